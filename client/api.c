@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The C API: opening and closing a handle, what all calls begin and end with, and small things. Data calls are in
+ * api_batch.c, questions in api_query.c, figures in api_stat.c.
+ *
+ * Life of a handle: open, then calls of any number of threads, then close (calls under way end with CLOSED, and close
+ * waits for them), then free. In a forked child every call gives FORKED, and nothing but the handle itself is freed: its
+ * locks may be held by threads that do not exist there.
+ */
+#include "client/pool.h"
+
+#include "client/waits.h"
+#include "common/log.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEADLINE_DEFAULT_MS 5000u
+#define MASTER_DEFAULT "127.0.0.1:50051"
+#define LISTEN_DEFAULT "127.0.0.1:0"
+#define UNMOUNT_NS (500 * KVP_NS_PER_MS)
+
+/* ---- every call */
+static kvp_err_t
+leave(kvpool_t *pool)
+{
+    uint64_t before = atomic_fetch_sub_explicit(&pool->calls, 1, memory_order_acq_rel);
+
+    if (before != (KVP_POOL_CLOSED | 1)) return KVP_CLOSED;
+    pthread_mutex_lock(&pool->lock);
+    pool->is_idle = true;
+    pthread_cond_broadcast(&pool->idle);
+    pthread_mutex_unlock(&pool->lock);
+    return KVP_CLOSED;
+}
+
+kvp_err_t
+kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out)
+{
+    uint32_t ms;
+
+    if (pool == NULL) return KVP_INVALID;
+    if (kvp_forkguard_is_forked(&pool->guard)) return KVP_FORKED;
+    if (opts != NULL && (opts->struct_size != sizeof *opts || (opts->flags & ~KVPOOL_FORCE) != 0)) return KVP_INVALID;
+    if ((atomic_fetch_add_explicit(&pool->calls, 1, memory_order_acq_rel) & KVP_POOL_CLOSED) != 0) return leave(pool);
+
+    ms = opts != NULL && opts->deadline_ms != 0 ? opts->deadline_ms : pool->deadline_ms;
+    *call_out = (kvp_apicall_t){
+        .pool = pool,
+        .scratch = kvp_scratch_take(&pool->scratches),
+        .deadline_ns = kvp_now_ns() + ms * KVP_NS_PER_MS,
+        .flags = opts != NULL ? opts->flags : 0,
+    };
+    if (call_out->scratch != NULL) return KVP_OK;
+    kvp_ignore(leave(pool), "only its side effect is wanted");
+    return KVP_NOMEM;
+}
+
+kvp_err_t
+kvp_call_end(kvp_apicall_t *call, kvp_err_t err)
+{
+    kvpool_t *pool = call->pool;
+
+    kvp_count(&pool->counters.deadlines, err == KVP_DEADLINE);
+    kvp_scratch_rele(&pool->scratches, call->scratch);
+    kvp_ignore(leave(pool), "only its side effect is wanted");
+    return err;
+}
+
+/* ---- open */
+typedef struct {
+    kvpool_conf_t conf; /* with defaults; strings borrowed from the caller, the environment or here */
+    char name[KVP_HOST_ID_MAX + 1];
+    char host_id[KVP_HOST_ID_MAX + 1];
+    kvp_session_conf_t session;
+} opening_t;
+
+static const char *
+or_env(const char *value, const char *variable, const char *fallback)
+{
+    if (value != NULL && value[0] != '\0') return value;
+    value = getenv(variable);
+    return value != NULL && value[0] != '\0' ? value : fallback;
+}
+
+/* "shm,tcp" into the session's list; nothing named takes all that this build has for real data. */
+static kvp_err_t
+choose_transports(opening_t *o)
+{
+    kvp_peers_conf_t *p = &o->session.peers;
+    const char *text = or_env(o->conf.transports, "KVPOOL_TRANSPORTS", NULL);
+    const char *bad = "";
+    kvp_err_t err;
+
+    if (text != NULL) {
+        err = kvp_transports_parse(text, p->transports, KVP_TRANSPORTS_MAX, &p->transports_n, &bad);
+        if (err != KVP_OK) kvp_log_warn("client", "bad list of transports at \"%s\": %s", bad, kvp_err_text(err));
+        return err;
+    }
+    for (size_t i = 0; i < 3; i++) {
+        const kvp_transport_ops_t *ops = kvp_transport_find((const char *[]){"shm", "rdma", "tcp"}[i]);
+
+        if (ops != NULL) p->transports[p->transports_n++] = ops;
+    }
+    return KVP_OK;
+}
+
+static kvp_err_t
+choose_verify(opening_t *o)
+{
+    const char *text = getenv("KVPOOL_VERIFY");
+
+    if (o->conf.verify > KVPOOL_VERIFY_PAYLOAD) return KVP_INVALID;
+    if (text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0) return KVP_OK;
+    if (strcmp(text, "payload") != 0) {
+        kvp_log_warn("client", "KVPOOL_VERIFY is \"payload\" or \"auto\", not \"%s\"", text);
+        return KVP_INVALID;
+    }
+    o->conf.verify = KVPOOL_VERIFY_PAYLOAD;
+    return KVP_OK;
+}
+
+static kvp_err_t
+choose_names(opening_t *o)
+{
+    if (o->conf.name == NULL || o->conf.name[0] == '\0') {
+        snprintf(o->name, sizeof o->name, "%.100s-%ld", program_invocation_short_name, (long)getpid());
+        o->conf.name = o->name;
+    }
+    if (o->conf.host_id == NULL || o->conf.host_id[0] == '\0') {
+        kvp_host_id(o->host_id);
+        o->conf.host_id = o->host_id;
+    }
+    return strlen(o->conf.name) > KVP_HOST_ID_MAX || strlen(o->conf.host_id) > KVP_HOST_ID_MAX ? KVP_INVALID : KVP_OK;
+}
+
+static kvp_err_t
+read_conf(const kvpool_conf_t *conf, opening_t *o)
+{
+    kvp_err_t err;
+
+    memset(o, 0, sizeof *o);
+    if (conf != NULL) {
+        if (conf->struct_size != sizeof *conf) return KVP_INVALID;
+        o->conf = *conf;
+    }
+    if (o->conf.deadline_ms == 0) o->conf.deadline_ms = DEADLINE_DEFAULT_MS;
+    if (o->conf.listen == NULL) o->conf.listen = LISTEN_DEFAULT;
+    o->conf.master = or_env(o->conf.master, "KVPOOL_MASTER", MASTER_DEFAULT);
+    err = choose_names(o);
+    if (err == KVP_OK) err = choose_verify(o);
+    if (err == KVP_OK) err = choose_transports(o);
+    if (err != KVP_OK) return err;
+    o->session.masters = o->conf.master;
+    o->session.peers.name = o->conf.name;
+    o->session.peers.host_id = o->conf.host_id;
+    return KVP_OK;
+}
+
+static kvp_err_t
+start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
+{
+    kvp_node_conf_t node = {
+        .masters = conf->master,
+        .name = conf->name,
+        .host_id = conf->host_id,
+        .listen = conf->listen,
+        .memory_bytes = conf->memory_bytes,
+        .chunk_bytes = conf->chunk_bytes,
+    };
+
+    if (conf->memory_bytes == 0) return KVP_OK;
+    return kvp_node_start(&node, deadline_ns, &pool->node);
+}
+
+static kvpool_t *
+pool_create(const opening_t *o)
+{
+    kvpool_t *pool = calloc(1, sizeof *pool);
+
+    if (pool == NULL) return NULL;
+    kvp_forkguard_init(&pool->guard);
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->idle, NULL);
+    kvp_regs_init(&pool->regs);
+    kvp_scratch_pool_init(&pool->scratches);
+    pool->deadline_ms = o->conf.deadline_ms;
+    pool->wants_sums = o->conf.verify == KVPOOL_VERIFY_PAYLOAD;
+    return pool;
+}
+
+int
+kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
+{
+    opening_t o;
+    kvpool_t *pool;
+    uint64_t deadline_ns;
+    kvp_err_t err;
+
+    if (pool_out == NULL) return KVP_INVALID;
+    err = read_conf(conf, &o);
+    if (err != KVP_OK) return err;
+    pool = pool_create(&o);
+    if (pool == NULL) return KVP_NOMEM;
+    o.session.peers.guard = &pool->guard;
+    o.session.peers.counters = &pool->counters;
+    deadline_ns = kvp_now_ns() + o.conf.deadline_ms * KVP_NS_PER_MS;
+    err = kvp_session_start(&o.session, deadline_ns, &pool->session);
+    if (err == KVP_OK) err = start_node(pool, &o.conf, deadline_ns);
+    if (err != KVP_OK) {
+        kvpool_free(pool);
+        return err;
+    }
+    *pool_out = pool;
+    return KVP_OK;
+}
+
+/* ---- close */
+static void
+wait_for_calls(kvpool_t *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    while (!pool->is_idle)
+        pthread_cond_wait(&pool->idle, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+int
+kvpool_close(kvpool_t *pool)
+{
+    uint64_t before;
+
+    if (pool == NULL) return KVP_INVALID;
+    if (kvp_forkguard_is_forked(&pool->guard)) return KVP_FORKED;
+    before = atomic_fetch_or(&pool->calls, KVP_POOL_CLOSED);
+    if ((before & KVP_POOL_CLOSED) != 0) return KVP_CLOSED;
+    if (pool->session != NULL) kvp_session_stop(pool->session);
+    if (before > 0) wait_for_calls(pool);
+    if (pool->node != NULL) kvp_node_stop(pool->node, kvp_now_ns() + UNMOUNT_NS);
+    if (pool->session != NULL) kvp_session_destroy(pool->session);
+    pool->node = NULL;
+    pool->session = NULL;
+    return KVP_OK;
+}
+
+void
+kvpool_free(kvpool_t *pool)
+{
+    if (pool == NULL) return;
+    if (kvp_forkguard_is_forked(&pool->guard)) {
+        free(pool);
+        return;
+    }
+    kvp_ignore(kvpool_close(pool), "CLOSED where it is closed already");
+    kvp_regs_fini(&pool->regs);
+    kvp_scratch_pool_fini(&pool->scratches);
+    kvp_forkguard_fini(&pool->guard);
+    pthread_cond_destroy(&pool->idle);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+/* ---- memory */
+int
+kvpool_register(kvpool_t *pool, void *addr, size_t len)
+{
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, NULL, &call);
+
+    if (err != KVP_OK) return err;
+    return kvp_call_end(&call, kvp_regs_add(&pool->regs, addr, len));
+}
+
+int
+kvpool_unregister(kvpool_t *pool, void *addr)
+{
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, NULL, &call);
+
+    if (err != KVP_OK) return err;
+    return kvp_call_end(&call, kvp_regs_del(&pool->regs, addr));
+}
+
+/* ---- texts */
+const char *
+kvpool_strerror(int err)
+{
+    return kvp_err_text(err);
+}
+
+const char *
+kvpool_errname(int err)
+{
+    return kvp_err_name(err);
+}
+
+const char *
+kvpool_version(void)
+{
+    return KVP_RELEASE;
+}

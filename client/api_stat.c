@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kvpool_stat: the pool's figures from the master, its segments, and what this client counted.
+ *   {"pool": {...}, "segments": [...], "client": {..., "transports": [...]}}
+ */
+#include "client/pool.h"
+
+#include "client/jsonw.h"
+#include "client/segments.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#define TEXT_MAX (8u << 20)
+
+/* ---- the pool */
+static void
+write_pool(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
+{
+    kvp_jsonw_open(w, "pool", '{');
+    kvp_jsonw_hex(w, "pool_id", msg->pool_id.data, msg->pool_id.len);
+    kvp_jsonw_text(w, "software", msg->software);
+    kvp_jsonw_u64(w, "term", msg->term);
+    kvp_jsonw_u64(w, "uptime_ms", msg->uptime_ms);
+    kvp_jsonw_u64(w, "objects", msg->objects);
+    kvp_jsonw_u64(w, "attempts", msg->attempts);
+    kvp_jsonw_u64(w, "clients", msg->clients);
+    kvp_jsonw_u64(w, "segments", msg->segments);
+    kvp_jsonw_u64(w, "size_bytes", msg->size_bytes);
+    kvp_jsonw_u64(w, "used_bytes", msg->used_bytes);
+    kvp_jsonw_u64(w, "quarantine_bytes", msg->quarantine_bytes);
+    kvp_jsonw_u64(w, "held_bytes", msg->held_bytes);
+    kvp_jsonw_u64(w, "reserved_bytes", msg->reserved_bytes);
+    kvp_jsonw_u64(w, "memory_bytes", msg->memory_bytes);
+    kvp_jsonw_open(w, "counters", '{');
+    for (size_t i = 0; i < msg->n_counters; i++)
+        kvp_jsonw_u64(w, msg->counters[i]->name, msg->counters[i]->value);
+    kvp_jsonw_close(w, '}');
+    kvp_jsonw_close(w, '}');
+}
+
+static void
+build_status(void *arg, uint64_t digest_seed, kvp_buf_t *out)
+{
+    size_t at;
+
+    (void)arg, (void)digest_seed;
+    kvp_frame_begin(out, KVP_OP_STATUS, 0, 0, NULL, 0, &at);
+    kvp_frame_end(out, at);
+}
+
+static kvp_err_t
+read_status(void *arg, const kvp_frame_t *answer, bool was_cut)
+{
+    Kvp__Pb__StatusReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    (void)was_cut;
+    msg = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, answer);
+    if (msg == NULL) return KVP_PROTO;
+    err = msg->err > 0 ? KVP_PROTO : msg->err;
+    if (err == KVP_OK) write_pool(arg, msg);
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+/* ---- segments */
+typedef struct {
+    kvp_jsonw_t *w;
+    kvp_peers_t *peers;
+} segments_t;
+
+static const char *
+state_name(uint32_t state)
+{
+    switch (state) {
+    case KVP_SEG_UP:
+        return "up";
+    case KVP_SEG_DRAINING:
+        return "draining";
+    case KVP_SEG_LOST:
+        return "lost";
+    default:
+        return "unknown";
+    }
+}
+
+static bool
+write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
+{
+    const segments_t *s = arg;
+    kvp_jsonw_t *w = s->w;
+
+    kvp_jsonw_open(w, NULL, '{');
+    kvp_jsonw_text(w, "node", info->node);
+    kvp_jsonw_text(w, "state", state_name(info->state));
+    kvp_jsonw_text(w, "transport", kvp_peers_transport(s->peers, info->segment_id, info->host_id, info->transports));
+    kvp_jsonw_u64(w, "size_bytes", info->size_bytes);
+    kvp_jsonw_u64(w, "used_bytes", info->used_bytes);
+    kvp_jsonw_u64(w, "objects", info->objects);
+    kvp_jsonw_u64(w, "chunk_bytes", info->chunk_bytes);
+    kvp_jsonw_text(w, "addr", info->addr);
+    kvp_jsonw_text(w, "offers", info->transports);
+    kvp_jsonw_text(w, "host_id", info->host_id);
+    kvp_jsonw_u64(w, "segment_id", info->segment_id);
+    kvp_jsonw_close(w, '}');
+    return true;
+}
+
+static kvp_err_t
+write_segments(kvp_apicall_t *call, kvp_jsonw_t *w)
+{
+    segments_t s = {.w = w};
+    kvp_link_t *link;
+    kvp_err_t err = kvp_session_hold(call->pool->session, call->deadline_ns, &link);
+
+    if (err != KVP_OK) return err;
+    s.peers = link->peers;
+    kvp_jsonw_open(w, "segments", '[');
+    err = kvp_segments_walk(link->conn, call->deadline_ns, write_segment, &s);
+    kvp_jsonw_close(w, ']');
+    kvp_session_rele(call->pool->session, link);
+    return err;
+}
+
+/* ---- this client */
+static uint64_t
+load(const _Atomic uint64_t *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static void
+write_client(const kvpool_t *pool, kvp_jsonw_t *w)
+{
+    const kvp_peers_conf_t *conf = &kvp_session_conf(pool->session)->peers;
+    const kvp_counters_t *c = &pool->counters;
+
+    kvp_jsonw_open(w, "client", '{');
+    kvp_jsonw_text(w, "name", conf->name);
+    kvp_jsonw_text(w, "software", KVP_RELEASE);
+#define WRITE_COUNTER(name, help) kvp_jsonw_u64(w, #name, load(&c->name));
+    KVP_CLIENT_COUNTERS(WRITE_COUNTER)
+#undef WRITE_COUNTER
+    kvp_jsonw_open(w, "transports", '[');
+    for (size_t i = 0; i < conf->transports_n; i++) {
+        const kvp_path_counters_t *p = &c->paths[i];
+
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_text(w, "name", conf->transports[i]->name);
+        kvp_jsonw_u64(w, "reads", load(&p->reads));
+        kvp_jsonw_u64(w, "read_bytes", load(&p->read_bytes));
+        kvp_jsonw_u64(w, "writes", load(&p->writes));
+        kvp_jsonw_u64(w, "written_bytes", load(&p->write_bytes));
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+    kvp_jsonw_close(w, '}');
+}
+
+static kvp_err_t
+give_text(const kvp_buf_t *text, char *buf, size_t cap, size_t *len_out)
+{
+    if (text->err != KVP_OK) return text->err;
+    *len_out = text->len;
+    if (cap <= text->len) {
+        if (cap > 0) buf[0] = '\0';
+        return KVP_BUFFER_SMALL;
+    }
+    memcpy(buf, text->data, text->len);
+    buf[text->len] = '\0';
+    return KVP_OK;
+}
+
+int
+kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool_opts_t *opts)
+{
+    kvp_apicall_t call;
+    kvp_buf_t text;
+    kvp_jsonw_t w;
+    kvp_query_t status = {.arg = &w, .build = build_status, .read = read_status};
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+
+    if (err != KVP_OK) return err;
+    if (len_out == NULL || (buf == NULL && cap > 0)) return kvp_call_end(&call, KVP_INVALID);
+    kvp_buf_init(&text, TEXT_MAX);
+    kvp_jsonw_init(&w, &text);
+    kvp_jsonw_open(&w, NULL, '{');
+    err = kvp_query_run(&call, &status);
+    if (err == KVP_OK) err = write_segments(&call, &w);
+    if (err == KVP_OK) {
+        write_client(pool, &w);
+        kvp_jsonw_close(&w, '}');
+        err = give_text(&text, buf, cap, len_out);
+    }
+    kvp_buf_fini(&text);
+    return kvp_call_end(&call, err);
+}

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - The control connection carries one question at a time (opening a chunk happens once a chunk). A question that was
+ *   not answered in time ends it: descriptors that ride beside a late answer could no longer be told apart.
+ * - Chunks are published with one store and never replaced, so the hot path finds them without a lock. A writer's
+ *   mapping is opened beside a reader's that is in use.
+ */
+#include "client/attach.h"
+
+#include "client/waits.h"
+#include "common/log.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define CTL_FIRST_ID 16u /* above the id of Hello */
+
+/* ---- opening */
+static kvp_err_t
+connect_ctl(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns)
+{
+    kvp_hostport_t at;
+
+    if (how->unix_path[0] != '\0') return kvp_framed_connect_unix(&peer->ctl, how->unix_path, deadline_ns);
+    if (kvp_parse_hostport(how->addr, &at) != KVP_OK) return KVP_UNREACHABLE;
+    return kvp_framed_connect_tcp(&peer->ctl, at.host, at.port, deadline_ns);
+}
+
+/* On a Unix connection our pidfd goes along: by our death the node knows that nothing we mapped is written any more. */
+static kvp_err_t
+greet_node(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap)
+{
+    kvp_hello_ask_t ask = how->hello;
+    kvp_hello_reply_t reply;
+    kvp_err_t err;
+
+    ask.pidfd = -1;
+    if (peer->ctl.is_unix) {
+        ask.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+        if (ask.pidfd < 0) {
+            snprintf(detail, cap, "pidfd_open failed");
+            return KVP_SYS;
+        }
+    }
+    err = kvp_hello(&peer->ctl, &ask, deadline_ns, &reply);
+    snprintf(detail, cap, "%s", reply.detail);
+    if (ask.pidfd >= 0) close(ask.pidfd);
+    return err;
+}
+
+static kvp_err_t
+set_addr(kvp_peer_t *peer, const char *addr)
+{
+    kvp_hostport_t at;
+
+    snprintf(peer->where, sizeof peer->where, "%s", addr);
+    if (kvp_parse_hostport(addr, &at) != KVP_OK || strlen(at.host) >= sizeof peer->addr.host) return KVP_UNREACHABLE;
+    snprintf(peer->addr.host, sizeof peer->addr.host, "%.*s", (int)sizeof peer->addr.host - 1, at.host);
+    peer->addr.port = at.port;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap, kvp_peer_t **peer_out)
+{
+    kvp_peer_t *peer = calloc(1, sizeof *peer);
+    kvp_err_t err;
+
+    if (peer == NULL) return KVP_NOMEM;
+    pthread_mutex_init(&peer->lock, NULL);
+    kvp_cond_init(&peer->changed);
+    kvp_framed_init(&peer->ctl);
+    peer->segment_id = how->segment_id;
+    memcpy(peer->uuid, how->uuid, sizeof peer->uuid);
+    peer->tp = how->tp;
+    peer->transport = how->transport;
+    peer->guard = how->guard;
+    peer->ctl_id = CTL_FIRST_ID;
+    peer->refs = 1;
+    peer->chunks_n = how->chunks_n;
+    peer->chunks = calloc(how->chunks_n, sizeof *peer->chunks);
+    err = peer->chunks == NULL ? KVP_NOMEM : set_addr(peer, how->addr);
+    if (err == KVP_OK) err = connect_ctl(peer, how, deadline_ns);
+    snprintf(detail, cap, "%s", kvp_err_text(err));
+    if (err == KVP_OK) err = greet_node(peer, how, deadline_ns, detail, cap);
+    if (err != KVP_OK) {
+        kvp_peer_destroy(peer);
+        return err;
+    }
+    kvp_forkguard_add(peer->guard, peer->ctl.fd);
+    *peer_out = peer;
+    return KVP_OK;
+}
+
+static void
+chunk_close(kvp_chunk_mem_t *mem)
+{
+    if (mem == NULL) return;
+    kvp_rseg_destroy(mem->payload);
+    kvp_rseg_destroy(mem->meta);
+    free(mem);
+}
+
+static void
+close_ep(kvp_peer_t *peer, kvp_ep_t *ep)
+{
+    kvp_forkguard_del(peer->guard, peer->tp->ops->ep_event_fd(ep));
+    kvp_ep_destroy(ep);
+}
+
+void
+kvp_peer_destroy(kvp_peer_t *peer)
+{
+    if (peer == NULL) return;
+    for (uint32_t i = 0; i < peer->idle_n; i++)
+        close_ep(peer, peer->idle[i]);
+    for (uint32_t i = 0; peer->chunks != NULL && i < peer->chunks_n; i++) {
+        chunk_close(peer->chunks[i].read);
+        chunk_close(peer->chunks[i].write);
+    }
+    kvp_forkguard_del(peer->guard, peer->ctl.fd);
+    kvp_framed_fini(&peer->ctl);
+    free(peer->chunks);
+    pthread_cond_destroy(&peer->changed);
+    pthread_mutex_destroy(&peer->lock);
+    free(peer);
+}
+
+void
+kvp_peer_break(kvp_peer_t *peer)
+{
+    pthread_mutex_lock(&peer->lock);
+    peer->is_broken = true;
+    pthread_cond_broadcast(&peer->changed);
+    pthread_mutex_unlock(&peer->lock);
+}
+
+bool
+kvp_peer_has_hung_up(kvp_peer_t *peer)
+{
+    bool has_hung_up = false;
+    char byte;
+
+    pthread_mutex_lock(&peer->lock);
+    if (!peer->ctl_busy) has_hung_up = recv(peer->ctl.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    pthread_mutex_unlock(&peer->lock);
+    return has_hung_up;
+}
+
+/* ---- questions to the node */
+static kvp_err_t
+ctl_begin(kvp_peer_t *peer, uint64_t deadline_ns)
+{
+    kvp_err_t err = KVP_OK;
+
+    pthread_mutex_lock(&peer->lock);
+    while (peer->ctl_busy && !peer->is_broken && err == KVP_OK) {
+        kvp_cond_wait_until(&peer->changed, &peer->lock, deadline_ns);
+        if (kvp_now_ns() >= deadline_ns) err = KVP_DEADLINE;
+    }
+    if (peer->is_broken) err = KVP_NODE_LOST;
+    if (err == KVP_OK && peer->ctl_busy) err = KVP_DEADLINE;
+    if (err == KVP_OK) peer->ctl_busy = true;
+    pthread_mutex_unlock(&peer->lock);
+    return err;
+}
+
+static void
+ctl_end(kvp_peer_t *peer)
+{
+    pthread_mutex_lock(&peer->lock);
+    peer->ctl_busy = false;
+    pthread_cond_broadcast(&peer->changed);
+    pthread_mutex_unlock(&peer->lock);
+}
+
+/* Asks and waits. An answer that did not come, or is none, ends the attachment. */
+static kvp_err_t
+ctl_ask(kvp_peer_t *peer, uint8_t opcode, const void *msg, uint64_t deadline_ns, kvp_frame_t *answer_out)
+{
+    uint64_t id = ++peer->ctl_id;
+    kvp_err_t err;
+    size_t at;
+
+    kvp_pb_frame_begin(&peer->ctl.out, opcode, 0, id, msg, &at);
+    kvp_frame_end(&peer->ctl.out, at);
+    err = kvp_exchange(&peer->ctl, id, deadline_ns, answer_out);
+    if (err != KVP_OK) {
+        kvp_log_warn("client", "node %s does not answer error %s", peer->where, kvp_err_name(err));
+        kvp_peer_break(peer);
+    }
+    return err == KVP_OK || err == KVP_NOMEM ? err : KVP_NODE_LOST;
+}
+
+kvp_err_t
+kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
+{
+    Kvp__Pb__Drained msg = KVP__PB__DRAINED__INIT;
+    Kvp__Pb__Reply *reply;
+    kvp_frame_t answer;
+    kvp_pb_t pb;
+    kvp_err_t err = ctl_begin(peer, deadline_ns);
+
+    if (err != KVP_OK) return err;
+    msg.incarnation = incarnation;
+    err = ctl_ask(peer, KVP_OP_DRAINED, &msg.base, deadline_ns, &answer);
+    if (err == KVP_OK) {
+        reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &answer);
+        err = reply == NULL ? KVP_PROTO : reply->err;
+        kvp_pb_free(&pb, reply);
+    }
+    ctl_end(peer);
+    return err;
+}
+
+/* ---- chunks */
+typedef struct {
+    uint64_t payload_bytes;
+    uint64_t meta_bytes;
+    kvp_token_t payload;
+    kvp_token_t meta;
+} grant_t;
+
+static kvp_err_t
+copy_token(const ProtobufCBinaryData *from, int fd, kvp_token_t *token)
+{
+    if (from->len > sizeof token->bytes) return KVP_PROTO;
+    *token = (kvp_token_t){.len = (uint8_t)from->len, .fd = fd};
+    if (from->len > 0) memcpy(token->bytes, from->data, from->len);
+    return KVP_OK;
+}
+
+static kvp_err_t
+read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], grant_t *grant)
+{
+    Kvp__Pb__OpenChunkReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__open_chunk_reply__descriptor, answer);
+    if (msg == NULL) return KVP_PROTO;
+    err = msg->err > 0 ? KVP_PROTO : msg->err;
+    if (err != KVP_OK)
+        kvp_log_warn("client", "node %s opens no memory error %s detail %s", peer->where, kvp_err_name(err), msg->detail);
+    if (err == KVP_OK) err = copy_token(&msg->payload_token, fds[0], &grant->payload);
+    if (err == KVP_OK) err = copy_token(&msg->meta_token, fds[1], &grant->meta);
+    grant->payload_bytes = msg->payload_bytes;
+    grant->meta_bytes = msg->meta_bytes;
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+static kvp_err_t
+open_memory(kvp_peer_t *peer, const grant_t *grant, kvp_access_t access, kvp_chunk_mem_t **mem_out)
+{
+    kvp_chunk_mem_t *mem = calloc(1, sizeof *mem);
+    kvp_err_t err;
+
+    if (mem == NULL) return KVP_NOMEM;
+    err = kvp_rseg_create(peer->tp, &grant->payload, grant->payload_bytes, access, &mem->payload);
+    if (err == KVP_OK) err = kvp_rseg_create(peer->tp, &grant->meta, grant->meta_bytes, access, &mem->meta);
+    if (err != KVP_OK) {
+        chunk_close(mem);
+        return err;
+    }
+    *mem_out = mem;
+    return KVP_OK;
+}
+
+/* Caller has the control connection. */
+static kvp_err_t
+open_chunk(kvp_peer_t *peer, uint32_t chunk, kvp_access_t access, uint64_t deadline_ns, kvp_chunk_mem_t **mem_out)
+{
+    Kvp__Pb__OpenChunk ask = KVP__PB__OPEN_CHUNK__INIT;
+    int fds[KVP_FRAMED_FDS] = {-1, -1, -1, -1};
+    kvp_frame_t answer;
+    grant_t grant;
+    kvp_err_t err;
+    int n;
+
+    ask.uuid = (ProtobufCBinaryData){sizeof peer->uuid, peer->uuid};
+    ask.chunk = chunk;
+    ask.role = access;
+    ask.transport = (char *)peer->tp->ops->name;
+    err = ctl_ask(peer, KVP_OP_OPEN_CHUNK, &ask.base, deadline_ns, &answer);
+    if (err != KVP_OK) return err;
+    n = kvp_framed_take_fds(&peer->ctl, fds, KVP_FRAMED_FDS);
+    err = read_grant(peer, &answer, fds, &grant);
+    if (err == KVP_OK) err = open_memory(peer, &grant, access, mem_out);
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    return err;
+}
+
+static kvp_chunk_mem_t *
+find_chunk(kvp_chunk_slot_t *slot, kvp_access_t access)
+{
+    kvp_chunk_mem_t *mem = atomic_load_explicit(&slot->write, memory_order_acquire);
+
+    if (mem == NULL && access == KVP_ACCESS_READ) mem = atomic_load_explicit(&slot->read, memory_order_acquire);
+    return mem;
+}
+
+kvp_err_t
+kvp_peer_chunk(kvp_peer_t *peer, uint32_t chunk, kvp_access_t access, uint64_t deadline_ns, kvp_chunk_mem_t *mem_out,
+               bool *is_new_out)
+{
+    kvp_chunk_slot_t *slot;
+    kvp_chunk_mem_t *mem;
+    kvp_err_t err;
+
+    *is_new_out = false;
+    if (chunk >= peer->chunks_n) return KVP_PROTO;
+    slot = &peer->chunks[chunk];
+    mem = find_chunk(slot, access);
+    if (mem != NULL) {
+        *mem_out = *mem;
+        return KVP_OK;
+    }
+    err = ctl_begin(peer, deadline_ns);
+    if (err != KVP_OK) return err;
+    mem = find_chunk(slot, access); /* another thread may have been first */
+    if (mem == NULL) err = open_chunk(peer, chunk, access, deadline_ns, &mem);
+    if (err == KVP_OK && find_chunk(slot, access) == NULL) {
+        atomic_store_explicit(access == KVP_ACCESS_WRITE ? &slot->write : &slot->read, mem, memory_order_release);
+        *is_new_out = true;
+    }
+    ctl_end(peer);
+    if (err == KVP_OK) *mem_out = *mem;
+    return err;
+}
+
+/* ---- endpoints */
+typedef struct {
+    bool is_over;
+    kvp_err_t err;
+} connect_t;
+
+static void
+on_connected(void *arg, kvp_err_t err)
+{
+    connect_t *c = arg;
+
+    c->is_over = true;
+    c->err = err;
+}
+
+static kvp_err_t
+connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
+{
+    const kvp_transport_ops_t *ops = peer->tp->ops;
+    connect_t c = {.err = KVP_OK};
+    kvp_ep_t *ep = NULL;
+    kvp_err_t err = kvp_ep_create(peer->tp, &peer->addr, on_connected, &c, &ep);
+
+    if (err != KVP_OK) return err;
+    while (!c.is_over) {
+        struct pollfd p;
+
+        if (ops->ep_poll(ep) > 0 || c.is_over) continue;
+        if (kvp_now_ns() >= deadline_ns) {
+            c.err = KVP_NODE_LOST;
+            break;
+        }
+        p = (struct pollfd){.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
+        kvp_poll_until(&p, 1, deadline_ns);
+    }
+    if (c.err != KVP_OK) {
+        kvp_log_warn("client", "no data connection to node %s transport %s error %s", peer->where, ops->name,
+                     kvp_err_name(c.err));
+        kvp_ep_destroy(ep);
+        return KVP_NODE_LOST;
+    }
+    kvp_forkguard_add(peer->guard, ops->ep_event_fd(ep));
+    *ep_out = ep;
+    return KVP_OK;
+}
+
+/* Takes an idle one, or the right to make a new one (*ep_out NULL). */
+static kvp_err_t
+reserve_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
+{
+    bool is_sync = (peer->tp->ops->caps & KVP_TP_SYNC) != 0;
+    uint32_t max = is_sync ? KVP_SYNC_EPS : KVP_SPARE_EPS;
+    kvp_err_t err = KVP_OK;
+
+    *ep_out = NULL;
+    pthread_mutex_lock(&peer->lock);
+    while (peer->idle_n == 0 && peer->eps_n >= max && !peer->is_broken && err == KVP_OK) {
+        if (deadline_ns == 0)
+            err = KVP_EAGAIN;
+        else if (kvp_now_ns() >= deadline_ns)
+            err = KVP_DEADLINE;
+        else
+            kvp_cond_wait_until(&peer->changed, &peer->lock, deadline_ns);
+    }
+    if (peer->is_broken) err = KVP_NODE_LOST;
+    if (err == KVP_OK && peer->idle_n > 0)
+        *ep_out = peer->idle[--peer->idle_n];
+    else if (err == KVP_OK && deadline_ns == 0 && !is_sync)
+        err = KVP_EAGAIN;
+    else if (err == KVP_OK)
+        peer->eps_n++;
+    pthread_mutex_unlock(&peer->lock);
+    return err;
+}
+
+static void
+forget_ep(kvp_peer_t *peer)
+{
+    pthread_mutex_lock(&peer->lock);
+    peer->eps_n--;
+    pthread_cond_broadcast(&peer->changed);
+    pthread_mutex_unlock(&peer->lock);
+}
+
+kvp_err_t
+kvp_peer_take_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
+{
+    kvp_err_t err = reserve_ep(peer, deadline_ns, ep_out);
+
+    if (err != KVP_OK || *ep_out != NULL) return err;
+    err = connect_ep(peer, deadline_ns, ep_out);
+    if (err != KVP_OK) forget_ep(peer);
+    return err;
+}
+
+void
+kvp_peer_give_ep(kvp_peer_t *peer, kvp_ep_t *ep, bool is_spent)
+{
+    if (is_spent || peer->tp->ops->ep_is_broken(ep)) {
+        close_ep(peer, ep);
+        forget_ep(peer);
+        return;
+    }
+    pthread_mutex_lock(&peer->lock);
+    peer->idle[peer->idle_n++] = ep;
+    pthread_cond_broadcast(&peer->changed);
+    pthread_mutex_unlock(&peer->lock);
+}

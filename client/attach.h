@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One node that this incarnation uses: the control connection, the chunks that it opened to us, the endpoints. Made and
+ * found by client/peers.c; only that file and this one's .c include it.
+ */
+#ifndef KVP_CLIENT_ATTACH_H
+#define KVP_CLIENT_ATTACH_H
+
+#include "client/peers.h"
+
+#define KVP_SPARE_EPS 8u /* endpoints to one node whose transport works in the background */
+#define KVP_SYNC_EPS 64u /* of a transport that copies in the caller's thread: they cost next to nothing */
+
+typedef struct {
+    kvp_chunk_mem_t *_Atomic read; /* opened for reading; NULL = not yet. Never replaced */
+    kvp_chunk_mem_t *_Atomic write; /* opened for writing, which serves readers too */
+} kvp_chunk_slot_t;
+
+struct kvp_peer {
+    uint32_t segment_id;
+    uint8_t uuid[16];
+    char where[KVP_HOSTPORT_TEXT_MAX]; /* for log lines */
+    kvp_addr_t addr;
+    kvp_tp_t *tp; /* borrowed from the peers */
+    size_t transport; /* index in conf.transports */
+    kvp_forkguard_t *guard;
+    uint32_t refs; /* guarded by peers->lock */
+    _Atomic bool is_broken;
+
+    uint32_t chunks_n;
+    kvp_chunk_slot_t *chunks;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* ctl_busy, idle_n, is_broken */
+    bool ctl_busy; /* a thread has the control connection for itself; guarded by lock */
+    kvp_framed_t ctl; /* of the thread that set ctl_busy */
+    uint64_t ctl_id;
+    kvp_ep_t *idle[KVP_SYNC_EPS]; /* guarded by lock, like the rest */
+    uint32_t idle_n;
+    uint32_t eps_n; /* idle ones and those in use */
+};
+
+/* What an attachment needs to know. */
+typedef struct {
+    uint32_t segment_id;
+    const uint8_t *uuid;
+    const char *addr; /* HOST:PORT */
+    const char *unix_path; /* used where it is not empty */
+    uint32_t chunks_n;
+    kvp_tp_t *tp;
+    size_t transport;
+    kvp_hello_ask_t hello; /* pidfd is filled in here */
+    kvp_forkguard_t *guard;
+} kvp_attach_t;
+
+/* kvp_peer_open makes the control connection. detail says more for a person. */
+kvp_err_t kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap,
+                        kvp_peer_t **peer_out) KVP_MUST_USE;
+/* kvp_peer_destroy: nobody uses it. */
+void kvp_peer_destroy(kvp_peer_t *peer);
+
+/* kvp_peer_break makes every thread that waits at it give up. */
+void kvp_peer_break(kvp_peer_t *peer);
+
+/* kvp_peer_take_ep: an idle endpoint, or a new one, or one that somebody gives back by deadline_ns (0: EAGAIN where it
+ * would wait). give_ep takes it back, or closes it. */
+kvp_err_t kvp_peer_take_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out) KVP_MUST_USE;
+void kvp_peer_give_ep(kvp_peer_t *peer, kvp_ep_t *ep, bool is_spent);
+
+/* kvp_peer_chunk: see kvp_path_chunk. is_new_out: it was opened by this call. */
+kvp_err_t kvp_peer_chunk(kvp_peer_t *peer, uint32_t chunk, kvp_access_t access, uint64_t deadline_ns,
+                         kvp_chunk_mem_t *mem_out, bool *is_new_out) KVP_MUST_USE;
+
+/* kvp_peer_drained says that nothing of that incarnation is under way. */
+kvp_err_t kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns) KVP_MUST_USE;
+
+/* kvp_peer_has_hung_up looks whether the node closed the control connection. Does not wait. */
+bool kvp_peer_has_hung_up(kvp_peer_t *peer);
+
+#endif

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Keys are any bytes and JSON is UTF-8: a key that is not goes out in hexadecimal under another name, so that a reader
+ * never takes one for the other.
+ */
+#include "client/cli/json_out.h"
+
+#include "client/cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STAT_FIRST_BYTES 65536u
+#define STAT_MAX_BYTES (64u << 20)
+
+/* utf8_step returns the length of the sequence that text begins with, 0 if it is not well-formed UTF-8. */
+static size_t
+utf8_step(const unsigned char *text, size_t len)
+{
+    static const struct {
+        unsigned char mask, lead, bytes;
+        uint32_t min;
+    } forms[] = {{0x80, 0x00, 1, 0}, {0xe0, 0xc0, 2, 0x80}, {0xf0, 0xe0, 3, 0x800}, {0xf8, 0xf0, 4, 0x10000}};
+    for (size_t f = 0; f < KVP_ARRAY_LEN(forms); f++) {
+        if ((text[0] & forms[f].mask) != forms[f].lead) continue;
+        if (forms[f].bytes > len) return 0;
+        uint32_t point = text[0] & (unsigned char)~forms[f].mask;
+        for (size_t i = 1; i < forms[f].bytes; i++) {
+            if ((text[i] & 0xc0) != 0x80) return 0;
+            point = point << 6 | (text[i] & 0x3fu);
+        }
+        const bool is_valid = point >= forms[f].min && point <= 0x10ffff && (point < 0xd800 || point > 0xdfff);
+        return is_valid ? forms[f].bytes : 0;
+    }
+    return 0;
+}
+
+static bool
+is_utf8(const unsigned char *text, size_t len)
+{
+    for (size_t at = 0; at < len;) {
+        size_t step = utf8_step(text + at, len - at);
+        if (step == 0) return false;
+        at += step;
+    }
+    return true;
+}
+
+void
+kvp_json_add_key(struct json_object *to, const void *key, size_t len)
+{
+    if (is_utf8(key, len)) {
+        json_object_object_add(to, "key", json_object_new_string_len(key, (int)len));
+        return;
+    }
+    char hex[2 * KVPOOL_KEY_MAX + 1];
+    const size_t n = kvp_min_u64(len, KVPOOL_KEY_MAX);
+    for (size_t i = 0; i < n; i++)
+        snprintf(hex + 2 * i, 3, "%02x", ((const unsigned char *)key)[i]);
+    json_object_object_add(to, "key_hex", json_object_new_string_len(hex, (int)(2 * n)));
+}
+
+void
+kvp_json_line(struct json_object *taken, FILE *to)
+{
+    fprintf(to, "%s\n", json_object_to_json_string_ext(taken, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+    json_object_put(taken);
+}
+
+uint64_t
+kvp_json_find_u64(struct json_object *in, const char *name)
+{
+    struct json_object *found;
+    if (!json_object_is_type(in, json_type_object)) return 0;
+    if (json_object_object_get_ex(in, name, &found)) return json_object_get_uint64(found);
+    json_object_object_foreach(in, key, member)
+    {
+        (void)key;
+        uint64_t value = kvp_json_find_u64(member, name);
+        if (value != 0) return value;
+    }
+    return 0;
+}
+
+uint64_t
+kvp_json_max_u64(struct json_object *in, const char *name)
+{
+    uint64_t max = 0;
+    if (json_object_is_type(in, json_type_array))
+        for (size_t i = 0; i < json_object_array_length(in); i++)
+            max = kvp_max_u64(max, kvp_json_max_u64(json_object_array_get_idx(in, i), name));
+    if (!json_object_is_type(in, json_type_object)) return max;
+    json_object_object_foreach(in, key, member)
+    {
+        const bool is_it = strcmp(key, name) == 0;
+        max = kvp_max_u64(max, is_it ? json_object_get_uint64(member) : kvp_json_max_u64(member, name));
+    }
+    return max;
+}
+
+int
+kvp_json_stat(kvpool_t *pool, struct json_object **stat_out)
+{
+    size_t cap = STAT_FIRST_BYTES, len = 0;
+    char *text = kvp_cli_alloc(cap, 1);
+    int err = kvpool_stat(pool, text, cap, &len, NULL);
+    /* What it needs may grow between two calls: once is not always enough, for ever is no answer. */
+    for (int tries = 0; err == KVPOOL_BUFFER_SMALL && tries < 4 && len < STAT_MAX_BYTES; tries++) {
+        cap = len + len / 4 + 1;
+        text = kvp_cli_realloc(text, cap, 1);
+        err = kvpool_stat(pool, text, cap, &len, NULL);
+    }
+    if (err == KVPOOL_OK) {
+        *stat_out = json_tokener_parse(text);
+        if (*stat_out == NULL) err = KVPOOL_INTERNAL;
+    }
+    free(text);
+    return err;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `kvpool`: the pool from the command line. The verb table, and what all verbs share; each verb family has a file.
+ */
+#include "client/cli/cli.h"
+
+#include "common/clock.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const kvp_cli_verb_t verbs[] = {
+    {"up", "", "a whole pool on this host, until it is interrupted", kvp_cli_up},
+    {"put", "KEY", "store standard input, or a file, under a key", kvp_cli_put},
+    {"get", "KEY", "write a value to standard output, or to a file", kvp_cli_get},
+    {"exists", "KEY...", "say whether keys are there", kvp_cli_exists},
+    {"rm", "KEY... | --regex PATTERN | --all", "remove keys", kvp_cli_rm},
+    {"ls", "[PREFIX]", "list keys", kvp_cli_ls},
+    {"stat", "", "figures of the pool and its segments", kvp_cli_stat},
+    {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
+    {"replay", "", "replay a trace, or a generated workload, with every byte verified", kvp_cli_replay},
+};
+
+static void
+usage(FILE *to)
+{
+    fprintf(to, "usage: kvpool VERB [options] ...\n\nA pool of KV-cache blocks, from the command line.\n\n");
+    for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++)
+        fprintf(to, "  %-8s %s\n", verbs[i].name, verbs[i].summary);
+    fprintf(to,
+            "\nkvpool VERB --help tells the verb's options. Every verb takes --master HOST:PORT (or KVPOOL_MASTER),\n"
+            "--deadline, --transports and --json.\n"
+            "exit code: 0 done, 1 miss or refused, 2 usage, 3 pool unreachable\n");
+}
+
+int
+kvp_cli_exit_code(int err)
+{
+    switch (err) {
+    case KVPOOL_OK:
+        return KVP_EXIT_DONE;
+    case KVPOOL_UNREACHABLE:
+    case KVPOOL_DISCONNECTED:
+    case KVPOOL_VERSION:
+    case KVPOOL_BUSY:
+        return KVP_EXIT_UNREACHABLE;
+    case KVPOOL_INVALID:
+    case KVPOOL_BAD_KEY:
+    case KVPOOL_BAD_PATTERN:
+        return KVP_EXIT_USAGE;
+    default:
+        return KVP_EXIT_REFUSED;
+    }
+}
+
+int
+kvp_cli_complain(const kvp_cli_verb_t *verb, int code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fprintf(stderr, "kvpool %s: ", verb->name);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    return code;
+}
+
+int
+kvp_cli_fail(const kvp_cli_verb_t *verb, const char *what, int err)
+{
+    return kvp_cli_complain(verb, kvp_cli_exit_code(err), "%s: %s (%s)", what, kvpool_strerror(err),
+                            kvpool_errname(err));
+}
+
+int
+kvp_cli_flush(const kvp_cli_verb_t *verb, int code)
+{
+    if (fflush(stdout) == 0 && ferror(stdout) == 0) return code;
+    return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "standard output: %s", strerror(errno));
+}
+
+int
+kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t **pool_out)
+{
+    kvpool_conf_t conf = {
+        .struct_size = sizeof(conf),
+        .master = common->master,
+        .host_id = common->host_id,
+        .transports = common->transports,
+        .deadline_ms = (uint32_t)(common->deadline_ns / KVP_NS_PER_MS),
+    };
+    int err = kvpool_open(&conf, pool_out);
+    if (err == KVPOOL_OK) return KVP_EXIT_DONE;
+    const char *at = common->master != NULL ? common->master : "127.0.0.1:50051";
+    int code = kvp_cli_fail(verb, at, err);
+    /* A master that does not answer in time cannot be reached, whatever the single call would have been. */
+    return err == KVPOOL_DEADLINE ? KVP_EXIT_UNREACHABLE : code;
+}
+
+void
+kvp_cli_no_memory(void)
+{
+    fprintf(stderr, "kvpool: out of memory\n");
+    exit(KVP_EXIT_REFUSED);
+}
+
+void *
+kvp_cli_alloc(size_t n, size_t size)
+{
+    void *p = calloc(n > 0 ? n : 1, size);
+    if (p == NULL) kvp_cli_no_memory();
+    return p;
+}
+
+void *
+kvp_cli_realloc(void *p, size_t n, size_t size)
+{
+    void *grown = reallocarray(p, n, size);
+    if (grown == NULL) kvp_cli_no_memory();
+    return grown;
+}
+
+const char *
+kvp_cli_quote(const void *text, size_t len, char *dst, size_t cap)
+{
+    const unsigned char *c = text;
+    size_t at = 0;
+    for (size_t i = 0; i < len && at + 5 <= cap; i++) {
+        if (c[i] == '\\')
+            at += (size_t)snprintf(dst + at, cap - at, "\\\\");
+        else if (c[i] < 0x20 || c[i] == 0x7f)
+            at += (size_t)snprintf(dst + at, cap - at, "\\x%02x", c[i]);
+        else
+            dst[at++] = (char)c[i];
+    }
+    dst[at] = '\0';
+    return dst;
+}
+
+int
+main(int argc, char **argv)
+{
+    /* A reader that went away is a write error with a message, not a silent death. */
+    signal(SIGPIPE, SIG_IGN);
+    const char *name = argc > 1 ? argv[1] : "";
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        usage(stdout);
+        return fflush(stdout) == 0 ? KVP_EXIT_DONE : KVP_EXIT_REFUSED;
+    }
+    if (strcmp(name, "--version") == 0) {
+        printf("kvpool %s\n", kvpool_version());
+        return fflush(stdout) == 0 ? KVP_EXIT_DONE : KVP_EXIT_REFUSED;
+    }
+    for (size_t i = 0; i < KVP_ARRAY_LEN(verbs); i++)
+        if (strcmp(name, verbs[i].name) == 0) return verbs[i].run(&verbs[i], argc - 1, argv + 1);
+    if (argc > 1) {
+        fprintf(stderr, "kvpool: no verb \"%s\"; see kvpool --help\n", name);
+    } else {
+        usage(stderr);
+    }
+    return KVP_EXIT_USAGE;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One batch of gets as a pure state machine. Asks the master where the objects are, has them read, accepts or rejects
+ * what arrived (rule 2 of the design), goes to the next replica, then once more through the master, and gives the hold
+ * back. Who calls it: client/batch.c, and the simulator. See client/core/op.h for the protocol of steps.
+ */
+#ifndef KVP_CLIENT_CORE_GETOP_H
+#define KVP_CLIENT_CORE_GETOP_H
+
+#include "client/core/op.h"
+
+typedef struct {
+    /* Set by the caller. */
+    const void *key; /* borrowed until the end */
+    uint32_t key_len;
+    uint64_t cap; /* bytes that fit in the destination */
+
+    /* Results, valid at KVP_STEP_DONE. */
+    kvp_err_t err;
+    uint64_t len; /* also with BUFFER_SMALL */
+
+    /* The core's. */
+    uint8_t phase;
+    bool is_last_ask; /* the master was asked again after all replicas had failed */
+    uint32_t nloc; /* replicas not yet tried, the first one at loc */
+    const kvp_wire_loc_t *loc; /* in the answer, which is kept until the next call */
+    kvp_digest_t digest;
+    uint64_t key_hash2;
+    uint64_t version;
+    uint64_t sum;
+} kvp_getop_item_t;
+
+typedef struct {
+    /* Set by the caller. n is at most KVP_BATCH_MAX, moves_cap at least 1; all borrowed. The frame given to on_reply
+     * stays in place until the next KVP_STEP_CALL. */
+    kvp_getop_item_t *items;
+    uint32_t n;
+    kvp_move_t *moves;
+    uint32_t moves_cap;
+    kvp_buf_t *out;
+    uint64_t deadline_ns;
+    bool wants_sums;
+
+    /* For the shell: length of a KVP_STEP_MOVE. */
+    uint32_t moves_n;
+    /* For the shell's counters. */
+    uint32_t stale_n, corrupt_n, retry_n;
+
+    /* The core's. */
+    kvp_op_session_t session;
+    bool has_session;
+    uint32_t asked_n; /* items in the GET that is under way */
+    uint32_t left_n; /* items without a result */
+    uint32_t reads_n; /* items to be read, not yet in moves */
+    uint64_t ticket;
+} kvp_getop_t;
+
+/* kvp_getop_begin starts the machine: every item without a key of legal length must have been left out before. */
+void kvp_getop_begin(kvp_getop_t *op);
+kvp_step_t kvp_getop_next(kvp_getop_t *op, uint64_t now_ns);
+
+/* Reports. on_reply gives PROTO for an answer that breaks the protocol (all items that were asked have that result
+ * then), or an error that ends the session: either way the shell drops the connection. on_moved reads the reports in moves[0..moves_n). fail ends all items that have no result. */
+void kvp_getop_on_session(kvp_getop_t *op, const kvp_op_session_t *session);
+kvp_err_t kvp_getop_on_reply(kvp_getop_t *op, const kvp_frame_t *frame) KVP_MUST_USE;
+void kvp_getop_on_call_failed(kvp_getop_t *op, kvp_err_t err);
+void kvp_getop_on_moved(kvp_getop_t *op);
+void kvp_getop_fail(kvp_getop_t *op, kvp_err_t err);
+
+#endif

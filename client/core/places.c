@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The answer is used in place: only its head is decoded, the records are checked where they lie.
+ */
+#include "client/core/places.h"
+
+#include "proto/pb.h"
+
+#include "proto/kvpool.pb-c.h"
+
+static kvp_err_t
+check_objs(const kvp_places_t *p)
+{
+    uint64_t locs = 0;
+
+    for (uint32_t i = 0; i < p->n; i++) {
+        const kvp_wire_obj_t *o = &p->objs[i];
+
+        if (kvp_op_peer_err(o->err) == KVP_PROTO || o->nloc > KVP_REPLICAS_MAX) return KVP_PROTO;
+        locs += o->nloc;
+    }
+    return locs <= p->nloc ? KVP_OK : KVP_PROTO;
+}
+
+static kvp_err_t
+read_tail(const kvp_frame_t *frame, kvp_places_t *p)
+{
+    kvp_rd_t rd;
+
+    kvp_rd_init(&rd, frame->tail, frame->tail_len);
+    p->objs = kvp_rd_array(&rd, p->n, sizeof *p->objs);
+    p->locs = kvp_rd_array(&rd, p->nloc, sizeof *p->locs);
+    return rd.is_bad ? KVP_PROTO : check_objs(p);
+}
+
+kvp_err_t
+kvp_places_read(const kvp_frame_t *frame, uint32_t n, kvp_places_t *places_out)
+{
+    Kvp__Pb__Places *head;
+    kvp_places_t p;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__places__descriptor, frame);
+    if (head == NULL) return KVP_PROTO;
+    err = kvp_op_peer_err(head->err);
+    p = (kvp_places_t){.n = head->n, .nloc = head->nloc, .ticket = head->ticket, .retry_ms = head->retry_ms};
+    kvp_pb_free(&pb, head);
+    if (err != KVP_OK) return err;
+    if (p.n != n) return KVP_PROTO;
+    err = read_tail(frame, &p);
+    if (err == KVP_OK) *places_out = p;
+    return err;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Reading the master's answer to PutBegin and Get: one object a key, its locations behind it. Pure.
+ */
+#ifndef KVP_CLIENT_CORE_PLACES_H
+#define KVP_CLIENT_CORE_PLACES_H
+
+#include "client/core/op.h"
+
+typedef struct {
+    const kvp_wire_obj_t *objs; /* n; borrowed from the frame */
+    const kvp_wire_loc_t *locs; /* nloc */
+    uint32_t n;
+    uint32_t nloc;
+    uint64_t ticket;
+    uint32_t retry_ms;
+} kvp_places_t;
+
+/* kvp_places_read checks the answer to a question about n keys: OK, the error with which the master refused it whole,
+ * or PROTO. After OK the locations of all objects add up to at most nloc, and no object has an impossible error. */
+kvp_err_t kvp_places_read(const kvp_frame_t *frame, uint32_t n, kvp_places_t *places_out) KVP_MUST_USE;
+
+#endif

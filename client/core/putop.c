@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - The batch goes through its phases in step: all that has a place is filled, then sealed, then committed, and only
+ *   then is asked again for what had none. So the answer to a PUT_BEGIN may stay in the receive buffer as long as its
+ *   locations are needed, and space that our own first objects took can be evicted for the later ones.
+ * - A seal waits for every copy's payload; a commit for every copy's seal. Copies that differ (the caller wrote into the
+ *   buffer meanwhile) are not committed.
+ * - An attempt that the master may know of and that is not committed is always aborted, also when its PUT_BEGIN was not
+ *   answered in time: the master gets the two in this order on one connection. The end of a session aborts as well.
+ */
+#include "client/core/putop.h"
+
+#include "client/core/places.h"
+#include "proto/pb.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#define MS 1000000ull
+#define RESTARTS_MAX 4u /* of one item, after its attempt was lost with a node */
+#define RESTART_BACKOFF_NS (20 * MS)
+#define CUT_RETRY_NS (10 * MS)
+#define WAIT_MS_MAX 1000u /* how long one PUT_BEGIN may wait for space at the master; then it is asked again */
+#define RETRY_MS_MAX 1000u
+
+enum { PHASE_ASK, PHASE_FILL, PHASE_SEAL, PHASE_COMMIT, PHASE_ABORT, PHASE_DONE };
+
+static void
+finish(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err)
+{
+    it->phase = PHASE_DONE;
+    it->err = err;
+    op->left_n--;
+}
+
+/* The attempt is over without a commit: the master is told, and then it is asked again or that is the result. */
+static void
+give_up(kvp_putop_item_t *it, kvp_err_t err, bool is_again)
+{
+    it->phase = PHASE_ABORT;
+    it->err = err;
+    it->is_again = is_again;
+}
+
+static void
+ask_again(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t why, uint64_t not_before_ns)
+{
+    it->phase = PHASE_ASK;
+    it->err = why;
+    op->again_ns = kvp_max_u64(op->again_ns, not_before_ns);
+    op->retry_n++;
+}
+
+/* What becomes of an item whose attempt was aborted, or died with its session. */
+static void
+after_attempt(kvp_putop_t *op, kvp_putop_item_t *it)
+{
+    if (it->is_again)
+        ask_again(op, it, it->err, 0);
+    else
+        finish(op, it, it->err);
+}
+
+void
+kvp_putop_begin(kvp_putop_t *op)
+{
+    for (uint32_t i = 0; i < op->n; i++) {
+        kvp_putop_item_t *it = &op->items[i];
+
+        it->phase = PHASE_ASK;
+        it->err = KVP_DEADLINE; /* the result if it is never answered */
+        it->restarts = 0;
+        it->was_cut = false;
+        it->is_again = false;
+    }
+    op->has_session = false;
+    op->left_n = op->n;
+    op->moves_n = 0;
+    op->again_ns = 0;
+    op->retry_n = 0;
+}
+
+void
+kvp_putop_on_session(kvp_putop_t *op, const kvp_op_session_t *session)
+{
+    op->session = *session;
+    op->has_session = true;
+    for (uint32_t i = 0; i < op->n; i++)
+        op->items[i].digest = kvp_key_digest(session->digest_seed, 0, op->items[i].key, op->items[i].key_len);
+}
+
+void
+kvp_putop_fail(kvp_putop_t *op, kvp_err_t err)
+{
+    for (uint32_t i = 0; i < op->n; i++) {
+        kvp_putop_item_t *it = &op->items[i];
+
+        if (it->phase == PHASE_ASK)
+            finish(op, it, err == KVP_DEADLINE ? it->err : err);
+        else if (it->phase != PHASE_DONE && it->phase != PHASE_ABORT)
+            give_up(it, err, false);
+        it->is_again = false;
+    }
+}
+
+static uint32_t
+count(const kvp_putop_t *op, uint8_t phase)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < op->n; i++)
+        n += op->items[i].phase == phase;
+    return n;
+}
+
+/* ---- PUT_BEGIN */
+static uint32_t
+wait_ms(const kvp_putop_t *op, uint64_t now_ns)
+{
+    uint64_t left_ms = (op->deadline_ns - now_ns) / MS;
+
+    return (uint32_t)kvp_max_u64(1, kvp_min_u64(left_ms * 3 / 4, WAIT_MS_MAX));
+}
+
+static void
+encode_begin(kvp_putop_t *op, uint64_t now_ns)
+{
+    Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
+    uint64_t attempt = op->attempts(op->attempts_arg, op->asked_n);
+    kvp_wire_put_t *rec;
+    uint32_t key_at = 0;
+    size_t at;
+
+    head.n = op->asked_n;
+    head.wait_ms = wait_ms(op, now_ns);
+    kvp_pb_frame_begin(op->out, KVP_OP_PUT_BEGIN, 0, 0, &head.base, &at);
+    rec = (kvp_wire_put_t *)kvp_buf_extend(op->out, op->asked_n * sizeof *rec);
+    for (uint32_t i = 0; i < op->n && rec != NULL; i++) {
+        kvp_putop_item_t *it = &op->items[i];
+
+        if (it->phase != PHASE_ASK) continue;
+        it->attempt = attempt++;
+        it->is_drained = true;
+        *rec++ = (kvp_wire_put_t){it->digest, it->len, it->attempt, key_at, it->key_len};
+        key_at += it->key_len;
+    }
+    for (uint32_t i = 0; i < op->n; i++)
+        if (op->items[i].phase == PHASE_ASK) kvp_buf_append(op->out, op->items[i].key, op->items[i].key_len);
+    kvp_frame_end(op->out, at);
+}
+
+static void
+take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_grants, uint64_t retry_ns, uint64_t now_ns)
+{
+    if (err == KVP_ALREADY)
+        finish(op, it, KVP_OK);
+    else if (err == KVP_RETRY_AFTER)
+        ask_again(op, it, err, retry_ns);
+    else if (err == KVP_NO_SPACE && has_grants)
+        ask_again(op, it, err, 0);
+    else if (err == KVP_IN_PROGRESS && it->was_cut)
+        ask_again(op, it, err, now_ns + CUT_RETRY_NS);
+    else
+        finish(op, it, err);
+}
+
+static void
+take_place(kvp_putop_item_t *it, const kvp_wire_obj_t *obj, const kvp_wire_loc_t *locs)
+{
+    if (obj->nloc == 0) {
+        give_up(it, KVP_PROTO, false);
+        return;
+    }
+    it->phase = PHASE_FILL;
+    it->err = KVP_OK;
+    it->version = obj->version;
+    it->locs = locs;
+    it->nloc = obj->nloc;
+    it->parts_begun = it->parts_done = 0;
+}
+
+static kvp_err_t
+take_places(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
+{
+    kvp_places_t p;
+    kvp_err_t err = kvp_places_read(frame, op->asked_n, &p);
+    const kvp_wire_loc_t *loc;
+    const kvp_wire_obj_t *obj;
+    uint64_t retry_ns;
+    bool has_grants = false;
+
+    if (err != KVP_OK) return err;
+    retry_ns = now_ns + kvp_max_u64(1, kvp_min_u64(p.retry_ms, RETRY_MS_MAX)) * MS;
+    for (uint32_t i = 0; i < p.n; i++)
+        has_grants |= p.objs[i].err == KVP_OK;
+    obj = p.objs;
+    loc = p.locs;
+    for (uint32_t i = 0, seen = 0; seen < p.n; i++) {
+        kvp_putop_item_t *it = &op->items[i];
+
+        if (it->phase != PHASE_ASK) continue;
+        if (obj->err == KVP_OK)
+            take_place(it, obj, loc);
+        else
+            take_refusal(op, it, obj->err, has_grants, retry_ns, now_ns);
+        loc += obj->nloc;
+        obj++;
+        seen++;
+    }
+    return KVP_OK;
+}
+
+/* ---- bytes */
+static void
+make_desc(const kvp_putop_t *op, const kvp_putop_item_t *it, const kvp_wire_loc_t *loc, kvp_desc_t *desc)
+{
+    *desc = (kvp_desc_t){
+        .word = kvp_word_make(loc->generation, KVP_DESC_SEALED),
+        .version = it->version,
+        .digest = it->digest,
+        .key_hash2 = kvp_key_hash2(op->session.digest_seed, 0, it->key, it->key_len),
+        .offset = loc->offset,
+        .len = it->len,
+        .sum = it->sum,
+        .key_off = loc->key_off,
+        .key_len = (uint16_t)it->key_len,
+        .attempt = it->attempt,
+        .term = op->session.term,
+    };
+    kvp_desc_seal(desc);
+}
+
+static void
+make_move(const kvp_putop_t *op, uint32_t i, const kvp_wire_loc_t *loc, kvp_move_t *mv)
+{
+    const kvp_putop_item_t *it = &op->items[i];
+
+    mv->item = i;
+    mv->loc = *loc;
+    mv->len = it->len;
+    if (it->phase == PHASE_FILL) {
+        mv->kind = KVP_MOVE_FILL;
+        return;
+    }
+    mv->kind = KVP_MOVE_SEAL;
+    mv->key = it->key;
+    mv->key_len = it->key_len;
+    make_desc(op, it, loc, &mv->desc);
+}
+
+/* Fills moves with parts of one phase that were not begun yet; none left leaves moves_n 0. */
+static void
+fill_moves(kvp_putop_t *op, uint8_t phase)
+{
+    op->moves_n = 0;
+    for (uint32_t i = 0; i < op->n; i++) {
+        kvp_putop_item_t *it = &op->items[i];
+
+        if (it->phase != phase) continue;
+        while (it->parts_begun < it->nloc) {
+            if (op->moves_n == op->moves_cap) return;
+            make_move(op, i, &it->locs[it->parts_begun++], &op->moves[op->moves_n++]);
+        }
+    }
+}
+
+static void
+take_part(kvp_putop_item_t *it, const kvp_move_t *mv)
+{
+    kvp_err_t err = mv->err;
+
+    it->is_drained = it->is_drained && mv->is_drained;
+    if (mv->kind == KVP_MOVE_FILL && err == KVP_OK) {
+        uint64_t sum = mv->has_sum ? mv->sum : 0;
+
+        if (it->parts_done > 0 && it->err == KVP_OK && sum != it->sum) err = KVP_CORRUPT;
+        it->sum = sum;
+    }
+    if (it->err == KVP_OK) it->err = err;
+    it->parts_done++;
+}
+
+/* The word has another generation by now: the master took the place back. */
+static bool
+is_attempt_lost(kvp_err_t err)
+{
+    return err == KVP_STALE || err == KVP_NODE_LOST || err == KVP_ABORTED;
+}
+
+static void
+lose_attempt(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, uint64_t now_ns)
+{
+    bool is_again = is_attempt_lost(err) && it->restarts < RESTARTS_MAX;
+
+    if (is_again) op->again_ns = kvp_max_u64(op->again_ns, now_ns + (RESTART_BACKOFF_NS << it->restarts++));
+    give_up(it, err == KVP_STALE ? KVP_ABORTED : err, is_again);
+}
+
+void
+kvp_putop_on_moved(kvp_putop_t *op, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < op->moves_n; i++) {
+        kvp_putop_item_t *it = &op->items[op->moves[i].item];
+
+        take_part(it, &op->moves[i]);
+        if (it->parts_done < it->nloc) continue;
+        if (it->err != KVP_OK) {
+            lose_attempt(op, it, it->err, now_ns);
+            continue;
+        }
+        it->phase = it->phase == PHASE_FILL ? PHASE_SEAL : PHASE_COMMIT;
+        it->parts_begun = it->parts_done = 0;
+    }
+    op->moves_n = 0;
+}
+
+/* ---- PUT_COMMIT, PUT_ABORT */
+static void
+encode_commit(kvp_putop_t *op)
+{
+    Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
+    size_t at;
+
+    head.n = op->asked_n;
+    kvp_pb_frame_begin(op->out, KVP_OP_PUT_COMMIT, 0, 0, &head.base, &at);
+    for (uint32_t i = 0; i < op->n; i++) {
+        const kvp_putop_item_t *it = &op->items[i];
+        kvp_wire_commit_t rec = {it->attempt, it->sum};
+
+        if (it->phase == PHASE_COMMIT) kvp_buf_append(op->out, &rec, sizeof rec);
+    }
+    kvp_frame_end(op->out, at);
+}
+
+static kvp_err_t
+take_commits(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
+{
+    Kvp__Pb__Reply *head;
+    kvp_pb_t pb;
+    kvp_rd_t rd;
+    const int32_t *errs;
+    kvp_err_t err;
+    uint32_t n;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, frame);
+    if (head == NULL) return KVP_PROTO;
+    err = kvp_op_peer_err(head->err);
+    n = head->n;
+    kvp_pb_free(&pb, head);
+    if (err != KVP_OK) return err;
+    kvp_rd_init(&rd, frame->tail, frame->tail_len);
+    errs = kvp_rd_array(&rd, n, sizeof *errs);
+    if (n != op->asked_n || errs == NULL) return KVP_PROTO;
+    for (uint32_t i = 0; i < op->n; i++) {
+        kvp_putop_item_t *it = &op->items[i];
+
+        if (it->phase != PHASE_COMMIT) continue;
+        err = kvp_op_peer_err(*errs++);
+        if (err == KVP_OK || err == KVP_ALREADY)
+            finish(op, it, KVP_OK);
+        else
+            lose_attempt(op, it, err, now_ns);
+    }
+    return KVP_OK;
+}
+
+/* One message speaks for attempts that are drained or for ones that are not; the rest go with the next. */
+static void
+encode_abort(kvp_putop_t *op)
+{
+    Kvp__Pb__PutAbort head = KVP__PB__PUT_ABORT__INIT;
+    const kvp_putop_item_t *first = op->items;
+    size_t at;
+
+    while (first->phase != PHASE_ABORT)
+        first++;
+    head.is_drained = first->is_drained;
+    for (uint32_t i = 0; i < op->n; i++)
+        head.n += op->items[i].phase == PHASE_ABORT && op->items[i].is_drained == head.is_drained;
+    kvp_buf_reset(op->out);
+    kvp_pb_frame_begin(op->out, KVP_OP_PUT_ABORT, KVP_FRAME_ONEWAY, 0, &head.base, &at);
+    for (uint32_t i = 0; i < op->n; i++) {
+        kvp_putop_item_t *it = &op->items[i];
+
+        if (it->phase != PHASE_ABORT || it->is_drained != head.is_drained) continue;
+        kvp_buf_append(op->out, &it->attempt, sizeof it->attempt);
+        after_attempt(op, it);
+    }
+    kvp_frame_end(op->out, at);
+}
+
+/* ---- answers */
+kvp_err_t
+kvp_putop_on_reply(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
+{
+    kvp_err_t err =
+        op->calling == KVP_OP_PUT_BEGIN ? take_places(op, frame, now_ns) : take_commits(op, frame, now_ns);
+
+    if (err != KVP_OK) kvp_putop_on_call_failed(op, err);
+    return err == KVP_PROTO || kvp_op_is_session_loss(err) ? err : KVP_OK;
+}
+
+/* Everything that the session had granted is void. */
+static void
+lose_session(kvp_putop_t *op)
+{
+    op->has_session = false;
+    for (uint32_t i = 0; i < op->n; i++) {
+        kvp_putop_item_t *it = &op->items[i];
+
+        if (it->phase == PHASE_DONE) continue;
+        it->was_cut = true;
+        if (it->phase == PHASE_ABORT)
+            after_attempt(op, it);
+        else if (it->phase != PHASE_ASK)
+            ask_again(op, it, KVP_DEADLINE, 0);
+    }
+    op->retry_n++;
+}
+
+void
+kvp_putop_on_call_failed(kvp_putop_t *op, kvp_err_t err)
+{
+    uint8_t asked = op->calling == KVP_OP_PUT_BEGIN ? PHASE_ASK : PHASE_COMMIT;
+
+    if (kvp_op_is_session_loss(err)) {
+        lose_session(op);
+        return;
+    }
+    for (uint32_t i = 0; i < op->n; i++)
+        if (op->items[i].phase == asked) give_up(&op->items[i], err, false);
+}
+
+static kvp_step_t
+call(kvp_putop_t *op, uint8_t opcode, uint32_t n, uint64_t now_ns)
+{
+    op->calling = opcode;
+    op->asked_n = n;
+    kvp_buf_reset(op->out);
+    if (opcode == KVP_OP_PUT_BEGIN)
+        encode_begin(op, now_ns);
+    else
+        encode_commit(op);
+    if (op->out->err == KVP_OK) return (kvp_step_t){.kind = KVP_STEP_CALL};
+    kvp_putop_on_call_failed(op, op->out->err);
+    return kvp_putop_next(op, now_ns);
+}
+
+kvp_step_t
+kvp_putop_next(kvp_putop_t *op, uint64_t now_ns)
+{
+    uint32_t n;
+
+    if (op->left_n > 0 && now_ns >= op->deadline_ns) kvp_putop_fail(op, KVP_DEADLINE);
+    for (uint8_t phase = PHASE_FILL; phase <= PHASE_SEAL; phase++) {
+        fill_moves(op, phase);
+        if (op->moves_n > 0) return (kvp_step_t){.kind = KVP_STEP_MOVE};
+    }
+    n = count(op, PHASE_COMMIT);
+    if (n > 0) return call(op, KVP_OP_PUT_COMMIT, n, now_ns);
+    if (count(op, PHASE_ABORT) > 0) {
+        encode_abort(op);
+        return (kvp_step_t){.kind = KVP_STEP_SEND};
+    }
+    if (op->left_n == 0) return (kvp_step_t){.kind = KVP_STEP_DONE};
+    if (!op->has_session) return (kvp_step_t){.kind = KVP_STEP_SESSION};
+    if (now_ns < op->again_ns)
+        return (kvp_step_t){.kind = KVP_STEP_SLEEP, .until_ns = kvp_min_u64(op->again_ns, op->deadline_ns)};
+    op->again_ns = 0;
+    return call(op, KVP_OP_PUT_BEGIN, op->left_n, now_ns);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One batch of puts as a pure state machine: begin (attempts and places), fill (payload), seal (key and descriptor),
+ * commit; abort of what failed after it had a place. Who calls it: client/batch.c, and the simulator. See
+ * client/core/op.h for the protocol of steps.
+ */
+#ifndef KVP_CLIENT_CORE_PUTOP_H
+#define KVP_CLIENT_CORE_PUTOP_H
+
+#include "client/core/op.h"
+
+/* kvp_attempts_fn reserves n attempt numbers that this process never used, none of them 0, and returns the first. */
+typedef uint64_t (*kvp_attempts_fn)(void *arg, uint32_t n);
+
+typedef struct {
+    /* Set by the caller. */
+    const void *key; /* borrowed until the end */
+    uint32_t key_len;
+    uint64_t len;
+
+    /* Result, valid at KVP_STEP_DONE; OK also where the key was committed already. */
+    kvp_err_t err;
+
+    /* The core's. */
+    uint8_t phase;
+    uint8_t restarts;
+    bool is_drained; /* of the attempt: nothing of it can land any more */
+    bool was_cut; /* a session was lost on it: its old attempt may still be there for a moment */
+    bool is_again; /* once the attempt is aborted, it is asked again */
+    uint32_t nloc;
+    uint32_t parts_begun; /* of the nloc copies, in the phase */
+    uint32_t parts_done;
+    const kvp_wire_loc_t *locs; /* in the answer, which is kept until the next call */
+    kvp_digest_t digest;
+    uint64_t attempt;
+    uint64_t version;
+    uint64_t sum;
+} kvp_putop_item_t;
+
+typedef struct {
+    /* Set by the caller. n is at most KVP_BATCH_MAX, their keys fit in a frame; moves_cap at least 1; all borrowed. The
+     * frame given to on_reply stays in place until the next KVP_STEP_CALL. */
+    kvp_putop_item_t *items;
+    uint32_t n;
+    kvp_move_t *moves;
+    uint32_t moves_cap;
+    kvp_buf_t *out;
+    uint64_t deadline_ns;
+    kvp_attempts_fn attempts;
+    void *attempts_arg;
+
+    /* For the shell: length of a KVP_STEP_MOVE. */
+    uint32_t moves_n;
+    /* For the shell's counters. */
+    uint32_t retry_n;
+
+    /* The core's. */
+    kvp_op_session_t session;
+    bool has_session;
+    uint8_t calling; /* opcode under way */
+    uint32_t asked_n; /* items in the call that is under way */
+    uint32_t left_n; /* items without a result */
+    uint64_t again_ns; /* nothing is asked again before */
+} kvp_putop_t;
+
+/* kvp_putop_begin starts the machine: every item has a legal key and a length. */
+void kvp_putop_begin(kvp_putop_t *op);
+kvp_step_t kvp_putop_next(kvp_putop_t *op, uint64_t now_ns);
+
+/* Reports, as for kvp_getop_*. fail keeps what has to be aborted: the machine goes on until KVP_STEP_DONE. */
+void kvp_putop_on_session(kvp_putop_t *op, const kvp_op_session_t *session);
+kvp_err_t kvp_putop_on_reply(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns) KVP_MUST_USE;
+void kvp_putop_on_call_failed(kvp_putop_t *op, kvp_err_t err);
+void kvp_putop_on_moved(kvp_putop_t *op, uint64_t now_ns);
+void kvp_putop_fail(kvp_putop_t *op, kvp_err_t err);
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The writer keeps one bit of state: whether the next value needs a comma before it.
+ */
+#include "client/jsonw.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void
+kvp_jsonw_init(kvp_jsonw_t *w, kvp_buf_t *out)
+{
+    *w = (kvp_jsonw_t){.out = out};
+}
+
+static void
+put(kvp_jsonw_t *w, const char *text)
+{
+    kvp_buf_append(w->out, text, strlen(text));
+}
+
+static void
+put_string(kvp_jsonw_t *w, const char *text)
+{
+    kvp_buf_append(w->out, "\"", 1);
+    for (const char *c = text; *c != '\0'; c++) {
+        char escaped[8];
+
+        if ((unsigned char)*c < 0x20 || *c == '"' || *c == '\\') {
+            snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned char)*c);
+            put(w, escaped);
+        } else {
+            kvp_buf_append(w->out, c, 1);
+        }
+    }
+    kvp_buf_append(w->out, "\"", 1);
+}
+
+static void
+begin_value(kvp_jsonw_t *w, const char *name)
+{
+    if (w->needs_comma) put(w, ",");
+    w->needs_comma = true;
+    if (name == NULL) return;
+    put_string(w, name);
+    put(w, ":");
+}
+
+void
+kvp_jsonw_open(kvp_jsonw_t *w, const char *name, char bracket)
+{
+    begin_value(w, name);
+    kvp_buf_append(w->out, &bracket, 1);
+    w->needs_comma = false;
+}
+
+void
+kvp_jsonw_close(kvp_jsonw_t *w, char bracket)
+{
+    kvp_buf_append(w->out, &bracket, 1);
+    w->needs_comma = true;
+}
+
+void
+kvp_jsonw_u64(kvp_jsonw_t *w, const char *name, uint64_t value)
+{
+    char text[24];
+
+    begin_value(w, name);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    put(w, text);
+}
+
+void
+kvp_jsonw_bool(kvp_jsonw_t *w, const char *name, bool value)
+{
+    begin_value(w, name);
+    put(w, value ? "true" : "false");
+}
+
+void
+kvp_jsonw_text(kvp_jsonw_t *w, const char *name, const char *value)
+{
+    begin_value(w, name);
+    put_string(w, value);
+}
+
+void
+kvp_jsonw_hex(kvp_jsonw_t *w, const char *name, const uint8_t *bytes, size_t len)
+{
+    char two[3];
+
+    begin_value(w, name);
+    put(w, "\"");
+    for (size_t i = 0; i < len; i++) {
+        snprintf(two, sizeof two, "%02x", bytes[i]);
+        put(w, two);
+    }
+    put(w, "\"");
+}

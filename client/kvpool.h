@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kvpool.h - the C API of the pool: put, get and look up blocks by key; bytes move between your memory and the pool's
+ * without a copy in between.
+ *
+ * Calls return 0 (KVPOOL_OK) or a negative error of err.h; counts go out by pointer. Unless a function says otherwise,
+ * any thread may call it at any time, also many at once on one handle. No call outlives its deadline by more than
+ * 20 ms of runnable time, and once it has returned nothing touches the buffers that it was given. After a get that
+ * failed, the contents of its destination are undefined.
+ *
+ * Keys: 1 to 1024 bytes, any bytes. Values: 1 byte up to the pool's chunk size, immutable once put.
+ * A handle does not survive fork: in the child every call gives KVPOOL_FORKED, and close frees memory only.
+ */
+#ifndef KVPOOL_H
+#define KVPOOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if __has_include("common/err.h")
+#include "common/err.h"
+#else
+#include <kvpool/err.h>
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__) && !defined(KVPOOL_STATIC)
+#define KVPOOL_EXPORT __attribute__((visibility("default")))
+#else
+#define KVPOOL_EXPORT
+#endif
+
+#define KVPOOL_KEY_MAX 1024
+#define KVPOOL_BATCH_MAX 16384 /* larger batches are split inside; this is one message's share */
+
+typedef struct kvpool kvpool_t;
+
+/* Verification of what is read (conf.verify): AUTO is what the transport needs (TCP always by sum), PAYLOAD checks the
+ * sum of every object that has one, on every transport. Environment: KVPOOL_VERIFY=payload. */
+#define KVPOOL_VERIFY_AUTO 0
+#define KVPOOL_VERIFY_PAYLOAD 1
+
+/* All members may be zero or NULL: defaults. Set struct_size to sizeof(kvpool_conf_t). Strings are copied. */
+typedef struct {
+    size_t struct_size;
+    const char *master; /* "HOST:PORT[,HOST:PORT]"; else $KVPOOL_MASTER, else 127.0.0.1:50051 */
+    const char *name; /* of this client or embedded node, at most 128 bytes; default: program name and pid */
+    const char *host_id; /* default: the machine's id; two ids on one machine count as two hosts */
+    const char *transports; /* "shm,tcp" in order of preference; else $KVPOOL_TRANSPORTS, else all there are */
+    uint32_t deadline_ms; /* of a call that gives none; default 5000 */
+    uint32_t verify; /* KVPOOL_VERIFY_* */
+    uint64_t memory_bytes; /* > 0: an embedded node offers that much memory to the pool while the handle is open */
+    const char *listen; /* embedded node: "HOST:PORT" for peers; default 127.0.0.1:0 */
+    uint64_t chunk_bytes; /* embedded node: 0 = default */
+} kvpool_conf_t;
+
+/* kvpool_open connects to the pool (within deadline_ms) and, with memory_bytes, mounts an embedded node. conf may be
+ * NULL. INVALID, UNREACHABLE, VERSION, DEADLINE, SEGMENT_EXISTS, NOMEM. *pool_out is set only on success. */
+KVPOOL_EXPORT int kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out);
+
+/* kvpool_close ends the session: calls of other threads that are under way give CLOSED and return first; views become
+ * invalid; an embedded node is unmounted. Blocks for at most a second or so. The handle stays a valid pointer that
+ * answers CLOSED to everything (also to a second close), until kvpool_free. */
+KVPOOL_EXPORT int kvpool_close(kvpool_t *pool);
+
+/* kvpool_free gives the handle's memory back, closing it first where needed. NULL is ignored. No other thread may be
+ * in a call on it. */
+KVPOOL_EXPORT void kvpool_free(kvpool_t *pool);
+
+/* kvpool_register makes [addr, addr + len) usable by batch calls. Ranges may not overlap a registered one
+ * (INVALID). The memory must stay mapped until kvpool_unregister(addr), which takes the start of a registered range
+ * (NOT_REGISTERED otherwise) and waits for calls that use it. */
+KVPOOL_EXPORT int kvpool_register(kvpool_t *pool, void *addr, size_t len);
+KVPOOL_EXPORT int kvpool_unregister(kvpool_t *pool, void *addr);
+
+/* Options of one call; NULL = defaults. */
+typedef struct {
+    size_t struct_size;
+    uint32_t deadline_ms; /* 0 = the handle's */
+    uint32_t flags; /* KVPOOL_FORCE */
+} kvpool_opts_t;
+
+#define KVPOOL_FORCE 1u /* remove: also what a reader or a reservation holds */
+
+/* Single-object calls. The memory need not be registered.
+ * kvpool_put: OK also when the key is already committed (the value that is there stays; it is immutable).
+ *   IN_PROGRESS: another live writer has begun the key. NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY, DEADLINE, ...
+ * kvpool_get: copies the whole object to buf; *len_out is its length (also set with BUFFER_SMALL). NOT_FOUND,
+ *   NODE_LOST, STALE (replaced while it was read, more than once).
+ * kvpool_exists: *exists_out = 1 or 0. kvpool_size: *len_out = length in bytes, or NOT_FOUND.
+ * kvpool_remove: NOT_FOUND, or HELD without KVPOOL_FORCE. When it returns OK no reader gets the object any more. */
+KVPOOL_EXPORT int kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, size_t len,
+                             const kvpool_opts_t *opts);
+KVPOOL_EXPORT int kvpool_get(kvpool_t *pool, const void *key, size_t key_len, void *buf, size_t cap, size_t *len_out,
+                             const kvpool_opts_t *opts);
+KVPOOL_EXPORT int kvpool_exists(kvpool_t *pool, const void *key, size_t key_len, int *exists_out,
+                                const kvpool_opts_t *opts);
+KVPOOL_EXPORT int kvpool_size(kvpool_t *pool, const void *key, size_t key_len, size_t *len_out,
+                              const kvpool_opts_t *opts);
+KVPOOL_EXPORT int kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts);
+
+typedef struct {
+    const void *data;
+    size_t len;
+} kvpool_key_t;
+
+typedef struct {
+    void *addr;
+    size_t len;
+} kvpool_iov_t;
+
+/* One object of a batch: its key and its scatter list (61 layers are one object). Every piece must lie in registered
+ * memory (NOT_REGISTERED); the object is the pieces in order, at most 1024 of them, none empty. For a get the pieces
+ * together must be at least as long as the object (BUFFER_SMALL). len is set by a get to the object's length. */
+typedef struct {
+    kvpool_key_t key;
+    const kvpool_iov_t *iov;
+    size_t iov_n;
+    size_t len;
+} kvpool_item_t;
+
+/* kvpool_batch_put / kvpool_batch_get move n objects; results[i] is the error of item i (as for put and get). Returns
+ * OK when the batch was carried out, whatever the single results are; an error (INVALID, CLOSED, FORKED, NOMEM)
+ * means that nothing was done. n may be 0. A key that occurs twice in one put batch: the second one is IN_PROGRESS or
+ * OK. */
+KVPOOL_EXPORT int kvpool_batch_put(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts,
+                                   int *results);
+KVPOOL_EXPORT int kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts,
+                                   int *results);
+
+/* kvpool_batch_is_exist: results[i] = 1 or 0, or a negative error of that key. */
+KVPOOL_EXPORT int kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
+                                        int *results);
+
+/* A reservation: what a lookup found stays readable until it is released or expires (ttl_ms from the answer). */
+typedef struct {
+    uint64_t ticket; /* 0 = nothing reserved */
+    uint32_t found; /* keys found; for a prefix: its length */
+    uint32_t granted; /* of these, reserved (a bound on reservations may cut it); for a prefix the first ones */
+    uint32_t ttl_ms;
+} kvpool_lookup_t;
+
+/* kvpool_longest_prefix counts how many of the keys, from the first on, are present, and reserves them.
+ * kvpool_lookup tells it of each key (present[i] = 1 or 0; may be NULL) and reserves those. n at most
+ * KVPOOL_BATCH_MAX. ttl_ms 0 = the pool's lease time, which is also the most that is given.
+ * kvpool_lookup_release ends the reservation early; a released or expired one is ignored. It sends and does not wait. */
+KVPOOL_EXPORT int kvpool_longest_prefix(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms,
+                                        const kvpool_opts_t *opts, kvpool_lookup_t *lookup_out);
+KVPOOL_EXPORT int kvpool_lookup(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms,
+                                const kvpool_opts_t *opts, uint8_t *present, kvpool_lookup_t *lookup_out);
+KVPOOL_EXPORT int kvpool_lookup_release(kvpool_t *pool, const kvpool_lookup_t *lookup);
+
+/* Removing many. *removed_out counts what went, *held_out (may be NULL) what stayed because it is held. The pattern is
+ * a PCRE2 regular expression of at most 1024 bytes, matched unanchored against whole keys with a bounded effort
+ * (BAD_PATTERN). */
+KVPOOL_EXPORT int kvpool_remove_by_regex(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts,
+                                         uint64_t *removed_out, uint64_t *held_out);
+KVPOOL_EXPORT int kvpool_remove_all(kvpool_t *pool, const kvpool_opts_t *opts, uint64_t *removed_out,
+                                    uint64_t *held_out);
+
+/* kvpool_list calls fn for up to limit committed objects whose key begins with prefix (may be empty), from *cursor on
+ * (0 = start), and moves *cursor (0 = that was the end). Not a snapshot: what is put meanwhile may be missed. fn's
+ * pointers are borrowed for the call; fn returns 0 to go on. */
+typedef int (*kvpool_list_fn)(void *arg, const void *key, size_t key_len, uint64_t len);
+KVPOOL_EXPORT int kvpool_list(kvpool_t *pool, const void *prefix, size_t prefix_len, uint32_t limit, uint64_t *cursor,
+                              kvpool_list_fn fn, void *arg, const kvpool_opts_t *opts);
+
+/* kvpool_stat writes the pool's and this client's figures as one JSON object (snake_case keys, units in the names;
+ * docs/OPERATIONS.md) into buf, always terminated; *len_out is the length without the terminator. BUFFER_SMALL sets
+ * *len_out to what is needed. */
+KVPOOL_EXPORT int kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool_opts_t *opts);
+
+/* kvpool_strerror returns a sentence, kvpool_errname the stable name ("NOT_FOUND"), for any number. Static storage. */
+KVPOOL_EXPORT const char *kvpool_strerror(int err);
+KVPOOL_EXPORT const char *kvpool_errname(int err);
+/* kvpool_version returns "MAJOR.MINOR.PATCH". */
+KVPOOL_EXPORT const char *kvpool_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Carries out the moves of a batch core: finds paths to the nodes, makes transfers, submits them to all nodes and polls
+ * them together until the deadline. When it returns, nothing touches the caller's buffers any more.
+ */
+#ifndef KVP_CLIENT_MOVER_H
+#define KVP_CLIENT_MOVER_H
+
+#include "client/core/op.h"
+#include "client/scratch.h"
+#include "client/session.h"
+
+/* An item's memory, in order. It may be longer than the object. */
+typedef struct {
+    const kvp_iov_t *iov;
+    uint32_t iov_n;
+} kvp_span_t;
+
+typedef struct {
+    kvp_session_t *session;
+    kvp_peers_t *peers;
+    kvp_scratch_t *scratch;
+    const kvp_span_t *spans; /* by item */
+    uint64_t deadline_ns;
+} kvp_mover_t;
+
+/* kvp_mover_run fills in the report of each move (kvp_move_t.err and what follows). */
+void kvp_mover_run(const kvp_mover_t *mover, kvp_move_t *moves, uint32_t n);
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A node: owns one segment of this host's memory, serves it over shared memory and TCP, obeys the master. The same code
+ * runs in kvpool-node and, embedded, in any process that opened a pool with memory. Runs in threads of its own (one
+ * control thread, and one a data lane); no thread of the caller is ever borrowed.
+ */
+#ifndef KVP_CLIENT_NODE_H
+#define KVP_CLIENT_NODE_H
+
+#include "common/base.h"
+
+typedef struct kvp_node kvp_node_t;
+
+typedef struct {
+    const char *masters; /* "HOST:PORT[,HOST:PORT]" */
+    const char *name; /* 1 to 128 bytes, unique in the pool; NULL = host name, "-", port */
+    const char *host_id; /* NULL = the machine's */
+    const char *listen; /* "HOST:PORT"; NULL = a free port of 127.0.0.1 */
+    const char *transports; /* NULL = "shm,tcp" */
+    uint64_t memory_bytes; /* payload; rounded down to 4 KiB, at least 64 KiB */
+    uint64_t chunk_bytes; /* 0 = default 256 MiB; the last chunk is what is left */
+    uint32_t lanes; /* data threads; 0 = one for each 8 CPUs, at least 1, at most 8 */
+    uint32_t max_attachments; /* clients attached at once; 0 = 4096 */
+    bool is_lazy; /* memory is not populated ahead, in the background, but by whoever touches it first */
+} kvp_node_conf_t;
+
+typedef struct {
+    char addr[320]; /* HOST:PORT that was bound */
+    char unix_path[108];
+    bool is_mounted;
+    uint32_t term;
+    uint64_t size_bytes;
+    uint64_t populated_bytes;
+    uint64_t attached_clients;
+    uint64_t retires, freed, fences, quarantined, attaches_refused, protocol_errors, remounts;
+} kvp_node_info_t;
+
+/* kvp_node_open starts a node's threads and listens, and does not wait for a master: INVALID, SYS (address in use, ...),
+ * NOMEM, all logged. kvp_node_wait waits until the segment is mounted: OK, what kept it from that at deadline_ns
+ * (CLOCK_MONOTONIC; UNREACHABLE, SEGMENT_EXISTS, ..., DEADLINE), or at once what is final, i.e. not mended by waiting:
+ * VERSION, INVALID, SYS, NOMEM. Later losses of the master are the node's own to mend. */
+kvp_err_t kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out) KVP_MUST_USE;
+kvp_err_t kvp_node_wait(kvp_node_t *node, uint64_t deadline_ns) KVP_MUST_USE;
+bool kvp_node_is_final(kvp_err_t err);
+
+/* kvp_node_start is both, and stops the node again on an error. */
+kvp_err_t kvp_node_start(const kvp_node_conf_t *conf, uint64_t deadline_ns, kvp_node_t **node_out) KVP_MUST_USE;
+
+/* kvp_node_stop unmounts (waiting up to deadline_ns for readers), stops the threads and frees everything. */
+void kvp_node_stop(kvp_node_t *node, uint64_t deadline_ns);
+
+void kvp_node_info(kvp_node_t *node, kvp_node_info_t *info_out);
+
+#endif

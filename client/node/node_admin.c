@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The node's figures over HTTP: a copy of kvp_node_info, taken for each request.
+ */
+#include "client/node/node_admin.h"
+
+#include <json-c/json.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    const char *help;
+    size_t offset;
+    bool is_gauge;
+} figures[] = {
+    {"kvpool_node_size_bytes", "payload bytes of the segment", offsetof(kvp_node_info_t, size_bytes), true},
+    {"kvpool_node_populated_bytes", "of these, populated in the background", offsetof(kvp_node_info_t, populated_bytes),
+     true},
+    {"kvpool_node_attached_clients", "control connections of clients", offsetof(kvp_node_info_t, attached_clients),
+     true},
+    {"kvpool_node_quarantined_extents", "retired extents that a writer might still touch",
+     offsetof(kvp_node_info_t, quarantined), true},
+    {"kvpool_node_retires_total", "extents that the master asked to retire", offsetof(kvp_node_info_t, retires), false},
+    {"kvpool_node_freed_extents_total", "retired extents told free", offsetof(kvp_node_info_t, freed), false},
+    {"kvpool_node_fences_total", "clients fenced", offsetof(kvp_node_info_t, fences), false},
+    {"kvpool_node_attaches_refused_total", "connections and attachments refused",
+     offsetof(kvp_node_info_t, attaches_refused), false},
+    {"kvpool_node_protocol_errors_total", "connections closed for a breach of the protocol",
+     offsetof(kvp_node_info_t, protocol_errors), false},
+    {"kvpool_node_remounts_total", "times that the segment was mounted again", offsetof(kvp_node_info_t, remounts),
+     false},
+};
+
+_Static_assert(KVP_ARRAY_LEN(figures) <= KVP_ARRAY_LEN(((kvp_node_admin_t *)0)->figures), "room for all figures");
+
+static double
+read_u64(void *arg)
+{
+    return (double)*(const uint64_t *)arg;
+}
+
+static double
+read_bool(void *arg)
+{
+    return *(const bool *)arg ? 1 : 0;
+}
+
+static double
+read_u32(void *arg)
+{
+    return (double)*(const uint32_t *)arg;
+}
+
+static void
+copy_figures(kvp_node_admin_t *admin)
+{
+    kvp_node_info(admin->node, &admin->info);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(figures); i++)
+        memcpy(&admin->figures[i], (const uint8_t *)&admin->info + figures[i].offset, sizeof admin->figures[i]);
+}
+
+static void
+on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_node_admin_t *admin = arg;
+    json_object *answer = json_object_new_object();
+
+    (void)request;
+    copy_figures(admin);
+    json_object_object_add(answer, "status", json_object_new_string(admin->info.is_mounted ? "ok" : "not mounted"));
+    json_object_object_add(answer, "version", json_object_new_string(KVP_RELEASE));
+    json_object_object_add(answer, "listen", json_object_new_string(admin->info.addr));
+    json_object_object_add(answer, "unix_path", json_object_new_string(admin->info.unix_path));
+    json_object_object_add(answer, "is_mounted", json_object_new_boolean(admin->info.is_mounted));
+    json_object_object_add(answer, "term", json_object_new_uint64(admin->info.term));
+    json_object_object_add(answer, "size_bytes", json_object_new_uint64(admin->info.size_bytes));
+    json_object_object_add(answer, "attached_clients", json_object_new_uint64(admin->info.attached_clients));
+    /* Not mounted is the master's trouble as often as ours; a supervisor must not kill the memory for it. */
+    kvp_http_json(response, 200, answer);
+}
+
+static void
+on_metrics(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    kvp_node_admin_t *admin = arg;
+
+    (void)request;
+    copy_figures(admin);
+    kvp_http_type(response, "text/plain; version=0.0.4; charset=utf-8");
+    kvp_metrics_render(admin->metrics, kvp_http_out(response));
+}
+
+static kvp_err_t
+add_figures(kvp_node_admin_t *admin)
+{
+    kvp_err_t err = kvp_metrics_gauge_fn(admin->metrics, "kvpool_node_mounted", NULL, "1 = the master has the segment",
+                                         read_bool, &admin->info.is_mounted);
+
+    if (err == KVP_OK)
+        err = kvp_metrics_gauge_fn(admin->metrics, "kvpool_node_term", NULL, "highest term of a master seen", read_u32,
+                                   &admin->info.term);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(figures) && err == KVP_OK; i++)
+        err = figures[i].is_gauge ? kvp_metrics_gauge_fn(admin->metrics, figures[i].name, NULL, figures[i].help,
+                                                         read_u64, &admin->figures[i])
+                                  : kvp_metrics_counter_fn(admin->metrics, figures[i].name, NULL, figures[i].help,
+                                                           read_u64, &admin->figures[i]);
+    return err;
+}
+
+kvp_err_t
+kvp_node_admin_init(kvp_node_admin_t *admin, kvp_http_t *http, kvp_node_t *node)
+{
+    kvp_err_t err;
+
+    memset(admin, 0, sizeof *admin);
+    admin->node = node;
+    admin->metrics = kvp_metrics_create();
+    if (admin->metrics == NULL) return KVP_NOMEM;
+    err = add_figures(admin);
+    if (err == KVP_OK) err = kvp_http_route(http, "GET", "/health", on_health, admin);
+    if (err == KVP_OK) err = kvp_http_route(http, "GET", "/metrics", on_metrics, admin);
+    return err;
+}
+
+void
+kvp_node_admin_fini(kvp_node_admin_t *admin)
+{
+    kvp_metrics_destroy(admin->metrics);
+    admin->metrics = NULL;
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Making and unmaking a segment's memory. PROTOCOL "Segments".
+ */
+#include "client/node/node_mem.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* A client must not be able to cut the file under another's mapping, nor to add seals that stop the node's stores. */
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+static const kvp_mem_t no_mem = {.fd = -1};
+
+static void
+unmap(kvp_mem_t *m)
+{
+    if (m->addr != NULL) {
+        if (madvise(m->addr, m->len, MADV_REMOVE) != 0) kvp_log_warn("node", "cannot punch out old memory: %m");
+        munmap(m->addr, m->len);
+    }
+    if (m->fd >= 0) close(m->fd);
+    *m = no_mem;
+}
+
+/* map makes one sealed file of len bytes and maps it. The caller unmaps, also after a failure. */
+static bool
+map(kvp_mem_t *m, const char *name, uint64_t len)
+{
+    void *addr;
+
+    m->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (m->fd < 0) return false;
+    if (ftruncate(m->fd, (off_t)len) != 0 || fcntl(m->fd, F_ADD_SEALS, SEALS) != 0) return false;
+    addr = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+    if (addr == MAP_FAILED) return false;
+    m->addr = addr;
+    m->len = len;
+    if (madvise(addr, len, MADV_DONTFORK) != 0) return false;
+    /* Shared memory gets huge pages where the system allows them; elsewhere this is refused, and no matter. */
+    (void)madvise(addr, len, MADV_HUGEPAGE);
+    return true;
+}
+
+static void
+write_superblock(const kvp_node_mem_t *mem, uint32_t index)
+{
+    const kvp_node_chunk_t *c = &mem->chunks[index];
+    kvp_superblock_t sb = {
+        .magic = KVP_SB_MAGIC,
+        .version = KVP_SB_VERSION,
+        .chunk = index,
+        .digest_seed = mem->conf.digest_seed,
+        .epoch = mem->conf.epoch,
+        .term = mem->conf.term,
+        .chunk_bytes = c->payload.len,
+        .slots_max = c->geo.slots_max,
+        .keys_off = c->geo.keys_off,
+        .long_keys_off = c->geo.long_keys_off,
+        .meta_bytes = c->geo.meta_bytes,
+    };
+
+    memcpy(sb.pool_id, mem->conf.pool_id, sizeof sb.pool_id);
+    memcpy(sb.segment_uuid, mem->uuid, sizeof sb.segment_uuid);
+    kvp_sb_seal(&sb);
+    memcpy(c->meta.addr, &sb, sizeof sb);
+}
+
+static bool
+make_chunk(kvp_node_mem_t *mem, uint32_t index)
+{
+    kvp_node_chunk_t *c = &mem->chunks[index];
+    uint64_t before = (uint64_t)index * mem->conf.chunk_bytes;
+    uint64_t bytes = kvp_min_u64(mem->conf.chunk_bytes, mem->conf.size_bytes - before);
+
+    kvp_chunk_geo(bytes, &c->geo);
+    if (!map(&c->payload, "kvpool-payload", bytes) || !map(&c->meta, "kvpool-meta", c->geo.meta_bytes)) return false;
+    write_superblock(mem, index);
+    return true;
+}
+
+kvp_err_t
+kvp_node_mem_create(const kvp_node_mem_conf_t *conf, kvp_node_mem_t **mem_out)
+{
+    kvp_node_mem_t *mem = calloc(1, sizeof *mem);
+    kvp_err_t err = KVP_NOMEM;
+
+    if (mem == NULL) return KVP_NOMEM;
+    mem->conf = *conf;
+    kvp_random_bytes(mem->uuid, sizeof mem->uuid);
+    kvp_list_init(&mem->link);
+    mem->chunk_n = (uint32_t)((conf->size_bytes - 1) / conf->chunk_bytes + 1);
+    mem->chunks = calloc(mem->chunk_n, sizeof *mem->chunks);
+    if (mem->chunks == NULL) goto fail;
+    for (uint32_t i = 0; i < mem->chunk_n; i++)
+        mem->chunks[i].payload = mem->chunks[i].meta = no_mem;
+    for (uint32_t i = 0; i < mem->chunk_n; i++) {
+        if (make_chunk(mem, i)) continue;
+        kvp_log_error("node", "cannot make chunk %u of %u: %m", i, mem->chunk_n);
+        err = errno == ENOMEM ? KVP_NOMEM : KVP_SYS;
+        goto fail;
+    }
+    *mem_out = mem;
+    return KVP_OK;
+fail:
+    kvp_node_mem_destroy(mem);
+    return err;
+}
+
+void
+kvp_node_mem_destroy(kvp_node_mem_t *mem)
+{
+    if (mem == NULL) return;
+    for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++) {
+        unmap(&mem->chunks[i].payload);
+        unmap(&mem->chunks[i].meta);
+    }
+    free(mem->chunks);
+    free(mem);
+}
+
+static uint64_t *
+word_at(void *arg, uint32_t chunk, uint32_t slot)
+{
+    kvp_node_mem_t *const *mem = arg;
+
+    return (uint64_t *)((uint8_t *)(*mem)->chunks[chunk].meta.addr + kvp_desc_off(slot));
+}
+
+static uint64_t
+word_load(void *arg, uint32_t chunk, uint32_t slot)
+{
+    return __atomic_load_n(word_at(arg, chunk, slot), __ATOMIC_ACQUIRE);
+}
+
+static bool
+word_cas(void *arg, uint32_t chunk, uint32_t slot, uint64_t expect, uint64_t next)
+{
+    return __atomic_compare_exchange_n(word_at(arg, chunk, slot), &expect, next, false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_RELAXED);
+}
+
+static void
+word_fence(void *arg)
+{
+    (void)arg;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+const kvp_node_words_ops_t kvp_node_mem_words = {
+    .load = word_load,
+    .cas = word_cas,
+    .fence = word_fence,
+};

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The populating thread. It alone destroys a segment's memory while the node runs, so it may work on one without the lock
+ * that guards which one it is.
+ */
+#include "client/node/node_populate.h"
+
+#include "client/node/node_thread.h"
+#include "common/log.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define STEP_BYTES (4u << 20)
+
+/* Where the work stands: a chunk's payload from `at` on. */
+typedef struct {
+    const kvp_node_mem_t *mem;
+    uint32_t chunk;
+    uint64_t at;
+    bool is_done;
+} cursor_t;
+
+/* populate_step returns how many bytes it populated. */
+static uint64_t
+populate_step(cursor_t *cur)
+{
+    const kvp_mem_t *payload = &cur->mem->chunks[cur->chunk].payload;
+    uint64_t n = kvp_min_u64(STEP_BYTES, payload->len - cur->at);
+
+    if (madvise((uint8_t *)payload->addr + cur->at, n, MADV_POPULATE_WRITE) != 0 && errno != EAGAIN && errno != EINTR) {
+        /* An old kernel, or a limit: pages then come as they are first used. */
+        kvp_log_warn("node", "no more memory is populated ahead chunk %u: %m", cur->chunk);
+        cur->is_done = true;
+        return 0;
+    }
+    cur->at += n;
+    if (cur->at < payload->len) return n;
+    cur->at = 0;
+    cur->is_done = ++cur->chunk == cur->mem->chunk_n;
+    return n;
+}
+
+/* next_old takes one segment to destroy, or NULL. Called with the lock held. */
+static kvp_node_mem_t *
+next_old(kvp_node_populate_t *p)
+{
+    kvp_node_mem_t *old;
+
+    if (kvp_list_is_empty(&p->old)) return NULL;
+    old = kvp_list_first(&p->old, kvp_node_mem_t, link);
+    kvp_list_del(&old->link);
+    return old;
+}
+
+static void *
+populate_main(void *arg)
+{
+    kvp_node_populate_t *p = arg;
+    cursor_t cur = {.is_done = true};
+
+    /* Of this thread alone on Linux. */
+    if (setpriority(PRIO_PROCESS, (id_t)gettid(), 19) != 0) kvp_log_debug("node", "populating at full priority: %m");
+    pthread_mutex_lock(&p->lock);
+    while (!p->is_stopping) {
+        kvp_node_mem_t *old = next_old(p);
+        uint64_t n = 0;
+
+        if (p->mem != cur.mem) cur = (cursor_t){.mem = p->mem, .is_done = p->mem == NULL || p->is_lazy};
+        if (old == NULL && cur.is_done) {
+            pthread_cond_wait(&p->changed, &p->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&p->lock);
+        if (old != NULL)
+            kvp_node_mem_destroy(old);
+        else
+            n = populate_step(&cur);
+        pthread_mutex_lock(&p->lock);
+        if (old != NULL && old == cur.mem)
+            cur = (cursor_t){.is_done = true}; /* its address may come again */
+        else if (cur.mem == p->mem)
+            p->populated_bytes += n;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+kvp_err_t
+kvp_node_populate_start(kvp_node_populate_t *p, bool is_lazy)
+{
+    p->is_lazy = is_lazy;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+    kvp_list_init(&p->old);
+    if (kvp_thread_start(&p->thread, "kvp-populate", populate_main, p) != KVP_OK) return KVP_SYS;
+    p->has_thread = true;
+    return KVP_OK;
+}
+
+void
+kvp_node_populate_stop(kvp_node_populate_t *p)
+{
+    kvp_node_mem_t *old;
+
+    if (!p->has_thread) return;
+    pthread_mutex_lock(&p->lock);
+    p->is_stopping = true;
+    pthread_cond_signal(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    pthread_join(p->thread, NULL);
+    while ((old = next_old(p)) != NULL)
+        kvp_node_mem_destroy(old);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    p->has_thread = false;
+}
+
+void
+kvp_node_populate_begin(kvp_node_populate_t *p, kvp_node_mem_t *mem)
+{
+    pthread_mutex_lock(&p->lock);
+    p->mem = mem;
+    atomic_store(&p->populated_bytes, 0);
+    pthread_cond_signal(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void
+kvp_node_populate_end(kvp_node_populate_t *p)
+{
+    pthread_mutex_lock(&p->lock);
+    kvp_list_add_tail(&p->old, &p->mem->link);
+    p->mem = NULL;
+    pthread_cond_signal(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}

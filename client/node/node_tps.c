@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Serving transports and lanes.
+ */
+#include "client/node/node_tps.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define LANE_NAP_NS (10 * KVP_NS_PER_MS)
+
+static void *
+lane_main(void *arg)
+{
+    const kvp_node_lane_t *l = arg;
+    struct timespec nap = {.tv_nsec = LANE_NAP_NS};
+    kvp_log_limit_t limit = {.burst = 1, .interval_ms = 10000};
+    uint32_t missed;
+
+    while (!atomic_load(l->is_stopping)) {
+        kvp_err_t err = l->tp->ops->serve(l->tp, l->lane, -1);
+
+        if (err == KVP_OK) continue;
+        if (kvp_log_limit_ok(&limit, &missed))
+            kvp_log_error("node", "serving by %s fails: %s", l->tp->ops->name, kvp_err_text(err));
+        nanosleep(&nap, NULL);
+    }
+    return NULL;
+}
+
+static kvp_err_t
+start_lanes(kvp_node_tps_t *t, kvp_tp_t *tp, uint32_t lanes)
+{
+    /* A turn that does not wait tells whether there is anything to serve at all. */
+    if (tp->ops->serve(tp, 0, 0) == KVP_NOTSUP) return KVP_OK;
+    for (uint32_t i = 0; i < lanes; i++) {
+        kvp_node_lane_t *l = &t->lanes[t->lanes_n];
+        char name[32];
+        kvp_err_t err;
+
+        *l = (kvp_node_lane_t){.tp = tp, .lane = i, .is_stopping = &t->is_stopping};
+        snprintf(name, sizeof name, "kvp-%s-%u", tp->ops->name, i);
+        err = kvp_thread_start(&l->thread, name, lane_main, l);
+        if (err != KVP_OK) return err;
+        t->lanes_n++;
+    }
+    return KVP_OK;
+}
+
+static kvp_err_t
+register_mem(kvp_node_tps_t *t, size_t at)
+{
+    for (uint32_t i = 0; i < t->mem->chunk_n; i++) {
+        kvp_node_chunk_t *c = &t->mem->chunks[i];
+        kvp_err_t err = kvp_mr_create(t->tps[at], &c->payload, &c->payload_mrs[at]);
+
+        if (err == KVP_OK) err = kvp_mr_create(t->tps[at], &c->meta, &c->meta_mrs[at]);
+        if (err != KVP_OK) return err;
+    }
+    return KVP_OK;
+}
+
+static void
+unregister_mem(kvp_node_tps_t *t, size_t at)
+{
+    for (uint32_t i = 0; i < t->mem->chunk_n; i++) {
+        kvp_node_chunk_t *c = &t->mem->chunks[i];
+
+        kvp_mr_destroy(c->payload_mrs[at]);
+        kvp_mr_destroy(c->meta_mrs[at]);
+        c->payload_mrs[at] = c->meta_mrs[at] = NULL;
+    }
+}
+
+kvp_err_t
+kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t lanes,
+                   kvp_node_mem_t *mem)
+{
+    kvp_tp_conf_t conf = {.lanes = lanes};
+    const char *at = "";
+    kvp_err_t err = KVP_OK;
+
+    memset(t, 0, sizeof *t);
+    t->mem = mem;
+    memcpy(conf.pool_id, mem->conf.pool_id, sizeof conf.pool_id);
+    for (size_t i = 0; i < n; i++) {
+        at = ops[i]->name;
+        err = kvp_tp_create(ops[i], &conf, &t->tps[i]);
+        if (err != KVP_OK) goto fail;
+        t->tps_n++;
+        err = register_mem(t, i);
+        if (err != KVP_OK) goto fail;
+        err = start_lanes(t, t->tps[i], lanes);
+        if (err != KVP_OK) goto fail;
+    }
+    return KVP_OK;
+fail:
+    kvp_log_error("node", "cannot serve the memory by %s: %s", at, kvp_err_text(err));
+    kvp_node_tps_stop(t);
+    return err;
+}
+
+void
+kvp_node_tps_stop(kvp_node_tps_t *t)
+{
+    /* Lanes still run while memory is taken away: a connection that is at it is ended by its lane. */
+    for (size_t i = 0; i < t->tps_n; i++)
+        unregister_mem(t, i);
+    atomic_store(&t->is_stopping, true);
+    for (size_t i = 0; i < t->tps_n; i++)
+        t->tps[i]->ops->wake(t->tps[i]);
+    for (size_t i = 0; i < t->lanes_n; i++)
+        pthread_join(t->lanes[i].thread, NULL);
+    for (size_t i = 0; i < t->tps_n; i++)
+        kvp_tp_destroy(t->tps[i]);
+    t->tps_n = t->lanes_n = 0;
+    t->mem = NULL;
+}
+
+int
+kvp_node_tps_find(const kvp_node_tps_t *t, const char *name)
+{
+    for (size_t i = 0; i < t->tps_n; i++) {
+        if (strcmp(t->tps[i]->ops->name, name) == 0) return (int)i;
+    }
+    return -1;
+}
+
+static void
+on_quiesced(void *arg)
+{
+    kvp_gather_done(arg);
+}
+
+static void
+on_fenced(void *arg, uint64_t incarnation)
+{
+    (void)incarnation;
+    kvp_gather_done(arg);
+}
+
+void
+kvp_node_tps_quiesce(kvp_node_tps_t *t, kvp_gather_t *g)
+{
+    for (size_t i = 0; i < t->tps_n; i++) {
+        kvp_gather_add(g);
+        t->tps[i]->ops->quiesce(t->tps[i], on_quiesced, g);
+    }
+}
+
+void
+kvp_node_tps_fence(kvp_node_tps_t *t, uint64_t incarnation, uint64_t live_min, kvp_gather_t *g)
+{
+    for (size_t i = 0; i < t->tps_n; i++) {
+        if ((t->tps[i]->ops->caps & KVP_TP_SAME_HOST) != 0) continue;
+        kvp_gather_add(g);
+        t->tps[i]->ops->peer_fence(t->tps[i], incarnation, live_min, on_fenced, g);
+    }
+}

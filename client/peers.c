@@ -1,0 +1,594 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - A slot stands for a segment id as long as the link lives; its peer (the attachment) comes and goes. Attaching is
+ *   done by one thread at a time for each slot, without a lock; the others wait for the outcome.
+ * - The breaker is the slot's: after a failure the node is left alone for a while that doubles, and everybody who asks
+ *   for it meanwhile gets NODE_LOST at once instead of a share of the same waiting.
+ * - Locks: peers->lock guards the slots and the reference counts; peer->lock comes after it. See client/session.c.
+ */
+#include "client/peers.h"
+
+#include "client/attach.h"
+#include "client/segments.h"
+#include "client/transport/shm.h"
+#include "client/waits.h"
+#include "common/log.h"
+#include "proto/wire.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define BREAKER_FIRST_MS 50u
+#define BREAKER_MAX_MS 2000u
+#define ATTACH_MAX_NS (1 * KVP_NS_PER_S) /* one attempt, whatever the caller's deadline */
+#define CHUNKS_MAX (1u << 20)
+#define MAP_SLICE_BYTES (32ull << 20) /* mapped in one go of kvp_peers_tend */
+#define MAP_QUEUE_MAX 256u
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+typedef struct {
+    uint32_t segment_id;
+    kvp_peer_t *peer; /* NULL = not attached */
+    bool is_attaching;
+    uint32_t fails;
+    uint64_t next_try_ns;
+} slot_t;
+
+/* A mapping that was opened and not yet touched throughout. */
+typedef struct {
+    kvp_peer_t *peer; /* held */
+    uint8_t *addr;
+    uint64_t len;
+    uint64_t at;
+    int advice;
+} mapping_t;
+
+struct kvp_peers {
+    kvp_peers_conf_t conf;
+    kvp_conn_t *conn;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* is_attaching of some slot */
+    slot_t **slots; /* by rising segment id; a slot never goes; guarded by lock */
+    size_t slots_n;
+    size_t slots_cap;
+    kvp_tp_t *tps[KVP_TRANSPORTS_MAX]; /* made when first needed; guarded by lock */
+    kvp_debt_t *debts; /* segments that mapped memory for us to write; guarded by lock */
+    size_t debts_n;
+    mapping_t maps[MAP_QUEUE_MAX]; /* a ring; guarded by lock */
+    size_t maps_at, maps_n;
+};
+
+kvp_err_t
+kvp_peers_create(const kvp_peers_conf_t *conf, kvp_conn_t *conn, kvp_peers_t **peers_out)
+{
+    kvp_peers_t *p = calloc(1, sizeof *p);
+
+    if (p == NULL) return KVP_NOMEM;
+    p->conf = *conf;
+    p->conn = conn;
+    pthread_mutex_init(&p->lock, NULL);
+    kvp_cond_init(&p->changed);
+    *peers_out = p;
+    return KVP_OK;
+}
+
+void
+kvp_peers_destroy(kvp_peers_t *p)
+{
+    if (p == NULL) return;
+    for (size_t i = 0; i < p->maps_n; i++) {
+        kvp_peer_t *peer = p->maps[(p->maps_at + i) % MAP_QUEUE_MAX].peer;
+
+        if (--peer->refs == 0) kvp_peer_destroy(peer);
+    }
+    for (size_t i = 0; i < p->slots_n; i++) {
+        kvp_peer_destroy(p->slots[i]->peer);
+        free(p->slots[i]);
+    }
+    for (size_t i = 0; i < p->conf.transports_n; i++)
+        kvp_tp_destroy(p->tps[i]);
+    free(p->slots);
+    free(p->debts);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+/* ---- slots. Callers of *_locked hold peers->lock. */
+static size_t
+lower_bound(const kvp_peers_t *p, uint32_t segment_id)
+{
+    size_t lo = 0, hi = p->slots_n;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+
+        if (p->slots[mid]->segment_id < segment_id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static slot_t *
+find_slot_locked(const kvp_peers_t *p, uint32_t segment_id)
+{
+    size_t at = lower_bound(p, segment_id);
+
+    return at < p->slots_n && p->slots[at]->segment_id == segment_id ? p->slots[at] : NULL;
+}
+
+static slot_t *
+make_slot_locked(kvp_peers_t *p, uint32_t segment_id)
+{
+    size_t at = lower_bound(p, segment_id);
+    slot_t *slot;
+
+    if (p->slots_n == p->slots_cap) {
+        size_t cap = p->slots_cap == 0 ? 16 : p->slots_cap * 2;
+        slot_t **slots = realloc(p->slots, cap * sizeof *slots);
+
+        if (slots == NULL) return NULL;
+        p->slots = slots;
+        p->slots_cap = cap;
+    }
+    slot = calloc(1, sizeof *slot);
+    if (slot == NULL) return NULL;
+    slot->segment_id = segment_id;
+    memmove(p->slots + at + 1, p->slots + at, (p->slots_n - at) * sizeof *p->slots);
+    p->slots[at] = slot;
+    p->slots_n++;
+    return slot;
+}
+
+static void
+rele_peer(kvp_peers_t *p, kvp_peer_t *peer)
+{
+    bool is_last;
+
+    pthread_mutex_lock(&p->lock);
+    is_last = --peer->refs == 0;
+    pthread_mutex_unlock(&p->lock);
+    if (is_last) kvp_peer_destroy(peer);
+}
+
+static void
+trip_breaker_locked(slot_t *slot)
+{
+    uint32_t shift = slot->fails < 6 ? slot->fails : 6;
+    uint32_t ms = BREAKER_FIRST_MS << shift;
+
+    if (ms > BREAKER_MAX_MS) ms = BREAKER_MAX_MS;
+    slot->fails++;
+    slot->next_try_ns = kvp_now_ns() + (ms + kvp_random_u64() % (ms / 2)) * KVP_NS_PER_MS;
+}
+
+/* The slot is rid of this peer, whoever still uses it. */
+static void
+drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
+{
+    slot_t *slot;
+    bool is_ours;
+
+    kvp_peer_break(peer);
+    pthread_mutex_lock(&p->lock);
+    slot = find_slot_locked(p, peer->segment_id);
+    is_ours = slot != NULL && slot->peer == peer;
+    if (is_ours) {
+        slot->peer = NULL;
+        trip_breaker_locked(slot);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (!is_ours) return;
+    kvp_count(&p->conf.counters->peer_failures, 1);
+    rele_peer(p, peer);
+}
+
+/* ---- attaching */
+static bool
+offers(const char *list, const char *name)
+{
+    size_t len = strlen(name);
+
+    while (*list != '\0') {
+        size_t n = strcspn(list, ",");
+
+        if (n == len && memcmp(list, name, len) == 0) return true;
+        list += n;
+        if (*list == ',') list++;
+    }
+    return false;
+}
+
+static bool
+leads_there(const kvp_peers_t *p, size_t transport, const char *host_id, const char *offered)
+{
+    const kvp_transport_ops_t *ops = p->conf.transports[transport];
+
+    if (!offers(offered, ops->name)) return false;
+    return (ops->caps & KVP_TP_SAME_HOST) == 0 || strcmp(host_id, p->conf.host_id) == 0;
+}
+
+static kvp_err_t
+need_tp(kvp_peers_t *p, size_t transport, kvp_tp_t **tp_out)
+{
+    const kvp_hello_reply_t *hello = kvp_conn_hello(p->conn);
+    kvp_tp_conf_t conf = {.incarnation = hello->incarnation};
+    kvp_err_t err = KVP_OK;
+
+    memcpy(conf.pool_id, hello->pool_id, sizeof conf.pool_id);
+    pthread_mutex_lock(&p->lock);
+    if (p->tps[transport] == NULL) err = kvp_tp_create(p->conf.transports[transport], &conf, &p->tps[transport]);
+    *tp_out = p->tps[transport];
+    pthread_mutex_unlock(&p->lock);
+    return err;
+}
+
+typedef struct {
+    kvp_peers_t *peers;
+    uint64_t deadline_ns;
+    kvp_peer_t *peer;
+    kvp_err_t err;
+} attaching_t;
+
+static kvp_err_t
+attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
+{
+    kvp_peers_t *p = a->peers;
+    const kvp_hello_reply_t *hello = kvp_conn_hello(p->conn);
+    bool is_same_host = (p->conf.transports[transport]->caps & KVP_TP_SAME_HOST) != 0;
+    char detail[160] = "";
+    kvp_attach_t how = {
+        .segment_id = info->segment_id,
+        .uuid = info->uuid.data,
+        .addr = info->addr,
+        .unix_path = is_same_host ? info->unix_path : "",
+        .chunks_n = info->chunk_n,
+        .transport = transport,
+        .guard = p->conf.guard,
+        .hello =
+            {
+                .name = p->conf.name,
+                .host_id = p->conf.host_id,
+                .incarnation = hello->incarnation,
+                .pool_id = hello->pool_id,
+            },
+    };
+    kvp_err_t err = need_tp(p, transport, &how.tp);
+
+    if (err == KVP_OK) err = kvp_peer_open(&how, a->deadline_ns, detail, sizeof detail, &a->peer);
+    if (err != KVP_OK)
+        kvp_log_warn("client", "cannot attach to node %s at %s transport %s error %s detail %s", info->node,
+                     is_same_host ? info->unix_path : info->addr, p->conf.transports[transport]->name,
+                     kvp_err_name(err), detail);
+    return err;
+}
+
+/* Attaches by the first of our transports that leads there, else by the next: each step down is logged, and the one in
+ * use is visible in kvpool_stat. Who named a single transport gets that one or an error. */
+static bool
+attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
+{
+    attaching_t *a = arg;
+    bool has_tried = false;
+
+    a->err = KVP_NODE_LOST;
+    if (info->state == KVP_SEG_LOST || info->chunk_n == 0 || info->chunk_n > CHUNKS_MAX) return false;
+    for (size_t i = 0; i < a->peers->conf.transports_n; i++) {
+        if (!leads_there(a->peers, i, info->host_id, info->transports)) continue;
+        has_tried = true;
+        a->err = attach_by(a, info, i);
+        if (a->err == KVP_OK || a->err == KVP_FENCED) return false;
+    }
+    if (has_tried) return false;
+    a->err = KVP_NOTSUP;
+    kvp_log_warn("client", "none of the transports asked for leads to node %s, which offers %s", info->node,
+                 info->transports);
+    return false;
+}
+
+/* Outside of all locks. */
+static kvp_err_t
+attach(kvp_peers_t *p, uint32_t segment_id, uint64_t deadline_ns, kvp_peer_t **peer_out)
+{
+    attaching_t a = {.peers = p, .deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + ATTACH_MAX_NS)};
+    kvp_err_t err = kvp_segments_find(p->conn, segment_id, a.deadline_ns, attach_to, &a);
+
+    if (err == KVP_OK) err = a.err;
+    if (err == KVP_OK) {
+        *peer_out = a.peer;
+        kvp_count(&p->conf.counters->attaches, 1);
+    }
+    /* The node knows before us that this session is over. */
+    if (err == KVP_FENCED) kvp_conn_break(p->conn);
+    if (err == KVP_OK || err == KVP_NOTSUP || err == KVP_NOMEM || err == KVP_CLOSED) return err;
+    return KVP_NODE_LOST;
+}
+
+/* Caller holds peers->lock, which is released meanwhile. */
+static kvp_err_t
+attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
+{
+    kvp_peer_t *peer = NULL;
+    kvp_err_t err;
+
+    slot->is_attaching = true;
+    pthread_mutex_unlock(&p->lock);
+    err = attach(p, slot->segment_id, deadline_ns, &peer);
+    pthread_mutex_lock(&p->lock);
+    slot->is_attaching = false;
+    if (err == KVP_OK)
+        slot->peer = peer;
+    else if (err != KVP_CLOSED && err != KVP_NOMEM)
+        trip_breaker_locked(slot);
+    pthread_cond_broadcast(&p->changed);
+    return err;
+}
+
+/* Finds or makes the attachment and holds it. deadline_ns 0: EAGAIN where it would have to be made. */
+static kvp_err_t
+hold_peer(kvp_peers_t *p, uint32_t segment_id, uint64_t deadline_ns, kvp_peer_t **peer_out)
+{
+    kvp_err_t err = KVP_OK;
+    slot_t *slot;
+
+    pthread_mutex_lock(&p->lock);
+    slot = find_slot_locked(p, segment_id);
+    if (slot == NULL) slot = make_slot_locked(p, segment_id);
+    if (slot == NULL) err = KVP_NOMEM;
+    while (err == KVP_OK && slot->peer == NULL) {
+        uint64_t now = kvp_now_ns();
+
+        if (!slot->is_attaching && now < slot->next_try_ns)
+            err = KVP_NODE_LOST;
+        else if (deadline_ns == 0)
+            err = KVP_EAGAIN;
+        else if (now >= deadline_ns)
+            err = KVP_DEADLINE;
+        else if (slot->is_attaching)
+            kvp_cond_wait_until(&p->changed, &p->lock, deadline_ns);
+        else
+            err = attach_slot_locked(p, slot, deadline_ns);
+    }
+    if (err == KVP_OK) {
+        slot->peer->refs++;
+        *peer_out = slot->peer;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return err;
+}
+
+/* ---- paths */
+kvp_err_t
+kvp_peers_take(kvp_peers_t *p, uint32_t segment_id, uint64_t deadline_ns, kvp_path_t *path_out)
+{
+    kvp_peer_t *peer;
+    kvp_err_t err = hold_peer(p, segment_id, deadline_ns, &peer);
+
+    if (err != KVP_OK) return err;
+    *path_out = (kvp_path_t){.peer = peer, .transport = peer->transport};
+    err = kvp_peer_take_ep(peer, deadline_ns, &path_out->ep);
+    if (err == KVP_OK) return KVP_OK;
+    if (err == KVP_NODE_LOST) drop_peer(p, peer);
+    rele_peer(p, peer);
+    return err;
+}
+
+void
+kvp_path_rele(kvp_peers_t *p, kvp_path_t *path, bool is_spent)
+{
+    kvp_peer_give_ep(path->peer, path->ep, is_spent);
+    rele_peer(p, path->peer);
+    *path = (kvp_path_t){.peer = NULL};
+}
+
+void
+kvp_path_fail(kvp_peers_t *p, const kvp_path_t *path, const char *why)
+{
+    if (!path->peer->is_broken) kvp_log_warn("client", "node %s is given up for a while: %s", path->peer->where, why);
+    drop_peer(p, path->peer);
+}
+
+void
+kvp_path_ok(kvp_peers_t *p, const kvp_path_t *path)
+{
+    slot_t *slot;
+
+    pthread_mutex_lock(&p->lock);
+    slot = find_slot_locked(p, path->peer->segment_id);
+    if (slot != NULL && slot->peer == path->peer) slot->fails = 0;
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* ---- chunks */
+static void
+note_debt(kvp_peers_t *p, const kvp_peer_t *peer)
+{
+    kvp_debt_t *debts = NULL;
+    bool is_known = false;
+
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < p->debts_n; i++)
+        is_known |= memcmp(p->debts[i].uuid, peer->uuid, sizeof peer->uuid) == 0;
+    if (!is_known) debts = realloc(p->debts, (p->debts_n + 1) * sizeof *debts);
+    if (debts != NULL) {
+        p->debts = debts;
+        debts[p->debts_n].incarnation = kvp_conn_hello(p->conn)->incarnation;
+        memcpy(debts[p->debts_n++].uuid, peer->uuid, sizeof peer->uuid);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (!is_known && debts == NULL)
+        kvp_log_error("client", "out of memory: node %s will not be told that writes are over", peer->where);
+}
+
+static void
+queue_mapping(kvp_peers_t *p, kvp_peer_t *peer, const kvp_rseg_t *payload, kvp_access_t access)
+{
+    pthread_mutex_lock(&p->lock);
+    if (p->maps_n < MAP_QUEUE_MAX) { /* beyond that, the first touch maps it */
+        p->maps[(p->maps_at + p->maps_n++) % MAP_QUEUE_MAX] = (mapping_t){
+            .peer = peer,
+            .addr = kvp_shm_rseg_addr(payload),
+            .len = payload->len,
+            .advice = access == KVP_ACCESS_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ,
+        };
+        peer->refs++;
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+kvp_err_t
+kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_access_t access, uint64_t deadline_ns,
+               kvp_chunk_mem_t *mem_out)
+{
+    kvp_peer_t *peer = path->peer;
+    bool is_new;
+    kvp_err_t err = kvp_peer_chunk(peer, chunk, access, deadline_ns, mem_out, &is_new);
+
+    if (err == KVP_FENCED) kvp_conn_break(p->conn);
+    if (err != KVP_OK && err != KVP_DEADLINE && err != KVP_NOMEM && err != KVP_PROTO) {
+        drop_peer(p, peer);
+        return KVP_NODE_LOST;
+    }
+    if (err == KVP_OK && is_new && (peer->tp->ops->caps & KVP_TP_SAME_HOST) != 0) {
+        if (access == KVP_ACCESS_WRITE) note_debt(p, peer);
+        if (strcmp(peer->tp->ops->name, "shm") == 0) queue_mapping(p, peer, mem_out->payload, access);
+    }
+    return err;
+}
+
+/* ---- chores */
+static void
+look_for_hang_ups(kvp_peers_t *p)
+{
+    for (size_t i = 0;; i++) {
+        kvp_peer_t *peer = NULL;
+
+        pthread_mutex_lock(&p->lock);
+        if (i >= p->slots_n) {
+            pthread_mutex_unlock(&p->lock);
+            return;
+        }
+        peer = p->slots[i]->peer;
+        if (peer != NULL) peer->refs++;
+        pthread_mutex_unlock(&p->lock);
+        if (peer == NULL) continue;
+        if (kvp_peer_has_hung_up(peer)) {
+            kvp_log_info("client", "node %s closed its connection", peer->where);
+            drop_peer(p, peer);
+        }
+        rele_peer(p, peer);
+    }
+}
+
+/* Maps a slice of what was opened first. */
+static bool
+map_some(kvp_peers_t *p)
+{
+    mapping_t m = {.peer = NULL};
+    uint64_t n;
+    bool is_over, has_more;
+
+    pthread_mutex_lock(&p->lock);
+    if (p->maps_n > 0) m = p->maps[p->maps_at];
+    pthread_mutex_unlock(&p->lock);
+    if (m.peer == NULL) return false;
+
+    n = kvp_min_u64(MAP_SLICE_BYTES, m.len - m.at);
+    /* A failure (an old kernel, no memory) only means that the first touch maps it. */
+    is_over = m.peer->is_broken || madvise(m.addr + m.at, n, m.advice) != 0 || m.at + n == m.len;
+    pthread_mutex_lock(&p->lock);
+    p->maps[p->maps_at].at += n;
+    if (is_over) {
+        p->maps_at = (p->maps_at + 1) % MAP_QUEUE_MAX;
+        p->maps_n--;
+    }
+    has_more = p->maps_n > 0;
+    pthread_mutex_unlock(&p->lock);
+    if (is_over) rele_peer(p, m.peer);
+    return has_more;
+}
+
+bool
+kvp_peers_tend(kvp_peers_t *p)
+{
+    look_for_hang_ups(p);
+    return map_some(p);
+}
+
+kvp_err_t
+kvp_peers_debts(kvp_peers_t *p, kvp_debt_t **debts_out, size_t *n_out)
+{
+    kvp_debt_t *copy = NULL;
+    kvp_err_t err = KVP_OK;
+
+    pthread_mutex_lock(&p->lock);
+    if (p->debts_n > 0) {
+        copy = malloc(p->debts_n * sizeof *copy);
+        if (copy != NULL)
+            memcpy(copy, p->debts, p->debts_n * sizeof *copy);
+        else
+            err = KVP_NOMEM;
+    }
+    *n_out = copy == NULL ? 0 : p->debts_n;
+    *debts_out = copy;
+    pthread_mutex_unlock(&p->lock);
+    return err;
+}
+
+typedef struct {
+    const uint8_t *uuid;
+    uint32_t segment_id;
+    bool is_found;
+} by_uuid_t;
+
+static bool
+match_uuid(void *arg, const Kvp__Pb__SegmentInfo *info)
+{
+    by_uuid_t *by = arg;
+
+    if (memcmp(info->uuid.data, by->uuid, 16) != 0) return true;
+    by->segment_id = info->segment_id;
+    by->is_found = true;
+    return false;
+}
+
+kvp_err_t
+kvp_peers_pay(kvp_peers_t *p, const kvp_debt_t *debt, uint64_t deadline_ns)
+{
+    by_uuid_t by = {.uuid = debt->uuid};
+    kvp_peer_t *peer;
+    kvp_err_t err = kvp_segments_walk(p->conn, deadline_ns, match_uuid, &by);
+
+    if (err != KVP_OK) return err;
+    if (!by.is_found) return KVP_NO_SEGMENT;
+    err = hold_peer(p, by.segment_id, deadline_ns, &peer);
+    if (err != KVP_OK) return err;
+    err = kvp_peer_drained(peer, debt->incarnation, deadline_ns);
+    if (err == KVP_NODE_LOST) drop_peer(p, peer);
+    rele_peer(p, peer);
+    return err;
+}
+
+const char *
+kvp_peers_transport(kvp_peers_t *p, uint32_t segment_id, const char *host_id, const char *offered)
+{
+    const char *name = NULL;
+    const slot_t *slot;
+
+    pthread_mutex_lock(&p->lock);
+    slot = find_slot_locked(p, segment_id);
+    if (slot != NULL && slot->peer != NULL) name = p->conf.transports[slot->peer->transport]->name;
+    pthread_mutex_unlock(&p->lock);
+    for (size_t i = 0; name == NULL && i < p->conf.transports_n; i++)
+        if (leads_there(p, i, host_id, offered)) name = p->conf.transports[i]->name;
+    return name == NULL ? "none" : name;
+}

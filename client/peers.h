@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The nodes as one session with the master sees them: their records, a control connection to each that was used, the
+ * chunks of memory that it opened to us, and a pool of endpoints. Everything here belongs to one client incarnation and
+ * goes with it. Any thread.
+ */
+#ifndef KVP_CLIENT_PEERS_H
+#define KVP_CLIENT_PEERS_H
+
+#include "client/conn.h"
+#include "client/counters.h"
+#include "client/transport/transport.h"
+
+typedef struct kvp_peers kvp_peers_t;
+typedef struct kvp_peer kvp_peer_t;
+
+typedef struct {
+    const char *name; /* of this client; all strings are borrowed and outlive the peers */
+    const char *host_id;
+    const kvp_transport_ops_t *transports[KVP_TRANSPORTS_MAX]; /* in order of preference */
+    size_t transports_n;
+    kvp_forkguard_t *guard;
+    kvp_counters_t *counters;
+} kvp_peers_conf_t;
+
+/* conn is borrowed as long as the peers live: segments are asked for over it. */
+kvp_err_t kvp_peers_create(const kvp_peers_conf_t *conf, kvp_conn_t *conn, kvp_peers_t **peers_out) KVP_MUST_USE;
+/* kvp_peers_destroy: nobody has a path any more. Unmaps and closes everything; may take a while. */
+void kvp_peers_destroy(kvp_peers_t *peers);
+
+/* A path is an endpoint to one node for one thread. */
+typedef struct {
+    kvp_peer_t *peer;
+    kvp_ep_t *ep;
+    size_t transport; /* index in conf.transports */
+} kvp_path_t;
+
+/* kvp_peers_take finds the node of a segment, attaches to it where needed, and waits for a free endpoint. deadline_ns 0:
+ * nothing is waited for and EAGAIN tells that it would have to. NODE_LOST: it does not answer, or did not a moment ago.
+ * NOTSUP: none of our transports leads there. rele gives the endpoint back; one that is broken, or may not be used
+ * again (is_spent), is closed first: nothing touches local memory after that. */
+kvp_err_t kvp_peers_take(kvp_peers_t *peers, uint32_t segment_id, uint64_t deadline_ns,
+                         kvp_path_t *path_out) KVP_MUST_USE;
+void kvp_path_rele(kvp_peers_t *peers, kvp_path_t *path, bool is_spent);
+
+/* kvp_path_fail gives the node up for a while: its attachment is dropped once nobody uses it, and the next take that
+ * is made soon gives NODE_LOST at once. kvp_path_ok ends that for good: something was moved. */
+void kvp_path_fail(kvp_peers_t *peers, const kvp_path_t *path, const char *why);
+void kvp_path_ok(kvp_peers_t *peers, const kvp_path_t *path);
+
+typedef struct {
+    kvp_rseg_t *payload;
+    kvp_rseg_t *meta;
+} kvp_chunk_mem_t;
+
+/* kvp_path_chunk gives a chunk's memory, opening it where needed (blocks). Borrowed until the path is given back. PROTO:
+ * the node has no such chunk. */
+kvp_err_t kvp_path_chunk(kvp_peers_t *peers, const kvp_path_t *path, uint32_t chunk, kvp_access_t access,
+                         uint64_t deadline_ns, kvp_chunk_mem_t *mem_out) KVP_MUST_USE;
+
+/* ---- chores of the handle's background thread */
+
+/* kvp_peers_tend notices nodes that closed their connection, and maps some more of what was opened (a first touch costs
+ * four times a copy). True when there is more to map. */
+bool kvp_peers_tend(kvp_peers_t *peers);
+
+/* A node that mapped memory for us to write has to be told once nothing of this incarnation is under way. */
+typedef struct {
+    uint64_t incarnation;
+    uint8_t uuid[16]; /* of the segment */
+} kvp_debt_t;
+
+/* kvp_peers_debts lists what this incarnation will owe: *debts_out is malloc'ed, NULL for none. */
+kvp_err_t kvp_peers_debts(kvp_peers_t *peers, kvp_debt_t **debts_out, size_t *n_out) KVP_MUST_USE;
+/* kvp_peers_pay tells the node: OK, NO_SEGMENT (that memory is gone, nothing is owed), or it is to be tried again. */
+kvp_err_t kvp_peers_pay(kvp_peers_t *peers, const kvp_debt_t *debt, uint64_t deadline_ns) KVP_MUST_USE;
+
+/* kvp_peers_transport names the transport in use to a segment's node, or that which would be chosen ("none"). */
+const char *kvp_peers_transport(kvp_peers_t *peers, uint32_t segment_id, const char *host_id, const char *offered);
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The handle behind kvpool_t, and the beginning and end that all calls of the C API share. Included by api*.c only.
+ */
+#ifndef KVP_CLIENT_POOL_H
+#define KVP_CLIENT_POOL_H
+
+#include "client/kvpool.h"
+#include "client/node/node.h"
+#include "client/regs.h"
+#include "client/scratch.h"
+#include "client/session.h"
+
+struct kvpool {
+    kvp_forkguard_t guard;
+    _Atomic uint64_t calls; /* calls under way, and KVP_POOL_CLOSED */
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    bool is_idle; /* closed, and the last call has gone; guarded by lock */
+
+    kvp_session_t *session;
+    kvp_node_t *node; /* embedded; NULL = none */
+    kvp_regs_t regs;
+    kvp_scratch_pool_t scratches;
+    kvp_counters_t counters;
+    _Atomic uint64_t attempts; /* the last attempt number given out */
+    uint32_t deadline_ms;
+    bool wants_sums; /* verify payload */
+};
+
+#define KVP_POOL_CLOSED (1ull << 63)
+
+typedef struct {
+    kvpool_t *pool;
+    kvp_scratch_t *scratch;
+    uint64_t deadline_ns;
+    uint32_t flags;
+} kvp_apicall_t;
+
+/* kvp_call_begin checks handle and options: INVALID, FORKED, CLOSED, NOMEM. After OK the call is ended by kvp_call_end,
+ * which returns err (and counts it). */
+kvp_err_t kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out) KVP_MUST_USE;
+kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
+
+static inline bool
+kvp_key_is_legal(const void *key, size_t len)
+{
+    return key != NULL && len > 0 && len <= KVPOOL_KEY_MAX;
+}
+
+/* One question to the master, asked again in the next session where one is lost. build appends one frame (digests need
+ * the session's seed), read takes the answer apart; was_cut tells it that an earlier try may have been carried out. */
+typedef struct {
+    void *arg;
+    void (*build)(void *arg, uint64_t digest_seed, kvp_buf_t *out);
+    kvp_err_t (*read)(void *arg, const kvp_frame_t *answer, bool was_cut);
+} kvp_query_t;
+kvp_err_t kvp_query_run(kvp_apicall_t *call, const kvp_query_t *query) KVP_MUST_USE;
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A sorted array under a read-write lock, taken once for a whole batch. Pieces of a batch mostly lie in the range of the
+ * one before, which the cursor remembers.
+ */
+#include "client/regs.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kvp_reg {
+    uintptr_t start;
+    uintptr_t end;
+    _Atomic uint32_t users;
+};
+
+void
+kvp_regs_init(kvp_regs_t *regs)
+{
+    memset(regs, 0, sizeof(*regs));
+    pthread_rwlock_init(&regs->lock, NULL);
+    pthread_mutex_init(&regs->idle_lock, NULL);
+    pthread_cond_init(&regs->idle, NULL);
+}
+
+void
+kvp_regs_fini(kvp_regs_t *regs)
+{
+    for (size_t i = 0; i < regs->n; i++)
+        free(regs->sorted[i]);
+    free(regs->sorted);
+    pthread_cond_destroy(&regs->idle);
+    pthread_mutex_destroy(&regs->idle_lock);
+    pthread_rwlock_destroy(&regs->lock);
+}
+
+/* The number of ranges that begin at or below addr. */
+static size_t
+upper_bound(const kvp_regs_t *regs, uintptr_t addr)
+{
+    size_t lo = 0, hi = regs->n;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+
+        if (regs->sorted[mid]->start <= addr)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static kvp_err_t
+insert(kvp_regs_t *regs, kvp_reg_t *reg)
+{
+    size_t at = upper_bound(regs, reg->start);
+
+    if (at > 0 && regs->sorted[at - 1]->end > reg->start) return KVP_INVALID;
+    if (at < regs->n && regs->sorted[at]->start < reg->end) return KVP_INVALID;
+    if (regs->n == regs->cap) {
+        size_t cap = regs->cap == 0 ? 16 : regs->cap * 2;
+        kvp_reg_t **sorted = realloc(regs->sorted, cap * sizeof *sorted);
+
+        if (sorted == NULL) return KVP_NOMEM;
+        regs->sorted = sorted;
+        regs->cap = cap;
+    }
+    memmove(regs->sorted + at + 1, regs->sorted + at, (regs->n - at) * sizeof *regs->sorted);
+    regs->sorted[at] = reg;
+    regs->n++;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len)
+{
+    uintptr_t start = (uintptr_t)addr, end;
+    kvp_reg_t *reg;
+    kvp_err_t err;
+
+    if (addr == NULL || len == 0 || __builtin_add_overflow(start, len, &end)) return KVP_INVALID;
+    reg = calloc(1, sizeof *reg);
+    if (reg == NULL) return KVP_NOMEM;
+    reg->start = start;
+    reg->end = end;
+    pthread_rwlock_wrlock(&regs->lock);
+    err = insert(regs, reg);
+    pthread_rwlock_unlock(&regs->lock);
+    if (err != KVP_OK) free(reg);
+    return err;
+}
+
+kvp_err_t
+kvp_regs_del(kvp_regs_t *regs, void *addr)
+{
+    kvp_reg_t *reg = NULL;
+    size_t at;
+
+    pthread_rwlock_wrlock(&regs->lock);
+    at = upper_bound(regs, (uintptr_t)addr);
+    if (at > 0 && regs->sorted[at - 1]->start == (uintptr_t)addr) {
+        reg = regs->sorted[at - 1];
+        regs->n--;
+        memmove(regs->sorted + at - 1, regs->sorted + at, (regs->n - (at - 1)) * sizeof *regs->sorted);
+    }
+    pthread_rwlock_unlock(&regs->lock);
+    if (reg == NULL) return KVP_NOT_REGISTERED;
+
+    pthread_mutex_lock(&regs->idle_lock);
+    while (reg->users > 0)
+        pthread_cond_wait(&regs->idle, &regs->idle_lock);
+    pthread_mutex_unlock(&regs->idle_lock);
+    free(reg);
+    return KVP_OK;
+}
+
+void
+kvp_regs_begin(kvp_regs_t *regs, kvp_regs_cursor_t *cursor)
+{
+    pthread_rwlock_rdlock(&regs->lock);
+    *cursor = (kvp_regs_cursor_t){.regs = regs};
+}
+
+static bool
+is_inside(const kvp_reg_t *reg, uintptr_t start, size_t len)
+{
+    return start >= reg->start && start < reg->end && len <= reg->end - start;
+}
+
+kvp_reg_t *
+kvp_regs_hold(kvp_regs_cursor_t *cursor, const void *addr, size_t len, bool *is_new_out)
+{
+    uintptr_t start = (uintptr_t)addr;
+    kvp_reg_t *reg = cursor->last;
+    size_t at;
+
+    *is_new_out = false;
+    if (reg != NULL && is_inside(reg, start, len)) return reg;
+    at = upper_bound(cursor->regs, start);
+    if (at == 0) return NULL;
+    reg = cursor->regs->sorted[at - 1];
+    if (!is_inside(reg, start, len)) return NULL;
+    atomic_fetch_add_explicit(&reg->users, 1, memory_order_relaxed);
+    cursor->last = reg;
+    *is_new_out = true;
+    return reg;
+}
+
+void
+kvp_regs_end(kvp_regs_t *regs)
+{
+    pthread_rwlock_unlock(&regs->lock);
+}
+
+void
+kvp_regs_rele(kvp_regs_t *regs, kvp_reg_t *reg)
+{
+    uint32_t users = reg->users;
+
+    /* Only the last one takes the lock: whoever waits for it may free the range as soon as it has gone. */
+    while (users > 1)
+        if (atomic_compare_exchange_weak(&reg->users, &users, users - 1)) return;
+    pthread_mutex_lock(&regs->idle_lock);
+    reg->users--;
+    pthread_cond_broadcast(&regs->idle);
+    pthread_mutex_unlock(&regs->idle_lock);
+}

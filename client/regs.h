@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The ranges of memory that a handle's user registered. A batch call holds the ranges that it touches; unregister waits
+ * until nobody does. Any thread.
+ */
+#ifndef KVP_CLIENT_REGS_H
+#define KVP_CLIENT_REGS_H
+
+#include "common/base.h"
+
+#include <pthread.h>
+
+typedef struct kvp_reg kvp_reg_t;
+
+typedef struct {
+    pthread_rwlock_t lock;
+    kvp_reg_t **sorted; /* by address, never overlapping; guarded by lock */
+    size_t n;
+    size_t cap;
+    pthread_mutex_t idle_lock; /* a leaf, only for waiting */
+    pthread_cond_t idle;
+} kvp_regs_t;
+
+void kvp_regs_init(kvp_regs_t *regs);
+void kvp_regs_fini(kvp_regs_t *regs); /* nobody holds a range any more */
+
+/* kvp_regs_add: INVALID for an empty, wrapping or overlapping range; NOMEM. kvp_regs_del takes the start of a range
+ * (NOT_REGISTERED otherwise): from its begin on nobody can hold it anew, and it returns when nobody does. */
+kvp_err_t kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len) KVP_MUST_USE;
+kvp_err_t kvp_regs_del(kvp_regs_t *regs, void *addr) KVP_MUST_USE;
+
+/* Holding: begin, then hold for each piece, then end; all of one thread, with nothing that waits in between. What
+ * hold returned is given to rele later, once for each time that is_new_out was set. A piece must lie in one range. */
+typedef struct {
+    const kvp_regs_t *regs;
+    kvp_reg_t *last;
+} kvp_regs_cursor_t;
+
+void kvp_regs_begin(kvp_regs_t *regs, kvp_regs_cursor_t *cursor);
+kvp_reg_t *kvp_regs_hold(kvp_regs_cursor_t *cursor, const void *addr, size_t len, bool *is_new_out);
+void kvp_regs_end(kvp_regs_t *regs);
+void kvp_regs_rele(kvp_regs_t *regs, kvp_reg_t *reg);
+
+#endif

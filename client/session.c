@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - A link (connection + peers) is one incarnation. Whoever uses it holds it; when it was replaced and the last user has
+ *   gone, nothing of that incarnation is under way, which is the moment at which its nodes may be told so (rule 4). The
+ *   background thread buries it: unmapping is slow, and callers are not.
+ * - Whoever finds no connection makes one: the caller itself within its deadline, or the background thread. One at a
+ *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share.
+ *
+ * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
+ * conn->out_lock, forkguard->lock, scratch pool, regs->idle_lock. No lock is held over a call to master or node.
+ * Threads: the callers', and one of ours a handle ("kvpool-session"); an embedded node has its own.
+ */
+#include "client/session.h"
+
+#include "client/waits.h"
+#include "common/log.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define MASTERS_MAX 16u
+#define BACKOFF_FIRST_MS 20u
+#define BACKOFF_MAX_MS 1000u
+#define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master */
+#define PAY_MAX_NS (500 * KVP_NS_PER_MS)
+#define FAREWELL_MAX_NS (300 * KVP_NS_PER_MS)
+
+struct kvp_session {
+    kvp_session_conf_t conf; /* strings owned */
+    kvp_hostport_t masters[MASTERS_MAX];
+    size_t masters_n;
+    size_t master_at; /* the one to try first; of the thread that connects */
+
+    pthread_t thread;
+    bool has_thread;
+    int stop_fd; /* readable once is_stopping */
+    _Atomic bool is_stopping; /* set under lock */
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* link, is_connecting, is_stopping */
+    pthread_cond_t work; /* for the background thread: graves, is_stopping, a lost link */
+    kvp_link_t *link; /* current, NULL = none; guarded by lock, like all below */
+    kvp_list_t graves; /* links that nobody holds any more */
+    bool is_connecting;
+    uint64_t next_try_ns;
+    uint32_t backoff_ms;
+    uint64_t last_incarnation;
+    kvp_err_t last_err;
+
+    kvp_debt_t *debts; /* of the background thread, and of destroy after it */
+    size_t debts_n;
+};
+
+/* ---- links */
+static void
+link_destroy(kvp_link_t *link)
+{
+    if (link == NULL) return;
+    kvp_peers_destroy(link->peers);
+    kvp_conn_destroy(link->conn);
+    free(link);
+}
+
+static kvp_err_t
+link_create(kvp_session_t *s, kvp_conn_t *conn, kvp_link_t **link_out)
+{
+    kvp_link_t *link = calloc(1, sizeof *link);
+    kvp_err_t err;
+
+    if (link == NULL) {
+        kvp_conn_destroy(conn);
+        return KVP_NOMEM;
+    }
+    link->conn = conn;
+    link->refs = 1; /* the session's */
+    kvp_list_init(&link->link);
+    err = kvp_peers_create(&s->conf.peers, conn, &link->peers);
+    if (err != KVP_OK) {
+        link_destroy(link);
+        return err;
+    }
+    *link_out = link;
+    return KVP_OK;
+}
+
+static void
+unref_locked(kvp_session_t *s, kvp_link_t *link)
+{
+    if (atomic_fetch_sub(&link->refs, 1) > 1) return;
+    kvp_list_add_tail(&s->graves, &link->link);
+    pthread_cond_signal(&s->work);
+}
+
+void
+kvp_session_rele(kvp_session_t *s, kvp_link_t *link)
+{
+    uint32_t refs = atomic_load_explicit(&link->refs, memory_order_relaxed);
+
+    /* The last one goes under the lock, so that it is buried once and its memory is not touched after that. */
+    while (refs > 1)
+        if (atomic_compare_exchange_weak(&link->refs, &refs, refs - 1)) return;
+    pthread_mutex_lock(&s->lock);
+    unref_locked(s, link);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- connecting */
+static kvp_err_t
+connect_one(kvp_session_t *s, const kvp_hostport_t *at, uint64_t incarnation, uint64_t deadline_ns, kvp_link_t **link_out)
+{
+    kvp_hello_ask_t ask = {
+        .name = s->conf.peers.name,
+        .host_id = s->conf.peers.host_id,
+        .incarnation = incarnation,
+        .pidfd = -1,
+    };
+    char text[KVP_HOSTPORT_TEXT_MAX], detail[160];
+    kvp_conn_t *conn = NULL;
+    kvp_err_t err;
+
+    deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + CONNECT_MAX_NS);
+    err = kvp_conn_open(at, &ask, s->conf.peers.guard, deadline_ns, detail, sizeof detail, &conn);
+    if (err == KVP_OK) err = link_create(s, conn, link_out);
+    if (err == KVP_OK)
+        kvp_log_debug("client", "connected master %s incarnation %llu unix %d", kvp_format_hostport(at, text),
+                      (unsigned long long)kvp_conn_hello(conn)->incarnation, kvp_conn_is_unix(conn));
+    else if (s->last_err == KVP_OK) /* the first failure after a success is news, its repetition is not */
+        kvp_log_warn("client", "no session with master %s error %s detail %s", kvp_format_hostport(at, text),
+                     kvp_err_name(err), detail);
+    return err;
+}
+
+/* Tries every master once, from the last good one on. */
+static kvp_err_t
+connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, kvp_link_t **link_out)
+{
+    kvp_err_t err = KVP_UNREACHABLE;
+
+    for (size_t i = 0; i < s->masters_n; i++) {
+        size_t at = (s->master_at + i) % s->masters_n;
+        kvp_err_t one = connect_one(s, &s->masters[at], incarnation, deadline_ns, link_out);
+
+        if (one == KVP_OK) {
+            s->master_at = at;
+            return KVP_OK;
+        }
+        if (one == KVP_VERSION || one == KVP_NOMEM) err = one;
+        if (s->is_stopping) break;
+    }
+    return err;
+}
+
+/* Caller holds s->lock, which is released while it connects. */
+static void
+reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
+{
+    uint64_t incarnation = s->last_incarnation;
+    kvp_link_t *link = NULL;
+    kvp_err_t err;
+
+    s->is_connecting = true;
+    pthread_mutex_unlock(&s->lock);
+    err = connect_any(s, incarnation, deadline_ns, &link);
+    pthread_mutex_lock(&s->lock);
+    s->is_connecting = false;
+    s->last_err = err;
+    if (err == KVP_OK) {
+        s->link = link;
+        s->last_incarnation = kvp_conn_hello(link->conn)->incarnation;
+        s->backoff_ms = 0;
+        kvp_count(&s->conf.peers.counters->connects, 1);
+    } else {
+        uint32_t ms = s->backoff_ms == 0 ? BACKOFF_FIRST_MS : s->backoff_ms * 2;
+
+        s->backoff_ms = ms < BACKOFF_MAX_MS ? ms : BACKOFF_MAX_MS;
+        s->next_try_ns = kvp_now_ns() + (s->backoff_ms / 2 + kvp_random_u64() % s->backoff_ms) * KVP_NS_PER_MS;
+    }
+    pthread_cond_broadcast(&s->changed);
+    pthread_cond_signal(&s->work); /* a new link: heartbeats and debts */
+}
+
+static void
+drop_broken_locked(kvp_session_t *s)
+{
+    kvp_link_t *link = s->link;
+
+    if (link == NULL || !kvp_conn_is_broken(link->conn)) return;
+    if (!s->is_stopping) kvp_log_info("client", "session with the master is lost, making a new one");
+    s->link = NULL;
+    s->next_try_ns = 0;
+    unref_locked(s, link);
+}
+
+kvp_err_t
+kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
+{
+    kvp_err_t err;
+
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        uint64_t now;
+
+        drop_broken_locked(s);
+        err = s->is_stopping ? KVP_CLOSED : KVP_OK;
+        if (err != KVP_OK || s->link != NULL) break;
+        now = kvp_now_ns();
+        if (now >= deadline_ns || (s->last_err == KVP_VERSION && s->last_incarnation == 0)) {
+            err = s->last_err == KVP_OK ? KVP_UNREACHABLE : s->last_err;
+            break;
+        }
+        if (s->is_connecting)
+            kvp_cond_wait_until(&s->changed, &s->lock, deadline_ns);
+        else if (now < s->next_try_ns)
+            kvp_cond_wait_until(&s->changed, &s->lock, kvp_min_u64(deadline_ns, s->next_try_ns));
+        else
+            reconnect_locked(s, deadline_ns);
+    }
+    if (err == KVP_OK) {
+        atomic_fetch_add_explicit(&s->link->refs, 1, memory_order_relaxed);
+        *link_out = s->link;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return err;
+}
+
+kvp_err_t
+kvp_session_sleep(kvp_session_t *s, uint64_t until_ns)
+{
+    kvp_err_t err;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->is_stopping && kvp_now_ns() < until_ns)
+        kvp_cond_wait_until(&s->changed, &s->lock, until_ns);
+    err = s->is_stopping ? KVP_CLOSED : KVP_OK;
+    pthread_mutex_unlock(&s->lock);
+    return err;
+}
+
+/* ---- the background thread */
+static kvp_err_t
+read_heartbeat(const kvp_frame_t *frame, uint32_t term)
+{
+    Kvp__Pb__HeartbeatReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__heartbeat_reply__descriptor, frame);
+    if (msg == NULL) return KVP_PROTO;
+    err = msg->err;
+    if (err == KVP_OK && msg->term != term) err = KVP_STALE_TERM;
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+/* One heartbeat. A master that is silent for a session's life has lost it by then: so have we. */
+static void
+beat(kvp_link_t *link)
+{
+    const kvp_hello_reply_t *hello = kvp_conn_hello(link->conn);
+    Kvp__Pb__Heartbeat msg = KVP__PB__HEARTBEAT__INIT;
+    kvp_buf_t frame, reply;
+    kvp_frame_t answer;
+    kvp_err_t err;
+    size_t at;
+
+    kvp_buf_init(&frame, 0);
+    kvp_buf_init(&reply, 0);
+    msg.incarnation = hello->incarnation;
+    msg.term = hello->term;
+    kvp_pb_frame_begin(&frame, KVP_OP_HEARTBEAT, 0, 0, &msg.base, &at);
+    kvp_frame_end(&frame, at);
+    err = kvp_conn_call(link->conn, &frame, kvp_now_ns() + hello->session_ttl_ms * KVP_NS_PER_MS, &reply, &answer);
+    if (err == KVP_OK) err = read_heartbeat(&answer, hello->term);
+    kvp_buf_fini(&frame);
+    kvp_buf_fini(&reply);
+    if (err == KVP_OK || err == KVP_CLOSED) return;
+    if (err != KVP_DISCONNECTED) kvp_log_warn("client", "heartbeat failed error %s", kvp_err_name(err));
+    kvp_conn_break(link->conn);
+}
+
+/* Keeps what the dead link's incarnation owes to nodes, then frees it. */
+static void
+bury(kvp_session_t *s, kvp_link_t *link)
+{
+    kvp_debt_t *more = NULL, *all;
+    size_t n = 0;
+
+    if (kvp_peers_debts(link->peers, &more, &n) == KVP_OK && n > 0) {
+        all = realloc(s->debts, (s->debts_n + n) * sizeof *all);
+        if (all != NULL) {
+            memcpy(all + s->debts_n, more, n * sizeof *all);
+            s->debts = all;
+            s->debts_n += n;
+        } else {
+            /* What is not said keeps space in quarantine until this process ends: safe, and rare enough. */
+            kvp_log_error("client", "out of memory: nodes are not told that earlier writes are over");
+        }
+    }
+    free(more);
+    link_destroy(link);
+}
+
+static void
+pay_debts(kvp_session_t *s, kvp_peers_t *peers)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < s->debts_n; i++) {
+        kvp_err_t err = kvp_peers_pay(peers, &s->debts[i], kvp_now_ns() + PAY_MAX_NS);
+
+        if (err != KVP_OK && err != KVP_NO_SEGMENT) s->debts[kept++] = s->debts[i];
+    }
+    s->debts_n = kept;
+}
+
+/* A round of the background thread without the lock. True where there is more to do at once. */
+static bool
+do_chores(kvp_session_t *s, kvp_link_t *link, uint64_t *next_beat_ns)
+{
+    uint64_t now = kvp_now_ns();
+
+    if (now >= *next_beat_ns) {
+        *next_beat_ns = now + kvp_conn_hello(link->conn)->heartbeat_ms * KVP_NS_PER_MS;
+        beat(link);
+        if (s->debts_n > 0) pay_debts(s, link->peers);
+    }
+    return kvp_peers_tend(link->peers);
+}
+
+static void *
+run(void *arg)
+{
+    kvp_session_t *s = arg;
+    uint64_t next_beat_ns = 0;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->is_stopping) {
+        kvp_link_t *link = NULL;
+        bool has_more = false;
+
+        if (!kvp_list_is_empty(&s->graves)) {
+            link = kvp_list_first(&s->graves, kvp_link_t, link);
+            kvp_list_del(&link->link);
+            pthread_mutex_unlock(&s->lock);
+            bury(s, link);
+            pthread_mutex_lock(&s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        if (kvp_session_hold(s, kvp_now_ns() + CONNECT_MAX_NS, &link) == KVP_OK) {
+            has_more = do_chores(s, link, &next_beat_ns);
+            kvp_session_rele(s, link);
+        }
+        pthread_mutex_lock(&s->lock);
+        if (link != NULL && !has_more && !s->is_stopping && kvp_list_is_empty(&s->graves))
+            kvp_cond_wait_until(&s->work, &s->lock, next_beat_ns);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static kvp_err_t
+start_thread(kvp_session_t *s)
+{
+    sigset_t all, before;
+    int rc;
+
+    /* Signals are the program's: its own threads get them. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    rc = pthread_create(&s->thread, NULL, run, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0) {
+        kvp_log_error("client", "cannot start a thread: %s", strerror(rc));
+        return KVP_SYS;
+    }
+    s->has_thread = true;
+    pthread_setname_np(s->thread, "kvpool-session");
+    return KVP_OK;
+}
+
+/* ---- start, stop */
+static kvp_err_t
+copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
+{
+    if (kvp_parse_hostports(conf->masters, s->masters, MASTERS_MAX, &s->masters_n) != KVP_OK) {
+        kvp_log_warn("client", "not a list of masters: %s", conf->masters);
+        return KVP_INVALID;
+    }
+    s->conf = *conf;
+    s->conf.masters = strdup(conf->masters);
+    s->conf.peers.name = strdup(conf->peers.name);
+    s->conf.peers.host_id = strdup(conf->peers.host_id);
+    return s->conf.masters == NULL || s->conf.peers.name == NULL || s->conf.peers.host_id == NULL ? KVP_NOMEM
+                                                                                                 : KVP_OK;
+}
+
+kvp_err_t
+kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns, kvp_session_t **session_out)
+{
+    kvp_session_t *s = calloc(1, sizeof *s);
+    kvp_link_t *link;
+    kvp_err_t err;
+
+    if (s == NULL) return KVP_NOMEM;
+    pthread_mutex_init(&s->lock, NULL);
+    kvp_cond_init(&s->changed);
+    kvp_cond_init(&s->work);
+    kvp_list_init(&s->graves);
+    s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    err = s->stop_fd < 0 ? KVP_SYS : copy_conf(s, conf);
+    if (err != KVP_OK) goto fail;
+    kvp_forkguard_add(s->conf.peers.guard, s->stop_fd);
+    err = kvp_session_hold(s, deadline_ns, &link);
+    if (err != KVP_OK) goto fail;
+    kvp_session_rele(s, link);
+    err = start_thread(s);
+    if (err != KVP_OK) goto fail;
+    *session_out = s;
+    return KVP_OK;
+fail:
+    kvp_session_stop(s);
+    kvp_session_destroy(s);
+    return err;
+}
+
+void
+kvp_session_stop(kvp_session_t *s)
+{
+    uint64_t one = 1;
+
+    pthread_mutex_lock(&s->lock);
+    s->is_stopping = true;
+    if (s->link != NULL) kvp_conn_interrupt(s->link->conn, true);
+    pthread_cond_broadcast(&s->changed);
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    if (s->stop_fd >= 0 && write(s->stop_fd, &one, sizeof one) < 0)
+        kvp_log_warn("client", "cannot wake threads that wait for transfers: %m");
+    if (s->has_thread) pthread_join(s->thread, NULL);
+    s->has_thread = false;
+}
+
+/* Nothing of ours is under way any more: the nodes are told, so that they need not wait for this process to end. */
+static void
+say_farewell(kvp_session_t *s, kvp_link_t *link)
+{
+    kvp_debt_t *debts = NULL;
+    size_t n = 0;
+
+    if (kvp_conn_is_broken(link->conn)) return;
+    kvp_conn_interrupt(link->conn, false);
+    pay_debts(s, link->peers);
+    if (kvp_peers_debts(link->peers, &debts, &n) == KVP_OK)
+        for (size_t i = 0; i < n; i++)
+            kvp_ignore(kvp_peers_pay(link->peers, &debts[i], kvp_now_ns() + FAREWELL_MAX_NS),
+                       "a node that does not answer learns it from the end of this process");
+    free(debts);
+    kvp_conn_bye(link->conn, kvp_now_ns() + FAREWELL_MAX_NS);
+}
+
+void
+kvp_session_destroy(kvp_session_t *s)
+{
+    kvp_list_foreach_safe (pos, tmp, &s->graves) {
+        kvp_list_del(pos);
+        bury(s, kvp_list_entry(pos, kvp_link_t, link));
+    }
+    if (s->link != NULL) {
+        say_farewell(s, s->link);
+        link_destroy(s->link);
+    }
+    if (s->stop_fd >= 0) {
+        if (s->conf.peers.guard != NULL) kvp_forkguard_del(s->conf.peers.guard, s->stop_fd);
+        close(s->stop_fd);
+    }
+    free(s->debts);
+    free((char *)s->conf.masters);
+    free((char *)s->conf.peers.name);
+    free((char *)s->conf.peers.host_id);
+    pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+bool
+kvp_session_is_stopping(const kvp_session_t *s)
+{
+    return atomic_load_explicit(&s->is_stopping, memory_order_relaxed);
+}
+
+int
+kvp_session_stop_fd(const kvp_session_t *s)
+{
+    return s->stop_fd;
+}
+
+const kvp_session_conf_t *
+kvp_session_conf(const kvp_session_t *s)
+{
+    return &s->conf;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Transfers by loads and stores. A long one is cut into pieces, and between pieces its deadline and its guard are looked
+ * at, so that a writer that lost its extent stops soon and a caller never waits for a whole object.
+ */
+#include "client/transport/local.h"
+
+#include "client/transport/words.h"
+#include "common/clock.h"
+
+#include <string.h>
+
+#define PIECE_BYTES (1u << 20)
+#define CLOCK_EVERY_BYTES (256u << 10) /* some 20 us of copying for one look at the clock */
+
+void
+kvp_local_begin(kvp_local_t *local)
+{
+    local->now_ns = kvp_now_ns();
+    local->unclocked = 0;
+}
+
+static bool
+is_too_late(kvp_local_t *local, const kvp_xfer_t *xfer)
+{
+    if (xfer->deadline_ns == 0) return false;
+    if (local->unclocked >= CLOCK_EVERY_BYTES) kvp_local_begin(local);
+    return local->now_ns >= xfer->deadline_ns;
+}
+
+/* A descriptor, or a part of one: moved as words, gathered on the stack where the caller scattered it. */
+static void
+move_words(const kvp_xfer_t *xfer, void *at)
+{
+    uint8_t line[KVP_WORDS_MAX];
+    uint8_t *p = line;
+
+    if (xfer->kind == KVP_XFER_READ) kvp_words_load(line, at, xfer->len);
+    for (uint32_t i = 0; i < xfer->iov_n; i++) {
+        if (xfer->kind == KVP_XFER_READ)
+            memcpy(xfer->iov[i].addr, p, xfer->iov[i].len);
+        else
+            memcpy(p, xfer->iov[i].addr, xfer->iov[i].len);
+        p += xfer->iov[i].len;
+    }
+    if (xfer->kind == KVP_XFER_WRITE) kvp_words_store(at, line, xfer->len);
+}
+
+static kvp_err_t
+move_pieces(kvp_local_t *local, const kvp_xfer_t *xfer, uint8_t *at, const void *guard)
+{
+    bool has_sum = (xfer->flags & KVP_XFER_SUM) != 0;
+
+    for (uint32_t i = 0; i < xfer->iov_n; i++) {
+        uint8_t *here = xfer->iov[i].addr;
+        size_t left = xfer->iov[i].len;
+
+        while (left > 0) {
+            size_t n = left < PIECE_BYTES ? left : PIECE_BYTES;
+            void *dst = xfer->kind == KVP_XFER_READ ? here : at;
+            const void *src = xfer->kind == KVP_XFER_READ ? at : here;
+
+            if (is_too_late(local, xfer)) return KVP_DEADLINE;
+            if (guard != NULL && kvp_word_load(guard) != xfer->guard_word) return KVP_STALE;
+            if (has_sum)
+                kvp_copy_sum(&local->sum, dst, src, n);
+            else
+                kvp_copy_part(dst, src, n, xfer->len);
+            local->unclocked += n;
+            here += n;
+            at += n;
+            left -= n;
+        }
+    }
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_local_run(kvp_local_t *local, kvp_xfer_t *xfer, void *at, const void *guard)
+{
+    bool has_sum = (xfer->flags & KVP_XFER_SUM) != 0;
+    kvp_err_t err;
+
+    if (xfer->kind == KVP_XFER_PUBLISH) {
+        if (is_too_late(local, xfer)) return KVP_DEADLINE;
+        return kvp_word_publish(at, xfer->word);
+    }
+    if (kvp_words_fit(at, xfer->len) && !has_sum) {
+        if (is_too_late(local, xfer)) return KVP_DEADLINE;
+        if (guard != NULL && kvp_word_load(guard) != xfer->guard_word) return KVP_STALE;
+        move_words(xfer, at);
+        return KVP_OK;
+    }
+    if (has_sum) kvp_copy_sum_begin(&local->sum, xfer->len);
+    err = move_pieces(local, xfer, at, guard);
+    if (err == KVP_OK && has_sum) xfer->sum = kvp_copy_sum_end(&local->sum);
+    return err;
+}

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The registry of transports and the allocating wrappers. A transport fills the slots that it has; the rest are given a
+ * default here, so callers never test a slot for NULL. Any thread.
+ */
+#include "client/transport/builtin.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Defaults. They are those of a transport that is synchronous and has no serving side. */
+static kvp_err_t
+default_listen(kvp_tp_t *tp, const kvp_addr_t *at, kvp_addr_t *bound_out)
+{
+    (void)tp, (void)at, (void)bound_out;
+    return KVP_NOTSUP;
+}
+
+static kvp_err_t
+default_adopt(kvp_tp_t *tp, int fd)
+{
+    (void)tp;
+    close(fd);
+    return KVP_NOTSUP;
+}
+
+static kvp_err_t
+default_serve(kvp_tp_t *tp, uint32_t lane, int timeout_ms)
+{
+    (void)tp, (void)lane, (void)timeout_ms;
+    return KVP_NOTSUP;
+}
+
+static void
+default_wake(kvp_tp_t *tp)
+{
+    (void)tp;
+}
+
+/* Only right where no peer stores into our memory: a transport with writers must have its own. */
+static void
+default_peer_fence(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg)
+{
+    (void)tp, (void)live_min;
+    done(arg, incarnation);
+}
+
+/* Only right where the serving side makes no copies of its own. */
+static void
+default_quiesce(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg)
+{
+    (void)tp;
+    done(arg);
+}
+
+static kvp_err_t
+default_mr_export(const kvp_mr_t *mr, kvp_access_t access, kvp_token_t *token_out)
+{
+    (void)mr, (void)access, (void)token_out;
+    return KVP_NOTSUP;
+}
+
+static kvp_err_t
+default_drain(kvp_ep_t *ep, uint64_t deadline_ns)
+{
+    (void)ep, (void)deadline_ns;
+    return KVP_OK;
+}
+
+static size_t
+default_ep_poll(kvp_ep_t *ep)
+{
+    (void)ep;
+    return 0;
+}
+
+static int
+default_ep_event_fd(kvp_ep_t *ep)
+{
+    (void)ep;
+    return -1;
+}
+
+static short
+default_ep_arm(kvp_ep_t *ep)
+{
+    (void)ep;
+    return 0;
+}
+
+static bool
+default_ep_is_broken(const kvp_ep_t *ep)
+{
+    (void)ep;
+    return false;
+}
+
+/* Every name that the configuration may hold, in this build or not. Tables are filled once and constant afterwards. */
+static struct {
+    const char *name;
+    const kvp_transport_ops_t *builtin;
+    kvp_transport_ops_t ops;
+} registry[] = {
+    {.name = "shm", .builtin = &kvp_shm_ops},
+#ifdef KVP_HAVE_RDMA
+    {.name = "rdma", .builtin = &kvp_rdma_ops},
+#else
+    {.name = "rdma"},
+#endif
+    {.name = "tcp", .builtin = &kvp_tcp_ops},
+    {.name = "mem", .builtin = &kvp_mem_ops},
+};
+static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
+
+static void
+fill_defaults(kvp_transport_ops_t *ops)
+{
+    if (ops->listen == NULL) ops->listen = default_listen;
+    if (ops->adopt == NULL) ops->adopt = default_adopt;
+    if (ops->serve == NULL) ops->serve = default_serve;
+    if (ops->wake == NULL) ops->wake = default_wake;
+    if (ops->peer_fence == NULL) ops->peer_fence = default_peer_fence;
+    if (ops->quiesce == NULL) ops->quiesce = default_quiesce;
+    if (ops->mr_export == NULL) ops->mr_export = default_mr_export;
+    if (ops->drain == NULL) ops->drain = default_drain;
+    if (ops->ep_poll == NULL) ops->ep_poll = default_ep_poll;
+    if (ops->ep_event_fd == NULL) ops->ep_event_fd = default_ep_event_fd;
+    if (ops->ep_arm == NULL) ops->ep_arm = default_ep_arm;
+    if (ops->ep_is_broken == NULL) ops->ep_is_broken = default_ep_is_broken;
+    if (ops->init == NULL || ops->fini == NULL || ops->mr_reg == NULL || ops->mr_dereg == NULL ||
+        ops->rseg_open == NULL || ops->rseg_close == NULL || ops->ep_connect == NULL || ops->ep_close == NULL ||
+        ops->submit == NULL)
+        kvp_panic("transport %s lacks a mandatory slot", ops->name);
+}
+
+static void
+register_all(void)
+{
+    for (size_t i = 0; i < KVP_ARRAY_LEN(registry); i++) {
+        if (registry[i].builtin == NULL) continue;
+        registry[i].ops = *registry[i].builtin;
+        fill_defaults(&registry[i].ops);
+    }
+}
+
+void
+kvp_transports_init(void)
+{
+    pthread_once(&registry_once, register_all);
+}
+
+const kvp_transport_ops_t *
+kvp_transport_find(const char *name)
+{
+    kvp_transports_init();
+    for (size_t i = 0; i < KVP_ARRAY_LEN(registry); i++)
+        if (registry[i].builtin != NULL && strcmp(registry[i].name, name) == 0) return &registry[i].ops;
+    return NULL;
+}
+
+/* parse_one finds the name in text[0..len): INVALID where it is unknown, NOTSUP where this build lacks it. */
+static kvp_err_t
+parse_one(const char *text, size_t len, const kvp_transport_ops_t **ops_out)
+{
+    for (size_t i = 0; i < KVP_ARRAY_LEN(registry); i++) {
+        if (strlen(registry[i].name) != len || memcmp(registry[i].name, text, len) != 0) continue;
+        if (registry[i].builtin == NULL) return KVP_NOTSUP;
+        *ops_out = &registry[i].ops;
+        return KVP_OK;
+    }
+    return KVP_INVALID;
+}
+
+kvp_err_t
+kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
+                     const char **bad_out)
+{
+    size_t n = 0;
+
+    kvp_transports_init();
+    *bad_out = text;
+    for (const char *at = text; *at != '\0';) {
+        size_t len = strcspn(at, ",");
+        const kvp_transport_ops_t *ops = NULL;
+        kvp_err_t err = parse_one(at, len, &ops);
+        bool is_known_twice = false;
+
+        *bad_out = at;
+        if (err != KVP_OK) return err;
+        for (size_t i = 0; i < n; i++)
+            is_known_twice |= list[i] == ops;
+        if (is_known_twice) return KVP_INVALID;
+        if (n == cap) return KVP_LIMIT;
+        list[n++] = ops;
+        at += len;
+        if (*at == ',' && *++at == '\0') return KVP_INVALID; /* a comma with nothing behind it */
+    }
+    if (n == 0) return KVP_INVALID;
+    *n_out = n;
+    return KVP_OK;
+}
+
+static bool
+is_in_range(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
+{
+    return rseg != NULL && off <= rseg->len && len <= rseg->len - off;
+}
+
+kvp_err_t
+kvp_xfer_check(const kvp_xfer_t *xfer)
+{
+    uint64_t sum = 0;
+
+    if (xfer->len == 0 || !is_in_range(xfer->rseg, xfer->roffset, xfer->len)) return KVP_INVALID;
+    if (xfer->kind == KVP_XFER_PUBLISH) return xfer->len == 8 && xfer->roffset % 8 == 0 ? KVP_OK : KVP_INVALID;
+    if (xfer->kind != KVP_XFER_READ && xfer->kind != KVP_XFER_WRITE) return KVP_INVALID;
+    for (uint32_t i = 0; i < xfer->iov_n; i++) {
+        if (xfer->iov[i].len > xfer->len - sum) return KVP_INVALID;
+        sum += xfer->iov[i].len;
+    }
+    if (sum != xfer->len) return KVP_INVALID;
+    if (xfer->kind == KVP_XFER_WRITE && (xfer->flags & KVP_XFER_GUARDED) != 0 &&
+        (xfer->guard_off % 8 != 0 || !is_in_range(xfer->guard_rseg, xfer->guard_off, 8)))
+        return KVP_INVALID;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_tp_create(const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, kvp_tp_t **tp_out)
+{
+    kvp_tp_t *tp = calloc(1, ops->tp_size);
+    kvp_err_t err;
+
+    if (tp == NULL) return KVP_NOMEM;
+    tp->ops = ops;
+    err = ops->init(tp, conf);
+    if (err != KVP_OK) {
+        kvp_tp_destroy(tp);
+        return err;
+    }
+    *tp_out = tp;
+    return KVP_OK;
+}
+
+void
+kvp_tp_destroy(kvp_tp_t *tp)
+{
+    if (tp == NULL) return;
+    tp->ops->fini(tp);
+    free(tp);
+}
+
+kvp_err_t
+kvp_mr_create(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t **mr_out)
+{
+    kvp_mr_t *mr = calloc(1, tp->ops->mr_size);
+    kvp_err_t err;
+
+    if (mr == NULL) return KVP_NOMEM;
+    *mr = (kvp_mr_t){.tp = tp, .addr = mem->addr, .len = mem->len};
+    err = tp->ops->mr_reg(tp, mem, mr);
+    if (err != KVP_OK) {
+        free(mr);
+        return err;
+    }
+    *mr_out = mr;
+    return KVP_OK;
+}
+
+void
+kvp_mr_destroy(kvp_mr_t *mr)
+{
+    if (mr == NULL) return;
+    mr->tp->ops->mr_dereg(mr);
+    free(mr);
+}
+
+kvp_err_t
+kvp_rseg_create(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t access, kvp_rseg_t **rseg_out)
+{
+    kvp_rseg_t *rseg = calloc(1, tp->ops->rseg_size);
+    kvp_err_t err;
+
+    if (rseg == NULL) return KVP_NOMEM;
+    *rseg = (kvp_rseg_t){.tp = tp, .len = len};
+    err = tp->ops->rseg_open(tp, token, len, access, rseg);
+    if (err != KVP_OK) {
+        free(rseg);
+        return err;
+    }
+    *rseg_out = rseg;
+    return KVP_OK;
+}
+
+void
+kvp_rseg_destroy(kvp_rseg_t *rseg)
+{
+    if (rseg == NULL) return;
+    rseg->tp->ops->rseg_close(rseg);
+    free(rseg);
+}
+
+kvp_err_t
+kvp_ep_create(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_done_fn done, void *arg, kvp_ep_t **ep_out)
+{
+    kvp_ep_t *ep = calloc(1, tp->ops->ep_size);
+    kvp_err_t err;
+
+    if (ep == NULL) return KVP_NOMEM;
+    ep->tp = tp;
+    err = tp->ops->ep_connect(tp, to, ep, done, arg);
+    if (err != KVP_OK) {
+        free(ep);
+        return err;
+    }
+    *ep_out = ep;
+    return KVP_OK;
+}
+
+void
+kvp_ep_destroy(kvp_ep_t *ep)
+{
+    if (ep == NULL) return;
+    ep->tp->ops->ep_close(ep);
+    free(ep);
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * transport.h - moves bytes between registered local memory and a peer's exported memory: one-sided transfers, not a
+ * byte stream. The control plane keeps its framed socket (client/framed.h).
+ *
+ * Objects: a transport instance (tp) holds registered memory (mr) and opened remote memory (rseg), both usable from any
+ * thread. An endpoint (ep) is a path to one peer; exactly one thread uses it at a time, and that thread drives it: it
+ * submits, polls and sleeps on its event fd. Callers that want several threads check endpoints out of a pool.
+ * Unset slots get a KVP_NOTSUP default at registration.
+ */
+#ifndef KVP_CLIENT_TRANSPORT_H
+#define KVP_CLIENT_TRANSPORT_H
+
+#include "common/base.h"
+#include "common/list.h"
+#include "common/segfmt.h"
+
+#define KVP_TP_SAME_HOST 0x01u /* only between processes of one host */
+#define KVP_TP_DEVICE_MEM 0x02u /* registers device memory */
+#define KVP_TP_GUARDS 0x04u /* enforces guards and kvp_word_may_become on the serving side */
+#define KVP_TP_SYNC 0x08u /* submit completes everything before it returns */
+#define KVP_TP_VERIFY_SUM 0x10u /* bytes travel unprotected: a read must be verified by its sum */
+
+#define KVP_TOKEN_MAX 64u
+
+typedef struct kvp_transport_ops kvp_transport_ops_t;
+
+/* The typed bases. Each comes first in the transport's own struct; the framework allocates by the sizes given. */
+typedef struct {
+    const kvp_transport_ops_t *ops;
+} kvp_tp_t;
+
+typedef struct {
+    kvp_tp_t *tp;
+    void *addr;
+    size_t len;
+} kvp_mr_t;
+
+typedef struct {
+    kvp_tp_t *tp;
+    uint64_t len; /* bytes that may be addressed */
+} kvp_rseg_t;
+
+typedef struct {
+    kvp_tp_t *tp;
+} kvp_ep_t;
+
+typedef struct {
+    void *addr;
+    size_t len;
+    int fd; /* memfd behind it, for transports that share memory by descriptor; -1 = private memory */
+} kvp_mem_t;
+
+typedef enum {
+    KVP_ACCESS_READ = 1,
+    KVP_ACCESS_WRITE = 2, /* and read */
+} kvp_access_t;
+
+/* What a peer needs to open exported memory. fd is -1 or a descriptor that travels beside the bytes (SCM_RIGHTS);
+ * mr_export gives a borrowed one (valid while the mr lives), rseg_open borrows the caller's and duplicates what it
+ * keeps. */
+typedef struct {
+    uint8_t len;
+    uint8_t bytes[KVP_TOKEN_MAX];
+    int fd;
+} kvp_token_t;
+
+typedef struct {
+    char host[64]; /* numeric address or name; for mem: the instance's name */
+    uint16_t port;
+} kvp_addr_t;
+
+typedef struct {
+    uint64_t incarnation; /* of this client, told to peers; 0 on a serving-only instance */
+    uint8_t pool_id[16];
+    uint32_t lanes; /* serving threads that will call serve(); 0 = none serve here */
+    uint32_t max_conns; /* serving side; 0 = default 4096 */
+} kvp_tp_conf_t;
+
+typedef enum {
+    KVP_XFER_READ = 1, /* peer's memory -> iov */
+    KVP_XFER_WRITE = 2, /* iov -> peer's memory */
+    KVP_XFER_PUBLISH = 3, /* store word at roffset by kvp_word_may_become; STALE where it may not */
+} kvp_xfer_kind_t;
+
+#define KVP_XFER_AFTER_PRIOR 0x01u /* not before every transfer submitted earlier on this endpoint has taken effect */
+#define KVP_XFER_SUM 0x02u /* compute sum over the bytes moved, in order */
+#define KVP_XFER_GUARDED 0x04u /* WRITE: lands only while the guard's word has that value (where KVP_TP_GUARDS) */
+
+typedef struct kvp_iov {
+    void *addr;
+    size_t len;
+} kvp_iov_t;
+
+/* One transfer. The caller fills the first part and keeps it, the iov array and the memory alive until done fires.
+ * A submitted transfer is the transport's until then. done runs in the thread that polls or submits, exactly once for
+ * each accepted transfer: also on close, cancel and peer death; it may not submit or close. */
+typedef struct kvp_xfer {
+    kvp_xfer_kind_t kind;
+    uint32_t flags;
+    kvp_rseg_t *rseg;
+    uint64_t roffset;
+    const kvp_iov_t *iov;
+    uint32_t iov_n;
+    uint64_t len; /* sum of the iov lengths; PUBLISH: 8 */
+    uint64_t word; /* PUBLISH: the word to store */
+    kvp_rseg_t *guard_rseg;
+    uint64_t guard_off;
+    uint64_t guard_word;
+    uint64_t deadline_ns; /* CLOCK_MONOTONIC, 0 = none: a copying transport stops there with DEADLINE */
+    void (*done)(struct kvp_xfer *xfer);
+    void *arg;
+
+    kvp_err_t status; /* set before done: OK, STALE (guard or publish refused), DEADLINE, INVALID (out of range),
+                         NO_SEGMENT, DISCONNECTED, CANCELLED */
+    uint64_t sum; /* with KVP_XFER_SUM and status OK */
+    kvp_list_t link; /* the transport's while it owns the transfer */
+} kvp_xfer_t;
+
+typedef void (*kvp_ep_done_fn)(void *arg, kvp_err_t err);
+typedef void (*kvp_fence_fn)(void *arg, uint64_t incarnation);
+typedef void (*kvp_quiesce_fn)(void *arg);
+
+struct kvp_transport_ops {
+    const char *name; /* "tcp", "shm", "rdma", "mem" */
+    uint32_t caps;
+    size_t tp_size, mr_size, ep_size, rseg_size;
+
+    /* init may fail half way; fini copes with any partial state, and ends every serving connection. All mrs, rsegs and
+     * eps are gone before fini. */
+    kvp_err_t (*init)(kvp_tp_t *tp, const kvp_tp_conf_t *conf);
+    void (*fini)(kvp_tp_t *tp);
+
+    /* Serving side. listen binds (port 0 = any) and makes the instance accept; adopt instead hands in an accepted
+     * socket whose first frame (DATA_HELLO) is still unread, and takes the descriptor also on failure. serve runs one
+     * lane: handles what is ready, waits up to timeout_ms (-1 = for ever), returns; each lane is called by one thread.
+     * wake makes every serve return soon; any thread. */
+    kvp_err_t (*listen)(kvp_tp_t *tp, const kvp_addr_t *at, kvp_addr_t *bound_out);
+    kvp_err_t (*adopt)(kvp_tp_t *tp, int fd);
+    kvp_err_t (*serve)(kvp_tp_t *tp, uint32_t lane, int timeout_ms);
+    void (*wake)(kvp_tp_t *tp);
+
+    /* peer_fence: done = no byte from that client can land any more by this transport, and none that calls later can
+     * connect. Answers that were under way to it may be cut. quiesce: done = every copy or send of our own that had
+     * begun before the call is over; a send that delays it by more than 1 s loses its connection. Both from any thread;
+     * done may fire in the call or in a lane. live_min: every incarnation below it is refused from now on. */
+    void (*peer_fence)(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg);
+    void (*quiesce)(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg);
+
+    /* Memory: registration apart from connections; export by access, read keys and write keys differ. mr_dereg returns
+     * once nothing of the serving side touches the memory any more. */
+    kvp_err_t (*mr_reg)(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr);
+    void (*mr_dereg)(kvp_mr_t *mr);
+    kvp_err_t (*mr_export)(const kvp_mr_t *mr, kvp_access_t access, kvp_token_t *token_out);
+
+    /* Peer's memory, opened once, not per transfer. len is what the peer said it holds. */
+    kvp_err_t (*rseg_open)(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t access,
+                           kvp_rseg_t *rseg);
+    void (*rseg_close)(kvp_rseg_t *rseg);
+
+    /* Peers: connect is asynchronous, done fires once (in the call, or in ep_poll). ep_close never blocks: every
+     * transfer still owned completes with CANCELLED, and nothing touches local memory after it returns. */
+    kvp_err_t (*ep_connect)(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg);
+    void (*ep_close)(kvp_ep_t *ep);
+
+    /* Data: queue n transfers. *n_out < n means back-pressure: the rest stay the caller's (poll, then submit again).
+     * An error means the endpoint is broken; transfers accepted before it still complete. No malloc and no system call
+     * per transfer. drain: after it returns nothing of this endpoint touches local memory; it waits for completions
+     * until deadline_ns, then gives DEADLINE (the caller closes the endpoint). */
+    kvp_err_t (*submit)(kvp_ep_t *ep, kvp_xfer_t *const *xfers, size_t n, size_t *n_out);
+    kvp_err_t (*drain)(kvp_ep_t *ep, uint64_t deadline_ns);
+    /* Progress: ep_poll runs completions without blocking and returns how many fired. Before sleeping: ep_event_fd and
+     * the poll(2) events that ep_arm asks for; -1 where submit is synchronous. */
+    size_t (*ep_poll)(kvp_ep_t *ep);
+    int (*ep_event_fd)(kvp_ep_t *ep);
+    short (*ep_arm)(kvp_ep_t *ep);
+    bool (*ep_is_broken)(const kvp_ep_t *ep);
+};
+
+/* kvp_transports_init registers the built-in transports with plain calls and fills unset slots; idempotent. */
+void kvp_transports_init(void);
+/* kvp_transport_find returns the table of that name, or NULL. */
+const kvp_transport_ops_t *kvp_transport_find(const char *name);
+/* kvp_transports_parse reads "shm,rdma,tcp" into an ordered list of known names; INVALID names the first unknown one
+ * in *bad_out (borrowed from text, up to the comma) or an empty list. A known name that this build lacks is NOTSUP. */
+kvp_err_t kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
+                               const char **bad_out) KVP_MUST_USE;
+
+/* Allocating wrappers: create calls init (destroy calls fini) with memory of the size given by the table. */
+kvp_err_t kvp_tp_create(const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, kvp_tp_t **tp_out) KVP_MUST_USE;
+void kvp_tp_destroy(kvp_tp_t *tp);
+kvp_err_t kvp_mr_create(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t **mr_out) KVP_MUST_USE;
+void kvp_mr_destroy(kvp_mr_t *mr);
+kvp_err_t kvp_rseg_create(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t access,
+                          kvp_rseg_t **rseg_out) KVP_MUST_USE;
+void kvp_rseg_destroy(kvp_rseg_t *rseg);
+kvp_err_t kvp_ep_create(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_done_fn done, void *arg,
+                        kvp_ep_t **ep_out) KVP_MUST_USE;
+void kvp_ep_destroy(kvp_ep_t *ep);
+
+#endif

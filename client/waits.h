@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Waiting with a deadline on CLOCK_MONOTONIC nanoseconds, UINT64_MAX being never. Header only.
+ */
+#ifndef KVP_CLIENT_WAITS_H
+#define KVP_CLIENT_WAITS_H
+
+#include "common/clock.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <time.h>
+
+static inline void
+kvp_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+static inline struct timespec
+kvp_timespec(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / KVP_NS_PER_S), .tv_nsec = (long)(ns % KVP_NS_PER_S)};
+}
+
+/* kvp_cond_wait_until may return early; the caller looks at its condition and at the clock. */
+static inline void
+kvp_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns)
+{
+    struct timespec at = kvp_timespec(deadline_ns);
+
+    if (deadline_ns == UINT64_MAX)
+        pthread_cond_wait(cond, lock);
+    else
+        pthread_cond_timedwait(cond, lock, &at);
+}
+
+/* kvp_cpu_relax is for the inside of a spin. */
+static inline void
+kvp_cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* kvp_poll_until is poll(2) up to a point in time: the number of ready descriptors, 0 also after a signal. */
+static inline int
+kvp_poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline_ns)
+{
+    uint64_t now = kvp_now_ns();
+    struct timespec left = kvp_timespec(deadline_ns > now ? deadline_ns - now : 0);
+    int ready = ppoll(fds, n, deadline_ns == UINT64_MAX ? NULL : &left, NULL);
+
+    return ready < 0 ? 0 : ready;
+}
+
+#endif

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The admin server: libmicrohttpd does HTTP, this file routes, bounds bodies and answers errors as JSON. Everything here
+ * but create, route, start, stop and destroy runs on libmicrohttpd's one thread.
+ */
+#include "common/daemon/http.h"
+
+#include "common/list.h"
+#include "common/log.h"
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define CONNECTION_LIMIT 64u
+#define CONNECTION_TIMEOUT_S 10u
+#define CONNECTION_MEMORY_BYTES (32u << 10)
+#define JSON_DEPTH_MAX 32
+#define HEADERS_MAX 8u
+/* A body over the limit is read and dropped up to here, so that the client gets to see its 413; then it is cut off. */
+#define DRAIN_MAX_BYTES (8u << 20)
+
+typedef struct {
+    kvp_list_t link;
+    const char *method;
+    const char *path;
+    size_t path_len;
+    kvp_http_fn fn;
+    void *arg;
+} route_t;
+
+struct kvp_http {
+    struct MHD_Daemon *mhd; /* NULL = not running */
+    kvp_list_t routes;
+    bool is_starting;
+    char start_error[256]; /* libmicrohttpd's words for what went wrong in start */
+};
+
+struct kvp_http_request {
+    struct MHD_Connection *connection;
+    const char *method;
+    const char *path;
+    const char *rest;
+    kvp_buf_t body;
+    size_t dropped_bytes;
+};
+
+struct kvp_http_response {
+    unsigned status;
+    char type[96];
+    kvp_buf_t body;
+    char *headers[HEADERS_MAX][2]; /* name, value */
+    size_t header_count;
+};
+
+static bool
+is_below(const route_t *route, const char *path)
+{
+    bool is_prefix = route->path_len > 1 && route->path[route->path_len - 1] == '/';
+    return is_prefix && strncmp(path, route->path, route->path_len) == 0;
+}
+
+/* find_path returns a route with the longest path that covers the one asked, whatever its method. */
+static const route_t *
+find_path(const kvp_http_t *http, const char *path)
+{
+    const route_t *best = NULL;
+    kvp_list_foreach (pos, &http->routes) {
+        const route_t *route = kvp_list_entry(pos, route_t, link);
+        if (strcmp(route->path, path) != 0 && !is_below(route, path)) continue;
+        if (best == NULL || route->path_len > best->path_len) best = route;
+    }
+    return best;
+}
+
+static const route_t *
+find_method(const kvp_http_t *http, const char *path, const char *method)
+{
+    kvp_list_foreach (pos, &http->routes) {
+        const route_t *route = kvp_list_entry(pos, route_t, link);
+        if (strcmp(route->path, path) == 0 && strcmp(route->method, method) == 0) return route;
+    }
+    return NULL;
+}
+
+static void
+answer_not_allowed(const kvp_http_t *http, const char *path, kvp_http_response_t *response)
+{
+    char allow[128] = "";
+    size_t len = 0;
+    kvp_list_foreach (pos, &http->routes) {
+        const route_t *route = kvp_list_entry(pos, route_t, link);
+        if (strcmp(route->path, path) != 0 || len >= sizeof(allow)) continue;
+        len += (size_t)snprintf(allow + len, sizeof(allow) - len, "%s%s", len > 0 ? ", " : "", route->method);
+    }
+    kvp_http_error(response, MHD_HTTP_METHOD_NOT_ALLOWED, "method not allowed here; allowed: %s", allow);
+    kvp_ignore(kvp_http_set_header(response, MHD_HTTP_HEADER_ALLOW, allow), "the text says the same");
+}
+
+static void
+dispatch(const kvp_http_t *http, kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    if (request->body.err == KVP_LIMIT) {
+        kvp_http_error(response, MHD_HTTP_CONTENT_TOO_LARGE, "body is larger than %u bytes", KVP_HTTP_BODY_MAX);
+        return;
+    }
+    if (request->body.err != KVP_OK) {
+        kvp_http_error(response, MHD_HTTP_SERVICE_UNAVAILABLE, "%s", kvp_err_text(request->body.err));
+        return;
+    }
+    const route_t *at = find_path(http, request->path);
+    if (at == NULL) {
+        kvp_http_error(response, MHD_HTTP_NOT_FOUND, "no such path");
+        return;
+    }
+    bool is_head = strcmp(request->method, MHD_HTTP_METHOD_HEAD) == 0;
+    const route_t *route = find_method(http, at->path, is_head ? MHD_HTTP_METHOD_GET : request->method);
+    if (route == NULL) {
+        answer_not_allowed(http, at->path, response);
+        return;
+    }
+    request->rest = is_below(route, request->path) ? request->path + route->path_len : "";
+    route->fn(route->arg, request, response);
+}
+
+static void
+response_fini(kvp_http_response_t *response)
+{
+    for (size_t i = 0; i < response->header_count; i++) {
+        free(response->headers[i][0]);
+        free(response->headers[i][1]);
+    }
+    kvp_buf_fini(&response->body);
+}
+
+/* send_response gives the body to libmicrohttpd, which frees it. */
+static enum MHD_Result
+send_response(struct MHD_Connection *connection, kvp_http_response_t *response)
+{
+    if (response->body.err != KVP_OK) {
+        kvp_http_error(response, MHD_HTTP_INTERNAL_SERVER_ERROR, "%s", kvp_err_text(response->body.err));
+    }
+    struct MHD_Response *reply =
+        MHD_create_response_from_buffer(response->body.len, response->body.data, MHD_RESPMEM_MUST_FREE);
+    if (reply == NULL) return MHD_NO;
+    response->body.data = NULL;
+    response->body.cap = 0;
+    enum MHD_Result ok = MHD_YES;
+    if (response->type[0] != '\0') ok = MHD_add_response_header(reply, MHD_HTTP_HEADER_CONTENT_TYPE, response->type);
+    for (size_t i = 0; i < response->header_count && ok == MHD_YES; i++) {
+        ok = MHD_add_response_header(reply, response->headers[i][0], response->headers[i][1]);
+    }
+    if (ok == MHD_YES) ok = MHD_queue_response(connection, response->status, reply);
+    MHD_destroy_response(reply);
+    return ok;
+}
+
+static enum MHD_Result
+answer(const kvp_http_t *http, kvp_http_request_t *request)
+{
+    kvp_http_response_t response = {.status = MHD_HTTP_OK};
+    dispatch(http, request, &response);
+    enum MHD_Result ok = send_response(request->connection, &response);
+    response_fini(&response);
+    return ok;
+}
+
+static enum MHD_Result
+take_body(kvp_http_request_t *request, const char *data, size_t *len)
+{
+    kvp_buf_append(&request->body, data, *len);
+    if (request->body.err != KVP_OK) {
+        request->dropped_bytes += *len;
+        if (request->dropped_bytes > DRAIN_MAX_BYTES) return MHD_NO;
+    }
+    *len = 0;
+    return MHD_YES;
+}
+
+/* Called first with the headers, then with each piece of the body, then once more to be answered. */
+static enum MHD_Result
+on_request(void *cls, struct MHD_Connection *connection, const char *url, const char *method, const char *version,
+           const char *upload_data, size_t *upload_data_size, void **con_cls)
+{
+    (void)version;
+    const kvp_http_t *http = cls;
+    kvp_http_request_t *request = *con_cls;
+    if (request == NULL) {
+        request = calloc(1, sizeof(*request));
+        if (request == NULL) return MHD_NO;
+        request->connection = connection;
+        request->rest = "";
+        kvp_buf_init(&request->body, KVP_HTTP_BODY_MAX);
+        *con_cls = request;
+        return MHD_YES;
+    }
+    request->method = method;
+    request->path = url;
+    return *upload_data_size > 0 ? take_body(request, upload_data, upload_data_size) : answer(http, request);
+}
+
+static void
+on_completed(void *cls, struct MHD_Connection *connection, void **con_cls, enum MHD_RequestTerminationCode code)
+{
+    (void)cls, (void)connection, (void)code;
+    kvp_http_request_t *request = *con_cls;
+    if (request == NULL) return;
+    kvp_buf_fini(&request->body);
+    free(request);
+    *con_cls = NULL;
+}
+
+static void on_mhd_log(void *cls, const char *fmt, va_list ap) KVP_PRINTF(2, 0);
+
+/* Peers can cause most of these lines at will, so they are for debugging; those of start belong to its error. */
+static void
+on_mhd_log(void *cls, const char *fmt, va_list ap)
+{
+    kvp_http_t *http = cls;
+    char line[sizeof(http->start_error)];
+    vsnprintf(line, sizeof(line), fmt, ap);
+    line[strcspn(line, "\n")] = '\0';
+    if (http->is_starting) {
+        memcpy(http->start_error, line, sizeof(line));
+    } else {
+        kvp_log_debug("http", "%s", line);
+    }
+}
+
+kvp_http_t *
+kvp_http_create(void)
+{
+    kvp_http_t *http = calloc(1, sizeof(*http));
+    if (http != NULL) kvp_list_init(&http->routes);
+    return http;
+}
+
+void
+kvp_http_destroy(kvp_http_t *http)
+{
+    if (http == NULL) return;
+    kvp_http_stop(http);
+    kvp_list_foreach_safe (pos, tmp, &http->routes)
+        free(kvp_list_entry(pos, route_t, link));
+    free(http);
+}
+
+kvp_err_t
+kvp_http_route(kvp_http_t *http, const char *method, const char *path, kvp_http_fn fn, void *arg)
+{
+    if (path[0] != '/') kvp_panic("http: route '%s' does not begin with a slash", path);
+    if (find_method(http, path, method) != NULL) return KVP_ALREADY;
+    route_t *route = calloc(1, sizeof(*route));
+    if (route == NULL) return KVP_NOMEM;
+    *route = (route_t){.method = method, .path = path, .path_len = strlen(path), .fn = fn, .arg = arg};
+    kvp_list_add_tail(&http->routes, &route->link);
+    return KVP_OK;
+}
+
+static struct MHD_Daemon *
+start_daemon(kvp_http_t *http, const struct addrinfo *at)
+{
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG;
+    if (at->ai_family == AF_INET6) flags |= MHD_USE_IPv6;
+    http->is_starting = true;
+    snprintf(http->start_error, sizeof(http->start_error), "libmicrohttpd does not start");
+    struct MHD_Daemon *mhd = MHD_start_daemon(
+        flags, 0, NULL, NULL, on_request, http, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, http, MHD_OPTION_SOCK_ADDR,
+        at->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL, MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT,
+        MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
+    http->is_starting = false;
+    return mhd;
+}
+
+kvp_err_t
+kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
+{
+    char text[KVP_HOSTPORT_TEXT_MAX];
+    char port[8];
+    snprintf(port, sizeof(port), "%u", at->port);
+    struct addrinfo *found;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    int rc = getaddrinfo(at->host, port, &hints, &found);
+    if (rc != 0) {
+        kvp_log_error("http", "cannot resolve %s: %s", kvp_format_hostport(at, text), gai_strerror(rc));
+        return KVP_UNREACHABLE;
+    }
+    http->mhd = start_daemon(http, found);
+    freeaddrinfo(found);
+    if (http->mhd == NULL) {
+        kvp_log_error("http", "cannot listen at %s: %s", kvp_format_hostport(at, text), http->start_error);
+        return KVP_SYS;
+    }
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->mhd, MHD_DAEMON_INFO_BIND_PORT);
+    *bound_out = *at;
+    if (info != NULL) bound_out->port = info->port;
+    return KVP_OK;
+}
+
+void
+kvp_http_stop(kvp_http_t *http)
+{
+    if (http->mhd == NULL) return;
+    MHD_stop_daemon(http->mhd);
+    http->mhd = NULL;
+}
+
+const char *
+kvp_http_method(const kvp_http_request_t *request)
+{
+    return request->method;
+}
+
+const char *
+kvp_http_path(const kvp_http_request_t *request)
+{
+    return request->path;
+}
+
+const char *
+kvp_http_rest(const kvp_http_request_t *request)
+{
+    return request->rest;
+}
+
+static const char *
+lookup(const kvp_http_request_t *request, enum MHD_ValueKind kind, const char *name)
+{
+    const char *value = NULL;
+    enum MHD_Result found = MHD_lookup_connection_value_n(request->connection, kind, name, strlen(name), &value, NULL);
+    if (found != MHD_YES) return NULL;
+    return value != NULL ? value : "";
+}
+
+const char *
+kvp_http_query(const kvp_http_request_t *request, const char *name)
+{
+    return lookup(request, MHD_GET_ARGUMENT_KIND, name);
+}
+
+const char *
+kvp_http_header(const kvp_http_request_t *request, const char *name)
+{
+    return lookup(request, MHD_HEADER_KIND, name);
+}
+
+const kvp_buf_t *
+kvp_http_body(const kvp_http_request_t *request)
+{
+    return &request->body;
+}
+
+json_object *
+kvp_http_body_json(const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    struct json_tokener *tokener = json_tokener_new_ex(JSON_DEPTH_MAX);
+    if (tokener == NULL) {
+        kvp_http_error(response, MHD_HTTP_SERVICE_UNAVAILABLE, "%s", kvp_err_text(KVP_NOMEM));
+        return NULL;
+    }
+    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT | JSON_TOKENER_VALIDATE_UTF8);
+    const char *text = request->body.data != NULL ? (const char *)request->body.data : "";
+    json_object *value = json_tokener_parse_ex(tokener, text, (int)request->body.len);
+    enum json_tokener_error err = json_tokener_get_error(tokener);
+    bool is_whole = err == json_tokener_success && json_tokener_get_parse_end(tokener) == request->body.len;
+    if (!is_whole) {
+        json_object_put(value);
+        value = NULL;
+        const char *why = err == json_tokener_continue ? "it ends too early" : json_tokener_error_desc(err);
+        kvp_http_error(response, MHD_HTTP_BAD_REQUEST, "body is not JSON: %s", why);
+    } else if (value == NULL) {
+        kvp_http_error(response, MHD_HTTP_BAD_REQUEST, "body is null");
+    }
+    json_tokener_free(tokener);
+    return value;
+}
+
+void
+kvp_http_status(kvp_http_response_t *response, unsigned status)
+{
+    response->status = status;
+}
+
+void
+kvp_http_type(kvp_http_response_t *response, const char *content_type)
+{
+    snprintf(response->type, sizeof(response->type), "%s", content_type);
+}
+
+kvp_buf_t *
+kvp_http_out(kvp_http_response_t *response)
+{
+    return &response->body;
+}
+
+static bool
+is_printable(const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) return false;
+    }
+    return true;
+}
+
+kvp_err_t
+kvp_http_set_header(kvp_http_response_t *response, const char *name, const char *value)
+{
+    if (!is_printable(name) || !is_printable(value)) return KVP_INVALID;
+    if (response->header_count == HEADERS_MAX) return KVP_LIMIT;
+    char *name_copy = strdup(name);
+    char *value_copy = strdup(value);
+    if (name_copy == NULL || value_copy == NULL) {
+        free(name_copy);
+        free(value_copy);
+        return KVP_NOMEM;
+    }
+    response->headers[response->header_count][0] = name_copy;
+    response->headers[response->header_count][1] = value_copy;
+    response->header_count++;
+    return KVP_OK;
+}
+
+void
+kvp_http_json(kvp_http_response_t *response, unsigned status, json_object *value)
+{
+    const char *text = json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+    kvp_buf_reset(&response->body);
+    if (text == NULL) {
+        kvp_buf_append(&response->body, "{}", 2);
+        status = MHD_HTTP_INTERNAL_SERVER_ERROR;
+    } else {
+        kvp_buf_append(&response->body, text, strlen(text));
+    }
+    kvp_http_type(response, "application/json");
+    response->status = status;
+    json_object_put(value);
+}
+
+void
+kvp_http_error(kvp_http_response_t *response, unsigned status, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    json_object *value = json_object_new_object();
+    json_object *error = json_object_new_string(text);
+    if (value == NULL || json_object_object_add(value, "error", error) != 0) json_object_put(error);
+    kvp_http_json(response, status, value);
+}

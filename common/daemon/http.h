@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The small HTTP server behind a daemon's admin port, over libmicrohttpd. One thread of its own (epoll) runs all
+ * handlers one after another: a handler may block for milliseconds (kvp_loop_call), never for longer. What it protects
+ * against: more than 64 connections, connections idle for 10 s, bodies over 1 MiB. Errors are {"error": "..."}.
+ */
+#ifndef KVP_COMMON_DAEMON_HTTP_H
+#define KVP_COMMON_DAEMON_HTTP_H
+
+#include "common/buf.h"
+#include "common/parse.h"
+
+#include <json-c/json_types.h>
+
+#define KVP_HTTP_BODY_MAX (1u << 20)
+
+typedef struct kvp_http kvp_http_t;
+typedef struct kvp_http_request kvp_http_request_t;
+typedef struct kvp_http_response kvp_http_response_t;
+
+/* A handler reads the request and fills the response; both are gone when it returns. A response that it leaves alone is
+ * 200 with no body. Runs on the server's thread. */
+typedef void (*kvp_http_fn)(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response);
+
+/* NULL on no memory. destroy stops first. */
+kvp_http_t *kvp_http_create(void);
+void kvp_http_destroy(kvp_http_t *http);
+
+/* kvp_http_route binds a method and a path to fn, before start. A path that ends in a slash stands for everything below
+ * it ("/" for itself only), and the longest match wins. HEAD goes where GET goes. method and path are borrowed for the server's life.
+ * ALREADY, NOMEM. */
+kvp_err_t kvp_http_route(kvp_http_t *http, const char *method, const char *path, kvp_http_fn fn, void *arg)
+    KVP_MUST_USE;
+
+/* kvp_http_start binds and serves; bound_out is the address asked with the port that it got. UNREACHABLE for a host that
+ * does not resolve, SYS where binding fails; logged. */
+kvp_err_t kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound_out) KVP_MUST_USE;
+
+/* kvp_http_stop waits until the handler under way has returned; no handler runs after it. Not from a handler. Legal on a
+ * server that was not started. */
+void kvp_http_stop(kvp_http_t *http);
+
+/* The request. Texts are borrowed until the handler returns. path is decoded and has no query; rest is its part below a
+ * route that ends in a slash, else "". query and header are NULL where absent, "" where given without a value. */
+const char *kvp_http_method(const kvp_http_request_t *request);
+const char *kvp_http_path(const kvp_http_request_t *request);
+const char *kvp_http_rest(const kvp_http_request_t *request);
+const char *kvp_http_query(const kvp_http_request_t *request, const char *name);
+const char *kvp_http_header(const kvp_http_request_t *request, const char *name);
+const kvp_buf_t *kvp_http_body(const kvp_http_request_t *request);
+
+/* kvp_http_body_json parses the body strictly, 32 levels at most. On failure it has answered 400, and returns NULL.
+ * Returned to json_object_put. */
+json_object *kvp_http_body_json(const kvp_http_request_t *request, kvp_http_response_t *response);
+
+/* The response. The buffer is the response's; type and header names and values are copied. At most 8 headers; header
+ * names and values must be free of control characters (INVALID). */
+void kvp_http_status(kvp_http_response_t *response, unsigned status);
+void kvp_http_type(kvp_http_response_t *response, const char *content_type);
+kvp_buf_t *kvp_http_out(kvp_http_response_t *response);
+kvp_err_t kvp_http_set_header(kvp_http_response_t *response, const char *name, const char *value) KVP_MUST_USE;
+
+/* kvp_http_json answers with value, which it takes (NULL becomes "null"); kvp_http_error with {"error": text}. Both
+ * replace what the response held. */
+void kvp_http_json(kvp_http_response_t *response, unsigned status, json_object *value);
+void kvp_http_error(kvp_http_response_t *response, unsigned status, const char *fmt, ...) KVP_PRINTF(3, 4);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Key digests and content sums. XXH3 throughout (vectors chosen at run time by libxxhash's dispatch where it has it).
+ */
+#ifndef KVP_COMMON_HASH_H
+#define KVP_COMMON_HASH_H
+
+#include "common/base.h"
+
+#define KVP_KEY_MAX 1024u
+
+typedef struct {
+    uint64_t lo;
+    uint64_t hi;
+} kvp_digest_t;
+
+static inline bool
+kvp_digest_eq(kvp_digest_t a, kvp_digest_t b)
+{
+    return a.lo == b.lo && a.hi == b.hi;
+}
+
+/* kvp_key_digest is the index key of (tenant, key): XXH3-128 of the key's bytes, seeded with the pool's seed mixed
+ * with the tenant, so that equal keys of two tenants differ. PROTOCOL "Digests". */
+kvp_digest_t kvp_key_digest(uint64_t pool_seed, uint32_t tenant, const void *key, size_t len);
+
+/* kvp_key_hash2 is an independent second hash of the same, kept in descriptors: a digest collision, forged or not, is
+ * seen by the reader. */
+uint64_t kvp_key_hash2(uint64_t pool_seed, uint32_t tenant, const void *key, size_t len);
+
+/* Content sum: XXH3-64, seed 0, over the object's bytes. 0 is never returned (it means "no sum"): it is mapped to 1. */
+typedef struct kvp_sum_state kvp_sum_state_t;
+uint64_t kvp_sum(const void *data, size_t len);
+
+/* Streaming form for fused copy and scatter lists. The state is 64-byte aligned and owned by the caller through
+ * create/destroy; NULL on no memory. One state can be reset and reused. */
+kvp_sum_state_t *kvp_sum_create(void);
+void kvp_sum_destroy(kvp_sum_state_t *state);
+void kvp_sum_reset(kvp_sum_state_t *state);
+void kvp_sum_update(kvp_sum_state_t *state, const void *data, size_t len);
+uint64_t kvp_sum_digest(const kvp_sum_state_t *state);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Formats a log line on the stack and hands it to the sink in one piece. No lock and no allocation, so it may be called
+ * from any thread, also one that holds locks.
+ */
+#include "common/log.h"
+
+#include "common/clock.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINE_MAX_BYTES 1024
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+
+static _Atomic int log_level = KVP_LOG_INFO;
+static kvp_log_sink_fn sink_fn;
+static void *sink_arg;
+
+kvp_err_t
+kvp_log_parse_level(const char *text, kvp_log_level_t *level_out)
+{
+    for (size_t i = 0; i < KVP_ARRAY_LEN(level_names); i++) {
+        if (strcmp(text, level_names[i]) == 0) {
+            *level_out = (kvp_log_level_t)i;
+            return KVP_OK;
+        }
+    }
+    return KVP_INVALID;
+}
+
+void
+kvp_log_set_level(kvp_log_level_t level)
+{
+    atomic_store_explicit(&log_level, (int)level, memory_order_relaxed);
+}
+
+bool
+kvp_log_is_on(kvp_log_level_t level)
+{
+    return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
+}
+
+void
+kvp_log_set_sink(kvp_log_sink_fn fn, void *arg)
+{
+    sink_fn = fn;
+    sink_arg = arg;
+}
+
+/* The wall clock is for the reader of the log only; nothing decides by it. */
+static size_t
+format_prefix(char *line, size_t size, kvp_log_level_t level, const char *room)
+{
+    struct timespec ts;
+    struct tm tm;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    gmtime_r(&ts.tv_sec, &tm);
+    size_t n = strftime(line, size, "%Y-%m-%dT%H:%M:%S", &tm);
+    int more = snprintf(line + n, size - n, ".%03ldZ %-5s %s: ", ts.tv_nsec / 1000000, level_names[level], room);
+    return more > 0 ? n + kvp_min_u64((uint64_t)more, size - n - 1) : n;
+}
+
+void
+kvp_log_write(kvp_log_level_t level, const char *room, const char *fmt, ...)
+{
+    if (!kvp_log_is_on(level)) return;
+    int saved_errno = errno;
+
+    char line[LINE_MAX_BYTES]; /* the last byte is the newline's, or the terminator's for a sink */
+    size_t len = format_prefix(line, sizeof(line), level, room);
+    va_list ap;
+    va_start(ap, fmt);
+    errno = saved_errno; /* for %m */
+    int more = vsnprintf(line + len, sizeof(line) - len, fmt, ap);
+    va_end(ap);
+    if (more > 0) len += kvp_min_u64((uint64_t)more, sizeof(line) - len - 1);
+
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)line[i];
+        if (c < 0x20 || c == 0x7f) line[i] = '?';
+    }
+    if (sink_fn != NULL) {
+        line[len] = '\0';
+        sink_fn(sink_arg, level, line);
+    } else {
+        line[len] = '\n';
+        ssize_t n = write(STDERR_FILENO, line, len + 1);
+        (void)n; /* there is nowhere left to report it */
+    }
+    errno = saved_errno;
+}
+
+bool
+kvp_log_limit_ok(kvp_log_limit_t *limit, uint32_t *missed_out)
+{
+    uint64_t now = kvp_now_ns();
+    uint64_t interval_ns = limit->interval_ms * KVP_NS_PER_MS;
+    uint64_t last = atomic_load_explicit(&limit->window_start_ns, memory_order_relaxed);
+    uint64_t quiet_ns = now > last ? now - last : 0;
+    bool is_ok = false;
+
+    if (quiet_ns >= interval_ns) {
+        /* One thread wins the interval's line. A quiet time of a burst's worth of intervals earns the burst back. */
+        is_ok = atomic_compare_exchange_strong(&limit->window_start_ns, &last, now);
+        if (is_ok && quiet_ns / (limit->burst + 1ull) >= interval_ns) atomic_store(&limit->in_window, 1);
+    }
+    if (!is_ok && atomic_load(&limit->in_window) < limit->burst) {
+        is_ok = atomic_fetch_add(&limit->in_window, 1) < limit->burst;
+    }
+    if (!is_ok) {
+        atomic_fetch_add(&limit->missed, 1);
+        return false;
+    }
+    *missed_out = atomic_exchange(&limit->missed, 0);
+    return true;
+}

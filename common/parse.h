@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Texts that people write: sizes, durations, addresses. Used by the option table and by the library's own options, so
+ * that "4GiB" means the same everywhere. Pure functions; any thread. All answer INVALID for a text they do not accept.
+ */
+#ifndef KVP_COMMON_PARSE_H
+#define KVP_COMMON_PARSE_H
+
+#include "common/base.h"
+
+#define KVP_HOST_MAX 256u
+
+typedef struct {
+    char host[KVP_HOST_MAX]; /* without brackets; empty = unset */
+    uint16_t port;
+} kvp_hostport_t;
+
+/* kvp_parse_u64 reads decimal digits only: no sign, no space, no overflow. */
+kvp_err_t kvp_parse_u64(const char *text, uint64_t *value_out) KVP_MUST_USE;
+
+/* kvp_parse_bytes reads a whole number with an optional unit, B, KB MB GB TB (powers of 1000) or KiB MiB GiB TiB (powers
+ * of 1024), in any case and without a space: "4GiB", "16MB", "4096". */
+kvp_err_t kvp_parse_bytes(const char *text, uint64_t *bytes_out) KVP_MUST_USE;
+
+/* kvp_parse_duration_ns reads a whole number with a unit, ns us ms s m h or d: "10s", "50ms". Only 0 may go without. */
+kvp_err_t kvp_parse_duration_ns(const char *text, uint64_t *ns_out) KVP_MUST_USE;
+
+/* kvp_parse_hostport reads "HOST:PORT", with an IPv6 address in brackets: "[::1]:80". The host is a name or an address
+ * and is not resolved. Port 0 is legal and means any free port. */
+kvp_err_t kvp_parse_hostport(const char *text, kvp_hostport_t *at_out) KVP_MUST_USE;
+
+/* kvp_parse_hostports reads one to max of them, separated by commas. LIMIT for more. */
+kvp_err_t kvp_parse_hostports(const char *text, kvp_hostport_t *at_out, size_t max, size_t *n_out) KVP_MUST_USE;
+
+/* kvp_format_hostport writes what kvp_parse_hostport reads, and returns dst. */
+#define KVP_HOSTPORT_TEXT_MAX (KVP_HOST_MAX + 8u)
+const char *kvp_format_hostport(const kvp_hostport_t *at, char dst[KVP_HOSTPORT_TEXT_MAX]);
+
+#endif

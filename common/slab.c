@@ -1,0 +1,615 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Two-level segregated fit over out-of-band records.
+ *
+ * Design notes.
+ * - A free extent is filed under its capacity: the longest extent that it can hold. From 64 KiB up extents lie on 4 KiB
+ *   bounds, so that a misaligned free extent holds less than its length; filed by capacity, a request fits exactly
+ *   where capacity >= request, whatever the alignment, and nothing has to be tried.
+ * - The classes are TLSF's: 32 to a power of two of units, with two levels of bitmaps. The extents of a class are a
+ *   treap in order of (capacity, offset) instead of TLSF's list. A list must either skip the class of the request (and
+ *   miss a hole of exactly the size asked, which at a full pool of uniform objects is the only hole there is) or walk
+ *   it. The treap gives true best fit, lowest address first, in O(log of one class); its priorities are a hash of the
+ *   slot and cost no memory.
+ * - A record is 24 bytes. Records lie in blocks of doubling size that never move: growth copies nothing, and pointers
+ *   into records stay valid.
+ */
+#include "common/slab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define REGION_MAX_BYTES (1ull << 37)
+#define PAGE_UNITS 64u /* 4 KiB */
+#define LARGE_UNITS 1024u /* 64 KiB: from here up extents lie on pages */
+
+#define SL_BITS 5u
+#define SL_COUNT (1u << SL_BITS)
+#define FL_COUNT (32u - SL_BITS + 1u)
+
+#define FIRST_BLOCK_BITS 6u
+#define BLOCK_COUNT (32u - FIRST_BLOCK_BITS + 1u)
+
+#define ALLOCATED (1u << 31)
+
+/* off is below 2^31 units, which leaves its top bit to tell allocated from free. len 0 marks an unused slot. */
+typedef struct {
+    uint32_t off;
+    uint32_t len;
+    uint32_t prev;
+    uint32_t next; /* unused slot: the next unused one */
+    union {
+        uint32_t owner;
+        uint32_t left; /* free: lower (capacity, offset) */
+    };
+    uint32_t right;
+} record_t;
+
+_Static_assert(sizeof(record_t) == 24, "a record costs 24 bytes");
+
+struct kvp_slab {
+    uint32_t region_units;
+    uint32_t used_units;
+    uint32_t max_slots;
+    uint32_t slots_made; /* records ever written */
+    uint32_t slots_high;
+    uint32_t unused_head; /* LIFO of slots below slots_made that hold no extent */
+    uint32_t unused_count;
+    uint32_t fl_map;
+    uint32_t sl_map[FL_COUNT];
+    uint32_t (*roots)[SL_COUNT]; /* a treap a class; as many first levels as the region needs */
+    uint32_t fl_count;
+    uint64_t memory_bytes;
+    record_t *blocks[BLOCK_COUNT];
+};
+
+static size_t
+block_len(const kvp_slab_t *slab, uint32_t block)
+{
+    uint64_t first = ((uint64_t)1 << (block + FIRST_BLOCK_BITS)) - (1u << FIRST_BLOCK_BITS);
+    uint64_t full = (uint64_t)1 << (block + FIRST_BLOCK_BITS);
+    return (size_t)kvp_min_u64(full, slab->max_slots - first);
+}
+
+static uint32_t
+block_of(uint32_t slot)
+{
+    uint64_t biased = (uint64_t)slot + (1u << FIRST_BLOCK_BITS);
+    return 63u - (uint32_t)__builtin_clzll(biased) - FIRST_BLOCK_BITS;
+}
+
+static record_t *
+rec(const kvp_slab_t *slab, uint32_t slot)
+{
+    uint64_t biased = (uint64_t)slot + (1u << FIRST_BLOCK_BITS);
+    uint32_t block = block_of(slot);
+    return &slab->blocks[block][biased - ((uint64_t)1 << (block + FIRST_BLOCK_BITS))];
+}
+
+static bool
+is_live(const kvp_slab_t *slab, uint32_t slot)
+{
+    return slot < slab->slots_made && rec(slab, slot)->len != 0;
+}
+
+static bool
+is_allocated(const record_t *r)
+{
+    return (r->off & ALLOCATED) != 0;
+}
+
+static uint32_t
+off_of(const record_t *r)
+{
+    return r->off & ~ALLOCATED;
+}
+
+/* slot_reserve makes sure that slot_take succeeds n times. */
+static kvp_err_t
+slot_reserve(kvp_slab_t *slab, uint32_t n)
+{
+    if (n <= slab->unused_count) return KVP_OK;
+    uint32_t fresh = n - slab->unused_count;
+    if (fresh > slab->max_slots - slab->slots_made) return KVP_LIMIT;
+    uint32_t last = block_of(slab->slots_made + fresh - 1);
+    for (uint32_t b = block_of(slab->slots_made); b <= last; b++) {
+        if (slab->blocks[b] != NULL) continue;
+        /* Not calloc: a big block's pages are touched one by one, when their slots are first used. */
+        size_t bytes = block_len(slab, b) * sizeof(record_t);
+        slab->blocks[b] = malloc(bytes);
+        if (slab->blocks[b] == NULL) return KVP_NOMEM;
+        slab->memory_bytes += bytes;
+    }
+    return KVP_OK;
+}
+
+static uint32_t
+slot_take(kvp_slab_t *slab)
+{
+    uint32_t slot = slab->unused_head;
+    if (slot == KVP_SLAB_NONE) return slab->slots_made++;
+    slab->unused_head = rec(slab, slot)->next;
+    slab->unused_count--;
+    return slot;
+}
+
+static void
+slot_drop(kvp_slab_t *slab, uint32_t slot)
+{
+    *rec(slab, slot) = (record_t){.next = slab->unused_head, .owner = KVP_SLAB_NONE};
+    slab->unused_head = slot;
+    slab->unused_count++;
+}
+
+static uint32_t
+capacity_of(const record_t *r)
+{
+    uint32_t first_page = (uint32_t)kvp_align_up(r->off, PAGE_UNITS);
+    uint32_t end_page = (r->off + r->len) & ~(PAGE_UNITS - 1);
+    if (end_page > first_page && end_page - first_page >= LARGE_UNITS) return end_page - first_page;
+    return (uint32_t)kvp_min_u64(r->len, LARGE_UNITS - 1);
+}
+
+static bool
+is_before(const record_t *a, const record_t *b)
+{
+    uint32_t cap_a = capacity_of(a);
+    uint32_t cap_b = capacity_of(b);
+    return cap_a != cap_b ? cap_a < cap_b : a->off < b->off;
+}
+
+/* A bijection with good mixing (the finalizer of MurmurHash3), so that no two slots tie. */
+static uint32_t
+priority_of(uint32_t slot)
+{
+    slot ^= slot >> 16;
+    slot *= 0x85ebca6bu;
+    slot ^= slot >> 13;
+    slot *= 0xc2b2ae35u;
+    return slot ^ slot >> 16;
+}
+
+static void
+class_of(uint32_t units, uint32_t *fl_out, uint32_t *sl_out)
+{
+    if (units < SL_COUNT) {
+        *fl_out = 0;
+        *sl_out = units;
+        return;
+    }
+    uint32_t shift = 31u - (uint32_t)__builtin_clz(units) - SL_BITS;
+    *fl_out = shift + 1;
+    *sl_out = (units >> shift) & (SL_COUNT - 1);
+}
+
+static void
+index_insert(kvp_slab_t *slab, uint32_t slot)
+{
+    record_t *r = rec(slab, slot);
+    uint32_t fl, sl;
+    class_of(capacity_of(r), &fl, &sl);
+    slab->fl_map |= 1u << fl;
+    slab->sl_map[fl] |= 1u << sl;
+
+    uint32_t *link = &slab->roots[fl][sl];
+    while (*link != KVP_SLAB_NONE && priority_of(*link) > priority_of(slot)) {
+        record_t *at = rec(slab, *link);
+        link = is_before(r, at) ? &at->left : &at->right;
+    }
+    /* The new node takes this place; what was here is split into its two subtrees. */
+    uint32_t cur = *link;
+    *link = slot;
+    uint32_t *lower = &r->left;
+    uint32_t *upper = &r->right;
+    while (cur != KVP_SLAB_NONE) {
+        record_t *at = rec(slab, cur);
+        if (is_before(at, r)) {
+            *lower = cur;
+            lower = &at->right;
+            cur = *lower;
+        } else {
+            *upper = cur;
+            upper = &at->left;
+            cur = *upper;
+        }
+    }
+    *lower = KVP_SLAB_NONE;
+    *upper = KVP_SLAB_NONE;
+}
+
+static void
+index_remove(kvp_slab_t *slab, uint32_t slot)
+{
+    const record_t *r = rec(slab, slot);
+    uint32_t fl, sl;
+    class_of(capacity_of(r), &fl, &sl);
+
+    uint32_t *link = &slab->roots[fl][sl];
+    while (*link != slot) {
+        if (*link == KVP_SLAB_NONE) kvp_panic("slab: free slot %u is not in its class", slot);
+        record_t *at = rec(slab, *link);
+        link = is_before(r, at) ? &at->left : &at->right;
+    }
+    /* Its two subtrees are merged into its place. */
+    uint32_t lower = r->left;
+    uint32_t upper = r->right;
+    while (lower != KVP_SLAB_NONE && upper != KVP_SLAB_NONE) {
+        if (priority_of(lower) > priority_of(upper)) {
+            *link = lower;
+            link = &rec(slab, lower)->right;
+            lower = *link;
+        } else {
+            *link = upper;
+            link = &rec(slab, upper)->left;
+            upper = *link;
+        }
+    }
+    *link = lower != KVP_SLAB_NONE ? lower : upper;
+
+    if (slab->roots[fl][sl] != KVP_SLAB_NONE) return;
+    slab->sl_map[fl] &= ~(1u << sl);
+    if (slab->sl_map[fl] == 0) slab->fl_map &= ~(1u << fl);
+}
+
+static uint32_t
+treap_at_least(const kvp_slab_t *slab, uint32_t root, uint32_t units)
+{
+    uint32_t best = KVP_SLAB_NONE;
+    for (uint32_t cur = root; cur != KVP_SLAB_NONE;) {
+        const record_t *at = rec(slab, cur);
+        if (capacity_of(at) >= units) {
+            best = cur;
+            cur = at->left;
+        } else {
+            cur = at->right;
+        }
+    }
+    return best;
+}
+
+/* index_find returns the free extent of least capacity that can hold units, the lowest address of several. */
+static uint32_t
+index_find(const kvp_slab_t *slab, uint32_t units)
+{
+    uint32_t fl, sl;
+    class_of(units, &fl, &sl);
+    if (fl >= slab->fl_count) return KVP_SLAB_NONE;
+    uint32_t slot = treap_at_least(slab, slab->roots[fl][sl], units);
+    if (slot != KVP_SLAB_NONE) return slot;
+
+    uint32_t sl_above = slab->sl_map[fl] & ~((2u << sl) - 1);
+    if (sl_above == 0) {
+        uint32_t fl_above = slab->fl_map & ~((2u << fl) - 1);
+        if (fl_above == 0) return KVP_SLAB_NONE;
+        fl = (uint32_t)__builtin_ctz(fl_above);
+        sl_above = slab->sl_map[fl];
+    }
+    return treap_at_least(slab, slab->roots[fl][__builtin_ctz(sl_above)], units);
+}
+
+/* Where an extent would be cut out of a free one. */
+typedef struct {
+    uint32_t slot; /* the free extent; it becomes the allocated one */
+    uint32_t front; /* units left free before and after it */
+    uint32_t back;
+} cut_t;
+
+static uint32_t
+cut_new_slots(const cut_t *cut)
+{
+    return (cut->front != 0) + (cut->back != 0);
+}
+
+static bool
+find_cut(const kvp_slab_t *slab, uint64_t extent_bytes, cut_t *cut_out)
+{
+    uint64_t units = extent_bytes / KVP_SLAB_UNIT;
+    if (units == 0 || units > slab->region_units) return false;
+    uint32_t slot = index_find(slab, (uint32_t)units);
+    if (slot == KVP_SLAB_NONE) return false;
+    const record_t *r = rec(slab, slot);
+    uint32_t align = units >= LARGE_UNITS ? PAGE_UNITS : 1;
+    uint32_t start = (uint32_t)kvp_align_up(r->off, align);
+    *cut_out = (cut_t){
+        .slot = slot,
+        .front = start - r->off,
+        .back = r->off + r->len - start - (uint32_t)units,
+    };
+    return true;
+}
+
+/* insert_free makes a free extent between two neighbours in address order, either of which may be the region's end. */
+static void
+insert_free(kvp_slab_t *slab, uint32_t off, uint32_t len, uint32_t prev, uint32_t next)
+{
+    uint32_t slot = slot_take(slab);
+    *rec(slab, slot) = (record_t){.off = off, .len = len, .prev = prev, .next = next};
+    if (prev != KVP_SLAB_NONE) rec(slab, prev)->next = slot;
+    if (next != KVP_SLAB_NONE) rec(slab, next)->prev = slot;
+    index_insert(slab, slot);
+}
+
+uint64_t
+kvp_slab_align_bytes(uint64_t len)
+{
+    return len > (LARGE_UNITS - 1) * KVP_SLAB_UNIT ? PAGE_UNITS * KVP_SLAB_UNIT : KVP_SLAB_UNIT;
+}
+
+uint64_t
+kvp_slab_extent_bytes(uint64_t len)
+{
+    return kvp_align_up(len, kvp_slab_align_bytes(len));
+}
+
+kvp_err_t
+kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out)
+{
+    uint64_t units = region_bytes / KVP_SLAB_UNIT;
+    if (units == 0 || region_bytes > REGION_MAX_BYTES || max_slots < 2) return KVP_INVALID;
+
+    kvp_slab_t *slab = calloc(1, sizeof(*slab));
+    if (slab == NULL) return KVP_NOMEM;
+    slab->region_units = (uint32_t)units;
+    slab->max_slots = max_slots;
+    slab->unused_head = KVP_SLAB_NONE;
+
+    uint32_t fl, sl;
+    class_of(slab->region_units, &fl, &sl);
+    slab->fl_count = fl + 1;
+    size_t roots_bytes = slab->fl_count * sizeof(*slab->roots);
+    slab->roots = malloc(roots_bytes);
+    if (slab->roots == NULL) goto fail;
+    memset(slab->roots, 0xff, roots_bytes); /* KVP_SLAB_NONE */
+    slab->memory_bytes = sizeof(*slab) + roots_bytes;
+
+    if (slot_reserve(slab, 1) != KVP_OK) goto fail;
+    insert_free(slab, 0, slab->region_units, KVP_SLAB_NONE, KVP_SLAB_NONE);
+    *slab_out = slab;
+    return KVP_OK;
+fail:
+    kvp_slab_destroy(slab);
+    return KVP_NOMEM;
+}
+
+void
+kvp_slab_destroy(kvp_slab_t *slab)
+{
+    if (slab == NULL) return;
+    for (size_t i = 0; i < BLOCK_COUNT; i++)
+        free(slab->blocks[i]);
+    free(slab->roots);
+    free(slab);
+}
+
+kvp_err_t
+kvp_slab_alloc(kvp_slab_t *slab, uint64_t len, uint32_t owner, uint32_t *slot_out, uint64_t *offset_out)
+{
+    if (len == 0 || owner == KVP_SLAB_NONE) return KVP_INVALID;
+    if (len > REGION_MAX_BYTES) return KVP_NO_SPACE;
+    cut_t cut;
+    if (!find_cut(slab, kvp_slab_extent_bytes(len), &cut)) return KVP_NO_SPACE;
+    kvp_err_t err = slot_reserve(slab, cut_new_slots(&cut));
+    if (err != KVP_OK) return err;
+
+    index_remove(slab, cut.slot);
+    record_t *r = rec(slab, cut.slot);
+    if (cut.front != 0) {
+        uint32_t off = r->off;
+        r->off += cut.front;
+        r->len -= cut.front;
+        insert_free(slab, off, cut.front, r->prev, cut.slot);
+    }
+    if (cut.back != 0) {
+        r->len -= cut.back;
+        insert_free(slab, r->off + r->len, cut.back, cut.slot, r->next);
+    }
+    uint32_t off = r->off;
+    r->off |= ALLOCATED;
+    r->owner = owner;
+    slab->used_units += r->len;
+    if (cut.slot >= slab->slots_high) slab->slots_high = cut.slot + 1;
+    *slot_out = cut.slot;
+    *offset_out = (uint64_t)off * KVP_SLAB_UNIT;
+    return KVP_OK;
+}
+
+bool
+kvp_slab_can_fit(const kvp_slab_t *slab, uint64_t len)
+{
+    cut_t cut;
+    if (len == 0 || len > REGION_MAX_BYTES) return false;
+    if (!find_cut(slab, kvp_slab_extent_bytes(len), &cut)) return false;
+    return cut_new_slots(&cut) <= slab->unused_count + (slab->max_slots - slab->slots_made);
+}
+
+/* join_next gives the extent behind slot, which is free and not in the index, to slot. */
+static void
+join_next(kvp_slab_t *slab, uint32_t slot)
+{
+    record_t *r = rec(slab, slot);
+    uint32_t gone = r->next;
+    r->len += rec(slab, gone)->len;
+    r->next = rec(slab, gone)->next;
+    if (r->next != KVP_SLAB_NONE) rec(slab, r->next)->prev = slot;
+    slot_drop(slab, gone);
+}
+
+void
+kvp_slab_free(kvp_slab_t *slab, uint32_t slot)
+{
+    if (!kvp_slab_is_allocated(slab, slot)) kvp_panic("slab: free of slot %u, which is not allocated", slot);
+    record_t *r = rec(slab, slot);
+    slab->used_units -= r->len;
+    r->off = off_of(r);
+
+    if (r->next != KVP_SLAB_NONE && !is_allocated(rec(slab, r->next))) {
+        index_remove(slab, r->next);
+        join_next(slab, slot);
+    }
+    if (r->prev != KVP_SLAB_NONE && !is_allocated(rec(slab, r->prev))) {
+        slot = r->prev;
+        index_remove(slab, slot);
+        join_next(slab, slot);
+    }
+    index_insert(slab, slot);
+}
+
+uint32_t
+kvp_slab_owner(const kvp_slab_t *slab, uint32_t slot)
+{
+    return kvp_slab_is_allocated(slab, slot) ? rec(slab, slot)->owner : KVP_SLAB_NONE;
+}
+
+uint64_t
+kvp_slab_offset(const kvp_slab_t *slab, uint32_t slot)
+{
+    return is_live(slab, slot) ? (uint64_t)off_of(rec(slab, slot)) * KVP_SLAB_UNIT : 0;
+}
+
+uint64_t
+kvp_slab_len(const kvp_slab_t *slab, uint32_t slot)
+{
+    return is_live(slab, slot) ? (uint64_t)rec(slab, slot)->len * KVP_SLAB_UNIT : 0;
+}
+
+bool
+kvp_slab_is_allocated(const kvp_slab_t *slab, uint32_t slot)
+{
+    return is_live(slab, slot) && is_allocated(rec(slab, slot));
+}
+
+void
+kvp_slab_set_owner(kvp_slab_t *slab, uint32_t slot, uint32_t owner)
+{
+    if (!kvp_slab_is_allocated(slab, slot) || owner == KVP_SLAB_NONE) {
+        kvp_panic("slab: owner %u for slot %u", owner, slot);
+    }
+    rec(slab, slot)->owner = owner;
+}
+
+uint32_t
+kvp_slab_first(const kvp_slab_t *slab)
+{
+    /* Slot 0 holds the region at first, and the extent at offset 0 never loses its slot: a front cut needs an offset
+     * that is misaligned, and joins go to the lower neighbour. */
+    (void)slab;
+    return 0;
+}
+
+uint32_t
+kvp_slab_next(const kvp_slab_t *slab, uint32_t slot)
+{
+    return is_live(slab, slot) ? rec(slab, slot)->next : KVP_SLAB_NONE;
+}
+
+uint32_t
+kvp_slab_prev(const kvp_slab_t *slab, uint32_t slot)
+{
+    return is_live(slab, slot) ? rec(slab, slot)->prev : KVP_SLAB_NONE;
+}
+
+uint64_t
+kvp_slab_region_bytes(const kvp_slab_t *slab)
+{
+    return (uint64_t)slab->region_units * KVP_SLAB_UNIT;
+}
+
+uint64_t
+kvp_slab_used_bytes(const kvp_slab_t *slab)
+{
+    return (uint64_t)slab->used_units * KVP_SLAB_UNIT;
+}
+
+uint64_t
+kvp_slab_largest_free(const kvp_slab_t *slab)
+{
+    if (slab->fl_map == 0) return 0;
+    uint32_t fl = 31u - (uint32_t)__builtin_clz(slab->fl_map);
+    uint32_t sl = 31u - (uint32_t)__builtin_clz(slab->sl_map[fl]);
+    uint32_t slot = slab->roots[fl][sl];
+    while (rec(slab, slot)->right != KVP_SLAB_NONE)
+        slot = rec(slab, slot)->right;
+    return (uint64_t)capacity_of(rec(slab, slot)) * KVP_SLAB_UNIT;
+}
+
+uint32_t
+kvp_slab_slots_high(const kvp_slab_t *slab)
+{
+    return slab->slots_high;
+}
+
+uint64_t
+kvp_slab_memory_bytes(const kvp_slab_t *slab)
+{
+    return slab->memory_bytes;
+}
+
+/* treap_count returns the nodes of a treap, or UINT32_MAX if one is not a free extent of this class, out of order, or
+ * above its parent in priority. lo and hi bound the order from outside; NULL = open. */
+static uint32_t
+treap_count(const kvp_slab_t *slab, uint32_t root, uint32_t class_id, const record_t *lo, const record_t *hi)
+{
+    if (root == KVP_SLAB_NONE) return 0;
+    if (!is_live(slab, root)) return UINT32_MAX;
+    const record_t *r = rec(slab, root);
+    uint32_t fl, sl;
+    class_of(capacity_of(r), &fl, &sl);
+    if (is_allocated(r) || fl * SL_COUNT + sl != class_id) return UINT32_MAX;
+    if ((lo != NULL && !is_before(lo, r)) || (hi != NULL && !is_before(r, hi))) return UINT32_MAX;
+    if (r->left != KVP_SLAB_NONE && priority_of(r->left) > priority_of(root)) return UINT32_MAX;
+    if (r->right != KVP_SLAB_NONE && priority_of(r->right) > priority_of(root)) return UINT32_MAX;
+    uint32_t left = treap_count(slab, r->left, class_id, lo, r);
+    uint32_t right = treap_count(slab, r->right, class_id, r, hi);
+    return left == UINT32_MAX || right == UINT32_MAX ? UINT32_MAX : left + right + 1;
+}
+
+static bool
+check_index(const kvp_slab_t *slab, uint32_t free_count)
+{
+    uint32_t found = 0;
+    for (uint32_t fl = 0; fl < slab->fl_count; fl++) {
+        if ((slab->sl_map[fl] != 0) != ((slab->fl_map >> fl & 1) != 0)) return false;
+        for (uint32_t sl = 0; sl < SL_COUNT; sl++) {
+            uint32_t root = slab->roots[fl][sl];
+            if ((root != KVP_SLAB_NONE) != ((slab->sl_map[fl] >> sl & 1) != 0)) return false;
+            uint32_t n = treap_count(slab, root, fl * SL_COUNT + sl, NULL, NULL);
+            if (n == UINT32_MAX) return false;
+            found += n;
+        }
+    }
+    return found == free_count;
+}
+
+static bool
+check_unused(const kvp_slab_t *slab)
+{
+    uint32_t n = 0;
+    for (uint32_t slot = slab->unused_head; slot != KVP_SLAB_NONE; slot = rec(slab, slot)->next) {
+        if (slot >= slab->slots_made || is_live(slab, slot) || n++ >= slab->unused_count) return false;
+    }
+    return n == slab->unused_count;
+}
+
+bool
+kvp_slab_check(const kvp_slab_t *slab)
+{
+    uint32_t end = 0, used = 0, live = 0, free_count = 0;
+    uint32_t prev = KVP_SLAB_NONE;
+    bool is_prev_free = false;
+    for (uint32_t slot = kvp_slab_first(slab); slot != KVP_SLAB_NONE; slot = rec(slab, slot)->next) {
+        if (!is_live(slab, slot) || live++ >= slab->slots_made) return false;
+        const record_t *r = rec(slab, slot);
+        if (off_of(r) != end || r->prev != prev || r->len > slab->region_units - end) return false;
+        if (is_allocated(r)) {
+            used += r->len;
+            if (r->len >= LARGE_UNITS && (off_of(r) | r->len) % PAGE_UNITS != 0) return false;
+        } else {
+            free_count++;
+            if (is_prev_free) return false;
+        }
+        is_prev_free = !is_allocated(r);
+        end += r->len;
+        prev = slot;
+    }
+    return end == slab->region_units && used == slab->used_units && live + slab->unused_count == slab->slots_made &&
+           check_unused(slab) && check_index(slab, free_count);
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Extent allocator over a region that it never touches: two-level segregated fit (Masmano et al., 2004) with boundary
+ * tags kept out of band, in an array of fixed-size records. The record's index is the extent's slot: the descriptor of
+ * the extent lies at that index in the chunk's metadata area. Best fit, lowest address first. Single-threaded; alloc and
+ * free cost O(log of the free extents of one size class); no globals.
+ */
+#ifndef KVP_COMMON_SLAB_H
+#define KVP_COMMON_SLAB_H
+
+#include "common/base.h"
+
+#define KVP_SLAB_NONE UINT32_MAX
+#define KVP_SLAB_UNIT 64u /* bytes; every offset and length is a multiple */
+
+typedef struct kvp_slab kvp_slab_t;
+
+/* kvp_slab_create makes an allocator over region_bytes (rounded down to KVP_SLAB_UNIT; at most 2^37) with at most
+ * max_slots records (they are allocated as needed, in growing steps). Returned to kvp_slab_destroy.
+ * INVALID for a region of zero units or max_slots < 2, NOMEM. */
+kvp_err_t kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out) KVP_MUST_USE;
+void kvp_slab_destroy(kvp_slab_t *slab);
+
+/* kvp_slab_align_bytes is the alignment of an extent of len bytes: 64, from 64 KiB up 4096 (a length that rounds up to
+ * 64 KiB counts as that).
+ * kvp_slab_extent_bytes is the space such an extent takes: len rounded up to that alignment. */
+uint64_t kvp_slab_align_bytes(uint64_t len);
+uint64_t kvp_slab_extent_bytes(uint64_t len);
+
+/* kvp_slab_alloc takes an extent for len payload bytes, owned by owner (an opaque number, kept in the record; not
+ * KVP_SLAB_NONE). NO_SPACE when no free extent can hold it, LIMIT when the slots are used up. Out only on success. */
+kvp_err_t kvp_slab_alloc(kvp_slab_t *slab, uint64_t len, uint32_t owner, uint32_t *slot_out, uint64_t *offset_out)
+    KVP_MUST_USE;
+
+/* kvp_slab_can_fit says whether kvp_slab_alloc(len) would succeed now. */
+bool kvp_slab_can_fit(const kvp_slab_t *slab, uint64_t len);
+
+/* kvp_slab_free gives the extent back and joins it with free neighbours. The slot may be reused at once. A slot that
+ * is not allocated is our own bug: it panics. */
+void kvp_slab_free(kvp_slab_t *slab, uint32_t slot);
+
+/* Reading a record. A slot that holds no extent (or is out of range) gives owner KVP_SLAB_NONE and length 0. A free
+ * extent has owner KVP_SLAB_NONE and a length. */
+uint32_t kvp_slab_owner(const kvp_slab_t *slab, uint32_t slot);
+uint64_t kvp_slab_offset(const kvp_slab_t *slab, uint32_t slot);
+uint64_t kvp_slab_len(const kvp_slab_t *slab, uint32_t slot); /* extent bytes, not payload bytes */
+bool kvp_slab_is_allocated(const kvp_slab_t *slab, uint32_t slot);
+void kvp_slab_set_owner(kvp_slab_t *slab, uint32_t slot, uint32_t owner);
+
+/* Physical order: neighbours by address, free extents included; KVP_SLAB_NONE at the ends. */
+uint32_t kvp_slab_first(const kvp_slab_t *slab);
+uint32_t kvp_slab_next(const kvp_slab_t *slab, uint32_t slot);
+uint32_t kvp_slab_prev(const kvp_slab_t *slab, uint32_t slot);
+
+/* Totals. slots_high is one above the highest slot ever handed out: the metadata area must reach that far. */
+uint64_t kvp_slab_region_bytes(const kvp_slab_t *slab);
+uint64_t kvp_slab_used_bytes(const kvp_slab_t *slab); /* extent bytes of allocated extents */
+uint64_t kvp_slab_largest_free(const kvp_slab_t *slab); /* the longest extent that alloc could find now */
+uint32_t kvp_slab_slots_high(const kvp_slab_t *slab);
+uint64_t kvp_slab_memory_bytes(const kvp_slab_t *slab); /* what the records cost in this process */
+
+/* kvp_slab_check walks everything and returns false where an invariant is broken (tests, the simulator). O(n). */
+bool kvp_slab_check(const kvp_slab_t *slab);
+
+#endif

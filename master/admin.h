@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The master's admin port: /health, /metrics and a short index at /. Handlers run on the HTTP server's thread and ask the
+ * loop's thread for figures; they change nothing.
+ */
+#ifndef KVP_MASTER_ADMIN_H
+#define KVP_MASTER_ADMIN_H
+
+#include "common/daemon/http.h"
+#include "common/daemon/loop.h"
+#include "common/daemon/metrics.h"
+#include "master/core/master.h"
+#include "master/server.h"
+
+typedef struct {
+    kvp_loop_t *loop; /* borrowed, as are the two below; all outlive the HTTP server */
+    kvp_master_t *master;
+    kvp_server_t *server;
+    kvp_metrics_t *metrics; /* owned, with everything registered in it */
+    kvp_histogram_t *turns; /* the loop's turns: for kvp_server_start */
+    uint64_t start_ns; /* CLOCK_BOOTTIME */
+    char pool_id[33];
+    kvp_master_stats_t core; /* copies of the last scrape; the HTTP thread's */
+    kvp_server_stats_t shell;
+    uint64_t uptime_ms;
+    uint64_t term;
+} kvp_admin_t;
+
+/* kvp_admin_init registers the metrics; kvp_admin_route binds the paths, once loop, master and server exist. NOMEM.
+ * kvp_admin_fini comes after the HTTP server has stopped; legal on a zeroed admin. */
+kvp_err_t kvp_admin_init(kvp_admin_t *admin, const uint8_t pool_id[16]) KVP_MUST_USE;
+kvp_err_t kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_master_t *master,
+                          kvp_server_t *server) KVP_MUST_USE;
+void kvp_admin_fini(kvp_admin_t *admin);
+
+#endif

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kvp_master_check: everything that the core keeps twice is counted from one side and held against the other. For tests
+ * and the simulator; nothing else calls it, and it may take as long as it likes.
+ */
+#include "master/core/internal.h"
+
+#include <stdlib.h>
+
+/* ---- one chunk */
+static const char *
+check_extents(const kvp_master_t *m, const kvp_chunk_t *c)
+{
+    if (!kvp_slab_check(c->slab)) return "an allocator is broken";
+    if (c->long_keys != NULL && !kvp_slab_check(c->long_keys)) return "an allocator of long keys is broken";
+    for (uint32_t slot = kvp_slab_first(c->slab); slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
+        uint32_t owner = kvp_slab_owner(c->slab, slot), cursor = owner, left = 1;
+
+        if (!kvp_slab_is_allocated(c->slab, slot)) continue;
+        if ((owner & KVP_RETIRING_BIT) != 0) {
+            const kvp_retire_t *r = kvp_ptab_get(&m->retires, owner & ~KVP_RETIRING_BIT);
+
+            if (r == NULL || r->chunk != c || r->slot != slot) return "a retiring extent has no record";
+        } else {
+            const kvp_obj_t *o = kvp_obj(m->index, owner);
+
+            if (kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left) != owner) return "an extent has no object";
+            if (o->at.chunk != c->number || o->at.slot != slot) return "an extent and its object differ";
+        }
+    }
+    return NULL;
+}
+
+static const char *
+check_room(const kvp_segment_t *g)
+{
+    for (uint32_t i = 0; i < g->chunk_n; i++) {
+        const kvp_chunk_t *c = &g->chunks[i];
+        uint64_t longest = c->slab == NULL ? c->bytes : kvp_slab_largest_free(c->slab);
+
+        if (g->room[g->room_leaves + i] != longest / KVP_SLAB_UNIT) return "the room of a chunk is wrong";
+    }
+    for (uint32_t node = 1; node < g->room_leaves; node++)
+        if (g->room[node] != kvp_max_u64(g->room[2 * node], g->room[2 * node + 1])) return "the tree of room is wrong";
+    return NULL;
+}
+
+/* ---- one segment */
+typedef struct {
+    uint64_t used, retiring, quarantined, objects, held;
+} sums_t;
+
+static void
+add_chunk(const kvp_master_t *m, const kvp_chunk_t *c, sums_t *sums)
+{
+    for (uint32_t slot = kvp_slab_first(c->slab); slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
+        if (!kvp_slab_is_allocated(c->slab, slot)) continue;
+        sums->used += kvp_slab_len(c->slab, slot);
+        if (kvp_retire_of(m, c, slot) != NULL) continue;
+        sums->objects++;
+        sums->held += kvp_obj(m->index, kvp_slab_owner(c->slab, slot))->tickets;
+    }
+}
+
+static uint32_t
+list_len(const kvp_list_t *list)
+{
+    uint32_t n = 0;
+
+    kvp_list_foreach (pos, list)
+        n++;
+    return n;
+}
+
+static const char *
+check_retires(const kvp_segment_t *g, sums_t *sums)
+{
+    uint32_t moving = 0;
+
+    kvp_list_foreach (pos, &g->retires) {
+        const kvp_retire_t *r = kvp_list_entry(pos, kvp_retire_t, link);
+
+        sums->retiring += r->bytes;
+        if (r->owner != 0) sums->quarantined += r->bytes;
+        moving += r->state != KVP_RT_HELD;
+        if (r->chunk->segment != g) return "a retiring extent is in another segment";
+        if ((r->claim == NULL) != kvp_list_is_empty(&r->claimed)) return "a claim is not linked";
+        if (r->state == KVP_RT_HELD && r->claim == NULL) return "a free extent is kept for nobody";
+        if (r->state == KVP_RT_HELD && !kvp_list_is_empty(&r->queue)) return "a free extent is queued";
+    }
+    if (moving != list_len(&g->unsent) + list_len(&g->sent)) return "a retiring extent is forgotten";
+    if (g->node != NULL && !kvp_list_is_empty(&g->unsent) && kvp_list_is_empty(&g->sending)) return "orders are stuck";
+    if (g->node == NULL && !kvp_list_is_empty(&g->sending)) return "orders go to a lost node";
+    return NULL;
+}
+
+static const char *
+check_claims(const kvp_segment_t *g)
+{
+    kvp_list_foreach (pos, &g->claims) {
+        const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, of_segment);
+        uint32_t left = 0;
+
+        if (k->chunk == NULL || k->chunk->segment != g || g->state != KVP_SEG_UP) return "a window is elsewhere";
+        if (!kvp_list_is_empty(&k->link)) return "a key has a window and waits for one";
+        kvp_list_foreach (at, &k->claimed) {
+            const kvp_retire_t *r = kvp_list_entry(at, kvp_retire_t, claimed);
+
+            left += r->state != KVP_RT_HELD;
+            if (r->claim != k || r->chunk != k->chunk) return "a window has an extent of another";
+        }
+        if (left == 0 || left != k->claim_left) return "the count of a window is wrong";
+    }
+    return NULL;
+}
+
+static const char *
+check_segment(const kvp_master_t *m, const kvp_segment_t *g, sums_t *totals)
+{
+    const char *why = check_room(g);
+    sums_t sums = {0};
+
+    for (uint32_t i = 0; why == NULL && i < g->chunk_n; i++) {
+        if (g->chunks[i].slab == NULL) continue;
+        why = check_extents(m, &g->chunks[i]);
+        if (why == NULL) add_chunk(m, &g->chunks[i], &sums);
+    }
+    if (why == NULL) why = check_retires(g, &sums);
+    if (why == NULL) why = check_claims(g);
+    if (why != NULL) return why;
+    if (sums.used != g->used_bytes) return "used bytes of a segment are wrong";
+    if (sums.retiring != g->retiring_bytes) return "retiring bytes of a segment are wrong";
+    if (sums.quarantined != g->quarantine_bytes) return "quarantined bytes of a segment are wrong";
+    if (sums.objects != g->objects) return "the objects of a segment are miscounted";
+    if (sums.held != g->held) return "the tickets of a segment are miscounted";
+    if (g->state == KVP_SEG_LOST) return NULL;
+    totals->used += sums.used;
+    totals->retiring += sums.retiring;
+    totals->quarantined += sums.quarantined;
+    return NULL;
+}
+
+static const char *
+check_segments(const kvp_master_t *m)
+{
+    sums_t totals = {0};
+    uint64_t size = 0, n = 0;
+
+    kvp_list_foreach (pos, &m->segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+        const char *why = g->is_dropped ? NULL : check_segment(m, g, &totals);
+
+        if (why != NULL) return why;
+        if (g->state != KVP_SEG_LOST && g->node == NULL) return "a segment has lost its node unnoticed";
+        if (g->state == KVP_SEG_LOST) continue;
+        size += g->size_bytes;
+        n++;
+    }
+    if (totals.used != m->st.used_bytes) return "used bytes of the pool are wrong";
+    if (totals.retiring != m->st.retiring_bytes) return "retiring bytes of the pool are wrong";
+    if (totals.quarantined != m->st.quarantine_bytes) return "quarantined bytes of the pool are wrong";
+    if (size != m->st.size_bytes || n != m->st.segments) return "the size of the pool is wrong";
+    return NULL;
+}
+
+/* ---- objects */
+static const char *
+check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint32_t *tickets)
+{
+    const kvp_attempt_t *a = o->attempt == KVP_NONE ? NULL : kvp_ptab_get(&m->attempts, o->attempt);
+    bool is_evictable = o->state == KVP_OBJ_COMMITTED && o->tickets == 0;
+
+    if (o->tickets != tickets[oid]) return "the tickets of an object are miscounted";
+    if ((o->is_listed != 0) != is_evictable) return "an object is evictable and should not be, or is not and should";
+    if (o->state == KVP_OBJ_GONE ? o->at.chunk != KVP_OID_NONE || o->tickets == 0
+                                 : kvp_objindex_find(m->index, o->digest) != oid)
+        return "an object is not indexed, or still is";
+    if ((o->state == KVP_OBJ_WRITING) != (a != NULL)) return "an object and its attempt disagree";
+    if (a != NULL && a->oid != oid) return "an attempt is another object's";
+    if (o->state == KVP_OBJ_COMMITTED && kvp_place_chunk(m, &o->at) == NULL) return "an object lies nowhere";
+    if (a != NULL && (a->pkey == NULL) == (o->at.chunk == KVP_OID_NONE)) return "an attempt waits and has a place";
+    return NULL;
+}
+
+static const char *
+check_objects(const kvp_master_t *m, const uint32_t *tickets)
+{
+    uint64_t committed = 0, writing = 0, listed = 0, walked = 0, seq = 0;
+    uint32_t cursor = 0, left = UINT32_MAX, oid;
+
+    while ((oid = kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
+        const kvp_obj_t *o = kvp_obj(m->index, oid);
+        const char *why = check_object(m, oid, o, tickets);
+
+        if (why != NULL) return why;
+        committed += o->state == KVP_OBJ_COMMITTED;
+        writing += o->state == KVP_OBJ_WRITING;
+        listed += o->is_listed;
+    }
+    if (committed != m->st.objects) return "the count of objects is wrong";
+    if (writing != m->st.attempts) return "the count of attempts is wrong";
+    for (oid = m->policy->victim(m->index, KVP_OID_NONE); oid != KVP_OID_NONE && walked <= listed;
+         oid = m->policy->victim(m->index, oid)) {
+        if (kvp_obj(m->index, oid)->used_seq <= seq) return "objects are out of order";
+        seq = kvp_obj(m->index, oid)->used_seq;
+        walked++;
+    }
+    if (walked != listed) return "the list of victims is broken";
+    return NULL;
+}
+
+/* ---- sessions */
+static const char *
+check_tickets(const kvp_master_t *m, const kvp_session_t *s, uint32_t *tickets, uint64_t *held, uint64_t *reserved)
+{
+    uint64_t mine = 0;
+    uint32_t objects = 0;
+
+    kvp_list_foreach (pos, &s->tickets) {
+        const kvp_ticket_t *t = kvp_list_entry(pos, kvp_ticket_t, link);
+
+        if (t->session != s || kvp_ptab_get(&m->tickets, t->number) != t) return "a ticket is not in its table";
+        if (t->kind == KVP_TICKET_RESERVE && m->heap[t->heap_at] != t->number) return "a reservation will not expire";
+        for (uint32_t i = 0; i < t->n; i++)
+            tickets[t->oids[i]]++;
+        objects += t->n;
+        if (t->kind == KVP_TICKET_RESERVE)
+            mine += t->bytes;
+        else
+            *held += t->bytes;
+    }
+    if (mine != s->reserved_bytes) return "the reserved bytes of a client are wrong";
+    if (list_len(&s->tickets) != s->tickets_n || objects != s->ticket_objects)
+        return "a client's tickets are miscounted";
+    *reserved += mine;
+    return NULL;
+}
+
+static const char *
+check_pend(const kvp_pend_t *p, uint64_t *pending)
+{
+    uint32_t claims = 0, grants = 0;
+
+    kvp_list_foreach (pos, &p->keys) {
+        const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, of_pend);
+
+        claims += k->chunk != NULL;
+        if (k->pend != p || k->attempt->pkey != k) return "a key waits for another message";
+        if (k->chunk == NULL && kvp_list_is_empty(&k->link)) return "a key waits for nothing";
+    }
+    for (uint32_t i = 0; i < p->n; i++)
+        grants += p->objs[i].nloc;
+    if (claims != p->claims || grants != p->grants) return "a message that waits is miscounted";
+    if (p->left == 0 || list_len(&p->keys) != p->left) return "a message waits for nothing";
+    *pending += p->left;
+    return NULL;
+}
+
+static const char *
+check_session(const kvp_session_t *s, uint64_t *pending)
+{
+    uint64_t bytes = 0;
+    uint32_t number;
+
+    kvp_list_foreach (pos, &s->attempts) {
+        const kvp_attempt_t *a = kvp_list_entry(pos, kvp_attempt_t, link);
+
+        bytes += a->bytes;
+        if (!kvp_umap_get(&s->attempt_ids, a->id, &number) || number != a->number) return "an attempt cannot be found";
+        if ((a->pend == NULL) != kvp_list_is_empty(&a->of_pend)) return "an attempt is not linked to its message";
+    }
+    if (list_len(&s->attempts) != s->attempt_ids.n) return "attempts of a client are miscounted";
+    if (bytes != s->attempt_bytes) return "the unfinished bytes of a client are wrong";
+    if (list_len(&s->segments) != s->segments_n) return "the segments of a node are miscounted";
+    if (list_len(&s->retire_reqs) != s->retire_reqs_n) return "the orders to a node are miscounted";
+    kvp_list_foreach (pos, &s->pends) {
+        const char *why = check_pend(kvp_list_entry(pos, kvp_pend_t, link), pending);
+
+        if (why != NULL) return why;
+    }
+    return NULL;
+}
+
+static const char *
+check_sessions(const kvp_master_t *m, uint32_t *tickets)
+{
+    uint64_t held = 0, reserved = 0, pending = 0;
+
+    kvp_list_foreach (pos, &m->seen) {
+        const kvp_session_t *s = kvp_list_entry(pos, kvp_session_t, link);
+        const char *why = check_tickets(m, s, tickets, &held, &reserved);
+
+        if (why == NULL) why = check_session(s, &pending);
+        if (why != NULL) return why;
+    }
+    if (held != m->st.held_bytes) return "the held bytes are wrong";
+    if (reserved != m->st.reserved_bytes) return "the reserved bytes are wrong";
+    if (pending != m->st.pending_puts) return "the puts that wait are miscounted";
+    for (uint32_t i = 1; i < m->heap_n; i++) {
+        const kvp_ticket_t *t = kvp_ptab_get(&m->tickets, m->heap[i]);
+        const kvp_ticket_t *above = kvp_ptab_get(&m->tickets, m->heap[(i - 1) / 2]);
+
+        if (t->expires_ns < above->expires_ns) return "reservations expire out of order";
+    }
+    return NULL;
+}
+
+const char *
+kvp_master_check(const kvp_master_t *m)
+{
+    uint32_t *tickets = kvp_core_alloc((size_t)kvp_obj_limit(m->index) + 1, sizeof *tickets);
+    const char *why = check_sessions(m, tickets);
+
+    if (why == NULL) why = check_objects(m, tickets);
+    if (why == NULL) why = check_segments(m);
+    free(tickets);
+    return why;
+}

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Making room. For a put that waits: the extents around the first victims by policy are looked at, and the cheapest run
+ * of neighbours that is long enough is taken, cheapest meaning that its most recently used object was used longest ago.
+ * With blocks of one size that is exactly the policy's first victim. Ahead of need: a small reserve is kept free.
+ */
+#include "master/core/internal.h"
+
+#include <stdlib.h>
+
+#define CANDIDATES 16u /* first victims by policy whose neighbourhood is looked at, */
+#define AROUND_WORK 4096u /* and no more than so many extents */
+#define KEY_CANDIDATES 4096u /* first victims among which one with a long key is looked for */
+#define LOST_WORK 16u /* an eviction from a lost segment counts for so many extents */
+#define AHEAD_SHARE 500u /* reserve: 1/500 of the pool, */
+#define AHEAD_MAX (64ull << 20) /* at most so much, */
+#define AHEAD_BATCH 64u /* so many objects a step */
+
+kvp_retire_t *
+kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter)
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+    kvp_retire_t *r = NULL;
+
+    if (o->state == KVP_OBJ_COMMITTED) m->st.objects--;
+    kvp_objindex_unlink(m->index, oid);
+    m->policy->removed(m->index, oid);
+    if (c != NULL) {
+        c->segment->held -= o->tickets;
+        r = kvp_retire_place(m, &o->at, owner, waiter);
+        o->at.chunk = KVP_OID_NONE;
+    }
+    if (o->tickets > 0) o->state = KVP_OBJ_GONE;
+    else kvp_objindex_free(m->index, oid);
+    return r;
+}
+
+static void
+evict(kvp_master_t *m, uint32_t oid)
+{
+    m->st.evictions++;
+    m->st.evicted_bytes += kvp_obj(m->index, oid)->len;
+    (void)kvp_obj_drop(m, oid, 0, NULL);
+}
+
+/* ---- windows */
+typedef struct {
+    kvp_chunk_t *chunk; /* NULL = none */
+    uint32_t first, last; /* slots */
+    uint64_t youngest; /* used_seq of the object used last; 0 = no object in it */
+} window_t;
+
+static bool
+is_free(const kvp_chunk_t *c, uint32_t slot)
+{
+    return !kvp_slab_is_allocated(c->slab, slot);
+}
+
+/* Whether an extent may be part of a window, and what taking it costs. Space that a dead writer might still touch is not
+ * promised to anyone: no timer says when it comes back. */
+static bool
+is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t *used_out)
+{
+    const kvp_retire_t *r;
+    const kvp_obj_t *o;
+
+    *used_out = 0;
+    if (is_free(c, slot)) return !kvp_place_is_promised(m, c, slot, KVP_SLAB_NONE);
+    r = kvp_retire_of(m, c, slot);
+    if (r != NULL) return r->claim == NULL && r->owner == 0;
+    o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
+    *used_out = o->used_seq;
+    return o->is_listed != 0;
+}
+
+static bool
+fits(const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
+{
+    uint64_t start = kvp_align_up(kvp_slab_offset(c->slab, first), kvp_slab_align_bytes(len));
+    uint64_t end = kvp_slab_offset(c->slab, last) + kvp_slab_len(c->slab, last);
+
+    return start + kvp_slab_extent_bytes(len) <= end;
+}
+
+/* ---- the search: a window slides over the extents. Its youngest object is at the head of a queue from which everything
+ * older that lies before something younger was dropped, so an extent is looked at once. */
+static void
+winq_grow(kvp_winq_t *q)
+{
+    uint32_t cap = q->cap == 0 ? 64 : q->cap * 2;
+    void *at = kvp_core_alloc(cap, sizeof *q->at);
+    kvp_winq_t old = *q;
+
+    q->at = at;
+    for (uint32_t i = 0; i < old.n; i++) q->at[i] = old.at[(old.head + i) & (old.cap - 1)];
+    q->head = 0;
+    q->cap = cap;
+    free(old.at);
+}
+
+static void
+winq_push(kvp_winq_t *q, uint32_t slot, uint64_t used)
+{
+    while (q->n > 0 && q->at[(q->head + q->n - 1) & (q->cap - 1)].used <= used) q->n--;
+    if (q->n == q->cap) winq_grow(q);
+    q->at[(q->head + q->n) & (q->cap - 1)].slot = slot;
+    q->at[(q->head + q->n++) & (q->cap - 1)].used = used;
+}
+
+static void
+winq_drop(kvp_winq_t *q, uint32_t slot)
+{
+    if (q->n == 0 || q->at[q->head].slot != slot) return;
+    q->head = (q->head + 1) & (q->cap - 1);
+    q->n--;
+}
+
+/* Drops what the window [first, last] does not need. A window of nothing but a free extent is none: that the extent is
+ * free was no help before, so at least one slot beside it must come free as well. */
+static uint32_t
+shorten(kvp_master_t *m, const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
+{
+    while (first != last) {
+        uint32_t next = kvp_slab_next(c->slab, first);
+
+        if (!fits(c, next, last, len) || (next == last && is_free(c, last))) break;
+        winq_drop(&m->winq, first);
+        first = next;
+    }
+    return first;
+}
+
+/* Looks for a cheaper window than *best among the runs of usable extents that begin at `from` or behind and end before
+ * the offset `to`. Returns the slot where it ended for want of work, KVP_SLAB_NONE when all was looked at. */
+static uint32_t
+search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, uint64_t len, window_t *best)
+{
+    uint32_t first = KVP_SLAB_NONE, slot = from;
+    uint64_t used;
+
+    m->winq.n = 0;
+    for (; slot != KVP_SLAB_NONE && kvp_slab_offset(c->slab, slot) < to; slot = kvp_slab_next(c->slab, slot)) {
+        if (m->work_left == 0) return slot;
+        m->work_left--;
+        if (!is_usable(m, c, slot, &used)) {
+            first = KVP_SLAB_NONE;
+            m->winq.n = 0;
+            continue;
+        }
+        winq_push(&m->winq, slot, used);
+        if (first == KVP_SLAB_NONE) first = slot;
+        if (!fits(c, first, slot, len)) continue;
+        first = shorten(m, c, first, slot, len);
+        if (first == slot && is_free(c, slot)) continue;
+        used = m->winq.at[m->winq.head].used;
+        if (best->chunk == NULL || used < best->youngest)
+            *best = (window_t){.chunk = c, .first = first, .last = slot, .youngest = used};
+    }
+    return KVP_SLAB_NONE;
+}
+
+/* Where a run that reaches slot begins, as far back as a window that ends behind slot may need it and at most *steps
+ * extents, which count down. */
+static uint32_t
+run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t len, uint32_t *steps)
+{
+    uint64_t end = kvp_slab_offset(c->slab, slot), used;
+    uint64_t need = kvp_slab_extent_bytes(len) + kvp_slab_align_bytes(len);
+
+    for (; *steps > 0 && end - kvp_slab_offset(c->slab, slot) < need; --*steps) {
+        uint32_t prev = kvp_slab_prev(c->slab, slot);
+
+        if (prev == KVP_SLAB_NONE || !is_usable(m, c, prev, &used)) break;
+        slot = prev;
+    }
+    return slot;
+}
+
+/* ---- candidates */
+static bool
+may_hold(const kvp_chunk_t *c, const kvp_obj_t *wanted)
+{
+    return c->segment->state == KVP_SEG_UP && c->bytes >= kvp_slab_extent_bytes(wanted->len) &&
+           kvp_place_has_key_room(c, wanted->key_len);
+}
+
+static bool
+gives_key_room(const kvp_chunk_t *c, const kvp_obj_t *victim, const kvp_obj_t *wanted)
+{
+    return victim->at.long_key_slot != KVP_SLAB_NONE &&
+           kvp_slab_len(c->long_keys, victim->at.long_key_slot) >= kvp_slab_extent_bytes(wanted->key_len);
+}
+
+/* The common case: the victim's own extent is enough. */
+static bool
+is_enough(const kvp_chunk_t *c, const kvp_obj_t *victim, const kvp_obj_t *wanted)
+{
+    return c->segment->state == KVP_SEG_UP && fits(c, victim->at.slot, victim->at.slot, wanted->len) &&
+           (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
+}
+
+static window_t
+own_extent(kvp_chunk_t *c, const kvp_obj_t *victim)
+{
+    return (window_t){.chunk = c, .first = victim->at.slot, .last = victim->at.slot, .youngest = victim->used_seq};
+}
+
+static void
+search_around(kvp_master_t *m, kvp_chunk_t *c, const kvp_obj_t *victim, const kvp_obj_t *wanted, window_t *best)
+{
+    uint64_t end = kvp_slab_offset(c->slab, victim->at.slot) + kvp_slab_len(c->slab, victim->at.slot);
+    uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
+    uint32_t from;
+
+    if (!may_hold(c, wanted)) return;
+    from = run_start(m, c, victim->at.slot, wanted->len, &m->work_left);
+    (void)search(m, c, from, end + need, wanted->len, best);
+}
+
+static void
+search_candidates(kvp_master_t *m, const kvp_obj_t *wanted, window_t *best)
+{
+    uint32_t oid = m->policy->victim(m->index, KVP_OID_NONE);
+
+    for (uint32_t i = 0, next; i < CANDIDATES && oid != KVP_OID_NONE; oid = next) {
+        const kvp_obj_t *o = kvp_obj(m->index, oid);
+        kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+
+        next = m->policy->victim(m->index, oid);
+        if (c->segment->state == KVP_SEG_LOST) {
+            /* Its turn, though it makes no room until its node is back. */
+            if (m->work_left < LOST_WORK) return;
+            m->work_left -= LOST_WORK;
+            evict(m, oid);
+            continue;
+        }
+        if (best->chunk != NULL && best->youngest <= o->used_seq) return; /* none with this object in it is cheaper */
+        if (is_enough(c, o, wanted)) {
+            *best = own_extent(c, o);
+            return;
+        }
+        search_around(m, c, o, wanted, best);
+        i++;
+    }
+}
+
+/* A part of the step's work, so that some is left to go through all chunks. */
+static void
+search_oldest(kvp_master_t *m, const kvp_obj_t *wanted, window_t *best)
+{
+    uint32_t kept = m->work_left > AROUND_WORK ? m->work_left - AROUND_WORK : 0;
+
+    m->work_left -= kept;
+    search_candidates(m, wanted, best);
+    m->work_left += kept;
+}
+
+/* Goes through all chunks, as far as the step's work reaches: with everything else held, the only window may be
+ * anywhere. What changes behind its back counts as news, and it begins again. */
+static void
+search_all(kvp_master_t *m, kvp_pkey_t *k, const kvp_obj_t *wanted, window_t *best)
+{
+    if (k->is_scanned) {
+        k->is_scanned = false;
+        k->scan_chunk = 0;
+        k->scan_slot = KVP_SLAB_NONE;
+    }
+    if (k->scan_chunk == 0 && k->scan_slot == KVP_SLAB_NONE) k->scan_news = m->space_news;
+    for (; k->scan_chunk < m->chunks.limit; k->scan_chunk++, k->scan_slot = KVP_SLAB_NONE) {
+        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, k->scan_chunk);
+        uint32_t from, back = UINT32_MAX;
+
+        if (best->chunk != NULL || m->work_left == 0) return;
+        m->work_left--;
+        if (c == NULL || c->slab == NULL || !may_hold(c, wanted)) continue;
+        /* A slot that is gone meanwhile was joined with a neighbour: from the start of the chunk, then. */
+        from = k->scan_slot;
+        if (kvp_slab_len(c->slab, from) == 0) from = kvp_slab_first(c->slab);
+        from = run_start(m, c, from, wanted->len, &back);
+        m->work_left += UINT32_MAX - back; /* what was looked at before is no work: each step comes further */
+        k->scan_slot = search(m, c, from, UINT64_MAX, wanted->len, best);
+        if (k->scan_slot != KVP_SLAB_NONE) return;
+    }
+    k->is_scanned = true;
+}
+
+/* The long keys of every chunk are used up: the oldest object goes whose key makes room for this one. */
+static void
+search_key(kvp_master_t *m, const kvp_obj_t *wanted, window_t *best)
+{
+    uint32_t oid = m->policy->victim(m->index, KVP_OID_NONE);
+
+    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = m->policy->victim(m->index, oid)) {
+        const kvp_obj_t *o = kvp_obj(m->index, oid);
+        kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+
+        if (c->segment->state != KVP_SEG_UP || !gives_key_room(c, o, wanted)) continue;
+        *best = own_extent(c, o);
+        return;
+    }
+}
+
+static void
+claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
+{
+    kvp_slab_t *slab = w->chunk->slab;
+    uint32_t next, slot = w->first;
+    bool is_first = true;
+
+    k->chunk = w->chunk;
+    k->from = kvp_slab_offset(slab, w->first);
+    k->to = kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last);
+    k->claim_left = 0;
+    k->pend->claims++;
+    kvp_list_add_tail(&w->chunk->segment->claims, &k->of_segment);
+    do {
+        kvp_retire_t *r = kvp_retire_of(m, w->chunk, slot);
+
+        next = kvp_slab_next(slab, slot);
+        if (r == NULL && !is_free(w->chunk, slot)) {
+            m->st.evict_foreground++;
+            if (!is_first) m->st.evict_window++;
+            is_first = false;
+            evict(m, kvp_slab_owner(slab, slot));
+            r = kvp_retire_of(m, w->chunk, slot);
+        }
+        if (r != NULL) {
+            r->claim = k;
+            k->claim_left++;
+            kvp_list_add_tail(&k->claimed, &r->claimed);
+        }
+    } while (slot != w->last && (slot = next) != KVP_SLAB_NONE);
+}
+
+kvp_err_t
+kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
+{
+    const kvp_obj_t *wanted = kvp_obj(m->index, k->oid);
+    window_t best = {0};
+
+    if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */
+    search_oldest(m, wanted, &best);
+    if (best.chunk == NULL) search_all(m, k, wanted, &best);
+    if (best.chunk == NULL && !k->is_scanned) return KVP_EAGAIN;
+    if (best.chunk == NULL && wanted->key_len > KVP_KEY_CELL_BYTES) search_key(m, wanted, &best);
+    if (best.chunk == NULL) return KVP_NO_SPACE;
+    claim(m, k, &best);
+    return KVP_OK;
+}
+
+void
+kvp_evict_ahead(kvp_master_t *m)
+{
+    uint64_t reserve = kvp_min_u64(m->st.size_bytes / AHEAD_SHARE, AHEAD_MAX);
+    uint64_t quarantined = m->st.quarantine_bytes;
+
+    for (uint32_t i = 0; i < AHEAD_BATCH; i++) {
+        uint64_t busy = m->st.used_bytes - (m->st.retiring_bytes - quarantined);
+        uint32_t oid;
+
+        if (m->st.size_bytes - kvp_min_u64(busy, m->st.size_bytes) >= reserve) return;
+        oid = m->policy->victim(m->index, KVP_OID_NONE);
+        if (oid == KVP_OID_NONE) return;
+        evict(m, oid);
+    }
+}

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The core's own structures and who owns what. Only files of master/core include this.
+ *
+ * Life of an extent: free -> (PutBegin) WRITING -> (PutCommit) live -> (evict, remove, abort) retiring -> free. An
+ * extent's owner number in the chunk's allocator says which: an oid, or RETIRING_BIT | number of a retire record.
+ */
+#ifndef KVP_MASTER_CORE_INTERNAL_H
+#define KVP_MASTER_CORE_INTERNAL_H
+
+#include "common/list.h"
+#include "common/segfmt.h"
+#include "common/slab.h"
+#include "master/core/master.h"
+#include "master/core/objindex.h"
+#include "master/core/policy.h"
+#include "master/core/umap.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include <string.h>
+
+#define KVP_MS(n) ((uint64_t)(n) * 1000000u)
+#define KVP_TICK_NS KVP_MS(10)
+#define KVP_HEARTBEAT_MS 1000u
+#define KVP_OWED_MS 50u /* a removal answers after that, dead or not */
+#define KVP_PUT_WAIT_MS 1000u /* PutBegin with wait_ms 0 */
+#define KVP_PUT_WAIT_MAX_MS 10000u
+#define KVP_RETIRING_BIT 0x80000000u
+#define KVP_SLICE 512u /* records of background work in one step */
+#define KVP_STEP_WORK 8192u /* extents that the search for space looks at in one step */
+#define KVP_PUT_WHEEL 1024u /* a list for each tick in which a waiting put may be due */
+
+/* What one peer can make the core remember. */
+#define KVP_ATTEMPT_BYTES_MAX (4ull << 30) /* a client's unfinished puts, quarantined ones included */
+#define KVP_ATTEMPTS_MAX 65536u /* a client's */
+#define KVP_TICKETS_MAX 16384u /* a client's */
+#define KVP_TICKET_OBJECTS_MAX (1u << 20) /* in all tickets of a client */
+#define KVP_NODE_SEGMENTS_MAX 64u /* mounted by one node */
+#define KVP_RETIRE_REQS_MAX 8u /* orders that a node has not answered; the rest waits here */
+
+/* ---- tables that give records a small number and get them back by it. The table grows by blocks, each as long as all
+ * before it, which never move: no growth copies anything or touches new memory before it is used. */
+#define KVP_NONE UINT32_MAX
+#define KVP_PTAB_FIRST_BITS 6u
+
+typedef struct {
+    void **blocks[32 - KVP_PTAB_FIRST_BITS + 1];
+    uint32_t limit, free_head, n;
+} kvp_ptab_t;
+
+uint32_t kvp_ptab_add(kvp_ptab_t *t, void *rec);
+void kvp_ptab_del(kvp_ptab_t *t, uint32_t number);
+void *kvp_ptab_get(const kvp_ptab_t *t, uint32_t number); /* NULL where there is none */
+void kvp_ptab_fini(kvp_ptab_t *t);
+
+/* ---- sessions */
+typedef struct {
+    uint64_t conn;
+    kvp_list_t link; /* all sessions, in the order of their last frame */
+    kvp_list_t born; /* live clients, in the order of their incarnation */
+    kvp_list_t dirty; /* output waits */
+    kvp_list_t attempts, tickets, pends, waiters, jobs, segments, retire_reqs;
+    uint32_t segments_n, retire_reqs_n, tickets_n;
+    uint32_t ticket_objects;
+    uint64_t incarnation; /* 0 = no Hello yet */
+    uint64_t seen_ns;
+    uint64_t stall_seen_ns; /* the master's own stalls, when the session was last seen */
+    uint64_t attempt_bytes; /* of unfinished attempts */
+    uint64_t quarantine_bytes; /* of attempts that it aborted without a word about its stores */
+    uint64_t reserved_bytes;
+    kvp_umap_t attempt_ids;
+    kvp_buf_t out;
+    uint32_t number; /* in master->sessions */
+    uint32_t role;
+    bool is_drained; /* its word, with Bye: none of its stores is under way */
+    bool is_closing; /* close after the output is sent; input is ignored */
+    char name[KVP_NAME_MAX + 1];
+    char host_id[KVP_NAME_MAX + 1];
+} kvp_session_t;
+
+/* ---- segments and chunks */
+typedef struct kvp_segment kvp_segment_t;
+
+typedef struct {
+    kvp_segment_t *segment;
+    kvp_slab_t *slab; /* NULL = nothing was ever placed here */
+    kvp_slab_t *long_keys; /* made with the first long key */
+    kvp_chunk_geo_t geo;
+    uint64_t bytes;
+    uint64_t gen_seq;
+    uint32_t index; /* in the segment */
+    uint32_t number;
+} kvp_chunk_t;
+
+struct kvp_segment {
+    kvp_list_t link; /* master->segments, by rising id */
+    kvp_list_t of_node;
+    kvp_list_t sending; /* master->sending while orders might have to go out */
+    kvp_list_t retires; /* records not yet free */
+    kvp_list_t unsent; /* of these, to go out with the next Retire */
+    kvp_list_t sent; /* of these, told to the node that is connected now, and not free */
+    kvp_list_t claims; /* pkeys with a window here */
+    kvp_session_t *node; /* NULL = lost */
+    kvp_chunk_t *chunks;
+    uint32_t *room; /* a tree over the chunks: the longest free extent in each, and the longest of each pair above */
+    uint32_t room_leaves;
+    uint32_t chunk_n;
+    uint32_t id;
+    uint32_t state; /* kvp_segment_state_t */
+    uint32_t purge_chunk, purge_slot; /* where dropping it goes on */
+    bool is_dropped; /* being purged; nothing in it exists any more */
+    uint64_t lost_ns;
+    uint64_t lost_stall_ns; /* the master's own stalls, when the node was lost */
+    uint64_t size_bytes, chunk_bytes, objects, epoch;
+    uint64_t used_bytes, retiring_bytes, quarantine_bytes; /* in the pool's totals while the segment is not lost */
+    uint64_t held; /* tickets on objects here */
+    uint8_t uuid[16];
+    char name[KVP_NAME_MAX + 1];
+    char host_id[KVP_NAME_MAX + 1];
+    char *addr, *unix_path, *transports; /* owned */
+    uint64_t unmount_conn; /* 0 = nobody asked */
+    kvp_frame_hdr_t unmount_ask;
+    uint64_t unmount_due_ns;
+};
+
+/* ---- retiring extents */
+typedef enum {
+    KVP_RT_QUEUED, /* Retire never sent */
+    KVP_RT_SENT,
+    KVP_RT_DEAD, /* unreadable; not yet free */
+    KVP_RT_HELD, /* free, and kept for the put that claimed it */
+} kvp_retire_state_t;
+
+typedef struct kvp_pkey kvp_pkey_t;
+typedef struct kvp_waiter kvp_waiter_t;
+
+typedef struct {
+    kvp_list_t link; /* segment->retires */
+    kvp_list_t queue; /* segment->unsent, or ->sent */
+    kvp_list_t claimed; /* claim->claimed */
+    kvp_chunk_t *chunk;
+    uint32_t slot;
+    uint32_t number;
+    uint32_t long_key_slot;
+    kvp_retire_state_t state;
+    uint64_t generation;
+    uint64_t owner; /* incarnation of a writer that may still store; 0 = none */
+    uint64_t bytes;
+    uint64_t sent_in; /* the Retire that it went out with last: numbers are reused, requests are not */
+    kvp_pkey_t *claim;
+    kvp_waiter_t *waiter; /* to be told when it is dead */
+} kvp_retire_t;
+
+typedef struct {
+    kvp_list_t link; /* session->retire_reqs */
+    uint64_t request_id;
+    uint32_t n;
+    uint32_t *numbers; /* owned: retire records; one that went since has another sent_in, or none */
+} kvp_retire_req_t;
+
+/* ---- attempts */
+typedef struct kvp_pend kvp_pend_t;
+
+typedef struct {
+    kvp_list_t link; /* session->attempts */
+    kvp_list_t of_pend;
+    kvp_session_t *session;
+    uint64_t id;
+    uint64_t bytes;
+    uint32_t oid;
+    uint32_t number;
+    kvp_pend_t *pend; /* its PutBegin, while that is not answered */
+    uint32_t at; /* index in that message */
+    kvp_pkey_t *pkey; /* still waits for space */
+} kvp_attempt_t;
+
+/* ---- puts that wait for space: one kvp_pend_t a message, one kvp_pkey_t a key that has no extent yet */
+
+struct kvp_pkey {
+    kvp_list_t link; /* master->waiting, unless it has claimed a window */
+    kvp_list_t of_pend;
+    kvp_list_t claimed; /* retire records of the window */
+    kvp_list_t of_segment; /* segment->claims */
+    kvp_pend_t *pend;
+    kvp_attempt_t *attempt;
+    kvp_chunk_t *chunk; /* of the window; NULL = none */
+    uint64_t from, to; /* the window in the chunk, bytes */
+    uint32_t oid;
+    uint32_t claim_left; /* records of the window that are not free yet */
+    uint32_t scan_chunk, scan_slot; /* where the search through all chunks goes on */
+    uint64_t scan_news; /* master->space_news when that search began */
+    bool is_scanned; /* it came to the end, in vain */
+};
+
+struct kvp_pend {
+    kvp_list_t link; /* session->pends */
+    kvp_list_t due; /* master->pends, by the tick */
+    kvp_list_t attempts; /* begun by it */
+    kvp_list_t keys; /* those that wait */
+    kvp_session_t *session;
+    kvp_frame_hdr_t ask;
+    uint64_t due_ns;
+    uint32_t n;
+    uint32_t left; /* keys not decided */
+    uint32_t claims; /* of these, with a window */
+    uint32_t grants;
+    kvp_wire_obj_t *objs; /* owned, n */
+    kvp_wire_loc_t *locs; /* owned, n: at most one a key */
+};
+
+/* ---- tickets */
+typedef enum { KVP_TICKET_HOLD, KVP_TICKET_RESERVE } kvp_ticket_kind_t;
+
+typedef struct {
+    kvp_list_t link; /* session->tickets */
+    kvp_session_t *session;
+    uint64_t id;
+    uint64_t expires_ns; /* RESERVE */
+    uint64_t bytes;
+    uint32_t number;
+    uint32_t heap_at; /* RESERVE: place in the expiry heap */
+    uint32_t n;
+    kvp_ticket_kind_t kind;
+    uint32_t *oids; /* owned */
+} kvp_ticket_t;
+
+/* ---- removals that wait for dead */
+struct kvp_waiter {
+    kvp_list_t link; /* session->waiters */
+    kvp_list_t due; /* master->waiters, by rising due_ns */
+    kvp_session_t *session; /* NULL = answered, or nobody to answer to */
+    kvp_frame_hdr_t ask; /* REMOVE or REMOVE_MANY */
+    uint64_t due_ns;
+    uint32_t left; /* records not dead yet; the job itself counts one */
+    uint32_t n;
+    int32_t *results; /* owned: REMOVE */
+    kvp_err_t err; /* REMOVE_MANY, as the rest */
+    uint64_t removed, held;
+};
+
+/* ---- long walks */
+typedef struct {
+    kvp_list_t link; /* master->jobs */
+    kvp_list_t of_session;
+    kvp_session_t *session;
+    kvp_waiter_t *waiter;
+    void *pattern; /* compiled; NULL = all */
+    uint32_t cursor; /* oid */
+    uint32_t end; /* what is put behind it was put after the question */
+    bool is_forced;
+} kvp_job_t;
+
+/* ---- the search for a window: its extents, but those that a younger one behind them makes irrelevant. A ring. */
+typedef struct {
+    struct {
+        uint32_t slot;
+        uint64_t used;
+    } *at;
+    uint32_t cap; /* a power of two */
+    uint32_t head, n;
+} kvp_winq_t;
+
+struct kvp_master {
+    kvp_master_conf_t conf;
+    char host_id[KVP_NAME_MAX + 1];
+    char unix_path[256];
+    uint32_t term;
+    uint64_t now_ns;
+    uint64_t ticked_ns;
+    uint64_t stall_ns; /* time in which the master's own loop did not run */
+    uint64_t started_ns;
+    uint64_t rng;
+    uint64_t incarnation_seq, ticket_seq, version_seq, request_seq;
+    uint32_t segment_seq;
+    kvp_objindex_t *index;
+    const kvp_policy_ops_t *policy;
+    kvp_umap_t by_conn, by_incarnation; /* -> numbers in sessions */
+    kvp_ptab_t sessions, chunks, attempts, tickets, retires;
+    kvp_list_t seen, born, dirty;
+    kvp_list_t segments, sending, waiting, waiters, jobs;
+    kvp_list_t pends[KVP_PUT_WHEEL]; /* by the tick of their due_ns */
+    uint64_t put_tick; /* the last one looked at */
+    kvp_segment_t **up; /* segments that take puts */
+    uint32_t up_n, up_cap;
+    uint64_t up_longest; /* bytes of the longest chunk in them */
+    kvp_winq_t winq;
+    uint32_t work_left; /* of this step's search for space */
+    uint32_t *heap; /* ticket numbers by expires_ns */
+    uint32_t heap_n, heap_cap;
+    kvp_buf_t unwanted; /* answers to one-way questions go here */
+    bool has_space_news; /* something became free or evictable: waiting puts look again */
+    uint64_t space_news; /* how often that was so */
+    uint32_t dropping; /* segments being purged */
+    kvp_master_stats_t st;
+    void *match_ctx, *match_data; /* PCRE2's, for removals by pattern */
+    char note[256], note_out[256];
+};
+
+/* session.c */
+kvp_session_t *kvp_session_find(kvp_master_t *m, uint64_t conn);
+kvp_session_t *kvp_session_open(kvp_master_t *m, uint64_t conn);
+void kvp_session_end(kvp_master_t *m, kvp_session_t *s); /* frees it */
+void kvp_session_close(kvp_master_t *m, kvp_session_t *s, const char *why); /* breach or expiry; freed at on_close */
+void kvp_session_dirty(kvp_master_t *m, kvp_session_t *s);
+void kvp_session_tick(kvp_master_t *m);
+void kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+/* kvp_reply_begin begins the answer to ask and returns the buffer for its tail; kvp_frame_end(buffer, *at_out) ends it.
+ * The answer to a one-way question goes nowhere. */
+kvp_buf_t *kvp_reply_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg,
+                           size_t *at_out);
+void kvp_reply_plain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err, const char *detail);
+void kvp_fence_tell(kvp_master_t *m, kvp_session_t *node, uint64_t incarnation); /* 0 = only who is alive at all */
+
+/* segment.c */
+void kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_segments_lost(kvp_master_t *m, kvp_session_t *node);
+void kvp_segment_tick(kvp_master_t *m);
+void kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g);
+void kvp_segment_free(kvp_segment_t *g);
+kvp_segment_t *kvp_segment_find(kvp_master_t *m, uint32_t id);
+
+/* place.c */
+kvp_err_t kvp_place_alloc(kvp_master_t *m, uint32_t oid); /* sets obj->at; NO_SPACE */
+kvp_err_t kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid);
+void kvp_place_room_init(kvp_segment_t *g); /* every chunk is empty */
+void kvp_place_room_changed(kvp_chunk_t *c); /* its allocator was used */
+/* kvp_place_is_promised: a free extent, or one that mine has just got, is part of the window of a put that waits. */
+bool kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t mine);
+bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len);
+static inline kvp_chunk_t *
+kvp_place_chunk(const kvp_master_t *m, const kvp_place_t *at)
+{
+    return at->chunk == KVP_OID_NONE ? NULL : kvp_ptab_get(&m->chunks, at->chunk);
+}
+bool kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o); /* committed, and its node answers */
+void kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, kvp_wire_obj_t *obj, kvp_wire_loc_t *loc);
+
+/* retire.c */
+kvp_retire_t *kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter);
+void kvp_retire_flush(kvp_master_t *m);
+void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */
+void kvp_retire_resend(kvp_master_t *m, kvp_segment_t *g); /* all that is not free goes out (again) */
+void kvp_retire_forget(kvp_master_t *m, kvp_retire_t *r); /* its segment is gone */
+void kvp_retire_unclaim(kvp_master_t *m, kvp_pkey_t *k);
+void kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+kvp_retire_t *kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot); /* NULL = not retiring */
+
+/* evict.c */
+/* Takes an object out of the index and retires its extent; the record goes with its last ticket. */
+kvp_retire_t *kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter);
+/* kvp_evict_for claims a window for the key. NO_SPACE: nothing can be evicted for it now. EAGAIN: the step's work is
+ * used up before everything was looked at. */
+kvp_err_t kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k);
+void kvp_evict_ahead(kvp_master_t *m);
+
+/* ticket.c */
+bool kvp_ticket_may_take(const kvp_session_t *s, uint32_t n); /* within what a client may have in tickets */
+uint64_t kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids, uint32_t n,
+                         uint64_t ttl_ns);
+void kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id);
+void kvp_ticket_end_all(kvp_master_t *m, kvp_session_t *s);
+void kvp_ticket_tick(kvp_master_t *m);
+/* How many of the objects, from the first on, may be reserved within the bounds. */
+uint32_t kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
+
+/* put.c */
+void kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_attempt_abort_all(kvp_master_t *m, kvp_session_t *s);
+void kvp_attempt_lost(kvp_master_t *m, uint32_t oid); /* the memory it wrote to is gone */
+void kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k); /* every record of its window is free */
+void kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k); /* its window is lost */
+void kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g); /* windows in it are given up */
+void kvp_put_tick(kvp_master_t *m);
+void kvp_put_retry_waiting(kvp_master_t *m);
+
+/* read.c */
+void kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+
+/* remove.c */
+void kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_waiter_dead(kvp_master_t *m, kvp_waiter_t *w); /* one record less */
+void kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s);
+void kvp_remove_tick(kvp_master_t *m);
+void kvp_remove_init(kvp_master_t *m);
+void kvp_remove_fini(kvp_master_t *m);
+
+/* master.c */
+void kvp_master_space_news(kvp_master_t *m);
+void kvp_master_note(kvp_master_t *m, const char *fmt, ...) KVP_PRINTF(2, 3);
+uint64_t kvp_master_random(kvp_master_t *m);
+
+#endif

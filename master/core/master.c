@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The core's entry: lifecycle, dispatch, timers, outputs.
+ */
+#include "master/core/internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define STALL_NS KVP_MS(500) /* a gap between two inputs that long is the master's own, not its peers' */
+
+/* ---- numbered records */
+static void **
+ptab_at(const kvp_ptab_t *t, uint32_t number)
+{
+    uint64_t biased = (uint64_t)number + (1u << KVP_PTAB_FIRST_BITS);
+    uint32_t top = 63u - (uint32_t)__builtin_clzll(biased);
+
+    return &t->blocks[top - KVP_PTAB_FIRST_BITS][biased - (1ull << top)];
+}
+
+static uint32_t
+ptab_grow(kvp_ptab_t *t)
+{
+    uint64_t biased = (uint64_t)t->limit + (1u << KVP_PTAB_FIRST_BITS);
+    uint32_t top = 63u - (uint32_t)__builtin_clzll(biased);
+    void ***block = &t->blocks[top - KVP_PTAB_FIRST_BITS];
+
+    if (t->limit >= KVP_RETIRING_BIT) kvp_panic("more than %u records", t->limit);
+    if (*block == NULL) *block = malloc(sizeof **block << top); /* not calloc: its pages are touched as it fills */
+    if (*block == NULL) kvp_panic("out of memory: %u records", t->limit);
+    return t->limit++;
+}
+
+uint32_t
+kvp_ptab_add(kvp_ptab_t *t, void *rec)
+{
+    uint32_t number;
+
+    if (t->n == t->limit) {
+        number = ptab_grow(t);
+    } else {
+        number = t->free_head;
+        t->free_head = (uint32_t)((uintptr_t)*ptab_at(t, number) >> 1);
+    }
+    *ptab_at(t, number) = rec;
+    t->n++;
+    return number;
+}
+
+void
+kvp_ptab_del(kvp_ptab_t *t, uint32_t number)
+{
+    /* A free entry holds the next free number, marked by its lowest bit: records are aligned. */
+    *ptab_at(t, number) = (void *)(((uintptr_t)t->free_head << 1) | 1);
+    t->free_head = number;
+    t->n--;
+}
+
+void *
+kvp_ptab_get(const kvp_ptab_t *t, uint32_t number)
+{
+    void *rec = number < t->limit ? *ptab_at(t, number) : NULL;
+
+    return ((uintptr_t)rec & 1) != 0 ? NULL : rec;
+}
+
+void
+kvp_ptab_fini(kvp_ptab_t *t)
+{
+    for (size_t b = 0; b < KVP_ARRAY_LEN(t->blocks); b++) free(t->blocks[b]);
+    *t = (kvp_ptab_t){0};
+}
+
+/* ---- lifecycle */
+kvp_err_t
+kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t **master_out)
+{
+    kvp_master_t *m;
+
+    if (conf->term == 0 || conf->term > KVP_TERM_MAX) return KVP_INVALID;
+    if (strlen(conf->host_id) > KVP_NAME_MAX) return KVP_INVALID;
+    m = kvp_core_alloc(1, sizeof *m);
+    m->conf = *conf;
+    if (m->conf.lease_ns == 0) m->conf.lease_ns = KVP_MS(10000);
+    if (m->conf.session_ttl_ns == 0) m->conf.session_ttl_ns = KVP_MS(10000);
+    if (m->conf.node_grace_ns == 0) m->conf.node_grace_ns = KVP_MS(30000);
+    if (m->conf.max_sessions == 0) m->conf.max_sessions = 65536;
+    snprintf(m->host_id, sizeof m->host_id, "%s", conf->host_id);
+    snprintf(m->unix_path, sizeof m->unix_path, "%s", conf->unix_path == NULL ? "" : conf->unix_path);
+    m->term = conf->term;
+    m->rng = conf->seed | 1;
+    m->now_ns = now_ns;
+    m->ticked_ns = now_ns;
+    m->put_tick = now_ns / KVP_TICK_NS;
+    m->started_ns = now_ns;
+    m->index = kvp_objindex_create();
+    m->policy = &kvp_policy_lru;
+    kvp_list_init(&m->seen);
+    kvp_list_init(&m->born);
+    kvp_list_init(&m->dirty);
+    kvp_list_init(&m->segments);
+    kvp_list_init(&m->sending);
+    for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++) kvp_list_init(&m->pends[i]);
+    kvp_list_init(&m->waiting);
+    kvp_list_init(&m->waiters);
+    kvp_list_init(&m->jobs);
+    kvp_remove_init(m);
+    *master_out = m;
+    return KVP_OK;
+}
+
+void
+kvp_master_destroy(kvp_master_t *m)
+{
+    if (m == NULL) return;
+    while (!kvp_list_is_empty(&m->seen)) kvp_session_end(m, kvp_list_first(&m->seen, kvp_session_t, link));
+    while (!kvp_list_is_empty(&m->segments)) {
+        kvp_segment_t *g = kvp_list_first(&m->segments, kvp_segment_t, link);
+
+        while (!kvp_list_is_empty(&g->retires))
+            kvp_retire_forget(m, kvp_list_first(&g->retires, kvp_retire_t, link));
+        for (uint32_t i = g->purge_chunk; i < g->chunk_n; i++) {
+            kvp_slab_destroy(g->chunks[i].slab);
+            kvp_slab_destroy(g->chunks[i].long_keys);
+        }
+        kvp_segment_free(g);
+    }
+    kvp_objindex_destroy(m->index);
+    kvp_remove_fini(m);
+    kvp_umap_fini(&m->by_conn);
+    kvp_umap_fini(&m->by_incarnation);
+    kvp_ptab_fini(&m->sessions);
+    kvp_ptab_fini(&m->chunks);
+    kvp_ptab_fini(&m->attempts);
+    kvp_ptab_fini(&m->tickets);
+    kvp_ptab_fini(&m->retires);
+    kvp_buf_fini(&m->unwanted);
+    free(m->winq.at);
+    free(m->heap);
+    free(m->up);
+    free(m);
+}
+
+void
+kvp_master_note(kvp_master_t *m, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(m->note, sizeof m->note, fmt, ap);
+    va_end(ap);
+}
+
+const char *
+kvp_master_take_note(kvp_master_t *m)
+{
+    if (m->note[0] == '\0') return NULL;
+    memcpy(m->note_out, m->note, sizeof m->note_out);
+    m->note[0] = '\0';
+    return m->note_out;
+}
+
+/* xorshift64*: placement needs spread, not secrecy. */
+uint64_t
+kvp_master_random(kvp_master_t *m)
+{
+    m->rng ^= m->rng >> 12;
+    m->rng ^= m->rng << 25;
+    m->rng ^= m->rng >> 27;
+    return m->rng * 0x2545f4914f6cdd1dull;
+}
+
+/* ---- time */
+static void
+advance(kvp_master_t *m, uint64_t now_ns)
+{
+    if (now_ns > m->now_ns) {
+        if (now_ns - m->now_ns > STALL_NS) m->stall_ns += now_ns - m->now_ns;
+        m->now_ns = now_ns;
+    }
+}
+
+/* Something may fit now that did not: it was freed, or it can be evicted, or claimed. */
+void
+kvp_master_space_news(kvp_master_t *m)
+{
+    m->has_space_news = true;
+    m->space_news++;
+}
+
+/* What every input begins with. */
+static void
+begin(kvp_master_t *m, uint64_t now_ns)
+{
+    advance(m, now_ns);
+    m->work_left = KVP_STEP_WORK;
+}
+
+/* What every input ends with. */
+static void
+settle(kvp_master_t *m)
+{
+    if (m->has_space_news) {
+        m->has_space_news = false;
+        kvp_put_retry_waiting(m);
+    }
+    kvp_evict_ahead(m);
+    kvp_retire_flush(m);
+}
+
+void
+kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
+{
+    begin(m, now_ns);
+    if (m->now_ns - m->ticked_ns >= KVP_TICK_NS) {
+        m->ticked_ns = m->now_ns;
+        kvp_session_tick(m);
+        kvp_ticket_tick(m);
+        kvp_put_tick(m);
+    }
+    kvp_remove_tick(m);
+    kvp_segment_tick(m);
+    (void)kvp_objindex_step(m->index);
+    settle(m);
+}
+
+uint64_t
+kvp_master_due(const kvp_master_t *m)
+{
+    /* Everything timed here is coarse but removals that wait for dead, and those are rare: one tick serves all. */
+    return m->ticked_ns + KVP_TICK_NS;
+}
+
+bool
+kvp_master_has_work(const kvp_master_t *m)
+{
+    bool is_searching = m->has_space_news && !kvp_list_is_empty(&m->waiting);
+
+    return is_searching || !kvp_list_is_empty(&m->jobs) || m->dropping > 0;
+}
+
+/* ---- input */
+void
+kvp_master_on_connect(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
+{
+    kvp_session_t *s;
+
+    begin(m, now_ns);
+    s = kvp_session_open(m, conn);
+    if (m->sessions.n > m->conf.max_sessions) kvp_session_close(m, s, "too many sessions");
+}
+
+void
+kvp_master_on_close(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
+{
+    kvp_session_t *s = kvp_session_find(m, conn);
+
+    begin(m, now_ns);
+    if (s == NULL) return;
+    kvp_session_end(m, s);
+    settle(m);
+}
+
+typedef void (*handler_fn)(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+
+static void
+on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    /* Bye is also the client's word that nothing of it is under way: what it left unfinished is aborted as drained. */
+    s->is_drained = true;
+    kvp_reply_plain(m, s, &f->hdr, KVP_OK, "");
+    s->is_closing = true;
+    kvp_session_dirty(m, s);
+}
+
+static const struct {
+    handler_fn fn;
+    uint32_t roles; /* bit of each kvp_role_t that may ask */
+} handlers[256] = {
+#define C (1u << KVP_ROLE_CLIENT)
+#define N (1u << KVP_ROLE_NODE)
+    [KVP_OP_BYE] = {on_bye, C | N},
+    [KVP_OP_HEARTBEAT] = {kvp_on_heartbeat, C | N},
+    [KVP_OP_PUT_BEGIN] = {kvp_on_put_begin, C},
+    [KVP_OP_PUT_COMMIT] = {kvp_on_put_commit, C},
+    [KVP_OP_PUT_ABORT] = {kvp_on_put_abort, C},
+    [KVP_OP_GET] = {kvp_on_get, C},
+    [KVP_OP_EXISTS] = {kvp_on_exists, C},
+    [KVP_OP_LOOKUP] = {kvp_on_lookup, C},
+    [KVP_OP_RELEASE] = {kvp_on_release, C},
+    [KVP_OP_REMOVE] = {kvp_on_remove, C},
+    [KVP_OP_REMOVE_MANY] = {kvp_on_remove_many, C},
+    [KVP_OP_LIST] = {kvp_on_list, C},
+    [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N},
+    [KVP_OP_STATUS] = {kvp_on_status, C | N},
+    [KVP_OP_MOUNT] = {kvp_on_mount, N},
+    [KVP_OP_UNMOUNT] = {kvp_on_unmount, N},
+    [KVP_OP_FREED] = {kvp_on_freed, N},
+#undef C
+#undef N
+};
+
+static void
+dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    uint8_t op = f->hdr.opcode;
+
+    if ((f->hdr.flags & KVP_FRAME_REPLY) != 0) {
+        /* The only question that a master asks and needs the answer to. */
+        if (s->role == KVP_ROLE_NODE && op == KVP_OP_RETIRE) kvp_retire_answer(m, s, f);
+        else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) kvp_session_close(m, s, "an answer to no question");
+        return;
+    }
+    if (s->incarnation == 0) {
+        if (op == KVP_OP_HELLO) kvp_on_hello(m, s, f);
+        else kvp_session_close(m, s, "no Hello");
+        return;
+    }
+    if (handlers[op].fn == NULL || (handlers[op].roles & 1u << s->role) == 0) {
+        /* An unknown opcode is what a newer peer might send: it is told, and the connection lives. */
+        kvp_reply_plain(m, s, &f->hdr, KVP_NOTSUP, "unknown operation");
+        return;
+    }
+    handlers[op].fn(m, s, f);
+}
+
+void
+kvp_master_on_frame(kvp_master_t *m, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns)
+{
+    kvp_session_t *s = kvp_session_find(m, conn);
+
+    begin(m, now_ns);
+    if (s == NULL || s->is_closing) return;
+    m->st.frames++;
+    s->seen_ns = m->now_ns;
+    s->stall_seen_ns = m->stall_ns;
+    kvp_list_del(&s->link);
+    kvp_list_add_tail(&m->seen, &s->link);
+    dispatch(m, s, frame);
+    settle(m);
+}
+
+/* ---- output */
+bool
+kvp_master_take_output(kvp_master_t *m, uint64_t *conn_out, kvp_buf_t *bytes, bool *close_out)
+{
+    kvp_session_t *s;
+    kvp_buf_t swap;
+
+    if (kvp_list_is_empty(&m->dirty)) return false;
+    s = kvp_list_first(&m->dirty, kvp_session_t, dirty);
+    kvp_list_del(&s->dirty);
+    if (s->out.err != KVP_OK) { /* an answer over the frame limit: our own bounds should have prevented it */
+        kvp_master_note(m, "answer too large for %s", s->name);
+        kvp_buf_reset(&s->out);
+        s->is_closing = true;
+    }
+    swap = s->out;
+    s->out = *bytes;
+    *bytes = swap;
+    *conn_out = s->conn;
+    *close_out = s->is_closing;
+    return true;
+}
+
+void
+kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
+{
+    *stats_out = m->st;
+    stats_out->term = m->term;
+    stats_out->memory_bytes = kvp_objindex_memory_bytes(m->index);
+    for (uint32_t i = 0; i < m->chunks.limit; i++) {
+        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, i);
+
+        if (c == NULL || c->slab == NULL) continue;
+        stats_out->memory_bytes += kvp_slab_memory_bytes(c->slab);
+        if (c->long_keys != NULL) stats_out->memory_bytes += kvp_slab_memory_bytes(c->long_keys);
+    }
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The master as a pure state machine: frames in, frames out. No sockets, threads, clocks, files or hidden randomness;
+ * the shell (master/server.c) and the simulator drive it the same way. Not thread-safe: one thread owns a core.
+ */
+#ifndef KVP_MASTER_CORE_MASTER_H
+#define KVP_MASTER_CORE_MASTER_H
+
+#include "common/buf.h"
+#include "proto/frame.h"
+
+typedef struct kvp_master kvp_master_t;
+
+typedef struct {
+    uint8_t pool_id[16];
+    uint64_t digest_seed;
+    uint64_t seed; /* of the core's own chance (placement) */
+    uint32_t term; /* 1 or more */
+    uint64_t lease_ns; /* most that a reservation lasts; 0 = 10 s */
+    uint64_t session_ttl_ns; /* silence after which a session is over; 0 = 10 s */
+    uint64_t node_grace_ns; /* how long a lost node's objects are kept for its return; 0 = 30 s */
+    const char *host_id; /* copied */
+    const char *unix_path; /* told in HelloReply; "" = none; copied */
+    uint32_t max_sessions; /* 0 = 65536 */
+} kvp_master_conf_t;
+
+kvp_err_t kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t **master_out) KVP_MUST_USE;
+void kvp_master_destroy(kvp_master_t *master);
+
+/* Inputs. conn is the shell's number of a connection: never 0, never reused. now_ns is CLOCK_BOOTTIME and never falls.
+ * Each may produce outputs. The frame is borrowed for the call. A frame that breaks the protocol makes the core close
+ * the connection (an output). */
+void kvp_master_on_connect(kvp_master_t *master, uint64_t conn, uint64_t now_ns);
+void kvp_master_on_frame(kvp_master_t *master, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns);
+void kvp_master_on_close(kvp_master_t *master, uint64_t conn, uint64_t now_ns); /* also after the core closed it */
+
+/* kvp_master_on_tick runs timers and a slice of background work of at most about budget operations. Called when
+ * kvp_master_due is reached, and again and again between inputs while kvp_master_has_work. */
+void kvp_master_on_tick(kvp_master_t *master, uint64_t now_ns);
+uint64_t kvp_master_due(const kvp_master_t *master);
+bool kvp_master_has_work(const kvp_master_t *master);
+
+/* Outputs, drained after every input: one connection at a time, its bytes (whole frames) swapped into *bytes (an
+ * initialised, empty buffer; the core keeps the caller's memory in exchange) and whether to close it after they are
+ * sent. False when there is nothing. */
+bool kvp_master_take_output(kvp_master_t *master, uint64_t *conn_out, kvp_buf_t *bytes, bool *close_out);
+
+/* Why connections were closed by the core, and other news for the log: at most one line a call, borrowed until the
+ * next input; NULL when there is none. */
+const char *kvp_master_take_note(kvp_master_t *master);
+
+/* Figures. Monotonic counters unless marked (gauge). X(name, help) */
+#define KVP_MASTER_STATS(X)                                                                                            \
+    X(objects, "committed objects (gauge)")                                                                            \
+    X(attempts, "puts under way (gauge)")                                                                              \
+    X(clients, "client sessions (gauge)")                                                                              \
+    X(nodes, "node sessions (gauge)")                                                                                  \
+    X(segments, "segments mounted (gauge)")                                                                            \
+    X(size_bytes, "mounted payload bytes (gauge)")                                                                     \
+    X(used_bytes, "payload bytes in extents, retiring ones included (gauge)")                                          \
+    X(retiring_bytes, "bytes on their way from an object back to free space (gauge)")                                  \
+    X(quarantine_bytes, "bytes that a dead writer might still touch (gauge)")                                          \
+    X(held_bytes, "bytes under holds of gets (gauge)")                                                                 \
+    X(reserved_bytes, "bytes under lookup tickets (gauge)")                                                            \
+    X(memory_bytes, "memory of index, keys and allocators (gauge)")                                                    \
+    X(pending_puts, "puts waiting for space (gauge)")                                                                  \
+    X(frames, "frames handled")                                                                                        \
+    X(put_begins, "keys in PutBegin")                                                                                  \
+    X(put_already, "puts of a committed key")                                                                          \
+    X(put_in_progress, "puts of a key that another writer has")                                                        \
+    X(put_no_space, "puts refused with NO_SPACE")                                                                      \
+    X(put_retry_after, "puts refused with RETRY_AFTER")                                                                \
+    X(put_collisions, "puts refused with COLLISION")                                                                   \
+    X(commits, "committed puts")                                                                                       \
+    X(aborts, "aborted attempts")                                                                                      \
+    X(gets, "keys in Get")                                                                                             \
+    X(get_misses, "of these, not found")                                                                               \
+    X(exists, "keys in Exists")                                                                                        \
+    X(exists_misses, "of these, not found")                                                                            \
+    X(lookups, "keys in Lookup")                                                                                       \
+    X(lookup_found, "of these, found")                                                                                 \
+    X(lookup_ungranted, "found but not reserved, for the bound on reservations")                                       \
+    X(removes, "removed objects")                                                                                      \
+    X(evictions, "evicted objects")                                                                                    \
+    X(evicted_bytes, "evicted payload bytes")                                                                          \
+    X(evict_foreground, "evictions with a put waiting")                                                                \
+    X(evict_window, "evictions as a neighbour in a window")                                                            \
+    X(retires, "extents retired")                                                                                      \
+    X(fences, "clients fenced")                                                                                        \
+    X(sessions_expired, "sessions ended for silence")                                                                  \
+    X(protocol_errors, "connections closed for a breach of the protocol")                                              \
+    X(purged, "objects dropped with a lost segment")
+
+typedef struct {
+#define KVP_MASTER_STAT_FIELD(name, help) uint64_t name;
+    KVP_MASTER_STATS(KVP_MASTER_STAT_FIELD)
+#undef KVP_MASTER_STAT_FIELD
+    uint32_t term;
+} kvp_master_stats_t;
+void kvp_master_stats(const kvp_master_t *master, kvp_master_stats_t *stats_out);
+
+/* kvp_master_check walks everything and returns NULL, or what is broken (tests, the simulator). O(all). */
+const char *kvp_master_check(const kvp_master_t *master);
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Placement: which segment, which chunk. Of two segments drawn by chance the emptier one is tried first, then the other,
+ * then all. Inside a segment the first chunk with a free extent that is long enough: a tree over the chunks finds it.
+ */
+#include "master/core/internal.h"
+
+#define PROMISED_MAX 16u /* free extents promised to others that one allocation passes over */
+
+/* ---- room: leaf i of the tree, at room[leaves + i], is the longest free extent of chunk i in units; node i above is the
+ * greater of 2i and 2i + 1. Lengths are rounded to extents before they are compared, so what fits by the tree fits. */
+static uint32_t
+room_of(const kvp_chunk_t *c)
+{
+    if (c->slab == NULL) return (uint32_t)(c->bytes / KVP_SLAB_UNIT);
+    return (uint32_t)(kvp_slab_largest_free(c->slab) / KVP_SLAB_UNIT);
+}
+
+static uint32_t
+greater(const uint32_t *room, uint32_t node)
+{
+    return room[2 * node] > room[2 * node + 1] ? room[2 * node] : room[2 * node + 1];
+}
+
+void
+kvp_place_room_init(kvp_segment_t *g)
+{
+    g->room_leaves = 1;
+    while (g->room_leaves < g->chunk_n) g->room_leaves *= 2;
+    g->room = kvp_core_alloc(2 * (size_t)g->room_leaves, sizeof *g->room);
+    for (uint32_t i = 0; i < g->chunk_n; i++) g->room[g->room_leaves + i] = room_of(&g->chunks[i]);
+    for (uint32_t node = g->room_leaves - 1; node > 0; node--) g->room[node] = greater(g->room, node);
+}
+
+void
+kvp_place_room_changed(kvp_chunk_t *c)
+{
+    uint32_t *room = c->segment->room;
+    uint32_t node = c->segment->room_leaves + c->index;
+
+    room[node] = room_of(c);
+    for (node /= 2; node > 0; node /= 2) {
+        uint32_t most = greater(room, node);
+
+        if (room[node] == most) return;
+        room[node] = most;
+    }
+}
+
+/* The first chunk from index `from` on with room for that many units; NULL = none. */
+static kvp_chunk_t *
+room_find(const kvp_segment_t *g, uint32_t from, uint32_t units)
+{
+    uint32_t node = g->room_leaves + from;
+
+    if (from >= g->chunk_n) return NULL;
+    while (g->room[node] < units) {
+        while ((node & 1) != 0) node /= 2; /* right children have nothing behind them here: up */
+        if (node == 0) return NULL;
+        node++;
+    }
+    while (node < g->room_leaves) node = g->room[2 * node] >= units ? 2 * node : 2 * node + 1;
+    return &g->chunks[node - g->room_leaves];
+}
+
+/* ---- what else an extent needs */
+static bool
+is_skipped(const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
+{
+    uint32_t owner = kvp_slab_owner(c->slab, slot);
+
+    return owner == KVP_SLAB_NONE || owner == mine;
+}
+
+static bool
+is_in_claim_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t neighbour, uint64_t from, uint64_t to)
+{
+    const kvp_retire_t *r = kvp_retire_of(m, c, neighbour);
+
+    return r != NULL && r->claim != NULL && from < r->claim->to && r->claim->from < to;
+}
+
+/* A window may have free space in it. Beside that lies, inside the window, an extent that is not free yet, since free
+ * neighbours are one: so it is enough to look at the next extent on each side that is neither free nor mine. */
+bool
+kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
+{
+    uint64_t from = kvp_slab_offset(c->slab, slot), to = from + kvp_slab_len(c->slab, slot);
+    uint32_t prev = kvp_slab_prev(c->slab, slot), next = kvp_slab_next(c->slab, slot);
+
+    while (prev != KVP_SLAB_NONE && is_skipped(c, prev, mine)) prev = kvp_slab_prev(c->slab, prev);
+    while (next != KVP_SLAB_NONE && is_skipped(c, next, mine)) next = kvp_slab_next(c->slab, next);
+    return is_in_claim_of(m, c, prev, from, to) || is_in_claim_of(m, c, next, from, to);
+}
+
+bool
+kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len)
+{
+    return key_len <= KVP_KEY_CELL_BYTES || c->long_keys == NULL || kvp_slab_can_fit(c->long_keys, key_len);
+}
+
+static kvp_err_t
+key_alloc(kvp_chunk_t *c, uint16_t key_len, kvp_place_t *at)
+{
+    uint64_t offset;
+    kvp_err_t err;
+
+    at->long_key_slot = KVP_SLAB_NONE;
+    if (key_len <= KVP_KEY_CELL_BYTES) {
+        at->key_off = kvp_key_cell_units(&c->geo, at->slot);
+        return KVP_OK;
+    }
+    if (c->long_keys == NULL) {
+        err = kvp_slab_create(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys);
+        if (err != KVP_OK) return err;
+    }
+    err = kvp_slab_alloc(c->long_keys, key_len, 0, &at->long_key_slot, &offset);
+    if (err != KVP_OK) return KVP_NO_SPACE;
+    at->key_off = (uint32_t)((c->geo.long_keys_off + offset) / 64);
+    return KVP_OK;
+}
+
+/* The best fit may be promised: it is kept aside while the next best is asked for. */
+static kvp_err_t
+slab_alloc(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len, uint32_t oid, uint32_t *slot_out)
+{
+    uint32_t aside[PROMISED_MAX], n = 0;
+    uint64_t offset;
+    kvp_err_t err;
+
+    for (;;) {
+        err = kvp_slab_alloc(c->slab, len, oid, slot_out, &offset);
+        if (err != KVP_OK || !kvp_place_is_promised(m, c, *slot_out, oid)) break;
+        aside[n++] = *slot_out;
+        err = KVP_NO_SPACE;
+        if (n == PROMISED_MAX) break;
+    }
+    while (n > 0) kvp_slab_free(c->slab, aside[--n]);
+    return err;
+}
+
+kvp_err_t
+kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_place_t at = {.chunk = c->number};
+
+    if (c->gen_seq >= KVP_GEN_SEQ_MAX) return KVP_NO_SPACE;
+    if (c->slab == NULL && kvp_slab_create(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
+        kvp_panic("out of memory: allocator of a chunk");
+    if (slab_alloc(m, c, o->len, oid, &at.slot) != KVP_OK) return KVP_NO_SPACE;
+    if (key_alloc(c, o->key_len, &at) != KVP_OK) {
+        kvp_slab_free(c->slab, at.slot);
+        return KVP_NO_SPACE;
+    }
+    kvp_place_room_changed(c);
+    at.generation = kvp_gen_make(m->term, ++c->gen_seq);
+    o->at = at;
+    c->segment->objects++;
+    c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
+    m->st.used_bytes += kvp_slab_len(c->slab, at.slot);
+    return KVP_OK;
+}
+
+static kvp_err_t
+alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, uint32_t oid)
+{
+    uint32_t units = (uint32_t)(kvp_slab_extent_bytes(kvp_obj(m->index, oid)->len) / KVP_SLAB_UNIT);
+    kvp_chunk_t *c;
+
+    /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */
+    for (uint32_t from = 0; (c = room_find(g, from, units)) != NULL; from = c->index + 1)
+        if (kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
+    return KVP_NO_SPACE;
+}
+
+static bool
+is_emptier(const kvp_segment_t *a, const kvp_segment_t *b)
+{
+    /* Shares, not bytes: segments differ in size. */
+    return (unsigned __int128)a->used_bytes * b->size_bytes < (unsigned __int128)b->used_bytes * a->size_bytes;
+}
+
+kvp_err_t
+kvp_place_alloc(kvp_master_t *m, uint32_t oid)
+{
+    kvp_segment_t *first, *second;
+
+    if (m->up_n == 0) return KVP_NO_SPACE;
+    first = m->up[kvp_master_random(m) % m->up_n];
+    second = m->up[kvp_master_random(m) % m->up_n];
+    if (is_emptier(second, first)) {
+        kvp_segment_t *swap = first;
+
+        first = second;
+        second = swap;
+    }
+    if (alloc_in_segment(m, first, oid) == KVP_OK) return KVP_OK;
+    if (second != first && alloc_in_segment(m, second, oid) == KVP_OK) return KVP_OK;
+    for (uint32_t i = 0; i < m->up_n; i++)
+        if (m->up[i] != first && m->up[i] != second && alloc_in_segment(m, m->up[i], oid) == KVP_OK) return KVP_OK;
+    return KVP_NO_SPACE;
+}
+
+bool
+kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+
+    return o->state == KVP_OBJ_COMMITTED && c != NULL && c->segment->state != KVP_SEG_LOST;
+}
+
+void
+kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, kvp_wire_obj_t *obj, kvp_wire_loc_t *loc)
+{
+    const kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+
+    *obj = (kvp_wire_obj_t){.err = KVP_OK, .nloc = 1, .version = o->version, .len = o->len, .sum = o->sum};
+    *loc = (kvp_wire_loc_t){
+        .segment_id = c->segment->id,
+        .chunk = c->index,
+        .slot = o->at.slot,
+        .key_off = o->at.key_off,
+        .generation = o->at.generation,
+        .offset = kvp_slab_offset(c->slab, o->at.slot),
+    };
+}

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Puts: begin (an attempt gets an extent, at once or after room was made), commit, abort.
+ *
+ * A PutBegin is answered once, when every key of it is decided. Keys that found no free extent wait: each claims a
+ * window of extents that are being retired, and gets its place when the last of them is free. Only the writer's
+ * transfers come between begin and commit; if the writer goes, its keys are free at once and its extents are retired
+ * with it as owner, so the node proves that it cannot store any more.
+ */
+#include "master/core/internal.h"
+
+#include <stdlib.h>
+
+#define RETRY_MS 10u /* a client that was refused may come back after that */
+#define RETRY_LOOK_MAX 4096u /* keys that one retry looks at */
+
+/* ---- attempts */
+static kvp_attempt_t *
+attempt_find(kvp_master_t *m, const kvp_session_t *s, uint64_t id)
+{
+    uint32_t number;
+
+    return kvp_umap_get(&s->attempt_ids, id, &number) ? kvp_ptab_get(&m->attempts, number) : NULL;
+}
+
+static kvp_attempt_t *
+attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, uint64_t id, uint32_t oid)
+{
+    kvp_attempt_t *a = kvp_core_alloc(1, sizeof *a);
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    a->session = p->session;
+    a->id = id;
+    a->oid = oid;
+    a->bytes = o->len;
+    a->pend = p;
+    a->at = at;
+    a->number = kvp_ptab_add(&m->attempts, a);
+    o->attempt = a->number;
+    kvp_umap_set(&a->session->attempt_ids, id, a->number);
+    kvp_list_add_tail(&a->session->attempts, &a->link);
+    kvp_list_add_tail(&p->attempts, &a->of_pend);
+    a->session->attempt_bytes += a->bytes;
+    m->st.attempts++;
+    return a;
+}
+
+/* Ends the attempt; the object stays as it is. */
+static void
+attempt_close(kvp_master_t *m, kvp_attempt_t *a)
+{
+    kvp_obj(m->index, a->oid)->attempt = KVP_NONE;
+    a->session->attempt_bytes -= a->bytes;
+    kvp_umap_del(&a->session->attempt_ids, a->id);
+    kvp_ptab_del(&m->attempts, a->number);
+    kvp_list_del(&a->link);
+    kvp_list_del(&a->of_pend);
+    m->st.attempts--;
+    free(a);
+}
+
+/* Ends the wait of a key; what becomes of its attempt is the caller's. */
+static void
+pkey_close(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_retire_unclaim(m, k);
+    k->attempt->pkey = NULL;
+    kvp_list_del(&k->link);
+    kvp_list_del(&k->of_pend);
+    k->pend->left--;
+    m->st.pending_puts--;
+    free(k);
+}
+
+/* A message that is not answered yet says err for this key. The caller answers it when nothing is left in it. */
+static void
+attempt_refuse(kvp_attempt_t *a, kvp_err_t err)
+{
+    kvp_wire_obj_t *obj;
+
+    if (a->pend == NULL) return;
+    obj = &a->pend->objs[a->at];
+    a->pend->grants -= obj->nloc;
+    *obj = (kvp_wire_obj_t){.err = err};
+}
+
+static void
+attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err)
+{
+    uint64_t owner = is_drained ? 0 : a->session->incarnation;
+    uint32_t oid = a->oid;
+
+    attempt_refuse(a, err);
+    if (a->pkey != NULL) pkey_close(m, a->pkey);
+    attempt_close(m, a);
+    (void)kvp_obj_drop(m, oid, owner, NULL);
+    m->st.aborts++;
+}
+
+void
+kvp_attempt_lost(kvp_master_t *m, uint32_t oid)
+{
+    kvp_attempt_t *a = kvp_ptab_get(&m->attempts, kvp_obj(m->index, oid)->attempt);
+
+    attempt_refuse(a, KVP_RETRY_AFTER); /* the writer never heard of this place */
+    attempt_close(m, a);
+    m->st.aborts++;
+    kvp_retire_forget(m, kvp_obj_drop(m, oid, 0, NULL));
+}
+
+/* ---- messages that wait */
+static void
+pend_free(kvp_pend_t *p)
+{
+    kvp_list_foreach_safe (pos, tmp, &p->attempts) {
+        kvp_list_entry(pos, kvp_attempt_t, of_pend)->pend = NULL;
+        kvp_list_del(pos);
+    }
+    kvp_list_del(&p->link);
+    kvp_list_del(&p->due);
+    free(p->objs);
+    free(p->locs);
+    free(p);
+}
+
+static void
+pend_answer(kvp_master_t *m, kvp_pend_t *p)
+{
+    Kvp__Pb__Places msg = KVP__PB__PLACES__INIT;
+    kvp_buf_t *out;
+    size_t at;
+
+    msg.n = p->n;
+    for (uint32_t i = 0; i < p->n; i++) {
+        msg.nloc += p->objs[i].nloc;
+        if (p->objs[i].err == KVP_RETRY_AFTER) msg.retry_ms = RETRY_MS;
+    }
+    out = kvp_reply_begin(m, p->session, &p->ask, &msg.base, &at);
+    kvp_buf_append(out, p->objs, p->n * sizeof *p->objs);
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->objs[i].nloc > 0) kvp_buf_append(out, &p->locs[i], sizeof *p->locs);
+    kvp_frame_end(out, at);
+    pend_free(p);
+}
+
+static void
+pend_place(kvp_master_t *m, kvp_pend_t *p, uint32_t at, uint32_t oid)
+{
+    kvp_obj_wire(m, kvp_obj(m->index, oid), &p->objs[at], &p->locs[at]);
+    p->grants++;
+}
+
+static void
+pkey_done(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_pend_t *p = k->pend;
+
+    pend_place(m, p, k->attempt->at, k->oid);
+    pkey_close(m, k);
+    if (p->left == 0) pend_answer(m, p);
+}
+
+/* Refuses every key of the message that waits, which answers it. */
+static void
+pend_refuse(kvp_master_t *m, kvp_pend_t *p, kvp_err_t err)
+{
+    for (uint32_t n = p->left; n > 0; n--) {
+        kvp_pkey_t *k = kvp_list_first(&p->keys, kvp_pkey_t, of_pend);
+
+        if (err == KVP_NO_SPACE) m->st.put_no_space++;
+        else m->st.put_retry_after++;
+        attempt_abort(m, k->attempt, true, err);
+    }
+    pend_answer(m, p);
+}
+
+/* Looks for a place, then for a window. Errors are kvp_evict_for's; then the key stays on the waiting list. */
+static kvp_err_t
+pkey_try(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_err_t err = kvp_place_alloc(m, k->oid);
+
+    if (err == KVP_OK) {
+        pkey_done(m, k);
+        return KVP_OK;
+    }
+    err = kvp_evict_for(m, k);
+    if (err == KVP_OK) kvp_list_del(&k->link);
+    return err;
+}
+
+void
+kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_chunk_t *c = k->chunk;
+
+    kvp_retire_unclaim(m, k);
+    if (kvp_place_alloc_in(m, c, k->oid) == KVP_OK) pkey_done(m, k);
+    else kvp_pkey_restart(m, k);
+}
+
+void
+kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_retire_unclaim(m, k);
+    kvp_list_del(&k->link);
+    kvp_list_add_head(&m->waiting, &k->link);
+    kvp_master_space_news(m);
+}
+
+void
+kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g)
+{
+    while (!kvp_list_is_empty(&g->claims)) kvp_pkey_restart(m, kvp_list_first(&g->claims, kvp_pkey_t, of_segment));
+}
+
+/* A message that was granted something and cannot get the rest for now is answered: what its writer commits can be
+ * evicted, and while it is held back everybody may be waiting for everybody. */
+static bool
+pend_cut(kvp_master_t *m, kvp_pend_t *p)
+{
+    if (p->grants == 0 || p->claims > 0) return false;
+    pend_refuse(m, p, KVP_RETRY_AFTER);
+    return true;
+}
+
+/* The shortest lengths for which a retry found no room: for keys that lie in their cell, and for long ones. */
+typedef struct {
+    uint64_t any, long_key;
+} failed_t;
+
+static bool
+has_failed(const failed_t *failed, const kvp_obj_t *o)
+{
+    return o->len >= failed->any || (o->key_len > KVP_KEY_CELL_BYTES && o->len >= failed->long_key);
+}
+
+/* In the order of arrival. A key that cannot be served stays, and then nothing of its length or longer is tried behind
+ * it: shorter ones may still find a place. Returns false where it stopped at a message that was cut: the list changed. */
+static bool
+retry_pass(kvp_master_t *m, failed_t *failed)
+{
+    uint32_t looked = 0;
+
+    kvp_list_foreach_safe (pos, tmp, &m->waiting) {
+        kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, link);
+        const kvp_obj_t *o = kvp_obj(m->index, k->oid);
+        kvp_err_t err;
+
+        if (looked++ == RETRY_LOOK_MAX) return true;
+        if (has_failed(failed, o)) continue;
+        err = pkey_try(m, k);
+        if (err == KVP_OK) continue;
+        if (err == KVP_EAGAIN) m->has_space_news = true; /* its search goes on with the next step */
+        if (o->key_len > KVP_KEY_CELL_BYTES) failed->long_key = o->len; /* it may be the key that found no room */
+        else failed->any = o->len;
+        if (err == KVP_NO_SPACE && pend_cut(m, k->pend)) return false;
+    }
+    return true;
+}
+
+void
+kvp_put_retry_waiting(kvp_master_t *m)
+{
+    failed_t failed = {UINT64_MAX, UINT64_MAX};
+
+    while (!retry_pass(m, &failed)) continue;
+}
+
+/* Nobody else has anything that could become free. */
+static bool
+is_hopeless(const kvp_master_t *m, const kvp_pend_t *p)
+{
+    return m->st.objects == 0 && m->st.retiring_bytes == 0 && m->st.attempts <= p->left;
+}
+
+void
+kvp_put_tick(kvp_master_t *m)
+{
+    uint64_t now_tick = m->now_ns / KVP_TICK_NS;
+
+    /* A wait is shorter than the wheel, so each list is looked at once however late it is. */
+    if (now_tick - m->put_tick > KVP_PUT_WHEEL) m->put_tick = now_tick - KVP_PUT_WHEEL;
+    while (m->put_tick < now_tick) {
+        kvp_list_t *list = &m->pends[++m->put_tick % KVP_PUT_WHEEL];
+
+        kvp_list_foreach_safe (pos, tmp, list) {
+            kvp_pend_t *p = kvp_list_entry(pos, kvp_pend_t, due);
+
+            if (p->due_ns <= m->now_ns) pend_refuse(m, p, is_hopeless(m, p) ? KVP_NO_SPACE : KVP_RETRY_AFTER);
+        }
+    }
+}
+
+/* ---- begin */
+static kvp_err_t
+check_put(const kvp_master_t *m, const kvp_wire_put_t *put, const uint8_t *keys, size_t keys_len)
+{
+    if (put->key_len == 0 || put->key_len > KVP_KEY_MAX) return KVP_BAD_KEY;
+    if (put->key_at > keys_len || put->key_len > keys_len - put->key_at) return KVP_INVALID;
+    if (put->len == 0 || put->attempt == 0) return KVP_INVALID;
+    if (!kvp_digest_eq(put->digest, kvp_key_digest(m->conf.digest_seed, 0, keys + put->key_at, put->key_len)))
+        return KVP_INVALID;
+    return KVP_OK;
+}
+
+/* What stands in the way of a new attempt under this digest, or OK. */
+static kvp_err_t
+check_present(kvp_master_t *m, uint32_t oid, const uint8_t *key, uint32_t key_len)
+{
+    kvp_obj_t *o;
+
+    if (oid == KVP_OID_NONE) return KVP_OK;
+    o = kvp_obj(m->index, oid);
+    if (o->key_len != key_len || memcmp(o->key, key, key_len) != 0) {
+        m->st.put_collisions++;
+        return KVP_COLLISION;
+    }
+    if (o->state == KVP_OBJ_WRITING) {
+        m->st.put_in_progress++;
+        return KVP_IN_PROGRESS;
+    }
+    if (!kvp_obj_is_served(m, o)) { /* its node is away: a fresh copy is better than waiting for the old one */
+        (void)kvp_obj_drop(m, oid, 0, NULL);
+        return KVP_OK;
+    }
+    if (o->tickets == 0) m->policy->used(m->index, oid);
+    m->st.put_already++;
+    return KVP_ALREADY;
+}
+
+static bool
+is_over_limit(const kvp_session_t *s, uint64_t len)
+{
+    return s->attempt_ids.n >= KVP_ATTEMPTS_MAX || s->attempt_bytes + s->quarantine_bytes > KVP_ATTEMPT_BYTES_MAX ||
+           len > KVP_ATTEMPT_BYTES_MAX - s->attempt_bytes - s->quarantine_bytes;
+}
+
+static void
+pkey_open(kvp_master_t *m, kvp_attempt_t *a)
+{
+    kvp_pkey_t *k = kvp_core_alloc(1, sizeof *k);
+
+    k->pend = a->pend;
+    k->attempt = a;
+    k->oid = a->oid;
+    k->scan_slot = KVP_SLAB_NONE;
+    kvp_list_init(&k->claimed);
+    kvp_list_init(&k->of_segment);
+    kvp_list_add_tail(&m->waiting, &k->link);
+    kvp_list_add_tail(&k->pend->keys, &k->of_pend);
+    k->pend->left++;
+    a->pkey = k;
+    m->st.pending_puts++;
+}
+
+static kvp_err_t
+begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, const uint8_t *keys, size_t keys_len)
+{
+    kvp_session_t *s = p->session;
+    kvp_attempt_t *a;
+    kvp_err_t err;
+    uint32_t oid;
+
+    err = check_put(m, put, keys, keys_len);
+    if (err != KVP_OK) return err;
+    err = check_present(m, kvp_objindex_find(m->index, put->digest), keys + put->key_at, put->key_len);
+    if (err != KVP_OK) return err;
+    if (m->up_n == 0) return KVP_NO_SPACE;
+    if (put->len > m->up_longest) return KVP_TOO_LARGE;
+    if (attempt_find(m, s, put->attempt) != NULL) return KVP_INVALID;
+    if (is_over_limit(s, put->len)) return KVP_LIMIT;
+
+    oid = kvp_objindex_add(m->index, put->digest, keys + put->key_at, (uint16_t)put->key_len);
+    kvp_obj(m->index, oid)->len = put->len;
+    kvp_obj(m->index, oid)->version = ++m->version_seq;
+    a = attempt_open(m, p, at, put->attempt, oid);
+    /* Nobody overtakes a put that waits. */
+    if (kvp_list_is_empty(&m->waiting) && kvp_place_alloc(m, oid) == KVP_OK) pend_place(m, p, at, oid);
+    else pkey_open(m, a);
+    return KVP_OK;
+}
+
+static kvp_pend_t *
+pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg)
+{
+    kvp_pend_t *p = kvp_core_alloc(1, sizeof *p);
+    uint64_t wait_ms = msg->wait_ms == 0 ? KVP_PUT_WAIT_MS : kvp_min_u64(msg->wait_ms, KVP_PUT_WAIT_MAX_MS);
+
+    p->session = s;
+    p->ask = *ask;
+    p->due_ns = m->now_ns + KVP_MS(wait_ms);
+    p->n = msg->n;
+    p->objs = kvp_core_alloc(msg->n, sizeof *p->objs);
+    p->locs = kvp_core_alloc(msg->n, sizeof *p->locs);
+    kvp_list_init(&p->attempts);
+    kvp_list_init(&p->keys);
+    kvp_list_add_tail(&s->pends, &p->link);
+    kvp_list_add_tail(&m->pends[(p->due_ns + KVP_TICK_NS - 1) / KVP_TICK_NS % KVP_PUT_WHEEL], &p->due);
+    return p;
+}
+
+void
+kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const kvp_wire_put_t *puts = NULL;
+    Kvp__Pb__PutBegin *msg;
+    kvp_pend_t *p;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n > 0 && msg->n <= KVP_BATCH_MAX) puts = kvp_rd_array(&rd, msg->n, sizeof *puts);
+    if (puts == NULL) {
+        kvp_session_close(m, s, "malformed PutBegin");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    m->st.put_begins += msg->n;
+    p = pend_open(m, s, &f->hdr, msg);
+    for (uint32_t i = 0; i < msg->n; i++) {
+        kvp_err_t err = begin_one(m, p, i, &puts[i], rd.at, rd.left);
+
+        if (err != KVP_OK) p->objs[i] = (kvp_wire_obj_t){.err = err};
+    }
+    if (p->left == 0) pend_answer(m, p);
+    else m->has_space_news = true; /* who waits is tried for when the input is done */
+    kvp_pb_free(&pb, msg);
+}
+
+/* ---- commit and abort */
+static kvp_err_t
+commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit)
+{
+    kvp_attempt_t *a = attempt_find(m, s, commit->attempt);
+    kvp_obj_t *o;
+    uint32_t oid;
+
+    if (a == NULL) return KVP_ABORTED;
+    if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
+    oid = a->oid;
+    if (kvp_place_chunk(m, &kvp_obj(m->index, oid)->at)->segment->is_dropped) {
+        attempt_abort(m, a, true, KVP_ABORTED);
+        return KVP_ABORTED;
+    }
+    attempt_close(m, a);
+    o = kvp_obj(m->index, oid);
+    o->state = KVP_OBJ_COMMITTED;
+    o->sum = commit->sum;
+    m->policy->used(m->index, oid);
+    m->st.objects++;
+    m->st.commits++;
+    return KVP_OK;
+}
+
+static void
+answer_results(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const int32_t *results, uint32_t n)
+{
+    Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
+    kvp_buf_t *out;
+    size_t at;
+
+    reply.n = n;
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    kvp_buf_append(out, results, n * sizeof *results);
+    kvp_frame_end(out, at);
+}
+
+void
+kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const kvp_wire_commit_t *commits = NULL;
+    int32_t results[KVP_BATCH_MAX];
+    Kvp__Pb__PutCommit *msg;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__put_commit__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_BATCH_MAX) commits = kvp_rd_array(&rd, msg->n, sizeof *commits);
+    if (commits == NULL) {
+        kvp_session_close(m, s, "malformed PutCommit");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    for (uint32_t i = 0; i < msg->n; i++) results[i] = commit_one(m, s, &commits[i]);
+    answer_results(m, s, f, results, msg->n);
+    kvp_master_space_news(m); /* what is committed can be evicted */
+    kvp_pb_free(&pb, msg);
+}
+
+static kvp_err_t
+abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained)
+{
+    kvp_attempt_t *a = attempt_find(m, s, id);
+    kvp_pend_t *p;
+
+    if (a == NULL) return KVP_ABORTED;
+    p = a->pend;
+    /* A writer that was not told of its place has stored nothing there. */
+    attempt_abort(m, a, is_drained || p != NULL, KVP_ABORTED);
+    if (p != NULL && p->left == 0) pend_answer(m, p);
+    return KVP_OK;
+}
+
+void
+kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    int32_t results[KVP_BATCH_MAX];
+    const uint64_t *ids = NULL;
+    Kvp__Pb__PutAbort *msg;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__put_abort__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_BATCH_MAX) ids = kvp_rd_array(&rd, msg->n, sizeof *ids);
+    if (ids == NULL) {
+        kvp_session_close(m, s, "malformed PutAbort");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    for (uint32_t i = 0; i < msg->n; i++) results[i] = abort_one(m, s, ids[i], msg->is_drained);
+    answer_results(m, s, f, results, msg->n);
+    kvp_pb_free(&pb, msg);
+}
+
+void
+kvp_attempt_abort_all(kvp_master_t *m, kvp_session_t *s)
+{
+    while (!kvp_list_is_empty(&s->attempts)) {
+        kvp_attempt_t *a = kvp_list_first(&s->attempts, kvp_attempt_t, link);
+
+        attempt_abort(m, a, s->is_drained || a->pend != NULL, KVP_ABORTED);
+    }
+    while (!kvp_list_is_empty(&s->pends)) pend_free(kvp_list_first(&s->pends, kvp_pend_t, link));
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Everything that only looks: get, exists, lookup, release, list, status.
+ */
+#include "master/core/internal.h"
+
+#include <stdlib.h>
+
+#define LIST_SCAN_MAX 65536u /* records that one List walks */
+#define LIST_BYTES_MAX (4u << 20)
+
+/* The digests behind a head with a count. NULL after the connection was given up. */
+static const kvp_digest_t *
+read_digests(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n, bool is_parsed)
+{
+    const kvp_digest_t *digests = NULL;
+    kvp_rd_t rd;
+
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (is_parsed && n > 0 && n <= KVP_BATCH_MAX) digests = kvp_rd_array(&rd, n, sizeof *digests);
+    if (digests == NULL) kvp_session_close(m, s, "malformed batch of digests");
+    return digests;
+}
+
+static bool
+is_found(const kvp_master_t *m, uint32_t oid)
+{
+    return oid != KVP_OID_NONE && kvp_obj_is_served(m, kvp_obj(m->index, oid));
+}
+
+void
+kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__Places reply = KVP__PB__PLACES__INIT;
+    uint32_t oids[KVP_BATCH_MAX], found[KVP_BATCH_MAX];
+    const kvp_digest_t *digests;
+    Kvp__Pb__Get *msg;
+    kvp_buf_t *out;
+    kvp_pb_t pb;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__get__descriptor, f);
+    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, msg != NULL);
+    if (digests == NULL) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    kvp_objindex_find_many(m->index, digests, msg->n, oids);
+    for (uint32_t i = 0; i < msg->n; i++)
+        if (is_found(m, oids[i])) found[reply.nloc++] = oids[i];
+    m->st.gets += msg->n;
+    m->st.get_misses += msg->n - reply.nloc;
+    reply.n = msg->n;
+    if (!msg->no_hold && !kvp_ticket_may_take(s, reply.nloc)) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many objects held");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (!msg->no_hold) reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_HOLD, found, reply.nloc, 0);
+
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    for (uint32_t i = 0; i < msg->n; i++) {
+        kvp_wire_obj_t obj = {.err = KVP_NOT_FOUND};
+        kvp_wire_loc_t loc;
+
+        if (is_found(m, oids[i])) kvp_obj_wire(m, kvp_obj(m->index, oids[i]), &obj, &loc);
+        else if (oids[i] != KVP_OID_NONE && kvp_obj(m->index, oids[i])->state == KVP_OBJ_COMMITTED)
+            obj.err = KVP_NODE_LOST;
+        kvp_buf_append(out, &obj, sizeof obj);
+    }
+    for (uint32_t i = 0; i < reply.nloc; i++) {
+        kvp_wire_obj_t obj;
+        kvp_wire_loc_t loc;
+
+        kvp_obj_wire(m, kvp_obj(m->index, found[i]), &obj, &loc);
+        kvp_buf_append(out, &loc, sizeof loc);
+    }
+    kvp_frame_end(out, at);
+    kvp_pb_free(&pb, msg);
+}
+
+void
+kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
+    uint32_t oids[KVP_BATCH_MAX];
+    const kvp_digest_t *digests;
+    Kvp__Pb__Exists *msg;
+    kvp_buf_t *out;
+    uint8_t *flags;
+    uint32_t hits = 0;
+    kvp_pb_t pb;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__exists__descriptor, f);
+    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, msg != NULL);
+    if (digests == NULL) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    kvp_objindex_find_many(m->index, digests, msg->n, oids);
+    reply.n = msg->n;
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    flags = kvp_buf_extend(out, msg->n);
+    for (uint32_t i = 0; flags != NULL && i < msg->n; i++) {
+        flags[i] = is_found(m, oids[i]);
+        hits += flags[i];
+    }
+    kvp_frame_end(out, at);
+    m->st.exists += msg->n;
+    m->st.exists_misses += msg->n - hits;
+    kvp_pb_free(&pb, msg);
+}
+
+void
+kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__LookupReply reply = KVP__PB__LOOKUP_REPLY__INIT;
+    uint32_t oids[KVP_BATCH_MAX], found[KVP_BATCH_MAX];
+    uint8_t present[KVP_BATCH_MAX];
+    const kvp_digest_t *digests;
+    Kvp__Pb__Lookup *msg;
+    kvp_buf_t *out;
+    uint64_t ttl_ns;
+    kvp_pb_t pb;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__lookup__descriptor, f);
+    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, msg != NULL);
+    if (digests == NULL) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    kvp_objindex_find_many(m->index, digests, msg->n, oids);
+    memset(present, 0, msg->n);
+    for (uint32_t i = 0; i < msg->n; i++) {
+        present[i] = is_found(m, oids[i]);
+        if (present[i] != 0) found[reply.found++] = oids[i];
+        else if (msg->is_prefix) break;
+    }
+    ttl_ns = msg->ttl_ms == 0 ? m->conf.lease_ns : kvp_min_u64(KVP_MS(msg->ttl_ms), m->conf.lease_ns);
+    reply.granted = kvp_ticket_grantable(m, s, found, reply.found);
+    reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_RESERVE, found, reply.granted, ttl_ns);
+    reply.ttl_ms = (uint32_t)(ttl_ns / KVP_MS(1));
+    reply.n = msg->is_prefix ? 0 : msg->n;
+    m->st.lookups += msg->n;
+    m->st.lookup_found += reply.found;
+    m->st.lookup_ungranted += reply.found - reply.granted;
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    kvp_buf_append(out, present, reply.n);
+    kvp_frame_end(out, at);
+    kvp_pb_free(&pb, msg);
+}
+
+void
+kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const uint64_t *ids = NULL;
+    Kvp__Pb__Release *msg;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__release__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_BATCH_MAX) ids = kvp_rd_array(&rd, msg->n, sizeof *ids);
+    if (ids == NULL) {
+        kvp_session_close(m, s, "malformed Release");
+    } else {
+        for (uint32_t i = 0; i < msg->n; i++) kvp_ticket_release(m, s, ids[i]);
+        kvp_reply_plain(m, s, &f->hdr, KVP_OK, "");
+    }
+    kvp_pb_free(&pb, msg);
+}
+
+/* ---- list */
+static bool
+is_listed(const kvp_master_t *m, const kvp_obj_t *o, const ProtobufCBinaryData *prefix)
+{
+    return kvp_obj_is_served(m, o) && o->key_len >= prefix->len &&
+           (prefix->len == 0 || memcmp(o->key, prefix->data, prefix->len) == 0);
+}
+
+void
+kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__ListReply reply = KVP__PB__LIST_REPLY__INIT;
+    uint32_t found[KVP_LIST_MAX], cursor, limit, left = LIST_SCAN_MAX;
+    Kvp__Pb__List *msg;
+    uint32_t key_bytes = 0;
+    kvp_buf_t *out;
+    kvp_pb_t pb;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__list__descriptor, f);
+    if (msg == NULL || msg->prefix.len > KVP_KEY_MAX) {
+        kvp_session_close(m, s, "malformed List");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    /* Records keep their numbers, so a cursor is one: what is put behind it meanwhile is missed, nothing comes twice. */
+    limit = msg->limit == 0 ? KVP_LIST_MAX : (uint32_t)kvp_min_u64(msg->limit, KVP_LIST_MAX);
+    cursor = (uint32_t)kvp_min_u64(msg->cursor, kvp_obj_limit(m->index));
+    while (reply.n < limit && key_bytes < LIST_BYTES_MAX) {
+        uint32_t oid = kvp_objindex_walk(m->index, &cursor, KVP_OID_NONE, &left);
+
+        if (oid == KVP_OID_NONE) break;
+        if (!is_listed(m, kvp_obj(m->index, oid), &msg->prefix)) continue;
+        found[reply.n++] = oid;
+        key_bytes += kvp_obj(m->index, oid)->key_len;
+    }
+    reply.cursor = cursor < kvp_obj_limit(m->index) ? cursor : 0;
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    key_bytes = 0;
+    for (uint32_t i = 0; i < reply.n; i++) {
+        const kvp_obj_t *o = kvp_obj(m->index, found[i]);
+        kvp_wire_entry_t entry = {.len = o->len, .version = o->version, .key_at = key_bytes, .key_len = o->key_len};
+
+        kvp_buf_append(out, &entry, sizeof entry);
+        key_bytes += o->key_len;
+    }
+    for (uint32_t i = 0; i < reply.n; i++)
+        kvp_buf_append(out, kvp_obj(m->index, found[i])->key, kvp_obj(m->index, found[i])->key_len);
+    kvp_frame_end(out, at);
+    kvp_pb_free(&pb, msg);
+}
+
+/* ---- status */
+void
+kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+#define ONE(name, help) +1
+    enum { N = 0 KVP_MASTER_STATS(ONE) };
+#undef ONE
+    Kvp__Pb__StatusReply reply = KVP__PB__STATUS_REPLY__INIT;
+    Kvp__Pb__Counter counters[N], *list[N];
+    kvp_master_stats_t st;
+    kvp_buf_t *out;
+    size_t at, n = 0;
+
+    kvp_master_stats(m, &st);
+#define COUNTER(field, help)                                                                                           \
+    kvp__pb__counter__init(&counters[n]);                                                                              \
+    counters[n].name = (char *)#field;                                                                                 \
+    counters[n].value = st.field;                                                                                      \
+    list[n] = &counters[n];                                                                                            \
+    n++;
+    KVP_MASTER_STATS(COUNTER)
+#undef COUNTER
+    reply.counters = list;
+    reply.n_counters = n;
+    reply.term = m->term;
+    reply.uptime_ms = (m->now_ns - m->started_ns) / KVP_MS(1);
+    reply.objects = st.objects;
+    reply.attempts = st.attempts;
+    reply.clients = st.clients;
+    reply.size_bytes = st.size_bytes;
+    reply.used_bytes = st.used_bytes;
+    reply.quarantine_bytes = st.quarantine_bytes;
+    reply.held_bytes = st.held_bytes;
+    reply.reserved_bytes = st.reserved_bytes;
+    reply.memory_bytes = st.memory_bytes;
+    reply.segments = (uint32_t)st.segments;
+    reply.software = (char *)("kvpool " KVP_RELEASE);
+    reply.pool_id = (ProtobufCBinaryData){sizeof m->conf.pool_id, m->conf.pool_id};
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    kvp_frame_end(out, at);
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * RETIRE: an extent is made unreadable before it is made writable. Records live from the moment an extent loses its
+ * object until its node has said that it is free. A record with an owner is quarantined space: the node answers free
+ * only once it has proved that the writer cannot store any more.
+ */
+#include "master/core/internal.h"
+
+#include <stdlib.h>
+
+#define RETIRE_BATCH 4096u
+
+kvp_retire_t *
+kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
+{
+    uint32_t owner = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, slot);
+
+    if (owner == KVP_SLAB_NONE || (owner & KVP_RETIRING_BIT) == 0) return NULL;
+    return kvp_ptab_get(&m->retires, owner & ~KVP_RETIRING_BIT);
+}
+
+/* What a live client leaves in quarantine counts against what it may have unfinished. */
+static void
+count_quarantine(kvp_master_t *m, const kvp_retire_t *r, int64_t sign)
+{
+    uint32_t number;
+
+    if (r->owner == 0 || !kvp_umap_get(&m->by_incarnation, r->owner, &number)) return;
+    ((kvp_session_t *)kvp_ptab_get(&m->sessions, number))->quarantine_bytes += (uint64_t)sign * r->bytes;
+}
+
+/* A lost segment's bytes are out of the pool's totals until its node is back. */
+static void
+count_bytes(kvp_master_t *m, const kvp_retire_t *r, int64_t sign)
+{
+    kvp_segment_t *g = r->chunk->segment;
+    uint64_t retiring = (uint64_t)sign * r->bytes;
+    uint64_t quarantined = r->owner == 0 ? 0 : retiring;
+
+    g->retiring_bytes += retiring;
+    g->quarantine_bytes += quarantined;
+    count_quarantine(m, r, sign);
+    if (g->state == KVP_SEG_LOST) return;
+    m->st.retiring_bytes += retiring;
+    m->st.quarantine_bytes += quarantined;
+}
+
+static void
+want_sending(kvp_master_t *m, kvp_segment_t *g)
+{
+    if (g->node != NULL && kvp_list_is_empty(&g->sending)) kvp_list_add_tail(&m->sending, &g->sending);
+}
+
+kvp_retire_t *
+kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter)
+{
+    kvp_chunk_t *c = kvp_place_chunk(m, at);
+    kvp_retire_t *r = kvp_core_alloc(1, sizeof *r);
+
+    r->chunk = c;
+    r->slot = at->slot;
+    r->long_key_slot = at->long_key_slot;
+    r->generation = at->generation;
+    r->owner = owner;
+    r->bytes = kvp_slab_len(c->slab, at->slot);
+    r->waiter = waiter;
+    if (waiter != NULL) waiter->left++;
+    r->number = kvp_ptab_add(&m->retires, r);
+    kvp_list_init(&r->claimed);
+    kvp_list_add_tail(&c->segment->retires, &r->link);
+    kvp_list_add_tail(&c->segment->unsent, &r->queue);
+    kvp_slab_set_owner(c->slab, at->slot, KVP_RETIRING_BIT | r->number);
+    c->segment->objects--;
+    m->st.retires++;
+    count_bytes(m, r, 1);
+    want_sending(m, c->segment);
+    return r;
+}
+
+/* The record's own end; what becomes of the extent is the caller's. */
+static void
+discard(kvp_master_t *m, kvp_retire_t *r)
+{
+    if (r->waiter != NULL) kvp_waiter_dead(m, r->waiter);
+    kvp_list_del(&r->link);
+    kvp_list_del(&r->queue);
+    kvp_list_del(&r->claimed);
+    count_bytes(m, r, -1);
+    kvp_ptab_del(&m->retires, r->number);
+    free(r);
+}
+
+static void
+give_back(kvp_master_t *m, kvp_retire_t *r)
+{
+    kvp_chunk_t *c = r->chunk;
+
+    kvp_slab_free(c->slab, r->slot);
+    if (r->long_key_slot != KVP_SLAB_NONE) kvp_slab_free(c->long_keys, r->long_key_slot);
+    c->segment->used_bytes -= r->bytes;
+    if (c->segment->state != KVP_SEG_LOST) m->st.used_bytes -= r->bytes;
+    kvp_place_room_changed(c);
+    kvp_master_space_news(m);
+    discard(m, r);
+}
+
+void
+kvp_retire_forget(kvp_master_t *m, kvp_retire_t *r)
+{
+    discard(m, r);
+}
+
+static void
+set_dead(kvp_master_t *m, kvp_retire_t *r)
+{
+    r->state = KVP_RT_DEAD;
+    if (r->waiter == NULL) return;
+    kvp_waiter_dead(m, r->waiter);
+    r->waiter = NULL;
+}
+
+static void
+set_free(kvp_master_t *m, kvp_retire_t *r)
+{
+    kvp_pkey_t *claim = r->claim;
+
+    set_dead(m, r);
+    if (claim == NULL) {
+        give_back(m, r);
+        return;
+    }
+    /* Kept until the whole window is free, so that nobody else takes a part of it. */
+    r->state = KVP_RT_HELD;
+    kvp_list_del(&r->queue);
+    if (--claim->claim_left == 0) kvp_pkey_window_free(m, claim);
+}
+
+void
+kvp_retire_unclaim(kvp_master_t *m, kvp_pkey_t *k)
+{
+    if (k->chunk == NULL) return;
+    kvp_list_foreach_safe (pos, tmp, &k->claimed) {
+        kvp_retire_t *r = kvp_list_entry(pos, kvp_retire_t, claimed);
+
+        kvp_list_del(&r->claimed);
+        r->claim = NULL;
+        if (r->state == KVP_RT_HELD) give_back(m, r);
+    }
+    kvp_list_del(&k->of_segment);
+    k->pend->claims--;
+    k->claim_left = 0;
+    k->chunk = NULL;
+    kvp_master_space_news(m);
+}
+
+/* ---- orders and answers */
+static void
+send_batch(kvp_master_t *m, kvp_segment_t *g)
+{
+    Kvp__Pb__Retire msg = KVP__PB__RETIRE__INIT;
+    kvp_session_t *node = g->node;
+    kvp_retire_req_t *req = kvp_core_alloc(1, sizeof *req);
+    uint32_t n = 0;
+    size_t at;
+
+    kvp_list_foreach (pos, &g->unsent)
+        if (++n == RETIRE_BATCH) break;
+    req->request_id = ++m->request_seq;
+    req->n = n;
+    req->numbers = kvp_core_alloc(n, sizeof *req->numbers);
+    kvp_list_add_tail(&node->retire_reqs, &req->link);
+    node->retire_reqs_n++;
+
+    msg.n = n;
+    msg.term = m->term;
+    msg.segment_id = g->id;
+    kvp_pb_frame_begin(&node->out, KVP_OP_RETIRE, 0, req->request_id, &msg.base, &at);
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_retire_t *r = kvp_list_first(&g->unsent, kvp_retire_t, queue);
+        kvp_wire_slot_t rec = {r->chunk->index, r->slot, r->generation, r->owner};
+
+        kvp_buf_append(&node->out, &rec, sizeof rec);
+        kvp_list_del(&r->queue);
+        kvp_list_add_tail(&g->sent, &r->queue);
+        if (r->state == KVP_RT_QUEUED) r->state = KVP_RT_SENT;
+        r->sent_in = req->request_id;
+        req->numbers[i] = r->number;
+    }
+    kvp_frame_end(&node->out, at);
+    kvp_session_dirty(m, node);
+}
+
+/* A node that is slow to answer does not make its queue grow: what is over a few orders waits here. */
+void
+kvp_retire_flush(kvp_master_t *m)
+{
+    kvp_list_foreach_safe (pos, tmp, &m->sending) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
+
+        while (!kvp_list_is_empty(&g->unsent) && g->node->retire_reqs_n < KVP_RETIRE_REQS_MAX) send_batch(m, g);
+        if (kvp_list_is_empty(&g->unsent)) kvp_list_del(&g->sending);
+    }
+}
+
+/* Puts all of `from` in front of what is in `to`. */
+static void
+splice(kvp_list_t *from, kvp_list_t *to)
+{
+    if (kvp_list_is_empty(from)) return;
+    from->prev->next = to->next;
+    to->next->prev = from->prev;
+    to->next = from->next;
+    from->next->prev = to;
+    kvp_list_init(from);
+}
+
+/* The node that is connected now was told nothing, and does not know what an earlier connection was owed. */
+void
+kvp_retire_resend(kvp_master_t *m, kvp_segment_t *g)
+{
+    splice(&g->sent, &g->unsent);
+    if (!kvp_list_is_empty(&g->unsent)) want_sending(m, g);
+}
+
+static void
+free_req(kvp_session_t *node, kvp_retire_req_t *req)
+{
+    kvp_list_del(&req->link);
+    node->retire_reqs_n--;
+    free(req->numbers);
+    free(req);
+}
+
+void
+kvp_retire_lost(kvp_session_t *node)
+{
+    while (!kvp_list_is_empty(&node->retire_reqs))
+        free_req(node, kvp_list_first(&node->retire_reqs, kvp_retire_req_t, link));
+}
+
+static kvp_retire_req_t *
+find_req(kvp_session_t *node, uint64_t request_id)
+{
+    kvp_list_foreach (pos, &node->retire_reqs) {
+        kvp_retire_req_t *req = kvp_list_entry(pos, kvp_retire_req_t, link);
+
+        if (req->request_id == request_id) return req;
+    }
+    return NULL;
+}
+
+static bool
+is_waited_for(const kvp_retire_t *r, const kvp_session_t *node)
+{
+    return (r->state == KVP_RT_SENT || r->state == KVP_RT_DEAD) && r->chunk->segment->node == node;
+}
+
+void
+kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    kvp_retire_req_t *req = find_req(s, f->hdr.request_id);
+
+    if (req == NULL || f->tail_len != req->n) {
+        kvp_session_close(m, s, "an answer to no Retire");
+        return;
+    }
+    for (uint32_t i = 0; i < req->n; i++) {
+        kvp_retire_t *r = kvp_ptab_get(&m->retires, req->numbers[i]);
+
+        if (r == NULL || r->sent_in != req->request_id || !is_waited_for(r, s)) continue;
+        if ((f->tail[i] & KVP_RETIRE_FREE) != 0) set_free(m, r);
+        else if ((f->tail[i] & KVP_RETIRE_DEAD) != 0) set_dead(m, r);
+        else kvp_session_close(m, s, "a Retire not obeyed"); /* it is asked again when the node is back */
+    }
+    free_req(s, req);
+}
+
+void
+kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__Freed *msg;
+    const kvp_wire_slot_t *slots = NULL;
+    kvp_segment_t *g;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__freed__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_BATCH_MAX) slots = kvp_rd_array(&rd, msg->n, sizeof *slots);
+    if (slots == NULL) {
+        kvp_session_close(m, s, "malformed Freed");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    g = kvp_segment_find(m, msg->segment_id);
+    for (uint32_t i = 0; g != NULL && g->node == s && i < msg->n; i++) {
+        kvp_retire_t *r;
+
+        if (slots[i].chunk >= g->chunk_n) continue;
+        r = kvp_retire_of(m, &g->chunks[slots[i].chunk], slots[i].slot);
+        if (r != NULL && r->generation == slots[i].generation && r->state == KVP_RT_DEAD) set_free(m, r);
+    }
+    kvp_pb_free(&pb, msg);
+}

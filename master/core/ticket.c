@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tickets: holds (a get under way) and reservations (a lookup). While an object has a ticket it is no candidate for
+ * eviction. Reservations expire; a binary heap orders them. Bounds: a quarter of the pool, a twentieth a client.
+ */
+#include "master/core/internal.h"
+
+#include <stdlib.h>
+
+#define RESERVE_POOL_SHARE 4u
+#define RESERVE_CLIENT_SHARE 20u
+
+/* ---- the heap: numbers of reservations, the earliest to expire first */
+static kvp_ticket_t *
+heap_ticket(const kvp_master_t *m, uint32_t i)
+{
+    return kvp_ptab_get(&m->tickets, m->heap[i]);
+}
+
+static void
+heap_set(kvp_master_t *m, uint32_t i, uint32_t number)
+{
+    m->heap[i] = number;
+    heap_ticket(m, i)->heap_at = i;
+}
+
+static void
+heap_swap(kvp_master_t *m, uint32_t a, uint32_t b)
+{
+    uint32_t number = m->heap[a];
+
+    heap_set(m, a, m->heap[b]);
+    heap_set(m, b, number);
+}
+
+static void
+heap_settle(kvp_master_t *m, uint32_t i)
+{
+    while (i > 0 && heap_ticket(m, i)->expires_ns < heap_ticket(m, (i - 1) / 2)->expires_ns) {
+        heap_swap(m, i, (i - 1) / 2);
+        i = (i - 1) / 2;
+    }
+    for (;;) {
+        uint32_t least = i;
+
+        for (uint32_t child = 2 * i + 1; child <= 2 * i + 2 && child < m->heap_n; child++)
+            if (heap_ticket(m, child)->expires_ns < heap_ticket(m, least)->expires_ns) least = child;
+        if (least == i) return;
+        heap_swap(m, i, least);
+        i = least;
+    }
+}
+
+static void
+heap_add(kvp_master_t *m, kvp_ticket_t *t)
+{
+    if (m->heap_n == m->heap_cap) {
+        m->heap_cap = m->heap_cap == 0 ? 64 : m->heap_cap * 2;
+        m->heap = realloc(m->heap, m->heap_cap * sizeof *m->heap);
+        if (m->heap == NULL) kvp_panic("out of memory: %u tickets", m->heap_cap);
+    }
+    heap_set(m, m->heap_n++, t->number);
+    heap_settle(m, t->heap_at);
+}
+
+static void
+heap_del(kvp_master_t *m, kvp_ticket_t *t)
+{
+    uint32_t i = t->heap_at;
+
+    m->heap_n--;
+    if (i == m->heap_n) return;
+    heap_set(m, i, m->heap[m->heap_n]);
+    heap_settle(m, i);
+}
+
+/* ---- tickets */
+static uint64_t
+reserve_budget(const kvp_master_t *m, const kvp_session_t *s)
+{
+    uint64_t pool = m->st.size_bytes / RESERVE_POOL_SHARE;
+    uint64_t client = m->st.size_bytes / RESERVE_CLIENT_SHARE;
+    uint64_t pool_left = pool > m->st.reserved_bytes ? pool - m->st.reserved_bytes : 0;
+    uint64_t client_left = client > s->reserved_bytes ? client - s->reserved_bytes : 0;
+
+    return kvp_min_u64(pool_left, client_left);
+}
+
+static void
+object_take(kvp_master_t *m, uint32_t oid)
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    if (o->tickets++ == 0) m->policy->removed(m->index, oid);
+    kvp_place_chunk(m, &o->at)->segment->held++;
+}
+
+static void
+object_release(kvp_master_t *m, uint32_t oid)
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+
+    o->tickets--;
+    if (c != NULL) c->segment->held--;
+    if (o->tickets > 0) return;
+    if (o->state == KVP_OBJ_GONE) {
+        kvp_objindex_free(m->index, oid);
+        return;
+    }
+    m->policy->used(m->index, oid);
+    kvp_master_space_news(m);
+}
+
+static uint64_t
+object_bytes(const kvp_master_t *m, uint32_t oid)
+{
+    return kvp_slab_extent_bytes(kvp_obj(m->index, oid)->len);
+}
+
+bool
+kvp_ticket_may_take(const kvp_session_t *s, uint32_t n)
+{
+    return s->tickets_n < KVP_TICKETS_MAX && n <= KVP_TICKET_OBJECTS_MAX - s->ticket_objects;
+}
+
+/* A ticket's id is its number, with a count above it that tells it from the ones which had that number before. */
+static uint64_t
+make_id(kvp_master_t *m, uint32_t number)
+{
+    return (++m->ticket_seq % UINT32_MAX + 1) << 32 | number;
+}
+
+uint64_t
+kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids, uint32_t n,
+                uint64_t ttl_ns)
+{
+    kvp_ticket_t *t;
+
+    if (n == 0) return 0;
+    t = kvp_core_alloc(1, sizeof *t);
+    t->session = s;
+    t->kind = kind;
+    t->n = n;
+    t->oids = kvp_core_alloc(n, sizeof *t->oids);
+    t->number = kvp_ptab_add(&m->tickets, t);
+    t->id = make_id(m, t->number);
+    kvp_list_add_tail(&s->tickets, &t->link);
+    s->tickets_n++;
+    s->ticket_objects += n;
+    for (uint32_t i = 0; i < n; i++) {
+        t->oids[i] = oids[i];
+        t->bytes += object_bytes(m, oids[i]);
+        object_take(m, oids[i]);
+    }
+    if (kind == KVP_TICKET_RESERVE) {
+        t->expires_ns = m->now_ns + ttl_ns;
+        heap_add(m, t);
+        s->reserved_bytes += t->bytes;
+        m->st.reserved_bytes += t->bytes;
+    } else {
+        m->st.held_bytes += t->bytes;
+    }
+    return t->id;
+}
+
+uint32_t
+kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n)
+{
+    uint64_t left = reserve_budget(m, s);
+    uint32_t i;
+
+    if (!kvp_ticket_may_take(s, n)) return 0;
+    for (i = 0; i < n; i++) {
+        uint64_t bytes = object_bytes(m, oids[i]);
+
+        if (bytes > left) break;
+        left -= bytes;
+    }
+    return i;
+}
+
+static void
+end(kvp_master_t *m, kvp_ticket_t *t)
+{
+    if (t->kind == KVP_TICKET_RESERVE) {
+        heap_del(m, t);
+        t->session->reserved_bytes -= t->bytes;
+        m->st.reserved_bytes -= t->bytes;
+    } else {
+        m->st.held_bytes -= t->bytes;
+    }
+    for (uint32_t i = 0; i < t->n; i++) object_release(m, t->oids[i]);
+    kvp_list_del(&t->link);
+    t->session->tickets_n--;
+    t->session->ticket_objects -= t->n;
+    kvp_ptab_del(&m->tickets, t->number);
+    free(t->oids);
+    free(t);
+}
+
+void
+kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id)
+{
+    kvp_ticket_t *t = kvp_ptab_get(&m->tickets, (uint32_t)id);
+
+    if (t != NULL && t->id == id && t->session == s) end(m, t);
+}
+
+void
+kvp_ticket_end_all(kvp_master_t *m, kvp_session_t *s)
+{
+    while (!kvp_list_is_empty(&s->tickets)) end(m, kvp_list_first(&s->tickets, kvp_ticket_t, link));
+}
+
+void
+kvp_ticket_tick(kvp_master_t *m)
+{
+    while (m->heap_n > 0 && heap_ticket(m, 0)->expires_ns <= m->now_ns) end(m, heap_ticket(m, 0));
+}

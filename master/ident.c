@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The file `ident`: a few lines of text that a person can read, with a sum over them. It is replaced as a whole (written
+ * beside, synced, renamed, directory synced), so a crash leaves the old one or the new one.
+ */
+#include "master/ident.h"
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
+#include "common/segfmt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FILE_NAME "ident"
+#define TEMP_NAME "ident.new"
+#define LOCK_NAME "lock"
+#define TEXT_MAX 512
+
+/* format_text writes the whole file and returns its length. */
+static size_t
+format_text(const kvp_ident_t *ident, char text[TEXT_MAX])
+{
+    char pool_id[2 * sizeof(ident->pool_id) + 1];
+
+    for (size_t i = 0; i < sizeof(ident->pool_id); i++)
+        snprintf(pool_id + 2 * i, 3, "%02x", ident->pool_id[i]);
+    int n = snprintf(text, TEXT_MAX, "kvpool-master 1\npool_id %s\ndigest_seed %016" PRIx64 "\nterm %" PRIu32 "\n",
+                     pool_id, ident->digest_seed, ident->term);
+    return (size_t)(n + snprintf(text + n, TEXT_MAX - (size_t)n, "sum %016" PRIx64 "\n", kvp_sum(text, (size_t)n)));
+}
+
+/* parse_text accepts exactly what format_text writes: what it read is written again and compared. */
+static bool
+parse_text(const char *text, size_t len, kvp_ident_t *ident)
+{
+    kvp_ident_t got = *ident;
+    char pool_id[2 * sizeof(got.pool_id) + 1], again[TEXT_MAX];
+
+    int n = sscanf(text, "kvpool-master 1\npool_id %32[0-9a-f]\ndigest_seed %16" SCNx64 "\nterm %" SCNu32, pool_id,
+                   &got.digest_seed, &got.term);
+    if (n != 3 || strlen(pool_id) != 2 * sizeof(got.pool_id)) return false;
+    for (size_t i = 0; i < sizeof(got.pool_id); i++) {
+        if (sscanf(pool_id + 2 * i, "%2hhx", &got.pool_id[i]) != 1) return false;
+    }
+    if (format_text(&got, again) != len || memcmp(again, text, len) != 0) return false;
+    *ident = got;
+    return true;
+}
+
+static bool
+write_all(int fd, const char *data, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = write(fd, data, len);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return false;
+        data += n;
+        len -= (size_t)n;
+    }
+    return true;
+}
+
+static kvp_err_t
+store(const kvp_ident_t *ident)
+{
+    char text[TEXT_MAX];
+    size_t len = format_text(ident, text);
+    int fd = openat(ident->dir_fd, TEMP_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+    if (fd < 0) goto fail;
+    if (!write_all(fd, text, len) || fsync(fd) != 0) goto fail;
+    close(fd);
+    fd = -1;
+    if (renameat(ident->dir_fd, TEMP_NAME, ident->dir_fd, FILE_NAME) != 0 || fsync(ident->dir_fd) != 0) goto fail;
+    return KVP_OK;
+fail:
+    kvp_log_error("master", "cannot write the pool's identity: %m file=%s/%s", ident->dir, FILE_NAME);
+    if (fd >= 0) close(fd);
+    return KVP_SYS;
+}
+
+/* load reads the file; NOT_FOUND where there is none. */
+static kvp_err_t
+load(kvp_ident_t *ident)
+{
+    char text[TEXT_MAX + 1];
+    int fd = openat(ident->dir_fd, FILE_NAME, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 && errno == ENOENT) return KVP_NOT_FOUND;
+    ssize_t n = fd < 0 ? -1 : read(fd, text, TEXT_MAX);
+    if (n < 0) kvp_log_error("master", "cannot read the pool's identity: %m file=%s/%s", ident->dir, FILE_NAME);
+    if (fd >= 0) close(fd);
+    if (n < 0) return KVP_SYS;
+    text[n] = '\0';
+    if (!parse_text(text, (size_t)n, ident)) {
+        kvp_log_error("master",
+                      "the pool's identity is damaged: restore it from a copy, or remove it to start a new pool "
+                      "file=%s/%s",
+                      ident->dir, FILE_NAME);
+        return KVP_CORRUPT;
+    }
+    return KVP_OK;
+}
+
+static void
+make_new(kvp_ident_t *ident)
+{
+    kvp_random_bytes(ident->pool_id, sizeof(ident->pool_id));
+    ident->digest_seed = kvp_random_u64();
+    ident->term = 0;
+}
+
+/* make_dirs is mkdir -p; an error shows when the directory is opened. */
+static void
+make_dirs(const char *path)
+{
+    char part[sizeof(((kvp_ident_t *)0)->dir)];
+    size_t len = strlen(path);
+
+    memcpy(part, path, len + 1);
+    for (size_t i = 1; i <= len; i++) {
+        if (part[i] != '/' && part[i] != '\0') continue;
+        part[i] = '\0';
+        (void)mkdir(part, 0700);
+        part[i] = path[i];
+    }
+}
+
+/* lock_dir makes, opens and locks the directory; it complains at the level given. */
+static kvp_err_t
+lock_dir(const char *dir, kvp_log_level_t level, kvp_ident_t *ident)
+{
+    if (strlen(dir) >= sizeof(ident->dir)) {
+        kvp_log_write(level, "master", "the data directory's path is too long");
+        return KVP_LIMIT;
+    }
+    memcpy(ident->dir, dir, strlen(dir) + 1);
+    make_dirs(ident->dir);
+    ident->dir_fd = open(ident->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (ident->dir_fd >= 0) ident->lock_fd = openat(ident->dir_fd, LOCK_NAME, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (ident->lock_fd >= 0 && flock(ident->lock_fd, LOCK_EX | LOCK_NB) == 0) return KVP_OK;
+    if (ident->lock_fd >= 0 && errno == EWOULDBLOCK) {
+        kvp_log_write(level, "master", "another master uses the data directory dir=%s", ident->dir);
+        return KVP_BUSY;
+    }
+    kvp_log_write(level, "master", "cannot use the data directory: %m dir=%s", ident->dir);
+    return KVP_SYS;
+}
+
+/* take_term makes this start's term durable before anybody hears of it. */
+static kvp_err_t
+take_term(kvp_ident_t *ident)
+{
+    kvp_err_t err = load(ident);
+
+    if (err == KVP_NOT_FOUND) {
+        make_new(ident);
+    } else if (err != KVP_OK) {
+        return err;
+    }
+    if (ident->term >= KVP_TERM_MAX) {
+        kvp_log_error("master", "no term is left: start a new pool dir=%s", ident->dir);
+        return KVP_LIMIT;
+    }
+    ident->term++;
+    return store(ident);
+}
+
+static void
+keep_nothing(kvp_ident_t *ident)
+{
+    kvp_ident_close(ident);
+    make_new(ident);
+    ident->term = 1;
+    memcpy(ident->dir, "none", sizeof("none"));
+}
+
+static const char *
+default_dir(char *out, size_t cap)
+{
+    const char *state = getenv("XDG_STATE_HOME");
+    if (state == NULL || state[0] != '/') return "/var/lib/kvpool";
+    snprintf(out, cap, "%s/kvpool", state);
+    return out;
+}
+
+kvp_err_t
+kvp_ident_open(const char *dir, kvp_ident_t *ident_out)
+{
+    kvp_ident_t ident = {.dir_fd = -1, .lock_fd = -1};
+    char buf[sizeof(ident.dir)];
+    kvp_err_t err = KVP_OK;
+
+    if (dir != NULL && strcmp(dir, "none") == 0) {
+        keep_nothing(&ident);
+    } else if (dir != NULL) {
+        err = lock_dir(dir, KVP_LOG_ERROR, &ident);
+        if (err == KVP_OK) err = take_term(&ident);
+    } else if (lock_dir(default_dir(buf, sizeof(buf)), KVP_LOG_WARN, &ident) == KVP_OK) {
+        err = take_term(&ident);
+    } else {
+        kvp_log_warn("master", "nothing is kept: after a restart this will be another pool; see --data-dir");
+        keep_nothing(&ident);
+    }
+    if (err != KVP_OK) {
+        kvp_ident_close(&ident);
+        return err;
+    }
+    *ident_out = ident;
+    return KVP_OK;
+}
+
+void
+kvp_ident_close(kvp_ident_t *ident)
+{
+    if (ident->lock_fd >= 0) close(ident->lock_fd);
+    if (ident->dir_fd >= 0) close(ident->dir_fd);
+    ident->lock_fd = -1;
+    ident->dir_fd = -1;
+}
+
+kvp_err_t
+kvp_ident_raise(kvp_ident_t *ident, uint32_t term)
+{
+    if (term <= ident->term) return KVP_OK;
+    ident->term = term;
+    return ident->dir_fd < 0 ? KVP_OK : store(ident);
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kvpool-master: parse, build, run, tear down in reverse. Two threads: the loop's, which owns the core, and the HTTP
+ * server's.
+ */
+#include "master/admin.h"
+#include "master/core/master.h"
+#include "master/ident.h"
+#include "master/server.h"
+
+#include "common/clock.h"
+#include "common/daemon/conf.h"
+#include "common/daemon/http.h"
+#include "common/daemon/loop.h"
+#include "common/hostid.h"
+#include "common/log.h"
+
+#include <string.h>
+
+#define SAVE_TERM_MS 1000
+
+typedef struct {
+    kvp_hostport_t listen;
+    kvp_hostport_t http;
+    const char *data_dir;
+    uint64_t lease_ttl_ns;
+} settings_t;
+
+static const kvp_opt_t opts[] = {
+    {.name = "listen",
+     .type = KVP_OPT_HOSTPORT,
+     .offset = offsetof(settings_t, listen),
+     .fallback = "127.0.0.1:50051",
+     .help = "Where clients and nodes connect; port 0 is any free port."},
+    {.name = "http",
+     .type = KVP_OPT_HOSTPORT,
+     .offset = offsetof(settings_t, http),
+     .fallback = "127.0.0.1:9003",
+     .help = "Where /health and /metrics are served; `none` serves them nowhere."},
+    {.name = "data-dir",
+     .type = KVP_OPT_STRING,
+     .offset = offsetof(settings_t, data_dir),
+     .metavar = "DIR|none",
+     .help = "Where the pool's identity is kept; `none` keeps nothing. Default: $XDG_STATE_HOME/kvpool, or "
+             "/var/lib/kvpool."},
+    {.name = "lease-ttl",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, lease_ttl_ns),
+     .fallback = "10s",
+     .min = 100 * KVP_NS_PER_MS,
+     .max = 3600 * KVP_NS_PER_S,
+     .help = "How long a looked-up object is kept for a client that does not come back for it."},
+};
+
+static const kvp_conf_spec_t spec = {
+    .program = "kvpool-master",
+    .summary = "Knows where every object of a kvpool lives; never touches its bytes.",
+    .opts = opts,
+    .opt_count = KVP_ARRAY_LEN(opts),
+};
+
+/* The whole daemon, in the order in which it is built. */
+typedef struct {
+    kvp_ident_t ident;
+    kvp_server_t *server;
+    kvp_master_t *core;
+    kvp_admin_t admin;
+    uv_loop_t uv;
+    bool has_uv;
+    kvp_loop_t loop;
+    uv_timer_t save_term;
+    kvp_http_t *http;
+    kvp_hostport_t http_bound; /* host "" = no HTTP */
+} daemon_t;
+
+/* The core takes a higher term when a node knows one; the next start must not fall below it. */
+static void
+on_save_term(uv_timer_t *timer)
+{
+    daemon_t *d = timer->data;
+    kvp_master_stats_t stats;
+
+    kvp_master_stats(d->core, &stats);
+    kvp_ignore(kvp_ident_raise(&d->ident, stats.term), "logged; the nodes still know the term");
+}
+
+static void
+on_stop(void *arg)
+{
+    daemon_t *d = arg;
+
+    kvp_server_stop(d->server);
+    uv_close((uv_handle_t *)&d->save_term, NULL);
+    /* Ends what the HTTP thread waits for; a second signal kills from here on. */
+    kvp_loop_stop(&d->loop);
+}
+
+static kvp_err_t
+build_core(daemon_t *d, const settings_t *s)
+{
+    char host_id[KVP_HOST_ID_MAX + 1];
+
+    kvp_err_t err = kvp_ident_open(s->data_dir, &d->ident);
+    if (err != KVP_OK) return err;
+    err = kvp_server_create(&(kvp_server_conf_t){.listen = s->listen}, &d->server);
+    if (err != KVP_OK) return err;
+
+    kvp_host_id(host_id);
+    kvp_master_conf_t conf = {
+        .digest_seed = d->ident.digest_seed,
+        .seed = kvp_random_u64(),
+        .term = d->ident.term,
+        .lease_ns = s->lease_ttl_ns,
+        .host_id = host_id,
+        .unix_path = kvp_server_unix_path(d->server),
+    };
+    memcpy(conf.pool_id, d->ident.pool_id, sizeof(conf.pool_id));
+    err = kvp_master_create(&conf, kvp_boot_ns(), &d->core);
+    return err != KVP_OK ? err : kvp_admin_init(&d->admin, d->ident.pool_id);
+}
+
+static kvp_err_t
+build_loop(daemon_t *d)
+{
+    int rc = uv_loop_init(&d->uv);
+    if (rc != 0) {
+        kvp_log_error("master", "cannot make an event loop: %s", uv_strerror(rc));
+        return KVP_SYS;
+    }
+    d->has_uv = true;
+    uv_timer_init(&d->uv, &d->save_term);
+    d->save_term.data = d;
+    uv_timer_start(&d->save_term, on_save_term, SAVE_TERM_MS, SAVE_TERM_MS);
+    kvp_err_t err = kvp_loop_start(&d->loop, &d->uv, on_stop, d);
+    return err != KVP_OK ? err : kvp_server_start(d->server, &d->uv, d->core, d->admin.turns);
+}
+
+static kvp_err_t
+build_http(daemon_t *d, const settings_t *s)
+{
+    if (s->http.host[0] == '\0') return KVP_OK;
+    d->http = kvp_http_create();
+    if (d->http == NULL) return KVP_NOMEM;
+    kvp_err_t err = kvp_admin_route(&d->admin, d->http, &d->loop, d->core, d->server);
+    return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
+}
+
+static kvp_err_t
+say_ready(const daemon_t *d)
+{
+    char listen[KVP_HOSTPORT_TEXT_MAX], http[KVP_HOSTPORT_TEXT_MAX];
+    const char *path = kvp_server_unix_path(d->server);
+
+    kvp_format_hostport(kvp_server_bound(d->server), listen);
+    if (d->http != NULL) kvp_format_hostport(&d->http_bound, http);
+    kvp_log_info("master", "serving listen=%s term=%u data=%s", listen, d->ident.term, d->ident.dir);
+    return kvp_daemon_ready_line(listen, path[0] != '\0' ? path : NULL, d->http != NULL ? http : NULL, d->ident.dir);
+}
+
+/* tear_down copes with whatever was built. The loop's handles are closed by on_stop and need a last uv_run. */
+static void
+tear_down(daemon_t *d)
+{
+    if (d->has_uv) {
+        if (!uv_is_closing((uv_handle_t *)&d->save_term)) on_stop(d);
+        uv_run(&d->uv, UV_RUN_DEFAULT);
+    }
+    kvp_http_destroy(d->http);
+    kvp_loop_fini(&d->loop);
+    if (d->has_uv) uv_loop_close(&d->uv);
+    kvp_admin_fini(&d->admin);
+    kvp_master_destroy(d->core);
+    kvp_server_destroy(d->server);
+    kvp_ident_close(&d->ident);
+}
+
+int
+main(int argc, char **argv)
+{
+    static daemon_t d = {.ident = {.dir_fd = -1, .lock_fd = -1}};
+    settings_t settings = {0};
+    kvp_conf_t conf;
+
+    kvp_conf_init(&conf, &spec);
+    int rc = kvp_conf_parse(&conf, argc, argv, &settings);
+    if (rc != KVP_CONF_RUN) goto out;
+    kvp_daemon_raise_nofile();
+
+    kvp_err_t err = build_core(&d, &settings);
+    if (err == KVP_OK) err = build_loop(&d);
+    if (err == KVP_OK) err = build_http(&d, &settings);
+    if (err == KVP_OK) err = say_ready(&d);
+    if (err == KVP_OK) uv_run(&d.uv, UV_RUN_DEFAULT);
+    if (err != KVP_OK) kvp_log_error("master", "cannot start: %s", kvp_err_text(err));
+    tear_down(&d);
+    rc = err == KVP_OK ? 0 : 1;
+out:
+    kvp_conf_fini(&conf);
+    return rc;
+}

@@ -1,0 +1,701 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Connections and dispatch. Read on_read, feed and collect first: a frame's way in and an answer's way out.
+ *
+ * Design notes.
+ * - Answers are collected from the core after every frame and written once, at the end of the callback: one system call
+ *   for a batch of pipelined requests. The one spare buffer goes round between the core and the connections, so a small
+ *   frame costs no allocation.
+ * - A peer that does not read its answers is not read either (is_paused): it cannot make the queue grow. What others
+ *   cause to be sent to it is bounded by output_max.
+ * - A connection is in at most one of three queues for its timeout: no Hello yet, a frame cut in the middle, ending.
+ *   Each has one fixed delay, so it is sorted, and the timer looks only at its head.
+ * - A connection is freed in libuv's close callback alone: who has a pointer to it in a callback may use it to the end of
+ *   that callback, also after close_conn.
+ */
+#include "master/server.h"
+
+#include "master/inbuf.h"
+#include "master/listener.h"
+
+#include "common/clock.h"
+#include "common/list.h"
+#include "common/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_CONNS 65536u
+#define SLOT_BITS 20 /* of a connection's number; the rest counts up, so that no number comes twice */
+#define SHARED_BYTES (256u << 10)
+#define WRITE_BYTES (64u << 10) /* answers beyond this are written before the next frame is handled */
+#define PAUSE_BYTES (1u << 20) /* unread answers beyond this, and no more frames are taken */
+#define SPARE_MAX_BYTES (256u << 10)
+#define SWEEP_NS (500 * KVP_NS_PER_MS) /* timeouts are this exact */
+
+typedef struct {
+    union {
+        uv_handle_t handle;
+        uv_stream_t stream;
+        uv_tcp_t tcp;
+        uv_pipe_t pipe;
+    } uv;
+    kvp_server_t *server;
+    uint64_t id; /* for the core: a count << SLOT_BITS | slot */
+    uint32_t slot;
+    bool is_greeted; /* its first whole frame has come */
+    bool is_paused; /* not read until its answers are */
+    bool is_ending; /* frames are ignored; closed when everything is sent and read, or at the deadline */
+    bool is_overflown; /* to be closed at once */
+    bool has_end; /* ending, and its deadline runs */
+    bool is_shut; /* our direction is shut down */
+    bool is_writing; /* `sending` is libuv's until on_written */
+
+    kvp_inbuf_t in;
+    kvp_buf_t sending;
+    kvp_buf_t waiting; /* answers behind it */
+    uv_write_t write;
+    uv_shutdown_t shutdown;
+    kvp_list_t unsent_link; /* in server->unsent while something may have to be written */
+
+    uint64_t deadline_ns;
+    kvp_list_t deadline_link; /* in one of server->greeting, cut, ending */
+} conn_t;
+
+typedef struct {
+    conn_t *conn; /* NULL = free */
+    uint32_t next_free;
+} slot_t;
+
+struct kvp_server {
+    kvp_server_conf_t conf;
+    kvp_hostport_t bound;
+    kvp_listener_t tcp;
+    kvp_listener_t local; /* the Unix socket */
+
+    uv_loop_t *uv; /* borrowed, as is master; NULL = not started */
+    kvp_master_t *master;
+    kvp_histogram_t *turns;
+    bool is_stopping;
+    uv_timer_t timer;
+    uv_idle_t work; /* active while the core has work: turns do not wait then */
+    uv_prepare_t turn_end;
+    uint64_t timer_at_ns;
+    uint64_t turn_begin_ns; /* 0 = nothing has happened in this turn yet */
+
+    slot_t *slots;
+    uint32_t slot_cap;
+    uint32_t slot_free; /* head of the free list; slot_cap = none */
+    uint64_t conn_count;
+    kvp_list_t greeting;
+    kvp_list_t cut;
+    kvp_list_t ending;
+    kvp_list_t unsent;
+
+    uint8_t *shared; /* received bytes lie here while their callback runs */
+    kvp_buf_t spare;
+    kvp_log_limit_t log_limit;
+    kvp_server_stats_t stats;
+};
+
+static void feed(conn_t *conn);
+static void flush_all(kvp_server_t *server);
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf);
+static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf);
+static void on_timer(uv_timer_t *timer);
+
+/* begin gives the time of a callback; the first of a turn starts the turn's clock. */
+static uint64_t
+begin(kvp_server_t *server)
+{
+    uint64_t now = kvp_boot_ns();
+    if (server->turn_begin_ns == 0) server->turn_begin_ns = now;
+    return now;
+}
+
+/* arm makes the timer fire at at_ns or before: it only ever moves nearer, so that frames which push a deadline further
+ * away do not touch it. */
+static void
+arm(kvp_server_t *server, uint64_t at_ns, uint64_t now)
+{
+    if (at_ns >= server->timer_at_ns) return;
+    server->timer_at_ns = at_ns;
+    uint64_t delay_ns = at_ns > now ? at_ns - now : 0;
+    uv_update_time(server->uv);
+    uv_timer_start(&server->timer, on_timer, (delay_ns + KVP_NS_PER_MS - 1) / KVP_NS_PER_MS, 0);
+}
+
+/* complain writes a line that a peer can cause, with who it is. */
+static void
+complain(kvp_server_t *server, conn_t *conn, const char *reason)
+{
+    char peer[KVP_PEER_TEXT_MAX] = "none";
+    uv_os_fd_t fd;
+    uint32_t missed;
+
+    if (!kvp_log_limit_ok(&server->log_limit, &missed)) return;
+    if (conn != NULL && uv_fileno(&conn->uv.handle, &fd) == 0) kvp_peer_text(fd, peer);
+    kvp_log_warn("master", "%s peer=%s missed=%u", reason, peer, missed);
+}
+
+static void
+log_notes(kvp_server_t *server, conn_t *conn)
+{
+    for (const char *note = kvp_master_take_note(server->master); note != NULL;
+         note = kvp_master_take_note(server->master))
+        complain(server, conn, note);
+}
+
+static conn_t *
+find_conn(kvp_server_t *server, uint64_t id)
+{
+    uint64_t slot = id & ((1u << SLOT_BITS) - 1);
+    conn_t *conn = slot < server->slot_cap ? server->slots[slot].conn : NULL;
+    return conn != NULL && conn->id == id ? conn : NULL;
+}
+
+static size_t
+unsent_bytes(const conn_t *conn)
+{
+    return uv_stream_get_write_queue_size(&conn->uv.stream) + conn->waiting.len;
+}
+
+/* set_deadline moves the connection to the end of a queue; queues stay sorted, since each has one fixed delay. */
+static void
+set_deadline(conn_t *conn, kvp_list_t *queue, uint64_t at_ns)
+{
+    conn->deadline_ns = at_ns;
+    kvp_list_del(&conn->deadline_link);
+    kvp_list_add_tail(queue, &conn->deadline_link);
+}
+
+static void
+on_closed(uv_handle_t *handle)
+{
+    conn_t *conn = handle->data;
+    kvp_server_t *server = conn->server;
+
+    server->slots[conn->slot].conn = NULL;
+    server->slots[conn->slot].next_free = server->slot_free;
+    server->slot_free = conn->slot;
+    server->stats.connections--;
+    kvp_inbuf_fini(&conn->in);
+    kvp_buf_fini(&conn->sending);
+    kvp_buf_fini(&conn->waiting);
+    free(conn);
+    if (server->is_stopping) kvp_server_stop(server);
+}
+
+/* mark_unsent makes sure that flush_all looks at the connection. */
+static void
+mark_unsent(conn_t *conn)
+{
+    kvp_list_del(&conn->unsent_link);
+    kvp_list_add_tail(&conn->server->unsent, &conn->unsent_link);
+}
+
+static void
+queue_output(conn_t *conn, kvp_buf_t *bytes)
+{
+    kvp_server_t *server = conn->server;
+
+    server->stats.sent_bytes += bytes->len;
+    if (conn->waiting.len == 0) {
+        kvp_buf_t empty = conn->waiting;
+        conn->waiting = *bytes;
+        *bytes = empty;
+    } else {
+        kvp_buf_append(&conn->waiting, bytes->data, bytes->len);
+    }
+    if (conn->waiting.err != KVP_OK || unsent_bytes(conn) > server->conf.output_max) conn->is_overflown = true;
+}
+
+/* collect takes what the core has to say and queues it; nothing is written yet. */
+static void
+collect(kvp_server_t *server)
+{
+    uint64_t id;
+    bool is_last;
+
+    while (kvp_master_take_output(server->master, &id, &server->spare, &is_last)) {
+        conn_t *conn = find_conn(server, id);
+        if (conn != NULL && !conn->is_ending) {
+            if (server->spare.len > 0 || server->spare.err != KVP_OK) queue_output(conn, &server->spare);
+            if (is_last) conn->is_ending = true;
+            mark_unsent(conn);
+        }
+        kvp_buf_reset(&server->spare);
+    }
+}
+
+/* close_conn closes at once. What the core says to that goes to others. */
+static void
+close_conn(conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+
+    if (uv_is_closing(&conn->uv.handle)) return;
+    conn->is_ending = true;
+    kvp_list_del(&conn->deadline_link);
+    kvp_list_del(&conn->unsent_link);
+    if (!server->is_stopping) {
+        kvp_master_on_close(server->master, conn->id, begin(server));
+        log_notes(server, conn);
+        collect(server);
+    }
+    uv_close(&conn->uv.handle, on_closed);
+}
+
+static void
+on_written(uv_write_t *write, int status)
+{
+    conn_t *conn = write->data;
+
+    conn->is_writing = false;
+    if (uv_is_closing(&conn->uv.handle)) return;
+    begin(conn->server);
+    kvp_buf_fini(&conn->sending);
+    if (status < 0) {
+        close_conn(conn);
+    } else {
+        mark_unsent(conn);
+    }
+    flush_all(conn->server);
+}
+
+/* write_waiting gives the socket what waits; libuv keeps what it does not take. False: the connection is closed. */
+static bool
+write_waiting(conn_t *conn)
+{
+    kvp_buf_t *waiting = &conn->waiting;
+    uv_buf_t bytes = uv_buf_init((char *)waiting->data, (unsigned)waiting->len);
+    int n = uv_try_write(&conn->uv.stream, &bytes, 1);
+
+    if (n < 0 && n != UV_EAGAIN) goto fail;
+    if (n == (int)waiting->len) {
+        kvp_buf_reset(waiting);
+        return true;
+    }
+    if (n > 0) bytes = uv_buf_init(bytes.base + n, (unsigned)waiting->len - (unsigned)n);
+    conn->sending = *waiting;
+    kvp_buf_init(waiting, 0);
+    conn->write.data = conn;
+    if (uv_write(&conn->write, &conn->uv.stream, &bytes, 1, on_written) != 0) goto fail;
+    conn->is_writing = true;
+    return true;
+fail:
+    close_conn(conn);
+    return false;
+}
+
+/* recycle puts an empty buffer back into circulation; a large one is not kept. */
+static void
+recycle(kvp_server_t *server, kvp_buf_t *empty)
+{
+    if (server->spare.data == NULL && empty->cap <= SPARE_MAX_BYTES) {
+        server->spare = *empty;
+        kvp_buf_init(empty, 0);
+    } else {
+        kvp_buf_fini(empty);
+    }
+}
+
+static void
+read_on(conn_t *conn)
+{
+    conn->is_paused = false;
+    if (uv_read_start(&conn->uv.stream, on_alloc, on_read) != 0) close_conn(conn);
+}
+
+/* end_sending goes on until everything is sent, then shuts our direction down, and leaves the rest to the peer or to the
+ * deadline. A plain close could take the last answer away from it, if something of its own is still unread here. */
+static void
+end_sending(conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+
+    if (!conn->has_end) {
+        uint64_t now = begin(server);
+        conn->has_end = true;
+        set_deadline(conn, &server->ending, now + server->conf.linger_ms * KVP_NS_PER_MS);
+        arm(server, conn->deadline_ns, now);
+        if (conn->is_paused) read_on(conn);
+    }
+    if (conn->is_shut || conn->waiting.len > 0 || uv_is_closing(&conn->uv.handle)) return;
+    conn->is_shut = true;
+    /* libuv does it behind what it still has to write. */
+    if (uv_shutdown(&conn->shutdown, &conn->uv.stream, NULL) != 0) close_conn(conn);
+}
+
+static void
+flush_one(conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+
+    if (conn->is_overflown) {
+        server->stats.overflows++;
+        complain(server, conn, "connection closed: too much waits to be sent");
+        close_conn(conn);
+        return;
+    }
+    if (!conn->is_writing && conn->waiting.len > 0 && !write_waiting(conn)) return;
+    if (conn->waiting.len == 0) recycle(server, &conn->waiting);
+    if (conn->is_ending) {
+        end_sending(conn);
+    } else if (conn->is_paused && unsent_bytes(conn) <= PAUSE_BYTES / 2) {
+        /* First the frames that it left behind. */
+        conn->is_paused = false;
+        kvp_inbuf_again(&conn->in);
+        feed(conn);
+        if (!conn->is_ending && !conn->is_paused) read_on(conn);
+    }
+}
+
+/* flush_all ends every callback. To close one connection may give the core something to say to others: they join the end
+ * of the list. */
+static void
+flush_all(kvp_server_t *server)
+{
+    while (!kvp_list_is_empty(&server->unsent)) {
+        conn_t *conn = kvp_list_first(&server->unsent, conn_t, unsent_link);
+        kvp_list_del(&conn->unsent_link);
+        flush_one(conn);
+    }
+}
+
+static void
+handle_frame(conn_t *conn, const kvp_frame_t *frame)
+{
+    kvp_server_t *server = conn->server;
+
+    if (!conn->is_greeted) {
+        conn->is_greeted = true;
+        kvp_list_del(&conn->deadline_link);
+    }
+    kvp_master_on_frame(server->master, conn->id, frame, begin(server));
+    log_notes(server, conn);
+    collect(server);
+    if (conn->waiting.len <= WRITE_BYTES || conn->is_ending) return;
+    if (!conn->is_writing && !write_waiting(conn)) return;
+    if (unsent_bytes(conn) > PAUSE_BYTES) {
+        server->stats.read_pauses++;
+        conn->is_paused = true;
+        uv_read_stop(&conn->uv.stream);
+    }
+}
+
+/* feed hands whole frames to the core, and keeps what is left of the bytes. */
+static void
+feed(conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+    bool has_frame = true;
+
+    while (has_frame && !conn->is_ending && !conn->is_paused) {
+        kvp_frame_t frame;
+        if (kvp_inbuf_next(&conn->in, &frame, &has_frame) != KVP_OK) {
+            server->stats.framing_errors++;
+            complain(server, conn, "connection closed: malformed frame header");
+            close_conn(conn);
+        } else if (has_frame) {
+            handle_frame(conn, &frame);
+        }
+    }
+    if (conn->is_ending) {
+        kvp_inbuf_fini(&conn->in);
+    } else if (kvp_inbuf_keep(&conn->in) != KVP_OK) {
+        complain(server, conn, "connection closed: no memory for its frame");
+        close_conn(conn);
+    } else if (conn->in.own_len == 0 || conn->is_paused) {
+        if (conn->is_greeted) kvp_list_del(&conn->deadline_link);
+    } else if (conn->is_greeted) {
+        set_deadline(conn, &server->cut, begin(server) + server->conf.partial_ms * KVP_NS_PER_MS);
+    }
+}
+
+static void
+on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    conn_t *conn = handle->data;
+    uint8_t *at;
+    size_t len;
+
+    (void)suggested;
+    begin(conn->server);
+    if (kvp_inbuf_room(&conn->in, conn->server->shared, SHARED_BYTES, &at, &len) == KVP_OK) {
+        *buf = uv_buf_init((char *)at, (unsigned)len);
+    } else {
+        *buf = uv_buf_init(NULL, 0); /* on_read gets ENOBUFS */
+    }
+}
+
+static void
+on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
+{
+    conn_t *conn = stream->data;
+    kvp_server_t *server = conn->server;
+
+    (void)buf;
+    if (nread == 0) return;
+    begin(server);
+    if (nread < 0) {
+        close_conn(conn);
+    } else if (!conn->is_ending) {
+        server->stats.received_bytes += (size_t)nread;
+        kvp_inbuf_received(&conn->in, (size_t)nread);
+        feed(conn);
+    }
+    flush_all(server);
+}
+
+/* take_slot gives the connection its number; false when there are too many. */
+static bool
+take_slot(kvp_server_t *server, conn_t *conn)
+{
+    if (server->slot_free == server->slot_cap) {
+        uint32_t cap = (uint32_t)kvp_min_u64(kvp_max_u64((uint64_t)server->slot_cap * 2, 64), server->conf.max_conns);
+        slot_t *slots = cap > server->slot_cap ? realloc(server->slots, cap * sizeof(*slots)) : NULL;
+        if (slots == NULL) return false;
+        for (uint32_t i = server->slot_cap; i < cap; i++)
+            slots[i] = (slot_t){.next_free = i + 1};
+        server->slots = slots;
+        server->slot_cap = cap;
+    }
+    conn->slot = server->slot_free;
+    conn->id = ++server->conn_count << SLOT_BITS | conn->slot;
+    server->slot_free = server->slots[conn->slot].next_free;
+    server->slots[conn->slot].conn = conn;
+    server->stats.connections++;
+    return true;
+}
+
+/* open_stream makes the libuv handle around fd. On failure the handle is to be closed, and fd with it. */
+static int
+open_stream(kvp_server_t *server, conn_t *conn, int fd, bool is_unix)
+{
+    int rc = is_unix ? uv_pipe_init(server->uv, &conn->uv.pipe, 0) : uv_tcp_init(server->uv, &conn->uv.tcp);
+    conn->uv.handle.data = conn;
+    if (rc == 0) rc = is_unix ? uv_pipe_open(&conn->uv.pipe, fd) : uv_tcp_open(&conn->uv.tcp, fd);
+    if (rc != 0) {
+        close(fd);
+        return rc;
+    }
+    return uv_read_start(&conn->uv.stream, on_alloc, on_read);
+}
+
+static void
+on_accept(void *arg, int fd, bool is_unix)
+{
+    kvp_server_t *server = arg;
+    conn_t *conn = calloc(1, sizeof(*conn));
+    uint64_t now = begin(server);
+
+    if (conn == NULL || !take_slot(server, conn)) {
+        server->stats.refused++;
+        complain(server, NULL, "connection refused: there are too many");
+        free(conn);
+        close(fd);
+        return;
+    }
+    conn->server = server;
+    kvp_list_init(&conn->unsent_link);
+    kvp_list_init(&conn->deadline_link);
+    server->stats.accepted++;
+    if (open_stream(server, conn, fd, is_unix) != 0) {
+        conn->is_ending = true;
+        uv_close(&conn->uv.handle, on_closed);
+        return;
+    }
+    set_deadline(conn, &server->greeting, now + server->conf.hello_ms * KVP_NS_PER_MS);
+    kvp_master_on_connect(server->master, conn->id, now);
+    log_notes(server, conn);
+    collect(server);
+    flush_all(server);
+}
+
+/* expire closes the connections at the head of a queue whose time has come. */
+static void
+expire(kvp_server_t *server, kvp_list_t *queue, uint64_t now, const char *reason)
+{
+    while (!kvp_list_is_empty(queue)) {
+        conn_t *conn = kvp_list_first(queue, conn_t, deadline_link);
+        if (conn->deadline_ns > now) break;
+        if (reason != NULL) {
+            server->stats.timeouts++;
+            complain(server, conn, reason);
+        }
+        close_conn(conn);
+    }
+}
+
+static void
+tick(kvp_server_t *server)
+{
+    if (server->is_stopping) return;
+    kvp_master_on_tick(server->master, begin(server));
+    log_notes(server, NULL);
+    collect(server);
+}
+
+static void
+on_timer(uv_timer_t *timer)
+{
+    kvp_server_t *server = timer->data;
+    uint64_t now = begin(server);
+
+    server->timer_at_ns = UINT64_MAX;
+    arm(server, now + SWEEP_NS, now);
+    expire(server, &server->greeting, now, "connection closed: no Hello in time");
+    expire(server, &server->cut, now, "connection closed: the rest of a frame did not come");
+    expire(server, &server->ending, now, NULL);
+    if (kvp_master_due(server->master) <= now) tick(server);
+    flush_all(server);
+}
+
+static void
+on_work(uv_idle_t *work)
+{
+    kvp_server_t *server = work->data;
+    tick(server);
+    flush_all(server);
+}
+
+/* on_turn_end runs before the loop waits: what has to be looked at once a turn rather than once a frame. */
+static void
+on_turn_end(uv_prepare_t *prepare)
+{
+    kvp_server_t *server = prepare->data;
+    uint64_t began = server->turn_begin_ns;
+
+    if (began == 0) return;
+    uint64_t now = kvp_boot_ns();
+    server->turn_begin_ns = 0;
+    if (server->turns != NULL) kvp_histogram_add(server->turns, now - began);
+    server->stats.turn_longest_ns = kvp_max_u64(server->stats.turn_longest_ns, now - began);
+    if (server->is_stopping) return;
+    if (kvp_master_has_work(server->master)) {
+        uv_idle_start(&server->work, on_work);
+    } else {
+        uv_idle_stop(&server->work);
+    }
+    arm(server, kvp_master_due(server->master), now);
+}
+
+static uint32_t
+or_default(uint32_t value, uint32_t fallback)
+{
+    return value != 0 ? value : fallback;
+}
+
+kvp_err_t
+kvp_server_create(const kvp_server_conf_t *conf, kvp_server_t **server_out)
+{
+    kvp_server_t *server = calloc(1, sizeof(*server));
+    kvp_err_t err = KVP_NOMEM;
+
+    if (server == NULL) return KVP_NOMEM;
+    server->conf = *conf;
+    server->conf.max_conns = (uint32_t)kvp_min_u64(or_default(conf->max_conns, MAX_CONNS), 1u << SLOT_BITS);
+    server->conf.hello_ms = or_default(conf->hello_ms, 5000);
+    server->conf.partial_ms = or_default(conf->partial_ms, 10000);
+    server->conf.linger_ms = or_default(conf->linger_ms, 500);
+    if (server->conf.output_max == 0) server->conf.output_max = 64u << 20;
+    server->log_limit.burst = 10;
+    server->log_limit.interval_ms = 1000;
+    kvp_listener_init(&server->tcp);
+    kvp_listener_init(&server->local);
+    kvp_list_init(&server->greeting);
+    kvp_list_init(&server->cut);
+    kvp_list_init(&server->ending);
+    kvp_list_init(&server->unsent);
+
+    server->shared = aligned_alloc(64, SHARED_BYTES);
+    if (server->shared == NULL) goto fail;
+    err = kvp_listener_open_tcp(&server->tcp, &conf->listen, &server->bound);
+    if (err != KVP_OK) goto fail;
+    kvp_ignore(kvp_listener_open_unix(&server->local, server->bound.port), "has said so; TCP serves everybody");
+    *server_out = server;
+    return KVP_OK;
+fail:
+    kvp_server_destroy(server);
+    return err;
+}
+
+void
+kvp_server_destroy(kvp_server_t *server)
+{
+    if (server == NULL) return;
+    kvp_listener_close(&server->tcp);
+    kvp_listener_close(&server->local);
+    kvp_buf_fini(&server->spare);
+    free(server->slots);
+    free(server->shared);
+    free(server);
+}
+
+kvp_err_t
+kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *master, kvp_histogram_t *turns)
+{
+    server->uv = uv;
+    server->master = master;
+    server->turns = turns;
+    server->timer.data = server->work.data = server->turn_end.data = server;
+    uv_timer_init(uv, &server->timer);
+    uv_idle_init(uv, &server->work);
+    uv_prepare_init(uv, &server->turn_end);
+    uv_prepare_start(&server->turn_end, on_turn_end);
+    uv_timer_start(&server->timer, on_timer, 0, 0);
+    server->timer_at_ns = 0;
+
+    kvp_err_t err = kvp_listener_start(&server->tcp, uv, on_accept, server);
+    return err != KVP_OK ? err : kvp_listener_start(&server->local, uv, on_accept, server);
+}
+
+static void
+close_handle(uv_handle_t *handle)
+{
+    if (!uv_is_closing(handle)) uv_close(handle, NULL);
+}
+
+void
+kvp_server_stop(kvp_server_t *server)
+{
+    if (server->uv == NULL) return;
+    if (!server->is_stopping) {
+        server->is_stopping = true;
+        begin(server);
+        kvp_listener_close(&server->tcp);
+        kvp_listener_close(&server->local);
+        uv_idle_stop(&server->work);
+        for (uint32_t i = 0; i < server->slot_cap; i++) {
+            conn_t *conn = server->slots[i].conn;
+            if (conn == NULL || uv_is_closing(&conn->uv.handle)) continue;
+            conn->is_ending = true;
+            mark_unsent(conn);
+        }
+        flush_all(server);
+    }
+    if (server->stats.connections > 0) return;
+    close_handle((uv_handle_t *)&server->timer);
+    close_handle((uv_handle_t *)&server->work);
+    close_handle((uv_handle_t *)&server->turn_end);
+}
+
+const kvp_hostport_t *
+kvp_server_bound(const kvp_server_t *server)
+{
+    return &server->bound;
+}
+
+const char *
+kvp_server_unix_path(const kvp_server_t *server)
+{
+    return server->local.path;
+}
+
+void
+kvp_server_stats(const kvp_server_t *server, kvp_server_stats_t *stats_out)
+{
+    *stats_out = server->stats;
+    stats_out->accept_pauses = server->tcp.pauses + server->local.pauses;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The shell around the master's core: connections in, whole frames to the core, its answers out. One libuv loop thread
+ * runs all of it and owns the core; nothing here knows what a frame means.
+ */
+#ifndef KVP_MASTER_SERVER_H
+#define KVP_MASTER_SERVER_H
+
+#include "common/daemon/metrics.h"
+#include "common/parse.h"
+#include "master/core/master.h"
+
+#include <uv.h>
+
+typedef struct kvp_server kvp_server_t;
+
+typedef struct {
+    kvp_hostport_t listen;
+    uint32_t max_conns; /* 0 = 65536 */
+    uint32_t hello_ms; /* a connection without its first whole frame is closed after this; 0 = 5 s */
+    uint32_t partial_ms; /* a frame cut in the middle is waited for this long since its last byte; 0 = 10 s */
+    uint32_t linger_ms; /* a peer may take this long to read what it was sent before a close; 0 = 500 ms */
+    uint64_t output_max; /* bytes that may wait for a peer that does not read; 0 = 64 MiB */
+} kvp_server_conf_t;
+
+/* Figures of the shell. X(name, help), marked as in KVP_MASTER_STATS. */
+#define KVP_SERVER_STATS(X)                                                                                            \
+    X(connections, "open connections (gauge)")                                                                         \
+    X(accepted, "connections accepted")                                                                                \
+    X(refused, "connections refused for their number or for want of memory")                                           \
+    X(accept_pauses, "pauses of accepting for want of descriptors")                                                    \
+    X(received_bytes, "bytes received")                                                                                \
+    X(sent_bytes, "bytes sent or queued")                                                                              \
+    X(read_pauses, "times that a connection was not read for its unread answers")                                      \
+    X(framing_errors, "connections closed because framing was lost")                                                   \
+    X(timeouts, "connections closed for want of a Hello or of the rest of a frame")                                    \
+    X(overflows, "connections closed because the peer did not read")                                                   \
+    X(turn_longest_ns, "longest turn of the loop without waiting, ns (gauge)")
+
+typedef struct {
+#define KVP_SERVER_STAT_FIELD(name, help) uint64_t name;
+    KVP_SERVER_STATS(KVP_SERVER_STAT_FIELD)
+#undef KVP_SERVER_STAT_FIELD
+} kvp_server_stats_t;
+
+/* kvp_server_create binds the TCP address and, if it can, the Unix socket; nothing is accepted yet. Errors are
+ * kvp_listener_open_tcp's, or NOMEM. destroy is for after uv_run has returned, or for a server that was never started. */
+kvp_err_t kvp_server_create(const kvp_server_conf_t *conf, kvp_server_t **server_out) KVP_MUST_USE;
+void kvp_server_destroy(kvp_server_t *server);
+
+/* Where it listens; borrowed for the server's life. The path is "" where there is no Unix socket. */
+const kvp_hostport_t *kvp_server_bound(const kvp_server_t *server);
+const char *kvp_server_unix_path(const kvp_server_t *server);
+
+/* kvp_server_start serves master on uv; both are borrowed until destroy. turns takes the length of each turn of the
+ * loop in ns (NULL = nobody asks). SYS. After a failure, as after a success: stop, uv_run, destroy. */
+kvp_err_t kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *master, kvp_histogram_t *turns)
+    KVP_MUST_USE;
+
+/* kvp_server_stop ends accepting and unlinks the Unix socket at once, sends what waits (linger_ms at most) and closes
+ * everything, without a word to the core. uv_run then has nothing of the server's left to wait for. On the loop's
+ * thread; may be repeated. */
+void kvp_server_stop(kvp_server_t *server);
+
+/* kvp_server_stats: on the loop's thread. */
+void kvp_server_stats(const kvp_server_t *server, kvp_server_stats_t *stats_out);
+
+#endif

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Opcodes, limits and the records of raw tails. All records are little-endian, naturally aligned and free of padding,
+ * and tails start 8-aligned, so they are used in place from the receive buffer. PROTOCOL "Messages".
+ */
+#ifndef KVP_PROTO_WIRE_H
+#define KVP_PROTO_WIRE_H
+
+#include "common/hash.h"
+
+#define KVP_PROTO_VERSION 1u
+#define KVP_PROTO_VERSION_MIN 1u
+#define KVP_BATCH_MAX 16384u /* keys a message */
+#define KVP_LIST_MAX 4096u
+#define KVP_SEGMENTS_MAX 64u
+#define KVP_NAME_MAX 128u
+#define KVP_PATTERN_MAX 1024u
+#define KVP_REPLICAS_MAX 8u
+
+typedef enum {
+    KVP_ROLE_CLIENT = 1,
+    KVP_ROLE_NODE = 2,
+} kvp_role_t;
+
+typedef enum {
+    KVP_SEG_UP = 1, /* serves and takes puts */
+    KVP_SEG_DRAINING = 2, /* serves, takes none */
+    KVP_SEG_LOST = 3, /* its node does not answer */
+} kvp_segment_state_t;
+
+/* opcode, who asks whom (C client, N node, M master), head -> head of the answer */
+typedef enum {
+    KVP_OP_HELLO = 1, /* C,N->M, C->N  Hello -> HelloReply */
+    KVP_OP_BYE = 2, /* C,N->M  none -> Reply: the session ends, nothing is under way */
+    KVP_OP_HEARTBEAT = 3, /* C,N->M  Heartbeat -> HeartbeatReply */
+
+    KVP_OP_PUT_BEGIN = 16, /* C->M  PutBegin, n kvp_wire_put_t, keys -> Places, objs, locs */
+    KVP_OP_PUT_COMMIT = 17, /* C->M  PutCommit, n kvp_wire_commit_t -> Reply, n i32 */
+    KVP_OP_PUT_ABORT = 18, /* C->M  PutAbort, n u64 attempts -> Reply, n i32 */
+    KVP_OP_GET = 19, /* C->M  Get, n kvp_digest_t -> Places, objs, locs */
+    KVP_OP_EXISTS = 20, /* C->M  Exists, n kvp_digest_t -> Reply, n u8 */
+    KVP_OP_LOOKUP = 21, /* C->M  Lookup, n kvp_digest_t -> LookupReply, n u8 */
+    KVP_OP_RELEASE = 22, /* C->M  Release, n u64 tickets -> Reply; usually one-way */
+    KVP_OP_REMOVE = 23, /* C->M  Remove, n kvp_digest_t -> Reply, n i32 */
+    KVP_OP_REMOVE_MANY = 24, /* C->M  RemoveMany -> RemoveManyReply */
+    KVP_OP_LIST = 25, /* C->M  List -> ListReply, n kvp_wire_entry_t, keys */
+    KVP_OP_SEGMENTS = 26, /* C->M  Segments -> SegmentsReply */
+    KVP_OP_STATUS = 27, /* C->M  Status -> StatusReply */
+
+    KVP_OP_MOUNT = 48, /* N->M  Mount -> MountReply */
+    KVP_OP_UNMOUNT = 49, /* N->M  Unmount -> Reply */
+    KVP_OP_FREED = 50, /* N->M  Freed, n kvp_wire_slot_t; one-way */
+    KVP_OP_RETIRE = 51, /* M->N  Retire, n kvp_wire_slot_t -> Reply, n u8 */
+    KVP_OP_FENCE = 52, /* M->N  Fence -> Reply */
+
+    KVP_OP_OPEN_CHUNK = 64, /* C->N  OpenChunk -> OpenChunkReply (+ descriptors) */
+    KVP_OP_DRAINED = 65, /* C->N  Drained -> Reply */
+    KVP_OP_DATA_HELLO = 66, /* C->N  DataHello -> Reply, then the data protocol */
+} kvp_op_t;
+
+/* PUT_BEGIN: n of these, then the keys' bytes. */
+typedef struct {
+    kvp_digest_t digest;
+    uint64_t len; /* payload bytes */
+    uint64_t attempt; /* chosen by the client, never twice in an incarnation, never 0 */
+    uint32_t key_at; /* offset in the key bytes behind the records */
+    uint32_t key_len;
+} kvp_wire_put_t;
+
+typedef struct {
+    uint64_t attempt;
+    uint64_t sum; /* 0 = none */
+} kvp_wire_commit_t;
+
+/* Places: one a key, in the order asked. nloc of the locations that follow belong to it, in order. */
+typedef struct {
+    int32_t err;
+    uint32_t nloc;
+    uint64_t version;
+    uint64_t len;
+    uint64_t sum;
+} kvp_wire_obj_t;
+
+typedef struct {
+    uint32_t segment_id;
+    uint32_t chunk;
+    uint32_t slot;
+    uint32_t key_off; /* units of 64 bytes in the chunk's metadata */
+    uint64_t generation;
+    uint64_t offset;
+} kvp_wire_loc_t;
+
+typedef struct {
+    uint64_t len;
+    uint64_t version;
+    uint32_t key_at;
+    uint32_t key_len;
+} kvp_wire_entry_t;
+
+/* RETIRE: owner names the client incarnation whose stores may still be under way, 0 = nobody's. With an owner the node
+ * answers FREE only once it has proved that nothing of that writer can land (design of the quarantine: PROTOCOL). */
+typedef struct {
+    uint32_t chunk;
+    uint32_t slot;
+    uint64_t generation;
+    uint64_t owner;
+} kvp_wire_slot_t;
+
+#define KVP_RETIRE_DEAD 0x01u /* unreadable from now on */
+#define KVP_RETIRE_FREE 0x02u /* and nothing of the node's own touches it: it may be reused */
+
+_Static_assert(sizeof(kvp_wire_put_t) == 40, "wire format");
+_Static_assert(sizeof(kvp_wire_commit_t) == 16, "wire format");
+_Static_assert(sizeof(kvp_wire_obj_t) == 32, "wire format");
+_Static_assert(sizeof(kvp_wire_loc_t) == 32, "wire format");
+_Static_assert(sizeof(kvp_wire_entry_t) == 24, "wire format");
+_Static_assert(sizeof(kvp_wire_slot_t) == 24, "wire format");
+
+/* Data over TCP, behind the DATA_HELLO exchange. A request is a kvp_data_req_t, then its operations: each a
+ * kvp_data_op_t followed, for a WRITE, by its bytes. A request is either all READ or all WRITE and PUBLISH.
+ * Operations take effect in order. READ request: answered by kvp_data_rep_t and n i32 (padded to 8) at once, then the
+ * bytes of the operations that are OK, in order; an operation with AFTER_PRIOR is loaded only after all bytes before
+ * it were handed to the kernel. WRITE request: answered by kvp_data_rep_t and n i32 (padded to 8) after the last. */
+#define KVP_DATA_MAGIC 0x4b56u
+#define KVP_DATA_OPS_MAX 1024u
+
+typedef enum {
+    KVP_DATA_READ = 1,
+    KVP_DATA_WRITE = 2, /* guarded: lands only while the word at guard_off of guard_key equals guard_word */
+    KVP_DATA_PUBLISH = 3, /* stores guard_word at off by kvp_word_may_become; STALE where it may not */
+} kvp_data_op_kind_t;
+
+#define KVP_DATA_AFTER_PRIOR 0x01u
+#define KVP_DATA_GUARDED 0x02u
+
+typedef struct {
+    uint16_t magic;
+    uint16_t n_ops;
+    uint32_t seq;
+    uint64_t bytes; /* of everything in this request behind this header */
+} kvp_data_req_t;
+
+typedef struct {
+    uint8_t kind;
+    uint8_t flags;
+    uint16_t reserved0;
+    uint32_t reserved1;
+    uint64_t key; /* which memory: from the chunk's token */
+    uint64_t off;
+    uint64_t len;
+    uint64_t guard_key; /* which memory holds the guarding word */
+    uint64_t guard_off;
+    uint64_t guard_word;
+    uint64_t reserved2;
+} kvp_data_op_t;
+
+typedef struct {
+    uint16_t magic;
+    uint16_t n_ops;
+    uint32_t seq;
+    uint64_t bytes; /* of everything in this answer behind this header */
+} kvp_data_rep_t;
+
+_Static_assert(sizeof(kvp_data_req_t) == 16, "wire format");
+_Static_assert(sizeof(kvp_data_op_t) == 64, "wire format");
+_Static_assert(sizeof(kvp_data_rep_t) == 16, "wire format");
+
+#endif

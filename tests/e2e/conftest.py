@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures for the end-to-end tests: real daemons on loopback ports that the kernel chooses, the command line, and the
+ways to hurt a process. Everything is awaited on a condition with a bound, and every daemon must stop cleanly at the end
+of its test unless the test killed it.
+
+Environment: KVPOOL_BUILD (build directory, default build/), KVPOOL_TEST_TIER (quick, normal, long) and KVPOOL_TEST_SAN
+(address, thread: bounds are stretched).
+"""
+import ctypes
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("KVPOOL_BUILD", ROOT / "build")).resolve()
+TIER = os.environ.get("KVPOOL_TEST_TIER", "normal")
+SAN = os.environ.get("KVPOOL_TEST_SAN", "")
+SLOW = 4 if SAN else 1  # how much longer everything may take
+
+PROGRAMS = {
+    "kvpool-master": BUILD / "master" / "kvpool-master",
+    "kvpool-node": BUILD / "client" / "kvpool-node",
+    "kvpool": BUILD / "client" / "kvpool",
+}
+
+READY_S = 20 * SLOW
+STOP_S = 10 * SLOW
+CLI_S = 30 * SLOW
+TEST_S = 60 * SLOW
+
+READY_RE = re.compile(r"^ready(?: listen=(?P<listen>\S+))?(?: unix=(?P<unix>\S+))?(?: http=(?P<http>\S+))?(?: data=(?P<data>\S+))?$")
+SANITIZER_RE = re.compile(
+    r"^.*(?:ERROR: (?:Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error: |SUMMARY: \w+Sanitizer).*$", re.M)
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_parent():
+    """Runs in the child: a test run that is killed leaves no daemon behind."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def wait_until(condition, timeout=10.0, what="condition"):
+    """Polls condition until it returns something true, which is returned; fails after timeout seconds."""
+    end = time.monotonic() + timeout * SLOW
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            pytest.fail(f"timed out after {timeout * SLOW:g} s: {what}")
+        time.sleep(0.02)
+
+
+def clean_env(home, **extra):
+    """The environment for a program under test: no option of ours comes from the caller's."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("KVPOOL_")}
+    env.update(HOME=str(home), XDG_STATE_HOME=f"{home}/state", XDG_RUNTIME_DIR=str(home), TMPDIR=str(home))
+    env.update(extra)
+    return env
+
+
+class Daemon:
+    """One daemon process. Its output is kept; `listen`, `unix`, `http` and `data` come from its ready line."""
+
+    def __init__(self, name, argv, env, cwd):
+        self.name = name
+        self.argv = [str(a) for a in argv]
+        self.env = env
+        self.cwd = cwd
+        self.out = []
+        self.err = []
+        self.ready_line = None
+        self.listen = self.unix = self.http = self.data = None
+        self.killed = False  # by the test, on purpose
+        self._cond = threading.Condition()
+        self.proc = subprocess.Popen(
+            self.argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, preexec_fn=_die_with_parent, text=True, errors="replace", bufsize=1)
+        self._threads = [
+            threading.Thread(target=self._drain, args=(self.proc.stdout, self.out), daemon=True),
+            threading.Thread(target=self._drain, args=(self.proc.stderr, self.err), daemon=True),
+        ]
+        for t in self._threads:
+            t.start()
+
+    def _drain(self, pipe, lines):
+        for line in pipe:
+            with self._cond:
+                lines.append(line.rstrip("\n"))
+                self._cond.notify_all()
+        with self._cond:
+            lines.append(None)  # end of file
+            self._cond.notify_all()
+
+    @property
+    def pid(self):
+        return self.proc.pid
+
+    def is_running(self):
+        return self.proc.poll() is None
+
+    def log(self):
+        with self._cond:
+            return "\n".join(line for line in self.err if line is not None)
+
+    def stdout(self):
+        with self._cond:
+            return "\n".join(line for line in self.out if line is not None)
+
+    def wait_ready(self, timeout=READY_S):
+        def first():
+            return next((line for line in self.out if line is not None and line.startswith("ready")), None)
+
+        with self._cond:
+            self._cond.wait_for(lambda: first() or None in self.out, timeout)
+            line = first()
+        if line is None:
+            state = "is still running" if self.is_running() else f"ended with {self.proc.wait()}"
+            pytest.fail(f"{self.name} printed no ready line within {timeout} s ({state}); log:\n{self.log()}")
+        m = READY_RE.match(line)
+        assert m, f"{self.name}: malformed ready line {line!r}"
+        self.ready_line = line
+        self.listen, self.unix, self.http, self.data = m.group("listen", "unix", "http", "data")
+        return self
+
+    def wait_log(self, pattern, timeout=10.0):
+        """Waits for a log line that matches the pattern and returns the match."""
+        return wait_until(lambda: re.search(pattern, self.log(), re.M), timeout, f"{self.name} to log {pattern!r}")
+
+    def signal(self, sig):
+        os.kill(self.pid, sig)
+
+    def freeze(self):
+        """SIGSTOP, and waits until the kernel has stopped it."""
+        self.signal(signal.SIGSTOP)
+        wait_until(lambda: proc_state(self.pid) == "T", 5, f"{self.name} to stop")
+
+    def thaw(self):
+        self.signal(signal.SIGCONT)
+
+    def kill9(self):
+        """kill -9; the end of the test does not ask for a clean exit then."""
+        self.killed = True
+        if self.is_running():
+            self.signal(signal.SIGKILL)
+        self.proc.wait()
+        for t in self._threads:
+            t.join(5)
+
+    def terminate(self, timeout=STOP_S):
+        """SIGTERM; returns the exit code, or fails (and kills) when it takes longer than timeout."""
+        if self.is_running():
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+        try:
+            rc = self.proc.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill9()
+            pytest.fail(f"{self.name} did not stop within {timeout} s of SIGTERM")
+        for t in self._threads:
+            t.join(5)
+        return rc
+
+    def problems(self):
+        """Stops the daemon and returns what was wrong with it, a list of sentences."""
+        found = []
+        if not self.killed:
+            early = not self.is_running()
+            try:
+                rc = self.terminate()
+                if rc != 0:
+                    found.append(f"{self.name} {'had ended by itself' if early else 'stopped'} with exit code {rc}")
+            except pytest.fail.Exception as e:
+                found.append(str(e))
+        report = SANITIZER_RE.search(self.log())
+        if report:
+            found.append(f"{self.name}: {report.group(0).strip()}")
+        return found
+
+    def http_get(self, path, timeout=5 * SLOW):
+        """(status, body as text) of the admin HTTP server."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout) as r:
+                return r.status, r.read().decode()
+        except urllib.error.HTTPError as e:
+            return e.code, e.read().decode()
+
+
+def proc_state(pid):
+    """The state letter of /proc/PID/stat, '' when there is no such process."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+class Result:
+    """What a command did: rc, out (bytes), err (text), and json (parsed standard output)."""
+
+    def __init__(self, argv, rc, out, err):
+        self.argv, self.rc, self.out, self.err = argv, rc, out, err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+    @property
+    def docs(self):
+        """All JSON documents on standard output: one, or one a line."""
+        text, at, found = self.out.decode(), 0, []
+        while text[at:].strip():
+            at += len(text[at:]) - len(text[at:].lstrip())
+            doc, at = json.JSONDecoder().raw_decode(text, at)
+            found.append(doc)
+        return found
+
+    @property
+    def text(self):
+        return self.out.decode(errors="replace")
+
+    def __repr__(self):
+        return f"<{' '.join(self.argv[1:])}: rc {self.rc}, {len(self.out)} bytes out {self.out[:200]!r}, err {self.err[:2000]!r}>"
+
+
+def run_program(argv, env, stdin=b"", timeout=CLI_S):
+    argv = [str(a) for a in argv]
+    p = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         preexec_fn=_die_with_parent)
+    try:
+        out, err = p.communicate(stdin, timeout)
+    except subprocess.TimeoutExpired:
+        p.kill()
+        out, err = p.communicate()
+        pytest.fail(f"{' '.join(argv)} took longer than {timeout} s; err:\n{err.decode(errors='replace')}")
+    result = Result(argv, p.returncode, out, err.decode(errors="replace"))
+    report = SANITIZER_RE.search(result.err)
+    if report:
+        pytest.fail(f"{' '.join(argv)}: {report.group(0).strip()}\n{result.err}")
+    if p.returncode < 0:
+        pytest.fail(f"{' '.join(argv)} died of signal {-p.returncode}; err:\n{result.err}")
+    return result
+
+
+class Bench:
+    """Where one test keeps its processes: starts daemons, runs commands, cleans up."""
+
+    def __init__(self, home):
+        self.home = home
+        self.daemons = []
+
+    def env(self, **extra):
+        return clean_env(self.home, **extra)
+
+    def start(self, name, program, *args, ready=True, env=None):
+        d = Daemon(name, [PROGRAMS[program], *args], self.env(**(env or {})), self.home)
+        self.daemons.append(d)
+        if ready:
+            d.wait_ready()
+        return d
+
+    def master(self, *args, data_dir="none", listen="127.0.0.1:0", name="master", **kw):
+        return self.start(name, "kvpool-master", "--listen", listen, "--http", "127.0.0.1:0",
+                          "--data-dir", data_dir, *args, **kw)
+
+    def node(self, master, name, memory="64MiB", *args, listen="127.0.0.1:0", **kw):
+        """master is a Daemon, HOST:PORT, or a list of them."""
+        masters = master if isinstance(master, (list, tuple)) else [master]
+        at = ",".join(m.listen if isinstance(m, Daemon) else m for m in masters)
+        return self.start(name, "kvpool-node", "--master", at, "--name", name, "--memory", memory,
+                          "--listen", listen, *args, **kw)
+
+    def run(self, program, *args, stdin=b"", timeout=CLI_S, env=None):
+        return run_program([PROGRAMS[program], *args], self.env(**(env or {})), stdin, timeout)
+
+    def popen(self, program, *args, env=None, **kw):
+        """A command left running (to be killed in the middle, say). The test waits for it; it dies with the test."""
+        p = subprocess.Popen([str(PROGRAMS[program]), *map(str, args)], env=self.env(**(env or {})),
+                             preexec_fn=_die_with_parent, **kw)
+        self.daemons.append(_Loose(p, program))
+        return p
+
+    def stop(self):
+        """Stops everything, the youngest first, and returns what was wrong."""
+        found = []
+        for d in reversed(self.daemons):
+            found += d.problems()
+        return found
+
+
+class _Loose:
+    """A command started with popen: ended without questions."""
+
+    def __init__(self, proc, name):
+        self.proc, self.name = proc, name
+
+    def problems(self):
+        if self.proc.poll() is None:
+            self.proc.kill()
+            self.proc.wait()
+        return []
+
+    def log(self):
+        return ""
+
+    stdout = log
+
+
+class Pool:
+    """A master and nodes, and the command line that talks to them."""
+
+    def __init__(self, bench, nodes=2, memory="64MiB", master_args=(), node_args=(), data_dir="none"):
+        self.bench = bench
+        self.master = bench.master(*master_args, data_dir=data_dir)
+        self.nodes = [bench.node(self.master, f"node{i + 1}", memory, *node_args) for i in range(nodes)]
+
+    @property
+    def addr(self):
+        return self.master.listen
+
+    def kvpool(self, verb, *args, stdin=b"", timeout=CLI_S, env=None):
+        """Runs `kvpool VERB --master ADDR ARGS...` and returns a Result."""
+        return self.bench.run("kvpool", verb, "--master", self.addr, *args, stdin=stdin, timeout=timeout, env=env)
+
+    def put(self, key, value, *args):
+        return self.kvpool("put", *args, key, stdin=value)
+
+    def get(self, key, *args):
+        return self.kvpool("get", *args, key)
+
+    def exists(self, key, *args):
+        return self.kvpool("exists", *args, key)
+
+    def rm(self, key, *args):
+        return self.kvpool("rm", *args, key)
+
+    def add_node(self, name=None, memory="64MiB", *args):
+        node = self.bench.node(self.master, name or f"node{len(self.nodes) + 1}", memory, *args)
+        self.nodes.append(node)
+        return node
+
+
+def pytest_sessionstart(session):
+    if session.config.option.collectonly:
+        return
+    absent = [str(p) for p in PROGRAMS.values() if not os.access(p, os.X_OK)]
+    if absent:
+        pytest.exit(f"not built: {', '.join(absent)}", returncode=3)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """Bounds each test, fixtures included: a hang becomes a failure with logs, not a stuck run."""
+    marker = item.get_closest_marker("limit")
+    seconds = (marker.args[0] * SLOW) if marker else TEST_S
+
+    def on_alarm(signum, frame):
+        pytest.fail(f"the test took longer than {seconds} s")
+
+    old = signal.signal(signal.SIGALRM, on_alarm)
+    signal.alarm(int(seconds))
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, old)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """On a failure, the end of every daemon's log goes into the report."""
+    report = (yield).get_result()
+    if report.failed:
+        for bench in getattr(item, "kvp_benches", []):
+            for d in bench.daemons:
+                if isinstance(d, Daemon):
+                    text = d.stdout() + "\n" + "\n".join(d.log().splitlines()[-200:])
+                    report.sections.append((f"{d.name} (pid {d.pid}, {' '.join(d.argv)})", text))
+
+
+@pytest.fixture
+def bench(request):
+    """Processes of one test; stopped and judged at its end. The directory is short: sockets may lie in it."""
+    home = tempfile.mkdtemp(prefix="kvp-", dir="/tmp")
+    b = Bench(home)
+    request.node.kvp_benches = getattr(request.node, "kvp_benches", []) + [b]
+    try:
+        yield b
+    finally:
+        found = b.stop()
+        shutil.rmtree(home, ignore_errors=True)
+        if found:
+            pytest.fail("; ".join(found))
+
+
+@pytest.fixture
+def pool(request, bench):
+    """A master and two nodes of 64 MiB; @pytest.mark.pool(nodes=1, memory="32MiB", ...) for another one."""
+    marker = request.node.get_closest_marker("pool")
+    return Pool(bench, **(marker.kwargs if marker else {}))
+
+
+@pytest.fixture
+def make_pool(bench):
+    """make_pool(nodes=2, memory="64MiB", master_args=(), node_args=(), data_dir="none") for more than one, or later."""
+    return lambda **kw: Pool(bench, **kw)
+
+
+@pytest.fixture
+def scaled():
+    """scaled(n) is the tier's share of the full count n: all of it in the long tier, a tenth, or a hundredth."""
+    share = {"quick": 100, "normal": 10, "long": 1}[TIER] * (2 if SAN else 1)
+    return lambda n: max(1, n // share)
+
+
+@pytest.fixture
+def trace_file():
+    """The published conversation trace, where it is; it is not part of the repository."""
+    path = pathlib.Path(os.environ.get("KVP_TRACE", ROOT.parent / "shared" / "traces" / "conversation_trace.jsonl"))
+    if not path.is_file():
+        pytest.skip("conversation_trace.jsonl is not here (set KVP_TRACE)")
+    return path

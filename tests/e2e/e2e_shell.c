@@ -1,0 +1,596 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * e2e_shell: one client process that does what it is told, a command a line, and answers each with a line of JSON. So a
+ * test has a real process in its hands: to be killed, stopped, or stuck in the middle of a copy. Keys are words, or
+ * hex:BYTES. `err` in an answer is the stable name of what the library returned.
+ *
+ * A stuck call copies from or into memory whose page AT is not there: the handler says {"stuck":true} and waits for
+ * SIGUSR1, then the page is given and the call goes on.
+ */
+#include "tests/e2e/e2e_util.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define WORDS_MAX 16
+#define PAGE 4096u
+#define POISON 0xa5
+
+typedef struct {
+    uint8_t bytes[KVPOOL_KEY_MAX + 64];
+    size_t len;
+} name_t;
+
+static kvpool_t *pool;
+static char *words[WORDS_MAX];
+static size_t words_n;
+static kvpool_lookup_t lookup;
+static uint8_t *kept; /* the buffer of the last get: must not be touched any more */
+static size_t kept_len;
+static uint8_t *volatile missing_page;
+
+/* ---- words of the command */
+static const char *
+word(size_t i)
+{
+    return i < words_n ? words[i] : "";
+}
+
+static uint64_t
+number(size_t i)
+{
+    return strtoull(word(i), NULL, 10);
+}
+
+/* name=value among the words, or NULL. */
+static const char *
+named(const char *name)
+{
+    const size_t len = strlen(name);
+
+    for (size_t i = 1; i < words_n; i++)
+        if (strncmp(words[i], name, len) == 0 && words[i][len] == '=') return words[i] + len + 1;
+    return NULL;
+}
+
+static uint64_t
+named_number(const char *name, uint64_t fallback)
+{
+    const char *value = named(name);
+
+    return value == NULL ? fallback : strtoull(value, NULL, 10);
+}
+
+static void
+read_name(const char *text, name_t *name)
+{
+    name->len = 0;
+    if (strncmp(text, "hex:", 4) != 0) {
+        name->len = strnlen(text, sizeof name->bytes);
+        memcpy(name->bytes, text, name->len);
+        return;
+    }
+    for (text += 4; text[0] != '\0' && text[1] != '\0' && name->len < sizeof name->bytes; text += 2) {
+        unsigned byte = 0;
+
+        if (sscanf(text, "%2x", &byte) != 1) e2e_die("not hexadecimal: %s", text);
+        name->bytes[name->len++] = (uint8_t)byte;
+    }
+}
+
+static kvpool_opts_t
+call_opts(void)
+{
+    return (kvpool_opts_t){
+        .struct_size = sizeof(kvpool_opts_t),
+        .deadline_ms = (uint32_t)named_number("deadline", 0),
+        .flags = named_number("force", 0) != 0 ? KVPOOL_FORCE : 0,
+    };
+}
+
+/* ---- answers */
+static void
+begin(int err, uint64_t begun_ns)
+{
+    printf("{\"err\":\"%s\",\"ms\":%.2f", kvpool_errname(err), (double)(e2e_now_ns() - begun_ns) / 1e6);
+}
+
+static void
+add(const char *name, uint64_t value)
+{
+    printf(",\"%s\":%llu", name, (unsigned long long)value);
+}
+
+static void
+end(void)
+{
+    printf("}\n");
+    fflush(stdout);
+}
+
+/* ---- memory that is not there */
+static void
+on_fault(int sig, siginfo_t *info, void *context)
+{
+    static const char text[] = "{\"stuck\":true}\n";
+    uint8_t *at = info->si_addr;
+    sigset_t others;
+
+    (void)context;
+    if (missing_page == NULL || at < missing_page || at >= missing_page + PAGE) {
+        signal(sig, SIG_DFL); /* a fault of our own: happens again, and kills */
+        return;
+    }
+    if (write(STDOUT_FILENO, text, sizeof text - 1) < 0) _exit(3);
+    sigfillset(&others);
+    sigdelset(&others, SIGUSR1);
+    sigsuspend(&others);
+    mprotect(missing_page, PAGE, PROT_READ | PROT_WRITE);
+    missing_page = NULL;
+}
+
+static void
+on_usr1(int sig)
+{
+    (void)sig; /* ends sigsuspend */
+}
+
+static void
+install_handlers(void)
+{
+    struct sigaction fault = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    struct sigaction usr1 = {.sa_handler = on_usr1};
+    sigset_t blocked;
+
+    sigaction(SIGSEGV, &fault, NULL);
+    sigaction(SIGUSR1, &usr1, NULL);
+    /* Only ever taken inside the fault handler, also when it comes before that. */
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &blocked, NULL);
+}
+
+static void
+take_page_away(uint8_t *buf, size_t at)
+{
+    missing_page = buf + at / PAGE * PAGE;
+    mprotect(missing_page, PAGE, PROT_NONE);
+}
+
+/* ---- commands: handle */
+static void
+do_open(void)
+{
+    kvpool_conf_t conf = {.struct_size = sizeof conf};
+    uint64_t begun = e2e_now_ns();
+    int err;
+
+    conf.master = named("master");
+    conf.name = named("name");
+    conf.host_id = named("host_id");
+    conf.transports = named("transports");
+    conf.listen = named("listen");
+    conf.deadline_ms = (uint32_t)named_number("deadline", 0);
+    conf.memory_bytes = named_number("memory_bytes", 0);
+    conf.chunk_bytes = named_number("chunk_bytes", 0);
+    conf.verify = (uint32_t)named_number("verify", 0);
+    err = kvpool_open(&conf, &pool);
+    begin(err, begun);
+    end();
+}
+
+static void
+do_close(void)
+{
+    uint64_t begun = e2e_now_ns();
+    int err = kvpool_close(pool);
+
+    begin(err, begun);
+    end();
+}
+
+static void
+do_free(void)
+{
+    uint64_t begun = e2e_now_ns();
+
+    kvpool_free(pool);
+    pool = NULL;
+    begin(KVPOOL_OK, begun);
+    end();
+}
+
+/* ---- commands: one object */
+static void
+put_from(const name_t *name, uint8_t *buf, size_t len, size_t missing_at)
+{
+    kvpool_opts_t o = call_opts();
+    uint64_t begun;
+    int err;
+
+    e2e_fill(buf, len, e2e_hash(name->bytes, name->len), named_number("version", 0));
+    if (missing_at < len) take_page_away(buf, missing_at);
+    begun = e2e_now_ns();
+    err = kvpool_put(pool, name->bytes, name->len, buf, len, &o);
+    begin(err, begun);
+    end();
+}
+
+/* put KEY LEN [version=N] [deadline=MS] [stuck_at=BYTE] */
+static void
+do_put(void)
+{
+    const size_t len = number(2);
+    uint8_t *buf = e2e_alloc(len + PAGE);
+    name_t name;
+
+    read_name(word(1), &name);
+    put_from(&name, buf, len, named_number("stuck_at", UINT64_MAX));
+    munmap(buf, len + PAGE);
+}
+
+/* get KEY CAP [deadline=MS] [stuck_at=BYTE]: the buffer is poisoned as soon as the call has returned, and kept. */
+static void
+do_get(void)
+{
+    const size_t cap = number(2), missing_at = named_number("stuck_at", UINT64_MAX);
+    kvpool_opts_t o = call_opts();
+    uint64_t version = 0, begun;
+    size_t len = 0, at = 0;
+    bool is_intact = false;
+    name_t name;
+    int err;
+
+    if (kept != NULL) munmap(kept, kept_len);
+    kept_len = cap + PAGE;
+    kept = e2e_alloc(kept_len);
+    read_name(word(1), &name);
+    if (missing_at < cap) take_page_away(kept, missing_at);
+    begun = e2e_now_ns();
+    err = kvpool_get(pool, name.bytes, name.len, kept, cap, &len, &o);
+    begin(err, begun);
+    if (err == KVPOOL_OK) is_intact = e2e_check(kept, len, e2e_hash(name.bytes, name.len), &version, &at);
+    memset(kept, POISON, kept_len);
+    add("len", len);
+    add("version", version);
+    printf(",\"intact\":%s", is_intact ? "true" : "false");
+    end();
+}
+
+/* untouched: whether the last get's buffer still holds the poison. */
+static void
+do_untouched(void)
+{
+    size_t i = 0;
+
+    while (i < kept_len && kept[i] == POISON)
+        i++;
+    begin(KVPOOL_OK, e2e_now_ns());
+    printf(",\"untouched\":%s", i == kept_len ? "true" : "false");
+    end();
+}
+
+static void
+do_exists(void)
+{
+    kvpool_opts_t o = call_opts();
+    uint64_t begun = e2e_now_ns();
+    int is_there = -1, err;
+    name_t name;
+
+    read_name(word(1), &name);
+    err = kvpool_exists(pool, name.bytes, name.len, &is_there, &o);
+    begin(err, begun);
+    printf(",\"exists\":%d", is_there);
+    end();
+}
+
+static void
+do_size(void)
+{
+    kvpool_opts_t o = call_opts();
+    uint64_t begun = e2e_now_ns();
+    size_t len = 0;
+    name_t name;
+    int err;
+
+    read_name(word(1), &name);
+    err = kvpool_size(pool, name.bytes, name.len, &len, &o);
+    begin(err, begun);
+    add("len", len);
+    end();
+}
+
+static void
+do_remove(void)
+{
+    kvpool_opts_t o = call_opts();
+    uint64_t begun = e2e_now_ns();
+    name_t name;
+    int err;
+
+    read_name(word(1), &name);
+    err = kvpool_remove(pool, name.bytes, name.len, &o);
+    begin(err, begun);
+    end();
+}
+
+/* ---- commands: many objects, named PREFIX0, PREFIX1, ... */
+typedef struct {
+    size_t n, len;
+    char (*names)[64];
+    kvpool_key_t *keys;
+    kvpool_iov_t *iovs;
+    kvpool_item_t *items;
+    int *results;
+    uint8_t *arena; /* n pieces of len, registered; NULL where no bytes are moved */
+} batch_t;
+
+static void
+batch_init(batch_t *b, const char *prefix, size_t from, size_t n, size_t len)
+{
+    *b = (batch_t){.n = n, .len = len};
+    b->names = e2e_alloc(n * sizeof *b->names);
+    b->keys = e2e_alloc(n * sizeof *b->keys);
+    b->iovs = e2e_alloc(n * sizeof *b->iovs);
+    b->items = e2e_alloc(n * sizeof *b->items);
+    b->results = e2e_alloc(n * sizeof *b->results);
+    if (len > 0) {
+        b->arena = e2e_alloc(n * len + PAGE);
+        int err = kvpool_register(pool, b->arena, n * len);
+        if (err != KVPOOL_OK) e2e_die("cannot register: %s", kvpool_errname(err));
+    }
+    for (size_t i = 0; i < n; i++) {
+        int name_len = snprintf(b->names[i], sizeof b->names[i], "%s%zu", prefix, from + i);
+
+        b->keys[i] = (kvpool_key_t){b->names[i], (size_t)name_len};
+        b->iovs[i] = (kvpool_iov_t){b->arena + i * len, len};
+        b->items[i] = (kvpool_item_t){.key = b->keys[i], .iov = &b->iovs[i], .iov_n = 1};
+    }
+}
+
+static void
+batch_fini(batch_t *b)
+{
+    if (b->arena != NULL) {
+        int err = kvpool_unregister(pool, b->arena);
+        if (err != KVPOOL_OK && err != KVPOOL_CLOSED) e2e_die("cannot unregister: %s", kvpool_errname(err));
+        munmap(b->arena, b->n * b->len + PAGE);
+    }
+    munmap(b->names, b->n * sizeof *b->names);
+    munmap(b->keys, b->n * sizeof *b->keys);
+    munmap(b->iovs, b->n * sizeof *b->iovs);
+    munmap(b->items, b->n * sizeof *b->items);
+    munmap(b->results, b->n * sizeof *b->results);
+}
+
+static uint64_t
+hash_of(const batch_t *b, size_t i)
+{
+    return e2e_hash(b->keys[i].data, b->keys[i].len);
+}
+
+static void
+answer_batch(const batch_t *b, int err, uint64_t begun, uint64_t wrong)
+{
+    e2e_counts_t counts = {0};
+
+    begin(err, begun);
+    for (size_t i = 0; i < b->n && err == KVPOOL_OK; i++)
+        e2e_count(&counts, b->results[i]);
+    printf(",\"results\":");
+    e2e_json_counts(stdout, &counts);
+    add("wrong", wrong);
+    end();
+}
+
+/* bput PREFIX FROM N LEN [version=V] [stuck_at=BYTE of the first object] */
+static void
+do_bput(void)
+{
+    const size_t n = number(3), len = number(4), missing_at = named_number("stuck_at", UINT64_MAX);
+    kvpool_opts_t o = call_opts();
+    uint64_t begun;
+    batch_t b;
+    int err;
+
+    batch_init(&b, word(1), number(2), n, len);
+    for (size_t i = 0; i < n; i++)
+        e2e_fill(b.iovs[i].addr, len, hash_of(&b, i), named_number("version", 0));
+    if (missing_at < len) take_page_away(b.arena, missing_at);
+    begun = e2e_now_ns();
+    err = kvpool_batch_put(pool, b.items, n, &o, b.results);
+    answer_batch(&b, err, begun, 0);
+    batch_fini(&b);
+}
+
+/* bget PREFIX FROM N LEN [stuck_at=BYTE of the first object] */
+static void
+do_bget(void)
+{
+    const size_t n = number(3), len = number(4), missing_at = named_number("stuck_at", UINT64_MAX);
+    kvpool_opts_t o = call_opts();
+    uint64_t begun, version, wrong = 0;
+    size_t at;
+    batch_t b;
+    int err;
+
+    batch_init(&b, word(1), number(2), n, len);
+    if (missing_at < len) take_page_away(b.arena, missing_at);
+    begun = e2e_now_ns();
+    err = kvpool_batch_get(pool, b.items, n, &o, b.results);
+    for (size_t i = 0; i < n && err == KVPOOL_OK; i++)
+        if (b.results[i] == KVPOOL_OK)
+            wrong += !e2e_check(b.iovs[i].addr, b.items[i].len, hash_of(&b, i), &version, &at);
+    answer_batch(&b, err, begun, wrong);
+    batch_fini(&b);
+}
+
+/* bexist PREFIX FROM N */
+static void
+do_bexist(void)
+{
+    kvpool_opts_t o = call_opts();
+    uint64_t begun = e2e_now_ns(), there = 0, failed = 0;
+    batch_t b;
+    int err;
+
+    batch_init(&b, word(1), number(2), number(3), 0);
+    err = kvpool_batch_is_exist(pool, b.keys, b.n, &o, b.results);
+    for (size_t i = 0; i < b.n && err == KVPOOL_OK; i++) {
+        there += b.results[i] == 1;
+        failed += b.results[i] < 0;
+    }
+    begin(err, begun);
+    add("exist", there);
+    add("failed", failed);
+    end();
+    batch_fini(&b);
+}
+
+static void
+answer_lookup(int err, uint64_t begun)
+{
+    begin(err, begun);
+    add("found", lookup.found);
+    add("granted", lookup.granted);
+    add("ticket", lookup.ticket);
+    add("ttl_ms", lookup.ttl_ms);
+    end();
+}
+
+/* lookup PREFIX FROM N [ttl=MS] */
+static void
+do_lookup(void)
+{
+    kvpool_opts_t o = call_opts();
+    uint64_t begun = e2e_now_ns();
+    batch_t b;
+    int err;
+
+    batch_init(&b, word(1), number(2), number(3), 0);
+    err = kvpool_lookup(pool, b.keys, b.n, (uint32_t)named_number("ttl", 0), &o, NULL, &lookup);
+    answer_lookup(err, begun);
+    batch_fini(&b);
+}
+
+/* prefix PREFIX FROM N [ttl=MS] */
+static void
+do_prefix(void)
+{
+    kvpool_opts_t o = call_opts();
+    uint64_t begun = e2e_now_ns();
+    batch_t b;
+    int err;
+
+    batch_init(&b, word(1), number(2), number(3), 0);
+    err = kvpool_longest_prefix(pool, b.keys, b.n, (uint32_t)named_number("ttl", 0), &o, &lookup);
+    answer_lookup(err, begun);
+    batch_fini(&b);
+}
+
+static void
+do_release(void)
+{
+    uint64_t begun = e2e_now_ns();
+    int err = kvpool_lookup_release(pool, &lookup);
+
+    begin(err, begun);
+    end();
+}
+
+/* regex PATTERN [force=1], or all [force=1] */
+static void
+do_remove_many(void)
+{
+    kvpool_opts_t o = call_opts();
+    uint64_t begun = e2e_now_ns(), removed = 0, held = 0;
+    int err = strcmp(word(0), "all") == 0 ? kvpool_remove_all(pool, &o, &removed, &held)
+                                          : kvpool_remove_by_regex(pool, word(1), &o, &removed, &held);
+
+    begin(err, begun);
+    add("removed", removed);
+    add("held", held);
+    end();
+}
+
+static int
+write_key(void *arg, const void *key, size_t key_len, uint64_t len)
+{
+    fprintf(arg, "%.*s %llu\n", (int)key_len, (const char *)key, (unsigned long long)len);
+    return 0;
+}
+
+/* list FILE LIMIT [prefix=P]: every page, a line "KEY LEN" an object. */
+static void
+do_list(void)
+{
+    kvpool_opts_t o = call_opts();
+    const char *prefix = named("prefix") != NULL ? named("prefix") : "";
+    uint64_t begun = e2e_now_ns(), cursor = 0, pages = 0;
+    FILE *to = fopen(word(1), "w");
+    int err;
+
+    if (to == NULL) e2e_die("cannot write %s: %s", word(1), strerror(errno));
+    do {
+        err = kvpool_list(pool, prefix, strlen(prefix), (uint32_t)number(2), &cursor, write_key, to, &o);
+        pages++;
+    } while (err == KVPOOL_OK && cursor != 0);
+    fclose(to);
+    begin(err, begun);
+    add("pages", pages);
+    end();
+}
+
+static void
+do_stat(void)
+{
+    static char text[1 << 20];
+    uint64_t begun = e2e_now_ns();
+    size_t len;
+    int err = kvpool_stat(pool, text, sizeof text, &len, NULL);
+
+    begin(err, begun);
+    if (err == KVPOOL_OK) printf(",\"stat\":%s", text);
+    end();
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} commands[] = {
+    {"open", do_open},       {"close", do_close},   {"free", do_free},           {"put", do_put},
+    {"get", do_get},         {"size", do_size},     {"untouched", do_untouched}, {"exists", do_exists},
+    {"remove", do_remove},   {"bput", do_bput},     {"bget", do_bget},           {"bexist", do_bexist},
+    {"lookup", do_lookup},   {"prefix", do_prefix}, {"release", do_release},     {"regex", do_remove_many},
+    {"all", do_remove_many}, {"list", do_list},     {"stat", do_stat},
+};
+
+static void
+run_line(char *line)
+{
+    words_n = 0;
+    for (char *at = strtok(line, " \n"); at != NULL && words_n < WORDS_MAX; at = strtok(NULL, " \n"))
+        words[words_n++] = at;
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (strcmp(commands[i].name, word(0)) != 0) continue;
+        commands[i].run();
+        return;
+    }
+    e2e_die("unknown command %s", word(0));
+}
+
+int
+main(void)
+{
+    static char line[16384];
+
+    install_handlers();
+    while (fgets(line, sizeof line, stdin) != NULL)
+        run_line(line);
+    kvpool_free(pool);
+    return 0;
+}

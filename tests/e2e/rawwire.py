@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wire by hand, for tests that break it: frames, the few protobuf fields that are needed, and raw sockets. It follows
+PROTOCOL and shares no code with the product.
+"""
+import os
+import select
+import socket
+import struct
+import time
+
+from conftest import SLOW
+
+HDR = struct.Struct("<IBBHQ")  # length, opcode, flags, head_len, request id
+REPLY, ONEWAY = 1, 2
+FRAME_MAX = 16 << 20
+
+HELLO, BYE, HEARTBEAT = 1, 2, 3
+PUT_BEGIN, PUT_COMMIT, PUT_ABORT, GET, EXISTS, LOOKUP, RELEASE, REMOVE, REMOVE_MANY, LIST, SEGMENTS, STATUS = range(16, 28)
+MOUNT, UNMOUNT, FREED, RETIRE, FENCE = range(48, 53)
+OPEN_CHUNK, DRAINED, DATA_HELLO = 64, 65, 66
+CLIENT, NODE = 1, 2
+
+OK, INVALID, BAD_KEY, PROTO, VERSION, FENCED, NO_SEGMENT = 0, -1, -13, -30, -31, -35, -51
+
+
+# ---- protobuf: fields as (number, value): int = varint, bytes = length-delimited, Fixed = fixed64
+class Fixed(int):
+    pass
+
+
+def varint(value):
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def pack(*fields):
+    out = b""
+    for number, value in fields:
+        if isinstance(value, Fixed):
+            out += varint(number << 3 | 1) + struct.pack("<Q", value)
+        elif isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        else:
+            value = value.encode() if isinstance(value, str) else value
+            out += varint(number << 3 | 2) + varint(len(value)) + value
+    return out
+
+
+def unpack(data):
+    """{number: value} of a message; of a repeated field the last one."""
+    found, at = {}, 0
+
+    def read_varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        tag = read_varint()
+        if tag & 7 == 0:
+            found[tag >> 3] = read_varint()
+        elif tag & 7 == 1:
+            found[tag >> 3] = struct.unpack_from("<Q", data, at)[0]
+            at += 8
+        else:
+            n = read_varint()
+            found[tag >> 3] = data[at:at + n]
+            at += n
+    return found
+
+
+def signed(value):
+    """A sint32 as it lies in a message."""
+    return (value >> 1) ^ -(value & 1)
+
+
+# ---- frames
+def frame(opcode, head=b"", tail=b"", flags=0, request_id=1):
+    padded = head + bytes(-len(head) % 8)
+    return HDR.pack(len(padded) + len(tail), opcode, flags, len(head), request_id) + padded + tail
+
+
+def hello(role=CLIENT, version=1, version_min=1, name="raw", host_id="raw-host", incarnation=0, pool_id=b""):
+    fields = [(1, version), (2, version_min), (4, role), (5, name), (6, host_id), (8, Fixed(incarnation))]
+    if pool_id:
+        fields.append((9, pool_id))
+    return frame(HELLO, pack(*fields))
+
+
+class Reply:
+    def __init__(self, opcode, flags, request_id, head, tail):
+        self.opcode, self.flags, self.request_id, self.tail = opcode, flags, request_id, tail
+        self.fields = unpack(head)
+        self.err = signed(self.fields.get(1, 0))
+        self.detail = self.fields.get(2, b"").decode() if isinstance(self.fields.get(2, b""), bytes) else ""
+
+
+class Raw:
+    """A socket to HOST:PORT or to a Unix path ('@' for an abstract one)."""
+
+    def __init__(self, at, timeout=5.0):
+        self.timeout = timeout * SLOW
+        if at.startswith(("/", "@")):
+            self.sock = socket.socket(socket.AF_UNIX)
+            at = "\0" + at[1:] if at.startswith("@") else at
+        else:
+            host, _, port = at.rpartition(":")
+            self.sock = socket.socket()
+            at = (host, int(port))
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(at)
+        self.buffer = b""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.sock.close()
+
+    def send(self, data):
+        """Sends what it can; a peer that has closed is no error here."""
+        try:
+            self.sock.sendall(data)
+            return True
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+
+    def half_close(self):
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def _more(self):
+        try:
+            data = self.sock.recv(65536)
+        except ConnectionResetError:
+            return False
+        self.buffer += data
+        return bool(data)
+
+    def exactly(self, n):
+        """n bytes, or None where the connection ends before."""
+        while len(self.buffer) < n:
+            if not self._more():
+                return None
+        data, self.buffer = self.buffer[:n], self.buffer[n:]
+        return data
+
+    def reply(self):
+        """The next frame, or None where the connection ends."""
+        header = self.exactly(HDR.size)
+        if header is None:
+            return None
+        length, opcode, flags, head_len, request_id = HDR.unpack(header)
+        body = self.exactly(length)
+        if body is None:
+            return None
+        return Reply(opcode, flags, request_id, body[:head_len], body[(head_len + 7) // 8 * 8:])
+
+    def call(self, data):
+        self.send(data)
+        return self.reply()
+
+    def is_closed(self, timeout=2.0):
+        """Whether the peer closes within timeout; what it says before is dropped."""
+        end = time.monotonic() + timeout * SLOW
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            if not select.select([self.sock], [], [], left)[0]:
+                return False
+            if not self._more():
+                return True
+
+    def fd(self):
+        return self.sock.fileno()
+
+
+def session(at, role=CLIENT, **kw):
+    """A connection that has said Hello, and what was answered."""
+    raw = Raw(at)
+    answer = raw.call(hello(role=role, **kw))
+    assert answer is not None and answer.err == OK, "Hello refused"
+    return raw, answer.fields
+
+
+# ---- data over TCP
+DATA_MAGIC = 0x4B56
+DATA_READ, DATA_WRITE, DATA_PUBLISH = 1, 2, 3
+DATA_OP = struct.Struct("<BBHIQQQQQQQ")
+DATA_REQ = struct.Struct("<HHIQ")
+
+
+def data_hello(pool_id, incarnation, version=1, version_min=1):
+    return frame(DATA_HELLO, pack((1, version), (2, pool_id), (3, Fixed(incarnation)), (4, version_min)))
+
+
+def data_op(kind, key, off, length, flags=0, guard=(0, 0, 0), body=b""):
+    return DATA_OP.pack(kind, flags, 0, 0, key, off, length, *guard, 0) + body
+
+
+def data_request(*ops, seq=1, n_ops=None, size=None):
+    body = b"".join(ops)
+    n = len(ops) if n_ops is None else n_ops
+    return DATA_REQ.pack(DATA_MAGIC, n, seq, len(body) if size is None else size) + body
+
+
+def rss_bytes(pid):
+    """Anonymous memory of a process; shared memory (the pool itself) is not counted."""
+    with open(f"/proc/{pid}/status") as f:
+        for line in f:
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def open_descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A full pool: while anything may be evicted, no put is refused; when nothing may be, the refusal has its type."""
+import time
+
+import pytest
+
+from clients import PATHS, Board, Load, Shell, figures, settled
+from conftest import SAN, TIER, wait_until
+
+MIB = 1 << 20
+FILL_S = {"quick": 1, "normal": 6, "long": 30}[TIER]
+SHARE = 8 if SAN else 1
+
+SIZES = {"uniform": (65536, 65536), "mixed": (4096, 2 * MIB)}
+
+
+@pytest.mark.pool(nodes=2, memory="32MiB")
+@pytest.mark.limit(FILL_S + 60)
+@pytest.mark.parametrize("sizes", sorted(SIZES))
+def test_writers_are_never_refused(pool, sizes):
+    """Fails if one put of several processes that keep the pool full, with objects of one size or of mixed sizes (a place
+    for a large one is cut out of many small), is refused or fails; or if the pool was not full at all.
+    """
+    least, most = SIZES[sizes]
+    board = Board(pool.bench, 4)
+    common = dict(board=board.path, streams=4, keys=1, batch=4, min_bytes=least, max_bytes=most)
+    loads = [Load(pool.bench, pool.addr, f"put-{path}", putters=2, stream_base=2 * i, **common, **PATHS[path])
+             for i, path in enumerate(sorted(PATHS))]
+    for load in loads:
+        load.ready()
+    time.sleep(FILL_S)
+    reports = [load.stop() for load in loads]
+    now = figures(pool.master)
+    for got in reports:
+        assert set(got["results"]) == {"OK"}, got["results"]
+        assert got["results"]["OK"] > 50 * FILL_S // SHARE, got["results"]
+    assert now["put_no_space"] == 0 and now["put_retry_after"] == 0, now
+    assert now["evictions"] > 50 * FILL_S // SHARE, now
+
+
+@pytest.mark.pool(nodes=1, memory="64MiB")
+def test_reservations_refuse_nobody(pool):
+    """Fails if lookups reserve more than their share (a quarter of the pool, a twentieth a client), if a reserved object is
+    evicted, or if a put is refused because of what is reserved.
+    """
+    writer = Shell(pool.bench, pool.addr, "writer")
+    readers = [Shell(pool.bench, pool.addr, f"reader{i}") for i in range(8)]
+    assert writer("bput old/ 0 56 1048576")["results"] == {"OK": 56}
+    granted = [reader(f"lookup old/ {7 * i} 7 ttl=10000")["granted"] for i, reader in enumerate(readers)]
+    assert granted == [3, 3, 3, 3, 3, 1, 0, 0], "3 MiB are a client's twentieth, 16 MiB the pool's quarter"
+    assert figures(pool.master)["reserved_bytes"] == 16 * MIB
+    for i in range(120):
+        got = writer(f"put new/{i} {MIB}")
+        assert got["err"] == "OK", got
+    now = figures(pool.master)
+    assert now["put_no_space"] == 0 and now["put_retry_after"] == 0, now
+    for i, reader in enumerate(readers):
+        if granted[i] == 0:
+            continue
+        got = reader(f"bget old/ {7 * i} {granted[i]} {MIB}")
+        assert got["results"] == {"OK": granted[i]} and got["wrong"] == 0, "what is reserved is there"
+    for reader in readers:
+        assert reader("release")["err"] == "OK"
+    wait_until(lambda: figures(pool.master)["reserved_bytes"] == 0, 5, "the reservations to end")
+
+
+@pytest.mark.pool(nodes=1, memory="32MiB")
+def test_everything_held(pool):
+    """Fails if a put into a pool whose every byte is held by a reader in the middle of its copy is answered by anything
+    but RETRY_AFTER at its deadline, if the reader's bytes are touched meanwhile, or if the put does not succeed as soon as
+    the reader is done.
+    """
+    writer = Shell(pool.bench, pool.addr, "writer")
+    reader = Shell(pool.bench, pool.addr, "reader", **PATHS["shm"])
+    there = 0
+    for i in range(40):
+        assert writer(f"put k/{i} {MIB}")["err"] == "OK"
+    there = writer("bexist k/ 0 40")["exist"]
+    assert there >= 30
+    first = 40 - there
+    reader.stuck(f"bget k/ {first} {there} {MIB} stuck_at=0 deadline=60000")
+    assert figures(pool.master)["held_bytes"] == there * MIB
+    begun = time.monotonic()
+    got = writer(f"put new {2 * MIB} deadline=700")
+    assert got["err"] == "RETRY_AFTER", got
+    assert 0.5 < time.monotonic() - begun < 3
+    got = writer(f"bput more/ 0 4 {MIB} deadline=700")
+    assert set(got["results"]) <= {"RETRY_AFTER", "OK"} and "RETRY_AFTER" in got["results"], got
+    got = reader.unstick()
+    assert got["results"] == {"OK": there} and got["wrong"] == 0, got
+    assert writer(f"put new {2 * MIB}")["err"] == "OK"
+    settled(pool.master, "the holds to end")
+    assert figures(pool.master)["held_bytes"] == 0
+
+
+@pytest.mark.pool(nodes=1, memory="32MiB")
+def test_a_batch_larger_than_the_pool(pool):
+    """Fails if a batch of more bytes than the pool holds does not go through: its first objects make room for the last."""
+    writer = Shell(pool.bench, pool.addr, "writer")
+    got = writer(f"bput big/ 0 48 {MIB}", 30)
+    assert got["results"] == {"OK": 48}, got
+    got = writer(f"bget big/ 0 48 {MIB}")
+    assert set(got["results"]) <= {"OK", "NOT_FOUND"} and got["results"]["OK"] >= 24 and got["wrong"] == 0, got
+
+
+@pytest.mark.pool(nodes=1, memory="8MiB")
+def test_too_large_for_the_pool(pool):
+    """Fails if a value larger than a chunk is anything but TOO_LARGE, or costs the pool an object."""
+    client = Shell(pool.bench, pool.addr)
+    assert client(f"bput k/ 0 4 {MIB}")["results"] == {"OK": 4}
+    assert client(f"put big {9 * MIB}")["err"] == "TOO_LARGE"
+    assert client("bexist k/ 0 4")["exist"] == 4
+    assert client(f"put big {8 * MIB}")["err"] == "OK", "a whole chunk fits"
+    assert client(f"get big {8 * MIB}")["intact"]
+    assert client("bexist k/ 0 4")["exist"] == 0

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Beginnings and ends: nodes that leave, embedded nodes, handles that are closed or inherited, a master that comes back,
+deadlines that are kept.
+"""
+import signal
+import time
+
+import pytest
+
+from clients import E2E, PATHS, Board, Load, Shell, Talker, figures, settled
+from conftest import PROGRAMS, SAN, SLOW, TIER, run_program, wait_until
+
+MIB = 1 << 20
+CROWD_S = {"quick": 2, "normal": 6, "long": 30}[TIER]
+
+paths = pytest.mark.parametrize("path", sorted(PATHS))
+
+
+def segments(client):
+    got = client("stat")
+    assert got["err"] == "OK", got
+    return got["stat"]["segments"]
+
+
+# ---- a node leaves
+
+
+@pytest.mark.pool(nodes=2, memory="32MiB")
+def test_node_leaves(pool):
+    """Fails if a node that is stopped with SIGTERM does not end cleanly and soon, if a key of it is anything but a miss
+    then, if a key of the other node is not served, or if its space stays in the pool's totals.
+    """
+    clients = {path: Shell(pool.bench, pool.addr, path, **PATHS[path]) for path in PATHS}
+    assert clients["shm"]("bput k/ 0 80 100000")["results"] == {"OK": 80}
+    for client in clients.values():
+        assert client("bget k/ 0 80 100000")["results"] == {"OK": 80}
+    size = figures(pool.master)["size_bytes"]
+    begun = time.monotonic()
+    assert pool.nodes[0].terminate() == 0
+    assert time.monotonic() - begun < 4 * SLOW
+    for client in clients.values():
+        got = client("bget k/ 0 80 100000")
+        assert set(got["results"]) == {"OK", "NOT_FOUND"} and got["wrong"] == 0, got
+        assert 10 < got["results"]["OK"] < 70
+        assert client("bput k/ 0 80 100000")["results"] == {"OK": 80}
+        assert client("bget k/ 0 80 100000")["results"] == {"OK": 80}
+    now = figures(pool.master)
+    assert now["size_bytes"] == size // 2 and now["segments"] == 1, now
+
+
+@pytest.mark.pool(nodes=1, memory="32MiB")
+def test_node_waits_for_its_readers(pool):
+    """Fails if a node that is told to stop cuts a reader off in the middle of its copy (it waits for 2 s), or takes puts
+    meanwhile; or if it waits for ever for a reader that does not go on.
+    """
+    client = Shell(pool.bench, pool.addr)
+    reader = Shell(pool.bench, pool.addr, "reader", **PATHS["shm"])
+    assert client(f"put k {4 * MIB}")["err"] == "OK"
+    reader.stuck(f"get k {4 * MIB} stuck_at={2 * MIB} deadline=30000")
+    pool.nodes[0].signal(signal.SIGTERM)
+    wait_until(lambda: client("put new 1000 deadline=200")["err"] != "OK", 1, "the node to take no more puts")
+    assert pool.nodes[0].is_running(), "it waits"
+    got = reader.unstick()
+    assert got["err"] == "OK" and got["intact"], got
+    assert pool.nodes[0].proc.wait(3 * SLOW) == 0
+
+    node = pool.add_node("node2", "32MiB")
+    assert client(f"put k {4 * MIB}")["err"] == "OK"
+    reader.stuck(f"get k {4 * MIB} stuck_at={2 * MIB} deadline=30000")
+    node.signal(signal.SIGTERM)
+    assert node.proc.wait(6 * SLOW) == 0, "it does not wait for ever"
+    got = reader.unstick()
+    assert got["err"] in ("OK", "STALE", "NODE_LOST", "NOT_FOUND"), got
+    assert got["err"] != "OK" or got["intact"]
+
+
+# ---- embedded nodes
+
+
+@pytest.mark.pool(nodes=0)
+def test_embedded_node(pool):
+    """Fails if memory that a process gives through the C API does not serve another process, over shared memory and over
+    TCP; if closing the handle does not take it out of the pool at once; or if the process's death makes more than misses.
+    """
+    owner = Shell(pool.bench, pool.addr, "owner", memory_bytes=32 * MIB, chunk_bytes=8 * MIB)
+    others = {path: Shell(pool.bench, pool.addr, path, **PATHS[path]) for path in PATHS}
+    assert owner("put by-owner 1000000")["err"] == "OK"
+    for path, other in others.items():
+        assert other("get by-owner 1000000")["intact"]
+        assert other(f"bput {path}/ 0 20 300000")["results"] == {"OK": 20}
+        used = {s["transport"] for s in segments(other)}
+        assert used == {path}, f"{path} goes by {used}"
+    for path in PATHS:
+        got = owner(f"bget {path}/ 0 20 300000")
+        assert got["results"] == {"OK": 20} and got["wrong"] == 0, got
+    begun = time.monotonic()
+    assert owner("close")["err"] == "OK"
+    assert time.monotonic() - begun < 3 * SLOW
+    for other in others.values():
+        got = other("get by-owner 1000000 deadline=1000")
+        assert got["err"] in ("NOT_FOUND", "NODE_LOST"), got
+    assert figures(pool.master)["size_bytes"] == 0
+    assert others["shm"]("put k 1000 deadline=500")["err"] == "NO_SPACE"
+
+    second = Shell(pool.bench, pool.addr, "second", memory_bytes=32 * MIB)
+    assert others["tcp"]("put k 1000000")["err"] == "OK"
+    second.kill9()
+    for other in others.values():
+        got = other("get k 1000000 deadline=1000")
+        assert got["err"] in ("NOT_FOUND", "NODE_LOST") and got["ms"] < 2000 * SLOW, got
+
+
+@pytest.mark.pool(nodes=1, memory="16MiB")
+def test_two_nodes_of_one_name(pool):
+    """Fails if a second node of the same name is let in beside a live one, or if the first one suffers from it."""
+    got = Shell(pool.bench, pool.addr, "twin", is_open=False).ask(
+        f"open master={pool.addr} name=node1 memory_bytes={8 * MIB} deadline=2000")
+    assert got["err"] == "SEGMENT_EXISTS", got
+    r = run_program([PROGRAMS["kvpool-node"], "--master", pool.addr, "--name", "node1", "--memory", "8MiB"],
+                    pool.bench.env(), timeout=20 * SLOW)
+    assert r.rc not in (0, 2) and r.err, r
+    client = Shell(pool.bench, pool.addr)
+    assert client("put k 100000")["err"] == "OK"
+    assert client("get k 100000")["intact"]
+
+
+# ---- handles
+
+
+def start_life(pool, *args):
+    talker = Talker(pool.bench, "life", [E2E / "e2e_life", *args])
+    return talker
+
+
+@pytest.mark.pool(nodes=2, memory="16MiB")
+def test_close_under_calls(pool):
+    """Fails if closing a handle under eight busy threads does not end every call with CLOSED within a second or so, if a
+    second close is anything but CLOSED, or if something crashes.
+    """
+    pool.bench.env = with_master(pool)
+    life = start_life(pool, "close")
+    assert life.hear()["ready"]
+    got = life.ask("go")
+    assert got["close"] == "OK" and got["again"] == "CLOSED" and got["wrong"] == 0, got
+    assert got["close_ms"] < 1500 * SLOW and got["last_ms"] < 1500 * SLOW, got
+    settled(pool.master, "what it left to be cleaned up")
+
+
+@pytest.mark.pool(nodes=1, memory="16MiB")
+def test_close_under_stuck_calls(pool):
+    """Fails if closing a handle whose calls wait, with 60 s to go, for a node that does not answer takes more than a
+    second or so.
+    """
+    pool.bench.env = with_master(pool)
+    pool.nodes[0].freeze()
+    life = start_life(pool, "close", "60000")
+    assert life.hear()["ready"]
+    wait_until(lambda: figures(pool.master)["attempts"] > 0, 5, "puts to be under way")
+    got = life.ask("go")
+    assert got["close"] == "OK" and got["again"] == "CLOSED", got
+    assert got["close_ms"] < 2000 * SLOW and got["last_ms"] < 2000 * SLOW, got
+    pool.nodes[0].thaw()
+    settled(pool.master, "what it left to be cleaned up")
+
+
+def with_master(pool):
+    """The bench's environment, and the pool's address in it."""
+    plain = type(pool.bench).env
+    return lambda **extra: plain(pool.bench, KVPOOL_MASTER=pool.addr, **extra)
+
+
+@pytest.mark.pool(nodes=1, memory="16MiB")
+def test_fork(pool):
+    """Fails if a handle works in a forked child, if the child keeps its parent's sockets or shared memory, if it cannot
+    open a handle of its own, or if the parent notices any of it.
+    """
+    pool.bench.env = with_master(pool)
+    life = start_life(pool, "fork")
+    got = life.hear()
+    assert got["child_status"] == 0, got
+    assert got["child_put"] == got["child_get"] == got["child_exists"] == got["child_close"] == "FORKED", got
+    assert got["child_fds"] == 0 and got["child_maps"] == 0, "the child kept something of its parent's"
+    assert got["child_own_get"] == "OK", got
+    assert got["parent_get"] == "OK" and got["parent_bytes"] is True and got["parent_put"] == "OK", got
+
+
+# ---- the master comes back
+
+
+@pytest.mark.pool(nodes=2, memory="32MiB")
+def test_master_restarts(pool):
+    """Fails if, after the master was killed and started again at the same port, clients and nodes do not find it by
+    themselves within 10 s, if an old key is anything but a miss (nothing is kept in this version), if puts and gets do not
+    work then, or if a call in between outlives its deadline.
+    """
+    clients = [Shell(pool.bench, pool.addr, path, deadline=1000, **PATHS[path]) for path in PATHS]
+    for client in clients:
+        assert client("bput old/ 0 20 100000")["results"] == {"OK": 20}
+        assert client("bget old/ 0 20 100000")["results"] == {"OK": 20}
+    listen = pool.master.listen
+    pool.master.kill9()
+    for client in clients:
+        got = client("get old/1 100000")
+        assert got["err"] in ("UNREACHABLE", "DISCONNECTED", "DEADLINE") and got["ms"] < 2000 * SLOW, got
+    pool.master = pool.bench.master(listen=listen, name="master2")
+    wait_until(lambda: figures(pool.master)["segments"] == 2, 10, "the nodes to come back")
+    for client in clients:
+        wait_until(lambda: client("put first 100000")["err"] == "OK", 5, f"{client.name} to come back")
+        got = client("bget old/ 0 20 100000")
+        assert set(got["results"]) <= {"NOT_FOUND"} and got["wrong"] == 0, got
+        assert client("bput new/ 0 100 300000")["results"] == {"OK": 100}
+        got = client("bget new/ 0 100 300000")
+        assert set(got["results"]) <= {"OK", "NOT_FOUND"} and got["wrong"] == 0 and got["results"]["OK"] > 50, got
+    assert figures(pool.master)["size_bytes"] == 64 * MIB
+
+
+@pytest.mark.pool(nodes=1, memory="32MiB")
+@pytest.mark.limit(90)
+def test_master_restarts_under_load(pool):
+    """Fails if one wrong byte is read while the master goes and comes back under load: its memory of what lies where is
+    gone, that of the nodes is not. Also if the load does not go on by itself.
+    """
+    board = Board(pool.bench, 2)
+    common = dict(board=board.path, streams=2, keys=1, batch=4, min_bytes=4096, max_bytes=256 << 10, deadline_ms=1000,
+                  window=200)
+    loads = [Load(pool.bench, pool.addr, f"load-{path}", putters=1, getters=1, stream_base=i, **common, **PATHS[path]).ready()
+             for i, path in enumerate(sorted(PATHS))]
+    listen = pool.master.listen
+    for turn in range({"quick": 1, "normal": 3, "long": 20}[TIER]):
+        seen = [board[0], board[1]]
+        wait_until(lambda: board[0] > seen[0] + 100 and board[1] > seen[1] + 100, 20, "both loads to go on")
+        pool.master.kill9()
+        pool.master = pool.bench.master(listen=listen, name=f"master{turn + 2}")
+        wait_until(lambda: figures(pool.master)["commits"] > 50, 15, "puts at the new master")
+    for load in loads:
+        load.mark()
+    time.sleep(1)
+    for load in loads:
+        got = load.stop()
+        assert got["wrong"] == 0, got["first_wrong"]
+        assert set(got["results"]) <= {"OK", "NOT_FOUND", "STALE"} and got["results"].get("OK"), got["results"]
+
+
+# ---- many at once
+
+
+@pytest.mark.pool(nodes=2, memory="32MiB")
+@pytest.mark.limit(CROWD_S + 60)
+def test_many_threads_on_one_handle(pool):
+    """Fails if 16 threads on one handle that put, get, replace and check read a wrong byte or get an error that is none."""
+    board = Board(pool.bench, 64)
+    load = Load(pool.bench, pool.addr, board=board.path, putters=4, getters=6, churners=2, checkers=4, streams=4, keys=64,
+                batch=8, min_bytes=1024, max_bytes=128 << 10, window=200).ready()
+    time.sleep(CROWD_S)
+    got = load.stop()
+    assert got["wrong"] == 0, got["first_wrong"]
+    assert set(got["results"]) <= {"OK", "NOT_FOUND", "STALE"}, got["results"]
+    assert got["results"]["OK"] > 500 * CROWD_S // (8 if SAN else 1), got["results"]
+
+
+@pytest.mark.pool(nodes=2, memory="32MiB")
+@pytest.mark.limit(CROWD_S + 60)
+def test_many_processes(pool):
+    """Fails if one of eight processes, on two paths, reads a wrong byte, gets an error that is none, or does nothing."""
+    board = Board(pool.bench, 8)
+    loads = [Load(pool.bench, pool.addr, f"load{i}", board=board.path, putters=1, getters=2, streams=8, stream_base=i,
+                  keys=1, seed=i, batch=8, min_bytes=1024, max_bytes=128 << 10, window=100,
+                  **PATHS["shm" if i % 2 else "tcp"]) for i in range(8)]
+    for load in loads:
+        load.ready()
+    time.sleep(CROWD_S)
+    for load in loads:
+        got = load.stop()
+        assert got["wrong"] == 0, got["first_wrong"]
+        assert set(got["results"]) <= {"OK", "NOT_FOUND", "STALE"}, got["results"]
+        assert got["results"].get("OK", 0) > 20 * CROWD_S // (8 if SAN else 1), got["results"]
+    settled(pool.master, "all of it to be cleaned up")
+
+
+# ---- deadlines
+
+
+@pytest.mark.pool(nodes=1, memory="32MiB")
+@pytest.mark.parametrize("is_attached", [False, True], ids=["first", "attached"])
+@paths
+def test_deadline_of_a_get(pool, path, is_attached):
+    """Fails if a get with 50 ms to go, against a node that is stopped, returns after more than 150 ms, or if its buffer is
+    touched after it has returned, also when the node goes on. (An attached reader over shared memory needs no node.)
+    """
+    writer = Shell(pool.bench, pool.addr, "writer")
+    reader = Shell(pool.bench, pool.addr, "reader", **PATHS[path])
+    assert writer(f"put k {8 * MIB}")["err"] == "OK"
+    if is_attached:
+        for _ in range(3):
+            assert reader(f"get k {8 * MIB}")["intact"]
+    pool.nodes[0].freeze()
+    for _ in range(5):
+        got = reader(f"get k {8 * MIB} deadline=50")
+        if path == "shm" and is_attached:
+            assert got["err"] == "OK" and got["intact"], got
+        else:
+            assert got["err"] in ("DEADLINE", "NODE_LOST"), got
+        assert got["ms"] < 150 * SLOW, got
+    assert reader("untouched")["untouched"]
+    pool.nodes[0].thaw()
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        assert reader("untouched")["untouched"], "bytes landed in a buffer that was given back"
+        time.sleep(0.05)
+    wait_until(lambda: reader(f"get k {8 * MIB}")["intact"], 5, "the get to work again")
+
+
+@pytest.mark.pool(nodes=1, memory="32MiB")
+@paths
+def test_deadline_of_a_put(pool, path):
+    """Fails if a put with 50 ms to go, against a node that is stopped, returns after more than 150 ms or with OK without
+    having been carried out; or if the key cannot be put once the node goes on.
+    """
+    writer = Shell(pool.bench, pool.addr, "writer", **PATHS[path])
+    pool.nodes[0].freeze()
+    for i in range(5):
+        got = writer(f"put k {8 * MIB} deadline=50")
+        assert got["err"] in ("DEADLINE", "NODE_LOST", "RETRY_AFTER", "ABORTED"), got
+        assert got["ms"] < 150 * SLOW, got
+    pool.nodes[0].thaw()
+    wait_until(lambda: writer(f"put k {8 * MIB} version={i}")["err"] == "OK", 5, "the put to work again")
+    got = writer(f"get k {8 * MIB}")
+    assert got["intact"], got
+    settled(pool.master)
+
+
+@pytest.mark.pool(nodes=1, memory="16MiB")
+def test_deadline_with_the_master_stopped(pool):
+    """Fails if a call against a master that is stopped outlives its deadline by more than 100 ms."""
+    client = Shell(pool.bench, pool.addr)
+    assert client("put k 1000")["err"] == "OK"
+    pool.master.freeze()
+    for command in ("get k 1000", "put new 1000", "exists k", "remove k", "lookup k 0 1", "all"):
+        got = client(f"{command} deadline=200")
+        assert got["err"] == "DEADLINE" and got["ms"] < 300 * SLOW, (command, got)
+    pool.master.thaw()
+    wait_until(lambda: client("get k 1000 deadline=1000")["err"] in ("OK", "NOT_FOUND"), 5, "the master to be heard again")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writers that die, or stop and come back, in the middle of a put: the key is free at once, the space comes back once
+nothing of the writer can land any more, and nothing leaks.
+"""
+import random
+import time
+
+import pytest
+
+from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled
+from conftest import SAN, SLOW, TIER, wait_until
+
+MIB = 1 << 20
+ROUNDS = {"quick": 4, "normal": 20, "long": 100}[TIER] // (2 if SAN else 1)
+
+paths = pytest.mark.parametrize("path", sorted(PATHS))
+
+
+def put_at_once(client, key, length, **words):
+    """Puts a key of a writer that has just died: OK within a second, however often it has to be asked until then."""
+    end = time.monotonic() + 1.0 * SLOW
+    line = " ".join([f"put {key} {length} deadline=1000"] + [f"{k}={v}" for k, v in words.items()])
+    while True:
+        got = client(line)
+        if got["err"] == "OK":
+            return
+        assert got["err"] == "IN_PROGRESS", got
+        assert time.monotonic() < end, f"{key} is still {got['err']} a second after its writer died"
+
+
+@pytest.mark.pool(nodes=2, memory="32MiB")
+@pytest.mark.limit(180)
+@paths
+@pytest.mark.parametrize("fill", ["empty", "full"])
+def test_killed_at_any_time(pool, path, fill):
+    """Fails if a key of a killed writer cannot be put again within a second, if its value is not whole then, or if after
+    5 s attempts, quarantine or space that no object accounts for are left; in a pool that is full as in an empty one.
+    Also fails if the rounds hardly ever hit a put under way: then they would show nothing.
+    """
+    rng = random.Random(5)
+    watcher = Shell(pool.bench, pool.addr, **PATHS[path])
+    if fill == "full":
+        for i in range(6):
+            assert watcher(f"bput filler/{i}/ 0 16 {MIB}")["results"] == {"OK": 16}
+    aborts = figures(pool.master)["aborts"]
+    for n in range(ROUNDS):
+        board = Board(pool.bench, 1, f"board{n}")
+        writer = Load(pool.bench, pool.addr, "writer", board=board.path, prefix=f"{n}/", putters=1, batch=4,
+                      keys=1, min_bytes=2 * MIB, max_bytes=2 * MIB, **PATHS[path]).ready()
+        time.sleep(rng.uniform(0, 0.05))
+        writer.kill9()
+        first = board[0]
+        for i in range(first, first + 4):
+            put_at_once(watcher, f"{n}/s0/{i}", 2 * MIB)
+            got = watcher(f"get {n}/s0/{i} {2 * MIB}")
+            assert got["intact"], got
+        if fill == "empty":
+            assert watcher("all force=1")["err"] == "OK"
+        settled(pool.master, f"round {n} to leave nothing", used_bytes=0 if fill == "empty" else None)
+    assert figures(pool.master)["aborts"] - aborts >= ROUNDS // 4, "the writers were hardly ever caught in a put"
+    assert watcher("all force=1")["err"] == "OK"
+    settled(pool.master, "an empty pool in the end", used_bytes=0)
+
+
+@pytest.mark.pool(nodes=1, memory="32MiB")
+@paths
+@pytest.mark.parametrize("stuck_at", [0, 3 * MIB + 12345, 8 * MIB - 1])
+def test_killed_at_this_byte(pool, path, stuck_at):
+    """Fails if, with a writer stuck at the first byte, in the middle or at the last byte of its value, another one gets
+    anything but IN_PROGRESS while it lives, or cannot put the key at once when it is dead; or if the space of the dead
+    attempt is not given back within 5 s.
+    """
+    writer = Shell(pool.bench, pool.addr, "writer", **PATHS[path])
+    other = Shell(pool.bench, pool.addr, "other", **PATHS[path])
+    writer.stuck(f"put k {8 * MIB} stuck_at={stuck_at}")
+    assert other(f"put k {MIB} version=2 deadline=300")["err"] == "IN_PROGRESS"
+    assert other("get k 100")["err"] == "NOT_FOUND", "an unfinished put is invisible"
+    assert figures(pool.master)["attempts"] == 1
+    writer.kill9()
+    put_at_once(other, "k", MIB, version=2)
+    got = other(f"get k {MIB}")
+    assert got["intact"] and got["version"] == 2, got
+    settled(pool.master, used_bytes=extent_bytes(MIB))
+
+
+@pytest.mark.pool(nodes=1, memory="32MiB")
+def test_space_of_many_dead_writers(pool):
+    """Fails if writers that hold most of the pool keep others from putting into the rest, or if what they held is not
+    usable again after they were killed: then the pool could not hold again what fits into it.
+    """
+    writers = [Shell(pool.bench, pool.addr, f"writer{i}", **PATHS["shm" if i % 2 else "tcp"]) for i in range(4)]
+    other = Shell(pool.bench, pool.addr, "other")
+    for i, writer in enumerate(writers):
+        writer.stuck(f"put big{i} {6 * MIB} stuck_at={i * MIB}")
+    for i in range(20):
+        assert other(f"put small{i} {2 * MIB}")["err"] == "OK", "8 MiB of the pool are nobody's"
+    for writer in writers:
+        writer.kill9()
+    for i in range(4):
+        put_at_once(other, f"big{i}", 6 * MIB)
+    settled(pool.master)
+    assert other("all force=1")["err"] == "OK"
+    settled(pool.master, used_bytes=0)
+    assert other(f"bput again/ 0 15 {2 * MIB}")["results"] == {"OK": 15}
+    assert other("bexist again/ 0 15")["exist"] == 15, "30 of 32 MiB fit without an eviction"
+    assert other("bexist big 0 4")["exist"] == 0
+
+
+@pytest.mark.pool(nodes=1, memory="32MiB")
+@pytest.mark.limit(90)
+@pytest.mark.skipif(TIER == "quick", reason="waits for a session to expire")
+@paths
+def test_stopped_writer_comes_back(pool, path):
+    """Fails if bytes of a writer that was stopped for longer than its session, and goes on after its key and space were
+    given to others, are ever seen; if its space is reused while the process could still store there (shared memory: it
+    must stay in quarantine); or if the quarantine does not end once the writer, alive, has said that it is done.
+    """
+    writer = Shell(pool.bench, pool.addr, "writer", **PATHS[path])
+    other = Shell(pool.bench, pool.addr, "other", **PATHS[path])
+    writer.stuck(f"put k {8 * MIB} version=1 stuck_at={3 * MIB}")
+    expired = figures(pool.master)["sessions_expired"]
+    writer.freeze()
+    wait_until(lambda: figures(pool.master)["sessions_expired"] > expired, 20, "its session to expire")
+    put_at_once(other, "k", 4 * MIB, version=2)
+    for i in range(40):
+        assert other(f"put filler/{i} {MIB} version={i}")["err"] == "OK", "the rest of the pool goes on"
+    if path == "shm":
+        assert figures(pool.master)["quarantine_bytes"] == 8 * MIB, "a live process can still store into it"
+    else:
+        settled(pool.master, "tcp's proof: its connections are closed")
+    assert other("remove k force=1")["err"] in ("OK", "NOT_FOUND")
+    put_at_once(other, "k", 4 * MIB, version=3)
+
+    writer.thaw()
+    late = writer.unstick()
+    assert late["err"] in ("OK", "ABORTED", "DEADLINE"), late
+    got = other(f"get k {4 * MIB}")
+    assert got["err"] == "OK" and got["intact"] and got["version"] == 3, got
+    for i in range(40):
+        got = other(f"get filler/{i} {MIB}")
+        assert got["err"] == "NOT_FOUND" or (got["intact"] and got["version"] == i), got
+    settled(pool.master, "the writer's word that nothing is under way", 10)
+    assert writer("put alive 100000")["err"] == "OK", "the writer itself goes on"
+    assert other("get alive 100000")["intact"]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers race eviction, removal and reuse of the very extents that they read. Over shared memory nothing but the
+descriptor's word stands between them and wrong bytes: there is no sum to help.
+"""
+import time
+
+import pytest
+
+from clients import PATHS, Board, Load, Shell, figures
+from conftest import SAN, TIER
+
+MIB = 1 << 20
+RACE_S = {"quick": 3, "normal": 60, "long": 60}[TIER]
+VERSIONS_S = {"quick": 2, "normal": 15, "long": 60}[TIER]
+SHARE = 8 if SAN else 1  # sanitizer builds do less in the same time
+
+
+def stop_and_judge(loads):
+    """Ends all loads; no byte may be wrong. Returns {name: report}."""
+    reports = {load.name: load.stop() for load in loads}
+    for name, got in reports.items():
+        assert got["wrong"] == 0, f"{name}: {got['wrong']} wrong, the first: {got['first_wrong']}"
+    return reports
+
+
+def stale_reads(reports):
+    """How often a reader found out by itself that its extent had been given away."""
+    return sum(got["stat"]["client"]["stale_reads"] for got in reports.values())
+
+
+@pytest.mark.pool(nodes=1, memory="64MiB")
+@pytest.mark.limit(RACE_S + 60)
+def test_readers_race_reuse(pool):
+    """Fails on one wrong byte in objects of 4 KiB to 4 MiB that are written, evicted and removed by force under their
+    readers, with extents cut anew at other boundaries all the time. Also fails if little was read, evicted or removed, or
+    if no reader ever met an extent that had been given away: then nothing was raced.
+    """
+    board = Board(pool.bench, 3)
+    common = dict(board=board.path, streams=3, keys=1, batch=4, min_bytes=4096, max_bytes=4 * MIB, window=40)
+    loads = [
+        Load(pool.bench, pool.addr, "put-shm", putters=2, stream_base=0, remove_pct=50, **common, **PATHS["shm"]),
+        Load(pool.bench, pool.addr, "put-tcp", putters=1, stream_base=2, remove_pct=50, **common, **PATHS["tcp"]),
+        Load(pool.bench, pool.addr, "get-shm", getters=3, **common, **PATHS["shm"]),
+        Load(pool.bench, pool.addr, "get-tcp", getters=2, **common, **PATHS["tcp"]),
+    ]
+    for load in loads:
+        load.ready()
+    time.sleep(RACE_S)
+    before = figures(pool.master)
+    reports = stop_and_judge(loads)
+
+    assert before["evictions"] > 50 * RACE_S // SHARE, before
+    assert before["removes"] > 20 * RACE_S // SHARE, before
+    for name in ("get-shm", "get-tcp"):
+        ok = reports[name]["results"].get("OK", 0)
+        assert ok > 50 * RACE_S // SHARE, f"{name} read only {ok} objects: {reports[name]['results']}"
+        assert set(reports[name]["results"]) <= {"OK", "NOT_FOUND", "STALE"}, reports[name]["results"]
+    for name in ("put-shm", "put-tcp"):
+        assert set(reports[name]["results"]) == {"OK"}, reports[name]["results"]
+    assert stale_reads(reports) > 0 or TIER == "quick", "no reader met an extent that was given away"
+
+
+@pytest.mark.pool(nodes=2, memory="16MiB")
+@pytest.mark.limit(VERSIONS_S + 60)
+def test_versions_do_not_mix(pool):
+    """Fails if a reader of keys that are removed and put again with other bytes and another length, over and over, gets a
+    mix of two versions, or one that was removed, with an acknowledgement, before its call began.
+    """
+    board = Board(pool.bench, 48)
+    common = dict(board=board.path, streams=2, keys=48, batch=8, min_bytes=4096, max_bytes=MIB)
+    loads = [
+        Load(pool.bench, pool.addr, "churn-shm", churners=1, stream_base=0, **common, **PATHS["shm"]),
+        Load(pool.bench, pool.addr, "churn-tcp", churners=1, stream_base=1, **common, **PATHS["tcp"]),
+        Load(pool.bench, pool.addr, "check-shm", checkers=2, **common, **PATHS["shm"]),
+        Load(pool.bench, pool.addr, "check-tcp", checkers=2, **common, **PATHS["tcp"]),
+    ]
+    for load in loads:
+        load.ready()
+    time.sleep(VERSIONS_S)
+    versions = sum(board[i] for i in range(48)) // 2
+    reports = stop_and_judge(loads)
+    assert versions > 50 * VERSIONS_S // SHARE, f"only {versions} versions were put"
+    for name in ("check-shm", "check-tcp"):
+        assert reports[name]["results"].get("OK", 0) > 20 * VERSIONS_S // SHARE, reports[name]["results"]
+        assert set(reports[name]["results"]) <= {"OK", "NOT_FOUND", "STALE"}, reports[name]["results"]
+
+
+def test_the_checker_sees_wrong_bytes(pool):
+    """Fails if the check that the other tests rest on would let foreign bytes, an old version's bytes or shifted bytes
+    pass.
+    """
+    client = Shell(pool.bench, pool.addr)
+    assert client("put one 10000 version=3")["err"] == "OK"
+    got = client("get one 10000")
+    assert got["intact"] and got["version"] == 3
+    value = pool.get("one").out
+    assert len(value) == 10000
+    for name, other in {"foreign": value, "one-shifted": value[8:] + value[:8], "cut": value[:-8],
+                        "flipped": value[:5000] + bytes([value[5000] ^ 1]) + value[5001:]}.items():
+        client("remove one force=1")
+        key = "one" if name != "foreign" else "two"
+        assert pool.put(key, other).rc == 0
+        got = client(f"get {key} 10000")
+        assert got["err"] == "OK" and not got["intact"], (name, got)

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The promises that other programs and scripts rely on first: ready lines, exit codes, put and get, a clean stop."""
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+
+import pytest
+
+from conftest import PROGRAMS, SLOW, STOP_S, run_program, wait_until
+
+HOST_PORT = r"127\.0\.0\.1:[1-9]\d*"
+
+
+def keys_of(value):
+    """Every object key in a JSON value."""
+    if isinstance(value, dict):
+        for k, v in value.items():
+            yield k
+            yield from keys_of(v)
+    elif isinstance(value, list):
+        for v in value:
+            yield from keys_of(v)
+
+
+def find_value(value, pattern):
+    """Every (key, value) in a JSON value whose key matches."""
+    if isinstance(value, dict):
+        for k, v in value.items():
+            if re.search(pattern, k):
+                yield k, v
+            yield from find_value(v, pattern)
+    elif isinstance(value, list):
+        for v in value:
+            yield from find_value(v, pattern)
+
+
+def free_port():
+    """A port that nothing listens on at this moment."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+# ---- programs alone
+
+
+@pytest.mark.parametrize("program", sorted(PROGRAMS))
+def test_version_and_help(bench, program):
+    version = bench.run(program, "--version")
+    assert version.rc == 0
+    assert re.search(r"\b\d+\.\d+\.\d+\b", version.text), version
+    assert "kvpool" in version.text
+    usage = bench.run(program, "--help")
+    assert usage.rc == 0
+    assert usage.out and not usage.err
+    if program != "kvpool":
+        for option in ("--config", "--log-level", "--listen", "--version", "--help"):
+            assert option in usage.text, f"{option} is not in the help"
+    else:
+        for verb in ("put", "get", "exists", "rm", "ls", "stat", "replay", "up", "bench"):
+            assert re.search(rf"\b{verb}\b", usage.text), f"{verb} is not in the help"
+
+
+@pytest.mark.parametrize("program", sorted(PROGRAMS))
+def test_bad_flag_exits_2(bench, program):
+    r = bench.run(program, "--no-such-flag")
+    assert r.rc == 2, r
+    assert r.err, "a usage error says what is wrong"
+    assert not r.out
+
+
+def test_bad_values_exit_2(bench):
+    for args in (["--listen", "nonsense"], ["--listen"], ["--lease-ttl", "soon"], ["--log-level", "loud"],
+                 ["--config", "/nonexistent/kvpool.conf"]):
+        r = bench.run("kvpool-master", "--data-dir", "none", *args)
+        assert r.rc == 2, r
+        assert r.err
+    r = bench.run("kvpool-node", "--master", "127.0.0.1:1", "--name", "n", "--memory", "much")
+    assert r.rc == 2, r
+
+
+def test_cli_usage_exits_2(bench):
+    for args in ([], ["no-such-verb"], ["put"], ["get"], ["exists"], ["rm"], ["get", "--no-such-flag", "k"]):
+        r = bench.run("kvpool", *args)
+        assert r.rc == 2, r
+        assert r.err
+
+
+def test_unreachable_pool_exits_3(bench):
+    at = f"127.0.0.1:{free_port()}"
+    for verb in (["get", "k"], ["exists", "k"], ["rm", "k"], ["ls"], ["stat"]):
+        r = bench.run("kvpool", verb[0], "--master", at, "--deadline", "1s", *verb[1:], timeout=10 * SLOW)
+        assert r.rc == 3, r
+        assert r.err and not r.out
+    r = bench.run("kvpool", "put", "--master", at, "--deadline", "1s", "k", stdin=b"v", timeout=10 * SLOW)
+    assert r.rc == 3, r
+
+
+# ---- daemons
+
+
+def test_ready_lines(bench):
+    master = bench.master()
+    assert re.fullmatch(rf"ready listen={HOST_PORT}( unix=\S+)? http={HOST_PORT} data=none", master.ready_line)
+    node = bench.node(master, "node1", "32MiB")
+    assert re.fullmatch(rf"ready listen={HOST_PORT}( unix=\S+)?( http=\S+)?( data=none)?", node.ready_line)
+    ports = {d.rpartition(":")[2] for d in (master.listen, master.http, node.listen)}
+    assert len(ports) == 3
+    assert master.stdout() == master.ready_line, "one line on standard output, no more"
+    assert node.stdout() == node.ready_line
+
+
+def test_ready_line_names_data_dir(bench):
+    data = f"{bench.home}/data"
+    os.mkdir(data)
+    master = bench.master(data_dir=data)
+    assert master.data == data
+
+
+def test_sigterm_stops_cleanly(pool):
+    assert pool.put("k", b"v").rc == 0
+    for daemon in [*pool.nodes, pool.master]:
+        unix = daemon.unix
+        daemon.signal(signal.SIGTERM)
+        assert daemon.proc.wait(STOP_S) == 0, daemon.log()
+        if unix and unix.startswith("/"):
+            assert not pathlib.Path(unix).exists(), f"{daemon.name} left its socket {unix}"
+
+
+def test_master_stops_with_nodes_attached(pool):
+    assert pool.master.terminate() == 0
+    for node in pool.nodes:
+        assert node.is_running(), "a node outlives its master"
+
+
+def test_port_in_use_is_an_error(bench):
+    master = bench.master()
+    second = run_program([PROGRAMS["kvpool-master"], "--listen", master.listen, "--http", "127.0.0.1:0",
+                          "--data-dir", "none"], bench.env(), timeout=10 * SLOW)
+    assert second.rc not in (0, 2), second
+    assert master.listen in second.err or master.listen.rpartition(":")[2] in second.err, second
+
+
+def test_option_from_environment(bench):
+    master = bench.start("master", "kvpool-master", "--listen", "127.0.0.1:0",
+                         env={"KVPOOL_HTTP": "127.0.0.1:0", "KVPOOL_DATA_DIR": "none"})
+    assert master.data == "none"
+    assert re.fullmatch(HOST_PORT, master.http)
+
+
+def test_health_and_metrics(pool):
+    status, body = pool.master.http_get("/health")
+    assert status == 200, body
+    status, body = pool.master.http_get("/metrics")
+    assert status == 200
+    assert re.search(r"^kvpool_\w+(\{[^}]*\})? \S+$", body, re.M), "Prometheus text"
+    assert pool.master.http_get("/no-such-page")[0] == 404
+
+
+# ---- a value's life
+
+
+def test_put_get_exists_rm(pool):
+    value = random.Random(7).randbytes(100_000)
+    assert pool.exists("a/key").rc == 1
+    miss = pool.get("a/key")
+    assert miss.rc == 1 and miss.out == b""
+    assert pool.put("a/key", value).rc == 0
+    assert pool.exists("a/key").rc == 0
+    got = pool.get("a/key")
+    assert got.rc == 0
+    assert got.out == value
+    assert pool.rm("a/key").rc == 0
+    assert pool.exists("a/key").rc == 1
+    assert pool.get("a/key").rc == 1
+    assert pool.rm("a/key").rc == 1
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 4095, 65536, 65537, 1 << 20, (3 << 20) + 17])
+def test_sizes_round_trip(pool, size):
+    value = random.Random(size).randbytes(size)
+    assert pool.put("k", value).rc == 0
+    got = pool.get("k")
+    assert got.rc == 0
+    assert hashlib.sha256(got.out).digest() == hashlib.sha256(value).digest()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_transports_round_trip(pool, transport):
+    value = random.Random(3).randbytes(200_001)
+    env = {"KVPOOL_TRANSPORTS": transport, "KVPOOL_VERIFY": "payload"}
+    assert pool.kvpool("put", f"by-{transport}", stdin=value, env=env).rc == 0
+    got = pool.kvpool("get", f"by-{transport}", env=env)
+    assert got.rc == 0 and got.out == value
+    other = {"KVPOOL_TRANSPORTS": "tcp" if transport == "shm" else "shm"}
+    got = pool.kvpool("get", f"by-{transport}", env=other)
+    assert got.rc == 0 and got.out == value
+
+
+@pytest.mark.parametrize("key", ["with blank", "ünïcode/ключ", "a" * 1024, "%41?&=#", "new\nline"])
+def test_odd_keys(pool, key):
+    assert pool.put(key, b"value of " + key.encode()).rc == 0
+    got = pool.get(key)
+    assert got.rc == 0 and got.out == b"value of " + key.encode()
+
+
+def test_refused_input(pool):
+    assert pool.put("", b"v").rc in (1, 2)
+    assert pool.put("k" * 1025, b"v").rc in (1, 2)
+    assert pool.put("empty-value", b"").rc in (1, 2)
+    assert pool.exists("empty-value").rc == 1
+    assert pool.put("fine", b"v").rc == 0, "the pool goes on"
+
+
+def test_put_of_an_existing_key_keeps_the_first_value(pool):
+    assert pool.put("k", b"first").rc == 0
+    assert pool.put("k", b"second").rc in (0, 1)
+    assert pool.get("k").out == b"first"
+
+
+def test_ls(pool):
+    names = [f"list/{i:03}" for i in range(30)]
+    for name in names:
+        assert pool.put(name, b"x").rc == 0
+    r = pool.kvpool("ls")
+    assert r.rc == 0
+    for name in names:
+        assert name in r.text
+    as_json = pool.kvpool("ls", "--json")
+    assert as_json.rc == 0
+    found = json.dumps(as_json.docs, ensure_ascii=False)
+    for name in names:
+        assert f'"{name}"' in found
+
+
+def test_stat(pool):
+    assert pool.put("k", bytes(50_000)).rc == 0
+    assert pool.kvpool("stat").rc == 0
+    r = pool.kvpool("stat", "--json")
+    assert r.rc == 0
+    keys = list(keys_of(r.json))
+    assert keys
+    for key in keys:
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", key) or key in ("node1", "node2"), f"{key} is not snake_case"
+    assert "node1" in r.text and "node2" in r.text
+
+
+def test_json_on_every_data_verb(pool):
+    assert pool.put("k", b"value", "--json").json is not None
+    assert pool.exists("k", "--json").json is not None
+    miss = pool.exists("absent", "--json")
+    assert miss.rc == 1 and miss.json is not None
+    assert pool.rm("k", "--json").json is not None
+
+
+def test_master_from_environment(pool):
+    env = {"KVPOOL_MASTER": pool.addr}
+    assert pool.bench.run("kvpool", "put", "k", stdin=b"v", env=env).rc == 0
+    got = pool.bench.run("kvpool", "get", "k", env=env)
+    assert got.rc == 0 and got.out == b"v"
+
+
+# ---- the main job, small
+
+
+def test_replay_of_a_small_trace(pool):
+    rng = random.Random(11)
+    path = pathlib.Path(pool.bench.home) / "trace.jsonl"
+    conversations = {}
+    next_id = 1
+    with path.open("w") as f:
+        for i in range(100):
+            blocks = conversations.setdefault(rng.randrange(12), [0])
+            blocks.extend(range(next_id, next_id + 3))
+            next_id += 3
+            f.write(json.dumps({"timestamp": i * 10, "input_length": 512 * len(blocks), "output_length": 64,
+                                "hash_ids": blocks}) + "\n")
+    r = pool.kvpool("replay", "--trace", str(path), "--block-bytes", "8192", "--json", timeout=50 * SLOW)
+    assert r.rc == 0, r
+    wrong = list(find_value(r.json, r"wrong"))
+    assert wrong, f"no count of wrong bytes in {r.text}"
+    assert all(v == 0 for _, v in wrong), wrong
+
+
+def test_node_killed_leaves_the_pool_answering(pool):
+    for i in range(20):
+        assert pool.put(f"k{i}", f"value {i}".encode()).rc == 0
+    pool.nodes[0].kill9()
+    served = 0
+    for i in range(20):
+        r = pool.get(f"k{i}", "--deadline", "2s")
+        assert r.rc in (0, 1), r
+        if r.rc == 0:
+            assert r.out == f"value {i}".encode()
+            served += 1
+    assert served > 0, "what the other node holds is still served"
+
+    def put_again():
+        return pool.put("after", b"still here", "--deadline", "2s").rc == 0
+
+    wait_until(put_again, 15, "a put to succeed on the node that is left")
+    assert pool.get("after").out == b"still here"
+
+
+def test_client_killed_while_it_waits_for_input(pool):
+    p = pool.bench.popen("kvpool", "put", "--master", pool.addr, "half", stdin=subprocess.PIPE)
+    p.stdin.write(b"some bytes")
+    p.stdin.flush()
+    p.kill()
+    p.wait()
+    assert pool.put("half", b"whole").rc == 0, "the key can be put again at once"
+    assert pool.get("half").out == b"whole"

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the seed inputs of fuzz_frame, fuzz_segfmt and fuzz_master under tests/fuzz/corpus/. Run it after a change of the
+wire format; what is committed is its output. Nothing but the standard library; the golden files give the checksums."""
+import pathlib
+import struct
+
+HERE = pathlib.Path(__file__).resolve().parent
+GOLDEN = HERE.parent / "data"
+CORPUS = HERE / "corpus"
+
+
+def varint(n):
+    out = b""
+    while n > 127:
+        out += bytes([n & 127 | 128])
+        n >>= 7
+    return out + bytes([n])
+
+
+def pb(*fields):
+    """A message: (number, value), an int as varint, bytes as bytes, ("fixed64", n) as that."""
+    out = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        elif isinstance(value, bytes):
+            out += varint(number << 3 | 2) + varint(len(value)) + value
+        else:
+            out += varint(number << 3 | 1) + struct.pack("<Q", value[1])
+    return out
+
+
+def frame(opcode, head=b"", tail=b"", flags=0, request_id=1):
+    body = head
+    if tail:
+        body += bytes(-len(head) % 8) + tail
+    return struct.pack("<IBBHQ", len(body), opcode, flags, len(head), request_id) + body
+
+
+def write(target, name, data):
+    path = CORPUS / target
+    path.mkdir(parents=True, exist_ok=True)
+    (path / name).write_bytes(data)
+
+
+def frames():
+    digest = bytes(range(16))
+    put = digest + struct.pack("<QQII", 4096, 1, 0, 5)
+    slot = struct.pack("<IIQQ", 0, 3, 1 << 42 | 9, 0)
+    fixed = ("fixed64", 1 << 40 | 1)
+    hello = pb((1, 1), (2, 1), (4, 1), (5, b"engine"), (6, b"host"), (8, fixed), (9, bytes(16)))
+    segment = pb((1, 1), (2, b"node"), (3, b"host"), (4, fixed), (5, bytes(16)), (6, b"127.0.0.1:1"), (8, 1 << 30))
+    mount = pb((1, b"node"), (2, bytes(16)), (3, fixed), (4, 1 << 20), (5, 1 << 16), (6, b"127.0.0.1:1"), (9, 1))
+    all_of_them = {
+        "hello": frame(1, hello),
+        "hello_reply": frame(1, pb((2, b"no"), (3, 1), (5, 1), (6, fixed), (7, bytes(16)), (8, fixed)), flags=1),
+        "bye": frame(2),
+        "heartbeat": frame(3, pb((1, fixed), (2, 1))),
+        "put_begin": frame(16, pb((1, 1), (2, 100)), put + b"a key"),
+        "places": frame(16, pb((3, 1), (4, 1), (5, fixed)), bytes(32) + bytes(32), flags=1),
+        "put_commit": frame(17, pb((1, 1)), struct.pack("<QQ", 1, 7)),
+        "put_abort": frame(18, pb((1, 1), (2, 1)), struct.pack("<Q", 1)),
+        "get": frame(19, pb((1, 1), (2, 1)), digest),
+        "exists": frame(20, pb((1, 2)), digest * 2),
+        "lookup": frame(21, pb((1, 2), (2, 1), (3, 500)), digest * 2),
+        "release": frame(22, pb((1, 1)), struct.pack("<Q", 5), flags=2),
+        "remove_many": frame(24, pb((1, b"^a.*z$"), (2, 1))),
+        "list": frame(25, pb((1, 7), (2, 100), (3, b"prefix"))),
+        "segments_reply": frame(26, pb((3, 1), (4, segment), (4, segment), (5, 9)), flags=1),
+        "status_reply": frame(27, pb((13, pb((1, b"objects"), (2, 4))), (14, b"kvpool"), (15, bytes(16))), flags=1),
+        "mount": frame(48, mount),
+        "retire": frame(51, pb((1, 1), (2, 1), (3, 1)), slot),
+        "fence": frame(52, pb((1, 1), (2, fixed), (3, fixed))),
+        "open_chunk": frame(64, pb((1, bytes(16)), (2, 3), (3, 2), (4, b"shm"))),
+        "data_hello": frame(66, pb((1, 1), (2, bytes(16)), (3, fixed), (4, 1))),
+    }
+    for name, data in all_of_them.items():
+        write("fuzz_frame", name, data)
+    write("fuzz_frame", "stream", b"".join(all_of_them.values()))
+    write("fuzz_frame", "golden", (GOLDEN / "golden_frame.bin").read_bytes())
+    write("fuzz_frame", "too_long", struct.pack("<IBBHQ", 0xFFFFFFFF, 1, 0, 0, 1))
+    write("fuzz_frame", "head_over_length", struct.pack("<IBBHQ", 4, 1, 0, 9, 1) + bytes(16))
+    write("fuzz_frame", "many_small", frame(26, pb(*[(4, b"")] * 3000), flags=1))
+
+
+def segfmt():
+    superblock = (GOLDEN / "golden_superblock.bin").read_bytes()
+    descriptor = (GOLDEN / "golden_descriptor.bin").read_bytes()
+    chunk = struct.pack("<Q", 1 << 20)
+    word, version, lo, hi, hash2, offset, length = struct.unpack_from("<7Q", descriptor)
+    told = struct.pack("<QQQQQQQ", word >> 2, version, lo, hi, hash2, offset, length)
+    write("fuzz_segfmt", "superblock", b"\x00" + superblock)
+    write("fuzz_segfmt", "superblock_sealed", b"\x01" + superblock)
+    write("fuzz_segfmt", "descriptor", b"\x02" + chunk + descriptor)
+    write("fuzz_segfmt", "descriptor_sealed", b"\x03" + chunk + descriptor)
+    write("fuzz_segfmt", "accept", b"\x04" + descriptor[:64] + told)
+
+
+# Steps of fuzz_master; the peer is in the two highest bits.
+RAW, TIME, OPEN, CLOSE, PUT, COMMIT, ABORT = 0, 1, 2, 3, 4, 7, 9
+GET, EXISTS, LOOKUP, REMOVE, RELEASE, REMOVE_MANY, LIST = 10, 11, 12, 13, 14, 15, 16
+RETIRED, FREED, MOUNT, UNMOUNT = 17, 19, 20, 21
+
+
+def put(which, length, peer=0, wait=200):
+    return bytes([peer << 6 | PUT, 0, wait, which]) + struct.pack("<H", length)
+
+
+def commit(at, peer=0):
+    return bytes([peer << 6 | COMMIT, 0, at])
+
+
+def ask(what, which, how=0, peer=0):
+    return bytes([peer << 6 | what, how, 0, which])
+
+
+def master():
+    free = bytes([RETIRED, 0, 3, 3, 3, 3])
+    dead = bytes([RETIRED, 0, 1, 1, 1, 1])
+    write("fuzz_master", "put_get_remove",
+          put(1, 1000) + commit(0) + ask(GET, 1) + bytes([RELEASE, 0, 0]) + ask(REMOVE, 1) + free + ask(EXISTS, 1))
+    fill = b"".join(put(k % 24, 15000) + commit(k % 16) for k in range(20))
+    write("fuzz_master", "full_pool", fill + (free + bytes([TIME, 5])) * 4 + fill)
+    write("fuzz_master", "waiting_put", fill + put(23, 60000, 1, 255) + dead + bytes([FREED, 3, 0, 1, 2, 3]) + bytes([TIME, 20]))
+    write("fuzz_master", "writer_dies",
+          put(1, 9000) + put(2, 9000, 1) + bytes([CLOSE, TIME, 3]) + dead + put(1, 9000, 1) +
+          bytes([FREED, 0, 0]) + bytes([OPEN]) + put(3, 9000) + bytes([ABORT, 0, 0, 0]) + free)
+    write("fuzz_master", "node_returns",
+          put(1, 5000) + commit(0) + bytes([2 << 6 | CLOSE]) + ask(GET, 1) + bytes([2 << 6 | OPEN, MOUNT, 0]) + ask(GET, 1) +
+          bytes([MOUNT, 1]) + ask(GET, 1) + put(1, 5000))
+    write("fuzz_master", "lookup_holds",
+          b"".join(put(k, 2000) + commit(k) for k in range(8)) + bytes([LOOKUP, 1, 7]) + bytes(range(8)) +
+          ask(REMOVE, 1) + ask(REMOVE, 1, 1) + bytes([TIME, 120]) + free + ask(REMOVE, 2) + free)
+    write("fuzz_master", "walks", fill + bytes([LIST, 0, 50, 3, REMOVE_MANY, 3]) + b"k.*" + bytes([REMOVE_MANY, 128, TIME, 9]) + free)
+    write("fuzz_master", "unmount", fill + ask(GET, 1) + bytes([UNMOUNT, 40, TIME, 7, TIME, 9]) + fill + bytes([MOUNT, 1]) + fill)
+    stranger = frame(20, pb((1, 1)), bytes(16))
+    raw = bytes([3 << 6 | RAW, 1, 0, 4, 0]) + pb((1, 1), (4, 2)) + bytes([3 << 6 | RAW, 20, 0, 2, 16]) + pb((1, 1)) + bytes(16)
+    write("fuzz_master", "stranger", raw + stranger)
+
+
+frames()
+segfmt()
+master()

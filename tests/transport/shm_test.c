@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * shm against the conformance suite.
+ */
+#include "tests/transport/suite.h"
+
+int
+main(void)
+{
+    return suite_run("shm");
+}

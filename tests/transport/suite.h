@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The conformance suite of transports, and the bench that it sets up: one instance that serves a piece of memory, one
+ * that asks, an endpoint between them. Tests of one transport alone use the same bench.
+ */
+#ifndef KVP_TESTS_TRANSPORT_SUITE_H
+#define KVP_TESTS_TRANSPORT_SUITE_H
+
+#include "client/transport/transport.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <pthread.h>
+
+#define BENCH_LANES 2u
+#define BENCH_BYTES ((size_t)20 << 20)
+#define BENCH_DATA ((size_t)64 << 10) /* payload begins here; descriptors lie below */
+#define BENCH_CLIENT 1000u /* incarnation of the asking instance */
+#define BENCH_WAIT_NS (20ull * 1000 * 1000 * 1000)
+
+typedef struct {
+    const kvp_transport_ops_t *ops;
+    kvp_tp_t *server;
+    kvp_tp_t *client;
+    kvp_addr_t addr;
+    bool has_lanes; /* serves by threads */
+    bool has_keys; /* checks keys, fences and ranges on the serving side */
+    _Atomic bool must_stop;
+    uint32_t lanes_n; /* running */
+    pthread_t lanes[BENCH_LANES];
+    int fd;
+    uint8_t *mem; /* as the serving side sees it */
+    kvp_mr_t *mr;
+    kvp_rseg_t *rd;
+    kvp_rseg_t *wr;
+    kvp_ep_t *ep;
+} bench_t;
+
+/* The transport's name is the group's state. bench_open makes everything up to a connected endpoint; bench_close is legal
+ * on any part of it. */
+int bench_setup(void **state);
+int bench_teardown(void **state);
+/* bench_lanes_start and _stop: stop also joins the threads. */
+void bench_lanes_start(bench_t *b);
+void bench_lanes_stop(bench_t *b);
+/* A second asking instance and its endpoints. */
+kvp_tp_t *bench_client(bench_t *b, uint64_t incarnation);
+/* bench_connect waits for the verdict; the endpoint is NULL where it is not OK. */
+kvp_err_t bench_connect(kvp_tp_t *client, const kvp_addr_t *addr, kvp_ep_t **ep_out);
+
+/* A sealed memfd, mapped; *mem_out is its memory. */
+int bench_memfd(size_t bytes, uint8_t **mem_out);
+
+/* bench_run submits all and waits until each has completed, with submissions again under back-pressure; false after
+ * BENCH_WAIT_NS or where one completes twice. Usable from any thread. xfers' done and arg are set here. */
+bool bench_run(kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n);
+/* bench_wait polls until *count reaches n. */
+bool bench_wait(kvp_ep_t *ep, const _Atomic size_t *count, size_t n);
+/* One transfer of contiguous memory. */
+kvp_err_t bench_move(kvp_ep_t *ep, kvp_xfer_kind_t kind, uint32_t flags, kvp_rseg_t *rseg, uint64_t roffset, void *addr,
+                     size_t len, uint64_t *sum_out);
+kvp_err_t bench_publish(kvp_ep_t *ep, kvp_rseg_t *rseg, uint64_t roffset, uint64_t word);
+
+void bench_fill(void *at, size_t len, uint64_t seed);
+bool bench_holds(const void *at, size_t len, uint64_t seed);
+
+/* suite_run runs the suite for the transport of that name; returns what main returns. */
+int suite_run(const char *transport);
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The master of tests: one thread, one poll loop.
+ */
+#include "tests/unit/client/fakemaster.h"
+
+#include "common/clock.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static void
+answer(kvp_framed_t *c, const kvp_frame_t *f, const void *msg, const void *tail, size_t tail_len)
+{
+    size_t at;
+
+    kvp_pb_frame_begin(&c->out, f->hdr.opcode, KVP_FRAME_REPLY, f->hdr.request_id, msg, &at);
+    kvp_buf_append(&c->out, tail, tail_len);
+    kvp_frame_end(&c->out, at);
+}
+
+static void
+on_hello(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+{
+    static uint8_t pool_id[16] = "a pool for tests";
+    Kvp__Pb__HelloReply msg = KVP__PB__HELLO_REPLY__INIT;
+    Kvp__Pb__Hello *hello;
+    kvp_pb_t pb;
+
+    hello = kvp_pb_unpack(&pb, &kvp__pb__hello__descriptor, f);
+    if (hello == NULL) abort();
+    m->last_before = hello->incarnation;
+    kvp_pb_free(&pb, hello);
+    msg.err = m->hello_err;
+    msg.detail = (char *)(m->hello_err == 0 ? "" : "the test says so");
+    msg.version = KVP_PROTO_VERSION;
+    msg.term = 1;
+    msg.incarnation = ++m->hellos;
+    msg.pool_id = (ProtobufCBinaryData){sizeof pool_id, pool_id};
+    msg.digest_seed = 99;
+    msg.host_id = (char *)"another host";
+    msg.heartbeat_ms = m->heartbeat_ms;
+    msg.session_ttl_ms = m->ttl_ms;
+    answer(c, f, &msg.base, NULL, 0);
+}
+
+static void
+on_heartbeat(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+{
+    Kvp__Pb__HeartbeatReply msg = KVP__PB__HEARTBEAT_REPLY__INIT;
+
+    m->heartbeats++;
+    msg.err = m->is_fencing ? KVP_FENCED : KVP_OK;
+    msg.term = 1;
+    answer(c, f, &msg.base, NULL, 0);
+}
+
+static void
+on_exists(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+{
+    Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
+    const kvp_digest_t *digests = (const kvp_digest_t *)f->tail;
+    uint32_t n = (uint32_t)(f->tail_len / sizeof *digests);
+    uint8_t *found = calloc(n + 1, 1);
+    struct timespec nap = {.tv_nsec = m->delay_ms * 1000000L};
+
+    if (found == NULL) abort();
+    if (m->delay_ms > 0) nanosleep(&nap, NULL);
+    for (uint32_t i = 0; i < n; i++)
+        found[i] = digests[i].lo & 1;
+    msg.n = n;
+    m->exists++;
+    answer(c, f, &msg.base, found, n);
+    free(found);
+}
+
+static void
+on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+{
+    Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
+
+    if (m->is_mute) return;
+    switch (f->hdr.opcode) {
+    case KVP_OP_HELLO:
+        on_hello(m, c, f);
+        return;
+    case KVP_OP_HEARTBEAT:
+        on_heartbeat(m, c, f);
+        return;
+    case KVP_OP_EXISTS:
+        on_exists(m, c, f);
+        return;
+    case KVP_OP_BYE:
+        m->byes++;
+        break;
+    case KVP_OP_RELEASE:
+        m->releases++;
+        break;
+    default:
+        msg.err = KVP_NOTSUP;
+        break;
+    }
+    if ((f->hdr.flags & KVP_FRAME_ONEWAY) == 0) answer(c, f, &msg.base, NULL, 0);
+}
+
+static void
+serve(fake_master_t *m, kvp_framed_t *c)
+{
+    kvp_err_t err = kvp_framed_recv(c);
+    kvp_frame_t frame;
+    bool has = true;
+
+    while (err == KVP_OK && has) {
+        err = kvp_framed_next(c, &frame, &has);
+        if (err == KVP_OK && has) on_frame(m, c, &frame);
+    }
+    if (err == KVP_OK) err = kvp_framed_flush(c);
+    if (err != KVP_OK && err != KVP_EAGAIN) kvp_framed_fini(c);
+}
+
+static void
+accept_one(fake_master_t *m)
+{
+    int fd = accept(m->listener, NULL, NULL);
+
+    for (int i = 0; i < FAKE_CONNS && fd >= 0; i++) {
+        if (m->conns[i].fd >= 0) continue;
+        if (kvp_framed_adopt(&m->conns[i], fd, false) != KVP_OK) abort();
+        return;
+    }
+    if (fd >= 0) close(fd);
+}
+
+static void *
+run(void *arg)
+{
+    fake_master_t *m = arg;
+
+    while (!m->is_ending) {
+        struct pollfd p[FAKE_CONNS + 1] = {{.fd = m->listener, .events = POLLIN}};
+
+        for (int i = 0; i < FAKE_CONNS; i++) {
+            if (m->is_cutting) kvp_framed_fini(&m->conns[i]);
+            p[i + 1] = (struct pollfd){.fd = m->conns[i].fd, .events = POLLIN};
+        }
+        m->is_cutting = false;
+        poll(p, FAKE_CONNS + 1, 5);
+        for (int i = 0; i < FAKE_CONNS; i++)
+            if (p[i + 1].revents != 0) serve(m, &m->conns[i]);
+        if (p[0].revents != 0) accept_one(m);
+    }
+    return NULL;
+}
+
+void
+fake_master_start(fake_master_t *m)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof at;
+
+    memset(m, 0, sizeof *m);
+    m->heartbeat_ms = 20;
+    m->ttl_ms = 400;
+    for (int i = 0; i < FAKE_CONNS; i++)
+        kvp_framed_init(&m->conns[i]);
+    m->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (m->listener < 0 || bind(m->listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(m->listener, 64) != 0 ||
+        getsockname(m->listener, (struct sockaddr *)&at, &len) != 0)
+        abort();
+    m->port = ntohs(at.sin_port);
+    if (pthread_create(&m->thread, NULL, run, m) != 0) abort();
+}
+
+void
+fake_master_end(fake_master_t *m)
+{
+    m->is_ending = true;
+    pthread_join(m->thread, NULL);
+    for (int i = 0; i < FAKE_CONNS; i++)
+        kvp_framed_fini(&m->conns[i]);
+    close(m->listener);
+}

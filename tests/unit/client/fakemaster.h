@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A master of a few lines, in a thread of the test: Hello, heartbeats, and answers that the test chooses. It keeps no
+ * objects. For tests of the client's session and of its arguments.
+ */
+#ifndef KVP_TEST_FAKEMASTER_H
+#define KVP_TEST_FAKEMASTER_H
+
+#include "client/framed.h"
+
+#include <pthread.h>
+
+#define FAKE_CONNS 16
+
+typedef struct {
+    uint16_t port;
+    int listener;
+    pthread_t thread;
+    kvp_framed_t conns[FAKE_CONNS];
+
+    /* Set by the test at any time. */
+    _Atomic bool is_ending;
+    _Atomic bool is_mute; /* takes questions and does not answer them */
+    _Atomic bool is_fencing; /* heartbeats are answered FENCED */
+    _Atomic bool is_cutting; /* closes all connections once, and clears this */
+    _Atomic int hello_err;
+    _Atomic int delay_ms; /* before each answer to EXISTS */
+    _Atomic uint32_t heartbeat_ms, ttl_ms;
+
+    /* Seen by the test. */
+    _Atomic uint64_t hellos, heartbeats, byes, exists, releases;
+    _Atomic uint64_t last_before; /* the incarnation of the session before, in the last Hello */
+} fake_master_t;
+
+/* fake_master_start listens on a port of its own; end stops the thread and closes everything. EXISTS is answered with 1
+ * for every digest whose lowest bit is set. */
+void fake_master_start(fake_master_t *m);
+void fake_master_end(fake_master_t *m);
+
+#endif

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the C API says to arguments that cannot be right, to closed handles and in forked children.
+ */
+#include "client/kvpool.h"
+
+#include "tests/unit/client/fakemaster.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct {
+    fake_master_t master;
+    char at[64];
+    kvpool_t *pool;
+} fixture_t;
+
+static kvpool_conf_t
+conf_of(const fixture_t *f)
+{
+    return (kvpool_conf_t){.struct_size = sizeof(kvpool_conf_t), .master = f->at, .deadline_ms = 5000};
+}
+
+static int
+setup(void **state)
+{
+    fixture_t *f = calloc(1, sizeof *f);
+    kvpool_conf_t conf;
+
+    assert_non_null(f);
+    fake_master_start(&f->master);
+    snprintf(f->at, sizeof f->at, "127.0.0.1:%u", f->master.port);
+    conf = conf_of(f);
+    assert_int_equal(kvpool_open(&conf, &f->pool), KVPOOL_OK);
+    *state = f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    fixture_t *f = *state;
+
+    kvpool_free(f->pool);
+    fake_master_end(&f->master);
+    free(f);
+    return 0;
+}
+
+static void
+test_open_refuses_bad_configurations(void **state)
+{
+    const fixture_t *f = *state;
+    kvpool_t *pool = (kvpool_t *)1;
+    char long_name[200];
+
+    memset(long_name, 'x', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    for (int what = 0; what < 8; what++) {
+        kvpool_conf_t conf = conf_of(f);
+        int want = KVPOOL_INVALID;
+
+        switch (what) {
+        case 0: conf.struct_size = 0; break;
+        case 1: conf.struct_size = sizeof conf + 8; break;
+        case 2: conf.master = "nonsense"; break;
+        case 3: conf.master = "127.0.0.1:1,,"; break;
+        case 4: conf.transports = "shm,carrier-pigeon"; break;
+        case 5: conf.verify = 2; break;
+        case 6: conf.name = long_name; break;
+        default: conf.host_id = long_name; break;
+        }
+        assert_int_equal(kvpool_open(&conf, &pool), want);
+        assert_ptr_equal(pool, (kvpool_t *)1);
+    }
+    assert_int_equal(kvpool_open(NULL, NULL), KVPOOL_INVALID);
+}
+
+static void
+test_open_without_master_is_unreachable(void **state)
+{
+    const fixture_t *f = *state;
+    kvpool_conf_t conf = conf_of(f);
+    kvpool_t *pool;
+
+    conf.master = "127.0.0.1:1";
+    conf.deadline_ms = 100;
+    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_UNREACHABLE);
+}
+
+static void
+test_open_of_other_version_is_refused_at_once(void **state)
+{
+    fixture_t *f = *state;
+    kvpool_conf_t conf = conf_of(f);
+    kvpool_t *pool;
+
+    f->master.hello_err = KVPOOL_VERSION;
+    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_VERSION);
+}
+
+static void
+test_null_handle_is_invalid(void **state)
+{
+    kvpool_lookup_t lookup = {0};
+    kvpool_key_t key = {"k", 1};
+    size_t len;
+    int yes;
+
+    (void)state;
+    assert_int_equal(kvpool_close(NULL), KVPOOL_INVALID);
+    kvpool_free(NULL);
+    assert_int_equal(kvpool_register(NULL, &yes, sizeof yes), KVPOOL_INVALID);
+    assert_int_equal(kvpool_unregister(NULL, &yes), KVPOOL_INVALID);
+    assert_int_equal(kvpool_put(NULL, "k", 1, "v", 1, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_get(NULL, "k", 1, &yes, sizeof yes, &len, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_exists(NULL, "k", 1, &yes, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_batch_is_exist(NULL, &key, 1, NULL, &yes), KVPOOL_INVALID);
+    assert_int_equal(kvpool_lookup_release(NULL, &lookup), KVPOOL_INVALID);
+}
+
+static void
+test_bad_keys(void **state)
+{
+    kvpool_t *pool = ((fixture_t *)*state)->pool;
+    static char key[KVPOOL_KEY_MAX + 1];
+    char buf[8];
+    size_t len;
+    int yes;
+    const struct {
+        const void *data;
+        size_t len;
+    } bad[] = {{NULL, 3}, {"k", 0}, {key, sizeof key}};
+
+    for (size_t i = 0; i < 3; i++) {
+        kvpool_key_t one = {bad[i].data, bad[i].len};
+        kvpool_lookup_t lookup;
+
+        assert_int_equal(kvpool_put(pool, one.data, one.len, "v", 1, NULL), KVPOOL_BAD_KEY);
+        assert_int_equal(kvpool_get(pool, one.data, one.len, buf, sizeof buf, &len, NULL), KVPOOL_BAD_KEY);
+        assert_int_equal(kvpool_exists(pool, one.data, one.len, &yes, NULL), KVPOOL_BAD_KEY);
+        assert_int_equal(kvpool_size(pool, one.data, one.len, &len, NULL), KVPOOL_BAD_KEY);
+        assert_int_equal(kvpool_remove(pool, one.data, one.len, NULL), KVPOOL_BAD_KEY);
+        assert_int_equal(kvpool_lookup(pool, &one, 1, 0, NULL, NULL, &lookup), KVPOOL_BAD_KEY);
+        assert_int_equal(kvpool_batch_is_exist(pool, &one, 1, NULL, &yes), KVPOOL_OK);
+        assert_int_equal(yes, KVPOOL_BAD_KEY);
+    }
+    assert_int_equal(kvpool_exists(pool, key, KVPOOL_KEY_MAX, &yes, NULL), KVPOOL_OK);
+}
+
+static void
+test_bad_values_and_outputs(void **state)
+{
+    kvpool_t *pool = ((fixture_t *)*state)->pool;
+    kvpool_key_t key = {"k", 1};
+    uint64_t cursor = 0;
+    char buf[8];
+    size_t len;
+    int yes;
+
+    assert_int_equal(kvpool_put(pool, "k", 1, "v", 0, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_put(pool, "k", 1, NULL, 1, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_get(pool, "k", 1, NULL, 8, &len, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_get(pool, "k", 1, buf, 8, NULL, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_exists(pool, "k", 1, NULL, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_size(pool, "k", 1, NULL, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_batch_is_exist(pool, NULL, 1, NULL, &yes), KVPOOL_INVALID);
+    assert_int_equal(kvpool_batch_is_exist(pool, &key, 1, NULL, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_batch_put(pool, NULL, 1, NULL, &yes), KVPOOL_INVALID);
+    assert_int_equal(kvpool_longest_prefix(pool, &key, 1, 0, NULL, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_lookup_release(pool, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_list(pool, "", 0, 1, &cursor, NULL, NULL, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_stat(pool, buf, sizeof buf, NULL, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_remove_by_regex(pool, NULL, NULL, NULL, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_remove_by_regex(pool, "", NULL, NULL, NULL), KVPOOL_BAD_PATTERN);
+}
+
+static void
+test_bad_options(void **state)
+{
+    kvpool_t *pool = ((fixture_t *)*state)->pool;
+    kvpool_opts_t opts = {.struct_size = sizeof opts - 1};
+    int yes;
+
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_INVALID);
+    opts = (kvpool_opts_t){.struct_size = sizeof opts, .flags = 2};
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_INVALID);
+    opts = (kvpool_opts_t){.struct_size = sizeof opts, .deadline_ms = 1000};
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_OK);
+}
+
+static void
+test_batches_check_item_by_item(void **state)
+{
+    kvpool_t *pool = ((fixture_t *)*state)->pool;
+    static char memory[4096], elsewhere[16];
+    kvpool_iov_t good = {memory, 16}, empty = {memory, 0}, null = {NULL, 16}, outside = {elsewhere, 16};
+    kvpool_iov_t over_the_end = {memory + 4090, 16};
+    kvpool_iov_t many[1025];
+    kvpool_item_t items[] = {
+        {.key = {"", 0}, .iov = &good, .iov_n = 1},          {.key = {"k", 1}, .iov = NULL, .iov_n = 1},
+        {.key = {"k", 1}, .iov = &good, .iov_n = 0},         {.key = {"k", 1}, .iov = &empty, .iov_n = 1},
+        {.key = {"k", 1}, .iov = &null, .iov_n = 1},         {.key = {"k", 1}, .iov = &outside, .iov_n = 1},
+        {.key = {"k", 1}, .iov = &over_the_end, .iov_n = 1}, {.key = {"k", 1}, .iov = many, .iov_n = 1025},
+    };
+    static const int want[] = {KVPOOL_BAD_KEY, KVPOOL_INVALID,        KVPOOL_INVALID,        KVPOOL_INVALID,
+                               KVPOOL_INVALID, KVPOOL_NOT_REGISTERED, KVPOOL_NOT_REGISTERED, KVPOOL_INVALID};
+    int results[8];
+
+    for (size_t i = 0; i < 1025; i++)
+        many[i] = good;
+    assert_int_equal(kvpool_register(pool, memory, sizeof memory), KVPOOL_OK);
+    assert_int_equal(kvpool_register(pool, memory, sizeof memory), KVPOOL_INVALID);
+    assert_int_equal(kvpool_batch_put(pool, items, 8, NULL, results), KVPOOL_OK);
+    assert_memory_equal(results, want, sizeof want);
+    assert_int_equal(kvpool_batch_get(pool, items, 8, NULL, results), KVPOOL_OK);
+    assert_memory_equal(results, want, sizeof want);
+    assert_int_equal(kvpool_batch_get(pool, items, 0, NULL, results), KVPOOL_OK);
+    assert_int_equal(kvpool_batch_get(pool, NULL, 0, NULL, NULL), KVPOOL_OK);
+    assert_int_equal(kvpool_unregister(pool, memory + 1), KVPOOL_NOT_REGISTERED);
+    assert_int_equal(kvpool_unregister(pool, memory), KVPOOL_OK);
+    assert_int_equal(kvpool_unregister(pool, memory), KVPOOL_NOT_REGISTERED);
+}
+
+static void
+test_closed_handle_says_so(void **state)
+{
+    fixture_t *f = *state;
+    kvpool_lookup_t lookup = {.ticket = 1};
+    char buf[8];
+    size_t len;
+    int yes;
+
+    assert_int_equal(kvpool_close(f->pool), KVPOOL_OK);
+    assert_int_equal(f->master.byes, 1);
+    assert_int_equal(kvpool_close(f->pool), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_exists(f->pool, "k", 1, &yes, NULL), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_put(f->pool, "k", 1, "v", 1, NULL), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_get(f->pool, "k", 1, buf, sizeof buf, &len, NULL), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_batch_put(f->pool, NULL, 0, NULL, NULL), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_stat(f->pool, buf, sizeof buf, &len, NULL), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_register(f->pool, buf, sizeof buf), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_lookup_release(f->pool, &lookup), KVPOOL_CLOSED);
+}
+
+/* Whether fd is open in this process. */
+static bool
+is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+static void
+test_forked_child_cannot_use_the_handle(void **state)
+{
+    fixture_t *f = *state;
+    int before = dup(0), yes, status = -1;
+    pid_t child;
+
+    /* Descriptors that the handle made lie above this one. */
+    assert_int_equal(kvpool_exists(f->pool, "k", 1, &yes, NULL), KVPOOL_OK);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        bool is_right = kvpool_exists(f->pool, "k", 1, &yes, NULL) == KVPOOL_FORKED &&
+                        kvpool_close(f->pool) == KVPOOL_FORKED &&
+                        kvpool_register(f->pool, &yes, sizeof yes) == KVPOOL_FORKED;
+
+        kvpool_free(f->pool);
+        _exit(is_right ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(kvpool_exists(f->pool, "k", 1, &yes, NULL), KVPOOL_OK);
+    assert_true(is_open(before));
+    close(before);
+}
+
+/* The connection ends when the parent closes it, although a child lives: the child does not keep it. */
+static void
+test_forked_child_keeps_no_descriptor(void **state)
+{
+    fixture_t *f = *state;
+    int go[2], count[2];
+    char n = 0, still = 0;
+    pid_t child;
+
+    assert_int_equal(pipe(go), 0);
+    for (int fd = 3; fd < 256; fd++)
+        n = (char)(n + is_open(fd));
+    assert_int_equal(pipe(count), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        for (int fd = 3; fd < 256; fd++)
+            still = (char)(still + is_open(fd));
+        (void)!write(count[1], &still, 1);
+        (void)!read(go[0], &still, 1);
+        _exit(0);
+    }
+    assert_int_equal(read(count[0], &still, 1), 1);
+    /* Two more for the pipe; at least connection, its wake-up and the handle's are gone. */
+    assert_true(still <= n + 2 - 3);
+    assert_int_equal(write(go[1], "", 1), 1);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(go[0]), close(go[1]), close(count[0]), close(count[1]);
+    assert_int_equal(kvpool_close(f->pool), KVPOOL_OK);
+}
+
+static void
+test_texts(void **state)
+{
+    (void)state;
+    assert_string_equal(kvpool_errname(KVPOOL_NOT_FOUND), "NOT_FOUND");
+    assert_string_equal(kvpool_strerror(KVPOOL_OK), "ok");
+    assert_non_null(kvpool_strerror(12345));
+    assert_non_null(strchr(kvpool_version(), '.'));
+}
+
+int
+main(void)
+{
+#define WITH_POOL(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        WITH_POOL(test_open_refuses_bad_configurations),
+        WITH_POOL(test_open_without_master_is_unreachable),
+        WITH_POOL(test_open_of_other_version_is_refused_at_once),
+        WITH_POOL(test_null_handle_is_invalid),
+        WITH_POOL(test_bad_keys),
+        WITH_POOL(test_bad_values_and_outputs),
+        WITH_POOL(test_bad_options),
+        WITH_POOL(test_batches_check_item_by_item),
+        WITH_POOL(test_closed_handle_says_so),
+        WITH_POOL(test_forked_child_cannot_use_the_handle),
+        WITH_POOL(test_forked_child_keeps_no_descriptor),
+        WITH_POOL(test_texts),
+    };
+    return cmocka_run_group_tests_name("api_args", tests, NULL, NULL);
+}

@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The get machine against a master and nodes written by hand.
+ */
+#include "client/core/getop.h"
+
+#include "tests/unit/client/answers.h"
+
+#include <stdlib.h>
+
+#define ITEMS 3u
+
+typedef struct {
+    kvp_getop_t op;
+    kvp_getop_item_t items[ITEMS];
+    kvp_move_t moves[ITEMS];
+    kvp_buf_t out;
+    answer_t answer;
+    kvp_op_session_t session;
+    uint64_t now;
+} fixture_t;
+
+static const char *const keys[ITEMS] = {"a", "bb", "ccc"};
+
+static void
+setup(fixture_t *f, uint32_t n)
+{
+    memset(f, 0, sizeof *f);
+    f->now = 1000 * MS;
+    f->op = (kvp_getop_t){
+        .items = f->items, .n = n, .moves = f->moves, .moves_cap = ITEMS, .out = &f->out, .deadline_ns = 2000 * MS};
+    for (uint32_t i = 0; i < n; i++)
+        f->items[i] = (kvp_getop_item_t){.key = keys[i], .key_len = (uint32_t)strlen(keys[i]), .cap = 4096};
+    kvp_getop_begin(&f->op);
+}
+
+static void
+teardown(fixture_t *f)
+{
+    kvp_buf_fini(&f->out);
+    answer_fini(&f->answer);
+}
+
+static void
+expect_step(fixture_t *f, kvp_step_kind_t kind)
+{
+    assert_int_equal(kvp_getop_next(&f->op, f->now).kind, kind);
+}
+
+static void
+give_session(fixture_t *f, uint64_t incarnation)
+{
+    expect_step(f, KVP_STEP_SESSION);
+    f->session = test_session(incarnation);
+    kvp_getop_on_session(&f->op, &f->session);
+}
+
+/* Checks that the frame asks for the digests of exactly these items. */
+static void
+expect_get(fixture_t *f, const uint32_t *which, uint32_t n)
+{
+    kvp_frame_t frame;
+    const kvp_digest_t *digests;
+
+    expect_step(f, KVP_STEP_CALL);
+    parse_out(&f->out, KVP_OP_GET, &frame);
+    assert_int_equal(frame.tail_len, n * sizeof(kvp_digest_t));
+    digests = (const kvp_digest_t *)frame.tail;
+    for (uint32_t i = 0; i < n; i++) {
+        const char *key = keys[which[i]];
+        kvp_digest_t want = kvp_key_digest(f->session.digest_seed, 0, key, strlen(key));
+
+        assert_true(kvp_digest_eq(digests[i], want));
+    }
+    answer_begin(&f->answer);
+}
+
+static void
+expect_get_all(fixture_t *f)
+{
+    static const uint32_t all[ITEMS] = {0, 1, 2};
+
+    expect_get(f, all, f->op.n);
+}
+
+static void
+reply(fixture_t *f)
+{
+    assert_int_equal(kvp_getop_on_reply(&f->op, answer_places(&f->answer)), KVP_OK);
+}
+
+/* The line that the node would show for what the master told. */
+static void
+seal_line(const fixture_t *f, kvp_move_t *mv)
+{
+    const kvp_getop_item_t *it = &f->items[mv->item];
+
+    mv->err = KVP_OK;
+    mv->has_sum = false;
+    mv->is_drained = true;
+    memset(&mv->desc, 0, sizeof mv->desc);
+    mv->desc.word = kvp_word_make(mv->loc.generation, KVP_DESC_SEALED);
+    mv->desc.version = 7;
+    mv->desc.digest = kvp_key_digest(f->session.digest_seed, 0, it->key, it->key_len);
+    mv->desc.key_hash2 = kvp_key_hash2(f->session.digest_seed, 0, it->key, it->key_len);
+    mv->desc.offset = mv->loc.offset;
+    mv->desc.len = mv->len;
+}
+
+static void
+expect_moves(fixture_t *f, uint32_t n)
+{
+    expect_step(f, KVP_STEP_MOVE);
+    assert_int_equal(f->op.moves_n, n);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(f->moves[i].kind, KVP_MOVE_READ);
+        seal_line(f, &f->moves[i]);
+    }
+}
+
+static void
+expect_release(fixture_t *f, uint64_t ticket)
+{
+    kvp_frame_t frame;
+
+    expect_step(f, KVP_STEP_SEND);
+    parse_out(&f->out, KVP_OP_RELEASE, &frame);
+    assert_int_equal(frame.hdr.flags, KVP_FRAME_ONEWAY);
+    assert_int_equal(frame.tail_len, sizeof ticket);
+    assert_memory_equal(frame.tail, &ticket, sizeof ticket);
+}
+
+/* One item, asked and found in nloc places, with moves[0] made and sealed. */
+static void
+to_first_move(fixture_t *f, uint32_t nloc, uint64_t sum)
+{
+    setup(f, 1);
+    give_session(f, 1);
+    expect_get_all(f);
+    answer_obj(&f->answer, KVP_OK, nloc, 100, sum, 5);
+    f->answer.ticket = 77;
+    reply(f);
+    expect_moves(f, 1);
+}
+
+static void
+test_get_reads_what_is_there(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 3);
+    give_session(&f, 1);
+    expect_get_all(&f);
+    answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
+    answer_obj(&f.answer, KVP_NOT_FOUND, 0, 0, 0, 0);
+    answer_obj(&f.answer, KVP_OK, 1, 4096, 0, 9);
+    f.answer.ticket = 77;
+    reply(&f);
+    expect_moves(&f, 2);
+    assert_int_equal(f.moves[0].loc.generation, 5);
+    assert_int_equal(f.moves[1].loc.generation, 9);
+    assert_int_equal(f.moves[1].len, 4096);
+    kvp_getop_on_moved(&f.op);
+    expect_release(&f, 77);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_OK);
+    assert_int_equal(f.items[0].len, 100);
+    assert_int_equal(f.items[1].err, KVP_NOT_FOUND);
+    assert_int_equal(f.items[2].err, KVP_OK);
+    teardown(&f);
+}
+
+static void
+test_get_of_nothing(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 0);
+    expect_step(&f, KVP_STEP_DONE);
+    teardown(&f);
+}
+
+static void
+test_get_into_small_buffer_tells_length(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 1);
+    give_session(&f, 1);
+    expect_get_all(&f);
+    answer_obj(&f.answer, KVP_OK, 1, 4097, 0, 5);
+    reply(&f);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_BUFFER_SMALL);
+    assert_int_equal(f.items[0].len, 4097);
+    teardown(&f);
+}
+
+static void
+test_get_goes_to_next_replica(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    to_first_move(&f, 2, 0);
+    f.moves[0].err = KVP_NODE_LOST;
+    kvp_getop_on_moved(&f.op);
+    expect_moves(&f, 1);
+    assert_int_equal(f.moves[0].loc.segment_id, 2);
+    kvp_getop_on_moved(&f.op);
+    expect_release(&f, 77);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_OK);
+    teardown(&f);
+}
+
+static void
+test_get_asks_once_more_after_stale(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    for (int is_found = 0; is_found <= 1; is_found++) {
+        to_first_move(&f, 1, 0);
+        f.moves[0].desc.word = kvp_word_make(6, KVP_DESC_SEALED);
+        kvp_getop_on_moved(&f.op);
+        expect_release(&f, 77);
+        expect_get_all(&f);
+        answer_obj(&f.answer, KVP_OK, 1, 100, 0, 6);
+        reply(&f);
+        expect_moves(&f, 1);
+        if (!is_found) f.moves[0].desc.word = kvp_word_make(6, KVP_DESC_DEAD);
+        kvp_getop_on_moved(&f.op);
+        expect_step(&f, KVP_STEP_DONE);
+        assert_int_equal(f.items[0].err, is_found ? KVP_OK : KVP_STALE);
+        assert_int_equal(f.op.stale_n, is_found ? 1 : 2);
+        teardown(&f);
+    }
+}
+
+/* Each field of the line that does not fit makes the bytes no good. */
+static void
+test_get_rejects_other_descriptors(void **state)
+{
+    (void)state;
+    for (int field = 0; field < 7; field++) {
+        fixture_t f;
+        kvp_desc_t *d = &f.moves[0].desc;
+
+        to_first_move(&f, 1, 0);
+        switch (field) {
+        case 0: d->word = kvp_word_make(5, KVP_DESC_WRITING); break;
+        case 1: d->word = kvp_word_make(5, KVP_DESC_DEAD); break;
+        case 2: d->version++; break;
+        case 3: d->digest.hi++; break;
+        case 4: d->offset += 64; break;
+        case 5: d->len--; break;
+        default: d->key_hash2++; break;
+        }
+        kvp_getop_on_moved(&f.op);
+        expect_release(&f, 77);
+        if (field == 6) {
+            expect_step(&f, KVP_STEP_DONE);
+            assert_int_equal(f.items[0].err, KVP_COLLISION);
+        } else {
+            expect_step(&f, KVP_STEP_CALL);
+        }
+        teardown(&f);
+    }
+}
+
+static void
+test_get_compares_sum_where_there_is_one(void **state)
+{
+    static const struct {
+        uint64_t told, computed;
+        bool is_computed, is_good;
+    } cases[] = {{9, 9, true, true}, {9, 8, true, false}, {9, 8, false, true}, {0, 8, true, true}};
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++) {
+        fixture_t f;
+
+        to_first_move(&f, 1, cases[i].told);
+        f.moves[0].has_sum = cases[i].is_computed;
+        f.moves[0].sum = cases[i].computed;
+        kvp_getop_on_moved(&f.op);
+        expect_release(&f, 77);
+        expect_step(&f, cases[i].is_good ? KVP_STEP_DONE : KVP_STEP_CALL);
+        assert_int_equal(f.op.corrupt_n, cases[i].is_good ? 0 : 1);
+        teardown(&f);
+    }
+}
+
+static void
+test_get_wants_sums_only_where_told(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 2);
+    f.op.wants_sums = true;
+    give_session(&f, 1);
+    expect_get_all(&f);
+    answer_obj(&f.answer, KVP_OK, 1, 100, 9, 5);
+    answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
+    reply(&f);
+    expect_moves(&f, 2);
+    assert_true(f.moves[0].wants_sum);
+    assert_false(f.moves[1].wants_sum);
+    teardown(&f);
+}
+
+static void
+test_get_final_errors_end_the_item(void **state)
+{
+    static const kvp_err_t finals[] = {KVP_DEADLINE, KVP_CLOSED, KVP_NOTSUP, KVP_NOMEM, KVP_PROTO};
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(finals); i++) {
+        fixture_t f;
+
+        to_first_move(&f, 2, 0);
+        f.moves[0].err = finals[i];
+        kvp_getop_on_moved(&f.op);
+        expect_release(&f, 77);
+        expect_step(&f, KVP_STEP_DONE);
+        assert_int_equal(f.items[0].err, finals[i]);
+        teardown(&f);
+    }
+}
+
+static void
+test_get_starts_again_in_next_session(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 2);
+    give_session(&f, 1);
+    expect_get_all(&f);
+    kvp_getop_on_call_failed(&f.op, KVP_DISCONNECTED);
+    give_session(&f, 2); /* with another seed: other digests */
+    expect_get_all(&f);
+    answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
+    answer_obj(&f.answer, KVP_OK, 1, 100, 0, 6);
+    reply(&f);
+    expect_moves(&f, 2);
+    kvp_getop_on_moved(&f.op);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[1].err, KVP_OK);
+    teardown(&f);
+}
+
+static void
+test_get_refused_as_fenced_starts_again(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 1);
+    give_session(&f, 1);
+    expect_get_all(&f);
+    f.answer.err = KVP_FENCED;
+    assert_int_equal(kvp_getop_on_reply(&f.op, answer_places(&f.answer)), KVP_FENCED);
+    expect_step(&f, KVP_STEP_SESSION);
+    kvp_getop_fail(&f.op, KVP_UNREACHABLE);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_UNREACHABLE);
+    teardown(&f);
+}
+
+static void
+test_get_ends_at_deadline(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    to_first_move(&f, 1, 0);
+    f.moves[0].err = KVP_NODE_LOST; /* would be asked again */
+    kvp_getop_on_moved(&f.op);
+    f.now = f.op.deadline_ns;
+    expect_release(&f, 77);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_DEADLINE);
+    teardown(&f);
+}
+
+static void
+test_get_with_few_moves_takes_turns(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 3);
+    f.op.moves_cap = 2;
+    give_session(&f, 1);
+    expect_get_all(&f);
+    for (uint64_t i = 0; i < 3; i++)
+        answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5 + i);
+    reply(&f);
+    expect_moves(&f, 2);
+    kvp_getop_on_moved(&f.op);
+    expect_moves(&f, 1);
+    assert_int_equal(f.moves[0].loc.generation, 7);
+    kvp_getop_on_moved(&f.op);
+    expect_step(&f, KVP_STEP_DONE);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(f.items[i].err, KVP_OK);
+    teardown(&f);
+}
+
+static void
+test_get_refuses_answers_that_do_not_fit(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 5; what++) {
+        fixture_t f;
+
+        setup(&f, 2);
+        give_session(&f, 1);
+        expect_get_all(&f);
+        answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
+        answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
+        switch (what) {
+        case 0: f.answer.n = 1; break;
+        case 1: f.answer.objs[1].nloc = 2; break; /* more than there are */
+        case 2: f.answer.objs[1].nloc = UINT32_MAX; break;
+        case 3: f.answer.objs[0].err = 5; break;
+        default: break;
+        }
+        answer_places(&f.answer);
+        if (what == 4) f.answer.frame.tail_len -= 8;
+        assert_int_equal(kvp_getop_on_reply(&f.op, &f.answer.frame), KVP_PROTO);
+        expect_step(&f, KVP_STEP_DONE);
+        assert_int_equal(f.items[0].err, KVP_PROTO);
+        assert_int_equal(f.items[1].err, KVP_PROTO);
+        teardown(&f);
+    }
+}
+
+/* Whatever bytes a master sends, the machine ends and every item has a result. */
+static void
+test_get_survives_mutated_answers(void **state)
+{
+    (void)state;
+    srandom(3);
+    for (int round = 0; round < 5000; round++) {
+        fixture_t f;
+        kvp_step_t step;
+
+        setup(&f, 3);
+        for (int steps = 0; (step = kvp_getop_next(&f.op, f.now)).kind != KVP_STEP_DONE; steps++) {
+            assert_true(steps < 100);
+            f.now += 50 * MS;
+            if (step.kind == KVP_STEP_SESSION) {
+                f.session = test_session(1);
+                kvp_getop_on_session(&f.op, &f.session);
+            } else if (step.kind == KVP_STEP_CALL) {
+                answer_begin(&f.answer);
+                for (uint64_t i = 0; i < 3; i++)
+                    answer_obj(&f.answer, KVP_OK, 1, 100, 0, i);
+                answer_places(&f.answer);
+                for (long i = random() % 4; i > 0; i--)
+                    f.answer.bytes.data[16 + (size_t)random() % (f.answer.bytes.len - 16)] ^= (uint8_t)random();
+                (void)!kvp_getop_on_reply(&f.op, &f.answer.frame);
+            } else if (step.kind == KVP_STEP_MOVE) {
+                for (uint32_t i = 0; i < f.op.moves_n; i++) {
+                    seal_line(&f, &f.moves[i]);
+                    if (random() % 2 == 0) f.moves[i].err = KVP_STALE;
+                }
+                kvp_getop_on_moved(&f.op);
+            }
+        }
+        teardown(&f);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_get_reads_what_is_there),
+        cmocka_unit_test(test_get_of_nothing),
+        cmocka_unit_test(test_get_into_small_buffer_tells_length),
+        cmocka_unit_test(test_get_goes_to_next_replica),
+        cmocka_unit_test(test_get_asks_once_more_after_stale),
+        cmocka_unit_test(test_get_rejects_other_descriptors),
+        cmocka_unit_test(test_get_compares_sum_where_there_is_one),
+        cmocka_unit_test(test_get_wants_sums_only_where_told),
+        cmocka_unit_test(test_get_final_errors_end_the_item),
+        cmocka_unit_test(test_get_starts_again_in_next_session),
+        cmocka_unit_test(test_get_refused_as_fenced_starts_again),
+        cmocka_unit_test(test_get_ends_at_deadline),
+        cmocka_unit_test(test_get_with_few_moves_takes_turns),
+        cmocka_unit_test(test_get_refuses_answers_that_do_not_fit),
+        cmocka_unit_test(test_get_survives_mutated_answers),
+    };
+    return cmocka_run_group_tests_name("getop", tests, NULL, NULL);
+}

@@ -1,0 +1,953 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A whole node against a master that the test plays, and against clients: mounting and its reset, orders, attaching,
+ * quarantine by the death of a process. What the node decides is tested in test_node_core.c.
+ */
+#include "client/node/node.h"
+
+#include "client/hello.h"
+#include "client/transport/transport.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/parse.h"
+#include "common/segfmt.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TERM 3u
+#define SEGMENT 9u
+#define CHUNK (1u << 20)
+#define MEMORY (2u * CHUNK + 64u * 1024u) /* the last chunk is a short one */
+#define LONG_NS (20 * KVP_NS_PER_S)
+
+/* ---- the master that the test plays */
+typedef struct {
+    int listen_fd;
+    char addr[32];
+    uint8_t pool_id[16];
+    kvp_framed_t conn;
+    uint64_t next_id;
+    uint8_t uuid[16]; /* of the last Mount */
+    bool is_fresh;
+} master_t;
+
+static uint64_t
+by(void)
+{
+    return kvp_now_ns() + LONG_NS;
+}
+
+static void
+wait_readable(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+
+    assert_int_equal(poll(&p, 1, (int)(LONG_NS / KVP_NS_PER_MS)), 1);
+}
+
+static void
+master_listen(master_t *m)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+
+    memset(m, 0, sizeof *m);
+    kvp_framed_init(&m->conn);
+    memset(m->pool_id, 0x42, sizeof m->pool_id);
+    m->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(m->listen_fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(m->listen_fd, 8), 0);
+    assert_int_equal(getsockname(m->listen_fd, (struct sockaddr *)&at, &len), 0);
+    snprintf(m->addr, sizeof m->addr, "127.0.0.1:%u", ntohs(at.sin_port));
+}
+
+static void
+master_close(master_t *m)
+{
+    kvp_framed_fini(&m->conn);
+    if (m->listen_fd >= 0) close(m->listen_fd);
+    m->listen_fd = -1;
+}
+
+static void
+master_send(master_t *m, uint8_t opcode, uint8_t flags, uint64_t id, const void *msg, const void *tail, size_t n)
+{
+    size_t at;
+
+    kvp_pb_frame_begin(&m->conn.out, opcode, flags, id, msg, &at);
+    kvp_buf_append(&m->conn.out, tail, n);
+    kvp_frame_end(&m->conn.out, at);
+    assert_int_equal(kvp_framed_flush(&m->conn), KVP_OK);
+}
+
+static void
+answer_heartbeat(master_t *m, const kvp_frame_t *f)
+{
+    Kvp__Pb__HeartbeatReply reply = KVP__PB__HEARTBEAT_REPLY__INIT;
+
+    reply.term = TERM;
+    master_send(m, KVP_OP_HEARTBEAT, KVP_FRAME_REPLY, f->hdr.request_id, &reply, NULL, 0);
+}
+
+/* master_next waits for the next frame, heartbeats aside. False = the node closed the connection. */
+static bool
+master_next(master_t *m, kvp_frame_t *f)
+{
+    for (;;) {
+        bool has;
+        kvp_err_t err;
+
+        assert_int_equal(kvp_framed_next(&m->conn, f, &has), KVP_OK);
+        if (has && f->hdr.opcode == KVP_OP_HEARTBEAT) {
+            answer_heartbeat(m, f);
+            continue;
+        }
+        if (has) return true;
+        wait_readable(m->conn.fd);
+        err = kvp_framed_recv(&m->conn);
+        if (err == KVP_DISCONNECTED) return false;
+        assert_int_equal(err, KVP_OK);
+    }
+}
+
+static void
+master_expect(master_t *m, uint8_t opcode, kvp_frame_t *f)
+{
+    assert_true(master_next(m, f));
+    assert_int_equal(f->hdr.opcode, opcode);
+}
+
+/* master_greet accepts a connection and answers its Hello. */
+static void
+master_greet(master_t *m, uint32_t term, kvp_err_t err)
+{
+    Kvp__Pb__HelloReply reply = KVP__PB__HELLO_REPLY__INIT;
+    Kvp__Pb__Hello *hello;
+    kvp_frame_t f;
+    kvp_pb_t pb;
+
+    wait_readable(m->listen_fd);
+    kvp_framed_fini(&m->conn);
+    assert_int_equal(kvp_framed_adopt(&m->conn, accept(m->listen_fd, NULL, NULL), false), KVP_OK);
+    master_expect(m, KVP_OP_HELLO, &f);
+    hello = kvp_pb_unpack(&pb, &kvp__pb__hello__descriptor, &f);
+    assert_non_null(hello);
+    assert_int_equal(hello->role, KVP_ROLE_NODE);
+    kvp_pb_free(&pb, hello);
+    reply.err = err;
+    reply.detail = (char *)(err == KVP_OK ? "" : "the test says so");
+    reply.version = KVP_PROTO_VERSION;
+    reply.term = term;
+    reply.incarnation = 1000 + ++m->next_id;
+    reply.pool_id = (ProtobufCBinaryData){sizeof m->pool_id, m->pool_id};
+    reply.digest_seed = 77;
+    reply.host_id = (char *)"another host";
+    reply.heartbeat_ms = 20;
+    reply.session_ttl_ms = 5000;
+    master_send(m, KVP_OP_HELLO, KVP_FRAME_REPLY, f.hdr.request_id, &reply, NULL, 0);
+}
+
+static uint64_t
+master_expect_mount(master_t *m)
+{
+    Kvp__Pb__Mount *msg;
+    kvp_frame_t f;
+    kvp_pb_t pb;
+
+    master_expect(m, KVP_OP_MOUNT, &f);
+    msg = kvp_pb_unpack(&pb, &kvp__pb__mount__descriptor, &f);
+    assert_non_null(msg);
+    assert_int_equal(msg->size_bytes, MEMORY);
+    assert_int_equal(msg->chunk_bytes, CHUNK);
+    assert_string_equal(msg->transports, "shm,tcp");
+    assert_int_equal(msg->uuid.len, sizeof m->uuid);
+    memcpy(m->uuid, msg->uuid.data, sizeof m->uuid);
+    m->is_fresh = msg->is_fresh;
+    kvp_pb_free(&pb, msg);
+    return f.hdr.request_id;
+}
+
+static void
+master_answer_mount(master_t *m, uint64_t id, kvp_err_t err, bool is_reset)
+{
+    Kvp__Pb__MountReply reply = KVP__PB__MOUNT_REPLY__INIT;
+
+    reply.err = err;
+    reply.detail = (char *)"";
+    reply.segment_id = SEGMENT;
+    reply.term = TERM;
+    reply.is_reset = is_reset;
+    master_send(m, KVP_OP_MOUNT, KVP_FRAME_REPLY, id, &reply, NULL, 0);
+}
+
+/* master_retire sends RETIRE and returns the answer's error; flags are filled where it is OK. */
+static kvp_err_t
+master_retire(master_t *m, uint32_t term, const kvp_wire_slot_t *slots, uint32_t n, uint8_t *flags)
+{
+    Kvp__Pb__Retire msg = KVP__PB__RETIRE__INIT;
+    Kvp__Pb__Reply *reply;
+    kvp_err_t err;
+    kvp_frame_t f;
+    kvp_pb_t pb;
+
+    msg.n = n;
+    msg.term = term;
+    msg.segment_id = SEGMENT;
+    master_send(m, KVP_OP_RETIRE, 0, ++m->next_id, &msg, slots, n * sizeof *slots);
+    master_expect(m, KVP_OP_RETIRE, &f);
+    assert_int_equal(f.hdr.request_id, m->next_id);
+    reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &f);
+    assert_non_null(reply);
+    err = reply->err;
+    if (err == KVP_OK) {
+        assert_int_equal(f.tail_len, n);
+        memcpy(flags, f.tail, n);
+    }
+    kvp_pb_free(&pb, reply);
+    return err;
+}
+
+static void
+master_fence(master_t *m, uint64_t incarnation)
+{
+    Kvp__Pb__Fence msg = KVP__PB__FENCE__INIT;
+    kvp_frame_t f;
+
+    msg.term = TERM;
+    msg.incarnation = incarnation;
+    master_send(m, KVP_OP_FENCE, 0, ++m->next_id, &msg, NULL, 0);
+    master_expect(m, KVP_OP_FENCE, &f);
+}
+
+/* ---- a node and its master */
+typedef struct {
+    master_t master;
+    kvp_node_t *node;
+    kvp_node_info_t info;
+} fixture_t;
+
+static kvp_node_conf_t
+conf_for(const master_t *m)
+{
+    return (kvp_node_conf_t){.masters = m->addr,
+                             .name = "test-node",
+                             .host_id = "this host",
+                             .listen = "127.0.0.1:0",
+                             .memory_bytes = MEMORY + 17,
+                             .chunk_bytes = CHUNK};
+}
+
+static int
+setup(void **state)
+{
+    static fixture_t f;
+    kvp_node_conf_t conf;
+
+    memset(&f, 0, sizeof f);
+    master_listen(&f.master);
+    conf = conf_for(&f.master);
+    assert_int_equal(kvp_node_open(&conf, &f.node), KVP_OK);
+    master_greet(&f.master, TERM, KVP_OK);
+    master_answer_mount(&f.master, master_expect_mount(&f.master), KVP_OK, false);
+    assert_true(f.master.is_fresh);
+    assert_int_equal(kvp_node_wait(f.node, by()), KVP_OK);
+    kvp_node_info(f.node, &f.info);
+    *state = &f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    fixture_t *f = *state;
+
+    master_close(&f->master);
+    if (f->node != NULL) kvp_node_stop(f->node, 0);
+    f->node = NULL;
+    return 0;
+}
+
+/* ---- clients */
+typedef struct {
+    kvp_framed_t conn;
+    uint64_t next_id;
+} client_t;
+
+typedef struct {
+    kvp_err_t err;
+    uint64_t payload_bytes;
+    uint64_t meta_bytes;
+    int fds[KVP_FRAMED_FDS];
+    int fds_n;
+} chunk_t;
+
+static int
+pidfd_of(pid_t pid)
+{
+    return (int)syscall(SYS_pidfd_open, pid, 0);
+}
+
+static kvp_err_t
+client_attach(client_t *c, const kvp_node_info_t *info, const uint8_t *pool_id, uint64_t incarnation, int pidfd)
+{
+    kvp_hello_ask_t ask = {
+        .name = "test", .host_id = "this host", .incarnation = incarnation, .pool_id = pool_id, .pidfd = pidfd};
+    kvp_hello_reply_t reply;
+    kvp_hostport_t at;
+
+    c->next_id = 100;
+    kvp_framed_init(&c->conn);
+    if (pidfd >= 0) {
+        if (kvp_framed_connect_unix(&c->conn, info->unix_path, by()) != KVP_OK) return KVP_UNREACHABLE;
+    } else {
+        if (kvp_parse_hostport(info->addr, &at) != KVP_OK) return KVP_UNREACHABLE;
+        if (kvp_framed_connect_tcp(&c->conn, at.host, at.port, by()) != KVP_OK) return KVP_UNREACHABLE;
+    }
+    return kvp_hello(&c->conn, &ask, by(), &reply);
+}
+
+/* client_attach_here attaches this process over the Unix socket. */
+static kvp_err_t
+client_attach_here(client_t *c, const fixture_t *f, uint64_t incarnation)
+{
+    int pidfd = pidfd_of(getpid());
+    kvp_err_t err = client_attach(c, &f->info, f->master.pool_id, incarnation, pidfd);
+
+    close(pidfd);
+    return err;
+}
+
+static kvp_err_t
+client_open(client_t *c, const uint8_t *uuid, uint32_t chunk, uint32_t role, const char *transport, chunk_t *out)
+{
+    Kvp__Pb__OpenChunk ask = KVP__PB__OPEN_CHUNK__INIT;
+    Kvp__Pb__OpenChunkReply *reply;
+    kvp_frame_t f;
+    kvp_pb_t pb;
+    size_t at;
+
+    memset(out, 0, sizeof *out);
+    ask.uuid = (ProtobufCBinaryData){16, (uint8_t *)uuid};
+    ask.chunk = chunk;
+    ask.role = role;
+    ask.transport = (char *)transport;
+    kvp_pb_frame_begin(&c->conn.out, KVP_OP_OPEN_CHUNK, 0, ++c->next_id, &ask, &at);
+    kvp_frame_end(&c->conn.out, at);
+    out->err = kvp_exchange(&c->conn, c->next_id, by(), &f);
+    if (out->err != KVP_OK) return out->err;
+    reply = kvp_pb_unpack(&pb, &kvp__pb__open_chunk_reply__descriptor, &f);
+    if (reply == NULL) return KVP_PROTO;
+    out->err = reply->err;
+    out->payload_bytes = reply->payload_bytes;
+    out->meta_bytes = reply->meta_bytes;
+    out->fds_n = kvp_framed_take_fds(&c->conn, out->fds, KVP_FRAMED_FDS);
+    kvp_pb_free(&pb, reply);
+    return out->err;
+}
+
+static void
+chunk_close(chunk_t *c)
+{
+    for (int i = 0; i < c->fds_n; i++)
+        close(c->fds[i]);
+    c->fds_n = 0;
+}
+
+static kvp_err_t
+client_drained(client_t *c, uint64_t incarnation)
+{
+    Kvp__Pb__Drained ask = KVP__PB__DRAINED__INIT;
+    Kvp__Pb__Reply *reply;
+    kvp_frame_t f;
+    kvp_err_t err;
+    kvp_pb_t pb;
+    size_t at;
+
+    ask.incarnation = incarnation;
+    kvp_pb_frame_begin(&c->conn.out, KVP_OP_DRAINED, 0, ++c->next_id, &ask, &at);
+    kvp_frame_end(&c->conn.out, at);
+    assert_int_equal(kvp_exchange(&c->conn, c->next_id, by(), &f), KVP_OK);
+    reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &f);
+    assert_non_null(reply);
+    err = reply->err;
+    kvp_pb_free(&pb, reply);
+    return err;
+}
+
+/* is_closed waits until the node has closed the connection. */
+static void
+expect_closed(client_t *c)
+{
+    kvp_err_t err = KVP_OK;
+
+    while (err == KVP_OK || err == KVP_EAGAIN) {
+        wait_readable(c->conn.fd);
+        err = kvp_framed_recv(&c->conn);
+    }
+    assert_int_equal(err, KVP_DISCONNECTED);
+}
+
+static uint64_t
+word_at(const void *meta, uint32_t slot)
+{
+    return __atomic_load_n((const uint64_t *)((const uint8_t *)meta + kvp_desc_off(slot)), __ATOMIC_ACQUIRE);
+}
+
+/* ---- tests */
+static void
+test_chunks_are_sealed_and_readers_get_no_write(void **state)
+{
+    fixture_t *f = *state;
+    const uint64_t bytes[] = {CHUNK, CHUNK, 64u * 1024u};
+    client_t c;
+    chunk_t chunk;
+
+    assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
+    for (uint32_t i = 0; i < KVP_ARRAY_LEN(bytes); i++) {
+        kvp_superblock_t sb;
+        void *meta;
+
+        assert_int_equal(client_open(&c, f->master.uuid, i, KVP_ACCESS_READ, "shm", &chunk), KVP_OK);
+        assert_int_equal(chunk.fds_n, 2);
+        assert_int_equal(chunk.payload_bytes, bytes[i]);
+        assert_ptr_equal(mmap(NULL, chunk.meta_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fds[1], 0), MAP_FAILED);
+        meta = mmap(NULL, chunk.meta_bytes, PROT_READ, MAP_SHARED, chunk.fds[1], 0);
+        assert_ptr_not_equal(meta, MAP_FAILED);
+        assert_int_equal(kvp_sb_verify(meta, chunk.meta_bytes, &sb), KVP_OK);
+        assert_int_equal(sb.chunk, i);
+        assert_int_equal(sb.term, TERM);
+        assert_int_equal(sb.digest_seed, 77);
+        assert_memory_equal(sb.segment_uuid, f->master.uuid, 16);
+        assert_memory_equal(sb.pool_id, f->master.pool_id, 16);
+        munmap(meta, chunk.meta_bytes);
+        assert_int_not_equal(ftruncate(chunk.fds[0], 0), 0);
+        chunk_close(&chunk);
+    }
+    assert_int_equal(client_open(&c, f->master.uuid, 3, KVP_ACCESS_READ, "shm", &chunk), KVP_INVALID);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, 3, "shm", &chunk), KVP_INVALID);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "rdma", &chunk), KVP_NOTSUP);
+    assert_int_equal(client_open(&c, f->master.pool_id, 0, KVP_ACCESS_READ, "shm", &chunk), KVP_NO_SEGMENT);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "tcp", &chunk), KVP_OK);
+    assert_int_equal(chunk.fds_n, 0);
+    kvp_framed_fini(&c.conn);
+
+    assert_int_equal(client_attach(&c, &f->info, f->master.pool_id, 51, -1), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "shm", &chunk), KVP_NOTSUP);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "tcp", &chunk), KVP_OK);
+    kvp_framed_fini(&c.conn);
+}
+
+static void
+test_retire_is_seen_by_readers_when_it_is_answered(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_slot_t slots[64];
+    uint8_t flags[64];
+    client_t c;
+    chunk_t chunk;
+    void *meta;
+
+    assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_READ, "shm", &chunk), KVP_OK);
+    meta = mmap(NULL, chunk.meta_bytes, PROT_READ, MAP_SHARED, chunk.fds[1], 0);
+    assert_ptr_not_equal(meta, MAP_FAILED);
+    for (uint32_t round = 1; round <= 3; round++) {
+        for (uint32_t i = 0; i < 64; i++)
+            slots[i] = (kvp_wire_slot_t){.chunk = 1, .slot = i, .generation = kvp_gen_make(TERM, round)};
+        assert_int_equal(master_retire(&f->master, TERM, slots, 64, flags), KVP_OK);
+        for (uint32_t i = 0; i < 64; i++) {
+            assert_int_equal(flags[i], KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+            assert_int_equal(word_at(meta, i), kvp_word_make(kvp_gen_make(TERM, round), KVP_DESC_DEAD));
+        }
+    }
+    assert_int_equal(master_retire(&f->master, TERM - 1, slots, 64, flags), KVP_STALE_TERM);
+    slots[0].chunk = 99;
+    assert_int_equal(master_retire(&f->master, TERM, slots, 64, flags), KVP_INVALID);
+    munmap(meta, chunk.meta_bytes);
+    chunk_close(&chunk);
+    kvp_framed_fini(&c.conn);
+}
+
+static void
+test_fence_ends_attachments_and_refuses_more(void **state)
+{
+    fixture_t *f = *state;
+    client_t local, remote, other;
+
+    assert_int_equal(client_attach_here(&local, f, 50), KVP_OK);
+    assert_int_equal(client_attach(&remote, &f->info, f->master.pool_id, 50, -1), KVP_OK);
+    assert_int_equal(client_attach_here(&other, f, 51), KVP_OK);
+    master_fence(&f->master, 50);
+    expect_closed(&local);
+    expect_closed(&remote);
+    kvp_framed_fini(&local.conn);
+    kvp_framed_fini(&remote.conn);
+    assert_int_equal(client_attach_here(&local, f, 50), KVP_FENCED);
+    kvp_framed_fini(&local.conn);
+    assert_int_equal(client_attach(&remote, &f->info, f->master.pool_id, 50, -1), KVP_FENCED);
+    kvp_framed_fini(&remote.conn);
+    assert_int_equal(client_drained(&other, 50), KVP_OK);
+    kvp_framed_fini(&other.conn);
+}
+
+/* A child that attaches, opens a chunk to write, tells so with one byte, and waits to be killed. */
+static pid_t
+start_writer(const fixture_t *f, uint64_t incarnation, int *said_fd)
+{
+    int pipe_fds[2];
+    client_t c;
+    chunk_t chunk;
+    pid_t pid;
+
+    assert_int_equal(pipe(pipe_fds), 0);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0) {
+        close(pipe_fds[1]);
+        *said_fd = pipe_fds[0];
+        return pid;
+    }
+    if (client_attach_here(&c, f, incarnation) != KVP_OK) _exit(1);
+    if (client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "shm", &chunk) != KVP_OK) _exit(2);
+    if (write(pipe_fds[1], "r", 1) != 1) _exit(3);
+    for (;;)
+        pause();
+}
+
+static void
+test_quarantine_ends_with_the_writers_process(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_slot_t slots[2] = {
+        {.chunk = 0, .slot = 1, .generation = kvp_gen_make(TERM, 5), .owner = 60},
+        {.chunk = 0, .slot = 2, .generation = kvp_gen_make(TERM, 6), .owner = 61},
+    };
+    kvp_node_info_t info;
+    kvp_frame_t frame;
+    uint8_t flags[2];
+    int said_fd, status;
+    char byte;
+    pid_t pid = start_writer(f, 60, &said_fd);
+
+    assert_int_equal(read(said_fd, &byte, 1), 1);
+    close(said_fd);
+    assert_int_equal(master_retire(&f->master, TERM, slots, 2, flags), KVP_OK);
+    assert_int_equal(flags[0], KVP_RETIRE_DEAD);
+    assert_int_equal(flags[1], KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+    master_fence(&f->master, 60);
+    kvp_node_info(f->node, &info);
+    assert_int_equal(info.quarantined, 1);
+
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    master_expect(&f->master, KVP_OP_FREED, &frame);
+    assert_int_equal(frame.tail_len, sizeof slots[0]);
+    assert_memory_equal(frame.tail, &slots[0], sizeof slots[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+}
+
+static void
+test_drained_by_the_same_process_ends_quarantine(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_slot_t slot = {.chunk = 0, .slot = 1, .generation = kvp_gen_make(TERM, 5), .owner = 60};
+    kvp_frame_t frame;
+    client_t c, remote;
+    chunk_t chunk;
+    uint8_t flags;
+
+    assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
+    chunk_close(&chunk);
+    kvp_framed_fini(&c.conn);
+    assert_int_equal(master_retire(&f->master, TERM, &slot, 1, &flags), KVP_OK);
+    assert_int_equal(flags, KVP_RETIRE_DEAD);
+
+    assert_int_equal(client_attach(&remote, &f->info, f->master.pool_id, 61, -1), KVP_OK);
+    assert_int_equal(client_drained(&remote, 60), KVP_INVALID);
+    kvp_framed_fini(&remote.conn);
+    assert_int_equal(client_attach_here(&c, f, 61), KVP_OK);
+    assert_int_equal(client_drained(&c, 60), KVP_OK);
+    kvp_framed_fini(&c.conn);
+    master_expect(&f->master, KVP_OP_FREED, &frame);
+    assert_memory_equal(frame.tail, &slot, sizeof slot);
+}
+
+static void
+test_pidfd_must_be_of_the_peer(void **state)
+{
+    fixture_t *f = *state;
+    int said_fd, status, fds[2];
+    char byte;
+    client_t c;
+    pid_t pid = start_writer(f, 60, &said_fd);
+
+    assert_int_equal(read(said_fd, &byte, 1), 1);
+    close(said_fd);
+    fds[0] = pidfd_of(pid);
+    assert_int_equal(client_attach(&c, &f->info, f->master.pool_id, 61, fds[0]), KVP_INVALID);
+    kvp_framed_fini(&c.conn);
+    assert_int_equal(client_attach(&c, &f->info, f->master.pool_id, 61, f->master.listen_fd), KVP_INVALID);
+    kvp_framed_fini(&c.conn);
+    close(fds[0]);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+}
+
+static void
+test_hello_is_checked(void **state)
+{
+    fixture_t *f = *state;
+    uint8_t other_pool[16] = {1};
+    client_t c;
+
+    assert_int_equal(client_attach(&c, &f->info, other_pool, 60, -1), KVP_INVALID);
+    expect_closed(&c);
+    kvp_framed_fini(&c.conn);
+    assert_int_equal(client_attach(&c, &f->info, f->master.pool_id, 0, -1), KVP_INVALID);
+    kvp_framed_fini(&c.conn);
+}
+
+static void
+send_frame(client_t *c, uint8_t opcode, uint8_t flags, const void *msg)
+{
+    size_t at;
+
+    kvp_pb_frame_begin(&c->conn.out, opcode, flags, 1, msg, &at);
+    kvp_frame_end(&c->conn.out, at);
+    (void)kvp_framed_flush(&c->conn);
+}
+
+static void
+connect_raw(client_t *c, const fixture_t *f, bool is_unix)
+{
+    kvp_hostport_t at;
+
+    kvp_framed_init(&c->conn);
+    assert_int_equal(kvp_parse_hostport(f->info.addr, &at), KVP_OK);
+    if (is_unix)
+        assert_int_equal(kvp_framed_connect_unix(&c->conn, f->info.unix_path, by()), KVP_OK);
+    else
+        assert_int_equal(kvp_framed_connect_tcp(&c->conn, at.host, at.port, by()), KVP_OK);
+}
+
+static void
+test_strangers_are_closed_and_nothing_else_happens(void **state)
+{
+    fixture_t *f = *state;
+    Kvp__Pb__Hello hello = KVP__PB__HELLO__INIT;
+    kvp_node_info_t info;
+    client_t c, good;
+    uint8_t noise[4096];
+    uint64_t seed = 1;
+
+    assert_int_equal(client_attach_here(&good, f, 50), KVP_OK);
+    for (int i = 0; i < 40; i++) {
+        for (size_t k = 0; k < sizeof noise; k++)
+            noise[k] = (uint8_t)((seed = seed * 6364136223846793005u + 1) >> 56);
+        connect_raw(&c, f, i % 2 == 0);
+        kvp_buf_append(&c.conn.out, noise, sizeof noise);
+        (void)kvp_framed_flush(&c.conn);
+        shutdown(c.conn.fd, SHUT_WR);
+        expect_closed(&c);
+        kvp_framed_fini(&c.conn);
+    }
+    /* Not Hello first; an answer to nothing; a second Hello; a version of tomorrow. */
+    connect_raw(&c, f, true);
+    send_frame(&c, KVP_OP_OPEN_CHUNK, 0, NULL);
+    expect_closed(&c);
+    kvp_framed_fini(&c.conn);
+    connect_raw(&c, f, false);
+    send_frame(&c, KVP_OP_HELLO, KVP_FRAME_REPLY, NULL);
+    expect_closed(&c);
+    kvp_framed_fini(&c.conn);
+    assert_int_equal(client_attach_here(&c, f, 51), KVP_OK);
+    send_frame(&c, KVP_OP_HELLO, 0, NULL);
+    expect_closed(&c);
+    kvp_framed_fini(&c.conn);
+    connect_raw(&c, f, false);
+    hello.version = hello.version_min = KVP_PROTO_VERSION + 1;
+    send_frame(&c, KVP_OP_HELLO, 0, &hello);
+    expect_closed(&c);
+    kvp_framed_fini(&c.conn);
+
+    kvp_node_info(f->node, &info);
+    assert_true(info.protocol_errors > 3);
+    assert_int_equal(client_drained(&good, 49), KVP_OK);
+    kvp_framed_fini(&good.conn);
+}
+
+static void
+test_data_connection_goes_to_the_transport(void **state)
+{
+    fixture_t *f = *state;
+    Kvp__Pb__DataHello hello = KVP__PB__DATA_HELLO__INIT;
+    Kvp__Pb__Reply *reply;
+    kvp_frame_t frame;
+    kvp_pb_t pb;
+    client_t c;
+    size_t at;
+
+    connect_raw(&c, f, false);
+    hello.version = hello.version_min = KVP_PROTO_VERSION;
+    hello.pool_id = (ProtobufCBinaryData){16, f->master.pool_id};
+    hello.incarnation = 50;
+    kvp_pb_frame_begin(&c.conn.out, KVP_OP_DATA_HELLO, 0, 5, &hello, &at);
+    kvp_frame_end(&c.conn.out, at);
+    assert_int_equal(kvp_exchange(&c.conn, 5, by(), &frame), KVP_OK);
+    assert_int_equal(frame.hdr.opcode, KVP_OP_DATA_HELLO);
+    reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &frame);
+    assert_non_null(reply);
+    assert_int_equal(reply->err, KVP_OK);
+    kvp_pb_free(&pb, reply);
+    master_fence(&f->master, 50);
+    expect_closed(&c);
+    kvp_framed_fini(&c.conn);
+}
+
+/* ---- the master goes and comes */
+static void
+test_segment_is_resumed_by_the_same_master(void **state)
+{
+    fixture_t *f = *state;
+    uint8_t uuid[16];
+    client_t c;
+
+    memcpy(uuid, f->master.uuid, sizeof uuid);
+    assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
+    kvp_framed_fini(&f->master.conn);
+    master_greet(&f->master, TERM, KVP_OK);
+    master_answer_mount(&f->master, master_expect_mount(&f->master), KVP_OK, false);
+    assert_memory_equal(f->master.uuid, uuid, sizeof uuid);
+    assert_false(f->master.is_fresh);
+    assert_int_equal(client_drained(&c, 1), KVP_OK); /* attached all the while */
+    kvp_framed_fini(&c.conn);
+}
+
+static void
+test_older_master_is_not_obeyed(void **state)
+{
+    fixture_t *f = *state;
+    kvp_frame_t frame;
+
+    kvp_framed_fini(&f->master.conn);
+    master_greet(&f->master, TERM - 1, KVP_OK);
+    assert_false(master_next(&f->master, &frame));
+    master_greet(&f->master, TERM + 1, KVP_OK);
+    (void)master_expect_mount(&f->master);
+    assert_false(f->master.is_fresh);
+}
+
+static void
+test_reset_makes_new_memory_and_empties_the_old(void **state)
+{
+    fixture_t *f = *state;
+    uint8_t uuid[16], byte = 0;
+    client_t c;
+    chunk_t chunk;
+    struct stat st;
+    uint8_t *payload;
+    uint64_t id;
+
+    memcpy(uuid, f->master.uuid, sizeof uuid);
+    assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
+    assert_int_equal(client_open(&c, uuid, 0, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
+    payload = mmap(NULL, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fds[0], 0);
+    assert_ptr_not_equal(payload, MAP_FAILED);
+    payload[0] = 1;
+
+    kvp_framed_fini(&f->master.conn);
+    master_greet(&f->master, TERM, KVP_OK);
+    id = master_expect_mount(&f->master);
+    assert_memory_equal(f->master.uuid, uuid, sizeof uuid);
+    master_answer_mount(&f->master, id, KVP_OK, true);
+    id = master_expect_mount(&f->master);
+    assert_memory_not_equal(f->master.uuid, uuid, sizeof uuid);
+    assert_true(f->master.is_fresh);
+    master_answer_mount(&f->master, id, KVP_OK, false);
+
+    expect_closed(&c);
+    kvp_framed_fini(&c.conn);
+    do
+        assert_int_equal(fstat(chunk.fds[0], &st), 0);
+    while (st.st_blocks > 0);
+    byte = payload[0];
+    assert_int_equal(byte, 0);
+    munmap(payload, CHUNK);
+    chunk_close(&chunk);
+
+    assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
+    assert_int_equal(client_open(&c, uuid, 0, KVP_ACCESS_READ, "shm", &chunk), KVP_NO_SEGMENT);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "shm", &chunk), KVP_OK);
+    chunk_close(&chunk);
+    kvp_framed_fini(&c.conn);
+}
+
+static void
+test_fences_outlive_a_reset(void **state)
+{
+    fixture_t *f = *state;
+    client_t c;
+
+    master_fence(&f->master, 50);
+    kvp_framed_fini(&f->master.conn);
+    master_greet(&f->master, TERM, KVP_OK);
+    master_answer_mount(&f->master, master_expect_mount(&f->master), KVP_OK, true);
+    master_answer_mount(&f->master, master_expect_mount(&f->master), KVP_OK, false);
+    assert_int_equal(client_attach_here(&c, f, 50), KVP_FENCED);
+    kvp_framed_fini(&c.conn);
+}
+
+static void
+test_another_pool_is_another_beginning(void **state)
+{
+    fixture_t *f = *state;
+    uint8_t uuid[16];
+
+    memcpy(uuid, f->master.uuid, sizeof uuid);
+    kvp_framed_fini(&f->master.conn);
+    memset(f->master.pool_id, 0x43, sizeof f->master.pool_id);
+    master_greet(&f->master, 1, KVP_OK);
+    (void)master_expect_mount(&f->master);
+    assert_true(f->master.is_fresh);
+    assert_memory_not_equal(f->master.uuid, uuid, sizeof uuid);
+}
+
+static void *
+stop_main(void *arg)
+{
+    kvp_node_stop(arg, by());
+    return NULL;
+}
+
+static void
+test_stop_unmounts_first(void **state)
+{
+    fixture_t *f = *state;
+    Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
+    kvp_frame_t frame;
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, stop_main, f->node), 0);
+    f->node = NULL;
+    master_expect(&f->master, KVP_OP_UNMOUNT, &frame);
+    master_send(&f->master, KVP_OP_UNMOUNT, KVP_FRAME_REPLY, frame.hdr.request_id, &reply, NULL, 0);
+    master_expect(&f->master, KVP_OP_BYE, &frame);
+    assert_false(master_next(&f->master, &frame));
+    pthread_join(thread, NULL);
+    assert_int_equal(access(f->info.unix_path, F_OK), -1);
+}
+
+/* ---- starting */
+static void *
+play_refusing_master(void *arg)
+{
+    master_t *m = arg;
+
+    master_greet(m, TERM, KVP_VERSION);
+    return NULL;
+}
+
+static void
+test_start_says_why_it_failed(void **state)
+{
+    kvp_node_t *node = NULL;
+    kvp_node_conf_t conf, bad;
+    pthread_t thread;
+    master_t m;
+
+    (void)state;
+    master_listen(&m);
+    conf = conf_for(&m);
+    assert_int_equal(pthread_create(&thread, NULL, play_refusing_master, &m), 0);
+    assert_int_equal(kvp_node_start(&conf, by(), &node), KVP_VERSION);
+    pthread_join(thread, NULL);
+    master_close(&m);
+    assert_int_equal(kvp_node_start(&conf, kvp_now_ns() + 50 * KVP_NS_PER_MS, &node), KVP_UNREACHABLE);
+
+    bad = conf;
+    bad.memory_bytes = 4096;
+    assert_int_equal(kvp_node_start(&bad, by(), &node), KVP_INVALID);
+    bad = conf;
+    bad.masters = "";
+    assert_int_equal(kvp_node_start(&bad, by(), &node), KVP_INVALID);
+    bad = conf;
+    bad.transports = "shm,pigeon";
+    assert_int_equal(kvp_node_start(&bad, by(), &node), KVP_INVALID);
+    bad = conf;
+    bad.listen = "192.0.2.1:1"; /* not an address of this host */
+    assert_int_equal(kvp_node_start(&bad, by(), &node), KVP_SYS);
+    bad = conf;
+    bad.name = "";
+    assert_int_equal(kvp_node_start(&bad, by(), &node), KVP_INVALID);
+    assert_null(node);
+}
+
+static void
+test_name_that_is_taken_is_asked_for_again(void **state)
+{
+    kvp_node_conf_t conf;
+    kvp_node_t *node;
+    master_t m;
+
+    (void)state;
+    master_listen(&m);
+    conf = conf_for(&m);
+    assert_int_equal(kvp_node_open(&conf, &node), KVP_OK);
+    master_greet(&m, TERM, KVP_OK);
+    master_answer_mount(&m, master_expect_mount(&m), KVP_SEGMENT_EXISTS, false);
+    master_greet(&m, TERM, KVP_OK);
+    assert_int_equal(kvp_node_wait(node, 0), KVP_SEGMENT_EXISTS);
+    master_answer_mount(&m, master_expect_mount(&m), KVP_OK, false);
+    assert_true(m.is_fresh);
+    assert_int_equal(kvp_node_wait(node, by()), KVP_OK);
+    master_close(&m);
+    kvp_node_stop(node, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_chunks_are_sealed_and_readers_get_no_write),
+        TEST(test_retire_is_seen_by_readers_when_it_is_answered),
+        TEST(test_fence_ends_attachments_and_refuses_more),
+        TEST(test_quarantine_ends_with_the_writers_process),
+        TEST(test_drained_by_the_same_process_ends_quarantine),
+        TEST(test_pidfd_must_be_of_the_peer),
+        TEST(test_hello_is_checked),
+        TEST(test_strangers_are_closed_and_nothing_else_happens),
+        TEST(test_data_connection_goes_to_the_transport),
+        TEST(test_segment_is_resumed_by_the_same_master),
+        TEST(test_older_master_is_not_obeyed),
+        TEST(test_reset_makes_new_memory_and_empties_the_old),
+        TEST(test_fences_outlive_a_reset),
+        TEST(test_another_pool_is_another_beginning),
+        TEST(test_stop_unmounts_first),
+        cmocka_unit_test(test_start_says_why_it_failed),
+        cmocka_unit_test(test_name_that_is_taken_is_asked_for_again),
+    };
+
+    kvp_log_set_level(KVP_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,658 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The node's decisions: terms, fences, RETIRE, quiesce, quarantine. Descriptor words are an array here.
+ */
+#include "client/node/core/node_core.h"
+
+#include "common/segfmt.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <string.h>
+
+#define CHUNKS 2u
+#define SLOTS 64u
+#define LAST_SLOTS 32u
+#define SEGMENT 7u
+#define TERM 3u
+#define GEN(seq) kvp_gen_make(TERM, seq)
+
+typedef struct {
+    uint64_t words[CHUNKS][SLOTS];
+    uint32_t fences;
+    uint64_t raced; /* a store that another process makes between the next load and its cas; 0 = none */
+    kvp_node_core_t *core;
+} fixture_t;
+
+static uint64_t
+word_load(void *arg, uint32_t chunk, uint32_t slot)
+{
+    fixture_t *f = arg;
+    uint64_t now = f->words[chunk][slot];
+
+    if (f->raced != 0) f->words[chunk][slot] = f->raced;
+    f->raced = 0;
+    return now;
+}
+
+static bool
+word_cas(void *arg, uint32_t chunk, uint32_t slot, uint64_t expect, uint64_t next)
+{
+    fixture_t *f = arg;
+
+    if (f->words[chunk][slot] != expect) return false;
+    f->words[chunk][slot] = next;
+    return true;
+}
+
+static void
+word_fence(void *arg)
+{
+    ((fixture_t *)arg)->fences++;
+}
+
+static const kvp_node_words_ops_t words = {.load = word_load, .cas = word_cas, .fence = word_fence};
+
+static int
+setup(void **state)
+{
+    static fixture_t f;
+    kvp_node_core_conf_t conf = {.words = &words, .words_arg = &f, .max_attachments = 4};
+
+    memset(&f, 0, sizeof f);
+    f.core = kvp_node_core_create(&conf);
+    assert_non_null(f.core);
+    assert_int_equal(kvp_node_core_see_term(f.core, TERM), KVP_OK);
+    kvp_node_core_set_segment(f.core, CHUNKS, SLOTS, LAST_SLOTS);
+    kvp_node_core_set_id(f.core, SEGMENT);
+    *state = &f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    kvp_node_core_destroy(((fixture_t *)*state)->core);
+    return 0;
+}
+
+static kvp_wire_slot_t
+slot_of(uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t owner)
+{
+    return (kvp_wire_slot_t){.chunk = chunk, .slot = slot, .generation = generation, .owner = owner};
+}
+
+/* retire_one carries out a RETIRE of one extent whose quiesce is over at once, and returns what is answered. */
+static uint8_t
+retire_one(fixture_t *f, kvp_wire_slot_t slot)
+{
+    uint64_t round;
+    uint8_t flags;
+
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+    while (kvp_node_core_take_quiesce(f->core, &round))
+        kvp_node_core_quiesced(f->core, round);
+    kvp_node_core_retire_answer(f->core, &flags, 1);
+    return flags;
+}
+
+static uint32_t
+freed(fixture_t *f)
+{
+    kvp_wire_slot_t slots[SLOTS];
+
+    return kvp_node_core_take_freed(f->core, slots, SLOTS);
+}
+
+static kvp_node_core_stats_t
+stats(const fixture_t *f)
+{
+    kvp_node_core_stats_t s;
+
+    kvp_node_core_stats(f->core, &s);
+    return s;
+}
+
+/* A process and one attachment of it that has memory to write. */
+typedef struct {
+    kvp_node_proc_t proc;
+    kvp_node_att_t att;
+} writer_t;
+
+static void
+attach_writer(fixture_t *f, writer_t *w, uint64_t incarnation)
+{
+    kvp_node_proc_init(&w->proc);
+    kvp_node_att_init(&w->att);
+    assert_int_equal(kvp_node_core_attach(f->core, &w->att, incarnation, &w->proc), KVP_OK);
+    assert_int_equal(kvp_node_core_open_write(f->core, &w->att), KVP_OK);
+}
+
+/* ---- words */
+static void
+test_retire_makes_every_state_dead(void **state)
+{
+    fixture_t *f = *state;
+    const uint64_t before[] = {0, kvp_word_make(GEN(5), KVP_DESC_WRITING), kvp_word_make(GEN(5), KVP_DESC_SEALED),
+                               kvp_word_make(GEN(5), KVP_DESC_DEAD), kvp_word_make(GEN(4), KVP_DESC_SEALED)};
+
+    for (uint32_t i = 0; i < KVP_ARRAY_LEN(before); i++) {
+        f->words[1][i] = before[i];
+        assert_int_equal(retire_one(f, slot_of(1, i, GEN(5), 0)), KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+        assert_int_equal(f->words[1][i], kvp_word_make(GEN(5), KVP_DESC_DEAD));
+        /* A store of the old writer, however late, is lost. */
+        assert_false(kvp_word_may_become(f->words[1][i], kvp_word_make(GEN(5), KVP_DESC_WRITING)));
+        assert_false(kvp_word_may_become(f->words[1][i], kvp_word_make(GEN(5), KVP_DESC_SEALED)));
+    }
+    assert_int_equal(f->fences, KVP_ARRAY_LEN(before));
+}
+
+static void
+test_retire_leaves_a_newer_generation_alone(void **state)
+{
+    fixture_t *f = *state;
+
+    f->words[0][3] = kvp_word_make(GEN(9), KVP_DESC_SEALED);
+    assert_int_equal(retire_one(f, slot_of(0, 3, GEN(8), 0)), KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+    assert_int_equal(f->words[0][3], kvp_word_make(GEN(9), KVP_DESC_SEALED));
+}
+
+static void
+test_retire_wins_over_a_racing_seal(void **state)
+{
+    fixture_t *f = *state;
+
+    f->words[0][0] = kvp_word_make(GEN(2), KVP_DESC_WRITING);
+    f->raced = kvp_word_make(GEN(2), KVP_DESC_SEALED);
+    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(2), 0)), KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+    assert_int_equal(f->words[0][0], kvp_word_make(GEN(2), KVP_DESC_DEAD));
+}
+
+static void
+test_retire_out_of_range_does_nothing(void **state)
+{
+    fixture_t *f = *state;
+    const kvp_wire_slot_t bad[] = {
+        slot_of(CHUNKS, 0, GEN(1), 0),
+        slot_of(0, SLOTS, GEN(1), 0),
+        slot_of(1, LAST_SLOTS, GEN(1), 0),
+        slot_of(0, 0, UINT64_MAX, 0),
+    };
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
+        kvp_wire_slot_t both[] = {slot_of(0, 1, GEN(1), 0), bad[i]};
+        assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, both, 2), KVP_INVALID);
+    }
+    assert_int_equal(f->words[0][1], 0);
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT + 1, bad, 0), KVP_NO_SEGMENT);
+}
+
+/* ---- quiesce */
+static void
+test_extent_is_free_only_after_a_quiesce_that_began_later(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_slot_t a = slot_of(0, 0, GEN(1), 0), b = slot_of(0, 1, GEN(2), 0), out;
+    uint64_t first, second;
+    uint8_t flags;
+
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &a, 1), KVP_OK);
+    assert_true(kvp_node_core_take_quiesce(f->core, &first));
+    kvp_node_core_retire_answer(f->core, &flags, 1);
+    assert_int_equal(flags, KVP_RETIRE_DEAD);
+
+    /* b is stored while the first round is under way: that one says nothing about b. */
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &b, 1), KVP_OK);
+    assert_true(kvp_node_core_take_quiesce(f->core, &second));
+    kvp_node_core_retire_answer(f->core, &flags, 1);
+    kvp_node_core_quiesced(f->core, first);
+    assert_int_equal(kvp_node_core_take_freed(f->core, &out, 1), 1);
+    assert_int_equal(out.slot, a.slot);
+    assert_int_equal(freed(f), 0);
+    kvp_node_core_quiesced(f->core, second);
+    assert_int_equal(kvp_node_core_take_freed(f->core, &out, 1), 1);
+    assert_memory_equal(&out, &b, sizeof b);
+    assert_false(kvp_node_core_take_quiesce(f->core, &first));
+}
+
+static void
+test_later_round_vouches_for_earlier_extents(void **state)
+{
+    fixture_t *f = *state;
+    uint64_t rounds[2];
+    uint8_t flags;
+
+    for (uint32_t i = 0; i < 2; i++) {
+        kvp_wire_slot_t slot = slot_of(0, i, GEN(i + 1), 0);
+        assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+        assert_true(kvp_node_core_take_quiesce(f->core, &rounds[i]));
+        kvp_node_core_retire_answer(f->core, &flags, 1);
+    }
+    kvp_node_core_quiesced(f->core, rounds[1]);
+    assert_int_equal(freed(f), 2);
+    kvp_node_core_quiesced(f->core, rounds[0]);
+    assert_int_equal(freed(f), 0);
+}
+
+static void
+test_rounds_are_bounded_and_go_on_when_one_ends(void **state)
+{
+    fixture_t *f = *state;
+    uint64_t rounds[KVP_NODE_ROUNDS_MAX], more;
+    uint8_t flags;
+
+    for (uint32_t i = 0; i < KVP_NODE_ROUNDS_MAX + 2; i++) {
+        kvp_wire_slot_t slot = slot_of(0, i, GEN(i + 1), 0);
+        assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+        assert_int_equal(kvp_node_core_take_quiesce(f->core, i < KVP_NODE_ROUNDS_MAX ? &rounds[i] : &more),
+                         i < KVP_NODE_ROUNDS_MAX);
+        kvp_node_core_retire_answer(f->core, &flags, 1);
+    }
+    kvp_node_core_quiesced(f->core, rounds[0]);
+    assert_true(kvp_node_core_take_quiesce(f->core, &more));
+    assert_int_equal(freed(f), 1);
+    kvp_node_core_quiesced(f->core, more);
+    assert_int_equal(freed(f), KVP_NODE_ROUNDS_MAX + 1);
+    assert_int_equal(stats(f).quiescing, 0);
+}
+
+/* ---- quarantine */
+static void
+test_owner_without_shared_memory_needs_no_proof(void **state)
+{
+    fixture_t *f = *state;
+    kvp_node_att_t remote;
+    writer_t reader;
+
+    kvp_node_att_init(&remote);
+    assert_int_equal(kvp_node_core_attach(f->core, &remote, 50, NULL), KVP_OK);
+    assert_int_equal(kvp_node_core_open_write(f->core, &remote), KVP_INVALID);
+    kvp_node_proc_init(&reader.proc);
+    kvp_node_att_init(&reader.att);
+    assert_int_equal(kvp_node_core_attach(f->core, &reader.att, 51, &reader.proc), KVP_OK);
+    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 50)), KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+    assert_int_equal(retire_one(f, slot_of(0, 1, GEN(1), 51)), KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+    kvp_node_core_detach(f->core, &remote);
+    kvp_node_core_detach(f->core, &reader.att);
+    assert_ptr_equal(kvp_node_core_take_idle(f->core), &reader.proc);
+}
+
+static void
+test_quarantine_lasts_until_the_process_is_dead(void **state)
+{
+    fixture_t *f = *state;
+    writer_t w;
+
+    attach_writer(f, &w, 60);
+    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
+    assert_int_equal(retire_one(f, slot_of(0, 1, GEN(1), 61)), KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+    assert_int_equal(stats(f).quarantined, 1);
+
+    /* Neither the fence nor the end of the connection proves anything about a mapping. */
+    assert_int_equal(kvp_node_core_fence(f->core, TERM, 60, 0), KVP_OK);
+    assert_ptr_equal(kvp_node_core_take_close(f->core), &w.att);
+    kvp_node_core_detach(f->core, &w.att);
+    assert_null(kvp_node_core_take_idle(f->core));
+    assert_int_equal(freed(f), 0);
+    assert_int_equal(retire_one(f, slot_of(0, 2, GEN(1), 60)), KVP_RETIRE_DEAD);
+
+    kvp_node_core_process_dead(f->core, &w.proc);
+    assert_int_equal(freed(f), 2);
+    assert_int_equal(stats(f).quarantined, 0);
+    assert_ptr_equal(kvp_node_core_take_idle(f->core), &w.proc);
+    assert_null(kvp_node_core_take_idle(f->core));
+}
+
+static void
+test_death_before_the_quiesce_ends_frees_after_it(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_slot_t slot = slot_of(0, 0, GEN(1), 60);
+    uint64_t round;
+    uint8_t flags;
+    writer_t w;
+
+    attach_writer(f, &w, 60);
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+    assert_true(kvp_node_core_take_quiesce(f->core, &round));
+    kvp_node_core_retire_answer(f->core, &flags, 1);
+    kvp_node_core_process_dead(f->core, &w.proc);
+    assert_int_equal(freed(f), 0);
+    kvp_node_core_quiesced(f->core, round);
+    assert_int_equal(freed(f), 1);
+    kvp_node_core_detach(f->core, &w.att);
+}
+
+static void
+test_dead_process_cannot_become_a_writer(void **state)
+{
+    fixture_t *f = *state;
+    kvp_node_att_t late;
+    writer_t w;
+
+    attach_writer(f, &w, 60);
+    kvp_node_core_process_dead(f->core, &w.proc);
+    /* Its last requests may still lie in the socket. */
+    assert_int_equal(kvp_node_core_open_write(f->core, &w.att), KVP_INVALID);
+    kvp_node_att_init(&late);
+    assert_int_equal(kvp_node_core_attach(f->core, &late, 60, &w.proc), KVP_INVALID);
+    kvp_node_core_detach(f->core, &w.att);
+    assert_ptr_equal(kvp_node_core_take_idle(f->core), &w.proc);
+}
+
+static void
+test_drained_is_believed_of_the_same_process_only(void **state)
+{
+    fixture_t *f = *state;
+    writer_t w, other;
+    kvp_node_att_t again;
+
+    attach_writer(f, &w, 60);
+    attach_writer(f, &other, 70);
+    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
+    kvp_node_core_detach(f->core, &w.att);
+
+    assert_int_equal(kvp_node_core_drained(f->core, &other.att, 60), KVP_OK); /* of which that one has nothing */
+    assert_int_equal(freed(f), 0);
+
+    kvp_node_att_init(&again);
+    assert_int_equal(kvp_node_core_attach(f->core, &again, 61, &w.proc), KVP_OK);
+    assert_int_equal(kvp_node_core_drained(f->core, &again, 60), KVP_OK);
+    assert_int_equal(freed(f), 1);
+    assert_int_equal(retire_one(f, slot_of(0, 1, GEN(1), 60)), KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+
+    kvp_node_core_detach(f->core, &again);
+    assert_ptr_equal(kvp_node_core_take_idle(f->core), &w.proc);
+    kvp_node_core_process_dead(f->core, &other.proc);
+    kvp_node_core_detach(f->core, &other.att);
+}
+
+static void
+test_drained_ends_the_attachments_of_that_incarnation(void **state)
+{
+    fixture_t *f = *state;
+    kvp_node_att_t remote;
+    writer_t w;
+
+    attach_writer(f, &w, 60);
+    assert_int_equal(kvp_node_core_drained(f->core, &w.att, 60), KVP_OK);
+    assert_int_equal(kvp_node_core_open_write(f->core, &w.att), KVP_INVALID);
+    assert_ptr_equal(kvp_node_core_take_close(f->core), &w.att);
+    assert_null(kvp_node_core_take_close(f->core));
+    kvp_node_core_detach(f->core, &w.att);
+    assert_ptr_equal(kvp_node_core_take_idle(f->core), &w.proc);
+
+    kvp_node_att_init(&remote);
+    assert_int_equal(kvp_node_core_attach(f->core, &remote, 62, NULL), KVP_OK);
+    assert_int_equal(kvp_node_core_drained(f->core, &remote, 62), KVP_INVALID);
+    kvp_node_core_detach(f->core, &remote);
+}
+
+static void
+test_two_processes_of_one_incarnation_must_both_be_proved(void **state)
+{
+    fixture_t *f = *state;
+    writer_t a, b;
+
+    attach_writer(f, &a, 60);
+    attach_writer(f, &b, 60);
+    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
+    kvp_node_core_process_dead(f->core, &a.proc);
+    assert_int_equal(freed(f), 0);
+    kvp_node_core_process_dead(f->core, &b.proc);
+    assert_int_equal(freed(f), 1);
+    kvp_node_core_detach(f->core, &a.att);
+    kvp_node_core_detach(f->core, &b.att);
+}
+
+static void
+test_incarnations_that_a_process_leaves_are_bounded(void **state)
+{
+    fixture_t *f = *state;
+    writer_t w;
+
+    kvp_node_proc_init(&w.proc);
+    kvp_node_att_init(&w.att);
+    for (uint64_t i = 1; i <= KVP_NODE_LEFT_MAX; i++) {
+        assert_int_equal(kvp_node_core_attach(f->core, &w.att, i, &w.proc), KVP_OK);
+        assert_int_equal(kvp_node_core_open_write(f->core, &w.att), KVP_OK);
+        kvp_node_core_detach(f->core, &w.att);
+    }
+    assert_int_equal(kvp_node_core_attach(f->core, &w.att, 5000, &w.proc), KVP_OK);
+    assert_int_equal(kvp_node_core_open_write(f->core, &w.att), KVP_LIMIT);
+    assert_int_equal(kvp_node_core_drained(f->core, &w.att, 1), KVP_OK);
+    assert_int_equal(kvp_node_core_open_write(f->core, &w.att), KVP_OK);
+    kvp_node_core_process_dead(f->core, &w.proc);
+    kvp_node_core_detach(f->core, &w.att);
+    assert_ptr_equal(kvp_node_core_take_idle(f->core), &w.proc);
+}
+
+/* ---- the master's connection */
+static void
+test_extent_asked_again_after_reconnect_is_freed_once(void **state)
+{
+    fixture_t *f = *state;
+    writer_t w;
+
+    attach_writer(f, &w, 60);
+    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
+    kvp_node_core_link_lost(f->core);
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, NULL, 0), KVP_NO_SEGMENT);
+    kvp_node_core_set_id(f->core, SEGMENT);
+    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
+    assert_int_equal(stats(f).quarantined, 1);
+    kvp_node_core_process_dead(f->core, &w.proc);
+    /* Asked for once more before it was told: the answer says it, and nothing else does. */
+    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+    assert_int_equal(freed(f), 0);
+    kvp_node_core_detach(f->core, &w.att);
+}
+
+static void
+test_extent_named_twice_in_one_retire(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_slot_t slots[] = {slot_of(0, 0, GEN(1), 0), slot_of(0, 0, GEN(1), 0)};
+    uint64_t round;
+    uint8_t flags[2];
+
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, slots, 2), KVP_OK);
+    assert_true(kvp_node_core_take_quiesce(f->core, &round));
+    kvp_node_core_retire_answer(f->core, flags, 2);
+    kvp_node_core_quiesced(f->core, round);
+    assert_int_equal(freed(f), 2);
+}
+
+static void
+test_many_extents_on_their_way(void **state)
+{
+    fixture_t *f = *state;
+    static uint8_t flags[SLOTS];
+    kvp_wire_slot_t slots[SLOTS];
+    writer_t w;
+
+    attach_writer(f, &w, 60);
+    /* Many generations of the same slots: more extents than slots are refused in the end, not kept. */
+    for (uint64_t g = 1;; g++) {
+        uint64_t round;
+        for (uint32_t i = 0; i < SLOTS; i++)
+            slots[i] = slot_of(0, i, GEN(g), 60);
+        if (kvp_node_core_retire(f->core, TERM, SEGMENT, slots, SLOTS) == KVP_LIMIT) break;
+        assert_true(g < 10);
+        while (kvp_node_core_take_quiesce(f->core, &round))
+            kvp_node_core_quiesced(f->core, round);
+        kvp_node_core_retire_answer(f->core, flags, SLOTS);
+    }
+    assert_true(stats(f).quarantined > CHUNKS * SLOTS);
+    kvp_node_core_process_dead(f->core, &w.proc);
+    while (freed(f) > 0)
+        continue;
+    assert_int_equal(stats(f).quarantined, 0);
+    kvp_node_core_detach(f->core, &w.att);
+}
+
+/* ---- terms and fences */
+static void
+test_term_never_falls(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_slot_t slot = slot_of(0, 0, GEN(1), 0);
+    uint8_t flags;
+
+    assert_int_equal(kvp_node_core_see_term(f->core, TERM - 1), KVP_STALE_TERM);
+    assert_int_equal(kvp_node_core_see_term(f->core, 0), KVP_INVALID);
+    assert_int_equal(kvp_node_core_see_term(f->core, KVP_TERM_MAX + 1), KVP_INVALID);
+    assert_int_equal(kvp_node_core_retire(f->core, TERM - 1, SEGMENT, &slot, 1), KVP_STALE_TERM);
+    assert_int_equal(f->words[0][0], 0);
+    assert_int_equal(kvp_node_core_fence(f->core, TERM - 1, 60, 50), KVP_STALE_TERM);
+    assert_false(kvp_node_core_is_fenced(f->core, 60));
+    assert_false(kvp_node_core_is_fenced(f->core, 1));
+
+    /* An order of a higher term is obeyed, and those of the old one no more. */
+    assert_int_equal(kvp_node_core_retire(f->core, TERM + 1, SEGMENT, &slot, 1), KVP_OK);
+    kvp_node_core_retire_answer(f->core, &flags, 1);
+    assert_int_equal(kvp_node_core_term(f->core), TERM + 1);
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_STALE_TERM);
+    kvp_node_core_link_lost(f->core);
+    kvp_node_core_drop_segment(f->core);
+    assert_int_equal(kvp_node_core_term(f->core), TERM + 1);
+}
+
+static void
+test_fenced_and_older_clients_are_refused(void **state)
+{
+    fixture_t *f = *state;
+    kvp_node_att_t atts[3];
+    size_t n;
+
+    for (uint64_t i = 0; i < 3; i++) {
+        kvp_node_att_init(&atts[i]);
+        assert_int_equal(kvp_node_core_attach(f->core, &atts[i], 10 * (i + 1), NULL), KVP_OK);
+    }
+    assert_int_equal(kvp_node_core_fence(f->core, TERM, 20, 0), KVP_OK);
+    assert_ptr_equal(kvp_node_core_take_close(f->core), &atts[1]);
+    assert_null(kvp_node_core_take_close(f->core));
+    kvp_node_core_detach(f->core, &atts[1]);
+    assert_int_equal(kvp_node_core_attach(f->core, &atts[1], 20, NULL), KVP_FENCED);
+
+    assert_int_equal(kvp_node_core_fence(f->core, TERM, 40, 30), KVP_OK);
+    assert_ptr_equal(kvp_node_core_take_close(f->core), &atts[0]);
+    assert_null(kvp_node_core_take_close(f->core));
+    assert_true(kvp_node_core_is_fenced(f->core, 29));
+    assert_false(kvp_node_core_is_fenced(f->core, 30));
+    assert_true(kvp_node_core_is_fenced(f->core, 40));
+    assert_int_equal(kvp_node_core_fence(f->core, TERM, 0, 12), KVP_OK); /* live_min does not fall */
+    assert_true(kvp_node_core_is_fenced(f->core, 29));
+    /* What live_min covers is not listed. */
+    (void)kvp_node_core_fenced(f->core, &n);
+    assert_int_equal(n, 1);
+    kvp_node_core_detach(f->core, &atts[0]);
+    kvp_node_core_detach(f->core, &atts[2]);
+}
+
+static void
+test_fences_in_any_order(void **state)
+{
+    fixture_t *f = *state;
+    const uint64_t *list;
+    size_t n;
+
+    for (uint64_t i = 0; i < 200; i++)
+        assert_int_equal(kvp_node_core_fence(f->core, TERM, 1 + i * 77 % 211, 0), KVP_OK);
+    for (uint64_t i = 0; i < 200; i++)
+        assert_true(kvp_node_core_is_fenced(f->core, 1 + i * 77 % 211));
+    list = kvp_node_core_fenced(f->core, &n);
+    assert_int_equal(n, 200);
+    for (size_t i = 1; i < n; i++)
+        assert_true(list[i - 1] < list[i]);
+    assert_int_equal(kvp_node_core_fence(f->core, TERM, 0, 1000), KVP_OK);
+    (void)kvp_node_core_fenced(f->core, &n);
+    assert_int_equal(n, 0);
+}
+
+static void
+test_attachments_are_bounded(void **state)
+{
+    fixture_t *f = *state;
+    kvp_node_att_t atts[5];
+
+    for (uint64_t i = 0; i < 5; i++) {
+        kvp_node_att_init(&atts[i]);
+        assert_int_equal(kvp_node_core_attach(f->core, &atts[i], i + 1, NULL), i < 4 ? KVP_OK : KVP_BUSY);
+    }
+    kvp_node_core_detach(f->core, &atts[4]);
+    assert_int_equal(stats(f).attached, 4);
+    assert_int_equal(stats(f).refused, 1);
+    for (uint64_t i = 0; i < 4; i++)
+        kvp_node_core_detach(f->core, &atts[i]);
+    assert_int_equal(kvp_node_core_attach(f->core, &atts[0], 0, NULL), KVP_INVALID);
+}
+
+/* ---- reset */
+static void
+test_dropped_memory_ends_quarantine_and_attachments(void **state)
+{
+    fixture_t *f = *state;
+    writer_t w;
+    uint64_t round;
+    uint8_t flags;
+    kvp_wire_slot_t slot = slot_of(0, 5, GEN(1), 0);
+
+    attach_writer(f, &w, 60);
+    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+    assert_true(kvp_node_core_take_quiesce(f->core, &round));
+    kvp_node_core_retire_answer(f->core, &flags, 1);
+
+    kvp_node_core_drop_segment(f->core);
+    assert_ptr_equal(kvp_node_core_take_close(f->core), &w.att);
+    kvp_node_core_detach(f->core, &w.att);
+    assert_ptr_equal(kvp_node_core_take_idle(f->core), &w.proc);
+    kvp_node_core_quiesced(f->core, round); /* late, and of nothing */
+    assert_int_equal(freed(f), 0);
+    assert_int_equal(stats(f).quarantined, 0);
+    assert_int_equal(stats(f).quiescing, 0);
+
+    assert_int_equal(kvp_node_core_fence(f->core, TERM, 80, 0), KVP_OK);
+    kvp_node_core_set_segment(f->core, 1, SLOTS, SLOTS);
+    kvp_node_core_set_id(f->core, SEGMENT + 1);
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_NO_SEGMENT);
+    assert_true(kvp_node_core_is_fenced(f->core, 80));
+    kvp_node_core_forget_pool(f->core);
+    assert_false(kvp_node_core_is_fenced(f->core, 80));
+    assert_int_equal(kvp_node_core_see_term(f->core, 1), KVP_OK);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_retire_makes_every_state_dead),
+        TEST(test_retire_leaves_a_newer_generation_alone),
+        TEST(test_retire_wins_over_a_racing_seal),
+        TEST(test_retire_out_of_range_does_nothing),
+        TEST(test_extent_is_free_only_after_a_quiesce_that_began_later),
+        TEST(test_later_round_vouches_for_earlier_extents),
+        TEST(test_rounds_are_bounded_and_go_on_when_one_ends),
+        TEST(test_owner_without_shared_memory_needs_no_proof),
+        TEST(test_quarantine_lasts_until_the_process_is_dead),
+        TEST(test_death_before_the_quiesce_ends_frees_after_it),
+        TEST(test_dead_process_cannot_become_a_writer),
+        TEST(test_drained_is_believed_of_the_same_process_only),
+        TEST(test_drained_ends_the_attachments_of_that_incarnation),
+        TEST(test_two_processes_of_one_incarnation_must_both_be_proved),
+        TEST(test_incarnations_that_a_process_leaves_are_bounded),
+        TEST(test_extent_asked_again_after_reconnect_is_freed_once),
+        TEST(test_extent_named_twice_in_one_retire),
+        TEST(test_many_extents_on_their_way),
+        TEST(test_term_never_falls),
+        TEST(test_fenced_and_older_clients_are_refused),
+        TEST(test_fences_in_any_order),
+        TEST(test_attachments_are_bounded),
+        TEST(test_dropped_memory_ends_quarantine_and_attachments),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

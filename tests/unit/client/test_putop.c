@@ -1,0 +1,710 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The put machine against a master and nodes written by hand.
+ */
+#include "client/core/putop.h"
+
+#include "tests/unit/client/answers.h"
+
+#include <stdlib.h>
+
+#define ITEMS 3u
+#define GEN 11u
+
+typedef struct {
+    kvp_putop_t op;
+    kvp_putop_item_t items[ITEMS];
+    kvp_move_t moves[2 * ITEMS];
+    kvp_buf_t out;
+    answer_t answer;
+    kvp_op_session_t session;
+    uint64_t now;
+    uint64_t attempts;
+    uint64_t asked[ITEMS]; /* attempts in the last PUT_BEGIN */
+} fixture_t;
+
+static const char *const keys[ITEMS] = {"a", "bb", "ccc"};
+
+static uint64_t
+take_attempts(void *arg, uint32_t n)
+{
+    fixture_t *f = arg;
+
+    f->attempts += n;
+    return f->attempts - n + 1;
+}
+
+static void
+setup(fixture_t *f, uint32_t n)
+{
+    memset(f, 0, sizeof *f);
+    f->now = 1000 * MS;
+    f->op = (kvp_putop_t){
+        .items = f->items,
+        .n = n,
+        .moves = f->moves,
+        .moves_cap = 2 * ITEMS,
+        .out = &f->out,
+        .deadline_ns = 6000 * MS,
+        .attempts = take_attempts,
+        .attempts_arg = f,
+    };
+    for (uint32_t i = 0; i < n; i++)
+        f->items[i] = (kvp_putop_item_t){.key = keys[i], .key_len = (uint32_t)strlen(keys[i]), .len = 100 + i};
+    kvp_putop_begin(&f->op);
+}
+
+static void
+teardown(fixture_t *f)
+{
+    kvp_buf_fini(&f->out);
+    answer_fini(&f->answer);
+}
+
+static kvp_step_t
+expect_step(fixture_t *f, kvp_step_kind_t kind)
+{
+    kvp_step_t step = kvp_putop_next(&f->op, f->now);
+
+    assert_int_equal(step.kind, kind);
+    return step;
+}
+
+static void
+give_session(fixture_t *f, uint64_t incarnation)
+{
+    expect_step(f, KVP_STEP_SESSION);
+    f->session = test_session(incarnation);
+    kvp_putop_on_session(&f->op, &f->session);
+}
+
+/* Checks that the frame begins n puts of the keys from `first` on, and notes their attempts. */
+static void
+expect_begin(fixture_t *f, uint32_t first, uint32_t n)
+{
+    const kvp_wire_put_t *recs;
+    kvp_frame_t frame;
+    uint32_t key_at = 0;
+
+    expect_step(f, KVP_STEP_CALL);
+    parse_out(&f->out, KVP_OP_PUT_BEGIN, &frame);
+    recs = (const kvp_wire_put_t *)frame.tail;
+    for (uint32_t i = 0; i < n; i++) {
+        const char *key = keys[first + i];
+        kvp_digest_t digest = kvp_key_digest(f->session.digest_seed, 0, key, strlen(key));
+
+        assert_true(kvp_digest_eq(recs[i].digest, digest));
+        assert_int_equal(recs[i].len, 100 + first + i);
+        assert_int_equal(recs[i].key_at, key_at);
+        assert_int_equal(recs[i].key_len, strlen(key));
+        assert_memory_equal(frame.tail + n * sizeof *recs + key_at, key, strlen(key));
+        assert_true(recs[i].attempt != 0);
+        f->asked[i] = recs[i].attempt;
+        key_at += recs[i].key_len;
+    }
+    assert_int_equal(frame.tail_len, n * sizeof *recs + key_at);
+    answer_begin(&f->answer);
+}
+
+static void
+reply_places(fixture_t *f)
+{
+    assert_int_equal(kvp_putop_on_reply(&f->op, answer_places(&f->answer), f->now), KVP_OK);
+}
+
+static void
+expect_moves(fixture_t *f, kvp_move_kind_t kind, uint32_t n)
+{
+    expect_step(f, KVP_STEP_MOVE);
+    assert_int_equal(f->op.moves_n, n);
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_move_t *mv = &f->moves[i];
+
+        assert_int_equal(mv->kind, kind);
+        mv->err = KVP_OK;
+        mv->is_drained = true;
+        mv->has_sum = kind == KVP_MOVE_FILL;
+        mv->sum = 1000 + mv->item;
+    }
+}
+
+static void
+moved(fixture_t *f)
+{
+    kvp_putop_on_moved(&f->op, f->now);
+}
+
+static void
+expect_commit(fixture_t *f, const uint32_t *which, uint32_t n)
+{
+    const kvp_wire_commit_t *recs;
+    kvp_frame_t frame;
+
+    expect_step(f, KVP_STEP_CALL);
+    parse_out(&f->out, KVP_OP_PUT_COMMIT, &frame);
+    assert_int_equal(frame.tail_len, n * sizeof *recs);
+    recs = (const kvp_wire_commit_t *)frame.tail;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(recs[i].attempt, f->items[which[i]].attempt);
+        assert_int_equal(recs[i].sum, 1000 + which[i]);
+    }
+}
+
+static void
+expect_abort(fixture_t *f, const uint64_t *attempts, uint32_t n, bool is_drained)
+{
+    Kvp__Pb__PutAbort *head;
+    kvp_frame_t frame;
+    kvp_pb_t pb;
+
+    expect_step(f, KVP_STEP_SEND);
+    parse_out(&f->out, KVP_OP_PUT_ABORT, &frame);
+    assert_int_equal(frame.hdr.flags, KVP_FRAME_ONEWAY);
+    head = kvp_pb_unpack(&pb, &kvp__pb__put_abort__descriptor, &frame);
+    assert_non_null(head);
+    assert_int_equal(head->n, n);
+    assert_int_equal(head->is_drained, is_drained);
+    kvp_pb_free(&pb, head);
+    assert_int_equal(frame.tail_len, n * sizeof *attempts);
+    assert_memory_equal(frame.tail, attempts, n * sizeof *attempts);
+}
+
+static void
+reply_commit(fixture_t *f, const int32_t *results, uint32_t n)
+{
+    assert_int_equal(kvp_putop_on_reply(&f->op, answer_reply(&f->answer, KVP_OK, results, n), f->now), KVP_OK);
+}
+
+/* One item that has one place, its payload written or not. */
+static void
+to_fill(fixture_t *f, uint32_t nloc)
+{
+    setup(f, 1);
+    give_session(f, 1);
+    expect_begin(f, 0, 1);
+    answer_obj(&f->answer, KVP_OK, nloc, 0, 0, GEN);
+    reply_places(f);
+    expect_moves(f, KVP_MOVE_FILL, nloc);
+}
+
+static void
+to_commit(fixture_t *f)
+{
+    static const uint32_t first = 0;
+
+    to_fill(f, 1);
+    moved(f);
+    expect_moves(f, KVP_MOVE_SEAL, 1);
+    moved(f);
+    expect_commit(f, &first, 1);
+}
+
+/* From SESSION or CALL on, everything goes well. */
+static void
+finish_well(fixture_t *f)
+{
+    static const uint32_t first = 0;
+    static const int32_t ok = KVP_OK;
+
+    expect_begin(f, 0, 1);
+    answer_obj(&f->answer, KVP_OK, 1, 0, 0, GEN + 1);
+    reply_places(f);
+    expect_moves(f, KVP_MOVE_FILL, 1);
+    moved(f);
+    expect_moves(f, KVP_MOVE_SEAL, 1);
+    moved(f);
+    expect_commit(f, &first, 1);
+    reply_commit(f, &ok, 1);
+    expect_step(f, KVP_STEP_DONE);
+    assert_int_equal(f->items[0].err, KVP_OK);
+}
+
+static void
+test_put_goes_through_its_phases(void **state)
+{
+    static const uint32_t all[] = {0, 1, 2};
+    static const int32_t results[] = {KVP_OK, KVP_ALREADY, KVP_OK};
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 3);
+    give_session(&f, 1);
+    expect_begin(&f, 0, 3);
+    for (int i = 0; i < 3; i++)
+        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+    reply_places(&f);
+    expect_moves(&f, KVP_MOVE_FILL, 3);
+    assert_int_equal(f.moves[2].len, 102);
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 3);
+    moved(&f);
+    expect_commit(&f, all, 3);
+    reply_commit(&f, results, 3);
+    expect_step(&f, KVP_STEP_DONE);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(f.items[i].err, KVP_OK);
+    teardown(&f);
+}
+
+static void
+test_put_seals_with_a_whole_descriptor(void **state)
+{
+    kvp_desc_t want;
+    fixture_t f;
+
+    (void)state;
+    to_fill(&f, 1);
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 1);
+    want = (kvp_desc_t){
+        .word = kvp_word_make(GEN, KVP_DESC_SEALED),
+        .version = 7,
+        .digest = kvp_key_digest(f.session.digest_seed, 0, "a", 1),
+        .key_hash2 = kvp_key_hash2(f.session.digest_seed, 0, "a", 1),
+        .offset = 4096,
+        .len = 100,
+        .sum = 1000,
+        .key_off = 99,
+        .key_len = 1,
+        .attempt = f.asked[0],
+        .term = 4,
+    };
+    kvp_desc_seal(&want);
+    assert_memory_equal(&f.moves[0].desc, &want, sizeof want);
+    assert_int_equal(f.moves[0].key_len, 1);
+    assert_memory_equal(f.moves[0].key, "a", 1);
+    teardown(&f);
+}
+
+static void
+test_put_of_committed_key_is_ok(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 2);
+    give_session(&f, 1);
+    expect_begin(&f, 0, 2);
+    answer_obj(&f.answer, KVP_ALREADY, 0, 0, 0, 0);
+    answer_obj(&f.answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
+    reply_places(&f);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_OK);
+    assert_int_equal(f.items[1].err, KVP_IN_PROGRESS);
+    teardown(&f);
+}
+
+static void
+test_put_comes_back_after_retry_after(void **state)
+{
+    fixture_t f;
+    uint64_t attempt;
+
+    (void)state;
+    setup(&f, 1);
+    give_session(&f, 1);
+    expect_begin(&f, 0, 1);
+    attempt = f.asked[0];
+    answer_obj(&f.answer, KVP_RETRY_AFTER, 0, 0, 0, 0);
+    f.answer.retry_ms = 30;
+    reply_places(&f);
+    assert_int_equal(expect_step(&f, KVP_STEP_SLEEP).until_ns, f.now + 30 * MS);
+    f.now += 30 * MS;
+    finish_well(&f);
+    assert_true(f.asked[0] != attempt);
+    teardown(&f);
+}
+
+static void
+test_put_keeps_reason_at_deadline(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 1);
+    give_session(&f, 1);
+    expect_begin(&f, 0, 1);
+    answer_obj(&f.answer, KVP_RETRY_AFTER, 0, 0, 0, 0);
+    f.answer.retry_ms = 1000000;
+    reply_places(&f);
+    assert_true(expect_step(&f, KVP_STEP_SLEEP).until_ns <= f.now + 1000 * MS);
+    f.now = f.op.deadline_ns;
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_RETRY_AFTER);
+    teardown(&f);
+}
+
+/* What our own uncommitted objects take cannot be evicted; once they are committed it can. */
+static void
+test_put_asks_again_where_own_objects_took_the_space(void **state)
+{
+    static const uint32_t first = 0;
+    static const int32_t ok = KVP_OK;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 2);
+    give_session(&f, 1);
+    expect_begin(&f, 0, 2);
+    answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+    answer_obj(&f.answer, KVP_NO_SPACE, 0, 0, 0, 0);
+    reply_places(&f);
+    expect_moves(&f, KVP_MOVE_FILL, 1);
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 1);
+    moved(&f);
+    expect_commit(&f, &first, 1);
+    reply_commit(&f, &ok, 1);
+    expect_begin(&f, 1, 1);
+    answer_obj(&f.answer, KVP_NO_SPACE, 0, 0, 0, 0);
+    reply_places(&f);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_OK);
+    assert_int_equal(f.items[1].err, KVP_NO_SPACE);
+    teardown(&f);
+}
+
+static void
+test_put_begins_anew_when_its_place_is_lost(void **state)
+{
+    static const kvp_err_t lost[] = {KVP_STALE, KVP_NODE_LOST};
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(lost); i++) {
+        fixture_t f;
+
+        to_fill(&f, 1);
+        f.moves[0].err = lost[i];
+        moved(&f);
+        expect_abort(&f, f.asked, 1, true);
+        f.now = expect_step(&f, KVP_STEP_SLEEP).until_ns;
+        finish_well(&f);
+        teardown(&f);
+    }
+}
+
+static void
+test_put_gives_up_after_some_lost_places(void **state)
+{
+    fixture_t f;
+    int rounds = 0;
+
+    (void)state;
+    to_fill(&f, 1);
+    for (;; rounds++) {
+        kvp_step_t step;
+
+        f.moves[0].err = KVP_STALE;
+        moved(&f);
+        expect_abort(&f, f.asked, 1, true);
+        step = kvp_putop_next(&f.op, f.now);
+        if (step.kind == KVP_STEP_DONE) break;
+        assert_int_equal(step.kind, KVP_STEP_SLEEP);
+        f.now = step.until_ns;
+        expect_begin(&f, 0, 1);
+        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+        reply_places(&f);
+        expect_moves(&f, KVP_MOVE_FILL, 1);
+    }
+    assert_int_equal(rounds, 4);
+    assert_int_equal(f.items[0].err, KVP_ABORTED);
+    teardown(&f);
+}
+
+/* The writer's word is given attempt by attempt: one message for those that are drained, one for the others. */
+static void
+test_put_tells_which_attempts_are_drained(void **state)
+{
+    uint64_t drained[2], undrained[1];
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 3);
+    give_session(&f, 1);
+    expect_begin(&f, 0, 3);
+    for (int i = 0; i < 3; i++)
+        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+    reply_places(&f);
+    expect_moves(&f, KVP_MOVE_FILL, 3);
+    for (int i = 0; i < 3; i++)
+        f.moves[i].err = KVP_DEADLINE;
+    f.moves[1].is_drained = false;
+    moved(&f);
+    drained[0] = f.asked[0];
+    drained[1] = f.asked[2];
+    undrained[0] = f.asked[1];
+    expect_abort(&f, drained, 2, true);
+    expect_abort(&f, undrained, 1, false);
+    expect_step(&f, KVP_STEP_DONE);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(f.items[i].err, KVP_DEADLINE);
+    teardown(&f);
+}
+
+static void
+test_put_aborts_what_was_not_answered(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 2);
+    give_session(&f, 1);
+    expect_begin(&f, 0, 2);
+    kvp_putop_on_call_failed(&f.op, KVP_DEADLINE);
+    expect_abort(&f, f.asked, 2, true);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[1].err, KVP_DEADLINE);
+    teardown(&f);
+
+    to_commit(&f);
+    kvp_putop_on_call_failed(&f.op, KVP_CLOSED);
+    expect_abort(&f, f.asked, 1, true);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_CLOSED);
+    teardown(&f);
+}
+
+static void
+test_put_stops_at_deadline_between_phases(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    to_fill(&f, 1);
+    moved(&f);
+    f.now = f.op.deadline_ns;
+    expect_abort(&f, f.asked, 1, true);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_DEADLINE);
+    teardown(&f);
+}
+
+/* Whether the commit arrived is not known: the key is put anew, and ALREADY says that it did. */
+static void
+test_put_starts_again_in_next_session(void **state)
+{
+    fixture_t f;
+    uint64_t attempt;
+
+    (void)state;
+    to_commit(&f);
+    attempt = f.asked[0];
+    kvp_putop_on_call_failed(&f.op, KVP_DISCONNECTED);
+    give_session(&f, 2);
+    expect_begin(&f, 0, 1);
+    assert_true(f.asked[0] != attempt);
+    answer_obj(&f.answer, KVP_ALREADY, 0, 0, 0, 0);
+    reply_places(&f);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_OK);
+    teardown(&f);
+}
+
+/* The attempt of the lost session may still be there for a moment: that is not another writer's. */
+static void
+test_put_waits_for_its_own_lost_attempt(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    to_commit(&f);
+    kvp_putop_on_call_failed(&f.op, KVP_DISCONNECTED);
+    give_session(&f, 2);
+    expect_begin(&f, 0, 1);
+    answer_obj(&f.answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
+    reply_places(&f);
+    f.now = expect_step(&f, KVP_STEP_SLEEP).until_ns;
+    finish_well(&f);
+    teardown(&f);
+}
+
+static void
+test_put_without_session_in_time(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 2);
+    expect_step(&f, KVP_STEP_SESSION);
+    kvp_putop_fail(&f.op, KVP_UNREACHABLE);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_UNREACHABLE);
+    teardown(&f);
+}
+
+static void
+test_put_commits_replicas_only_together(void **state)
+{
+    static const uint32_t first = 0;
+    fixture_t f;
+
+    (void)state;
+    to_fill(&f, 2);
+    assert_int_equal(f.moves[1].loc.segment_id, 2);
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 2);
+    moved(&f);
+    expect_commit(&f, &first, 1);
+    teardown(&f);
+
+    to_fill(&f, 2);
+    f.moves[1].err = KVP_DEADLINE;
+    moved(&f);
+    expect_abort(&f, f.asked, 1, true);
+    teardown(&f);
+
+    to_fill(&f, 2);
+    f.moves[1].sum++; /* the caller wrote into the buffer meanwhile */
+    moved(&f);
+    expect_abort(&f, f.asked, 1, true);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_CORRUPT);
+    teardown(&f);
+}
+
+static void
+test_put_with_few_moves_takes_turns(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 3);
+    f.op.moves_cap = 2;
+    give_session(&f, 1);
+    expect_begin(&f, 0, 3);
+    for (int i = 0; i < 3; i++)
+        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+    reply_places(&f);
+    expect_moves(&f, KVP_MOVE_FILL, 2);
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_FILL, 1);
+    assert_int_equal(f.moves[0].item, 2);
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 2);
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 1);
+    teardown(&f);
+}
+
+static void
+test_put_aborted_commit_begins_anew(void **state)
+{
+    static const int32_t aborted = KVP_ABORTED;
+    fixture_t f;
+
+    (void)state;
+    to_commit(&f);
+    reply_commit(&f, &aborted, 1);
+    expect_abort(&f, f.asked, 1, true);
+    f.now = expect_step(&f, KVP_STEP_SLEEP).until_ns;
+    finish_well(&f);
+    teardown(&f);
+}
+
+static void
+test_put_refuses_answers_that_do_not_fit(void **state)
+{
+    static const int32_t two[] = {KVP_OK, KVP_OK};
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 1);
+    give_session(&f, 1);
+    expect_begin(&f, 0, 1);
+    answer_obj(&f.answer, KVP_OK, 3, 0, 0, GEN);
+    f.answer.nloc = 2;
+    assert_int_equal(kvp_putop_on_reply(&f.op, answer_places(&f.answer), f.now), KVP_PROTO);
+    expect_abort(&f, f.asked, 1, true);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_PROTO);
+    teardown(&f);
+
+    to_commit(&f);
+    assert_int_equal(kvp_putop_on_reply(&f.op, answer_reply(&f.answer, KVP_OK, two, 2), f.now), KVP_PROTO);
+    teardown(&f);
+}
+
+/* What one random step of master and node does. */
+static void
+random_step(fixture_t *f, kvp_step_t step)
+{
+    static const kvp_err_t errs[] = {KVP_OK,       KVP_OK,          KVP_OK,       KVP_ALREADY,
+                                     KVP_NO_SPACE, KVP_RETRY_AFTER, KVP_NODE_LOST, KVP_IN_PROGRESS};
+    kvp_frame_t frame;
+    size_t used;
+
+    if (step.kind == KVP_STEP_SESSION) {
+        f->session = test_session((uint64_t)random());
+        kvp_putop_on_session(&f->op, &f->session);
+    } else if (step.kind == KVP_STEP_CALL) {
+        assert_int_equal(kvp_frame_parse(f->out.data, f->out.len, &frame, &used), KVP_OK);
+        answer_begin(&f->answer);
+        for (uint32_t i = 0; i < f->op.asked_n; i++) {
+            kvp_err_t err = errs[(size_t)random() % KVP_ARRAY_LEN(errs)];
+            answer_obj(&f->answer, err, err == KVP_OK ? 1 : 0, 0, 0, GEN);
+        }
+        f->answer.retry_ms = (uint32_t)random() % 200;
+        answer_places(&f->answer);
+        if (random() % 8 == 0) f->answer.bytes.data[16 + (size_t)random() % 40] ^= (uint8_t)random();
+        if (random() % 8 == 0)
+            kvp_putop_on_call_failed(&f->op, random() % 2 == 0 ? KVP_DISCONNECTED : KVP_DEADLINE);
+        else
+            (void)!kvp_putop_on_reply(&f->op, &f->answer.frame, f->now);
+    } else if (step.kind == KVP_STEP_MOVE) {
+        for (uint32_t i = 0; i < f->op.moves_n; i++) {
+            f->moves[i].err = random() % 4 == 0 ? KVP_STALE : KVP_OK;
+            f->moves[i].is_drained = random() % 2 == 0;
+        }
+        kvp_putop_on_moved(&f->op, f->now);
+    } else if (step.kind == KVP_STEP_SLEEP) {
+        f->now = step.until_ns;
+    }
+}
+
+/* Whatever happens, the machine ends and every item has a result. */
+static void
+test_put_always_ends(void **state)
+{
+    (void)state;
+    srandom(5);
+    for (int round = 0; round < 5000; round++) {
+        fixture_t f;
+        kvp_step_t step;
+
+        setup(&f, 3);
+        for (int steps = 0; (step = kvp_putop_next(&f.op, f.now)).kind != KVP_STEP_DONE; steps++) {
+            assert_true(steps < 2000);
+            f.now += (uint64_t)(random() % 20) * MS;
+            random_step(&f, step);
+        }
+        for (uint32_t i = 0; i < 3; i++)
+            assert_true(f.items[i].err <= 0);
+        teardown(&f);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_put_goes_through_its_phases),
+        cmocka_unit_test(test_put_seals_with_a_whole_descriptor),
+        cmocka_unit_test(test_put_of_committed_key_is_ok),
+        cmocka_unit_test(test_put_comes_back_after_retry_after),
+        cmocka_unit_test(test_put_keeps_reason_at_deadline),
+        cmocka_unit_test(test_put_asks_again_where_own_objects_took_the_space),
+        cmocka_unit_test(test_put_begins_anew_when_its_place_is_lost),
+        cmocka_unit_test(test_put_gives_up_after_some_lost_places),
+        cmocka_unit_test(test_put_tells_which_attempts_are_drained),
+        cmocka_unit_test(test_put_aborts_what_was_not_answered),
+        cmocka_unit_test(test_put_stops_at_deadline_between_phases),
+        cmocka_unit_test(test_put_starts_again_in_next_session),
+        cmocka_unit_test(test_put_waits_for_its_own_lost_attempt),
+        cmocka_unit_test(test_put_without_session_in_time),
+        cmocka_unit_test(test_put_commits_replicas_only_together),
+        cmocka_unit_test(test_put_with_few_moves_takes_turns),
+        cmocka_unit_test(test_put_aborted_commit_begins_anew),
+        cmocka_unit_test(test_put_refuses_answers_that_do_not_fit),
+        cmocka_unit_test(test_put_always_ends),
+    };
+    return cmocka_run_group_tests_name("putop", tests, NULL, NULL);
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The session with a master: pipelining over threads, deadlines, late answers, reconnecting, and closing under load.
+ */
+#include "client/kvpool.h"
+
+#include "common/clock.h"
+#include "tests/unit/client/fakemaster.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THREADS 6
+
+typedef struct {
+    fake_master_t master;
+    char at[64];
+    kvpool_t *pool;
+} fixture_t;
+
+static void
+setup(fixture_t *f, uint32_t deadline_ms)
+{
+    kvpool_conf_t conf = {.struct_size = sizeof conf, .master = f->at, .deadline_ms = deadline_ms};
+
+    fake_master_start(&f->master);
+    snprintf(f->at, sizeof f->at, "127.0.0.1:%u", f->master.port);
+    assert_int_equal(kvpool_open(&conf, &f->pool), KVPOOL_OK);
+}
+
+static void
+teardown(fixture_t *f)
+{
+    kvpool_free(f->pool);
+    fake_master_end(&f->master);
+}
+
+static int
+ask(const fixture_t *f, uint32_t deadline_ms)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts, .deadline_ms = deadline_ms};
+    int yes;
+
+    return kvpool_exists(f->pool, "k", 1, &yes, &opts);
+}
+
+/* Each thread asks for its own keys and compares with what a lone question says. */
+typedef struct {
+    fixture_t *f;
+    int id;
+    int rounds;
+    int last_err;
+} asker_t;
+
+static void *
+ask_often(void *arg)
+{
+    asker_t *a = arg;
+
+    for (int i = 0; i < a->rounds; i++) {
+        char text[3][32];
+        kvpool_key_t keys[3];
+        int many[3], one;
+
+        for (int k = 0; k < 3; k++)
+            keys[k] = (kvpool_key_t){
+                text[k], (size_t)snprintf(text[k], sizeof text[k], "key %d of %d for %d", k, i, a->id)};
+        a->last_err = kvpool_batch_is_exist(a->f->pool, keys, 3, NULL, many);
+        if (a->last_err == KVPOOL_OK && many[0] < 0) a->last_err = many[0];
+        if (a->last_err == KVPOOL_OK)
+            a->last_err = kvpool_exists(a->f->pool, keys[2].data, keys[2].len, &one, NULL);
+        if (a->last_err != KVPOOL_OK) return NULL;
+        assert_int_equal(one, many[2]);
+    }
+    return NULL;
+}
+
+static void
+start_askers(fixture_t *f, asker_t *askers, pthread_t *threads, int rounds)
+{
+    for (int i = 0; i < THREADS; i++) {
+        askers[i] = (asker_t){.f = f, .id = i, .rounds = rounds};
+        assert_int_equal(pthread_create(&threads[i], NULL, ask_often, &askers[i]), 0);
+    }
+}
+
+static void
+test_answers_go_to_who_asked(void **state)
+{
+    fixture_t f;
+    asker_t askers[THREADS];
+    pthread_t threads[THREADS];
+
+    (void)state;
+    setup(&f, 20000);
+    start_askers(&f, askers, threads, 500);
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(askers[i].last_err, KVPOOL_OK);
+    }
+    assert_int_equal(f.master.exists, THREADS * 500 * 2);
+    teardown(&f);
+}
+
+static void
+test_large_batches_are_split(void **state)
+{
+    enum { KEYS = 40000 };
+    fixture_t f;
+    kvpool_key_t *keys = calloc(KEYS, sizeof *keys);
+    int *results = calloc(KEYS, sizeof *results);
+    char(*texts)[16] = calloc(KEYS, 16);
+
+    (void)state;
+    assert_true(keys != NULL && results != NULL && texts != NULL);
+    setup(&f, 20000);
+    for (int i = 0; i < KEYS; i++)
+        keys[i] = (kvpool_key_t){texts[i], (size_t)snprintf(texts[i], 16, "%d", i)};
+    assert_int_equal(kvpool_batch_is_exist(f.pool, keys, KEYS, NULL, results), KVPOOL_OK);
+    assert_int_equal(f.master.exists, (KEYS + KVPOOL_BATCH_MAX - 1) / KVPOOL_BATCH_MAX);
+    for (int i = 0; i < KEYS; i += 997) {
+        int one;
+        assert_int_equal(kvpool_exists(f.pool, keys[i].data, keys[i].len, &one, NULL), KVPOOL_OK);
+        assert_int_equal(one, results[i]);
+    }
+    teardown(&f);
+    free(keys), free(results), free(texts);
+}
+
+static void
+test_late_answers_are_dropped(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 5000);
+    f.master.delay_ms = 60;
+    assert_int_equal(ask(&f, 10), KVPOOL_DEADLINE);
+    assert_int_equal(ask(&f, 10), KVPOOL_DEADLINE);
+    f.master.delay_ms = 0;
+    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+    assert_int_equal(f.master.hellos, 1);
+    teardown(&f);
+}
+
+static void
+test_deadline_is_kept(void **state)
+{
+    fixture_t f;
+    uint64_t began;
+
+    (void)state;
+    setup(&f, 5000);
+    f.master.is_mute = true;
+    began = kvp_now_ns();
+    assert_int_equal(ask(&f, 50), KVPOOL_DEADLINE);
+    assert_in_range(kvp_now_ns() - began, 50 * KVP_NS_PER_MS, 1000 * KVP_NS_PER_MS);
+    teardown(&f);
+}
+
+static void
+test_cut_connection_is_made_anew(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 5000);
+    for (uint64_t i = 1; i <= 5; i++) {
+        f.master.is_cutting = true;
+        while (f.master.is_cutting)
+            sched_yield();
+        assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+        assert_true(f.master.hellos > i);
+        assert_true(f.master.last_before > 0); /* it tells which session it had before */
+    }
+    teardown(&f);
+}
+
+static void
+test_fenced_session_is_made_anew(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 5000);
+    f.master.is_fencing = true;
+    while (f.master.hellos < 2)
+        sched_yield();
+    f.master.is_fencing = false;
+    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+    teardown(&f);
+}
+
+/* A master that takes everything and answers nothing is found out by its heartbeat. */
+static void
+test_silent_master_is_left(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 10000);
+    f.master.ttl_ms = 200;
+    f.master.is_cutting = true; /* so that a session has the shorter life */
+    while (f.master.hellos < 2)
+        assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+    f.master.is_mute = true;
+    while (ask(&f, 400) != KVPOOL_UNREACHABLE) /* at first DEADLINE: the session is still believed in */
+        sched_yield();
+    f.master.is_mute = false;
+    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+    teardown(&f);
+}
+
+static void
+test_close_ends_calls_under_way(void **state)
+{
+    fixture_t f;
+    asker_t askers[THREADS];
+    pthread_t threads[THREADS];
+    uint64_t began;
+
+    (void)state;
+    setup(&f, 60000);
+    start_askers(&f, askers, threads, 1 << 30);
+    while (f.master.exists < 100)
+        sched_yield();
+    f.master.is_mute = true; /* now they all wait */
+    began = kvp_now_ns();
+    assert_int_equal(kvpool_close(f.pool), KVPOOL_OK);
+    assert_in_range(kvp_now_ns() - began, 0, 5000 * KVP_NS_PER_MS);
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(askers[i].last_err, KVPOOL_CLOSED);
+    }
+    f.master.is_mute = false;
+    teardown(&f);
+}
+
+static void
+test_close_ends_reconnecting(void **state)
+{
+    fixture_t f;
+    asker_t asker;
+    pthread_t thread;
+
+    (void)state;
+    setup(&f, 60000);
+    fake_master_end(&f.master);
+    asker = (asker_t){.f = &f, .rounds = 1 << 30};
+    assert_int_equal(pthread_create(&thread, NULL, ask_often, &asker), 0);
+    assert_int_equal(ask(&f, 100), KVPOOL_UNREACHABLE);
+    assert_int_equal(kvpool_close(f.pool), KVPOOL_OK);
+    pthread_join(thread, NULL);
+    assert_int_equal(asker.last_err, KVPOOL_CLOSED);
+    kvpool_free(f.pool);
+}
+
+static void
+test_heartbeats_go_on(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 5000);
+    while (f.master.heartbeats < 5)
+        sched_yield();
+    assert_int_equal(f.master.hellos, 1);
+    teardown(&f);
+}
+
+static void
+test_release_is_sent_and_not_waited_for(void **state)
+{
+    kvpool_lookup_t lookup = {.ticket = 7};
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 5000);
+    assert_int_equal(kvpool_lookup_release(f.pool, &lookup), KVPOOL_OK);
+    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+    assert_int_equal(f.master.releases, 1);
+    lookup.ticket = 0;
+    assert_int_equal(kvpool_lookup_release(f.pool, &lookup), KVPOOL_OK);
+    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+    assert_int_equal(f.master.releases, 1);
+    teardown(&f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers_go_to_who_asked),
+        cmocka_unit_test(test_large_batches_are_split),
+        cmocka_unit_test(test_late_answers_are_dropped),
+        cmocka_unit_test(test_deadline_is_kept),
+        cmocka_unit_test(test_cut_connection_is_made_anew),
+        cmocka_unit_test(test_fenced_session_is_made_anew),
+        cmocka_unit_test(test_silent_master_is_left),
+        cmocka_unit_test(test_close_ends_calls_under_way),
+        cmocka_unit_test(test_close_ends_reconnecting),
+        cmocka_unit_test(test_heartbeats_go_on),
+        cmocka_unit_test(test_release_is_sent_and_not_waited_for),
+    };
+    return cmocka_run_group_tests_name("session", tests, NULL, NULL);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The growable buffer: contents over growth, the sticky error, the limit.
+ */
+#include "common/buf.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <string.h>
+
+/* The sanitizers would otherwise end the program where malloc is to return NULL. */
+KVP_API const char *__asan_default_options(void);
+KVP_API const char *__tsan_default_options(void);
+
+const char *
+__asan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+
+const char *
+__tsan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+
+static void
+test_append_keeps_bytes_over_growth(void **state)
+{
+    (void)state;
+    kvp_buf_t buf = {0};
+    for (unsigned i = 0; i < 10000; i++)
+        kvp_buf_append(&buf, &(uint8_t){(uint8_t)i}, 1);
+    assert_int_equal(buf.err, KVP_OK);
+    assert_int_equal(buf.len, 10000);
+    for (unsigned i = 0; i < 10000; i++)
+        assert_int_equal(buf.data[i], (uint8_t)i);
+    kvp_buf_fini(&buf);
+    assert_null(buf.data);
+}
+
+static void
+test_error_sticks_when_limit_is_passed(void **state)
+{
+    (void)state;
+    kvp_buf_t buf;
+    kvp_buf_init(&buf, 10);
+    kvp_buf_append(&buf, "12345678", 8);
+    kvp_buf_append(&buf, "abc", 3);
+    assert_int_equal(buf.err, KVP_LIMIT);
+    kvp_buf_append(&buf, "9", 1);
+    assert_int_equal(buf.len, 8);
+    assert_null(kvp_buf_reserve(&buf, 0));
+    assert_null(kvp_buf_extend(&buf, 1));
+    kvp_buf_reset(&buf);
+    kvp_buf_append(&buf, "0123456789", 10);
+    assert_int_equal(buf.err, KVP_OK);
+    assert_int_equal(buf.cap, 10);
+    kvp_buf_fini(&buf);
+}
+
+static void
+test_error_sticks_when_length_overflows(void **state)
+{
+    (void)state;
+    kvp_buf_t buf = {0};
+    kvp_buf_append(&buf, "x", 1);
+    assert_null(kvp_buf_reserve(&buf, SIZE_MAX));
+    assert_int_equal(buf.err, KVP_LIMIT);
+    kvp_buf_fini(&buf);
+}
+
+static void
+test_error_sticks_when_memory_is_short(void **state)
+{
+    (void)state;
+    kvp_buf_t buf = {0};
+    kvp_buf_append(&buf, "x", 1);
+    assert_null(kvp_buf_reserve(&buf, SIZE_MAX / 2));
+    assert_int_equal(buf.err, KVP_NOMEM);
+    assert_int_equal(buf.len, 1);
+    kvp_buf_fini(&buf);
+}
+
+static void
+test_extend_gives_zeroes_after_reset(void **state)
+{
+    (void)state;
+    kvp_buf_t buf = {0};
+    kvp_buf_append(&buf, "garbage", 7);
+    kvp_buf_reset(&buf);
+    uint8_t *at = kvp_buf_extend(&buf, 7);
+    assert_memory_equal(at, "\0\0\0\0\0\0\0", 7);
+    assert_int_equal(buf.len, 7);
+    kvp_buf_fini(&buf);
+}
+
+static void
+test_reserve_of_nothing_is_no_error(void **state)
+{
+    (void)state;
+    kvp_buf_t buf = {0};
+    assert_non_null(kvp_buf_reserve(&buf, 0));
+    assert_int_equal(buf.len, 0);
+    kvp_buf_fini(&buf);
+}
+
+static void
+test_consume_drops_the_front(void **state)
+{
+    (void)state;
+    kvp_buf_t buf = {0};
+    kvp_buf_consume(&buf, 0);
+    kvp_buf_append(&buf, "headtail", 8);
+    kvp_buf_consume(&buf, 4);
+    assert_int_equal(buf.len, 4);
+    assert_memory_equal(buf.data, "tail", 4);
+    kvp_buf_consume(&buf, 4);
+    assert_int_equal(buf.len, 0);
+    kvp_buf_fini(&buf);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_append_keeps_bytes_over_growth),
+        cmocka_unit_test(test_error_sticks_when_limit_is_passed),
+        cmocka_unit_test(test_error_sticks_when_length_overflows),
+        cmocka_unit_test(test_error_sticks_when_memory_is_short),
+        cmocka_unit_test(test_extend_gives_zeroes_after_reset),
+        cmocka_unit_test(test_reserve_of_nothing_is_no_error),
+        cmocka_unit_test(test_consume_drops_the_front),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The error table: numbers are unique and inside their group, names and texts are found again.
+ */
+#include "common/base.h"
+#include "common/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const int all[] = {
+#define NUMBER(num, name, dropin, text) num,
+    KVPOOL_ERR_MAP(NUMBER)
+#undef NUMBER
+};
+
+static void
+test_numbers_are_unique_and_negative(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(all); i++) {
+        assert_true(all[i] == 0 ? i == 0 : (all[i] < 0 && all[i] > -90));
+        for (size_t k = 0; k < i; k++) {
+            assert_int_not_equal(all[i], all[k]);
+            assert_string_not_equal(kvp_err_name(all[i]), kvp_err_name(all[k]));
+        }
+    }
+}
+
+static void
+test_names_texts_and_dropin_codes(void **state)
+{
+    (void)state;
+    assert_string_equal(kvp_err_name(KVP_OK), "OK");
+    assert_string_equal(kvp_err_name(KVP_NOT_FOUND), "NOT_FOUND");
+    assert_string_equal(kvp_err_text(KVP_NOT_FOUND), "no such object");
+    assert_int_equal(kvp_err_dropin(KVP_NO_SPACE), -200);
+    assert_int_equal(kvp_err_dropin(KVP_RETRY_AFTER), -200);
+    assert_int_equal(kvp_err_dropin(KVP_NOT_FOUND), -704);
+    assert_int_equal(kvp_err_dropin(KVP_HELD), -706);
+    assert_int_equal(kvp_err_dropin(KVP_INVALID), -600);
+    assert_int_equal(KVPOOL_HELD, KVP_HELD);
+}
+
+static void
+test_unknown_numbers_are_named_so(void **state)
+{
+    (void)state;
+    assert_string_equal(kvp_err_name(-12345), "UNKNOWN");
+    assert_string_equal(kvp_err_name(1), "UNKNOWN");
+    assert_non_null(kvp_err_text(1));
+    assert_int_equal(kvp_err_dropin(1), -1);
+}
+
+static void
+test_panic_writes_its_line_and_aborts(void **state)
+{
+    (void)state;
+    int fds[2];
+    assert_int_equal(pipe(fds), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        signal(SIGABRT, SIG_DFL);
+        dup2(fds[1], STDERR_FILENO);
+        kvp_panic("slot %d", 17);
+    }
+    close(fds[1]);
+    char line[256] = {0};
+    assert_true(read(fds[0], line, sizeof(line) - 1) > 0);
+    close(fds[0]);
+    assert_non_null(strstr(line, "error panic: slot 17\n"));
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers_are_unique_and_negative),
+        cmocka_unit_test(test_names_texts_and_dropin_codes),
+        cmocka_unit_test(test_unknown_numbers_are_named_so),
+        cmocka_unit_test(test_panic_writes_its_line_and_aborts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The admin server over a plain socket: routing, bodies and their limit, errors as JSON, what a stranger may send.
+ */
+#include "common/daemon/http.h"
+
+#include "common/log.h"
+
+#include <arpa/inet.h>
+#include <json-c/json.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+typedef struct {
+    kvp_http_t *http;
+    kvp_hostport_t bound;
+    char *reply; /* the last response as it came: status line, headers, body */
+    const char *body;
+} fixture_t;
+
+static void
+echo(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    const char *query = kvp_http_query(request, "q");
+    const char *header = kvp_http_header(request, "x-test");
+    char text[512];
+    int n = snprintf(text, sizeof(text), "%s %s %s rest=%s q=%s h=%s len=%zu", (const char *)arg,
+                     kvp_http_method(request), kvp_http_path(request), kvp_http_rest(request),
+                     query != NULL ? query : "(none)", header != NULL ? header : "(none)", kvp_http_body(request)->len);
+    kvp_buf_append(kvp_http_out(response), text, (size_t)n);
+    kvp_http_type(response, "text/plain");
+    assert_int_equal(kvp_http_set_header(response, "X-Answer", "42"), KVP_OK);
+    assert_int_equal(kvp_http_set_header(response, "X-Bad", "a\r\nb: c"), KVP_INVALID);
+}
+
+static void
+double_it(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    (void)arg;
+    json_object *body = kvp_http_body_json(request, response);
+    if (body == NULL) return;
+    json_object *n = NULL;
+    if (json_object_object_get_ex(body, "n", &n)) {
+        json_object *reply = json_object_new_object();
+        json_object_object_add(reply, "n", json_object_new_int64(2 * json_object_get_int64(n)));
+        kvp_http_json(response, 201, reply);
+    } else {
+        kvp_http_error(response, 422, "no \"n\" in %s", "it");
+    }
+    json_object_put(body);
+}
+
+static void
+nothing(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    (void)arg, (void)request;
+    kvp_http_status(response, 204);
+}
+
+/* Route to echo, which names the route that it was reached by. */
+static kvp_err_t
+route_echo(fixture_t *fix, const char *method, const char *path, const char *name)
+{
+    return kvp_http_route(fix->http, method, path, echo, (void *)name);
+}
+
+static int
+setup(void **state)
+{
+    fixture_t *fix = calloc(1, sizeof(*fix));
+    assert_non_null(fix);
+    fix->http = kvp_http_create();
+    assert_non_null(fix->http);
+    assert_int_equal(route_echo(fix, "GET", "/echo", "exact"), KVP_OK);
+    assert_int_equal(route_echo(fix, "GET", "/echo", "again"), KVP_ALREADY);
+    assert_int_equal(route_echo(fix, "POST", "/echo", "posted"), KVP_OK);
+    assert_int_equal(route_echo(fix, "GET", "/tree/", "tree"), KVP_OK);
+    assert_int_equal(route_echo(fix, "GET", "/tree/sub/", "sub"), KVP_OK);
+    assert_int_equal(route_echo(fix, "GET", "/", "root"), KVP_OK);
+    assert_int_equal(kvp_http_route(fix->http, "POST", "/double", double_it, NULL), KVP_OK);
+    assert_int_equal(kvp_http_route(fix->http, "DELETE", "/nothing", nothing, NULL), KVP_OK);
+    kvp_hostport_t at = {.host = "127.0.0.1", .port = 0};
+    assert_int_equal(kvp_http_start(fix->http, &at, &fix->bound), KVP_OK);
+    assert_int_not_equal(fix->bound.port, 0);
+    *state = fix;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    fixture_t *fix = *state;
+    kvp_http_destroy(fix->http);
+    free(fix->reply);
+    free(fix);
+    return 0;
+}
+
+static int
+dial(const fixture_t *fix)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(fix->bound.port)};
+    assert_int_equal(inet_pton(AF_INET, fix->bound.host, &to.sin_addr), 1);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    return fd;
+}
+
+static bool
+send_all(int fd, const char *data, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
+        if (n <= 0) return false;
+        data += n;
+        len -= (size_t)n;
+    }
+    return true;
+}
+
+/* read_reply takes what comes until the server closes, and returns the status (0 = nothing came). */
+static unsigned
+read_reply(fixture_t *fix, int fd)
+{
+    size_t len = 0, cap = 1 << 16;
+    free(fix->reply);
+    fix->reply = calloc(1, cap + 1);
+    assert_non_null(fix->reply);
+    for (ssize_t n; len < cap && (n = recv(fd, fix->reply + len, cap - len, 0)) > 0;)
+        len += (size_t)n;
+    close(fd);
+    const char *end = strstr(fix->reply, "\r\n\r\n");
+    fix->body = end != NULL ? end + 4 : "";
+    unsigned status = 0;
+    sscanf(fix->reply, "HTTP/1.1 %u", &status);
+    return status;
+}
+
+static unsigned
+ask(fixture_t *fix, const char *method, const char *target, const char *body)
+{
+    char head[512];
+    int n = snprintf(head, sizeof(head),
+                     "%s %s HTTP/1.1\r\nHost: x\r\nX-Test: yes\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
+                     method, target, strlen(body));
+    int fd = dial(fix);
+    assert_true(send_all(fd, head, (size_t)n));
+    assert_true(send_all(fd, body, strlen(body)));
+    return read_reply(fix, fd);
+}
+
+static void
+test_exact_path_beats_nothing_else(void **state)
+{
+    fixture_t *fix = *state;
+    assert_int_equal(ask(fix, "GET", "/echo?q=a%20b&q2", ""), 200);
+    assert_string_equal(fix->body, "exact GET /echo rest= q=a b h=yes len=0");
+    assert_non_null(strstr(fix->reply, "Content-Type: text/plain\r\n"));
+    assert_non_null(strstr(fix->reply, "X-Answer: 42\r\n"));
+    assert_null(strstr(fix->reply, "X-Bad"));
+    assert_int_equal(ask(fix, "GET", "/echo?q", ""), 200);
+    assert_string_equal(fix->body, "exact GET /echo rest= q= h=yes len=0");
+    assert_int_equal(ask(fix, "POST", "/echo", "hello"), 200);
+    assert_string_equal(fix->body, "posted POST /echo rest= q=(none) h=yes len=5");
+}
+
+static void
+test_longest_prefix_wins(void **state)
+{
+    fixture_t *fix = *state;
+    assert_int_equal(ask(fix, "GET", "/tree/a/b", ""), 200);
+    assert_string_equal(fix->body, "tree GET /tree/a/b rest=a/b q=(none) h=yes len=0");
+    assert_int_equal(ask(fix, "GET", "/tree/sub/x%2Fy", ""), 200);
+    assert_string_equal(fix->body, "sub GET /tree/sub/x/y rest=x/y q=(none) h=yes len=0");
+    assert_int_equal(ask(fix, "GET", "/", ""), 200);
+    assert_int_equal(ask(fix, "GET", "/tree", ""), 404);
+}
+
+static void
+test_unknown_path_and_method_answer_json(void **state)
+{
+    fixture_t *fix = *state;
+    assert_int_equal(ask(fix, "GET", "/none", ""), 404);
+    assert_string_equal(fix->body, "{\"error\":\"no such path\"}");
+    assert_non_null(strstr(fix->reply, "Content-Type: application/json\r\n"));
+    assert_int_equal(ask(fix, "DELETE", "/echo", ""), 405);
+    assert_non_null(strstr(fix->reply, "Allow: GET, POST\r\n"));
+    assert_non_null(strstr(fix->body, "{\"error\":\"method not allowed"));
+}
+
+static void
+test_head_is_get_without_a_body(void **state)
+{
+    fixture_t *fix = *state;
+    assert_int_equal(ask(fix, "HEAD", "/echo", ""), 200);
+    assert_string_equal(fix->body, "");
+    assert_int_equal(ask(fix, "HEAD", "/double", ""), 405);
+}
+
+static void
+test_empty_response_has_its_status(void **state)
+{
+    fixture_t *fix = *state;
+    assert_int_equal(ask(fix, "DELETE", "/nothing", ""), 204);
+    assert_string_equal(fix->body, "");
+}
+
+static void
+test_json_body_in_and_out(void **state)
+{
+    fixture_t *fix = *state;
+    assert_int_equal(ask(fix, "POST", "/double", "{\"n\": 21}\n"), 201);
+    assert_string_equal(fix->body, "{\"n\":42}");
+    assert_int_equal(ask(fix, "POST", "/double", "{}"), 422);
+    assert_string_equal(fix->body, "{\"error\":\"no \\\"n\\\" in it\"}");
+}
+
+static void
+test_bad_json_is_400(void **state)
+{
+    fixture_t *fix = *state;
+    char deep[200];
+    memset(deep, '[', sizeof(deep) - 1);
+    deep[sizeof(deep) - 1] = '\0';
+    const char *const bad[] = {"", "{", "{\"n\":1} x", "{\"n\":'1'}", "nul", "null", "{\"n\":\"\xff\"}", deep};
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
+        if (ask(fix, "POST", "/double", bad[i]) != 400) fail_msg("'%s' gave %s", bad[i], fix->reply);
+        assert_non_null(strstr(fix->body, "{\"error\":\"body is"));
+    }
+}
+
+static void
+test_body_over_the_limit_is_413(void **state)
+{
+    fixture_t *fix = *state;
+    size_t len = KVP_HTTP_BODY_MAX + 1;
+    char *body = malloc(len + 1);
+    assert_non_null(body);
+    memset(body, 'x', len);
+    body[len] = '\0';
+    assert_int_equal(ask(fix, "POST", "/echo", body), 413);
+    assert_non_null(strstr(fix->body, "{\"error\":\"body is larger"));
+    body[len - 1] = '\0';
+    assert_int_equal(ask(fix, "POST", "/echo", body), 200);
+    assert_string_equal(fix->body, "posted POST /echo rest= q=(none) h=yes len=1048576");
+    free(body);
+}
+
+static void
+test_endless_body_is_cut_off(void **state)
+{
+    fixture_t *fix = *state;
+    static const char head[] = "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    int fd = dial(fix);
+    assert_true(send_all(fd, head, strlen(head)));
+    static char piece[6 + 0x8000 + 2];
+    memcpy(piece, "8000\r\n", 6);
+    memset(piece + 6, 'x', 0x8000);
+    memcpy(piece + 6 + 0x8000, "\r\n", 2);
+    size_t sent = 0;
+    while (sent < (64u << 20) && send_all(fd, piece, sizeof(piece)))
+        sent += sizeof(piece);
+    assert_true(sent < (64u << 20));
+    close(fd);
+    assert_int_equal(ask(fix, "GET", "/echo", ""), 200);
+}
+
+static void
+test_malformed_requests_leave_the_server_alive(void **state)
+{
+    fixture_t *fix = *state;
+    static const char *const bad[] = {
+        "\r\n\r\n\r\n\r\n",
+        "GET\r\n\r\n",
+        "GET /echo HTTP/9.9\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "GET /%00%ff%zz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    };
+    /* Some of them leave the server waiting for more, which must not be in anybody's way. */
+    int fds[KVP_ARRAY_LEN(bad)];
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
+        fds[i] = dial(fix);
+        assert_true(send_all(fds[i], bad[i], strlen(bad[i])));
+        assert_int_equal(ask(fix, "GET", "/echo", ""), 200);
+    }
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++)
+        close(fds[i]);
+    assert_int_equal(ask(fix, "GET", "/echo", ""), 200);
+}
+
+static void
+test_start_when_the_port_is_taken(void **state)
+{
+    fixture_t *fix = *state;
+    kvp_http_t *other = kvp_http_create();
+    assert_non_null(other);
+    kvp_hostport_t bound = {.port = 77};
+    kvp_log_set_level(KVP_LOG_ERROR);
+    assert_int_equal(kvp_http_start(other, &fix->bound, &bound), KVP_SYS);
+    kvp_hostport_t nowhere = {.host = "no-such-host.invalid", .port = 0};
+    assert_int_equal(kvp_http_start(other, &nowhere, &bound), KVP_UNREACHABLE);
+    assert_int_equal(bound.port, 77);
+    kvp_http_stop(other);
+    kvp_http_destroy(other);
+}
+
+static void
+test_stop_with_an_open_connection(void **state)
+{
+    fixture_t *fix = *state;
+    int fd = dial(fix);
+    assert_true(send_all(fd, "GET /ec", 7));
+    kvp_http_stop(fix->http);
+    assert_int_equal(read_reply(fix, fd), 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_exact_path_beats_nothing_else, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_longest_prefix_wins, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_unknown_path_and_method_answer_json, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_head_is_get_without_a_body, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_empty_response_has_its_status, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_json_body_in_and_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bad_json_is_400, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_body_over_the_limit_is_413, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_endless_body_is_cut_off, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_malformed_requests_leave_the_server_alive, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_start_when_the_port_is_taken, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stop_with_an_open_connection, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

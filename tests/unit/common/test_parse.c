@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sizes, durations and addresses: what is taken, and that everything else is refused.
+ */
+#include "common/parse.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct {
+    const char *text;
+    uint64_t value;
+} good_t;
+
+typedef kvp_err_t (*parse_fn)(const char *text, uint64_t *value_out);
+
+static void
+check(parse_fn parse, const good_t *good, size_t good_count, const char *const *bad, size_t bad_count)
+{
+    for (size_t i = 0; i < good_count; i++) {
+        uint64_t value = 0;
+        if (parse(good[i].text, &value) != KVP_OK) fail_msg("'%s' was refused", good[i].text);
+        if (value != good[i].value) fail_msg("'%s' gave %llu", good[i].text, (unsigned long long)value);
+    }
+    for (size_t i = 0; i < bad_count; i++) {
+        uint64_t value = 77;
+        if (parse(bad[i], &value) != KVP_INVALID) fail_msg("'%s' was taken", bad[i]);
+        assert_int_equal(value, 77);
+    }
+}
+
+static void
+test_u64(void **state)
+{
+    (void)state;
+    static const good_t good[] = {{"0", 0}, {"007", 7}, {"18446744073709551615", UINT64_MAX}};
+    static const char *const bad[] = {"", " 1", "1 ", "+1", "-1", "0x10", "1.5", "18446744073709551616"};
+    check(kvp_parse_u64, good, KVP_ARRAY_LEN(good), bad, KVP_ARRAY_LEN(bad));
+}
+
+static void
+test_bytes(void **state)
+{
+    (void)state;
+    static const good_t good[] = {
+        {"0", 0},
+        {"4096", 4096},
+        {"16MB", 16000000},
+        {"512KiB", 512ull << 10},
+        {"1b", 1},
+        {"4GiB", 4ull << 30},
+        {"4gib", 4ull << 30},
+        {"2TiB", 2ull << 40},
+        {"3KB", 3000},
+        {"5TB", 5000000000000},
+        {"16777215TiB", 16777215ull << 40},
+    };
+    static const char *const bad[] = {"", "GiB", "4 GiB", "4GiB ", "4G", "4Gi", "1.5GiB", "-1", "16777216TiB"};
+    check(kvp_parse_bytes, good, KVP_ARRAY_LEN(good), bad, KVP_ARRAY_LEN(bad));
+}
+
+static void
+test_durations(void **state)
+{
+    (void)state;
+    static const good_t good[] = {
+        {"0", 0},
+        {"10s", 10000000000},
+        {"50ms", 50000000},
+        {"2m", 120000000000},
+        {"1h", 3600000000000},
+        {"7ns", 7},
+        {"3us", 3000},
+        {"1d", 86400000000000},
+        {"18446744073s", 18446744073000000000ull},
+    };
+    static const char *const bad[] = {"", "10", "s", "10 s", "-1s", "1.5s", "1w", "18446744074s"};
+    check(kvp_parse_duration_ns, good, KVP_ARRAY_LEN(good), bad, KVP_ARRAY_LEN(bad));
+}
+
+static void
+test_hostport_when_good(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        const char *host;
+        uint16_t port;
+    } good[] = {
+        {"127.0.0.1:0", "127.0.0.1", 0},
+        {"node-1.rack_2.example:65535", "node-1.rack_2.example", 65535},
+        {"[::1]:80", "::1", 80},
+        {"[fe80::1%eth0]:1", "fe80::1%eth0", 1},
+    };
+    for (size_t i = 0; i < KVP_ARRAY_LEN(good); i++) {
+        kvp_hostport_t at;
+        char text[KVP_HOSTPORT_TEXT_MAX];
+        assert_int_equal(kvp_parse_hostport(good[i].text, &at), KVP_OK);
+        assert_string_equal(at.host, good[i].host);
+        assert_int_equal(at.port, good[i].port);
+        assert_string_equal(kvp_format_hostport(&at, text), good[i].text);
+    }
+}
+
+static void
+test_hostport_when_bad(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "",      ":",      "host",  "host:",   ":80",     "host:65536", "host:080000", "host:8a", "host:-1", "::1:80",
+        "[]:80", "[x]:80", "[::1]", "[::1:80", "ho st:1", "h/x:1",      "h:1 ",        " h:1",    "h\n:1",   "[::1]x:1",
+    };
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
+        kvp_hostport_t at;
+        if (kvp_parse_hostport(bad[i], &at) != KVP_INVALID) fail_msg("'%s' was taken", bad[i]);
+    }
+    char text[KVP_HOST_MAX + 3];
+    kvp_hostport_t at;
+    memset(text, 'h', KVP_HOST_MAX);
+    memcpy(text + KVP_HOST_MAX, ":1", 3);
+    assert_int_equal(kvp_parse_hostport(text, &at), KVP_INVALID);
+    assert_int_equal(kvp_parse_hostport(text + 1, &at), KVP_OK);
+}
+
+static void
+test_hostports_are_separated_by_commas(void **state)
+{
+    (void)state;
+    kvp_hostport_t at[3];
+    size_t n;
+    assert_int_equal(kvp_parse_hostports("a:1,[::1]:2,c:3", at, 3, &n), KVP_OK);
+    assert_int_equal(n, 3);
+    assert_string_equal(at[1].host, "::1");
+    assert_int_equal(at[2].port, 3);
+    assert_int_equal(kvp_parse_hostports("a:1,b:2,c:3,d:4", at, 3, &n), KVP_LIMIT);
+    assert_int_equal(kvp_parse_hostports("a:1,", at, 3, &n), KVP_INVALID);
+    assert_int_equal(kvp_parse_hostports("", at, 3, &n), KVP_INVALID);
+    assert_int_equal(kvp_parse_hostports("a:1,,b:2", at, 3, &n), KVP_INVALID);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_u64),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_durations),
+        cmocka_unit_test(test_hostport_when_good),
+        cmocka_unit_test(test_hostport_when_bad),
+        cmocka_unit_test(test_hostports_are_separated_by_commas),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

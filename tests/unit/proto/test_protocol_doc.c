@@ -1,0 +1,782 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * docs/PROTOCOL.md held against the code, both ways: every number in its tables is the code's, and everything that the
+ * code puts on the wire is in its tables. The golden files hold whole records byte for byte; KVPOOL_GOLDEN_WRITE=1 makes
+ * them anew, which is only right together with a new version of the format.
+ */
+#include "common/segfmt.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading the page */
+#define CELLS_MAX 8
+#define DOC_MAX (1u << 20)
+
+static char doc[DOC_MAX];
+
+static void
+read_text(const char *path, char *text, size_t cap)
+{
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) fail_msg("cannot open %s", path);
+    size_t n = fread(text, 1, cap - 1, f);
+    fclose(f);
+    assert_true(n > 0 && n < cap - 1);
+    text[n] = '\0';
+}
+
+/* A table row: its cells without the blanks around them. */
+typedef struct {
+    char text[1024];
+    const char *cell[CELLS_MAX];
+    size_t n;
+} row_t;
+
+static bool
+split_row(const char *line, size_t len, row_t *row)
+{
+    assert_true(len < sizeof(row->text));
+    memcpy(row->text, line, len);
+    row->text[len] = '\0';
+    row->n = 0;
+    if (row->text[0] != '|') return false;
+    for (char *at = row->text + 1; *at != '\0';) {
+        char *bar = at;
+        while (*bar != '\0' && (*bar != '|' || bar[-1] == '\\'))
+            bar++;
+        if (*bar == '\0') break;
+        while (*at == ' ')
+            at++;
+        char *end = bar;
+        while (end > at && end[-1] == ' ')
+            end--;
+        *end = '\0';
+        assert_true(row->n < CELLS_MAX);
+        row->cell[row->n++] = at;
+        at = bar + 1;
+    }
+    return row->n > 0;
+}
+
+/* A walk over the rows of one table, from the line that holds `mark` on; the header and the rule under it are passed. */
+typedef struct {
+    const char *at;
+    row_t row;
+} table_t;
+
+static const char *
+next_line(const char *at)
+{
+    const char *end = strchr(at, '\n');
+    return end == NULL ? at + strlen(at) : end + 1;
+}
+
+static bool
+next_row(table_t *t)
+{
+    const char *line = t->at;
+    t->at = next_line(line);
+    return split_row(line, strcspn(line, "\n"), &t->row);
+}
+
+static table_t
+open_table(const char *mark)
+{
+    table_t t = {0};
+    const char *at = strstr(doc, mark);
+
+    if (at == NULL) fail_msg("the page has no \"%s\"", mark);
+    assert_null(strstr(at + 1, mark));
+    while (*at != '\0' && *at != '|')
+        at = next_line(at);
+    t.at = at;
+    assert_true(next_row(&t));
+    assert_true(next_row(&t));
+    assert_memory_equal(t.row.cell[0], "---", 3);
+    return t;
+}
+
+static uint64_t
+number(const char *cell, int base)
+{
+    char *end;
+    uint64_t value = strtoull(cell, &end, base);
+    if (*cell == '\0' || *end != '\0') fail_msg("\"%s\" is not a number", cell);
+    return value;
+}
+
+/* unquote takes a cell's text out of its backquotes. */
+static const char *
+unquote(const char *cell, char out[512])
+{
+    size_t len = strlen(cell);
+    assert_true(len >= 2 && len < 512 && cell[0] == '`' && cell[len - 1] == '`');
+    memcpy(out, cell + 1, len - 2);
+    out[len - 2] = '\0';
+    return out;
+}
+
+/* ---- constants: rows that begin with the name of one, wherever they are */
+static const struct {
+    const char *name;
+    uint64_t value;
+} constants[] = {
+#define CONSTANT(name)                                                                                                 \
+    {                                                                                                                  \
+#name, (uint64_t)(name)                                                                                        \
+    }
+    CONSTANT(KVP_BATCH_MAX),        CONSTANT(KVP_LIST_MAX),       CONSTANT(KVP_SEGMENTS_MAX),
+    CONSTANT(KVP_NAME_MAX),         CONSTANT(KVP_PATTERN_MAX),    CONSTANT(KVP_KEY_MAX),
+    CONSTANT(KVP_REPLICAS_MAX),     CONSTANT(KVP_TERM_MAX),       CONSTANT(KVP_FRAME_HDR_BYTES),
+    CONSTANT(KVP_FRAME_MAX),        CONSTANT(KVP_FRAME_REPLY),    CONSTANT(KVP_FRAME_ONEWAY),
+    CONSTANT(KVP_PB_BUDGET),        CONSTANT(KVP_PROTO_VERSION),  CONSTANT(KVP_PROTO_VERSION_MIN),
+    CONSTANT(KVP_ROLE_CLIENT),      CONSTANT(KVP_ROLE_NODE),      CONSTANT(KVP_SEG_UP),
+    CONSTANT(KVP_SEG_DRAINING),     CONSTANT(KVP_SEG_LOST),       CONSTANT(KVP_RETIRE_DEAD),
+    CONSTANT(KVP_RETIRE_FREE),      CONSTANT(KVP_DATA_MAGIC),     CONSTANT(KVP_DATA_OPS_MAX),
+    CONSTANT(KVP_DATA_READ),        CONSTANT(KVP_DATA_WRITE),     CONSTANT(KVP_DATA_PUBLISH),
+    CONSTANT(KVP_DATA_AFTER_PRIOR), CONSTANT(KVP_DATA_GUARDED),   CONSTANT(KVP_SB_MAGIC),
+    CONSTANT(KVP_SB_VERSION),       CONSTANT(KVP_SB_BYTES),       CONSTANT(KVP_DESC_BYTES),
+    CONSTANT(KVP_DESC_LINE_BYTES),  CONSTANT(KVP_KEY_CELL_BYTES), CONSTANT(KVP_DESC_FREE),
+    CONSTANT(KVP_DESC_WRITING),     CONSTANT(KVP_DESC_SEALED),    CONSTANT(KVP_DESC_DEAD),
+    CONSTANT(KVP_GEN_SEQ_BITS),
+#undef CONSTANT
+};
+
+static void
+test_constants(void **state)
+{
+    bool is_seen[KVP_ARRAY_LEN(constants)] = {0};
+    row_t row;
+
+    (void)state;
+    for (const char *line = doc; *line != '\0'; line = next_line(line)) {
+        size_t i = 0;
+        if (strncmp(line, "| KVP_", 6) != 0) continue;
+        assert_true(split_row(line, strcspn(line, "\n"), &row) && row.n >= 2);
+        while (i < KVP_ARRAY_LEN(constants) && strcmp(constants[i].name, row.cell[0]) != 0)
+            i++;
+        if (i == KVP_ARRAY_LEN(constants)) fail_msg("this test does not know %s", row.cell[0]);
+        if (number(row.cell[1], 10) != constants[i].value) fail_msg("%s is not %s", row.cell[0], row.cell[1]);
+        assert_false(is_seen[i]);
+        is_seen[i] = true;
+    }
+    for (size_t i = 0; i < KVP_ARRAY_LEN(constants); i++) {
+        if (!is_seen[i]) fail_msg("%s is not on the page", constants[i].name);
+    }
+    assert_int_equal(KVP_FRAME_FLAGS_KNOWN, KVP_FRAME_REPLY | KVP_FRAME_ONEWAY);
+}
+
+static void
+test_errors(void **state)
+{
+    static const struct {
+        int number;
+        const char *name;
+        int dropin;
+        const char *text;
+    } errors[] = {
+#define ERROR(num, name, dropin, text) {num, #name, dropin, text},
+        KVPOOL_ERR_MAP(ERROR)
+#undef ERROR
+    };
+    table_t t = open_table("\n## Errors\n");
+    size_t n = 0;
+
+    (void)state;
+    for (; next_row(&t); n++) {
+        assert_true(n < KVP_ARRAY_LEN(errors) && t.row.n == 4);
+        assert_int_equal(atoi(t.row.cell[0]), errors[n].number);
+        assert_string_equal(t.row.cell[1], errors[n].name);
+        assert_int_equal(atoi(t.row.cell[2]), errors[n].dropin);
+        assert_string_equal(t.row.cell[3], errors[n].text);
+    }
+    assert_int_equal(n, KVP_ARRAY_LEN(errors));
+}
+
+/* ---- opcodes */
+
+/* No default: the compiler says when one is missing here. */
+static const char *
+op_name(kvp_op_t op)
+{
+#define OP(name)                                                                                                       \
+    case KVP_OP_##name:                                                                                                \
+        return #name
+    switch (op) {
+        OP(HELLO);
+        OP(BYE);
+        OP(HEARTBEAT);
+        OP(PUT_BEGIN);
+        OP(PUT_COMMIT);
+        OP(PUT_ABORT);
+        OP(GET);
+        OP(EXISTS);
+        OP(LOOKUP);
+        OP(RELEASE);
+        OP(REMOVE);
+        OP(REMOVE_MANY);
+        OP(LIST);
+        OP(SEGMENTS);
+        OP(STATUS);
+        OP(MOUNT);
+        OP(UNMOUNT);
+        OP(FREED);
+        OP(RETIRE);
+        OP(FENCE);
+        OP(OPEN_CHUNK);
+        OP(DRAINED);
+        OP(DATA_HELLO);
+    }
+#undef OP
+    return NULL;
+}
+
+static const ProtobufCMessageDescriptor *const heads[] = {
+    &kvp__pb__hello__descriptor,
+    &kvp__pb__hello_reply__descriptor,
+    &kvp__pb__reply__descriptor,
+    &kvp__pb__put_begin__descriptor,
+    &kvp__pb__places__descriptor,
+    &kvp__pb__put_commit__descriptor,
+    &kvp__pb__put_abort__descriptor,
+    &kvp__pb__get__descriptor,
+    &kvp__pb__exists__descriptor,
+    &kvp__pb__lookup__descriptor,
+    &kvp__pb__lookup_reply__descriptor,
+    &kvp__pb__release__descriptor,
+    &kvp__pb__remove__descriptor,
+    &kvp__pb__remove_many__descriptor,
+    &kvp__pb__remove_many_reply__descriptor,
+    &kvp__pb__list__descriptor,
+    &kvp__pb__list_reply__descriptor,
+    &kvp__pb__segment_info__descriptor,
+    &kvp__pb__segments__descriptor,
+    &kvp__pb__segments_reply__descriptor,
+    &kvp__pb__status__descriptor,
+    &kvp__pb__counter__descriptor,
+    &kvp__pb__status_reply__descriptor,
+    &kvp__pb__heartbeat__descriptor,
+    &kvp__pb__heartbeat_reply__descriptor,
+    &kvp__pb__mount__descriptor,
+    &kvp__pb__mount_reply__descriptor,
+    &kvp__pb__unmount__descriptor,
+    &kvp__pb__retire__descriptor,
+    &kvp__pb__freed__descriptor,
+    &kvp__pb__fence__descriptor,
+    &kvp__pb__drained__descriptor,
+    &kvp__pb__open_chunk__descriptor,
+    &kvp__pb__open_chunk_reply__descriptor,
+    &kvp__pb__data_hello__descriptor,
+};
+
+static size_t
+find_head(const char *name, size_t len)
+{
+    for (size_t i = 0; i < KVP_ARRAY_LEN(heads); i++) {
+        if (strlen(heads[i]->short_name) == len && memcmp(heads[i]->short_name, name, len) == 0) return i;
+    }
+    return SIZE_MAX;
+}
+
+/* check_heads_named looks at "PutBegin → Places": every word with a capital is a message. */
+static void
+check_heads_named(const char *cell)
+{
+    for (const char *at = cell; *at != '\0';) {
+        size_t len = strspn(at, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz");
+        if (len > 0 && at[0] >= 'A' && at[0] <= 'Z' && find_head(at, len) == SIZE_MAX)
+            fail_msg("\"%s\" names no message", cell);
+        at += len > 0 ? len : 1;
+    }
+}
+
+static void
+test_opcodes(void **state)
+{
+    table_t t = open_table("\n## Messages\n");
+    unsigned last = 0, on_page = 0, in_code = 0;
+
+    (void)state;
+    for (; next_row(&t); on_page++) {
+        unsigned op = (unsigned)number(t.row.cell[0], 10);
+        assert_int_equal(t.row.n, 5);
+        assert_true(op > last && op <= UINT8_MAX);
+        last = op;
+        const char *name = op_name((kvp_op_t)op);
+        if (name == NULL) fail_msg("the code has no opcode %u", op);
+        assert_string_equal(t.row.cell[1], name);
+        check_heads_named(t.row.cell[3]);
+    }
+    for (unsigned op = 0; op <= UINT8_MAX; op++)
+        in_code += op_name((kvp_op_t)op) != NULL;
+    assert_int_equal(on_page, in_code);
+}
+
+/* ---- heads */
+static const char *
+type_name(ProtobufCType type)
+{
+    switch (type) {
+    case PROTOBUF_C_TYPE_UINT32:
+        return "uint32";
+    case PROTOBUF_C_TYPE_UINT64:
+        return "uint64";
+    case PROTOBUF_C_TYPE_SINT32:
+        return "sint32";
+    case PROTOBUF_C_TYPE_FIXED64:
+        return "fixed64";
+    case PROTOBUF_C_TYPE_BOOL:
+        return "bool";
+    case PROTOBUF_C_TYPE_STRING:
+        return "string";
+    case PROTOBUF_C_TYPE_BYTES:
+        return "bytes";
+    default:
+        return "?";
+    }
+}
+
+static void
+check_field(const row_t *row, const ProtobufCFieldDescriptor *field)
+{
+    char type[64];
+    const char *base = field->type == PROTOBUF_C_TYPE_MESSAGE
+                           ? ((const ProtobufCMessageDescriptor *)field->descriptor)->short_name
+                           : type_name(field->type);
+
+    snprintf(type, sizeof(type), "%s%s", field->label == PROTOBUF_C_LABEL_REPEATED ? "repeated " : "", base);
+    assert_int_equal(number(row->cell[1], 10), field->id);
+    assert_string_equal(row->cell[2], type);
+    assert_string_equal(row->cell[3], field->name);
+}
+
+static void
+test_heads(void **state)
+{
+    table_t t = open_table("\n## Heads\n");
+    bool is_seen[KVP_ARRAY_LEN(heads)] = {0};
+    const ProtobufCMessageDescriptor *head = NULL;
+    unsigned field = 0;
+    char name[512];
+
+    (void)state;
+    while (next_row(&t)) {
+        assert_int_equal(t.row.n, 5);
+        if (t.row.cell[0][0] != '\0') {
+            if (head != NULL) assert_int_equal(field, head->n_fields);
+            unquote(t.row.cell[0], name);
+            size_t i = find_head(name, strlen(name));
+            if (i == SIZE_MAX) fail_msg("the code has no message %s", name);
+            assert_false(is_seen[i]);
+            is_seen[i] = true;
+            head = heads[i];
+            field = 0;
+        }
+        assert_non_null(head);
+        if (head->n_fields == 0) continue;
+        assert_true(field < head->n_fields);
+        check_field(&t.row, &head->fields[field++]);
+    }
+    assert_int_equal(field, head->n_fields);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(heads); i++) {
+        if (!is_seen[i]) fail_msg("message %s is not on the page", heads[i]->short_name);
+    }
+}
+
+/* The list above is complete: as many messages as the .proto file defines. */
+static void
+test_no_message_is_forgotten(void **state)
+{
+    static char proto[DOC_MAX];
+    size_t n = 0;
+
+    (void)state;
+    read_text(KVP_PROTO_PATH, proto, sizeof(proto));
+    for (const char *at = strstr(proto, "\nmessage "); at != NULL; at = strstr(at + 1, "\nmessage ")) {
+        const char *name = at + strlen("\nmessage ");
+        assert_true(find_head(name, strcspn(name, " {")) != SIZE_MAX);
+        n++;
+    }
+    assert_int_equal(n, KVP_ARRAY_LEN(heads));
+}
+
+/* ---- records */
+typedef struct {
+    const char *record;
+    size_t record_bytes;
+    const char *field;
+    size_t offset;
+    size_t bytes;
+} field_t;
+
+static const field_t fields[] = {
+#define FIELD(record, field)                                                                                           \
+    {                                                                                                                  \
+#record, sizeof(record), #field, offsetof(record, field), sizeof(((record *)0)->field)                         \
+    }
+    FIELD(kvp_wire_put_t, digest),
+    FIELD(kvp_wire_put_t, len),
+    FIELD(kvp_wire_put_t, attempt),
+    FIELD(kvp_wire_put_t, key_at),
+    FIELD(kvp_wire_put_t, key_len),
+    FIELD(kvp_wire_commit_t, attempt),
+    FIELD(kvp_wire_commit_t, sum),
+    FIELD(kvp_wire_obj_t, err),
+    FIELD(kvp_wire_obj_t, nloc),
+    FIELD(kvp_wire_obj_t, version),
+    FIELD(kvp_wire_obj_t, len),
+    FIELD(kvp_wire_obj_t, sum),
+    FIELD(kvp_wire_loc_t, segment_id),
+    FIELD(kvp_wire_loc_t, chunk),
+    FIELD(kvp_wire_loc_t, slot),
+    FIELD(kvp_wire_loc_t, key_off),
+    FIELD(kvp_wire_loc_t, generation),
+    FIELD(kvp_wire_loc_t, offset),
+    FIELD(kvp_wire_entry_t, len),
+    FIELD(kvp_wire_entry_t, version),
+    FIELD(kvp_wire_entry_t, key_at),
+    FIELD(kvp_wire_entry_t, key_len),
+    FIELD(kvp_wire_slot_t, chunk),
+    FIELD(kvp_wire_slot_t, slot),
+    FIELD(kvp_wire_slot_t, generation),
+    FIELD(kvp_wire_slot_t, owner),
+    FIELD(kvp_data_req_t, magic),
+    FIELD(kvp_data_req_t, n_ops),
+    FIELD(kvp_data_req_t, seq),
+    FIELD(kvp_data_req_t, bytes),
+    FIELD(kvp_data_op_t, kind),
+    FIELD(kvp_data_op_t, flags),
+    FIELD(kvp_data_op_t, reserved0),
+    FIELD(kvp_data_op_t, reserved1),
+    FIELD(kvp_data_op_t, key),
+    FIELD(kvp_data_op_t, off),
+    FIELD(kvp_data_op_t, len),
+    FIELD(kvp_data_op_t, guard_key),
+    FIELD(kvp_data_op_t, guard_off),
+    FIELD(kvp_data_op_t, guard_word),
+    FIELD(kvp_data_op_t, reserved2),
+    FIELD(kvp_data_rep_t, magic),
+    FIELD(kvp_data_rep_t, n_ops),
+    FIELD(kvp_data_rep_t, seq),
+    FIELD(kvp_data_rep_t, bytes),
+    FIELD(kvp_superblock_t, magic),
+    FIELD(kvp_superblock_t, version),
+    FIELD(kvp_superblock_t, chunk),
+    FIELD(kvp_superblock_t, pool_id),
+    FIELD(kvp_superblock_t, segment_uuid),
+    FIELD(kvp_superblock_t, digest_seed),
+    FIELD(kvp_superblock_t, epoch),
+    FIELD(kvp_superblock_t, term),
+    FIELD(kvp_superblock_t, chunk_bytes),
+    FIELD(kvp_superblock_t, slots_max),
+    FIELD(kvp_superblock_t, tenant),
+    FIELD(kvp_superblock_t, keys_off),
+    FIELD(kvp_superblock_t, long_keys_off),
+    FIELD(kvp_superblock_t, meta_bytes),
+    FIELD(kvp_superblock_t, check),
+    FIELD(kvp_desc_t, word),
+    FIELD(kvp_desc_t, version),
+    FIELD(kvp_desc_t, digest),
+    FIELD(kvp_desc_t, key_hash2),
+    FIELD(kvp_desc_t, offset),
+    FIELD(kvp_desc_t, len),
+    FIELD(kvp_desc_t, sum),
+    FIELD(kvp_desc_t, ns_epoch),
+    FIELD(kvp_desc_t, tenant),
+    FIELD(kvp_desc_t, group),
+    FIELD(kvp_desc_t, group_n),
+    FIELD(kvp_desc_t, group_member),
+    FIELD(kvp_desc_t, key_off),
+    FIELD(kvp_desc_t, key_len),
+    FIELD(kvp_desc_t, flags),
+    FIELD(kvp_desc_t, attempt),
+    FIELD(kvp_desc_t, term),
+    FIELD(kvp_desc_t, reserved),
+    FIELD(kvp_desc_t, check),
+#undef FIELD
+};
+
+/* check_record holds the table of the record that begins at fields[i] against it, and returns where the next one is. */
+static size_t
+check_record(size_t i)
+{
+    const char *record = fields[i].record;
+    size_t end = 0;
+    char mark[128];
+
+    snprintf(mark, sizeof(mark), "\n#### record `%s`, %zu bytes\n", record, fields[i].record_bytes);
+    table_t t = open_table(mark);
+    for (; i < KVP_ARRAY_LEN(fields) && strcmp(fields[i].record, record) == 0; i++) {
+        assert_true(next_row(&t));
+        assert_int_equal(number(t.row.cell[0], 10), fields[i].offset);
+        assert_int_equal(number(t.row.cell[1], 10), fields[i].bytes);
+        assert_string_equal(t.row.cell[2], fields[i].field);
+        assert_int_equal(fields[i].offset, end); /* no padding, and no field left out of the list above */
+        end += fields[i].bytes;
+    }
+    assert_false(next_row(&t));
+    assert_int_equal(end, fields[i - 1].record_bytes);
+    return i;
+}
+
+static void
+test_records(void **state)
+{
+    size_t in_code = 0, on_page = 0;
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(fields); in_code++)
+        i = check_record(i);
+    for (const char *at = strstr(doc, "\n#### record "); at != NULL; at = strstr(at + 1, "\n#### record "))
+        on_page++;
+    assert_int_equal(on_page, in_code);
+}
+
+static void
+test_frame_header(void **state)
+{
+    table_t t = open_table("\n## Frames\n");
+    kvp_buf_t out = {0};
+    size_t at, end = 0;
+
+    (void)state;
+    kvp_frame_begin(&out, 0x21, KVP_FRAME_ONEWAY, 0x3132333435363738, "head", 4, &at);
+    kvp_buf_append(&out, "tailtailtail", 12);
+    kvp_frame_end(&out, at);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } header[] = {
+        {"length", 20},
+        {"opcode", 0x21},
+        {"flags", KVP_FRAME_ONEWAY},
+        {"head_len", 4},
+        {"request_id", 0x3132333435363738},
+    };
+    for (size_t i = 0; i < KVP_ARRAY_LEN(header); i++) {
+        uint64_t value = 0;
+        assert_true(next_row(&t));
+        size_t offset = number(t.row.cell[0], 10), bytes = number(t.row.cell[1], 10);
+        assert_string_equal(t.row.cell[2], header[i].name);
+        assert_int_equal(offset, end);
+        memcpy(&value, out.data + offset, bytes);
+        assert_int_equal(value, header[i].value);
+        end = offset + bytes;
+    }
+    assert_int_equal(end, KVP_FRAME_HDR_BYTES);
+    assert_memory_equal(out.data + 16, "head\0\0\0\0tailtailtail", 20);
+    kvp_buf_fini(&out);
+}
+
+/* ---- rules with a table */
+static void
+test_words(void **state)
+{
+    table_t t = open_table("A writer's store may change a word as this table says");
+    static const char *const states[] = {"FREE", "WRITING", "SEALED", "DEAD"};
+    static const uint64_t there[] = {4, 5, 6}; /* older than, same as, newer than 5 */
+
+    (void)state;
+    for (unsigned now = 0; now < KVP_ARRAY_LEN(states); now++) {
+        assert_true(next_row(&t) && t.row.n == 7);
+        assert_string_equal(t.row.cell[0], states[now]);
+        for (size_t i = 0; i < 6; i++) {
+            kvp_desc_state_t next = i < 3 ? KVP_DESC_WRITING : KVP_DESC_SEALED;
+            bool may = kvp_word_may_become(kvp_word_make(there[i % 3], (kvp_desc_state_t)now), kvp_word_make(5, next));
+            assert_string_equal(t.row.cell[1 + i], may ? "yes" : "no");
+        }
+        /* What a writer may never store at all. */
+        for (size_t i = 0; i < 3; i++) {
+            uint64_t word = kvp_word_make(there[i], (kvp_desc_state_t)now);
+            assert_false(kvp_word_may_become(word, kvp_word_make(5, KVP_DESC_FREE)));
+            assert_false(kvp_word_may_become(word, kvp_word_make(5, KVP_DESC_DEAD)));
+        }
+    }
+    assert_false(next_row(&t));
+    assert_int_equal(kvp_word_make(kvp_gen_make(3, 9), KVP_DESC_SEALED), (3ull << 42 | 9) << 2 | 2);
+}
+
+static void
+test_geometry(void **state)
+{
+    table_t t = open_table("- `meta_bytes` = ");
+    unsigned n = 0;
+
+    (void)state;
+    for (; next_row(&t); n++) {
+        kvp_chunk_geo_t geo;
+        assert_int_equal(t.row.n, 5);
+        kvp_chunk_geo(number(t.row.cell[0], 10), &geo);
+        assert_int_equal(geo.slots_max, number(t.row.cell[1], 10));
+        assert_int_equal(geo.keys_off, number(t.row.cell[2], 10));
+        assert_int_equal(geo.long_keys_off, number(t.row.cell[3], 10));
+        assert_int_equal(geo.meta_bytes, number(t.row.cell[4], 10));
+    }
+    assert_true(n > 0);
+}
+
+static void
+test_digests_and_sums(void **state)
+{
+    table_t t = open_table("\n## Digests and sums\n");
+    char key[512];
+    unsigned n = 0;
+
+    (void)state;
+    for (; next_row(&t); n++) {
+        assert_int_equal(t.row.n, 6);
+        uint64_t seed = number(t.row.cell[0], 16);
+        uint32_t tenant = (uint32_t)number(t.row.cell[1], 10);
+        unquote(t.row.cell[2], key);
+        kvp_digest_t digest = kvp_key_digest(seed, tenant, key, strlen(key));
+        assert_int_equal(digest.lo, number(t.row.cell[3], 16));
+        assert_int_equal(digest.hi, number(t.row.cell[4], 16));
+        assert_int_equal(kvp_key_hash2(seed, tenant, key, strlen(key)), number(t.row.cell[5], 16));
+    }
+    assert_true(n > 0);
+    t = open_table("\n| bytes | sum |\n");
+    for (n = 0; next_row(&t); n++) {
+        unquote(t.row.cell[0], key);
+        assert_int_equal(kvp_sum(key, strlen(key)), number(t.row.cell[1], 16));
+    }
+    assert_true(n > 0);
+}
+
+/* ---- golden files */
+static void
+check_golden(const char *name, const void *bytes, size_t len)
+{
+    char path[1024];
+    uint8_t golden[8192];
+
+    snprintf(path, sizeof(path), "%s/golden_%s.bin", KVP_DATA_DIR, name);
+    if (getenv("KVPOOL_GOLDEN_WRITE") != NULL) {
+        FILE *f = fopen(path, "wb");
+        assert_non_null(f);
+        assert_int_equal(fwrite(bytes, 1, len, f), len);
+        assert_int_equal(fclose(f), 0);
+    }
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) fail_msg("cannot open %s", path);
+    size_t n = fread(golden, 1, sizeof(golden), f);
+    fclose(f);
+    assert_int_equal(n, len);
+    assert_memory_equal(golden, bytes, len);
+}
+
+static void
+fill(void *at, size_t len, uint8_t first)
+{
+    for (size_t i = 0; i < len; i++)
+        ((uint8_t *)at)[i] = (uint8_t)(first + i);
+}
+
+static void
+test_golden_frame(void **state)
+{
+    Kvp__Pb__Exists msg = KVP__PB__EXISTS__INIT;
+    const kvp_digest_t digests[] = {{0x0807060504030201, 0x100f0e0d0c0b0a09}, {0x1817161514131211, 0x201f1e1d1c1b1a19}};
+    kvp_buf_t out = {0};
+    kvp_frame_t frame;
+    size_t at, used;
+
+    (void)state;
+    msg.n = 2;
+    kvp_pb_frame_begin(&out, KVP_OP_EXISTS, 0, 0xa8a7a6a5a4a3a2a1, &msg, &at);
+    kvp_buf_append(&out, digests, sizeof(digests));
+    kvp_frame_end(&out, at);
+    assert_int_equal(out.err, KVP_OK);
+    check_golden("frame", out.data, out.len);
+    assert_int_equal(kvp_frame_parse(out.data, out.len, &frame, &used), KVP_OK);
+    assert_int_equal(used, out.len);
+    assert_int_equal(frame.tail_len, sizeof(digests));
+    kvp_buf_fini(&out);
+}
+
+static void
+test_golden_superblock(void **state)
+{
+    kvp_superblock_t sb = {.magic = KVP_SB_MAGIC,
+                           .version = KVP_SB_VERSION,
+                           .chunk = 3,
+                           .digest_seed = 0x0123456789abcdef,
+                           .epoch = 0x1122334455667788,
+                           .term = 7,
+                           .chunk_bytes = 1u << 20,
+                           .tenant = 0};
+    kvp_superblock_t read;
+    kvp_chunk_geo_t geo;
+
+    (void)state;
+    fill(sb.pool_id, sizeof(sb.pool_id), 0x10);
+    fill(sb.segment_uuid, sizeof(sb.segment_uuid), 0x40);
+    kvp_chunk_geo(sb.chunk_bytes, &geo);
+    sb.slots_max = geo.slots_max;
+    sb.keys_off = geo.keys_off;
+    sb.long_keys_off = geo.long_keys_off;
+    sb.meta_bytes = geo.meta_bytes;
+    kvp_sb_seal(&sb);
+    check_golden("superblock", &sb, sizeof(sb));
+    assert_int_equal(kvp_sb_verify(&sb, sizeof(sb), &read), KVP_OK);
+    assert_memory_equal(&read.magic, "KVPOL001", 8);
+}
+
+static void
+test_golden_descriptor(void **state)
+{
+    static const char key[] = "kv/llama/0001";
+    kvp_chunk_geo_t geo;
+    kvp_desc_t read;
+    kvp_desc_t desc = {.word = kvp_word_make(kvp_gen_make(7, 42), KVP_DESC_SEALED),
+                       .version = 5,
+                       .digest = kvp_key_digest(0x0123456789abcdef, 0, key, sizeof(key) - 1),
+                       .key_hash2 = kvp_key_hash2(0x0123456789abcdef, 0, key, sizeof(key) - 1),
+                       .offset = 4096,
+                       .len = 6,
+                       .sum = kvp_sum("kvpool", 6),
+                       .ns_epoch = 1,
+                       .group = {0x0807060504030201, 0x100f0e0d0c0b0a09},
+                       .group_n = 4,
+                       .group_member = 2,
+                       .key_len = sizeof(key) - 1,
+                       .attempt = 99,
+                       .term = 7};
+
+    (void)state;
+    kvp_chunk_geo(1u << 20, &geo);
+    desc.key_off = kvp_key_cell_units(&geo, 17);
+    kvp_desc_seal(&desc);
+    check_golden("descriptor", &desc, sizeof(desc));
+    assert_int_equal(kvp_desc_verify(&desc, sizeof(desc), &geo, 1u << 20, &read), KVP_OK);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_constants),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_opcodes),
+        cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_no_message_is_forgotten),
+        cmocka_unit_test(test_records),
+        cmocka_unit_test(test_frame_header),
+        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_geometry),
+        cmocka_unit_test(test_digests_and_sums),
+        cmocka_unit_test(test_golden_frame),
+        cmocka_unit_test(test_golden_superblock),
+        cmocka_unit_test(test_golden_descriptor),
+    };
+    read_text(KVP_DOC_PATH, doc, sizeof(doc));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
