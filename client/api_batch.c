@@ -8,7 +8,8 @@
 
 #define PIECES_MAX 1024u
 #define WINDOW_KEY_BYTES (8u << 20) /* key bytes in one PUT_BEGIN: half a frame */
-#define WINDOW_PUT_BYTES (64ull << 20) /* payload in one round of begin, fill, seal, commit: so long the space of the first
+#define WINDOW_PUT_BYTES                                                                                               \
+    (64ull << 20) /* payload in one round of begin, fill, seal, commit: so long the space of the first
                                           objects cannot be evicted for the last ones */
 
 _Static_assert(sizeof(kvpool_iov_t) == sizeof(kvp_iov_t) && offsetof(kvpool_iov_t, len) == offsetof(kvp_iov_t, len),

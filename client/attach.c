@@ -7,6 +7,7 @@
  */
 #include "client/attach.h"
 
+#include "client/transport/shm.h"
 #include "client/waits.h"
 #include "common/log.h"
 #include "proto/pb.h"
@@ -18,11 +19,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define CTL_FIRST_ID 16u /* above the id of Hello */
+#define MAP_SLICE_BYTES (32ull << 20) /* mapped in one go: some ten milliseconds */
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+struct kvp_chunk {
+    kvp_chunk_mem_t mem;
+    kvp_access_t access;
+    uint64_t mapped_bytes; /* of the payload, touched ahead; of the thread that maps */
+};
 
 /* ---- opening */
 static kvp_err_t
@@ -102,12 +116,12 @@ kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_
 }
 
 static void
-chunk_close(kvp_chunk_mem_t *mem)
+chunk_close(kvp_chunk_t *chunk)
 {
-    if (mem == NULL) return;
-    kvp_rseg_destroy(mem->payload);
-    kvp_rseg_destroy(mem->meta);
-    free(mem);
+    if (chunk == NULL) return;
+    kvp_rseg_destroy(chunk->mem.payload);
+    kvp_rseg_destroy(chunk->mem.meta);
+    free(chunk);
 }
 
 static void
@@ -250,7 +264,8 @@ read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], grant_
     if (msg == NULL) return KVP_PROTO;
     err = msg->err > 0 ? KVP_PROTO : msg->err;
     if (err != KVP_OK)
-        kvp_log_warn("client", "node %s opens no memory error %s detail %s", peer->where, kvp_err_name(err), msg->detail);
+        kvp_log_warn("client", "node %s opens no memory error %s detail %s", peer->where, kvp_err_name(err),
+                     msg->detail);
     if (err == KVP_OK) err = copy_token(&msg->payload_token, fds[0], &grant->payload);
     if (err == KVP_OK) err = copy_token(&msg->meta_token, fds[1], &grant->meta);
     grant->payload_bytes = msg->payload_bytes;
@@ -260,25 +275,26 @@ read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], grant_
 }
 
 static kvp_err_t
-open_memory(kvp_peer_t *peer, const grant_t *grant, kvp_access_t access, kvp_chunk_mem_t **mem_out)
+open_memory(kvp_peer_t *peer, const grant_t *grant, kvp_access_t access, kvp_chunk_t **chunk_out)
 {
-    kvp_chunk_mem_t *mem = calloc(1, sizeof *mem);
+    kvp_chunk_t *chunk = calloc(1, sizeof *chunk);
     kvp_err_t err;
 
-    if (mem == NULL) return KVP_NOMEM;
-    err = kvp_rseg_create(peer->tp, &grant->payload, grant->payload_bytes, access, &mem->payload);
-    if (err == KVP_OK) err = kvp_rseg_create(peer->tp, &grant->meta, grant->meta_bytes, access, &mem->meta);
+    if (chunk == NULL) return KVP_NOMEM;
+    chunk->access = access;
+    err = kvp_rseg_create(peer->tp, &grant->payload, grant->payload_bytes, access, &chunk->mem.payload);
+    if (err == KVP_OK) err = kvp_rseg_create(peer->tp, &grant->meta, grant->meta_bytes, access, &chunk->mem.meta);
     if (err != KVP_OK) {
-        chunk_close(mem);
+        chunk_close(chunk);
         return err;
     }
-    *mem_out = mem;
+    *chunk_out = chunk;
     return KVP_OK;
 }
 
 /* Caller has the control connection. */
 static kvp_err_t
-open_chunk(kvp_peer_t *peer, uint32_t chunk, kvp_access_t access, uint64_t deadline_ns, kvp_chunk_mem_t **mem_out)
+open_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t deadline_ns, kvp_chunk_t **chunk_out)
 {
     Kvp__Pb__OpenChunk ask = KVP__PB__OPEN_CHUNK__INIT;
     int fds[KVP_FRAMED_FDS] = {-1, -1, -1, -1};
@@ -288,55 +304,97 @@ open_chunk(kvp_peer_t *peer, uint32_t chunk, kvp_access_t access, uint64_t deadl
     int n;
 
     ask.uuid = (ProtobufCBinaryData){sizeof peer->uuid, peer->uuid};
-    ask.chunk = chunk;
+    ask.chunk = index;
     ask.role = access;
     ask.transport = (char *)peer->tp->ops->name;
     err = ctl_ask(peer, KVP_OP_OPEN_CHUNK, &ask.base, deadline_ns, &answer);
     if (err != KVP_OK) return err;
     n = kvp_framed_take_fds(&peer->ctl, fds, KVP_FRAMED_FDS);
     err = read_grant(peer, &answer, fds, &grant);
-    if (err == KVP_OK) err = open_memory(peer, &grant, access, mem_out);
+    if (err == KVP_OK) err = open_memory(peer, &grant, access, chunk_out);
     for (int i = 0; i < n; i++)
         close(fds[i]);
     return err;
 }
 
-static kvp_chunk_mem_t *
+static kvp_chunk_t *
 find_chunk(kvp_chunk_slot_t *slot, kvp_access_t access)
 {
-    kvp_chunk_mem_t *mem = atomic_load_explicit(&slot->write, memory_order_acquire);
+    kvp_chunk_t *chunk = atomic_load_explicit(&slot->write, memory_order_acquire);
 
-    if (mem == NULL && access == KVP_ACCESS_READ) mem = atomic_load_explicit(&slot->read, memory_order_acquire);
-    return mem;
+    if (chunk == NULL && access == KVP_ACCESS_READ) chunk = atomic_load_explicit(&slot->read, memory_order_acquire);
+    return chunk;
+}
+
+static void
+publish_chunk(kvp_peer_t *peer, kvp_chunk_slot_t *slot, kvp_chunk_t *chunk)
+{
+    kvp_chunk_t *_Atomic *at = chunk->access == KVP_ACCESS_WRITE ? &slot->write : &slot->read;
+
+    atomic_store_explicit(at, chunk, memory_order_release);
+    if (strcmp(peer->tp->ops->name, "shm") == 0) peer->unmapped_n++;
 }
 
 kvp_err_t
-kvp_peer_chunk(kvp_peer_t *peer, uint32_t chunk, kvp_access_t access, uint64_t deadline_ns, kvp_chunk_mem_t *mem_out,
+kvp_peer_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t deadline_ns, kvp_chunk_mem_t *mem_out,
                bool *is_new_out)
 {
     kvp_chunk_slot_t *slot;
-    kvp_chunk_mem_t *mem;
+    kvp_chunk_t *chunk;
     kvp_err_t err;
 
     *is_new_out = false;
-    if (chunk >= peer->chunks_n) return KVP_PROTO;
-    slot = &peer->chunks[chunk];
-    mem = find_chunk(slot, access);
-    if (mem != NULL) {
-        *mem_out = *mem;
+    if (index >= peer->chunks_n) return KVP_PROTO;
+    slot = &peer->chunks[index];
+    chunk = find_chunk(slot, access);
+    if (chunk != NULL) {
+        *mem_out = chunk->mem;
         return KVP_OK;
     }
     err = ctl_begin(peer, deadline_ns);
     if (err != KVP_OK) return err;
-    mem = find_chunk(slot, access); /* another thread may have been first */
-    if (mem == NULL) err = open_chunk(peer, chunk, access, deadline_ns, &mem);
-    if (err == KVP_OK && find_chunk(slot, access) == NULL) {
-        atomic_store_explicit(access == KVP_ACCESS_WRITE ? &slot->write : &slot->read, mem, memory_order_release);
-        *is_new_out = true;
+    chunk = find_chunk(slot, access); /* another thread may have been first */
+    if (chunk == NULL) {
+        err = open_chunk(peer, index, access, deadline_ns, &chunk);
+        *is_new_out = err == KVP_OK;
+        if (err == KVP_OK) publish_chunk(peer, slot, chunk);
     }
     ctl_end(peer);
-    if (err == KVP_OK) *mem_out = *mem;
+    if (err == KVP_OK) *mem_out = chunk->mem;
     return err;
+}
+
+/* True when the chunk is mapped throughout. A failure (an old kernel, no memory) only means that the first touch will do
+ * it. */
+static bool
+map_slice(kvp_chunk_t *chunk)
+{
+    int advice = chunk->access == KVP_ACCESS_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+    uint64_t len = chunk->mem.payload->len;
+    uint64_t n = kvp_min_u64(MAP_SLICE_BYTES, len - chunk->mapped_bytes);
+    uint8_t *addr = kvp_shm_rseg_addr(chunk->mem.payload);
+
+    if (madvise(addr + chunk->mapped_bytes, n, advice) != 0) n = len - chunk->mapped_bytes;
+    chunk->mapped_bytes += n;
+    return chunk->mapped_bytes == len;
+}
+
+bool
+kvp_peer_map_some(kvp_peer_t *peer)
+{
+    if (peer->unmapped_n == 0) return false;
+    for (uint32_t seen = 0; seen < peer->chunks_n; seen++) {
+        kvp_chunk_slot_t *slot = &peer->chunks[peer->map_at];
+        kvp_chunk_t *both[2] = {atomic_load(&slot->write), atomic_load(&slot->read)};
+
+        for (int i = 0; i < 2; i++) {
+            if (both[i] == NULL || both[i]->mapped_bytes == both[i]->mem.payload->len) continue;
+            if (map_slice(both[i])) peer->unmapped_n--;
+            return peer->unmapped_n > 0;
+        }
+        peer->map_at = (peer->map_at + 1) % peer->chunks_n;
+    }
+    return false;
 }
 
 /* ---- endpoints */
@@ -354,6 +412,24 @@ on_connected(void *arg, kvp_err_t err)
     c->err = err;
 }
 
+/* Drives the connect to its end: OK, NODE_LOST, or DEADLINE where the caller was in too great a hurry to blame the node. */
+static kvp_err_t
+await_ep(kvp_ep_t *ep, const connect_t *c, uint64_t deadline_ns)
+{
+    const kvp_transport_ops_t *ops = ep->tp->ops;
+    uint64_t began_ns = kvp_now_ns();
+
+    while (!c->is_over) {
+        struct pollfd p;
+
+        if (ops->ep_poll(ep) > 0 || c->is_over) continue;
+        if (kvp_now_ns() >= deadline_ns) return deadline_ns - began_ns < KVP_HURRY_NS ? KVP_DEADLINE : KVP_NODE_LOST;
+        p = (struct pollfd){.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
+        kvp_poll_until(&p, 1, deadline_ns);
+    }
+    return c->err == KVP_OK || c->err == KVP_NOMEM ? c->err : KVP_NODE_LOST;
+}
+
 static kvp_err_t
 connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
 {
@@ -362,27 +438,17 @@ connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
     kvp_ep_t *ep = NULL;
     kvp_err_t err = kvp_ep_create(peer->tp, &peer->addr, on_connected, &c, &ep);
 
-    if (err != KVP_OK) return err;
-    while (!c.is_over) {
-        struct pollfd p;
-
-        if (ops->ep_poll(ep) > 0 || c.is_over) continue;
-        if (kvp_now_ns() >= deadline_ns) {
-            c.err = KVP_NODE_LOST;
-            break;
-        }
-        p = (struct pollfd){.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
-        kvp_poll_until(&p, 1, deadline_ns);
+    if (err == KVP_OK) err = await_ep(ep, &c, deadline_ns);
+    if (err == KVP_OK) {
+        kvp_forkguard_add(peer->guard, ops->ep_event_fd(ep));
+        *ep_out = ep;
+        return KVP_OK;
     }
-    if (c.err != KVP_OK) {
-        kvp_log_warn("client", "no data connection to node %s transport %s error %s", peer->where, ops->name,
-                     kvp_err_name(c.err));
-        kvp_ep_destroy(ep);
-        return KVP_NODE_LOST;
-    }
-    kvp_forkguard_add(peer->guard, ops->ep_event_fd(ep));
-    *ep_out = ep;
-    return KVP_OK;
+    kvp_ep_destroy(ep);
+    if (err == KVP_DEADLINE || err == KVP_NOMEM) return err;
+    kvp_log_warn("client", "no data connection to node %s transport %s error %s", peer->where, ops->name,
+                 kvp_err_name(c.is_over ? c.err : err));
+    return KVP_NODE_LOST;
 }
 
 /* Takes an idle one, or the right to make a new one (*ep_out NULL). */

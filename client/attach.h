@@ -6,13 +6,17 @@
 #define KVP_CLIENT_ATTACH_H
 
 #include "client/peers.h"
+#include "common/clock.h"
 
+#define KVP_HURRY_NS (100 * KVP_NS_PER_MS) /* a deadline shorter than this is no measure of a node */
 #define KVP_SPARE_EPS 8u /* endpoints to one node whose transport works in the background */
 #define KVP_SYNC_EPS 64u /* of a transport that copies in the caller's thread: they cost next to nothing */
 
+typedef struct kvp_chunk kvp_chunk_t;
+
 typedef struct {
-    kvp_chunk_mem_t *_Atomic read; /* opened for reading; NULL = not yet. Never replaced */
-    kvp_chunk_mem_t *_Atomic write; /* opened for writing, which serves readers too */
+    kvp_chunk_t *_Atomic read; /* opened for reading; NULL = not yet. Never replaced */
+    kvp_chunk_t *_Atomic write; /* opened for writing, which serves readers too */
 } kvp_chunk_slot_t;
 
 struct kvp_peer {
@@ -28,6 +32,8 @@ struct kvp_peer {
 
     uint32_t chunks_n;
     kvp_chunk_slot_t *chunks;
+    _Atomic uint32_t unmapped_n; /* chunks whose memory was not yet touched throughout */
+    uint32_t map_at; /* the chunk that is being touched; of the thread that maps */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* ctl_busy, idle_n, is_broken */
@@ -53,8 +59,8 @@ typedef struct {
 } kvp_attach_t;
 
 /* kvp_peer_open makes the control connection. detail says more for a person. */
-kvp_err_t kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap,
-                        kvp_peer_t **peer_out) KVP_MUST_USE;
+kvp_err_t kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap, kvp_peer_t **peer_out)
+    KVP_MUST_USE;
 /* kvp_peer_destroy: nobody uses it. */
 void kvp_peer_destroy(kvp_peer_t *peer);
 
@@ -72,6 +78,10 @@ kvp_err_t kvp_peer_chunk(kvp_peer_t *peer, uint32_t chunk, kvp_access_t access, 
 
 /* kvp_peer_drained says that nothing of that incarnation is under way. */
 kvp_err_t kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns) KVP_MUST_USE;
+
+/* kvp_peer_map_some maps some more of the memory that was opened, before somebody touches it: true when there is more.
+ * Called by one thread. */
+bool kvp_peer_map_some(kvp_peer_t *peer);
 
 /* kvp_peer_has_hung_up looks whether the node closed the control connection. Does not wait. */
 bool kvp_peer_has_hung_up(kvp_peer_t *peer);

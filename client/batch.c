@@ -65,7 +65,8 @@ static void
 tell(shell_t *sh)
 {
     if (sh->link == NULL) return;
-    kvp_ignore(kvp_conn_send(sh->link->conn, &sh->call->scratch->out), "where it is lost, the session is, and all with it");
+    kvp_ignore(kvp_conn_send(sh->link->conn, &sh->call->scratch->out),
+               "where it is lost, the session is, and all with it");
 }
 
 static void

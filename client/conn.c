@@ -18,6 +18,8 @@
 #include "proto/pb.h"
 #include "proto/wire.h"
 
+#include "proto/kvpool.pb-c.h"
+
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -44,6 +46,7 @@ typedef struct {
 
 struct kvp_conn {
     kvp_framed_t framed;
+    kvp_buf_t releases; /* frames to be sent for late answers; the leader's */
     kvp_hello_reply_t hello;
     kvp_forkguard_t *guard;
     int kick;
@@ -124,6 +127,7 @@ conn_create(kvp_forkguard_t *guard)
 
     if (conn == NULL) return NULL;
     kvp_framed_init(&conn->framed);
+    kvp_buf_init(&conn->releases, 0);
     kvp_list_init(&conn->waiters);
     pthread_mutex_init(&conn->lock, NULL);
     pthread_mutex_init(&conn->out_lock, NULL);
@@ -167,6 +171,7 @@ kvp_conn_destroy(kvp_conn_t *conn)
     kvp_forkguard_del(conn->guard, conn->framed.fd);
     kvp_forkguard_del(conn->guard, conn->kick);
     kvp_framed_fini(&conn->framed);
+    kvp_buf_fini(&conn->releases);
     if (conn->kick >= 0) close(conn->kick);
     pthread_mutex_destroy(&conn->lock);
     pthread_mutex_destroy(&conn->out_lock);
@@ -211,26 +216,33 @@ flush_out(kvp_conn_t *conn)
     return err == KVP_EAGAIN ? KVP_OK : err;
 }
 
+/* Queues whole frames and sends what it can. */
 static kvp_err_t
-post(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t id)
+send_frames(kvp_conn_t *conn, const void *frames, size_t len)
 {
     kvp_buf_t *out = &conn->framed.out;
     kvp_err_t err;
 
-    if (frame->err != KVP_OK) return frame->err;
-    memcpy(frame->data + REQUEST_ID_AT, &id, sizeof id);
     pthread_mutex_lock(&conn->out_lock);
     if (kvp_framed_out_bytes(&conn->framed) > OUT_MAX) {
         pthread_mutex_unlock(&conn->out_lock);
         return KVP_EAGAIN;
     }
-    kvp_buf_append(out, frame->data, frame->len);
+    kvp_buf_append(out, frames, len);
     err = out->err;
     out->err = KVP_OK; /* nothing was appended then: the frames before it are whole */
     if (err == KVP_OK) err = flush_out(conn);
     pthread_mutex_unlock(&conn->out_lock);
     if (conn->has_out) kick_leader(conn);
     return err;
+}
+
+static kvp_err_t
+post(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t id)
+{
+    if (frame->err != KVP_OK) return frame->err;
+    memcpy(frame->data + REQUEST_ID_AT, &id, sizeof id);
+    return send_frames(conn, frame->data, frame->len);
 }
 
 /* ---- the end of a connection. Caller holds conn->lock. */
@@ -317,6 +329,35 @@ find_call(kvp_conn_t *conn, uint64_t id)
     return NULL;
 }
 
+/* Nobody waits for this answer any more. Where it took a hold, nobody else would ever give that back. */
+static void
+release_late(kvp_conn_t *conn, const kvp_frame_t *answer)
+{
+    Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
+    Kvp__Pb__Places *places;
+    kvp_pb_t pb;
+    size_t at;
+
+    if (answer->hdr.opcode != KVP_OP_GET) return;
+    places = kvp_pb_unpack(&pb, &kvp__pb__places__descriptor, answer);
+    if (places != NULL && places->ticket != 0) {
+        head.n = 1;
+        kvp_pb_frame_begin(&conn->releases, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &at);
+        kvp_buf_append(&conn->releases, &places->ticket, sizeof places->ticket);
+        kvp_frame_end(&conn->releases, at);
+    }
+    kvp_pb_free(&pb, places);
+}
+
+static void
+send_releases(kvp_conn_t *conn)
+{
+    if (conn->releases.len == 0) return;
+    if (conn->releases.err == KVP_OK)
+        kvp_ignore(send_frames(conn, conn->releases.data, conn->releases.len), "the end of the session releases all");
+    kvp_buf_reset(&conn->releases);
+}
+
 /* Hands out the answers that have arrived. Caller leads and holds conn->lock. */
 static kvp_err_t
 deliver(kvp_conn_t *conn)
@@ -326,9 +367,12 @@ deliver(kvp_conn_t *conn)
     kvp_err_t err;
 
     while ((err = kvp_framed_next(&conn->framed, &frame, &has)) == KVP_OK && has) {
-        call_t *call = (frame.hdr.flags & KVP_FRAME_REPLY) != 0 ? find_call(conn, frame.hdr.request_id) : NULL;
+        call_t *call;
 
-        if (call == NULL || call->is_done) continue; /* late, or no answer at all */
+        if ((frame.hdr.flags & KVP_FRAME_REPLY) == 0) continue;
+        call = find_call(conn, frame.hdr.request_id);
+        if (call == NULL) release_late(conn, &frame);
+        if (call == NULL || call->is_done) continue;
         kvp_buf_reset(call->reply);
         kvp_buf_append(call->reply, frame.head - KVP_FRAME_HDR_BYTES, KVP_FRAME_HDR_BYTES + frame.hdr.length);
         call->err = call->reply->err;
@@ -350,8 +394,13 @@ lead(kvp_conn_t *conn, uint64_t deadline_ns)
     pthread_mutex_unlock(&conn->lock);
     err = read_some(conn, deadline_ns, spin_ns);
     pthread_mutex_lock(&conn->lock);
-    conn->has_leader = false;
     if (err == KVP_OK) err = deliver(conn);
+    if (conn->releases.len > 0) {
+        pthread_mutex_unlock(&conn->lock);
+        send_releases(conn);
+        pthread_mutex_lock(&conn->lock);
+    }
+    conn->has_leader = false;
     if (err != KVP_OK && err != KVP_EAGAIN) break_locked(conn);
 }
 

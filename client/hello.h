@@ -32,8 +32,8 @@ typedef struct {
 
 /* kvp_hello introduces this client: OK, the peer's refusal (VERSION, FENCED, INVALID ...), DEADLINE, DISCONNECTED or
  * PROTO. reply_out->detail says why for a person. */
-kvp_err_t kvp_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, uint64_t deadline_ns,
-                    kvp_hello_reply_t *reply_out) KVP_MUST_USE;
+kvp_err_t kvp_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, uint64_t deadline_ns, kvp_hello_reply_t *reply_out)
+    KVP_MUST_USE;
 
 /* kvp_exchange sends what is queued in c->out and waits for the answer to request_id; other answers are dropped. The
  * frame is borrowed until the next use of c. After DEADLINE, DISCONNECTED or PROTO the connection is of no more use. */

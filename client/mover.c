@@ -288,8 +288,7 @@ drive_round(run_t *r, bool *has_moved_out)
     *has_moved_out = false;
     for (int sync = 0; sync <= 1; sync++)
         for (uint32_t i = 0; i < r->lanes_n; i++)
-            if (is_running(&r->lanes[i]) && is_sync(&r->lanes[i]) == (sync == 1))
-                *has_moved_out |= drive(&r->lanes[i]);
+            if (is_running(&r->lanes[i]) && is_sync(&r->lanes[i]) == (sync == 1)) *has_moved_out |= drive(&r->lanes[i]);
 }
 
 static bool
@@ -370,8 +369,7 @@ report_move(const run_t *r, const lane_t *lane, kvp_move_t *mv, const kvp_xfer_t
     for (uint32_t k = 0; k < xfers_n(mv); k++) {
         if (status == KVP_OK) status = x[k].status;
         /* A connection that ended may have carried bytes to where we cannot see them any more. */
-        if (!is_sync(lane) && (x[k].status == KVP_CANCELLED || x[k].status == KVP_DISCONNECTED))
-            mv->is_drained = false;
+        if (!is_sync(lane) && (x[k].status == KVP_CANCELLED || x[k].status == KVP_DISCONNECTED)) mv->is_drained = false;
     }
     mv->err = status_err(r, status, is_late);
     mv->has_sum = mv->kind != KVP_MOVE_SEAL && (payload->flags & KVP_XFER_SUM) != 0;

@@ -3,14 +3,14 @@
  * - A slot stands for a segment id as long as the link lives; its peer (the attachment) comes and goes. Attaching is
  *   done by one thread at a time for each slot, without a lock; the others wait for the outcome.
  * - The breaker is the slot's: after a failure the node is left alone for a while that doubles, and everybody who asks
- *   for it meanwhile gets NODE_LOST at once instead of a share of the same waiting.
+ *   for it meanwhile gets NODE_LOST at once instead of a share of the same waiting. So does everybody but the one who
+ *   then tries it.
  * - Locks: peers->lock guards the slots and the reference counts; peer->lock comes after it. See client/session.c.
  */
 #include "client/peers.h"
 
 #include "client/attach.h"
 #include "client/segments.h"
-#include "client/transport/shm.h"
 #include "client/waits.h"
 #include "common/log.h"
 #include "proto/wire.h"
@@ -19,36 +19,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define BREAKER_FIRST_MS 50u
 #define BREAKER_MAX_MS 2000u
 #define ATTACH_MAX_NS (1 * KVP_NS_PER_S) /* one attempt, whatever the caller's deadline */
+#define REATTACH_MAX_NS                                                                                                \
+    (300 * KVP_NS_PER_MS) /* one at a node that failed: some caller waits for it, and had rather not */
 #define CHUNKS_MAX (1u << 20)
-#define MAP_SLICE_BYTES (32ull << 20) /* mapped in one go of kvp_peers_tend */
-#define MAP_QUEUE_MAX 256u
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
-#endif
 
 typedef struct {
     uint32_t segment_id;
     kvp_peer_t *peer; /* NULL = not attached */
     bool is_attaching;
+    bool is_out_of_reach; /* none of our transports leads there, which does not change while the segment lives */
     uint32_t fails;
     uint64_t next_try_ns;
 } slot_t;
-
-/* A mapping that was opened and not yet touched throughout. */
-typedef struct {
-    kvp_peer_t *peer; /* held */
-    uint8_t *addr;
-    uint64_t len;
-    uint64_t at;
-    int advice;
-} mapping_t;
 
 struct kvp_peers {
     kvp_peers_conf_t conf;
@@ -61,8 +47,6 @@ struct kvp_peers {
     kvp_tp_t *tps[KVP_TRANSPORTS_MAX]; /* made when first needed; guarded by lock */
     kvp_debt_t *debts; /* segments that mapped memory for us to write; guarded by lock */
     size_t debts_n;
-    mapping_t maps[MAP_QUEUE_MAX]; /* a ring; guarded by lock */
-    size_t maps_at, maps_n;
 };
 
 kvp_err_t
@@ -83,11 +67,6 @@ void
 kvp_peers_destroy(kvp_peers_t *p)
 {
     if (p == NULL) return;
-    for (size_t i = 0; i < p->maps_n; i++) {
-        kvp_peer_t *peer = p->maps[(p->maps_at + i) % MAP_QUEUE_MAX].peer;
-
-        if (--peer->refs == 0) kvp_peer_destroy(peer);
-    }
     for (size_t i = 0; i < p->slots_n; i++) {
         kvp_peer_destroy(p->slots[i]->peer);
         free(p->slots[i]);
@@ -235,6 +214,7 @@ need_tp(kvp_peers_t *p, size_t transport, kvp_tp_t **tp_out)
 typedef struct {
     kvp_peers_t *peers;
     uint64_t deadline_ns;
+    bool is_retry; /* that it fails is no news */
     kvp_peer_t *peer;
     kvp_err_t err;
 } attaching_t;
@@ -262,13 +242,14 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
                 .pool_id = hello->pool_id,
             },
     };
-    kvp_err_t err = need_tp(p, transport, &how.tp);
+    kvp_err_t err = is_same_host && info->unix_path[0] == '\0' ? KVP_UNREACHABLE : need_tp(p, transport, &how.tp);
 
     if (err == KVP_OK) err = kvp_peer_open(&how, a->deadline_ns, detail, sizeof detail, &a->peer);
     if (err != KVP_OK)
-        kvp_log_warn("client", "cannot attach to node %s at %s transport %s error %s detail %s", info->node,
-                     is_same_host ? info->unix_path : info->addr, p->conf.transports[transport]->name,
-                     kvp_err_name(err), detail);
+        kvp_log_write(a->is_retry ? KVP_LOG_DEBUG : KVP_LOG_WARN, "client",
+                      "cannot attach to node %s at %s transport %s error %s detail %s", info->node,
+                      is_same_host ? info->unix_path : info->addr, p->conf.transports[transport]->name,
+                      kvp_err_name(err), detail);
     return err;
 }
 
@@ -297,9 +278,9 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
 
 /* Outside of all locks. */
 static kvp_err_t
-attach(kvp_peers_t *p, uint32_t segment_id, uint64_t deadline_ns, kvp_peer_t **peer_out)
+attach(kvp_peers_t *p, uint32_t segment_id, bool is_retry, uint64_t deadline_ns, kvp_peer_t **peer_out)
 {
-    attaching_t a = {.peers = p, .deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + ATTACH_MAX_NS)};
+    attaching_t a = {.peers = p, .is_retry = is_retry, .deadline_ns = deadline_ns};
     kvp_err_t err = kvp_segments_find(p->conn, segment_id, a.deadline_ns, attach_to, &a);
 
     if (err == KVP_OK) err = a.err;
@@ -317,18 +298,23 @@ attach(kvp_peers_t *p, uint32_t segment_id, uint64_t deadline_ns, kvp_peer_t **p
 static kvp_err_t
 attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
 {
+    bool is_retry = slot->fails > 0;
+    uint64_t began_ns = kvp_now_ns();
+    uint64_t end_ns = kvp_min_u64(deadline_ns, began_ns + (is_retry ? REATTACH_MAX_NS : ATTACH_MAX_NS));
     kvp_peer_t *peer = NULL;
     kvp_err_t err;
 
     slot->is_attaching = true;
     pthread_mutex_unlock(&p->lock);
-    err = attach(p, slot->segment_id, deadline_ns, &peer);
+    err = attach(p, slot->segment_id, is_retry, end_ns, &peer);
     pthread_mutex_lock(&p->lock);
     slot->is_attaching = false;
-    if (err == KVP_OK)
-        slot->peer = peer;
-    else if (err != KVP_CLOSED && err != KVP_NOMEM)
-        trip_breaker_locked(slot);
+    slot->peer = peer;
+    slot->is_out_of_reach = err == KVP_NOTSUP;
+    /* A caller in a great hurry says nothing about the node. */
+    if (err == KVP_NODE_LOST && kvp_now_ns() >= deadline_ns && deadline_ns - began_ns < KVP_HURRY_NS)
+        err = KVP_DEADLINE;
+    if (err == KVP_NODE_LOST) trip_breaker_locked(slot);
     pthread_cond_broadcast(&p->changed);
     return err;
 }
@@ -347,7 +333,11 @@ hold_peer(kvp_peers_t *p, uint32_t segment_id, uint64_t deadline_ns, kvp_peer_t 
     while (err == KVP_OK && slot->peer == NULL) {
         uint64_t now = kvp_now_ns();
 
-        if (!slot->is_attaching && now < slot->next_try_ns)
+        bool is_left_alone = slot->is_attaching ? slot->fails > 0 : now < slot->next_try_ns;
+
+        if (slot->is_out_of_reach)
+            err = KVP_NOTSUP;
+        else if (is_left_alone)
             err = KVP_NODE_LOST;
         else if (deadline_ns == 0)
             err = KVP_EAGAIN;
@@ -429,22 +419,6 @@ note_debt(kvp_peers_t *p, const kvp_peer_t *peer)
         kvp_log_error("client", "out of memory: node %s will not be told that writes are over", peer->where);
 }
 
-static void
-queue_mapping(kvp_peers_t *p, kvp_peer_t *peer, const kvp_rseg_t *payload, kvp_access_t access)
-{
-    pthread_mutex_lock(&p->lock);
-    if (p->maps_n < MAP_QUEUE_MAX) { /* beyond that, the first touch maps it */
-        p->maps[(p->maps_at + p->maps_n++) % MAP_QUEUE_MAX] = (mapping_t){
-            .peer = peer,
-            .addr = kvp_shm_rseg_addr(payload),
-            .len = payload->len,
-            .advice = access == KVP_ACCESS_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ,
-        };
-        peer->refs++;
-    }
-    pthread_mutex_unlock(&p->lock);
-}
-
 kvp_err_t
 kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_access_t access, uint64_t deadline_ns,
                kvp_chunk_mem_t *mem_out)
@@ -458,70 +432,44 @@ kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_acces
         drop_peer(p, peer);
         return KVP_NODE_LOST;
     }
-    if (err == KVP_OK && is_new && (peer->tp->ops->caps & KVP_TP_SAME_HOST) != 0) {
-        if (access == KVP_ACCESS_WRITE) note_debt(p, peer);
-        if (strcmp(peer->tp->ops->name, "shm") == 0) queue_mapping(p, peer, mem_out->payload, access);
-    }
+    if (err == KVP_OK && is_new && access == KVP_ACCESS_WRITE && (peer->tp->ops->caps & KVP_TP_SAME_HOST) != 0)
+        note_debt(p, peer);
     return err;
 }
 
 /* ---- chores */
-static void
-look_for_hang_ups(kvp_peers_t *p)
-{
-    for (size_t i = 0;; i++) {
-        kvp_peer_t *peer = NULL;
-
-        pthread_mutex_lock(&p->lock);
-        if (i >= p->slots_n) {
-            pthread_mutex_unlock(&p->lock);
-            return;
-        }
-        peer = p->slots[i]->peer;
-        if (peer != NULL) peer->refs++;
-        pthread_mutex_unlock(&p->lock);
-        if (peer == NULL) continue;
-        if (kvp_peer_has_hung_up(peer)) {
-            kvp_log_info("client", "node %s closed its connection", peer->where);
-            drop_peer(p, peer);
-        }
-        rele_peer(p, peer);
-    }
-}
-
-/* Maps a slice of what was opened first. */
+/* The i-th slot's attachment, held; NULL where it has none. False behind the last slot. */
 static bool
-map_some(kvp_peers_t *p)
+hold_nth(kvp_peers_t *p, size_t i, kvp_peer_t **peer_out)
 {
-    mapping_t m = {.peer = NULL};
-    uint64_t n;
-    bool is_over, has_more;
+    bool is_there;
 
+    *peer_out = NULL;
     pthread_mutex_lock(&p->lock);
-    if (p->maps_n > 0) m = p->maps[p->maps_at];
+    is_there = i < p->slots_n;
+    if (is_there) *peer_out = p->slots[i]->peer;
+    if (*peer_out != NULL) (*peer_out)->refs++;
     pthread_mutex_unlock(&p->lock);
-    if (m.peer == NULL) return false;
-
-    n = kvp_min_u64(MAP_SLICE_BYTES, m.len - m.at);
-    /* A failure (an old kernel, no memory) only means that the first touch maps it. */
-    is_over = m.peer->is_broken || madvise(m.addr + m.at, n, m.advice) != 0 || m.at + n == m.len;
-    pthread_mutex_lock(&p->lock);
-    p->maps[p->maps_at].at += n;
-    if (is_over) {
-        p->maps_at = (p->maps_at + 1) % MAP_QUEUE_MAX;
-        p->maps_n--;
-    }
-    has_more = p->maps_n > 0;
-    pthread_mutex_unlock(&p->lock);
-    if (is_over) rele_peer(p, m.peer);
-    return has_more;
+    return is_there;
 }
 
 bool
 kvp_peers_tend(kvp_peers_t *p)
 {
-    look_for_hang_ups(p);
-    return map_some(p);
+    kvp_peer_t *peer;
+    bool has_more = false;
+
+    for (size_t i = 0; hold_nth(p, i, &peer); i++) {
+        if (peer == NULL) continue;
+        if (kvp_peer_has_hung_up(peer)) {
+            kvp_log_info("client", "node %s closed its connection", peer->where);
+            drop_peer(p, peer);
+        } else {
+            has_more |= kvp_peer_map_some(peer);
+        }
+        rele_peer(p, peer);
+    }
+    return has_more;
 }
 
 kvp_err_t

@@ -38,8 +38,8 @@ typedef struct {
  * nothing is waited for and EAGAIN tells that it would have to. NODE_LOST: it does not answer, or did not a moment ago.
  * NOTSUP: none of our transports leads there. rele gives the endpoint back; one that is broken, or may not be used
  * again (is_spent), is closed first: nothing touches local memory after that. */
-kvp_err_t kvp_peers_take(kvp_peers_t *peers, uint32_t segment_id, uint64_t deadline_ns,
-                         kvp_path_t *path_out) KVP_MUST_USE;
+kvp_err_t kvp_peers_take(kvp_peers_t *peers, uint32_t segment_id, uint64_t deadline_ns, kvp_path_t *path_out)
+    KVP_MUST_USE;
 void kvp_path_rele(kvp_peers_t *peers, kvp_path_t *path, bool is_spent);
 
 /* kvp_path_fail gives the node up for a while: its attachment is dropped once nobody uses it, and the next take that

@@ -114,7 +114,8 @@ kvp_session_rele(kvp_session_t *s, kvp_link_t *link)
 
 /* ---- connecting */
 static kvp_err_t
-connect_one(kvp_session_t *s, const kvp_hostport_t *at, uint64_t incarnation, uint64_t deadline_ns, kvp_link_t **link_out)
+connect_one(kvp_session_t *s, const kvp_hostport_t *at, uint64_t incarnation, uint64_t deadline_ns,
+            kvp_link_t **link_out)
 {
     kvp_hello_ask_t ask = {
         .name = s->conf.peers.name,
@@ -399,8 +400,7 @@ copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
     s->conf.masters = strdup(conf->masters);
     s->conf.peers.name = strdup(conf->peers.name);
     s->conf.peers.host_id = strdup(conf->peers.host_id);
-    return s->conf.masters == NULL || s->conf.peers.name == NULL || s->conf.peers.host_id == NULL ? KVP_NOMEM
-                                                                                                 : KVP_OK;
+    return s->conf.masters == NULL || s->conf.peers.name == NULL || s->conf.peers.host_id == NULL ? KVP_NOMEM : KVP_OK;
 }
 
 kvp_err_t

@@ -23,8 +23,8 @@ typedef struct {
 } kvp_session_conf_t;
 
 /* kvp_session_start connects within deadline_ns: INVALID (masters), UNREACHABLE, VERSION, NOMEM, SYS. */
-kvp_err_t kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns,
-                            kvp_session_t **session_out) KVP_MUST_USE;
+kvp_err_t kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns, kvp_session_t **session_out)
+    KVP_MUST_USE;
 
 /* kvp_session_stop: calls that wait give CLOSED from now on, and the background thread ends; blocks for at most a
  * second or so. kvp_session_destroy, when no call is under way any more, says good-bye to nodes and master and frees. */

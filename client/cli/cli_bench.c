@@ -82,6 +82,18 @@ start_pool(bench_t *b)
 }
 
 static void
+say_line(const bench_t *b, uint64_t number, const kvp_bench_round_t *r)
+{
+    const double ns = (double)r->elapsed_ns;
+    printf("%3llu", (unsigned long long)number);
+    if (moves_data(&b->conf)) printf("  %8.3f GB/s", (double)r->bytes / ns);
+    printf("  %10.0f objects/s  p50 %.1f us  p99 %.1f us  errors %llu  wrong bytes %llu\n",
+           (double)r->objects / (ns / 1e9), (double)kvp_hist_quantile(&r->call, 0.5) / 1e3,
+           (double)kvp_hist_quantile(&r->call, 0.99) / 1e3, (unsigned long long)r->errors,
+           (unsigned long long)r->wrong_bytes);
+}
+
+static void
 say_round(const bench_t *b, uint64_t number, const kvp_bench_round_t *r)
 {
     const double seconds = (double)r->elapsed_ns / 1e9;
@@ -105,10 +117,7 @@ say_round(const bench_t *b, uint64_t number, const kvp_bench_round_t *r)
     else if (b->rounds == 1)
         kvp_report_table(to, stdout);
     else
-        printf("%3llu  %8.3f GB/s  %10.0f objects/s  p50 %.1f us  p99 %.1f us  errors %llu  wrong bytes %llu\n",
-               (unsigned long long)number, (double)r->bytes / (double)r->elapsed_ns, (double)r->objects / seconds,
-               (double)kvp_hist_quantile(&r->call, 0.5) / 1e3, (double)kvp_hist_quantile(&r->call, 0.99) / 1e3,
-               (unsigned long long)r->errors, (unsigned long long)r->wrong_bytes);
+        say_line(b, number, r);
     kvp_report_destroy(to);
     fflush(stdout);
 }

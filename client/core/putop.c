@@ -392,8 +392,7 @@ encode_abort(kvp_putop_t *op)
 kvp_err_t
 kvp_putop_on_reply(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
 {
-    kvp_err_t err =
-        op->calling == KVP_OP_PUT_BEGIN ? take_places(op, frame, now_ns) : take_commits(op, frame, now_ns);
+    kvp_err_t err = op->calling == KVP_OP_PUT_BEGIN ? take_places(op, frame, now_ns) : take_commits(op, frame, now_ns);
 
     if (err != KVP_OK) kvp_putop_on_call_failed(op, err);
     return err == KVP_PROTO || kvp_op_is_session_loss(err) ? err : KVP_OK;
@@ -426,8 +425,13 @@ kvp_putop_on_call_failed(kvp_putop_t *op, kvp_err_t err)
         lose_session(op);
         return;
     }
-    for (uint32_t i = 0; i < op->n; i++)
-        if (op->items[i].phase == asked) give_up(&op->items[i], err, false);
+    for (uint32_t i = 0; i < op->n; i++) {
+        kvp_putop_item_t *it = &op->items[i];
+
+        if (it->phase != asked) continue;
+        /* A deadline says less than why the master had given it no place until then. */
+        give_up(it, err == KVP_DEADLINE && asked == PHASE_ASK ? it->err : err, false);
+    }
 }
 
 static kvp_step_t

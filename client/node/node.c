@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's lifecycle, its control thread's loop, and its memory's: made when a master has said for which pool, made anew
- * when one asks for that.
+ * The node's lifecycle: settings, threads, the end.
  *
  * Threads: control (all protocol state), dial (finds a master), populate (touches memory ahead), and the transports'
  * lanes. The caller's threads only start, stop and read figures.
@@ -16,261 +15,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define EVENTS_A_TURN 64
 #define ATTACHMENTS_DEFAULT 4096u
 #define CPUS_A_LANE 8
 #define SIZE_UNIT 4096u
 
-/* ---- the epoll set */
-kvp_err_t
-kvp_node_watch(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
-{
-    /* 0 in ev->events says that it is not in the set, so a pause is kept as the events that come unasked. */
-    uint32_t wanted = events == 0 ? EPOLLERR : events;
-    struct epoll_event e = {.events = wanted, .data.ptr = ev};
-    int op = ev->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
-
-    if (ev->events == wanted) return KVP_OK;
-    if (epoll_ctl(node->epoll_fd, op, ev->fd, &e) != 0) {
-        kvp_log_error("node", "cannot watch a descriptor: %m");
-        return KVP_SYS;
-    }
-    ev->events = wanted;
-    return KVP_OK;
-}
-
-void
-kvp_node_unwatch(kvp_node_t *node, kvp_node_ev_t *ev)
-{
-    if (ev->events == 0) return;
-    if (epoll_ctl(node->epoll_fd, EPOLL_CTL_DEL, ev->fd, NULL) != 0) kvp_log_error("node", "cannot unwatch: %m");
-    ev->events = 0;
-}
-
-void
-kvp_node_bury(kvp_node_t *node, kvp_node_grave_t *grave, void *mem)
-{
-    grave->mem = mem;
-    kvp_list_init(&grave->link);
-    kvp_list_add_tail(&node->graves, &grave->link);
-}
-
-static void
-clear_graves(kvp_node_t *node)
-{
-    while (!kvp_list_is_empty(&node->graves)) {
-        kvp_node_grave_t *grave = kvp_list_first(&node->graves, kvp_node_grave_t, link);
-
-        kvp_list_del(&grave->link);
-        free(grave->mem);
-    }
-}
-
-/* ---- what the core asks for */
-static kvp_node_round_t *
-unused_round(kvp_node_t *node)
-{
-    for (size_t i = 0; i < KVP_NODE_ROUNDS_MAX; i++) {
-        if (node->rounds[i].number == 0) return &node->rounds[i];
-    }
-    kvp_panic("node: more rounds of quiesce than the core allows");
-}
-
-static void
-end_round(kvp_node_t *node, kvp_node_round_t *r)
-{
-    uint64_t number = r->number;
-
-    r->number = 0;
-    kvp_node_core_quiesced(node->core, number);
-}
-
-/* A round whose lanes are all idle is over before this returns. */
-static void
-run_rounds(kvp_node_t *node)
-{
-    uint64_t number;
-
-    for (size_t i = 0; i < KVP_NODE_ROUNDS_MAX; i++) {
-        kvp_node_round_t *r = &node->rounds[i];
-        if (r->number != 0 && kvp_gather_is_over(&r->gather)) end_round(node, r);
-    }
-    while (kvp_node_core_take_quiesce(node->core, &number)) {
-        kvp_node_round_t *r = unused_round(node);
-
-        r->number = number;
-        kvp_gather_begin(&r->gather, node->wake.fd);
-        kvp_node_tps_quiesce(&node->tps, &r->gather);
-        if (kvp_gather_end(&r->gather)) end_round(node, r);
-    }
-}
-
-void
-kvp_node_settle(kvp_node_t *node)
-{
-    kvp_node_proc_t *proc;
-    kvp_node_att_t *att;
-
-    run_rounds(node);
-    while ((att = kvp_node_core_take_close(node->core)) != NULL)
-        kvp_node_serve_close_att(node, att);
-    while ((proc = kvp_node_core_take_idle(node->core)) != NULL)
-        kvp_node_proc_drop(node, kvp_container_of(proc, kvp_node_process_t, core));
-}
-
-void
-kvp_node_failed(kvp_node_t *node, kvp_err_t err)
-{
-    pthread_mutex_lock(&node->lock);
-    node->last_err = err;
-    pthread_cond_broadcast(&node->changed);
-    pthread_mutex_unlock(&node->lock);
-}
-
-/* ---- memory */
-/* drop_memory ends everything that reaches the memory from outside, then hands it to be given back. */
-static void
-drop_memory(kvp_node_t *node)
-{
-    if (node->mem == NULL) return;
-    kvp_node_core_drop_segment(node->core);
-    kvp_node_settle(node);
-    kvp_node_tps_stop(&node->tps);
-    /* No transport is left that could be at anything. */
-    for (size_t i = 0; i < KVP_NODE_ROUNDS_MAX; i++) {
-        if (node->rounds[i].number != 0) end_round(node, &node->rounds[i]);
-    }
-    kvp_node_populate_end(&node->populate);
-    node->mem = NULL;
-}
-
-/* fence_anew tells new transports whom the old ones refused. Nobody waits: they have no connections to end. */
-static void
-fence_anew(kvp_node_t *node)
-{
-    uint64_t live_min = kvp_node_core_live_min(node->core);
-    const uint64_t *list;
-    size_t n;
-
-    list = kvp_node_core_fenced(node->core, &n);
-    kvp_gather_begin(&node->unwaited, node->wake.fd);
-    if (live_min > 0) kvp_node_tps_fence(&node->tps, 0, live_min, &node->unwaited);
-    for (size_t i = 0; i < n; i++)
-        kvp_node_tps_fence(&node->tps, list[i], live_min, &node->unwaited);
-}
-
-kvp_err_t
-kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello)
-{
-    kvp_node_mem_conf_t conf = {
-        .digest_seed = hello->digest_seed,
-        .epoch = node->epoch,
-        .term = hello->term,
-        .size_bytes = node->size_bytes,
-        .chunk_bytes = node->chunk_bytes,
-    };
-    kvp_node_mem_t *mem;
-    kvp_chunk_geo_t geo;
-    kvp_err_t err;
-
-    drop_memory(node);
-    memcpy(conf.pool_id, hello->pool_id, sizeof conf.pool_id);
-    err = kvp_node_mem_create(&conf, &mem);
-    if (err != KVP_OK) return err;
-    err = kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->lanes, mem);
-    if (err != KVP_OK) {
-        kvp_node_mem_destroy(mem);
-        return err;
-    }
-    node->mem = mem;
-    node->is_fresh = true;
-    fence_anew(node);
-    kvp_chunk_geo(mem->chunks[0].payload.len, &geo);
-    kvp_node_core_set_segment(node->core, mem->chunk_n, geo.slots_max, mem->chunks[mem->chunk_n - 1].geo.slots_max);
-    kvp_node_populate_begin(&node->populate, mem);
-    return KVP_OK;
-}
-
-/* ---- the loop */
-static void
-on_wake(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
-{
-    uint64_t count;
-
-    (void)events;
-    if (read(ev->fd, &count, sizeof count) < 0) return;
-    kvp_node_link_on_dial(node);
-}
-
-static int
-timeout_ms(const kvp_node_t *node, uint64_t stop_by_ns)
-{
-    uint64_t due = kvp_min_u64(kvp_node_serve_due(node), kvp_node_link_due(node));
-    uint64_t now = kvp_now_ns();
-
-    due = kvp_min_u64(due, stop_by_ns);
-    if (due == UINT64_MAX) return -1;
-    return due <= now ? 0 : (int)kvp_min_u64((due - now) / KVP_NS_PER_MS + 1, 60000);
-}
-
-/* publish copies the figures for other threads, and looks whether one of them wants the node to stop. */
-static bool
-publish(kvp_node_t *node, uint64_t *stop_by_ns)
-{
-    kvp_node_core_stats_t s;
-    kvp_node_info_t *info = &node->info;
-    bool was_mounted, is_stopping;
-
-    kvp_node_core_stats(node->core, &s);
-    pthread_mutex_lock(&node->lock);
-    was_mounted = info->is_mounted;
-    info->is_mounted = node->link.state >= KVP_LINK_UP;
-    info->term = kvp_node_core_term(node->core);
-    info->populated_bytes = atomic_load(&node->populate.populated_bytes);
-    info->attached_clients = s.attached;
-    info->retires = s.retires;
-    info->freed = s.freed;
-    info->fences = s.fences;
-    info->quarantined = s.quarantined;
-    info->attaches_refused = s.refused + node->serve.refused;
-    info->protocol_errors = node->serve.protocol_errors;
-    info->remounts = node->link.mounts > 0 ? node->link.mounts - 1 : 0;
-    if (info->is_mounted != was_mounted) pthread_cond_broadcast(&node->changed);
-    is_stopping = node->is_stopping;
-    *stop_by_ns = is_stopping ? node->stop_by_ns : UINT64_MAX;
-    pthread_mutex_unlock(&node->lock);
-    return is_stopping;
-}
-
-static void *
-control_main(void *arg)
-{
-    kvp_node_t *node = arg;
-    struct epoll_event events[EVENTS_A_TURN];
-    uint64_t stop_by_ns = UINT64_MAX;
-
-    kvp_node_link_begin(node);
-    while (!node->is_done) {
-        int n = epoll_wait(node->epoll_fd, events, EVENTS_A_TURN, timeout_ms(node, stop_by_ns));
-        uint64_t now;
-
-        for (int i = 0; i < n; i++) {
-            kvp_node_ev_t *ev = events[i].data.ptr;
-            if (ev->fn != NULL) ev->fn(node, ev, events[i].events);
-        }
-        now = kvp_now_ns();
-        kvp_node_serve_tick(node, now);
-        kvp_node_link_tick(node, now);
-        kvp_node_settle(node);
-        kvp_node_link_on_settled(node);
-        clear_graves(node);
-        if (publish(node, &stop_by_ns)) kvp_node_link_unmount(node, now, stop_by_ns);
-        if (now >= stop_by_ns) break;
-    }
-    return NULL;
-}
-
-/* ---- lifecycle */
 static kvp_err_t
 read_transports(kvp_node_t *node, const char *text)
 {
@@ -368,7 +116,9 @@ node_create(void)
     node->epoch = kvp_random_u64();
     node->epoll_fd = node->wake.fd = -1;
     node->serve.tcp.ev.fd = node->serve.local.ev.fd = -1;
-    node->serve.breaches = (kvp_log_limit_t){.burst = 10, .interval_ms = 1000};
+    node->serve.noise = (kvp_log_limit_t){.burst = 10, .interval_ms = 1000};
+    node->link.noise = (kvp_log_limit_t){.burst = 5, .interval_ms = 10000};
+    node->dial.noise = (kvp_log_limit_t){.burst = 3, .interval_ms = 10000};
     kvp_list_init(&node->serve.fresh);
     kvp_list_init(&node->serve.settled);
     kvp_list_init(&node->serve.procs);
@@ -386,11 +136,11 @@ node_destroy(kvp_node_t *node)
     kvp_node_dial_stop(&node->dial);
     if (node->core != NULL) {
         kvp_node_link_close(node);
-        drop_memory(node);
+        kvp_node_drop_memory(node);
         kvp_node_serve_close(node);
     }
     kvp_node_populate_stop(&node->populate);
-    clear_graves(node);
+    kvp_node_clear_graves(node);
     kvp_node_core_destroy(node->core);
     if (node->wake.fd >= 0) close(node->wake.fd);
     if (node->epoll_fd >= 0) close(node->epoll_fd);
@@ -408,7 +158,7 @@ open_loop(kvp_node_t *node)
     node->core = kvp_node_core_create(&conf);
     if (node->core == NULL) return KVP_NOMEM;
     node->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    node->wake = (kvp_node_ev_t){.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), .fn = on_wake};
+    node->wake = (kvp_node_ev_t){.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), .fn = kvp_node_on_wake};
     if (node->epoll_fd < 0 || node->wake.fd < 0) {
         kvp_log_error("node", "cannot make the event loop: %m");
         return KVP_SYS;
@@ -425,7 +175,7 @@ start_threads(kvp_node_t *node, bool is_lazy)
     snprintf(node->dial.host_id, sizeof node->dial.host_id, "%s", node->host_id);
     node->dial.wake_fd = node->wake.fd;
     if (err == KVP_OK) err = kvp_node_dial_start(&node->dial);
-    if (err == KVP_OK) err = kvp_thread_start(&node->thread, "kvp-node", control_main, node);
+    if (err == KVP_OK) err = kvp_thread_start(&node->thread, "kvp-node", kvp_node_loop, node);
     node->has_thread = err == KVP_OK;
     return err;
 }

@@ -59,9 +59,8 @@ change_to_unix(const kvp_node_dial_t *d, uint64_t incarnation, kvp_node_dialed_t
 }
 
 static kvp_err_t
-dial_one(const kvp_node_dial_t *d, const kvp_hostport_t *master, uint64_t incarnation, kvp_node_dialed_t *dialed)
+dial_one(kvp_node_dial_t *d, const kvp_hostport_t *master, uint64_t incarnation, kvp_node_dialed_t *dialed)
 {
-    static kvp_log_limit_t limit = {.burst = 3, .interval_ms = 10000};
     char text[KVP_HOSTPORT_TEXT_MAX];
     uint32_t missed;
     kvp_err_t err;
@@ -78,7 +77,7 @@ dial_one(const kvp_node_dial_t *d, const kvp_hostport_t *master, uint64_t incarn
         return KVP_OK;
     }
     kvp_framed_fini(&dialed->conn);
-    if (kvp_log_limit_ok(&limit, &missed))
+    if (kvp_log_limit_ok(&d->noise, &missed))
         kvp_log_warn("node", "no session with master %s: %s%s%s", kvp_format_hostport(master, text), kvp_err_text(err),
                      dialed->hello.detail[0] == '\0' ? "" : ": ", dialed->hello.detail);
     return err;

@@ -6,6 +6,7 @@
 #define KVP_CLIENT_NODE_DIAL_H
 
 #include "client/hello.h"
+#include "common/log.h"
 #include "common/parse.h"
 
 #include <pthread.h>
@@ -24,6 +25,7 @@ typedef struct {
     char name[129]; /* told in Hello */
     char host_id[KVP_HOST_ID_MAX + 1];
     int wake_fd; /* of the control thread */
+    kvp_log_limit_t noise;
 
     pthread_t thread;
     bool has_thread;

@@ -37,11 +37,10 @@ lose(kvp_node_t *node, const char *why)
     kvp_node_link_t *l = &node->link;
     bool was_good = l->state >= KVP_LINK_UP;
     bool is_last = l->state == KVP_LINK_UNMOUNTING;
-    static kvp_log_limit_t limit = {.burst = 5, .interval_ms = 10000};
     uint32_t missed;
 
     if (l->state == KVP_LINK_DOWN) return;
-    if (kvp_log_limit_ok(&limit, &missed)) kvp_log_warn("node", "connection to the master is over: %s", why);
+    if (kvp_log_limit_ok(&l->noise, &missed)) kvp_log_warn("node", "connection to the master is over: %s", why);
     kvp_node_unwatch(node, &l->ev);
     kvp_framed_fini(&l->conn);
     l->state = KVP_LINK_DOWN;

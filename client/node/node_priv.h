@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node's inside, shared by its control thread's files: node.c (lifecycle, the loop, memory and its reset),
- * node_serve.c (listeners, connections), node_attach.c (what clients ask), node_proc.c (processes behind them),
+ * The node's inside, shared by node.c (lifecycle) and the control thread's files: node_loop.c (the loop, memory and its
+ * reset), node_serve.c (listeners, connections), node_attach.c (what clients ask), node_proc.c (processes behind them),
  * node_link.c (the master).
  */
 #ifndef KVP_CLIENT_NODE_PRIV_H
@@ -41,7 +41,7 @@ typedef struct {
     kvp_list_t settled;
     uint32_t conns_n;
     kvp_list_t procs; /* processes with a pidfd */
-    kvp_log_limit_t breaches; /* a line each */
+    kvp_log_limit_t noise; /* lines that clients can cause */
     uint64_t protocol_errors;
     uint64_t refused;
 } kvp_node_serve_t;
@@ -67,6 +67,7 @@ typedef struct {
     uint64_t heartbeat_at_ns;
     char local_host[KVP_HOST_MAX];
     kvp_list_t fences; /* asked of the transports, not yet answered */
+    kvp_log_limit_t noise;
     uint64_t mounts;
 } kvp_node_link_t;
 
@@ -118,16 +119,24 @@ struct kvp_node {
     uint64_t stop_by_ns; /* guarded by lock */
 };
 
-/* node.c. kvp_node_watch asks for events of ev->fd (0 = none, but errors are told all the same while it is in the set);
- * kvp_node_unwatch takes it out, before the descriptor is closed. kvp_node_bury frees mem at the end of the turn. */
+/* node_loop.c. kvp_node_loop is the control thread (its argument is the node); it ends when the node is told to stop.
+ * kvp_node_on_wake runs when another thread has news.
+ * kvp_node_watch asks for events of ev->fd (0 = none, but errors are told all the same while it is in the set);
+ * kvp_node_unwatch takes it out, before the descriptor is closed. kvp_node_bury frees mem at the end of the turn, which
+ * kvp_node_clear_graves is. */
+void *kvp_node_loop(void *arg);
+void kvp_node_on_wake(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events);
 kvp_err_t kvp_node_watch(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events) KVP_MUST_USE;
 void kvp_node_unwatch(kvp_node_t *node, kvp_node_ev_t *ev);
 void kvp_node_bury(kvp_node_t *node, kvp_node_grave_t *grave, void *mem);
+void kvp_node_clear_graves(kvp_node_t *node);
 
 /* kvp_node_settle does what the core asks for by now: rounds of quiesce, connections to close, processes to forget. */
 void kvp_node_settle(kvp_node_t *node);
-/* kvp_node_make_memory serves new memory for the pool of that Hello, after dropping what there was. */
+/* kvp_node_make_memory serves new memory for the pool of that Hello, after dropping what there was: SYS, NOMEM, logged.
+ * kvp_node_drop_memory ends everything that reaches the memory from outside, then hands it to be given back. */
 kvp_err_t kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello) KVP_MUST_USE;
+void kvp_node_drop_memory(kvp_node_t *node);
 /* kvp_node_failed notes why the node is not mounted, for whoever waits. */
 void kvp_node_failed(kvp_node_t *node, kvp_err_t err);
 

@@ -55,7 +55,7 @@ conn_breach(kvp_node_t *node, kvp_node_conn_t *conn, const char *why)
     uint32_t missed;
 
     node->serve.protocol_errors++;
-    if (kvp_log_limit_ok(&node->serve.breaches, &missed))
+    if (kvp_log_limit_ok(&node->serve.noise, &missed))
         kvp_log_warn("node", "closing a client's connection: %s incarnation %llu more_before %u", why,
                      (unsigned long long)conn->att.incarnation, missed);
     conn_close(node, conn);
@@ -220,7 +220,7 @@ on_accept(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             /* What waits stays readable: look away, or the loop would spin. */
             uint32_t missed;
-            if (kvp_log_limit_ok(&node->serve.breaches, &missed)) kvp_log_warn("node", "cannot accept: %m");
+            if (kvp_log_limit_ok(&node->serve.noise, &missed)) kvp_log_warn("node", "cannot accept: %m");
             l->paused_until_ns = kvp_now_ns() + ACCEPT_PAUSE_NS;
             kvp_ignore(kvp_node_watch(node, ev, 0), "the set holds it already");
         }
@@ -290,25 +290,32 @@ sweep(const char *dir_path)
     closedir(dir);
 }
 
+static int
+bind_unix(kvp_node_t *node, struct sockaddr_un *at)
+{
+    char dir[sizeof at->sun_path - 32];
+    int fd;
+
+    if (kvp_runtime_dir(dir, sizeof dir) != KVP_OK) return -1;
+    sweep(dir);
+    snprintf(at->sun_path, sizeof at->sun_path, "%s/node-%d-%08x.sock", dir, (int)getpid(), (unsigned)node->epoch);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && bind(fd, (const struct sockaddr *)at, sizeof *at) == 0) return fd;
+    kvp_log_warn("node", "cannot listen on %s: %m", at->sun_path);
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
 /* Without a Unix socket there is no shared memory, but the node serves by TCP. */
 static kvp_err_t
 open_unix(kvp_node_t *node)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    char dir[sizeof at.sun_path - 32];
-    int fd;
+    int fd = bind_unix(node, &at);
 
-    if (kvp_runtime_dir(dir, sizeof dir) != KVP_OK) {
-        kvp_log_warn("node", "no directory for a Unix socket: no shared memory for clients");
+    if (fd < 0) {
+        kvp_log_warn("node", "no Unix socket: clients of this host get no shared memory");
         return KVP_OK;
-    }
-    sweep(dir);
-    snprintf(at.sun_path, sizeof at.sun_path, "%s/node-%d-%08x.sock", dir, (int)getpid(), (unsigned)node->epoch);
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (const struct sockaddr *)&at, sizeof at) != 0) {
-        kvp_log_error("node", "cannot listen on %s: %m", at.sun_path);
-        if (fd >= 0) close(fd);
-        return KVP_SYS;
     }
     memcpy(node->unix_path, at.sun_path, sizeof node->unix_path);
     return listen_on(node, &node->serve.local, fd, true);

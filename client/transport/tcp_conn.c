@@ -71,14 +71,20 @@ kvp_tcp_conn_kill(kvp_tcp_conn_t *conn)
     atomic_fetch_sub(&conn->lane->shared->conns_n, 1);
 }
 
-static step_t
-refuse_bytes(kvp_tcp_conn_t *conn, const char *what)
+static void
+log_refusal(kvp_tcp_conn_t *conn, const char *why)
 {
     uint32_t missed;
 
     if (kvp_log_limit_ok(&conn->lane->shared->refused_lines, &missed))
-        kvp_log_warn("transport", "data connection closed, %s client %llx unsaid %u", what,
+        kvp_log_warn("transport", "data connection closed, %s client %llx unsaid %u", why,
                      (unsigned long long)conn->incarnation, missed);
+}
+
+static step_t
+refuse_bytes(kvp_tcp_conn_t *conn, const char *what)
+{
+    log_refusal(conn, what);
     kvp_tcp_conn_kill(conn);
     return STEP_DEAD;
 }
@@ -175,6 +181,7 @@ answer_hello(kvp_tcp_conn_t *conn, const kvp_frame_t *frame)
     kvp_err_t verdict = judge_hello(conn, hello, &detail);
 
     kvp_pb_free(&pb, hello);
+    if (verdict != KVP_OK) log_refusal(conn, detail);
     if (!send_reply(conn, frame->hdr.request_id, verdict, detail)) {
         kvp_tcp_conn_kill(conn);
         return STEP_DEAD;

@@ -110,6 +110,7 @@ typedef struct {
 typedef struct kvp_tcp_lane {
     kvp_tcp_shared_t *shared;
     pthread_mutex_t lock;
+    _Atomic uint32_t outsiders; /* other threads that wait for the lock */
     int epoll_fd;
     int wake_fd;
     kvp_list_t conns; /* all below guarded by lock */

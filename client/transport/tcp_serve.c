@@ -11,6 +11,7 @@
 #include "common/clock.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,7 @@
 #define ACCEPT_PAUSE_NS (100 * KVP_NS_PER_MS)
 #define ACCEPTS_A_TURN 64
 #define EVENTS 64
+#define GIVE_WAY_YIELDS 100 /* a waiting thread that cannot run must not stop the lane */
 
 struct kvp_tcp_server {
     kvp_tcp_shared_t shared;
@@ -50,6 +52,29 @@ typedef struct {
 } quiesce_t;
 
 /* Lanes */
+
+/* How threads other than the lane's own take its lock: a busy lane lets it go for an instant only, and gives way to those
+ * who say that they wait. */
+static void
+lane_enter(kvp_tcp_lane_t *lane)
+{
+    atomic_fetch_add(&lane->outsiders, 1);
+    pthread_mutex_lock(&lane->lock);
+    atomic_fetch_sub(&lane->outsiders, 1);
+}
+
+static void
+lane_leave(kvp_tcp_lane_t *lane)
+{
+    pthread_mutex_unlock(&lane->lock);
+}
+
+static void
+lane_give_way(kvp_tcp_lane_t *lane)
+{
+    for (int i = 0; i < GIVE_WAY_YIELDS && atomic_load(&lane->outsiders) > 0; i++)
+        sched_yield();
+}
 
 static void
 lane_wake(kvp_tcp_lane_t *lane)
@@ -162,10 +187,10 @@ cut_busy(kvp_tcp_server_t *server)
     for (uint32_t i = 0; i < server->lanes_n; i++) {
         kvp_tcp_lane_t *lane = &server->lanes[i];
 
-        pthread_mutex_lock(&lane->lock);
+        lane_enter(lane);
         while (!kvp_list_is_empty(&lane->busy))
             kvp_tcp_conn_kill(kvp_list_first(&lane->busy, kvp_tcp_conn_t, on_busy));
-        pthread_mutex_unlock(&lane->lock);
+        lane_leave(lane);
         lane_wake(lane);
     }
 }
@@ -189,7 +214,7 @@ kvp_tcp_server_quiesce(kvp_tcp_server_t *server, kvp_quiesce_fn done, void *arg)
         bool must_wait;
 
         /* Having the lock, we know that no call into or out of memory is under way on this lane. */
-        pthread_mutex_lock(&lane->lock);
+        lane_enter(lane);
         must_wait = !kvp_list_is_empty(&lane->busy);
         if (must_wait) {
             ql->whole = q;
@@ -197,7 +222,7 @@ kvp_tcp_server_quiesce(kvp_tcp_server_t *server, kvp_quiesce_fn done, void *arg)
             ql->cut_ns = kvp_now_ns() + QUIESCE_CUT_NS;
             kvp_list_add_tail(&lane->quiesces, &ql->link);
         }
-        pthread_mutex_unlock(&lane->lock);
+        lane_leave(lane);
         if (must_wait)
             lane_wake(lane);
         else
@@ -239,17 +264,17 @@ kvp_tcp_server_adopt(kvp_tcp_server_t *server, int fd)
     kvp_list_init(&conn->on_run);
     kvp_list_init(&conn->on_busy);
 
-    pthread_mutex_lock(&lane->lock);
+    lane_enter(lane);
     ev.data.ptr = conn;
     if (epoll_ctl(lane->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
-        pthread_mutex_unlock(&lane->lock);
+        lane_leave(lane);
         kvp_log_error("transport", "cannot watch a data connection: %m");
         err = KVP_SYS;
         goto fail;
     }
     kvp_list_add_tail(&lane->conns, &conn->on_lane);
     kvp_list_add_tail(&lane->hellos, &conn->on_hello);
-    pthread_mutex_unlock(&lane->lock);
+    lane_leave(lane);
     /* Its lane may be asleep with a longer timeout than the hello's. */
     lane_wake(lane);
     return KVP_OK;
@@ -367,6 +392,7 @@ lane_run_conns(kvp_tcp_lane_t *lane)
         kvp_list_del(&conn->on_run);
         if (kvp_tcp_conn_turn(conn)) kvp_list_add_tail(&lane->run, &conn->on_run);
         pthread_mutex_unlock(&lane->lock);
+        lane_give_way(lane);
         pthread_mutex_lock(&lane->lock);
     }
     pthread_mutex_unlock(&lane->lock);
@@ -455,13 +481,13 @@ kvp_tcp_server_fence(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t li
     for (uint32_t i = 0; i < server->lanes_n; i++) {
         kvp_tcp_lane_t *lane = &server->lanes[i];
 
-        pthread_mutex_lock(&lane->lock);
+        lane_enter(lane);
         kvp_list_foreach_safe (pos, tmp, &lane->conns) {
             kvp_tcp_conn_t *conn = kvp_list_entry(pos, kvp_tcp_conn_t, on_lane);
             bool is_told = conn->incarnation != 0;
             if (is_told && (conn->incarnation == incarnation || conn->incarnation < live_min)) kvp_tcp_conn_kill(conn);
         }
-        pthread_mutex_unlock(&lane->lock);
+        lane_leave(lane);
         lane_wake(lane);
     }
     done(arg, incarnation);
@@ -480,14 +506,14 @@ kvp_tcp_server_forget(kvp_tcp_server_t *server, const kvp_mr_t *mr)
         kvp_tcp_lane_t *lane = &server->lanes[i];
         bool has_killed = false;
 
-        pthread_mutex_lock(&lane->lock);
+        lane_enter(lane);
         kvp_list_foreach_safe (pos, tmp, &lane->conns) {
             kvp_tcp_conn_t *conn = kvp_list_entry(pos, kvp_tcp_conn_t, on_lane);
             if (!kvp_tcp_conn_uses(conn, mr)) continue;
             kvp_tcp_conn_kill(conn);
             has_killed = true;
         }
-        pthread_mutex_unlock(&lane->lock);
+        lane_leave(lane);
         if (has_killed) lane_wake(lane);
     }
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Socket calls of the tcp transport, with errno translated.
+ *
+ * Buffer sizes are left to the kernel, which grows them as a connection needs it: asking for 4 MiB gains nothing where
+ * that is granted, and where the system's maximum is small it would pin the connection there.
  */
 #include "client/transport/tcp_sock.h"
 
@@ -15,7 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SOCKET_BUFFER_BYTES (4 << 20)
 #define BACKLOG 512
 /* An idle connection whose host is gone is noticed in 10 + 3 x 5 s; one with bytes under way, in 30 s. */
 #define KEEPALIVE_IDLE_S 10
@@ -29,15 +31,6 @@ set_int(int fd, int level, int name, int value)
     return setsockopt(fd, level, name, &value, sizeof value);
 }
 
-/* Before listen and connect: the window scale is agreed in the handshake. */
-static void
-set_buffers(int fd)
-{
-    /* Capped by the system's maximum; a smaller buffer costs speed only. */
-    (void)set_int(fd, SOL_SOCKET, SO_SNDBUF, SOCKET_BUFFER_BYTES);
-    (void)set_int(fd, SOL_SOCKET, SO_RCVBUF, SOCKET_BUFFER_BYTES);
-}
-
 kvp_err_t
 kvp_tcp_sock_setup(int fd)
 {
@@ -48,7 +41,6 @@ kvp_tcp_sock_setup(int fd)
         kvp_log_error("transport", "cannot set up a data socket: %m");
         return KVP_SYS;
     }
-    set_buffers(fd);
     /* Not the case for a socket of another family, which works as well. */
     (void)set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     (void)set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S);
@@ -101,10 +93,7 @@ kvp_tcp_sock_listen(const kvp_addr_t *at, int *fd_out, kvp_addr_t *bound_out)
 
     if (err != KVP_OK) return err;
     fd = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd >= 0) {
-        (void)set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-        set_buffers(fd);
-    }
+    if (fd >= 0) (void)set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (fd < 0 || bind(fd, list->ai_addr, list->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0) {
         kvp_log_error("transport", "cannot listen for data at %s port %u: %m", at->host, at->port);
         if (fd >= 0) close(fd);

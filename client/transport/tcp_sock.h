@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sockets as both sides of tcp want them: non-blocking, close-on-exec, no delay, large buffers, a dead peer noticed.
+ * Sockets as both sides of tcp want them: non-blocking, close-on-exec, no delay, a dead peer noticed.
  */
 #ifndef KVP_CLIENT_TCP_SOCK_H
 #define KVP_CLIENT_TCP_SOCK_H

@@ -361,6 +361,8 @@ kvp_evict_ahead(kvp_master_t *m)
         if (m->st.size_bytes - kvp_min_u64(busy, m->st.size_bytes) >= reserve) return;
         oid = m->policy->victim(m->index, KVP_OID_NONE);
         if (oid == KVP_OID_NONE) return;
+        /* One that is larger than the reserve would cost more than it keeps ahead: its room is made when a put asks. */
+        if (kvp_slab_extent_bytes(kvp_obj(m->index, oid)->len) > reserve) return;
         evict(m, oid);
     }
 }

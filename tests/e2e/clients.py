@@ -137,6 +137,11 @@ class Shell(Talker):
         self.signal(signal.SIGUSR1)
         return self.hear(timeout)
 
+    def finish(self, timeout=20):
+        if self.proc.poll() is None:
+            self.signal(signal.SIGUSR1)  # it may still be stuck, where a test has failed
+        return super().finish(timeout)
+
 
 class Load(Talker):
     """Threads that put, get, replace and check objects until stop(). Options are e2e_load's, with _ for -."""
@@ -164,16 +169,24 @@ class Load(Talker):
 
 
 class Board:
-    """The file in which load processes tell each other what was put: 64-bit numbers."""
+    """The file in which load processes tell each other what was put: a number for each stream (how many keys were begun),
+    then one for each key that is replaced (the oldest version that may be read).
+    """
 
-    def __init__(self, bench, n, name="board"):
-        self.path = pathlib.Path(bench.home) / name
-        self.path.write_bytes(bytes(8 * n))
-        with self.path.open("r+b") as f:
-            self._map = mmap.mmap(f.fileno(), 8 * n)
+    def __init__(self, bench, streams, keys=64, name="board"):
+        size = 8 * (streams + keys)
+        self.options = {"board": pathlib.Path(bench.home) / name, "streams": streams, "keys": keys}
+        self.options["board"].write_bytes(bytes(size))
+        with self.options["board"].open("r+b") as f:
+            self._map = mmap.mmap(f.fileno(), size)
 
-    def __getitem__(self, i):
-        return struct.unpack_from("<Q", self._map, 8 * i)[0]
+    def begun(self, stream):
+        return struct.unpack_from("<Q", self._map, 8 * stream)[0]
+
+    def versions(self):
+        """All versions put so far: the number at each key counts put and remove."""
+        first, n = self.options["streams"], self.options["keys"]
+        return sum(struct.unpack_from(f"<{n}Q", self._map, 8 * first)) // 2
 
 
 def figures(master):

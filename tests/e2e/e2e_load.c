@@ -60,7 +60,7 @@ struct worker {
     int *results;
     char (*names)[KEY_CAP];
     uint64_t *hashes;
-    uint64_t *floors;
+    uint64_t *wanted; /* floors when the call began */
 };
 
 static options_t opt = {
@@ -75,7 +75,8 @@ static options_t opt = {
     .seed = 1,
 };
 static kvpool_t *pool;
-static _Atomic uint64_t *board; /* by stream: keys begun. By key: the oldest version that a reader may see */
+static _Atomic uint64_t *board; /* by stream: keys begun */
+static _Atomic uint64_t *floors; /* by key: the oldest version that a reader may see; behind the streams on the board */
 static _Atomic bool is_stopping;
 
 /* ---- options: --name value */
@@ -316,14 +317,14 @@ churn_one(worker_t *w, uint64_t key, uint64_t version)
     run_batch(w, 1, true);
     if (w->results[0] == KVPOOL_OK) {
         note_bytes(w, len);
-        atomic_store(&board[key], version);
+        atomic_store(&floors[key], version);
     }
     while (!is_stopping) {
         int err = remove_one(w, w->names[0], version % 2 == 0 ? KVPOOL_FORCE : 0);
 
         if (err == KVPOOL_OK || err == KVPOOL_NOT_FOUND) break;
     }
-    if (!is_stopping) atomic_store(&board[key], version + 1);
+    if (!is_stopping) atomic_store(&floors[key], version + 1);
 }
 
 static void
@@ -333,7 +334,7 @@ churn_role(worker_t *w)
 
     while (!is_stopping)
         for (uint64_t key = stream; key < opt.keys && !is_stopping; key += opt.streams)
-            churn_one(w, key, atomic_load(&board[key]) + 1);
+            churn_one(w, key, atomic_load(&floors[key]) + 1);
 }
 
 static void
@@ -345,11 +346,11 @@ check_role(worker_t *w)
 
             name_of_key(w->names[i], key);
             set_item(w, i, opt.max_bytes);
-            w->floors[i] = atomic_load(&board[key]);
+            w->wanted[i] = atomic_load(&floors[key]);
         }
         run_batch(w, opt.batch, false);
         for (size_t i = 0; i < opt.batch; i++)
-            if (w->results[i] == KVPOOL_OK) check_read(w, i, w->floors[i], true);
+            if (w->results[i] == KVPOOL_OK) check_read(w, i, w->wanted[i], true);
     }
 }
 
@@ -378,7 +379,7 @@ start_worker(worker_t *w, role_fn role, uint64_t index, uint64_t seed)
     w->results = e2e_alloc(opt.batch * sizeof *w->results);
     w->names = e2e_alloc(opt.batch * sizeof *w->names);
     w->hashes = e2e_alloc(opt.batch * sizeof *w->hashes);
-    w->floors = e2e_alloc(opt.batch * sizeof *w->floors);
+    w->wanted = e2e_alloc(opt.batch * sizeof *w->wanted);
     pthread_mutex_init(&w->lock, NULL);
     err = kvpool_register(pool, w->arena, arena_bytes);
     if (err != KVPOOL_OK) e2e_die("cannot register: %s", kvpool_errname(err));
@@ -444,18 +445,19 @@ follow_input(worker_t *workers, size_t n)
 static void
 open_board(void)
 {
-    const size_t bytes = (opt.keys > opt.streams ? opt.keys : opt.streams) * sizeof *board;
+    const size_t bytes = (opt.streams + opt.keys) * sizeof *board;
     int fd;
 
     if (opt.board == NULL) {
         board = e2e_alloc(bytes);
-        return;
+    } else {
+        fd = open(opt.board, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0) e2e_die("cannot open the board: %s", strerror(errno));
+        board = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (board == MAP_FAILED) e2e_die("cannot map the board");
+        close(fd);
     }
-    fd = open(opt.board, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0) e2e_die("cannot open the board: %s", strerror(errno));
-    board = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (board == MAP_FAILED) e2e_die("cannot map the board");
-    close(fd);
+    floors = board + opt.streams;
 }
 
 int

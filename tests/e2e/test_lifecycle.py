@@ -2,13 +2,14 @@
 """Beginnings and ends: nodes that leave, embedded nodes, handles that are closed or inherited, a master that comes back,
 deadlines that are kept.
 """
+import itertools
 import signal
 import time
 
 import pytest
 
 from clients import E2E, PATHS, Board, Load, Shell, Talker, figures, settled
-from conftest import PROGRAMS, SAN, SLOW, TIER, run_program, wait_until
+from conftest import SAN, SLOW, TIER, wait_until
 
 MIB = 1 << 20
 CROWD_S = {"quick": 2, "normal": 6, "long": 30}[TIER]
@@ -35,6 +36,7 @@ def test_node_leaves(pool):
     for client in clients.values():
         assert client("bget k/ 0 80 100000")["results"] == {"OK": 80}
     size = figures(pool.master)["size_bytes"]
+    assert all(s["objects"] > 10 for s in segments(clients["shm"])), segments(clients["shm"])
     begun = time.monotonic()
     assert pool.nodes[0].terminate() == 0
     assert time.monotonic() - begun < 4 * SLOW
@@ -42,6 +44,7 @@ def test_node_leaves(pool):
         got = client("bget k/ 0 80 100000")
         assert set(got["results"]) == {"OK", "NOT_FOUND"} and got["wrong"] == 0, got
         assert 10 < got["results"]["OK"] < 70
+    for client in clients.values():
         assert client("bput k/ 0 80 100000")["results"] == {"OK": 80}
         assert client("bget k/ 0 80 100000")["results"] == {"OK": 80}
     now = figures(pool.master)
@@ -58,7 +61,8 @@ def test_node_waits_for_its_readers(pool):
     assert client(f"put k {4 * MIB}")["err"] == "OK"
     reader.stuck(f"get k {4 * MIB} stuck_at={2 * MIB} deadline=30000")
     pool.nodes[0].signal(signal.SIGTERM)
-    wait_until(lambda: client("put new 1000 deadline=200")["err"] != "OK", 1, "the node to take no more puts")
+    keys = itertools.count()
+    wait_until(lambda: client(f"put new{next(keys)} 1000 deadline=200")["err"] == "NO_SPACE", 1, "puts to be refused")
     assert pool.nodes[0].is_running(), "it waits"
     got = reader.unstick()
     assert got["err"] == "OK" and got["intact"], got
@@ -112,16 +116,22 @@ def test_embedded_node(pool):
 
 @pytest.mark.pool(nodes=1, memory="16MiB")
 def test_two_nodes_of_one_name(pool):
-    """Fails if a second node of the same name is let in beside a live one, or if the first one suffers from it."""
+    """Fails if a second node of the same name is let in beside a live one, if the first one suffers from it, or if the
+    second one does not take over by itself when the first one is gone.
+    """
     got = Shell(pool.bench, pool.addr, "twin", is_open=False).ask(
         f"open master={pool.addr} name=node1 memory_bytes={8 * MIB} deadline=2000")
     assert got["err"] == "SEGMENT_EXISTS", got
-    r = run_program([PROGRAMS["kvpool-node"], "--master", pool.addr, "--name", "node1", "--memory", "8MiB"],
-                    pool.bench.env(), timeout=20 * SLOW)
-    assert r.rc not in (0, 2) and r.err, r
+    second = pool.bench.node(pool.master, "node1", "8MiB", ready=False)
+    second.wait_log("of that name")
     client = Shell(pool.bench, pool.addr)
     assert client("put k 100000")["err"] == "OK"
     assert client("get k 100000")["intact"]
+    assert second.ready_line is None and not second.stdout()
+    pool.nodes[0].kill9()
+    second.wait_ready(15 * SLOW)
+    wait_until(lambda: client("put k 100000")["err"] == "OK", 5, "the second node to serve")
+    assert figures(pool.master)["size_bytes"] == 8 * MIB
 
 
 # ---- handles
@@ -221,14 +231,13 @@ def test_master_restarts_under_load(pool):
     gone, that of the nodes is not. Also if the load does not go on by itself.
     """
     board = Board(pool.bench, 2)
-    common = dict(board=board.path, streams=2, keys=1, batch=4, min_bytes=4096, max_bytes=256 << 10, deadline_ms=1000,
-                  window=200)
+    common = dict(batch=4, min_bytes=4096, max_bytes=256 << 10, deadline_ms=1000, window=200, **board.options)
     loads = [Load(pool.bench, pool.addr, f"load-{path}", putters=1, getters=1, stream_base=i, **common, **PATHS[path]).ready()
              for i, path in enumerate(sorted(PATHS))]
     listen = pool.master.listen
     for turn in range({"quick": 1, "normal": 3, "long": 20}[TIER]):
-        seen = [board[0], board[1]]
-        wait_until(lambda: board[0] > seen[0] + 100 and board[1] > seen[1] + 100, 20, "both loads to go on")
+        seen = [board.begun(0), board.begun(1)]
+        wait_until(lambda: all(board.begun(i) > seen[i] + 100 for i in range(2)), 20, "both loads to go on")
         pool.master.kill9()
         pool.master = pool.bench.master(listen=listen, name=f"master{turn + 2}")
         wait_until(lambda: figures(pool.master)["commits"] > 50, 15, "puts at the new master")
@@ -248,9 +257,8 @@ def test_master_restarts_under_load(pool):
 @pytest.mark.limit(CROWD_S + 60)
 def test_many_threads_on_one_handle(pool):
     """Fails if 16 threads on one handle that put, get, replace and check read a wrong byte or get an error that is none."""
-    board = Board(pool.bench, 64)
-    load = Load(pool.bench, pool.addr, board=board.path, putters=4, getters=6, churners=2, checkers=4, streams=4, keys=64,
-                batch=8, min_bytes=1024, max_bytes=128 << 10, window=200).ready()
+    load = Load(pool.bench, pool.addr, putters=4, getters=6, churners=2, checkers=4, streams=4, keys=64, batch=8,
+                min_bytes=1024, max_bytes=128 << 10, window=200).ready()
     time.sleep(CROWD_S)
     got = load.stop()
     assert got["wrong"] == 0, got["first_wrong"]
@@ -263,9 +271,8 @@ def test_many_threads_on_one_handle(pool):
 def test_many_processes(pool):
     """Fails if one of eight processes, on two paths, reads a wrong byte, gets an error that is none, or does nothing."""
     board = Board(pool.bench, 8)
-    loads = [Load(pool.bench, pool.addr, f"load{i}", board=board.path, putters=1, getters=2, streams=8, stream_base=i,
-                  keys=1, seed=i, batch=8, min_bytes=1024, max_bytes=128 << 10, window=100,
-                  **PATHS["shm" if i % 2 else "tcp"]) for i in range(8)]
+    loads = [Load(pool.bench, pool.addr, f"load{i}", putters=1, getters=2, stream_base=i, seed=i, batch=8, min_bytes=1024,
+                  max_bytes=128 << 10, window=100, **board.options, **PATHS["shm" if i % 2 else "tcp"]) for i in range(8)]
     for load in loads:
         load.ready()
     time.sleep(CROWD_S)

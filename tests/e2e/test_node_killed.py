@@ -20,15 +20,14 @@ TYPED_PUT = {"OK", "NODE_LOST", "ABORTED", "DEADLINE", "RETRY_AFTER", "IN_PROGRE
 def start_loads(pool):
     """Writers and readers over both paths; returns (putters, getters)."""
     board = Board(pool.bench, 2)
-    common = dict(board=board.path, streams=2, deadline_ms=DEADLINE_MS, keys=1, batch=8, min_bytes=16384,
-                  max_bytes=256 << 10, window=300)
+    common = dict(deadline_ms=DEADLINE_MS, batch=8, min_bytes=16384, max_bytes=256 << 10, window=300, **board.options)
     putters = [Load(pool.bench, pool.addr, f"put-{path}", putters=1, stream_base=i, **common, **conf)
                for i, (path, conf) in enumerate(sorted(PATHS.items()))]
     getters = [Load(pool.bench, pool.addr, f"get-{path}", getters=2, seed=i + 7, **common, **conf)
                for i, (path, conf) in enumerate(sorted(PATHS.items()))]
     for load in putters + getters:
         load.ready()
-    wait_until(lambda: board[0] > 600 and board[1] > 600, 30, "the pool to fill")
+    wait_until(lambda: board.begun(0) > 600 and board.begun(1) > 600, 30, "the pool to fill")
     return putters, getters
 
 

@@ -36,7 +36,7 @@ def test_readers_race_reuse(pool):
     if no reader ever met an extent that had been given away: then nothing was raced.
     """
     board = Board(pool.bench, 3)
-    common = dict(board=board.path, streams=3, keys=1, batch=4, min_bytes=4096, max_bytes=4 * MIB, window=40)
+    common = dict(batch=4, min_bytes=4096, max_bytes=4 * MIB, window=40, **board.options)
     loads = [
         Load(pool.bench, pool.addr, "put-shm", putters=2, stream_base=0, remove_pct=50, **common, **PATHS["shm"]),
         Load(pool.bench, pool.addr, "put-tcp", putters=1, stream_base=2, remove_pct=50, **common, **PATHS["tcp"]),
@@ -66,8 +66,8 @@ def test_versions_do_not_mix(pool):
     """Fails if a reader of keys that are removed and put again with other bytes and another length, over and over, gets a
     mix of two versions, or one that was removed, with an acknowledgement, before its call began.
     """
-    board = Board(pool.bench, 48)
-    common = dict(board=board.path, streams=2, keys=48, batch=8, min_bytes=4096, max_bytes=MIB)
+    board = Board(pool.bench, 2, keys=48)
+    common = dict(batch=8, min_bytes=4096, max_bytes=MIB, **board.options)
     loads = [
         Load(pool.bench, pool.addr, "churn-shm", churners=1, stream_base=0, **common, **PATHS["shm"]),
         Load(pool.bench, pool.addr, "churn-tcp", churners=1, stream_base=1, **common, **PATHS["tcp"]),
@@ -77,7 +77,7 @@ def test_versions_do_not_mix(pool):
     for load in loads:
         load.ready()
     time.sleep(VERSIONS_S)
-    versions = sum(board[i] for i in range(48)) // 2
+    versions = board.versions()
     reports = stop_and_judge(loads)
     assert versions > 50 * VERSIONS_S // SHARE, f"only {versions} versions were put"
     for name in ("check-shm", "check-tcp"):

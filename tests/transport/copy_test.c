@@ -37,7 +37,8 @@ setup(void **state)
     b->dst = aligned_alloc(4096, ROOM + 4096);
     assert_non_null(b->src);
     assert_non_null(b->dst);
-    for (size_t i = 0; i < ROOM + 4096; i++) b->src[i] = (uint8_t)next(&b->seed);
+    for (size_t i = 0; i < ROOM + 4096; i++)
+        b->src[i] = (uint8_t)next(&b->seed);
     *state = b;
     return 0;
 }
@@ -85,7 +86,8 @@ check_one(buffers_t *b, size_t n, size_t src_at, size_t dst_at, uint64_t whole, 
 static void
 test_sum_of_every_small_length(void **state)
 {
-    for (size_t n = 1; n < 2500; n++) check_one(*state, n, n % 7, n % 13, n, 0);
+    for (size_t n = 1; n < 2500; n++)
+        check_one(*state, n, n % 7, n % 13, n, 0);
 }
 
 static void

@@ -1,10 +1,92 @@
 /* SPDX-License-Identifier: Apache-2.0
- * shm against the conformance suite.
+ * shm against the conformance suite, and what is its own: which memory it refuses, what a forked child sees.
  */
 #include "tests/transport/suite.h"
+
+#include "client/transport/shm.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Memory whose owner could cut it off under our loads. */
+static void
+test_unsealed_or_short_memory_is_refused(void **state)
+{
+    bench_t *b = *state;
+    kvp_token_t token = {.fd = memfd_create("kvpool-test", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    kvp_mem_t mem = {.len = 8192, .fd = token.fd};
+    kvp_rseg_t *rseg;
+    kvp_mr_t *mr;
+
+    assert_true(token.fd >= 0);
+    assert_int_equal(ftruncate(token.fd, 8192), 0);
+    assert_int_equal(kvp_rseg_create(b->client, &token, 8192, KVP_ACCESS_READ, &rseg), KVP_INVALID);
+    assert_int_equal(kvp_mr_create(b->server, &mem, &mr), KVP_INVALID);
+    assert_int_equal(fcntl(token.fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    assert_int_equal(kvp_rseg_create(b->client, &token, 8192, KVP_ACCESS_READ, &rseg), KVP_INVALID);
+    assert_int_equal(fcntl(token.fd, F_ADD_SEALS, F_SEAL_GROW), 0);
+    assert_int_equal(kvp_rseg_create(b->client, &token, 8193, KVP_ACCESS_READ, &rseg), KVP_INVALID);
+    assert_int_equal(kvp_rseg_create(b->client, &token, 0, KVP_ACCESS_READ, &rseg), KVP_INVALID);
+    assert_int_equal(kvp_rseg_create(b->client, &token, 8192, KVP_ACCESS_READ, &rseg), KVP_OK);
+    kvp_rseg_destroy(rseg);
+    close(token.fd);
+
+    token.fd = -1;
+    assert_int_equal(kvp_rseg_create(b->client, &token, 8192, KVP_ACCESS_READ, &rseg), KVP_INVALID);
+    token.fd = open("/dev/null", O_RDWR);
+    assert_int_equal(kvp_rseg_create(b->client, &token, 8192, KVP_ACCESS_READ, &rseg), KVP_INVALID);
+    close(token.fd);
+}
+
+static void
+test_reader_gets_a_read_only_descriptor(void **state)
+{
+    bench_t *b = *state;
+    kvp_token_t reader;
+    kvp_token_t writer;
+    struct stat st;
+
+    assert_int_equal(b->ops->mr_export(b->mr, KVP_ACCESS_READ, &reader), KVP_OK);
+    assert_int_equal(b->ops->mr_export(b->mr, KVP_ACCESS_WRITE, &writer), KVP_OK);
+    assert_int_equal(fcntl(reader.fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+    assert_int_equal(fcntl(writer.fd, F_GETFL) & O_ACCMODE, O_RDWR);
+    assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, reader.fd, 0) == MAP_FAILED);
+    /* Another user that was given it cannot open it again for writing. */
+    assert_int_equal(fstat(reader.fd, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+}
+
+static void
+test_mapping_is_the_memory_itself_and_not_inherited(void **state)
+{
+    bench_t *b = *state;
+    uint8_t *view = kvp_shm_rseg_addr(b->rd);
+    unsigned char resident;
+    int status;
+    pid_t child;
+
+    b->mem[BENCH_DATA] = 77;
+    assert_int_equal(view[BENCH_DATA], 77);
+    assert_int_equal(madvise(view, BENCH_BYTES, MADV_POPULATE_READ), 0);
+    assert_int_equal(mincore(view, 4096, &resident), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) _exit(mincore(view, 4096, &resident) == 0 ? 1 : 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
 
 int
 main(void)
 {
-    return suite_run("shm");
+    const struct CMUnitTest tests[] = {
+        SUITE_TEST(test_unsealed_or_short_memory_is_refused, "shm"),
+        SUITE_TEST(test_reader_gets_a_read_only_descriptor, "shm"),
+        SUITE_TEST(test_mapping_is_the_memory_itself_and_not_inherited, "shm"),
+    };
+
+    return suite_run("shm") + cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,8 @@ bench_fill(void *at, size_t len, uint64_t seed)
 {
     uint8_t *p = at;
 
-    for (size_t i = 0; i < len; i++) p[i] = (uint8_t)((i * 0x9E3779B97F4A7C15ull + seed * 0xD6E8FEB86659FD93ull) >> 56);
+    for (size_t i = 0; i < len; i++)
+        p[i] = (uint8_t)((i * 0x9E3779B97F4A7C15ull + seed * 0xD6E8FEB86659FD93ull) >> 56);
 }
 
 bool
@@ -97,7 +98,8 @@ bench_lanes_stop(bench_t *b)
     if (b->lanes_n == 0) return;
     atomic_store(&b->must_stop, true);
     b->ops->wake(b->server);
-    while (b->lanes_n > 0) pthread_join(b->lanes[--b->lanes_n], NULL);
+    while (b->lanes_n > 0)
+        pthread_join(b->lanes[--b->lanes_n], NULL);
 }
 
 typedef struct {
@@ -148,7 +150,7 @@ bench_connect(kvp_tp_t *client, const kvp_addr_t *addr, kvp_ep_t **ep_out)
 kvp_tp_t *
 bench_client(bench_t *b, uint64_t incarnation)
 {
-    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = "pool of the test"};
+    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = BENCH_POOL};
     kvp_tp_t *tp;
 
     assert_int_equal(kvp_tp_create(b->ops, &conf, &tp), KVP_OK);
@@ -171,7 +173,7 @@ bench_setup(void **state)
 {
     const char *name = *state;
     bench_t *b = calloc(1, sizeof *b);
-    kvp_tp_conf_t conf = {.pool_id = "pool of the test", .lanes = BENCH_LANES};
+    kvp_tp_conf_t conf = {.pool_id = BENCH_POOL, .lanes = BENCH_LANES, .max_conns = BENCH_CONNS};
     kvp_addr_t at = {0};
 
     assert_non_null(b);
@@ -182,8 +184,8 @@ bench_setup(void **state)
     assert_int_equal(kvp_tp_create(b->ops, &conf, &b->server), KVP_OK);
     b->has_keys = b->ops->listen(b->server, &at, &b->addr) == KVP_OK;
     b->fd = bench_memfd(BENCH_BYTES, &b->mem);
-    assert_int_equal(
-        kvp_mr_create(b->server, &(kvp_mem_t){.addr = b->mem, .len = BENCH_BYTES, .fd = b->fd}, &b->mr), KVP_OK);
+    assert_int_equal(kvp_mr_create(b->server, &(kvp_mem_t){.addr = b->mem, .len = BENCH_BYTES, .fd = b->fd}, &b->mr),
+                     KVP_OK);
     b->client = bench_client(b, BENCH_CLIENT);
     b->rd = open_rseg(b, b->client, KVP_ACCESS_READ);
     b->wr = open_rseg(b, b->client, KVP_ACCESS_WRITE);
@@ -254,11 +256,12 @@ bench_run(kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n)
 }
 
 kvp_err_t
-bench_move(kvp_ep_t *ep, kvp_xfer_kind_t kind, uint32_t flags, kvp_rseg_t *rseg, uint64_t roffset, void *addr, size_t len,
-           uint64_t *sum_out)
+bench_move(kvp_ep_t *ep, kvp_xfer_kind_t kind, uint32_t flags, kvp_rseg_t *rseg, uint64_t roffset, void *addr,
+           size_t len, uint64_t *sum_out)
 {
     kvp_iov_t iov = {.addr = addr, .len = len};
-    kvp_xfer_t x = {.kind = kind, .flags = flags, .rseg = rseg, .roffset = roffset, .iov = &iov, .iov_n = 1, .len = len};
+    kvp_xfer_t x = {
+        .kind = kind, .flags = flags, .rseg = rseg, .roffset = roffset, .iov = &iov, .iov_n = 1, .len = len};
 
     if (sum_out != NULL) x.flags |= KVP_XFER_SUM;
     if (!bench_run(ep, &x, 1)) return KVP_INTERNAL;
@@ -292,8 +295,8 @@ static void
 test_roundtrip_of_all_sizes(void **state)
 {
     bench_t *b = *state;
-    static const size_t sizes[] = {1,     7,     8,     63,      64,      127,         128,         129,    1000,
-                                   4096,  16383, 65536, 65537,   262144,  (1 << 20) - 1, 1 << 20, 3000001, 8 << 20};
+    static const size_t sizes[] = {1,    7,     8,     63,    64,     127,           128,     129,     1000,
+                                   4096, 16383, 65536, 65537, 262144, (1 << 20) - 1, 1 << 20, 3000001, 8 << 20};
     uint8_t *local = malloc(8 << 20);
 
     assert_non_null(local);
@@ -337,7 +340,8 @@ test_unaligned_moves_keep_to_their_bytes(void **state)
         assert_int_equal(at[64 - shift + n], 0xEE);
         memset(local, 0xDD, n + 128);
         assert_int_equal(
-            bench_move(b->ep, KVP_XFER_READ, 0, b->rd, BENCH_DATA + 64 + 64 - shift, local + 64 - shift, n, NULL), KVP_OK);
+            bench_move(b->ep, KVP_XFER_READ, 0, b->rd, BENCH_DATA + 64 + 64 - shift, local + 64 - shift, n, NULL),
+            KVP_OK);
         assert_true(bench_holds(local + 64 - shift, n, shift));
         assert_int_equal(local[64 - shift - 1], 0xDD);
         assert_int_equal(local[64 - shift + n], 0xDD);
@@ -375,8 +379,13 @@ test_scatter_list_of_61_uneven_pieces(void **state)
         room += iov[i].len + 3;
         len += iov[i].len;
     }
-    x = (kvp_xfer_t){.kind = KVP_XFER_WRITE, .flags = KVP_XFER_SUM, .rseg = b->wr, .roffset = BENCH_DATA + 5,
-                     .iov = iov, .iov_n = 61, .len = len};
+    x = (kvp_xfer_t){.kind = KVP_XFER_WRITE,
+                     .flags = KVP_XFER_SUM,
+                     .rseg = b->wr,
+                     .roffset = BENCH_DATA + 5,
+                     .iov = iov,
+                     .iov_n = 61,
+                     .len = len};
     assert_true(bench_run(b->ep, &x, 1));
     assert_int_equal(x.status, KVP_OK);
     assert_true(bench_holds(b->mem + BENCH_DATA + 5, len, 61));
@@ -413,8 +422,13 @@ test_batch_of_a_thousand(void **state)
     bench_fill(local, N * EACH, 4);
     for (size_t i = 0; i < N; i++) {
         iov[i] = (kvp_iov_t){.addr = local + i * EACH, .len = EACH};
-        xs[i] = (kvp_xfer_t){.kind = KVP_XFER_WRITE, .flags = KVP_XFER_SUM, .rseg = b->wr,
-                             .roffset = BENCH_DATA + i * EACH, .iov = &iov[i], .iov_n = 1, .len = EACH};
+        xs[i] = (kvp_xfer_t){.kind = KVP_XFER_WRITE,
+                             .flags = KVP_XFER_SUM,
+                             .rseg = b->wr,
+                             .roffset = BENCH_DATA + i * EACH,
+                             .iov = &iov[i],
+                             .iov_n = 1,
+                             .len = EACH};
     }
     assert_true(bench_run(b->ep, xs, N));
     assert_true(bench_holds(b->mem + BENCH_DATA, N * EACH, 4));
@@ -453,9 +467,13 @@ test_both_directions_at_once(void **state)
     bench_fill(b->mem + BENCH_DATA, EACH, 9);
     for (size_t i = 0; i < N; i++) {
         bool is_read = i % 2 == 0;
-        xs[i] = (kvp_xfer_t){.kind = is_read ? KVP_XFER_READ : KVP_XFER_WRITE, .flags = KVP_XFER_SUM,
-                             .rseg = is_read ? b->rd : b->wr, .roffset = BENCH_DATA + (is_read ? 0 : (i % 16) * EACH),
-                             .iov = is_read ? &iov_in : &iov_out, .iov_n = 1, .len = EACH};
+        xs[i] = (kvp_xfer_t){.kind = is_read ? KVP_XFER_READ : KVP_XFER_WRITE,
+                             .flags = KVP_XFER_SUM,
+                             .rseg = is_read ? b->rd : b->wr,
+                             .roffset = BENCH_DATA + (is_read ? 0 : (i % 16) * EACH),
+                             .iov = is_read ? &iov_in : &iov_out,
+                             .iov_n = 1,
+                             .len = EACH};
         if (!is_read) xs[i].roffset += EACH;
     }
     assert_true(bench_run(b->ep, xs, N));
@@ -479,8 +497,13 @@ test_write_after_read_forwards_its_bytes(void **state)
     kvp_iov_t iov = {.addr = local, .len = EACH};
     kvp_xfer_t xs[2] = {
         {.kind = KVP_XFER_READ, .rseg = b->rd, .roffset = BENCH_DATA, .iov = &iov, .iov_n = 1, .len = EACH},
-        {.kind = KVP_XFER_WRITE, .flags = KVP_XFER_AFTER_PRIOR, .rseg = b->wr, .roffset = BENCH_DATA + EACH,
-         .iov = &iov, .iov_n = 1, .len = EACH},
+        {.kind = KVP_XFER_WRITE,
+         .flags = KVP_XFER_AFTER_PRIOR,
+         .rseg = b->wr,
+         .roffset = BENCH_DATA + EACH,
+         .iov = &iov,
+         .iov_n = 1,
+         .len = EACH},
     };
 
     assert_non_null(local);
@@ -535,9 +558,16 @@ test_guarded_write_lands_only_under_its_guard(void **state)
 
     assert_non_null(local);
     for (size_t i = 0; i < 2; i++)
-        xs[i] = (kvp_xfer_t){.kind = KVP_XFER_WRITE, .flags = KVP_XFER_GUARDED, .rseg = b->wr,
-                             .roffset = BENCH_DATA + i * 1000, .iov = &iov[i], .iov_n = 1, .len = iov[i].len,
-                             .guard_rseg = b->wr, .guard_off = guard_at, .guard_word = writing};
+        xs[i] = (kvp_xfer_t){.kind = KVP_XFER_WRITE,
+                             .flags = KVP_XFER_GUARDED,
+                             .rseg = b->wr,
+                             .roffset = BENCH_DATA + i * 1000,
+                             .iov = &iov[i],
+                             .iov_n = 1,
+                             .len = iov[i].len,
+                             .guard_rseg = b->wr,
+                             .guard_off = guard_at,
+                             .guard_word = writing};
     server_store(b, guard_at, writing);
     bench_fill(local, n, 1);
     assert_true(bench_run(b->ep, xs, 2));
@@ -604,8 +634,13 @@ test_descriptor_vouches_for_the_payload_before_it(void **state)
     kvp_iov_t desc = {.addr = &line, .len = KVP_DESC_LINE_BYTES};
     kvp_xfer_t xs[2] = {
         {.kind = KVP_XFER_READ, .rseg = b->rd, .roffset = BENCH_DATA, .iov = &payload, .iov_n = 1, .len = reuse.n},
-        {.kind = KVP_XFER_READ, .flags = KVP_XFER_AFTER_PRIOR, .rseg = b->rd, .roffset = 4096, .iov = &desc,
-         .iov_n = 1, .len = KVP_DESC_LINE_BYTES},
+        {.kind = KVP_XFER_READ,
+         .flags = KVP_XFER_AFTER_PRIOR,
+         .rseg = b->rd,
+         .roffset = 4096,
+         .iov = &desc,
+         .iov_n = 1,
+         .len = KVP_DESC_LINE_BYTES},
     };
     uint64_t until_ns = kvp_now_ns() + BENCH_WAIT_NS;
     size_t accepted = 0;
@@ -626,7 +661,8 @@ test_descriptor_vouches_for_the_payload_before_it(void **state)
         atomic_fetch_add(&reuse.reads, 1);
         if (line.word != kvp_word_make(told, KVP_DESC_SEALED)) continue;
         accepted++;
-        for (size_t i = 0; i < reuse.n; i++) wrong += local[i] != (uint8_t)told;
+        for (size_t i = 0; i < reuse.n; i++)
+            wrong += local[i] != (uint8_t)told;
     }
     atomic_store(&reuse.must_stop, true);
     pthread_join(thread, NULL);
@@ -664,14 +700,19 @@ test_ill_formed_transfers_are_refused(void **state)
     kvp_xfer_t xs[KVP_ARRAY_LEN(cases) + 1];
 
     for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++)
-        xs[i] = (kvp_xfer_t){.kind = cases[i].kind, .rseg = b->wr, .roffset = cases[i].roffset, .iov = iov,
-                             .iov_n = cases[i].iov_n, .len = cases[i].len};
+        xs[i] = (kvp_xfer_t){.kind = cases[i].kind,
+                             .rseg = b->wr,
+                             .roffset = cases[i].roffset,
+                             .iov = iov,
+                             .iov_n = cases[i].iov_n,
+                             .len = cases[i].len};
     /* A good one among them is not touched by it. */
-    xs[KVP_ARRAY_LEN(cases)] =
-        (kvp_xfer_t){.kind = KVP_XFER_READ, .rseg = b->rd, .roffset = BENCH_BYTES - 32, .iov = iov, .iov_n = 1, .len = 32};
+    xs[KVP_ARRAY_LEN(cases)] = (kvp_xfer_t){
+        .kind = KVP_XFER_READ, .rseg = b->rd, .roffset = BENCH_BYTES - 32, .iov = iov, .iov_n = 1, .len = 32};
     bench_fill(b->mem + BENCH_BYTES - 32, 32, 3);
     assert_true(bench_run(b->ep, xs, KVP_ARRAY_LEN(xs)));
-    for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++) assert_int_equal(xs[i].status, KVP_INVALID);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++)
+        assert_int_equal(xs[i].status, KVP_INVALID);
     assert_int_equal(xs[KVP_ARRAY_LEN(cases)].status, KVP_OK);
     assert_true(bench_holds(local, 32, 3));
 }
@@ -766,7 +807,8 @@ tally_done(kvp_xfer_t *x)
 
 /* n transfers that share one iov; *list_out points to each. */
 static kvp_xfer_t *
-make_many(const bench_t *b, size_t n, kvp_xfer_kind_t kind, const kvp_iov_t *iov, tally_t *tally, kvp_xfer_t ***list_out)
+make_many(const bench_t *b, size_t n, kvp_xfer_kind_t kind, const kvp_iov_t *iov, tally_t *tally,
+          kvp_xfer_t ***list_out)
 {
     kvp_xfer_t *xs = calloc(n, sizeof *xs);
     kvp_xfer_t **list = calloc(n, sizeof *list);
@@ -774,8 +816,14 @@ make_many(const bench_t *b, size_t n, kvp_xfer_kind_t kind, const kvp_iov_t *iov
     assert_non_null(xs);
     assert_non_null(list);
     for (size_t i = 0; i < n; i++) {
-        xs[i] = (kvp_xfer_t){.kind = kind, .rseg = b->wr, .roffset = BENCH_DATA, .iov = iov, .iov_n = 1, .len = iov->len,
-                             .done = tally_done, .arg = tally};
+        xs[i] = (kvp_xfer_t){.kind = kind,
+                             .rseg = b->wr,
+                             .roffset = BENCH_DATA,
+                             .iov = iov,
+                             .iov_n = 1,
+                             .len = iov->len,
+                             .done = tally_done,
+                             .arg = tally};
         list[i] = &xs[i];
     }
     *list_out = list;
@@ -830,10 +878,12 @@ test_close_under_load_completes_each_once(void **state)
 
         assert_non_null(local);
         /* What the round before has sent may still land: each round has its own place. */
-        for (size_t i = 0; i < N; i++) xs[i].roffset += (size_t)round * n;
+        for (size_t i = 0; i < N; i++)
+            xs[i].roffset += (size_t)round * n;
         assert_int_equal(bench_connect(b->client, &b->addr, &ep), KVP_OK);
         assert_int_equal(b->ops->submit(ep, list, N, &took), KVP_OK);
-        for (int i = 0; i < round; i++) b->ops->ep_poll(ep);
+        for (int i = 0; i < round; i++)
+            b->ops->ep_poll(ep);
         kvp_ep_destroy(ep);
         free(local); /* nothing touches it any more: the sanitizer watches */
         assert_int_equal(tally.fired, took);
@@ -874,7 +924,8 @@ test_deadline_ends_a_transfer_or_a_drain(void **state)
     assert_non_null(local);
     assert_int_equal(bench_connect(b->client, &b->addr, &ep), KVP_OK);
     if ((b->ops->caps & KVP_TP_SYNC) != 0) {
-        for (size_t i = 0; i < 3; i++) xs[i].deadline_ns = kvp_now_ns() - 1;
+        for (size_t i = 0; i < 3; i++)
+            xs[i].deadline_ns = kvp_now_ns() - 1;
         assert_int_equal(b->ops->submit(ep, list, 3, &took), KVP_OK);
         assert_int_equal(tally.by_status[-KVP_DEADLINE], 3);
         assert_int_equal(b->ops->drain(ep, 0), KVP_OK);
@@ -891,7 +942,8 @@ test_deadline_ends_a_transfer_or_a_drain(void **state)
         assert_int_equal(tally.by_status[-KVP_CANCELLED], 3);
         bench_lanes_start(b);
         tally = (tally_t){0};
-        for (size_t i = 0; i < 3; i++) xs[i].link = (kvp_list_t){0};
+        for (size_t i = 0; i < 3; i++)
+            xs[i].link = (kvp_list_t){0};
         assert_int_equal(b->ops->submit(b->ep, list, 3, &took), KVP_OK);
         assert_int_equal(b->ops->drain(b->ep, kvp_now_ns() + BENCH_WAIT_NS), KVP_OK);
         assert_int_equal(tally.by_status[0], 3);
@@ -920,7 +972,8 @@ server_waits(const _Atomic size_t *count, size_t n)
 {
     uint64_t until_ns = kvp_now_ns() + BENCH_WAIT_NS;
 
-    while (atomic_load(count) < n && kvp_now_ns() < until_ns) sched_yield();
+    while (atomic_load(count) < n && kvp_now_ns() < until_ns)
+        sched_yield();
     return atomic_load(count) == n;
 }
 
@@ -1015,7 +1068,8 @@ test_fenced_client_lands_nothing_more(void **state)
     memset(local, 1, n);
     assert_int_equal(b->ops->submit(b->ep, list, N / 2, &took), KVP_OK);
     b->ops->peer_fence(b->server, BENCH_CLIENT, 0, on_fence, &fenced);
-    while (atomic_load(&fenced) != BENCH_CLIENT) sched_yield();
+    while (atomic_load(&fenced) != BENCH_CLIENT)
+        sched_yield();
 
     /* From here the memory is the owner's. */
     memset(b->mem + BENCH_DATA, 2, n);
@@ -1026,13 +1080,15 @@ test_fenced_client_lands_nothing_more(void **state)
     assert_int_equal(took, 0);
     assert_int_equal(tally.twice, 0);
     assert_int_equal(bench_connect(b->client, &b->addr, &ep), KVP_FENCED);
-    for (size_t i = 0; i < n; i++) assert_int_equal(b->mem[BENCH_DATA + i], 2);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(b->mem[BENCH_DATA + i], 2);
 
     /* Others are not touched, until live_min passes them. */
     assert_int_equal(bench_connect(other, &b->addr, &ep), KVP_OK);
     assert_int_equal(bench_move(ep, KVP_XFER_READ, 0, b->rd, BENCH_DATA, local, n, NULL), KVP_OK);
     b->ops->peer_fence(b->server, BENCH_CLIENT + 5, BENCH_CLIENT + 3, on_fence, &fenced);
-    while (atomic_load(&fenced) != BENCH_CLIENT + 5) sched_yield();
+    while (atomic_load(&fenced) != BENCH_CLIENT + 5)
+        sched_yield();
     kvp_ep_destroy(ep);
     assert_int_equal(bench_connect(other, &b->addr, &ep), KVP_FENCED);
     kvp_tp_destroy(other);
@@ -1130,33 +1186,31 @@ test_child_of_a_fork_disturbs_nothing(void **state)
     assert_int_equal(status, 0);
 }
 
-#define SUITE_TEST(fn) cmocka_unit_test_prestate_setup_teardown(fn, bench_setup, bench_teardown, (void *)transport)
-
 int
 suite_run(const char *transport)
 {
     const struct CMUnitTest tests[] = {
-        SUITE_TEST(test_roundtrip_of_all_sizes),
-        SUITE_TEST(test_unaligned_moves_keep_to_their_bytes),
-        SUITE_TEST(test_scatter_list_of_61_uneven_pieces),
-        SUITE_TEST(test_batch_of_a_thousand),
-        SUITE_TEST(test_both_directions_at_once),
-        SUITE_TEST(test_write_after_read_forwards_its_bytes),
-        SUITE_TEST(test_publish_follows_the_rule),
-        SUITE_TEST(test_guarded_write_lands_only_under_its_guard),
-        SUITE_TEST(test_descriptor_vouches_for_the_payload_before_it),
-        SUITE_TEST(test_ill_formed_transfers_are_refused),
-        SUITE_TEST(test_tokens_open_no_more_than_was_exported),
-        SUITE_TEST(test_deregistered_memory_is_no_segment),
-        SUITE_TEST(test_back_pressure_leaves_the_rest_to_the_caller),
-        SUITE_TEST(test_close_under_load_completes_each_once),
-        SUITE_TEST(test_close_while_connecting_fires_done),
-        SUITE_TEST(test_deadline_ends_a_transfer_or_a_drain),
-        SUITE_TEST(test_quiesce_fires_idle_and_under_load),
-        SUITE_TEST(test_quiesce_cuts_a_stuck_send),
-        SUITE_TEST(test_fenced_client_lands_nothing_more),
-        SUITE_TEST(test_eight_threads_each_with_its_endpoint),
-        SUITE_TEST(test_child_of_a_fork_disturbs_nothing),
+        SUITE_TEST(test_roundtrip_of_all_sizes, transport),
+        SUITE_TEST(test_unaligned_moves_keep_to_their_bytes, transport),
+        SUITE_TEST(test_scatter_list_of_61_uneven_pieces, transport),
+        SUITE_TEST(test_batch_of_a_thousand, transport),
+        SUITE_TEST(test_both_directions_at_once, transport),
+        SUITE_TEST(test_write_after_read_forwards_its_bytes, transport),
+        SUITE_TEST(test_publish_follows_the_rule, transport),
+        SUITE_TEST(test_guarded_write_lands_only_under_its_guard, transport),
+        SUITE_TEST(test_descriptor_vouches_for_the_payload_before_it, transport),
+        SUITE_TEST(test_ill_formed_transfers_are_refused, transport),
+        SUITE_TEST(test_tokens_open_no_more_than_was_exported, transport),
+        SUITE_TEST(test_deregistered_memory_is_no_segment, transport),
+        SUITE_TEST(test_back_pressure_leaves_the_rest_to_the_caller, transport),
+        SUITE_TEST(test_close_under_load_completes_each_once, transport),
+        SUITE_TEST(test_close_while_connecting_fires_done, transport),
+        SUITE_TEST(test_deadline_ends_a_transfer_or_a_drain, transport),
+        SUITE_TEST(test_quiesce_fires_idle_and_under_load, transport),
+        SUITE_TEST(test_quiesce_cuts_a_stuck_send, transport),
+        SUITE_TEST(test_fenced_client_lands_nothing_more, transport),
+        SUITE_TEST(test_eight_threads_each_with_its_endpoint, transport),
+        SUITE_TEST(test_child_of_a_fork_disturbs_nothing, transport),
     };
 
     return _cmocka_run_group_tests(transport, tests, KVP_ARRAY_LEN(tests), NULL, NULL);

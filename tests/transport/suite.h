@@ -15,6 +15,8 @@
 #define BENCH_LANES 2u
 #define BENCH_BYTES ((size_t)20 << 20)
 #define BENCH_DATA ((size_t)64 << 10) /* payload begins here; descriptors lie below */
+#define BENCH_POOL "pool of the test" /* 16 bytes: no terminator fits */
+#define BENCH_CONNS 32u
 #define BENCH_CLIENT 1000u /* incarnation of the asking instance */
 #define BENCH_WAIT_NS (20ull * 1000 * 1000 * 1000)
 
@@ -64,7 +66,9 @@ kvp_err_t bench_publish(kvp_ep_t *ep, kvp_rseg_t *rseg, uint64_t roffset, uint64
 void bench_fill(void *at, size_t len, uint64_t seed);
 bool bench_holds(const void *at, size_t len, uint64_t seed);
 
-/* suite_run runs the suite for the transport of that name; returns what main returns. */
+/* suite_run runs the suite for the transport of that name; returns the number of failed tests. */
 int suite_run(const char *transport);
+#define SUITE_TEST(fn, transport)                                                                                      \
+    cmocka_unit_test_prestate_setup_teardown(fn, bench_setup, bench_teardown, (void *)(transport))
 
 #endif

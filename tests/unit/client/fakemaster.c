@@ -82,6 +82,20 @@ on_exists(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     free(found);
 }
 
+/* Every key is missed, under a hold that has to be given back. */
+static void
+on_get(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+{
+    Kvp__Pb__Places msg = KVP__PB__PLACES__INIT;
+    kvp_wire_obj_t obj = {.err = KVP_NOT_FOUND};
+    struct timespec nap = {.tv_nsec = m->delay_ms * 1000000L};
+
+    if (m->delay_ms > 0) nanosleep(&nap, NULL);
+    msg.n = 1;
+    msg.ticket = ++m->gets;
+    answer(c, f, &msg.base, &obj, sizeof obj);
+}
+
 static void
 on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
 {
@@ -97,6 +111,9 @@ on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
         return;
     case KVP_OP_EXISTS:
         on_exists(m, c, f);
+        return;
+    case KVP_OP_GET:
+        on_get(m, c, f);
         return;
     case KVP_OP_BYE:
         m->byes++;

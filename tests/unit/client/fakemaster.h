@@ -23,16 +23,16 @@ typedef struct {
     _Atomic bool is_fencing; /* heartbeats are answered FENCED */
     _Atomic bool is_cutting; /* closes all connections once, and clears this */
     _Atomic int hello_err;
-    _Atomic int delay_ms; /* before each answer to EXISTS */
+    _Atomic int delay_ms; /* before each answer to EXISTS and GET */
     _Atomic uint32_t heartbeat_ms, ttl_ms;
 
     /* Seen by the test. */
-    _Atomic uint64_t hellos, heartbeats, byes, exists, releases;
+    _Atomic uint64_t hellos, heartbeats, byes, exists, gets, releases;
     _Atomic uint64_t last_before; /* the incarnation of the session before, in the last Hello */
 } fake_master_t;
 
 /* fake_master_start listens on a port of its own; end stops the thread and closes everything. EXISTS is answered with 1
- * for every digest whose lowest bit is set. */
+ * for every digest whose lowest bit is set, GET of one key with a miss and a ticket. */
 void fake_master_start(fake_master_t *m);
 void fake_master_end(fake_master_t *m);
 

@@ -67,14 +67,30 @@ test_open_refuses_bad_configurations(void **state)
         int want = KVPOOL_INVALID;
 
         switch (what) {
-        case 0: conf.struct_size = 0; break;
-        case 1: conf.struct_size = sizeof conf + 8; break;
-        case 2: conf.master = "nonsense"; break;
-        case 3: conf.master = "127.0.0.1:1,,"; break;
-        case 4: conf.transports = "shm,carrier-pigeon"; break;
-        case 5: conf.verify = 2; break;
-        case 6: conf.name = long_name; break;
-        default: conf.host_id = long_name; break;
+        case 0:
+            conf.struct_size = 0;
+            break;
+        case 1:
+            conf.struct_size = sizeof conf + 8;
+            break;
+        case 2:
+            conf.master = "nonsense";
+            break;
+        case 3:
+            conf.master = "127.0.0.1:1,,";
+            break;
+        case 4:
+            conf.transports = "shm,carrier-pigeon";
+            break;
+        case 5:
+            conf.verify = 2;
+            break;
+        case 6:
+            conf.name = long_name;
+            break;
+        default:
+            conf.host_id = long_name;
+            break;
         }
         assert_int_equal(kvpool_open(&conf, &pool), want);
         assert_ptr_equal(pool, (kvpool_t *)1);

@@ -251,13 +251,27 @@ test_get_rejects_other_descriptors(void **state)
 
         to_first_move(&f, 1, 0);
         switch (field) {
-        case 0: d->word = kvp_word_make(5, KVP_DESC_WRITING); break;
-        case 1: d->word = kvp_word_make(5, KVP_DESC_DEAD); break;
-        case 2: d->version++; break;
-        case 3: d->digest.hi++; break;
-        case 4: d->offset += 64; break;
-        case 5: d->len--; break;
-        default: d->key_hash2++; break;
+        case 0:
+            d->word = kvp_word_make(5, KVP_DESC_WRITING);
+            break;
+        case 1:
+            d->word = kvp_word_make(5, KVP_DESC_DEAD);
+            break;
+        case 2:
+            d->version++;
+            break;
+        case 3:
+            d->digest.hi++;
+            break;
+        case 4:
+            d->offset += 64;
+            break;
+        case 5:
+            d->len--;
+            break;
+        default:
+            d->key_hash2++;
+            break;
         }
         kvp_getop_on_moved(&f.op);
         expect_release(&f, 77);
@@ -425,11 +439,20 @@ test_get_refuses_answers_that_do_not_fit(void **state)
         answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
         answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
         switch (what) {
-        case 0: f.answer.n = 1; break;
-        case 1: f.answer.objs[1].nloc = 2; break; /* more than there are */
-        case 2: f.answer.objs[1].nloc = UINT32_MAX; break;
-        case 3: f.answer.objs[0].err = 5; break;
-        default: break;
+        case 0:
+            f.answer.n = 1;
+            break;
+        case 1:
+            f.answer.objs[1].nloc = 2;
+            break; /* more than there are */
+        case 2:
+            f.answer.objs[1].nloc = UINT32_MAX;
+            break;
+        case 3:
+            f.answer.objs[0].err = 5;
+            break;
+        default:
+            break;
         }
         answer_places(&f.answer);
         if (what == 4) f.answer.frame.tail_len -= 8;

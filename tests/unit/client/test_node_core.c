@@ -623,6 +623,221 @@ test_dropped_memory_ends_quarantine_and_attachments(void **state)
     assert_int_equal(kvp_node_core_see_term(f->core, 1), KVP_OK);
 }
 
+/* ---- random histories against a model */
+#define PROCS 3u
+#define ATTS 2u /* a process */
+#define INCARNATIONS 4u
+#define STEPS 20000u
+
+typedef struct {
+    fixture_t *f;
+    uint64_t seed;
+    kvp_node_proc_t procs[PROCS];
+    bool is_idle[PROCS]; /* the core has given it back */
+    kvp_node_att_t atts[PROCS][ATTS];
+    bool may_store[PROCS][INCARNATIONS];
+    uint64_t generation;
+    uint64_t rounds_begun;
+    uint64_t rounds[KVP_NODE_ROUNDS_MAX]; /* running; 0 = none */
+    uint64_t best_round; /* highest that is over */
+    struct {
+        uint64_t generation; /* 0 = not on its way */
+        uint64_t round; /* the last one that began before its DEAD */
+        uint64_t owner;
+        uint32_t waits_for; /* processes, a bit each, that could store when it was retired */
+    } extents[SLOTS];
+} model_t;
+
+static uint32_t
+chance(model_t *m, uint32_t n)
+{
+    m->seed = m->seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(m->seed >> 33) % n;
+}
+
+/* check_free: whatever the core calls free must be so in the model. */
+static void
+check_free(model_t *m, uint32_t slot, uint64_t generation)
+{
+    assert_int_equal(m->extents[slot].generation, generation);
+    assert_true(m->extents[slot].round < m->best_round);
+    assert_int_equal(m->extents[slot].waits_for, 0);
+    m->extents[slot].generation = 0;
+}
+
+static void
+prove(model_t *m, uint32_t p, uint64_t incarnation)
+{
+    m->may_store[p][incarnation] = false;
+    for (uint32_t i = 0; i < SLOTS; i++)
+        if (m->extents[i].owner == incarnation) m->extents[i].waits_for &= ~(1u << p);
+}
+
+static void
+collect(model_t *m)
+{
+    kvp_wire_slot_t slots[SLOTS];
+    uint32_t n = kvp_node_core_take_freed(m->f->core, slots, SLOTS);
+    kvp_node_proc_t *proc;
+    kvp_node_att_t *att;
+
+    for (uint32_t i = 0; i < n; i++)
+        check_free(m, slots[i].slot, slots[i].generation);
+    while ((att = kvp_node_core_take_close(m->f->core)) != NULL)
+        kvp_node_core_detach(m->f->core, att);
+    while ((proc = kvp_node_core_take_idle(m->f->core)) != NULL)
+        m->is_idle[proc - m->procs] = true;
+}
+
+static void
+step_attach(model_t *m)
+{
+    uint32_t p = chance(m, PROCS), incarnation = 1 + chance(m, INCARNATIONS - 1);
+    kvp_node_att_t *att = &m->atts[p][chance(m, ATTS)];
+
+    if (att->is_attached) {
+        kvp_node_core_detach(m->f->core, att);
+        return;
+    }
+    if (m->is_idle[p]) {
+        kvp_node_proc_init(&m->procs[p]);
+        memset(m->may_store[p], 0, sizeof m->may_store[p]);
+    }
+    if (kvp_node_core_attach(m->f->core, att, incarnation, &m->procs[p]) != KVP_OK) return;
+    m->is_idle[p] = false;
+    if (chance(m, 3) == 0) return;
+    assert_int_equal(kvp_node_core_open_write(m->f->core, att), KVP_OK);
+    m->may_store[p][incarnation] = true;
+}
+
+static void
+step_prove(model_t *m)
+{
+    uint32_t p = chance(m, PROCS), incarnation = 1 + chance(m, INCARNATIONS - 1);
+    kvp_node_att_t *att = &m->atts[p][0];
+
+    if (att->is_attached && chance(m, 4) != 0) {
+        if (kvp_node_core_drained(m->f->core, att, incarnation) == KVP_OK) prove(m, p, incarnation);
+    } else if (!m->is_idle[p]) {
+        kvp_node_core_process_dead(m->f->core, &m->procs[p]);
+        for (uint64_t i = 0; i < INCARNATIONS; i++)
+            prove(m, p, i);
+        for (uint32_t i = 0; i < ATTS; i++)
+            kvp_node_core_detach(m->f->core, &m->atts[p][i]);
+    }
+}
+
+static void
+end_a_round(model_t *m)
+{
+    uint64_t *round = &m->rounds[chance(m, KVP_NODE_ROUNDS_MAX)];
+
+    if (*round == 0) return;
+    m->best_round = *round > m->best_round ? *round : m->best_round;
+    kvp_node_core_quiesced(m->f->core, *round);
+    *round = 0;
+}
+
+static void
+begin_rounds(model_t *m)
+{
+    for (uint32_t i = 0; i < KVP_NODE_ROUNDS_MAX; i++) {
+        if (m->rounds[i] != 0) continue;
+        if (!kvp_node_core_take_quiesce(m->f->core, &m->rounds[i])) return;
+        m->rounds_begun = m->rounds[i];
+    }
+}
+
+/* One extent in a new generation, or one that is on its way asked for again. */
+static void
+step_retire(model_t *m)
+{
+    uint32_t slot = chance(m, SLOTS);
+    kvp_wire_slot_t wire = slot_of(0, slot, m->extents[slot].generation, m->extents[slot].owner);
+    uint8_t flags;
+
+    if (wire.generation == 0) {
+        wire = slot_of(0, slot, GEN(++m->generation), chance(m, INCARNATIONS));
+        m->extents[slot].generation = wire.generation;
+        m->extents[slot].round = m->rounds_begun;
+        m->extents[slot].owner = wire.owner;
+        m->extents[slot].waits_for = 0;
+        for (uint32_t p = 0; wire.owner != 0 && p < PROCS; p++)
+            m->extents[slot].waits_for |= (uint32_t)m->may_store[p][wire.owner] << p;
+    }
+    assert_int_equal(kvp_node_core_retire(m->f->core, TERM, SEGMENT, &wire, 1), KVP_OK);
+    begin_rounds(m);
+    if (chance(m, 2) == 0) end_a_round(m);
+    kvp_node_core_retire_answer(m->f->core, &flags, 1);
+    assert_true((flags & KVP_RETIRE_DEAD) != 0);
+    if ((flags & KVP_RETIRE_FREE) != 0) check_free(m, slot, wire.generation);
+}
+
+static void
+settle(model_t *m)
+{
+    for (uint32_t p = 0; p < PROCS; p++) {
+        if (m->is_idle[p]) continue;
+        kvp_node_core_process_dead(m->f->core, &m->procs[p]);
+        for (uint64_t i = 0; i < INCARNATIONS; i++)
+            prove(m, p, i);
+        for (uint32_t i = 0; i < ATTS; i++)
+            kvp_node_core_detach(m->f->core, &m->atts[p][i]);
+    }
+    for (uint32_t i = 0; i < 1000; i++) {
+        begin_rounds(m);
+        end_a_round(m);
+    }
+    collect(m);
+}
+
+static void
+test_random_histories_keep_the_rules(void **state)
+{
+    static model_t m;
+
+    m = (model_t){.f = *state, .seed = 20240607};
+    for (uint32_t p = 0; p < PROCS; p++) {
+        kvp_node_proc_init(&m.procs[p]);
+        m.is_idle[p] = true;
+        for (uint32_t i = 0; i < ATTS; i++)
+            kvp_node_att_init(&m.atts[p][i]);
+    }
+    for (uint32_t i = 0; i < STEPS; i++) {
+        switch (chance(&m, 8)) {
+        case 0:
+        case 1:
+            step_attach(&m);
+            break;
+        case 2:
+            if (chance(&m, 4) == 0) step_prove(&m);
+            break;
+        case 3:
+            kvp_node_core_link_lost(m.f->core);
+            kvp_node_core_set_id(m.f->core, SEGMENT);
+            break;
+        case 4:
+            end_a_round(&m);
+            begin_rounds(&m);
+            break;
+        default:
+            step_retire(&m);
+            break;
+        }
+        collect(&m);
+    }
+    settle(&m);
+    /* Nothing is owed once everybody is gone. */
+    for (uint32_t i = 0; i < SLOTS; i++)
+        assert_int_equal(m.extents[i].generation, 0);
+    for (uint32_t p = 0; p < PROCS; p++)
+        assert_true(m.is_idle[p]);
+    assert_int_equal(stats(m.f).quarantined, 0);
+    assert_int_equal(stats(m.f).quiescing, 0);
+    assert_int_equal(stats(m.f).attached, 0);
+    assert_true(m.generation > STEPS / 50);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int
@@ -652,6 +867,7 @@ main(void)
         TEST(test_fences_in_any_order),
         TEST(test_attachments_are_bounded),
         TEST(test_dropped_memory_ends_quarantine_and_attachments),
+        TEST(test_random_histories_keep_the_rules),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

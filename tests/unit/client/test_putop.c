@@ -627,7 +627,7 @@ test_put_refuses_answers_that_do_not_fit(void **state)
 static void
 random_step(fixture_t *f, kvp_step_t step)
 {
-    static const kvp_err_t errs[] = {KVP_OK,       KVP_OK,          KVP_OK,       KVP_ALREADY,
+    static const kvp_err_t errs[] = {KVP_OK,       KVP_OK,          KVP_OK,        KVP_ALREADY,
                                      KVP_NO_SPACE, KVP_RETRY_AFTER, KVP_NODE_LOST, KVP_IN_PROGRESS};
     kvp_frame_t frame;
     size_t used;

@@ -68,12 +68,11 @@ ask_often(void *arg)
         int many[3], one;
 
         for (int k = 0; k < 3; k++)
-            keys[k] = (kvpool_key_t){
-                text[k], (size_t)snprintf(text[k], sizeof text[k], "key %d of %d for %d", k, i, a->id)};
+            keys[k] =
+                (kvpool_key_t){text[k], (size_t)snprintf(text[k], sizeof text[k], "key %d of %d for %d", k, i, a->id)};
         a->last_err = kvpool_batch_is_exist(a->f->pool, keys, 3, NULL, many);
         if (a->last_err == KVPOOL_OK && many[0] < 0) a->last_err = many[0];
-        if (a->last_err == KVPOOL_OK)
-            a->last_err = kvpool_exists(a->f->pool, keys[2].data, keys[2].len, &one, NULL);
+        if (a->last_err == KVPOOL_OK) a->last_err = kvpool_exists(a->f->pool, keys[2].data, keys[2].len, &one, NULL);
         if (a->last_err != KVPOOL_OK) return NULL;
         assert_int_equal(one, many[2]);
     }
@@ -145,6 +144,27 @@ test_late_answers_are_dropped(void **state)
     f.master.delay_ms = 0;
     assert_int_equal(ask(&f, 5000), KVPOOL_OK);
     assert_int_equal(f.master.hellos, 1);
+    teardown(&f);
+}
+
+/* A hold whose get did not wait for it would last as long as the session. */
+static void
+test_late_holds_are_given_back(void **state)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts, .deadline_ms = 10};
+    fixture_t f;
+    size_t len;
+
+    (void)state;
+    setup(&f, 5000);
+    f.master.delay_ms = 60;
+    assert_int_equal(kvpool_get(f.pool, "k", 1, &len, sizeof len, &len, &opts), KVPOOL_DEADLINE);
+    while (f.master.releases < 1) /* the next heartbeat finds it */
+        sched_yield();
+    f.master.delay_ms = 0;
+    assert_int_equal(kvpool_get(f.pool, "k", 1, &len, sizeof len, &len, NULL), KVPOOL_NOT_FOUND);
+    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+    assert_int_equal(f.master.releases, 2);
     teardown(&f);
 }
 
@@ -298,6 +318,7 @@ main(void)
         cmocka_unit_test(test_answers_go_to_who_asked),
         cmocka_unit_test(test_large_batches_are_split),
         cmocka_unit_test(test_late_answers_are_dropped),
+        cmocka_unit_test(test_late_holds_are_given_back),
         cmocka_unit_test(test_deadline_is_kept),
         cmocka_unit_test(test_cut_connection_is_made_anew),
         cmocka_unit_test(test_fenced_session_is_made_anew),

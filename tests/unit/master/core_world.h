@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A world around one master core: clients and nodes that speak frames, a network with delays, and time that only the
+ * test moves. A node has memory: its descriptors' words, and which bytes somebody may still write. Everything that the
+ * master says is held against it: a place that it grants must be nobody's, a place that it shows a reader must be
+ * readable, a generation must be new, an answer must have been asked for. What breaks a rule fails the test.
+ */
+#ifndef KVP_TESTS_CORE_WORLD_H
+#define KVP_TESTS_CORE_WORLD_H
+
+#include "common/list.h"
+#include "common/segfmt.h"
+#include "master/core/master.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MS 1000000ull
+#define SEC (1000ull * MS)
+#define KIB 1024ull
+#define MIB (1024ull * KIB)
+
+typedef struct world world_t;
+typedef struct peer peer_t;
+
+/* ---- memory of a node; outlives its connections */
+typedef struct {
+    uint64_t *words; /* one a slot */
+    uint64_t *granted; /* the newest generation granted, one a slot */
+    uint64_t *retired; /* the newest that a Retire has named, one a slot */
+    uint64_t *offset; /* of that grant */
+    uint64_t *len; /* of that grant, extent bytes; 0 = nobody may write there any more */
+    uint8_t *taken; /* one a unit of 64 bytes: somebody may write there */
+    kvp_chunk_geo_t geo;
+    uint64_t bytes;
+} chunk_t;
+
+typedef struct {
+    kvp_list_t link; /* world->mems */
+    char name[32];
+    uint8_t uuid[16];
+    uint64_t epoch, size_bytes, chunk_bytes;
+    uint32_t chunk_n, segment_id; /* 0 = not mounted, or dropped */
+    chunk_t *chunks;
+    bool is_fresh;
+} mem_t;
+
+/* ---- peers */
+typedef struct {
+    kvp_list_t link;
+    uint64_t at_ns;
+    size_t len;
+    _Alignas(16) uint8_t bytes[];
+} packet_t;
+
+typedef struct {
+    kvp_list_t link; /* peer->replies */
+    kvp_frame_t frame; /* in packet */
+    packet_t *packet;
+} reply_t;
+
+typedef struct {
+    uint64_t id;
+    uint8_t opcode;
+} ask_t;
+
+/* When a node says that a retired extent is dead, and when that it is free. */
+typedef enum {
+    NODE_FREE_NOW, /* with the answer */
+    NODE_FREE_LATER, /* FREED, after free_ns */
+    NODE_DEAD_ONLY, /* not before node_free_all */
+    NODE_MUTE, /* orders are not answered */
+} node_policy_t;
+
+typedef struct {
+    kvp_list_t link; /* peer->retiring */
+    kvp_wire_slot_t slot;
+    uint32_t segment_id;
+    uint64_t free_at_ns; /* UINT64_MAX = when it is told to */
+} retiring_t;
+
+struct peer {
+    kvp_list_t link; /* world->peers */
+    world_t *world;
+    uint64_t conn; /* 0 = closed */
+    bool was_closed; /* by the master */
+    uint32_t role;
+    uint64_t incarnation;
+    uint64_t request_seq, attempt_seq;
+    uint64_t delay_ns; /* most that a packet takes, each way; 0 = delivered at once */
+    uint64_t beat_ns; /* when its next heartbeat is due */
+    bool is_silent; /* sends none */
+    kvp_list_t to_master, from_master; /* packets, in order */
+    kvp_list_t replies;
+    ask_t *asks; /* not answered */
+    uint32_t asks_n, asks_cap;
+
+    /* a node's */
+    mem_t *mem;
+    node_policy_t policy;
+    uint64_t free_ns;
+    bool needs_proof; /* an extent with an owner is free only after world_prove(owner) */
+    kvp_list_t retiring; /* answered dead */
+    uint32_t retires_n, fences_n;
+    Kvp__Pb__Fence last_fence;
+};
+
+struct world {
+    kvp_master_t *m;
+    kvp_master_conf_t conf;
+    uint64_t now, seed;
+    uint64_t conn_seq, uuid_seq;
+    kvp_list_t peers, mems;
+    uint64_t *proved; /* incarnations of which nothing can land any more */
+    uint32_t proved_n, proved_cap;
+    uint32_t check_every; /* inputs between two kvp_master_check; 0 = never */
+    bool is_idle_off; /* work is not done between inputs, only by ticks that are due */
+    uint64_t inputs;
+    /* Called for every extent that a Retire names, before the node sees it. */
+    void (*on_retire)(void *arg, mem_t *mem, const kvp_wire_slot_t *slot);
+    void *on_retire_arg;
+};
+
+uint64_t world_random(world_t *w);
+uint64_t world_below(world_t *w, uint64_t n);
+
+/* world_open makes a master with conf (zero fields = a test's defaults), world_close ends everything: connections close,
+ * grace passes, and every gauge must be zero then. */
+world_t *world_open(const kvp_master_conf_t *conf);
+void world_close(world_t *w);
+
+/* world_pump delivers what is due now and runs the core until nothing moves. world_advance lets time pass, with ticks;
+ * world_jump does not tick: to the master its own loop stood still. */
+void world_pump(world_t *w);
+void world_advance(world_t *w, uint64_t ns);
+void world_jump(world_t *w, uint64_t ns);
+void world_check(world_t *w);
+kvp_master_stats_t world_stats(const world_t *w);
+/* world_prove tells every node that nothing of that client can land any more. */
+void world_prove(world_t *w, uint64_t incarnation);
+
+/* Connections. peer_open says nothing yet; hello does. peer_lose is the end of a connection without a word. */
+peer_t *peer_open(world_t *w);
+uint64_t peer_send(peer_t *p, uint8_t op, uint8_t flags, const void *head, const void *tail, size_t tail_len);
+void peer_send_raw(peer_t *p, const kvp_frame_t *frame);
+reply_t *peer_reply(peer_t *p, uint64_t id); /* NULL = not there yet; freed by reply_free */
+reply_t *peer_wait(peer_t *p, uint64_t id, uint64_t max_ns); /* lets time pass; NULL = none came */
+bool peer_is_asking(const peer_t *p, uint64_t id); /* not answered yet */
+void reply_free(reply_t *r);
+void peer_lose(peer_t *p);
+void peer_forget(peer_t *p); /* and frees it */
+kvp_err_t peer_hello(peer_t *p, uint32_t role, const char *name, const char *host);
+
+/* ---- nodes */
+mem_t *mem_make(world_t *w, const char *name, uint64_t size, uint64_t chunk);
+void mem_remake(world_t *w, mem_t *mem); /* new memory under the same name */
+peer_t *node_open(world_t *w, mem_t *mem); /* connects, says hello and mounts, which must work */
+kvp_err_t node_mount(peer_t *n, bool *is_reset_out);
+void node_free_all(peer_t *n); /* NODE_DEAD_ONLY: all that may be free is */
+
+/* ---- clients */
+typedef struct {
+    kvp_err_t err;
+    uint32_t n, nloc, retry_ms;
+    uint64_t ticket;
+    const kvp_wire_obj_t *objs;
+    const kvp_wire_loc_t *locs;
+    reply_t *reply;
+} places_t;
+
+typedef struct {
+    const char *key;
+    uint64_t len;
+    uint32_t key_len; /* 0 = strlen */
+    uint64_t attempt; /* chosen by put_begin */
+} put_t;
+
+peer_t *client_open(world_t *w);
+uint64_t put_begin(peer_t *c, put_t *puts, uint32_t n, uint32_t wait_ms);
+void places_read(reply_t *r, places_t *out);
+void places_free(places_t *p);
+kvp_err_t commit(peer_t *c, uint64_t attempt, uint64_t sum);
+kvp_err_t abort_put(peer_t *c, uint64_t attempt, bool is_drained);
+/* write_place does what a writer does to the descriptor: WRITING, then SEALED. STALE where the word forbids it. */
+kvp_err_t write_place(world_t *w, const kvp_wire_loc_t *loc);
+
+/* Whole operations, answered at once or within the time given. */
+kvp_err_t put_place(peer_t *c, const char *key, uint64_t len, uint64_t *attempt_out, kvp_wire_loc_t *loc_out);
+kvp_err_t put(peer_t *c, const char *key, uint64_t len);
+kvp_err_t put_wait(peer_t *c, const char *key, uint64_t len, uint32_t wait_ms);
+kvp_err_t get(peer_t *c, const char *key, uint64_t *ticket_out, kvp_wire_loc_t *loc_out);
+bool exists(peer_t *c, const char *key);
+void release(peer_t *c, uint64_t ticket);
+kvp_err_t remove_key(peer_t *c, const char *key, bool is_forced);
+uint64_t remove_many(peer_t *c, const char *pattern, bool is_forced); /* the request */
+kvp_err_t remove_many_result(reply_t *r, uint64_t *removed_out, uint64_t *held_out); /* frees r */
+kvp_err_t plain_result(reply_t *r); /* err of any answer's head; frees r */
+uint64_t lookup(peer_t *c, const char *const *keys, uint32_t n, bool is_prefix, uint32_t ttl_ms,
+                Kvp__Pb__LookupReply *reply_out, uint8_t *found_out);
+kvp_digest_t digest_of(const world_t *w, const char *key);
+
+#endif

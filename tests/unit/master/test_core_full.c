@@ -1,0 +1,691 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A full pool: who is evicted, and that no put is refused while something may be.
+ */
+#include "core_world.h"
+
+#include "common/slab.h"
+
+#include <stdio.h>
+
+#define KEY_LEN 24
+
+static void
+name(char *key, uint32_t i)
+{
+    snprintf(key, KEY_LEN, "key/%u", i);
+}
+
+/* ---- exactly the least recently used. The model is a list of keys by last use, and which key lies where. */
+#define LRU_KEYS 2000u
+
+typedef struct {
+    uint32_t order[LRU_KEYS * 4]; /* uses, one entry each; an older entry of the same key is dead */
+    uint32_t head, tail;
+    uint32_t last_use[LRU_KEYS]; /* entry that counts; 0 = not in the pool */
+    uint32_t at_slot[4096]; /* key + 1 */
+    uint32_t victims;
+} lru_t;
+
+static void
+lru_use(lru_t *l, uint32_t key)
+{
+    assert_true(l->tail < KVP_ARRAY_LEN(l->order));
+    l->order[l->tail] = key;
+    l->last_use[key] = l->tail++;
+}
+
+static void
+lru_victim(void *arg, mem_t *mem, const kvp_wire_slot_t *slot)
+{
+    lru_t *l = arg;
+    uint32_t key = l->at_slot[slot->slot];
+
+    (void)mem;
+    assert_true(key-- != 0);
+    while (l->last_use[l->order[l->head]] != l->head) l->head++;
+    assert_int_equal(key, l->order[l->head]);
+    l->last_use[key] = 0;
+    l->at_slot[slot->slot] = 0;
+    l->victims++;
+}
+
+static void
+lru_put(world_t *w, peer_t *c, lru_t *l, uint32_t i)
+{
+    kvp_wire_loc_t loc;
+    uint64_t attempt;
+    char key[KEY_LEN];
+
+    name(key, i);
+    assert_int_equal(put_place(c, key, 8 * KIB, &attempt, &loc), KVP_OK);
+    assert_int_equal(write_place(w, &loc), KVP_OK);
+    assert_int_equal(commit(c, attempt, 1), KVP_OK);
+    l->at_slot[loc.slot] = i + 1;
+    lru_use(l, i);
+}
+
+static void
+run_lru(node_policy_t policy, uint64_t free_ns)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c, *n = node_open(w, mem_make(w, "n1", MIB, MIB));
+    lru_t *l = calloc(1, sizeof *l);
+    uint64_t ticket;
+    char key[KEY_LEN];
+
+    n->policy = policy;
+    n->free_ns = free_ns;
+    w->check_every = 16;
+    w->on_retire = lru_victim;
+    w->on_retire_arg = l;
+    l->head = l->tail = 1; /* entry 0 means none */
+    c = client_open(w);
+    for (uint32_t i = 0; i < LRU_KEYS; i++) {
+        lru_put(w, c, l, i);
+        for (uint32_t k = 0; k < world_below(w, 3); k++) {
+            uint32_t other = i - (uint32_t)world_below(w, kvp_min_u64(i + 1, 140));
+
+            name(key, other);
+            if (get(c, key, &ticket, NULL) != KVP_OK) {
+                assert_int_equal(l->last_use[other], 0);
+                continue;
+            }
+            assert_int_not_equal(l->last_use[other], 0);
+            release(c, ticket);
+            lru_use(l, other);
+        }
+    }
+    assert_int_equal(world_stats(w).put_retry_after, 0);
+    assert_int_equal(world_stats(w).evictions, l->victims);
+    assert_true(l->victims >= LRU_KEYS - 128);
+    assert_true(world_stats(w).objects >= 127); /* one block is kept free ahead, no more */
+    w->on_retire = NULL;
+    free(l);
+    world_close(w);
+}
+
+static void
+test_victims_when_blocks_are_uniform(void **state)
+{
+    (void)state;
+    run_lru(NODE_FREE_NOW, 0);
+}
+
+static void
+test_victims_when_free_comes_late(void **state)
+{
+    (void)state;
+    run_lru(NODE_FREE_LATER, 20 * MS);
+}
+
+/* ---- streams: clients that put without end, each one message at a time */
+#define STREAM_BATCH 64u
+
+typedef struct {
+    peer_t *c;
+    put_t puts[STREAM_BATCH];
+    char keys[STREAM_BATCH][KEY_LEN];
+    uint32_t n, next, stride, done, refused;
+    uint64_t id; /* of the message under way, 0 = none */
+    bool is_committing;
+    uint64_t min_len, max_len;
+} stream_t;
+
+static uint64_t
+stream_len(world_t *w, const stream_t *s)
+{
+    uint64_t len = s->min_len;
+
+    if (s->max_len == s->min_len) return len;
+    while (len < s->max_len && world_below(w, 3) != 0) len *= 2; /* small ones are more */
+    return kvp_min_u64(len + world_below(w, len), s->max_len);
+}
+
+static void
+stream_begin(world_t *w, stream_t *s)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        name(s->keys[i], s->next);
+        s->next += s->stride;
+        s->puts[i] = (put_t){.key = s->keys[i], .len = stream_len(w, s)};
+    }
+    s->is_committing = false;
+    s->id = put_begin(s->c, s->puts, s->n, 5000);
+}
+
+static void
+stream_commit(world_t *w, stream_t *s, reply_t *r)
+{
+    Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
+    kvp_wire_commit_t recs[STREAM_BATCH];
+    places_t places;
+    uint32_t at = 0;
+
+    places_read(r, &places);
+    for (uint32_t i = 0; i < places.n; i++) {
+        if (places.objs[i].err != KVP_OK) {
+            s->refused++;
+            continue;
+        }
+        assert_int_equal(write_place(w, &places.locs[at++]), KVP_OK);
+        recs[head.n++] = (kvp_wire_commit_t){s->puts[i].attempt, 1};
+    }
+    places_free(&places);
+    s->is_committing = true;
+    s->id = peer_send(s->c, KVP_OP_PUT_COMMIT, 0, &head.base, recs, head.n * sizeof *recs);
+}
+
+static void
+stream_step(world_t *w, stream_t *s)
+{
+    reply_t *r;
+
+    if (s->id == 0) {
+        stream_begin(w, s);
+        return;
+    }
+    r = peer_reply(s->c, s->id);
+    if (r == NULL) return;
+    if (!s->is_committing) {
+        stream_commit(w, s, r);
+        return;
+    }
+    for (uint32_t i = 0; i < r->frame.tail_len / 4; i++) assert_int_equal(((const int32_t *)r->frame.tail)[i], KVP_OK);
+    s->done += (uint32_t)(r->frame.tail_len / 4);
+    reply_free(r);
+    s->id = 0;
+}
+
+typedef struct {
+    uint64_t size, chunk, min_len, max_len, delay_ns, free_ns;
+    uint32_t streams, batch, puts;
+} flood_t;
+
+static void
+run_flood(const flood_t *f)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *n = node_open(w, mem_make(w, "n1", f->size, f->chunk));
+    stream_t *streams = calloc(f->streams, sizeof *streams);
+    uint32_t done = 0, refused = 0;
+
+    n->policy = f->free_ns > 0 ? NODE_FREE_LATER : NODE_FREE_NOW;
+    n->free_ns = f->free_ns;
+    n->delay_ns = f->delay_ns;
+    w->check_every = 61;
+    for (uint32_t i = 0; i < f->streams; i++) {
+        streams[i] = (stream_t){.c = client_open(w), .n = f->batch, .next = i, .stride = f->streams,
+                                .min_len = f->min_len, .max_len = f->max_len};
+        streams[i].c->delay_ns = f->delay_ns;
+    }
+    for (uint32_t turn = 0; done < f->puts; turn++) {
+        assert_true(turn < 1000000);
+        for (uint32_t i = 0; i < f->streams; i++) stream_step(w, &streams[i]);
+        world_advance(w, 100000);
+        done = refused = 0;
+        for (uint32_t i = 0; i < f->streams; i++) {
+            done += streams[i].done;
+            refused += streams[i].refused;
+        }
+    }
+    assert_int_equal(refused, 0);
+    assert_int_equal(world_stats(w).put_no_space, 0);
+    free(streams);
+    world_close(w);
+}
+
+static void
+test_puts_when_many_batches_meet(void **state)
+{
+    (void)state;
+    run_flood(&(flood_t){.size = 8 * MIB, .chunk = 4 * MIB, .min_len = 8 * KIB, .max_len = 8 * KIB, .streams = 8,
+                         .batch = 32, .puts = 20000});
+}
+
+static void
+test_puts_when_many_batches_meet_and_answers_are_late(void **state)
+{
+    (void)state;
+    run_flood(&(flood_t){.size = 8 * MIB, .chunk = MIB, .min_len = 8 * KIB, .max_len = 8 * KIB, .streams = 8, .batch = 32,
+                         .puts = 10000, .delay_ns = 2 * MS, .free_ns = 5 * MS});
+}
+
+static void
+test_puts_of_mixed_sizes(void **state)
+{
+    (void)state;
+    run_flood(&(flood_t){.size = 64 * MIB, .chunk = 64 * MIB, .min_len = 4 * KIB, .max_len = 4 * MIB, .streams = 1,
+                         .batch = 1, .puts = 4000});
+}
+
+static void
+test_puts_of_mixed_sizes_when_chunks_are_small(void **state)
+{
+    (void)state;
+    run_flood(&(flood_t){.size = 64 * MIB, .chunk = 4 * MIB, .min_len = 4 * KIB, .max_len = 4 * MIB, .streams = 2,
+                         .batch = 1, .puts = 3000});
+}
+
+static void
+test_puts_of_mixed_sizes_when_answers_are_late(void **state)
+{
+    (void)state;
+    run_flood(&(flood_t){.size = 64 * MIB, .chunk = 32 * MIB, .min_len = 4 * KIB, .max_len = 2 * MIB, .streams = 4,
+                         .batch = 4, .puts = 3000, .delay_ns = MS, .free_ns = 3 * MS});
+}
+
+/* ---- by hand */
+static void
+fill(peer_t *c, uint32_t from, uint32_t to, uint64_t len)
+{
+    char key[KEY_LEN];
+
+    for (uint32_t i = from; i < to; i++) {
+        name(key, i);
+        assert_int_equal(put(c, key, len), KVP_OK);
+    }
+}
+
+static void
+hold(peer_t *c, uint32_t from, uint32_t to, uint64_t *tickets)
+{
+    char key[KEY_LEN];
+
+    for (uint32_t i = from; i < to; i++) {
+        name(key, i);
+        assert_int_equal(get(c, key, &tickets[i], NULL), KVP_OK);
+    }
+}
+
+/* A pool of 64 KiB in which 16 blocks of 4 KiB lie; nothing is kept free ahead in one so small. */
+static world_t *
+sixteen(peer_t **n_out, peer_t **c_out)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+
+    *n_out = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
+    *c_out = client_open(w);
+    return w;
+}
+
+static void
+test_put_when_everything_is_held(void **state)
+{
+    uint64_t tickets[16], id, began;
+    put_t one = {.key = "new", .len = 4 * KIB};
+    peer_t *n, *c;
+    world_t *w = sixteen(&n, &c);
+    places_t places;
+
+    (void)state;
+    for (uint32_t i = 0; i < 16; i++) { /* held as they come, so that none is evicted ahead */
+        fill(c, i, i + 1, 4 * KIB);
+        hold(c, i, i + 1, tickets);
+    }
+    began = w->now;
+    id = put_begin(c, &one, 1, 300);
+    assert_false(kvp_master_has_work(w->m)); /* nobody searches on while nothing changes */
+    places_read(peer_wait(c, id, SEC), &places);
+    assert_int_equal(places.objs[0].err, KVP_RETRY_AFTER);
+    assert_true(places.retry_ms > 0);
+    assert_true(w->now - began >= 300 * MS && w->now - began < 350 * MS);
+    places_free(&places);
+    assert_int_equal(world_stats(w).evictions, 0);
+
+    id = put_begin(c, &one, 1, 10000);
+    world_advance(w, 500 * MS);
+    assert_true(peer_is_asking(c, id));
+    assert_int_equal(world_stats(w).pending_puts, 1);
+    release(c, tickets[5]);
+    places_read(peer_reply(c, id), &places);
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    places_free(&places);
+    assert_false(exists(c, "key/5"));
+    assert_true(exists(c, "key/4"));
+    world_close(w);
+}
+
+static void
+test_put_when_the_holder_dies(void **state)
+{
+    uint64_t tickets[16], id;
+    put_t one = {.key = "new", .len = 4 * KIB};
+    peer_t *n, *c, *d;
+    world_t *w = sixteen(&n, &c);
+    places_t places;
+
+    (void)state;
+    d = client_open(w);
+    for (uint32_t i = 0; i < 16; i++) {
+        fill(c, i, i + 1, 4 * KIB);
+        hold(d, i, i + 1, tickets);
+    }
+    id = put_begin(c, &one, 1, 10000);
+    assert_true(peer_is_asking(c, id));
+    peer_forget(d);
+    places_read(peer_reply(c, id), &places);
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    places_free(&places);
+    world_close(w);
+}
+
+/* A large put for which no window can be found does not stop the small ones behind it, and has its turn when it can. */
+static void
+test_put_when_a_larger_one_waits(void **state)
+{
+    uint64_t tickets[16], id;
+    put_t large = {.key = "large", .len = 8 * KIB};
+    peer_t *n, *c;
+    world_t *w = sixteen(&n, &c);
+    places_t places;
+
+    (void)state;
+    for (uint32_t i = 0; i < 16; i++) {
+        fill(c, i, i + 1, 4 * KIB);
+        if (i % 2 == 0) hold(c, i, i + 1, tickets);
+    }
+    id = put_begin(c, &large, 1, 10000);
+    assert_true(peer_is_asking(c, id));
+    assert_int_equal(put(c, "small", 4 * KIB), KVP_OK);
+    assert_true(peer_is_asking(c, id));
+    assert_true(exists(c, "key/3")); /* key/1 went for the small one */
+    release(c, tickets[4]);
+    places_read(peer_reply(c, id), &places);
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    places_free(&places);
+    assert_false(exists(c, "key/3") && exists(c, "key/5"));
+    world_close(w);
+}
+
+/* Free space inside a window is nobody else's, but the rest of the chunk's is. */
+static void
+test_put_when_free_space_is_promised(void **state)
+{
+    uint64_t tickets[16], id, small_id;
+    put_t large = {.key = "large", .len = 8 * KIB}, small = {.key = "small", .len = 4 * KIB};
+    peer_t *n, *c;
+    world_t *w = sixteen(&n, &c);
+    places_t places;
+
+    (void)state;
+    for (uint32_t i = 0; i < 16; i++) {
+        fill(c, i, i + 1, 4 * KIB);
+        if (i != 7) hold(c, i, i + 1, tickets);
+    }
+    release(c, tickets[6]);
+    assert_int_equal(remove_key(c, "key/7", true), KVP_OK); /* free at once */
+    n->policy = NODE_DEAD_ONLY;
+    id = put_begin(c, &large, 1, 10000); /* takes key/6 and the hole behind it */
+    small_id = put_begin(c, &small, 1, 10000);
+    world_advance(w, 100 * MS);
+    assert_false(exists(c, "key/6"));
+    assert_true(peer_is_asking(c, id));
+    assert_true(peer_is_asking(c, small_id));
+    node_free_all(n);
+    places_read(peer_reply(c, id), &places);
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    assert_int_equal(places.locs[0].offset, 6 * 4 * KIB);
+    places_free(&places);
+    assert_true(peer_is_asking(c, small_id));
+    assert_int_equal(remove_key(c, "key/0", true), KVP_OK); /* dead, not free yet */
+    assert_true(peer_is_asking(c, small_id));
+    node_free_all(n);
+    places_read(peer_reply(c, small_id), &places);
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    places_free(&places);
+    world_close(w);
+}
+
+static void
+test_put_when_free_space_beside_a_window_is_enough(void **state)
+{
+    uint64_t tickets[16], id;
+    put_t large = {.key = "large", .len = 8 * KIB};
+    peer_t *n, *c;
+    world_t *w = sixteen(&n, &c);
+
+    (void)state;
+    for (uint32_t i = 0; i < 16; i++) {
+        fill(c, i, i + 1, 4 * KIB);
+        if (i != 7) hold(c, i, i + 1, tickets);
+    }
+    release(c, tickets[6]);
+    assert_int_equal(remove_key(c, "key/7", true), KVP_OK);
+    assert_int_equal(remove_key(c, "key/12", true), KVP_OK);
+    n->policy = NODE_DEAD_ONLY;
+    id = put_begin(c, &large, 1, 10000);
+    assert_int_equal(put(c, "small", 4 * KIB), KVP_OK); /* in the place of key/12, at once: it evicts nothing */
+    assert_int_equal(world_stats(w).evictions, 1);
+    assert_true(peer_is_asking(c, id));
+    world_close(w);
+}
+
+/* More than the pool can hold, in one message: what there is comes at once, since the rest can only come of it. */
+static void
+test_put_when_a_batch_is_larger_than_the_pool(void **state)
+{
+    put_t puts[20];
+    char keys[20][KEY_LEN];
+    peer_t *n, *c, *d;
+    world_t *w = sixteen(&n, &c);
+    uint32_t granted = 0, later = 0;
+    places_t places;
+
+    (void)state;
+    d = client_open(w);
+    for (uint32_t i = 0; i < 20; i++) {
+        name(keys[i], i);
+        puts[i] = (put_t){.key = keys[i], .len = 4 * KIB};
+    }
+    places_read(peer_reply(c, put_begin(c, puts, 20, 10000)), &places);
+    for (uint32_t i = 0; i < 20; i++) {
+        granted += places.objs[i].err == KVP_OK;
+        later += places.objs[i].err == KVP_RETRY_AFTER;
+    }
+    assert_int_equal(granted, 16);
+    assert_int_equal(later, 4);
+    places_free(&places);
+    /* Another that gets nothing waits, and gets its place once something is committed. */
+    places = (places_t){0};
+    {
+        put_t one = {.key = "other", .len = 4 * KIB};
+        uint64_t id = put_begin(d, &one, 1, 10000);
+
+        assert_true(peer_is_asking(d, id));
+        assert_int_equal(commit(c, puts[3].attempt, 0), KVP_OK);
+        places_read(peer_reply(d, id), &places);
+        assert_int_equal(places.objs[0].err, KVP_OK);
+        places_free(&places);
+    }
+    assert_false(exists(c, "key/3"));
+    world_close(w);
+}
+
+/* The oldest lie alone among held ones; the only neighbours that can go are among the youngest of many. */
+static void
+test_put_when_the_only_window_is_far_away(void **state)
+{
+    enum { N = 4096 };
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c, *n = node_open(w, mem_make(w, "n1", 16 * MIB, 16 * MIB));
+    uint64_t *tickets = calloc(N, sizeof *tickets);
+
+    (void)state;
+    (void)n;
+    w->check_every = 0;
+    c = client_open(w);
+    for (uint32_t i = 0; i < N; i++) {
+        fill(c, i, i + 1, 4 * KIB);
+        if (i % 2 == 0) hold(c, i, i + 1, tickets);
+    }
+    for (uint32_t i = 3000; i < 3032; i += 2) release(c, tickets[i]);
+    assert_int_equal(put(c, "large", 128 * KIB), KVP_OK); /* more than is kept free ahead */
+    assert_false(exists(c, "key/3002"));
+    assert_false(exists(c, "key/3029"));
+    assert_int_equal(world_stats(w).evict_foreground, 32);
+    assert_int_equal(world_stats(w).evict_window, 31);
+    assert_true(exists(c, "key/2001"));
+    world_check(w);
+    free(tickets);
+    world_close(w);
+}
+
+static void
+test_put_of_a_whole_chunk_when_thousands_lie_in_it(void **state)
+{
+    enum { N = 12000 };
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c, *n = node_open(w, mem_make(w, "n1", 4 * MIB, 4 * MIB));
+
+    (void)state;
+    (void)n;
+    w->check_every = 0;
+    c = client_open(w);
+    fill(c, 0, N, 64);
+    assert_int_equal(put(c, "whole", 4 * MIB), KVP_OK);
+    assert_int_equal(world_stats(w).objects, 1);
+    fill(c, 0, 1, 64); /* which costs the large one */
+    assert_int_equal(world_stats(w).objects, 1);
+    world_check(w);
+    world_close(w);
+}
+
+/* Descriptors run out before bytes do where objects are tiny. */
+static void
+test_put_when_slots_are_used_up(void **state)
+{
+    peer_t *n, *c;
+    world_t *w = sixteen(&n, &c); /* 256 slots */
+
+    (void)state;
+    fill(c, 0, 400, 64);
+    assert_true(world_stats(w).objects >= 250);
+    for (uint32_t i = 400; i < 600; i++) fill(c, i, i + 1, i % 3 == 0 ? 256 : i % 3 == 1 ? 128 : 64);
+    assert_int_equal(world_stats(w).put_retry_after, 0);
+    world_close(w);
+}
+
+/* Blocks of an absent node are the oldest: they neither make room nor stop anybody. */
+static void
+test_put_when_the_oldest_are_on_a_lost_node(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c, *n = node_open(w, mem_make(w, "n1", 8 * MIB, 8 * MIB));
+
+    (void)state;
+    w->check_every = 7;
+    c = client_open(w);
+    fill(c, 0, 2000, 4 * KIB);
+    node_open(w, mem_make(w, "n2", MIB, MIB));
+    fill(c, 2000, 2256, 4 * KIB);
+    peer_forget(n);
+    fill(c, 3000, 3600, 4 * KIB);
+    assert_int_equal(world_stats(w).put_retry_after, 0);
+    assert_true(exists(c, "key/3599"));
+    world_close(w);
+}
+
+/* A client that dies while it waits leaves nothing behind, and what it had claimed serves others. */
+static void
+test_put_when_who_waits_dies(void **state)
+{
+    put_t one = {.key = "new", .len = 4 * KIB};
+    peer_t *n, *c, *d;
+    world_t *w = sixteen(&n, &c);
+    uint64_t id;
+
+    (void)state;
+    d = client_open(w);
+    n->policy = NODE_DEAD_ONLY;
+    fill(c, 0, 16, 4 * KIB);
+    id = put_begin(d, &one, 1, 10000);
+    assert_true(peer_is_asking(d, id));
+    peer_forget(d);
+    assert_int_equal(world_stats(w).pending_puts, 0);
+    assert_int_equal(world_stats(w).attempts, 0);
+    assert_int_equal(world_stats(w).quarantine_bytes, 0); /* it never had a place to write to */
+    node_free_all(n);
+    assert_int_equal(put(c, "new", 4 * KIB), KVP_OK);
+    world_close(w);
+}
+
+/* Quarantined space is not evicted into, and not waited for. */
+static void
+test_put_when_all_is_quarantined(void **state)
+{
+    kvp_wire_loc_t loc;
+    uint64_t attempt, dead;
+    peer_t *n, *c, *d;
+    world_t *w = sixteen(&n, &c);
+    char key[KEY_LEN];
+
+    (void)state;
+    n->needs_proof = true;
+    d = client_open(w);
+    for (uint32_t i = 0; i < 16; i++) {
+        name(key, i);
+        assert_int_equal(put_place(d, key, 4 * KIB, &attempt, &loc), KVP_OK);
+    }
+    dead = d->incarnation;
+    peer_forget(d);
+    assert_int_equal(put_wait(c, "new", 4 * KIB, 200), KVP_RETRY_AFTER);
+    world_prove(w, dead);
+    assert_int_equal(put_wait(c, "new", 4 * KIB, 200), KVP_OK);
+    world_close(w);
+}
+
+static void
+test_placement_when_one_node_is_emptier(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *big = mem_make(w, "big", 64 * MIB, 8 * MIB), *small = mem_make(w, "small", 16 * MIB, 8 * MIB);
+    uint32_t in_big = 0, n = 4000;
+    peer_t *c;
+    char key[KEY_LEN];
+
+    (void)state;
+    w->check_every = 0;
+    (void)node_open(w, big);
+    (void)node_open(w, small);
+    c = client_open(w);
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_wire_loc_t loc;
+        uint64_t attempt;
+
+        name(key, i);
+        assert_int_equal(put_place(c, key, 8 * KIB, &attempt, &loc), KVP_OK);
+        assert_int_equal(commit(c, attempt, 0), KVP_OK);
+        in_big += loc.segment_id == big->segment_id;
+    }
+    /* Both fill at about the same rate: four fifths go to the one that is four times as large. */
+    assert_in_range(in_big, n * 7 / 10, n * 9 / 10);
+    world_close(w);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_victims_when_blocks_are_uniform),
+        cmocka_unit_test(test_victims_when_free_comes_late),
+        cmocka_unit_test(test_puts_when_many_batches_meet),
+        cmocka_unit_test(test_puts_when_many_batches_meet_and_answers_are_late),
+        cmocka_unit_test(test_puts_of_mixed_sizes),
+        cmocka_unit_test(test_puts_of_mixed_sizes_when_chunks_are_small),
+        cmocka_unit_test(test_puts_of_mixed_sizes_when_answers_are_late),
+        cmocka_unit_test(test_put_when_everything_is_held),
+        cmocka_unit_test(test_put_when_the_holder_dies),
+        cmocka_unit_test(test_put_when_a_larger_one_waits),
+        cmocka_unit_test(test_put_when_free_space_is_promised),
+        cmocka_unit_test(test_put_when_free_space_beside_a_window_is_enough),
+        cmocka_unit_test(test_put_when_a_batch_is_larger_than_the_pool),
+        cmocka_unit_test(test_put_when_the_only_window_is_far_away),
+        cmocka_unit_test(test_put_of_a_whole_chunk_when_thousands_lie_in_it),
+        cmocka_unit_test(test_put_when_slots_are_used_up),
+        cmocka_unit_test(test_put_when_the_oldest_are_on_a_lost_node),
+        cmocka_unit_test(test_put_when_who_waits_dies),
+        cmocka_unit_test(test_put_when_all_is_quarantined),
+        cmocka_unit_test(test_placement_when_one_node_is_emptier),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,629 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Puts through the master's core: what each key is answered, attempts and their ends, and what becomes of the space when
+ * a writer goes.
+ */
+#include "core_world.h"
+
+#include "common/slab.h"
+
+#include <stdio.h>
+
+static world_t *
+small_world(peer_t **node_out, peer_t **client_out)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+
+    *node_out = node_open(w, mem_make(w, "n1", 4 * MIB, MIB));
+    *client_out = client_open(w);
+    return w;
+}
+
+/* One put record as it goes out, so that tests can break it. */
+static kvp_err_t
+put_record(peer_t *c, kvp_wire_put_t *rec, const char *key, size_t key_len)
+{
+    Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
+    places_t places;
+    kvp_buf_t tail;
+    kvp_err_t err;
+    uint64_t id;
+
+    kvp_buf_init(&tail, 0);
+    kvp_buf_append(&tail, rec, sizeof *rec);
+    kvp_buf_append(&tail, key, key_len);
+    head.n = 1;
+    id = peer_send(c, KVP_OP_PUT_BEGIN, 0, &head.base, tail.data, tail.len);
+    kvp_buf_fini(&tail);
+    places_read(peer_reply(c, id), &places);
+    err = places.objs[0].err;
+    places_free(&places);
+    return err;
+}
+
+static kvp_wire_put_t
+record(const peer_t *c, const char *key, uint64_t len, uint64_t attempt)
+{
+    return (kvp_wire_put_t){.digest = digest_of(c->world, key), .len = len, .attempt = attempt,
+                            .key_len = (uint32_t)strlen(key)};
+}
+
+static void
+test_round_trip(void **state)
+{
+    Kvp__Pb__StatusReply *status;
+    kvp_wire_loc_t placed, found;
+    uint64_t attempt, ticket;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+    kvp_pb_t pb;
+    reply_t *r;
+
+    (void)state;
+    assert_int_equal(put_place(c, "key", 5000, &attempt, &placed), KVP_OK);
+    assert_false(exists(c, "key")); /* nobody sees what is not committed */
+    assert_int_equal(get(c, "key", NULL, NULL), KVP_NOT_FOUND);
+    assert_int_equal(world_stats(w).attempts, 1);
+    assert_int_equal(write_place(w, &placed), KVP_OK);
+    assert_int_equal(commit(c, attempt, 42), KVP_OK);
+    assert_true(exists(c, "key"));
+    assert_int_equal(get(c, "key", &ticket, &found), KVP_OK);
+    assert_memory_equal(&placed, &found, sizeof placed);
+    assert_int_equal(world_stats(w).held_bytes, kvp_slab_extent_bytes(5000));
+    release(c, ticket);
+    assert_int_equal(world_stats(w).held_bytes, 0);
+
+    r = peer_reply(c, peer_send(c, KVP_OP_STATUS, 0, NULL, NULL, 0));
+    status = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, &r->frame);
+    assert_non_null(status);
+    assert_int_equal(status->objects, 1);
+    assert_int_equal(status->attempts, 0);
+    assert_int_equal(status->clients, 1);
+    assert_int_equal(status->segments, 1);
+    assert_int_equal(status->size_bytes, 4 * MIB);
+    assert_int_equal(status->used_bytes, kvp_slab_extent_bytes(5000));
+    kvp_pb_free(&pb, status);
+    reply_free(r);
+    world_close(w);
+}
+
+static void
+test_list_in_pages(void **state)
+{
+    Kvp__Pb__List head = KVP__PB__LIST__INIT;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+    uint32_t seen = 0, pages = 0;
+    bool is_seen[200] = {0};
+    char key[32];
+
+    (void)state;
+    w->check_every = 0;
+    for (int i = 0; i < 200; i++) {
+        snprintf(key, sizeof key, "%s/%d", i % 2 == 0 ? "even" : "odd", i);
+        assert_int_equal(put(c, key, 100), KVP_OK);
+    }
+    head.limit = 7;
+    head.prefix = (ProtobufCBinaryData){5, (uint8_t *)"even/"};
+    do {
+        reply_t *r = peer_reply(c, peer_send(c, KVP_OP_LIST, 0, &head.base, NULL, 0));
+        const kvp_wire_entry_t *entries;
+        Kvp__Pb__ListReply *reply;
+        const char *keys;
+        kvp_pb_t pb;
+        int i;
+
+        assert_non_null(r);
+        reply = kvp_pb_unpack(&pb, &kvp__pb__list_reply__descriptor, &r->frame);
+        entries = (const kvp_wire_entry_t *)r->frame.tail;
+        keys = (const char *)(entries + reply->n);
+        for (uint32_t k = 0; k < reply->n; k++) {
+            snprintf(key, sizeof key, "%.*s", (int)entries[k].key_len, keys + entries[k].key_at);
+            assert_int_equal(sscanf(key, "even/%d", &i), 1);
+            assert_false(is_seen[i]); /* nothing comes twice */
+            assert_int_equal(entries[k].len, 100);
+            is_seen[i] = true;
+            seen++;
+        }
+        head.cursor = reply->cursor;
+        pages++;
+        kvp_pb_free(&pb, reply);
+        reply_free(r);
+    } while (head.cursor != 0);
+    assert_int_equal(seen, 100);
+    assert_true(pages >= 100 / 7);
+    world_close(w);
+}
+
+static void
+test_put_when_present_or_under_way(void **state)
+{
+    kvp_wire_loc_t loc;
+    uint64_t attempt, other;
+    peer_t *n, *c, *d;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    d = client_open(w);
+    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(put_place(c, "key", 100, &other, &loc), KVP_IN_PROGRESS);
+    assert_int_equal(put_place(d, "key", 100, &other, &loc), KVP_IN_PROGRESS);
+    assert_int_equal(commit(d, attempt, 0), KVP_ABORTED); /* another's attempt is none of ours */
+    assert_int_equal(commit(c, attempt, 0), KVP_OK);
+    assert_int_equal(put_place(d, "key", 200, &other, &loc), KVP_ALREADY);
+    assert_int_equal(commit(c, attempt, 0), KVP_ABORTED); /* there is no such attempt any more */
+    assert_int_equal(abort_put(c, attempt, true), KVP_ABORTED);
+    assert_true(exists(c, "key"));
+    assert_int_equal(world_stats(w).put_already, 1);
+    assert_int_equal(world_stats(w).put_in_progress, 2);
+    world_close(w);
+}
+
+static void
+test_put_when_the_same_key_comes_twice_in_a_message(void **state)
+{
+    put_t puts[2] = {{.key = "key", .len = 100}, {.key = "key", .len = 100}};
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+    places_t places;
+
+    (void)state;
+    places_read(peer_reply(c, put_begin(c, puts, 2, 0)), &places);
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    assert_int_equal(places.objs[1].err, KVP_IN_PROGRESS);
+    assert_int_equal(places.nloc, 1);
+    places_free(&places);
+    world_close(w);
+}
+
+static void
+test_put_when_the_record_is_wrong(void **state)
+{
+    char key[1100];
+    kvp_wire_put_t rec;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    memset(key, 'k', sizeof key);
+    rec = record(c, "key", 10, 1);
+    rec.digest.hi++;
+    assert_int_equal(put_record(c, &rec, "key", 3), KVP_INVALID);
+    rec = record(c, "key", 10, 1);
+    rec.key_len = 0;
+    assert_int_equal(put_record(c, &rec, "key", 3), KVP_BAD_KEY);
+    rec.key_len = 1025;
+    assert_int_equal(put_record(c, &rec, key, sizeof key), KVP_BAD_KEY);
+    rec = record(c, "key", 10, 1);
+    rec.key_at = 1; /* reaches beyond the frame */
+    assert_int_equal(put_record(c, &rec, "key", 3), KVP_INVALID);
+    rec.key_at = UINT32_MAX;
+    assert_int_equal(put_record(c, &rec, "key", 3), KVP_INVALID);
+    rec = record(c, "key", 0, 1);
+    assert_int_equal(put_record(c, &rec, "key", 3), KVP_INVALID);
+    rec = record(c, "key", 10, 0);
+    assert_int_equal(put_record(c, &rec, "key", 3), KVP_INVALID);
+    rec = record(c, "key", MIB + 1, 1);
+    assert_int_equal(put_record(c, &rec, "key", 3), KVP_TOO_LARGE);
+    rec = record(c, "key", UINT64_MAX, 1);
+    assert_int_equal(put_record(c, &rec, "key", 3), KVP_TOO_LARGE);
+    rec = record(c, "key", MIB, 1); /* a whole chunk is not too large */
+    assert_int_equal(put_record(c, &rec, "key", 3), KVP_OK);
+    rec = record(c, "yek", 10, 1); /* an attempt's number that is in use */
+    assert_int_equal(put_record(c, &rec, "yek", 3), KVP_INVALID);
+    assert_int_equal(world_stats(w).attempts, 1);
+    world_close(w);
+}
+
+static void
+test_put_when_no_segment_is_mounted(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c = client_open(w);
+
+    (void)state;
+    assert_int_equal(put(c, "key", 100), KVP_NO_SPACE);
+    world_close(w);
+}
+
+static void
+test_put_of_the_longest_key(void **state)
+{
+    kvp_wire_loc_t loc;
+    kvp_chunk_geo_t geo;
+    char key[1025];
+    put_t one = {.key = key, .len = 100};
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+    places_t places;
+
+    (void)state;
+    kvp_chunk_geo(MIB, &geo);
+    memset(key, 'x', sizeof key);
+    for (uint32_t len = 127; len <= 1024; len += len < 130 ? 1 : 447) {
+        one.key_len = len;
+        places_read(peer_reply(c, put_begin(c, &one, 1, 0)), &places);
+        assert_int_equal(places.objs[0].err, KVP_OK);
+        loc = places.locs[0];
+        /* Up to 128 bytes it lies in the slot's cell, above in the area behind the cells. */
+        if (len <= 128) assert_int_equal(loc.key_off, kvp_key_cell_units(&geo, loc.slot));
+        else assert_true((uint64_t)loc.key_off * 64 >= geo.long_keys_off);
+        assert_true((uint64_t)loc.key_off * 64 + len <= geo.meta_bytes);
+        assert_int_equal(commit(c, one.attempt, 0), KVP_OK);
+        places_free(&places);
+        key[0]++; /* another key */
+    }
+    world_close(w);
+}
+
+static void
+long_key(char *key, uint32_t i)
+{
+    memset(key, 'l', 1000);
+    key[1000] = '\0';
+    key[snprintf(key, 20, "%08u", i)] = '-';
+}
+
+/* A chunk's area for long keys is used up long before its payload: the oldest object with a long key goes then, and none
+ * with a short one. Short keys are not affected. */
+static void
+test_put_when_long_keys_are_used_up(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c, *n = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
+    kvp_chunk_geo_t geo;
+    uint32_t room;
+    char key[1001];
+
+    (void)state;
+    (void)n;
+    c = client_open(w);
+    kvp_chunk_geo(64 * KIB, &geo);
+    room = (uint32_t)(geo.long_keys_bytes / 1024);
+    assert_int_equal(put(c, "old and short", 64), KVP_OK);
+    for (uint32_t i = 0; i < room + 20; i++) {
+        long_key(key, i);
+        assert_int_equal(put(c, key, 64), KVP_OK);
+        if (i < 20) continue;
+        long_key(key, i - 20);
+        assert_true(exists(c, key) == (i - 20 >= i + 1 - kvp_min_u64(i + 1, room)));
+    }
+    assert_true(exists(c, "old and short"));
+    assert_int_equal(world_stats(w).evictions, 20);
+    assert_int_equal(put(c, "short", 64), KVP_OK);
+    assert_int_equal(world_stats(w).evictions, 20);
+    world_close(w);
+}
+
+static void
+test_put_when_long_keys_are_used_up_by_held_objects(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c, *n = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
+    uint64_t *tickets, id;
+    kvp_chunk_geo_t geo;
+    uint32_t room;
+    char key[1001];
+    put_t one = {.key = key, .len = 64};
+    places_t places;
+
+    (void)state;
+    (void)n;
+    c = client_open(w);
+    kvp_chunk_geo(64 * KIB, &geo);
+    room = (uint32_t)(geo.long_keys_bytes / 1024);
+    tickets = calloc(room, sizeof *tickets);
+    for (uint32_t i = 0; i < room; i++) {
+        long_key(key, i);
+        assert_int_equal(put(c, key, 64), KVP_OK);
+        assert_int_equal(get(c, key, &tickets[i], NULL), KVP_OK);
+    }
+    long_key(key, room);
+    assert_int_equal(put_wait(c, key, 64, 50), KVP_RETRY_AFTER);
+    id = put_begin(c, &one, 1, 1000);
+    world_advance(w, 50 * MS);
+    assert_true(peer_is_asking(c, id));
+    assert_int_equal(put(c, "short", 64), KVP_OK); /* goes past it */
+    release(c, tickets[3]);
+    places_read(peer_wait(c, id, 100 * MS), &places);
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    places_free(&places);
+    free(tickets);
+    world_close(w);
+}
+
+/* ---- attempts that end otherwise */
+static void
+test_abort_when_drained(void **state)
+{
+    kvp_wire_loc_t loc;
+    uint64_t attempt;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    n->needs_proof = true;
+    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(abort_put(c, attempt, true), KVP_OK);
+    assert_int_equal(world_stats(w).attempts, 0);
+    assert_int_equal(world_stats(w).used_bytes, 0); /* free at once: nobody can still store there */
+    assert_int_equal(put(c, "key", 100), KVP_OK);
+    assert_int_equal(write_place(w, &loc), KVP_STALE); /* and a late store of the old one is lost */
+    world_close(w);
+}
+
+static void
+test_abort_when_not_drained(void **state)
+{
+    kvp_wire_loc_t loc;
+    uint64_t attempt;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    n->needs_proof = true;
+    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(abort_put(c, attempt, false), KVP_OK);
+    assert_int_equal(world_stats(w).quarantine_bytes, kvp_slab_extent_bytes(100));
+    assert_int_equal(put(c, "key", 100), KVP_OK); /* the key is free at once */
+    world_advance(w, 60 * SEC); /* no timer ends a quarantine */
+    assert_int_equal(world_stats(w).quarantine_bytes, kvp_slab_extent_bytes(100));
+    world_prove(w, c->incarnation);
+    assert_int_equal(world_stats(w).quarantine_bytes, 0);
+    world_close(w);
+}
+
+static void
+test_abort_when_one_way_is_not_answered(void **state)
+{
+    Kvp__Pb__PutAbort head = KVP__PB__PUT_ABORT__INIT;
+    kvp_wire_loc_t loc;
+    uint64_t attempt, id;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
+    head.n = 1;
+    head.is_drained = true;
+    id = peer_send(c, KVP_OP_PUT_ABORT, KVP_FRAME_ONEWAY, &head.base, &attempt, sizeof attempt);
+    assert_null(peer_reply(c, id)); /* the world fails on an answer that was not asked for */
+    assert_int_equal(world_stats(w).attempts, 0);
+    world_close(w);
+}
+
+/* A put whose caller gives up before the master has answered: the attempt must not stay open behind the answer. */
+static void
+test_abort_when_the_begin_is_not_answered(void **state)
+{
+    put_t puts[2] = {{.key = "a", .len = MIB}, {.key = "b", .len = MIB}};
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+    places_t places;
+    uint64_t id, tickets[3];
+    char key[16];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) { /* of four chunks one is left, and nothing can be evicted */
+        snprintf(key, sizeof key, "held%d", i);
+        assert_int_equal(put(c, key, MIB), KVP_OK);
+        assert_int_equal(get(c, key, &tickets[i], NULL), KVP_OK);
+    }
+    places_read(peer_reply(c, put_begin(c, &puts[1], 1, 10000)), &places); /* takes the last chunk */
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    places_free(&places);
+    id = put_begin(c, &puts[0], 1, 10000);
+    assert_true(peer_is_asking(c, id));
+    assert_int_equal(commit(c, puts[0].attempt, 0), KVP_INVALID);
+    assert_int_equal(abort_put(c, puts[0].attempt, true), KVP_OK);
+    places_read(peer_reply(c, id), &places);
+    assert_int_equal(places.objs[0].err, KVP_ABORTED);
+    places_free(&places);
+    assert_int_equal(world_stats(w).attempts, 1);
+    assert_int_equal(world_stats(w).pending_puts, 0);
+    world_close(w);
+}
+
+/* ---- writers that die */
+static void
+test_client_when_it_dies_with_attempts(void **state)
+{
+    kvp_wire_loc_t loc[3];
+    uint64_t attempt, dead, live_min;
+    peer_t *n, *c, *d;
+    world_t *w = small_world(&n, &c);
+    char key[16];
+
+    (void)state;
+    d = client_open(w);
+    n->needs_proof = true;
+    assert_int_equal(put(c, "committed", 100), KVP_OK);
+    for (int i = 0; i < 3; i++) {
+        snprintf(key, sizeof key, "key%d", i);
+        assert_int_equal(put_place(c, key, 1000, &attempt, &loc[i]), KVP_OK);
+    }
+    dead = c->incarnation;
+    live_min = d->incarnation;
+    peer_forget(c);
+    assert_int_equal(world_stats(w).attempts, 0);
+    assert_int_equal(world_stats(w).quarantine_bytes, 3 * kvp_slab_extent_bytes(1000));
+    assert_int_equal(n->last_fence.incarnation, dead);
+    assert_int_equal(n->last_fence.live_min, live_min); /* a node's session does not hold it back */
+    assert_true(exists(d, "committed"));
+    for (int i = 0; i < 3; i++) {
+        snprintf(key, sizeof key, "key%d", i);
+        assert_int_equal(put(d, key, 1000), KVP_OK); /* the keys are free at once; the world checks for overlap */
+        assert_int_equal(write_place(w, &loc[i]), KVP_STALE);
+    }
+    world_advance(w, 30 * SEC);
+    assert_int_equal(world_stats(w).quarantine_bytes, 3 * kvp_slab_extent_bytes(1000));
+    assert_int_equal(world_stats(w).objects, 4);
+    world_prove(w, dead);
+    assert_int_equal(world_stats(w).quarantine_bytes, 0);
+    world_close(w);
+}
+
+static void
+test_client_when_the_last_one_dies(void **state)
+{
+    kvp_wire_loc_t loc;
+    uint64_t attempt, dead;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
+    dead = c->incarnation;
+    peer_forget(c);
+    assert_int_equal(n->last_fence.incarnation, dead);
+    assert_true(n->last_fence.live_min > dead);
+    c = client_open(w);
+    assert_true(c->incarnation >= n->last_fence.live_min); /* who comes later is not fenced by it */
+    world_close(w);
+}
+
+static void
+test_client_when_it_dies_without_attempts_is_not_fenced(void **state)
+{
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+    uint32_t before = n->fences_n;
+
+    (void)state;
+    assert_int_equal(put(c, "key", 100), KVP_OK);
+    peer_forget(c);
+    assert_int_equal(n->fences_n, before);
+    assert_int_equal(world_stats(w).fences, 0);
+    world_close(w);
+}
+
+static void
+test_bye_with_attempts(void **state)
+{
+    kvp_wire_loc_t loc;
+    uint64_t attempt, id;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    n->needs_proof = true;
+    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
+    id = peer_send(c, KVP_OP_BYE, 0, NULL, NULL, 0);
+    assert_int_equal(plain_result(peer_reply(c, id)), KVP_OK);
+    assert_true(c->was_closed);
+    assert_int_equal(world_stats(w).attempts, 0);
+    assert_int_equal(world_stats(w).used_bytes, 0); /* its word that nothing is under way */
+    assert_int_equal(world_stats(w).fences, 0);
+    world_close(w);
+}
+
+/* The node was away while a client died: it is told who is alive when it is back. */
+static void
+test_fence_when_the_node_was_away(void **state)
+{
+    kvp_wire_loc_t loc;
+    uint64_t attempt, dead;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+    mem_t *mem = n->mem;
+
+    (void)state;
+    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
+    dead = c->incarnation;
+    peer_forget(n);
+    peer_forget(c);
+    n = node_open(w, mem);
+    assert_true(n->last_fence.live_min > dead);
+    assert_int_equal(n->retires_n, 1);
+    world_close(w);
+}
+
+/* ---- bounds on what one client can make the master remember */
+static void
+test_put_when_one_client_has_too_many_attempts(void **state)
+{
+    enum { BATCH = 4096, MOST = 65536 };
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c, *d, *n = node_open(w, mem_make(w, "n1", 64 * MIB, 64 * MIB));
+    put_t *puts = calloc(BATCH, sizeof *puts);
+    char (*keys)[16] = calloc(BATCH, sizeof *keys);
+    uint32_t granted = 0, limited = 0;
+
+    (void)state;
+    (void)n;
+    w->check_every = 0;
+    c = client_open(w);
+    d = client_open(w);
+    for (uint32_t i = 0; i < MOST + BATCH; i += BATCH) {
+        places_t places;
+
+        for (uint32_t k = 0; k < BATCH; k++) {
+            snprintf(keys[k], sizeof keys[k], "key%u", i + k);
+            puts[k] = (put_t){.key = keys[k], .len = 1};
+        }
+        places_read(peer_reply(c, put_begin(c, puts, BATCH, 0)), &places);
+        for (uint32_t k = 0; k < BATCH; k++) {
+            granted += places.objs[k].err == KVP_OK;
+            limited += places.objs[k].err == KVP_LIMIT;
+        }
+        places_free(&places);
+    }
+    assert_int_equal(granted, MOST);
+    assert_int_equal(limited, BATCH);
+    assert_int_equal(put(d, "other", 1), KVP_OK); /* the others are not affected */
+    world_check(w);
+    free(keys);
+    free(puts);
+    world_close(w);
+}
+
+/* Putting and aborting without a drain, again and again, fills the quarantine: it counts as unfinished. */
+static void
+test_put_when_quarantine_reaches_the_limit(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c, *n = node_open(w, mem_make(w, "n1", 8ull << 30, 1ull << 30));
+    kvp_wire_loc_t loc;
+    uint64_t attempt;
+    char key[16];
+
+    (void)state;
+    n->needs_proof = true;
+    c = client_open(w);
+    for (int i = 0; i < 4; i++) {
+        snprintf(key, sizeof key, "key%d", i);
+        assert_int_equal(put_place(c, key, 1ull << 30, &attempt, &loc), KVP_OK);
+        assert_int_equal(abort_put(c, attempt, false), KVP_OK);
+    }
+    assert_int_equal(put(c, "more", 1), KVP_LIMIT);
+    world_prove(w, c->incarnation);
+    assert_int_equal(put(c, "more", 1), KVP_OK);
+    world_close(w);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_list_in_pages),
+        cmocka_unit_test(test_put_when_present_or_under_way),
+        cmocka_unit_test(test_put_when_the_same_key_comes_twice_in_a_message),
+        cmocka_unit_test(test_put_when_the_record_is_wrong),
+        cmocka_unit_test(test_put_when_no_segment_is_mounted),
+        cmocka_unit_test(test_put_of_the_longest_key),
+        cmocka_unit_test(test_put_when_long_keys_are_used_up),
+        cmocka_unit_test(test_put_when_long_keys_are_used_up_by_held_objects),
+        cmocka_unit_test(test_abort_when_drained),
+        cmocka_unit_test(test_abort_when_not_drained),
+        cmocka_unit_test(test_abort_when_one_way_is_not_answered),
+        cmocka_unit_test(test_abort_when_the_begin_is_not_answered),
+        cmocka_unit_test(test_client_when_it_dies_with_attempts),
+        cmocka_unit_test(test_client_when_the_last_one_dies),
+        cmocka_unit_test(test_client_when_it_dies_without_attempts_is_not_fenced),
+        cmocka_unit_test(test_bye_with_attempts),
+        cmocka_unit_test(test_fence_when_the_node_was_away),
+        cmocka_unit_test(test_put_when_one_client_has_too_many_attempts),
+        cmocka_unit_test(test_put_when_quarantine_reaches_the_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

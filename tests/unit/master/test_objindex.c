@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The index against a plain array, through growth, shrinking and every stage between the two.
+ */
+#include "master/core/objindex.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KEYS 60000u
+
+static uint64_t
+next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state * 0x2545f4914f6cdd1dull;
+}
+
+static kvp_digest_t
+digest_of(uint32_t i)
+{
+    return kvp_key_digest(5, 0, &i, sizeof i);
+}
+
+static uint32_t
+add(kvp_objindex_t *ix, uint32_t i)
+{
+    return kvp_objindex_add(ix, digest_of(i), &i, sizeof i);
+}
+
+static void
+drop(kvp_objindex_t *ix, uint32_t oid)
+{
+    kvp_objindex_unlink(ix, oid);
+    kvp_objindex_free(ix, oid);
+}
+
+static void
+test_find_after_add_and_drop(void **state)
+{
+    kvp_objindex_t *ix = kvp_objindex_create();
+    uint32_t oid = add(ix, 1);
+
+    (void)state;
+    assert_int_equal(kvp_objindex_find(ix, digest_of(1)), oid);
+    assert_int_equal(kvp_objindex_find(ix, digest_of(2)), KVP_OID_NONE);
+    assert_int_equal(kvp_obj(ix, oid)->state, KVP_OBJ_WRITING);
+    assert_int_equal(kvp_obj(ix, oid)->at.chunk, KVP_OID_NONE);
+    kvp_objindex_unlink(ix, oid);
+    assert_int_equal(kvp_objindex_find(ix, digest_of(1)), KVP_OID_NONE);
+    assert_int_equal(kvp_obj(ix, oid)->key_len, 4); /* the record stays until it is freed */
+    kvp_objindex_free(ix, oid);
+    assert_int_equal(add(ix, 3), oid); /* and its number is used again */
+    kvp_objindex_destroy(ix);
+}
+
+/* Random adds and drops with a drift up, then down, so that both kinds of resize are crossed many times; every few
+ * steps a few keys are asked for, one by one and all at once. */
+static void
+test_find_when_resized_under_way(void **state)
+{
+    kvp_objindex_t *ix = kvp_objindex_create();
+    uint32_t *oids = malloc(KEYS * sizeof *oids), got[64];
+    uint64_t seed = 99;
+    kvp_digest_t asked[64];
+
+    (void)state;
+    memset(oids, 0xff, KEYS * sizeof *oids);
+    for (uint32_t step = 0; step < 600000; step++) {
+        uint32_t i = (uint32_t)(next_random(&seed) % KEYS);
+        bool is_growing = step / 100000 % 2 == 0;
+        bool is_add = next_random(&seed) % 8 != 0 ? is_growing : !is_growing;
+
+        if (is_add && oids[i] == KVP_OID_NONE) {
+            oids[i] = add(ix, i);
+        } else if (!is_add && oids[i] != KVP_OID_NONE) {
+            drop(ix, oids[i]);
+            oids[i] = KVP_OID_NONE;
+        }
+        assert_int_equal(kvp_objindex_find(ix, digest_of(i)), oids[i]);
+        if (step % 97 != 0) continue;
+        for (uint32_t k = 0; k < 64; k++) asked[k] = digest_of((i + k * 131) % KEYS);
+        kvp_objindex_find_many(ix, asked, 64, got);
+        for (uint32_t k = 0; k < 64; k++) assert_int_equal(got[k], oids[(i + k * 131) % KEYS]);
+    }
+    for (uint32_t i = 0; i < KEYS; i++) assert_int_equal(kvp_objindex_find(ix, digest_of(i)), oids[i]);
+    free(oids);
+    kvp_objindex_destroy(ix);
+}
+
+/* Digests of which all fall on the last few slots of the table, so that chains wrap around its end, also while the
+ * table is moved. The low half of the first word names the slot. */
+static void
+test_find_when_chains_wrap(void **state)
+{
+    enum { N = 3000 };
+    kvp_objindex_t *ix = kvp_objindex_create();
+    uint32_t oids[N];
+
+    (void)state;
+    for (uint32_t i = 0; i < N; i++) {
+        kvp_digest_t d = {.lo = (uint64_t)i << 40 | (UINT32_MAX - i % 3), .hi = i};
+
+        oids[i] = kvp_objindex_add(ix, d, "k", 1);
+        for (uint32_t k = i > 40 ? i - 40 : 0; k <= i; k++) {
+            kvp_digest_t old = {.lo = (uint64_t)k << 40 | (UINT32_MAX - k % 3), .hi = k};
+
+            assert_int_equal(kvp_objindex_find(ix, old), oids[k]);
+        }
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t at = i * 7 % N; /* any order */
+        kvp_digest_t d = {.lo = (uint64_t)at << 40 | (UINT32_MAX - at % 3), .hi = at};
+
+        assert_int_equal(kvp_objindex_find(ix, d), oids[at]);
+        drop(ix, oids[at]);
+        assert_int_equal(kvp_objindex_find(ix, d), KVP_OID_NONE);
+    }
+    kvp_objindex_destroy(ix);
+}
+
+static void
+test_memory_when_objects_go(void **state)
+{
+    kvp_objindex_t *ix = kvp_objindex_create();
+    uint64_t before = kvp_objindex_memory_bytes(ix), full;
+    uint32_t *oids = malloc(200000 * sizeof *oids);
+
+    (void)state;
+    for (uint32_t i = 0; i < 200000; i++) oids[i] = add(ix, i);
+    full = kvp_objindex_memory_bytes(ix);
+    assert_true(full > 200000 * sizeof(kvp_obj_t));
+    for (uint32_t i = 0; i < 200000; i++) drop(ix, oids[i]);
+    while (kvp_objindex_step(ix)) continue;
+    /* One block of records is kept, and a table within a step of the smallest. */
+    assert_true(kvp_objindex_memory_bytes(ix) < before + full / 20);
+    assert_true(kvp_obj_limit(ix) <= 200000);
+    free(oids);
+    kvp_objindex_destroy(ix);
+}
+
+/* A resize never does more than a few slots in one call: the memory that one add may make is a piece of the table and a
+ * block of records, however large the index is. */
+static void
+test_add_when_the_table_grows_is_bounded(void **state)
+{
+    kvp_objindex_t *ix = kvp_objindex_create();
+    uint64_t before = kvp_objindex_memory_bytes(ix), most = 0;
+
+    (void)state;
+    for (uint32_t i = 0; i < 400000; i++) {
+        (void)add(ix, i);
+        if (kvp_objindex_memory_bytes(ix) > before) /* it may also fall */
+            most = kvp_objindex_memory_bytes(ix) - before > most ? kvp_objindex_memory_bytes(ix) - before : most;
+        before = kvp_objindex_memory_bytes(ix);
+    }
+    assert_true(most < 1u << 20);
+    kvp_objindex_destroy(ix);
+}
+
+static void
+test_walk_when_blocks_are_missing(void **state)
+{
+    enum { N = 40000 };
+    kvp_objindex_t *ix = kvp_objindex_create();
+    uint32_t *oids = malloc(N * sizeof *oids), cursor = 0, left, oid, n = 0;
+
+    (void)state;
+    for (uint32_t i = 0; i < N; i++) oids[i] = add(ix, i);
+    for (uint32_t i = 0; i < N; i++)
+        if (oids[i] % 20000 > 300) drop(ix, oids[i]);
+    for (;;) {
+        uint32_t from = cursor;
+
+        left = 100;
+        while ((oid = kvp_objindex_walk(ix, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
+            assert_true(oid % 20000 <= 300 && oid >= from && oid < cursor);
+            n++;
+        }
+        if (left > 0) break; /* the end, not the limit */
+        assert_true(cursor > from);
+    }
+    assert_true(cursor >= kvp_obj_limit(ix));
+    assert_int_equal(n, 602);
+    /* An end before the limit is kept. */
+    cursor = 0;
+    left = UINT32_MAX;
+    for (n = 0; kvp_objindex_walk(ix, &cursor, 10, &left) != KVP_OID_NONE;) n++;
+    assert_int_equal(n, 10);
+    free(oids);
+    kvp_objindex_destroy(ix);
+}
+
+static void
+test_lru_order(void **state)
+{
+    kvp_objindex_t *ix = kvp_objindex_create();
+    uint32_t a = add(ix, 1), b = add(ix, 2), c = add(ix, 3);
+
+    (void)state;
+    assert_int_equal(kvp_objindex_lru_oldest(ix), KVP_OID_NONE);
+    kvp_objindex_lru_use(ix, a);
+    kvp_objindex_lru_use(ix, b);
+    kvp_objindex_lru_use(ix, c);
+    kvp_objindex_lru_use(ix, a);
+    assert_int_equal(kvp_objindex_lru_oldest(ix), b);
+    assert_int_equal(kvp_obj(ix, b)->lru_next, c);
+    assert_int_equal(kvp_obj(ix, c)->lru_next, a);
+    assert_int_equal(kvp_obj(ix, a)->lru_next, KVP_OID_NONE);
+    kvp_objindex_lru_remove(ix, c);
+    kvp_objindex_lru_remove(ix, c); /* legal on one that is none */
+    assert_int_equal(kvp_obj(ix, b)->lru_next, a);
+    drop(ix, b); /* leaves the list by itself */
+    assert_int_equal(kvp_objindex_lru_oldest(ix), a);
+    kvp_objindex_destroy(ix);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_find_after_add_and_drop),
+        cmocka_unit_test(test_find_when_resized_under_way),
+        cmocka_unit_test(test_find_when_chains_wrap),
+        cmocka_unit_test(test_memory_when_objects_go),
+        cmocka_unit_test(test_add_when_the_table_grows_is_bounded),
+        cmocka_unit_test(test_walk_when_blocks_are_missing),
+        cmocka_unit_test(test_lru_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

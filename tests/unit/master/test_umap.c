@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The small map against a plain array.
+ */
+#include "master/core/umap.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <string.h>
+
+#define KEYS 5000u
+
+static void
+test_get_when_empty(void **state)
+{
+    kvp_umap_t map = {0};
+    uint32_t val;
+
+    (void)state;
+    assert_false(kvp_umap_get(&map, 1, &val));
+    assert_false(kvp_umap_get(&map, 0, &val));
+    assert_false(kvp_umap_del(&map, 1));
+    kvp_umap_fini(&map);
+}
+
+static void
+test_set_when_present_replaces(void **state)
+{
+    kvp_umap_t map = {0};
+    uint32_t val;
+
+    (void)state;
+    kvp_umap_set(&map, 7, 1);
+    kvp_umap_set(&map, 7, 2);
+    assert_int_equal(map.n, 1);
+    assert_true(kvp_umap_get(&map, 7, &val));
+    assert_int_equal(val, 2);
+    assert_true(kvp_umap_del(&map, 7));
+    assert_false(kvp_umap_get(&map, 7, &val));
+    assert_int_equal(map.n, 0);
+    kvp_umap_fini(&map);
+}
+
+/* Keys that are alike (small, shifted, negated), added and deleted at random: after every step the map and the array
+ * agree on the key, and in the end on all. */
+static void
+test_random_against_an_array(void **state)
+{
+    static uint32_t model[KEYS];
+    kvp_umap_t map = {0};
+    uint64_t seed = 11;
+    uint32_t val, n = 0;
+
+    (void)state;
+    memset(model, 0, sizeof model);
+    for (uint32_t step = 1; step < 400000; step++) {
+        uint32_t i;
+        uint64_t key;
+
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        i = (uint32_t)(seed >> 33) % KEYS;
+        key = i % 3 == 0 ? i + 1 : i % 3 == 1 ? ((uint64_t)i + 1) << 40 : ~(uint64_t)i;
+        if ((seed >> 20 & 7) < (step / 50000 % 2 == 0 ? 5u : 2u)) {
+            n += model[i] == 0;
+            kvp_umap_set(&map, key, step);
+            model[i] = step;
+        } else {
+            assert_true(kvp_umap_del(&map, key) == (model[i] != 0));
+            n -= model[i] != 0;
+            model[i] = 0;
+        }
+        assert_int_equal(map.n, n);
+        assert_true(kvp_umap_get(&map, key, &val) == (model[i] != 0));
+    }
+    for (uint32_t i = 0; i < KEYS; i++) {
+        uint64_t key = i % 3 == 0 ? i + 1 : i % 3 == 1 ? ((uint64_t)i + 1) << 40 : ~(uint64_t)i;
+
+        assert_true(kvp_umap_get(&map, key, &val) == (model[i] != 0));
+        if (model[i] != 0) assert_int_equal(val, model[i]);
+        (void)kvp_umap_del(&map, key);
+    }
+    assert_int_equal(map.n, 0);
+    assert_true(map.cap <= 64); /* memory comes back */
+    kvp_umap_fini(&map);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_get_when_empty),
+        cmocka_unit_test(test_set_when_present_replaces),
+        cmocka_unit_test(test_random_against_an_array),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
