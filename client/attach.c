@@ -423,7 +423,7 @@ await_ep(kvp_ep_t *ep, const connect_t *c, uint64_t deadline_ns)
         struct pollfd p;
 
         if (ops->ep_poll(ep) > 0 || c->is_over) continue;
-        if (kvp_now_ns() >= deadline_ns) return deadline_ns - began_ns < KVP_HURRY_NS ? KVP_DEADLINE : KVP_NODE_LOST;
+        if (kvp_now_ns() >= deadline_ns) return deadline_ns < began_ns + KVP_HURRY_NS ? KVP_DEADLINE : KVP_NODE_LOST;
         p = (struct pollfd){.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
         kvp_poll_until(&p, 1, deadline_ns);
     }
@@ -444,11 +444,11 @@ connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
         *ep_out = ep;
         return KVP_OK;
     }
+    if (err != KVP_DEADLINE && err != KVP_NOMEM)
+        kvp_log_warn("client", "no data connection to node %s transport %s error %s", peer->where, ops->name,
+                     kvp_err_name(c.is_over ? c.err : err));
     kvp_ep_destroy(ep);
-    if (err == KVP_DEADLINE || err == KVP_NOMEM) return err;
-    kvp_log_warn("client", "no data connection to node %s transport %s error %s", peer->where, ops->name,
-                 kvp_err_name(c.is_over ? c.err : err));
-    return KVP_NODE_LOST;
+    return err == KVP_DEADLINE || err == KVP_NOMEM ? err : KVP_NODE_LOST;
 }
 
 /* Takes an idle one, or the right to make a new one (*ep_out NULL). */

@@ -28,6 +28,7 @@ struct kvp_peer {
     size_t transport; /* index in conf.transports */
     kvp_forkguard_t *guard;
     uint32_t refs; /* guarded by peers->lock */
+    kvp_peer_t *next_grave; /* the same */
     _Atomic bool is_broken;
 
     uint32_t chunks_n;

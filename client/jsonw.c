@@ -18,19 +18,35 @@ put(kvp_jsonw_t *w, const char *text)
     kvp_buf_append(w->out, text, strlen(text));
 }
 
+/* The length of the UTF-8 sequence at c, 0 where there is none. Overlong forms are no matter of a writer. */
+static size_t
+utf8_len(const char *c)
+{
+    unsigned char lead = (unsigned char)*c;
+    size_t n = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+
+    for (size_t i = 1; i < n; i++)
+        if (((unsigned char)c[i] & 0xc0) != 0x80) return 0;
+    return n;
+}
+
 static void
 put_string(kvp_jsonw_t *w, const char *text)
 {
     kvp_buf_append(w->out, "\"", 1);
-    for (const char *c = text; *c != '\0'; c++) {
+    while (*text != '\0') {
+        size_t n = utf8_len(text);
         char escaped[8];
 
-        if ((unsigned char)*c < 0x20 || *c == '"' || *c == '\\') {
-            snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned char)*c);
+        if (n == 0) {
+            put(w, "\\ufffd");
+        } else if ((unsigned char)*text < 0x20 || *text == '"' || *text == '\\') {
+            snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned char)*text);
             put(w, escaped);
         } else {
-            kvp_buf_append(w->out, c, 1);
+            kvp_buf_append(w->out, text, n);
         }
+        text += n == 0 ? 1 : n;
     }
     kvp_buf_append(w->out, "\"", 1);
 }

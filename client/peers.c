@@ -45,6 +45,7 @@ struct kvp_peers {
     size_t slots_n;
     size_t slots_cap;
     kvp_tp_t *tps[KVP_TRANSPORTS_MAX]; /* made when first needed; guarded by lock */
+    kvp_peer_t *graves; /* attachments that nobody uses any more; guarded by lock */
     kvp_debt_t *debts; /* segments that mapped memory for us to write; guarded by lock */
     size_t debts_n;
 };
@@ -61,23 +62,6 @@ kvp_peers_create(const kvp_peers_conf_t *conf, kvp_conn_t *conn, kvp_peers_t **p
     kvp_cond_init(&p->changed);
     *peers_out = p;
     return KVP_OK;
-}
-
-void
-kvp_peers_destroy(kvp_peers_t *p)
-{
-    if (p == NULL) return;
-    for (size_t i = 0; i < p->slots_n; i++) {
-        kvp_peer_destroy(p->slots[i]->peer);
-        free(p->slots[i]);
-    }
-    for (size_t i = 0; i < p->conf.transports_n; i++)
-        kvp_tp_destroy(p->tps[i]);
-    free(p->slots);
-    free(p->debts);
-    pthread_cond_destroy(&p->changed);
-    pthread_mutex_destroy(&p->lock);
-    free(p);
 }
 
 /* ---- slots. Callers of *_locked hold peers->lock. */
@@ -128,15 +112,33 @@ make_slot_locked(kvp_peers_t *p, uint32_t segment_id)
     return slot;
 }
 
+/* The last one leaves it to the background thread: unmapping is slow, and callers have deadlines. */
 static void
 rele_peer(kvp_peers_t *p, kvp_peer_t *peer)
 {
-    bool is_last;
+    pthread_mutex_lock(&p->lock);
+    if (--peer->refs == 0) {
+        peer->next_grave = p->graves;
+        p->graves = peer;
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void
+bury_peers(kvp_peers_t *p)
+{
+    kvp_peer_t *peer;
 
     pthread_mutex_lock(&p->lock);
-    is_last = --peer->refs == 0;
+    peer = p->graves;
+    p->graves = NULL;
     pthread_mutex_unlock(&p->lock);
-    if (is_last) kvp_peer_destroy(peer);
+    while (peer != NULL) {
+        kvp_peer_t *next = peer->next_grave;
+
+        kvp_peer_destroy(peer);
+        peer = next;
+    }
 }
 
 static void
@@ -169,6 +171,24 @@ drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
     if (!is_ours) return;
     kvp_count(&p->conf.counters->peer_failures, 1);
     rele_peer(p, peer);
+}
+
+void
+kvp_peers_destroy(kvp_peers_t *p)
+{
+    if (p == NULL) return;
+    bury_peers(p);
+    for (size_t i = 0; i < p->slots_n; i++) {
+        kvp_peer_destroy(p->slots[i]->peer);
+        free(p->slots[i]);
+    }
+    for (size_t i = 0; i < p->conf.transports_n; i++)
+        kvp_tp_destroy(p->tps[i]);
+    free(p->slots);
+    free(p->debts);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
 }
 
 /* ---- attaching */
@@ -214,7 +234,7 @@ need_tp(kvp_peers_t *p, size_t transport, kvp_tp_t **tp_out)
 typedef struct {
     kvp_peers_t *peers;
     uint64_t deadline_ns;
-    bool is_retry; /* that it fails is no news */
+    bool is_news; /* a failure is worth a line: it is the first in a row, and the node had time to answer */
     kvp_peer_t *peer;
     kvp_err_t err;
 } attaching_t;
@@ -246,7 +266,7 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
 
     if (err == KVP_OK) err = kvp_peer_open(&how, a->deadline_ns, detail, sizeof detail, &a->peer);
     if (err != KVP_OK)
-        kvp_log_write(a->is_retry ? KVP_LOG_DEBUG : KVP_LOG_WARN, "client",
+        kvp_log_write(a->is_news ? KVP_LOG_WARN : KVP_LOG_DEBUG, "client",
                       "cannot attach to node %s at %s transport %s error %s detail %s", info->node,
                       is_same_host ? info->unix_path : info->addr, p->conf.transports[transport]->name,
                       kvp_err_name(err), detail);
@@ -267,7 +287,8 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
         if (!leads_there(a->peers, i, info->host_id, info->transports)) continue;
         has_tried = true;
         a->err = attach_by(a, info, i);
-        if (a->err == KVP_OK || a->err == KVP_FENCED) return false;
+        /* No answer in time is no reason to take a slower way for as long as the session lasts. */
+        if (a->err == KVP_OK || a->err == KVP_FENCED || a->err == KVP_DEADLINE) return false;
     }
     if (has_tried) return false;
     a->err = KVP_NOTSUP;
@@ -278,9 +299,9 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
 
 /* Outside of all locks. */
 static kvp_err_t
-attach(kvp_peers_t *p, uint32_t segment_id, bool is_retry, uint64_t deadline_ns, kvp_peer_t **peer_out)
+attach(kvp_peers_t *p, uint32_t segment_id, bool is_news, uint64_t deadline_ns, kvp_peer_t **peer_out)
 {
-    attaching_t a = {.peers = p, .is_retry = is_retry, .deadline_ns = deadline_ns};
+    attaching_t a = {.peers = p, .is_news = is_news, .deadline_ns = deadline_ns};
     kvp_err_t err = kvp_segments_find(p->conn, segment_id, a.deadline_ns, attach_to, &a);
 
     if (err == KVP_OK) err = a.err;
@@ -301,12 +322,13 @@ attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
     bool is_retry = slot->fails > 0;
     uint64_t began_ns = kvp_now_ns();
     uint64_t end_ns = kvp_min_u64(deadline_ns, began_ns + (is_retry ? REATTACH_MAX_NS : ATTACH_MAX_NS));
+    bool is_hurry = end_ns < began_ns + KVP_HURRY_NS;
     kvp_peer_t *peer = NULL;
     kvp_err_t err;
 
     slot->is_attaching = true;
     pthread_mutex_unlock(&p->lock);
-    err = attach(p, slot->segment_id, is_retry, end_ns, &peer);
+    err = attach(p, slot->segment_id, !is_retry && !is_hurry, end_ns, &peer);
     pthread_mutex_lock(&p->lock);
     slot->is_attaching = false;
     slot->peer = peer;
@@ -459,6 +481,7 @@ kvp_peers_tend(kvp_peers_t *p)
     kvp_peer_t *peer;
     bool has_more = false;
 
+    bury_peers(p);
     for (size_t i = 0; hold_nth(p, i, &peer); i++) {
         if (peer == NULL) continue;
         if (kvp_peer_has_hung_up(peer)) {

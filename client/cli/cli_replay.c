@@ -223,7 +223,28 @@ report_hits(const replay_t *r, kvp_report_t *to)
     kvp_report_real(to, "hit_ratio", "prefix hit ratio", ratio((double)r->result.hits, blocks), 4);
     kvp_report_real(to, "lru_hit_ratio", "simulated LRU", ratio((double)r->lru_hits, blocks), 4);
     kvp_report_real(to, "hit_to_lru_ratio", "hits to LRU's", ratio((double)r->result.hits, (double)r->lru_hits), 4);
+    kvp_report_count(to, "puts_new", "blocks stored", r->result.puts_new);
+    kvp_report_count(to, "puts_already", "blocks there already",
+                     r->result.puts_done - kvp_min_u64(r->result.puts_new, r->result.puts_done));
     kvp_report_count(to, "found_not_granted_blocks", "found, not reserved", r->result.found_not_granted);
+}
+
+/* report_paths names the transports that moved something, and their share: "shm", or "shm 80 %, tcp 20 %". */
+static void
+report_paths(const kvp_replay_result_t *s, kvp_report_t *to)
+{
+    char text[80] = "none";
+    uint64_t all = 0;
+    for (size_t i = 0; i < s->paths_n; i++)
+        all += s->paths[i].read_bytes + s->paths[i].written_bytes;
+    for (size_t i = 0, at = 0; i < s->paths_n; i++) {
+        const uint64_t moved = s->paths[i].read_bytes + s->paths[i].written_bytes;
+        if (moved == 0) continue;
+        const int n = snprintf(text + at, sizeof(text) - at, "%s%s %.0f %%", at > 0 ? ", " : "", s->paths[i].name,
+                               100 * ratio((double)moved, (double)all));
+        at = kvp_min_u64(at + (size_t)n, sizeof(text) - 1);
+    }
+    kvp_report_text(to, "transports", "moved by", text);
 }
 
 static void
@@ -238,6 +259,7 @@ report_speed(const replay_t *r, kvp_report_t *to)
                     ratio((double)s->lookup.count, (double)s->lookup_ns / 1e9), 0);
     kvp_report_real(to, "get_gb_per_s", "GB/s out in calls", ratio((double)s->get_bytes, (double)s->get_ns), 3);
     kvp_report_real(to, "put_gb_per_s", "GB/s in in calls", ratio((double)s->put_bytes, (double)s->put_ns), 3);
+    report_paths(s, to);
     kvp_report_bytes(to, "get_bytes", "bytes out", s->get_bytes);
     kvp_report_bytes(to, "put_bytes", "bytes in", s->put_bytes);
     kvp_report_latency(to, "lookup", &s->lookup);

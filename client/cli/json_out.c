@@ -97,6 +97,32 @@ kvp_json_max_u64(struct json_object *in, const char *name)
     return max;
 }
 
+static void
+read_path(struct json_object *from, kvp_json_path_t *path)
+{
+    struct json_object *name = NULL;
+    memset(path, 0, sizeof(*path));
+    if (json_object_object_get_ex(from, "name", &name))
+        snprintf(path->name, sizeof(path->name), "%s", json_object_get_string(name));
+    path->reads = kvp_json_find_u64(from, "reads");
+    path->read_bytes = kvp_json_find_u64(from, "read_bytes");
+    path->writes = kvp_json_find_u64(from, "writes");
+    path->written_bytes = kvp_json_find_u64(from, "written_bytes");
+}
+
+size_t
+kvp_json_paths(struct json_object *stat, kvp_json_path_t *paths_out, size_t max)
+{
+    struct json_object *client, *list;
+    if (!json_object_object_get_ex(stat, "client", &client)) return 0;
+    if (!json_object_object_get_ex(client, "transports", &list) || !json_object_is_type(list, json_type_array))
+        return 0;
+    const size_t n = kvp_min_u64(json_object_array_length(list), max);
+    for (size_t i = 0; i < n; i++)
+        read_path(json_object_array_get_idx(list, i), &paths_out[i]);
+    return n;
+}
+
 int
 kvp_json_stat(kvpool_t *pool, struct json_object **stat_out)
 {

@@ -23,6 +23,15 @@ uint64_t kvp_json_find_u64(struct json_object *in, const char *name);
 /* kvp_json_max_u64 is the greatest number of that name anywhere inside; 0 where there is none. */
 uint64_t kvp_json_max_u64(struct json_object *in, const char *name);
 
+/* What a handle moved by one transport. */
+typedef struct {
+    char name[16];
+    uint64_t reads, read_bytes, writes, written_bytes;
+} kvp_json_path_t;
+
+/* kvp_json_paths reads the handle's part of the figures: up to max transports. Returns how many. */
+size_t kvp_json_paths(struct json_object *stat, kvp_json_path_t *paths_out, size_t max);
+
 /* kvp_json_stat asks the pool for its figures. *stat_out is returned to json_object_put. */
 int kvp_json_stat(kvpool_t *pool, struct json_object **stat_out);
 

@@ -112,7 +112,6 @@ judge_put(client_t *c, size_t n)
         const int err = c->results[i];
         if (err == KVPOOL_OK || err == KVPOOL_ALREADY) {
             r->puts_done++;
-            r->put_bytes += c->run->conf->block_bytes;
         } else if (err == KVPOOL_IN_PROGRESS) {
             r->puts_in_progress++;
         } else {
@@ -220,6 +219,21 @@ client_init(client_t *c, run_t *run)
     kvp_hist_init(&c->result.put);
 }
 
+/* count_moved asks the handle what it moved, and how: a put does not say whether the block was there before. */
+static void
+count_moved(client_t *c)
+{
+    kvp_replay_result_t *r = &c->result;
+    struct json_object *stat;
+    if (c->pool == NULL || kvp_json_stat(c->pool, &stat) != KVPOOL_OK) return;
+    r->paths_n = kvp_json_paths(stat, r->paths, KVP_REPLAY_PATHS_MAX);
+    json_object_put(stat);
+    for (size_t i = 0; i < r->paths_n; i++) {
+        r->puts_new += r->paths[i].writes;
+        r->put_bytes += r->paths[i].written_bytes;
+    }
+}
+
 static void
 client_fini(client_t *c)
 {
@@ -265,6 +279,7 @@ add_result(kvp_replay_result_t *sum, const kvp_replay_result_t *r)
     sum->wrong_blocks += r->wrong_blocks;
     sum->wrong_bytes += r->wrong_bytes;
     sum->puts_done += r->puts_done;
+    sum->puts_new += r->puts_new;
     sum->puts_in_progress += r->puts_in_progress;
     sum->puts_refused += r->puts_refused;
     sum->puts_failed += r->puts_failed;
@@ -275,6 +290,13 @@ add_result(kvp_replay_result_t *sum, const kvp_replay_result_t *r)
     sum->lookup_ns += r->lookup_ns;
     if (sum->first_get_error == KVPOOL_OK) sum->first_get_error = r->first_get_error;
     if (sum->first_put_error == KVPOOL_OK) sum->first_put_error = r->first_put_error;
+    /* Every client has the same transports in the same order. */
+    sum->paths_n = kvp_max_u64(sum->paths_n, r->paths_n);
+    for (size_t i = 0; i < r->paths_n; i++) {
+        memcpy(sum->paths[i].name, r->paths[i].name, sizeof(r->paths[i].name));
+        sum->paths[i].read_bytes += r->paths[i].read_bytes;
+        sum->paths[i].written_bytes += r->paths[i].written_bytes;
+    }
     kvp_hist_merge(&sum->lookup, &r->lookup);
     kvp_hist_merge(&sum->get, &r->get);
     kvp_hist_merge(&sum->put, &r->put);
@@ -357,6 +379,7 @@ kvp_replay_run(const kvp_replay_conf_t *conf, kvp_replay_result_t *result_out)
     if (conf->progress != NULL) conf->progress(conf->arg, atomic_load(&run.done));
     for (uint32_t i = 0; i < conf->clients; i++) {
         if (clients[i].is_started) pthread_join(clients[i].thread, NULL);
+        count_moved(&clients[i]);
         add_result(result_out, &clients[i].result);
         client_fini(&clients[i]);
     }

@@ -6,12 +6,14 @@
 #ifndef KVP_CLIENT_REPLAY_H
 #define KVP_CLIENT_REPLAY_H
 
+#include "client/cli/json_out.h"
 #include "client/cli/workload.h"
 #include "client/kvpool.h"
 
 #include "common/hist.h"
 
 #define KVP_REPLAY_CLIENTS_MAX 64u
+#define KVP_REPLAY_PATHS_MAX 4u
 
 typedef struct {
     const kvp_workload_t *workload; /* borrowed */
@@ -30,13 +32,16 @@ typedef struct {
     uint64_t found_not_granted; /* blocks that lookups found but did not reserve */
     uint64_t gets_failed; /* after a lookup had granted them */
     uint64_t wrong_blocks, wrong_bytes;
-    uint64_t puts_done; /* new ones and ones that were there: the library does not tell them apart */
+    uint64_t puts_done; /* the block is there: stored now, or before */
+    uint64_t puts_new; /* of these, stored now */
     uint64_t puts_in_progress; /* another client was at it */
     uint64_t puts_refused; /* for space */
     uint64_t puts_failed; /* otherwise */
-    uint64_t get_bytes, put_bytes;
+    uint64_t get_bytes, put_bytes; /* that crossed to and from the pool */
     uint64_t get_ns, put_ns, lookup_ns; /* in the calls, all clients together */
     uint64_t elapsed_ns;
+    kvp_json_path_t paths[KVP_REPLAY_PATHS_MAX];
+    size_t paths_n;
     int first_get_error, first_put_error;
     kvp_hist_t lookup, get, put; /* nanoseconds a call */
 } kvp_replay_result_t;

@@ -12,7 +12,7 @@
 #define PROMPTS 24u /* shared system prompts; popularity falls as 1 / rank */
 #define PROMPT_BLOCKS_MAX 9u
 #define OPEN_CHATS 150u
-#define CHAT_BLOCKS_MAX 256u /* a conversation ends before it outgrows the context window */
+#define CHAT_BLOCKS_MAX 64u /* the context window: a conversation ends when it is full */
 #define MORE_TURNS 0.65 /* chance that a user goes on after an answer */
 #define THINK_MEAN_MS 60000.0
 #define ARRIVAL_MEAN_MS 20000.0 /* from the end of a conversation to the start of the next one in its place */

@@ -19,7 +19,6 @@
 #define RESTARTS_MAX 4u /* of one item, after its attempt was lost with a node */
 #define RESTART_BACKOFF_NS (20 * MS)
 #define CUT_RETRY_NS (10 * MS)
-#define WAIT_MS_MAX 1000u /* how long one PUT_BEGIN may wait for space at the master; then it is asked again */
 #define RETRY_MS_MAX 1000u
 
 enum { PHASE_ASK, PHASE_FILL, PHASE_SEAL, PHASE_COMMIT, PHASE_ABORT, PHASE_DONE };
@@ -113,12 +112,14 @@ count(const kvp_putop_t *op, uint8_t phase)
 }
 
 /* ---- PUT_BEGIN */
+/* How long the master may hold the answer back for want of space: it serves in the order of arrival, so who comes back
+ * early is last again. The rest of the time is for writing. */
 static uint32_t
 wait_ms(const kvp_putop_t *op, uint64_t now_ns)
 {
     uint64_t left_ms = (op->deadline_ns - now_ns) / MS;
 
-    return (uint32_t)kvp_max_u64(1, kvp_min_u64(left_ms * 3 / 4, WAIT_MS_MAX));
+    return (uint32_t)kvp_max_u64(1, kvp_min_u64(left_ms * 7 / 8, UINT32_MAX));
 }
 
 static void

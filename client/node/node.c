@@ -116,7 +116,6 @@ node_create(void)
     node->epoch = kvp_random_u64();
     node->epoll_fd = node->wake.fd = -1;
     node->serve.tcp.ev.fd = node->serve.local.ev.fd = -1;
-    node->serve.noise = (kvp_log_limit_t){.burst = 10, .interval_ms = 1000};
     node->link.noise = (kvp_log_limit_t){.burst = 5, .interval_ms = 10000};
     node->dial.noise = (kvp_log_limit_t){.burst = 3, .interval_ms = 10000};
     kvp_list_init(&node->serve.fresh);

@@ -88,11 +88,11 @@ attach(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__Hello *hello, con
 }
 
 static void
-log_refusal(kvp_node_t *node, uint64_t incarnation, const char *why)
+log_refusal(kvp_node_conn_t *conn, uint64_t incarnation, const char *why)
 {
     uint32_t missed;
 
-    if (kvp_log_limit_ok(&node->serve.noise, &missed))
+    if (kvp_log_limit_ok(&conn->listener->noise, &missed))
         kvp_log_warn("node", "refused a client: %s incarnation %llu more_before %u", why,
                      (unsigned long long)incarnation, missed);
 }
@@ -126,7 +126,7 @@ on_hello(kvp_node_t *node, kvp_node_conn_t *conn, const kvp_frame_t *frame, cons
         kvp_list_del(&conn->link);
         kvp_list_add_tail(&node->serve.settled, &conn->link);
     } else {
-        log_refusal(node, hello->incarnation, detail);
+        log_refusal(conn, hello->incarnation, detail);
         conn->is_leaving = true;
     }
     reply(conn, frame, &msg, &at);

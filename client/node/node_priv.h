@@ -32,6 +32,7 @@ typedef struct {
     kvp_node_ev_t ev;
     uint64_t paused_until_ns; /* 0 = accepts */
     bool is_unix;
+    kvp_log_limit_t noise; /* lines that its clients can cause: strangers on the network do not drown local ones */
 } kvp_node_listener_t;
 
 typedef struct {
@@ -41,7 +42,6 @@ typedef struct {
     kvp_list_t settled;
     uint32_t conns_n;
     kvp_list_t procs; /* processes with a pidfd */
-    kvp_log_limit_t noise; /* lines that clients can cause */
     uint64_t protocol_errors;
     uint64_t refused;
 } kvp_node_serve_t;
@@ -147,6 +147,7 @@ typedef struct {
     kvp_node_att_t att;
     kvp_list_t link;
     kvp_node_grave_t grave;
+    kvp_node_listener_t *listener; /* that it came by */
     uint64_t since_ns;
     bool has_hello;
     bool is_leaving; /* refused: nothing more is read from it, it goes once it has read why */

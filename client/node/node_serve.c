@@ -55,7 +55,7 @@ conn_breach(kvp_node_t *node, kvp_node_conn_t *conn, const char *why)
     uint32_t missed;
 
     node->serve.protocol_errors++;
-    if (kvp_log_limit_ok(&node->serve.noise, &missed))
+    if (kvp_log_limit_ok(&conn->listener->noise, &missed))
         kvp_log_warn("node", "closing a client's connection: %s incarnation %llu more_before %u", why,
                      (unsigned long long)conn->att.incarnation, missed);
     conn_close(node, conn);
@@ -179,8 +179,9 @@ set_keepalive(int fd)
 }
 
 static void
-conn_open(kvp_node_t *node, int fd, bool is_unix)
+conn_open(kvp_node_t *node, kvp_node_listener_t *l, int fd)
 {
+    bool is_unix = l->is_unix;
     kvp_node_conn_t *conn = calloc(1, sizeof *conn);
 
     if (conn == NULL || node->serve.conns_n >= node->max_attachments + FRESH_MAX) {
@@ -195,6 +196,7 @@ conn_open(kvp_node_t *node, int fd, bool is_unix)
     kvp_node_att_init(&conn->att);
     kvp_list_init(&conn->link);
     kvp_list_add_tail(&node->serve.fresh, &conn->link);
+    conn->listener = l;
     conn->since_ns = kvp_now_ns();
     conn->ev = (kvp_node_ev_t){.fd = fd, .fn = is_unix ? on_conn : on_first_bytes};
     if (!is_unix) set_keepalive(fd);
@@ -214,13 +216,13 @@ on_accept(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
         int fd = accept4(ev->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
         if (fd >= 0) {
-            conn_open(node, fd, l->is_unix);
+            conn_open(node, l, fd);
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             /* What waits stays readable: look away, or the loop would spin. */
             uint32_t missed;
-            if (kvp_log_limit_ok(&node->serve.noise, &missed)) kvp_log_warn("node", "cannot accept: %m");
+            if (kvp_log_limit_ok(&l->noise, &missed)) kvp_log_warn("node", "cannot accept: %m");
             l->paused_until_ns = kvp_now_ns() + ACCEPT_PAUSE_NS;
             kvp_ignore(kvp_node_watch(node, ev, 0), "the set holds it already");
         }
@@ -231,7 +233,8 @@ on_accept(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
 static kvp_err_t
 listen_on(kvp_node_t *node, kvp_node_listener_t *l, int fd, bool is_unix)
 {
-    *l = (kvp_node_listener_t){.ev = {.fd = fd, .fn = on_accept}, .is_unix = is_unix};
+    *l = (kvp_node_listener_t){
+        .ev = {.fd = fd, .fn = on_accept}, .is_unix = is_unix, .noise = {.burst = 10, .interval_ms = 1000}};
     if (listen(fd, BACKLOG) != 0) return KVP_SYS;
     return kvp_node_watch(node, &l->ev, EPOLLIN);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Copy and content sum in one pass. Two passes cost half as much again as the copy, also when the second finds its data in
- * the cache, because memory idles meanwhile; in one pass the sum hides behind the loads.
+ * Copy and content sum in one pass. Two passes cost half as much again as the copy, also when the second finds its
+ * data in the cache, because memory idles meanwhile; in one pass the sum hides behind the loads.
  *
  * Design notes. This is XXH3-64 (seed 0, default secret) for inputs of any length, in stripes of 64 bytes, blocks of 16
  * stripes, as its specification has it (github.com/Cyan4973/xxHash, doc/xxhash_spec.md); the library has no form that
@@ -76,16 +76,19 @@ scramble(uint64_t acc[8])
         acc[i] = (acc[i] ^ acc[i] >> 47 ^ read64(secret + SECRET_BYTES - STRIPE + i * 8)) * PRIME32_1;
 }
 
-/* Stripes within one block, portable. */
 static void
-run_portable(uint64_t acc[8], uint32_t stripe, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
+run_portable(uint64_t acc[8], uint32_t *stripe, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
 {
     for (size_t i = 0; i < n; i++) {
         uint64_t copy[STRIPE / 8];
 
         memcpy(copy, src + i * STRIPE, STRIPE);
-        accumulate(acc, (const uint8_t *)copy, secret + (stripe + i) * 8);
+        accumulate(acc, (const uint8_t *)copy, secret + *stripe * 8);
         if (store != STORE_NONE) memcpy(dst + i * STRIPE, copy, STRIPE);
+        if (++*stripe == BLOCK_STRIPES) {
+            scramble(acc);
+            *stripe = 0;
+        }
     }
 }
 
@@ -102,41 +105,76 @@ accumulate_avx2(__m256i acc, __m256i v, const uint8_t *key)
     return _mm256_add_epi64(acc, _mm256_add_epi64(swapped, product));
 }
 
-/* store is a constant in each caller, so that the loop has no branch in it. */
-__attribute__((target("avx2"), always_inline)) static inline void
-run_avx2_as(uint64_t acc[8], uint32_t stripe, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
+__attribute__((target("avx2"))) static inline __m256i
+scramble_avx2(__m256i acc, const uint8_t *key)
 {
-    __m256i a0 = _mm256_loadu_si256((const __m256i *)acc);
-    __m256i a1 = _mm256_loadu_si256((const __m256i *)(acc + 4));
-    const uint8_t *key = secret + stripe * 8;
+    __m256i prime = _mm256_set1_epi64x(PRIME32_1);
+    __m256i k = _mm256_xor_si256(acc, _mm256_srli_epi64(acc, 47));
+    __m256i low;
+    __m256i high;
 
-    for (size_t i = 0; i < n; i++, src += STRIPE, dst += STRIPE, key += 8) {
-        __m256i v0 = _mm256_loadu_si256((const __m256i *)src);
-        __m256i v1 = _mm256_loadu_si256((const __m256i *)(src + 32));
+    k = _mm256_xor_si256(k, _mm256_loadu_si256((const __m256i *)key));
+    low = _mm256_mul_epu32(k, prime);
+    high = _mm256_mul_epu32(_mm256_srli_epi64(k, 32), prime);
+    return _mm256_add_epi64(low, _mm256_slli_epi64(high, 32));
+}
+
+/* n stripes from `stripe` on, within one block. store is a constant in each caller: the loop has no branch in it. */
+__attribute__((target("avx2"), always_inline)) static inline void
+stripes_avx2(__m256i acc[2], size_t stripe, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *key = secret + (stripe + i) * 8;
+        __m256i v0 = _mm256_loadu_si256((const __m256i *)(src + i * STRIPE));
+        __m256i v1 = _mm256_loadu_si256((const __m256i *)(src + i * STRIPE + 32));
 
         if (store == STORE_STREAM) {
-            _mm256_stream_si256((__m256i *)dst, v0);
-            _mm256_stream_si256((__m256i *)(dst + 32), v1);
+            _mm256_stream_si256((__m256i *)(dst + i * STRIPE), v0);
+            _mm256_stream_si256((__m256i *)(dst + i * STRIPE + 32), v1);
         } else if (store == STORE_PLAIN) {
-            _mm256_storeu_si256((__m256i *)dst, v0);
-            _mm256_storeu_si256((__m256i *)(dst + 32), v1);
+            _mm256_storeu_si256((__m256i *)(dst + i * STRIPE), v0);
+            _mm256_storeu_si256((__m256i *)(dst + i * STRIPE + 32), v1);
         }
-        a0 = accumulate_avx2(a0, v0, key);
-        a1 = accumulate_avx2(a1, v1, key + 32);
+        acc[0] = accumulate_avx2(acc[0], v0, key);
+        acc[1] = accumulate_avx2(acc[1], v1, key + 32);
     }
-    _mm256_storeu_si256((__m256i *)acc, a0);
-    _mm256_storeu_si256((__m256i *)(acc + 4), a1);
+}
+
+/* As run, with the accumulators in registers throughout. */
+__attribute__((target("avx2"), always_inline)) static inline void
+run_avx2_as(uint64_t acc[8], uint32_t *stripe, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
+{
+    __m256i a[2] = {_mm256_loadu_si256((const __m256i *)acc), _mm256_loadu_si256((const __m256i *)(acc + 4))};
+    size_t at = *stripe;
+
+    while (n > 0) {
+        size_t part = kvp_min_u64(n, BLOCK_STRIPES - at);
+
+        stripes_avx2(a, at, dst, src, part, store);
+        if (store != STORE_NONE) dst += part * STRIPE;
+        src += part * STRIPE;
+        n -= part;
+        at += part;
+        if (at == BLOCK_STRIPES) {
+            a[0] = scramble_avx2(a[0], secret + SECRET_BYTES - STRIPE);
+            a[1] = scramble_avx2(a[1], secret + SECRET_BYTES - STRIPE + 32);
+            at = 0;
+        }
+    }
+    *stripe = (uint32_t)at;
+    _mm256_storeu_si256((__m256i *)acc, a[0]);
+    _mm256_storeu_si256((__m256i *)(acc + 4), a[1]);
 }
 
 __attribute__((target("avx2"))) static void
-run_avx2(uint64_t acc[8], uint32_t stripe, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
+run_avx2(uint64_t acc[8], uint32_t *stripe, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
 {
     if (store == STORE_STREAM)
         run_avx2_as(acc, stripe, dst, src, n, STORE_STREAM);
     else if (store == STORE_PLAIN)
         run_avx2_as(acc, stripe, dst, src, n, STORE_PLAIN);
     else
-        run_portable(acc, stripe, dst, src, n, STORE_NONE);
+        run_avx2_as(acc, stripe, NULL, src, n, STORE_NONE);
 }
 
 static bool
@@ -152,9 +190,9 @@ store_fence(void)
 }
 #else
 static void
-run_avx2(uint64_t acc[8], uint32_t stripe, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
+run_avx2(uint64_t acc[8], uint32_t *stripe, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
 {
-    run_portable(acc, stripe, dst, src, n, store);
+    (void)acc, (void)stripe, (void)dst, (void)src, (void)n, (void)store;
 }
 
 static bool
@@ -169,28 +207,14 @@ store_fence(void)
 }
 #endif
 
-/* run takes n whole stripes into acc, block by block. More bytes follow them. */
+/* run takes n whole stripes into acc, and stores them. More bytes follow them. */
 static void
-run(uint64_t acc[8], uint32_t *stripe, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
+run(kvp_copy_sum_t *cs, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
 {
-    bool is_fast = has_avx2();
-
-    while (n > 0) {
-        size_t part = (size_t)kvp_min_u64(n, BLOCK_STRIPES - *stripe);
-
-        if (is_fast)
-            run_avx2(acc, *stripe, dst, src, part, store);
-        else
-            run_portable(acc, *stripe, dst, src, part, store);
-        if (store != STORE_NONE) dst += part * STRIPE;
-        src += part * STRIPE;
-        n -= part;
-        *stripe += (uint32_t)part;
-        if (*stripe == BLOCK_STRIPES) {
-            scramble(acc);
-            *stripe = 0;
-        }
-    }
+    if (has_avx2())
+        run_avx2(cs->acc, &cs->stripe, dst, src, n, store);
+    else
+        run_portable(cs->acc, &cs->stripe, dst, src, n, store);
 }
 
 /* Copies n bytes into both dst and the hold, the same bytes. */
@@ -234,20 +258,20 @@ kvp_copy_sum(kvp_copy_sum_t *cs, void *dst, const void *src, size_t n)
     from += fill;
     n -= fill;
     if (n < STRIPE) { /* too little to be the last stripe: one that is held stays */
-        run(cs->acc, &cs->stripe, NULL, cs->hold, cs->held / STRIPE - 1, STORE_NONE);
+        run(cs, NULL, cs->hold, cs->held / STRIPE - 1, STORE_NONE);
         memmove(cs->hold, cs->hold + cs->held - STRIPE, STRIPE);
         cs->held = STRIPE;
         hold_bytes(cs, to, from, n);
         return;
     }
-    run(cs->acc, &cs->stripe, NULL, cs->hold, cs->held / STRIPE, STORE_NONE);
+    run(cs, NULL, cs->hold, cs->held / STRIPE, STORE_NONE);
     cs->held = 0;
     stripes = (n - STRIPE) / STRIPE;
     if (cs->whole >= STREAM_WHOLE_BYTES && (uintptr_t)to % 32 == 0 && stripes >= BLOCK_STRIPES) {
-        run(cs->acc, &cs->stripe, to, from, stripes, STORE_STREAM);
+        run(cs, to, from, stripes, STORE_STREAM);
         store_fence();
     } else {
-        run(cs->acc, &cs->stripe, to, from, stripes, STORE_PLAIN);
+        run(cs, to, from, stripes, STORE_PLAIN);
     }
     hold_bytes(cs, to + stripes * STRIPE, from + stripes * STRIPE, n - stripes * STRIPE);
 }

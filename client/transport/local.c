@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Transfers by loads and stores. A long one is cut into pieces, and between pieces its deadline and its guard are looked
- * at, so that a writer that lost its extent stops soon and a caller never waits for a whole object.
+ * Transfers by loads and stores. A long one is cut into pieces, and between pieces its deadline and its guard are
+ * looked at, so that a writer that lost its extent stops soon and a caller never waits for a whole object.
  */
 #include "client/transport/local.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One serving connection: the hello, then requests and answers in turn. Runs in its lane's thread, under the lane's lock.
+ * One serving connection: the hello, then requests and answers in turn. Runs in its lane's thread, under the lane's
+ * lock.
  */
 #include "client/transport/tcp_conn.h"
 
@@ -112,8 +113,8 @@ recv_some(kvp_tcp_conn_t *conn, struct iovec *iov, size_t iov_n, size_t *n_out)
 
 /* Hello */
 
-/* judge_hello says whether this peer may come in. The incarnation is told to the lane before the set is asked, so that a
- * fence running at the same time sees one or the other. */
+/* judge_hello says whether this peer may come in. The incarnation is told to the lane before the set is asked, so that
+ * a fence running at the same time sees one or the other. */
 static kvp_err_t
 judge_hello(kvp_tcp_conn_t *conn, const Kvp__Pb__DataHello *hello, const char **detail_out)
 {
@@ -527,8 +528,8 @@ step_answer(kvp_tcp_conn_t *conn, size_t *n_out)
 
 /* Turns */
 
-/* Whether the lane leaves the connection within an operation that goes on with the same memory, unasked. A guarded WRITE
- * asks its guard again before each copy, so it does not count. */
+/* Whether the lane leaves the connection within an operation that goes on with the same memory, unasked. A guarded
+ * WRITE asks its guard again before each copy, so it does not count. */
 static bool
 is_within_op(const kvp_tcp_conn_t *conn)
 {

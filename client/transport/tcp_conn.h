@@ -3,8 +3,8 @@
  * tcp_conn.c (hello, requests, answers).
  *
  * Design notes.
- * - A connection touches exported memory only inside kvp_tcp_conn_turn, under its lane's lock, with system calls that do
- *   not block. Who takes the lock knows that no copy is under way, and can end the connection for good.
+ * - A connection touches exported memory only inside kvp_tcp_conn_turn, under its lane's lock, with system calls that
+ *   do not block. Who takes the lock knows that no copy is under way, and can end the connection for good.
  * - A lane takes a request, then sends its answer, then takes the next: never both, so an idle connection holds no
  *   buffers and a busy one a fixed set (kvp_tcp_work_t), whatever a peer claims.
  * - Connections are freed by their lane's thread alone, after the events at hand: an event never names freed memory.

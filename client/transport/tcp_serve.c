@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The serving side of tcp: accepting, lanes, fences, quiesce. A lane is run by one thread of the owner's; everything else
- * here may be called by any thread.
+ * The serving side of tcp: accepting, lanes, fences, quiesce. A lane is run by one thread of the owner's; everything
+ * else here may be called by any thread.
  *
  * Lock order: a lane's lock, then peers_lock or the exports' lock. Callbacks run with no lock held.
  */
@@ -53,8 +53,8 @@ typedef struct {
 
 /* Lanes */
 
-/* How threads other than the lane's own take its lock: a busy lane lets it go for an instant only, and gives way to those
- * who say that they wait. */
+/* How threads other than the lane's own take its lock: a busy lane lets it go for an instant only, and gives way to
+ * those who say that they wait. */
 static void
 lane_enter(kvp_tcp_lane_t *lane)
 {
@@ -140,7 +140,7 @@ lane_reap(kvp_tcp_lane_t *lane)
 
 /* Quiesce */
 
-/* Moves the quiesces that this lane has passed to fired; those that have waited too long end the sends they wait for. */
+/* Moves the quiesces that this lane has passed to fired; those that waited too long end the sends they wait for. */
 static void
 lane_pass_quiesces(kvp_tcp_lane_t *lane, uint64_t now_ns, kvp_list_t *fired)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The serving side of tcp: lanes of connections that read and write exported memory for peers. tcp.c puts these into the
- * transport table, whose comments are their contract; what is said here is only what differs.
+ * The serving side of tcp: lanes of connections that read and write exported memory for peers. tcp.c puts these into
+ * the transport table, whose comments are their contract; what is said here is only what differs.
  */
 #ifndef KVP_CLIENT_TCP_SERVE_H
 #define KVP_CLIENT_TCP_SERVE_H
@@ -10,7 +10,7 @@
 typedef struct kvp_tcp_server kvp_tcp_server_t;
 
 kvp_err_t kvp_tcp_server_create(const kvp_tp_conf_t *conf, kvp_tcp_server_t **server_out) KVP_MUST_USE;
-/* kvp_tcp_server_destroy ends every connection and fires what waits for quiesce. No lane runs any more. NULL is legal. */
+/* kvp_tcp_server_destroy ends every connection and fires what waits for quiesce. No lane runs by then. NULL is legal. */
 void kvp_tcp_server_destroy(kvp_tcp_server_t *server);
 
 kvp_err_t kvp_tcp_server_listen(kvp_tcp_server_t *server, const kvp_addr_t *at, kvp_addr_t *bound_out) KVP_MUST_USE;

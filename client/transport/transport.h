@@ -82,8 +82,8 @@ typedef enum {
     KVP_XFER_PUBLISH = 3, /* store word at roffset by kvp_word_may_become; STALE where it may not */
 } kvp_xfer_kind_t;
 
-/* A READ of at most 128 bytes, aligned to 8 on the peer's side, is loaded word by word, and the rest of it belongs to its
- * first word: a descriptor line is never torn. Its loads stay behind those of AFTER_PRIOR's prior transfers. */
+/* A READ of at most 128 bytes, aligned to 8 on the peer's side, is loaded word by word, and the rest of it belongs to
+ * its first word: a descriptor line is never torn. Its loads stay behind those of AFTER_PRIOR's prior transfers. */
 #define KVP_XFER_AFTER_PRIOR 0x01u /* not before every transfer submitted earlier on this endpoint has taken effect */
 #define KVP_XFER_SUM 0x02u /* compute sum over the bytes moved, in order */
 #define KVP_XFER_GUARDED 0x04u /* WRITE: lands only while the guard's word has that value (where KVP_TP_GUARDS) */
@@ -145,9 +145,9 @@ struct kvp_transport_ops {
     /* peer_fence: done = no byte from that client can land any more by this transport, and none that calls later can
      * connect. Answers that were under way to it may be cut. quiesce: done = every copy or send of our own that had
      * begun before the call is over; a send that delays it by more than 1 s loses its connection. Both from any thread;
-     * done may fire in the call or in a lane, and quiesce's in fini. live_min: every incarnation below it is refused from
-     * now on. Shared memory cannot tell what a peer that mapped it still stores: its peer_fence never calls done, and the
-     * caller proves the same by the death of the process. The default is right for a side that has no writers. */
+     * done may fire in the call or in a lane, and quiesce's in fini. live_min: every incarnation below it is refused
+     * from now on. Shared memory cannot tell what a peer that mapped it still stores: its peer_fence never calls done,
+     * and the caller proves the same by the death of the process. The default is right where nobody writes. */
     void (*peer_fence)(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg);
     void (*quiesce)(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg);
 
@@ -163,8 +163,8 @@ struct kvp_transport_ops {
     void (*rseg_close)(kvp_rseg_t *rseg);
 
     /* Peers: connect is asynchronous, done fires once (in the call, in ep_poll, or with CANCELLED in ep_close), but not
-     * where ep_connect itself fails; UNREACHABLE, VERSION, PROTO, FENCED and BUSY are what a peer's side gives. A name is
-     * resolved in the call. ep_close never blocks: every transfer still owned completes with CANCELLED, and nothing
+     * where ep_connect itself fails; UNREACHABLE, VERSION, PROTO, FENCED and BUSY are what a peer's side gives. A name
+     * is resolved in the call. ep_close never blocks: every transfer still owned completes with CANCELLED, and nothing
      * touches local memory after it returns. */
     kvp_err_t (*ep_connect)(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg);
     void (*ep_close)(kvp_ep_t *ep);

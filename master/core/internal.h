@@ -294,6 +294,7 @@ struct kvp_master {
     uint32_t dropping; /* segments being purged */
     kvp_master_stats_t st;
     void *match_ctx, *match_data; /* PCRE2's, for removals by pattern */
+    uint32_t match_left; /* steps that the match under way may still take */
     char note[256], note_out[256];
 };
 

@@ -233,9 +233,17 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     Kvp__Pb__StatusReply reply = KVP__PB__STATUS_REPLY__INIT;
     Kvp__Pb__Counter counters[N], *list[N];
     kvp_master_stats_t st;
+    Kvp__Pb__Status *msg;
     kvp_buf_t *out;
     size_t at, n = 0;
+    kvp_pb_t pb;
 
+    msg = kvp_pb_unpack(&pb, &kvp__pb__status__descriptor, f);
+    if (msg == NULL) {
+        kvp_session_close(m, s, "malformed Status");
+        return;
+    }
+    kvp_pb_free(&pb, msg);
     kvp_master_stats(m, &st);
 #define COUNTER(field, help)                                                                                           \
     kvp__pb__counter__init(&counters[n]);                                                                              \

@@ -9,11 +9,10 @@
 #include <pcre2.h>
 #include <stdlib.h>
 
-#define MATCH_LIMIT 20000u /* backtracking steps a key; a pattern that needs more is too costly */
-#define MATCH_LIMIT_LOW 500u /* tried first */
-#define MATCH_COST 128u /* of a key that needs more than that, in keys of a slice */
-#define DEPTH_LIMIT 1000u
-#define HEAP_LIMIT_KIB 1024u
+#define MATCH_STEPS 20000u /* that one key may take; a pattern that needs more is too costly */
+#define STEPS_PER_RECORD 32u /* so many count for a record of a slice */
+#define DEPTH_LIMIT 10000u
+#define HEAP_LIMIT_KIB 4096u
 #define JOBS_MAX 16u /* walks at a time in one session */
 
 /* ---- waiting for dead */
@@ -162,28 +161,37 @@ compile(const char *pattern)
     if (ctx == NULL) kvp_panic("out of memory: a pattern");
     pcre2_set_max_pattern_length(ctx, KVP_PATTERN_MAX);
     pcre2_set_parens_nest_limit(ctx, 50);
-    /* \C is of no use on bytes, and callouts have nobody to call. */
-    code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_NEVER_BACKSLASH_C | PCRE2_NEVER_UTF, &err,
-                         &at, ctx);
+    /* \C is of no use on bytes. */
+    code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                         PCRE2_NEVER_BACKSLASH_C | PCRE2_NEVER_UTF | PCRE2_AUTO_CALLOUT, &err, &at, ctx);
     pcre2_compile_context_free(ctx);
     return code;
 }
 
-/* Whether the pattern matches the key: 1 or 0, or -1 where that costs too much to say. *left counts down the cost: most
- * keys are decided within the low limit, and one that is not counts for as much as it may take. */
+/* PCRE2's own limit counts anew at each start in the key, so it bounds nothing that is long: we count. Called before
+ * every item of the pattern. */
 static int
-match(const kvp_master_t *m, const pcre2_code *code, const kvp_obj_t *o, uint32_t *left)
+on_step(pcre2_callout_block *block, void *arg)
+{
+    uint32_t *left = arg;
+
+    (void)block;
+    if (*left == 0) return PCRE2_ERROR_CALLOUT;
+    --*left;
+    return 0;
+}
+
+/* Whether the pattern matches the key: 1 or 0, or -1 where that takes too many steps to say. *left counts them down, in
+ * records of a slice. */
+static int
+match(kvp_master_t *m, const pcre2_code *code, const kvp_obj_t *o, uint32_t *left)
 {
     int rc;
 
     if (code == NULL) return 1;
-    pcre2_set_match_limit(m->match_ctx, MATCH_LIMIT_LOW);
+    m->match_left = MATCH_STEPS;
     rc = pcre2_match(code, o->key, o->key_len, 0, 0, m->match_data, m->match_ctx);
-    if (rc == PCRE2_ERROR_MATCHLIMIT) {
-        *left -= (uint32_t)kvp_min_u64(*left, MATCH_COST);
-        pcre2_set_match_limit(m->match_ctx, MATCH_LIMIT);
-        rc = pcre2_match(code, o->key, o->key_len, 0, 0, m->match_data, m->match_ctx);
-    }
+    *left -= (uint32_t)kvp_min_u64(*left, (MATCH_STEPS - m->match_left) / STEPS_PER_RECORD);
     if (rc >= 0) return 1;
     return rc == PCRE2_ERROR_NOMATCH ? 0 : -1;
 }
@@ -291,6 +299,7 @@ kvp_remove_init(kvp_master_t *m)
     m->match_ctx = pcre2_match_context_create(NULL);
     m->match_data = pcre2_match_data_create(1, NULL);
     if (m->match_ctx == NULL || m->match_data == NULL) kvp_panic("out of memory: pattern matching");
+    pcre2_set_callout(m->match_ctx, on_step, &m->match_left);
     pcre2_set_depth_limit(m->match_ctx, DEPTH_LIMIT);
     pcre2_set_heap_limit(m->match_ctx, HEAP_LIMIT_KIB);
 }

@@ -15,12 +15,15 @@ import threading
 
 import pytest
 
-from conftest import BUILD, SANITIZER_RE, SLOW, _die_with_parent, proc_state, wait_until
+from conftest import BUILD, SANITIZER_RE, SLOW, TIER, _die_with_parent, proc_state, wait_until
 
 E2E = BUILD / "tests" / "e2e"
 
 # How a client reaches nodes on the same machine: through shared memory, or as if it were on another host.
 PATHS = {"shm": {"transports": "shm,tcp"}, "tcp": {"transports": "tcp", "host_id": "another-host"}}
+
+# The quick tier runs what takes a moment; the rest is skipped there.
+slow = pytest.mark.skipif(TIER == "quick", reason="not in the quick tier")
 
 
 class Talker:

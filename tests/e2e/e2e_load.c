@@ -320,7 +320,7 @@ churn_one(worker_t *w, uint64_t key, uint64_t version)
         atomic_store(&floors[key], version);
     }
     while (!is_stopping) {
-        int err = remove_one(w, w->names[0], version % 2 == 0 ? KVPOOL_FORCE : 0);
+        int err = remove_one(w, w->names[0], version / 2 % 2 == 0 ? KVPOOL_FORCE : 0);
 
         if (err == KVPOOL_OK || err == KVPOOL_NOT_FOUND) break;
     }

@@ -14,11 +14,11 @@ import time
 import pytest
 
 import rawwire as w
-from clients import E2E, Shell, figures
+from clients import E2E, Shell, figures, slow
 from conftest import SAN, SLOW, TIER, run_program, wait_until
 
 MIB = 1 << 20
-STORM = {"quick": 20, "normal": 150, "long": 2000}[TIER] // (2 if SAN else 1)
+STORM = (2000 if TIER == "long" else 150) // (2 if SAN else 1)
 GROWTH_MAX = 8 * MIB
 
 # Where bytes can be sent: who listens, and how it is reached.
@@ -248,11 +248,11 @@ def storm_and_judge(door, storm):
     wait_until(lambda: w.open_descriptors(door.daemon.pid) <= descriptors, 5, "its descriptors to be closed")
     growth = w.rss_bytes(door.daemon.pid) - before
     assert growth < GROWTH_MAX or SAN, f"{growth} bytes more"
-    lines = len(door.lines()) - len(known)
+    lines = len(new_lines(door, known))
     assert lines <= 15 + 2 * (time.monotonic() - begun), f"{lines} lines in the log"
-    assert lines > 0, "and not a word in the log"
 
 
+@slow
 @pytest.mark.pool(nodes=1)
 @doors
 def test_random_bytes(pool, served, door):
@@ -263,6 +263,7 @@ def test_random_bytes(pool, served, door):
     storm_and_judge(door, lambda n: storm_of_bytes(door, rng, n))
 
 
+@slow
 @pytest.mark.pool(nodes=1)
 def test_random_bytes_to_http(pool, served):
     """Fails if random bytes, an endless request line or a giant body at the admin port make the master or its /health
@@ -281,6 +282,7 @@ def test_random_bytes_to_http(pool, served):
     assert w.rss_bytes(pool.master.pid) - before < GROWTH_MAX or SAN
 
 
+@slow
 @pytest.mark.pool(nodes=1)
 @doors
 def test_mutated_frames(pool, served, door):
@@ -291,6 +293,7 @@ def test_mutated_frames(pool, served, door):
     storm_and_judge(door, lambda n: storm_of_frames(door, standing, rng, n))
 
 
+@slow
 @pytest.mark.pool(nodes=1)
 @doors
 @pytest.mark.parametrize("length", [w.FRAME_MAX + 1, 0x7FFFFFFF, 0xFFFFFFFF])
@@ -305,6 +308,7 @@ def test_giant_length(pool, served, door, length):
         assert len(new_lines(door, known)) == 1
 
 
+@slow
 @pytest.mark.pool(nodes=1)
 @doors
 def test_claims_cost_nothing(pool, served, door):
@@ -327,8 +331,8 @@ def test_claims_cost_nothing(pool, served, door):
         raw.sock.close()
 
 
+@slow
 @pytest.mark.pool(nodes=1)
-@pytest.mark.skipif(TIER == "quick", reason="waits for timeouts of 5 and 10 s")
 @pytest.mark.limit(60)
 def test_slow_peers(pool, served):
     """Fails if a peer that says nothing, half a header, half a Hello, or byte after byte of one for ever, is not cut off
@@ -392,6 +396,7 @@ def many_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@slow
 @pytest.mark.pool(nodes=1)
 @doors
 def test_thousand_idle_connections(many_descriptors, pool, served, door):
@@ -650,6 +655,7 @@ def test_data_requests_malformed(pool, data):
         assert data.run(raw, w.data_op(w.DATA_READ, key, 0, 4096))[1] == before, "something was written"
 
 
+@slow
 @pytest.mark.pool(nodes=1)
 def test_data_storm(pool, data):
     """Fails if mutated data requests crash or hang a node, make it grow, keep a descriptor, or change an object's bytes."""
@@ -669,6 +675,7 @@ def test_data_storm(pool, data):
     storm_and_judge(door, storm)
 
 
+@slow
 @pytest.mark.pool(nodes=1)
 def test_reader_that_does_not_read(pool, data, served):
     """Fails if a client that asks for far more than it takes makes a node grow or keeps it from serving others, or if it
@@ -748,6 +755,7 @@ IMPOSTORS = {
 }
 
 
+@slow
 @pytest.mark.parametrize("kind", sorted(IMPOSTORS))
 def test_impostor_master(bench, kind):
     """Fails if a client that meets something else than a master of its version crashes, hangs beyond its deadline, or has

@@ -4,16 +4,17 @@ import time
 
 import pytest
 
-from clients import PATHS, Board, Load, Shell, figures, settled
+from clients import PATHS, Board, Load, Shell, figures, settled, slow
 from conftest import SAN, TIER, wait_until
 
 MIB = 1 << 20
-FILL_S = {"quick": 1, "normal": 6, "long": 30}[TIER]
+FILL_S = 30 if TIER == "long" else 6
 SHARE = 8 if SAN else 1
 
 SIZES = {"uniform": (65536, 65536), "mixed": (4096, 2 * MIB)}
 
 
+@slow
 @pytest.mark.pool(nodes=2, memory="32MiB")
 @pytest.mark.limit(FILL_S + 60)
 @pytest.mark.parametrize("sizes", sorted(SIZES))

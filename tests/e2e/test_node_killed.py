@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from clients import PATHS, Board, Load, Shell, figures
-from conftest import SAN, SLOW, TIER, wait_until
+from clients import PATHS, Board, Load, Shell, figures, slow
+from conftest import SLOW, TIER, wait_until
 
 MIB = 1 << 20
 DEADLINE_MS = 1000
-PHASE_S = {"quick": 1.0, "normal": 3.0, "long": 15.0}[TIER]
+PHASE_S = 15.0 if TIER == "long" else 3.0
 # What a key may get while its node is gone. Everything else is a bug: above all silence, and wrong bytes.
 TYPED_GET = {"OK", "NOT_FOUND", "NODE_LOST", "STALE", "DEADLINE"}
 TYPED_PUT = {"OK", "NODE_LOST", "ABORTED", "DEADLINE", "RETRY_AFTER", "IN_PROGRESS"}
@@ -31,15 +31,24 @@ def start_loads(pool):
     return putters, getters
 
 
-def check(loads, typed, floor, what):
-    """Marks all loads and judges what happened since their last mark."""
+def check(loads, typed, floor, what, timeout=0.0):
+    """Judges what happened since the last mark of each load. What it has served must reach the floor, for which it is
+    given up to timeout seconds more.
+    """
+    end = time.monotonic() + timeout * SLOW
     for load in loads:
-        got = load.mark(what)
-        assert got["wrong"] == 0, (load.name, what, got["first_wrong"])
-        strange = set(got["results"]) - typed
-        assert not strange, f"{load.name}, {what}: {got['results']}"
-        assert got["max_ms"] < DEADLINE_MS + 1000 * SLOW, f"{load.name}, {what}: a call took {got['max_ms']} ms"
-        assert got["results"].get("OK", 0) >= floor, f"{load.name}, {what}: {got['results']} in {got['calls']} calls"
+        served = 0
+        while True:
+            got = load.mark(what)
+            assert got["wrong"] == 0, (load.name, what, got["first_wrong"])
+            strange = set(got["results"]) - typed
+            assert not strange, f"{load.name}, {what}: {got['results']}"
+            assert got["max_ms"] < DEADLINE_MS + 1000 * SLOW, f"{load.name}, {what}: a call took {got['max_ms']} ms"
+            served += got["results"].get("OK", 0)
+            if served >= floor or time.monotonic() > end:
+                break
+            time.sleep(0.1)
+        assert served >= floor, f"{load.name}, {what}: {served} objects, in the end {got['results']}"
 
 
 def segments_up(pool):
@@ -47,6 +56,7 @@ def segments_up(pool):
     return sum(1 for s in stat["segments"] if s["state"] == "up")
 
 
+@slow
 @pytest.mark.pool(nodes=2, memory="48MiB")
 @pytest.mark.limit(120)
 def test_killed_under_load(pool):
@@ -55,7 +65,7 @@ def test_killed_under_load(pool):
     started again under its name, is not used again.
     """
     putters, getters = start_loads(pool)
-    check(putters + getters, TYPED_GET | TYPED_PUT, 100, "before")
+    check(putters + getters, TYPED_GET | TYPED_PUT, 100, "before", 10)
 
     pool.nodes[0].kill9()
     time.sleep(PHASE_S)
@@ -81,6 +91,7 @@ def test_killed_under_load(pool):
     assert node.is_running()
 
 
+@slow
 @pytest.mark.pool(nodes=2, memory="48MiB")
 @pytest.mark.limit(120)
 def test_stopped_under_load(pool):
@@ -91,9 +102,9 @@ def test_stopped_under_load(pool):
     pool.nodes[0].freeze()
     for load in putters + getters:
         load.mark()
-    time.sleep(2 * PHASE_S)
-    check(getters, TYPED_GET, 1, "with a node stopped")
-    check(putters, TYPED_PUT, 1, "with a node stopped")
+    time.sleep(PHASE_S)
+    check(getters, TYPED_GET, 20, "with a node stopped", 5)
+    check(putters, TYPED_PUT, 8, "with a node stopped", 5)
     pool.nodes[0].thaw()
 
     def is_quiet():

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled
+from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled, slow
 from conftest import SAN, SLOW, TIER, wait_until
 
 MIB = 1 << 20
-ROUNDS = {"quick": 4, "normal": 50, "long": 500}[TIER] // (2 if SAN else 1)
+ROUNDS = (500 if TIER == "long" else 50) // (2 if SAN else 1)
 
 paths = pytest.mark.parametrize("path", sorted(PATHS))
 
@@ -28,6 +28,7 @@ def put_at_once(client, key, length, **words):
         assert time.monotonic() < end, f"{key} is still {got['err']} a second after its writer died"
 
 
+@slow
 @pytest.mark.pool(nodes=2, memory="32MiB")
 @pytest.mark.limit(180)
 @paths
@@ -108,9 +109,9 @@ def test_space_of_many_dead_writers(pool):
     assert other("bexist big 0 4")["exist"] == 0
 
 
+@slow
 @pytest.mark.pool(nodes=1, memory="32MiB")
 @pytest.mark.limit(90)
-@pytest.mark.skipif(TIER == "quick", reason="waits for a session to expire")
 @paths
 def test_stopped_writer_comes_back(pool, path):
     """Fails if bytes of a writer that was stopped for longer than its session, and goes on after its key and space were

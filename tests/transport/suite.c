@@ -26,257 +26,6 @@
 #define IS_TSAN 0
 #endif
 
-/* The bench */
-
-void
-bench_fill(void *at, size_t len, uint64_t seed)
-{
-    uint8_t *p = at;
-
-    for (size_t i = 0; i < len; i++)
-        p[i] = (uint8_t)((i * 0x9E3779B97F4A7C15ull + seed * 0xD6E8FEB86659FD93ull) >> 56);
-}
-
-bool
-bench_holds(const void *at, size_t len, uint64_t seed)
-{
-    uint8_t *want = malloc(len);
-    bool is_equal;
-
-    if (want == NULL) return false;
-    bench_fill(want, len, seed);
-    is_equal = memcmp(at, want, len) == 0;
-    free(want);
-    return is_equal;
-}
-
-int
-bench_memfd(size_t bytes, uint8_t **mem_out)
-{
-    int fd = memfd_create("kvpool-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
-    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    *mem_out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_true(*mem_out != MAP_FAILED);
-    return fd;
-}
-
-typedef struct {
-    bench_t *bench;
-    uint32_t lane;
-} lane_arg_t;
-
-static void *
-lane_main(void *p)
-{
-    lane_arg_t a = *(lane_arg_t *)p;
-
-    free(p);
-    while (!atomic_load(&a.bench->must_stop))
-        if (a.bench->ops->serve(a.bench->server, a.lane, -1) != KVP_OK) abort();
-    return NULL;
-}
-
-void
-bench_lanes_start(bench_t *b)
-{
-    if (!b->has_lanes) return;
-    atomic_store(&b->must_stop, false);
-    for (; b->lanes_n < BENCH_LANES; b->lanes_n++) {
-        lane_arg_t *a = malloc(sizeof *a);
-        assert_non_null(a);
-        *a = (lane_arg_t){.bench = b, .lane = b->lanes_n};
-        assert_int_equal(pthread_create(&b->lanes[b->lanes_n], NULL, lane_main, a), 0);
-    }
-}
-
-void
-bench_lanes_stop(bench_t *b)
-{
-    if (b->lanes_n == 0) return;
-    atomic_store(&b->must_stop, true);
-    b->ops->wake(b->server);
-    while (b->lanes_n > 0)
-        pthread_join(b->lanes[--b->lanes_n], NULL);
-}
-
-typedef struct {
-    bool has_fired;
-    kvp_err_t err;
-} verdict_t;
-
-static void
-on_connect(void *arg, kvp_err_t err)
-{
-    verdict_t *v = arg;
-
-    if (v->has_fired) abort();
-    *v = (verdict_t){.has_fired = true, .err = err};
-}
-
-static void
-ep_sleep(kvp_ep_t *ep, int timeout_ms)
-{
-    struct pollfd pfd = {.fd = ep->tp->ops->ep_event_fd(ep), .events = ep->tp->ops->ep_arm(ep)};
-
-    if (pfd.fd >= 0) poll(&pfd, 1, timeout_ms);
-}
-
-kvp_err_t
-bench_connect(kvp_tp_t *client, const kvp_addr_t *addr, kvp_ep_t **ep_out)
-{
-    uint64_t until_ns = kvp_now_ns() + BENCH_WAIT_NS;
-    verdict_t v = {0};
-    kvp_ep_t *ep;
-    kvp_err_t err = kvp_ep_create(client, addr, on_connect, &v, &ep);
-
-    *ep_out = NULL;
-    if (err != KVP_OK) return err;
-    while (!v.has_fired && kvp_now_ns() < until_ns) {
-        client->ops->ep_poll(ep);
-        if (!v.has_fired) ep_sleep(ep, 100);
-    }
-    if (v.has_fired && v.err == KVP_OK) {
-        *ep_out = ep;
-        return KVP_OK;
-    }
-    err = v.has_fired ? v.err : KVP_DEADLINE;
-    kvp_ep_destroy(ep);
-    return err;
-}
-
-kvp_tp_t *
-bench_client(bench_t *b, uint64_t incarnation)
-{
-    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = BENCH_POOL};
-    kvp_tp_t *tp;
-
-    assert_int_equal(kvp_tp_create(b->ops, &conf, &tp), KVP_OK);
-    return tp;
-}
-
-static kvp_rseg_t *
-open_rseg(bench_t *b, kvp_tp_t *client, kvp_access_t access)
-{
-    kvp_token_t token;
-    kvp_rseg_t *rseg;
-
-    assert_int_equal(b->ops->mr_export(b->mr, access, &token), KVP_OK);
-    assert_int_equal(kvp_rseg_create(client, &token, BENCH_BYTES, access, &rseg), KVP_OK);
-    return rseg;
-}
-
-int
-bench_setup(void **state)
-{
-    const char *name = *state;
-    bench_t *b = calloc(1, sizeof *b);
-    kvp_tp_conf_t conf = {.pool_id = BENCH_POOL, .lanes = BENCH_LANES, .max_conns = BENCH_CONNS};
-    kvp_addr_t at = {0};
-
-    assert_non_null(b);
-    b->ops = kvp_transport_find(name);
-    assert_non_null(b->ops);
-    b->has_lanes = (b->ops->caps & KVP_TP_SYNC) == 0;
-    if (b->has_lanes) strcpy(at.host, "127.0.0.1");
-    assert_int_equal(kvp_tp_create(b->ops, &conf, &b->server), KVP_OK);
-    b->has_keys = b->ops->listen(b->server, &at, &b->addr) == KVP_OK;
-    b->fd = bench_memfd(BENCH_BYTES, &b->mem);
-    assert_int_equal(kvp_mr_create(b->server, &(kvp_mem_t){.addr = b->mem, .len = BENCH_BYTES, .fd = b->fd}, &b->mr),
-                     KVP_OK);
-    b->client = bench_client(b, BENCH_CLIENT);
-    b->rd = open_rseg(b, b->client, KVP_ACCESS_READ);
-    b->wr = open_rseg(b, b->client, KVP_ACCESS_WRITE);
-    bench_lanes_start(b);
-    assert_int_equal(bench_connect(b->client, &b->addr, &b->ep), KVP_OK);
-    *state = b;
-    return 0;
-}
-
-int
-bench_teardown(void **state)
-{
-    bench_t *b = *state;
-
-    kvp_ep_destroy(b->ep);
-    kvp_rseg_destroy(b->rd);
-    kvp_rseg_destroy(b->wr);
-    kvp_tp_destroy(b->client);
-    bench_lanes_stop(b);
-    kvp_mr_destroy(b->mr);
-    kvp_tp_destroy(b->server);
-    munmap(b->mem, BENCH_BYTES);
-    close(b->fd);
-    free(b);
-    return 0;
-}
-
-static void
-count_done(kvp_xfer_t *x)
-{
-    atomic_fetch_add((_Atomic size_t *)x->arg, 1);
-}
-
-bool
-bench_wait(kvp_ep_t *ep, const _Atomic size_t *count, size_t n)
-{
-    uint64_t until_ns = kvp_now_ns() + BENCH_WAIT_NS;
-
-    while (atomic_load(count) < n) {
-        if (ep->tp->ops->ep_poll(ep) == 0) ep_sleep(ep, 100);
-        if (kvp_now_ns() > until_ns) return false;
-    }
-    return atomic_load(count) == n;
-}
-
-bool
-bench_run(kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n)
-{
-    _Atomic size_t count = 0;
-    kvp_xfer_t **list = calloc(n, sizeof *list);
-    bool is_done = list != NULL;
-
-    for (size_t i = 0; is_done && i < n; i++) {
-        list[i] = &xfers[i];
-        xfers[i].done = count_done;
-        xfers[i].arg = &count;
-        xfers[i].status = KVP_INTERNAL;
-    }
-    for (size_t at = 0; is_done && at < n;) {
-        size_t took;
-        if (ep->tp->ops->submit(ep, list + at, n - at, &took) != KVP_OK) is_done = false;
-        at += took;
-        if (at < n && is_done && ep->tp->ops->ep_poll(ep) == 0) ep_sleep(ep, 100);
-    }
-    is_done = is_done && bench_wait(ep, &count, n);
-    free(list);
-    return is_done;
-}
-
-kvp_err_t
-bench_move(kvp_ep_t *ep, kvp_xfer_kind_t kind, uint32_t flags, kvp_rseg_t *rseg, uint64_t roffset, void *addr,
-           size_t len, uint64_t *sum_out)
-{
-    kvp_iov_t iov = {.addr = addr, .len = len};
-    kvp_xfer_t x = {
-        .kind = kind, .flags = flags, .rseg = rseg, .roffset = roffset, .iov = &iov, .iov_n = 1, .len = len};
-
-    if (sum_out != NULL) x.flags |= KVP_XFER_SUM;
-    if (!bench_run(ep, &x, 1)) return KVP_INTERNAL;
-    if (sum_out != NULL) *sum_out = x.sum;
-    return x.status;
-}
-
-kvp_err_t
-bench_publish(kvp_ep_t *ep, kvp_rseg_t *rseg, uint64_t roffset, uint64_t word)
-{
-    kvp_xfer_t x = {.kind = KVP_XFER_PUBLISH, .rseg = rseg, .roffset = roffset, .len = 8, .word = word};
-
-    return bench_run(ep, &x, 1) ? x.status : KVP_INTERNAL;
-}
-
 static uint64_t
 server_word(const bench_t *b, uint64_t off)
 {
@@ -449,7 +198,7 @@ test_batch_of_a_thousand(void **state)
     free(xs);
 }
 
-/* Reads and writes in turn, more in both directions than all socket buffers hold: neither side may wait for the other. */
+/* Reads and writes in turn, more in both directions than all socket buffers hold: neither side may wait. */
 static void
 test_both_directions_at_once(void **state)
 {
@@ -850,7 +599,7 @@ test_back_pressure_leaves_the_rest_to_the_caller(void **state)
         size_t took = 0;
         if (at < N) assert_int_equal(b->ops->submit(b->ep, list + at, N - at, &took), KVP_OK);
         at += took;
-        if (b->ops->ep_poll(b->ep) == 0 && took == 0) ep_sleep(b->ep, 100);
+        if (b->ops->ep_poll(b->ep) == 0 && took == 0) bench_sleep(b->ep, 100);
     }
     assert_int_equal(tally.fired, N);
     assert_int_equal(tally.twice, 0);
@@ -899,10 +648,10 @@ static void
 test_close_while_connecting_fires_done(void **state)
 {
     bench_t *b = *state;
-    verdict_t v = {0};
+    bench_verdict_t v = {0};
     kvp_ep_t *ep;
 
-    assert_int_equal(kvp_ep_create(b->client, &b->addr, on_connect, &v, &ep), KVP_OK);
+    assert_int_equal(kvp_ep_create(b->client, &b->addr, bench_on_connect, &v, &ep), KVP_OK);
     kvp_ep_destroy(ep);
     assert_true(v.has_fired);
     assert_true(v.err == KVP_CANCELLED || (v.err == KVP_OK && !b->has_lanes));

@@ -38,8 +38,7 @@ typedef struct {
     kvp_ep_t *ep;
 } bench_t;
 
-/* The transport's name is the group's state. bench_open makes everything up to a connected endpoint; bench_close is legal
- * on any part of it. */
+/* bench_setup makes everything up to a connected endpoint; *state is the transport's name before, the bench after. */
 int bench_setup(void **state);
 int bench_teardown(void **state);
 /* bench_lanes_start and _stop: stop also joins the threads. */
@@ -47,6 +46,12 @@ void bench_lanes_start(bench_t *b);
 void bench_lanes_stop(bench_t *b);
 /* A second asking instance and its endpoints. */
 kvp_tp_t *bench_client(bench_t *b, uint64_t incarnation);
+/* What a connection's done was told; arg of bench_on_connect. */
+typedef struct {
+    bool has_fired;
+    kvp_err_t err;
+} bench_verdict_t;
+void bench_on_connect(void *arg, kvp_err_t err);
 /* bench_connect waits for the verdict; the endpoint is NULL where it is not OK. */
 kvp_err_t bench_connect(kvp_tp_t *client, const kvp_addr_t *addr, kvp_ep_t **ep_out);
 
@@ -56,6 +61,8 @@ int bench_memfd(size_t bytes, uint8_t **mem_out);
 /* bench_run submits all and waits until each has completed, with submissions again under back-pressure; false after
  * BENCH_WAIT_NS or where one completes twice. Usable from any thread. xfers' done and arg are set here. */
 bool bench_run(kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n);
+/* bench_sleep waits for the endpoint's event fd; not at all where submit is synchronous. */
+void bench_sleep(kvp_ep_t *ep, int timeout_ms);
 /* bench_wait polls until *count reaches n. */
 bool bench_wait(kvp_ep_t *ep, const _Atomic size_t *count, size_t n);
 /* One transfer of contiguous memory. */

@@ -75,10 +75,7 @@ kvp_err_t
 kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term)
 {
     if (term == 0 || term > KVP_TERM_MAX) return KVP_INVALID;
-    if (term < core->term) {
-        core->stats.stale_orders++;
-        return KVP_STALE_TERM;
-    }
+    if (term < core->term) return KVP_STALE_TERM;
     core->term = term;
     return KVP_OK;
 }

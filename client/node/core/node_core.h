@@ -57,7 +57,6 @@ typedef struct {
     uint64_t freed; /* extents told free, at once or later */
     uint64_t fences;
     uint64_t refused; /* attachments */
-    uint64_t stale_orders;
     uint64_t quiescing; /* gauge: extents that wait for a quiesce */
     uint64_t quarantined; /* gauge: extents that wait for the proof about a writer */
 } kvp_node_core_stats_t;

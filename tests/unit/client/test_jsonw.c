@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The JSON writer: commas where they belong, and no text of a peer breaks out of its string.
+ */
+#include "client/jsonw.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static void
+expect_text(kvp_buf_t *out, const char *want)
+{
+    kvp_buf_append(out, "", 1);
+    assert_int_equal(out->err, KVP_OK);
+    assert_string_equal((const char *)out->data, want);
+    kvp_buf_fini(out);
+}
+
+static void
+test_commas_between_values_only(void **state)
+{
+    kvp_buf_t out;
+    kvp_jsonw_t w;
+
+    (void)state;
+    kvp_buf_init(&out, 0);
+    kvp_jsonw_init(&w, &out);
+    kvp_jsonw_open(&w, NULL, '{');
+    kvp_jsonw_u64(&w, "n", UINT64_MAX);
+    kvp_jsonw_open(&w, "empty", '{');
+    kvp_jsonw_close(&w, '}');
+    kvp_jsonw_open(&w, "list", '[');
+    for (int i = 0; i < 2; i++) {
+        kvp_jsonw_open(&w, NULL, '{');
+        kvp_jsonw_bool(&w, "yes", i == 0);
+        kvp_jsonw_text(&w, "text", "t");
+        kvp_jsonw_close(&w, '}');
+    }
+    kvp_jsonw_close(&w, ']');
+    kvp_jsonw_hex(&w, "id", (const uint8_t *)"\x00\xff\x1a", 3);
+    kvp_jsonw_close(&w, '}');
+    expect_text(&out, "{\"n\":18446744073709551615,\"empty\":{},\"list\":[{\"yes\":true,\"text\":\"t\"},"
+                      "{\"yes\":false,\"text\":\"t\"}],\"id\":\"00ff1a\"}");
+}
+
+static void
+test_text_is_escaped(void **state)
+{
+    kvp_buf_t out;
+    kvp_jsonw_t w;
+
+    (void)state;
+    kvp_buf_init(&out, 0);
+    kvp_jsonw_init(&w, &out);
+    kvp_jsonw_text(&w, NULL, "a\"b\\c\nd\x1f\xc3\xa4");
+    expect_text(&out, "\"a\\u0022b\\u005cc\\u000ad\\u001f\xc3\xa4\"");
+}
+
+static void
+test_bytes_that_are_no_utf8_are_replaced(void **state)
+{
+    kvp_buf_t out;
+    kvp_jsonw_t w;
+
+    (void)state;
+    kvp_buf_init(&out, 0);
+    kvp_jsonw_init(&w, &out);
+    kvp_jsonw_text(&w, NULL, "a\xff\xc3(\xe2\x82z");
+    expect_text(&out, "\"a\\ufffd\\ufffd(\\ufffd\\ufffdz\"");
+}
+
+static void
+test_full_buffer_keeps_its_error(void **state)
+{
+    kvp_buf_t out;
+    kvp_jsonw_t w;
+
+    (void)state;
+    kvp_buf_init(&out, 8);
+    kvp_jsonw_init(&w, &out);
+    kvp_jsonw_text(&w, NULL, "too long for eight bytes");
+    assert_int_equal(out.err, KVP_LIMIT);
+    kvp_buf_fini(&out);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_commas_between_values_only),
+        cmocka_unit_test(test_text_is_escaped),
+        cmocka_unit_test(test_bytes_that_are_no_utf8_are_replaced),
+        cmocka_unit_test(test_full_buffer_keeps_its_error),
+    };
+    return cmocka_run_group_tests_name("jsonw", tests, NULL, NULL);
+}
