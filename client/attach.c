@@ -353,6 +353,7 @@ kvp_peer_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t d
     }
     err = ctl_begin(peer, deadline_ns);
     if (err != KVP_OK) return err;
+    deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + KVP_CTL_MAX_NS);
     chunk = find_chunk(slot, access); /* another thread may have been first */
     if (chunk == NULL) {
         err = open_chunk(peer, index, access, deadline_ns, &chunk);
@@ -495,7 +496,7 @@ kvp_peer_take_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
     kvp_err_t err = reserve_ep(peer, deadline_ns, ep_out);
 
     if (err != KVP_OK || *ep_out != NULL) return err;
-    err = connect_ep(peer, deadline_ns, ep_out);
+    err = connect_ep(peer, kvp_min_u64(deadline_ns, kvp_now_ns() + KVP_CTL_MAX_NS), ep_out);
     if (err != KVP_OK) forget_ep(peer);
     return err;
 }

@@ -9,6 +9,7 @@
 #include "common/clock.h"
 
 #define KVP_HURRY_NS (100 * KVP_NS_PER_MS) /* a deadline shorter than this is no measure of a node */
+#define KVP_CTL_MAX_NS (1 * KVP_NS_PER_S) /* a node that does not answer a question for so long is given up */
 #define KVP_SPARE_EPS 8u /* endpoints to one node whose transport works in the background */
 #define KVP_SYNC_EPS 64u /* of a transport that copies in the caller's thread: they cost next to nothing */
 

@@ -22,9 +22,7 @@
 
 #define BREAKER_FIRST_MS 50u
 #define BREAKER_MAX_MS 2000u
-#define ATTACH_MAX_NS (1 * KVP_NS_PER_S) /* one attempt, whatever the caller's deadline */
-#define REATTACH_MAX_NS                                                                                                \
-    (300 * KVP_NS_PER_MS) /* one at a node that failed: some caller waits for it, and had rather not */
+#define REATTACH_MAX_NS (300 * KVP_NS_PER_MS) /* at a node that failed: the caller who tries had rather not wait */
 #define CHUNKS_MAX (1u << 20)
 
 typedef struct {
@@ -321,7 +319,7 @@ attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
 {
     bool is_retry = slot->fails > 0;
     uint64_t began_ns = kvp_now_ns();
-    uint64_t end_ns = kvp_min_u64(deadline_ns, began_ns + (is_retry ? REATTACH_MAX_NS : ATTACH_MAX_NS));
+    uint64_t end_ns = kvp_min_u64(deadline_ns, began_ns + (is_retry ? REATTACH_MAX_NS : KVP_CTL_MAX_NS));
     bool is_hurry = end_ns < began_ns + KVP_HURRY_NS;
     kvp_peer_t *peer = NULL;
     kvp_err_t err;

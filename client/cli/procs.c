@@ -166,7 +166,7 @@ kvp_proc_start(kvp_proc_t *proc, const char *name, const char *program, const ch
         return KVP_SYS;
     }
     if (pipe2(out, O_CLOEXEC) != 0) goto fail;
-    argv[0] = path;
+    argv[0] = program;
     const pid_t parent = getpid();
     proc->pid = fork();
     if (proc->pid == 0) child_exec(path, argv, out[1], parent);

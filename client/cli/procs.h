@@ -25,7 +25,7 @@ typedef struct {
 void kvp_proc_init(kvp_proc_t *proc);
 
 /* kvp_proc_start finds the program (in KVPOOL_BIN_DIR, beside the tool, where the build puts it, in PATH), starts it
- * with argv (argv[0] is replaced) and waits for its ready line. On failure it has said why on standard error, nothing
+ * with argv (argv[0] becomes its name) and waits for its ready line. On failure it has said why on standard error, nothing
  * is left, and it returns SYS, or DEADLINE. */
 kvp_err_t kvp_proc_start(kvp_proc_t *proc, const char *name, const char *program, const char **argv) KVP_MUST_USE;
 

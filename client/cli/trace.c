@@ -33,6 +33,12 @@ reject(const reader_t *r, const char *what)
     return KVP_INVALID;
 }
 
+static bool
+is_blank(uint8_t c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
 /* next_line reads one line without its end and the blanks there. *is_end_out: there was none. */
 static kvp_err_t
 next_line(reader_t *r, bool *is_end_out)
@@ -50,7 +56,7 @@ next_line(reader_t *r, bool *is_end_out)
             return r->line.err;
         }
     }
-    while (r->line.len > 0 && memchr(" \t\r", r->line.data[r->line.len - 1], 3) != NULL)
+    while (r->line.len > 0 && is_blank(r->line.data[r->line.len - 1]))
         r->line.len--;
     if (!ferror(r->file)) return KVP_OK;
     snprintf(r->why, KVP_TRACE_WHY_MAX, "%s", strerror(errno));

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define QUIET_TICK_NS KVP_MS(100)
 #define STALL_NS KVP_MS(500) /* a gap between two inputs that long is the master's own, not its peers' */
 
 /* ---- numbered records */
@@ -228,8 +229,10 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
 uint64_t
 kvp_master_due(const kvp_master_t *m)
 {
-    /* Everything timed here is coarse but removals that wait for dead, and those are rare: one tick serves all. */
-    return m->ticked_ns + KVP_TICK_NS;
+    /* One tick serves all that is timed here: all of it is coarse. With nothing but sessions to watch it is rare. */
+    bool is_quiet = m->st.pending_puts == 0 && kvp_list_is_empty(&m->waiters) && m->heap_n == 0;
+
+    return m->ticked_ns + (is_quiet ? QUIET_TICK_NS : KVP_TICK_NS);
 }
 
 bool

@@ -31,19 +31,22 @@ typedef struct {
     uint64_t ended_ns;
 } caller_t;
 
+/* Four calls in turn: a put, its get, a batch_put, a probe. */
 static int
 one_call(caller_t *c, uint8_t *buf)
 {
     const kvpool_iov_t iov = {buf, OBJECT};
     kvpool_item_t item = {.iov = &iov, .iov_n = 1};
+    const unsigned turn = c->calls % 4;
     uint64_t hash, version;
     size_t len, at;
-    char key[32];
+    char key[64];
     int err, result = 0, is_there;
 
-    item.key = (kvpool_key_t){key, (size_t)snprintf(key, sizeof key, "close/%u/%u", c->index, c->calls % 4)};
+    len = (size_t)snprintf(key, sizeof key, "close/%u/%u%s", c->index, c->calls / 4, turn < 2 ? "" : "/batch");
+    item.key = (kvpool_key_t){key, len};
     hash = e2e_hash(key, item.key.len);
-    switch (c->calls % 4) {
+    switch (turn) {
     case 0:
         e2e_fill(buf, OBJECT, hash, 0);
         return kvpool_put(pool, key, item.key.len, buf, OBJECT, &call_opts);

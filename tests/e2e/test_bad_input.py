@@ -655,6 +655,23 @@ def test_data_requests_malformed(pool, data):
         assert data.run(raw, w.data_op(w.DATA_READ, key, 0, 4096))[1] == before, "something was written"
 
 
+@pytest.mark.pool(nodes=1)
+def test_bytes_that_changed_in_memory(pool):
+    """Fails if bytes of a sealed object that were changed behind everybody's back are given to a reader over TCP, or to
+    one that verifies its reads: CORRUPT it must be; the other objects of the batch are served.
+    """
+    assert Shell(pool.bench, pool.addr)("bput k/ 0 4 50000")["results"] == {"OK": 4}
+    door = DataDoor(pool)
+    key, write_key = door.read_keys[0][0], door.write_keys[0][0]
+    with door.connect() as raw:
+        byte = door.run(raw, w.data_op(w.DATA_READ, key, 20000, 1))[1]
+        flipped = bytes([byte[0] ^ 4])
+        assert door.run(raw, w.data_op(w.DATA_WRITE, write_key, 20000, 1, body=flipped))[0] == (w.OK,)
+    for conf in ({"transports": "tcp"}, {"transports": "shm", "verify": 1}, {"transports": "tcp", "verify": 1}):
+        got = Shell(pool.bench, pool.addr, **conf)("bget k/ 0 4 50000")
+        assert got["results"] == {"OK": 3, "CORRUPT": 1} and got["wrong"] == 0, (conf, got)
+
+
 @slow
 @pytest.mark.pool(nodes=1)
 def test_data_storm(pool, data):

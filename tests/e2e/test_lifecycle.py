@@ -160,26 +160,39 @@ def test_close_under_calls(pool):
 
 @slow
 @pytest.mark.pool(nodes=1, memory="16MiB")
-def test_close_under_stuck_calls(pool):
-    """Fails if closing a handle whose calls wait, with 60 s to go, for a node that does not answer takes more than a
-    second or so.
+@pytest.mark.parametrize("stuck", ["attaching", "moving"])
+def test_close_under_stuck_calls(pool, stuck):
+    """Fails if closing a handle whose calls wait, with 60 s to go, for a node that does not answer (to their attaching, or
+    in the middle of their transfers) takes more than a second or so.
     """
-    pool.bench.env = with_master(pool)
-    pool.nodes[0].freeze()
+    pool.bench.env = with_master(pool, KVPOOL_TRANSPORTS="tcp")
+    if stuck == "attaching":
+        pool.nodes[0].freeze()
     life = start_life(pool, "close", "60000")
     assert life.hear()["ready"]
-    wait_until(lambda: figures(pool.master)["attempts"] > 0, 5, "puts to be under way")
+    if stuck == "moving":
+        wait_until(lambda: figures(pool.master)["commits"] > 20, 5, "calls to be under way")
+        pool.nodes[0].freeze()
+    wait_until(lambda: is_standing_still(pool.master), 10, "all calls to be stuck")
     got = life.ask("go")
-    assert got["close"] == "OK" and got["again"] == "CLOSED", got
+    assert got["close"] == "OK" and got["again"] == "CLOSED" and got["wrong"] == 0, got
     assert got["close_ms"] < 2000 * SLOW and got["last_ms"] < 2000 * SLOW, got
     pool.nodes[0].thaw()
     settled(pool.master, "what it left to be cleaned up")
 
 
-def with_master(pool):
+def is_standing_still(master):
+    """Whether nothing is asked of the master for a third of a second."""
+    before = figures(master)
+    time.sleep(0.3)
+    now = figures(master)
+    return all(now[name] == before[name] for name in ("commits", "gets", "exists", "put_begins"))
+
+
+def with_master(pool, **more):
     """The bench's environment, and the pool's address in it."""
     plain = type(pool.bench).env
-    return lambda **extra: plain(pool.bench, KVPOOL_MASTER=pool.addr, **extra)
+    return lambda **extra: plain(pool.bench, KVPOOL_MASTER=pool.addr, **more, **extra)
 
 
 @pytest.mark.pool(nodes=1, memory="16MiB")

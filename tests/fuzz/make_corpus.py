@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the seed inputs of fuzz_frame, fuzz_segfmt and fuzz_master under tests/fuzz/corpus/. Run it after a change of the
+"""Makes the seed inputs of fuzz_answer, fuzz_frame, fuzz_segfmt and fuzz_master under tests/fuzz/corpus/. Run it after a change of the
 wire format; what is committed is its output. Nothing but the standard library; the golden files give the checksums."""
 import pathlib
 import struct
@@ -139,6 +139,30 @@ def master():
     write("fuzz_master", "stranger", raw + stranger)
 
 
+def answers():
+    """First byte: get or put; then for each step a byte of time and what the step takes."""
+    def step(*more):
+        return bytes([1, *more])
+
+    def reply(opcode, head, tail):
+        f = frame(opcode, head, tail + bytes(-len(tail) % 8), flags=1)
+        f += bytes(-len(f) % 4)
+        return step(len(f) // 4) + f
+
+    obj = struct.pack("<iIQQQ", 0, 1, 5, 64, 0)
+    loc = struct.pack("<IIIIQQ", 1, 0, 3, 2048, 1 << 42 | 9, 4096)
+    places = pb((3, 4), (4, 4), (5, ("fixed64", 77)))
+    miss = struct.pack("<iIQQQ", -2, 0, 0, 0, 0)
+    moved = step(*[0, 1, 1, 9] * 2)
+    write("fuzz_answer", "get", bytes([1, 1]) + step(0) + reply(19, places, obj * 4 + loc * 4) + (step(*[0, 1, 1, 9, 0] * 2)) * 2 +
+          reply(19, pb((3, 4)), miss * 4))
+    write("fuzz_answer", "get_misses", bytes([1, 0]) + step(0) + reply(19, pb((3, 4)), miss * 4))
+    write("fuzz_answer", "put", bytes([0]) + step(0) + reply(16, places, obj * 4 + loc * 4) + moved * 4 +
+          reply(17, pb((3, 4)), struct.pack("<4i", 0, 0, -14, 0)))
+    write("fuzz_answer", "put_refused", bytes([0]) + step(0) + reply(16, pb((3, 4), (6, 10)), struct.pack("<iIQQQ", -7, 0, 0, 0, 0) * 4))
+
+
+answers()
 frames()
 segfmt()
 master()

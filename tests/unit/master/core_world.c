@@ -207,7 +207,7 @@ saw_retire(world_t *w, const kvp_frame_t *f)
         assert_true(slots[i].chunk < mem->chunk_n && slots[i].slot < c->geo.slots_max);
         assert_true(slots[i].generation >= c->granted[slots[i].slot]);
         c->retired[slots[i].slot] = slots[i].generation;
-        if (w->on_retire != NULL) w->on_retire(w->on_retire_arg, mem, &slots[i]);
+        if (w->on_retire != NULL) w->on_retire(w->hook_arg, mem, &slots[i]);
     }
     kvp_pb_free(&pb, head);
 }
@@ -533,6 +533,7 @@ take_bytes(world_t *w, peer_t *p, const kvp_buf_t *bytes)
         k = packet_make(bytes->data + at, used);
         assert_int_equal(kvp_frame_parse(k->bytes, used, &f, &used), KVP_OK);
         saw(w, &f);
+        if (w->on_answer != NULL && p != NULL && (f.hdr.flags & KVP_FRAME_REPLY) != 0) w->on_answer(w->hook_arg, p, &f);
         if (p != NULL) packet_queue(p, &p->from_master, k);
         else free(k);
         at += used;

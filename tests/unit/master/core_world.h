@@ -122,9 +122,10 @@ struct world {
     uint32_t check_every; /* inputs between two kvp_master_check; 0 = never */
     bool is_idle_off; /* work is not done between inputs, only by ticks that are due */
     uint64_t inputs;
-    /* Called for every extent that a Retire names, before the node sees it. */
+    /* Called for every extent that a Retire names, and for every answer to a client, when the master says it. */
     void (*on_retire)(void *arg, mem_t *mem, const kvp_wire_slot_t *slot);
-    void *on_retire_arg;
+    void (*on_answer)(void *arg, peer_t *p, const kvp_frame_t *frame);
+    void *hook_arg;
 };
 
 uint64_t world_random(world_t *w);

@@ -77,7 +77,7 @@ run_lru(node_policy_t policy, uint64_t free_ns)
     n->free_ns = free_ns;
     w->check_every = 16;
     w->on_retire = lru_victim;
-    w->on_retire_arg = l;
+    w->hook_arg = l;
     l->head = l->tail = 1; /* entry 0 means none */
     c = client_open(w);
     for (uint32_t i = 0; i < LRU_KEYS; i++) {

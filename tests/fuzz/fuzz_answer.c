@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A hostile master against the client's batch machines: the input is the frames that it answers with, and what becomes
+ * of the transfers between them. Whatever comes, the machine ends, within a bound of steps, with a result for each item.
+ */
+#include "client/core/getop.h"
+#include "client/core/putop.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define ITEMS 4u
+#define STEPS_MAX 10000u
+#define MS 1000000ull
+
+static const kvp_op_session_t session = {.incarnation = 7, .digest_seed = 11, .term = 1};
+
+typedef struct {
+    const uint8_t *data;
+    size_t size;
+    uint64_t now_ns;
+} input_t;
+
+static void
+check(bool is_true)
+{
+    if (!is_true) abort();
+}
+
+static uint8_t
+take(input_t *in)
+{
+    if (in->size == 0) return 0;
+    in->size--;
+    return *in->data++;
+}
+
+/* The next answer: a frame of the input, copied to where its tail is aligned as the shell has it. */
+static bool
+take_frame(input_t *in, uint8_t **copy_out, kvp_frame_t *frame_out)
+{
+    size_t len = (size_t)take(in) * 4, used;
+
+    if (len > in->size) len = in->size;
+    *copy_out = malloc(len + 1);
+    check(*copy_out != NULL);
+    memcpy(*copy_out, in->data, len);
+    in->data += len;
+    in->size -= len;
+    return kvp_frame_parse(*copy_out, len, frame_out, &used) == KVP_OK && used > 0;
+}
+
+static void
+move(input_t *in, kvp_move_t *moves, uint32_t n)
+{
+    static const kvp_err_t errs[] = {KVP_OK, KVP_OK, KVP_STALE, KVP_NODE_LOST, KVP_DEADLINE, KVP_CLOSED, KVP_PROTO};
+
+    for (uint32_t i = 0; i < n; i++) {
+        check(moves[i].item < ITEMS);
+        moves[i].err = errs[take(in) % KVP_ARRAY_LEN(errs)];
+        moves[i].has_sum = (take(in) & 1) != 0;
+        moves[i].is_drained = (take(in) & 1) != 0;
+        moves[i].sum = take(in);
+        if (moves[i].kind == KVP_MOVE_READ) memset(&moves[i].desc, take(in), sizeof moves[i].desc);
+    }
+}
+
+/* Both machines speak the same protocol of steps with different types: this is it once. */
+#define RUN(op, prefix, reply)                                                                                         \
+    for (uint32_t steps = 0;; steps++) {                                                                               \
+        kvp_step_t step = prefix##_next(&(op), in->now_ns);                                                            \
+                                                                                                                       \
+        check(steps < STEPS_MAX);                                                                                      \
+        if (step.kind == KVP_STEP_DONE) break;                                                                         \
+        in->now_ns += MS * (take(in) % 16 + 1);                                                                        \
+        if (step.kind == KVP_STEP_SESSION) {                                                                           \
+            if (take(in) % 8 == 7) prefix##_fail(&(op), KVP_UNREACHABLE);                                              \
+            else prefix##_on_session(&(op), &session);                                                                 \
+        } else if (step.kind == KVP_STEP_CALL) {                                                                       \
+            kvp_frame_t frame;                                                                                         \
+            uint8_t *next;                                                                                             \
+                                                                                                                       \
+            if (!take_frame(in, &next, &frame)) prefix##_on_call_failed(&(op), KVP_DISCONNECTED);                      \
+            else kvp_ignore(reply, "PROTO ends the batch, which the loop sees");                                       \
+            free(last); /* an answer stays until the next call */                                                      \
+            last = next;                                                                                               \
+        } else if (step.kind == KVP_STEP_MOVE) {                                                                       \
+            check((op).moves_n > 0 && (op).moves_n <= (op).moves_cap);                                                 \
+            move(in, (op).moves, (op).moves_n);                                                                        \
+            MOVED_##prefix;                                                                                            \
+        } else if (step.kind == KVP_STEP_SLEEP) {                                                                      \
+            check(step.until_ns > in->now_ns - 16 * MS);                                                               \
+            if (step.until_ns > in->now_ns) in->now_ns = step.until_ns;                                                \
+        }                                                                                                              \
+    }
+#define MOVED_kvp_getop kvp_getop_on_moved(&op)
+#define MOVED_kvp_putop kvp_putop_on_moved(&op, in->now_ns)
+
+static void
+run_get(input_t *in)
+{
+    kvp_getop_item_t items[ITEMS] = {{.key = "a", .key_len = 1, .cap = 64},
+                                     {.key = "bb", .key_len = 2, .cap = 4096},
+                                     {.key = "ccc", .key_len = 3, .cap = UINT64_MAX},
+                                     {.key = "a", .key_len = 1, .cap = 1}};
+    kvp_move_t moves[2];
+    kvp_buf_t out = {0};
+    kvp_getop_t op = {.items = items,
+                      .n = ITEMS,
+                      .moves = moves,
+                      .moves_cap = 2,
+                      .out = &out,
+                      .deadline_ns = in->now_ns + 1000 * MS,
+                      .wants_sums = (take(in) & 1) != 0};
+    uint8_t *last = NULL;
+
+    kvp_getop_begin(&op);
+    RUN(op, kvp_getop, kvp_getop_on_reply(&op, &frame))
+    for (uint32_t i = 0; i < ITEMS; i++) check(items[i].err <= 0 && (items[i].err != KVP_OK || items[i].len <= items[i].cap));
+    free(last);
+    kvp_buf_fini(&out);
+}
+
+static uint64_t
+attempts(void *arg, uint32_t n)
+{
+    uint64_t *next = arg, first = *next;
+
+    *next += n;
+    return first;
+}
+
+static void
+run_put(input_t *in)
+{
+    kvp_putop_item_t items[ITEMS] = {{.key = "a", .key_len = 1, .len = 64},
+                                     {.key = "bb", .key_len = 2, .len = 4096},
+                                     {.key = "ccc", .key_len = 3, .len = 1},
+                                     {.key = "a", .key_len = 1, .len = 64}};
+    kvp_move_t moves[2];
+    kvp_buf_t out = {0};
+    uint64_t next_attempt = 1;
+    kvp_putop_t op = {.items = items,
+                      .n = ITEMS,
+                      .moves = moves,
+                      .moves_cap = 2,
+                      .out = &out,
+                      .deadline_ns = in->now_ns + 1000 * MS,
+                      .attempts = attempts,
+                      .attempts_arg = &next_attempt};
+    uint8_t *last = NULL;
+
+    kvp_putop_begin(&op);
+    RUN(op, kvp_putop, kvp_putop_on_reply(&op, &frame, in->now_ns))
+    for (uint32_t i = 0; i < ITEMS; i++) check(items[i].err <= 0);
+    free(last);
+    kvp_buf_fini(&out);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    input_t in = {.data = data, .size = size, .now_ns = 1000 * MS};
+
+    if ((take(&in) & 1) != 0) run_get(&in);
+    else run_put(&in);
+    return 0;
+}
