@@ -23,7 +23,7 @@ enum {
 #define KVP_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define KVP_API __attribute__((visibility("default")))
 
-#define kvp_container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define kvp_container_of(ptr, type, member) ((type *)(((char *)(ptr)) - offsetof(type, member)))
 #define KVP_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
 /* kvp_ignore drops an error on purpose; the second argument says why it may be dropped. */

@@ -158,8 +158,7 @@ struct kvp_transport_ops {
     kvp_err_t (*mr_export)(const kvp_mr_t *mr, kvp_access_t access, kvp_token_t *token_out);
 
     /* Peer's memory, opened once, not per transfer. len is what the peer said it holds. */
-    kvp_err_t (*rseg_open)(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t access,
-                           kvp_rseg_t *rseg);
+    kvp_err_t (*rseg_open)(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t access, kvp_rseg_t *rseg);
     void (*rseg_close)(kvp_rseg_t *rseg);
 
     /* Peers: connect is asynchronous, done fires once (in the call, in ep_poll, or with CANCELLED in ep_close), but not
@@ -200,8 +199,8 @@ void kvp_mr_destroy(kvp_mr_t *mr);
 kvp_err_t kvp_rseg_create(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t access,
                           kvp_rseg_t **rseg_out) KVP_MUST_USE;
 void kvp_rseg_destroy(kvp_rseg_t *rseg);
-kvp_err_t kvp_ep_create(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_done_fn done, void *arg,
-                        kvp_ep_t **ep_out) KVP_MUST_USE;
+kvp_err_t kvp_ep_create(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_done_fn done, void *arg, kvp_ep_t **ep_out)
+    KVP_MUST_USE;
 void kvp_ep_destroy(kvp_ep_t *ep);
 
 #endif

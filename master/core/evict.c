@@ -30,8 +30,10 @@ kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter
         r = kvp_retire_place(m, &o->at, owner, waiter);
         o->at.chunk = KVP_OID_NONE;
     }
-    if (o->tickets > 0) o->state = KVP_OBJ_GONE;
-    else kvp_objindex_free(m->index, oid);
+    if (o->tickets > 0)
+        o->state = KVP_OBJ_GONE;
+    else
+        kvp_objindex_free(m->index, oid);
     return r;
 }
 
@@ -92,7 +94,8 @@ winq_grow(kvp_winq_t *q)
     kvp_winq_t old = *q;
 
     q->at = at;
-    for (uint32_t i = 0; i < old.n; i++) q->at[i] = old.at[(old.head + i) & (old.cap - 1)];
+    for (uint32_t i = 0; i < old.n; i++)
+        q->at[i] = old.at[(old.head + i) & (old.cap - 1)];
     q->head = 0;
     q->cap = cap;
     free(old.at);
@@ -101,7 +104,8 @@ winq_grow(kvp_winq_t *q)
 static void
 winq_push(kvp_winq_t *q, uint32_t slot, uint64_t used)
 {
-    while (q->n > 0 && q->at[(q->head + q->n - 1) & (q->cap - 1)].used <= used) q->n--;
+    while (q->n > 0 && q->at[(q->head + q->n - 1) & (q->cap - 1)].used <= used)
+        q->n--;
     if (q->n == q->cap) winq_grow(q);
     q->at[(q->head + q->n) & (q->cap - 1)].slot = slot;
     q->at[(q->head + q->n++) & (q->cap - 1)].used = used;

@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-#define KVP_MS(n) ((uint64_t)(n) * 1000000u)
+#define KVP_MS(n) ((uint64_t)(n)*1000000u)
 #define KVP_TICK_NS KVP_MS(10)
 #define KVP_HEARTBEAT_MS 1000u
 #define KVP_OWED_MS 50u /* a removal answers after that, dead or not */
@@ -256,7 +256,7 @@ typedef struct {
     struct {
         uint32_t slot;
         uint64_t used;
-    } *at;
+    } * at;
     uint32_t cap; /* a power of two */
     uint32_t head, n;
 } kvp_winq_t;
@@ -298,7 +298,7 @@ struct kvp_master {
     char note[256], note_out[256];
 };
 
-/* session.c */
+/* sessions.c */
 kvp_session_t *kvp_session_find(kvp_master_t *m, uint64_t conn);
 kvp_session_t *kvp_session_open(kvp_master_t *m, uint64_t conn);
 void kvp_session_end(kvp_master_t *m, kvp_session_t *s); /* frees it */

@@ -69,7 +69,8 @@ kvp_ptab_get(const kvp_ptab_t *t, uint32_t number)
 void
 kvp_ptab_fini(kvp_ptab_t *t)
 {
-    for (size_t b = 0; b < KVP_ARRAY_LEN(t->blocks); b++) free(t->blocks[b]);
+    for (size_t b = 0; b < KVP_ARRAY_LEN(t->blocks); b++)
+        free(t->blocks[b]);
     *t = (kvp_ptab_t){0};
 }
 
@@ -102,7 +103,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->dirty);
     kvp_list_init(&m->segments);
     kvp_list_init(&m->sending);
-    for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++) kvp_list_init(&m->pends[i]);
+    for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
+        kvp_list_init(&m->pends[i]);
     kvp_list_init(&m->waiting);
     kvp_list_init(&m->waiters);
     kvp_list_init(&m->jobs);
@@ -115,7 +117,8 @@ void
 kvp_master_destroy(kvp_master_t *m)
 {
     if (m == NULL) return;
-    while (!kvp_list_is_empty(&m->seen)) kvp_session_end(m, kvp_list_first(&m->seen, kvp_session_t, link));
+    while (!kvp_list_is_empty(&m->seen))
+        kvp_session_end(m, kvp_list_first(&m->seen, kvp_session_t, link));
     while (!kvp_list_is_empty(&m->segments)) {
         kvp_segment_t *g = kvp_list_first(&m->segments, kvp_segment_t, link);
 
@@ -311,13 +314,17 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     if ((f->hdr.flags & KVP_FRAME_REPLY) != 0) {
         /* The only question that a master asks and needs the answer to. */
-        if (s->role == KVP_ROLE_NODE && op == KVP_OP_RETIRE) kvp_retire_answer(m, s, f);
-        else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) kvp_session_close(m, s, "an answer to no question");
+        if (s->role == KVP_ROLE_NODE && op == KVP_OP_RETIRE)
+            kvp_retire_answer(m, s, f);
+        else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE)
+            kvp_session_close(m, s, "an answer to no question");
         return;
     }
     if (s->incarnation == 0) {
-        if (op == KVP_OP_HELLO) kvp_on_hello(m, s, f);
-        else kvp_session_close(m, s, "no Hello");
+        if (op == KVP_OP_HELLO)
+            kvp_on_hello(m, s, f);
+        else
+            kvp_session_close(m, s, "no Hello");
         return;
     }
     if (handlers[op].fn == NULL || (handlers[op].roles & 1u << s->role) == 0) {

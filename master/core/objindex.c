@@ -102,7 +102,8 @@ piece_drop(kvp_objindex_t *ix, table_t *t, uint32_t piece)
 static void
 table_fini(kvp_objindex_t *ix, table_t *t)
 {
-    for (uint32_t p = 0; p < pieces_of(t->cap); p++) piece_drop(ix, t, p);
+    for (uint32_t p = 0; p < pieces_of(t->cap); p++)
+        piece_drop(ix, t, p);
     ix->memory_bytes -= pieces_of(t->cap) * sizeof *t->pieces;
     free(t->pieces);
     *t = (table_t){0};
@@ -182,7 +183,7 @@ uint32_t
 kvp_objindex_walk(kvp_objindex_t *ix, uint32_t *cursor, uint32_t end, uint32_t *left)
 {
     end = (uint32_t)kvp_min_u64(end, kvp_obj_limit(ix));
-    while (*cursor < end && *left > 0) {
+    while (*left != 0 && *cursor < end) {
         uint32_t oid = *cursor;
         const block_t *block = ix->blocks[oid >> BLOCK_BITS];
 
@@ -220,7 +221,8 @@ table_put(kvp_objindex_t *ix, table_t *t, kvp_digest_t d, uint32_t oid)
 {
     uint32_t i = home(t, d);
 
-    while (!is_empty(slot_at(t, i))) i = (i + 1) & (t->cap - 1);
+    while (!is_empty(slot_at(t, i)))
+        i = (i + 1) & (t->cap - 1);
     *slot_make(ix, t, i) = (slot_t){.tag = tag_of(d), .oid = oid};
     t->n++;
 }
@@ -273,8 +275,10 @@ maybe_resize(kvp_objindex_t *ix)
         (void)kvp_objindex_step(ix);
         return;
     }
-    if (ix->now.n >= ix->now.cap / 4 * 3) cap = ix->now.cap * 2;
-    else if (ix->now.cap > TABLE_MIN && ix->now.n < ix->now.cap / 8) cap = ix->now.cap / 2;
+    if (ix->now.n >= ix->now.cap / 4 * 3)
+        cap = ix->now.cap * 2;
+    else if (ix->now.cap > TABLE_MIN && ix->now.n < ix->now.cap / 8)
+        cap = ix->now.cap / 2;
     if (cap == 0) return;
     ix->old = ix->now;
     ix->old_at = 0;
@@ -313,7 +317,8 @@ kvp_objindex_find_many(kvp_objindex_t *ix, const kvp_digest_t *digests, size_t n
 
             if (!is_empty(s) && s->tag == tag_of(digests[i])) __builtin_prefetch(kvp_obj(ix, s->oid));
         }
-        for (size_t i = at; i < end; i++) oids[i] = kvp_objindex_find(ix, digests[i]);
+        for (size_t i = at; i < end; i++)
+            oids[i] = kvp_objindex_find(ix, digests[i]);
     }
 }
 
@@ -332,15 +337,18 @@ block_close(kvp_objindex_t *ix, uint32_t b)
 {
     block_t *block = ix->blocks[b];
 
-    if (block->prev != BLOCK_NONE) ix->blocks[block->prev]->next = block->next;
-    else ix->open = block->next;
+    if (block->prev != BLOCK_NONE)
+        ix->blocks[block->prev]->next = block->next;
+    else
+        ix->open = block->next;
     if (block->next != BLOCK_NONE) ix->blocks[block->next]->prev = block->prev;
 }
 
 static void
 block_make(kvp_objindex_t *ix)
 {
-    while (ix->hole < ix->blocks_n && ix->blocks[ix->hole] != NULL) ix->hole++;
+    while (ix->hole < ix->blocks_n && ix->blocks[ix->hole] != NULL)
+        ix->hole++;
     if (ix->hole == BLOCKS_MAX) kvp_panic("more than %u objects", kvp_obj_limit(ix));
     ix->blocks[ix->hole] = malloc(sizeof(block_t)); /* not calloc: its pages are touched as it fills */
     if (ix->blocks[ix->hole] == NULL) kvp_panic("out of memory: %u objects", kvp_obj_limit(ix));
@@ -360,7 +368,8 @@ block_drop(kvp_objindex_t *ix, uint32_t b)
     ix->blocks[b] = NULL;
     ix->memory_bytes -= sizeof(block_t);
     ix->hole = (uint32_t)kvp_min_u64(ix->hole, b);
-    while (ix->blocks_n > 0 && ix->blocks[ix->blocks_n - 1] == NULL) ix->blocks_n--;
+    while (ix->blocks_n > 0 && ix->blocks[ix->blocks_n - 1] == NULL)
+        ix->blocks_n--;
 }
 
 static uint32_t
@@ -373,8 +382,10 @@ record_take(kvp_objindex_t *ix)
     b = ix->open;
     block = ix->blocks[b];
     i = block->free_head;
-    if (i == BLOCK_RECORDS) i = block->made++;
-    else block->free_head = block->records[i].lru_next;
+    if (i == BLOCK_RECORDS)
+        i = block->made++;
+    else
+        block->free_head = block->records[i].lru_next;
     if (++block->n == BLOCK_RECORDS) block_close(ix, b);
     if (ix->spare == b) ix->spare = BLOCK_NONE;
     return b << BLOCK_BITS | i;
@@ -391,8 +402,10 @@ record_give(kvp_objindex_t *ix, uint32_t oid)
     if (block->n-- == BLOCK_RECORDS) block_open(ix, b);
     if (block->n > 0) return;
     /* One is kept, so that a pool at the edge of a block does not make and drop it again and again. */
-    if (ix->spare == BLOCK_NONE) ix->spare = b;
-    else block_drop(ix, b);
+    if (ix->spare == BLOCK_NONE)
+        ix->spare = b;
+    else
+        block_drop(ix, b);
 }
 
 uint32_t
@@ -449,10 +462,14 @@ kvp_objindex_lru_remove(kvp_objindex_t *ix, uint32_t oid)
     kvp_obj_t *o = kvp_obj(ix, oid);
 
     if (!o->is_listed) return;
-    if (o->lru_prev != KVP_OID_NONE) kvp_obj(ix, o->lru_prev)->lru_next = o->lru_next;
-    else ix->oldest = o->lru_next;
-    if (o->lru_next != KVP_OID_NONE) kvp_obj(ix, o->lru_next)->lru_prev = o->lru_prev;
-    else ix->youngest = o->lru_prev;
+    if (o->lru_prev != KVP_OID_NONE)
+        kvp_obj(ix, o->lru_prev)->lru_next = o->lru_next;
+    else
+        ix->oldest = o->lru_next;
+    if (o->lru_next != KVP_OID_NONE)
+        kvp_obj(ix, o->lru_next)->lru_prev = o->lru_prev;
+    else
+        ix->youngest = o->lru_prev;
     o->is_listed = 0;
 }
 
@@ -465,8 +482,10 @@ kvp_objindex_lru_use(kvp_objindex_t *ix, uint32_t oid)
     o->used_seq = ++ix->use_seq;
     o->lru_prev = ix->youngest;
     o->lru_next = KVP_OID_NONE;
-    if (ix->youngest != KVP_OID_NONE) kvp_obj(ix, ix->youngest)->lru_next = oid;
-    else ix->oldest = oid;
+    if (ix->youngest != KVP_OID_NONE)
+        kvp_obj(ix, ix->youngest)->lru_next = oid;
+    else
+        ix->oldest = oid;
     ix->youngest = oid;
     o->is_listed = 1;
 }

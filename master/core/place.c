@@ -25,10 +25,13 @@ void
 kvp_place_room_init(kvp_segment_t *g)
 {
     g->room_leaves = 1;
-    while (g->room_leaves < g->chunk_n) g->room_leaves *= 2;
+    while (g->room_leaves < g->chunk_n)
+        g->room_leaves *= 2;
     g->room = kvp_core_alloc(2 * (size_t)g->room_leaves, sizeof *g->room);
-    for (uint32_t i = 0; i < g->chunk_n; i++) g->room[g->room_leaves + i] = room_of(&g->chunks[i]);
-    for (uint32_t node = g->room_leaves - 1; node > 0; node--) g->room[node] = greater(g->room, node);
+    for (uint32_t i = 0; i < g->chunk_n; i++)
+        g->room[g->room_leaves + i] = room_of(&g->chunks[i]);
+    for (uint32_t node = g->room_leaves - 1; node > 0; node--)
+        g->room[node] = greater(g->room, node);
 }
 
 void
@@ -54,11 +57,13 @@ room_find(const kvp_segment_t *g, uint32_t from, uint32_t units)
 
     if (from >= g->chunk_n) return NULL;
     while (g->room[node] < units) {
-        while ((node & 1) != 0) node /= 2; /* right children have nothing behind them here: up */
+        while ((node & 1) != 0)
+            node /= 2; /* right children have nothing behind them here: up */
         if (node == 0) return NULL;
         node++;
     }
-    while (node < g->room_leaves) node = g->room[2 * node] >= units ? 2 * node : 2 * node + 1;
+    while (node < g->room_leaves)
+        node = g->room[2 * node] >= units ? 2 * node : 2 * node + 1;
     return &g->chunks[node - g->room_leaves];
 }
 
@@ -87,8 +92,10 @@ kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot
     uint64_t from = kvp_slab_offset(c->slab, slot), to = from + kvp_slab_len(c->slab, slot);
     uint32_t prev = kvp_slab_prev(c->slab, slot), next = kvp_slab_next(c->slab, slot);
 
-    while (prev != KVP_SLAB_NONE && is_skipped(c, prev, mine)) prev = kvp_slab_prev(c->slab, prev);
-    while (next != KVP_SLAB_NONE && is_skipped(c, next, mine)) next = kvp_slab_next(c->slab, next);
+    while (prev != KVP_SLAB_NONE && is_skipped(c, prev, mine))
+        prev = kvp_slab_prev(c->slab, prev);
+    while (next != KVP_SLAB_NONE && is_skipped(c, next, mine))
+        next = kvp_slab_next(c->slab, next);
     return is_in_claim_of(m, c, prev, from, to) || is_in_claim_of(m, c, next, from, to);
 }
 
@@ -134,7 +141,8 @@ slab_alloc(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len, uint32_t o
         err = KVP_NO_SPACE;
         if (n == PROMISED_MAX) break;
     }
-    while (n > 0) kvp_slab_free(c->slab, aside[--n]);
+    while (n > 0)
+        kvp_slab_free(c->slab, aside[--n]);
     return err;
 }
 

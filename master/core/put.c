@@ -166,8 +166,10 @@ pend_refuse(kvp_master_t *m, kvp_pend_t *p, kvp_err_t err)
     for (uint32_t n = p->left; n > 0; n--) {
         kvp_pkey_t *k = kvp_list_first(&p->keys, kvp_pkey_t, of_pend);
 
-        if (err == KVP_NO_SPACE) m->st.put_no_space++;
-        else m->st.put_retry_after++;
+        if (err == KVP_NO_SPACE)
+            m->st.put_no_space++;
+        else
+            m->st.put_retry_after++;
         attempt_abort(m, k->attempt, true, err);
     }
     pend_answer(m, p);
@@ -194,8 +196,10 @@ kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k)
     kvp_chunk_t *c = k->chunk;
 
     kvp_retire_unclaim(m, k);
-    if (kvp_place_alloc_in(m, c, k->oid) == KVP_OK) pkey_done(m, k);
-    else kvp_pkey_restart(m, k);
+    if (kvp_place_alloc_in(m, c, k->oid) == KVP_OK)
+        pkey_done(m, k);
+    else
+        kvp_pkey_restart(m, k);
 }
 
 void
@@ -210,7 +214,8 @@ kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k)
 void
 kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g)
 {
-    while (!kvp_list_is_empty(&g->claims)) kvp_pkey_restart(m, kvp_list_first(&g->claims, kvp_pkey_t, of_segment));
+    while (!kvp_list_is_empty(&g->claims))
+        kvp_pkey_restart(m, kvp_list_first(&g->claims, kvp_pkey_t, of_segment));
 }
 
 /* A message that was granted something and cannot get the rest for now is answered: what its writer commits can be
@@ -251,8 +256,10 @@ retry_pass(kvp_master_t *m, failed_t *failed)
         err = pkey_try(m, k);
         if (err == KVP_OK) continue;
         if (err == KVP_EAGAIN) m->has_space_news = true; /* its search goes on with the next step */
-        if (o->key_len > KVP_KEY_CELL_BYTES) failed->long_key = o->len; /* it may be the key that found no room */
-        else failed->any = o->len;
+        if (o->key_len > KVP_KEY_CELL_BYTES)
+            failed->long_key = o->len; /* it may be the key that found no room */
+        else
+            failed->any = o->len;
         if (err == KVP_NO_SPACE && pend_cut(m, k->pend)) return false;
     }
     return true;
@@ -263,7 +270,8 @@ kvp_put_retry_waiting(kvp_master_t *m)
 {
     failed_t failed = {UINT64_MAX, UINT64_MAX};
 
-    while (!retry_pass(m, &failed)) continue;
+    while (!retry_pass(m, &failed))
+        continue;
 }
 
 /* Nobody else has anything that could become free. */
@@ -375,8 +383,10 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put
     kvp_obj(m->index, oid)->version = ++m->version_seq;
     a = attempt_open(m, p, at, put->attempt, oid);
     /* Nobody overtakes a put that waits. */
-    if (kvp_list_is_empty(&m->waiting) && kvp_place_alloc(m, oid) == KVP_OK) pend_place(m, p, at, oid);
-    else pkey_open(m, a);
+    if (kvp_list_is_empty(&m->waiting) && kvp_place_alloc(m, oid) == KVP_OK)
+        pend_place(m, p, at, oid);
+    else
+        pkey_open(m, a);
     return KVP_OK;
 }
 
@@ -423,8 +433,10 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
         if (err != KVP_OK) p->objs[i] = (kvp_wire_obj_t){.err = err};
     }
-    if (p->left == 0) pend_answer(m, p);
-    else m->has_space_news = true; /* who waits is tried for when the input is done */
+    if (p->left == 0)
+        pend_answer(m, p);
+    else
+        m->has_space_news = true; /* who waits is tried for when the input is done */
     kvp_pb_free(&pb, msg);
 }
 
@@ -483,7 +495,8 @@ kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    for (uint32_t i = 0; i < msg->n; i++) results[i] = commit_one(m, s, &commits[i]);
+    for (uint32_t i = 0; i < msg->n; i++)
+        results[i] = commit_one(m, s, &commits[i]);
     answer_results(m, s, f, results, msg->n);
     kvp_master_space_news(m); /* what is committed can be evicted */
     kvp_pb_free(&pb, msg);
@@ -520,7 +533,8 @@ kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    for (uint32_t i = 0; i < msg->n; i++) results[i] = abort_one(m, s, ids[i], msg->is_drained);
+    for (uint32_t i = 0; i < msg->n; i++)
+        results[i] = abort_one(m, s, ids[i], msg->is_drained);
     answer_results(m, s, f, results, msg->n);
     kvp_pb_free(&pb, msg);
 }
@@ -533,5 +547,6 @@ kvp_attempt_abort_all(kvp_master_t *m, kvp_session_t *s)
 
         attempt_abort(m, a, s->is_drained || a->pend != NULL, KVP_ABORTED);
     }
-    while (!kvp_list_is_empty(&s->pends)) pend_free(kvp_list_first(&s->pends, kvp_pend_t, link));
+    while (!kvp_list_is_empty(&s->pends))
+        pend_free(kvp_list_first(&s->pends, kvp_pend_t, link));
 }

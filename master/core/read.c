@@ -62,7 +62,8 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_wire_obj_t obj = {.err = KVP_NOT_FOUND};
         kvp_wire_loc_t loc;
 
-        if (is_found(m, oids[i])) kvp_obj_wire(m, kvp_obj(m->index, oids[i]), &obj, &loc);
+        if (is_found(m, oids[i]))
+            kvp_obj_wire(m, kvp_obj(m->index, oids[i]), &obj, &loc);
         else if (oids[i] != KVP_OID_NONE && kvp_obj(m->index, oids[i])->state == KVP_OBJ_COMMITTED)
             obj.err = KVP_NODE_LOST;
         kvp_buf_append(out, &obj, sizeof obj);
@@ -134,8 +135,10 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     memset(present, 0, msg->n);
     for (uint32_t i = 0; i < msg->n; i++) {
         present[i] = is_found(m, oids[i]);
-        if (present[i] != 0) found[reply.found++] = oids[i];
-        else if (msg->is_prefix) break;
+        if (present[i] != 0)
+            found[reply.found++] = oids[i];
+        else if (msg->is_prefix)
+            break;
     }
     ttl_ns = msg->ttl_ms == 0 ? m->conf.lease_ns : kvp_min_u64(KVP_MS(msg->ttl_ms), m->conf.lease_ns);
     reply.granted = kvp_ticket_grantable(m, s, found, reply.found);
@@ -165,7 +168,8 @@ kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (ids == NULL) {
         kvp_session_close(m, s, "malformed Release");
     } else {
-        for (uint32_t i = 0; i < msg->n; i++) kvp_ticket_release(m, s, ids[i]);
+        for (uint32_t i = 0; i < msg->n; i++)
+            kvp_ticket_release(m, s, ids[i]);
         kvp_reply_plain(m, s, &f->hdr, KVP_OK, "");
     }
     kvp_pb_free(&pb, msg);

@@ -104,7 +104,8 @@ kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s)
         waiter_detach(w);
         kvp_waiter_dead(m, w);
     }
-    while (!kvp_list_is_empty(&s->waiters)) waiter_detach(kvp_list_first(&s->waiters, kvp_waiter_t, link));
+    while (!kvp_list_is_empty(&s->waiters))
+        waiter_detach(kvp_list_first(&s->waiters, kvp_waiter_t, link));
 }
 
 /* ---- one object */
@@ -218,8 +219,10 @@ job_slice(kvp_master_t *m, kvp_job_t *job)
 
         if (is_match < 0) return false;
         if (is_match == 0) continue;
-        if (remove_one(m, oid, job->is_forced, w) == KVP_OK) w->removed++;
-        else w->held++;
+        if (remove_one(m, oid, job->is_forced, w) == KVP_OK)
+            w->removed++;
+        else
+            w->held++;
     }
     return true;
 }
@@ -229,8 +232,10 @@ job_step(kvp_master_t *m, kvp_job_t *job)
 {
     kvp_waiter_t *w = job->waiter;
 
-    if (!job_slice(m, job)) w->err = KVP_BAD_PATTERN;
-    else if (job->cursor < kvp_min_u64(job->end, kvp_obj_limit(m->index))) return;
+    if (!job_slice(m, job))
+        w->err = KVP_BAD_PATTERN;
+    else if (job->cursor < kvp_min_u64(job->end, kvp_obj_limit(m->index)))
+        return;
     job_free(job);
     waiter_arm(m, w);
 }
@@ -259,7 +264,8 @@ has_too_many_jobs(const kvp_session_t *s)
 {
     uint32_t n = 0;
 
-    kvp_list_foreach (pos, &s->jobs) n++;
+    kvp_list_foreach (pos, &s->jobs)
+        n++;
     return n >= JOBS_MAX;
 }
 

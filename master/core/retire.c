@@ -196,7 +196,8 @@ kvp_retire_flush(kvp_master_t *m)
     kvp_list_foreach_safe (pos, tmp, &m->sending) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
-        while (!kvp_list_is_empty(&g->unsent) && g->node->retire_reqs_n < KVP_RETIRE_REQS_MAX) send_batch(m, g);
+        while (!kvp_list_is_empty(&g->unsent) && g->node->retire_reqs_n < KVP_RETIRE_REQS_MAX)
+            send_batch(m, g);
         if (kvp_list_is_empty(&g->unsent)) kvp_list_del(&g->sending);
     }
 }
@@ -267,9 +268,12 @@ kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_retire_t *r = kvp_ptab_get(&m->retires, req->numbers[i]);
 
         if (r == NULL || r->sent_in != req->request_id || !is_waited_for(r, s)) continue;
-        if ((f->tail[i] & KVP_RETIRE_FREE) != 0) set_free(m, r);
-        else if ((f->tail[i] & KVP_RETIRE_DEAD) != 0) set_dead(m, r);
-        else kvp_session_close(m, s, "a Retire not obeyed"); /* it is asked again when the node is back */
+        if ((f->tail[i] & KVP_RETIRE_FREE) != 0)
+            set_free(m, r);
+        else if ((f->tail[i] & KVP_RETIRE_DEAD) != 0)
+            set_dead(m, r);
+        else
+            kvp_session_close(m, s, "a Retire not obeyed"); /* it is asked again when the node is back */
     }
     free_req(s, req);
 }

@@ -113,7 +113,8 @@ make_segment(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg)
     g->chunk_bytes = msg->chunk_bytes;
     g->chunk_n = (uint32_t)((g->size_bytes - 1) / g->chunk_bytes + 1);
     g->chunks = kvp_core_alloc(g->chunk_n, sizeof *g->chunks);
-    for (uint32_t i = 0; i < g->chunk_n; i++) add_chunk(m, g, i);
+    for (uint32_t i = 0; i < g->chunk_n; i++)
+        add_chunk(m, g, i);
     kvp_place_room_init(g);
     kvp_list_add_tail(&m->segments, &g->link);
     return g;

@@ -189,7 +189,8 @@ end(kvp_master_t *m, kvp_ticket_t *t)
     } else {
         m->st.held_bytes -= t->bytes;
     }
-    for (uint32_t i = 0; i < t->n; i++) object_release(m, t->oids[i]);
+    for (uint32_t i = 0; i < t->n; i++)
+        object_release(m, t->oids[i]);
     kvp_list_del(&t->link);
     t->session->tickets_n--;
     t->session->ticket_objects -= t->n;
@@ -209,11 +210,13 @@ kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id)
 void
 kvp_ticket_end_all(kvp_master_t *m, kvp_session_t *s)
 {
-    while (!kvp_list_is_empty(&s->tickets)) end(m, kvp_list_first(&s->tickets, kvp_ticket_t, link));
+    while (!kvp_list_is_empty(&s->tickets))
+        end(m, kvp_list_first(&s->tickets, kvp_ticket_t, link));
 }
 
 void
 kvp_ticket_tick(kvp_master_t *m)
 {
-    while (m->heap_n > 0 && heap_ticket(m, 0)->expires_ns <= m->now_ns) end(m, heap_ticket(m, 0));
+    while (m->heap_n > 0 && heap_ticket(m, 0)->expires_ns <= m->now_ns)
+        end(m, heap_ticket(m, 0));
 }

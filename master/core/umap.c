@@ -29,7 +29,8 @@ probe(const kvp_umap_t *map, uint64_t key)
 {
     uint32_t i = home(map, key);
 
-    while (map->keys[i] != 0 && map->keys[i] != key) i = (i + 1) & (map->cap - 1);
+    while (map->keys[i] != 0 && map->keys[i] != key)
+        i = (i + 1) & (map->cap - 1);
     return i;
 }
 

@@ -260,7 +260,7 @@ do_get(void)
     end();
 }
 
-/* untouched: whether the last get's buffer still holds the poison. */
+/* untouched: whether the buffer of the last get still holds the poison. */
 static void
 do_untouched(void)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core_world.h"
+#include "tests/unit/master/core_world.h"
 
 #include "common/slab.h"
 
@@ -903,8 +903,8 @@ node_mount(peer_t *n, bool *is_reset_out)
     msg.is_fresh = mem->is_fresh;
     n->delay_ns = 0;
     id = peer_send(n, KVP_OP_MOUNT, 0, &msg.base, NULL, 0);
+    r = peer_wait(n, id, SEC); /* what was sent before it may take its time */
     n->delay_ns = delay_ns;
-    r = peer_reply(n, id);
     assert_non_null(r);
     head = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, &r->frame);
     assert_non_null(head);

@@ -4,7 +4,7 @@
  * other; the model here holds what is found, held and removed against what the master was asked. KVPOOL_TEST_TIER
  * (quick, normal, long) says how many seeds, KVPOOL_SOAK_SEED names one.
  */
-#include "core_world.h"
+#include "tests/unit/master/core_world.h"
 
 #include "common/slab.h"
 
@@ -171,6 +171,16 @@ op_find(client_t *c, op_kind_t kind, uint64_t id)
 }
 
 static uint32_t
+pick_key(soak_t *s, bool is_there)
+{
+    uint32_t k = (uint32_t)world_below(s->w, KEYS);
+
+    for (uint32_t tries = 0; tries < 10 && s->versions[k].is_there != is_there; tries++)
+        k = (uint32_t)world_below(s->w, KEYS);
+    return k;
+}
+
+static uint32_t
 pick_keys(soak_t *s, uint32_t *keys)
 {
     uint32_t n = 1 + (uint32_t)world_below(s->w, BATCH);
@@ -179,7 +189,7 @@ pick_keys(soak_t *s, uint32_t *keys)
         bool is_again;
 
         do {
-            keys[i] = (uint32_t)world_below(s->w, KEYS);
+            keys[i] = pick_key(s, world_below(s->w, 3) != 0);
             is_again = false;
             for (uint32_t k = 0; k < i; k++) is_again = is_again || keys[k] == keys[i];
         } while (is_again);
@@ -208,7 +218,8 @@ pick_len(soak_t *s)
 static void
 send_put(soak_t *s, client_t *c, op_t *op)
 {
-    op->n = pick_keys(s, op->keys);
+    op->n = 1 + (uint32_t)world_below(s->w, BATCH);
+    for (uint32_t i = 0; i < op->n; i++) op->keys[i] = pick_key(s, world_below(s->w, 8) == 0);
     for (uint32_t i = 0; i < op->n; i++) op->puts[i] = (put_t){.key = s->names[op->keys[i]], .len = pick_len(s)};
     op->kind = OP_PUT;
     op->id = c->p->request_seq + 1;
@@ -373,8 +384,8 @@ saw_put(soak_t *s, const op_t *op, const kvp_frame_t *f)
     for (uint32_t i = 0; i < op->n; i++) {
         version_t *v = &s->versions[op->keys[i]];
 
-        if (objs[i].err == KVP_ALREADY) saw_present(s, op->keys[i], NULL);
-        /* A new attempt: what was there is gone, or on a node that is away and will be retired there. */
+        /* ALREADY was so when the message came, and may be long ago. OK is a new attempt: what was there is gone, or on
+         * a node that is away and will be retired there. */
         if (objs[i].err == KVP_OK) give_up(s, op->keys[i]);
         if (objs[i].err == KVP_OK && v->is_there) v->is_doubted = true;
     }
@@ -496,14 +507,16 @@ client_act(soak_t *s, client_t *c)
     release_some(s, c);
     if (op == NULL || op->kind != OP_NONE || c->p->is_silent) return;
     switch (world_below(s->w, 24)) {
-    case 0 ... 7: send_put(s, c, op); break;
-    case 8 ... 12: send_get(s, c, op); break;
-    case 13 ... 15: send_exists(s, c, op); break;
-    case 16 ... 17: send_lookup(s, c, op); break;
-    case 18 ... 19: send_remove(s, c, op); break;
-    case 20: send_list(s, c, op); break;
+    case 0 ... 8: send_put(s, c, op); break;
+    case 9 ... 14: send_get(s, c, op); break;
+    case 15 ... 17: send_exists(s, c, op); break;
+    case 18 ... 19: send_lookup(s, c, op); break;
+    case 20:
+        if (world_below(s->w, 2) == 0) send_remove(s, c, op);
+        break;
     case 21:
-        if (world_below(s->w, 20) == 0) send_remove_many(s, c, op);
+        if (world_below(s->w, 2) == 0) send_list(s, c, op);
+        else if (world_below(s->w, 30) == 0) send_remove_many(s, c, op);
         break;
     case 22:
         if (c->left_n > 0) {
@@ -613,9 +626,9 @@ node_act(soak_t *s, place_t *at)
         at->unmount_id = at->p->request_seq + 1;
         (void)peer_send(at->p, KVP_OP_UNMOUNT, 0, &head.base, NULL, 0);
         break;
-    case 10 ... 14: at->p->policy = NODE_DEAD_ONLY; break;
-    case 15 ... 19: at->p->policy = NODE_FREE_NOW; break;
-    case 20 ... 24: at->p->policy = NODE_FREE_LATER; break;
+    case 10 ... 12: at->p->policy = NODE_DEAD_ONLY; break;
+    case 13 ... 22: at->p->policy = NODE_FREE_NOW; break;
+    case 23 ... 32: at->p->policy = NODE_FREE_LATER; break;
     default: break;
     }
     if (at->p == NULL) return;
@@ -649,7 +662,8 @@ step(soak_t *s)
     if (c->p != NULL && !c->p->is_silent) client_fate(s, c);
     for (uint32_t i = 0; i < NODES; i++) node_act(s, &s->nodes[i]);
     prove_some(s);
-    world_advance(s->w, world_below(s->w, 3) == 0 ? world_below(s->w, 2 * MS) : 0);
+    if (world_below(s->w, 3) == 0) world_advance(s->w, world_below(s->w, 3 * MS));
+    if (world_below(s->w, 200) == 0) world_advance(s->w, world_below(s->w, 400 * MS));
 }
 
 /* Everybody who lives gets all answers; everything that was not found has its reason; what is left is what is there. */

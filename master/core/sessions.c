@@ -85,8 +85,10 @@ strip(kvp_master_t *m, kvp_session_t *s)
     if (s->incarnation != 0) {
         kvp_list_del(&s->born);
         kvp_umap_del(&m->by_incarnation, s->incarnation);
-        if (s->role == KVP_ROLE_CLIENT) m->st.clients--;
-        else m->st.nodes--;
+        if (s->role == KVP_ROLE_CLIENT)
+            m->st.clients--;
+        else
+            m->st.nodes--;
     }
     if (is_unfinished) fence(m, s);
     kvp_attempt_abort_all(m, s);
@@ -190,9 +192,8 @@ hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err
     if (hello->role != KVP_ROLE_CLIENT && hello->role != KVP_ROLE_NODE) return "unknown role";
     if (strlen(hello->name) > KVP_NAME_MAX || strlen(hello->host_id) > KVP_NAME_MAX) return "name is too long";
     if (hello->role == KVP_ROLE_NODE && hello->name[0] == '\0') return "a node needs a name";
-    if (hello->pool_id.len != 0 &&
-        (hello->pool_id.len != sizeof m->conf.pool_id ||
-         memcmp(hello->pool_id.data, m->conf.pool_id, sizeof m->conf.pool_id) != 0))
+    if (hello->pool_id.len != 0 && (hello->pool_id.len != sizeof m->conf.pool_id ||
+                                    memcmp(hello->pool_id.data, m->conf.pool_id, sizeof m->conf.pool_id) != 0))
         return "another pool";
     *err_out = KVP_OK;
     return "";
