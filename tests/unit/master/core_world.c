@@ -212,10 +212,25 @@ saw_retire(world_t *w, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
+/* From now on places may be granted there, though the node does not know yet. */
 static void
-saw(world_t *w, const kvp_frame_t *f)
+saw_mount(mem_t *mem, const kvp_frame_t *f)
+{
+    Kvp__Pb__MountReply *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, f);
+    assert_non_null(head);
+    if (head->err == KVP_OK && !head->is_reset) mem->segment_id = head->segment_id;
+    kvp_pb_free(&pb, head);
+}
+
+static void
+saw(world_t *w, const peer_t *p, const kvp_frame_t *f)
 {
     bool is_reply = (f->hdr.flags & KVP_FRAME_REPLY) != 0;
+
+    if (is_reply && f->hdr.opcode == KVP_OP_MOUNT && p != NULL && p->mem != NULL) saw_mount(p->mem, f);
 
     if (is_reply && (f->hdr.opcode == KVP_OP_PUT_BEGIN || f->hdr.opcode == KVP_OP_GET)) saw_places(w, f);
     if (!is_reply && f->hdr.opcode == KVP_OP_RETIRE) saw_retire(w, f);
@@ -532,7 +547,7 @@ take_bytes(world_t *w, peer_t *p, const kvp_buf_t *bytes)
         assert_true(used > 0); /* whole frames only */
         k = packet_make(bytes->data + at, used);
         assert_int_equal(kvp_frame_parse(k->bytes, used, &f, &used), KVP_OK);
-        saw(w, &f);
+        saw(w, p, &f);
         if (w->on_answer != NULL && p != NULL && (f.hdr.flags & KVP_FRAME_REPLY) != 0) w->on_answer(w->hook_arg, p, &f);
         if (p != NULL) packet_queue(p, &p->from_master, k);
         else free(k);
@@ -910,10 +925,7 @@ node_mount(peer_t *n, bool *is_reset_out)
     assert_non_null(head);
     err = head->err;
     if (is_reset_out != NULL) *is_reset_out = head->is_reset;
-    if (err == KVP_OK && !head->is_reset) {
-        mem->segment_id = head->segment_id;
-        mem->is_fresh = false;
-    }
+    if (err == KVP_OK && !head->is_reset) mem->is_fresh = false;
     kvp_pb_free(&pb, head);
     reply_free(r);
     return err;
