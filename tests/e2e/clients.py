@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client processes in a test's hands: Shell does single things on command, Load works until it is told to stop. Both are
-real processes linked with libkvpool (e2e_shell.c, e2e_load.c), so they can be killed, stopped, or stuck in a copy.
+"""Client processes in a test's hands: Shell does single things on command, Load works until it is told to stop. Both
+are real processes linked with libkvpool (e2e_shell.c, e2e_load.c), so they can be killed, stopped, or stuck in a copy.
 """
 import json
 import mmap
@@ -172,8 +172,8 @@ class Load(Talker):
 
 
 class Board:
-    """The file in which load processes tell each other what was put: a number for each stream (how many keys were begun),
-    then one for each key that is replaced (the oldest version that may be read).
+    """The file in which load processes tell each other what was put: a number for each stream (how many keys were
+    begun), then one for each key that is replaced (the oldest version that may be read).
     """
 
     def __init__(self, bench, streams, keys=64, name="board"):
@@ -201,8 +201,9 @@ def figures(master):
 
 
 def settled(master, what="the space to come back", timeout=5.0, used_bytes=None):
-    """Waits until nothing is under way: no attempt, no quarantine, no retirement; and, if told, until exactly used_bytes
-    are in use. Returns the figures."""
+    """Waits until nothing is under way: no attempt, no quarantine, no retirement; and, if told, until exactly
+    used_bytes are in use. Returns the figures.
+    """
     last = {}
 
     def is_settled():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire by hand, for tests that break it: frames, the few protobuf fields that are needed, and raw sockets. It follows
-PROTOCOL and shares no code with the product.
+"""The wire by hand, for tests that break it: frames, the few protobuf fields that are needed, and raw sockets. It
+follows PROTOCOL and shares no code with the product.
 """
 import os
 import select
@@ -15,7 +15,8 @@ REPLY, ONEWAY = 1, 2
 FRAME_MAX = 16 << 20
 
 HELLO, BYE, HEARTBEAT = 1, 2, 3
-PUT_BEGIN, PUT_COMMIT, PUT_ABORT, GET, EXISTS, LOOKUP, RELEASE, REMOVE, REMOVE_MANY, LIST, SEGMENTS, STATUS = range(16, 28)
+PUT_BEGIN, PUT_COMMIT, PUT_ABORT, GET, EXISTS, LOOKUP, RELEASE = range(16, 23)
+REMOVE, REMOVE_MANY, LIST, SEGMENTS, STATUS = range(23, 28)
 MOUNT, UNMOUNT, FREED, RETIRE, FENCE = range(48, 53)
 OPEN_CHUNK, DRAINED, DATA_HELLO = 64, 65, 66
 CLIENT, NODE = 1, 2

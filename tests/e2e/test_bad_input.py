@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input: arguments that nobody should give, and bytes that nobody should send. A typed error or a closed connection,
-with one line in the log; never a crash, a hang, growing memory, or harm to anybody else.
+"""Bad input: arguments that nobody should give, and bytes that nobody should send. A typed error or a closed
+connection, with one line in the log; never a crash, a hang, growing memory, or harm to anybody else.
 """
 import os
 import random
@@ -92,8 +92,8 @@ def served(pool):
 
 @pytest.mark.pool(nodes=1, memory="16MiB")
 def test_api_arguments(pool):
-    """Fails if any function of the API answers a bad argument (NULLs, wrong sizes, foreign memory, closed handles, bad keys)
-    with anything but the error that is written beside the call in e2e_api.c, or crashes.
+    """Fails if any function of the API answers a bad argument (NULLs, wrong sizes, foreign memory, closed handles, bad
+    keys) with anything but the error that is written beside the call in e2e_api.c, or crashes.
     """
     r = run_program([E2E / "e2e_api", str(16 * MIB)], pool.bench.env(KVPOOL_MASTER=pool.addr), timeout=40 * SLOW)
     bad = [line for line in r.text.splitlines() if not line.startswith("ok ")]
@@ -126,8 +126,8 @@ def test_wrong_version(pool, served, door, version, version_min):
 
 @pytest.mark.pool(nodes=1)
 def test_wrong_pool_and_role(pool, served):
-    """Fails if a node lets in a client of another pool, or somebody who says to be a node; or a master a node without name
-    or a role that does not exist.
+    """Fails if a node lets in a client of another pool, or somebody who says to be a node; or a master a node without
+    name or a role that does not exist.
     """
     standing, node, master = Standing(pool), Door(pool, "node-tcp"), Door(pool, "master-tcp")
     for door, data in [(node, w.hello(pool_id=bytes(16), incarnation=standing.incarnation)),
@@ -180,8 +180,8 @@ def storm_of_bytes(door, rng, n):
 
 
 def requests_for(door, standing, rng):
-    """Well-formed frames for what listens there, to be spoilt. Without REMOVE_MANY: with its pattern spoilt away it is a
-    legal order to remove everything.
+    """Well-formed frames for what listens there, to be spoilt. Without REMOVE_MANY: with its pattern spoilt away it is
+    a legal order to remove everything.
     """
     digests = rng.randbytes(32)
     if door.is_node:
@@ -286,8 +286,8 @@ def test_random_bytes_to_http(pool, served):
 @pytest.mark.pool(nodes=1)
 @doors
 def test_mutated_frames(pool, served, door):
-    """Fails if real frames with bits flipped, bytes lost or added, and lengths that lie, behind a good Hello, crash or hang
-    a daemon, make it grow, keep a descriptor, or fill the log.
+    """Fails if real frames with bits flipped, bytes lost or added, and lengths that lie, behind a good Hello, crash or
+    hang a daemon, make it grow, keep a descriptor, or fill the log.
     """
     door, rng, standing = Door(pool, door), random.Random(17), Standing(pool)
     storm_and_judge(door, lambda n: storm_of_frames(door, standing, rng, n))
@@ -298,7 +298,8 @@ def test_mutated_frames(pool, served, door):
 @doors
 @pytest.mark.parametrize("length", [w.FRAME_MAX + 1, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_giant_length(pool, served, door, length):
-    """Fails if a frame that says to be longer than frames may be does not close the connection at once, with one line."""
+    """Fails if a frame that says to be longer than frames may be does not close the connection at once, with one line.
+    """
     door = Door(pool, door)
     for is_greeted in (False, True):
         known = door.lines()
@@ -335,9 +336,9 @@ def test_claims_cost_nothing(pool, served, door):
 @pytest.mark.pool(nodes=1)
 @pytest.mark.limit(60)
 def test_slow_peers(pool, served):
-    """Fails if a peer that says nothing, half a header, half a Hello, or byte after byte of one for ever, is not cut off
-    within 8 s (5 s are a Hello's time); if one that stops in the middle of a frame after its Hello, drips it, or says
-    nothing more, is kept by the master for more than 14 s; or if anybody else waits because of them.
+    """Fails if a peer that says nothing, half a header, half a Hello, or byte after byte of one for ever, is not cut
+    off within 8 s (5 s are a Hello's time); if one that stops in the middle of a frame after its Hello, drips it, or
+    says nothing more, is kept by the master for more than 14 s; or if anybody else waits because of them.
     """
     standing = Standing(pool)
     soon, later, dripping = [], [], []
@@ -400,8 +401,8 @@ def many_descriptors():
 @pytest.mark.pool(nodes=1)
 @doors
 def test_thousand_idle_connections(many_descriptors, pool, served, door):
-    """Fails if 1,000 connections that say nothing keep clients, old or new, from being served, cost more than 16 KiB each,
-    or leave a descriptor or memory behind when they are gone.
+    """Fails if 1,000 connections that say nothing keep clients, old or new, from being served, cost more than 16 KiB
+    each, or leave a descriptor or memory behind when they are gone.
     """
     door = Door(pool, door)
     descriptors, memory = w.open_descriptors(door.daemon.pid), w.rss_bytes(door.daemon.pid)
@@ -451,8 +452,8 @@ def test_orders_from_clients(pool, served):
 
 @pytest.mark.pool(nodes=1)
 def test_numbers_that_lie(pool, served):
-    """Fails if counts in a head that do not match the tail, a batch over its limit, or keys outside the message are taken
-    for more than a typed error or the end of the connection.
+    """Fails if counts in a head that do not match the tail, a batch over its limit, or keys outside the message are
+    taken for more than a typed error or the end of the connection.
     """
     put = struct.Struct("<16sQQII")
     lies = [w.frame(w.GET, w.pack((1, 3)), bytes(32)), w.frame(w.GET, w.pack((1, 0xFFFFFFFF)), bytes(32)),
@@ -582,8 +583,8 @@ def test_open_chunk(pool, data):
 @pytest.mark.pool(nodes=1)
 def test_data_requests_out_of_bounds(pool, data):
     """Fails if a read or write with a foreign key, outside of the memory, with a length or offset that overflows, or
-    against its key's rights, is carried out or answered by anything but its own typed status; the operations beside it and
-    the connection go on.
+    against its key's rights, is carried out or answered by anything but its own typed status; the operations beside it
+    and the connection go on.
     """
     (key, size), (meta, meta_size) = data.read_keys
     (write_key, _), (write_meta, _) = data.write_keys
@@ -619,8 +620,8 @@ def test_data_requests_out_of_bounds(pool, data):
 
 @pytest.mark.pool(nodes=1)
 def test_data_requests_malformed(pool, data):
-    """Fails if a data request that breaks the format does not close its connection, or reaches the memory; with lines in
-    the log, but not one for each of many.
+    """Fails if a data request that breaks the format does not close its connection, or reaches the memory; with lines
+    in the log, but not one for each of many.
     """
     door = Door(pool, "node-tcp")
     (key, size), (meta, _) = data.read_keys
@@ -631,7 +632,8 @@ def test_data_requests_malformed(pool, data):
     publish = w.data_op(w.DATA_PUBLISH, write_key, 0, 16)
     bad = [b"\0" * 16 + read, w.data_request(n_ops=0), w.data_request(*[read] * 1025),
            w.data_request(read, size=63), w.data_request(read, size=65) + b"x", w.data_request(read, write),
-           w.data_request(write, read), w.data_request(w.data_op(9, key, 0, 64)), w.data_request(w.data_op(0, key, 0, 64)),
+           w.data_request(write, read), w.data_request(w.data_op(9, key, 0, 64)),
+           w.data_request(w.data_op(0, key, 0, 64)),
            w.data_request(w.data_op(w.DATA_READ, key, 0, 0)), w.data_request(w.data_op(w.DATA_READ, key, 0, 64, 0x80)),
            w.data_request(read[:2] + b"\1" + read[3:]), w.data_request(publish),
            w.data_request(w.data_op(w.DATA_PUBLISH, write_key, 4, 8)),
@@ -675,7 +677,9 @@ def test_bytes_that_changed_in_memory(pool):
 @slow
 @pytest.mark.pool(nodes=1)
 def test_data_storm(pool, data):
-    """Fails if mutated data requests crash or hang a node, make it grow, keep a descriptor, or change an object's bytes."""
+    """Fails if mutated data requests crash or hang a node, make it grow, keep a descriptor, or change an object's
+    bytes.
+    """
     door, rng = Door(pool, "node-tcp"), random.Random(23)
     (key, _), (meta, _) = data.read_keys
 
@@ -695,8 +699,8 @@ def test_data_storm(pool, data):
 @slow
 @pytest.mark.pool(nodes=1)
 def test_reader_that_does_not_read(pool, data, served):
-    """Fails if a client that asks for far more than it takes makes a node grow or keeps it from serving others, or if it
-    can hold up the reuse of memory for much more than a second.
+    """Fails if a client that asks for far more than it takes makes a node grow or keeps it from serving others, or if
+    it can hold up the reuse of memory for much more than a second.
     """
     (key, size), _ = data.read_keys
     node = pool.nodes[0]
@@ -755,7 +759,7 @@ class Impostor:
 
 
 def hello_reply(**fields):
-    numbers = {"err": 1, "detail": 2, "version": 3, "term": 5, "incarnation": 6, "pool_id": 7, "host_id": 9, "unix_path": 10}
+    numbers = {"err": 1, "detail": 2, "version": 3, "term": 5, "incarnation": 6, "pool_id": 7}
     return w.frame(w.HELLO, w.pack(*((numbers[k], v) for k, v in fields.items())), flags=w.REPLY)
 
 
@@ -775,8 +779,8 @@ IMPOSTORS = {
 @slow
 @pytest.mark.parametrize("kind", sorted(IMPOSTORS))
 def test_impostor_master(bench, kind):
-    """Fails if a client that meets something else than a master of its version crashes, hangs beyond its deadline, or has
-    an exit code other than 3; or if the reason of a version refusal does not reach the user.
+    """Fails if a client that meets something else than a master of its version crashes, hangs beyond its deadline, or
+    has an exit code other than 3; or if the reason of a version refusal does not reach the user.
     """
     impostor = Impostor(*IMPOSTORS[kind])
     begun = time.monotonic()

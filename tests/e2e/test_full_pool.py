@@ -19,8 +19,8 @@ SIZES = {"uniform": (65536, 65536), "mixed": (4096, 2 * MIB)}
 @pytest.mark.limit(FILL_S + 60)
 @pytest.mark.parametrize("sizes", sorted(SIZES))
 def test_writers_are_never_refused(pool, sizes):
-    """Fails if one put of several processes that keep the pool full, with objects of one size or of mixed sizes (a place
-    for a large one is cut out of many small), is refused or fails; or if the pool was not full at all.
+    """Fails if one put of several processes that keep the pool full, with objects of one size or of mixed sizes (a
+    place for a large one is cut out of many small), is refused or fails; or if the pool was not full at all.
     """
     least, most = SIZES[sizes]
     board = Board(pool.bench, 4)
@@ -41,8 +41,8 @@ def test_writers_are_never_refused(pool, sizes):
 
 @pytest.mark.pool(nodes=1, memory="64MiB")
 def test_reservations_refuse_nobody(pool):
-    """Fails if lookups reserve more than their share (a quarter of the pool, a twentieth a client), if a reserved object is
-    evicted, or if a put is refused because of what is reserved.
+    """Fails if lookups reserve more than their share (a quarter of the pool, a twentieth a client), if a reserved
+    object is evicted, or if a put is refused because of what is reserved.
     """
     writer = Shell(pool.bench, pool.addr, "writer")
     readers = [Shell(pool.bench, pool.addr, f"reader{i}") for i in range(8)]
@@ -68,8 +68,8 @@ def test_reservations_refuse_nobody(pool):
 @pytest.mark.pool(nodes=1, memory="32MiB")
 def test_everything_held(pool):
     """Fails if a put into a pool whose every byte is held by a reader in the middle of its copy is answered by anything
-    but RETRY_AFTER at its deadline, if the reader's bytes are touched meanwhile, or if the put does not succeed as soon as
-    the reader is done.
+    but RETRY_AFTER at its deadline, if the reader's bytes are touched meanwhile, or if the put does not succeed as soon
+    as the reader is done.
     """
     writer = Shell(pool.bench, pool.addr, "writer")
     reader = Shell(pool.bench, pool.addr, "reader", **PATHS["shm"])
@@ -96,7 +96,8 @@ def test_everything_held(pool):
 
 @pytest.mark.pool(nodes=1, memory="32MiB")
 def test_a_batch_larger_than_the_pool(pool):
-    """Fails if a batch of more bytes than the pool holds does not go through: its first objects make room for the last."""
+    """Fails if a batch of more bytes than the pool holds does not go through: its first objects make room for the last.
+    """
     writer = Shell(pool.bench, pool.addr, "writer")
     got = writer(f"bput big/ 0 48 {MIB}", 30)
     assert got["results"] == {"OK": 48}, got

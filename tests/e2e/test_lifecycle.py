@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beginnings and ends: nodes that leave, embedded nodes, handles that are closed or inherited, a master that comes back,
-deadlines that are kept.
+"""Beginnings and ends: nodes that leave, embedded nodes, handles that are closed or inherited, a master that comes
+back, deadlines that are kept.
 """
 import itertools
 import signal
@@ -54,8 +54,8 @@ def test_node_leaves(pool):
 @slow
 @pytest.mark.pool(nodes=1, memory="32MiB")
 def test_node_waits_for_its_readers(pool):
-    """Fails if a node that is told to stop cuts a reader off in the middle of its copy (it waits for 2 s), or takes puts
-    meanwhile; or if it waits for ever for a reader that does not go on.
+    """Fails if a node that is told to stop cuts a reader off in the middle of its copy (it waits for 2 s), or takes
+    puts meanwhile; or if it waits for ever for a reader that does not go on.
     """
     client = Shell(pool.bench, pool.addr)
     reader = Shell(pool.bench, pool.addr, "reader", **PATHS["shm"])
@@ -84,8 +84,9 @@ def test_node_waits_for_its_readers(pool):
 
 @pytest.mark.pool(nodes=0)
 def test_embedded_node(pool):
-    """Fails if memory that a process gives through the C API does not serve another process, over shared memory and over
-    TCP; if closing the handle does not take it out of the pool at once; or if the process's death makes more than misses.
+    """Fails if memory that a process gives through the C API does not serve another process, over shared memory and
+    over TCP; if closing the handle does not take it out of the pool at once; or if the process's death makes more than
+    misses.
     """
     owner = Shell(pool.bench, pool.addr, "owner", memory_bytes=32 * MIB, chunk_bytes=8 * MIB)
     others = {path: Shell(pool.bench, pool.addr, path, **PATHS[path]) for path in PATHS}
@@ -146,8 +147,8 @@ def start_life(pool, *args):
 
 @pytest.mark.pool(nodes=2, memory="16MiB")
 def test_close_under_calls(pool):
-    """Fails if closing a handle under eight busy threads does not end every call with CLOSED within a second or so, if a
-    second close is anything but CLOSED, or if something crashes.
+    """Fails if closing a handle under eight busy threads does not end every call with CLOSED within a second or so, if
+    a second close is anything but CLOSED, or if something crashes.
     """
     pool.bench.env = with_master(pool)
     life = start_life(pool, "close")
@@ -162,8 +163,8 @@ def test_close_under_calls(pool):
 @pytest.mark.pool(nodes=1, memory="16MiB")
 @pytest.mark.parametrize("stuck", ["attaching", "moving"])
 def test_close_under_stuck_calls(pool, stuck):
-    """Fails if closing a handle whose calls wait, with 60 s to go, for a node that does not answer (to their attaching, or
-    in the middle of their transfers) takes more than a second or so.
+    """Fails if closing a handle whose calls wait, with 60 s to go, for a node that does not answer (to their attaching,
+    or in the middle of their transfers) takes more than a second or so.
     """
     pool.bench.env = with_master(pool, KVPOOL_TRANSPORTS="tcp")
     if stuck == "attaching":
@@ -217,8 +218,8 @@ def test_fork(pool):
 @pytest.mark.pool(nodes=2, memory="32MiB")
 def test_master_restarts(pool):
     """Fails if, after the master was killed and started again at the same port, clients and nodes do not find it by
-    themselves within 10 s, if an old key is anything but a miss (nothing is kept in this version), if puts and gets do not
-    work then, or if a call in between outlives its deadline.
+    themselves within 10 s, if an old key is anything but a miss (nothing is kept in this version), if puts and gets do
+    not work then, or if a call in between outlives its deadline.
     """
     clients = [Shell(pool.bench, pool.addr, path, deadline=1000, **PATHS[path]) for path in PATHS]
     for client in clients:
@@ -250,8 +251,10 @@ def test_master_restarts_under_load(pool):
     """
     board = Board(pool.bench, 2)
     common = dict(batch=4, min_bytes=4096, max_bytes=256 << 10, deadline_ms=1000, window=200, **board.options)
-    loads = [Load(pool.bench, pool.addr, f"load-{path}", putters=1, getters=1, stream_base=i, **common, **PATHS[path]).ready()
+    loads = [Load(pool.bench, pool.addr, f"load-{path}", putters=1, getters=1, stream_base=i, **common, **PATHS[path])
              for i, path in enumerate(sorted(PATHS))]
+    for load in loads:
+        load.ready()
     listen = pool.master.listen
     for turn in range(20 if TIER == "long" else 3):
         seen = [board.begun(0), board.begun(1)]
@@ -275,7 +278,9 @@ def test_master_restarts_under_load(pool):
 @pytest.mark.pool(nodes=2, memory="32MiB")
 @pytest.mark.limit(CROWD_S + 60)
 def test_many_threads_on_one_handle(pool):
-    """Fails if 16 threads on one handle that put, get, replace and check read a wrong byte or get an error that is none."""
+    """Fails if 16 threads on one handle that put, get, replace and check read a wrong byte or get an error that is
+    none.
+    """
     load = Load(pool.bench, pool.addr, putters=4, getters=6, churners=2, checkers=4, streams=4, keys=64, batch=8,
                 min_bytes=1024, max_bytes=128 << 10, window=200).ready()
     time.sleep(CROWD_S)
@@ -289,10 +294,13 @@ def test_many_threads_on_one_handle(pool):
 @pytest.mark.pool(nodes=2, memory="32MiB")
 @pytest.mark.limit(CROWD_S + 60)
 def test_many_processes(pool):
-    """Fails if one of eight processes, on two paths, reads a wrong byte, gets an error that is none, or does nothing."""
+    """Fails if one of eight processes, on two paths, reads a wrong byte, gets an error that is none, or does nothing.
+    """
     board = Board(pool.bench, 8)
-    loads = [Load(pool.bench, pool.addr, f"load{i}", putters=1, getters=2, stream_base=i, seed=i, batch=8, min_bytes=1024,
-                  max_bytes=128 << 10, window=100, **board.options, **PATHS["shm" if i % 2 else "tcp"]) for i in range(8)]
+    common = dict(putters=1, getters=2, batch=8, min_bytes=1024, max_bytes=128 << 10, window=100, **board.options)
+    paths_of = ["shm" if i % 2 else "tcp" for i in range(8)]
+    loads = [Load(pool.bench, pool.addr, f"load{i}", stream_base=i, seed=i, **common, **PATHS[paths_of[i]])
+             for i in range(8)]
     for load in loads:
         load.ready()
     time.sleep(CROWD_S)
@@ -308,18 +316,19 @@ def test_many_processes(pool):
 
 
 def is_within(took_ms, limit_ms):
-    """Deadlines are kept in runnable time, and other processes may take the processor away now and then: one call may be
-    late by that, not two.
+    """Deadlines are kept in runnable time, and other processes may take the processor away now and then: one call may
+    be late by that, not two.
     """
     return sorted(took_ms)[-2] < limit_ms * SLOW and max(took_ms) < (limit_ms + 1000) * SLOW
 
 
 @pytest.mark.pool(nodes=1, memory="32MiB")
-@pytest.mark.parametrize("is_attached", [pytest.param(False, id="first", marks=slow), pytest.param(True, id="attached")])
+@pytest.mark.parametrize("is_attached",
+                         [pytest.param(False, id="first", marks=slow), pytest.param(True, id="attached")])
 @paths
 def test_deadline_of_a_get(pool, path, is_attached):
-    """Fails if a get with 50 ms to go, against a node that is stopped, returns after more than 150 ms, or if its buffer is
-    touched after it has returned, also when the node goes on. (An attached reader over shared memory needs no node.)
+    """Fails if a get with 50 ms to go, against a node that is stopped, returns after more than 150 ms, or if its buffer
+    is touched after it has returned, also when the node goes on. (An attached reader over shared memory needs no node.)
     """
     writer = Shell(pool.bench, pool.addr, "writer")
     reader = Shell(pool.bench, pool.addr, "reader", **PATHS[path])
@@ -349,8 +358,8 @@ def test_deadline_of_a_get(pool, path, is_attached):
 @pytest.mark.pool(nodes=1, memory="32MiB")
 @paths
 def test_deadline_of_a_put(pool, path):
-    """Fails if a put with 50 ms to go, against a node that is stopped, returns after more than 150 ms or with OK without
-    having been carried out; or if the key cannot be put once the node goes on.
+    """Fails if a put with 50 ms to go, against a node that is stopped, returns after more than 150 ms or with OK
+    without having been carried out; or if the key cannot be put once the node goes on.
     """
     writer = Shell(pool.bench, pool.addr, "writer", **PATHS[path])
     pool.nodes[0].freeze()
@@ -380,4 +389,4 @@ def test_deadline_with_the_master_stopped(pool):
         took.append(got["ms"])
     assert is_within(took, 300), took
     pool.master.thaw()
-    wait_until(lambda: client("get k 1000 deadline=1000")["err"] in ("OK", "NOT_FOUND"), 5, "the master to be heard again")
+    wait_until(lambda: client("get k 1000 deadline=1000")["err"] in ("OK", "NOT_FOUND"), 5, "the master to answer")

@@ -64,8 +64,8 @@ def test_list_while_others_remove_and_put(pool, filled):
 
 @pytest.mark.pool(nodes=1, memory="64MiB")
 def test_remove_by_regex(pool, filled):
-    """Fails if a pattern removes anything but what it matches, counts wrong, takes what is held without force, or leaves it
-    with force; or if the space does not come back.
+    """Fails if a pattern removes anything but what it matches, counts wrong, takes what is held without force, or
+    leaves it with force; or if the space does not come back.
     """
     holder = Shell(pool.bench, pool.addr, "holder")
     assert holder("lookup many/ 10 10 ttl=10000")["granted"] == 10
@@ -87,8 +87,8 @@ def test_remove_by_regex(pool, filled):
 
 @pytest.mark.pool(nodes=1, memory="64MiB")
 def test_remove_all(pool, filled):
-    """Fails if anything but what is held stays, if that is not counted, if it goes without force, or if the space of all
-    of it does not come back.
+    """Fails if anything but what is held stays, if that is not counted, if it goes without force, or if the space of
+    all of it does not come back.
     """
     holder = Shell(pool.bench, pool.addr, "holder")
     assert holder("lookup many/ 0 50 ttl=10000")["granted"] == 50

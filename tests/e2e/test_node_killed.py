@@ -60,9 +60,9 @@ def segments_up(pool):
 @pytest.mark.pool(nodes=2, memory="48MiB")
 @pytest.mark.limit(120)
 def test_killed_under_load(pool):
-    """Fails if, with one of two nodes killed under load, a get or put has an untyped result or outlives its deadline by a
-    second, if a byte is wrong, if the other node's keys are not served or nothing can be put any more; or if the node,
-    started again under its name, is not used again.
+    """Fails if, with one of two nodes killed under load, a get or put has an untyped result or outlives its deadline by
+    a second, if a byte is wrong, if the other node's keys are not served or nothing can be put any more; or if the
+    node, started again under its name, is not used again.
     """
     putters, getters = start_loads(pool)
     check(putters + getters, TYPED_GET | TYPED_PUT, 100, "before", 10)
@@ -95,8 +95,8 @@ def test_killed_under_load(pool):
 @pytest.mark.pool(nodes=2, memory="48MiB")
 @pytest.mark.limit(120)
 def test_stopped_under_load(pool):
-    """Fails if, with a node stopped (its sockets open, nothing answered), a call outlives its deadline by a second, if the
-    other node's keys are not served, or if not everything works again after the node goes on.
+    """Fails if, with a node stopped (its sockets open, nothing answered), a call outlives its deadline by a second, if
+    the other node's keys are not served, or if not everything works again after the node goes on.
     """
     putters, getters = start_loads(pool)
     pool.nodes[0].freeze()
@@ -118,8 +118,8 @@ def test_stopped_under_load(pool):
 @pytest.mark.pool(nodes=1, memory="32MiB")
 @pytest.mark.parametrize("path", sorted(PATHS))
 def test_other_nodes_keys_are_served(pool, path):
-    """Fails if a single key of a node that lives is not served, or a single put fails, while another node is dead: at the
-    moment of its death, with the master not knowing it yet, and afterwards. A batch answers for each key alone.
+    """Fails if a single key of a node that lives is not served, or a single put fails, while another node is dead: at
+    the moment of its death, with the master not knowing it yet, and afterwards. A batch answers for each key alone.
     """
     client = Shell(pool.bench, pool.addr, deadline=2000, **PATHS[path])
     assert client("bput safe/ 0 20 100000")["results"] == {"OK": 20}
@@ -142,8 +142,8 @@ def test_other_nodes_keys_are_served(pool, path):
 
 @pytest.mark.pool(nodes=1, memory="32MiB")
 def test_restarted_node_starts_empty(pool):
-    """Fails if the keys of a node that was killed and started again under its name are anything but misses (its memory is
-    gone in this version), if the dead segment's space stays in the pool's totals, or if puts to it do not work.
+    """Fails if the keys of a node that was killed and started again under its name are anything but misses (its memory
+    is gone in this version), if the dead segment's space stays in the pool's totals, or if puts to it do not work.
     """
     client = Shell(pool.bench, pool.addr, deadline=3000)
     assert client("bput old/ 0 20 100000")["results"] == {"OK": 20}
@@ -162,8 +162,8 @@ def test_restarted_node_starts_empty(pool):
 
 @pytest.mark.pool(nodes=2, memory="32MiB")
 def test_last_node_killed(pool):
-    """Fails if, with every node dead, a get or a put has no typed result within its deadline, or if the pool does not work
-    as soon as one node is there again.
+    """Fails if, with every node dead, a get or a put has no typed result within its deadline, or if the pool does not
+    work as soon as one node is there again.
     """
     client = Shell(pool.bench, pool.addr, deadline=1000)
     assert client("bput k/ 0 10 50000")["results"] == {"OK": 10}

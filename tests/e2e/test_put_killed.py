@@ -34,9 +34,9 @@ def put_at_once(client, key, length, **words):
 @paths
 @pytest.mark.parametrize("fill", ["empty", "full"])
 def test_killed_at_any_time(pool, path, fill):
-    """Fails if a key of a killed writer cannot be put again within a second, if its value is not whole then, or if after
-    5 s attempts, quarantine or space that no object accounts for are left; in a pool that is full as in an empty one.
-    Also fails if the rounds hardly ever hit a put under way: then they would show nothing.
+    """Fails if a key of a killed writer cannot be put again within a second, if its value is not whole then, or if
+    after 5 s attempts, quarantine or space that no object accounts for are left; in a pool that is full as in an empty
+    one. Also fails if the rounds hardly ever hit a put under way: then they would show nothing.
     """
     rng = random.Random(5)
     watcher = Shell(pool.bench, pool.addr, **PATHS[path])

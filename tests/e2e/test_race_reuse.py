@@ -32,8 +32,8 @@ def stale_reads(reports):
 @pytest.mark.limit(RACE_S + 60)
 def test_readers_race_reuse(pool):
     """Fails on one wrong byte in objects of 4 KiB to 4 MiB that are written, evicted and removed by force under their
-    readers, with extents cut anew at other boundaries all the time. Also fails if little was read, evicted or removed, or
-    if no reader ever met an extent that had been given away: then nothing was raced.
+    readers, with extents cut anew at other boundaries all the time. Also fails if little was read, evicted or removed,
+    or if no reader ever met an extent that had been given away: then nothing was raced.
     """
     board = Board(pool.bench, 3)
     common = dict(batch=4, min_bytes=4096, max_bytes=4 * MIB, window=40, **board.options)
@@ -64,8 +64,8 @@ def test_readers_race_reuse(pool):
 @pytest.mark.pool(nodes=2, memory="16MiB")
 @pytest.mark.limit(VERSIONS_S + 60)
 def test_versions_do_not_mix(pool):
-    """Fails if a reader of keys that are removed and put again with other bytes and another length, over and over, gets a
-    mix of two versions, or one that was removed, with an acknowledgement, before its call began.
+    """Fails if a reader of keys that are removed and put again with other bytes and another length, over and over, gets
+    a mix of two versions, or one that was removed, with an acknowledgement, before its call began.
     """
     board = Board(pool.bench, 2, keys=48)
     common = dict(batch=8, min_bytes=4096, max_bytes=MIB, **board.options)

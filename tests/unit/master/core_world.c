@@ -52,7 +52,8 @@ chunk_init(chunk_t *c, uint64_t bytes)
 static void
 mem_empty(mem_t *mem)
 {
-    for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++) chunk_fini(&mem->chunks[i]);
+    for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
+        chunk_fini(&mem->chunks[i]);
     free(mem->chunks);
     mem->chunks = NULL;
 }
@@ -169,8 +170,10 @@ saw_places(world_t *w, const kvp_frame_t *f)
     for (uint32_t i = 0; i < head->n; i++) {
         assert_int_equal(objs[i].nloc, objs[i].err == KVP_OK);
         if (objs[i].err != KVP_OK) continue;
-        if (f->hdr.opcode == KVP_OP_PUT_BEGIN) saw_grant(w, locs, objs[i].len);
-        else saw_place(w, locs);
+        if (f->hdr.opcode == KVP_OP_PUT_BEGIN)
+            saw_grant(w, locs, objs[i].len);
+        else
+            saw_place(w, locs);
         locs++;
     }
     kvp_pb_free(&pb, head);
@@ -432,7 +435,8 @@ node_retire(peer_t *n, const kvp_frame_t *f)
         answer_back(n, f, KVP_NO_SEGMENT, NULL, 0);
     } else {
         flags = calloc(head->n, 1);
-        for (uint32_t i = 0; i < head->n; i++) flags[i] = node_retire_one(n, head->segment_id, &slots[i]);
+        for (uint32_t i = 0; i < head->n; i++)
+            flags[i] = node_retire_one(n, head->segment_id, &slots[i]);
         if (n->policy != NODE_MUTE) answer_back(n, f, KVP_OK, flags, head->n);
         free(flags);
     }
@@ -493,7 +497,8 @@ node_free_due(peer_t *n)
 void
 node_free_all(peer_t *n)
 {
-    kvp_list_foreach (pos, &n->retiring) kvp_list_entry(pos, retiring_t, link)->free_at_ns = 0;
+    kvp_list_foreach (pos, &n->retiring)
+        kvp_list_entry(pos, retiring_t, link)->free_at_ns = 0;
     world_pump(n->world);
 }
 
@@ -549,8 +554,10 @@ take_bytes(world_t *w, peer_t *p, const kvp_buf_t *bytes)
         assert_int_equal(kvp_frame_parse(k->bytes, used, &f, &used), KVP_OK);
         saw(w, p, &f);
         if (w->on_answer != NULL && p != NULL && (f.hdr.flags & KVP_FRAME_REPLY) != 0) w->on_answer(w->hook_arg, p, &f);
-        if (p != NULL) packet_queue(p, &p->from_master, k);
-        else free(k);
+        if (p != NULL)
+            packet_queue(p, &p->from_master, k);
+        else
+            free(k);
         at += used;
     }
 }
@@ -593,7 +600,8 @@ collect(world_t *w)
         end_connection(p);
     }
     kvp_buf_fini(&bytes);
-    while (kvp_master_take_note(w->m) != NULL) continue;
+    while (kvp_master_take_note(w->m) != NULL)
+        continue;
     return has_moved;
 }
 
@@ -627,9 +635,12 @@ deliver_one(peer_t *p, packet_t *k)
     assert_int_equal(kvp_frame_parse(k->bytes, k->len, &f, &used), KVP_OK);
     if ((f.hdr.flags & KVP_FRAME_REPLY) == 0) {
         assert_int_equal(p->role, KVP_ROLE_NODE);
-        if (f.hdr.opcode == KVP_OP_RETIRE) node_retire(p, &f);
-        else if (f.hdr.opcode == KVP_OP_FENCE) node_fence(p, &f);
-        else fail_msg("the master asks %u", f.hdr.opcode);
+        if (f.hdr.opcode == KVP_OP_RETIRE)
+            node_retire(p, &f);
+        else if (f.hdr.opcode == KVP_OP_FENCE)
+            node_fence(p, &f);
+        else
+            fail_msg("the master asks %u", f.hdr.opcode);
         free(k);
         return;
     }
@@ -685,7 +696,8 @@ world_pump(world_t *w)
     uint32_t idle = 0;
 
     for (;;) {
-        while (move(w)) continue;
+        while (move(w))
+            continue;
         if (w->is_idle_off || !kvp_master_has_work(w->m)) return;
         if (++idle > IDLE_TICKS_MAX) fail_msg("work does not end");
         tick(w);
@@ -800,7 +812,8 @@ void
 world_close(world_t *w)
 {
     w->is_idle_off = false;
-    while (!kvp_list_is_empty(&w->peers)) peer_forget(kvp_list_first(&w->peers, peer_t, link));
+    while (!kvp_list_is_empty(&w->peers))
+        peer_forget(kvp_list_first(&w->peers, peer_t, link));
     world_advance(w, w->conf.node_grace_ns + SEC);
     world_check(w);
     expect_nothing_left(w);
@@ -858,7 +871,8 @@ peer_forget(peer_t *p)
     world_t *w = p->world;
 
     peer_lose(p);
-    while (!kvp_list_is_empty(&p->replies)) reply_free(kvp_list_first(&p->replies, reply_t, link));
+    while (!kvp_list_is_empty(&p->replies))
+        reply_free(kvp_list_first(&p->replies, reply_t, link));
     kvp_list_del(&p->link);
     free(p->asks);
     free(p);
@@ -983,7 +997,8 @@ put_begin(peer_t *c, put_t *puts, uint32_t n, uint32_t wait_ms)
         };
         at += puts[i].key_len;
     }
-    for (uint32_t i = 0; i < n; i++) kvp_buf_append(&tail, puts[i].key, puts[i].key_len);
+    for (uint32_t i = 0; i < n; i++)
+        kvp_buf_append(&tail, puts[i].key, puts[i].key_len);
     head.n = n;
     head.wait_ms = wait_ms;
     id = peer_send(c, KVP_OP_PUT_BEGIN, 0, &head.base, tail.data, tail.len);
@@ -1219,8 +1234,8 @@ remove_many_result(reply_t *r, uint64_t *removed_out, uint64_t *held_out)
 }
 
 uint64_t
-lookup(peer_t *c, const char *const *keys, uint32_t n, bool is_prefix, uint32_t ttl_ms,
-       Kvp__Pb__LookupReply *reply_out, uint8_t *found_out)
+lookup(peer_t *c, const char *const *keys, uint32_t n, bool is_prefix, uint32_t ttl_ms, Kvp__Pb__LookupReply *reply_out,
+       uint8_t *found_out)
 {
     Kvp__Pb__Lookup head = KVP__PB__LOOKUP__INIT;
     Kvp__Pb__LookupReply *reply;
@@ -1228,7 +1243,8 @@ lookup(peer_t *c, const char *const *keys, uint32_t n, bool is_prefix, uint32_t 
     kvp_pb_t pb;
     reply_t *r;
 
-    for (uint32_t i = 0; i < n; i++) digests[i] = digest_of(c->world, keys[i]);
+    for (uint32_t i = 0; i < n; i++)
+        digests[i] = digest_of(c->world, keys[i]);
     head.n = n;
     head.is_prefix = is_prefix;
     head.ttl_ms = ttl_ms;

@@ -16,6 +16,7 @@
 #define OPS_MAX 8u /* messages under way of one client */
 #define BATCH 8u
 #define TICKETS 16u
+#define GRACE_NS SEC
 
 typedef enum { OP_NONE, OP_PUT, OP_COMMIT, OP_ABORT, OP_GET, OP_EXISTS, OP_LOOKUP, OP_REMOVE, OP_OTHER } op_kind_t;
 
@@ -191,7 +192,8 @@ pick_keys(soak_t *s, uint32_t *keys)
         do {
             keys[i] = pick_key(s, world_below(s->w, 3) != 0);
             is_again = false;
-            for (uint32_t k = 0; k < i; k++) is_again = is_again || keys[k] == keys[i];
+            for (uint32_t k = 0; k < i; k++)
+                is_again = is_again || keys[k] == keys[i];
         } while (is_again);
     }
     return n;
@@ -202,7 +204,8 @@ send_digests(soak_t *s, client_t *c, op_t *op, op_kind_t kind, uint8_t opcode, c
 {
     kvp_digest_t digests[BATCH];
 
-    for (uint32_t i = 0; i < op->n; i++) digests[i] = s->digests[op->keys[i]];
+    for (uint32_t i = 0; i < op->n; i++)
+        digests[i] = s->digests[op->keys[i]];
     op->kind = kind;
     op->id = c->p->request_seq + 1; /* the answer may be seen before the call returns */
     (void)peer_send(c->p, opcode, 0, head, digests, op->n * sizeof *digests);
@@ -219,8 +222,10 @@ static void
 send_put(soak_t *s, client_t *c, op_t *op)
 {
     op->n = 1 + (uint32_t)world_below(s->w, BATCH);
-    for (uint32_t i = 0; i < op->n; i++) op->keys[i] = pick_key(s, world_below(s->w, 8) == 0);
-    for (uint32_t i = 0; i < op->n; i++) op->puts[i] = (put_t){.key = s->names[op->keys[i]], .len = pick_len(s)};
+    for (uint32_t i = 0; i < op->n; i++)
+        op->keys[i] = pick_key(s, world_below(s->w, 8) == 0);
+    for (uint32_t i = 0; i < op->n; i++)
+        op->puts[i] = (put_t){.key = s->names[op->keys[i]], .len = pick_len(s)};
     op->kind = OP_PUT;
     op->id = c->p->request_seq + 1;
     (void)put_begin(c->p, op->puts, op->n, 1 + (uint32_t)world_below(s->w, 2000));
@@ -269,7 +274,8 @@ send_remove(soak_t *s, client_t *c, op_t *op)
 
     op->n = head.n = pick_keys(s, op->keys);
     head.force = world_below(s->w, 2) == 0;
-    for (uint32_t i = 0; head.force && i < op->n; i++) give_up(s, op->keys[i]);
+    for (uint32_t i = 0; head.force && i < op->n; i++)
+        give_up(s, op->keys[i]);
     send_digests(s, c, op, OP_REMOVE, KVP_OP_REMOVE, &head.base);
 }
 
@@ -278,7 +284,8 @@ send_remove_many(soak_t *s, client_t *c, op_t *op)
 {
     bool is_forced = world_below(s->w, 2) == 0;
 
-    for (uint32_t k = 0; is_forced && k < KEYS; k++) give_up(s, k);
+    for (uint32_t k = 0; is_forced && k < KEYS; k++)
+        give_up(s, k);
     op->kind = OP_OTHER;
     op->id = c->p->request_seq + 1;
     (void)remove_many(c->p, world_below(s->w, 10) == 0 ? "" : "[37]$", is_forced);
@@ -302,7 +309,8 @@ send_commit(client_t *c, op_t *op)
     kvp_wire_commit_t recs[BATCH];
 
     head.n = op->n;
-    for (uint32_t i = 0; i < op->n; i++) recs[i] = (kvp_wire_commit_t){op->attempts[i], 1};
+    for (uint32_t i = 0; i < op->n; i++)
+        recs[i] = (kvp_wire_commit_t){op->attempts[i], 1};
     op->kind = OP_COMMIT;
     op->id = c->p->request_seq + 1;
     (void)peer_send(c->p, KVP_OP_PUT_COMMIT, 0, &head.base, recs, op->n * sizeof *recs);
@@ -357,8 +365,10 @@ static void
 saw_exists(soak_t *s, const op_t *op, const uint8_t *flags)
 {
     for (uint32_t i = 0; i < op->n; i++) {
-        if (flags[i] != 0) saw_present(s, op->keys[i], NULL);
-        else saw_missing(s, op->keys[i]);
+        if (flags[i] != 0)
+            saw_present(s, op->keys[i], NULL);
+        else
+            saw_missing(s, op->keys[i]);
     }
 }
 
@@ -464,8 +474,10 @@ use_grants(soak_t *s, client_t *c, op_t *op, reply_t *r)
     op->n = n;
     op->kind = OP_NONE;
     if (n > 0) send_commit(c, op);
-    if (lost_n > 0 && (op = op_find(c, OP_NONE, 0)) != NULL) send_abort(s, c, op, lost, lost_n);
-    else if (lost_n > 0) { /* no message to spare: they end with the session */ }
+    if (lost_n > 0 && (op = op_find(c, OP_NONE, 0)) != NULL)
+        send_abort(s, c, op, lost, lost_n);
+    else if (lost_n > 0) { /* no message to spare: they end with the session */
+    }
 }
 
 static void
@@ -508,16 +520,26 @@ client_act(soak_t *s, client_t *c)
     release_some(s, c);
     if (op == NULL || op->kind != OP_NONE || c->p->is_silent) return;
     switch (world_below(s->w, 24)) {
-    case 0 ... 8: send_put(s, c, op); break;
-    case 9 ... 14: send_get(s, c, op); break;
-    case 15 ... 17: send_exists(s, c, op); break;
-    case 18 ... 19: send_lookup(s, c, op); break;
+    case 0 ... 8:
+        send_put(s, c, op);
+        break;
+    case 9 ... 14:
+        send_get(s, c, op);
+        break;
+    case 15 ... 17:
+        send_exists(s, c, op);
+        break;
+    case 18 ... 19:
+        send_lookup(s, c, op);
+        break;
     case 20:
         if (world_below(s->w, 2) == 0) send_remove(s, c, op);
         break;
     case 21:
-        if (world_below(s->w, 2) == 0) send_list(s, c, op);
-        else if (world_below(s->w, 30) == 0) send_remove_many(s, c, op);
+        if (world_below(s->w, 2) == 0)
+            send_list(s, c, op);
+        else if (world_below(s->w, 30) == 0)
+            send_remove_many(s, c, op);
         break;
     case 22:
         if (c->left_n > 0) {
@@ -525,7 +547,8 @@ client_act(soak_t *s, client_t *c)
             c->left_n = 0;
         }
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -548,7 +571,8 @@ client_fate(soak_t *s, client_t *c)
             if (c->tickets[i].id != 0) ticket_drop(s, &c->tickets[i]);
         c->p->is_silent = true;
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -578,6 +602,9 @@ node_start(soak_t *s, place_t *at)
 static void
 node_away(soak_t *s, place_t *at, uint64_t ns)
 {
+    /* While it is away a put goes over what lies there, held or not. */
+    for (uint32_t k = 0; k < KEYS; k++)
+        if (s->versions[k].mem == at->mem) give_up(s, k);
     peer_forget(at->p);
     at->p = NULL;
     at->back_ns = s->w->now + ns;
@@ -594,7 +621,7 @@ node_unmounted(soak_t *s, place_t *at)
     forget_memory(s, at->mem);
     mem_remake(s->w, at->mem);
     if (world_below(s->w, 2) == 0) {
-        node_away(s, at, world_below(s->w, 500 * MS));
+        node_away(s, at, world_below(s->w, 100 * MS));
         return;
     }
     at->is_leaving = false;
@@ -613,12 +640,16 @@ node_act(soak_t *s, place_t *at)
     node_unmounted(s, at);
     if (at->p == NULL || at->is_leaving) return;
     switch (world_below(s->w, 3000)) {
-    case 0 ... 5: node_away(s, at, world_below(s->w, SEC)); break;
-    case 6: node_away(s, at, 6 * SEC); break; /* longer than the grace */
+    case 0 ... 5:
+        node_away(s, at, world_below(s->w, 200 * MS));
+        break;
+    case 6:
+        if (world_below(s->w, 2) == 0) node_away(s, at, GRACE_NS + 100 * MS);
+        break;
     case 7: /* comes back empty */
         forget_memory(s, at->mem);
         mem_remake(s->w, at->mem);
-        node_away(s, at, world_below(s->w, SEC));
+        node_away(s, at, world_below(s->w, 200 * MS));
         break;
     case 8 ... 9:
         at->is_leaving = true;
@@ -627,10 +658,17 @@ node_act(soak_t *s, place_t *at)
         at->unmount_id = at->p->request_seq + 1;
         (void)peer_send(at->p, KVP_OP_UNMOUNT, 0, &head.base, NULL, 0);
         break;
-    case 10 ... 12: at->p->policy = NODE_DEAD_ONLY; break;
-    case 13 ... 22: at->p->policy = NODE_FREE_NOW; break;
-    case 23 ... 32: at->p->policy = NODE_FREE_LATER; break;
-    default: break;
+    case 10:
+        at->p->policy = NODE_DEAD_ONLY;
+        break;
+    case 11 ... 22:
+        at->p->policy = NODE_FREE_NOW;
+        break;
+    case 23 ... 32:
+        at->p->policy = NODE_FREE_LATER;
+        break;
+    default:
+        break;
     }
     if (at->p == NULL) return;
     if (at->p->policy != NODE_DEAD_ONLY || world_below(s->w, 50) == 0)
@@ -644,7 +682,7 @@ node_act(soak_t *s, place_t *at)
 static void
 prove_some(soak_t *s)
 {
-    if (s->unproved_n == 0 || world_below(s->w, 60) != 0) return;
+    if (s->unproved_n == 0 || world_below(s->w, 10) != 0) return;
     world_prove(s->w, s->unproved[0]);
     memmove(s->unproved, s->unproved + 1, --s->unproved_n * sizeof *s->unproved);
 }
@@ -661,7 +699,8 @@ step(soak_t *s)
     }
     client_act(s, c);
     if (c->p != NULL && !c->p->is_silent) client_fate(s, c);
-    for (uint32_t i = 0; i < NODES; i++) node_act(s, &s->nodes[i]);
+    for (uint32_t i = 0; i < NODES; i++)
+        node_act(s, &s->nodes[i]);
     prove_some(s);
     if (world_below(s->w, 3) == 0) world_advance(s->w, world_below(s->w, 3 * MS));
     if (world_below(s->w, 200) == 0) world_advance(s->w, world_below(s->w, 400 * MS));
@@ -670,7 +709,8 @@ step(soak_t *s)
 static void
 expect_answered(const peer_t *p)
 {
-    for (uint32_t i = 0; i < p->asks_n; i++) assert_int_equal(p->asks[i].opcode, KVP_OP_HEARTBEAT); /* just sent */
+    for (uint32_t i = 0; i < p->asks_n; i++)
+        assert_int_equal(p->asks[i].opcode, KVP_OP_HEARTBEAT); /* just sent */
 }
 
 /* Everybody who lives gets all answers; everything that was not found has its reason; what is left is what is there. */
@@ -698,8 +738,10 @@ finish(soak_t *s)
     }
     for (uint32_t i = 0; i < CLIENTS; i++)
         if (s->clients[i].p != NULL) expect_answered(s->clients[i].p);
-    for (uint32_t i = 0; i < NODES; i++) expect_answered(s->nodes[i].p);
-    while (s->unproved_n > 0) world_prove(s->w, s->unproved[--s->unproved_n]);
+    for (uint32_t i = 0; i < NODES; i++)
+        expect_answered(s->nodes[i].p);
+    while (s->unproved_n > 0)
+        world_prove(s->w, s->unproved[--s->unproved_n]);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         if (s->clients[i].p == NULL) continue;
         world_prove(s->w, s->clients[i].p->incarnation);
@@ -724,7 +766,8 @@ run(uint64_t seed, uint32_t steps)
 {
     soak_t *s = calloc(1, sizeof *s);
 
-    s->w = world_open(&(kvp_master_conf_t){.seed = seed, .session_ttl_ns = 3 * SEC, .lease_ns = SEC});
+    s->w = world_open(
+        &(kvp_master_conf_t){.seed = seed, .session_ttl_ns = 3 * SEC, .lease_ns = SEC, .node_grace_ns = GRACE_NS});
     s->w->check_every = 23;
     s->w->on_retire = on_retire;
     s->w->on_answer = on_answer;
@@ -736,7 +779,8 @@ run(uint64_t seed, uint32_t steps)
     }
     s->nodes[0].mem = mem_make(s->w, "n1", 512 * KIB, 512 * KIB);
     s->nodes[1].mem = mem_make(s->w, "n2", MIB, 256 * KIB);
-    for (uint32_t i = 0; i < steps; i++) step(s);
+    for (uint32_t i = 0; i < steps; i++)
+        step(s);
     finish(s);
     print_message("seed %lu: %lu inputs, %lu commits, %lu found, %lu missed, %lu evictions, %lu purged, %lu fences\n",
                   (unsigned long)seed, (unsigned long)s->w->inputs, (unsigned long)s->commits, (unsigned long)s->found,
