@@ -75,14 +75,18 @@ move(input_t *in, kvp_move_t *moves, uint32_t n)
         if (step.kind == KVP_STEP_DONE) break;                                                                         \
         in->now_ns += MS * (take(in) % 16 + 1);                                                                        \
         if (step.kind == KVP_STEP_SESSION) {                                                                           \
-            if (take(in) % 8 == 7) prefix##_fail(&(op), KVP_UNREACHABLE);                                              \
-            else prefix##_on_session(&(op), &session);                                                                 \
+            if (take(in) % 8 == 7)                                                                                     \
+                prefix##_fail(&(op), KVP_UNREACHABLE);                                                                 \
+            else                                                                                                       \
+                prefix##_on_session(&(op), &session);                                                                  \
         } else if (step.kind == KVP_STEP_CALL) {                                                                       \
             kvp_frame_t frame;                                                                                         \
             uint8_t *next;                                                                                             \
                                                                                                                        \
-            if (!take_frame(in, &next, &frame)) prefix##_on_call_failed(&(op), KVP_DISCONNECTED);                      \
-            else kvp_ignore(reply, "PROTO ends the batch, which the loop sees");                                       \
+            if (!take_frame(in, &next, &frame))                                                                        \
+                prefix##_on_call_failed(&(op), KVP_DISCONNECTED);                                                      \
+            else                                                                                                       \
+                kvp_ignore(reply, "PROTO ends the batch, which the loop sees");                                        \
             free(last); /* an answer stays until the next call */                                                      \
             last = next;                                                                                               \
         } else if (step.kind == KVP_STEP_MOVE) {                                                                       \
@@ -117,7 +121,8 @@ run_get(input_t *in)
 
     kvp_getop_begin(&op);
     RUN(op, kvp_getop, kvp_getop_on_reply(&op, &frame))
-    for (uint32_t i = 0; i < ITEMS; i++) check(items[i].err <= 0 && (items[i].err != KVP_OK || items[i].len <= items[i].cap));
+    for (uint32_t i = 0; i < ITEMS; i++)
+        check(items[i].err <= 0 && (items[i].err != KVP_OK || items[i].len <= items[i].cap));
     free(last);
     kvp_buf_fini(&out);
 }
@@ -153,7 +158,8 @@ run_put(input_t *in)
 
     kvp_putop_begin(&op);
     RUN(op, kvp_putop, kvp_putop_on_reply(&op, &frame, in->now_ns))
-    for (uint32_t i = 0; i < ITEMS; i++) check(items[i].err <= 0);
+    for (uint32_t i = 0; i < ITEMS; i++)
+        check(items[i].err <= 0);
     free(last);
     kvp_buf_fini(&out);
 }
@@ -163,7 +169,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     input_t in = {.data = data, .size = size, .now_ns = 1000 * MS};
 
-    if ((take(&in) & 1) != 0) run_get(&in);
-    else run_put(&in);
+    if ((take(&in) & 1) != 0)
+        run_get(&in);
+    else
+        run_put(&in);
     return 0;
 }

@@ -42,7 +42,8 @@ lru_victim(void *arg, mem_t *mem, const kvp_wire_slot_t *slot)
 
     (void)mem;
     assert_true(key-- != 0);
-    while (l->last_use[l->order[l->head]] != l->head) l->head++;
+    while (l->last_use[l->order[l->head]] != l->head)
+        l->head++;
     assert_int_equal(key, l->order[l->head]);
     l->last_use[key] = 0;
     l->at_slot[slot->slot] = 0;
@@ -137,7 +138,8 @@ stream_len(world_t *w, const stream_t *s)
     uint64_t len = s->min_len;
 
     if (s->max_len == s->min_len) return len;
-    while (len < s->max_len && world_below(w, 3) != 0) len *= 2; /* small ones are more */
+    while (len < s->max_len && world_below(w, 3) != 0)
+        len *= 2; /* small ones are more */
     return kvp_min_u64(len + world_below(w, len), s->max_len);
 }
 
@@ -190,7 +192,8 @@ stream_step(world_t *w, stream_t *s)
         stream_commit(w, s, r);
         return;
     }
-    for (uint32_t i = 0; i < r->frame.tail_len / 4; i++) assert_int_equal(((const int32_t *)r->frame.tail)[i], KVP_OK);
+    for (uint32_t i = 0; i < r->frame.tail_len / 4; i++)
+        assert_int_equal(((const int32_t *)r->frame.tail)[i], KVP_OK);
     s->done += (uint32_t)(r->frame.tail_len / 4);
     reply_free(r);
     s->id = 0;
@@ -214,13 +217,18 @@ run_flood(const flood_t *f)
     n->delay_ns = f->delay_ns;
     w->check_every = 61;
     for (uint32_t i = 0; i < f->streams; i++) {
-        streams[i] = (stream_t){.c = client_open(w), .n = f->batch, .next = i, .stride = f->streams,
-                                .min_len = f->min_len, .max_len = f->max_len};
+        streams[i] = (stream_t){.c = client_open(w),
+                                .n = f->batch,
+                                .next = i,
+                                .stride = f->streams,
+                                .min_len = f->min_len,
+                                .max_len = f->max_len};
         streams[i].c->delay_ns = f->delay_ns;
     }
     for (uint32_t turn = 0; done < f->puts; turn++) {
         assert_true(turn < 1000000);
-        for (uint32_t i = 0; i < f->streams; i++) stream_step(w, &streams[i]);
+        for (uint32_t i = 0; i < f->streams; i++)
+            stream_step(w, &streams[i]);
         world_advance(w, 100000);
         done = refused = 0;
         for (uint32_t i = 0; i < f->streams; i++) {
@@ -238,40 +246,69 @@ static void
 test_puts_when_many_batches_meet(void **state)
 {
     (void)state;
-    run_flood(&(flood_t){.size = 8 * MIB, .chunk = 4 * MIB, .min_len = 8 * KIB, .max_len = 8 * KIB, .streams = 8,
-                         .batch = 32, .puts = 20000});
+    run_flood(&(flood_t){.size = 8 * MIB,
+                         .chunk = 4 * MIB,
+                         .min_len = 8 * KIB,
+                         .max_len = 8 * KIB,
+                         .streams = 8,
+                         .batch = 32,
+                         .puts = 20000});
 }
 
 static void
 test_puts_when_many_batches_meet_and_answers_are_late(void **state)
 {
     (void)state;
-    run_flood(&(flood_t){.size = 8 * MIB, .chunk = MIB, .min_len = 8 * KIB, .max_len = 8 * KIB, .streams = 8, .batch = 32,
-                         .puts = 10000, .delay_ns = 2 * MS, .free_ns = 5 * MS});
+    run_flood(&(flood_t){.size = 8 * MIB,
+                         .chunk = MIB,
+                         .min_len = 8 * KIB,
+                         .max_len = 8 * KIB,
+                         .streams = 8,
+                         .batch = 32,
+                         .puts = 10000,
+                         .delay_ns = 2 * MS,
+                         .free_ns = 5 * MS});
 }
 
 static void
 test_puts_of_mixed_sizes(void **state)
 {
     (void)state;
-    run_flood(&(flood_t){.size = 64 * MIB, .chunk = 64 * MIB, .min_len = 4 * KIB, .max_len = 4 * MIB, .streams = 1,
-                         .batch = 1, .puts = 4000});
+    run_flood(&(flood_t){.size = 64 * MIB,
+                         .chunk = 64 * MIB,
+                         .min_len = 4 * KIB,
+                         .max_len = 4 * MIB,
+                         .streams = 1,
+                         .batch = 1,
+                         .puts = 4000});
 }
 
 static void
 test_puts_of_mixed_sizes_when_chunks_are_small(void **state)
 {
     (void)state;
-    run_flood(&(flood_t){.size = 64 * MIB, .chunk = 4 * MIB, .min_len = 4 * KIB, .max_len = 4 * MIB, .streams = 2,
-                         .batch = 1, .puts = 3000});
+    run_flood(&(flood_t){.size = 64 * MIB,
+                         .chunk = 4 * MIB,
+                         .min_len = 4 * KIB,
+                         .max_len = 4 * MIB,
+                         .streams = 2,
+                         .batch = 1,
+                         .puts = 3000});
 }
 
 static void
 test_puts_of_mixed_sizes_when_answers_are_late(void **state)
 {
     (void)state;
-    run_flood(&(flood_t){.size = 64 * MIB, .chunk = 32 * MIB, .min_len = 4 * KIB, .max_len = 2 * MIB, .streams = 4,
-                         .batch = 4, .puts = 3000, .delay_ns = MS, .free_ns = 3 * MS});
+    run_flood(&(flood_t){.size = 64 * MIB,
+                         .chunk = 32 * MIB,
+                         .min_len = 4 * KIB,
+                         .max_len = 2 * MIB,
+                         .streams = 4,
+                         .batch = 4,
+                         .puts = 3000,
+                         .delay_ns = MS,
+                         .free_ns = 3 * MS});
 }
 
 /* ---- by hand */
@@ -518,7 +555,8 @@ test_put_when_the_only_window_is_far_away(void **state)
         fill(c, i, i + 1, 4 * KIB);
         if (i % 2 == 0) hold(c, i, i + 1, tickets);
     }
-    for (uint32_t i = 3000; i < 3032; i += 2) release(c, tickets[i]);
+    for (uint32_t i = 3000; i < 3032; i += 2)
+        release(c, tickets[i]);
     assert_int_equal(put(c, "large", 128 * KIB), KVP_OK); /* more than is kept free ahead */
     assert_false(exists(c, "key/3002"));
     assert_false(exists(c, "key/3029"));
@@ -560,7 +598,8 @@ test_put_when_slots_are_used_up(void **state)
     (void)state;
     fill(c, 0, 400, 64);
     assert_true(world_stats(w).objects >= 250);
-    for (uint32_t i = 400; i < 600; i++) fill(c, i, i + 1, i % 3 == 0 ? 256 : i % 3 == 1 ? 128 : 64);
+    for (uint32_t i = 400; i < 600; i++)
+        fill(c, i, i + 1, i % 3 == 0 ? 256 : i % 3 == 1 ? 128 : 64);
     assert_int_equal(world_stats(w).put_retry_after, 0);
     world_close(w);
 }

@@ -43,8 +43,8 @@ put_record(peer_t *c, kvp_wire_put_t *rec, const char *key, size_t key_len)
 static kvp_wire_put_t
 record(const peer_t *c, const char *key, uint64_t len, uint64_t attempt)
 {
-    return (kvp_wire_put_t){.digest = digest_of(c->world, key), .len = len, .attempt = attempt,
-                            .key_len = (uint32_t)strlen(key)};
+    return (kvp_wire_put_t){
+        .digest = digest_of(c->world, key), .len = len, .attempt = attempt, .key_len = (uint32_t)strlen(key)};
 }
 
 static void
@@ -245,8 +245,10 @@ test_put_of_the_longest_key(void **state)
         assert_int_equal(places.objs[0].err, KVP_OK);
         loc = places.locs[0];
         /* Up to 128 bytes it lies in the slot's cell, above in the area behind the cells. */
-        if (len <= 128) assert_int_equal(loc.key_off, kvp_key_cell_units(&geo, loc.slot));
-        else assert_true((uint64_t)loc.key_off * 64 >= geo.long_keys_off);
+        if (len <= 128)
+            assert_int_equal(loc.key_off, kvp_key_cell_units(&geo, loc.slot));
+        else
+            assert_true((uint64_t)loc.key_off * 64 >= geo.long_keys_off);
         assert_true((uint64_t)loc.key_off * 64 + len <= geo.meta_bytes);
         assert_int_equal(commit(c, one.attempt, 0), KVP_OK);
         places_free(&places);
@@ -545,7 +547,7 @@ test_put_when_one_client_has_too_many_attempts(void **state)
     world_t *w = world_open(&(kvp_master_conf_t){0});
     peer_t *c, *d, *n = node_open(w, mem_make(w, "n1", 64 * MIB, 64 * MIB));
     put_t *puts = calloc(BATCH, sizeof *puts);
-    char (*keys)[16] = calloc(BATCH, sizeof *keys);
+    char(*keys)[16] = calloc(BATCH, sizeof *keys);
     uint32_t granted = 0, limited = 0;
 
     (void)state;

@@ -35,7 +35,7 @@ fill_fast(peer_t *c, const char *prefix, uint32_t n)
     enum { BATCH = 4096 };
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
     kvp_wire_commit_t *recs = calloc(BATCH, sizeof *recs);
-    char (*text)[32] = calloc(BATCH, sizeof *text);
+    char(*text)[32] = calloc(BATCH, sizeof *text);
     put_t *puts = calloc(BATCH, sizeof *puts);
 
     for (uint32_t i = 0; i < n; i += BATCH) {
@@ -51,7 +51,8 @@ fill_fast(peer_t *c, const char *prefix, uint32_t n)
         r = peer_reply(c, id);
         assert_non_null(r);
         reply_free(r);
-        for (uint32_t k = 0; k < head.n; k++) recs[k] = (kvp_wire_commit_t){puts[k].attempt, 1};
+        for (uint32_t k = 0; k < head.n; k++)
+            recs[k] = (kvp_wire_commit_t){puts[k].attempt, 1};
         r = peer_reply(c, peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, recs, head.n * sizeof *recs));
         assert_int_equal(plain_result(r), KVP_OK);
     }
@@ -294,11 +295,15 @@ test_remove_many_when_the_pattern_is_bad(void **state)
                          KVP_BAD_PATTERN);
     memset(pattern, 'k', sizeof pattern);
     pattern[1025] = '\0';
-    assert_int_equal(remove_many_result(peer_wait(c, remove_many(c, pattern, false), SEC), NULL, NULL), KVP_BAD_PATTERN);
-    for (size_t i = 0; i < 100; i++) pattern[i] = '(';
-    for (size_t i = 100; i < 200; i++) pattern[i] = ')';
+    assert_int_equal(remove_many_result(peer_wait(c, remove_many(c, pattern, false), SEC), NULL, NULL),
+                     KVP_BAD_PATTERN);
+    for (size_t i = 0; i < 100; i++)
+        pattern[i] = '(';
+    for (size_t i = 100; i < 200; i++)
+        pattern[i] = ')';
     pattern[200] = '\0';
-    assert_int_equal(remove_many_result(peer_wait(c, remove_many(c, pattern, false), SEC), NULL, NULL), KVP_BAD_PATTERN);
+    assert_int_equal(remove_many_result(peer_wait(c, remove_many(c, pattern, false), SEC), NULL, NULL),
+                     KVP_BAD_PATTERN);
     assert_int_equal(world_stats(w).objects, 3);
     world_close(w);
 }
@@ -308,8 +313,15 @@ static void
 test_remove_many_when_the_pattern_is_catastrophic(void **state)
 {
     /* Some of them PCRE2 sees through, so not all are refused. */
-    const char *patterns[] = {"(a+)+$", "^(a|a)*$", "(.*)*x", "^(([a-z])+.)+[A-Z]([a-z])+$", "(a?){40}a{40}b",
-                              "(?:a{0,999}){0,60}[0]{5}", "(.*)\\1\\1[^a]{3}", "(?i)(a.*){5}q7", NULL};
+    const char *patterns[] = {"(a+)+$",
+                              "^(a|a)*$",
+                              "(.*)*x",
+                              "^(([a-z])+.)+[A-Z]([a-z])+$",
+                              "(a?){40}a{40}b",
+                              "(?:a{0,999}){0,60}[0]{5}",
+                              "(.*)\\1\\1[^a]{3}",
+                              "(?i)(a.*){5}q7",
+                              NULL};
     char key[1025];
     peer_t *n, *c;
     world_t *w = small_world(&n, &c);
@@ -359,9 +371,11 @@ test_remove_many_when_too_many_walk(void **state)
     (void)state;
     fill(c, "key", 3, 100);
     w->is_idle_off = true;
-    for (int i = 0; i < 20; i++) ids[i] = remove_many(c, "k", false);
+    for (int i = 0; i < 20; i++)
+        ids[i] = remove_many(c, "k", false);
     w->is_idle_off = false;
-    for (int i = 0; i < 20; i++) refused += remove_many_result(peer_wait(c, ids[i], SEC), NULL, NULL) == KVP_LIMIT;
+    for (int i = 0; i < 20; i++)
+        refused += remove_many_result(peer_wait(c, ids[i], SEC), NULL, NULL) == KVP_LIMIT;
     assert_int_equal(refused, 4);
     world_close(w);
 }

@@ -112,7 +112,8 @@ test_connect_when_there_are_too_many(void **state)
     peer_t *p[4];
 
     (void)state;
-    for (int i = 0; i < 4; i++) p[i] = peer_open(w);
+    for (int i = 0; i < 4; i++)
+        p[i] = peer_open(w);
     assert_false(p[2]->was_closed);
     assert_true(p[3]->was_closed);
     peer_forget(p[0]);
@@ -232,8 +233,8 @@ test_heartbeat_of_another_incarnation(void **state)
 }
 
 /* ---- who may ask what */
-static const uint8_t client_ops[] = {KVP_OP_PUT_BEGIN, KVP_OP_PUT_COMMIT, KVP_OP_PUT_ABORT, KVP_OP_GET,
-                                     KVP_OP_EXISTS, KVP_OP_LOOKUP, KVP_OP_RELEASE, KVP_OP_REMOVE,
+static const uint8_t client_ops[] = {KVP_OP_PUT_BEGIN,   KVP_OP_PUT_COMMIT, KVP_OP_PUT_ABORT, KVP_OP_GET,
+                                     KVP_OP_EXISTS,      KVP_OP_LOOKUP,     KVP_OP_RELEASE,   KVP_OP_REMOVE,
                                      KVP_OP_REMOVE_MANY, KVP_OP_LIST};
 static const uint8_t both_ops[] = {KVP_OP_HEARTBEAT, KVP_OP_SEGMENTS, KVP_OP_STATUS};
 static const uint8_t node_ops[] = {KVP_OP_MOUNT, KVP_OP_UNMOUNT, KVP_OP_FREED};
@@ -312,9 +313,12 @@ each_op(void (*one)(world_t *w, uint8_t op, bool is_node))
 
     (void)node_open(w, mem_make(w, "n1", MIB, MIB));
     assert_int_equal(put(c, "key", 100), KVP_OK);
-    for (size_t i = 0; i < sizeof client_ops; i++) one(w, client_ops[i], false);
-    for (size_t i = 0; i < sizeof both_ops; i++) one(w, both_ops[i], i % 2 == 0);
-    for (size_t i = 0; i < sizeof node_ops; i++) one(w, node_ops[i], true);
+    for (size_t i = 0; i < sizeof client_ops; i++)
+        one(w, client_ops[i], false);
+    for (size_t i = 0; i < sizeof both_ops; i++)
+        one(w, both_ops[i], i % 2 == 0);
+    for (size_t i = 0; i < sizeof node_ops; i++)
+        one(w, node_ops[i], true);
     assert_true(exists(c, "key"));
     world_close(w);
 }
@@ -356,8 +360,8 @@ expect_count_refused(world_t *w, uint8_t op, uint32_t n, size_t tail_len)
 static void
 test_malformed_counts(void **state)
 {
-    const uint8_t counted[] = {KVP_OP_PUT_BEGIN, KVP_OP_PUT_COMMIT, KVP_OP_PUT_ABORT, KVP_OP_GET, KVP_OP_EXISTS,
-                               KVP_OP_LOOKUP, KVP_OP_RELEASE, KVP_OP_REMOVE, KVP_OP_FREED};
+    const uint8_t counted[] = {KVP_OP_PUT_BEGIN, KVP_OP_PUT_COMMIT, KVP_OP_PUT_ABORT, KVP_OP_GET,  KVP_OP_EXISTS,
+                               KVP_OP_LOOKUP,    KVP_OP_RELEASE,    KVP_OP_REMOVE,    KVP_OP_FREED};
     const uint8_t at_least_one[] = {KVP_OP_PUT_BEGIN, KVP_OP_GET, KVP_OP_EXISTS, KVP_OP_LOOKUP, KVP_OP_REMOVE};
     world_t *w = plain_world();
 
@@ -369,7 +373,8 @@ test_malformed_counts(void **state)
         expect_count_refused(w, counted[i], KVP_BATCH_MAX + 1, 192);
         expect_count_refused(w, counted[i], UINT32_MAX, 192);
     }
-    for (size_t i = 0; i < sizeof at_least_one; i++) expect_count_refused(w, at_least_one[i], 0, 192);
+    for (size_t i = 0; i < sizeof at_least_one; i++)
+        expect_count_refused(w, at_least_one[i], 0, 192);
     world_close(w);
 }
 
@@ -411,7 +416,8 @@ test_list_when_the_cursor_is_wild(void **state)
 static void
 mutate(world_t *w, uint8_t *bytes, size_t len)
 {
-    for (uint64_t k = world_below(w, 4); k > 0; k--) bytes[world_below(w, len)] = (uint8_t)world_random(w);
+    for (uint64_t k = world_below(w, 4); k > 0; k--)
+        bytes[world_below(w, len)] = (uint8_t)world_random(w);
 }
 
 static void
@@ -428,7 +434,8 @@ test_frames_with_random_bytes(void **state)
     w->check_every = 50;
     for (uint32_t i = 0; i < 20000; i++) {
         bool is_node = i % 5 == 0;
-        uint8_t op = is_node ? node_ops[world_below(w, sizeof node_ops)] : client_ops[world_below(w, sizeof client_ops)];
+        uint8_t op =
+            is_node ? node_ops[world_below(w, sizeof node_ops)] : client_ops[world_below(w, sizeof client_ops)];
         Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
         _Alignas(16) uint8_t bytes[256] = {0};
         kvp_frame_t f = {.head = bytes, .tail = bytes + 64};
@@ -445,7 +452,8 @@ test_frames_with_random_bytes(void **state)
         f.hdr.flags = KVP_FRAME_ONEWAY; /* answers would be to no question of the world's */
         f.hdr.head_len = (uint16_t)protobuf_c_message_pack(&head.base, bytes);
         f.tail_len = world_below(w, 192);
-        for (size_t k = 0; k < f.tail_len; k++) bytes[64 + k] = (uint8_t)(world_below(w, 3) == 0 ? world_random(w) : 0);
+        for (size_t k = 0; k < f.tail_len; k++)
+            bytes[64 + k] = (uint8_t)(world_below(w, 3) == 0 ? world_random(w) : 0);
         mutate(w, bytes, 64);
         peer_send_raw(bad, &f);
         if (i % 16 == 0) world_advance(w, 10 * MS);

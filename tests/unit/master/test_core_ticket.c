@@ -258,7 +258,8 @@ test_lookup_then_many_expire_in_order(void **state)
         uint32_t alive = 0;
 
         world_advance(w, 10 * MS);
-        for (uint32_t i = 0; i < 40; i++) alive += ttl[i] > ms;
+        for (uint32_t i = 0; i < 40; i++)
+            alive += ttl[i] > ms;
         assert_true(world_stats(w).reserved_bytes <= left * 128);
         /* A tick may come ten milliseconds late. */
         assert_true(world_stats(w).reserved_bytes >= alive * 128);
@@ -310,7 +311,8 @@ test_get_when_one_client_holds_too_much(void **state)
     w->check_every = 0;
     d = client_open(w);
     fill(c, 0, 1, 64);
-    for (uint32_t i = 0; i < MOST; i++) assert_int_equal(get(c, "key/0", &last, NULL), KVP_OK);
+    for (uint32_t i = 0; i < MOST; i++)
+        assert_int_equal(get(c, "key/0", &last, NULL), KVP_OK);
     assert_int_equal(get(c, "key/0", &ticket, NULL), KVP_LIMIT);
     assert_int_equal(get(c, "key/0", NULL, NULL), KVP_OK);
     assert_int_equal(lookup(c, k->at, 1, false, 0, &reply, NULL), 0);
@@ -334,7 +336,8 @@ test_get_when_one_client_holds_too_many_objects(void **state)
     (void)state;
     w->check_every = 0;
     fill(c, 0, 1, 64);
-    for (uint32_t i = 0; i < BATCH; i++) digests[i] = digest_of(w, "key/0");
+    for (uint32_t i = 0; i < BATCH; i++)
+        digests[i] = digest_of(w, "key/0");
     head.n = BATCH;
     for (uint32_t i = 0; i <= MOST; i++) {
         places_t places;

@@ -84,11 +84,14 @@ test_find_when_resized_under_way(void **state)
         }
         assert_int_equal(kvp_objindex_find(ix, digest_of(i)), oids[i]);
         if (step % 97 != 0) continue;
-        for (uint32_t k = 0; k < 64; k++) asked[k] = digest_of((i + k * 131) % KEYS);
+        for (uint32_t k = 0; k < 64; k++)
+            asked[k] = digest_of((i + k * 131) % KEYS);
         kvp_objindex_find_many(ix, asked, 64, got);
-        for (uint32_t k = 0; k < 64; k++) assert_int_equal(got[k], oids[(i + k * 131) % KEYS]);
+        for (uint32_t k = 0; k < 64; k++)
+            assert_int_equal(got[k], oids[(i + k * 131) % KEYS]);
     }
-    for (uint32_t i = 0; i < KEYS; i++) assert_int_equal(kvp_objindex_find(ix, digest_of(i)), oids[i]);
+    for (uint32_t i = 0; i < KEYS; i++)
+        assert_int_equal(kvp_objindex_find(ix, digest_of(i)), oids[i]);
     free(oids);
     kvp_objindex_destroy(ix);
 }
@@ -132,11 +135,14 @@ test_memory_when_objects_go(void **state)
     uint32_t *oids = malloc(200000 * sizeof *oids);
 
     (void)state;
-    for (uint32_t i = 0; i < 200000; i++) oids[i] = add(ix, i);
+    for (uint32_t i = 0; i < 200000; i++)
+        oids[i] = add(ix, i);
     full = kvp_objindex_memory_bytes(ix);
     assert_true(full > 200000 * sizeof(kvp_obj_t));
-    for (uint32_t i = 0; i < 200000; i++) drop(ix, oids[i]);
-    while (kvp_objindex_step(ix)) continue;
+    for (uint32_t i = 0; i < 200000; i++)
+        drop(ix, oids[i]);
+    while (kvp_objindex_step(ix))
+        continue;
     /* One block of records is kept, and a table within a step of the smallest. */
     assert_true(kvp_objindex_memory_bytes(ix) < before + full / 20);
     assert_true(kvp_obj_limit(ix) <= 200000);
@@ -171,7 +177,8 @@ test_walk_when_blocks_are_missing(void **state)
     uint32_t *oids = malloc(N * sizeof *oids), cursor = 0, left, oid, n = 0;
 
     (void)state;
-    for (uint32_t i = 0; i < N; i++) oids[i] = add(ix, i);
+    for (uint32_t i = 0; i < N; i++)
+        oids[i] = add(ix, i);
     for (uint32_t i = 0; i < N; i++)
         if (oids[i] % 20000 > 300) drop(ix, oids[i]);
     for (;;) {
@@ -190,7 +197,8 @@ test_walk_when_blocks_are_missing(void **state)
     /* An end before the limit is kept. */
     cursor = 0;
     left = UINT32_MAX;
-    for (n = 0; kvp_objindex_walk(ix, &cursor, 10, &left) != KVP_OID_NONE;) n++;
+    for (n = 0; kvp_objindex_walk(ix, &cursor, 10, &left) != KVP_OID_NONE;)
+        n++;
     assert_int_equal(n, 10);
     free(oids);
     kvp_objindex_destroy(ix);
