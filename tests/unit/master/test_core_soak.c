@@ -18,10 +18,22 @@
 #define TICKETS 16u
 #define GRACE_NS SEC
 
-typedef enum { OP_NONE, OP_PUT, OP_COMMIT, OP_ABORT, OP_GET, OP_EXISTS, OP_LOOKUP, OP_REMOVE, OP_OTHER } op_kind_t;
+typedef enum {
+    OP_NONE,
+    OP_PUT,
+    OP_COMMIT,
+    OP_ABORT,
+    OP_GET,
+    OP_EXISTS,
+    OP_LOOKUP,
+    OP_REMOVE,
+    OP_REMOVE_MANY,
+    OP_OTHER
+} op_kind_t;
 
 typedef struct {
     op_kind_t kind;
+    bool is_forced; /* a removal */
     uint64_t id;
     uint32_t n;
     uint32_t keys[BATCH];
@@ -273,7 +285,7 @@ send_remove(soak_t *s, client_t *c, op_t *op)
     Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
 
     op->n = head.n = pick_keys(s, op->keys);
-    head.force = world_below(s->w, 2) == 0;
+    head.force = op->is_forced = world_below(s->w, 2) == 0;
     for (uint32_t i = 0; head.force && i < op->n; i++)
         give_up(s, op->keys[i]);
     send_digests(s, c, op, OP_REMOVE, KVP_OP_REMOVE, &head.base);
@@ -282,13 +294,12 @@ send_remove(soak_t *s, client_t *c, op_t *op)
 static void
 send_remove_many(soak_t *s, client_t *c, op_t *op)
 {
-    bool is_forced = world_below(s->w, 2) == 0;
-
-    for (uint32_t k = 0; is_forced && k < KEYS; k++)
+    op->is_forced = world_below(s->w, 2) == 0;
+    for (uint32_t k = 0; op->is_forced && k < KEYS; k++)
         give_up(s, k);
-    op->kind = OP_OTHER;
+    op->kind = OP_REMOVE_MANY;
     op->id = c->p->request_seq + 1;
-    (void)remove_many(c->p, world_below(s->w, 10) == 0 ? "" : "[37]$", is_forced);
+    (void)remove_many(c->p, world_below(s->w, 10) == 0 ? "" : "[37]$", op->is_forced);
 }
 
 static void
@@ -339,7 +350,8 @@ saw_get(soak_t *s, client_t *c, op_t *op, const kvp_frame_t *f)
     kvp_pb_t pb;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__places__descriptor, f);
-    for (uint32_t i = 0; i < TICKETS && head->ticket != 0 && t == NULL; i++)
+    /* The hold of one that has said good-bye since, or will say nothing any more, ends when the master notices. */
+    for (uint32_t i = 0; i < TICKETS && head->ticket != 0 && t == NULL && !c->p->is_silent; i++)
         if (c->tickets[i].id == 0) t = &c->tickets[i];
     if (t != NULL) *t = (ticket_t){.id = head->ticket};
     for (uint32_t i = 0; i < op->n; i++) {
@@ -372,6 +384,21 @@ saw_exists(soak_t *s, const op_t *op, const uint8_t *flags)
     }
 }
 
+/* A removal by force is under way, and may or may not have come to this version. */
+static bool
+is_removal_due(const soak_t *s, uint32_t k)
+{
+    for (uint32_t i = 0; i < CLIENTS * OPS_MAX; i++) {
+        const op_t *op = &s->clients[i / OPS_MAX].ops[i % OPS_MAX];
+
+        if (!op->is_forced || op->kind < OP_REMOVE || op->kind > OP_REMOVE_MANY) continue;
+        if (op->kind == OP_REMOVE_MANY) return true;
+        for (uint32_t n = 0; n < op->n; n++)
+            if (op->keys[n] == k) return true;
+    }
+    return false;
+}
+
 static void
 saw_commit(soak_t *s, const op_t *op, const int32_t *errs)
 {
@@ -383,6 +410,7 @@ saw_commit(soak_t *s, const op_t *op, const int32_t *errs)
         /* To memory that its node has made anew since: nobody will find it. */
         s->versions[op->keys[i]] = (version_t){.is_there = at != NULL, .loc = op->locs[i]};
         if (at != NULL) s->versions[op->keys[i]].mem = at->mem;
+        if (at == NULL || at->p == NULL || is_removal_due(s, op->keys[i])) give_up(s, op->keys[i]);
         s->commits++;
     }
 }
@@ -519,6 +547,7 @@ client_act(soak_t *s, client_t *c)
     }
     release_some(s, c);
     if (op == NULL || op->kind != OP_NONE || c->p->is_silent) return;
+    op->is_forced = false;
     switch (world_below(s->w, 24)) {
     case 0 ... 8:
         send_put(s, c, op);
