@@ -13,6 +13,7 @@
 #include "common/daemon/loop.h"
 #include "common/hostid.h"
 #include "common/log.h"
+#include "common/stdfd.h"
 
 #include <string.h>
 
@@ -180,6 +181,7 @@ main(int argc, char **argv)
     settings_t settings = {0};
     kvp_conf_t conf;
 
+    kvp_stdfd_hold();
     kvp_conf_init(&conf, &spec);
     int rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;

@@ -97,6 +97,10 @@ put_from(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *p
     size_t len = 0;
     int err = read_all(fd, value_max(pool), &value, &len);
     if (err == KVPOOL_SYS) return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "reading the value: %s", strerror(errno));
+    if (err == KVPOOL_OK && len == 0) {
+        free(value);
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s: the value is empty; values have at least one byte", key);
+    }
     if (err == KVPOOL_OK) err = kvpool_put(pool, key, strlen(key), value, len, NULL);
     free(value);
     if (err != KVPOOL_OK) return fail_key(verb, common, key, err);

@@ -27,8 +27,10 @@ cell(const char *name, struct json_object *value, char dst[CELL_MAX])
     char bytes[KVP_BYTES_TEXT_MAX];
     if (ends_with(name, "_bytes") && json_object_is_type(value, json_type_int))
         snprintf(dst, CELL_MAX, "%s", kvp_format_bytes(json_object_get_uint64(value), bytes));
-    else
-        snprintf(dst, CELL_MAX, "%s", value != NULL ? json_object_get_string(value) : "-");
+    else if (value == NULL)
+        snprintf(dst, CELL_MAX, "-");
+    else /* names come from nodes: nothing in them may move the cursor */
+        kvp_cli_quote(json_object_get_string(value), strlen(json_object_get_string(value)), dst, CELL_MAX);
     return dst;
 }
 

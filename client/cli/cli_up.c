@@ -42,7 +42,8 @@ say_ready(const kvp_local_t *local, const kvp_local_conf_t *conf, bool is_json)
     if (is_json) {
         struct json_object *line = json_object_new_object(), *nodes = json_object_new_array();
         json_object_object_add(line, "master", json_object_new_string(local->master.listen));
-        json_object_object_add(line, "http", json_object_new_string(local->master.http));
+        if (local->master.http[0] != '\0')
+            json_object_object_add(line, "http", json_object_new_string(local->master.http));
         for (uint32_t i = 0; i < local->nodes_n; i++)
             json_object_array_add(nodes, json_object_new_string(local->nodes[i].listen));
         json_object_object_add(line, "nodes", nodes);
@@ -51,8 +52,9 @@ say_ready(const kvp_local_t *local, const kvp_local_conf_t *conf, bool is_json)
         return;
     }
     printf("KVPOOL_MASTER=%s\n", local->master.listen);
-    printf("ready: a master and %u nodes of %s; metrics at http://%s/metrics; interrupt to stop\n", local->nodes_n,
-           kvp_format_bytes(conf->memory_bytes[0], bytes), local->master.http);
+    printf("ready: a master and %u nodes of %s; ", local->nodes_n, kvp_format_bytes(conf->memory_bytes[0], bytes));
+    if (local->master.http[0] != '\0') printf("metrics at http://%s/metrics; ", local->master.http);
+    printf("interrupt to stop\n");
 }
 
 /* wait_for_end sleeps until a signal or the death of a child. */

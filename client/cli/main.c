@@ -4,6 +4,7 @@
 #include "client/cli/cli.h"
 
 #include "common/clock.h"
+#include "common/stdfd.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -143,6 +144,7 @@ kvp_cli_quote(const void *text, size_t len, char *dst, size_t cap)
 int
 main(int argc, char **argv)
 {
+    kvp_stdfd_hold();
     /* A reader that went away is a write error with a message, not a silent death. */
     signal(SIGPIPE, SIG_IGN);
     const char *name = argc > 1 ? argv[1] : "";

@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/daemon/loop.h"
 #include "common/log.h"
+#include "common/stdfd.h"
 
 #define LOOK_MS 20
 #define STOP_NS (2 * KVP_NS_PER_S)
@@ -134,13 +135,14 @@ main(int argc, char **argv)
     kvp_conf_t conf;
     int rc;
 
+    kvp_stdfd_hold();
     kvp_conf_init(&conf, &kvp_node_spec);
     rc = kvp_conf_parse(&conf, argc, argv, &settings);
     if (rc != KVP_CONF_RUN) goto out;
     kvp_daemon_raise_nofile();
-    d.err = build_node(&d, &settings);
+    d.err = build_loop(&d); /* first: libuv aborts where it finds no descriptor left */
+    if (d.err == KVP_OK) d.err = build_node(&d, &settings);
     if (d.err == KVP_OK) d.err = build_http(&d, &settings);
-    if (d.err == KVP_OK) d.err = build_loop(&d);
     if (d.err == KVP_OK) uv_run(&d.uv, UV_RUN_DEFAULT);
     tear_down(&d);
     rc = d.err == KVP_OK ? 0 : 1;

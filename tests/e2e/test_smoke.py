@@ -316,3 +316,38 @@ def test_client_killed_while_it_waits_for_input(pool):
     p.wait()
     assert pool.put("half", b"whole").rc == 0, "the key can be put again at once"
     assert pool.get("half").out == b"whole"
+
+
+# ---- standard descriptors
+
+
+def run_closed(argv, env, closed):
+    return subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *map(str, argv)], env=env, capture_output=True,
+                          timeout=30 * SLOW)
+
+
+@pytest.mark.parametrize("program, args", [
+    ("kvpool-master", ("--listen", "127.0.0.1:0", "--http", "none", "--data-dir", "none")),
+    ("kvpool-node", ("--master", "127.0.0.1:1", "--memory", "1MiB", "--transports", "pigeon")),
+])
+def test_daemon_without_standard_descriptors(bench, program, args):
+    """Fails if a daemon that was started with 0, 1 and 2 closed takes one of them for a socket of its own: it cannot say
+    that it is ready (or why it cannot start), so it ends with 1, and does not abort."""
+    assert run_closed([PROGRAMS[program], *args], bench.env(), "<&- >&- 2>&-").returncode == 1
+
+
+def test_node_without_descriptors_left_says_so(bench):
+    """Fails if a node that finds no descriptor left aborts instead of saying what it cannot do."""
+    got = subprocess.run(["sh", "-c", 'ulimit -n 8; exec "$0" --master 127.0.0.1:1 --memory 16MiB',
+                          str(PROGRAMS["kvpool-node"])], env=bench.env(), capture_output=True, timeout=30 * SLOW)
+    assert got.returncode == 1 and got.stderr, got
+
+
+def test_put_of_nothing(pool):
+    """Fails if an empty value is refused without a word on why, or if a closed standard input is read as something
+    else's descriptor and stored."""
+    empty = pool.put("nothing", b"")
+    assert empty.rc == 2 and "empty" in empty.err, empty
+    closed = run_closed([PROGRAMS["kvpool"], "put", "nostdin", "--master", pool.addr], pool.bench.env(), "<&-")
+    assert closed.returncode == 1 and b"Bad file descriptor" in closed.stderr, closed
+    assert pool.exists("nostdin").rc == 1
