@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. The table is open addressing with linear probing over {tag, oid}. While it is resized two tables are
- * live: inserts go to the new one, finds look into both, every operation moves MOVE_SLOTS slots over. Deletion in the
- * old table leaves a tombstone (the table dies soon), in the new one it shifts back.
+ * Design notes. The table is open addressing with linear probing over {tag, oid}; the tag's highest bits name the slot.
+ * So a table of twice or half the size has the same order, a resize copies one table into the other from front to back,
+ * and no record is looked at for it. While it is under way two tables are live, and every operation moves MOVE_SLOTS
+ * slots over: what belongs into the part that is moved goes to the new one, the rest to the old one. Deletion in the old
+ * table leaves a tombstone (the table dies soon), in the new one it shifts back.
  *
  * A table lies in pieces that are made when the first slot in them is filled and given back as the move passes them, so
  * neither growing to millions of slots nor dropping the old table is ever one long step. Records lie in blocks for the
@@ -65,9 +67,9 @@ tag_of(kvp_digest_t d)
 }
 
 static uint32_t
-home(const table_t *t, kvp_digest_t d)
+home(const table_t *t, uint32_t tag)
 {
-    return (uint32_t)d.lo & (t->cap - 1);
+    return (uint32_t)((uint64_t)tag * t->cap >> 32);
 }
 
 static size_t
@@ -198,18 +200,29 @@ kvp_objindex_walk(kvp_objindex_t *ix, uint32_t *cursor, uint32_t end, uint32_t *
     return KVP_OID_NONE;
 }
 
-/* Looks at the slots from `from` on: those below are moved. What began its chain there can only be where the chain
- * goes on. */
+/* Where a chain goes on behind slot i. The slots below `from` are moved: there is nothing in them. */
+static uint32_t
+after(const table_t *t, uint32_t from, uint32_t i)
+{
+    return i + 1 == t->cap ? from : i + 1;
+}
+
+static uint32_t
+start(const table_t *t, uint32_t from, uint32_t tag)
+{
+    return (uint32_t)kvp_max_u64(from, home(t, tag));
+}
+
 static uint32_t
 table_find(kvp_objindex_t *ix, const table_t *t, uint32_t from, kvp_digest_t d, uint32_t *slot_out)
 {
-    uint32_t i = t->cap == 0 || home(t, d) < from ? from : home(t, d);
+    uint32_t tag = tag_of(d), i = start(t, from, tag);
 
-    for (uint32_t left = t->cap - from; left > 0; left--, i = i + 1 == t->cap ? from : i + 1) {
+    for (uint32_t left = t->cap - from; left > 0; left--, i = after(t, from, i)) {
         const slot_t *s = slot_at(t, i);
 
         if (is_empty(s)) break;
-        if (s->oid == SLOT_TOMB || s->tag != tag_of(d) || !kvp_digest_eq(kvp_obj(ix, s->oid)->digest, d)) continue;
+        if (s->oid == SLOT_TOMB || s->tag != tag || !kvp_digest_eq(kvp_obj(ix, s->oid)->digest, d)) continue;
         if (slot_out != NULL) *slot_out = i;
         return s->oid;
     }
@@ -217,23 +230,23 @@ table_find(kvp_objindex_t *ix, const table_t *t, uint32_t from, kvp_digest_t d, 
 }
 
 static void
-table_put(kvp_objindex_t *ix, table_t *t, kvp_digest_t d, uint32_t oid)
+table_put(kvp_objindex_t *ix, table_t *t, uint32_t from, uint32_t tag, uint32_t oid)
 {
-    uint32_t i = home(t, d);
+    uint32_t i = start(t, from, tag);
 
     while (!is_empty(slot_at(t, i)))
-        i = (i + 1) & (t->cap - 1);
-    *slot_make(ix, t, i) = (slot_t){.tag = tag_of(d), .oid = oid};
+        i = after(t, from, i);
+    *slot_make(ix, t, i) = (slot_t){.tag = tag, .oid = oid};
     t->n++;
 }
 
 static void
-table_delete_shift(kvp_objindex_t *ix, table_t *t, uint32_t hole)
+table_delete_shift(table_t *t, uint32_t hole)
 {
     const slot_t *s;
 
     for (uint32_t i = (hole + 1) & (t->cap - 1); !is_empty(s = slot_at(t, i)); i = (i + 1) & (t->cap - 1)) {
-        uint32_t want = home(t, kvp_obj(ix, s->oid)->digest);
+        uint32_t want = home(t, s->tag);
 
         if (((i - want) & (t->cap - 1)) < ((i - hole) & (t->cap - 1))) continue;
         *slot_at(t, hole) = *s;
@@ -254,7 +267,7 @@ kvp_objindex_step(kvp_objindex_t *ix)
         slot_t *s = slot_at(&ix->old, ix->old_at);
 
         if (is_empty(s) || s->oid == SLOT_TOMB) continue;
-        table_put(ix, &ix->now, kvp_obj(ix, s->oid)->digest, s->oid);
+        table_put(ix, &ix->now, 0, s->tag, s->oid);
     }
     if (ix->old_at < ix->old.cap) {
         if (ix->old_at % PIECE_SLOTS == 0) piece_drop(ix, &ix->old, (ix->old_at >> PIECE_BITS) - 1);
@@ -297,7 +310,7 @@ kvp_objindex_find(kvp_objindex_t *ix, kvp_digest_t digest)
 static void
 prefetch_slot(const table_t *t, kvp_digest_t d)
 {
-    if (t->cap != 0) __builtin_prefetch(slot_at(t, home(t, d)));
+    if (t->cap != 0) __builtin_prefetch(slot_at(t, home(t, tag_of(d))));
 }
 
 void
@@ -313,7 +326,7 @@ kvp_objindex_find_many(kvp_objindex_t *ix, const kvp_digest_t *digests, size_t n
             prefetch_slot(&ix->old, digests[i]);
         }
         for (size_t i = at; i < end; i++) {
-            const slot_t *s = slot_at(&ix->now, home(&ix->now, digests[i]));
+            const slot_t *s = slot_at(&ix->now, home(&ix->now, tag_of(digests[i])));
 
             if (!is_empty(s) && s->tag == tag_of(digests[i])) __builtin_prefetch(kvp_obj(ix, s->oid));
         }
@@ -425,7 +438,10 @@ kvp_objindex_add(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint1
     memcpy(o->key, key, key_len);
     ix->memory_bytes += key_len;
     maybe_resize(ix);
-    table_put(ix, &ix->now, digest, oid);
+    if (ix->old.cap != 0 && home(&ix->old, tag_of(digest)) >= ix->old_at)
+        table_put(ix, &ix->old, ix->old_at, tag_of(digest), oid);
+    else
+        table_put(ix, &ix->now, 0, tag_of(digest), oid);
     return oid;
 }
 
@@ -436,7 +452,7 @@ kvp_objindex_unlink(kvp_objindex_t *ix, uint32_t oid)
     uint32_t slot;
 
     if (table_find(ix, &ix->now, 0, d, &slot) == oid) {
-        table_delete_shift(ix, &ix->now, slot);
+        table_delete_shift(&ix->now, slot);
     } else if (table_find(ix, &ix->old, ix->old_at, d, &slot) == oid) {
         slot_at(&ix->old, slot)->oid = SLOT_TOMB;
     } else {

@@ -19,7 +19,7 @@ paths = pytest.mark.parametrize("path", sorted(PATHS))
 def put_at_once(client, key, length, **words):
     """Puts a key of a writer that has just died: OK within a second, however often it has to be asked until then."""
     end = time.monotonic() + 1.0 * SLOW
-    line = " ".join([f"put {key} {length} deadline=1000"] + [f"{k}={v}" for k, v in words.items()])
+    line = " ".join([f"put {key} {length} deadline={1000 * SLOW}"] + [f"{k}={v}" for k, v in words.items()])
     while True:
         got = client(line)
         if got["err"] == "OK":
@@ -44,7 +44,9 @@ def test_killed_at_any_time(pool, path, fill):
         for i in range(6):
             assert watcher(f"bput filler/{i}/ 0 16 {MIB}")["results"] == {"OK": 16}
     aborts = figures(pool.master)["aborts"]
-    for n in range(ROUNDS):
+    for n in range(4 * ROUNDS):
+        if n >= ROUNDS and figures(pool.master)["aborts"] - aborts >= ROUNDS // 4:
+            break  # on a busy machine it takes more rounds until enough writers were caught
         board = Board(pool.bench, 1, name=f"board{n}")
         writer = Load(pool.bench, pool.addr, "writer", prefix=f"{n}/", putters=1, batch=4, **board.options,
                       min_bytes=2 * MIB, max_bytes=2 * MIB, **PATHS[path]).ready()
