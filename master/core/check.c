@@ -21,9 +21,10 @@ check_extents(const kvp_master_t *m, const kvp_chunk_t *c)
 
             if (r == NULL || r->chunk != c || r->slot != slot) return "a retiring extent has no record";
         } else {
-            const kvp_obj_t *o = kvp_obj(m->index, owner);
+            const kvp_obj_t *o;
 
             if (kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left) != owner) return "an extent has no object";
+            o = kvp_obj(m->index, owner);
             if (o->at.chunk != c->number || o->at.slot != slot) return "an extent and its object differ";
         }
     }
@@ -209,29 +210,43 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
 }
 
 /* ---- sessions */
-static const char *
-check_tickets(const kvp_master_t *m, const kvp_session_t *s, uint32_t *tickets, uint64_t *held, uint64_t *reserved)
-{
-    uint64_t mine = 0;
-    uint32_t objects = 0;
+typedef struct {
+    uint64_t held, reserved; /* bytes */
+    uint32_t n, objects;
+} ticket_sums_t;
 
-    kvp_list_foreach (pos, &s->tickets) {
+static const char *
+add_tickets(const kvp_master_t *m, const kvp_list_t *list, const kvp_session_t *owner, uint32_t *tickets,
+            ticket_sums_t *sums)
+{
+    kvp_list_foreach (pos, list) {
         const kvp_ticket_t *t = kvp_list_entry(pos, kvp_ticket_t, link);
 
-        if (t->session != s || kvp_ptab_get(&m->tickets, t->number) != t) return "a ticket is not in its table";
+        if (t->session != owner || kvp_ptab_get(&m->tickets, t->number) != t) return "a ticket is not in its table";
         if (t->kind == KVP_TICKET_RESERVE && m->heap[t->heap_at] != t->number) return "a reservation will not expire";
         for (uint32_t i = 0; i < t->n; i++)
             tickets[t->oids[i]]++;
-        objects += t->n;
+        sums->n++;
+        sums->objects += t->n;
         if (t->kind == KVP_TICKET_RESERVE)
-            mine += t->bytes;
+            sums->reserved += t->bytes;
         else
-            *held += t->bytes;
+            sums->held += t->bytes;
     }
-    if (mine != s->reserved_bytes) return "the reserved bytes of a client are wrong";
-    if (list_len(&s->tickets) != s->tickets_n || objects != s->ticket_objects)
-        return "a client's tickets are miscounted";
-    *reserved += mine;
+    return NULL;
+}
+
+static const char *
+check_tickets(const kvp_master_t *m, const kvp_session_t *s, uint32_t *tickets, ticket_sums_t *totals)
+{
+    ticket_sums_t mine = {0};
+    const char *why = add_tickets(m, &s->tickets, s, tickets, &mine);
+
+    if (why != NULL) return why;
+    if (mine.reserved != s->reserved_bytes) return "the reserved bytes of a client are wrong";
+    if (mine.n != s->tickets_n || mine.objects != s->ticket_objects) return "a client's tickets are miscounted";
+    totals->held += mine.held;
+    totals->reserved += mine.reserved;
     return NULL;
 }
 
@@ -283,17 +298,25 @@ check_session(const kvp_session_t *s, uint64_t *pending)
 static const char *
 check_sessions(const kvp_master_t *m, uint32_t *tickets)
 {
-    uint64_t held = 0, reserved = 0, pending = 0;
+    ticket_sums_t totals = {0};
+    uint64_t pending = 0;
+    const char *ending = add_tickets(m, &m->ending, NULL, tickets, &totals);
 
+    if (ending != NULL) return ending;
+    kvp_list_foreach (pos, &m->orphans) {
+        const kvp_attempt_t *a = kvp_list_entry(pos, kvp_attempt_t, link);
+
+        if (a->session != NULL || a->pend != NULL || a->pkey != NULL) return "an attempt without a session waits";
+    }
     kvp_list_foreach (pos, &m->seen) {
         const kvp_session_t *s = kvp_list_entry(pos, kvp_session_t, link);
-        const char *why = check_tickets(m, s, tickets, &held, &reserved);
+        const char *why = check_tickets(m, s, tickets, &totals);
 
         if (why == NULL) why = check_session(s, &pending);
         if (why != NULL) return why;
     }
-    if (held != m->st.held_bytes) return "the held bytes are wrong";
-    if (reserved != m->st.reserved_bytes) return "the reserved bytes are wrong";
+    if (totals.held != m->st.held_bytes) return "the held bytes are wrong";
+    if (totals.reserved != m->st.reserved_bytes) return "the reserved bytes are wrong";
     if (pending != m->st.pending_puts) return "the puts that wait are miscounted";
     for (uint32_t i = 1; i < m->heap_n; i++) {
         const kvp_ticket_t *t = kvp_ptab_get(&m->tickets, m->heap[i]);

@@ -163,9 +163,10 @@ typedef struct {
 typedef struct kvp_pend kvp_pend_t;
 
 typedef struct {
-    kvp_list_t link; /* session->attempts */
+    kvp_list_t link; /* session->attempts, or master->orphans */
     kvp_list_t of_pend;
-    kvp_session_t *session;
+    kvp_session_t *session; /* NULL = over; the attempt waits to be aborted */
+    uint64_t owner; /* then: whose stores may still be under way, 0 = nobody's */
     uint64_t id;
     uint64_t bytes;
     uint32_t oid;
@@ -213,8 +214,8 @@ struct kvp_pend {
 typedef enum { KVP_TICKET_HOLD, KVP_TICKET_RESERVE } kvp_ticket_kind_t;
 
 typedef struct {
-    kvp_list_t link; /* session->tickets */
-    kvp_session_t *session;
+    kvp_list_t link; /* session->tickets, or master->ending */
+    kvp_session_t *session; /* NULL = over; the ticket is on master->ending */
     uint64_t id;
     uint64_t expires_ns; /* RESERVE */
     uint64_t bytes;
@@ -279,6 +280,7 @@ struct kvp_master {
     kvp_ptab_t sessions, chunks, attempts, tickets, retires;
     kvp_list_t seen, born, dirty;
     kvp_list_t segments, sending, waiting, waiters, jobs;
+    kvp_list_t ending, orphans; /* tickets and attempts whose session is over */
     kvp_list_t pends[KVP_PUT_WHEEL]; /* by the tick of their due_ns */
     uint64_t put_tick; /* the last one looked at */
     kvp_segment_t **up; /* segments that take puts */
@@ -364,7 +366,10 @@ bool kvp_ticket_may_take(const kvp_session_t *s, uint32_t n); /* within what a c
 uint64_t kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids, uint32_t n,
                          uint64_t ttl_ns);
 void kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id);
+/* kvp_ticket_end_all takes the tickets from the session and ends them, those that are too many for a step with later
+ * calls of kvp_ticket_end_some. */
 void kvp_ticket_end_all(kvp_master_t *m, kvp_session_t *s);
+void kvp_ticket_end_some(kvp_master_t *m);
 void kvp_ticket_tick(kvp_master_t *m);
 /* How many of the objects, from the first on, may be reserved within the bounds. */
 uint32_t kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
@@ -373,7 +378,10 @@ uint32_t kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, con
 void kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+/* kvp_attempt_abort_all ends the attempts and messages of a session that is over, attempts that are too many for a step
+ * with later calls of kvp_attempt_abort_some, or when somebody wants their key. */
 void kvp_attempt_abort_all(kvp_master_t *m, kvp_session_t *s);
+void kvp_attempt_abort_some(kvp_master_t *m);
 void kvp_attempt_lost(kvp_master_t *m, uint32_t oid); /* the memory it wrote to is gone */
 void kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k); /* every record of its window is free */
 void kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k); /* its window is lost */

@@ -105,6 +105,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->sending);
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
         kvp_list_init(&m->pends[i]);
+    kvp_list_init(&m->ending);
+    kvp_list_init(&m->orphans);
     kvp_list_init(&m->waiting);
     kvp_list_init(&m->waiters);
     kvp_list_init(&m->jobs);
@@ -119,6 +121,10 @@ kvp_master_destroy(kvp_master_t *m)
     if (m == NULL) return;
     while (!kvp_list_is_empty(&m->seen))
         kvp_session_end(m, kvp_list_first(&m->seen, kvp_session_t, link));
+    while (!kvp_list_is_empty(&m->ending))
+        kvp_ticket_end_some(m);
+    while (!kvp_list_is_empty(&m->orphans))
+        kvp_attempt_abort_some(m);
     while (!kvp_list_is_empty(&m->segments)) {
         kvp_segment_t *g = kvp_list_first(&m->segments, kvp_segment_t, link);
 
@@ -223,6 +229,8 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
         kvp_ticket_tick(m);
         kvp_put_tick(m);
     }
+    kvp_ticket_end_some(m);
+    kvp_attempt_abort_some(m);
     kvp_remove_tick(m);
     kvp_segment_tick(m);
     (void)kvp_objindex_step(m->index);
@@ -242,8 +250,9 @@ bool
 kvp_master_has_work(const kvp_master_t *m)
 {
     bool is_searching = m->has_space_news && !kvp_list_is_empty(&m->waiting);
+    bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->orphans);
 
-    return is_searching || !kvp_list_is_empty(&m->jobs) || m->dropping > 0;
+    return is_searching || is_ending || !kvp_list_is_empty(&m->jobs) || m->dropping > 0;
 }
 
 /* ---- input */

@@ -229,15 +229,26 @@ table_find(kvp_objindex_t *ix, const table_t *t, uint32_t from, kvp_digest_t d, 
     return KVP_OID_NONE;
 }
 
-static void
+/* False where no slot from `from` on is empty. */
+static bool
 table_put(kvp_objindex_t *ix, table_t *t, uint32_t from, uint32_t tag, uint32_t oid)
 {
     uint32_t i = start(t, from, tag);
 
-    while (!is_empty(slot_at(t, i)))
-        i = after(t, from, i);
-    *slot_make(ix, t, i) = (slot_t){.tag = tag, .oid = oid};
-    t->n++;
+    for (uint32_t left = t->cap - from; left > 0; left--, i = after(t, from, i)) {
+        if (!is_empty(slot_at(t, i))) continue;
+        *slot_make(ix, t, i) = (slot_t){.tag = tag, .oid = oid};
+        t->n++;
+        return true;
+    }
+    return false;
+}
+
+/* Into the new table, which is never full. */
+static void
+put_now(kvp_objindex_t *ix, uint32_t tag, uint32_t oid)
+{
+    if (!table_put(ix, &ix->now, 0, tag, oid)) kvp_panic("index of %u slots is full", ix->now.cap);
 }
 
 static void
@@ -267,7 +278,7 @@ kvp_objindex_step(kvp_objindex_t *ix)
         slot_t *s = slot_at(&ix->old, ix->old_at);
 
         if (is_empty(s) || s->oid == SLOT_TOMB) continue;
-        table_put(ix, &ix->now, 0, s->tag, s->oid);
+        put_now(ix, s->tag, s->oid);
     }
     if (ix->old_at < ix->old.cap) {
         if (ix->old_at % PIECE_SLOTS == 0) piece_drop(ix, &ix->old, (ix->old_at >> PIECE_BITS) - 1);
@@ -424,8 +435,9 @@ record_give(kvp_objindex_t *ix, uint32_t oid)
 uint32_t
 kvp_objindex_add(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint16_t key_len)
 {
-    uint32_t oid = record_take(ix);
+    uint32_t oid = record_take(ix), tag = tag_of(digest);
     kvp_obj_t *o = kvp_obj(ix, oid);
+    bool is_later;
 
     *o = (kvp_obj_t){
         .digest = digest,
@@ -438,10 +450,8 @@ kvp_objindex_add(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint1
     memcpy(o->key, key, key_len);
     ix->memory_bytes += key_len;
     maybe_resize(ix);
-    if (ix->old.cap != 0 && home(&ix->old, tag_of(digest)) >= ix->old_at)
-        table_put(ix, &ix->old, ix->old_at, tag_of(digest), oid);
-    else
-        table_put(ix, &ix->now, 0, tag_of(digest), oid);
+    is_later = ix->old.cap != 0 && home(&ix->old, tag) >= ix->old_at;
+    if (!is_later || !table_put(ix, &ix->old, ix->old_at, tag, oid)) put_now(ix, tag, oid);
     return oid;
 }
 

@@ -44,15 +44,23 @@ attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, uint64_t id, uint32_t 
     return a;
 }
 
+static void
+attempt_disown(kvp_attempt_t *a)
+{
+    kvp_list_del(&a->link);
+    if (a->session == NULL) return;
+    a->session->attempt_bytes -= a->bytes;
+    kvp_umap_del(&a->session->attempt_ids, a->id);
+    a->session = NULL;
+}
+
 /* Ends the attempt; the object stays as it is. */
 static void
 attempt_close(kvp_master_t *m, kvp_attempt_t *a)
 {
     kvp_obj(m->index, a->oid)->attempt = KVP_NONE;
-    a->session->attempt_bytes -= a->bytes;
-    kvp_umap_del(&a->session->attempt_ids, a->id);
+    attempt_disown(a);
     kvp_ptab_del(&m->attempts, a->number);
-    kvp_list_del(&a->link);
     kvp_list_del(&a->of_pend);
     m->st.attempts--;
     free(a);
@@ -83,10 +91,18 @@ attempt_refuse(kvp_attempt_t *a, kvp_err_t err)
     *obj = (kvp_wire_obj_t){.err = err};
 }
 
+/* Who may still be storing to the attempt's place. A writer that was not told of it is not. */
+static uint64_t
+attempt_owner(const kvp_attempt_t *a, bool is_drained)
+{
+    if (a->session == NULL) return a->owner;
+    return is_drained || a->pend != NULL ? 0 : a->session->incarnation;
+}
+
 static void
 attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err)
 {
-    uint64_t owner = is_drained ? 0 : a->session->incarnation;
+    uint64_t owner = attempt_owner(a, is_drained);
     uint32_t oid = a->oid;
 
     attempt_refuse(a, err);
@@ -324,6 +340,12 @@ check_present(kvp_master_t *m, uint32_t oid, const uint8_t *key, uint32_t key_le
         return KVP_COLLISION;
     }
     if (o->state == KVP_OBJ_WRITING) {
+        kvp_attempt_t *a = kvp_ptab_get(&m->attempts, o->attempt);
+
+        if (a->session == NULL) { /* its writer is gone, and only its turn has not come */
+            attempt_abort(m, a, false, KVP_ABORTED);
+            return KVP_OK;
+        }
         m->st.put_in_progress++;
         return KVP_IN_PROGRESS;
     }
@@ -510,8 +532,7 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained)
 
     if (a == NULL) return KVP_ABORTED;
     p = a->pend;
-    /* A writer that was not told of its place has stored nothing there. */
-    attempt_abort(m, a, is_drained || p != NULL, KVP_ABORTED);
+    attempt_abort(m, a, is_drained, KVP_ABORTED);
     if (p != NULL && p->left == 0) pend_answer(m, p);
     return KVP_OK;
 }
@@ -542,11 +563,26 @@ kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 void
 kvp_attempt_abort_all(kvp_master_t *m, kvp_session_t *s)
 {
+    uint32_t n = 0;
+
     while (!kvp_list_is_empty(&s->attempts)) {
         kvp_attempt_t *a = kvp_list_first(&s->attempts, kvp_attempt_t, link);
 
-        attempt_abort(m, a, s->is_drained || a->pend != NULL, KVP_ABORTED);
+        if (n++ < KVP_SLICE || a->pend != NULL) {
+            attempt_abort(m, a, s->is_drained, KVP_ABORTED);
+            continue;
+        }
+        a->owner = attempt_owner(a, s->is_drained);
+        attempt_disown(a);
+        kvp_list_add_tail(&m->orphans, &a->link);
     }
     while (!kvp_list_is_empty(&s->pends))
         pend_free(kvp_list_first(&s->pends, kvp_pend_t, link));
+}
+
+void
+kvp_attempt_abort_some(kvp_master_t *m)
+{
+    for (uint32_t n = 0; n < KVP_SLICE && !kvp_list_is_empty(&m->orphans); n++)
+        attempt_abort(m, kvp_list_first(&m->orphans, kvp_attempt_t, link), false, KVP_ABORTED);
 }

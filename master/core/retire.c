@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#define RETIRE_BATCH 4096u
+#define RETIRE_BATCH 2048u
 
 kvp_retire_t *
 kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)

@@ -8,6 +8,7 @@
 
 #define RESERVE_POOL_SHARE 4u
 #define RESERVE_CLIENT_SHARE 20u
+#define END_SLICE 4096u /* objects that one step lets go of when a session has ended */
 
 /* ---- the heap: numbers of reservations, the earliest to expire first */
 static kvp_ticket_t *
@@ -180,20 +181,28 @@ kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32
 }
 
 static void
+disown(kvp_ticket_t *t)
+{
+    kvp_list_del(&t->link);
+    if (t->session == NULL) return;
+    if (t->kind == KVP_TICKET_RESERVE) t->session->reserved_bytes -= t->bytes;
+    t->session->tickets_n--;
+    t->session->ticket_objects -= t->n;
+    t->session = NULL;
+}
+
+static void
 end(kvp_master_t *m, kvp_ticket_t *t)
 {
     if (t->kind == KVP_TICKET_RESERVE) {
         heap_del(m, t);
-        t->session->reserved_bytes -= t->bytes;
         m->st.reserved_bytes -= t->bytes;
     } else {
         m->st.held_bytes -= t->bytes;
     }
     for (uint32_t i = 0; i < t->n; i++)
         object_release(m, t->oids[i]);
-    kvp_list_del(&t->link);
-    t->session->tickets_n--;
-    t->session->ticket_objects -= t->n;
+    disown(t);
     kvp_ptab_del(&m->tickets, t->number);
     free(t->oids);
     free(t);
@@ -210,8 +219,26 @@ kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id)
 void
 kvp_ticket_end_all(kvp_master_t *m, kvp_session_t *s)
 {
-    while (!kvp_list_is_empty(&s->tickets))
-        end(m, kvp_list_first(&s->tickets, kvp_ticket_t, link));
+    while (!kvp_list_is_empty(&s->tickets)) {
+        kvp_ticket_t *t = kvp_list_first(&s->tickets, kvp_ticket_t, link);
+
+        disown(t);
+        kvp_list_add_tail(&m->ending, &t->link);
+    }
+    kvp_ticket_end_some(m);
+}
+
+void
+kvp_ticket_end_some(kvp_master_t *m)
+{
+    uint32_t n = 0;
+
+    while (!kvp_list_is_empty(&m->ending) && n < END_SLICE) {
+        kvp_ticket_t *t = kvp_list_first(&m->ending, kvp_ticket_t, link);
+
+        n += t->n;
+        end(m, t);
+    }
 }
 
 void

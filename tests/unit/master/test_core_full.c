@@ -406,6 +406,31 @@ test_put_when_the_holder_dies(void **state)
     world_close(w);
 }
 
+/* Of two neighbours the younger one counts: the oldest block of all stays, since both beside it are young. */
+static void
+test_put_when_a_window_of_two_is_cheapest(void **state)
+{
+    const uint32_t order[] = {5, 9, 10, 13, 0, 2, 1, 3, 7, 11, 12, 14, 15, 4, 6, 8};
+    peer_t *n, *c;
+    world_t *w = sixteen(&n, &c);
+    uint64_t ticket;
+    char key[KEY_LEN];
+
+    (void)state;
+    fill(c, 0, 16, 4 * KIB); /* one behind the other */
+    for (uint32_t i = 0; i < 16; i++) {
+        name(key, order[i]);
+        assert_int_equal(get(c, key, &ticket, NULL), KVP_OK);
+        release(c, ticket);
+    }
+    assert_int_equal(put(c, "large", 8 * KIB), KVP_OK);
+    assert_int_equal(world_stats(w).evictions, 2);
+    assert_false(exists(c, "key/9"));
+    assert_false(exists(c, "key/10"));
+    assert_true(exists(c, "key/5"));
+    world_close(w);
+}
+
 /* A large put for which no window can be found does not stop the small ones behind it, and has its turn when it can. */
 static void
 test_put_when_a_larger_one_waits(void **state)
@@ -714,6 +739,7 @@ main(void)
         cmocka_unit_test(test_puts_of_mixed_sizes_when_answers_are_late),
         cmocka_unit_test(test_put_when_everything_is_held),
         cmocka_unit_test(test_put_when_the_holder_dies),
+        cmocka_unit_test(test_put_when_a_window_of_two_is_cheapest),
         cmocka_unit_test(test_put_when_a_larger_one_waits),
         cmocka_unit_test(test_put_when_free_space_is_promised),
         cmocka_unit_test(test_put_when_free_space_beside_a_window_is_enough),

@@ -539,6 +539,56 @@ test_fence_when_the_node_was_away(void **state)
     world_close(w);
 }
 
+/* A client with thousands of attempts dies: they are aborted in slices, and a key that somebody wants at once. */
+static void
+test_client_when_it_dies_with_thousands_of_attempts(void **state)
+{
+    enum { N = 4000 };
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c, *d, *n = node_open(w, mem_make(w, "n1", 16 * MIB, 16 * MIB));
+    put_t *puts = calloc(N, sizeof *puts);
+    char(*keys)[16] = calloc(N, sizeof *keys);
+    uint64_t left, dead;
+    places_t places;
+
+    (void)state;
+    w->check_every = 0;
+    n->needs_proof = true;
+    c = client_open(w);
+    d = client_open(w);
+    for (uint32_t i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof keys[i], "key%u", i);
+        puts[i] = (put_t){.key = keys[i], .len = 1};
+    }
+    places_read(peer_reply(c, put_begin(c, puts, N, 0)), &places);
+    assert_int_equal(places.nloc, N);
+    places_free(&places);
+    dead = c->incarnation;
+    w->is_idle_off = true;
+    peer_forget(c);
+    left = world_stats(w).attempts;
+    assert_true(left > 0 && left < N);
+    assert_int_equal(n->last_fence.incarnation, dead);
+    for (uint32_t i = 0; i < N; i += 500)
+        assert_int_equal(put(d, keys[i], 1), KVP_OK);
+    assert_int_equal(put(d, keys[N - 1], 1), KVP_OK);
+    while (kvp_master_has_work(w->m)) {
+        kvp_master_on_tick(w->m, w->now);
+        world_check(w);
+        assert_true(world_stats(w).attempts < left && left - world_stats(w).attempts <= 520);
+        left = world_stats(w).attempts;
+    }
+    assert_int_equal(left, 0);
+    world_pump(w);
+    assert_int_equal(world_stats(w).quarantine_bytes, N * 64);
+    world_prove(w, dead);
+    assert_int_equal(world_stats(w).quarantine_bytes, 0);
+    assert_int_equal(world_stats(w).objects, N / 500 + 1);
+    free(keys);
+    free(puts);
+    world_close(w);
+}
+
 /* ---- bounds on what one client can make the master remember */
 static void
 test_put_when_one_client_has_too_many_attempts(void **state)
@@ -620,6 +670,7 @@ main(void)
         cmocka_unit_test(test_abort_when_one_way_is_not_answered),
         cmocka_unit_test(test_abort_when_the_begin_is_not_answered),
         cmocka_unit_test(test_client_when_it_dies_with_attempts),
+        cmocka_unit_test(test_client_when_it_dies_with_thousands_of_attempts),
         cmocka_unit_test(test_client_when_the_last_one_dies),
         cmocka_unit_test(test_client_when_it_dies_without_attempts_is_not_fenced),
         cmocka_unit_test(test_bye_with_attempts),

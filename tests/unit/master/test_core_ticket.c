@@ -351,6 +351,46 @@ test_get_when_one_client_holds_too_many_objects(void **state)
     world_close(w);
 }
 
+/* Whoever held a great deal and dies lets go of it in slices, and others are served between them. */
+static void
+test_tickets_when_the_holder_of_many_dies(void **state)
+{
+    enum { BATCH = 16384, MESSAGES = 8 };
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    kvp_digest_t *digests = calloc(BATCH, sizeof *digests);
+    uint64_t held, left;
+    peer_t *n, *c, *d;
+    world_t *w = block_world(&n, &c);
+
+    (void)state;
+    w->check_every = 0;
+    d = client_open(w);
+    fill(c, 0, 1, 64);
+    for (uint32_t i = 0; i < BATCH; i++)
+        digests[i] = digest_of(w, "key/0");
+    head.n = BATCH;
+    for (uint32_t i = 0; i < MESSAGES; i++)
+        assert_int_equal(
+            plain_result(peer_reply(d, peer_send(d, KVP_OP_GET, 0, &head.base, digests, BATCH * sizeof *digests))),
+            KVP_OK);
+    held = world_stats(w).held_bytes;
+    w->is_idle_off = true;
+    peer_forget(d);
+    left = world_stats(w).held_bytes;
+    assert_true(left > 0 && left < held);
+    assert_int_equal(put(c, "new", 64), KVP_OK);
+    for (uint32_t i = 0; kvp_master_has_work(w->m); i++) {
+        assert_true(i < MESSAGES);
+        kvp_master_on_tick(w->m, w->now);
+        world_check(w);
+        assert_true(world_stats(w).held_bytes < left);
+        left = world_stats(w).held_bytes;
+    }
+    assert_int_equal(left, 0);
+    free(digests);
+    world_close(w);
+}
+
 int
 main(void)
 {
@@ -367,6 +407,7 @@ main(void)
         cmocka_unit_test(test_tickets_when_the_object_is_removed_by_force),
         cmocka_unit_test(test_get_when_one_client_holds_too_much),
         cmocka_unit_test(test_get_when_one_client_holds_too_many_objects),
+        cmocka_unit_test(test_tickets_when_the_holder_of_many_dies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,7 +97,7 @@ test_find_when_resized_under_way(void **state)
 }
 
 /* Digests of which all fall on the last few slots of the table, so that chains wrap around its end, also while the
- * table is moved. The low half of the first word names the slot. */
+ * table is moved. The high half of the first word names the slot. */
 static void
 test_find_when_chains_wrap(void **state)
 {
@@ -107,18 +107,18 @@ test_find_when_chains_wrap(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < N; i++) {
-        kvp_digest_t d = {.lo = (uint64_t)i << 40 | (UINT32_MAX - i % 3), .hi = i};
+        kvp_digest_t d = {.lo = (uint64_t)(UINT32_MAX - i % 3) << 32 | i, .hi = i};
 
         oids[i] = kvp_objindex_add(ix, d, "k", 1);
         for (uint32_t k = i > 40 ? i - 40 : 0; k <= i; k++) {
-            kvp_digest_t old = {.lo = (uint64_t)k << 40 | (UINT32_MAX - k % 3), .hi = k};
+            kvp_digest_t old = {.lo = (uint64_t)(UINT32_MAX - k % 3) << 32 | k, .hi = k};
 
             assert_int_equal(kvp_objindex_find(ix, old), oids[k]);
         }
     }
     for (uint32_t i = 0; i < N; i++) {
         uint32_t at = i * 7 % N; /* any order */
-        kvp_digest_t d = {.lo = (uint64_t)at << 40 | (UINT32_MAX - at % 3), .hi = at};
+        kvp_digest_t d = {.lo = (uint64_t)(UINT32_MAX - at % 3) << 32 | at, .hi = at};
 
         assert_int_equal(kvp_objindex_find(ix, d), oids[at]);
         drop(ix, oids[at]);
