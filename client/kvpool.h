@@ -79,10 +79,18 @@ KVPOOL_EXPORT int kvpool_unregister(kvpool_t *pool, void *addr);
 typedef struct {
     size_t struct_size;
     uint32_t deadline_ms; /* 0 = the handle's */
-    uint32_t flags; /* KVPOOL_FORCE */
+    uint32_t flags; /* KVPOOL_FORCE and the others below */
+    uint32_t replicas; /* put: copies on as many hosts, fewer where there are fewer; 0 = 1, at most 8 */
 } kvpool_opts_t;
 
 #define KVPOOL_FORCE 1u /* remove: also what a reader or a reservation holds */
+#define KVPOOL_UPSERT 2u /* put: a committed key gets the new value */
+#define KVPOOL_PIN_SOFT 4u /* put: evicted after all that is not pinned, within the pool's budget for such pins */
+#define KVPOOL_PIN_HARD 8u /* put: never evicted, only removed */
+#define KVPOOL_WAIT 16u /* remove, upsert: returns when no reader anywhere can still get the old value */
+#define KVPOOL_HEED_PROBES 32u /* remove: HELD also while an exists of a moment ago protects the key */
+#define KVPOOL_FRESH 64u /* get: ask the master, whatever locations are known */
+#define KVPOOL_GROUPS 128u /* lookup, longest_prefix: the keys name groups */
 
 /* Single-object calls. The memory need not be registered.
  * kvpool_put: OK also when the key is already committed (the value that is there stays; it is immutable).
@@ -111,6 +119,14 @@ typedef struct {
     size_t len;
 } kvpool_iov_t;
 
+/* A group that a put makes its object a member of. members > 0: the object is found only once that many have been put,
+ * and they are evicted together; members 0: they are evicted together, no more. */
+typedef struct {
+    kvpool_key_t id; /* 1 to 1024 bytes */
+    uint32_t members; /* at most 4096 */
+    uint32_t member; /* which of them this is, below members */
+} kvpool_group_t;
+
 /* One object of a batch: its key and its scatter list (61 layers are one object). Every piece must lie in registered
  * memory (NOT_REGISTERED); the object is the pieces in order, at most 1024 of them, none empty. For a get the pieces
  * together must be at least as long as the object (BUFFER_SMALL). len is set by a get to the object's length. */
@@ -119,6 +135,7 @@ typedef struct {
     const kvpool_iov_t *iov;
     size_t iov_n;
     size_t len;
+    const kvpool_group_t *group; /* put; NULL = none */
 } kvpool_item_t;
 
 /* kvpool_batch_put / kvpool_batch_get move n objects; results[i] is the error of item i (as for put and get). Returns

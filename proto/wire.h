@@ -15,11 +15,21 @@
 #define KVP_NAME_MAX 128u
 #define KVP_PATTERN_MAX 1024u
 #define KVP_REPLICAS_MAX 8u
+#define KVP_GROUP_MEMBERS_MAX 4096u
+#define KVP_REVOKED_MAX 4096u /* revocations in one HeartbeatReply; where there are more it says "drop all" */
+#define KVP_OWNER_ANY UINT64_MAX /* in RETIRE: whoever could write before this term */
 
 typedef enum {
     KVP_ROLE_CLIENT = 1,
     KVP_ROLE_NODE = 2,
 } kvp_role_t;
+
+/* What eviction may do to an object. */
+typedef enum {
+    KVP_PIN_NONE = 0,
+    KVP_PIN_SOFT = 1, /* evicted after all that is not pinned; at most a budget of the pool is pinned so */
+    KVP_PIN_HARD = 2, /* never evicted, only removed */
+} kvp_pin_t;
 
 typedef enum {
     KVP_SEG_UP = 1, /* serves and takes puts */
@@ -45,19 +55,23 @@ typedef enum {
     KVP_OP_LIST = 25, /* C->M  List -> ListReply, n kvp_wire_entry_t, keys */
     KVP_OP_SEGMENTS = 26, /* C->M  Segments -> SegmentsReply */
     KVP_OP_STATUS = 27, /* C->M  Status -> StatusReply */
+    KVP_OP_USED = 28, /* C->M  Used, n kvp_wire_used_t; one-way: reads that the master was not asked for */
+    KVP_OP_BUMP = 29, /* C->M  Bump -> BumpReply: a new namespace epoch */
 
     KVP_OP_MOUNT = 48, /* N->M  Mount -> MountReply */
     KVP_OP_UNMOUNT = 49, /* N->M  Unmount -> Reply */
     KVP_OP_FREED = 50, /* N->M  Freed, n kvp_wire_slot_t; one-way */
     KVP_OP_RETIRE = 51, /* M->N  Retire, n kvp_wire_slot_t -> Reply, n u8 */
     KVP_OP_FENCE = 52, /* M->N  Fence -> Reply */
+    KVP_OP_REPORT = 53, /* N->M  Report, n kvp_wire_extent_t, keys -> Reply */
+    KVP_OP_TOMBS = 54, /* M->N  Tombs, n kvp_wire_tomb_t -> Reply: to be kept with the memory */
 
     KVP_OP_OPEN_CHUNK = 64, /* C->N  OpenChunk -> OpenChunkReply (+ descriptors) */
     KVP_OP_DRAINED = 65, /* C->N  Drained -> Reply */
     KVP_OP_DATA_HELLO = 66, /* C->N  DataHello -> Reply, then the data protocol */
 } kvp_op_t;
 
-/* PUT_BEGIN: n of these, then the keys' bytes. */
+/* PUT_BEGIN: n of these, with has_groups n kvp_wire_group_t, then the keys' bytes. */
 typedef struct {
     kvp_digest_t digest;
     uint64_t len; /* payload bytes */
@@ -66,10 +80,27 @@ typedef struct {
     uint32_t key_len;
 } kvp_wire_put_t;
 
+/* The group that an object is a member of. members > 0: invisible until that many are committed, and evicted as one;
+ * members 0: no more than one unit of eviction. */
+typedef struct {
+    kvp_digest_t group; /* zero = in no group */
+    uint32_t members; /* at most KVP_GROUP_MEMBERS_MAX */
+    uint32_t member; /* below members; 0 where that is 0 */
+} kvp_wire_group_t;
+
 typedef struct {
     uint64_t attempt;
     uint64_t sum; /* 0 = none */
+    uint32_t replicas; /* bit i: location i of the grant is sealed; at least one */
+    uint32_t reserved; /* 0 */
 } kvp_wire_commit_t;
+
+/* USED: reads from known locations, since the last such message. */
+typedef struct {
+    kvp_digest_t digest;
+    uint32_t reads;
+    uint32_t reserved; /* 0 */
+} kvp_wire_used_t;
 
 /* Places: one a key, in the order asked. nloc of the locations that follow belong to it, in order. */
 typedef struct {
@@ -105,15 +136,33 @@ typedef struct {
     uint64_t owner;
 } kvp_wire_slot_t;
 
+/* REPORT: an extent that is WRITING or SEALED. The records of a chunk come by rising offset; a Report with whole
+ * descriptors has behind each record's key_len bytes of key, padded to 8. */
+typedef struct {
+    uint32_t chunk;
+    uint32_t slot;
+    uint64_t word;
+} kvp_wire_extent_t;
+
+/* TOMBS: no version of this key up to that one exists any more, whoever comes back with it. */
+typedef struct {
+    kvp_digest_t digest;
+    uint64_t version;
+} kvp_wire_tomb_t;
+
 #define KVP_RETIRE_DEAD 0x01u /* unreadable from now on */
 #define KVP_RETIRE_FREE 0x02u /* and nothing of the node's own touches it: it may be reused */
 
 _Static_assert(sizeof(kvp_wire_put_t) == 40, "wire format");
-_Static_assert(sizeof(kvp_wire_commit_t) == 16, "wire format");
+_Static_assert(sizeof(kvp_wire_commit_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_obj_t) == 32, "wire format");
 _Static_assert(sizeof(kvp_wire_loc_t) == 32, "wire format");
 _Static_assert(sizeof(kvp_wire_entry_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_slot_t) == 24, "wire format");
+_Static_assert(sizeof(kvp_wire_group_t) == 24, "wire format");
+_Static_assert(sizeof(kvp_wire_used_t) == 24, "wire format");
+_Static_assert(sizeof(kvp_wire_extent_t) == 16, "wire format");
+_Static_assert(sizeof(kvp_wire_tomb_t) == 24, "wire format");
 
 /* Data over TCP, behind the DATA_HELLO exchange. A request is a kvp_data_req_t, then its operations: each a
  * kvp_data_op_t followed, for a WRITE, by its bytes. A request is either all READ or all WRITE and PUBLISH.

@@ -325,7 +325,7 @@ encode_commit(kvp_putop_t *op)
     kvp_pb_frame_begin(op->out, KVP_OP_PUT_COMMIT, 0, 0, &head.base, &at);
     for (uint32_t i = 0; i < op->n; i++) {
         const kvp_putop_item_t *it = &op->items[i];
-        kvp_wire_commit_t rec = {it->attempt, it->sum};
+        kvp_wire_commit_t rec = {.attempt = it->attempt, .sum = it->sum, .replicas = 1};
 
         if (it->phase == PHASE_COMMIT) kvp_buf_append(op->out, &rec, sizeof rec);
     }

@@ -425,7 +425,7 @@ put_commit(world_t *w, peer_t *peer, input_t *in)
     msg.n = key_count(in);
     begin_frame(w, KVP_OP_PUT_COMMIT, 0, next_request(w), &msg);
     for (uint32_t i = 0; i < msg.n; i++) {
-        kvp_wire_commit_t commit = {some_attempt(peer, in), 7};
+        kvp_wire_commit_t commit = {.attempt = some_attempt(peer, in), .sum = 7, .replicas = 1};
         kvp_buf_append(&w->frame, &commit, sizeof(commit));
     }
     end_and_send(w, peer);

@@ -1070,7 +1070,7 @@ kvp_err_t
 commit(peer_t *c, uint64_t attempt, uint64_t sum)
 {
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
-    kvp_wire_commit_t rec = {attempt, sum};
+    kvp_wire_commit_t rec = {.attempt = attempt, .sum = sum, .replicas = 1};
 
     head.n = 1;
     return first_result(peer_reply(c, peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec)));

@@ -170,7 +170,7 @@ stream_commit(world_t *w, stream_t *s, reply_t *r)
             continue;
         }
         assert_int_equal(write_place(w, &places.locs[at++]), KVP_OK);
-        recs[head.n++] = (kvp_wire_commit_t){s->puts[i].attempt, 1};
+        recs[head.n++] = (kvp_wire_commit_t){.attempt = s->puts[i].attempt, .sum = 1, .replicas = 1};
     }
     places_free(&places);
     s->is_committing = true;

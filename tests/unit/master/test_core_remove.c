@@ -52,7 +52,7 @@ fill_fast(peer_t *c, const char *prefix, uint32_t n)
         assert_non_null(r);
         reply_free(r);
         for (uint32_t k = 0; k < head.n; k++)
-            recs[k] = (kvp_wire_commit_t){puts[k].attempt, 1};
+            recs[k] = (kvp_wire_commit_t){.attempt = puts[k].attempt, .sum = 1, .replicas = 1};
         r = peer_reply(c, peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, recs, head.n * sizeof *recs));
         assert_int_equal(plain_result(r), KVP_OK);
     }

@@ -321,7 +321,7 @@ send_commit(client_t *c, op_t *op)
 
     head.n = op->n;
     for (uint32_t i = 0; i < op->n; i++)
-        recs[i] = (kvp_wire_commit_t){op->attempts[i], 1};
+        recs[i] = (kvp_wire_commit_t){.attempt = op->attempts[i], .sum = 1, .replicas = 1};
     op->kind = OP_COMMIT;
     op->id = c->p->request_seq + 1;
     (void)peer_send(c->p, KVP_OP_PUT_COMMIT, 0, &head.base, recs, op->n * sizeof *recs);

@@ -147,7 +147,9 @@ static const struct {
     CONSTANT(KVP_SB_VERSION),       CONSTANT(KVP_SB_BYTES),       CONSTANT(KVP_DESC_BYTES),
     CONSTANT(KVP_DESC_LINE_BYTES),  CONSTANT(KVP_KEY_CELL_BYTES), CONSTANT(KVP_DESC_FREE),
     CONSTANT(KVP_DESC_WRITING),     CONSTANT(KVP_DESC_SEALED),    CONSTANT(KVP_DESC_DEAD),
-    CONSTANT(KVP_GEN_SEQ_BITS),
+    CONSTANT(KVP_GEN_SEQ_BITS),     CONSTANT(KVP_PIN_NONE),       CONSTANT(KVP_PIN_SOFT),
+    CONSTANT(KVP_PIN_HARD),         CONSTANT(KVP_OWNER_ANY),      CONSTANT(KVP_GROUP_MEMBERS_MAX),
+    CONSTANT(KVP_REVOKED_MAX),
 #undef CONSTANT
 };
 
@@ -227,11 +229,15 @@ op_name(kvp_op_t op)
         OP(LIST);
         OP(SEGMENTS);
         OP(STATUS);
+        OP(USED);
+        OP(BUMP);
         OP(MOUNT);
         OP(UNMOUNT);
         OP(FREED);
         OP(RETIRE);
         OP(FENCE);
+        OP(REPORT);
+        OP(TOMBS);
         OP(OPEN_CHUNK);
         OP(DRAINED);
         OP(DATA_HELLO);
@@ -249,6 +255,7 @@ static const ProtobufCMessageDescriptor *const heads[] = {
     &kvp__pb__put_commit__descriptor,
     &kvp__pb__put_abort__descriptor,
     &kvp__pb__get__descriptor,
+    &kvp__pb__used__descriptor,
     &kvp__pb__exists__descriptor,
     &kvp__pb__lookup__descriptor,
     &kvp__pb__lookup_reply__descriptor,
@@ -256,6 +263,8 @@ static const ProtobufCMessageDescriptor *const heads[] = {
     &kvp__pb__remove__descriptor,
     &kvp__pb__remove_many__descriptor,
     &kvp__pb__remove_many_reply__descriptor,
+    &kvp__pb__bump__descriptor,
+    &kvp__pb__bump_reply__descriptor,
     &kvp__pb__list__descriptor,
     &kvp__pb__list_reply__descriptor,
     &kvp__pb__segment_info__descriptor,
@@ -264,10 +273,13 @@ static const ProtobufCMessageDescriptor *const heads[] = {
     &kvp__pb__status__descriptor,
     &kvp__pb__counter__descriptor,
     &kvp__pb__status_reply__descriptor,
+    &kvp__pb__tenant_info__descriptor,
     &kvp__pb__heartbeat__descriptor,
     &kvp__pb__heartbeat_reply__descriptor,
     &kvp__pb__mount__descriptor,
     &kvp__pb__mount_reply__descriptor,
+    &kvp__pb__report__descriptor,
+    &kvp__pb__tombs__descriptor,
     &kvp__pb__unmount__descriptor,
     &kvp__pb__retire__descriptor,
     &kvp__pb__freed__descriptor,
@@ -428,8 +440,16 @@ static const field_t fields[] = {
     FIELD(kvp_wire_put_t, attempt),
     FIELD(kvp_wire_put_t, key_at),
     FIELD(kvp_wire_put_t, key_len),
+    FIELD(kvp_wire_group_t, group),
+    FIELD(kvp_wire_group_t, members),
+    FIELD(kvp_wire_group_t, member),
     FIELD(kvp_wire_commit_t, attempt),
     FIELD(kvp_wire_commit_t, sum),
+    FIELD(kvp_wire_commit_t, replicas),
+    FIELD(kvp_wire_commit_t, reserved),
+    FIELD(kvp_wire_used_t, digest),
+    FIELD(kvp_wire_used_t, reads),
+    FIELD(kvp_wire_used_t, reserved),
     FIELD(kvp_wire_obj_t, err),
     FIELD(kvp_wire_obj_t, nloc),
     FIELD(kvp_wire_obj_t, version),
@@ -449,6 +469,11 @@ static const field_t fields[] = {
     FIELD(kvp_wire_slot_t, slot),
     FIELD(kvp_wire_slot_t, generation),
     FIELD(kvp_wire_slot_t, owner),
+    FIELD(kvp_wire_extent_t, chunk),
+    FIELD(kvp_wire_extent_t, slot),
+    FIELD(kvp_wire_extent_t, word),
+    FIELD(kvp_wire_tomb_t, digest),
+    FIELD(kvp_wire_tomb_t, version),
     FIELD(kvp_data_req_t, magic),
     FIELD(kvp_data_req_t, n_ops),
     FIELD(kvp_data_req_t, seq),
