@@ -13,6 +13,7 @@
 #include "master/core/master.h"
 #include "master/core/objindex.h"
 #include "master/core/policy.h"
+#include "master/core/recent.h"
 #include "master/core/umap.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -70,6 +71,7 @@ typedef struct {
     uint64_t quarantine_bytes; /* of attempts that it aborted without a word about its stores */
     uint64_t reserved_bytes;
     kvp_umap_t attempt_ids;
+    kvp_recent_t recent; /* attempts that are over */
     kvp_buf_t out;
     uint32_t number; /* in master->sessions */
     uint32_t role;

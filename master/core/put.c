@@ -398,6 +398,7 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put
     if (m->up_n == 0) return KVP_NO_SPACE;
     if (put->len > m->up_longest) return KVP_TOO_LARGE;
     if (attempt_find(m, s, put->attempt) != NULL) return KVP_INVALID;
+    if (kvp_recent_find(&s->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
     if (is_over_limit(s, put->len)) return KVP_LIMIT;
 
     oid = kvp_objindex_add(m->index, put->digest, keys + put->key_at, (uint16_t)put->key_len);
@@ -470,13 +471,14 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit)
     kvp_obj_t *o;
     uint32_t oid;
 
-    if (a == NULL) return KVP_ABORTED;
+    if (a == NULL) return kvp_recent_find(&s->recent, commit->attempt) == KVP_RECENT_COMMITTED ? KVP_OK : KVP_ABORTED;
     if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     oid = a->oid;
     if (kvp_place_chunk(m, &kvp_obj(m->index, oid)->at)->segment->is_dropped) {
         attempt_abort(m, a, true, KVP_ABORTED);
         return KVP_ABORTED;
     }
+    kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED);
     attempt_close(m, a);
     o = kvp_obj(m->index, oid);
     o->state = KVP_OBJ_COMMITTED;
@@ -530,8 +532,18 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained)
     kvp_attempt_t *a = attempt_find(m, s, id);
     kvp_pend_t *p;
 
-    if (a == NULL) return KVP_ABORTED;
+    if (a == NULL) {
+        switch (kvp_recent_find(&s->recent, id)) {
+        case KVP_RECENT_COMMITTED:
+            return KVP_ALREADY;
+        case KVP_RECENT_ABORTED:
+            return KVP_OK;
+        default:
+            return KVP_ABORTED;
+        }
+    }
     p = a->pend;
+    kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED);
     attempt_abort(m, a, is_drained, KVP_ABORTED);
     if (p != NULL && p->left == 0) pend_answer(m, p);
     return KVP_OK;

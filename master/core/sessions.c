@@ -109,6 +109,7 @@ kvp_session_end(kvp_master_t *m, kvp_session_t *s)
     kvp_umap_del(&m->by_conn, s->conn);
     kvp_ptab_del(&m->sessions, s->number);
     kvp_umap_fini(&s->attempt_ids);
+    kvp_recent_fini(&s->recent);
     kvp_buf_fini(&s->out);
     free(s);
 }

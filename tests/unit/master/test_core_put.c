@@ -150,11 +150,38 @@ test_put_when_present_or_under_way(void **state)
     assert_int_equal(commit(d, attempt, 0), KVP_ABORTED); /* another's attempt is none of ours */
     assert_int_equal(commit(c, attempt, 0), KVP_OK);
     assert_int_equal(put_place(d, "key", 200, &other, &loc), KVP_ALREADY);
-    assert_int_equal(commit(c, attempt, 0), KVP_ABORTED); /* there is no such attempt any more */
-    assert_int_equal(abort_put(c, attempt, true), KVP_ABORTED);
     assert_true(exists(c, "key"));
     assert_int_equal(world_stats(w).put_already, 1);
     assert_int_equal(world_stats(w).put_in_progress, 2);
+    world_close(w);
+}
+
+static void
+test_end_when_repeated(void **state)
+{
+    kvp_wire_put_t rec;
+    kvp_wire_loc_t loc;
+    uint64_t attempt, aborted;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(commit(c, attempt, 0), KVP_OK);
+    assert_int_equal(commit(c, attempt, 0), KVP_OK);
+    assert_int_equal(abort_put(c, attempt, true), KVP_ALREADY);
+    assert_true(exists(c, "key"));
+    assert_int_equal(world_stats(w).commits, 1);
+
+    assert_int_equal(put_place(c, "other", 100, &aborted, &loc), KVP_OK);
+    assert_int_equal(abort_put(c, aborted, true), KVP_OK);
+    assert_int_equal(abort_put(c, aborted, true), KVP_OK);
+    assert_int_equal(commit(c, aborted, 0), KVP_ABORTED);
+    assert_false(exists(c, "other"));
+    rec = record(c, "other", 100, aborted);
+    assert_int_equal(put_record(c, &rec, "other", 5), KVP_INVALID); /* an attempt is made once */
+    assert_int_equal(commit(c, 12345, 0), KVP_ABORTED);
+    assert_int_equal(abort_put(c, 12345, true), KVP_ABORTED);
     world_close(w);
 }
 
@@ -659,6 +686,7 @@ main(void)
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_list_in_pages),
         cmocka_unit_test(test_put_when_present_or_under_way),
+        cmocka_unit_test(test_end_when_repeated),
         cmocka_unit_test(test_put_when_the_same_key_comes_twice_in_a_message),
         cmocka_unit_test(test_put_when_the_record_is_wrong),
         cmocka_unit_test(test_put_when_no_segment_is_mounted),
