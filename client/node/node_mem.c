@@ -3,6 +3,7 @@
  */
 #include "client/node/node_mem.h"
 
+#include "client/transport/mapping.h"
 #include "common/clock.h"
 #include "common/log.h"
 
@@ -33,18 +34,15 @@ unmap(kvp_mem_t *m)
 static bool
 map(kvp_mem_t *m, const char *name, uint64_t len)
 {
-    void *addr;
-
     m->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (m->fd < 0) return false;
     if (ftruncate(m->fd, (off_t)len) != 0 || fcntl(m->fd, F_ADD_SEALS, SEALS) != 0) return false;
-    addr = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
-    if (addr == MAP_FAILED) return false;
-    m->addr = addr;
+    m->addr = kvp_map_shared(m->fd, len, PROT_READ | PROT_WRITE);
+    if (m->addr == NULL) return false;
     m->len = len;
-    if (madvise(addr, len, MADV_DONTFORK) != 0) return false;
-    /* Shared memory gets huge pages where the system allows them; elsewhere this is refused, and no matter. */
-    (void)madvise(addr, len, MADV_HUGEPAGE);
+    if (madvise(m->addr, len, MADV_DONTFORK) != 0) return false;
+    /* Where the system gives huge pages to those who ask, they come with the first touch. */
+    (void)madvise(m->addr, len, MADV_HUGEPAGE);
     return true;
 }
 

@@ -5,6 +5,7 @@
 #include "client/node/node_populate.h"
 
 #include "client/node/node_thread.h"
+#include "client/transport/mapping.h"
 #include "common/log.h"
 
 #include <errno.h>
@@ -23,8 +24,18 @@ typedef struct {
     const kvp_node_mem_t *mem;
     uint32_t chunk;
     uint64_t at;
+    bool has_no_huge; /* the kernel has no huge pages for shared memory */
     bool is_done;
 } cursor_t;
+
+/* The whole huge pages of a step. Where it cannot be, no matter: small ones follow. */
+static void
+populate_huge(cursor_t *cur, uint8_t *addr, uint64_t n)
+{
+    n = n / KVP_HUGE_BYTES * KVP_HUGE_BYTES;
+    if (n == 0 || cur->has_no_huge || kvp_make_huge(addr, n, &cur->has_no_huge)) return;
+    if (cur->has_no_huge) kvp_log_info("node", "shared memory has no huge pages here: %m");
+}
 
 /* populate_step returns how many bytes it populated. */
 static uint64_t
@@ -32,8 +43,10 @@ populate_step(cursor_t *cur)
 {
     const kvp_mem_t *payload = &cur->mem->chunks[cur->chunk].payload;
     uint64_t n = kvp_min_u64(STEP_BYTES, payload->len - cur->at);
+    uint8_t *addr = (uint8_t *)payload->addr + cur->at;
 
-    if (madvise((uint8_t *)payload->addr + cur->at, n, MADV_POPULATE_WRITE) != 0 && errno != EAGAIN && errno != EINTR) {
+    populate_huge(cur, addr, n);
+    if (madvise(addr, n, MADV_POPULATE_WRITE) != 0 && errno != EAGAIN && errno != EINTR) {
         /* An old kernel, or a limit: pages then come as they are first used. */
         kvp_log_warn("node", "no more memory is populated ahead chunk %u: %m", cur->chunk);
         cur->is_done = true;

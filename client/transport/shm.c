@@ -13,6 +13,7 @@
 
 #include "client/transport/builtin.h"
 #include "client/transport/local.h"
+#include "client/transport/mapping.h"
 #include "client/transport/words.h"
 #include "common/log.h"
 
@@ -138,8 +139,8 @@ shm_rseg_open(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t
 
     (void)tp;
     if (err != KVP_OK) return err;
-    addr = mmap(NULL, len, prot, MAP_SHARED, token->fd, 0);
-    if (addr == MAP_FAILED) {
+    addr = kvp_map_shared(token->fd, len, prot);
+    if (addr == NULL) {
         kvp_log_warn("transport", "cannot map shared memory bytes %llu: %m", (unsigned long long)len);
         if (errno == EACCES) return KVP_INVALID; /* a reader's descriptor asked to write */
         return errno == ENOMEM ? KVP_NOMEM : KVP_SYS;

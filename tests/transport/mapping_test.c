@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Mappings of memory files: where they lie, and that making their pages huge changes no byte under a writer.
+ */
+#include "client/transport/mapping.h"
+#include "tests/transport/suite.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PAGE 4096u
+#define BYTES (8u * KVP_HUGE_BYTES)
+
+static uint8_t *
+map(int fd, size_t len)
+{
+    uint8_t *at = kvp_map_shared(fd, len, PROT_READ | PROT_WRITE);
+
+    assert_non_null(at);
+    return at;
+}
+
+static void
+test_map_lies_where_huge_pages_can(void **state)
+{
+    static const size_t lens[] = {PAGE, KVP_HUGE_BYTES - PAGE, KVP_HUGE_BYTES, KVP_HUGE_BYTES + PAGE, BYTES};
+    uint8_t *mem;
+    int fd = bench_memfd(BYTES, &mem);
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(lens); i++) {
+        uint8_t *at = map(fd, lens[i]);
+
+        if (lens[i] >= KVP_HUGE_BYTES) assert_int_equal((uintptr_t)at % KVP_HUGE_BYTES, 0);
+        at[0] = (uint8_t)(i + 1);
+        at[lens[i] - 1] = (uint8_t)(i + 1);
+        assert_int_equal(mem[0], i + 1);
+        assert_int_equal(mem[lens[i] - 1], i + 1);
+        assert_int_equal(munmap(at, lens[i]), 0);
+    }
+    munmap(mem, BYTES);
+    close(fd);
+}
+
+static size_t
+mappings_n(void)
+{
+    FILE *f = fopen("/proc/self/maps", "r");
+    size_t n = 0;
+
+    assert_non_null(f);
+    for (int c; (c = getc(f)) != EOF;)
+        n += c == '\n';
+    fclose(f);
+    return n;
+}
+
+static void
+test_map_leaves_nothing_behind(void **state)
+{
+    uint8_t *mem;
+    int fd = bench_memfd(BYTES, &mem);
+    size_t before;
+
+    (void)state;
+    munmap(map(fd, BYTES), BYTES);
+    before = mappings_n();
+    for (int i = 0; i < 64; i++)
+        munmap(map(fd, BYTES - PAGE), BYTES - PAGE);
+    assert_int_equal(mappings_n(), before);
+    assert_null(kvp_map_shared(-1, BYTES, PROT_READ));
+    assert_int_equal(mappings_n(), before);
+    munmap(mem, BYTES);
+    close(fd);
+}
+
+typedef struct {
+    uint64_t *words; /* a mapping of the writer's own */
+    size_t n;
+    _Atomic bool is_over;
+    uint64_t rounds;
+} writer_t;
+
+static void *
+write_on(void *arg)
+{
+    writer_t *w = arg;
+
+    do {
+        w->rounds++;
+        for (size_t i = 0; i < w->n; i++)
+            __atomic_store_n(&w->words[i], w->rounds ^ i, __ATOMIC_RELAXED);
+    } while (!atomic_load(&w->is_over));
+    return NULL;
+}
+
+/* The first half is written by another mapping meanwhile, the second holds what was there before, and holes. */
+static void
+test_huge_pages_change_no_byte_under_a_writer(void **state)
+{
+    uint8_t *mem;
+    int fd = bench_memfd(BYTES, &mem);
+    uint8_t *at = map(fd, BYTES);
+    writer_t w = {.words = (uint64_t *)map(fd, BYTES), .n = BYTES / 2 / sizeof(uint64_t)};
+    bool is_hopeless = false;
+    pthread_t thread;
+
+    (void)state;
+    for (size_t off = BYTES / 2; off < BYTES; off += 3 * (size_t)PAGE)
+        bench_fill(mem + off, 100, off);
+    assert_int_equal(pthread_create(&thread, NULL, write_on, &w), 0);
+    (void)kvp_make_huge(at, BYTES, &is_hopeless); /* false also where memory is short or broken up just now */
+    atomic_store(&w.is_over, true);
+    pthread_join(thread, NULL);
+    for (size_t i = 0; i < w.n; i++)
+        assert_true(((uint64_t *)mem)[i] == (w.rounds ^ i));
+    for (size_t off = BYTES / 2; off < BYTES; off += 3 * (size_t)PAGE) {
+        assert_true(bench_holds(mem + off, 100, off));
+        assert_int_equal(mem[off + 100], 0);
+    }
+    munmap(w.words, BYTES);
+    munmap(at, BYTES);
+    munmap(mem, BYTES);
+    close(fd);
+    if (is_hopeless) skip(); /* a kernel without huge pages for files: the above held for small ones */
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_map_lies_where_huge_pages_can),
+        cmocka_unit_test(test_map_leaves_nothing_behind),
+        cmocka_unit_test(test_huge_pages_change_no_byte_under_a_writer),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
