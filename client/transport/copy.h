@@ -20,15 +20,17 @@ typedef struct {
     uint64_t acc[8];
     uint64_t whole;
     uint64_t total; /* bytes so far */
+    const uint8_t *next; /* where the source goes on behind the piece at hand; NULL = not known */
     uint32_t stripe; /* of 64 bytes, in the block of 16 */
     uint32_t held; /* bytes in `hold`, not yet in acc: all, up to 256; then the last 64 or more */
     uint8_t hold[256];
 } kvp_copy_sum_t;
 
 /* kvp_copy_sum_begin starts a copy of `whole` bytes (a hint, as in kvp_copy_part); kvp_copy_sum copies the next n, and
- * kvp_copy_sum_end returns what kvp_sum returns for all of them. */
+ * kvp_copy_sum_end returns what kvp_sum returns for all of them. next is where the source goes on behind those n, to be
+ * asked for in time; a hint, too, or NULL. */
 void kvp_copy_sum_begin(kvp_copy_sum_t *cs, uint64_t whole);
-void kvp_copy_sum(kvp_copy_sum_t *cs, void *dst, const void *src, size_t n);
+void kvp_copy_sum(kvp_copy_sum_t *cs, void *dst, const void *src, size_t n, const void *next);
 uint64_t kvp_copy_sum_end(const kvp_copy_sum_t *cs);
 
 #endif

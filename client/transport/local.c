@@ -45,10 +45,18 @@ move_words(const kvp_xfer_t *xfer, void *at)
     if (xfer->kind == KVP_XFER_WRITE) kvp_words_store(at, line, xfer->len);
 }
 
+/* Where the source of a WRITE goes on behind the i-th piece. */
+static const void *
+piece_behind(const kvp_xfer_t *xfer, uint32_t i)
+{
+    return i + 1 < xfer->iov_n ? xfer->iov[i + 1].addr : NULL;
+}
+
 static kvp_err_t
 move_pieces(kvp_local_t *local, const kvp_xfer_t *xfer, uint8_t *at, const void *guard)
 {
     bool has_sum = (xfer->flags & KVP_XFER_SUM) != 0;
+    bool is_read = xfer->kind == KVP_XFER_READ;
 
     for (uint32_t i = 0; i < xfer->iov_n; i++) {
         uint8_t *here = xfer->iov[i].addr;
@@ -56,13 +64,14 @@ move_pieces(kvp_local_t *local, const kvp_xfer_t *xfer, uint8_t *at, const void 
 
         while (left > 0) {
             size_t n = left < PIECE_BYTES ? left : PIECE_BYTES;
-            void *dst = xfer->kind == KVP_XFER_READ ? here : at;
-            const void *src = xfer->kind == KVP_XFER_READ ? at : here;
+            void *dst = is_read ? here : at;
+            const uint8_t *src = is_read ? at : here;
+            const void *next = n < left || is_read ? src + n : piece_behind(xfer, i);
 
             if (is_too_late(local, xfer)) return KVP_DEADLINE;
             if (guard != NULL && kvp_word_load(guard) != xfer->guard_word) return KVP_STALE;
             if (has_sum)
-                kvp_copy_sum(&local->sum, dst, src, n);
+                kvp_copy_sum(&local->sum, dst, src, n, next);
             else
                 kvp_copy_part(dst, src, n, xfer->len);
             local->unclocked += n;

@@ -67,7 +67,7 @@ check_one(buffers_t *b, size_t n, size_t src_at, size_t dst_at, uint64_t whole, 
     kvp_copy_sum_begin(&cs, whole);
     while (at < n) {
         size_t piece = piece_max == 0 ? n : (size_t)kvp_min_u64(next(&b->seed) % (piece_max + 1), n - at);
-        kvp_copy_sum(&cs, dst + at, src + at, piece);
+        kvp_copy_sum(&cs, dst + at, src + at, piece, at % 2 == 0 ? NULL : src + at + piece);
         at += piece;
     }
     assert_memory_equal(dst, src, n);
