@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Known locations: where objects lie that the master was asked for before, so that they can be read again with no
+ * message to anyone; and the lease under which that is allowed. Pure: no locks, clocks or sockets. client/locs.c shards
+ * it by digest, the simulator uses it as it is.
+ *
+ * What makes it safe: revocations are numbered by the master. An answer that names an earlier number than was applied
+ * here may be from before a removal, so it is used once and not kept; whatever was kept is taken away when its
+ * revocation arrives, and until then the master waits, or the lease ends.
+ */
+#ifndef KVP_CLIENT_CORE_LOCCACHE_H
+#define KVP_CLIENT_CORE_LOCCACHE_H
+
+#include "client/core/op.h"
+
+#define KVP_PLACE_LOCS 2u /* locations kept of one object: the nearest and one to fall back on */
+#define KVP_LOCCACHE_USED_MAX                                                                                          \
+    256u /* objects of one cache whose reads wait to be told; those of others are not counted */
+
+/* One version of an object, and where it lies. */
+typedef struct {
+    uint64_t version;
+    uint64_t len;
+    uint64_t sum;
+    uint32_t nloc; /* 1 to KVP_PLACE_LOCS */
+    kvp_wire_loc_t locs[KVP_PLACE_LOCS];
+} kvp_place_t;
+
+typedef struct kvp_loccache_entry kvp_loccache_entry_t;
+
+typedef struct {
+    kvp_loccache_entry_t *entries; /* room of them; those from n on are free */
+    uint32_t *buckets; /* room of them, a power of two: first entry + 1, 0 = none */
+    uint32_t room, n, cap;
+    uint32_t hand; /* the next entry that eviction looks at */
+    uint32_t used[KVP_LOCCACHE_USED_MAX]; /* entries with reads to be told */
+    uint32_t used_n;
+    uint64_t seq; /* the last revocation applied */
+} kvp_loccache_t;
+
+/* kvp_loccache_init makes an empty cache of at most cap entries; memory is taken as it fills. fini is legal twice. */
+void kvp_loccache_init(kvp_loccache_t *cache, uint32_t cap);
+void kvp_loccache_fini(kvp_loccache_t *cache);
+
+/* kvp_loccache_find gives a known place and counts a read of it. */
+bool kvp_loccache_find(kvp_loccache_t *cache, kvp_digest_t digest, kvp_place_t *place_out);
+/* kvp_loccache_has says whether that version is still known, and counts nothing. */
+bool kvp_loccache_has(const kvp_loccache_t *cache, kvp_digest_t digest, uint64_t version);
+
+/* kvp_loccache_keep takes a place from an answer that knew of all revocations up to seq. Not kept: an answer older than
+ * what was applied, a version older than the known one, and what there is no memory for. */
+bool kvp_loccache_keep(kvp_loccache_t *cache, kvp_digest_t digest, const kvp_place_t *place, uint64_t seq);
+
+/* kvp_loccache_forget drops a key's place if its version is at most that one. */
+void kvp_loccache_forget(kvp_loccache_t *cache, kvp_digest_t digest, uint64_t version_max);
+
+/* kvp_loccache_advance notes that revocations up to seq are being applied: called before their keys are forgotten, so
+ * that no answer from before them is kept in between. drop_all forgets everything. */
+void kvp_loccache_advance(kvp_loccache_t *cache, uint64_t seq);
+void kvp_loccache_drop_all(kvp_loccache_t *cache);
+
+/* kvp_loccache_take_used moves counted reads out, at most cap of them, and returns how many. */
+uint32_t kvp_loccache_take_used(kvp_loccache_t *cache, kvp_wire_used_t *used_out, uint32_t cap);
+
+/* The location lease of one session. All zero = none was given. */
+typedef struct {
+    uint64_t asked_ns; /* when the question that renewed it was sent */
+    uint64_t lease_ns;
+    uint64_t grace_ns;
+    bool is_orphaned;
+    bool is_over; /* for good */
+} kvp_loclease_t;
+
+/* kvp_loclease_renew: the master answered a heartbeat that was sent at asked_ns. lease_ms 0: it gives none. */
+void kvp_loclease_renew(kvp_loclease_t *lease, uint64_t asked_ns, uint32_t lease_ms, uint32_t grace_ms);
+
+/* kvp_loclease_orphan: the other side ended the connection. That master, or the next one, waits for the grace after it,
+ * so the lease lasts that long. A mere silence is no such end: a master that still counts this session waits for its
+ * lease only. kvp_loclease_end: the session is over and the master may count on it. */
+void kvp_loclease_orphan(kvp_loclease_t *lease);
+void kvp_loclease_end(kvp_loclease_t *lease);
+
+/* kvp_loclease_until returns the time at which known locations may no longer be used; 0 = they may not. */
+uint64_t kvp_loclease_until(const kvp_loclease_t *lease);
+
+#endif
