@@ -1,245 +1,169 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Every thread owns a run of whole batches of the set: their keys, items and registered memory are made once, so that a
- * round does nothing but call the library and look at the clock.
+ * Every thread owns a run of whole batches of the set: keys, items and registered memory are made before, so that a leg
+ * does nothing but call the library and look at the clock.
  */
 #include "client/cli/bench.h"
 
-#include "client/cli/cli.h"
-#include "client/cli/pattern.h"
+#include "client/cli/bench_key.h"
+#include "client/cli/bench_pace.h"
+#include "client/cli/bench_set.h"
 
 #include "common/clock.h"
 #include "common/slab.h"
 
 #include <pthread.h>
-#include <stdio.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
 
-#define KEY_CAP 80
 #define POOL_SLACK_BYTES (64ull << 20)
+#define SLOT_BYTES 256u /* a chunk has a slot for so much payload each */
+#define WAKE_EARLY_NS 60000u /* a timer's wake-up may be late by this; the rest is waited for awake */
 
 typedef struct {
     kvp_bench_t *bench;
     pthread_t thread;
+    uint32_t number;
     size_t first; /* object; the thread owns bench->per_thread of them */
     size_t at; /* next batch of its own */
-    size_t batches_done; /* in this round */
-    uint64_t puts; /* batches put since the start: makes new keys */
-    uint64_t begun_ns, ended_ns;
+    size_t batches_done; /* in this leg */
+    uint64_t budget_ns;
+    kvp_bench_pace_t pace;
     int error;
     int *results;
-    kvp_bench_round_t round;
+    kvp_bench_leg_t leg;
 } worker_t;
 
 struct kvp_bench {
+    const kvp_cli_verb_t *verb;
+    const kvp_cli_common_t *common;
     kvp_bench_conf_t conf;
+    uint32_t process;
     kvpool_t *pool;
-    uint64_t run; /* sets this run's new keys apart */
-    size_t objects, per_thread, stride;
-    uint8_t *memory;
-    size_t memory_bytes;
-    char (*texts)[KEY_CAP];
-    kvpool_key_t *keys;
-    kvpool_item_t *items;
-    kvpool_iov_t *iov;
+    bool is_fresh; /* the handle has not been used for a leg */
+    bool has_put; /* the set's keys have been used */
+    size_t per_thread;
+    kvp_bench_set_t set;
     worker_t *workers;
     pthread_barrier_t start;
 };
 
-uint64_t
-kvp_bench_objects(const kvp_bench_conf_t *conf)
+static bool
+has_flag(const kvp_bench_conf_t *conf, uint32_t flag)
 {
-    const uint64_t step = (uint64_t)conf->batch * conf->threads;
-    const uint64_t n = (conf->set_bytes + conf->value_bytes - 1) / conf->value_bytes;
-    return kvp_max_u64(1, (n + step - 1) / step) * step;
+    return (conf->op->flags & flag) != 0;
+}
+
+bool
+kvp_bench_is_one_pass(const kvp_bench_conf_t *conf)
+{
+    return conf->is_cold || has_flag(conf, KVP_BENCH_PUTS | KVP_BENCH_REMOVES);
 }
 
 uint64_t
 kvp_bench_pool_bytes(const kvp_bench_conf_t *conf)
 {
-    const uint64_t set = kvp_bench_objects(conf) * kvp_slab_extent_bytes(conf->value_bytes);
-    return kvp_align_up((conf->op == KVP_BENCH_PUT ? 2 * set : set) + POOL_SLACK_BYTES, 4096);
-}
-
-/* ---- keys and contents ---- */
-
-static void
-set_key(kvp_bench_t *b, size_t i)
-{
-    b->keys[i].data = b->texts[i];
-    b->keys[i].len = strlen(b->texts[i]);
-    b->items[i].key = b->keys[i];
-}
-
-/* name_objects gives the set its keys. They are the same in every run, and so are the contents: a pool that is there
- * already may hold them. */
-static void
-name_objects(kvp_bench_t *b)
-{
-    for (size_t i = 0; i < b->objects; i++) {
-        snprintf(b->texts[i], KEY_CAP, "kvpool-bench/%llu/%zu", (unsigned long long)b->conf.value_bytes, i);
-        b->iov[i] = (kvpool_iov_t){b->memory + i * b->stride, b->conf.value_bytes};
-        b->items[i] = (kvpool_item_t){.iov = &b->iov[i], .iov_n = 1};
-        set_key(b, i);
-    }
-}
-
-static void
-name_new(worker_t *w, size_t first)
-{
-    kvp_bench_t *b = w->bench;
-    for (size_t i = first; i < first + b->conf.batch; i++) {
-        snprintf(b->texts[i], KEY_CAP, "kvpool-bench/%016llx/%zu/%llu", (unsigned long long)b->run, i,
-                 (unsigned long long)w->puts);
-        set_key(b, i);
-    }
-    w->puts++;
-}
-
-static void
-fill(kvp_bench_t *b)
-{
-    for (size_t i = 0; i < b->objects; i++)
-        kvp_pattern_fill(b->memory + i * b->stride, b->conf.value_bytes, b->conf.value_bytes, i);
-}
-
-static uint64_t
-count_wrong(const kvp_bench_t *b, size_t first, size_t n)
-{
-    uint64_t wrong = 0;
-    for (size_t i = first; i < first + n; i++)
-        wrong += kvp_pattern_wrong(b->memory + i * b->stride, b->conf.value_bytes, b->conf.value_bytes, i);
-    return wrong;
+    const uint64_t each = kvp_max_u64(kvp_slab_extent_bytes(conf->value_bytes), SLOT_BYTES);
+    const uint64_t set = conf->objects * conf->processes * each;
+    /* What is removed between legs comes back a little later than it goes: there is room for a second set. */
+    const bool is_twice = has_flag(conf, KVP_BENCH_PUTS) && !conf->does_evict;
+    return kvp_align_up((is_twice ? 2 * set : set) + POOL_SLACK_BYTES, 4096);
 }
 
 /* ---- one call ---- */
 
 static void
-judge(worker_t *w, size_t n, int good, uint64_t bytes_each)
+count_error(worker_t *w, int err)
 {
+    w->leg.errors++;
+    if (w->leg.first_error == KVPOOL_OK) w->leg.first_error = err;
+}
+
+/* judge counts what came of the objects. An absent key that is found is nobody's error but the pool's. */
+static void
+judge(worker_t *w, size_t first, size_t n)
+{
+    const kvp_bench_conf_t *conf = &w->bench->conf;
     for (size_t i = 0; i < n; i++) {
-        if (w->results[i] == good) {
-            w->round.objects++;
-            w->round.bytes += bytes_each;
+        const int want = !kvp_bench_is_absent(first + i, conf->absent), got = w->results[i];
+        if (got == want) {
+            w->leg.objects++;
+            if (has_flag(conf, KVP_BENCH_MOVES)) w->leg.bytes += conf->value_bytes;
         } else {
-            w->round.errors++;
-            if (w->round.first_error == KVPOOL_OK) w->round.first_error = w->results[i];
+            count_error(w, got < 0 ? got : got == 0 ? KVPOOL_NOT_FOUND : KVPOOL_INTERNAL);
         }
     }
 }
 
+/* wait_until sleeps until shortly before, then stays awake, giving the processor to whoever wants it. */
+static void
+wait_until(uint64_t at_ns)
+{
+    if (kvp_now_ns() + WAKE_EARLY_NS < at_ns) {
+        const uint64_t wake = at_ns - WAKE_EARLY_NS;
+        const struct timespec at = {(time_t)(wake / KVP_NS_PER_S), (long)(wake % KVP_NS_PER_S)};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+    }
+    while (kvp_now_ns() < at_ns)
+        sched_yield();
+}
+
 static int
-call(worker_t *w, size_t first)
+call(worker_t *w, size_t first, uint64_t due_ns)
 {
     kvp_bench_t *b = w->bench;
-    const size_t n = b->conf.batch;
-    kvpool_lookup_t lookup;
-    int err, good = KVPOOL_OK;
-    if (b->conf.op == KVP_BENCH_PUT) name_new(w, first);
+    const kvp_bench_call_t c = {
+        .pool = b->pool,
+        .items = b->set.items != NULL ? b->set.items + first : NULL,
+        .keys = b->set.keys + first,
+        .n = b->conf.batch,
+        .results = w->results,
+    };
     const uint64_t begun = kvp_now_ns();
-    switch (b->conf.op) {
-    case KVP_BENCH_GET:
-        err = kvpool_batch_get(b->pool, b->items + first, n, NULL, w->results);
-        break;
-    case KVP_BENCH_PUT:
-        err = kvpool_batch_put(b->pool, b->items + first, n, NULL, w->results);
-        break;
-    case KVP_BENCH_EXISTS:
-        good = 1;
-        err = kvpool_batch_is_exist(b->pool, b->keys + first, n, NULL, w->results);
-        break;
-    default:
-        good = 1;
-        err = kvpool_longest_prefix(b->pool, b->keys + first, n, 0, NULL, &lookup);
-        if (err == KVPOOL_OK) err = kvpool_lookup_release(b->pool, &lookup);
-        for (size_t i = 0; i < n; i++)
-            w->results[i] = err == KVPOOL_OK && i < lookup.found;
-    }
-    kvp_hist_add(&w->round.call, kvp_now_ns() - begun);
+    int err = b->conf.op->call(&c);
+    w->leg.ended_ns = kvp_now_ns();
     if (err != KVPOOL_OK) return err;
-    w->round.calls++;
-    judge(w, n, good, b->conf.op == KVP_BENCH_GET || b->conf.op == KVP_BENCH_PUT ? b->conf.value_bytes : 0);
+    kvp_hist_add(&w->leg.service, w->leg.ended_ns - begun);
+    kvp_hist_add(&w->leg.call, w->leg.ended_ns - kvp_min_u64(due_ns, begun));
+    w->leg.calls++;
+    judge(w, first, c.n);
     return KVPOOL_OK;
 }
 
+static size_t
+batches(const kvp_bench_t *b)
+{
+    return b->per_thread / b->conf.batch;
+}
+
 static int
-next_call(worker_t *w)
+next_call(worker_t *w, uint64_t due_ns)
 {
-    const size_t batches = w->bench->per_thread / w->bench->conf.batch;
     const size_t first = w->first + w->at * w->bench->conf.batch;
-    w->at = (w->at + 1) % batches;
+    w->at = (w->at + 1) % batches(w->bench);
     w->batches_done++;
-    return call(w, first);
+    return call(w, first, due_ns);
 }
 
-/* ---- rounds ---- */
-
-static void
-round_init(kvp_bench_round_t *round)
-{
-    memset(round, 0, sizeof(*round));
-    kvp_hist_init(&round->call);
-}
+/* ---- a leg ---- */
 
 static void *
 worker_main(void *arg)
 {
     worker_t *w = arg;
+    const bool is_one_pass = kvp_bench_is_one_pass(&w->bench->conf), is_open = w->pace.interval_ns > 0;
+    prctl(PR_SET_TIMERSLACK, 1ul);
     pthread_barrier_wait(&w->bench->start);
-    w->begun_ns = kvp_now_ns();
+    w->leg.begun_ns = w->leg.ended_ns = kvp_now_ns();
     do {
-        w->error = next_call(w);
-        w->ended_ns = kvp_now_ns();
-    } while (w->error == KVPOOL_OK && w->ended_ns - w->begun_ns < w->bench->conf.round_ns);
+        const uint64_t due = kvp_bench_pace_next(&w->pace, w->leg.ended_ns - w->leg.begun_ns);
+        if (due >= w->budget_ns) break;
+        if (is_open) wait_until(w->leg.begun_ns + due);
+        w->error = next_call(w, w->leg.begun_ns + due);
+    } while (w->error == KVPOOL_OK && (!is_one_pass || w->batches_done < batches(w->bench)));
     return NULL;
-}
-
-/* verify_gets looks at what this round read; the memory was poisoned before it. */
-static void
-verify_gets(worker_t *w)
-{
-    kvp_bench_t *b = w->bench;
-    const size_t batches = b->per_thread / b->conf.batch, seen = kvp_min_u64(w->batches_done, batches);
-    for (size_t back = 1; back <= seen; back++) {
-        const size_t batch = (w->at + batches - back) % batches;
-        w->round.wrong_bytes += count_wrong(b, w->first + batch * b->conf.batch, b->conf.batch);
-    }
-}
-
-/* verify_put reads the last batch of this round again; what it was put from is spoiled and thereby restored. */
-static int
-verify_put(worker_t *w)
-{
-    kvp_bench_t *b = w->bench;
-    const size_t batches = b->per_thread / b->conf.batch, n = b->conf.batch;
-    const size_t first = w->first + (w->at + batches - 1) % batches * n;
-    for (size_t i = first; i < first + n; i++)
-        kvp_pattern_poison(b->memory + i * b->stride, b->conf.value_bytes);
-    int err = kvpool_batch_get(b->pool, b->items + first, n, NULL, w->results);
-    if (err != KVPOOL_OK) return err;
-    for (size_t i = 0; i < n; i++) {
-        if (w->results[i] == KVPOOL_OK) {
-            w->round.wrong_bytes += count_wrong(b, first + i, 1);
-        } else {
-            w->round.errors++;
-            if (w->round.first_error == KVPOOL_OK) w->round.first_error = w->results[i];
-        }
-        kvp_pattern_fill(b->memory + (first + i) * b->stride, b->conf.value_bytes, b->conf.value_bytes, first + i);
-    }
-    return KVPOOL_OK;
-}
-
-static void
-add_round(kvp_bench_round_t *sum, const kvp_bench_round_t *r)
-{
-    sum->calls += r->calls;
-    sum->objects += r->objects;
-    sum->bytes += r->bytes;
-    sum->errors += r->errors;
-    sum->wrong_bytes += r->wrong_bytes;
-    if (sum->first_error == KVPOOL_OK) sum->first_error = r->first_error;
-    kvp_hist_merge(&sum->call, &r->call);
 }
 
 /* run_workers starts all threads behind one barrier and waits for them. */
@@ -257,59 +181,168 @@ run_workers(kvp_bench_t *b)
     pthread_barrier_destroy(&b->start);
 }
 
-int
-kvp_bench_round(kvp_bench_t *b, kvp_bench_round_t *round_out)
+/* verify_get looks at what this leg read; the memory was poisoned before it. */
+static void
+verify_get(worker_t *w)
 {
-    uint64_t begun = UINT64_MAX, ended = 0;
+    kvp_bench_t *b = w->bench;
+    const size_t all = batches(b), seen = kvp_min_u64(w->batches_done, all);
+    for (size_t back = 1; back <= seen; back++) {
+        const size_t batch = (w->at + all - back) % all;
+        w->leg.wrong_bytes += kvp_bench_set_wrong(&b->set, w->first + batch * b->conf.batch, b->conf.batch);
+    }
+}
+
+/* verify_put reads the last batch of this leg again; what it was put from is spoiled and then restored. */
+static int
+verify_put(worker_t *w)
+{
+    kvp_bench_t *b = w->bench;
+    const size_t n = b->conf.batch, first = w->first + (w->at + batches(b) - 1) % batches(b) * n;
+    if (w->batches_done == 0) return KVPOOL_OK;
+    kvp_bench_set_poison(&b->set, first, n);
+    int err = kvpool_batch_get(b->pool, b->set.items + first, n, NULL, w->results);
+    for (size_t i = 0; i < n && err == KVPOOL_OK; i++) {
+        if (w->results[i] == KVPOOL_OK)
+            w->leg.wrong_bytes += kvp_bench_set_wrong(&b->set, first + i, 1);
+        else
+            count_error(w, w->results[i]);
+    }
+    kvp_bench_set_fill(&b->set, first, n);
+    return err;
+}
+
+static int
+verify(worker_t *w)
+{
+    const kvp_bench_conf_t *conf = &w->bench->conf;
+    if (has_flag(conf, KVP_BENCH_PUTS)) return verify_put(w);
+    if (has_flag(conf, KVP_BENCH_MOVES) && w->leg.errors == 0) verify_get(w);
+    return KVPOOL_OK;
+}
+
+void
+kvp_bench_leg_init(kvp_bench_leg_t *leg)
+{
+    memset(leg, 0, sizeof(*leg));
+    kvp_hist_init(&leg->call);
+    kvp_hist_init(&leg->service);
+}
+
+void
+kvp_bench_leg_add(kvp_bench_leg_t *sum, const kvp_bench_leg_t *leg)
+{
+    sum->calls += leg->calls;
+    sum->objects += leg->objects;
+    sum->bytes += leg->bytes;
+    sum->errors += leg->errors;
+    sum->wrong_bytes += leg->wrong_bytes;
+    if (sum->first_error == KVPOOL_OK) sum->first_error = leg->first_error;
+    kvp_hist_merge(&sum->call, &leg->call);
+    kvp_hist_merge(&sum->service, &leg->service);
+}
+
+int
+kvp_bench_leg(kvp_bench_t *b, uint64_t budget_ns, kvp_bench_leg_t *leg_out)
+{
+    const uint32_t all = b->conf.threads * b->conf.processes;
     int err = KVPOOL_OK;
-    round_init(round_out);
-    if (b->conf.op == KVP_BENCH_GET) kvp_pattern_poison(b->memory, b->memory_bytes);
+    kvp_bench_leg_init(leg_out);
+    leg_out->begun_ns = UINT64_MAX;
     for (uint32_t i = 0; i < b->conf.threads; i++) {
-        round_init(&b->workers[i].round);
-        b->workers[i].batches_done = 0;
+        worker_t *w = &b->workers[i];
+        kvp_bench_leg_init(&w->leg);
+        kvp_bench_pace_init(&w->pace, b->conf.calls_per_s, b->process * b->conf.threads + i, all);
+        w->batches_done = 0;
+        w->budget_ns = budget_ns;
     }
     run_workers(b);
     for (uint32_t i = 0; i < b->conf.threads; i++) {
         worker_t *w = &b->workers[i];
-        begun = kvp_min_u64(begun, w->begun_ns);
-        ended = kvp_max_u64(ended, w->ended_ns);
+        leg_out->begun_ns = kvp_min_u64(leg_out->begun_ns, w->leg.begun_ns);
+        leg_out->ended_ns = kvp_max_u64(leg_out->ended_ns, w->leg.ended_ns);
         if (err == KVPOOL_OK) err = w->error;
-        if (b->conf.op == KVP_BENCH_GET && w->round.errors == 0) verify_gets(w);
-        if (b->conf.op == KVP_BENCH_PUT && err == KVPOOL_OK) err = verify_put(w);
-        add_round(round_out, &w->round);
+        if (err == KVPOOL_OK) err = verify(w);
+        kvp_bench_leg_add(leg_out, &w->leg);
     }
-    round_out->elapsed_ns = ended - begun;
+    b->is_fresh = false;
+    b->has_put = true;
     return err;
 }
 
 /* ---- setting up ---- */
 
-/* pass goes over the whole set once, in the calling thread. */
+static int
+open_handle(kvp_bench_t *b)
+{
+    int code = kvp_cli_open(b->verb, b->common, &b->pool);
+    if (code != KVP_EXIT_DONE) return code;
+    b->is_fresh = true;
+    int err = kvpool_register(b->pool, b->set.memory, b->set.memory_bytes);
+    return err == KVPOOL_OK ? KVP_EXIT_DONE : kvp_cli_fail(b->verb, "registering memory", err);
+}
+
+static void
+close_handle(kvp_bench_t *b)
+{
+    if (b->pool == NULL) return;
+    /* What is not registered, because registering failed, is no error here. */
+    (void)kvpool_unregister(b->pool, b->set.memory);
+    kvpool_free(b->pool);
+    b->pool = NULL;
+}
+
+int
+kvp_bench_prepare(kvp_bench_t *b)
+{
+    int err = KVPOOL_OK;
+    if (b->conf.is_cold && !b->is_fresh) {
+        close_handle(b);
+        if (open_handle(b) != KVP_EXIT_DONE) return KVPOOL_UNREACHABLE;
+    }
+    if (has_flag(&b->conf, KVP_BENCH_PUTS)) {
+        if (b->has_put) kvp_bench_set_rename(&b->set);
+    } else if (has_flag(&b->conf, KVP_BENCH_MOVES)) {
+        kvp_bench_set_poison(&b->set, 0, b->conf.objects);
+    }
+    if (has_flag(&b->conf, KVP_BENCH_REMOVES)) err = kvp_bench_set_put(&b->set, b->pool, b->conf.batch);
+    for (uint32_t i = 0; i < b->conf.threads && kvp_bench_is_one_pass(&b->conf); i++)
+        b->workers[i].at = 0;
+    return err;
+}
+
+/* pass goes over the whole set once, untimed. */
 static int
 pass(kvp_bench_t *b)
 {
-    for (uint32_t i = 0; i < b->conf.threads; i++) {
+    int err = KVPOOL_OK;
+    for (uint32_t i = 0; i < b->conf.threads && err == KVPOOL_OK; i++) {
         worker_t *w = &b->workers[i];
-        for (size_t batch = 0; batch < b->per_thread / b->conf.batch; batch++) {
-            int err = next_call(w);
-            if (err == KVPOOL_OK) err = w->round.first_error;
-            if (err != KVPOOL_OK) return err < 0 ? err : KVPOOL_NOT_FOUND;
-        }
+        kvp_bench_leg_init(&w->leg);
+        for (size_t n = 0; n < batches(b) && err == KVPOOL_OK; n++)
+            err = next_call(w, UINT64_MAX);
+        if (err == KVPOOL_OK) err = w->leg.first_error;
     }
-    return KVPOOL_OK;
+    b->has_put = true;
+    return err;
 }
 
+/* warm_up leaves the set there where it has to be, everything mapped, and all of the pool's memory written. */
 static int
-put_set(kvp_bench_t *b)
+warm_up(kvp_bench_t *b, uint64_t *fill_ns_out)
 {
-    int *results = b->workers[0].results;
-    for (size_t at = 0; at < b->objects; at += b->conf.batch) {
-        int err = kvpool_batch_put(b->pool, b->items + at, b->conf.batch, NULL, results);
-        if (err != KVPOOL_OK) return err;
-        for (size_t i = 0; i < b->conf.batch; i++)
-            if (results[i] != KVPOOL_OK && results[i] != KVPOOL_ALREADY) return results[i];
+    const uint64_t begun = kvp_now_ns();
+    int err;
+    *fill_ns_out = 0;
+    if (!has_flag(&b->conf, KVP_BENCH_PUTS)) {
+        err = kvp_bench_set_put(&b->set, b->pool, b->conf.batch);
+        *fill_ns_out = kvp_now_ns() - begun;
+        return err != KVPOOL_OK || kvp_bench_is_one_pass(&b->conf) ? err : pass(b);
     }
-    return KVPOOL_OK;
+    err = pass(b);
+    if (err != KVPOOL_OK) return err;
+    kvp_bench_set_rename(&b->set);
+    return pass(b);
 }
 
 static void
@@ -320,72 +353,49 @@ make_workers(kvp_bench_t *b)
         b->workers[i].bench = b;
         b->workers[i].first = i * b->per_thread;
         b->workers[i].results = kvp_cli_alloc(b->conf.batch, sizeof(int));
-        round_init(&b->workers[i].round);
     }
-}
-
-static int
-prepare(kvp_bench_t *b)
-{
-    int err = kvpool_register(b->pool, b->memory, b->memory_bytes);
-    if (err != KVPOOL_OK) return err;
-    fill(b);
-    if (b->conf.op != KVP_BENCH_PUT) {
-        err = put_set(b);
-        return err == KVPOOL_OK ? pass(b) : err;
-    }
-    /* Twice, so that the pool is full and every page of it was touched. */
-    err = pass(b);
-    return err == KVPOOL_OK ? pass(b) : err;
 }
 
 int
-kvp_bench_open(const kvp_bench_conf_t *conf, kvpool_t *pool, kvp_bench_t **bench_out)
+kvp_bench_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const kvp_cli_common_t *common,
+               uint32_t process, kvp_bench_t **bench_out, uint64_t *fill_ns_out)
 {
+    const kvp_bench_set_conf_t set = {
+        .objects = conf->objects,
+        .value_bytes = conf->value_bytes,
+        .pieces = conf->pieces,
+        .key_bytes = conf->key_bytes,
+        .absent = conf->absent,
+        .run = conf->run,
+        .process = process,
+        .has_values = has_flag(conf, KVP_BENCH_MOVES),
+    };
     kvp_bench_t *b = kvp_cli_alloc(1, sizeof(*b));
-    b->conf = *conf;
-    b->pool = pool;
-    b->run = kvp_random_u64();
-    b->objects = kvp_bench_objects(conf);
-    b->per_thread = b->objects / conf->threads;
-    b->stride = kvp_align_up(conf->value_bytes, 64);
-    b->memory_bytes = b->objects * b->stride;
-    b->texts = kvp_cli_alloc(b->objects, sizeof(*b->texts));
-    b->keys = kvp_cli_alloc(b->objects, sizeof(*b->keys));
-    b->items = kvp_cli_alloc(b->objects, sizeof(*b->items));
-    b->iov = kvp_cli_alloc(b->objects, sizeof(*b->iov));
+    int code = KVP_EXIT_DONE;
+    *b = (kvp_bench_t){.verb = verb, .common = common, .conf = *conf, .process = process};
+    b->per_thread = conf->objects / conf->threads;
     make_workers(b);
-    void *memory =
-        mmap(NULL, b->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    int err = memory == MAP_FAILED ? KVPOOL_NOMEM : KVPOOL_OK;
-    if (err == KVPOOL_OK) {
-        b->memory = memory;
-        name_objects(b);
-        err = prepare(b);
-    }
-    if (err != KVPOOL_OK) {
+    int err = kvp_bench_set_init(&b->set, &set);
+    if (err == KVPOOL_OK) code = open_handle(b);
+    if (err == KVPOOL_OK && code == KVP_EXIT_DONE) err = warm_up(b, fill_ns_out);
+    if (err != KVPOOL_OK) code = kvp_cli_fail(verb, "setting up", err);
+    if (code != KVP_EXIT_DONE) {
         kvp_bench_close(b);
-        return err;
+        return code;
     }
+    b->is_fresh = false;
     *bench_out = b;
-    return KVPOOL_OK;
+    return KVP_EXIT_DONE;
 }
 
 void
 kvp_bench_close(kvp_bench_t *b)
 {
     if (b == NULL) return;
-    if (b->memory != NULL) {
-        /* What is not registered, because registering failed, is no error here. */
-        (void)kvpool_unregister(b->pool, b->memory);
-        munmap(b->memory, b->memory_bytes);
-    }
+    close_handle(b);
     for (uint32_t i = 0; i < b->conf.threads; i++)
         free(b->workers[i].results);
     free(b->workers);
-    free(b->iov);
-    free(b->items);
-    free(b->keys);
-    free(b->texts);
+    kvp_bench_set_fini(&b->set);
     free(b);
 }

@@ -1,22 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
- * bench: options, the pool that it starts where none is named, one line a round. The measuring is bench.c's.
+ * bench: options, the pool that it starts where none is named, figures of each round. The measuring is bench.c's, the
+ * operations are bench_ops.c's.
  */
 #include "client/cli/cli.h"
 
-#include "client/cli/bench.h"
+#include "client/cli/bench_gang.h"
+#include "client/cli/bench_key.h"
 #include "client/cli/cli_opts.h"
 #include "client/cli/procs.h"
 #include "client/cli/report.h"
 
+#include "common/clock.h"
 #include "common/slab.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define COLD_SET_BYTES (512ull << 20) /* more than any cache holds */
-#define DATA_BYTES (2ull << 20) /* default sizes */
-#define NAME_BYTES 4096u
+#define SET_BYTES (512ull << 20) /* more than any cache holds */
+#define VALUE_BYTES (2ull << 20)
+#define KEYS 65536u /* of a set whose values do not matter, of so many bytes each */
+#define KEY_VALUE_BYTES 64u
+#define KEY_BYTES 118u
+#define BATCH 32u
 #define VALUE_MAX (256ull << 20)
+#define PIECES_MAX 1024u
+#define RATE_MAX 100000000u
 #define POOL_NODE_MIN (64ull << 20)
 
 typedef struct {
@@ -24,47 +32,182 @@ typedef struct {
     kvp_cli_common_t common;
     kvp_bench_conf_t conf;
     const char *op;
-    uint64_t nodes, rounds, set_bytes, size, batch, threads;
-    bool is_warm, is_cold, is_step;
+    uint64_t nodes, rounds, round_ns, set_bytes, keys, key_bytes, size, pieces, batch, threads, processes, rate;
+    bool is_warm, is_step;
     kvp_local_t local;
     char master[KVP_HOSTPORT_TEXT_MAX];
 } bench_t;
 
-static const char *const op_names[] = {
-    [KVP_BENCH_GET] = "get",
-    [KVP_BENCH_PUT] = "put",
-    [KVP_BENCH_EXISTS] = "exists",
-    [KVP_BENCH_LOOKUP] = "lookup",
-};
-
 static bool
-moves_data(const kvp_bench_conf_t *conf)
+moves_data(const bench_t *b)
 {
-    return conf->op == KVP_BENCH_GET || conf->op == KVP_BENCH_PUT;
+    return (b->conf.op->flags & KVP_BENCH_MOVES) != 0;
+}
+
+/* ---- options ---- */
+
+static int
+check(const bench_t *b)
+{
+    const kvp_bench_conf_t *c = &b->conf;
+    const bool is_batch = (c->op->flags & KVP_BENCH_BATCH) != 0;
+    const char *what = NULL;
+    if (b->batch > 1 && !is_batch) what = "--batch is for operations of several objects a call";
+    if (b->pieces > 1 && !(is_batch && moves_data(b))) what = "--pieces is for batch_put and batch_get";
+    if (c->absent > 0 && (c->op->flags & KVP_BENCH_ASKS) == 0) what = "--absent is for operations that only ask";
+    if (c->does_evict && (c->op->flags & KVP_BENCH_PUTS) == 0) what = "--evict is for puts";
+    if (b->is_warm && c->is_cold) what = "--warm or --cold, not both";
+    if (b->set_bytes > 0 && b->keys > 0) what = "--set or --keys, not both";
+    if (c->value_bytes % c->pieces != 0) what = "--size is not a multiple of --pieces";
+    return what == NULL ? KVP_EXIT_DONE : kvp_cli_complain(b->verb, KVP_EXIT_USAGE, "--op %s: %s", c->op->name, what);
+}
+
+/* settle_set rounds the set up to whole batches for all threads of all processes. */
+static int
+settle_set(bench_t *b)
+{
+    kvp_bench_conf_t *c = &b->conf;
+    const uint64_t step = (uint64_t)c->batch * c->threads, set = b->set_bytes > 0 ? b->set_bytes : SET_BYTES;
+    uint64_t n = b->keys;
+    if (n == 0) n = moves_data(b) || b->set_bytes > 0 ? (set + c->value_bytes - 1) / c->value_bytes : KEYS;
+    n = (n + c->processes - 1) / c->processes;
+    c->objects = kvp_max_u64(1, (n + step - 1) / step) * step;
+    if (c->objects > KVP_BENCH_OBJECTS_MAX || c->objects * c->processes > KVP_BENCH_SET_MAX / c->value_bytes)
+        return kvp_cli_complain(b->verb, KVP_EXIT_USAGE, "a set of more than 64 GiB, or of 2^31 objects a process");
+    return KVP_EXIT_DONE;
 }
 
 /* settle turns the options into what bench.c wants. */
 static int
 settle(bench_t *b)
 {
-    size_t op = 0;
-    while (op < KVP_ARRAY_LEN(op_names) && strcmp(b->op, op_names[op]) != 0)
-        op++;
-    if (op == KVP_ARRAY_LEN(op_names))
-        return kvp_cli_complain(b->verb, KVP_EXIT_USAGE, "--op is one of get, put, exists, lookup");
-    if (b->is_warm && b->is_cold) return kvp_cli_complain(b->verb, KVP_EXIT_USAGE, "--warm or --cold, not both");
     kvp_bench_conf_t *c = &b->conf;
-    c->op = (kvp_bench_op_t)op;
-    c->value_bytes = b->size > 0 ? b->size : moves_data(c) ? DATA_BYTES : NAME_BYTES;
-    c->batch = (uint32_t)b->batch;
+    c->op = kvp_bench_op_find(b->op);
+    if (c->op == NULL) return kvp_cli_complain(b->verb, KVP_EXIT_USAGE, "--op is one of %s", kvp_bench_op_names());
+    c->value_bytes = b->size > 0 ? b->size : moves_data(b) ? VALUE_BYTES : KEY_VALUE_BYTES;
+    c->pieces = (uint32_t)b->pieces;
+    c->key_bytes = (uint32_t)b->key_bytes;
+    c->batch = (uint32_t)(b->batch > 0 ? b->batch : (c->op->flags & KVP_BENCH_BATCH) != 0 ? BATCH : 1);
     c->threads = (uint32_t)b->threads;
-    if (b->set_bytes > 0)
-        c->set_bytes = b->set_bytes;
-    else
-        c->set_bytes = moves_data(c) && !b->is_warm ? COLD_SET_BYTES : 1;
-    if (kvp_bench_objects(c) <= KVP_BENCH_SET_MAX / c->value_bytes) return KVP_EXIT_DONE;
-    return kvp_cli_complain(b->verb, KVP_EXIT_USAGE, "a set of more than 64 GiB");
+    c->processes = (uint32_t)b->processes;
+    c->calls_per_s = (double)b->rate;
+    c->run = kvp_random_u64();
+    const int code = check(b);
+    return code == KVP_EXIT_DONE ? settle_set(b) : code;
 }
+
+static int
+parse(bench_t *b, int argc, char **argv)
+{
+    const kvp_cli_opt_t opts[] = {
+        {"op", KVP_CLI_TEXT, &b->op, "NAME", kvp_bench_op_names(), 0, 0},
+        {"size", KVP_CLI_BYTES, &b->size, "SIZE", "of an object (default 2MiB; where no bytes move: 64)", 1, VALUE_MAX},
+        {"pieces", KVP_CLI_U64, &b->pieces, "N", "that an object's memory lies in (default 1)", 1, PIECES_MAX},
+        {"batch", KVP_CLI_U64, &b->batch, "N", "objects a call (default 32)", 1, KVPOOL_BATCH_MAX},
+        {"key-bytes", KVP_CLI_U64, &b->key_bytes, "N", "of a key (default 118)", KVP_BENCH_KEY_MIN, KVPOOL_KEY_MAX},
+        {"threads", KVP_CLI_U64, &b->threads, "N", "of each process, on one handle (default 1)", 1,
+         KVP_BENCH_THREADS_MAX},
+        {"processes", KVP_CLI_U64, &b->processes, "N", "each with a handle of its own (default 1)", 1,
+         KVP_BENCH_PROCESSES_MAX},
+        {"rate", KVP_CLI_U64, &b->rate, "N",
+         "calls a second of all together, due at fixed times; latency counts "
+         "from these (default: each call follows the last one)",
+         1, RATE_MAX},
+        {"seconds", KVP_CLI_DURATION, &b->round_ns, "TIME", "of a round, such as 3s (the default) or 500ms", 1000000,
+         3600000000000ull},
+        {"rounds", KVP_CLI_U64, &b->rounds, "N", "rounds, a line each (default 1)", 1, 1000000},
+        {"warm", KVP_CLI_FLAG, &b->is_warm, NULL, "everything was gone over before (the default)", 0, 0},
+        {"cold", KVP_CLI_FLAG, &b->conf.is_cold, NULL, "only first passes of a new handle over the pool's memory", 0,
+         0},
+        {"evict", KVP_CLI_FLAG, &b->conf.does_evict, NULL, "put into a full pool", 0, 0},
+        {"set", KVP_CLI_BYTES, &b->set_bytes, "SIZE", "values gone over (default 512MiB, more than caches hold)", 1,
+         KVP_BENCH_SET_MAX},
+        {"keys", KVP_CLI_U64, &b->keys, "N", "objects gone over, instead of --set (default 65536 where no bytes move)",
+         1, KVP_BENCH_OBJECTS_MAX},
+        {"absent", KVP_CLI_SHARE, &b->conf.absent, "SHARE", "of the keys asked for that are not there (default none)",
+         0, 0},
+        {"step", KVP_CLI_FLAG, &b->is_step, NULL,
+         "say \"ready\" on standard error, then wait for a line on standard "
+         "input before each round",
+         0, 0},
+        {"nodes", KVP_CLI_U64, &b->nodes, "N", "of the started pool (default 1)", 1, KVP_PROCS_NODES_MAX},
+    };
+    int first;
+    int code = kvp_cli_parse(b->verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &b->common, &first);
+    if (code == KVP_EXIT_GO_ON && first < argc) code = kvp_cli_complain(b->verb, KVP_EXIT_USAGE, "takes no operand");
+    return code;
+}
+
+/* ---- figures ---- */
+
+static void
+say_line(const bench_t *b, uint64_t number, const kvp_bench_round_t *r)
+{
+    const double ns = (double)r->elapsed_ns;
+    const kvp_bench_leg_t *sum = &r->sum;
+    printf("%3llu", (unsigned long long)number);
+    if (moves_data(b)) printf("  %8.3f GB/s", (double)sum->bytes / ns);
+    printf("  %10.0f objects/s  p50 %.1f us  p99 %.1f us  errors %llu  wrong bytes %llu\n",
+           (double)sum->objects / (ns / 1e9), (double)kvp_hist_quantile(&sum->call, 0.5) / 1e3,
+           (double)kvp_hist_quantile(&sum->call, 0.99) / 1e3, (unsigned long long)sum->errors,
+           (unsigned long long)sum->wrong_bytes);
+}
+
+static void
+report_work(const bench_t *b, kvp_report_t *to, uint64_t number)
+{
+    const kvp_bench_conf_t *c = &b->conf;
+    kvp_report_text(to, "op", "operation", c->op->name);
+    kvp_report_count(to, "round", NULL, number);
+    kvp_report_bytes(to, "size_bytes", "object", c->value_bytes);
+    kvp_report_count(to, "pieces", "pieces an object", c->pieces);
+    kvp_report_count(to, "key_bytes", "bytes of a key", c->key_bytes);
+    kvp_report_count(to, "batch", "objects a call", c->batch);
+    kvp_report_count(to, "threads", "threads", c->threads);
+    kvp_report_count(to, "processes", "processes", c->processes);
+    kvp_report_count(to, "set_objects", "objects in all", c->objects * c->processes);
+    kvp_report_bytes(to, "set_bytes", "set", c->objects * c->processes * c->value_bytes);
+    kvp_report_real(to, "absent", c->absent > 0 ? "share absent" : NULL, c->absent, 3);
+    kvp_report_text(to, "pass", "pass", c->is_cold ? "cold" : "warm");
+    kvp_report_text(to, "loop", "loop", c->calls_per_s > 0 ? "open" : "closed");
+    if (c->calls_per_s > 0) kvp_report_real(to, "calls_due_per_s", "calls due/s", c->calls_per_s, 0);
+}
+
+static void
+report_round(const bench_t *b, kvp_report_t *to, const kvp_bench_round_t *r, uint64_t fill_ns)
+{
+    const double seconds = (double)r->elapsed_ns / 1e9;
+    const kvp_bench_leg_t *sum = &r->sum;
+    kvp_report_real(to, "fill_s", fill_ns > 0 ? "putting the set, seconds" : NULL, (double)fill_ns / 1e9, 3);
+    kvp_report_real(to, "elapsed_s", "seconds", seconds, 3);
+    kvp_report_count(to, "calls", "calls", sum->calls);
+    kvp_report_real(to, "calls_per_s", "calls/s", (double)sum->calls / seconds, 0);
+    kvp_report_real(to, "gb_per_s", moves_data(b) ? "GB/s" : NULL, (double)sum->bytes / (double)r->elapsed_ns, 3);
+    kvp_report_real(to, "objects_per_s", "objects/s", (double)sum->objects / seconds, 0);
+    kvp_report_latency(to, "call", &sum->call);
+    if (b->conf.calls_per_s > 0) kvp_report_latency(to, "service", &sum->service);
+    kvp_report_count(to, "errors", "errors", sum->errors);
+    if (sum->errors > 0) kvp_report_text(to, "first_error", "first error", kvpool_errname(sum->first_error));
+    kvp_report_count(to, "wrong_bytes", "wrong bytes", sum->wrong_bytes);
+}
+
+static void
+say_round(const bench_t *b, uint64_t number, const kvp_bench_round_t *r, uint64_t fill_ns)
+{
+    kvp_report_t *to = kvp_report_create();
+    report_work(b, to, number);
+    report_round(b, to, r, fill_ns);
+    if (b->common.is_json)
+        kvp_report_json(to, stdout);
+    else if (b->rounds == 1)
+        kvp_report_table(to, stdout);
+    else
+        say_line(b, number, r);
+    kvp_report_destroy(to);
+    fflush(stdout);
+}
+
+/* ---- the verb ---- */
 
 static int
 start_pool(bench_t *b)
@@ -81,47 +224,6 @@ start_pool(bench_t *b)
     return KVP_EXIT_DONE;
 }
 
-static void
-say_line(const bench_t *b, uint64_t number, const kvp_bench_round_t *r)
-{
-    const double ns = (double)r->elapsed_ns;
-    printf("%3llu", (unsigned long long)number);
-    if (moves_data(&b->conf)) printf("  %8.3f GB/s", (double)r->bytes / ns);
-    printf("  %10.0f objects/s  p50 %.1f us  p99 %.1f us  errors %llu  wrong bytes %llu\n",
-           (double)r->objects / (ns / 1e9), (double)kvp_hist_quantile(&r->call, 0.5) / 1e3,
-           (double)kvp_hist_quantile(&r->call, 0.99) / 1e3, (unsigned long long)r->errors,
-           (unsigned long long)r->wrong_bytes);
-}
-
-static void
-say_round(const bench_t *b, uint64_t number, const kvp_bench_round_t *r)
-{
-    const double seconds = (double)r->elapsed_ns / 1e9;
-    kvp_report_t *to = kvp_report_create();
-    kvp_report_text(to, "op", "operation", b->op);
-    kvp_report_count(to, "round", NULL, number);
-    kvp_report_bytes(to, "size_bytes", "object", b->conf.value_bytes);
-    kvp_report_count(to, "batch", "objects a call", b->conf.batch);
-    kvp_report_count(to, "threads", "threads", b->conf.threads);
-    kvp_report_bytes(to, "set_bytes", "set", kvp_bench_objects(&b->conf) * b->conf.value_bytes);
-    kvp_report_real(to, "elapsed_s", "seconds", seconds, 3);
-    kvp_report_count(to, "calls", "calls", r->calls);
-    kvp_report_real(to, "gb_per_s", moves_data(&b->conf) ? "GB/s" : NULL, (double)r->bytes / (double)r->elapsed_ns, 3);
-    kvp_report_real(to, "objects_per_s", "objects/s", (double)r->objects / seconds, 0);
-    kvp_report_latency(to, "call", &r->call);
-    kvp_report_count(to, "errors", "errors", r->errors);
-    if (r->errors > 0) kvp_report_text(to, "first_error", "first error", kvpool_errname(r->first_error));
-    kvp_report_count(to, "wrong_bytes", "wrong bytes", r->wrong_bytes);
-    if (b->common.is_json)
-        kvp_report_json(to, stdout);
-    else if (b->rounds == 1)
-        kvp_report_table(to, stdout);
-    else
-        say_line(b, number, r);
-    kvp_report_destroy(to);
-    fflush(stdout);
-}
-
 /* may_go waits for a line where another program sets the pace. */
 static bool
 may_go(const bench_t *b)
@@ -135,16 +237,18 @@ may_go(const bench_t *b)
 }
 
 static int
-run_rounds(bench_t *b, kvp_bench_t *bench)
+run_rounds(bench_t *b, kvp_bench_gang_t *gang)
 {
     kvp_bench_round_t *round = kvp_cli_alloc(1, sizeof(*round));
     int code = KVP_EXIT_DONE;
+    /* Where another program sets the pace, it must know when setting up is over. */
+    if (b->is_step) fprintf(stderr, "ready\n");
     for (uint64_t i = 1; i <= b->rounds && may_go(b); i++) {
-        int err = kvp_bench_round(bench, round);
-        say_round(b, i, round);
-        if (round->errors + round->wrong_bytes > 0) code = KVP_EXIT_REFUSED;
-        if (err == KVPOOL_OK) continue;
-        code = kvp_cli_fail(b->verb, b->op, err);
+        const int got = kvp_bench_gang_round(gang, b->round_ns, round);
+        if (round->elapsed_ns > 0) say_round(b, i, round, kvp_bench_gang_fill_ns(gang));
+        if (round->sum.errors + round->sum.wrong_bytes > 0) code = KVP_EXIT_REFUSED;
+        if (got == KVP_EXIT_DONE) continue;
+        code = got;
         break;
     }
     free(round);
@@ -154,21 +258,16 @@ run_rounds(bench_t *b, kvp_bench_t *bench)
 static int
 measure(bench_t *b)
 {
-    kvpool_t *pool = NULL;
-    kvp_bench_t *bench = NULL;
-    int code = b->common.master == NULL ? start_pool(b) : KVP_EXIT_DONE;
-    if (code == KVP_EXIT_DONE) code = kvp_cli_open(b->verb, &b->common, &pool);
+    kvp_bench_gang_t *gang = NULL;
+    const bool is_own = b->common.master == NULL;
+    int code = is_own ? start_pool(b) : KVP_EXIT_DONE;
     if (code == KVP_EXIT_DONE) {
-        int err = kvp_bench_open(&b->conf, pool, &bench);
-        if (err != KVPOOL_OK) code = kvp_cli_fail(b->verb, "setting up", err);
+        code = kvp_bench_gang_open(b->verb, &b->conf, &b->common, &gang);
+        if (code == KVP_EXIT_DONE) code = run_rounds(b, gang);
+        /* A pool that is somebody else's is left as it was found, if it is still there. */
+        const int left = kvp_bench_gang_close(gang, !is_own && code != KVP_EXIT_UNREACHABLE);
+        if (code == KVP_EXIT_DONE) code = left;
     }
-    if (code == KVP_EXIT_DONE) {
-        /* Where another program sets the pace, it must know when setting up is over. */
-        if (b->is_step) fprintf(stderr, "ready\n");
-        code = run_rounds(b, bench);
-    }
-    kvp_bench_close(bench);
-    kvpool_free(pool);
     if (kvp_local_stop(&b->local) > 0 && code == KVP_EXIT_DONE) code = KVP_EXIT_REFUSED;
     return code;
 }
@@ -176,28 +275,10 @@ measure(bench_t *b)
 int
 kvp_cli_bench(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
-    bench_t b = {.verb = verb, .op = "get", .nodes = 1, .rounds = 1, .batch = 32, .threads = 1};
-    b.conf.round_ns = 3000000000ull;
-    const kvp_cli_opt_t opts[] = {
-        {"op", KVP_CLI_TEXT, &b.op, "NAME", "get, put, exists or lookup (default get)", 0, 0},
-        {"size", KVP_CLI_BYTES, &b.size, "SIZE", "of an object (default 2MiB; exists, lookup: 4KiB)", 1, VALUE_MAX},
-        {"batch", KVP_CLI_U64, &b.batch, "N", "objects a call (default 32)", 1, KVPOOL_BATCH_MAX},
-        {"threads", KVP_CLI_U64, &b.threads, "N", "on one handle (default 1)", 1, KVP_BENCH_THREADS_MAX},
-        {"seconds", KVP_CLI_DURATION, &b.conf.round_ns, "TIME", "of a round, such as 3s (the default) or 500ms",
-         1000000, 3600000000000ull},
-        {"rounds", KVP_CLI_U64, &b.rounds, "N", "rounds, a line each (default 1)", 1, 1000000},
-        {"cold", KVP_CLI_FLAG, &b.is_cold, NULL, "a set of 512 MiB, more than caches hold (the default)", 0, 0},
-        {"warm", KVP_CLI_FLAG, &b.is_warm, NULL, "one batch a thread, again and again", 0, 0},
-        {"set", KVP_CLI_BYTES, &b.set_bytes, "SIZE", "a set of that size", 1, KVP_BENCH_SET_MAX},
-        {"step", KVP_CLI_FLAG, &b.is_step, NULL,
-         "say \"ready\" on standard error, then wait for a line on standard "
-         "input before each round",
-         0, 0},
-        {"nodes", KVP_CLI_U64, &b.nodes, "N", "of the started pool (default 1)", 1, KVP_PROCS_NODES_MAX},
-    };
-    int first;
-    int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &b.common, &first);
-    if (code == KVP_EXIT_GO_ON && first < argc) code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "takes no operand");
+    bench_t b = {.verb = verb, .op = "batch_get", .round_ns = 3 * KVP_NS_PER_S};
+    b.nodes = b.rounds = b.pieces = b.threads = b.processes = 1;
+    b.key_bytes = KEY_BYTES;
+    int code = parse(&b, argc, argv);
     if (code != KVP_EXIT_GO_ON) return code;
     code = settle(&b);
     return code == KVP_EXIT_DONE ? measure(&b) : code;

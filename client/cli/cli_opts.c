@@ -3,6 +3,8 @@
  */
 #include "client/cli/cli_opts.h"
 
+#include "client/cli/report.h"
+
 #include "common/parse.h"
 
 #include <getopt.h>
@@ -102,6 +104,27 @@ set(const kvp_cli_opt_t *row, const char *text)
     return err;
 }
 
+/* say_wanted writes what the option takes: its unit, and its bounds where it has some. */
+static const char *
+say_wanted(const kvp_cli_opt_t *row, char *dst, size_t cap)
+{
+    char low[KVP_BYTES_TEXT_MAX], high[KVP_BYTES_TEXT_MAX];
+    if (row->type == KVP_CLI_SHARE)
+        snprintf(dst, cap, "a share above 0 and at most 1, such as 0.25");
+    else if (row->type == KVP_CLI_BYTES)
+        snprintf(dst, cap, "a size from %s to %s, such as 64KiB or 2GiB", kvp_format_bytes(row->min, low),
+                 kvp_format_bytes(row->max, high));
+    else if (row->type == KVP_CLI_DURATION)
+        snprintf(dst, cap, "a time from %.6g s to %.6g s, such as 500ms or 5s", (double)row->min / 1e9,
+                 (double)row->max / 1e9);
+    else if (row->max != 0)
+        snprintf(dst, cap, "a whole number from %llu to %llu", (unsigned long long)row->min,
+                 (unsigned long long)row->max);
+    else
+        snprintf(dst, cap, "a whole number");
+    return dst;
+}
+
 static int
 check_common(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common)
 {
@@ -134,8 +157,11 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
         if (c == 'h') t.is_help = true;
         if (c == ':') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s wants a value", argv[optind - 1]);
         if (c == '?') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "unknown option %s; see --help", argv[optind - 1]);
-        if (c == 0 && set(&t.rows[at], optarg) != KVP_OK)
-            return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--%s does not take \"%s\"", t.rows[at].name, optarg);
+        if (c == 0 && set(&t.rows[at], optarg) != KVP_OK) {
+            char wanted[160];
+            return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--%s does not take \"%s\", but %s", t.rows[at].name, optarg,
+                                    say_wanted(&t.rows[at], wanted, sizeof(wanted)));
+        }
     }
     if (t.is_help) {
         help(verb, &t);

@@ -101,18 +101,24 @@ kvp_report_text(kvp_report_t *report, const char *key, const char *label, const 
 void
 kvp_report_latency(kvp_report_t *report, const char *name, const kvp_hist_t *hist)
 {
-    const double p50 = (double)kvp_hist_quantile(hist, 0.5) / 1e3, p99 = (double)kvp_hist_quantile(hist, 0.99) / 1e3;
-    const double max = hist->count > 0 ? (double)hist->max / 1e3 : 0, mean = kvp_hist_mean(hist) / 1e3;
     const struct {
         const char *suffix;
-        double value;
-    } parts[] = {{"p50_us", p50}, {"p99_us", p99}, {"max_us", max}, {"mean_us", mean}};
+        double us;
+    } parts[] = {
+        {"p50_us", (double)kvp_hist_quantile(hist, 0.5) / 1e3},
+        {"p90_us", (double)kvp_hist_quantile(hist, 0.9) / 1e3},
+        {"p99_us", (double)kvp_hist_quantile(hist, 0.99) / 1e3},
+        {"p99_9_us", (double)kvp_hist_quantile(hist, 0.999) / 1e3},
+        {"max_us", hist->count > 0 ? (double)hist->max / 1e3 : 0},
+        {"mean_us", kvp_hist_mean(hist) / 1e3},
+    };
     for (size_t i = 0; i < KVP_ARRAY_LEN(parts); i++) {
         char key[64];
         snprintf(key, sizeof(key), "%s_%s", name, parts[i].suffix);
-        add_real(report, key, parts[i].value, 1);
+        add_real(report, key, parts[i].us, 1);
     }
-    snprintf(row(report, name), CELL_MAX, "p50 %.0f us, p99 %.0f us, max %.0f us", p50, p99, max);
+    snprintf(row(report, name), CELL_MAX, "p50 %.1f us, p90 %.1f, p99 %.1f, p99.9 %.1f, max %.1f", parts[0].us,
+             parts[1].us, parts[2].us, parts[3].us, parts[4].us);
 }
 
 void

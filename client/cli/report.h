@@ -21,7 +21,8 @@ void kvp_report_count(kvp_report_t *report, const char *key, const char *label, 
 void kvp_report_bytes(kvp_report_t *report, const char *key, const char *label, uint64_t bytes);
 void kvp_report_real(kvp_report_t *report, const char *key, const char *label, double value, int digits);
 void kvp_report_text(kvp_report_t *report, const char *key, const char *label, const char *text); /* copied */
-/* kvp_report_latency takes nanoseconds and reports p50, p99, max and mean in µs, as NAME_p50_us and so on. */
+/* kvp_report_latency takes nanoseconds and reports p50, p90, p99, p99.9, max and mean in µs, as NAME_p50_us, NAME_p99_9_us
+ * and so on. */
 void kvp_report_latency(kvp_report_t *report, const char *name, const kvp_hist_t *hist);
 
 void kvp_report_table(const kvp_report_t *report, FILE *to);
