@@ -76,7 +76,8 @@ _Static_assert(sizeof(kvp_desc_t) == KVP_DESC_BYTES, "descriptor is wire format"
 _Static_assert(offsetof(kvp_desc_t, ns_epoch) == KVP_DESC_LINE_BYTES, "a reader checks one cache line");
 _Static_assert(offsetof(kvp_superblock_t, check) == 112, "superblock is wire format");
 
-/* Generation: term (20 bits) << 42 | sequence within the chunk (42 bits), so no two masters use one twice. */
+/* Generation: term (20 bits) << 42 | sequence of the master (42 bits), so no two grants in a pool have the same one, over
+ * all terms. It rises, so it is also the version of what is written there (of the first copy, where there are more). */
 #define KVP_GEN_SEQ_BITS 42
 #define KVP_GEN_SEQ_MAX ((1ull << KVP_GEN_SEQ_BITS) - 1)
 #define KVP_TERM_MAX ((1u << 20) - 1)

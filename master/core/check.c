@@ -25,7 +25,7 @@ check_extents(const kvp_master_t *m, const kvp_chunk_t *c)
 
             if (kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left) != owner) return "an extent has no object";
             o = kvp_obj(m->index, owner);
-            if (o->at.chunk != c->number || o->at.slot != slot) return "an extent and its object differ";
+            if (o->chunk != c->number || o->slot != slot) return "an extent and its object differ";
         }
     }
     return NULL;
@@ -167,25 +167,27 @@ check_segments(const kvp_master_t *m)
 static const char *
 check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint32_t *tickets)
 {
-    const kvp_attempt_t *a = o->attempt == KVP_NONE ? NULL : kvp_ptab_get(&m->attempts, o->attempt);
+    const kvp_attempt_t *a = o->state == KVP_OBJ_WRITING ? kvp_ptab_get(&m->attempts, o->attempt) : NULL;
     bool is_evictable = o->state == KVP_OBJ_COMMITTED && o->tickets == 0;
 
     if (o->tickets != tickets[oid]) return "the tickets of an object are miscounted";
-    if ((o->is_listed != 0) != is_evictable) return "an object is evictable and should not be, or is not and should";
-    if (o->state == KVP_OBJ_GONE ? o->at.chunk != KVP_OID_NONE || o->tickets == 0
-                                 : kvp_objindex_find(m->index, o->digest) != oid)
+    if ((o->list == KVP_OBJLIST_LRU) != is_evictable)
+        return "an object is evictable and should not be, or is not and should";
+    if (o->state == KVP_OBJ_GONE
+            ? kvp_obj_chunk(m, o) != NULL || o->tickets == 0
+            : kvp_objindex_find(m->index, kvp_obj_digest(m->index, o, m->conf.digest_seed, 0)) != oid)
         return "an object is not indexed, or still is";
     if ((o->state == KVP_OBJ_WRITING) != (a != NULL)) return "an object and its attempt disagree";
     if (a != NULL && a->oid != oid) return "an attempt is another object's";
-    if (o->state == KVP_OBJ_COMMITTED && kvp_place_chunk(m, &o->at) == NULL) return "an object lies nowhere";
-    if (a != NULL && (a->pkey == NULL) == (o->at.chunk == KVP_OID_NONE)) return "an attempt waits and has a place";
+    if (o->state == KVP_OBJ_COMMITTED && kvp_obj_chunk(m, o) == NULL) return "an object lies nowhere";
+    if (a != NULL && (a->pkey == NULL) == (kvp_obj_chunk(m, o) == NULL)) return "an attempt waits and has a place";
     return NULL;
 }
 
 static const char *
 check_objects(const kvp_master_t *m, const uint32_t *tickets)
 {
-    uint64_t committed = 0, writing = 0, listed = 0, walked = 0, seq = 0;
+    uint64_t committed = 0, writing = 0, listed = 0, walked = 0, age = UINT64_MAX;
     uint32_t cursor = 0, left = UINT32_MAX, oid;
 
     while ((oid = kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
@@ -195,17 +197,17 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
         if (why != NULL) return why;
         committed += o->state == KVP_OBJ_COMMITTED;
         writing += o->state == KVP_OBJ_WRITING;
-        listed += o->is_listed;
+        listed += o->list == KVP_OBJLIST_LRU;
     }
     if (committed != m->st.objects) return "the count of objects is wrong";
     if (writing != m->st.attempts) return "the count of attempts is wrong";
-    for (oid = m->policy->victim(m->index, KVP_OID_NONE); oid != KVP_OID_NONE && walked <= listed;
-         oid = m->policy->victim(m->index, oid)) {
-        if (kvp_obj(m->index, oid)->used_seq <= seq) return "objects are out of order";
-        seq = kvp_obj(m->index, oid)->used_seq;
+    for (oid = m->policy->victim(m->index, &m->lru, KVP_OID_NONE); oid != KVP_OID_NONE && walked <= listed;
+         oid = m->policy->victim(m->index, &m->lru, oid)) {
+        if (kvp_obj_age(m->index, kvp_obj(m->index, oid)) > age) return "objects are out of order";
+        age = kvp_obj_age(m->index, kvp_obj(m->index, oid));
         walked++;
     }
-    if (walked != listed) return "the list of victims is broken";
+    if (walked != listed || walked != m->lru.n) return "the list of victims is broken";
     return NULL;
 }
 

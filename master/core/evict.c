@@ -19,16 +19,18 @@ kvp_retire_t *
 kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
-    kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+    kvp_chunk_t *c = kvp_obj_chunk(m, o);
     kvp_retire_t *r = NULL;
 
     if (o->state == KVP_OBJ_COMMITTED) m->st.objects--;
     kvp_objindex_unlink(m->index, oid);
-    m->policy->removed(m->index, oid);
+    m->policy->removed(m->index, &m->lru, oid);
     if (c != NULL) {
+        kvp_place_t at = kvp_obj_place(m, o);
+
         c->segment->held -= o->tickets;
-        r = kvp_retire_place(m, &o->at, owner, waiter);
-        o->at.chunk = KVP_OID_NONE;
+        r = kvp_retire_place(m, &at, owner, waiter);
+        o->chunk = KVP_OBJ_CHUNK_NONE;
     }
     if (o->tickets > 0)
         o->state = KVP_OBJ_GONE;
@@ -41,15 +43,23 @@ static void
 evict(kvp_master_t *m, uint32_t oid)
 {
     m->st.evictions++;
-    m->st.evicted_bytes += kvp_obj(m->index, oid)->len;
+    m->st.evicted_bytes += kvp_obj_len(m, kvp_obj(m->index, oid));
     (void)kvp_obj_drop(m, oid, 0, NULL);
 }
 
 /* ---- windows */
+#define NO_AGE UINT32_MAX /* older than any object */
+
+/* What a place is looked for. */
+typedef struct {
+    uint64_t len;
+    uint16_t key_len;
+} wanted_t;
+
 typedef struct {
     kvp_chunk_t *chunk; /* NULL = none */
     uint32_t first, last; /* slots */
-    uint64_t youngest; /* used_seq of the object used last; 0 = no object in it */
+    uint32_t age; /* of the object used last; NO_AGE = no object in it */
 } window_t;
 
 static bool
@@ -61,18 +71,18 @@ is_free(const kvp_chunk_t *c, uint32_t slot)
 /* Whether an extent may be part of a window, and what taking it costs. Space that a dead writer might still touch is not
  * promised to anyone: no timer says when it comes back. */
 static bool
-is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t *used_out)
+is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t *age_out)
 {
     const kvp_retire_t *r;
     const kvp_obj_t *o;
 
-    *used_out = 0;
+    *age_out = NO_AGE;
     if (is_free(c, slot)) return !kvp_place_is_promised(m, c, slot, KVP_SLAB_NONE);
     r = kvp_retire_of(m, c, slot);
     if (r != NULL) return r->claim == NULL && r->owner == 0;
     o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
-    *used_out = o->used_seq;
-    return o->is_listed != 0;
+    *age_out = (uint32_t)kvp_min_u64(kvp_obj_age(m->index, o), NO_AGE - 1);
+    return o->list == KVP_OBJLIST_LRU;
 }
 
 static bool
@@ -102,13 +112,13 @@ winq_grow(kvp_winq_t *q)
 }
 
 static void
-winq_push(kvp_winq_t *q, uint32_t slot, uint64_t used)
+winq_push(kvp_winq_t *q, uint32_t slot, uint32_t age)
 {
-    while (q->n > 0 && q->at[(q->head + q->n - 1) & (q->cap - 1)].used <= used)
+    while (q->n > 0 && q->at[(q->head + q->n - 1) & (q->cap - 1)].age >= age)
         q->n--;
     if (q->n == q->cap) winq_grow(q);
     q->at[(q->head + q->n) & (q->cap - 1)].slot = slot;
-    q->at[(q->head + q->n++) & (q->cap - 1)].used = used;
+    q->at[(q->head + q->n++) & (q->cap - 1)].age = age;
 }
 
 static void
@@ -139,26 +149,25 @@ shorten(kvp_master_t *m, const kvp_chunk_t *c, uint32_t first, uint32_t last, ui
 static uint32_t
 search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, uint64_t len, window_t *best)
 {
-    uint32_t first = KVP_SLAB_NONE, slot = from;
-    uint64_t used;
+    uint32_t first = KVP_SLAB_NONE, slot = from, age;
 
     m->winq.n = 0;
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(c->slab, slot) < to; slot = kvp_slab_next(c->slab, slot)) {
         if (m->work_left == 0) return slot;
         m->work_left--;
-        if (!is_usable(m, c, slot, &used)) {
+        if (!is_usable(m, c, slot, &age)) {
             first = KVP_SLAB_NONE;
             m->winq.n = 0;
             continue;
         }
-        winq_push(&m->winq, slot, used);
+        winq_push(&m->winq, slot, age);
         if (first == KVP_SLAB_NONE) first = slot;
         if (!fits(c, first, slot, len)) continue;
         first = shorten(m, c, first, slot, len);
         if (first == slot && is_free(c, slot)) continue;
-        used = m->winq.at[m->winq.head].used;
-        if (best->chunk == NULL || used < best->youngest)
-            *best = (window_t){.chunk = c, .first = first, .last = slot, .youngest = used};
+        age = m->winq.at[m->winq.head].age;
+        if (best->chunk == NULL || age > best->age)
+            *best = (window_t){.chunk = c, .first = first, .last = slot, .age = age};
     }
     return KVP_SLAB_NONE;
 }
@@ -168,13 +177,13 @@ search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, uint64_t len
 static uint32_t
 run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t len, uint32_t *steps)
 {
-    uint64_t end = kvp_slab_offset(c->slab, slot), used;
+    uint64_t end = kvp_slab_offset(c->slab, slot);
     uint64_t need = kvp_slab_extent_bytes(len) + kvp_slab_align_bytes(len);
 
     for (; *steps > 0 && end - kvp_slab_offset(c->slab, slot) < need; --*steps) {
-        uint32_t prev = kvp_slab_prev(c->slab, slot);
+        uint32_t prev = kvp_slab_prev(c->slab, slot), age;
 
-        if (prev == KVP_SLAB_NONE || !is_usable(m, c, prev, &used)) break;
+        if (prev == KVP_SLAB_NONE || !is_usable(m, c, prev, &age)) break;
         slot = prev;
     }
     return slot;
@@ -182,55 +191,61 @@ run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t len, ui
 
 /* ---- candidates */
 static bool
-may_hold(const kvp_chunk_t *c, const kvp_obj_t *wanted)
+may_hold(const kvp_chunk_t *c, const wanted_t *wanted)
 {
     return c->segment->state == KVP_SEG_UP && c->bytes >= kvp_slab_extent_bytes(wanted->len) &&
            kvp_place_has_key_room(c, wanted->key_len);
 }
 
 static bool
-gives_key_room(const kvp_chunk_t *c, const kvp_obj_t *victim, const kvp_obj_t *wanted)
+gives_key_room(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_obj_t *victim, const wanted_t *wanted)
 {
-    return victim->at.long_key_slot != KVP_SLAB_NONE &&
-           kvp_slab_len(c->long_keys, victim->at.long_key_slot) >= kvp_slab_extent_bytes(wanted->key_len);
+    kvp_place_t at = kvp_obj_place(m, victim);
+
+    return at.long_key_slot != KVP_SLAB_NONE &&
+           kvp_slab_len(c->long_keys, at.long_key_slot) >= kvp_slab_extent_bytes(wanted->key_len);
 }
 
 /* The common case: the victim's own extent is enough. */
 static bool
-is_enough(const kvp_chunk_t *c, const kvp_obj_t *victim, const kvp_obj_t *wanted)
+is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_obj_t *victim, const wanted_t *wanted)
 {
-    return c->segment->state == KVP_SEG_UP && fits(c, victim->at.slot, victim->at.slot, wanted->len) &&
-           (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
+    uint32_t slot = (uint32_t)victim->slot;
+
+    return c->segment->state == KVP_SEG_UP && fits(c, slot, slot, wanted->len) &&
+           (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(m, c, victim, wanted));
 }
 
 static window_t
-own_extent(kvp_chunk_t *c, const kvp_obj_t *victim)
+own_extent(const kvp_master_t *m, kvp_chunk_t *c, const kvp_obj_t *victim)
 {
-    return (window_t){.chunk = c, .first = victim->at.slot, .last = victim->at.slot, .youngest = victim->used_seq};
+    uint32_t slot = (uint32_t)victim->slot;
+
+    return (window_t){.chunk = c, .first = slot, .last = slot, .age = kvp_obj_age(m->index, victim)};
 }
 
 static void
-search_around(kvp_master_t *m, kvp_chunk_t *c, const kvp_obj_t *victim, const kvp_obj_t *wanted, window_t *best)
+search_around(kvp_master_t *m, kvp_chunk_t *c, const kvp_obj_t *victim, const wanted_t *wanted, window_t *best)
 {
-    uint64_t end = kvp_slab_offset(c->slab, victim->at.slot) + kvp_slab_len(c->slab, victim->at.slot);
+    uint32_t slot = (uint32_t)victim->slot, from;
+    uint64_t end = kvp_slab_offset(c->slab, slot) + kvp_slab_len(c->slab, slot);
     uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
-    uint32_t from;
 
     if (!may_hold(c, wanted)) return;
-    from = run_start(m, c, victim->at.slot, wanted->len, &m->work_left);
+    from = run_start(m, c, slot, wanted->len, &m->work_left);
     (void)search(m, c, from, end + need, wanted->len, best);
 }
 
 static void
-search_candidates(kvp_master_t *m, const kvp_obj_t *wanted, window_t *best)
+search_candidates(kvp_master_t *m, const wanted_t *wanted, window_t *best)
 {
-    uint32_t oid = m->policy->victim(m->index, KVP_OID_NONE);
+    uint32_t oid = m->policy->victim(m->index, &m->lru, KVP_OID_NONE);
 
     for (uint32_t i = 0, next; i < CANDIDATES && oid != KVP_OID_NONE; oid = next) {
         const kvp_obj_t *o = kvp_obj(m->index, oid);
-        kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+        kvp_chunk_t *c = kvp_obj_chunk(m, o);
 
-        next = m->policy->victim(m->index, oid);
+        next = m->policy->victim(m->index, &m->lru, oid);
         if (c->segment->state == KVP_SEG_LOST) {
             /* Its turn, though it makes no room until its node is back. */
             if (m->work_left < LOST_WORK) return;
@@ -238,9 +253,10 @@ search_candidates(kvp_master_t *m, const kvp_obj_t *wanted, window_t *best)
             evict(m, oid);
             continue;
         }
-        if (best->chunk != NULL && best->youngest <= o->used_seq) return; /* none with this object in it is cheaper */
-        if (is_enough(c, o, wanted)) {
-            *best = own_extent(c, o);
+        if (best->chunk != NULL && best->age >= kvp_obj_age(m->index, o))
+            return; /* none with this object in it is cheaper */
+        if (is_enough(m, c, o, wanted)) {
+            *best = own_extent(m, c, o);
             return;
         }
         search_around(m, c, o, wanted, best);
@@ -250,7 +266,7 @@ search_candidates(kvp_master_t *m, const kvp_obj_t *wanted, window_t *best)
 
 /* A part of the step's work, so that some is left to go through all chunks. */
 static void
-search_oldest(kvp_master_t *m, const kvp_obj_t *wanted, window_t *best)
+search_oldest(kvp_master_t *m, const wanted_t *wanted, window_t *best)
 {
     uint32_t kept = m->work_left > AROUND_WORK ? m->work_left - AROUND_WORK : 0;
 
@@ -262,7 +278,7 @@ search_oldest(kvp_master_t *m, const kvp_obj_t *wanted, window_t *best)
 /* Goes through all chunks, as far as the step's work reaches: with everything else held, the only window may be
  * anywhere. What changes behind its back counts as news, and it begins again. */
 static void
-search_all(kvp_master_t *m, kvp_pkey_t *k, const kvp_obj_t *wanted, window_t *best)
+search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *best)
 {
     if (k->is_scanned) {
         k->is_scanned = false;
@@ -290,16 +306,17 @@ search_all(kvp_master_t *m, kvp_pkey_t *k, const kvp_obj_t *wanted, window_t *be
 
 /* The long keys of every chunk are used up: the oldest object goes whose key makes room for this one. */
 static void
-search_key(kvp_master_t *m, const kvp_obj_t *wanted, window_t *best)
+search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
 {
-    uint32_t oid = m->policy->victim(m->index, KVP_OID_NONE);
+    uint32_t oid = m->policy->victim(m->index, &m->lru, KVP_OID_NONE);
 
-    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = m->policy->victim(m->index, oid)) {
+    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE;
+         i++, oid = m->policy->victim(m->index, &m->lru, oid)) {
         const kvp_obj_t *o = kvp_obj(m->index, oid);
-        kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+        kvp_chunk_t *c = kvp_obj_chunk(m, o);
 
-        if (c->segment->state != KVP_SEG_UP || !gives_key_room(c, o, wanted)) continue;
-        *best = own_extent(c, o);
+        if (c->segment->state != KVP_SEG_UP || !gives_key_room(m, c, o, wanted)) continue;
+        *best = own_extent(m, c, o);
         return;
     }
 }
@@ -339,14 +356,14 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
 kvp_err_t
 kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
 {
-    const kvp_obj_t *wanted = kvp_obj(m->index, k->oid);
+    const wanted_t wanted = {k->attempt->bytes, kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid))};
     window_t best = {0};
 
     if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */
-    search_oldest(m, wanted, &best);
-    if (best.chunk == NULL) search_all(m, k, wanted, &best);
+    search_oldest(m, &wanted, &best);
+    if (best.chunk == NULL) search_all(m, k, &wanted, &best);
     if (best.chunk == NULL && !k->is_scanned) return KVP_EAGAIN;
-    if (best.chunk == NULL && wanted->key_len > KVP_KEY_CELL_BYTES) search_key(m, wanted, &best);
+    if (best.chunk == NULL && wanted.key_len > KVP_KEY_CELL_BYTES) search_key(m, &wanted, &best);
     if (best.chunk == NULL) return KVP_NO_SPACE;
     claim(m, k, &best);
     return KVP_OK;
@@ -363,10 +380,10 @@ kvp_evict_ahead(kvp_master_t *m)
         uint32_t oid;
 
         if (m->st.size_bytes - kvp_min_u64(busy, m->st.size_bytes) >= reserve) return;
-        oid = m->policy->victim(m->index, KVP_OID_NONE);
+        oid = m->policy->victim(m->index, &m->lru, KVP_OID_NONE);
         if (oid == KVP_OID_NONE) return;
         /* One that is larger than the reserve would cost more than it keeps ahead: its room is made when a put asks. */
-        if (kvp_slab_extent_bytes(kvp_obj(m->index, oid)->len) > reserve) return;
+        if (kvp_slab_extent_bytes(kvp_obj_len(m, kvp_obj(m->index, oid))) > reserve) return;
         evict(m, oid);
     }
 }

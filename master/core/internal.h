@@ -3,6 +3,9 @@
  *
  * Life of an extent: free -> (PutBegin) WRITING -> (PutCommit) live -> (evict, remove, abort) retiring -> free. An
  * extent's owner number in the chunk's allocator says which: an oid, or RETIRING_BIT | number of a retire record.
+ *
+ * Generations come from one sequence a master, so that the generation of an object's extent is its version as well:
+ * unique in the pool and rising. A version that is not would lie in the object's extension.
  */
 #ifndef KVP_MASTER_CORE_INTERNAL_H
 #define KVP_MASTER_CORE_INTERNAL_H
@@ -90,10 +93,17 @@ typedef struct {
     kvp_slab_t *long_keys; /* made with the first long key */
     kvp_chunk_geo_t geo;
     uint64_t bytes;
-    uint64_t gen_seq;
     uint32_t index; /* in the segment */
-    uint32_t number;
+    uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
 } kvp_chunk_t;
+
+/* Where one copy of an object lies. */
+typedef struct {
+    uint32_t chunk; /* number in the master's chunk table; KVP_NONE = nowhere */
+    uint32_t slot;
+    uint64_t generation;
+    uint32_t long_key_slot; /* in the chunk's long-key allocator, or KVP_SLAB_NONE */
+} kvp_place_t;
 
 struct kvp_segment {
     kvp_list_t link; /* master->segments, by rising id */
@@ -258,7 +268,7 @@ typedef struct {
 typedef struct {
     struct {
         uint32_t slot;
-        uint64_t used;
+        uint32_t age;
     } * at;
     uint32_t cap; /* a power of two */
     uint32_t head, n;
@@ -274,10 +284,12 @@ struct kvp_master {
     uint64_t stall_ns; /* time in which the master's own loop did not run */
     uint64_t started_ns;
     uint64_t rng;
-    uint64_t incarnation_seq, ticket_seq, version_seq, request_seq;
+    uint64_t incarnation_seq, ticket_seq, request_seq;
+    uint64_t gen_seq; /* of every extent that is granted: a generation is also the object's version */
     uint32_t segment_seq;
     kvp_objindex_t *index;
     const kvp_policy_ops_t *policy;
+    kvp_objlist_t lru; /* what can be evicted */
     kvp_umap_t by_conn, by_incarnation; /* -> numbers in sessions */
     kvp_ptab_t sessions, chunks, attempts, tickets, retires;
     kvp_list_t seen, born, dirty;
@@ -329,17 +341,26 @@ void kvp_segment_free(kvp_segment_t *g);
 kvp_segment_t *kvp_segment_find(kvp_master_t *m, uint32_t id);
 
 /* place.c */
-kvp_err_t kvp_place_alloc(kvp_master_t *m, uint32_t oid); /* sets obj->at; NO_SPACE */
+kvp_err_t kvp_place_alloc(kvp_master_t *m, uint32_t oid); /* gives the object its place; NO_SPACE */
 kvp_err_t kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid);
 void kvp_place_room_init(kvp_segment_t *g); /* every chunk is empty */
 void kvp_place_room_changed(kvp_chunk_t *c); /* its allocator was used */
 /* kvp_place_is_promised: a free extent, or one that mine has just got, is part of the window of a put that waits. */
 bool kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t mine);
 bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len);
+/* The chunk in which an object lies; NULL = nowhere. */
 static inline kvp_chunk_t *
-kvp_place_chunk(const kvp_master_t *m, const kvp_place_t *at)
+kvp_obj_chunk(const kvp_master_t *m, const kvp_obj_t *o)
 {
-    return at->chunk == KVP_OID_NONE ? NULL : kvp_ptab_get(&m->chunks, at->chunk);
+    return o->chunk == KVP_OBJ_CHUNK_NONE ? NULL : kvp_ptab_get(&m->chunks, o->chunk);
+}
+kvp_place_t kvp_obj_place(const kvp_master_t *m, const kvp_obj_t *o);
+/* kvp_obj_len: without an extent it is what its attempt asked for. */
+uint64_t kvp_obj_len(const kvp_master_t *m, const kvp_obj_t *o);
+static inline uint64_t
+kvp_obj_version(const kvp_obj_t *o)
+{
+    return o->generation;
 }
 bool kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o); /* committed, and its node answers */
 void kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, kvp_wire_obj_t *obj, kvp_wire_loc_t *loc);
@@ -364,7 +385,8 @@ kvp_err_t kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k);
 void kvp_evict_ahead(kvp_master_t *m);
 
 /* ticket.c */
-bool kvp_ticket_may_take(const kvp_session_t *s, uint32_t n); /* within what a client may have in tickets */
+/* kvp_ticket_may_take: within what a client may have in tickets, and none of the objects has all that it can have. */
+bool kvp_ticket_may_take(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
 uint64_t kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids, uint32_t n,
                          uint64_t ttl_ns);
 void kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id);

@@ -96,7 +96,9 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->ticked_ns = now_ns;
     m->put_tick = now_ns / KVP_TICK_NS;
     m->started_ns = now_ns;
-    m->index = kvp_objindex_create();
+    m->index = kvp_objindex_create(conf->seed);
+    kvp_objlist_init(&m->lru, KVP_OBJLIST_LRU);
+    kvp_objindex_set_time(m->index, now_ns);
     m->policy = &kvp_policy_lru;
     kvp_list_init(&m->seen);
     kvp_list_init(&m->born);
@@ -188,6 +190,7 @@ advance(kvp_master_t *m, uint64_t now_ns)
     if (now_ns > m->now_ns) {
         if (now_ns - m->now_ns > STALL_NS) m->stall_ns += now_ns - m->now_ns;
         m->now_ns = now_ns;
+        kvp_objindex_set_time(m->index, now_ns);
     }
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The index: digest -> object record. Records live in blocks that never move; an object is named by its number (oid).
  * The hash table grows and shrinks a few slots at a time, so no insert is ever long, and memory comes back as objects
- * go. Also the list of objects in order of last use, which the LRU policy keeps.
+ * go. A record is 56 bytes: what most objects do not have lies in an extension that is made when it is needed, and what
+ * follows from something else is computed (kvp_obj_len and kvp_obj_place in internal.h, kvp_obj_digest).
  */
 #ifndef KVP_MASTER_CORE_OBJINDEX_H
 #define KVP_MASTER_CORE_OBJINDEX_H
@@ -9,6 +10,8 @@
 #include "common/hash.h"
 
 #define KVP_OID_NONE UINT32_MAX
+#define KVP_OBJ_CHUNK_NONE 0xffffffu /* in a record: lies nowhere; so chunks are numbered below it */
+#define KVP_OBJ_TICKETS_MAX UINT16_MAX
 
 typedef enum {
     KVP_OBJ_NONE = 0, /* record is free */
@@ -17,34 +20,52 @@ typedef enum {
     KVP_OBJ_GONE, /* out of the index; the record waits for its last ticket */
 } kvp_obj_state_t;
 
-/* Where one copy lies. */
-typedef struct {
-    uint32_t chunk; /* number in the master's chunk table; KVP_OID_NONE = nowhere */
-    uint32_t slot;
-    uint64_t generation;
-    uint32_t key_off; /* units of 64 bytes in the chunk's metadata */
-    uint32_t long_key_slot; /* in the chunk's long-key allocator, or KVP_SLAB_NONE */
-} kvp_place_t;
+/* The kind of list that an object is on; the flags of a record have three bits for it. */
+typedef enum {
+    KVP_OBJLIST_NONE = 0,
+    KVP_OBJLIST_LRU,
+} kvp_objlist_kind_t;
 
 typedef struct {
-    kvp_digest_t digest;
-    uint64_t version;
-    uint64_t len;
+    uint64_t id; /* half of the digest */
     uint64_t sum;
-    uint64_t used_seq; /* last use, in the order of uses */
-    uint8_t *key; /* owned */
-    kvp_place_t at;
-    uint32_t lru_prev, lru_next; /* towards older, towards younger; free list link in lru_next */
-    uint32_t tickets; /* holds and reservations; > 0 takes the object off the LRU list */
-    uint32_t attempt; /* WRITING: number of the attempt */
-    uint16_t key_len;
-    uint8_t state;
-    uint8_t is_listed; /* on the LRU list */
+    uint64_t generation; /* of its extent, and its version; 0 = it has no extent yet */
+    union {
+        uint32_t prev; /* on a list: towards older */
+        uint32_t attempt; /* WRITING: number of the attempt */
+    };
+    uint32_t next; /* on a list: towards younger */
+    uint32_t used; /* last use, by the index's clock: kvp_obj_age */
+    uint32_t key; /* in the key store; with an extension, the number of that */
+    uint64_t chunk : 24; /* number in the master's chunk table, or KVP_OBJ_CHUNK_NONE */
+    uint64_t slot : 24;
+    uint64_t slack : 16; /* bytes of the extent behind the payload */
+    uint16_t probe_since, probe_until; /* reserved for probes */
+    uint16_t tickets; /* holds and reservations; > 0 takes the object off the LRU list */
+    uint16_t state : 3;
+    uint16_t list : 3; /* kvp_objlist_kind_t */
+    uint16_t has_ext : 1;
 } kvp_obj_t;
+
+_Static_assert(sizeof(kvp_obj_t) == 56, "a record costs 56 bytes");
+
+/* What few objects have. Made with kvp_obj_ext_make; goes with the object. */
+typedef struct {
+    uint32_t key; /* in the key store, moved here from the record */
+    uint32_t long_key_slot; /* in the chunk's long-key allocator, or KVP_SLAB_NONE */
+} kvp_objext_t;
+
+/* A list of objects in order of use, linked through their records: an object is on one list at most. */
+typedef struct {
+    kvp_objlist_kind_t kind;
+    uint32_t oldest, youngest; /* KVP_OID_NONE = empty */
+    uint32_t n;
+} kvp_objlist_t;
 
 typedef struct kvp_objindex kvp_objindex_t;
 
-kvp_objindex_t *kvp_objindex_create(void);
+/* kvp_objindex_create: seed is of the index's own chance (where digests lie in the table). */
+kvp_objindex_t *kvp_objindex_create(uint64_t seed);
 void kvp_objindex_destroy(kvp_objindex_t *ix);
 
 /* kvp_obj returns the record of an oid in use (borrowed; stays until kvp_objindex_free). */
@@ -60,19 +81,43 @@ uint32_t kvp_objindex_walk(kvp_objindex_t *ix, uint32_t *cursor, uint32_t end, u
 uint32_t kvp_objindex_find(kvp_objindex_t *ix, kvp_digest_t digest);
 void kvp_objindex_find_many(kvp_objindex_t *ix, const kvp_digest_t *digests, size_t n, uint32_t *oids);
 
-/* kvp_objindex_add makes a record (state WRITING) with a copy of the key. The digest must be absent. */
-uint32_t kvp_objindex_add(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint16_t key_len);
-/* kvp_objindex_unlink takes the digest out of the index, the record stays; free gives the record back. */
+/* kvp_objindex_make makes a record (state WRITING, no place) with a copy of the key, which nobody finds yet. link puts
+ * it into the index under its digest, which must be absent there; unlink takes it out, the record stays. free gives the
+ * record, its key and its extension back: it must be out of the index and on no list. */
+uint32_t kvp_objindex_make(kvp_objindex_t *ix, kvp_digest_t digest, const void *key, uint16_t key_len);
+void kvp_objindex_link(kvp_objindex_t *ix, uint32_t oid, kvp_digest_t digest);
 void kvp_objindex_unlink(kvp_objindex_t *ix, uint32_t oid);
 void kvp_objindex_free(kvp_objindex_t *ix, uint32_t oid);
 
-/* The LRU list. use = most recently used (enters the list if it is not on it); oldest/younger walk it. */
-void kvp_objindex_lru_use(kvp_objindex_t *ix, uint32_t oid);
-void kvp_objindex_lru_remove(kvp_objindex_t *ix, uint32_t oid);
-uint32_t kvp_objindex_lru_oldest(const kvp_objindex_t *ix);
+/* The key: its length, whether it is this one, its bytes copied into buf (room for KVP_KEY_MAX; returns the length). */
+uint16_t kvp_obj_key_len(const kvp_objindex_t *ix, const kvp_obj_t *o);
+bool kvp_obj_has_key(const kvp_objindex_t *ix, const kvp_obj_t *o, const void *key, size_t len);
+uint16_t kvp_obj_key_copy(const kvp_objindex_t *ix, const kvp_obj_t *o, uint8_t *buf);
+/* kvp_obj_digest computes the whole digest anew, from the key. */
+kvp_digest_t kvp_obj_digest(const kvp_objindex_t *ix, const kvp_obj_t *o, uint64_t pool_seed, uint32_t tenant);
+
+/* The extension: NULL where there is none. make returns the one there is, or a new one, zeroed but for what says none
+ * otherwise. Borrowed; stays until kvp_objindex_free. */
+kvp_objext_t *kvp_obj_ext(const kvp_objindex_t *ix, const kvp_obj_t *o);
+kvp_objext_t *kvp_obj_ext_make(kvp_objindex_t *ix, kvp_obj_t *o);
+
+/* Use. The clock of uses is a 32-bit number that follows the time told, in units of 2^25 ns, and runs ahead of it by one
+ * a use as long as that is not far: uses are told apart one by one at first and by 34 ms under load, and an age is right
+ * up to four years. kvp_obj_touch sets the last use to now; kvp_obj_age falls with it, and of two objects the one with
+ * the greater age was used before the other. */
+void kvp_objindex_set_time(kvp_objindex_t *ix, uint64_t now_ns);
+void kvp_obj_touch(kvp_objindex_t *ix, kvp_obj_t *o);
+uint32_t kvp_obj_age(const kvp_objindex_t *ix, const kvp_obj_t *o);
+
+/* Lists. An object is pushed while it is on none; remove is legal for one that is not on a list of this kind. Whoever
+ * keeps several lists of a kind knows on which of them the object is. */
+void kvp_objlist_init(kvp_objlist_t *list, kvp_objlist_kind_t kind);
+void kvp_objlist_push_young(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
+void kvp_objlist_push_old(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
+void kvp_objlist_remove(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
 
 /* kvp_objindex_step moves a few slots of a resize that is under way; true while there is more. */
 bool kvp_objindex_step(kvp_objindex_t *ix);
-uint64_t kvp_objindex_memory_bytes(const kvp_objindex_t *ix);
+uint64_t kvp_objindex_memory_bytes(const kvp_objindex_t *ix); /* records, table and keys */
 
 #endif

@@ -112,18 +112,21 @@ key_alloc(kvp_chunk_t *c, uint16_t key_len, kvp_place_t *at)
     kvp_err_t err;
 
     at->long_key_slot = KVP_SLAB_NONE;
-    if (key_len <= KVP_KEY_CELL_BYTES) {
-        at->key_off = kvp_key_cell_units(&c->geo, at->slot);
-        return KVP_OK;
-    }
+    if (key_len <= KVP_KEY_CELL_BYTES) return KVP_OK;
     if (c->long_keys == NULL) {
         err = kvp_slab_create(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys);
         if (err != KVP_OK) return err;
     }
     err = kvp_slab_alloc(c->long_keys, key_len, 0, &at->long_key_slot, &offset);
-    if (err != KVP_OK) return KVP_NO_SPACE;
-    at->key_off = (uint32_t)((c->geo.long_keys_off + offset) / 64);
-    return KVP_OK;
+    return err == KVP_OK ? KVP_OK : KVP_NO_SPACE;
+}
+
+/* Where the key lies in the chunk's metadata, in units of 64 bytes. */
+static uint32_t
+key_off(const kvp_chunk_t *c, const kvp_place_t *at)
+{
+    if (at->long_key_slot == KVP_SLAB_NONE) return kvp_key_cell_units(&c->geo, at->slot);
+    return (uint32_t)((c->geo.long_keys_off + kvp_slab_offset(c->long_keys, at->long_key_slot)) / 64);
 }
 
 /* The best fit may be promised: it is kept aside while the next best is asked for. */
@@ -146,23 +149,59 @@ slab_alloc(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len, uint32_t o
     return err;
 }
 
+/* ---- an object's place */
+kvp_place_t
+kvp_obj_place(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_objext_t *ext = kvp_obj_ext(m->index, o);
+
+    return (kvp_place_t){
+        .chunk = o->chunk == KVP_OBJ_CHUNK_NONE ? KVP_NONE : (uint32_t)o->chunk,
+        .slot = o->slot & 0xffffffu,
+        .generation = o->generation,
+        .long_key_slot = ext == NULL ? KVP_SLAB_NONE : ext->long_key_slot,
+    };
+}
+
+static void
+set_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t slack)
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    o->chunk = at->chunk & 0xffffffu;
+    o->slot = at->slot & 0xffffffu;
+    o->slack = slack & 0xffffu;
+    o->generation = at->generation;
+    if (at->long_key_slot != KVP_SLAB_NONE) kvp_obj_ext_make(m->index, o)->long_key_slot = at->long_key_slot;
+}
+
+uint64_t
+kvp_obj_len(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_chunk_t *c = kvp_obj_chunk(m, o);
+
+    if (c != NULL) return kvp_slab_len(c->slab, (uint32_t)o->slot) - o->slack;
+    return ((const kvp_attempt_t *)kvp_ptab_get(&m->attempts, o->attempt))->bytes;
+}
+
 kvp_err_t
 kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
 {
-    kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
     kvp_place_t at = {.chunk = c->number};
+    uint64_t len = kvp_obj_len(m, o);
 
-    if (c->gen_seq >= KVP_GEN_SEQ_MAX) return KVP_NO_SPACE;
+    if (m->gen_seq >= KVP_GEN_SEQ_MAX) return KVP_NO_SPACE;
     if (c->slab == NULL && kvp_slab_create(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
         kvp_panic("out of memory: allocator of a chunk");
-    if (slab_alloc(m, c, o->len, oid, &at.slot) != KVP_OK) return KVP_NO_SPACE;
-    if (key_alloc(c, o->key_len, &at) != KVP_OK) {
+    if (slab_alloc(m, c, len, oid, &at.slot) != KVP_OK) return KVP_NO_SPACE;
+    if (key_alloc(c, kvp_obj_key_len(m->index, o), &at) != KVP_OK) {
         kvp_slab_free(c->slab, at.slot);
         return KVP_NO_SPACE;
     }
     kvp_place_room_changed(c);
-    at.generation = kvp_gen_make(m->term, ++c->gen_seq);
-    o->at = at;
+    at.generation = kvp_gen_make(m->term, ++m->gen_seq);
+    set_place(m, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     c->segment->objects++;
     c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
     m->st.used_bytes += kvp_slab_len(c->slab, at.slot);
@@ -172,7 +211,7 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
 static kvp_err_t
 alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, uint32_t oid)
 {
-    uint32_t units = (uint32_t)(kvp_slab_extent_bytes(kvp_obj(m->index, oid)->len) / KVP_SLAB_UNIT);
+    uint32_t units = (uint32_t)(kvp_slab_extent_bytes(kvp_obj_len(m, kvp_obj(m->index, oid))) / KVP_SLAB_UNIT);
     kvp_chunk_t *c;
 
     /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */
@@ -212,7 +251,7 @@ kvp_place_alloc(kvp_master_t *m, uint32_t oid)
 bool
 kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o)
 {
-    const kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+    const kvp_chunk_t *c = kvp_obj_chunk(m, o);
 
     return o->state == KVP_OBJ_COMMITTED && c != NULL && c->segment->state != KVP_SEG_LOST;
 }
@@ -220,15 +259,22 @@ kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o)
 void
 kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, kvp_wire_obj_t *obj, kvp_wire_loc_t *loc)
 {
-    const kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+    const kvp_chunk_t *c = kvp_obj_chunk(m, o);
+    kvp_place_t at = kvp_obj_place(m, o);
 
-    *obj = (kvp_wire_obj_t){.err = KVP_OK, .nloc = 1, .version = o->version, .len = o->len, .sum = o->sum};
+    *obj = (kvp_wire_obj_t){
+        .err = KVP_OK,
+        .nloc = 1,
+        .version = kvp_obj_version(o),
+        .len = kvp_obj_len(m, o),
+        .sum = o->sum,
+    };
     *loc = (kvp_wire_loc_t){
         .segment_id = c->segment->id,
         .chunk = c->index,
-        .slot = o->at.slot,
-        .key_off = o->at.key_off,
-        .generation = o->at.generation,
-        .offset = kvp_slab_offset(c->slab, o->at.slot),
+        .slot = at.slot,
+        .key_off = key_off(c, &at),
+        .generation = at.generation,
+        .offset = kvp_slab_offset(c->slab, at.slot),
     };
 }

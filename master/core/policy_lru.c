@@ -1,17 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Least recently used, over the list that the index keeps in its records.
+ * Least recently used: the list is in the order of uses.
  */
 #include "master/core/policy.h"
 
-static uint32_t
-victim(kvp_objindex_t *ix, uint32_t after)
+static void
+used(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
 {
-    return after == KVP_OID_NONE ? kvp_objindex_lru_oldest(ix) : kvp_obj(ix, after)->lru_next;
+    kvp_objlist_remove(ix, list, oid);
+    kvp_obj_touch(ix, kvp_obj(ix, oid));
+    kvp_objlist_push_young(ix, list, oid);
+}
+
+static uint32_t
+victim(kvp_objindex_t *ix, const kvp_objlist_t *list, uint32_t after)
+{
+    return after == KVP_OID_NONE ? list->oldest : kvp_obj(ix, after)->next;
 }
 
 const kvp_policy_ops_t kvp_policy_lru = {
     .name = "lru",
-    .used = kvp_objindex_lru_use,
-    .removed = kvp_objindex_lru_remove,
+    .used = used,
+    .removed = kvp_objlist_remove,
     .victim = victim,
 };

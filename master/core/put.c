@@ -23,20 +23,19 @@ attempt_find(kvp_master_t *m, const kvp_session_t *s, uint64_t id)
 }
 
 static kvp_attempt_t *
-attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, uint64_t id, uint32_t oid)
+attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, uint32_t oid)
 {
     kvp_attempt_t *a = kvp_core_alloc(1, sizeof *a);
-    kvp_obj_t *o = kvp_obj(m->index, oid);
 
     a->session = p->session;
-    a->id = id;
+    a->id = put->attempt;
     a->oid = oid;
-    a->bytes = o->len;
+    a->bytes = put->len;
     a->pend = p;
     a->at = at;
     a->number = kvp_ptab_add(&m->attempts, a);
-    o->attempt = a->number;
-    kvp_umap_set(&a->session->attempt_ids, id, a->number);
+    kvp_obj(m->index, oid)->attempt = a->number;
+    kvp_umap_set(&a->session->attempt_ids, a->id, a->number);
     kvp_list_add_tail(&a->session->attempts, &a->link);
     kvp_list_add_tail(&p->attempts, &a->of_pend);
     a->session->attempt_bytes += a->bytes;
@@ -250,9 +249,9 @@ typedef struct {
 } failed_t;
 
 static bool
-has_failed(const failed_t *failed, const kvp_obj_t *o)
+has_failed(const failed_t *failed, uint64_t len, bool is_long_key)
 {
-    return o->len >= failed->any || (o->key_len > KVP_KEY_CELL_BYTES && o->len >= failed->long_key);
+    return len >= failed->any || (is_long_key && len >= failed->long_key);
 }
 
 /* In the order of arrival. A key that cannot be served stays, and then nothing of its length or longer is tried behind
@@ -264,18 +263,19 @@ retry_pass(kvp_master_t *m, failed_t *failed)
 
     kvp_list_foreach_safe (pos, tmp, &m->waiting) {
         kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, link);
-        const kvp_obj_t *o = kvp_obj(m->index, k->oid);
+        uint64_t len = k->attempt->bytes;
+        bool is_long_key = kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid)) > KVP_KEY_CELL_BYTES;
         kvp_err_t err;
 
         if (looked++ == RETRY_LOOK_MAX) return true;
-        if (has_failed(failed, o)) continue;
+        if (has_failed(failed, len, is_long_key)) continue;
         err = pkey_try(m, k);
         if (err == KVP_OK) continue;
         if (err == KVP_EAGAIN) m->has_space_news = true; /* its search goes on with the next step */
-        if (o->key_len > KVP_KEY_CELL_BYTES)
-            failed->long_key = o->len; /* it may be the key that found no room */
+        if (is_long_key)
+            failed->long_key = len; /* it may be the key that found no room */
         else
-            failed->any = o->len;
+            failed->any = len;
         if (err == KVP_NO_SPACE && pend_cut(m, k->pend)) return false;
     }
     return true;
@@ -335,7 +335,7 @@ check_present(kvp_master_t *m, uint32_t oid, const uint8_t *key, uint32_t key_le
 
     if (oid == KVP_OID_NONE) return KVP_OK;
     o = kvp_obj(m->index, oid);
-    if (o->key_len != key_len || memcmp(o->key, key, key_len) != 0) {
+    if (!kvp_obj_has_key(m->index, o, key, key_len)) {
         m->st.put_collisions++;
         return KVP_COLLISION;
     }
@@ -353,7 +353,7 @@ check_present(kvp_master_t *m, uint32_t oid, const uint8_t *key, uint32_t key_le
         (void)kvp_obj_drop(m, oid, 0, NULL);
         return KVP_OK;
     }
-    if (o->tickets == 0) m->policy->used(m->index, oid);
+    if (o->tickets == 0) m->policy->used(m->index, &m->lru, oid);
     m->st.put_already++;
     return KVP_ALREADY;
 }
@@ -401,10 +401,9 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put
     if (kvp_recent_find(&s->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
     if (is_over_limit(s, put->len)) return KVP_LIMIT;
 
-    oid = kvp_objindex_add(m->index, put->digest, keys + put->key_at, (uint16_t)put->key_len);
-    kvp_obj(m->index, oid)->len = put->len;
-    kvp_obj(m->index, oid)->version = ++m->version_seq;
-    a = attempt_open(m, p, at, put->attempt, oid);
+    oid = kvp_objindex_make(m->index, put->digest, keys + put->key_at, (uint16_t)put->key_len);
+    kvp_objindex_link(m->index, oid, put->digest);
+    a = attempt_open(m, p, at, put, oid);
     /* Nobody overtakes a put that waits. */
     if (kvp_list_is_empty(&m->waiting) && kvp_place_alloc(m, oid) == KVP_OK)
         pend_place(m, p, at, oid);
@@ -474,7 +473,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit)
     if (a == NULL) return kvp_recent_find(&s->recent, commit->attempt) == KVP_RECENT_COMMITTED ? KVP_OK : KVP_ABORTED;
     if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     oid = a->oid;
-    if (kvp_place_chunk(m, &kvp_obj(m->index, oid)->at)->segment->is_dropped) {
+    if (kvp_obj_chunk(m, kvp_obj(m->index, oid))->segment->is_dropped) {
         attempt_abort(m, a, true, KVP_ABORTED);
         return KVP_ABORTED;
     }
@@ -483,7 +482,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit)
     o = kvp_obj(m->index, oid);
     o->state = KVP_OBJ_COMMITTED;
     o->sum = commit->sum;
-    m->policy->used(m->index, oid);
+    m->policy->used(m->index, &m->lru, oid);
     m->st.objects++;
     m->st.commits++;
     return KVP_OK;

@@ -50,7 +50,7 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     m->st.gets += msg->n;
     m->st.get_misses += msg->n - reply.nloc;
     reply.n = msg->n;
-    if (!msg->no_hold && !kvp_ticket_may_take(s, reply.nloc)) {
+    if (!msg->no_hold && !kvp_ticket_may_take(m, s, found, reply.nloc)) {
         kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many objects held");
         kvp_pb_free(&pb, msg);
         return;
@@ -179,8 +179,12 @@ kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 static bool
 is_listed(const kvp_master_t *m, const kvp_obj_t *o, const ProtobufCBinaryData *prefix)
 {
-    return kvp_obj_is_served(m, o) && o->key_len >= prefix->len &&
-           (prefix->len == 0 || memcmp(o->key, prefix->data, prefix->len) == 0);
+    uint8_t key[KVP_KEY_MAX];
+
+    if (!kvp_obj_is_served(m, o) || kvp_obj_key_len(m->index, o) < prefix->len) return false;
+    if (prefix->len == 0) return true;
+    (void)kvp_obj_key_copy(m->index, o, key);
+    return memcmp(key, prefix->data, prefix->len) == 0;
 }
 
 void
@@ -209,20 +213,29 @@ kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (oid == KVP_OID_NONE) break;
         if (!is_listed(m, kvp_obj(m->index, oid), &msg->prefix)) continue;
         found[reply.n++] = oid;
-        key_bytes += kvp_obj(m->index, oid)->key_len;
+        key_bytes += kvp_obj_key_len(m->index, kvp_obj(m->index, oid));
     }
     reply.cursor = cursor < kvp_obj_limit(m->index) ? cursor : 0;
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
     key_bytes = 0;
     for (uint32_t i = 0; i < reply.n; i++) {
         const kvp_obj_t *o = kvp_obj(m->index, found[i]);
-        kvp_wire_entry_t entry = {.len = o->len, .version = o->version, .key_at = key_bytes, .key_len = o->key_len};
+        kvp_wire_entry_t entry = {
+            .len = kvp_obj_len(m, o),
+            .version = kvp_obj_version(o),
+            .key_at = key_bytes,
+            .key_len = kvp_obj_key_len(m->index, o),
+        };
 
         kvp_buf_append(out, &entry, sizeof entry);
-        key_bytes += o->key_len;
+        key_bytes += entry.key_len;
     }
-    for (uint32_t i = 0; i < reply.n; i++)
-        kvp_buf_append(out, kvp_obj(m->index, found[i])->key, kvp_obj(m->index, found[i])->key_len);
+    for (uint32_t i = 0; i < reply.n; i++) {
+        uint8_t key[KVP_KEY_MAX];
+        uint16_t key_len = kvp_obj_key_copy(m->index, kvp_obj(m->index, found[i]), key);
+
+        kvp_buf_append(out, key, key_len);
+    }
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);
 }

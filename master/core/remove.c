@@ -187,11 +187,14 @@ on_step(pcre2_callout_block *block, void *arg)
 static int
 match(kvp_master_t *m, const pcre2_code *code, const kvp_obj_t *o, uint32_t *left)
 {
+    uint8_t key[KVP_KEY_MAX];
+    uint16_t key_len;
     int rc;
 
     if (code == NULL) return 1;
+    key_len = kvp_obj_key_copy(m->index, o, key);
     m->match_left = MATCH_STEPS;
-    rc = pcre2_match(code, o->key, o->key_len, 0, 0, m->match_data, m->match_ctx);
+    rc = pcre2_match(code, key, key_len, 0, 0, m->match_data, m->match_ctx);
     *left -= (uint32_t)kvp_min_u64(*left, (MATCH_STEPS - m->match_left) / STEPS_PER_RECORD);
     if (rc >= 0) return 1;
     return rc == PCRE2_ERROR_NOMATCH ? 0 : -1;

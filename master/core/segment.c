@@ -153,6 +153,10 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
         reply->detail = (char *)"a node of that name is connected";
         return KVP_SEGMENT_EXISTS;
     }
+    if (!is_known && m->chunks.n + (msg->size_bytes - 1) / msg->chunk_bytes >= KVP_OBJ_CHUNK_NONE) {
+        reply->detail = (char *)"too many chunks in the pool";
+        return KVP_LIMIT;
+    }
     if ((g == NULL || g->node != s) && s->segments_n >= KVP_NODE_SEGMENTS_MAX) {
         reply->detail = (char *)"too many segments of one node";
         return KVP_LIMIT;

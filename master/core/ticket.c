@@ -91,15 +91,15 @@ object_take(kvp_master_t *m, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
 
-    if (o->tickets++ == 0) m->policy->removed(m->index, oid);
-    kvp_place_chunk(m, &o->at)->segment->held++;
+    if (o->tickets++ == 0) m->policy->removed(m->index, &m->lru, oid);
+    kvp_obj_chunk(m, o)->segment->held++;
 }
 
 static void
 object_release(kvp_master_t *m, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
-    kvp_chunk_t *c = kvp_place_chunk(m, &o->at);
+    kvp_chunk_t *c = kvp_obj_chunk(m, o);
 
     o->tickets--;
     if (c != NULL) c->segment->held--;
@@ -108,20 +108,24 @@ object_release(kvp_master_t *m, uint32_t oid)
         kvp_objindex_free(m->index, oid);
         return;
     }
-    m->policy->used(m->index, oid);
+    m->policy->used(m->index, &m->lru, oid);
     kvp_master_space_news(m);
 }
 
 static uint64_t
 object_bytes(const kvp_master_t *m, uint32_t oid)
 {
-    return kvp_slab_extent_bytes(kvp_obj(m->index, oid)->len);
+    return kvp_slab_extent_bytes(kvp_obj_len(m, kvp_obj(m->index, oid)));
 }
 
 bool
-kvp_ticket_may_take(const kvp_session_t *s, uint32_t n)
+kvp_ticket_may_take(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n)
 {
-    return s->tickets_n < KVP_TICKETS_MAX && n <= KVP_TICKET_OBJECTS_MAX - s->ticket_objects;
+    if (s->tickets_n >= KVP_TICKETS_MAX || n > KVP_TICKET_OBJECTS_MAX - s->ticket_objects) return false;
+    /* All n may name the same object. */
+    for (uint32_t i = 0; i < n; i++)
+        if (kvp_obj(m->index, oids[i])->tickets > KVP_OBJ_TICKETS_MAX - n) return false;
+    return true;
 }
 
 /* A ticket's id is its number, with a count above it that tells it from the ones which had that number before. */
@@ -170,7 +174,7 @@ kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32
     uint64_t left = reserve_budget(m, s);
     uint32_t i;
 
-    if (!kvp_ticket_may_take(s, n)) return 0;
+    if (!kvp_ticket_may_take(m, s, oids, n)) return 0;
     for (i = 0; i < n; i++) {
         uint64_t bytes = object_bytes(m, oids[i]);
 

@@ -324,28 +324,70 @@ test_get_when_one_client_holds_too_much(void **state)
     world_close(w);
 }
 
+/* A batch of n digests, of as many keys as told in turn. The caller frees it. */
+static kvp_digest_t *
+digests_of_keys(const world_t *w, uint32_t n, uint32_t keys)
+{
+    kvp_digest_t *digests = calloc(n, sizeof *digests);
+    char name[32];
+
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "key/%u", i % keys);
+        digests[i] = i < keys ? digest_of(w, name) : digests[i - keys];
+    }
+    return digests;
+}
+
+static kvp_err_t
+get_batch(peer_t *c, const kvp_digest_t *digests, uint32_t n)
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+
+    head.n = n;
+    return plain_result(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, digests, n * sizeof *digests)));
+}
+
 static void
 test_get_when_one_client_holds_too_many_objects(void **state)
 {
-    enum { BATCH = 16384, MOST = (1 << 20) / BATCH };
-    Kvp__Pb__Get head = KVP__PB__GET__INIT;
-    kvp_digest_t *digests = calloc(BATCH, sizeof *digests);
+    enum { BATCH = 16384, MOST = (1 << 20) / BATCH, KEYS = 64 };
+    kvp_digest_t *digests;
     peer_t *n, *c;
     world_t *w = block_world(&n, &c);
 
     (void)state;
     w->check_every = 0;
-    fill(c, 0, 1, 64);
-    for (uint32_t i = 0; i < BATCH; i++)
-        digests[i] = digest_of(w, "key/0");
-    head.n = BATCH;
-    for (uint32_t i = 0; i <= MOST; i++) {
-        places_t places;
+    fill(c, 0, KEYS, 64);
+    digests = digests_of_keys(w, BATCH, KEYS);
+    for (uint32_t i = 0; i <= MOST; i++)
+        assert_int_equal(get_batch(c, digests, BATCH), i < MOST ? KVP_OK : KVP_LIMIT);
+    world_check(w);
+    free(digests);
+    world_close(w);
+}
 
-        places_read(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, digests, BATCH * sizeof *digests)), &places);
-        assert_int_equal(places.err, i < MOST ? KVP_OK : KVP_LIMIT);
-        places_free(&places);
-    }
+/* The count in a record has 16 bits. It is never run over: who would is refused, and others are served. */
+static void
+test_get_when_one_object_is_held_too_often(void **state)
+{
+    enum { BATCH = 16384, MOST = 3 };
+    kvp_digest_t *digests;
+    peer_t *n, *c, *d;
+    world_t *w = block_world(&n, &c);
+    uint64_t ticket = 0;
+
+    (void)state;
+    w->check_every = 0;
+    d = client_open(w);
+    fill(c, 0, 1, 64);
+    digests = digests_of_keys(w, BATCH, 1);
+    for (uint32_t i = 0; i <= MOST; i++)
+        assert_int_equal(get_batch(c, digests, BATCH), i < MOST ? KVP_OK : KVP_LIMIT);
+    for (uint32_t left = UINT16_MAX - MOST * BATCH; left > 0; left--)
+        assert_int_equal(get(d, "key/0", &ticket, NULL), KVP_OK);
+    assert_int_equal(get(d, "key/0", NULL, NULL), KVP_OK); /* takes no ticket */
+    ticket = 0;
+    assert_int_equal(get(d, "key/0", &ticket, NULL), KVP_LIMIT);
     world_check(w);
     free(digests);
     world_close(w);
@@ -356,8 +398,7 @@ static void
 test_tickets_when_the_holder_of_many_dies(void **state)
 {
     enum { BATCH = 16384, MESSAGES = 8 };
-    Kvp__Pb__Get head = KVP__PB__GET__INIT;
-    kvp_digest_t *digests = calloc(BATCH, sizeof *digests);
+    kvp_digest_t *digests;
     uint64_t held, left;
     peer_t *n, *c, *d;
     world_t *w = block_world(&n, &c);
@@ -365,14 +406,10 @@ test_tickets_when_the_holder_of_many_dies(void **state)
     (void)state;
     w->check_every = 0;
     d = client_open(w);
-    fill(c, 0, 1, 64);
-    for (uint32_t i = 0; i < BATCH; i++)
-        digests[i] = digest_of(w, "key/0");
-    head.n = BATCH;
+    fill(c, 0, MESSAGES, 64);
+    digests = digests_of_keys(w, BATCH, MESSAGES);
     for (uint32_t i = 0; i < MESSAGES; i++)
-        assert_int_equal(
-            plain_result(peer_reply(d, peer_send(d, KVP_OP_GET, 0, &head.base, digests, BATCH * sizeof *digests))),
-            KVP_OK);
+        assert_int_equal(get_batch(d, digests, BATCH), KVP_OK);
     held = world_stats(w).held_bytes;
     w->is_idle_off = true;
     peer_forget(d);
@@ -407,6 +444,7 @@ main(void)
         cmocka_unit_test(test_tickets_when_the_object_is_removed_by_force),
         cmocka_unit_test(test_get_when_one_client_holds_too_much),
         cmocka_unit_test(test_get_when_one_client_holds_too_many_objects),
+        cmocka_unit_test(test_get_when_one_object_is_held_too_often),
         cmocka_unit_test(test_tickets_when_the_holder_of_many_dies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

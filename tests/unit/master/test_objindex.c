@@ -30,7 +30,10 @@ digest_of(uint32_t i)
 static uint32_t
 add(kvp_objindex_t *ix, uint32_t i)
 {
-    return kvp_objindex_add(ix, digest_of(i), &i, sizeof i);
+    uint32_t oid = kvp_objindex_make(ix, digest_of(i), &i, sizeof i);
+
+    kvp_objindex_link(ix, oid, digest_of(i));
+    return oid;
 }
 
 static void
@@ -43,17 +46,17 @@ drop(kvp_objindex_t *ix, uint32_t oid)
 static void
 test_find_after_add_and_drop(void **state)
 {
-    kvp_objindex_t *ix = kvp_objindex_create();
+    kvp_objindex_t *ix = kvp_objindex_create(1);
     uint32_t oid = add(ix, 1);
 
     (void)state;
     assert_int_equal(kvp_objindex_find(ix, digest_of(1)), oid);
     assert_int_equal(kvp_objindex_find(ix, digest_of(2)), KVP_OID_NONE);
     assert_int_equal(kvp_obj(ix, oid)->state, KVP_OBJ_WRITING);
-    assert_int_equal(kvp_obj(ix, oid)->at.chunk, KVP_OID_NONE);
+    assert_int_equal(kvp_obj(ix, oid)->chunk, KVP_OBJ_CHUNK_NONE);
     kvp_objindex_unlink(ix, oid);
     assert_int_equal(kvp_objindex_find(ix, digest_of(1)), KVP_OID_NONE);
-    assert_int_equal(kvp_obj(ix, oid)->key_len, 4); /* the record stays until it is freed */
+    assert_int_equal(kvp_obj_key_len(ix, kvp_obj(ix, oid)), 4); /* the record stays until it is freed */
     kvp_objindex_free(ix, oid);
     assert_int_equal(add(ix, 3), oid); /* and its number is used again */
     kvp_objindex_destroy(ix);
@@ -64,7 +67,7 @@ test_find_after_add_and_drop(void **state)
 static void
 test_find_when_resized_under_way(void **state)
 {
-    kvp_objindex_t *ix = kvp_objindex_create();
+    kvp_objindex_t *ix = kvp_objindex_create(1);
     uint32_t *oids = malloc(KEYS * sizeof *oids), got[64];
     uint64_t seed = 99;
     kvp_digest_t asked[64];
@@ -97,28 +100,31 @@ test_find_when_resized_under_way(void **state)
 }
 
 /* Digests of which all fall on the last few slots of the table, so that chains wrap around its end, also while the
- * table is moved. The high half of the first word names the slot. */
+ * table is moved. With this seed the table spreads nothing: the upper half of the digest's second word names the bucket,
+ * the upper bits of the first are the tag. */
+static kvp_digest_t
+crowded_digest(uint32_t i)
+{
+    return (kvp_digest_t){.lo = (uint64_t)i << 48, .hi = (uint64_t)(UINT32_MAX - i % 3) << 32 | i};
+}
+
 static void
 test_find_when_chains_wrap(void **state)
 {
     enum { N = 3000 };
-    kvp_objindex_t *ix = kvp_objindex_create();
+    kvp_objindex_t *ix = kvp_objindex_create(0x9e3779b97f4a7c15ull);
     uint32_t oids[N];
 
     (void)state;
     for (uint32_t i = 0; i < N; i++) {
-        kvp_digest_t d = {.lo = (uint64_t)(UINT32_MAX - i % 3) << 32 | i, .hi = i};
-
-        oids[i] = kvp_objindex_add(ix, d, "k", 1);
-        for (uint32_t k = i > 40 ? i - 40 : 0; k <= i; k++) {
-            kvp_digest_t old = {.lo = (uint64_t)(UINT32_MAX - k % 3) << 32 | k, .hi = k};
-
-            assert_int_equal(kvp_objindex_find(ix, old), oids[k]);
-        }
+        oids[i] = kvp_objindex_make(ix, crowded_digest(i), "k", 1);
+        kvp_objindex_link(ix, oids[i], crowded_digest(i));
+        for (uint32_t k = i > 40 ? i - 40 : 0; k <= i; k++)
+            assert_int_equal(kvp_objindex_find(ix, crowded_digest(k)), oids[k]);
     }
     for (uint32_t i = 0; i < N; i++) {
         uint32_t at = i * 7 % N; /* any order */
-        kvp_digest_t d = {.lo = (uint64_t)(UINT32_MAX - at % 3) << 32 | at, .hi = at};
+        kvp_digest_t d = crowded_digest(at);
 
         assert_int_equal(kvp_objindex_find(ix, d), oids[at]);
         drop(ix, oids[at]);
@@ -130,7 +136,7 @@ test_find_when_chains_wrap(void **state)
 static void
 test_memory_when_objects_go(void **state)
 {
-    kvp_objindex_t *ix = kvp_objindex_create();
+    kvp_objindex_t *ix = kvp_objindex_create(1);
     uint64_t before = kvp_objindex_memory_bytes(ix), full;
     uint32_t *oids = malloc(200000 * sizeof *oids);
 
@@ -155,7 +161,7 @@ test_memory_when_objects_go(void **state)
 static void
 test_add_when_the_table_grows_is_bounded(void **state)
 {
-    kvp_objindex_t *ix = kvp_objindex_create();
+    kvp_objindex_t *ix = kvp_objindex_create(1);
     uint64_t before = kvp_objindex_memory_bytes(ix), most = 0;
 
     (void)state;
@@ -173,7 +179,7 @@ static void
 test_walk_when_blocks_are_missing(void **state)
 {
     enum { N = 40000 };
-    kvp_objindex_t *ix = kvp_objindex_create();
+    kvp_objindex_t *ix = kvp_objindex_create(1);
     uint32_t *oids = malloc(N * sizeof *oids), cursor = 0, left, oid, n = 0;
 
     (void)state;
@@ -204,27 +210,120 @@ test_walk_when_blocks_are_missing(void **state)
     kvp_objindex_destroy(ix);
 }
 
-static void
-test_lru_order(void **state)
+static uint32_t
+older(kvp_objindex_t *ix, uint32_t oid)
 {
-    kvp_objindex_t *ix = kvp_objindex_create();
+    return kvp_obj(ix, oid)->prev;
+}
+
+static void
+test_list_order(void **state)
+{
+    kvp_objindex_t *ix = kvp_objindex_create(1);
     uint32_t a = add(ix, 1), b = add(ix, 2), c = add(ix, 3);
+    kvp_objlist_t list;
 
     (void)state;
-    assert_int_equal(kvp_objindex_lru_oldest(ix), KVP_OID_NONE);
-    kvp_objindex_lru_use(ix, a);
-    kvp_objindex_lru_use(ix, b);
-    kvp_objindex_lru_use(ix, c);
-    kvp_objindex_lru_use(ix, a);
-    assert_int_equal(kvp_objindex_lru_oldest(ix), b);
-    assert_int_equal(kvp_obj(ix, b)->lru_next, c);
-    assert_int_equal(kvp_obj(ix, c)->lru_next, a);
-    assert_int_equal(kvp_obj(ix, a)->lru_next, KVP_OID_NONE);
-    kvp_objindex_lru_remove(ix, c);
-    kvp_objindex_lru_remove(ix, c); /* legal on one that is none */
-    assert_int_equal(kvp_obj(ix, b)->lru_next, a);
-    drop(ix, b); /* leaves the list by itself */
-    assert_int_equal(kvp_objindex_lru_oldest(ix), a);
+    kvp_objlist_init(&list, KVP_OBJLIST_LRU);
+    kvp_objlist_push_young(ix, &list, b);
+    kvp_objlist_push_young(ix, &list, c);
+    kvp_objlist_push_old(ix, &list, a);
+    assert_int_equal(list.n, 3);
+    assert_int_equal(list.oldest, a);
+    assert_int_equal(kvp_obj(ix, a)->next, b);
+    assert_int_equal(kvp_obj(ix, b)->next, c);
+    assert_int_equal(list.youngest, c);
+    assert_int_equal(kvp_obj(ix, c)->next, KVP_OID_NONE);
+    assert_int_equal(older(ix, c), b);
+    assert_int_equal(older(ix, b), a);
+    assert_int_equal(older(ix, a), KVP_OID_NONE);
+    kvp_objlist_remove(ix, &list, b);
+    kvp_objlist_remove(ix, &list, b); /* legal on one that is on none */
+    assert_int_equal(older(ix, c), a);
+    assert_int_equal(kvp_obj(ix, b)->list, KVP_OBJLIST_NONE);
+    kvp_objlist_remove(ix, &list, a);
+    kvp_objlist_remove(ix, &list, c);
+    assert_int_equal(list.n, 0);
+    assert_int_equal(list.oldest, KVP_OID_NONE);
+    assert_int_equal(list.youngest, KVP_OID_NONE);
+    kvp_objindex_destroy(ix);
+}
+
+/* Uses are told apart one by one while the clock is not far ahead of time, and by time always. */
+static void
+test_age_when_used_often(void **state)
+{
+    kvp_objindex_t *ix = kvp_objindex_create(1);
+    kvp_obj_t *a = kvp_obj(ix, add(ix, 1)), *b = kvp_obj(ix, add(ix, 2));
+
+    (void)state;
+    kvp_objindex_set_time(ix, 1000000000);
+    kvp_obj_touch(ix, a);
+    kvp_obj_touch(ix, b);
+    assert_true(kvp_obj_age(ix, a) > kvp_obj_age(ix, b));
+    for (uint32_t i = 0; i < 2000000; i++)
+        kvp_obj_touch(ix, a);
+    kvp_obj_touch(ix, b);
+    assert_true(kvp_obj_age(ix, a) >= kvp_obj_age(ix, b));
+    kvp_objindex_set_time(ix, 2000000000);
+    kvp_obj_touch(ix, a);
+    assert_true(kvp_obj_age(ix, b) > kvp_obj_age(ix, a));
+    /* A year later, and after the 32 bits have wrapped. */
+    kvp_objindex_set_time(ix, 365ull * 86400 * 1000000000);
+    kvp_obj_touch(ix, b);
+    assert_true(kvp_obj_age(ix, a) > kvp_obj_age(ix, b));
+    kvp_objindex_set_time(ix, 5 * 365ull * 86400 * 1000000000);
+    kvp_obj_touch(ix, a);
+    kvp_objindex_set_time(ix, 6 * 365ull * 86400 * 1000000000);
+    kvp_obj_touch(ix, b);
+    assert_true(kvp_obj_age(ix, a) > kvp_obj_age(ix, b));
+    kvp_objindex_destroy(ix);
+}
+
+static void
+test_extension_goes_with_the_object(void **state)
+{
+    kvp_objindex_t *ix = kvp_objindex_create(1);
+    uint32_t oid = add(ix, 7), key = 7;
+    uint64_t before;
+    kvp_objext_t *ext;
+
+    (void)state;
+    assert_null(kvp_obj_ext(ix, kvp_obj(ix, oid)));
+    ext = kvp_obj_ext_make(ix, kvp_obj(ix, oid));
+    assert_int_equal(ext->long_key_slot, UINT32_MAX);
+    ext->long_key_slot = 9;
+    assert_ptr_equal(kvp_obj_ext_make(ix, kvp_obj(ix, oid)), ext);
+    assert_int_equal(kvp_obj_ext(ix, kvp_obj(ix, oid))->long_key_slot, 9);
+    assert_true(kvp_obj_has_key(ix, kvp_obj(ix, oid), &key, sizeof key)); /* the key is found behind it */
+    before = kvp_objindex_memory_bytes(ix);
+    drop(ix, oid);
+    for (uint32_t i = 0; i < 1000; i++) {
+        oid = add(ix, 7);
+        (void)kvp_obj_ext_make(ix, kvp_obj(ix, oid));
+        drop(ix, oid);
+    }
+    assert_true(kvp_objindex_memory_bytes(ix) <= before);
+    kvp_objindex_destroy(ix);
+}
+
+/* A new version of a key is made while the old one is found, and takes its place. */
+static void
+test_link_when_a_version_follows(void **state)
+{
+    kvp_objindex_t *ix = kvp_objindex_create(1);
+    uint32_t old = add(ix, 1), one = 1;
+    uint32_t new = kvp_objindex_make(ix, digest_of(1), &one, sizeof one);
+    kvp_digest_t digest = kvp_obj_digest(ix, kvp_obj(ix, new), 5, 0);
+
+    (void)state;
+    assert_true(kvp_digest_eq(digest, digest_of(1)));
+    assert_int_equal(kvp_objindex_find(ix, digest), old);
+    kvp_objindex_unlink(ix, old);
+    kvp_objindex_link(ix, new, digest);
+    assert_int_equal(kvp_objindex_find(ix, digest), new);
+    kvp_objindex_free(ix, old);
+    assert_int_equal(kvp_objindex_find(ix, digest), new);
     kvp_objindex_destroy(ix);
 }
 
@@ -238,7 +337,10 @@ main(void)
         cmocka_unit_test(test_memory_when_objects_go),
         cmocka_unit_test(test_add_when_the_table_grows_is_bounded),
         cmocka_unit_test(test_walk_when_blocks_are_missing),
-        cmocka_unit_test(test_lru_order),
+        cmocka_unit_test(test_list_order),
+        cmocka_unit_test(test_age_when_used_often),
+        cmocka_unit_test(test_extension_goes_with_the_object),
+        cmocka_unit_test(test_link_when_a_version_follows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

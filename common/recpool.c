@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/recpool.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define BLOCKS_MAX (1u << (32 - KVP_RECPOOL_BITS))
+
+void *
+kvp_pages_alloc(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void
+kvp_pages_free(void *pages, size_t bytes)
+{
+    if (pages != NULL && munmap(pages, bytes) != 0) kvp_panic("munmap of %zu bytes: %m", bytes);
+}
+
+static size_t
+block_bytes(const kvp_recpool_t *pool)
+{
+    return sizeof(kvp_recpool_block_t) + (size_t)pool->record_bytes * KVP_RECPOOL_BLOCK;
+}
+
+void
+kvp_recpool_init(kvp_recpool_t *pool, uint32_t record_bytes, uint32_t link_at, uint32_t max)
+{
+    *pool = (kvp_recpool_t){
+        .record_bytes = record_bytes,
+        .link_at = link_at,
+        .max = max,
+        .open = KVP_RECPOOL_NONE,
+        .spare = KVP_RECPOOL_NONE,
+    };
+}
+
+void
+kvp_recpool_fini(kvp_recpool_t *pool)
+{
+    for (uint32_t b = 0; b < pool->blocks_n; b++)
+        kvp_pages_free(pool->blocks[b], block_bytes(pool));
+    free(pool->blocks);
+    kvp_recpool_init(pool, pool->record_bytes, pool->link_at, pool->max);
+}
+
+/* ---- blocks */
+static void
+block_open(kvp_recpool_t *pool, uint32_t b)
+{
+    pool->blocks[b]->prev = KVP_RECPOOL_NONE;
+    pool->blocks[b]->next = pool->open;
+    if (pool->open != KVP_RECPOOL_NONE) pool->blocks[pool->open]->prev = b;
+    pool->open = b;
+}
+
+static void
+block_close(kvp_recpool_t *pool, uint32_t b)
+{
+    kvp_recpool_block_t *block = pool->blocks[b];
+
+    if (block->prev != KVP_RECPOOL_NONE)
+        pool->blocks[block->prev]->next = block->next;
+    else
+        pool->open = block->next;
+    if (block->next != KVP_RECPOOL_NONE) pool->blocks[block->next]->prev = block->prev;
+}
+
+/* Room for one more pointer in the directory. It is small beside what it points to: 8 bytes for 4096 records. */
+static bool
+directory_grow(kvp_recpool_t *pool)
+{
+    uint32_t cap = pool->blocks_cap == 0 ? 1 : pool->blocks_cap * 2;
+    kvp_recpool_block_t **blocks = realloc(pool->blocks, cap * sizeof *blocks);
+
+    if (blocks == NULL) return false;
+    pool->memory_bytes += (cap - pool->blocks_cap) * sizeof *blocks;
+    pool->blocks = blocks;
+    pool->blocks_cap = cap;
+    return true;
+}
+
+/* Makes the lowest block that is missing. */
+static bool
+block_make(kvp_recpool_t *pool)
+{
+    kvp_recpool_block_t *block;
+
+    while (pool->hole < pool->blocks_n && pool->blocks[pool->hole] != NULL)
+        pool->hole++;
+    if (pool->hole == BLOCKS_MAX || (uint64_t)pool->hole << KVP_RECPOOL_BITS >= pool->max) return false;
+    if (pool->hole == pool->blocks_cap && !directory_grow(pool)) return false;
+    block = kvp_pages_alloc(block_bytes(pool));
+    if (block == NULL) return false;
+    block->free_head = KVP_RECPOOL_BLOCK;
+    pool->blocks[pool->hole] = block;
+    if (pool->hole == pool->blocks_n) pool->blocks_n++;
+    block_open(pool, pool->hole);
+    return true;
+}
+
+static void
+block_drop(kvp_recpool_t *pool, uint32_t b)
+{
+    block_close(pool, b);
+    pool->memory_bytes -= (uint64_t)pool->blocks[b]->made * pool->record_bytes;
+    kvp_pages_free(pool->blocks[b], block_bytes(pool));
+    pool->blocks[b] = NULL;
+    pool->hole = (uint32_t)kvp_min_u64(pool->hole, b);
+    while (pool->blocks_n > 0 && pool->blocks[pool->blocks_n - 1] == NULL)
+        pool->blocks_n--;
+}
+
+/* ---- records */
+/* How many records the block may have: the last one of a pool may have fewer. */
+static uint32_t
+records_of(const kvp_recpool_t *pool, uint32_t b)
+{
+    return (uint32_t)kvp_min_u64(KVP_RECPOOL_BLOCK, pool->max - ((uint64_t)b << KVP_RECPOOL_BITS));
+}
+
+uint32_t
+kvp_recpool_take(kvp_recpool_t *pool)
+{
+    kvp_recpool_block_t *block;
+    uint32_t b, i;
+
+    if (pool->open == KVP_RECPOOL_NONE && !block_make(pool)) return KVP_RECPOOL_NONE;
+    b = pool->open;
+    block = pool->blocks[b];
+    i = block->free_head;
+    if (i == KVP_RECPOOL_BLOCK) {
+        i = block->made++;
+        pool->memory_bytes += pool->record_bytes;
+    } else {
+        const uint8_t *rec = kvp_recpool_at(pool, b << KVP_RECPOOL_BITS | i);
+
+        memcpy(&block->free_head, rec + pool->link_at, sizeof block->free_head);
+    }
+    if (++block->n == records_of(pool, b)) block_close(pool, b);
+    if (pool->spare == b) pool->spare = KVP_RECPOOL_NONE;
+    return b << KVP_RECPOOL_BITS | i;
+}
+
+void
+kvp_recpool_give(kvp_recpool_t *pool, uint32_t number)
+{
+    uint32_t b = number >> KVP_RECPOOL_BITS, i = number & (KVP_RECPOOL_BLOCK - 1);
+    kvp_recpool_block_t *block = pool->blocks[b];
+
+    memcpy((uint8_t *)kvp_recpool_at(pool, number) + pool->link_at, &block->free_head, sizeof block->free_head);
+    block->free_head = i;
+    if (block->n-- == records_of(pool, b)) block_open(pool, b);
+    if (block->n > 0) return;
+    /* One is kept, so that a pool at the edge of a block does not make and drop it again and again. */
+    if (pool->spare == KVP_RECPOOL_NONE)
+        pool->spare = b;
+    else
+        block_drop(pool, b);
+}
+
+uint32_t
+kvp_recpool_limit(const kvp_recpool_t *pool)
+{
+    return pool->blocks_n << KVP_RECPOOL_BITS;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Records of one size that are named by small numbers. They lie in blocks that never move; a block is made when all
+ * others are full and given back to the system when its last record went, so memory follows what is in use. Also the
+ * pages that such things are made of. Single-threaded; take and give cost O(1), and at most one block is made or dropped.
+ */
+#ifndef KVP_COMMON_RECPOOL_H
+#define KVP_COMMON_RECPOOL_H
+
+#include "common/base.h"
+
+#define KVP_RECPOOL_NONE UINT32_MAX
+#define KVP_RECPOOL_BITS 12u
+#define KVP_RECPOOL_BLOCK (1u << KVP_RECPOOL_BITS) /* records */
+
+typedef struct {
+    uint32_t n; /* records in use */
+    uint32_t made; /* records ever used; those above were never touched */
+    uint32_t free_head; /* index in the block, KVP_RECPOOL_BLOCK = none */
+    uint32_t prev, next; /* blocks with a free record */
+    _Alignas(64) uint8_t records[];
+} kvp_recpool_block_t;
+
+typedef struct {
+    kvp_recpool_block_t **blocks; /* NULL = given back */
+    uint32_t record_bytes;
+    uint32_t link_at; /* four bytes of a record that is not in use, which the pool writes */
+    uint32_t max; /* most records */
+    uint32_t blocks_n, blocks_cap; /* n: one above the highest block */
+    uint32_t hole; /* no block below is missing */
+    uint32_t open; /* first block with a free record, KVP_RECPOOL_NONE = none */
+    uint32_t spare; /* an empty block that is kept, KVP_RECPOOL_NONE = none */
+    uint64_t memory_bytes; /* of records ever touched in blocks that are there, and of the directory */
+} kvp_recpool_t;
+
+/* kvp_recpool_init takes nothing yet. record_bytes is a multiple of 4. */
+void kvp_recpool_init(kvp_recpool_t *pool, uint32_t record_bytes, uint32_t link_at, uint32_t max);
+void kvp_recpool_fini(kvp_recpool_t *pool);
+
+/* kvp_recpool_take returns the number of a record that is now in use, its bytes undefined; KVP_RECPOOL_NONE when max are
+ * in use or there is no memory. kvp_recpool_give ends its use; only the four bytes at link_at change. */
+uint32_t kvp_recpool_take(kvp_recpool_t *pool);
+void kvp_recpool_give(kvp_recpool_t *pool, uint32_t number);
+
+/* kvp_recpool_was_made says whether the record's memory is there (it may be one that was given back). */
+static inline bool
+kvp_recpool_was_made(const kvp_recpool_t *pool, uint32_t number)
+{
+    const kvp_recpool_block_t *block =
+        number >> KVP_RECPOOL_BITS < pool->blocks_n ? pool->blocks[number >> KVP_RECPOOL_BITS] : NULL;
+
+    return block != NULL && (number & (KVP_RECPOOL_BLOCK - 1)) < block->made;
+}
+
+/* kvp_recpool_at returns a record that was made (borrowed; it does not move). */
+static inline void *
+kvp_recpool_at(const kvp_recpool_t *pool, uint32_t number)
+{
+    kvp_recpool_block_t *block = pool->blocks[number >> KVP_RECPOOL_BITS];
+
+    return block->records + (size_t)(number & (KVP_RECPOOL_BLOCK - 1)) * pool->record_bytes;
+}
+
+/* kvp_recpool_limit is above every number in use. */
+uint32_t kvp_recpool_limit(const kvp_recpool_t *pool);
+
+/* Zeroed pages straight from the system, that go back to it at once: malloc keeps what lies between things that stay.
+ * NULL where there is no memory. */
+void *kvp_pages_alloc(size_t bytes);
+void kvp_pages_free(void *pages, size_t bytes);
+
+#endif
