@@ -64,10 +64,19 @@ kvp_admin_init(kvp_admin_t *admin, const uint8_t pool_id[16])
         err = add_figure(admin->metrics, figures[i].name, figures[i].help, figures[i].value);
         if (err != KVP_OK) goto fail;
     }
-    err = kvp_metrics_histogram(admin->metrics, "kvpool_master_loop_turn_seconds", NULL,
-                                "turns of the core's loop, waiting left out", kvp_metric_latency_bounds,
-                                KVP_METRIC_LATENCY_BOUNDS, 1e-9, &admin->turns);
-    if (err != KVP_OK) goto fail;
+    const struct {
+        const char *name, *help;
+        kvp_histogram_t **to;
+    } times[] = {
+        {"kvpool_master_loop_turn_seconds", "turns of the core's loop, waiting left out", &admin->times.turns},
+        {"kvpool_master_step_seconds", "steps of the core", &admin->times.steps},
+        {"kvpool_master_answer_seconds", "from a readable request to its answer", &admin->times.answers},
+    };
+    for (size_t i = 0; i < KVP_ARRAY_LEN(times); i++) {
+        err = kvp_metrics_histogram(admin->metrics, times[i].name, NULL, times[i].help, kvp_metric_latency_bounds,
+                                    KVP_METRIC_LATENCY_BOUNDS, 1e-9, times[i].to);
+        if (err != KVP_OK) goto fail;
+    }
     return KVP_OK;
 fail:
     kvp_admin_fini(admin);

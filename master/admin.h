@@ -16,7 +16,7 @@ typedef struct {
     kvp_master_t *master;
     kvp_server_t *server;
     kvp_metrics_t *metrics; /* owned, with everything registered in it */
-    kvp_histogram_t *turns; /* the loop's turns: for kvp_server_start */
+    kvp_times_t times; /* for kvp_server_start */
     uint64_t start_ns; /* CLOCK_BOOTTIME */
     char pool_id[33];
     kvp_master_stats_t core; /* copies of the last scrape; the HTTP thread's */

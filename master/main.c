@@ -132,7 +132,7 @@ build_loop(daemon_t *d)
     d->save_term.data = d;
     uv_timer_start(&d->save_term, on_save_term, SAVE_TERM_MS, SAVE_TERM_MS);
     kvp_err_t err = kvp_loop_start(&d->loop, &d->uv, on_stop, d);
-    return err != KVP_OK ? err : kvp_server_start(d->server, &d->uv, d->core, d->admin.turns);
+    return err != KVP_OK ? err : kvp_server_start(d->server, &d->uv, d->core, &d->admin.times);
 }
 
 static kvp_err_t

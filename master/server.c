@@ -57,6 +57,7 @@ typedef struct {
     uv_write_t write;
     uv_shutdown_t shutdown;
     kvp_list_t unsent_link; /* in server->unsent while something may have to be written */
+    uint64_t asked_ns; /* it has asked in this callback, readable since then; 0 = it has not */
 
     uint64_t deadline_ns;
     kvp_list_t deadline_link; /* in one of server->greeting, cut, ending */
@@ -75,13 +76,12 @@ struct kvp_server {
 
     uv_loop_t *uv; /* borrowed, as is master; NULL = not started */
     kvp_master_t *master;
-    kvp_histogram_t *turns;
+    kvp_times_t *times;
     bool is_stopping;
     uv_timer_t timer;
     uv_idle_t work; /* active while the core has work: turns do not wait then */
     uv_prepare_t turn_end;
     uint64_t timer_at_ns;
-    uint64_t turn_begin_ns; /* 0 = nothing has happened in this turn yet */
 
     slot_t *slots;
     uint32_t slot_cap;
@@ -109,8 +109,31 @@ static uint64_t
 begin(kvp_server_t *server)
 {
     uint64_t now = kvp_boot_ns();
-    if (server->turn_begin_ns == 0) server->turn_begin_ns = now;
+    kvp_times_begin(server->times, now);
     return now;
+}
+
+static void
+note_times(kvp_server_t *server)
+{
+    kvp_master_note_times(server->master, kvp_times_step_longest(server->times), server->times->answer_longest_ns);
+}
+
+/* end_step follows each call of the core. */
+static void
+end_step(kvp_server_t *server, kvp_step_kind_t kind, uint64_t began)
+{
+    if (kvp_times_step(server->times, kind, began, kvp_boot_ns())) note_times(server);
+}
+
+/* end_answer follows each write. Who is only told something, or waited for somebody else, has not asked just now. */
+static void
+end_answer(conn_t *conn)
+{
+    kvp_server_t *server = conn->server;
+    if (conn->asked_ns == 0) return;
+    if (kvp_times_answer(server->times, conn->asked_ns, kvp_boot_ns())) note_times(server);
+    conn->asked_ns = 0;
 }
 
 /* arm makes the timer fire at at_ns or before: it only ever moves nearer, so that frames which push a deadline further
@@ -239,7 +262,9 @@ close_conn(conn_t *conn)
     kvp_list_del(&conn->deadline_link);
     kvp_list_del(&conn->unsent_link);
     if (!server->is_stopping) {
-        kvp_master_on_close(server->master, conn->id, begin(server));
+        const uint64_t now = begin(server);
+        kvp_master_on_close(server->master, conn->id, now);
+        end_step(server, KVP_STEP_CLOSE, now);
         log_notes(server, conn);
         collect(server);
     }
@@ -272,6 +297,7 @@ write_waiting(conn_t *conn)
     int n = uv_try_write(&conn->uv.stream, &bytes, 1);
 
     if (n < 0 && n != UV_EAGAIN) goto fail;
+    end_answer(conn);
     if (n == (int)waiting->len) {
         kvp_buf_reset(waiting);
         return true;
@@ -372,7 +398,10 @@ handle_frame(conn_t *conn, const kvp_frame_t *frame)
         conn->is_greeted = true;
         kvp_list_del(&conn->deadline_link);
     }
-    kvp_master_on_frame(server->master, conn->id, frame, begin(server));
+    const uint64_t now = begin(server);
+    conn->asked_ns = server->times->readable_ns;
+    kvp_master_on_frame(server->master, conn->id, frame, now);
+    end_step(server, KVP_STEP_FRAME, now);
     log_notes(server, conn);
     collect(server);
     if (conn->waiting.len <= WRITE_BYTES || conn->is_ending) return;
@@ -446,6 +475,7 @@ on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
         feed(conn);
     }
     flush_all(server);
+    conn->asked_ns = 0;
 }
 
 /* take_slot gives the connection its number; false when there are too many. */
@@ -508,6 +538,7 @@ on_accept(void *arg, int fd, bool is_unix)
     }
     set_deadline(conn, &server->greeting, now + server->conf.hello_ms * KVP_NS_PER_MS);
     kvp_master_on_connect(server->master, conn->id, now);
+    end_step(server, KVP_STEP_FRAME, now);
     log_notes(server, conn);
     collect(server);
     flush_all(server);
@@ -532,7 +563,9 @@ static void
 tick(kvp_server_t *server)
 {
     if (server->is_stopping) return;
-    kvp_master_on_tick(server->master, begin(server));
+    const uint64_t now = begin(server);
+    kvp_master_on_tick(server->master, now);
+    end_step(server, KVP_STEP_TICK, now);
     log_notes(server, NULL);
     collect(server);
 }
@@ -565,14 +598,9 @@ static void
 on_turn_end(uv_prepare_t *prepare)
 {
     kvp_server_t *server = prepare->data;
-    uint64_t began = server->turn_begin_ns;
-
-    if (began == 0) return;
     uint64_t now = kvp_boot_ns();
-    server->turn_begin_ns = 0;
-    if (server->turns != NULL) kvp_histogram_add(server->turns, now - began);
-    server->stats.turn_longest_ns = kvp_max_u64(server->stats.turn_longest_ns, now - began);
-    if (server->is_stopping) return;
+
+    if (!kvp_times_end(server->times, now) || server->is_stopping) return;
     if (kvp_master_has_work(server->master)) {
         uv_idle_start(&server->work, on_work);
     } else {
@@ -634,11 +662,11 @@ kvp_server_destroy(kvp_server_t *server)
 }
 
 kvp_err_t
-kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *master, kvp_histogram_t *turns)
+kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *master, kvp_times_t *times)
 {
     server->uv = uv;
     server->master = master;
-    server->turns = turns;
+    server->times = times;
     server->timer.data = server->work.data = server->turn_end.data = server;
     uv_timer_init(uv, &server->timer);
     uv_idle_init(uv, &server->work);
@@ -697,5 +725,11 @@ void
 kvp_server_stats(const kvp_server_t *server, kvp_server_stats_t *stats_out)
 {
     *stats_out = server->stats;
+    if (server->times != NULL) {
+        stats_out->turn_longest_ns = server->times->turn_longest_ns;
+        stats_out->step_frame_longest_ns = server->times->step_longest_ns[KVP_STEP_FRAME];
+        stats_out->step_tick_longest_ns = server->times->step_longest_ns[KVP_STEP_TICK];
+        stats_out->step_close_longest_ns = server->times->step_longest_ns[KVP_STEP_CLOSE];
+    }
     stats_out->accept_pauses = server->tcp.pauses + server->local.pauses;
 }

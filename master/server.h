@@ -5,9 +5,9 @@
 #ifndef KVP_MASTER_SERVER_H
 #define KVP_MASTER_SERVER_H
 
-#include "common/daemon/metrics.h"
 #include "common/parse.h"
 #include "master/core/master.h"
+#include "master/times.h"
 
 #include <uv.h>
 
@@ -34,7 +34,10 @@ typedef struct {
     X(framing_errors, "connections closed because framing was lost")                                                   \
     X(timeouts, "connections closed for want of a Hello or of the rest of a frame")                                    \
     X(overflows, "connections closed because the peer did not read")                                                   \
-    X(turn_longest_ns, "longest turn of the loop without waiting, ns (gauge)")
+    X(turn_longest_ns, "longest turn of the loop without waiting, ns (gauge)")                                         \
+    X(step_frame_longest_ns, "longest step of the core for a frame, ns (gauge)")                                       \
+    X(step_tick_longest_ns, "longest step of the core for its own work, ns (gauge)")                                   \
+    X(step_close_longest_ns, "longest step of the core for a connection's end, ns (gauge)")
 
 typedef struct {
 #define KVP_SERVER_STAT_FIELD(name, help) uint64_t name;
@@ -51,10 +54,9 @@ void kvp_server_destroy(kvp_server_t *server);
 const kvp_hostport_t *kvp_server_bound(const kvp_server_t *server);
 const char *kvp_server_unix_path(const kvp_server_t *server);
 
-/* kvp_server_start serves master on uv; both are borrowed until destroy. turns takes the length of each turn of the
- * loop in ns (NULL = nobody asks). SYS. After a failure, as after a success: stop, uv_run, destroy. */
-kvp_err_t kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *master, kvp_histogram_t *turns)
-    KVP_MUST_USE;
+/* kvp_server_start serves master on uv; both are borrowed until destroy, as is times, which it keeps up to date. SYS.
+ * After a failure, as after a success: stop, uv_run, destroy. */
+kvp_err_t kvp_server_start(kvp_server_t *server, uv_loop_t *uv, kvp_master_t *master, kvp_times_t *times) KVP_MUST_USE;
 
 /* kvp_server_stop ends accepting and unlinks the Unix socket at once, sends what waits (linger_ms at most) and closes
  * everything, without a word to the core. uv_run then has nothing of the server's left to wait for. On the loop's

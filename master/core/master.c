@@ -387,6 +387,13 @@ kvp_master_take_output(kvp_master_t *m, uint64_t *conn_out, kvp_buf_t *bytes, bo
 }
 
 void
+kvp_master_note_times(kvp_master_t *m, uint64_t step_longest_ns, uint64_t answer_longest_ns)
+{
+    m->st.step_longest_ns = step_longest_ns;
+    m->st.answer_longest_ns = answer_longest_ns;
+}
+
+void
 kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
 {
     *stats_out = m->st;

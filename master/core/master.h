@@ -88,7 +88,9 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(fences, "clients fenced")                                                                                        \
     X(sessions_expired, "sessions ended for silence")                                                                  \
     X(protocol_errors, "connections closed for a breach of the protocol")                                              \
-    X(purged, "objects dropped with a lost segment")
+    X(purged, "objects dropped with a lost segment")                                                                   \
+    X(step_longest_ns, "longest step of the core, ns (gauge)")                                                         \
+    X(answer_longest_ns, "longest from a readable request to its answer, ns (gauge)")
 
 typedef struct {
 #define KVP_MASTER_STAT_FIELD(name, help) uint64_t name;
@@ -97,6 +99,10 @@ typedef struct {
     uint32_t term;
 } kvp_master_stats_t;
 void kvp_master_stats(const kvp_master_t *master, kvp_master_stats_t *stats_out);
+
+/* kvp_master_note_times gives the figures that only who has a clock can take, so that Status tells them: step_longest_ns
+ * and answer_longest_ns. */
+void kvp_master_note_times(kvp_master_t *master, uint64_t step_longest_ns, uint64_t answer_longest_ns);
 
 /* kvp_master_check walks everything and returns NULL, or what is broken (tests, the simulator). O(all). */
 const char *kvp_master_check(const kvp_master_t *master);

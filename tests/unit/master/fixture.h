@@ -24,6 +24,7 @@ typedef struct {
     kvp_master_t *core;
     pthread_t thread;
     kvp_server_stats_t stats;
+    kvp_times_t times; /* where the test brings none */
 } fixture_t;
 
 static inline void *
@@ -43,7 +44,7 @@ fixture_stop(void *arg)
 }
 
 static inline void
-fixture_start(fixture_t *fix, const kvp_server_conf_t *like, kvp_histogram_t *turns)
+fixture_start(fixture_t *fix, const kvp_server_conf_t *like, kvp_times_t *times)
 {
     kvp_server_conf_t conf = *like;
     kvp_master_conf_t core_conf = {.digest_seed = 7, .seed = 7, .term = 1, .host_id = "here", .unix_path = ""};
@@ -54,7 +55,7 @@ fixture_start(fixture_t *fix, const kvp_server_conf_t *like, kvp_histogram_t *tu
     assert_int_equal(kvp_master_create(&core_conf, kvp_boot_ns(), &fix->core), KVP_OK);
     assert_int_equal(uv_loop_init(&fix->uv), 0);
     assert_int_equal(kvp_loop_start(&fix->loop, &fix->uv, fixture_stop, fix), KVP_OK);
-    assert_int_equal(kvp_server_start(fix->server, &fix->uv, fix->core, turns), KVP_OK);
+    assert_int_equal(kvp_server_start(fix->server, &fix->uv, fix->core, times != NULL ? times : &fix->times), KVP_OK);
     assert_int_equal(pthread_create(&fix->thread, NULL, fixture_run, fix), 0);
 }
 

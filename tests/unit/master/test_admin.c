@@ -32,7 +32,7 @@ setup(void **state)
 
     assert_non_null(site);
     assert_int_equal(kvp_admin_init(&site->admin, pool_id), KVP_OK);
-    fixture_start(&site->fix, &(kvp_server_conf_t){0}, site->admin.turns);
+    fixture_start(&site->fix, &(kvp_server_conf_t){0}, &site->admin.times);
     site->http = kvp_http_create();
     assert_non_null(site->http);
     fixture_t *fix = &site->fix;
@@ -103,6 +103,8 @@ test_metrics_have_every_figure(void **state)
 #undef GAUGE
     assert_has("\nkvpool_master_term 1\n");
     assert_has("\nkvpool_master_loop_turn_seconds_bucket{le=\"+Inf\"} ");
+    assert_has("\nkvpool_master_step_seconds_bucket{le=\"+Inf\"} ");
+    assert_has("\nkvpool_master_answer_seconds_bucket{le=\"+Inf\"} ");
     /* Each scrape is a turn of the loop. */
     assert_null(strstr(answer, "\nkvpool_master_turn_longest_ns 0\n"));
 }

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Histograms and maxima; the rule of what was readable when is in the header.
+ */
+#include "master/times.h"
+
+static bool
+add(kvp_histogram_t *histogram, uint64_t *longest, uint64_t ns)
+{
+    if (histogram != NULL) kvp_histogram_add(histogram, ns);
+    if (ns <= *longest) return false;
+    *longest = ns;
+    return true;
+}
+
+bool
+kvp_times_end(kvp_times_t *times, uint64_t now)
+{
+    if (times->begin_ns == 0) return false;
+    (void)add(times->turns, &times->turn_longest_ns, now - times->begin_ns);
+    times->last_begin_ns = times->begin_ns;
+    times->last_end_ns = now;
+    times->begin_ns = 0;
+    return true;
+}
+
+bool
+kvp_times_step(kvp_times_t *times, kvp_step_kind_t kind, uint64_t began, uint64_t now)
+{
+    const uint64_t longest = kvp_times_step_longest(times);
+    return add(times->steps, &times->step_longest_ns[kind], now - began) && now - began > longest;
+}
+
+bool
+kvp_times_answer(kvp_times_t *times, uint64_t asked_ns, uint64_t now)
+{
+    return add(times->answers, &times->answer_longest_ns, now - asked_ns);
+}
+
+uint64_t
+kvp_times_step_longest(const kvp_times_t *times)
+{
+    uint64_t longest = 0;
+    for (int kind = 0; kind < KVP_STEP_KINDS; kind++)
+        longest = kvp_max_u64(longest, times->step_longest_ns[kind]);
+    return longest;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Where the loop's time goes: turns, steps by kind, and when a request can have become readable.
+ */
+#include "master/times.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#define US 1000ull
+
+static void
+test_a_turn_runs_from_its_first_callback(void **state)
+{
+    (void)state;
+    kvp_times_t times = {0};
+    kvp_times_begin(&times, 100 * US);
+    kvp_times_begin(&times, 130 * US);
+    assert_true(kvp_times_end(&times, 150 * US));
+    assert_int_equal(times.turn_longest_ns, 50 * US);
+    assert_false(kvp_times_end(&times, 900 * US));
+    assert_int_equal(times.turn_longest_ns, 50 * US);
+}
+
+static void
+test_what_ended_a_wait_was_readable_then(void **state)
+{
+    (void)state;
+    kvp_times_t times = {0};
+    kvp_times_begin(&times, 100 * US);
+    (void)kvp_times_end(&times, 150 * US);
+    kvp_times_begin(&times, 400 * US);
+    assert_int_equal(times.readable_ns, 400 * US);
+}
+
+/* Fails if the time that a request spent in a socket while the loop was busy with others is not counted. */
+static void
+test_what_was_there_without_a_wait_may_be_as_old_as_the_turn_before(void **state)
+{
+    (void)state;
+    kvp_times_t times = {0};
+    kvp_times_begin(&times, 100 * US);
+    (void)kvp_times_end(&times, 5000 * US);
+    kvp_times_begin(&times, 5002 * US);
+    assert_int_equal(times.readable_ns, 100 * US);
+    assert_true(kvp_times_answer(&times, times.readable_ns, 5010 * US));
+    assert_int_equal(times.answer_longest_ns, 4910 * US);
+    assert_false(kvp_times_answer(&times, 5000 * US, 5010 * US));
+}
+
+static void
+test_the_longest_step_is_kept_by_kind(void **state)
+{
+    (void)state;
+    static const uint64_t bounds[] = {10 * US, 1000 * US};
+    kvp_histogram_t steps = {.bound_count = 2, .bounds = bounds};
+    kvp_times_t times = {.steps = &steps};
+    assert_true(kvp_times_step(&times, KVP_STEP_FRAME, 0, 20 * US));
+    assert_true(kvp_times_step(&times, KVP_STEP_TICK, 0, 30 * US));
+    assert_false(kvp_times_step(&times, KVP_STEP_FRAME, 0, 25 * US)); /* the longest frame, but not of all */
+    assert_false(kvp_times_step(&times, KVP_STEP_CLOSE, 0, 5 * US));
+    assert_int_equal(times.step_longest_ns[KVP_STEP_FRAME], 25 * US);
+    assert_int_equal(times.step_longest_ns[KVP_STEP_TICK], 30 * US);
+    assert_int_equal(times.step_longest_ns[KVP_STEP_CLOSE], 5 * US);
+    assert_int_equal(kvp_times_step_longest(&times), 30 * US);
+    assert_int_equal(steps.buckets[0], 1);
+    assert_int_equal(steps.buckets[1], 3);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_turn_runs_from_its_first_callback),
+        cmocka_unit_test(test_what_ended_a_wait_was_readable_then),
+        cmocka_unit_test(test_what_was_there_without_a_wait_may_be_as_old_as_the_turn_before),
+        cmocka_unit_test(test_the_longest_step_is_kept_by_kind),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
