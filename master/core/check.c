@@ -225,7 +225,7 @@ add_tickets(const kvp_master_t *m, const kvp_list_t *list, const kvp_session_t *
         const kvp_ticket_t *t = kvp_list_entry(pos, kvp_ticket_t, link);
 
         if (t->session != owner || kvp_ptab_get(&m->tickets, t->number) != t) return "a ticket is not in its table";
-        if (t->kind == KVP_TICKET_RESERVE && m->heap[t->heap_at] != t->number) return "a reservation will not expire";
+        if ((t->kind == KVP_TICKET_RESERVE) != (t->expiry.at != 0)) return "a reservation will not expire";
         for (uint32_t i = 0; i < t->n; i++)
             tickets[t->oids[i]]++;
         sums->n++;
@@ -320,13 +320,7 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets)
     if (totals.held != m->st.held_bytes) return "the held bytes are wrong";
     if (totals.reserved != m->st.reserved_bytes) return "the reserved bytes are wrong";
     if (pending != m->st.pending_puts) return "the puts that wait are miscounted";
-    for (uint32_t i = 1; i < m->heap_n; i++) {
-        const kvp_ticket_t *t = kvp_ptab_get(&m->tickets, m->heap[i]);
-        const kvp_ticket_t *above = kvp_ptab_get(&m->tickets, m->heap[(i - 1) / 2]);
-
-        if (t->expires_ns < above->expires_ns) return "reservations expire out of order";
-    }
-    return NULL;
+    return kvp_heap_check(&m->expiries);
 }
 
 const char *

@@ -13,6 +13,7 @@
 #include "common/list.h"
 #include "common/segfmt.h"
 #include "common/slab.h"
+#include "master/core/heap.h"
 #include "master/core/master.h"
 #include "master/core/objindex.h"
 #include "master/core/policy.h"
@@ -229,10 +230,9 @@ typedef struct {
     kvp_list_t link; /* session->tickets, or master->ending */
     kvp_session_t *session; /* NULL = over; the ticket is on master->ending */
     uint64_t id;
-    uint64_t expires_ns; /* RESERVE */
+    kvp_heapnode_t expiry; /* RESERVE: in master->expiries */
     uint64_t bytes;
     uint32_t number;
-    uint32_t heap_at; /* RESERVE: place in the expiry heap */
     uint32_t n;
     kvp_ticket_kind_t kind;
     uint32_t *oids; /* owned */
@@ -302,8 +302,7 @@ struct kvp_master {
     uint64_t up_longest; /* bytes of the longest chunk in them */
     kvp_winq_t winq;
     uint32_t work_left; /* of this step's search for space */
-    uint32_t *heap; /* ticket numbers by expires_ns */
-    uint32_t heap_n, heap_cap;
+    kvp_heap_t expiries; /* reservations, by the time when they end */
     kvp_buf_t unwanted; /* answers to one-way questions go here */
     bool has_space_news; /* something became free or evictable: waiting puts look again */
     uint64_t space_news; /* how often that was so */

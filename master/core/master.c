@@ -149,7 +149,7 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_ptab_fini(&m->retires);
     kvp_buf_fini(&m->unwanted);
     free(m->winq.at);
-    free(m->heap);
+    kvp_heap_fini(&m->expiries);
     free(m->up);
     free(m);
 }
@@ -244,7 +244,7 @@ uint64_t
 kvp_master_due(const kvp_master_t *m)
 {
     /* One tick serves all that is timed here: all of it is coarse. With nothing but sessions to watch it is rare. */
-    bool is_quiet = m->st.pending_puts == 0 && kvp_list_is_empty(&m->waiters) && m->heap_n == 0;
+    bool is_quiet = m->st.pending_puts == 0 && kvp_list_is_empty(&m->waiters) && m->expiries.n == 0;
 
     return m->ticked_ns + (is_quiet ? QUIET_TICK_NS : KVP_TICK_NS);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tickets: holds (a get under way) and reservations (a lookup). While an object has a ticket it is no candidate for
- * eviction. Reservations expire; a binary heap orders them. Bounds: a quarter of the pool, a twentieth a client.
+ * eviction. Reservations expire. Bounds: a quarter of the pool, a twentieth a client.
  */
 #include "master/core/internal.h"
 
@@ -9,70 +9,6 @@
 #define RESERVE_POOL_SHARE 4u
 #define RESERVE_CLIENT_SHARE 20u
 #define END_SLICE 4096u /* objects that one step lets go of when a session has ended */
-
-/* ---- the heap: numbers of reservations, the earliest to expire first */
-static kvp_ticket_t *
-heap_ticket(const kvp_master_t *m, uint32_t i)
-{
-    return kvp_ptab_get(&m->tickets, m->heap[i]);
-}
-
-static void
-heap_set(kvp_master_t *m, uint32_t i, uint32_t number)
-{
-    m->heap[i] = number;
-    heap_ticket(m, i)->heap_at = i;
-}
-
-static void
-heap_swap(kvp_master_t *m, uint32_t a, uint32_t b)
-{
-    uint32_t number = m->heap[a];
-
-    heap_set(m, a, m->heap[b]);
-    heap_set(m, b, number);
-}
-
-static void
-heap_settle(kvp_master_t *m, uint32_t i)
-{
-    while (i > 0 && heap_ticket(m, i)->expires_ns < heap_ticket(m, (i - 1) / 2)->expires_ns) {
-        heap_swap(m, i, (i - 1) / 2);
-        i = (i - 1) / 2;
-    }
-    for (;;) {
-        uint32_t least = i;
-
-        for (uint32_t child = 2 * i + 1; child <= 2 * i + 2 && child < m->heap_n; child++)
-            if (heap_ticket(m, child)->expires_ns < heap_ticket(m, least)->expires_ns) least = child;
-        if (least == i) return;
-        heap_swap(m, i, least);
-        i = least;
-    }
-}
-
-static void
-heap_add(kvp_master_t *m, kvp_ticket_t *t)
-{
-    if (m->heap_n == m->heap_cap) {
-        m->heap_cap = m->heap_cap == 0 ? 64 : m->heap_cap * 2;
-        m->heap = realloc(m->heap, m->heap_cap * sizeof *m->heap);
-        if (m->heap == NULL) kvp_panic("out of memory: %u tickets", m->heap_cap);
-    }
-    heap_set(m, m->heap_n++, t->number);
-    heap_settle(m, t->heap_at);
-}
-
-static void
-heap_del(kvp_master_t *m, kvp_ticket_t *t)
-{
-    uint32_t i = t->heap_at;
-
-    m->heap_n--;
-    if (i == m->heap_n) return;
-    heap_set(m, i, m->heap[m->heap_n]);
-    heap_settle(m, i);
-}
 
 /* ---- tickets */
 static uint64_t
@@ -158,8 +94,7 @@ kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const
         object_take(m, oids[i]);
     }
     if (kind == KVP_TICKET_RESERVE) {
-        t->expires_ns = m->now_ns + ttl_ns;
-        heap_add(m, t);
+        kvp_heap_add(&m->expiries, &t->expiry, m->now_ns + ttl_ns);
         s->reserved_bytes += t->bytes;
         m->st.reserved_bytes += t->bytes;
     } else {
@@ -199,7 +134,7 @@ static void
 end(kvp_master_t *m, kvp_ticket_t *t)
 {
     if (t->kind == KVP_TICKET_RESERVE) {
-        heap_del(m, t);
+        kvp_heap_del(&m->expiries, &t->expiry);
         m->st.reserved_bytes -= t->bytes;
     } else {
         m->st.held_bytes -= t->bytes;
@@ -248,6 +183,8 @@ kvp_ticket_end_some(kvp_master_t *m)
 void
 kvp_ticket_tick(kvp_master_t *m)
 {
-    while (m->heap_n > 0 && heap_ticket(m, 0)->expires_ns <= m->now_ns)
-        end(m, heap_ticket(m, 0));
+    const kvp_heapnode_t *first;
+
+    while ((first = kvp_heap_least(&m->expiries)) != NULL && first->key <= m->now_ns)
+        end(m, kvp_heap_entry(first, kvp_ticket_t, expiry));
 }
