@@ -171,8 +171,7 @@ check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint
     bool is_evictable = o->state == KVP_OBJ_COMMITTED && o->tickets == 0;
 
     if (o->tickets != tickets[oid]) return "the tickets of an object are miscounted";
-    if ((o->list == KVP_OBJLIST_LRU) != is_evictable)
-        return "an object is evictable and should not be, or is not and should";
+    if (kvp_victim_may_go(o) != is_evictable) return "an object is evictable and should not be, or is not and should";
     if (o->state == KVP_OBJ_GONE
             ? kvp_obj_chunk(m, o) != NULL || o->tickets == 0
             : kvp_objindex_find(m->index, kvp_obj_digest(m->index, o, m->conf.digest_seed, 0)) != oid)
@@ -197,17 +196,22 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
         if (why != NULL) return why;
         committed += o->state == KVP_OBJ_COMMITTED;
         writing += o->state == KVP_OBJ_WRITING;
-        listed += o->list == KVP_OBJLIST_LRU;
+        listed += kvp_victim_may_go(o);
     }
     if (committed != m->st.objects) return "the count of objects is wrong";
     if (writing != m->st.attempts) return "the count of attempts is wrong";
     for (oid = m->policy->victim(m->index, &m->lru, KVP_OID_NONE); oid != KVP_OID_NONE && walked <= listed;
          oid = m->policy->victim(m->index, &m->lru, oid)) {
-        if (kvp_obj_age(m->index, kvp_obj(m->index, oid)) > age) return "objects are out of order";
+        /* Those of several segments that were put aside do not come back in order. */
+        if (m->st.passed_over == 0 && kvp_obj_age(m->index, kvp_obj(m->index, oid)) > age)
+            return "objects are out of order";
         age = kvp_obj_age(m->index, kvp_obj(m->index, oid));
         walked++;
     }
-    if (walked != listed || walked != m->lru.n) return "the list of victims is broken";
+    if (walked != m->lru.n) return "the list of victims is broken";
+    kvp_list_foreach (pos, &m->segments)
+        walked += kvp_list_entry(pos, kvp_segment_t, link)->aside.n;
+    if (walked != listed) return "a victim is lost";
     return NULL;
 }
 

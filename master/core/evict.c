@@ -24,7 +24,7 @@ kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter
 
     if (o->state == KVP_OBJ_COMMITTED) m->st.objects--;
     kvp_objindex_unlink(m->index, oid);
-    m->policy->removed(m->index, &m->lru, oid);
+    kvp_victim_removed(m, oid);
     if (c != NULL) {
         kvp_place_t at = kvp_obj_place(m, o);
 
@@ -82,7 +82,7 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t *age_ou
     if (r != NULL) return r->claim == NULL && r->owner == 0;
     o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
     *age_out = (uint32_t)kvp_min_u64(kvp_obj_age(m->index, o), NO_AGE - 1);
-    return o->list == KVP_OBJLIST_LRU;
+    return kvp_victim_may_go(o);
 }
 
 static bool
@@ -191,9 +191,15 @@ run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t len, ui
 
 /* ---- candidates */
 static bool
-may_hold(const kvp_chunk_t *c, const wanted_t *wanted)
+takes_windows(const kvp_master_t *m, const kvp_chunk_t *c)
 {
-    return c->segment->state == KVP_SEG_UP && c->bytes >= kvp_slab_extent_bytes(wanted->len) &&
+    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(m, c->segment);
+}
+
+static bool
+may_hold(const kvp_master_t *m, const kvp_chunk_t *c, const wanted_t *wanted)
+{
+    return takes_windows(m, c) && c->bytes >= kvp_slab_extent_bytes(wanted->len) &&
            kvp_place_has_key_room(c, wanted->key_len);
 }
 
@@ -212,7 +218,7 @@ is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_obj_t *victim, 
 {
     uint32_t slot = (uint32_t)victim->slot;
 
-    return c->segment->state == KVP_SEG_UP && fits(c, slot, slot, wanted->len) &&
+    return takes_windows(m, c) && fits(c, slot, slot, wanted->len) &&
            (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(m, c, victim, wanted));
 }
 
@@ -231,7 +237,7 @@ search_around(kvp_master_t *m, kvp_chunk_t *c, const kvp_obj_t *victim, const wa
     uint64_t end = kvp_slab_offset(c->slab, slot) + kvp_slab_len(c->slab, slot);
     uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
 
-    if (!may_hold(c, wanted)) return;
+    if (!may_hold(m, c, wanted)) return;
     from = run_start(m, c, slot, wanted->len, &m->work_left);
     (void)search(m, c, from, end + need, wanted->len, best);
 }
@@ -239,13 +245,13 @@ search_around(kvp_master_t *m, kvp_chunk_t *c, const kvp_obj_t *victim, const wa
 static void
 search_candidates(kvp_master_t *m, const wanted_t *wanted, window_t *best)
 {
-    uint32_t oid = m->policy->victim(m->index, &m->lru, KVP_OID_NONE);
+    uint32_t oid = kvp_victim_first(m);
 
     for (uint32_t i = 0, next; i < CANDIDATES && oid != KVP_OID_NONE; oid = next) {
         const kvp_obj_t *o = kvp_obj(m->index, oid);
         kvp_chunk_t *c = kvp_obj_chunk(m, o);
 
-        next = m->policy->victim(m->index, &m->lru, oid);
+        next = kvp_victim_next(m, oid);
         if (c->segment->state == KVP_SEG_LOST) {
             /* Its turn, though it makes no room until its node is back. */
             if (m->work_left < LOST_WORK) return;
@@ -292,7 +298,7 @@ search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *bes
 
         if (best->chunk != NULL || m->work_left == 0) return;
         m->work_left--;
-        if (c == NULL || c->slab == NULL || !may_hold(c, wanted)) continue;
+        if (c == NULL || c->slab == NULL || !may_hold(m, c, wanted)) continue;
         /* A slot that is gone meanwhile was joined with a neighbour: from the start of the chunk, then. */
         from = k->scan_slot;
         if (kvp_slab_len(c->slab, from) == 0) from = kvp_slab_first(c->slab);
@@ -308,14 +314,13 @@ search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *bes
 static void
 search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
 {
-    uint32_t oid = m->policy->victim(m->index, &m->lru, KVP_OID_NONE);
+    uint32_t oid = kvp_victim_first(m);
 
-    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE;
-         i++, oid = m->policy->victim(m->index, &m->lru, oid)) {
+    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = kvp_victim_next(m, oid)) {
         const kvp_obj_t *o = kvp_obj(m->index, oid);
         kvp_chunk_t *c = kvp_obj_chunk(m, o);
 
-        if (c->segment->state != KVP_SEG_UP || !gives_key_room(m, c, o, wanted)) continue;
+        if (!takes_windows(m, c) || !gives_key_room(m, c, o, wanted)) continue;
         *best = own_extent(m, c, o);
         return;
     }
@@ -380,7 +385,7 @@ kvp_evict_ahead(kvp_master_t *m)
         uint32_t oid;
 
         if (m->st.size_bytes - kvp_min_u64(busy, m->st.size_bytes) >= reserve) return;
-        oid = m->policy->victim(m->index, &m->lru, KVP_OID_NONE);
+        oid = kvp_victim_first(m);
         if (oid == KVP_OID_NONE) return;
         /* One that is larger than the reserve would cost more than it keeps ahead: its room is made when a put asks. */
         if (kvp_slab_extent_bytes(kvp_obj_len(m, kvp_obj(m->index, oid))) > reserve) return;

@@ -114,6 +114,7 @@ struct kvp_segment {
     kvp_list_t unsent; /* of these, to go out with the next Retire */
     kvp_list_t sent; /* of these, told to the node that is connected now, and not free */
     kvp_list_t claims; /* pkeys with a window here */
+    kvp_objlist_t aside; /* victims that are passed over: victims.c */
     kvp_session_t *node; /* NULL = lost */
     kvp_chunk_t *chunks;
     uint32_t *room; /* a tree over the chunks: the longest free extent in each, and the longest of each pair above */
@@ -123,6 +124,7 @@ struct kvp_segment {
     uint32_t state; /* kvp_segment_state_t */
     uint32_t purge_chunk, purge_slot; /* where dropping it goes on */
     bool is_dropped; /* being purged; nothing in it exists any more */
+    bool is_slow; /* its node owes an answer to a Retire for too long */
     uint64_t lost_ns;
     uint64_t lost_stall_ns; /* the master's own stalls, when the node was lost */
     uint64_t size_bytes, chunk_bytes, objects, epoch;
@@ -168,6 +170,8 @@ typedef struct {
 typedef struct {
     kvp_list_t link; /* session->retire_reqs */
     uint64_t request_id;
+    uint64_t sent_ns;
+    uint64_t sent_stall_ns; /* the master's own stalls, when it was sent */
     uint32_t n;
     uint32_t *numbers; /* owned: retire records; one that went since has another sent_in, or none */
 } kvp_retire_req_t;
@@ -299,6 +303,8 @@ struct kvp_master {
     uint64_t put_tick; /* the last one looked at */
     kvp_segment_t **up; /* segments that take puts */
     uint32_t up_n, up_cap;
+    uint32_t slow_n; /* of these, with a node that does not answer */
+    bool has_aside; /* victims put aside are on their way back */
     uint64_t up_longest; /* bytes of the longest chunk in them */
     kvp_winq_t winq;
     uint32_t work_left; /* of this step's search for space */
@@ -338,6 +344,12 @@ void kvp_segment_tick(kvp_master_t *m);
 void kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g);
 void kvp_segment_free(kvp_segment_t *g);
 kvp_segment_t *kvp_segment_find(kvp_master_t *m, uint32_t id);
+/* A segment whose node does not answer is passed over for puts as long as there are others. */
+static inline bool
+kvp_segment_is_passed_over(const kvp_master_t *m, const kvp_segment_t *g)
+{
+    return g->is_slow && m->slow_n < m->up_n;
+}
 
 /* place.c */
 kvp_err_t kvp_place_alloc(kvp_master_t *m, uint32_t oid); /* gives the object its place; NO_SPACE */
@@ -368,12 +380,23 @@ void kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, kvp_wire_obj_t *obj
 kvp_retire_t *kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter);
 void kvp_retire_flush(kvp_master_t *m);
 void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */
+bool kvp_retire_is_late(const kvp_master_t *m, const kvp_session_t *node); /* an answer of it is overdue */
 void kvp_retire_resend(kvp_master_t *m, kvp_segment_t *g); /* all that is not free goes out (again) */
 void kvp_retire_forget(kvp_master_t *m, kvp_retire_t *r); /* its segment is gone */
 void kvp_retire_unclaim(kvp_master_t *m, kvp_pkey_t *k);
 void kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 kvp_retire_t *kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot); /* NULL = not retiring */
+
+/* victims.c */
+bool kvp_victim_may_go(const kvp_obj_t *o);
+void kvp_victim_removed(kvp_master_t *m, uint32_t oid); /* no candidate any more; legal for one that is none */
+void kvp_victim_used(kvp_master_t *m, uint32_t oid); /* a candidate again, and the youngest */
+/* Candidates, the first by policy first; KVP_OID_NONE at the end, or where the step's work is used up. */
+uint32_t kvp_victim_first(kvp_master_t *m);
+uint32_t kvp_victim_next(kvp_master_t *m, uint32_t after);
+bool kvp_victims_back(kvp_master_t *m, kvp_segment_t *g,
+                      uint32_t *left); /* what was put aside; true when that is all */
 
 /* evict.c */
 /* Takes an object out of the index and retires its extent; the record goes with its last ticket. */

@@ -255,7 +255,7 @@ kvp_master_has_work(const kvp_master_t *m)
     bool is_searching = m->has_space_news && !kvp_list_is_empty(&m->waiting);
     bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->orphans);
 
-    return is_searching || is_ending || !kvp_list_is_empty(&m->jobs) || m->dropping > 0;
+    return is_searching || is_ending || m->has_aside || !kvp_list_is_empty(&m->jobs) || m->dropping > 0;
 }
 
 /* ---- input */

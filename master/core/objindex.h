@@ -24,6 +24,7 @@ typedef enum {
 typedef enum {
     KVP_OBJLIST_NONE = 0,
     KVP_OBJLIST_LRU,
+    KVP_OBJLIST_ASIDE, /* its segment's node does not answer: victims.c */
 } kvp_objlist_kind_t;
 
 typedef struct {

@@ -214,6 +214,7 @@ alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, uint32_t oid)
     uint32_t units = (uint32_t)(kvp_slab_extent_bytes(kvp_obj_len(m, kvp_obj(m->index, oid))) / KVP_SLAB_UNIT);
     kvp_chunk_t *c;
 
+    if (kvp_segment_is_passed_over(m, g)) return KVP_NO_SPACE;
     /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */
     for (uint32_t from = 0; (c = room_find(g, from, units)) != NULL; from = c->index + 1)
         if (kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;

@@ -8,9 +8,12 @@
  */
 #include "master/core/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-#define RETRY_MS 10u /* a client that was refused may come back after that */
+#define RETRY_MS 10u /* a client that was refused may come back after that, */
+#define RETRY_GRANTED_MS 1u /* and one that was granted a part, when it has committed that */
+#define MOUNT_WAIT_NS KVP_MS(10000) /* after a master's start, nodes are expected for so long */
 #define RETRY_LOOK_MAX 4096u /* keys that one retry looks at */
 
 /* ---- attempts */
@@ -122,6 +125,57 @@ kvp_attempt_lost(kvp_master_t *m, uint32_t oid)
     kvp_retire_forget(m, kvp_obj_drop(m, oid, 0, NULL));
 }
 
+/* ---- why there is no room */
+/* A segment may be mounted soon, or again. */
+static bool
+may_nodes_come(const kvp_master_t *m)
+{
+    if (m->segment_seq == 0) return m->now_ns - m->started_ns < MOUNT_WAIT_NS + m->stall_ns;
+    kvp_list_foreach (pos, &m->segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (g->state == KVP_SEG_LOST && !g->is_dropped) return true;
+    }
+    return false;
+}
+
+/* Something will become free or evictable without anybody's removing it. */
+static bool
+is_space_coming(const kvp_master_t *m)
+{
+    return m->st.retiring_bytes > 0 || m->st.attempts > m->st.pending_puts ||
+           m->st.held_bytes + m->st.reserved_bytes > 0 || may_nodes_come(m);
+}
+
+/* All that may be evicted was looked at, and nothing has changed since. */
+static kvp_err_t
+pkey_refusal(const kvp_master_t *m, const kvp_pkey_t *k)
+{
+    bool is_sure = k->is_scanned && k->scan_news == m->space_news;
+
+    return is_sure && !is_space_coming(m) ? KVP_NO_SPACE : KVP_RETRY_AFTER;
+}
+
+static char *
+explain(const kvp_master_t *m, char *buf, size_t len)
+{
+    if (m->up_n == 0)
+        snprintf(buf, len, "no segment takes puts");
+    else
+        snprintf(buf, len, "of %llu bytes, %llu are used and none of them can be evicted for this",
+                 (unsigned long long)m->st.size_bytes, (unsigned long long)m->st.used_bytes);
+    return buf;
+}
+
+static void
+count_refusal(kvp_master_t *m, kvp_err_t err)
+{
+    if (err == KVP_NO_SPACE)
+        m->st.put_no_space++;
+    else
+        m->st.put_retry_after++;
+}
+
 /* ---- messages that wait */
 static void
 pend_free(kvp_pend_t *p)
@@ -142,12 +196,14 @@ pend_answer(kvp_master_t *m, kvp_pend_t *p)
 {
     Kvp__Pb__Places msg = KVP__PB__PLACES__INIT;
     kvp_buf_t *out;
+    char why[160];
     size_t at;
 
     msg.n = p->n;
     for (uint32_t i = 0; i < p->n; i++) {
         msg.nloc += p->objs[i].nloc;
-        if (p->objs[i].err == KVP_RETRY_AFTER) msg.retry_ms = RETRY_MS;
+        if (p->objs[i].err == KVP_RETRY_AFTER) msg.retry_ms = p->grants > 0 ? RETRY_GRANTED_MS : RETRY_MS;
+        if (p->objs[i].err == KVP_NO_SPACE) msg.detail = explain(m, why, sizeof why);
     }
     out = kvp_reply_begin(m, p->session, &p->ask, &msg.base, &at);
     kvp_buf_append(out, p->objs, p->n * sizeof *p->objs);
@@ -174,18 +230,21 @@ pkey_done(kvp_master_t *m, kvp_pkey_t *k)
     if (p->left == 0) pend_answer(m, p);
 }
 
+static void
+pkey_refuse(kvp_master_t *m, kvp_pkey_t *k, kvp_err_t err)
+{
+    count_refusal(m, err);
+    attempt_abort(m, k->attempt, true, err);
+}
+
 /* Refuses every key of the message that waits, which answers it. */
 static void
-pend_refuse(kvp_master_t *m, kvp_pend_t *p, kvp_err_t err)
+pend_refuse(kvp_master_t *m, kvp_pend_t *p)
 {
     for (uint32_t n = p->left; n > 0; n--) {
         kvp_pkey_t *k = kvp_list_first(&p->keys, kvp_pkey_t, of_pend);
 
-        if (err == KVP_NO_SPACE)
-            m->st.put_no_space++;
-        else
-            m->st.put_retry_after++;
-        attempt_abort(m, k->attempt, true, err);
+        pkey_refuse(m, k, pkey_refusal(m, k));
     }
     pend_answer(m, p);
 }
@@ -239,19 +298,29 @@ static bool
 pend_cut(kvp_master_t *m, kvp_pend_t *p)
 {
     if (p->grants == 0 || p->claims > 0) return false;
-    pend_refuse(m, p, KVP_RETRY_AFTER);
+    pend_refuse(m, p);
     return true;
 }
 
 /* The shortest lengths for which a retry found no room: for keys that lie in their cell, and for long ones. */
 typedef struct {
     uint64_t any, long_key;
+    bool is_final; /* and none will come */
 } failed_t;
 
 static bool
 has_failed(const failed_t *failed, uint64_t len, bool is_long_key)
 {
     return len >= failed->any || (is_long_key && len >= failed->long_key);
+}
+
+static void
+refuse_one(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_pend_t *p = k->pend;
+
+    pkey_refuse(m, k, KVP_NO_SPACE);
+    if (p->left == 0) pend_answer(m, p);
 }
 
 /* In the order of arrival. A key that cannot be served stays, and then nothing of its length or longer is tried behind
@@ -268,7 +337,10 @@ retry_pass(kvp_master_t *m, failed_t *failed)
         kvp_err_t err;
 
         if (looked++ == RETRY_LOOK_MAX) return true;
-        if (has_failed(failed, len, is_long_key)) continue;
+        if (has_failed(failed, len, is_long_key)) {
+            if (failed->is_final) refuse_one(m, k);
+            continue;
+        }
         err = pkey_try(m, k);
         if (err == KVP_OK) continue;
         if (err == KVP_EAGAIN) m->has_space_news = true; /* its search goes on with the next step */
@@ -276,7 +348,10 @@ retry_pass(kvp_master_t *m, failed_t *failed)
             failed->long_key = len; /* it may be the key that found no room */
         else
             failed->any = len;
-        if (err == KVP_NO_SPACE && pend_cut(m, k->pend)) return false;
+        failed->is_final = err == KVP_NO_SPACE && pkey_refusal(m, k) == KVP_NO_SPACE;
+        if (err != KVP_NO_SPACE) continue;
+        if (pend_cut(m, k->pend)) return false;
+        if (failed->is_final) refuse_one(m, k);
     }
     return true;
 }
@@ -284,17 +359,10 @@ retry_pass(kvp_master_t *m, failed_t *failed)
 void
 kvp_put_retry_waiting(kvp_master_t *m)
 {
-    failed_t failed = {UINT64_MAX, UINT64_MAX};
+    failed_t failed = {UINT64_MAX, UINT64_MAX, false};
 
     while (!retry_pass(m, &failed))
         continue;
-}
-
-/* Nobody else has anything that could become free. */
-static bool
-is_hopeless(const kvp_master_t *m, const kvp_pend_t *p)
-{
-    return m->st.objects == 0 && m->st.retiring_bytes == 0 && m->st.attempts <= p->left;
 }
 
 void
@@ -310,7 +378,7 @@ kvp_put_tick(kvp_master_t *m)
         kvp_list_foreach_safe (pos, tmp, list) {
             kvp_pend_t *p = kvp_list_entry(pos, kvp_pend_t, due);
 
-            if (p->due_ns <= m->now_ns) pend_refuse(m, p, is_hopeless(m, p) ? KVP_NO_SPACE : KVP_RETRY_AFTER);
+            if (p->due_ns <= m->now_ns) pend_refuse(m, p);
         }
     }
 }
@@ -353,7 +421,7 @@ check_present(kvp_master_t *m, uint32_t oid, const uint8_t *key, uint32_t key_le
         (void)kvp_obj_drop(m, oid, 0, NULL);
         return KVP_OK;
     }
-    if (o->tickets == 0) m->policy->used(m->index, &m->lru, oid);
+    if (o->tickets == 0) kvp_victim_used(m, oid);
     m->st.put_already++;
     return KVP_ALREADY;
 }
@@ -395,8 +463,11 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put
     if (err != KVP_OK) return err;
     err = check_present(m, kvp_objindex_find(m->index, put->digest), keys + put->key_at, put->key_len);
     if (err != KVP_OK) return err;
-    if (m->up_n == 0) return KVP_NO_SPACE;
-    if (put->len > m->up_longest) return KVP_TOO_LARGE;
+    if (put->len > m->up_longest) {
+        err = may_nodes_come(m) ? KVP_RETRY_AFTER : m->up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
+        if (err != KVP_TOO_LARGE) count_refusal(m, err);
+        return err;
+    }
     if (attempt_find(m, s, put->attempt) != NULL) return KVP_INVALID;
     if (kvp_recent_find(&s->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
     if (is_over_limit(s, put->len)) return KVP_LIMIT;
@@ -482,7 +553,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit)
     o = kvp_obj(m->index, oid);
     o->state = KVP_OBJ_COMMITTED;
     o->sum = commit->sum;
-    m->policy->used(m->index, &m->lru, oid);
+    kvp_victim_used(m, oid);
     m->st.objects++;
     m->st.commits++;
     return KVP_OK;

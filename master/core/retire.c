@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #define RETIRE_BATCH 2048u
+#define LATE_NS KVP_MS(100) /* a node that owes an answer for so long takes no puts while others do */
 
 kvp_retire_t *
 kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
@@ -165,6 +166,8 @@ send_batch(kvp_master_t *m, kvp_segment_t *g)
     kvp_list_foreach (pos, &g->unsent)
         if (++n == RETIRE_BATCH) break;
     req->request_id = ++m->request_seq;
+    req->sent_ns = m->now_ns;
+    req->sent_stall_ns = m->stall_ns;
     req->n = n;
     req->numbers = kvp_core_alloc(n, sizeof *req->numbers);
     kvp_list_add_tail(&node->retire_reqs, &req->link);
@@ -236,6 +239,17 @@ kvp_retire_lost(kvp_session_t *node)
 {
     while (!kvp_list_is_empty(&node->retire_reqs))
         free_req(node, kvp_list_first(&node->retire_reqs, kvp_retire_req_t, link));
+}
+
+/* Answers come in the order of the orders, or nearly so: the first one that is due tells. */
+bool
+kvp_retire_is_late(const kvp_master_t *m, const kvp_session_t *node)
+{
+    const kvp_retire_req_t *req;
+
+    if (kvp_list_is_empty(&node->retire_reqs)) return false;
+    req = kvp_list_first(&node->retire_reqs, kvp_retire_req_t, link);
+    return m->now_ns - req->sent_ns >= LATE_NS + (m->stall_ns - req->sent_stall_ns);
 }
 
 static kvp_retire_req_t *

@@ -49,7 +49,9 @@ set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
     m->st.quarantine_bytes += sign * g->quarantine_bytes;
     m->st.segments += sign;
     g->state = state;
+    if (state != KVP_SEG_UP) g->is_slow = false;
     m->up_n = 0;
+    m->slow_n = 0;
     m->up_longest = 0;
     kvp_list_foreach (pos, &m->segments) {
         kvp_segment_t *each = kvp_list_entry(pos, kvp_segment_t, link);
@@ -61,6 +63,7 @@ set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
             if (m->up == NULL) kvp_panic("out of memory: %u segments", m->up_cap);
         }
         m->up[m->up_n++] = each;
+        m->slow_n += each->is_slow;
         m->up_longest = kvp_max_u64(m->up_longest, kvp_min_u64(each->chunk_bytes, each->size_bytes));
     }
     kvp_master_space_news(m);
@@ -105,6 +108,7 @@ make_segment(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg)
     kvp_list_init(&g->sending);
     kvp_list_init(&g->sent);
     kvp_list_init(&g->claims);
+    kvp_objlist_init(&g->aside, KVP_OBJLIST_ASIDE);
     memcpy(g->uuid, msg->uuid.data, UUID_BYTES);
     g->epoch = msg->epoch;
     snprintf(g->name, sizeof g->name, "%s", msg->name);
@@ -308,6 +312,23 @@ purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     return true;
 }
 
+/* Windows in a segment that is passed over are given up: others get their puts done meanwhile. */
+static void
+watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
+{
+    bool is_slow = g->state == KVP_SEG_UP && kvp_retire_is_late(m, g->node);
+
+    if (is_slow != g->is_slow) {
+        g->is_slow = is_slow;
+        m->slow_n += is_slow ? 1 : UINT32_MAX;
+        kvp_master_space_news(m);
+    }
+    if (kvp_segment_is_passed_over(m, g))
+        kvp_put_leave_segment(m, g);
+    else if (!kvp_victims_back(m, g, left))
+        m->has_aside = true;
+}
+
 static bool
 is_grace_over(const kvp_master_t *m, const kvp_segment_t *g)
 {
@@ -319,9 +340,11 @@ kvp_segment_tick(kvp_master_t *m)
 {
     uint32_t left = KVP_SLICE;
 
+    m->has_aside = false;
     kvp_list_foreach_safe (pos, tmp, &m->segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
+        if (!g->is_dropped) watch_node(m, g, &left);
         if (g->is_dropped) {
             if (!purge_slice(m, g, &left)) continue;
             m->dropping--;

@@ -27,7 +27,7 @@ object_take(kvp_master_t *m, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
 
-    if (o->tickets++ == 0) m->policy->removed(m->index, &m->lru, oid);
+    if (o->tickets++ == 0) kvp_victim_removed(m, oid);
     kvp_obj_chunk(m, o)->segment->held++;
 }
 
@@ -44,7 +44,7 @@ object_release(kvp_master_t *m, uint32_t oid)
         kvp_objindex_free(m->index, oid);
         return;
     }
-    m->policy->used(m->index, &m->lru, oid);
+    kvp_victim_used(m, oid);
     kvp_master_space_news(m);
 }
 

@@ -546,6 +546,7 @@ test_put_when_a_batch_is_larger_than_the_pool(void **state)
     }
     assert_int_equal(granted, 16);
     assert_int_equal(later, 4);
+    assert_int_equal(places.retry_ms, 1); /* as soon as what it got is committed */
     places_free(&places);
     /* Another that gets nothing waits, and gets its place once something is committed. */
     places = (places_t){0};
@@ -649,6 +650,60 @@ test_put_when_the_oldest_are_on_a_lost_node(void **state)
     world_close(w);
 }
 
+/* A node that is stopped costs those who wait for it a moment, and nobody else anything. */
+static void
+test_puts_when_one_node_does_not_answer(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *mem = mem_make(w, "n1", MIB, MIB);
+    peer_t *c, *n = node_open(w, mem);
+    uint64_t began;
+    uint32_t there = 0;
+    char key[KEY_LEN];
+
+    (void)state;
+    w->check_every = 7;
+    node_open(w, mem_make(w, "n2", MIB, MIB));
+    c = client_open(w);
+    fill(c, 0, 512, 4 * KIB);
+    n->policy = NODE_MUTE;
+    began = w->now;
+    fill(c, 1000, 3000, 4 * KIB);
+    assert_true(w->now - began < 500 * MS);
+    assert_true(world_stats(w).passed_over > 0);
+    for (uint32_t i = 0; i < 512; i++) { /* its blocks are the oldest, and of no use to anybody who needs space */
+        name(key, i);
+        there += exists(c, key);
+    }
+    assert_in_range(there, 200, 255);
+
+    peer_forget(n);
+    n = node_open(w, mem);
+    fill(c, 3000, 3512, 4 * KIB);
+    for (uint32_t i = 0; i < 512; i++) { /* and the first to go when it answers again */
+        name(key, i);
+        assert_false(exists(c, key));
+    }
+    world_check(w);
+    world_close(w);
+}
+
+/* With nobody else to turn to, a node that does not answer is used as far as it goes. */
+static void
+test_put_when_the_only_node_does_not_answer(void **state)
+{
+    peer_t *n, *c;
+    world_t *w = sixteen(&n, &c);
+
+    (void)state;
+    fill(c, 0, 8, 4 * KIB);
+    n->policy = NODE_MUTE;
+    assert_int_equal(remove_key(c, "key/0", false), KVP_OK);
+    world_advance(w, SEC);
+    assert_int_equal(put(c, "new", 4 * KIB), KVP_OK);
+    world_close(w);
+}
+
 /* A client that dies while it waits leaves nothing behind, and what it had claimed serves others. */
 static void
 test_put_when_who_waits_dies(void **state)
@@ -748,6 +803,8 @@ main(void)
         cmocka_unit_test(test_put_of_a_whole_chunk_when_thousands_lie_in_it),
         cmocka_unit_test(test_put_when_slots_are_used_up),
         cmocka_unit_test(test_put_when_the_oldest_are_on_a_lost_node),
+        cmocka_unit_test(test_puts_when_one_node_does_not_answer),
+        cmocka_unit_test(test_put_when_the_only_node_does_not_answer),
         cmocka_unit_test(test_put_when_who_waits_dies),
         cmocka_unit_test(test_put_when_all_is_quarantined),
         cmocka_unit_test(test_placement_when_one_node_is_emptier),

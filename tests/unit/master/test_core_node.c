@@ -234,7 +234,7 @@ test_node_when_lost_and_back(void **state)
     assert_int_equal(world_stats(w).segments, 0);
     assert_int_equal(world_stats(w).size_bytes, 0);
     assert_int_equal(world_stats(w).used_bytes, 0);
-    assert_int_equal(put(c, "new", 100), KVP_NO_SPACE);
+    assert_int_equal(put(c, "new", 100), KVP_RETRY_AFTER);
     assert_int_equal(commit(c, attempt, 0), KVP_OK); /* all its bytes were there before the node went */
     world_advance(w, 4 * SEC);
     n = node_open(w, mem);

@@ -248,6 +248,8 @@ test_put_when_no_segment_is_mounted(void **state)
     peer_t *c = client_open(w);
 
     (void)state;
+    assert_int_equal(put(c, "key", 100), KVP_RETRY_AFTER); /* a node may be on its way */
+    world_advance(w, 10 * SEC);
     assert_int_equal(put(c, "key", 100), KVP_NO_SPACE);
     world_close(w);
 }

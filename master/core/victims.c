@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What can be evicted, and in which order. An object that can is on one list: the policy's, or, while the node of its
+ * segment does not answer orders, that segment's own, so that it is not met again and again by everybody who looks for
+ * the oldest. An object with a ticket is on none.
+ */
+#include "master/core/internal.h"
+
+static kvp_objlist_t *
+list_of(kvp_master_t *m, const kvp_obj_t *o)
+{
+    switch (o->list) {
+    case KVP_OBJLIST_LRU:
+        return &m->lru;
+    case KVP_OBJLIST_ASIDE:
+        return &kvp_obj_chunk(m, o)->segment->aside;
+    default:
+        return NULL;
+    }
+}
+
+bool
+kvp_victim_may_go(const kvp_obj_t *o)
+{
+    return o->list == KVP_OBJLIST_LRU || o->list == KVP_OBJLIST_ASIDE;
+}
+
+void
+kvp_victim_removed(kvp_master_t *m, uint32_t oid)
+{
+    kvp_objlist_t *list = list_of(m, kvp_obj(m->index, oid));
+
+    if (list == &m->lru)
+        m->policy->removed(m->index, list, oid);
+    else if (list != NULL)
+        kvp_objlist_remove(m->index, list, oid);
+}
+
+void
+kvp_victim_used(kvp_master_t *m, uint32_t oid)
+{
+    kvp_victim_removed(m, oid);
+    m->policy->used(m->index, &m->lru, oid);
+}
+
+/* The first candidate that makes room: those of segments that are passed over are put aside on the way. */
+uint32_t
+kvp_victim_first(kvp_master_t *m)
+{
+    return kvp_victim_next(m, KVP_OID_NONE);
+}
+
+uint32_t
+kvp_victim_next(kvp_master_t *m, uint32_t after)
+{
+    for (;;) {
+        uint32_t oid = m->policy->victim(m->index, &m->lru, after);
+        kvp_segment_t *g = oid == KVP_OID_NONE ? NULL : kvp_obj_chunk(m, kvp_obj(m->index, oid))->segment;
+
+        if (g == NULL || !kvp_segment_is_passed_over(m, g)) return oid;
+        if (m->work_left == 0) return KVP_OID_NONE;
+        m->work_left--;
+        m->st.passed_over++;
+        m->policy->removed(m->index, &m->lru, oid);
+        kvp_objlist_push_young(m->index, &g->aside, oid);
+    }
+}
+
+bool
+kvp_victims_back(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
+{
+    while (g->aside.n > 0) {
+        uint32_t oid = g->aside.youngest;
+
+        if (*left == 0) return false;
+        --*left;
+        kvp_objlist_remove(m->index, &g->aside, oid);
+        kvp_objlist_push_old(m->index, &m->lru, oid);
+        kvp_master_space_news(m);
+    }
+    return true;
+}
