@@ -50,6 +50,7 @@ set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
     m->st.segments += sign;
     g->state = state;
     if (state != KVP_SEG_UP) g->is_slow = false;
+    if (g->aside.n > 0) m->has_aside = true;
     m->up_n = 0;
     m->slow_n = 0;
     m->up_longest = 0;
