@@ -143,6 +143,7 @@ kvp_recpool_take(kvp_recpool_t *pool)
     }
     if (++block->n == records_of(pool, b)) block_close(pool, b);
     if (pool->spare == b) pool->spare = KVP_RECPOOL_NONE;
+    pool->n++;
     return b << KVP_RECPOOL_BITS | i;
 }
 
@@ -154,6 +155,7 @@ kvp_recpool_give(kvp_recpool_t *pool, uint32_t number)
 
     memcpy((uint8_t *)kvp_recpool_at(pool, number) + pool->link_at, &block->free_head, sizeof block->free_head);
     block->free_head = i;
+    pool->n--;
     if (block->n-- == records_of(pool, b)) block_open(pool, b);
     if (block->n > 0) return;
     /* One is kept, so that a pool at the edge of a block does not make and drop it again and again. */

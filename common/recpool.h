@@ -25,6 +25,7 @@ typedef struct {
     uint32_t record_bytes;
     uint32_t link_at; /* four bytes of a record that is not in use, which the pool writes */
     uint32_t max; /* most records */
+    uint32_t n; /* records in use */
     uint32_t blocks_n, blocks_cap; /* n: one above the highest block */
     uint32_t hole; /* no block below is missing */
     uint32_t open; /* first block with a free record, KVP_RECPOOL_NONE = none */

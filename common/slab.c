@@ -10,15 +10,17 @@
  *   miss a hole of exactly the size asked, which at a full pool of uniform objects is the only hole there is) or walk
  *   it. The treap gives true best fit, lowest address first, in O(log of one class); its priorities are a hash of the
  *   slot and cost no memory.
- * - A record is 24 bytes. Records lie in blocks of doubling size that never move: growth copies nothing, and pointers
- *   into records stay valid.
+ * - A record is 20 bytes, in a pool of records (recpool.h): growth copies nothing, and pointers into records stay
+ *   valid. A free extent has no room for its length, which follows from where its neighbour begins.
  */
 #include "common/slab.h"
+
+#include "common/recpool.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define REGION_MAX_BYTES (1ull << 37)
+#define REGION_MAX_BYTES ((1ull << 37) - KVP_SLAB_UNIT)
 #define PAGE_UNITS 64u /* 4 KiB */
 #define LARGE_UNITS 1024u /* 64 KiB: from here up extents lie on pages */
 
@@ -26,69 +28,48 @@
 #define SL_COUNT (1u << SL_BITS)
 #define FL_COUNT (32u - SL_BITS + 1u)
 
-#define FIRST_BLOCK_BITS 6u
-#define BLOCK_COUNT (32u - FIRST_BLOCK_BITS + 1u)
-
 #define ALLOCATED (1u << 31)
+#define UNUSED                                                                                                         \
+    UINT32_MAX /* instead of an offset: the slot holds no extent; no extent begins in the last unit of 2^31 */
 
-/* off is below 2^31 units, which leaves its top bit to tell allocated from free. len 0 marks an unused slot. */
+/* off is below 2^31 units, which leaves its top bit to tell allocated from free. */
 typedef struct {
     uint32_t off;
-    uint32_t len;
     uint32_t prev;
-    uint32_t next; /* unused slot: the next unused one */
+    uint32_t next; /* neighbours by address; unused slot: the pool's */
     union {
         uint32_t owner;
         uint32_t left; /* free: lower (capacity, offset) */
     };
-    uint32_t right;
+    union {
+        uint32_t len;
+        uint32_t right; /* free: higher */
+    };
 } record_t;
 
-_Static_assert(sizeof(record_t) == 24, "a record costs 24 bytes");
+_Static_assert(sizeof(record_t) == 20, "a record costs 20 bytes");
 
 struct kvp_slab {
     uint32_t region_units;
     uint32_t used_units;
-    uint32_t max_slots;
-    uint32_t slots_made; /* records ever written */
     uint32_t slots_high;
-    uint32_t unused_head; /* LIFO of slots below slots_made that hold no extent */
-    uint32_t unused_count;
     uint32_t fl_map;
     uint32_t sl_map[FL_COUNT];
     uint32_t (*roots)[SL_COUNT]; /* a treap a class; as many first levels as the region needs */
     uint32_t fl_count;
-    uint64_t memory_bytes;
-    record_t *blocks[BLOCK_COUNT];
+    kvp_recpool_t records;
 };
-
-static size_t
-block_len(const kvp_slab_t *slab, uint32_t block)
-{
-    uint64_t first = ((uint64_t)1 << (block + FIRST_BLOCK_BITS)) - (1u << FIRST_BLOCK_BITS);
-    uint64_t full = (uint64_t)1 << (block + FIRST_BLOCK_BITS);
-    return (size_t)kvp_min_u64(full, slab->max_slots - first);
-}
-
-static uint32_t
-block_of(uint32_t slot)
-{
-    uint64_t biased = (uint64_t)slot + (1u << FIRST_BLOCK_BITS);
-    return 63u - (uint32_t)__builtin_clzll(biased) - FIRST_BLOCK_BITS;
-}
 
 static record_t *
 rec(const kvp_slab_t *slab, uint32_t slot)
 {
-    uint64_t biased = (uint64_t)slot + (1u << FIRST_BLOCK_BITS);
-    uint32_t block = block_of(slot);
-    return &slab->blocks[block][biased - ((uint64_t)1 << (block + FIRST_BLOCK_BITS))];
+    return kvp_recpool_at(&slab->records, slot);
 }
 
 static bool
 is_live(const kvp_slab_t *slab, uint32_t slot)
 {
-    return slot < slab->slots_made && rec(slab, slot)->len != 0;
+    return kvp_recpool_was_made(&slab->records, slot) && rec(slab, slot)->off != UNUSED;
 }
 
 static bool
@@ -103,58 +84,56 @@ off_of(const record_t *r)
     return r->off & ~ALLOCATED;
 }
 
-/* slot_reserve makes sure that slot_take succeeds n times. */
-static kvp_err_t
-slot_reserve(kvp_slab_t *slab, uint32_t n)
+static uint32_t
+len_of(const kvp_slab_t *slab, const record_t *r)
 {
-    if (n <= slab->unused_count) return KVP_OK;
-    uint32_t fresh = n - slab->unused_count;
-    if (fresh > slab->max_slots - slab->slots_made) return KVP_LIMIT;
-    uint32_t last = block_of(slab->slots_made + fresh - 1);
-    for (uint32_t b = block_of(slab->slots_made); b <= last; b++) {
-        if (slab->blocks[b] != NULL) continue;
-        /* Not calloc: a big block's pages are touched one by one, when their slots are first used. */
-        size_t bytes = block_len(slab, b) * sizeof(record_t);
-        slab->blocks[b] = malloc(bytes);
-        if (slab->blocks[b] == NULL) return KVP_NOMEM;
-        slab->memory_bytes += bytes;
+    if (is_allocated(r)) return r->len;
+    return (r->next == KVP_SLAB_NONE ? slab->region_units : off_of(rec(slab, r->next))) - r->off;
+}
+
+static void
+slot_give(kvp_slab_t *slab, uint32_t slot)
+{
+    rec(slab, slot)->off = UNUSED;
+    kvp_recpool_give(&slab->records, slot);
+}
+
+/* Takes n slots, which hold nothing yet: all or none. */
+static kvp_err_t
+slots_take(kvp_slab_t *slab, uint32_t n, uint32_t *slots_out)
+{
+    if (n > slab->records.max - slab->records.n) return KVP_LIMIT;
+    for (uint32_t i = 0; i < n; i++) {
+        slots_out[i] = kvp_recpool_take(&slab->records);
+        if (slots_out[i] != KVP_RECPOOL_NONE) continue;
+        while (i > 0)
+            slot_give(slab, slots_out[--i]);
+        return KVP_NOMEM;
     }
     return KVP_OK;
 }
 
-static uint32_t
-slot_take(kvp_slab_t *slab)
-{
-    uint32_t slot = slab->unused_head;
-    if (slot == KVP_SLAB_NONE) return slab->slots_made++;
-    slab->unused_head = rec(slab, slot)->next;
-    slab->unused_count--;
-    return slot;
-}
+/* ---- the order of free extents: by capacity, then by address */
+typedef struct {
+    uint32_t capacity;
+    uint32_t off;
+} order_t;
 
-static void
-slot_drop(kvp_slab_t *slab, uint32_t slot)
+static order_t
+order_of(const kvp_slab_t *slab, const record_t *r)
 {
-    *rec(slab, slot) = (record_t){.next = slab->unused_head, .owner = KVP_SLAB_NONE};
-    slab->unused_head = slot;
-    slab->unused_count++;
-}
-
-static uint32_t
-capacity_of(const record_t *r)
-{
+    uint32_t len = len_of(slab, r);
     uint32_t first_page = (uint32_t)kvp_align_up(r->off, PAGE_UNITS);
-    uint32_t end_page = (r->off + r->len) & ~(PAGE_UNITS - 1);
-    if (end_page > first_page && end_page - first_page >= LARGE_UNITS) return end_page - first_page;
-    return (uint32_t)kvp_min_u64(r->len, LARGE_UNITS - 1);
+    uint32_t end_page = (r->off + len) & ~(PAGE_UNITS - 1);
+
+    if (end_page > first_page && end_page - first_page >= LARGE_UNITS) return (order_t){end_page - first_page, r->off};
+    return (order_t){(uint32_t)kvp_min_u64(len, LARGE_UNITS - 1), r->off};
 }
 
 static bool
-is_before(const record_t *a, const record_t *b)
+is_before(order_t a, order_t b)
 {
-    uint32_t cap_a = capacity_of(a);
-    uint32_t cap_b = capacity_of(b);
-    return cap_a != cap_b ? cap_a < cap_b : a->off < b->off;
+    return a.capacity != b.capacity ? a.capacity < b.capacity : a.off < b.off;
 }
 
 /* A bijection with good mixing (the finalizer of MurmurHash3), so that no two slots tie. */
@@ -185,15 +164,16 @@ static void
 index_insert(kvp_slab_t *slab, uint32_t slot)
 {
     record_t *r = rec(slab, slot);
+    const order_t order = order_of(slab, r);
     uint32_t fl, sl;
-    class_of(capacity_of(r), &fl, &sl);
+    class_of(order.capacity, &fl, &sl);
     slab->fl_map |= 1u << fl;
     slab->sl_map[fl] |= 1u << sl;
 
     uint32_t *link = &slab->roots[fl][sl];
     while (*link != KVP_SLAB_NONE && priority_of(*link) > priority_of(slot)) {
         record_t *at = rec(slab, *link);
-        link = is_before(r, at) ? &at->left : &at->right;
+        link = is_before(order, order_of(slab, at)) ? &at->left : &at->right;
     }
     /* The new node takes this place; what was here is split into its two subtrees. */
     uint32_t cur = *link;
@@ -202,7 +182,7 @@ index_insert(kvp_slab_t *slab, uint32_t slot)
     uint32_t *upper = &r->right;
     while (cur != KVP_SLAB_NONE) {
         record_t *at = rec(slab, cur);
-        if (is_before(at, r)) {
+        if (is_before(order_of(slab, at), order)) {
             *lower = cur;
             lower = &at->right;
             cur = *lower;
@@ -220,14 +200,15 @@ static void
 index_remove(kvp_slab_t *slab, uint32_t slot)
 {
     const record_t *r = rec(slab, slot);
+    const order_t order = order_of(slab, r);
     uint32_t fl, sl;
-    class_of(capacity_of(r), &fl, &sl);
+    class_of(order.capacity, &fl, &sl);
 
     uint32_t *link = &slab->roots[fl][sl];
     while (*link != slot) {
         if (*link == KVP_SLAB_NONE) kvp_panic("slab: free slot %u is not in its class", slot);
         record_t *at = rec(slab, *link);
-        link = is_before(r, at) ? &at->left : &at->right;
+        link = is_before(order, order_of(slab, at)) ? &at->left : &at->right;
     }
     /* Its two subtrees are merged into its place. */
     uint32_t lower = r->left;
@@ -256,7 +237,7 @@ treap_at_least(const kvp_slab_t *slab, uint32_t root, uint32_t units)
     uint32_t best = KVP_SLAB_NONE;
     for (uint32_t cur = root; cur != KVP_SLAB_NONE;) {
         const record_t *at = rec(slab, cur);
-        if (capacity_of(at) >= units) {
+        if (order_of(slab, at).capacity >= units) {
             best = cur;
             cur = at->left;
         } else {
@@ -312,17 +293,17 @@ find_cut(const kvp_slab_t *slab, uint64_t extent_bytes, cut_t *cut_out)
     *cut_out = (cut_t){
         .slot = slot,
         .front = start - r->off,
-        .back = r->off + r->len - start - (uint32_t)units,
+        .back = r->off + len_of(slab, r) - start - (uint32_t)units,
     };
     return true;
 }
 
-/* insert_free makes a free extent between two neighbours in address order, either of which may be the region's end. */
+/* insert_free makes slot a free extent between two neighbours in address order, either of which may be the region's
+ * end. It reaches up to where the next one begins. */
 static void
-insert_free(kvp_slab_t *slab, uint32_t off, uint32_t len, uint32_t prev, uint32_t next)
+insert_free(kvp_slab_t *slab, uint32_t slot, uint32_t off, uint32_t prev, uint32_t next)
 {
-    uint32_t slot = slot_take(slab);
-    *rec(slab, slot) = (record_t){.off = off, .len = len, .prev = prev, .next = next};
+    *rec(slab, slot) = (record_t){.off = off, .prev = prev, .next = next};
     if (prev != KVP_SLAB_NONE) rec(slab, prev)->next = slot;
     if (next != KVP_SLAB_NONE) rec(slab, next)->prev = slot;
     index_insert(slab, slot);
@@ -349,8 +330,7 @@ kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out
     kvp_slab_t *slab = calloc(1, sizeof(*slab));
     if (slab == NULL) return KVP_NOMEM;
     slab->region_units = (uint32_t)units;
-    slab->max_slots = max_slots;
-    slab->unused_head = KVP_SLAB_NONE;
+    kvp_recpool_init(&slab->records, sizeof(record_t), offsetof(record_t, next), max_slots);
 
     uint32_t fl, sl;
     class_of(slab->region_units, &fl, &sl);
@@ -359,10 +339,10 @@ kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out
     slab->roots = malloc(roots_bytes);
     if (slab->roots == NULL) goto fail;
     memset(slab->roots, 0xff, roots_bytes); /* KVP_SLAB_NONE */
-    slab->memory_bytes = sizeof(*slab) + roots_bytes;
 
-    if (slot_reserve(slab, 1) != KVP_OK) goto fail;
-    insert_free(slab, 0, slab->region_units, KVP_SLAB_NONE, KVP_SLAB_NONE);
+    uint32_t slot;
+    if (slots_take(slab, 1, &slot) != KVP_OK) goto fail;
+    insert_free(slab, slot, 0, KVP_SLAB_NONE, KVP_SLAB_NONE);
     *slab_out = slab;
     return KVP_OK;
 fail:
@@ -374,8 +354,7 @@ void
 kvp_slab_destroy(kvp_slab_t *slab)
 {
     if (slab == NULL) return;
-    for (size_t i = 0; i < BLOCK_COUNT; i++)
-        free(slab->blocks[i]);
+    kvp_recpool_fini(&slab->records);
     free(slab->roots);
     free(slab);
 }
@@ -387,25 +366,19 @@ kvp_slab_alloc(kvp_slab_t *slab, uint64_t len, uint32_t owner, uint32_t *slot_ou
     if (len > REGION_MAX_BYTES) return KVP_NO_SPACE;
     cut_t cut;
     if (!find_cut(slab, kvp_slab_extent_bytes(len), &cut)) return KVP_NO_SPACE;
-    kvp_err_t err = slot_reserve(slab, cut_new_slots(&cut));
+    uint32_t fresh[2];
+    kvp_err_t err = slots_take(slab, cut_new_slots(&cut), fresh);
     if (err != KVP_OK) return err;
 
     index_remove(slab, cut.slot);
     record_t *r = rec(slab, cut.slot);
-    if (cut.front != 0) {
-        uint32_t off = r->off;
-        r->off += cut.front;
-        r->len -= cut.front;
-        insert_free(slab, off, cut.front, r->prev, cut.slot);
-    }
-    if (cut.back != 0) {
-        r->len -= cut.back;
-        insert_free(slab, r->off + r->len, cut.back, cut.slot, r->next);
-    }
-    uint32_t off = r->off;
-    r->off |= ALLOCATED;
+    uint32_t units = len_of(slab, r) - cut.front - cut.back, front = r->off, off = front + cut.front;
+    r->off = off | ALLOCATED;
+    r->len = units;
     r->owner = owner;
-    slab->used_units += r->len;
+    if (cut.front != 0) insert_free(slab, fresh[0], front, r->prev, cut.slot);
+    if (cut.back != 0) insert_free(slab, fresh[cut.front != 0], off + units, cut.slot, r->next);
+    slab->used_units += units;
     if (cut.slot >= slab->slots_high) slab->slots_high = cut.slot + 1;
     *slot_out = cut.slot;
     *offset_out = (uint64_t)off * KVP_SLAB_UNIT;
@@ -418,7 +391,7 @@ kvp_slab_can_fit(const kvp_slab_t *slab, uint64_t len)
     cut_t cut;
     if (len == 0 || len > REGION_MAX_BYTES) return false;
     if (!find_cut(slab, kvp_slab_extent_bytes(len), &cut)) return false;
-    return cut_new_slots(&cut) <= slab->unused_count + (slab->max_slots - slab->slots_made);
+    return cut_new_slots(&cut) <= slab->records.max - slab->records.n;
 }
 
 /* join_next gives the extent behind slot, which is free and not in the index, to slot. */
@@ -427,10 +400,9 @@ join_next(kvp_slab_t *slab, uint32_t slot)
 {
     record_t *r = rec(slab, slot);
     uint32_t gone = r->next;
-    r->len += rec(slab, gone)->len;
     r->next = rec(slab, gone)->next;
     if (r->next != KVP_SLAB_NONE) rec(slab, r->next)->prev = slot;
-    slot_drop(slab, gone);
+    slot_give(slab, gone);
 }
 
 void
@@ -468,7 +440,7 @@ kvp_slab_offset(const kvp_slab_t *slab, uint32_t slot)
 uint64_t
 kvp_slab_len(const kvp_slab_t *slab, uint32_t slot)
 {
-    return is_live(slab, slot) ? (uint64_t)rec(slab, slot)->len * KVP_SLAB_UNIT : 0;
+    return is_live(slab, slot) ? (uint64_t)len_of(slab, rec(slab, slot)) * KVP_SLAB_UNIT : 0;
 }
 
 bool
@@ -528,7 +500,7 @@ kvp_slab_largest_free(const kvp_slab_t *slab)
     uint32_t slot = slab->roots[fl][sl];
     while (rec(slab, slot)->right != KVP_SLAB_NONE)
         slot = rec(slab, slot)->right;
-    return (uint64_t)capacity_of(rec(slab, slot)) * KVP_SLAB_UNIT;
+    return (uint64_t)order_of(slab, rec(slab, slot)).capacity * KVP_SLAB_UNIT;
 }
 
 uint32_t
@@ -540,25 +512,26 @@ kvp_slab_slots_high(const kvp_slab_t *slab)
 uint64_t
 kvp_slab_memory_bytes(const kvp_slab_t *slab)
 {
-    return slab->memory_bytes;
+    return sizeof(*slab) + slab->fl_count * sizeof(*slab->roots) + slab->records.memory_bytes;
 }
 
 /* treap_count returns the nodes of a treap, or UINT32_MAX if one is not a free extent of this class, out of order, or
  * above its parent in priority. lo and hi bound the order from outside; NULL = open. */
 static uint32_t
-treap_count(const kvp_slab_t *slab, uint32_t root, uint32_t class_id, const record_t *lo, const record_t *hi)
+treap_count(const kvp_slab_t *slab, uint32_t root, uint32_t class_id, const order_t *lo, const order_t *hi)
 {
     if (root == KVP_SLAB_NONE) return 0;
     if (!is_live(slab, root)) return UINT32_MAX;
     const record_t *r = rec(slab, root);
+    const order_t order = order_of(slab, r);
     uint32_t fl, sl;
-    class_of(capacity_of(r), &fl, &sl);
+    class_of(order.capacity, &fl, &sl);
     if (is_allocated(r) || fl * SL_COUNT + sl != class_id) return UINT32_MAX;
-    if ((lo != NULL && !is_before(lo, r)) || (hi != NULL && !is_before(r, hi))) return UINT32_MAX;
+    if ((lo != NULL && !is_before(*lo, order)) || (hi != NULL && !is_before(order, *hi))) return UINT32_MAX;
     if (r->left != KVP_SLAB_NONE && priority_of(r->left) > priority_of(root)) return UINT32_MAX;
     if (r->right != KVP_SLAB_NONE && priority_of(r->right) > priority_of(root)) return UINT32_MAX;
-    uint32_t left = treap_count(slab, r->left, class_id, lo, r);
-    uint32_t right = treap_count(slab, r->right, class_id, r, hi);
+    uint32_t left = treap_count(slab, r->left, class_id, lo, &order);
+    uint32_t right = treap_count(slab, r->right, class_id, &order, hi);
     return left == UINT32_MAX || right == UINT32_MAX ? UINT32_MAX : left + right + 1;
 }
 
@@ -579,16 +552,6 @@ check_index(const kvp_slab_t *slab, uint32_t free_count)
     return found == free_count;
 }
 
-static bool
-check_unused(const kvp_slab_t *slab)
-{
-    uint32_t n = 0;
-    for (uint32_t slot = slab->unused_head; slot != KVP_SLAB_NONE; slot = rec(slab, slot)->next) {
-        if (slot >= slab->slots_made || is_live(slab, slot) || n++ >= slab->unused_count) return false;
-    }
-    return n == slab->unused_count;
-}
-
 bool
 kvp_slab_check(const kvp_slab_t *slab)
 {
@@ -596,20 +559,21 @@ kvp_slab_check(const kvp_slab_t *slab)
     uint32_t prev = KVP_SLAB_NONE;
     bool is_prev_free = false;
     for (uint32_t slot = kvp_slab_first(slab); slot != KVP_SLAB_NONE; slot = rec(slab, slot)->next) {
-        if (!is_live(slab, slot) || live++ >= slab->slots_made) return false;
+        if (!is_live(slab, slot) || live++ >= slab->records.n) return false;
         const record_t *r = rec(slab, slot);
-        if (off_of(r) != end || r->prev != prev || r->len > slab->region_units - end) return false;
+        uint32_t len = len_of(slab, r);
+        if (off_of(r) != end || r->prev != prev || len == 0 || len > slab->region_units - end) return false;
         if (is_allocated(r)) {
-            used += r->len;
-            if (r->len >= LARGE_UNITS && (off_of(r) | r->len) % PAGE_UNITS != 0) return false;
+            used += len;
+            if (len >= LARGE_UNITS && (off_of(r) | len) % PAGE_UNITS != 0) return false;
         } else {
             free_count++;
             if (is_prev_free) return false;
         }
         is_prev_free = !is_allocated(r);
-        end += r->len;
+        end += len;
         prev = slot;
     }
-    return end == slab->region_units && used == slab->used_units && live + slab->unused_count == slab->slots_made &&
-           check_unused(slab) && check_index(slab, free_count);
+    return end == slab->region_units && used == slab->used_units && live == slab->records.n &&
+           check_index(slab, free_count);
 }

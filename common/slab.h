@@ -14,8 +14,8 @@
 
 typedef struct kvp_slab kvp_slab_t;
 
-/* kvp_slab_create makes an allocator over region_bytes (rounded down to KVP_SLAB_UNIT; at most 2^37) with at most
- * max_slots records (they are allocated as needed, in growing steps). Returned to kvp_slab_destroy.
+/* kvp_slab_create makes an allocator over region_bytes (rounded down to KVP_SLAB_UNIT; below 2^37) with at most
+ * max_slots records (memory for them is taken as it is needed and given back when it is not). Returned to kvp_slab_destroy.
  * INVALID for a region of zero units or max_slots < 2, NOMEM. */
 kvp_err_t kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out) KVP_MUST_USE;
 void kvp_slab_destroy(kvp_slab_t *slab);

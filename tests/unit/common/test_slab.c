@@ -91,17 +91,18 @@ test_create_when_arguments_are_bad(void **state)
     kvp_slab_t *slab = NULL;
     assert_int_equal(kvp_slab_create(63, 16, &slab), KVP_INVALID);
     assert_int_equal(kvp_slab_create(MIB, 1, &slab), KVP_INVALID);
-    assert_int_equal(kvp_slab_create((1ull << 37) + 64, 16, &slab), KVP_INVALID);
+    assert_int_equal(kvp_slab_create(1ull << 37, 16, &slab), KVP_INVALID);
     assert_null(slab);
 }
 
 static void
 test_alloc_when_region_is_at_its_largest(void **state)
 {
+    const uint64_t LARGEST = (1ull << 37) - 4096;
     (void)state;
-    kvp_slab_t *slab = make_slab(1ull << 37, UINT32_MAX);
-    assert_int_equal(kvp_slab_largest_free(slab), 1ull << 37);
-    uint32_t slot = must_alloc(slab, 1ull << 37);
+    kvp_slab_t *slab = make_slab(LARGEST, UINT32_MAX);
+    assert_int_equal(kvp_slab_largest_free(slab), LARGEST);
+    uint32_t slot = must_alloc(slab, LARGEST);
     assert_true(kvp_slab_check(slab));
     assert_false(kvp_slab_can_fit(slab, 1));
     assert_int_equal(kvp_slab_largest_free(slab), 0);
@@ -193,6 +194,25 @@ test_alloc_when_free_extent_is_misaligned(void **state)
     kvp_slab_free(slab, slot);
     kvp_slab_free(slab, small);
     assert_true(kvp_slab_check(slab));
+    kvp_slab_destroy(slab);
+}
+
+/* Records cost 20 bytes an extent, and go with the extents. */
+static void
+test_memory_when_extents_go(void **state)
+{
+    (void)state;
+    kvp_slab_t *slab = make_slab(8 * MIB, UINT32_MAX);
+    uint64_t before = kvp_slab_memory_bytes(slab);
+    uint32_t n;
+    uint32_t *slots = fill(slab, 64, &n);
+    assert_int_equal(n, 131072);
+    assert_true(kvp_slab_memory_bytes(slab) - before <= 20ull * n + 1024);
+    for (uint32_t i = 0; i < n; i++)
+        kvp_slab_free(slab, slots[i]);
+    assert_true(kvp_slab_check(slab));
+    assert_true(kvp_slab_memory_bytes(slab) - before <= 2 * 4096 * 20 + 1024); /* the first block, and a spare one */
+    free(slots);
     kvp_slab_destroy(slab);
 }
 
@@ -474,6 +494,7 @@ main(void)
         cmocka_unit_test(test_alloc_when_region_is_at_its_largest),
         cmocka_unit_test(test_alloc_when_exhausted_then_freed),
         cmocka_unit_test(test_alloc_when_slots_are_used_up),
+        cmocka_unit_test(test_memory_when_extents_go),
         cmocka_unit_test(test_free_joins_neighbours_in_any_order),
         cmocka_unit_test(test_alloc_when_free_extent_is_misaligned),
         cmocka_unit_test(test_alloc_when_only_one_of_many_holes_is_aligned),
