@@ -17,6 +17,7 @@
 #define KVP_REPLICAS_MAX 8u
 #define KVP_GROUP_MEMBERS_MAX 4096u
 #define KVP_REVOKED_MAX 4096u /* revocations in one HeartbeatReply; where there are more it says "drop all" */
+#define KVP_INCARNATION_SEQ_BITS 40 /* of an incarnation: its term is above, so a later term's are greater */
 #define KVP_OWNER_ANY UINT64_MAX /* in RETIRE: whoever could write before this term */
 
 typedef enum {
@@ -63,7 +64,7 @@ typedef enum {
     KVP_OP_FREED = 50, /* N->M  Freed, n kvp_wire_slot_t; one-way */
     KVP_OP_RETIRE = 51, /* M->N  Retire, n kvp_wire_slot_t -> Reply, n u8 */
     KVP_OP_FENCE = 52, /* M->N  Fence -> Reply */
-    KVP_OP_REPORT = 53, /* N->M  Report, n kvp_wire_extent_t, keys -> Reply */
+    KVP_OP_REPORT = 53, /* N->M  Report, tombs, extents, keys -> Reply, n u8: KVP_RETIRE_DEAD = not wanted */
     KVP_OP_TOMBS = 54, /* M->N  Tombs, n kvp_wire_tomb_t -> Reply: to be kept with the memory */
 
     KVP_OP_OPEN_CHUNK = 64, /* C->N  OpenChunk -> OpenChunkReply (+ descriptors) */
@@ -136,15 +137,17 @@ typedef struct {
     uint64_t owner;
 } kvp_wire_slot_t;
 
-/* REPORT: an extent that is WRITING or SEALED. The records of a chunk come by rising offset; a Report with whole
- * descriptors has behind each record's key_len bytes of key, padded to 8. */
+/* REPORT: an extent that is SEALED (what was WRITING is revoked by then). The records come by rising chunk, those of a
+ * chunk by rising offset; in a Report with whole descriptors each is followed by its kvp_desc_t and key_len bytes of key,
+ * padded to 8. */
 typedef struct {
     uint32_t chunk;
     uint32_t slot;
     uint64_t word;
 } kvp_wire_extent_t;
 
-/* TOMBS: no version of this key up to that one exists any more, whoever comes back with it. */
+/* TOMBS: no version of this key up to that one exists any more, whoever comes back with it. As an order with version 0:
+ * the tombstone is not needed any more. */
 typedef struct {
     kvp_digest_t digest;
     uint64_t version;

@@ -18,6 +18,8 @@
 #define HEARTBEAT_MIN_MS 10u
 #define HEARTBEAT_MAX_MS 60000u
 #define FREED_BATCH 1024u
+#define REPORT_NOTHING 0u /* MountReply.report; else words, or */
+#define REPORT_WHOLE 2u
 
 /* A FENCE that the transports are at. */
 typedef struct {
@@ -112,6 +114,8 @@ ask_mount(kvp_node_t *node)
     msg.unix_path = node->unix_path;
     msg.transports = node->transports;
     msg.is_fresh = node->is_fresh;
+    msg.term = kvp_node_core_term(node->core);
+    msg.mounted_term = kvp_node_core_mounted_term(node->core);
     node->link.state = KVP_LINK_MOUNTING;
     (void)ask(node, KVP_OP_MOUNT, &msg);
 }
@@ -147,9 +151,11 @@ adopt(kvp_node_t *node, const kvp_node_dialed_t *dialed)
     l->heard_ns = now;
     l->heartbeat_at_ns = now + l->heartbeat_ns;
     snprintf(l->local_host, sizeof l->local_host, "%s", dialed->local_host);
-    /* Terms count within a pool: a master of another pool is another beginning, not an old master. */
+    /* Terms count within a pool: a master of another pool is another beginning, not an old master. One of this pool whose
+     * term is lower hears ours from Mount, and takes a higher one. */
     if (is_of_this_pool(node, &dialed->hello)) {
         err = kvp_node_core_see_term(node->core, dialed->hello.term);
+        if (err == KVP_STALE_TERM) err = KVP_OK;
     } else {
         kvp_node_core_forget_pool(node->core);
         err = kvp_node_core_see_term(node->core, dialed->hello.term);
@@ -201,13 +207,28 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
         lose(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
         return;
     }
-    l->state = KVP_LINK_UP;
     l->segment_id = msg->segment_id;
-    l->mounts++;
     node->is_fresh = false;
     kvp_node_core_set_id(node->core, msg->segment_id);
-    kvp_log_info("node", "mounted name %s segment %u term %u bytes %llu", node->name, msg->segment_id, msg->term,
-                 (unsigned long long)node->size_bytes);
+    kvp_node_revoke(node);
+    if (msg->report == REPORT_NOTHING) {
+        kvp_node_link_up(node);
+        return;
+    }
+    kvp_log_info("node", "the master asks what is in the memory");
+    err = kvp_node_report_begin(node, msg->report == REPORT_WHOLE);
+    if (err != KVP_OK) lose(node, kvp_err_text(err));
+}
+
+void
+kvp_node_link_up(kvp_node_t *node)
+{
+    kvp_node_link_t *l = &node->link;
+
+    l->state = KVP_LINK_UP;
+    l->mounts++;
+    kvp_log_info("node", "mounted name %s segment %u term %u bytes %llu", node->name, l->segment_id,
+                 kvp_node_core_term(node->core), (unsigned long long)node->size_bytes);
 }
 
 /* ---- orders */
@@ -306,6 +327,28 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
     return true;
 }
 
+static bool
+on_tombs(kvp_node_t *node, const kvp_frame_t *frame)
+{
+    const kvp_wire_tomb_t *tombs = NULL;
+    Kvp__Pb__Tombs *msg;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+    kvp_err_t err = KVP_PROTO;
+
+    kvp_rd_init(&rd, frame->tail, frame->tail_len);
+    msg = kvp_pb_unpack(&pb, &kvp__pb__tombs__descriptor, frame);
+    if (msg != NULL) tombs = kvp_rd_array(&rd, msg->n, sizeof *tombs);
+    if (tombs != NULL) err = kvp_node_core_tombs(node->core, msg->term, tombs, msg->n);
+    kvp_pb_free(&pb, msg);
+    if (err == KVP_PROTO) return false;
+    if (err != KVP_OK)
+        refuse_order(node, frame, err);
+    else
+        answer(node, frame, KVP_OK, "", NULL, 0);
+    return true;
+}
+
 /* on_order obeys or refuses; false = malformed. */
 static bool
 on_order(kvp_node_t *node, const kvp_frame_t *frame)
@@ -315,6 +358,8 @@ on_order(kvp_node_t *node, const kvp_frame_t *frame)
         return on_retire(node, frame);
     case KVP_OP_FENCE:
         return on_fence(node, frame);
+    case KVP_OP_TOMBS:
+        return on_tombs(node, frame);
     default:
         answer(node, frame, KVP_NOTSUP, "a node does not answer this", NULL, 0);
         return true;
@@ -341,6 +386,12 @@ on_answer(kvp_node_t *node, const kvp_frame_t *frame)
         if (msg == NULL) return false;
         err = msg->err != KVP_OK ? msg->err : kvp_node_core_see_term(node->core, msg->term);
         kvp_pb_free(&pb, msg);
+        if (err != KVP_OK) lose(node, kvp_err_text(err));
+        return true;
+    }
+    case KVP_OP_REPORT: {
+        kvp_err_t err = kvp_node_report_on_answer(node, frame);
+        if (err == KVP_PROTO) return false;
         if (err != KVP_OK) lose(node, kvp_err_text(err));
         return true;
     }
@@ -412,6 +463,7 @@ kvp_node_link_on_settled(kvp_node_t *node)
         if (kvp_gather_is_over(&fence->gather)) answer_fence(node, fence);
     }
     if (node->link.state >= KVP_LINK_UP) tell_freed(node);
+    if (kvp_node_report_next(node) != KVP_OK) lose(node, "the report cannot be made");
     if (node->link.state != KVP_LINK_DOWN && kvp_framed_out_bytes(&node->link.conn) > 0) push(node);
 }
 

@@ -95,11 +95,26 @@ run_rounds(kvp_node_t *node)
 }
 
 void
+kvp_node_revoke(kvp_node_t *node)
+{
+    uint64_t live_min;
+
+    if (node->is_revoking && kvp_gather_is_over(&node->revoke)) node->is_revoking = false;
+    if (node->is_revoking || !kvp_node_core_take_fence(node->core, &live_min)) return;
+    if (node->mem == NULL) return;
+    kvp_node_mem_set_term(node->mem, kvp_node_core_term(node->core));
+    kvp_gather_begin(&node->revoke, node->wake.fd);
+    kvp_node_tps_fence(&node->tps, 0, live_min, &node->revoke);
+    node->is_revoking = !kvp_gather_end(&node->revoke);
+}
+
+void
 kvp_node_settle(kvp_node_t *node)
 {
     kvp_node_proc_t *proc;
     kvp_node_att_t *att;
 
+    kvp_node_revoke(node);
     run_rounds(node);
     while ((att = kvp_node_core_take_close(node->core)) != NULL)
         kvp_node_serve_close_att(node, att);
@@ -128,6 +143,7 @@ kvp_node_drop_memory(kvp_node_t *node)
     for (size_t i = 0; i < KVP_NODE_ROUNDS_MAX; i++) {
         if (node->rounds[i].number != 0) end_round(node, &node->rounds[i]);
     }
+    node->is_revoking = false;
     kvp_node_populate_end(&node->populate);
     node->mem = NULL;
 }
@@ -170,11 +186,17 @@ kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello)
         kvp_node_mem_destroy(mem);
         return err;
     }
+    kvp_chunk_geo(mem->chunks[0].payload.len, &geo);
+    err =
+        kvp_node_core_set_segment(node->core, mem->chunk_n, geo.slots_max, mem->chunks[mem->chunk_n - 1].geo.slots_max);
+    if (err != KVP_OK) {
+        kvp_node_tps_stop(&node->tps);
+        kvp_node_mem_destroy(mem);
+        return err;
+    }
     node->mem = mem;
     node->is_fresh = true;
     fence_anew(node);
-    kvp_chunk_geo(mem->chunks[0].payload.len, &geo);
-    kvp_node_core_set_segment(node->core, mem->chunk_n, geo.slots_max, mem->chunks[mem->chunk_n - 1].geo.slots_max);
     kvp_node_populate_begin(&node->populate, mem);
     return KVP_OK;
 }

@@ -151,8 +151,52 @@ word_fence(void *arg)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
+/* Pages of the metadata that were never stored to are holes of its file: asking for them costs no memory, as loading from
+ * them would. */
+static uint32_t
+slots_limit(void *arg, uint32_t chunk)
+{
+    kvp_node_mem_t *const *mem = arg;
+    const kvp_node_chunk_t *c = &(*mem)->chunks[chunk];
+    off_t end = 0, at = lseek(c->meta.fd, KVP_SB_BYTES, SEEK_DATA);
+
+    while (at >= 0 && (uint64_t)at < c->geo.keys_off) {
+        end = lseek(c->meta.fd, at, SEEK_HOLE);
+        if (end < 0) return c->geo.slots_max;
+        at = lseek(c->meta.fd, end, SEEK_DATA);
+    }
+    if (at < 0 && errno != ENXIO) return c->geo.slots_max; /* a file system that cannot say: look at all */
+    if (end <= (off_t)KVP_SB_BYTES) return 0;
+    return (uint32_t)kvp_min_u64(((uint64_t)end - KVP_SB_BYTES) / KVP_DESC_BYTES, c->geo.slots_max);
+}
+
+static bool
+read_desc(void *arg, uint32_t chunk, uint32_t slot, kvp_desc_t *desc_out, uint8_t *key_out)
+{
+    kvp_node_mem_t *const *mem = arg;
+    const kvp_node_chunk_t *c = &(*mem)->chunks[chunk];
+    const uint8_t *meta = c->meta.addr;
+    kvp_desc_t copy; /* first of all: what is checked must not change behind the check */
+
+    memcpy(&copy, meta + kvp_desc_off(slot), sizeof copy);
+    if (kvp_desc_verify(&copy, sizeof copy, &c->geo, c->payload.len, desc_out) != KVP_OK) return false;
+    memcpy(key_out, meta + (uint64_t)desc_out->key_off * 64, desc_out->key_len);
+    return true;
+}
+
+void
+kvp_node_mem_set_term(kvp_node_mem_t *mem, uint32_t term)
+{
+    if (mem->conf.term == term) return;
+    mem->conf.term = term;
+    for (uint32_t i = 0; i < mem->chunk_n; i++)
+        write_superblock(mem, i);
+}
+
 const kvp_node_words_ops_t kvp_node_mem_words = {
     .load = word_load,
     .cas = word_cas,
     .fence = word_fence,
+    .limit = slots_limit,
+    .read = read_desc,
 };

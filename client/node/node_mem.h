@@ -46,6 +46,9 @@ kvp_err_t kvp_node_mem_create(const kvp_node_mem_conf_t *conf, kvp_node_mem_t **
  * nobody. Takes long for large memory. No transport may have it registered. NULL is legal. */
 void kvp_node_mem_destroy(kvp_node_mem_t *mem);
 
+/* kvp_node_mem_set_term writes the highest term obeyed into the superblocks. */
+void kvp_node_mem_set_term(kvp_node_mem_t *mem, uint32_t term);
+
 /* kvp_node_mem_words reaches descriptors; its argument is a kvp_node_mem_t ** of the control thread. */
 extern const kvp_node_words_ops_t kvp_node_mem_words;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The node's inside, shared by node.c (lifecycle) and the control thread's files: node_loop.c (the loop, memory and its
  * reset), node_serve.c (listeners, connections), node_attach.c (what clients ask), node_proc.c (processes behind them),
- * node_link.c (the master).
+ * node_link.c (the master), node_report.c (what it asks about the memory).
  */
 #ifndef KVP_CLIENT_NODE_PRIV_H
 #define KVP_CLIENT_NODE_PRIV_H
@@ -49,6 +49,7 @@ typedef struct {
 typedef enum {
     KVP_LINK_DOWN, /* the dial is looking for a master */
     KVP_LINK_MOUNTING,
+    KVP_LINK_REPORTING, /* mounted, but the master asks what is in the memory first */
     KVP_LINK_UP,
     KVP_LINK_UNMOUNTING,
 } kvp_node_link_state_t;
@@ -67,6 +68,9 @@ typedef struct {
     uint64_t heartbeat_at_ns;
     char local_host[KVP_HOST_MAX];
     kvp_list_t fences; /* asked of the transports, not yet answered */
+    uint64_t report_request; /* the page that is not answered; 0 = none */
+    bool is_report_whole;
+    bool is_report_last; /* that page is */
     kvp_log_limit_t noise;
     uint64_t mounts;
 } kvp_node_link_t;
@@ -103,6 +107,8 @@ struct kvp_node {
     kvp_node_link_t link;
     kvp_node_round_t rounds[KVP_NODE_ROUNDS_MAX];
     kvp_gather_t unwaited;
+    kvp_gather_t revoke; /* the transports end connections of older terms */
+    bool is_revoking;
     kvp_list_t graves;
     bool is_done;
 
@@ -133,6 +139,8 @@ void kvp_node_clear_graves(kvp_node_t *node);
 
 /* kvp_node_settle does what the core asks for by now: rounds of quiesce, connections to close, processes to forget. */
 void kvp_node_settle(kvp_node_t *node);
+/* kvp_node_revoke tells the transports when the core's term rose; is_revoking until they have obeyed. */
+void kvp_node_revoke(kvp_node_t *node);
 /* kvp_node_make_memory serves new memory for the pool of that Hello, after dropping what there was: SYS, NOMEM, logged.
  * kvp_node_drop_memory ends everything that reaches the memory from outside, then hands it to be given back. */
 kvp_err_t kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello) KVP_MUST_USE;
@@ -182,7 +190,14 @@ kvp_err_t kvp_node_proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_proce
 /* kvp_node_proc_drop forgets a process of which the core remembers nothing. */
 void kvp_node_proc_drop(kvp_node_t *node, kvp_node_process_t *proc);
 
+/* node_report.c: what is told to a master that asked. begin starts, and goes on with each call of next until the link is
+ * UP; on_answer is the answer to a page: PROTO, or why the master does not take it. */
+kvp_err_t kvp_node_report_begin(kvp_node_t *node, bool is_whole) KVP_MUST_USE;
+kvp_err_t kvp_node_report_next(kvp_node_t *node) KVP_MUST_USE;
+kvp_err_t kvp_node_report_on_answer(kvp_node_t *node, const kvp_frame_t *frame) KVP_MUST_USE;
+
 /* node_link.c */
+void kvp_node_link_up(kvp_node_t *node); /* mounted, and nothing is left to report */
 void kvp_node_link_begin(kvp_node_t *node); /* looks for a master */
 void kvp_node_link_on_dial(kvp_node_t *node); /* the dial may have a result */
 void kvp_node_link_tick(kvp_node_t *node, uint64_t now_ns);

@@ -8,12 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define INCARNATION_SEQ_BITS 40 /* term above it: never used twice in a pool */
-
 static uint64_t
 incarnation_make(const kvp_master_t *m, uint64_t seq)
 {
-    return (uint64_t)m->term << INCARNATION_SEQ_BITS | seq;
+    return (uint64_t)m->term << KVP_INCARNATION_SEQ_BITS | seq;
 }
 
 kvp_session_t *

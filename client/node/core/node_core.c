@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Terms, fences and the lifetime of the node core.
+ * Fences and the lifetime of the node core.
  */
 #include "client/node/core/node_core_priv.h"
-
-#include "common/segfmt.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +18,7 @@ kvp_node_core_create(const kvp_node_core_conf_t *conf)
     kvp_list_init(&core->idle);
     for (size_t i = 0; i < KVP_NODE_OWNER_BUCKETS; i++)
         kvp_list_init(&core->owners[i]);
+    kvp_list_init(&core->any.waiting);
     kvp_list_init(&core->quiescing);
     kvp_list_init(&core->quarantined);
     kvp_list_init(&core->freed);
@@ -32,17 +31,26 @@ kvp_node_core_destroy(kvp_node_core_t *core)
 {
     if (core == NULL) return;
     kvp_node_extents_fini(core);
+    kvp_node_report_fini(core);
+    kvp_node_tombs_fini(core);
+    free(core->swept);
     free(core->fenced);
     free(core);
 }
 
-void
+kvp_err_t
 kvp_node_core_set_segment(kvp_node_core_t *core, uint32_t chunk_n, uint32_t slots, uint32_t last_slots)
 {
+    uint32_t *swept = calloc(chunk_n, sizeof *swept);
+
+    if (swept == NULL) return KVP_NOMEM;
+    free(core->swept);
+    core->swept = swept;
     core->has_segment = true;
     core->chunk_n = chunk_n;
     core->slots = slots;
     core->last_slots = last_slots;
+    return KVP_OK;
 }
 
 void
@@ -50,6 +58,7 @@ kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id)
 {
     core->segment_id = segment_id;
     core->has_id = true;
+    core->mounted_term = core->term;
 }
 
 void
@@ -57,6 +66,8 @@ kvp_node_core_drop_segment(kvp_node_core_t *core)
 {
     core->has_segment = false;
     core->has_id = false;
+    core->mounted_term = 0;
+    kvp_node_report_end(core);
     kvp_node_extents_drop(core);
     kvp_node_writers_forget_memory(core);
     kvp_node_writers_close(core, true);
@@ -68,7 +79,9 @@ kvp_node_core_forget_pool(kvp_node_core_t *core)
     kvp_node_core_drop_segment(core);
     core->term = 0;
     core->live_min = 0;
+    core->is_fence_due = false;
     core->fenced_n = 0;
+    kvp_node_tombs_fini(core);
 }
 
 kvp_err_t
@@ -76,7 +89,12 @@ kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term)
 {
     if (term == 0 || term > KVP_TERM_MAX) return KVP_INVALID;
     if (term < core->term) return KVP_STALE_TERM;
-    core->term = term;
+    if (term > core->term) {
+        uint32_t old_term = core->term;
+
+        core->term = term;
+        kvp_node_term_rose(core, old_term);
+    }
     return KVP_OK;
 }
 
@@ -86,10 +104,17 @@ kvp_node_core_term(const kvp_node_core_t *core)
     return core->term;
 }
 
+uint32_t
+kvp_node_core_mounted_term(const kvp_node_core_t *core)
+{
+    return core->mounted_term;
+}
+
 void
 kvp_node_core_link_lost(kvp_node_core_t *core)
 {
     core->has_id = false;
+    kvp_node_report_end(core);
 }
 
 /* fenced_at returns where incarnation is in the list, or belongs. */
@@ -136,8 +161,8 @@ fenced_add(kvp_node_core_t *core, uint64_t incarnation)
     return KVP_OK;
 }
 
-static void
-raise_live_min(kvp_node_core_t *core, uint64_t live_min)
+void
+kvp_node_live_min_raise(kvp_node_core_t *core, uint64_t live_min)
 {
     size_t gone;
 
@@ -159,7 +184,7 @@ kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, uint64_t incarnation, 
         err = fenced_add(core, incarnation);
         if (err != KVP_OK) return err;
     }
-    raise_live_min(core, live_min);
+    kvp_node_live_min_raise(core, live_min);
     core->stats.fences++;
     kvp_node_writers_close(core, false);
     return KVP_OK;

@@ -1,29 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a node decides, as a pure state machine: which orders it obeys (terms), who may attach (fences), when an extent is
- * unreadable and when it is free (retire, quiesce, quarantine). No sockets, threads, clocks or files; descriptor words
- * are reached through a table. Not thread-safe: the node's control thread owns it.
+ * unreadable and when it is free (retire, quiesce, quarantine), what a master that does not know the memory is told about
+ * it (report), and what is remembered for other nodes (tombstones). No sockets, threads, clocks or files; descriptors are
+ * reached through a table. Not thread-safe: the node's control thread owns it.
  *
  * Design notes. An extent that is retired is free when two things hold: a quiesce that began after its DEAD was stored
  * is over, and nobody who writes past us (shared memory: no guard stops a store through a mapping) can still be at it.
  * The proof for such a writer is the end of its process, or the word of that same process that nothing of the
  * incarnation is under way. No timer stands in for either. Guarded paths (TCP) need no more than the quiesce.
+ *
+ * A new term voids every grant of older ones. Their clients are refused, and every word that is not SEALED becomes DEAD
+ * with a generation of the new term, so that no old writer can begin or finish. What it could still do is store payload,
+ * and words in slots that had never been touched: so the space between what is SEALED is free only once every process
+ * that could write before is proved unable (KVP_OWNER_ANY), and by then those slots are gone over again.
  */
 #ifndef KVP_CLIENT_NODE_CORE_H
 #define KVP_CLIENT_NODE_CORE_H
 
+#include "common/buf.h"
 #include "common/list.h"
+#include "common/segfmt.h"
 #include "proto/wire.h"
 
 #define KVP_NODE_ROUNDS_MAX 8u /* quiesces under way at once */
+#define KVP_NODE_TOMBS_MAX (1u << 18) /* tombstones that a node keeps */
 #define KVP_NODE_LEFT_MAX 1024u /* incarnations that a live process left without saying that they are drained */
 
 typedef struct kvp_node_core kvp_node_core_t;
 
-/* How the core reaches descriptor words. slot is in range. cas is sequentially consistent; fence is a full fence. */
+/* How the core reaches descriptors. slot is in range. cas is sequentially consistent; fence is a full fence. limit: no
+ * slot of the chunk from that one on was ever written. read copies the descriptor and its key (room for KVP_KEY_MAX):
+ * false where kvp_desc_verify refuses it. */
 typedef struct {
     uint64_t (*load)(void *arg, uint32_t chunk, uint32_t slot);
     bool (*cas)(void *arg, uint32_t chunk, uint32_t slot, uint64_t expect, uint64_t next);
     void (*fence)(void *arg);
+    uint32_t (*limit)(void *arg, uint32_t chunk);
+    bool (*read)(void *arg, uint32_t chunk, uint32_t slot, kvp_desc_t *desc_out, uint8_t *key_out);
 } kvp_node_words_ops_t;
 
 /* A process that attached over a Unix socket, and an attachment. Embedded in the shell's own structs, which may not go
@@ -59,6 +72,9 @@ typedef struct {
     uint64_t refused; /* attachments */
     uint64_t quiescing; /* gauge: extents that wait for a quiesce */
     uint64_t quarantined; /* gauge: extents that wait for the proof about a writer */
+    uint64_t revoked; /* words of older terms made DEAD when the term rose */
+    uint64_t reported; /* extents told to masters that did not know them */
+    uint64_t tombs; /* gauge: tombstones kept */
 } kvp_node_core_stats_t;
 
 /* NULL on no memory. conf is copied, what it points to is borrowed. destroy frees a core with everything detached. */
@@ -66,18 +82,22 @@ kvp_node_core_t *kvp_node_core_create(const kvp_node_core_conf_t *conf);
 void kvp_node_core_destroy(kvp_node_core_t *core);
 
 /* Memory and pool. kvp_node_core_set_segment tells that chunk_n chunks are there, all with slots descriptors but the last
- * with last_slots. kvp_node_core_set_id gives the number under which the master mounted them. kvp_node_core_drop_segment:
- * the memory is gone; whatever waited for it is forgotten and every attachment is to be closed.
- * kvp_node_core_forget_pool also forgets terms and fences, which count within one pool only. */
-void kvp_node_core_set_segment(kvp_node_core_t *core, uint32_t chunk_n, uint32_t slots, uint32_t last_slots);
+ * with last_slots: NOMEM. kvp_node_core_set_id gives the number under which the master mounted them.
+ * kvp_node_core_drop_segment: the memory is gone; whatever waited for it is forgotten and every attachment is to be
+ * closed. kvp_node_core_forget_pool also forgets terms, fences and tombstones, which count within one pool only. */
+kvp_err_t kvp_node_core_set_segment(kvp_node_core_t *core, uint32_t chunk_n, uint32_t slots, uint32_t last_slots)
+    KVP_MUST_USE;
 void kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id);
 void kvp_node_core_drop_segment(kvp_node_core_t *core);
 void kvp_node_core_forget_pool(kvp_node_core_t *core);
 
 /* kvp_node_core_see_term takes note of a term that a master claims: STALE_TERM when a higher one was seen, INVALID when
- * it is none. kvp_node_core_term is the highest. */
+ * it is none. One that is higher revokes what older ones granted, before it returns. kvp_node_core_term is the highest,
+ * and kvp_node_core_mounted_term the one in which the memory had an id last, 0 = in none: from then on it may be in the
+ * hands of that term's clients. */
 kvp_err_t kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term) KVP_MUST_USE;
 uint32_t kvp_node_core_term(const kvp_node_core_t *core);
+uint32_t kvp_node_core_mounted_term(const kvp_node_core_t *core);
 
 /* kvp_node_core_link_lost: no order is obeyed until the segment has an id again. Extents on their way to free stay; what
  * the master was not told by then it is told later, or asks again: an extent that is on its way is not entered twice. */
@@ -108,6 +128,29 @@ bool kvp_node_core_is_fenced(const kvp_node_core_t *core, uint64_t incarnation);
 uint64_t kvp_node_core_live_min(const kvp_node_core_t *core);
 /* kvp_node_core_fenced lists the fenced incarnations that are not below live_min; borrowed until the next fence. */
 const uint64_t *kvp_node_core_fenced(const kvp_node_core_t *core, size_t *n_out);
+
+/* kvp_node_core_take_fence: the term rose, so the transports are to refuse all incarnations below *live_min_out and end
+ * their connections; nothing is reported before they have. */
+bool kvp_node_core_take_fence(kvp_node_core_t *core, uint64_t *live_min_out);
+
+/* REPORT: what is SEALED, by chunk and rising offset, behind all tombstones; what is broken, or overlaps, is made DEAD
+ * instead. begin starts anew (is_whole: with descriptors and keys). page appends the next page's tail and says what is in
+ * it; it must be answered before the next one: n bytes, KVP_RETIRE_DEAD for an extent that the master does not want. The
+ * report is over with the answer to a page that is_last, and with the link.
+ * begin: NO_SEGMENT. page: NOMEM, INVALID (no report, or a page is not answered). answer: PROTO (another count). */
+typedef struct {
+    uint32_t tombs_n;
+    uint32_t n;
+    bool is_last;
+} kvp_node_page_t;
+kvp_err_t kvp_node_core_report_begin(kvp_node_core_t *core, bool is_whole) KVP_MUST_USE;
+kvp_err_t kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_node_page_t *page_out) KVP_MUST_USE;
+kvp_err_t kvp_node_core_report_answer(kvp_node_core_t *core, const uint8_t *flags, uint32_t n) KVP_MUST_USE;
+
+/* TOMBS: kept until one of version 0 for the same key, or with another pool. STALE_TERM, NOMEM; LIMIT: more than
+ * KVP_NODE_TOMBS_MAX, those that fitted are kept. */
+kvp_err_t kvp_node_core_tombs(kvp_node_core_t *core, uint32_t term, const kvp_wire_tomb_t *tombs, uint32_t n)
+    KVP_MUST_USE;
 
 /* Attachments. proc is NULL for a peer on another host. INVALID (incarnation 0, dead process), FENCED, BUSY (too many),
  * NOMEM; a process that is new then is the shell's to free. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node core's inside, shared by its three files: node_core.c (terms, fences, lifetime), node_retire.c (extents on
- * their way to free), node_writers.c (attachments and who may still store).
+ * The node core's inside, shared by its files: node_core.c (fences, lifetime), node_term.c (a term rises), node_retire.c
+ * (extents on their way to free), node_writers.c (attachments and who may still store), node_report.c (what a master is
+ * told), node_tombs.c (tombstones).
  */
 #ifndef KVP_CLIENT_NODE_CORE_PRIV_H
 #define KVP_CLIENT_NODE_CORE_PRIV_H
@@ -15,6 +16,7 @@ typedef struct {
     kvp_list_t bucket;
     kvp_list_t writers; /* records; never empty */
     kvp_list_t waiting; /* extents that wait for its proof */
+    bool is_old; /* of a term before the one that is obeyed */
 } kvp_node_owner_t;
 
 /* One incarnation of one process. Lives while it is attached, and as a writer until the proof. */
@@ -39,17 +41,46 @@ typedef struct {
     kvp_list_t of_owner;
 } kvp_node_extent_t;
 
+/* What lies in a chunk, in the order in which it is told. */
+typedef struct {
+    uint64_t offset, len;
+    uint64_t word;
+    uint32_t slot;
+} kvp_node_told_t;
+
+typedef struct {
+    bool is_on;
+    bool is_whole;
+    bool has_page; /* not answered */
+    uint32_t tombs_at; /* place in the table of tombstones */
+    uint32_t chunk; /* the one in `told` */
+    kvp_node_told_t *told;
+    uint32_t told_n, told_cap;
+    uint32_t at; /* first record of the page; page_n follow */
+    uint32_t page_n;
+} kvp_node_report_t;
+
+/* Open addressing; version 0 = empty. */
+typedef struct {
+    kvp_wire_tomb_t *slots;
+    uint32_t cap; /* a power of two, or 0 */
+    uint32_t n;
+} kvp_node_tombs_t;
+
 struct kvp_node_core {
     kvp_node_core_conf_t conf;
     uint32_t term; /* 0 = none seen */
+    uint32_t mounted_term;
     bool has_segment;
     bool has_id;
     uint32_t segment_id;
     uint32_t chunk_n;
     uint32_t slots;
     uint32_t last_slots;
+    uint32_t *swept; /* by chunk: how many slots were gone over when the term rose */
 
     uint64_t live_min;
+    bool is_fence_due; /* live_min rose with the term */
     uint64_t *fenced; /* ascending, none below live_min */
     size_t fenced_n;
     size_t fenced_cap;
@@ -58,6 +89,8 @@ struct kvp_node_core {
     kvp_list_t closing;
     kvp_list_t idle;
     kvp_list_t owners[KVP_NODE_OWNER_BUCKETS];
+    kvp_node_owner_t any; /* KVP_OWNER_ANY: proved when no old owner is left; has no writers of its own */
+    uint32_t old_owners;
 
     kvp_list_t quiescing; /* by rising round */
     kvp_list_t quarantined;
@@ -75,9 +108,30 @@ struct kvp_node_core {
     uint32_t rounds_running;
     bool is_round_wanted;
 
+    kvp_node_report_t report;
+    kvp_node_tombs_t tombs;
     kvp_node_core_stats_t stats;
 };
 
+/* node_core.c. kvp_node_live_min_raise: all below are refused. */
+void kvp_node_live_min_raise(kvp_node_core_t *core, uint64_t live_min);
+
+/* node_term.c. kvp_node_term_rose revokes what older terms granted. kvp_node_old_writers_gone: nobody of an older term can
+ * store any more. kvp_node_kill stores DEAD in a word whatever it says, but for a generation that is newer than the one
+ * given: false then. */
+void kvp_node_term_rose(kvp_node_core_t *core, uint32_t old_term);
+void kvp_node_old_writers_gone(kvp_node_core_t *core);
+bool kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation);
+uint32_t kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk);
+
+/* node_report.c, node_tombs.c. kvp_node_tombs_page appends up to max tombstones from *at on and returns how many. */
+void kvp_node_report_end(kvp_node_core_t *core);
+void kvp_node_report_fini(kvp_node_core_t *core);
+uint32_t kvp_node_tombs_page(const kvp_node_core_t *core, uint32_t *at, kvp_buf_t *tail, uint32_t max);
+void kvp_node_tombs_fini(kvp_node_core_t *core);
+
+/* node_writers.c. kvp_node_owners_are_old: what they were granted is void. */
+void kvp_node_owners_are_old(kvp_node_core_t *core);
 kvp_node_owner_t *kvp_node_owner_find(kvp_node_core_t *core, uint64_t incarnation);
 
 /* kvp_node_extents_proved: nothing stands behind owner any more, and what waited for that goes on. */

@@ -160,27 +160,21 @@ check(const kvp_node_core_t *core, const kvp_wire_slot_t *slots, uint32_t n)
     uint64_t slots_all = (uint64_t)core->chunk_n * core->slots;
 
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t limit = slots[i].chunk + 1 == core->chunk_n ? core->last_slots : core->slots;
-
-        if (slots[i].chunk >= core->chunk_n || slots[i].slot >= limit) return KVP_INVALID;
+        if (slots[i].chunk >= core->chunk_n || slots[i].slot >= kvp_node_slots_of(core, slots[i].chunk))
+            return KVP_INVALID;
         if (slots[i].generation > kvp_gen_make(KVP_TERM_MAX, KVP_GEN_SEQ_MAX)) return KVP_INVALID;
     }
     /* An extent has a slot of its own, so more than all slots cannot be on their way. */
     return n > KVP_BATCH_MAX || core->extents_n > slots_all ? KVP_LIMIT : KVP_OK;
 }
 
-/* kill_word stores DEAD with that generation. False when the slot has a newer one: the extent is long gone. */
-static bool
-kill_word(const kvp_node_core_t *core, const kvp_wire_slot_t *slot)
+/* owner_of returns whose proof the extent waits for; NULL = nobody's. */
+static kvp_node_owner_t *
+owner_of(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 {
-    uint64_t dead = kvp_word_make(slot->generation, KVP_DESC_DEAD);
-
-    for (;;) {
-        uint64_t now = core->conf.words->load(core->conf.words_arg, slot->chunk, slot->slot);
-
-        if (kvp_word_generation(now) > slot->generation) return false;
-        if (now == dead || core->conf.words->cas(core->conf.words_arg, slot->chunk, slot->slot, now, dead)) return true;
-    }
+    if (slot->owner == 0) return NULL;
+    if (slot->owner == KVP_OWNER_ANY) return core->old_owners > 0 ? &core->any : NULL;
+    return kvp_node_owner_find(core, slot->owner);
 }
 
 /* enter puts an extent that is DEAD on its way to free, or finds it there. */
@@ -188,7 +182,7 @@ static kvp_node_extent_t *
 enter(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 {
     kvp_node_extent_t *e = extent_find(core, slot);
-    kvp_node_owner_t *owner = slot->owner == 0 ? NULL : kvp_node_owner_find(core, slot->owner);
+    kvp_node_owner_t *owner = owner_of(core, slot);
 
     if (e == NULL) {
         e = extent_take(core, slot);
@@ -212,7 +206,8 @@ kvp_node_core_retire(kvp_node_core_t *core, uint32_t term, uint32_t segment_id, 
     if (err != KVP_OK) return err;
 
     for (uint32_t i = 0; i < n; i++)
-        core->batch[i] = kill_word(core, &slots[i]) ? enter(core, &slots[i]) : NULL;
+        core->batch[i] =
+            kvp_node_kill(core, slots[i].chunk, slots[i].slot, slots[i].generation) ? enter(core, &slots[i]) : NULL;
     core->conf.words->fence(core->conf.words_arg);
     core->batch_n = n;
     core->stats.retires += n;

@@ -92,7 +92,20 @@ record_clear(kvp_node_core_t *core, kvp_node_record_t *r)
     if (!kvp_list_is_empty(&owner->writers)) return;
     kvp_node_extents_proved(core, owner);
     kvp_list_del(&owner->bucket);
+    if (owner->is_old && --core->old_owners == 0) kvp_node_old_writers_gone(core);
     free(owner);
+}
+
+void
+kvp_node_owners_are_old(kvp_node_core_t *core)
+{
+    core->old_owners = 0;
+    for (size_t i = 0; i < KVP_NODE_OWNER_BUCKETS; i++) {
+        kvp_list_foreach (link, &core->owners[i]) {
+            kvp_list_entry(link, kvp_node_owner_t, bucket)->is_old = true;
+            core->old_owners++;
+        }
+    }
 }
 
 /* record_drop_if_done destroys a record that says nothing any more. */

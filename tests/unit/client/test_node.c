@@ -49,6 +49,7 @@ typedef struct {
     uint64_t next_id;
     uint8_t uuid[16]; /* of the last Mount */
     bool is_fresh;
+    uint32_t told_term, mounted_term;
 } master_t;
 
 static uint64_t
@@ -183,8 +184,24 @@ master_expect_mount(master_t *m)
     assert_int_equal(msg->uuid.len, sizeof m->uuid);
     memcpy(m->uuid, msg->uuid.data, sizeof m->uuid);
     m->is_fresh = msg->is_fresh;
+    m->told_term = msg->term;
+    m->mounted_term = msg->mounted_term;
     kvp_pb_free(&pb, msg);
     return f.hdr.request_id;
+}
+
+#define REPORT_NOTHING 0u
+#define REPORT_WHOLE 2u
+
+static void
+master_answer_mount_in(master_t *m, uint64_t id, uint32_t term, uint32_t report)
+{
+    Kvp__Pb__MountReply reply = KVP__PB__MOUNT_REPLY__INIT;
+
+    reply.segment_id = SEGMENT;
+    reply.term = term;
+    reply.report = report;
+    master_send(m, KVP_OP_MOUNT, KVP_FRAME_REPLY, id, &reply, NULL, 0);
 }
 
 static void
@@ -753,10 +770,112 @@ test_older_master_is_not_obeyed(void **state)
 
     kvp_framed_fini(&f->master.conn);
     master_greet(&f->master, TERM - 1, KVP_OK);
+    master_answer_mount_in(&f->master, master_expect_mount(&f->master), TERM - 1, REPORT_NOTHING);
+    assert_int_equal(f->master.told_term, TERM); /* so that it can take a higher one */
     assert_false(master_next(&f->master, &frame));
     master_greet(&f->master, TERM + 1, KVP_OK);
     (void)master_expect_mount(&f->master);
     assert_false(f->master.is_fresh);
+}
+
+/* What the client stores: an object in slot 3, half of one in slot 4. */
+static void
+store_by_hand(uint8_t *meta, kvp_desc_t *desc_out)
+{
+    kvp_chunk_geo_t geo;
+    kvp_desc_t desc = {.word = kvp_word_make(kvp_gen_make(TERM, 1), KVP_DESC_SEALED),
+                       .version = kvp_gen_make(TERM, 1),
+                       .len = 100,
+                       .key_len = 5,
+                       .term = TERM};
+    uint64_t writing = kvp_word_make(kvp_gen_make(TERM, 2), KVP_DESC_WRITING);
+
+    kvp_chunk_geo(CHUNK, &geo);
+    desc.key_off = kvp_key_cell_units(&geo, 3);
+    kvp_desc_seal(&desc);
+    memcpy(meta + (uint64_t)desc.key_off * 64, "a key", 5);
+    memcpy(meta + kvp_desc_off(3), &desc, sizeof desc);
+    memcpy(meta + kvp_desc_off(4), &writing, sizeof writing);
+    *desc_out = desc;
+}
+
+static void
+expect_report_of(master_t *m, const kvp_desc_t *desc, bool is_wanted)
+{
+    const kvp_wire_extent_t *rec;
+    Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
+    uint8_t flag = (uint8_t)(is_wanted ? 0 : KVP_RETIRE_DEAD);
+    Kvp__Pb__Report *msg;
+    kvp_frame_t f;
+    kvp_pb_t pb;
+
+    master_expect(m, KVP_OP_REPORT, &f);
+    msg = kvp_pb_unpack(&pb, &kvp__pb__report__descriptor, &f);
+    assert_non_null(msg);
+    assert_false(msg->is_last);
+    assert_true(msg->is_whole);
+    assert_int_equal(msg->n, 1);
+    assert_int_equal(f.tail_len, sizeof *rec + sizeof *desc + 8);
+    rec = (const kvp_wire_extent_t *)f.tail;
+    assert_int_equal(rec->slot, 3);
+    assert_int_equal(rec->word, desc->word);
+    assert_memory_equal(rec + 1, desc, sizeof *desc);
+    assert_memory_equal((const uint8_t *)(rec + 1) + sizeof *desc, "a key\0\0", 8);
+    reply.n = 1;
+    master_send(m, KVP_OP_REPORT, KVP_FRAME_REPLY, f.hdr.request_id, &reply, &flag, 1);
+    kvp_pb_free(&pb, msg);
+    /* Nothing is in the other chunks. */
+    master_expect(m, KVP_OP_REPORT, &f);
+    msg = kvp_pb_unpack(&pb, &kvp__pb__report__descriptor, &f);
+    assert_non_null(msg);
+    assert_true(msg->is_last);
+    assert_int_equal(msg->n, 0);
+    reply.n = 0;
+    master_send(m, KVP_OP_REPORT, KVP_FRAME_REPLY, f.hdr.request_id, &reply, NULL, 0);
+    kvp_pb_free(&pb, msg);
+}
+
+static void
+test_new_master_is_told_what_is_in_the_memory(void **state)
+{
+    fixture_t *f = *state;
+    kvp_superblock_t sb;
+    kvp_desc_t desc;
+    client_t c;
+    chunk_t chunk;
+    uint8_t *meta;
+    uint64_t id, word;
+
+    assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
+    meta = mmap(NULL, chunk.meta_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fds[1], 0);
+    assert_ptr_not_equal(meta, MAP_FAILED);
+    store_by_hand(meta, &desc);
+
+    kvp_framed_fini(&f->master.conn);
+    master_greet(&f->master, TERM + 1, KVP_OK);
+    id = master_expect_mount(&f->master);
+    assert_int_equal(f->master.mounted_term, TERM);
+    expect_closed(&c);
+    memcpy(&word, meta + kvp_desc_off(4), sizeof word);
+    assert_int_equal(word, kvp_word_make(kvp_gen_make(TERM + 1, 0), KVP_DESC_DEAD));
+    assert_int_equal(kvp_sb_verify(meta, KVP_SB_BYTES, &sb), KVP_OK);
+    assert_int_equal(sb.term, TERM + 1);
+
+    master_answer_mount_in(&f->master, id, TERM + 1, REPORT_WHOLE);
+    expect_report_of(&f->master, &desc, true);
+    /* The link breaks and the next master wants to know as well; it does not want what it hears. */
+    kvp_framed_fini(&f->master.conn);
+    master_greet(&f->master, TERM + 2, KVP_OK);
+    master_answer_mount_in(&f->master, master_expect_mount(&f->master), TERM + 2, REPORT_WHOLE);
+    expect_report_of(&f->master, &desc, false);
+    assert_int_equal(kvp_node_wait(f->node, kvp_now_ns() + LONG_NS), KVP_OK);
+    do
+        memcpy(&word, meta + kvp_desc_off(3), sizeof word);
+    while (word != kvp_word_make(kvp_word_generation(desc.word), KVP_DESC_DEAD));
+    munmap(meta, chunk.meta_bytes);
+    chunk_close(&chunk);
+    kvp_framed_fini(&c.conn);
 }
 
 static void
@@ -943,6 +1062,7 @@ main(void)
         TEST(test_data_connection_goes_to_the_transport),
         TEST(test_segment_is_resumed_by_the_same_master),
         TEST(test_older_master_is_not_obeyed),
+        TEST(test_new_master_is_told_what_is_in_the_memory),
         TEST(test_reset_makes_new_memory_and_empties_the_old),
         TEST(test_fences_outlive_a_reset),
         TEST(test_another_pool_is_another_beginning),

@@ -19,6 +19,8 @@
 
 typedef struct {
     uint64_t words[CHUNKS][SLOTS];
+    uint32_t limits[CHUNKS]; /* slots that were touched */
+    kvp_desc_t descs[CHUNKS][SLOTS]; /* len 0 = broken */
     uint32_t fences;
     uint64_t raced; /* a store that another process makes between the next load and its cas; 0 = none */
     kvp_node_core_t *core;
@@ -51,7 +53,24 @@ word_fence(void *arg)
     ((fixture_t *)arg)->fences++;
 }
 
-static const kvp_node_words_ops_t words = {.load = word_load, .cas = word_cas, .fence = word_fence};
+static uint32_t
+word_limit(void *arg, uint32_t chunk)
+{
+    return ((fixture_t *)arg)->limits[chunk];
+}
+
+static bool
+read_desc(void *arg, uint32_t chunk, uint32_t slot, kvp_desc_t *desc_out, uint8_t *key_out)
+{
+    fixture_t *f = arg;
+
+    *desc_out = f->descs[chunk][slot];
+    memset(key_out, (int)slot, desc_out->key_len);
+    return desc_out->len != 0;
+}
+
+static const kvp_node_words_ops_t words = {
+    .load = word_load, .cas = word_cas, .fence = word_fence, .limit = word_limit, .read = read_desc};
 
 static int
 setup(void **state)
@@ -63,7 +82,7 @@ setup(void **state)
     f.core = kvp_node_core_create(&conf);
     assert_non_null(f.core);
     assert_int_equal(kvp_node_core_see_term(f.core, TERM), KVP_OK);
-    kvp_node_core_set_segment(f.core, CHUNKS, SLOTS, LAST_SLOTS);
+    assert_int_equal(kvp_node_core_set_segment(f.core, CHUNKS, SLOTS, LAST_SLOTS), KVP_OK);
     kvp_node_core_set_id(f.core, SEGMENT);
     *state = &f;
     return 0;
@@ -614,13 +633,203 @@ test_dropped_memory_ends_quarantine_and_attachments(void **state)
     assert_int_equal(stats(f).quiescing, 0);
 
     assert_int_equal(kvp_node_core_fence(f->core, TERM, 80, 0), KVP_OK);
-    kvp_node_core_set_segment(f->core, 1, SLOTS, SLOTS);
+    assert_int_equal(kvp_node_core_set_segment(f->core, 1, SLOTS, SLOTS), KVP_OK);
     kvp_node_core_set_id(f->core, SEGMENT + 1);
     assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_NO_SEGMENT);
     assert_true(kvp_node_core_is_fenced(f->core, 80));
     kvp_node_core_forget_pool(f->core);
     assert_false(kvp_node_core_is_fenced(f->core, 80));
     assert_int_equal(kvp_node_core_see_term(f->core, 1), KVP_OK);
+}
+
+/* ---- a term rises */
+#define NEXT (TERM + 1)
+#define OLD_CLIENT(n) (((uint64_t)TERM << KVP_INCARNATION_SEQ_BITS) + (n))
+
+static void
+seal_at(fixture_t *f, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset, uint64_t len)
+{
+    f->words[chunk][slot] = kvp_word_make(generation, KVP_DESC_SEALED);
+    f->descs[chunk][slot] = (kvp_desc_t){.version = generation, .offset = offset, .len = len, .key_len = 3};
+    if (f->limits[chunk] <= slot) f->limits[chunk] = slot + 1;
+}
+
+static void
+rise(fixture_t *f)
+{
+    uint64_t live_min;
+
+    kvp_node_core_link_lost(f->core);
+    assert_int_equal(kvp_node_core_see_term(f->core, NEXT), KVP_OK);
+    assert_true(kvp_node_core_take_fence(f->core, &live_min));
+    assert_int_equal(live_min, (uint64_t)NEXT << KVP_INCARNATION_SEQ_BITS);
+    assert_false(kvp_node_core_take_fence(f->core, &live_min));
+    kvp_node_core_set_id(f->core, SEGMENT);
+}
+
+static uint8_t
+retire_any(fixture_t *f, uint32_t slot)
+{
+    kvp_wire_slot_t rec = slot_of(0, slot, kvp_gen_make(NEXT, 1 + slot), KVP_OWNER_ANY);
+    uint64_t round;
+    uint8_t flags;
+
+    assert_int_equal(kvp_node_core_retire(f->core, NEXT, SEGMENT, &rec, 1), KVP_OK);
+    while (kvp_node_core_take_quiesce(f->core, &round))
+        kvp_node_core_quiesced(f->core, round);
+    kvp_node_core_retire_answer(f->core, &flags, 1);
+    return flags;
+}
+
+static void
+test_rising_term_revokes_what_is_not_sealed(void **state)
+{
+    fixture_t *f = *state;
+    const uint64_t dead = kvp_word_make(kvp_gen_make(NEXT, 0), KVP_DESC_DEAD);
+    kvp_node_att_t att;
+
+    kvp_node_att_init(&att);
+    assert_int_equal(kvp_node_core_attach(f->core, &att, OLD_CLIENT(1), NULL), KVP_OK);
+    seal_at(f, 0, 3, GEN(1), 0, 64);
+    f->words[0][1] = kvp_word_make(GEN(2), KVP_DESC_WRITING);
+    f->words[0][2] = kvp_word_make(GEN(2), KVP_DESC_DEAD);
+    assert_int_equal(kvp_node_core_mounted_term(f->core), TERM);
+    rise(f);
+    assert_int_equal(f->words[0][3], kvp_word_make(GEN(1), KVP_DESC_SEALED));
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(f->words[0][i], dead);
+    assert_int_equal(f->words[0][4], 0); /* beyond what was touched */
+    assert_int_equal(stats(f).revoked, 1);
+    assert_int_equal(f->fences, 1);
+    assert_ptr_equal(kvp_node_core_take_close(f->core), &att);
+    kvp_node_core_detach(f->core, &att);
+    assert_int_equal(kvp_node_core_attach(f->core, &att, OLD_CLIENT(9), NULL), KVP_FENCED);
+    /* The same term again changes nothing. */
+    f->words[0][1] = kvp_word_make(kvp_gen_make(NEXT, 1), KVP_DESC_WRITING);
+    assert_int_equal(kvp_node_core_see_term(f->core, NEXT), KVP_OK);
+    assert_int_equal(f->words[0][1], kvp_word_make(kvp_gen_make(NEXT, 1), KVP_DESC_WRITING));
+}
+
+static void
+test_space_of_older_terms_waits_for_all_their_writers(void **state)
+{
+    fixture_t *f = *state;
+    writer_t a, b, fresh;
+
+    attach_writer(f, &a, OLD_CLIENT(1));
+    attach_writer(f, &b, OLD_CLIENT(2));
+    rise(f);
+    while (kvp_node_core_take_close(f->core) != NULL)
+        continue;
+    kvp_node_core_detach(f->core, &a.att);
+    kvp_node_core_detach(f->core, &b.att);
+    attach_writer(f, &fresh, ((uint64_t)NEXT << KVP_INCARNATION_SEQ_BITS) + 1); /* no writer of an earlier term */
+    assert_int_equal(retire_any(f, 0), KVP_RETIRE_DEAD);
+    kvp_node_core_process_dead(f->core, &a.proc);
+    assert_int_equal(freed(f), 0);
+
+    /* A grant in a slot that had never been touched is begun, and finished, only now. */
+    f->words[0][7] = kvp_word_make(GEN(9), KVP_DESC_SEALED);
+    f->words[0][8] = kvp_word_make(kvp_gen_make(NEXT, 5), KVP_DESC_WRITING);
+    f->limits[0] = 9;
+    kvp_node_core_process_dead(f->core, &b.proc);
+    assert_int_equal(freed(f), 1);
+    assert_int_equal(f->words[0][7], kvp_word_make(kvp_gen_make(NEXT, 0), KVP_DESC_DEAD));
+    assert_int_equal(f->words[0][8], kvp_word_make(kvp_gen_make(NEXT, 5), KVP_DESC_WRITING));
+    assert_int_equal(retire_any(f, 1), KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+    kvp_node_core_process_dead(f->core, &fresh.proc);
+    kvp_node_core_detach(f->core, &fresh.att);
+    while (kvp_node_core_take_idle(f->core) != NULL)
+        continue;
+}
+
+/* ---- REPORT */
+static kvp_node_page_t
+next_page(fixture_t *f, kvp_buf_t *tail)
+{
+    kvp_node_page_t page;
+
+    kvp_buf_reset(tail);
+    assert_int_equal(kvp_node_core_report_page(f->core, tail, &page), KVP_OK);
+    return page;
+}
+
+static void
+test_report_is_sorted_and_keeps_the_newer_of_two(void **state)
+{
+    fixture_t *f = *state;
+    uint8_t keep[8] = {0}, refuse[8] = {KVP_RETIRE_DEAD};
+    const kvp_wire_extent_t *rec;
+    kvp_node_page_t page;
+    kvp_buf_t tail;
+
+    kvp_buf_init(&tail, 0);
+    seal_at(f, 0, 5, GEN(1), 128, 64);
+    seal_at(f, 0, 2, GEN(2), 256, 64);
+    seal_at(f, 0, 3, GEN(3), 0, 100);
+    seal_at(f, 0, 4, GEN(1), 64, 64); /* under the one before */
+    seal_at(f, 0, 6, GEN(4), 300, 0); /* broken */
+    seal_at(f, 1, 0, GEN(7), 0, 64);
+    rise(f);
+    assert_int_equal(kvp_node_core_report_page(f->core, &tail, &page), KVP_INVALID);
+    assert_int_equal(kvp_node_core_report_begin(f->core, false), KVP_OK);
+    page = next_page(f, &tail);
+    assert_int_equal(page.n, 3);
+    assert_false(page.is_last);
+    rec = (const kvp_wire_extent_t *)tail.data;
+    assert_int_equal(rec[0].slot, 3);
+    assert_int_equal(rec[1].slot, 5);
+    assert_int_equal(rec[2].slot, 2);
+    assert_int_equal(kvp_word_state(f->words[0][4]), KVP_DESC_DEAD);
+    assert_int_equal(kvp_word_state(f->words[0][6]), KVP_DESC_DEAD);
+    assert_int_equal(kvp_node_core_report_page(f->core, &tail, &page), KVP_INVALID); /* not answered */
+    assert_int_equal(kvp_node_core_report_answer(f->core, keep, 2), KVP_PROTO);
+    assert_int_equal(kvp_node_core_report_answer(f->core, refuse, 3), KVP_OK);
+    assert_int_equal(kvp_word_state(f->words[0][3]), KVP_DESC_DEAD);
+    assert_int_equal(kvp_word_state(f->words[0][5]), KVP_DESC_SEALED);
+    page = next_page(f, &tail);
+    assert_int_equal(page.n, 1);
+    assert_true(page.is_last);
+    assert_int_equal(kvp_node_core_report_answer(f->core, keep, 1), KVP_OK);
+    kvp_node_core_link_lost(f->core);
+    assert_int_equal(kvp_node_core_report_page(f->core, &tail, &page), KVP_INVALID);
+    kvp_buf_fini(&tail);
+}
+
+static void
+test_tombstones_are_told_first_until_they_are_paid(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_tomb_t tombs[300];
+    kvp_node_page_t page;
+    kvp_buf_t tail;
+
+    kvp_buf_init(&tail, 0);
+    for (uint64_t i = 0; i < 300; i++)
+        tombs[i] = (kvp_wire_tomb_t){.digest = {.lo = i % 16, .hi = i}, .version = 10 + i}; /* homes collide */
+    assert_int_equal(kvp_node_core_tombs(f->core, TERM - 1, tombs, 300), KVP_STALE_TERM);
+    assert_int_equal(kvp_node_core_tombs(f->core, TERM, tombs, 300), KVP_OK);
+    tombs[7].version = 1; /* an older one says nothing */
+    assert_int_equal(kvp_node_core_tombs(f->core, TERM, &tombs[7], 1), KVP_OK);
+    for (uint64_t i = 0; i < 300; i += 2) {
+        tombs[i].version = 0;
+        assert_int_equal(kvp_node_core_tombs(f->core, TERM, &tombs[i], 1), KVP_OK);
+    }
+    assert_int_equal(stats(f).tombs, 150);
+    rise(f);
+    assert_int_equal(kvp_node_core_report_begin(f->core, true), KVP_OK);
+    page = next_page(f, &tail);
+    assert_int_equal(page.tombs_n, 150);
+    assert_true(page.is_last);
+    for (uint32_t i = 0; i < 150; i++) {
+        const kvp_wire_tomb_t *tomb = (const kvp_wire_tomb_t *)tail.data + i;
+
+        assert_int_equal(tomb->digest.hi % 2, 1);
+        assert_int_equal(tomb->version, 10 + tomb->digest.hi);
+    }
+    kvp_node_core_forget_pool(f->core);
+    assert_int_equal(stats(f).tombs, 0);
+    kvp_buf_fini(&tail);
 }
 
 /* ---- random histories against a model */
@@ -867,6 +1076,10 @@ main(void)
         TEST(test_fences_in_any_order),
         TEST(test_attachments_are_bounded),
         TEST(test_dropped_memory_ends_quarantine_and_attachments),
+        TEST(test_rising_term_revokes_what_is_not_sealed),
+        TEST(test_space_of_older_terms_waits_for_all_their_writers),
+        TEST(test_report_is_sorted_and_keeps_the_newer_of_two),
+        TEST(test_tombstones_are_told_first_until_they_are_paid),
         TEST(test_random_histories_keep_the_rules),
     };
 
