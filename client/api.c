@@ -21,7 +21,16 @@
 #define DEADLINE_DEFAULT_MS 5000u
 #define MASTER_DEFAULT "127.0.0.1:50051"
 #define LISTEN_DEFAULT "127.0.0.1:0"
+#define LOCATIONS_DEFAULT (64u << 10)
 #define UNMOUNT_NS (500 * KVP_NS_PER_MS)
+
+/* What the structs of the first version had; a caller that was built against it gives their sizes. */
+#define CONF_V1_BYTES offsetof(kvpool_conf_t, tenant)
+#define OPTS_V1_BYTES offsetof(kvpool_opts_t, replicas)
+
+#define FLAGS_ALL                                                                                                      \
+    (KVPOOL_FORCE | KVPOOL_UPSERT | KVPOOL_PIN_SOFT | KVPOOL_PIN_HARD | KVPOOL_WAIT | KVPOOL_HEED_PROBES |             \
+     KVPOOL_FRESH | KVPOOL_GROUPS)
 
 /* ---- every call */
 static kvp_err_t
@@ -37,6 +46,15 @@ leave(kvpool_t *pool)
     return KVP_CLOSED;
 }
 
+static bool
+are_opts_legal(const kvpool_opts_t *opts)
+{
+    if (opts->struct_size != sizeof *opts && opts->struct_size != OPTS_V1_BYTES) return false;
+    if ((opts->flags & ~FLAGS_ALL) != 0) return false;
+    if ((opts->flags & KVPOOL_PIN_SOFT) != 0 && (opts->flags & KVPOOL_PIN_HARD) != 0) return false;
+    return opts->struct_size == OPTS_V1_BYTES || opts->replicas <= KVP_REPLICAS_MAX;
+}
+
 kvp_err_t
 kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out)
 {
@@ -44,7 +62,7 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
 
     if (pool == NULL) return KVP_INVALID;
     if (kvp_forkguard_is_forked(&pool->guard)) return KVP_FORKED;
-    if (opts != NULL && (opts->struct_size != sizeof *opts || (opts->flags & ~KVPOOL_FORCE) != 0)) return KVP_INVALID;
+    if (opts != NULL && !are_opts_legal(opts)) return KVP_INVALID;
     if ((atomic_fetch_add_explicit(&pool->calls, 1, memory_order_acq_rel) & KVP_POOL_CLOSED) != 0) return leave(pool);
 
     ms = opts != NULL && opts->deadline_ms != 0 ? opts->deadline_ms : pool->deadline_ms;
@@ -53,6 +71,7 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
         .scratch = kvp_scratch_take(&pool->scratches),
         .deadline_ns = kvp_now_ns() + ms * KVP_NS_PER_MS,
         .flags = opts != NULL ? opts->flags : 0,
+        .replicas = opts != NULL && opts->struct_size > OPTS_V1_BYTES ? opts->replicas : 0,
     };
     if (call_out->scratch != NULL) return KVP_OK;
     kvp_ignore(leave(pool), "only its side effect is wanted");
@@ -137,6 +156,13 @@ choose_names(opening_t *o)
     return strlen(o->conf.name) > KVP_HOST_ID_MAX || strlen(o->conf.host_id) > KVP_HOST_ID_MAX ? KVP_INVALID : KVP_OK;
 }
 
+static uint32_t
+choose_locations(uint32_t asked)
+{
+    if (asked == UINT32_MAX) return 0;
+    return asked == 0 ? LOCATIONS_DEFAULT : asked;
+}
+
 static kvp_err_t
 read_conf(const kvpool_conf_t *conf, opening_t *o)
 {
@@ -144,8 +170,8 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
 
     memset(o, 0, sizeof *o);
     if (conf != NULL) {
-        if (conf->struct_size != sizeof *conf) return KVP_INVALID;
-        o->conf = *conf;
+        if (conf->struct_size != sizeof *conf && conf->struct_size != CONF_V1_BYTES) return KVP_INVALID;
+        memcpy(&o->conf, conf, conf->struct_size);
     }
     if (o->conf.deadline_ms == 0) o->conf.deadline_ms = DEADLINE_DEFAULT_MS;
     if (o->conf.listen == NULL) o->conf.listen = LISTEN_DEFAULT;
@@ -155,6 +181,8 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     if (err == KVP_OK) err = choose_transports(o);
     if (err != KVP_OK) return err;
     o->session.masters = o->conf.master;
+    o->session.locations = choose_locations(o->conf.locations);
+    o->session.peers.tenant = o->conf.tenant;
     o->session.peers.name = o->conf.name;
     o->session.peers.host_id = o->conf.host_id;
     return KVP_OK;
@@ -188,6 +216,8 @@ pool_create(const opening_t *o)
     kvp_regs_init(&pool->regs);
     kvp_scratch_pool_init(&pool->scratches);
     pool->deadline_ms = o->conf.deadline_ms;
+    pool->tenant = o->conf.tenant;
+    pool->locations = o->session.locations;
     pool->wants_sums = o->conf.verify == KVPOOL_VERIFY_PAYLOAD;
     return pool;
 }

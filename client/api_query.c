@@ -55,7 +55,7 @@ build_head(const ask_t *a, kvp_buf_t *out, size_t *at)
 }
 
 static void
-build(void *arg, uint64_t digest_seed, kvp_buf_t *out)
+build(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
 {
     const ask_t *a = arg;
     kvp_digest_t *digests;
@@ -64,7 +64,7 @@ build(void *arg, uint64_t digest_seed, kvp_buf_t *out)
     build_head(a, out, &at);
     digests = (kvp_digest_t *)kvp_buf_extend(out, a->n * sizeof *digests);
     for (uint32_t i = 0; i < a->n && digests != NULL; i++)
-        digests[i] = kvp_key_digest(digest_seed, 0, a->keys[i].data, a->keys[i].len);
+        digests[i] = kvp_op_digest(session, a->keys[i].data, a->keys[i].len);
     kvp_frame_end(out, at);
 }
 
@@ -352,13 +352,13 @@ typedef struct {
 } remove_many_t;
 
 static void
-build_remove_many(void *arg, uint64_t digest_seed, kvp_buf_t *out)
+build_remove_many(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
 {
     const remove_many_t *r = arg;
     Kvp__Pb__RemoveMany head = KVP__PB__REMOVE_MANY__INIT;
     size_t at;
 
-    (void)digest_seed;
+    (void)session;
     head.pattern = (char *)r->pattern;
     head.force = r->is_forced;
     kvp_pb_frame_begin(out, KVP_OP_REMOVE_MANY, 0, 0, &head.base, &at);
@@ -429,13 +429,13 @@ typedef struct {
 } list_t;
 
 static void
-build_list(void *arg, uint64_t digest_seed, kvp_buf_t *out)
+build_list(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
 {
     const list_t *l = arg;
     Kvp__Pb__List head = KVP__PB__LIST__INIT;
     size_t at;
 
-    (void)digest_seed;
+    (void)session;
     head.cursor = l->cursor;
     head.limit = l->limit;
     head.prefix = (ProtobufCBinaryData){l->prefix_len, (uint8_t *)l->prefix};

@@ -43,11 +43,11 @@ write_pool(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
 }
 
 static void
-build_status(void *arg, uint64_t digest_seed, kvp_buf_t *out)
+build_status(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
 {
     size_t at;
 
-    (void)arg, (void)digest_seed;
+    (void)arg, (void)session;
     kvp_frame_begin(out, KVP_OP_STATUS, 0, 0, NULL, 0, &at);
     kvp_frame_end(out, at);
 }

@@ -33,15 +33,12 @@ leave_session(shell_t *sh)
 static kvp_err_t
 find_session(shell_t *sh, kvp_op_session_t *session_out)
 {
-    const kvp_hello_reply_t *hello;
     kvp_err_t err;
 
     leave_session(sh);
     err = kvp_session_hold(sh->call->pool->session, sh->call->deadline_ns, &sh->link);
-    if (err != KVP_OK) return err;
-    hello = kvp_conn_hello(sh->link->conn);
-    *session_out = (kvp_op_session_t){hello->incarnation, hello->digest_seed, hello->term};
-    return KVP_OK;
+    if (err == KVP_OK) *session_out = kvp_link_session(sh->call->pool, sh->link);
+    return err;
 }
 
 /* A master that breaks the protocol, or says that this session is over, is left. */
@@ -55,7 +52,11 @@ static kvp_err_t
 ask(shell_t *sh, kvp_frame_t *answer_out)
 {
     kvp_scratch_t *s = sh->call->scratch;
-    kvp_err_t err = kvp_conn_call(sh->link->conn, &s->out, sh->call->deadline_ns, &s->in, answer_out);
+    kvp_err_t err;
+
+    kvp_count(&sh->call->pool->counters.master_calls, 1);
+    kvp_session_queue_used(sh->link);
+    err = kvp_conn_call(sh->link->conn, &s->out, sh->call->deadline_ns, &s->in, answer_out);
 
     heed(sh, err);
     return err;
@@ -65,6 +66,7 @@ static void
 tell(shell_t *sh)
 {
     if (sh->link == NULL) return;
+    kvp_count(&sh->call->pool->counters.master_calls, 1);
     kvp_ignore(kvp_conn_send(sh->link->conn, &sh->call->scratch->out),
                "where it is lost, the session is, and all with it");
 }
@@ -84,6 +86,24 @@ move(shell_t *sh, kvp_move_t *moves, uint32_t n)
 }
 
 /* ---- get */
+static void
+get_known(shell_t *sh, kvp_getop_t *op)
+{
+    kvp_op_session_t session;
+
+    sh->link = kvp_session_hold_known(sh->call->pool->session);
+    if (sh->link != NULL) session = kvp_link_session(sh->call->pool, sh->link);
+    kvp_getop_on_known(op, sh->link == NULL ? NULL : &session);
+}
+
+static uint32_t
+rank(void *arg, uint32_t segment_id)
+{
+    const shell_t *sh = arg;
+
+    return kvp_peers_rank(sh->link->peers, segment_id);
+}
+
 static void
 get_session(shell_t *sh, kvp_getop_t *op)
 {
@@ -120,6 +140,8 @@ count_gets(kvp_counters_t *c, const kvp_getop_t *op)
     kvp_count(&c->gets, op->n);
     kvp_count(&c->get_misses, misses);
     kvp_count(&c->get_errors, errors);
+    kvp_count(&c->known_location_gets, op->known_n);
+    kvp_count(&c->known_location_misses, op->known_lost_n);
     kvp_count(&c->retries, op->retry_n);
     kvp_count(&c->stale_reads, op->stale_n);
     kvp_count(&c->corrupt_reads, op->corrupt_n);
@@ -136,21 +158,27 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
         .out = &call->scratch->out,
         .deadline_ns = call->deadline_ns,
         .wants_sums = call->pool->wants_sums,
+        .rank = rank,
+        .rank_arg = &sh,
     };
+    bool wants_known = call->pool->locations > 0 && (call->flags & KVPOOL_FRESH) == 0;
     kvp_step_t step;
 
     op.moves = kvp_scratch_alloc(call->scratch, op.moves_cap, sizeof *op.moves);
+    if (wants_known) op.places = kvp_scratch_alloc(call->scratch, n, sizeof *op.places);
     kvp_getop_begin(&op);
     if (op.moves == NULL) kvp_getop_fail(&op, KVP_NOMEM);
     while ((step = kvp_getop_next(&op, kvp_now_ns())).kind != KVP_STEP_DONE) {
+        if (step.kind == KVP_STEP_KNOWN) get_known(&sh, &op);
         if (step.kind == KVP_STEP_SESSION) get_session(&sh, &op);
         if (step.kind == KVP_STEP_CALL) get_call(&sh, &op);
         if (step.kind == KVP_STEP_SEND) tell(&sh);
         if (step.kind == KVP_STEP_MOVE) {
             move(&sh, op.moves, op.moves_n);
-            kvp_getop_on_moved(&op);
+            kvp_getop_on_moved(&op, kvp_now_ns());
         }
     }
+    if (op.kept_n > 0 && sh.link != NULL) kvp_session_want_lease(call->pool->session, sh.link);
     leave_session(&sh);
     count_gets(&call->pool->counters, &op);
 }

@@ -63,6 +63,7 @@ struct kvp_conn {
     bool is_interrupted;
     uint64_t answer_ns; /* moving average of what a lone caller's answer took */
     _Atomic bool is_broken; /* set under lock */
+    bool was_ended; /* set before is_broken */
 };
 
 static uint32_t
@@ -196,6 +197,12 @@ kvp_conn_is_broken(const kvp_conn_t *conn)
     return atomic_load_explicit(&conn->is_broken, memory_order_acquire);
 }
 
+bool
+kvp_conn_was_ended(const kvp_conn_t *conn)
+{
+    return kvp_conn_is_broken(conn) && conn->was_ended;
+}
+
 /* ---- sending */
 static void
 kick_leader(kvp_conn_t *conn)
@@ -250,6 +257,7 @@ static void
 break_locked(kvp_conn_t *conn)
 {
     if (conn->is_broken) return;
+    conn->was_ended = conn->framed.is_ended;
     atomic_store_explicit(&conn->is_broken, true, memory_order_release);
     shutdown(conn->framed.fd, SHUT_RDWR);
     kvp_list_foreach (pos, &conn->waiters)
@@ -472,6 +480,18 @@ kvp_err_t
 kvp_conn_send(kvp_conn_t *conn, kvp_buf_t *frame)
 {
     return post(conn, frame, atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed));
+}
+
+void
+kvp_conn_queue(kvp_conn_t *conn, const kvp_buf_t *frame)
+{
+    kvp_buf_t *out = &conn->framed.out;
+
+    if (frame->err != KVP_OK) return;
+    pthread_mutex_lock(&conn->out_lock);
+    if (kvp_framed_out_bytes(&conn->framed) < OUT_MAX) kvp_buf_append(out, frame->data, frame->len);
+    out->err = KVP_OK; /* nothing was appended then: the frames before it are whole */
+    pthread_mutex_unlock(&conn->out_lock);
 }
 
 void

@@ -23,6 +23,8 @@ void kvp_conn_destroy(kvp_conn_t *conn);
 const kvp_hello_reply_t *kvp_conn_hello(const kvp_conn_t *conn);
 bool kvp_conn_is_unix(const kvp_conn_t *conn);
 bool kvp_conn_is_broken(const kvp_conn_t *conn);
+/* kvp_conn_was_ended says of a broken connection that the master's side ended it. */
+bool kvp_conn_was_ended(const kvp_conn_t *conn);
 
 /* kvp_conn_call sends the frame (its request id is filled in) and waits for the answer, which is copied to reply;
  * frame_out points into that. DEADLINE, DISCONNECTED, CLOSED (interrupted), NOMEM, EAGAIN (too much is queued). A late
@@ -32,6 +34,9 @@ kvp_err_t kvp_conn_call(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns
 
 /* kvp_conn_send sends it and waits for nothing; an answer is dropped. Frames of one thread arrive in order. */
 kvp_err_t kvp_conn_send(kvp_conn_t *conn, kvp_buf_t *frame);
+
+/* kvp_conn_queue puts a one-way frame in front of whatever is sent next; it is dropped where that is too much. */
+void kvp_conn_queue(kvp_conn_t *conn, const kvp_buf_t *frame);
 
 /* kvp_conn_break makes every call that waits fail with DISCONNECTED, and all later ones. */
 void kvp_conn_break(kvp_conn_t *conn);

@@ -21,11 +21,14 @@ typedef struct {
     X(gets, "objects asked for")                                                                                       \
     X(get_misses, "of these, not found")                                                                               \
     X(get_errors, "of these, failed otherwise")                                                                        \
+    X(known_location_gets, "of these, got from where they were known to be, with no message to the master")            \
+    X(known_location_misses, "of these, not there any more, and asked for")                                            \
     X(exists, "keys probed")                                                                                           \
     X(retries, "keys asked again at the master")                                                                       \
     X(stale_reads, "reads whose extent had been given to another object")                                              \
     X(corrupt_reads, "reads whose sum was wrong")                                                                      \
     X(deadlines, "calls that ended at their deadline")                                                                 \
+    X(master_calls, "messages to the master, heartbeats aside")                                                        \
     X(connects, "sessions begun with a master")                                                                        \
     X(attaches, "connections made to nodes")                                                                           \
     X(peer_failures, "nodes given up for a while")

@@ -222,6 +222,13 @@ send_some(kvp_framed_t *c)
     return n;
 }
 
+static kvp_err_t
+send_failed(kvp_framed_t *c)
+{
+    if (errno == EPIPE || errno == ECONNRESET) c->is_ended = true;
+    return KVP_DISCONNECTED;
+}
+
 kvp_err_t
 kvp_framed_flush(kvp_framed_t *c)
 {
@@ -236,7 +243,7 @@ kvp_framed_flush(kvp_framed_t *c)
         else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return KVP_EAGAIN;
         else
-            return KVP_DISCONNECTED;
+            return send_failed(c);
     }
     kvp_buf_reset(&c->out);
     c->out_at = 0;
@@ -308,8 +315,11 @@ kvp_framed_recv(kvp_framed_t *c)
         }
         n = recvmsg(c->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
-    if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? KVP_EAGAIN : KVP_DISCONNECTED;
-    if (n == 0) return KVP_DISCONNECTED;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return KVP_EAGAIN;
+    if (n <= 0) {
+        c->is_ended = n == 0 || errno == ECONNRESET;
+        return KVP_DISCONNECTED;
+    }
     c->in.len += (size_t)n;
     return c->is_unix ? take_control(c, &msg) : KVP_OK;
 }

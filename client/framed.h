@@ -13,6 +13,7 @@
 typedef struct {
     int fd; /* -1 = none */
     bool is_unix;
+    _Atomic bool is_ended; /* the other side ended the connection: not a timeout, and not a call of ours */
     kvp_buf_t in; /* received, not yet consumed */
     size_t in_at; /* start of the first unread byte in `in` */
     kvp_buf_t out; /* queued, not yet sent */

@@ -94,6 +94,7 @@ queue_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask)
     msg.host_id = (char *)ask->host_id;
     msg.software = (char *)("kvpool " KVP_RELEASE);
     msg.incarnation = ask->incarnation;
+    msg.tenant = ask->tenant;
     if (ask->pool_id != NULL) msg.pool_id = (ProtobufCBinaryData){16, (uint8_t *)ask->pool_id};
     kvp_pb_frame_begin(&c->out, KVP_OP_HELLO, 0, HELLO_ID, &msg.base, &at);
     kvp_frame_end(&c->out, at);

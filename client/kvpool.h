@@ -54,6 +54,9 @@ typedef struct {
     uint64_t memory_bytes; /* > 0: an embedded node offers that much memory to the pool while the handle is open */
     const char *listen; /* embedded node: "HOST:PORT" for peers; default 127.0.0.1:0 */
     uint64_t chunk_bytes; /* embedded node: 0 = default */
+    uint32_t tenant; /* keys are the tenant's own: equal keys of two tenants are two objects */
+    uint32_t locations; /* kept, so that what was got before is got again with no message to anyone (128 bytes each);
+                           0 = 65536, UINT32_MAX = none */
 } kvpool_conf_t;
 
 /* kvpool_open connects to the pool (within deadline_ms) and, with memory_bytes, mounts an embedded node. conf may be

@@ -400,6 +400,22 @@ kvp_path_rele(kvp_peers_t *p, kvp_path_t *path, bool is_spent)
     *path = (kvp_path_t){.peer = NULL};
 }
 
+uint32_t
+kvp_peers_rank(kvp_peers_t *p, uint32_t segment_id)
+{
+    const slot_t *slot;
+    uint32_t rank = 1;
+
+    pthread_mutex_lock(&p->lock);
+    slot = find_slot_locked(p, segment_id);
+    if (slot != NULL && slot->peer != NULL)
+        rank = (slot->peer->tp->ops->caps & KVP_TP_SAME_HOST) != 0 ? 0 : 2;
+    else if (slot != NULL && (slot->is_out_of_reach || slot->fails > 0))
+        rank = 3;
+    pthread_mutex_unlock(&p->lock);
+    return rank;
+}
+
 void
 kvp_path_fail(kvp_peers_t *p, const kvp_path_t *path, const char *why)
 {

@@ -16,6 +16,7 @@ typedef struct kvp_peer kvp_peer_t;
 typedef struct {
     const char *name; /* of this client; all strings are borrowed and outlive the peers */
     const char *host_id;
+    uint32_t tenant;
     const kvp_transport_ops_t *transports[KVP_TRANSPORTS_MAX]; /* in order of preference */
     size_t transports_n;
     kvp_forkguard_t *guard;
@@ -41,6 +42,10 @@ typedef struct {
 kvp_err_t kvp_peers_take(kvp_peers_t *peers, uint32_t segment_id, uint64_t deadline_ns, kvp_path_t *path_out)
     KVP_MUST_USE;
 void kvp_path_rele(kvp_peers_t *peers, kvp_path_t *path, bool is_spent);
+
+/* kvp_peers_rank says how near a segment's node is, for a choice between replicas: 0 on this host, 1 not known yet, 2
+ * elsewhere, 3 left alone for a while or out of reach. */
+uint32_t kvp_peers_rank(kvp_peers_t *peers, uint32_t segment_id);
 
 /* kvp_path_fail gives the node up for a while: its attachment is dropped once nobody uses it, and the next take that
  * is made soon gives NODE_LOST at once. kvp_path_ok ends that for good: something was moved. */

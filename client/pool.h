@@ -4,6 +4,7 @@
 #ifndef KVP_CLIENT_POOL_H
 #define KVP_CLIENT_POOL_H
 
+#include "client/core/op.h"
 #include "client/kvpool.h"
 #include "client/node/node.h"
 #include "client/regs.h"
@@ -25,6 +26,8 @@ struct kvpool {
     _Atomic uint64_t attempts; /* the last attempt number given out */
     uint32_t deadline_ms;
     bool wants_sums; /* verify payload */
+    uint32_t tenant;
+    uint32_t locations; /* kept for reads without a message; 0 = none */
 };
 
 #define KVP_POOL_CLOSED (1ull << 63)
@@ -34,6 +37,7 @@ typedef struct {
     kvp_scratch_t *scratch;
     uint64_t deadline_ns;
     uint32_t flags;
+    uint32_t replicas;
 } kvp_apicall_t;
 
 /* kvp_call_begin checks handle and options: INVALID, FORKED, CLOSED, NOMEM. After OK the call is ended by kvp_call_end,
@@ -47,11 +51,14 @@ kvp_key_is_legal(const void *key, size_t len)
     return key != NULL && len > 0 && len <= KVPOOL_KEY_MAX;
 }
 
+/* kvp_link_session describes the session of a link to a core. */
+kvp_op_session_t kvp_link_session(const kvpool_t *pool, const kvp_link_t *link);
+
 /* One question to the master, asked again in the next session where one is lost. build appends one frame (digests need
- * the session's seed), read takes the answer apart; was_cut tells it that an earlier try may have been carried out. */
+ * the session's seed and tenant), read takes the answer apart; was_cut tells it that an earlier try may have been carried out. */
 typedef struct {
     void *arg;
-    void (*build)(void *arg, uint64_t digest_seed, kvp_buf_t *out);
+    void (*build)(void *arg, const kvp_op_session_t *session, kvp_buf_t *out);
     kvp_err_t (*read)(void *arg, const kvp_frame_t *answer, bool was_cut);
 } kvp_query_t;
 kvp_err_t kvp_query_run(kvp_apicall_t *call, const kvp_query_t *query) KVP_MUST_USE;

@@ -3,27 +3,43 @@
  */
 #include "client/pool.h"
 
-#include "client/core/op.h"
+kvp_op_session_t
+kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
+{
+    const kvp_hello_reply_t *hello = kvp_conn_hello(link->conn);
+
+    return (kvp_op_session_t){
+        .incarnation = hello->incarnation,
+        .digest_seed = hello->digest_seed,
+        .term = hello->term,
+        .tenant = pool->tenant,
+        .known = link->locs == NULL ? NULL : kvp_locs_known(link->locs),
+    };
+}
 
 kvp_err_t
 kvp_query_run(kvp_apicall_t *call, const kvp_query_t *query)
 {
-    kvp_session_t *session = call->pool->session;
+    kvp_session_t *at = call->pool->session;
     kvp_scratch_t *s = call->scratch;
     bool was_cut = false;
 
     for (;;) {
+        kvp_op_session_t session;
         kvp_link_t *link;
         kvp_frame_t answer;
-        kvp_err_t err = kvp_session_hold(session, call->deadline_ns, &link);
+        kvp_err_t err = kvp_session_hold(at, call->deadline_ns, &link);
 
         if (err != KVP_OK) return err;
         kvp_buf_reset(&s->out);
-        query->build(query->arg, kvp_conn_hello(link->conn)->digest_seed, &s->out);
+        session = kvp_link_session(call->pool, link);
+        query->build(query->arg, &session, &s->out);
+        kvp_count(&call->pool->counters.master_calls, 1);
+        kvp_session_queue_used(link);
         err = kvp_conn_call(link->conn, &s->out, call->deadline_ns, &s->in, &answer);
         if (err == KVP_OK) err = query->read(query->arg, &answer, was_cut);
         if (kvp_op_is_session_loss(err) || err == KVP_PROTO) kvp_conn_break(link->conn);
-        kvp_session_rele(session, link);
+        kvp_session_rele(at, link);
         if (!kvp_op_is_session_loss(err)) return err;
         was_cut = true;
     }

@@ -3,6 +3,8 @@
  * - A link (connection + peers) is one incarnation. Whoever uses it holds it; when it was replaced and the last user has
  *   gone, nothing of that incarnation is under way, which is the moment at which its nodes may be told so (rule 4). The
  *   background thread buries it: unmapping is slow, and callers are not.
+ * - A link whose master ended the connection lingers for the grace of its location lease: known locations are read on
+ *   through it, until there is a new session or the grace is over.
  * - Whoever finds no connection makes one: the caller itself within its deadline, or the background thread. One at a
  *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share.
  *
@@ -31,6 +33,9 @@
 #define BACKOFF_MAX_MS 1000u
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master */
 #define PAY_MAX_NS (500 * KVP_NS_PER_MS)
+#define BEATS_A_LEASE 3u
+#define REVOKED_BEAT_MS 10u
+#define USED_MAX 1024u /* reads told in one message */
 #define FAREWELL_MAX_NS (300 * KVP_NS_PER_MS)
 
 struct kvp_session {
@@ -48,6 +53,8 @@ struct kvp_session {
     pthread_cond_t changed; /* link, is_connecting, is_stopping */
     pthread_cond_t work; /* for the background thread: graves, is_stopping, a lost link */
     kvp_link_t *link; /* current, NULL = none; guarded by lock, like all below */
+    kvp_link_t *lingering; /* the one before, while its known locations may be read; NULL = none */
+    bool is_beat_due; /* a heartbeat is wanted before its time */
     kvp_list_t graves; /* links that nobody holds any more */
     bool is_connecting;
     uint64_t next_try_ns;
@@ -64,6 +71,7 @@ static void
 link_destroy(kvp_link_t *link)
 {
     if (link == NULL) return;
+    kvp_locs_destroy(link->locs);
     kvp_peers_destroy(link->peers);
     kvp_conn_destroy(link->conn);
     free(link);
@@ -83,6 +91,7 @@ link_create(kvp_session_t *s, kvp_conn_t *conn, kvp_link_t **link_out)
     link->refs = 1; /* the session's */
     kvp_list_init(&link->link);
     err = kvp_peers_create(&s->conf.peers, conn, &link->peers);
+    if (err == KVP_OK && s->conf.locations > 0) err = kvp_locs_create(s->conf.locations, &link->locs);
     if (err != KVP_OK) {
         link_destroy(link);
         return err;
@@ -120,6 +129,7 @@ connect_one(kvp_session_t *s, const kvp_hostport_t *at, uint64_t incarnation, ui
     kvp_hello_ask_t ask = {
         .name = s->conf.peers.name,
         .host_id = s->conf.peers.host_id,
+        .tenant = s->conf.peers.tenant,
         .incarnation = incarnation,
         .pidfd = -1,
     };
@@ -159,6 +169,18 @@ connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, kvp_li
     return err;
 }
 
+/* What was known in the old session may not be used any more. */
+static void
+end_lingering_locked(kvp_session_t *s)
+{
+    kvp_link_t *link = s->lingering;
+
+    if (link == NULL) return;
+    if (link->locs != NULL) kvp_locs_end(link->locs);
+    s->lingering = NULL;
+    unref_locked(s, link);
+}
+
 /* Caller holds s->lock, which is released while it connects. */
 static void
 reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
@@ -175,6 +197,7 @@ reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
     s->last_err = err;
     if (err == KVP_OK) {
         s->link = link;
+        end_lingering_locked(s);
         s->last_incarnation = kvp_conn_hello(link->conn)->incarnation;
         s->backoff_ms = 0;
         kvp_count(&s->conf.peers.counters->connects, 1);
@@ -197,7 +220,12 @@ drop_broken_locked(kvp_session_t *s)
     if (!s->is_stopping) kvp_log_info("client", "session with the master is lost, making a new one");
     s->link = NULL;
     s->next_try_ns = 0;
-    unref_locked(s, link);
+    end_lingering_locked(s);
+    s->lingering = link;
+    if (link->locs == NULL || !kvp_conn_was_ended(link->conn))
+        end_lingering_locked(s);
+    else
+        kvp_locs_orphan(link->locs);
 }
 
 kvp_err_t
@@ -232,6 +260,31 @@ kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
     return err;
 }
 
+kvp_link_t *
+kvp_session_hold_known(kvp_session_t *s)
+{
+    kvp_link_t *link;
+
+    if (s->conf.locations == 0) return NULL;
+    pthread_mutex_lock(&s->lock);
+    drop_broken_locked(s);
+    link = s->link != NULL ? s->link : s->lingering;
+    if (s->is_stopping || link == NULL || kvp_locs_until(link->locs) <= kvp_now_ns()) link = NULL;
+    if (link != NULL) atomic_fetch_add_explicit(&link->refs, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&s->lock);
+    return link;
+}
+
+void
+kvp_session_want_lease(kvp_session_t *s, kvp_link_t *link)
+{
+    if (link->locs == NULL || kvp_locs_until(link->locs) > kvp_now_ns()) return;
+    pthread_mutex_lock(&s->lock);
+    s->is_beat_due = true;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+}
+
 kvp_err_t
 kvp_session_sleep(kvp_session_t *s, uint64_t until_ns)
 {
@@ -247,7 +300,24 @@ kvp_session_sleep(kvp_session_t *s, uint64_t until_ns)
 
 /* ---- the background thread */
 static kvp_err_t
-read_heartbeat(const kvp_frame_t *frame, uint32_t term)
+read_revoked(const kvp_frame_t *frame, const Kvp__Pb__HeartbeatReply *msg, kvp_locs_news_t *news)
+{
+    kvp_rd_t rd;
+
+    kvp_rd_init(&rd, frame->tail, frame->tail_len);
+    news->revoked_n = msg->n;
+    news->revoked = kvp_rd_array(&rd, msg->n, sizeof *news->revoked);
+    if (rd.is_bad || msg->n > KVP_REVOKED_MAX) return KVP_PROTO;
+    news->lease_ms = msg->lease_ms;
+    news->grace_ms = msg->grace_ms;
+    news->seq = msg->revoke_seq;
+    news->is_drop_all = msg->drop_all;
+    return KVP_OK;
+}
+
+/* news->revoked points into the frame. */
+static kvp_err_t
+read_heartbeat(const kvp_frame_t *frame, uint32_t term, kvp_locs_news_t *news)
 {
     Kvp__Pb__HeartbeatReply *msg;
     kvp_pb_t pb;
@@ -257,14 +327,49 @@ read_heartbeat(const kvp_frame_t *frame, uint32_t term)
     if (msg == NULL) return KVP_PROTO;
     err = msg->err;
     if (err == KVP_OK && msg->term != term) err = KVP_STALE_TERM;
+    if (err == KVP_OK) err = read_revoked(frame, msg, news);
     kvp_pb_free(&pb, msg);
     return err;
 }
 
-/* One heartbeat. A master that is silent for a session's life has lost it by then: so have we. */
-static void
+/* A lease is renewed in good time. And where something was revoked, whoever removed it may be waiting for our word that
+ * we know: that is what the next heartbeat says. */
+static uint64_t
+next_beat_in(const kvp_hello_reply_t *hello, const kvp_locs_news_t *news, bool wants_lease)
+{
+    uint64_t ms = hello->heartbeat_ms;
+
+    if (wants_lease && news->lease_ms > 0) ms = kvp_min_u64(ms, news->lease_ms / BEATS_A_LEASE);
+    if (wants_lease && (news->revoked_n > 0 || news->is_drop_all)) ms = kvp_min_u64(ms, REVOKED_BEAT_MS);
+    return kvp_max_u64(ms, 1) * KVP_NS_PER_MS;
+}
+
+void
+kvp_session_queue_used(kvp_link_t *link)
+{
+    Kvp__Pb__Used msg = KVP__PB__USED__INIT;
+    kvp_wire_used_t used[USED_MAX];
+    kvp_buf_t frame;
+    size_t at;
+
+    if (link->locs == NULL || !kvp_locs_has_used(link->locs)) return;
+    msg.n = kvp_locs_take_used(link->locs, used, USED_MAX);
+    if (msg.n == 0) return;
+    kvp_buf_init(&frame, 0);
+    kvp_pb_frame_begin(&frame, KVP_OP_USED, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
+    kvp_buf_append(&frame, used, msg.n * sizeof used[0]);
+    kvp_frame_end(&frame, at);
+    kvp_conn_queue(link->conn, &frame);
+    kvp_buf_fini(&frame);
+}
+
+/* One heartbeat. A master that is silent for a session's life has lost it by then: so have we. Returns how long until
+ * the next one. */
+static uint64_t
 beat(kvp_link_t *link)
 {
+    bool wants_lease = link->locs != NULL && kvp_locs_count(link->locs) > 0;
+    kvp_locs_news_t news = {.asked_ns = kvp_now_ns()};
     const kvp_hello_reply_t *hello = kvp_conn_hello(link->conn);
     Kvp__Pb__Heartbeat msg = KVP__PB__HEARTBEAT__INIT;
     kvp_buf_t frame, reply;
@@ -276,15 +381,21 @@ beat(kvp_link_t *link)
     kvp_buf_init(&reply, 0);
     msg.incarnation = hello->incarnation;
     msg.term = hello->term;
+    msg.wants_lease = wants_lease;
+    if (link->locs != NULL) msg.revoke_seq = kvp_locs_seq(link->locs);
+    kvp_session_queue_used(link);
     kvp_pb_frame_begin(&frame, KVP_OP_HEARTBEAT, 0, 0, &msg.base, &at);
     kvp_frame_end(&frame, at);
     err = kvp_conn_call(link->conn, &frame, kvp_now_ns() + hello->session_ttl_ms * KVP_NS_PER_MS, &reply, &answer);
-    if (err == KVP_OK) err = read_heartbeat(&answer, hello->term);
+    if (err == KVP_OK) err = read_heartbeat(&answer, hello->term, &news);
+    if (err == KVP_OK && link->locs != NULL) kvp_locs_apply(link->locs, &news);
     kvp_buf_fini(&frame);
     kvp_buf_fini(&reply);
-    if (err == KVP_OK || err == KVP_CLOSED) return;
+    if (err == KVP_OK) return next_beat_in(hello, &news, wants_lease);
+    if (err == KVP_CLOSED) return hello->heartbeat_ms * KVP_NS_PER_MS;
     if (err != KVP_DISCONNECTED) kvp_log_warn("client", "heartbeat failed error %s", kvp_err_name(err));
     kvp_conn_break(link->conn);
+    return 0;
 }
 
 /* Keeps what the dead link's incarnation owes to nodes, then frees it. */
@@ -329,8 +440,7 @@ do_chores(kvp_session_t *s, kvp_link_t *link, uint64_t *next_beat_ns)
     uint64_t now = kvp_now_ns();
 
     if (now >= *next_beat_ns) {
-        *next_beat_ns = now + kvp_conn_hello(link->conn)->heartbeat_ms * KVP_NS_PER_MS;
-        beat(link);
+        *next_beat_ns = now + beat(link);
         if (s->debts_n > 0) pay_debts(s, link->peers);
     }
     return kvp_peers_tend(link->peers);
@@ -340,12 +450,17 @@ static void *
 run(void *arg)
 {
     kvp_session_t *s = arg;
-    uint64_t next_beat_ns = 0;
+    uint64_t next_beat_ns = 0, beaten = 0;
 
     pthread_mutex_lock(&s->lock);
     while (!s->is_stopping) {
         kvp_link_t *link = NULL;
         bool has_more = false;
+
+        if (s->is_beat_due || s->last_incarnation != beaten) next_beat_ns = 0;
+        s->is_beat_due = false;
+        beaten = s->last_incarnation;
+        if (s->lingering != NULL && kvp_locs_until(s->lingering->locs) <= kvp_now_ns()) end_lingering_locked(s);
 
         if (!kvp_list_is_empty(&s->graves)) {
             link = kvp_list_first(&s->graves, kvp_link_t, link);
@@ -361,7 +476,7 @@ run(void *arg)
             kvp_session_rele(s, link);
         }
         pthread_mutex_lock(&s->lock);
-        if (link != NULL && !has_more && !s->is_stopping && kvp_list_is_empty(&s->graves))
+        if (link != NULL && !has_more && !s->is_beat_due && !s->is_stopping && kvp_list_is_empty(&s->graves))
             kvp_cond_wait_until(&s->work, &s->lock, next_beat_ns);
     }
     pthread_mutex_unlock(&s->lock);
@@ -470,6 +585,9 @@ say_farewell(kvp_session_t *s, kvp_link_t *link)
 void
 kvp_session_destroy(kvp_session_t *s)
 {
+    pthread_mutex_lock(&s->lock);
+    end_lingering_locked(s);
+    pthread_mutex_unlock(&s->lock);
     kvp_list_foreach_safe (pos, tmp, &s->graves) {
         kvp_list_del(pos);
         bury(s, kvp_list_entry(pos, kvp_link_t, link));

@@ -5,6 +5,7 @@
 #ifndef KVP_CLIENT_SESSION_H
 #define KVP_CLIENT_SESSION_H
 
+#include "client/locs.h"
 #include "client/peers.h"
 
 typedef struct kvp_session kvp_session_t;
@@ -13,6 +14,7 @@ typedef struct kvp_session kvp_session_t;
 typedef struct {
     kvp_conn_t *conn;
     kvp_peers_t *peers;
+    kvp_locs_t *locs; /* NULL = none are kept */
     kvp_list_t link; /* the session's */
     _Atomic uint32_t refs;
 } kvp_link_t;
@@ -20,6 +22,7 @@ typedef struct {
 typedef struct {
     const char *masters; /* "HOST:PORT[,HOST:PORT]"; copied, as all strings are */
     kvp_peers_conf_t peers;
+    uint32_t locations; /* that may be kept; 0 = none */
 } kvp_session_conf_t;
 
 /* kvp_session_start connects within deadline_ns: INVALID (masters), UNREACHABLE, VERSION, NOMEM, SYS. */
@@ -34,6 +37,16 @@ void kvp_session_destroy(kvp_session_t *session);
 /* kvp_session_hold returns the link, reconnecting where needed: UNREACHABLE (no master by the deadline), CLOSED. */
 kvp_err_t kvp_session_hold(kvp_session_t *session, uint64_t deadline_ns, kvp_link_t **link_out) KVP_MUST_USE;
 void kvp_session_rele(kvp_session_t *session, kvp_link_t *link);
+
+/* kvp_session_hold_known returns a link whose location lease holds, without a wait or a message, or NULL. It may be one
+ * that lost its master a moment ago: then it is good for reading from known locations, and for nothing else. */
+kvp_link_t *kvp_session_hold_known(kvp_session_t *session);
+
+/* kvp_session_want_lease has the heartbeat sent at once where the link keeps locations and has no lease yet. */
+void kvp_session_want_lease(kvp_session_t *session, kvp_link_t *link);
+
+/* kvp_session_queue_used puts the counts of reads from known locations in front of the next message on the link. */
+void kvp_session_queue_used(kvp_link_t *link);
 
 /* kvp_session_sleep waits until until_ns: CLOSED as soon as the session is stopped. */
 kvp_err_t kvp_session_sleep(kvp_session_t *session, uint64_t until_ns) KVP_MUST_USE;

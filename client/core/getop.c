@@ -5,6 +5,9 @@
  * - The hold of one answer covers all its objects and is given back once they all are read. It only makes reads succeed;
  *   that no wrong bytes are accepted rests on the descriptor alone, so a session lost in between changes nothing.
  * - An item goes through the master at most twice, not counting lost sessions, which the deadline bounds.
+ * - Known locations come first and once. What is read there counts only if the lease holds when its last byte has
+ *   arrived, and if the location is still known where a revocation was applied meanwhile: the master answers a removal
+ *   once we have applied it, and from then on nobody may be given the old bytes.
  */
 #include "client/core/getop.h"
 
@@ -12,6 +15,8 @@
 #include "proto/pb.h"
 
 #include "proto/kvpool.pb-c.h"
+
+#include <string.h>
 
 enum { PHASE_ASK, PHASE_READ, PHASE_MOVING, PHASE_DONE };
 
@@ -37,28 +42,102 @@ kvp_getop_begin(kvp_getop_t *op)
     for (uint32_t i = 0; i < op->n; i++) {
         op->items[i].phase = PHASE_ASK;
         op->items[i].is_last_ask = false;
+        op->items[i].is_known = false;
         op->items[i].nloc = 0;
         op->items[i].len = 0;
     }
     op->has_session = false;
+    op->has_looked = op->places == NULL;
+    op->has_digests = false;
     op->left_n = op->n;
     op->reads_n = 0;
     op->moves_n = 0;
     op->ticket = 0;
     op->stale_n = op->corrupt_n = op->retry_n = 0;
+    op->known_n = op->known_lost_n = op->kept_n = 0;
+}
+
+static bool
+has_digests_of(const kvp_getop_t *op, const kvp_op_session_t *session)
+{
+    return op->has_digests && op->session.digest_seed == session->digest_seed && op->session.tenant == session->tenant;
+}
+
+static void
+enter_session(kvp_getop_t *op, const kvp_op_session_t *session)
+{
+    bool has = has_digests_of(op, session);
+
+    op->session = *session;
+    for (uint32_t i = 0; i < op->n && !has; i++) {
+        kvp_getop_item_t *it = &op->items[i];
+
+        it->digest = kvp_op_digest(session, it->key, it->key_len);
+        it->key_hash2 = kvp_op_hash2(session, it->key, it->key_len);
+    }
+    op->has_digests = true;
 }
 
 void
 kvp_getop_on_session(kvp_getop_t *op, const kvp_op_session_t *session)
 {
-    op->session = *session;
+    enter_session(op, session);
     op->has_session = true;
+}
+
+/* ---- known locations */
+static void
+be_read(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_wire_loc_t *locs, uint32_t nloc)
+{
+    it->locs = locs;
+    it->nloc = nloc;
+    it->tried = 0;
+    it->phase = PHASE_READ;
+    op->reads_n++;
+}
+
+void
+kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session)
+{
+    const kvp_known_t *known;
+
+    op->has_looked = true;
+    if (session == NULL || session->known == NULL) return;
+    enter_session(op, session);
+    known = session->known;
+    op->known_seq = known->ops->seq(known);
     for (uint32_t i = 0; i < op->n; i++) {
         kvp_getop_item_t *it = &op->items[i];
+        kvp_place_t *place = &op->places[i];
 
-        it->digest = kvp_key_digest(session->digest_seed, 0, it->key, it->key_len);
-        it->key_hash2 = kvp_key_hash2(session->digest_seed, 0, it->key, it->key_len);
+        if (it->phase != PHASE_ASK || !known->ops->find(known, it->digest, place)) continue;
+        it->len = place->len;
+        it->version = place->version;
+        it->sum = place->sum;
+        it->is_known = true;
+        /* A buffer that is too small for what was known may fit what is there by now. */
+        if (place->len <= it->cap) be_read(op, it, place->locs, place->nloc);
     }
+}
+
+static bool
+is_still_known(const kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t now_ns)
+{
+    const kvp_known_t *known = op->session.known;
+
+    if (now_ns >= known->ops->until(known)) return false;
+    return known->ops->seq(known) == op->known_seq || known->ops->has(known, it->digest, it->version);
+}
+
+static void
+keep_place(kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t revoke_seq)
+{
+    const kvp_known_t *known = op->session.known;
+    kvp_place_t place = {.version = it->version, .len = it->len, .sum = it->sum, .nloc = it->nloc};
+
+    if (place.nloc > KVP_PLACE_LOCS) place.nloc = KVP_PLACE_LOCS;
+    memcpy(place.locs, it->locs, place.nloc * sizeof place.locs[0]);
+    op->kept_n += known->ops->keep(known, it->digest, &place, revoke_seq);
 }
 
 /* ---- the question */
@@ -71,6 +150,7 @@ encode_get(kvp_getop_t *op)
 
     op->asked_n = op->left_n; /* nothing else is left when it is asked */
     head.n = op->asked_n;
+    head.wants_lease = op->session.known != NULL;
     kvp_buf_reset(op->out);
     kvp_pb_frame_begin(op->out, KVP_OP_GET, 0, 0, &head.base, &at);
     tail = (kvp_digest_t *)kvp_buf_extend(op->out, op->asked_n * sizeof *tail);
@@ -110,10 +190,8 @@ take_place(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_wire_obj_t *obj, con
     } else {
         it->version = obj->version;
         it->sum = obj->sum;
-        it->loc = locs;
-        it->nloc = obj->nloc;
-        it->phase = PHASE_READ;
-        op->reads_n++;
+        it->is_known = false;
+        be_read(op, it, locs, obj->nloc);
     }
 }
 
@@ -123,6 +201,7 @@ kvp_getop_on_reply(kvp_getop_t *op, const kvp_frame_t *frame)
     kvp_places_t places;
     const kvp_wire_obj_t *obj;
     const kvp_wire_loc_t *loc;
+    bool is_kept;
     kvp_err_t err = kvp_places_read(frame, op->asked_n, &places);
 
     if (err != KVP_OK) {
@@ -131,9 +210,11 @@ kvp_getop_on_reply(kvp_getop_t *op, const kvp_frame_t *frame)
     }
     obj = places.objs;
     loc = places.locs;
+    is_kept = places.is_leased && op->session.known != NULL;
     for (uint32_t i = 0; i < op->n; i++) {
         if (op->items[i].phase != PHASE_ASK) continue;
         take_place(op, &op->items[i], obj, loc);
+        if (is_kept && op->items[i].phase == PHASE_READ) keep_place(op, &op->items[i], places.revoke_seq);
         loc += obj->nloc;
         obj++;
     }
@@ -153,6 +234,32 @@ kvp_getop_on_call_failed(kvp_getop_t *op, kvp_err_t err)
 }
 
 /* ---- reading */
+
+/* The nearest location that was not tried. There is one. */
+static const kvp_wire_loc_t *
+next_loc(const kvp_getop_t *op, kvp_getop_item_t *it)
+{
+    uint32_t best = KVP_REPLICAS_MAX, best_rank = 0;
+
+    for (uint32_t i = 0; i < it->nloc; i++) {
+        uint32_t rank = 0;
+
+        if ((it->tried & (1u << i)) != 0) continue;
+        if (it->nloc > 1 && op->rank != NULL) rank = op->rank(op->rank_arg, it->locs[i].segment_id);
+        if (best < it->nloc && rank >= best_rank) continue;
+        best = i;
+        best_rank = rank;
+    }
+    it->tried = (uint8_t)(it->tried | 1u << best);
+    return &it->locs[best];
+}
+
+static bool
+has_untried(const kvp_getop_item_t *it)
+{
+    return it->tried != (1u << it->nloc) - 1;
+}
+
 static void
 fill_moves(kvp_getop_t *op)
 {
@@ -165,7 +272,7 @@ fill_moves(kvp_getop_t *op)
         mv = &op->moves[op->moves_n++];
         mv->kind = KVP_MOVE_READ;
         mv->item = i;
-        mv->loc = *it->loc;
+        mv->loc = *next_loc(op, it);
         mv->len = it->len;
         mv->wants_sum = op->wants_sums && it->sum != 0;
         it->phase = PHASE_MOVING;
@@ -198,18 +305,39 @@ is_worth_another(kvp_err_t err)
     return err == KVP_STALE || err == KVP_CORRUPT || err == KVP_NODE_LOST;
 }
 
+/* A known location is worth a try and no more: whatever is wrong there, the master knows better. */
 static void
-take_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv)
+take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, kvp_err_t err, uint64_t now_ns)
+{
+    const kvp_known_t *known = op->session.known;
+
+    if (err == KVP_OK && is_still_known(op, it, now_ns)) {
+        op->known_n++;
+        finish(op, it, KVP_OK);
+        return;
+    }
+    if (is_worth_another(err) && has_untried(it)) {
+        it->phase = PHASE_READ;
+        op->reads_n++;
+        return;
+    }
+    if (err != KVP_OK) known->ops->forget(known, it->digest, it->version);
+    op->known_lost_n++;
+    it->phase = PHASE_ASK;
+}
+
+static void
+take_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, uint64_t now_ns)
 {
     kvp_err_t err = judge(it, mv);
 
     if (err == KVP_STALE) op->stale_n++;
     if (err == KVP_CORRUPT) op->corrupt_n++;
-    it->loc++;
-    it->nloc--;
-    if (!is_worth_another(err)) {
+    if (it->is_known) {
+        take_known_move(op, it, err, now_ns);
+    } else if (!is_worth_another(err)) {
         finish(op, it, err);
-    } else if (it->nloc > 0) {
+    } else if (has_untried(it)) {
         it->phase = PHASE_READ;
         op->reads_n++;
     } else if (!it->is_last_ask) {
@@ -222,10 +350,10 @@ take_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv)
 }
 
 void
-kvp_getop_on_moved(kvp_getop_t *op)
+kvp_getop_on_moved(kvp_getop_t *op, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < op->moves_n; i++)
-        take_move(op, &op->items[op->moves[i].item], &op->moves[i]);
+        take_move(op, &op->items[op->moves[i].item], &op->moves[i], now_ns);
     op->moves_n = 0;
 }
 
@@ -242,6 +370,7 @@ kvp_getop_next(kvp_getop_t *op, uint64_t now_ns)
     }
     if (op->left_n > 0 && now_ns >= op->deadline_ns) kvp_getop_fail(op, KVP_DEADLINE);
     if (op->left_n == 0) return (kvp_step_t){.kind = KVP_STEP_DONE};
+    if (!op->has_looked) return (kvp_step_t){.kind = KVP_STEP_KNOWN};
     if (!op->has_session) return (kvp_step_t){.kind = KVP_STEP_SESSION};
     encode_get(op);
     if (op->out->err != KVP_OK) {

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One batch of gets as a pure state machine. Asks the master where the objects are, has them read, accepts or rejects
- * what arrived (rule 2 of the design), goes to the next replica, then once more through the master, and gives the hold
- * back. Who calls it: client/batch.c, and the simulator. See client/core/op.h for the protocol of steps.
+ * One batch of gets as a pure state machine. Reads from known locations without a message while the lease holds; asks
+ * the master where the others are, has them read, accepts or rejects what arrived (rule 2 of the design), goes to the
+ * next replica, then once more through the master, and gives the hold back. Who calls it: client/batch.c, and the simulator. See client/core/op.h for the protocol of steps.
  */
 #ifndef KVP_CLIENT_CORE_GETOP_H
 #define KVP_CLIENT_CORE_GETOP_H
 
-#include "client/core/op.h"
+#include "client/core/known.h"
+
+/* kvp_rank_fn says how near a segment is: less is nearer. */
+typedef uint32_t (*kvp_rank_fn)(void *arg, uint32_t segment_id);
 
 typedef struct {
     /* Set by the caller. */
@@ -21,8 +24,10 @@ typedef struct {
     /* The core's. */
     uint8_t phase;
     bool is_last_ask; /* the master was asked again after all replicas had failed */
-    uint32_t nloc; /* replicas not yet tried, the first one at loc */
-    const kvp_wire_loc_t *loc; /* in the answer, which is kept until the next call */
+    bool is_known; /* read from a known location */
+    uint8_t tried; /* bit i: locs[i] was */
+    uint32_t nloc;
+    const kvp_wire_loc_t *locs; /* in the answer, which is kept until the next call; or in op->places */
     kvp_digest_t digest;
     uint64_t key_hash2;
     uint64_t version;
@@ -39,15 +44,23 @@ typedef struct {
     kvp_buf_t *out;
     uint64_t deadline_ns;
     bool wants_sums;
+    kvp_place_t *places; /* n; NULL = the master is asked for every item */
+    kvp_rank_fn rank; /* NULL = locations are tried in their order */
+    void *rank_arg;
 
     /* For the shell: length of a KVP_STEP_MOVE. */
     uint32_t moves_n;
     /* For the shell's counters. */
     uint32_t stale_n, corrupt_n, retry_n;
+    uint32_t known_n, known_lost_n; /* items got from known locations, and those that were not there any more */
+    uint32_t kept_n; /* locations kept for the next time */
 
     /* The core's. */
     kvp_op_session_t session;
     bool has_session;
+    bool has_looked; /* for known locations */
+    bool has_digests; /* of session.digest_seed */
+    uint64_t known_seq; /* revocations that were applied when it looked */
     uint32_t asked_n; /* items in the GET that is under way */
     uint32_t left_n; /* items without a result */
     uint32_t reads_n; /* items to be read, not yet in moves */
@@ -58,12 +71,15 @@ typedef struct {
 void kvp_getop_begin(kvp_getop_t *op);
 kvp_step_t kvp_getop_next(kvp_getop_t *op, uint64_t now_ns);
 
-/* Reports. on_reply gives PROTO for an answer that breaks the protocol (all items that were asked have that result
- * then), or an error that ends the session: either way the shell drops the connection. on_moved reads the reports in moves[0..moves_n). fail ends all items that have no result. */
+/* Reports. on_known: NULL where no session has a lease. on_reply gives PROTO for an answer that breaks the protocol (all
+ * items that were asked have that result then), or an error that ends the session: either way the shell drops the
+ * connection. on_moved reads the reports in moves[0..moves_n); now_ns is read after the last load of any of them. fail
+ * ends all items that have no result. */
+void kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session);
 void kvp_getop_on_session(kvp_getop_t *op, const kvp_op_session_t *session);
 kvp_err_t kvp_getop_on_reply(kvp_getop_t *op, const kvp_frame_t *frame) KVP_MUST_USE;
 void kvp_getop_on_call_failed(kvp_getop_t *op, kvp_err_t err);
-void kvp_getop_on_moved(kvp_getop_t *op);
+void kvp_getop_on_moved(kvp_getop_t *op, uint64_t now_ns);
 void kvp_getop_fail(kvp_getop_t *op, kvp_err_t err);
 
 #endif

@@ -13,6 +13,7 @@
 
 typedef enum {
     KVP_STEP_DONE, /* every item has its result */
+    KVP_STEP_KNOWN, /* find a session whose location lease holds, without a message: report with on_known */
     KVP_STEP_SESSION, /* find a session: report with on_session, or with fail */
     KVP_STEP_CALL, /* send the frame in op->out on that session; report with on_reply or on_call_failed */
     KVP_STEP_SEND, /* send it and go on; whether it arrives does not matter to the result */
@@ -25,12 +26,28 @@ typedef struct {
     uint64_t until_ns;
 } kvp_step_t;
 
+typedef struct kvp_known kvp_known_t; /* core/known.h */
+
 /* What a session with the master fixes. Attempts, tickets and segment ids mean nothing outside of it. */
 typedef struct {
     uint64_t incarnation;
     uint64_t digest_seed;
     uint32_t term;
+    uint32_t tenant;
+    const kvp_known_t *known; /* locations of that session; NULL = none are kept. Outlives the operation's use of it */
 } kvp_op_session_t;
+
+static inline kvp_digest_t
+kvp_op_digest(const kvp_op_session_t *session, const void *key, size_t len)
+{
+    return kvp_key_digest(session->digest_seed, session->tenant, key, len);
+}
+
+static inline uint64_t
+kvp_op_hash2(const kvp_op_session_t *session, const void *key, size_t len)
+{
+    return kvp_key_hash2(session->digest_seed, session->tenant, key, len);
+}
 
 typedef enum {
     KVP_MOVE_READ, /* the payload to the item's memory, and behind it the descriptor's first line to desc */

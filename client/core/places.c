@@ -43,7 +43,14 @@ kvp_places_read(const kvp_frame_t *frame, uint32_t n, kvp_places_t *places_out)
     head = kvp_pb_unpack(&pb, &kvp__pb__places__descriptor, frame);
     if (head == NULL) return KVP_PROTO;
     err = kvp_op_peer_err(head->err);
-    p = (kvp_places_t){.n = head->n, .nloc = head->nloc, .ticket = head->ticket, .retry_ms = head->retry_ms};
+    p = (kvp_places_t){
+        .n = head->n,
+        .nloc = head->nloc,
+        .ticket = head->ticket,
+        .retry_ms = head->retry_ms,
+        .is_leased = head->is_leased,
+        .revoke_seq = head->revoke_seq,
+    };
     kvp_pb_free(&pb, head);
     if (err != KVP_OK) return err;
     if (p.n != n) return KVP_PROTO;

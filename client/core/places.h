@@ -13,6 +13,8 @@ typedef struct {
     uint32_t nloc;
     uint64_t ticket;
     uint32_t retry_ms;
+    bool is_leased; /* these locations may be kept */
+    uint64_t revoke_seq; /* with this knowledge of revocations */
 } kvp_places_t;
 
 /* kvp_places_read checks the answer to a question about n keys: OK, the error with which the master refused it whole,

@@ -84,7 +84,7 @@ kvp_putop_on_session(kvp_putop_t *op, const kvp_op_session_t *session)
     op->session = *session;
     op->has_session = true;
     for (uint32_t i = 0; i < op->n; i++)
-        op->items[i].digest = kvp_key_digest(session->digest_seed, 0, op->items[i].key, op->items[i].key_len);
+        op->items[i].digest = kvp_op_digest(session, op->items[i].key, op->items[i].key_len);
 }
 
 void
@@ -218,7 +218,7 @@ make_desc(const kvp_putop_t *op, const kvp_putop_item_t *it, const kvp_wire_loc_
         .word = kvp_word_make(loc->generation, KVP_DESC_SEALED),
         .version = it->version,
         .digest = it->digest,
-        .key_hash2 = kvp_key_hash2(op->session.digest_seed, 0, it->key, it->key_len),
+        .key_hash2 = kvp_op_hash2(&op->session, it->key, it->key_len),
         .offset = loc->offset,
         .len = it->len,
         .sum = it->sum,

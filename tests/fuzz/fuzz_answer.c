@@ -4,6 +4,7 @@
  */
 #include "client/core/getop.h"
 #include "client/core/putop.h"
+#include "tests/unit/client/lone_known.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define STEPS_MAX 10000u
 #define MS 1000000ull
 
-static const kvp_op_session_t session = {.incarnation = 7, .digest_seed = 11, .term = 1};
+static const kvp_op_session_t plain_session = {.incarnation = 7, .digest_seed = 11, .term = 1};
 
 typedef struct {
     const uint8_t *data;
@@ -74,7 +75,9 @@ move(input_t *in, kvp_move_t *moves, uint32_t n)
         check(steps < STEPS_MAX);                                                                                      \
         if (step.kind == KVP_STEP_DONE) break;                                                                         \
         in->now_ns += MS * (take(in) % 16 + 1);                                                                        \
-        if (step.kind == KVP_STEP_SESSION) {                                                                           \
+        if (step.kind == KVP_STEP_KNOWN) {                                                                             \
+            KNOWN_##prefix;                                                                                            \
+        } else if (step.kind == KVP_STEP_SESSION) {                                                                    \
             if (take(in) % 8 == 7)                                                                                     \
                 prefix##_fail(&(op), KVP_UNREACHABLE);                                                                 \
             else                                                                                                       \
@@ -92,18 +95,20 @@ move(input_t *in, kvp_move_t *moves, uint32_t n)
         } else if (step.kind == KVP_STEP_MOVE) {                                                                       \
             check((op).moves_n > 0 && (op).moves_n <= (op).moves_cap);                                                 \
             move(in, (op).moves, (op).moves_n);                                                                        \
-            MOVED_##prefix;                                                                                            \
+            prefix##_on_moved(&(op), in->now_ns);                                                                      \
         } else if (step.kind == KVP_STEP_SLEEP) {                                                                      \
             check(step.until_ns > in->now_ns - 16 * MS);                                                               \
             if (step.until_ns > in->now_ns) in->now_ns = step.until_ns;                                                \
         }                                                                                                              \
     }
-#define MOVED_kvp_getop kvp_getop_on_moved(&op)
-#define MOVED_kvp_putop kvp_putop_on_moved(&op, in->now_ns)
+#define KNOWN_kvp_getop kvp_getop_on_known(&op, take(in) % 4 == 3 ? NULL : &session)
+#define KNOWN_kvp_putop check(!"a put looks for no known locations")
 
 static void
-run_get(input_t *in)
+run_get(input_t *in, lone_known_t *lone)
 {
+    kvp_op_session_t session = plain_session;
+    kvp_place_t places[ITEMS];
     kvp_getop_item_t items[ITEMS] = {{.key = "a", .key_len = 1, .cap = 64},
                                      {.key = "bb", .key_len = 2, .cap = 4096},
                                      {.key = "ccc", .key_len = 3, .cap = UINT64_MAX},
@@ -116,9 +121,11 @@ run_get(input_t *in)
                       .moves_cap = 2,
                       .out = &out,
                       .deadline_ns = in->now_ns + 1000 * MS,
-                      .wants_sums = (take(in) & 1) != 0};
+                      .wants_sums = (take(in) & 1) != 0,
+                      .places = places};
     uint8_t *last = NULL;
 
+    session.known = &lone->known;
     kvp_getop_begin(&op);
     RUN(op, kvp_getop, kvp_getop_on_reply(&op, &frame))
     for (uint32_t i = 0; i < ITEMS; i++)
@@ -139,6 +146,7 @@ attempts(void *arg, uint32_t n)
 static void
 run_put(input_t *in)
 {
+    kvp_op_session_t session = plain_session;
     kvp_putop_item_t items[ITEMS] = {{.key = "a", .key_len = 1, .len = 64},
                                      {.key = "bb", .key_len = 2, .len = 4096},
                                      {.key = "ccc", .key_len = 3, .len = 1},
@@ -169,9 +177,16 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     input_t in = {.data = data, .size = size, .now_ns = 1000 * MS};
 
-    if ((take(&in) & 1) != 0)
-        run_get(&in);
-    else
+    lone_known_t lone;
+
+    lone_init(&lone, ITEMS - 1);
+    kvp_loclease_renew(&lone.lease, in.now_ns, 500, 500);
+    if ((take(&in) & 1) != 0) {
+        run_get(&in, &lone); /* the second one goes where the first one was told to */
+        run_get(&in, &lone);
+    } else {
         run_put(&in);
+    }
+    kvp_loccache_fini(&lone.cache);
     return 0;
 }

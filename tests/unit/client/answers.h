@@ -26,6 +26,8 @@ typedef struct {
     uint32_t nloc;
     uint64_t ticket;
     uint32_t retry_ms;
+    bool is_leased;
+    uint64_t revoke_seq;
     kvp_err_t err;
     kvp_frame_t frame;
 } answer_t;
@@ -77,6 +79,8 @@ answer_places(answer_t *a)
     head.nloc = a->nloc;
     head.ticket = a->ticket;
     head.retry_ms = a->retry_ms;
+    head.is_leased = a->is_leased;
+    head.revoke_seq = a->revoke_seq;
     kvp_pb_frame_begin(&a->bytes, KVP_OP_GET, KVP_FRAME_REPLY, 1, &head.base, &at);
     kvp_buf_append(&a->bytes, a->objs, a->n * sizeof a->objs[0]);
     kvp_buf_append(&a->bytes, a->locs, a->nloc * sizeof a->locs[0]);

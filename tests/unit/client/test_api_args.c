@@ -205,8 +205,15 @@ test_bad_options(void **state)
     int yes;
 
     assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_INVALID);
-    opts = (kvpool_opts_t){.struct_size = sizeof opts, .flags = 2};
+    opts = (kvpool_opts_t){.struct_size = sizeof opts, .flags = 1u << 31};
     assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_INVALID);
+    opts = (kvpool_opts_t){.struct_size = sizeof opts, .flags = KVPOOL_PIN_SOFT | KVPOOL_PIN_HARD};
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_INVALID);
+    opts = (kvpool_opts_t){.struct_size = sizeof opts, .replicas = 9};
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_INVALID);
+    /* A caller that was built before there were replicas: what lies behind its struct is not looked at. */
+    opts = (kvpool_opts_t){.struct_size = offsetof(kvpool_opts_t, replicas), .replicas = 9};
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_OK);
     opts = (kvpool_opts_t){.struct_size = sizeof opts, .deadline_ms = 1000};
     assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_OK);
 }

@@ -1,146 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The get machine against a master and nodes written by hand.
  */
-#include "client/core/getop.h"
-
-#include "tests/unit/client/answers.h"
+#include "tests/unit/client/getop_fixture.h"
 
 #include <stdlib.h>
-
-#define ITEMS 3u
-
-typedef struct {
-    kvp_getop_t op;
-    kvp_getop_item_t items[ITEMS];
-    kvp_move_t moves[ITEMS];
-    kvp_buf_t out;
-    answer_t answer;
-    kvp_op_session_t session;
-    uint64_t now;
-} fixture_t;
-
-static const char *const keys[ITEMS] = {"a", "bb", "ccc"};
-
-static void
-setup(fixture_t *f, uint32_t n)
-{
-    memset(f, 0, sizeof *f);
-    f->now = 1000 * MS;
-    f->op = (kvp_getop_t){
-        .items = f->items, .n = n, .moves = f->moves, .moves_cap = ITEMS, .out = &f->out, .deadline_ns = 2000 * MS};
-    for (uint32_t i = 0; i < n; i++)
-        f->items[i] = (kvp_getop_item_t){.key = keys[i], .key_len = (uint32_t)strlen(keys[i]), .cap = 4096};
-    kvp_getop_begin(&f->op);
-}
-
-static void
-teardown(fixture_t *f)
-{
-    kvp_buf_fini(&f->out);
-    answer_fini(&f->answer);
-}
-
-static void
-expect_step(fixture_t *f, kvp_step_kind_t kind)
-{
-    assert_int_equal(kvp_getop_next(&f->op, f->now).kind, kind);
-}
-
-static void
-give_session(fixture_t *f, uint64_t incarnation)
-{
-    expect_step(f, KVP_STEP_SESSION);
-    f->session = test_session(incarnation);
-    kvp_getop_on_session(&f->op, &f->session);
-}
-
-/* Checks that the frame asks for the digests of exactly these items. */
-static void
-expect_get(fixture_t *f, const uint32_t *which, uint32_t n)
-{
-    kvp_frame_t frame;
-    const kvp_digest_t *digests;
-
-    expect_step(f, KVP_STEP_CALL);
-    parse_out(&f->out, KVP_OP_GET, &frame);
-    assert_int_equal(frame.tail_len, n * sizeof(kvp_digest_t));
-    digests = (const kvp_digest_t *)frame.tail;
-    for (uint32_t i = 0; i < n; i++) {
-        const char *key = keys[which[i]];
-        kvp_digest_t want = kvp_key_digest(f->session.digest_seed, 0, key, strlen(key));
-
-        assert_true(kvp_digest_eq(digests[i], want));
-    }
-    answer_begin(&f->answer);
-}
-
-static void
-expect_get_all(fixture_t *f)
-{
-    static const uint32_t all[ITEMS] = {0, 1, 2};
-
-    expect_get(f, all, f->op.n);
-}
-
-static void
-reply(fixture_t *f)
-{
-    assert_int_equal(kvp_getop_on_reply(&f->op, answer_places(&f->answer)), KVP_OK);
-}
-
-/* The line that the node would show for what the master told. */
-static void
-seal_line(const fixture_t *f, kvp_move_t *mv)
-{
-    const kvp_getop_item_t *it = &f->items[mv->item];
-
-    mv->err = KVP_OK;
-    mv->has_sum = false;
-    mv->is_drained = true;
-    memset(&mv->desc, 0, sizeof mv->desc);
-    mv->desc.word = kvp_word_make(mv->loc.generation, KVP_DESC_SEALED);
-    mv->desc.version = 7;
-    mv->desc.digest = kvp_key_digest(f->session.digest_seed, 0, it->key, it->key_len);
-    mv->desc.key_hash2 = kvp_key_hash2(f->session.digest_seed, 0, it->key, it->key_len);
-    mv->desc.offset = mv->loc.offset;
-    mv->desc.len = mv->len;
-}
-
-static void
-expect_moves(fixture_t *f, uint32_t n)
-{
-    expect_step(f, KVP_STEP_MOVE);
-    assert_int_equal(f->op.moves_n, n);
-    for (uint32_t i = 0; i < n; i++) {
-        assert_int_equal(f->moves[i].kind, KVP_MOVE_READ);
-        seal_line(f, &f->moves[i]);
-    }
-}
-
-static void
-expect_release(fixture_t *f, uint64_t ticket)
-{
-    kvp_frame_t frame;
-
-    expect_step(f, KVP_STEP_SEND);
-    parse_out(&f->out, KVP_OP_RELEASE, &frame);
-    assert_int_equal(frame.hdr.flags, KVP_FRAME_ONEWAY);
-    assert_int_equal(frame.tail_len, sizeof ticket);
-    assert_memory_equal(frame.tail, &ticket, sizeof ticket);
-}
-
-/* One item, asked and found in nloc places, with moves[0] made and sealed. */
-static void
-to_first_move(fixture_t *f, uint32_t nloc, uint64_t sum)
-{
-    setup(f, 1);
-    give_session(f, 1);
-    expect_get_all(f);
-    answer_obj(&f->answer, KVP_OK, nloc, 100, sum, 5);
-    f->answer.ticket = 77;
-    reply(f);
-    expect_moves(f, 1);
-}
 
 static void
 test_get_reads_what_is_there(void **state)
@@ -160,7 +23,7 @@ test_get_reads_what_is_there(void **state)
     assert_int_equal(f.moves[0].loc.generation, 5);
     assert_int_equal(f.moves[1].loc.generation, 9);
     assert_int_equal(f.moves[1].len, 4096);
-    kvp_getop_on_moved(&f.op);
+    kvp_getop_on_moved(&f.op, f.now);
     expect_release(&f, 77);
     expect_step(&f, KVP_STEP_DONE);
     assert_int_equal(f.items[0].err, KVP_OK);
@@ -206,10 +69,10 @@ test_get_goes_to_next_replica(void **state)
     (void)state;
     to_first_move(&f, 2, 0);
     f.moves[0].err = KVP_NODE_LOST;
-    kvp_getop_on_moved(&f.op);
+    kvp_getop_on_moved(&f.op, f.now);
     expect_moves(&f, 1);
     assert_int_equal(f.moves[0].loc.segment_id, 2);
-    kvp_getop_on_moved(&f.op);
+    kvp_getop_on_moved(&f.op, f.now);
     expect_release(&f, 77);
     expect_step(&f, KVP_STEP_DONE);
     assert_int_equal(f.items[0].err, KVP_OK);
@@ -225,14 +88,14 @@ test_get_asks_once_more_after_stale(void **state)
     for (int is_found = 0; is_found <= 1; is_found++) {
         to_first_move(&f, 1, 0);
         f.moves[0].desc.word = kvp_word_make(6, KVP_DESC_SEALED);
-        kvp_getop_on_moved(&f.op);
+        kvp_getop_on_moved(&f.op, f.now);
         expect_release(&f, 77);
         expect_get_all(&f);
         answer_obj(&f.answer, KVP_OK, 1, 100, 0, 6);
         reply(&f);
         expect_moves(&f, 1);
         if (!is_found) f.moves[0].desc.word = kvp_word_make(6, KVP_DESC_DEAD);
-        kvp_getop_on_moved(&f.op);
+        kvp_getop_on_moved(&f.op, f.now);
         expect_step(&f, KVP_STEP_DONE);
         assert_int_equal(f.items[0].err, is_found ? KVP_OK : KVP_STALE);
         assert_int_equal(f.op.stale_n, is_found ? 1 : 2);
@@ -273,7 +136,7 @@ test_get_rejects_other_descriptors(void **state)
             d->key_hash2++;
             break;
         }
-        kvp_getop_on_moved(&f.op);
+        kvp_getop_on_moved(&f.op, f.now);
         expect_release(&f, 77);
         if (field == 6) {
             expect_step(&f, KVP_STEP_DONE);
@@ -300,7 +163,7 @@ test_get_compares_sum_where_there_is_one(void **state)
         to_first_move(&f, 1, cases[i].told);
         f.moves[0].has_sum = cases[i].is_computed;
         f.moves[0].sum = cases[i].computed;
-        kvp_getop_on_moved(&f.op);
+        kvp_getop_on_moved(&f.op, f.now);
         expect_release(&f, 77);
         expect_step(&f, cases[i].is_good ? KVP_STEP_DONE : KVP_STEP_CALL);
         assert_int_equal(f.op.corrupt_n, cases[i].is_good ? 0 : 1);
@@ -338,7 +201,7 @@ test_get_final_errors_end_the_item(void **state)
 
         to_first_move(&f, 2, 0);
         f.moves[0].err = finals[i];
-        kvp_getop_on_moved(&f.op);
+        kvp_getop_on_moved(&f.op, f.now);
         expect_release(&f, 77);
         expect_step(&f, KVP_STEP_DONE);
         assert_int_equal(f.items[0].err, finals[i]);
@@ -362,7 +225,7 @@ test_get_starts_again_in_next_session(void **state)
     answer_obj(&f.answer, KVP_OK, 1, 100, 0, 6);
     reply(&f);
     expect_moves(&f, 2);
-    kvp_getop_on_moved(&f.op);
+    kvp_getop_on_moved(&f.op, f.now);
     expect_step(&f, KVP_STEP_DONE);
     assert_int_equal(f.items[1].err, KVP_OK);
     teardown(&f);
@@ -394,7 +257,7 @@ test_get_ends_at_deadline(void **state)
     (void)state;
     to_first_move(&f, 1, 0);
     f.moves[0].err = KVP_NODE_LOST; /* would be asked again */
-    kvp_getop_on_moved(&f.op);
+    kvp_getop_on_moved(&f.op, f.now);
     f.now = f.op.deadline_ns;
     expect_release(&f, 77);
     expect_step(&f, KVP_STEP_DONE);
@@ -416,10 +279,10 @@ test_get_with_few_moves_takes_turns(void **state)
         answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5 + i);
     reply(&f);
     expect_moves(&f, 2);
-    kvp_getop_on_moved(&f.op);
+    kvp_getop_on_moved(&f.op, f.now);
     expect_moves(&f, 1);
     assert_int_equal(f.moves[0].loc.generation, 7);
-    kvp_getop_on_moved(&f.op);
+    kvp_getop_on_moved(&f.op, f.now);
     expect_step(&f, KVP_STEP_DONE);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(f.items[i].err, KVP_OK);
@@ -494,7 +357,7 @@ test_get_survives_mutated_answers(void **state)
                     seal_line(&f, &f.moves[i]);
                     if (random() % 2 == 0) f.moves[i].err = KVP_STALE;
                 }
-                kvp_getop_on_moved(&f.op);
+                kvp_getop_on_moved(&f.op, f.now);
             }
         }
         teardown(&f);
