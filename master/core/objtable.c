@@ -334,7 +334,7 @@ prefetch_record(const kvp_objtable_t *t, const kvp_objpart_t *p, kvp_digest_t d)
 void
 kvp_objtable_find_many(const kvp_objtable_t *t, const kvp_digest_t *digests, size_t n, uint32_t *oids)
 {
-    enum { GROUP = 16 };
+    enum { GROUP = 32 };
 
     for (size_t at = 0; at < n; at += GROUP) {
         size_t end = at + GROUP < n ? at + GROUP : n;
