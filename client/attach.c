@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The control connection carries one question at a time (opening a chunk happens once a chunk). A question that was
- *   not answered in time ends it: descriptors that ride beside a late answer could no longer be told apart.
+ * - The control connection carries one question at a time (opening a chunk happens once a chunk), so that descriptors
+ *   which ride beside an answer are never in doubt. A caller whose deadline ends first leaves the question to whoever
+ *   comes next: only a node that needs longer than KVP_CTL_MAX_NS is given up.
  * - Chunks are published with one store and never replaced, so the hot path finds them without a lock. A writer's
  *   mapping is opened beside a reader's that is in use.
  */
@@ -197,43 +198,32 @@ ctl_end(kvp_peer_t *peer)
     pthread_mutex_unlock(&peer->lock);
 }
 
-/* Asks and waits. An answer that did not come, or is none, ends the attachment. */
-static kvp_err_t
-ctl_ask(kvp_peer_t *peer, uint8_t opcode, const void *msg, uint64_t deadline_ns, kvp_frame_t *answer_out)
+/* Queues a question. The thread that gets the answer may be another. */
+static void
+ctl_ask(kvp_peer_t *peer, kvp_ctl_due_t due, const void *msg)
 {
-    uint64_t id = ++peer->ctl_id;
-    kvp_err_t err;
     size_t at;
 
-    kvp_pb_frame_begin(&peer->ctl.out, opcode, 0, id, msg, &at);
+    due.id = ++peer->ctl_id;
+    due.last_ns = kvp_now_ns() + KVP_CTL_MAX_NS;
+    peer->due = due;
+    kvp_pb_frame_begin(&peer->ctl.out, due.opcode, 0, due.id, msg, &at);
     kvp_frame_end(&peer->ctl.out, at);
-    err = kvp_exchange(&peer->ctl, id, deadline_ns, answer_out);
-    if (err != KVP_OK) {
-        kvp_log_warn("client", "node %s does not answer error %s", peer->where, kvp_err_name(err));
-        kvp_peer_break(peer);
-    }
-    return err == KVP_OK || err == KVP_NOMEM ? err : KVP_NODE_LOST;
 }
 
-kvp_err_t
-kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
+/* Waits for the answer that is due: DEADLINE leaves it due. None at all, or something else, ends the attachment. */
+static kvp_err_t
+ctl_await(kvp_peer_t *peer, uint64_t deadline_ns, kvp_frame_t *answer_out)
 {
-    Kvp__Pb__Drained msg = KVP__PB__DRAINED__INIT;
-    Kvp__Pb__Reply *reply;
-    kvp_frame_t answer;
-    kvp_pb_t pb;
-    kvp_err_t err = ctl_begin(peer, deadline_ns);
+    uint64_t until_ns = kvp_min_u64(deadline_ns, peer->due.last_ns);
+    kvp_err_t err = kvp_exchange(&peer->ctl, peer->due.id, until_ns, answer_out);
 
-    if (err != KVP_OK) return err;
-    msg.incarnation = incarnation;
-    err = ctl_ask(peer, KVP_OP_DRAINED, &msg.base, deadline_ns, &answer);
-    if (err == KVP_OK) {
-        reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &answer);
-        err = reply == NULL ? KVP_PROTO : reply->err;
-        kvp_pb_free(&pb, reply);
-    }
-    ctl_end(peer);
-    return err;
+    if (err == KVP_DEADLINE && until_ns < peer->due.last_ns) return KVP_DEADLINE;
+    peer->due.opcode = 0;
+    if (err == KVP_OK) return KVP_OK;
+    kvp_log_warn("client", "node %s does not answer error %s", peer->where, kvp_err_name(err));
+    kvp_peer_break(peer);
+    return err == KVP_NOMEM ? err : KVP_NODE_LOST;
 }
 
 /* ---- chunks */
@@ -292,31 +282,6 @@ open_memory(kvp_peer_t *peer, const grant_t *grant, kvp_access_t access, kvp_chu
     return KVP_OK;
 }
 
-/* Caller has the control connection. */
-static kvp_err_t
-open_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t deadline_ns, kvp_chunk_t **chunk_out)
-{
-    Kvp__Pb__OpenChunk ask = KVP__PB__OPEN_CHUNK__INIT;
-    int fds[KVP_FRAMED_FDS] = {-1, -1, -1, -1};
-    kvp_frame_t answer;
-    grant_t grant;
-    kvp_err_t err;
-    int n;
-
-    ask.uuid = (ProtobufCBinaryData){sizeof peer->uuid, peer->uuid};
-    ask.chunk = index;
-    ask.role = access;
-    ask.transport = (char *)peer->tp->ops->name;
-    err = ctl_ask(peer, KVP_OP_OPEN_CHUNK, &ask.base, deadline_ns, &answer);
-    if (err != KVP_OK) return err;
-    n = kvp_framed_take_fds(&peer->ctl, fds, KVP_FRAMED_FDS);
-    err = read_grant(peer, &answer, fds, &grant);
-    if (err == KVP_OK) err = open_memory(peer, &grant, access, chunk_out);
-    for (int i = 0; i < n; i++)
-        close(fds[i]);
-    return err;
-}
-
 static kvp_chunk_t *
 find_chunk(kvp_chunk_slot_t *slot, kvp_access_t access)
 {
@@ -335,33 +300,101 @@ publish_chunk(kvp_peer_t *peer, kvp_chunk_slot_t *slot, kvp_chunk_t *chunk)
     if (strcmp(peer->tp->ops->name, "shm") == 0) peer->unmapped_n++;
 }
 
+/* Maps what the answer at hand gives, for `due`, and publishes it. */
+static kvp_err_t
+take_chunk(kvp_peer_t *peer, const kvp_ctl_due_t *due, const kvp_frame_t *answer)
+{
+    int fds[KVP_FRAMED_FDS] = {-1, -1, -1, -1};
+    int n = kvp_framed_take_fds(&peer->ctl, fds, KVP_FRAMED_FDS);
+    kvp_chunk_t *chunk = NULL;
+    grant_t grant;
+    kvp_err_t err = read_grant(peer, answer, fds, &grant);
+
+    if (err == KVP_OK) err = open_memory(peer, &grant, due->access, &chunk);
+    if (err == KVP_OK) publish_chunk(peer, &peer->chunks[due->chunk], chunk);
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    return err;
+}
+
+/* Gets an answer that an earlier caller did not wait for. What it says of a chunk is that caller's: who needs the chunk
+ * asks again. */
+static kvp_err_t
+settle_due(kvp_peer_t *peer, uint64_t deadline_ns)
+{
+    kvp_ctl_due_t due = peer->due;
+    kvp_frame_t answer;
+    kvp_err_t err;
+
+    if (due.opcode == 0) return KVP_OK;
+    err = ctl_await(peer, deadline_ns, &answer);
+    if (err == KVP_OK && due.opcode == KVP_OP_OPEN_CHUNK) kvp_ignore(take_chunk(peer, &due, &answer), "see above");
+    return err;
+}
+
+/* Caller has the control connection, and nothing is due on it. */
+static kvp_err_t
+open_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t deadline_ns)
+{
+    kvp_ctl_due_t due = {.opcode = KVP_OP_OPEN_CHUNK, .chunk = index, .access = access};
+    Kvp__Pb__OpenChunk ask = KVP__PB__OPEN_CHUNK__INIT;
+    kvp_frame_t answer;
+    kvp_err_t err;
+
+    ask.uuid = (ProtobufCBinaryData){sizeof peer->uuid, peer->uuid};
+    ask.chunk = index;
+    ask.role = access;
+    ask.transport = (char *)peer->tp->ops->name;
+    ctl_ask(peer, due, &ask.base);
+    err = ctl_await(peer, deadline_ns, &answer);
+    return err == KVP_OK ? take_chunk(peer, &due, &answer) : err;
+}
+
 kvp_err_t
-kvp_peer_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t deadline_ns, kvp_chunk_mem_t *mem_out,
-               bool *is_new_out)
+kvp_peer_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t deadline_ns, kvp_chunk_mem_t *mem_out)
 {
     kvp_chunk_slot_t *slot;
     kvp_chunk_t *chunk;
-    kvp_err_t err;
+    kvp_err_t err = KVP_OK;
 
-    *is_new_out = false;
     if (index >= peer->chunks_n) return KVP_PROTO;
     slot = &peer->chunks[index];
     chunk = find_chunk(slot, access);
-    if (chunk != NULL) {
-        *mem_out = chunk->mem;
-        return KVP_OK;
-    }
-    err = ctl_begin(peer, deadline_ns);
-    if (err != KVP_OK) return err;
-    deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + KVP_CTL_MAX_NS);
-    chunk = find_chunk(slot, access); /* another thread may have been first */
     if (chunk == NULL) {
-        err = open_chunk(peer, index, access, deadline_ns, &chunk);
-        *is_new_out = err == KVP_OK;
-        if (err == KVP_OK) publish_chunk(peer, slot, chunk);
+        err = ctl_begin(peer, deadline_ns);
+        if (err != KVP_OK) return err;
+        err = settle_due(peer, deadline_ns);
+        /* Another thread may have been first. */
+        if (err == KVP_OK && find_chunk(slot, access) == NULL) err = open_chunk(peer, index, access, deadline_ns);
+        chunk = find_chunk(slot, access);
+        ctl_end(peer);
+    }
+    if (err == KVP_OK) *mem_out = chunk->mem;
+    return err;
+}
+
+kvp_err_t
+kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
+{
+    Kvp__Pb__Drained msg = KVP__PB__DRAINED__INIT;
+    Kvp__Pb__Reply *reply;
+    kvp_frame_t answer;
+    kvp_pb_t pb;
+    kvp_err_t err = ctl_begin(peer, deadline_ns);
+
+    if (err != KVP_OK) return err;
+    msg.incarnation = incarnation;
+    err = settle_due(peer, deadline_ns);
+    if (err == KVP_OK) {
+        ctl_ask(peer, (kvp_ctl_due_t){.opcode = KVP_OP_DRAINED}, &msg.base);
+        err = ctl_await(peer, deadline_ns, &answer);
+    }
+    if (err == KVP_OK) {
+        reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &answer);
+        err = reply == NULL ? KVP_PROTO : reply->err;
+        kvp_pb_free(&pb, reply);
     }
     ctl_end(peer);
-    if (err == KVP_OK) *mem_out = chunk->mem;
     return err;
 }
 

@@ -20,6 +20,15 @@ typedef struct {
     kvp_chunk_t *_Atomic write; /* opened for writing, which serves readers too */
 } kvp_chunk_slot_t;
 
+/* The question to which the node's answer is due. */
+typedef struct {
+    uint8_t opcode; /* 0 = none is */
+    uint32_t chunk; /* OPEN_CHUNK */
+    kvp_access_t access;
+    uint64_t id;
+    uint64_t last_ns; /* no later */
+} kvp_ctl_due_t;
+
 struct kvp_peer {
     uint32_t segment_id;
     uint8_t uuid[16];
@@ -31,6 +40,7 @@ struct kvp_peer {
     uint32_t refs; /* guarded by peers->lock */
     kvp_peer_t *next_grave; /* the same */
     _Atomic bool is_broken;
+    _Atomic bool owes; /* memory was asked for to write, of which the node must be told when nothing is under way */
 
     uint32_t chunks_n;
     kvp_chunk_slot_t *chunks;
@@ -40,8 +50,9 @@ struct kvp_peer {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* ctl_busy, idle_n, is_broken */
     bool ctl_busy; /* a thread has the control connection for itself; guarded by lock */
-    kvp_framed_t ctl; /* of the thread that set ctl_busy */
+    kvp_framed_t ctl; /* of the thread that set ctl_busy, like the two below */
     uint64_t ctl_id;
+    kvp_ctl_due_t due;
     kvp_ep_t *idle[KVP_SYNC_EPS]; /* guarded by lock, like the rest */
     uint32_t idle_n;
     uint32_t eps_n; /* idle ones and those in use */
@@ -74,9 +85,9 @@ void kvp_peer_break(kvp_peer_t *peer);
 kvp_err_t kvp_peer_take_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out) KVP_MUST_USE;
 void kvp_peer_give_ep(kvp_peer_t *peer, kvp_ep_t *ep, bool is_spent);
 
-/* kvp_peer_chunk: see kvp_path_chunk. is_new_out: it was opened by this call. */
+/* kvp_peer_chunk: see kvp_path_chunk. DEADLINE leaves the chunk to be opened: the next call finds it. */
 kvp_err_t kvp_peer_chunk(kvp_peer_t *peer, uint32_t chunk, kvp_access_t access, uint64_t deadline_ns,
-                         kvp_chunk_mem_t *mem_out, bool *is_new_out) KVP_MUST_USE;
+                         kvp_chunk_mem_t *mem_out) KVP_MUST_USE;
 
 /* kvp_peer_drained says that nothing of that incarnation is under way. */
 kvp_err_t kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns) KVP_MUST_USE;

@@ -37,7 +37,8 @@ kvp_err_t kvp_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, uint64_t deadli
     KVP_MUST_USE;
 
 /* kvp_exchange sends what is queued in c->out and waits for the answer to request_id; other answers are dropped. The
- * frame is borrowed until the next use of c. After DEADLINE, DISCONNECTED or PROTO the connection is of no more use. */
+ * frame is borrowed until the next use of c. After DEADLINE the same call goes on waiting; after DISCONNECTED or PROTO
+ * the connection is of no more use. */
 kvp_err_t kvp_exchange(kvp_framed_t *c, uint64_t request_id, uint64_t deadline_ns, kvp_frame_t *frame_out) KVP_MUST_USE;
 
 #endif

@@ -435,8 +435,9 @@ kvp_path_ok(kvp_peers_t *p, const kvp_path_t *path)
 }
 
 /* ---- chunks */
+/* Before the first question for memory to write: the node may have opened it although its answer never comes. */
 static void
-note_debt(kvp_peers_t *p, const kvp_peer_t *peer)
+note_debt(kvp_peers_t *p, kvp_peer_t *peer)
 {
     kvp_debt_t *debts = NULL;
     bool is_known = false;
@@ -450,6 +451,7 @@ note_debt(kvp_peers_t *p, const kvp_peer_t *peer)
         debts[p->debts_n].incarnation = kvp_conn_hello(p->conn)->incarnation;
         memcpy(debts[p->debts_n++].uuid, peer->uuid, sizeof peer->uuid);
     }
+    atomic_store_explicit(&peer->owes, true, memory_order_release);
     pthread_mutex_unlock(&p->lock);
     if (!is_known && debts == NULL)
         kvp_log_error("client", "out of memory: node %s will not be told that writes are over", peer->where);
@@ -460,16 +462,16 @@ kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_acces
                kvp_chunk_mem_t *mem_out)
 {
     kvp_peer_t *peer = path->peer;
-    bool is_new;
-    kvp_err_t err = kvp_peer_chunk(peer, chunk, access, deadline_ns, mem_out, &is_new);
+    bool may_owe = access == KVP_ACCESS_WRITE && (peer->tp->ops->caps & KVP_TP_SAME_HOST) != 0;
+    kvp_err_t err;
 
+    if (may_owe && !atomic_load_explicit(&peer->owes, memory_order_acquire)) note_debt(p, peer);
+    err = kvp_peer_chunk(peer, chunk, access, deadline_ns, mem_out);
     if (err == KVP_FENCED) kvp_conn_break(p->conn);
     if (err != KVP_OK && err != KVP_DEADLINE && err != KVP_NOMEM && err != KVP_PROTO) {
         drop_peer(p, peer);
         return KVP_NODE_LOST;
     }
-    if (err == KVP_OK && is_new && access == KVP_ACCESS_WRITE && (peer->tp->ops->caps & KVP_TP_SAME_HOST) != 0)
-        note_debt(p, peer);
     return err;
 }
 

@@ -96,6 +96,38 @@ on_get(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     answer(c, f, &msg.base, &obj, sizeof obj);
 }
 
+/* Asked for all, or for some. */
+static void
+on_segments(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+{
+    Kvp__Pb__SegmentsReply msg = KVP__PB__SEGMENTS_REPLY__INIT;
+    Kvp__Pb__SegmentInfo info = KVP__PB__SEGMENT_INFO__INIT;
+    Kvp__Pb__SegmentInfo *infos = &info;
+    const fake_segment_t *seg = m->segment;
+    Kvp__Pb__Segments *ask;
+    kvp_pb_t pb;
+
+    ask = kvp_pb_unpack(&pb, &kvp__pb__segments__descriptor, f);
+    if (ask == NULL) abort();
+    m->segments++;
+    if (seg != NULL && (ask->n_ids == 0 || ask->ids[0] == FAKE_MASTER_SEGMENT)) {
+        info.segment_id = FAKE_MASTER_SEGMENT;
+        info.node = (char *)"a node for tests";
+        info.host_id = (char *)FAKE_MASTER_HOST;
+        info.uuid = (ProtobufCBinaryData){16, (uint8_t *)seg->uuid};
+        info.addr = (char *)"127.0.0.1:1";
+        info.unix_path = (char *)seg->unix_path;
+        info.size_bytes = info.chunk_bytes = seg->bytes;
+        info.chunk_n = 1;
+        info.state = KVP_SEG_UP;
+        info.transports = (char *)"shm";
+        msg.segments = &infos;
+        msg.n_segments = 1;
+    }
+    kvp_pb_free(&pb, ask);
+    answer(c, f, &msg.base, NULL, 0);
+}
+
 static void
 on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
 {
@@ -114,6 +146,9 @@ on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
         return;
     case KVP_OP_GET:
         on_get(m, c, f);
+        return;
+    case KVP_OP_SEGMENTS:
+        on_segments(m, c, f);
         return;
     case KVP_OP_BYE:
         m->byes++;

@@ -10,6 +10,15 @@
 #include <pthread.h>
 
 #define FAKE_CONNS 16
+#define FAKE_MASTER_HOST "this host" /* of its segment */
+#define FAKE_MASTER_SEGMENT 7u
+
+/* The segment that a master tells of: id FAKE_MASTER_SEGMENT, one chunk, by shared memory. */
+typedef struct {
+    const char *unix_path;
+    const uint8_t *uuid;
+    uint64_t bytes;
+} fake_segment_t;
 
 typedef struct {
     uint16_t port;
@@ -25,9 +34,10 @@ typedef struct {
     _Atomic int hello_err;
     _Atomic int delay_ms; /* before each answer to EXISTS and GET */
     _Atomic uint32_t heartbeat_ms, ttl_ms;
+    const fake_segment_t *_Atomic segment; /* NULL = there is none */
 
     /* Seen by the test. */
-    _Atomic uint64_t hellos, heartbeats, byes, exists, gets, releases;
+    _Atomic uint64_t hellos, heartbeats, byes, exists, gets, releases, segments;
     _Atomic uint64_t last_before; /* the incarnation of the session before, in the last Hello */
 } fake_master_t;
 

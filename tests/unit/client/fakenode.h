@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A node of a few lines, in a thread of the test: one chunk of shared memory, opened to whoever asks. It obeys no master.
+ * For tests of the client's side of attachments, and of what it moves.
+ */
+#ifndef KVP_TEST_FAKENODE_H
+#define KVP_TEST_FAKENODE_H
+
+#include "client/framed.h"
+#include "common/segfmt.h"
+
+#include <pthread.h>
+
+#define FAKE_NODE_CONNS 8
+#define FAKE_NODE_BYTES (1u << 20)
+
+typedef struct {
+    char path[64]; /* of its socket, in the abstract name space */
+    uint8_t uuid[16];
+    int listener;
+    pthread_t thread;
+    kvp_framed_t conns[FAKE_NODE_CONNS];
+    kvp_chunk_geo_t geo;
+    int payload_fd, meta_fd;
+    uint8_t *payload, *meta; /* the node's mappings */
+
+    /* Set by the test at any time. */
+    _Atomic bool is_ending;
+    _Atomic bool is_mute; /* leaves questions unread */
+    _Atomic bool is_cutting; /* closes all connections once, and clears this */
+    _Atomic int hello_err, open_err;
+
+    /* Seen by the test. */
+    _Atomic uint64_t hellos, opens, drained, last_drained;
+} fake_node_t;
+
+/* fake_node_start makes the memory, all zero, and listens; end stops the thread and gives everything back. */
+void fake_node_start(fake_node_t *n);
+void fake_node_end(fake_node_t *n);
+
+#endif

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The nodes as a client sees them: attaching once, opening chunks, hurried callers, the breaker, what is owed to a node.
+ */
+#include "client/peers.h"
+
+#include "client/attach.h"
+#include "tests/unit/client/fakemaster.h"
+#include "tests/unit/client/fakenode.h"
+
+#include "common/clock.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LONG_NS (20 * KVP_NS_PER_S)
+#define HURRY_NS (10 * KVP_NS_PER_MS)
+
+typedef struct {
+    fake_master_t master;
+    fake_node_t node;
+    fake_segment_t segment;
+    kvp_forkguard_t guard;
+    kvp_counters_t counters;
+    kvp_conn_t *conn;
+    kvp_peers_t *peers;
+} fixture_t;
+
+static uint64_t
+in(uint64_t ns)
+{
+    return kvp_now_ns() + ns;
+}
+
+static void
+setup(fixture_t *f, const char *host_id)
+{
+    kvp_hostport_t at = {.host = "127.0.0.1"};
+    kvp_hello_ask_t ask = {.name = "a test", .host_id = host_id, .pidfd = -1};
+    kvp_peers_conf_t conf = {.name = "a test", .host_id = host_id, .transports_n = 1};
+    char detail[160];
+
+    memset(f, 0, sizeof *f);
+    fake_master_start(&f->master);
+    fake_node_start(&f->node);
+    f->segment = (fake_segment_t){.unix_path = f->node.path, .uuid = f->node.uuid, .bytes = FAKE_NODE_BYTES};
+    f->master.segment = &f->segment;
+    kvp_forkguard_init(&f->guard);
+    at.port = f->master.port;
+    conf.transports[0] = kvp_transport_find("shm");
+    conf.guard = &f->guard;
+    conf.counters = &f->counters;
+    assert_int_equal(kvp_conn_open(&at, &ask, &f->guard, in(LONG_NS), detail, sizeof detail, &f->conn), KVP_OK);
+    assert_int_equal(kvp_peers_create(&conf, f->conn, &f->peers), KVP_OK);
+}
+
+static void
+teardown(fixture_t *f)
+{
+    kvp_peers_destroy(f->peers);
+    kvp_conn_destroy(f->conn);
+    kvp_forkguard_fini(&f->guard);
+    fake_node_end(&f->node);
+    fake_master_end(&f->master);
+}
+
+static kvp_err_t
+take(fixture_t *f, uint64_t deadline_ns, kvp_path_t *path)
+{
+    return kvp_peers_take(f->peers, FAKE_MASTER_SEGMENT, deadline_ns, path);
+}
+
+static kvp_err_t
+open_chunk(fixture_t *f, const kvp_path_t *path, kvp_access_t access, uint64_t within_ns)
+{
+    kvp_chunk_mem_t mem = {.payload = NULL};
+    kvp_err_t err = kvp_path_chunk(f->peers, path, 0, access, in(within_ns), &mem);
+
+    assert_true(err != KVP_OK || (mem.payload != NULL && mem.meta != NULL));
+    return err;
+}
+
+static void
+test_a_node_is_attached_once(void **state)
+{
+    kvp_path_t first, second;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_int_equal(take(&f, 0, &first), KVP_EAGAIN); /* it would have to wait */
+    assert_int_equal(take(&f, in(LONG_NS), &first), KVP_OK);
+    assert_int_equal(take(&f, 0, &second), KVP_OK);
+    assert_ptr_not_equal(first.ep, second.ep);
+    kvp_path_rele(f.peers, &first, false);
+    kvp_path_rele(f.peers, &second, false);
+    assert_int_equal(f.node.hellos, 1);
+    assert_int_equal(f.counters.attaches, 1);
+    teardown(&f);
+}
+
+static void
+test_a_chunk_is_opened_once_for_each_access(void **state)
+{
+    kvp_chunk_mem_t mem;
+    kvp_path_t path;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    assert_int_equal(f.node.opens, 1);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
+    assert_int_equal(f.node.opens, 2);
+    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    assert_int_equal(f.node.opens, 2);
+    /* A chunk that the segment does not have is the master's mistake, and says nothing about the node. */
+    assert_int_equal(kvp_path_chunk(f.peers, &path, 1, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_PROTO);
+    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    kvp_path_rele(f.peers, &path, false);
+    teardown(&f);
+}
+
+/* A deadline that ends while a chunk is being opened costs nothing but that call. */
+static void
+test_a_hurried_caller_leaves_the_answer_to_the_next(void **state)
+{
+    kvp_path_t path, again;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    f.node.is_mute = true;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
+    assert_int_equal(f.counters.peer_failures, 0);
+    assert_int_equal(take(&f, 0, &again), KVP_OK); /* the attachment is there as before */
+    f.node.is_mute = false;
+    assert_int_equal(open_chunk(&f, &again, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
+    assert_int_equal(f.node.opens, 1);
+    assert_int_equal(f.node.hellos, 1);
+    kvp_path_rele(f.peers, &path, false);
+    kvp_path_rele(f.peers, &again, false);
+    teardown(&f);
+}
+
+static void
+test_what_was_left_may_have_been_another_access(void **state)
+{
+    kvp_path_t path;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    f.node.is_mute = true;
+    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, HURRY_NS), KVP_DEADLINE);
+    f.node.is_mute = false;
+    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
+    assert_int_equal(f.node.opens, 2);
+    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    assert_int_equal(f.node.opens, 2);
+    kvp_path_rele(f.peers, &path, false);
+    teardown(&f);
+}
+
+/* Deadlines long and short: what counts is how long the question has been asked. */
+static void
+test_a_node_that_never_answers_is_given_up(void **state)
+{
+    uint64_t began_ns = kvp_now_ns();
+    kvp_path_t path, again;
+    kvp_err_t err;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    f.node.is_mute = true;
+    do
+        err = open_chunk(&f, &path, KVP_ACCESS_READ, HURRY_NS);
+    while (err == KVP_DEADLINE);
+    assert_int_equal(err, KVP_NODE_LOST);
+    assert_true(kvp_now_ns() - began_ns >= KVP_CTL_MAX_NS);
+    assert_int_equal(f.counters.peer_failures, 1);
+    assert_int_equal(take(&f, in(LONG_NS), &again), KVP_NODE_LOST); /* at once, and not after LONG_NS */
+    f.node.is_mute = false;
+    while ((err = take(&f, in(LONG_NS), &again)) == KVP_NODE_LOST)
+        continue;
+    assert_int_equal(err, KVP_OK);
+    assert_int_equal(open_chunk(&f, &again, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    kvp_path_rele(f.peers, &path, false);
+    kvp_path_rele(f.peers, &again, false);
+    teardown(&f);
+}
+
+static void
+test_a_refusal_drops_the_attachment(void **state)
+{
+    kvp_path_t path, again;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    f.node.open_err = KVP_NO_SEGMENT;
+    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_NODE_LOST);
+    assert_int_equal(take(&f, in(LONG_NS), &again), KVP_NODE_LOST);
+    assert_int_equal(f.counters.peer_failures, 1);
+    kvp_path_rele(f.peers, &path, false);
+    teardown(&f);
+}
+
+static void
+test_a_segment_that_is_not_there_is_a_lost_node(void **state)
+{
+    kvp_path_t path;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    f.master.segment = NULL;
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_NODE_LOST);
+    assert_int_equal(f.node.hellos, 0);
+    assert_int_equal(kvp_peers_take(f.peers, 1234, 0, &path), KVP_EAGAIN);
+    teardown(&f);
+}
+
+static void
+test_shared_memory_of_another_host_is_out_of_reach(void **state)
+{
+    kvp_path_t path;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, "not that host");
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_NOTSUP);
+    assert_int_equal(take(&f, 0, &path), KVP_NOTSUP); /* and is known to be */
+    assert_string_equal(kvp_peers_transport(f.peers, FAKE_MASTER_SEGMENT, FAKE_MASTER_HOST, "shm"), "none");
+    assert_int_equal(f.node.hellos, 0);
+    teardown(&f);
+}
+
+static void
+test_a_node_that_hangs_up_is_noticed(void **state)
+{
+    kvp_path_t path;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    kvp_path_rele(f.peers, &path, false);
+    (void)kvp_peers_tend(f.peers);
+    assert_int_equal(f.counters.peer_failures, 0);
+    f.node.is_cutting = true;
+    while (f.counters.peer_failures == 0)
+        (void)kvp_peers_tend(f.peers);
+    assert_int_equal(take(&f, 0, &path), KVP_NODE_LOST);
+    teardown(&f);
+}
+
+/* ---- what is owed */
+static size_t
+debts_n(fixture_t *f)
+{
+    kvp_debt_t *debts;
+    size_t n;
+
+    assert_int_equal(kvp_peers_debts(f->peers, &debts, &n), KVP_OK);
+    free(debts);
+    return n;
+}
+
+static void
+test_a_reader_owes_nothing_and_a_writer_once(void **state)
+{
+    kvp_debt_t *debts;
+    kvp_path_t path;
+    fixture_t f;
+    size_t n;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    assert_int_equal(debts_n(&f), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
+    assert_int_equal(kvp_peers_debts(f.peers, &debts, &n), KVP_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(debts[0].incarnation, kvp_conn_hello(f.conn)->incarnation);
+    kvp_path_rele(f.peers, &path, false);
+    assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(LONG_NS)), KVP_OK);
+    assert_int_equal(f.node.drained, 1);
+    assert_int_equal(f.node.last_drained, debts[0].incarnation);
+    free(debts);
+    teardown(&f);
+}
+
+/* The node may have opened its memory for us although we do not know it. */
+static void
+test_who_only_asked_to_write_owes_as_well(void **state)
+{
+    kvp_debt_t *debts;
+    kvp_path_t path;
+    fixture_t f;
+    size_t n;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    f.node.is_mute = true;
+    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
+    assert_int_equal(kvp_peers_debts(f.peers, &debts, &n), KVP_OK);
+    assert_int_equal(n, 1);
+    /* To pay it, the answer that is still due is waited for. */
+    assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(HURRY_NS)), KVP_DEADLINE);
+    f.node.is_mute = false;
+    assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(LONG_NS)), KVP_OK);
+    assert_int_equal(f.node.opens, 1);
+    assert_int_equal(f.node.drained, 1);
+    /* Memory that is gone is owed nothing. */
+    memset(debts[0].uuid, 0xEE, sizeof debts[0].uuid);
+    assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(LONG_NS)), KVP_NO_SEGMENT);
+    free(debts);
+    kvp_path_rele(f.peers, &path, false);
+    teardown(&f);
+}
+
+/* ---- endpoints */
+typedef struct {
+    fixture_t *f;
+    kvp_path_t path;
+    kvp_err_t err;
+    _Atomic bool is_over;
+} taker_t;
+
+static void *
+take_late(void *arg)
+{
+    taker_t *t = arg;
+
+    t->err = take(t->f, in(LONG_NS), &t->path);
+    t->is_over = true;
+    return NULL;
+}
+
+static void
+test_endpoints_are_waited_for(void **state)
+{
+    kvp_path_t paths[KVP_SYNC_EPS], none;
+    pthread_t thread;
+    taker_t late;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    for (size_t i = 0; i < KVP_SYNC_EPS; i++)
+        assert_int_equal(take(&f, in(LONG_NS), &paths[i]), KVP_OK);
+    assert_int_equal(take(&f, 0, &none), KVP_EAGAIN);
+    assert_int_equal(take(&f, in(HURRY_NS), &none), KVP_DEADLINE);
+    late = (taker_t){.f = &f};
+    assert_int_equal(pthread_create(&thread, NULL, take_late, &late), 0);
+    assert_false(late.is_over);
+    kvp_path_rele(f.peers, &paths[0], true); /* closed: its place is free, too */
+    pthread_join(thread, NULL);
+    assert_int_equal(late.err, KVP_OK);
+    kvp_path_rele(f.peers, &late.path, false);
+    for (size_t i = 1; i < KVP_SYNC_EPS; i++)
+        kvp_path_rele(f.peers, &paths[i], false);
+    teardown(&f);
+}
+
+static void
+test_who_waits_for_an_endpoint_of_a_lost_node_is_told(void **state)
+{
+    kvp_path_t paths[KVP_SYNC_EPS];
+    pthread_t thread;
+    taker_t late;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    for (size_t i = 0; i < KVP_SYNC_EPS; i++)
+        assert_int_equal(take(&f, in(LONG_NS), &paths[i]), KVP_OK);
+    late = (taker_t){.f = &f};
+    assert_int_equal(pthread_create(&thread, NULL, take_late, &late), 0);
+    kvp_path_fail(f.peers, &paths[0], "the test says so");
+    pthread_join(thread, NULL);
+    assert_int_equal(late.err, KVP_NODE_LOST);
+    for (size_t i = 0; i < KVP_SYNC_EPS; i++)
+        kvp_path_rele(f.peers, &paths[i], false);
+    teardown(&f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_node_is_attached_once),
+        cmocka_unit_test(test_a_chunk_is_opened_once_for_each_access),
+        cmocka_unit_test(test_a_hurried_caller_leaves_the_answer_to_the_next),
+        cmocka_unit_test(test_what_was_left_may_have_been_another_access),
+        cmocka_unit_test(test_a_node_that_never_answers_is_given_up),
+        cmocka_unit_test(test_a_refusal_drops_the_attachment),
+        cmocka_unit_test(test_a_segment_that_is_not_there_is_a_lost_node),
+        cmocka_unit_test(test_shared_memory_of_another_host_is_out_of_reach),
+        cmocka_unit_test(test_a_node_that_hangs_up_is_noticed),
+        cmocka_unit_test(test_a_reader_owes_nothing_and_a_writer_once),
+        cmocka_unit_test(test_who_only_asked_to_write_owes_as_well),
+        cmocka_unit_test(test_endpoints_are_waited_for),
+        cmocka_unit_test(test_who_waits_for_an_endpoint_of_a_lost_node_is_told),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
