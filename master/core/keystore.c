@@ -307,20 +307,25 @@ prefix_hold(kvp_keystore_t *ks, const uint8_t *key, size_t len, size_t *len_out)
 }
 
 /* ---- digits */
-static int
+#define NO_DIGIT 16
+
+/* The value of a digit, or NO_DIGIT, by conditional moves: branches on random digits would be mispredicted. */
+static uint8_t
 digit_of(uint8_t c)
 {
-    if (c >= '0' && c <= '9') return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    uint8_t decimal = (uint8_t)(c - '0'), letter = (uint8_t)(c - 'a');
+
+    return (uint8_t)(decimal < 10 ? decimal : letter < 6 ? letter + 10 : NO_DIGIT);
 }
 
 static bool
 is_packable(const uint8_t *bytes, size_t len)
 {
-    if (len == 0 || len % 2 != 0) return false;
+    uint8_t all = 0;
+
     for (size_t i = 0; i < len; i++)
-        if (digit_of(bytes[i]) < 0) return false;
-    return true;
+        all |= digit_of(bytes[i]);
+    return len != 0 && len % 2 == 0 && all < NO_DIGIT;
 }
 
 static void

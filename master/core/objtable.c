@@ -315,14 +315,15 @@ kvp_objtable_find(const kvp_objtable_t *t, kvp_digest_t digest)
     return oid;
 }
 
-/* ---- many at once: first all buckets are on their way, then the records that they name, then it is searched. */
-static void
+/* ---- many at once: first all buckets are on their way, then the records that they name, then it is searched. Inlined by
+ * force: to GCC a function that only prefetches has no effect, and a call of it is left out. */
+static inline __attribute__((always_inline)) void
 prefetch_bucket(const kvp_objtable_t *t, const kvp_objpart_t *p, kvp_digest_t d)
 {
     if (p->cap != 0) __builtin_prefetch(bucket_at(p, home(t, p, d.hi)));
 }
 
-static void
+static inline __attribute__((always_inline)) void
 prefetch_record(const kvp_objtable_t *t, const kvp_objpart_t *p, kvp_digest_t d)
 {
     const kvp_objbucket_t *b = p->cap == 0 ? NULL : bucket_at(p, home(t, p, d.hi));
