@@ -275,12 +275,12 @@ typedef struct {
 
 /* What a heartbeat's answer does, in the order that client/locs.c keeps. */
 static void
-apply_revocations(world_t *w, uint64_t upto)
+apply_revocations(world_t *w, uint64_t up_to)
 {
     uint64_t from = w->cache.seq;
 
-    kvp_loccache_advance(&w->cache, upto);
-    for (uint64_t seq = from; seq < upto; seq++)
+    kvp_loccache_advance(&w->cache, up_to);
+    for (uint64_t seq = from; seq < up_to; seq++)
         kvp_loccache_forget(&w->cache, digest_of(w->log[seq]), UINT64_MAX);
 }
 
