@@ -84,23 +84,31 @@ directory_grow(kvp_recpool_t *pool)
     return true;
 }
 
+static bool
+block_make_at(kvp_recpool_t *pool, uint32_t b)
+{
+    kvp_recpool_block_t *block;
+
+    if (b >= BLOCKS_MAX || (uint64_t)b << KVP_RECPOOL_BITS >= pool->max) return false;
+    while (b >= pool->blocks_cap)
+        if (!directory_grow(pool)) return false;
+    block = kvp_pages_alloc(block_bytes(pool));
+    if (block == NULL) return false;
+    block->free_head = KVP_RECPOOL_BLOCK;
+    while (b >= pool->blocks_n)
+        pool->blocks[pool->blocks_n++] = NULL;
+    pool->blocks[b] = block;
+    block_open(pool, b);
+    return true;
+}
+
 /* Makes the lowest block that is missing. */
 static bool
 block_make(kvp_recpool_t *pool)
 {
-    kvp_recpool_block_t *block;
-
     while (pool->hole < pool->blocks_n && pool->blocks[pool->hole] != NULL)
         pool->hole++;
-    if (pool->hole == BLOCKS_MAX || (uint64_t)pool->hole << KVP_RECPOOL_BITS >= pool->max) return false;
-    if (pool->hole == pool->blocks_cap && !directory_grow(pool)) return false;
-    block = kvp_pages_alloc(block_bytes(pool));
-    if (block == NULL) return false;
-    block->free_head = KVP_RECPOOL_BLOCK;
-    pool->blocks[pool->hole] = block;
-    if (pool->hole == pool->blocks_n) pool->blocks_n++;
-    block_open(pool, pool->hole);
-    return true;
+    return block_make_at(pool, pool->hole);
 }
 
 static void
@@ -145,6 +153,46 @@ kvp_recpool_take(kvp_recpool_t *pool)
     if (pool->spare == b) pool->spare = KVP_RECPOOL_NONE;
     pool->n++;
     return b << KVP_RECPOOL_BITS | i;
+}
+
+/* Takes record i off the block's list of free ones. */
+static void
+unlink_free(const kvp_recpool_t *pool, uint32_t b, uint32_t i)
+{
+    kvp_recpool_block_t *block = pool->blocks[b];
+    uint8_t *link = (uint8_t *)&block->free_head, *rec = kvp_recpool_at(pool, b << KVP_RECPOOL_BITS | i);
+    uint32_t next = block->free_head;
+
+    while (next != i) {
+        if (next == KVP_RECPOOL_BLOCK) kvp_panic("recpool: record %u is in use", b << KVP_RECPOOL_BITS | i);
+        link = (uint8_t *)kvp_recpool_at(pool, b << KVP_RECPOOL_BITS | next) + pool->link_at;
+        memcpy(&next, link, sizeof next);
+    }
+    memcpy(link, rec + pool->link_at, sizeof next);
+}
+
+bool
+kvp_recpool_claim(kvp_recpool_t *pool, uint32_t number, const void *blank)
+{
+    uint32_t b = number >> KVP_RECPOOL_BITS, i = number & (KVP_RECPOOL_BLOCK - 1);
+    kvp_recpool_block_t *block;
+
+    if (number >= pool->max) return false;
+    if ((b >= pool->blocks_n || pool->blocks[b] == NULL) && !block_make_at(pool, b)) return false;
+    block = pool->blocks[b];
+    for (; block->made <= i; block->made++) {
+        uint8_t *rec = kvp_recpool_at(pool, b << KVP_RECPOOL_BITS | block->made);
+
+        memcpy(rec, blank, pool->record_bytes);
+        memcpy(rec + pool->link_at, &block->free_head, sizeof block->free_head);
+        block->free_head = block->made;
+        pool->memory_bytes += pool->record_bytes;
+    }
+    unlink_free(pool, b, i);
+    if (++block->n == records_of(pool, b)) block_close(pool, b);
+    if (pool->spare == b) pool->spare = KVP_RECPOOL_NONE;
+    pool->n++;
+    return true;
 }
 
 void

@@ -42,6 +42,11 @@ void kvp_recpool_fini(kvp_recpool_t *pool);
 uint32_t kvp_recpool_take(kvp_recpool_t *pool);
 void kvp_recpool_give(kvp_recpool_t *pool, uint32_t number);
 
+/* kvp_recpool_claim takes that very record, which must not be in use: for memory that was numbered before. Those below it
+ * that were never touched become `blank` (record_bytes) and free. False where there is no memory, or it is not below max.
+ * O(records of a block). */
+bool kvp_recpool_claim(kvp_recpool_t *pool, uint32_t number, const void *blank) KVP_MUST_USE;
+
 /* kvp_recpool_was_made says whether the record's memory is there (it may be one that was given back). */
 static inline bool
 kvp_recpool_was_made(const kvp_recpool_t *pool, uint32_t number)

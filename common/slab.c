@@ -53,6 +53,7 @@ struct kvp_slab {
     uint32_t region_units;
     uint32_t used_units;
     uint32_t slots_high;
+    uint32_t first, last; /* by address */
     uint32_t fl_map;
     uint32_t sl_map[FL_COUNT];
     uint32_t (*roots)[SL_COUNT]; /* a treap a class; as many first levels as the region needs */
@@ -298,14 +299,23 @@ find_cut(const kvp_slab_t *slab, uint64_t extent_bytes, cut_t *cut_out)
     return true;
 }
 
+/* point_to makes the neighbours of a record, or the region's ends, name it. */
+static void
+point_to(kvp_slab_t *slab, uint32_t slot)
+{
+    const record_t *r = rec(slab, slot);
+
+    *(r->prev == KVP_SLAB_NONE ? &slab->first : &rec(slab, r->prev)->next) = slot;
+    *(r->next == KVP_SLAB_NONE ? &slab->last : &rec(slab, r->next)->prev) = slot;
+}
+
 /* insert_free makes slot a free extent between two neighbours in address order, either of which may be the region's
  * end. It reaches up to where the next one begins. */
 static void
 insert_free(kvp_slab_t *slab, uint32_t slot, uint32_t off, uint32_t prev, uint32_t next)
 {
     *rec(slab, slot) = (record_t){.off = off, .prev = prev, .next = next};
-    if (prev != KVP_SLAB_NONE) rec(slab, prev)->next = slot;
-    if (next != KVP_SLAB_NONE) rec(slab, next)->prev = slot;
+    point_to(slab, slot);
     index_insert(slab, slot);
 }
 
@@ -401,7 +411,7 @@ join_next(kvp_slab_t *slab, uint32_t slot)
     record_t *r = rec(slab, slot);
     uint32_t gone = r->next;
     r->next = rec(slab, gone)->next;
-    if (r->next != KVP_SLAB_NONE) rec(slab, r->next)->prev = slot;
+    point_to(slab, slot);
     slot_give(slab, gone);
 }
 
@@ -423,6 +433,84 @@ kvp_slab_free(kvp_slab_t *slab, uint32_t slot)
         join_next(slab, slot);
     }
     index_insert(slab, slot);
+}
+
+/* ---- a rebuild */
+uint64_t
+kvp_slab_tail(const kvp_slab_t *slab)
+{
+    const record_t *r = rec(slab, slab->last);
+
+    return (uint64_t)(is_allocated(r) ? slab->region_units : r->off) * KVP_SLAB_UNIT;
+}
+
+/* slot_claim makes the slot hold nothing and be the caller's. The free rest of the region gives way to it. */
+static kvp_err_t
+slot_claim(kvp_slab_t *slab, uint32_t slot)
+{
+    const record_t blank = {.off = UNUSED};
+    uint32_t other;
+
+    if (slot >= slab->records.max) return KVP_LIMIT;
+    if (!is_live(slab, slot)) return kvp_recpool_claim(&slab->records, slot, &blank) ? KVP_OK : KVP_NOMEM;
+    if (is_allocated(rec(slab, slot))) return KVP_LIMIT;
+    kvp_err_t err = slots_take(slab, 1, &other);
+    if (err != KVP_OK) return err;
+    index_remove(slab, slot);
+    insert_free(slab, other, rec(slab, slot)->off, rec(slab, slot)->prev, rec(slab, slot)->next);
+    rec(slab, slot)->off = UNUSED;
+    return KVP_OK;
+}
+
+static bool
+is_on_bounds(uint64_t offset, uint64_t bytes)
+{
+    uint64_t align =
+        bytes >= (uint64_t)LARGE_UNITS * KVP_SLAB_UNIT ? (uint64_t)PAGE_UNITS * KVP_SLAB_UNIT : KVP_SLAB_UNIT;
+
+    return (offset | bytes) % align == 0;
+}
+
+kvp_err_t
+kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes, uint32_t owner)
+{
+    uint64_t region = kvp_slab_region_bytes(slab);
+    if (bytes == 0 || offset < kvp_slab_tail(slab) || offset > region || bytes > region - offset) return KVP_INVALID;
+    if (!is_on_bounds(offset, bytes) || owner == KVP_SLAB_NONE) return KVP_INVALID;
+    uint32_t spare = KVP_SLAB_NONE;
+    kvp_err_t err = slot_claim(slab, slot);
+    if (err != KVP_OK) return err;
+    if (offset > kvp_slab_tail(slab)) err = slots_take(slab, 1, &spare);
+    if (err != KVP_OK) {
+        slot_give(slab, slot);
+        return err;
+    }
+    uint32_t tail = slab->last, off = (uint32_t)(offset / KVP_SLAB_UNIT), units = (uint32_t)(bytes / KVP_SLAB_UNIT);
+    uint32_t front = rec(slab, tail)->off, prev = rec(slab, tail)->prev, end = off + units;
+    index_remove(slab, tail);
+    *rec(slab, slot) =
+        (record_t){.off = off | ALLOCATED, .len = units, .owner = owner, .prev = prev, .next = KVP_SLAB_NONE};
+    point_to(slab, slot);
+    if (spare != KVP_SLAB_NONE) insert_free(slab, spare, front, prev, slot);
+    if (end < slab->region_units)
+        insert_free(slab, tail, end, slot, KVP_SLAB_NONE);
+    else
+        slot_give(slab, tail);
+    slab->used_units += units;
+    if (slot >= slab->slots_high) slab->slots_high = slot + 1;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_slab_move(kvp_slab_t *slab, uint32_t slot, uint32_t *slot_out)
+{
+    kvp_err_t err = slots_take(slab, 1, slot_out);
+    if (err != KVP_OK) return err;
+    *rec(slab, *slot_out) = *rec(slab, slot);
+    point_to(slab, *slot_out);
+    slot_give(slab, slot);
+    if (*slot_out >= slab->slots_high) slab->slots_high = *slot_out + 1;
+    return KVP_OK;
 }
 
 uint32_t
@@ -461,10 +549,7 @@ kvp_slab_set_owner(kvp_slab_t *slab, uint32_t slot, uint32_t owner)
 uint32_t
 kvp_slab_first(const kvp_slab_t *slab)
 {
-    /* Slot 0 holds the region at first, and the extent at offset 0 never loses its slot: a front cut needs an offset
-     * that is misaligned, and joins go to the lower neighbour. */
-    (void)slab;
-    return 0;
+    return slab->first;
 }
 
 uint32_t

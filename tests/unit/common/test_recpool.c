@@ -107,6 +107,29 @@ test_blocks_when_their_records_go(void **state)
     assert_int_equal(kvp_recpool_limit(&pool), 0);
 }
 
+static void
+test_claim_takes_that_very_record(void **state)
+{
+    enum { FAR = 3 * KVP_RECPOOL_BLOCK + 5 };
+    const rec_t blank = {.mark = 77};
+    kvp_recpool_t pool;
+
+    (void)state;
+    init(&pool, FAR + 1);
+    assert_false(kvp_recpool_claim(&pool, FAR + 1, &blank));
+    assert_true(kvp_recpool_claim(&pool, FAR, &blank));
+    assert_false(kvp_recpool_was_made(&pool, 0)); /* blocks in between are not made */
+    assert_true(kvp_recpool_was_made(&pool, FAR - 5));
+    assert_int_equal(((rec_t *)kvp_recpool_at(&pool, FAR - 3))->mark, 77);
+    assert_true(kvp_recpool_claim(&pool, FAR - 3, &blank));
+    for (uint32_t i = 0; i < 4; i++)
+        assert_in_range(take(&pool, 0), FAR - 5, FAR - 1);
+    for (uint32_t i = 0; i < KVP_RECPOOL_BLOCK; i++)
+        assert_int_equal(take(&pool, i), i); /* that block was full */
+    assert_int_equal(pool.n, 6 + KVP_RECPOOL_BLOCK);
+    kvp_recpool_fini(&pool);
+}
+
 int
 main(void)
 {
@@ -114,6 +137,7 @@ main(void)
         cmocka_unit_test(test_records_keep_what_is_in_them),
         cmocka_unit_test(test_take_when_the_most_are_in_use),
         cmocka_unit_test(test_blocks_when_their_records_go),
+        cmocka_unit_test(test_claim_takes_that_very_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

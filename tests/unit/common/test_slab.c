@@ -485,6 +485,71 @@ test_utilisation_stays_high_when_sizes_mix(void **state)
     kvp_slab_destroy(slab);
 }
 
+/* A pool that has seen some use is divided anew, from the list of its extents, under the same slots. */
+static void
+test_adopting_what_another_allocator_divided(void **state)
+{
+    (void)state;
+    uint64_t seed = 11;
+    for (uint32_t round = 0; round < 50; round++) {
+        kvp_slab_t *old = make_slab(8 * MIB + 64, 4096), *slab = make_slab(8 * MIB + 64, 4096);
+        uint32_t slots[600], n = 0;
+        for (uint32_t i = 0; i < 600; i++) {
+            uint64_t len = 1 + next_random(&seed) % (i % 7 == 0 ? 200 * KIB : 4 * KIB), offset;
+            if (kvp_slab_alloc(old, len, i, &slots[n], &offset) == KVP_OK) n++;
+        }
+        shuffle(slots, n, &seed);
+        for (uint32_t i = 0; i < n / 2; i++)
+            kvp_slab_free(old, slots[i]);
+        for (uint32_t s = kvp_slab_first(old); s != KVP_SLAB_NONE; s = kvp_slab_next(old, s)) {
+            if (!kvp_slab_is_allocated(old, s)) continue;
+            uint64_t offset = kvp_slab_offset(old, s), len = kvp_slab_len(old, s);
+            assert_int_equal(kvp_slab_adopt(slab, s, offset, len, kvp_slab_owner(old, s)), KVP_OK);
+            assert_int_equal(kvp_slab_tail(slab), offset + len);
+            assert_true(kvp_slab_check(slab));
+        }
+        assert_int_equal(kvp_slab_used_bytes(slab), kvp_slab_used_bytes(old));
+        assert_int_equal(kvp_slab_largest_free(slab), kvp_slab_largest_free(old));
+        for (uint32_t i = n / 2; i < n; i++) {
+            assert_int_equal(kvp_slab_offset(slab, slots[i]), kvp_slab_offset(old, slots[i]));
+            assert_int_equal(kvp_slab_owner(slab, slots[i]), kvp_slab_owner(old, slots[i]));
+            kvp_slab_free(slab, slots[i]);
+        }
+        assert_int_equal(kvp_slab_largest_free(slab), 8 * MIB);
+        assert_true(kvp_slab_check(slab));
+        kvp_slab_destroy(old);
+        kvp_slab_destroy(slab);
+    }
+}
+
+static void
+test_adopt_when_it_cannot_be(void **state)
+{
+    (void)state;
+    kvp_slab_t *slab = make_slab(MIB, 4);
+    uint32_t moved;
+    assert_int_equal(kvp_slab_adopt(slab, 4, 0, 64, 1), KVP_LIMIT);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 32, 64, 1), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 0, 0, 1), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 64, 64 * KIB, 1), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, MIB, 64, 1), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 64, MIB, 1), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 128, 64, 1), KVP_OK); /* slot 0 was that of the whole region */
+    assert_int_equal(kvp_slab_adopt(slab, 0, 192, 64, 2), KVP_LIMIT);
+    assert_int_equal(kvp_slab_adopt(slab, 3, 64, 64, 2), KVP_INVALID);
+    assert_int_equal(kvp_slab_move(slab, 0, &moved), KVP_OK);
+    assert_int_equal(kvp_slab_offset(slab, moved), 128);
+    assert_int_equal(kvp_slab_owner(slab, moved), 1);
+    assert_false(kvp_slab_is_allocated(slab, 0));
+    assert_true(kvp_slab_check(slab));
+    assert_int_equal(kvp_slab_adopt(slab, 0, 256, 64, 2), KVP_LIMIT); /* one for it, and one for the gap */
+    assert_true(kvp_slab_check(slab));
+    assert_int_equal(kvp_slab_adopt(slab, 0, 192, MIB - 192 - 32, 2), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 192, 64, 2), KVP_OK);
+    assert_true(kvp_slab_check(slab));
+    kvp_slab_destroy(slab);
+}
+
 int
 main(void)
 {
@@ -501,6 +566,8 @@ main(void)
         cmocka_unit_test(test_alloc_finds_the_exact_hole_when_pool_is_full),
         cmocka_unit_test(test_alloc_finds_the_one_hole_that_fits_among_many_of_its_class),
         cmocka_unit_test(test_random_steps_agree_with_the_oracle),
+        cmocka_unit_test(test_adopting_what_another_allocator_divided),
+        cmocka_unit_test(test_adopt_when_it_cannot_be),
         cmocka_unit_test(test_utilisation_stays_high_when_sizes_mix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
