@@ -59,6 +59,7 @@ typedef enum {
 typedef struct {
     kvp_move_kind_t kind;
     uint32_t item; /* index in the batch: whose memory */
+    uint32_t copy; /* FILL, SEAL: which location of the grant */
     kvp_wire_loc_t loc;
     uint64_t len;
     const void *key; /* SEAL; borrowed */

@@ -3,8 +3,8 @@
  * - The batch goes through its phases in step: all that has a place is filled, then sealed, then committed, and only
  *   then is asked again for what had none. So the answer to a PUT_BEGIN may stay in the receive buffer as long as its
  *   locations are needed, and space that our own first objects took can be evicted for the later ones.
- * - A seal waits for every copy's payload; a commit for every copy's seal. Copies that differ (the caller wrote into the
- *   buffer meanwhile) are not committed.
+ * - A seal waits for every copy's payload; a commit for every copy's seal. A copy that fails is left out, and the commit
+ *   says which ones are whole. Copies that differ (the caller wrote into the buffer meanwhile) are not committed.
  * - An attempt that the master may know of and that is not committed is always aborted, also when its PUT_BEGIN was not
  *   answered in time: the master gets the two in this order on one connection. The end of a session aborts as well.
  */
@@ -122,6 +122,35 @@ wait_ms(const kvp_putop_t *op, uint64_t now_ns)
     return (uint32_t)kvp_max_u64(1, kvp_min_u64(left_ms * 7 / 8, UINT32_MAX));
 }
 
+static bool
+has_groups(const kvp_putop_t *op)
+{
+    for (uint32_t i = 0; i < op->n; i++)
+        if (op->items[i].phase == PHASE_ASK && op->items[i].group != NULL) return true;
+    return false;
+}
+
+static kvp_wire_group_t
+group_of(const kvp_putop_t *op, const kvp_putop_item_t *it)
+{
+    if (it->group == NULL) return (kvp_wire_group_t){.members = 0};
+    return (kvp_wire_group_t){
+        .group = kvp_op_digest(&op->session, it->group, it->group_len),
+        .members = it->group_members,
+        .member = it->group_member,
+    };
+}
+
+static void
+encode_groups(kvp_putop_t *op)
+{
+    for (uint32_t i = 0; i < op->n; i++) {
+        kvp_wire_group_t group = group_of(op, &op->items[i]);
+
+        if (op->items[i].phase == PHASE_ASK) kvp_buf_append(op->out, &group, sizeof group);
+    }
+}
+
 static void
 encode_begin(kvp_putop_t *op, uint64_t now_ns)
 {
@@ -133,6 +162,10 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
 
     head.n = op->asked_n;
     head.wait_ms = wait_ms(op, now_ns);
+    head.replicas = op->replicas;
+    head.is_upsert = op->is_upsert;
+    head.pin = op->pin;
+    head.has_groups = has_groups(op);
     kvp_pb_frame_begin(op->out, KVP_OP_PUT_BEGIN, 0, 0, &head.base, &at);
     rec = (kvp_wire_put_t *)kvp_buf_extend(op->out, op->asked_n * sizeof *rec);
     for (uint32_t i = 0; i < op->n && rec != NULL; i++) {
@@ -144,6 +177,7 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
         *rec++ = (kvp_wire_put_t){it->digest, it->len, it->attempt, key_at, it->key_len};
         key_at += it->key_len;
     }
+    if (head.has_groups) encode_groups(op);
     for (uint32_t i = 0; i < op->n; i++)
         if (op->items[i].phase == PHASE_ASK) kvp_buf_append(op->out, op->items[i].key, op->items[i].key_len);
     kvp_frame_end(op->out, at);
@@ -152,8 +186,8 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
 static void
 take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_grants, uint64_t retry_ns, uint64_t now_ns)
 {
-    if (err == KVP_ALREADY)
-        finish(op, it, KVP_OK);
+    if (err == KVP_ALREADY) /* a master that knows no upsert leaves the old value there */
+        finish(op, it, op->is_upsert ? KVP_NOTSUP : KVP_OK);
     else if (err == KVP_RETRY_AFTER)
         ask_again(op, it, err, retry_ns);
     else if (err == KVP_NO_SPACE && has_grants)
@@ -177,6 +211,9 @@ take_place(kvp_putop_item_t *it, const kvp_wire_obj_t *obj, const kvp_wire_loc_t
     it->locs = locs;
     it->nloc = obj->nloc;
     it->parts_begun = it->parts_done = 0;
+    it->sound = (uint8_t)((1u << obj->nloc) - 1);
+    it->has_sum = false;
+    it->part_err = KVP_OK;
 }
 
 static kvp_err_t
@@ -214,6 +251,8 @@ take_places(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
 static void
 make_desc(const kvp_putop_t *op, const kvp_putop_item_t *it, const kvp_wire_loc_t *loc, kvp_desc_t *desc)
 {
+    kvp_wire_group_t group = group_of(op, it);
+
     *desc = (kvp_desc_t){
         .word = kvp_word_make(loc->generation, KVP_DESC_SEALED),
         .version = it->version,
@@ -222,6 +261,10 @@ make_desc(const kvp_putop_t *op, const kvp_putop_item_t *it, const kvp_wire_loc_
         .offset = loc->offset,
         .len = it->len,
         .sum = it->sum,
+        .tenant = op->session.tenant,
+        .group = group.group,
+        .group_n = group.members,
+        .group_member = group.member,
         .key_off = loc->key_off,
         .key_len = (uint16_t)it->key_len,
         .attempt = it->attempt,
@@ -231,11 +274,13 @@ make_desc(const kvp_putop_t *op, const kvp_putop_item_t *it, const kvp_wire_loc_
 }
 
 static void
-make_move(const kvp_putop_t *op, uint32_t i, const kvp_wire_loc_t *loc, kvp_move_t *mv)
+make_move(const kvp_putop_t *op, uint32_t i, uint32_t copy, kvp_move_t *mv)
 {
     const kvp_putop_item_t *it = &op->items[i];
+    const kvp_wire_loc_t *loc = &it->locs[copy];
 
     mv->item = i;
+    mv->copy = copy;
     mv->loc = *loc;
     mv->len = it->len;
     if (it->phase == PHASE_FILL) {
@@ -248,6 +293,12 @@ make_move(const kvp_putop_t *op, uint32_t i, const kvp_wire_loc_t *loc, kvp_move
     make_desc(op, it, loc, &mv->desc);
 }
 
+static bool
+is_sound(const kvp_putop_item_t *it, uint32_t copy)
+{
+    return (it->sound & (1u << copy)) != 0;
+}
+
 /* Fills moves with parts of one phase that were not begun yet; none left leaves moves_n 0. */
 static void
 fill_moves(kvp_putop_t *op, uint8_t phase)
@@ -257,27 +308,38 @@ fill_moves(kvp_putop_t *op, uint8_t phase)
         kvp_putop_item_t *it = &op->items[i];
 
         if (it->phase != phase) continue;
-        while (it->parts_begun < it->nloc) {
+        for (; it->parts_begun < it->nloc; it->parts_begun++) {
             if (op->moves_n == op->moves_cap) return;
-            make_move(op, i, &it->locs[it->parts_begun++], &op->moves[op->moves_n++]);
+            if (is_sound(it, it->parts_begun))
+                make_move(op, i, it->parts_begun, &op->moves[op->moves_n++]);
+            else
+                it->parts_done++;
         }
     }
 }
 
 static void
+take_sum(kvp_putop_item_t *it, const kvp_move_t *mv)
+{
+    uint64_t sum = mv->has_sum ? mv->sum : 0;
+
+    if (it->has_sum && sum != it->sum) it->err = KVP_CORRUPT;
+    it->has_sum = true;
+    it->sum = sum;
+}
+
+static void
 take_part(kvp_putop_item_t *it, const kvp_move_t *mv)
 {
-    kvp_err_t err = mv->err;
-
     it->is_drained = it->is_drained && mv->is_drained;
-    if (mv->kind == KVP_MOVE_FILL && err == KVP_OK) {
-        uint64_t sum = mv->has_sum ? mv->sum : 0;
-
-        if (it->parts_done > 0 && it->err == KVP_OK && sum != it->sum) err = KVP_CORRUPT;
-        it->sum = sum;
-    }
-    if (it->err == KVP_OK) it->err = err;
     it->parts_done++;
+    if (mv->err == KVP_OK) {
+        if (mv->kind == KVP_MOVE_FILL) take_sum(it, mv);
+        return;
+    }
+    it->sound = (uint8_t)(it->sound & ~(1u << mv->copy));
+    if (it->part_err == KVP_OK) it->part_err = mv->err;
+    if (it->sound == 0 && it->err == KVP_OK) it->err = it->part_err;
 }
 
 /* The word has another generation by now: the master took the place back. */
@@ -322,14 +384,25 @@ encode_commit(kvp_putop_t *op)
     size_t at;
 
     head.n = op->asked_n;
+    head.wait = op->waits;
     kvp_pb_frame_begin(op->out, KVP_OP_PUT_COMMIT, 0, 0, &head.base, &at);
     for (uint32_t i = 0; i < op->n; i++) {
         const kvp_putop_item_t *it = &op->items[i];
-        kvp_wire_commit_t rec = {.attempt = it->attempt, .sum = it->sum, .replicas = 1};
+        kvp_wire_commit_t rec = {.attempt = it->attempt, .sum = it->sum, .replicas = it->sound};
 
         if (it->phase == PHASE_COMMIT) kvp_buf_append(op->out, &rec, sizeof rec);
     }
     kvp_frame_end(op->out, at);
+}
+
+static void
+commit(kvp_putop_t *op, kvp_putop_item_t *it)
+{
+    const kvp_known_t *known = op->session.known;
+
+    /* Who upserts reads its own value from now on. */
+    if (op->is_upsert && known != NULL) known->ops->forget(known, it->digest, UINT64_MAX);
+    finish(op, it, KVP_OK);
 }
 
 static kvp_err_t
@@ -357,7 +430,7 @@ take_commits(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
         if (it->phase != PHASE_COMMIT) continue;
         err = kvp_op_peer_err(*errs++);
         if (err == KVP_OK || err == KVP_ALREADY)
-            finish(op, it, KVP_OK);
+            commit(op, it);
         else
             lose_attempt(op, it, err, now_ns);
     }

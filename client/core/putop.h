@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One batch of puts as a pure state machine: begin (attempts and places), fill (payload), seal (key and descriptor),
- * commit; abort of what failed after it had a place. Who calls it: client/batch.c, and the simulator. See
+ * commit; abort of what failed after it had a place. All copies of an object are written in one go, and one that is
+ * whole is enough. Who calls it: client/batch.c, and the simulator. See
  * client/core/op.h for the protocol of steps.
  */
 #ifndef KVP_CLIENT_CORE_PUTOP_H
 #define KVP_CLIENT_CORE_PUTOP_H
 
-#include "client/core/op.h"
+#include "client/core/known.h"
 
 /* kvp_attempts_fn reserves n attempt numbers that this process never used, none of them 0, and returns the first. */
 typedef uint64_t (*kvp_attempts_fn)(void *arg, uint32_t n);
@@ -16,6 +17,10 @@ typedef struct {
     const void *key; /* borrowed until the end */
     uint32_t key_len;
     uint64_t len;
+    const void *group; /* id of the group that it becomes a member of; NULL = none. Borrowed like the key */
+    uint32_t group_len;
+    uint32_t group_members;
+    uint32_t group_member;
 
     /* Result, valid at KVP_STEP_DONE; OK also where the key was committed already. */
     kvp_err_t err;
@@ -29,6 +34,9 @@ typedef struct {
     uint32_t nloc;
     uint32_t parts_begun; /* of the nloc copies, in the phase */
     uint32_t parts_done;
+    uint8_t sound; /* bit i: nothing went wrong with copy i */
+    bool has_sum; /* of the first copy that was written */
+    kvp_err_t part_err; /* what went wrong first */
     const kvp_wire_loc_t *locs; /* in the answer, which is kept until the next call */
     kvp_digest_t digest;
     uint64_t attempt;
@@ -45,6 +53,10 @@ typedef struct {
     uint32_t moves_cap;
     kvp_buf_t *out;
     uint64_t deadline_ns;
+    uint32_t replicas; /* copies wanted; 0 = 1 */
+    kvp_pin_t pin;
+    bool is_upsert; /* a committed key gets the new value */
+    bool waits; /* upsert: until nobody can read the old one any more */
     kvp_attempts_fn attempts;
     void *attempts_arg;
 

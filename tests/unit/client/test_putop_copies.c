@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The put machine where more is asked for than a copy of what is new: replicas, groups, pins, upserts.
+ */
+#include "tests/unit/client/putop_fixture.h"
+
+/* The copies that the commit at hand calls whole. */
+static uint32_t
+committed_copies(const fixture_t *f)
+{
+    kvp_frame_t frame;
+
+    parse_out(&f->out, KVP_OP_PUT_COMMIT, &frame);
+    return ((const kvp_wire_commit_t *)frame.tail)->replicas;
+}
+
+static void
+test_put_commits_all_replicas_together(void **state)
+{
+    static const uint32_t first = 0;
+    fixture_t f;
+
+    (void)state;
+    to_fill(&f, 2);
+    assert_int_equal(f.moves[1].loc.segment_id, 2);
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 2);
+    moved(&f);
+    expect_commit(&f, &first, 1);
+    assert_int_equal(committed_copies(&f), 3);
+    teardown(&f);
+}
+
+static void
+test_put_leaves_out_a_replica_that_failed(void **state)
+{
+    static const uint32_t first = 0;
+    fixture_t f;
+
+    (void)state;
+    to_fill(&f, 3);
+    f.moves[0].err = KVP_NODE_LOST;
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 2);
+    assert_int_equal(f.moves[0].loc.segment_id, 2);
+    f.moves[0].err = KVP_NODE_LOST;
+    moved(&f);
+    expect_commit(&f, &first, 1);
+    assert_int_equal(committed_copies(&f), 4);
+    teardown(&f);
+
+    to_fill(&f, 2); /* of the last one everything depends on it */
+    f.moves[0].err = f.moves[1].err = KVP_DEADLINE;
+    moved(&f);
+    expect_abort(&f, f.asked, 1, true);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_DEADLINE);
+    teardown(&f);
+}
+
+static void
+test_put_refuses_replicas_that_differ(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    to_fill(&f, 2);
+    f.moves[1].sum++; /* the caller wrote into the buffer meanwhile */
+    moved(&f);
+    expect_abort(&f, f.asked, 1, true);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_CORRUPT);
+    teardown(&f);
+}
+
+static void
+test_put_says_what_is_asked_for(void **state)
+{
+    Kvp__Pb__PutBegin *head;
+    const kvp_wire_group_t *groups;
+    kvp_frame_t frame;
+    kvp_pb_t pb;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 2);
+    f.op.replicas = 3;
+    f.op.pin = KVP_PIN_SOFT;
+    f.op.is_upsert = true;
+    f.items[1].group = "g";
+    f.items[1].group_len = 1;
+    f.items[1].group_members = 4;
+    f.items[1].group_member = 2;
+    give_session(&f, 1);
+    expect_step(&f, KVP_STEP_CALL);
+    parse_out(&f.out, KVP_OP_PUT_BEGIN, &frame);
+    head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, &frame);
+    assert_non_null(head);
+    assert_int_equal(head->replicas, 3);
+    assert_int_equal(head->pin, KVP_PIN_SOFT);
+    assert_true(head->is_upsert && head->has_groups);
+    kvp_pb_free(&pb, head);
+    groups = (const kvp_wire_group_t *)(frame.tail + 2 * sizeof(kvp_wire_put_t));
+    assert_true(kvp_digest_eq(groups[0].group, (kvp_digest_t){0, 0}));
+    assert_true(kvp_digest_eq(groups[1].group, kvp_key_digest(f.session.digest_seed, 0, "g", 1)));
+    assert_int_equal(groups[1].members, 4);
+    assert_int_equal(groups[1].member, 2);
+    assert_memory_equal(groups + 2, keys[0], strlen(keys[0]));
+    teardown(&f);
+}
+
+/* The old value's place may not be read from any more by who replaced it. */
+static void
+test_upsert_forgets_the_known_location(void **state)
+{
+    static const int32_t ok = KVP_OK;
+    static const uint32_t first = 0;
+    kvp_place_t place = {.version = 7, .len = 100, .nloc = 1};
+    lone_known_t lone;
+    kvp_digest_t digest;
+    fixture_t f;
+
+    (void)state;
+    lone_init(&lone, 4);
+    setup(&f, 1);
+    f.op.is_upsert = true;
+    expect_step(&f, KVP_STEP_SESSION);
+    f.session = test_session(1);
+    f.session.known = &lone.known;
+    kvp_putop_on_session(&f.op, &f.session);
+    digest = kvp_op_digest(&f.session, keys[0], strlen(keys[0]));
+    assert_true(kvp_loccache_keep(&lone.cache, digest, &place, 0));
+    expect_begin(&f, 0, 1);
+    answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+    reply_places(&f);
+    expect_moves(&f, KVP_MOVE_FILL, 1);
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 1);
+    moved(&f);
+    expect_commit(&f, &first, 1);
+    assert_true(kvp_loccache_has(&lone.cache, digest, 7));
+    reply_commit(&f, &ok, 1);
+    assert_false(kvp_loccache_has(&lone.cache, digest, 7));
+    expect_step(&f, KVP_STEP_DONE);
+    kvp_loccache_fini(&lone.cache);
+    teardown(&f);
+}
+
+/* A master from before upserts leaves the old value there, which must not pass for success. */
+static void
+test_upsert_is_never_already_there(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 1);
+    f.op.is_upsert = true;
+    give_session(&f, 1);
+    expect_begin(&f, 0, 1);
+    answer_obj(&f.answer, KVP_ALREADY, 0, 0, 0, 0);
+    reply_places(&f);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_NOTSUP);
+    teardown(&f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_put_commits_all_replicas_together),
+        cmocka_unit_test(test_put_leaves_out_a_replica_that_failed),
+        cmocka_unit_test(test_put_refuses_replicas_that_differ),
+        cmocka_unit_test(test_put_says_what_is_asked_for),
+        cmocka_unit_test(test_upsert_forgets_the_known_location),
+        cmocka_unit_test(test_upsert_is_never_already_there),
+    };
+
+    return cmocka_run_group_tests_name("putop_copies", tests, NULL, NULL);
+}
