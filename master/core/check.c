@@ -164,6 +164,13 @@ check_segments(const kvp_master_t *m)
 }
 
 /* ---- objects */
+static uint32_t
+tenant_of(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    if (kvp_obj_chunk(m, o) != NULL) return kvp_obj_tenant(m, o)->id;
+    return ((const kvp_attempt_t *)kvp_ptab_get(&m->attempts, o->attempt))->tenant->id;
+}
+
 static const char *
 check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint32_t *tickets)
 {
@@ -174,7 +181,7 @@ check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint
     if (kvp_victim_may_go(o) != is_evictable) return "an object is evictable and should not be, or is not and should";
     if (o->state == KVP_OBJ_GONE
             ? kvp_obj_chunk(m, o) != NULL || o->tickets == 0
-            : kvp_objindex_find(m->index, kvp_obj_digest(m->index, o, m->conf.digest_seed, 0)) != oid)
+            : kvp_objindex_find(m->index, kvp_obj_digest(m->index, o, m->conf.digest_seed, tenant_of(m, o))) != oid)
         return "an object is not indexed, or still is";
     if ((o->state == KVP_OBJ_WRITING) != (a != NULL)) return "an object and its attempt disagree";
     if (a != NULL && a->oid != oid) return "an attempt is another object's";
@@ -290,6 +297,7 @@ check_session(const kvp_session_t *s, uint64_t *pending)
         if ((a->pend == NULL) != kvp_list_is_empty(&a->of_pend)) return "an attempt is not linked to its message";
     }
     if (list_len(&s->attempts) != s->attempt_ids.n) return "attempts of a client are miscounted";
+    if (list_len(&s->waiters) != s->waiters_n) return "the answers that a client waits for are miscounted";
     if (bytes != s->attempt_bytes) return "the unfinished bytes of a client are wrong";
     if (list_len(&s->segments) != s->segments_n) return "the segments of a node are miscounted";
     if (list_len(&s->retire_reqs) != s->retire_reqs_n) return "the orders to a node are miscounted";
@@ -327,6 +335,85 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets)
     return kvp_heap_check(&m->expiries);
 }
 
+/* ---- tenants and leases */
+typedef struct {
+    uint64_t objects, used;
+    uint32_t chunks, refs;
+} tenant_sums_t;
+
+static void
+add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
+{
+    for (uint32_t i = 0; i < m->chunks.limit; i++) {
+        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, i);
+
+        if (c == NULL || c->tenant == NULL) continue;
+        sums[c->tenant->number].chunks++;
+        sums[c->tenant->number].refs++;
+        sums[c->tenant->number].used += kvp_slab_used_bytes(c->slab);
+    }
+    for (uint32_t cursor = 0, left = UINT32_MAX, oid;
+         (oid = kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE;) {
+        const kvp_obj_t *o = kvp_obj(m->index, oid);
+
+        if (o->state == KVP_OBJ_COMMITTED) sums[kvp_obj_tenant(m, o)->number].objects++;
+    }
+    kvp_list_foreach (pos, &m->seen) {
+        const kvp_session_t *s = kvp_list_entry(pos, kvp_session_t, link);
+
+        if (s->tenant != NULL) sums[s->tenant->number].refs++;
+    }
+    kvp_list_foreach (pos, &m->jobs)
+        sums[kvp_list_entry(pos, kvp_job_t, link)->tenant->number].refs++;
+}
+
+static const char *
+check_leases(const kvp_tenant_t *t)
+{
+    uint64_t seq = 0;
+
+    if (t->revoke_seq - t->revoked_from > t->revoked_cap) return "revocations are lost";
+    if (t->leases.n == 0 && t->revoked_cap != 0) return "revocations are kept for nobody";
+    for (uint32_t i = 1; i < t->lost_n; i++) {
+        if (t->lost[i].applied <= t->lost[i - 1].applied) return "lost leases are out of order";
+        if (t->lost[i].until_ns < t->lost[i - 1].until_ns) return "lost leases end out of order";
+    }
+    if ((t->lost_n > 0 || !kvp_list_is_empty(&t->waiters)) && kvp_list_is_empty(&t->leasing))
+        return "nobody looks at the leases of a tenant";
+    kvp_list_foreach (pos, &t->waiters) {
+        const kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, leases);
+
+        if (!w->is_lease_awaited || w->session == NULL || w->session->tenant != t) return "a waiter waits for nothing";
+        if (w->revoke_seq < seq) return "waiters are out of order";
+        seq = w->revoke_seq;
+    }
+    return kvp_heap_check(&t->leases);
+}
+
+static const char *
+check_tenants(const kvp_master_t *m)
+{
+    tenant_sums_t *sums = kvp_core_alloc((size_t)m->tenants.limit + 1, sizeof *sums);
+    const char *why = NULL;
+    uint64_t leases = 0;
+
+    add_tenants(m, sums);
+    for (uint32_t i = 0; why == NULL && i < m->tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
+
+        if (t == NULL) continue;
+        leases += t->leases.n;
+        why = check_leases(t);
+        if (sums[i].objects != t->objects) why = "the objects of a tenant are miscounted";
+        if (sums[i].used != t->used_bytes) why = "the used bytes of a tenant are wrong";
+        if (sums[i].chunks != t->chunks) why = "the chunks of a tenant are miscounted";
+        if (sums[i].refs != t->refs) why = "a tenant's record is kept for nobody, or may go too early";
+    }
+    free(sums);
+    if (why == NULL && (leases != m->st.leases || leases != list_len(&m->leases))) why = "leases are miscounted";
+    return why;
+}
+
 const char *
 kvp_master_check(const kvp_master_t *m)
 {
@@ -335,6 +422,8 @@ kvp_master_check(const kvp_master_t *m)
 
     if (why == NULL) why = check_objects(m, tickets);
     if (why == NULL) why = check_segments(m);
+    if (why == NULL) why = check_tenants(m);
+    if (why == NULL) why = kvp_heap_check(&m->waiters);
     free(tickets);
     return why;
 }

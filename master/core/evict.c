@@ -22,7 +22,10 @@ kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter
     kvp_chunk_t *c = kvp_obj_chunk(m, o);
     kvp_retire_t *r = NULL;
 
-    if (o->state == KVP_OBJ_COMMITTED) m->st.objects--;
+    if (o->state == KVP_OBJ_COMMITTED) {
+        m->st.objects--;
+        c->tenant->objects--;
+    }
     kvp_objindex_unlink(m->index, oid);
     kvp_victim_removed(m, oid);
     if (c != NULL) {
@@ -54,6 +57,7 @@ evict(kvp_master_t *m, uint32_t oid)
 typedef struct {
     uint64_t len;
     uint16_t key_len;
+    const kvp_tenant_t *tenant;
 } wanted_t;
 
 typedef struct {
@@ -199,8 +203,8 @@ takes_windows(const kvp_master_t *m, const kvp_chunk_t *c)
 static bool
 may_hold(const kvp_master_t *m, const kvp_chunk_t *c, const wanted_t *wanted)
 {
-    return takes_windows(m, c) && c->bytes >= kvp_slab_extent_bytes(wanted->len) &&
-           kvp_place_has_key_room(c, wanted->key_len);
+    return takes_windows(m, c) && kvp_place_is_open_to(c, wanted->tenant) &&
+           c->bytes >= kvp_slab_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
 static bool
@@ -218,7 +222,7 @@ is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_obj_t *victim, 
 {
     uint32_t slot = (uint32_t)victim->slot;
 
-    return takes_windows(m, c) && fits(c, slot, slot, wanted->len) &&
+    return takes_windows(m, c) && c->tenant == wanted->tenant && fits(c, slot, slot, wanted->len) &&
            (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(m, c, victim, wanted));
 }
 
@@ -320,7 +324,7 @@ search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
         const kvp_obj_t *o = kvp_obj(m->index, oid);
         kvp_chunk_t *c = kvp_obj_chunk(m, o);
 
-        if (!takes_windows(m, c) || !gives_key_room(m, c, o, wanted)) continue;
+        if (!takes_windows(m, c) || c->tenant != wanted->tenant || !gives_key_room(m, c, o, wanted)) continue;
         *best = own_extent(m, c, o);
         return;
     }
@@ -361,7 +365,11 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
 kvp_err_t
 kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
 {
-    const wanted_t wanted = {k->attempt->bytes, kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid))};
+    const wanted_t wanted = {
+        .len = k->attempt->bytes,
+        .key_len = kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid)),
+        .tenant = k->attempt->tenant,
+    };
     window_t best = {0};
 
     if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */

@@ -36,7 +36,11 @@
 #define KVP_STEP_WORK 8192u /* extents that the search for space looks at in one step */
 #define KVP_PUT_WHEEL 1024u /* a list for each tick in which a waiting put may be due */
 
+#define KVP_LOST_LEASES_MAX 16u /* of clients whose connection ended, kept apart in a tenant */
+
 /* What one peer can make the core remember. */
+#define KVP_WAITERS_MAX 1024u /* of a client: removals, upserts and bumps that are not answered, */
+#define KVP_WAITER_KEYS_MAX (1u << 20) /* and keys in them */
 #define KVP_ATTEMPT_BYTES_MAX (4ull << 30) /* a client's unfinished puts, quarantined ones included */
 #define KVP_ATTEMPTS_MAX 65536u /* a client's */
 #define KVP_TICKETS_MAX 16384u /* a client's */
@@ -59,14 +63,57 @@ void kvp_ptab_del(kvp_ptab_t *t, uint32_t number);
 void *kvp_ptab_get(const kvp_ptab_t *t, uint32_t number); /* NULL where there is none */
 void kvp_ptab_fini(kvp_ptab_t *t);
 
-/* ---- sessions */
+/* ---- tenants */
+typedef struct kvp_job kvp_job_t;
+
 typedef struct {
+    uint64_t applied; /* the last revocation that it has applied */
+    uint64_t until_ns;
+} kvp_lost_lease_t;
+
+typedef struct {
+    uint32_t id;
+    uint32_t number; /* in master->tenants */
+    uint32_t refs; /* sessions, chunks, jobs */
+    uint32_t epoch; /* of the namespace */
+    uint32_t chunks; /* that are its own */
+    uint64_t objects; /* committed, older epochs included */
+    uint64_t used_bytes; /* extents in its chunks */
+    kvp_job_t *sweep; /* behind a bump; NULL = none is under way */
+    uint64_t min_version; /* what was put up to this version is from an older epoch */
+
+    /* lease.c */
+    uint64_t revoke_seq; /* the last revocation */
+    uint64_t revoked_from; /* those up to this one are not in the ring */
+    kvp_digest_t *revoked; /* the ring: revocation seq at seq % revoked_cap */
+    uint32_t revoked_cap;
+    uint32_t lost_n;
+    kvp_lost_lease_t lost[KVP_LOST_LEASES_MAX];
+    kvp_heap_t leases; /* of the sessions, by the revocation applied */
+    kvp_list_t waiters; /* for leases, by rising revoke_seq */
+    kvp_list_t leasing; /* master->leasing, while there is anything in lost or waiters */
+} kvp_tenant_t;
+
+/* ---- sessions */
+typedef struct kvp_session kvp_session_t;
+
+typedef struct {
+    kvp_heapnode_t applied; /* tenant->leases */
+    kvp_list_t link; /* master->leases, by rising until_ns */
+    kvp_session_t *session;
+    uint64_t until_ns;
+    uint64_t told_seq; /* the oldest news that it may not have applied yet, and since when */
+    uint64_t told_ns;
+} kvp_lease_t;
+
+struct kvp_session {
     uint64_t conn;
     kvp_list_t link; /* all sessions, in the order of their last frame */
     kvp_list_t born; /* live clients, in the order of their incarnation */
     kvp_list_t dirty; /* output waits */
     kvp_list_t attempts, tickets, pends, waiters, jobs, segments, retire_reqs;
-    uint32_t segments_n, retire_reqs_n, tickets_n;
+    uint32_t segments_n, retire_reqs_n, tickets_n, waiters_n;
+    uint32_t waiter_keys;
     uint32_t ticket_objects;
     uint64_t incarnation; /* 0 = no Hello yet */
     uint64_t seen_ns;
@@ -83,7 +130,10 @@ typedef struct {
     bool is_closing; /* close after the output is sent; input is ignored */
     char name[KVP_NAME_MAX + 1];
     char host_id[KVP_NAME_MAX + 1];
-} kvp_session_t;
+    kvp_tenant_t *tenant; /* a client's */
+    kvp_lease_t *lease; /* NULL = it may not read from known locations */
+    uint64_t born_seq; /* its tenant's revocations when it was greeted */
+};
 
 /* ---- segments and chunks */
 typedef struct kvp_segment kvp_segment_t;
@@ -94,6 +144,7 @@ typedef struct {
     kvp_slab_t *long_keys; /* made with the first long key */
     kvp_chunk_geo_t geo;
     uint64_t bytes;
+    kvp_tenant_t *tenant; /* whose objects are in it; NULL = it is empty */
     uint32_t index; /* in the segment */
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
 } kvp_chunk_t;
@@ -183,6 +234,8 @@ typedef struct {
     kvp_list_t link; /* session->attempts, or master->orphans */
     kvp_list_t of_pend;
     kvp_session_t *session; /* NULL = over; the attempt waits to be aborted */
+    kvp_tenant_t *tenant;
+    uint32_t epoch; /* of the namespace, when it was begun */
     uint64_t owner; /* then: whose stores may still be under way, 0 = nobody's */
     uint64_t id;
     uint64_t bytes;
@@ -223,6 +276,7 @@ struct kvp_pend {
     uint32_t left; /* keys not decided */
     uint32_t claims; /* of these, with a window */
     uint32_t grants;
+    uint32_t epoch; /* of the namespace, when it came */
     kvp_wire_obj_t *objs; /* owned, n */
     kvp_wire_loc_t *locs; /* owned, n: at most one a key */
 };
@@ -242,31 +296,35 @@ typedef struct {
     uint32_t *oids; /* owned */
 } kvp_ticket_t;
 
-/* ---- removals that wait for dead */
+/* ---- answers that wait for dead, or for leases */
 struct kvp_waiter {
     kvp_list_t link; /* session->waiters */
-    kvp_list_t due; /* master->waiters, by rising due_ns */
+    kvp_list_t leases; /* tenant->waiters */
+    kvp_heapnode_t due; /* master->waiters */
     kvp_session_t *session; /* NULL = answered, or nobody to answer to */
-    kvp_frame_hdr_t ask; /* REMOVE or REMOVE_MANY */
-    uint64_t due_ns;
-    uint32_t left; /* records not dead yet; the job itself counts one */
+    kvp_frame_hdr_t ask; /* REMOVE, PUT_COMMIT, REMOVE_MANY or BUMP */
+    uint64_t revoke_seq;
+    uint32_t left; /* records not dead yet; the request itself counts one */
+    bool is_dead_awaited, is_lease_awaited;
     uint32_t n;
-    int32_t *results; /* owned: REMOVE */
-    kvp_err_t err; /* REMOVE_MANY, as the rest */
+    int32_t *results; /* owned: REMOVE, PUT_COMMIT */
+    kvp_err_t err; /* REMOVE_MANY, BUMP, as the rest */
     uint64_t removed, held;
+    uint32_t wait_ms, epoch; /* BUMP */
 };
 
 /* ---- long walks */
-typedef struct {
+struct kvp_job {
     kvp_list_t link; /* master->jobs */
-    kvp_list_t of_session;
-    kvp_session_t *session;
-    kvp_waiter_t *waiter;
+    kvp_list_t of_session; /* session->jobs; a sweep is of none */
+    kvp_tenant_t *tenant;
+    kvp_waiter_t *waiter; /* NULL = the sweep behind a bump */
     void *pattern; /* compiled; NULL = all */
     uint32_t cursor; /* oid */
     uint32_t end; /* what is put behind it was put after the question */
     bool is_forced;
-} kvp_job_t;
+    bool is_due_again; /* a sweep: from the start, when it has come to the end */
+};
 
 /* ---- the search for a window: its extents, but those that a younger one behind them makes irrelevant. A ring. */
 typedef struct {
@@ -295,9 +353,13 @@ struct kvp_master {
     const kvp_policy_ops_t *policy;
     kvp_objlist_t lru; /* what can be evicted */
     kvp_umap_t by_conn, by_incarnation; /* -> numbers in sessions */
-    kvp_ptab_t sessions, chunks, attempts, tickets, retires;
+    kvp_ptab_t sessions, tenants, chunks, attempts, tickets, retires;
     kvp_list_t seen, born, dirty;
-    kvp_list_t segments, sending, waiting, waiters, jobs;
+    kvp_list_t segments, sending, waiting, jobs;
+    kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */
+    kvp_list_t leases, leasing;
+    uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
+    kvp_heap_t waiters; /* by the time when they are answered come what may */
     kvp_list_t ending, orphans; /* tickets and attempts whose session is over */
     kvp_list_t pends[KVP_PUT_WHEEL]; /* by the tick of their due_ns */
     uint64_t put_tick; /* the last one looked at */
@@ -335,6 +397,44 @@ kvp_buf_t *kvp_reply_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hd
 void kvp_reply_plain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err, const char *detail);
 void kvp_fence_tell(kvp_master_t *m, kvp_session_t *node, uint64_t incarnation); /* 0 = only who is alive at all */
 
+/* tenant.c */
+kvp_tenant_t *kvp_tenant_find(const kvp_master_t *m, uint32_t id); /* NULL = unknown */
+bool kvp_tenant_may_open(const kvp_master_t *m, uint32_t id); /* there are not too many */
+kvp_tenant_t *kvp_tenant_open(kvp_master_t *m, uint32_t id); /* one reference more */
+void kvp_tenant_rele(kvp_master_t *m, kvp_tenant_t *t);
+void kvp_tenant_prune(kvp_master_t *m, kvp_tenant_t *t); /* frees it if nothing needs it any more */
+void kvp_tenants_fini(kvp_master_t *m);
+
+/* lease.c */
+/* kvp_revoke takes a key's location away from all who know it: called when an object is removed or superseded, and not
+ * when it is evicted. Returns the revocation's number. kvp_revoke_all: all locations of the tenant. */
+uint64_t kvp_revoke(kvp_tenant_t *t, kvp_digest_t digest);
+uint64_t kvp_revoke_all(kvp_tenant_t *t);
+/* kvp_lease_is_over: no client can read from a location that the revocation took away. */
+bool kvp_lease_is_over(const kvp_master_t *m, const kvp_tenant_t *t, uint64_t seq);
+void kvp_lease_wait(kvp_master_t *m, kvp_waiter_t *w); /* for its revoke_seq, the greatest that anybody waits for */
+/* kvp_lease_renew gives the session a lease from now on, or not (false): it has applied the revocations up to seq. */
+bool kvp_lease_renew(kvp_master_t *m, kvp_session_t *s, uint64_t applied_seq);
+/* kvp_lease_news finds what was revoked after applied_seq. NULL = more than is known here; news has room for
+ * KVP_REVOKED_MAX and is returned otherwise. */
+const kvp_digest_t *kvp_lease_news(const kvp_tenant_t *t, uint64_t applied_seq, kvp_digest_t *news, uint32_t *n_out);
+/* kvp_lease_end: the session is over. is_given_up: by its own word, so that it reads nothing from now on. */
+void kvp_lease_end(kvp_master_t *m, kvp_session_t *s, bool is_given_up);
+void kvp_lease_tick(kvp_master_t *m);
+
+/* waiter.c */
+/* kvp_waiter_open makes the answer to a request that drops n named objects: results has a place for each. Retire
+ * records that get the waiter count in it; kvp_waiter_arm is called when everything was dropped and revoked, and the
+ * answer goes out when all is dead, or owed, and with `wait` when no lease names it any more. Before: may_open, or the
+ * client has too many of them. */
+bool kvp_waiter_may_open(const kvp_session_t *s, uint32_t n);
+kvp_waiter_t *kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n);
+void kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait);
+void kvp_waiter_dead(kvp_master_t *m, kvp_waiter_t *w); /* one record less */
+void kvp_waiter_revoked(kvp_master_t *m, kvp_waiter_t *w); /* no lease stands in its way */
+void kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s);
+void kvp_waiter_tick(kvp_master_t *m);
+
 /* segment.c */
 void kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
@@ -358,12 +458,25 @@ void kvp_place_room_init(kvp_segment_t *g); /* every chunk is empty */
 void kvp_place_room_changed(kvp_chunk_t *c); /* its allocator was used */
 /* kvp_place_is_promised: a free extent, or one that mine has just got, is part of the window of a put that waits. */
 bool kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t mine);
+void kvp_place_chunk_take(kvp_chunk_t *c, kvp_tenant_t *t); /* something of it is in the chunk */
+void kvp_place_chunk_leave(kvp_master_t *m, kvp_chunk_t *c); /* nothing is */
+static inline bool
+kvp_place_is_open_to(const kvp_chunk_t *c, const kvp_tenant_t *t)
+{
+    return c->tenant == NULL || c->tenant == t;
+}
 bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len);
 /* The chunk in which an object lies; NULL = nowhere. */
 static inline kvp_chunk_t *
 kvp_obj_chunk(const kvp_master_t *m, const kvp_obj_t *o)
 {
     return o->chunk == KVP_OBJ_CHUNK_NONE ? NULL : kvp_ptab_get(&m->chunks, o->chunk);
+}
+/* Whose an object is that has a place. */
+static inline kvp_tenant_t *
+kvp_obj_tenant(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return kvp_obj_chunk(m, o)->tenant;
 }
 kvp_place_t kvp_obj_place(const kvp_master_t *m, const kvp_obj_t *o);
 /* kvp_obj_len: without an extent it is what its attempt asked for. */
@@ -445,9 +558,9 @@ void kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 /* remove.c */
 void kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_waiter_dead(kvp_master_t *m, kvp_waiter_t *w); /* one record less */
-void kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s);
+void kvp_remove_end_all(kvp_master_t *m, kvp_session_t *s); /* its walks end where they are */
 void kvp_remove_tick(kvp_master_t *m);
 void kvp_remove_init(kvp_master_t *m);
 void kvp_remove_fini(kvp_master_t *m);

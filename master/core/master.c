@@ -87,6 +87,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (m->conf.lease_ns == 0) m->conf.lease_ns = KVP_MS(10000);
     if (m->conf.session_ttl_ns == 0) m->conf.session_ttl_ns = KVP_MS(10000);
     if (m->conf.node_grace_ns == 0) m->conf.node_grace_ns = KVP_MS(30000);
+    if (m->conf.location_lease_ns == 0) m->conf.location_lease_ns = KVP_MS(1000);
+    if (m->conf.location_grace_ns == 0) m->conf.location_grace_ns = KVP_MS(10000);
     if (m->conf.max_sessions == 0) m->conf.max_sessions = 65536;
     snprintf(m->host_id, sizeof m->host_id, "%s", conf->host_id);
     snprintf(m->unix_path, sizeof m->unix_path, "%s", conf->unix_path == NULL ? "" : conf->unix_path);
@@ -96,6 +98,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->ticked_ns = now_ns;
     m->put_tick = now_ns / KVP_TICK_NS;
     m->started_ns = now_ns;
+    m->old_leases_end_ns = m->conf.had_master ? now_ns + m->conf.location_grace_ns : now_ns;
     m->index = kvp_objindex_create(conf->seed);
     kvp_objlist_init(&m->lru, KVP_OBJLIST_LRU);
     kvp_objindex_set_time(m->index, now_ns);
@@ -110,7 +113,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->ending);
     kvp_list_init(&m->orphans);
     kvp_list_init(&m->waiting);
-    kvp_list_init(&m->waiters);
+    kvp_list_init(&m->leases);
+    kvp_list_init(&m->leasing);
     kvp_list_init(&m->jobs);
     kvp_remove_init(m);
     *master_out = m;
@@ -142,6 +146,8 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_remove_fini(m);
     kvp_umap_fini(&m->by_conn);
     kvp_umap_fini(&m->by_incarnation);
+    kvp_tenants_fini(m);
+    kvp_heap_fini(&m->waiters);
     kvp_ptab_fini(&m->sessions);
     kvp_ptab_fini(&m->chunks);
     kvp_ptab_fini(&m->attempts);
@@ -230,6 +236,8 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
         m->ticked_ns = m->now_ns;
         kvp_session_tick(m);
         kvp_ticket_tick(m);
+        kvp_lease_tick(m);
+        kvp_waiter_tick(m);
         kvp_put_tick(m);
     }
     kvp_ticket_end_some(m);
@@ -244,7 +252,8 @@ uint64_t
 kvp_master_due(const kvp_master_t *m)
 {
     /* One tick serves all that is timed here: all of it is coarse. With nothing but sessions to watch it is rare. */
-    bool is_quiet = m->st.pending_puts == 0 && kvp_list_is_empty(&m->waiters) && m->expiries.n == 0;
+    bool is_quiet =
+        m->st.pending_puts == 0 && m->waiters.n == 0 && kvp_list_is_empty(&m->leasing) && m->expiries.n == 0;
 
     return m->ticked_ns + (is_quiet ? QUIET_TICK_NS : KVP_TICK_NS);
 }
@@ -308,6 +317,7 @@ static const struct {
     [KVP_OP_LOOKUP] = {kvp_on_lookup, C},
     [KVP_OP_RELEASE] = {kvp_on_release, C},
     [KVP_OP_REMOVE] = {kvp_on_remove, C},
+    [KVP_OP_BUMP] = {kvp_on_bump, C},
     [KVP_OP_REMOVE_MANY] = {kvp_on_remove_many, C},
     [KVP_OP_LIST] = {kvp_on_list, C},
     [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N},

@@ -17,6 +17,9 @@ typedef struct {
     uint32_t term; /* 1 or more */
     uint64_t lease_ns; /* most that a reservation lasts; 0 = 10 s */
     uint64_t session_ttl_ns; /* silence after which a session is over; 0 = 10 s */
+    uint64_t location_lease_ns; /* how long clients read from known locations before they ask again; 0 = 1 s */
+    uint64_t location_grace_ns; /* the same while no master answers; at least location_lease_ns; 0 = 10 s */
+    bool had_master; /* another master served this pool before: clients may still read under its leases */
     uint64_t node_grace_ns; /* how long a lost node's objects are kept for its return; 0 = 30 s */
     const char *host_id; /* copied */
     const char *unix_path; /* told in HelloReply; "" = none; copied */
@@ -52,6 +55,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
 #define KVP_MASTER_STATS(X)                                                                                            \
     X(objects, "committed objects (gauge)")                                                                            \
     X(attempts, "puts under way (gauge)")                                                                              \
+    X(leases, "client sessions that may read from known locations (gauge)")                                            \
     X(clients, "client sessions (gauge)")                                                                              \
     X(nodes, "node sessions (gauge)")                                                                                  \
     X(segments, "segments mounted (gauge)")                                                                            \
@@ -80,6 +84,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(lookup_found, "of these, found")                                                                                 \
     X(lookup_ungranted, "found but not reserved, for the bound on reservations")                                       \
     X(removes, "removed objects")                                                                                      \
+    X(bumped, "objects dropped because their namespace was bumped")                                                    \
     X(evictions, "evicted objects")                                                                                    \
     X(evicted_bytes, "evicted payload bytes")                                                                          \
     X(evict_foreground, "evictions with a put waiting")                                                                \

@@ -184,13 +184,35 @@ kvp_obj_len(const kvp_master_t *m, const kvp_obj_t *o)
     return ((const kvp_attempt_t *)kvp_ptab_get(&m->attempts, o->attempt))->bytes;
 }
 
+/* ---- a chunk belongs to the tenant whose object came first, until it is empty again */
+void
+kvp_place_chunk_take(kvp_chunk_t *c, kvp_tenant_t *t)
+{
+    if (c->tenant != NULL) return;
+    c->tenant = t;
+    t->refs++;
+    t->chunks++;
+}
+
+void
+kvp_place_chunk_leave(kvp_master_t *m, kvp_chunk_t *c)
+{
+    if (c->tenant == NULL) return;
+    c->tenant->chunks--;
+    if (c->slab != NULL) c->tenant->used_bytes -= kvp_slab_used_bytes(c->slab);
+    kvp_tenant_rele(m, c->tenant);
+    c->tenant = NULL;
+}
+
 kvp_err_t
 kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_tenant_t *t = ((const kvp_attempt_t *)kvp_ptab_get(&m->attempts, o->attempt))->tenant;
     kvp_place_t at = {.chunk = c->number};
     uint64_t len = kvp_obj_len(m, o);
 
+    if (!kvp_place_is_open_to(c, t)) return KVP_NO_SPACE;
     if (m->gen_seq >= KVP_GEN_SEQ_MAX) return KVP_NO_SPACE;
     if (c->slab == NULL && kvp_slab_create(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
         kvp_panic("out of memory: allocator of a chunk");
@@ -199,10 +221,12 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
         kvp_slab_free(c->slab, at.slot);
         return KVP_NO_SPACE;
     }
+    kvp_place_chunk_take(c, t);
     kvp_place_room_changed(c);
     at.generation = kvp_gen_make(m->term, ++m->gen_seq);
     set_place(m, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     c->segment->objects++;
+    t->used_bytes += kvp_slab_len(c->slab, at.slot);
     c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
     m->st.used_bytes += kvp_slab_len(c->slab, at.slot);
     return KVP_OK;
@@ -254,7 +278,8 @@ kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o)
 {
     const kvp_chunk_t *c = kvp_obj_chunk(m, o);
 
-    return o->state == KVP_OBJ_COMMITTED && c != NULL && c->segment->state != KVP_SEG_LOST;
+    return o->state == KVP_OBJ_COMMITTED && c != NULL && c->segment->state != KVP_SEG_LOST &&
+           kvp_obj_version(o) > c->tenant->min_version;
 }
 
 void

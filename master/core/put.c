@@ -31,6 +31,8 @@ attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *
     kvp_attempt_t *a = kvp_core_alloc(1, sizeof *a);
 
     a->session = p->session;
+    a->tenant = p->session->tenant;
+    a->epoch = p->epoch;
     a->id = put->attempt;
     a->oid = oid;
     a->bytes = put->len;
@@ -200,6 +202,7 @@ pend_answer(kvp_master_t *m, kvp_pend_t *p)
     size_t at;
 
     msg.n = p->n;
+    msg.ns_epoch = p->epoch;
     for (uint32_t i = 0; i < p->n; i++) {
         msg.nloc += p->objs[i].nloc;
         if (p->objs[i].err == KVP_RETRY_AFTER) msg.retry_ms = p->grants > 0 ? RETRY_GRANTED_MS : RETRY_MS;
@@ -385,12 +388,12 @@ kvp_put_tick(kvp_master_t *m)
 
 /* ---- begin */
 static kvp_err_t
-check_put(const kvp_master_t *m, const kvp_wire_put_t *put, const uint8_t *keys, size_t keys_len)
+check_put(const kvp_master_t *m, uint32_t tenant, const kvp_wire_put_t *put, const uint8_t *keys, size_t keys_len)
 {
     if (put->key_len == 0 || put->key_len > KVP_KEY_MAX) return KVP_BAD_KEY;
     if (put->key_at > keys_len || put->key_len > keys_len - put->key_at) return KVP_INVALID;
     if (put->len == 0 || put->attempt == 0) return KVP_INVALID;
-    if (!kvp_digest_eq(put->digest, kvp_key_digest(m->conf.digest_seed, 0, keys + put->key_at, put->key_len)))
+    if (!kvp_digest_eq(put->digest, kvp_key_digest(m->conf.digest_seed, tenant, keys + put->key_at, put->key_len)))
         return KVP_INVALID;
     return KVP_OK;
 }
@@ -459,7 +462,7 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put
     kvp_err_t err;
     uint32_t oid;
 
-    err = check_put(m, put, keys, keys_len);
+    err = check_put(m, s->tenant->id, put, keys, keys_len);
     if (err != KVP_OK) return err;
     err = check_present(m, kvp_objindex_find(m->index, put->digest), keys + put->key_at, put->key_len);
     if (err != KVP_OK) return err;
@@ -495,6 +498,7 @@ pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const K
     p->n = msg->n;
     p->objs = kvp_core_alloc(msg->n, sizeof *p->objs);
     p->locs = kvp_core_alloc(msg->n, sizeof *p->locs);
+    p->epoch = s->tenant->epoch;
     kvp_list_init(&p->attempts);
     kvp_list_init(&p->keys);
     kvp_list_add_tail(&s->pends, &p->link);
@@ -544,7 +548,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit)
     if (a == NULL) return kvp_recent_find(&s->recent, commit->attempt) == KVP_RECENT_COMMITTED ? KVP_OK : KVP_ABORTED;
     if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     oid = a->oid;
-    if (kvp_obj_chunk(m, kvp_obj(m->index, oid))->segment->is_dropped) {
+    if (kvp_obj_chunk(m, kvp_obj(m->index, oid))->segment->is_dropped || a->epoch != a->tenant->epoch) {
         attempt_abort(m, a, true, KVP_ABORTED);
         return KVP_ABORTED;
     }
@@ -555,6 +559,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit)
     o->sum = commit->sum;
     kvp_victim_used(m, oid);
     m->st.objects++;
+    kvp_obj_tenant(m, o)->objects++;
     m->st.commits++;
     return KVP_OK;
 }

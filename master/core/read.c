@@ -21,10 +21,23 @@ read_digests(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n
     return digests;
 }
 
+/* A digest of another tenant's is one that is not there. */
 static bool
-is_found(const kvp_master_t *m, uint32_t oid)
+is_found(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 {
-    return oid != KVP_OID_NONE && kvp_obj_is_served(m, kvp_obj(m->index, oid));
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+
+    return o != NULL && kvp_obj_is_served(m, o) && kvp_obj_tenant(m, o) == s->tenant;
+}
+
+/* There, and only its node is away. */
+static bool
+is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
+{
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+
+    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(m, o) == s->tenant &&
+           kvp_obj_version(o) > s->tenant->min_version;
 }
 
 void
@@ -46,10 +59,12 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     kvp_objindex_find_many(m->index, digests, msg->n, oids);
     for (uint32_t i = 0; i < msg->n; i++)
-        if (is_found(m, oids[i])) found[reply.nloc++] = oids[i];
+        if (is_found(m, s, oids[i])) found[reply.nloc++] = oids[i];
     m->st.gets += msg->n;
     m->st.get_misses += msg->n - reply.nloc;
     reply.n = msg->n;
+    reply.is_leased = msg->wants_lease;
+    reply.revoke_seq = s->tenant->revoke_seq;
     if (!msg->no_hold && !kvp_ticket_may_take(m, s, found, reply.nloc)) {
         kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many objects held");
         kvp_pb_free(&pb, msg);
@@ -62,9 +77,9 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_wire_obj_t obj = {.err = KVP_NOT_FOUND};
         kvp_wire_loc_t loc;
 
-        if (is_found(m, oids[i]))
+        if (is_found(m, s, oids[i]))
             kvp_obj_wire(m, kvp_obj(m->index, oids[i]), &obj, &loc);
-        else if (oids[i] != KVP_OID_NONE && kvp_obj(m->index, oids[i])->state == KVP_OBJ_COMMITTED)
+        else if (is_away(m, s, oids[i]))
             obj.err = KVP_NODE_LOST;
         kvp_buf_append(out, &obj, sizeof obj);
     }
@@ -103,7 +118,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
     flags = kvp_buf_extend(out, msg->n);
     for (uint32_t i = 0; flags != NULL && i < msg->n; i++) {
-        flags[i] = is_found(m, oids[i]);
+        flags[i] = is_found(m, s, oids[i]);
         hits += flags[i];
     }
     kvp_frame_end(out, at);
@@ -134,7 +149,7 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_objindex_find_many(m->index, digests, msg->n, oids);
     memset(present, 0, msg->n);
     for (uint32_t i = 0; i < msg->n; i++) {
-        present[i] = is_found(m, oids[i]);
+        present[i] = is_found(m, s, oids[i]);
         if (present[i] != 0)
             found[reply.found++] = oids[i];
         else if (msg->is_prefix)
@@ -177,11 +192,12 @@ kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 /* ---- list */
 static bool
-is_listed(const kvp_master_t *m, const kvp_obj_t *o, const ProtobufCBinaryData *prefix)
+is_listed(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid, const ProtobufCBinaryData *prefix)
 {
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
     uint8_t key[KVP_KEY_MAX];
 
-    if (!kvp_obj_is_served(m, o) || kvp_obj_key_len(m->index, o) < prefix->len) return false;
+    if (!is_found(m, s, oid) || kvp_obj_key_len(m->index, o) < prefix->len) return false;
     if (prefix->len == 0) return true;
     (void)kvp_obj_key_copy(m->index, o, key);
     return memcmp(key, prefix->data, prefix->len) == 0;
@@ -211,7 +227,7 @@ kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         uint32_t oid = kvp_objindex_walk(m->index, &cursor, KVP_OID_NONE, &left);
 
         if (oid == KVP_OID_NONE) break;
-        if (!is_listed(m, kvp_obj(m->index, oid), &msg->prefix)) continue;
+        if (!is_listed(m, s, oid, &msg->prefix)) continue;
         found[reply.n++] = oid;
         key_bytes += kvp_obj_key_len(m->index, kvp_obj(m->index, oid));
     }
@@ -249,6 +265,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 #undef ONE
     Kvp__Pb__StatusReply reply = KVP__PB__STATUS_REPLY__INIT;
     Kvp__Pb__Counter counters[N], *list[N];
+    Kvp__Pb__TenantInfo own = KVP__PB__TENANT_INFO__INIT, *tenants = &own;
     kvp_master_stats_t st;
     Kvp__Pb__Status *msg;
     kvp_buf_t *out;
@@ -286,6 +303,15 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.segments = (uint32_t)st.segments;
     reply.software = (char *)("kvpool " KVP_RELEASE);
     reply.pool_id = (ProtobufCBinaryData){sizeof m->conf.pool_id, m->conf.pool_id};
+    if (s->tenant != NULL) { /* tenants do not see one another */
+        own.tenant = s->tenant->id;
+        own.objects = s->tenant->objects;
+        own.used_bytes = s->tenant->used_bytes;
+        own.chunks = s->tenant->chunks;
+        own.epoch = s->tenant->epoch;
+        reply.tenants = &tenants;
+        reply.n_tenants = 1;
+    }
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Removing: by key, by pattern, all. An answer waits until every extent concerned is dead, so that no reader gets the
- * object any more, or for KVP_OWED_MS where a node does not answer: then the rest is owed. Walks over all objects go in
- * slices.
+ * Removing: by key, by pattern, all that a tenant has put so far. What is removed is revoked, and the answer waits
+ * (waiter.c). Walks over all objects go in slices.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "master/core/internal.h"
@@ -15,109 +14,21 @@
 #define HEAP_LIMIT_KIB 4096u
 #define JOBS_MAX 16u /* walks at a time in one session */
 
-/* ---- waiting for dead */
-static kvp_waiter_t *
-waiter_open(kvp_session_t *s, const kvp_frame_t *f)
-{
-    kvp_waiter_t *w = kvp_core_alloc(1, sizeof *w);
-
-    w->session = s;
-    w->ask = f->hdr;
-    w->left = 1; /* the request itself, until it has dropped everything */
-    kvp_list_add_tail(&s->waiters, &w->link);
-    kvp_list_init(&w->due);
-    return w;
-}
-
-static void
-answer(kvp_master_t *m, kvp_waiter_t *w)
-{
-    kvp_session_t *s = w->session;
-    kvp_buf_t *out;
-    size_t at;
-
-    if (w->ask.opcode == KVP_OP_REMOVE) {
-        Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
-
-        reply.n = w->n;
-        out = kvp_reply_begin(m, s, &w->ask, &reply.base, &at);
-        kvp_buf_append(out, w->results, w->n * sizeof *w->results);
-    } else {
-        Kvp__Pb__RemoveManyReply reply = KVP__PB__REMOVE_MANY_REPLY__INIT;
-
-        reply.err = w->err;
-        reply.detail = (char *)(w->err == KVP_OK ? "" : "the pattern is too costly");
-        reply.removed = w->removed;
-        reply.held = w->held;
-        out = kvp_reply_begin(m, s, &w->ask, &reply.base, &at);
-    }
-    kvp_frame_end(out, at);
-}
-
-static void
-waiter_free(kvp_waiter_t *w)
-{
-    kvp_list_del(&w->link);
-    kvp_list_del(&w->due);
-    free(w->results);
-    free(w);
-}
-
-void
-kvp_waiter_dead(kvp_master_t *m, kvp_waiter_t *w)
-{
-    if (--w->left > 0) return;
-    if (w->session != NULL) answer(m, w);
-    waiter_free(w);
-}
-
-/* The request has dropped everything; from now on it waits for nodes only. */
-static void
-waiter_arm(kvp_master_t *m, kvp_waiter_t *w)
-{
-    w->due_ns = m->now_ns + KVP_MS(KVP_OWED_MS);
-    kvp_list_add_tail(&m->waiters, &w->due);
-    kvp_waiter_dead(m, w);
-}
-
-/* Answered or given up, the record stays until the last extent has let go of it. */
-static void
-waiter_detach(kvp_waiter_t *w)
-{
-    kvp_list_del(&w->link);
-    kvp_list_del(&w->due);
-    free(w->results);
-    w->results = NULL;
-    w->session = NULL;
-}
-
-static void job_free(kvp_job_t *job);
-
-void
-kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s)
-{
-    while (!kvp_list_is_empty(&s->jobs)) {
-        kvp_job_t *job = kvp_list_first(&s->jobs, kvp_job_t, of_session);
-        kvp_waiter_t *w = job->waiter;
-
-        job_free(job);
-        waiter_detach(w);
-        kvp_waiter_dead(m, w);
-    }
-    while (!kvp_list_is_empty(&s->waiters))
-        waiter_detach(kvp_list_first(&s->waiters, kvp_waiter_t, link));
-}
-
 /* ---- one object */
-static kvp_err_t
-remove_one(kvp_master_t *m, uint32_t oid, bool is_forced, kvp_waiter_t *w)
+static bool
+is_there(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 {
-    kvp_obj_t *o;
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
 
-    if (oid == KVP_OID_NONE) return KVP_NOT_FOUND;
-    o = kvp_obj(m->index, oid);
-    if (o->state != KVP_OBJ_COMMITTED) return KVP_NOT_FOUND;
-    if (o->tickets > 0 && !is_forced) return KVP_HELD;
+    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(m, o) == t &&
+           kvp_obj_version(o) > t->min_version;
+}
+
+static kvp_err_t
+remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, bool is_forced, kvp_waiter_t *w)
+{
+    if (kvp_obj(m->index, oid)->tickets > 0 && !is_forced) return KVP_HELD;
+    (void)kvp_revoke(t, digest);
     (void)kvp_obj_drop(m, oid, 0, w);
     kvp_master_space_news(m); /* a window may go over what could not be evicted before */
     m->st.removes++;
@@ -129,7 +40,8 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     const kvp_digest_t *digests = NULL;
     Kvp__Pb__Remove *msg;
-    kvp_waiter_t *w;
+    kvp_waiter_t *w = NULL;
+    bool is_oneway = (f->hdr.flags & KVP_FRAME_ONEWAY) != 0;
     kvp_rd_t rd;
     kvp_pb_t pb;
 
@@ -141,12 +53,20 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    w = waiter_open(s, f);
-    w->n = msg->n;
-    w->results = kvp_core_alloc(msg->n, sizeof *w->results);
-    for (uint32_t i = 0; i < msg->n; i++)
-        w->results[i] = remove_one(m, kvp_objindex_find(m->index, digests[i]), msg->force, w);
-    waiter_arm(m, w);
+    if (!is_oneway && !kvp_waiter_may_open(s, msg->n)) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many removals wait");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (!is_oneway) w = kvp_waiter_open(s, &f->hdr, msg->n);
+    for (uint32_t i = 0; i < msg->n; i++) {
+        uint32_t oid = kvp_objindex_find(m->index, digests[i]);
+        kvp_err_t err = KVP_NOT_FOUND;
+
+        if (is_there(m, s->tenant, oid)) err = remove_one(m, s->tenant, oid, digests[i], msg->force, w);
+        if (w != NULL) w->results[i] = err;
+    }
+    if (w != NULL) kvp_waiter_arm(m, w, msg->wait);
     kvp_pb_free(&pb, msg);
 }
 
@@ -200,66 +120,111 @@ match(kvp_master_t *m, const pcre2_code *code, const kvp_obj_t *o, uint32_t *lef
     return rc == PCRE2_ERROR_NOMATCH ? 0 : -1;
 }
 
+static kvp_job_t *
+job_open(kvp_master_t *m, kvp_session_t *s)
+{
+    kvp_job_t *job = kvp_core_alloc(1, sizeof *job);
+
+    job->tenant = s->tenant;
+    job->tenant->refs++;
+    job->end = kvp_obj_limit(m->index);
+    kvp_list_add_tail(&m->jobs, &job->link);
+    kvp_list_init(&job->of_session);
+    return job;
+}
+
 static void
-job_free(kvp_job_t *job)
+job_free(kvp_master_t *m, kvp_job_t *job)
 {
     kvp_list_del(&job->link);
     kvp_list_del(&job->of_session);
+    if (job->tenant->sweep == job) job->tenant->sweep = NULL;
+    kvp_tenant_rele(m, job->tenant);
     pcre2_code_free(job->pattern);
     free(job);
 }
 
 /* False where the pattern turned out to be too costly. */
 static bool
-job_slice(kvp_master_t *m, kvp_job_t *job)
+job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
 {
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
     kvp_waiter_t *w = job->waiter;
-    uint32_t left = KVP_SLICE, oid;
+    kvp_digest_t digest;
+    int is_match;
 
-    while ((oid = kvp_objindex_walk(m->index, &job->cursor, job->end, &left)) != KVP_OID_NONE) {
-        kvp_obj_t *o = kvp_obj(m->index, oid);
-        int is_match = o->state == KVP_OBJ_COMMITTED ? match(m, job->pattern, o, &left) : 0;
-
-        if (is_match < 0) return false;
-        if (is_match == 0) continue;
-        if (remove_one(m, oid, job->is_forced, w) == KVP_OK)
-            w->removed++;
-        else
-            w->held++;
-    }
+    if (!is_there(m, job->tenant, oid)) return true;
+    is_match = match(m, job->pattern, o, left);
+    if (is_match <= 0) return is_match == 0;
+    digest = kvp_obj_digest(m->index, o, m->conf.digest_seed, job->tenant->id);
+    if (remove_one(m, job->tenant, oid, digest, job->is_forced, w) == KVP_OK)
+        w->removed++;
+    else
+        w->held++;
     return true;
+}
+
+/* What was put before a bump: it is found by nobody already, and all leases on it were revoked at once. */
+static void
+job_sweep(kvp_master_t *m, const kvp_job_t *job, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    if (o->state != KVP_OBJ_COMMITTED || kvp_obj_tenant(m, o) != job->tenant) return;
+    if (kvp_obj_version(o) > job->tenant->min_version) return;
+    (void)kvp_obj_drop(m, oid, 0, NULL);
+    kvp_master_space_news(m);
+    m->st.bumped++;
 }
 
 static void
 job_step(kvp_master_t *m, kvp_job_t *job)
 {
     kvp_waiter_t *w = job->waiter;
+    uint32_t left = KVP_SLICE, oid;
+    bool is_ok = true;
 
-    if (!job_slice(m, job))
-        w->err = KVP_BAD_PATTERN;
-    else if (job->cursor < kvp_min_u64(job->end, kvp_obj_limit(m->index)))
+    while (is_ok && (oid = kvp_objindex_walk(m->index, &job->cursor, job->end, &left)) != KVP_OID_NONE) {
+        if (w == NULL)
+            job_sweep(m, job, oid);
+        else
+            is_ok = job_remove(m, job, oid, &left);
+    }
+    if (is_ok && job->cursor < kvp_min_u64(job->end, kvp_obj_limit(m->index))) return;
+    if (job->is_due_again) { /* bumped again meanwhile */
+        job->is_due_again = false;
+        job->cursor = 0;
+        job->end = kvp_obj_limit(m->index);
         return;
-    job_free(job);
-    waiter_arm(m, w);
+    }
+    job_free(m, job);
+    if (w == NULL) return;
+    if (!is_ok) w->err = KVP_BAD_PATTERN;
+    kvp_waiter_arm(m, w, false);
+}
+
+void
+kvp_remove_end_all(kvp_master_t *m, kvp_session_t *s)
+{
+    while (!kvp_list_is_empty(&s->jobs)) {
+        kvp_job_t *job = kvp_list_first(&s->jobs, kvp_job_t, of_session);
+        kvp_waiter_t *w = job->waiter;
+
+        job_free(m, job);
+        kvp_waiter_dead(m, w);
+    }
 }
 
 void
 kvp_remove_tick(kvp_master_t *m)
 {
-    if (!kvp_list_is_empty(&m->jobs)) {
-        kvp_job_t *job = kvp_list_first(&m->jobs, kvp_job_t, link);
+    kvp_job_t *job;
 
-        kvp_list_del(&job->link);
-        kvp_list_add_tail(&m->jobs, &job->link); /* walks take turns */
-        job_step(m, job);
-    }
-    while (!kvp_list_is_empty(&m->waiters)) {
-        kvp_waiter_t *w = kvp_list_first(&m->waiters, kvp_waiter_t, due);
-
-        if (m->now_ns < w->due_ns) return;
-        answer(m, w);
-        waiter_detach(w);
-    }
+    if (kvp_list_is_empty(&m->jobs)) return;
+    job = kvp_list_first(&m->jobs, kvp_job_t, link);
+    kvp_list_del(&job->link);
+    kvp_list_add_tail(&m->jobs, &job->link); /* walks take turns */
+    job_step(m, job);
 }
 
 static bool
@@ -285,19 +250,55 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(m, s, "malformed RemoveMany");
         return;
     }
-    if (has_too_many_jobs(s)) {
+    if (has_too_many_jobs(s) || !kvp_waiter_may_open(s, 0)) {
         kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many removals under way");
     } else if (msg->pattern[0] != '\0' && (code = compile(msg->pattern)) == NULL) {
         kvp_reply_plain(m, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");
     } else {
-        job = kvp_core_alloc(1, sizeof *job);
-        job->session = s;
+        job = job_open(m, s);
         job->pattern = code;
         job->is_forced = msg->force;
-        job->end = kvp_obj_limit(m->index);
-        job->waiter = waiter_open(s, f);
-        kvp_list_add_tail(&m->jobs, &job->link);
+        job->waiter = kvp_waiter_open(s, &f->hdr, 0);
         kvp_list_add_tail(&s->jobs, &job->of_session);
+    }
+    kvp_pb_free(&pb, msg);
+}
+
+static void
+start_sweep(kvp_master_t *m, kvp_session_t *s)
+{
+    if (s->tenant->sweep != NULL)
+        s->tenant->sweep->is_due_again = true;
+    else
+        s->tenant->sweep = job_open(m, s);
+}
+
+/* ---- bump: in one step nothing is found any more that was put before; the sweep gives its space back later. Puts under
+ * way belong to the old epoch, so their commits are refused (put.c). */
+void
+kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    kvp_tenant_t *t = s->tenant;
+    Kvp__Pb__Bump *msg;
+    kvp_waiter_t *w;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__bump__descriptor, f);
+    if (msg == NULL) {
+        kvp_session_close(m, s, "malformed Bump");
+        return;
+    }
+    if (t->epoch == UINT32_MAX || !kvp_waiter_may_open(s, 0)) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many bumps");
+    } else {
+        t->epoch++;
+        t->min_version = kvp_gen_make(m->term, m->gen_seq);
+        (void)kvp_revoke_all(t);
+        start_sweep(m, s);
+        w = kvp_waiter_open(s, &f->hdr, 0);
+        w->epoch = t->epoch;
+        w->wait_ms = msg->wait_ms;
+        kvp_waiter_arm(m, w, true);
     }
     kvp_pb_free(&pb, msg);
 }
@@ -316,6 +317,8 @@ kvp_remove_init(kvp_master_t *m)
 void
 kvp_remove_fini(kvp_master_t *m)
 {
+    while (!kvp_list_is_empty(&m->jobs))
+        job_free(m, kvp_list_first(&m->jobs, kvp_job_t, link));
     pcre2_match_data_free(m->match_data);
     pcre2_match_context_free(m->match_ctx);
 }

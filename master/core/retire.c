@@ -97,6 +97,8 @@ give_back(kvp_master_t *m, kvp_retire_t *r)
 
     kvp_slab_free(c->slab, r->slot);
     if (r->long_key_slot != KVP_SLAB_NONE) kvp_slab_free(c->long_keys, r->long_key_slot);
+    c->tenant->used_bytes -= r->bytes;
+    if (kvp_slab_used_bytes(c->slab) == 0) kvp_place_chunk_leave(m, c);
     c->segment->used_bytes -= r->bytes;
     if (c->segment->state != KVP_SEG_LOST) m->st.used_bytes -= r->bytes;
     kvp_place_room_changed(c);

@@ -287,6 +287,7 @@ purge_extent(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 static void
 purge_chunk(kvp_master_t *m, kvp_chunk_t *c)
 {
+    kvp_place_chunk_leave(m, c);
     kvp_ptab_del(&m->chunks, c->number);
     kvp_slab_destroy(c->slab);
     kvp_slab_destroy(c->long_keys);

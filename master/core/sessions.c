@@ -91,9 +91,13 @@ strip(kvp_master_t *m, kvp_session_t *s)
     if (is_unfinished) fence(m, s);
     kvp_attempt_abort_all(m, s);
     kvp_ticket_end_all(m, s);
+    kvp_remove_end_all(m, s);
     kvp_waiter_end_all(m, s);
+    kvp_lease_end(m, s, s->is_drained);
     kvp_segments_lost(m, s);
     kvp_retire_lost(s);
+    if (s->tenant != NULL) kvp_tenant_rele(m, s->tenant);
+    s->tenant = NULL;
     s->incarnation = 0;
     s->role = 0;
 }
@@ -194,6 +198,8 @@ hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err
     if (hello->pool_id.len != 0 && (hello->pool_id.len != sizeof m->conf.pool_id ||
                                     memcmp(hello->pool_id.data, m->conf.pool_id, sizeof m->conf.pool_id) != 0))
         return "another pool";
+    *err_out = KVP_LIMIT;
+    if (hello->role == KVP_ROLE_CLIENT && !kvp_tenant_may_open(m, hello->tenant)) return "too many tenants";
     *err_out = KVP_OK;
     return "";
 }
@@ -207,6 +213,8 @@ greet(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
     snprintf(s->name, sizeof s->name, "%s", hello->name);
     snprintf(s->host_id, sizeof s->host_id, "%s", hello->host_id);
     if (s->role == KVP_ROLE_CLIENT) {
+        s->tenant = kvp_tenant_open(m, hello->tenant);
+        s->born_seq = s->tenant->revoke_seq;
         kvp_list_add_tail(&m->born, &s->born);
         m->st.clients++;
     } else {
@@ -251,10 +259,26 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, hello);
 }
 
+/* The lease counts at the client from when it sent the question, so it is over there before it is over here. */
+static const kvp_digest_t *
+give_lease(kvp_master_t *m, kvp_session_t *s, uint64_t applied_seq, Kvp__Pb__HeartbeatReply *reply, kvp_digest_t *room)
+{
+    const kvp_digest_t *news;
+
+    reply->grace_ms = (uint32_t)(m->conf.location_grace_ns / KVP_MS(1));
+    if (kvp_lease_renew(m, s, applied_seq)) reply->lease_ms = (uint32_t)(m->conf.location_lease_ns / KVP_MS(1));
+    news = kvp_lease_news(s->tenant, applied_seq, room, &reply->n);
+    reply->revoke_seq = s->tenant->revoke_seq;
+    reply->drop_all = news == NULL;
+    return news;
+}
+
 void
 kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     Kvp__Pb__HeartbeatReply reply = KVP__PB__HEARTBEAT_REPLY__INIT;
+    kvp_digest_t room[KVP_REVOKED_MAX];
+    const kvp_digest_t *news = NULL;
     Kvp__Pb__Heartbeat *hb;
     kvp_pb_t pb;
     kvp_buf_t *out;
@@ -267,7 +291,10 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     reply.err = hb->incarnation == s->incarnation ? KVP_OK : KVP_FENCED;
     reply.term = m->term;
+    if (reply.err == KVP_OK && hb->wants_lease && s->role == KVP_ROLE_CLIENT)
+        news = give_lease(m, s, hb->revoke_seq, &reply, room);
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    kvp_buf_append(out, news, reply.n * sizeof *news);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, hb);
 }
