@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #define BEAT_NS SEC
+#define LEASE_BEAT_NS (300 * MS) /* of a client that keeps locations */
 #define IDLE_TICKS_MAX 1000000u /* work that does not end by then never will */
 
 /* ---- chance */
@@ -625,6 +626,28 @@ deliver_to_master(peer_t *p)
     return has_moved;
 }
 
+/* What the lease says; a client forgets what it is told to, at once. */
+static void
+beat_answered(peer_t *p, const kvp_frame_t *f)
+{
+    Kvp__Pb__HeartbeatReply *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__heartbeat_reply__descriptor, f);
+    assert_non_null(head);
+    assert_int_equal(f->tail_len, head->n * sizeof *p->revoked);
+    assert_true(head->n <= KVP_REVOKED_MAX);
+    p->lease_ms = head->lease_ms;
+    p->grace_ms = head->grace_ms;
+    p->has_dropped_all = head->drop_all;
+    p->revoked_n = head->n;
+    free(p->revoked);
+    p->revoked = calloc(head->n + 1, sizeof *p->revoked);
+    memcpy(p->revoked, f->tail, f->tail_len);
+    if (!p->is_deaf) p->applied_seq = head->revoke_seq;
+    kvp_pb_free(&pb, head);
+}
+
 static void
 deliver_one(peer_t *p, packet_t *k)
 {
@@ -646,6 +669,7 @@ deliver_one(peer_t *p, packet_t *k)
     }
     if (p->conn != 0) ask_answered(p, &f.hdr);
     if (f.hdr.opcode == KVP_OP_HEARTBEAT) {
+        beat_answered(p, &f);
         free(k);
         return;
     }
@@ -705,17 +729,26 @@ world_pump(world_t *w)
 }
 
 /* What a live peer does beside its work. Its answers are dropped. */
+void
+peer_beat(peer_t *p)
+{
+    Kvp__Pb__Heartbeat head = KVP__PB__HEARTBEAT__INIT;
+
+    p->beat_ns = p->world->now + (p->wants_lease ? LEASE_BEAT_NS : BEAT_NS);
+    head.incarnation = p->incarnation;
+    head.wants_lease = p->wants_lease;
+    head.revoke_seq = p->applied_seq;
+    (void)peer_send(p, KVP_OP_HEARTBEAT, 0, &head.base, NULL, 0);
+}
+
 static void
 beat(world_t *w)
 {
     kvp_list_foreach (pos, &w->peers) {
-        Kvp__Pb__Heartbeat head = KVP__PB__HEARTBEAT__INIT;
         peer_t *p = kvp_list_entry(pos, peer_t, link);
 
         if (p->conn == 0 || p->incarnation == 0 || p->is_silent || w->now < p->beat_ns) continue;
-        p->beat_ns = w->now + BEAT_NS;
-        head.incarnation = p->incarnation;
-        (void)peer_send(p, KVP_OP_HEARTBEAT, 0, &head.base, NULL, 0);
+        peer_beat(p);
     }
 }
 
@@ -875,6 +908,7 @@ peer_forget(peer_t *p)
         reply_free(kvp_list_first(&p->replies, reply_t, link));
     kvp_list_del(&p->link);
     free(p->asks);
+    free(p->revoked);
     free(p);
     world_pump(w);
 }
@@ -894,6 +928,7 @@ peer_hello(peer_t *p, uint32_t role, const char *name, const char *host)
     hello.role = role;
     hello.name = (char *)name;
     hello.host_id = (char *)host;
+    hello.tenant = p->tenant;
     p->role = role;
     p->delay_ns = 0;
     id = peer_send(p, KVP_OP_HELLO, 0, &hello.base, NULL, 0);
@@ -959,15 +994,28 @@ node_open(world_t *w, mem_t *mem)
 }
 
 peer_t *
-client_open(world_t *w)
+client_open_of(world_t *w, uint32_t tenant)
 {
     peer_t *c = peer_open(w);
 
+    c->tenant = tenant;
     assert_int_equal(peer_hello(c, KVP_ROLE_CLIENT, "client", "client-host"), KVP_OK);
     return c;
 }
 
+peer_t *
+client_open(world_t *w)
+{
+    return client_open_of(w, 0);
+}
+
 /* ---- a client's work */
+static kvp_digest_t
+own_digest(const peer_t *c, const char *key)
+{
+    return kvp_key_digest(c->world->conf.digest_seed, c->tenant, key, strlen(key));
+}
+
 kvp_digest_t
 digest_of(const world_t *w, const char *key)
 {
@@ -989,7 +1037,7 @@ put_begin(peer_t *c, put_t *puts, uint32_t n, uint32_t wait_ms)
         if (puts[i].key_len == 0) puts[i].key_len = (uint32_t)strlen(puts[i].key);
         puts[i].attempt = ++c->attempt_seq;
         recs[i] = (kvp_wire_put_t){
-            .digest = kvp_key_digest(c->world->conf.digest_seed, 0, puts[i].key, puts[i].key_len),
+            .digest = kvp_key_digest(c->world->conf.digest_seed, c->tenant, puts[i].key, puts[i].key_len),
             .len = puts[i].len,
             .attempt = puts[i].attempt,
             .key_at = at,
@@ -1149,7 +1197,7 @@ kvp_err_t
 get(peer_t *c, const char *key, uint64_t *ticket_out, kvp_wire_loc_t *loc_out)
 {
     Kvp__Pb__Get head = KVP__PB__GET__INIT;
-    kvp_digest_t digest = digest_of(c->world, key);
+    kvp_digest_t digest = own_digest(c, key);
     places_t places;
     kvp_err_t err;
 
@@ -1170,7 +1218,7 @@ bool
 exists(peer_t *c, const char *key)
 {
     Kvp__Pb__Exists head = KVP__PB__EXISTS__INIT;
-    kvp_digest_t digest = digest_of(c->world, key);
+    kvp_digest_t digest = own_digest(c, key);
     reply_t *r;
     bool is_there;
 
@@ -1196,7 +1244,7 @@ kvp_err_t
 remove_key(peer_t *c, const char *key, bool is_forced)
 {
     Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
-    kvp_digest_t digest = digest_of(c->world, key);
+    kvp_digest_t digest = own_digest(c, key);
     uint64_t id;
 
     head.n = 1;
@@ -1244,7 +1292,7 @@ lookup(peer_t *c, const char *const *keys, uint32_t n, bool is_prefix, uint32_t 
     reply_t *r;
 
     for (uint32_t i = 0; i < n; i++)
-        digests[i] = digest_of(c->world, keys[i]);
+        digests[i] = own_digest(c, keys[i]);
     head.n = n;
     head.is_prefix = is_prefix;
     head.ttl_ms = ttl_ms;

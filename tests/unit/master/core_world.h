@@ -96,6 +96,13 @@ struct peer {
     uint64_t delay_ns; /* most that a packet takes, each way; 0 = delivered at once */
     uint64_t beat_ns; /* when its next heartbeat is due */
     bool is_silent; /* sends none */
+    uint32_t tenant; /* to be set before it says hello */
+    bool wants_lease; /* its heartbeats ask for one */
+    bool is_deaf; /* does not apply what it is told */
+    uint64_t applied_seq;
+    uint32_t lease_ms, grace_ms, revoked_n; /* of the last answer, as the rest */
+    bool has_dropped_all;
+    kvp_digest_t *revoked;
     kvp_list_t to_master, from_master; /* packets, in order */
     kvp_list_t replies;
     ask_t *asks; /* not answered */
@@ -150,6 +157,7 @@ void world_prove(world_t *w, uint64_t incarnation);
 peer_t *peer_open(world_t *w);
 uint64_t peer_send(peer_t *p, uint8_t op, uint8_t flags, const void *head, const void *tail, size_t tail_len);
 void peer_send_raw(peer_t *p, const kvp_frame_t *frame);
+void peer_beat(peer_t *p); /* a heartbeat now; they are also sent as time passes */
 reply_t *peer_reply(peer_t *p, uint64_t id); /* NULL = not there yet; freed by reply_free */
 reply_t *peer_wait(peer_t *p, uint64_t id, uint64_t max_ns); /* lets time pass; NULL = none came */
 bool peer_is_asking(const peer_t *p, uint64_t id); /* not answered yet */
@@ -183,6 +191,7 @@ typedef struct {
 } put_t;
 
 peer_t *client_open(world_t *w);
+peer_t *client_open_of(world_t *w, uint32_t tenant);
 uint64_t put_begin(peer_t *c, put_t *puts, uint32_t n, uint32_t wait_ms);
 void places_read(reply_t *r, places_t *out);
 void places_free(places_t *p);

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tenants: what they see of one another, and the bump that makes everything of one be gone at once.
+ */
+#include "tests/unit/master/core_world.h"
+
+#include <stdio.h>
+
+#define KEY_LEN 24
+#define LEASE SEC
+
+static world_t *
+tenant_world(peer_t **n_out, peer_t **a_out, peer_t **b_out)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+
+    *n_out = node_open(w, mem_make(w, "n1", 4 * MIB, MIB));
+    *a_out = client_open_of(w, 1);
+    *b_out = client_open_of(w, 2);
+    return w;
+}
+
+static void
+fill(peer_t *c, uint32_t n, uint64_t len)
+{
+    char key[KEY_LEN];
+
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(key, sizeof key, "key/%u", i);
+        assert_int_equal(put(c, key, len), KVP_OK);
+    }
+}
+
+static void
+tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out)
+{
+    Kvp__Pb__StatusReply *head;
+    kvp_pb_t pb;
+    reply_t *r = peer_reply(c, peer_send(c, KVP_OP_STATUS, 0, NULL, NULL, 0));
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, &r->frame);
+    assert_non_null(head);
+    assert_int_equal(head->n_tenants, 1);
+    *out = *head->tenants[0];
+    kvp_pb_free(&pb, head);
+    reply_free(r);
+}
+
+static uint64_t
+bump(peer_t *c, uint32_t wait_ms)
+{
+    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
+
+    head.wait_ms = wait_ms;
+    return peer_send(c, KVP_OP_BUMP, 0, &head.base, NULL, 0);
+}
+
+static kvp_err_t
+bump_result(reply_t *r, uint32_t *epoch_out)
+{
+    Kvp__Pb__BumpReply *head;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    assert_non_null(r);
+    head = kvp_pb_unpack(&pb, &kvp__pb__bump_reply__descriptor, &r->frame);
+    assert_non_null(head);
+    err = head->err;
+    *epoch_out = head->epoch;
+    kvp_pb_free(&pb, head);
+    reply_free(r);
+    return err;
+}
+
+static uint32_t
+list_n(peer_t *c)
+{
+    Kvp__Pb__List head = KVP__PB__LIST__INIT;
+    Kvp__Pb__ListReply *reply;
+    kvp_pb_t pb;
+    reply_t *r = peer_reply(c, peer_send(c, KVP_OP_LIST, 0, &head.base, NULL, 0));
+    uint32_t n;
+
+    reply = kvp_pb_unpack(&pb, &kvp__pb__list_reply__descriptor, &r->frame);
+    assert_non_null(reply);
+    assert_int_equal(reply->cursor, 0);
+    n = reply->n;
+    kvp_pb_free(&pb, reply);
+    reply_free(r);
+    return n;
+}
+
+/* ---- apart */
+static void
+test_tenants_have_keys_of_their_own(void **state)
+{
+    uint64_t removed, held;
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+
+    (void)state;
+    fill(a, 10, 100);
+    assert_false(exists(b, "key/0"));
+    fill(b, 3, 200); /* the same keys, and no ALREADY */
+    assert_int_equal(list_n(a), 10);
+    assert_int_equal(list_n(b), 3);
+    assert_int_equal(remove_many_result(peer_wait(b, remove_many(b, "", false), SEC), &removed, &held), KVP_OK);
+    assert_int_equal(removed, 3);
+    assert_int_equal(list_n(a), 10);
+    assert_int_equal(list_n(b), 0);
+    assert_true(exists(a, "key/0"));
+    world_close(w);
+}
+
+/* Whoever has got hold of another tenant's digest finds nothing under it. */
+static void
+test_tenants_when_one_knows_the_digest_of_another(void **state)
+{
+    Kvp__Pb__Get get_head = KVP__PB__GET__INIT;
+    Kvp__Pb__Exists exists_head = KVP__PB__EXISTS__INIT;
+    Kvp__Pb__Lookup lookup_head = KVP__PB__LOOKUP__INIT;
+    Kvp__Pb__Remove remove_head = KVP__PB__REMOVE__INIT;
+    kvp_digest_t digest;
+    places_t places;
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+    int32_t result;
+    reply_t *r;
+
+    (void)state;
+    fill(a, 1, 100);
+    digest = kvp_key_digest(w->conf.digest_seed, 1, "key/0", 5);
+    get_head.n = exists_head.n = lookup_head.n = remove_head.n = 1;
+    places_read(peer_reply(b, peer_send(b, KVP_OP_GET, 0, &get_head.base, &digest, sizeof digest)), &places);
+    assert_int_equal(places.objs[0].err, KVP_NOT_FOUND);
+    assert_int_equal(places.nloc, 0);
+    places_free(&places);
+    r = peer_reply(b, peer_send(b, KVP_OP_EXISTS, 0, &exists_head.base, &digest, sizeof digest));
+    assert_int_equal(r->frame.tail[0], 0);
+    reply_free(r);
+    r = peer_reply(b, peer_send(b, KVP_OP_LOOKUP, 0, &lookup_head.base, &digest, sizeof digest));
+    assert_int_equal(r->frame.tail[0], 0);
+    reply_free(r);
+    r = peer_reply(b, peer_send(b, KVP_OP_REMOVE, 0, &remove_head.base, &digest, sizeof digest));
+    memcpy(&result, r->frame.tail, sizeof result);
+    assert_int_equal(result, KVP_NOT_FOUND);
+    reply_free(r);
+    assert_true(exists(a, "key/0"));
+    peer_forget(n);
+    places_read(peer_reply(b, peer_send(b, KVP_OP_GET, 0, &get_head.base, &digest, sizeof digest)), &places);
+    assert_int_equal(places.objs[0].err, KVP_NOT_FOUND); /* and not NODE_LOST, which would tell that it is there */
+    places_free(&places);
+    world_close(w);
+}
+
+static void
+test_tenants_have_chunks_of_their_own(void **state)
+{
+    Kvp__Pb__TenantInfo info;
+    kvp_wire_loc_t loc, other;
+    uint64_t attempt, removed, held;
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+
+    (void)state;
+    assert_int_equal(put_place(a, "a", KIB, &attempt, &loc), KVP_OK);
+    assert_int_equal(put_place(b, "b", KIB, &attempt, &other), KVP_OK);
+    assert_int_not_equal(loc.chunk, other.chunk);
+    fill(a, 5, KIB);
+    tenant_info(a, &info);
+    assert_int_equal(info.tenant, 1);
+    assert_int_equal(info.objects, 5);
+    assert_int_equal(info.used_bytes, 6 * KIB);
+    assert_int_equal(info.chunks, 1);
+    peer_forget(a);
+    a = client_open_of(w, 1);
+    assert_int_equal(remove_many_result(peer_wait(a, remove_many(a, "", false), SEC), &removed, &held), KVP_OK);
+    tenant_info(a, &info);
+    assert_int_equal(info.chunks, 0); /* what is empty belongs to nobody */
+    assert_int_equal(info.used_bytes, 0);
+    world_close(w);
+}
+
+/* Revocations of one say nothing to another, and nobody waits for readers of another. */
+static void
+test_tenants_have_leases_of_their_own(void **state)
+{
+    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
+    kvp_digest_t digest;
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+    uint64_t id;
+
+    (void)state;
+    a->wants_lease = b->wants_lease = true;
+    peer_beat(a);
+    peer_beat(b);
+    fill(a, 1, 100);
+    a->wants_lease = false;
+    a->is_silent = true;
+    world_advance(w, LEASE + 200 * MS);
+    digest = kvp_key_digest(w->conf.digest_seed, 1, "key/0", 5);
+    head.n = 1;
+    head.wait = true;
+    id = peer_send(a, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest);
+    assert_int_equal(plain_result(peer_reply(a, id)), KVP_OK);
+    peer_beat(b);
+    assert_int_equal(b->revoked_n, 0);
+    assert_false(b->has_dropped_all);
+    world_close(w);
+}
+
+static void
+test_hello_when_there_are_too_many_tenants(void **state)
+{
+    enum { MOST = 4096 };
+    peer_t *p;
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+
+    (void)state;
+    w->check_every = 0;
+    for (uint32_t i = 0; i < MOST; i++)
+        (void)client_open_of(w, i);
+    p = peer_open(w);
+    p->tenant = MOST;
+    assert_int_equal(peer_hello(p, KVP_ROLE_CLIENT, "client", "host"), KVP_LIMIT);
+    (void)client_open_of(w, MOST - 1); /* one that is known */
+    world_check(w);
+    world_close(w);
+}
+
+/* ---- bump */
+static void
+test_bump_makes_everything_be_gone(void **state)
+{
+    Kvp__Pb__LookupReply reply;
+    const char *key = "key/1";
+    uint64_t ticket, removed, held;
+    uint32_t epoch;
+    Kvp__Pb__TenantInfo info;
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+
+    (void)state;
+    fill(a, 1000, 100);
+    fill(b, 10, 100);
+    assert_int_equal(get(a, "key/7", &ticket, NULL), KVP_OK); /* a hold does not keep it */
+    w->is_idle_off = true; /* before the sweep has gone anywhere */
+    assert_int_equal(bump_result(peer_reply(a, bump(a, 0)), &epoch), KVP_OK);
+    assert_int_equal(epoch, 1);
+    assert_false(exists(a, "key/1"));
+    assert_int_equal(get(a, "key/1", NULL, NULL), KVP_NOT_FOUND);
+    assert_int_equal(lookup(a, &key, 1, false, 0, &reply, NULL), 0);
+    assert_int_equal(remove_key(a, "key/1", true), KVP_NOT_FOUND);
+    assert_int_equal(list_n(a), 0);
+    assert_int_equal(put(a, "key/1", 100), KVP_OK); /* and no ALREADY */
+    assert_true(exists(a, "key/1"));
+    assert_int_equal(list_n(b), 10);
+    w->is_idle_off = false;
+    world_advance(w, 100 * MS);
+    assert_true(exists(a, "key/1")); /* the sweep leaves what is new */
+    tenant_info(a, &info);
+    assert_int_equal(info.objects, 1);
+    assert_int_equal(info.epoch, 1);
+    release(a, ticket);
+    assert_int_equal(remove_many_result(peer_wait(b, remove_many(b, "", false), SEC), &removed, &held), KVP_OK);
+    assert_int_equal(removed, 10);
+    world_close(w);
+}
+
+/* What was computed before the bump is of the old epoch, whenever it is committed and wherever it waits. */
+static void
+test_bump_when_puts_are_under_way(void **state)
+{
+    kvp_wire_loc_t loc;
+    uint64_t attempt;
+    uint32_t epoch;
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+
+    (void)state;
+    assert_int_equal(put_place(a, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(bump_result(peer_reply(a, bump(a, 0)), &epoch), KVP_OK);
+    assert_int_equal(write_place(w, &loc), KVP_OK);
+    assert_int_equal(commit(a, attempt, 300), KVP_ABORTED);
+    assert_false(exists(a, "key"));
+    assert_int_equal(put(a, "key", 100), KVP_OK);
+    assert_true(exists(a, "key"));
+    world_close(w);
+}
+
+static void
+test_bump_tells_the_epoch_to_writers(void **state)
+{
+    Kvp__Pb__Places *places;
+    put_t one = {.key = "key", .len = 100};
+    uint32_t epoch;
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+    kvp_pb_t pb;
+    reply_t *r;
+
+    (void)state;
+    for (uint32_t i = 1; i <= 2; i++) {
+        assert_int_equal(bump_result(peer_reply(a, bump(a, 0)), &epoch), KVP_OK);
+        assert_int_equal(epoch, i);
+    }
+    r = peer_reply(a, put_begin(a, &one, 1, 0));
+    places = kvp_pb_unpack(&pb, &kvp__pb__places__descriptor, &r->frame);
+    assert_int_equal(places->ns_epoch, 2);
+    kvp_pb_free(&pb, places);
+    reply_free(r);
+    world_close(w);
+}
+
+static void
+test_bump_waits_for_leases(void **state)
+{
+    uint32_t epoch;
+    uint64_t id;
+    peer_t *n, *a, *b, *r;
+    world_t *w = tenant_world(&n, &a, &b);
+
+    (void)state;
+    r = client_open_of(w, 1);
+    r->wants_lease = true;
+    peer_beat(r);
+    fill(a, 3, 100);
+    id = bump(a, 0);
+    assert_false(exists(a, "key/0"));
+    assert_true(peer_is_asking(a, id));
+    peer_beat(r);
+    assert_true(r->has_dropped_all);
+    assert_true(peer_is_asking(a, id));
+    peer_beat(r);
+    assert_int_equal(bump_result(peer_reply(a, id), &epoch), KVP_OK);
+    r->is_silent = true; /* its lease still has some time */
+    id = bump(a, 300);
+    world_advance(w, 280 * MS);
+    assert_true(peer_is_asking(a, id));
+    world_advance(w, 40 * MS);
+    assert_int_equal(bump_result(peer_reply(a, id), &epoch), KVP_DEADLINE);
+    assert_int_equal(epoch, 2); /* it is done all the same */
+    world_close(w);
+}
+
+/* A bump while the sweep of the last one is under way: what came between is swept as well. */
+static void
+test_bump_again_before_the_sweep_is_over(void **state)
+{
+    Kvp__Pb__TenantInfo info;
+    uint32_t epoch;
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+
+    (void)state;
+    w->check_every = 100;
+    fill(a, 2000, 100);
+    w->is_idle_off = true;
+    assert_int_equal(bump_result(peer_reply(a, bump(a, 0)), &epoch), KVP_OK);
+    kvp_master_on_tick(w->m, w->now);
+    assert_true(kvp_master_has_work(w->m));
+    fill(a, 100, 100);
+    assert_int_equal(bump_result(peer_reply(a, bump(a, 0)), &epoch), KVP_OK);
+    w->is_idle_off = false;
+    world_advance(w, SEC);
+    tenant_info(a, &info);
+    assert_int_equal(info.objects, 0);
+    assert_int_equal(info.used_bytes, 0);
+    assert_int_equal(world_stats(w).bumped, 2100);
+    world_close(w);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tenants_have_keys_of_their_own),
+        cmocka_unit_test(test_tenants_when_one_knows_the_digest_of_another),
+        cmocka_unit_test(test_tenants_have_chunks_of_their_own),
+        cmocka_unit_test(test_tenants_have_leases_of_their_own),
+        cmocka_unit_test(test_hello_when_there_are_too_many_tenants),
+        cmocka_unit_test(test_bump_makes_everything_be_gone),
+        cmocka_unit_test(test_bump_when_puts_are_under_way),
+        cmocka_unit_test(test_bump_tells_the_epoch_to_writers),
+        cmocka_unit_test(test_bump_waits_for_leases),
+        cmocka_unit_test(test_bump_again_before_the_sweep_is_over),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
