@@ -213,6 +213,7 @@ pool_create(const opening_t *o)
     kvp_forkguard_init(&pool->guard);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->idle, NULL);
+    kvp_list_init(&pool->views);
     kvp_regs_init(&pool->regs);
     kvp_scratch_pool_init(&pool->scratches);
     pool->deadline_ms = o->conf.deadline_ms;
@@ -269,6 +270,7 @@ kvpool_close(kvpool_t *pool)
     if ((before & KVP_POOL_CLOSED) != 0) return KVP_CLOSED;
     if (pool->session != NULL) kvp_session_stop(pool->session);
     if (before > 0) wait_for_calls(pool);
+    kvp_views_end(pool);
     if (pool->node != NULL) kvp_node_stop(pool->node, kvp_now_ns() + UNMOUNT_NS);
     if (pool->session != NULL) kvp_session_destroy(pool->session);
     pool->node = NULL;

@@ -77,9 +77,19 @@ check_item(const kvpool_item_t *item, uint64_t *len_out)
     return KVP_OK;
 }
 
+static kvp_err_t
+check_group(const kvpool_group_t *group)
+{
+    if (group == NULL) return KVP_OK;
+    if (!kvp_key_is_legal(group->id.data, group->id.len)) return KVP_BAD_KEY;
+    if (group->members > KVP_GROUP_MEMBERS_MAX) return KVP_INVALID;
+    if (group->members == 0) return group->member == 0 ? KVP_OK : KVP_INVALID;
+    return group->member < group->members ? KVP_OK : KVP_INVALID;
+}
+
 /* Checks all items and holds their memory: results[i] is KVP_OK for those to be carried out, lens[i] their length. */
 static kvp_err_t
-check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, uint64_t *lens, holds_t *holds, int *results)
+check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, uint64_t *lens, holds_t *holds, int *results)
 {
     kvp_regs_cursor_t cursor;
     kvp_err_t err = KVP_OK;
@@ -87,6 +97,7 @@ check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, uint64_t *lens, hold
     kvp_regs_begin(&pool->regs, &cursor);
     for (size_t i = 0; i < n && err == KVP_OK; i++) {
         results[i] = check_item(&items[i], &lens[i]);
+        if (results[i] == KVP_OK && is_put) results[i] = check_group(items[i].group);
         if (results[i] == KVP_OK) results[i] = hold_pieces(&pool->regs, &cursor, holds, &items[i]);
         if (results[i] == KVP_NOMEM) err = KVP_NOMEM;
     }
@@ -149,6 +160,15 @@ get_window(const batch_t *b, const uint32_t *picked, uint32_t n)
     return KVP_OK;
 }
 
+static void
+join_group(kvp_putop_item_t *op, const kvpool_group_t *group)
+{
+    op->group = group == NULL ? NULL : group->id.data;
+    op->group_len = group == NULL ? 0 : (uint32_t)group->id.len;
+    op->group_members = group == NULL ? 0 : group->members;
+    op->group_member = group == NULL ? 0 : group->member;
+}
+
 static kvp_err_t
 put_window(const batch_t *b, const uint32_t *picked, uint32_t n)
 {
@@ -163,6 +183,7 @@ put_window(const batch_t *b, const uint32_t *picked, uint32_t n)
         ops[i].key = item->key.data;
         ops[i].key_len = (uint32_t)item->key.len;
         ops[i].len = b->lens[picked[i]];
+        join_group(&ops[i], item->group);
     }
     kvp_batch_put(b->call, ops, spans, n);
     for (uint32_t i = 0; i < n; i++)
@@ -208,7 +229,7 @@ run_batch(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *o
     if (err != KVP_OK) return err;
     if (n > UINT32_MAX || (n > 0 && (items == NULL || results == NULL))) return kvp_call_end(&call, KVP_INVALID);
     if (n > KVP_ARRAY_LEN(few)) lens = malloc(n * sizeof *lens);
-    err = lens == NULL ? KVP_NOMEM : check_items(pool, items, n, lens, &holds, results);
+    err = lens == NULL ? KVP_NOMEM : check_items(pool, items, n, run == put_window, lens, &holds, results);
     if (err == KVP_OK) {
         batch_t b = {.call = &call, .items = items, .lens = lens, .results = results, .n = n};
         run_windows(&b, bytes_max, run);
@@ -245,6 +266,17 @@ kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, s
     if (value == NULL || len == 0) return kvp_call_end(&call, KVP_INVALID);
     kvp_batch_put(&call, &op, &span, 1);
     return kvp_call_end(&call, op.err);
+}
+
+int
+kvpool_upsert(kvpool_t *pool, const void *key, size_t key_len, const void *value, size_t len, const kvpool_opts_t *opts)
+{
+    kvpool_opts_t more = {.struct_size = sizeof more};
+
+    if (opts != NULL && opts->struct_size > sizeof more) return KVP_INVALID;
+    if (opts != NULL) memcpy(&more, opts, opts->struct_size);
+    more.flags |= KVPOOL_UPSERT;
+    return kvpool_put(pool, key, key_len, value, len, &more);
 }
 
 int

@@ -46,7 +46,10 @@ build_head(const ask_t *a, kvp_buf_t *out, size_t *at)
     exists.n = lookup.n = remove.n = get.n = a->n;
     lookup.is_prefix = a->is_prefix;
     lookup.ttl_ms = a->ttl_ms;
+    lookup.is_groups = (a->flags & KVPOOL_GROUPS) != 0;
     remove.force = (a->flags & KVPOOL_FORCE) != 0;
+    remove.heeds_probes = (a->flags & KVPOOL_HEED_PROBES) != 0;
+    remove.wait = (a->flags & KVPOOL_WAIT) != 0;
     get.no_hold = true;
     if (a->opcode == KVP_OP_LOOKUP) head = &lookup.base;
     if (a->opcode == KVP_OP_REMOVE) head = &remove.base;
@@ -280,6 +283,7 @@ look_up(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms, con
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
+    a.flags = call.flags;
     if (lookup_out == NULL || (n > 0 && keys == NULL))
         err = KVP_INVALID;
     else if (n > KVPOOL_BATCH_MAX)
@@ -329,6 +333,23 @@ kvpool_lookup_release(kvpool_t *pool, const kvpool_lookup_t *lookup)
 }
 
 /* ---- removing */
+
+/* Who removed something does not read it himself from where he knew it to be. key NULL = whatever is known. */
+static void
+forget_known(kvpool_t *pool, const kvpool_key_t *key)
+{
+    kvp_link_t *link = kvp_session_hold_known(pool->session);
+    kvp_op_session_t session;
+
+    if (link == NULL) return;
+    session = kvp_link_session(pool, link);
+    if (key != NULL)
+        kvp_locs_forget(link->locs, kvp_op_digest(&session, key->data, key->len));
+    else
+        kvp_locs_drop_all(link->locs);
+    kvp_session_rele(pool->session, link);
+}
+
 int
 kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts)
 {
@@ -341,12 +362,14 @@ kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts
     a.flags = call.flags;
     err = check_keys(&one, 1);
     if (err == KVP_OK) err = run(&call, &a, read_remove);
+    if (err == KVP_OK) forget_known(pool, &one);
     return kvp_call_end(&call, err);
 }
 
 typedef struct {
     const char *pattern;
     bool is_forced;
+    bool heeds_probes;
     uint64_t removed;
     uint64_t held;
 } remove_many_t;
@@ -361,6 +384,7 @@ build_remove_many(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
     (void)session;
     head.pattern = (char *)r->pattern;
     head.force = r->is_forced;
+    head.heeds_probes = r->heeds_probes;
     kvp_pb_frame_begin(out, KVP_OP_REMOVE_MANY, 0, 0, &head.base, &at);
     kvp_frame_end(out, at);
 }
@@ -393,8 +417,11 @@ remove_many(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts, uint
 
     if (err != KVP_OK) return err;
     if (removed_out == NULL) return kvp_call_end(&call, KVP_INVALID);
+    if ((call.flags & KVPOOL_WAIT) != 0) return kvp_call_end(&call, KVP_NOTSUP);
     r.is_forced = (call.flags & KVPOOL_FORCE) != 0;
+    r.heeds_probes = (call.flags & KVPOOL_HEED_PROBES) != 0;
     err = kvp_query_run(&call, &query);
+    if (err == KVP_OK) forget_known(pool, NULL);
     if (err == KVP_OK) *removed_out = r.removed;
     if (err == KVP_OK && held_out != NULL) *held_out = r.held;
     return kvp_call_end(&call, err);
@@ -414,6 +441,58 @@ int
 kvpool_remove_all(kvpool_t *pool, const kvpool_opts_t *opts, uint64_t *removed_out, uint64_t *held_out)
 {
     return remove_many(pool, "", opts, removed_out, held_out);
+}
+
+/* ---- bump */
+typedef struct {
+    uint32_t wait_ms;
+    uint32_t epoch;
+} bump_t;
+
+static void
+build_bump(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
+{
+    const bump_t *b = arg;
+    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
+    size_t at;
+
+    (void)session;
+    head.wait_ms = b->wait_ms;
+    kvp_pb_frame_begin(out, KVP_OP_BUMP, 0, 0, &head.base, &at);
+    kvp_frame_end(out, at);
+}
+
+static kvp_err_t
+read_bump(void *arg, const kvp_frame_t *answer, bool was_cut)
+{
+    bump_t *b = arg;
+    Kvp__Pb__BumpReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    (void)was_cut;
+    msg = kvp_pb_unpack(&pb, &kvp__pb__bump_reply__descriptor, answer);
+    if (msg == NULL) return KVP_PROTO;
+    err = kvp_op_peer_err(msg->err);
+    b->epoch = msg->epoch;
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+int
+kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out)
+{
+    bump_t b = {.epoch = 0};
+    kvp_query_t query = {.arg = &b, .build = build_bump, .read = read_bump};
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+
+    if (err != KVP_OK) return err;
+    b.wait_ms = kvp_call_left_ms(&call);
+    err = kvp_query_run(&call, &query);
+    if (err == KVP_OK) forget_known(pool, NULL);
+    if (err == KVP_OK && epoch_out != NULL) *epoch_out = b.epoch;
+    return kvp_call_end(&call, err);
 }
 
 /* ---- list */

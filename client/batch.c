@@ -192,6 +192,13 @@ take_attempts(void *arg, uint32_t n)
     return atomic_fetch_add_explicit(&pool->attempts, n, memory_order_relaxed) + 1;
 }
 
+static kvp_pin_t
+pin_of(uint32_t flags)
+{
+    if ((flags & KVPOOL_PIN_HARD) != 0) return KVP_PIN_HARD;
+    return (flags & KVPOOL_PIN_SOFT) != 0 ? KVP_PIN_SOFT : KVP_PIN_NONE;
+}
+
 static void
 put_session(shell_t *sh, kvp_putop_t *op)
 {
@@ -238,6 +245,10 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
         .moves_cap = moves_cap(n),
         .out = &call->scratch->out,
         .deadline_ns = call->deadline_ns,
+        .replicas = call->replicas,
+        .pin = pin_of(call->flags),
+        .is_upsert = (call->flags & KVPOOL_UPSERT) != 0,
+        .waits = (call->flags & KVPOOL_WAIT) != 0,
         .attempts = take_attempts,
         .attempts_arg = call->pool,
     };

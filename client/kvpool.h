@@ -101,9 +101,19 @@ typedef struct {
  * kvpool_get: copies the whole object to buf; *len_out is its length (also set with BUFFER_SMALL). NOT_FOUND,
  *   NODE_LOST, STALE (replaced while it was read, more than once).
  * kvpool_exists: *exists_out = 1 or 0. kvpool_size: *len_out = length in bytes, or NOT_FOUND.
- * kvpool_remove: NOT_FOUND, or HELD without KVPOOL_FORCE. When it returns OK no reader gets the object any more. */
+ * kvpool_upsert: as put, but a committed key gets the new value, whoever holds the old one (views of it go STALE).
+ *   Where only the old value's space can be had, the old one goes first: after NO_SPACE or DEADLINE the key may be gone.
+ *   NOTSUP: the master is too old for it.
+ * kvpool_remove: NOT_FOUND, or HELD without KVPOOL_FORCE (and, with KVPOOL_HEED_PROBES, while an exists protects it).
+ *
+ * Reading what was read before. A get notes where the object lies, and the next get of that key goes there without a
+ * message to anyone. So after a removal or upsert by another client has returned, gets here may give the old value for
+ * as long as the pool's location lease (1 s, or the location grace where the master is lost), but only where a node did
+ * not answer the master in time; with KVPOOL_WAIT it returns when no get anywhere can. KVPOOL_FRESH asks the master. */
 KVPOOL_EXPORT int kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, size_t len,
                              const kvpool_opts_t *opts);
+KVPOOL_EXPORT int kvpool_upsert(kvpool_t *pool, const void *key, size_t key_len, const void *value, size_t len,
+                                const kvpool_opts_t *opts);
 KVPOOL_EXPORT int kvpool_get(kvpool_t *pool, const void *key, size_t key_len, void *buf, size_t cap, size_t *len_out,
                              const kvpool_opts_t *opts);
 KVPOOL_EXPORT int kvpool_exists(kvpool_t *pool, const void *key, size_t key_len, int *exists_out,
@@ -111,6 +121,24 @@ KVPOOL_EXPORT int kvpool_exists(kvpool_t *pool, const void *key, size_t key_len,
 KVPOOL_EXPORT int kvpool_size(kvpool_t *pool, const void *key, size_t key_len, size_t *len_out,
                               const kvpool_opts_t *opts);
 KVPOOL_EXPORT int kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts);
+
+/* A view is the object's bytes where they lie, in memory shared with a node of this host: nothing is copied. The object
+ * is not evicted while there is a view; it can be removed by force or upserted, and then the bytes may change under the
+ * reader's eyes. So what was read counts only once kvpool_view_release has returned OK. */
+typedef struct {
+    const void *data; /* read-only, until release or close */
+    size_t len;
+    void *handle; /* the library's; NULL = no view */
+} kvpool_view_t;
+
+/* kvpool_view: NOT_FOUND, NODE_LOST, STALE as for get; NOTSUP where no copy lies in this host's shared memory; LIMIT
+ * beyond 16384 views and gets at a time.
+ * kvpool_view_release ends it and empties *view, whatever it returns: OK, or STALE where the object was replaced or
+ * removed meanwhile, or the session with the master was lost: then discard what was read from it. INVALID for an empty
+ * view. Views end with kvpool_close: their memory is gone then, and release gives CLOSED. */
+KVPOOL_EXPORT int kvpool_view(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts,
+                              kvpool_view_t *view_out);
+KVPOOL_EXPORT int kvpool_view_release(kvpool_t *pool, kvpool_view_t *view);
 
 typedef struct {
     const void *data;
@@ -150,7 +178,8 @@ KVPOOL_EXPORT int kvpool_batch_put(kvpool_t *pool, kvpool_item_t *items, size_t 
 KVPOOL_EXPORT int kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts,
                                    int *results);
 
-/* kvpool_batch_is_exist: results[i] = 1 or 0, or a negative error of that key. */
+/* kvpool_batch_is_exist: results[i] = 1 or 0, or a negative error of that key. As kvpool_exists it leaves a probe: for
+ * the pool's lease time a key that was found is evicted only when nothing else can be. */
 KVPOOL_EXPORT int kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
                                         int *results);
 
@@ -174,11 +203,16 @@ KVPOOL_EXPORT int kvpool_lookup_release(kvpool_t *pool, const kvpool_lookup_t *l
 
 /* Removing many. *removed_out counts what went, *held_out (may be NULL) what stayed because it is held. The pattern is
  * a PCRE2 regular expression of at most 1024 bytes, matched unanchored against whole keys with a bounded effort
- * (BAD_PATTERN). */
+ * (BAD_PATTERN). KVPOOL_WAIT is for single keys (NOTSUP). */
 KVPOOL_EXPORT int kvpool_remove_by_regex(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts,
                                          uint64_t *removed_out, uint64_t *held_out);
 KVPOOL_EXPORT int kvpool_remove_all(kvpool_t *pool, const kvpool_opts_t *opts, uint64_t *removed_out,
                                     uint64_t *held_out);
+
+/* kvpool_bump makes all that the tenant has put so far unfindable, in one step however much it is: for new weights. It
+ * returns when no get anywhere can give any of it; its space is freed by and by. *epoch_out (may be NULL) counts the
+ * bumps. NOTSUP: the master is too old for it. */
+KVPOOL_EXPORT int kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out);
 
 /* kvpool_list calls fn for up to limit committed objects whose key begins with prefix (may be empty), from *cursor on
  * (0 = start), and moves *cursor (0 = that was the end). Not a snapshot: what is put meanwhile may be missed. fn's

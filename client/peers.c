@@ -400,6 +400,21 @@ kvp_path_rele(kvp_peers_t *p, kvp_path_t *path, bool is_spent)
     *path = (kvp_path_t){.peer = NULL};
 }
 
+kvp_peer_t *
+kvp_path_keep(kvp_peers_t *p, const kvp_path_t *path)
+{
+    pthread_mutex_lock(&p->lock);
+    path->peer->refs++;
+    pthread_mutex_unlock(&p->lock);
+    return path->peer;
+}
+
+void
+kvp_peer_unkeep(kvp_peers_t *p, kvp_peer_t *peer)
+{
+    rele_peer(p, peer);
+}
+
 uint32_t
 kvp_peers_rank(kvp_peers_t *p, uint32_t segment_id)
 {

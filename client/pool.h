@@ -10,6 +10,7 @@
 #include "client/regs.h"
 #include "client/scratch.h"
 #include "client/session.h"
+#include "common/clock.h"
 
 struct kvpool {
     kvp_forkguard_t guard;
@@ -26,6 +27,7 @@ struct kvpool {
     _Atomic uint64_t attempts; /* the last attempt number given out */
     uint32_t deadline_ms;
     bool wants_sums; /* verify payload */
+    kvp_list_t views; /* given out; guarded by lock */
     uint32_t tenant;
     uint32_t locations; /* kept for reads without a message; 0 = none */
 };
@@ -44,6 +46,19 @@ typedef struct {
  * which returns err (and counts it). */
 kvp_err_t kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out) KVP_MUST_USE;
 kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
+
+/* kvp_call_left_ms returns the time until the deadline, at least 1. */
+static inline uint32_t
+kvp_call_left_ms(const kvp_apicall_t *call)
+{
+    uint64_t now = kvp_now_ns();
+    uint64_t left_ms = call->deadline_ns > now ? (call->deadline_ns - now) / KVP_NS_PER_MS : 0;
+
+    return (uint32_t)kvp_max_u64(1, kvp_min_u64(left_ms, UINT32_MAX));
+}
+
+/* kvp_views_end takes back every view that was given out, before the session goes. */
+void kvp_views_end(kvpool_t *pool);
 
 static inline bool
 kvp_key_is_legal(const void *key, size_t len)

@@ -28,6 +28,7 @@ static kvpool_t *pool;
 static char *words[WORDS_MAX];
 static size_t words_n;
 static kvpool_lookup_t lookup;
+static kvpool_view_t view;
 static uint8_t *kept; /* the buffer of the last get: must not be touched any more */
 static size_t kept_len;
 static uint8_t *volatile missing_page;
@@ -81,13 +82,32 @@ read_name(const char *text, name_t *name)
     }
 }
 
+/* name=1 for each flag */
+static uint32_t
+call_flags(void)
+{
+    static const struct {
+        const char *name;
+        uint32_t flag;
+    } flags[] = {
+        {"force", KVPOOL_FORCE}, {"upsert", KVPOOL_UPSERT}, {"wait", KVPOOL_WAIT},
+        {"fresh", KVPOOL_FRESH}, {"pin", KVPOOL_PIN_HARD},
+    };
+    uint32_t all = 0;
+
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (named_number(flags[i].name, 0) != 0) all |= flags[i].flag;
+    return all;
+}
+
 static kvpool_opts_t
 call_opts(void)
 {
     return (kvpool_opts_t){
         .struct_size = sizeof(kvpool_opts_t),
         .deadline_ms = (uint32_t)named_number("deadline", 0),
-        .flags = named_number("force", 0) != 0 ? KVPOOL_FORCE : 0,
+        .flags = call_flags(),
+        .replicas = (uint32_t)named_number("replicas", 0),
     };
 }
 
@@ -177,6 +197,7 @@ do_open(void)
     conf.memory_bytes = named_number("memory_bytes", 0);
     conf.chunk_bytes = named_number("chunk_bytes", 0);
     conf.verify = (uint32_t)named_number("verify", 0);
+    conf.tenant = (uint32_t)named_number("tenant", 0);
     err = kvpool_open(&conf, &pool);
     begin(err, begun);
     end();
@@ -315,6 +336,67 @@ do_remove(void)
     read_name(word(1), &name);
     err = kvpool_remove(pool, name.bytes, name.len, &o);
     begin(err, begun);
+    end();
+}
+
+/* view KEY: looks at the bytes where they lie, and keeps the view; look: looks again; unview: ends it. */
+static void
+answer_view(const name_t *name, int err, uint64_t begun)
+{
+    uint64_t version = 0;
+    size_t at = 0;
+    bool is_intact = false;
+
+    begin(err, begun);
+    if (view.data != NULL) is_intact = e2e_check(view.data, view.len, e2e_hash(name->bytes, name->len), &version, &at);
+    add("len", view.len);
+    add("version", version);
+    printf(",\"intact\":%s", is_intact ? "true" : "false");
+    end();
+}
+
+static void
+do_view(void)
+{
+    kvpool_opts_t o = call_opts();
+    uint64_t begun = e2e_now_ns();
+    name_t name;
+    int err;
+
+    read_name(word(1), &name);
+    err = kvpool_view(pool, name.bytes, name.len, &o, &view);
+    answer_view(&name, err, begun);
+}
+
+static void
+do_look(void)
+{
+    name_t name;
+
+    read_name(word(1), &name);
+    answer_view(&name, KVPOOL_OK, e2e_now_ns());
+}
+
+static void
+do_unview(void)
+{
+    uint64_t begun = e2e_now_ns();
+    int err = kvpool_view_release(pool, &view);
+
+    begin(err, begun);
+    end();
+}
+
+static void
+do_bump(void)
+{
+    kvpool_opts_t o = call_opts();
+    uint64_t begun = e2e_now_ns();
+    uint32_t epoch = 0;
+    int err = kvpool_bump(pool, &o, &epoch);
+
+    begin(err, begun);
+    add("epoch", epoch);
     end();
 }
 
@@ -566,7 +648,8 @@ static const struct {
     {"get", do_get},         {"size", do_size},     {"untouched", do_untouched}, {"exists", do_exists},
     {"remove", do_remove},   {"bput", do_bput},     {"bget", do_bget},           {"bexist", do_bexist},
     {"lookup", do_lookup},   {"prefix", do_prefix}, {"release", do_release},     {"regex", do_remove_many},
-    {"all", do_remove_many}, {"list", do_list},     {"stat", do_stat},
+    {"all", do_remove_many}, {"list", do_list},     {"stat", do_stat},           {"view", do_view},
+    {"look", do_look},       {"unview", do_unview}, {"bump", do_bump},
 };
 
 static void

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views: an object's bytes where they lie, held while they are looked at, and STALE where they may have changed."""
+import pytest
+
+from clients import PATHS, Shell
+
+SIZE = 100_000
+
+
+@pytest.fixture
+def shm(pool):
+    return Shell(pool.bench, pool.addr, "shm", **PATHS["shm"])
+
+
+def test_view_shows_the_object(shm):
+    """Fails if a view's bytes are not those that were put, or if it ends with anything but OK."""
+    assert shm(f"put k {SIZE} version=7")["err"] == "OK"
+    got = shm("view k")
+    assert (got["err"], got["len"], got["version"], got["intact"]) == ("OK", SIZE, 7, True)
+    assert shm("unview")["err"] == "OK"
+    assert shm("unview")["err"] == "INVALID", "it was given back already"
+    assert shm("view nothing")["err"] == "NOT_FOUND"
+
+
+def test_view_holds_its_object(pool, shm):
+    """Fails if what is looked at can be removed without force, or cannot be once the view has ended."""
+    assert shm(f"put k {SIZE}")["err"] == "OK"
+    assert shm("view k")["err"] == "OK"
+    other = Shell(pool.bench, pool.addr, "other", **PATHS["shm"])
+    assert other("remove k")["err"] == "HELD"
+    assert shm("unview")["err"] == "OK"
+    assert other("remove k")["err"] == "OK"
+
+
+def test_view_is_stale_after_removal_by_force(pool, shm):
+    """Fails if a view whose object was removed under it ends with OK."""
+    assert shm(f"put k {SIZE}")["err"] == "OK"
+    assert shm("view k")["err"] == "OK"
+    other = Shell(pool.bench, pool.addr, "other", **PATHS["shm"])
+    assert other("remove k force=1")["err"] == "OK"
+    assert shm("unview")["err"] == "STALE"
+
+
+def test_view_needs_shared_memory(pool):
+    """Fails if a client that reaches the node over the network only is given a pointer."""
+    far = Shell(pool.bench, pool.addr, "far", **PATHS["tcp"])
+    assert far(f"put k {SIZE}")["err"] == "OK"
+    assert far("view k")["err"] == "NOTSUP"
+    assert far("remove k")["err"] == "OK", "what was held for the view must have been given back"
+
+
+def test_view_ends_with_the_session(pool, shm):
+    """Fails if a view of a session that is lost ends with OK, or crashes the process; also when it outlives close."""
+    assert shm(f"put k {SIZE} version=3")["err"] == "OK"
+    assert shm("view k")["err"] == "OK"
+    pool.master.kill9()
+    assert shm("look k")["intact"], "the memory stays where it was"
+    shm("exists k deadline=300")
+    assert shm("unview")["err"] == "STALE"
+
+
+def test_view_ends_with_close(shm):
+    """Fails if the end of a view behind close is anything but CLOSED."""
+    assert shm(f"put k {SIZE}")["err"] == "OK"
+    assert shm("view k")["err"] == "OK"
+    assert shm("close")["err"] == "OK"
+    assert shm("unview")["err"] == "CLOSED"
