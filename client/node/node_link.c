@@ -118,6 +118,9 @@ ask_mount(kvp_node_t *node)
     msg.mounted_term = kvp_node_core_mounted_term(node->core);
     node->link.state = KVP_LINK_MOUNTING;
     (void)ask(node, KVP_OP_MOUNT, &msg);
+    /* The answer may be lost, and places in this memory be granted all the same. */
+    node->link.was_told_fresh = node->is_fresh;
+    node->is_fresh = false;
 }
 
 /* is_of_this_pool: our memory was made for the pool of that Hello. */
@@ -190,6 +193,7 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
     kvp_err_t err = msg->err;
 
     if (l->state != KVP_LINK_MOUNTING) return;
+    if (err != KVP_OK) node->is_fresh = l->was_told_fresh;
     if (err == KVP_OK) err = kvp_node_core_see_term(node->core, msg->term);
     if (err == KVP_OK && msg->is_reset) {
         kvp_hello_reply_t same = {.term = msg->term, .digest_seed = node->mem->conf.digest_seed};
@@ -208,7 +212,6 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
         return;
     }
     l->segment_id = msg->segment_id;
-    node->is_fresh = false;
     kvp_node_core_set_id(node->core, msg->segment_id);
     kvp_node_revoke(node);
     if (msg->report == REPORT_NOTHING) {

@@ -69,6 +69,7 @@ typedef struct {
     char local_host[KVP_HOST_MAX];
     kvp_list_t fences; /* asked of the transports, not yet answered */
     uint64_t report_request; /* the page that is not answered; 0 = none */
+    bool was_told_fresh; /* by the Mount that is not answered */
     bool is_report_whole;
     bool is_report_last; /* that page is */
     kvp_log_limit_t noise;

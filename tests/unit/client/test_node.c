@@ -1045,6 +1045,29 @@ test_name_that_is_taken_is_asked_for_again(void **state)
     kvp_node_stop(node, 0);
 }
 
+/* The master may have granted places in it before the connection ended. */
+static void
+test_memory_is_not_fresh_when_a_mount_was_not_answered(void **state)
+{
+    kvp_node_conf_t conf;
+    kvp_node_t *node;
+    master_t m;
+
+    (void)state;
+    master_listen(&m);
+    conf = conf_for(&m);
+    assert_int_equal(kvp_node_open(&conf, &node), KVP_OK);
+    master_greet(&m, TERM, KVP_OK);
+    (void)master_expect_mount(&m);
+    assert_true(m.is_fresh);
+    kvp_framed_fini(&m.conn);
+    master_greet(&m, TERM, KVP_OK);
+    master_answer_mount(&m, master_expect_mount(&m), KVP_OK, false);
+    assert_false(m.is_fresh);
+    master_close(&m);
+    kvp_node_stop(node, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int
@@ -1069,6 +1092,7 @@ main(void)
         TEST(test_stop_unmounts_first),
         cmocka_unit_test(test_start_says_why_it_failed),
         cmocka_unit_test(test_name_that_is_taken_is_asked_for_again),
+        cmocka_unit_test(test_memory_is_not_fresh_when_a_mount_was_not_answered),
     };
 
     kvp_log_set_level(KVP_LOG_ERROR);

@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Threads of clients: each takes the plan's calls for it one after the other and drives the client's cores through
+ * their steps, as client/batch.c does. The oracle is told what every call was answered.
+ */
+#include "tests/sim/sim_client.h"
+
+#include "proto/pb.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <string.h>
+
+#define PROOF_NS (20 * SEC)
+
+static void end_call(sim_t *s, thread_t *t);
+
+/* ---- waiting: the event of a wait that is over finds another number */
+static void
+wait_for(thread_t *t, wait_t wait)
+{
+    t->wait = wait;
+    t->wait_seq++;
+}
+
+static void
+leave_link(sim_t *s, thread_t *t)
+{
+    link_t *link = t->link;
+
+    t->link = NULL;
+    if (link != NULL) link_rele(s, link);
+}
+
+/* ---- what a call is */
+static void
+choose_key(sim_t *s, thread_t *t, uint32_t i)
+{
+    t->keys[i] = (uint32_t)rng_below(&t->rng, s->plan->keys);
+    snprintf(t->names[i], sizeof t->names[i], "k%u", t->keys[i]);
+}
+
+static call_kind_t
+choose_kind(thread_t *t)
+{
+    uint64_t dice = rng_below(&t->rng, 100);
+
+    if (dice < 45) return CALL_PUT;
+    if (dice < 80) return CALL_GET;
+    if (dice < 90) return CALL_REMOVE;
+    return dice < 95 ? CALL_EXISTS : CALL_LOOKUP;
+}
+
+static uint64_t
+take_attempts(void *arg, uint32_t n)
+{
+    client_t *c = arg;
+
+    c->attempts += n;
+    return c->attempts - n + 1;
+}
+
+static void
+begin_put(sim_t *s, thread_t *t)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        uint64_t len = rng_log(&t->rng, 1, s->plan->len_max);
+
+        t->puts[i] = oracle_put_begins(s, t->keys[i], len);
+        t->put_items[i] = (kvp_putop_item_t){.key = t->names[i], .key_len = (uint32_t)strlen(t->names[i]), .len = len};
+        t->units[i] = sim_alloc(s, UNITS_MAX * sizeof(*t->units[i]));
+        for (uint32_t u = 0; u < (len + UNIT - 1) / UNIT; u++)
+            t->units[i][u] = unit_make(t->puts[i]->id, u);
+    }
+    t->put = (kvp_putop_t){
+        .items = t->put_items,
+        .n = t->n,
+        .moves = t->moves,
+        .moves_cap = (uint32_t)rng_between(&t->rng, 1, MOVES_MAX),
+        .out = &t->out,
+        .deadline_ns = t->deadline_ns,
+        .attempts = take_attempts,
+        .attempts_arg = t->client,
+    };
+    kvp_putop_begin(&t->put);
+}
+
+static void
+begin_get(sim_t *s, thread_t *t)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        t->get_items[i] =
+            (kvp_getop_item_t){.key = t->names[i], .key_len = (uint32_t)strlen(t->names[i]), .cap = s->plan->len_max};
+        t->units[i] = sim_alloc(s, UNITS_MAX * sizeof(*t->units[i]));
+    }
+    t->get = (kvp_getop_t){
+        .items = t->get_items,
+        .n = t->n,
+        .moves = t->moves,
+        .moves_cap = (uint32_t)rng_between(&t->rng, 1, MOVES_MAX),
+        .out = &t->out,
+        .deadline_ns = t->deadline_ns,
+        .wants_sums = s->plan->wants_sums,
+    };
+    kvp_getop_begin(&t->get);
+}
+
+static void
+begin_call(sim_t *s, thread_t *t)
+{
+    t->begun_ns = s->now;
+    t->err = KVP_OK;
+    s->counts.calls += t->n;
+    if (t->call == CALL_PUT) begin_put(s, t);
+    if (t->call == CALL_GET) begin_get(s, t);
+    t->is_forced = rng_chance(&t->rng, 500);
+    t->wait = WAIT_NOTHING;
+    thread_go(s, t);
+}
+
+static void
+choose_call(sim_t *s, thread_t *t, const choice_t *choice)
+{
+    t->rng = rng_fork(s->plan->seed, 6, choice->number);
+    t->call = choose_kind(t);
+    t->n = (uint32_t)rng_between(&t->rng, 1, CALL_KEYS);
+    for (uint32_t i = 0; i < t->n; i++)
+        choose_key(s, t, i);
+    t->deadline_ns = s->now + (rng_chance(&t->rng, 250) ? rng_log(&t->rng, 50 * US, 100 * MS) : 3 * SEC);
+    begin_call(s, t);
+}
+
+/* ---- questions that are one message */
+static void
+encode_plain(thread_t *t, kvp_digest_t *digests)
+{
+    Kvp__Pb__Remove remove = KVP__PB__REMOVE__INIT;
+    Kvp__Pb__Exists exists = KVP__PB__EXISTS__INIT;
+    Kvp__Pb__Lookup lookup = KVP__PB__LOOKUP__INIT;
+    size_t at;
+
+    remove.n = exists.n = lookup.n = t->n;
+    remove.force = t->is_forced;
+    lookup.is_prefix = t->is_forced;
+    kvp_buf_reset(&t->out);
+    if (t->call == CALL_REMOVE)
+        kvp_pb_frame_begin(&t->out, KVP_OP_REMOVE, 0, 0, &remove.base, &at);
+    else if (t->call == CALL_EXISTS)
+        kvp_pb_frame_begin(&t->out, KVP_OP_EXISTS, 0, 0, &exists.base, &at);
+    else
+        kvp_pb_frame_begin(&t->out, KVP_OP_LOOKUP, 0, 0, &lookup.base, &at);
+    kvp_buf_append(&t->out, digests, t->n * sizeof *digests);
+    kvp_frame_end(&t->out, at);
+}
+
+static void
+release(sim_t *s, thread_t *t)
+{
+    Kvp__Pb__Release msg = KVP__PB__RELEASE__INIT;
+    size_t at;
+
+    if (t->ticket == 0 || t->link == NULL) return;
+    msg.n = 1;
+    kvp_buf_reset(&t->out);
+    kvp_pb_frame_begin(&t->out, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
+    kvp_buf_append(&t->out, &t->ticket, sizeof t->ticket);
+    kvp_frame_end(&t->out, at);
+    link_send(s, t->link, &t->out, ++t->link->request);
+    t->ticket = 0;
+}
+
+static void
+take_lookup(sim_t *s, thread_t *t, const kvp_frame_t *f)
+{
+    Kvp__Pb__LookupReply *msg;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, f);
+    if (msg != NULL) t->ticket = msg->ticket;
+    kvp_pb_free(&pb, msg);
+    if (rng_chance(&t->rng, 700)) release(s, t); /* the others expire, or end with the session */
+}
+
+static void
+take_plain(sim_t *s, thread_t *t, const kvp_frame_t *f)
+{
+    const int32_t *errs = (const int32_t *)f->tail;
+
+    if (t->call == CALL_LOOKUP) take_lookup(s, t, f);
+    if (t->call == CALL_REMOVE)
+        for (uint32_t i = 0; i < t->n && (i + 1) * sizeof *errs <= f->tail_len; i++)
+            oracle_remove_ends(s, t->keys[i], t->begun_ns, errs[i]);
+    end_call(s, t);
+}
+
+/* ---- steps */
+static void
+on_timeout(sim_t *s, void *arg, uint64_t seq)
+{
+    thread_t *t = arg;
+
+    if (t->wait_seq != seq) return;
+    switch (t->wait) {
+    case WAIT_LINK:
+        if (t->call == CALL_PUT) kvp_putop_fail(&t->put, KVP_UNREACHABLE);
+        if (t->call == CALL_GET) kvp_getop_fail(&t->get, KVP_UNREACHABLE);
+        t->err = KVP_UNREACHABLE;
+        break;
+    case WAIT_REPLY:
+        if (t->call == CALL_PUT) kvp_putop_on_call_failed(&t->put, KVP_DEADLINE);
+        if (t->call == CALL_GET) kvp_getop_on_call_failed(&t->get, KVP_DEADLINE);
+        t->err = KVP_DEADLINE;
+        break;
+    default:
+        break;
+    }
+    wait_for(t, WAIT_NOTHING);
+    if (t->call == CALL_PUT || t->call == CALL_GET)
+        thread_go(s, t);
+    else
+        end_call(s, t);
+}
+
+static void
+wait_until(sim_t *s, thread_t *t, wait_t wait, uint64_t at_ns)
+{
+    wait_for(t, wait);
+    sim_at(s, &t->client->party, at_ns, on_timeout, t, t->wait_seq);
+}
+
+/* True where there is one; else the thread waits. */
+static bool
+need_link(sim_t *s, thread_t *t)
+{
+    link_t *link = t->client->link;
+
+    leave_link(s, t);
+    if (link == NULL || !link->is_up) {
+        wait_until(s, t, WAIT_LINK, t->deadline_ns);
+        return false;
+    }
+    link->refs++;
+    t->link = link;
+    return true;
+}
+
+static bool
+need_session(sim_t *s, thread_t *t)
+{
+    kvp_op_session_t session;
+
+    if (!need_link(s, t)) return false;
+    session =
+        (kvp_op_session_t){.incarnation = t->link->incarnation, .digest_seed = DIGEST_SEED, .term = t->link->term};
+    if (t->call == CALL_PUT)
+        kvp_putop_on_session(&t->put, &session);
+    else
+        kvp_getop_on_session(&t->get, &session);
+    return true;
+}
+
+static void
+note_commits(thread_t *t)
+{
+    kvp_frame_t f;
+    size_t used;
+
+    if (kvp_frame_parse(t->out.data, t->out.len, &f, &used) != KVP_OK || f.hdr.opcode != KVP_OP_PUT_COMMIT) return;
+    for (size_t at = 0; at < f.tail_len; at += sizeof(kvp_wire_commit_t)) {
+        kvp_wire_commit_t rec;
+
+        memcpy(&rec, f.tail + at, sizeof rec);
+        for (uint32_t i = 0; i < t->n; i++)
+            if (t->put_items[i].attempt == rec.attempt) t->puts[i]->is_commit_sent = true;
+    }
+}
+
+static void
+ask(sim_t *s, thread_t *t)
+{
+    late_flush(s, t); /* a message is behind every store that came before it */
+    note_commits(t);
+    t->request = ++t->link->request;
+    wait_until(s, t, WAIT_REPLY, t->deadline_ns);
+    if (t->link->is_broken)
+        thread_on_lost(s, t, t->link);
+    else
+        link_send(s, t->link, &t->out, t->request);
+}
+
+static void
+tell(sim_t *s, thread_t *t)
+{
+    late_flush(s, t);
+    if (t->link != NULL && !t->link->is_broken) link_send(s, t->link, &t->out, ++t->link->request);
+}
+
+static void
+move(sim_t *s, thread_t *t)
+{
+    wait_for(t, WAIT_MOVES);
+    paths_run(s, t, t->moves, t->call == CALL_PUT ? t->put.moves_n : t->get.moves_n);
+}
+
+/* Carries out one step; false where the thread has to wait. */
+static bool
+carry_out(sim_t *s, thread_t *t, kvp_step_t step)
+{
+    switch (step.kind) {
+    case KVP_STEP_DONE:
+        end_call(s, t);
+        return false;
+    case KVP_STEP_KNOWN:
+        kvp_getop_on_known(&t->get, NULL);
+        return true;
+    case KVP_STEP_SESSION:
+        return need_session(s, t);
+    case KVP_STEP_CALL:
+        ask(s, t);
+        return false;
+    case KVP_STEP_SEND:
+        tell(s, t);
+        return true;
+    case KVP_STEP_MOVE:
+        move(s, t);
+        return false;
+    case KVP_STEP_SLEEP:
+        wait_until(s, t, WAIT_TIME, step.until_ns);
+        return false;
+    }
+    return false;
+}
+
+void
+thread_go(sim_t *s, thread_t *t)
+{
+    kvp_digest_t digests[CALL_KEYS];
+
+    if (t->call == CALL_PUT || t->call == CALL_GET) {
+        while (carry_out(s, t, t->call == CALL_PUT ? kvp_putop_next(&t->put, s->now) : kvp_getop_next(&t->get, s->now)))
+            continue;
+        return;
+    }
+    if (!need_link(s, t)) return;
+    for (uint32_t i = 0; i < t->n; i++)
+        digests[i] = kvp_key_digest(DIGEST_SEED, 0, t->names[i], strlen(t->names[i]));
+    encode_plain(t, digests);
+    ask(s, t);
+}
+
+void
+thread_on_link(sim_t *s, thread_t *t)
+{
+    if (t->wait != WAIT_LINK) return;
+    wait_for(t, WAIT_NOTHING);
+    thread_go(s, t);
+}
+
+static void
+on_lost(sim_t *s, void *arg, uint64_t seq)
+{
+    thread_t *t = arg;
+
+    if (t->wait_seq != seq) return;
+    if (t->call == CALL_PUT) kvp_putop_on_call_failed(&t->put, KVP_DISCONNECTED);
+    if (t->call == CALL_GET) kvp_getop_on_call_failed(&t->get, KVP_DISCONNECTED);
+    wait_for(t, WAIT_NOTHING);
+    thread_go(s, t);
+}
+
+void
+thread_on_lost(sim_t *s, thread_t *t, link_t *link)
+{
+    if (t->link == link && t->wait == WAIT_REPLY) sim_at(s, &t->client->party, s->now, on_lost, t, t->wait_seq);
+}
+
+void
+thread_on_reply(sim_t *s, thread_t *t, const kvp_frame_t *f)
+{
+    kvp_err_t err;
+
+    wait_for(t, WAIT_NOTHING);
+    if (t->call != CALL_PUT && t->call != CALL_GET) {
+        take_plain(s, t, f);
+        return;
+    }
+    err = t->call == CALL_PUT ? kvp_putop_on_reply(&t->put, f, s->now) : kvp_getop_on_reply(&t->get, f);
+    if (err == KVP_PROTO) sim_fail(s, "WIRE", "%s cannot read an answer", t->client->party.name);
+    if (err != KVP_OK) link_break(s, t->link);
+    thread_go(s, t);
+}
+
+void
+thread_moved(sim_t *s, thread_t *t)
+{
+    if (t->call == CALL_PUT)
+        kvp_putop_on_moved(&t->put, s->now);
+    else
+        kvp_getop_on_moved(&t->get, s->now);
+    wait_for(t, WAIT_NOTHING);
+    thread_go(s, t);
+}
+
+/* ---- the end of a call */
+static void
+tell_oracle(sim_t *s, thread_t *t)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        if (t->call == CALL_PUT) {
+            t->err = t->put_items[i].err;
+            oracle_put_ends(s, t->puts[i], t->err);
+        } else if (t->call == CALL_GET) {
+            t->err = t->get_items[i].err;
+            if (t->err == KVP_OK) oracle_got(s, t->keys[i], t->begun_ns, t->units[i], t->get_items[i].len);
+        }
+        TRACE(s, "%s.%u %s %s -> %s put %lu", t->client->party.name, t->number,
+              (const char *const[]){"put", "get", "remove", "exists", "lookup"}[t->call], t->names[i],
+              kvp_err_name(t->err),
+              (unsigned long)(t->call == CALL_PUT   ? t->puts[i]->id
+                              : t->call == CALL_GET ? t->units[i][0] >> 16
+                                                    : 0));
+    }
+}
+
+static void
+end_call(sim_t *s, thread_t *t)
+{
+    client_t *c = t->client;
+
+    tell_oracle(s, t);
+    leave_link(s, t);
+    wait_for(t, WAIT_NOTHING);
+    if (c->is_proving && t->keys[0] == s->plan->keys + c->index) {
+        c->has_proved |= t->call == CALL_GET && t->err == KVP_OK;
+        if (!c->has_proved) thread_prove(s, t);
+        return;
+    }
+    thread_next(s, t);
+}
+
+/* ---- the plan */
+static const choice_t *
+find_choice(sim_t *s, thread_t *t)
+{
+    while (t->choice < s->plan->choices_n && !s->is_calm) {
+        const choice_t *c = &s->plan->choices[t->choice++];
+
+        if (c->kind == CHOICE_CALL && c->client == t->client->index && c->thread == t->number) return c;
+    }
+    return NULL;
+}
+
+static void
+on_paused(sim_t *s, void *arg, uint64_t at)
+{
+    thread_t *t = arg;
+
+    if (t->wait == WAIT_PAUSE) choose_call(s, t, &s->plan->choices[at]);
+}
+
+void
+thread_next(sim_t *s, thread_t *t)
+{
+    const choice_t *c = find_choice(s, t);
+
+    if (c == NULL) {
+        wait_for(t, WAIT_DONE);
+        if (t->client->is_proving && t->number == 0 && !t->client->has_proved) thread_prove(s, t);
+        return;
+    }
+    wait_for(t, WAIT_PAUSE);
+    sim_at(s, &t->client->party, s->now + c->at_ns, on_paused, t, (uint64_t)(c - s->plan->choices));
+}
+
+/* A put of a key of its own, then a get of it, again and again until the get gives it. */
+static void
+on_prove(sim_t *s, void *arg, uint64_t seq)
+{
+    thread_t *t = arg;
+    client_t *c = t->client;
+    bool was_put = t->call == CALL_PUT && t->keys[0] == s->plan->keys + c->index && t->err == KVP_OK;
+
+    if (t->wait_seq != seq) return;
+    t->call = was_put ? CALL_GET : CALL_PUT;
+    t->n = 1;
+    t->keys[0] = s->plan->keys + c->index;
+    snprintf(t->names[0], sizeof t->names[0], "proof%u", c->index);
+    t->rng = rng_fork(s->plan->seed, 7, c->index);
+    t->deadline_ns = s->now + PROOF_NS;
+    begin_call(s, t);
+}
+
+void
+thread_prove(sim_t *s, thread_t *t)
+{
+    wait_for(t, WAIT_TIME);
+    sim_at(s, &t->client->party, s->now + MS, on_prove, t, t->wait_seq);
+}
+
+bool
+thread_is_done(const thread_t *t)
+{
+    return t->wait == WAIT_DONE;
+}
+
+void
+thread_start(sim_t *s, thread_t *t, client_t *c, uint32_t number)
+{
+    (void)s;
+    *t = (thread_t){.client = c, .number = number};
+}

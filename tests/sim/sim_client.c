@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A client process: its session with the master (hello, heartbeats, loss, back-off), what an ended incarnation owes to
+ * nodes, and its own life and death.
+ */
+#include "tests/sim/sim_client.h"
+
+#include "proto/pb.h"
+#include "tests/sim/sim_node.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <string.h>
+
+#define BACKOFF_FIRST_NS (20 * MS)
+#define BACKOFF_MAX_NS SEC
+#define CONNECT_NS SEC
+#define LEAVE_NS (50 * MS) /* from the last word to the end of the process */
+
+static void on_connect(sim_t *s, void *arg, uint64_t unused);
+
+/* ---- frames */
+void
+link_send(sim_t *s, link_t *link, const kvp_buf_t *frame, uint64_t request)
+{
+    memcpy(frame->data + 8, &request, sizeof request);
+    conn_send(s, link->conn, 0, frame->data, frame->len);
+}
+
+static void
+say(sim_t *s, link_t *link, uint8_t op, const void *head)
+{
+    kvp_buf_t buf;
+    size_t at;
+
+    kvp_buf_init(&buf, 0);
+    kvp_pb_frame_begin(&buf, op, 0, 0, head, &at);
+    kvp_frame_end(&buf, at);
+    link_send(s, link, &buf, ++link->request);
+    kvp_buf_fini(&buf);
+}
+
+/* ---- the end of an incarnation */
+static void
+note_debts(sim_t *s, link_t *link)
+{
+    client_t *c = link->client;
+
+    for (path_t *p = link->paths; p != NULL; p = p->next) {
+        debt_t *d;
+
+        if (!p->is_owing) continue;
+        d = sim_alloc(s, sizeof *d);
+        *d = (debt_t){.node = p->node, .incarnation = link->incarnation, .next = c->debts};
+        memcpy(d->uuid, p->uuid, sizeof d->uuid);
+        c->debts = d;
+    }
+}
+
+/* Nobody uses it any more: nothing of that incarnation is under way. */
+void
+link_rele(sim_t *s, link_t *link)
+{
+    if (--link->refs > 0) return;
+    note_debts(s, link);
+    paths_close(s, link);
+}
+
+void
+link_break(sim_t *s, link_t *link)
+{
+    client_t *c = link->client;
+
+    if (link->is_broken) return;
+    TRACE(s, "%s loses its session %lx", c->party.name, (unsigned long)link->incarnation);
+    link->is_broken = true;
+    conn_close(s, link->conn, 0);
+    if (c->link == link) {
+        c->link = NULL;
+        sim_at(s, &c->party, s->now + rng_between(&c->rng, c->backoff_ns / 2, c->backoff_ns + US), on_connect, c, 0);
+    }
+    for (uint32_t i = 0; i < s->plan->threads; i++)
+        thread_on_lost(s, &c->threads[i], link);
+    link_rele(s, link);
+}
+
+/* ---- heartbeats */
+static void
+pay_debts(sim_t *s, client_t *c)
+{
+    for (debt_t **at = &c->debts; *at != NULL;) {
+        debt_t *d = *at;
+        mem_t *mem = node_mem(s, d->node);
+
+        if (mem == NULL || memcmp(mem->uuid, d->uuid, sizeof d->uuid) != 0) {
+            *at = d->next; /* that memory is gone */
+            continue;
+        }
+        path_pay(s, c, d);
+        at = &d->next;
+    }
+}
+
+static void
+on_beat(sim_t *s, void *arg, uint64_t unused)
+{
+    Kvp__Pb__Heartbeat msg = KVP__PB__HEARTBEAT__INIT;
+    link_t *link = arg;
+
+    (void)unused;
+    if (link->is_broken) return;
+    if (s->now >= link->heard_ns + link->ttl_ns) {
+        link_break(s, link);
+        return;
+    }
+    msg.incarnation = link->incarnation;
+    msg.term = link->term;
+    say(s, link, KVP_OP_HEARTBEAT, &msg.base);
+    pay_debts(s, link->client);
+    sim_at(s, &link->client->party, s->now + link->beat_ns, on_beat, link, 0);
+}
+
+static void
+take_beat(sim_t *s, link_t *link, const kvp_frame_t *f)
+{
+    Kvp__Pb__HeartbeatReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err = KVP_PROTO;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__heartbeat_reply__descriptor, f);
+    if (msg != NULL) err = msg->err;
+    if (err == KVP_OK && msg->term != link->term) err = KVP_STALE_TERM;
+    kvp_pb_free(&pb, msg);
+    link->heard_ns = s->now;
+    if (err != KVP_OK) link_break(s, link);
+}
+
+/* ---- hello */
+static void
+take_hello(sim_t *s, link_t *link, const kvp_frame_t *f)
+{
+    client_t *c = link->client;
+    Kvp__Pb__HelloReply *msg;
+    kvp_pb_t pb;
+    bool is_ok;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__hello_reply__descriptor, f);
+    is_ok = msg != NULL && msg->err == KVP_OK;
+    if (is_ok) {
+        link->incarnation = msg->incarnation;
+        link->term = msg->term;
+        link->beat_ns = msg->heartbeat_ms * MS;
+        link->ttl_ns = msg->session_ttl_ms * MS;
+        link->heard_ns = s->now;
+        link->is_up = true;
+        c->backoff_ns = BACKOFF_FIRST_NS;
+    }
+    kvp_pb_free(&pb, msg);
+    if (!is_ok) {
+        link_break(s, link);
+        return;
+    }
+    TRACE(s, "%s has session %lx", c->party.name, (unsigned long)link->incarnation);
+    sim_at(s, &c->party, s->now, on_beat, link, 0);
+    for (uint32_t i = 0; i < s->plan->threads; i++)
+        thread_on_link(s, &c->threads[i]);
+}
+
+static void
+on_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
+{
+    link_t *link = arg;
+    kvp_frame_t f;
+    size_t used;
+
+    (void)conn;
+    if (link->is_broken) return;
+    if (kvp_frame_parse(bytes, len, &f, &used) != KVP_OK || used != len) {
+        sim_fail(s, "WIRE", "a client is sent %zu bytes that are no frame", len);
+        return;
+    }
+    if (f.hdr.opcode == KVP_OP_HELLO)
+        take_hello(s, link, &f);
+    else if (f.hdr.opcode == KVP_OP_HEARTBEAT)
+        take_beat(s, link, &f);
+    else
+        for (uint32_t i = 0; i < s->plan->threads; i++) {
+            thread_t *t = &link->client->threads[i];
+
+            if (t->link == link && t->wait == WAIT_REPLY && t->request == f.hdr.request_id) thread_on_reply(s, t, &f);
+        }
+}
+
+static void
+on_end(sim_t *s, void *arg, conn_t *conn)
+{
+    (void)conn;
+    link_break(s, arg);
+}
+
+static const conn_ops_t link_ops = {on_bytes, on_end};
+
+static void
+on_connect_late(sim_t *s, void *arg, uint64_t unused)
+{
+    link_t *link = arg;
+
+    (void)unused;
+    if (!link->is_up) link_break(s, link);
+}
+
+static void
+on_connect(sim_t *s, void *arg, uint64_t unused)
+{
+    Kvp__Pb__Hello msg = KVP__PB__HELLO__INIT;
+    client_t *c = arg;
+    link_t *link;
+
+    (void)unused;
+    if (c->link != NULL) return;
+    link = sim_alloc(s, sizeof *link);
+    link->client = c;
+    link->refs = 1;
+    link->conn = conn_open(s, &c->party, master_party(s), &link_ops, link);
+    c->link = link;
+    c->backoff_ns = kvp_min_u64(c->backoff_ns * 2, BACKOFF_MAX_NS);
+    msg.version = KVP_PROTO_VERSION;
+    msg.version_min = KVP_PROTO_VERSION_MIN;
+    msg.role = KVP_ROLE_CLIENT;
+    msg.name = c->party.name;
+    msg.host_id = (char *)(c->party.host == 0 ? "0" : "1");
+    say(s, link, KVP_OP_HELLO, &msg.base);
+    sim_at(s, &c->party, s->now + CONNECT_NS, on_connect_late, link, 0);
+}
+
+/* ---- life */
+static void
+rise(sim_t *s, client_t *c)
+{
+    c->backoff_ns = BACKOFF_FIRST_NS;
+    on_connect(s, c, 0);
+    for (uint32_t i = 0; i < s->plan->threads; i++)
+        thread_next(s, &c->threads[i]);
+}
+
+static void
+on_rise(sim_t *s, void *arg, uint64_t unused)
+{
+    client_t *c = arg;
+
+    (void)unused;
+    party_rise(&c->party);
+    rise(s, c);
+}
+
+void
+client_start(sim_t *s, uint32_t index)
+{
+    client_t *c = sim_alloc(s, sizeof *c);
+
+    s->clients[index] = c;
+    c->index = index;
+    c->rng = rng_fork(s->plan->seed, 5, index);
+    c->is_tcp_only = rng_chance(&c->rng, 200);
+    party_init(&c->party, "client", 20 + index, index % HOSTS, c);
+    for (uint32_t i = 0; i < s->plan->threads; i++)
+        thread_start(s, &c->threads[i], c, i);
+    rise(s, c);
+}
+
+void
+client_stop(sim_t *s, uint32_t index)
+{
+    for (uint32_t i = 0; i < s->plan->threads; i++)
+        kvp_buf_fini(&s->clients[index]->threads[i].out);
+}
+
+/* The connections end now; that the process is dead can be proved a while later, and what its processors had begun to
+ * store may land until then. */
+void
+client_kill(sim_t *s, uint32_t index, uint64_t down_ns)
+{
+    client_t *c = s->clients[index];
+    uint32_t life = c->party.life;
+    uint64_t proof_ns = s->now + rng_log(&s->rng, 20 * US, 20 * MS);
+
+    if (c->party.is_dead || life + 1 >= LIVES_MAX) return;
+    c->proof_ns[life] = proof_ns;
+    for (uint32_t i = 0; i < s->plan->threads; i++)
+        paths_die(s, &c->threads[i], proof_ns);
+    party_die(s, &c->party);
+    node_process_died(s, index, life, proof_ns);
+    c->link = NULL;
+    c->debts = NULL;
+    c->attempts = 0;
+    for (uint32_t i = 0; i < s->plan->threads; i++) {
+        c->threads[i].link = NULL;
+        c->threads[i].wait = WAIT_NOTHING;
+    }
+    if (down_ns != UINT64_MAX) sim_at(s, NULL, s->now + down_ns, on_rise, c, 0);
+}
+
+static void
+on_left(sim_t *s, void *arg, uint64_t unused)
+{
+    (void)unused;
+    client_kill(s, ((client_t *)arg)->index, UINT64_MAX);
+}
+
+void
+client_leave(sim_t *s, uint32_t index)
+{
+    client_t *c = s->clients[index];
+
+    if (c->party.is_dead) return;
+    if (c->link != NULL && c->link->is_up) {
+        note_debts(s, c->link);
+        pay_debts(s, c);
+        say(s, c->link, KVP_OP_BYE, NULL);
+    }
+    sim_at(s, &c->party, s->now + LEAVE_NS, on_left, c, 0);
+}
+
+void
+client_prove_life(sim_t *s, uint32_t index)
+{
+    client_t *c = s->clients[index];
+
+    c->is_proving = true;
+    c->has_proved = false;
+    if (!c->party.is_dead && thread_is_done(&c->threads[0])) thread_prove(s, &c->threads[0]);
+}
+
+bool
+client_is_idle(const sim_t *s, uint32_t index)
+{
+    const client_t *c = s->clients[index];
+
+    if (c->party.is_dead) return false; /* it will be back */
+    for (uint32_t i = 0; i < s->plan->threads; i++)
+        if (!thread_is_done(&c->threads[i])) return false;
+    return true;
+}
+
+bool
+client_has_proved(const sim_t *s, uint32_t index)
+{
+    return s->clients[index]->has_proved;
+}
+
+party_t *
+client_party(sim_t *s, uint32_t index)
+{
+    return &s->clients[index]->party;
+}
+
+uint64_t
+client_proof_ns(sim_t *s, uint32_t client, uint32_t life)
+{
+    return s->clients[client]->proof_ns[life];
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A simulated client process: its shell's state, shared by sim_client.c (session, life), sim_call.c (calls of its
+ * threads) and sim_path.c (attachments to nodes, and transfers).
+ */
+#ifndef KVP_TESTS_SIM_CLIENT_H
+#define KVP_TESTS_SIM_CLIENT_H
+
+#include "client/core/getop.h"
+#include "client/core/putop.h"
+#include "common/buf.h"
+#include "tests/sim/sim_data.h"
+#include "tests/sim/sim_oracle.h"
+
+#define CALL_KEYS 4u
+#define MOVES_MAX 8u
+#define UNITS_MAX (CHUNK_UNITS / 2)
+#define LIVES_MAX 16u
+
+typedef struct thread thread_t;
+typedef struct link link_t;
+typedef struct xfer xfer_t;
+
+/* A connection to a node: all threads' by shared memory, one thread's by TCP. */
+typedef enum { PATH_DOWN, PATH_ATTACHING, PATH_UP } path_state_t;
+typedef enum { WRITE_CLOSED, WRITE_ASKED, WRITE_OPEN } write_state_t;
+
+typedef struct path {
+    link_t *link;
+    uint32_t node, thread;
+    by_t by;
+    path_state_t state;
+    write_state_t write;
+    bool is_owing; /* memory was opened for writing, or may have been: the node waits for a word about it */
+    conn_t *conn;
+    uint8_t uuid[16];
+    uint64_t try_at_ns; /* not before: the breaker */
+    uint64_t seq;
+    xfer_t *waiting; /* for the attachment, or for an answer */
+    struct path *next;
+} path_t;
+
+/* One incarnation: a connection to the master, and everything that is done under it. */
+struct link {
+    client_t *client;
+    conn_t *conn;
+    uint64_t incarnation;
+    uint32_t term;
+    uint64_t heard_ns, beat_ns, ttl_ns;
+    uint64_t request;
+    uint32_t refs;
+    bool is_up, is_broken;
+    path_t *paths;
+};
+
+/* One move of a batch under way. */
+struct xfer {
+    thread_t *thread;
+    kvp_move_t *move;
+    grant_t *grant; /* NULL: the place does not exist */
+    path_t *path;
+    uint64_t put;
+    uint64_t *units; /* source's or destination's */
+    uint64_t seq; /* by TCP: the question */
+    uint32_t at;
+    bool is_ready; /* by shared memory: mapped, so it needs the connection no more */
+    bool is_looked; /* the guarding word allowed the next piece */
+    bool is_over;
+    xfer_t *next; /* in path->waiting */
+};
+
+typedef enum { WAIT_NOTHING, WAIT_PAUSE, WAIT_LINK, WAIT_REPLY, WAIT_MOVES, WAIT_TIME, WAIT_DONE } wait_t;
+typedef enum { CALL_PUT, CALL_GET, CALL_REMOVE, CALL_EXISTS, CALL_LOOKUP } call_kind_t;
+
+/* Stores of a thread that its processor has not made visible yet. */
+typedef struct late {
+    const grant_t *grant;
+    uint32_t at;
+    uint64_t unit;
+    bool has_landed;
+    struct late *next;
+} late_t;
+
+struct thread {
+    client_t *client;
+    uint32_t number;
+    uint32_t choice; /* index of the next one in the plan */
+    wait_t wait;
+    uint64_t wait_seq; /* an event of an earlier wait finds another number */
+
+    call_kind_t call;
+    rng_t rng; /* of this call */
+    uint32_t n;
+    uint32_t keys[CALL_KEYS];
+    char names[CALL_KEYS][KEY_BYTES];
+    put_t *puts[CALL_KEYS];
+    uint64_t *units[CALL_KEYS];
+    uint64_t begun_ns, deadline_ns;
+    bool is_forced;
+    kvp_err_t err; /* of the last key, for the trace and the proof of life */
+    link_t *link; /* held */
+    uint64_t request;
+    kvp_putop_t put;
+    kvp_putop_item_t put_items[CALL_KEYS];
+    kvp_getop_t get;
+    kvp_getop_item_t get_items[CALL_KEYS];
+    kvp_move_t moves[MOVES_MAX];
+    kvp_buf_t out;
+
+    xfer_t xfers[MOVES_MAX];
+    uint32_t xfers_n, xfers_left;
+    uint32_t shm_at; /* shared memory: one after the other */
+    late_t *late;
+    uint64_t ticket; /* of a look-up, to be released */
+};
+
+typedef struct debt {
+    uint32_t node;
+    uint8_t uuid[16];
+    uint64_t incarnation;
+    bool is_asked;
+    struct debt *next;
+} debt_t;
+
+struct client {
+    party_t party;
+    uint32_t index;
+    rng_t rng;
+    thread_t threads[THREADS_MAX];
+    link_t *link; /* current; NULL = none */
+    uint64_t attempts;
+    uint64_t backoff_ns;
+    debt_t *debts;
+    bool is_tcp_only;
+    bool is_proving;
+    bool has_proved;
+    uint64_t proof_ns[LIVES_MAX]; /* by life: since when nodes can prove that it is dead */
+};
+
+/* sim_client.c */
+void link_rele(sim_t *s, link_t *link);
+void link_break(sim_t *s, link_t *link);
+void client_want_link(sim_t *s, client_t *c);
+void link_send(sim_t *s, link_t *link, const kvp_buf_t *frame, uint64_t request);
+
+/* sim_call.c */
+void thread_start(sim_t *s, thread_t *t, client_t *c, uint32_t number);
+void thread_next(sim_t *s, thread_t *t); /* the next choice of the plan, after its pause */
+void thread_prove(sim_t *s, thread_t *t);
+void thread_go(sim_t *s, thread_t *t); /* on, until it has to wait */
+void thread_on_link(sim_t *s, thread_t *t); /* there is a session */
+void thread_on_lost(sim_t *s, thread_t *t, link_t *link);
+void thread_on_reply(sim_t *s, thread_t *t, const kvp_frame_t *f);
+void thread_moved(sim_t *s, thread_t *t); /* all its transfers are over */
+bool thread_is_done(const thread_t *t);
+
+/* sim_path.c */
+void paths_run(sim_t *s, thread_t *t, kvp_move_t *moves, uint32_t n);
+void paths_close(sim_t *s, link_t *link);
+void path_pay(sim_t *s, client_t *c, debt_t *debt);
+void paths_die(sim_t *s, thread_t *t, uint64_t proof_ns); /* stores that were on their way still land until then */
+void late_flush(sim_t *s, thread_t *t); /* every store before this is visible */
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Faults of the plan: each happens at its time, to whom its own stream of chance says, for as long as that says.
+ */
+#include "tests/sim/sim.h"
+
+static party_t *
+any_client(sim_t *s, rng_t *rng, uint32_t *index_out)
+{
+    *index_out = (uint32_t)rng_below(rng, s->plan->clients);
+    return client_party(s, *index_out);
+}
+
+static void
+on_resume(sim_t *s, void *arg, uint64_t n)
+{
+    (void)n;
+    party_resume(s, arg);
+}
+
+static void
+stop(sim_t *s, party_t *who, uint64_t ns)
+{
+    if (who->is_dead || who->is_stopped) return;
+    party_stop(s, who);
+    sim_at(s, NULL, s->now + ns, on_resume, who, 0);
+}
+
+static void
+cut_any(sim_t *s, rng_t *rng)
+{
+    size_t from = s->conns_n;
+
+    if (from == 0) return;
+    from = rng_below(rng, s->conns_n);
+    for (size_t i = 0; i < s->conns_n; i++) {
+        conn_t *conn = s->conns[(from + i) % s->conns_n];
+
+        if (conn->is_cut || conn->end[0].is_closed || conn->end[1].is_closed) continue;
+        conn_cut(s, conn, rng_chance(rng, 300));
+        return;
+    }
+}
+
+static void
+partition(sim_t *s, rng_t *rng)
+{
+    uint64_t until = s->now + rng_log(rng, MS, 6 * SEC);
+    uint32_t from = (uint32_t)rng_below(rng, HOSTS);
+
+    s->cut_until[from][!from] = kvp_max_u64(s->cut_until[from][!from], until);
+    if (rng_chance(rng, 600)) s->cut_until[!from][from] = kvp_max_u64(s->cut_until[!from][from], until);
+    TRACE(s, "nothing passes from host %u to host %u until %.3f us", from, !from, (double)until / 1e3);
+}
+
+static void
+on_fault(sim_t *s, void *arg, uint64_t n)
+{
+    const choice_t *c = arg;
+    rng_t rng = rng_fork(s->plan->seed, 8, c->number);
+    uint64_t ns = rng_log(&rng, 100 * US, 8 * SEC);
+    uint32_t i;
+
+    (void)n;
+    if (s->is_calm) return;
+    s->counts.faults++;
+    TRACE(s, "fault %u: %s", c->number, choice_name(c->kind));
+    switch ((choice_kind_t)c->kind) {
+    case CHOICE_KILL_CLIENT:
+        (void)any_client(s, &rng, &i);
+        client_kill(s, i, ns);
+        break;
+    case CHOICE_STOP_CLIENT:
+        stop(s, any_client(s, &rng, &i), ns);
+        break;
+    case CHOICE_STOP_NODE:
+        stop(s, node_party(s, (uint32_t)rng_below(&rng, s->plan->nodes)), ns);
+        break;
+    case CHOICE_STOP_MASTER:
+        stop(s, master_party(s), ns);
+        break;
+    case CHOICE_CUT_CONN:
+        cut_any(s, &rng);
+        break;
+    case CHOICE_PARTITION:
+        partition(s, &rng);
+        break;
+    case CHOICE_CRASH_NODE:
+        node_crash(s, (uint32_t)rng_below(&rng, s->plan->nodes), ns);
+        break;
+    case CHOICE_CRASH_MASTER:
+        master_crash(s, ns);
+        break;
+    case CHOICE_CALL:
+    case CHOICE_KINDS:
+        break;
+    }
+}
+
+void
+fault_schedule(sim_t *s)
+{
+    for (uint32_t i = 0; i < s->plan->choices_n; i++) {
+        const choice_t *c = &s->plan->choices[i];
+
+        if (c->kind != CHOICE_CALL) sim_at(s, NULL, s->now + c->at_ns, on_fault, (void *)c, c->number);
+    }
+}
+
+void
+fault_heal(sim_t *s)
+{
+    for (uint32_t i = 0; i < s->plan->clients; i++)
+        party_resume(s, client_party(s, i));
+    for (uint32_t i = 0; i < s->plan->nodes; i++)
+        party_resume(s, node_party(s, i));
+    party_resume(s, master_party(s));
+    for (uint32_t a = 0; a < HOSTS; a++)
+        for (uint32_t b = 0; b < HOSTS; b++)
+            s->cut_until[a][b] = 0;
+}

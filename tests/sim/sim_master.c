@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The master's shell: connections in, frames to the core, its outputs to the network, ticks when it is due. Everything
+ * that passes is shown to the oracle.
+ */
+#include "master/core/master.h"
+
+#include "proto/wire.h"
+#include "tests/sim/sim.h"
+#include "tests/sim/sim_oracle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TICK_AGAIN_NS (20 * US) /* between slices of background work */
+#define CHECK_EVERY 64u /* inputs between two looks at everything */
+
+struct master {
+    party_t party;
+    kvp_master_t *core;
+    uint32_t term;
+    uint64_t tick_at_ns; /* the tick that counts; others are leftovers */
+    uint64_t inputs;
+    kvp_buf_t out;
+};
+
+static void on_tick(sim_t *s, void *arg, uint64_t n);
+
+static conn_t *
+conn_of(sim_t *s, uint64_t id)
+{
+    return s->conns[id - 1];
+}
+
+/* Something that the core said: a frame, or the end of a connection (len 0). */
+typedef struct said {
+    conn_t *conn;
+    uint8_t *bytes;
+    size_t len;
+    struct said *next;
+} said_t;
+
+static said_t **
+say_later(sim_t *s, said_t **end, conn_t *conn, const uint8_t *bytes, size_t len)
+{
+    said_t *said = sim_alloc(s, sizeof *said);
+
+    *said = (said_t){.conn = conn, .bytes = sim_alloc(s, len), .len = len};
+    if (len > 0) memcpy(said->bytes, bytes, len);
+    *end = said;
+    return &said->next;
+}
+
+/* The core's output is whole frames, one behind the other; each becomes a packet of its own, aligned. */
+static said_t **
+split(sim_t *s, said_t **end, conn_t *conn, const kvp_buf_t *out)
+{
+    for (size_t at = 0; at < out->len;) {
+        kvp_frame_t f;
+        size_t used;
+
+        if (kvp_frame_parse(out->data + at, out->len - at, &f, &used) != KVP_OK || used == 0) {
+            sim_fail(s, "WIRE", "the master says %zu bytes that are no frame", out->len - at);
+            break;
+        }
+        end = say_later(s, end, conn, out->data + at, used);
+        at += used;
+    }
+    return end;
+}
+
+static void
+show(sim_t *s, const said_t *said, bool is_mount)
+{
+    kvp_frame_t f;
+    size_t used;
+
+    if (said->len == 0) return;
+    kvp_ignore(kvp_frame_parse(said->bytes, said->len, &f, &used), "it was one");
+    if ((f.hdr.opcode == KVP_OP_MOUNT) != is_mount) return;
+    TRACE(s, "master says to %s: op %u request %lu flags %u", said->conn->end[0].who->name, f.hdr.opcode,
+          (unsigned long)f.hdr.request_id, f.hdr.flags);
+    oracle_master_says(s, said->conn, &f);
+}
+
+/* One step may mount a segment and grant places in it; who reads the grant first must know the segment. */
+static bool
+drain(sim_t *s)
+{
+    master_t *m = s->master;
+    said_t *list = NULL, **end = &list;
+    uint64_t id;
+    bool is_close;
+
+    kvp_buf_reset(&m->out);
+    while (kvp_master_take_output(m->core, &id, &m->out, &is_close)) {
+        end = split(s, end, conn_of(s, id), &m->out);
+        if (is_close) end = say_later(s, end, conn_of(s, id), NULL, 0);
+        kvp_buf_reset(&m->out);
+    }
+    for (const said_t *said = list; said != NULL; said = said->next)
+        show(s, said, true);
+    for (const said_t *said = list; said != NULL; said = said->next) {
+        show(s, said, false);
+        if (said->len > 0) {
+            conn_send(s, said->conn, 1, said->bytes, said->len);
+            continue;
+        }
+        conn_close(s, said->conn, 1);
+        oracle_conn_over(s, said->conn);
+        kvp_master_on_close(m->core, said->conn->id, s->now);
+    }
+    return list != NULL;
+}
+
+static void
+settle(sim_t *s)
+{
+    master_t *m = s->master;
+    const char *note, *broken;
+    uint64_t at;
+
+    while (drain(s)) /* a connection that is closed makes more to say */
+        continue;
+    while ((note = kvp_master_take_note(m->core)) != NULL)
+        TRACE(s, "master: %s", note);
+    if (++m->inputs % CHECK_EVERY == 0) {
+        broken = master_check(s);
+        if (broken != NULL) sim_fail(s, "CHECK", "master: %s", broken);
+    }
+    at = kvp_master_has_work(m->core) ? s->now + TICK_AGAIN_NS : kvp_max_u64(kvp_master_due(m->core), s->now + US);
+    if (at >= m->tick_at_ns && m->tick_at_ns > s->now) return;
+    m->tick_at_ns = at;
+    sim_at(s, &m->party, at, on_tick, m, at);
+}
+
+static void
+on_tick(sim_t *s, void *arg, uint64_t n)
+{
+    master_t *m = arg;
+
+    if (n != m->tick_at_ns) return;
+    kvp_master_on_tick(m->core, s->now);
+    m->tick_at_ns = 0;
+    settle(s);
+}
+
+static void
+on_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
+{
+    kvp_frame_t f;
+    size_t used;
+
+    (void)arg;
+    if (kvp_frame_parse(bytes, len, &f, &used) != KVP_OK || used != len) {
+        sim_fail(s, "WIRE", "the master is sent %zu bytes that are no frame", len);
+        return;
+    }
+    sim_mix(s, f.hdr.request_id << 8 | f.hdr.opcode);
+    TRACE(s, "master hears %s: op %u request %lu flags %u", conn->end[0].who->name, f.hdr.opcode,
+          (unsigned long)f.hdr.request_id, f.hdr.flags);
+    oracle_master_hears(s, conn, &f);
+    kvp_master_on_frame(s->master->core, conn->id, &f, s->now);
+    settle(s);
+}
+
+static void
+on_end(sim_t *s, void *arg, conn_t *conn)
+{
+    (void)arg;
+    oracle_conn_over(s, conn);
+    kvp_master_on_close(s->master->core, conn->id, s->now);
+    settle(s);
+}
+
+static const conn_ops_t master_conn_ops = {on_bytes, on_end};
+
+static void
+on_accept(sim_t *s, party_t *who, conn_t *conn)
+{
+    conn_take(conn, &master_conn_ops, who);
+    kvp_master_on_connect(s->master->core, conn->id, s->now);
+    settle(s);
+}
+
+/* ---- life */
+static void
+make_core(sim_t *s)
+{
+    master_t *m = s->master;
+    kvp_master_conf_t conf = {
+        .digest_seed = DIGEST_SEED,
+        .seed = s->plan->seed + m->term,
+        .term = m->term,
+        .session_ttl_ns = 3 * SEC,
+        .node_grace_ns = 5 * SEC,
+        .host_id = "0",
+    };
+
+    memcpy(conf.pool_id, POOL_ID, sizeof conf.pool_id);
+    if (kvp_master_create(&conf, s->now, &m->core) != KVP_OK) abort();
+    m->tick_at_ns = 0;
+    settle(s);
+}
+
+void
+master_start(sim_t *s)
+{
+    master_t *m = sim_alloc(s, sizeof *m);
+
+    s->master = m;
+    party_init(&m->party, "master", 1, 0, m);
+    m->party.on_accept = on_accept;
+    m->term = 1;
+    make_core(s);
+}
+
+void
+master_stop(sim_t *s)
+{
+    kvp_master_destroy(s->master->core);
+    kvp_buf_fini(&s->master->out);
+}
+
+static void
+on_restart(sim_t *s, void *arg, uint64_t n)
+{
+    (void)arg, (void)n;
+    party_rise(&s->master->party);
+    s->master->term++;
+    make_core(s);
+}
+
+void
+master_crash(sim_t *s, uint64_t down_ns)
+{
+    master_t *m = s->master;
+
+    if (m->party.is_dead) return;
+    party_die(s, &m->party);
+    kvp_master_destroy(m->core);
+    m->core = NULL;
+    oracle_master_died(s);
+    sim_at(s, NULL, s->now + down_ns, on_restart, NULL, 0);
+}
+
+uint32_t
+master_term(const sim_t *s)
+{
+    return s->master->term;
+}
+
+party_t *
+master_party(sim_t *s)
+{
+    return &s->master->party;
+}
+
+void
+master_stats(const sim_t *s, kvp_master_stats_t *stats_out)
+{
+    kvp_master_stats(s->master->core, stats_out);
+}
+
+const char *
+master_check(const sim_t *s)
+{
+    return kvp_master_check(s->master->core);
+}

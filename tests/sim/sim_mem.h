@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Memory of a node: descriptor words, descriptors, keys, and payload in units of 64 bytes. A unit holds no bytes but a
+ * mark that names the put it came from and its place in it, so what a reader gets tells exactly whose bytes it saw.
+ * Every extent that a master ever granted is known here (grant_t), with what became of it: a store that lands where
+ * its grant is over breaks I2.
+ */
+#ifndef KVP_TESTS_SIM_MEM_H
+#define KVP_TESTS_SIM_MEM_H
+
+#include "common/segfmt.h"
+#include "tests/sim/sim.h"
+
+#define UNIT 64u
+#define CHUNK_BYTES (64u << 10)
+#define CHUNK_UNITS (CHUNK_BYTES / UNIT)
+#define SLOTS 256u
+#define KEY_BYTES 16u
+
+typedef struct grant {
+    mem_t *mem;
+    uint32_t chunk, slot;
+    uint64_t generation;
+    uint64_t offset, len; /* payload bytes */
+    uint32_t unit, units;
+    uint64_t put; /* whose: set when its writer takes it up; 0 = never */
+    uint64_t version;
+    kvp_digest_t digest;
+    bool is_committed; /* the master said so */
+    bool is_retired; /* the master ordered it */
+    bool is_lost; /* with its memory, or with a master that keeps nothing */
+    bool is_freed; /* its node said that nothing touches it any more */
+    uint32_t holds; /* tickets that protect it */
+    struct grant *older; /* in the slot */
+} grant_t;
+
+typedef struct {
+    _Alignas(64) uint64_t word[SLOTS];
+    kvp_desc_t desc[SLOTS]; /* but the word */
+    char key[SLOTS][KEY_BYTES];
+    uint64_t unit[CHUNK_UNITS];
+    grant_t *owner[CHUNK_UNITS]; /* the last one granted there */
+    grant_t *grant[SLOTS]; /* the newest in each slot */
+    uint32_t limit; /* no slot from this one on was ever written */
+} chunk_t;
+
+struct mem {
+    uint32_t node;
+    uint8_t uuid[16];
+    uint64_t epoch;
+    uint32_t chunk_n;
+    bool is_gone;
+    uint64_t conn; /* of its node to the master; 0 = away, as the master sees it */
+    chunk_t *chunks;
+    mem_t *older; /* in sim->mems */
+};
+
+static inline uint64_t
+unit_make(uint64_t put, uint32_t at)
+{
+    return put << 16 | at;
+}
+
+mem_t *mem_make(sim_t *s, uint32_t node, uint32_t chunk_n, uint64_t number);
+mem_t *mem_find(sim_t *s, const uint8_t uuid[16]); /* also one that is gone; NULL = never was */
+
+/* grant_add notes what a master grants. Fails I2 where somebody may still write there, I5 for an old generation. */
+grant_t *grant_add(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset,
+                   uint64_t len);
+grant_t *grant_find(const mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation); /* NULL = never granted */
+
+/* What writers and readers do. mem_store lands one unit of grant; mem_publish is a compare-and-swap by the rule of
+ * kvp_word_may_become. */
+void mem_store(sim_t *s, const grant_t *grant, uint32_t at, uint64_t unit);
+uint64_t mem_load(sim_t *s, const grant_t *grant, uint32_t at);
+uint64_t mem_word(sim_t *s, const mem_t *mem, uint32_t chunk, uint32_t slot);
+bool mem_publish(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t word);
+bool mem_cas(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t expect, uint64_t next);
+void mem_describe(sim_t *s, const grant_t *grant, const kvp_desc_t *desc, const void *key, uint32_t key_len);
+/* mem_line is the first line of the descriptor, its words loaded together as kvp_words_load does. */
+void mem_line(sim_t *s, const grant_t *grant, kvp_desc_t *desc_out);
+
+/* mem_describes copies descriptor and key, as a rebuild reads them; false where the descriptor is broken. */
+bool mem_describes(const mem_t *mem, uint32_t chunk, uint32_t slot, kvp_desc_t *desc_out, uint8_t *key_out);
+
+#endif

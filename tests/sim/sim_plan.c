@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/sim/sim_plan.h"
+
+#include "common/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define US 1000ull
+#define MS 1000000ull
+#define SEC 1000000000ull
+
+uint64_t
+rng_next(rng_t *rng)
+{
+    uint64_t z = rng->state += 0x9e3779b97f4a7c15ull;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return z ^ z >> 31;
+}
+
+uint64_t
+rng_below(rng_t *rng, uint64_t n)
+{
+    return (uint64_t)((unsigned __int128)rng_next(rng) * n >> 64);
+}
+
+uint64_t
+rng_between(rng_t *rng, uint64_t lo, uint64_t hi)
+{
+    return lo + rng_below(rng, hi - lo + 1);
+}
+
+uint64_t
+rng_log(rng_t *rng, uint64_t lo, uint64_t hi)
+{
+    uint32_t octaves = 1;
+
+    while (octaves < 63 && lo << octaves < hi)
+        octaves++;
+    lo <<= rng_below(rng, octaves);
+    return kvp_min_u64(rng_between(rng, lo, 2 * lo), hi);
+}
+
+bool
+rng_chance(rng_t *rng, uint32_t per_mille)
+{
+    return rng_below(rng, 1000) < per_mille;
+}
+
+rng_t
+rng_fork(uint64_t seed, uint64_t a, uint64_t b)
+{
+    rng_t rng = {seed};
+
+    rng.state = rng_next(&rng) ^ a * 0xd6e8feb86659fd93ull;
+    rng.state = rng_next(&rng) ^ b * 0xa0761d6478bd642full;
+    (void)rng_next(&rng);
+    return rng;
+}
+
+/* ---- making */
+static choice_t *
+add(plan_t *plan, choice_kind_t kind, uint64_t at_ns)
+{
+    choice_t *c = &plan->choices[plan->choices_n];
+
+    *c = (choice_t){.kind = (uint8_t)kind, .at_ns = at_ns, .number = plan->choices_n};
+    plan->choices_n++;
+    return c;
+}
+
+static void
+add_calls(plan_t *plan, rng_t *rng, uint32_t each)
+{
+    uint64_t pause_max = rng_chance(rng, 300) ? 300 * MS : 2 * MS;
+
+    for (uint32_t i = 0; i < each; i++)
+        for (uint32_t c = 0; c < plan->clients; c++)
+            for (uint32_t t = 0; t < plan->threads; t++) {
+                choice_t *choice = add(plan, CHOICE_CALL, rng_log(rng, US, pause_max));
+
+                choice->client = (uint8_t)c;
+                choice->thread = (uint8_t)t;
+            }
+}
+
+/* Most of what clients do is over within milliseconds; what timeouts do takes seconds. Faults fall on both. */
+static uint64_t
+fault_time(rng_t *rng)
+{
+    return rng_log(rng, 20 * US, 4 * SEC);
+}
+
+static void
+add_faults(plan_t *plan, rng_t *rng)
+{
+    static const uint8_t kinds[] = {CHOICE_KILL_CLIENT, CHOICE_KILL_CLIENT, CHOICE_STOP_CLIENT, CHOICE_STOP_CLIENT,
+                                    CHOICE_STOP_NODE,   CHOICE_STOP_MASTER, CHOICE_CUT_CONN,    CHOICE_CUT_CONN,
+                                    CHOICE_CUT_CONN,    CHOICE_PARTITION,   CHOICE_CRASH_NODE,  CHOICE_CRASH_MASTER};
+    uint32_t n = rng_chance(rng, 200) ? 0 : (uint32_t)rng_between(rng, 1, 8);
+
+    for (uint32_t i = 0; i < n; i++)
+        (void)add(plan, kinds[rng_below(rng, sizeof kinds)], fault_time(rng));
+}
+
+void
+plan_make(plan_t *plan, uint64_t seed)
+{
+    rng_t rng = rng_fork(seed, 1, 0);
+    uint32_t calls;
+
+    *plan = (plan_t){.seed = seed};
+    plan->nodes = (uint32_t)rng_between(&rng, 1, 3);
+    plan->clients = (uint32_t)rng_between(&rng, 2, 4);
+    plan->threads = (uint32_t)rng_between(&rng, 1, THREADS_MAX);
+    plan->keys = (uint32_t)rng_log(&rng, 2, 48);
+    plan->chunk_n = (uint32_t)rng_between(&rng, 1, 2);
+    plan->len_max = (uint32_t)rng_log(&rng, 256, 24576);
+    plan->digest_bits = rng_chance(&rng, 60) ? 4 : 128;
+    plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
+    plan->wants_sums = rng_chance(&rng, 200);
+    calls = (uint32_t)rng_log(&rng, 4, 60);
+    plan->choices = calloc(calls * plan->clients * plan->threads + 8, sizeof *plan->choices);
+    if (plan->choices == NULL) abort();
+    add_calls(plan, &rng, calls);
+    add_faults(plan, &rng);
+}
+
+void
+plan_fini(plan_t *plan)
+{
+    free(plan->choices);
+    plan->choices = NULL;
+    plan->choices_n = 0;
+}
+
+const char *
+choice_name(choice_kind_t kind)
+{
+    static const char *const names[CHOICE_KINDS] = {
+        "call",     "kill client", "stop client", "stop node",    "stop master",
+        "cut conn", "partition",   "crash node",  "crash master",
+    };
+
+    return kind < CHOICE_KINDS ? names[kind] : "?";
+}
+
+/* ---- leaving out */
+static bool
+is_listed(const char *list, uint32_t number)
+{
+    while (*list != '\0') {
+        char *end;
+        unsigned long lo = strtoul(list, &end, 10), hi = lo;
+
+        if (*end == '-') hi = strtoul(end + 1, &end, 10);
+        if (number >= lo && number <= hi) return true;
+        list = *end == ',' ? end + 1 : end;
+    }
+    return false;
+}
+
+bool
+plan_keep(plan_t *plan, const char *list)
+{
+    uint32_t kept = 0;
+
+    if (strcmp(list, "none") == 0) list = "";
+    for (const char *p = list; *p != '\0'; p++)
+        if ((*p < '0' || *p > '9') && *p != ',' && *p != '-') return false;
+    for (uint32_t i = 0; i < plan->choices_n; i++)
+        if (is_listed(list, plan->choices[i].number)) plan->choices[kept++] = plan->choices[i];
+    plan->choices_n = kept;
+    return true;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A plan: what a seed makes happen. It is a list of choices (calls of clients, faults), each of which draws its details
+ * from a stream of its own, so that one that is left out changes nothing in the others. Shrinking leaves choices out.
+ */
+#ifndef KVP_TESTS_SIM_PLAN_H
+#define KVP_TESTS_SIM_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* splitmix64 */
+typedef struct {
+    uint64_t state;
+} rng_t;
+
+uint64_t rng_next(rng_t *rng);
+uint64_t rng_below(rng_t *rng, uint64_t n); /* 0 to n-1; n is not 0 */
+uint64_t rng_between(rng_t *rng, uint64_t lo, uint64_t hi); /* both included */
+uint64_t rng_log(rng_t *rng, uint64_t lo, uint64_t hi); /* each power of two as likely as the next */
+bool rng_chance(rng_t *rng, uint32_t per_mille);
+rng_t rng_fork(uint64_t seed, uint64_t a, uint64_t b); /* a stream of its own for each (a, b) */
+
+typedef enum {
+    CHOICE_CALL, /* who: a thread of a client */
+    CHOICE_KILL_CLIENT,
+    CHOICE_STOP_CLIENT,
+    CHOICE_STOP_NODE,
+    CHOICE_STOP_MASTER,
+    CHOICE_CUT_CONN,
+    CHOICE_PARTITION,
+    CHOICE_CRASH_NODE,
+    CHOICE_CRASH_MASTER,
+    CHOICE_KINDS,
+} choice_kind_t;
+
+#define THREADS_MAX 2u /* of a client */
+
+typedef struct {
+    uint8_t kind;
+    uint8_t client, thread; /* of a call */
+    uint64_t at_ns; /* of a fault; of a call: pause before it */
+    uint32_t number; /* its place in the whole plan: seeds its details */
+} choice_t;
+
+typedef struct {
+    uint64_t seed;
+    uint32_t nodes, clients, threads;
+    uint32_t keys; /* that clients use */
+    uint32_t chunk_n; /* of 64 KiB, a node */
+    uint32_t len_max; /* bytes of an object */
+    uint32_t digest_bits; /* 128, or few: keys collide */
+    uint32_t late_per_mille; /* packets that take long */
+    bool wants_sums;
+    choice_t *choices;
+    uint32_t choices_n;
+} plan_t;
+
+void plan_make(plan_t *plan, uint64_t seed);
+void plan_fini(plan_t *plan);
+const char *choice_name(choice_kind_t kind);
+
+/* plan_keep leaves out every choice whose number is not in the list "3,7,12-15", or "none". False = not such a list. */
+bool plan_keep(plan_t *plan, const char *list);
+
+#endif
