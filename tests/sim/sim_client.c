@@ -27,13 +27,14 @@ link_send(sim_t *s, link_t *link, const kvp_buf_t *frame, uint64_t request)
 }
 
 static void
-say(sim_t *s, link_t *link, uint8_t op, const void *head)
+say(sim_t *s, link_t *link, uint8_t op, uint8_t flags, const void *head, const void *tail, size_t len)
 {
     kvp_buf_t buf;
     size_t at;
 
     kvp_buf_init(&buf, 0);
-    kvp_pb_frame_begin(&buf, op, 0, 0, head, &at);
+    kvp_pb_frame_begin(&buf, op, flags, 0, head, &at);
+    kvp_buf_append(&buf, tail, len);
     kvp_frame_end(&buf, at);
     link_send(s, link, &buf, ++link->request);
     kvp_buf_fini(&buf);
@@ -114,7 +115,7 @@ on_beat(sim_t *s, void *arg, uint64_t unused)
     }
     msg.incarnation = link->incarnation;
     msg.term = link->term;
-    say(s, link, KVP_OP_HEARTBEAT, &msg.base);
+    say(s, link, KVP_OP_HEARTBEAT, 0, &msg.base, NULL, 0);
     pay_debts(s, link->client);
     sim_at(s, &link->client->party, s->now + link->beat_ns, on_beat, link, 0);
 }
@@ -165,6 +166,36 @@ take_hello(sim_t *s, link_t *link, const kvp_frame_t *f)
         thread_on_link(s, &c->threads[i]);
 }
 
+/* Nobody waits any more for the answer to a GET: its hold is given back at once. */
+static void
+release_late(sim_t *s, link_t *link, const kvp_frame_t *f)
+{
+    Kvp__Pb__Release msg = KVP__PB__RELEASE__INIT;
+    Kvp__Pb__Places *places;
+    kvp_pb_t pb;
+    uint64_t ticket;
+
+    if (f->hdr.opcode != KVP_OP_GET) return;
+    places = kvp_pb_unpack(&pb, &kvp__pb__places__descriptor, f);
+    ticket = places == NULL ? 0 : places->ticket;
+    kvp_pb_free(&pb, places);
+    msg.n = 1;
+    if (ticket != 0) say(s, link, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, &msg, &ticket, sizeof ticket);
+}
+
+static void
+pass_reply(sim_t *s, link_t *link, const kvp_frame_t *f)
+{
+    for (uint32_t i = 0; i < s->plan->threads; i++) {
+        thread_t *t = &link->client->threads[i];
+
+        if (t->link != link || t->wait != WAIT_REPLY || t->request != f->hdr.request_id) continue;
+        thread_on_reply(s, t, f);
+        return;
+    }
+    release_late(s, link, f);
+}
+
 static void
 on_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
 {
@@ -183,11 +214,7 @@ on_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
     else if (f.hdr.opcode == KVP_OP_HEARTBEAT)
         take_beat(s, link, &f);
     else
-        for (uint32_t i = 0; i < s->plan->threads; i++) {
-            thread_t *t = &link->client->threads[i];
-
-            if (t->link == link && t->wait == WAIT_REPLY && t->request == f.hdr.request_id) thread_on_reply(s, t, &f);
-        }
+        pass_reply(s, link, &f);
 }
 
 static void
@@ -228,7 +255,7 @@ on_connect(sim_t *s, void *arg, uint64_t unused)
     msg.role = KVP_ROLE_CLIENT;
     msg.name = c->party.name;
     msg.host_id = (char *)(c->party.host == 0 ? "0" : "1");
-    say(s, link, KVP_OP_HELLO, &msg.base);
+    say(s, link, KVP_OP_HELLO, 0, &msg.base, NULL, 0);
     sim_at(s, &c->party, s->now + CONNECT_NS, on_connect_late, link, 0);
 }
 
@@ -315,7 +342,7 @@ client_leave(sim_t *s, uint32_t index)
     if (c->link != NULL && c->link->is_up) {
         note_debts(s, c->link);
         pay_debts(s, c);
-        say(s, c->link, KVP_OP_BYE, NULL);
+        say(s, c->link, KVP_OP_BYE, 0, NULL, NULL, 0);
     }
     sim_at(s, &c->party, s->now + LEAVE_NS, on_left, c, 0);
 }
