@@ -4,6 +4,7 @@
  */
 #include "client/transport/tcp_conn.h"
 
+#include "client/transport/tcp_answer.h"
 #include "client/transport/tcp_sock.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
@@ -13,8 +14,6 @@
 #include <string.h>
 
 #define TURN_BYTES (2u << 20) /* a connection's share before the next one's turn */
-#define CALL_BYTES (1u << 20) /* of one system call into or out of exported memory */
-#define SEND_IOVS 128u
 #define SPARE_MAX 64u
 
 typedef enum {
@@ -312,29 +311,6 @@ land_body(kvp_tcp_conn_t *conn)
     w->land.at += conn->dec.body_len;
 }
 
-static void
-begin_answer(kvp_tcp_conn_t *conn)
-{
-    kvp_tcp_work_t *w = conn->work;
-    uint64_t body = 0;
-
-    w->head_len = (uint32_t)kvp_data_rep_head_bytes(w->ops_n);
-    w->status[w->ops_n] = 0; /* the padding */
-    if (conn->dec.is_read)
-        for (uint32_t i = 0; i < w->ops_n; i++)
-            if (w->status[i] == KVP_OK) body += w->reads[i].len;
-    w->rep = (kvp_data_rep_t){
-        .magic = KVP_DATA_MAGIC,
-        .n_ops = (uint16_t)w->ops_n,
-        .seq = conn->dec.req.seq,
-        .bytes = w->head_len - sizeof w->rep + body,
-    };
-    w->head_sent = w->op = 0;
-    w->off = 0;
-    w->stage_len = w->staged_n = 0;
-    conn->state = KVP_TCP_CONN_ANSWER;
-}
-
 /* decode works off what was received, up to the end of a request. */
 static step_t
 decode(kvp_tcp_conn_t *conn)
@@ -350,7 +326,10 @@ decode(kvp_tcp_conn_t *conn)
         if (ev == KVP_DATA_EV_BODY) land_body(conn);
     }
     w->rx_at = w->rx_len - (uint32_t)len;
-    if (ev == KVP_DATA_EV_END) begin_answer(conn);
+    if (ev == KVP_DATA_EV_END) {
+        kvp_tcp_answer_begin(conn);
+        conn->state = KVP_TCP_CONN_ANSWER;
+    }
     return STEP_MORE;
 }
 
@@ -366,7 +345,7 @@ recv_request(kvp_tcp_conn_t *conn, size_t *n_out)
     step_t step;
 
     if (body > 0 && may_land(w)) {
-        direct = (size_t)kvp_min_u64(body, CALL_BYTES);
+        direct = (size_t)kvp_min_u64(body, KVP_TCP_CALL_BYTES);
         iov[iov_n++] = (struct iovec){.iov_base = w->land.at, .iov_len = direct};
     }
     if (direct == body) iov[iov_n++] = (struct iovec){.iov_base = w->rx, .iov_len = sizeof w->rx};
@@ -401,114 +380,16 @@ step_request(kvp_tcp_conn_t *conn, size_t *n_out)
     return decode(conn);
 }
 
-/* Answers */
-
-typedef struct {
-    struct iovec iov[SEND_IOVS];
-    size_t n;
-    size_t bytes;
-} gather_t;
-
-static bool
-gather_add(gather_t *g, const void *at, uint64_t len)
-{
-    struct iovec *last = g->n > 0 ? &g->iov[g->n - 1] : NULL;
-
-    len = kvp_min_u64(len, CALL_BYTES - g->bytes);
-    g->bytes += len;
-    if (last != NULL && (const uint8_t *)last->iov_base + last->iov_len == at)
-        last->iov_len += len;
-    else
-        g->iov[g->n++] = (struct iovec){.iov_base = (void *)at, .iov_len = len};
-    return g->n < SEND_IOVS && g->bytes < CALL_BYTES;
-}
-
-/* Where the bytes of a READ are sent from: words are loaded here into the stage, all else is sent from where it lies.
- * NULL = the stage is full. */
-static const uint8_t *
-source_of(kvp_tcp_work_t *w, kvp_tcp_read_t *r)
-{
-    if (!kvp_words_fit(r->at, r->len)) return r->at;
-    if (r->staged_at == KVP_TCP_NOT_STAGED) {
-        if (r->len > sizeof w->stage - w->stage_len) return NULL;
-        kvp_words_load(w->stage + w->stage_len, r->at, (size_t)r->len);
-        r->staged_at = w->stage_len;
-        w->stage_len += (uint32_t)r->len;
-        w->staged_n++;
-    }
-    return w->stage + r->staged_at;
-}
-
-/* gather_answer collects what may be sent next. A READ that is AFTER_PRIOR ends it while bytes before it, which the
- * kernel takes straight from memory, are not handed over; those in the stage were loaded already. */
-static void
-gather_answer(kvp_tcp_conn_t *conn, gather_t *g)
-{
-    kvp_tcp_work_t *w = conn->work;
-    bool has_direct = false;
-    bool has_room = true;
-
-    g->n = g->bytes = 0;
-    if (w->staged_n == 0) w->stage_len = 0;
-    if (w->head_sent < w->head_len)
-        has_room = gather_add(g, (const uint8_t *)&w->rep + w->head_sent, w->head_len - w->head_sent);
-    if (!conn->dec.is_read) return;
-    for (uint32_t i = w->op; has_room && i < w->ops_n; i++) {
-        kvp_tcp_read_t *r = &w->reads[i];
-        uint64_t off = i == w->op ? w->off : 0;
-        const uint8_t *from;
-
-        if (w->status[i] != KVP_OK) continue;
-        if (r->is_after && has_direct && r->staged_at == KVP_TCP_NOT_STAGED) break;
-        from = source_of(w, r);
-        if (from == NULL) break;
-        has_direct |= from == r->at;
-        has_room = gather_add(g, from + off, r->len - off);
-    }
-}
-
-static void
-advance_answer(kvp_tcp_conn_t *conn, size_t n)
-{
-    kvp_tcp_work_t *w = conn->work;
-    uint32_t head = (uint32_t)kvp_min_u64(n, w->head_len - w->head_sent);
-
-    w->head_sent += head;
-    n -= head;
-    while (n > 0) {
-        const kvp_tcp_read_t *r = &w->reads[w->op];
-        uint64_t more = w->status[w->op] == KVP_OK ? kvp_min_u64(n, r->len - w->off) : 0;
-
-        n -= more;
-        w->off += more;
-        if (w->status[w->op] == KVP_OK && w->off < r->len) return;
-        if (w->status[w->op] == KVP_OK && r->staged_at != KVP_TCP_NOT_STAGED) w->staged_n--;
-        w->op++;
-        w->off = 0;
-        conn->op_serial++;
-    }
-}
-
-static bool
-is_answered(const kvp_tcp_conn_t *conn)
-{
-    const kvp_tcp_work_t *w = conn->work;
-
-    if (w->head_sent < w->head_len) return false;
-    if (!conn->dec.is_read) return true;
-    for (uint32_t i = w->op; i < w->ops_n; i++)
-        if (w->status[i] == KVP_OK) return false;
-    return true;
-}
+/* Answers: tcp_answer.c */
 
 static step_t
 step_answer(kvp_tcp_conn_t *conn, size_t *n_out)
 {
-    gather_t g;
+    kvp_tcp_gather_t g;
     kvp_err_t err;
 
     if (!conn->can_send) return STEP_WAIT;
-    gather_answer(conn, &g);
+    kvp_tcp_answer_gather(conn, &g);
     err = kvp_tcp_sock_send(conn->fd, g.iov, g.n, n_out);
     if (err == KVP_EAGAIN) {
         conn->can_send = false;
@@ -518,8 +399,8 @@ step_answer(kvp_tcp_conn_t *conn, size_t *n_out)
         kvp_tcp_conn_kill(conn);
         return STEP_DEAD;
     }
-    advance_answer(conn, *n_out);
-    if (is_answered(conn)) {
+    kvp_tcp_answer_took(conn, *n_out);
+    if (kvp_tcp_answer_is_over(conn)) {
         conn->state = KVP_TCP_CONN_REQUEST;
         conn->work->ops_n = 0;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One serving connection of tcp, and the lane that runs it. Internal to tcp_serve.c (lanes, fences, quiesce) and
- * tcp_conn.c (hello, requests, answers).
+ * tcp_conn.c (hello, requests, answers; what is sent next is tcp_answer.c's).
  *
  * Design notes.
  * - A connection touches exported memory only inside kvp_tcp_conn_turn, under its lane's lock, with system calls that

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Moves carried out on a node of the test, over shared memory: bytes and words where they belong, and what is reported
+ * of moves that fail, each on its own.
+ */
+#include "client/mover.h"
+
+#include "tests/unit/client/fakemaster.h"
+#include "tests/unit/client/fakenode.h"
+
+#include "common/clock.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LONG_NS (20 * KVP_NS_PER_S)
+#define VALUE 10000u
+#define KEY "a key"
+
+typedef struct {
+    fake_master_t master;
+    fake_node_t node;
+    fake_segment_t segment;
+    kvp_forkguard_t guard;
+    kvp_counters_t counters;
+    kvp_session_t *session;
+    kvp_link_t *link;
+    kvp_scratch_pool_t scratches;
+    kvp_scratch_t *scratch;
+    uint64_t deadline_ns;
+    uint8_t value[VALUE], back[VALUE + 100];
+} fixture_t;
+
+static void
+setup(fixture_t *f)
+{
+    kvp_session_conf_t conf = {.peers = {.name = "a test", .host_id = FAKE_MASTER_HOST, .transports_n = 1}};
+    char masters[32];
+
+    memset(f, 0, sizeof *f);
+    fake_master_start(&f->master);
+    fake_node_start(&f->node);
+    f->segment = (fake_segment_t){.unix_path = f->node.path, .uuid = f->node.uuid, .bytes = FAKE_NODE_BYTES};
+    f->master.segment = &f->segment;
+    kvp_forkguard_init(&f->guard);
+    kvp_scratch_pool_init(&f->scratches);
+    f->scratch = kvp_scratch_take(&f->scratches);
+    assert_non_null(f->scratch);
+    snprintf(masters, sizeof masters, "127.0.0.1:%u", f->master.port);
+    conf.masters = masters;
+    conf.peers.transports[0] = kvp_transport_find("shm");
+    conf.peers.guard = &f->guard;
+    conf.peers.counters = &f->counters;
+    f->deadline_ns = kvp_now_ns() + LONG_NS;
+    assert_int_equal(kvp_session_start(&conf, f->deadline_ns, &f->session), KVP_OK);
+    assert_int_equal(kvp_session_hold(f->session, f->deadline_ns, &f->link), KVP_OK);
+    for (size_t i = 0; i < VALUE; i++)
+        f->value[i] = (uint8_t)(i * 7 + i / 251);
+}
+
+static void
+teardown(fixture_t *f)
+{
+    kvp_session_rele(f->session, f->link);
+    kvp_session_stop(f->session);
+    kvp_session_destroy(f->session);
+    kvp_scratch_rele(&f->scratches, f->scratch);
+    kvp_scratch_pool_fini(&f->scratches);
+    kvp_forkguard_fini(&f->guard);
+    fake_node_end(&f->node);
+    fake_master_end(&f->master);
+}
+
+static void
+run(fixture_t *f, const kvp_span_t *spans, kvp_move_t *moves, uint32_t n)
+{
+    kvp_mover_t mover = {
+        .session = f->session,
+        .peers = f->link->peers,
+        .scratch = f->scratch,
+        .spans = spans,
+        .deadline_ns = f->deadline_ns,
+    };
+
+    kvp_mover_run(&mover, moves, n);
+    kvp_scratch_reset(f->scratch);
+}
+
+static kvp_move_t
+move_at(const fixture_t *f, kvp_move_kind_t kind, uint32_t slot)
+{
+    kvp_move_t mv = {.kind = kind, .len = VALUE, .key = KEY, .key_len = sizeof KEY};
+
+    mv.loc.segment_id = FAKE_MASTER_SEGMENT;
+    mv.loc.slot = slot;
+    mv.loc.key_off = kvp_key_cell_units(&f->node.geo, slot);
+    mv.loc.generation = kvp_gen_make(1, 100 + slot);
+    mv.loc.offset = 65536ull * slot;
+    mv.desc = (kvp_desc_t){.word = kvp_word_make(mv.loc.generation, KVP_DESC_SEALED), .len = VALUE, .sum = 99};
+    return mv;
+}
+
+static uint64_t *
+word_of(fixture_t *f, uint32_t slot)
+{
+    return (uint64_t *)(f->node.meta + kvp_desc_off(slot));
+}
+
+static kvp_err_t
+run_one(fixture_t *f, kvp_iov_t *iov, uint32_t iov_n, kvp_move_t *mv)
+{
+    kvp_span_t span = {.iov = iov, .iov_n = iov_n};
+
+    run(f, &span, mv, 1);
+    return mv->err;
+}
+
+/* Puts the value into a slot. */
+static void
+fill_and_seal(fixture_t *f, uint32_t slot)
+{
+    kvp_iov_t iov = {f->value, VALUE};
+    kvp_move_t mv = move_at(f, KVP_MOVE_FILL, slot);
+
+    assert_int_equal(run_one(f, &iov, 1, &mv), KVP_OK);
+    mv = move_at(f, KVP_MOVE_SEAL, slot);
+    assert_int_equal(run_one(f, &iov, 1, &mv), KVP_OK);
+}
+
+static void
+test_fill_seal_read(void **state)
+{
+    fixture_t f;
+    kvp_move_t mv;
+    kvp_iov_t iov = {f.value, VALUE};
+    kvp_desc_t desc;
+
+    (void)state;
+    setup(&f);
+    mv = move_at(&f, KVP_MOVE_FILL, 3);
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_OK);
+    assert_true(mv.has_sum && mv.is_drained);
+    assert_true(mv.sum == kvp_sum(f.value, VALUE));
+    assert_true(*word_of(&f, 3) == kvp_word_make(mv.loc.generation, KVP_DESC_WRITING));
+    assert_memory_equal(f.node.payload + mv.loc.offset, f.value, VALUE);
+
+    mv = move_at(&f, KVP_MOVE_SEAL, 3);
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_OK);
+    memcpy(&desc, word_of(&f, 3), sizeof desc);
+    assert_memory_equal(&desc, &mv.desc, sizeof desc);
+    assert_memory_equal(f.node.meta + (size_t)mv.loc.key_off * 64, KEY, sizeof KEY);
+
+    mv = move_at(&f, KVP_MOVE_READ, 3);
+    iov = (kvp_iov_t){f.back, VALUE};
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_OK);
+    assert_false(mv.has_sum); /* the word vouches */
+    assert_memory_equal(f.back, f.value, VALUE);
+    assert_memory_equal(&mv.desc, &desc, KVP_DESC_LINE_BYTES);
+    assert_int_equal(f.counters.paths[0].reads, 1);
+    assert_int_equal(f.counters.paths[0].read_bytes, VALUE);
+    assert_int_equal(f.counters.paths[0].writes, 1);
+    teardown(&f);
+}
+
+static void
+test_a_read_takes_a_sum_where_it_is_wanted(void **state)
+{
+    fixture_t f;
+    kvp_move_t mv;
+    kvp_iov_t iov = {f.back, VALUE};
+
+    (void)state;
+    setup(&f);
+    fill_and_seal(&f, 1);
+    mv = move_at(&f, KVP_MOVE_READ, 1);
+    mv.wants_sum = true;
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_OK);
+    assert_true(mv.has_sum);
+    assert_true(mv.sum == kvp_sum(f.value, VALUE));
+    teardown(&f);
+}
+
+/* The pieces are used as far as the object reaches, the last of them in part, the rest not at all. */
+static void
+test_memory_may_be_scattered_and_longer(void **state)
+{
+    fixture_t f;
+    kvp_move_t mv;
+    kvp_iov_t iov[4] = {{f.back + 5000, 10}, {f.back, 4990}, {f.back + 5010, 5090}, {f.back + 4990, 10}};
+
+    (void)state;
+    setup(&f);
+    fill_and_seal(&f, 2);
+    memset(f.back, 0xAA, sizeof f.back);
+    mv = move_at(&f, KVP_MOVE_READ, 2);
+    assert_int_equal(run_one(&f, iov, 4, &mv), KVP_OK);
+    assert_memory_equal(f.back + 5000, f.value, 10);
+    assert_memory_equal(f.back, f.value + 10, 4990);
+    assert_memory_equal(f.back + 5010, f.value + 5000, 5000);
+    for (size_t i = 4990; i < 5000; i++)
+        assert_int_equal(f.back[i], 0xAA);
+    for (size_t i = 10010; i < sizeof f.back; i++)
+        assert_int_equal(f.back[i], 0xAA);
+    teardown(&f);
+}
+
+/* The extent belongs to a later attempt by now: not a byte of it changes. */
+static void
+test_a_write_that_comes_too_late_is_refused(void **state)
+{
+    uint64_t later = kvp_word_make(kvp_gen_make(1, 100000), KVP_DESC_WRITING);
+    fixture_t f;
+    kvp_iov_t iov = {f.value, VALUE};
+    kvp_move_t mv;
+
+    (void)state;
+    setup(&f);
+    *word_of(&f, 4) = later;
+    mv = move_at(&f, KVP_MOVE_FILL, 4);
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_STALE);
+    assert_true(mv.is_drained);
+    mv = move_at(&f, KVP_MOVE_SEAL, 4);
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_STALE);
+    assert_true(*word_of(&f, 4) == later);
+    for (size_t i = 0; i < VALUE; i++)
+        assert_int_equal(f.node.payload[65536 * 4 + i], 0);
+    assert_int_equal(f.node.meta[(size_t)mv.loc.key_off * 64], 0);
+    assert_int_equal(f.counters.paths[0].writes, 0);
+    teardown(&f);
+}
+
+static void
+test_a_place_that_is_not_there_is_the_masters_fault(void **state)
+{
+    fixture_t f;
+    kvp_iov_t iov = {f.back, VALUE};
+    kvp_move_t mv;
+
+    (void)state;
+    setup(&f);
+    mv = move_at(&f, KVP_MOVE_READ, 1);
+    mv.loc.offset = FAKE_NODE_BYTES - VALUE + 1;
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_PROTO);
+    mv = move_at(&f, KVP_MOVE_READ, f.node.geo.slots_max * 4);
+    mv.loc.offset = 0;
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_PROTO);
+    mv = move_at(&f, KVP_MOVE_READ, 1);
+    mv.loc.chunk = 1;
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_PROTO);
+    assert_int_equal(f.counters.peer_failures, 0);
+    teardown(&f);
+}
+
+static void
+test_after_the_deadline_nothing_is_moved(void **state)
+{
+    fixture_t f;
+    kvp_iov_t iov = {f.back, VALUE};
+    kvp_move_t mv;
+
+    (void)state;
+    setup(&f);
+    fill_and_seal(&f, 1);
+    f.deadline_ns = kvp_now_ns();
+    mv = move_at(&f, KVP_MOVE_READ, 1);
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_DEADLINE);
+    assert_true(mv.is_drained);
+    assert_int_equal(f.back[1], 0);
+    assert_int_equal(f.counters.peer_failures, 0);
+    teardown(&f);
+}
+
+/* More segments than are driven at a time, and one of them all that there is: only its moves succeed. */
+static void
+test_lost_nodes_hold_up_nobody(void **state)
+{
+    enum { MOVES = 150 };
+    fixture_t f;
+    kvp_iov_t iov[MOVES];
+    kvp_span_t spans[MOVES];
+    kvp_move_t moves[MOVES];
+    uint8_t first[MOVES] = {0};
+
+    (void)state;
+    setup(&f);
+    fill_and_seal(&f, 1);
+    for (uint32_t i = 0; i < MOVES; i++) {
+        moves[i] = move_at(&f, KVP_MOVE_READ, 1);
+        moves[i].item = i;
+        moves[i].len = 1;
+        iov[i] = (kvp_iov_t){&first[i], 1};
+        spans[i] = (kvp_span_t){&iov[i], 1};
+        if (i % 2 == 0) moves[i].loc.segment_id = 1000 + i;
+    }
+    f.node.payload[65536] = 0x77;
+    run(&f, spans, moves, MOVES);
+    for (uint32_t i = 0; i < MOVES; i++) {
+        assert_int_equal(moves[i].err, i % 2 == 0 ? KVP_NODE_LOST : KVP_OK);
+        assert_true(moves[i].is_drained);
+        assert_int_equal(first[i], i % 2 == 0 ? 0 : 0x77);
+    }
+    teardown(&f);
+}
+
+/* A chunk that is not open yet when the deadline ends: this call fails, and the next has it. */
+static void
+test_a_short_deadline_does_not_cost_the_node(void **state)
+{
+    fixture_t f;
+    kvp_iov_t iov = {f.value, VALUE};
+    kvp_path_t path;
+    kvp_move_t mv;
+
+    (void)state;
+    setup(&f);
+    assert_int_equal(kvp_peers_take(f.link->peers, FAKE_MASTER_SEGMENT, f.deadline_ns, &path), KVP_OK);
+    kvp_path_rele(f.link->peers, &path, false);
+    f.node.is_mute = true;
+    f.deadline_ns = kvp_now_ns() + 10 * KVP_NS_PER_MS;
+    mv = move_at(&f, KVP_MOVE_FILL, 1);
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_DEADLINE);
+    assert_true(mv.is_drained);
+    f.node.is_mute = false;
+    f.deadline_ns = kvp_now_ns() + LONG_NS;
+    mv = move_at(&f, KVP_MOVE_FILL, 1);
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_OK);
+    assert_int_equal(f.node.opens, 1);
+    teardown(&f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fill_seal_read),
+        cmocka_unit_test(test_a_read_takes_a_sum_where_it_is_wanted),
+        cmocka_unit_test(test_memory_may_be_scattered_and_longer),
+        cmocka_unit_test(test_a_write_that_comes_too_late_is_refused),
+        cmocka_unit_test(test_a_place_that_is_not_there_is_the_masters_fault),
+        cmocka_unit_test(test_after_the_deadline_nothing_is_moved),
+        cmocka_unit_test(test_lost_nodes_hold_up_nobody),
+        cmocka_unit_test(test_a_short_deadline_does_not_cost_the_node),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
