@@ -7,6 +7,7 @@
 #include "client/cli/bench_key.h"
 #include "client/cli/bench_pace.h"
 #include "client/cli/bench_set.h"
+#include "client/cli/json_out.h"
 
 #include "common/clock.h"
 #include "common/slab.h"
@@ -38,10 +39,11 @@ typedef struct {
 
 struct kvp_bench {
     const kvp_cli_verb_t *verb;
-    const kvp_cli_common_t *common;
+    kvp_cli_common_t common;
     kvp_bench_conf_t conf;
     uint32_t process;
     kvpool_t *pool;
+    uint64_t known; /* gets of this handle from known locations, before this leg */
     bool is_fresh; /* the handle has not been used for a leg */
     bool has_put; /* the set's keys have been used */
     size_t per_thread;
@@ -67,8 +69,8 @@ kvp_bench_pool_bytes(const kvp_bench_conf_t *conf)
 {
     const uint64_t each = kvp_max_u64(kvp_slab_extent_bytes(conf->value_bytes), SLOT_BYTES);
     const uint64_t set = conf->objects * conf->processes * each;
-    /* What is removed between legs comes back a little later than it goes: there is room for a second set. */
-    const bool is_twice = has_flag(conf, KVP_BENCH_PUTS) && !conf->does_evict;
+    /* What is removed or replaced comes back a little later than it goes: there is room for a second set. */
+    const bool is_twice = has_flag(conf, KVP_BENCH_WRITES) && !conf->does_evict;
     return kvp_align_up((is_twice ? 2 * set : set) + POOL_SLACK_BYTES, 4096);
 }
 
@@ -216,7 +218,7 @@ static int
 verify(worker_t *w)
 {
     const kvp_bench_conf_t *conf = &w->bench->conf;
-    if (has_flag(conf, KVP_BENCH_PUTS)) return verify_put(w);
+    if (has_flag(conf, KVP_BENCH_WRITES)) return verify_put(w);
     if (has_flag(conf, KVP_BENCH_MOVES) && w->leg.errors == 0) verify_get(w);
     return KVPOOL_OK;
 }
@@ -237,9 +239,24 @@ kvp_bench_leg_add(kvp_bench_leg_t *sum, const kvp_bench_leg_t *leg)
     sum->bytes += leg->bytes;
     sum->errors += leg->errors;
     sum->wrong_bytes += leg->wrong_bytes;
+    sum->known += leg->known;
     if (sum->first_error == KVPOOL_OK) sum->first_error = leg->first_error;
     kvp_hist_merge(&sum->call, &leg->call);
     kvp_hist_merge(&sum->service, &leg->service);
+}
+
+/* count_known takes what the handle has counted since the last time. */
+static int
+count_known(kvp_bench_t *b, uint64_t *known_out)
+{
+    struct json_object *stat;
+    int err = kvp_json_stat(b->pool, &stat);
+    if (err != KVPOOL_OK) return err;
+    const uint64_t known = kvp_json_find_u64(stat, "known_location_gets");
+    *known_out = known - b->known;
+    b->known = known;
+    json_object_put(stat);
+    return KVPOOL_OK;
 }
 
 int
@@ -265,6 +282,7 @@ kvp_bench_leg(kvp_bench_t *b, uint64_t budget_ns, kvp_bench_leg_t *leg_out)
         if (err == KVPOOL_OK) err = verify(w);
         kvp_bench_leg_add(leg_out, &w->leg);
     }
+    if (err == KVPOOL_OK && has_flag(&b->conf, KVP_BENCH_KNOWN)) err = count_known(b, &leg_out->known);
     b->is_fresh = false;
     b->has_put = true;
     return err;
@@ -275,9 +293,10 @@ kvp_bench_leg(kvp_bench_t *b, uint64_t budget_ns, kvp_bench_leg_t *leg_out)
 static int
 open_handle(kvp_bench_t *b)
 {
-    int code = kvp_cli_open(b->verb, b->common, &b->pool);
+    int code = kvp_cli_open(b->verb, &b->common, &b->pool);
     if (code != KVP_EXIT_DONE) return code;
     b->is_fresh = true;
+    b->known = 0;
     int err = kvpool_register(b->pool, b->set.memory, b->set.memory_bytes);
     return err == KVPOOL_OK ? KVP_EXIT_DONE : kvp_cli_fail(b->verb, "registering memory", err);
 }
@@ -300,11 +319,9 @@ kvp_bench_prepare(kvp_bench_t *b)
         close_handle(b);
         if (open_handle(b) != KVP_EXIT_DONE) return KVPOOL_UNREACHABLE;
     }
-    if (has_flag(&b->conf, KVP_BENCH_PUTS)) {
-        if (b->has_put) kvp_bench_set_rename(&b->set);
-    } else if (has_flag(&b->conf, KVP_BENCH_MOVES)) {
+    if (has_flag(&b->conf, KVP_BENCH_PUTS) && b->has_put) kvp_bench_set_rename(&b->set);
+    if (has_flag(&b->conf, KVP_BENCH_MOVES) && !has_flag(&b->conf, KVP_BENCH_WRITES))
         kvp_bench_set_poison(&b->set, 0, b->conf.objects);
-    }
     if (has_flag(&b->conf, KVP_BENCH_REMOVES)) err = kvp_bench_set_put(&b->set, b->pool, b->conf.batch);
     for (uint32_t i = 0; i < b->conf.threads && kvp_bench_is_one_pass(&b->conf); i++)
         b->workers[i].at = 0;
@@ -332,12 +349,15 @@ static int
 warm_up(kvp_bench_t *b, uint64_t *fill_ns_out)
 {
     const uint64_t begun = kvp_now_ns();
+    uint64_t known;
     int err;
     *fill_ns_out = 0;
     if (!has_flag(&b->conf, KVP_BENCH_PUTS)) {
         err = kvp_bench_set_put(&b->set, b->pool, b->conf.batch);
         *fill_ns_out = kvp_now_ns() - begun;
-        return err != KVPOOL_OK || kvp_bench_is_one_pass(&b->conf) ? err : pass(b);
+        if (err == KVPOOL_OK && !kvp_bench_is_one_pass(&b->conf)) err = pass(b);
+        if (err == KVPOOL_OK && has_flag(&b->conf, KVP_BENCH_KNOWN)) err = count_known(b, &known);
+        return err;
     }
     err = pass(b);
     if (err != KVPOOL_OK) return err;
@@ -372,7 +392,9 @@ kvp_bench_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const k
     };
     kvp_bench_t *b = kvp_cli_alloc(1, sizeof(*b));
     int code = KVP_EXIT_DONE;
-    *b = (kvp_bench_t){.verb = verb, .common = common, .conf = *conf, .process = process};
+    *b = (kvp_bench_t){.verb = verb, .common = *common, .conf = *conf, .process = process};
+    /* Known locations are an operation of their own: the others would not be what they are called with them. */
+    if (!has_flag(conf, KVP_BENCH_KNOWN)) b->common.locations = UINT32_MAX;
     b->per_thread = conf->objects / conf->threads;
     make_workers(b);
     int err = kvp_bench_set_init(&b->set, &set);

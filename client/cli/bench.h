@@ -38,6 +38,7 @@ typedef struct {
     uint64_t errors; /* objects; not counted in the ones above */
     int first_error;
     uint64_t wrong_bytes;
+    uint64_t known; /* objects that were got with no message to the master */
     kvp_hist_t call; /* ns from when the call was due; in a closed loop that is when it began */
     kvp_hist_t service; /* ns from when it began */
 } kvp_bench_leg_t;

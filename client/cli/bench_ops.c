@@ -42,6 +42,28 @@ call_get(const kvp_bench_call_t *c)
 }
 
 static int
+call_upsert(const kvp_bench_call_t *c)
+{
+    const kvpool_iov_t *value = c->items->iov;
+    c->results[0] = answer(kvpool_upsert(c->pool, c->keys->data, c->keys->len, value->addr, value->len, NULL));
+    return KVPOOL_OK;
+}
+
+/* call_view looks at the first byte: a view of which nothing is read would be half of one. */
+static int
+call_view(const kvp_bench_call_t *c)
+{
+    kvpool_view_t view;
+    int err = kvpool_view(c->pool, c->keys->data, c->keys->len, NULL, &view);
+    if (err == KVPOOL_OK) {
+        (void)*(const volatile uint8_t *)view.data;
+        err = kvpool_view_release(c->pool, &view);
+    }
+    c->results[0] = answer(err);
+    return KVPOOL_OK;
+}
+
+static int
 call_exists(const kvp_bench_call_t *c)
 {
     return kvpool_exists(c->pool, c->keys->data, c->keys->len, c->results, NULL);
@@ -118,13 +140,17 @@ call_longest_prefix(const kvp_bench_call_t *c)
 }
 
 static const kvp_bench_op_t ops[] = {
-    {"put", KVP_BENCH_MOVES | KVP_BENCH_PUTS, call_put},
+    {"put", KVP_BENCH_MOVES | KVP_BENCH_WRITES | KVP_BENCH_PUTS, call_put},
+    {"upsert", KVP_BENCH_MOVES | KVP_BENCH_WRITES, call_upsert},
     {"get", KVP_BENCH_MOVES, call_get},
+    {"view", KVP_BENCH_ASKS, call_view},
     {"exists", KVP_BENCH_ASKS, call_exists},
     {"size", KVP_BENCH_ASKS, call_size},
     {"remove", KVP_BENCH_REMOVES, call_remove},
-    {"batch_put", KVP_BENCH_MOVES | KVP_BENCH_PUTS | KVP_BENCH_BATCH, call_batch_put},
+    {"batch_put", KVP_BENCH_MOVES | KVP_BENCH_WRITES | KVP_BENCH_PUTS | KVP_BENCH_BATCH, call_batch_put},
     {"batch_get", KVP_BENCH_MOVES | KVP_BENCH_BATCH, call_batch_get},
+    {"known_get", KVP_BENCH_MOVES | KVP_BENCH_KNOWN, call_get},
+    {"known_batch_get", KVP_BENCH_MOVES | KVP_BENCH_KNOWN | KVP_BENCH_BATCH, call_batch_get},
     {"batch_is_exist", KVP_BENCH_ASKS | KVP_BENCH_BATCH, call_batch_is_exist},
     {"lookup", KVP_BENCH_ASKS | KVP_BENCH_BATCH, call_lookup},
     {"reserve", KVP_BENCH_ASKS | KVP_BENCH_BATCH, call_reserve},

@@ -14,6 +14,8 @@
 #define KVP_BENCH_REMOVES 4u /* what it was called for is gone then: the set is put again */
 #define KVP_BENCH_ASKS 8u /* an absent key is an answer, not a failure */
 #define KVP_BENCH_BATCH 16u /* takes several objects a call */
+#define KVP_BENCH_KNOWN 32u /* from known locations; other operations keep none */
+#define KVP_BENCH_WRITES 64u /* the bytes go to the pool; else they come from it */
 
 /* One call. Everything is borrowed for the call. */
 typedef struct {

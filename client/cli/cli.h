@@ -28,6 +28,7 @@ typedef struct {
     const char *transports;
     const char *host_id;
     uint64_t deadline_ns;
+    uint32_t locations; /* as in kvpool_conf_t; no option */
     bool is_json;
 } kvp_cli_common_t;
 

@@ -186,6 +186,8 @@ report_round(const bench_t *b, kvp_report_t *to, const kvp_bench_round_t *r, uin
     kvp_report_real(to, "objects_per_s", "objects/s", (double)sum->objects / seconds, 0);
     kvp_report_latency(to, "call", &sum->call);
     if (b->conf.calls_per_s > 0) kvp_report_latency(to, "service", &sum->service);
+    if ((b->conf.op->flags & KVP_BENCH_KNOWN) != 0)
+        kvp_report_count(to, "known_objects", "got with no message", sum->known);
     kvp_report_count(to, "errors", "errors", sum->errors);
     if (sum->errors > 0) kvp_report_text(to, "first_error", "first error", kvpool_errname(sum->first_error));
     kvp_report_count(to, "wrong_bytes", "wrong bytes", sum->wrong_bytes);

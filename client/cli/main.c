@@ -92,6 +92,7 @@ kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_
         .host_id = common->host_id,
         .transports = common->transports,
         .deadline_ms = (uint32_t)(common->deadline_ns / KVP_NS_PER_MS),
+        .locations = common->locations,
     };
     int err = kvpool_open(&conf, pool_out);
     if (err == KVPOOL_OK) return KVP_EXIT_DONE;

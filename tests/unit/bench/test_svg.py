@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart writer and the paired turns: pure parts of bench/."""
+import importlib.util
+import importlib.machinery
+import pathlib
+import sys
+import unittest
+import xml.etree.ElementTree as xml
+
+BENCH = pathlib.Path(__file__).resolve().parents[3] / "bench"
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(BENCH))
+import measure  # noqa: E402
+import svg  # noqa: E402
+
+NS = "{http://www.w3.org/2000/svg}"
+
+
+def load_readme():
+    loader = importlib.machinery.SourceFileLoader("bench_readme", str(BENCH / "readme"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def parts(text, name):
+    return list(xml.fromstring(text).iter(NS + name))
+
+
+class Bars(unittest.TestCase):
+    def widths(self, *ratios):
+        return [float(r.get("width")) for r in parts(svg.bars("t", [("l", ratio, "x") for ratio in ratios]), "rect")]
+
+    def test_longer_is_better_and_twice_is_as_far_as_half(self):
+        half, one, twice = self.widths(0.5, 1, 2)
+        self.assertAlmostEqual(one - half, twice - one, delta=0.3)
+        self.assertGreater(twice, one)
+
+    def test_extremes_are_cut(self):
+        low, eight, more = self.widths(0, 8, 1e9)
+        self.assertEqual((low, eight), (0, more))
+
+    def test_short_of_what_is_asked_looks_different(self):
+        kinds = [r.get("class") for r in parts(svg.bars("t", [("a", 0.99, ""), ("b", 1, "")]), "rect")]
+        self.assertEqual(kinds, ["short", "good"])
+
+    def test_text_is_escaped(self):
+        self.assertIn("a<b&c", [t.text for t in parts(svg.bars("t", [("a<b&c", 1, "")]), "text")])
+
+
+class Lines(unittest.TestCase):
+    def points(self, series):
+        found = parts(svg.lines("t", "x", series), "polyline")
+        return [[tuple(map(float, p.split(","))) for p in line.get("points").split()] for line in found]
+
+    def test_x_is_logarithmic_and_y_begins_at_zero(self):
+        (a, b, c), = self.points({"s": [(100, 0), (1, 10), (10, 5)]})
+        self.assertAlmostEqual(b[0] - a[0], c[0] - b[0], delta=0.3)
+        self.assertAlmostEqual(c[1] - b[1], b[1] - a[1], delta=0.3)
+        self.assertAlmostEqual(c[1], 34 + 180, 1)
+
+    def test_one_point_is_drawn(self):
+        self.assertEqual(len(self.points({"s": [(5, 5)]})[0]), 1)
+
+    def test_too_many_series_are_refused(self):
+        with self.assertRaises(ValueError):
+            svg.lines("t", "x", {str(i): [(1, 1)] for i in range(svg.SERIES_MAX + 1)})
+
+    def test_numbers_are_short(self):
+        self.assertEqual([svg.number(x) for x in (12, 1500, 2e6, 3.25e9)], ["12", "1.5 k", "2 M", "3.25 G"])
+
+
+class Paired(unittest.TestCase):
+    def run_turns(self, ours, limits, wanted):
+        ours, limits = iter(ours), iter(limits)
+        return measure.paired(lambda: next(ours), lambda: next(limits), wanted)
+
+    def test_the_limit_is_the_mean_of_its_neighbours(self):
+        turns, voided = self.run_turns([5, 6], [10, 12, 14], 2)
+        self.assertEqual((turns, voided), ([(5, 11), (6, 13)], 0))
+        self.assertEqual(measure.medians([(5, 10), (9, 10), (1, 10)]), (0.5, 5, 10))
+
+    def test_a_turn_in_which_the_limit_moved_is_void(self):
+        turns, voided = self.run_turns([5, 6], [10, 13, 13], 1)
+        self.assertEqual((turns, voided), ([(6, 13)], 1))
+
+    def test_turns_are_not_made_for_ever(self):
+        turns, voided = self.run_turns([1] * 99, [10, 20] * 99, 2)
+        self.assertEqual((turns, voided), ([], 2 * measure.TRIES))
+
+
+class Readme(unittest.TestCase):
+    def setUp(self):
+        self.readme = load_readme()
+
+    def test_only_what_is_between_the_marks_is_replaced(self):
+        begin, end = self.readme.BEGIN, self.readme.END
+        text = f"before\n{begin}\nold\n{end}\nafter\n"
+        self.assertEqual(self.readme.replace_block(text, ["new"]), f"before\n{begin}\nnew\n{end}\nafter\n")
+
+    def test_less_may_be_better(self):
+        row = dict(value="2", bound="4")
+        self.assertEqual(self.readme.goodness(dict(row, better="more")), 0.5)
+        self.assertEqual(self.readme.goodness(dict(row, better="less")), 2)
+
+    def test_figures_are_shown_as_they_are_asked_for(self):
+        def shown(value, bound, asked=""):
+            return self.readme.shown(dict(value=value, bound=bound, asked=asked))
+        self.assertEqual(shown("0.0482", "0.15", "<= 15 %"), "4.8 %")
+        self.assertEqual(shown("701468.2", "300000"), "701,468")
+        self.assertEqual(shown("0.99961", "0.997", "5 % held"), "0.9996")
+        self.assertEqual(shown("1.0934", "0.9"), "1.09")
+        self.assertEqual(shown("", "0.9"), "-")
+
+
+if __name__ == "__main__":
+    unittest.main()
