@@ -506,6 +506,12 @@ pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const K
     return p;
 }
 
+static bool
+wants_more(const Kvp__Pb__PutBegin *msg)
+{
+    return msg->replicas > 1 || msg->is_upsert || msg->pin != KVP_PIN_NONE || msg->has_groups;
+}
+
 void
 kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -524,6 +530,11 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     m->st.put_begins += msg->n;
+    if (wants_more(msg)) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_NOTSUP, "copies, upserts, pins and groups are not built yet");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
     p = pend_open(m, s, &f->hdr, msg);
     for (uint32_t i = 0; i < msg->n; i++) {
         kvp_err_t err = begin_one(m, p, i, &puts[i], rd.at, rd.left);

@@ -146,6 +146,11 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
+    if (msg->is_groups) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_NOTSUP, "groups are not built yet");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
     kvp_objindex_find_many(m->index, digests, msg->n, oids);
     memset(present, 0, msg->n);
     for (uint32_t i = 0; i < msg->n; i++) {
