@@ -6,7 +6,7 @@
  * putters   write a stream of ever new keys sSTREAM/INDEX, and force-remove some recent ones (--remove-pct)
  * getters   read recent keys of all streams
  * churners  put version after version under a fixed set of keys, each removed before the next is put
- * checkers  read those keys: a version is whole, and not older than what was acknowledged before the read began
+ * checkers  ask the master for those keys: a version is whole, and not older than what was acknowledged before
  */
 #include "tests/e2e/e2e_util.h"
 
@@ -197,9 +197,9 @@ set_item(worker_t *w, size_t i, size_t len)
 
 /* A whole batch that was refused counts as such for each of its objects. */
 static void
-run_batch(worker_t *w, size_t n, bool is_put)
+run_batch(worker_t *w, size_t n, bool is_put, uint32_t how)
 {
-    kvpool_opts_t o = {.struct_size = sizeof o, .deadline_ms = (uint32_t)opt.deadline_ms};
+    kvpool_opts_t o = {.struct_size = sizeof o, .deadline_ms = (uint32_t)opt.deadline_ms, .flags = how};
     uint64_t begun_ns = e2e_now_ns();
     int err = is_put ? kvpool_batch_put(pool, w->items, n, &o, w->results)
                      : kvpool_batch_get(pool, w->items, n, &o, w->results);
@@ -246,7 +246,7 @@ put_role(worker_t *w)
             e2e_fill(piece(w, i), len, w->hashes[i], 0);
         }
         next += opt.batch;
-        run_batch(w, opt.batch, true);
+        run_batch(w, opt.batch, true, 0);
         atomic_store(&board[stream], next);
         for (size_t i = 0; i < opt.batch; i++)
             if (w->results[i] == KVPOOL_OK) bytes += w->iovs[i].len;
@@ -291,7 +291,7 @@ get_role(worker_t *w)
             name_of_stream(w->names[i], stream, end > back ? end - 1 - back : 0);
             set_item(w, i, opt.max_bytes);
         }
-        run_batch(w, opt.batch, false);
+        run_batch(w, opt.batch, false, 0);
         for (size_t i = 0; i < opt.batch; i++)
             if (w->results[i] == KVPOOL_OK) check_read(w, i, 0, false);
     }
@@ -314,7 +314,7 @@ churn_one(worker_t *w, uint64_t key, uint64_t version)
     len = e2e_size(w->hashes[0], version, opt.min_bytes, opt.max_bytes);
     w->iovs[0].len = len;
     e2e_fill(piece(w, 0), len, w->hashes[0], version);
-    run_batch(w, 1, true);
+    run_batch(w, 1, true, 0);
     if (w->results[0] == KVPOOL_OK) {
         note_bytes(w, len);
         atomic_store(&floors[key], version);
@@ -348,7 +348,7 @@ check_role(worker_t *w)
             set_item(w, i, opt.max_bytes);
             w->wanted[i] = atomic_load(&floors[key]);
         }
-        run_batch(w, opt.batch, false);
+        run_batch(w, opt.batch, false, KVPOOL_FRESH); /* a known location may lag behind by its lease */
         for (size_t i = 0; i < opt.batch; i++)
             if (w->results[i] == KVPOOL_OK) check_read(w, i, w->wanted[i], true);
     }

@@ -229,6 +229,8 @@ def test_master_restarts(pool):
     pool.master.kill9()
     for client in clients:
         got = client("get old/1 100000")
+        assert got["err"] == "OK" and got["intact"], f"a known location is read on for the grace: {got}"
+        got = client("get other 100000")
         assert got["err"] in ("UNREACHABLE", "DISCONNECTED", "DEADLINE") and got["ms"] < 2000 * SLOW, got
     pool.master = pool.bench.master(listen=listen, name="master2")
     wait_until(lambda: figures(pool.master)["segments"] == 2, 10, "the nodes to come back")

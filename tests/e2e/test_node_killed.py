@@ -137,7 +137,8 @@ def test_other_nodes_keys_are_served(pool, path):
         lost = 60 - got["results"].get("OK", 0)
         assert client(f"put new/{turn} 100000")["err"] == "OK"
         assert client(f"get new/{turn} 100000")["intact"]
-    assert lost > 20, "the second node had taken its share"
+    # Known locations in shared memory are read on: the mapping outlives the process.
+    assert lost > 20 or path == "shm", "the second node had taken its share"
 
 
 @pytest.mark.pool(nodes=1, memory="32MiB")
