@@ -220,9 +220,22 @@ detach(kvp_segment_t *g)
     kvp_list_del(&g->sending);
 }
 
+/* What lies in a lost segment can be evicted and put again elsewhere while no DEAD reaches its memory, which clients may
+ * still read: known locations end here, and not with their descriptors. */
+static void
+revoke_everything(kvp_master_t *m)
+{
+    for (uint32_t i = 0; i < m->tenants.limit; i++) {
+        kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
+
+        if (t != NULL) (void)kvp_revoke_all(t);
+    }
+}
+
 void
 kvp_segments_lost(kvp_master_t *m, kvp_session_t *node)
 {
+    if (!kvp_list_is_empty(&node->segments)) revoke_everything(m);
     while (!kvp_list_is_empty(&node->segments)) {
         kvp_segment_t *g = kvp_list_first(&node->segments, kvp_segment_t, of_node);
 
