@@ -388,7 +388,8 @@ beat(kvp_link_t *link)
     kvp_frame_end(&frame, at);
     err = kvp_conn_call(link->conn, &frame, kvp_now_ns() + hello->session_ttl_ms * KVP_NS_PER_MS, &reply, &answer);
     if (err == KVP_OK) err = read_heartbeat(&answer, hello->term, &news);
-    if (err == KVP_OK && link->locs != NULL) kvp_locs_apply(link->locs, &news);
+    /* Who asked for no lease is told of no revocations, and may have kept a location since. */
+    if (err == KVP_OK && wants_lease) kvp_locs_apply(link->locs, &news);
     kvp_buf_fini(&frame);
     kvp_buf_fini(&reply);
     if (err == KVP_OK) return next_beat_in(hello, &news, wants_lease);
