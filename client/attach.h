@@ -37,7 +37,8 @@ struct kvp_peer {
     kvp_tp_t *tp; /* borrowed from the peers */
     size_t transport; /* index in conf.transports */
     kvp_forkguard_t *guard;
-    uint32_t refs; /* guarded by peers->lock */
+    _Atomic uint32_t refs; /* raised, and taken from 1 to 0, under peers->lock */
+    _Atomic bool is_on_trial; /* its slot has failed, and nothing was moved since; set under peers->lock */
     kvp_peer_t *next_grave; /* the same */
     _Atomic bool is_broken;
     _Atomic bool owes; /* memory was asked for to write, of which the node must be told when nothing is under way */

@@ -114,8 +114,13 @@ make_slot_locked(kvp_peers_t *p, uint32_t segment_id)
 static void
 rele_peer(kvp_peers_t *p, kvp_peer_t *peer)
 {
+    uint32_t refs = atomic_load_explicit(&peer->refs, memory_order_relaxed);
+
+    /* Every batch comes by: only the last one needs the lock, so that it is buried once. */
+    while (refs > 1)
+        if (atomic_compare_exchange_weak(&peer->refs, &refs, refs - 1)) return;
     pthread_mutex_lock(&p->lock);
-    if (--peer->refs == 0) {
+    if (atomic_fetch_sub(&peer->refs, 1) == 1) {
         peer->next_grave = p->graves;
         p->graves = peer;
     }
@@ -330,6 +335,7 @@ attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
     pthread_mutex_lock(&p->lock);
     slot->is_attaching = false;
     slot->peer = peer;
+    if (peer != NULL) peer->is_on_trial = is_retry;
     slot->is_out_of_reach = err == KVP_NOTSUP;
     /* A caller in a great hurry says nothing about the node. */
     if (err == KVP_NODE_LOST && kvp_now_ns() >= deadline_ns && deadline_ns - began_ns < KVP_HURRY_NS)
@@ -443,7 +449,9 @@ kvp_path_ok(kvp_peers_t *p, const kvp_path_t *path)
 {
     slot_t *slot;
 
+    if (!atomic_load_explicit(&path->peer->is_on_trial, memory_order_relaxed)) return;
     pthread_mutex_lock(&p->lock);
+    path->peer->is_on_trial = false;
     slot = find_slot_locked(p, path->peer->segment_id);
     if (slot != NULL && slot->peer == path->peer) slot->fails = 0;
     pthread_mutex_unlock(&p->lock);

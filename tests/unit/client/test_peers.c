@@ -201,6 +201,45 @@ test_a_node_that_never_answers_is_given_up(void **state)
     teardown(&f);
 }
 
+/* How long take gives NODE_LOST after a failure; it is attached again then. */
+static uint64_t
+left_alone_ns(fixture_t *f, kvp_path_t *path)
+{
+    uint64_t began_ns = kvp_now_ns();
+    kvp_err_t err;
+
+    kvp_path_fail(f->peers, path, "the test says so");
+    kvp_path_rele(f->peers, path, false);
+    while ((err = take(f, in(LONG_NS), path)) == KVP_NODE_LOST)
+        continue;
+    assert_int_equal(err, KVP_OK);
+    return kvp_now_ns() - began_ns;
+}
+
+/* The time doubles with each failure, and begins anew once something was moved. */
+static void
+test_a_node_that_moved_something_is_trusted_again(void **state)
+{
+    uint64_t again_ns = UINT64_MAX;
+    kvp_path_t path;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    assert_true(left_alone_ns(&f, &path) >= 50 * KVP_NS_PER_MS);
+    assert_true(left_alone_ns(&f, &path) >= 100 * KVP_NS_PER_MS);
+    assert_true(left_alone_ns(&f, &path) >= 200 * KVP_NS_PER_MS);
+    /* 50 to 75 ms, on a machine that is at rest; 400 and more were it not forgiven. */
+    for (int tries = 0; tries < 5 && again_ns >= 400 * KVP_NS_PER_MS; tries++) {
+        kvp_path_ok(f.peers, &path);
+        again_ns = left_alone_ns(&f, &path);
+    }
+    assert_true(again_ns < 400 * KVP_NS_PER_MS);
+    kvp_path_rele(f.peers, &path, false);
+    teardown(&f);
+}
+
 static void
 test_a_refusal_drops_the_attachment(void **state)
 {
@@ -410,6 +449,7 @@ main(void)
         cmocka_unit_test(test_a_hurried_caller_leaves_the_answer_to_the_next),
         cmocka_unit_test(test_what_was_left_may_have_been_another_access),
         cmocka_unit_test(test_a_node_that_never_answers_is_given_up),
+        cmocka_unit_test(test_a_node_that_moved_something_is_trusted_again),
         cmocka_unit_test(test_a_refusal_drops_the_attachment),
         cmocka_unit_test(test_a_segment_that_is_not_there_is_a_lost_node),
         cmocka_unit_test(test_shared_memory_of_another_host_is_out_of_reach),
