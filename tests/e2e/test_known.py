@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Known locations: what was got before is got again with no message to anyone, and never for longer than it may be."""
+import time
+
+import pytest
+
+from clients import PATHS, Shell, slow
+from conftest import SLOW, wait_until
+
+SIZE = 4096
+
+
+@pytest.fixture(params=sorted(PATHS))
+def reader(request, pool):
+    return Shell(pool.bench, pool.addr, f"reader-{request.param}", **PATHS[request.param])
+
+
+@pytest.fixture
+def writer(pool):
+    return Shell(pool.bench, pool.addr, "writer", **PATHS["shm"])
+
+
+def counters(shell):
+    """What the client counted: gets from known locations, and messages to the master (that of stat itself left out)."""
+    client = shell("stat")["stat"]["client"]
+    return client["known_location_gets"], client["master_calls"]
+
+
+def get_known(reader, key, timeout=10):
+    """Gets the key until that needed no question: then its location is known, under a lease."""
+    def is_known():
+        before = counters(reader)[0]
+        got = reader(f"get {key} {SIZE}")
+        assert got["err"] == "OK" and got["intact"], got
+        return counters(reader)[0] > before
+    wait_until(is_known, timeout, "the location to be known")
+
+
+def test_repeated_get_sends_nothing(pool, writer, reader):
+    """Fails if a get of what was got a moment ago sends a message to the master, by the client's counters or by the
+    master's own.
+    """
+    assert writer(f"put k {SIZE} version=5")["err"] == "OK"
+    get_known(reader, "k")
+    known, calls = counters(reader)
+    asked = reader("stat")["stat"]["pool"]["counters"]
+    for _ in range(200):
+        got = reader(f"get k {SIZE}")
+        assert (got["err"], got["version"], got["intact"]) == ("OK", 5, True)
+    known_now, calls_now = counters(reader)
+    asked_now = reader("stat")["stat"]["pool"]["counters"]
+    assert known_now - known == 200
+    assert calls_now - calls <= 3, "two stats and nothing else"
+    for name, value in asked_now.items():
+        if "get" in name:
+            assert value == asked[name], f"the master's {name} moved"
+
+
+def test_fresh_asks_the_master(writer, reader):
+    """Fails if a get that wants to be fresh goes by what is known."""
+    assert writer(f"put k {SIZE}")["err"] == "OK"
+    get_known(reader, "k")
+    known = counters(reader)[0]
+    assert reader(f"get k {SIZE} fresh=1")["err"] == "OK"
+    assert counters(reader)[0] == known
+
+
+def test_removal_is_seen(writer, reader):
+    """Fails if a removed key is still got once the removal was answered: its node stored that it is dead."""
+    assert writer(f"put k {SIZE}")["err"] == "OK"
+    get_known(reader, "k")
+    assert writer("remove k")["err"] == "OK"
+    assert reader(f"get k {SIZE}")["err"] == "NOT_FOUND"
+
+
+@pytest.mark.pool(nodes=1)
+def test_removal_at_a_stopped_node_is_seen_within_the_lease(pool, writer):
+    """Fails if, with a node that does not answer, the removed object is read from its memory for longer than the
+    location lease.
+    """
+    reader = Shell(pool.bench, pool.addr, "reader", **PATHS["shm"])
+    assert writer(f"put k {SIZE}")["err"] == "OK"
+    get_known(reader, "k")
+    pool.nodes[0].freeze()
+    assert writer("remove k")["err"] == "OK"
+    end = time.monotonic() + 1.0 * SLOW
+    while reader(f"get k {SIZE}")["err"] == "OK":
+        assert time.monotonic() < end, "the lease was over"
+        time.sleep(0.01)
+    assert reader(f"get k {SIZE}")["err"] == "NOT_FOUND"
+    pool.nodes[0].thaw()
+
+
+@pytest.mark.pool(nodes=1)
+def test_removal_that_waits_is_never_read_after(pool, writer):
+    """Fails if a removal with WAIT is answered while a reader can still get the object, though its node is stopped."""
+    reader = Shell(pool.bench, pool.addr, "reader", **PATHS["shm"])
+    for turn in range(3):
+        assert writer(f"put k{turn} {SIZE}")["err"] == "OK"
+        get_known(reader, f"k{turn}")
+    pool.nodes[0].freeze()
+    for turn in range(3):
+        assert reader(f"get k{turn} {SIZE}")["err"] == "OK"
+        assert writer(f"remove k{turn} wait=1 deadline=8000")["err"] == "OK"
+        assert reader(f"get k{turn} {SIZE}")["err"] == "NOT_FOUND"
+    pool.nodes[0].thaw()
+
+
+def test_bump_is_never_read_after(pool, writer):
+    """Fails if anything that was put before a bump is got after it, from known locations too; or if another tenant's
+    equal key goes with it.
+    """
+    reader = Shell(pool.bench, pool.addr, "reader", **PATHS["shm"])
+    other = Shell(pool.bench, pool.addr, "other", tenant=7, **PATHS["shm"])
+    assert writer(f"put k {SIZE} version=1")["err"] == "OK"
+    assert other(f"put k {SIZE} version=2")["err"] == "OK"
+    get_known(reader, "k")
+    get_known(other, "k")
+    first = writer("bump deadline=8000")
+    assert first["err"] == "OK", first
+    assert reader(f"get k {SIZE}")["err"] == "NOT_FOUND"
+    got = other(f"get k {SIZE}")
+    assert (got["err"], got["version"]) == ("OK", 2)
+    assert writer("bump deadline=8000")["epoch"] == first["epoch"] + 1
+    assert writer(f"put k {SIZE} version=3")["err"] == "OK"
+    assert reader(f"get k {SIZE}")["version"] == 3
+
+
+def test_known_locations_are_read_on_without_a_master(pool, writer, reader):
+    """Fails if, with the master killed, what is known is not served for longer than the lease; or if what is not known
+    hangs beyond its deadline.
+    """
+    for key in "kx":
+        assert writer(f"put {key} {SIZE} version=4")["err"] == "OK"
+    get_known(reader, "k")
+    pool.master.kill9()
+    end = time.monotonic() + 3 * SLOW
+    while time.monotonic() < end:
+        got = reader(f"get k {SIZE} deadline=200")
+        assert (got["err"], got["version"], got["intact"]) == ("OK", 4, True)
+        time.sleep(0.02)
+    got = reader(f"get x {SIZE} deadline=200")
+    assert got["err"] in ("UNREACHABLE", "DISCONNECTED", "DEADLINE") and got["ms"] < 1000 * SLOW, got
+    assert reader(f"get k {SIZE} deadline=200")["err"] == "OK"
+
+
+@slow
+@pytest.mark.limit(60)
+def test_grace_ends(pool, writer, reader):
+    """Fails if known locations are read for longer than the grace after the master was killed."""
+    assert writer(f"put k {SIZE}")["err"] == "OK"
+    get_known(reader, "k")
+    pool.master.kill9()
+    killed = time.monotonic()
+    while reader(f"get k {SIZE} deadline=100")["err"] == "OK":
+        assert time.monotonic() < killed + 12, "the grace is 10 s"
+        time.sleep(0.05)
+    assert time.monotonic() > killed + 7
+    assert reader(f"get k {SIZE} deadline=100")["err"] != "OK"
+
+
+def test_node_that_dies_is_a_miss_at_known_locations(pool, writer, reader):
+    """Fails if a get from a known location on a node that was killed gives anything but a typed error or the object."""
+    assert writer(f"put k {SIZE}")["err"] == "OK"
+    get_known(reader, "k")
+    for node in pool.nodes:
+        node.kill9()
+    wait_until(lambda: reader(f"get k {SIZE} deadline=300 fresh=1")["err"] != "OK", 10, "the node to be missed")
+    got = reader(f"get k {SIZE} deadline=300")
+    assert got["err"] in ("NOT_FOUND", "NODE_LOST", "OK"), got
+    assert got["err"] != "OK" or got["intact"]
