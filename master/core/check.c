@@ -209,8 +209,8 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
     if (writing != m->st.attempts) return "the count of attempts is wrong";
     for (oid = m->policy->victim(m->index, &m->lru, KVP_OID_NONE); oid != KVP_OID_NONE && walked <= listed;
          oid = m->policy->victim(m->index, &m->lru, oid)) {
-        /* Those of several segments that were put aside do not come back in order. */
-        if (m->st.passed_over == 0 && kvp_obj_age(m->index, kvp_obj(m->index, oid)) > age)
+        /* Those that were put aside do not come back in order. */
+        if (m->st.passed_over + m->st.probe_asides == 0 && kvp_obj_age(m->index, kvp_obj(m->index, oid)) > age)
             return "objects are out of order";
         age = kvp_obj_age(m->index, kvp_obj(m->index, oid));
         walked++;
@@ -218,6 +218,7 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
     if (walked != m->lru.n) return "the list of victims is broken";
     kvp_list_foreach (pos, &m->segments)
         walked += kvp_list_entry(pos, kvp_segment_t, link)->aside.n;
+    walked += m->probes.n;
     if (walked != listed) return "a victim is lost";
     return NULL;
 }
@@ -423,6 +424,7 @@ kvp_master_check(const kvp_master_t *m)
     if (why == NULL) why = check_objects(m, tickets);
     if (why == NULL) why = check_segments(m);
     if (why == NULL) why = check_tenants(m);
+    if (why == NULL) why = kvp_probe_check(m);
     if (why == NULL) why = kvp_heap_check(&m->waiters);
     free(tickets);
     return why;

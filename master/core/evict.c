@@ -86,7 +86,10 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t *age_ou
     if (r != NULL) return r->claim == NULL && r->owner == 0;
     o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
     *age_out = (uint32_t)kvp_min_u64(kvp_obj_age(m->index, o), NO_AGE - 1);
-    return kvp_victim_may_go(o);
+    if (!kvp_victim_may_go(o)) return false;
+    if (m->takes_probed || !kvp_probe_protects(m, o)) return true;
+    m->has_met_probes = true;
+    return false;
 }
 
 static bool
@@ -246,16 +249,27 @@ search_around(kvp_master_t *m, kvp_chunk_t *c, const kvp_obj_t *victim, const wa
     (void)search(m, c, from, end + need, wanted->len, best);
 }
 
+/* What a probe protects is a victim when there is no other. */
+static uint32_t
+next_candidate(kvp_master_t *m, uint32_t after)
+{
+    bool is_aside = after != KVP_OID_NONE && kvp_obj(m->index, after)->list == KVP_OBJLIST_PROBED;
+    uint32_t oid = is_aside ? KVP_OID_NONE : kvp_victim_next(m, after);
+
+    if (oid != KVP_OID_NONE || (m->lru.n > 0 && !m->takes_probed)) return oid;
+    return kvp_probe_victim(m, is_aside ? after : KVP_OID_NONE);
+}
+
 static void
 search_candidates(kvp_master_t *m, const wanted_t *wanted, window_t *best)
 {
-    uint32_t oid = kvp_victim_first(m);
+    uint32_t oid = next_candidate(m, KVP_OID_NONE);
 
     for (uint32_t i = 0, next; i < CANDIDATES && oid != KVP_OID_NONE; oid = next) {
         const kvp_obj_t *o = kvp_obj(m->index, oid);
         kvp_chunk_t *c = kvp_obj_chunk(m, o);
 
-        next = kvp_victim_next(m, oid);
+        next = next_candidate(m, oid);
         if (c->segment->state == KVP_SEG_LOST) {
             /* Its turn, though it makes no room until its node is back. */
             if (m->work_left < LOST_WORK) return;
@@ -318,9 +332,9 @@ search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *bes
 static void
 search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
 {
-    uint32_t oid = kvp_victim_first(m);
+    uint32_t oid = next_candidate(m, KVP_OID_NONE);
 
-    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = kvp_victim_next(m, oid)) {
+    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = next_candidate(m, oid)) {
         const kvp_obj_t *o = kvp_obj(m->index, oid);
         kvp_chunk_t *c = kvp_obj_chunk(m, o);
 
@@ -362,6 +376,19 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
     } while (slot != w->last && (slot = next) != KVP_SLAB_NONE);
 }
 
+/* All was looked at in vain: once more, if that left out what probes protect. */
+static kvp_err_t
+retry_with_probed(kvp_pkey_t *k)
+{
+    k->takes_probed = k->has_met_probes && !k->takes_probed;
+    k->has_met_probes = false;
+    if (!k->takes_probed) return KVP_NO_SPACE;
+    k->is_scanned = false;
+    k->scan_chunk = 0;
+    k->scan_slot = KVP_SLAB_NONE;
+    return KVP_EAGAIN;
+}
+
 kvp_err_t
 kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
 {
@@ -373,11 +400,15 @@ kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
     window_t best = {0};
 
     if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */
+    m->takes_probed = k->takes_probed;
+    m->has_met_probes = false;
     search_oldest(m, &wanted, &best);
     if (best.chunk == NULL) search_all(m, k, &wanted, &best);
+    k->has_met_probes |= m->has_met_probes;
     if (best.chunk == NULL && !k->is_scanned) return KVP_EAGAIN;
     if (best.chunk == NULL && wanted.key_len > KVP_KEY_CELL_BYTES) search_key(m, &wanted, &best);
-    if (best.chunk == NULL) return KVP_NO_SPACE;
+    if (best.chunk == NULL) return retry_with_probed(k);
+    k->takes_probed = false;
     claim(m, k, &best);
     return KVP_OK;
 }

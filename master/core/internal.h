@@ -94,6 +94,25 @@ typedef struct {
     kvp_list_t leasing; /* master->leasing, while there is anything in lost or waiters */
 } kvp_tenant_t;
 
+/* ---- probes */
+#define KVP_PROBE_TICK_NS KVP_MS(100)
+
+typedef struct {
+    kvp_objlist_t list;
+    uint64_t bytes;
+} kvp_probe_slot_t;
+
+typedef struct {
+    uint64_t tick;
+    uint64_t first; /* nothing in the ring is from before */
+    uint64_t n; /* objects aside */
+    uint16_t lasts; /* ticks */
+    uint32_t ring_n;
+    kvp_probe_slot_t *ring; /* aside, by the tick of the first probe, modulo ring_n */
+    kvp_objlist_t older;
+    uint32_t cursor; /* the next of these that is looked at */
+} kvp_probes_t;
+
 /* ---- sessions */
 typedef struct kvp_session kvp_session_t;
 
@@ -262,6 +281,8 @@ struct kvp_pkey {
     uint32_t scan_chunk, scan_slot; /* where the search through all chunks goes on */
     uint64_t scan_news; /* master->space_news when that search began */
     bool is_scanned; /* it came to the end, in vain */
+    bool has_met_probes; /* and there were objects that only a probe protected */
+    bool takes_probed; /* so now they are victims too */
 };
 
 struct kvp_pend {
@@ -322,7 +343,7 @@ struct kvp_job {
     void *pattern; /* compiled; NULL = all */
     uint32_t cursor; /* oid */
     uint32_t end; /* what is put behind it was put after the question */
-    bool is_forced;
+    bool is_forced, heeds_probes;
     bool is_due_again; /* a sweep: from the start, when it has come to the end */
 };
 
@@ -358,6 +379,7 @@ struct kvp_master {
     kvp_list_t segments, sending, waiting, jobs;
     kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */
     kvp_list_t leases, leasing;
+    kvp_probes_t probes;
     uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
     kvp_heap_t waiters; /* by the time when they are answered come what may */
     kvp_list_t ending, orphans; /* tickets and attempts whose session is over */
@@ -370,6 +392,7 @@ struct kvp_master {
     uint64_t up_longest; /* bytes of the longest chunk in them */
     kvp_winq_t winq;
     uint32_t work_left; /* of this step's search for space */
+    bool has_met_probes, takes_probed; /* of the key for which it is */
     kvp_heap_t expiries; /* reservations, by the time when they end */
     kvp_buf_t unwanted; /* answers to one-way questions go here */
     bool has_space_news; /* something became free or evictable: waiting puts look again */
@@ -511,6 +534,34 @@ uint32_t kvp_victim_next(kvp_master_t *m, uint32_t after);
 bool kvp_victims_back(kvp_master_t *m, kvp_segment_t *g,
                       uint32_t *left); /* what was put aside; true when that is all */
 
+/* probe.c */
+void kvp_probe_init(kvp_master_t *m);
+void kvp_probe_fini(kvp_master_t *m);
+void kvp_probe_advance(kvp_master_t *m); /* every input begins with it */
+void kvp_probe_begin(kvp_master_t *m, uint32_t oid); /* a probe that follows upon no live one */
+static inline bool
+kvp_probe_is_live(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    uint16_t left = (uint16_t)(o->probe_until - (uint16_t)m->probes.tick);
+
+    return o->has_probe != 0 && left > 0 && left <= m->probes.lasts;
+}
+static inline void
+kvp_probe_leave(kvp_master_t *m, uint32_t oid)
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    if (!kvp_probe_is_live(m, o)) kvp_probe_begin(m, oid);
+    o->probe_until = (uint16_t)(m->probes.tick + m->probes.lasts);
+}
+/* kvp_probe_protects: the object goes only when nothing else can. */
+bool kvp_probe_protects(const kvp_master_t *m, const kvp_obj_t *o);
+void kvp_probe_set_aside(kvp_master_t *m, uint32_t oid); /* a victim that is protected */
+void kvp_probe_forget(kvp_master_t *m, uint32_t oid); /* takes it from those aside, where it is */
+uint32_t kvp_probe_victim(kvp_master_t *m, uint32_t after); /* those aside in their order; KVP_OID_NONE at the end */
+void kvp_probe_tick(kvp_master_t *m);
+const char *kvp_probe_check(const kvp_master_t *m);
+
 /* evict.c */
 /* Takes an object out of the index and retires its extent; the record goes with its last ticket. */
 kvp_retire_t *kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter);
@@ -550,6 +601,7 @@ void kvp_put_retry_waiting(kvp_master_t *m);
 
 /* read.c */
 void kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);

@@ -116,6 +116,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->leases);
     kvp_list_init(&m->leasing);
     kvp_list_init(&m->jobs);
+    kvp_probe_init(m);
     kvp_remove_init(m);
     *master_out = m;
     return KVP_OK;
@@ -146,6 +147,7 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_remove_fini(m);
     kvp_umap_fini(&m->by_conn);
     kvp_umap_fini(&m->by_incarnation);
+    kvp_probe_fini(m);
     kvp_tenants_fini(m);
     kvp_heap_fini(&m->waiters);
     kvp_ptab_fini(&m->sessions);
@@ -214,6 +216,7 @@ begin(kvp_master_t *m, uint64_t now_ns)
 {
     advance(m, now_ns);
     m->work_left = KVP_STEP_WORK;
+    kvp_probe_advance(m);
 }
 
 /* What every input ends with. */
@@ -236,6 +239,7 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
         m->ticked_ns = m->now_ns;
         kvp_session_tick(m);
         kvp_ticket_tick(m);
+        kvp_probe_tick(m);
         kvp_lease_tick(m);
         kvp_waiter_tick(m);
         kvp_put_tick(m);
@@ -317,6 +321,7 @@ static const struct {
     [KVP_OP_LOOKUP] = {kvp_on_lookup, C},
     [KVP_OP_RELEASE] = {kvp_on_release, C},
     [KVP_OP_REMOVE] = {kvp_on_remove, C},
+    [KVP_OP_USED] = {kvp_on_used, C},
     [KVP_OP_BUMP] = {kvp_on_bump, C},
     [KVP_OP_REMOVE_MANY] = {kvp_on_remove_many, C},
     [KVP_OP_LIST] = {kvp_on_list, C},

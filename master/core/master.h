@@ -89,6 +89,8 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(evicted_bytes, "evicted payload bytes")                                                                          \
     X(evict_foreground, "evictions with a put waiting")                                                                \
     X(evict_window, "evictions as a neighbour in a window")                                                            \
+    X(probe_asides, "victims left alone for a while, because somebody asked for them")                                 \
+    X(used, "objects read from known locations, as clients tell it")                                                   \
     X(passed_over, "victims left alone for a while, because their node does not answer")                               \
     X(retires, "extents retired")                                                                                      \
     X(fences, "clients fenced")                                                                                        \

@@ -260,6 +260,21 @@ kvp_objlist_push_old(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
 }
 
 void
+kvp_objlist_append(kvp_objindex_t *ix, kvp_objlist_t *list, kvp_objlist_t *from)
+{
+    if (from->n == 0) return;
+    if (list->n == 0) {
+        list->oldest = from->oldest;
+    } else {
+        kvp_obj(ix, list->youngest)->next = from->oldest;
+        kvp_obj(ix, from->oldest)->prev = list->youngest;
+    }
+    list->youngest = from->youngest;
+    list->n += from->n;
+    kvp_objlist_init(from, from->kind);
+}
+
+void
 kvp_objlist_remove(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(ix, oid);

@@ -25,6 +25,7 @@ typedef enum {
     KVP_OBJLIST_NONE = 0,
     KVP_OBJLIST_LRU,
     KVP_OBJLIST_ASIDE, /* its segment's node does not answer: victims.c */
+    KVP_OBJLIST_PROBED, /* somebody asked for it: probe.c */
 } kvp_objlist_kind_t;
 
 typedef struct {
@@ -41,11 +42,13 @@ typedef struct {
     uint64_t chunk : 24; /* number in the master's chunk table, or KVP_OBJ_CHUNK_NONE */
     uint64_t slot : 24;
     uint64_t slack : 16; /* bytes of the extent behind the payload */
-    uint16_t probe_since, probe_until; /* reserved for probes */
+    uint16_t probe_since, probe_until; /* ticks, where has_probe: probe.c */
     uint16_t tickets; /* holds and reservations; > 0 takes the object off the LRU list */
     uint16_t state : 3;
     uint16_t list : 3; /* kvp_objlist_kind_t */
     uint16_t has_ext : 1;
+    uint16_t has_probe : 1; /* it had one at some time */
+    uint16_t is_probe_counted : 1; /* a probe counted as a use, and no other use came since */
 } kvp_obj_t;
 
 _Static_assert(sizeof(kvp_obj_t) == 56, "a record costs 56 bytes");
@@ -115,6 +118,7 @@ uint32_t kvp_obj_age(const kvp_objindex_t *ix, const kvp_obj_t *o);
 void kvp_objlist_init(kvp_objlist_t *list, kvp_objlist_kind_t kind);
 void kvp_objlist_push_young(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
 void kvp_objlist_push_old(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
+void kvp_objlist_append(kvp_objindex_t *ix, kvp_objlist_t *list, kvp_objlist_t *from); /* all, behind the youngest */
 void kvp_objlist_remove(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
 
 /* kvp_objindex_step moves a few slots of a resize that is under way; true while there is more. */

@@ -94,11 +94,25 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
+/* The first probe since an object's last use counts as a use; what follows does not, or whoever only asks would keep
+ * what nobody reads. */
+static void
+count_probes(kvp_master_t *m, const uint32_t *oids, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_obj_t *o = kvp_obj(m->index, oids[i]);
+
+        if (o->is_probe_counted != 0) continue; /* twice in one message */
+        if (o->tickets == 0) kvp_victim_used(m, oids[i]);
+        o->is_probe_counted = 1;
+    }
+}
+
 void
 kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
-    uint32_t oids[KVP_BATCH_MAX];
+    uint32_t oids[KVP_BATCH_MAX], first[KVP_BATCH_MAX], first_n = 0;
     const kvp_digest_t *digests;
     Kvp__Pb__Exists *msg;
     kvp_buf_t *out;
@@ -120,10 +134,42 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     for (uint32_t i = 0; flags != NULL && i < msg->n; i++) {
         flags[i] = is_found(m, s, oids[i]);
         hits += flags[i];
+        if (flags[i] == 0 || msg->is_plain) continue;
+        if (kvp_obj(m->index, oids[i])->is_probe_counted == 0) first[first_n++] = oids[i];
+        kvp_probe_leave(m, oids[i]);
     }
     kvp_frame_end(out, at);
+    count_probes(m, first, first_n);
     m->st.exists += msg->n;
     m->st.exists_misses += msg->n - hits;
+    kvp_pb_free(&pb, msg);
+}
+
+/* Reads that the master was not asked for. What is gone, or never was, says nothing. */
+void
+kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const kvp_wire_used_t *used = NULL;
+    Kvp__Pb__Used *msg;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__used__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_BATCH_MAX) used = kvp_rd_array(&rd, msg->n, sizeof *used);
+    if (used == NULL) {
+        kvp_session_close(m, s, "malformed Used");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    for (uint32_t i = 0; i < msg->n; i++) {
+        uint32_t oid = kvp_objindex_find(m->index, used[i].digest);
+
+        if (used[i].reads == 0 || !is_found(m, s, oid)) continue;
+        if (kvp_obj(m->index, oid)->tickets == 0) kvp_victim_used(m, oid);
+        m->st.used++;
+    }
+    kvp_reply_plain(m, s, &f->hdr, KVP_OK, "");
     kvp_pb_free(&pb, msg);
 }
 

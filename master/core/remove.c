@@ -15,6 +15,11 @@
 #define JOBS_MAX 16u /* walks at a time in one session */
 
 /* ---- one object */
+typedef struct {
+    bool is_forced;
+    bool heeds_probes; /* HELD also while somebody has just asked for it */
+} remove_mode_t;
+
 static bool
 is_there(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 {
@@ -25,9 +30,12 @@ is_there(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 }
 
 static kvp_err_t
-remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, bool is_forced, kvp_waiter_t *w)
+remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
+           kvp_waiter_t *w)
 {
-    if (kvp_obj(m->index, oid)->tickets > 0 && !is_forced) return KVP_HELD;
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    if (!mode->is_forced && (o->tickets > 0 || (mode->heeds_probes && kvp_probe_is_live(m, o)))) return KVP_HELD;
     (void)kvp_revoke(t, digest);
     (void)kvp_obj_drop(m, oid, 0, w);
     kvp_master_space_news(m); /* a window may go over what could not be evicted before */
@@ -42,6 +50,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     Kvp__Pb__Remove *msg;
     kvp_waiter_t *w = NULL;
     bool is_oneway = (f->hdr.flags & KVP_FRAME_ONEWAY) != 0;
+    remove_mode_t mode;
     kvp_rd_t rd;
     kvp_pb_t pb;
 
@@ -59,11 +68,12 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     if (!is_oneway) w = kvp_waiter_open(s, &f->hdr, msg->n);
+    mode = (remove_mode_t){.is_forced = msg->force, .heeds_probes = msg->heeds_probes};
     for (uint32_t i = 0; i < msg->n; i++) {
         uint32_t oid = kvp_objindex_find(m->index, digests[i]);
         kvp_err_t err = KVP_NOT_FOUND;
 
-        if (is_there(m, s->tenant, oid)) err = remove_one(m, s->tenant, oid, digests[i], msg->force, w);
+        if (is_there(m, s->tenant, oid)) err = remove_one(m, s->tenant, oid, digests[i], &mode, w);
         if (w != NULL) w->results[i] = err;
     }
     if (w != NULL) kvp_waiter_arm(m, w, msg->wait);
@@ -150,6 +160,7 @@ job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
 {
     const kvp_obj_t *o = kvp_obj(m->index, oid);
     kvp_waiter_t *w = job->waiter;
+    remove_mode_t mode = {.is_forced = job->is_forced, .heeds_probes = job->heeds_probes};
     kvp_digest_t digest;
     int is_match;
 
@@ -157,7 +168,7 @@ job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
     is_match = match(m, job->pattern, o, left);
     if (is_match <= 0) return is_match == 0;
     digest = kvp_obj_digest(m->index, o, m->conf.digest_seed, job->tenant->id);
-    if (remove_one(m, job->tenant, oid, digest, job->is_forced, w) == KVP_OK)
+    if (remove_one(m, job->tenant, oid, digest, &mode, w) == KVP_OK)
         w->removed++;
     else
         w->held++;
@@ -258,6 +269,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         job = job_open(m, s);
         job->pattern = code;
         job->is_forced = msg->force;
+        job->heeds_probes = msg->heeds_probes;
         job->waiter = kvp_waiter_open(s, &f->hdr, 0);
         kvp_list_add_tail(&s->jobs, &job->of_session);
     }

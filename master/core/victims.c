@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What can be evicted, and in which order. An object that can is on one list: the policy's, or, while the node of its
- * segment does not answer orders, that segment's own, so that it is not met again and again by everybody who looks for
- * the oldest. An object with a ticket is on none.
+ * segment does not answer orders, that segment's own, or while a probe protects it, one of probe.c's, so that it is not
+ * met again and again by everybody who looks for the oldest. An object with a ticket is on none.
  */
 #include "master/core/internal.h"
 
@@ -21,7 +21,7 @@ list_of(kvp_master_t *m, const kvp_obj_t *o)
 bool
 kvp_victim_may_go(const kvp_obj_t *o)
 {
-    return o->list == KVP_OBJLIST_LRU || o->list == KVP_OBJLIST_ASIDE;
+    return o->list == KVP_OBJLIST_LRU || o->list == KVP_OBJLIST_ASIDE || o->list == KVP_OBJLIST_PROBED;
 }
 
 void
@@ -29,6 +29,7 @@ kvp_victim_removed(kvp_master_t *m, uint32_t oid)
 {
     kvp_objlist_t *list = list_of(m, kvp_obj(m->index, oid));
 
+    if (kvp_obj(m->index, oid)->list == KVP_OBJLIST_PROBED) kvp_probe_forget(m, oid);
     if (list == &m->lru)
         m->policy->removed(m->index, list, oid);
     else if (list != NULL)
@@ -40,9 +41,10 @@ kvp_victim_used(kvp_master_t *m, uint32_t oid)
 {
     kvp_victim_removed(m, oid);
     m->policy->used(m->index, &m->lru, oid);
+    kvp_obj(m->index, oid)->is_probe_counted = 0;
 }
 
-/* The first candidate that makes room: those of segments that are passed over are put aside on the way. */
+/* The first candidate that makes room and that nobody has just asked for: others are put aside on the way. */
 uint32_t
 kvp_victim_first(kvp_master_t *m)
 {
@@ -56,9 +58,15 @@ kvp_victim_next(kvp_master_t *m, uint32_t after)
         uint32_t oid = m->policy->victim(m->index, &m->lru, after);
         kvp_segment_t *g = oid == KVP_OID_NONE ? NULL : kvp_obj_chunk(m, kvp_obj(m->index, oid))->segment;
 
-        if (g == NULL || !kvp_segment_is_passed_over(m, g)) return oid;
+        bool is_probed = g != NULL && kvp_probe_protects(m, kvp_obj(m->index, oid));
+
+        if (g == NULL || (!is_probed && !kvp_segment_is_passed_over(m, g))) return oid;
         if (m->work_left == 0) return KVP_OID_NONE;
         m->work_left--;
+        if (is_probed) {
+            kvp_probe_set_aside(m, oid);
+            continue;
+        }
         m->st.passed_over++;
         m->policy->removed(m->index, &m->lru, oid);
         kvp_objlist_push_young(m->index, &g->aside, oid);

@@ -1214,8 +1214,8 @@ get(peer_t *c, const char *key, uint64_t *ticket_out, kvp_wire_loc_t *loc_out)
     return err;
 }
 
-bool
-exists(peer_t *c, const char *key)
+static bool
+ask_exists(peer_t *c, const char *key, bool is_plain)
 {
     Kvp__Pb__Exists head = KVP__PB__EXISTS__INIT;
     kvp_digest_t digest = own_digest(c, key);
@@ -1223,12 +1223,25 @@ exists(peer_t *c, const char *key)
     bool is_there;
 
     head.n = 1;
+    head.is_plain = is_plain;
     r = peer_reply(c, peer_send(c, KVP_OP_EXISTS, 0, &head.base, &digest, sizeof digest));
     assert_non_null(r);
     assert_int_equal(r->frame.tail_len, 1);
     is_there = r->frame.tail[0] != 0;
     assert_int_equal(plain_result(r), KVP_OK);
     return is_there;
+}
+
+bool
+exists(peer_t *c, const char *key)
+{
+    return ask_exists(c, key, true);
+}
+
+bool
+probe(peer_t *c, const char *key)
+{
+    return ask_exists(c, key, false);
 }
 
 void

@@ -205,7 +205,8 @@ kvp_err_t put_place(peer_t *c, const char *key, uint64_t len, uint64_t *attempt_
 kvp_err_t put(peer_t *c, const char *key, uint64_t len);
 kvp_err_t put_wait(peer_t *c, const char *key, uint64_t len, uint32_t wait_ms);
 kvp_err_t get(peer_t *c, const char *key, uint64_t *ticket_out, kvp_wire_loc_t *loc_out);
-bool exists(peer_t *c, const char *key);
+bool exists(peer_t *c, const char *key); /* leaves nothing behind */
+bool probe(peer_t *c, const char *key); /* leaves a probe */
 void release(peer_t *c, uint64_t ticket);
 kvp_err_t remove_key(peer_t *c, const char *key, bool is_forced);
 uint64_t remove_many(peer_t *c, const char *pattern, bool is_forced); /* the request */
