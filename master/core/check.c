@@ -25,7 +25,7 @@ check_extents(const kvp_master_t *m, const kvp_chunk_t *c)
 
             if (kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left) != owner) return "an extent has no object";
             o = kvp_obj(m->index, owner);
-            if (o->chunk != c->number || o->slot != slot) return "an extent and its object differ";
+            if (!kvp_obj_lies_at(m, o, c, slot)) return "an extent and its object differ";
         }
     }
     return NULL;
@@ -167,27 +167,64 @@ check_segments(const kvp_master_t *m)
 static uint32_t
 tenant_of(const kvp_master_t *m, const kvp_obj_t *o)
 {
-    if (kvp_obj_chunk(m, o) != NULL) return kvp_obj_tenant(m, o)->id;
-    return ((const kvp_attempt_t *)kvp_ptab_get(&m->attempts, o->attempt))->tenant->id;
+    if (o->state == KVP_OBJ_COMMITTED) return kvp_obj_tenant(m, o)->id;
+    return kvp_attempt_of(m, o)->tenant->id;
+}
+
+static uint32_t
+indexed_as(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return kvp_objindex_find(m->index, kvp_obj_digest(m->index, o, m->conf.digest_seed, tenant_of(m, o)));
+}
+
+static const char *
+check_copies(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places), hosts[KVP_REPLICAS_MAX];
+
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, places[i].chunk);
+
+        if (c == NULL || kvp_slab_owner(c->slab, places[i].slot) != oid) return "a copy lies where another does";
+        hosts[i] = c->segment->host;
+        for (uint32_t k = 0; k < i; k++)
+            if (hosts[k] == hosts[i]) return "two copies are on one host";
+    }
+    return NULL;
+}
+
+static const char *
+check_attempt(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const kvp_attempt_t *a)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t placed = kvp_obj_places(m, o, places), waiting = list_len(&a->pkeys);
+    const kvp_attempt_t *heir = a->over == KVP_OID_NONE ? NULL : kvp_attempt_heir(m, kvp_obj(m->index, a->over));
+
+    if (placed + waiting == 0 || placed + waiting > a->copies) return "the copies of an attempt are miscounted";
+    if (waiting > 0 && a->pend == NULL) return "an attempt waits for nobody";
+    if (a->pend != NULL && a->pend->objs[a->at].nloc != placed) return "a message names other copies";
+    if ((o->state == KVP_OBJ_DRAFT) != (a->over != KVP_OID_NONE)) return "a draft has nothing to replace";
+    if (a->over != KVP_OID_NONE && heir != a) return "an object has another heir";
+    return check_copies(m, oid, o);
 }
 
 static const char *
 check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint32_t *tickets)
 {
-    const kvp_attempt_t *a = o->state == KVP_OBJ_WRITING ? kvp_ptab_get(&m->attempts, o->attempt) : NULL;
+    bool is_unfinished = o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_DRAFT;
+    const kvp_attempt_t *a = is_unfinished ? kvp_attempt_of(m, o) : NULL;
     bool is_evictable = o->state == KVP_OBJ_COMMITTED && o->tickets == 0;
 
+    if (is_unfinished != (a != NULL)) return "an object and its attempt disagree";
+    if (a != NULL && a->oid != oid) return "an attempt is another object's";
     if (o->tickets != tickets[oid]) return "the tickets of an object are miscounted";
     if (kvp_victim_may_go(o) != is_evictable) return "an object is evictable and should not be, or is not and should";
-    if (o->state == KVP_OBJ_GONE
-            ? kvp_obj_chunk(m, o) != NULL || o->tickets == 0
-            : kvp_objindex_find(m->index, kvp_obj_digest(m->index, o, m->conf.digest_seed, tenant_of(m, o))) != oid)
+    if (o->state == KVP_OBJ_GONE ? kvp_obj_chunk(m, o) != NULL || o->tickets == 0
+                                 : indexed_as(m, o) != (o->state == KVP_OBJ_DRAFT ? a->over : oid))
         return "an object is not indexed, or still is";
-    if ((o->state == KVP_OBJ_WRITING) != (a != NULL)) return "an object and its attempt disagree";
-    if (a != NULL && a->oid != oid) return "an attempt is another object's";
     if (o->state == KVP_OBJ_COMMITTED && kvp_obj_chunk(m, o) == NULL) return "an object lies nowhere";
-    if (a != NULL && (a->pkey == NULL) == (kvp_obj_chunk(m, o) == NULL)) return "an attempt waits and has a place";
-    return NULL;
+    return a == NULL ? check_copies(m, oid, o) : check_attempt(m, oid, o, a);
 }
 
 static const char *
@@ -202,7 +239,7 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
 
         if (why != NULL) return why;
         committed += o->state == KVP_OBJ_COMMITTED;
-        writing += o->state == KVP_OBJ_WRITING;
+        writing += o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_DRAFT;
         listed += kvp_victim_may_go(o);
     }
     if (committed != m->st.objects) return "the count of objects is wrong";
@@ -273,7 +310,7 @@ check_pend(const kvp_pend_t *p, uint64_t *pending)
         const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, of_pend);
 
         claims += k->chunk != NULL;
-        if (k->pend != p || k->attempt->pkey != k) return "a key waits for another message";
+        if (k->pend != p || k->attempt->pend != p) return "a key waits for another message";
         if (k->chunk == NULL && kvp_list_is_empty(&k->link)) return "a key waits for nothing";
     }
     for (uint32_t i = 0; i < p->n; i++)
@@ -293,7 +330,7 @@ check_session(const kvp_session_t *s, uint64_t *pending)
     kvp_list_foreach (pos, &s->attempts) {
         const kvp_attempt_t *a = kvp_list_entry(pos, kvp_attempt_t, link);
 
-        bytes += a->bytes;
+        bytes += a->bytes * a->copies;
         if (!kvp_umap_get(&s->attempt_ids, a->id, &number) || number != a->number) return "an attempt cannot be found";
         if ((a->pend == NULL) != kvp_list_is_empty(&a->of_pend)) return "an attempt is not linked to its message";
     }
@@ -321,7 +358,8 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets)
     kvp_list_foreach (pos, &m->orphans) {
         const kvp_attempt_t *a = kvp_list_entry(pos, kvp_attempt_t, link);
 
-        if (a->session != NULL || a->pend != NULL || a->pkey != NULL) return "an attempt without a session waits";
+        if (a->session != NULL || a->pend != NULL || !kvp_list_is_empty(&a->pkeys))
+            return "an attempt without a session waits";
     }
     kvp_list_foreach (pos, &m->seen) {
         const kvp_session_t *s = kvp_list_entry(pos, kvp_session_t, link);

@@ -15,31 +15,30 @@
 #define AHEAD_MAX (64ull << 20) /* at most so much, */
 #define AHEAD_BATCH 64u /* so many objects a step */
 
-kvp_retire_t *
+void
 kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
-    kvp_chunk_t *c = kvp_obj_chunk(m, o);
-    kvp_retire_t *r = NULL;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places);
+
+    kvp_attempt_t *heir = kvp_attempt_heir(m, o);
 
     if (o->state == KVP_OBJ_COMMITTED) {
         m->st.objects--;
-        c->tenant->objects--;
+        kvp_obj_tenant(m, o)->objects--;
     }
-    kvp_objindex_unlink(m->index, oid);
+    if (o->state != KVP_OBJ_DRAFT) kvp_objindex_unlink(m->index, oid);
+    if (heir != NULL) kvp_attempt_inherit(m, heir);
     kvp_victim_removed(m, oid);
-    if (c != NULL) {
-        kvp_place_t at = kvp_obj_place(m, o);
-
-        c->segment->held -= o->tickets;
-        r = kvp_retire_place(m, &at, owner, waiter);
-        o->chunk = KVP_OBJ_CHUNK_NONE;
+    for (uint32_t i = n; i-- > 0;) {
+        kvp_obj_del_place(m, oid, &places[i]);
+        (void)kvp_retire_place(m, &places[i], owner, waiter);
     }
     if (o->tickets > 0)
         o->state = KVP_OBJ_GONE;
     else
         kvp_objindex_free(m->index, oid);
-    return r;
 }
 
 static void
@@ -47,7 +46,7 @@ evict(kvp_master_t *m, uint32_t oid)
 {
     m->st.evictions++;
     m->st.evicted_bytes += kvp_obj_len(m, kvp_obj(m->index, oid));
-    (void)kvp_obj_drop(m, oid, 0, NULL);
+    kvp_obj_drop(m, oid, 0, NULL);
 }
 
 /* ---- windows */
@@ -55,9 +54,9 @@ evict(kvp_master_t *m, uint32_t oid)
 
 /* What a place is looked for. */
 typedef struct {
+    const kvp_attempt_t *attempt;
     uint64_t len;
     uint16_t key_len;
-    const kvp_tenant_t *tenant;
 } wanted_t;
 
 typedef struct {
@@ -75,7 +74,7 @@ is_free(const kvp_chunk_t *c, uint32_t slot)
 /* Whether an extent may be part of a window, and what taking it costs. Space that a dead writer might still touch is not
  * promised to anyone: no timer says when it comes back. */
 static bool
-is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t *age_out)
+is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, uint32_t *age_out)
 {
     const kvp_retire_t *r;
     const kvp_obj_t *o;
@@ -84,6 +83,10 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t *age_ou
     if (is_free(c, slot)) return !kvp_place_is_promised(m, c, slot, KVP_SLAB_NONE);
     r = kvp_retire_of(m, c, slot);
     if (r != NULL) return r->claim == NULL && r->owner == 0;
+    if (kvp_slab_owner(c->slab, slot) == wanted->attempt->over) { /* held or not: better that it goes than no new one */
+        *age_out = 0;
+        return true;
+    }
     o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
     *age_out = (uint32_t)kvp_min_u64(kvp_obj_age(m->index, o), NO_AGE - 1);
     if (!kvp_victim_may_go(o)) return false;
@@ -154,7 +157,7 @@ shorten(kvp_master_t *m, const kvp_chunk_t *c, uint32_t first, uint32_t last, ui
 /* Looks for a cheaper window than *best among the runs of usable extents that begin at `from` or behind and end before
  * the offset `to`. Returns the slot where it ended for want of work, KVP_SLAB_NONE when all was looked at. */
 static uint32_t
-search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, uint64_t len, window_t *best)
+search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted_t *wanted, window_t *best)
 {
     uint32_t first = KVP_SLAB_NONE, slot = from, age;
 
@@ -162,15 +165,15 @@ search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, uint64_t len
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(c->slab, slot) < to; slot = kvp_slab_next(c->slab, slot)) {
         if (m->work_left == 0) return slot;
         m->work_left--;
-        if (!is_usable(m, c, slot, &age)) {
+        if (!is_usable(m, c, slot, wanted, &age)) {
             first = KVP_SLAB_NONE;
             m->winq.n = 0;
             continue;
         }
         winq_push(&m->winq, slot, age);
         if (first == KVP_SLAB_NONE) first = slot;
-        if (!fits(c, first, slot, len)) continue;
-        first = shorten(m, c, first, slot, len);
+        if (!fits(c, first, slot, wanted->len)) continue;
+        first = shorten(m, c, first, slot, wanted->len);
         if (first == slot && is_free(c, slot)) continue;
         age = m->winq.at[m->winq.head].age;
         if (best->chunk == NULL || age > best->age)
@@ -182,15 +185,15 @@ search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, uint64_t len
 /* Where a run that reaches slot begins, as far back as a window that ends behind slot may need it and at most *steps
  * extents, which count down. */
 static uint32_t
-run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint64_t len, uint32_t *steps)
+run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, uint32_t *steps)
 {
     uint64_t end = kvp_slab_offset(c->slab, slot);
-    uint64_t need = kvp_slab_extent_bytes(len) + kvp_slab_align_bytes(len);
+    uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
 
     for (; *steps > 0 && end - kvp_slab_offset(c->slab, slot) < need; --*steps) {
         uint32_t prev = kvp_slab_prev(c->slab, slot), age;
 
-        if (prev == KVP_SLAB_NONE || !is_usable(m, c, prev, &age)) break;
+        if (prev == KVP_SLAB_NONE || !is_usable(m, c, prev, wanted, &age)) break;
         slot = prev;
     }
     return slot;
@@ -206,47 +209,58 @@ takes_windows(const kvp_master_t *m, const kvp_chunk_t *c)
 static bool
 may_hold(const kvp_master_t *m, const kvp_chunk_t *c, const wanted_t *wanted)
 {
-    return takes_windows(m, c) && kvp_place_is_open_to(c, wanted->tenant) &&
-           c->bytes >= kvp_slab_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
+    return takes_windows(m, c) && kvp_place_is_open_to(c, wanted->attempt->tenant) &&
+           kvp_place_may_copy(m, wanted->attempt, c->segment) && c->bytes >= kvp_slab_extent_bytes(wanted->len) &&
+           kvp_place_has_key_room(c, wanted->key_len);
 }
 
 static bool
-gives_key_room(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_obj_t *victim, const wanted_t *wanted)
+gives_key_room(const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
 {
-    kvp_place_t at = kvp_obj_place(m, victim);
-
-    return at.long_key_slot != KVP_SLAB_NONE &&
-           kvp_slab_len(c->long_keys, at.long_key_slot) >= kvp_slab_extent_bytes(wanted->key_len);
+    return victim->long_key_slot != KVP_SLAB_NONE &&
+           kvp_slab_len(c->long_keys, victim->long_key_slot) >= kvp_slab_extent_bytes(wanted->key_len);
 }
 
 /* The common case: the victim's own extent is enough. */
 static bool
-is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_obj_t *victim, const wanted_t *wanted)
+is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
 {
-    uint32_t slot = (uint32_t)victim->slot;
-
-    return takes_windows(m, c) && c->tenant == wanted->tenant && fits(c, slot, slot, wanted->len) &&
-           (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(m, c, victim, wanted));
+    return takes_windows(m, c) && c->tenant == wanted->attempt->tenant &&
+           kvp_place_may_copy(m, wanted->attempt, c->segment) && fits(c, victim->slot, victim->slot, wanted->len) &&
+           (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
 }
 
 static window_t
-own_extent(const kvp_master_t *m, kvp_chunk_t *c, const kvp_obj_t *victim)
+own_extent(kvp_chunk_t *c, const kvp_place_t *victim, uint32_t age)
 {
-    uint32_t slot = (uint32_t)victim->slot;
-
-    return (window_t){.chunk = c, .first = slot, .last = slot, .age = kvp_obj_age(m->index, victim)};
+    return (window_t){.chunk = c, .first = victim->slot, .last = victim->slot, .age = age};
 }
 
 static void
-search_around(kvp_master_t *m, kvp_chunk_t *c, const kvp_obj_t *victim, const wanted_t *wanted, window_t *best)
+search_around(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, window_t *best)
 {
-    uint32_t slot = (uint32_t)victim->slot, from;
+    uint32_t from;
     uint64_t end = kvp_slab_offset(c->slab, slot) + kvp_slab_len(c->slab, slot);
     uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
 
     if (!may_hold(m, c, wanted)) return;
-    from = run_start(m, c, slot, wanted->len, &m->work_left);
-    (void)search(m, c, from, end + need, wanted->len, best);
+    from = run_start(m, c, slot, wanted, &m->work_left);
+    (void)search(m, c, from, end + need, wanted, best);
+}
+
+/* The copy of a victim whose space may serve; the first one where there is none. */
+static kvp_place_t
+copy_for(kvp_master_t *m, uint32_t oid, const wanted_t *wanted)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
+
+    for (uint32_t i = 0; n > 1 && i < n; i++) {
+        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, places[i].chunk);
+
+        if (takes_windows(m, c) && kvp_place_may_copy(m, wanted->attempt, c->segment)) return places[i];
+    }
+    return places[0];
 }
 
 /* What a probe protects is a victim when there is no other. */
@@ -266,8 +280,9 @@ search_candidates(kvp_master_t *m, const wanted_t *wanted, window_t *best)
     uint32_t oid = next_candidate(m, KVP_OID_NONE);
 
     for (uint32_t i = 0, next; i < CANDIDATES && oid != KVP_OID_NONE; oid = next) {
-        const kvp_obj_t *o = kvp_obj(m->index, oid);
-        kvp_chunk_t *c = kvp_obj_chunk(m, o);
+        kvp_place_t at = copy_for(m, oid, wanted);
+        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
+        uint32_t age = kvp_obj_age(m->index, kvp_obj(m->index, oid));
 
         next = next_candidate(m, oid);
         if (c->segment->state == KVP_SEG_LOST) {
@@ -277,13 +292,12 @@ search_candidates(kvp_master_t *m, const wanted_t *wanted, window_t *best)
             evict(m, oid);
             continue;
         }
-        if (best->chunk != NULL && best->age >= kvp_obj_age(m->index, o))
-            return; /* none with this object in it is cheaper */
-        if (is_enough(m, c, o, wanted)) {
-            *best = own_extent(m, c, o);
+        if (best->chunk != NULL && best->age >= age) return; /* none with this object in it is cheaper */
+        if (is_enough(m, c, &at, wanted)) {
+            *best = own_extent(c, &at, age);
             return;
         }
-        search_around(m, c, o, wanted, best);
+        search_around(m, c, at.slot, wanted, best);
         i++;
     }
 }
@@ -320,9 +334,9 @@ search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *bes
         /* A slot that is gone meanwhile was joined with a neighbour: from the start of the chunk, then. */
         from = k->scan_slot;
         if (kvp_slab_len(c->slab, from) == 0) from = kvp_slab_first(c->slab);
-        from = run_start(m, c, from, wanted->len, &back);
+        from = run_start(m, c, from, wanted, &back);
         m->work_left += UINT32_MAX - back; /* what was looked at before is no work: each step comes further */
-        k->scan_slot = search(m, c, from, UINT64_MAX, wanted->len, best);
+        k->scan_slot = search(m, c, from, UINT64_MAX, wanted, best);
         if (k->scan_slot != KVP_SLAB_NONE) return;
     }
     k->is_scanned = true;
@@ -335,11 +349,13 @@ search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
     uint32_t oid = next_candidate(m, KVP_OID_NONE);
 
     for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = next_candidate(m, oid)) {
-        const kvp_obj_t *o = kvp_obj(m->index, oid);
-        kvp_chunk_t *c = kvp_obj_chunk(m, o);
+        kvp_place_t at = copy_for(m, oid, wanted);
+        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
 
-        if (!takes_windows(m, c) || c->tenant != wanted->tenant || !gives_key_room(m, c, o, wanted)) continue;
-        *best = own_extent(m, c, o);
+        if (!takes_windows(m, c) || c->tenant != wanted->attempt->tenant ||
+            !kvp_place_may_copy(m, wanted->attempt, c->segment) || !gives_key_room(c, &at, wanted))
+            continue;
+        *best = own_extent(c, &at, kvp_obj_age(m->index, kvp_obj(m->index, oid)));
         return;
     }
 }
@@ -392,11 +408,7 @@ retry_with_probed(kvp_pkey_t *k)
 kvp_err_t
 kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
 {
-    const wanted_t wanted = {
-        .len = k->attempt->bytes,
-        .key_len = kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid)),
-        .tenant = k->attempt->tenant,
-    };
+    const wanted_t wanted = {k->attempt, k->attempt->bytes, kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid))};
     window_t best = {0};
 
     if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */

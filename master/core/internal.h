@@ -168,14 +168,6 @@ typedef struct {
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
 } kvp_chunk_t;
 
-/* Where one copy of an object lies. */
-typedef struct {
-    uint32_t chunk; /* number in the master's chunk table; KVP_NONE = nowhere */
-    uint32_t slot;
-    uint64_t generation;
-    uint32_t long_key_slot; /* in the chunk's long-key allocator, or KVP_SLAB_NONE */
-} kvp_place_t;
-
 struct kvp_segment {
     kvp_list_t link; /* master->segments, by rising id */
     kvp_list_t of_node;
@@ -191,6 +183,7 @@ struct kvp_segment {
     uint32_t room_leaves;
     uint32_t chunk_n;
     uint32_t id;
+    uint32_t host; /* a number: the same for segments of one host */
     uint32_t state; /* kvp_segment_state_t */
     uint32_t purge_chunk, purge_slot; /* where dropping it goes on */
     bool is_dropped; /* being purged; nothing in it exists any more */
@@ -257,18 +250,25 @@ typedef struct {
     uint32_t epoch; /* of the namespace, when it was begun */
     uint64_t owner; /* then: whose stores may still be under way, 0 = nobody's */
     uint64_t id;
-    uint64_t bytes;
+    uint64_t bytes; /* of one copy */
+    kvp_digest_t digest;
     uint32_t oid;
+    uint32_t over; /* the object that it is to replace; KVP_OID_NONE = none */
+    bool is_upsert; /* though what it was to replace may have gone since */
     uint32_t number;
     kvp_pend_t *pend; /* its PutBegin, while that is not answered */
     uint32_t at; /* index in that message */
-    kvp_pkey_t *pkey; /* still waits for space */
+    kvp_list_t pkeys; /* copies that still wait for space */
+    uint64_t *granted; /* owned: generations of the copies as the client was told, where these are several */
+    uint32_t granted_n;
+    uint32_t copies; /* wanted, each on a host of its own */
 } kvp_attempt_t;
 
 /* ---- puts that wait for space: one kvp_pend_t a message, one kvp_pkey_t a key that has no extent yet */
 
 struct kvp_pkey {
     kvp_list_t link; /* master->waiting, unless it has claimed a window */
+    kvp_list_t of_attempt;
     kvp_list_t of_pend;
     kvp_list_t claimed; /* retire records of the window */
     kvp_list_t of_segment; /* segment->claims */
@@ -296,10 +296,11 @@ struct kvp_pend {
     uint32_t n;
     uint32_t left; /* keys not decided */
     uint32_t claims; /* of these, with a window */
-    uint32_t grants;
+    uint32_t grants; /* copies */
+    uint32_t copies; /* wanted of each object */
     uint32_t epoch; /* of the namespace, when it came */
+    bool is_upsert;
     kvp_wire_obj_t *objs; /* owned, n */
-    kvp_wire_loc_t *locs; /* owned, n: at most one a key */
 };
 
 /* ---- tickets */
@@ -387,7 +388,9 @@ struct kvp_master {
     uint64_t put_tick; /* the last one looked at */
     kvp_segment_t **up; /* segments that take puts */
     uint32_t up_n, up_cap;
-    uint32_t slow_n; /* of these, with a node that does not answer */
+    uint32_t hosts_n; /* of these */
+    uint32_t host_seq;
+    uint32_t slow_n; /* of the segments that take puts, with a node that does not answer */
     bool has_aside; /* victims put aside are on their way back */
     uint64_t up_longest; /* bytes of the longest chunk in them */
     kvp_winq_t winq;
@@ -475,7 +478,7 @@ kvp_segment_is_passed_over(const kvp_master_t *m, const kvp_segment_t *g)
 }
 
 /* place.c */
-kvp_err_t kvp_place_alloc(kvp_master_t *m, uint32_t oid); /* gives the object its place; NO_SPACE */
+kvp_err_t kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a); /* gives its object one copy more; NO_SPACE */
 kvp_err_t kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid);
 void kvp_place_room_init(kvp_segment_t *g); /* every chunk is empty */
 void kvp_place_room_changed(kvp_chunk_t *c); /* its allocator was used */
@@ -489,6 +492,12 @@ kvp_place_is_open_to(const kvp_chunk_t *c, const kvp_tenant_t *t)
     return c->tenant == NULL || c->tenant == t;
 }
 bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len);
+/* Where the key lies in the chunk's metadata, in units of 64 bytes. */
+uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
+/* kvp_place_may_copy: the attempt has no copy on that segment's host, nor waits for one there. */
+bool kvp_place_may_copy(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segment_t *g);
+
+/* copies.c */
 /* The chunk in which an object lies; NULL = nowhere. */
 static inline kvp_chunk_t *
 kvp_obj_chunk(const kvp_master_t *m, const kvp_obj_t *o)
@@ -501,7 +510,13 @@ kvp_obj_tenant(const kvp_master_t *m, const kvp_obj_t *o)
 {
     return kvp_obj_chunk(m, o)->tenant;
 }
-kvp_place_t kvp_obj_place(const kvp_master_t *m, const kvp_obj_t *o);
+kvp_place_t kvp_obj_place(const kvp_master_t *m, const kvp_obj_t *o); /* the first copy */
+uint32_t kvp_obj_places(const kvp_master_t *m, const kvp_obj_t *o, kvp_place_t places[KVP_REPLICAS_MAX]);
+bool kvp_obj_lies_at(const kvp_master_t *m, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot);
+/* What becomes of the extent is the caller's. */
+void kvp_obj_add_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t slack);
+void kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at);
+void kvp_obj_count_held(kvp_master_t *m, const kvp_obj_t *o, int32_t sign); /* a ticket more or less, in its segments */
 /* kvp_obj_len: without an extent it is what its attempt asked for. */
 uint64_t kvp_obj_len(const kvp_master_t *m, const kvp_obj_t *o);
 static inline uint64_t
@@ -509,8 +524,16 @@ kvp_obj_version(const kvp_obj_t *o)
 {
     return o->generation;
 }
-bool kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o); /* committed, and its node answers */
-void kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, kvp_wire_obj_t *obj, kvp_wire_loc_t *loc);
+uint32_t kvp_obj_served_n(const kvp_master_t *m, const kvp_obj_t *o); /* copies whose nodes answer; 0: not committed */
+static inline bool
+kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return kvp_obj_served_n(m, o) > 0;
+}
+void kvp_place_wire(const kvp_master_t *m, const kvp_place_t *at, kvp_wire_loc_t *loc);
+/* kvp_obj_wire tells the copies whose nodes answer, one on that host first. Returns how many they are. */
+uint32_t kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
+                      kvp_wire_loc_t locs[KVP_REPLICAS_MAX]);
 
 /* retire.c */
 kvp_retire_t *kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter);
@@ -563,8 +586,8 @@ void kvp_probe_tick(kvp_master_t *m);
 const char *kvp_probe_check(const kvp_master_t *m);
 
 /* evict.c */
-/* Takes an object out of the index and retires its extent; the record goes with its last ticket. */
-kvp_retire_t *kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter);
+/* Takes an object out of the index and retires its extents; the record goes with its last ticket. */
+void kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter);
 /* kvp_evict_for claims a window for the key. NO_SPACE: nothing can be evicted for it now. EAGAIN: the step's work is
  * used up before everything was looked at. */
 kvp_err_t kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k);
@@ -584,20 +607,45 @@ void kvp_ticket_tick(kvp_master_t *m);
 /* How many of the objects, from the first on, may be reserved within the bounds. */
 uint32_t kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
 
-/* put.c */
-void kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+/* attempt.c */
+kvp_attempt_t *kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id); /* NULL = none */
+kvp_attempt_t *kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o); /* of one that is not committed */
+kvp_attempt_t *kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, uint32_t oid);
+void kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a); /* ends it; the object stays as it is */
+/* kvp_attempt_abort ends it with its object. A message that is not answered says err for it. */
+void kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
+/* Who may still be storing to its places; 0 = nobody. A writer that was not told of them is not. */
+uint64_t kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained);
+/* Its object is not in the index, and replaces `over` when it is committed. kvp_attempt_heir: the attempt that is to
+ * replace this object, or NULL; kvp_attempt_inherit: that object is out of the index, and the heir comes in its place. */
+void kvp_attempt_draft(kvp_master_t *m, kvp_attempt_t *a, uint32_t over);
+kvp_attempt_t *kvp_attempt_heir(const kvp_master_t *m, const kvp_obj_t *old);
+void kvp_attempt_inherit(kvp_master_t *m, kvp_attempt_t *a);
+void kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at); /* the memory it wrote to is gone */
 /* kvp_attempt_abort_all ends the attempts and messages of a session that is over, attempts that are too many for a step
  * with later calls of kvp_attempt_abort_some, or when somebody wants their key. */
 void kvp_attempt_abort_all(kvp_master_t *m, kvp_session_t *s);
 void kvp_attempt_abort_some(kvp_master_t *m);
-void kvp_attempt_lost(kvp_master_t *m, uint32_t oid); /* the memory it wrote to is gone */
+
+/* wait.c */
+kvp_pend_t *kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg);
+void kvp_pend_place(kvp_master_t *m, const kvp_attempt_t *a); /* a copy of it has its place */
+void kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p); /* frees it */
+void kvp_pend_end_all(kvp_session_t *s); /* without an answer */
+void kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a); /* one copy of it waits */
+void kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k); /* it waits no more; what becomes of its attempt is the caller's */
 void kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k); /* every record of its window is free */
 void kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k); /* its window is lost */
+bool kvp_put_may_nodes_come(const kvp_master_t *m); /* a segment may be mounted soon, or again */
+void kvp_put_count_refusal(kvp_master_t *m, kvp_err_t err);
 void kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g); /* windows in it are given up */
 void kvp_put_tick(kvp_master_t *m);
 void kvp_put_retry_waiting(kvp_master_t *m);
+
+/* put.c */
+void kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 /* read.c */
 void kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);

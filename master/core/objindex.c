@@ -117,7 +117,10 @@ kvp_objindex_free(kvp_objindex_t *ix, uint32_t oid)
 
     if (o->list != KVP_OBJLIST_NONE) kvp_panic("object %u is freed and on a list", oid);
     kvp_keystore_del(ix->keys, key_of(ix, o));
-    if (o->has_ext) kvp_recpool_give(&ix->exts, o->key);
+    if (o->has_ext) {
+        free(kvp_obj_ext(ix, o)->more);
+        kvp_recpool_give(&ix->exts, o->key);
+    }
     *o = (kvp_obj_t){.state = KVP_OBJ_NONE};
     kvp_recpool_give(&ix->records, oid);
 }
@@ -192,7 +195,7 @@ kvp_obj_ext_make(kvp_objindex_t *ix, kvp_obj_t *o)
     number = kvp_recpool_take(&ix->exts);
     if (number == KVP_RECPOOL_NONE) kvp_panic("out of memory: %u extended objects", kvp_recpool_limit(&ix->exts));
     ext = kvp_recpool_at(&ix->exts, number);
-    *ext = (kvp_objext_t){.key = o->key, .long_key_slot = KVP_SLAB_NONE};
+    *ext = (kvp_objext_t){.key = o->key, .long_key_slot = KVP_SLAB_NONE, .heir = KVP_OID_NONE};
     o->key = number;
     o->has_ext = 1;
     return ext;

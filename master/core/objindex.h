@@ -18,6 +18,7 @@ typedef enum {
     KVP_OBJ_WRITING, /* an attempt owns it */
     KVP_OBJ_COMMITTED,
     KVP_OBJ_GONE, /* out of the index; the record waits for its last ticket */
+    KVP_OBJ_DRAFT, /* WRITING, and not in the index before it replaces another */
 } kvp_obj_state_t;
 
 /* The kind of list that an object is on; the flags of a record have three bits for it. */
@@ -31,7 +32,8 @@ typedef enum {
 typedef struct {
     uint64_t id; /* half of the digest */
     uint64_t sum;
-    uint64_t generation; /* of its extent, and its version; 0 = it has no extent yet */
+    uint64_t
+        generation; /* its version, and that of its extent but where the extension has another; 0 = no extent yet */
     union {
         uint32_t prev; /* on a list: towards older */
         uint32_t attempt; /* WRITING: number of the attempt */
@@ -53,10 +55,22 @@ typedef struct {
 
 _Static_assert(sizeof(kvp_obj_t) == 56, "a record costs 56 bytes");
 
+/* Where one copy of an object lies. */
+typedef struct {
+    uint32_t chunk; /* number in the master's chunk table; KVP_OID_NONE = nowhere */
+    uint32_t slot;
+    uint64_t generation;
+    uint32_t long_key_slot; /* in the chunk's long-key allocator, or KVP_SLAB_NONE */
+} kvp_place_t;
+
 /* What few objects have. Made with kvp_obj_ext_make; goes with the object. */
 typedef struct {
     uint32_t key; /* in the key store, moved here from the record */
     uint32_t long_key_slot; /* in the chunk's long-key allocator, or KVP_SLAB_NONE */
+    uint64_t generation; /* of the extent, where that is not the version; 0 = it is */
+    kvp_place_t *more; /* owned: the copies but the first */
+    uint32_t more_n;
+    uint32_t heir; /* the DRAFT that is to replace it; KVP_OID_NONE = none */
 } kvp_objext_t;
 
 /* A list of objects in order of use, linked through their records: an object is on one list at most. */

@@ -121,9 +121,8 @@ key_alloc(kvp_chunk_t *c, uint16_t key_len, kvp_place_t *at)
     return err == KVP_OK ? KVP_OK : KVP_NO_SPACE;
 }
 
-/* Where the key lies in the chunk's metadata, in units of 64 bytes. */
-static uint32_t
-key_off(const kvp_chunk_t *c, const kvp_place_t *at)
+uint32_t
+kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at)
 {
     if (at->long_key_slot == KVP_SLAB_NONE) return kvp_key_cell_units(&c->geo, at->slot);
     return (uint32_t)((c->geo.long_keys_off + kvp_slab_offset(c->long_keys, at->long_key_slot)) / 64);
@@ -147,41 +146,6 @@ slab_alloc(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len, uint32_t o
     while (n > 0)
         kvp_slab_free(c->slab, aside[--n]);
     return err;
-}
-
-/* ---- an object's place */
-kvp_place_t
-kvp_obj_place(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    const kvp_objext_t *ext = kvp_obj_ext(m->index, o);
-
-    return (kvp_place_t){
-        .chunk = o->chunk == KVP_OBJ_CHUNK_NONE ? KVP_NONE : (uint32_t)o->chunk,
-        .slot = o->slot & 0xffffffu,
-        .generation = o->generation,
-        .long_key_slot = ext == NULL ? KVP_SLAB_NONE : ext->long_key_slot,
-    };
-}
-
-static void
-set_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t slack)
-{
-    kvp_obj_t *o = kvp_obj(m->index, oid);
-
-    o->chunk = at->chunk & 0xffffffu;
-    o->slot = at->slot & 0xffffffu;
-    o->slack = slack & 0xffffu;
-    o->generation = at->generation;
-    if (at->long_key_slot != KVP_SLAB_NONE) kvp_obj_ext_make(m->index, o)->long_key_slot = at->long_key_slot;
-}
-
-uint64_t
-kvp_obj_len(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    const kvp_chunk_t *c = kvp_obj_chunk(m, o);
-
-    if (c != NULL) return kvp_slab_len(c->slab, (uint32_t)o->slot) - o->slack;
-    return ((const kvp_attempt_t *)kvp_ptab_get(&m->attempts, o->attempt))->bytes;
 }
 
 /* ---- a chunk belongs to the tenant whose object came first, until it is empty again */
@@ -208,7 +172,7 @@ kvp_err_t
 kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(m->index, oid);
-    kvp_tenant_t *t = ((const kvp_attempt_t *)kvp_ptab_get(&m->attempts, o->attempt))->tenant;
+    kvp_tenant_t *t = kvp_attempt_of(m, o)->tenant;
     kvp_place_t at = {.chunk = c->number};
     uint64_t len = kvp_obj_len(m, o);
 
@@ -224,7 +188,7 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
     kvp_place_chunk_take(c, t);
     kvp_place_room_changed(c);
     at.generation = kvp_gen_make(m->term, ++m->gen_seq);
-    set_place(m, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
+    kvp_obj_add_place(m, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     c->segment->objects++;
     t->used_bytes += kvp_slab_len(c->slab, at.slot);
     c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
@@ -232,13 +196,32 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
     return KVP_OK;
 }
 
-static kvp_err_t
-alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, uint32_t oid)
+bool
+kvp_place_may_copy(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segment_t *g)
 {
-    uint32_t units = (uint32_t)(kvp_slab_extent_bytes(kvp_obj_len(m, kvp_obj(m->index, oid))) / KVP_SLAB_UNIT);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n;
+
+    if (a->copies == 1) return true;
+    n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
+    for (uint32_t i = 0; i < n; i++)
+        if (((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, places[i].chunk))->segment->host == g->host) return false;
+    kvp_list_foreach (pos, &a->pkeys) {
+        const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, of_attempt);
+
+        if (k->chunk != NULL && k->chunk->segment->host == g->host) return false;
+    }
+    return true;
+}
+
+static kvp_err_t
+alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, const kvp_attempt_t *a)
+{
+    uint32_t oid = a->oid;
+    uint32_t units = (uint32_t)(kvp_slab_extent_bytes(a->bytes) / KVP_SLAB_UNIT);
     kvp_chunk_t *c;
 
-    if (kvp_segment_is_passed_over(m, g)) return KVP_NO_SPACE;
+    if (kvp_segment_is_passed_over(m, g) || !kvp_place_may_copy(m, a, g)) return KVP_NO_SPACE;
     /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */
     for (uint32_t from = 0; (c = room_find(g, from, units)) != NULL; from = c->index + 1)
         if (kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
@@ -253,7 +236,7 @@ is_emptier(const kvp_segment_t *a, const kvp_segment_t *b)
 }
 
 kvp_err_t
-kvp_place_alloc(kvp_master_t *m, uint32_t oid)
+kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a)
 {
     kvp_segment_t *first, *second;
 
@@ -266,41 +249,9 @@ kvp_place_alloc(kvp_master_t *m, uint32_t oid)
         first = second;
         second = swap;
     }
-    if (alloc_in_segment(m, first, oid) == KVP_OK) return KVP_OK;
-    if (second != first && alloc_in_segment(m, second, oid) == KVP_OK) return KVP_OK;
+    if (alloc_in_segment(m, first, a) == KVP_OK) return KVP_OK;
+    if (second != first && alloc_in_segment(m, second, a) == KVP_OK) return KVP_OK;
     for (uint32_t i = 0; i < m->up_n; i++)
-        if (m->up[i] != first && m->up[i] != second && alloc_in_segment(m, m->up[i], oid) == KVP_OK) return KVP_OK;
+        if (m->up[i] != first && m->up[i] != second && alloc_in_segment(m, m->up[i], a) == KVP_OK) return KVP_OK;
     return KVP_NO_SPACE;
-}
-
-bool
-kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    const kvp_chunk_t *c = kvp_obj_chunk(m, o);
-
-    return o->state == KVP_OBJ_COMMITTED && c != NULL && c->segment->state != KVP_SEG_LOST &&
-           kvp_obj_version(o) > c->tenant->min_version;
-}
-
-void
-kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, kvp_wire_obj_t *obj, kvp_wire_loc_t *loc)
-{
-    const kvp_chunk_t *c = kvp_obj_chunk(m, o);
-    kvp_place_t at = kvp_obj_place(m, o);
-
-    *obj = (kvp_wire_obj_t){
-        .err = KVP_OK,
-        .nloc = 1,
-        .version = kvp_obj_version(o),
-        .len = kvp_obj_len(m, o),
-        .sum = o->sum,
-    };
-    *loc = (kvp_wire_loc_t){
-        .segment_id = c->segment->id,
-        .chunk = c->index,
-        .slot = at.slot,
-        .key_off = key_off(c, &at),
-        .generation = at.generation,
-        .offset = kvp_slab_offset(c->slab, at.slot),
-    };
 }

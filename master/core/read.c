@@ -44,7 +44,7 @@ void
 kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     Kvp__Pb__Places reply = KVP__PB__PLACES__INIT;
-    uint32_t oids[KVP_BATCH_MAX], found[KVP_BATCH_MAX];
+    uint32_t oids[KVP_BATCH_MAX], found[KVP_BATCH_MAX], found_n = 0;
     const kvp_digest_t *digests;
     Kvp__Pb__Get *msg;
     kvp_buf_t *out;
@@ -59,36 +59,38 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     kvp_objindex_find_many(m->index, digests, msg->n, oids);
     for (uint32_t i = 0; i < msg->n; i++)
-        if (is_found(m, s, oids[i])) found[reply.nloc++] = oids[i];
+        if (is_found(m, s, oids[i])) found[found_n++] = oids[i];
+    for (uint32_t i = 0; i < found_n; i++)
+        reply.nloc += kvp_obj_served_n(m, kvp_obj(m->index, found[i]));
     m->st.gets += msg->n;
-    m->st.get_misses += msg->n - reply.nloc;
+    m->st.get_misses += msg->n - found_n;
     reply.n = msg->n;
     reply.is_leased = msg->wants_lease;
     reply.revoke_seq = s->tenant->revoke_seq;
-    if (!msg->no_hold && !kvp_ticket_may_take(m, s, found, reply.nloc)) {
+    if (!msg->no_hold && !kvp_ticket_may_take(m, s, found, found_n)) {
         kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many objects held");
         kvp_pb_free(&pb, msg);
         return;
     }
-    if (!msg->no_hold) reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_HOLD, found, reply.nloc, 0);
+    if (!msg->no_hold) reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_HOLD, found, found_n, 0);
 
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
     for (uint32_t i = 0; i < msg->n; i++) {
         kvp_wire_obj_t obj = {.err = KVP_NOT_FOUND};
-        kvp_wire_loc_t loc;
+        kvp_wire_loc_t locs[KVP_REPLICAS_MAX];
 
         if (is_found(m, s, oids[i]))
-            kvp_obj_wire(m, kvp_obj(m->index, oids[i]), &obj, &loc);
+            (void)kvp_obj_wire(m, kvp_obj(m->index, oids[i]), s->host_id, &obj, locs);
         else if (is_away(m, s, oids[i]))
             obj.err = KVP_NODE_LOST;
         kvp_buf_append(out, &obj, sizeof obj);
     }
-    for (uint32_t i = 0; i < reply.nloc; i++) {
+    for (uint32_t i = 0; i < found_n; i++) {
         kvp_wire_obj_t obj;
-        kvp_wire_loc_t loc;
+        kvp_wire_loc_t locs[KVP_REPLICAS_MAX];
+        uint32_t n = kvp_obj_wire(m, kvp_obj(m->index, found[i]), s->host_id, &obj, locs);
 
-        kvp_obj_wire(m, kvp_obj(m->index, found[i]), &obj, &loc);
-        kvp_buf_append(out, &loc, sizeof loc);
+        kvp_buf_append(out, locs, n * sizeof *locs);
     }
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);

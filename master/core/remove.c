@@ -37,7 +37,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
 
     if (!mode->is_forced && (o->tickets > 0 || (mode->heeds_probes && kvp_probe_is_live(m, o)))) return KVP_HELD;
     (void)kvp_revoke(t, digest);
-    (void)kvp_obj_drop(m, oid, 0, w);
+    kvp_obj_drop(m, oid, 0, w);
     kvp_master_space_news(m); /* a window may go over what could not be evicted before */
     m->st.removes++;
     return KVP_OK;
@@ -183,7 +183,7 @@ job_sweep(kvp_master_t *m, const kvp_job_t *job, uint32_t oid)
 
     if (o->state != KVP_OBJ_COMMITTED || kvp_obj_tenant(m, o) != job->tenant) return;
     if (kvp_obj_version(o) > job->tenant->min_version) return;
-    (void)kvp_obj_drop(m, oid, 0, NULL);
+    kvp_obj_drop(m, oid, 0, NULL);
     kvp_master_space_news(m);
     m->st.bumped++;
 }

@@ -35,6 +35,15 @@ find_name(kvp_master_t *m, const char *name)
     return NULL;
 }
 
+/* No segment before it in the list of those that take puts is on its host. */
+static bool
+is_new_host(const kvp_master_t *m, const kvp_segment_t *g)
+{
+    for (uint32_t i = 0; m->up[i] != g; i++)
+        if (m->up[i]->host == g->host) return false;
+    return true;
+}
+
 /* The one place where a segment's state changes: the pool's totals and the list of those that take puts follow. */
 static void
 set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
@@ -53,6 +62,7 @@ set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
     if (g->aside.n > 0) m->has_aside = true;
     m->up_n = 0;
     m->slow_n = 0;
+    m->hosts_n = 0;
     m->up_longest = 0;
     kvp_list_foreach (pos, &m->segments) {
         kvp_segment_t *each = kvp_list_entry(pos, kvp_segment_t, link);
@@ -65,6 +75,7 @@ set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
         }
         m->up[m->up_n++] = each;
         m->slow_n += each->is_slow;
+        m->hosts_n += is_new_host(m, each);
         m->up_longest = kvp_max_u64(m->up_longest, kvp_min_u64(each->chunk_bytes, each->size_bytes));
     }
     kvp_master_space_news(m);
@@ -97,12 +108,24 @@ add_chunk(kvp_master_t *m, kvp_segment_t *g, uint32_t index)
     c->number = kvp_ptab_add(&m->chunks, c);
 }
 
+static uint32_t
+host_number(kvp_master_t *m, const char *host_id)
+{
+    kvp_list_foreach (pos, &m->segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (strcmp(g->host_id, host_id) == 0) return g->host;
+    }
+    return ++m->host_seq;
+}
+
 static kvp_segment_t *
 make_segment(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg)
 {
     kvp_segment_t *g = kvp_core_alloc(1, sizeof *g);
 
     g->id = ++m->segment_seq;
+    g->host = host_number(m, s->host_id);
     kvp_list_init(&g->of_node);
     kvp_list_init(&g->retires);
     kvp_list_init(&g->unsent);
@@ -276,25 +299,34 @@ kvp_segment_free(kvp_segment_t *g)
     free(g);
 }
 
+/* Takes the copy in this extent from its object, which goes with its last one. */
+static void
+purge_copy(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
+{
+    uint32_t oid = kvp_slab_owner(c->slab, slot), i = 0, n;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+
+    n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
+    while (places[i].chunk != c->number || places[i].slot != slot)
+        i++;
+    if (kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) {
+        kvp_attempt_lose_copy(m, oid, &places[i]);
+    } else if (n > 1) {
+        kvp_obj_del_place(m, oid, &places[i]);
+        (void)kvp_retire_place(m, &places[i], 0, NULL);
+    } else {
+        m->st.purged++;
+        kvp_obj_drop(m, oid, 0, NULL);
+    }
+}
+
 /* Drops what lies in one extent. Its own extent is not given back: the whole chunk goes. */
 static void
 purge_extent(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 {
-    kvp_retire_t *r;
-
     if (!kvp_slab_is_allocated(c->slab, slot)) return;
-    r = kvp_retire_of(m, c, slot);
-    if (r == NULL) {
-        uint32_t oid = kvp_slab_owner(c->slab, slot);
-
-        if (kvp_obj(m->index, oid)->state == KVP_OBJ_WRITING) {
-            kvp_attempt_lost(m, oid);
-            return;
-        }
-        m->st.purged++;
-        r = kvp_obj_drop(m, oid, 0, NULL);
-    }
-    kvp_retire_forget(m, r);
+    if (kvp_retire_of(m, c, slot) == NULL) purge_copy(m, c, slot);
+    kvp_retire_forget(m, kvp_retire_of(m, c, slot));
 }
 
 static void

@@ -28,17 +28,16 @@ object_take(kvp_master_t *m, uint32_t oid)
     kvp_obj_t *o = kvp_obj(m->index, oid);
 
     if (o->tickets++ == 0) kvp_victim_removed(m, oid);
-    kvp_obj_chunk(m, o)->segment->held++;
+    kvp_obj_count_held(m, o, 1);
 }
 
 static void
 object_release(kvp_master_t *m, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
-    kvp_chunk_t *c = kvp_obj_chunk(m, o);
 
     o->tickets--;
-    if (c != NULL) c->segment->held--;
+    kvp_obj_count_held(m, o, -1);
     if (o->tickets > 0) return;
     if (o->state == KVP_OBJ_GONE) {
         kvp_objindex_free(m->index, oid);

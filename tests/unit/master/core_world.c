@@ -169,14 +169,15 @@ saw_places(world_t *w, const kvp_frame_t *f)
     locs = kvp_rd_array(&rd, head->nloc, sizeof *locs);
     assert_false(rd.is_bad);
     for (uint32_t i = 0; i < head->n; i++) {
-        assert_int_equal(objs[i].nloc, objs[i].err == KVP_OK);
-        if (objs[i].err != KVP_OK) continue;
-        if (f->hdr.opcode == KVP_OP_PUT_BEGIN)
-            saw_grant(w, locs, objs[i].len);
-        else
-            saw_place(w, locs);
-        locs++;
+        assert_true((objs[i].nloc > 0) == (objs[i].err == KVP_OK) && objs[i].nloc <= KVP_REPLICAS_MAX);
+        for (uint32_t k = 0; k < objs[i].nloc; k++, locs++) {
+            if (f->hdr.opcode == KVP_OP_PUT_BEGIN)
+                saw_grant(w, locs, objs[i].len);
+            else
+                saw_place(w, locs);
+        }
     }
+    assert_ptr_equal(locs, (const kvp_wire_loc_t *)(objs + head->n) + head->nloc);
     kvp_pb_free(&pb, head);
 }
 
@@ -983,11 +984,17 @@ node_mount(peer_t *n, bool *is_reset_out)
 peer_t *
 node_open(world_t *w, mem_t *mem)
 {
+    return node_open_on(w, mem, "node-host");
+}
+
+peer_t *
+node_open_on(world_t *w, mem_t *mem, const char *host)
+{
     peer_t *n = peer_open(w);
     bool is_reset;
 
     n->mem = mem;
-    assert_int_equal(peer_hello(n, KVP_ROLE_NODE, mem->name, "node-host"), KVP_OK);
+    assert_int_equal(peer_hello(n, KVP_ROLE_NODE, mem->name, host), KVP_OK);
     assert_int_equal(node_mount(n, &is_reset), KVP_OK);
     assert_false(is_reset);
     return n;
@@ -1026,6 +1033,15 @@ uint64_t
 put_begin(peer_t *c, put_t *puts, uint32_t n, uint32_t wait_ms)
 {
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
+
+    head.wait_ms = wait_ms;
+    return put_begin_with(c, puts, n, &head);
+}
+
+uint64_t
+put_begin_with(peer_t *c, put_t *puts, uint32_t n, const Kvp__Pb__PutBegin *like)
+{
+    Kvp__Pb__PutBegin head = *like;
     kvp_wire_put_t *recs;
     uint32_t at = 0;
     kvp_buf_t tail;
@@ -1048,7 +1064,6 @@ put_begin(peer_t *c, put_t *puts, uint32_t n, uint32_t wait_ms)
     for (uint32_t i = 0; i < n; i++)
         kvp_buf_append(&tail, puts[i].key, puts[i].key_len);
     head.n = n;
-    head.wait_ms = wait_ms;
     id = peer_send(c, KVP_OP_PUT_BEGIN, 0, &head.base, tail.data, tail.len);
     kvp_buf_fini(&tail);
     return id;
@@ -1117,11 +1132,17 @@ first_result(reply_t *r)
 kvp_err_t
 commit(peer_t *c, uint64_t attempt, uint64_t sum)
 {
+    return commit_copies(c, attempt, sum, 1);
+}
+
+kvp_err_t
+commit_copies(peer_t *c, uint64_t attempt, uint64_t sum, uint32_t sealed)
+{
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
-    kvp_wire_commit_t rec = {.attempt = attempt, .sum = sum, .replicas = 1};
+    kvp_wire_commit_t rec = {.attempt = attempt, .sum = sum, .replicas = sealed};
 
     head.n = 1;
-    return first_result(peer_reply(c, peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec)));
+    return first_result(peer_wait(c, peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec), 100 * MS));
 }
 
 kvp_err_t

@@ -170,6 +170,7 @@ kvp_err_t peer_hello(peer_t *p, uint32_t role, const char *name, const char *hos
 mem_t *mem_make(world_t *w, const char *name, uint64_t size, uint64_t chunk);
 void mem_remake(world_t *w, mem_t *mem); /* new memory under the same name */
 peer_t *node_open(world_t *w, mem_t *mem); /* connects, says hello and mounts, which must work */
+peer_t *node_open_on(world_t *w, mem_t *mem, const char *host);
 kvp_err_t node_mount(peer_t *n, bool *is_reset_out);
 void node_free_all(peer_t *n); /* NODE_DEAD_ONLY: all that may be free is */
 
@@ -193,9 +194,11 @@ typedef struct {
 peer_t *client_open(world_t *w);
 peer_t *client_open_of(world_t *w, uint32_t tenant);
 uint64_t put_begin(peer_t *c, put_t *puts, uint32_t n, uint32_t wait_ms);
+uint64_t put_begin_with(peer_t *c, put_t *puts, uint32_t n, const Kvp__Pb__PutBegin *like);
 void places_read(reply_t *r, places_t *out);
 void places_free(places_t *p);
 kvp_err_t commit(peer_t *c, uint64_t attempt, uint64_t sum);
+kvp_err_t commit_copies(peer_t *c, uint64_t attempt, uint64_t sum, uint32_t sealed); /* a bit each */
 kvp_err_t abort_put(peer_t *c, uint64_t attempt, bool is_drained);
 /* write_place does what a writer does to the descriptor: WRITING, then SEALED. STALE where the word forbids it. */
 kvp_err_t write_place(world_t *w, const kvp_wire_loc_t *loc);

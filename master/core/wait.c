@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Puts that wait for space. A message is answered once, when every key of it is decided. A copy that found no free
+ * extent waits in the order of arrival, claims a window of extents that are being retired, and gets its place when the
+ * last of them is free. Of an object with several copies each waits on its own, and one is enough.
+ */
+#include "master/core/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define RETRY_MS 10u /* a client that was refused may come back after that, */
+#define RETRY_GRANTED_MS 1u /* and one that was granted a part, when it has committed that */
+#define RETRY_LOOK_MAX 4096u /* keys that one retry looks at */
+#define MOUNT_WAIT_NS KVP_MS(10000) /* after a master's start, nodes are expected for so long */
+
+/* ---- why there is no room */
+/* A segment may be mounted soon, or again. */
+bool
+kvp_put_may_nodes_come(const kvp_master_t *m)
+{
+    if (m->segment_seq == 0) return m->now_ns - m->started_ns < MOUNT_WAIT_NS + m->stall_ns;
+    kvp_list_foreach (pos, &m->segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (g->state == KVP_SEG_LOST && !g->is_dropped) return true;
+    }
+    return false;
+}
+
+/* Something will become free or evictable without anybody's removing it. */
+static bool
+is_space_coming(const kvp_master_t *m)
+{
+    return m->st.retiring_bytes > 0 || m->st.attempts > m->st.pending_puts ||
+           m->st.held_bytes + m->st.reserved_bytes > 0 || kvp_put_may_nodes_come(m);
+}
+
+/* All that may be evicted was looked at, and nothing has changed since. */
+static kvp_err_t
+pkey_refusal(const kvp_master_t *m, const kvp_pkey_t *k)
+{
+    bool is_sure = k->is_scanned && k->scan_news == m->space_news;
+
+    return is_sure && !is_space_coming(m) ? KVP_NO_SPACE : KVP_RETRY_AFTER;
+}
+
+static char *
+explain(const kvp_master_t *m, char *buf, size_t len)
+{
+    if (m->up_n == 0)
+        snprintf(buf, len, "no segment takes puts");
+    else
+        snprintf(buf, len, "of %llu bytes, %llu are used and none of them can be evicted for this",
+                 (unsigned long long)m->st.size_bytes, (unsigned long long)m->st.used_bytes);
+    return buf;
+}
+
+void
+kvp_put_count_refusal(kvp_master_t *m, kvp_err_t err)
+{
+    if (err == KVP_NO_SPACE)
+        m->st.put_no_space++;
+    else
+        m->st.put_retry_after++;
+}
+
+/* ---- messages */
+kvp_pend_t *
+kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg)
+{
+    kvp_pend_t *p = kvp_core_alloc(1, sizeof *p);
+    uint64_t wait_ms = msg->wait_ms == 0 ? KVP_PUT_WAIT_MS : kvp_min_u64(msg->wait_ms, KVP_PUT_WAIT_MAX_MS);
+
+    p->session = s;
+    p->ask = *ask;
+    p->due_ns = m->now_ns + KVP_MS(wait_ms);
+    p->n = msg->n;
+    p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->hosts_n), KVP_REPLICAS_MAX));
+    p->is_upsert = msg->is_upsert;
+    p->epoch = s->tenant->epoch;
+    p->objs = kvp_core_alloc(msg->n, sizeof *p->objs);
+    kvp_list_init(&p->attempts);
+    kvp_list_init(&p->keys);
+    kvp_list_add_tail(&s->pends, &p->link);
+    kvp_list_add_tail(&m->pends[(p->due_ns + KVP_TICK_NS - 1) / KVP_TICK_NS % KVP_PUT_WHEEL], &p->due);
+    return p;
+}
+
+static void
+pend_free(kvp_pend_t *p)
+{
+    kvp_list_foreach_safe (pos, tmp, &p->attempts) {
+        kvp_list_entry(pos, kvp_attempt_t, of_pend)->pend = NULL;
+        kvp_list_del(pos);
+    }
+    kvp_list_del(&p->link);
+    kvp_list_del(&p->due);
+    free(p->objs);
+    free(p);
+}
+
+void
+kvp_pend_end_all(kvp_session_t *s)
+{
+    while (!kvp_list_is_empty(&s->pends))
+        pend_free(kvp_list_first(&s->pends, kvp_pend_t, link));
+}
+
+/* The copies in the order in which the client will name them. */
+static void
+append_places(kvp_master_t *m, kvp_attempt_t *a, kvp_buf_t *out)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
+
+    if (n > 1) a->granted = kvp_core_alloc(n, sizeof *a->granted);
+    a->granted_n = n;
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_wire_loc_t loc;
+
+        if (n > 1) a->granted[i] = places[i].generation;
+        kvp_place_wire(m, &places[i], &loc);
+        kvp_buf_append(out, &loc, sizeof loc);
+    }
+}
+
+void
+kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
+{
+    Kvp__Pb__Places msg = KVP__PB__PLACES__INIT;
+    kvp_buf_t *out;
+    char why[160];
+    size_t at;
+
+    msg.n = p->n;
+    msg.ns_epoch = p->epoch;
+    for (uint32_t i = 0; i < p->n; i++) {
+        msg.nloc += p->objs[i].nloc;
+        if (p->objs[i].err == KVP_RETRY_AFTER) msg.retry_ms = p->grants > 0 ? RETRY_GRANTED_MS : RETRY_MS;
+        if (p->objs[i].err == KVP_NO_SPACE) msg.detail = explain(m, why, sizeof why);
+    }
+    out = kvp_reply_begin(m, p->session, &p->ask, &msg.base, &at);
+    kvp_buf_append(out, p->objs, p->n * sizeof *p->objs);
+    kvp_list_foreach (pos, &p->attempts) /* in the order of their keys */
+        append_places(m, kvp_list_entry(pos, kvp_attempt_t, of_pend), out);
+    kvp_frame_end(out, at);
+    pend_free(p);
+}
+
+/* ---- keys */
+void
+kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a)
+{
+    kvp_pkey_t *k = kvp_core_alloc(1, sizeof *k);
+
+    k->pend = a->pend;
+    k->attempt = a;
+    k->oid = a->oid;
+    k->scan_slot = KVP_SLAB_NONE;
+    kvp_list_init(&k->claimed);
+    kvp_list_init(&k->of_segment);
+    kvp_list_add_tail(&m->waiting, &k->link);
+    kvp_list_add_tail(&k->pend->keys, &k->of_pend);
+    kvp_list_add_tail(&a->pkeys, &k->of_attempt);
+    k->pend->left++;
+    m->st.pending_puts++;
+}
+
+void
+kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_retire_unclaim(m, k);
+    kvp_list_del(&k->link);
+    kvp_list_del(&k->of_pend);
+    kvp_list_del(&k->of_attempt);
+    k->pend->left--;
+    m->st.pending_puts--;
+    free(k);
+}
+
+void
+kvp_pend_place(kvp_master_t *m, const kvp_attempt_t *a)
+{
+    kvp_wire_obj_t *obj = &a->pend->objs[a->at];
+
+    obj->nloc++;
+    obj->version = kvp_obj_version(kvp_obj(m->index, a->oid));
+    obj->len = a->bytes;
+    a->pend->grants++;
+}
+
+static void
+pkey_done(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_pend_t *p = k->pend;
+
+    kvp_pend_place(m, k->attempt);
+    kvp_pkey_close(m, k);
+    if (p->left == 0) kvp_pend_answer(m, p);
+}
+
+/* A copy less; an object that has no other is refused. */
+static void
+pkey_refuse(kvp_master_t *m, kvp_pkey_t *k, kvp_err_t err)
+{
+    kvp_attempt_t *a = k->attempt;
+
+    if (a->pend->objs[a->at].nloc > 0 || a->pkeys.next != a->pkeys.prev) {
+        kvp_pkey_close(m, k);
+        return;
+    }
+    kvp_put_count_refusal(m, err);
+    kvp_attempt_abort(m, a, true, err);
+}
+
+/* Refuses every key of the message that waits, which answers it. */
+static void
+pend_refuse(kvp_master_t *m, kvp_pend_t *p)
+{
+    while (p->left > 0) {
+        kvp_pkey_t *k = kvp_list_first(&p->keys, kvp_pkey_t, of_pend);
+
+        pkey_refuse(m, k, pkey_refusal(m, k));
+    }
+    kvp_pend_answer(m, p);
+}
+
+/* Looks for a place, then for a window. Errors are kvp_evict_for's; then the key stays on the waiting list. */
+static kvp_err_t
+pkey_try(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_err_t err = kvp_place_alloc(m, k->attempt);
+
+    if (err == KVP_OK) {
+        pkey_done(m, k);
+        return KVP_OK;
+    }
+    err = kvp_evict_for(m, k);
+    if (err == KVP_OK) kvp_list_del(&k->link);
+    return err;
+}
+
+void
+kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_chunk_t *c = k->chunk;
+
+    kvp_retire_unclaim(m, k);
+    if (kvp_place_alloc_in(m, c, k->oid) == KVP_OK)
+        pkey_done(m, k);
+    else
+        kvp_pkey_restart(m, k);
+}
+
+void
+kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_retire_unclaim(m, k);
+    kvp_list_del(&k->link);
+    kvp_list_add_head(&m->waiting, &k->link);
+    kvp_master_space_news(m);
+}
+
+void
+kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g)
+{
+    while (!kvp_list_is_empty(&g->claims))
+        kvp_pkey_restart(m, kvp_list_first(&g->claims, kvp_pkey_t, of_segment));
+}
+
+/* A message that was granted something and cannot get the rest for now is answered: what its writer commits can be
+ * evicted, and while it is held back everybody may be waiting for everybody. */
+static bool
+pend_cut(kvp_master_t *m, kvp_pend_t *p)
+{
+    if (p->grants == 0 || p->claims > 0) return false;
+    pend_refuse(m, p);
+    return true;
+}
+
+/* The shortest lengths for which a retry found no room: for keys that lie in their cell, and for long ones. */
+typedef struct {
+    uint64_t any, long_key;
+    bool is_final; /* and none will come */
+} failed_t;
+
+static bool
+has_failed(const failed_t *failed, uint64_t len, bool is_long_key)
+{
+    return len >= failed->any || (is_long_key && len >= failed->long_key);
+}
+
+/* Not of a copy that some hosts are closed to: what it did not find may be there for others. */
+static void
+note_failure(failed_t *failed, uint64_t len, bool is_long_key, bool is_final)
+{
+    if (is_long_key)
+        failed->long_key = len; /* it may be the key that found no room */
+    else
+        failed->any = len;
+    failed->is_final = is_final;
+}
+
+static void
+refuse_one(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_pend_t *p = k->pend;
+
+    pkey_refuse(m, k, KVP_NO_SPACE);
+    if (p->left == 0) kvp_pend_answer(m, p);
+}
+
+/* In the order of arrival. A key that cannot be served stays, and then nothing of its length or longer is tried behind
+ * it: shorter ones may still find a place. Returns false where it stopped at a message that was cut: the list changed. */
+static bool
+retry_pass(kvp_master_t *m, failed_t *failed)
+{
+    uint32_t looked = 0;
+
+    kvp_list_foreach_safe (pos, tmp, &m->waiting) {
+        kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, link);
+        uint64_t len = k->attempt->bytes;
+        bool is_long_key = kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid)) > KVP_KEY_CELL_BYTES;
+        bool is_final;
+        kvp_err_t err;
+
+        if (looked++ == RETRY_LOOK_MAX) return true;
+        if (has_failed(failed, len, is_long_key)) {
+            if (failed->is_final) refuse_one(m, k);
+            continue;
+        }
+        err = pkey_try(m, k);
+        if (err == KVP_OK) continue;
+        if (err == KVP_EAGAIN) m->has_space_news = true; /* its search goes on with the next step */
+        is_final = err == KVP_NO_SPACE && pkey_refusal(m, k) == KVP_NO_SPACE;
+        if (k->attempt->copies == 1) note_failure(failed, len, is_long_key, is_final);
+        if (err != KVP_NO_SPACE) continue;
+        if (pend_cut(m, k->pend)) return false;
+        if (is_final) refuse_one(m, k);
+    }
+    return true;
+}
+
+void
+kvp_put_retry_waiting(kvp_master_t *m)
+{
+    failed_t failed = {UINT64_MAX, UINT64_MAX, false};
+
+    while (!retry_pass(m, &failed))
+        continue;
+}
+
+void
+kvp_put_tick(kvp_master_t *m)
+{
+    uint64_t now_tick = m->now_ns / KVP_TICK_NS;
+
+    /* A wait is shorter than the wheel, so each list is looked at once however late it is. */
+    if (now_tick - m->put_tick > KVP_PUT_WHEEL) m->put_tick = now_tick - KVP_PUT_WHEEL;
+    while (m->put_tick < now_tick) {
+        kvp_list_t *list = &m->pends[++m->put_tick % KVP_PUT_WHEEL];
+
+        kvp_list_foreach_safe (pos, tmp, list) {
+            kvp_pend_t *p = kvp_list_entry(pos, kvp_pend_t, due);
+
+            if (p->due_ns <= m->now_ns) pend_refuse(m, p);
+        }
+    }
+}

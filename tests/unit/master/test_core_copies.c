@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Objects with several copies, and new versions of objects.
+ */
+#include "tests/unit/master/core_world.h"
+
+#include "common/slab.h"
+
+#include <stdio.h>
+
+#define COPIES_MAX 4u
+
+/* ---- several copies */
+typedef struct {
+    world_t *w;
+    mem_t *mems[3];
+    peer_t *nodes[3], *c;
+} trio_t;
+
+/* Three hosts with a segment each. */
+static trio_t
+trio_open(uint64_t size)
+{
+    trio_t t;
+
+    t.w = world_open(&(kvp_master_conf_t){0});
+    for (uint32_t i = 0; i < 3; i++) {
+        char name[8];
+
+        snprintf(name, sizeof name, "n%u", i);
+        t.mems[i] = mem_make(t.w, name, size, size);
+        t.nodes[i] = node_open_on(t.w, t.mems[i], name);
+    }
+    t.c = client_open(t.w);
+    return t;
+}
+
+/* Begins a put of `copies` copies; returns how many were granted, or a negative error. */
+static int
+begin(peer_t *c, const char *key, uint64_t len, uint32_t copies, bool is_upsert, uint64_t *attempt_out,
+      kvp_wire_loc_t locs[COPIES_MAX])
+{
+    Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
+    put_t one = {.key = key, .len = len};
+    places_t places;
+    int n;
+
+    head.replicas = copies;
+    head.is_upsert = is_upsert;
+    head.wait_ms = 200;
+    places_read(peer_wait(c, put_begin_with(c, &one, 1, &head), SEC), &places);
+    n = places.objs[0].err == KVP_OK ? (int)places.nloc : places.objs[0].err;
+    assert_true(places.nloc <= COPIES_MAX);
+    memcpy(locs, places.locs, places.nloc * sizeof *locs);
+    *attempt_out = one.attempt;
+    places_free(&places);
+    return n;
+}
+
+static uint32_t
+copies_told(peer_t *c, const char *key, kvp_wire_loc_t locs[COPIES_MAX])
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    kvp_digest_t digest = digest_of(c->world, key);
+    places_t places;
+    uint32_t n;
+
+    head.n = 1;
+    head.no_hold = true;
+    places_read(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest)), &places);
+    n = places.nloc;
+    memcpy(locs, places.locs, n * sizeof *locs);
+    places_free(&places);
+    return n;
+}
+
+static void
+put_copies(trio_t *t, const char *key, uint64_t len, uint32_t copies)
+{
+    kvp_wire_loc_t locs[COPIES_MAX];
+    uint64_t attempt;
+    int n = begin(t->c, key, len, copies, false, &attempt, locs);
+
+    assert_true(n > 0);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(write_place(t->w, &locs[i]), KVP_OK);
+    assert_int_equal(commit_copies(t->c, attempt, 1, (1u << n) - 1), KVP_OK);
+}
+
+static void
+test_copies_when_hosts_are_fewer(void **state)
+{
+    trio_t t = trio_open(MIB);
+    kvp_wire_loc_t locs[COPIES_MAX];
+    uint64_t attempt;
+
+    (void)state;
+    node_open_on(t.w, mem_make(t.w, "n3", MIB, MIB), "n0"); /* a host of two segments */
+    for (uint32_t round = 0; round < 20; round++) {
+        assert_int_equal(begin(t.c, "key", 5000, 4, false, &attempt, locs), 3);
+        assert_int_equal(abort_put(t.c, attempt, true), KVP_OK);
+    }
+    put_copies(&t, "key", 5000, 2);
+    assert_int_equal(copies_told(t.c, "key", locs), 2);
+    assert_int_equal(world_stats(t.w).used_bytes, 2 * kvp_slab_extent_bytes(5000));
+    assert_int_equal(remove_key(t.c, "key", false), KVP_OK);
+    assert_int_equal(world_stats(t.w).used_bytes, 0);
+    world_close(t.w);
+}
+
+static void
+test_copies_when_some_are_not_sealed(void **state)
+{
+    trio_t t = trio_open(MIB);
+    kvp_wire_loc_t granted[COPIES_MAX], told[COPIES_MAX];
+    uint64_t attempt;
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++)
+        t.nodes[i]->needs_proof = true;
+    assert_int_equal(begin(t.c, "key", 5000, 3, false, &attempt, granted), 3);
+    assert_int_equal(commit_copies(t.c, attempt, 1, 0), KVP_INVALID);
+    assert_int_equal(commit_copies(t.c, attempt, 1, 8), KVP_INVALID);
+    assert_int_equal(write_place(t.w, &granted[1]), KVP_OK);
+    assert_int_equal(commit_copies(t.c, attempt, 1, 2), KVP_OK);
+    assert_int_equal(copies_told(t.c, "key", told), 1);
+    assert_memory_equal(&told[0], &granted[1], sizeof told[0]);
+    /* Nobody knows whether the writer is done with the others. */
+    assert_int_equal(world_stats(t.w).quarantine_bytes, 2 * kvp_slab_extent_bytes(5000));
+    world_prove(t.w, t.c->incarnation);
+    assert_int_equal(world_stats(t.w).used_bytes, kvp_slab_extent_bytes(5000));
+    world_close(t.w);
+}
+
+static void
+test_get_tells_the_own_host_first(void **state)
+{
+    trio_t t = trio_open(MIB);
+    kvp_wire_loc_t locs[COPIES_MAX];
+
+    (void)state;
+    put_copies(&t, "key", 5000, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        peer_t *reader = peer_open(t.w);
+
+        assert_int_equal(peer_hello(reader, KVP_ROLE_CLIENT, "reader", t.mems[i]->name), KVP_OK);
+        assert_int_equal(copies_told(reader, "key", locs), 3);
+        assert_int_equal(locs[0].segment_id, t.mems[i]->segment_id);
+    }
+    world_close(t.w);
+}
+
+/* Each copy goes with its node, the object with the last one; its version stays. */
+static void
+test_copies_when_nodes_are_lost_for_good(void **state)
+{
+    trio_t t = trio_open(MIB);
+    kvp_wire_loc_t locs[COPIES_MAX];
+    uint64_t ticket;
+
+    (void)state;
+    put_copies(&t, "key", 5000, 3);
+    assert_int_equal(get(t.c, "key", &ticket, NULL), KVP_OK);
+    for (uint32_t left = 3; left-- > 0;) {
+        peer_forget(t.nodes[left]);
+        assert_int_equal(copies_told(t.c, "key", locs), left); /* at once, and after the grace */
+        world_advance(t.w, 6 * SEC);
+        assert_int_equal(copies_told(t.c, "key", locs), left);
+        assert_int_equal(world_stats(t.w).objects, left > 0);
+    }
+    assert_int_equal(world_stats(t.w).purged, 1);
+    world_close(t.w);
+}
+
+static void
+test_put_when_a_copy_is_lost_before_the_commit(void **state)
+{
+    trio_t t = trio_open(MIB);
+    kvp_wire_loc_t granted[COPIES_MAX], told[COPIES_MAX];
+    uint64_t attempt;
+    uint32_t lost = 0;
+
+    (void)state;
+    assert_int_equal(begin(t.c, "key", 5000, 3, false, &attempt, granted), 3);
+    while (t.mems[lost]->segment_id != granted[0].segment_id)
+        lost++;
+    peer_forget(t.nodes[lost]);
+    world_advance(t.w, 6 * SEC);
+    assert_int_equal(commit_copies(t.c, attempt, 1, 7), KVP_OK); /* bits go by what was granted */
+    assert_int_equal(copies_told(t.c, "key", told), 2);
+
+    assert_int_equal(begin(t.c, "other", 5000, 2, false, &attempt, granted), 2);
+    for (uint32_t i = 0; i < 3; i++)
+        if (i != lost) peer_forget(t.nodes[i]);
+    world_advance(t.w, 6 * SEC);
+    assert_int_equal(commit_copies(t.c, attempt, 1, 3), KVP_ABORTED);
+    world_close(t.w);
+}
+
+/* Every host is full: each copy evicts on its own, and an object goes with all its copies. */
+static void
+test_copies_when_the_pool_is_full(void **state)
+{
+    trio_t t = trio_open(64 * KIB);
+    char key[16];
+
+    (void)state;
+    for (uint32_t i = 0; i < 200; i++) {
+        snprintf(key, sizeof key, "key/%u", i);
+        put_copies(&t, key, 4 * KIB, 1 + i % 3);
+    }
+    assert_true(world_stats(t.w).evictions > 150);
+    assert_true(exists(t.c, "key/199"));
+    assert_int_equal(world_stats(t.w).put_retry_after, 0);
+    world_close(t.w);
+}
+
+/* A host whose space is all held gives no copy; the others are enough. */
+static void
+test_copies_when_one_host_is_held(void **state)
+{
+    trio_t t = trio_open(64 * KIB);
+    kvp_wire_loc_t locs[COPIES_MAX];
+    uint64_t attempt, ticket;
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) /* it alone takes puts */
+        if (i != 1) peer_forget(t.nodes[i]);
+    for (uint32_t i = 0; i < 16; i++) {
+        char key[16];
+
+        snprintf(key, sizeof key, "held/%u", i);
+        put_copies(&t, key, 4 * KIB, 1);
+        assert_int_equal(get(t.c, key, &ticket, NULL), KVP_OK);
+    }
+    t.nodes[0] = node_open_on(t.w, t.mems[0], "n0");
+    t.nodes[2] = node_open_on(t.w, t.mems[2], "n2");
+    assert_int_equal(begin(t.c, "key", 4 * KIB, 3, false, &attempt, locs), 2);
+    assert_int_equal(commit_copies(t.c, attempt, 1, 3), KVP_OK);
+    world_close(t.w);
+}
+
+/* ---- new versions */
+static kvp_err_t
+upsert_place(peer_t *c, const char *key, uint64_t len, uint64_t *attempt_out, kvp_wire_loc_t *loc_out)
+{
+    kvp_wire_loc_t locs[COPIES_MAX];
+    int n = begin(c, key, len, 1, true, attempt_out, locs);
+
+    if (n < 0) return n;
+    assert_int_equal(n, 1);
+    *loc_out = locs[0];
+    return KVP_OK;
+}
+
+static world_t *
+small_world(peer_t **node_out, peer_t **client_out)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+
+    *node_out = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
+    *client_out = client_open(w);
+    return w;
+}
+
+static void
+test_upsert(void **state)
+{
+    kvp_wire_loc_t old, new, found;
+    uint64_t attempt, other;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    assert_int_equal(upsert_place(c, "key", 100, &attempt, &old), KVP_OK); /* of an absent key it is a put */
+    assert_int_equal(write_place(w, &old), KVP_OK);
+    assert_int_equal(commit(c, attempt, 1), KVP_OK);
+    assert_int_equal(upsert_place(c, "key", 200, &attempt, &new), KVP_OK);
+    assert_true(new.generation > old.generation);
+    assert_int_equal(get(c, "key", NULL, &found), KVP_OK);
+    assert_memory_equal(&found, &old, sizeof old);
+    assert_int_equal(upsert_place(c, "key", 200, &other, &found), KVP_IN_PROGRESS);
+    assert_int_equal(put(c, "key", 200), KVP_ALREADY);
+    assert_int_equal(write_place(w, &new), KVP_OK);
+    assert_int_equal(commit(c, attempt, 2), KVP_OK);
+    assert_int_equal(get(c, "key", NULL, &found), KVP_OK);
+    assert_memory_equal(&found, &new, sizeof new);
+    assert_int_equal(world_stats(w).objects, 1);
+    assert_int_equal(world_stats(w).used_bytes, kvp_slab_extent_bytes(200));
+    assert_int_equal(upsert_place(c, "key", 300, &attempt, &new), KVP_OK);
+    assert_int_equal(abort_put(c, attempt, true), KVP_OK);
+    assert_int_equal(get(c, "key", NULL, &found), KVP_OK);
+    world_close(w);
+}
+
+/* The old version is dead when the new one is acknowledged, or its death is owed; a hold on it does not matter. */
+static void
+test_upsert_answers_when_the_old_version_is_dead(void **state)
+{
+    Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
+    kvp_wire_commit_t rec = {.sum = 1, .replicas = 1};
+    kvp_wire_loc_t old, new;
+    uint64_t ticket, id;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    assert_int_equal(put(c, "key", 100), KVP_OK);
+    assert_int_equal(get(c, "key", &ticket, &old), KVP_OK);
+    assert_int_equal(upsert_place(c, "key", 100, &rec.attempt, &new), KVP_OK);
+    n->delay_ns = 5 * MS;
+    head.n = 1;
+    id = peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
+    assert_true(peer_is_asking(c, id));
+    assert_int_equal(plain_result(peer_wait(c, id, 20 * MS)), KVP_OK);
+    assert_int_equal(kvp_word_state(n->mem->chunks[0].words[old.slot]), KVP_DESC_DEAD);
+    release(c, ticket);
+
+    assert_int_equal(upsert_place(c, "key", 100, &rec.attempt, &new), KVP_OK);
+    n->policy = NODE_MUTE;
+    id = peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
+    world_advance(w, 40 * MS);
+    assert_true(peer_is_asking(c, id));
+    assert_int_equal(plain_result(peer_wait(c, id, 30 * MS)), KVP_OK);
+    world_close(w);
+}
+
+static void
+test_upsert_when_the_old_version_goes_first(void **state)
+{
+    kvp_wire_loc_t loc, other;
+    uint64_t attempt;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    assert_int_equal(put(c, "key", 100), KVP_OK);
+    assert_int_equal(upsert_place(c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(remove_key(c, "key", false), KVP_OK);
+    assert_false(exists(c, "key"));
+    assert_int_equal(put(c, "key", 100), KVP_IN_PROGRESS); /* the draft is the key's put now */
+    assert_int_equal(get(c, "key", NULL, &other), KVP_NOT_FOUND);
+    assert_int_equal(commit(c, attempt, 1), KVP_OK);
+    assert_int_equal(get(c, "key", NULL, &other), KVP_OK);
+    assert_memory_equal(&other, &loc, sizeof loc);
+    world_close(w);
+}
+
+static void
+test_upsert_when_its_writer_dies(void **state)
+{
+    kvp_wire_loc_t loc;
+    uint64_t attempt;
+    peer_t *n, *c, *d;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    d = client_open(w);
+    assert_int_equal(put(c, "key", 100), KVP_OK);
+    assert_int_equal(upsert_place(d, "key", 100, &attempt, &loc), KVP_OK);
+    peer_forget(d);
+    assert_true(exists(c, "key"));
+    assert_int_equal(upsert_place(c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(commit(c, attempt, 1), KVP_OK);
+    world_close(w);
+}
+
+/* With everything else held, the new version takes the old one's space, held as well; then the key is gone until it is
+ * committed. */
+static void
+test_upsert_when_only_the_old_version_makes_room(void **state)
+{
+    kvp_wire_loc_t loc, found;
+    uint64_t attempt, ticket;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+    char key[16];
+
+    (void)state;
+    for (uint32_t i = 0; i < 16; i++) {
+        snprintf(key, sizeof key, "key/%u", i);
+        assert_int_equal(put(c, key, 4 * KIB), KVP_OK);
+        assert_int_equal(get(c, key, &ticket, NULL), KVP_OK);
+    }
+    assert_int_equal(upsert_place(c, "key/7", 4 * KIB, &attempt, &loc), KVP_OK);
+    assert_false(exists(c, "key/7"));
+    assert_int_equal(world_stats(w).evictions, 1);
+    assert_int_equal(commit(c, attempt, 1), KVP_OK);
+    assert_int_equal(get(c, "key/7", NULL, &found), KVP_OK);
+    assert_memory_equal(&found, &loc, sizeof loc);
+    assert_true(exists(c, "key/6"));
+
+    assert_int_equal(upsert_place(c, "key/12", 8 * KIB, &attempt, &loc), KVP_RETRY_AFTER); /* that is not enough */
+    world_close(w);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copies_when_hosts_are_fewer),
+        cmocka_unit_test(test_copies_when_some_are_not_sealed),
+        cmocka_unit_test(test_get_tells_the_own_host_first),
+        cmocka_unit_test(test_copies_when_nodes_are_lost_for_good),
+        cmocka_unit_test(test_put_when_a_copy_is_lost_before_the_commit),
+        cmocka_unit_test(test_copies_when_the_pool_is_full),
+        cmocka_unit_test(test_copies_when_one_host_is_held),
+        cmocka_unit_test(test_upsert),
+        cmocka_unit_test(test_upsert_answers_when_the_old_version_is_dead),
+        cmocka_unit_test(test_upsert_when_the_old_version_goes_first),
+        cmocka_unit_test(test_upsert_when_its_writer_dies),
+        cmocka_unit_test(test_upsert_when_only_the_old_version_makes_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
