@@ -47,6 +47,13 @@ def build_tools(build):
             raise SystemExit(f"{' '.join(step)} failed:\n" + "\n".join(done.stdout.splitlines()[-30:]))
 
 
+def replace_block(text, writer, lines):
+    """The text with what stands between the marks of that writer replaced by lines."""
+    begin, end = f"<!-- {writer} writes from here -->", "<!-- to here -->"
+    start = text.index(begin) + len(begin)
+    return text[:start] + "\n" + "\n".join(lines) + "\n" + text[text.index(end, start):]
+
+
 class Machine:
     def __init__(self):
         cpu = "unknown CPU"

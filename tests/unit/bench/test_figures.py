@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart writer and the paired turns: pure parts of bench/."""
+"""Charts, paired turns, what is read out of the master's metrics, and the README's block: the pure parts of bench/."""
 import importlib.util
 import importlib.machinery
 import pathlib
@@ -16,8 +16,9 @@ import svg  # noqa: E402
 NS = "{http://www.w3.org/2000/svg}"
 
 
-def load_readme():
-    loader = importlib.machinery.SourceFileLoader("bench_readme", str(BENCH / "readme"))
+def load(name):
+    """A program of bench/ as a module."""
+    loader = importlib.machinery.SourceFileLoader(f"bench_{name}", str(BENCH / name))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     loader.exec_module(module)
     return module
@@ -89,14 +90,56 @@ class Paired(unittest.TestCase):
         self.assertEqual((turns, voided), ([], 2 * measure.TRIES))
 
 
+class MasterTimes(unittest.TestCase):
+    """What happened between two looks at the master's metrics."""
+
+    def delta(self, before, after):
+        """before and after: the steps up to 1 ms, 2 ms, 5 ms and all, and the longest for a frame in ns."""
+        looks = []
+        for counts, longest in (before, after):
+            look = {f'kvpool_master_step_seconds_bucket{{le="{le}"}}': n
+                    for le, n in zip(("0.001", "0.002", "0.005", "+Inf"), counts)}
+            look |= {f"kvpool_master_step_{kind}_longest_ns": longest if kind == "frame" else 0
+                     for kind in ("frame", "tick", "close")}
+            looks.append(look)
+
+        class Master:
+            proc = type("Proc", (), {"pid": 0})
+
+        class Pool:
+            master = Master
+
+            @staticmethod
+            def metrics():
+                return looks.pop(0)
+
+        return load("scale").Delta(Pool).end()
+
+    def test_only_what_came_between_the_looks_counts(self):
+        delta = self.delta(([10, 12, 15, 16], 9e6), ([1010, 1012, 1016, 1017], 9e6))
+        self.assertEqual(delta.above("step_seconds", 0.002), 1)
+        self.assertEqual(delta.quantile("step_seconds", 0.99), 0.001)
+        self.assertEqual(delta.quantile("step_seconds", 0.9999), 0.005)
+
+    def test_the_longest_is_exact_where_it_is_the_longest_ever(self):
+        self.assertEqual(self.delta(([10, 10, 10, 10], 1e5), ([10, 10, 11, 11], 3e6)).longest(), (0.003, "a frame"))
+
+    def test_the_longest_is_a_bound_where_an_earlier_one_was_longer(self):
+        self.assertEqual(self.delta(([10, 10, 10, 11], 9e6), ([10, 11, 11, 12], 9e6)).longest(), (0.002, None))
+
+    def test_a_longest_of_another_kind_does_not_hide_a_longer_step(self):
+        self.assertEqual(self.delta(([0, 0, 0, 0], 0), ([5, 5, 6, 6], 4e5)).longest(), (0.005, None))
+
+
 class Readme(unittest.TestCase):
     def setUp(self):
-        self.readme = load_readme()
+        self.readme = load("readme")
 
     def test_only_what_is_between_the_marks_is_replaced(self):
-        begin, end = self.readme.BEGIN, self.readme.END
-        text = f"before\n{begin}\nold\n{end}\nafter\n"
-        self.assertEqual(self.readme.replace_block(text, ["new"]), f"before\n{begin}\nnew\n{end}\nafter\n")
+        begin, end = "<!-- a writes from here -->", "<!-- to here -->"
+        other = f"<!-- b writes from here -->\nolder\n{end}\n"
+        text = other + f"before\n{begin}\nold\n{end}\nafter\n"
+        self.assertEqual(measure.replace_block(text, "a", ["new"]), other + f"before\n{begin}\nnew\n{end}\nafter\n")
 
     def test_less_may_be_better(self):
         row = dict(value="2", bound="4")
