@@ -49,7 +49,7 @@ def bars(title, rows):
         body.append(f'<rect x="{left}" y="{y + 2}" width="{at(ratio) - left:.1f}" height="{step - 6}" rx="2" '
                     f'class="{"good" if ratio >= 1 else "short"}"/>')
         body.append(_text(left + width + 10, y + 12, text, kind="dim"))
-    return _document(left + width + 130, bottom + 22, title, body)
+    return _document(left + width + 190, bottom + 22, title, body)
 
 
 def _ticks(low, high):
