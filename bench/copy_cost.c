@@ -37,6 +37,7 @@ copy_set(uint8_t *dst, const uint8_t *src, bool with_sum)
             kvp_copy_sum_t sum;
             kvp_copy_sum_begin(&sum, PIECE_BYTES);
             kvp_copy_sum(&sum, dst + at, src + at, PIECE_BYTES, NULL);
+            kvp_copy_fence();
             if (kvp_copy_sum_end(&sum) == 0) abort();
         } else {
             kvp_copy(dst + at, src + at, PIECE_BYTES);

@@ -57,6 +57,11 @@ copy_stream(uint8_t *dst, const uint8_t *src, size_t n)
     else
         stream_sse2(dst + head, src + head, body);
     memcpy(dst + head + body, src + head + body, n - head - body);
+}
+
+void
+kvp_copy_fence(void)
+{
     _mm_sfence();
 }
 #else
@@ -64,6 +69,11 @@ static void
 copy_stream(uint8_t *dst, const uint8_t *src, size_t n)
 {
     memcpy(dst, src, n);
+}
+
+void
+kvp_copy_fence(void)
+{
 }
 #endif
 
@@ -80,4 +90,5 @@ void
 kvp_copy(void *dst, const void *src, size_t n)
 {
     kvp_copy_part(dst, src, n, n);
+    kvp_copy_fence();
 }

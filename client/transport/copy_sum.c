@@ -199,12 +199,6 @@ has_avx2(void)
 {
     return __builtin_cpu_supports("avx2");
 }
-
-static void
-store_fence(void)
-{
-    _mm_sfence();
-}
 #else
 static void
 run_avx2(kvp_copy_sum_t *cs, uint8_t *dst, const uint8_t *src, size_t n, store_t store)
@@ -216,11 +210,6 @@ static bool
 has_avx2(void)
 {
     return false;
-}
-
-static void
-store_fence(void)
-{
 }
 #endif
 
@@ -286,12 +275,10 @@ kvp_copy_sum(kvp_copy_sum_t *cs, void *dst, const void *src, size_t n, const voi
     run(cs, NULL, cs->hold, cs->held / STRIPE, STORE_NONE);
     cs->held = 0;
     stripes = (n - STRIPE) / STRIPE;
-    if (cs->whole >= STREAM_WHOLE_BYTES && (uintptr_t)to % 32 == 0 && stripes >= BLOCK_STRIPES) {
+    if (cs->whole >= STREAM_WHOLE_BYTES && (uintptr_t)to % 32 == 0 && stripes >= BLOCK_STRIPES)
         run(cs, to, from, stripes, STORE_STREAM);
-        store_fence();
-    } else {
+    else
         run(cs, to, from, stripes, STORE_PLAIN);
-    }
     hold_bytes(cs, to + stripes * STRIPE, from + stripes * STRIPE, n - stripes * STRIPE);
 }
 

@@ -101,6 +101,7 @@ kvp_local_run(kvp_local_t *local, kvp_xfer_t *xfer, void *at, const void *guard)
     }
     if (has_sum) kvp_copy_sum_begin(&local->sum, xfer->len);
     err = move_pieces(local, xfer, at, guard);
+    kvp_copy_fence(); /* also when it stopped early: nothing of it is on its way after the return */
     if (err == KVP_OK && has_sum) xfer->sum = kvp_copy_sum_end(&local->sum);
     return err;
 }
