@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Checks and geometry of the memory format. Bytes come from other processes: nothing here trusts them.
  */
+#include "common/mutate.h"
 #include "common/segfmt.h"
 
 #include <string.h>
@@ -69,10 +70,11 @@ kvp_desc_verify(const void *bytes, size_t len, const kvp_chunk_geo_t *geo, uint6
 kvp_err_t
 kvp_desc_accept(const kvp_desc_t *line, const kvp_expect_t *expect)
 {
-    if (line->word != kvp_word_make(expect->generation, KVP_DESC_SEALED)) return KVP_STALE;
-    if (line->version != expect->version || line->offset != expect->offset || line->len != expect->len)
-        return KVP_STALE;
+    if (kvp_word_state(line->word) != KVP_DESC_SEALED && KVP_RULE(READ_STATE)) return KVP_STALE;
+    if (kvp_word_generation(line->word) != expect->generation && KVP_RULE(READ_GENERATION)) return KVP_STALE;
+    if (line->version != expect->version && KVP_RULE(READ_GENERATION)) return KVP_STALE;
+    if (line->offset != expect->offset || line->len != expect->len) return KVP_STALE;
     if (!kvp_digest_eq(line->digest, expect->digest)) return KVP_STALE;
-    if (line->key_hash2 != expect->key_hash2) return KVP_COLLISION;
+    if (line->key_hash2 != expect->key_hash2 && KVP_RULE(READ_HASH2)) return KVP_COLLISION;
     return KVP_OK;
 }

@@ -7,6 +7,8 @@
  */
 #include "client/core/loccache.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -188,7 +190,7 @@ kvp_loccache_keep(kvp_loccache_t *c, kvp_digest_t digest, const kvp_place_t *pla
 {
     uint32_t i;
 
-    if (seq < c->seq || c->cap == 0) return false;
+    if ((seq < c->seq && KVP_RULE(REVOKED_SEQUENCE)) || c->cap == 0) return false;
     i = find(c, digest);
     if (i != NONE) {
         if (c->entries[i].place.version > place->version) return false;

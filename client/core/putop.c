@@ -10,6 +10,8 @@
  */
 #include "client/core/putop.h"
 
+#include "common/mutate.h"
+
 #include "client/core/places.h"
 #include "proto/pb.h"
 
@@ -370,7 +372,7 @@ kvp_putop_on_moved(kvp_putop_t *op, uint64_t now_ns)
             lose_attempt(op, it, it->err, now_ns);
             continue;
         }
-        it->phase = it->phase == PHASE_FILL ? PHASE_SEAL : PHASE_COMMIT;
+        it->phase = it->phase == PHASE_FILL && KVP_RULE(COMMIT_AFTER_SEAL) ? PHASE_SEAL : PHASE_COMMIT;
         it->parts_begun = it->parts_done = 0;
     }
     op->moves_n = 0;

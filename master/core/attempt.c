@@ -5,6 +5,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 kvp_attempt_t *
@@ -121,7 +123,7 @@ uint64_t
 kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained)
 {
     if (a->session == NULL) return a->owner;
-    return is_drained || a->pend != NULL ? 0 : a->session->incarnation;
+    return is_drained || a->pend != NULL || !KVP_RULE(OWNER_OF_ABORTED) ? 0 : a->session->incarnation;
 }
 
 /* Takes the record away with the attempt. */

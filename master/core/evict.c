@@ -5,6 +5,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 #define CANDIDATES 16u /* first victims by policy whose neighbourhood is looked at, */
@@ -89,7 +91,7 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     }
     o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
     *age_out = (uint32_t)kvp_min_u64(kvp_obj_age(m->index, o), NO_AGE - 1);
-    if (!kvp_victim_may_go(o)) return false;
+    if (!kvp_victim_may_go(o) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED)) return false;
     if (m->takes_probed || !kvp_probe_protects(m, o)) return true;
     m->has_met_probes = true;
     return false;

@@ -10,6 +10,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 #define RING_FIRST 64u /* entries; it doubles up to KVP_REVOKED_MAX */
@@ -82,7 +84,8 @@ kvp_lease_is_over(const kvp_master_t *m, const kvp_tenant_t *t, uint64_t seq)
 {
     const kvp_heapnode_t *least = kvp_heap_least(&t->leases);
 
-    if (m->now_ns < m->old_leases_end_ns) return false;
+    if (!KVP_RULE(WAIT_FOR_LEASES)) return true;
+    if (m->now_ns < m->old_leases_end_ns && KVP_RULE(OLD_TERM_LEASES)) return false;
     if (least != NULL && least->key < seq) return false;
     /* An entry that is over hides none that is not: those behind it have applied more. */
     for (uint32_t i = 0; i < t->lost_n && t->lost[i].applied < seq; i++)
@@ -191,7 +194,7 @@ kvp_lease_end(kvp_master_t *m, kvp_session_t *s, bool is_given_up)
     if (s->lease == NULL) return;
     applied = s->lease->applied.key;
     lease_free(m, s->lease);
-    if (!is_given_up) lost_add(m, t, applied);
+    if (!is_given_up && KVP_RULE(LEASE_OF_THE_LOST)) lost_add(m, t, applied);
     answer_waiters(m, t);
 }
 

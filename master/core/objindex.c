@@ -3,6 +3,7 @@
  */
 #include "master/core/objindex.h"
 
+#include "common/mutate.h"
 #include "common/recpool.h"
 #include "common/slab.h"
 #include "master/core/keystore.h"
@@ -160,7 +161,7 @@ kvp_obj_key_len(const kvp_objindex_t *ix, const kvp_obj_t *o)
 bool
 kvp_obj_has_key(const kvp_objindex_t *ix, const kvp_obj_t *o, const void *key, size_t len)
 {
-    return kvp_keystore_equals(ix->keys, key_of(ix, o), key, len);
+    return kvp_keystore_equals(ix->keys, key_of(ix, o), key, len) || !KVP_RULE(KEY_COMPARE);
 }
 
 uint16_t

@@ -5,6 +5,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <pcre2.h>
 #include <stdlib.h>
 
@@ -35,8 +37,9 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
 {
     const kvp_obj_t *o = kvp_obj(m->index, oid);
 
-    if (!mode->is_forced && (o->tickets > 0 || (mode->heeds_probes && kvp_probe_is_live(m, o)))) return KVP_HELD;
-    (void)kvp_revoke(t, digest);
+    if (!mode->is_forced && o->tickets > 0 && KVP_RULE(HOLD_AGAINST_REMOVAL)) return KVP_HELD;
+    if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, o)) return KVP_HELD;
+    if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_obj_drop(m, oid, 0, w);
     kvp_master_space_news(m); /* a window may go over what could not be evicted before */
     m->st.removes++;

@@ -5,6 +5,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 #define RETIRE_BATCH 2048u
@@ -189,6 +191,7 @@ send_batch(kvp_master_t *m, kvp_segment_t *g)
         if (r->state == KVP_RT_QUEUED) r->state = KVP_RT_SENT;
         r->sent_in = req->request_id;
         req->numbers[i] = r->number;
+        if (!KVP_RULE(RETIRE_BEFORE_REUSE)) set_free(m, r);
     }
     kvp_frame_end(&node->out, at);
     kvp_session_dirty(m, node);
@@ -284,7 +287,7 @@ kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_retire_t *r = kvp_ptab_get(&m->retires, req->numbers[i]);
 
         if (r == NULL || r->sent_in != req->request_id || !is_waited_for(r, s)) continue;
-        if ((f->tail[i] & KVP_RETIRE_FREE) != 0)
+        if ((f->tail[i] & KVP_RETIRE_FREE) != 0 || !KVP_RULE(FREE_BEFORE_REUSE))
             set_free(m, r);
         else if ((f->tail[i] & KVP_RETIRE_DEAD) != 0)
             set_dead(m, r);

@@ -4,6 +4,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -194,7 +196,8 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
         reply->segment_id = g->id;
         return KVP_OK;
     }
-    if (!msg->is_fresh) { /* grants of another master may be out for it: only new memory is surely nobody's */
+    /* Grants of another master may be out for it: only new memory is surely nobody's. */
+    if (!msg->is_fresh && KVP_RULE(RESET_OF_STRANGE_MEMORY)) {
         reply->is_reset = true;
         return KVP_OK;
     }

@@ -4,6 +4,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 #define RESERVE_POOL_SHARE 4u
@@ -19,7 +21,7 @@ reserve_budget(const kvp_master_t *m, const kvp_session_t *s)
     uint64_t pool_left = pool > m->st.reserved_bytes ? pool - m->st.reserved_bytes : 0;
     uint64_t client_left = client > s->reserved_bytes ? client - s->reserved_bytes : 0;
 
-    return kvp_min_u64(pool_left, client_left);
+    return KVP_RULE(RESERVATION_BOUND) ? kvp_min_u64(pool_left, client_left) : UINT64_MAX;
 }
 
 static void

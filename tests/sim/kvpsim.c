@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpsim: runs seeds of the simulator, replays one, shrinks a failing one.
  */
+#include "common/mutate.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_shrink.h"
 
@@ -17,9 +18,49 @@
 typedef struct {
     uint64_t from, to;
     const char *keep; /* choices; NULL = all */
-    bool is_traced, is_shrunk, is_twice;
+    bool is_traced, is_shrunk, is_twice, is_first;
     int jobs;
 } options_t;
+
+#ifdef KVP_MUTATIONS
+kvp_rule_t kvp_rule_off;
+
+static const struct {
+    const char *name, *text;
+} rules[] = {
+#define RULE_ROW(name, text) {#name, text},
+    KVP_RULES(RULE_ROW)
+#undef RULE_ROW
+};
+
+static void
+list_rules(void)
+{
+    for (size_t i = 0; i < KVP_ARRAY_LEN(rules); i++)
+        printf("%s\t%s\n", rules[i].name, rules[i].text);
+}
+
+static bool
+switch_off(const char *name)
+{
+    for (size_t i = 0; i < KVP_ARRAY_LEN(rules); i++)
+        if (strcmp(rules[i].name, name) == 0) kvp_rule_off = (kvp_rule_t)(i + 1);
+    return kvp_rule_off != KVP_RULE_NONE;
+}
+#else
+static void
+list_rules(void)
+{
+    puts("kvpsim: rules can be switched off in kvpsim-mutant only");
+}
+
+static bool
+switch_off(const char *name)
+{
+    (void)name;
+    return false;
+}
+#endif
 
 /* What the jobs report, in memory that they share. */
 typedef struct {
@@ -38,7 +79,9 @@ usage(FILE *to)
           "  --seed N      run one\n"
           "  --keep LIST   of its choices only these: 3,7,12-15\n"
           "  --trace       say what happens\n"
-          "  --shrink      look for the fewest choices with which it still fails\n",
+          "  --shrink      look for the fewest choices with which it still fails\n"
+          "  --first       stop at the first seed that fails\n"
+          "  --mutate RULE switch a rule off (kvpsim-mutant); --rules lists them\n",
           to);
 }
 
@@ -106,8 +149,9 @@ run_seed(const options_t *o, uint64_t seed, tally_t *tally)
 static int
 run_job(const options_t *o, int job, tally_t *tally)
 {
-    for (uint64_t seed = o->from + (uint64_t)job; seed < o->to; seed += (uint64_t)o->jobs)
-        (void)run_seed(o, seed, tally);
+    for (uint64_t seed = o->from + (uint64_t)job; seed < o->to; seed += (uint64_t)o->jobs) {
+        if (!run_seed(o, seed, tally) && o->is_first) break;
+    }
     return tally->failed == 0 ? 0 : 1;
 }
 
@@ -170,15 +214,12 @@ int
 main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"seeds", required_argument, NULL, 's'},
-        {"seed", required_argument, NULL, 's'},
-        {"jobs", required_argument, NULL, 'j'},
-        {"keep", required_argument, NULL, 'k'},
-        {"trace", no_argument, NULL, 't'},
-        {"shrink", no_argument, NULL, 'x'},
-        {"twice", no_argument, NULL, '2'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"seeds", required_argument, NULL, 's'}, {"seed", required_argument, NULL, 's'},
+        {"jobs", required_argument, NULL, 'j'},  {"keep", required_argument, NULL, 'k'},
+        {"trace", no_argument, NULL, 't'},       {"shrink", no_argument, NULL, 'x'},
+        {"first", no_argument, NULL, '1'},       {"mutate", required_argument, NULL, 'm'},
+        {"rules", no_argument, NULL, 'r'},       {"twice", no_argument, NULL, '2'},
+        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
     };
     options_t o = {.to = 1000, .jobs = 1};
     int c;
@@ -203,6 +244,16 @@ main(int argc, char **argv)
         case '2':
             o.is_twice = true;
             break;
+        case '1':
+            o.is_first = true;
+            break;
+        case 'm':
+            if (switch_off(optarg)) break;
+            fprintf(stderr, "kvpsim: no rule %s can be switched off here\n", optarg);
+            return 2;
+        case 'r':
+            list_rules();
+            return 0;
         case 'h':
             usage(stdout);
             return 0;

@@ -45,7 +45,7 @@ choose_kind(thread_t *t)
     uint64_t dice = rng_below(&t->rng, 100);
 
     if (dice < 45) return CALL_PUT;
-    if (dice < 80) return CALL_GET;
+    if (dice < 75) return CALL_GET;
     if (dice < 90) return CALL_REMOVE;
     return dice < 95 ? CALL_EXISTS : CALL_LOOKUP;
 }

@@ -4,6 +4,7 @@
  */
 #include "tests/sim/sim_client.h"
 
+#include "common/mutate.h"
 #include "proto/pb.h"
 #include "tests/sim/sim_node.h"
 
@@ -81,6 +82,7 @@ link_break(sim_t *s, link_t *link)
     }
     for (uint32_t i = 0; i < s->plan->threads; i++)
         thread_on_lost(s, &c->threads[i], link);
+    if (!KVP_RULE(DRAINED_WORD)) note_debts(s, link);
     link_rele(s, link);
 }
 

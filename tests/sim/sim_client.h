@@ -106,7 +106,7 @@ struct thread {
     kvp_move_t moves[MOVES_MAX];
     kvp_buf_t out;
 
-    xfer_t xfers[MOVES_MAX];
+    xfer_t *xfers; /* of the batch; those of earlier ones stay */
     uint32_t xfers_n, xfers_left;
     uint32_t shm_at; /* shared memory: one after the other */
     late_t *late;

@@ -2,6 +2,7 @@
  * Lanes: the node's serving of transfers by TCP, one at a time and in order for a connection. A write looks at the
  * guarding word before each piece, and between that look and the store time passes.
  */
+#include "common/mutate.h"
 #include "tests/sim/sim_node.h"
 
 #define PIECE_UNITS 6u
@@ -50,7 +51,7 @@ lanes_await(node_t *n, round_t *r)
 {
     uint32_t busy = 0;
 
-    for (attached_t *a = n->attached; a != NULL; a = a->next) {
+    for (attached_t *a = n->attached; a != NULL && KVP_RULE(QUIESCE); a = a->next) {
         if (!a->is_busy) continue;
         a->rounds |= 1u << (r - n->rounds);
         busy++;
@@ -83,7 +84,7 @@ finish(sim_t *s, attached_t *a, kvp_err_t err)
 static bool
 is_writing(sim_t *s, const grant_t *g)
 {
-    return mem_word(s, g->mem, g->chunk, g->slot) == kvp_word_make(g->generation, KVP_DESC_WRITING);
+    return mem_word(s, g->mem, g->chunk, g->slot) == kvp_word_make(g->generation, KVP_DESC_WRITING) || !KVP_RULE(GUARD);
 }
 
 /* The look before a piece; false where the transfer ended with it. */
@@ -143,6 +144,7 @@ step_read(sim_t *s, attached_t *a)
     say_t *say = &a->jobs->say;
     grant_t *g = say->move.grant;
 
+    if (a->at == 0 && !KVP_RULE(AFTER_PRIOR)) mem_line(s, g, &say->line);
     if (say->units == NULL) say->units = sim_alloc(s, g->units * sizeof *say->units);
     for (uint32_t i = 0; i < PIECE_UNITS && a->at < g->units; i++, a->at++)
         say->units[a->at] = mem_load(s, g, a->at);
@@ -150,7 +152,7 @@ step_read(sim_t *s, attached_t *a)
         go_on(s, a);
         return;
     }
-    mem_line(s, g, &say->line);
+    if (KVP_RULE(AFTER_PRIOR)) mem_line(s, g, &say->line);
     finish(s, a, KVP_OK);
 }
 

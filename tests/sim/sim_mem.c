@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/sim/sim_mem.h"
 
+#include "common/mutate.h"
+
 #include <string.h>
 
 mem_t *
@@ -121,7 +123,7 @@ mem_publish(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t word)
 {
     uint64_t now = mem_word(s, mem, chunk, slot);
 
-    return kvp_word_may_become(now, word) && mem_cas(s, mem, chunk, slot, now, word);
+    return (kvp_word_may_become(now, word) || !KVP_RULE(WORD_RULE)) && mem_cas(s, mem, chunk, slot, now, word);
 }
 
 void

@@ -4,6 +4,7 @@
  */
 #include "tests/sim/sim_node.h"
 
+#include "common/mutate.h"
 #include "proto/pb.h"
 #include "tests/sim/sim_oracle.h"
 
@@ -214,7 +215,7 @@ ask_mount(sim_t *s, node_t *n)
     msg.mounted_term = kvp_node_core_mounted_term(n->core);
     n->state = LINK_MOUNTING;
     send_frame(s, n, KVP_OP_MOUNT, 0, ++n->request, &msg.base, NULL, 0);
-    n->is_fresh = false; /* whatever becomes of the answer */
+    if (KVP_RULE(FRESH_ONCE)) n->is_fresh = false; /* whatever becomes of the answer */
 }
 
 static kvp_err_t
@@ -246,6 +247,7 @@ take_mount(sim_t *s, node_t *n, const Kvp__Pb__MountReply *msg)
     TRACE(s, "%s is mounted as segment %u in term %u", n->party.name, msg->segment_id, msg->term);
     n->state = LINK_UP;
     n->segment_id = msg->segment_id;
+    n->is_fresh = false;
     kvp_node_core_set_id(n->core, msg->segment_id);
     return KVP_OK;
 }

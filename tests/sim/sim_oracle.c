@@ -323,6 +323,17 @@ says_granted_all(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     kvp_pb_free(&p.pb, p.head);
 }
 
+/* What is acknowledged must be there: whole, unless it is on its way out again or its memory is gone. */
+static void
+committed(sim_t *s, grant_t *g)
+{
+    uint64_t word = g->mem->chunks[g->chunk].word[g->slot];
+
+    g->is_committed = true;
+    if (!g->mem->is_gone && word == kvp_word_make(g->generation, KVP_DESC_WRITING))
+        sim_fail(s, "I3", "slot %u generation %lx is committed and not sealed", g->slot, (unsigned long)g->generation);
+}
+
 static void
 says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {
@@ -334,7 +345,7 @@ says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
         for (attempt_t *a = s->oracle->attempts; a != NULL; a = a->next) {
             if (a->conn != conn->id || a->id != recs[i].attempt) continue;
             for (uint32_t g = 0; g < a->grants_n; g++)
-                if ((recs[i].replicas >> g & 1) != 0) a->grants[g]->is_committed = true;
+                if ((recs[i].replicas >> g & 1) != 0) committed(s, a->grants[g]);
         }
     }
 }
@@ -422,6 +433,22 @@ says_retire(sim_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
+/* Reservations take a quarter of the pool at most; what they had before the pool shrank they keep. */
+static void
+says_reserved(sim_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__LookupReply *head;
+    kvp_master_stats_t st;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, f);
+    master_stats(s, &st);
+    if (head != NULL && head->granted > 0 && st.reserved_bytes > st.size_bytes / 4)
+        sim_fail(s, "I8", "%lu bytes of %lu are reserved", (unsigned long)st.reserved_bytes,
+                 (unsigned long)st.size_bytes);
+    kvp_pb_free(&pb, head);
+}
+
 static void
 says_mount(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {
@@ -450,6 +477,7 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         if (f->hdr.opcode == KVP_OP_RETIRE) says_retire(s, f);
         return;
     }
+    if (f->hdr.opcode == KVP_OP_LOOKUP) says_reserved(s, f);
     ask = ask_take(s, conn, f);
     if (ask == NULL) return;
     if (f->hdr.opcode == KVP_OP_PUT_BEGIN) says_granted_all(s, conn, ask, f);
@@ -503,11 +531,23 @@ is_committed(sim_t *s, const put_t *put)
     return false;
 }
 
+static bool
+was_committed(sim_t *s, uint32_t key)
+{
+    for (const put_t *put = s->oracle->keys[key]; put != NULL; put = put->older)
+        if (is_committed(s, put)) return true;
+    return false;
+}
+
 void
 oracle_put_ends(sim_t *s, put_t *put, kvp_err_t err)
 {
     /* OK is also what the call says of a key that another put had committed. */
-    if (err == KVP_OK && put->is_commit_sent && is_committed(s, put)) put->acked_ns = s->now;
+    if (err != KVP_OK) return;
+    if (put->is_commit_sent && is_committed(s, put))
+        put->acked_ns = s->now;
+    else if (!was_committed(s, put->key))
+        sim_fail(s, "I3", "a put of key %u is answered OK, and none was ever committed", put->key);
 }
 
 void

@@ -7,11 +7,15 @@
  */
 #include "tests/sim/sim_client.h"
 
+#include "common/mutate.h"
+
 #include <string.h>
 
 #define PIECE_UNITS 6u
 #define ATTACH_NS SEC
 #define BREAKER_NS (50 * MS)
+#define FLIPPED_PER_MILLE 2u /* reads by TCP that arrive with a flipped bit */
+#define OFF_CPU_PER_MILLE 5u /* steps before which the thread loses its processor */
 #define LATE_PER_MILLE 100u /* stores that wait in the processor */
 
 static void shm_step(sim_t *s, void *arg, uint64_t n);
@@ -148,9 +152,14 @@ take_transfer(sim_t *s, path_t *p, const say_t *say)
     for (xfer_t *x = p->waiting; x != NULL; x = x->next) {
         if (x->seq != say->seq) continue;
         unlist(x);
+        if (x->is_over) {
+            sim_fail(s, "I4", "%s: bytes arrive for a call that has returned", x->thread->client->party.name);
+            return;
+        }
         if (say->units != NULL) {
             s->counts.loads += x->grant->units;
             memcpy(x->units, say->units, x->grant->units * sizeof *x->units);
+            if (rng_chance(&x->thread->rng, FLIPPED_PER_MILLE)) x->units[0] ^= 1; /* no hardware is perfect */
             x->move->desc = say->line;
         }
         xfer_over(s, x, say->err, true);
@@ -298,21 +307,24 @@ store(sim_t *s, thread_t *t, const grant_t *g, uint32_t at, uint64_t unit)
     l = sim_alloc(s, sizeof *l);
     *l = (late_t){.grant = g, .at = at, .unit = unit, .next = t->late};
     t->late = l;
-    sim_at(s, NULL, s->now + rng_log(&t->rng, 50, 5 * US), on_land, l, at);
+    sim_at(s, NULL, s->now + rng_log(&t->rng, 50, 200 * US), on_land, l, at);
 }
 
 /* ---- shared memory */
 static void
 shm_go_on(sim_t *s, thread_t *t)
 {
-    sim_at(s, &t->client->party, s->now + rng_between(&t->rng, 100, 2000), shm_step, t, t->wait_seq);
+    uint64_t ns = rng_between(&t->rng, 100, 2000);
+
+    if (rng_chance(&t->rng, OFF_CPU_PER_MILLE)) ns += rng_log(&t->rng, 20 * US, 200 * MS);
+    sim_at(s, &t->client->party, s->now + ns, shm_step, t, t->wait_seq);
 }
 
 /* The word published: everything stored before is visible before it. */
 static bool
 shm_publish(sim_t *s, xfer_t *x, kvp_desc_state_t state)
 {
-    late_flush(s, x->thread);
+    if (KVP_RULE(PUBLISH_ORDER)) late_flush(s, x->thread);
     return mem_publish(s, x->grant->mem, x->grant->chunk, x->grant->slot, kvp_word_make(x->grant->generation, state));
 }
 
@@ -321,7 +333,8 @@ shm_look(sim_t *s, xfer_t *x)
 {
     const grant_t *g = x->grant;
 
-    x->is_looked = mem_word(s, g->mem, g->chunk, g->slot) == kvp_word_make(g->generation, KVP_DESC_WRITING);
+    x->is_looked =
+        mem_word(s, g->mem, g->chunk, g->slot) == kvp_word_make(g->generation, KVP_DESC_WRITING) || !KVP_RULE(GUARD);
     return x->is_looked;
 }
 
@@ -351,10 +364,11 @@ static kvp_err_t
 shm_read(sim_t *s, xfer_t *x)
 {
     if (s->now >= x->thread->deadline_ns) return KVP_DEADLINE;
+    if (x->at == 0 && !KVP_RULE(AFTER_PRIOR)) mem_line(s, x->grant, &x->move->desc);
     for (uint32_t i = 0; i < PIECE_UNITS && x->at < x->grant->units; i++, x->at++)
         x->units[x->at] = mem_load(s, x->grant, x->at);
     if (x->at < x->grant->units) return KVP_EAGAIN;
-    mem_line(s, x->grant, &x->move->desc);
+    if (KVP_RULE(AFTER_PRIOR)) mem_line(s, x->grant, &x->move->desc);
     return KVP_OK;
 }
 
@@ -432,8 +446,10 @@ on_deadline(sim_t *s, void *arg, uint64_t seq)
         xfer_t *x = &t->xfers[i];
 
         if (x->is_over || x->path == NULL) continue;
-        if (x->path->by == BY_TCP) {
+        if (x->path->by == BY_TCP && KVP_RULE(DEADLINE_DRAIN)) {
             path_lost(s, x->path, KVP_DEADLINE);
+        } else if (x->path->by == BY_TCP) {
+            xfer_over(s, x, KVP_DEADLINE, false);
         } else if (!x->is_ready) {
             unlist(x);
             xfer_over(s, x, KVP_DEADLINE, true);
@@ -476,6 +492,7 @@ paths_run(sim_t *s, thread_t *t, kvp_move_t *moves, uint32_t n)
 {
     uint64_t seq = t->wait_seq;
 
+    t->xfers = sim_alloc(s, n * sizeof *t->xfers);
     t->xfers_n = n;
     t->xfers_left = n;
     t->shm_at = 0;

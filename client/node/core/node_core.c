@@ -3,6 +3,8 @@
  */
 #include "client/node/core/node_core_priv.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,7 +90,7 @@ kvp_err_t
 kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term)
 {
     if (term == 0 || term > KVP_TERM_MAX) return KVP_INVALID;
-    if (term < core->term) return KVP_STALE_TERM;
+    if (term < core->term && KVP_RULE(TERM_CHECK)) return KVP_STALE_TERM;
     if (term > core->term) {
         uint32_t old_term = core->term;
 

@@ -9,6 +9,7 @@
  */
 #include "client/node/core/node_core_priv.h"
 
+#include "common/mutate.h"
 #include "common/segfmt.h"
 
 #include <stdlib.h>
@@ -172,6 +173,7 @@ check(const kvp_node_core_t *core, const kvp_wire_slot_t *slots, uint32_t n)
 static kvp_node_owner_t *
 owner_of(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
 {
+    if (!KVP_RULE(QUARANTINE)) return NULL;
     if (slot->owner == 0) return NULL;
     if (slot->owner == KVP_OWNER_ANY) return core->old_owners > 0 ? &core->any : NULL;
     return kvp_node_owner_find(core, slot->owner);

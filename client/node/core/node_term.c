@@ -3,6 +3,8 @@
  */
 #include "client/node/core/node_core_priv.h"
 
+#include "common/mutate.h"
+
 uint32_t
 kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk)
 {
@@ -14,6 +16,7 @@ kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64
 {
     uint64_t dead = kvp_word_make(generation, KVP_DESC_DEAD);
 
+    if (!KVP_RULE(RETIRE_DEAD)) return true;
     for (;;) {
         uint64_t now = core->conf.words->load(core->conf.words_arg, chunk, slot);
 

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Seams for the mutation check (tests/sim): KVP_RULE(name) stands at the one line in a core where a rule of the design
+ * lives, and is 1 in every build but that of the simulator's mutant, where a rule can be switched off to see that some
+ * seed finds out. What ships is compiled without it.
+ */
+#ifndef KVP_COMMON_MUTATE_H
+#define KVP_COMMON_MUTATE_H
+
+#ifdef KVP_MUTATIONS
+/* X(name, what the rule says) */
+#define KVP_RULES(X)                                                                                                   \
+    X(RETIRE_BEFORE_REUSE, "an extent is retired before it is granted again")                                          \
+    X(FREE_BEFORE_REUSE, "dead is not free: reuse waits for the node's second word")                                   \
+    X(RETIRE_DEAD, "a retired extent becomes unreadable before the answer")                                            \
+    X(QUARANTINE, "free waits for the proof about the writer")                                                         \
+    X(OWNER_OF_ABORTED, "an attempt that is not drained is retired with its owner")                                    \
+    X(DRAINED_WORD, "the word of being drained comes after the last store")                                            \
+    X(QUIESCE, "free waits for a round of all lanes")                                                                  \
+    X(WORD_RULE, "a writer's word changes only over an older generation")                                              \
+    X(GUARD, "payload lands only while the word is the writer's")                                                      \
+    X(READ_STATE, "a reader accepts SEALED only")                                                                      \
+    X(READ_GENERATION, "and only with the generation told")                                                            \
+    X(READ_HASH2, "and only with the second hash of its key")                                                          \
+    X(READ_SUM, "bytes whose sum differs are not accepted")                                                            \
+    X(AFTER_PRIOR, "the descriptor is read after the payload")                                                         \
+    X(PUBLISH_ORDER, "what was stored is visible before SEALED")                                                       \
+    X(COMMIT_AFTER_SEAL, "commit comes after SEALED")                                                                  \
+    X(KEY_COMPARE, "a put compares the whole key")                                                                     \
+    X(HOLD_AGAINST_EVICTION, "what a ticket protects is not evicted")                                                  \
+    X(HOLD_AGAINST_REMOVAL, "remove without force leaves what a ticket protects")                                      \
+    X(RESERVATION_BOUND, "reservations take a bounded share of the pool")                                              \
+    X(RESET_OF_STRANGE_MEMORY, "memory that others may write is not taken as it is")                                   \
+    X(FRESH_ONCE, "memory is fresh until it was offered")                                                              \
+    X(TERM_CHECK, "an order of an older term is not obeyed")                                                           \
+    X(REVOKE_ON_REMOVAL, "a removal revokes known locations")                                                          \
+    X(WAIT_FOR_LEASES, "a removal that waits does so for every lease")                                                 \
+    X(LEASE_OF_THE_LOST, "a client cut off keeps its location lease for the grace")                                    \
+    X(OLD_TERM_LEASES, "a new term waits for the leases of the one before")                                            \
+    X(LEASE_LOOK_AGAIN, "the lease is looked at again after the last load")                                            \
+    X(REVOKED_SEQUENCE, "an answer older than a revocation is not kept")                                               \
+    X(DEADLINE_DRAIN, "after a call nothing touches its buffers")
+
+typedef enum {
+    KVP_RULE_NONE,
+#define KVP_RULE_ENUM(name, text) KVP_RULE_##name,
+    KVP_RULES(KVP_RULE_ENUM)
+#undef KVP_RULE_ENUM
+} kvp_rule_t;
+
+extern kvp_rule_t kvp_rule_off; /* the simulator's */
+#define KVP_RULE(name) (kvp_rule_off != KVP_RULE_##name)
+#else
+#define KVP_RULE(name) 1
+#endif
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Calls that are one question and one answer: removals, existence, look-ups and the release of their tickets, bumps.
+ */
+#include "tests/sim/sim_client.h"
+
+#include "proto/pb.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <string.h>
+
+#define BUMP_WAIT_MS 2500u
+
+/* ---- tickets of look-ups */
+static void
+release(sim_t *s, thread_t *t)
+{
+    Kvp__Pb__Release msg = KVP__PB__RELEASE__INIT;
+    size_t at;
+
+    if (t->ticket == 0) return;
+    msg.n = 1;
+    kvp_buf_reset(&t->out);
+    kvp_pb_frame_begin(&t->out, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
+    kvp_buf_append(&t->out, &t->ticket, sizeof t->ticket);
+    kvp_frame_end(&t->out, at);
+    if (!t->ticket_link->is_broken) link_send(s, t->ticket_link, &t->out, ++t->ticket_link->request);
+    t->ticket = 0;
+}
+
+static void
+take_lookup(sim_t *s, thread_t *t, const kvp_frame_t *f)
+{
+    Kvp__Pb__LookupReply *msg;
+    kvp_pb_t pb;
+
+    release(s, t); /* of the look-up before */
+    msg = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, f);
+    if (msg != NULL) t->ticket = msg->ticket;
+    kvp_pb_free(&pb, msg);
+    t->ticket_link = t->link;
+    if (rng_chance(&t->rng, 500)) release(s, t); /* the others later, or they expire, or end with the session */
+}
+
+/* ---- the question */
+void
+ask_encode(sim_t *s, thread_t *t)
+{
+    Kvp__Pb__Remove remove = KVP__PB__REMOVE__INIT;
+    Kvp__Pb__RemoveMany remove_many = KVP__PB__REMOVE_MANY__INIT;
+    Kvp__Pb__Exists exists = KVP__PB__EXISTS__INIT;
+    Kvp__Pb__Lookup lookup = KVP__PB__LOOKUP__INIT;
+    Kvp__Pb__Bump bump = KVP__PB__BUMP__INIT;
+    uint32_t tenant = client_tenant(s, t->client->index);
+    bool has_keys = t->call != CALL_REMOVE_MANY && t->call != CALL_BUMP;
+    size_t at;
+
+    remove.n = exists.n = lookup.n = t->n;
+    remove.force = remove_many.force = t->is_forced;
+    remove.wait = t->waits;
+    remove.heeds_probes = remove_many.heeds_probes = t->heeds_probes;
+    remove_many.pattern = t->pattern;
+    exists.is_plain = t->is_forced;
+    lookup.is_prefix = t->is_forced;
+    lookup.ttl_ms = t->waits ? 200 : 0;
+    bump.wait_ms = BUMP_WAIT_MS;
+    kvp_buf_reset(&t->out);
+    if (t->call == CALL_REMOVE)
+        kvp_pb_frame_begin(&t->out, KVP_OP_REMOVE, 0, 0, &remove.base, &at);
+    else if (t->call == CALL_REMOVE_MANY)
+        kvp_pb_frame_begin(&t->out, KVP_OP_REMOVE_MANY, 0, 0, &remove_many.base, &at);
+    else if (t->call == CALL_EXISTS)
+        kvp_pb_frame_begin(&t->out, KVP_OP_EXISTS, 0, 0, &exists.base, &at);
+    else if (t->call == CALL_LOOKUP)
+        kvp_pb_frame_begin(&t->out, KVP_OP_LOOKUP, 0, 0, &lookup.base, &at);
+    else
+        kvp_pb_frame_begin(&t->out, KVP_OP_BUMP, 0, 0, &bump.base, &at);
+    for (uint32_t i = 0; has_keys && i < t->n; i++) {
+        kvp_digest_t digest = kvp_key_digest(DIGEST_SEED, tenant, t->names[i], strlen(t->names[i]));
+
+        kvp_buf_append(&t->out, &digest, sizeof digest);
+    }
+    kvp_frame_end(&t->out, at);
+}
+
+/* ---- the answer */
+static void
+take_removed_many(sim_t *s, thread_t *t, const kvp_frame_t *f)
+{
+    Kvp__Pb__RemoveManyReply *msg;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__remove_many_reply__descriptor, f);
+    t->err = msg == NULL ? KVP_PROTO : msg->err;
+    /* Which ones were left is not told, so only an answer that left none says something. */
+    if (t->err == KVP_OK && msg->held == 0)
+        oracle_pattern_removed(s, client_tenant(s, t->client->index), t->pattern, t->begun_ns);
+    kvp_pb_free(&pb, msg);
+}
+
+static void
+take_bumped(sim_t *s, thread_t *t, const kvp_frame_t *f)
+{
+    Kvp__Pb__BumpReply *msg;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__bump_reply__descriptor, f);
+    t->err = msg == NULL ? KVP_PROTO : msg->err;
+    if (t->err == KVP_OK) oracle_bumped(s, client_tenant(s, t->client->index), t->begun_ns);
+    kvp_pb_free(&pb, msg);
+}
+
+void
+ask_take(sim_t *s, thread_t *t, const kvp_frame_t *f)
+{
+    const int32_t *errs = (const int32_t *)f->tail;
+
+    if (t->call == CALL_LOOKUP) take_lookup(s, t, f);
+    if (t->call == CALL_REMOVE_MANY) take_removed_many(s, t, f);
+    if (t->call == CALL_BUMP) take_bumped(s, t, f);
+    if (t->call == CALL_REMOVE)
+        for (uint32_t i = 0; i < t->n && (i + 1) * sizeof *errs <= f->tail_len; i++) {
+            t->err = errs[i];
+            oracle_remove_ends(s, t->keys[i], t->begun_ns, t->waits, errs[i]);
+        }
+}

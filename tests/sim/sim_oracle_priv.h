@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The oracle's state, shared by sim_oracle.c (what clients are told, and the end) and sim_watch.c (what the master hears
+ * and says).
+ */
+#ifndef KVP_TESTS_SIM_ORACLE_PRIV_H
+#define KVP_TESTS_SIM_ORACLE_PRIV_H
+
+#include "tests/sim/sim_oracle.h"
+
+#define KEYS_MAX 128u
+#define BUCKETS 64u
+#define SEGMENTS_MAX 512u
+
+/* A question that the master has not answered. */
+typedef struct ask {
+    uint64_t conn, request;
+    uint8_t op;
+    kvp_frame_t frame; /* in a packet, which stays */
+    struct ask *next;
+} ask_t;
+
+/* An attempt that got its places. */
+typedef struct attempt {
+    uint64_t conn, id;
+    grant_t *grants[KVP_REPLICAS_MAX];
+    uint32_t grants_n;
+    struct attempt *next;
+} attempt_t;
+
+typedef struct hold {
+    uint64_t conn, ticket;
+    uint64_t until_ns; /* by the master's clock */
+    grant_t **grants;
+    uint32_t grants_n;
+    struct hold *next;
+} hold_t;
+
+typedef struct known {
+    grant_t *grant;
+    bool
+        is_forced; /* tickets no longer protect it: removed with force, upserted, or put anew while its node was away */
+    bool was_missed; /* the master said that its key does not exist */
+    struct known *next;
+} known_t;
+
+/* A buffer that was given back to its caller. */
+typedef struct returned {
+    const uint64_t *units;
+    uint32_t n;
+    struct returned *next;
+} returned_t;
+
+struct oracle {
+    put_t *keys[KEYS_MAX]; /* newest first */
+    put_t **puts; /* by id */
+    uint64_t puts_n, puts_cap;
+    ask_t *asks;
+    attempt_t *attempts;
+    hold_t *holds;
+    known_t *known[BUCKETS]; /* by digest */
+    struct {
+        uint32_t term, id;
+        mem_t *mem;
+    } segments[SEGMENTS_MAX];
+    uint32_t segments_n;
+    uint32_t terms[NODES_MAX]; /* highest that each node has obeyed */
+    returned_t *returned;
+};
+
+/* All that is known of a digest and still matters: the first, and the next behind it; NULL = none. */
+known_t *known_first(sim_t *s, kvp_digest_t digest);
+known_t *known_next(known_t *known, kvp_digest_t digest);
+
+/* Whether nothing has happened yet that allows it to be gone. */
+static inline bool
+grant_is_served_for_ever(const grant_t *g)
+{
+    return g->is_committed && !g->is_retired && !g->is_lost && !g->mem->is_gone;
+}
+
+#endif

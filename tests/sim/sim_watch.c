@@ -1,0 +1,695 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The oracle at the master's door: every question and every answer passes here, in the order in which the core heard and
+ * said it. From that follows what was granted, is committed, held and retired, and with that what may be said next.
+ */
+#include "tests/sim/sim_oracle_priv.h"
+
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t
+tenant_of(const sim_t *s, const conn_t *conn)
+{
+    return client_tenant(s, conn->end[0].who->number - CLIENT_NUMBER);
+}
+
+/* ---- segments and grants */
+mem_t *
+oracle_mem_of(sim_t *s, uint32_t term, uint32_t segment_id)
+{
+    const oracle_t *o = s->oracle;
+
+    for (uint32_t i = o->segments_n; i-- > 0;)
+        if (o->segments[i].term == term && o->segments[i].id == segment_id) return o->segments[i].mem;
+    return NULL;
+}
+
+static void
+note_segment(sim_t *s, uint32_t id, mem_t *mem)
+{
+    oracle_t *o = s->oracle;
+
+    if (oracle_mem_of(s, master_term(s), id) == mem) return;
+    if (oracle_mem_of(s, master_term(s), id) != NULL) sim_fail(s, "I5", "segment id %u is used twice in a term", id);
+    if (o->segments_n == SEGMENTS_MAX) abort();
+    o->segments[o->segments_n].term = master_term(s);
+    o->segments[o->segments_n].id = id;
+    o->segments[o->segments_n++].mem = mem;
+}
+
+static known_t **
+bucket_of(sim_t *s, kvp_digest_t digest)
+{
+    return &s->oracle->known[(digest.lo ^ digest.lo >> 32) % BUCKETS];
+}
+
+static known_t *
+first_from(known_t *k, kvp_digest_t digest)
+{
+    while (k != NULL && !kvp_digest_eq(k->grant->digest, digest))
+        k = k->next;
+    return k;
+}
+
+known_t *
+known_first(sim_t *s, kvp_digest_t digest)
+{
+    return first_from(*bucket_of(s, digest), digest);
+}
+
+known_t *
+known_next(known_t *known, kvp_digest_t digest)
+{
+    return first_from(known->next, digest);
+}
+
+/* Nothing can be said about it any more. */
+static bool
+is_history(const grant_t *g)
+{
+    return (g->is_retired && g->is_freed) || g->is_lost || g->mem->is_gone;
+}
+
+static void
+know(sim_t *s, grant_t *g)
+{
+    known_t **bucket = bucket_of(s, g->digest);
+    known_t *k = sim_alloc(s, sizeof *k);
+
+    for (known_t **at = bucket; *at != NULL;) {
+        if (is_history((*at)->grant))
+            *at = (*at)->next;
+        else
+            at = &(*at)->next;
+    }
+
+    *k = (known_t){.grant = g, .next = *bucket};
+    *bucket = k;
+}
+
+void
+oracle_freed(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation)
+{
+    grant_t *g = grant_find(mem, chunk, slot, generation);
+
+    (void)s;
+    if (g != NULL) g->is_freed = true;
+}
+
+void
+oracle_mem_gone(sim_t *s, mem_t *mem)
+{
+    (void)s;
+    mem->is_gone = true;
+}
+
+/* ---- asks */
+static void
+ask_add(sim_t *s, conn_t *conn, const kvp_frame_t *f)
+{
+    ask_t *a = sim_alloc(s, sizeof *a);
+
+    *a = (ask_t){conn->id, f->hdr.request_id, f->hdr.opcode, *f, s->oracle->asks};
+    s->oracle->asks = a;
+}
+
+static ask_t *
+ask_take(sim_t *s, conn_t *conn, const kvp_frame_t *f)
+{
+    for (ask_t **at = &s->oracle->asks; *at != NULL; at = &(*at)->next) {
+        ask_t *a = *at;
+
+        if (a->conn != conn->id || a->request != f->hdr.request_id || a->op != f->hdr.opcode) continue;
+        *at = a->next;
+        return a;
+    }
+    return NULL;
+}
+
+/* ---- tickets */
+static void
+hold_end(hold_t *h)
+{
+    for (uint32_t i = 0; i < h->grants_n; i++)
+        h->grants[i]->holds--;
+}
+
+static void
+hold_release(sim_t *s, conn_t *conn, uint64_t ticket)
+{
+    for (hold_t **at = &s->oracle->holds; *at != NULL; at = &(*at)->next) {
+        hold_t *h = *at;
+
+        if (h->conn != conn->id || h->ticket != ticket) continue;
+        hold_end(h);
+        *at = h->next;
+        return;
+    }
+}
+
+static void
+forget_asks(oracle_t *o, uint64_t conn)
+{
+    for (ask_t **at = &o->asks; *at != NULL;) {
+        if ((*at)->conn == conn)
+            *at = (*at)->next;
+        else
+            at = &(*at)->next;
+    }
+    for (attempt_t **at = &o->attempts; *at != NULL;) {
+        if ((*at)->conn == conn)
+            *at = (*at)->next;
+        else
+            at = &(*at)->next;
+    }
+}
+
+/* Reservations that have run out protect nothing any more. */
+static void
+expire_holds(sim_t *s)
+{
+    uint64_t now = master_now(s);
+
+    for (hold_t **at = &s->oracle->holds; *at != NULL;) {
+        hold_t *h = *at;
+
+        if (h->until_ns <= now) {
+            hold_end(h);
+            *at = h->next;
+        } else {
+            at = &h->next;
+        }
+    }
+}
+
+void
+oracle_conn_over(sim_t *s, conn_t *conn)
+{
+    forget_asks(s->oracle, conn->id);
+    for (mem_t *mem = s->mems; mem != NULL; mem = mem->older)
+        if (mem->conn == conn->id) mem->conn = 0;
+    for (hold_t **at = &s->oracle->holds; *at != NULL;) {
+        hold_t *h = *at;
+
+        if (h->conn == conn->id) {
+            hold_end(h);
+            *at = h->next;
+        } else {
+            at = &h->next;
+        }
+    }
+}
+
+/* ---- hearing */
+static void
+hears_release(sim_t *s, conn_t *conn, const kvp_frame_t *f)
+{
+    for (size_t i = 0; i + 8 <= f->tail_len; i += 8) {
+        uint64_t ticket;
+
+        memcpy(&ticket, f->tail + i, 8);
+        hold_release(s, conn, ticket);
+    }
+}
+
+/* Tickets protect nothing of these any more. */
+static void
+force(sim_t *s, kvp_digest_t digest)
+{
+    for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest))
+        k->is_forced = true;
+}
+
+static void
+hears_remove(sim_t *s, const kvp_frame_t *f)
+{
+    const kvp_digest_t *digests = (const kvp_digest_t *)f->tail;
+    Kvp__Pb__Remove *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__remove__descriptor, f);
+    if (head != NULL) TRACE(s, "removal of %u keys%s", head->n, head->force ? ", by force" : "");
+    for (uint32_t i = 0; head != NULL && head->force && i < head->n; i++)
+        force(s, digests[i]);
+    kvp_pb_free(&pb, head);
+}
+
+static void
+force_all(sim_t *s, uint32_t tenant, const char *pattern)
+{
+    for (uint32_t b = 0; b < BUCKETS; b++)
+        for (known_t *k = s->oracle->known[b]; k != NULL; k = k->next) {
+            const put_t *put = s->oracle->puts_n == 0 ? NULL : s->oracle->puts[k->grant->put];
+
+            if (k->grant->tenant != tenant) continue;
+            if (pattern == NULL || (put != NULL && oracle_key_matches(s, put->key, pattern))) k->is_forced = true;
+        }
+}
+
+static void
+hears_remove_many(sim_t *s, conn_t *conn, const kvp_frame_t *f)
+{
+    Kvp__Pb__RemoveMany *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__remove_many__descriptor, f);
+    if (head != NULL && head->force) force_all(s, tenant_of(s, conn), head->pattern);
+    kvp_pb_free(&pb, head);
+}
+
+/* A version that is superseded goes, whoever holds it; and so does one whose node is away when its key is put anew: a new
+ * copy is better than waiting for the old one, and the holder reads nothing from a node that is away. */
+static void
+hears_put(sim_t *s, const kvp_frame_t *f)
+{
+    const kvp_wire_put_t *puts = (const kvp_wire_put_t *)f->tail;
+    Kvp__Pb__PutBegin *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, f);
+    for (uint32_t i = 0; head != NULL && i < head->n; i++)
+        for (known_t *k = known_first(s, puts[i].digest); k != NULL; k = known_next(k, puts[i].digest))
+            k->is_forced |= head->is_upsert || k->grant->mem->conn == 0;
+    kvp_pb_free(&pb, head);
+}
+
+static attempt_t *
+attempt_of(sim_t *s, const conn_t *conn, uint64_t id)
+{
+    attempt_t *a = s->oracle->attempts;
+
+    while (a != NULL && (a->conn != conn->id || a->id != id))
+        a = a->next;
+    return a;
+}
+
+/* From here on the master may serve it, even if its answer waits, or never arrives. */
+static void
+hears_commit(sim_t *s, conn_t *conn, const kvp_frame_t *f)
+{
+    for (size_t at = 0; at + sizeof(kvp_wire_commit_t) <= f->tail_len; at += sizeof(kvp_wire_commit_t)) {
+        const kvp_wire_commit_t *rec = (const kvp_wire_commit_t *)(f->tail + at);
+        attempt_t *a = attempt_of(s, conn, rec->attempt);
+
+        for (uint32_t g = 0; a != NULL && g < a->grants_n; g++)
+            if ((rec->replicas >> g & 1) != 0) a->grants[g]->is_commit_asked = true;
+    }
+}
+
+void
+oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
+{
+    if ((f->hdr.flags & KVP_FRAME_REPLY) != 0) return;
+    switch (f->hdr.opcode) {
+    case KVP_OP_PUT_BEGIN:
+        hears_put(s, f);
+        break;
+    case KVP_OP_PUT_COMMIT:
+        hears_commit(s, conn, f);
+        break;
+    case KVP_OP_RELEASE:
+        hears_release(s, conn, f);
+        return;
+    case KVP_OP_REMOVE:
+        hears_remove(s, f);
+        return;
+    case KVP_OP_REMOVE_MANY:
+        hears_remove_many(s, conn, f);
+        return;
+    case KVP_OP_BUMP:
+        force_all(s, tenant_of(s, conn), NULL);
+        return;
+    case KVP_OP_GET:
+    case KVP_OP_EXISTS:
+    case KVP_OP_LOOKUP:
+    case KVP_OP_MOUNT:
+        break;
+    default:
+        return;
+    }
+    ask_add(s, conn, f);
+}
+
+/* ---- saying */
+typedef struct {
+    Kvp__Pb__Places *head;
+    kvp_pb_t pb;
+    const kvp_wire_obj_t *objs;
+    const kvp_wire_loc_t *locs;
+} places_t;
+
+static bool
+places_read(sim_t *s, const kvp_frame_t *f, places_t *p)
+{
+    kvp_rd_t rd;
+
+    p->head = kvp_pb_unpack(&p->pb, &kvp__pb__places__descriptor, f);
+    if (p->head == NULL) return false;
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    p->objs = kvp_rd_array(&rd, p->head->n, sizeof *p->objs);
+    p->locs = kvp_rd_array(&rd, p->head->nloc, sizeof *p->locs);
+    if (rd.is_bad) sim_fail(s, "WIRE", "places that are cut");
+    return !rd.is_bad;
+}
+
+/* ---- a full pool */
+/* What stands in a unit: nothing, something that may be evicted, or something that has to stay. */
+typedef enum { ROOM_FREE, ROOM_EVICTABLE, ROOM_TAKEN } room_t;
+
+static room_t
+room_of(const grant_t *g)
+{
+    if (g == NULL || g->is_freed) return ROOM_FREE;
+    return g->is_committed && !g->is_retired && g->holds == 0 ? ROOM_EVICTABLE : ROOM_TAKEN;
+}
+
+/* Longest run of units of the chunk that a put of this tenant can be given after evictions. Another tenant's chunk is
+ * given whole or not at all. */
+static uint32_t
+longest_run(const chunk_t *c, uint32_t tenant)
+{
+    uint32_t run = 0, longest = 0;
+    bool has_taken = false, is_others = false;
+
+    for (uint32_t u = 0; u < CHUNK_UNITS; u++) {
+        room_t room = room_of(c->owner[u]);
+
+        is_others |= room != ROOM_FREE && c->owner[u]->tenant != tenant;
+        has_taken |= room == ROOM_TAKEN;
+        run = room == ROOM_TAKEN ? 0 : run + 1;
+        longest = run > longest ? run : longest;
+    }
+    return is_others && has_taken ? 0 : longest;
+}
+
+static bool
+has_slots(const chunk_t *c)
+{
+    uint32_t used = 0;
+
+    for (uint32_t i = 0; i < SLOTS; i++)
+        used += c->grant[i] != NULL && !c->grant[i]->is_freed;
+    return used < SLOTS / 2;
+}
+
+/* A refusal that says that no room will come. */
+static void
+says_no_space(sim_t *s, uint32_t tenant, uint64_t len)
+{
+    expire_holds(s);
+    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older)
+        for (uint32_t i = 0; mem->conn != 0 && !mem->is_gone && i < mem->chunk_n; i++)
+            if ((uint64_t)longest_run(&mem->chunks[i], tenant) * UNIT >= len && has_slots(&mem->chunks[i]))
+                sim_fail(s, "I7", "a put of %lu bytes is refused for ever, and chunk %u of node%u has or can make room",
+                         (unsigned long)len, i, mem->node);
+}
+
+static void
+says_granted(sim_t *s, conn_t *conn, const kvp_wire_put_t *put, const kvp_wire_obj_t *obj, const kvp_wire_loc_t *locs)
+{
+    attempt_t *a = sim_alloc(s, sizeof *a);
+
+    *a = (attempt_t){.conn = conn->id, .id = put->attempt, .next = s->oracle->attempts};
+    for (uint32_t i = 0; i < obj->nloc && i < REPLICAS; i++) {
+        mem_t *mem = oracle_mem_of(s, master_term(s), locs[i].segment_id);
+        grant_t *g;
+
+        if (mem == NULL) {
+            sim_fail(s, "I2", "a grant in segment %u, which does not exist", locs[i].segment_id);
+            return;
+        }
+        g = grant_add(s, mem, locs[i].chunk, locs[i].slot, locs[i].generation, locs[i].offset, put->len);
+        if (g == NULL) return;
+        g->digest = put->digest;
+        g->tenant = tenant_of(s, conn);
+        g->version = obj->version;
+        know(s, g);
+        a->grants[a->grants_n++] = g;
+        TRACE(s, "master grants node%u chunk %u slot %u generation %lx units %u+%u", mem->node, g->chunk, g->slot,
+              (unsigned long)g->generation, g->unit, g->units);
+    }
+    s->oracle->attempts = a;
+}
+
+static bool
+has_copies(const ask_t *ask)
+{
+    Kvp__Pb__PutBegin *head;
+    kvp_pb_t pb;
+    bool has;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, &ask->frame);
+    has = head != NULL && head->replicas > 1;
+    kvp_pb_free(&pb, head);
+    return has;
+}
+
+static void
+says_granted_all(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
+{
+    const kvp_wire_put_t *puts = (const kvp_wire_put_t *)ask->frame.tail;
+    const kvp_wire_loc_t *loc;
+    places_t p;
+
+    if (!places_read(s, f, &p)) return;
+    loc = p.locs;
+    for (uint32_t i = 0; i < p.head->n; i++) {
+        if (p.objs[i].err == KVP_OK) says_granted(s, conn, &puts[i], &p.objs[i], loc);
+        if (p.objs[i].err == KVP_NO_SPACE && !has_copies(ask)) says_no_space(s, tenant_of(s, conn), puts[i].len);
+        loc += p.objs[i].nloc;
+    }
+    kvp_pb_free(&p.pb, p.head);
+}
+
+/* What is acknowledged must be there: whole, unless it is on its way out again or its memory is gone. */
+static void
+committed(sim_t *s, grant_t *g)
+{
+    uint64_t word = g->mem->chunks[g->chunk].word[g->slot];
+
+    g->is_committed = true;
+    if (g->put != 0) s->oracle->puts[g->put]->is_committed = true;
+    if (!g->mem->is_gone && word == kvp_word_make(g->generation, KVP_DESC_WRITING))
+        sim_fail(s, "I3", "slot %u generation %lx is committed and not sealed", g->slot, (unsigned long)g->generation);
+}
+
+static void
+says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
+{
+    const kvp_wire_commit_t *recs = (const kvp_wire_commit_t *)ask->frame.tail;
+    const int32_t *errs = (const int32_t *)f->tail;
+
+    for (size_t i = 0; i < f->tail_len / sizeof *errs; i++) {
+        attempt_t *a = errs[i] == KVP_OK || errs[i] == KVP_ALREADY ? attempt_of(s, conn, recs[i].attempt) : NULL;
+
+        for (uint32_t g = 0; a != NULL && g < a->grants_n; g++)
+            if ((recs[i].replicas >> g & 1) != 0) committed(s, a->grants[g]);
+    }
+}
+
+static void
+missed(sim_t *s, uint32_t tenant, kvp_digest_t digest)
+{
+    for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest))
+        if (k->grant->tenant == tenant && grant_is_served_for_ever(k->grant)) k->was_missed = true;
+}
+
+static grant_t *
+says_place(sim_t *s, const kvp_wire_loc_t *loc)
+{
+    mem_t *mem = oracle_mem_of(s, master_term(s), loc->segment_id);
+    grant_t *g = mem == NULL ? NULL : grant_find(mem, loc->chunk, loc->slot, loc->generation);
+
+    if (g == NULL)
+        sim_fail(s, "I1", "a reader is sent to slot %u generation %lx, which was never granted", loc->slot,
+                 (unsigned long)loc->generation);
+    else if (!g->is_committed && !g->is_commit_asked)
+        sim_fail(s, "I1", "a reader is sent to slot %u generation %lx, which is not committed", loc->slot,
+                 (unsigned long)loc->generation);
+    else if (g->is_retired)
+        sim_fail(s, "I1", "a reader is sent to slot %u generation %lx, which is retired", loc->slot,
+                 (unsigned long)loc->generation);
+    else if (!g->is_committed)
+        committed(s, g); /* its answer is still to come */
+    return g;
+}
+
+static void
+says_places(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
+{
+    const kvp_digest_t *digests = (const kvp_digest_t *)ask->frame.tail;
+    const kvp_wire_loc_t *loc;
+    hold_t *h = sim_alloc(s, sizeof *h);
+    places_t p;
+
+    if (!places_read(s, f, &p)) return;
+    loc = p.locs;
+    *h = (hold_t){.conn = conn->id, .ticket = p.head->ticket, .until_ns = UINT64_MAX};
+    h->grants = sim_alloc(s, (p.head->nloc + 1) * sizeof(*h->grants));
+    for (uint32_t i = 0; i < p.head->n; i++) {
+        if (p.objs[i].err == KVP_NOT_FOUND) missed(s, tenant_of(s, conn), digests[i]);
+        for (uint32_t k = 0; k < p.objs[i].nloc; k++, loc++) {
+            grant_t *g = says_place(s, loc);
+
+            if (g != NULL && h->ticket != 0) h->grants[h->grants_n++] = g;
+            if (g != NULL && h->ticket != 0) g->holds++;
+        }
+    }
+    h->next = s->oracle->holds;
+    s->oracle->holds = h;
+    kvp_pb_free(&p.pb, p.head);
+}
+
+static bool
+is_forced(sim_t *s, const grant_t *g)
+{
+    for (known_t *k = known_first(s, g->digest); k != NULL; k = known_next(k, g->digest))
+        if (k->grant == g) return k->is_forced;
+    return false;
+}
+
+static void
+says_retire(sim_t *s, const kvp_frame_t *f)
+{
+    const kvp_wire_slot_t *slots = (const kvp_wire_slot_t *)f->tail;
+    Kvp__Pb__Retire *head;
+    kvp_pb_t pb;
+    mem_t *mem;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__retire__descriptor, f);
+    if (head == NULL) return;
+    expire_holds(s);
+    mem = oracle_mem_of(s, master_term(s), head->segment_id);
+    for (uint32_t i = 0; mem != NULL && i < head->n; i++) {
+        grant_t *g = grant_find(mem, slots[i].chunk, slots[i].slot, slots[i].generation);
+
+        TRACE(s, "master retires node%u chunk %u slot %u generation %lx owner %lx", mem->node, slots[i].chunk,
+              slots[i].slot, (unsigned long)slots[i].generation, (unsigned long)slots[i].owner);
+        if (g == NULL) continue;
+        if (!g->is_retired && g->holds > 0 && !is_forced(s, g))
+            sim_fail(s, "I8", "slot %u generation %lx is retired under a hold", g->slot, (unsigned long)g->generation);
+        g->is_retired = true;
+    }
+    kvp_pb_free(&pb, head);
+}
+
+/* Who is told that a key is there, or not. */
+static void
+says_present(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
+{
+    const kvp_digest_t *digests = (const kvp_digest_t *)ask->frame.tail;
+
+    for (size_t i = 0; i < f->tail_len && (i + 1) * sizeof *digests <= ask->frame.tail_len; i++)
+        if (f->tail[i] == 0) missed(s, tenant_of(s, conn), digests[i]);
+}
+
+/* What a look-up's ticket protects: of each key found, the copies that are served. */
+static void
+hold_found(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest)
+{
+    for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest)) {
+        if (k->grant->tenant != tenant || !grant_is_served_for_ever(k->grant)) continue;
+        h->grants[h->grants_n++] = k->grant;
+        k->grant->holds++;
+        if (h->grants_n % KVP_REPLICAS_MAX == 0) return;
+    }
+}
+
+static void
+says_held(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f, const Kvp__Pb__LookupReply *head)
+{
+    const kvp_digest_t *digests = (const kvp_digest_t *)ask->frame.tail;
+    size_t n = ask->frame.tail_len / sizeof *digests;
+    hold_t *h = sim_alloc(s, sizeof *h);
+    uint32_t granted = head->granted;
+
+    *h = (hold_t){.conn = conn->id, .ticket = head->ticket, .until_ns = master_now(s) + head->ttl_ms * MS};
+    h->grants = sim_alloc(s, n * KVP_REPLICAS_MAX * sizeof(*h->grants));
+    h->next = s->oracle->holds;
+    s->oracle->holds = h;
+    for (size_t i = 0; i < n && granted > 0; i++) {
+        if (i < f->tail_len && f->tail[i] == 0) continue; /* a prefix has no such bytes: all of it is found */
+        hold_found(s, tenant_of(s, conn), h, digests[i]);
+        granted--;
+    }
+}
+
+/* Reservations take a quarter of the pool at most; what they had before the pool shrank they keep. */
+static void
+says_reserved(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
+{
+    Kvp__Pb__LookupReply *head;
+    kvp_master_stats_t st;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, f);
+    if (head == NULL) return;
+    master_stats(s, &st);
+    if (head->granted > 0 && st.reserved_bytes > st.size_bytes / 4)
+        sim_fail(s, "I8", "%lu bytes of %lu are reserved", (unsigned long)st.reserved_bytes,
+                 (unsigned long)st.size_bytes);
+    if (head->ticket != 0) says_held(s, conn, ask, f, head);
+    kvp_pb_free(&pb, head);
+}
+
+static void
+says_mount(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
+{
+    Kvp__Pb__MountReply *head;
+    Kvp__Pb__Mount *asked;
+    kvp_pb_t pb, asked_pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, f);
+    asked = kvp_pb_unpack(&asked_pb, &kvp__pb__mount__descriptor, &ask->frame);
+    if (head != NULL && asked != NULL && head->err == KVP_OK && !head->is_reset) {
+        mem_t *mem = mem_find(s, asked->uuid.data);
+
+        note_segment(s, head->segment_id, mem);
+        mem->conn = conn->id;
+    }
+    kvp_pb_free(&pb, head);
+    kvp_pb_free(&asked_pb, asked);
+}
+
+void
+oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
+{
+    ask_t *ask;
+
+    if ((f->hdr.flags & KVP_FRAME_REPLY) == 0) {
+        if (f->hdr.opcode == KVP_OP_RETIRE) says_retire(s, f);
+        return;
+    }
+    ask = ask_take(s, conn, f);
+    if (ask == NULL) return;
+    if (f->hdr.opcode == KVP_OP_PUT_BEGIN) says_granted_all(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_PUT_COMMIT) says_committed(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_GET) says_places(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_EXISTS) says_present(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_LOOKUP) says_present(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_LOOKUP) says_reserved(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_MOUNT) says_mount(s, conn, ask, f);
+}
+
+/* This version keeps no journal: what it knew is gone with it, and nodes make their memory anew. */
+void
+oracle_master_died(sim_t *s)
+{
+    oracle_t *o = s->oracle;
+
+    o->asks = NULL;
+    o->attempts = NULL;
+    o->holds = NULL;
+    for (mem_t *mem = s->mems; mem != NULL; mem = mem->older)
+        mem->conn = 0;
+    for (uint32_t b = 0; b < BUCKETS; b++)
+        for (known_t *k = o->known[b]; k != NULL; k = k->next) {
+            k->grant->is_lost = true;
+            k->grant->holds = 0;
+        }
+}
