@@ -531,6 +531,12 @@ kvp_slab_len(const kvp_slab_t *slab, uint32_t slot)
     return is_live(slab, slot) ? (uint64_t)len_of(slab, rec(slab, slot)) * KVP_SLAB_UNIT : 0;
 }
 
+void
+kvp_slab_prefetch(const kvp_slab_t *slab, uint32_t slot)
+{
+    if (kvp_recpool_was_made(&slab->records, slot)) __builtin_prefetch(rec(slab, slot));
+}
+
 bool
 kvp_slab_is_allocated(const kvp_slab_t *slab, uint32_t slot)
 {

@@ -52,6 +52,7 @@ kvp_err_t kvp_slab_move(kvp_slab_t *slab, uint32_t slot, uint32_t *slot_out) KVP
 uint32_t kvp_slab_owner(const kvp_slab_t *slab, uint32_t slot);
 uint64_t kvp_slab_offset(const kvp_slab_t *slab, uint32_t slot);
 uint64_t kvp_slab_len(const kvp_slab_t *slab, uint32_t slot); /* extent bytes, not payload bytes */
+void kvp_slab_prefetch(const kvp_slab_t *slab, uint32_t slot); /* it will be asked about soon; any number will do */
 bool kvp_slab_is_allocated(const kvp_slab_t *slab, uint32_t slot);
 void kvp_slab_set_owner(kvp_slab_t *slab, uint32_t slot, uint32_t owner);
 

@@ -30,6 +30,16 @@ is_found(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
     return o != NULL && kvp_obj_is_served(m, o) && kvp_obj_tenant(m, o) == s->tenant;
 }
 
+/* Its length and place will be asked for soon. */
+static void
+prefetch_place(const kvp_master_t *m, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_chunk_t *c = kvp_obj_chunk(m, o);
+
+    if (c != NULL) kvp_slab_prefetch(c->slab, (uint32_t)o->slot);
+}
+
 /* There, and only its node is away. */
 static bool
 is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
@@ -58,8 +68,11 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     kvp_objindex_find_many(m->index, digests, msg->n, oids);
-    for (uint32_t i = 0; i < msg->n; i++)
-        if (is_found(m, s, oids[i])) found[found_n++] = oids[i];
+    for (uint32_t i = 0; i < msg->n; i++) {
+        if (!is_found(m, s, oids[i])) continue;
+        found[found_n++] = oids[i];
+        prefetch_place(m, oids[i]);
+    }
     for (uint32_t i = 0; i < found_n; i++)
         reply.nloc += kvp_obj_served_n(m, kvp_obj(m->index, found[i]));
     m->st.gets += msg->n;
