@@ -16,7 +16,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 VOID_ABOVE = 0.25
 TRIES = 4  # turns that may be made for each that is wanted
-PROGRAMS = ("master/kvpool-master", "client/kvpool-node", "client/kvpool", "bench/kvpool-copy-cost")
+PROGRAMS = ("master/kvpool-master", "client/kvpool-node", "client/kvpool", "bench/kvpool-copy-cost", "bench/alloc_bench")
 
 
 class Skip(Exception):

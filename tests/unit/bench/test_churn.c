@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a full pool is held to after much churn: how much of it is payload, and how far what is evicted for it is from what
+ * was used longest ago. A tenth of bench/alloc_bench's steps.
+ */
+#include "bench/churn.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+static churn_result_t
+run(const churn_mix_t *mix)
+{
+    const churn_conf_t conf = {.size_bytes = 2ull << 30, .chunk_bytes = 256ull << 20, .steps = 100000, .seed = 3};
+    churn_result_t r;
+
+    churn_run(&conf, mix, &r);
+    print_message("%s: payload %.4f at the least, %.4f on average; %.3f evictions a put, of rank %.3f\n", mix->name,
+                  r.least, r.mean, (double)r.evictions / (double)r.puts, r.rank_mean);
+    return r;
+}
+
+static void
+test_blocks_of_one_size_when_full(void **state)
+{
+    churn_result_t r = run(&churn_one);
+
+    (void)state;
+    assert_true(r.least >= 0.95);
+    assert_true(r.rank_mean < 0.001); /* an LRU */
+}
+
+static void
+test_three_sizes_when_full(void **state)
+{
+    (void)state;
+    assert_true(run(&churn_three).least >= 0.93);
+}
+
+static void
+test_any_size_when_full(void **state)
+{
+    (void)state;
+    assert_true(run(&churn_any).least >= 0.90);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_blocks_of_one_size_when_full),
+        cmocka_unit_test(test_three_sizes_when_full),
+        cmocka_unit_test(test_any_size_when_full),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
