@@ -255,6 +255,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
     kvp_step_t step;
 
     op.moves = kvp_scratch_alloc(call->scratch, op.moves_cap, sizeof *op.moves);
+    kvp_session_write_begin(call->pool->session);
     kvp_putop_begin(&op);
     if (op.moves == NULL) kvp_putop_fail(&op, KVP_NOMEM);
     while ((step = kvp_putop_next(&op, kvp_now_ns())).kind != KVP_STEP_DONE) {
@@ -272,5 +273,6 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
         }
     }
     leave_session(&sh);
+    kvp_session_write_end(call->pool->session);
     count_puts(&call->pool->counters, &op);
 }

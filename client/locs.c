@@ -179,9 +179,9 @@ kvp_locs_apply(kvp_locs_t *locs, const kvp_locs_news_t *news)
 }
 
 void
-kvp_locs_orphan(kvp_locs_t *locs)
+kvp_locs_orphan(kvp_locs_t *locs, uint64_t now_ns)
 {
-    kvp_loclease_orphan(&locs->lease);
+    kvp_loclease_orphan(&locs->lease, now_ns);
     publish_lease(locs);
 }
 

@@ -31,7 +31,7 @@ typedef struct {
 /* kvp_locs_apply forgets what was revoked, and then renews the lease. */
 void kvp_locs_apply(kvp_locs_t *locs, const kvp_locs_news_t *news);
 /* See kvp_loclease_orphan and kvp_loclease_end. */
-void kvp_locs_orphan(kvp_locs_t *locs);
+void kvp_locs_orphan(kvp_locs_t *locs, uint64_t now_ns);
 void kvp_locs_end(kvp_locs_t *locs);
 
 /* kvp_locs_until: when the lease ends, 0 = there is none. kvp_locs_seq: the last revocation applied. */

@@ -34,6 +34,7 @@
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master */
 #define PAY_MAX_NS (500 * KVP_NS_PER_MS)
 #define BEATS_A_LEASE 3u
+#define BEATS_OF_WRITERS 4u /* in the time of one, while a put is under way (PROTOCOL "Sessions") */
 #define REVOKED_BEAT_MS 10u
 #define USED_MAX 1024u /* reads told in one message */
 #define FAREWELL_MAX_NS (300 * KVP_NS_PER_MS)
@@ -64,6 +65,8 @@ struct kvp_session {
 
     kvp_debt_t *debts; /* of the background thread, and of destroy after it */
     size_t debts_n;
+
+    _Atomic uint32_t writers; /* batches of puts under way */
 };
 
 /* ---- links */
@@ -225,7 +228,7 @@ drop_broken_locked(kvp_session_t *s)
     if (link->locs == NULL || !kvp_conn_was_ended(link->conn))
         end_lingering_locked(s);
     else
-        kvp_locs_orphan(link->locs);
+        kvp_locs_orphan(link->locs, kvp_now_ns());
 }
 
 kvp_err_t
@@ -296,6 +299,18 @@ kvp_session_sleep(kvp_session_t *s, uint64_t until_ns)
     err = s->is_stopping ? KVP_CLOSED : KVP_OK;
     pthread_mutex_unlock(&s->lock);
     return err;
+}
+
+void
+kvp_session_write_begin(kvp_session_t *s)
+{
+    atomic_fetch_add_explicit(&s->writers, 1, memory_order_relaxed);
+}
+
+void
+kvp_session_write_end(kvp_session_t *s)
+{
+    atomic_fetch_sub_explicit(&s->writers, 1, memory_order_relaxed);
 }
 
 /* ---- the background thread */
@@ -434,14 +449,25 @@ pay_debts(kvp_session_t *s, kvp_peers_t *peers)
     s->debts_n = kept;
 }
 
+/* Of the background thread: when it sends heartbeats. It looks for writers that often, rather than being told of each:
+ * a put costs less than waking a thread. */
+typedef struct {
+    uint64_t last_ns; /* when it sent one */
+    uint64_t next_ns;
+    uint64_t writers_ns; /* while a put is under way, they are not further apart */
+} beats_t;
+
 /* A round of the background thread without the lock. True where there is more to do at once. */
 static bool
-do_chores(kvp_session_t *s, kvp_link_t *link, uint64_t *next_beat_ns)
+do_chores(kvp_session_t *s, kvp_link_t *link, beats_t *beats)
 {
+    bool has_writers = atomic_load_explicit(&s->writers, memory_order_relaxed) > 0;
     uint64_t now = kvp_now_ns();
 
-    if (now >= *next_beat_ns) {
-        *next_beat_ns = now + beat(link);
+    beats->writers_ns = kvp_conn_hello(link->conn)->heartbeat_ms * KVP_NS_PER_MS / BEATS_OF_WRITERS;
+    if (now >= beats->next_ns || (has_writers && now - beats->last_ns >= beats->writers_ns)) {
+        beats->last_ns = now;
+        beats->next_ns = now + beat(link);
         if (s->debts_n > 0) pay_debts(s, link->peers);
     }
     return kvp_peers_tend(link->peers);
@@ -451,14 +477,15 @@ static void *
 run(void *arg)
 {
     kvp_session_t *s = arg;
-    uint64_t next_beat_ns = 0, beaten = 0;
+    beats_t beats = {.writers_ns = KVP_NS_PER_S};
+    uint64_t beaten = 0;
 
     pthread_mutex_lock(&s->lock);
     while (!s->is_stopping) {
         kvp_link_t *link = NULL;
         bool has_more = false;
 
-        if (s->is_beat_due || s->last_incarnation != beaten) next_beat_ns = 0;
+        if (s->is_beat_due || s->last_incarnation != beaten) beats.next_ns = 0;
         s->is_beat_due = false;
         beaten = s->last_incarnation;
         if (s->lingering != NULL && kvp_locs_until(s->lingering->locs) <= kvp_now_ns()) end_lingering_locked(s);
@@ -473,12 +500,12 @@ run(void *arg)
         }
         pthread_mutex_unlock(&s->lock);
         if (kvp_session_hold(s, kvp_now_ns() + CONNECT_MAX_NS, &link) == KVP_OK) {
-            has_more = do_chores(s, link, &next_beat_ns);
+            has_more = do_chores(s, link, &beats);
             kvp_session_rele(s, link);
         }
         pthread_mutex_lock(&s->lock);
         if (link != NULL && !has_more && !s->is_beat_due && !s->is_stopping && kvp_list_is_empty(&s->graves))
-            kvp_cond_wait_until(&s->work, &s->lock, next_beat_ns);
+            kvp_cond_wait_until(&s->work, &s->lock, kvp_min_u64(beats.next_ns, kvp_now_ns() + beats.writers_ns));
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;

@@ -42,6 +42,11 @@ void kvp_session_rele(kvp_session_t *session, kvp_link_t *link);
  * that lost its master a moment ago: then it is good for reading from known locations, and for nothing else. */
 kvp_link_t *kvp_session_hold_known(kvp_session_t *session);
 
+/* kvp_session_write_begin and _end stand around a batch of puts: in between the master hears of this client so often that
+ * it does not take it for one that is stopped. */
+void kvp_session_write_begin(kvp_session_t *session);
+void kvp_session_write_end(kvp_session_t *session);
+
 /* kvp_session_want_lease has the heartbeat sent at once where the link keeps locations and has no lease yet. */
 void kvp_session_want_lease(kvp_session_t *session, kvp_link_t *link);
 

@@ -241,8 +241,9 @@ kvp_loclease_renew(kvp_loclease_t *lease, uint64_t asked_ns, uint32_t lease_ms, 
 }
 
 void
-kvp_loclease_orphan(kvp_loclease_t *lease)
+kvp_loclease_orphan(kvp_loclease_t *lease, uint64_t now_ns)
 {
+    if (now_ns >= kvp_loclease_until(lease)) lease->is_over = true;
     lease->is_orphaned = true;
 }
 

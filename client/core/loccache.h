@@ -74,9 +74,10 @@ typedef struct {
 void kvp_loclease_renew(kvp_loclease_t *lease, uint64_t asked_ns, uint32_t lease_ms, uint32_t grace_ms);
 
 /* kvp_loclease_orphan: the other side ended the connection. That master, or the next one, waits for the grace after it,
- * so the lease lasts that long. A mere silence is no such end: a master that still counts this session waits for its
- * lease only. kvp_loclease_end: the session is over and the master may count on it. */
-void kvp_loclease_orphan(kvp_loclease_t *lease);
+ * so the lease lasts that long: if it held until now, for nobody waits for one that was over before. A mere silence is no
+ * such end: a master that still counts this session waits for its lease only. kvp_loclease_end: the session is over and
+ * the master may count on it. */
+void kvp_loclease_orphan(kvp_loclease_t *lease, uint64_t now_ns);
 void kvp_loclease_end(kvp_loclease_t *lease);
 
 /* kvp_loclease_until returns the time at which known locations may no longer be used; 0 = they may not. */

@@ -147,6 +147,45 @@ kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t 
     drop(m, a, kvp_attempt_owner(a, is_drained));
 }
 
+/* A client that has something unfinished says so several times in that span, whatever it is doing (PROTOCOL
+ * "Attempts"). */
+static bool
+is_silent(const kvp_master_t *m, const kvp_session_t *s)
+{
+    return m->now_ns - s->seen_ns >= KVP_MS(KVP_WRITER_SILENT_MS) + (m->stall_ns - s->stall_seen_ns);
+}
+
+/* It may be stopped in the middle of a store and go on at any time: its extents stay in its hands, until the node knows
+ * better or it says itself that it is done. */
+static void
+take_from_silent(kvp_master_t *m, kvp_attempt_t *a)
+{
+    kvp_session_t *s = a->session;
+    kvp_pend_t *p = a->pend;
+    uint64_t id = a->id;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
+
+    kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED);
+    kvp_attempt_abort(m, a, false, KVP_ABORTED);
+    m->st.put_taken++;
+    for (uint32_t i = 0; i < n && p == NULL; i++)
+        kvp_retire_stray(kvp_retire_of(m, kvp_ptab_get(&m->chunks, places[i].chunk), places[i].slot), s, id);
+    if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
+}
+
+bool
+kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a)
+{
+    if (a->session == NULL) {
+        kvp_attempt_abort(m, a, false, KVP_ABORTED);
+        return true;
+    }
+    if (!is_silent(m, a->session)) return false;
+    take_from_silent(m, a);
+    return true;
+}
+
 void
 kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
 {

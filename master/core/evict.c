@@ -25,8 +25,9 @@ kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter
     uint32_t n = kvp_obj_places(m, o, places);
 
     kvp_attempt_t *heir = kvp_attempt_heir(m, o);
+    bool was_served = o->state == KVP_OBJ_COMMITTED;
 
-    if (o->state == KVP_OBJ_COMMITTED) {
+    if (was_served) {
         m->st.objects--;
         kvp_obj_tenant(m, o)->objects--;
     }
@@ -34,8 +35,11 @@ kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter
     if (heir != NULL) kvp_attempt_inherit(m, heir);
     kvp_victim_removed(m, oid);
     for (uint32_t i = n; i-- > 0;) {
+        kvp_retire_t *r;
+
         kvp_obj_del_place(m, oid, &places[i]);
-        (void)kvp_retire_place(m, &places[i], owner, waiter);
+        r = kvp_retire_place(m, &places[i], owner, waiter);
+        if (was_served) kvp_retire_of_key(m, r, o->id);
     }
     if (o->tickets > 0)
         o->state = KVP_OBJ_GONE;

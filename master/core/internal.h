@@ -28,6 +28,7 @@
 #define KVP_MS(n) ((uint64_t)(n)*1000000u)
 #define KVP_TICK_NS KVP_MS(10)
 #define KVP_HEARTBEAT_MS 1000u
+#define KVP_WRITER_SILENT_MS 1250u /* whose writer says nothing for so long, that key is given to who asks for it */
 #define KVP_OWED_MS 50u /* a removal answers after that, dead or not */
 #define KVP_PUT_WAIT_MS 1000u /* PutBegin with wait_ms 0 */
 #define KVP_PUT_WAIT_MAX_MS 10000u
@@ -43,9 +44,11 @@
 #define KVP_WAITER_KEYS_MAX (1u << 20) /* and keys in them */
 #define KVP_ATTEMPT_BYTES_MAX (4ull << 30) /* a client's unfinished puts, quarantined ones included */
 #define KVP_ATTEMPTS_MAX 65536u /* a client's */
+#define KVP_STRAYS_MAX 16u /* extents taken from a silent client, which its own word can still free early */
 #define KVP_TICKETS_MAX 16384u /* a client's */
 #define KVP_TICKET_OBJECTS_MAX (1u << 20) /* in all tickets of a client */
 #define KVP_NODE_SEGMENTS_MAX 64u /* mounted by one node */
+#define KVP_UNDEAD_KEYS (1u << 16) /* counters; by a part of the digest */
 #define KVP_RETIRE_REQS_MAX 8u /* orders that a node has not answered; the rest waits here */
 
 /* ---- tables that give records a small number and get them back by it. The table grows by blocks, each as long as all
@@ -131,7 +134,9 @@ struct kvp_session {
     kvp_list_t born; /* live clients, in the order of their incarnation */
     kvp_list_t dirty; /* output waits */
     kvp_list_t attempts, tickets, pends, waiters, jobs, segments, retire_reqs;
+    kvp_list_t strays; /* retire records of attempts that were taken from it while it was silent */
     uint32_t segments_n, retire_reqs_n, tickets_n, waiters_n;
+    uint32_t strays_n;
     uint32_t waiter_keys;
     uint32_t ticket_objects;
     uint64_t incarnation; /* 0 = no Hello yet */
@@ -217,11 +222,14 @@ typedef struct {
     kvp_list_t link; /* segment->retires */
     kvp_list_t queue; /* segment->unsent, or ->sent */
     kvp_list_t claimed; /* claim->claimed */
+    kvp_list_t stray; /* session->strays */
     kvp_chunk_t *chunk;
     uint32_t slot;
     uint32_t number;
     uint32_t long_key_slot;
     kvp_retire_state_t state;
+    uint32_t *undead; /* counts it for its key until it is dead; NULL = it was never served */
+    uint64_t attempt; /* whose extent a stray was; 0 = it is none */
     uint64_t generation;
     uint64_t owner; /* incarnation of a writer that may still store; 0 = none */
     uint64_t bytes;
@@ -397,6 +405,7 @@ struct kvp_master {
     uint32_t work_left; /* of this step's search for space */
     bool has_met_probes, takes_probed; /* of the key for which it is */
     kvp_heap_t expiries; /* reservations, by the time when they end */
+    uint32_t *undead; /* KVP_UNDEAD_KEYS: extents of keys that may still be read where the key is gone */
     kvp_buf_t unwanted; /* answers to one-way questions go here */
     bool has_space_news; /* something became free or evictable: waiting puts look again */
     uint64_t space_news; /* how often that was so */
@@ -543,6 +552,14 @@ bool kvp_retire_is_late(const kvp_master_t *m, const kvp_session_t *node); /* an
 void kvp_retire_resend(kvp_master_t *m, kvp_segment_t *g); /* all that is not free goes out (again) */
 void kvp_retire_forget(kvp_master_t *m, kvp_retire_t *r); /* its segment is gone */
 void kvp_retire_unclaim(kvp_master_t *m, kvp_pkey_t *k);
+/* kvp_retire_of_key: the extent was served under that key, by half of its digest. kvp_retire_is_readable: some extent
+ * that was may not be dead yet; also for a key with which that one shares a counter. */
+void kvp_retire_of_key(kvp_master_t *m, kvp_retire_t *r, uint64_t id);
+bool kvp_retire_is_readable(const kvp_master_t *m, uint64_t id);
+/* kvp_retire_stray keeps in mind that the extent was that attempt's, whose client lives; kvp_retire_drained: by its word
+ * nothing of the attempt is under way, so that the node need not wait for its end. */
+void kvp_retire_stray(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt);
+void kvp_retire_drained(kvp_master_t *m, kvp_session_t *s, uint64_t attempt);
 void kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 kvp_retire_t *kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot); /* NULL = not retiring */
@@ -612,6 +629,8 @@ kvp_attempt_t *kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, u
 kvp_attempt_t *kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o); /* of one that is not committed */
 kvp_attempt_t *kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, uint32_t oid);
 void kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a); /* ends it; the object stays as it is */
+/* kvp_attempt_take ends it where its writer is gone or silent for too long: the key is free then. False: it lives. */
+bool kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a);
 /* kvp_attempt_abort ends it with its object. A message that is not answered says err for it. */
 void kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
 /* Who may still be storing to its places; 0 = nobody. A writer that was not told of them is not. */

@@ -99,6 +99,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->put_tick = now_ns / KVP_TICK_NS;
     m->started_ns = now_ns;
     m->old_leases_end_ns = m->conf.had_master ? now_ns + m->conf.location_grace_ns : now_ns;
+    m->undead = kvp_core_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead);
     m->index = kvp_objindex_create(conf->seed);
     kvp_objlist_init(&m->lru, KVP_OBJLIST_LRU);
     kvp_objindex_set_time(m->index, now_ns);
@@ -157,6 +158,7 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_ptab_fini(&m->retires);
     kvp_buf_fini(&m->unwanted);
     free(m->winq.at);
+    free(m->undead);
     kvp_heap_fini(&m->expiries);
     free(m->up);
     free(m);

@@ -71,6 +71,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(put_begins, "keys in PutBegin")                                                                                  \
     X(put_already, "puts of a committed key")                                                                          \
     X(put_in_progress, "puts of a key that another writer has")                                                        \
+    X(put_taken, "puts that were given up for another writer of the key, because their own was silent")                \
     X(put_no_space, "puts refused with NO_SPACE")                                                                      \
     X(put_retry_after, "puts refused with RETRY_AFTER")                                                                \
     X(put_collisions, "puts refused with COLLISION")                                                                   \

@@ -17,15 +17,6 @@ check_put(const kvp_master_t *m, uint32_t tenant, const kvp_wire_put_t *put, con
     return KVP_OK;
 }
 
-/* Whether another attempt has the key. One whose writer is gone, and only whose turn has not come, is ended. */
-static bool
-is_taken(kvp_master_t *m, kvp_attempt_t *other)
-{
-    if (other->session != NULL) return true;
-    kvp_attempt_abort(m, other, false, KVP_ABORTED);
-    return false;
-}
-
 /* A committed object in the way: what a put, or an upsert, of its key is answered. */
 static kvp_err_t
 check_committed(kvp_master_t *m, uint32_t oid, const kvp_wire_put_t *put, bool is_upsert, uint32_t *over_out)
@@ -34,7 +25,7 @@ check_committed(kvp_master_t *m, uint32_t oid, const kvp_wire_put_t *put, bool i
     kvp_attempt_t *heir = kvp_attempt_heir(m, o);
     bool is_served = kvp_obj_is_served(m, o);
 
-    if (heir != NULL && (is_upsert || !is_served) && is_taken(m, heir)) return KVP_IN_PROGRESS;
+    if (heir != NULL && (is_upsert || !is_served) && !kvp_attempt_take(m, heir)) return KVP_IN_PROGRESS;
     if (!is_served) { /* its node is away, or its epoch is over: a fresh copy is better than waiting for the old one */
         (void)kvp_revoke(kvp_obj_tenant(m, o), put->digest);
         kvp_obj_drop(m, oid, 0, NULL);
@@ -58,7 +49,7 @@ check_present(kvp_master_t *m, const kvp_wire_put_t *put, const uint8_t *keys, b
     o = kvp_obj(m->index, oid);
     if (!kvp_obj_has_key(m->index, o, keys + put->key_at, put->key_len)) return KVP_COLLISION;
     if (o->state == KVP_OBJ_COMMITTED) return check_committed(m, oid, put, is_upsert, over_out);
-    return is_taken(m, kvp_attempt_of(m, o)) ? KVP_IN_PROGRESS : KVP_OK;
+    return kvp_attempt_take(m, kvp_attempt_of(m, o)) ? KVP_OK : KVP_IN_PROGRESS;
 }
 
 static void
@@ -212,7 +203,6 @@ may_wait(kvp_session_t *s, reply_t *reply)
 static void
 supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_waiter_t *w)
 {
-    (void)kvp_revoke(a->tenant, a->digest);
     if (a->over != KVP_OID_NONE) kvp_obj_drop(m, a->over, 0, w);
 }
 
@@ -232,6 +222,8 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
         return KVP_ABORTED;
     }
     oid = a->oid;
+    /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not obeyed yet. */
+    if (a->is_upsert || kvp_retire_is_readable(m, a->digest.hi)) (void)kvp_revoke(a->tenant, a->digest);
     if (a->is_upsert) supersede(m, a, reply->waiter);
     kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED);
     kvp_attempt_close(m, a);
@@ -300,6 +292,7 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained)
         case KVP_RECENT_COMMITTED:
             return KVP_ALREADY;
         case KVP_RECENT_ABORTED:
+            if (is_drained) kvp_retire_drained(m, s, id);
             return KVP_OK;
         default:
             return KVP_ABORTED;

@@ -21,14 +21,23 @@ kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
     return kvp_ptab_get(&m->retires, owner & ~KVP_RETIRING_BIT);
 }
 
+/* The client in whose hands the extent was, while its session lives. */
+static kvp_session_t *
+owner_of(const kvp_master_t *m, const kvp_retire_t *r)
+{
+    uint32_t number;
+
+    if (r->owner == 0 || !kvp_umap_get(&m->by_incarnation, r->owner, &number)) return NULL;
+    return kvp_ptab_get(&m->sessions, number);
+}
+
 /* What a live client leaves in quarantine counts against what it may have unfinished. */
 static void
 count_quarantine(kvp_master_t *m, const kvp_retire_t *r, int64_t sign)
 {
-    uint32_t number;
+    kvp_session_t *s = owner_of(m, r);
 
-    if (r->owner == 0 || !kvp_umap_get(&m->by_incarnation, r->owner, &number)) return;
-    ((kvp_session_t *)kvp_ptab_get(&m->sessions, number))->quarantine_bytes += (uint64_t)sign * r->bytes;
+    if (s != NULL) s->quarantine_bytes += (uint64_t)sign * r->bytes;
 }
 
 /* A lost segment's bytes are out of the pool's totals until its node is back. */
@@ -69,6 +78,7 @@ kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_wai
     if (waiter != NULL) waiter->left++;
     r->number = kvp_ptab_add(&m->retires, r);
     kvp_list_init(&r->claimed);
+    kvp_list_init(&r->stray);
     kvp_list_add_tail(&c->segment->retires, &r->link);
     kvp_list_add_tail(&c->segment->unsent, &r->queue);
     kvp_slab_set_owner(c->slab, at->slot, KVP_RETIRING_BIT | r->number);
@@ -79,6 +89,45 @@ kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_wai
     return r;
 }
 
+/* ---- what may still be read though its key is gone */
+static uint32_t *
+undead_of(const kvp_master_t *m, uint64_t id)
+{
+    return &m->undead[id % KVP_UNDEAD_KEYS];
+}
+
+void
+kvp_retire_of_key(kvp_master_t *m, kvp_retire_t *r, uint64_t id)
+{
+    r->undead = undead_of(m, id);
+    ++*r->undead;
+}
+
+bool
+kvp_retire_is_readable(const kvp_master_t *m, uint64_t id)
+{
+    return *undead_of(m, id) > 0;
+}
+
+static void
+end_undead(kvp_retire_t *r)
+{
+    if (r->undead == NULL) return;
+    --*r->undead;
+    r->undead = NULL;
+}
+
+static void
+end_stray(const kvp_master_t *m, kvp_retire_t *r)
+{
+    kvp_session_t *s = owner_of(m, r);
+
+    if (r->attempt == 0) return;
+    r->attempt = 0;
+    kvp_list_del(&r->stray);
+    if (s != NULL) s->strays_n--;
+}
+
 /* The record's own end; what becomes of the extent is the caller's. */
 static void
 discard(kvp_master_t *m, kvp_retire_t *r)
@@ -87,6 +136,8 @@ discard(kvp_master_t *m, kvp_retire_t *r)
     kvp_list_del(&r->link);
     kvp_list_del(&r->queue);
     kvp_list_del(&r->claimed);
+    end_undead(r);
+    end_stray(m, r);
     count_bytes(m, r, -1);
     kvp_ptab_del(&m->retires, r->number);
     free(r);
@@ -114,10 +165,44 @@ kvp_retire_forget(kvp_master_t *m, kvp_retire_t *r)
     discard(m, r);
 }
 
+/* ---- extents of a writer that was silent */
+void
+kvp_retire_stray(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt)
+{
+    if (s->strays_n == KVP_STRAYS_MAX) return; /* it stays in quarantine until the client is gone */
+    s->strays_n++;
+    r->attempt = attempt;
+    kvp_list_add_tail(&s->strays, &r->stray);
+}
+
+/* The node is told once more, and this time of no owner. */
+static void
+disown(kvp_master_t *m, kvp_retire_t *r)
+{
+    end_stray(m, r);
+    count_bytes(m, r, -1);
+    r->owner = 0;
+    count_bytes(m, r, 1);
+    kvp_list_del(&r->queue);
+    kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
+    want_sending(m, r->chunk->segment);
+}
+
+void
+kvp_retire_drained(kvp_master_t *m, kvp_session_t *s, uint64_t attempt)
+{
+    kvp_list_foreach_safe (pos, tmp, &s->strays) {
+        kvp_retire_t *r = kvp_list_entry(pos, kvp_retire_t, stray);
+
+        if (r->attempt == attempt) disown(m, r);
+    }
+}
+
 static void
 set_dead(kvp_master_t *m, kvp_retire_t *r)
 {
     r->state = KVP_RT_DEAD;
+    end_undead(r);
     if (r->waiter == NULL) return;
     kvp_waiter_dead(m, r->waiter);
     r->waiter = NULL;

@@ -42,6 +42,7 @@ kvp_session_open(kvp_master_t *m, uint64_t conn)
     kvp_list_init(&s->jobs);
     kvp_list_init(&s->segments);
     kvp_list_init(&s->retire_reqs);
+    kvp_list_init(&s->strays);
     return s;
 }
 
@@ -90,6 +91,7 @@ strip(kvp_master_t *m, kvp_session_t *s)
     }
     if (is_unfinished) fence(m, s);
     kvp_attempt_abort_all(m, s);
+    kvp_list_del(&s->strays); /* they stay in a ring of their own: nobody's word frees them now */
     kvp_ticket_end_all(m, s);
     kvp_remove_end_all(m, s);
     kvp_waiter_end_all(m, s);

@@ -179,6 +179,17 @@ owner_of(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
     return kvp_node_owner_find(core, slot->owner);
 }
 
+/* disown: by its own word nothing of the writer is under way there, so no proof is awaited any more. */
+static void
+disown(kvp_node_core_t *core, kvp_node_extent_t *e)
+{
+    if (kvp_list_is_empty(&e->of_owner)) return;
+    kvp_list_del(&e->of_owner);
+    if (!e->is_quiesced) return;
+    core->stats.quarantined--;
+    extent_move(core, e, &core->freed);
+}
+
 /* enter puts an extent that is DEAD on its way to free, or finds it there. */
 static kvp_node_extent_t *
 enter(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
@@ -186,6 +197,7 @@ enter(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
     kvp_node_extent_t *e = extent_find(core, slot);
     kvp_node_owner_t *owner = owner_of(core, slot);
 
+    if (e != NULL && slot->owner == 0) disown(core, e);
     if (e == NULL) {
         e = extent_take(core, slot);
         if (owner != NULL) kvp_list_add_tail(&owner->waiting, &e->of_owner);
@@ -262,14 +274,8 @@ kvp_node_core_quiesced(kvp_node_core_t *core, uint64_t round)
 void
 kvp_node_extents_proved(kvp_node_core_t *core, kvp_node_owner_t *owner)
 {
-    kvp_list_foreach_safe (link, next, &owner->waiting) {
-        kvp_node_extent_t *e = kvp_list_entry(link, kvp_node_extent_t, of_owner);
-
-        kvp_list_del(&e->of_owner);
-        if (!e->is_quiesced) continue;
-        core->stats.quarantined--;
-        extent_move(core, e, &core->freed);
-    }
+    kvp_list_foreach_safe (link, next, &owner->waiting)
+        disown(core, kvp_list_entry(link, kvp_node_extent_t, of_owner));
 }
 
 uint32_t

@@ -150,6 +150,8 @@ on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     case KVP_OP_SEGMENTS:
         on_segments(m, c, f);
         return;
+    case KVP_OP_PUT_BEGIN: /* it makes no room */
+        return;
     case KVP_OP_BYE:
         m->byes++;
         break;

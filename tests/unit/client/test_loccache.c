@@ -369,7 +369,7 @@ test_lease_lasts_for_the_grace_without_a_master(void **state)
 
     (void)state;
     kvp_loclease_renew(&lease, 100 * MS, 1000, 10000);
-    kvp_loclease_orphan(&lease);
+    kvp_loclease_orphan(&lease, 1000 * MS);
     assert_int_equal(kvp_loclease_until(&lease), 10100 * MS);
     kvp_loclease_renew(&lease, 5000 * MS, 1000, 10000); /* an answer of that session that was under way */
     assert_int_equal(kvp_loclease_until(&lease), 10100 * MS);
@@ -383,7 +383,19 @@ test_no_grace_without_a_lease(void **state)
     kvp_loclease_t lease = {0};
 
     (void)state;
-    kvp_loclease_orphan(&lease);
+    kvp_loclease_orphan(&lease, 0);
+    assert_int_equal(kvp_loclease_until(&lease), 0);
+}
+
+/* Meanwhile a removal may have been answered that waited for nobody: it is not brought back. */
+static void
+test_no_grace_after_the_lease(void **state)
+{
+    kvp_loclease_t lease = {0};
+
+    (void)state;
+    kvp_loclease_renew(&lease, 100 * MS, 1000, 10000);
+    kvp_loclease_orphan(&lease, 1100 * MS);
     assert_int_equal(kvp_loclease_until(&lease), 0);
 }
 
@@ -404,6 +416,7 @@ main(void)
         cmocka_unit_test(test_lease_counts_from_the_question),
         cmocka_unit_test(test_lease_lasts_for_the_grace_without_a_master),
         cmocka_unit_test(test_no_grace_without_a_lease),
+        cmocka_unit_test(test_no_grace_after_the_lease),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -446,6 +446,38 @@ test_incarnations_that_a_process_leaves_are_bounded(void **state)
     assert_ptr_equal(kvp_node_core_take_idle(f->core), &w.proc);
 }
 
+/* The master has the word of that writer: the proof is awaited no longer, whether the quiesce is over or not. */
+static void
+test_extent_asked_again_without_its_owner_is_freed(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_slot_t slot = slot_of(0, 1, GEN(1), 60);
+    uint64_t round;
+    uint8_t flags;
+    writer_t w;
+
+    attach_writer(f, &w, 60);
+    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+    assert_true(kvp_node_core_take_quiesce(f->core, &round));
+    kvp_node_core_retire_answer(f->core, &flags, 1);
+    slot.owner = 0;
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+    kvp_node_core_retire_answer(f->core, &flags, 1);
+    assert_int_equal(flags, KVP_RETIRE_DEAD);
+    assert_int_equal(freed(f), 0);
+    kvp_node_core_quiesced(f->core, round);
+    assert_int_equal(freed(f), 1);
+
+    assert_int_equal(stats(f).quarantined, 1);
+    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 0)), KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
+    assert_int_equal(stats(f).quarantined, 0);
+    assert_int_equal(freed(f), 0); /* the answer has said it */
+    kvp_node_core_process_dead(f->core, &w.proc);
+    assert_int_equal(freed(f), 0);
+    kvp_node_core_detach(f->core, &w.att);
+}
+
 /* ---- the master's connection */
 static void
 test_extent_asked_again_after_reconnect_is_freed_once(void **state)
@@ -1068,6 +1100,7 @@ main(void)
         TEST(test_drained_ends_the_attachments_of_that_incarnation),
         TEST(test_two_processes_of_one_incarnation_must_both_be_proved),
         TEST(test_incarnations_that_a_process_leaves_are_bounded),
+        TEST(test_extent_asked_again_without_its_owner_is_freed),
         TEST(test_extent_asked_again_after_reconnect_is_freed_once),
         TEST(test_extent_named_twice_in_one_retire),
         TEST(test_many_extents_on_their_way),

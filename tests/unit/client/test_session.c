@@ -311,6 +311,42 @@ test_release_is_sent_and_not_waited_for(void **state)
     teardown(&f);
 }
 
+static void *
+put_in_vain(void *arg)
+{
+    const fixture_t *f = arg;
+    kvpool_opts_t opts = {.struct_size = sizeof opts, .deadline_ms = 5000};
+
+    /* The master does not answer it. */
+    assert_int_equal(kvpool_put(f->pool, "k", 1, "v", 1, &opts), KVPOOL_DEADLINE);
+    return NULL;
+}
+
+/* Heartbeats of a second, and while a put is under way four of them. */
+static void
+test_heartbeats_come_often_while_a_put_is_under_way(void **state)
+{
+    fixture_t f;
+    pthread_t putter;
+    uint64_t heartbeats, began;
+
+    (void)state;
+    setup(&f, 5000);
+    f.master.heartbeat_ms = 1000;
+    f.master.ttl_ms = 10000;
+    f.master.is_cutting = true; /* so that a session is told so */
+    while (f.master.hellos < 2)
+        assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+    assert_int_equal(pthread_create(&putter, NULL, put_in_vain, &f), 0);
+    heartbeats = f.master.heartbeats;
+    began = kvp_now_ns();
+    while (f.master.heartbeats < heartbeats + 4)
+        sched_yield();
+    assert_in_range(kvp_now_ns() - began, 0, 2500 * KVP_NS_PER_MS);
+    pthread_join(putter, NULL);
+    teardown(&f);
+}
+
 int
 main(void)
 {
@@ -326,6 +362,7 @@ main(void)
         cmocka_unit_test(test_close_ends_calls_under_way),
         cmocka_unit_test(test_close_ends_reconnecting),
         cmocka_unit_test(test_heartbeats_go_on),
+        cmocka_unit_test(test_heartbeats_come_often_while_a_put_is_under_way),
         cmocka_unit_test(test_release_is_sent_and_not_waited_for),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);

@@ -405,6 +405,20 @@ node_keep(peer_t *n, uint32_t segment_id, const kvp_wire_slot_t *slot)
     kvp_list_add_tail(&n->retiring, &r->link);
 }
 
+/* An order that is repeated takes the place of the one before. */
+static void
+node_drop_kept(peer_t *n, const kvp_wire_slot_t *slot)
+{
+    kvp_list_foreach_safe (pos, tmp, &n->retiring) {
+        retiring_t *r = kvp_list_entry(pos, retiring_t, link);
+
+        if (r->slot.chunk != slot->chunk || r->slot.slot != slot->slot || r->slot.generation != slot->generation)
+            continue;
+        kvp_list_del(&r->link);
+        free(r);
+    }
+}
+
 /* Stores DEAD where nothing newer is; says what the answer may say. */
 static uint8_t
 node_retire_one(peer_t *n, uint32_t segment_id, const kvp_wire_slot_t *slot)
@@ -414,6 +428,7 @@ node_retire_one(peer_t *n, uint32_t segment_id, const kvp_wire_slot_t *slot)
     if (kvp_word_generation(*word) > slot->generation) return KVP_RETIRE_DEAD | KVP_RETIRE_FREE;
     *word = kvp_word_make(slot->generation, KVP_DESC_DEAD);
     if (n->policy == NODE_MUTE) return 0;
+    node_drop_kept(n, slot);
     if (n->policy == NODE_FREE_NOW && is_quiet(n, slot)) {
         mem_freed(n->mem, slot);
         return KVP_RETIRE_DEAD | KVP_RETIRE_FREE;

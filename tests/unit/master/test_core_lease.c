@@ -134,6 +134,57 @@ test_heartbeat_says_nothing_of_evictions(void **state)
     world_close(w);
 }
 
+/* An evicted object's key is put again, with whatever value, while its node does not answer: the old place may still be
+ * read. */
+static void
+test_commit_of_a_key_whose_old_place_may_still_be_read(void **state)
+{
+    peer_t *n, *c, *r;
+    world_t *w = lease_world(&first, &n, &c);
+    char key[KEY_LEN];
+
+    (void)state;
+    r = reader_open(w);
+    n->policy = NODE_MUTE;
+    for (uint32_t i = 0; world_stats(w).evictions == 0; i++) {
+        snprintf(key, sizeof key, "small/%u", i);
+        assert_int_equal(put(c, key, 4 * KIB), KVP_OK);
+    }
+    assert_false(exists(c, "small/0"));
+    assert_int_equal(put(c, "small/0", 64), KVP_OK);
+    peer_beat(r);
+    assert_int_equal(r->revoked_n, 1);
+    assert_true(kvp_digest_eq(r->revoked[0], digest_of(w, "small/0")));
+    peer_beat(r);
+    assert_int_equal(put(c, "other", 64), KVP_OK);
+    peer_beat(r);
+    assert_int_equal(r->revoked_n, 0);
+    assert_false(r->has_dropped_all);
+    world_close(w);
+}
+
+/* The same where the node has answered: nobody is told of anything. */
+static void
+test_commit_of_a_key_whose_old_place_is_dead(void **state)
+{
+    peer_t *n, *c, *r;
+    world_t *w = lease_world(&first, &n, &c);
+    char key[KEY_LEN];
+
+    (void)state;
+    r = reader_open(w);
+    n->policy = NODE_DEAD_ONLY;
+    for (uint32_t i = 0; world_stats(w).evictions == 0; i++) {
+        snprintf(key, sizeof key, "small/%u", i);
+        assert_int_equal(put(c, key, 4 * KIB), KVP_OK);
+    }
+    assert_int_equal(put(c, "small/0", 64), KVP_OK);
+    peer_beat(r);
+    assert_int_equal(r->revoked_n, 0);
+    assert_false(r->has_dropped_all);
+    world_close(w);
+}
+
 static void
 test_heartbeat_when_more_was_removed_than_one_can_say(void **state)
 {
@@ -443,6 +494,8 @@ main(void)
         cmocka_unit_test(test_heartbeat_gives_a_lease_to_those_who_ask),
         cmocka_unit_test(test_heartbeat_tells_what_was_removed),
         cmocka_unit_test(test_heartbeat_says_nothing_of_evictions),
+        cmocka_unit_test(test_commit_of_a_key_whose_old_place_may_still_be_read),
+        cmocka_unit_test(test_commit_of_a_key_whose_old_place_is_dead),
         cmocka_unit_test(test_heartbeat_when_more_was_removed_than_one_can_say),
         cmocka_unit_test(test_heartbeat_when_it_claims_what_never_was),
         cmocka_unit_test(test_get_says_which_revocations_it_knows),
