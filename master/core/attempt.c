@@ -32,6 +32,7 @@ kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put
     a->tenant = p->session->tenant;
     a->epoch = p->epoch;
     a->is_upsert = p->is_upsert;
+    a->pin = p->pin;
     a->id = put->attempt;
     a->digest = put->digest;
     a->oid = oid;

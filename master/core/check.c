@@ -214,7 +214,7 @@ check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint
 {
     bool is_unfinished = o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_DRAFT;
     const kvp_attempt_t *a = is_unfinished ? kvp_attempt_of(m, o) : NULL;
-    bool is_evictable = o->state == KVP_OBJ_COMMITTED && o->tickets == 0;
+    bool is_evictable = o->state == KVP_OBJ_COMMITTED && o->tickets == 0 && o->pin != KVP_PIN_HARD;
 
     if (is_unfinished != (a != NULL)) return "an object and its attempt disagree";
     if (a != NULL && a->oid != oid) return "an attempt is another object's";
@@ -227,10 +227,44 @@ check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint
     return a == NULL ? check_copies(m, oid, o) : check_attempt(m, oid, o, a);
 }
 
+/* Counts what is on a list that the policy orders. */
+static const char *
+check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
+{
+    uint64_t n = 0, age = UINT64_MAX;
+
+    for (uint32_t oid = m->policy->victim(m->index, list, KVP_OID_NONE); oid != KVP_OID_NONE && n <= list->n;
+         oid = m->policy->victim(m->index, list, oid)) {
+        const kvp_obj_t *o = kvp_obj(m->index, oid);
+
+        /* Those that were put aside do not come back in order. */
+        if (m->st.passed_over + m->st.probe_asides == 0 && kvp_obj_age(m->index, o) > age)
+            return "objects are out of order";
+        if (o->list != list->kind || (o->pin == KVP_PIN_SOFT) != (list == &m->pinned)) return "a pin is not heeded";
+        age = kvp_obj_age(m->index, o);
+        n++;
+    }
+    *walked += n;
+    return n == list->n ? NULL : "a list of victims is broken";
+}
+
+static const char *
+check_victims(const kvp_master_t *m, uint64_t listed)
+{
+    uint64_t walked = m->probes.n;
+    const char *why = check_order(m, &m->lru, &walked);
+
+    if (why == NULL) why = check_order(m, &m->pinned, &walked);
+    if (why != NULL) return why;
+    kvp_list_foreach (pos, &m->segments)
+        walked += kvp_list_entry(pos, kvp_segment_t, link)->aside.n;
+    return walked == listed ? NULL : "a victim is lost";
+}
+
 static const char *
 check_objects(const kvp_master_t *m, const uint32_t *tickets)
 {
-    uint64_t committed = 0, writing = 0, listed = 0, walked = 0, age = UINT64_MAX;
+    uint64_t committed = 0, writing = 0, listed = 0, pinned[KVP_PIN_HARD + 1] = {0};
     uint32_t cursor = 0, left = UINT32_MAX, oid;
 
     while ((oid = kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
@@ -241,23 +275,13 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
         committed += o->state == KVP_OBJ_COMMITTED;
         writing += o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_DRAFT;
         listed += kvp_victim_may_go(o);
+        pinned[o->pin] += kvp_obj_bytes(m, o);
     }
     if (committed != m->st.objects) return "the count of objects is wrong";
     if (writing != m->st.attempts) return "the count of attempts is wrong";
-    for (oid = m->policy->victim(m->index, &m->lru, KVP_OID_NONE); oid != KVP_OID_NONE && walked <= listed;
-         oid = m->policy->victim(m->index, &m->lru, oid)) {
-        /* Those that were put aside do not come back in order. */
-        if (m->st.passed_over + m->st.probe_asides == 0 && kvp_obj_age(m->index, kvp_obj(m->index, oid)) > age)
-            return "objects are out of order";
-        age = kvp_obj_age(m->index, kvp_obj(m->index, oid));
-        walked++;
-    }
-    if (walked != m->lru.n) return "the list of victims is broken";
-    kvp_list_foreach (pos, &m->segments)
-        walked += kvp_list_entry(pos, kvp_segment_t, link)->aside.n;
-    walked += m->probes.n;
-    if (walked != listed) return "a victim is lost";
-    return NULL;
+    if (pinned[KVP_PIN_SOFT] != m->st.soft_pinned_bytes || pinned[KVP_PIN_HARD] != m->st.hard_pinned_bytes)
+        return "pinned bytes are wrong";
+    return check_victims(m, listed);
 }
 
 /* ---- sessions */
@@ -376,7 +400,7 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets)
 
 /* ---- tenants and leases */
 typedef struct {
-    uint64_t objects, used;
+    uint64_t objects, used, pinned[KVP_PIN_HARD + 1];
     uint32_t chunks, refs;
 } tenant_sums_t;
 
@@ -395,7 +419,9 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
          (oid = kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE;) {
         const kvp_obj_t *o = kvp_obj(m->index, oid);
 
-        if (o->state == KVP_OBJ_COMMITTED) sums[kvp_obj_tenant(m, o)->number].objects++;
+        if (o->state != KVP_OBJ_COMMITTED) continue;
+        sums[kvp_obj_tenant(m, o)->number].objects++;
+        sums[kvp_obj_tenant(m, o)->number].pinned[o->pin] += kvp_obj_bytes(m, o);
     }
     kvp_list_foreach (pos, &m->seen) {
         const kvp_session_t *s = kvp_list_entry(pos, kvp_session_t, link);
@@ -445,6 +471,8 @@ check_tenants(const kvp_master_t *m)
         why = check_leases(t);
         if (sums[i].objects != t->objects) why = "the objects of a tenant are miscounted";
         if (sums[i].used != t->used_bytes) why = "the used bytes of a tenant are wrong";
+        if (sums[i].pinned[KVP_PIN_SOFT] != t->soft_pinned_bytes) why = "the soft pins of a tenant are miscounted";
+        if (sums[i].pinned[KVP_PIN_HARD] != t->hard_pinned_bytes) why = "the hard pins of a tenant are miscounted";
         if (sums[i].chunks != t->chunks) why = "the chunks of a tenant are miscounted";
         if (sums[i].refs != t->refs) why = "a tenant's record is kept for nobody, or may go too early";
     }

@@ -60,6 +60,18 @@ kvp_obj_len(const kvp_master_t *m, const kvp_obj_t *o)
     return ((const kvp_attempt_t *)kvp_ptab_get(&m->attempts, o->attempt))->bytes;
 }
 
+uint64_t
+kvp_obj_bytes(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places);
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        bytes += kvp_slab_len(chunk_of(m, &places[i])->slab, places[i].slot);
+    return bytes;
+}
+
 /* The record tells the first copy. */
 static void
 set_first(kvp_master_t *m, kvp_obj_t *o, const kvp_place_t *at, uint64_t slack)
@@ -105,6 +117,7 @@ kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
     uint32_t i = 0;
 
     chunk_of(m, at)->segment->held -= o->tickets;
+    kvp_pin_count(m, o, -(int64_t)kvp_slab_len(chunk_of(m, at)->slab, at->slot));
     if (ext == NULL || ext->more_n == 0) {
         o->chunk = KVP_OBJ_CHUNK_NONE;
         return;

@@ -77,6 +77,13 @@ is_free(const kvp_chunk_t *c, uint32_t slot)
     return !kvp_slab_is_allocated(c->slab, slot);
 }
 
+static kvp_takes_t
+kind_of(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    if (o->list == KVP_OBJLIST_PINNED) return KVP_TAKES_PINNED;
+    return kvp_probe_protects(m, o) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
+}
+
 /* Whether an extent may be part of a window, and what taking it costs. Space that a dead writer might still touch is not
  * promised to anyone: no timer says when it comes back. */
 static bool
@@ -84,6 +91,7 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
 {
     const kvp_retire_t *r;
     const kvp_obj_t *o;
+    kvp_takes_t kind;
 
     *age_out = NO_AGE;
     if (is_free(c, slot)) return !kvp_place_is_promised(m, c, slot, KVP_SLAB_NONE);
@@ -96,9 +104,9 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
     *age_out = (uint32_t)kvp_min_u64(kvp_obj_age(m->index, o), NO_AGE - 1);
     if (!kvp_victim_may_go(o) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED)) return false;
-    if (m->takes_probed || !kvp_probe_protects(m, o)) return true;
-    m->has_met_probes = true;
-    return false;
+    kind = kind_of(m, o);
+    m->met |= 1u << kind;
+    return kind <= m->takes;
 }
 
 static bool
@@ -269,15 +277,22 @@ copy_for(kvp_master_t *m, uint32_t oid, const wanted_t *wanted)
     return places[0];
 }
 
-/* What a probe protects is a victim when there is no other. */
+/* The kinds of candidates follow one another where they may be taken, or where there are none of the kinds before. */
 static uint32_t
 next_candidate(kvp_master_t *m, uint32_t after)
 {
-    bool is_aside = after != KVP_OID_NONE && kvp_obj(m->index, after)->list == KVP_OBJLIST_PROBED;
-    uint32_t oid = is_aside ? KVP_OID_NONE : kvp_victim_next(m, after);
+    uint32_t list = after == KVP_OID_NONE ? KVP_OBJLIST_LRU : kvp_obj(m->index, after)->list;
+    uint32_t oid;
 
-    if (oid != KVP_OID_NONE || (m->lru.n > 0 && !m->takes_probed)) return oid;
-    return kvp_probe_victim(m, is_aside ? after : KVP_OID_NONE);
+    if (list == KVP_OBJLIST_LRU) {
+        oid = kvp_victim_next(m, after);
+        if (oid != KVP_OID_NONE || (m->lru.n > 0 && m->takes < KVP_TAKES_PROBED)) return oid;
+    }
+    if (list != KVP_OBJLIST_PINNED) {
+        oid = kvp_probe_victim(m, list == KVP_OBJLIST_PROBED ? after : KVP_OID_NONE);
+        if (oid != KVP_OID_NONE || (m->lru.n + m->probes.n > 0 && m->takes < KVP_TAKES_PINNED)) return oid;
+    }
+    return m->policy->victim(m->index, &m->pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
 }
 
 static void
@@ -398,13 +413,15 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
     } while (slot != w->last && (slot = next) != KVP_SLAB_NONE);
 }
 
-/* All was looked at in vain: once more, if that left out what probes protect. */
+/* All was looked at in vain: once more with the next kind of what was left out. */
 static kvp_err_t
-retry_with_probed(kvp_pkey_t *k)
+retry_with_more(kvp_pkey_t *k)
 {
-    k->takes_probed = k->has_met_probes && !k->takes_probed;
-    k->has_met_probes = false;
-    if (!k->takes_probed) return KVP_NO_SPACE;
+    uint32_t left_out = k->met & ~((2u << k->takes) - 1);
+
+    k->met = 0;
+    k->takes = left_out == 0 ? KVP_TAKES_PLAIN : (kvp_takes_t)__builtin_ctz(left_out);
+    if (left_out == 0) return KVP_NO_SPACE;
     k->is_scanned = false;
     k->scan_chunk = 0;
     k->scan_slot = KVP_SLAB_NONE;
@@ -418,15 +435,15 @@ kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
     window_t best = {0};
 
     if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */
-    m->takes_probed = k->takes_probed;
-    m->has_met_probes = false;
+    m->takes = k->takes;
+    m->met = 0;
     search_oldest(m, &wanted, &best);
     if (best.chunk == NULL) search_all(m, k, &wanted, &best);
-    k->has_met_probes |= m->has_met_probes;
+    k->met |= m->met;
     if (best.chunk == NULL && !k->is_scanned) return KVP_EAGAIN;
     if (best.chunk == NULL && wanted.key_len > KVP_KEY_CELL_BYTES) search_key(m, &wanted, &best);
-    if (best.chunk == NULL) return retry_with_probed(k);
-    k->takes_probed = false;
+    if (best.chunk == NULL) return retry_with_more(k);
+    k->takes = KVP_TAKES_PLAIN;
     claim(m, k, &best);
     return KVP_OK;
 }

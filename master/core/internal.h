@@ -82,6 +82,7 @@ typedef struct {
     uint32_t chunks; /* that are its own */
     uint64_t objects; /* committed, older epochs included */
     uint64_t used_bytes; /* extents in its chunks */
+    uint64_t soft_pinned_bytes, hard_pinned_bytes; /* committed objects', all copies */
     kvp_job_t *sweep; /* behind a bump; NULL = none is under way */
     uint64_t min_version; /* what was put up to this version is from an older epoch */
 
@@ -215,6 +216,13 @@ typedef enum {
     KVP_RT_HELD, /* free, and kept for the put that claimed it */
 } kvp_retire_state_t;
 
+/* What may have to make room: the next kind when without it all was looked at in vain. */
+typedef enum {
+    KVP_TAKES_PLAIN,
+    KVP_TAKES_PROBED, /* also what only a probe protects */
+    KVP_TAKES_PINNED, /* also what is pinned softly */
+} kvp_takes_t;
+
 typedef struct kvp_pkey kvp_pkey_t;
 typedef struct kvp_waiter kvp_waiter_t;
 
@@ -263,6 +271,7 @@ typedef struct {
     uint32_t oid;
     uint32_t over; /* the object that it is to replace; KVP_OID_NONE = none */
     bool is_upsert; /* though what it was to replace may have gone since */
+    kvp_pin_t pin;
     uint32_t number;
     kvp_pend_t *pend; /* its PutBegin, while that is not answered */
     uint32_t at; /* index in that message */
@@ -289,8 +298,8 @@ struct kvp_pkey {
     uint32_t scan_chunk, scan_slot; /* where the search through all chunks goes on */
     uint64_t scan_news; /* master->space_news when that search began */
     bool is_scanned; /* it came to the end, in vain */
-    bool has_met_probes; /* and there were objects that only a probe protected */
-    bool takes_probed; /* so now they are victims too */
+    kvp_takes_t takes;
+    uint32_t met; /* a bit for each kind that was left out */
 };
 
 struct kvp_pend {
@@ -308,6 +317,7 @@ struct kvp_pend {
     uint32_t copies; /* wanted of each object */
     uint32_t epoch; /* of the namespace, when it came */
     bool is_upsert;
+    kvp_pin_t pin;
     kvp_wire_obj_t *objs; /* owned, n */
 };
 
@@ -382,6 +392,7 @@ struct kvp_master {
     kvp_objindex_t *index;
     const kvp_policy_ops_t *policy;
     kvp_objlist_t lru; /* what can be evicted */
+    kvp_objlist_t pinned; /* and what goes after all of it: pinned softly, in the order of uses */
     kvp_umap_t by_conn, by_incarnation; /* -> numbers in sessions */
     kvp_ptab_t sessions, tenants, chunks, attempts, tickets, retires;
     kvp_list_t seen, born, dirty;
@@ -400,10 +411,12 @@ struct kvp_master {
     uint32_t host_seq;
     uint32_t slow_n; /* of the segments that take puts, with a node that does not answer */
     bool has_aside; /* victims put aside are on their way back */
+    uint64_t known_bytes; /* of all segments that are mounted, or may come back */
     uint64_t up_longest; /* bytes of the longest chunk in them */
     kvp_winq_t winq;
     uint32_t work_left; /* of this step's search for space */
-    bool has_met_probes, takes_probed; /* of the key for which it is */
+    kvp_takes_t takes; /* of the key for which it is, as the next */
+    uint32_t met;
     kvp_heap_t expiries; /* reservations, by the time when they end */
     uint32_t *undead; /* KVP_UNDEAD_KEYS: extents of keys that may still be read where the key is gone */
     kvp_buf_t unwanted; /* answers to one-way questions go here */
@@ -525,6 +538,7 @@ bool kvp_obj_lies_at(const kvp_master_t *m, const kvp_obj_t *o, const kvp_chunk_
 /* What becomes of the extent is the caller's. */
 void kvp_obj_add_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t slack);
 void kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at);
+uint64_t kvp_obj_bytes(const kvp_master_t *m, const kvp_obj_t *o); /* extents of all copies */
 void kvp_obj_count_held(kvp_master_t *m, const kvp_obj_t *o, int32_t sign); /* a ticket more or less, in its segments */
 /* kvp_obj_len: without an extent it is what its attempt asked for. */
 uint64_t kvp_obj_len(const kvp_master_t *m, const kvp_obj_t *o);
@@ -601,6 +615,12 @@ void kvp_probe_forget(kvp_master_t *m, uint32_t oid); /* takes it from those asi
 uint32_t kvp_probe_victim(kvp_master_t *m, uint32_t after); /* those aside in their order; KVP_OID_NONE at the end */
 void kvp_probe_tick(kvp_master_t *m);
 const char *kvp_probe_check(const kvp_master_t *m);
+
+/* pin.c */
+/* kvp_pin_count: a pinned object has so many bytes more in extents, or fewer. */
+void kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes);
+bool kvp_pin_is_over(const kvp_master_t *m); /* some pins are to be lost */
+void kvp_pin_trim(kvp_master_t *m); /* takes them, a slice at a time */
 
 /* evict.c */
 /* Takes an object out of the index and retires its extents; the record goes with its last ticket. */

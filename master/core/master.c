@@ -102,6 +102,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->undead = kvp_core_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead);
     m->index = kvp_objindex_create(conf->seed);
     kvp_objlist_init(&m->lru, KVP_OBJLIST_LRU);
+    kvp_objlist_init(&m->pinned, KVP_OBJLIST_PINNED);
     kvp_objindex_set_time(m->index, now_ns);
     m->policy = &kvp_policy_lru;
     kvp_list_init(&m->seen);
@@ -229,6 +230,7 @@ settle(kvp_master_t *m)
         m->has_space_news = false;
         kvp_put_retry_waiting(m);
     }
+    kvp_pin_trim(m);
     kvp_evict_ahead(m);
     kvp_retire_flush(m);
 }
@@ -270,7 +272,8 @@ kvp_master_has_work(const kvp_master_t *m)
     bool is_searching = m->has_space_news && !kvp_list_is_empty(&m->waiting);
     bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->orphans);
 
-    return is_searching || is_ending || m->has_aside || !kvp_list_is_empty(&m->jobs) || m->dropping > 0;
+    return is_searching || is_ending || m->has_aside || kvp_pin_is_over(m) || !kvp_list_is_empty(&m->jobs) ||
+           m->dropping > 0;
 }
 
 /* ---- input */

@@ -27,6 +27,7 @@ typedef enum {
     KVP_OBJLIST_LRU,
     KVP_OBJLIST_ASIDE, /* its segment's node does not answer: victims.c */
     KVP_OBJLIST_PROBED, /* somebody asked for it: probe.c */
+    KVP_OBJLIST_PINNED, /* softly: pin.c */
 } kvp_objlist_kind_t;
 
 typedef struct {
@@ -51,6 +52,7 @@ typedef struct {
     uint16_t has_ext : 1;
     uint16_t has_probe : 1; /* it had one at some time */
     uint16_t is_probe_counted : 1; /* a probe counted as a use, and no other use came since */
+    uint16_t pin : 2; /* kvp_pin_t, when it is committed */
 } kvp_obj_t;
 
 _Static_assert(sizeof(kvp_obj_t) == 56, "a record costs 56 bytes");

@@ -105,12 +105,6 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put
     return KVP_OK;
 }
 
-static bool
-wants_more(const Kvp__Pb__PutBegin *msg)
-{
-    return msg->pin != KVP_PIN_NONE || msg->has_groups;
-}
-
 void
 kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -129,8 +123,10 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     m->st.put_begins += msg->n;
-    if (wants_more(msg)) {
-        kvp_reply_plain(m, s, &f->hdr, KVP_NOTSUP, "pins and groups are not built yet");
+    if (msg->has_groups || msg->pin > KVP_PIN_HARD) {
+        kvp_err_t err = msg->has_groups ? KVP_NOTSUP : KVP_INVALID;
+
+        kvp_reply_plain(m, s, &f->hdr, err, msg->has_groups ? "groups are not built yet" : "unknown pin");
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -210,6 +206,7 @@ static kvp_err_t
 commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, reply_t *reply)
 {
     kvp_attempt_t *a = kvp_attempt_find(m, s, commit->attempt);
+    kvp_pin_t pin;
     kvp_obj_t *o;
     uint32_t oid;
 
@@ -222,6 +219,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
         return KVP_ABORTED;
     }
     oid = a->oid;
+    pin = a->pin;
     /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not obeyed yet. */
     if (a->is_upsert || kvp_retire_is_readable(m, a->digest.hi)) (void)kvp_revoke(a->tenant, a->digest);
     if (a->is_upsert) supersede(m, a, reply->waiter);
@@ -230,6 +228,8 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     o = kvp_obj(m->index, oid);
     o->state = KVP_OBJ_COMMITTED;
     o->sum = commit->sum;
+    o->pin = pin & 3u;
+    kvp_pin_count(m, o, (int64_t)kvp_obj_bytes(m, o));
     kvp_victim_used(m, oid);
     m->st.objects++;
     kvp_obj_tenant(m, o)->objects++;

@@ -66,9 +66,11 @@ set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
     m->slow_n = 0;
     m->hosts_n = 0;
     m->up_longest = 0;
+    m->known_bytes = 0;
     kvp_list_foreach (pos, &m->segments) {
         kvp_segment_t *each = kvp_list_entry(pos, kvp_segment_t, link);
 
+        if (!each->is_dropped) m->known_bytes += each->size_bytes;
         if (each->state != KVP_SEG_UP) continue;
         if (m->up_n == m->up_cap) {
             m->up_cap = m->up_cap == 0 ? 16 : m->up_cap * 2;
@@ -280,10 +282,10 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
     kvp_session_t *s = kvp_session_find(m, g->unmount_conn);
 
     if (g->is_dropped) return;
+    g->is_dropped = true;
     set_state(m, g, KVP_SEG_LOST);
     kvp_put_leave_segment(m, g);
     detach(g);
-    g->is_dropped = true;
     g->purge_slot = KVP_SLAB_NONE;
     m->dropping++;
     if (s != NULL) kvp_reply_plain(m, s, &g->unmount_ask, KVP_OK, "");

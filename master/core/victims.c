@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What can be evicted, and in which order. An object that can is on one list: the policy's, or, while the node of its
  * segment does not answer orders, that segment's own, or while a probe protects it, one of probe.c's, so that it is not
- * met again and again by everybody who looks for the oldest. An object with a ticket is on none.
+ * met again and again by everybody who looks for the oldest. What is pinned softly has a list that comes after all these.
+ * An object with a ticket or a hard pin is on none.
  */
 #include "master/core/internal.h"
 
@@ -11,6 +12,8 @@ list_of(kvp_master_t *m, const kvp_obj_t *o)
     switch (o->list) {
     case KVP_OBJLIST_LRU:
         return &m->lru;
+    case KVP_OBJLIST_PINNED:
+        return &m->pinned;
     case KVP_OBJLIST_ASIDE:
         return &kvp_obj_chunk(m, o)->segment->aside;
     default:
@@ -21,7 +24,7 @@ list_of(kvp_master_t *m, const kvp_obj_t *o)
 bool
 kvp_victim_may_go(const kvp_obj_t *o)
 {
-    return o->list == KVP_OBJLIST_LRU || o->list == KVP_OBJLIST_ASIDE || o->list == KVP_OBJLIST_PROBED;
+    return o->list != KVP_OBJLIST_NONE;
 }
 
 void
@@ -30,7 +33,7 @@ kvp_victim_removed(kvp_master_t *m, uint32_t oid)
     kvp_objlist_t *list = list_of(m, kvp_obj(m->index, oid));
 
     if (kvp_obj(m->index, oid)->list == KVP_OBJLIST_PROBED) kvp_probe_forget(m, oid);
-    if (list == &m->lru)
+    if (list == &m->lru || list == &m->pinned)
         m->policy->removed(m->index, list, oid);
     else if (list != NULL)
         kvp_objlist_remove(m->index, list, oid);
@@ -39,9 +42,14 @@ kvp_victim_removed(kvp_master_t *m, uint32_t oid)
 void
 kvp_victim_used(kvp_master_t *m, uint32_t oid)
 {
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+
     kvp_victim_removed(m, oid);
-    m->policy->used(m->index, &m->lru, oid);
-    kvp_obj(m->index, oid)->is_probe_counted = 0;
+    o->is_probe_counted = 0;
+    if (o->pin == KVP_PIN_HARD)
+        kvp_obj_touch(m->index, o);
+    else
+        m->policy->used(m->index, o->pin == KVP_PIN_SOFT ? &m->pinned : &m->lru, oid);
 }
 
 /* The first candidate that makes room and that nobody has just asked for: others are put aside on the way. */

@@ -50,8 +50,9 @@ explain(const kvp_master_t *m, char *buf, size_t len)
     if (m->up_n == 0)
         snprintf(buf, len, "no segment takes puts");
     else
-        snprintf(buf, len, "of %llu bytes, %llu are used and none of them can be evicted for this",
-                 (unsigned long long)m->st.size_bytes, (unsigned long long)m->st.used_bytes);
+        snprintf(buf, len, "of %llu bytes, %llu are used, %llu of these pinned hard; none can be evicted for this",
+                 (unsigned long long)m->st.size_bytes, (unsigned long long)m->st.used_bytes,
+                 (unsigned long long)m->st.hard_pinned_bytes);
     return buf;
 }
 
@@ -77,6 +78,7 @@ kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, con
     p->n = msg->n;
     p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->hosts_n), KVP_REPLICAS_MAX));
     p->is_upsert = msg->is_upsert;
+    p->pin = (kvp_pin_t)msg->pin;
     p->epoch = s->tenant->epoch;
     p->objs = kvp_core_alloc(msg->n, sizeof *p->objs);
     kvp_list_init(&p->attempts);

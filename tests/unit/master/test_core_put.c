@@ -683,7 +683,7 @@ test_put_when_quarantine_reaches_the_limit(void **state)
 
 /* What is not built is refused whole, and not done by half. */
 static void
-test_put_when_it_wants_what_is_not_built(void **state)
+test_put_when_it_wants_what_is_not_there(void **state)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
     peer_t *c;
@@ -701,10 +701,10 @@ test_put_when_it_wants_what_is_not_built(void **state)
         memcpy(tail, &rec, sizeof rec);
         memcpy(tail + sizeof rec, key, sizeof key);
         head.n = 1;
-        head.pin = i == 0 ? KVP_PIN_SOFT : KVP_PIN_NONE;
+        head.pin = i == 0 ? KVP_PIN_HARD + 1 : KVP_PIN_NONE;
         head.has_groups = i == 1;
         r = peer_wait(c, peer_send(c, KVP_OP_PUT_BEGIN, 0, &head.base, tail, sizeof tail), SEC);
-        assert_int_equal(plain_result(r), KVP_NOTSUP);
+        assert_int_equal(plain_result(r), i == 0 ? KVP_INVALID : KVP_NOTSUP);
     }
     assert_int_equal(world_stats(w).attempts, 0);
     world_close(w);
@@ -736,7 +736,7 @@ main(void)
         cmocka_unit_test(test_fence_when_the_node_was_away),
         cmocka_unit_test(test_put_when_one_client_has_too_many_attempts),
         cmocka_unit_test(test_put_when_quarantine_reaches_the_limit),
-        cmocka_unit_test(test_put_when_it_wants_what_is_not_built),
+        cmocka_unit_test(test_put_when_it_wants_what_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

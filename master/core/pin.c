@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Pins. What is pinned hard is no victim at all. What is pinned softly is one after everything else, and all of it
+ * together has a budget: beyond it those that were used longest ago lose the pin, and are ordinary objects that were
+ * just used. An object's pin is what the put that made it said.
+ */
+#include "master/core/internal.h"
+
+#define SOFT_SHARE 4u /* budget: a quarter of the pool */
+
+void
+kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
+{
+    if (o->pin == KVP_PIN_SOFT) {
+        m->st.soft_pinned_bytes += (uint64_t)bytes;
+        kvp_obj_tenant(m, o)->soft_pinned_bytes += (uint64_t)bytes;
+    } else if (o->pin == KVP_PIN_HARD) {
+        m->st.hard_pinned_bytes += (uint64_t)bytes;
+        kvp_obj_tenant(m, o)->hard_pinned_bytes += (uint64_t)bytes;
+    }
+}
+
+/* Segments whose node is away count as well: it costs nobody's pin that one comes back a second later. What is held is
+ * on no list, and loses its pin, if it must, when it is on it again. */
+bool
+kvp_pin_is_over(const kvp_master_t *m)
+{
+    return m->pinned.n > 0 && m->st.soft_pinned_bytes > m->known_bytes / SOFT_SHARE;
+}
+
+void
+kvp_pin_trim(kvp_master_t *m)
+{
+    for (uint32_t left = KVP_SLICE; left > 0 && kvp_pin_is_over(m); left--) {
+        uint32_t oid = m->policy->victim(m->index, &m->pinned, KVP_OID_NONE);
+        kvp_obj_t *o = kvp_obj(m->index, oid);
+
+        kvp_victim_removed(m, oid);
+        kvp_pin_count(m, o, -(int64_t)kvp_obj_bytes(m, o));
+        o->pin = KVP_PIN_NONE;
+        kvp_victim_used(m, oid);
+        m->st.pins_lost++;
+    }
+}
