@@ -2,7 +2,7 @@
 """Views: an object's bytes where they lie, held while they are looked at, and STALE where they may have changed."""
 import pytest
 
-from clients import PATHS, Shell
+from clients import PATHS, Load, Shell
 
 SIZE = 100_000
 
@@ -30,6 +30,25 @@ def test_view_holds_its_object(pool, shm):
     assert other("remove k")["err"] == "HELD"
     assert shm("unview")["err"] == "OK"
     assert other("remove k")["err"] == "OK"
+
+
+@pytest.mark.parametrize("master", ["idle", "busy"])
+def test_ended_holds_are_over_for_everybody(pool, shm, master):
+    """Fails if a removal is refused for a view or a get of another client that had ended before: also where the master
+    has other things to read, which may lie between the two.
+    """
+    loads = [Load(pool.bench, pool.addr, f"load{i}", putters=2, batch=16).ready() for i in range(2 * (master == "busy"))]
+    other = Shell(pool.bench, pool.addr, "other", **PATHS["shm"])
+    for _ in range(200):
+        assert shm("put k 1000")["err"] == "OK"
+        assert shm("view k")["err"] == "OK"
+        assert shm("unview")["err"] == "OK"
+        assert other("remove k")["err"] == "OK"
+        assert shm("put k 1000")["err"] == "OK"
+        assert shm("get k 1000 fresh=1")["err"] == "OK"
+        assert other("remove k")["err"] == "OK"
+    for load in loads:
+        assert load.stop()["calls"] > 0
 
 
 def test_view_is_stale_after_removal_by_force(pool, shm):
