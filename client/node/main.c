@@ -133,6 +133,7 @@ main(int argc, char **argv)
     kvp_node_opts_t settings = {.masters = NULL};
     static daemon_t d;
     kvp_conf_t conf;
+    bool is_usage;
     int rc;
 
     kvp_stdfd_hold();
@@ -142,10 +143,11 @@ main(int argc, char **argv)
     kvp_daemon_raise_nofile();
     d.err = build_loop(&d); /* first: libuv aborts where it finds no descriptor left */
     if (d.err == KVP_OK) d.err = build_node(&d, &settings);
+    is_usage = d.err == KVP_INVALID;
     if (d.err == KVP_OK) d.err = build_http(&d, &settings);
     if (d.err == KVP_OK) uv_run(&d.uv, UV_RUN_DEFAULT);
     tear_down(&d);
-    rc = d.err == KVP_OK ? 0 : 1;
+    rc = d.err == KVP_OK ? 0 : is_usage ? KVP_CONF_USAGE : 1;
     if (d.err != KVP_OK) kvp_log_error("node", "stopped: %s", kvp_err_text(d.err));
 out:
     kvp_conf_fini(&conf);

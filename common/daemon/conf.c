@@ -13,7 +13,8 @@
 
 #define ENV_NAME_MAX 128u
 #define STRINGS_MAX 1024u
-#define EXIT_USAGE 2
+#define NUMBER_TEXT_MAX 32u
+#define BOUNDS_TEXT_MAX (2 * NUMBER_TEXT_MAX + 16u)
 
 typedef enum {
     SOURCE_NONE,
@@ -51,6 +52,11 @@ typedef struct {
     kvp_list_t link;
     max_align_t bytes[];
 } memory_t;
+
+typedef struct {
+    const char *name;
+    uint64_t scale;
+} unit_t;
 
 static size_t
 opt_total(const kvp_conf_spec_t *spec)
@@ -235,6 +241,34 @@ is_in_bounds(const kvp_opt_t *opt, const value_t *value)
     return value->number >= opt->min && (opt->max == 0 || value->number <= opt->max);
 }
 
+/* say_number writes a value as a user would: in the largest unit that divides it. */
+static const char *
+say_number(const kvp_opt_t *opt, uint64_t value, char dst[NUMBER_TEXT_MAX])
+{
+    static const unit_t sizes[] = {
+        {"TiB", 1ull << 40}, {"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10}, {"B", 1}};
+    static const unit_t times[] = {{"h", 3600000000000}, {"m", 60000000000}, {"s", 1000000000},
+                                   {"ms", 1000000},      {"us", 1000},       {"ns", 1}};
+    static const unit_t plain[] = {{"", 1}};
+    const unit_t *unit = opt->type == KVP_OPT_BYTES ? sizes : opt->type == KVP_OPT_DURATION_NS ? times : plain;
+    while (unit->scale > 1 && (value == 0 || value % unit->scale != 0))
+        unit++;
+    snprintf(dst, NUMBER_TEXT_MAX, "%llu%s", (unsigned long long)(value / unit->scale), unit->name);
+    return dst;
+}
+
+static const char *
+say_bounds(const kvp_opt_t *opt, char dst[BOUNDS_TEXT_MAX])
+{
+    char low[NUMBER_TEXT_MAX], high[NUMBER_TEXT_MAX];
+    if (opt->max == 0)
+        snprintf(dst, BOUNDS_TEXT_MAX, "at least %s", say_number(opt, opt->min, low));
+    else
+        snprintf(dst, BOUNDS_TEXT_MAX, "from %s to %s", say_number(opt, opt->min, low),
+                 say_number(opt, opt->max, high));
+    return dst;
+}
+
 /* append_string adds to a list. The array doubles; the old one stays among the kept memory until fini. */
 static kvp_err_t
 append_string(kvp_conf_t *conf, kvp_strings_t *strings, const char *text)
@@ -292,7 +326,10 @@ set_option(kvp_conf_t *conf, size_t i, const char *text, source_t source, const 
     if (parse_value(opt, text, &value) != KVP_OK) {
         return complain(conf, where, "'%s' is no value for %s: expected %s", text, opt->name, expected(opt));
     }
-    if (!is_in_bounds(opt, &value)) return complain(conf, where, "%s is out of bounds for %s", text, opt->name);
+    if (!is_in_bounds(opt, &value)) {
+        char bounds[BOUNDS_TEXT_MAX];
+        return complain(conf, where, "%s is out of bounds for %s: %s", text, opt->name, say_bounds(opt, bounds));
+    }
     if (conf->sources[i] > source) return KVP_OK;
     if (conf->sources[i] == SOURCE_FILE && source == SOURCE_FILE && opt->type != KVP_OPT_STRINGS) {
         return complain(conf, where, "%s is given twice", opt->name);
@@ -526,7 +563,7 @@ kvp_conf_parse(kvp_conf_t *conf, int argc, char **argv, void *settings)
     if (err == KVP_OK) err = parse_env(conf, settings);
     if (err == KVP_OK && conf->config_path != NULL) err = parse_file(conf, conf->config_path, settings);
     if (err == KVP_OK) err = parse_defaults(conf, settings);
-    if (err != KVP_OK) return EXIT_USAGE;
+    if (err != KVP_OK) return KVP_CONF_USAGE;
     kvp_log_set_level((kvp_log_level_t)conf->log_level);
     return KVP_CONF_RUN;
 }

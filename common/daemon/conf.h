@@ -74,6 +74,7 @@ void kvp_conf_fini(kvp_conf_t *conf);
  * the flag, variable or file:line at fault. A variable that is empty counts as unset. The array argv is overwritten.
  * A default that the table itself gets wrong panics. */
 #define KVP_CONF_RUN (-1)
+#define KVP_CONF_USAGE 2
 int kvp_conf_parse(kvp_conf_t *conf, int argc, char **argv, void *settings) KVP_MUST_USE;
 
 /* kvp_conf_parse_text reads the text of a config file, of which nothing is trusted: lines `name = value`, with # at the

@@ -278,6 +278,14 @@ start_daemon(kvp_http_t *http, const struct addrinfo *at)
     return mhd;
 }
 
+/* "Failed to bind to port 0: Address already in use": given an address, the library does not know the port. */
+static const char *
+reason(const char *line)
+{
+    const char *colon = strrchr(line, ':');
+    return colon != NULL && colon[1] == ' ' ? colon + 2 : line;
+}
+
 kvp_err_t
 kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound_out)
 {
@@ -294,7 +302,7 @@ kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound
     http->mhd = start_daemon(http, found);
     freeaddrinfo(found);
     if (http->mhd == NULL) {
-        kvp_log_error("http", "cannot listen at %s: %s", kvp_format_hostport(at, text), http->start_error);
+        kvp_log_error("http", "cannot listen at %s: %s", kvp_format_hostport(at, text), reason(http->start_error));
         return KVP_SYS;
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->mhd, MHD_DAEMON_INFO_BIND_PORT);
