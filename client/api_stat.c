@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool_stat: the pool's figures from the master, its segments, and what this client counted.
- *   {"pool": {...}, "segments": [...], "client": {..., "transports": [...]}}
+ *   {"pool": {...}, "tenants": [...], "segments": [...], "client": {..., "transports": [...]}}
  */
 #include "client/pool.h"
 
@@ -42,6 +42,25 @@ write_pool(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
     kvp_jsonw_close(w, '}');
 }
 
+/* The master tells a tenant of itself alone. */
+static void
+write_tenants(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
+{
+    kvp_jsonw_open(w, "tenants", '[');
+    for (size_t i = 0; i < msg->n_tenants; i++) {
+        const Kvp__Pb__TenantInfo *t = msg->tenants[i];
+
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_u64(w, "tenant", t->tenant);
+        kvp_jsonw_u64(w, "objects", t->objects);
+        kvp_jsonw_u64(w, "used_bytes", t->used_bytes);
+        kvp_jsonw_u64(w, "chunks", t->chunks);
+        kvp_jsonw_u64(w, "epoch", t->epoch);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
 static void
 build_status(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
 {
@@ -63,7 +82,10 @@ read_status(void *arg, const kvp_frame_t *answer, bool was_cut)
     msg = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, answer);
     if (msg == NULL) return KVP_PROTO;
     err = msg->err > 0 ? KVP_PROTO : msg->err;
-    if (err == KVP_OK) write_pool(arg, msg);
+    if (err == KVP_OK) {
+        write_pool(arg, msg);
+        write_tenants(arg, msg);
+    }
     kvp_pb_free(&pb, msg);
     return err;
 }

@@ -55,8 +55,16 @@ columns(struct json_object *first, const char *names[COLUMNS_MAX])
     return n;
 }
 
+/* An empty line sets a section apart from the one before. */
 static void
-print_table(const char *title, struct json_object *rows)
+print_title(const char *title, bool *is_first)
+{
+    printf("%s%s\n", *is_first ? "" : "\n", title);
+    *is_first = false;
+}
+
+static void
+print_table(const char *title, struct json_object *rows, bool *is_first)
 {
     const char *names[COLUMNS_MAX];
     size_t width[COLUMNS_MAX];
@@ -70,7 +78,8 @@ print_table(const char *title, struct json_object *rows)
             width[c] = kvp_max_u64(width[c], strlen(cell(names[c], value, text)));
         }
     }
-    printf("\n%s\n ", title);
+    print_title(title, is_first);
+    putchar(' ');
     for (size_t c = 0; c < n; c++)
         printf(" %-*s", (int)width[c], names[c]);
     putchar('\n');
@@ -85,11 +94,11 @@ print_table(const char *title, struct json_object *rows)
 }
 
 static void
-print_section(const char *title, struct json_object *section)
+print_section(const char *title, struct json_object *section, bool *is_first)
 {
     char text[CELL_MAX];
     size_t width = 0;
-    if (title != NULL) printf("\n%s\n", title);
+    if (title != NULL) print_title(title, is_first);
     json_object_object_foreach(section, name, value)
     {
         (void)value;
@@ -102,8 +111,8 @@ print_section(const char *title, struct json_object *section)
     }
     json_object_object_foreach(section, child, nested)
     {
-        if (json_object_is_type(nested, json_type_object)) print_section(child, nested);
-        if (is_table(nested)) print_table(child, nested);
+        if (json_object_is_type(nested, json_type_object)) print_section(child, nested, is_first);
+        if (is_table(nested)) print_table(child, nested, is_first);
     }
 }
 
@@ -125,7 +134,8 @@ kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (common.is_json) {
         kvp_json_line(stat, stdout);
     } else {
-        print_section(NULL, stat);
+        bool is_first = true;
+        print_section(NULL, stat, &is_first);
         json_object_put(stat);
     }
     return kvp_cli_flush(verb, KVP_EXIT_DONE);
