@@ -28,6 +28,7 @@ typedef struct {
     const char *transports;
     const char *host_id;
     uint64_t deadline_ns;
+    uint64_t tenant; /* 32 bits */
     uint32_t locations; /* as in kvpool_conf_t; no option */
     bool is_json;
 } kvp_cli_common_t;
@@ -37,6 +38,7 @@ int kvp_cli_put(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_get(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_exists(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_rm(const kvp_cli_verb_t *verb, int argc, char **argv);
+int kvp_cli_bump(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_ls(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv);

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define OPTS_MAX 48
-#define COMMON_N 6
+#define COMMON_N 7
 #define MASTERS_MAX 16
 #define DEADLINE_DEFAULT_NS 5000000000ull
 #define DEADLINE_MAX_NS 86400000000000ull
@@ -41,6 +41,7 @@ table_build(table_t *t, const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *c
          0, 0},
         {"host-id", KVP_CLI_TEXT, &common->host_id, "ID", "which host this counts as (default: the machine's id)", 0,
          0},
+        {"tenant", KVP_CLI_U64, &common->tenant, "N", "whose keys these are (default 0)", 0, UINT32_MAX},
         {"json", KVP_CLI_FLAG, &common->is_json, NULL, "one JSON object instead of text", 0, 0},
         {"help", KVP_CLI_FLAG, &t->is_help, NULL, "this text", 0, 0},
     };

@@ -9,11 +9,13 @@
 #include "client/cli/procs.h"
 #include "client/cli/replay.h"
 #include "client/cli/report.h"
+#include "client/cli/stop.h"
 #include "client/cli/trace.h"
 
 #include "common/clock.h"
 #include "common/slab.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -44,6 +46,7 @@ typedef struct {
     kvp_cli_common_t common;
     kvp_workload_t workload;
     size_t distinct;
+    int stop_fd; /* readable when the run is to end */
     kvp_local_t local; /* the pool that this run started; zero = none */
     char master[KVP_HOSTPORT_TEXT_MAX];
     uint64_t size_bytes; /* of the pool */
@@ -144,9 +147,10 @@ typedef struct {
     size_t total;
     size_t tenths; /* said so far */
     bool is_tty;
+    int stop_fd;
 } progress_t;
 
-static void
+static bool
 show_progress(void *arg, size_t done)
 {
     progress_t *p = arg;
@@ -161,18 +165,24 @@ show_progress(void *arg, size_t done)
         fprintf(stderr, "%zu %%: %zu of %zu requests\n", tenths * 10, done, p->total);
     }
     p->tenths = tenths;
+    return !kvp_stop_has_come(p->stop_fd);
 }
 
 static int
 run(replay_t *r)
 {
-    progress_t progress = {.total = r->workload.requests_n, .is_tty = isatty(STDERR_FILENO) == 1};
+    progress_t progress = {
+        .total = r->workload.requests_n,
+        .is_tty = isatty(STDERR_FILENO) == 1,
+        .stop_fd = r->stop_fd,
+    };
     const kvpool_conf_t pool = {
         .struct_size = sizeof(pool),
         .master = r->common.master,
         .host_id = r->common.host_id,
         .transports = r->common.transports,
         .deadline_ms = (uint32_t)(r->common.deadline_ns / KVP_NS_PER_MS),
+        .tenant = (uint32_t)r->common.tenant,
     };
     const kvp_replay_conf_t conf = {
         .workload = &r->workload,
@@ -343,6 +353,8 @@ parse(replay_t *r, int argc, char **argv)
 static int
 replay(replay_t *r)
 {
+    r->stop_fd = kvp_stop_catch();
+    if (r->stop_fd < 0) return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "signals: %s", strerror(errno));
     /* A pool named in the environment counts as named: --master does not have to repeat it. */
     int code = r->common.master != NULL ? measure_pool(r) : start_pool(r);
     if (code == KVP_EXIT_DONE) code = simulate_lru(r);
@@ -355,6 +367,7 @@ replay(replay_t *r)
         if (code == KVP_EXIT_DONE) code = judged;
     }
     if (kvp_local_stop(&r->local) > 0 && code == KVP_EXIT_DONE) code = KVP_EXIT_REFUSED;
+    close(r->stop_fd);
     return code;
 }
 

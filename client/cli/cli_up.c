@@ -7,33 +7,18 @@
 #include "client/cli/json_out.h"
 #include "client/cli/procs.h"
 #include "client/cli/report.h"
+#include "client/cli/stop.h"
 
 #include "common/clock.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #define MEMORY_DEFAULT (256ull << 20)
 #define MEMORY_MIN (64ull << 10)
 #define MEMORY_MAX (1ull << 44)
-
-/* catch_stop_signals turns the signals that stop the pool into a readable descriptor, -1 with errno. The children start
- * with an empty mask of their own. */
-static int
-catch_stop_signals(void)
-{
-    sigset_t stop;
-    sigemptyset(&stop);
-    sigaddset(&stop, SIGINT);
-    sigaddset(&stop, SIGTERM);
-    sigaddset(&stop, SIGHUP);
-    if (sigprocmask(SIG_BLOCK, &stop, NULL) != 0) return -1;
-    return signalfd(-1, &stop, SFD_CLOEXEC);
-}
 
 static void
 say_ready(const kvp_local_t *local, const kvp_local_conf_t *conf, bool is_json)
@@ -99,7 +84,7 @@ kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (code == KVP_EXIT_GO_ON && kvp_parse_hostport(conf.listen, &at) != KVP_OK)
         code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT", conf.listen);
     if (code != KVP_EXIT_GO_ON) return code;
-    const int signal_fd = catch_stop_signals();
+    const int signal_fd = kvp_stop_catch();
     if (signal_fd < 0) return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "signals: %s", strerror(errno));
     conf.nodes = (uint32_t)nodes;
     conf.transports = common.transports;

@@ -19,6 +19,7 @@ static const kvp_cli_verb_t verbs[] = {
     {"get", "KEY", "write a value to standard output, or to a file", kvp_cli_get},
     {"exists", "KEY...", "say whether keys are there", kvp_cli_exists},
     {"rm", "KEY... | --regex PATTERN | --all", "remove keys", kvp_cli_rm},
+    {"bump", "", "make all that the tenant has put unfindable, in one step", kvp_cli_bump},
     {"ls", "[PREFIX]", "list keys", kvp_cli_ls},
     {"stat", "", "figures of the pool and its segments", kvp_cli_stat},
     {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
@@ -33,7 +34,7 @@ usage(FILE *to)
         fprintf(to, "  %-8s %s\n", verbs[i].name, verbs[i].summary);
     fprintf(to,
             "\nkvpool VERB --help tells the verb's options. Every verb takes --master HOST:PORT (or KVPOOL_MASTER),\n"
-            "--deadline, --transports and --json.\n"
+            "--deadline, --transports, --tenant and --json.\n"
             "exit code: 0 done, 1 miss or refused, 2 usage, 3 pool unreachable\n");
 }
 
@@ -92,6 +93,7 @@ kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_
         .host_id = common->host_id,
         .transports = common->transports,
         .deadline_ms = (uint32_t)(common->deadline_ns / KVP_NS_PER_MS),
+        .tenant = (uint32_t)common->tenant,
         .locations = common->locations,
     };
     int err = kvpool_open(&conf, pool_out);

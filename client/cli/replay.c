@@ -345,9 +345,9 @@ watch(run_t *run)
         until.tv_nsec += PROGRESS_MS * 1000000L;
         until.tv_sec += until.tv_nsec / 1000000000L;
         until.tv_nsec %= 1000000000L;
-        if (pthread_cond_timedwait(&run->ended, &run->lock, &until) != ETIMEDOUT || conf->progress == NULL) continue;
+        if (pthread_cond_timedwait(&run->ended, &run->lock, &until) != ETIMEDOUT) continue;
         pthread_mutex_unlock(&run->lock);
-        conf->progress(conf->arg, atomic_load(&run->done));
+        if (!conf->progress(conf->arg, atomic_load(&run->done))) stop_run(run, KVPOOL_CANCELLED);
         pthread_mutex_lock(&run->lock);
     }
     pthread_mutex_unlock(&run->lock);
@@ -376,7 +376,7 @@ kvp_replay_run(const kvp_replay_conf_t *conf, kvp_replay_result_t *result_out)
     }
     watch(&run);
     result_out->elapsed_ns = kvp_now_ns() - begun;
-    if (conf->progress != NULL) conf->progress(conf->arg, atomic_load(&run.done));
+    (void)conf->progress(conf->arg, atomic_load(&run.done));
     for (uint32_t i = 0; i < conf->clients; i++) {
         if (clients[i].is_started) pthread_join(clients[i].thread, NULL);
         count_moved(&clients[i]);

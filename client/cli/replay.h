@@ -21,8 +21,8 @@ typedef struct {
     uint64_t block_bytes;
     uint64_t salt; /* part of keys and contents: sets this run's blocks apart from another's in the same pool */
     uint32_t clients;
-    /* progress is called by the calling thread a few times a second, and once at the end; NULL = not at all. */
-    void (*progress)(void *arg, size_t requests_done);
+    /* progress is called by the calling thread a few times a second, and once at the end. False ends the run. */
+    bool (*progress)(void *arg, size_t requests_done);
     void *arg;
 } kvp_replay_conf_t;
 
@@ -47,7 +47,7 @@ typedef struct {
 } kvp_replay_result_t;
 
 /* kvp_replay_run plays the whole workload. An error means that it could not go on (opening failed, a lookup failed, no
- * memory); failed gets and refused puts are counted instead. *result_out is set in both cases. */
+ * memory), CANCELLED that progress ended it; failed gets and refused puts are counted instead. *result_out is set in both cases. */
 int kvp_replay_run(const kvp_replay_conf_t *conf, kvp_replay_result_t *result_out);
 
 #endif

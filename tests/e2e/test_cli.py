@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line beyond put and get: what its options do, and what it says when they are wrong."""
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from conftest import PROGRAMS, SLOW, run_program, wait_until
+
+
+def test_upsert_replaces(pool):
+    """Fails if --upsert leaves the old value, or if a put without it replaces one."""
+    assert pool.put("k", b"one").rc == 0
+    assert pool.put("k", b"two").rc == 0
+    assert pool.get("k").out == b"one"
+    got = pool.put("k", b"three", "--upsert", "--wait", "--json")
+    assert got.rc == 0 and got.json == {"key": "k", "size_bytes": 5}
+    assert pool.get("k").out == b"three"
+    assert pool.put("new", b"value", "--upsert").rc == 0, "an upsert of a key that is not there is a put"
+
+
+def test_replicas(make_pool):
+    """Fails if --replicas does not make copies on as many hosts."""
+    pool = make_pool(nodes=0)
+    for i in (1, 2):
+        pool.add_node(f"node{i}", "8MiB", "--host-id", f"host-{i}")
+    assert pool.put("k", b"value", "--replicas", "2").rc == 0
+    assert [s["objects"] for s in pool.kvpool("stat", "--json").json["segments"]] == [1, 1]
+
+
+def test_tenants_and_bump(pool):
+    """Fails if --tenant does not set keys apart, or if bump leaves its own findable or takes another's."""
+    for tenant in ("0", "5"):
+        assert pool.put("k", tenant.encode(), "--tenant", tenant).rc == 0
+    assert pool.get("k").out == b"0" and pool.get("k", "--tenant", "5").out == b"5"
+    assert pool.get("k", "--tenant", "6").rc == 1
+    shown = pool.kvpool("stat", "--json", "--tenant", "5").json["tenants"]
+    assert [(t["tenant"], t["objects"]) for t in shown] == [(5, 1)]
+    first = pool.kvpool("bump", "--tenant", "5", "--json")
+    assert first.rc == 0 and first.json["tenant"] == 5, first
+    assert pool.kvpool("bump", "--tenant", "5", "--json").json["epoch"] == first.json["epoch"] + 1
+    assert pool.get("k", "--tenant", "5").rc == 1
+    assert pool.get("k").out == b"0"
+    assert re.search(r"epoch\s+\d", pool.kvpool("bump").text)
+    assert pool.get("k").rc == 1
+
+
+def test_rm_waits_and_forces(pool):
+    assert pool.put("k", b"v").rc == 0
+    assert pool.rm("k", "--wait").rc == 0
+    assert pool.put("k", b"v").rc == 0
+    assert pool.rm("k", "--wait", "--force").rc == 0
+    assert pool.exists("k").rc == 1
+
+
+@pytest.mark.parametrize("args, says", [
+    (["put", "k", "--replicas", "0"], "from 1 to 8"),
+    (["put", "k", "--replicas", "9"], "from 1 to 8"),
+    (["put", "k", "--pin", "firm"], "soft or hard"),
+    (["put", "k", "--group", "name"], "NAME/MEMBERS/NUMBER"),
+    (["put", "k", "--group", "name/2/2"], "numbered from 0"),
+    (["put", "k", "--group", "/2/1"], "NAME/MEMBERS/NUMBER"),
+    (["put", "k", "--group", "name/5000/1"], "at most 4096"),
+    (["put", "k", "--wait"], "--upsert"),
+    (["rm", "--all", "--wait"], "--wait is for keys"),
+    (["bump", "k"], "no operand"),
+    (["get", "k", "--tenant", "4294967296"], "from 0 to 4294967295"),
+    (["get", "k", "--tenant", "me"], "a whole number"),
+    (["get", "k", "--deadline", "0"], "0.001 s"),
+    (["ls", "--limit", "-1"], "a whole number"),
+])
+def test_bad_options_say_what_is_wanted(bench, args, says):
+    """Fails if a wrong value is taken, or refused without its unit and bounds."""
+    r = bench.run("kvpool", *args, stdin=b"v")
+    assert r.rc == 2 and says in r.err and not r.out, r
+
+
+@pytest.mark.parametrize("program, args, says", [
+    ("kvpool-master", ["--lease-ttl", "1ms"], "from 100ms to 1h"),
+    ("kvpool-node", ["--memory", "1KiB"], "at least 64KiB"),
+    ("kvpool-node", ["--chunk-bytes", "1B"], "from 64KiB to 64GiB"),
+    ("kvpool-node", ["--lanes", "9"], "from 0 to 8"),
+    ("kvpool-node", ["--master", "nowhere"], "HOST:PORT"),
+    ("kvpool-node", ["--listen", "nowhere"], "HOST:PORT"),
+    ("kvpool-node", ["--transports", "pigeon"], "pigeon"),
+    ("kvpool-node", ["--name", "n" * 129], "128 bytes"),
+])
+def test_daemons_bad_options_say_what_is_wanted(bench, program, args, says):
+    """Fails if a daemon does not end with 2 and the option's bounds, whichever part of it finds the value wrong."""
+    r = bench.run(program, *args, timeout=10 * SLOW)
+    assert r.rc == 2 and says in r.err and not r.out, r
+
+
+def test_http_port_in_use_is_named(pool):
+    """Fails if the complaint about a used port names another one."""
+    r = run_program([PROGRAMS["kvpool-master"], "--listen", "127.0.0.1:0", "--http", pool.master.http, "--data-dir", "none"],
+                    pool.bench.env(), timeout=10 * SLOW)
+    assert r.rc == 1, r
+    assert f"cannot listen at {pool.master.http}: Address already in use" in r.err and "port 0" not in r.err, r
+
+
+def test_stat_begins_at_once(pool):
+    """Fails if the text begins with an empty line, or if its sections are not set apart."""
+    assert pool.put("k", b"value").rc == 0
+    lines = pool.kvpool("stat").text.splitlines()
+    assert lines[0] == "pool"
+    for title in ("tenants", "segments", "client"):
+        assert lines[lines.index(title) - 1] == "", title
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_replay_stops_its_pool_in_order(bench, sig):
+    """Fails if a replay that is interrupted does not end soon, or leaves complaints of its children, or children."""
+    errors = open(os.path.join(bench.home, "err"), "w+b")
+    p = bench.popen("kvpool", "replay", "--limit", "200000", "--block-bytes", "4KiB", stderr=errors, stdout=errors)
+
+    def said():
+        errors.seek(0)
+        return errors.read().decode()
+
+    children = wait_until(lambda: len(c := children_of(p.pid)) == 3 and c, 20, "its pool")
+    time.sleep(0.5)
+    assert p.poll() is None, said()
+    p.send_signal(sig)
+    assert p.wait(15 * SLOW) == 1
+    assert "CANCELLED" in said() and not re.search(r"(warn|error) +\w+:|died|did not stop", said()), said()
+    assert not any(os.path.exists(f"/proc/{child}") for child in children)
+
+
+def children_of(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+            return f.read().split()
+    except OSError:
+        return []
