@@ -186,10 +186,14 @@ class Board:
     def begun(self, stream):
         return struct.unpack_from("<Q", self._map, 8 * stream)[0]
 
-    def versions(self):
-        """All versions put so far: the number at each key counts put and remove."""
+    def floors(self):
+        """By key: the oldest version that may be read."""
         first, n = self.options["streams"], self.options["keys"]
-        return sum(struct.unpack_from(f"<{n}Q", self._map, 8 * first)) // 2
+        return struct.unpack_from(f"<{n}Q", self._map, 8 * first)
+
+    def versions(self):
+        """All versions that churners put so far: the number at each key counts put and remove."""
+        return sum(self.floors()) // 2
 
 
 def figures(master):

@@ -6,7 +6,10 @@
  * putters   write a stream of ever new keys sSTREAM/INDEX, and force-remove some recent ones (--remove-pct)
  * getters   read recent keys of all streams
  * churners  put version after version under a fixed set of keys, each removed before the next is put
- * checkers  ask the master for those keys: a version is whole, and not older than what was acknowledged before
+ * upserters put version after version over a fixed set of keys, with nothing removed in between
+ * checkers  get those keys: a version is whole, not older than what was acknowledged before, and not older than what
+ *           the same thread has seen; they ask the master each time, or (--known 1) go where the object is known to be
+ * probers   ask whether recent keys of all streams are there, and do nothing else
  */
 #include "tests/e2e/e2e_util.h"
 
@@ -24,16 +27,19 @@
 
 typedef struct {
     const char *master, *host_id, *transports, *board, *prefix;
-    uint64_t putters, getters, churners, checkers; /* threads */
+    uint64_t putters, getters, churners, upserters, checkers, probers; /* threads */
     uint64_t batch, min_bytes, max_bytes;
     uint64_t streams, stream_base; /* all, over all processes; the first one of this process */
-    uint64_t window; /* getters: how far back */
-    uint64_t keys; /* of churners and checkers */
+    uint64_t window; /* getters and probers: how far back */
+    uint64_t keys; /* of churners, upserters and checkers */
     uint64_t remove_pct;
     uint64_t deadline_ms;
     uint64_t seed;
     uint64_t memory_bytes; /* > 0: an embedded node */
     uint64_t get_verify;
+    uint64_t replicas; /* putters */
+    uint64_t wait; /* upserters */
+    uint64_t known; /* checkers */
 } options_t;
 
 typedef struct {
@@ -61,6 +67,8 @@ struct worker {
     char (*names)[KEY_CAP];
     uint64_t *hashes;
     uint64_t *wanted; /* floors when the call began */
+    uint64_t *picked; /* checkers: which keys those are */
+    uint64_t *seen; /* checkers: by key, the newest version that this thread has read */
 };
 
 static options_t opt = {
@@ -93,7 +101,9 @@ static const struct {
     {"--putters", NULL, &opt.putters},
     {"--getters", NULL, &opt.getters},
     {"--churners", NULL, &opt.churners},
+    {"--upserters", NULL, &opt.upserters},
     {"--checkers", NULL, &opt.checkers},
+    {"--probers", NULL, &opt.probers},
     {"--batch", NULL, &opt.batch},
     {"--min-bytes", NULL, &opt.min_bytes},
     {"--max-bytes", NULL, &opt.max_bytes},
@@ -106,6 +116,9 @@ static const struct {
     {"--seed", NULL, &opt.seed},
     {"--memory-bytes", NULL, &opt.memory_bytes},
     {"--verify", NULL, &opt.get_verify},
+    {"--replicas", NULL, &opt.replicas},
+    {"--wait", NULL, &opt.wait},
+    {"--known", NULL, &opt.known},
 };
 
 static void
@@ -199,7 +212,12 @@ set_item(worker_t *w, size_t i, size_t len)
 static void
 run_batch(worker_t *w, size_t n, bool is_put, uint32_t how)
 {
-    kvpool_opts_t o = {.struct_size = sizeof o, .deadline_ms = (uint32_t)opt.deadline_ms, .flags = how};
+    kvpool_opts_t o = {
+        .struct_size = sizeof o,
+        .deadline_ms = (uint32_t)opt.deadline_ms,
+        .flags = how,
+        .replicas = is_put ? (uint32_t)opt.replicas : 0,
+    };
     uint64_t begun_ns = e2e_now_ns();
     int err = is_put ? kvpool_batch_put(pool, w->items, n, &o, w->results)
                      : kvpool_batch_get(pool, w->items, n, &o, w->results);
@@ -259,11 +277,12 @@ put_role(worker_t *w)
     }
 }
 
-static void
+/* Judges what was read, and returns its version, 0 where it is none. */
+static uint64_t
 check_read(worker_t *w, size_t i, uint64_t floor, bool is_versioned)
 {
     size_t at, len = w->items[i].len;
-    uint64_t version;
+    uint64_t version = 0;
     bool is_ok =
         len >= E2E_MIN_BYTES && len <= opt.max_bytes && e2e_check(piece(w, i), len, w->hashes[i], &version, &at);
 
@@ -277,6 +296,38 @@ check_read(worker_t *w, size_t i, uint64_t floor, bool is_versioned)
         note_wrong(w, w->names[i], "length of its version", len, 0, version, floor);
     } else {
         note_bytes(w, len);
+        return version;
+    }
+    return 0;
+}
+
+static void
+pick_recent(worker_t *w, size_t i)
+{
+    uint64_t stream = e2e_random(&w->rng) % opt.streams, end = atomic_load(&board[stream]);
+    uint64_t back = e2e_random(&w->rng) % opt.window;
+
+    name_of_stream(w->names[i], stream, end > back ? end - 1 - back : 0);
+    set_item(w, i, opt.max_bytes);
+}
+
+static void
+probe_role(worker_t *w)
+{
+    kvpool_opts_t o = {.struct_size = sizeof o, .deadline_ms = (uint32_t)opt.deadline_ms};
+    kvpool_key_t keys[256];
+    const size_t n = opt.batch < 256 ? opt.batch : 256;
+
+    while (!is_stopping) {
+        uint64_t begun_ns = e2e_now_ns();
+        int err;
+
+        for (size_t i = 0; i < n; i++) {
+            pick_recent(w, i);
+            keys[i] = w->items[i].key;
+        }
+        err = kvpool_batch_is_exist(pool, keys, n, &o, w->results);
+        note_call(w, begun_ns, &err, 1);
     }
 }
 
@@ -284,16 +335,11 @@ static void
 get_role(worker_t *w)
 {
     while (!is_stopping) {
-        for (size_t i = 0; i < opt.batch; i++) {
-            uint64_t stream = e2e_random(&w->rng) % opt.streams, end = atomic_load(&board[stream]);
-            uint64_t back = e2e_random(&w->rng) % opt.window;
-
-            name_of_stream(w->names[i], stream, end > back ? end - 1 - back : 0);
-            set_item(w, i, opt.max_bytes);
-        }
+        for (size_t i = 0; i < opt.batch; i++)
+            pick_recent(w, i);
         run_batch(w, opt.batch, false, 0);
         for (size_t i = 0; i < opt.batch; i++)
-            if (w->results[i] == KVPOOL_OK) check_read(w, i, 0, false);
+            if (w->results[i] == KVPOOL_OK) (void)check_read(w, i, 0, false);
     }
 }
 
@@ -337,20 +383,48 @@ churn_role(worker_t *w)
             churn_one(w, key, atomic_load(&floors[key]) + 1);
 }
 
+/* Puts the next version over the one that is there. One that failed may be there or not, and is put again. */
+static void
+upsert_role(worker_t *w)
+{
+    const uint64_t stream = opt.stream_base + w->index;
+
+    for (uint64_t key = stream; !is_stopping; key = key + opt.streams < opt.keys ? key + opt.streams : stream) {
+        uint64_t version = atomic_load(&floors[key]) + 1;
+        size_t len;
+
+        name_of_key(w->names[0], key);
+        set_item(w, 0, 0);
+        len = e2e_size(w->hashes[0], version, opt.min_bytes, opt.max_bytes);
+        w->iovs[0].len = len;
+        e2e_fill(piece(w, 0), len, w->hashes[0], version);
+        run_batch(w, 1, true, KVPOOL_UPSERT | (opt.wait != 0 ? KVPOOL_WAIT : 0));
+        if (w->results[0] != KVPOOL_OK) continue;
+        note_bytes(w, len);
+        atomic_store(&floors[key], version);
+    }
+}
+
 static void
 check_role(worker_t *w)
 {
     while (!is_stopping) {
         for (size_t i = 0; i < opt.batch; i++) {
-            uint64_t key = e2e_random(&w->rng) % opt.keys;
+            uint64_t key = e2e_random(&w->rng) % opt.keys, floor = atomic_load(&floors[key]);
 
             name_of_key(w->names[i], key);
             set_item(w, i, opt.max_bytes);
-            w->wanted[i] = atomic_load(&floors[key]);
+            w->picked[i] = key;
+            w->wanted[i] = floor > w->seen[key] ? floor : w->seen[key];
         }
-        run_batch(w, opt.batch, false, KVPOOL_FRESH); /* a known location may lag behind by its lease */
-        for (size_t i = 0; i < opt.batch; i++)
-            if (w->results[i] == KVPOOL_OK) check_read(w, i, w->wanted[i], true);
+        run_batch(w, opt.batch, false, opt.known != 0 ? 0 : KVPOOL_FRESH);
+        for (size_t i = 0; i < opt.batch; i++) {
+            uint64_t *seen = &w->seen[w->picked[i]], version;
+
+            if (w->results[i] != KVPOOL_OK) continue;
+            version = check_read(w, i, w->wanted[i], true);
+            if (version > *seen) *seen = version;
+        }
     }
 }
 
@@ -380,6 +454,8 @@ start_worker(worker_t *w, role_fn role, uint64_t index, uint64_t seed)
     w->names = e2e_alloc(opt.batch * sizeof *w->names);
     w->hashes = e2e_alloc(opt.batch * sizeof *w->hashes);
     w->wanted = e2e_alloc(opt.batch * sizeof *w->wanted);
+    w->picked = e2e_alloc(opt.batch * sizeof *w->picked);
+    w->seen = e2e_alloc(opt.keys * sizeof *w->seen);
     pthread_mutex_init(&w->lock, NULL);
     err = kvpool_register(pool, w->arena, arena_bytes);
     if (err != KVPOOL_OK) e2e_die("cannot register: %s", kvpool_errname(err));
@@ -392,8 +468,8 @@ start_workers(worker_t *workers)
     const struct {
         role_fn role;
         uint64_t n;
-    } roles[] = {
-        {put_role, opt.putters}, {get_role, opt.getters}, {churn_role, opt.churners}, {check_role, opt.checkers}};
+    } roles[] = {{put_role, opt.putters},      {get_role, opt.getters},    {churn_role, opt.churners},
+                 {upsert_role, opt.upserters}, {check_role, opt.checkers}, {probe_role, opt.probers}};
     uint64_t seed = opt.seed * 1000003u;
     size_t n = 0;
 
@@ -482,7 +558,8 @@ main(int argc, char **argv)
     printf("{\"ready\":true}\n");
     fflush(stdout);
 
-    workers = e2e_alloc((opt.putters + opt.getters + opt.churners + opt.checkers) * sizeof *workers);
+    workers = e2e_alloc((opt.putters + opt.getters + opt.churners + opt.upserters + opt.checkers + opt.probers) *
+                        sizeof *workers);
     n = start_workers(workers);
     follow_input(workers, n);
     is_stopping = true;

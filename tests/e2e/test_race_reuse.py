@@ -7,11 +7,12 @@ import time
 import pytest
 
 from clients import PATHS, Board, Load, Shell, figures, slow
-from conftest import SAN, TIER
+from conftest import SAN, TIER, wait_until
 
 MIB = 1 << 20
 RACE_S = {"quick": 2, "normal": 60, "long": 600}[TIER]
 VERSIONS_S = 60 if TIER == "long" else 15
+UPSERTS_S = {"quick": 2, "normal": 15, "long": 120}[TIER]
 SHARE = 8 if SAN else 1  # sanitizer builds do less in the same time
 
 
@@ -84,6 +85,35 @@ def test_versions_do_not_mix(pool):
     for name in ("check-shm", "check-tcp"):
         assert reports[name]["results"].get("OK", 0) > 20 * VERSIONS_S // SHARE, reports[name]["results"]
         assert set(reports[name]["results"]) <= {"OK", "NOT_FOUND", "STALE"}, reports[name]["results"]
+
+
+@pytest.mark.pool(nodes=2, memory="32MiB")
+@pytest.mark.limit(UPSERTS_S + 60)
+@pytest.mark.parametrize("known", [0, 1])
+def test_upserts_never_go_back(pool, known):
+    """Fails if a reader of keys that are upserted over and over gets a mix of two versions, one older than what was
+    acknowledged before its call or than what it has seen itself, or no value at all; over both paths, with readers that
+    ask the master, or that read where they know the object to be while the upserts wait for them.
+    """
+    board = Board(pool.bench, 2, keys=24)
+    common = dict(batch=8, min_bytes=4096, max_bytes=256 << 10, **board.options)
+    loads = [Load(pool.bench, pool.addr, f"upsert-{path}", upserters=1, stream_base=i, wait=known, **common, **conf).ready()
+             for i, (path, conf) in enumerate(sorted(PATHS.items()))]
+    wait_until(lambda: min(board.floors()) > 0, 20, "every key to be there")
+    before = sum(board.floors())
+    readers = [Load(pool.bench, pool.addr, f"check-{path}", checkers=2, known=known, **common, **conf).ready()
+               for path, conf in sorted(PATHS.items())]
+    time.sleep(UPSERTS_S)
+    after = sum(board.floors())
+    reports = stop_and_judge(readers + loads)
+    assert after - before > 20 * UPSERTS_S // SHARE, f"only {after - before} upserts"
+    for load in loads:
+        assert set(reports[load.name]["results"]) == {"OK"}, reports[load.name]["results"]
+    for reader in readers:
+        got = reports[reader.name]
+        assert got["results"]["OK"] > 50 * UPSERTS_S // SHARE, got["results"]
+        assert set(got["results"]) <= {"OK", "STALE"}, got["results"]
+        assert (got["stat"]["client"]["known_location_gets"] > 0) == (known == 1), got["stat"]["client"]
 
 
 def test_the_checker_sees_wrong_bytes(pool):

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies on several hosts: the nodes of these tests count as hosts of their own. A lost host costs no hit and no wrong
+byte, and puts go on with the hosts that are left.
+"""
+import time
+
+import pytest
+
+from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled
+from conftest import SLOW, TIER, wait_until
+
+MIB = 1 << 20
+PHASE_S = {"quick": 1.0, "normal": 3.0, "long": 20.0}[TIER]
+
+# A reader on the first node's host has that node's memory mapped; one elsewhere reaches both by TCP.
+READERS = {"beside": {"transports": "shm,tcp", "host_id": "host-1"}, "away": {"transports": "tcp", "host_id": "host-9"}}
+
+
+@pytest.fixture
+def hosts(make_pool):
+    """A pool of two nodes on two hosts."""
+    pool = make_pool(nodes=0)
+    for i in (1, 2):
+        pool.add_node(f"node{i}", "64MiB", "--host-id", f"host-{i}")
+    return pool
+
+
+def objects_by_node(pool):
+    return {s["node"]: s["objects"] for s in pool.kvpool("stat", "--json").json["segments"] if s["state"] == "up"}
+
+
+def test_copies_lie_on_different_hosts(hosts):
+    """Fails if copies of an object are not one on each host, if more than there are hosts are refused instead of cut
+    down to that, if removal leaves a copy's space, or if a put says nothing of copies and makes two.
+    """
+    client = Shell(hosts.bench, hosts.addr)
+    assert client("bput two/ 0 40 100000 replicas=2")["results"] == {"OK": 40}
+    assert objects_by_node(hosts) == {"node1": 40, "node2": 40}
+    assert client("bput many/ 0 10 100000 replicas=8")["results"] == {"OK": 10}
+    assert objects_by_node(hosts) == {"node1": 50, "node2": 50}
+    assert client("bput one/ 0 10 100000")["results"] == {"OK": 10}
+    assert sum(objects_by_node(hosts).values()) == 110
+    settled(hosts.master, used_bytes=110 * extent_bytes(100000))
+    assert client("all force=1")["removed"] == 60
+    settled(hosts.master, used_bytes=0)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_lost_host_costs_no_hit(hosts, lost):
+    """Fails if, with either host of two copies killed in the middle of reads, a single read is a miss, an error or
+    wrong, by shared memory or by TCP, by known locations or through the master; or if a put of two copies fails then.
+    """
+    board = Board(hosts.bench, 1)
+    common = dict(batch=8, min_bytes=4096, max_bytes=MIB // 4, window=60, **board.options)
+    putter = Load(hosts.bench, hosts.addr, "put", putters=1, replicas=2, **common).ready()
+    wait_until(lambda: board.begun(0) >= 64, 20, "something to read")
+    filled = putter.stop()
+    assert set(filled["results"]) == {"OK"} and figures(hosts.master)["evictions"] == 0, filled
+
+    readers = [Load(hosts.bench, hosts.addr, f"get-{name}", getters=2, **common, **conf).ready()
+               for name, conf in READERS.items()]
+    time.sleep(PHASE_S)
+    hosts.nodes[lost].kill9()
+    after = Shell(hosts.bench, hosts.addr, "after", **PATHS["shm"])
+    assert after("bput after/ 0 16 50000 replicas=2")["results"] == {"OK": 16}
+    for reader in readers:
+        reader.mark()
+    time.sleep(PHASE_S)
+    for reader in readers:
+        got = reader.stop()
+        assert got["wrong"] == 0, got["first_wrong"]
+        assert set(got["results"]) == {"OK"} and got["results"]["OK"] > 50, (reader.name, got["results"])
+        assert got["late"] == 0 and got["max_ms"] < 2000 * SLOW, got
+    got = after("bget after/ 0 16 50000")
+    assert got["results"] == {"OK": 16} and got["wrong"] == 0, got
+
+
+def test_host_lost_under_puts(hosts):
+    """Fails if a put of two copies is refused, fails, or is lost because one of the hosts was killed while it wrote."""
+    board = Board(hosts.bench, 2)
+    putter = Load(hosts.bench, hosts.addr, "put", putters=2, replicas=2, batch=4, min_bytes=4096, max_bytes=MIB // 4,
+                  **board.options).ready()
+    time.sleep(PHASE_S)
+    hosts.nodes[1].kill9()
+    time.sleep(PHASE_S)
+    got = putter.stop()
+    assert set(got["results"]) == {"OK"}, got["results"]
+    client = Shell(hosts.bench, hosts.addr)
+    last = board.begun(0)
+    got = client(f"bget s0/ {last - 40} 40 {MIB // 4}")
+    assert got["results"] == {"OK": 40}, "the last ones put are not yet evicted"
+
+
+def test_upsert_of_copies(hosts):
+    """Fails if an upsert leaves a copy of the old value that a reader gets after the other host is gone."""
+    client = Shell(hosts.bench, hosts.addr)
+    readers = {name: Shell(hosts.bench, hosts.addr, name, **conf) for name, conf in READERS.items()}
+    assert client("put k 100000 version=1 replicas=2")["err"] == "OK"
+    for reader in readers.values():
+        assert reader("get k 100000")["version"] == 1
+    assert client("put k 90000 version=2 upsert=1 replicas=2")["err"] == "OK"
+    for reader in readers.values():
+        assert reader("get k 100000")["version"] == 2
+    hosts.nodes[0].kill9()
+    for reader in readers.values():
+        got = reader("get k 100000")
+        assert (got["err"], got["version"], got["intact"]) == ("OK", 2, True), got

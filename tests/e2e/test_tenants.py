@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tenants: equal keys of two tenants are two objects, and nothing that one does to its own touches the other's."""
+import pytest
+
+from clients import PATHS, Shell, figures, settled
+
+SIZE = 100_000
+
+# A chunk belongs to one tenant: there must be some for each.
+pytestmark = pytest.mark.pool(node_args=("--chunk-bytes", "8MiB"))
+
+
+@pytest.fixture(params=sorted(PATHS))
+def tenants(request, pool):
+    return [Shell(pool.bench, pool.addr, f"tenant{t}", tenant=t, **PATHS[request.param]) for t in (1, 2)]
+
+
+def read(client, key):
+    got = client(f"get {key} {SIZE}")
+    return got["err"] if got["err"] != "OK" else (got["version"], got["intact"])
+
+
+def test_equal_keys_are_two_objects(tenants):
+    """Fails if a tenant sees another's value, or no value of its own; or if removing and replacing its own changes the
+    other's.
+    """
+    one, two = tenants
+    assert one(f"put k {SIZE} version=1")["err"] == "OK"
+    assert two("exists k")["exists"] == 0 and read(two, "k") == "NOT_FOUND"
+    assert two(f"put k {SIZE} version=2")["err"] == "OK"
+    assert (read(one, "k"), read(two, "k")) == ((1, True), (2, True))
+    assert one(f"put k {SIZE} version=3 upsert=1")["err"] == "OK"
+    assert (read(one, "k"), read(two, "k")) == ((3, True), (2, True))
+    assert one("remove k")["err"] == "OK"
+    assert (read(one, "k"), read(two, "k")) == ("NOT_FOUND", (2, True))
+
+
+def test_sweeping_verbs_stay_at_home(pool, tenants):
+    """Fails if a pattern, "all", or a listing of one tenant reaches what is another's."""
+    one, two = tenants
+    for client in tenants:
+        assert client("bput k/ 0 20 1000")["results"] == {"OK": 20}
+    listed = f"{pool.bench.home}/list"
+    assert one(f"list {listed} 100")["err"] == "OK"
+    assert len(open(listed, encoding="ascii").readlines()) == 20
+    assert one("regex k/1")["removed"] == 11
+    assert two("bexist k/ 0 20")["exist"] == 20
+    assert one("all")["removed"] == 9
+    assert two("bexist k/ 0 20")["exist"] == 20
+    assert one("bexist k/ 0 20")["exist"] == 0
+
+
+def test_bump_leaves_the_other_alone(pool, tenants):
+    """Fails if anything that a tenant had put is found after its bump, if anything of the other's is not, or if the
+    space does not come back.
+    """
+    one, two = tenants
+    for client in tenants:
+        assert client("bput k/ 0 100 50000")["results"] == {"OK": 100}
+        assert client("bget k/ 0 100 50000")["results"] == {"OK": 100}
+    used = figures(pool.master)["used_bytes"]
+    assert one("bump deadline=8000")["err"] == "OK"
+    assert one("bget k/ 0 100 50000")["results"] == {"NOT_FOUND": 100}
+    got = two("bget k/ 0 100 50000")
+    assert got["results"] == {"OK": 100} and got["wrong"] == 0, got
+    settled(pool.master, used_bytes=used // 2)
+    assert one("bput k/ 0 100 50000 version=5")["results"] == {"OK": 100}
+    assert read(one, "k/7") == (5, True) and read(two, "k/7") == (0, True)
+
+
+def test_status_tells_a_tenant_of_itself(tenants):
+    """Fails if a tenant's figures are another's, or if it is shown another's."""
+    one, two = tenants
+    assert one("bput k/ 0 10 1000")["results"] == {"OK": 10}
+    assert two("bput k/ 0 3 1000")["results"] == {"OK": 3}
+    for client, tenant, objects in ((one, 1, 10), (two, 2, 3)):
+        shown = client("stat")["stat"]["tenants"]
+        assert [(t["tenant"], t["objects"]) for t in shown] == [(tenant, objects)], shown
