@@ -134,7 +134,7 @@ def test_known_locations_are_read_on_without_a_master(pool, writer, reader):
         assert writer(f"put {key} {SIZE} version=4")["err"] == "OK"
     get_known(reader, "k")
     pool.master.kill9()
-    end = time.monotonic() + 3 * SLOW
+    end = time.monotonic() + 3  # well within the grace, however slow the machine is
     while time.monotonic() < end:
         got = reader(f"get k {SIZE} deadline=200")
         assert (got["err"], got["version"], got["intact"]) == ("OK", 4, True)
