@@ -301,6 +301,12 @@ is_sound(const kvp_putop_item_t *it, uint32_t copy)
     return (it->sound & (1u << copy)) != 0;
 }
 
+static uint32_t
+sound_n(const kvp_putop_item_t *it)
+{
+    return (uint32_t)__builtin_popcount(it->sound);
+}
+
 /* Fills moves with parts of one phase that were not begun yet; none left leaves moves_n 0. */
 static void
 fill_moves(kvp_putop_t *op, uint8_t phase)
@@ -312,10 +318,7 @@ fill_moves(kvp_putop_t *op, uint8_t phase)
         if (it->phase != phase) continue;
         for (; it->parts_begun < it->nloc; it->parts_begun++) {
             if (op->moves_n == op->moves_cap) return;
-            if (is_sound(it, it->parts_begun))
-                make_move(op, i, it->parts_begun, &op->moves[op->moves_n++]);
-            else
-                it->parts_done++;
+            if (is_sound(it, it->parts_begun)) make_move(op, i, it->parts_begun, &op->moves[op->moves_n++]);
         }
     }
 }
@@ -373,7 +376,8 @@ kvp_putop_on_moved(kvp_putop_t *op, uint64_t now_ns)
             continue;
         }
         it->phase = it->phase == PHASE_FILL && KVP_RULE(COMMIT_AFTER_SEAL) ? PHASE_SEAL : PHASE_COMMIT;
-        it->parts_begun = it->parts_done = 0;
+        it->parts_begun = 0;
+        it->parts_done = it->nloc - sound_n(it); /* what was not filled is not sealed */
     }
     op->moves_n = 0;
 }

@@ -37,9 +37,16 @@ check_committed(kvp_master_t *m, uint32_t oid, const kvp_wire_put_t *put, bool i
     return KVP_OK;
 }
 
+/* Who has no place yet is its attempt's. */
+static const kvp_tenant_t *
+tenant_of(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return o->state == KVP_OBJ_COMMITTED ? kvp_obj_tenant(m, o) : kvp_attempt_of(m, o)->tenant;
+}
+
 /* What stands in the way of a new attempt, or OK; then *over_out is what it is to replace. */
 static kvp_err_t
-check_present(kvp_master_t *m, const kvp_wire_put_t *put, const uint8_t *keys, bool is_upsert, uint32_t *over_out)
+check_present(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put, const uint8_t *keys, uint32_t *over_out)
 {
     uint32_t oid = kvp_objindex_find(m->index, put->digest);
     const kvp_obj_t *o;
@@ -47,8 +54,9 @@ check_present(kvp_master_t *m, const kvp_wire_put_t *put, const uint8_t *keys, b
     *over_out = KVP_OID_NONE;
     if (oid == KVP_OID_NONE) return KVP_OK;
     o = kvp_obj(m->index, oid);
+    if (tenant_of(m, o) != p->session->tenant) return KVP_COLLISION;
     if (!kvp_obj_has_key(m->index, o, keys + put->key_at, put->key_len)) return KVP_COLLISION;
-    if (o->state == KVP_OBJ_COMMITTED) return check_committed(m, oid, put, is_upsert, over_out);
+    if (o->state == KVP_OBJ_COMMITTED) return check_committed(m, oid, put, p->is_upsert, over_out);
     return kvp_attempt_take(m, kvp_attempt_of(m, o)) ? KVP_OK : KVP_IN_PROGRESS;
 }
 
@@ -77,7 +85,7 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put
 
     err = check_put(m, s->tenant->id, put, keys, keys_len);
     if (err != KVP_OK) return err;
-    err = check_present(m, put, keys, p->is_upsert, &over);
+    err = check_present(m, p, put, keys, &over);
     count_present(m, err);
     if (err != KVP_OK) return err;
     if (put->len > m->up_longest) {

@@ -280,22 +280,26 @@ pend_cut(kvp_master_t *m, kvp_pend_t *p)
     return true;
 }
 
-/* The shortest lengths for which a retry found no room: for keys that lie in their cell, and for long ones. */
+/* The shortest lengths for which a retry found no room: for keys that lie in their cell, and for long ones. Each tenant
+ * has chunks of its own, so what one did not find may be there for another. */
 typedef struct {
+    const kvp_tenant_t *tenant;
     uint64_t any, long_key;
     bool is_final; /* and none will come */
 } failed_t;
 
 static bool
-has_failed(const failed_t *failed, uint64_t len, bool is_long_key)
+has_failed(const failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is_long_key)
 {
+    if (tenant != failed->tenant) return false;
     return len >= failed->any || (is_long_key && len >= failed->long_key);
 }
 
 /* Not of a copy that some hosts are closed to: what it did not find may be there for others. */
 static void
-note_failure(failed_t *failed, uint64_t len, bool is_long_key, bool is_final)
+note_failure(failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is_long_key, bool is_final)
 {
+    if (tenant != failed->tenant) *failed = (failed_t){.tenant = tenant, .any = UINT64_MAX, .long_key = UINT64_MAX};
     if (is_long_key)
         failed->long_key = len; /* it may be the key that found no room */
     else
@@ -327,7 +331,7 @@ retry_pass(kvp_master_t *m, failed_t *failed)
         kvp_err_t err;
 
         if (looked++ == RETRY_LOOK_MAX) return true;
-        if (has_failed(failed, len, is_long_key)) {
+        if (has_failed(failed, k->attempt->tenant, len, is_long_key)) {
             if (failed->is_final) refuse_one(m, k);
             continue;
         }
@@ -335,7 +339,7 @@ retry_pass(kvp_master_t *m, failed_t *failed)
         if (err == KVP_OK) continue;
         if (err == KVP_EAGAIN) m->has_space_news = true; /* its search goes on with the next step */
         is_final = err == KVP_NO_SPACE && pkey_refusal(m, k) == KVP_NO_SPACE;
-        if (k->attempt->copies == 1) note_failure(failed, len, is_long_key, is_final);
+        if (k->attempt->copies == 1) note_failure(failed, k->attempt->tenant, len, is_long_key, is_final);
         if (err != KVP_NO_SPACE) continue;
         if (pend_cut(m, k->pend)) return false;
         if (is_final) refuse_one(m, k);
@@ -346,7 +350,7 @@ retry_pass(kvp_master_t *m, failed_t *failed)
 void
 kvp_put_retry_waiting(kvp_master_t *m)
 {
-    failed_t failed = {UINT64_MAX, UINT64_MAX, false};
+    failed_t failed = {.tenant = NULL};
 
     while (!retry_pass(m, &failed))
         continue;

@@ -17,9 +17,10 @@
 #define MS 1000000ull
 #define SEC 1000000000ull
 
-#define HOSTS 2u
+#define HOSTS 3u
 #define NODES_MAX 3u
 #define CLIENTS_MAX 4u
+#define CLIENT_NUMBER 20u /* of the first client as a party; the others follow */
 
 typedef struct sim sim_t;
 typedef struct conn conn_t;
@@ -49,6 +50,7 @@ typedef struct party {
     uint32_t life; /* counts its deaths */
     bool is_dead;
     bool is_stopped;
+    uint64_t ahead_ns; /* its clock, of the world's */
     event_t *kept, **kept_end;
     void (*on_accept)(sim_t *s, struct party *who, conn_t *conn);
     void *owner;
@@ -72,6 +74,7 @@ struct sim {
     uint64_t hash; /* of everything that happened */
     bool is_traced;
     bool is_calm; /* no faults any more */
+    bool has_stepped; /* some clock has */
     char failure[512]; /* "" = none; begins with the invariant's name */
     sim_counts_t counts;
 
@@ -143,6 +146,13 @@ void conn_close(sim_t *s, conn_t *conn, int side); /* legal on NULL and on a clo
 /* conn_cut breaks it: what is under way is lost. is_half: one of the two sides is not told. */
 void conn_cut(sim_t *s, conn_t *conn, bool is_half);
 
+#define HOURS_NS (3 * 3600 * SEC) /* most that somebody stops */
+
+/* The leases that the master of the simulation gives. */
+#define LEASE_NS (2 * SEC) /* of reservations and probes, at most */
+#define LOCATION_LEASE_NS (300 * MS)
+#define LOCATION_GRACE_NS (1500 * MS)
+
 /* ---- the master's shell */
 #define POOL_ID "kvpool-simulated"
 #define DIGEST_SEED 7ull
@@ -150,6 +160,7 @@ void master_start(sim_t *s);
 void master_stop(sim_t *s); /* frees the core */
 void master_crash(sim_t *s, uint64_t down_ns); /* dies, and is back with the next term */
 party_t *master_party(sim_t *s);
+uint64_t master_now(const sim_t *s); /* what its clock says */
 uint32_t master_term(const sim_t *s);
 void master_stats(const sim_t *s, kvp_master_stats_t *stats_out);
 const char *master_check(const sim_t *s); /* NULL, or what is broken in it */
@@ -171,6 +182,7 @@ void client_prove_life(sim_t *s, uint32_t index); /* one more put and get, which
 bool client_is_idle(const sim_t *s, uint32_t index);
 bool client_has_proved(const sim_t *s, uint32_t index);
 party_t *client_party(sim_t *s, uint32_t index);
+uint32_t client_tenant(const sim_t *s, uint32_t index);
 
 /* ---- faults of the plan */
 void fault_schedule(sim_t *s);

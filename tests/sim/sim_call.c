@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define PROOF_NS (20 * SEC)
+#define FRESH_PER_MILLE 100u /* gets that heed no known location */
+#define UPSERT_PER_MILLE 250u
 
 static void end_call(sim_t *s, thread_t *t);
 
@@ -32,22 +34,33 @@ leave_link(sim_t *s, thread_t *t)
 }
 
 /* ---- what a call is */
+/* By its client's clock, which is what the cores are told. */
+static uint64_t
+now_of(const sim_t *s, const thread_t *t)
+{
+    return s->now + t->client->party.ahead_ns;
+}
+
 static void
 choose_key(sim_t *s, thread_t *t, uint32_t i)
 {
-    t->keys[i] = (uint32_t)rng_below(&t->rng, s->plan->keys);
-    snprintf(t->names[i], sizeof t->names[i], "k%u", t->keys[i]);
+    uint32_t k = (uint32_t)rng_below(&t->rng, s->plan->keys);
+
+    t->keys[i] = oracle_key(s, client_tenant(s, t->client->index), k);
+    snprintf(t->names[i], sizeof t->names[i], "k%u", k);
 }
 
 static call_kind_t
 choose_kind(thread_t *t)
 {
-    uint64_t dice = rng_below(&t->rng, 100);
+    uint64_t dice = rng_below(&t->rng, 1000);
 
-    if (dice < 45) return CALL_PUT;
-    if (dice < 75) return CALL_GET;
-    if (dice < 90) return CALL_REMOVE;
-    return dice < 95 ? CALL_EXISTS : CALL_LOOKUP;
+    if (dice < 360) return CALL_PUT;
+    if (dice < 780) return CALL_GET;
+    if (dice < 880) return CALL_REMOVE;
+    if (dice < 885) return CALL_REMOVE_MANY;
+    if (dice < 890) return CALL_BUMP;
+    return dice < 940 ? CALL_EXISTS : CALL_LOOKUP;
 }
 
 static uint64_t
@@ -59,6 +72,12 @@ take_attempts(void *arg, uint32_t n)
     return c->attempts - n + 1;
 }
 
+static uint32_t
+buffer_units(const sim_t *s)
+{
+    return (s->plan->len_max + UNIT - 1) / UNIT;
+}
+
 static void
 begin_put(sim_t *s, thread_t *t)
 {
@@ -67,7 +86,7 @@ begin_put(sim_t *s, thread_t *t)
 
         t->puts[i] = oracle_put_begins(s, t->keys[i], len);
         t->put_items[i] = (kvp_putop_item_t){.key = t->names[i], .key_len = (uint32_t)strlen(t->names[i]), .len = len};
-        t->units[i] = sim_alloc(s, UNITS_MAX * sizeof(*t->units[i]));
+        t->units[i] = sim_alloc(s, buffer_units(s) * sizeof(*t->units[i]));
         for (uint32_t u = 0; u < (len + UNIT - 1) / UNIT; u++)
             t->units[i][u] = unit_make(t->puts[i]->id, u);
     }
@@ -78,10 +97,24 @@ begin_put(sim_t *s, thread_t *t)
         .moves_cap = (uint32_t)rng_between(&t->rng, 1, MOVES_MAX),
         .out = &t->out,
         .deadline_ns = t->deadline_ns,
+        .replicas = (uint32_t)rng_between(&t->rng, 1, s->plan->replicas_max),
+        .is_upsert = t->is_upsert,
+        .waits = t->waits,
         .attempts = take_attempts,
         .attempts_arg = t->client,
     };
     kvp_putop_begin(&t->put);
+}
+
+/* What is on the same host is nearer. */
+static uint32_t
+rank(void *arg, uint32_t segment_id)
+{
+    const thread_t *t = arg;
+    sim_t *s = t->link->known.sim;
+    const mem_t *mem = oracle_mem_of(s, t->link->term, segment_id);
+
+    return mem == NULL || node_party(s, mem->node)->host != t->client->party.host;
 }
 
 static void
@@ -90,7 +123,7 @@ begin_get(sim_t *s, thread_t *t)
     for (uint32_t i = 0; i < t->n; i++) {
         t->get_items[i] =
             (kvp_getop_item_t){.key = t->names[i], .key_len = (uint32_t)strlen(t->names[i]), .cap = s->plan->len_max};
-        t->units[i] = sim_alloc(s, UNITS_MAX * sizeof(*t->units[i]));
+        t->units[i] = sim_alloc(s, buffer_units(s) * sizeof(*t->units[i]));
     }
     t->get = (kvp_getop_t){
         .items = t->get_items,
@@ -100,7 +133,12 @@ begin_get(sim_t *s, thread_t *t)
         .out = &t->out,
         .deadline_ns = t->deadline_ns,
         .wants_sums = s->plan->wants_sums,
+        .places = s->plan->locations > 0 && !rng_chance(&t->rng, FRESH_PER_MILLE) ? t->places : NULL,
+        .rank = rank,
+        .rank_arg = t,
     };
+    t->known_link = NULL;
+
     kvp_getop_begin(&t->get);
 }
 
@@ -112,7 +150,6 @@ begin_call(sim_t *s, thread_t *t)
     s->counts.calls += t->n;
     if (t->call == CALL_PUT) begin_put(s, t);
     if (t->call == CALL_GET) begin_get(s, t);
-    t->is_forced = rng_chance(&t->rng, 500);
     t->wait = WAIT_NOTHING;
     thread_go(s, t);
 }
@@ -122,73 +159,23 @@ choose_call(sim_t *s, thread_t *t, const choice_t *choice)
 {
     t->rng = rng_fork(s->plan->seed, 6, choice->number);
     t->call = choose_kind(t);
+    t->is_proof = false;
+    t->is_upsert = rng_chance(&t->rng, UPSERT_PER_MILLE);
+    t->is_forced = rng_chance(&t->rng, 500);
+    t->waits = rng_chance(&t->rng, 300);
+    t->heeds_probes = rng_chance(&t->rng, 200);
+    snprintf(t->pattern, sizeof t->pattern, "^k%u", (uint32_t)rng_between(&t->rng, 1, 4));
     t->n = (uint32_t)rng_between(&t->rng, 1, CALL_KEYS);
     for (uint32_t i = 0; i < t->n; i++)
         choose_key(s, t, i);
-    t->deadline_ns = s->now + (rng_chance(&t->rng, 250) ? rng_log(&t->rng, 50 * US, 100 * MS) : 3 * SEC);
+    t->deadline_ns = now_of(s, t) + (rng_chance(&t->rng, 250) ? rng_log(&t->rng, 50 * US, 100 * MS) : 3 * SEC);
     begin_call(s, t);
-}
-
-/* ---- questions that are one message */
-static void
-encode_plain(thread_t *t, kvp_digest_t *digests)
-{
-    Kvp__Pb__Remove remove = KVP__PB__REMOVE__INIT;
-    Kvp__Pb__Exists exists = KVP__PB__EXISTS__INIT;
-    Kvp__Pb__Lookup lookup = KVP__PB__LOOKUP__INIT;
-    size_t at;
-
-    remove.n = exists.n = lookup.n = t->n;
-    remove.force = t->is_forced;
-    lookup.is_prefix = t->is_forced;
-    kvp_buf_reset(&t->out);
-    if (t->call == CALL_REMOVE)
-        kvp_pb_frame_begin(&t->out, KVP_OP_REMOVE, 0, 0, &remove.base, &at);
-    else if (t->call == CALL_EXISTS)
-        kvp_pb_frame_begin(&t->out, KVP_OP_EXISTS, 0, 0, &exists.base, &at);
-    else
-        kvp_pb_frame_begin(&t->out, KVP_OP_LOOKUP, 0, 0, &lookup.base, &at);
-    kvp_buf_append(&t->out, digests, t->n * sizeof *digests);
-    kvp_frame_end(&t->out, at);
-}
-
-static void
-release(sim_t *s, thread_t *t)
-{
-    Kvp__Pb__Release msg = KVP__PB__RELEASE__INIT;
-    size_t at;
-
-    if (t->ticket == 0 || t->link == NULL) return;
-    msg.n = 1;
-    kvp_buf_reset(&t->out);
-    kvp_pb_frame_begin(&t->out, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
-    kvp_buf_append(&t->out, &t->ticket, sizeof t->ticket);
-    kvp_frame_end(&t->out, at);
-    link_send(s, t->link, &t->out, ++t->link->request);
-    t->ticket = 0;
-}
-
-static void
-take_lookup(sim_t *s, thread_t *t, const kvp_frame_t *f)
-{
-    Kvp__Pb__LookupReply *msg;
-    kvp_pb_t pb;
-
-    msg = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, f);
-    if (msg != NULL) t->ticket = msg->ticket;
-    kvp_pb_free(&pb, msg);
-    if (rng_chance(&t->rng, 700)) release(s, t); /* the others expire, or end with the session */
 }
 
 static void
 take_plain(sim_t *s, thread_t *t, const kvp_frame_t *f)
 {
-    const int32_t *errs = (const int32_t *)f->tail;
-
-    if (t->call == CALL_LOOKUP) take_lookup(s, t, f);
-    if (t->call == CALL_REMOVE)
-        for (uint32_t i = 0; i < t->n && (i + 1) * sizeof *errs <= f->tail_len; i++)
-            oracle_remove_ends(s, t->keys[i], t->begun_ns, errs[i]);
+    ask_take(s, t, f);
     end_call(s, t);
 }
 
@@ -220,11 +207,14 @@ on_timeout(sim_t *s, void *arg, uint64_t seq)
         end_call(s, t);
 }
 
+/* at_ns is by the client's clock. */
 static void
 wait_until(sim_t *s, thread_t *t, wait_t wait, uint64_t at_ns)
 {
+    uint64_t now = now_of(s, t);
+
     wait_for(t, wait);
-    sim_at(s, &t->client->party, at_ns, on_timeout, t, t->wait_seq);
+    sim_at(s, &t->client->party, s->now + (at_ns > now ? at_ns - now : 0), on_timeout, t, t->wait_seq);
 }
 
 /* True where there is one; else the thread waits. */
@@ -243,14 +233,42 @@ need_link(sim_t *s, thread_t *t)
     return true;
 }
 
+static kvp_op_session_t
+session_of(const sim_t *s, const link_t *link)
+{
+    return (kvp_op_session_t){
+        .incarnation = link->incarnation,
+        .digest_seed = DIGEST_SEED,
+        .term = link->term,
+        .tenant = client_tenant(s, link->client->index),
+        .known = s->plan->locations > 0 ? &link->known.ops : NULL,
+    };
+}
+
+static void
+take_known(sim_t *s, thread_t *t)
+{
+    link_t *link = client_known_link(t->client);
+    kvp_op_session_t session;
+
+    if (link == NULL) {
+        kvp_getop_on_known(&t->get, NULL);
+        return;
+    }
+    leave_link(s, t);
+    link->refs++;
+    t->link = t->known_link = link;
+    session = session_of(s, link);
+    kvp_getop_on_known(&t->get, &session);
+}
+
 static bool
 need_session(sim_t *s, thread_t *t)
 {
     kvp_op_session_t session;
 
     if (!need_link(s, t)) return false;
-    session =
-        (kvp_op_session_t){.incarnation = t->link->incarnation, .digest_seed = DIGEST_SEED, .term = t->link->term};
+    session = session_of(s, t->link);
     if (t->call == CALL_PUT)
         kvp_putop_on_session(&t->put, &session);
     else
@@ -279,6 +297,7 @@ ask(sim_t *s, thread_t *t)
 {
     late_flush(s, t); /* a message is behind every store that came before it */
     note_commits(t);
+    if (!t->link->is_broken) link_tell_used(s, t->link);
     t->request = ++t->link->request;
     wait_until(s, t, WAIT_REPLY, t->deadline_ns);
     if (t->link->is_broken)
@@ -310,7 +329,7 @@ carry_out(sim_t *s, thread_t *t, kvp_step_t step)
         end_call(s, t);
         return false;
     case KVP_STEP_KNOWN:
-        kvp_getop_on_known(&t->get, NULL);
+        take_known(s, t);
         return true;
     case KVP_STEP_SESSION:
         return need_session(s, t);
@@ -333,17 +352,15 @@ carry_out(sim_t *s, thread_t *t, kvp_step_t step)
 void
 thread_go(sim_t *s, thread_t *t)
 {
-    kvp_digest_t digests[CALL_KEYS];
+    uint64_t now = now_of(s, t);
 
     if (t->call == CALL_PUT || t->call == CALL_GET) {
-        while (carry_out(s, t, t->call == CALL_PUT ? kvp_putop_next(&t->put, s->now) : kvp_getop_next(&t->get, s->now)))
+        while (carry_out(s, t, t->call == CALL_PUT ? kvp_putop_next(&t->put, now) : kvp_getop_next(&t->get, now)))
             continue;
         return;
     }
     if (!need_link(s, t)) return;
-    for (uint32_t i = 0; i < t->n; i++)
-        digests[i] = kvp_key_digest(DIGEST_SEED, 0, t->names[i], strlen(t->names[i]));
-    encode_plain(t, digests);
+    ask_encode(s, t);
     ask(s, t);
 }
 
@@ -383,42 +400,67 @@ thread_on_reply(sim_t *s, thread_t *t, const kvp_frame_t *f)
         take_plain(s, t, f);
         return;
     }
-    err = t->call == CALL_PUT ? kvp_putop_on_reply(&t->put, f, s->now) : kvp_getop_on_reply(&t->get, f);
+    err = t->call == CALL_PUT ? kvp_putop_on_reply(&t->put, f, now_of(s, t)) : kvp_getop_on_reply(&t->get, f);
     if (err == KVP_PROTO) sim_fail(s, "WIRE", "%s cannot read an answer", t->client->party.name);
-    if (err != KVP_OK) link_break(s, t->link);
+    if (err != KVP_OK) link_break(s, t->link, false);
     thread_go(s, t);
 }
 
 void
 thread_moved(sim_t *s, thread_t *t)
 {
-    if (t->call == CALL_PUT)
-        kvp_putop_on_moved(&t->put, s->now);
-    else
-        kvp_getop_on_moved(&t->get, s->now);
+    if (t->call == CALL_PUT) {
+        kvp_putop_on_moved(&t->put, now_of(s, t));
+    } else {
+        for (uint32_t i = 0; i < t->get.moves_n; i++)
+            t->moved_ns[t->moves[i].item] = s->now;
+        kvp_getop_on_moved(&t->get, now_of(s, t));
+    }
     wait_for(t, WAIT_NOTHING);
     thread_go(s, t);
 }
 
 /* ---- the end of a call */
+/* A known location is read without a question, so what counts is when its bytes had arrived, less the lease. */
+static void
+tell_got(sim_t *s, thread_t *t, uint32_t i)
+{
+    got_t got = {.key = t->keys[i], .units = t->units[i], .len = t->get_items[i].len, .at_ns = t->begun_ns};
+
+    if (t->get_items[i].is_known) {
+        got.is_known = true;
+        got.at_ns = t->moved_ns[i];
+        got.lease_ns = t->known_link->known.lease.is_orphaned ? LOCATION_GRACE_NS : LOCATION_LEASE_NS;
+    }
+    oracle_got(s, &got);
+}
+
 static void
 tell_oracle(sim_t *s, thread_t *t)
 {
     for (uint32_t i = 0; i < t->n; i++) {
         if (t->call == CALL_PUT) {
             t->err = t->put_items[i].err;
-            oracle_put_ends(s, t->puts[i], t->err);
+            oracle_put_ends(s, t->puts[i], t->waits && t->is_upsert, t->err);
         } else if (t->call == CALL_GET) {
             t->err = t->get_items[i].err;
-            if (t->err == KVP_OK) oracle_got(s, t->keys[i], t->begun_ns, t->units[i], t->get_items[i].len);
+            if (t->err == KVP_OK) tell_got(s, t, i);
         }
         TRACE(s, "%s.%u %s %s -> %s put %lu", t->client->party.name, t->number,
-              (const char *const[]){"put", "get", "remove", "exists", "lookup"}[t->call], t->names[i],
-              kvp_err_name(t->err),
+              (const char *const[]){"put", "get", "remove", "remove many", "exists", "lookup", "bump"}[t->call],
+              t->names[i], kvp_err_name(t->err),
               (unsigned long)(t->call == CALL_PUT   ? t->puts[i]->id
                               : t->call == CALL_GET ? t->units[i][0] >> 16
                                                     : 0));
     }
+}
+
+/* The buffers are the caller's again, who has other things in them: they are looked at when all is over. */
+static void
+poison(sim_t *s, thread_t *t)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        oracle_returned(s, t->units[i], buffer_units(s));
 }
 
 static void
@@ -427,9 +469,11 @@ end_call(sim_t *s, thread_t *t)
     client_t *c = t->client;
 
     tell_oracle(s, t);
+    if (t->call == CALL_GET && t->get.kept_n > 0 && t->link != NULL && !t->link->is_broken) link_want_lease(s, t->link);
+    if (t->call == CALL_GET) poison(s, t);
     leave_link(s, t);
     wait_for(t, WAIT_NOTHING);
-    if (c->is_proving && t->keys[0] == s->plan->keys + c->index) {
+    if (c->is_proving && t->is_proof) {
         c->has_proved |= t->call == CALL_GET && t->err == KVP_OK;
         if (!c->has_proved) thread_prove(s, t);
         return;
@@ -471,21 +515,33 @@ thread_next(sim_t *s, thread_t *t)
     sim_at(s, &t->client->party, s->now + c->at_ns, on_paused, t, (uint64_t)(c - s->plan->choices));
 }
 
-/* A put of a key of its own, then a get of it, again and again until the get gives it. */
+/* What comes next: a put, then a get, again and again until the get gives it. Where there are several tenants, each
+ * first removes what it has: a chunk of one is not taken for another as long as anything is in it. */
+static call_kind_t
+next_proof(const sim_t *s, const thread_t *t)
+{
+    if (t->is_proof && t->call == CALL_PUT && t->err == KVP_OK) return CALL_GET;
+    if (s->plan->tenants == 1 || (t->is_proof && t->call == CALL_REMOVE_MANY && t->err == KVP_OK)) return CALL_PUT;
+    return CALL_REMOVE_MANY;
+}
+
 static void
 on_prove(sim_t *s, void *arg, uint64_t seq)
 {
     thread_t *t = arg;
     client_t *c = t->client;
-    bool was_put = t->call == CALL_PUT && t->keys[0] == s->plan->keys + c->index && t->err == KVP_OK;
 
     if (t->wait_seq != seq) return;
-    t->call = was_put ? CALL_GET : CALL_PUT;
+    t->call = next_proof(s, t);
+    t->pattern[0] = '\0';
     t->n = 1;
-    t->keys[0] = s->plan->keys + c->index;
+    t->is_proof = true;
+    t->is_upsert = t->waits = t->heeds_probes = false;
+    t->is_forced = true;
+    t->keys[0] = oracle_key(s, client_tenant(s, c->index), s->plan->keys + c->index);
     snprintf(t->names[0], sizeof t->names[0], "proof%u", c->index);
     t->rng = rng_fork(s->plan->seed, 7, c->index);
-    t->deadline_ns = s->now + PROOF_NS;
+    t->deadline_ns = now_of(s, t) + PROOF_NS;
     begin_call(s, t);
 }
 

@@ -15,6 +15,8 @@
 #define BACKOFF_FIRST_NS (20 * MS)
 #define BACKOFF_MAX_NS SEC
 #define CONNECT_NS SEC
+#define BEATS_A_LEASE 3u
+#define REVOKED_BEAT_NS (10 * MS)
 #define LEAVE_NS (50 * MS) /* from the last word to the end of the process */
 
 static void on_connect(sim_t *s, void *arg, uint64_t unused);
@@ -67,8 +69,42 @@ link_rele(sim_t *s, link_t *link)
     paths_close(s, link);
 }
 
+/* What was known in the old session may not be used any more. */
+static void
+end_lingering(sim_t *s, client_t *c)
+{
+    link_t *link = c->lingering;
+
+    if (link == NULL) return;
+    kvp_loclease_end(&link->known.lease);
+    c->lingering = NULL;
+    link_rele(s, link);
+}
+
+/* The session is over; what it knew may be read on for a while if the master ended it. */
+static void
+linger(sim_t *s, link_t *link, bool was_ended)
+{
+    client_t *c = link->client;
+
+    end_lingering(s, c);
+    c->lingering = link;
+    if (was_ended && link->is_up)
+        kvp_loclease_orphan(&link->known.lease, s->now + c->party.ahead_ns);
+    else
+        end_lingering(s, c);
+}
+
+link_t *
+client_known_link(client_t *c)
+{
+    link_t *link = c->link != NULL && c->link->is_up ? c->link : c->lingering;
+
+    return link != NULL && known_is_held(&link->known) ? link : NULL;
+}
+
 void
-link_break(sim_t *s, link_t *link)
+link_break(sim_t *s, link_t *link, bool was_ended)
 {
     client_t *c = link->client;
 
@@ -83,7 +119,7 @@ link_break(sim_t *s, link_t *link)
     for (uint32_t i = 0; i < s->plan->threads; i++)
         thread_on_lost(s, &c->threads[i], link);
     if (!KVP_RULE(DRAINED_WORD)) note_debts(s, link);
-    link_rele(s, link);
+    linger(s, link, was_ended);
 }
 
 /* ---- heartbeats */
@@ -103,38 +139,96 @@ pay_debts(sim_t *s, client_t *c)
     }
 }
 
+/* An answer that does not come within a session's life: the master has lost us by then. */
 static void
-on_beat(sim_t *s, void *arg, uint64_t unused)
+on_beat_late(sim_t *s, void *arg, uint64_t request)
+{
+    link_t *link = arg;
+
+    if (link->beat_request == request) link_break(s, link, false);
+}
+
+void
+link_tell_used(sim_t *s, link_t *link)
+{
+    Kvp__Pb__Used msg = KVP__PB__USED__INIT;
+    kvp_wire_used_t used[KVP_LOCCACHE_USED_MAX];
+
+    msg.n = kvp_loccache_take_used(&link->known.cache, used, KVP_LOCCACHE_USED_MAX);
+    if (msg.n > 0) say(s, link, KVP_OP_USED, KVP_FRAME_ONEWAY, &msg.base, used, msg.n * sizeof used[0]);
+}
+
+static void
+on_beat(sim_t *s, void *arg, uint64_t number)
 {
     Kvp__Pb__Heartbeat msg = KVP__PB__HEARTBEAT__INIT;
     link_t *link = arg;
+    party_t *who = &link->client->party;
 
-    (void)unused;
-    if (link->is_broken) return;
-    if (s->now >= link->heard_ns + link->ttl_ns) {
-        link_break(s, link);
-        return;
-    }
+    if (link->is_broken || number != link->beat_number || link->beat_request != 0) return;
+    link_tell_used(s, link);
     msg.incarnation = link->incarnation;
     msg.term = link->term;
+    msg.wants_lease = link->known.cache.n > 0;
+    msg.revoke_seq = link->known.seq;
+    link->wants_lease = msg.wants_lease;
+    link->asked_ns = s->now + who->ahead_ns;
     say(s, link, KVP_OP_HEARTBEAT, 0, &msg.base, NULL, 0);
+    link->beat_request = link->request;
     pay_debts(s, link->client);
-    sim_at(s, &link->client->party, s->now + link->beat_ns, on_beat, link, 0);
+    sim_at(s, who, s->now + link->ttl_ns, on_beat_late, link, link->beat_request);
+}
+
+static void
+beat_at(sim_t *s, link_t *link, uint64_t at_ns)
+{
+    sim_at(s, &link->client->party, at_ns, on_beat, link, ++link->beat_number);
+}
+
+void
+link_want_lease(sim_t *s, link_t *link)
+{
+    if (!known_is_held(&link->known)) beat_at(s, link, s->now);
+}
+
+/* A lease is renewed in good time; and who removed something may be waiting for our word that we know. */
+static uint64_t
+next_beat_in(const link_t *link, const known_news_t *news)
+{
+    uint64_t ns = link->beat_ns;
+
+    if (link->wants_lease && news->lease_ms > 0) ns = kvp_min_u64(ns, news->lease_ms * MS / BEATS_A_LEASE);
+    if (link->wants_lease && (news->revoked_n > 0 || news->is_drop_all)) ns = kvp_min_u64(ns, REVOKED_BEAT_NS);
+    return ns;
 }
 
 static void
 take_beat(sim_t *s, link_t *link, const kvp_frame_t *f)
 {
+    known_news_t news = {.asked_ns = link->asked_ns, .revoked = (const kvp_digest_t *)f->tail};
     Kvp__Pb__HeartbeatReply *msg;
     kvp_pb_t pb;
     kvp_err_t err = KVP_PROTO;
 
+    if (f->hdr.request_id != link->beat_request) return; /* said twice */
+    link->beat_request = 0;
     msg = kvp_pb_unpack(&pb, &kvp__pb__heartbeat_reply__descriptor, f);
     if (msg != NULL) err = msg->err;
     if (err == KVP_OK && msg->term != link->term) err = KVP_STALE_TERM;
+    if (err == KVP_OK) {
+        news.seq = msg->revoke_seq;
+        news.lease_ms = msg->lease_ms;
+        news.grace_ms = msg->grace_ms;
+        news.revoked_n = msg->n;
+        news.is_drop_all = msg->drop_all;
+    }
     kvp_pb_free(&pb, msg);
-    link->heard_ns = s->now;
-    if (err != KVP_OK) link_break(s, link);
+    if (err != KVP_OK) {
+        link_break(s, link, false);
+        return;
+    }
+    if (link->wants_lease) known_apply(&link->known, &news);
+    beat_at(s, link, s->now + next_beat_in(link, &news));
 }
 
 /* ---- hello */
@@ -153,17 +247,17 @@ take_hello(sim_t *s, link_t *link, const kvp_frame_t *f)
         link->term = msg->term;
         link->beat_ns = msg->heartbeat_ms * MS;
         link->ttl_ns = msg->session_ttl_ms * MS;
-        link->heard_ns = s->now;
         link->is_up = true;
         c->backoff_ns = BACKOFF_FIRST_NS;
+        end_lingering(s, c);
     }
     kvp_pb_free(&pb, msg);
     if (!is_ok) {
-        link_break(s, link);
+        link_break(s, link, false);
         return;
     }
     TRACE(s, "%s has session %lx", c->party.name, (unsigned long)link->incarnation);
-    sim_at(s, &c->party, s->now, on_beat, link, 0);
+    beat_at(s, link, s->now);
     for (uint32_t i = 0; i < s->plan->threads; i++)
         thread_on_link(s, &c->threads[i]);
 }
@@ -223,7 +317,7 @@ static void
 on_end(sim_t *s, void *arg, conn_t *conn)
 {
     (void)conn;
-    link_break(s, arg);
+    link_break(s, arg, true);
 }
 
 static const conn_ops_t link_ops = {on_bytes, on_end};
@@ -234,7 +328,7 @@ on_connect_late(sim_t *s, void *arg, uint64_t unused)
     link_t *link = arg;
 
     (void)unused;
-    if (!link->is_up) link_break(s, link);
+    if (!link->is_up) link_break(s, link, false);
 }
 
 static void
@@ -242,6 +336,7 @@ on_connect(sim_t *s, void *arg, uint64_t unused)
 {
     Kvp__Pb__Hello msg = KVP__PB__HELLO__INIT;
     client_t *c = arg;
+    char host[2] = {(char)('0' + c->party.host), '\0'};
     link_t *link;
 
     (void)unused;
@@ -249,6 +344,9 @@ on_connect(sim_t *s, void *arg, uint64_t unused)
     link = sim_alloc(s, sizeof *link);
     link->client = c;
     link->refs = 1;
+    known_init(s, &link->known, &c->party);
+    link->older = c->links;
+    c->links = link;
     link->conn = conn_open(s, &c->party, master_party(s), &link_ops, link);
     c->link = link;
     c->backoff_ns = kvp_min_u64(c->backoff_ns * 2, BACKOFF_MAX_NS);
@@ -256,7 +354,8 @@ on_connect(sim_t *s, void *arg, uint64_t unused)
     msg.version_min = KVP_PROTO_VERSION_MIN;
     msg.role = KVP_ROLE_CLIENT;
     msg.name = c->party.name;
-    msg.host_id = (char *)(c->party.host == 0 ? "0" : "1");
+    msg.host_id = host;
+    msg.tenant = client_tenant(s, c->index);
     say(s, link, KVP_OP_HELLO, 0, &msg.base, NULL, 0);
     sim_at(s, &c->party, s->now + CONNECT_NS, on_connect_late, link, 0);
 }
@@ -290,7 +389,7 @@ client_start(sim_t *s, uint32_t index)
     c->index = index;
     c->rng = rng_fork(s->plan->seed, 5, index);
     c->is_tcp_only = rng_chance(&c->rng, 200);
-    party_init(&c->party, "client", 20 + index, index % HOSTS, c);
+    party_init(&c->party, "client", CLIENT_NUMBER + index, index % HOSTS, c);
     for (uint32_t i = 0; i < s->plan->threads; i++)
         thread_start(s, &c->threads[i], c, i);
     rise(s, c);
@@ -299,8 +398,12 @@ client_start(sim_t *s, uint32_t index)
 void
 client_stop(sim_t *s, uint32_t index)
 {
+    client_t *c = s->clients[index];
+
     for (uint32_t i = 0; i < s->plan->threads; i++)
-        kvp_buf_fini(&s->clients[index]->threads[i].out);
+        kvp_buf_fini(&c->threads[i].out);
+    for (link_t *link = c->links; link != NULL; link = link->older)
+        known_fini(&link->known);
 }
 
 /* The connections end now; that the process is dead can be proved a while later, and what its processors had begun to
@@ -319,10 +422,12 @@ client_kill(sim_t *s, uint32_t index, uint64_t down_ns)
     party_die(s, &c->party);
     node_process_died(s, index, life, proof_ns);
     c->link = NULL;
+    c->lingering = NULL;
     c->debts = NULL;
     c->attempts = 0;
     for (uint32_t i = 0; i < s->plan->threads; i++) {
         c->threads[i].link = NULL;
+        c->threads[i].ticket = 0;
         c->threads[i].wait = WAIT_NOTHING;
     }
     if (down_ns != UINT64_MAX) sim_at(s, NULL, s->now + down_ns, on_rise, c, 0);
@@ -380,6 +485,12 @@ party_t *
 client_party(sim_t *s, uint32_t index)
 {
     return &s->clients[index]->party;
+}
+
+uint32_t
+client_tenant(const sim_t *s, uint32_t index)
+{
+    return index % s->plan->tenants;
 }
 
 uint64_t

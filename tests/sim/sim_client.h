@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A simulated client process: its shell's state, shared by sim_client.c (session, life), sim_call.c (calls of its
- * threads) and sim_path.c (attachments to nodes, and transfers).
+ * threads), sim_ask.c (those that are one message) and sim_path.c (attachments to nodes, and transfers).
  */
 #ifndef KVP_TESTS_SIM_CLIENT_H
 #define KVP_TESTS_SIM_CLIENT_H
@@ -9,6 +9,7 @@
 #include "client/core/putop.h"
 #include "common/buf.h"
 #include "tests/sim/sim_data.h"
+#include "tests/sim/sim_known.h"
 #include "tests/sim/sim_oracle.h"
 
 #define CALL_KEYS 4u
@@ -45,11 +46,17 @@ struct link {
     conn_t *conn;
     uint64_t incarnation;
     uint32_t term;
-    uint64_t heard_ns, beat_ns, ttl_ns;
+    uint64_t beat_ns, ttl_ns;
+    uint64_t asked_ns; /* when the heartbeat under way was sent, by this client's clock */
+    uint64_t beat_request; /* of it; 0 = none is under way */
+    bool wants_lease; /* it said */
+    uint64_t beat_number; /* the next one that counts: one before its time leaves a leftover */
     uint64_t request;
     uint32_t refs;
     bool is_up, is_broken;
     path_t *paths;
+    known_locs_t known;
+    link_t *older; /* of the client */
 };
 
 /* One move of a batch under way. */
@@ -69,7 +76,7 @@ struct xfer {
 };
 
 typedef enum { WAIT_NOTHING, WAIT_PAUSE, WAIT_LINK, WAIT_REPLY, WAIT_MOVES, WAIT_TIME, WAIT_DONE } wait_t;
-typedef enum { CALL_PUT, CALL_GET, CALL_REMOVE, CALL_EXISTS, CALL_LOOKUP } call_kind_t;
+typedef enum { CALL_PUT, CALL_GET, CALL_REMOVE, CALL_REMOVE_MANY, CALL_EXISTS, CALL_LOOKUP, CALL_BUMP } call_kind_t;
 
 /* Stores of a thread that its processor has not made visible yet. */
 typedef struct late {
@@ -90,12 +97,14 @@ struct thread {
     call_kind_t call;
     rng_t rng; /* of this call */
     uint32_t n;
-    uint32_t keys[CALL_KEYS];
+    uint32_t keys[CALL_KEYS]; /* as the oracle numbers them */
     char names[CALL_KEYS][KEY_BYTES];
     put_t *puts[CALL_KEYS];
     uint64_t *units[CALL_KEYS];
     uint64_t begun_ns, deadline_ns;
-    bool is_forced;
+    bool is_upsert, is_forced, waits, heeds_probes;
+    bool is_proof; /* of life, not of the plan */
+    char pattern[8];
     kvp_err_t err; /* of the last key, for the trace and the proof of life */
     link_t *link; /* held */
     uint64_t request;
@@ -103,6 +112,9 @@ struct thread {
     kvp_putop_item_t put_items[CALL_KEYS];
     kvp_getop_t get;
     kvp_getop_item_t get_items[CALL_KEYS];
+    kvp_place_t places[CALL_KEYS];
+    link_t *known_link; /* whose known locations this get reads */
+    uint64_t moved_ns[CALL_KEYS]; /* of a get: when the last bytes had arrived */
     kvp_move_t moves[MOVES_MAX];
     kvp_buf_t out;
 
@@ -111,6 +123,7 @@ struct thread {
     uint32_t shm_at; /* shared memory: one after the other */
     late_t *late;
     uint64_t ticket; /* of a look-up, to be released */
+    link_t *ticket_link;
 };
 
 typedef struct debt {
@@ -127,6 +140,8 @@ struct client {
     rng_t rng;
     thread_t threads[THREADS_MAX];
     link_t *link; /* current; NULL = none */
+    link_t *lingering; /* the one before, while its known locations may be read */
+    link_t *links; /* all that ever were */
     uint64_t attempts;
     uint64_t backoff_ns;
     debt_t *debts;
@@ -138,8 +153,10 @@ struct client {
 
 /* sim_client.c */
 void link_rele(sim_t *s, link_t *link);
-void link_break(sim_t *s, link_t *link);
-void client_want_link(sim_t *s, client_t *c);
+void link_break(sim_t *s, link_t *link, bool was_ended); /* was_ended: by the other side */
+void link_tell_used(sim_t *s, link_t *link); /* reads that the master was not asked for */
+void link_want_lease(sim_t *s, link_t *link);
+link_t *client_known_link(client_t *c); /* whose known locations may be read; NULL = none */
 void link_send(sim_t *s, link_t *link, const kvp_buf_t *frame, uint64_t request);
 
 /* sim_call.c */
@@ -152,6 +169,10 @@ void thread_on_lost(sim_t *s, thread_t *t, link_t *link);
 void thread_on_reply(sim_t *s, thread_t *t, const kvp_frame_t *f);
 void thread_moved(sim_t *s, thread_t *t); /* all its transfers are over */
 bool thread_is_done(const thread_t *t);
+
+/* sim_ask.c */
+void ask_encode(sim_t *s, thread_t *t);
+void ask_take(sim_t *s, thread_t *t, const kvp_frame_t *f);
 
 /* sim_path.c */
 void paths_run(sim_t *s, thread_t *t, kvp_move_t *moves, uint32_t n);

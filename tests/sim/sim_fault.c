@@ -45,11 +45,31 @@ static void
 partition(sim_t *s, rng_t *rng)
 {
     uint64_t until = s->now + rng_log(rng, MS, 6 * SEC);
-    uint32_t from = (uint32_t)rng_below(rng, HOSTS);
+    uint32_t a = (uint32_t)rng_below(rng, HOSTS), b = (a + (uint32_t)rng_between(rng, 1, HOSTS - 1)) % HOSTS;
 
-    s->cut_until[from][!from] = kvp_max_u64(s->cut_until[from][!from], until);
-    if (rng_chance(rng, 600)) s->cut_until[!from][from] = kvp_max_u64(s->cut_until[!from][from], until);
-    TRACE(s, "nothing passes from host %u to host %u until %.3f us", from, !from, (double)until / 1e3);
+    s->cut_until[a][b] = kvp_max_u64(s->cut_until[a][b], until);
+    if (rng_chance(rng, 600)) s->cut_until[b][a] = kvp_max_u64(s->cut_until[b][a], until);
+    TRACE(s, "nothing passes from host %u to host %u until %.3f us", a, b, (double)until / 1e3);
+}
+
+/* Forward only, as CLOCK_BOOTTIME may where a machine was asleep or moved. */
+static void
+step_clock(sim_t *s, rng_t *rng)
+{
+    party_t *who = rng_chance(rng, 500) ? master_party(s) : client_party(s, (uint32_t)rng_below(rng, s->plan->clients));
+    uint64_t ns = rng_log(rng, MS, 20 * SEC);
+
+    if (who->is_dead) return;
+    s->has_stepped = true;
+    who->ahead_ns += ns;
+    TRACE(s, "the clock of %s steps by %.3f us", who->name, (double)ns / 1e3);
+}
+
+/* How long somebody stops. */
+static uint64_t
+stop_time(const sim_t *s, rng_t *rng, uint64_t ns)
+{
+    return s->plan->takes_hours ? rng_between(rng, 600 * SEC, HOURS_NS) : ns;
 }
 
 static void
@@ -70,13 +90,13 @@ on_fault(sim_t *s, void *arg, uint64_t n)
         client_kill(s, i, ns);
         break;
     case CHOICE_STOP_CLIENT:
-        stop(s, any_client(s, &rng, &i), ns);
+        stop(s, any_client(s, &rng, &i), stop_time(s, &rng, ns));
         break;
     case CHOICE_STOP_NODE:
-        stop(s, node_party(s, (uint32_t)rng_below(&rng, s->plan->nodes)), ns);
+        stop(s, node_party(s, (uint32_t)rng_below(&rng, s->plan->nodes)), stop_time(s, &rng, ns));
         break;
     case CHOICE_STOP_MASTER:
-        stop(s, master_party(s), ns);
+        stop(s, master_party(s), stop_time(s, &rng, ns));
         break;
     case CHOICE_CUT_CONN:
         cut_any(s, &rng);
@@ -89,6 +109,9 @@ on_fault(sim_t *s, void *arg, uint64_t n)
         break;
     case CHOICE_CRASH_MASTER:
         master_crash(s, ns);
+        break;
+    case CHOICE_STEP_CLOCK:
+        step_clock(s, &rng);
         break;
     case CHOICE_CALL:
     case CHOICE_KINDS:

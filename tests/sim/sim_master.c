@@ -25,6 +25,12 @@ struct master {
 
 static void on_tick(sim_t *s, void *arg, uint64_t n);
 
+uint64_t
+master_now(const sim_t *s)
+{
+    return s->now + s->master->party.ahead_ns;
+}
+
 static conn_t *
 conn_of(sim_t *s, uint64_t id)
 {
@@ -107,9 +113,18 @@ drain(sim_t *s)
         }
         conn_close(s, said->conn, 1);
         oracle_conn_over(s, said->conn);
-        kvp_master_on_close(m->core, said->conn->id, s->now);
+        kvp_master_on_close(m->core, said->conn->id, master_now(s));
     }
     return list != NULL;
+}
+
+/* When the next timer of the core ends, by the world's clock. */
+static uint64_t
+due_at(const sim_t *s)
+{
+    uint64_t due = kvp_master_due(s->master->core);
+
+    return due <= master_now(s) ? s->now + US : due == UINT64_MAX ? due : due - s->master->party.ahead_ns;
 }
 
 static void
@@ -127,7 +142,7 @@ settle(sim_t *s)
         broken = master_check(s);
         if (broken != NULL) sim_fail(s, "CHECK", "master: %s", broken);
     }
-    at = kvp_master_has_work(m->core) ? s->now + TICK_AGAIN_NS : kvp_max_u64(kvp_master_due(m->core), s->now + US);
+    at = kvp_master_has_work(m->core) ? s->now + TICK_AGAIN_NS : due_at(s);
     if (at >= m->tick_at_ns && m->tick_at_ns > s->now) return;
     m->tick_at_ns = at;
     sim_at(s, &m->party, at, on_tick, m, at);
@@ -139,7 +154,7 @@ on_tick(sim_t *s, void *arg, uint64_t n)
     master_t *m = arg;
 
     if (n != m->tick_at_ns) return;
-    kvp_master_on_tick(m->core, s->now);
+    kvp_master_on_tick(m->core, master_now(s));
     m->tick_at_ns = 0;
     settle(s);
 }
@@ -159,7 +174,7 @@ on_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
     TRACE(s, "master hears %s: op %u request %lu flags %u", conn->end[0].who->name, f.hdr.opcode,
           (unsigned long)f.hdr.request_id, f.hdr.flags);
     oracle_master_hears(s, conn, &f);
-    kvp_master_on_frame(s->master->core, conn->id, &f, s->now);
+    kvp_master_on_frame(s->master->core, conn->id, &f, master_now(s));
     settle(s);
 }
 
@@ -168,7 +183,7 @@ on_end(sim_t *s, void *arg, conn_t *conn)
 {
     (void)arg;
     oracle_conn_over(s, conn);
-    kvp_master_on_close(s->master->core, conn->id, s->now);
+    kvp_master_on_close(s->master->core, conn->id, master_now(s));
     settle(s);
 }
 
@@ -178,7 +193,7 @@ static void
 on_accept(sim_t *s, party_t *who, conn_t *conn)
 {
     conn_take(conn, &master_conn_ops, who);
-    kvp_master_on_connect(s->master->core, conn->id, s->now);
+    kvp_master_on_connect(s->master->core, conn->id, master_now(s));
     settle(s);
 }
 
@@ -193,11 +208,15 @@ make_core(sim_t *s)
         .term = m->term,
         .session_ttl_ns = 3 * SEC,
         .node_grace_ns = 5 * SEC,
+        .lease_ns = LEASE_NS,
+        .location_lease_ns = LOCATION_LEASE_NS,
+        .location_grace_ns = LOCATION_GRACE_NS,
+        .had_master = m->term > 1,
         .host_id = "0",
     };
 
     memcpy(conf.pool_id, POOL_ID, sizeof conf.pool_id);
-    if (kvp_master_create(&conf, s->now, &m->core) != KVP_OK) abort();
+    if (kvp_master_create(&conf, master_now(s), &m->core) != KVP_OK) abort();
     m->tick_at_ns = 0;
     settle(s);
 }

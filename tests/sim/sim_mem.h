@@ -25,6 +25,8 @@ typedef struct grant {
     uint64_t put; /* whose: set when its writer takes it up; 0 = never */
     uint64_t version;
     kvp_digest_t digest;
+    uint32_t tenant;
+    bool is_commit_asked; /* its writer said that it is whole */
     bool is_committed; /* the master said so */
     bool is_retired; /* the master ordered it */
     bool is_lost; /* with its memory, or with a master that keeps nothing */

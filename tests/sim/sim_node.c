@@ -147,6 +147,7 @@ node_settle(sim_t *s, node_t *n)
     while ((proc = kvp_node_core_take_idle(n->core)) != NULL)
         kvp_container_of(proc, process_t, core)->is_known = false;
     if (n->state == LINK_UP) tell_freed(s, n);
+    oracle_node_term(s, n->index, kvp_node_core_term(n->core));
 }
 
 /* ---- memory */
@@ -576,6 +577,7 @@ node_crash(sim_t *s, uint32_t index, uint64_t down_ns)
     free_core(n);
     memset(n->rounds, 0, sizeof n->rounds);
     if (n->mem != NULL) oracle_mem_gone(s, n->mem);
+    oracle_node_lost(s, index);
     n->mem = NULL;
     n->link = NULL;
     n->state = LINK_DOWN;

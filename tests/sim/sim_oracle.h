@@ -15,14 +15,16 @@ typedef struct put {
     uint64_t len;
     uint64_t begun_ns;
     uint64_t acked_ns; /* UINT64_MAX = not, or another's */
-    uint64_t gone_ns; /* since when nobody may get it: acknowledgement of a removal or of a newer version */
+    uint64_t gone_ns; /* a removal or a newer version was acknowledged: only known locations lead to it, for a lease */
+    uint64_t revoked_ns; /* and of a call that waited for these: nothing does */
+    const char *rule; /* that a get breaks which gives it nevertheless */
     bool is_commit_sent;
+    bool is_committed; /* as the master said */
     struct put *older; /* of the key */
 } put_t;
 
 void oracle_init(sim_t *s);
 void oracle_fini(sim_t *s);
-void oracle_step(sim_t *s); /* after every event */
 void oracle_end(sim_t *s); /* all clients are gone: nothing may be left */
 
 /* ---- what the master hears and says, in the order in which it does */
@@ -36,9 +38,31 @@ void oracle_freed(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t 
 
 /* ---- what clients call and are told */
 put_t *oracle_put_begins(sim_t *s, uint32_t key, uint64_t len);
-void oracle_put_ends(sim_t *s, put_t *put, kvp_err_t err);
-void oracle_remove_ends(sim_t *s, uint32_t key, uint64_t begun_ns, kvp_err_t err);
-/* units: what the call was given, with OK, for that key. */
-void oracle_got(sim_t *s, uint32_t key, uint64_t begun_ns, const uint64_t *units, uint64_t len);
+/* has_waited: the call asked to be answered only when no lease names what is gone. */
+void oracle_put_ends(sim_t *s, put_t *put, bool has_waited, kvp_err_t err);
+void oracle_remove_ends(sim_t *s, uint32_t key, uint64_t begun_ns, bool has_waited, kvp_err_t err);
+void oracle_pattern_removed(sim_t *s, uint32_t tenant, const char *pattern, uint64_t begun_ns);
+void oracle_bumped(sim_t *s, uint32_t tenant, uint64_t begun_ns);
+
+/* What a get was given, with OK. */
+typedef struct {
+    uint32_t key;
+    const uint64_t *units;
+    uint64_t len;
+    bool is_known; /* from a known location */
+    uint64_t at_ns; /* when the call began; of a known location: when its bytes had arrived */
+    uint64_t lease_ns; /* for which a known location may be older than what was acknowledged */
+} got_t;
+void oracle_got(sim_t *s, const got_t *got);
+/* oracle_returned: a get has given the buffer back to its caller, who overwrites it. */
+void oracle_returned(sim_t *s, uint64_t *units, uint32_t n);
+
+/* ---- keys, by number: over all tenants */
+uint32_t oracle_key(const sim_t *s, uint32_t tenant, uint32_t k);
+bool oracle_key_matches(const sim_t *s, uint32_t key, const char *pattern); /* "^" and how its name begins; "" */
+
+/* ---- nodes */
+void oracle_node_lost(sim_t *s, uint32_t node); /* it died, and its memory with it */
+void oracle_node_term(sim_t *s, uint32_t node, uint32_t term); /* the highest that it has obeyed */
 
 #endif

@@ -5,6 +5,7 @@
 #ifndef KVP_TESTS_SIM_ORACLE_PRIV_H
 #define KVP_TESTS_SIM_ORACLE_PRIV_H
 
+#include "proto/wire.h"
 #include "tests/sim/sim_oracle.h"
 
 #define KEYS_MAX 128u
@@ -66,6 +67,9 @@ struct oracle {
     uint32_t terms[NODES_MAX]; /* highest that each node has obeyed */
     returned_t *returned;
 };
+
+/* oracle_no_space: the master refused a put of that length, and says that no room will come. Fails I7 where there is. */
+void oracle_no_space(sim_t *s, uint32_t tenant, uint64_t len);
 
 /* All that is known of a digest and still matters: the first, and the next behind it; NULL = none. */
 known_t *known_first(sim_t *s, kvp_digest_t digest);

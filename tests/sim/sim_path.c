@@ -195,7 +195,7 @@ on_say(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
             break;
         }
         path_lost(s, p, KVP_NODE_LOST);
-        if (say.err == KVP_FENCED) link_break(s, p->link); /* the node knows it before us */
+        if (say.err == KVP_FENCED) link_break(s, p->link, false); /* the node knows it before us */
         break;
     case SAY_OPEN_WRITE:
         if (say.err == KVP_OK) {
@@ -338,6 +338,21 @@ shm_look(sim_t *s, xfer_t *x)
     return x->is_looked;
 }
 
+/* The deadline is by the client's clock. */
+static uint64_t
+deadline_at(const sim_t *s, const thread_t *t)
+{
+    uint64_t now = s->now + t->client->party.ahead_ns;
+
+    return s->now + (t->deadline_ns > now ? t->deadline_ns - now : 0);
+}
+
+static bool
+is_late(const sim_t *s, const thread_t *t)
+{
+    return deadline_at(s, t) == s->now;
+}
+
 /* Each returns EAGAIN while there is more to do. */
 static kvp_err_t
 shm_fill(sim_t *s, xfer_t *x)
@@ -347,14 +362,14 @@ shm_fill(sim_t *s, xfer_t *x)
         for (uint32_t i = 0; i < PIECE_UNITS && x->at < x->grant->units; i++, x->at++)
             store(s, x->thread, x->grant, x->at, x->units[x->at]);
     if (x->at == x->grant->units) return KVP_OK;
-    if (s->now >= x->thread->deadline_ns) return KVP_DEADLINE;
+    if (is_late(s, x->thread)) return KVP_DEADLINE;
     return shm_look(s, x) ? KVP_EAGAIN : KVP_STALE;
 }
 
 static kvp_err_t
 shm_seal(sim_t *s, xfer_t *x)
 {
-    if (s->now >= x->thread->deadline_ns) return KVP_DEADLINE;
+    if (is_late(s, x->thread)) return KVP_DEADLINE;
     if (!x->is_looked) return shm_look(s, x) ? KVP_EAGAIN : KVP_STALE;
     mem_describe(s, x->grant, &x->move->desc, x->move->key, x->move->key_len);
     return shm_publish(s, x, KVP_DESC_SEALED) ? KVP_OK : KVP_STALE;
@@ -363,7 +378,7 @@ shm_seal(sim_t *s, xfer_t *x)
 static kvp_err_t
 shm_read(sim_t *s, xfer_t *x)
 {
-    if (s->now >= x->thread->deadline_ns) return KVP_DEADLINE;
+    if (is_late(s, x->thread)) return KVP_DEADLINE;
     if (x->at == 0 && !KVP_RULE(AFTER_PRIOR)) mem_line(s, x->grant, &x->move->desc);
     for (uint32_t i = 0; i < PIECE_UNITS && x->at < x->grant->units; i++, x->at++)
         x->units[x->at] = mem_load(s, x->grant, x->at);
@@ -425,6 +440,8 @@ paths_die(sim_t *s, thread_t *t, uint64_t proof_ns)
 {
     const xfer_t *x = t->wait == WAIT_MOVES ? shm_current(t) : NULL;
 
+    for (late_t *l = t->late; l != NULL; l = l->next)
+        sim_at(s, NULL, rng_between(&t->rng, s->now, proof_ns - 1), on_land, l, l->at);
     if (x != NULL && x->is_looked && x->move->kind == KVP_MOVE_FILL)
         for (uint32_t i = x->at; i < x->at + PIECE_UNITS && i < x->grant->units; i++) {
             late_t *l = sim_alloc(s, sizeof *l);
@@ -503,7 +520,7 @@ paths_run(sim_t *s, thread_t *t, kvp_move_t *moves, uint32_t n)
             .put = t->call == CALL_PUT ? t->puts[moves[i].item]->id : 0,
             .units = t->units[moves[i].item],
         };
-    sim_at(s, &t->client->party, kvp_max_u64(t->deadline_ns, s->now), on_deadline, t, seq);
+    sim_at(s, &t->client->party, deadline_at(s, t), on_deadline, t, seq);
     for (uint32_t i = 0; i < n && t->wait_seq == seq && s->failure[0] == '\0'; i++)
         xfer_begin(s, &t->xfers[i]);
 }

@@ -98,7 +98,8 @@ add_faults(plan_t *plan, rng_t *rng)
 {
     static const uint8_t kinds[] = {CHOICE_KILL_CLIENT, CHOICE_KILL_CLIENT, CHOICE_STOP_CLIENT, CHOICE_STOP_CLIENT,
                                     CHOICE_STOP_NODE,   CHOICE_STOP_MASTER, CHOICE_CUT_CONN,    CHOICE_CUT_CONN,
-                                    CHOICE_CUT_CONN,    CHOICE_PARTITION,   CHOICE_CRASH_NODE,  CHOICE_CRASH_MASTER};
+                                    CHOICE_CUT_CONN,    CHOICE_PARTITION,   CHOICE_CRASH_NODE,  CHOICE_CRASH_MASTER,
+                                    CHOICE_STOP_NODE,   CHOICE_PARTITION,   CHOICE_STEP_CLOCK};
     uint32_t n = rng_chance(rng, 200) ? 0 : (uint32_t)rng_between(rng, 1, 8);
 
     for (uint32_t i = 0; i < n; i++)
@@ -116,11 +117,16 @@ plan_make(plan_t *plan, uint64_t seed)
     plan->clients = (uint32_t)rng_between(&rng, 2, 4);
     plan->threads = (uint32_t)rng_between(&rng, 1, THREADS_MAX);
     plan->keys = (uint32_t)rng_log(&rng, 2, 48);
-    plan->chunk_n = (uint32_t)rng_between(&rng, 1, 2);
+    plan->tenants = rng_chance(&rng, 200) ? 2 : 1;
+    plan->chunk_n = (uint32_t)rng_between(&rng, 1, 2) + (plan->tenants - 1) * 2;
     plan->len_max = (uint32_t)rng_log(&rng, 256, 24576);
     plan->digest_bits = rng_chance(&rng, 60) ? 4 : 128;
     plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
+    plan->twice_per_mille = rng_chance(&rng, 300) ? 30 : 0;
+    plan->replicas_max = rng_chance(&rng, 400) ? (uint32_t)rng_between(&rng, 2, 3) : 1;
+    plan->locations = rng_chance(&rng, 300) ? 0 : (uint32_t)rng_log(&rng, 2, 64);
     plan->wants_sums = rng_chance(&rng, 200);
+    plan->takes_hours = rng_chance(&rng, 20);
     calls = (uint32_t)rng_log(&rng, 4, 60);
     plan->choices = calloc(calls * plan->clients * plan->threads + 8, sizeof *plan->choices);
     if (plan->choices == NULL) abort();
@@ -141,7 +147,7 @@ choice_name(choice_kind_t kind)
 {
     static const char *const names[CHOICE_KINDS] = {
         "call",     "kill client", "stop client", "stop node",    "stop master",
-        "cut conn", "partition",   "crash node",  "crash master",
+        "cut conn", "partition",   "crash node",  "crash master", "step clock",
     };
 
     return kind < CHOICE_KINDS ? names[kind] : "?";

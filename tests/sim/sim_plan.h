@@ -31,6 +31,7 @@ typedef enum {
     CHOICE_PARTITION,
     CHOICE_CRASH_NODE,
     CHOICE_CRASH_MASTER,
+    CHOICE_STEP_CLOCK,
     CHOICE_KINDS,
 } choice_kind_t;
 
@@ -46,12 +47,17 @@ typedef struct {
 typedef struct {
     uint64_t seed;
     uint32_t nodes, clients, threads;
-    uint32_t keys; /* that clients use */
+    uint32_t tenants;
+    uint32_t keys; /* that clients of one tenant use */
     uint32_t chunk_n; /* of 64 KiB, a node */
     uint32_t len_max; /* bytes of an object */
     uint32_t digest_bits; /* 128, or few: keys collide */
     uint32_t late_per_mille; /* packets that take long */
+    uint32_t twice_per_mille; /* frames that may be repeated, and are */
+    uint32_t replicas_max;
+    uint32_t locations; /* that a session keeps; 0 = none */
     bool wants_sums;
+    bool takes_hours; /* who stops may do so for hours */
     choice_t *choices;
     uint32_t choices_n;
 } plan_t;

@@ -244,7 +244,7 @@ force_all(sim_t *s, uint32_t tenant, const char *pattern)
 {
     for (uint32_t b = 0; b < BUCKETS; b++)
         for (known_t *k = s->oracle->known[b]; k != NULL; k = k->next) {
-            const put_t *put = s->oracle->puts_n == 0 ? NULL : s->oracle->puts[k->grant->put];
+            const put_t *put = k->grant->put == 0 ? NULL : s->oracle->puts[k->grant->put];
 
             if (k->grant->tenant != tenant) continue;
             if (pattern == NULL || (put != NULL && oracle_key_matches(s, put->key, pattern))) k->is_forced = true;
@@ -357,65 +357,13 @@ places_read(sim_t *s, const kvp_frame_t *f, places_t *p)
     return !rd.is_bad;
 }
 
-/* ---- a full pool */
-/* What stands in a unit: nothing, something that may be evicted, or something that has to stay. */
-typedef enum { ROOM_FREE, ROOM_EVICTABLE, ROOM_TAKEN } room_t;
-
-static room_t
-room_of(const grant_t *g)
-{
-    if (g == NULL || g->is_freed) return ROOM_FREE;
-    return g->is_committed && !g->is_retired && g->holds == 0 ? ROOM_EVICTABLE : ROOM_TAKEN;
-}
-
-/* Longest run of units of the chunk that a put of this tenant can be given after evictions. Another tenant's chunk is
- * given whole or not at all. */
-static uint32_t
-longest_run(const chunk_t *c, uint32_t tenant)
-{
-    uint32_t run = 0, longest = 0;
-    bool has_taken = false, is_others = false;
-
-    for (uint32_t u = 0; u < CHUNK_UNITS; u++) {
-        room_t room = room_of(c->owner[u]);
-
-        is_others |= room != ROOM_FREE && c->owner[u]->tenant != tenant;
-        has_taken |= room == ROOM_TAKEN;
-        run = room == ROOM_TAKEN ? 0 : run + 1;
-        longest = run > longest ? run : longest;
-    }
-    return is_others && has_taken ? 0 : longest;
-}
-
-static bool
-has_slots(const chunk_t *c)
-{
-    uint32_t used = 0;
-
-    for (uint32_t i = 0; i < SLOTS; i++)
-        used += c->grant[i] != NULL && !c->grant[i]->is_freed;
-    return used < SLOTS / 2;
-}
-
-/* A refusal that says that no room will come. */
-static void
-says_no_space(sim_t *s, uint32_t tenant, uint64_t len)
-{
-    expire_holds(s);
-    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older)
-        for (uint32_t i = 0; mem->conn != 0 && !mem->is_gone && i < mem->chunk_n; i++)
-            if ((uint64_t)longest_run(&mem->chunks[i], tenant) * UNIT >= len && has_slots(&mem->chunks[i]))
-                sim_fail(s, "I7", "a put of %lu bytes is refused for ever, and chunk %u of node%u has or can make room",
-                         (unsigned long)len, i, mem->node);
-}
-
 static void
 says_granted(sim_t *s, conn_t *conn, const kvp_wire_put_t *put, const kvp_wire_obj_t *obj, const kvp_wire_loc_t *locs)
 {
     attempt_t *a = sim_alloc(s, sizeof *a);
 
     *a = (attempt_t){.conn = conn->id, .id = put->attempt, .next = s->oracle->attempts};
-    for (uint32_t i = 0; i < obj->nloc && i < REPLICAS; i++) {
+    for (uint32_t i = 0; i < obj->nloc && i < KVP_REPLICAS_MAX; i++) {
         mem_t *mem = oracle_mem_of(s, master_term(s), locs[i].segment_id);
         grant_t *g;
 
@@ -457,10 +405,11 @@ says_granted_all(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     places_t p;
 
     if (!places_read(s, f, &p)) return;
+    expire_holds(s);
     loc = p.locs;
     for (uint32_t i = 0; i < p.head->n; i++) {
         if (p.objs[i].err == KVP_OK) says_granted(s, conn, &puts[i], &p.objs[i], loc);
-        if (p.objs[i].err == KVP_NO_SPACE && !has_copies(ask)) says_no_space(s, tenant_of(s, conn), puts[i].len);
+        if (p.objs[i].err == KVP_NO_SPACE && !has_copies(ask)) oracle_no_space(s, tenant_of(s, conn), puts[i].len);
         loc += p.objs[i].nloc;
     }
     kvp_pb_free(&p.pb, p.head);
@@ -492,11 +441,14 @@ says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     }
 }
 
+/* may_be_away: the answer says the same of a key whose node is away. */
 static void
-missed(sim_t *s, uint32_t tenant, kvp_digest_t digest)
+missed(sim_t *s, uint32_t tenant, kvp_digest_t digest, bool may_be_away)
 {
-    for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest))
+    for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest)) {
+        if (may_be_away && k->grant->mem->conn == 0) continue;
         if (k->grant->tenant == tenant && grant_is_served_for_ever(k->grant)) k->was_missed = true;
+    }
 }
 
 static grant_t *
@@ -532,7 +484,7 @@ says_places(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     *h = (hold_t){.conn = conn->id, .ticket = p.head->ticket, .until_ns = UINT64_MAX};
     h->grants = sim_alloc(s, (p.head->nloc + 1) * sizeof(*h->grants));
     for (uint32_t i = 0; i < p.head->n; i++) {
-        if (p.objs[i].err == KVP_NOT_FOUND) missed(s, tenant_of(s, conn), digests[i]);
+        if (p.objs[i].err == KVP_NOT_FOUND) missed(s, tenant_of(s, conn), digests[i], false);
         for (uint32_t k = 0; k < p.objs[i].nloc; k++, loc++) {
             grant_t *g = says_place(s, loc);
 
@@ -585,18 +537,28 @@ says_present(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     const kvp_digest_t *digests = (const kvp_digest_t *)ask->frame.tail;
 
     for (size_t i = 0; i < f->tail_len && (i + 1) * sizeof *digests <= ask->frame.tail_len; i++)
-        if (f->tail[i] == 0) missed(s, tenant_of(s, conn), digests[i]);
+        if (f->tail[i] == 0) missed(s, tenant_of(s, conn), digests[i], true);
 }
 
-/* What a look-up's ticket protects: of each key found, the copies that are served. */
+static bool
+may_be_found(const grant_t *g, uint32_t tenant)
+{
+    return g->tenant == tenant && grant_is_served_for_ever(g);
+}
+
+/* What a look-up's ticket protects: of each key found, the copies of the newest version. An older one that is not retired
+ * yet is on its way out: its node is away. */
 static void
 hold_found(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest)
 {
+    uint64_t version = 0;
+
+    for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest))
+        if (may_be_found(k->grant, tenant)) version = kvp_max_u64(version, k->grant->version);
     for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest)) {
-        if (k->grant->tenant != tenant || !grant_is_served_for_ever(k->grant)) continue;
+        if (!may_be_found(k->grant, tenant) || k->grant->version != version) continue;
         h->grants[h->grants_n++] = k->grant;
         k->grant->holds++;
-        if (h->grants_n % KVP_REPLICAS_MAX == 0) return;
     }
 }
 

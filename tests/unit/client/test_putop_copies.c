@@ -57,6 +57,25 @@ test_put_leaves_out_a_replica_that_failed(void **state)
     teardown(&f);
 }
 
+/* The copies of one object are sealed in two steps, and nothing is left to do in the second. */
+static void
+test_put_leaves_out_the_last_replica_when_moves_are_few(void **state)
+{
+    static const uint32_t first = 0;
+    fixture_t f;
+
+    (void)state;
+    to_fill(&f, 2);
+    f.moves[1].err = KVP_NODE_LOST;
+    moved(&f);
+    f.op.moves_cap = 1;
+    expect_moves(&f, KVP_MOVE_SEAL, 1);
+    moved(&f);
+    expect_commit(&f, &first, 1);
+    assert_int_equal(committed_copies(&f), 1);
+    teardown(&f);
+}
+
 static void
 test_put_refuses_replicas_that_differ(void **state)
 {
@@ -169,6 +188,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_put_commits_all_replicas_together),
         cmocka_unit_test(test_put_leaves_out_a_replica_that_failed),
+        cmocka_unit_test(test_put_leaves_out_the_last_replica_when_moves_are_few),
         cmocka_unit_test(test_put_refuses_replicas_that_differ),
         cmocka_unit_test(test_put_says_what_is_asked_for),
         cmocka_unit_test(test_upsert_forgets_the_known_location),

@@ -181,6 +181,34 @@ test_tenants_have_chunks_of_their_own(void **state)
 }
 
 /* Revocations of one say nothing to another, and nobody waits for readers of another. */
+/* That no chunk has room for one says nothing about the other, who waits behind it. */
+static void
+test_tenants_wait_for_room_of_their_own(void **state)
+{
+    put_t of_a = {.key = "more", .len = MIB}, of_b = {.key = "b", .len = MIB};
+    const char *keys[4] = {"key/0", "key/1", "key/2", "key/3"};
+    uint64_t attempts[4], a_asks, b_asks;
+    kvp_wire_loc_t loc;
+    places_t places;
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(put_place(a, keys[i], MIB, &attempts[i], &loc), KVP_OK);
+        assert_int_equal(write_place(w, &loc), KVP_OK);
+    }
+    b_asks = put_begin(b, &of_b, 1, 10000);
+    a_asks = put_begin(a, &of_a, 1, 10000);
+    assert_true(peer_is_asking(b, b_asks) && peer_is_asking(a, a_asks));
+    assert_int_equal(commit(a, attempts[0], 0), KVP_OK);
+    places_read(peer_reply(a, a_asks), &places);
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    places_free(&places);
+    assert_true(peer_is_asking(b, b_asks));
+    world_close(w);
+}
+
 static void
 test_tenants_have_leases_of_their_own(void **state)
 {
@@ -377,6 +405,7 @@ main(void)
         cmocka_unit_test(test_tenants_have_keys_of_their_own),
         cmocka_unit_test(test_tenants_when_one_knows_the_digest_of_another),
         cmocka_unit_test(test_tenants_have_chunks_of_their_own),
+        cmocka_unit_test(test_tenants_wait_for_room_of_their_own),
         cmocka_unit_test(test_tenants_have_leases_of_their_own),
         cmocka_unit_test(test_hello_when_there_are_too_many_tenants),
         cmocka_unit_test(test_bump_makes_everything_be_gone),
