@@ -404,6 +404,15 @@ kvp_slab_can_fit(const kvp_slab_t *slab, uint64_t len)
     return cut_new_slots(&cut) <= slab->records.max - slab->records.n;
 }
 
+uint64_t
+kvp_slab_best_fit(const kvp_slab_t *slab, uint64_t len)
+{
+    cut_t cut;
+    if (len == 0 || len > REGION_MAX_BYTES) return 0;
+    if (!find_cut(slab, kvp_slab_extent_bytes(len), &cut)) return 0;
+    return (uint64_t)order_of(slab, rec(slab, cut.slot)).capacity * KVP_SLAB_UNIT;
+}
+
 /* join_next gives the extent behind slot, which is free and not in the index, to slot. */
 static void
 join_next(kvp_slab_t *slab, uint32_t slot)

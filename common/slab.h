@@ -34,6 +34,10 @@ kvp_err_t kvp_slab_alloc(kvp_slab_t *slab, uint64_t len, uint32_t owner, uint32_
 /* kvp_slab_can_fit says whether kvp_slab_alloc(len) would succeed now. */
 bool kvp_slab_can_fit(const kvp_slab_t *slab, uint64_t len);
 
+/* kvp_slab_best_fit is the capacity of the free extent that kvp_slab_alloc(len) would cut: the longest extent that it
+ * holds. 0 = there is none. */
+uint64_t kvp_slab_best_fit(const kvp_slab_t *slab, uint64_t len);
+
 /* kvp_slab_free gives the extent back and joins it with free neighbours. The slot may be reused at once. A slot that
  * is not allocated is our own bug: it panics. */
 void kvp_slab_free(kvp_slab_t *slab, uint32_t slot);

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Making room. For a put that waits: the extents around the first victims by policy are looked at, and the cheapest run
- * of neighbours that is long enough is taken, cheapest meaning that its most recently used object was used longest ago.
- * With blocks of one size that is exactly the policy's first victim. Ahead of need: a small reserve is kept free.
+ * Making room. For a put that waits: the policy's first victims are picked, as many bytes of them as are wanted, and of
+ * the runs of neighbours around them that are long enough the cheapest is taken. What the policy evicts next costs
+ * nothing; other neighbours cost their bytes, the more the less time has passed since their last use. With blocks of one
+ * size that is exactly the policy's first victim. Ahead of need: a small reserve is kept free.
+ *
+ * Design notes. Where the cheapest run needs neighbours, the victims that are not in it go as well. They make holes, in
+ * which later puts find place: in a full pool as many bytes are evicted as are put, so what an old object gives is not
+ * asked of a younger one. Were they left, the oldest of all would be small objects among young ones, whose neighbours
+ * were evicted again and again for lack of better candidates (bench/alloc_bench shows the order of what is evicted).
  */
 #include "master/core/internal.h"
 
@@ -9,7 +15,7 @@
 
 #include <stdlib.h>
 
-#define CANDIDATES 16u /* first victims by policy whose neighbourhood is looked at, */
+#define CANDIDATES 16u /* victims by policy whose neighbourhood is looked at, */
 #define AROUND_WORK 4096u /* and no more than so many extents */
 #define KEY_CANDIDATES 4096u /* first victims among which one with a long key is looked for */
 #define LOST_WORK 16u /* an eviction from a lost segment counts for so many extents */
@@ -56,19 +62,18 @@ evict(kvp_master_t *m, uint32_t oid)
 }
 
 /* ---- windows */
-#define NO_AGE UINT32_MAX /* older than any object */
-
 /* What a place is looked for. */
 typedef struct {
     const kvp_attempt_t *attempt;
     uint64_t len;
     uint16_t key_len;
+    uint32_t free_age; /* what was used so long ago or longer goes in any case, and costs nothing */
 } wanted_t;
 
 typedef struct {
     kvp_chunk_t *chunk; /* NULL = none */
     uint32_t first, last; /* slots */
-    uint32_t age; /* of the object used last; NO_AGE = no object in it */
+    uint64_t cost;
 } window_t;
 
 static bool
@@ -84,29 +89,38 @@ kind_of(const kvp_master_t *m, const kvp_obj_t *o)
     return kvp_probe_protects(m, o) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
 }
 
-/* Whether an extent may be part of a window, and what taking it costs. Space that a dead writer might still touch is not
- * promised to anyone: no timer says when it comes back. */
+/* Whether an extent may be part of a window. Space that a dead writer might still touch is not promised to anyone: no timer
+ * says when it comes back. */
 static bool
-is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, uint32_t *age_out)
+is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
 {
     const kvp_retire_t *r;
     const kvp_obj_t *o;
     kvp_takes_t kind;
 
-    *age_out = NO_AGE;
     if (is_free(c, slot)) return !kvp_place_is_promised(m, c, slot, KVP_SLAB_NONE);
     r = kvp_retire_of(m, c, slot);
     if (r != NULL) return r->claim == NULL && r->owner == 0;
-    if (kvp_slab_owner(c->slab, slot) == wanted->attempt->over) { /* held or not: better that it goes than no new one */
-        *age_out = 0;
-        return true;
-    }
+    /* Held or not: better that it goes than no new one. */
+    if (kvp_slab_owner(c->slab, slot) == wanted->attempt->over) return true;
     o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
-    *age_out = (uint32_t)kvp_min_u64(kvp_obj_age(m->index, o), NO_AGE - 1);
     if (!kvp_victim_may_go(o) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED)) return false;
     kind = kind_of(m, o);
     m->met |= 1u << kind;
     return kind <= m->takes;
+}
+
+/* What it costs to take a usable extent. What is to be replaced counts as just used: it goes when nothing else can. */
+static uint64_t
+cost_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
+{
+    uint32_t oid, age;
+
+    if (is_free(c, slot) || kvp_retire_of(m, c, slot) != NULL) return 0;
+    oid = kvp_slab_owner(c->slab, slot);
+    age = oid == wanted->attempt->over ? 0 : kvp_obj_age(m->index, kvp_obj(m->index, oid));
+    if (age >= wanted->free_age) return 0;
+    return (kvp_slab_len(c->slab, slot) / KVP_SLAB_UNIT << 32) / (age + 1ull); /* a chunk is less than 2^31 units */
 }
 
 static bool
@@ -118,54 +132,20 @@ fits(const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
     return start + kvp_slab_extent_bytes(len) <= end;
 }
 
-/* ---- the search: a window slides over the extents. Its youngest object is at the head of a queue from which everything
- * older that lies before something younger was dropped, so an extent is looked at once. */
+/* ---- the search: a window slides over the extents, so that each is looked at once
+ *
+ * shorten drops what the window does not need. A window of nothing but a free extent is none: that the extent is free was
+ * no help before, so at least one slot beside it must come free as well. */
 static void
-winq_grow(kvp_winq_t *q)
+shorten(const kvp_master_t *m, window_t *w, const wanted_t *wanted)
 {
-    uint32_t cap = q->cap == 0 ? 64 : q->cap * 2;
-    void *at = kvp_core_alloc(cap, sizeof *q->at);
-    kvp_winq_t old = *q;
+    while (w->first != w->last) {
+        uint32_t next = kvp_slab_next(w->chunk->slab, w->first);
 
-    q->at = at;
-    for (uint32_t i = 0; i < old.n; i++)
-        q->at[i] = old.at[(old.head + i) & (old.cap - 1)];
-    q->head = 0;
-    q->cap = cap;
-    free(old.at);
-}
-
-static void
-winq_push(kvp_winq_t *q, uint32_t slot, uint32_t age)
-{
-    while (q->n > 0 && q->at[(q->head + q->n - 1) & (q->cap - 1)].age >= age)
-        q->n--;
-    if (q->n == q->cap) winq_grow(q);
-    q->at[(q->head + q->n) & (q->cap - 1)].slot = slot;
-    q->at[(q->head + q->n++) & (q->cap - 1)].age = age;
-}
-
-static void
-winq_drop(kvp_winq_t *q, uint32_t slot)
-{
-    if (q->n == 0 || q->at[q->head].slot != slot) return;
-    q->head = (q->head + 1) & (q->cap - 1);
-    q->n--;
-}
-
-/* Drops what the window [first, last] does not need. A window of nothing but a free extent is none: that the extent is
- * free was no help before, so at least one slot beside it must come free as well. */
-static uint32_t
-shorten(kvp_master_t *m, const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
-{
-    while (first != last) {
-        uint32_t next = kvp_slab_next(c->slab, first);
-
-        if (!fits(c, next, last, len) || (next == last && is_free(c, last))) break;
-        winq_drop(&m->winq, first);
-        first = next;
+        if (!fits(w->chunk, next, w->last, wanted->len) || (next == w->last && is_free(w->chunk, w->last))) return;
+        w->cost -= cost_of(m, w->chunk, w->first, wanted);
+        w->first = next;
     }
-    return first;
 }
 
 /* Looks for a cheaper window than *best among the runs of usable extents that begin at `from` or behind and end before
@@ -173,25 +153,23 @@ shorten(kvp_master_t *m, const kvp_chunk_t *c, uint32_t first, uint32_t last, ui
 static uint32_t
 search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted_t *wanted, window_t *best)
 {
-    uint32_t first = KVP_SLAB_NONE, slot = from, age;
+    window_t w = {.first = KVP_SLAB_NONE};
+    uint32_t slot = from;
 
-    m->winq.n = 0;
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(c->slab, slot) < to; slot = kvp_slab_next(c->slab, slot)) {
         if (m->work_left == 0) return slot;
         m->work_left--;
-        if (!is_usable(m, c, slot, wanted, &age)) {
-            first = KVP_SLAB_NONE;
-            m->winq.n = 0;
+        if (!is_usable(m, c, slot, wanted)) {
+            w.first = KVP_SLAB_NONE;
             continue;
         }
-        winq_push(&m->winq, slot, age);
-        if (first == KVP_SLAB_NONE) first = slot;
-        if (!fits(c, first, slot, wanted->len)) continue;
-        first = shorten(m, c, first, slot, wanted->len);
-        if (first == slot && is_free(c, slot)) continue;
-        age = m->winq.at[m->winq.head].age;
-        if (best->chunk == NULL || age > best->age)
-            *best = (window_t){.chunk = c, .first = first, .last = slot, .age = age};
+        if (w.first == KVP_SLAB_NONE) w = (window_t){.chunk = c, .first = slot};
+        w.last = slot;
+        w.cost += cost_of(m, c, slot, wanted);
+        if (!fits(c, w.first, slot, wanted->len)) continue;
+        shorten(m, &w, wanted);
+        if (w.first == slot && is_free(c, slot)) continue;
+        if (best->chunk == NULL || w.cost < best->cost) *best = w;
     }
     return KVP_SLAB_NONE;
 }
@@ -205,9 +183,9 @@ run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
 
     for (; *steps > 0 && end - kvp_slab_offset(c->slab, slot) < need; --*steps) {
-        uint32_t prev = kvp_slab_prev(c->slab, slot), age;
+        uint32_t prev = kvp_slab_prev(c->slab, slot);
 
-        if (prev == KVP_SLAB_NONE || !is_usable(m, c, prev, wanted, &age)) break;
+        if (prev == KVP_SLAB_NONE || !is_usable(m, c, prev, wanted)) break;
         slot = prev;
     }
     return slot;
@@ -245,9 +223,9 @@ is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_place_t *victim
 }
 
 static window_t
-own_extent(kvp_chunk_t *c, const kvp_place_t *victim, uint32_t age)
+own_extent(kvp_chunk_t *c, const kvp_place_t *victim)
 {
-    return (window_t){.chunk = c, .first = victim->slot, .last = victim->slot, .age = age};
+    return (window_t){.chunk = c, .first = victim->slot, .last = victim->slot};
 }
 
 static void
@@ -277,6 +255,13 @@ copy_for(kvp_master_t *m, uint32_t oid, const wanted_t *wanted)
     return places[0];
 }
 
+typedef struct {
+    uint32_t n;
+    uint32_t going; /* the first of them: as many bytes as are wanted */
+    uint32_t oids[CANDIDATES];
+    kvp_place_t places[CANDIDATES];
+} picked_t;
+
 /* The kinds of candidates follow one another where they may be taken, or where there are none of the kinds before. */
 static uint32_t
 next_candidate(kvp_master_t *m, uint32_t after)
@@ -295,15 +280,16 @@ next_candidate(kvp_master_t *m, uint32_t after)
     return m->policy->victim(m->index, &m->pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
 }
 
+/* The first of those whose going can help, in the policy's order. */
 static void
-search_candidates(kvp_master_t *m, const wanted_t *wanted, window_t *best)
+pick(kvp_master_t *m, wanted_t *wanted, picked_t *p)
 {
+    uint64_t bytes = 0;
     uint32_t oid = next_candidate(m, KVP_OID_NONE);
 
-    for (uint32_t i = 0, next; i < CANDIDATES && oid != KVP_OID_NONE; oid = next) {
+    for (uint32_t left = CANDIDATES, next; left > 0 && oid != KVP_OID_NONE; oid = next) {
         kvp_place_t at = copy_for(m, oid, wanted);
         kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
-        uint32_t age = kvp_obj_age(m->index, kvp_obj(m->index, oid));
 
         next = next_candidate(m, oid);
         if (c->segment->state == KVP_SEG_LOST) {
@@ -313,19 +299,60 @@ search_candidates(kvp_master_t *m, const wanted_t *wanted, window_t *best)
             evict(m, oid);
             continue;
         }
-        if (best->chunk != NULL && best->age >= age) return; /* none with this object in it is cheaper */
-        if (is_enough(m, c, &at, wanted)) {
-            *best = own_extent(c, &at, age);
+        left--;
+        if (!may_hold(m, c, wanted) && !is_enough(m, c, &at, wanted)) continue;
+        p->places[p->n] = at;
+        p->oids[p->n++] = oid;
+        if (bytes >= wanted->len) continue;
+        bytes += kvp_slab_len(c->slab, at.slot);
+        p->going = p->n;
+        wanted->free_age = kvp_obj_age(m->index, kvp_obj(m->index, oid));
+    }
+}
+
+static bool
+is_in(const window_t *w, const kvp_place_t *at)
+{
+    uint64_t offset = kvp_slab_offset(w->chunk->slab, at->slot);
+
+    return at->chunk == w->chunk->number && offset >= kvp_slab_offset(w->chunk->slab, w->first) &&
+           offset <= kvp_slab_offset(w->chunk->slab, w->last);
+}
+
+/* Around those that are going; around others only while no window is found. */
+static void
+search_around_picked(kvp_master_t *m, const picked_t *p, const wanted_t *wanted, window_t *best)
+{
+    for (uint32_t i = 0; i < p->n && (i < p->going || best->chunk == NULL); i++) {
+        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, p->places[i].chunk);
+
+        if (is_enough(m, c, &p->places[i], wanted)) {
+            *best = own_extent(c, &p->places[i]);
             return;
         }
-        search_around(m, c, at.slot, wanted, best);
-        i++;
+        search_around(m, c, p->places[i].slot, wanted, best);
+        if (best->chunk != NULL && best->cost == 0) return;
+    }
+}
+
+static void
+search_candidates(kvp_master_t *m, wanted_t *wanted, window_t *best)
+{
+    picked_t p;
+
+    p.n = p.going = 0;
+    pick(m, wanted, &p);
+    search_around_picked(m, &p, wanted, best);
+    for (uint32_t i = 0; best->chunk != NULL && best->cost > 0 && i < p.going; i++) {
+        if (is_in(best, &p.places[i])) continue;
+        m->st.evict_foreground++;
+        evict(m, p.oids[i]);
     }
 }
 
 /* A part of the step's work, so that some is left to go through all chunks. */
 static void
-search_oldest(kvp_master_t *m, const wanted_t *wanted, window_t *best)
+search_oldest(kvp_master_t *m, wanted_t *wanted, window_t *best)
 {
     uint32_t kept = m->work_left > AROUND_WORK ? m->work_left - AROUND_WORK : 0;
 
@@ -376,7 +403,7 @@ search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
         if (!takes_windows(m, c) || c->tenant != wanted->attempt->tenant ||
             !kvp_place_may_copy(m, wanted->attempt, c->segment) || !gives_key_room(c, &at, wanted))
             continue;
-        *best = own_extent(c, &at, kvp_obj_age(m->index, kvp_obj(m->index, oid)));
+        *best = own_extent(c, &at);
         return;
     }
 }
@@ -431,7 +458,7 @@ retry_with_more(kvp_pkey_t *k)
 kvp_err_t
 kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
 {
-    const wanted_t wanted = {k->attempt, k->attempt->bytes, kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid))};
+    wanted_t wanted = {k->attempt, k->attempt->bytes, kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid)), UINT32_MAX};
     window_t best = {0};
 
     if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */

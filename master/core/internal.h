@@ -366,16 +366,6 @@ struct kvp_job {
     bool is_due_again; /* a sweep: from the start, when it has come to the end */
 };
 
-/* ---- the search for a window: its extents, but those that a younger one behind them makes irrelevant. A ring. */
-typedef struct {
-    struct {
-        uint32_t slot;
-        uint32_t age;
-    } * at;
-    uint32_t cap; /* a power of two */
-    uint32_t head, n;
-} kvp_winq_t;
-
 struct kvp_master {
     kvp_master_conf_t conf;
     char host_id[KVP_NAME_MAX + 1];
@@ -413,7 +403,6 @@ struct kvp_master {
     bool has_aside; /* victims put aside are on their way back */
     uint64_t known_bytes; /* of all segments that are mounted, or may come back */
     uint64_t up_longest; /* bytes of the longest chunk in them */
-    kvp_winq_t winq;
     uint32_t work_left; /* of this step's search for space */
     kvp_takes_t takes; /* of the key for which it is, as the next */
     uint32_t met;

@@ -158,7 +158,6 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_ptab_fini(&m->tickets);
     kvp_ptab_fini(&m->retires);
     kvp_buf_fini(&m->unwanted);
-    free(m->winq.at);
     free(m->undead);
     kvp_heap_fini(&m->expiries);
     free(m->up);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Placement: which segment, which chunk. Of two segments drawn by chance the emptier one is tried first, then the other,
- * then all. Inside a segment the first chunk with a free extent that is long enough: a tree over the chunks finds it.
+ * then all. Inside a segment the tightest fit in the first few chunks with a free extent that is long enough: a tree over
+ * the chunks finds them. Holes of a full pool are of all lengths, and the first that is long enough is rarely the best.
  */
 #include "master/core/internal.h"
 
+#define FITS_MAX 8u /* chunks whose best fits are compared */
 #define PROMISED_MAX 16u /* free extents promised to others that one allocation passes over */
 
 /* ---- room: leaf i of the tree, at room[leaves + i], is the longest free extent of chunk i in units; node i above is the
@@ -214,6 +216,28 @@ kvp_place_may_copy(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segm
     return true;
 }
 
+/* The chunk with the tightest fit among the first few with room; NULL = none has. */
+static kvp_chunk_t *
+tightest(const kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
+{
+    uint64_t extent = kvp_slab_extent_bytes(len), least = UINT64_MAX;
+    kvp_chunk_t *best = NULL, *c;
+
+    for (uint32_t n = 0, from = 0; n < FITS_MAX && (c = room_find(g, from, (uint32_t)(extent / KVP_SLAB_UNIT))) != NULL;
+         n++) {
+        uint64_t fit;
+
+        from = c->index + 1;
+        if (!kvp_place_is_open_to(c, t)) continue;
+        fit = c->slab == NULL ? c->bytes : kvp_slab_best_fit(c->slab, len);
+        if (fit >= least) continue;
+        best = c;
+        least = fit;
+        if (fit == extent) break;
+    }
+    return best;
+}
+
 static kvp_err_t
 alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, const kvp_attempt_t *a)
 {
@@ -222,6 +246,8 @@ alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, const kvp_attempt_t *a)
     kvp_chunk_t *c;
 
     if (kvp_segment_is_passed_over(m, g) || !kvp_place_may_copy(m, a, g)) return KVP_NO_SPACE;
+    c = tightest(g, a->tenant, a->bytes);
+    if (c != NULL && kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
     /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */
     for (uint32_t from = 0; (c = room_find(g, from, units)) != NULL; from = c->index + 1)
         if (kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;

@@ -84,6 +84,29 @@ test_extent_bytes_at_the_64_kib_border(void **state)
     assert_int_equal(kvp_slab_extent_bytes(64 * KIB + 1), 68 * KIB);
 }
 
+/* Holes of 4, 8 and 12 KiB: the answer is the hole that alloc would cut, and what it holds. */
+static void
+test_best_fit_when_holes_differ(void **state)
+{
+    kvp_slab_t *slab = make_slab(12 * 4 * KIB, 100);
+    uint32_t n, *slots = fill(slab, 4 * KIB, &n);
+    const uint32_t holes[] = {1, 3, 4, 6, 7, 8};
+
+    (void)state;
+    assert_int_equal(kvp_slab_best_fit(slab, 64), 0);
+    for (uint32_t i = 0; i < KVP_ARRAY_LEN(holes); i++)
+        kvp_slab_free(slab, slots[holes[i]]);
+    assert_int_equal(kvp_slab_best_fit(slab, 64), 4 * KIB);
+    assert_int_equal(kvp_slab_best_fit(slab, 4 * KIB + 1), 8 * KIB);
+    assert_int_equal(kvp_slab_best_fit(slab, 8 * KIB), 8 * KIB);
+    assert_int_equal(kvp_slab_best_fit(slab, 12 * KIB), 12 * KIB);
+    assert_int_equal(kvp_slab_best_fit(slab, 12 * KIB + 1), 0);
+    assert_int_equal(kvp_slab_best_fit(slab, 0), 0);
+    assert_int_equal(kvp_slab_best_fit(slab, UINT64_MAX), 0);
+    free(slots);
+    kvp_slab_destroy(slab);
+}
+
 static void
 test_create_when_arguments_are_bad(void **state)
 {
@@ -555,6 +578,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_extent_bytes_at_the_64_kib_border),
+        cmocka_unit_test(test_best_fit_when_holes_differ),
         cmocka_unit_test(test_create_when_arguments_are_bad),
         cmocka_unit_test(test_alloc_when_region_is_at_its_largest),
         cmocka_unit_test(test_alloc_when_exhausted_then_freed),

@@ -406,7 +406,8 @@ test_put_when_the_holder_dies(void **state)
     world_close(w);
 }
 
-/* Of two neighbours the younger one counts: the oldest block of all stays, since both beside it are young. */
+/* The two oldest are what the policy gives for it, and are not neighbours. Beside the oldest both are young; so the window
+ * is the second one and its neighbour, and the oldest goes as well, for whoever comes next. */
 static void
 test_put_when_a_window_of_two_is_cheapest(void **state)
 {
@@ -424,10 +425,13 @@ test_put_when_a_window_of_two_is_cheapest(void **state)
         release(c, ticket);
     }
     assert_int_equal(put(c, "large", 8 * KIB), KVP_OK);
-    assert_int_equal(world_stats(w).evictions, 2);
+    assert_int_equal(world_stats(w).evictions, 3);
+    assert_int_equal(world_stats(w).evict_window, 1);
     assert_false(exists(c, "key/9"));
     assert_false(exists(c, "key/10"));
-    assert_true(exists(c, "key/5"));
+    assert_false(exists(c, "key/5"));
+    assert_int_equal(put(c, "small", 4 * KIB), KVP_OK);
+    assert_int_equal(world_stats(w).evictions, 3);
     world_close(w);
 }
 
@@ -781,6 +785,26 @@ test_placement_when_one_node_is_emptier(void **state)
     world_close(w);
 }
 
+/* Chunk 0 has a hole of two blocks, chunk 1 one of a single block: who wants one takes that. */
+static void
+test_placement_when_the_tightest_hole_is_in_a_later_chunk(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c, *n = node_open(w, mem_make(w, "n1", 128 * KIB, 64 * KIB));
+
+    (void)state;
+    (void)n;
+    c = client_open(w);
+    fill(c, 0, 32, 4 * KIB);
+    assert_int_equal(remove_key(c, "key/2", false), KVP_OK);
+    assert_int_equal(remove_key(c, "key/3", false), KVP_OK);
+    assert_int_equal(remove_key(c, "key/20", false), KVP_OK);
+    assert_int_equal(put(c, "one", 4 * KIB), KVP_OK);
+    assert_int_equal(put(c, "two", 8 * KIB), KVP_OK);
+    assert_int_equal(world_stats(w).evictions, 0);
+    world_close(w);
+}
+
 int
 main(void)
 {
@@ -808,6 +832,7 @@ main(void)
         cmocka_unit_test(test_put_when_who_waits_dies),
         cmocka_unit_test(test_put_when_all_is_quarantined),
         cmocka_unit_test(test_placement_when_one_node_is_emptier),
+        cmocka_unit_test(test_placement_when_the_tightest_hole_is_in_a_later_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
