@@ -84,7 +84,7 @@ read_reply(const kvp_frame_t *answer, uint32_t n, size_t size, const void **reco
     uint32_t told;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, answer);
-    if (msg == NULL) return KVP_PROTO;
+    if (msg == NULL) return pb.err;
     err = kvp_op_peer_err(msg->err);
     told = msg->n;
     kvp_pb_free(&pb, msg);
@@ -164,7 +164,7 @@ read_lookup(void *arg, const kvp_frame_t *answer, bool was_cut)
 
     (void)was_cut;
     msg = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, answer);
-    if (msg == NULL) return KVP_PROTO;
+    if (msg == NULL) return pb.err;
     err = take_lookup(arg, answer, msg);
     kvp_pb_free(&pb, msg);
     return err;
@@ -410,7 +410,7 @@ read_remove_many(void *arg, const kvp_frame_t *answer, bool was_cut)
 
     (void)was_cut;
     msg = kvp_pb_unpack(&pb, &kvp__pb__remove_many_reply__descriptor, answer);
-    if (msg == NULL) return KVP_PROTO;
+    if (msg == NULL) return pb.err;
     err = kvp_op_peer_err(msg->err);
     r->removed = msg->removed;
     r->held = msg->held;
@@ -483,7 +483,7 @@ read_bump(void *arg, const kvp_frame_t *answer, bool was_cut)
 
     (void)was_cut;
     msg = kvp_pb_unpack(&pb, &kvp__pb__bump_reply__descriptor, answer);
-    if (msg == NULL) return KVP_PROTO;
+    if (msg == NULL) return pb.err;
     err = kvp_op_peer_err(msg->err);
     b->epoch = msg->epoch;
     kvp_pb_free(&pb, msg);
@@ -565,7 +565,7 @@ read_list(void *arg, const kvp_frame_t *answer, bool was_cut)
 
     (void)was_cut;
     msg = kvp_pb_unpack(&pb, &kvp__pb__list_reply__descriptor, answer);
-    if (msg == NULL) return KVP_PROTO;
+    if (msg == NULL) return pb.err;
     err = kvp_op_peer_err(msg->err);
     n = msg->n;
     cursor = msg->cursor;

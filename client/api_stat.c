@@ -80,7 +80,7 @@ read_status(void *arg, const kvp_frame_t *answer, bool was_cut)
 
     (void)was_cut;
     msg = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, answer);
-    if (msg == NULL) return KVP_PROTO;
+    if (msg == NULL) return pb.err;
     err = msg->err > 0 ? KVP_PROTO : msg->err;
     if (err == KVP_OK) {
         write_pool(arg, msg);

@@ -163,6 +163,7 @@ find_view(kvp_apicall_t *call, const void *key, size_t key_len, view_t *view, kv
     kvp_session_t *session = call->pool->session;
     viewing_t v = {.call = call, .view = view, .out = out};
     kvp_err_t err = KVP_OK;
+    bool is_cut;
 
     for (int asked = 0; asked < TRIES;) {
         err = kvp_session_hold(session, call->deadline_ns, &v.link);
@@ -172,9 +173,11 @@ find_view(kvp_apicall_t *call, const void *key, size_t key_len, view_t *view, kv
             view->link = v.link;
             return KVP_OK;
         }
+        /* Whatever failed in a session that is over says nothing about the object. */
+        is_cut = kvp_op_is_session_loss(err) || kvp_conn_is_broken(v.link->conn);
         kvp_session_rele(session, v.link);
-        if (!kvp_op_is_session_loss(err)) asked++; /* the deadline bounds lost sessions */
-        if (err != KVP_STALE && !kvp_op_is_session_loss(err)) return err;
+        if (!is_cut) asked++; /* the deadline bounds lost sessions */
+        if (err != KVP_STALE && !is_cut) return err;
     }
     return err;
 }

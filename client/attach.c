@@ -251,7 +251,7 @@ read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], grant_
     kvp_err_t err;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__open_chunk_reply__descriptor, answer);
-    if (msg == NULL) return KVP_PROTO;
+    if (msg == NULL) return pb.err;
     err = msg->err > 0 ? KVP_PROTO : msg->err;
     if (err != KVP_OK)
         kvp_log_warn("client", "node %s opens no memory error %s detail %s", peer->where, kvp_err_name(err),
@@ -391,7 +391,7 @@ kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
     }
     if (err == KVP_OK) {
         reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &answer);
-        err = reply == NULL ? KVP_PROTO : reply->err;
+        err = reply == NULL ? pb.err : reply->err;
         kvp_pb_free(&pb, reply);
     }
     ctl_end(peer);

@@ -337,33 +337,52 @@ find_call(kvp_conn_t *conn, uint64_t id)
     return NULL;
 }
 
-/* Nobody waits for this answer any more. Where it took a hold, nobody else would ever give that back. */
+/* The hold or the reservation that an answer gives; 0 = none. */
+static uint64_t
+ticket_of(const kvp_frame_t *answer)
+{
+    bool is_get = answer->hdr.opcode == KVP_OP_GET;
+    uint64_t ticket = 0;
+    void *msg;
+    kvp_pb_t pb;
+
+    if (!is_get && answer->hdr.opcode != KVP_OP_LOOKUP) return 0;
+    msg = kvp_pb_unpack(&pb, is_get ? &kvp__pb__places__descriptor : &kvp__pb__lookup_reply__descriptor, answer);
+    if (msg != NULL) ticket = is_get ? ((Kvp__Pb__Places *)msg)->ticket : ((Kvp__Pb__LookupReply *)msg)->ticket;
+    kvp_pb_free(&pb, msg);
+    return ticket;
+}
+
+/* Nobody waits for this answer any more. What it gives nobody else would give back. */
 static void
 release_late(kvp_conn_t *conn, const kvp_frame_t *answer)
 {
     Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
-    Kvp__Pb__Places *places;
-    kvp_pb_t pb;
+    uint64_t ticket = ticket_of(answer);
     size_t at;
 
-    if (answer->hdr.opcode != KVP_OP_GET) return;
-    places = kvp_pb_unpack(&pb, &kvp__pb__places__descriptor, answer);
-    if (places != NULL && places->ticket != 0) {
-        head.n = 1;
-        kvp_pb_frame_begin(&conn->releases, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &at);
-        kvp_buf_append(&conn->releases, &places->ticket, sizeof places->ticket);
-        kvp_frame_end(&conn->releases, at);
-    }
-    kvp_pb_free(&pb, places);
+    if (ticket == 0) return;
+    head.n = 1;
+    kvp_pb_frame_begin(&conn->releases, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &at);
+    kvp_buf_append(&conn->releases, &ticket, sizeof ticket);
+    kvp_frame_end(&conn->releases, at);
 }
 
+static bool
+has_releases(const kvp_conn_t *conn)
+{
+    return conn->releases.len > 0 || conn->releases.err != KVP_OK;
+}
+
+/* What cannot be released one by one, for want of memory, the end of the session releases. */
 static void
 send_releases(kvp_conn_t *conn)
 {
-    if (conn->releases.len == 0) return;
-    if (conn->releases.err == KVP_OK)
-        kvp_ignore(send_frames(conn, conn->releases.data, conn->releases.len), "the end of the session releases all");
+    kvp_err_t err = conn->releases.err;
+
+    if (err == KVP_OK) err = send_frames(conn, conn->releases.data, conn->releases.len);
     kvp_buf_reset(&conn->releases);
+    if (err != KVP_OK) kvp_conn_break(conn);
 }
 
 /* Hands out the answers that have arrived. Caller leads and holds conn->lock. */
@@ -384,6 +403,7 @@ deliver(kvp_conn_t *conn)
         kvp_buf_reset(call->reply);
         kvp_buf_append(call->reply, frame.head - KVP_FRAME_HDR_BYTES, KVP_FRAME_HDR_BYTES + frame.hdr.length);
         call->err = call->reply->err;
+        if (call->err != KVP_OK) release_late(conn, &frame); /* no memory to hand it over: nobody has it */
         call->is_done = true;
         pthread_cond_signal(&call->wake);
     }
@@ -403,7 +423,7 @@ lead(kvp_conn_t *conn, uint64_t deadline_ns)
     err = read_some(conn, deadline_ns, spin_ns);
     pthread_mutex_lock(&conn->lock);
     if (err == KVP_OK) err = deliver(conn);
-    if (conn->releases.len > 0) {
+    if (has_releases(conn)) {
         pthread_mutex_unlock(&conn->lock);
         send_releases(conn);
         pthread_mutex_lock(&conn->lock);
@@ -479,7 +499,10 @@ kvp_conn_call(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, kvp_buf_
 kvp_err_t
 kvp_conn_send(kvp_conn_t *conn, kvp_buf_t *frame)
 {
-    return post(conn, frame, atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed));
+    kvp_err_t err = post(conn, frame, atomic_fetch_add_explicit(&conn->next_id, 1, memory_order_relaxed));
+
+    if (err != KVP_OK) kvp_conn_break(conn);
+    return err;
 }
 
 void

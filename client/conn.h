@@ -32,7 +32,8 @@ bool kvp_conn_was_ended(const kvp_conn_t *conn);
 kvp_err_t kvp_conn_call(kvp_conn_t *conn, kvp_buf_t *frame, uint64_t deadline_ns, kvp_buf_t *reply,
                         kvp_frame_t *frame_out) KVP_MUST_USE;
 
-/* kvp_conn_send sends it and waits for nothing; an answer is dropped. Frames of one thread arrive in order. */
+/* kvp_conn_send sends it and waits for nothing; an answer is dropped. Frames of one thread arrive in order. Where it cannot
+ * be sent the connection is broken: its end says what the frame was to say, that holds and attempts are over. */
 kvp_err_t kvp_conn_send(kvp_conn_t *conn, kvp_buf_t *frame);
 
 /* kvp_conn_queue puts a one-way frame in front of whatever is sent next; it is dropped where that is too much. */

@@ -119,8 +119,8 @@ kvp_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask, uint64_t deadline_ns, kvp
     }
     msg = kvp_pb_unpack(&pb, &kvp__pb__hello_reply__descriptor, &frame);
     if (msg == NULL) {
-        snprintf(reply_out->detail, sizeof reply_out->detail, "malformed answer to Hello");
-        return KVP_PROTO;
+        snprintf(reply_out->detail, sizeof reply_out->detail, "the answer to Hello: %s", kvp_err_text(pb.err));
+        return pb.err;
     }
     err = copy_reply(msg, reply_out);
     kvp_pb_free(&pb, msg);

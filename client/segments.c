@@ -22,7 +22,7 @@ read_page(const kvp_frame_t *frame, kvp_segments_fn fn, void *arg, page_t *page)
     kvp_err_t err;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__segments_reply__descriptor, frame);
-    if (msg == NULL) return KVP_PROTO;
+    if (msg == NULL) return pb.err;
     err = msg->err > 0 ? KVP_PROTO : msg->err;
     for (size_t i = 0; err == KVP_OK && i < msg->n_segments && !page->is_ended; i++) {
         if (msg->segments[i]->uuid.len != UUID_BYTES) {

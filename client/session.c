@@ -36,6 +36,7 @@
 #define BEATS_A_LEASE 3u
 #define BEATS_OF_WRITERS 4u /* in the time of one, while a put is under way (PROTOCOL "Sessions") */
 #define REVOKED_BEAT_MS 10u
+#define NOMEM_BEAT_MS 10u
 #define USED_MAX 1024u /* reads told in one message */
 #define FAREWELL_MAX_NS (300 * KVP_NS_PER_MS)
 
@@ -339,7 +340,7 @@ read_heartbeat(const kvp_frame_t *frame, uint32_t term, kvp_locs_news_t *news)
     kvp_err_t err;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__heartbeat_reply__descriptor, frame);
-    if (msg == NULL) return KVP_PROTO;
+    if (msg == NULL) return pb.err;
     err = msg->err;
     if (err == KVP_OK && msg->term != term) err = KVP_STALE_TERM;
     if (err == KVP_OK) err = read_revoked(frame, msg, news);
@@ -409,6 +410,8 @@ beat(kvp_link_t *link)
     kvp_buf_fini(&reply);
     if (err == KVP_OK) return next_beat_in(hello, &news, wants_lease);
     if (err == KVP_CLOSED) return hello->heartbeat_ms * KVP_NS_PER_MS;
+    /* The master is asked again: what its answer told it tells again, since we have not said that we know. */
+    if (err == KVP_NOMEM) return NOMEM_BEAT_MS * KVP_NS_PER_MS;
     if (err != KVP_DISCONNECTED) kvp_log_warn("client", "heartbeat failed error %s", kvp_err_name(err));
     kvp_conn_break(link->conn);
     return 0;

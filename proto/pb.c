@@ -10,15 +10,18 @@ pb_alloc(void *arg, size_t size)
 {
     kvp_pb_t *pb = arg;
     size_t padded = (size_t)kvp_align_up(size, 16);
+    void *p;
 
     if (size > pb->budget_left) return NULL;
     pb->budget_left -= size;
     if (padded <= sizeof pb->arena - pb->used) {
-        void *p = pb->arena + pb->used;
+        p = pb->arena + pb->used;
         pb->used += padded;
         return p;
     }
-    return malloc(size);
+    p = malloc(size);
+    if (p == NULL) pb->err = KVP_NOMEM;
+    return p;
 }
 
 static void
@@ -38,6 +41,7 @@ kvp_pb_unpack(kvp_pb_t *pb, const ProtobufCMessageDescriptor *desc, const kvp_fr
     pb->base.allocator_data = pb;
     pb->budget_left = KVP_PB_BUDGET;
     pb->used = 0;
+    pb->err = KVP_PROTO;
     return protobuf_c_message_unpack(desc, &pb->base, frame->hdr.head_len, frame->head);
 }
 

@@ -15,13 +15,14 @@ typedef struct {
     ProtobufCAllocator base;
     size_t budget_left;
     size_t used;
+    kvp_err_t err; /* why unpack gave NULL: PROTO, or NOMEM, for which the peer can do nothing */
     _Alignas(16) uint8_t arena[2048];
 } kvp_pb_t;
 
 #define KVP_PB_BUDGET (256u << 10)
 
-/* kvp_pb_unpack decodes the frame's head as a message of desc; NULL when it is malformed or over the budget. The
- * result lives until kvp_pb_free; strings in it are NUL-terminated by protobuf-c. */
+/* kvp_pb_unpack decodes the frame's head as a message of desc; NULL (and pb->err) when it is malformed or over the budget, or
+ * there is no memory. The result lives until kvp_pb_free; strings in it are NUL-terminated by protobuf-c. */
 void *kvp_pb_unpack(kvp_pb_t *pb, const ProtobufCMessageDescriptor *desc, const kvp_frame_t *frame);
 void kvp_pb_free(kvp_pb_t *pb, void *msg);
 

@@ -41,7 +41,7 @@ kvp_places_read(const kvp_frame_t *frame, uint32_t n, kvp_places_t *places_out)
     kvp_err_t err;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__places__descriptor, frame);
-    if (head == NULL) return KVP_PROTO;
+    if (head == NULL) return pb.err;
     err = kvp_op_peer_err(head->err);
     p = (kvp_places_t){
         .n = head->n,

@@ -422,7 +422,7 @@ take_commits(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
     uint32_t n;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, frame);
-    if (head == NULL) return KVP_PROTO;
+    if (head == NULL) return pb.err;
     err = kvp_op_peer_err(head->err);
     n = head->n;
     kvp_pb_free(&pb, head);

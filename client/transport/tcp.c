@@ -69,7 +69,7 @@ read_verdict(kvp_tcp_ep_t *ep)
     if (err != KVP_OK || used == 0) return err != KVP_OK ? err : KVP_EAGAIN;
     if (frame.hdr.opcode != KVP_OP_DATA_HELLO || frame.hdr.flags != KVP_FRAME_REPLY) return KVP_PROTO;
     reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &frame);
-    if (reply == NULL) return KVP_PROTO;
+    if (reply == NULL) return pb.err;
     err = reply->err;
     if (err != KVP_OK) kvp_log_warn("transport", "data connection refused: %s, %s", kvp_err_name(err), reply->detail);
     if (err > 0 || err == KVP_EAGAIN) err = KVP_PROTO;
