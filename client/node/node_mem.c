@@ -115,10 +115,11 @@ void
 kvp_node_mem_destroy(kvp_node_mem_t *mem)
 {
     if (mem == NULL) return;
-    for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++) {
-        unmap(&mem->chunks[i].payload);
+    /* Descriptors first, all of them: a reader that maps it still finds no SEALED behind what is taken away. */
+    for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
         unmap(&mem->chunks[i].meta);
-    }
+    for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
+        unmap(&mem->chunks[i].payload);
     free(mem->chunks);
     free(mem);
 }
