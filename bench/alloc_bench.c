@@ -20,9 +20,9 @@ run(const churn_mix_t *mix, uint64_t steps)
     churn_run(&conf, mix, &r);
     printf("{\"mix\": \"%s\", \"steps\": %llu, \"payload_least\": %.4f, \"payload_mean\": %.4f, \"metadata\": %.4f, "
            "\"free\": %.4f, \"puts\": %llu, \"evictions_per_put\": %.3f, \"rank_mean\": %.3f, \"young\": %.3f, "
-           "\"put_ns\": %.0f, \"longest_us\": %.0f}\n",
+           "\"put_ns\": %.0f}\n",
            mix->name, (unsigned long long)steps, r.least, r.mean, r.metadata, r.free, (unsigned long long)r.puts,
-           (double)r.evictions / (double)r.puts, r.rank_mean, r.young, r.put_ns, (double)r.longest_ns / 1e3);
+           (double)r.evictions / (double)r.puts, r.rank_mean, r.young, r.put_ns);
 }
 
 static void

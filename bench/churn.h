@@ -39,7 +39,6 @@ typedef struct {
      * half of the pool that was used last. */
     double rank_mean, young;
     double put_ns; /* processor time in the core, with all its answers and evictions, on average */
-    uint64_t longest_ns; /* of one call into the core */
 } churn_result_t;
 
 /* churn_run fills a pool and then makes steps. A step removes an object drawn by chance, uses another one, and puts until
