@@ -127,7 +127,7 @@ pick_window(const batch_t *b, size_t *at, uint64_t bytes_max, uint32_t *picked)
     uint64_t bytes = 0, key_bytes = 0;
     uint32_t n = 0;
 
-    for (; *at < b->n && n < KVP_BATCH_MAX; (*at)++) {
+    for (; *at < b->n && n < KVP_PLACES_MAX; (*at)++) {
         if (b->results[*at] != KVP_OK) continue;
         bytes += b->lens[*at];
         key_bytes += b->items[*at].key.len;
@@ -205,7 +205,7 @@ run_windows(const batch_t *b, uint64_t bytes_max, window_fn run)
 {
     for (size_t at = 0; at < b->n;) {
         size_t from = at;
-        size_t most = b->n - at < KVP_BATCH_MAX ? b->n - at : KVP_BATCH_MAX;
+        size_t most = b->n - at < KVP_PLACES_MAX ? b->n - at : KVP_PLACES_MAX;
         uint32_t *picked = kvp_scratch_alloc(b->call->scratch, most, sizeof *picked);
         uint32_t n = picked == NULL ? 0 : pick_window(b, &at, bytes_max, picked);
 

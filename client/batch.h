@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs a batch core against a session: one window of at most KVP_BATCH_MAX items. Blocks; any thread.
+ * Runs a batch core against a session: one window of at most KVP_PLACES_MAX items. Blocks; any thread.
  */
 #ifndef KVP_CLIENT_BATCH_H
 #define KVP_CLIENT_BATCH_H

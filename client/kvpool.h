@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 #define KVPOOL_KEY_MAX 1024
-#define KVPOOL_BATCH_MAX 16384 /* larger batches are split inside; this is one message's share */
+#define KVPOOL_BATCH_MAX 8192 /* keys of one lookup; larger batches of other calls are split inside */
 
 typedef struct kvpool kvpool_t;
 

@@ -48,6 +48,17 @@ kvp_recpool_fini(kvp_recpool_t *pool)
     kvp_recpool_init(pool, pool->record_bytes, pool->link_at, pool->max);
 }
 
+bool
+kvp_recpool_fini_some(kvp_recpool_t *pool, uint32_t blocks)
+{
+    for (; pool->blocks_n > 0; pool->blocks_n--) {
+        if (blocks-- == 0) return false;
+        kvp_pages_free(pool->blocks[pool->blocks_n - 1], block_bytes(pool));
+    }
+    kvp_recpool_fini(pool);
+    return true;
+}
+
 /* ---- blocks */
 static void
 block_open(kvp_recpool_t *pool, uint32_t b)

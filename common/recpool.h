@@ -36,6 +36,9 @@ typedef struct {
 /* kvp_recpool_init takes nothing yet. record_bytes is a multiple of 4. */
 void kvp_recpool_init(kvp_recpool_t *pool, uint32_t record_bytes, uint32_t link_at, uint32_t max);
 void kvp_recpool_fini(kvp_recpool_t *pool);
+/* kvp_recpool_fini_some gives back that many blocks, and returns true when it was the last. Until then there is no other
+ * use of the pool. */
+bool kvp_recpool_fini_some(kvp_recpool_t *pool, uint32_t blocks);
 
 /* kvp_recpool_take returns the number of a record that is now in use, its bytes undefined; KVP_RECPOOL_NONE when max are
  * in use or there is no memory. kvp_recpool_give ends its use; only the four bytes at link_at change. */

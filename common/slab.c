@@ -369,6 +369,14 @@ kvp_slab_destroy(kvp_slab_t *slab)
     free(slab);
 }
 
+bool
+kvp_slab_destroy_some(kvp_slab_t *slab, uint32_t blocks)
+{
+    if (!kvp_recpool_fini_some(&slab->records, blocks)) return false;
+    kvp_slab_destroy(slab);
+    return true;
+}
+
 kvp_err_t
 kvp_slab_alloc(kvp_slab_t *slab, uint64_t len, uint32_t owner, uint32_t *slot_out, uint64_t *offset_out)
 {

@@ -19,6 +19,9 @@ typedef struct kvp_slab kvp_slab_t;
  * INVALID for a region of zero units or max_slots < 2, NOMEM. */
 kvp_err_t kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out) KVP_MUST_USE;
 void kvp_slab_destroy(kvp_slab_t *slab);
+/* kvp_slab_destroy_some is a part of kvp_slab_destroy: it gives back that many blocks of records, and returns true when it
+ * is done. Until then there is no other use of the slab. */
+bool kvp_slab_destroy_some(kvp_slab_t *slab, uint32_t blocks);
 
 /* kvp_slab_align_bytes is the alignment of an extent of len bytes: 64, from 64 KiB up 4096 (a length that rounds up to
  * 64 KiB counts as that).

@@ -9,7 +9,7 @@
 #include "common/base.h"
 
 #define KVP_BLOCK_TOKENS 512u
-#define KVP_REQUEST_BLOCKS_MAX 16384u /* what one lookup takes */
+#define KVP_REQUEST_BLOCKS_MAX 8192u /* what one lookup takes */
 #define KVP_WORKLOAD_IDS_MAX (64u << 20)
 
 typedef struct {

@@ -35,7 +35,7 @@ typedef struct {
 } kvp_getop_item_t;
 
 typedef struct {
-    /* Set by the caller. n is at most KVP_BATCH_MAX, moves_cap at least 1; all borrowed. The frame given to on_reply
+    /* Set by the caller. n is at most KVP_PLACES_MAX, moves_cap at least 1; all borrowed. The frame given to on_reply
      * stays in place until the next KVP_STEP_CALL. */
     kvp_getop_item_t *items;
     uint32_t n;

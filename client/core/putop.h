@@ -45,7 +45,7 @@ typedef struct {
 } kvp_putop_item_t;
 
 typedef struct {
-    /* Set by the caller. n is at most KVP_BATCH_MAX, their keys fit in a frame; moves_cap at least 1; all borrowed. The
+    /* Set by the caller. n is at most KVP_PLACES_MAX, their keys fit in a frame; moves_cap at least 1; all borrowed. The
      * frame given to on_reply stays in place until the next KVP_STEP_CALL. */
     kvp_putop_item_t *items;
     uint32_t n;

@@ -56,10 +56,8 @@ static void
 disown(kvp_attempt_t *a)
 {
     kvp_list_del(&a->link);
-    if (a->session == NULL) return;
     a->session->attempt_bytes -= a->bytes * a->copies;
     kvp_umap_del(&a->session->attempt_ids, a->id);
-    a->session = NULL;
 }
 
 void
@@ -123,7 +121,6 @@ refuse(kvp_attempt_t *a, kvp_err_t err)
 uint64_t
 kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained)
 {
-    if (a->session == NULL) return a->owner;
     return is_drained || a->pend != NULL || !KVP_RULE(OWNER_OF_ABORTED) ? 0 : a->session->incarnation;
 }
 
@@ -178,8 +175,8 @@ take_from_silent(kvp_master_t *m, kvp_attempt_t *a)
 bool
 kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a)
 {
-    if (a->session == NULL) {
-        kvp_attempt_abort(m, a, false, KVP_ABORTED);
+    if (a->session->is_over) {
+        kvp_attempt_abort_over(m, a);
         return true;
     }
     if (!is_silent(m, a->session)) return false;
@@ -206,27 +203,10 @@ kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
 }
 
 void
-kvp_attempt_abort_all(kvp_master_t *m, kvp_session_t *s)
+kvp_attempt_abort_over(kvp_master_t *m, kvp_attempt_t *a)
 {
-    uint32_t n = 0;
+    kvp_pend_t *p = a->pend;
 
-    while (!kvp_list_is_empty(&s->attempts)) {
-        kvp_attempt_t *a = kvp_list_first(&s->attempts, kvp_attempt_t, link);
-
-        if (n++ < KVP_SLICE || a->pend != NULL) {
-            kvp_attempt_abort(m, a, s->is_drained, KVP_ABORTED);
-            continue;
-        }
-        a->owner = kvp_attempt_owner(a, s->is_drained);
-        disown(a);
-        kvp_list_add_tail(&m->orphans, &a->link);
-    }
-    kvp_pend_end_all(s);
-}
-
-void
-kvp_attempt_abort_some(kvp_master_t *m)
-{
-    for (uint32_t n = 0; n < KVP_SLICE && !kvp_list_is_empty(&m->orphans); n++)
-        kvp_attempt_abort(m, kvp_list_first(&m->orphans, kvp_attempt_t, link), false, KVP_ABORTED);
+    kvp_attempt_abort(m, a, a->session->is_drained, KVP_ABORTED);
+    if (p != NULL && kvp_list_is_empty(&p->attempts)) kvp_pend_end(p);
 }

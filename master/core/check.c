@@ -298,7 +298,8 @@ add_tickets(const kvp_master_t *m, const kvp_list_t *list, const kvp_session_t *
         const kvp_ticket_t *t = kvp_list_entry(pos, kvp_ticket_t, link);
 
         if (t->session != owner || kvp_ptab_get(&m->tickets, t->number) != t) return "a ticket is not in its table";
-        if ((t->kind == KVP_TICKET_RESERVE) != (t->expiry.at != 0)) return "a reservation will not expire";
+        if ((t->kind == KVP_TICKET_RESERVE && owner != NULL) != (t->expiry.at != 0))
+            return "a reservation will not expire";
         for (uint32_t i = 0; i < t->n; i++)
             tickets[t->oids[i]]++;
         sums->n++;
@@ -363,6 +364,7 @@ check_session(const kvp_session_t *s, uint64_t *pending)
     if (bytes != s->attempt_bytes) return "the unfinished bytes of a client are wrong";
     if (list_len(&s->segments) != s->segments_n) return "the segments of a node are miscounted";
     if (list_len(&s->retire_reqs) != s->retire_reqs_n) return "the orders to a node are miscounted";
+    if (s->conn == 0 && kvp_list_is_empty(&s->over)) return "a session is kept for nothing";
     kvp_list_foreach (pos, &s->pends) {
         const char *why = check_pend(kvp_list_entry(pos, kvp_pend_t, link), pending);
 
@@ -379,17 +381,11 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets)
     const char *ending = add_tickets(m, &m->ending, NULL, tickets, &totals);
 
     if (ending != NULL) return ending;
-    kvp_list_foreach (pos, &m->orphans) {
-        const kvp_attempt_t *a = kvp_list_entry(pos, kvp_attempt_t, link);
+    for (uint32_t i = 0; i < m->sessions.limit; i++) {
+        const kvp_session_t *s = kvp_ptab_get(&m->sessions, i);
+        const char *why = s == NULL ? NULL : check_tickets(m, s, tickets, &totals);
 
-        if (a->session != NULL || a->pend != NULL || !kvp_list_is_empty(&a->pkeys))
-            return "an attempt without a session waits";
-    }
-    kvp_list_foreach (pos, &m->seen) {
-        const kvp_session_t *s = kvp_list_entry(pos, kvp_session_t, link);
-        const char *why = check_tickets(m, s, tickets, &totals);
-
-        if (why == NULL) why = check_session(s, &pending);
+        if (why == NULL && s != NULL) why = check_session(s, &pending);
         if (why != NULL) return why;
     }
     if (totals.held != m->st.held_bytes) return "the held bytes are wrong";
@@ -423,10 +419,10 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
         sums[kvp_obj_tenant(m, o)->number].objects++;
         sums[kvp_obj_tenant(m, o)->number].pinned[o->pin] += kvp_obj_bytes(m, o);
     }
-    kvp_list_foreach (pos, &m->seen) {
-        const kvp_session_t *s = kvp_list_entry(pos, kvp_session_t, link);
+    for (uint32_t i = 0; i < m->sessions.limit; i++) {
+        const kvp_session_t *s = kvp_ptab_get(&m->sessions, i);
 
-        if (s->tenant != NULL) sums[s->tenant->number].refs++;
+        if (s != NULL && s->tenant != NULL) sums[s->tenant->number].refs++;
     }
     kvp_list_foreach (pos, &m->jobs)
         sums[kvp_list_entry(pos, kvp_job_t, link)->tenant->number].refs++;

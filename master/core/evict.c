@@ -40,6 +40,7 @@ kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter
     if (o->state != KVP_OBJ_DRAFT) kvp_objindex_unlink(m->index, oid);
     if (heir != NULL) kvp_attempt_inherit(m, heir);
     kvp_victim_removed(m, oid);
+    kvp_master_spend(m, 1 + n);
     for (uint32_t i = n; i-- > 0;) {
         kvp_retire_t *r;
 

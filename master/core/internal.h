@@ -33,7 +33,7 @@
 #define KVP_PUT_WAIT_MS 1000u /* PutBegin with wait_ms 0 */
 #define KVP_PUT_WAIT_MAX_MS 10000u
 #define KVP_RETIRING_BIT 0x80000000u
-#define KVP_SLICE 512u /* records of background work in one step */
+#define KVP_SLICE 1024u /* records that a step may touch for what can wait: kvp_master_spend */
 #define KVP_STEP_WORK 8192u /* extents that the search for space looks at in one step */
 #define KVP_PUT_WHEEL 1024u /* a list for each tick in which a waiting put may be due */
 
@@ -130,8 +130,9 @@ typedef struct {
 } kvp_lease_t;
 
 struct kvp_session {
-    uint64_t conn;
-    kvp_list_t link; /* all sessions, in the order of their last frame */
+    uint64_t conn; /* 0 = it has ended, and the record stays until what it had is gone */
+    kvp_list_t link; /* all sessions that have a connection, in the order of their last frame */
+    kvp_list_t over; /* master->over */
     kvp_list_t born; /* live clients, in the order of their incarnation */
     kvp_list_t dirty; /* output waits */
     kvp_list_t attempts, tickets, pends, waiters, jobs, segments, retire_reqs;
@@ -153,6 +154,7 @@ struct kvp_session {
     uint32_t role;
     bool is_drained; /* its word, with Bye: none of its stores is under way */
     bool is_closing; /* close after the output is sent; input is ignored */
+    bool is_over; /* it owns nothing any more but attempts and tickets, whose turn to end has not come */
     char name[KVP_NAME_MAX + 1];
     char host_id[KVP_NAME_MAX + 1];
     kvp_tenant_t *tenant; /* a client's */
@@ -161,6 +163,12 @@ struct kvp_session {
 };
 
 /* ---- segments and chunks */
+/* An allocator whose chunk is gone. */
+typedef struct {
+    kvp_list_t link; /* master->graves */
+    kvp_slab_t *slab;
+} kvp_grave_t;
+
 typedef struct kvp_segment kvp_segment_t;
 
 typedef struct {
@@ -172,6 +180,7 @@ typedef struct {
     kvp_tenant_t *tenant; /* whose objects are in it; NULL = it is empty */
     uint32_t index; /* in the segment */
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
+    uint64_t memory_bytes; /* of its allocators, as counted in master->slab_bytes */
 } kvp_chunk_t;
 
 struct kvp_segment {
@@ -259,12 +268,11 @@ typedef struct {
 typedef struct kvp_pend kvp_pend_t;
 
 typedef struct {
-    kvp_list_t link; /* session->attempts, or master->orphans */
+    kvp_list_t link; /* session->attempts */
     kvp_list_t of_pend;
-    kvp_session_t *session; /* NULL = over; the attempt waits to be aborted */
+    kvp_session_t *session;
     kvp_tenant_t *tenant;
     uint32_t epoch; /* of the namespace, when it was begun */
-    uint64_t owner; /* then: whose stores may still be under way, 0 = nobody's */
     uint64_t id;
     uint64_t bytes; /* of one copy */
     kvp_digest_t digest;
@@ -326,7 +334,7 @@ typedef enum { KVP_TICKET_HOLD, KVP_TICKET_RESERVE } kvp_ticket_kind_t;
 
 typedef struct {
     kvp_list_t link; /* session->tickets, or master->ending */
-    kvp_session_t *session; /* NULL = over; the ticket is on master->ending */
+    kvp_session_t *session; /* NULL = it is no ticket any more, and lets go of its objects in slices */
     uint64_t id;
     kvp_heapnode_t expiry; /* RESERVE: in master->expiries */
     uint64_t bytes;
@@ -392,7 +400,8 @@ struct kvp_master {
     kvp_probes_t probes;
     uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
     kvp_heap_t waiters; /* by the time when they are answered come what may */
-    kvp_list_t ending, orphans; /* tickets and attempts whose session is over */
+    kvp_list_t over; /* sessions, while they have attempts or tickets */
+    kvp_list_t ending; /* tickets that let go of their objects */
     kvp_list_t pends[KVP_PUT_WHEEL]; /* by the tick of their due_ns */
     uint64_t put_tick; /* the last one looked at */
     kvp_segment_t **up; /* segments that take puts */
@@ -406,11 +415,17 @@ struct kvp_master {
     uint32_t work_left; /* of this step's search for space */
     kvp_takes_t takes; /* of the key for which it is, as the next */
     uint32_t met;
+    uint32_t slice_left; /* records that this step may still touch for what can wait */
+    bool has_orders; /* that may go out, and did not for want of budget */
+    bool is_behind; /* something that was due was left for the next step */
     kvp_heap_t expiries; /* reservations, by the time when they end */
     uint32_t *undead; /* KVP_UNDEAD_KEYS: extents of keys that may still be read where the key is gone */
     kvp_buf_t unwanted; /* answers to one-way questions go here */
     bool has_space_news; /* something became free or evictable: waiting puts look again */
     uint64_t space_news; /* how often that was so */
+    uint64_t slab_bytes; /* memory of all allocators of chunks */
+    uint32_t turn; /* whose slice comes first in a step */
+    kvp_list_t graves;
     uint32_t dropping; /* segments being purged */
     kvp_master_stats_t st;
     void *match_ctx, *match_data; /* PCRE2's, for removals by pattern */
@@ -421,7 +436,8 @@ struct kvp_master {
 /* sessions.c */
 kvp_session_t *kvp_session_find(kvp_master_t *m, uint64_t conn);
 kvp_session_t *kvp_session_open(kvp_master_t *m, uint64_t conn);
-void kvp_session_end(kvp_master_t *m, kvp_session_t *s); /* frees it */
+void kvp_session_end(kvp_master_t *m, kvp_session_t *s); /* its connection is gone; freed here or in a later step */
+void kvp_session_end_some(kvp_master_t *m); /* attempts and tickets of sessions that are over */
 void kvp_session_close(kvp_master_t *m, kvp_session_t *s, const char *why); /* breach or expiry; freed at on_close */
 void kvp_session_dirty(kvp_master_t *m, kvp_session_t *s);
 void kvp_session_tick(kvp_master_t *m);
@@ -493,6 +509,9 @@ kvp_err_t kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a); /* gives its
 kvp_err_t kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid);
 void kvp_place_room_init(kvp_segment_t *g); /* every chunk is empty */
 void kvp_place_room_changed(kvp_chunk_t *c); /* its allocator was used */
+void kvp_place_chunk_fini(kvp_master_t *m, kvp_chunk_t *c); /* nothing is in it any more; its allocators go in slices */
+void kvp_place_bury_some(kvp_master_t *m);
+void kvp_place_memory_changed(kvp_master_t *m, kvp_chunk_t *c); /* perhaps: that of its allocators in this process */
 /* kvp_place_is_promised: a free extent, or one that mine has just got, is part of the window of a put that waits. */
 bool kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t mine);
 void kvp_place_chunk_take(kvp_chunk_t *c, kvp_tenant_t *t); /* something of it is in the chunk */
@@ -625,9 +644,8 @@ bool kvp_ticket_may_take(const kvp_master_t *m, const kvp_session_t *s, const ui
 uint64_t kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids, uint32_t n,
                          uint64_t ttl_ns);
 void kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id);
-/* kvp_ticket_end_all takes the tickets from the session and ends them, those that are too many for a step with later
- * calls of kvp_ticket_end_some. */
-void kvp_ticket_end_all(kvp_master_t *m, kvp_session_t *s);
+/* kvp_ticket_drop takes a ticket from its session; its objects are let go of by kvp_ticket_end_some. */
+void kvp_ticket_drop(kvp_master_t *m, kvp_ticket_t *t);
 void kvp_ticket_end_some(kvp_master_t *m);
 void kvp_ticket_tick(kvp_master_t *m);
 /* How many of the objects, from the first on, may be reserved within the bounds. */
@@ -650,16 +668,14 @@ void kvp_attempt_draft(kvp_master_t *m, kvp_attempt_t *a, uint32_t over);
 kvp_attempt_t *kvp_attempt_heir(const kvp_master_t *m, const kvp_obj_t *old);
 void kvp_attempt_inherit(kvp_master_t *m, kvp_attempt_t *a);
 void kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at); /* the memory it wrote to is gone */
-/* kvp_attempt_abort_all ends the attempts and messages of a session that is over, attempts that are too many for a step
- * with later calls of kvp_attempt_abort_some, or when somebody wants their key. */
-void kvp_attempt_abort_all(kvp_master_t *m, kvp_session_t *s);
-void kvp_attempt_abort_some(kvp_master_t *m);
+void kvp_attempt_abort_over(kvp_master_t *m,
+                            kvp_attempt_t *a); /* of a session that is over; its message goes with its last */
 
 /* wait.c */
 kvp_pend_t *kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg);
 void kvp_pend_place(kvp_master_t *m, const kvp_attempt_t *a); /* a copy of it has its place */
 void kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p); /* frees it */
-void kvp_pend_end_all(kvp_session_t *s); /* without an answer */
+void kvp_pend_end(kvp_pend_t *p); /* without an answer */
 void kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a); /* one copy of it waits */
 void kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k); /* it waits no more; what becomes of its attempt is the caller's */
 void kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k); /* every record of its window is free */
@@ -695,6 +711,13 @@ void kvp_remove_fini(kvp_master_t *m);
 
 /* master.c */
 void kvp_master_space_news(kvp_master_t *m);
+/* kvp_master_spend counts n records that the step has touched. Work that can wait asks slice_left first. */
+static inline void
+kvp_master_spend(kvp_master_t *m, uint32_t n)
+{
+    m->st.work += n;
+    m->slice_left -= (uint32_t)kvp_min_u64(n, m->slice_left);
+}
 void kvp_master_note(kvp_master_t *m, const char *fmt, ...) KVP_PRINTF(2, 3);
 uint64_t kvp_master_random(kvp_master_t *m);
 

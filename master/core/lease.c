@@ -204,7 +204,8 @@ kvp_lease_tick(kvp_master_t *m)
     while (!kvp_list_is_empty(&m->leases)) {
         kvp_lease_t *l = kvp_list_first(&m->leases, kvp_lease_t, link);
 
-        if (m->now_ns < l->until_ns) break;
+        if (m->now_ns < l->until_ns || m->slice_left == 0) break;
+        kvp_master_spend(m, 1);
         lease_free(m, l);
     }
     kvp_list_foreach_safe (pos, tmp, &m->leasing) {

@@ -113,7 +113,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
         kvp_list_init(&m->pends[i]);
     kvp_list_init(&m->ending);
-    kvp_list_init(&m->orphans);
+    kvp_list_init(&m->over);
+    kvp_list_init(&m->graves);
     kvp_list_init(&m->waiting);
     kvp_list_init(&m->leases);
     kvp_list_init(&m->leasing);
@@ -130,10 +131,9 @@ kvp_master_destroy(kvp_master_t *m)
     if (m == NULL) return;
     while (!kvp_list_is_empty(&m->seen))
         kvp_session_end(m, kvp_list_first(&m->seen, kvp_session_t, link));
-    while (!kvp_list_is_empty(&m->ending))
-        kvp_ticket_end_some(m);
-    while (!kvp_list_is_empty(&m->orphans))
-        kvp_attempt_abort_some(m);
+    m->slice_left = UINT32_MAX;
+    kvp_session_end_some(m);
+    kvp_ticket_end_some(m);
     while (!kvp_list_is_empty(&m->segments)) {
         kvp_segment_t *g = kvp_list_first(&m->segments, kvp_segment_t, link);
 
@@ -145,6 +145,7 @@ kvp_master_destroy(kvp_master_t *m)
         }
         kvp_segment_free(g);
     }
+    kvp_place_bury_some(m);
     kvp_objindex_destroy(m->index);
     kvp_remove_fini(m);
     kvp_umap_fini(&m->by_conn);
@@ -218,6 +219,7 @@ begin(kvp_master_t *m, uint64_t now_ns)
 {
     advance(m, now_ns);
     m->work_left = KVP_STEP_WORK;
+    m->slice_left = KVP_SLICE;
     kvp_probe_advance(m);
 }
 
@@ -234,23 +236,37 @@ settle(kvp_master_t *m)
     kvp_retire_flush(m);
 }
 
+/* What is due at some time. */
+static void
+timed_tick(kvp_master_t *m)
+{
+    bool is_due = m->now_ns - m->ticked_ns >= KVP_TICK_NS;
+
+    if (!is_due && !m->is_behind) return;
+    if (is_due) {
+        m->ticked_ns = m->now_ns;
+        kvp_probe_tick(m);
+    }
+    kvp_session_tick(m);
+    kvp_ticket_tick(m);
+    kvp_lease_tick(m);
+    kvp_waiter_tick(m);
+    kvp_put_tick(m);
+    m->is_behind = m->slice_left == 0;
+}
+
 void
 kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
 {
+    /* They share the step's budget, so each of them comes first in its turn. */
+    static void (*const slices[])(kvp_master_t *) = {
+        timed_tick, kvp_session_end_some, kvp_ticket_end_some, kvp_remove_tick, kvp_segment_tick, kvp_place_bury_some,
+    };
+
     begin(m, now_ns);
-    if (m->now_ns - m->ticked_ns >= KVP_TICK_NS) {
-        m->ticked_ns = m->now_ns;
-        kvp_session_tick(m);
-        kvp_ticket_tick(m);
-        kvp_probe_tick(m);
-        kvp_lease_tick(m);
-        kvp_waiter_tick(m);
-        kvp_put_tick(m);
-    }
-    kvp_ticket_end_some(m);
-    kvp_attempt_abort_some(m);
-    kvp_remove_tick(m);
-    kvp_segment_tick(m);
+    m->turn++;
+    for (uint32_t i = 0; i < KVP_ARRAY_LEN(slices); i++)
+        slices[(m->turn + i) % KVP_ARRAY_LEN(slices)](m);
     (void)kvp_objindex_step(m->index);
     settle(m);
 }
@@ -269,10 +285,10 @@ bool
 kvp_master_has_work(const kvp_master_t *m)
 {
     bool is_searching = m->has_space_news && !kvp_list_is_empty(&m->waiting);
-    bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->orphans);
+    bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->over) || !kvp_list_is_empty(&m->graves);
 
-    return is_searching || is_ending || m->has_aside || kvp_pin_is_over(m) || !kvp_list_is_empty(&m->jobs) ||
-           m->dropping > 0;
+    if (is_searching || is_ending || m->is_behind || m->has_orders || m->dropping > 0) return true;
+    return m->has_aside || kvp_pin_is_over(m) || !kvp_list_is_empty(&m->jobs);
 }
 
 /* ---- input */
@@ -417,12 +433,5 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
 {
     *stats_out = m->st;
     stats_out->term = m->term;
-    stats_out->memory_bytes = kvp_objindex_memory_bytes(m->index);
-    for (uint32_t i = 0; i < m->chunks.limit; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, i);
-
-        if (c == NULL || c->slab == NULL) continue;
-        stats_out->memory_bytes += kvp_slab_memory_bytes(c->slab);
-        if (c->long_keys != NULL) stats_out->memory_bytes += kvp_slab_memory_bytes(c->long_keys);
-    }
+    stats_out->memory_bytes = kvp_objindex_memory_bytes(m->index) + m->slab_bytes;
 }

@@ -67,6 +67,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(reserved_bytes, "bytes under lookup tickets (gauge)")                                                            \
     X(memory_bytes, "memory of index, keys and allocators (gauge)")                                                    \
     X(pending_puts, "puts waiting for space (gauge)")                                                                  \
+    X(work, "records that steps have touched")                                                                         \
     X(frames, "frames handled")                                                                                        \
     X(put_begins, "keys in PutBegin")                                                                                  \
     X(put_already, "puts of a committed key")                                                                          \

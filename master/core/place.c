@@ -5,7 +5,10 @@
  */
 #include "master/core/internal.h"
 
+#include <stdlib.h>
+
 #define FITS_MAX 8u /* chunks whose best fits are compared */
+#define BLOCK_RECORDS 64u /* giving a block back to the system costs as much as to touch so many records */
 #define PROMISED_MAX 16u /* free extents promised to others that one allocation passes over */
 
 /* ---- room: leaf i of the tree, at room[leaves + i], is the longest free extent of chunk i in units; node i above is the
@@ -48,6 +51,51 @@ kvp_place_room_changed(kvp_chunk_t *c)
 
         if (room[node] == most) return;
         room[node] = most;
+    }
+}
+
+void
+kvp_place_memory_changed(kvp_master_t *m, kvp_chunk_t *c)
+{
+    uint64_t now = (c->slab == NULL ? 0 : kvp_slab_memory_bytes(c->slab)) +
+                   (c->long_keys == NULL ? 0 : kvp_slab_memory_bytes(c->long_keys));
+
+    m->slab_bytes += now - c->memory_bytes;
+    c->memory_bytes = now;
+}
+
+/* ---- allocators of chunks that are gone */
+static void
+bury(kvp_master_t *m, kvp_slab_t **slab)
+{
+    kvp_grave_t *grave;
+
+    if (*slab == NULL) return;
+    grave = kvp_core_alloc(1, sizeof *grave);
+    grave->slab = *slab;
+    *slab = NULL;
+    kvp_list_add_tail(&m->graves, &grave->link);
+}
+
+void
+kvp_place_chunk_fini(kvp_master_t *m, kvp_chunk_t *c)
+{
+    bury(m, &c->slab);
+    bury(m, &c->long_keys);
+    kvp_place_memory_changed(m, c);
+}
+
+void
+kvp_place_bury_some(kvp_master_t *m)
+{
+    while (!kvp_list_is_empty(&m->graves)) {
+        kvp_grave_t *grave = kvp_list_first(&m->graves, kvp_grave_t, link);
+
+        if (m->slice_left < BLOCK_RECORDS) return;
+        kvp_master_spend(m, BLOCK_RECORDS);
+        if (!kvp_slab_destroy_some(grave->slab, 1)) continue;
+        kvp_list_del(&grave->link);
+        free(grave);
     }
 }
 
@@ -189,6 +237,8 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
     }
     kvp_place_chunk_take(c, t);
     kvp_place_room_changed(c);
+    kvp_place_memory_changed(m, c);
+    kvp_master_spend(m, 1);
     at.generation = kvp_gen_make(m->term, ++m->gen_seq);
     kvp_obj_add_place(m, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     c->segment->objects++;

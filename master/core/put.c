@@ -124,7 +124,7 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, f);
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg != NULL && msg->n > 0 && msg->n <= KVP_BATCH_MAX) puts = kvp_rd_array(&rd, msg->n, sizeof *puts);
+    if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX) puts = kvp_rd_array(&rd, msg->n, sizeof *puts);
     if (puts == NULL) {
         kvp_session_close(m, s, "malformed PutBegin");
         kvp_pb_free(&pb, msg);
@@ -262,7 +262,7 @@ void
 kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     const kvp_wire_commit_t *commits = NULL;
-    int32_t results[KVP_BATCH_MAX];
+    int32_t results[KVP_PLACES_MAX];
     Kvp__Pb__PutCommit *msg;
     reply_t reply;
     kvp_rd_t rd;
@@ -270,7 +270,7 @@ kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__put_commit__descriptor, f);
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg != NULL && msg->n <= KVP_BATCH_MAX) commits = kvp_rd_array(&rd, msg->n, sizeof *commits);
+    if (msg != NULL && msg->n <= KVP_PLACES_MAX) commits = kvp_rd_array(&rd, msg->n, sizeof *commits);
     if (commits == NULL) {
         kvp_session_close(m, s, "malformed PutCommit");
         kvp_pb_free(&pb, msg);
@@ -316,7 +316,7 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained)
 void
 kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    int32_t results[KVP_BATCH_MAX];
+    int32_t results[KVP_PLACES_MAX];
     const uint64_t *ids = NULL;
     Kvp__Pb__PutAbort *msg;
     kvp_rd_t rd;
@@ -324,7 +324,7 @@ kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__put_abort__descriptor, f);
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg != NULL && msg->n <= KVP_BATCH_MAX) ids = kvp_rd_array(&rd, msg->n, sizeof *ids);
+    if (msg != NULL && msg->n <= KVP_PLACES_MAX) ids = kvp_rd_array(&rd, msg->n, sizeof *ids);
     if (ids == NULL) {
         kvp_session_close(m, s, "malformed PutAbort");
         kvp_pb_free(&pb, msg);

@@ -5,18 +5,18 @@
 
 #include <stdlib.h>
 
-#define LIST_SCAN_MAX 65536u /* records that one List walks */
-#define LIST_BYTES_MAX (4u << 20)
+#define LIST_SCAN_MAX 8192u /* records that one List walks */
+#define LIST_BYTES_MAX (256u << 10)
 
-/* The digests behind a head with a count. NULL after the connection was given up. */
+/* The digests behind a head with a count, of at most max. NULL after the connection was given up. */
 static const kvp_digest_t *
-read_digests(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n, bool is_parsed)
+read_digests(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n, uint32_t max)
 {
     const kvp_digest_t *digests = NULL;
     kvp_rd_t rd;
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (is_parsed && n > 0 && n <= KVP_BATCH_MAX) digests = kvp_rd_array(&rd, n, sizeof *digests);
+    if (n > 0 && n <= max) digests = kvp_rd_array(&rd, n, sizeof *digests);
     if (digests == NULL) kvp_session_close(m, s, "malformed batch of digests");
     return digests;
 }
@@ -54,7 +54,7 @@ void
 kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     Kvp__Pb__Places reply = KVP__PB__PLACES__INIT;
-    uint32_t oids[KVP_BATCH_MAX], found[KVP_BATCH_MAX], found_n = 0;
+    uint32_t oids[KVP_PLACES_MAX], found[KVP_PLACES_MAX], found_n = 0;
     const kvp_digest_t *digests;
     Kvp__Pb__Get *msg;
     kvp_buf_t *out;
@@ -62,7 +62,7 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     size_t at;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__get__descriptor, f);
-    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, msg != NULL);
+    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, KVP_PLACES_MAX);
     if (digests == NULL) {
         kvp_pb_free(&pb, msg);
         return;
@@ -137,7 +137,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     size_t at;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__exists__descriptor, f);
-    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, msg != NULL);
+    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, KVP_BATCH_MAX);
     if (digests == NULL) {
         kvp_pb_free(&pb, msg);
         return;
@@ -171,7 +171,7 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__used__descriptor, f);
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg != NULL && msg->n <= KVP_BATCH_MAX) used = kvp_rd_array(&rd, msg->n, sizeof *used);
+    if (msg != NULL && msg->n <= KVP_PLACES_MAX) used = kvp_rd_array(&rd, msg->n, sizeof *used);
     if (used == NULL) {
         kvp_session_close(m, s, "malformed Used");
         kvp_pb_free(&pb, msg);
@@ -202,7 +202,7 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     size_t at;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__lookup__descriptor, f);
-    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, msg != NULL);
+    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, KVP_BATCH_MAX);
     if (digests == NULL) {
         kvp_pb_free(&pb, msg);
         return;

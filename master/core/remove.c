@@ -59,7 +59,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__remove__descriptor, f);
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg != NULL && msg->n > 0 && msg->n <= KVP_BATCH_MAX) digests = kvp_rd_array(&rd, msg->n, sizeof *digests);
+    if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX) digests = kvp_rd_array(&rd, msg->n, sizeof *digests);
     if (digests == NULL) {
         kvp_session_close(m, s, "malformed Remove");
         kvp_pb_free(&pb, msg);
@@ -195,7 +195,7 @@ static void
 job_step(kvp_master_t *m, kvp_job_t *job)
 {
     kvp_waiter_t *w = job->waiter;
-    uint32_t left = KVP_SLICE, oid;
+    uint32_t left = m->slice_left / 2, oid; /* an object may cost two records */
     bool is_ok = true;
 
     while (is_ok && (oid = kvp_objindex_walk(m->index, &job->cursor, job->end, &left)) != KVP_OID_NONE) {

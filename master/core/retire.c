@@ -9,7 +9,8 @@
 
 #include <stdlib.h>
 
-#define RETIRE_BATCH 2048u
+#define RETIRE_BATCH 1024u
+#define ORDERS_A_RECORD 8u /* to send an order costs less than to touch a record */
 #define LATE_NS KVP_MS(100) /* a node that owes an answer for so long takes no puts while others do */
 
 kvp_retire_t *
@@ -148,6 +149,7 @@ give_back(kvp_master_t *m, kvp_retire_t *r)
 {
     kvp_chunk_t *c = r->chunk;
 
+    kvp_master_spend(m, 1);
     kvp_slab_free(c->slab, r->slot);
     if (r->long_key_slot != KVP_SLAB_NONE) kvp_slab_free(c->long_keys, r->long_key_slot);
     c->tenant->used_bytes -= r->bytes;
@@ -155,6 +157,7 @@ give_back(kvp_master_t *m, kvp_retire_t *r)
     c->segment->used_bytes -= r->bytes;
     if (c->segment->state != KVP_SEG_LOST) m->st.used_bytes -= r->bytes;
     kvp_place_room_changed(c);
+    kvp_place_memory_changed(m, c);
     kvp_master_space_news(m);
     discard(m, r);
 }
@@ -280,17 +283,29 @@ send_batch(kvp_master_t *m, kvp_segment_t *g)
     }
     kvp_frame_end(&node->out, at);
     kvp_session_dirty(m, node);
+    kvp_master_spend(m, 1 + n / ORDERS_A_RECORD);
 }
 
-/* A node that is slow to answer does not make its queue grow: what is over a few orders waits here. */
+static bool
+may_send(const kvp_segment_t *g)
+{
+    return !kvp_list_is_empty(&g->unsent) && g->node->retire_reqs_n < KVP_RETIRE_REQS_MAX;
+}
+
+/* A node that is slow to answer does not make its queue grow: what is over a few orders waits here. One order goes out
+ * whatever else the step has done, the rest as its budget allows. */
 void
 kvp_retire_flush(kvp_master_t *m)
 {
+    bool was_sent = false;
+
+    m->has_orders = false;
     kvp_list_foreach_safe (pos, tmp, &m->sending) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
-        while (!kvp_list_is_empty(&g->unsent) && g->node->retire_reqs_n < KVP_RETIRE_REQS_MAX)
+        for (; may_send(g) && (!was_sent || m->slice_left > 0); was_sent = true)
             send_batch(m, g);
+        m->has_orders |= may_send(g);
         if (kvp_list_is_empty(&g->unsent)) kvp_list_del(&g->sending);
     }
 }
@@ -393,7 +408,7 @@ kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__freed__descriptor, f);
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg != NULL && msg->n <= KVP_BATCH_MAX) slots = kvp_rd_array(&rd, msg->n, sizeof *slots);
+    if (msg != NULL && msg->n <= KVP_PLACES_MAX) slots = kvp_rd_array(&rd, msg->n, sizeof *slots);
     if (slots == NULL) {
         kvp_session_close(m, s, "malformed Freed");
         kvp_pb_free(&pb, msg);

@@ -339,8 +339,7 @@ purge_chunk(kvp_master_t *m, kvp_chunk_t *c)
 {
     kvp_place_chunk_leave(m, c);
     kvp_ptab_del(&m->chunks, c->number);
-    kvp_slab_destroy(c->slab);
-    kvp_slab_destroy(c->long_keys);
+    kvp_place_chunk_fini(m, c);
 }
 
 /* True when everything in the segment is gone. Physical order is stable meanwhile: nothing is freed in its allocators. */
@@ -390,7 +389,7 @@ is_grace_over(const kvp_master_t *m, const kvp_segment_t *g)
 void
 kvp_segment_tick(kvp_master_t *m)
 {
-    uint32_t left = KVP_SLICE;
+    uint32_t left = m->slice_left / 2; /* an extent may cost two records */
 
     m->has_aside = false;
     kvp_list_foreach_safe (pos, tmp, &m->segments) {

@@ -10,7 +10,6 @@
 
 #define RESERVE_POOL_SHARE 4u
 #define RESERVE_CLIENT_SHARE 20u
-#define END_SLICE 4096u /* objects that one step lets go of when a session has ended */
 
 /* ---- tickets */
 static uint64_t
@@ -38,6 +37,7 @@ object_release(kvp_master_t *m, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
 
+    kvp_master_spend(m, 1);
     o->tickets--;
     kvp_obj_count_held(m, o, -1);
     if (o->tickets > 0) return;
@@ -120,32 +120,46 @@ kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32
     return i;
 }
 
-static void
-disown(kvp_ticket_t *t)
-{
-    kvp_list_del(&t->link);
-    if (t->session == NULL) return;
-    if (t->kind == KVP_TICKET_RESERVE) t->session->reserved_bytes -= t->bytes;
-    t->session->tickets_n--;
-    t->session->ticket_objects -= t->n;
-    t->session = NULL;
-}
-
-static void
-end(kvp_master_t *m, kvp_ticket_t *t)
+void
+kvp_ticket_drop(kvp_master_t *m, kvp_ticket_t *t)
 {
     if (t->kind == KVP_TICKET_RESERVE) {
         kvp_heap_del(&m->expiries, &t->expiry);
-        m->st.reserved_bytes -= t->bytes;
-    } else {
-        m->st.held_bytes -= t->bytes;
+        t->session->reserved_bytes -= t->bytes;
     }
-    for (uint32_t i = 0; i < t->n; i++)
-        object_release(m, t->oids[i]);
-    disown(t);
+    t->session->tickets_n--;
+    t->session->ticket_objects -= t->n;
+    t->session = NULL;
+    kvp_list_del(&t->link);
+    kvp_list_add_tail(&m->ending, &t->link);
+    kvp_master_spend(m, 1);
+}
+
+static void
+ticket_free(kvp_master_t *m, kvp_ticket_t *t)
+{
+    if (t->kind == KVP_TICKET_RESERVE)
+        m->st.reserved_bytes -= t->bytes;
+    else
+        m->st.held_bytes -= t->bytes;
+    kvp_list_del(&t->link);
     kvp_ptab_del(&m->tickets, t->number);
     free(t->oids);
     free(t);
+}
+
+void
+kvp_ticket_end_some(kvp_master_t *m)
+{
+    while (!kvp_list_is_empty(&m->ending)) {
+        kvp_ticket_t *t = kvp_list_first(&m->ending, kvp_ticket_t, link);
+
+        for (; t->n > 0; t->n--) {
+            if (m->slice_left == 0) return;
+            object_release(m, t->oids[t->n - 1]);
+        }
+        ticket_free(m, t);
+    }
 }
 
 void
@@ -153,32 +167,9 @@ kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id)
 {
     kvp_ticket_t *t = kvp_ptab_get(&m->tickets, (uint32_t)id);
 
-    if (t != NULL && t->id == id && t->session == s) end(m, t);
-}
-
-void
-kvp_ticket_end_all(kvp_master_t *m, kvp_session_t *s)
-{
-    while (!kvp_list_is_empty(&s->tickets)) {
-        kvp_ticket_t *t = kvp_list_first(&s->tickets, kvp_ticket_t, link);
-
-        disown(t);
-        kvp_list_add_tail(&m->ending, &t->link);
-    }
+    if (t == NULL || t->id != id || t->session != s) return;
+    kvp_ticket_drop(m, t);
     kvp_ticket_end_some(m);
-}
-
-void
-kvp_ticket_end_some(kvp_master_t *m)
-{
-    uint32_t n = 0;
-
-    while (!kvp_list_is_empty(&m->ending) && n < END_SLICE) {
-        kvp_ticket_t *t = kvp_list_first(&m->ending, kvp_ticket_t, link);
-
-        n += t->n;
-        end(m, t);
-    }
 }
 
 void
@@ -186,6 +177,6 @@ kvp_ticket_tick(kvp_master_t *m)
 {
     const kvp_heapnode_t *first;
 
-    while ((first = kvp_heap_least(&m->expiries)) != NULL && first->key <= m->now_ns)
-        end(m, kvp_heap_entry(first, kvp_ticket_t, expiry));
+    while ((first = kvp_heap_least(&m->expiries)) != NULL && first->key <= m->now_ns && m->slice_left > 0)
+        kvp_ticket_drop(m, kvp_heap_entry(first, kvp_ticket_t, expiry));
 }

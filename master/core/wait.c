@@ -88,8 +88,8 @@ kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, con
     return p;
 }
 
-static void
-pend_free(kvp_pend_t *p)
+void
+kvp_pend_end(kvp_pend_t *p)
 {
     kvp_list_foreach_safe (pos, tmp, &p->attempts) {
         kvp_list_entry(pos, kvp_attempt_t, of_pend)->pend = NULL;
@@ -99,13 +99,6 @@ pend_free(kvp_pend_t *p)
     kvp_list_del(&p->due);
     free(p->objs);
     free(p);
-}
-
-void
-kvp_pend_end_all(kvp_session_t *s)
-{
-    while (!kvp_list_is_empty(&s->pends))
-        pend_free(kvp_list_first(&s->pends, kvp_pend_t, link));
 }
 
 /* The copies in the order in which the client will name them. */
@@ -134,6 +127,10 @@ kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
     char why[160];
     size_t at;
 
+    if (p->session->is_over) {
+        kvp_pend_end(p);
+        return;
+    }
     msg.n = p->n;
     msg.ns_epoch = p->epoch;
     for (uint32_t i = 0; i < p->n; i++) {
@@ -146,7 +143,7 @@ kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
     kvp_list_foreach (pos, &p->attempts) /* in the order of their keys */
         append_places(m, kvp_list_entry(pos, kvp_attempt_t, of_pend), out);
     kvp_frame_end(out, at);
-    pend_free(p);
+    kvp_pend_end(p);
 }
 
 /* ---- keys */
@@ -330,7 +327,12 @@ retry_pass(kvp_master_t *m, failed_t *failed)
         bool is_final;
         kvp_err_t err;
 
+        if (k->pend->session->is_over) continue; /* its turn to be aborted comes */
         if (looked++ == RETRY_LOOK_MAX) return true;
+        if (m->slice_left == 0) {
+            m->has_space_news = true;
+            return true;
+        }
         if (has_failed(failed, k->attempt->tenant, len, is_long_key)) {
             if (failed->is_final) refuse_one(m, k);
             continue;
@@ -364,12 +366,14 @@ kvp_put_tick(kvp_master_t *m)
     /* A wait is shorter than the wheel, so each list is looked at once however late it is. */
     if (now_tick - m->put_tick > KVP_PUT_WHEEL) m->put_tick = now_tick - KVP_PUT_WHEEL;
     while (m->put_tick < now_tick) {
-        kvp_list_t *list = &m->pends[++m->put_tick % KVP_PUT_WHEEL];
+        kvp_list_t *list = &m->pends[(m->put_tick + 1) % KVP_PUT_WHEEL];
 
         kvp_list_foreach_safe (pos, tmp, list) {
             kvp_pend_t *p = kvp_list_entry(pos, kvp_pend_t, due);
 
+            if (m->slice_left == 0) return;
             if (p->due_ns <= m->now_ns) pend_refuse(m, p);
         }
+        m->put_tick++;
     }
 }

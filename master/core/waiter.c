@@ -8,6 +8,8 @@
 
 #include <stdlib.h>
 
+#define RESULTS_A_RECORD 64u /* to copy a result costs less than to touch a record */
+
 bool
 kvp_waiter_may_open(const kvp_session_t *s, uint32_t n)
 {
@@ -38,6 +40,7 @@ answer(kvp_master_t *m, kvp_waiter_t *w)
     kvp_buf_t *out;
     size_t at;
 
+    kvp_master_spend(m, 1 + w->n / RESULTS_A_RECORD);
     if (w->ask.opcode == KVP_OP_REMOVE_MANY) {
         Kvp__Pb__RemoveManyReply reply = KVP__PB__REMOVE_MANY_REPLY__INIT;
 
@@ -138,7 +141,7 @@ kvp_waiter_tick(kvp_master_t *m)
 {
     kvp_heapnode_t *first;
 
-    while ((first = kvp_heap_least(&m->waiters)) != NULL && first->key <= m->now_ns) {
+    while ((first = kvp_heap_least(&m->waiters)) != NULL && first->key <= m->now_ns && m->slice_left > 0) {
         kvp_waiter_t *w = kvp_heap_entry(first, kvp_waiter_t, due);
 
         kvp_heap_del(&m->waiters, &w->due);

@@ -534,7 +534,11 @@ world_prove(world_t *w, uint64_t incarnation)
 static void
 input_done(world_t *w)
 {
+    uint64_t work = world_stats(w).work;
+
     w->inputs++;
+    w->work_most = kvp_max_u64(w->work_most, work - w->work);
+    w->work = work;
     if (w->check_every != 0 && w->inputs % w->check_every == 0) world_check(w);
 }
 
@@ -1227,6 +1231,38 @@ kvp_err_t
 put(peer_t *c, const char *key, uint64_t len)
 {
     return put_wait(c, key, len, 1000);
+}
+
+void
+put_fast(peer_t *c, const char *prefix, int digits, uint32_t n)
+{
+    enum { BATCH = 1024 };
+    Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
+    kvp_wire_commit_t *recs = calloc(BATCH, sizeof *recs);
+    char(*text)[128] = calloc(BATCH, sizeof *text);
+    put_t *puts = calloc(BATCH, sizeof *puts);
+
+    for (uint32_t i = 0; i < n; i += BATCH) {
+        reply_t *r;
+        uint64_t id;
+
+        head.n = (uint32_t)kvp_min_u64(BATCH, n - i);
+        for (uint32_t k = 0; k < head.n; k++) {
+            snprintf(text[k], sizeof text[k], "%s%0*u", prefix, digits, i + k);
+            puts[k] = (put_t){.key = text[k], .len = 64};
+        }
+        id = put_begin(c, puts, head.n, 0);
+        r = peer_reply(c, id);
+        assert_non_null(r);
+        reply_free(r);
+        for (uint32_t k = 0; k < head.n; k++)
+            recs[k] = (kvp_wire_commit_t){.attempt = puts[k].attempt, .sum = 1, .replicas = 1};
+        r = peer_reply(c, peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, recs, head.n * sizeof *recs));
+        assert_int_equal(plain_result(r), KVP_OK);
+    }
+    free(puts);
+    free(text);
+    free(recs);
 }
 
 kvp_err_t

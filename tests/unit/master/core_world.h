@@ -129,6 +129,8 @@ struct world {
     uint32_t check_every; /* inputs between two kvp_master_check; 0 = never */
     bool is_idle_off; /* work is not done between inputs, only by ticks that are due */
     uint64_t inputs;
+    uint64_t work,
+        work_most; /* records that the master has touched so far, and in one input at most; a test may reset it */
     /* Called for every extent that a Retire names, and for every answer to a client, when the master says it. */
     void (*on_retire)(void *arg, mem_t *mem, const kvp_wire_slot_t *slot);
     void (*on_answer)(void *arg, peer_t *p, const kvp_frame_t *frame);
@@ -207,6 +209,8 @@ kvp_err_t write_place(world_t *w, const kvp_wire_loc_t *loc);
 kvp_err_t put_place(peer_t *c, const char *key, uint64_t len, uint64_t *attempt_out, kvp_wire_loc_t *loc_out);
 kvp_err_t put(peer_t *c, const char *key, uint64_t len);
 kvp_err_t put_wait(peer_t *c, const char *key, uint64_t len, uint32_t wait_ms);
+/* put_fast puts n keys of 64 bytes by few messages: the prefix and a number of so many digits. */
+void put_fast(peer_t *c, const char *prefix, int digits, uint32_t n);
 kvp_err_t get(peer_t *c, const char *key, uint64_t *ticket_out, kvp_wire_loc_t *loc_out);
 bool exists(peer_t *c, const char *key); /* leaves nothing behind */
 bool probe(peer_t *c, const char *key); /* leaves a probe */

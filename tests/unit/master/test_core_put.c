@@ -572,7 +572,7 @@ test_fence_when_the_node_was_away(void **state)
 static void
 test_client_when_it_dies_with_thousands_of_attempts(void **state)
 {
-    enum { N = 4000 };
+    enum { N = 4000, BATCH = 1000 };
     world_t *w = world_open(&(kvp_master_conf_t){0});
     peer_t *c, *d, *n = node_open(w, mem_make(w, "n1", 16 * MIB, 16 * MIB));
     put_t *puts = calloc(N, sizeof *puts);
@@ -589,9 +589,11 @@ test_client_when_it_dies_with_thousands_of_attempts(void **state)
         snprintf(keys[i], sizeof keys[i], "key%u", i);
         puts[i] = (put_t){.key = keys[i], .len = 1};
     }
-    places_read(peer_reply(c, put_begin(c, puts, N, 0)), &places);
-    assert_int_equal(places.nloc, N);
-    places_free(&places);
+    for (uint32_t i = 0; i < N; i += BATCH) {
+        places_read(peer_reply(c, put_begin(c, puts + i, BATCH, 0)), &places);
+        assert_int_equal(places.nloc, BATCH);
+        places_free(&places);
+    }
     dead = c->incarnation;
     w->is_idle_off = true;
     peer_forget(c);
@@ -622,7 +624,7 @@ test_client_when_it_dies_with_thousands_of_attempts(void **state)
 static void
 test_put_when_one_client_has_too_many_attempts(void **state)
 {
-    enum { BATCH = 4096, MOST = 65536 };
+    enum { BATCH = 1024, MOST = 65536 };
     world_t *w = world_open(&(kvp_master_conf_t){0});
     peer_t *c, *d, *n = node_open(w, mem_make(w, "n1", 64 * MIB, 64 * MIB));
     put_t *puts = calloc(BATCH, sizeof *puts);

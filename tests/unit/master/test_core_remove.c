@@ -28,39 +28,6 @@ fill(peer_t *c, const char *prefix, uint32_t n, uint64_t len)
     }
 }
 
-/* Many keys by few messages: the prefix and a number of so many digits. */
-static void
-fill_fast(peer_t *c, const char *prefix, int digits, uint32_t n)
-{
-    enum { BATCH = 4096 };
-    Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
-    kvp_wire_commit_t *recs = calloc(BATCH, sizeof *recs);
-    char(*text)[128] = calloc(BATCH, sizeof *text);
-    put_t *puts = calloc(BATCH, sizeof *puts);
-
-    for (uint32_t i = 0; i < n; i += BATCH) {
-        reply_t *r;
-        uint64_t id;
-
-        head.n = (uint32_t)kvp_min_u64(BATCH, n - i);
-        for (uint32_t k = 0; k < head.n; k++) {
-            snprintf(text[k], sizeof text[k], "%s%0*u", prefix, digits, i + k);
-            puts[k] = (put_t){.key = text[k], .len = 64};
-        }
-        id = put_begin(c, puts, head.n, 0);
-        r = peer_reply(c, id);
-        assert_non_null(r);
-        reply_free(r);
-        for (uint32_t k = 0; k < head.n; k++)
-            recs[k] = (kvp_wire_commit_t){.attempt = puts[k].attempt, .sum = 1, .replicas = 1};
-        r = peer_reply(c, peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, recs, head.n * sizeof *recs));
-        assert_int_equal(plain_result(r), KVP_OK);
-    }
-    free(puts);
-    free(text);
-    free(recs);
-}
-
 static uint64_t
 remove_one(peer_t *c, const char *key, bool is_forced)
 {
@@ -237,7 +204,7 @@ test_remove_many_goes_in_slices(void **state)
 
     (void)state;
     w->check_every = 0;
-    fill_fast(c, "key", 1, N);
+    put_fast(c, "key", 1, N);
     w->is_idle_off = true;
     id = remove_many(c, "", false);
     assert_int_equal(world_stats(w).objects, N);
@@ -391,14 +358,14 @@ test_remove_many_ends_while_others_put(void **state)
 
     (void)state;
     w->check_every = 0;
-    fill_fast(c, "key", 1, 8000);
+    put_fast(c, "key", 1, 8000);
     w->is_idle_off = true;
     id = remove_many(c, "^key", false);
     for (uint32_t i = 0; kvp_master_has_work(w->m); i++) {
         assert_true(i < 1000);
         kvp_master_on_tick(w->m, w->now);
         snprintf(key, sizeof key, "more%u/", i);
-        fill_fast(c, key, 1, 600);
+        put_fast(c, key, 1, 600);
     }
     w->is_idle_off = false;
     assert_int_equal(remove_many_result(peer_wait(c, id, SEC), NULL, NULL), KVP_OK);
@@ -417,7 +384,7 @@ test_memory_of_many_keys(void **state)
     (void)state;
     w->check_every = 0;
     before = world_stats(w).memory_bytes;
-    fill_fast(c, "llama-8b@tp_rank:0@pcp0@dcp0@pp_rank:0@group:00000001@", 64, N);
+    put_fast(c, "llama-8b@tp_rank:0@pcp0@dcp0@pp_rank:0@group:00000001@", 64, N);
     full = world_stats(w).memory_bytes;
     assert_true(full - before <= N * 128);
     assert_true(full - before > N * (32 + 56 + 20)); /* all of it is counted */

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * No step is long, whatever leaves, dies or is removed: how many records the master touches for one input is bounded,
+ * however many there are. Records are counted, not time.
+ */
+#include "tests/unit/master/core_world.h"
+
+#include <stdio.h>
+
+#define MANY 100000u
+#define STEP_MOST 2048u /* what a step may touch for one message, and for what can wait */
+#define BATCH 1024u
+
+/* A pool with MANY objects, key000000 and so on. */
+static world_t *
+full_world(peer_t **n_out, peer_t **c_out)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.node_grace_ns = SEC});
+
+    w->check_every = 0;
+    *n_out = node_open(w, mem_make(w, "n1", 64 * MIB, 4 * MIB));
+    *c_out = client_open(w);
+    put_fast(*c_out, "key", 6, MANY);
+    assert_int_equal(world_stats(w).objects, MANY);
+    w->work_most = 0;
+    return w;
+}
+
+static kvp_digest_t *
+digests_from(const world_t *w, uint32_t from)
+{
+    kvp_digest_t *digests = calloc(BATCH, sizeof *digests);
+    char key[16];
+
+    for (uint32_t i = 0; i < BATCH; i++) {
+        snprintf(key, sizeof key, "key%06u", from + i);
+        digests[i] = digest_of(w, key);
+    }
+    return digests;
+}
+
+/* Asks for MANY keys, BATCH in a message. */
+static void
+ask_many(peer_t *c, uint8_t op)
+{
+    Kvp__Pb__Get get = KVP__PB__GET__INIT;
+    Kvp__Pb__Lookup lookup = KVP__PB__LOOKUP__INIT;
+
+    get.n = lookup.n = BATCH;
+    for (uint32_t i = 0; i + BATCH <= MANY; i += BATCH) {
+        const void *head = op == KVP_OP_GET ? (const void *)&get : (const void *)&lookup;
+        kvp_digest_t *digests = digests_from(c->world, i);
+
+        assert_int_equal(plain_result(peer_reply(c, peer_send(c, op, 0, head, digests, BATCH * sizeof *digests))),
+                         KVP_OK);
+        free(digests);
+    }
+}
+
+/* Begins puts of n keys that are not there, BATCH in a message; waits for no answer. */
+static void
+begin_many(peer_t *c, uint32_t n, uint64_t len)
+{
+    char(*keys)[16] = calloc(BATCH, sizeof *keys);
+    put_t *puts = calloc(BATCH, sizeof *puts);
+
+    for (uint32_t i = 0; i < n; i += BATCH) {
+        for (uint32_t k = 0; k < BATCH; k++) {
+            snprintf(keys[k], sizeof keys[k], "new%06u", i + k);
+            puts[k] = (put_t){.key = keys[k], .len = len};
+        }
+        (void)put_begin(c, puts, BATCH, 10000);
+    }
+    free(puts);
+    free(keys);
+}
+
+static void
+expect_short_steps(world_t *w)
+{
+    world_advance(w, 100 * MS);
+    assert_in_range(w->work_most, 1, STEP_MOST);
+    world_check(w);
+    world_close(w);
+}
+
+static void
+test_step_when_a_client_with_many_attempts_dies(void **state)
+{
+    peer_t *n, *c, *d;
+    world_t *w = full_world(&n, &c);
+
+    (void)state;
+    d = client_open(w);
+    begin_many(d, 40 * BATCH, 64);
+    assert_int_equal(world_stats(w).attempts, 40 * BATCH);
+    peer_forget(d);
+    assert_int_equal(world_stats(w).attempts, 0);
+    expect_short_steps(w);
+}
+
+/* None of them was granted: there is no room while everything is held. */
+static void
+test_step_when_a_client_with_many_waiting_puts_dies(void **state)
+{
+    peer_t *n, *c, *d;
+    world_t *w = full_world(&n, &c);
+
+    (void)state;
+    ask_many(c, KVP_OP_GET);
+    d = client_open(w);
+    begin_many(d, 8 * BATCH, 400 * KIB);
+    assert_true(world_stats(w).pending_puts > 6 * BATCH);
+    peer_forget(d);
+    assert_int_equal(world_stats(w).attempts, 0);
+    assert_int_equal(world_stats(w).pending_puts, 0);
+    expect_short_steps(w);
+}
+
+static void
+test_step_when_many_waiting_puts_are_due(void **state)
+{
+    peer_t *n, *c, *d;
+    world_t *w = full_world(&n, &c);
+
+    (void)state;
+    ask_many(c, KVP_OP_GET);
+    d = client_open(w);
+    begin_many(d, 8 * BATCH, 400 * KIB);
+    assert_true(world_stats(w).pending_puts > 6 * BATCH);
+    world_advance(w, 11 * SEC);
+    assert_int_equal(world_stats(w).pending_puts, 0);
+    expect_short_steps(w);
+}
+
+static void
+test_step_when_a_client_with_many_holds_dies(void **state)
+{
+    peer_t *n, *c;
+    world_t *w = full_world(&n, &c);
+
+    (void)state;
+    ask_many(c, KVP_OP_GET);
+    peer_forget(c);
+    assert_int_equal(world_stats(w).held_bytes, 0);
+    expect_short_steps(w);
+}
+
+static void
+test_step_when_many_holds_are_released(void **state)
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    Kvp__Pb__Release release_head = KVP__PB__RELEASE__INIT;
+    uint64_t tickets[MANY / BATCH];
+    peer_t *n, *c;
+    world_t *w = full_world(&n, &c);
+
+    (void)state;
+    head.n = BATCH;
+    for (uint32_t i = 0; i < MANY / BATCH; i++) {
+        kvp_digest_t *digests = digests_from(w, i * BATCH);
+        places_t places;
+
+        places_read(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, digests, BATCH * sizeof *digests)), &places);
+        tickets[i] = places.ticket;
+        places_free(&places);
+        free(digests);
+    }
+    release_head.n = MANY / BATCH;
+    (void)peer_send(c, KVP_OP_RELEASE, 0, &release_head.base, tickets, sizeof tickets);
+    assert_int_equal(world_stats(w).held_bytes, 0);
+    expect_short_steps(w);
+}
+
+/* They all end at the same time, as far as the master can tell: it stood still. */
+static void
+test_step_when_many_reservations_expire(void **state)
+{
+    peer_t *n, *c, *peers[4];
+    world_t *w = full_world(&n, &c);
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        peers[i] = client_open(w);
+        ask_many(peers[i], KVP_OP_LOOKUP);
+    }
+    assert_true(world_stats(w).reserved_bytes > 2 * MIB);
+    world_jump(w, 11 * SEC);
+    world_advance(w, 100 * MS);
+    assert_int_equal(world_stats(w).reserved_bytes, 0);
+    expect_short_steps(w);
+}
+
+static void
+test_step_when_everything_is_removed(void **state)
+{
+    uint64_t removed, held;
+    peer_t *n, *c;
+    world_t *w = full_world(&n, &c);
+
+    (void)state;
+    assert_int_equal(remove_many_result(peer_wait(c, remove_many(c, "", false), SEC), &removed, &held), KVP_OK);
+    assert_int_equal(removed, MANY);
+    expect_short_steps(w);
+}
+
+static void
+test_step_when_everything_is_bumped(void **state)
+{
+    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
+    peer_t *n, *c;
+    world_t *w = full_world(&n, &c);
+
+    (void)state;
+    assert_int_equal(plain_result(peer_reply(c, peer_send(c, KVP_OP_BUMP, 0, &head.base, NULL, 0))), KVP_OK);
+    world_advance(w, 100 * MS);
+    assert_int_equal(world_stats(w).bumped, MANY);
+    expect_short_steps(w);
+}
+
+static void
+test_step_when_a_node_is_lost(void **state)
+{
+    peer_t *n, *c;
+    world_t *w = full_world(&n, &c);
+
+    (void)state;
+    peer_forget(n);
+    world_advance(w, 2 * SEC);
+    assert_int_equal(world_stats(w).purged, MANY);
+    assert_int_equal(world_stats(w).memory_bytes < 1 * MIB, 1);
+    expect_short_steps(w);
+}
+
+/* Orders that it was owed go out in the node's time, and its answers come all at once. */
+static void
+test_step_when_a_node_was_slow(void **state)
+{
+    uint64_t removed, held;
+    peer_t *n, *c;
+    world_t *w = full_world(&n, &c);
+
+    (void)state;
+    n->policy = NODE_DEAD_ONLY;
+    assert_int_equal(remove_many_result(peer_wait(c, remove_many(c, "", false), SEC), &removed, &held), KVP_OK);
+    assert_int_equal(world_stats(w).retiring_bytes, MANY * 64ull);
+    node_free_all(n);
+    world_advance(w, 100 * MS);
+    assert_int_equal(world_stats(w).used_bytes, 0);
+    expect_short_steps(w);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_step_when_a_client_with_many_attempts_dies),
+        cmocka_unit_test(test_step_when_a_client_with_many_waiting_puts_dies),
+        cmocka_unit_test(test_step_when_many_waiting_puts_are_due),
+        cmocka_unit_test(test_step_when_a_client_with_many_holds_dies),
+        cmocka_unit_test(test_step_when_many_holds_are_released),
+        cmocka_unit_test(test_step_when_many_reservations_expire),
+        cmocka_unit_test(test_step_when_everything_is_removed),
+        cmocka_unit_test(test_step_when_everything_is_bumped),
+        cmocka_unit_test(test_step_when_a_node_is_lost),
+        cmocka_unit_test(test_step_when_a_node_was_slow),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
