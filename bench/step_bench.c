@@ -362,7 +362,7 @@ lose_clients(bench_t *b, uint64_t keys)
     look(b, conn, keys, KVP_PLACES_MAX);
     b->steps = (steps_t){0};
     hang_up(b, conn);
-    print(b, "a client with 20000 objects held is lost");
+    print(b, "a client with 10000 objects held is lost");
 }
 
 static void
@@ -390,7 +390,7 @@ run(uint64_t keys)
     put(&b, 0, keys, BATCH);
     print(&b, "put, 64 in a message");
     look(&b, b.client, keys, KVP_PLACES_MAX);
-    print(&b, "exists and get, 1024 in a message");
+    print(&b, "exists and get, 512 in a message");
     list_and_status(&b);
     print(&b, "list, status");
     lose_clients(&b, keys);
@@ -406,7 +406,7 @@ run(uint64_t keys)
     print(&b, "bump");
     if (objects(&b) != 0) kvp_panic("%lu objects outlive a bump", (unsigned long)objects(&b));
     put(&b, 0, keys, KVP_PLACES_MAX);
-    print(&b, "put, 1024 in a message");
+    print(&b, "put, 512 in a message");
     remove_many(&b, "");
     print(&b, "remove all");
     put(&b, 0, keys, BATCH);

@@ -37,7 +37,7 @@
 #define BEATS_OF_WRITERS 4u /* in the time of one, while a put is under way (PROTOCOL "Sessions") */
 #define REVOKED_BEAT_MS 10u
 #define NOMEM_BEAT_MS 10u
-#define USED_MAX 1024u /* reads told in one message */
+#define USED_MAX KVP_PLACES_MAX /* reads told in one message */
 #define FAREWELL_MAX_NS (300 * KVP_NS_PER_MS)
 
 struct kvp_session {

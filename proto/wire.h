@@ -10,7 +10,7 @@
 #define KVP_PROTO_VERSION 1u
 #define KVP_PROTO_VERSION_MIN 1u
 #define KVP_BATCH_MAX 8192u /* keys a message, */
-#define KVP_PLACES_MAX 1024u /* and where each is much work: PUT_*, GET, REMOVE, USED, FREED */
+#define KVP_PLACES_MAX 512u /* and where each is much work: PUT_*, GET, REMOVE, USED, FREED */
 #define KVP_LIST_MAX 4096u
 #define KVP_SEGMENTS_MAX 64u
 #define KVP_NAME_MAX 128u

@@ -17,7 +17,7 @@
 #define QUEUED_MAX (8u << 20) /* bytes to a master that does not read */
 #define HEARTBEAT_MIN_MS 10u
 #define HEARTBEAT_MAX_MS 60000u
-#define FREED_BATCH 1024u
+#define FREED_BATCH KVP_PLACES_MAX
 #define REPORT_NOTHING 0u /* MountReply.report; else words, or */
 #define REPORT_WHOLE 2u
 

@@ -1236,7 +1236,7 @@ put(peer_t *c, const char *key, uint64_t len)
 void
 put_fast(peer_t *c, const char *prefix, int digits, uint32_t n)
 {
-    enum { BATCH = 1024 };
+    enum { BATCH = 512 };
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
     kvp_wire_commit_t *recs = calloc(BATCH, sizeof *recs);
     char(*text)[128] = calloc(BATCH, sizeof *text);

@@ -572,7 +572,7 @@ test_fence_when_the_node_was_away(void **state)
 static void
 test_client_when_it_dies_with_thousands_of_attempts(void **state)
 {
-    enum { N = 4000, BATCH = 1000 };
+    enum { N = 4000, BATCH = 500 };
     world_t *w = world_open(&(kvp_master_conf_t){0});
     peer_t *c, *d, *n = node_open(w, mem_make(w, "n1", 16 * MIB, 16 * MIB));
     put_t *puts = calloc(N, sizeof *puts);
@@ -624,7 +624,7 @@ test_client_when_it_dies_with_thousands_of_attempts(void **state)
 static void
 test_put_when_one_client_has_too_many_attempts(void **state)
 {
-    enum { BATCH = 1024, MOST = 65536 };
+    enum { BATCH = 512, MOST = 65536 };
     world_t *w = world_open(&(kvp_master_conf_t){0});
     peer_t *c, *d, *n = node_open(w, mem_make(w, "n1", 64 * MIB, 64 * MIB));
     put_t *puts = calloc(BATCH, sizeof *puts);

@@ -8,7 +8,7 @@
 
 #define MANY 100000u
 #define STEP_MOST 2048u /* what a step may touch for one message, and for what can wait */
-#define BATCH 1024u
+#define BATCH 512u
 
 /* A pool with MANY objects, key000000 and so on. */
 static world_t *
@@ -91,8 +91,8 @@ test_step_when_a_client_with_many_attempts_dies(void **state)
 
     (void)state;
     d = client_open(w);
-    begin_many(d, 40 * BATCH, 64);
-    assert_int_equal(world_stats(w).attempts, 40 * BATCH);
+    begin_many(d, 80 * BATCH, 64);
+    assert_int_equal(world_stats(w).attempts, 80 * BATCH);
     peer_forget(d);
     assert_int_equal(world_stats(w).attempts, 0);
     expect_short_steps(w);
@@ -108,8 +108,8 @@ test_step_when_a_client_with_many_waiting_puts_dies(void **state)
     (void)state;
     ask_many(c, KVP_OP_GET);
     d = client_open(w);
-    begin_many(d, 8 * BATCH, 400 * KIB);
-    assert_true(world_stats(w).pending_puts > 6 * BATCH);
+    begin_many(d, 16 * BATCH, 400 * KIB);
+    assert_true(world_stats(w).pending_puts > 12 * BATCH);
     peer_forget(d);
     assert_int_equal(world_stats(w).attempts, 0);
     assert_int_equal(world_stats(w).pending_puts, 0);
@@ -125,8 +125,8 @@ test_step_when_many_waiting_puts_are_due(void **state)
     (void)state;
     ask_many(c, KVP_OP_GET);
     d = client_open(w);
-    begin_many(d, 8 * BATCH, 400 * KIB);
-    assert_true(world_stats(w).pending_puts > 6 * BATCH);
+    begin_many(d, 16 * BATCH, 400 * KIB);
+    assert_true(world_stats(w).pending_puts > 12 * BATCH);
     world_advance(w, 11 * SEC);
     assert_int_equal(world_stats(w).pending_puts, 0);
     expect_short_steps(w);

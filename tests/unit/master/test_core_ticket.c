@@ -350,7 +350,7 @@ get_batch(peer_t *c, const kvp_digest_t *digests, uint32_t n)
 static void
 test_get_when_one_client_holds_too_many_objects(void **state)
 {
-    enum { BATCH = 1024, MOST = (1 << 20) / BATCH, KEYS = 64 };
+    enum { BATCH = 512, MOST = (1 << 20) / BATCH, KEYS = 64 };
     kvp_digest_t *digests;
     peer_t *n, *c;
     world_t *w = block_world(&n, &c);
@@ -370,7 +370,7 @@ test_get_when_one_client_holds_too_many_objects(void **state)
 static void
 test_get_when_one_object_is_held_too_often(void **state)
 {
-    enum { BATCH = 1024, MOST = 63 };
+    enum { BATCH = 512, MOST = 127 };
     kvp_digest_t *digests;
     peer_t *n, *c, *d;
     world_t *w = block_world(&n, &c);
@@ -397,7 +397,7 @@ test_get_when_one_object_is_held_too_often(void **state)
 static void
 test_tickets_when_the_holder_of_many_dies(void **state)
 {
-    enum { BATCH = 1024, MESSAGES = 8 };
+    enum { BATCH = 512, MESSAGES = 16 };
     kvp_digest_t *digests;
     peer_t *n, *c, *d;
     world_t *w = block_world(&n, &c);
@@ -418,7 +418,7 @@ test_tickets_when_the_holder_of_many_dies(void **state)
         kvp_master_on_tick(w->m, w->now);
         world_check(w);
     }
-    assert_in_range(ticks, MESSAGES - 2, 2 * MESSAGES);
+    assert_in_range(ticks, MESSAGES * BATCH / 1024 - 2, 2 * MESSAGES);
     assert_int_equal(world_stats(w).held_bytes, 0);
     free(digests);
     world_close(w);
