@@ -15,6 +15,7 @@
     X(QUARANTINE, "free waits for the proof about the writer")                                                         \
     X(OWNER_OF_ABORTED, "an attempt that is not drained is retired with its owner")                                    \
     X(DRAINED_WORD, "the word of being drained comes after the last store")                                            \
+    X(PROOF_OF_DEATH, "a proof that the writer is dead ends its quarantine")                                           \
     X(QUIESCE, "free waits for a round of all lanes")                                                                  \
     X(WORD_RULE, "a writer's word changes only over an older generation")                                              \
     X(GUARD, "payload lands only while the word is the writer's")                                                      \
@@ -26,13 +27,19 @@
     X(PUBLISH_ORDER, "what was stored is visible before SEALED")                                                       \
     X(COMMIT_AFTER_SEAL, "commit comes after SEALED")                                                                  \
     X(KEY_COMPARE, "a put compares the whole key")                                                                     \
+    X(TENANT_COMPARE, "and the tenant")                                                                                \
+    X(FRESH_GENERATION, "a generation is never used twice")                                                            \
     X(HOLD_AGAINST_EVICTION, "what a ticket protects is not evicted")                                                  \
     X(HOLD_AGAINST_REMOVAL, "remove without force leaves what a ticket protects")                                      \
+    X(SPACE_COMES, "no put is refused for good while space is on its way")                                             \
     X(RESERVATION_BOUND, "reservations take a bounded share of the pool")                                              \
     X(RESET_OF_STRANGE_MEMORY, "memory that others may write is not taken as it is")                                   \
     X(FRESH_ONCE, "memory is fresh until it was offered")                                                              \
     X(TERM_CHECK, "an order of an older term is not obeyed")                                                           \
     X(REVOKE_ON_REMOVAL, "a removal revokes known locations")                                                          \
+    X(REVOKE_ON_UPSERT, "so does a newer version")                                                                     \
+    X(REVOKE_UNDEAD, "so does a put over what was evicted and is not dead yet")                                        \
+    X(REVOKE_OF_LOST, "so does the loss of a node")                                                                    \
     X(WAIT_FOR_LEASES, "a removal that waits does so for every lease")                                                 \
     X(LEASE_OF_THE_LOST, "a client cut off keeps its location lease for the grace")                                    \
     X(OLD_TERM_LEASES, "a new term waits for the leases of the one before")                                            \

@@ -347,7 +347,7 @@ check_pend(const kvp_pend_t *p, uint64_t *pending)
 }
 
 static const char *
-check_session(const kvp_session_t *s, uint64_t *pending)
+check_session(const kvp_session_t *s, uint64_t *pending, uint64_t *waiting)
 {
     uint64_t bytes = 0;
     uint32_t number;
@@ -356,6 +356,7 @@ check_session(const kvp_session_t *s, uint64_t *pending)
         const kvp_attempt_t *a = kvp_list_entry(pos, kvp_attempt_t, link);
 
         bytes += a->bytes * a->copies;
+        *waiting += !kvp_list_is_empty(&a->pkeys);
         if (!kvp_umap_get(&s->attempt_ids, a->id, &number) || number != a->number) return "an attempt cannot be found";
         if ((a->pend == NULL) != kvp_list_is_empty(&a->of_pend)) return "an attempt is not linked to its message";
     }
@@ -377,7 +378,7 @@ static const char *
 check_sessions(const kvp_master_t *m, uint32_t *tickets)
 {
     ticket_sums_t totals = {0};
-    uint64_t pending = 0;
+    uint64_t pending = 0, waiting = 0;
     const char *ending = add_tickets(m, &m->ending, NULL, tickets, &totals);
 
     if (ending != NULL) return ending;
@@ -385,12 +386,12 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets)
         const kvp_session_t *s = kvp_ptab_get(&m->sessions, i);
         const char *why = s == NULL ? NULL : check_tickets(m, s, tickets, &totals);
 
-        if (why == NULL && s != NULL) why = check_session(s, &pending);
+        if (why == NULL && s != NULL) why = check_session(s, &pending, &waiting);
         if (why != NULL) return why;
     }
     if (totals.held != m->st.held_bytes) return "the held bytes are wrong";
     if (totals.reserved != m->st.reserved_bytes) return "the reserved bytes are wrong";
-    if (pending != m->st.pending_puts) return "the puts that wait are miscounted";
+    if (pending != m->st.pending_puts || waiting != m->waiting_attempts) return "the puts that wait are miscounted";
     return kvp_heap_check(&m->expiries);
 }
 

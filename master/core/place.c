@@ -5,6 +5,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 #define FITS_MAX 8u /* chunks whose best fits are compared */
@@ -239,7 +241,8 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
     kvp_place_room_changed(c);
     kvp_place_memory_changed(m, c);
     kvp_master_spend(m, 1);
-    at.generation = kvp_gen_make(m->term, ++m->gen_seq);
+    m->gen_seq += KVP_RULE(FRESH_GENERATION) || m->gen_seq == 0;
+    at.generation = kvp_gen_make(m->term, m->gen_seq);
     kvp_obj_add_place(m, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     c->segment->objects++;
     t->used_bytes += kvp_slab_len(c->slab, at.slot);

@@ -5,6 +5,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 /* ---- begin */
 static kvp_err_t
 check_put(const kvp_master_t *m, uint32_t tenant, const kvp_wire_put_t *put, const uint8_t *keys, size_t keys_len)
@@ -54,7 +56,7 @@ check_present(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put, c
     *over_out = KVP_OID_NONE;
     if (oid == KVP_OID_NONE) return KVP_OK;
     o = kvp_obj(m->index, oid);
-    if (tenant_of(m, o) != p->session->tenant) return KVP_COLLISION;
+    if (tenant_of(m, o) != p->session->tenant && KVP_RULE(TENANT_COMPARE)) return KVP_COLLISION;
     if (!kvp_obj_has_key(m->index, o, keys + put->key_at, put->key_len)) return KVP_COLLISION;
     if (o->state == KVP_OBJ_COMMITTED) return check_committed(m, oid, put, p->is_upsert, over_out);
     return kvp_attempt_take(m, kvp_attempt_of(m, o)) ? KVP_OK : KVP_IN_PROGRESS;
@@ -229,7 +231,9 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     oid = a->oid;
     pin = a->pin;
     /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not obeyed yet. */
-    if (a->is_upsert || kvp_retire_is_readable(m, a->digest.hi)) (void)kvp_revoke(a->tenant, a->digest);
+    if ((a->is_upsert && KVP_RULE(REVOKE_ON_UPSERT)) ||
+        (kvp_retire_is_readable(m, a->digest.hi) && KVP_RULE(REVOKE_UNDEAD)))
+        (void)kvp_revoke(a->tenant, a->digest);
     if (a->is_upsert) supersede(m, a, reply->waiter);
     kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED);
     kvp_attempt_close(m, a);

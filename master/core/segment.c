@@ -263,7 +263,7 @@ revoke_everything(kvp_master_t *m)
 void
 kvp_segments_lost(kvp_master_t *m, kvp_session_t *node)
 {
-    if (!kvp_list_is_empty(&node->segments)) revoke_everything(m);
+    if (!kvp_list_is_empty(&node->segments) && KVP_RULE(REVOKE_OF_LOST)) revoke_everything(m);
     while (!kvp_list_is_empty(&node->segments)) {
         kvp_segment_t *g = kvp_list_first(&node->segments, kvp_segment_t, of_node);
 

@@ -5,6 +5,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -27,12 +29,20 @@ kvp_put_may_nodes_come(const kvp_master_t *m)
     return false;
 }
 
+/* Also when its node has just answered, and the next look at it is still to come. */
+static bool
+is_some_passed_over(const kvp_master_t *m)
+{
+    return m->slow_n > 0 && m->slow_n < m->up_n;
+}
+
 /* Something will become free or evictable without anybody's removing it. */
 static bool
 is_space_coming(const kvp_master_t *m)
 {
-    return m->st.retiring_bytes > 0 || m->st.attempts > m->st.pending_puts ||
-           m->st.held_bytes + m->st.reserved_bytes > 0 || kvp_put_may_nodes_come(m);
+    if (!KVP_RULE(SPACE_COMES)) return false;
+    return m->st.retiring_bytes > 0 || m->st.attempts > m->waiting_attempts ||
+           m->st.held_bytes + m->st.reserved_bytes > 0 || is_some_passed_over(m) || kvp_put_may_nodes_come(m);
 }
 
 /* All that may be evicted was looked at, and nothing has changed since. */
@@ -160,6 +170,7 @@ kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a)
     kvp_list_init(&k->of_segment);
     kvp_list_add_tail(&m->waiting, &k->link);
     kvp_list_add_tail(&k->pend->keys, &k->of_pend);
+    m->waiting_attempts += kvp_list_is_empty(&a->pkeys);
     kvp_list_add_tail(&a->pkeys, &k->of_attempt);
     k->pend->left++;
     m->st.pending_puts++;
@@ -172,6 +183,7 @@ kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k)
     kvp_list_del(&k->link);
     kvp_list_del(&k->of_pend);
     kvp_list_del(&k->of_attempt);
+    m->waiting_attempts -= kvp_list_is_empty(&k->attempt->pkeys);
     k->pend->left--;
     m->st.pending_puts--;
     free(k);

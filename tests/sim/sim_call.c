@@ -51,10 +51,11 @@ choose_key(sim_t *s, thread_t *t, uint32_t i)
 }
 
 static call_kind_t
-choose_kind(thread_t *t)
+choose_kind(thread_t *t, bool is_leasing)
 {
     uint64_t dice = rng_below(&t->rng, 1000);
 
+    if (is_leasing) return dice < 200 ? CALL_PUT : dice < 850 ? CALL_GET : CALL_REMOVE;
     if (dice < 360) return CALL_PUT;
     if (dice < 780) return CALL_GET;
     if (dice < 880) return CALL_REMOVE;
@@ -78,11 +79,17 @@ buffer_units(const sim_t *s)
     return (s->plan->len_max + UNIT - 1) / UNIT;
 }
 
+static kvp_pin_t
+choose_pin(const sim_t *s, thread_t *t)
+{
+    return s->plan->has_pins && !t->is_proof ? (kvp_pin_t)rng_below(&t->rng, KVP_PIN_HARD + 1) : KVP_PIN_NONE;
+}
+
 static void
 begin_put(sim_t *s, thread_t *t)
 {
     for (uint32_t i = 0; i < t->n; i++) {
-        uint64_t len = rng_log(&t->rng, 1, s->plan->len_max);
+        uint64_t len = s->plan->has_one_len ? s->plan->len_max : rng_log(&t->rng, 1, s->plan->len_max);
 
         t->puts[i] = oracle_put_begins(s, t->keys[i], len);
         t->put_items[i] = (kvp_putop_item_t){.key = t->names[i], .key_len = (uint32_t)strlen(t->names[i]), .len = len};
@@ -99,6 +106,7 @@ begin_put(sim_t *s, thread_t *t)
         .deadline_ns = t->deadline_ns,
         .replicas = (uint32_t)rng_between(&t->rng, 1, s->plan->replicas_max),
         .is_upsert = t->is_upsert,
+        .pin = choose_pin(s, t),
         .waits = t->waits,
         .attempts = take_attempts,
         .attempts_arg = t->client,
@@ -158,7 +166,7 @@ static void
 choose_call(sim_t *s, thread_t *t, const choice_t *choice)
 {
     t->rng = rng_fork(s->plan->seed, 6, choice->number);
-    t->call = choose_kind(t);
+    t->call = choose_kind(t, s->plan->is_leasing);
     t->is_proof = false;
     t->is_upsert = rng_chance(&t->rng, UPSERT_PER_MILLE);
     t->is_forced = rng_chance(&t->rng, 500);
@@ -295,7 +303,6 @@ note_commits(thread_t *t)
 static void
 ask(sim_t *s, thread_t *t)
 {
-    late_flush(s, t); /* a message is behind every store that came before it */
     note_commits(t);
     if (!t->link->is_broken) link_tell_used(s, t->link);
     t->request = ++t->link->request;
@@ -309,7 +316,6 @@ ask(sim_t *s, thread_t *t)
 static void
 tell(sim_t *s, thread_t *t)
 {
-    late_flush(s, t);
     if (t->link != NULL && !t->link->is_broken) link_send(s, t->link, &t->out, ++t->link->request);
 }
 
@@ -390,11 +396,15 @@ thread_on_lost(sim_t *s, thread_t *t, link_t *link)
     if (t->link == link && t->wait == WAIT_REPLY) sim_at(s, &t->client->party, s->now, on_lost, t, t->wait_seq);
 }
 
-void
-thread_on_reply(sim_t *s, thread_t *t, const kvp_frame_t *f)
+/* It has its processor again. */
+static void
+on_woken(sim_t *s, void *arg, uint64_t seq)
 {
+    thread_t *t = arg;
+    const kvp_frame_t *f = &t->reply;
     kvp_err_t err;
 
+    if (t->wait_seq != seq) return;
     wait_for(t, WAIT_NOTHING);
     if (t->call != CALL_PUT && t->call != CALL_GET) {
         take_plain(s, t, f);
@@ -404,6 +414,16 @@ thread_on_reply(sim_t *s, thread_t *t, const kvp_frame_t *f)
     if (err == KVP_PROTO) sim_fail(s, "WIRE", "%s cannot read an answer", t->client->party.name);
     if (err != KVP_OK) link_break(s, t->link, false);
     thread_go(s, t);
+}
+
+void
+thread_on_reply(sim_t *s, thread_t *t, const kvp_frame_t *f)
+{
+    uint64_t ns = rng_chance(&t->rng, s->plan->off_cpu_per_mille) ? rng_log(&t->rng, 10 * US, 100 * MS) : 0;
+
+    t->reply = *f; /* in a packet, which stays */
+    wait_for(t, WAIT_WOKEN);
+    sim_at(s, &t->client->party, s->now + ns, on_woken, t, t->wait_seq);
 }
 
 void
@@ -515,13 +535,16 @@ thread_next(sim_t *s, thread_t *t)
     sim_at(s, &t->client->party, s->now + c->at_ns, on_paused, t, (uint64_t)(c - s->plan->choices));
 }
 
-/* What comes next: a put, then a get, again and again until the get gives it. Where there are several tenants, each
- * first removes what it has: a chunk of one is not taken for another as long as anything is in it. */
+/* What comes next: a put, then a get, again and again until the get gives it. Where there are pins, or several
+ * tenants, each first removes what it has: these are not evicted, and a chunk of one is not taken for another as long as
+ * anything is in it. */
 static call_kind_t
 next_proof(const sim_t *s, const thread_t *t)
 {
     if (t->is_proof && t->call == CALL_PUT && t->err == KVP_OK) return CALL_GET;
-    if (s->plan->tenants == 1 || (t->is_proof && t->call == CALL_REMOVE_MANY && t->err == KVP_OK)) return CALL_PUT;
+    if ((s->plan->tenants == 1 && !s->plan->has_pins) ||
+        (t->is_proof && t->call == CALL_REMOVE_MANY && t->err == KVP_OK))
+        return CALL_PUT;
     return CALL_REMOVE_MANY;
 }
 

@@ -75,7 +75,7 @@ struct xfer {
     xfer_t *next; /* in path->waiting */
 };
 
-typedef enum { WAIT_NOTHING, WAIT_PAUSE, WAIT_LINK, WAIT_REPLY, WAIT_MOVES, WAIT_TIME, WAIT_DONE } wait_t;
+typedef enum { WAIT_NOTHING, WAIT_PAUSE, WAIT_LINK, WAIT_REPLY, WAIT_WOKEN, WAIT_MOVES, WAIT_TIME, WAIT_DONE } wait_t;
 typedef enum { CALL_PUT, CALL_GET, CALL_REMOVE, CALL_REMOVE_MANY, CALL_EXISTS, CALL_LOOKUP, CALL_BUMP } call_kind_t;
 
 /* Stores of a thread that its processor has not made visible yet. */
@@ -108,6 +108,7 @@ struct thread {
     kvp_err_t err; /* of the last key, for the trace and the proof of life */
     link_t *link; /* held */
     uint64_t request;
+    kvp_frame_t reply; /* that it wakes up for */
     kvp_putop_t put;
     kvp_putop_item_t put_items[CALL_KEYS];
     kvp_getop_t get;

@@ -77,7 +77,7 @@ on_fault(sim_t *s, void *arg, uint64_t n)
 {
     const choice_t *c = arg;
     rng_t rng = rng_fork(s->plan->seed, 8, c->number);
-    uint64_t ns = rng_log(&rng, 100 * US, 8 * SEC);
+    uint64_t ns = s->plan->is_leasing ? rng_log(&rng, 20 * MS, 4 * SEC) : rng_log(&rng, 100 * US, 8 * SEC);
     uint32_t i;
 
     (void)n;

@@ -15,7 +15,6 @@
 #define ATTACH_NS SEC
 #define BREAKER_NS (50 * MS)
 #define FLIPPED_PER_MILLE 2u /* reads by TCP that arrive with a flipped bit */
-#define OFF_CPU_PER_MILLE 5u /* steps before which the thread loses its processor */
 #define LATE_PER_MILLE 100u /* stores that wait in the processor */
 
 static void shm_step(sim_t *s, void *arg, uint64_t n);
@@ -30,6 +29,7 @@ xfer_over(sim_t *s, xfer_t *x, kvp_err_t err, bool is_drained)
 
     if (x->is_over) return;
     x->is_over = true;
+    if (KVP_RULE(PUBLISH_ORDER)) late_flush(s, t); /* whatever came of it, nothing of it is on its way any more */
     mv->err = err;
     mv->is_drained = is_drained;
     mv->has_sum = false;
@@ -316,7 +316,7 @@ shm_go_on(sim_t *s, thread_t *t)
 {
     uint64_t ns = rng_between(&t->rng, 100, 2000);
 
-    if (rng_chance(&t->rng, OFF_CPU_PER_MILLE)) ns += rng_log(&t->rng, 20 * US, 200 * MS);
+    if (rng_chance(&t->rng, s->plan->off_cpu_per_mille)) ns += rng_log(&t->rng, 20 * US, 200 * MS);
     sim_at(s, &t->client->party, s->now + ns, shm_step, t, t->wait_seq);
 }
 

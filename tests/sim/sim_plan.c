@@ -74,7 +74,7 @@ add(plan_t *plan, choice_kind_t kind, uint64_t at_ns)
 static void
 add_calls(plan_t *plan, rng_t *rng, uint32_t each)
 {
-    uint64_t pause_max = rng_chance(rng, 300) ? 300 * MS : 2 * MS;
+    uint64_t pause_max = plan->is_leasing ? 30 * MS : rng_chance(rng, 300) ? 300 * MS : 2 * MS;
 
     for (uint32_t i = 0; i < each; i++)
         for (uint32_t c = 0; c < plan->clients; c++)
@@ -93,6 +93,19 @@ fault_time(rng_t *rng)
     return rng_log(rng, 20 * US, 4 * SEC);
 }
 
+/* Faults that come together: what each alone does is made good by a rule that the next one takes away. */
+static void
+add_lease_faults(plan_t *plan, rng_t *rng)
+{
+    static const uint8_t kinds[] = {CHOICE_STOP_NODE, CHOICE_STOP_NODE, CHOICE_STOP_NODE, CHOICE_CUT_CONN,
+                                    CHOICE_CUT_CONN,  CHOICE_PARTITION, CHOICE_PARTITION, CHOICE_CRASH_MASTER};
+    uint64_t at_ns = rng_between(rng, 20 * MS, 400 * MS);
+    uint32_t n = (uint32_t)rng_between(rng, 1, 6);
+
+    for (uint32_t i = 0; i < n; i++)
+        (void)add(plan, kinds[rng_below(rng, sizeof kinds)], at_ns + rng_log(rng, US, 300 * MS));
+}
+
 static void
 add_faults(plan_t *plan, rng_t *rng)
 {
@@ -104,6 +117,16 @@ add_faults(plan_t *plan, rng_t *rng)
 
     for (uint32_t i = 0; i < n; i++)
         (void)add(plan, kinds[rng_below(rng, sizeof kinds)], fault_time(rng));
+}
+
+static void
+make_leasing(plan_t *plan, rng_t *rng)
+{
+    plan->nodes = (uint32_t)rng_between(rng, 2, 3);
+    plan->keys = (uint32_t)rng_between(rng, 1, 4);
+    plan->locations = 16;
+    plan->len_max = (uint32_t)rng_log(rng, 256, 16384);
+    plan->takes_hours = false;
 }
 
 void
@@ -127,11 +150,19 @@ plan_make(plan_t *plan, uint64_t seed)
     plan->locations = rng_chance(&rng, 300) ? 0 : (uint32_t)rng_log(&rng, 2, 64);
     plan->wants_sums = rng_chance(&rng, 200);
     plan->takes_hours = rng_chance(&rng, 20);
+    plan->has_one_len = rng_chance(&rng, 300);
+    plan->has_pins = rng_chance(&rng, 100);
+    plan->off_cpu_per_mille = rng_chance(&rng, 300) ? 40 : 5;
+    plan->is_leasing = rng_chance(&rng, 250);
+    if (plan->is_leasing) make_leasing(plan, &rng);
     calls = (uint32_t)rng_log(&rng, 4, 60);
     plan->choices = calloc(calls * plan->clients * plan->threads + 8, sizeof *plan->choices);
     if (plan->choices == NULL) abort();
     add_calls(plan, &rng, calls);
-    add_faults(plan, &rng);
+    if (plan->is_leasing)
+        add_lease_faults(plan, &rng);
+    else
+        add_faults(plan, &rng);
 }
 
 void

@@ -51,6 +51,10 @@ typedef struct {
     uint32_t keys; /* that clients of one tenant use */
     uint32_t chunk_n; /* of 64 KiB, a node */
     uint32_t len_max; /* bytes of an object */
+    bool has_one_len; /* all have that many */
+    bool has_pins;
+    bool is_leasing; /* about known locations: few keys, read again and again, while nodes and masters fall silent */
+    uint32_t off_cpu_per_mille; /* steps of a copy before which the thread loses its processor */
     uint32_t digest_bits; /* 128, or few: keys collide */
     uint32_t late_per_mille; /* packets that take long */
     uint32_t twice_per_mille; /* frames that may be repeated, and are */

@@ -3,18 +3,15 @@
  */
 #include "tests/sim/sim_oracle_priv.h"
 
-/* What stands in a unit: nothing, something that may be evicted, or something that has to stay. */
-typedef enum { ROOM_FREE, ROOM_EVICTABLE, ROOM_TAKEN } room_t;
-
-static room_t
-room_of(const grant_t *g)
+static bool
+is_free(const grant_t *g)
 {
-    if (g == NULL || g->is_freed) return ROOM_FREE;
-    return g->is_committed && !g->is_retired && g->holds == 0 ? ROOM_EVICTABLE : ROOM_TAKEN;
+    return g == NULL || g->is_freed;
 }
 
-/* Longest run of units of the chunk that a put of this tenant can be given after evictions. Another tenant's chunk is
- * not given as long as anything is in it. */
+/* Longest run of units of the chunk that a put of this tenant can be given: what is in them is free, or may be evicted,
+ * or will be one of the two before long, all but what is pinned. Another tenant's chunk is not given as long as anything
+ * is in it. */
 static uint32_t
 longest_run(const chunk_t *c, uint32_t tenant)
 {
@@ -22,10 +19,10 @@ longest_run(const chunk_t *c, uint32_t tenant)
     bool is_others = false;
 
     for (uint32_t u = 0; u < CHUNK_UNITS; u++) {
-        room_t room = room_of(c->owner[u]);
+        const grant_t *g = c->owner[u];
 
-        is_others |= room != ROOM_FREE && c->owner[u]->tenant != tenant;
-        run = room == ROOM_TAKEN ? 0 : run + 1;
+        is_others |= !is_free(g) && g->tenant != tenant;
+        run = !is_free(g) && g->is_pinned ? 0 : run + 1;
         longest = run > longest ? run : longest;
     }
     return is_others ? 0 : longest;
@@ -47,6 +44,6 @@ oracle_no_space(sim_t *s, uint32_t tenant, uint64_t len)
     for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older)
         for (uint32_t i = 0; mem->conn != 0 && !mem->is_gone && i < mem->chunk_n; i++)
             if ((uint64_t)longest_run(&mem->chunks[i], tenant) * UNIT >= len && has_slots(&mem->chunks[i]))
-                sim_fail(s, "I7", "a put of %lu bytes is refused for ever, and chunk %u of node%u has or can make room",
+                sim_fail(s, "I7", "a put of %lu bytes is refused for ever, and chunk %u of node%u has room, or will",
                          (unsigned long)len, i, mem->node);
 }

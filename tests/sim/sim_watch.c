@@ -357,8 +357,27 @@ places_read(sim_t *s, const kvp_frame_t *f, places_t *p)
     return !rd.is_bad;
 }
 
+/* What a PutBegin asks for, for all its keys. */
+typedef struct {
+    bool has_copies, is_pinned;
+} wishes_t;
+
+static wishes_t
+wishes_of(const ask_t *ask)
+{
+    wishes_t wishes = {false, false};
+    Kvp__Pb__PutBegin *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, &ask->frame);
+    if (head != NULL) wishes = (wishes_t){head->replicas > 1, head->pin == KVP_PIN_HARD};
+    kvp_pb_free(&pb, head);
+    return wishes;
+}
+
 static void
-says_granted(sim_t *s, conn_t *conn, const kvp_wire_put_t *put, const kvp_wire_obj_t *obj, const kvp_wire_loc_t *locs)
+says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, const kvp_wire_put_t *put, const kvp_wire_obj_t *obj,
+             const kvp_wire_loc_t *locs)
 {
     attempt_t *a = sim_alloc(s, sizeof *a);
 
@@ -375,6 +394,7 @@ says_granted(sim_t *s, conn_t *conn, const kvp_wire_put_t *put, const kvp_wire_o
         if (g == NULL) return;
         g->digest = put->digest;
         g->tenant = tenant_of(s, conn);
+        g->is_pinned = wishes->is_pinned;
         g->version = obj->version;
         know(s, g);
         a->grants[a->grants_n++] = g;
@@ -384,23 +404,11 @@ says_granted(sim_t *s, conn_t *conn, const kvp_wire_put_t *put, const kvp_wire_o
     s->oracle->attempts = a;
 }
 
-static bool
-has_copies(const ask_t *ask)
-{
-    Kvp__Pb__PutBegin *head;
-    kvp_pb_t pb;
-    bool has;
-
-    head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, &ask->frame);
-    has = head != NULL && head->replicas > 1;
-    kvp_pb_free(&pb, head);
-    return has;
-}
-
 static void
 says_granted_all(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {
     const kvp_wire_put_t *puts = (const kvp_wire_put_t *)ask->frame.tail;
+    wishes_t wishes = wishes_of(ask);
     const kvp_wire_loc_t *loc;
     places_t p;
 
@@ -408,8 +416,8 @@ says_granted_all(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     expire_holds(s);
     loc = p.locs;
     for (uint32_t i = 0; i < p.head->n; i++) {
-        if (p.objs[i].err == KVP_OK) says_granted(s, conn, &puts[i], &p.objs[i], loc);
-        if (p.objs[i].err == KVP_NO_SPACE && !has_copies(ask)) oracle_no_space(s, tenant_of(s, conn), puts[i].len);
+        if (p.objs[i].err == KVP_OK) says_granted(s, conn, &wishes, &puts[i], &p.objs[i], loc);
+        if (p.objs[i].err == KVP_NO_SPACE && !wishes.has_copies) oracle_no_space(s, tenant_of(s, conn), puts[i].len);
         loc += p.objs[i].nloc;
     }
     kvp_pb_free(&p.pb, p.head);
@@ -523,7 +531,7 @@ says_retire(sim_t *s, const kvp_frame_t *f)
         TRACE(s, "master retires node%u chunk %u slot %u generation %lx owner %lx", mem->node, slots[i].chunk,
               slots[i].slot, (unsigned long)slots[i].generation, (unsigned long)slots[i].owner);
         if (g == NULL) continue;
-        if (!g->is_retired && g->holds > 0 && !is_forced(s, g))
+        if (!g->is_retired && g->holds > 0 && !g->mem->is_gone && !is_forced(s, g))
             sim_fail(s, "I8", "slot %u generation %lx is retired under a hold", g->slot, (unsigned long)g->generation);
         g->is_retired = true;
     }

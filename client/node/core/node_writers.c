@@ -4,6 +4,8 @@
  */
 #include "client/node/core/node_core_priv.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 void
@@ -234,6 +236,7 @@ void
 kvp_node_core_process_dead(kvp_node_core_t *core, kvp_node_proc_t *proc)
 {
     proc->is_dead = true;
+    if (!KVP_RULE(PROOF_OF_DEATH)) return;
     kvp_list_foreach_safe (link, next, &proc->records) {
         record_end(core, kvp_list_entry(link, kvp_node_record_t, of_proc));
     }

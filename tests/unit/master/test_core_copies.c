@@ -214,6 +214,27 @@ test_copies_when_the_pool_is_full(void **state)
     world_close(t.w);
 }
 
+/* What another has begun will be room before long, however many copies wait for it. */
+static void
+test_copies_wait_for_what_is_being_written(void **state)
+{
+    Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
+    put_t puts[2] = {{.key = "a", .len = 60 * KIB}, {.key = "b", .len = 60 * KIB}};
+    trio_t t = trio_open(64 * KIB);
+    kvp_wire_loc_t locs[COPIES_MAX];
+    uint64_t attempt, ids[2];
+
+    (void)state;
+    assert_int_equal(begin(t.c, "key", 60 * KIB, 3, false, &attempt, locs), 3);
+    head.replicas = 3;
+    head.wait_ms = 10000;
+    for (uint32_t i = 0; i < 2; i++)
+        ids[i] = put_begin_with(t.c, &puts[i], 1, &head);
+    world_advance(t.w, SEC);
+    assert_true(peer_is_asking(t.c, ids[0]) && peer_is_asking(t.c, ids[1]));
+    world_close(t.w);
+}
+
 /* A host whose space is all held gives no copy; the others are enough. */
 static void
 test_copies_when_one_host_is_held(void **state)
@@ -403,6 +424,7 @@ main(void)
         cmocka_unit_test(test_copies_when_nodes_are_lost_for_good),
         cmocka_unit_test(test_put_when_a_copy_is_lost_before_the_commit),
         cmocka_unit_test(test_copies_when_the_pool_is_full),
+        cmocka_unit_test(test_copies_wait_for_what_is_being_written),
         cmocka_unit_test(test_copies_when_one_host_is_held),
         cmocka_unit_test(test_upsert),
         cmocka_unit_test(test_upsert_answers_when_the_old_version_is_dead),
