@@ -281,14 +281,15 @@ next_candidate(kvp_master_t *m, uint32_t after)
     return m->policy->victim(m->index, &m->pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
 }
 
-/* The first of those whose going can help, in the policy's order. */
+/* The first of those whose going can help, in the policy's order, up to one that is enough alone. */
 static void
 pick(kvp_master_t *m, wanted_t *wanted, picked_t *p)
 {
     uint64_t bytes = 0;
     uint32_t oid = next_candidate(m, KVP_OID_NONE);
+    bool is_last = false;
 
-    for (uint32_t left = CANDIDATES, next; left > 0 && oid != KVP_OID_NONE; oid = next) {
+    for (uint32_t left = CANDIDATES, next; left > 0 && !is_last && oid != KVP_OID_NONE; oid = next) {
         kvp_place_t at = copy_for(m, oid, wanted);
         kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
 
@@ -301,7 +302,8 @@ pick(kvp_master_t *m, wanted_t *wanted, picked_t *p)
             continue;
         }
         left--;
-        if (!may_hold(m, c, wanted) && !is_enough(m, c, &at, wanted)) continue;
+        is_last = is_enough(m, c, &at, wanted);
+        if (!is_last && !may_hold(m, c, wanted)) continue;
         p->places[p->n] = at;
         p->oids[p->n++] = oid;
         if (bytes >= wanted->len) continue;
