@@ -48,6 +48,7 @@ kvp_places_read(const kvp_frame_t *frame, uint32_t n, kvp_places_t *places_out)
         .nloc = head->nloc,
         .ticket = head->ticket,
         .retry_ms = head->retry_ms,
+        .ns_epoch = head->ns_epoch,
         .is_leased = head->is_leased,
         .revoke_seq = head->revoke_seq,
     };

@@ -13,6 +13,7 @@ typedef struct {
     uint32_t nloc;
     uint64_t ticket;
     uint32_t retry_ms;
+    uint32_t ns_epoch; /* of the namespace: into the descriptors of what is put */
     bool is_leased; /* these locations may be kept */
     uint64_t revoke_seq; /* with this knowledge of revocations */
 } kvp_places_t;

@@ -201,7 +201,7 @@ take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_gran
 }
 
 static void
-take_place(kvp_putop_item_t *it, const kvp_wire_obj_t *obj, const kvp_wire_loc_t *locs)
+take_place(kvp_putop_item_t *it, const kvp_wire_obj_t *obj, const kvp_wire_loc_t *locs, uint32_t ns_epoch)
 {
     if (obj->nloc == 0) {
         give_up(it, KVP_PROTO, false);
@@ -210,6 +210,7 @@ take_place(kvp_putop_item_t *it, const kvp_wire_obj_t *obj, const kvp_wire_loc_t
     it->phase = PHASE_FILL;
     it->err = KVP_OK;
     it->version = obj->version;
+    it->ns_epoch = ns_epoch;
     it->locs = locs;
     it->nloc = obj->nloc;
     it->parts_begun = it->parts_done = 0;
@@ -239,7 +240,7 @@ take_places(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
 
         if (it->phase != PHASE_ASK) continue;
         if (obj->err == KVP_OK)
-            take_place(it, obj, loc);
+            take_place(it, obj, loc, p.ns_epoch);
         else
             take_refusal(op, it, obj->err, has_grants, retry_ns, now_ns);
         loc += obj->nloc;
@@ -256,6 +257,7 @@ make_desc(const kvp_putop_t *op, const kvp_putop_item_t *it, const kvp_wire_loc_
     kvp_wire_group_t group = group_of(op, it);
 
     *desc = (kvp_desc_t){
+        .ns_epoch = it->ns_epoch,
         .word = kvp_word_make(loc->generation, KVP_DESC_SEALED),
         .version = it->version,
         .digest = it->digest,

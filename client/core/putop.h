@@ -37,6 +37,7 @@ typedef struct {
     uint8_t sound; /* bit i: nothing went wrong with copy i */
     bool has_sum; /* of the first copy that was written */
     kvp_err_t part_err; /* what went wrong first */
+    uint32_t ns_epoch; /* of the grant */
     const kvp_wire_loc_t *locs; /* in the answer, which is kept until the next call */
     kvp_digest_t digest;
     uint64_t attempt;

@@ -108,6 +108,7 @@ typedef struct {
 
 typedef struct {
     uint64_t tick;
+    uint64_t seen; /* the time that was looked at last, in ticks */
     uint64_t first; /* nothing in the ring is from before */
     uint64_t n; /* objects aside */
     uint16_t lasts; /* ticks */

@@ -94,6 +94,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     snprintf(m->unix_path, sizeof m->unix_path, "%s", conf->unix_path == NULL ? "" : conf->unix_path);
     m->term = conf->term;
     m->rng = conf->seed | 1;
+    m->ticket_seq = conf->seed; /* so that tickets of the master before are nobody's */
     m->now_ns = now_ns;
     m->ticked_ns = now_ns;
     m->put_tick = now_ns / KVP_TICK_NS;

@@ -23,7 +23,7 @@ kvp_probe_init(kvp_master_t *m)
 {
     kvp_probes_t *p = &m->probes;
 
-    p->tick = m->now_ns / KVP_PROBE_TICK_NS;
+    p->tick = p->seen = m->now_ns / KVP_PROBE_TICK_NS;
     p->first = p->tick;
     p->lasts = (uint16_t)kvp_min_u64((m->conf.lease_ns - 1) / KVP_PROBE_TICK_NS + 2, LASTS_MAX);
     p->ring_n = p->lasts + 1u;
@@ -73,15 +73,17 @@ kvp_probe_advance(kvp_master_t *m)
 {
     kvp_probes_t *p = &m->probes;
     uint64_t now = m->now_ns / KVP_PROBE_TICK_NS;
+    uint64_t end = p->tick + kvp_min_u64(now - p->seen, p->ring_n);
 
-    /* After a stall of any length each slot is emptied once. */
-    for (uint32_t n = 0; p->tick < now && n < p->ring_n; n++) {
+    /* After a stall of any length each slot is emptied once, and all probes are over. The rest of it is left out: ages
+     * that grew by it would wrap. */
+    while (p->tick < end) {
         kvp_probe_slot_t *slot = slot_at(p, ++p->tick); /* what it holds is ring_n ticks old now */
 
         kvp_objlist_append(m->index, &p->older, &slot->list);
         slot->bytes = 0;
     }
-    p->tick = now;
+    p->seen = now;
 }
 
 void

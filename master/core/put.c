@@ -225,7 +225,8 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
     if (a->is_upsert && !may_wait(s, reply)) return KVP_LIMIT;
     if (a->epoch != a->tenant->epoch || !keep_sealed(m, a, commit->replicas)) {
-        kvp_attempt_abort(m, a, true, KVP_ABORTED);
+        /* What a commit does not name may be written to still. */
+        kvp_attempt_abort(m, a, commit->replicas + 1 == 1u << a->granted_n, KVP_ABORTED);
         return KVP_ABORTED;
     }
     oid = a->oid;

@@ -52,7 +52,7 @@ object_release(kvp_master_t *m, uint32_t oid)
 static uint64_t
 object_bytes(const kvp_master_t *m, uint32_t oid)
 {
-    return kvp_slab_extent_bytes(kvp_obj_len(m, kvp_obj(m->index, oid)));
+    return kvp_obj_bytes(m, kvp_obj(m->index, oid)); /* a ticket protects all copies */
 }
 
 bool

@@ -345,7 +345,8 @@ retry_pass(kvp_master_t *m, failed_t *failed)
             m->has_space_news = true;
             return true;
         }
-        if (has_failed(failed, k->attempt->tenant, len, is_long_key)) {
+        /* An upsert may have the space of what it replaces, which the others do not. */
+        if (k->attempt->over == KVP_OID_NONE && has_failed(failed, k->attempt->tenant, len, is_long_key)) {
             if (failed->is_final) refuse_one(m, k);
             continue;
         }

@@ -32,6 +32,8 @@ typedef struct {
     kvp_frame_t frame;
 } answer_t;
 
+#define ANSWER_EPOCH 9u /* of the namespace, in every answer with places */
+
 static inline void
 answer_begin(answer_t *a)
 {
@@ -81,6 +83,7 @@ answer_places(answer_t *a)
     head.retry_ms = a->retry_ms;
     head.is_leased = a->is_leased;
     head.revoke_seq = a->revoke_seq;
+    head.ns_epoch = ANSWER_EPOCH;
     kvp_pb_frame_begin(&a->bytes, KVP_OP_GET, KVP_FRAME_REPLY, 1, &head.base, &at);
     kvp_buf_append(&a->bytes, a->objs, a->n * sizeof a->objs[0]);
     kvp_buf_append(&a->bytes, a->locs, a->nloc * sizeof a->locs[0]);

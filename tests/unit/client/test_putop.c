@@ -50,6 +50,7 @@ test_put_seals_with_a_whole_descriptor(void **state)
         .offset = 4096,
         .len = 100,
         .sum = 1000,
+        .ns_epoch = ANSWER_EPOCH,
         .key_off = 99,
         .key_len = 1,
         .attempt = f.asked[0],

@@ -414,6 +414,67 @@ test_upsert_when_only_the_old_version_makes_room(void **state)
     world_close(w);
 }
 
+/* A put that finds no room does not stop an upsert behind it, which has its old version's. */
+static void
+test_upsert_when_a_put_waits_before_it(void **state)
+{
+    put_t one = {.key = "new", .len = 4 * KIB};
+    uint64_t attempt, ticket, id;
+    kvp_wire_loc_t loc;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+    char key[16];
+
+    (void)state;
+    for (uint32_t i = 0; i < 16; i++) {
+        snprintf(key, sizeof key, "key/%u", i);
+        assert_int_equal(put(c, key, 4 * KIB), KVP_OK);
+        assert_int_equal(get(c, key, &ticket, NULL), KVP_OK);
+    }
+    id = put_begin(c, &one, 1, 10000);
+    assert_int_equal(upsert_place(c, "key/7", 4 * KIB, &attempt, &loc), KVP_OK);
+    assert_true(peer_is_asking(c, id));
+    assert_int_equal(commit(c, attempt, 1), KVP_OK);
+    assert_false(peer_is_asking(c, id)); /* nobody holds the new version */
+    world_close(w);
+}
+
+static void
+count_owned(void *arg, mem_t *mem, const kvp_wire_slot_t *slot)
+{
+    uint32_t *owned = arg;
+
+    (void)mem;
+    owned[slot->owner != 0]++;
+}
+
+/* A commit is its writer's word about the copies that it names, also where it comes too late. */
+static void
+test_commit_after_a_bump_is_no_word_about_other_copies(void **state)
+{
+    trio_t t = trio_open(MIB);
+    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
+    kvp_wire_loc_t locs[COPIES_MAX];
+    uint32_t retired[2] = {0};
+    uint64_t part, whole;
+
+    (void)state;
+    assert_int_equal(begin(t.c, "part", 5000, 2, false, &part, locs), 2);
+    assert_int_equal(begin(t.c, "whole", 5000, 2, false, &whole, locs), 2);
+    reply_free(peer_reply(t.c, peer_send(t.c, KVP_OP_BUMP, 0, &head.base, NULL, 0)));
+    t.w->on_retire = count_owned;
+    t.w->hook_arg = retired;
+    assert_int_equal(commit_copies(t.c, whole, 1, 3), KVP_ABORTED);
+    world_advance(t.w, 100 * MS);
+    assert_int_equal(retired[0], 2);
+    assert_int_equal(commit_copies(t.c, part, 1, 1), KVP_ABORTED);
+    world_advance(t.w, 100 * MS);
+    assert_int_equal(retired[0], 2);
+    assert_int_equal(retired[1], 2);
+    t.w->on_retire = NULL;
+    world_close(t.w);
+}
+
 int
 main(void)
 {
@@ -431,6 +492,8 @@ main(void)
         cmocka_unit_test(test_upsert_when_the_old_version_goes_first),
         cmocka_unit_test(test_upsert_when_its_writer_dies),
         cmocka_unit_test(test_upsert_when_only_the_old_version_makes_room),
+        cmocka_unit_test(test_upsert_when_a_put_waits_before_it),
+        cmocka_unit_test(test_commit_after_a_bump_is_no_word_about_other_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

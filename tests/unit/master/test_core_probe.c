@@ -320,6 +320,27 @@ test_probes_at_random(void **state)
     world_close(w);
 }
 
+/* Ages are told in 16 bits; a stall of just so long must not make what is aside look young. */
+static void
+test_probes_after_a_stall_of_hours(void **state)
+{
+    peer_t *n, *c;
+    world_t *w = block_world(&n, &c);
+
+    (void)state;
+    fill(c, 0, 100);
+    probe_range(c, 0, 10);
+    world_advance(w, 300 * MS);
+    fill(c, 100, 300);
+    assert_true(world_stats(w).probe_asides >= 10);
+    world_jump(w, 65536 * 100 * MS);
+    for (uint32_t i = 0; i < 100; i++) {
+        world_advance(w, 50 * MS);
+        world_check(w);
+    }
+    world_close(w);
+}
+
 int
 main(void)
 {
@@ -334,6 +355,7 @@ main(void)
         cmocka_unit_test(test_used_counts_as_a_use),
         cmocka_unit_test(test_remove_that_heeds_probes),
         cmocka_unit_test(test_probes_at_random),
+        cmocka_unit_test(test_probes_after_a_stall_of_hours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
