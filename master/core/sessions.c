@@ -132,8 +132,8 @@ strip(kvp_master_t *m, kvp_session_t *s)
     }
     if (is_unfinished) fence(m, s);
     kvp_list_del(&s->strays); /* they stay in a ring of their own: nobody's word frees them now */
+    kvp_waiter_end_all(m, s); /* before what they wait for: nobody is answered any more */
     kvp_remove_end_all(m, s);
-    kvp_waiter_end_all(m, s);
     kvp_lease_end(m, s, s->is_drained);
     kvp_segments_lost(m, s);
     kvp_retire_lost(s);

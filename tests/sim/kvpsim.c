@@ -66,6 +66,7 @@ switch_off(const char *name)
 typedef struct {
     sim_counts_t counts;
     uint64_t seeds, failed;
+    uint64_t seed; /* under way */
 } tally_t;
 
 static void
@@ -134,6 +135,7 @@ run_seed(const options_t *o, uint64_t seed, tally_t *tally)
     plan_t plan;
     bool is_ok;
 
+    tally->seed = seed;
     plan_make(&plan, seed);
     if (o->keep != NULL && !plan_keep(&plan, o->keep)) {
         fprintf(stderr, "kvpsim: not a list of choices: %s\n", o->keep);
@@ -170,6 +172,8 @@ run_jobs(const options_t *o, tally_t *tallies)
         int status;
 
         if (pids[i] < 0 || waitpid(pids[i], &status, 0) < 0 || status != 0) rc = 1;
+        if (pids[i] > 0 && WIFSIGNALED(status))
+            printf("seed %llu: CRASH by signal %d\n", (unsigned long long)tallies[i].seed, WTERMSIG(status));
     }
     return rc;
 }

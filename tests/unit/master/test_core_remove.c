@@ -397,6 +397,27 @@ test_memory_of_many_keys(void **state)
     world_close(w);
 }
 
+/* Who asked is gone before the walk is over: there is nobody to answer. */
+static void
+test_remove_many_when_its_client_dies(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    peer_t *c;
+
+    (void)state;
+    (void)node_open(w, mem_make(w, "n1", MIB, MIB));
+    c = client_open(w);
+    assert_int_equal(put(c, "key", 100), KVP_OK);
+    w->is_idle_off = true;
+    (void)remove_many(c, "", false);
+    peer_lose(c);
+    world_pump(w);
+    w->is_idle_off = false;
+    c = client_open(w);
+    assert_true(exists(c, "key"));
+    world_close(w);
+}
+
 int
 main(void)
 {
@@ -414,6 +435,7 @@ main(void)
         cmocka_unit_test(test_remove_many_when_the_pattern_is_catastrophic),
         cmocka_unit_test(test_remove_many_when_too_many_walk),
         cmocka_unit_test(test_remove_many_ends_while_others_put),
+        cmocka_unit_test(test_remove_many_when_its_client_dies),
         cmocka_unit_test(test_memory_of_many_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
