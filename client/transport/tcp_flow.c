@@ -6,8 +6,6 @@
 #include "client/transport/tcp_sock.h"
 #include "common/log.h"
 
-#include <unistd.h>
-
 #define PIECE_BYTES (512u << 10) /* of one system call: stays in the second-level cache until it is summed */
 #define POLL_BYTES (8u << 20) /* of one ep_poll in each direction, so that callers see their clock */
 #define IOVS 64u
@@ -33,17 +31,15 @@ kvp_tcp_ep_fire_connect(kvp_tcp_ep_t *ep, kvp_err_t err)
     if (done != NULL) done(ep->arg, err);
 }
 
-/* The socket is closed first, so nothing touches the memory of what completes then. */
+/* The socket is shut down first, so nothing touches the memory of what completes then. Its descriptor stays ours until the
+ * endpoint is closed: whoever has noted the number can still take it back, and nobody else can get it. */
 void
 kvp_tcp_ep_break(kvp_tcp_ep_t *ep, kvp_err_t err)
 {
     if (ep->state == KVP_TCP_EP_BROKEN) return;
     ep->state = KVP_TCP_EP_BROKEN;
     ep->broken_by = err;
-    /* Not close alone: a forked child may hold the socket, too. */
     shutdown(ep->fd, SHUT_RDWR);
-    close(ep->fd);
-    ep->fd = -1;
     kvp_tcp_ep_fire_connect(ep, err);
     while (ep->head != ep->tail)
         complete(ep, err);

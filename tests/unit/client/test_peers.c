@@ -12,9 +12,13 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
+#include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define LONG_NS (20 * KVP_NS_PER_S)
 #define HURRY_NS (10 * KVP_NS_PER_MS)
@@ -440,6 +444,110 @@ test_who_waits_for_an_endpoint_of_a_lost_node_is_told(void **state)
     teardown(&f);
 }
 
+/* ---- data connections */
+/* A node whose data connections are of tcp, served by a thread of the test. */
+typedef struct {
+    fake_node_t node; /* its control connection */
+    kvp_tp_t *server, *client;
+    kvp_addr_t at;
+    kvp_forkguard_t guard;
+    kvp_peer_t *peer;
+    pthread_t lane;
+    _Atomic bool is_ending;
+} far_t;
+
+static void *
+serve_lane(void *arg)
+{
+    far_t *far = arg;
+
+    while (!far->is_ending)
+        assert_int_equal(far->server->ops->serve(far->server, 0, 10), KVP_OK);
+    return NULL;
+}
+
+static void
+setup_far(far_t *far)
+{
+    const kvp_transport_ops_t *tcp = kvp_transport_find("tcp");
+    kvp_tp_conf_t serving = {.lanes = 1}, asking = {.incarnation = 5};
+    kvp_addr_t any = {.host = "127.0.0.1"};
+    kvp_attach_t how = {.chunks_n = 1, .hello = {.name = "a test", .host_id = "another host", .incarnation = 5}};
+    char addr[KVP_HOSTPORT_TEXT_MAX], detail[160];
+
+    memset(far, 0, sizeof *far);
+    fake_node_start(&far->node);
+    kvp_forkguard_init(&far->guard);
+    assert_int_equal(kvp_tp_create(tcp, &serving, &far->server), KVP_OK);
+    assert_int_equal(tcp->listen(far->server, &any, &far->at), KVP_OK);
+    assert_int_equal(kvp_tp_create(tcp, &asking, &far->client), KVP_OK);
+    assert_int_equal(pthread_create(&far->lane, NULL, serve_lane, far), 0);
+    snprintf(addr, sizeof addr, "127.0.0.1:%u", far->at.port);
+    how.uuid = far->node.uuid;
+    how.addr = addr;
+    how.unix_path = far->node.path;
+    how.tp = far->client;
+    how.guard = &far->guard;
+    how.hello.pool_id = far->node.uuid;
+    assert_int_equal(kvp_peer_open(&how, in(LONG_NS), detail, sizeof detail, &far->peer), KVP_OK);
+}
+
+static void
+end_server(far_t *far)
+{
+    far->is_ending = true;
+    far->server->ops->wake(far->server);
+    pthread_join(far->lane, NULL);
+    kvp_tp_destroy(far->server);
+}
+
+static void
+teardown_far(far_t *far)
+{
+    kvp_peer_destroy(far->peer);
+    kvp_tp_destroy(far->client);
+    kvp_forkguard_fini(&far->guard);
+    fake_node_end(&far->node);
+}
+
+/* Whether a child of fork finds the descriptor open. */
+static bool
+is_open_in_child(int fd)
+{
+    pid_t child = fork();
+    int status = 0;
+
+    if (child == 0) _exit(fcntl(fd, F_GETFD) < 0 ? 1 : 0);
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status) == 0;
+}
+
+/* The number of a data connection that broke is somebody else's as soon as it is free. */
+static void
+test_a_child_closes_no_descriptor_that_was_reused(void **state)
+{
+    kvp_ep_t *ep;
+    far_t far;
+    int fd;
+
+    (void)state;
+    setup_far(&far);
+    assert_int_equal(kvp_peer_take_ep(far.peer, in(LONG_NS), &ep), KVP_OK);
+    fd = ep->tp->ops->ep_event_fd(ep);
+    assert_true(fd >= 0);
+    assert_false(is_open_in_child(fd)); /* while it is ours, a child loses it */
+    end_server(&far);
+    while (!ep->tp->ops->ep_is_broken(ep))
+        (void)ep->tp->ops->ep_poll(ep);
+    kvp_peer_give_ep(far.peer, ep, false);
+    assert_int_equal(dup2(STDERR_FILENO, fd), fd); /* the application's now */
+    assert_true(is_open_in_child(fd));
+    close(fd);
+    teardown_far(&far);
+}
+
 int
 main(void)
 {
@@ -458,6 +566,7 @@ main(void)
         cmocka_unit_test(test_who_only_asked_to_write_owes_as_well),
         cmocka_unit_test(test_endpoints_are_waited_for),
         cmocka_unit_test(test_who_waits_for_an_endpoint_of_a_lost_node_is_told),
+        cmocka_unit_test(test_a_child_closes_no_descriptor_that_was_reused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
