@@ -29,6 +29,7 @@ typedef struct {
     /* Set by the test at any time. */
     _Atomic bool is_ending;
     _Atomic bool is_mute; /* takes questions and does not answer them */
+    _Atomic bool is_deaf; /* leaves questions unread */
     _Atomic bool is_fencing; /* heartbeats are answered FENCED */
     _Atomic bool is_cutting; /* closes all connections once, and clears this */
     _Atomic int hello_err;
