@@ -171,6 +171,7 @@ find_view(kvp_apicall_t *call, const void *key, size_t key_len, view_t *view, kv
         err = try_view(&v, key, key_len);
         if (err == KVP_OK) {
             view->link = v.link;
+            kvp_session_rest(v.link);
             return KVP_OK;
         }
         /* Whatever failed in a session that is over says nothing about the object. */
@@ -212,7 +213,7 @@ static void
 destroy_view(kvpool_t *pool, view_t *view)
 {
     kvp_peer_unkeep(view->link->peers, view->peer);
-    kvp_session_rele(pool->session, view->link);
+    kvp_session_rele_view(pool->session, view->link);
     free(view);
 }
 

@@ -62,6 +62,12 @@ kvp_peers_create(const kvp_peers_conf_t *conf, kvp_conn_t *conn, kvp_peers_t **p
     return KVP_OK;
 }
 
+const uint8_t *
+kvp_peers_pool_id(const kvp_peers_t *p)
+{
+    return kvp_conn_hello(p->conn)->pool_id;
+}
+
 /* ---- slots. Callers of *_locked hold peers->lock. */
 static size_t
 lower_bound(const kvp_peers_t *p, uint32_t segment_id)
@@ -470,9 +476,12 @@ note_debt(kvp_peers_t *p, kvp_peer_t *peer)
         is_known |= memcmp(p->debts[i].uuid, peer->uuid, sizeof peer->uuid) == 0;
     if (!is_known) debts = realloc(p->debts, (p->debts_n + 1) * sizeof *debts);
     if (debts != NULL) {
+        kvp_debt_t *debt = &debts[p->debts_n++];
+
         p->debts = debts;
-        debts[p->debts_n].incarnation = kvp_conn_hello(p->conn)->incarnation;
-        memcpy(debts[p->debts_n++].uuid, peer->uuid, sizeof peer->uuid);
+        debt->incarnation = kvp_conn_hello(p->conn)->incarnation;
+        memcpy(debt->pool_id, kvp_peers_pool_id(p), sizeof debt->pool_id);
+        memcpy(debt->uuid, peer->uuid, sizeof peer->uuid);
     }
     atomic_store_explicit(&peer->owes, true, memory_order_release);
     pthread_mutex_unlock(&p->lock);
@@ -571,16 +580,43 @@ match_uuid(void *arg, const Kvp__Pb__SegmentInfo *info)
     return false;
 }
 
+/* The attachment that is there, held; NULL = none. */
+static kvp_peer_t *
+hold_attached(kvp_peers_t *p, const uint8_t *uuid)
+{
+    kvp_peer_t *peer = NULL;
+
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < p->slots_n && peer == NULL; i++)
+        if (p->slots[i]->peer != NULL && memcmp(p->slots[i]->peer->uuid, uuid, sizeof p->slots[i]->peer->uuid) == 0)
+            peer = p->slots[i]->peer;
+    if (peer != NULL) peer->refs++;
+    pthread_mutex_unlock(&p->lock);
+    return peer;
+}
+
+static kvp_err_t
+hold_by_uuid(kvp_peers_t *p, const uint8_t *uuid, uint64_t deadline_ns, kvp_peer_t **peer_out)
+{
+    by_uuid_t by = {.uuid = uuid};
+    kvp_err_t err;
+
+    *peer_out = hold_attached(p, uuid);
+    if (*peer_out != NULL) {
+        if (!kvp_peer_has_hung_up(*peer_out)) return KVP_OK;
+        rele_peer(p, *peer_out);
+    }
+    err = kvp_segments_walk(p->conn, deadline_ns, match_uuid, &by);
+    if (err != KVP_OK) return err;
+    return by.is_found ? hold_peer(p, by.segment_id, deadline_ns, peer_out) : KVP_NO_SEGMENT;
+}
+
 kvp_err_t
 kvp_peers_pay(kvp_peers_t *p, const kvp_debt_t *debt, uint64_t deadline_ns)
 {
-    by_uuid_t by = {.uuid = debt->uuid};
     kvp_peer_t *peer;
-    kvp_err_t err = kvp_segments_walk(p->conn, deadline_ns, match_uuid, &by);
+    kvp_err_t err = hold_by_uuid(p, debt->uuid, deadline_ns, &peer);
 
-    if (err != KVP_OK) return err;
-    if (!by.is_found) return KVP_NO_SEGMENT;
-    err = hold_peer(p, by.segment_id, deadline_ns, &peer);
     if (err != KVP_OK) return err;
     err = kvp_peer_drained(peer, debt->incarnation, deadline_ns);
     if (err == KVP_NODE_LOST) drop_peer(p, peer);

@@ -75,13 +75,18 @@ bool kvp_peers_tend(kvp_peers_t *peers);
 /* A node that mapped memory for us to write has to be told once nothing of this incarnation is under way. */
 typedef struct {
     uint64_t incarnation;
+    uint8_t pool_id[16];
     uint8_t uuid[16]; /* of the segment */
 } kvp_debt_t;
 
 /* kvp_peers_debts lists what this incarnation will owe: *debts_out is malloc'ed, NULL for none. */
 kvp_err_t kvp_peers_debts(kvp_peers_t *peers, kvp_debt_t **debts_out, size_t *n_out) KVP_MUST_USE;
-/* kvp_peers_pay tells the node: OK, NO_SEGMENT (that memory is gone, nothing is owed), or it is to be tried again. */
+/* kvp_peers_pay tells the node, over an attachment that is there, else over one that it makes with the master's help: OK,
+ * NO_SEGMENT (that memory is gone, nothing is owed), or it is to be tried again. The debt may be another incarnation's. */
 kvp_err_t kvp_peers_pay(kvp_peers_t *peers, const kvp_debt_t *debt, uint64_t deadline_ns) KVP_MUST_USE;
+
+/* kvp_peers_pool_id: borrowed as long as the peers. */
+const uint8_t *kvp_peers_pool_id(const kvp_peers_t *peers);
 
 /* kvp_peers_transport names the transport in use to a segment's node, or that which would be chosen ("none"). */
 const char *kvp_peers_transport(kvp_peers_t *peers, uint32_t segment_id, const char *host_id, const char *offered);

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - A link (connection + peers) is one incarnation. Whoever uses it holds it; when it was replaced and the last user has
- *   gone, nothing of that incarnation is under way, which is the moment at which its nodes may be told so (rule 4). The
- *   background thread buries it: unmapping is slow, and callers are not.
+ * - A link (connection + peers) is one incarnation. Whoever uses it holds it. When it is dead (lost, and not lingering) and
+ *   only views hold it, which store nothing, nothing of that incarnation is under way: that is the moment at which its nodes
+ *   are told so (rule 4, client/debts.h). When nobody holds it any more it is destroyed. The background thread does both:
+ *   unmapping is slow, and callers are not.
  * - A link whose master ended the connection lingers for the grace of its location lease: known locations are read on
  *   through it, until there is a new session or the grace is over.
  * - Whoever finds no connection makes one: the caller itself within its deadline, or the background thread. One at a
  *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share.
  *
  * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
- * conn->out_lock, forkguard->lock, scratch pool, regs->idle_lock. No lock is held over a call to master or node.
+ * conn->out_lock, forkguard->lock, scratch pool, regs->idle_lock, the debts'. No lock is held over a call to master or node.
  * Threads: the callers', and one of ours a handle ("kvpool-session"); an embedded node has its own.
  */
 #include "client/session.h"
 
+#include "client/debts.h"
 #include "client/waits.h"
 #include "common/log.h"
 #include "proto/pb.h"
@@ -32,7 +34,7 @@
 #define BACKOFF_FIRST_MS 20u
 #define BACKOFF_MAX_MS 1000u
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master */
-#define PAY_MAX_NS (500 * KVP_NS_PER_MS)
+#define PAY_MAX_NS (100 * KVP_NS_PER_MS) /* between two heartbeats: a silence of 1250 ms costs a writer its keys */
 #define BEATS_A_LEASE 3u
 #define BEATS_OF_WRITERS 4u /* in the time of one, while a put is under way (PROTOCOL "Sessions") */
 #define REVOKED_BEAT_MS 10u
@@ -53,19 +55,16 @@ struct kvp_session {
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* link, is_connecting, is_stopping */
-    pthread_cond_t work; /* for the background thread: graves, is_stopping, a lost link */
+    pthread_cond_t work; /* for the background thread: dead, is_stopping, a lost link */
     kvp_link_t *link; /* current, NULL = none; guarded by lock, like all below */
     kvp_link_t *lingering; /* the one before, while its known locations may be read; NULL = none */
     bool is_beat_due; /* a heartbeat is wanted before its time */
-    kvp_list_t graves; /* links that nobody holds any more */
+    kvp_list_t dead; /* links that were lost, until they are destroyed */
     bool is_connecting;
     uint64_t next_try_ns;
     uint32_t backoff_ms;
     uint64_t last_incarnation;
     kvp_err_t last_err;
-
-    kvp_debt_t *debts; /* of the background thread, and of destroy after it */
-    size_t debts_n;
 
     _Atomic uint32_t writers; /* batches of puts under way */
 };
@@ -107,9 +106,7 @@ link_create(kvp_session_t *s, kvp_conn_t *conn, kvp_link_t **link_out)
 static void
 unref_locked(kvp_session_t *s, kvp_link_t *link)
 {
-    if (atomic_fetch_sub(&link->refs, 1) > 1) return;
-    kvp_list_add_tail(&s->graves, &link->link);
-    pthread_cond_signal(&s->work);
+    if (atomic_fetch_sub(&link->refs, 1) == 1) pthread_cond_signal(&s->work);
 }
 
 void
@@ -117,12 +114,26 @@ kvp_session_rele(kvp_session_t *s, kvp_link_t *link)
 {
     uint32_t refs = atomic_load_explicit(&link->refs, memory_order_relaxed);
 
-    /* The last one goes under the lock, so that it is buried once and its memory is not touched after that. */
+    /* The last one goes under the lock, so that the memory is not touched after that. */
     while (refs > 1)
         if (atomic_compare_exchange_weak(&link->refs, &refs, refs - 1)) return;
     pthread_mutex_lock(&s->lock);
     unref_locked(s, link);
     pthread_mutex_unlock(&s->lock);
+}
+
+void
+kvp_session_rest(kvp_link_t *link)
+{
+    atomic_fetch_add(&link->views, 1);
+}
+
+void
+kvp_session_rele_view(kvp_session_t *s, kvp_link_t *link)
+{
+    /* In this order, so that a view is never taken for two. */
+    atomic_fetch_sub(&link->views, 1);
+    kvp_session_rele(s, link);
 }
 
 /* ---- connecting */
@@ -226,6 +237,7 @@ drop_broken_locked(kvp_session_t *s)
     s->next_try_ns = 0;
     end_lingering_locked(s);
     s->lingering = link;
+    kvp_list_add_tail(&s->dead, &link->link);
     if (link->locs == NULL || !kvp_conn_was_ended(link->conn))
         end_lingering_locked(s);
     else
@@ -417,39 +429,37 @@ beat(kvp_link_t *link)
     return 0;
 }
 
-/* Keeps what the dead link's incarnation owes to nodes, then frees it. */
-static void
-bury(kvp_session_t *s, kvp_link_t *link)
+/* A dead link of which there is something to be done: nobody can store through it any more, or nobody uses it at all. */
+static kvp_link_t *
+next_dead_locked(const kvp_session_t *s)
 {
-    kvp_debt_t *more = NULL, *all;
-    size_t n = 0;
+    kvp_list_foreach (pos, &s->dead) {
+        kvp_link_t *link = kvp_list_entry(pos, kvp_link_t, link);
+        /* In this order: a hold that is counted and no view's is missed by no view that ends or begins meanwhile. */
+        uint32_t refs = atomic_load(&link->refs);
+        uint32_t views = atomic_load(&link->views);
 
-    if (kvp_peers_debts(link->peers, &more, &n) == KVP_OK && n > 0) {
-        all = realloc(s->debts, (s->debts_n + n) * sizeof *all);
-        if (all != NULL) {
-            memcpy(all + s->debts_n, more, n * sizeof *all);
-            s->debts = all;
-            s->debts_n += n;
-        } else {
-            /* What is not said keeps space in quarantine until this process ends: safe, and rare enough. */
-            kvp_log_error("client", "out of memory: nodes are not told that earlier writes are over");
-        }
+        if (link != s->lingering && (refs == 0 || (refs == views && !link->is_settled))) return link;
     }
-    free(more);
-    link_destroy(link);
+    return NULL;
 }
 
+/* One of the dead, so that heartbeats of the next session go on in between. Caller holds s->lock, which is released
+ * meanwhile. */
 static void
-pay_debts(kvp_session_t *s, kvp_peers_t *peers)
+tend_dead_locked(kvp_session_t *s)
 {
-    size_t kept = 0;
+    kvp_link_t *link = next_dead_locked(s);
+    bool is_over;
 
-    for (size_t i = 0; i < s->debts_n; i++) {
-        kvp_err_t err = kvp_peers_pay(peers, &s->debts[i], kvp_now_ns() + PAY_MAX_NS);
-
-        if (err != KVP_OK && err != KVP_NO_SEGMENT) s->debts[kept++] = s->debts[i];
-    }
-    s->debts_n = kept;
+    if (link == NULL) return;
+    is_over = link->refs == 0;
+    if (is_over) kvp_list_del(&link->link);
+    pthread_mutex_unlock(&s->lock);
+    if (!link->is_settled) kvp_debts_settle(link->peers, kvp_now_ns() + PAY_MAX_NS);
+    link->is_settled = true;
+    if (is_over) link_destroy(link);
+    pthread_mutex_lock(&s->lock);
 }
 
 /* Of the background thread: when it sends heartbeats. It looks for writers that often, rather than being told of each:
@@ -471,7 +481,7 @@ do_chores(kvp_session_t *s, kvp_link_t *link, beats_t *beats)
     if (now >= beats->next_ns || (has_writers && now - beats->last_ns >= beats->writers_ns)) {
         beats->last_ns = now;
         beats->next_ns = now + beat(link);
-        if (s->debts_n > 0) pay_debts(s, link->peers);
+        kvp_debts_pay(link->peers, kvp_now_ns() + PAY_MAX_NS);
     }
     return kvp_peers_tend(link->peers);
 }
@@ -493,21 +503,14 @@ run(void *arg)
         beaten = s->last_incarnation;
         if (s->lingering != NULL && kvp_locs_until(s->lingering->locs) <= kvp_now_ns()) end_lingering_locked(s);
 
-        if (!kvp_list_is_empty(&s->graves)) {
-            link = kvp_list_first(&s->graves, kvp_link_t, link);
-            kvp_list_del(&link->link);
-            pthread_mutex_unlock(&s->lock);
-            bury(s, link);
-            pthread_mutex_lock(&s->lock);
-            continue;
-        }
+        tend_dead_locked(s);
         pthread_mutex_unlock(&s->lock);
         if (kvp_session_hold(s, kvp_now_ns() + CONNECT_MAX_NS, &link) == KVP_OK) {
             has_more = do_chores(s, link, &beats);
             kvp_session_rele(s, link);
         }
         pthread_mutex_lock(&s->lock);
-        if (link != NULL && !has_more && !s->is_beat_due && !s->is_stopping && kvp_list_is_empty(&s->graves))
+        if (link != NULL && !has_more && !s->is_beat_due && !s->is_stopping && next_dead_locked(s) == NULL)
             kvp_cond_wait_until(&s->work, &s->lock, kvp_min_u64(beats.next_ns, kvp_now_ns() + beats.writers_ns));
     }
     pthread_mutex_unlock(&s->lock);
@@ -560,7 +563,7 @@ kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns, kvp_sess
     pthread_mutex_init(&s->lock, NULL);
     kvp_cond_init(&s->changed);
     kvp_cond_init(&s->work);
-    kvp_list_init(&s->graves);
+    kvp_list_init(&s->dead);
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     err = s->stop_fd < 0 ? KVP_SYS : copy_conf(s, conf);
     if (err != KVP_OK) goto fail;
@@ -595,22 +598,19 @@ kvp_session_stop(kvp_session_t *s)
     s->has_thread = false;
 }
 
-/* Nothing of ours is under way any more: the nodes are told, so that they need not wait for this process to end. */
+/* Nothing of ours is under way any more: the nodes are told, so that they need not wait for this process to end. Who does
+ * not hear it now may hear it from another handle of the process. */
 static void
-say_farewell(kvp_session_t *s, kvp_link_t *link)
+say_farewell(kvp_link_t *link)
 {
-    kvp_debt_t *debts = NULL;
-    size_t n = 0;
+    bool has_master = !kvp_conn_is_broken(link->conn);
 
-    if (kvp_conn_is_broken(link->conn)) return;
-    kvp_conn_interrupt(link->conn, false);
-    pay_debts(s, link->peers);
-    if (kvp_peers_debts(link->peers, &debts, &n) == KVP_OK)
-        for (size_t i = 0; i < n; i++)
-            kvp_ignore(kvp_peers_pay(link->peers, &debts[i], kvp_now_ns() + FAREWELL_MAX_NS),
-                       "a node that does not answer learns it from the end of this process");
-    free(debts);
-    kvp_conn_bye(link->conn, kvp_now_ns() + FAREWELL_MAX_NS);
+    if (has_master) {
+        kvp_conn_interrupt(link->conn, false);
+        kvp_debts_pay(link->peers, kvp_now_ns() + FAREWELL_MAX_NS);
+    }
+    kvp_debts_settle(link->peers, kvp_now_ns() + FAREWELL_MAX_NS);
+    if (has_master) kvp_conn_bye(link->conn, kvp_now_ns() + FAREWELL_MAX_NS);
 }
 
 void
@@ -618,20 +618,17 @@ kvp_session_destroy(kvp_session_t *s)
 {
     pthread_mutex_lock(&s->lock);
     end_lingering_locked(s);
+    while (next_dead_locked(s) != NULL)
+        tend_dead_locked(s);
     pthread_mutex_unlock(&s->lock);
-    kvp_list_foreach_safe (pos, tmp, &s->graves) {
-        kvp_list_del(pos);
-        bury(s, kvp_list_entry(pos, kvp_link_t, link));
-    }
     if (s->link != NULL) {
-        say_farewell(s, s->link);
+        say_farewell(s->link);
         link_destroy(s->link);
     }
     if (s->stop_fd >= 0) {
         if (s->conf.peers.guard != NULL) kvp_forkguard_del(s->conf.peers.guard, s->stop_fd);
         close(s->stop_fd);
     }
-    free(s->debts);
     free((char *)s->conf.masters);
     free((char *)s->conf.peers.name);
     free((char *)s->conf.peers.host_id);

@@ -17,6 +17,8 @@ typedef struct {
     kvp_locs_t *locs; /* NULL = none are kept */
     kvp_list_t link; /* the session's */
     _Atomic uint32_t refs;
+    _Atomic uint32_t views; /* of the refs, those that only keep memory where it is */
+    bool is_settled; /* what it owed to nodes is said or kept in mind; of the background thread */
 } kvp_link_t;
 
 typedef struct {
@@ -37,6 +39,11 @@ void kvp_session_destroy(kvp_session_t *session);
 /* kvp_session_hold returns the link, reconnecting where needed: UNREACHABLE (no master by the deadline), CLOSED. */
 kvp_err_t kvp_session_hold(kvp_session_t *session, uint64_t deadline_ns, kvp_link_t **link_out) KVP_MUST_USE;
 void kvp_session_rele(kvp_session_t *session, kvp_link_t *link);
+
+/* kvp_session_rest says of a hold that it stays for long and nothing is stored through it any more: it keeps the memory
+ * mapped, and does not keep a lost session's nodes waiting. Such a hold is given back with kvp_session_rele_view. */
+void kvp_session_rest(kvp_link_t *link);
+void kvp_session_rele_view(kvp_session_t *session, kvp_link_t *link);
 
 /* kvp_session_hold_known returns a link whose location lease holds, without a wait or a message, or NULL. It may be one
  * that lost its master a moment ago: then it is good for reading from known locations, and for nothing else. */

@@ -147,3 +147,51 @@ def test_stopped_writer_comes_back(pool, path):
     settled(pool.master, "the writer's word that nothing is under way", 10)
     assert writer("put alive 100000")["err"] == "OK", "the writer itself goes on"
     assert other("get alive 100000")["intact"]
+
+
+def stop_beyond_its_session(pool, writer, key):
+    """Stops a writer over shared memory in the middle of a put, for longer than its session lasts."""
+    writer.stuck(f"put {key} {8 * MIB} version=1 stuck_at={3 * MIB}")
+    expired = figures(pool.master)["sessions_expired"]
+    writer.freeze()
+    wait_until(lambda: figures(pool.master)["sessions_expired"] > expired, 20, "its session to expire")
+    assert figures(pool.master)["quarantine_bytes"] == 8 * MIB, "a live process can still store into it"
+
+
+@slow
+@pytest.mark.pool(nodes=1, memory="32MiB")
+@pytest.mark.limit(90)
+def test_stopped_writer_with_a_view(pool):
+    """Fails if the quarantine of a writer that lost its session in the middle of a put lasts for as long as it keeps
+    looking at an object that it had found in that session; or if that object is not where it was any more.
+    """
+    writer = Shell(pool.bench, pool.addr, "writer", **PATHS["shm"])
+    assert writer("put seen 100000 version=7")["err"] == "OK"
+    assert writer("view seen")["err"] == "OK"
+    stop_beyond_its_session(pool, writer, "k")
+    writer.thaw()
+    assert writer.unstick()["err"] in ("OK", "ABORTED", "DEADLINE", "NODE_LOST")
+    settled(pool.master, "the writer's word that nothing is under way", 10)
+    assert writer("look seen")["intact"], "the memory stays where it was"
+    assert writer("unview")["err"] == "STALE", "the hold ended with its session"
+
+
+@slow
+@pytest.mark.pool(nodes=1, memory="32MiB")
+@pytest.mark.limit(90)
+def test_stopped_writer_closes_without_a_master(pool):
+    """Fails if a process that lost its session in the middle of a put, and then closes its handle while no master
+    answers, does not tell the node that it is done once it has another handle: its space would be lost until it ends.
+    """
+    writer = Shell(pool.bench, pool.addr, "writer", **PATHS["shm"])
+    stop_beyond_its_session(pool, writer, "k")
+    pool.master.freeze()
+    writer.thaw()
+    assert writer.unstick()["err"] in ("ABORTED", "DEADLINE", "NODE_LOST", "UNREACHABLE")
+    assert writer("close")["ms"] < 3000 * SLOW
+    writer("free")
+    pool.master.thaw()
+    assert figures(pool.master)["quarantine_bytes"] == 8 * MIB, "nobody has given the word yet"
+    words = " ".join(f"{name}={value}" for name, value in PATHS["shm"].items())
+    assert writer(f"open master={pool.addr} {words}")["err"] == "OK"
+    settled(pool.master, "the word of the process's next handle", 10)
