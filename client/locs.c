@@ -3,7 +3,8 @@
  * - Order in apply: every shard is told the new number first, so that no answer from before it is kept from then on;
  *   then the revoked keys are forgotten; then the number is published, by which a reader that had found a location
  *   before knows to look again; and last the lease is renewed.
- * - The lease itself is a single word, so that a reader looks at it without a lock.
+ * - Readers look at the lease's end, a single word, without a lock. What it is made from has one: an answer may renew it in
+ *   one thread while another finds the session lost, and an end that was published must not be overwritten.
  */
 #include "client/locs.h"
 
@@ -24,7 +25,8 @@ struct kvp_locs {
     _Atomic uint64_t until_ns;
     _Atomic uint64_t seq;
     _Atomic bool has_used;
-    kvp_loclease_t lease; /* of the session's calls, one after the other */
+    pthread_mutex_t lease_lock; /* a leaf */
+    kvp_loclease_t lease; /* guarded by lease_lock */
     shard_t shards[SHARDS];
 };
 
@@ -120,6 +122,7 @@ kvp_locs_create(uint32_t entries, kvp_locs_t **locs_out)
     if (locs == NULL) return KVP_NOMEM;
     memset(locs, 0, sizeof *locs);
     locs->known.ops = &known_ops;
+    pthread_mutex_init(&locs->lease_lock, NULL);
     for (uint32_t i = 0; i < SHARDS; i++) {
         pthread_mutex_init(&locs->shards[i].lock, NULL);
         kvp_loccache_init(&locs->shards[i].cache, entries / SHARDS + (i < entries % SHARDS));
@@ -136,6 +139,7 @@ kvp_locs_destroy(kvp_locs_t *locs)
         kvp_loccache_fini(&locs->shards[i].cache);
         pthread_mutex_destroy(&locs->shards[i].lock);
     }
+    pthread_mutex_destroy(&locs->lease_lock);
     free(locs);
 }
 
@@ -147,7 +151,7 @@ kvp_locs_known(const kvp_locs_t *locs)
 
 /* ---- what the session tells */
 static void
-publish_lease(kvp_locs_t *locs)
+publish_lease_locked(kvp_locs_t *locs)
 {
     atomic_store(&locs->until_ns, kvp_loclease_until(&locs->lease));
 }
@@ -174,22 +178,28 @@ kvp_locs_apply(kvp_locs_t *locs, const kvp_locs_news_t *news)
             known_forget(&locs->known, news->revoked[i], UINT64_MAX);
         atomic_store(&locs->seq, news->seq);
     }
+    pthread_mutex_lock(&locs->lease_lock);
     kvp_loclease_renew(&locs->lease, news->asked_ns, news->lease_ms, news->grace_ms);
-    publish_lease(locs);
+    publish_lease_locked(locs);
+    pthread_mutex_unlock(&locs->lease_lock);
 }
 
 void
 kvp_locs_orphan(kvp_locs_t *locs, uint64_t now_ns)
 {
+    pthread_mutex_lock(&locs->lease_lock);
     kvp_loclease_orphan(&locs->lease, now_ns);
-    publish_lease(locs);
+    publish_lease_locked(locs);
+    pthread_mutex_unlock(&locs->lease_lock);
 }
 
 void
 kvp_locs_end(kvp_locs_t *locs)
 {
+    pthread_mutex_lock(&locs->lease_lock);
     kvp_loclease_end(&locs->lease);
-    publish_lease(locs);
+    publish_lease_locked(locs);
+    pthread_mutex_unlock(&locs->lease_lock);
 }
 
 uint64_t

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The known locations of one session, for many threads: core/loccache.h in shards by digest, and the lease beside them.
- * Finding a location takes one lock that two threads meet at by chance only. Any thread may call, but apply, orphan and
- * end, which the session calls one after the other.
+ * Finding a location takes one lock that two threads meet at by chance only. Any thread may call; answers are applied one
+ * after the other.
  */
 #ifndef KVP_CLIENT_LOCS_H
 #define KVP_CLIENT_LOCS_H
