@@ -7,7 +7,8 @@
  * - A link whose master ended the connection lingers for the grace of its location lease: known locations are read on
  *   through it, until there is a new session or the grace is over.
  * - Whoever finds no connection makes one: the caller itself within its deadline, or the background thread. One at a
- *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share.
+ *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share, and so are sessions that do not
+ *   last: a master may take every connection and drop it at the first question.
  *
  * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
  * conn->out_lock, forkguard->lock, scratch pool, regs->idle_lock, the debts'. No lock is held over a call to master or node.
@@ -32,7 +33,8 @@
 
 #define MASTERS_MAX 16u
 #define BACKOFF_FIRST_MS 20u
-#define BACKOFF_MAX_MS 1000u
+#define BACKOFF_DOUBLINGS 5u
+#define LASTING_NS (2 * KVP_NS_PER_S) /* a session that lasted for so long is no sign of a master that drops all */
 #define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master */
 #define PAY_MAX_NS (100 * KVP_NS_PER_MS) /* between two heartbeats: a silence of 1250 ms costs a writer its keys */
 #define BEATS_A_LEASE 3u
@@ -62,7 +64,9 @@ struct kvp_session {
     kvp_list_t dead; /* links that were lost, until they are destroyed */
     bool is_connecting;
     uint64_t next_try_ns;
-    uint32_t backoff_ms;
+    uint32_t failed_n; /* tries in a row */
+    uint32_t lost_n; /* sessions in a row, from the last one that lasted on */
+    uint64_t connected_ns; /* when the last session began */
     uint64_t last_incarnation;
     kvp_err_t last_err;
 
@@ -196,6 +200,15 @@ end_lingering_locked(kvp_session_t *s)
     unref_locked(s, link);
 }
 
+/* How long to wait behind the nth failure in a row, from 0. */
+static uint64_t
+pause_ns(uint32_t nth)
+{
+    uint32_t ms = BACKOFF_FIRST_MS << (nth < BACKOFF_DOUBLINGS ? nth : BACKOFF_DOUBLINGS);
+
+    return (ms / 2 + kvp_random_u64() % ms) * KVP_NS_PER_MS;
+}
+
 /* Caller holds s->lock, which is released while it connects. */
 static void
 reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
@@ -214,13 +227,11 @@ reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
         s->link = link;
         end_lingering_locked(s);
         s->last_incarnation = kvp_conn_hello(link->conn)->incarnation;
-        s->backoff_ms = 0;
+        s->connected_ns = kvp_now_ns();
+        s->failed_n = 0;
         kvp_count(&s->conf.peers.counters->connects, 1);
     } else {
-        uint32_t ms = s->backoff_ms == 0 ? BACKOFF_FIRST_MS : s->backoff_ms * 2;
-
-        s->backoff_ms = ms < BACKOFF_MAX_MS ? ms : BACKOFF_MAX_MS;
-        s->next_try_ns = kvp_now_ns() + (s->backoff_ms / 2 + kvp_random_u64() % s->backoff_ms) * KVP_NS_PER_MS;
+        s->next_try_ns = kvp_now_ns() + pause_ns(s->failed_n++);
     }
     pthread_cond_broadcast(&s->changed);
     pthread_cond_signal(&s->work); /* a new link: heartbeats and debts */
@@ -234,7 +245,9 @@ drop_broken_locked(kvp_session_t *s)
     if (link == NULL || !kvp_conn_is_broken(link->conn)) return;
     if (!s->is_stopping) kvp_log_info("client", "session with the master is lost, making a new one");
     s->link = NULL;
-    s->next_try_ns = 0;
+    if (kvp_now_ns() - s->connected_ns >= LASTING_NS) s->lost_n = 0;
+    s->next_try_ns = s->lost_n == 0 ? 0 : kvp_now_ns() + pause_ns(s->lost_n - 1);
+    s->lost_n++;
     end_lingering_locked(s);
     s->lingering = link;
     kvp_list_add_tail(&s->dead, &link->link);

@@ -174,6 +174,7 @@ serve(fake_master_t *m, kvp_framed_t *c)
 
     while (err == KVP_OK && has) {
         err = kvp_framed_next(c, &frame, &has);
+        if (err == KVP_OK && has && m->is_dropping && frame.hdr.opcode != KVP_OP_HELLO) err = KVP_DISCONNECTED;
         if (err == KVP_OK && has) on_frame(m, c, &frame);
     }
     if (err == KVP_OK) err = kvp_framed_flush(c);

@@ -31,6 +31,7 @@ typedef struct {
     _Atomic bool is_mute; /* takes questions and does not answer them */
     _Atomic bool is_deaf; /* leaves questions unread */
     _Atomic bool is_fencing; /* heartbeats are answered FENCED */
+    _Atomic bool is_dropping; /* ends every connection at the first question behind Hello */
     _Atomic bool is_cutting; /* closes all connections once, and clears this */
     _Atomic int hello_err;
     _Atomic int delay_ms; /* before each answer to EXISTS and GET */

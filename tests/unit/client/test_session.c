@@ -201,6 +201,22 @@ test_cut_connection_is_made_anew(void **state)
     teardown(&f);
 }
 
+/* Each try is a connection and a Hello, for which others of the master wait. */
+static void
+test_a_master_that_drops_everybody_is_not_hammered(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 5000);
+    f.master.is_dropping = true;
+    assert_int_not_equal(ask(&f, 500), KVPOOL_OK);
+    assert_in_range(f.master.hellos, 2, 12); /* after 20, 40, 80 ... ms on average */
+    f.master.is_dropping = false;
+    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+    teardown(&f);
+}
+
 static void
 test_fenced_session_is_made_anew(void **state)
 {
@@ -357,6 +373,7 @@ main(void)
         cmocka_unit_test(test_late_holds_are_given_back),
         cmocka_unit_test(test_deadline_is_kept),
         cmocka_unit_test(test_cut_connection_is_made_anew),
+        cmocka_unit_test(test_a_master_that_drops_everybody_is_not_hammered),
         cmocka_unit_test(test_fenced_session_is_made_anew),
         cmocka_unit_test(test_silent_master_is_left),
         cmocka_unit_test(test_close_ends_calls_under_way),
