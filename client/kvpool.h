@@ -87,7 +87,6 @@ typedef struct {
 } kvpool_opts_t;
 
 #define KVPOOL_FORCE 1u /* remove: also what a reader or a reservation holds */
-/* GROUPS and kvpool_item_t.group are NOTSUP in this version's master. */
 #define KVPOOL_UPSERT 2u /* put: a committed key gets the new value */
 #define KVPOOL_PIN_SOFT 4u /* put: evicted after all that is not pinned, within the pool's budget for such pins */
 #define KVPOOL_PIN_HARD 8u /* put: never evicted, only removed */

@@ -24,7 +24,8 @@ kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o)
 }
 
 kvp_attempt_t *
-kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, uint32_t oid)
+kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, const kvp_wire_group_t *group,
+                 uint32_t oid)
 {
     kvp_attempt_t *a = kvp_core_alloc(1, sizeof *a);
 
@@ -33,6 +34,7 @@ kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put
     a->epoch = p->epoch;
     a->is_upsert = p->is_upsert;
     a->pin = p->pin;
+    a->group = *group;
     a->id = put->attempt;
     a->digest = put->digest;
     a->oid = oid;
@@ -147,8 +149,8 @@ kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t 
 
 /* A client that has something unfinished says so several times in that span, whatever it is doing (PROTOCOL
  * "Attempts"). */
-static bool
-is_silent(const kvp_master_t *m, const kvp_session_t *s)
+bool
+kvp_attempt_is_silent(const kvp_master_t *m, const kvp_session_t *s)
 {
     return m->now_ns - s->seen_ns >= KVP_MS(KVP_WRITER_SILENT_MS) + (m->stall_ns - s->stall_seen_ns);
 }
@@ -179,7 +181,7 @@ kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a)
         kvp_attempt_abort_over(m, a);
         return true;
     }
-    if (!is_silent(m, a->session)) return false;
+    if (!kvp_attempt_is_silent(m, a->session)) return false;
     take_from_silent(m, a);
     return true;
 }

@@ -209,22 +209,41 @@ check_attempt(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const kvp
     return check_copies(m, oid, o);
 }
 
+/* Whether the object itself should stand on a list of victims: it goes alone, or it is its group's lead. */
+static bool
+should_be_listed(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    if (o->state != KVP_OBJ_COMMITTED) return false;
+    if (mb == NULL) return o->tickets == 0 && o->pin != KVP_PIN_HARD;
+    return mb->group->lead == oid && mb->group->held_n + mb->group->reserved_n + mb->group->pinned_n[KVP_PIN_HARD] == 0;
+}
+
 static const char *
 check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint32_t *tickets)
 {
     bool is_unfinished = o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_DRAFT;
     const kvp_attempt_t *a = is_unfinished ? kvp_attempt_of(m, o) : NULL;
-    bool is_evictable = o->state == KVP_OBJ_COMMITTED && o->tickets == 0 && o->pin != KVP_PIN_HARD;
 
     if (is_unfinished != (a != NULL)) return "an object and its attempt disagree";
     if (a != NULL && a->oid != oid) return "an attempt is another object's";
     if (o->tickets != tickets[oid]) return "the tickets of an object are miscounted";
-    if (kvp_victim_may_go(o) != is_evictable) return "an object is evictable and should not be, or is not and should";
+    if (kvp_victim_may_go(o) != should_be_listed(m, oid, o))
+        return "an object is evictable and should not be, or is not and should";
     if (o->state == KVP_OBJ_GONE ? kvp_obj_chunk(m, o) != NULL || o->tickets == 0
                                  : indexed_as(m, o) != (o->state == KVP_OBJ_DRAFT ? a->over : oid))
         return "an object is not indexed, or still is";
     if (o->state == KVP_OBJ_COMMITTED && kvp_obj_chunk(m, o) == NULL) return "an object lies nowhere";
     return a == NULL ? check_copies(m, oid, o) : check_attempt(m, oid, o, a);
+}
+
+static bool
+is_soft(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    return mb == NULL ? o->pin == KVP_PIN_SOFT : mb->group->pinned_n[KVP_PIN_SOFT] > 0;
 }
 
 /* Counts what is on a list that the policy orders. */
@@ -240,7 +259,7 @@ check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
         /* Those that were put aside do not come back in order. */
         if (m->st.passed_over + m->st.probe_asides == 0 && kvp_obj_age(m->index, o) > age)
             return "objects are out of order";
-        if (o->list != list->kind || (o->pin == KVP_PIN_SOFT) != (list == &m->pinned)) return "a pin is not heeded";
+        if (o->list != list->kind || is_soft(m, o) != (list == &m->pinned)) return "a pin is not heeded";
         age = kvp_obj_age(m->index, o);
         n++;
     }
@@ -287,6 +306,7 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
 /* ---- sessions */
 typedef struct {
     uint64_t held, reserved; /* bytes */
+    uint64_t groups; /* reservations of them */
     uint32_t n, objects;
 } ticket_sums_t;
 
@@ -300,8 +320,9 @@ add_tickets(const kvp_master_t *m, const kvp_list_t *list, const kvp_session_t *
         if (t->session != owner || kvp_ptab_get(&m->tickets, t->number) != t) return "a ticket is not in its table";
         if ((t->kind == KVP_TICKET_RESERVE && owner != NULL) != (t->expiry.at != 0))
             return "a reservation will not expire";
-        for (uint32_t i = 0; i < t->n; i++)
+        for (uint32_t i = 0; i < t->n && t->oids != NULL; i++)
             tickets[t->oids[i]]++;
+        if (t->groups != NULL) sums->groups += t->n;
         sums->n++;
         sums->objects += t->n;
         if (t->kind == KVP_TICKET_RESERVE)
@@ -323,6 +344,7 @@ check_tickets(const kvp_master_t *m, const kvp_session_t *s, uint32_t *tickets, 
     if (mine.n != s->tickets_n || mine.objects != s->ticket_objects) return "a client's tickets are miscounted";
     totals->held += mine.held;
     totals->reserved += mine.reserved;
+    totals->groups += mine.groups;
     return NULL;
 }
 
@@ -361,6 +383,7 @@ check_session(const kvp_session_t *s, uint64_t *pending, uint64_t *waiting)
         if ((a->pend == NULL) != kvp_list_is_empty(&a->of_pend)) return "an attempt is not linked to its message";
     }
     if (list_len(&s->attempts) != s->attempt_ids.n) return "attempts of a client are miscounted";
+    if (list_len(&s->members) != s->members_n) return "the members that a client owns are miscounted";
     if (list_len(&s->waiters) != s->waiters_n) return "the answers that a client waits for are miscounted";
     if (bytes != s->attempt_bytes) return "the unfinished bytes of a client are wrong";
     if (list_len(&s->segments) != s->segments_n) return "the segments of a node are miscounted";
@@ -375,7 +398,7 @@ check_session(const kvp_session_t *s, uint64_t *pending, uint64_t *waiting)
 }
 
 static const char *
-check_sessions(const kvp_master_t *m, uint32_t *tickets)
+check_sessions(const kvp_master_t *m, uint32_t *tickets, uint64_t *reserved_groups)
 {
     ticket_sums_t totals = {0};
     uint64_t pending = 0, waiting = 0;
@@ -392,6 +415,7 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets)
     if (totals.held != m->st.held_bytes) return "the held bytes are wrong";
     if (totals.reserved != m->st.reserved_bytes) return "the reserved bytes are wrong";
     if (pending != m->st.pending_puts || waiting != m->waiting_attempts) return "the puts that wait are miscounted";
+    *reserved_groups = totals.groups;
     return kvp_heap_check(&m->expiries);
 }
 
@@ -425,6 +449,8 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
 
         if (s != NULL && s->tenant != NULL) sums[s->tenant->number].refs++;
     }
+    for (kvp_htabnode_t *n = kvp_htab_first(&m->groups); n != NULL; n = kvp_htab_after(&m->groups, n))
+        sums[kvp_container_of(n, kvp_group_t, node)->tenant].refs++;
     kvp_list_foreach (pos, &m->jobs)
         sums[kvp_list_entry(pos, kvp_job_t, link)->tenant->number].refs++;
 }
@@ -482,12 +508,14 @@ const char *
 kvp_master_check(const kvp_master_t *m)
 {
     uint32_t *tickets = kvp_core_alloc((size_t)kvp_obj_limit(m->index) + 1, sizeof *tickets);
-    const char *why = check_sessions(m, tickets);
+    uint64_t reserved_groups = 0;
+    const char *why = check_sessions(m, tickets, &reserved_groups);
 
     if (why == NULL) why = check_objects(m, tickets);
     if (why == NULL) why = check_segments(m);
     if (why == NULL) why = check_tenants(m);
     if (why == NULL) why = kvp_probe_check(m);
+    if (why == NULL) why = kvp_groups_check(m, reserved_groups);
     if (why == NULL) why = kvp_heap_check(&m->waiters);
     free(tickets);
     return why;

@@ -118,6 +118,7 @@ kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
 
     chunk_of(m, at)->segment->held -= o->tickets;
     kvp_pin_count(m, o, -(int64_t)kvp_slab_len(chunk_of(m, at)->slab, at->slot));
+    kvp_group_bytes(m, o, -(int64_t)kvp_slab_len(chunk_of(m, at)->slab, at->slot));
     if (ext == NULL || ext->more_n == 0) {
         o->chunk = KVP_OBJ_CHUNK_NONE;
         return;
@@ -155,7 +156,7 @@ is_up(const kvp_master_t *m, uint32_t chunk)
 }
 
 uint32_t
-kvp_obj_served_n(const kvp_master_t *m, const kvp_obj_t *o)
+kvp_obj_up_n(const kvp_master_t *m, const kvp_obj_t *o)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n, up = 0;

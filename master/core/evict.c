@@ -40,6 +40,7 @@ kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter
     if (o->state != KVP_OBJ_DRAFT) kvp_objindex_unlink(m->index, oid);
     if (heir != NULL) kvp_attempt_inherit(m, heir);
     kvp_victim_removed(m, oid);
+    kvp_group_leave(m, oid);
     kvp_master_spend(m, 1 + n);
     for (uint32_t i = n; i-- > 0;) {
         kvp_retire_t *r;
@@ -54,12 +55,19 @@ kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter
         kvp_objindex_free(m->index, oid);
 }
 
-static void
-evict(kvp_master_t *m, uint32_t oid)
+void
+kvp_evict_one(kvp_master_t *m, uint32_t oid)
 {
     m->st.evictions++;
     m->st.evicted_bytes += kvp_obj_len(m, kvp_obj(m->index, oid));
     kvp_obj_drop(m, oid, 0, NULL);
+}
+
+static void
+evict(kvp_master_t *m, uint32_t oid)
+{
+    kvp_group_evict(m, oid);
+    kvp_evict_one(m, oid);
 }
 
 /* ---- windows */
@@ -84,10 +92,10 @@ is_free(const kvp_chunk_t *c, uint32_t slot)
 }
 
 static kvp_takes_t
-kind_of(const kvp_master_t *m, const kvp_obj_t *o)
+kind_of(const kvp_master_t *m, uint32_t unit)
 {
-    if (o->list == KVP_OBJLIST_PINNED) return KVP_TAKES_PINNED;
-    return kvp_probe_protects(m, o) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
+    if (kvp_obj(m->index, unit)->list == KVP_OBJLIST_PINNED) return KVP_TAKES_PINNED;
+    return kvp_probe_protects(m, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
 }
 
 /* Whether an extent may be part of a window. Space that a dead writer might still touch is not promised to anyone: no timer
@@ -98,6 +106,7 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     const kvp_retire_t *r;
     const kvp_obj_t *o;
     kvp_takes_t kind;
+    uint32_t unit;
 
     if (is_free(c, slot)) return !kvp_place_is_promised(m, c, slot, KVP_SLAB_NONE);
     r = kvp_retire_of(m, c, slot);
@@ -105,10 +114,22 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     /* Held or not: better that it goes than no new one. */
     if (kvp_slab_owner(c->slab, slot) == wanted->attempt->over) return true;
     o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
-    if (!kvp_victim_may_go(o) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED)) return false;
-    kind = kind_of(m, o);
+    if (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED) return true; /* it goes in any case */
+    unit = kvp_victim_unit(m, kvp_slab_owner(c->slab, slot));
+    if (!kvp_victim_may_go(kvp_obj(m->index, unit)) &&
+        (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED))
+        return false;
+    kind = kind_of(m, unit);
     m->met |= 1u << kind;
     return kind <= m->takes;
+}
+
+/* What is doomed is older than anything else. */
+static uint32_t
+age_of(const kvp_master_t *m, uint32_t oid)
+{
+    if (kvp_group_is_doomed(m, kvp_obj(m->index, oid))) return UINT32_MAX;
+    return kvp_obj_age(m->index, kvp_obj(m->index, kvp_victim_unit(m, oid)));
 }
 
 /* What it costs to take a usable extent. What is to be replaced counts as just used: it goes when nothing else can. */
@@ -119,7 +140,7 @@ cost_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted
 
     if (is_free(c, slot) || kvp_retire_of(m, c, slot) != NULL) return 0;
     oid = kvp_slab_owner(c->slab, slot);
-    age = oid == wanted->attempt->over ? 0 : kvp_obj_age(m->index, kvp_obj(m->index, oid));
+    age = oid == wanted->attempt->over ? 0 : age_of(m, oid);
     if (age >= wanted->free_age) return 0;
     return (kvp_slab_len(c->slab, slot) / KVP_SLAB_UNIT << 32) / (age + 1ull); /* a chunk is less than 2^31 units */
 }
@@ -263,14 +284,20 @@ typedef struct {
     kvp_place_t places[CANDIDATES];
 } picked_t;
 
-/* The kinds of candidates follow one another where they may be taken, or where there are none of the kinds before. */
+/* The kinds of candidates follow one another where they may be taken, or where there are none of the kinds before. What
+ * is doomed comes first, and is on no list of victims. */
 static uint32_t
 next_candidate(kvp_master_t *m, uint32_t after)
 {
-    uint32_t list = after == KVP_OID_NONE ? KVP_OBJLIST_LRU : kvp_obj(m->index, after)->list;
+    uint32_t list = after == KVP_OID_NONE ? KVP_OBJLIST_NONE : kvp_obj(m->index, after)->list;
     uint32_t oid;
 
-    if (list == KVP_OBJLIST_LRU) {
+    if (list == KVP_OBJLIST_NONE) {
+        oid = kvp_group_next_doomed(m, after);
+        if (oid != KVP_OID_NONE) return oid;
+        after = KVP_OID_NONE;
+    }
+    if (list == KVP_OBJLIST_NONE || list == KVP_OBJLIST_LRU) {
         oid = kvp_victim_next(m, after);
         if (oid != KVP_OID_NONE || (m->lru.n > 0 && m->takes < KVP_TAKES_PROBED)) return oid;
     }
@@ -309,7 +336,7 @@ pick(kvp_master_t *m, wanted_t *wanted, picked_t *p)
         if (bytes >= wanted->len) continue;
         bytes += kvp_slab_len(c->slab, at.slot);
         p->going = p->n;
-        wanted->free_age = kvp_obj_age(m->index, kvp_obj(m->index, oid));
+        wanted->free_age = age_of(m, oid);
     }
 }
 
@@ -432,7 +459,10 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
             m->st.evict_foreground++;
             if (!is_first) m->st.evict_window++;
             is_first = false;
-            evict(m, kvp_slab_owner(slab, slot));
+            if (kvp_slab_owner(slab, slot) == k->attempt->over)
+                kvp_evict_one(m, k->attempt->over); /* for the sake of one member the others need not go */
+            else
+                evict(m, kvp_slab_owner(slab, slot));
             r = kvp_retire_of(m, w->chunk, slot);
         }
         if (r != NULL) {
@@ -485,14 +515,14 @@ kvp_evict_ahead(kvp_master_t *m)
     uint64_t quarantined = m->st.quarantine_bytes;
 
     for (uint32_t i = 0; i < AHEAD_BATCH; i++) {
-        uint64_t busy = m->st.used_bytes - (m->st.retiring_bytes - quarantined);
+        uint64_t busy = m->st.used_bytes - (m->st.retiring_bytes - quarantined) - m->doomed_bytes;
         uint32_t oid;
 
         if (m->st.size_bytes - kvp_min_u64(busy, m->st.size_bytes) >= reserve) return;
         oid = kvp_victim_first(m);
         if (oid == KVP_OID_NONE) return;
         /* One that is larger than the reserve would cost more than it keeps ahead: its room is made when a put asks. */
-        if (kvp_slab_extent_bytes(kvp_obj_len(m, kvp_obj(m->index, oid))) > reserve) return;
+        if (kvp_victim_bytes(m, oid) > reserve) return;
         evict(m, oid);
     }
 }

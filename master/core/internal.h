@@ -13,6 +13,7 @@
 #include "common/list.h"
 #include "common/segfmt.h"
 #include "common/slab.h"
+#include "master/core/group.h"
 #include "master/core/heap.h"
 #include "master/core/master.h"
 #include "master/core/objindex.h"
@@ -138,6 +139,8 @@ struct kvp_session {
     kvp_list_t dirty; /* output waits */
     kvp_list_t attempts, tickets, pends, waiters, jobs, segments, retire_reqs;
     kvp_list_t strays; /* retire records of attempts that were taken from it while it was silent */
+    kvp_list_t members; /* that it owns */
+    uint32_t members_n;
     uint32_t segments_n, retire_reqs_n, tickets_n, waiters_n;
     uint32_t strays_n;
     uint32_t waiter_keys;
@@ -281,6 +284,7 @@ typedef struct {
     uint32_t over; /* the object that it is to replace; KVP_OID_NONE = none */
     bool is_upsert; /* though what it was to replace may have gone since */
     kvp_pin_t pin;
+    kvp_wire_group_t group; /* that it is put into */
     uint32_t number;
     kvp_pend_t *pend; /* its PutBegin, while that is not answered */
     uint32_t at; /* index in that message */
@@ -343,6 +347,7 @@ typedef struct {
     uint32_t n;
     kvp_ticket_kind_t kind;
     uint32_t *oids; /* owned */
+    kvp_group_t **groups; /* owned, in their place: a reservation of groups */
 } kvp_ticket_t;
 
 /* ---- answers that wait for dead, or for leases */
@@ -398,6 +403,11 @@ struct kvp_master {
     kvp_list_t segments, sending, waiting, jobs;
     kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */
     kvp_list_t leases, leasing;
+    kvp_htab_t groups;
+    uint64_t groups_seed;
+    kvp_list_t doomed; /* memberships: their objects are still to be dropped */
+    kvp_list_t leavers; /* memberships whose owner's session is over */
+    uint64_t doomed_bytes;
     kvp_probes_t probes;
     uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
     kvp_heap_t waiters; /* by the time when they are answered come what may */
@@ -407,6 +417,7 @@ struct kvp_master {
     uint64_t put_tick; /* the last one looked at */
     kvp_segment_t **up; /* segments that take puts */
     uint32_t up_n, up_cap;
+    uint32_t lost_n; /* segments whose node is away */
     uint32_t hosts_n; /* of these */
     uint32_t host_seq;
     uint32_t slow_n; /* of the segments that take puts, with a node that does not answer */
@@ -529,6 +540,67 @@ uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
 /* kvp_place_may_copy: the attempt has no copy on that segment's host, nor waits for one there. */
 bool kvp_place_may_copy(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segment_t *g);
 
+/* group.c */
+static inline kvp_member_t *
+kvp_group_member(const kvp_master_t *m, const kvp_obj_t *o) /* its membership; NULL = of no group */
+{
+    return o->has_ext == 0 ? NULL : kvp_obj_ext(m->index, o)->member;
+}
+static inline bool
+kvp_group_is_doomed(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    return mb != NULL && mb->group->is_doomed;
+}
+/* kvp_group_hides: committed, and yet not to be seen. */
+static inline bool
+kvp_group_hides(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    return mb != NULL && (mb->group->is_doomed || (mb->group->size > 0 && !mb->group->is_whole));
+}
+static inline bool
+kvp_group_is_named(const kvp_wire_group_t *want)
+{
+    return want->group.lo != 0 || want->group.hi != 0;
+}
+kvp_err_t kvp_group_check_named(const kvp_wire_group_t *want); /* INVALID in itself */
+/* kvp_group_may_join: INVALID, LIMIT. over: what an upsert replaces, whose place it may take; KVP_OID_NONE = nothing. */
+kvp_err_t kvp_group_may_join(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_group_t *want, uint32_t over);
+void kvp_group_join(kvp_master_t *m, kvp_session_t *s, uint32_t oid, const kvp_wire_group_t *want); /* it may */
+/* kvp_group_enter gives what is about to be committed the membership that it wants, where it has none, or none that is
+ * worth anything any more. kvp_group_committed: now it is. */
+kvp_err_t kvp_group_enter(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a);
+void kvp_group_committed(kvp_master_t *m, uint32_t oid);
+void kvp_group_leave(kvp_master_t *m, uint32_t oid); /* the object is on its way out */
+/* kvp_group_claim says what a put by s of a key means that is committed and hidden: ALREADY, IN_PROGRESS, or OK: the
+ * object is good for nobody any more. */
+kvp_err_t kvp_group_claim(kvp_master_t *m, const kvp_session_t *s, uint32_t oid);
+void kvp_group_evict(kvp_master_t *m, uint32_t oid); /* all of its group goes, if it is in one */
+void kvp_group_hold(kvp_master_t *m, uint32_t oid, bool is_held); /* it has its first ticket, or lost the last */
+void kvp_group_bytes(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes); /* a committed member's extents changed */
+void kvp_group_reserve(kvp_master_t *m, kvp_group_t *g);
+void kvp_group_unreserve(kvp_master_t *m, kvp_group_t *g);
+static inline bool
+kvp_group_is_reserved(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    return mb != NULL && mb->group->reserved_n > 0;
+}
+/* kvp_group_seen finds a group all of whose members are there and served; NULL. */
+kvp_group_t *kvp_group_seen(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t digest);
+void kvp_group_unpin(kvp_master_t *m, kvp_group_t *g); /* takes all soft pins in it */
+void kvp_groups_abandon(kvp_master_t *m, kvp_session_t *s); /* its session is over */
+uint32_t kvp_group_next_doomed(const kvp_master_t *m, uint32_t after); /* KVP_OID_NONE at the end */
+void kvp_groups_tick(kvp_master_t *m);
+bool kvp_groups_have_work(const kvp_master_t *m);
+void kvp_groups_init(kvp_master_t *m);
+void kvp_groups_fini(kvp_master_t *m);
+const char *kvp_groups_check(const kvp_master_t *m, uint64_t reserved); /* so often by tickets */
+
 /* copies.c */
 /* The chunk in which an object lies; NULL = nowhere. */
 static inline kvp_chunk_t *
@@ -557,7 +629,13 @@ kvp_obj_version(const kvp_obj_t *o)
 {
     return o->generation;
 }
-uint32_t kvp_obj_served_n(const kvp_master_t *m, const kvp_obj_t *o); /* copies whose nodes answer; 0: not committed */
+/* Copies whose nodes answer; 0: not committed, or before a bump. kvp_obj_served_n: 0 also while its group hides it. */
+uint32_t kvp_obj_up_n(const kvp_master_t *m, const kvp_obj_t *o);
+static inline uint32_t
+kvp_obj_served_n(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return kvp_group_hides(m, o) ? 0 : kvp_obj_up_n(m, o);
+}
 static inline bool
 kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o)
 {
@@ -589,6 +667,15 @@ void kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 kvp_retire_t *kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot); /* NULL = not retiring */
 
 /* victims.c */
+/* What is evicted together stands on the lists as one: kvp_victim_unit is the object that stands for this one. */
+static inline uint32_t
+kvp_victim_unit(const kvp_master_t *m, uint32_t oid)
+{
+    const kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
+
+    return mb == NULL || !mb->is_committed || mb->group->is_doomed ? oid : mb->group->lead;
+}
+uint64_t kvp_victim_bytes(const kvp_master_t *m, uint32_t unit); /* extents that evicting it frees */
 bool kvp_victim_may_go(const kvp_obj_t *o);
 void kvp_victim_removed(kvp_master_t *m, uint32_t oid); /* no candidate any more; legal for one that is none */
 void kvp_victim_used(kvp_master_t *m, uint32_t oid); /* a candidate again, and the youngest */
@@ -611,7 +698,7 @@ kvp_probe_is_live(const kvp_master_t *m, const kvp_obj_t *o)
     return o->has_probe != 0 && left > 0 && left <= m->probes.lasts;
 }
 static inline void
-kvp_probe_leave(kvp_master_t *m, uint32_t oid)
+kvp_probe_leave(kvp_master_t *m, uint32_t oid) /* of a group: its lead */
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
 
@@ -619,7 +706,7 @@ kvp_probe_leave(kvp_master_t *m, uint32_t oid)
     o->probe_until = (uint16_t)(m->probes.tick + m->probes.lasts);
 }
 /* kvp_probe_protects: the object goes only when nothing else can. */
-bool kvp_probe_protects(const kvp_master_t *m, const kvp_obj_t *o);
+bool kvp_probe_protects(const kvp_master_t *m, uint32_t unit);
 void kvp_probe_set_aside(kvp_master_t *m, uint32_t oid); /* a victim that is protected */
 void kvp_probe_forget(kvp_master_t *m, uint32_t oid); /* takes it from those aside, where it is */
 uint32_t kvp_probe_victim(kvp_master_t *m, uint32_t after); /* those aside in their order; KVP_OID_NONE at the end */
@@ -629,6 +716,7 @@ const char *kvp_probe_check(const kvp_master_t *m);
 /* pin.c */
 /* kvp_pin_count: a pinned object has so many bytes more in extents, or fewer. */
 void kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes);
+void kvp_pin_lose(kvp_master_t *m, kvp_obj_t *o); /* its pin */
 bool kvp_pin_is_over(const kvp_master_t *m); /* some pins are to be lost */
 void kvp_pin_trim(kvp_master_t *m); /* takes them, a slice at a time */
 
@@ -639,10 +727,13 @@ void kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *w
  * used up before everything was looked at. */
 kvp_err_t kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k);
 void kvp_evict_ahead(kvp_master_t *m);
+void kvp_evict_one(kvp_master_t *m, uint32_t oid); /* and no other member of its group */
 
 /* ticket.c */
 /* kvp_ticket_may_take: within what a client may have in tickets, and none of the objects has all that it can have. */
 bool kvp_ticket_may_take(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
+uint64_t kvp_ticket_take_groups(kvp_master_t *m, kvp_session_t *s, kvp_group_t *const *groups, uint32_t n,
+                                uint64_t ttl_ns);
 uint64_t kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids, uint32_t n,
                          uint64_t ttl_ns);
 void kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id);
@@ -652,14 +743,18 @@ void kvp_ticket_end_some(kvp_master_t *m);
 void kvp_ticket_tick(kvp_master_t *m);
 /* How many of the objects, from the first on, may be reserved within the bounds. */
 uint32_t kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
+uint32_t kvp_ticket_grantable_groups(const kvp_master_t *m, const kvp_session_t *s, kvp_group_t *const *groups,
+                                     uint32_t n);
 
 /* attempt.c */
 kvp_attempt_t *kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id); /* NULL = none */
 kvp_attempt_t *kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o); /* of one that is not committed */
-kvp_attempt_t *kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, uint32_t oid);
+kvp_attempt_t *kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put,
+                                const kvp_wire_group_t *group, uint32_t oid);
 void kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a); /* ends it; the object stays as it is */
 /* kvp_attempt_take ends it where its writer is gone or silent for too long: the key is free then. False: it lives. */
 bool kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a);
+bool kvp_attempt_is_silent(const kvp_master_t *m, const kvp_session_t *s); /* too long for a writer */
 /* kvp_attempt_abort ends it with its object. A message that is not answered says err for it. */
 void kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
 /* Who may still be storing to its places; 0 = nobody. A writer that was not told of them is not. */

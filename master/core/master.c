@@ -121,6 +121,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->leasing);
     kvp_list_init(&m->jobs);
     kvp_probe_init(m);
+    kvp_groups_init(m);
     kvp_remove_init(m);
     *master_out = m;
     return KVP_OK;
@@ -147,6 +148,7 @@ kvp_master_destroy(kvp_master_t *m)
         kvp_segment_free(g);
     }
     kvp_place_bury_some(m);
+    kvp_groups_fini(m);
     kvp_objindex_destroy(m->index);
     kvp_remove_fini(m);
     kvp_umap_fini(&m->by_conn);
@@ -261,7 +263,8 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
 {
     /* They share the step's budget, so each of them comes first in its turn. */
     static void (*const slices[])(kvp_master_t *) = {
-        timed_tick, kvp_session_end_some, kvp_ticket_end_some, kvp_remove_tick, kvp_segment_tick, kvp_place_bury_some,
+        timed_tick,      kvp_session_end_some, kvp_ticket_end_some, kvp_groups_tick,
+        kvp_remove_tick, kvp_segment_tick,     kvp_place_bury_some,
     };
 
     begin(m, now_ns);
@@ -289,7 +292,7 @@ kvp_master_has_work(const kvp_master_t *m)
     bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->over) || !kvp_list_is_empty(&m->graves);
 
     if (is_searching || is_ending || m->is_behind || m->has_orders || m->dropping > 0) return true;
-    return m->has_aside || kvp_pin_is_over(m) || !kvp_list_is_empty(&m->jobs);
+    return m->has_aside || kvp_pin_is_over(m) || kvp_groups_have_work(m) || !kvp_list_is_empty(&m->jobs);
 }
 
 /* ---- input */

@@ -92,6 +92,8 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(evict_foreground, "evictions with a put waiting")                                                                \
     X(evict_window, "evictions as a neighbour in a window")                                                            \
     X(probe_asides, "victims left alone for a while, because somebody asked for them")                                 \
+    X(groups, "groups (gauge)")                                                                                        \
+    X(group_evictions, "evicted groups")                                                                               \
     X(soft_pinned_bytes, "bytes pinned softly (gauge)")                                                                \
     X(hard_pinned_bytes, "bytes pinned hard (gauge)")                                                                  \
     X(pins_lost, "soft pins taken away, for the bound on them")                                                        \

@@ -73,6 +73,7 @@ typedef struct {
     kvp_place_t *more; /* owned: the copies but the first */
     uint32_t more_n;
     uint32_t heir; /* the DRAFT that is to replace it; KVP_OID_NONE = none */
+    struct kvp_member *member; /* of a group: group.c; NULL = of none */
 } kvp_objext_t;
 
 /* A list of objects in order of use, linked through their records: an object is on one list at most. */

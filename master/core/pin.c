@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pins. What is pinned hard is no victim at all. What is pinned softly is one after everything else, and all of it
  * together has a budget: beyond it those that were used longest ago lose the pin, and are ordinary objects that were
- * just used. An object's pin is what the put that made it said.
+ * just used. An object's pin is what the put that made it said. A group is pinned as its members are: hard, if one of them
+is, else softly, if one of them is.
  */
 #include "master/core/internal.h"
 
@@ -28,16 +29,26 @@ kvp_pin_is_over(const kvp_master_t *m)
 }
 
 void
+kvp_pin_lose(kvp_master_t *m, kvp_obj_t *o)
+{
+    kvp_pin_count(m, o, -(int64_t)kvp_obj_bytes(m, o));
+    o->pin = KVP_PIN_NONE;
+    m->st.pins_lost++;
+}
+
+void
 kvp_pin_trim(kvp_master_t *m)
 {
-    for (uint32_t left = KVP_SLICE; left > 0 && kvp_pin_is_over(m); left--) {
-        uint32_t oid = m->policy->victim(m->index, &m->pinned, KVP_OID_NONE);
-        kvp_obj_t *o = kvp_obj(m->index, oid);
+    while (m->slice_left > 0 && kvp_pin_is_over(m)) {
+        uint32_t unit = m->policy->victim(m->index, &m->pinned, KVP_OID_NONE);
+        const kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, unit));
 
-        kvp_victim_removed(m, oid);
-        kvp_pin_count(m, o, -(int64_t)kvp_obj_bytes(m, o));
-        o->pin = KVP_PIN_NONE;
-        kvp_victim_used(m, oid);
-        m->st.pins_lost++;
+        kvp_victim_removed(m, unit);
+        if (mb == NULL)
+            kvp_pin_lose(m, kvp_obj(m->index, unit));
+        else
+            kvp_group_unpin(m, mb->group);
+        kvp_victim_used(m, unit);
+        kvp_master_spend(m, 1);
     }
 }

@@ -62,12 +62,6 @@ slot_of(kvp_probes_t *p, const kvp_obj_t *o)
     return p->tick - since >= p->ring_n ? NULL : slot_at(p, since);
 }
 
-static uint64_t
-bytes_of(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    return kvp_slab_len(kvp_obj_chunk(m, o)->slab, (uint32_t)o->slot);
-}
-
 void
 kvp_probe_advance(kvp_master_t *m)
 {
@@ -94,7 +88,7 @@ kvp_probe_forget(kvp_master_t *m, uint32_t oid)
     kvp_probe_slot_t *slot = slot_of(p, o);
 
     if (p->cursor == oid) p->cursor = o->next;
-    if (slot != NULL) slot->bytes -= bytes_of(m, o);
+    if (slot != NULL) slot->bytes -= kvp_victim_bytes(m, oid);
     kvp_objlist_remove(m->index, slot == NULL ? &p->older : &slot->list, oid);
     p->n--;
 }
@@ -114,7 +108,7 @@ kvp_probe_set_aside(kvp_master_t *m, uint32_t oid)
         return;
     }
     kvp_objlist_push_young(m->index, &slot->list, oid);
-    slot->bytes += bytes_of(m, o);
+    slot->bytes += kvp_victim_bytes(m, oid);
     p->first = kvp_min_u64(p->first, since_of(p, o));
 }
 
@@ -133,8 +127,9 @@ kvp_probe_begin(kvp_master_t *m, uint32_t oid)
 }
 
 bool
-kvp_probe_protects(const kvp_master_t *m, const kvp_obj_t *o)
+kvp_probe_protects(const kvp_master_t *m, uint32_t unit)
 {
+    const kvp_obj_t *o = kvp_obj(m->index, unit);
     const kvp_probes_t *p = &m->probes;
     uint64_t young = 0;
 
@@ -142,7 +137,7 @@ kvp_probe_protects(const kvp_master_t *m, const kvp_obj_t *o)
     if ((uint16_t)((uint16_t)p->tick - o->probe_since) >= YOUNG) return true;
     for (uint64_t age = 0; age < YOUNG; age++)
         young += p->ring[(p->tick - age) % p->ring_n].bytes;
-    return young + bytes_of(m, o) <= m->st.size_bytes / YOUNG_SHARE;
+    return young + kvp_victim_bytes(m, unit) <= m->st.size_bytes / YOUNG_SHARE;
 }
 
 /* ---- victims among those aside */
@@ -206,7 +201,7 @@ kvp_probe_check(const kvp_master_t *m)
             const kvp_obj_t *o = kvp_obj(m->index, oid);
 
             if (o->list != KVP_OBJLIST_PROBED || since_of(p, o) % p->ring_n != i) return "a probe is in a wrong list";
-            bytes += bytes_of(m, o);
+            bytes += kvp_victim_bytes(m, oid);
             walked++;
         }
         if (bytes != p->ring[i].bytes || walked != p->ring[i].list.n) return "probed bytes are wrong";

@@ -19,17 +19,30 @@ check_put(const kvp_master_t *m, uint32_t tenant, const kvp_wire_put_t *put, con
     return KVP_OK;
 }
 
+/* Whether a committed object is one for those who put its key: ALREADY, or OK where a fresh copy is better than waiting
+ * for it: its node is away, its epoch is over, or its group is. IN_PROGRESS: it is hidden, and somebody else's. */
+static kvp_err_t
+check_worth(kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    if (kvp_obj_up_n(m, o) == 0) return KVP_OK;
+    return kvp_group_hides(m, o) ? kvp_group_claim(m, s, oid) : KVP_ALREADY;
+}
+
 /* A committed object in the way: what a put, or an upsert, of its key is answered. */
 static kvp_err_t
-check_committed(kvp_master_t *m, uint32_t oid, const kvp_wire_put_t *put, bool is_upsert, uint32_t *over_out)
+check_committed(kvp_master_t *m, const kvp_session_t *s, uint32_t oid, kvp_digest_t digest, bool is_upsert,
+                uint32_t *over_out)
 {
     const kvp_obj_t *o = kvp_obj(m->index, oid);
     kvp_attempt_t *heir = kvp_attempt_heir(m, o);
-    bool is_served = kvp_obj_is_served(m, o);
+    kvp_err_t err = check_worth(m, s, oid);
 
-    if (heir != NULL && (is_upsert || !is_served) && !kvp_attempt_take(m, heir)) return KVP_IN_PROGRESS;
-    if (!is_served) { /* its node is away, or its epoch is over: a fresh copy is better than waiting for the old one */
-        (void)kvp_revoke(kvp_obj_tenant(m, o), put->digest);
+    if (err == KVP_IN_PROGRESS) return err;
+    if (heir != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(m, heir)) return KVP_IN_PROGRESS;
+    if (err == KVP_OK) {
+        (void)kvp_revoke(kvp_obj_tenant(m, o), digest);
         kvp_obj_drop(m, oid, 0, NULL);
         return KVP_OK;
     }
@@ -46,6 +59,14 @@ tenant_of(const kvp_master_t *m, const kvp_obj_t *o)
     return o->state == KVP_OBJ_COMMITTED ? kvp_obj_tenant(m, o) : kvp_attempt_of(m, o)->tenant;
 }
 
+/* What is asked for in a PutBegin. */
+typedef struct {
+    const kvp_wire_put_t *puts;
+    const kvp_wire_group_t *groups; /* NULL = none */
+    const uint8_t *keys;
+    size_t keys_len;
+} asked_t;
+
 /* What stands in the way of a new attempt, or OK; then *over_out is what it is to replace. */
 static kvp_err_t
 check_present(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put, const uint8_t *keys, uint32_t *over_out)
@@ -58,7 +79,7 @@ check_present(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put, c
     o = kvp_obj(m->index, oid);
     if (tenant_of(m, o) != p->session->tenant && KVP_RULE(TENANT_COMPARE)) return KVP_COLLISION;
     if (!kvp_obj_has_key(m->index, o, keys + put->key_at, put->key_len)) return KVP_COLLISION;
-    if (o->state == KVP_OBJ_COMMITTED) return check_committed(m, oid, put, p->is_upsert, over_out);
+    if (o->state == KVP_OBJ_COMMITTED) return check_committed(m, p->session, oid, put->digest, p->is_upsert, over_out);
     return kvp_attempt_take(m, kvp_attempt_of(m, o)) ? KVP_OK : KVP_IN_PROGRESS;
 }
 
@@ -77,34 +98,50 @@ is_over_limit(const kvp_session_t *s, uint64_t len, uint32_t copies)
            len > (KVP_ATTEMPT_BYTES_MAX - s->attempt_bytes - s->quarantine_bytes) / copies;
 }
 
+/* Whether the client may begin one more like that. */
 static kvp_err_t
-begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, const uint8_t *keys, size_t keys_len)
+check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
 {
-    kvp_session_t *s = p->session;
-    kvp_attempt_t *a;
     kvp_err_t err;
-    uint32_t oid, over;
 
-    err = check_put(m, s->tenant->id, put, keys, keys_len);
-    if (err != KVP_OK) return err;
-    err = check_present(m, p, put, keys, &over);
-    count_present(m, err);
-    if (err != KVP_OK) return err;
     if (put->len > m->up_longest) {
         err = kvp_put_may_nodes_come(m) ? KVP_RETRY_AFTER : m->up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
         if (err != KVP_TOO_LARGE) kvp_put_count_refusal(m, err);
         return err;
     }
-    if (kvp_attempt_find(m, s, put->attempt) != NULL) return KVP_INVALID;
-    if (kvp_recent_find(&s->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
-    if (is_over_limit(s, put->len, p->copies)) return KVP_LIMIT;
+    if (kvp_attempt_find(m, p->session, put->attempt) != NULL) return KVP_INVALID;
+    if (kvp_recent_find(&p->session->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
+    return is_over_limit(p->session, put->len, p->copies) ? KVP_LIMIT : KVP_OK;
+}
 
-    oid = kvp_objindex_make(m->index, put->digest, keys + put->key_at, (uint16_t)put->key_len);
-    a = kvp_attempt_open(m, p, at, put, oid);
-    if (over == KVP_OID_NONE)
+static kvp_err_t
+begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const asked_t *asked)
+{
+    static const kvp_wire_group_t no_group;
+    const kvp_wire_put_t *put = &asked->puts[at];
+    const kvp_wire_group_t *group = asked->groups == NULL ? &no_group : &asked->groups[at];
+    kvp_session_t *s = p->session;
+    kvp_attempt_t *a;
+    kvp_err_t err;
+    uint32_t oid, over;
+
+    err = check_put(m, s->tenant->id, put, asked->keys, asked->keys_len);
+    if (err == KVP_OK) err = kvp_group_check_named(group);
+    if (err != KVP_OK) return err;
+    err = check_present(m, p, put, asked->keys, &over);
+    count_present(m, err);
+    if (err == KVP_OK) err = check_client(m, p, put);
+    if (err == KVP_OK && kvp_group_is_named(group)) err = kvp_group_may_join(m, s, group, over);
+    if (err != KVP_OK) return err;
+
+    oid = kvp_objindex_make(m->index, put->digest, asked->keys + put->key_at, (uint16_t)put->key_len);
+    a = kvp_attempt_open(m, p, at, put, group, oid);
+    if (over == KVP_OID_NONE) {
         kvp_objindex_link(m->index, oid, put->digest);
-    else
-        kvp_attempt_draft(m, a, over);
+        if (kvp_group_is_named(group)) kvp_group_join(m, s, oid, group);
+    } else {
+        kvp_attempt_draft(m, a, over); /* it joins when it takes the place of the old one */
+    }
     for (uint32_t i = 0; i < a->copies; i++) {
         /* Nobody overtakes a put that waits. */
         if (kvp_list_is_empty(&m->waiting) && kvp_place_alloc(m, a) == KVP_OK)
@@ -118,7 +155,7 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put
 void
 kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    const kvp_wire_put_t *puts = NULL;
+    asked_t asked = {0};
     Kvp__Pb__PutBegin *msg;
     kvp_pend_t *p;
     kvp_rd_t rd;
@@ -126,23 +163,26 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, f);
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX) puts = kvp_rd_array(&rd, msg->n, sizeof *puts);
-    if (puts == NULL) {
+    if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX) {
+        asked.puts = kvp_rd_array(&rd, msg->n, sizeof *asked.puts);
+        if (msg->has_groups) asked.groups = kvp_rd_array(&rd, msg->n, sizeof *asked.groups);
+    }
+    if (asked.puts == NULL || rd.is_bad) {
         kvp_session_close(m, s, "malformed PutBegin");
         kvp_pb_free(&pb, msg);
         return;
     }
     m->st.put_begins += msg->n;
-    if (msg->has_groups || msg->pin > KVP_PIN_HARD) {
-        kvp_err_t err = msg->has_groups ? KVP_NOTSUP : KVP_INVALID;
-
-        kvp_reply_plain(m, s, &f->hdr, err, msg->has_groups ? "groups are not built yet" : "unknown pin");
+    if (msg->pin > KVP_PIN_HARD) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_INVALID, "unknown pin");
         kvp_pb_free(&pb, msg);
         return;
     }
+    asked.keys = rd.at;
+    asked.keys_len = rd.left;
     p = kvp_pend_open(m, s, &f->hdr, msg);
     for (uint32_t i = 0; i < msg->n; i++) {
-        kvp_err_t err = begin_one(m, p, i, &puts[i], rd.at, rd.left);
+        kvp_err_t err = begin_one(m, p, i, &asked);
 
         if (err != KVP_OK) p->objs[i] = (kvp_wire_obj_t){.err = err};
     }
@@ -224,7 +264,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
     if (a->is_upsert && !may_wait(s, reply)) return KVP_LIMIT;
-    if (a->epoch != a->tenant->epoch || !keep_sealed(m, a, commit->replicas)) {
+    if (a->epoch != a->tenant->epoch || !keep_sealed(m, a, commit->replicas) || kvp_group_enter(m, s, a) != KVP_OK) {
         /* What a commit does not name may be written to still. */
         kvp_attempt_abort(m, a, commit->replicas + 1 == 1u << a->granted_n, KVP_ABORTED);
         return KVP_ABORTED;
@@ -243,6 +283,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     o->sum = commit->sum;
     o->pin = pin & 3u;
     kvp_pin_count(m, o, (int64_t)kvp_obj_bytes(m, o));
+    kvp_group_committed(m, oid);
     kvp_victim_used(m, oid);
     m->st.objects++;
     kvp_obj_tenant(m, o)->objects++;

@@ -47,7 +47,7 @@ is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
     const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
 
     return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(m, o) == s->tenant &&
-           kvp_obj_version(o) > s->tenant->min_version;
+           kvp_obj_version(o) > s->tenant->min_version && !kvp_group_hides(m, o);
 }
 
 void
@@ -132,7 +132,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     Kvp__Pb__Exists *msg;
     kvp_buf_t *out;
     uint8_t *flags;
-    uint32_t hits = 0;
+    uint32_t hits = 0, unit;
     kvp_pb_t pb;
     size_t at;
 
@@ -150,8 +150,9 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         flags[i] = is_found(m, s, oids[i]);
         hits += flags[i];
         if (flags[i] == 0 || msg->is_plain) continue;
-        if (kvp_obj(m->index, oids[i])->is_probe_counted == 0) first[first_n++] = oids[i];
-        kvp_probe_leave(m, oids[i]);
+        unit = kvp_victim_unit(m, oids[i]);
+        if (kvp_obj(m->index, unit)->is_probe_counted == 0) first[first_n++] = unit;
+        kvp_probe_leave(m, unit);
     }
     kvp_frame_end(out, at);
     count_probes(m, first, first_n);
@@ -188,14 +189,51 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
+/* What a Lookup finds: objects or groups, one a digest. */
+typedef struct {
+    uint32_t oids[KVP_BATCH_MAX];
+    kvp_group_t *groups[KVP_BATCH_MAX];
+    uint8_t present[KVP_BATCH_MAX];
+} looked_up_t;
+
+static bool
+look_up(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t digest, bool is_group, uint32_t at, looked_up_t *l)
+{
+    if (!is_group) return is_found(m, s, l->oids[at]);
+    l->groups[at] = kvp_group_seen(m, s, digest);
+    return l->groups[at] != NULL;
+}
+
+/* Moves what was found to the front. */
+static uint32_t
+find_all(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, const kvp_digest_t *digests,
+         looked_up_t *l)
+{
+    uint32_t found = 0;
+
+    if (!msg->is_groups) kvp_objindex_find_many(m->index, digests, msg->n, l->oids);
+    memset(l->present, 0, msg->n);
+    for (uint32_t i = 0; i < msg->n; i++) {
+        if (!look_up(m, s, digests[i], msg->is_groups, i, l)) {
+            if (msg->is_prefix) break;
+            continue;
+        }
+        l->present[i] = 1;
+        if (msg->is_groups)
+            l->groups[found++] = l->groups[i];
+        else
+            l->oids[found++] = l->oids[i];
+    }
+    return found;
+}
+
 void
 kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     Kvp__Pb__LookupReply reply = KVP__PB__LOOKUP_REPLY__INIT;
-    uint32_t oids[KVP_BATCH_MAX], found[KVP_BATCH_MAX];
-    uint8_t present[KVP_BATCH_MAX];
     const kvp_digest_t *digests;
     Kvp__Pb__Lookup *msg;
+    looked_up_t l;
     kvp_buf_t *out;
     uint64_t ttl_ns;
     kvp_pb_t pb;
@@ -207,30 +245,22 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    if (msg->is_groups) {
-        kvp_reply_plain(m, s, &f->hdr, KVP_NOTSUP, "groups are not built yet");
-        kvp_pb_free(&pb, msg);
-        return;
-    }
-    kvp_objindex_find_many(m->index, digests, msg->n, oids);
-    memset(present, 0, msg->n);
-    for (uint32_t i = 0; i < msg->n; i++) {
-        present[i] = is_found(m, s, oids[i]);
-        if (present[i] != 0)
-            found[reply.found++] = oids[i];
-        else if (msg->is_prefix)
-            break;
-    }
     ttl_ns = msg->ttl_ms == 0 ? m->conf.lease_ns : kvp_min_u64(KVP_MS(msg->ttl_ms), m->conf.lease_ns);
-    reply.granted = kvp_ticket_grantable(m, s, found, reply.found);
-    reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_RESERVE, found, reply.granted, ttl_ns);
+    reply.found = find_all(m, s, msg, digests, &l);
+    if (msg->is_groups) {
+        reply.granted = kvp_ticket_grantable_groups(m, s, l.groups, reply.found);
+        reply.ticket = kvp_ticket_take_groups(m, s, l.groups, reply.granted, ttl_ns);
+    } else {
+        reply.granted = kvp_ticket_grantable(m, s, l.oids, reply.found);
+        reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_RESERVE, l.oids, reply.granted, ttl_ns);
+    }
     reply.ttl_ms = (uint32_t)(ttl_ns / KVP_MS(1));
     reply.n = msg->is_prefix ? 0 : msg->n;
     m->st.lookups += msg->n;
     m->st.lookup_found += reply.found;
     m->st.lookup_ungranted += reply.found - reply.granted;
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
-    kvp_buf_append(out, present, reply.n);
+    kvp_buf_append(out, l.present, reply.n);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);
 }

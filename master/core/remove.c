@@ -36,9 +36,11 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
            kvp_waiter_t *w)
 {
     const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *unit = kvp_obj(m->index, kvp_victim_unit(m, oid));
+    bool is_held = o->tickets > 0 || kvp_group_is_reserved(m, o);
 
-    if (!mode->is_forced && o->tickets > 0 && KVP_RULE(HOLD_AGAINST_REMOVAL)) return KVP_HELD;
-    if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, o)) return KVP_HELD;
+    if (!mode->is_forced && is_held && KVP_RULE(HOLD_AGAINST_REMOVAL)) return KVP_HELD;
+    if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, unit)) return KVP_HELD;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_obj_drop(m, oid, 0, w);
     kvp_master_space_news(m); /* a window may go over what could not be evicted before */

@@ -67,10 +67,12 @@ set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
     m->hosts_n = 0;
     m->up_longest = 0;
     m->known_bytes = 0;
+    m->lost_n = 0;
     kvp_list_foreach (pos, &m->segments) {
         kvp_segment_t *each = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (!each->is_dropped) m->known_bytes += each->size_bytes;
+        m->lost_n += each->state == KVP_SEG_LOST;
         if (each->state != KVP_SEG_UP) continue;
         if (m->up_n == m->up_cap) {
             m->up_cap = m->up_cap == 0 ? 16 : m->up_cap * 2;

@@ -37,6 +37,7 @@ kvp_session_open(kvp_master_t *m, uint64_t conn)
     kvp_list_init(&s->born);
     kvp_list_init(&s->dirty);
     kvp_list_init(&s->attempts);
+    kvp_list_init(&s->members);
     kvp_list_init(&s->tickets);
     kvp_list_init(&s->pends);
     kvp_list_init(&s->waiters);
@@ -131,6 +132,7 @@ strip(kvp_master_t *m, kvp_session_t *s)
             m->st.nodes--;
     }
     if (is_unfinished) fence(m, s);
+    kvp_groups_abandon(m, s);
     kvp_list_del(&s->strays); /* they stay in a ring of their own: nobody's word frees them now */
     kvp_waiter_end_all(m, s); /* before what they wait for: nobody is answered any more */
     kvp_remove_end_all(m, s);

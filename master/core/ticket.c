@@ -28,7 +28,10 @@ object_take(kvp_master_t *m, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
 
-    if (o->tickets++ == 0) kvp_victim_removed(m, oid);
+    if (o->tickets++ == 0) {
+        kvp_victim_removed(m, kvp_victim_unit(m, oid));
+        kvp_group_hold(m, oid, true);
+    }
     kvp_obj_count_held(m, o, 1);
 }
 
@@ -45,6 +48,7 @@ object_release(kvp_master_t *m, uint32_t oid)
         kvp_objindex_free(m->index, oid);
         return;
     }
+    kvp_group_hold(m, oid, false);
     kvp_victim_used(m, oid);
     kvp_master_space_news(m);
 }
@@ -72,6 +76,30 @@ make_id(kvp_master_t *m, uint32_t number)
     return (++m->ticket_seq % UINT32_MAX + 1) << 32 | number;
 }
 
+static kvp_ticket_t *
+ticket_open(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, uint32_t n)
+{
+    kvp_ticket_t *t = kvp_core_alloc(1, sizeof *t);
+
+    t->session = s;
+    t->kind = kind;
+    t->n = n;
+    t->number = kvp_ptab_add(&m->tickets, t);
+    t->id = make_id(m, t->number);
+    kvp_list_add_tail(&s->tickets, &t->link);
+    s->tickets_n++;
+    s->ticket_objects += n;
+    return t;
+}
+
+static void
+count_reserved(kvp_master_t *m, kvp_ticket_t *t, uint64_t ttl_ns)
+{
+    kvp_heap_add(&m->expiries, &t->expiry, m->now_ns + ttl_ns);
+    t->session->reserved_bytes += t->bytes;
+    m->st.reserved_bytes += t->bytes;
+}
+
 uint64_t
 kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids, uint32_t n,
                 uint64_t ttl_ns)
@@ -79,28 +107,34 @@ kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const
     kvp_ticket_t *t;
 
     if (n == 0) return 0;
-    t = kvp_core_alloc(1, sizeof *t);
-    t->session = s;
-    t->kind = kind;
-    t->n = n;
+    t = ticket_open(m, s, kind, n);
     t->oids = kvp_core_alloc(n, sizeof *t->oids);
-    t->number = kvp_ptab_add(&m->tickets, t);
-    t->id = make_id(m, t->number);
-    kvp_list_add_tail(&s->tickets, &t->link);
-    s->tickets_n++;
-    s->ticket_objects += n;
     for (uint32_t i = 0; i < n; i++) {
         t->oids[i] = oids[i];
         t->bytes += object_bytes(m, oids[i]);
         object_take(m, oids[i]);
     }
-    if (kind == KVP_TICKET_RESERVE) {
-        kvp_heap_add(&m->expiries, &t->expiry, m->now_ns + ttl_ns);
-        s->reserved_bytes += t->bytes;
-        m->st.reserved_bytes += t->bytes;
-    } else {
+    if (kind == KVP_TICKET_RESERVE)
+        count_reserved(m, t, ttl_ns);
+    else
         m->st.held_bytes += t->bytes;
+    return t->id;
+}
+
+uint64_t
+kvp_ticket_take_groups(kvp_master_t *m, kvp_session_t *s, kvp_group_t *const *groups, uint32_t n, uint64_t ttl_ns)
+{
+    kvp_ticket_t *t;
+
+    if (n == 0) return 0;
+    t = ticket_open(m, s, KVP_TICKET_RESERVE, n);
+    t->groups = kvp_core_alloc(n, sizeof *t->groups);
+    for (uint32_t i = 0; i < n; i++) {
+        t->groups[i] = groups[i];
+        t->bytes += groups[i]->bytes;
+        kvp_group_reserve(m, groups[i]);
     }
+    count_reserved(m, t, ttl_ns);
     return t->id;
 }
 
@@ -117,6 +151,18 @@ kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32
         if (bytes > left) break;
         left -= bytes;
     }
+    return i;
+}
+
+uint32_t
+kvp_ticket_grantable_groups(const kvp_master_t *m, const kvp_session_t *s, kvp_group_t *const *groups, uint32_t n)
+{
+    uint64_t left = reserve_budget(m, s);
+    uint32_t i;
+
+    if (!kvp_ticket_may_take(m, s, NULL, 0) || n > KVP_TICKET_OBJECTS_MAX - s->ticket_objects) return 0;
+    for (i = 0; i < n && groups[i]->bytes <= left; i++)
+        left -= groups[i]->bytes;
     return i;
 }
 
@@ -145,6 +191,7 @@ ticket_free(kvp_master_t *m, kvp_ticket_t *t)
     kvp_list_del(&t->link);
     kvp_ptab_del(&m->tickets, t->number);
     free(t->oids);
+    free(t->groups);
     free(t);
 }
 
@@ -156,7 +203,10 @@ kvp_ticket_end_some(kvp_master_t *m)
 
         for (; t->n > 0; t->n--) {
             if (m->slice_left == 0) return;
-            object_release(m, t->oids[t->n - 1]);
+            if (t->oids != NULL)
+                object_release(m, t->oids[t->n - 1]);
+            else
+                kvp_group_unreserve(m, t->groups[t->n - 1]);
         }
         ticket_free(m, t);
     }

@@ -2,7 +2,7 @@
  * What can be evicted, and in which order. An object that can is on one list: the policy's, or, while the node of its
  * segment does not answer orders, that segment's own, or while a probe protects it, one of probe.c's, so that it is not
  * met again and again by everybody who looks for the oldest. What is pinned softly has a list that comes after all these.
- * An object with a ticket or a hard pin is on none.
+ * An object with a ticket or a hard pin is on none. A group is on a list by one of its members: group.c.
  */
 #include "master/core/internal.h"
 
@@ -39,17 +39,38 @@ kvp_victim_removed(kvp_master_t *m, uint32_t oid)
         kvp_objlist_remove(m->index, list, oid);
 }
 
+/* What would be evicted with this one, and nothing keeps it. */
+static bool
+is_free_to_go(const kvp_obj_t *o, const kvp_member_t *mb)
+{
+    if (mb == NULL) return o->tickets == 0 && o->pin != KVP_PIN_HARD;
+    return !mb->group->is_doomed && mb->group->held_n + mb->group->reserved_n + mb->group->pinned_n[KVP_PIN_HARD] == 0;
+}
+
 void
 kvp_victim_used(kvp_master_t *m, uint32_t oid)
 {
-    kvp_obj_t *o = kvp_obj(m->index, oid);
+    uint32_t unit = kvp_victim_unit(m, oid);
+    kvp_obj_t *o = kvp_obj(m->index, unit);
+    const kvp_member_t *mb = kvp_group_member(m, o);
+    bool is_soft = mb == NULL ? o->pin == KVP_PIN_SOFT : mb->group->pinned_n[KVP_PIN_SOFT] > 0;
 
-    kvp_victim_removed(m, oid);
+    kvp_victim_removed(m, unit);
     o->is_probe_counted = 0;
-    if (o->pin == KVP_PIN_HARD)
-        kvp_obj_touch(m->index, o);
+    if (is_free_to_go(o, mb))
+        m->policy->used(m->index, is_soft ? &m->pinned : &m->lru, unit);
     else
-        m->policy->used(m->index, o->pin == KVP_PIN_SOFT ? &m->pinned : &m->lru, oid);
+        kvp_obj_touch(m->index, o);
+}
+
+uint64_t
+kvp_victim_bytes(const kvp_master_t *m, uint32_t unit)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, unit);
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    if (mb != NULL && mb->group->lead == unit) return mb->group->bytes;
+    return kvp_slab_len(kvp_obj_chunk(m, o)->slab, (uint32_t)o->slot);
 }
 
 /* The first candidate that makes room and that nobody has just asked for: others are put aside on the way. */
@@ -66,7 +87,7 @@ kvp_victim_next(kvp_master_t *m, uint32_t after)
         uint32_t oid = m->policy->victim(m->index, &m->lru, after);
         kvp_segment_t *g = oid == KVP_OID_NONE ? NULL : kvp_obj_chunk(m, kvp_obj(m->index, oid))->segment;
 
-        bool is_probed = g != NULL && kvp_probe_protects(m, kvp_obj(m->index, oid));
+        bool is_probed = g != NULL && kvp_probe_protects(m, oid);
 
         if (g == NULL || (!is_probed && !kvp_segment_is_passed_over(m, g))) return oid;
         if (m->work_left == 0) return KVP_OID_NONE;

@@ -859,6 +859,9 @@ expect_nothing_left(const world_t *w)
     assert_int_equal(st.held_bytes, 0);
     assert_int_equal(st.reserved_bytes, 0);
     assert_int_equal(st.pending_puts, 0);
+    assert_int_equal(st.groups, 0);
+    assert_int_equal(st.soft_pinned_bytes, 0);
+    assert_int_equal(st.hard_pinned_bytes, 0);
 }
 
 void
@@ -1069,6 +1072,7 @@ put_begin_with(peer_t *c, put_t *puts, uint32_t n, const Kvp__Pb__PutBegin *like
     kvp_buf_init(&tail, 0);
     recs = (kvp_wire_put_t *)kvp_buf_extend(&tail, n * sizeof *recs);
     for (uint32_t i = 0; i < n; i++) {
+        head.has_groups |= puts[i].group.group.lo != 0 || puts[i].group.members != 0;
         if (puts[i].key_len == 0) puts[i].key_len = (uint32_t)strlen(puts[i].key);
         puts[i].attempt = ++c->attempt_seq;
         recs[i] = (kvp_wire_put_t){
@@ -1080,6 +1084,8 @@ put_begin_with(peer_t *c, put_t *puts, uint32_t n, const Kvp__Pb__PutBegin *like
         };
         at += puts[i].key_len;
     }
+    for (uint32_t i = 0; head.has_groups && i < n; i++)
+        kvp_buf_append(&tail, &puts[i].group, sizeof puts[i].group);
     for (uint32_t i = 0; i < n; i++)
         kvp_buf_append(&tail, puts[i].key, puts[i].key_len);
     head.n = n;
@@ -1218,8 +1224,8 @@ put_place(peer_t *c, const char *key, uint64_t len, uint64_t *attempt_out, kvp_w
 kvp_err_t
 put_wait(peer_t *c, const char *key, uint64_t len, uint32_t wait_ms)
 {
-    kvp_wire_loc_t loc;
-    uint64_t attempt;
+    kvp_wire_loc_t loc = {0};
+    uint64_t attempt = 0;
     kvp_err_t err = put_begin_wait(c, key, len, wait_ms, &attempt, &loc);
 
     if (err != KVP_OK) return err;
@@ -1366,9 +1372,9 @@ remove_many_result(reply_t *r, uint64_t *removed_out, uint64_t *held_out)
     return err;
 }
 
-uint64_t
-lookup(peer_t *c, const char *const *keys, uint32_t n, bool is_prefix, uint32_t ttl_ms, Kvp__Pb__LookupReply *reply_out,
-       uint8_t *found_out)
+static uint64_t
+look_up(peer_t *c, const char *const *keys, uint32_t n, bool is_prefix, bool is_groups, uint32_t ttl_ms,
+        Kvp__Pb__LookupReply *reply_out, uint8_t *found_out)
 {
     Kvp__Pb__Lookup head = KVP__PB__LOOKUP__INIT;
     Kvp__Pb__LookupReply *reply;
@@ -1380,6 +1386,7 @@ lookup(peer_t *c, const char *const *keys, uint32_t n, bool is_prefix, uint32_t 
         digests[i] = own_digest(c, keys[i]);
     head.n = n;
     head.is_prefix = is_prefix;
+    head.is_groups = is_groups;
     head.ttl_ms = ttl_ms;
     r = peer_reply(c, peer_send(c, KVP_OP_LOOKUP, 0, &head.base, digests, n * sizeof *digests));
     free(digests);
@@ -1395,4 +1402,41 @@ lookup(peer_t *c, const char *const *keys, uint32_t n, bool is_prefix, uint32_t 
     kvp_pb_free(&pb, reply);
     reply_free(r);
     return reply_out->ticket;
+}
+
+uint64_t
+lookup(peer_t *c, const char *const *keys, uint32_t n, bool is_prefix, uint32_t ttl_ms, Kvp__Pb__LookupReply *reply_out,
+       uint8_t *found_out)
+{
+    return look_up(c, keys, n, is_prefix, false, ttl_ms, reply_out, found_out);
+}
+
+uint64_t
+lookup_groups(peer_t *c, const char *const *names, uint32_t n, bool is_prefix, uint32_t ttl_ms,
+              Kvp__Pb__LookupReply *reply_out, uint8_t *found_out)
+{
+    return look_up(c, names, n, is_prefix, true, ttl_ms, reply_out, found_out);
+}
+
+kvp_wire_group_t
+group_of(const peer_t *c, const char *name, uint32_t members, uint32_t member)
+{
+    return (kvp_wire_group_t){own_digest(c, name), members, member};
+}
+
+kvp_err_t
+put_like(peer_t *c, const put_t *what, const Kvp__Pb__PutBegin *like)
+{
+    put_t one = *what;
+    places_t places;
+    kvp_err_t err;
+    uint32_t n;
+
+    places_read(peer_wait(c, put_begin_with(c, &one, 1, like), 2 * SEC), &places);
+    err = places.objs[0].err;
+    n = places.nloc;
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(write_place(c->world, &places.locs[i]), KVP_OK);
+    places_free(&places);
+    return err == KVP_OK ? commit_copies(c, one.attempt, 1, (1u << n) - 1) : err;
 }

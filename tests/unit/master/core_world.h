@@ -191,6 +191,7 @@ typedef struct {
     uint64_t len;
     uint32_t key_len; /* 0 = strlen */
     uint64_t attempt; /* chosen by put_begin */
+    kvp_wire_group_t group; /* zero = none */
 } put_t;
 
 peer_t *client_open(world_t *w);
@@ -212,6 +213,8 @@ kvp_err_t put_wait(peer_t *c, const char *key, uint64_t len, uint32_t wait_ms);
 /* put_fast puts n keys of 64 bytes by few messages: the prefix and a number of so many digits. */
 void put_fast(peer_t *c, const char *prefix, int digits, uint32_t n);
 kvp_err_t get(peer_t *c, const char *key, uint64_t *ticket_out, kvp_wire_loc_t *loc_out);
+/* put_like begins, writes all copies that are granted, and commits: the error of that which failed. */
+kvp_err_t put_like(peer_t *c, const put_t *what, const Kvp__Pb__PutBegin *like);
 bool exists(peer_t *c, const char *key); /* leaves nothing behind */
 bool probe(peer_t *c, const char *key); /* leaves a probe */
 void release(peer_t *c, uint64_t ticket);
@@ -221,6 +224,9 @@ kvp_err_t remove_many_result(reply_t *r, uint64_t *removed_out, uint64_t *held_o
 kvp_err_t plain_result(reply_t *r); /* err of any answer's head; frees r */
 uint64_t lookup(peer_t *c, const char *const *keys, uint32_t n, bool is_prefix, uint32_t ttl_ms,
                 Kvp__Pb__LookupReply *reply_out, uint8_t *found_out);
+uint64_t lookup_groups(peer_t *c, const char *const *names, uint32_t n, bool is_prefix, uint32_t ttl_ms,
+                       Kvp__Pb__LookupReply *reply_out, uint8_t *found_out);
 kvp_digest_t digest_of(const world_t *w, const char *key);
+kvp_wire_group_t group_of(const peer_t *c, const char *name, uint32_t members, uint32_t member);
 
 #endif

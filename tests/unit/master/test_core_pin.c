@@ -31,24 +31,6 @@ name(const char *prefix, uint32_t i)
     return names[at];
 }
 
-/* Writes and commits what a PutBegin like that is granted; the error of either. */
-static kvp_err_t
-put_like(peer_t *c, const char *key, uint64_t len, const Kvp__Pb__PutBegin *like)
-{
-    put_t one = {.key = key, .len = len};
-    places_t places;
-    kvp_err_t err;
-    uint32_t n;
-
-    places_read(peer_wait(c, put_begin_with(c, &one, 1, like), 2 * SEC), &places);
-    err = places.objs[0].err;
-    n = places.nloc;
-    for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(write_place(c->world, &places.locs[i]), KVP_OK);
-    places_free(&places);
-    return err == KVP_OK ? commit_copies(c, one.attempt, 1, (1u << n) - 1) : err;
-}
-
 static kvp_err_t
 put_pinned(peer_t *c, const char *key, kvp_pin_t pin)
 {
@@ -56,7 +38,7 @@ put_pinned(peer_t *c, const char *key, kvp_pin_t pin)
 
     head.pin = pin;
     head.wait_ms = 500;
-    return put_like(c, key, LEN, &head);
+    return put_like(c, &(put_t){.key = key, .len = LEN}, &head);
 }
 
 static void
@@ -236,10 +218,10 @@ test_pin_when_the_object_is_upserted(void **state)
     put_many(c, "hard", 2, KVP_PIN_HARD);
     assert_int_equal(put_pinned(c, "hard0", KVP_PIN_NONE), KVP_ALREADY); /* and stays what it is */
     assert_int_equal(world_stats(w).hard_pinned_bytes, 2 * LEN);
-    assert_int_equal(put_like(c, "hard0", LEN, &head), KVP_OK);
+    assert_int_equal(put_like(c, &(put_t){.key = "hard0", .len = LEN}, &head), KVP_OK);
     assert_int_equal(world_stats(w).hard_pinned_bytes, LEN);
     head.pin = KVP_PIN_SOFT;
-    assert_int_equal(put_like(c, "hard1", LEN, &head), KVP_OK);
+    assert_int_equal(put_like(c, &(put_t){.key = "hard1", .len = LEN}, &head), KVP_OK);
     assert_int_equal(world_stats(w).hard_pinned_bytes, 0);
     assert_int_equal(world_stats(w).soft_pinned_bytes, LEN);
     put_many(c, "plain", 200, KVP_PIN_NONE);
@@ -302,7 +284,7 @@ test_pin_counts_all_copies(void **state)
     c = client_open(w);
     head.replicas = 2;
     head.pin = KVP_PIN_HARD;
-    assert_int_equal(put_like(c, "twice", LEN, &head), KVP_OK);
+    assert_int_equal(put_like(c, &(put_t){.key = "twice", .len = LEN}, &head), KVP_OK);
     assert_int_equal(world_stats(w).hard_pinned_bytes, 2 * LEN);
     peer_forget(n2);
     world_advance(w, 2 * SEC);

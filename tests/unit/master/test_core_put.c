@@ -685,29 +685,18 @@ test_put_when_quarantine_reaches_the_limit(void **state)
 
 /* What is not built is refused whole, and not done by half. */
 static void
-test_put_when_it_wants_what_is_not_there(void **state)
+test_put_when_its_pin_is_unknown(void **state)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
+    Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
+    put_t one = {.key = "key", .len = 100};
     peer_t *c;
 
     (void)state;
     node_open(w, mem_make(w, "n1", 1 * MIB, 1 * MIB));
     c = client_open(w);
-    for (int i = 0; i < 2; i++) {
-        const char key[8] = "key";
-        kvp_wire_put_t rec = {digest_of(w, key), .len = 100, .attempt = 1, .key_len = 3};
-        Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
-        uint8_t tail[sizeof rec + sizeof key];
-        reply_t *r;
-
-        memcpy(tail, &rec, sizeof rec);
-        memcpy(tail + sizeof rec, key, sizeof key);
-        head.n = 1;
-        head.pin = i == 0 ? KVP_PIN_HARD + 1 : KVP_PIN_NONE;
-        head.has_groups = i == 1;
-        r = peer_wait(c, peer_send(c, KVP_OP_PUT_BEGIN, 0, &head.base, tail, sizeof tail), SEC);
-        assert_int_equal(plain_result(r), i == 0 ? KVP_INVALID : KVP_NOTSUP);
-    }
+    head.pin = KVP_PIN_HARD + 1;
+    assert_int_equal(plain_result(peer_wait(c, put_begin_with(c, &one, 1, &head), SEC)), KVP_INVALID);
     assert_int_equal(world_stats(w).attempts, 0);
     world_close(w);
 }
@@ -738,7 +727,7 @@ main(void)
         cmocka_unit_test(test_fence_when_the_node_was_away),
         cmocka_unit_test(test_put_when_one_client_has_too_many_attempts),
         cmocka_unit_test(test_put_when_quarantine_reaches_the_limit),
-        cmocka_unit_test(test_put_when_it_wants_what_is_not_there),
+        cmocka_unit_test(test_put_when_its_pin_is_unknown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
