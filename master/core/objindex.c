@@ -38,7 +38,11 @@ kvp_objindex_create(uint64_t seed)
 void
 kvp_objindex_destroy(kvp_objindex_t *ix)
 {
+    uint32_t cursor = 0, left = UINT32_MAX, oid;
+
     if (ix == NULL) return;
+    while ((oid = kvp_objindex_walk(ix, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE)
+        if (kvp_obj(ix, oid)->has_ext) free(kvp_obj_ext(ix, kvp_obj(ix, oid))->more);
     kvp_objtable_fini(&ix->table);
     kvp_recpool_fini(&ix->records);
     kvp_recpool_fini(&ix->exts);
