@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master's core under two clients, a node and a stranger, all of which do what the input says: honest questions with
- * chosen arguments, frames of any bytes, answers to RETIRE in any order and number, lost connections, passing time.
+ * The master's core under two clients, two nodes on two hosts and a stranger, all of which do what the input says: honest
+ * questions with chosen arguments, frames of any bytes, answers to RETIRE in any order and number, lost connections,
+ * passing time. Objects have copies, pins and groups, are replaced, and go with their namespace.
  *
  * What must hold whatever they do: every output is a whole frame; nothing is granted that overlaps an extent which was
  * granted before and that the node has not said to be free; no generation comes twice in a slot; the core's own check
@@ -19,9 +20,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define PEERS 4
+#define PEERS 5
 #define NODE 2
 #define STRANGER 3
+#define FAR_NODE 4 /* on a host of its own */
+#define GROUPS 5
 #define SEED 42
 #define KEYS 24
 #define KEYS_A_MESSAGE 8
@@ -43,7 +46,10 @@ typedef struct {
     bool is_free;
 } extent_t;
 
+typedef struct peer peer_t;
+
 typedef struct {
+    peer_t *node;
     uint64_t request_id;
     uint32_t segment_id;
     uint32_t n;
@@ -51,13 +57,22 @@ typedef struct {
 } retire_t;
 
 typedef struct {
+    peer_t *node;
+    uint32_t segment_id;
+    kvp_wire_slot_t slot;
+} dead_t;
+
+struct peer {
     uint64_t conn; /* 0 = closed */
+    uint64_t incarnation;
+    uint32_t segment_id; /* a node's last */
+    uint64_t revoke_seq; /* that it says it has applied */
     uint64_t attempts[16]; /* some that it began */
     uint32_t attempt_at;
     uint64_t tickets[16];
     uint32_t ticket_at;
     uint64_t asked_len[256][KEYS_A_MESSAGE]; /* lengths of its puts, by the low byte of the request */
-} peer_t;
+};
 
 typedef struct {
     kvp_master_t *core;
@@ -66,13 +81,12 @@ typedef struct {
     uint64_t requests;
     uint64_t attempts;
     uint8_t uuid;
-    uint32_t segment_id;
     peer_t peers[PEERS];
     extent_t *extents;
     size_t extents_n;
     retire_t retires[RETIRES_MAX]; /* not answered, oldest first */
     size_t retires_n;
-    kvp_wire_slot_t dead[RETIRES_MAX]; /* answered DEAD only */
+    dead_t dead[RETIRES_MAX]; /* answered DEAD only */
     size_t dead_n;
     kvp_buf_t frame;
 } world_t;
@@ -151,8 +165,8 @@ on_places(world_t *w, peer_t *peer, const kvp_frame_t *frame)
     for (uint32_t i = 0; msg->err == KVP_OK && i < msg->n; i++) {
         check(objs[i].nloc <= msg->nloc - at, "an answer has too few locations");
         check((objs[i].err == KVP_OK) == (objs[i].nloc > 0), "a place without a location");
-        if (frame->hdr.opcode == KVP_OP_PUT_BEGIN && objs[i].nloc > 0 && i < KEYS_A_MESSAGE)
-            on_grant(w, &locs[at], peer->asked_len[frame->hdr.request_id & 255][i]);
+        for (uint32_t k = 0; frame->hdr.opcode == KVP_OP_PUT_BEGIN && i < KEYS_A_MESSAGE && k < objs[i].nloc; k++)
+            on_grant(w, &locs[at + k], peer->asked_len[frame->hdr.request_id & 255][i]);
         at += objs[i].nloc;
     }
     if (msg->ticket != 0) peer->tickets[peer->ticket_at++ % KVP_ARRAY_LEN(peer->tickets)] = msg->ticket;
@@ -160,7 +174,7 @@ on_places(world_t *w, peer_t *peer, const kvp_frame_t *frame)
 }
 
 static void
-on_retire(world_t *w, const kvp_frame_t *frame)
+on_retire(world_t *w, peer_t *node, const kvp_frame_t *frame)
 {
     kvp_pb_t pb;
     Kvp__Pb__Retire *msg = kvp_pb_unpack(&pb, &kvp__pb__retire__descriptor, frame);
@@ -168,7 +182,7 @@ on_retire(world_t *w, const kvp_frame_t *frame)
     check(msg != NULL && msg->n * sizeof(kvp_wire_slot_t) == frame->tail_len, "a Retire does not parse");
     if (w->retires_n < RETIRES_MAX) {
         retire_t *r = &w->retires[w->retires_n++];
-        *r = (retire_t){.request_id = frame->hdr.request_id, .segment_id = msg->segment_id, .n = msg->n};
+        *r = (retire_t){node, frame->hdr.request_id, msg->segment_id, msg->n, NULL};
         r->slots = malloc(frame->tail_len);
         check(r->slots != NULL, "no memory for the test");
         memcpy(r->slots, frame->tail, frame->tail_len);
@@ -177,13 +191,36 @@ on_retire(world_t *w, const kvp_frame_t *frame)
 }
 
 static void
-on_mount_reply(world_t *w, const kvp_frame_t *frame)
+on_mount_reply(peer_t *node, const kvp_frame_t *frame)
 {
     kvp_pb_t pb;
     Kvp__Pb__MountReply *msg = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, frame);
 
     check(msg != NULL, "an answer does not parse");
-    if (msg->err == KVP_OK && !msg->is_reset) w->segment_id = msg->segment_id;
+    if (msg->err == KVP_OK && !msg->is_reset) node->segment_id = msg->segment_id;
+    kvp_pb_free(&pb, msg);
+}
+
+static void
+on_hello_reply(peer_t *peer, const kvp_frame_t *frame)
+{
+    kvp_pb_t pb;
+    Kvp__Pb__HelloReply *msg = kvp_pb_unpack(&pb, &kvp__pb__hello_reply__descriptor, frame);
+
+    check(msg != NULL, "an answer does not parse");
+    if (msg->err == KVP_OK) peer->incarnation = msg->incarnation;
+    kvp_pb_free(&pb, msg);
+}
+
+static void
+on_heartbeat_reply(peer_t *peer, const kvp_frame_t *frame)
+{
+    kvp_pb_t pb;
+    Kvp__Pb__HeartbeatReply *msg = kvp_pb_unpack(&pb, &kvp__pb__heartbeat_reply__descriptor, frame);
+
+    check(msg != NULL && frame->tail_len == msg->n * sizeof(kvp_digest_t), "an answer does not parse");
+    check(!msg->drop_all || msg->n == 0, "everything and more is revoked");
+    peer->revoke_seq = msg->revoke_seq;
     kvp_pb_free(&pb, msg);
 }
 
@@ -204,8 +241,8 @@ on_output(world_t *w, peer_t *peer, const kvp_frame_t *frame)
 {
     if ((frame->hdr.flags & KVP_FRAME_REPLY) == 0) {
         check(frame->hdr.opcode == KVP_OP_RETIRE || frame->hdr.opcode == KVP_OP_FENCE, "a question of the master's");
-        check(peer == &w->peers[NODE] || peer == &w->peers[STRANGER], "an order to a client");
-        if (frame->hdr.opcode == KVP_OP_RETIRE && peer == &w->peers[NODE]) on_retire(w, frame);
+        check(peer >= &w->peers[NODE], "an order to a client");
+        if (frame->hdr.opcode == KVP_OP_RETIRE && peer != &w->peers[STRANGER]) on_retire(w, peer, frame);
         return;
     }
     switch (frame->hdr.opcode) {
@@ -214,7 +251,13 @@ on_output(world_t *w, peer_t *peer, const kvp_frame_t *frame)
         on_places(w, peer, frame);
         break;
     case KVP_OP_MOUNT:
-        if (peer == &w->peers[NODE]) on_mount_reply(w, frame);
+        if (peer != &w->peers[STRANGER]) on_mount_reply(peer, frame);
+        break;
+    case KVP_OP_HELLO:
+        on_hello_reply(peer, frame);
+        break;
+    case KVP_OP_HEARTBEAT:
+        on_heartbeat_reply(peer, frame);
         break;
     case KVP_OP_LOOKUP:
         on_lookup_reply(peer, frame);
@@ -224,13 +267,22 @@ on_output(world_t *w, peer_t *peer, const kvp_frame_t *frame)
     }
 }
 
+/* What that node was told, and owes. */
 static void
-forget_retires(world_t *w)
+forget_retires(world_t *w, const peer_t *node)
 {
-    for (size_t i = 0; i < w->retires_n; i++)
-        free(w->retires[i].slots);
-    w->retires_n = 0;
-    w->dead_n = 0;
+    size_t retires = 0, dead = 0;
+
+    for (size_t i = 0; i < w->retires_n; i++) {
+        if (w->retires[i].node == node)
+            free(w->retires[i].slots);
+        else
+            w->retires[retires++] = w->retires[i];
+    }
+    for (size_t i = 0; i < w->dead_n; i++)
+        if (w->dead[i].node != node) w->dead[dead++] = w->dead[i];
+    w->retires_n = retires;
+    w->dead_n = dead;
 }
 
 static void
@@ -241,7 +293,8 @@ close_peer(world_t *w, peer_t *peer)
     peer->conn = 0;
     peer->attempt_at = peer->ticket_at = 0;
     memset(peer->attempts, 0, sizeof(peer->attempts));
-    if (peer == &w->peers[NODE]) forget_retires(w);
+    peer->incarnation = peer->revoke_seq = 0;
+    forget_retires(w, peer);
 }
 
 /* drain takes everything that the core has to say; closing a connection may give it more. */
@@ -321,14 +374,15 @@ open_peer(world_t *w, peer_t *peer)
     drain(w);
     if (peer == &w->peers[STRANGER]) return;
     hello.version = hello.version_min = KVP_PROTO_VERSION;
-    hello.role = peer == &w->peers[NODE] ? KVP_ROLE_NODE : KVP_ROLE_CLIENT;
+    hello.role = peer >= &w->peers[NODE] ? KVP_ROLE_NODE : KVP_ROLE_CLIENT;
     hello.name = (char *)"peer";
+    hello.host_id = (char *)(peer == &w->peers[FAR_NODE] ? "far" : "near");
     begin_frame(w, KVP_OP_HELLO, 0, next_request(w), &hello);
     end_and_send(w, peer);
 }
 
 static void
-mount(world_t *w, input_t *in)
+mount(world_t *w, peer_t *node, input_t *in)
 {
     static const uint32_t sizes[] = {256u << 10, 64u << 10, 1u << 20, 192u << 10};
     Kvp__Pb__Mount msg = KVP__PB__MOUNT__INIT;
@@ -337,7 +391,7 @@ mount(world_t *w, input_t *in)
 
     if ((how & 1) != 0) w->uuid++;
     uuid[0] = w->uuid;
-    msg.name = (char *)((how & 2) != 0 ? "other" : "segment");
+    msg.name = (char *)(node == &w->peers[FAR_NODE] ? "far" : (how & 2) != 0 ? "other" : "segment");
     msg.uuid = (ProtobufCBinaryData){sizeof(uuid), uuid};
     msg.epoch = 1;
     msg.size_bytes = sizes[how >> 2 & 3];
@@ -345,7 +399,7 @@ mount(world_t *w, input_t *in)
     msg.addr = (char *)"127.0.0.1:1";
     msg.is_fresh = (how & 1) != 0;
     begin_frame(w, KVP_OP_MOUNT, 0, next_request(w), &msg);
-    end_and_send(w, &w->peers[NODE]);
+    end_and_send(w, node);
 }
 
 static void
@@ -353,7 +407,7 @@ unmount(world_t *w, input_t *in)
 {
     Kvp__Pb__Unmount msg = KVP__PB__UNMOUNT__INIT;
 
-    msg.segment_id = w->segment_id;
+    msg.segment_id = w->peers[NODE].segment_id;
     msg.wait_ms = (uint32_t)take(in, 1);
     begin_frame(w, KVP_OP_UNMOUNT, 0, next_request(w), &msg);
     end_and_send(w, &w->peers[NODE]);
@@ -383,17 +437,43 @@ key_count(input_t *in)
     return (uint32_t)take(in, 1) % KEYS_A_MESSAGE + 1;
 }
 
+static kvp_digest_t
+group_digest(uint64_t which)
+{
+    which = which % GROUPS + 1000; /* ids of groups are like keys */
+    return kvp_key_digest(SEED, 0, &which, sizeof(which));
+}
+
+/* Sizes differ from group to group, and sometimes within one, which is refused. */
+static kvp_wire_group_t
+make_group(uint8_t how)
+{
+    kvp_wire_group_t group = {.group = group_digest(how), .members = (how >> 3 & 1) != 0 ? 2 + how % GROUPS : 0};
+
+    if (how == 255) group.members++;
+    if ((how >> 4) == 0) return (kvp_wire_group_t){.members = 0};
+    if (group.members > 0) group.member = (how >> 4) % group.members;
+    return group;
+}
+
+/* A plain put, or, where `has_more`, one that says how each object is kept. */
 static void
-put_begin(world_t *w, peer_t *peer, input_t *in)
+put_begin(world_t *w, peer_t *peer, input_t *in, bool has_more)
 {
     Kvp__Pb__PutBegin msg = KVP__PB__PUT_BEGIN__INIT;
     kvp_wire_put_t puts[KEYS_A_MESSAGE] = {0};
+    kvp_wire_group_t groups[KEYS_A_MESSAGE] = {0};
     char keys[KEYS_A_MESSAGE * KVP_KEY_MAX];
     uint64_t id = next_request(w);
     uint32_t keys_len = 0;
+    uint8_t how = has_more ? (uint8_t)take(in, 1) : 0;
 
     msg.n = key_count(in);
     msg.wait_ms = (uint32_t)take(in, 1);
+    msg.pin = how & 3;
+    msg.is_upsert = (how & 4) != 0;
+    msg.has_groups = (how & 8) != 0;
+    msg.replicas = how >> 4 & 3;
     for (uint32_t i = 0; i < msg.n; i++) {
         uint64_t which = take(in, 1);
         puts[i].key_at = keys_len;
@@ -401,12 +481,14 @@ put_begin(world_t *w, peer_t *peer, input_t *in)
         puts[i].digest = key_digest(which);
         puts[i].len = take(in, 2) * (which % 3 + 1) + 1;
         puts[i].attempt = ++w->attempts;
+        if (msg.has_groups) groups[i] = make_group((uint8_t)take(in, 1));
         keys_len += puts[i].key_len;
         peer->attempts[peer->attempt_at++ % KVP_ARRAY_LEN(peer->attempts)] = puts[i].attempt;
         peer->asked_len[id & 255][i] = puts[i].len;
     }
     begin_frame(w, KVP_OP_PUT_BEGIN, 0, id, &msg);
     kvp_buf_append(&w->frame, puts, msg.n * sizeof(*puts));
+    if (msg.has_groups) kvp_buf_append(&w->frame, groups, msg.n * sizeof(*groups));
     kvp_buf_append(&w->frame, keys, keys_len);
     end_and_send(w, peer);
 }
@@ -417,15 +499,17 @@ some_attempt(const peer_t *peer, input_t *in)
     return peer->attempts[take(in, 1) % KVP_ARRAY_LEN(peer->attempts)];
 }
 
+/* Each with the copies of the bits of `sealed`. */
 static void
-put_commit(world_t *w, peer_t *peer, input_t *in)
+put_commit(world_t *w, peer_t *peer, input_t *in, uint32_t sealed)
 {
     Kvp__Pb__PutCommit msg = KVP__PB__PUT_COMMIT__INIT;
 
     msg.n = key_count(in);
+    msg.wait = (sealed & 4) != 0;
     begin_frame(w, KVP_OP_PUT_COMMIT, 0, next_request(w), &msg);
     for (uint32_t i = 0; i < msg.n; i++) {
-        kvp_wire_commit_t commit = {.attempt = some_attempt(peer, in), .sum = 7, .replicas = 1};
+        kvp_wire_commit_t commit = {.attempt = some_attempt(peer, in), .sum = 7, .replicas = sealed & 3};
         kvp_buf_append(&w->frame, &commit, sizeof(commit));
     }
     end_and_send(w, peer);
@@ -452,17 +536,50 @@ ask_keys(world_t *w, peer_t *peer, input_t *in, uint8_t opcode)
 {
     Kvp__Pb__Lookup lookup = KVP__PB__LOOKUP__INIT;
     Kvp__Pb__Remove remove = KVP__PB__REMOVE__INIT;
+    Kvp__Pb__Exists exists = KVP__PB__EXISTS__INIT;
+    Kvp__Pb__Get get = KVP__PB__GET__INIT;
+    const void *head = &get;
     uint8_t how = (uint8_t)take(in, 1);
-    bool is_remove = opcode == KVP_OP_REMOVE || opcode == KVP_OP_GET; /* field 2 of Get is a bool as well */
 
-    lookup.n = remove.n = key_count(in);
-    lookup.is_prefix = remove.force = (how & 1) != 0;
-    if (opcode == KVP_OP_LOOKUP) lookup.ttl_ms = how;
-    begin_frame(w, opcode, 0, next_request(w), is_remove ? (void *)&remove : (void *)&lookup);
-    for (uint32_t i = 0; i < lookup.n; i++) {
-        kvp_digest_t digest = key_digest(take(in, 1));
+    get.n = exists.n = lookup.n = remove.n = key_count(in);
+    get.no_hold = exists.is_plain = lookup.is_prefix = remove.force = (how & 1) != 0;
+    get.wants_lease = remove.heeds_probes = (how & 2) != 0;
+    remove.wait = (how & 4) != 0;
+    lookup.ttl_ms = how;
+    lookup.is_groups = opcode == KVP_OP_LOOKUP && how >= 192;
+    if (opcode == KVP_OP_LOOKUP) head = &lookup;
+    if (opcode == KVP_OP_REMOVE) head = &remove;
+    if (opcode == KVP_OP_EXISTS) head = &exists;
+    begin_frame(w, opcode, 0, next_request(w), head);
+    for (uint32_t i = 0; i < get.n; i++) {
+        uint64_t which = take(in, 1);
+        kvp_digest_t digest = lookup.is_groups ? group_digest(which) : key_digest(which);
         kvp_buf_append(&w->frame, &digest, sizeof(digest));
     }
+    end_and_send(w, peer);
+}
+
+static void
+tell_used(world_t *w, peer_t *peer, input_t *in)
+{
+    Kvp__Pb__Used msg = KVP__PB__USED__INIT;
+
+    msg.n = key_count(in);
+    begin_frame(w, KVP_OP_USED, KVP_FRAME_ONEWAY, next_request(w), &msg);
+    for (uint32_t i = 0; i < msg.n; i++) {
+        kvp_wire_used_t used = {.digest = key_digest(take(in, 1)), .reads = i};
+        kvp_buf_append(&w->frame, &used, sizeof(used));
+    }
+    end_and_send(w, peer);
+}
+
+static void
+bump(world_t *w, peer_t *peer, input_t *in)
+{
+    Kvp__Pb__Bump msg = KVP__PB__BUMP__INIT;
+
+    msg.wait_ms = (uint32_t)take(in, 1);
+    begin_frame(w, KVP_OP_BUMP, 0, next_request(w), &msg);
     end_and_send(w, peer);
 }
 
@@ -526,28 +643,36 @@ answer_retire(world_t *w, input_t *in)
         if ((flags & KVP_RETIRE_FREE) != 0)
             set_free(w, r.segment_id, &r.slots[k]);
         else if (flags == KVP_RETIRE_DEAD && w->dead_n < RETIRES_MAX)
-            w->dead[w->dead_n++] = r.slots[k];
+            w->dead[w->dead_n++] = (dead_t){r.node, r.segment_id, r.slots[k]};
         kvp_buf_append(&w->frame, &flags, 1);
     }
     free(r.slots);
-    end_and_send(w, &w->peers[NODE]);
+    end_and_send(w, r.node);
 }
 
-/* tell_freed says of extents that were dead that they are free now; sometimes twice. */
+/* tell_freed says of extents that were dead that they are free now, those of one segment; sometimes twice. */
 static void
 tell_freed(world_t *w, input_t *in)
 {
     Kvp__Pb__Freed msg = KVP__PB__FREED__INIT;
+    kvp_wire_slot_t slots[KEYS_A_MESSAGE];
+    const dead_t *first;
+    uint32_t n = key_count(in);
 
-    msg.n = (uint32_t)kvp_min_u64(key_count(in), w->dead_n);
-    msg.segment_id = w->segment_id;
-    begin_frame(w, KVP_OP_FREED, KVP_FRAME_ONEWAY, next_request(w), &msg);
-    for (uint32_t i = 0; i < msg.n; i++) {
-        size_t which = take(in, 1) % w->dead_n;
-        set_free(w, w->segment_id, &w->dead[which]);
-        kvp_buf_append(&w->frame, &w->dead[which], sizeof(w->dead[which]));
+    if (w->dead_n == 0) return;
+    first = &w->dead[take(in, 1) % w->dead_n];
+    slots[msg.n++] = first->slot;
+    for (uint32_t i = 1; i < n; i++) {
+        const dead_t *more = &w->dead[take(in, 1) % w->dead_n];
+
+        if (more->node == first->node && more->segment_id == first->segment_id) slots[msg.n++] = more->slot;
     }
-    end_and_send(w, &w->peers[NODE]);
+    msg.segment_id = first->segment_id;
+    begin_frame(w, KVP_OP_FREED, KVP_FRAME_ONEWAY, next_request(w), &msg);
+    for (uint32_t i = 0; i < msg.n; i++)
+        set_free(w, first->segment_id, &slots[i]);
+    kvp_buf_append(&w->frame, slots, msg.n * sizeof(*slots));
+    end_and_send(w, first->node);
 }
 
 static void
@@ -555,6 +680,9 @@ heartbeat(world_t *w, peer_t *peer)
 {
     Kvp__Pb__Heartbeat msg = KVP__PB__HEARTBEAT__INIT;
 
+    msg.incarnation = peer->incarnation;
+    msg.wants_lease = true;
+    msg.revoke_seq = peer->revoke_seq;
     begin_frame(w, KVP_OP_HEARTBEAT, 0, next_request(w), &msg);
     end_and_send(w, peer);
 }
@@ -613,11 +741,11 @@ step(world_t *w, input_t *in)
     case 4:
     case 5:
     case 6:
-        put_begin(w, client, in);
+        put_begin(w, client, in, false);
         break;
     case 7:
     case 8:
-        put_commit(w, client, in);
+        put_commit(w, client, in, 1);
         break;
     case 9:
         put_abort(w, client, in);
@@ -651,13 +779,34 @@ step(world_t *w, input_t *in)
         tell_freed(w, in);
         break;
     case 20:
-        mount(w, in);
+        mount(w, &w->peers[NODE], in);
         break;
     case 21:
         unmount(w, in);
         break;
     case 22:
         heartbeat(w, peer);
+        break;
+    case 23:
+        tell_used(w, client, in);
+        break;
+    case 24:
+        bump(w, client, in);
+        break;
+    case 25:
+    case 26:
+        put_begin(w, client, in, true);
+        break;
+    case 27:
+        put_commit(w, client, in, (uint32_t)take(in, 1));
+        break;
+    case 28:
+        mount(w, &w->peers[FAR_NODE], in);
+        break;
+    case 29:
+        if ((take(in, 1) & 1) != 0) close_peer(w, &w->peers[FAR_NODE]);
+        if (w->peers[FAR_NODE].conn == 0) open_peer(w, &w->peers[FAR_NODE]);
+        drain(w);
         break;
     default:
         break;
@@ -693,7 +842,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check(kvp_master_create(&conf, w->now_ns, &w->core) == KVP_OK, "create");
     for (size_t i = 0; i < PEERS; i++)
         open_peer(w, &w->peers[i]);
-    mount(w, &(input_t){(const uint8_t *)"\x01", 1});
+    mount(w, &w->peers[NODE], &(input_t){(const uint8_t *)"\x01", 1});
 
     for (unsigned i = 0; in.left > 0 && i < STEPS_MAX; i++) {
         step(w, &in);
@@ -704,7 +853,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         close_peer(w, &w->peers[i]);
     drain(w);
     check_core(w);
-    forget_retires(w);
     kvp_master_destroy(w->core);
     kvp_buf_fini(&w->frame);
     return 0;

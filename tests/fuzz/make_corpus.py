@@ -101,6 +101,8 @@ def segfmt():
 RAW, TIME, OPEN, CLOSE, PUT, COMMIT, ABORT = 0, 1, 2, 3, 4, 7, 9
 GET, EXISTS, LOOKUP, REMOVE, RELEASE, REMOVE_MANY, LIST = 10, 11, 12, 13, 14, 15, 16
 RETIRED, FREED, MOUNT, UNMOUNT = 17, 19, 20, 21
+HEARTBEAT, USED, BUMP, PUT_MORE, COMMIT_MORE, FAR_MOUNT, FAR_NODE = 22, 23, 24, 25, 27, 28, 29
+SOFT, HARD, UPSERT, GROUPED, TWICE = 1, 2, 4, 8, 32  # how PUT_MORE keeps what it puts
 
 
 def put(which, length, peer=0, wait=200):
@@ -113,6 +115,46 @@ def commit(at, peer=0):
 
 def ask(what, which, how=0, peer=0):
     return bytes([peer << 6 | what, how, 0, which])
+
+
+def put_more(how, which, length, group=None, peer=0, wait=200):
+    """group: the byte that fuzz_master makes a group of."""
+    return (bytes([peer << 6 | PUT_MORE, how, 0, wait, which]) + struct.pack("<H", length) +
+            (b"" if group is None else bytes([group])))
+
+
+def group(which, member, is_sized=True):
+    return (member or 16) << 4 & 0xF0 | (8 if is_sized else 0) | which
+
+
+def master_kept():
+    """Groups, pins, copies, upserts, leases and bumps."""
+    free = bytes([RETIRED, 0, 3, 3, 3, 3])
+    fill = b"".join(put(k % 24, 15000) + commit(k % 16) for k in range(20))
+    members = b"".join(put_more(GROUPED, k, 900, group(0, k + 1)) + commit(k) for k in range(2))
+    write("fuzz_master", "group_whole",
+          members + ask(GET, 0) + bytes([LOOKUP, 200, 0, 0]) + ask(REMOVE, 1) + ask(REMOVE, 1, 1) + fill + free * 4)
+    write("fuzz_master", "group_left",
+          put_more(GROUPED, 1, 900, group(2, 1)) + commit(0) + put_more(GROUPED, 2, 900, group(2, 2), 1) +
+          bytes([CLOSE, TIME, 9]) + put(1, 900, 1) + bytes([1 << 6 | CLOSE, TIME, 9]) + free)
+    write("fuzz_master", "group_unit",
+          b"".join(put_more(GROUPED, k, 9000, group(3, 1, False)) + commit(k) for k in range(6)) + ask(EXISTS, 3) + fill +
+          free * 6 + bytes([TIME, 20]) + fill)
+    write("fuzz_master", "group_upsert",
+          members + put_more(GROUPED | UPSERT, 0, 950, group(0, 1)) + commit(2) + put_more(UPSERT, 1, 950) + commit(3) +
+          free + ask(GET, 0) + ask(GET, 1))
+    pinned = b"".join(put_more(SOFT if k % 2 else HARD, k, 9000) + commit(k) for k in range(8))
+    write("fuzz_master", "pins", pinned + (fill + free * 4 + bytes([TIME, 4])) * 2 + ask(REMOVE, 0) + free)
+    far = bytes([FAR_NODE, 0, FAR_MOUNT, 1])
+    write("fuzz_master", "copies",
+          far + b"".join(put_more(TWICE, k, 3000) + bytes([COMMIT_MORE, 3, 0, k]) for k in range(6)) + ask(GET, 2, 2) +
+          bytes([FAR_NODE, 1, TIME, 30]) + ask(GET, 3) + bytes([FAR_MOUNT, 0]) + ask(GET, 3) + free)
+    write("fuzz_master", "leases",
+          bytes([HEARTBEAT]) + put(1, 3000) + commit(0) + ask(GET, 1, 2) + bytes([USED, 1, 1, 1]) + ask(REMOVE, 1, 4) + free +
+          bytes([TIME, 3, HEARTBEAT, HEARTBEAT, TIME, 60]))
+    write("fuzz_master", "bump",
+          members + put_more(GROUPED, 7, 900, group(2, 1)) + bytes([BUMP, 50]) + commit(2) + members + ask(GET, 0) +
+          bytes([TIME, 9]) + free * 3)
 
 
 def master():
@@ -166,3 +208,4 @@ answers()
 frames()
 segfmt()
 master()
+master_kept()
