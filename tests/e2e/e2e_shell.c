@@ -90,8 +90,8 @@ call_flags(void)
         const char *name;
         uint32_t flag;
     } flags[] = {
-        {"force", KVPOOL_FORCE}, {"upsert", KVPOOL_UPSERT}, {"wait", KVPOOL_WAIT},
-        {"fresh", KVPOOL_FRESH}, {"pin", KVPOOL_PIN_HARD},
+        {"force", KVPOOL_FORCE},  {"upsert", KVPOOL_UPSERT}, {"wait", KVPOOL_WAIT},     {"fresh", KVPOOL_FRESH},
+        {"pin", KVPOOL_PIN_HARD}, {"soft", KVPOOL_PIN_SOFT}, {"groups", KVPOOL_GROUPS},
     };
     uint32_t all = 0;
 
@@ -469,10 +469,22 @@ answer_batch(const batch_t *b, int err, uint64_t begun, uint64_t wrong)
     end();
 }
 
-/* bput PREFIX FROM N LEN [version=V] [stuck_at=BYTE of the first object] */
+/* Makes the objects members of one group, numbered as their keys are. The group is the caller's. */
+static void
+batch_join(batch_t *b, const char *id, uint32_t members, kvpool_group_t *groups)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        groups[i] = (kvpool_group_t){.id = {id, strlen(id)}, .members = members};
+        if (members > 0) groups[i].member = (uint32_t)(number(2) + i);
+        b->items[i].group = &groups[i];
+    }
+}
+
+/* bput PREFIX FROM N LEN [version=V] [stuck_at=BYTE of the first object] [group=ID members=N] */
 static void
 do_bput(void)
 {
+    kvpool_group_t groups[4096];
     const size_t n = number(3), len = number(4), missing_at = named_number("stuck_at", UINT64_MAX);
     kvpool_opts_t o = call_opts();
     uint64_t begun;
@@ -483,6 +495,8 @@ do_bput(void)
     for (size_t i = 0; i < n; i++)
         e2e_fill(b.iovs[i].addr, len, hash_of(&b, i), named_number("version", 0));
     if (missing_at < len) take_page_away(b.arena, missing_at);
+    if (named("group") != NULL && n <= sizeof groups / sizeof groups[0])
+        batch_join(&b, named("group"), (uint32_t)named_number("members", 0), groups);
     begun = e2e_now_ns();
     err = kvpool_batch_put(pool, b.items, n, &o, b.results);
     answer_batch(&b, err, begun, 0);
