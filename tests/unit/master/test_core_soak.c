@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Everything at once, from a seed: clients that put, read, hold, reserve, remove, stall and die; nodes that are slow, go,
- * come back with or without their memory, and unmount; delays everywhere. The world holds grants and places against each
- * other; the model here holds what is found, held and removed against what the master was asked. KVPOOL_TEST_TIER
- * (quick, normal, long) says how many seeds, KVPOOL_SOAK_SEED names one.
+ * come back with or without their memory, and unmount; soft pins, and groups that go as one; delays everywhere. The world
+ * holds grants and places against each other; the model here holds what is found, held and removed against what the master
+ * was asked. KVPOOL_TEST_TIER (quick, normal, long) says how many seeds, KVPOOL_SOAK_SEED names one.
  */
 #include "tests/unit/master/core_world.h"
 
@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #define KEYS 400u
+#define GROUPS 40u /* units of eviction, named as some keys are */
 #define CLIENTS 5u
 #define NODES 2u
 #define OPS_MAX 8u /* messages under way of one client */
@@ -233,14 +234,22 @@ pick_len(soak_t *s)
 static void
 send_put(soak_t *s, client_t *c, op_t *op)
 {
+    Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
+
     op->n = 1 + (uint32_t)world_below(s->w, BATCH);
     for (uint32_t i = 0; i < op->n; i++)
         op->keys[i] = pick_key(s, world_below(s->w, 8) == 0);
-    for (uint32_t i = 0; i < op->n; i++)
+    for (uint32_t i = 0; i < op->n; i++) {
+        uint64_t group = world_below(s->w, 3 * GROUPS);
+
         op->puts[i] = (put_t){.key = s->names[op->keys[i]], .len = pick_len(s)};
+        if (group < GROUPS) op->puts[i].group = group_of(c->p, s->names[group], 0, 0);
+    }
+    head.pin = world_below(s->w, 4) == 0 ? KVP_PIN_SOFT : KVP_PIN_NONE;
+    head.wait_ms = 1 + (uint32_t)world_below(s->w, 2000);
     op->kind = OP_PUT;
     op->id = c->p->request_seq + 1;
-    (void)put_begin(c->p, op->puts, op->n, 1 + (uint32_t)world_below(s->w, 2000));
+    (void)put_begin_with(c->p, op->puts, op->n, &head);
 }
 
 static void
@@ -811,6 +820,7 @@ run(uint64_t seed, uint32_t steps)
     for (uint32_t i = 0; i < steps; i++)
         step(s);
     finish(s);
+    assert_true(world_stats(s->w).group_evictions > 0 && world_stats(s->w).pins_lost > 0);
     print_message("seed %lu: %lu inputs, %lu commits, %lu found, %lu missed, %lu evictions, %lu purged, %lu fences\n",
                   (unsigned long)seed, (unsigned long)s->w->inputs, (unsigned long)s->commits, (unsigned long)s->found,
                   (unsigned long)s->missed, (unsigned long)world_stats(s->w).evictions,
