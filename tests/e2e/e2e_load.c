@@ -37,7 +37,7 @@ typedef struct {
     uint64_t seed;
     uint64_t memory_bytes; /* > 0: an embedded node */
     uint64_t get_verify;
-    uint64_t replicas; /* putters */
+    uint64_t replicas, pause_ms; /* putters; between two batches */
     uint64_t wait; /* upserters */
     uint64_t known; /* checkers */
 } options_t;
@@ -117,6 +117,7 @@ static const struct {
     {"--memory-bytes", NULL, &opt.memory_bytes},
     {"--verify", NULL, &opt.get_verify},
     {"--replicas", NULL, &opt.replicas},
+    {"--pause-ms", NULL, &opt.pause_ms},
     {"--wait", NULL, &opt.wait},
     {"--known", NULL, &opt.known},
 };
@@ -254,6 +255,7 @@ put_role(worker_t *w)
     while (!is_stopping) {
         uint64_t bytes = 0;
 
+        usleep((useconds_t)opt.pause_ms * 1000);
         for (size_t i = 0; i < opt.batch; i++) {
             size_t len;
 

@@ -15,6 +15,7 @@ from conftest import SLOW, TIER, wait_until
 MIB = 1 << 20
 PRESSURE_S = 60 if TIER == "long" else 8
 POISON_S = 2.0
+PROBED_S = {"quick": 2, "normal": 5, "long": 60}[TIER]
 
 paths = pytest.mark.parametrize("path", sorted(PATHS))
 
@@ -131,6 +132,32 @@ def test_node_stands_still_in_an_answer(pool):
         assert reader("untouched")["untouched"], "written to after the call had returned"
         wait_until(lambda: reader(f"get big {32 * MIB} deadline={2000 * SLOW}")["err"] == "OK", 10, "it to be served")
     assert cut >= 1, "every get was faster than the signal"
+
+
+@pytest.mark.pool(nodes=1, memory="32MiB")
+def test_probing_in_a_loop_refuses_nobody(pool):
+    """Fails if, with everything in a full pool asked for all the time by processes that do nothing else, a put is refused,
+    or waits for longer than its deadline; or if what was asked for had not been there, which would show nothing.
+    """
+    board = Board(pool.bench, 1)
+    common = dict(min_bytes=MIB, max_bytes=MIB, window=31, **board.options)
+    # At this pace objects live for half a second: probes younger than 0.2 s protect a quarter of the pool and no more.
+    putter = Load(pool.bench, pool.addr, "put", putters=1, batch=1, pause_ms=20, deadline_ms=1000 * SLOW, **common).ready()
+    wait_until(lambda: board.begun(0) >= 40, 20, "the pool to be full")
+    probers = [Load(pool.bench, pool.addr, f"probe{i}", probers=1, batch=256, **common).ready() for i in range(2)]
+    time.sleep(1)
+    before, begun = figures(pool.master), board.begun(0)
+    putter.mark()
+    time.sleep(PROBED_S)
+    now, got = figures(pool.master), putter.stop()
+    for prober in probers:
+        seen = prober.stop()
+        assert set(seen["results"]) == {"OK"}, seen
+    found = now["exists"] - now["exists_misses"] - (before["exists"] - before["exists_misses"])
+    assert found > 1000 * PROBED_S, "nothing was asked for"
+    assert set(got["results"]) == {"OK"} and got["late"] == 0, got
+    assert board.begun(0) - begun > 10 * PROBED_S // SLOW, "few puts"
+    assert now["put_no_space"] == 0 and now["put_retry_after"] == 0, now
 
 
 @pytest.mark.pool(nodes=1, memory="32MiB")
