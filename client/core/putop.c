@@ -527,7 +527,10 @@ call(kvp_putop_t *op, uint8_t opcode, uint32_t n, uint64_t now_ns)
     else
         encode_commit(op);
     if (op->out->err == KVP_OK) return (kvp_step_t){.kind = KVP_STEP_CALL};
-    kvp_putop_on_call_failed(op, op->out->err);
+    if (opcode == KVP_OP_PUT_BEGIN) /* nothing was begun, and there is no attempt to abort */
+        kvp_putop_fail(op, op->out->err);
+    else
+        kvp_putop_on_call_failed(op, op->out->err);
     return kvp_putop_next(op, now_ns);
 }
 

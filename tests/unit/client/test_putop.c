@@ -252,6 +252,21 @@ test_put_aborts_what_was_not_answered(void **state)
 }
 
 static void
+test_put_that_cannot_be_asked_aborts_nothing(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 2);
+    f.out.limit = 64; /* not even a record of its PUT_BEGIN */
+    give_session(&f, 1);
+    expect_step(&f, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_LIMIT);
+    assert_int_equal(f.items[1].err, KVP_LIMIT);
+    teardown(&f);
+}
+
+static void
 test_put_stops_at_deadline_between_phases(void **state)
 {
     fixture_t f;
@@ -454,6 +469,7 @@ main(void)
         cmocka_unit_test(test_put_gives_up_after_some_lost_places),
         cmocka_unit_test(test_put_tells_which_attempts_are_drained),
         cmocka_unit_test(test_put_aborts_what_was_not_answered),
+        cmocka_unit_test(test_put_that_cannot_be_asked_aborts_nothing),
         cmocka_unit_test(test_put_stops_at_deadline_between_phases),
         cmocka_unit_test(test_put_starts_again_in_next_session),
         cmocka_unit_test(test_put_waits_for_its_own_lost_attempt),
