@@ -30,6 +30,19 @@ def test_replicas(make_pool):
     assert [s["objects"] for s in pool.kvpool("stat", "--json").json["segments"]] == [1, 1]
 
 
+@pytest.mark.pool(nodes=1, memory="1MiB")
+def test_pins(pool):
+    """Fails if what was pinned hard is evicted, or if what was not is kept in its place."""
+    value = bytes(64 << 10)
+    assert pool.put("hard", value, "--pin", "hard").rc == 0
+    assert pool.put("loose", value).rc == 0
+    for i in range(20):
+        assert pool.put(f"k{i}", value).rc == 0
+    assert pool.exists("hard").rc == 0 and pool.exists("loose").rc == 1
+    assert pool.rm("hard").rc == 0
+    assert pool.put("soft", value, "--pin", "soft").rc == 0
+
+
 def test_tenants_and_bump(pool):
     """Fails if --tenant does not set keys apart, or if bump leaves its own findable or takes another's."""
     for tenant in ("0", "5"):
