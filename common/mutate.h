@@ -38,7 +38,7 @@
     X(TERM_CHECK, "an order of an older term is not obeyed")                                                           \
     X(REVOKE_ON_REMOVAL, "a removal revokes known locations")                                                          \
     X(REVOKE_ON_UPSERT, "so does a newer version")                                                                     \
-    X(REVOKE_UNDEAD, "so does a put over what was evicted and is not dead yet")                                        \
+    X(REVOKE_UNDEAD, "so does a put, or a removal, of what was evicted and is not dead yet")                           \
     X(REVOKE_OF_LOST, "so does the loss of a node")                                                                    \
     X(WAIT_FOR_LEASES, "a removal that waits does so for every lease")                                                 \
     X(LEASE_OF_THE_LOST, "a client cut off keeps its location lease for the grace")                                    \

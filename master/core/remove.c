@@ -48,6 +48,13 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     return KVP_OK;
 }
 
+/* What is not there may have been evicted from a node that has not obeyed yet, and be read from known locations. */
+static void
+revoke_undead(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest)
+{
+    if (kvp_retire_is_readable(m, digest.hi) && KVP_RULE(REVOKE_UNDEAD)) (void)kvp_revoke(t, digest);
+}
+
 void
 kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -78,7 +85,10 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         uint32_t oid = kvp_objindex_find(m->index, digests[i]);
         kvp_err_t err = KVP_NOT_FOUND;
 
-        if (is_there(m, s->tenant, oid)) err = remove_one(m, s->tenant, oid, digests[i], &mode, w);
+        if (is_there(m, s->tenant, oid))
+            err = remove_one(m, s->tenant, oid, digests[i], &mode, w);
+        else
+            revoke_undead(m, s->tenant, digests[i]);
         if (w != NULL) w->results[i] = err;
     }
     if (w != NULL) kvp_waiter_arm(m, w, msg->wait);

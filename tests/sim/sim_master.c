@@ -115,6 +115,7 @@ drain(sim_t *s)
         oracle_conn_over(s, said->conn);
         kvp_master_on_close(m->core, said->conn->id, master_now(s));
     }
+    oracle_master_has_said(s);
     return list != NULL;
 }
 

@@ -26,6 +26,7 @@ typedef struct grant {
     uint64_t version;
     kvp_digest_t digest;
     uint32_t tenant;
+    uint64_t granted_ns;
     bool is_pinned; /* hard: only a removal takes it away */
     bool is_commit_asked; /* its writer said that it is whole */
     bool is_committed; /* the master said so */

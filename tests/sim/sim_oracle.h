@@ -30,6 +30,8 @@ void oracle_end(sim_t *s); /* all clients are gone: nothing may be left */
 /* ---- what the master hears and says, in the order in which it does */
 void oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f);
 void oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f);
+/* oracle_master_has_said: all that a step made it say. Fails I7 where it refused what there is room for. */
+void oracle_master_has_said(sim_t *s);
 void oracle_conn_over(sim_t *s, conn_t *conn); /* it heard that, or closed it */
 void oracle_master_died(sim_t *s);
 void oracle_mem_gone(sim_t *s, mem_t *mem);

@@ -66,9 +66,16 @@ struct oracle {
     uint32_t segments_n;
     uint32_t terms[NODES_MAX]; /* highest that each node has obeyed */
     returned_t *returned;
+    struct refusal *refusals; /* of the step under way */
 };
 
-/* oracle_no_space: the master refused a put of that length, and says that no room will come. Fails I7 where there is. */
+/* A put that the master refused, saying that no room will come. */
+typedef struct refusal {
+    uint32_t tenant;
+    uint64_t len;
+    struct refusal *next;
+} refusal_t;
+
 void oracle_no_space(sim_t *s, uint32_t tenant, uint64_t len);
 
 /* All that is known of a digest and still matters: the first, and the next behind it; NULL = none. */

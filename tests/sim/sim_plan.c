@@ -127,6 +127,13 @@ make_leasing(plan_t *plan, rng_t *rng)
     plan->locations = 16;
     plan->len_max = (uint32_t)rng_log(rng, 256, 16384);
     plan->takes_hours = false;
+    plan->off_cpu_per_mille = rng_chance(rng, 500) ? 5 : 150;
+    if (!rng_chance(rng, 400)) return;
+    /* More than there is room for: what is known is evicted as well. */
+    plan->keys = (uint32_t)rng_between(rng, 10, 24);
+    plan->len_max = 16384;
+    plan->has_one_len = true;
+    plan->chunk_n = plan->tenants;
 }
 
 void

@@ -3,6 +3,13 @@
  */
 #include "tests/sim/sim_oracle_priv.h"
 
+/* What the same step gave to another was not to be had. */
+static bool
+is_taken(const sim_t *s, const grant_t *g)
+{
+    return g->is_pinned || g->granted_ns == s->now;
+}
+
 static bool
 is_free(const grant_t *g)
 {
@@ -13,7 +20,7 @@ is_free(const grant_t *g)
  * or will be one of the two before long, all but what is pinned. Another tenant's chunk is not given as long as anything
  * is in it. */
 static uint32_t
-longest_run(const chunk_t *c, uint32_t tenant)
+longest_run(const sim_t *s, const chunk_t *c, uint32_t tenant)
 {
     uint32_t run = 0, longest = 0;
     bool is_others = false;
@@ -22,7 +29,7 @@ longest_run(const chunk_t *c, uint32_t tenant)
         const grant_t *g = c->owner[u];
 
         is_others |= !is_free(g) && g->tenant != tenant;
-        run = !is_free(g) && g->is_pinned ? 0 : run + 1;
+        run = !is_free(g) && is_taken(s, g) ? 0 : run + 1;
         longest = run > longest ? run : longest;
     }
     return is_others ? 0 : longest;
@@ -41,9 +48,26 @@ has_slots(const chunk_t *c)
 void
 oracle_no_space(sim_t *s, uint32_t tenant, uint64_t len)
 {
+    refusal_t *r = sim_alloc(s, sizeof *r);
+
+    *r = (refusal_t){tenant, len, s->oracle->refusals};
+    s->oracle->refusals = r;
+}
+
+static void
+check_refusal(sim_t *s, uint32_t tenant, uint64_t len)
+{
     for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older)
         for (uint32_t i = 0; mem->conn != 0 && !mem->is_gone && i < mem->chunk_n; i++)
-            if ((uint64_t)longest_run(&mem->chunks[i], tenant) * UNIT >= len && has_slots(&mem->chunks[i]))
+            if ((uint64_t)longest_run(s, &mem->chunks[i], tenant) * UNIT >= len && has_slots(&mem->chunks[i]))
                 sim_fail(s, "I7", "a put of %lu bytes is refused for ever, and chunk %u of node%u has room, or will",
                          (unsigned long)len, i, mem->node);
+}
+
+void
+oracle_master_has_said(sim_t *s)
+{
+    for (const refusal_t *r = s->oracle->refusals; r != NULL; r = r->next)
+        check_refusal(s, r->tenant, r->len);
+    s->oracle->refusals = NULL;
 }

@@ -394,6 +394,7 @@ says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, const kvp_wire_put_
         if (g == NULL) return;
         g->digest = put->digest;
         g->tenant = tenant_of(s, conn);
+        g->granted_ns = s->now;
         g->is_pinned = wishes->is_pinned;
         g->version = obj->version;
         know(s, g);

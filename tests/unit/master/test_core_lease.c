@@ -163,6 +163,28 @@ test_commit_of_a_key_whose_old_place_may_still_be_read(void **state)
     world_close(w);
 }
 
+/* Nor is it there for a removal, which has to end what may be read of it all the same. */
+static void
+test_removal_of_a_key_whose_old_place_may_still_be_read(void **state)
+{
+    peer_t *n, *c, *r;
+    world_t *w = lease_world(&first, &n, &c);
+    char key[KEY_LEN];
+
+    (void)state;
+    r = reader_open(w);
+    n->policy = NODE_MUTE;
+    for (uint32_t i = 0; world_stats(w).evictions == 0; i++) {
+        snprintf(key, sizeof key, "small/%u", i);
+        assert_int_equal(put(c, key, 4 * KIB), KVP_OK);
+    }
+    assert_int_equal(remove_key(c, "small/0", false), KVP_NOT_FOUND);
+    peer_beat(r);
+    assert_int_equal(r->revoked_n, 1);
+    assert_true(kvp_digest_eq(r->revoked[0], digest_of(w, "small/0")));
+    world_close(w);
+}
+
 /* The same where the node has answered: nobody is told of anything. */
 static void
 test_commit_of_a_key_whose_old_place_is_dead(void **state)
@@ -495,6 +517,7 @@ main(void)
         cmocka_unit_test(test_heartbeat_tells_what_was_removed),
         cmocka_unit_test(test_heartbeat_says_nothing_of_evictions),
         cmocka_unit_test(test_commit_of_a_key_whose_old_place_may_still_be_read),
+        cmocka_unit_test(test_removal_of_a_key_whose_old_place_may_still_be_read),
         cmocka_unit_test(test_commit_of_a_key_whose_old_place_is_dead),
         cmocka_unit_test(test_heartbeat_when_more_was_removed_than_one_can_say),
         cmocka_unit_test(test_heartbeat_when_it_claims_what_never_was),
