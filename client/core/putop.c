@@ -235,7 +235,7 @@ take_places(kvp_putop_t *op, const kvp_frame_t *frame, uint64_t now_ns)
         has_grants |= p.objs[i].err == KVP_OK;
     obj = p.objs;
     loc = p.locs;
-    for (uint32_t i = 0, seen = 0; seen < p.n; i++) {
+    for (uint32_t i = 0, seen = 0; i < op->n && seen < p.n; i++) {
         kvp_putop_item_t *it = &op->items[i];
 
         if (it->phase != PHASE_ASK) continue;

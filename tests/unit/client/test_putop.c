@@ -434,6 +434,26 @@ random_step(fixture_t *f, kvp_step_t step)
 }
 
 /* Whatever happens, the machine ends and every item has a result. */
+/* The walk over an answer ends with the batch, whatever the two counts say. */
+static void
+test_put_reads_no_answer_beyond_its_items(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 1);
+    give_session(&f, 1);
+    expect_begin(&f, 0, 1);
+    answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+    answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+    f.op.asked_n = 2;
+    reply_places(&f);
+    expect_moves(&f, KVP_MOVE_FILL, 1);
+    for (uint32_t i = 1; i < ITEMS; i++)
+        assert_null(f.items[i].locs);
+    teardown(&f);
+}
+
 static void
 test_put_always_ends(void **state)
 {
@@ -477,6 +497,7 @@ main(void)
         cmocka_unit_test(test_put_with_few_moves_takes_turns),
         cmocka_unit_test(test_put_aborted_commit_begins_anew),
         cmocka_unit_test(test_put_refuses_answers_that_do_not_fit),
+        cmocka_unit_test(test_put_reads_no_answer_beyond_its_items),
         cmocka_unit_test(test_put_always_ends),
     };
     return cmocka_run_group_tests_name("putop", tests, NULL, NULL);
