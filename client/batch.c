@@ -175,7 +175,7 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
         if (step.kind == KVP_STEP_SEND) tell(&sh);
         if (step.kind == KVP_STEP_MOVE) {
             move(&sh, op.moves, op.moves_n);
-            kvp_getop_on_moved(&op, kvp_now_ns());
+            kvp_getop_on_moved(&op, kvp_boot_ns());
         }
     }
     if (op.kept_n > 0 && sh.link != NULL) kvp_session_want_lease(call->pool->session, sh.link);

@@ -17,7 +17,8 @@ void kvp_locs_destroy(kvp_locs_t *locs);
 /* kvp_locs_known is what batch cores use; borrowed as long as locs. */
 const kvp_known_t *kvp_locs_known(const kvp_locs_t *locs);
 
-/* What the master answered to a heartbeat that was sent at asked_ns. */
+/* What the master answered to a heartbeat that was sent at asked_ns. The lease runs on CLOCK_BOOTTIME (kvp_boot_ns):
+ * the master does not stand still while this host is suspended. */
 typedef struct {
     uint64_t asked_ns;
     uint32_t lease_ms;

@@ -254,7 +254,7 @@ drop_broken_locked(kvp_session_t *s)
     if (link->locs == NULL || !kvp_conn_was_ended(link->conn))
         end_lingering_locked(s);
     else
-        kvp_locs_orphan(link->locs, kvp_now_ns());
+        kvp_locs_orphan(link->locs, kvp_boot_ns());
 }
 
 kvp_err_t
@@ -298,7 +298,7 @@ kvp_session_hold_known(kvp_session_t *s)
     pthread_mutex_lock(&s->lock);
     drop_broken_locked(s);
     link = s->link != NULL ? s->link : s->lingering;
-    if (s->is_stopping || link == NULL || kvp_locs_until(link->locs) <= kvp_now_ns()) link = NULL;
+    if (s->is_stopping || link == NULL || kvp_locs_until(link->locs) <= kvp_boot_ns()) link = NULL;
     if (link != NULL) atomic_fetch_add_explicit(&link->refs, 1, memory_order_relaxed);
     pthread_mutex_unlock(&s->lock);
     return link;
@@ -307,7 +307,7 @@ kvp_session_hold_known(kvp_session_t *s)
 void
 kvp_session_want_lease(kvp_session_t *s, kvp_link_t *link)
 {
-    if (link->locs == NULL || kvp_locs_until(link->locs) > kvp_now_ns()) return;
+    if (link->locs == NULL || kvp_locs_until(link->locs) > kvp_boot_ns()) return;
     pthread_mutex_lock(&s->lock);
     s->is_beat_due = true;
     pthread_cond_signal(&s->work);
@@ -410,7 +410,7 @@ static uint64_t
 beat(kvp_link_t *link)
 {
     bool wants_lease = link->locs != NULL && kvp_locs_count(link->locs) > 0;
-    kvp_locs_news_t news = {.asked_ns = kvp_now_ns()};
+    kvp_locs_news_t news = {.asked_ns = kvp_boot_ns()};
     const kvp_hello_reply_t *hello = kvp_conn_hello(link->conn);
     Kvp__Pb__Heartbeat msg = KVP__PB__HEARTBEAT__INIT;
     kvp_buf_t frame, reply;
@@ -514,7 +514,7 @@ run(void *arg)
         if (s->is_beat_due || s->last_incarnation != beaten) beats.next_ns = 0;
         s->is_beat_due = false;
         beaten = s->last_incarnation;
-        if (s->lingering != NULL && kvp_locs_until(s->lingering->locs) <= kvp_now_ns()) end_lingering_locked(s);
+        if (s->lingering != NULL && kvp_locs_until(s->lingering->locs) <= kvp_boot_ns()) end_lingering_locked(s);
 
         tend_dead_locked(s);
         pthread_mutex_unlock(&s->lock);

@@ -123,12 +123,12 @@ kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session)
 }
 
 static bool
-is_still_known(const kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t now_ns)
+is_still_known(const kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t boot_ns)
 {
     const kvp_known_t *known = op->session.known;
 
     if (!KVP_RULE(LEASE_LOOK_AGAIN)) return true;
-    if (now_ns >= known->ops->until(known)) return false;
+    if (boot_ns >= known->ops->until(known)) return false;
     return known->ops->seq(known) == op->known_seq || known->ops->has(known, it->digest, it->version);
 }
 
@@ -302,26 +302,40 @@ judge(const kvp_getop_item_t *it, const kvp_move_t *mv)
     return err;
 }
 
+/* What says something of this one copy. The rest ends the item: its bytes are there, or nobody has time or memory. */
 static bool
-is_worth_another(kvp_err_t err)
+is_copys_fault(kvp_err_t err)
+{
+    return err != KVP_OK && err != KVP_DEADLINE && err != KVP_CLOSED && err != KVP_NOMEM;
+}
+
+/* What the master may know better by now. */
+static bool
+is_worth_asking(kvp_err_t err)
 {
     return err == KVP_STALE || err == KVP_CORRUPT || err == KVP_NODE_LOST;
 }
 
+static void
+read_another(kvp_getop_t *op, kvp_getop_item_t *it)
+{
+    it->phase = PHASE_READ;
+    op->reads_n++;
+}
+
 /* A known location is worth a try and no more: whatever is wrong there, the master knows better. */
 static void
-take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, kvp_err_t err, uint64_t now_ns)
+take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, kvp_err_t err, uint64_t boot_ns)
 {
     const kvp_known_t *known = op->session.known;
 
-    if (err == KVP_OK && is_still_known(op, it, now_ns)) {
+    if (err == KVP_OK && is_still_known(op, it, boot_ns)) {
         op->known_n++;
         finish(op, it, KVP_OK);
         return;
     }
-    if (is_worth_another(err) && has_untried(it)) {
-        it->phase = PHASE_READ;
-        op->reads_n++;
+    if (is_copys_fault(err) && has_untried(it)) {
+        read_another(op, it);
         return;
     }
     if (err != KVP_OK) known->ops->forget(known, it->digest, it->version);
@@ -330,20 +344,17 @@ take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, kvp_err_t err, uint64_t n
 }
 
 static void
-take_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, uint64_t now_ns)
+take_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, uint64_t boot_ns)
 {
     kvp_err_t err = judge(it, mv);
 
     if (err == KVP_STALE) op->stale_n++;
     if (err == KVP_CORRUPT) op->corrupt_n++;
     if (it->is_known) {
-        take_known_move(op, it, err, now_ns);
-    } else if (!is_worth_another(err)) {
-        finish(op, it, err);
-    } else if (has_untried(it)) {
-        it->phase = PHASE_READ;
-        op->reads_n++;
-    } else if (!it->is_last_ask) {
+        take_known_move(op, it, err, boot_ns);
+    } else if (is_copys_fault(err) && has_untried(it)) {
+        read_another(op, it);
+    } else if (is_worth_asking(err) && !it->is_last_ask) {
         it->is_last_ask = true;
         it->phase = PHASE_ASK;
         op->retry_n++;
@@ -353,10 +364,10 @@ take_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, uint64_t 
 }
 
 void
-kvp_getop_on_moved(kvp_getop_t *op, uint64_t now_ns)
+kvp_getop_on_moved(kvp_getop_t *op, uint64_t boot_ns)
 {
     for (uint32_t i = 0; i < op->moves_n; i++)
-        take_move(op, &op->items[op->moves[i].item], &op->moves[i], now_ns);
+        take_move(op, &op->items[op->moves[i].item], &op->moves[i], boot_ns);
     op->moves_n = 0;
 }
 

@@ -73,13 +73,13 @@ kvp_step_t kvp_getop_next(kvp_getop_t *op, uint64_t now_ns);
 
 /* Reports. on_known: NULL where no session has a lease. on_reply gives PROTO for an answer that breaks the protocol (all
  * items that were asked have that result then), or an error that ends the session: either way the shell drops the
- * connection. on_moved reads the reports in moves[0..moves_n); now_ns is read after the last load of any of them. fail
- * ends all items that have no result. */
+ * connection. on_moved reads the reports in moves[0..moves_n); boot_ns is the location lease's clock, which
+ * counts suspended time, read after the last load of any of them. fail ends all items that have no result. */
 void kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session);
 void kvp_getop_on_session(kvp_getop_t *op, const kvp_op_session_t *session);
 kvp_err_t kvp_getop_on_reply(kvp_getop_t *op, const kvp_frame_t *frame) KVP_MUST_USE;
 void kvp_getop_on_call_failed(kvp_getop_t *op, kvp_err_t err);
-void kvp_getop_on_moved(kvp_getop_t *op, uint64_t now_ns);
+void kvp_getop_on_moved(kvp_getop_t *op, uint64_t boot_ns);
 void kvp_getop_fail(kvp_getop_t *op, kvp_err_t err);
 
 #endif

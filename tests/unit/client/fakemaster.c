@@ -60,6 +60,7 @@ on_heartbeat(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     m->heartbeats++;
     msg.err = m->is_fencing ? KVP_FENCED : KVP_OK;
     msg.term = 1;
+    msg.lease_ms = m->lease_ms;
     answer(c, f, &msg.base, NULL, 0);
 }
 

@@ -36,6 +36,7 @@ typedef struct {
     _Atomic int hello_err;
     _Atomic int delay_ms; /* before each answer to EXISTS and GET */
     _Atomic uint32_t heartbeat_ms, ttl_ms;
+    _Atomic uint32_t lease_ms; /* of locations; 0 = it gives none */
     const fake_segment_t *_Atomic segment; /* NULL = there is none */
 
     /* Seen by the test. */
