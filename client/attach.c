@@ -360,6 +360,7 @@ kvp_peer_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t d
     if (index >= peer->chunks_n) return KVP_PROTO;
     slot = &peer->chunks[index];
     chunk = find_chunk(slot, access);
+    if (chunk == NULL && deadline_ns == 0) return KVP_EAGAIN;
     if (chunk == NULL) {
         err = ctl_begin(peer, deadline_ns);
         if (err != KVP_OK) return err;
@@ -499,7 +500,7 @@ reserve_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
         if (deadline_ns == 0)
             err = KVP_EAGAIN;
         else if (kvp_now_ns() >= deadline_ns)
-            err = KVP_DEADLINE;
+            err = KVP_BUSY;
         else
             kvp_cond_wait_until(&peer->changed, &peer->lock, deadline_ns);
     }

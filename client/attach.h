@@ -82,7 +82,7 @@ void kvp_peer_destroy(kvp_peer_t *peer);
 void kvp_peer_break(kvp_peer_t *peer);
 
 /* kvp_peer_take_ep: an idle endpoint, or a new one, or one that somebody gives back by deadline_ns (0: EAGAIN where it
- * would wait). give_ep takes it back, or closes it. */
+ * would wait; BUSY: nobody did. DEADLINE: a new one could not be connected by then). give_ep takes it back, or closes it. */
 kvp_err_t kvp_peer_take_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out) KVP_MUST_USE;
 void kvp_peer_give_ep(kvp_peer_t *peer, kvp_ep_t *ep, bool is_spent);
 

@@ -72,7 +72,7 @@ tell(shell_t *sh)
 }
 
 static void
-move(shell_t *sh, kvp_move_t *moves, uint32_t n)
+move(shell_t *sh, kvp_move_t *moves, uint32_t n, uint32_t others)
 {
     kvp_mover_t mover = {
         .session = sh->call->pool->session,
@@ -80,6 +80,7 @@ move(shell_t *sh, kvp_move_t *moves, uint32_t n)
         .scratch = sh->call->scratch,
         .spans = sh->spans,
         .deadline_ns = sh->call->deadline_ns,
+        .others = others,
     };
 
     kvp_mover_run(&mover, moves, n);
@@ -174,7 +175,7 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
         if (step.kind == KVP_STEP_CALL) get_call(&sh, &op);
         if (step.kind == KVP_STEP_SEND) tell(&sh);
         if (step.kind == KVP_STEP_MOVE) {
-            move(&sh, op.moves, op.moves_n);
+            move(&sh, op.moves, op.moves_n, op.others);
             kvp_getop_on_moved(&op, kvp_boot_ns());
         }
     }
@@ -268,7 +269,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
             if (err != KVP_OK) kvp_putop_fail(&op, err);
         }
         if (step.kind == KVP_STEP_MOVE) {
-            move(&sh, op.moves, op.moves_n);
+            move(&sh, op.moves, op.moves_n, 0);
             kvp_putop_on_moved(&op, kvp_now_ns());
         }
     }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
  * - The moves of a batch fall into lanes, one a node. First all lanes whose path is at hand run together; then those
- *   that have to attach or to wait for an endpoint, one after the other, while we hold nothing: so threads cannot wait
- *   for one another in a circle, and a node that does not answer delays nobody else's bytes.
+ *   that have to attach, to open a chunk or to wait for an endpoint, one after the other, while we hold nothing: so
+ *   threads cannot wait for one another in a circle.
+ * - A silent node is left after its share of the time, where lanes or copies wait behind it: so it delays the bytes of
+ *   others and does not cost them. A lane on which bytes move is never left before the deadline.
  * - Order on an endpoint: for a synchronous transport object by object, so that a deadline cuts between objects; else in
  *   windows, the payloads first and their descriptors behind them, so that AFTER_PRIOR waits once a window.
- * - At the deadline: stop submitting, drain for 5 ms, close the endpoints that are not drained by then. Closing is what
- *   makes the buffers safe, so a path that was cut is never used again.
+ * - At the deadline: stop submitting, drain for 5 ms all together, close the endpoints that are not drained by then.
+ *   Closing is what makes the buffers safe, so a path that was cut is never used again.
  */
 #include "client/mover.h"
 
@@ -18,7 +20,7 @@
 #define DRAIN_NS (5 * KVP_NS_PER_MS)
 #define WINDOW 32u /* moves, on transports that work in the background */
 #define XFERS_MAX 3u /* of one move */
-#define STUCK_NS (1 * KVP_NS_PER_S) /* a node on which nothing has moved for so long is given up */
+#define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* with a silent node, where others wait behind it */
 #define LANES_MAX 64u
 
 /* What one move needs at its transport. */
@@ -41,12 +43,20 @@ typedef struct {
     size_t order_n;
     size_t submitted_n;
     size_t done_n; /* counted by on_done */
+    uint64_t
+        patience_ns; /* the lane is left when nothing has moved for so long; UINT64_MAX = not before the deadline */
+    uint64_t moved_ns; /* when something last did, or the lane was opened */
+    uint64_t seen_bytes; /* of the endpoint, in both directions: whether something moved */
+    uint64_t heard_bytes; /* received by the endpoint before this lane used it */
+    bool has_moved; /* in this round */
     bool is_cut; /* ended by force: nothing more is submitted, and the endpoint is closed */
+    bool is_silent; /* cut because its patience was over */
 } lane_t;
 
 typedef struct {
     const kvp_mover_t *mover;
-    uint64_t began_ns;
+    uint64_t now_ns; /* of the last look at the clock */
+    uint32_t left_n; /* moves for which there was no lane yet */
     uint32_t lanes_n;
     lane_t lanes[LANES_MAX];
 } run_t;
@@ -190,11 +200,11 @@ make_seal(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_me
 }
 
 static kvp_err_t
-make_share(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, share_t *s)
+make_share(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, uint64_t until_ns, share_t *s)
 {
     kvp_access_t access = mv->kind == KVP_MOVE_READ ? KVP_ACCESS_READ : KVP_ACCESS_WRITE;
     kvp_chunk_mem_t mem;
-    kvp_err_t err = kvp_path_chunk(m->peers, &lane->path, mv->loc.chunk, access, m->deadline_ns, &mem);
+    kvp_err_t err = kvp_path_chunk(m->peers, &lane->path, mv->loc.chunk, access, until_ns, &mem);
 
     if (err != KVP_OK) return err;
     if (mv->kind == KVP_MOVE_READ) return make_read(m, lane, mv, &mem, s);
@@ -229,29 +239,43 @@ refuse(kvp_move_t *mv, kvp_err_t err)
     mv->has_sum = false;
 }
 
-/* Makes a lane's transfers; moves that cannot be made leave the lane. */
-static void
-prepare(const kvp_mover_t *m, lane_t *lane)
+/* Who had no more than a share of the time was told DEADLINE before the call's: that says something of the node. */
+static kvp_err_t
+open_err(const kvp_mover_t *m, kvp_err_t err)
 {
-    size_t n = lane->moves_n;
+    return err == KVP_DEADLINE && kvp_now_ns() < m->deadline_ns ? KVP_NODE_LOST : err;
+}
+
+/* Makes a lane's transfers; moves that cannot be made leave the lane. False: until_ns is 0, and a chunk of the moves that
+ * are left has to be opened first. */
+static bool
+prepare(const kvp_mover_t *m, lane_t *lane, uint64_t until_ns)
+{
+    uint32_t n = lane->moves_n;
     uint32_t kept = 0;
 
     lane->ops = lane->path.ep->tp->ops;
     lane->transport = lane->path.transport;
     lane->shares = kvp_scratch_alloc(m->scratch, n, sizeof *lane->shares);
     lane->order = kvp_scratch_alloc(m->scratch, n * XFERS_MAX, sizeof(kvp_xfer_t *));
-    for (size_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         kvp_move_t *mv = lane->moves[i];
         bool has_room = lane->shares != NULL && lane->order != NULL;
-        kvp_err_t err = has_room ? make_share(m, lane, mv, &lane->shares[kept]) : KVP_NOMEM;
+        kvp_err_t err = has_room ? make_share(m, lane, mv, until_ns, &lane->shares[kept]) : KVP_NOMEM;
 
+        if (err == KVP_EAGAIN && until_ns == 0) {
+            memmove(lane->moves + kept, lane->moves + i, (n - i) * sizeof(kvp_move_t *));
+            lane->moves_n = kept + (n - i);
+            return false;
+        }
         if (err == KVP_OK)
             lane->moves[kept++] = mv;
         else
-            refuse(mv, err);
+            refuse(mv, open_err(m, err));
     }
     lane->moves_n = kept;
     order_all(lane);
+    return true;
 }
 
 /* ---- running */
@@ -262,11 +286,18 @@ is_running(const lane_t *lane)
     return lane->done_n < lane->order_n;
 }
 
-/* One round on one lane: true when something happened. */
+static uint64_t
+moved_bytes(const lane_t *lane)
+{
+    return lane->path.ep->sent_bytes + lane->path.ep->received_bytes;
+}
+
+/* One round on one lane: true when something was submitted or is done. */
 static bool
 drive(lane_t *lane)
 {
     size_t before = lane->done_n + lane->submitted_n;
+    size_t done_before = lane->done_n;
     size_t n = 0;
 
     if (lane->submitted_n < lane->order_n) {
@@ -278,6 +309,8 @@ drive(lane_t *lane)
     }
     if (lane->done_n < lane->submitted_n) (void)lane->ops->ep_poll(lane->path.ep);
     if (lane->ops->ep_is_broken(lane->path.ep)) lane->is_cut = true;
+    lane->has_moved = lane->done_n != done_before || moved_bytes(lane) != lane->seen_bytes;
+    lane->seen_bytes = moved_bytes(lane);
     return lane->done_n + lane->submitted_n != before;
 }
 
@@ -299,44 +332,68 @@ is_any_running(const run_t *r)
     return false;
 }
 
+/* After a round: lanes whose patience is over are cut. What they carry is closed with them, and is not waited for. */
+static void
+leave_silent(run_t *r)
+{
+    for (uint32_t i = 0; i < r->lanes_n; i++) {
+        lane_t *lane = &r->lanes[i];
+
+        if (!is_running(lane)) continue;
+        if (lane->has_moved) lane->moved_ns = r->now_ns;
+        if (r->now_ns - lane->moved_ns < lane->patience_ns) continue;
+        lane->is_cut = lane->is_silent = true;
+    }
+}
+
 static void
 sleep_on_lanes(run_t *r)
 {
     struct pollfd p[LANES_MAX + 1];
+    uint64_t until_ns = r->mover->deadline_ns;
     nfds_t n = 0;
 
     for (uint32_t i = 0; i < r->lanes_n; i++) {
         const lane_t *lane = &r->lanes[i];
 
         if (!is_running(lane)) continue;
+        if (lane->patience_ns < UINT64_MAX) until_ns = kvp_min_u64(until_ns, lane->moved_ns + lane->patience_ns);
         p[n].events = lane->ops->ep_arm(lane->path.ep);
         p[n++].fd = lane->ops->ep_event_fd(lane->path.ep);
     }
     p[n++] = (struct pollfd){.fd = kvp_session_stop_fd(r->mover->session), .events = POLLIN};
-    kvp_poll_until(p, n, r->mover->deadline_ns);
+    kvp_poll_until(p, n, until_ns);
+}
+
+/* One end for all of them: however many nodes are stuck, the call returns soon after its deadline. */
+static void
+drain_all(run_t *r)
+{
+    uint64_t end_ns = kvp_now_ns() + DRAIN_NS;
+
+    for (uint32_t i = 0; i < r->lanes_n; i++) {
+        lane_t *lane = &r->lanes[i];
+
+        if (!is_running(lane)) continue;
+        lane->is_cut = true;
+        kvp_ignore(lane->ops->drain(lane->path.ep, end_ns), "the path is closed in any case");
+    }
 }
 
 /* Drives all lanes that have a path until they are done, or the deadline, or the end of the session. */
 static void
 drive_all(run_t *r)
 {
-    const kvp_mover_t *m = r->mover;
-
     while (is_any_running(r)) {
         bool has_moved;
 
         drive_round(r, &has_moved);
-        if (has_moved) continue;
-        if (kvp_now_ns() >= m->deadline_ns || kvp_session_is_stopping(m->session)) break;
-        sleep_on_lanes(r);
+        r->now_ns = kvp_now_ns();
+        if (r->now_ns >= r->mover->deadline_ns || kvp_session_is_stopping(r->mover->session)) break;
+        leave_silent(r);
+        if (!has_moved && is_any_running(r)) sleep_on_lanes(r);
     }
-    for (uint32_t i = 0; i < r->lanes_n; i++) {
-        lane_t *lane = &r->lanes[i];
-
-        if (!is_running(lane)) continue;
-        lane->is_cut = true;
-        kvp_ignore(lane->ops->drain(lane->path.ep, kvp_now_ns() + DRAIN_NS), "the path is closed in any case");
-    }
+    drain_all(r);
 }
 
 /* ---- the outcome */
@@ -409,14 +466,16 @@ static void
 judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
 {
     const kvp_mover_t *m = r->mover;
-    bool is_late = now_ns >= m->deadline_ns;
+    bool is_stopping = kvp_session_is_stopping(m->session);
+    bool has_heard = lane->done_n > 0 || lane->path.ep->received_bytes != lane->heard_bytes;
 
-    if (has_lost_node(lane) || (lane->is_cut && !is_late && !kvp_session_is_stopping(m->session)))
+    if (has_lost_node(lane) || (lane->is_cut && !lane->is_silent && now_ns < m->deadline_ns && !is_stopping)) {
         kvp_path_fail(m->peers, &lane->path, "its data connection ended");
-    else if (lane->is_cut && is_late && lane->done_n == 0 && now_ns - r->began_ns >= STUCK_NS)
-        kvp_path_fail(m->peers, &lane->path, "nothing moved until the deadline");
-    else if (lane->done_n > 0)
-        kvp_path_ok(m->peers, &lane->path);
+        return;
+    }
+    if (has_heard) kvp_path_ok(m->peers, &lane->path);
+    if (lane->is_cut && (lane->is_silent || !has_heard) && !is_stopping)
+        kvp_path_silent(m->peers, &lane->path, lane->moved_ns, now_ns);
 }
 
 static void
@@ -440,36 +499,88 @@ refuse_lane(const lane_t *lane, kvp_err_t err)
 
 /* ---- lanes */
 
-/* Takes the lane's path; deadline_ns as for kvp_peers_take. True where it has to be tried again with a deadline. */
-static bool
-open_lane(run_t *r, lane_t *lane, uint64_t deadline_ns)
+/* How long a node may be silent that has so many lanes behind it. A share is so small that it can be used up twice, on
+ * the way to the node and there, and those behind still have theirs. */
+static uint64_t
+share_of_time(run_t *r, uint32_t lanes_behind)
 {
-    kvp_err_t err = kvp_peers_take(r->mover->peers, lane->segment_id, deadline_ns, &lane->path);
+    const kvp_mover_t *m = r->mover;
+    uint64_t behind = (m->others + 1ull) * (lanes_behind + 1ull) - 1;
 
-    if (err == KVP_EAGAIN && deadline_ns == 0) return true;
-    if (err == KVP_OK)
-        prepare(r->mover, lane);
-    else
-        refuse_lane(lane, err);
+    r->now_ns = kvp_now_ns();
+    if (behind == 0) return UINT64_MAX;
+    if (r->now_ns >= m->deadline_ns) return 0;
+    return kvp_min_u64((m->deadline_ns - r->now_ns) / (behind + 2), PATIENCE_MAX_NS);
+}
+
+/* Takes the lane's path and makes its transfers; until_ns as for kvp_peers_take. True where it has to be tried again with
+ * time to wait. */
+static bool
+open_lane(run_t *r, lane_t *lane, uint64_t until_ns)
+{
+    const kvp_mover_t *m = r->mover;
+    kvp_err_t err = KVP_DEADLINE;
+
+    if (r->now_ns < m->deadline_ns) err = kvp_peers_take(m->peers, lane->segment_id, until_ns, &lane->path);
+    if (err == KVP_OK && !prepare(m, lane, until_ns)) {
+        kvp_path_rele(m->peers, &lane->path, false);
+        err = KVP_EAGAIN;
+    }
+    if (err == KVP_EAGAIN && until_ns == 0) return true;
+    if (err != KVP_OK) refuse_lane(lane, open_err(m, err));
     return false;
+}
+
+static void
+start_patience(lane_t *lane, uint64_t patience_ns, uint64_t now_ns)
+{
+    if (lane->path.ep == NULL) return;
+    lane->patience_ns = is_sync(lane) ? UINT64_MAX : patience_ns;
+    lane->moved_ns = now_ns;
+    lane->seen_bytes = moved_bytes(lane);
+    lane->heard_bytes = lane->path.ep->received_bytes;
+}
+
+/* Lanes whose paths are at hand, all together. Returns how many are left, marked in is_slow. */
+static uint32_t
+run_ready_lanes(run_t *r, bool *is_slow)
+{
+    uint32_t slow_n = 0;
+    uint64_t patience_ns;
+
+    for (uint32_t i = 0; i < r->lanes_n; i++) {
+        is_slow[i] = open_lane(r, &r->lanes[i], 0);
+        slow_n += is_slow[i];
+    }
+    patience_ns = share_of_time(r, slow_n + (r->left_n > 0));
+    for (uint32_t i = 0; i < r->lanes_n; i++)
+        start_patience(&r->lanes[i], patience_ns, r->now_ns);
+    drive_all(r);
+    for (uint32_t i = 0; i < r->lanes_n; i++)
+        finish_lane(r, &r->lanes[i]);
+    return slow_n;
+}
+
+static void
+run_slow_lane(run_t *r, lane_t *lane, uint32_t lanes_behind)
+{
+    uint64_t share_ns = share_of_time(r, lanes_behind);
+    uint64_t until_ns = share_ns == UINT64_MAX ? r->mover->deadline_ns : r->now_ns + share_ns;
+
+    (void)open_lane(r, lane, until_ns);
+    start_patience(lane, share_ns, kvp_now_ns());
+    drive_all(r);
+    finish_lane(r, lane);
 }
 
 static void
 run_lanes(run_t *r)
 {
     bool is_slow[LANES_MAX];
+    uint32_t slow_n = run_ready_lanes(r, is_slow);
 
     for (uint32_t i = 0; i < r->lanes_n; i++)
-        is_slow[i] = open_lane(r, &r->lanes[i], 0);
-    drive_all(r);
-    for (uint32_t i = 0; i < r->lanes_n; i++)
-        finish_lane(r, &r->lanes[i]);
-    for (uint32_t i = 0; i < r->lanes_n; i++) {
-        if (!is_slow[i]) continue;
-        (void)open_lane(r, &r->lanes[i], r->mover->deadline_ns);
-        drive_all(r);
-        finish_lane(r, &r->lanes[i]);
-    }
+        if (is_slow[i]) run_slow_lane(r, &r->lanes[i], --slow_n + (r->left_n > 0));
 }
 
 /* The lane of a segment, LANES_MAX where there is no room for another. */
@@ -525,9 +636,10 @@ kvp_mover_run(const kvp_mover_t *mover, kvp_move_t *moves, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         todo[i] = &moves[i];
     r->mover = mover;
-    r->began_ns = kvp_now_ns();
-    for (uint32_t left = n; left > 0;) {
-        left = deal_moves(r, todo, left, todo + n);
+    r->now_ns = kvp_now_ns();
+    r->left_n = n;
+    while (r->left_n > 0) {
+        r->left_n = deal_moves(r, todo, r->left_n, todo + n);
         run_lanes(r);
     }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Carries out the moves of a batch core: finds paths to the nodes, makes transfers, submits them to all nodes and polls
- * them together until the deadline. When it returns, nothing touches the caller's buffers any more.
+ * them together until the deadline. A node that is silent for its share of the time is left before that, with NODE_LOST,
+ * where other nodes or other copies wait behind it. When it returns, nothing touches the caller's buffers any more.
  */
 #ifndef KVP_CLIENT_MOVER_H
 #define KVP_CLIENT_MOVER_H
@@ -21,6 +22,7 @@ typedef struct {
     kvp_scratch_t *scratch;
     const kvp_span_t *spans; /* by item */
     uint64_t deadline_ns;
+    uint32_t others; /* copies that are tried where these moves fail: each gets its share of the time */
 } kvp_mover_t;
 
 /* kvp_mover_run fills in the report of each move (kvp_move_t.err and what follows). */

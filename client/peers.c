@@ -23,6 +23,8 @@
 #define BREAKER_FIRST_MS 50u
 #define BREAKER_MAX_MS 2000u
 #define REATTACH_MAX_NS (300 * KVP_NS_PER_MS) /* at a node that failed: the caller who tries had rather not wait */
+#define SILENCE_MAX_NS (1 * KVP_NS_PER_S) /* a node that made callers wait in vain for so long is given up */
+#define AVOID_NS (1 * KVP_NS_PER_S) /* a silent node is the last choice for so long */
 #define CHUNKS_MAX (1u << 20)
 
 typedef struct {
@@ -32,6 +34,9 @@ typedef struct {
     bool is_out_of_reach; /* none of our transports leads there, which does not change while the segment lives */
     uint32_t fails;
     uint64_t next_try_ns;
+    uint64_t silent_ns; /* waited for in vain since something was last moved */
+    uint64_t silent_to_ns; /* when that was last counted */
+    uint64_t avoid_until_ns; /* other nodes are chosen first; 0 = no */
 } slot_t;
 
 struct kvp_peers {
@@ -159,6 +164,36 @@ trip_breaker_locked(slot_t *slot)
     if (ms > BREAKER_MAX_MS) ms = BREAKER_MAX_MS;
     slot->fails++;
     slot->next_try_ns = kvp_now_ns() + (ms + kvp_random_u64() % (ms / 2)) * KVP_NS_PER_MS;
+}
+
+/* Callers' deadlines may be far too short to judge a node by, so what they wait in vain is summed up: each moment once,
+ * however many threads waited. True where it is enough. */
+static bool
+note_silence_locked(slot_t *slot, uint64_t since_ns, uint64_t now_ns)
+{
+    since_ns = kvp_max_u64(since_ns, slot->silent_to_ns);
+    if (now_ns > since_ns) slot->silent_ns += now_ns - since_ns;
+    slot->silent_to_ns = now_ns;
+    slot->avoid_until_ns = now_ns + AVOID_NS;
+    if (slot->silent_ns < SILENCE_MAX_NS) return false;
+    slot->silent_ns = 0;
+    return true;
+}
+
+static bool
+note_silence(kvp_peers_t *p, kvp_peer_t *peer, uint64_t since_ns, uint64_t now_ns)
+{
+    bool is_enough = false;
+    slot_t *slot;
+
+    pthread_mutex_lock(&p->lock);
+    slot = find_slot_locked(p, peer->segment_id);
+    if (slot != NULL && slot->peer == peer) {
+        is_enough = note_silence_locked(slot, since_ns, now_ns);
+        peer->is_on_trial = true;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return is_enough;
 }
 
 /* The slot is rid of this peer, whoever still uses it. */
@@ -341,11 +376,11 @@ attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
     pthread_mutex_lock(&p->lock);
     slot->is_attaching = false;
     slot->peer = peer;
-    if (peer != NULL) peer->is_on_trial = is_retry;
+    if (peer != NULL) peer->is_on_trial = is_retry || slot->silent_ns > 0;
     slot->is_out_of_reach = err == KVP_NOTSUP;
-    /* A caller in a great hurry says nothing about the node. */
+    /* A single caller in a great hurry says little about the node. */
     if (err == KVP_NODE_LOST && kvp_now_ns() >= deadline_ns && deadline_ns - began_ns < KVP_HURRY_NS)
-        err = KVP_DEADLINE;
+        err = note_silence_locked(slot, began_ns, kvp_now_ns()) ? KVP_NODE_LOST : KVP_DEADLINE;
     if (err == KVP_NODE_LOST) trip_breaker_locked(slot);
     pthread_cond_broadcast(&p->changed);
     return err;
@@ -394,14 +429,17 @@ kvp_peers_take(kvp_peers_t *p, uint32_t segment_id, uint64_t deadline_ns, kvp_pa
 {
     kvp_peer_t *peer;
     kvp_err_t err = hold_peer(p, segment_id, deadline_ns, &peer);
+    uint64_t began_ns;
 
     if (err != KVP_OK) return err;
+    began_ns = deadline_ns == 0 ? 0 : kvp_now_ns();
     *path_out = (kvp_path_t){.peer = peer, .transport = peer->transport};
     err = kvp_peer_take_ep(peer, deadline_ns, &path_out->ep);
     if (err == KVP_OK) return KVP_OK;
+    if (err == KVP_DEADLINE && note_silence(p, peer, began_ns, kvp_now_ns())) err = KVP_NODE_LOST;
     if (err == KVP_NODE_LOST) drop_peer(p, peer);
     rele_peer(p, peer);
-    return err;
+    return err == KVP_BUSY ? KVP_DEADLINE : err;
 }
 
 void
@@ -435,7 +473,9 @@ kvp_peers_rank(kvp_peers_t *p, uint32_t segment_id)
 
     pthread_mutex_lock(&p->lock);
     slot = find_slot_locked(p, segment_id);
-    if (slot != NULL && slot->peer != NULL)
+    if (slot != NULL && slot->avoid_until_ns != 0 && kvp_now_ns() < slot->avoid_until_ns)
+        rank = 3;
+    else if (slot != NULL && slot->peer != NULL)
         rank = (slot->peer->tp->ops->caps & KVP_TP_SAME_HOST) != 0 ? 0 : 2;
     else if (slot != NULL && (slot->is_out_of_reach || slot->fails > 0))
         rank = 3;
@@ -451,6 +491,12 @@ kvp_path_fail(kvp_peers_t *p, const kvp_path_t *path, const char *why)
 }
 
 void
+kvp_path_silent(kvp_peers_t *p, const kvp_path_t *path, uint64_t since_ns, uint64_t now_ns)
+{
+    if (note_silence(p, path->peer, since_ns, now_ns)) kvp_path_fail(p, path, "nothing moves there");
+}
+
+void
 kvp_path_ok(kvp_peers_t *p, const kvp_path_t *path)
 {
     slot_t *slot;
@@ -459,7 +505,10 @@ kvp_path_ok(kvp_peers_t *p, const kvp_path_t *path)
     pthread_mutex_lock(&p->lock);
     path->peer->is_on_trial = false;
     slot = find_slot_locked(p, path->peer->segment_id);
-    if (slot != NULL && slot->peer == path->peer) slot->fails = 0;
+    if (slot != NULL && slot->peer == path->peer) {
+        slot->fails = 0;
+        slot->silent_ns = slot->avoid_until_ns = 0;
+    }
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -500,7 +549,7 @@ kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_acces
     if (may_owe && !atomic_load_explicit(&peer->owes, memory_order_acquire)) note_debt(p, peer);
     err = kvp_peer_chunk(peer, chunk, access, deadline_ns, mem_out);
     if (err == KVP_FENCED) kvp_conn_break(p->conn);
-    if (err != KVP_OK && err != KVP_DEADLINE && err != KVP_NOMEM && err != KVP_PROTO) {
+    if (err != KVP_OK && err != KVP_EAGAIN && err != KVP_DEADLINE && err != KVP_NOMEM && err != KVP_PROTO) {
         drop_peer(p, peer);
         return KVP_NODE_LOST;
     }

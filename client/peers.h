@@ -44,7 +44,7 @@ kvp_err_t kvp_peers_take(kvp_peers_t *peers, uint32_t segment_id, uint64_t deadl
 void kvp_path_rele(kvp_peers_t *peers, kvp_path_t *path, bool is_spent);
 
 /* kvp_peers_rank says how near a segment's node is, for a choice between replicas: 0 on this host, 1 not known yet, 2
- * elsewhere, 3 left alone for a while or out of reach. */
+ * elsewhere, 3 silent, left alone for a while or out of reach. */
 uint32_t kvp_peers_rank(kvp_peers_t *peers, uint32_t segment_id);
 
 /* kvp_path_keep holds the node's memory as it is mapped, beyond the path; kvp_peer_unkeep ends that. */
@@ -54,6 +54,9 @@ void kvp_peer_unkeep(kvp_peers_t *peers, kvp_peer_t *peer);
 /* kvp_path_fail gives the node up for a while: its attachment is dropped once nobody uses it, and the next take that
  * is made soon gives NODE_LOST at once. kvp_path_ok ends that for good: something was moved. */
 void kvp_path_fail(kvp_peers_t *peers, const kvp_path_t *path, const char *why);
+/* kvp_path_silent notes that nothing moved on the path in that time. For a moment the node ranks last; it is given up
+ * once that makes a second, over all calls and threads since something was moved. */
+void kvp_path_silent(kvp_peers_t *peers, const kvp_path_t *path, uint64_t since_ns, uint64_t now_ns);
 void kvp_path_ok(kvp_peers_t *peers, const kvp_path_t *path);
 
 typedef struct {
@@ -61,8 +64,8 @@ typedef struct {
     kvp_rseg_t *meta;
 } kvp_chunk_mem_t;
 
-/* kvp_path_chunk gives a chunk's memory, opening it where needed (blocks). Borrowed until the path is given back. PROTO:
- * the node has no such chunk. */
+/* kvp_path_chunk gives a chunk's memory, opening it where needed (blocks; EAGAIN where deadline_ns is 0). Borrowed until
+ * the path is given back. PROTO: the node has no such chunk. */
 kvp_err_t kvp_path_chunk(kvp_peers_t *peers, const kvp_path_t *path, uint32_t chunk, kvp_access_t access,
                          uint64_t deadline_ns, kvp_chunk_mem_t *mem_out) KVP_MUST_USE;
 

@@ -257,21 +257,41 @@ next_loc(const kvp_getop_t *op, kvp_getop_item_t *it)
     return &it->locs[best];
 }
 
-static bool
-has_untried(const kvp_getop_item_t *it)
+static uint32_t
+untried_n(const kvp_getop_item_t *it)
 {
-    return it->tried != (1u << it->nloc) - 1;
+    return it->nloc - (uint32_t)__builtin_popcount(it->tried);
 }
 
+static bool
+has_spare(const kvp_getop_item_t *it)
+{
+    return it->phase == PHASE_READ && untried_n(it) > 1;
+}
+
+static bool
+has_any_spare(const kvp_getop_t *op)
+{
+    for (uint32_t i = 0; i < op->n; i++)
+        if (has_spare(&op->items[i])) return true;
+    return false;
+}
+
+/* Objects with a copy to spare go first and alone: their reads get a share of the time, and what can only be read here
+ * gets all that is left. */
 static void
 fill_moves(kvp_getop_t *op)
 {
+    bool is_first_try = has_any_spare(op);
+
     op->moves_n = 0;
+    op->others = 0;
     for (uint32_t i = 0; i < op->n && op->moves_n < op->moves_cap && op->reads_n > 0; i++) {
         kvp_getop_item_t *it = &op->items[i];
         kvp_move_t *mv;
 
-        if (it->phase != PHASE_READ) continue;
+        if (it->phase != PHASE_READ || has_spare(it) != is_first_try) continue;
+        op->others = (uint32_t)kvp_max_u64(op->others, untried_n(it) - 1);
         mv = &op->moves[op->moves_n++];
         mv->kind = KVP_MOVE_READ;
         mv->item = i;
@@ -334,7 +354,7 @@ take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, kvp_err_t err, uint64_t b
         finish(op, it, KVP_OK);
         return;
     }
-    if (is_copys_fault(err) && has_untried(it)) {
+    if (is_copys_fault(err) && untried_n(it) > 0) {
         read_another(op, it);
         return;
     }
@@ -352,7 +372,7 @@ take_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, uint64_t 
     if (err == KVP_CORRUPT) op->corrupt_n++;
     if (it->is_known) {
         take_known_move(op, it, err, boot_ns);
-    } else if (is_copys_fault(err) && has_untried(it)) {
+    } else if (is_copys_fault(err) && untried_n(it) > 0) {
         read_another(op, it);
     } else if (is_worth_asking(err) && !it->is_last_ask) {
         it->is_last_ask = true;

@@ -48,8 +48,9 @@ typedef struct {
     kvp_rank_fn rank; /* NULL = locations are tried in their order */
     void *rank_arg;
 
-    /* For the shell: length of a KVP_STEP_MOVE. */
+    /* For the shell, of a KVP_STEP_MOVE: its length, and how many copies of these objects may still be tried after it. */
     uint32_t moves_n;
+    uint32_t others;
     /* For the shell's counters. */
     uint32_t stale_n, corrupt_n, retry_n;
     uint32_t known_n, known_lost_n; /* items got from known locations, and those that were not there any more */

@@ -212,6 +212,7 @@ kvp_tcp_ep_flush(kvp_tcp_ep_t *ep)
             kvp_tcp_ep_break(ep, err);
             return;
         }
+        ep->base.sent_bytes += sent;
         advance_tx(ep, sent);
         total += sent;
         if (sent < bytes) return;
@@ -419,6 +420,7 @@ kvp_tcp_ep_receive(kvp_tcp_ep_t *ep)
             kvp_tcp_ep_break(ep, err);
             return;
         }
+        ep->base.received_bytes += n;
         take(ep, n);
         total += n;
         if (n < g.bytes) return;

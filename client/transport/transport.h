@@ -42,6 +42,9 @@ typedef struct {
 
 typedef struct {
     kvp_tp_t *tp;
+    /* Of a transport that works in the background, of its data only: a peer that takes and gives nothing is silent. */
+    uint64_t sent_bytes;
+    uint64_t received_bytes;
 } kvp_ep_t;
 
 typedef struct {

@@ -75,6 +75,36 @@ def test_lost_host_costs_no_hit(hosts, lost):
     assert got["results"] == {"OK": 16} and got["wrong"] == 0, got
 
 
+@pytest.mark.parametrize("silent", [0, 1])
+@pytest.mark.parametrize("deadline_ms", [200, 1000])
+def test_silent_host_costs_no_hit(hosts, silent, deadline_ms):
+    """Fails if, with either host of two copies stopped in the middle of reads by TCP, a single read is a miss, an error,
+    late or wrong: by those who have connections to it, and by one that has to find out where the hosts are.
+    """
+    board = Board(hosts.bench, 1)
+    common = dict(batch=8, min_bytes=4096, max_bytes=MIB // 4, window=60, **board.options)
+    putter = Load(hosts.bench, hosts.addr, "put", putters=1, replicas=2, **common).ready()
+    wait_until(lambda: board.begun(0) >= 64, 20, "something to read")
+    assert set(putter.stop()["results"]) == {"OK"}
+    client = Shell(hosts.bench, hosts.addr)
+    assert client("bput two/ 0 16 50000 replicas=2")["results"] == {"OK": 16}
+
+    reader = Load(hosts.bench, hosts.addr, "get", getters=4, deadline_ms=deadline_ms * SLOW, **common,
+                  **READERS["away"]).ready()
+    time.sleep(PHASE_S)
+    reader.mark()
+    hosts.nodes[silent].freeze()
+    late_comer = Shell(hosts.bench, hosts.addr, "late-comer", **PATHS["tcp"])
+    got = late_comer(f"bget two/ 0 16 50000 deadline={deadline_ms * SLOW}")
+    assert got["results"] == {"OK": 16} and got["wrong"] == 0, got
+    time.sleep(max(PHASE_S, 3.0))
+    got = reader.stop()
+    hosts.nodes[silent].thaw()
+    assert got["wrong"] == 0, got["first_wrong"]
+    assert set(got["results"]) == {"OK"} and got["results"]["OK"] > 50, got["results"]
+    assert got["late"] == 0, got
+
+
 def test_host_lost_under_puts(hosts):
     """Fails if a put of two copies is refused, fails, or is lost because one of the hosts was killed while it wrote."""
     board = Board(hosts.bench, 2)

@@ -134,6 +134,26 @@ def test_node_stands_still_in_an_answer(pool):
     assert cut >= 1, "every get was faster than the signal"
 
 
+@pytest.mark.pool(nodes=8, memory="16MiB")
+def test_many_silent_nodes_do_not_add_up(pool):
+    """Fails if a get by TCP from eight nodes that are all stopped returns later than its deadline and what one of them
+    may take: each used to add 5 ms.
+    """
+    reader = Shell(pool.bench, pool.addr, "reader", **PATHS["tcp"])
+    assert reader("bput k/ 0 64 50000")["results"] == {"OK": 64}
+    late_ms = []
+    for _ in range(4):
+        wait_until(lambda: reader("bget k/ 0 64 50000")["results"] == {"OK": 64}, 10, "connections to all nodes")
+        for node in pool.nodes:
+            node.freeze()
+        got = reader(f"bget k/ 0 64 50000 deadline={200 * SLOW}")
+        for node in pool.nodes:
+            node.thaw()
+        assert "OK" not in got["results"], got
+        late_ms.append(got["ms"] - 200 * SLOW)
+    assert 0 <= min(late_ms) < 20 * SLOW, late_ms
+
+
 @pytest.mark.pool(nodes=1, memory="32MiB")
 def test_probing_in_a_loop_refuses_nobody(pool):
     """Fails if, with everything in a full pool asked for all the time by processes that do nothing else, a put is refused,

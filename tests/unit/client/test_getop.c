@@ -79,6 +79,40 @@ test_get_goes_to_next_replica(void **state)
     teardown(&f);
 }
 
+/* A read that may be tried elsewhere gets a share of the time, so it does not share a step with one that may not. */
+static void
+test_get_reads_first_what_has_copies_to_spare(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 3);
+    give_session(&f, 1);
+    expect_get_all(&f);
+    answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
+    answer_obj(&f.answer, KVP_OK, 3, 100, 0, 5);
+    answer_obj(&f.answer, KVP_OK, 2, 100, 0, 5);
+    reply(&f);
+    expect_moves(&f, 2);
+    assert_int_equal(f.op.others, 2);
+    assert_int_equal(f.moves[0].item, 1);
+    assert_int_equal(f.moves[1].item, 2);
+    f.moves[0].err = KVP_NODE_LOST;
+    f.moves[1].err = KVP_NODE_LOST;
+    kvp_getop_on_moved(&f.op, f.now);
+    expect_moves(&f, 1);
+    assert_int_equal(f.op.others, 1);
+    assert_int_equal(f.moves[0].item, 1);
+    kvp_getop_on_moved(&f.op, f.now);
+    expect_moves(&f, 2);
+    assert_int_equal(f.op.others, 0);
+    kvp_getop_on_moved(&f.op, f.now);
+    expect_step(&f, KVP_STEP_DONE);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(f.items[i].err, KVP_OK);
+    teardown(&f);
+}
+
 static void
 test_get_asks_once_more_after_stale(void **state)
 {
@@ -404,6 +438,7 @@ main(void)
         cmocka_unit_test(test_get_of_nothing),
         cmocka_unit_test(test_get_into_small_buffer_tells_length),
         cmocka_unit_test(test_get_goes_to_next_replica),
+        cmocka_unit_test(test_get_reads_first_what_has_copies_to_spare),
         cmocka_unit_test(test_get_asks_once_more_after_stale),
         cmocka_unit_test(test_get_rejects_other_descriptors),
         cmocka_unit_test(test_get_compares_sum_where_there_is_one),

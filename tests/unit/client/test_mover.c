@@ -31,6 +31,7 @@ typedef struct {
     kvp_scratch_pool_t scratches;
     kvp_scratch_t *scratch;
     uint64_t deadline_ns;
+    uint32_t others;
     uint8_t value[VALUE], back[VALUE + 100];
 } fixture_t;
 
@@ -83,6 +84,7 @@ run(fixture_t *f, const kvp_span_t *spans, kvp_move_t *moves, uint32_t n)
         .scratch = f->scratch,
         .spans = spans,
         .deadline_ns = f->deadline_ns,
+        .others = f->others,
     };
 
     kvp_mover_run(&mover, moves, n);
@@ -331,6 +333,32 @@ test_a_short_deadline_does_not_cost_the_node(void **state)
     teardown(&f);
 }
 
+/* A node that does not answer, and another copy to be read: time is left for that one. */
+static void
+test_a_silent_node_costs_a_share_of_the_time(void **state)
+{
+    fixture_t f;
+    kvp_iov_t iov = {f.back, VALUE};
+    kvp_path_t path;
+    kvp_move_t mv;
+
+    (void)state;
+    for (int is_attached = 0; is_attached <= 1; is_attached++) {
+        setup(&f);
+        if (is_attached) {
+            assert_int_equal(kvp_peers_take(f.link->peers, FAKE_MASTER_SEGMENT, f.deadline_ns, &path), KVP_OK);
+            kvp_path_rele(f.link->peers, &path, false);
+        }
+        f.node.is_mute = true;
+        f.others = 1;
+        f.deadline_ns = kvp_now_ns() + 900 * KVP_NS_PER_MS;
+        mv = move_at(&f, KVP_MOVE_READ, 1);
+        assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_NODE_LOST);
+        assert_true(kvp_now_ns() < f.deadline_ns);
+        teardown(&f);
+    }
+}
+
 int
 main(void)
 {
@@ -343,6 +371,7 @@ main(void)
         cmocka_unit_test(test_after_the_deadline_nothing_is_moved),
         cmocka_unit_test(test_lost_nodes_hold_up_nobody),
         cmocka_unit_test(test_a_short_deadline_does_not_cost_the_node),
+        cmocka_unit_test(test_a_silent_node_costs_a_share_of_the_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

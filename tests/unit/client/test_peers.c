@@ -205,6 +205,54 @@ test_a_node_that_never_answers_is_given_up(void **state)
     teardown(&f);
 }
 
+/* Each of these callers is in too great a hurry to judge the node; all of them together are not. */
+static void
+test_hurried_callers_add_up(void **state)
+{
+    uint64_t began_ns = kvp_now_ns();
+    kvp_path_t path;
+    kvp_err_t err;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    f.node.is_mute = true;
+    while ((err = take(&f, in(HURRY_NS), &path)) == KVP_DEADLINE)
+        assert_true(kvp_now_ns() - began_ns < LONG_NS);
+    assert_int_equal(err, KVP_NODE_LOST);
+    assert_true(kvp_now_ns() - began_ns >= KVP_CTL_MAX_NS);
+    teardown(&f);
+}
+
+/* A second without a byte makes a lost node, over several calls; threads that wait together count once. */
+static void
+test_silence_adds_up_over_calls(void **state)
+{
+    uint64_t at_ns = kvp_now_ns(), step_ns = 300 * KVP_NS_PER_MS;
+    kvp_path_t path, again;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    assert_int_equal(kvp_peers_rank(f.peers, FAKE_MASTER_SEGMENT), 0);
+    for (int i = 0; i < 3; i++, at_ns += step_ns)
+        for (int thread = 0; thread < 5; thread++)
+            kvp_path_silent(f.peers, &path, at_ns, at_ns + step_ns);
+    assert_int_equal(kvp_peers_rank(f.peers, FAKE_MASTER_SEGMENT), 3);
+    kvp_path_ok(f.peers, &path);
+    assert_int_equal(kvp_peers_rank(f.peers, FAKE_MASTER_SEGMENT), 0);
+    for (int i = 0; i < 4; i++, at_ns += step_ns) {
+        assert_int_equal(take(&f, 0, &again), KVP_OK);
+        kvp_path_rele(f.peers, &again, false);
+        kvp_path_silent(f.peers, &path, at_ns, at_ns + step_ns);
+    }
+    assert_int_equal(take(&f, in(LONG_NS), &again), KVP_NODE_LOST);
+    assert_int_equal(f.counters.peer_failures, 1);
+    kvp_path_rele(f.peers, &path, false);
+    teardown(&f);
+}
+
 /* How long take gives NODE_LOST after a failure; it is attached again then. */
 static uint64_t
 left_alone_ns(fixture_t *f, kvp_path_t *path)
@@ -557,6 +605,8 @@ main(void)
         cmocka_unit_test(test_a_hurried_caller_leaves_the_answer_to_the_next),
         cmocka_unit_test(test_what_was_left_may_have_been_another_access),
         cmocka_unit_test(test_a_node_that_never_answers_is_given_up),
+        cmocka_unit_test(test_hurried_callers_add_up),
+        cmocka_unit_test(test_silence_adds_up_over_calls),
         cmocka_unit_test(test_a_node_that_moved_something_is_trusted_again),
         cmocka_unit_test(test_a_refusal_drops_the_attachment),
         cmocka_unit_test(test_a_segment_that_is_not_there_is_a_lost_node),
