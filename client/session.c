@@ -8,7 +8,8 @@
  *   through it, until there is a new session or the grace is over.
  * - Whoever finds no connection makes one: the caller itself within its deadline, or the background thread. One at a
  *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share, and so are sessions that do not
- *   last: a master may take every connection and drop it at the first question.
+ *   last: a master may take every connection and drop it at the first question. Where a master is told by name, only the
+ *   background thread connects: to resolve one may take longer than any caller's deadline.
  *
  * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
  * conn->out_lock, forkguard->lock, scratch pool, regs->idle_lock, the debts'. No lock is held over a call to master or node.
@@ -24,6 +25,7 @@
 
 #include "proto/kvpool.pb-c.h"
 
+#include <arpa/inet.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -48,10 +50,11 @@ struct kvp_session {
     kvp_session_conf_t conf; /* strings owned */
     kvp_hostport_t masters[MASTERS_MAX];
     size_t masters_n;
+    bool has_named_master; /* one has to be resolved before it is connected to */
     size_t master_at; /* the one to try first; of the thread that connects */
 
     pthread_t thread;
-    bool has_thread;
+    bool has_thread; /* guarded by lock */
     int stop_fd; /* readable once is_stopping */
     _Atomic bool is_stopping; /* set under lock */
 
@@ -248,6 +251,7 @@ drop_broken_locked(kvp_session_t *s)
     if (kvp_now_ns() - s->connected_ns >= LASTING_NS) s->lost_n = 0;
     s->next_try_ns = s->lost_n == 0 ? 0 : kvp_now_ns() + pause_ns(s->lost_n - 1);
     s->lost_n++;
+    pthread_cond_signal(&s->work);
     end_lingering_locked(s);
     s->lingering = link;
     kvp_list_add_tail(&s->dead, &link->link);
@@ -255,6 +259,14 @@ drop_broken_locked(kvp_session_t *s)
         end_lingering_locked(s);
     else
         kvp_locs_orphan(link->locs, kvp_boot_ns());
+}
+
+/* Whether this thread may connect, and wait for a name to be resolved. Before there is a background thread, it is who
+ * opens the handle. */
+static bool
+may_connect_locked(const kvp_session_t *s)
+{
+    return !s->has_named_master || !s->has_thread || pthread_equal(s->thread, pthread_self());
 }
 
 kvp_err_t
@@ -274,7 +286,7 @@ kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
             err = s->last_err == KVP_OK ? KVP_UNREACHABLE : s->last_err;
             break;
         }
-        if (s->is_connecting)
+        if (s->is_connecting || !may_connect_locked(s))
             kvp_cond_wait_until(&s->changed, &s->lock, deadline_ns);
         else if (now < s->next_try_ns)
             kvp_cond_wait_until(&s->changed, &s->lock, kvp_min_u64(deadline_ns, s->next_try_ns));
@@ -523,7 +535,8 @@ run(void *arg)
             kvp_session_rele(s, link);
         }
         pthread_mutex_lock(&s->lock);
-        if (link != NULL && !has_more && !s->is_beat_due && !s->is_stopping && next_dead_locked(s) == NULL)
+        if (s->link != NULL && link != NULL && !has_more && !s->is_beat_due && !s->is_stopping &&
+            next_dead_locked(s) == NULL)
             kvp_cond_wait_until(&s->work, &s->lock, kvp_min_u64(beats.next_ns, kvp_now_ns() + beats.writers_ns));
     }
     pthread_mutex_unlock(&s->lock);
@@ -539,18 +552,28 @@ start_thread(kvp_session_t *s)
     /* Signals are the program's: its own threads get them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_mutex_lock(&s->lock);
     rc = pthread_create(&s->thread, NULL, run, s);
+    s->has_thread = rc == 0;
+    pthread_mutex_unlock(&s->lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc != 0) {
         kvp_log_error("client", "cannot start a thread: %s", strerror(rc));
         return KVP_SYS;
     }
-    s->has_thread = true;
     pthread_setname_np(s->thread, "kvpool-session");
     return KVP_OK;
 }
 
 /* ---- start, stop */
+static bool
+is_name(const char *host)
+{
+    struct in6_addr addr;
+
+    return inet_pton(AF_INET, host, &addr) != 1 && inet_pton(AF_INET6, host, &addr) != 1;
+}
+
 static kvp_err_t
 copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
 {
@@ -558,6 +581,8 @@ copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
         kvp_log_warn("client", "not a list of masters: %s", conf->masters);
         return KVP_INVALID;
     }
+    for (size_t i = 0; i < s->masters_n; i++)
+        s->has_named_master |= is_name(s->masters[i].host);
     s->conf = *conf;
     s->conf.masters = strdup(conf->masters);
     s->conf.peers.name = strdup(conf->peers.name);
