@@ -353,8 +353,8 @@ lose_clients(bench_t *b, uint64_t keys)
     hang_up(b, conn);
     print(b, "a client with reservations is lost");
     conn = greet(b, KVP_ROLE_CLIENT);
-    for (uint64_t i = 0; i < 60000; i += 1000)
-        begin_puts(b, conn, 2 * keys + i, 1000, VALUE_BYTES);
+    for (uint64_t i = 0; i < 60000; i += 500)
+        begin_puts(b, conn, 2 * keys + i, 500, VALUE_BYTES);
     b->steps = (steps_t){0};
     hang_up(b, conn);
     print(b, "a client with 60000 unfinished puts is lost");

@@ -103,6 +103,8 @@ check_claims(const kvp_segment_t *g)
 
         if (k->chunk == NULL || k->chunk->segment != g || g->state != KVP_SEG_UP) return "a window is elsewhere";
         if (!kvp_list_is_empty(&k->link)) return "a key has a window and waits for one";
+        if ((k->chunk->clearing == k) != k->is_clearing) return "a chunk is closed for somebody else";
+        if (k->is_clearing) continue;
         kvp_list_foreach (at, &k->claimed) {
             const kvp_retire_t *r = kvp_list_entry(at, kvp_retire_t, claimed);
 

@@ -19,6 +19,7 @@
 #define AROUND_WORK 4096u /* and no more than so many extents */
 #define KEY_CANDIDATES 4096u /* first victims among which one with a long key is looked for */
 #define LOST_WORK 16u /* an eviction from a lost segment counts for so many extents */
+#define CLAIM_MOST 256u /* extents in a window that is claimed in one step; a larger one is cleared: clear.c */
 #define AHEAD_SHARE 500u /* reserve: 1/500 of the pool, */
 #define AHEAD_MAX (64ull << 20) /* at most so much, */
 #define AHEAD_BATCH 64u /* so many objects a step */
@@ -63,8 +64,8 @@ kvp_evict_one(kvp_master_t *m, uint32_t oid)
     kvp_obj_drop(m, oid, 0, NULL);
 }
 
-static void
-evict(kvp_master_t *m, uint32_t oid)
+void
+kvp_evict_unit(kvp_master_t *m, uint32_t oid)
 {
     kvp_group_evict(m, oid);
     kvp_evict_one(m, oid);
@@ -124,6 +125,17 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     return kind <= m->takes;
 }
 
+bool
+kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    uint32_t unit;
+
+    if (oid == k->attempt->over || (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED)) return true;
+    unit = kvp_victim_unit(m, oid);
+    return kvp_victim_may_go(kvp_obj(m->index, unit)) && kind_of(m, unit) <= k->takes;
+}
+
 /* What is doomed is older than anything else. */
 static uint32_t
 age_of(const kvp_master_t *m, uint32_t oid)
@@ -165,21 +177,26 @@ shorten(const kvp_master_t *m, window_t *w, const wanted_t *wanted)
         uint32_t next = kvp_slab_next(w->chunk->slab, w->first);
 
         if (!fits(w->chunk, next, w->last, wanted->len) || (next == w->last && is_free(w->chunk, w->last))) return;
-        w->cost -= cost_of(m, w->chunk, w->first, wanted);
+        w->cost -= kvp_min_u64(w->cost, cost_of(m, w->chunk, w->first, wanted)); /* it may have been used meanwhile */
         w->first = next;
     }
 }
 
 /* Looks for a cheaper window than *best among the runs of usable extents that begin at `from` or behind and end before
- * the offset `to`. Returns the slot where it ended for want of work, KVP_SLAB_NONE when all was looked at. */
+ * the offset `to`; *run is one that ends at `from`, and may be none. Returns the slot where it ended for want of work, and
+ * the run that reaches to there, or KVP_SLAB_NONE when all was looked at. */
 static uint32_t
-search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted_t *wanted, window_t *best)
+search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted_t *wanted, window_t *run,
+       window_t *best)
 {
-    window_t w = {.first = KVP_SLAB_NONE};
+    window_t w = *run;
     uint32_t slot = from;
 
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(c->slab, slot) < to; slot = kvp_slab_next(c->slab, slot)) {
-        if (m->work_left == 0) return slot;
+        if (m->work_left == 0) {
+            *run = w;
+            return slot;
+        }
         m->work_left--;
         if (!is_usable(m, c, slot, wanted)) {
             w.first = KVP_SLAB_NONE;
@@ -239,7 +256,7 @@ gives_key_room(const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *
 static bool
 is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
 {
-    return takes_windows(m, c) && c->tenant == wanted->attempt->tenant &&
+    return takes_windows(m, c) && c->tenant == wanted->attempt->tenant && c->clearing == NULL &&
            kvp_place_may_copy(m, wanted->attempt, c->segment) && fits(c, victim->slot, victim->slot, wanted->len) &&
            (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
 }
@@ -253,13 +270,14 @@ own_extent(kvp_chunk_t *c, const kvp_place_t *victim)
 static void
 search_around(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, window_t *best)
 {
+    window_t run = {.first = KVP_SLAB_NONE};
     uint32_t from;
     uint64_t end = kvp_slab_offset(c->slab, slot) + kvp_slab_len(c->slab, slot);
     uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
 
     if (!may_hold(m, c, wanted)) return;
     from = run_start(m, c, slot, wanted, &m->work_left);
-    (void)search(m, c, from, end + need, wanted, best);
+    (void)search(m, c, from, end + need, wanted, &run, best);
 }
 
 /* The copy of a victim whose space may serve; the first one where there is none. */
@@ -325,7 +343,7 @@ pick(kvp_master_t *m, wanted_t *wanted, picked_t *p)
             /* Its turn, though it makes no room until its node is back. */
             if (m->work_left < LOST_WORK) return;
             m->work_left -= LOST_WORK;
-            evict(m, oid);
+            kvp_evict_unit(m, oid);
             continue;
         }
         left--;
@@ -376,7 +394,7 @@ search_candidates(kvp_master_t *m, wanted_t *wanted, window_t *best)
     for (uint32_t i = 0; best->chunk != NULL && best->cost > 0 && i < p.going; i++) {
         if (is_in(best, &p.places[i])) continue;
         m->st.evict_foreground++;
-        evict(m, p.oids[i]);
+        kvp_evict_unit(m, p.oids[i]);
     }
 }
 
@@ -389,6 +407,23 @@ search_oldest(kvp_master_t *m, wanted_t *wanted, window_t *best)
     m->work_left -= kept;
     search_candidates(m, wanted, best);
     m->work_left += kept;
+}
+
+/* Where the search goes on in a chunk. A slot that is gone meanwhile was joined with a neighbour: then from the start of
+ * the chunk. The run that reached to there is not looked at again, however long it is: what has changed in it since shows
+ * when it is taken. Where it is gone, as much of one is found again as may be looked at. */
+static uint32_t
+scan_from(kvp_master_t *m, const kvp_pkey_t *k, kvp_chunk_t *c, const wanted_t *wanted, window_t *run)
+{
+    uint32_t slot = k->scan_slot, back = AROUND_WORK;
+
+    if (kvp_slab_len(c->slab, slot) == 0) return kvp_slab_first(c->slab);
+    if (k->scan_run == KVP_SLAB_NONE) return slot;
+    if (kvp_slab_len(c->slab, k->scan_run) == 0 || kvp_slab_offset(c->slab, k->scan_run) != k->scan_run_off ||
+        k->scan_run_off >= kvp_slab_offset(c->slab, slot))
+        return run_start(m, c, slot, wanted, &back);
+    *run = (window_t){.chunk = c, .first = k->scan_run, .last = kvp_slab_prev(c->slab, slot), .cost = k->scan_cost};
+    return slot;
 }
 
 /* Goes through all chunks, as far as the step's work reaches: with everything else held, the only window may be
@@ -404,18 +439,19 @@ search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *bes
     if (k->scan_chunk == 0 && k->scan_slot == KVP_SLAB_NONE) k->scan_news = m->space_news;
     for (; k->scan_chunk < m->chunks.limit; k->scan_chunk++, k->scan_slot = KVP_SLAB_NONE) {
         kvp_chunk_t *c = kvp_ptab_get(&m->chunks, k->scan_chunk);
-        uint32_t from, back = UINT32_MAX;
+        window_t run = {.first = KVP_SLAB_NONE};
+        uint32_t from;
 
         if (best->chunk != NULL || m->work_left == 0) return;
         m->work_left--;
         if (c == NULL || c->slab == NULL || !may_hold(m, c, wanted)) continue;
-        /* A slot that is gone meanwhile was joined with a neighbour: from the start of the chunk, then. */
-        from = k->scan_slot;
-        if (kvp_slab_len(c->slab, from) == 0) from = kvp_slab_first(c->slab);
-        from = run_start(m, c, from, wanted, &back);
-        m->work_left += UINT32_MAX - back; /* what was looked at before is no work: each step comes further */
-        k->scan_slot = search(m, c, from, UINT64_MAX, wanted, best);
-        if (k->scan_slot != KVP_SLAB_NONE) return;
+        from = scan_from(m, k, c, wanted, &run);
+        k->scan_slot = search(m, c, from, UINT64_MAX, wanted, &run, best);
+        k->scan_run = run.first;
+        if (k->scan_slot == KVP_SLAB_NONE) continue;
+        k->scan_run_off = run.first == KVP_SLAB_NONE ? 0 : kvp_slab_offset(c->slab, run.first);
+        k->scan_cost = run.cost;
+        return;
     }
     k->is_scanned = true;
 }
@@ -430,12 +466,22 @@ search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
         kvp_place_t at = copy_for(m, oid, wanted);
         kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
 
-        if (!takes_windows(m, c) || c->tenant != wanted->attempt->tenant ||
+        if (!takes_windows(m, c) || c->tenant != wanted->attempt->tenant || c->clearing != NULL ||
             !kvp_place_may_copy(m, wanted->attempt, c->segment) || !gives_key_room(c, &at, wanted))
             continue;
         *best = own_extent(c, &at);
         return;
     }
+}
+
+static bool
+is_large(const window_t *w)
+{
+    uint32_t slot = w->first, n = 0;
+
+    while (slot != w->last && ++n < CLAIM_MOST)
+        slot = kvp_slab_next(w->chunk->slab, slot);
+    return slot != w->last;
 }
 
 static void
@@ -462,7 +508,7 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
             if (kvp_slab_owner(slab, slot) == k->attempt->over)
                 kvp_evict_one(m, k->attempt->over); /* for the sake of one member the others need not go */
             else
-                evict(m, kvp_slab_owner(slab, slot));
+                kvp_evict_unit(m, kvp_slab_owner(slab, slot));
             r = kvp_retire_of(m, w->chunk, slot);
         }
         if (r != NULL) {
@@ -488,12 +534,27 @@ retry_with_more(kvp_pkey_t *k)
     return KVP_EAGAIN;
 }
 
+static void
+take_window(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
+{
+    const kvp_slab_t *slab = w->chunk->slab;
+
+    if (is_large(w)) {
+        kvp_clear_begin(m, k, w->chunk, w->first, kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last));
+        return;
+    }
+    k->takes = KVP_TAKES_PLAIN;
+    claim(m, k, w);
+}
+
 kvp_err_t
 kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
 {
     wanted_t wanted = {k->attempt, k->attempt->bytes, kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid)), UINT32_MAX};
     window_t best = {0};
+    kvp_err_t err;
 
+    if (k->is_taking) return kvp_clear_foreign(m, k);
     if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */
     m->takes = k->takes;
     m->met = 0;
@@ -502,9 +563,11 @@ kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
     k->met |= m->met;
     if (best.chunk == NULL && !k->is_scanned) return KVP_EAGAIN;
     if (best.chunk == NULL && wanted.key_len > KVP_KEY_CELL_BYTES) search_key(m, &wanted, &best);
-    if (best.chunk == NULL) return retry_with_more(k);
-    k->takes = KVP_TAKES_PLAIN;
-    claim(m, k, &best);
+    if (best.chunk == NULL) {
+        err = retry_with_more(k);
+        return err == KVP_NO_SPACE && m->tenants.n > 1 ? kvp_clear_foreign(m, k) : err;
+    }
+    take_window(m, k, &best);
     return KVP_OK;
 }
 
@@ -523,6 +586,6 @@ kvp_evict_ahead(kvp_master_t *m)
         if (oid == KVP_OID_NONE) return;
         /* One that is larger than the reserve would cost more than it keeps ahead: its room is made when a put asks. */
         if (kvp_victim_bytes(m, oid) > reserve) return;
-        evict(m, oid);
+        kvp_evict_unit(m, oid);
     }
 }

@@ -167,6 +167,8 @@ struct kvp_session {
 };
 
 /* ---- segments and chunks */
+typedef struct kvp_pkey kvp_pkey_t;
+
 /* An allocator whose chunk is gone. */
 typedef struct {
     kvp_list_t link; /* master->graves */
@@ -182,6 +184,7 @@ typedef struct {
     kvp_chunk_geo_t geo;
     uint64_t bytes;
     kvp_tenant_t *tenant; /* whose objects are in it; NULL = it is empty */
+    kvp_pkey_t *clearing; /* for whom a large window of it is cleared; NULL = nobody: then it is open to others */
     uint32_t index; /* in the segment */
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
     uint64_t memory_bytes; /* of its allocators, as counted in master->slab_bytes */
@@ -236,7 +239,6 @@ typedef enum {
     KVP_TAKES_PINNED, /* also what is pinned softly */
 } kvp_takes_t;
 
-typedef struct kvp_pkey kvp_pkey_t;
 typedef struct kvp_waiter kvp_waiter_t;
 
 typedef struct {
@@ -308,11 +310,22 @@ struct kvp_pkey {
     uint64_t from, to; /* the window in the chunk, bytes */
     uint32_t oid;
     uint32_t claim_left; /* records of the window that are not free yet */
-    uint32_t scan_chunk, scan_slot; /* where the search through all chunks goes on */
+    uint32_t scan_chunk, scan_slot; /* where the search through all chunks goes on, */
+    uint32_t scan_run; /* and the run that reaches to there: its first slot, where that lies, */
+    uint64_t scan_run_off;
+    uint64_t scan_cost; /* and what it costs up to there */
     uint64_t scan_news; /* master->space_news when that search began */
     bool is_scanned; /* it came to the end, in vain */
     kvp_takes_t takes;
     uint32_t met; /* a bit for each kind that was left out */
+    bool is_taking; /* it looks through the chunks of other tenants, from scan_chunk and scan_slot on */
+
+    /* clear.c */
+    kvp_list_t clearing; /* master->clearings: its window is large, and not claimed but cleared */
+    bool is_clearing;
+    bool is_walked; /* the window, to its end; what was blocked is tried again */
+    uint32_t clear_slot; /* where the walk goes on; KVP_SLAB_NONE = at the start */
+    uint64_t clear_next_ns, clear_end_ns; /* the next walk, and when it is given up */
 };
 
 struct kvp_pend {
@@ -439,6 +452,8 @@ struct kvp_master {
     uint64_t slab_bytes; /* memory of all allocators of chunks */
     uint32_t turn; /* whose slice comes first in a step */
     kvp_list_t graves;
+    kvp_list_t clearings;
+    bool has_clear_news; /* a window that is cleared may be free, or its walk goes on */
     uint32_t dropping; /* segments being purged */
     kvp_master_stats_t st;
     void *match_ctx, *match_data; /* PCRE2's, for removals by pattern */
@@ -532,7 +547,7 @@ void kvp_place_chunk_leave(kvp_master_t *m, kvp_chunk_t *c); /* nothing is */
 static inline bool
 kvp_place_is_open_to(const kvp_chunk_t *c, const kvp_tenant_t *t)
 {
-    return c->tenant == NULL || c->tenant == t;
+    return c->clearing == NULL && (c->tenant == NULL || c->tenant == t);
 }
 bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len);
 /* Where the key lies in the chunk's metadata, in units of 64 bytes. */
@@ -728,6 +743,19 @@ void kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *w
 kvp_err_t kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k);
 void kvp_evict_ahead(kvp_master_t *m);
 void kvp_evict_one(kvp_master_t *m, uint32_t oid); /* and no other member of its group */
+void kvp_evict_unit(kvp_master_t *m, uint32_t oid); /* and with it all of its group */
+bool kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid); /* for this key, as things are */
+
+/* clear.c */
+/* kvp_clear_begin clears the window from slot `first` up to offset `to` for the key, in as many steps as it takes: its
+ * objects are evicted, and the chunk is closed to others. The key gets its place as soon as there is room, or waits again
+ * where that does not come. kvp_clear_end: that is over, or given up. */
+void kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, uint64_t to);
+void kvp_clear_end(kvp_pkey_t *k);
+void kvp_clear_tick(kvp_master_t *m);
+/* kvp_clear_foreign looks for a whole chunk of the tenant that has the most, and begins to clear it. NO_SPACE: there is
+ * none without something that cannot go. EAGAIN: the step's work is used up. */
+kvp_err_t kvp_clear_foreign(kvp_master_t *m, kvp_pkey_t *k);
 
 /* ticket.c */
 /* kvp_ticket_may_take: within what a client may have in tickets, and none of the objects has all that it can have. */

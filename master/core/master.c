@@ -116,6 +116,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->ending);
     kvp_list_init(&m->over);
     kvp_list_init(&m->graves);
+    kvp_list_init(&m->clearings);
     kvp_list_init(&m->waiting);
     kvp_list_init(&m->leases);
     kvp_list_init(&m->leasing);
@@ -264,7 +265,7 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
     /* They share the step's budget, so each of them comes first in its turn. */
     static void (*const slices[])(kvp_master_t *) = {
         timed_tick,      kvp_session_end_some, kvp_ticket_end_some, kvp_groups_tick,
-        kvp_remove_tick, kvp_segment_tick,     kvp_place_bury_some,
+        kvp_remove_tick, kvp_segment_tick,     kvp_place_bury_some, kvp_clear_tick,
     };
 
     begin(m, now_ns);
@@ -291,7 +292,7 @@ kvp_master_has_work(const kvp_master_t *m)
     bool is_searching = m->has_space_news && !kvp_list_is_empty(&m->waiting);
     bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->over) || !kvp_list_is_empty(&m->graves);
 
-    if (is_searching || is_ending || m->is_behind || m->has_orders || m->dropping > 0) return true;
+    if (is_searching || is_ending || m->has_clear_news || m->is_behind || m->has_orders || m->dropping > 0) return true;
     return m->has_aside || kvp_pin_is_over(m) || kvp_groups_have_work(m) || !kvp_list_is_empty(&m->jobs);
 }
 

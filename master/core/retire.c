@@ -158,6 +158,7 @@ give_back(kvp_master_t *m, kvp_retire_t *r)
     if (c->segment->state != KVP_SEG_LOST) m->st.used_bytes -= r->bytes;
     kvp_place_room_changed(c);
     kvp_place_memory_changed(m, c);
+    if (c->clearing != NULL) m->has_clear_news = true;
     kvp_master_space_news(m);
     discard(m, r);
 }
@@ -238,6 +239,7 @@ kvp_retire_unclaim(kvp_master_t *m, kvp_pkey_t *k)
         r->claim = NULL;
         if (r->state == KVP_RT_HELD) give_back(m, r);
     }
+    kvp_clear_end(k);
     kvp_list_del(&k->of_segment);
     k->pend->claims--;
     k->claim_left = 0;

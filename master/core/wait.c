@@ -165,9 +165,10 @@ kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a)
     k->pend = a->pend;
     k->attempt = a;
     k->oid = a->oid;
-    k->scan_slot = KVP_SLAB_NONE;
+    k->scan_slot = k->scan_run = KVP_SLAB_NONE;
     kvp_list_init(&k->claimed);
     kvp_list_init(&k->of_segment);
+    kvp_list_init(&k->clearing);
     kvp_list_add_tail(&m->waiting, &k->link);
     kvp_list_add_tail(&k->pend->keys, &k->of_pend);
     m->waiting_attempts += kvp_list_is_empty(&a->pkeys);

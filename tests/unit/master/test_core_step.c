@@ -217,6 +217,62 @@ test_step_when_everything_is_bumped(void **state)
     expect_short_steps(w);
 }
 
+/* A window of ten thousand neighbours. */
+static void
+test_step_when_much_is_evicted_for_one_put(void **state)
+{
+    enum { N = 16000 };
+    peer_t *n, *c;
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+
+    (void)state;
+    w->check_every = 16;
+    n = node_open(w, mem_make(w, "n1", 4 * MIB, 4 * MIB));
+    n->delay_ns = MS;
+    c = client_open(w);
+    put_fast(c, "key", 6, N);
+    w->work_most = 0;
+    assert_int_equal(put_wait(c, "large", 7 * MIB / 2, 2000), KVP_OK);
+    assert_int_equal(put_wait(c, "small", 64, 2000), KVP_OK);
+    assert_true(exists(c, "large"));
+    assert_true(world_stats(w).evict_window > N / 3);
+    expect_short_steps(w);
+}
+
+/* An object in the middle of it is held, and lasts. */
+static void
+test_step_when_much_is_evicted_around_what_is_held(void **state)
+{
+    enum { N = 16000 };
+    uint64_t ticket;
+    peer_t *n, *c;
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    put_t one = {.key = "large", .len = 7 * MIB / 2};
+    places_t places;
+    uint64_t id;
+
+    (void)state;
+    w->check_every = 0;
+    n = node_open(w, mem_make(w, "n1", 4 * MIB, 4 * MIB));
+    n->delay_ns = MS;
+    c = client_open(w);
+    put_fast(c, "key", 6, N);
+    w->is_idle_off = true;
+    id = put_begin(c, &one, 1, 5000);
+    while (world_stats(w).evict_window == 0)
+        kvp_master_on_tick(w->m, w->now);
+    assert_int_equal(get(c, "key015000", &ticket, NULL), KVP_OK); /* its turn has not come */
+    w->is_idle_off = false;
+    world_advance(w, 500 * MS);
+    assert_true(exists(c, "key015000"));
+    assert_true(peer_is_asking(c, id));
+    release(c, ticket);
+    places_read(peer_wait(c, id, SEC), &places);
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    places_free(&places);
+    expect_short_steps(w);
+}
+
 static void
 test_step_when_a_node_is_lost(void **state)
 {
@@ -261,6 +317,8 @@ main(void)
         cmocka_unit_test(test_step_when_many_reservations_expire),
         cmocka_unit_test(test_step_when_everything_is_removed),
         cmocka_unit_test(test_step_when_everything_is_bumped),
+        cmocka_unit_test(test_step_when_much_is_evicted_for_one_put),
+        cmocka_unit_test(test_step_when_much_is_evicted_around_what_is_held),
         cmocka_unit_test(test_step_when_a_node_is_lost),
         cmocka_unit_test(test_step_when_a_node_was_slow),
     };

@@ -180,7 +180,6 @@ test_tenants_have_chunks_of_their_own(void **state)
     world_close(w);
 }
 
-/* Revocations of one say nothing to another, and nobody waits for readers of another. */
 /* That no chunk has room for one says nothing about the other, who waits behind it. */
 static void
 test_tenants_wait_for_room_of_their_own(void **state)
@@ -202,13 +201,18 @@ test_tenants_wait_for_room_of_their_own(void **state)
     a_asks = put_begin(a, &of_a, 1, 10000);
     assert_true(peer_is_asking(b, b_asks) && peer_is_asking(a, a_asks));
     assert_int_equal(commit(a, attempts[0], 0), KVP_OK);
+    places_read(peer_reply(b, b_asks), &places); /* who came first takes the first chunk in which all may go */
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    places_free(&places);
+    assert_true(peer_is_asking(a, a_asks));
+    assert_int_equal(commit(a, attempts[1], 0), KVP_OK);
     places_read(peer_reply(a, a_asks), &places);
     assert_int_equal(places.objs[0].err, KVP_OK);
     places_free(&places);
-    assert_true(peer_is_asking(b, b_asks));
     world_close(w);
 }
 
+/* Revocations of one say nothing to another, and nobody waits for readers of another. */
 static void
 test_tenants_have_leases_of_their_own(void **state)
 {
@@ -253,6 +257,69 @@ test_hello_when_there_are_too_many_tenants(void **state)
     assert_int_equal(peer_hello(p, KVP_ROLE_CLIENT, "client", "host"), KVP_LIMIT);
     (void)client_open_of(w, MOST - 1); /* one that is known */
     world_check(w);
+    world_close(w);
+}
+
+/* ---- room */
+/* One has filled the pool: the other takes a whole chunk of it, and goes on in that. */
+static void
+test_put_when_another_tenant_has_all_chunks(void **state)
+{
+    Kvp__Pb__TenantInfo info;
+    uint64_t ticket[3];
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+    char key[KEY_LEN];
+
+    (void)state;
+    fill(a, 60, 64 * KIB); /* four chunks of sixteen */
+    tenant_info(a, &info);
+    assert_int_equal(info.chunks, 4);
+    for (uint32_t i = 0; i < 3; i++) { /* one chunk is left in which nothing is held */
+        snprintf(key, sizeof key, "key/%u", 16 * i + 1);
+        assert_int_equal(get(a, key, &ticket[i], NULL), KVP_OK);
+    }
+    assert_int_equal(put_wait(b, "mine", 64 * KIB, 2000), KVP_OK);
+    tenant_info(b, &info);
+    assert_int_equal(info.chunks, 1);
+    tenant_info(a, &info);
+    assert_int_equal(info.chunks, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        snprintf(key, sizeof key, "key/%u", 16 * i + 1);
+        assert_true(exists(a, key));
+        release(a, ticket[i]);
+    }
+    for (uint32_t i = 0; i < 40; i++) { /* from now on it evicts its own */
+        snprintf(key, sizeof key, "mine/%u", i);
+        assert_int_equal(put_wait(b, key, 64 * KIB, 2000), KVP_OK);
+    }
+    tenant_info(a, &info);
+    assert_int_equal(info.chunks, 3);
+    world_close(w);
+}
+
+static void
+test_put_when_another_tenant_holds_something_in_all_chunks(void **state)
+{
+    Kvp__Pb__TenantInfo info;
+    uint64_t ticket;
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+    char key[KEY_LEN];
+
+    (void)state;
+    fill(a, 60, 64 * KIB);
+    for (uint32_t i = 0; i < 60; i++) {
+        snprintf(key, sizeof key, "key/%u", i);
+        assert_int_equal(get(a, key, &ticket, NULL), KVP_OK);
+    }
+    assert_int_equal(put_wait(b, "mine", 64 * KIB, 300), KVP_RETRY_AFTER);
+    tenant_info(a, &info);
+    assert_int_equal(info.objects, 60);
+    release(a, ticket); /* that is not enough: a whole chunk is what changes hands */
+    assert_int_equal(put_wait(b, "mine", 64 * KIB, 300), KVP_RETRY_AFTER);
+    peer_forget(a);
+    assert_int_equal(put_wait(b, "mine", 64 * KIB, 300), KVP_OK);
     world_close(w);
 }
 
@@ -408,6 +475,8 @@ main(void)
         cmocka_unit_test(test_tenants_wait_for_room_of_their_own),
         cmocka_unit_test(test_tenants_have_leases_of_their_own),
         cmocka_unit_test(test_hello_when_there_are_too_many_tenants),
+        cmocka_unit_test(test_put_when_another_tenant_has_all_chunks),
+        cmocka_unit_test(test_put_when_another_tenant_holds_something_in_all_chunks),
         cmocka_unit_test(test_bump_makes_everything_be_gone),
         cmocka_unit_test(test_bump_when_puts_are_under_way),
         cmocka_unit_test(test_bump_tells_the_epoch_to_writers),
