@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define PAY_EACH_NS (100 * KVP_NS_PER_MS) /* so that one node leaves time for the others */
+#define NODE_BACK_NS (60 * KVP_NS_PER_S) /* a node is back with a new master after this, or its memory is gone */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf */
@@ -115,10 +116,13 @@ static void
 pay_or_keep(kvp_peers_t *peers, const kvp_debt_t *debt, uint64_t until_ns)
 {
     uint64_t now = kvp_now_ns();
+    kvp_debt_t kept = *debt;
     kvp_err_t err = KVP_DEADLINE;
 
     if (now < until_ns) err = kvp_peers_pay(peers, debt, kvp_min_u64(until_ns, now + PAY_EACH_NS));
-    if (err != KVP_OK && err != KVP_NO_SEGMENT) keep_in_mind(debt);
+    if (kept.until_ns == 0) kept.until_ns = now + NODE_BACK_NS;
+    if (err == KVP_NO_SEGMENT && now >= kept.until_ns) return;
+    if (err != KVP_OK) keep_in_mind(&kept);
 }
 
 void

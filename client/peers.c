@@ -528,6 +528,7 @@ note_debt(kvp_peers_t *p, kvp_peer_t *peer)
         kvp_debt_t *debt = &debts[p->debts_n++];
 
         p->debts = debts;
+        debt->until_ns = 0;
         debt->incarnation = kvp_conn_hello(p->conn)->incarnation;
         memcpy(debt->pool_id, kvp_peers_pool_id(p), sizeof debt->pool_id);
         memcpy(debt->uuid, peer->uuid, sizeof peer->uuid);

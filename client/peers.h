@@ -80,12 +80,13 @@ typedef struct {
     uint64_t incarnation;
     uint8_t pool_id[16];
     uint8_t uuid[16]; /* of the segment */
+    uint64_t until_ns; /* how long a segment that the master does not know is waited for; the debtor's */
 } kvp_debt_t;
 
 /* kvp_peers_debts lists what this incarnation will owe: *debts_out is malloc'ed, NULL for none. */
 kvp_err_t kvp_peers_debts(kvp_peers_t *peers, kvp_debt_t **debts_out, size_t *n_out) KVP_MUST_USE;
 /* kvp_peers_pay tells the node, over an attachment that is there, else over one that it makes with the master's help: OK,
- * NO_SEGMENT (that memory is gone, nothing is owed), or it is to be tried again. The debt may be another incarnation's. */
+ * NO_SEGMENT (that memory is gone, or not mounted again yet), or it is to be tried again. The debt may be another incarnation's. */
 kvp_err_t kvp_peers_pay(kvp_peers_t *peers, const kvp_debt_t *debt, uint64_t deadline_ns) KVP_MUST_USE;
 
 /* kvp_peers_pool_id: borrowed as long as the peers. */

@@ -489,13 +489,13 @@ is_on_bounds(uint64_t offset, uint64_t bytes)
 }
 
 kvp_err_t
-kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes, uint32_t owner)
+kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes, uint32_t owner, uint32_t *slot_out)
 {
     uint64_t region = kvp_slab_region_bytes(slab);
     if (bytes == 0 || offset < kvp_slab_tail(slab) || offset > region || bytes > region - offset) return KVP_INVALID;
     if (!is_on_bounds(offset, bytes) || owner == KVP_SLAB_NONE) return KVP_INVALID;
     uint32_t spare = KVP_SLAB_NONE;
-    kvp_err_t err = slot_claim(slab, slot);
+    kvp_err_t err = slot == KVP_SLAB_NONE ? slots_take(slab, 1, &slot) : slot_claim(slab, slot);
     if (err != KVP_OK) return err;
     if (offset > kvp_slab_tail(slab)) err = slots_take(slab, 1, &spare);
     if (err != KVP_OK) {
@@ -515,6 +515,7 @@ kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes,
         slot_give(slab, tail);
     slab->used_units += units;
     if (slot >= slab->slots_high) slab->slots_high = slot + 1;
+    *slot_out = slot;
     return KVP_OK;
 }
 

@@ -170,6 +170,7 @@ take_term(kvp_ident_t *ident)
         kvp_log_error("master", "no term is left: start a new pool dir=%s", ident->dir);
         return KVP_LIMIT;
     }
+    ident->had_master = ident->term > 0;
     ident->term++;
     return store(ident);
 }

@@ -11,6 +11,7 @@ typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
     uint32_t term; /* of this master: one above the last one used here */
+    bool had_master; /* there was one */
     int dir_fd; /* -1 = nothing is kept */
     int lock_fd; /* held while this master lives; -1 = none */
     char dir[4096]; /* as the ready line says it: "none" where nothing is kept */

@@ -17,13 +17,13 @@
 
 #include <string.h>
 
-#define SAVE_TERM_MS 1000
-
 typedef struct {
     kvp_hostport_t listen;
     kvp_hostport_t http;
     const char *data_dir;
     uint64_t lease_ttl_ns;
+    uint64_t location_lease_ns;
+    uint64_t location_grace_ns;
 } settings_t;
 
 static const kvp_opt_t opts[] = {
@@ -50,6 +50,20 @@ static const kvp_opt_t opts[] = {
      .min = 100 * KVP_NS_PER_MS,
      .max = 3600 * KVP_NS_PER_S,
      .help = "How long a looked-up object is kept for a client that does not come back for it."},
+    {.name = "location-lease",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, location_lease_ns),
+     .fallback = "1s",
+     .min = 10 * KVP_NS_PER_MS,
+     .max = 3600 * KVP_NS_PER_S,
+     .help = "How long clients read from places that they know before they must have heard from the master again."},
+    {.name = "location-grace",
+     .type = KVP_OPT_DURATION_NS,
+     .offset = offsetof(settings_t, location_grace_ns),
+     .fallback = "10s",
+     .min = 10 * KVP_NS_PER_MS,
+     .max = 3600 * KVP_NS_PER_S,
+     .help = "The same while no master answers. The next one takes so long to be sure of its first removals."},
 };
 
 static const kvp_conf_spec_t spec = {
@@ -68,20 +82,17 @@ typedef struct {
     uv_loop_t uv;
     bool has_uv;
     kvp_loop_t loop;
-    uv_timer_t save_term;
     kvp_http_t *http;
     kvp_hostport_t http_bound; /* host "" = no HTTP */
 } daemon_t;
 
 /* The core takes a higher term when a node knows one; the next start must not fall below it. */
 static void
-on_save_term(uv_timer_t *timer)
+save_term(void *arg, uint32_t term)
 {
-    daemon_t *d = timer->data;
-    kvp_master_stats_t stats;
+    daemon_t *d = arg;
 
-    kvp_master_stats(d->core, &stats);
-    kvp_ignore(kvp_ident_raise(&d->ident, stats.term), "logged; the nodes still know the term");
+    kvp_ignore(kvp_ident_raise(&d->ident, term), "logged; the nodes still know the term");
 }
 
 static void
@@ -90,7 +101,6 @@ on_stop(void *arg)
     daemon_t *d = arg;
 
     kvp_server_stop(d->server);
-    uv_close((uv_handle_t *)&d->save_term, NULL);
     /* Ends what the HTTP thread waits for; a second signal kills from here on. */
     kvp_loop_stop(&d->loop);
 }
@@ -102,7 +112,8 @@ build_core(daemon_t *d, const settings_t *s)
 
     kvp_err_t err = kvp_ident_open(s->data_dir, &d->ident);
     if (err != KVP_OK) return err;
-    err = kvp_server_create(&(kvp_server_conf_t){.listen = s->listen}, &d->server);
+    err = kvp_server_create(&(kvp_server_conf_t){.listen = s->listen, .save_term = save_term, .save_term_arg = d},
+                            &d->server);
     if (err != KVP_OK) return err;
 
     kvp_host_id(host_id);
@@ -111,6 +122,9 @@ build_core(daemon_t *d, const settings_t *s)
         .seed = kvp_random_u64(),
         .term = d->ident.term,
         .lease_ns = s->lease_ttl_ns,
+        .location_lease_ns = s->location_lease_ns,
+        .location_grace_ns = kvp_max_u64(s->location_lease_ns, s->location_grace_ns),
+        .had_master = d->ident.had_master,
         .host_id = host_id,
         .unix_path = kvp_server_unix_path(d->server),
     };
@@ -128,9 +142,6 @@ build_loop(daemon_t *d)
         return KVP_SYS;
     }
     d->has_uv = true;
-    uv_timer_init(&d->uv, &d->save_term);
-    d->save_term.data = d;
-    uv_timer_start(&d->save_term, on_save_term, SAVE_TERM_MS, SAVE_TERM_MS);
     kvp_err_t err = kvp_loop_start(&d->loop, &d->uv, on_stop, d);
     return err != KVP_OK ? err : kvp_server_start(d->server, &d->uv, d->core, &d->admin.times);
 }
@@ -162,7 +173,7 @@ static void
 tear_down(daemon_t *d)
 {
     if (d->has_uv) {
-        if (!uv_is_closing((uv_handle_t *)&d->save_term)) on_stop(d);
+        on_stop(d);
         uv_run(&d->uv, UV_RUN_DEFAULT);
     }
     kvp_http_destroy(d->http);

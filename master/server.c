@@ -238,8 +238,11 @@ static void
 collect(kvp_server_t *server)
 {
     uint64_t id;
+    uint32_t term;
     bool is_last;
 
+    if (kvp_master_take_term(server->master, &term) && server->conf.save_term != NULL)
+        server->conf.save_term(server->conf.save_term_arg, term);
     while (kvp_master_take_output(server->master, &id, &server->spare, &is_last)) {
         conn_t *conn = find_conn(server, id);
         if (conn != NULL && !conn->is_ending) {

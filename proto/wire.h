@@ -154,6 +154,14 @@ typedef struct {
     uint64_t version;
 } kvp_wire_tomb_t;
 
+/* kvp_wire_tomb_tenant stands in a tombstone for all keys of that tenant: its namespace was bumped. No key has it, but
+ * for a chance of one in 2^64. */
+static inline kvp_digest_t
+kvp_wire_tomb_tenant(uint32_t tenant)
+{
+    return (kvp_digest_t){.lo = tenant, .hi = UINT64_MAX};
+}
+
 #define KVP_RETIRE_DEAD 0x01u /* unreadable from now on */
 #define KVP_RETIRE_FREE 0x02u /* and nothing of the node's own touches it: it may be reused */
 

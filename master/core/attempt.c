@@ -187,6 +187,15 @@ kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a)
 }
 
 void
+kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a)
+{
+    kvp_pend_t *p = a->pend;
+
+    kvp_attempt_abort(m, a, false, KVP_ALREADY);
+    if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
+}
+
+void
 kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
 {
     kvp_attempt_t *a = kvp_attempt_of(m, kvp_obj(m->index, oid));

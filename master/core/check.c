@@ -259,7 +259,7 @@ check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
         const kvp_obj_t *o = kvp_obj(m->index, oid);
 
         /* Those that were put aside do not come back in order. */
-        if (m->st.passed_over + m->st.probe_asides == 0 && kvp_obj_age(m->index, o) > age)
+        if (m->st.passed_over + m->st.probe_asides + m->st.adopted == 0 && kvp_obj_age(m->index, o) > age)
             return "objects are out of order";
         if (o->list != list->kind || is_soft(m, o) != (list == &m->pinned)) return "a pin is not heeded";
         age = kvp_obj_age(m->index, o);

@@ -138,6 +138,51 @@ kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
     ext->more_n--;
 }
 
+/* Which of its copies lies there. */
+static uint32_t
+place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot)
+{
+    uint32_t i = 0;
+
+    while (places[i].chunk != c->number || places[i].slot != slot)
+        i++;
+    return i;
+}
+
+void
+kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
+{
+    uint32_t oid = kvp_slab_owner(c->slab, slot), i, n;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+
+    n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
+    i = place_at(places, c, slot);
+    if (kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) {
+        kvp_attempt_lose_copy(m, oid, &places[i]);
+    } else if (n > 1) {
+        kvp_obj_del_place(m, oid, &places[i]);
+        (void)kvp_retire_place(m, &places[i], 0, NULL);
+    } else {
+        m->st.purged++;
+        kvp_obj_lose(m, oid);
+    }
+}
+
+void
+kvp_copy_set_long_key(kvp_master_t *m, uint32_t oid, const kvp_chunk_t *c, uint32_t slot, uint32_t long_key_slot)
+{
+    kvp_objext_t *ext = kvp_obj_ext_make(m->index, kvp_obj(m->index, oid));
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t i;
+
+    (void)kvp_obj_places(m, kvp_obj(m->index, oid), places);
+    i = place_at(places, c, slot);
+    if (i == 0)
+        ext->long_key_slot = long_key_slot;
+    else
+        ext->more[i - 1].long_key_slot = long_key_slot;
+}
+
 void
 kvp_obj_count_held(kvp_master_t *m, const kvp_obj_t *o, int32_t sign)
 {
@@ -167,6 +212,17 @@ kvp_obj_up_n(const kvp_master_t *m, const kvp_obj_t *o)
     for (uint32_t i = 0; i < n; i++)
         up += is_up(m, places[i].chunk);
     return up;
+}
+
+bool
+kvp_obj_is_reported(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (chunk_of(m, &places[i])->segment->report != NULL) return true;
+    return false;
 }
 
 void

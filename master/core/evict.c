@@ -24,13 +24,13 @@
 #define AHEAD_MAX (64ull << 20) /* at most so much, */
 #define AHEAD_BATCH 64u /* so many objects a step */
 
-void
-kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter)
+/* What is owed for it is in the tombstone. */
+static void
+drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter, const kvp_wire_tomb_t *tomb)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(m, o, places);
-
     kvp_attempt_t *heir = kvp_attempt_heir(m, o);
     bool was_served = o->state == KVP_OBJ_COMMITTED;
 
@@ -48,12 +48,30 @@ kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter
 
         kvp_obj_del_place(m, oid, &places[i]);
         r = kvp_retire_place(m, &places[i], owner, waiter);
+        kvp_owed_retire(m, r, tomb);
         if (was_served) kvp_retire_of_key(m, r, o->id);
     }
     if (o->tickets > 0)
         o->state = KVP_OBJ_GONE;
     else
         kvp_objindex_free(m->index, oid);
+}
+
+void
+kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter)
+{
+    kvp_wire_tomb_t tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid));
+
+    drop(m, oid, owner, waiter, &tomb);
+}
+
+void
+kvp_obj_lose(kvp_master_t *m, uint32_t oid)
+{
+    static const kvp_wire_tomb_t nothing;
+
+    kvp_owed_lost(m, kvp_obj(m->index, oid));
+    drop(m, oid, 0, NULL, &nothing);
 }
 
 void
@@ -547,6 +565,22 @@ take_window(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
     claim(m, k, w);
 }
 
+/* After a report nearly all that is free waits for the word of older writers, which comes as they find the new master: for
+ * a while that is waited for, so that what was just learned is not evicted for the want of it. */
+static bool
+is_worth_waiting(const kvp_master_t *m)
+{
+    return m->gaps > 0 && m->now_ns < m->gaps_due_ns;
+}
+
+void
+kvp_evict_tick(kvp_master_t *m)
+{
+    if (m->gaps_due_ns == 0 || is_worth_waiting(m)) return;
+    m->gaps_due_ns = 0;
+    kvp_master_space_news(m);
+}
+
 kvp_err_t
 kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
 {
@@ -556,6 +590,7 @@ kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
 
     if (k->is_taking) return kvp_clear_foreign(m, k);
     if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */
+    if (is_worth_waiting(m)) return KVP_NO_SPACE;
     m->takes = k->takes;
     m->met = 0;
     search_oldest(m, &wanted, &best);
@@ -577,6 +612,7 @@ kvp_evict_ahead(kvp_master_t *m)
     uint64_t reserve = kvp_min_u64(m->st.size_bytes / AHEAD_SHARE, AHEAD_MAX);
     uint64_t quarantined = m->st.quarantine_bytes;
 
+    if (is_worth_waiting(m)) return;
     for (uint32_t i = 0; i < AHEAD_BATCH; i++) {
         uint64_t busy = m->st.used_bytes - (m->st.retiring_bytes - quarantined) - m->doomed_bytes;
         uint32_t oid;

@@ -10,6 +10,7 @@
 #ifndef KVP_MASTER_CORE_INTERNAL_H
 #define KVP_MASTER_CORE_INTERNAL_H
 
+#include "common/digestmap.h"
 #include "common/list.h"
 #include "common/segfmt.h"
 #include "common/slab.h"
@@ -48,6 +49,8 @@
 #define KVP_STRAYS_MAX 16u /* extents taken from a silent client, which its own word can still free early */
 #define KVP_TICKETS_MAX 16384u /* a client's */
 #define KVP_TICKET_OBJECTS_MAX (1u << 20) /* in all tickets of a client */
+#define KVP_GAP_WAIT_NS KVP_MS(3000) /* for the word of older writers, after a report */
+#define KVP_SPOILED_MAX 16u /* segments that are remembered for a bad report */
 #define KVP_NODE_SEGMENTS_MAX 64u /* mounted by one node */
 #define KVP_UNDEAD_KEYS (1u << 16) /* counters; by a part of the digest */
 #define KVP_RETIRE_REQS_MAX 8u /* orders that a node has not answered; the rest waits here */
@@ -176,6 +179,7 @@ typedef struct {
 } kvp_grave_t;
 
 typedef struct kvp_segment kvp_segment_t;
+typedef struct kvp_report kvp_report_t;
 
 typedef struct {
     kvp_segment_t *segment;
@@ -185,6 +189,7 @@ typedef struct {
     uint64_t bytes;
     kvp_tenant_t *tenant; /* whose objects are in it; NULL = it is empty */
     kvp_pkey_t *clearing; /* for whom a large window of it is cleared; NULL = nobody: then it is open to others */
+    uint32_t gaps; /* extents that a writer of an earlier term might still store to */
     uint32_t index; /* in the segment */
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
     uint64_t memory_bytes; /* of its allocators, as counted in master->slab_bytes */
@@ -200,6 +205,7 @@ struct kvp_segment {
     kvp_list_t claims; /* pkeys with a window here */
     kvp_objlist_t aside; /* victims that are passed over: victims.c */
     kvp_session_t *node; /* NULL = lost */
+    kvp_report_t *report; /* owned: its node is telling what is in it; until that is over it is as good as lost */
     kvp_chunk_t *chunks;
     uint32_t *room; /* a tree over the chunks: the longest free extent in each, and the longest of each pair above */
     uint32_t room_leaves;
@@ -259,6 +265,8 @@ typedef struct {
     uint64_t sent_in; /* the Retire that it went out with last: numbers are reused, requests are not */
     kvp_pkey_t *claim;
     kvp_waiter_t *waiter; /* to be told when it is dead */
+    bool has_tomb; /* other nodes remember it */
+    kvp_digest_t digest; /* then: of the key */
 } kvp_retire_t;
 
 typedef struct {
@@ -455,6 +463,18 @@ struct kvp_master {
     kvp_list_t clearings;
     bool has_clear_news; /* a window that is cleared may be free, or its walk goes on */
     uint32_t dropping; /* segments being purged */
+    uint32_t reports; /* under way */
+    uint32_t closing; /* of these, behind their last page */
+    uint64_t rebuild_until_ns; /* until then nodes may come whose memory is of an older term */
+    kvp_digestmap_t removed; /* while they may: keys -> versions that went meanwhile */
+    bool is_rebuild_over; /* these were too many: nothing that is reported is believed any more */
+    kvp_digestmap_t tombs, tomb_refs; /* keys -> versions, and how many retires they are owed by; none: learned */
+    kvp_buf_t tomb_news; /* kvp_wire_tomb_t that nodes are to be told with the end of this step */
+    uint64_t gaps; /* extents that a writer of an older term might still store to */
+    uint64_t gaps_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
+    bool is_term_news; /* the term rose, and the shell was not told yet */
+    uint8_t spoiled[KVP_SPOILED_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
+    uint32_t spoiled_at;
     kvp_master_stats_t st;
     void *match_ctx, *match_data; /* PCRE2's, for removals by pattern */
     uint32_t match_left; /* steps that the match under way may still take */
@@ -523,7 +543,7 @@ void kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_segments_lost(kvp_master_t *m, kvp_session_t *node);
 void kvp_segment_tick(kvp_master_t *m);
 void kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g);
-void kvp_segment_free(kvp_segment_t *g);
+void kvp_segment_free(kvp_master_t *m, kvp_segment_t *g);
 kvp_segment_t *kvp_segment_find(kvp_master_t *m, uint32_t id);
 /* A segment whose node does not answer is passed over for puts as long as there are others. */
 static inline bool
@@ -531,6 +551,40 @@ kvp_segment_is_passed_over(const kvp_master_t *m, const kvp_segment_t *g)
 {
     return g->is_slow && m->slow_n < m->up_n;
 }
+
+/* kvp_segment_up: its node, which is that session, answers for it from now on. */
+void kvp_segment_up(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s);
+
+/* rebuild.c: see there. kvp_report_lost: nothing more will come from that node; what it had reported is dropped.
+ * kvp_report_slice does some of what is left behind the last page; false while there is more. */
+void kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node);
+void kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_report_lost(kvp_master_t *m, const kvp_session_t *node);
+bool kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left);
+void kvp_report_free(kvp_master_t *m, kvp_segment_t *g);
+kvp_segment_t *kvp_report_by(const kvp_master_t *m,
+                             const kvp_session_t *node); /* of which that node reports, or NULL */
+
+/* owed.c. kvp_owed_is_rebuilding: memory of older terms may be reported. kvp_owed_version: no version of the key up to
+ * that one exists, 0 = nothing is known.
+ * What goes is held against what nodes report. kvp_owed_dropped: the object is about to leave the index; returns what is
+ * to be told of it, version 0 = nothing. kvp_owed_lost: it is, because its memory is gone. kvp_owed_unknown: a key that is
+ * not there was removed. kvp_owed_bumped: a namespace was.
+ * kvp_owed_retire: an extent of it is on its way out; kvp_owed_paid: it is dead, or given up. kvp_owed_learn: a node kept
+ * that tombstone. kvp_owed_flush tells nodes what is new, kvp_owed_greet tells one of them all. */
+bool kvp_owed_is_rebuilding(const kvp_master_t *m);
+uint64_t kvp_owed_version(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest);
+void kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t);
+kvp_wire_tomb_t kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o);
+void kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o);
+void kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest);
+void kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
+void kvp_owed_paid(kvp_master_t *m, kvp_retire_t *r);
+void kvp_owed_learn(kvp_master_t *m, const kvp_wire_tomb_t *tomb);
+void kvp_owed_flush(kvp_master_t *m);
+void kvp_owed_greet(kvp_master_t *m, kvp_session_t *node);
+void kvp_owed_tick(kvp_master_t *m);
+void kvp_owed_fini(kvp_master_t *m);
 
 /* place.c */
 kvp_err_t kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a); /* gives its object one copy more; NO_SPACE */
@@ -549,7 +603,7 @@ kvp_place_is_open_to(const kvp_chunk_t *c, const kvp_tenant_t *t)
 {
     return c->clearing == NULL && (c->tenant == NULL || c->tenant == t);
 }
-bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len);
+bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len); /* now; a chunk with gaps may have it later */
 /* Where the key lies in the chunk's metadata, in units of 64 bytes. */
 uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
 /* kvp_place_may_copy: the attempt has no copy on that segment's host, nor waits for one there. */
@@ -636,6 +690,10 @@ bool kvp_obj_lies_at(const kvp_master_t *m, const kvp_obj_t *o, const kvp_chunk_
 void kvp_obj_add_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t slack);
 void kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at);
 uint64_t kvp_obj_bytes(const kvp_master_t *m, const kvp_obj_t *o); /* extents of all copies */
+/* kvp_copy_lose takes the copy in that extent from its object, which goes with its last one. The extent is retired. */
+void kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot);
+/* kvp_copy_set_long_key: where the key of the copy in that extent lies, once that is known. */
+void kvp_copy_set_long_key(kvp_master_t *m, uint32_t oid, const kvp_chunk_t *c, uint32_t slot, uint32_t long_key_slot);
 void kvp_obj_count_held(kvp_master_t *m, const kvp_obj_t *o, int32_t sign); /* a ticket more or less, in its segments */
 /* kvp_obj_len: without an extent it is what its attempt asked for. */
 uint64_t kvp_obj_len(const kvp_master_t *m, const kvp_obj_t *o);
@@ -656,6 +714,7 @@ kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o)
 {
     return kvp_obj_served_n(m, o) > 0;
 }
+bool kvp_obj_is_reported(const kvp_master_t *m, const kvp_obj_t *o); /* it will be served when a report is over */
 void kvp_place_wire(const kvp_master_t *m, const kvp_place_t *at, kvp_wire_loc_t *loc);
 /* kvp_obj_wire tells the copies whose nodes answer, one on that host first. Returns how many they are. */
 uint32_t kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
@@ -738,11 +797,14 @@ void kvp_pin_trim(kvp_master_t *m); /* takes them, a slice at a time */
 /* evict.c */
 /* Takes an object out of the index and retires its extents; the record goes with its last ticket. */
 void kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter);
+void kvp_obj_lose(kvp_master_t *m,
+                  uint32_t oid); /* the same, because its memory is gone: its node may report it again */
 /* kvp_evict_for claims a window for the key. NO_SPACE: nothing can be evicted for it now. EAGAIN: the step's work is
  * used up before everything was looked at. */
 kvp_err_t kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k);
 void kvp_evict_ahead(kvp_master_t *m);
 void kvp_evict_one(kvp_master_t *m, uint32_t oid); /* and no other member of its group */
+void kvp_evict_tick(kvp_master_t *m);
 void kvp_evict_unit(kvp_master_t *m, uint32_t oid); /* and with it all of its group */
 bool kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid); /* for this key, as things are */
 
@@ -785,6 +847,7 @@ bool kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a);
 bool kvp_attempt_is_silent(const kvp_master_t *m, const kvp_session_t *s); /* too long for a writer */
 /* kvp_attempt_abort ends it with its object. A message that is not answered says err for it. */
 void kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
+void kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a); /* its key turned out to be committed */
 /* Who may still be storing to its places; 0 = nobody. A writer that was not told of them is not. */
 uint64_t kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained);
 /* Its object is not in the index, and replaces `over` when it is committed. kvp_attempt_heir: the attempt that is to
@@ -831,6 +894,7 @@ void kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_remove_end_all(kvp_master_t *m, kvp_session_t *s); /* its walks end where they are */
 void kvp_remove_tick(kvp_master_t *m);
+void kvp_bump_sweep(kvp_master_t *m, kvp_tenant_t *t); /* gives back the space of what min_version took away */
 void kvp_remove_init(kvp_master_t *m);
 void kvp_remove_fini(kvp_master_t *m);
 
@@ -845,5 +909,8 @@ kvp_master_spend(kvp_master_t *m, uint32_t n)
 }
 void kvp_master_note(kvp_master_t *m, const char *fmt, ...) KVP_PRINTF(2, 3);
 uint64_t kvp_master_random(kvp_master_t *m);
+/* kvp_master_outdated: somebody obeys that term, so ours has to be higher. Every connection is closed. False where no
+ * term is left. */
+bool kvp_master_outdated(kvp_master_t *m, uint32_t term);
 
 #endif

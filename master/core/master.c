@@ -100,6 +100,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->put_tick = now_ns / KVP_TICK_NS;
     m->started_ns = now_ns;
     m->old_leases_end_ns = m->conf.had_master ? now_ns + m->conf.location_grace_ns : now_ns;
+    if (m->conf.had_master) m->rebuild_until_ns = now_ns + m->conf.node_grace_ns;
     m->undead = kvp_core_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead);
     m->index = kvp_objindex_create(conf->seed);
     kvp_objlist_init(&m->lru, KVP_OBJLIST_LRU);
@@ -146,12 +147,13 @@ kvp_master_destroy(kvp_master_t *m)
             kvp_slab_destroy(g->chunks[i].slab);
             kvp_slab_destroy(g->chunks[i].long_keys);
         }
-        kvp_segment_free(g);
+        kvp_segment_free(m, g);
     }
     kvp_place_bury_some(m);
     kvp_groups_fini(m);
     kvp_objindex_destroy(m->index);
     kvp_remove_fini(m);
+    kvp_owed_fini(m);
     kvp_umap_fini(&m->by_conn);
     kvp_umap_fini(&m->by_incarnation);
     kvp_probe_fini(m);
@@ -186,6 +188,31 @@ kvp_master_take_note(kvp_master_t *m)
     memcpy(m->note_out, m->note, sizeof m->note_out);
     m->note[0] = '\0';
     return m->note_out;
+}
+
+/* ---- terms */
+bool
+kvp_master_outdated(kvp_master_t *m, uint32_t term)
+{
+    if (term >= KVP_TERM_MAX) return false;
+    m->term = term + 1;
+    m->is_term_news = true;
+    /* Another master served the pool, maybe until just now. */
+    m->old_leases_end_ns = m->now_ns + m->conf.location_grace_ns;
+    m->rebuild_until_ns = m->now_ns + m->conf.node_grace_ns;
+    /* Incarnations and grants of the old term are void, so everybody begins anew. */
+    kvp_list_foreach (pos, &m->seen)
+        kvp_session_close(m, kvp_list_entry(pos, kvp_session_t, link), "a node obeys a higher term");
+    return true;
+}
+
+bool
+kvp_master_take_term(kvp_master_t *m, uint32_t *term_out)
+{
+    if (!m->is_term_news) return false;
+    m->is_term_news = false;
+    *term_out = m->term;
+    return true;
 }
 
 /* xorshift64*: placement needs spread, not secrecy. */
@@ -238,6 +265,7 @@ settle(kvp_master_t *m)
     kvp_pin_trim(m);
     kvp_evict_ahead(m);
     kvp_retire_flush(m);
+    kvp_owed_flush(m);
 }
 
 /* What is due at some time. */
@@ -272,6 +300,8 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
     m->turn++;
     for (uint32_t i = 0; i < KVP_ARRAY_LEN(slices); i++)
         slices[(m->turn + i) % KVP_ARRAY_LEN(slices)](m);
+    kvp_owed_tick(m);
+    kvp_evict_tick(m);
     (void)kvp_objindex_step(m->index);
     settle(m);
 }
@@ -292,7 +322,8 @@ kvp_master_has_work(const kvp_master_t *m)
     bool is_searching = m->has_space_news && !kvp_list_is_empty(&m->waiting);
     bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->over) || !kvp_list_is_empty(&m->graves);
 
-    if (is_searching || is_ending || m->has_clear_news || m->is_behind || m->has_orders || m->dropping > 0) return true;
+    if (m->has_clear_news || m->closing > 0) return true;
+    if (is_searching || is_ending || m->is_behind || m->has_orders || m->dropping > 0) return true;
     return m->has_aside || kvp_pin_is_over(m) || kvp_groups_have_work(m) || !kvp_list_is_empty(&m->jobs);
 }
 
@@ -355,6 +386,7 @@ static const struct {
     [KVP_OP_MOUNT] = {kvp_on_mount, N},
     [KVP_OP_UNMOUNT] = {kvp_on_unmount, N},
     [KVP_OP_FREED] = {kvp_on_freed, N},
+    [KVP_OP_REPORT] = {kvp_on_report, N},
 #undef C
 #undef N
 };
@@ -368,7 +400,7 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         /* The only question that a master asks and needs the answer to. */
         if (s->role == KVP_ROLE_NODE && op == KVP_OP_RETIRE)
             kvp_retire_answer(m, s, f);
-        else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE)
+        else if (s->role != KVP_ROLE_NODE || (op != KVP_OP_FENCE && op != KVP_OP_TOMBS))
             kvp_session_close(m, s, "an answer to no question");
         return;
     }

@@ -47,6 +47,10 @@ bool kvp_master_has_work(const kvp_master_t *master);
  * sent. False when there is nothing. */
 bool kvp_master_take_output(kvp_master_t *master, uint64_t *conn_out, kvp_buf_t *bytes, bool *close_out);
 
+/* kvp_master_take_term: true once after the term rose, because a node obeyed a higher one than ours. The new one must be
+ * durable, where anything is, before outputs are taken. */
+bool kvp_master_take_term(kvp_master_t *master, uint32_t *term_out);
+
 /* Why connections were closed by the core, and other news for the log: at most one line a call, borrowed until the
  * next input; NULL when there is none. */
 const char *kvp_master_take_note(kvp_master_t *master);
@@ -104,6 +108,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(sessions_expired, "sessions ended for silence")                                                                  \
     X(protocol_errors, "connections closed for a breach of the protocol")                                              \
     X(purged, "objects dropped with a lost segment")                                                                   \
+    X(adopted, "objects learned from nodes that this master did not know")                                             \
     X(step_longest_ns, "longest step of the core, ns (gauge)")                                                         \
     X(answer_longest_ns, "longest from a readable request to its answer, ns (gauge)")
 

@@ -154,7 +154,9 @@ kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot
 bool
 kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len)
 {
-    return key_len <= KVP_KEY_CELL_BYTES || c->long_keys == NULL || kvp_slab_can_fit(c->long_keys, key_len);
+    if (key_len <= KVP_KEY_CELL_BYTES) return true;
+    if (c->gaps > 0) return false; /* somebody might still be writing his there */
+    return c->long_keys == NULL || kvp_slab_can_fit(c->long_keys, key_len);
 }
 
 static kvp_err_t
@@ -165,6 +167,7 @@ key_alloc(kvp_chunk_t *c, uint16_t key_len, kvp_place_t *at)
 
     at->long_key_slot = KVP_SLAB_NONE;
     if (key_len <= KVP_KEY_CELL_BYTES) return KVP_OK;
+    if (!kvp_place_has_key_room(c, key_len)) return KVP_NO_SPACE;
     if (c->long_keys == NULL) {
         err = kvp_slab_create(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys);
         if (err != KVP_OK) return err;

@@ -39,6 +39,10 @@ check_committed(kvp_master_t *m, const kvp_session_t *s, uint32_t oid, kvp_diges
     kvp_attempt_t *heir = kvp_attempt_heir(m, o);
     kvp_err_t err = check_worth(m, s, oid);
 
+    if (!kvp_obj_is_served(m, o) && kvp_obj_is_reported(m, o)) { /* worth waiting for: it may be the only copy */
+        kvp_put_count_refusal(m, KVP_RETRY_AFTER);
+        return KVP_RETRY_AFTER;
+    }
     if (err == KVP_IN_PROGRESS) return err;
     if (heir != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(m, heir)) return KVP_IN_PROGRESS;
     if (err == KVP_OK) {

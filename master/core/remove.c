@@ -55,6 +55,14 @@ revoke_undead(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest)
     if (kvp_retire_is_readable(m, digest.hi) && KVP_RULE(REVOKE_UNDEAD)) (void)kvp_revoke(t, digest);
 }
 
+/* Nor may it be read where it was, or come back with what a node reports. */
+static void
+remove_absent(kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest)
+{
+    revoke_undead(m, t, digest);
+    kvp_owed_unknown(m, digest);
+}
+
 void
 kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -88,7 +96,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (is_there(m, s->tenant, oid))
             err = remove_one(m, s->tenant, oid, digests[i], &mode, w);
         else
-            revoke_undead(m, s->tenant, digests[i]);
+            remove_absent(m, s->tenant, digests[i]);
         if (w != NULL) w->results[i] = err;
     }
     if (w != NULL) kvp_waiter_arm(m, w, msg->wait);
@@ -146,11 +154,11 @@ match(kvp_master_t *m, const pcre2_code *code, const kvp_obj_t *o, uint32_t *lef
 }
 
 static kvp_job_t *
-job_open(kvp_master_t *m, kvp_session_t *s)
+job_open(kvp_master_t *m, kvp_tenant_t *t)
 {
     kvp_job_t *job = kvp_core_alloc(1, sizeof *job);
 
-    job->tenant = s->tenant;
+    job->tenant = t;
     job->tenant->refs++;
     job->end = kvp_obj_limit(m->index);
     kvp_list_add_tail(&m->jobs, &job->link);
@@ -278,10 +286,12 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     if (has_too_many_jobs(s) || !kvp_waiter_may_open(s, 0)) {
         kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many removals under way");
+    } else if (kvp_owed_is_rebuilding(m)) { /* a walk cannot meet what was not reported yet */
+        kvp_reply_plain(m, s, &f->hdr, KVP_RETRY_AFTER, "nodes are still telling what they hold");
     } else if (msg->pattern[0] != '\0' && (code = compile(msg->pattern)) == NULL) {
         kvp_reply_plain(m, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");
     } else {
-        job = job_open(m, s);
+        job = job_open(m, s->tenant);
         job->pattern = code;
         job->is_forced = msg->force;
         job->heeds_probes = msg->heeds_probes;
@@ -291,13 +301,13 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, msg);
 }
 
-static void
-start_sweep(kvp_master_t *m, kvp_session_t *s)
+void
+kvp_bump_sweep(kvp_master_t *m, kvp_tenant_t *t)
 {
-    if (s->tenant->sweep != NULL)
-        s->tenant->sweep->is_due_again = true;
+    if (t->sweep != NULL)
+        t->sweep->is_due_again = true;
     else
-        s->tenant->sweep = job_open(m, s);
+        t->sweep = job_open(m, t);
 }
 
 /* ---- bump: in one step nothing is found any more that was put before; the sweep gives its space back later. Puts under
@@ -320,8 +330,9 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     } else {
         t->epoch++;
         t->min_version = kvp_gen_make(m->term, m->gen_seq);
+        kvp_owed_bumped(m, t);
         (void)kvp_revoke_all(t);
-        start_sweep(m, s);
+        kvp_bump_sweep(m, t);
         w = kvp_waiter_open(s, &f->hdr, 0);
         w->epoch = t->epoch;
         w->wait_ms = msg->wait_ms;

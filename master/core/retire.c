@@ -84,6 +84,8 @@ kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_wai
     kvp_list_add_tail(&c->segment->unsent, &r->queue);
     kvp_slab_set_owner(c->slab, at->slot, KVP_RETIRING_BIT | r->number);
     c->segment->objects--;
+    c->gaps += owner == KVP_OWNER_ANY;
+    m->gaps += owner == KVP_OWNER_ANY;
     m->st.retires++;
     count_bytes(m, r, 1);
     want_sending(m, c->segment);
@@ -134,12 +136,15 @@ static void
 discard(kvp_master_t *m, kvp_retire_t *r)
 {
     if (r->waiter != NULL) kvp_waiter_dead(m, r->waiter);
+    kvp_owed_paid(m, r);
     kvp_list_del(&r->link);
     kvp_list_del(&r->queue);
     kvp_list_del(&r->claimed);
     end_undead(r);
     end_stray(m, r);
     count_bytes(m, r, -1);
+    r->chunk->gaps -= r->owner == KVP_OWNER_ANY;
+    m->gaps -= r->owner == KVP_OWNER_ANY;
     kvp_ptab_del(&m->retires, r->number);
     free(r);
 }
@@ -207,6 +212,7 @@ set_dead(kvp_master_t *m, kvp_retire_t *r)
 {
     r->state = KVP_RT_DEAD;
     end_undead(r);
+    kvp_owed_paid(m, r);
     if (r->waiter == NULL) return;
     kvp_waiter_dead(m, r->waiter);
     r->waiter = NULL;

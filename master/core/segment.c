@@ -14,6 +14,7 @@
 #define CHUNK_BYTES_MIN (64u << 10)
 #define CHUNK_BYTES_MAX (64ull << 30)
 #define UNMOUNT_WAIT_MAX_MS 60000u
+#define REPORT_WHOLE 2u /* in MountReply */
 
 kvp_segment_t *
 kvp_segment_find(kvp_master_t *m, uint32_t id)
@@ -97,6 +98,7 @@ mount_refusal(const Kvp__Pb__Mount *msg)
         return "address is too long";
     if (msg->chunk_bytes < CHUNK_BYTES_MIN || msg->chunk_bytes > CHUNK_BYTES_MAX || msg->chunk_bytes % 4096 != 0)
         return "chunk size out of range";
+    if (msg->term > KVP_TERM_MAX || msg->mounted_term > msg->term) return "no such term";
     if (msg->size_bytes < CHUNK_BYTES_MIN || msg->size_bytes % 4096 != 0) return "segment size out of range";
     if ((msg->size_bytes - 1) / msg->chunk_bytes >= CHUNKS_MAX) return "too many chunks";
     return NULL;
@@ -163,17 +165,60 @@ replace_text(char **at, const char *text)
 }
 
 static void
-attach(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s, const Kvp__Pb__Mount *msg)
+set_addresses(kvp_segment_t *g, const Kvp__Pb__Mount *msg)
 {
-    g->node = s;
-    s->segments_n++;
-    kvp_list_add_tail(&s->segments, &g->of_node);
     replace_text(&g->addr, msg->addr);
     replace_text(&g->unix_path, msg->unix_path);
     replace_text(&g->transports, msg->transports);
+}
+
+void
+kvp_segment_up(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s)
+{
+    bool is_first = s->segments_n == 0;
+
+    g->node = s;
+    s->segments_n++;
+    kvp_list_add_tail(&s->segments, &g->of_node);
     set_state(m, g, KVP_SEG_UP);
     kvp_fence_tell(m, s, 0); /* who died while it was away */
     kvp_retire_resend(m, g);
+    if (is_first) kvp_owed_greet(m, s);
+}
+
+static bool
+is_spoiled(const kvp_master_t *m, const uint8_t *uuid)
+{
+    for (uint32_t i = 0; i < KVP_SPOILED_MAX; i++)
+        if (memcmp(m->spoiled[i], uuid, UUID_BYTES) == 0) return true;
+    return false;
+}
+
+/* Memory that we do not know, and that is not new, is of an older term: what is in it is asked for. Grants of this term
+ * might be out for it where it was mounted in this term, and forgotten: only new memory is surely nobody's then. The same
+ * where so much time has passed that what was removed meanwhile is not known any more. */
+static void
+mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
+{
+    kvp_segment_t *old = find_name(m, msg->name), *g;
+    bool is_older = msg->mounted_term != 0 && msg->mounted_term < m->term;
+    bool is_believed = is_older && kvp_owed_is_rebuilding(m) && !is_spoiled(m, msg->uuid.data);
+
+    if (!msg->is_fresh && !is_believed && KVP_RULE(RESET_OF_STRANGE_MEMORY)) {
+        reply->is_reset = true;
+        return;
+    }
+    if (old != NULL) kvp_segment_drop(m, old);
+    g = make_segment(m, s, msg);
+    set_addresses(g, msg);
+    reply->segment_id = g->id;
+    if (!is_believed) {
+        kvp_segment_up(m, g, s);
+        return;
+    }
+    set_state(m, g, KVP_SEG_LOST);
+    kvp_report_begin(m, g, s);
+    reply->report = REPORT_WHOLE;
 }
 
 static kvp_err_t
@@ -183,7 +228,7 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
     bool is_known = g != NULL && memcmp(g->uuid, msg->uuid.data, UUID_BYTES) == 0 && g->epoch == msg->epoch &&
                     g->size_bytes == msg->size_bytes && g->chunk_bytes == msg->chunk_bytes;
 
-    if (g != NULL && g->node != NULL && g->node != s) {
+    if (g != NULL && ((g->node != NULL && g->node != s) || g->report != NULL)) {
         reply->detail = (char *)"a node of that name is connected";
         return KVP_SEGMENT_EXISTS;
     }
@@ -195,19 +240,18 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
         reply->detail = (char *)"too many segments of one node";
         return KVP_LIMIT;
     }
-    if (is_known) {
-        if (g->node == NULL) attach(m, g, s, msg);
-        reply->segment_id = g->id;
+    if (!is_known && kvp_report_by(m, s) != NULL) {
+        reply->detail = (char *)"this node reports another segment";
+        return KVP_IN_PROGRESS;
+    }
+    if (!is_known) {
+        mount_unknown(m, s, msg, reply);
         return KVP_OK;
     }
-    /* Grants of another master may be out for it: only new memory is surely nobody's. */
-    if (!msg->is_fresh && KVP_RULE(RESET_OF_STRANGE_MEMORY)) {
-        reply->is_reset = true;
-        return KVP_OK;
+    if (g->node == NULL) {
+        set_addresses(g, msg);
+        kvp_segment_up(m, g, s);
     }
-    if (g != NULL) kvp_segment_drop(m, g);
-    g = make_segment(m, s, msg);
-    attach(m, g, s, msg);
     reply->segment_id = g->id;
     return KVP_OK;
 }
@@ -228,6 +272,10 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     why = mount_refusal(msg);
+    if (why == NULL && msg->term > m->term && kvp_master_outdated(m, msg->term)) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
     if (why != NULL) {
         reply.err = KVP_INVALID;
         reply.detail = (char *)why;
@@ -266,6 +314,7 @@ void
 kvp_segments_lost(kvp_master_t *m, kvp_session_t *node)
 {
     if (!kvp_list_is_empty(&node->segments) && KVP_RULE(REVOKE_OF_LOST)) revoke_everything(m);
+    kvp_report_lost(m, node);
     while (!kvp_list_is_empty(&node->segments)) {
         kvp_segment_t *g = kvp_list_first(&node->segments, kvp_segment_t, of_node);
 
@@ -295,8 +344,9 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
 }
 
 void
-kvp_segment_free(kvp_segment_t *g)
+kvp_segment_free(kvp_master_t *m, kvp_segment_t *g)
 {
+    kvp_report_free(m, g);
     kvp_list_del(&g->link);
     free(g->chunks);
     free(g->room);
@@ -306,33 +356,12 @@ kvp_segment_free(kvp_segment_t *g)
     free(g);
 }
 
-/* Takes the copy in this extent from its object, which goes with its last one. */
-static void
-purge_copy(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
-{
-    uint32_t oid = kvp_slab_owner(c->slab, slot), i = 0, n;
-    kvp_place_t places[KVP_REPLICAS_MAX];
-
-    n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
-    while (places[i].chunk != c->number || places[i].slot != slot)
-        i++;
-    if (kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) {
-        kvp_attempt_lose_copy(m, oid, &places[i]);
-    } else if (n > 1) {
-        kvp_obj_del_place(m, oid, &places[i]);
-        (void)kvp_retire_place(m, &places[i], 0, NULL);
-    } else {
-        m->st.purged++;
-        kvp_obj_drop(m, oid, 0, NULL);
-    }
-}
-
 /* Drops what lies in one extent. Its own extent is not given back: the whole chunk goes. */
 static void
 purge_extent(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 {
     if (!kvp_slab_is_allocated(c->slab, slot)) return;
-    if (kvp_retire_of(m, c, slot) == NULL) purge_copy(m, c, slot);
+    if (kvp_retire_of(m, c, slot) == NULL) kvp_copy_lose(m, c, slot);
     kvp_retire_forget(m, kvp_retire_of(m, c, slot));
 }
 
@@ -397,11 +426,15 @@ kvp_segment_tick(kvp_master_t *m)
     kvp_list_foreach_safe (pos, tmp, &m->segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
+        if (g->report != NULL) {
+            (void)kvp_report_slice(m, g, &left);
+            continue;
+        }
         if (!g->is_dropped) watch_node(m, g, &left);
         if (g->is_dropped) {
             if (!purge_slice(m, g, &left)) continue;
             m->dropping--;
-            kvp_segment_free(g);
+            kvp_segment_free(m, g);
         } else if (g->state == KVP_SEG_LOST && is_grace_over(m, g)) {
             kvp_master_note(m, "segment %s is dropped: its node did not come back", g->name);
             kvp_segment_drop(m, g);

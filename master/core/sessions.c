@@ -334,6 +334,10 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(m, s, "malformed Heartbeat");
         return;
     }
+    if (s->role == KVP_ROLE_NODE && hb->term > m->term && kvp_master_outdated(m, hb->term)) {
+        kvp_pb_free(&pb, hb);
+        return;
+    }
     reply.err = hb->incarnation == s->incarnation ? KVP_OK : KVP_FENCED;
     reply.term = m->term;
     if (reply.err == KVP_OK && hb->wants_lease && s->role == KVP_ROLE_CLIENT)

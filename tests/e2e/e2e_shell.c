@@ -235,12 +235,15 @@ put_from(const name_t *name, uint8_t *buf, size_t len, size_t missing_at)
     e2e_fill(buf, len, e2e_hash(name->bytes, name->len), named_number("version", 0));
     if (missing_at < len) take_page_away(buf, missing_at);
     begun = e2e_now_ns();
-    err = kvpool_put(pool, name->bytes, name->len, buf, len, &o);
+    if (named_number("upsert", 0) != 0)
+        err = kvpool_upsert(pool, name->bytes, name->len, buf, len, &o);
+    else
+        err = kvpool_put(pool, name->bytes, name->len, buf, len, &o);
     begin(err, begun);
     end();
 }
 
-/* put KEY LEN [version=N] [deadline=MS] [stuck_at=BYTE] */
+/* put KEY LEN [version=N] [upsert=1] [deadline=MS] [stuck_at=BYTE] */
 static void
 do_put(void)
 {

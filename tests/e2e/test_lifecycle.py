@@ -218,8 +218,8 @@ def test_fork(pool):
 @pytest.mark.pool(nodes=2, memory="32MiB")
 def test_master_restarts(pool):
     """Fails if, after the master was killed and started again at the same port, clients and nodes do not find it by
-    themselves within 10 s, if an old key is anything but a miss (nothing is kept in this version), if puts and gets do
-    not work then, or if a call in between outlives its deadline.
+    themselves within 10 s, if an old key is anything but a miss (--data-dir none: it is another pool), if puts and gets do
+    not work then, or if a call in between outlives its deadline. A known location may be read on meanwhile.
     """
     clients = [Shell(pool.bench, pool.addr, path, deadline=1000, **PATHS[path]) for path in PATHS]
     for client in clients:

@@ -240,7 +240,9 @@ static void
 on_output(world_t *w, peer_t *peer, const kvp_frame_t *frame)
 {
     if ((frame->hdr.flags & KVP_FRAME_REPLY) == 0) {
-        check(frame->hdr.opcode == KVP_OP_RETIRE || frame->hdr.opcode == KVP_OP_FENCE, "a question of the master's");
+        check(frame->hdr.opcode == KVP_OP_RETIRE || frame->hdr.opcode == KVP_OP_FENCE ||
+                  frame->hdr.opcode == KVP_OP_TOMBS,
+              "a question of the master's");
         check(peer >= &w->peers[NODE], "an order to a client");
         if (frame->hdr.opcode == KVP_OP_RETIRE && peer != &w->peers[STRANGER]) on_retire(w, peer, frame);
         return;

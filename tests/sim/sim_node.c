@@ -213,7 +213,8 @@ ask_mount(sim_t *s, node_t *n)
     msg.unix_path = n->party.name;
     msg.transports = (char *)"shm,tcp";
     msg.is_fresh = n->is_fresh;
-    msg.mounted_term = kvp_node_core_mounted_term(n->core);
+    msg.term = kvp_node_core_term(n->core);
+    msg.mounted_term = 0; /* so a master that does not know the memory has it made anew: reports are not simulated */
     n->state = LINK_MOUNTING;
     send_frame(s, n, KVP_OP_MOUNT, 0, ++n->request, &msg.base, NULL, 0);
     if (KVP_RULE(FRESH_ONCE)) n->is_fresh = false; /* whatever becomes of the answer */

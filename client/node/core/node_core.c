@@ -60,6 +60,7 @@ kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id)
 {
     core->segment_id = segment_id;
     core->has_id = true;
+    if (core->mounted_term != core->term) core->mounted_before = core->mounted_term;
     core->mounted_term = core->term;
 }
 
@@ -68,7 +69,7 @@ kvp_node_core_drop_segment(kvp_node_core_t *core)
 {
     core->has_segment = false;
     core->has_id = false;
-    core->mounted_term = 0;
+    core->mounted_term = core->mounted_before = 0;
     kvp_node_report_end(core);
     kvp_node_extents_drop(core);
     kvp_node_writers_forget_memory(core);

@@ -94,7 +94,7 @@ void kvp_node_core_forget_pool(kvp_node_core_t *core);
 /* kvp_node_core_see_term takes note of a term that a master claims: STALE_TERM when a higher one was seen, INVALID when
  * it is none. One that is higher revokes what older ones granted, before it returns. kvp_node_core_term is the highest,
  * and kvp_node_core_mounted_term the one in which the memory had an id last, 0 = in none: from then on it may be in the
- * hands of that term's clients. */
+ * hands of that term's clients. A term whose master asked for a report counts with the report's last page. */
 kvp_err_t kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term) KVP_MUST_USE;
 uint32_t kvp_node_core_term(const kvp_node_core_t *core);
 uint32_t kvp_node_core_mounted_term(const kvp_node_core_t *core);

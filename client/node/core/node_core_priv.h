@@ -8,6 +8,8 @@
 
 #include "client/node/core/node_core.h"
 
+#include "common/digestmap.h"
+
 #define KVP_NODE_OWNER_BUCKETS 256u
 
 /* An incarnation that may store past us: it exists while at least one process may. */
@@ -60,17 +62,11 @@ typedef struct {
     uint32_t page_n;
 } kvp_node_report_t;
 
-/* Open addressing; version 0 = empty. */
-typedef struct {
-    kvp_wire_tomb_t *slots;
-    uint32_t cap; /* a power of two, or 0 */
-    uint32_t n;
-} kvp_node_tombs_t;
-
 struct kvp_node_core {
     kvp_node_core_conf_t conf;
     uint32_t term; /* 0 = none seen */
     uint32_t mounted_term;
+    uint32_t mounted_before; /* the one before that */
     bool has_segment;
     bool has_id;
     uint32_t segment_id;
@@ -109,7 +105,7 @@ struct kvp_node_core {
     bool is_round_wanted;
 
     kvp_node_report_t report;
-    kvp_node_tombs_t tombs;
+    kvp_digestmap_t tombs; /* -> version */
     kvp_node_core_stats_t stats;
 };
 

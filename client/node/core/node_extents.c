@@ -116,6 +116,7 @@ kvp_node_core_report_begin(kvp_node_core_t *core, bool is_whole)
     kvp_node_report_t *r = &core->report;
 
     if (!core->has_segment) return KVP_NO_SEGMENT;
+    core->mounted_term = core->mounted_before; /* nothing is granted before the last page */
     r->is_whole = is_whole;
     r->has_page = false;
     r->tombs_at = 0;
@@ -164,6 +165,7 @@ kvp_node_core_report_page(kvp_node_core_t *core, kvp_buf_t *tail, kvp_node_page_
     page_out->n = r->page_n;
     page_out->is_last =
         page_out->tombs_n < PAGE_TOMBS && r->chunk + 1 == core->chunk_n && r->at + r->page_n == r->told_n;
+    if (page_out->is_last) core->mounted_term = core->term;
     core->stats.reported += r->page_n;
     return tail->err;
 }

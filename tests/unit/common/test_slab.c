@@ -527,7 +527,9 @@ test_adopting_what_another_allocator_divided(void **state)
         for (uint32_t s = kvp_slab_first(old); s != KVP_SLAB_NONE; s = kvp_slab_next(old, s)) {
             if (!kvp_slab_is_allocated(old, s)) continue;
             uint64_t offset = kvp_slab_offset(old, s), len = kvp_slab_len(old, s);
-            assert_int_equal(kvp_slab_adopt(slab, s, offset, len, kvp_slab_owner(old, s)), KVP_OK);
+            uint32_t slot;
+            assert_int_equal(kvp_slab_adopt(slab, s, offset, len, kvp_slab_owner(old, s), &slot), KVP_OK);
+            assert_int_equal(slot, s);
             assert_int_equal(kvp_slab_tail(slab), offset + len);
             assert_true(kvp_slab_check(slab));
         }
@@ -551,24 +553,24 @@ test_adopt_when_it_cannot_be(void **state)
     (void)state;
     kvp_slab_t *slab = make_slab(MIB, 4);
     uint32_t moved;
-    assert_int_equal(kvp_slab_adopt(slab, 4, 0, 64, 1), KVP_LIMIT);
-    assert_int_equal(kvp_slab_adopt(slab, 0, 32, 64, 1), KVP_INVALID);
-    assert_int_equal(kvp_slab_adopt(slab, 0, 0, 0, 1), KVP_INVALID);
-    assert_int_equal(kvp_slab_adopt(slab, 0, 64, 64 * KIB, 1), KVP_INVALID);
-    assert_int_equal(kvp_slab_adopt(slab, 0, MIB, 64, 1), KVP_INVALID);
-    assert_int_equal(kvp_slab_adopt(slab, 0, 64, MIB, 1), KVP_INVALID);
-    assert_int_equal(kvp_slab_adopt(slab, 0, 128, 64, 1), KVP_OK); /* slot 0 was that of the whole region */
-    assert_int_equal(kvp_slab_adopt(slab, 0, 192, 64, 2), KVP_LIMIT);
-    assert_int_equal(kvp_slab_adopt(slab, 3, 64, 64, 2), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 4, 0, 64, 1, &moved), KVP_LIMIT);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 32, 64, 1, &moved), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 0, 0, 1, &moved), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 64, 64 * KIB, 1, &moved), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, MIB, 64, 1, &moved), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 64, MIB, 1, &moved), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 128, 64, 1, &moved), KVP_OK); /* slot 0 was that of the whole region */
+    assert_int_equal(kvp_slab_adopt(slab, 0, 192, 64, 2, &moved), KVP_LIMIT);
+    assert_int_equal(kvp_slab_adopt(slab, 3, 64, 64, 2, &moved), KVP_INVALID);
     assert_int_equal(kvp_slab_move(slab, 0, &moved), KVP_OK);
     assert_int_equal(kvp_slab_offset(slab, moved), 128);
     assert_int_equal(kvp_slab_owner(slab, moved), 1);
     assert_false(kvp_slab_is_allocated(slab, 0));
     assert_true(kvp_slab_check(slab));
-    assert_int_equal(kvp_slab_adopt(slab, 0, 256, 64, 2), KVP_LIMIT); /* one for it, and one for the gap */
+    assert_int_equal(kvp_slab_adopt(slab, 0, 256, 64, 2, &moved), KVP_LIMIT); /* one for it, and one for the gap */
     assert_true(kvp_slab_check(slab));
-    assert_int_equal(kvp_slab_adopt(slab, 0, 192, MIB - 192 - 32, 2), KVP_INVALID);
-    assert_int_equal(kvp_slab_adopt(slab, 0, 192, 64, 2), KVP_OK);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 192, MIB - 192 - 32, 2, &moved), KVP_INVALID);
+    assert_int_equal(kvp_slab_adopt(slab, 0, 192, 64, 2, &moved), KVP_OK);
     assert_true(kvp_slab_check(slab));
     kvp_slab_destroy(slab);
 }

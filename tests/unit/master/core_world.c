@@ -2,6 +2,7 @@
 #include "tests/unit/master/core_world.h"
 
 #include "common/slab.h"
+#include "tests/unit/master/core_report.h"
 
 #include <stdio.h>
 
@@ -35,6 +36,10 @@ chunk_fini(chunk_t *c)
     free(c->offset);
     free(c->len);
     free(c->taken);
+    for (uint32_t slot = 0; c->keys != NULL && slot < c->geo.slots_max; slot++)
+        free(c->keys[slot]);
+    free(c->descs);
+    free(c->keys);
 }
 
 static void
@@ -56,6 +61,7 @@ mem_empty(mem_t *mem)
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
         chunk_fini(&mem->chunks[i]);
     free(mem->chunks);
+    kvp_digestmap_fini(&mem->tombs);
     mem->chunks = NULL;
 }
 
@@ -68,6 +74,7 @@ mem_remake(world_t *w, mem_t *mem)
     memcpy(mem->uuid, &w->uuid_seq, sizeof w->uuid_seq);
     mem->epoch = w->uuid_seq;
     mem->segment_id = 0;
+    mem->mounted_term = 0;
     mem->is_fresh = true;
     mem->chunk_n = (uint32_t)((mem->size_bytes - 1) / mem->chunk_bytes + 1);
     mem->chunks = calloc(mem->chunk_n, sizeof *mem->chunks);
@@ -475,6 +482,22 @@ node_fence(peer_t *n, const kvp_frame_t *f)
     answer_back(n, f, KVP_OK, NULL, 0);
 }
 
+/* Version 0 takes a tombstone away. */
+static void
+node_tombs(peer_t *n, const kvp_frame_t *f)
+{
+    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
+
+    for (uint32_t i = 0; i < f->tail_len / sizeof *tombs; i++) {
+        if (tombs[i].version == 0) {
+            (void)kvp_digestmap_del(&n->mem->tombs, tombs[i].digest);
+            continue;
+        }
+        *kvp_digestmap_insert(&n->mem->tombs, tombs[i].digest) = tombs[i].version;
+    }
+    answer_back(n, f, KVP_OK, NULL, 0);
+}
+
 /* Says that one extent is free; its entry goes. */
 static void
 node_free_one(peer_t *n, retiring_t *r)
@@ -584,6 +607,17 @@ take_bytes(world_t *w, peer_t *p, const kvp_buf_t *bytes)
 }
 
 static void
+retiring_drop(peer_t *p)
+{
+    while (!kvp_list_is_empty(&p->retiring)) {
+        retiring_t *r = kvp_list_first(&p->retiring, retiring_t, link);
+
+        kvp_list_del(&r->link);
+        free(r);
+    }
+}
+
+static void
 end_connection(peer_t *p)
 {
     uint64_t conn = p->conn;
@@ -591,12 +625,7 @@ end_connection(peer_t *p)
     p->conn = 0;
     p->asks_n = 0;
     queue_drop(&p->to_master);
-    while (!kvp_list_is_empty(&p->retiring)) {
-        retiring_t *r = kvp_list_first(&p->retiring, retiring_t, link);
-
-        kvp_list_del(&r->link);
-        free(r);
-    }
+    retiring_drop(p);
     kvp_master_on_close(p->world->m, conn, p->world->now);
     input_done(p->world);
 }
@@ -682,6 +711,8 @@ deliver_one(peer_t *p, packet_t *k)
             node_retire(p, &f);
         else if (f.hdr.opcode == KVP_OP_FENCE)
             node_fence(p, &f);
+        else if (f.hdr.opcode == KVP_OP_TOMBS)
+            node_tombs(p, &f);
         else
             fail_msg("the master asks %u", f.hdr.opcode);
         free(k);
@@ -833,6 +864,26 @@ world_open(const kvp_master_conf_t *conf)
     return w;
 }
 
+void
+world_restart(world_t *w)
+{
+    kvp_list_foreach (pos, &w->peers) {
+        peer_t *p = kvp_list_entry(pos, peer_t, link);
+
+        p->conn = 0;
+        p->asks_n = 0;
+        queue_drop(&p->to_master);
+        queue_drop(&p->from_master);
+        retiring_drop(p);
+    }
+    kvp_list_foreach (pos, &w->mems)
+        kvp_list_entry(pos, mem_t, link)->segment_id = 0;
+    kvp_master_destroy(w->m);
+    w->conf.term++;
+    w->conf.had_master = true;
+    assert_int_equal(kvp_master_create(&w->conf, w->now, &w->m), KVP_OK);
+}
+
 kvp_master_stats_t
 world_stats(const world_t *w)
 {
@@ -968,16 +1019,15 @@ peer_hello(peer_t *p, uint32_t role, const char *name, const char *host)
     return err;
 }
 
-kvp_err_t
-node_mount(peer_t *n, bool *is_reset_out)
+Kvp__Pb__MountReply
+node_ask_mount(peer_t *n)
 {
     Kvp__Pb__Mount msg = KVP__PB__MOUNT__INIT;
     mem_t *mem = n->mem;
-    Kvp__Pb__MountReply *head;
+    Kvp__Pb__MountReply *head, got;
     uint64_t id, delay_ns = n->delay_ns;
     kvp_pb_t pb;
     reply_t *r;
-    kvp_err_t err;
 
     msg.name = mem->name;
     msg.uuid = (ProtobufCBinaryData){sizeof mem->uuid, mem->uuid};
@@ -988,6 +1038,8 @@ node_mount(peer_t *n, bool *is_reset_out)
     msg.unix_path = (char *)"/run/node.sock";
     msg.transports = (char *)"shm,tcp";
     msg.is_fresh = mem->is_fresh;
+    msg.term = mem->term;
+    msg.mounted_term = mem->mounted_term;
     n->delay_ns = 0;
     id = peer_send(n, KVP_OP_MOUNT, 0, &msg.base, NULL, 0);
     r = peer_wait(n, id, SEC); /* what was sent before it may take its time */
@@ -995,12 +1047,26 @@ node_mount(peer_t *n, bool *is_reset_out)
     assert_non_null(r);
     head = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, &r->frame);
     assert_non_null(head);
-    err = head->err;
-    if (is_reset_out != NULL) *is_reset_out = head->is_reset;
-    if (err == KVP_OK && !head->is_reset) mem->is_fresh = false;
+    got = *head;
+    got.detail = NULL;
     kvp_pb_free(&pb, head);
     reply_free(r);
-    return err;
+    if (got.err != KVP_OK) return got;
+    mem_see_term(mem, got.term);
+    if (got.is_reset) return got;
+    mem->is_fresh = false;
+    if (got.report == 0) mem->mounted_term = got.term;
+    return got;
+}
+
+kvp_err_t
+node_mount(peer_t *n, bool *is_reset_out)
+{
+    Kvp__Pb__MountReply got = node_ask_mount(n);
+
+    if (is_reset_out != NULL) *is_reset_out = got.is_reset;
+    if (got.err == KVP_OK && got.report != 0) node_report(n);
+    return got.err;
 }
 
 peer_t *
@@ -1192,6 +1258,38 @@ write_place(world_t *w, const kvp_wire_loc_t *loc)
     if (!kvp_word_may_become(*word, writing)) return KVP_STALE;
     *word = writing;
     *word = kvp_word_make(loc->generation, KVP_DESC_SEALED);
+    return KVP_OK;
+}
+
+kvp_err_t
+write_object(peer_t *c, const kvp_wire_loc_t *loc, const kvp_wire_obj_t *obj, const char *key)
+{
+    uint64_t seed = c->world->conf.digest_seed;
+    mem_t *mem = mem_find(c->world, loc->segment_id);
+    kvp_err_t err = write_place(c->world, loc);
+    chunk_t *k;
+
+    if (err != KVP_OK) return err;
+    k = &mem->chunks[loc->chunk];
+    if (k->descs == NULL) {
+        k->descs = calloc(k->geo.slots_max, sizeof *k->descs);
+        k->keys = calloc(k->geo.slots_max, sizeof *k->keys);
+    }
+    k->descs[loc->slot] = (kvp_desc_t){
+        .word = kvp_word_make(loc->generation, KVP_DESC_SEALED),
+        .version = obj->version,
+        .digest = own_digest(c, key),
+        .key_hash2 = kvp_key_hash2(seed, c->tenant, key, strlen(key)),
+        .offset = loc->offset,
+        .len = obj->len,
+        .sum = obj->len * 3,
+        .tenant = c->tenant,
+        .key_off = loc->key_off,
+        .key_len = (uint16_t)strlen(key),
+    };
+    kvp_desc_seal(&k->descs[loc->slot]);
+    free(k->keys[loc->slot]);
+    k->keys[loc->slot] = strdup(key);
     return KVP_OK;
 }
 

@@ -7,6 +7,7 @@
 #ifndef KVP_TESTS_CORE_WORLD_H
 #define KVP_TESTS_CORE_WORLD_H
 
+#include "common/digestmap.h"
 #include "common/list.h"
 #include "common/segfmt.h"
 #include "master/core/master.h"
@@ -37,6 +38,8 @@ typedef struct {
     uint64_t *offset; /* of that grant */
     uint64_t *len; /* of that grant, extent bytes; 0 = nobody may write there any more */
     uint8_t *taken; /* one a unit of 64 bytes: somebody may write there */
+    kvp_desc_t *descs; /* one a slot: what write_object left there; NULL before the first */
+    char **keys;
     kvp_chunk_geo_t geo;
     uint64_t bytes;
 } chunk_t;
@@ -47,7 +50,9 @@ typedef struct {
     uint8_t uuid[16];
     uint64_t epoch, size_bytes, chunk_bytes;
     uint32_t chunk_n, segment_id; /* 0 = not mounted, or dropped */
+    uint32_t term, mounted_term; /* highest that was heard of; that of the last mount. 0 = none */
     chunk_t *chunks;
+    kvp_digestmap_t tombs; /* that it was told, and not that they are paid */
     bool is_fresh;
 } mem_t;
 
@@ -150,6 +155,9 @@ void world_close(world_t *w);
 void world_pump(world_t *w);
 void world_advance(world_t *w, uint64_t ns);
 void world_jump(world_t *w, uint64_t ns);
+/* world_restart: the master dies, with it all connections, and another one of the next term begins. Peers are to be
+ * forgotten, and opened anew. */
+void world_restart(world_t *w);
 void world_check(world_t *w);
 kvp_master_stats_t world_stats(const world_t *w);
 /* world_prove tells every node that nothing of that client can land any more. */
@@ -173,7 +181,10 @@ mem_t *mem_make(world_t *w, const char *name, uint64_t size, uint64_t chunk);
 void mem_remake(world_t *w, mem_t *mem); /* new memory under the same name */
 peer_t *node_open(world_t *w, mem_t *mem); /* connects, says hello and mounts, which must work */
 peer_t *node_open_on(world_t *w, mem_t *mem, const char *host);
+/* node_mount also reports where it is asked to (core_report.h). node_ask_mount does not, and returns the answer without what
+ * it points to. */
 kvp_err_t node_mount(peer_t *n, bool *is_reset_out);
+Kvp__Pb__MountReply node_ask_mount(peer_t *n);
 void node_free_all(peer_t *n); /* NODE_DEAD_ONLY: all that may be free is */
 
 /* ---- clients */
@@ -205,6 +216,8 @@ kvp_err_t commit_copies(peer_t *c, uint64_t attempt, uint64_t sum, uint32_t seal
 kvp_err_t abort_put(peer_t *c, uint64_t attempt, bool is_drained);
 /* write_place does what a writer does to the descriptor: WRITING, then SEALED. STALE where the word forbids it. */
 kvp_err_t write_place(world_t *w, const kvp_wire_loc_t *loc);
+/* write_object also leaves the descriptor and the key. */
+kvp_err_t write_object(peer_t *c, const kvp_wire_loc_t *loc, const kvp_wire_obj_t *obj, const char *key);
 
 /* Whole operations, answered at once or within the time given. */
 kvp_err_t put_place(peer_t *c, const char *key, uint64_t len, uint64_t *attempt_out, kvp_wire_loc_t *loc_out);

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/digestmap.h"
+
+#include <stdlib.h>
+
+#define FIRST_CAP 64u
+
+void
+kvp_digestmap_fini(kvp_digestmap_t *map)
+{
+    free(map->slots);
+    *map = (kvp_digestmap_t){0};
+}
+
+static uint32_t
+home_of(const kvp_digestmap_t *map, kvp_digest_t digest)
+{
+    return (uint32_t)digest.lo & (map->cap - 1);
+}
+
+/* place_of returns where the digest is, or where it would go. The table is never full. */
+static uint32_t
+place_of(const kvp_digestmap_t *map, kvp_digest_t digest)
+{
+    uint32_t at = home_of(map, digest);
+
+    while (map->slots[at].val != 0 && !kvp_digest_eq(map->slots[at].digest, digest))
+        at = (at + 1) & (map->cap - 1);
+    return at;
+}
+
+bool
+kvp_digestmap_reserve(kvp_digestmap_t *map, uint32_t n)
+{
+    uint32_t cap = FIRST_CAP;
+
+    while (cap / 2 < n)
+        cap *= 2;
+    map->slots = calloc(cap, sizeof *map->slots);
+    if (map->slots == NULL) return false;
+    map->cap = cap;
+    return true;
+}
+
+static bool
+grow(kvp_digestmap_t *map)
+{
+    kvp_digestmap_t grown = {.cap = map->cap == 0 ? FIRST_CAP : map->cap * 2, .n = map->n};
+
+    grown.slots = calloc(grown.cap, sizeof *grown.slots);
+    if (grown.slots == NULL) return false;
+    for (uint32_t i = 0; i < map->cap; i++)
+        if (map->slots[i].val != 0) grown.slots[place_of(&grown, map->slots[i].digest)] = map->slots[i];
+    free(map->slots);
+    *map = grown;
+    return true;
+}
+
+uint64_t *
+kvp_digestmap_at(const kvp_digestmap_t *map, kvp_digest_t digest)
+{
+    uint32_t at;
+
+    if (map->cap == 0) return NULL;
+    at = place_of(map, digest);
+    return map->slots[at].val == 0 ? NULL : &map->slots[at].val;
+}
+
+uint64_t *
+kvp_digestmap_insert(kvp_digestmap_t *map, kvp_digest_t digest)
+{
+    uint32_t at;
+
+    if (map->n + 1 > map->cap / 2 && !grow(map)) return NULL;
+    at = place_of(map, digest);
+    if (map->slots[at].val == 0) {
+        map->slots[at].digest = digest;
+        map->n++;
+    }
+    return &map->slots[at].val;
+}
+
+bool
+kvp_digestmap_del(kvp_digestmap_t *map, kvp_digest_t digest)
+{
+    uint32_t hole;
+
+    if (map->cap == 0) return false;
+    hole = place_of(map, digest);
+    if (map->slots[hole].val == 0) return false;
+    map->n--;
+    /* What probed over the hole moves into it. */
+    for (uint32_t at = (hole + 1) & (map->cap - 1); map->slots[at].val != 0; at = (at + 1) & (map->cap - 1)) {
+        uint32_t home = home_of(map, map->slots[at].digest);
+
+        if (((at - home) & (map->cap - 1)) < ((at - hole) & (map->cap - 1))) continue;
+        map->slots[hole] = map->slots[at];
+        hole = at;
+    }
+    map->slots[hole].val = 0;
+    return true;
+}
+
+const kvp_digestmap_at_t *
+kvp_digestmap_next(const kvp_digestmap_t *map, uint32_t *at)
+{
+    while (*at < map->cap) {
+        const kvp_digestmap_at_t *found = &map->slots[(*at)++];
+
+        if (found->val != 0) return found;
+    }
+    return NULL;
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Removals that are owed, as tombstones: "no version of this key up to that one exists any more".
+ *
+ * Design notes.
+ * - While the master lives its retire records are enough: what an absent node holds is in no index, and is retired
+ *   when the node is back. Tombstones are for the next master, which knows nothing: the other nodes keep them until the
+ *   extent is dead, or its segment is given up. And for this one, as long as nodes may come whose memory it does not know:
+ *   what was removed or replaced meanwhile is held against what they report.
+ * - A tombstone speaks of all versions up to one. So none is made of an upsert that is aborted: the version before it
+ *   stays; nor of an aborted put while an older version may be reported yet.
+ */
+#include "master/core/internal.h"
+
+#define TENANT_TOMBS 4096u
+#define TOMBS_MAX ((1u << 18) - TENANT_TOMBS) /* that nodes take */
+#define GUESSES_MAX (1u << 18)
+#define BATCH 4096u
+
+bool
+kvp_owed_is_rebuilding(const kvp_master_t *m)
+{
+    return !m->is_rebuild_over && (m->now_ns < m->rebuild_until_ns || m->reports > 0);
+}
+
+/* ---- what is known of a key */
+static uint64_t
+version_in(const kvp_digestmap_t *map, kvp_digest_t digest)
+{
+    const uint64_t *version = kvp_digestmap_at(map, digest);
+
+    return version == NULL ? 0 : *version;
+}
+
+uint64_t
+kvp_owed_version(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest)
+{
+    const kvp_tenant_t *t = kvp_tenant_find(m, tenant);
+    uint64_t of_key = kvp_max_u64(version_in(&m->tombs, digest), version_in(&m->removed, digest));
+
+    return t == NULL ? of_key : kvp_max_u64(of_key, t->min_version);
+}
+
+/* The value, 0 where it is new. Maps are made as long as they can get: no step of ours moves a long one. */
+static uint64_t *
+insert(kvp_digestmap_t *map, kvp_digest_t digest, uint32_t max)
+{
+    bool has_memory = map->cap > 0 || kvp_digestmap_reserve(map, max);
+    uint64_t *at = has_memory ? kvp_digestmap_insert(map, digest) : NULL;
+
+    if (at == NULL) kvp_panic("out of memory: tombstones");
+    return at;
+}
+
+static bool
+raise_to(kvp_digestmap_t *map, kvp_digest_t digest, uint64_t version, uint32_t max)
+{
+    uint64_t *at;
+
+    if (map->n >= max && kvp_digestmap_at(map, digest) == NULL) return false;
+    at = insert(map, digest, max);
+    *at = kvp_max_u64(*at, version);
+    return true;
+}
+
+/* ---- telling nodes */
+static void
+tell(kvp_master_t *m, kvp_session_t *node, const kvp_wire_tomb_t *tombs, uint32_t n)
+{
+    const kvp_segment_t *g = kvp_list_first(&node->segments, kvp_segment_t, of_node);
+    Kvp__Pb__Tombs msg = KVP__PB__TOMBS__INIT;
+    size_t at;
+
+    msg.n = n;
+    msg.term = m->term;
+    msg.segment_id = g->id;
+    kvp_pb_frame_begin(&node->out, KVP_OP_TOMBS, 0, ++m->request_seq, &msg.base, &at);
+    kvp_buf_append(&node->out, tombs, n * sizeof *tombs);
+    kvp_frame_end(&node->out, at);
+    kvp_session_dirty(m, node);
+}
+
+static void
+queue(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+{
+    kvp_wire_tomb_t tomb = {.digest = digest, .version = version};
+
+    kvp_buf_append(&m->tomb_news, &tomb, sizeof tomb);
+    if (m->tomb_news.len >= BATCH * sizeof tomb) kvp_owed_flush(m);
+}
+
+void
+kvp_owed_flush(kvp_master_t *m)
+{
+    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)m->tomb_news.data;
+    uint32_t n = (uint32_t)(m->tomb_news.len / sizeof *tombs);
+
+    if (n == 0) return;
+    kvp_list_foreach (pos, &m->segments) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        /* A node of several segments is told once. */
+        if (g->node != NULL && g->node->segments.next == &g->of_node) tell(m, g->node, tombs, n);
+    }
+    kvp_buf_reset(&m->tomb_news);
+}
+
+void
+kvp_owed_greet(kvp_master_t *m, kvp_session_t *node)
+{
+    const kvp_digestmap_at_t *found;
+    kvp_wire_tomb_t batch[256];
+    uint32_t at = 0, n = 0;
+
+    if (m->tombs.n == 0) return;
+    while ((found = kvp_digestmap_next(&m->tombs, &at)) != NULL) {
+        batch[n++] = (kvp_wire_tomb_t){.digest = found->digest, .version = found->val};
+        if (n == KVP_ARRAY_LEN(batch)) {
+            tell(m, node, batch, n);
+            n = 0;
+        }
+    }
+    if (n > 0) tell(m, node, batch, n);
+}
+
+/* ---- an object goes */
+/* Where more went than can be remembered, nothing is believed that is reported from now on. */
+static void
+hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+{
+    if (!kvp_owed_is_rebuilding(m) || raise_to(&m->removed, digest, version, GUESSES_MAX)) return;
+    m->is_rebuild_over = true;
+    kvp_master_note(m, "too much was removed before all nodes were back: what others hold is given up");
+}
+
+/* Its node does not answer, and may be back with it. */
+static bool
+is_away(const kvp_segment_t *g)
+{
+    return !g->is_dropped && (g->state == KVP_SEG_LOST || g->is_slow);
+}
+
+static bool
+has_copy_away(const kvp_master_t *m, const kvp_place_t *places, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (is_away(((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, places[i].chunk))->segment)) return true;
+    return false;
+}
+
+static kvp_digest_t
+digest_of(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return kvp_obj_digest(m->index, o, m->conf.digest_seed, kvp_obj_tenant(m, o)->id);
+}
+
+kvp_wire_tomb_t
+kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o)
+{
+    bool is_rebuilding = kvp_owed_is_rebuilding(m);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places);
+    kvp_wire_tomb_t tomb = {.version = 0};
+
+    if (o->state != KVP_OBJ_COMMITTED && (o->state != KVP_OBJ_WRITING || is_rebuilding)) return tomb;
+    if (n == 0 || (!is_rebuilding && !has_copy_away(m, places, n))) return tomb;
+    tomb = (kvp_wire_tomb_t){.digest = digest_of(m, o), .version = kvp_obj_version(o)};
+    hold_against(m, tomb.digest, tomb.version);
+    return tomb;
+}
+
+void
+kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o)
+{
+    if (kvp_owed_is_rebuilding(m)) hold_against(m, digest_of(m, o), kvp_obj_version(o) - 1);
+}
+
+void
+kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest)
+{
+    hold_against(m, digest, kvp_gen_make(m->term, 0)); /* whatever older terms have put */
+}
+
+void
+kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
+{
+    if (tomb->version == 0 || !is_away(r->chunk->segment)) return;
+    if (!raise_to(&m->tombs, tomb->digest, tomb->version, TOMBS_MAX)) return;
+    ++*insert(&m->tomb_refs, tomb->digest, TOMBS_MAX);
+    r->has_tomb = true;
+    r->digest = tomb->digest;
+    queue(m, tomb->digest, tomb->version);
+}
+
+void
+kvp_owed_paid(kvp_master_t *m, kvp_retire_t *r)
+{
+    uint64_t *refs;
+
+    if (!r->has_tomb) return;
+    r->has_tomb = false;
+    refs = kvp_digestmap_at(&m->tomb_refs, r->digest);
+    if (*refs > 1) {
+        --*refs;
+        return;
+    }
+    (void)kvp_digestmap_del(&m->tomb_refs, r->digest);
+    (void)kvp_digestmap_del(&m->tombs, r->digest);
+    queue(m, r->digest, 0);
+}
+
+/* ---- bumps: a tombstone for all keys of a tenant, which every node keeps for good */
+void
+kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t)
+{
+    kvp_digest_t digest = kvp_wire_tomb_tenant(t->id);
+
+    if (raise_to(&m->tombs, digest, t->min_version, TOMBS_MAX + TENANT_TOMBS)) queue(m, digest, t->min_version);
+}
+
+static void
+learn_bump(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
+{
+    kvp_tenant_t *t;
+
+    if (tomb->digest.lo > UINT32_MAX || !kvp_tenant_may_open(m, (uint32_t)tomb->digest.lo)) return;
+    t = kvp_tenant_open(m, (uint32_t)tomb->digest.lo);
+    if (t->epoch == 0) t->epoch = 1; /* how many they were is not known: that there was one is */
+    if (tomb->version > t->min_version) {
+        t->min_version = tomb->version;
+        kvp_owed_bumped(m, t);
+        kvp_bump_sweep(m, t);
+    }
+    kvp_tenant_rele(m, t);
+}
+
+/* ---- what a node kept for a master that is gone. Whose memory it was meant for is not known, so it is never paid: the
+ * reference is nobody's. */
+void
+kvp_owed_learn(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
+{
+    uint32_t oid;
+
+    if (tomb->version >= kvp_gen_make(m->term, 0)) return; /* no older term can have said so */
+    if (tomb->digest.hi == kvp_wire_tomb_tenant(0).hi) {
+        learn_bump(m, tomb);
+        return;
+    }
+    if (raise_to(&m->tombs, tomb->digest, tomb->version, TOMBS_MAX)) ++*insert(&m->tomb_refs, tomb->digest, TOMBS_MAX);
+    oid = kvp_objindex_find(m->index, tomb->digest);
+    if (oid == KVP_OID_NONE || kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) return;
+    if (kvp_obj_version(kvp_obj(m->index, oid)) > tomb->version) return;
+    (void)kvp_revoke(kvp_obj_tenant(m, kvp_obj(m->index, oid)), tomb->digest);
+    kvp_obj_drop(m, oid, 0, NULL);
+}
+
+void
+kvp_owed_tick(kvp_master_t *m)
+{
+    if (m->removed.cap > 0 && !kvp_owed_is_rebuilding(m)) kvp_digestmap_fini(&m->removed);
+}
+
+void
+kvp_owed_fini(kvp_master_t *m)
+{
+    kvp_digestmap_fini(&m->tombs);
+    kvp_digestmap_fini(&m->tomb_refs);
+    kvp_digestmap_fini(&m->removed);
+    kvp_buf_fini(&m->tomb_news);
+}

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The master is killed and started again while the nodes live: what they hold is found again, what was removed or
+replaced is not. The index itself is kept nowhere but in the nodes' memory.
+"""
+import random
+import shutil
+import threading
+import time
+
+import pytest
+
+from clients import PATHS, Shell, figures
+from conftest import SLOW, TIER, wait_until
+
+LEN = 4096
+KEYS = 400  # of each worker
+FILL = 2000  # that nobody touches while the master dies
+DOWN = ("UNREACHABLE", "DISCONNECTED", "DEADLINE", "FENCED", "ABORTED", "NODE_LOST", "RETRY_AFTER", "IN_PROGRESS")
+
+
+class Worker(threading.Thread):
+    """Puts, upserts and removes keys of its own, one call at a time, and knows for each which versions (0 = none) a
+    reader may find: the one that was acknowledged, and those of calls since then whose outcome it was not told.
+    """
+
+    def __init__(self, pool, name, seed, deadline, **path):
+        super().__init__(daemon=True)
+        self.pool = pool
+        self.shell = Shell(pool.bench, pool.addr, name, deadline=deadline, **path)
+        self.rng = random.Random(seed)
+        self.may_be = {f"{name}/{i}": {0} for i in range(KEYS)}
+        self.version = 0
+        self.acknowledged = 0
+        self.failed = []
+        self.is_over = False
+
+    def run(self):
+        while not self.is_over:
+            self.step(self.rng.choice(list(self.may_be)))
+
+    def step(self, key):
+        """A key whose state is not known is left alone: what comes next could not be told apart."""
+        if len(self.may_be[key]) > 1:
+            return
+        self.version += 1
+        if self.may_be[key] == {0}:
+            line, becomes = f"put {key} {LEN} version={self.version}", self.version
+        elif self.rng.random() < 0.5:
+            line, becomes = f"put {key} {LEN} version={self.version} upsert=1", self.version
+        else:
+            line, becomes = f"remove {key} force=1", 0
+        master, was_whole = self.pool.master, self.pool.is_whole
+        err = self.shell(line)["err"]
+        # A removal that the dead master had carried out, and not answered, finds nothing when it is asked again; nor does
+        # one of what was not reported yet.
+        may_miss = becomes == 0 and not (was_whole and self.pool.is_whole and master is self.pool.master)
+        if err == "OK" or (err == "NOT_FOUND" and may_miss):
+            self.may_be[key] = {becomes}
+            self.acknowledged += 1
+        else:
+            self.may_be[key].add(becomes)
+            self.failed.append((line, err))
+
+    def end(self):
+        self.is_over = True
+        self.join(30 * SLOW)
+        assert not self.is_alive()
+        assert all(err in DOWN for _, err in self.failed), self.failed
+
+
+def check(reader, worker):
+    """Every key has one of the versions that it may have."""
+    for key, versions in worker.may_be.items():
+        got = reader(f"get {key} {LEN}")
+        if got["err"] == "NOT_FOUND":
+            assert 0 in versions, f"{key} is gone, and was not removed: {versions}"
+            continue
+        assert got["err"] == "OK" and got["intact"], (key, got)
+        assert got["version"] in versions, f"{key} has version {got['version']}, not one of {versions}"
+
+
+def kill_and_start(pool, n):
+    """Returns the new master and when it was started."""
+    listen, data_dir = pool.master.listen, pool.master.data
+    pool.is_whole = False
+    pool.master.kill9()
+    begun = time.monotonic()
+    pool.master = pool.bench.master(listen=listen, data_dir=data_dir, name=f"master{n}")
+    return begun
+
+
+@pytest.mark.limit(120)
+def test_master_killed(make_pool, bench):
+    """Fails if, after kill -9 of the master during puts, upserts and removals, and a start with the same data directory,
+    an acknowledged object is missing or has another version, a removed one is served, a byte is wrong, one of the objects
+    that nobody touched is missed, or puts do not work.
+    """
+    pool = make_pool(nodes=2, data_dir=f"{bench.home}/data")
+    prober = Shell(bench, pool.addr, "prober", deadline=200)
+    pool.is_whole = True
+    workers = [Worker(pool, f"w{i}", i, (30 if i < 2 else 2000) * SLOW, **PATHS[path])
+               for i, path in enumerate(sorted(PATHS) * 2)]
+    for i in range(0, FILL, 500):
+        assert prober(f"bput fill/ {i} 500 {LEN}")["results"] == {"OK": 500}
+    for worker in workers:
+        worker.start()
+    for turn in range(5 if TIER == "long" else 2):
+        seen = [w.acknowledged for w in workers]
+        wait_until(lambda: all(w.acknowledged > n + 100 for w, n in zip(workers, seen)), 30, "the workers to work")
+        begun = kill_and_start(pool, turn + 2)
+        wait_until(lambda: prober(f"exists fill/{turn}")["err"] == "OK", 20, "the master to answer")
+        wait_until(lambda: prober(f"exists fill/{turn}").get("exists") == 1, 20, "the first hit")
+        print(f"first hit {1e3 * (time.monotonic() - begun):.0f} ms after the start of the master")
+        wait_until(lambda: figures(pool.master)["segments"] == 2, 20, "both nodes to have told what they hold")
+        pool.is_whole = True
+    for worker in workers:
+        worker.end()
+    for path in PATHS:
+        reader = Shell(bench, pool.addr, f"reader-{path}", **PATHS[path])
+        for i in range(0, FILL, 500):
+            got = reader(f"bget fill/ {i} 500 {LEN}")
+            assert got["results"] == {"OK": 500} and got["wrong"] == 0, got
+        for worker in workers:
+            check(reader, worker)
+    assert prober(f"bput new/ 0 100 {LEN} deadline={10000 * SLOW}")["results"] == {"OK": 100}
+    assert prober(f"bget new/ 0 100 {LEN}")["results"] == {"OK": 100}
+    assert any(len(v) > 1 for w in workers for v in w.may_be.values()), "no call was cut: nothing was shown"
+
+
+def test_master_killed_and_its_data_lost(make_pool, bench):
+    """Fails if a master that starts without its data directory is not another pool: an old key is anything but a miss, or
+    puts and gets do not work within 10 s.
+    """
+    pool = make_pool(nodes=2, memory="32MiB", data_dir=f"{bench.home}/data")
+    client = Shell(bench, pool.addr, "client", deadline=1000 * SLOW)
+    assert client(f"bput old/ 0 100 {LEN}")["results"] == {"OK": 100}
+    listen = pool.master.listen
+    pool.master.kill9()
+    shutil.rmtree(f"{bench.home}/data")
+    pool.master = bench.master(listen=listen, data_dir=f"{bench.home}/data", name="master2")
+    wait_until(lambda: figures(pool.master)["segments"] == 2, 10, "the nodes to come")
+    wait_until(lambda: client(f"put first {LEN}")["err"] == "OK", 10, "the client to come back")
+    assert client(f"bget old/ 0 100 {LEN}")["results"] == {"NOT_FOUND": 100}
+    assert client(f"bput new/ 0 100 {LEN}")["results"] == {"OK": 100}
+    got = client(f"bget new/ 0 100 {LEN}")
+    assert got["results"] == {"OK": 100} and got["wrong"] == 0, got

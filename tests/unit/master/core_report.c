@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/master/core_report.h"
+
+#include "common/slab.h"
+
+#define PAGE 7u
+
+static void
+revoke_slot(chunk_t *c, uint32_t slot, uint32_t term)
+{
+    uint64_t generation = kvp_gen_make(term, 0);
+
+    if (kvp_word_generation(c->words[slot]) >= generation || kvp_word_state(c->words[slot]) == KVP_DESC_SEALED) return;
+    c->words[slot] = kvp_word_make(generation, KVP_DESC_DEAD);
+    for (uint64_t u = 0; u < c->len[slot] / KVP_SLAB_UNIT; u++)
+        c->taken[c->offset[slot] / KVP_SLAB_UNIT + u] = false;
+    c->len[slot] = 0;
+}
+
+void
+mem_see_term(mem_t *mem, uint32_t term)
+{
+    if (term <= mem->term) return;
+    mem->term = term;
+    for (uint32_t i = 0; mem->mounted_term != 0 && i < mem->chunk_n; i++)
+        for (uint32_t slot = 0; slot < mem->chunks[i].geo.slots_max; slot++)
+            revoke_slot(&mem->chunks[i], slot, term);
+}
+
+static int
+by_offset(const void *a, const void *b)
+{
+    const extent_t *x = a, *y = b;
+
+    if (x->rec.chunk != y->rec.chunk) return x->rec.chunk < y->rec.chunk ? -1 : 1;
+    return x->desc.offset < y->desc.offset ? -1 : x->desc.offset > y->desc.offset;
+}
+
+extent_t *
+mem_sealed(const mem_t *mem, uint32_t *n_out)
+{
+    extent_t *found = NULL;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < mem->chunk_n; i++) {
+        const chunk_t *c = &mem->chunks[i];
+
+        for (uint32_t slot = 0; c->descs != NULL && slot < c->geo.slots_max; slot++) {
+            if (kvp_word_state(c->words[slot]) != KVP_DESC_SEALED) continue;
+            found = realloc(found, (n + 1) * sizeof *found);
+            found[n].rec = (kvp_wire_extent_t){.chunk = i, .slot = slot, .word = c->words[slot]};
+            found[n].desc = c->descs[slot];
+            strcpy(found[n++].key, c->keys[slot]);
+        }
+    }
+    if (n > 0) qsort(found, n, sizeof *found, by_offset);
+    *n_out = n;
+    return found;
+}
+
+static uint32_t
+add_tombs(const mem_t *mem, kvp_buf_t *tail)
+{
+    const kvp_digestmap_at_t *at;
+    uint32_t cursor = 0, n = 0;
+
+    while ((at = kvp_digestmap_next(&mem->tombs, &cursor)) != NULL) {
+        kvp_wire_tomb_t tomb = {.digest = at->digest, .version = at->val};
+
+        kvp_buf_append(tail, &tomb, sizeof tomb);
+        n++;
+    }
+    return n;
+}
+
+uint64_t
+report_send(peer_t *n, const extent_t *extents, uint32_t count, bool has_tombs, bool is_last)
+{
+    Kvp__Pb__Report head = KVP__PB__REPORT__INIT;
+    kvp_buf_t tail;
+    uint64_t id;
+
+    kvp_buf_init(&tail, 0);
+    if (has_tombs) head.tombs_n = add_tombs(n->mem, &tail);
+    for (uint32_t i = 0; i < count; i++) {
+        size_t len = extents[i].desc.key_len;
+
+        kvp_buf_append(&tail, &extents[i].rec, sizeof extents[i].rec);
+        kvp_buf_append(&tail, &extents[i].desc, sizeof extents[i].desc);
+        kvp_buf_append(&tail, extents[i].key, len);
+        (void)kvp_buf_extend(&tail, (size_t)kvp_align_up(len, 8) - len);
+    }
+    head.uuid = (ProtobufCBinaryData){sizeof n->mem->uuid, n->mem->uuid};
+    head.n = count;
+    head.is_whole = true;
+    head.is_last = is_last;
+    if (is_last) n->mem->mounted_term = n->mem->term;
+    id = peer_send(n, KVP_OP_REPORT, 0, &head.base, tail.data, tail.len);
+    kvp_buf_fini(&tail);
+    return id;
+}
+
+/* What is not wanted is DEAD, and nobody's. */
+static void
+refuse(mem_t *mem, const extent_t *e)
+{
+    chunk_t *c = &mem->chunks[e->rec.chunk];
+    uint32_t slot = e->rec.slot;
+
+    if (slot >= c->geo.slots_max) return; /* a test made it up */
+    c->words[slot] = kvp_word_make(kvp_word_generation(e->rec.word), KVP_DESC_DEAD);
+    for (uint64_t u = 0; u < c->len[slot] / KVP_SLAB_UNIT; u++)
+        c->taken[c->offset[slot] / KVP_SLAB_UNIT + u] = false;
+    c->len[slot] = 0;
+}
+
+bool
+report_take(peer_t *n, uint64_t id, const extent_t *extents, uint32_t count)
+{
+    reply_t *r = peer_wait(n, id, SEC);
+
+    if (n->was_closed) return false;
+    assert_non_null(r);
+    assert_int_equal(r->frame.tail_len, count);
+    for (uint32_t i = 0; i < count; i++)
+        if ((r->frame.tail[i] & KVP_RETIRE_DEAD) != 0) refuse(n->mem, &extents[i]);
+    assert_int_equal(plain_result(r), KVP_OK);
+    return true;
+}
+
+void
+node_report(peer_t *n)
+{
+    uint32_t count, at = 0;
+    extent_t *all = mem_sealed(n->mem, &count);
+    bool is_last;
+
+    do {
+        uint32_t some = (uint32_t)kvp_min_u64(PAGE, count - at);
+        uint64_t id;
+
+        is_last = at + some == count;
+        id = report_send(n, all + at, some, at == 0, is_last);
+        assert_true(report_take(n, id, all + at, some));
+        at += some;
+    } while (!is_last);
+    free(all);
+}

@@ -1,0 +1,780 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A master that knows nothing learns from nodes what they hold: what it believes, what it does not, and what was removed
+ * meanwhile.
+ */
+#include "tests/unit/master/core_report.h"
+
+#include <stdio.h>
+
+#define SMALL (8 * KIB)
+
+/* ---- doing */
+typedef enum { COMMIT, ABORT, LEAVE } end_t;
+
+/* A put of n copies, all of which are sealed. */
+static kvp_err_t
+put_ending(peer_t *c, const char *key, uint64_t len, uint32_t copies, bool is_upsert, end_t end, uint64_t *version_out)
+{
+    Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
+    put_t one = {.key = key, .len = len};
+    places_t p;
+    kvp_err_t err;
+
+    like.replicas = copies;
+    like.is_upsert = is_upsert;
+    like.wait_ms = 50;
+    places_read(peer_wait(c, put_begin_with(c, &one, 1, &like), 200 * MS), &p);
+    err = p.err == KVP_OK ? p.objs[0].err : p.err;
+    for (uint32_t i = 0; err == KVP_OK && i < p.nloc; i++)
+        assert_int_equal(write_object(c, &p.locs[i], &p.objs[0], key), KVP_OK);
+    if (err == KVP_OK) *version_out = p.objs[0].version;
+    copies = p.nloc;
+    places_free(&p);
+    if (err != KVP_OK) return err;
+    if (end == COMMIT) return commit_copies(c, one.attempt, len * 3, (1u << copies) - 1);
+    return end == ABORT ? abort_put(c, one.attempt, true) : KVP_OK;
+}
+
+static kvp_err_t
+put_object(peer_t *c, const char *key, uint64_t len, uint32_t copies, bool is_upsert, uint64_t *version_out)
+{
+    return put_ending(c, key, len, copies, is_upsert, COMMIT, version_out);
+}
+
+static kvp_err_t
+put_one(peer_t *c, const char *key)
+{
+    uint64_t version;
+
+    return put_object(c, key, SMALL, 1, false, &version);
+}
+
+/* The version that a get finds; 0 = none. */
+static uint64_t
+found(peer_t *c, const char *key, uint32_t *copies_out)
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    kvp_digest_t digest = kvp_key_digest(c->world->conf.digest_seed, c->tenant, key, strlen(key));
+    uint64_t version = 0;
+    places_t p;
+
+    head.n = 1;
+    head.no_hold = true;
+    places_read(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest)), &p);
+    assert_int_equal(p.err, KVP_OK);
+    if (p.objs[0].err == KVP_OK) version = p.objs[0].version;
+    if (copies_out != NULL) *copies_out = p.objs[0].nloc;
+    places_free(&p);
+    return version;
+}
+
+static void
+forget_peers(world_t *w)
+{
+    while (!kvp_list_is_empty(&w->peers))
+        peer_forget(kvp_list_first(&w->peers, peer_t, link));
+}
+
+static void
+restart(world_t *w)
+{
+    world_restart(w);
+    forget_peers(w);
+}
+
+/* Connects and mounts; the report is the caller's. */
+static peer_t *
+node_greet(world_t *w, mem_t *mem, Kvp__Pb__MountReply *reply_out)
+{
+    peer_t *n = peer_open(w);
+
+    n->mem = mem;
+    assert_int_equal(peer_hello(n, KVP_ROLE_NODE, mem->name, mem->name), KVP_OK);
+    *reply_out = node_ask_mount(n);
+    return n;
+}
+
+/* ---- what is found again */
+static void
+test_restart_when_nodes_report_all(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", 2 * MIB, MIB), *b = mem_make(w, "b", 2 * MIB, MIB);
+    uint64_t version, long_version, again;
+    uint32_t copies;
+    char key[64], long_key[KVP_KEY_CELL_BYTES + 40];
+    peer_t *c;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    (void)node_open_on(w, b, "b");
+    c = client_open(w);
+    memset(long_key, 'l', sizeof long_key);
+    long_key[sizeof long_key - 1] = '\0';
+    for (uint32_t i = 0; i < 40; i++) {
+        snprintf(key, sizeof key, "key/%u", i);
+        assert_int_equal(put_one(c, key), KVP_OK);
+    }
+    assert_int_equal(put_object(c, "two", 100 * KIB, 2, false, &version), KVP_OK);
+    assert_int_equal(put_object(c, long_key, SMALL, 1, false, &long_version), KVP_OK);
+    restart(w);
+    c = client_open(w);
+    assert_int_equal(found(c, "key/0", NULL), 0);
+    (void)node_open_on(w, a, "a");
+    (void)node_open_on(w, b, "b");
+    for (uint32_t i = 0; i < 40; i++) {
+        snprintf(key, sizeof key, "key/%u", i);
+        assert_true(found(c, key, NULL) > 0);
+        assert_int_equal(put_one(c, key), KVP_ALREADY);
+    }
+    assert_int_equal(found(c, "two", &copies), version);
+    assert_int_equal(copies, 2);
+    assert_int_equal(found(c, long_key, NULL), long_version);
+    assert_int_equal(world_stats(w).adopted, 42);
+    assert_int_equal(world_stats(w).used_bytes, 41 * SMALL + 2 * 100 * KIB);
+    assert_int_equal(put_object(c, "new", SMALL, 2, false, &again), KVP_OK);
+    assert_true(again > version);
+    assert_int_equal(put_object(c, "two", SMALL, 1, true, &again), KVP_OK);
+    assert_int_equal(found(c, "two", NULL), again);
+    long_key[0] = 'm';
+    assert_int_equal(put_one(c, long_key), KVP_OK);
+    world_close(w);
+}
+
+static void
+test_nothing_is_served_before_the_last_page(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB);
+    Kvp__Pb__MountReply mounted;
+    extent_t *all;
+    uint32_t n;
+    peer_t *c, *node;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    c = client_open(w);
+    assert_int_equal(put_one(c, "one"), KVP_OK);
+    assert_int_equal(put_one(c, "two"), KVP_OK);
+    restart(w);
+    c = client_open(w);
+    node = node_greet(w, a, &mounted);
+    assert_int_equal(mounted.report, 2);
+    all = mem_sealed(a, &n);
+    assert_int_equal(n, 2);
+    assert_true(report_take(node, report_send(node, all, 1, true, false), all, 1));
+    assert_int_equal(found(c, "one", NULL) + found(c, "two", NULL), 0);
+    assert_int_equal(put_one(c, all[0].key), KVP_RETRY_AFTER); /* it will be there in a moment */
+    assert_int_equal(put_one(c, "other"), KVP_RETRY_AFTER);
+    assert_true(report_take(node, report_send(node, all + 1, 1, false, true), all + 1, 1));
+    assert_true(found(c, "one", NULL) > 0 && found(c, "two", NULL) > 0);
+    assert_int_equal(put_one(c, "other"), KVP_OK);
+    free(all);
+    world_close(w);
+}
+
+/* A node that is lost half-way begins anew. */
+static void
+test_report_when_it_is_cut(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.location_lease_ns = MS, .location_grace_ns = MS});
+    mem_t *a = mem_make(w, "a", MIB, MIB);
+    Kvp__Pb__MountReply mounted;
+    extent_t *all;
+    char key[32];
+    uint32_t n;
+    peer_t *c, *node;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    c = client_open(w);
+    for (uint32_t i = 0; i < 20; i++) {
+        snprintf(key, sizeof key, "%u", i);
+        assert_int_equal(put_one(c, key), KVP_OK);
+    }
+    restart(w);
+    c = client_open(w);
+    node = node_greet(w, a, &mounted);
+    all = mem_sealed(a, &n);
+    assert_true(report_take(node, report_send(node, all, 10, true, false), all, 10));
+    assert_int_equal(remove_key(c, all[3].key, true), KVP_OK); /* known, though it is not served */
+    assert_int_equal(remove_key(c, all[13].key, true), KVP_NOT_FOUND); /* not known yet */
+    peer_forget(node);
+    node = node_greet(w, a, &mounted);
+    assert_true(report_take(node, report_send(node, all, 10, true, false), all, 10));
+    assert_int_equal(mounted.report, 2);
+    assert_true(report_take(node, report_send(node, all + 10, 10, false, true), all + 10, 10));
+    for (uint32_t i = 0; i < 20; i++)
+        assert_true((found(c, all[i].key, NULL) == 0) == (i == 3 || i == 13));
+    free(all);
+    world_close(w);
+}
+
+/* ---- what was removed meanwhile */
+static void
+test_removal_that_is_owed_outlives_the_master(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    uint64_t version, newer;
+    peer_t *c, *nb;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    nb = node_open_on(w, b, "b");
+    c = client_open(w);
+    assert_int_equal(put_object(c, "gone", SMALL, 2, false, &version), KVP_OK);
+    assert_int_equal(put_object(c, "newer", SMALL, 2, false, &version), KVP_OK);
+    assert_int_equal(put_object(c, "stays", SMALL, 2, false, &version), KVP_OK);
+    peer_forget(nb);
+    assert_int_equal(remove_key(c, "gone", true), KVP_OK);
+    assert_int_equal(put_object(c, "newer", SMALL, 1, true, &newer), KVP_OK);
+    assert_int_equal(a->tombs.n, 2);
+    restart(w);
+    c = client_open(w);
+    (void)node_open_on(w, a, "a");
+    assert_int_equal(found(c, "newer", NULL), newer);
+    (void)node_open_on(w, b, "b");
+    assert_int_equal(found(c, "gone", NULL), 0);
+    assert_int_equal(found(c, "newer", NULL), newer);
+    assert_int_equal(found(c, "stays", NULL), version);
+    assert_int_equal(b->tombs.n, 2); /* that one keeps them as well now */
+    world_close(w);
+}
+
+static void
+test_tombstones_go_when_the_extent_is_dead(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    uint64_t version;
+    peer_t *c, *nb;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    nb = node_open_on(w, b, "b");
+    c = client_open(w);
+    assert_int_equal(put_object(c, "back", SMALL, 2, false, &version), KVP_OK);
+    assert_int_equal(put_object(c, "lost", SMALL, 2, false, &version), KVP_OK);
+    peer_forget(nb);
+    assert_int_equal(remove_key(c, "back", true), KVP_OK);
+    assert_int_equal(a->tombs.n, 1);
+    nb = node_open_on(w, b, "b");
+    assert_int_equal(a->tombs.n, 0);
+    peer_forget(nb);
+    assert_int_equal(remove_key(c, "lost", true), KVP_OK);
+    assert_int_equal(a->tombs.n, 1);
+    world_advance(w, w->conf.node_grace_ns + SEC); /* its node is given up */
+    assert_int_equal(a->tombs.n, 0);
+    world_close(w);
+}
+
+static void
+test_bump_outlives_the_master(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    Kvp__Pb__Bump bump = KVP__PB__BUMP__INIT;
+    uint64_t version;
+    peer_t *c, *nb;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    nb = node_open_on(w, b, "b");
+    c = client_open(w);
+    assert_int_equal(put_object(c, "old", SMALL, 2, false, &version), KVP_OK);
+    peer_forget(nb);
+    reply_free(peer_wait(c, peer_send(c, KVP_OP_BUMP, 0, &bump.base, NULL, 0), SEC));
+    assert_int_equal(put_object(c, "new", SMALL, 1, false, &version), KVP_OK);
+    restart(w);
+    c = client_open(w);
+    (void)node_open_on(w, a, "a");
+    (void)node_open_on(w, b, "b");
+    assert_int_equal(found(c, "old", NULL), 0);
+    assert_int_equal(found(c, "new", NULL), version);
+    world_close(w);
+}
+
+static void
+test_remove_many_while_nodes_report(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.had_master = true});
+    peer_t *c = client_open(w);
+    uint64_t removed;
+
+    (void)state;
+    assert_int_equal(remove_many_result(peer_reply(c, remove_many(c, "", true)), &removed, NULL), KVP_RETRY_AFTER);
+    world_advance(w, w->conf.node_grace_ns);
+    assert_int_equal(remove_many_result(peer_wait(c, remove_many(c, "", true), SEC), &removed, NULL), KVP_OK);
+    world_close(w);
+}
+
+/* ---- puts that meet what is reported */
+static void
+test_put_when_its_key_turns_out_to_be_there(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
+    put_t plain = {.key = "plain", .len = SMALL}, upsert = {.key = "upsert", .len = SMALL};
+    uint64_t was_plain, was_upsert;
+    peer_t *c, *nb;
+    places_t p, u;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    c = client_open(w);
+    assert_int_equal(put_object(c, "plain", SMALL, 1, false, &was_plain), KVP_OK);
+    assert_int_equal(put_object(c, "upsert", SMALL, 1, false, &was_upsert), KVP_OK);
+    nb = node_open_on(w, b, "b");
+    (void)nb;
+    restart(w);
+    (void)node_open_on(w, b, "b");
+    c = client_open(w);
+    places_read(peer_wait(c, put_begin(c, &plain, 1, 50), SEC), &p);
+    like.is_upsert = true;
+    places_read(peer_wait(c, put_begin_with(c, &upsert, 1, &like), SEC), &u);
+    assert_int_equal(p.objs[0].err + u.objs[0].err, KVP_OK);
+    (void)node_open_on(w, a, "a");
+    assert_int_equal(found(c, "plain", NULL), was_plain);
+    assert_int_equal(commit(c, plain.attempt, 1), KVP_ABORTED);
+    assert_int_equal(found(c, "upsert", NULL), was_upsert);
+    assert_int_equal(write_object(c, &u.locs[0], &u.objs[0], "upsert"), KVP_OK);
+    assert_int_equal(commit(c, upsert.attempt, SMALL * 3), KVP_OK);
+    assert_int_equal(found(c, "upsert", NULL), u.objs[0].version);
+    places_free(&p);
+    places_free(&u);
+    world_close(w);
+}
+
+/* ---- what is not believed */
+/* Two extents, of which the caller spoils the second; the verdicts on both, and whether the report was ended for it. */
+static void
+spoiled(void (*how)(extent_t *), bool is_page_bad, uint32_t adopted)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB);
+    Kvp__Pb__MountReply mounted;
+    extent_t *all;
+    uint32_t n;
+    peer_t *c, *node;
+
+    (void)node_open_on(w, a, "a");
+    c = client_open(w);
+    assert_int_equal(put_one(c, "one"), KVP_OK);
+    assert_int_equal(put_one(c, "two"), KVP_OK);
+    restart(w);
+    node = node_greet(w, a, &mounted);
+    all = mem_sealed(a, &n);
+    how(all);
+    assert_int_equal(report_take(node, report_send(node, all, 2, true, true), all, 2), !is_page_bad);
+    assert_int_equal(world_stats(w).adopted, adopted);
+    if (is_page_bad) {
+        a->mounted_term = 3;
+        peer_forget(node);
+        (void)node_greet(w, a, &mounted);
+        assert_true(mounted.is_reset);
+    }
+    free(all);
+    world_close(w);
+}
+
+static void
+seal(extent_t *e)
+{
+    e->desc.word = e->rec.word;
+    kvp_desc_seal(&e->desc);
+}
+
+static void
+spoil_nothing(extent_t *all)
+{
+    (void)all;
+}
+
+static void
+spoil_chunk(extent_t *all)
+{
+    all[1].rec.chunk = 1;
+}
+
+static void
+spoil_sum(extent_t *all)
+{
+    all[1].desc.check++;
+}
+
+static void
+spoil_state(extent_t *all)
+{
+    all[1].rec.word = kvp_word_make(kvp_word_generation(all[1].rec.word), KVP_DESC_WRITING);
+    seal(&all[1]);
+}
+
+static void
+spoil_digest(extent_t *all)
+{
+    all[1].desc.digest.lo++;
+    seal(&all[1]);
+}
+
+static void
+spoil_hash2(extent_t *all)
+{
+    all[1].desc.key_hash2++;
+    seal(&all[1]);
+}
+
+static void
+spoil_term(extent_t *all)
+{
+    all[1].rec.word = kvp_word_make(kvp_gen_make(4, 1), KVP_DESC_SEALED);
+    seal(&all[1]);
+}
+
+static void
+spoil_version(extent_t *all)
+{
+    all[1].desc.version = kvp_word_generation(all[1].rec.word) + 1;
+    seal(&all[1]);
+}
+
+static void
+spoil_offset(extent_t *all)
+{
+    all[1].desc.offset = all[0].desc.offset + 64;
+    seal(&all[1]);
+}
+
+static void
+spoil_end(extent_t *all)
+{
+    all[1].desc.offset = MIB - 64;
+    seal(&all[1]);
+}
+
+static void
+spoil_slot(extent_t *all)
+{
+    all[1].rec.slot = all[0].rec.slot;
+}
+
+static void
+spoil_slot_range(extent_t *all)
+{
+    all[1].rec.slot = UINT32_MAX;
+}
+
+static void
+spoil_key_place(extent_t *all)
+{
+    all[1].desc.key_off = all[0].desc.key_off;
+    seal(&all[1]);
+}
+
+static void
+spoil_twice(extent_t *all)
+{
+    all[1].desc.digest = all[0].desc.digest;
+    all[1].desc.key_hash2 = all[0].desc.key_hash2;
+    all[1].desc.version = all[0].desc.version;
+    all[1].desc.key_len = all[0].desc.key_len;
+    strcpy(all[1].key, all[0].key);
+    seal(&all[1]);
+}
+
+static void
+spoil_tenant(extent_t *all)
+{
+    all[1].desc.tenant = 7;
+    all[1].desc.digest = kvp_key_digest(77, 7, all[1].key, all[1].desc.key_len);
+    all[1].desc.key_hash2 = kvp_key_hash2(77, 7, all[1].key, all[1].desc.key_len);
+    seal(&all[1]);
+}
+
+static void
+test_report_of_what_is_not_so(void **state)
+{
+    (void)state;
+    spoiled(spoil_nothing, false, 2);
+    spoiled(spoil_chunk, true, 1);
+    spoiled(spoil_sum, false, 1);
+    spoiled(spoil_state, false, 1);
+    spoiled(spoil_digest, false, 1);
+    spoiled(spoil_hash2, false, 1);
+    spoiled(spoil_term, false, 1);
+    spoiled(spoil_version, false, 1);
+    spoiled(spoil_offset, false, 1);
+    spoiled(spoil_end, false, 1);
+    spoiled(spoil_slot, false, 1);
+    spoiled(spoil_slot_range, false, 1);
+    spoiled(spoil_key_place, false, 1);
+    spoiled(spoil_twice, false, 1);
+    spoiled(spoil_tenant, false, 1); /* a chunk is of one tenant */
+}
+
+/* Memory that grants of this term may be out for, or of a time that is over. */
+static void
+test_mount_when_it_may_not_report(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB);
+    Kvp__Pb__MountReply mounted;
+    peer_t *n;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    restart(w);
+    a->term = a->mounted_term = w->conf.term;
+    n = node_greet(w, a, &mounted);
+    assert_true(mounted.is_reset);
+    peer_forget(n);
+    a->mounted_term--;
+    world_advance(w, w->conf.node_grace_ns);
+    (void)node_greet(w, a, &mounted);
+    assert_true(mounted.is_reset);
+    world_close(w);
+}
+
+static void
+test_mount_when_the_node_obeys_a_higher_term(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB);
+    Kvp__Pb__Mount msg = KVP__PB__MOUNT__INIT;
+    Kvp__Pb__MountReply mounted;
+    uint32_t term;
+    peer_t *c, *n;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    c = client_open(w);
+    assert_int_equal(put_one(c, "key"), KVP_OK);
+    restart(w);
+    assert_false(kvp_master_take_term(w->m, &term));
+    c = client_open(w);
+    n = peer_open(w);
+    assert_int_equal(peer_hello(n, KVP_ROLE_NODE, "a", "a"), KVP_OK);
+    msg.name = a->name;
+    msg.uuid = (ProtobufCBinaryData){sizeof a->uuid, a->uuid};
+    msg.epoch = a->epoch;
+    msg.size_bytes = a->size_bytes;
+    msg.chunk_bytes = a->chunk_bytes;
+    msg.addr = msg.unix_path = msg.transports = (char *)"";
+    msg.term = msg.mounted_term = a->term = a->mounted_term = 9;
+    (void)peer_send(n, KVP_OP_MOUNT, 0, &msg.base, NULL, 0);
+    assert_true(n->was_closed && c->was_closed);
+    assert_true(kvp_master_take_term(w->m, &term));
+    assert_int_equal(term, 10);
+    assert_false(kvp_master_take_term(w->m, &term));
+    w->conf.term = 10;
+    forget_peers(w);
+    c = client_open(w);
+    n = node_greet(w, a, &mounted);
+    assert_int_equal(mounted.term, 10);
+    assert_int_equal(mounted.report, 2);
+    node_report(n);
+    assert_true(found(c, "key", NULL) > 0);
+    world_close(w);
+}
+
+/* ---- any history */
+#define NODES 3u
+#define KEYS 40u
+#define MAY_MAX 8u
+
+typedef struct {
+    uint64_t
+        may[MAY_MAX]; /* versions that a reader may find, 0 = none: the acknowledged one, and those of no known end */
+    uint32_t n;
+} model_t;
+
+typedef struct {
+    world_t *w;
+    mem_t *mems[NODES];
+    peer_t *nodes[NODES]; /* NULL = away */
+    peer_t *c;
+    model_t keys[KEYS];
+} history_t;
+
+static bool
+may_be(const model_t *k, uint64_t version)
+{
+    for (uint32_t i = 0; i < k->n; i++)
+        if (k->may[i] == version) return true;
+    return false;
+}
+
+static void
+is_now(model_t *k, uint64_t version)
+{
+    k->may[0] = version;
+    k->n = 1;
+}
+
+static void
+might_be(model_t *k, uint64_t version)
+{
+    if (!may_be(k, version) && k->n < MAY_MAX) k->may[k->n++] = version;
+}
+
+static bool
+is_anybody_away(const history_t *h)
+{
+    for (uint32_t i = 0; i < NODES; i++)
+        if (h->nodes[i] == NULL) return true;
+    return false;
+}
+
+static void
+check_history(history_t *h)
+{
+    for (uint32_t i = 0; i < KEYS; i++) {
+        char key[32];
+        uint64_t version;
+
+        snprintf(key, sizeof key, "k%u", i);
+        version = found(h->c, key, NULL);
+        if (!may_be(&h->keys[i], version))
+            fail_msg("%s: found version %lx, expected %lx, one of %u", key, (unsigned long)version,
+                     (unsigned long)h->keys[i].may[0], h->keys[i].n);
+        is_now(&h->keys[i], version);
+    }
+}
+
+static void
+come_back(history_t *h, uint32_t i)
+{
+    if (h->nodes[i] == NULL) h->nodes[i] = node_open_on(h->w, h->mems[i], h->mems[i]->name);
+}
+
+/* The nodes come in an order that is drawn by chance, but one that was away comes last: it alone cannot know what was
+ * removed meanwhile. */
+static void
+die(history_t *h)
+{
+    bool was_away[NODES];
+    uint32_t first = (uint32_t)world_below(h->w, NODES);
+
+    for (uint32_t i = 0; i < NODES; i++)
+        was_away[i] = h->nodes[i] == NULL;
+    restart(h->w);
+    memset(h->nodes, 0, sizeof h->nodes);
+    h->c = client_open(h->w);
+    for (uint32_t turn = 0; turn < 2; turn++)
+        for (uint32_t i = 0; i < NODES; i++) {
+            uint32_t at = (first + i) % NODES;
+
+            if (was_away[at] == (turn == 1)) come_back(h, at);
+        }
+    check_history(h);
+}
+
+static void
+step_put(history_t *h, model_t *k, const char *key)
+{
+    uint64_t len = 64 + world_below(h->w, 60 * KIB), version = 0;
+    uint32_t copies = 1 + (uint32_t)world_below(h->w, 2), chance = (uint32_t)world_below(h->w, 12);
+    end_t end = chance == 0 ? LEAVE : chance < 4 ? ABORT : COMMIT;
+    kvp_err_t err = put_ending(h->c, key, len, copies, world_below(h->w, 2) == 0, end, &version);
+
+    if (err == KVP_ALREADY) return;
+    assert_true(err == KVP_OK || err == KVP_RETRY_AFTER || err == KVP_NO_SPACE);
+    if (err == KVP_OK && end == COMMIT) {
+        is_now(k, version);
+        return;
+    }
+    if (is_anybody_away(h)) might_be(k, 0); /* what only that node has makes way for a put, whatever becomes of that */
+    if (err != KVP_OK || end == ABORT) return;
+    might_be(k, version); /* who dies now cannot have told that it was not committed */
+    die(h);
+}
+
+static void
+step(history_t *h)
+{
+    uint32_t i = (uint32_t)world_below(h->w, KEYS), node = (uint32_t)world_below(h->w, NODES);
+    char key[32];
+    kvp_err_t err;
+
+    snprintf(key, sizeof key, "k%u", i);
+    switch (world_below(h->w, 16)) {
+    case 0:
+    case 1:
+    case 2:
+        err = remove_key(h->c, key, true);
+        assert_true(err == KVP_OK || (err == KVP_NOT_FOUND && may_be(&h->keys[i], 0)));
+        is_now(&h->keys[i], 0);
+        break;
+    case 3:
+        if (h->nodes[node] != NULL && !is_anybody_away(h)) {
+            peer_forget(h->nodes[node]);
+            h->nodes[node] = NULL;
+        }
+        break;
+    case 4:
+    case 5:
+        come_back(h, node);
+        break;
+    case 6:
+        die(h);
+        break;
+    default:
+        step_put(h, &h->keys[i], key);
+    }
+}
+
+static void
+one_history(uint64_t seed)
+{
+    static const char *const names[NODES] = {"a", "b", "c"};
+    const kvp_master_conf_t conf = {
+        .seed = seed,
+        .node_grace_ns = 60 * SEC,
+        .location_lease_ns = MS,
+        .location_grace_ns = MS,
+    };
+    history_t h = {.w = world_open(&conf)};
+
+    h.w->check_every = 16;
+    for (uint32_t i = 0; i < KEYS; i++)
+        is_now(&h.keys[i], 0);
+    for (uint32_t i = 0; i < NODES; i++) {
+        h.mems[i] = mem_make(h.w, names[i], 4 * MIB, 2 * MIB);
+        come_back(&h, i);
+    }
+    h.c = client_open(h.w);
+    for (uint32_t n = 0; n < 250; n++)
+        step(&h);
+    die(&h);
+    world_close(h.w);
+}
+
+static void
+test_any_history_of_deaths(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 12; seed++)
+        one_history(seed);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_restart_when_nodes_report_all),
+        cmocka_unit_test(test_nothing_is_served_before_the_last_page),
+        cmocka_unit_test(test_report_when_it_is_cut),
+        cmocka_unit_test(test_removal_that_is_owed_outlives_the_master),
+        cmocka_unit_test(test_tombstones_go_when_the_extent_is_dead),
+        cmocka_unit_test(test_bump_outlives_the_master),
+        cmocka_unit_test(test_remove_many_while_nodes_report),
+        cmocka_unit_test(test_put_when_its_key_turns_out_to_be_there),
+        cmocka_unit_test(test_report_of_what_is_not_so),
+        cmocka_unit_test(test_mount_when_it_may_not_report),
+        cmocka_unit_test(test_mount_when_the_node_obeys_a_higher_term),
+        cmocka_unit_test(test_any_history_of_deaths),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
