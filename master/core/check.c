@@ -146,13 +146,14 @@ static const char *
 check_segments(const kvp_master_t *m)
 {
     sums_t totals = {0};
-    uint64_t size = 0, n = 0;
+    uint64_t size = 0, n = 0, claims = 0;
 
     kvp_list_foreach (pos, &m->segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
         const char *why = g->is_dropped ? NULL : check_segment(m, g, &totals);
 
         if (why != NULL) return why;
+        claims += list_len(&g->claims);
         if (g->state != KVP_SEG_LOST && g->node == NULL) return "a segment has lost its node unnoticed";
         if (g->state == KVP_SEG_LOST) continue;
         size += g->size_bytes;
@@ -161,6 +162,7 @@ check_segments(const kvp_master_t *m)
     if (totals.used != m->st.used_bytes) return "used bytes of the pool are wrong";
     if (totals.retiring != m->st.retiring_bytes) return "retiring bytes of the pool are wrong";
     if (totals.quarantined != m->st.quarantine_bytes) return "quarantined bytes of the pool are wrong";
+    if (claims != m->claims) return "the keys that have a window are miscounted";
     if (size != m->st.size_bytes || n != m->st.segments) return "the size of the pool is wrong";
     return NULL;
 }

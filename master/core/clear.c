@@ -18,6 +18,7 @@ kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, 
     k->from = kvp_slab_offset(c->slab, first);
     k->to = to;
     k->pend->claims++;
+    m->claims++;
     kvp_list_add_tail(&c->segment->claims, &k->of_segment);
     k->is_clearing = true;
     k->is_walked = false;

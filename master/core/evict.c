@@ -514,6 +514,7 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
     k->to = kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last);
     k->claim_left = 0;
     k->pend->claims++;
+    m->claims++;
     kvp_list_add_tail(&w->chunk->segment->claims, &k->of_segment);
     do {
         kvp_retire_t *r = kvp_retire_of(m, w->chunk, slot);

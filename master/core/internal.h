@@ -455,6 +455,7 @@ struct kvp_master {
     uint32_t *undead; /* KVP_UNDEAD_KEYS: extents of keys that may still be read where the key is gone */
     kvp_buf_t unwanted; /* answers to one-way questions go here */
     uint64_t waiting_attempts; /* of which some copy has no place yet */
+    uint64_t claims; /* keys that wait for a window of theirs */
     bool has_space_news; /* something became free or evictable: waiting puts look again */
     uint64_t space_news; /* how often that was so */
     uint64_t slab_bytes; /* memory of all allocators of chunks */

@@ -248,6 +248,7 @@ kvp_retire_unclaim(kvp_master_t *m, kvp_pkey_t *k)
     kvp_clear_end(k);
     kvp_list_del(&k->of_segment);
     k->pend->claims--;
+    m->claims--;
     k->claim_left = 0;
     k->chunk = NULL;
     kvp_master_space_news(m);

@@ -41,6 +41,7 @@ static bool
 is_space_coming(const kvp_master_t *m)
 {
     if (!KVP_RULE(SPACE_COMES)) return false;
+    if (m->claims > 0) return true; /* what is written there can be evicted */
     return m->st.retiring_bytes > 0 || m->st.attempts > m->waiting_attempts ||
            m->st.held_bytes + m->st.reserved_bytes > 0 || is_some_passed_over(m) || kvp_put_may_nodes_come(m);
 }
