@@ -22,9 +22,32 @@
 static void on_connect(sim_t *s, void *arg, uint64_t unused);
 
 /* ---- frames */
+/* What a client may say again, not knowing whether it was heard. */
+static bool
+may_be_repeated(uint8_t opcode)
+{
+    switch (opcode) {
+    case KVP_OP_PUT_COMMIT:
+    case KVP_OP_PUT_ABORT:
+    case KVP_OP_RELEASE:
+    case KVP_OP_GET:
+    case KVP_OP_EXISTS:
+    case KVP_OP_HEARTBEAT:
+        return true;
+    default:
+        return false;
+    }
+}
+
 void
 link_send(sim_t *s, link_t *link, const kvp_buf_t *frame, uint64_t request)
 {
+    rng_t rng = rng_fork(s->plan->seed, link->incarnation, request);
+
+    memcpy(frame->data + 8, &request, sizeof request);
+    conn_send(s, link->conn, 0, frame->data, frame->len);
+    if (!may_be_repeated(frame->data[4]) || !rng_chance(&rng, s->plan->twice_per_mille)) return;
+    request = ++link->request; /* nobody waits for the second answer */
     memcpy(frame->data + 8, &request, sizeof request);
     conn_send(s, link->conn, 0, frame->data, frame->len);
 }
