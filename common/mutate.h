@@ -45,6 +45,9 @@
     X(OLD_TERM_LEASES, "a new term waits for the leases of the one before")                                            \
     X(LEASE_LOOK_AGAIN, "the lease is looked at again after the last load")                                            \
     X(REVOKED_SEQUENCE, "an answer older than a revocation is not kept")                                               \
+    X(GAP_WRITERS, "space between reported extents waits for the proof about all older writers")                       \
+    X(NEWEST_WINS, "of what nodes report the newest version is served")                                                \
+    X(TOMBSTONE, "what was removed meanwhile is not served when a node reports it")                                    \
     X(DEADLINE_DRAIN, "after a call nothing touches its buffers")
 
 typedef enum {

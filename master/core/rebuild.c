@@ -12,6 +12,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 #define PAGE_MAX 256u /* records, */
@@ -126,7 +128,7 @@ close_gap(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
         c->segment->objects++; /* as if one had lain there */
         c->tenant->used_bytes += kvp_slab_len(c->slab, at.slot);
         c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
-        (void)kvp_retire_place(m, &at, KVP_OWNER_ANY, NULL);
+        (void)kvp_retire_place(m, &at, KVP_RULE(GAP_WRITERS) ? KVP_OWNER_ANY : 0, NULL);
     }
     return KVP_OK;
 }
@@ -210,7 +212,9 @@ is_wanted(const kvp_master_t *m, const kvp_segment_t *g, const told_t *t, uint32
     if (oid == KVP_OID_NONE) return true;
     o = kvp_obj(m->index, oid);
     if (!kvp_obj_has_key(m->index, o, t->key, t->desc.key_len)) return false;
-    if (o->state == KVP_OBJ_WRITING || kvp_obj_version(o) < t->desc.version) return true;
+    if (o->state == KVP_OBJ_WRITING) return true;
+    if (KVP_RULE(NEWEST_WINS) ? kvp_obj_version(o) < t->desc.version : kvp_obj_version(o) != t->desc.version)
+        return true;
     *joins_out = oid;
     return kvp_obj_version(o) == t->desc.version && may_join(m, o, g, t);
 }
@@ -318,8 +322,8 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     uint32_t slot, joins;
 
     if (!is_sound(m, c, t) || t->desc.offset < kvp_slab_tail(c->slab)) return false;
-    if (!kvp_owed_is_rebuilding(m) || t->desc.version <= kvp_owed_version(m, t->desc.tenant, t->desc.digest))
-        return false;
+    if (!kvp_owed_is_rebuilding(m)) return false;
+    if (t->desc.version <= kvp_owed_version(m, t->desc.tenant, t->desc.digest) && KVP_RULE(TOMBSTONE)) return false;
     if (!give_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
     if (!is_wanted(m, c->segment, t, &joins)) return false;

@@ -27,11 +27,15 @@ typedef struct grant {
     kvp_digest_t digest;
     uint32_t tenant;
     uint64_t granted_ns;
+    uint32_t term; /* of the master that granted it */
     bool is_pinned; /* hard: only a removal takes it away */
     bool is_commit_asked; /* its writer said that it is whole */
     bool is_committed; /* the master said so */
     bool is_retired; /* the master ordered it */
     bool is_lost; /* with its memory, or with a master that keeps nothing */
+    bool was_reported; /* to a master that did not know it */
+    bool must_return; /* and that has to serve it */
+    bool may_go; /* before it was reported, its removal or a new put of its key was heard */
     bool is_freed; /* its node said that nothing touches it any more */
     uint32_t holds; /* tickets that protect it */
     struct grant *older; /* in the slot */

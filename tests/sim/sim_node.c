@@ -214,10 +214,56 @@ ask_mount(sim_t *s, node_t *n)
     msg.transports = (char *)"shm,tcp";
     msg.is_fresh = n->is_fresh;
     msg.term = kvp_node_core_term(n->core);
-    msg.mounted_term = 0; /* so a master that does not know the memory has it made anew: reports are not simulated */
+    msg.mounted_term = kvp_node_core_mounted_term(n->core);
     n->state = LINK_MOUNTING;
     send_frame(s, n, KVP_OP_MOUNT, 0, ++n->request, &msg.base, NULL, 0);
     if (KVP_RULE(FRESH_ONCE)) n->is_fresh = false; /* whatever becomes of the answer */
+}
+
+/* ---- telling a master that does not know the memory what is in it */
+static kvp_err_t
+report_next(sim_t *s, node_t *n)
+{
+    Kvp__Pb__Report msg = KVP__PB__REPORT__INIT;
+    kvp_node_page_t page;
+    kvp_err_t err;
+
+    kvp_buf_reset(&n->page);
+    err = kvp_node_core_report_page(n->core, &n->page, &page);
+    if (err != KVP_OK) return err;
+    msg.uuid = (ProtobufCBinaryData){sizeof n->mem->uuid, n->mem->uuid};
+    msg.tombs_n = page.tombs_n;
+    msg.n = page.n;
+    msg.is_whole = n->is_report_whole;
+    msg.is_last = n->is_report_last = page.is_last;
+    n->report_request = ++n->request;
+    send_frame(s, n, KVP_OP_REPORT, 0, n->report_request, &msg.base, n->page.data, n->page.len);
+    return KVP_OK;
+}
+
+static kvp_err_t
+report_begin(sim_t *s, node_t *n, bool is_whole)
+{
+    kvp_err_t err = kvp_node_core_report_begin(n->core, is_whole);
+
+    if (err != KVP_OK) return err;
+    n->state = LINK_REPORTING;
+    n->is_report_whole = is_whole;
+    oracle_reports(s, n->mem);
+    return report_next(s, n);
+}
+
+static kvp_err_t
+take_report_answer(sim_t *s, node_t *n, const kvp_frame_t *f, const Kvp__Pb__Reply *msg)
+{
+    kvp_err_t err = msg->err;
+
+    if (n->state != LINK_REPORTING || f->hdr.request_id != n->report_request) return KVP_OK;
+    if (err == KVP_OK) err = msg->n > f->tail_len ? KVP_PROTO : kvp_node_core_report_answer(n->core, f->tail, msg->n);
+    if (err != KVP_OK) return err;
+    if (!n->is_report_last) return report_next(s, n);
+    n->state = LINK_UP;
+    return KVP_OK;
 }
 
 static kvp_err_t
@@ -246,11 +292,14 @@ take_mount(sim_t *s, node_t *n, const Kvp__Pb__MountReply *msg)
         ask_mount(s, n);
         return KVP_OK;
     }
-    TRACE(s, "%s is mounted as segment %u in term %u", n->party.name, msg->segment_id, msg->term);
-    n->state = LINK_UP;
+    TRACE(s, "%s is mounted as segment %u in term %u, report %u", n->party.name, msg->segment_id, msg->term,
+          msg->report);
     n->segment_id = msg->segment_id;
     n->is_fresh = false;
     kvp_node_core_set_id(n->core, msg->segment_id);
+    node_settle(s, n);
+    if (msg->report != 0) return report_begin(s, n, msg->report == 2);
+    n->state = LINK_UP;
     return KVP_OK;
 }
 
@@ -269,6 +318,10 @@ on_answer(sim_t *s, node_t *n, const kvp_frame_t *f)
     case KVP_OP_MOUNT:
         msg = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, f);
         if (msg != NULL) err = take_mount(s, n, msg);
+        break;
+    case KVP_OP_REPORT:
+        msg = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, f);
+        if (msg != NULL) err = take_report_answer(s, n, f, msg);
         break;
     case KVP_OP_HEARTBEAT:
         msg = kvp_pb_unpack(&pb, &kvp__pb__heartbeat_reply__descriptor, f);
@@ -332,6 +385,24 @@ on_fence(sim_t *s, node_t *n, const kvp_frame_t *f)
 }
 
 static void
+on_tombs(sim_t *s, node_t *n, const kvp_frame_t *f)
+{
+    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
+    Kvp__Pb__Tombs *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__tombs__descriptor, f);
+    if (msg == NULL || f->tail_len < msg->n * sizeof *tombs) {
+        sim_fail(s, "WIRE", "a malformed Tombs");
+        return;
+    }
+    err = kvp_node_core_tombs(n->core, msg->term, tombs, msg->n);
+    kvp_pb_free(&pb, msg);
+    answer(s, n, f, err, NULL, 0);
+}
+
+static void
 on_link_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
 {
     node_t *n = arg;
@@ -350,6 +421,8 @@ on_link_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t le
         on_retire(s, n, &f);
     } else if (f.hdr.opcode == KVP_OP_FENCE) {
         on_fence(s, n, &f);
+    } else if (f.hdr.opcode == KVP_OP_TOMBS) {
+        on_tombs(s, n, &f);
     } else {
         answer(s, n, &f, KVP_NOTSUP, NULL, 0);
     }
@@ -554,6 +627,7 @@ node_stop(sim_t *s, uint32_t index)
 {
     if (s->nodes[index]->core != NULL) free_core(s->nodes[index]);
     kvp_buf_fini(&s->nodes[index]->out);
+    kvp_buf_fini(&s->nodes[index]->page);
 }
 
 static void

@@ -8,7 +8,7 @@
 #include "common/buf.h"
 #include "tests/sim/sim_data.h"
 
-typedef enum { LINK_DOWN, LINK_GREETING, LINK_MOUNTING, LINK_UP } link_state_t;
+typedef enum { LINK_DOWN, LINK_GREETING, LINK_MOUNTING, LINK_REPORTING, LINK_UP } link_state_t;
 
 /* A quiesce that waits for lanes. */
 typedef struct {
@@ -58,7 +58,9 @@ struct node {
     link_state_t state;
     uint64_t request, incarnation, heard_ns, beat_ns, ttl_ns;
     uint32_t segment_id;
-    kvp_buf_t out;
+    uint64_t report_request; /* the page that is not answered */
+    bool is_report_whole, is_report_last;
+    kvp_buf_t out, page;
 
     round_t rounds[KVP_NODE_ROUNDS_MAX];
     attached_t *attached;

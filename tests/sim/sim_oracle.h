@@ -35,6 +35,7 @@ void oracle_master_has_said(sim_t *s);
 void oracle_conn_over(sim_t *s, conn_t *conn); /* it heard that, or closed it */
 void oracle_master_died(sim_t *s);
 void oracle_mem_gone(sim_t *s, mem_t *mem);
+void oracle_reports(sim_t *s, mem_t *mem); /* its node begins to tell what is in it */
 mem_t *oracle_mem_of(sim_t *s, uint32_t term, uint32_t segment_id); /* NULL = never mounted */
 void oracle_freed(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation); /* its node says so */
 

@@ -92,13 +92,104 @@ know(sim_t *s, grant_t *g)
     *bucket = k;
 }
 
+/* All grants in a memory: the next one behind *slot of *chunk, of each slot the newest. */
+static grant_t *
+grant_next(const mem_t *mem, uint32_t *chunk, uint32_t *slot)
+{
+    for (; *chunk < mem->chunk_n; ++*chunk, *slot = 0)
+        while (*slot < SLOTS) {
+            grant_t *g = mem->chunks[*chunk].grant[(*slot)++];
+
+            if (g != NULL) return g;
+        }
+    return NULL;
+}
+
+static bool
+is_sealed(const grant_t *g)
+{
+    return g->mem->chunks[g->chunk].word[g->slot] == kvp_word_make(g->generation, KVP_DESC_SEALED);
+}
+
+/* What lay between reported extents is free: no writer of an earlier term can store any more, wherever it would. */
+static void
+gap_freed(sim_t *s, const mem_t *mem)
+{
+    uint32_t chunk = 0, slot = 0;
+
+    for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;)
+        for (; g != NULL; g = g->older)
+            g->is_freed |= g->term < master_term(s) && !is_sealed(g);
+}
+
 void
 oracle_freed(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation)
 {
     grant_t *g = grant_find(mem, chunk, slot, generation);
 
-    (void)s;
-    if (g != NULL) g->is_freed = true;
+    if (g != NULL)
+        g->is_freed = true;
+    else
+        gap_freed(s, mem);
+}
+
+/* ---- reports */
+/* A put that was acknowledged has to be served again; one that was not may be. One that went before the master died, from
+ * a place that its node had not made DEAD, may come back, since nothing but that master knew: this version has no journal. */
+void
+oracle_reports(sim_t *s, mem_t *mem)
+{
+    uint32_t chunk = 0, slot = 0;
+
+    for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) {
+        put_t *put = g->put == 0 ? NULL : s->oracle->puts[g->put];
+
+        if (!is_sealed(g) || put == NULL || g->term == master_term(s)) continue;
+        g->was_reported = true;
+        g->must_return = put->is_committed && put->gone_ns == UINT64_MAX && !g->is_retired;
+        g->is_retired = false;
+        put->is_commit_sent = true;
+        if (put->gone_ns < s->oracle->died_ns) put->gone_ns = put->revoked_ns = UINT64_MAX;
+    }
+}
+
+/* What nodes may still report under that digest, up to that version, need not come back; of whichever tenant, where
+ * digests collide. digest NULL: of all the tenant's keys. */
+static void
+let_go(sim_t *s, uint32_t tenant, const kvp_digest_t *digest, uint64_t version)
+{
+    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older) {
+        uint32_t chunk = 0, slot = 0;
+
+        for (grant_t *g; !mem->is_gone && (g = grant_next(mem, &chunk, &slot)) != NULL;)
+            g->may_go |= (g->is_lost || mem->conn == 0) && g->version <= version &&
+                         (digest == NULL ? g->tenant == tenant : kvp_digest_eq(g->digest, *digest));
+    }
+}
+
+/* What a node that is away has, and is no more, others keep in mind: so a later master drops it. */
+static void
+says_tombs(sim_t *s, const kvp_frame_t *f)
+{
+    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
+
+    for (size_t i = 0; i < f->tail_len / sizeof *tombs; i++)
+        let_go(s, 0, &tombs[i].digest, tombs[i].version);
+}
+
+static void
+reported(sim_t *s, mem_t *mem)
+{
+    uint32_t chunk = 0, slot = 0;
+
+    for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) /* the newest version wins, committed or not */
+        if (g->was_reported) let_go(s, g->tenant, &g->digest, g->version - 1);
+    chunk = slot = 0;
+    for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) {
+        if (!g->must_return || g->may_go || !g->is_lost || g->is_retired) continue;
+        know(s, g);
+        g->is_lost = false;
+    }
 }
 
 void
@@ -226,7 +317,7 @@ force(sim_t *s, kvp_digest_t digest)
 }
 
 static void
-hears_remove(sim_t *s, const kvp_frame_t *f)
+hears_remove(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 {
     const kvp_digest_t *digests = (const kvp_digest_t *)f->tail;
     Kvp__Pb__Remove *head;
@@ -234,8 +325,10 @@ hears_remove(sim_t *s, const kvp_frame_t *f)
 
     head = kvp_pb_unpack(&pb, &kvp__pb__remove__descriptor, f);
     if (head != NULL) TRACE(s, "removal of %u keys%s", head->n, head->force ? ", by force" : "");
-    for (uint32_t i = 0; head != NULL && head->force && i < head->n; i++)
-        force(s, digests[i]);
+    for (uint32_t i = 0; head != NULL && i < head->n; i++) {
+        let_go(s, tenant_of(s, conn), &digests[i], UINT64_MAX);
+        if (head->force) force(s, digests[i]);
+    }
     kvp_pb_free(&pb, head);
 }
 
@@ -258,6 +351,7 @@ hears_remove_many(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     kvp_pb_t pb;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__remove_many__descriptor, f);
+    let_go(s, tenant_of(s, conn), NULL, UINT64_MAX);
     if (head != NULL && head->force) force_all(s, tenant_of(s, conn), head->pattern);
     kvp_pb_free(&pb, head);
 }
@@ -265,16 +359,18 @@ hears_remove_many(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 /* A version that is superseded goes, whoever holds it; and so does one whose node is away when its key is put anew: a new
  * copy is better than waiting for the old one, and the holder reads nothing from a node that is away. */
 static void
-hears_put(sim_t *s, const kvp_frame_t *f)
+hears_put(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 {
     const kvp_wire_put_t *puts = (const kvp_wire_put_t *)f->tail;
     Kvp__Pb__PutBegin *head;
     kvp_pb_t pb;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, f);
-    for (uint32_t i = 0; head != NULL && i < head->n; i++)
+    for (uint32_t i = 0; head != NULL && i < head->n; i++) {
+        let_go(s, tenant_of(s, conn), &puts[i].digest, UINT64_MAX);
         for (known_t *k = known_first(s, puts[i].digest); k != NULL; k = known_next(k, puts[i].digest))
             k->is_forced |= head->is_upsert || k->grant->mem->conn == 0;
+    }
     kvp_pb_free(&pb, head);
 }
 
@@ -307,7 +403,7 @@ oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     if ((f->hdr.flags & KVP_FRAME_REPLY) != 0) return;
     switch (f->hdr.opcode) {
     case KVP_OP_PUT_BEGIN:
-        hears_put(s, f);
+        hears_put(s, conn, f);
         break;
     case KVP_OP_PUT_COMMIT:
         hears_commit(s, conn, f);
@@ -316,18 +412,20 @@ oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         hears_release(s, conn, f);
         return;
     case KVP_OP_REMOVE:
-        hears_remove(s, f);
+        hears_remove(s, conn, f);
         return;
     case KVP_OP_REMOVE_MANY:
         hears_remove_many(s, conn, f);
         return;
     case KVP_OP_BUMP:
+        let_go(s, tenant_of(s, conn), NULL, UINT64_MAX);
         force_all(s, tenant_of(s, conn), NULL);
         return;
     case KVP_OP_GET:
     case KVP_OP_EXISTS:
     case KVP_OP_LOOKUP:
     case KVP_OP_MOUNT:
+    case KVP_OP_REPORT:
         break;
     default:
         return;
@@ -395,6 +493,7 @@ says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, const kvp_wire_put_
         g->digest = put->digest;
         g->tenant = tenant_of(s, conn);
         g->granted_ns = s->now;
+        g->term = master_term(s);
         g->is_pinned = wishes->is_pinned;
         g->version = obj->version;
         know(s, g);
@@ -469,7 +568,7 @@ says_place(sim_t *s, const kvp_wire_loc_t *loc)
     if (g == NULL)
         sim_fail(s, "I1", "a reader is sent to slot %u generation %lx, which was never granted", loc->slot,
                  (unsigned long)loc->generation);
-    else if (!g->is_committed && !g->is_commit_asked)
+    else if (!g->is_committed && !g->is_commit_asked && !g->was_reported)
         sim_fail(s, "I1", "a reader is sent to slot %u generation %lx, which is not committed", loc->slot,
                  (unsigned long)loc->generation);
     else if (g->is_retired)
@@ -509,6 +608,7 @@ says_places(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 static bool
 is_forced(sim_t *s, const grant_t *g)
 {
+    if (g->may_go) return true; /* perhaps by an upsert that was heard before the report */
     for (known_t *k = known_first(s, g->digest); k != NULL; k = known_next(k, g->digest))
         if (k->grant == g) return k->is_forced;
     return false;
@@ -535,6 +635,7 @@ says_retire(sim_t *s, const kvp_frame_t *f)
         if (!g->is_retired && g->holds > 0 && !g->mem->is_gone && !is_forced(s, g))
             sim_fail(s, "I8", "slot %u generation %lx is retired under a hold", g->slot, (unsigned long)g->generation);
         g->is_retired = true;
+        let_go(s, g->tenant, &g->digest, UINT64_MAX); /* an object is evicted with all its copies */
     }
     kvp_pb_free(&pb, head);
 }
@@ -621,7 +722,26 @@ says_mount(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
         mem_t *mem = mem_find(s, asked->uuid.data);
 
         note_segment(s, head->segment_id, mem);
+        mem->conn = head->report == 0 ? conn->id : 0; /* it serves nothing before it is heard */
+    }
+    kvp_pb_free(&pb, head);
+    kvp_pb_free(&asked_pb, asked);
+}
+
+static void
+says_heard(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
+{
+    Kvp__Pb__Report *asked;
+    Kvp__Pb__Reply *head;
+    kvp_pb_t pb, asked_pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, f);
+    asked = kvp_pb_unpack(&asked_pb, &kvp__pb__report__descriptor, &ask->frame);
+    if (head != NULL && asked != NULL && head->err == KVP_OK && asked->is_last) {
+        mem_t *mem = mem_find(s, asked->uuid.data);
+
         mem->conn = conn->id;
+        reported(s, mem);
     }
     kvp_pb_free(&pb, head);
     kvp_pb_free(&asked_pb, asked);
@@ -634,6 +754,7 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
     if ((f->hdr.flags & KVP_FRAME_REPLY) == 0) {
         if (f->hdr.opcode == KVP_OP_RETIRE) says_retire(s, f);
+        if (f->hdr.opcode == KVP_OP_TOMBS) says_tombs(s, f);
         return;
     }
     ask = ask_take(s, conn, f);
@@ -645,14 +766,16 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     if (f->hdr.opcode == KVP_OP_LOOKUP) says_present(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_LOOKUP) says_reserved(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_MOUNT) says_mount(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_REPORT) says_heard(s, conn, ask, f);
 }
 
-/* This version keeps no journal: what it knew is gone with it, and nodes make their memory anew. */
+/* This version keeps no journal: what it knew is gone with it, but for what nodes report. */
 void
 oracle_master_died(sim_t *s)
 {
     oracle_t *o = s->oracle;
 
+    o->died_ns = s->now;
     o->asks = NULL;
     o->attempts = NULL;
     o->holds = NULL;
