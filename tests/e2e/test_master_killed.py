@@ -84,6 +84,7 @@ def kill_and_start(pool, n):
     listen, data_dir = pool.master.listen, pool.master.data
     pool.is_whole = False
     pool.master.kill9()
+    time.sleep(0.05 * SLOW)  # some calls must not outlive it
     begun = time.monotonic()
     pool.master = pool.bench.master(listen=listen, data_dir=data_dir, name=f"master{n}")
     return begun
@@ -98,7 +99,7 @@ def test_master_killed(make_pool, bench):
     pool = make_pool(nodes=2, data_dir=f"{bench.home}/data")
     prober = Shell(bench, pool.addr, "prober", deadline=200)
     pool.is_whole = True
-    workers = [Worker(pool, f"w{i}", i, (30 if i < 2 else 2000) * SLOW, **PATHS[path])
+    workers = [Worker(pool, f"w{i}", i, (25 if i < 2 else 2000) * SLOW, **PATHS[path])
                for i, path in enumerate(sorted(PATHS) * 2)]
     for i in range(0, FILL, 500):
         assert prober(f"bput fill/ {i} 500 {LEN}")["results"] == {"OK": 500}
