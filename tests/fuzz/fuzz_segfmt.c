@@ -74,7 +74,8 @@ try_accept(const uint8_t *data, size_t size)
     if (size < KVP_DESC_LINE_BYTES + sizeof(expect)) return;
     memcpy(&line, data, KVP_DESC_LINE_BYTES);
     memcpy(&expect, data + KVP_DESC_LINE_BYTES, sizeof(expect));
-    bool is_same = line.word == kvp_word_make(expect.generation, KVP_DESC_SEALED) && line.version == expect.version &&
+    bool is_same = kvp_word_state(line.word) == KVP_DESC_SEALED &&
+                   kvp_word_generation(line.word) == expect.generation && line.version == expect.version &&
                    kvp_digest_eq(line.digest, expect.digest) && line.offset == expect.offset &&
                    line.len == expect.len && line.key_hash2 == expect.key_hash2;
     check((kvp_desc_accept(&line, &expect) == KVP_OK) == is_same);
