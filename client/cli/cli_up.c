@@ -72,7 +72,8 @@ kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv)
         {"listen", KVP_CLI_TEXT, &conf.listen, "HOST:PORT", "of the master (default 127.0.0.1:50051; port 0: any)", 0,
          0},
         {"http", KVP_CLI_TEXT, &conf.http, "HOST:PORT", "of the master's metrics (default: a free port)", 0, 0},
-        {"data-dir", KVP_CLI_TEXT, &conf.data_dir, "DIR", "where the master keeps its journal (default none)", 0, 0},
+        {"data-dir", KVP_CLI_TEXT, &conf.data_dir, "DIR", "where the master keeps who the pool is (default none)", 0,
+         0},
         {"log-level", KVP_CLI_TEXT, &conf.log_level, "LEVEL", "of the daemons: error warn info debug (default info)", 0,
          0},
     };

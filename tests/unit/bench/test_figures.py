@@ -156,5 +156,14 @@ class Readme(unittest.TestCase):
         self.assertEqual(shown("", "0.9"), "-")
 
 
+class Saved(unittest.TestCase):
+    """A run of some lines beside an earlier one of that day."""
+
+    def test_lines_are_replaced_where_they_stand(self):
+        before = [{"line": "a", "v": 1}, {"line": "a", "v": 2}, {"line": "b", "v": 3}]
+        rows = [{"line": "c", "v": 4}, {"line": "a", "v": 9}]
+        self.assertEqual([(r["line"], r["v"]) for r in load("run").merged(before, rows)], [("a", 9), ("b", 3), ("c", 4)])
+
+
 if __name__ == "__main__":
     unittest.main()
