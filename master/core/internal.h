@@ -496,6 +496,9 @@ void kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
  * The answer to a one-way question goes nowhere. */
 kvp_buf_t *kvp_reply_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg,
                            size_t *at_out);
+/* kvp_reply_results: OK, and of each of the n that were asked for a result of `each` bytes. */
+void kvp_reply_results(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *results, uint32_t n,
+                       size_t each);
 void kvp_reply_plain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err, const char *detail);
 void kvp_fence_tell(kvp_master_t *m, kvp_session_t *node, uint64_t incarnation); /* 0 = only who is alive at all */
 

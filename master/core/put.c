@@ -295,19 +295,6 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     return KVP_OK;
 }
 
-static void
-answer_results(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, const int32_t *results, uint32_t n)
-{
-    Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
-    kvp_buf_t *out;
-    size_t at;
-
-    reply.n = n;
-    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
-    kvp_buf_append(out, results, n * sizeof *results);
-    kvp_frame_end(out, at);
-}
-
 void
 kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -333,7 +320,7 @@ kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         memcpy(reply.waiter->results, results, msg->n * sizeof *results);
         kvp_waiter_arm(m, reply.waiter, msg->wait);
     } else {
-        answer_results(m, s, f, results, msg->n);
+        kvp_reply_results(m, s, &f->hdr, results, msg->n, sizeof *results);
     }
     kvp_master_space_news(m); /* what is committed can be evicted */
     kvp_pb_free(&pb, msg);
@@ -382,6 +369,6 @@ kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     for (uint32_t i = 0; i < msg->n; i++)
         results[i] = abort_one(m, s, ids[i], msg->is_drained);
-    answer_results(m, s, f, results, msg->n);
+    kvp_reply_results(m, s, &f->hdr, results, msg->n, sizeof *results);
     kvp_pb_free(&pb, msg);
 }

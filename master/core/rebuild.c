@@ -453,19 +453,6 @@ take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const k
 }
 
 static void
-answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const uint8_t *verdicts, uint32_t n)
-{
-    Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
-    kvp_buf_t *out;
-    size_t at;
-
-    reply.n = n;
-    out = kvp_reply_begin(m, s, ask, &reply.base, &at);
-    kvp_buf_append(out, verdicts, n);
-    kvp_frame_end(out, at);
-}
-
-static void
 on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
     kvp_report_t *r = g->report;
@@ -475,7 +462,7 @@ on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Repo
         return;
     }
     if (!msg->is_last) {
-        answer(m, s, &f->hdr, r->verdicts, msg->n);
+        kvp_reply_results(m, s, &f->hdr, r->verdicts, msg->n, sizeof *r->verdicts);
         return;
     }
     leave_chunk(m, g);
@@ -516,7 +503,7 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
             return true;
         }
     }
-    answer(m, s, &r->ask, r->verdicts, r->ask_n);
+    kvp_reply_results(m, s, &r->ask, r->verdicts, r->ask_n, sizeof *r->verdicts);
     kvp_report_free(m, g);
     m->gaps_due_ns = m->now_ns + KVP_GAP_WAIT_NS;
     kvp_segment_up(m, g, s);

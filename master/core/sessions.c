@@ -216,6 +216,20 @@ kvp_reply_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, c
 }
 
 void
+kvp_reply_results(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *results, uint32_t n,
+                  size_t each)
+{
+    Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
+    kvp_buf_t *out;
+    size_t at;
+
+    msg.n = n;
+    out = kvp_reply_begin(m, s, ask, &msg.base, &at);
+    kvp_buf_append(out, results, n * each);
+    kvp_frame_end(out, at);
+}
+
+void
 kvp_reply_plain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err, const char *detail)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;

@@ -57,11 +57,8 @@ answer(kvp_master_t *m, kvp_waiter_t *w)
         reply.epoch = w->epoch;
         out = kvp_reply_begin(m, s, &w->ask, &reply.base, &at);
     } else {
-        Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
-
-        reply.n = w->n;
-        out = kvp_reply_begin(m, s, &w->ask, &reply.base, &at);
-        kvp_buf_append(out, w->results, w->n * sizeof *w->results);
+        kvp_reply_results(m, s, &w->ask, w->results, w->n, sizeof *w->results);
+        return;
     }
     kvp_frame_end(out, at);
 }

@@ -26,6 +26,17 @@ world_below(world_t *w, uint64_t n)
     return world_random(w) % n;
 }
 
+const char *
+key_name(const char *prefix, uint32_t i)
+{
+    static char names[4][40];
+    static uint32_t at;
+
+    at = (at + 1) % 4;
+    snprintf(names[at], sizeof names[at], "%s%u", prefix, i);
+    return names[at];
+}
+
 /* ---- memory */
 static void
 chunk_fini(chunk_t *c)

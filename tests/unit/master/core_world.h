@@ -144,6 +144,8 @@ struct world {
 
 uint64_t world_random(world_t *w);
 uint64_t world_below(world_t *w, uint64_t n);
+/* A prefix with a number behind it, as a key; stays until the fourth call after it. */
+const char *key_name(const char *prefix, uint32_t i);
 
 /* world_open makes a master with conf (zero fields = a test's defaults), world_close ends everything: connections close,
  * grace passes, and every gauge must be zero then. */

@@ -19,17 +19,6 @@ pool_open(uint32_t objects, peer_t **c_out)
     return w;
 }
 
-static const char *
-name(const char *prefix, uint32_t i)
-{
-    static char names[4][40];
-    static uint32_t at;
-
-    at = (at + 1) % 4;
-    snprintf(names[at], sizeof names[at], "%s%u", prefix, i);
-    return names[at];
-}
-
 typedef struct {
     uint32_t members, member;
     kvp_pin_t pin;
@@ -54,15 +43,15 @@ static void
 put_members(peer_t *c, const char *group, uint32_t members, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++)
-        assert_int_equal(put_in(c, name(group, i), group, (how_t){.members = members, .member = members == 0 ? 0 : i}),
-                         KVP_OK);
+        assert_int_equal(
+            put_in(c, key_name(group, i), group, (how_t){.members = members, .member = members == 0 ? 0 : i}), KVP_OK);
 }
 
 static void
 put_plain(peer_t *c, const char *prefix, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(put_in(c, name(prefix, i), NULL, (how_t){0}), KVP_OK);
+        assert_int_equal(put_in(c, key_name(prefix, i), NULL, (how_t){0}), KVP_OK);
 }
 
 static uint32_t
@@ -71,7 +60,7 @@ seen(peer_t *c, const char *group, uint32_t from, uint32_t to)
     uint32_t n = 0;
 
     for (uint32_t i = from; i < to; i++)
-        n += exists(c, name(group, i));
+        n += exists(c, key_name(group, i));
     return n;
 }
 
@@ -201,7 +190,7 @@ test_put_when_a_group_without_a_size_is_full(void **state)
     c = client_open(w);
     w->check_every = 1000;
     for (uint32_t i = 0; i <= KVP_GROUP_MEMBERS_MAX; i++) {
-        put_t one = {.key = name("k", i), .len = 64, .group = group_of(c, "g", 0, 0)};
+        put_t one = {.key = key_name("k", i), .len = 64, .group = group_of(c, "g", 0, 0)};
 
         assert_int_equal(put_like(c, &one, &head), i < KVP_GROUP_MEMBERS_MAX ? KVP_OK : KVP_LIMIT);
     }
@@ -336,7 +325,7 @@ press(peer_t *c, const char *group, uint32_t members, uint32_t puts)
     for (uint32_t i = 0; i < puts; i++) {
         uint32_t n;
 
-        assert_int_equal(put_in(c, name("press", i), NULL, (how_t){0}), KVP_OK);
+        assert_int_equal(put_in(c, key_name("press", i), NULL, (how_t){0}), KVP_OK);
         n = seen(c, group, 0, members);
         assert_true(n == 0 || n == members);
     }
@@ -458,10 +447,10 @@ test_soft_pins_when_a_group_loses_them(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 12; i++)
-        assert_int_equal(put_in(c, name("g", i), "g", (how_t){.members = 12, .member = i, .pin = KVP_PIN_SOFT}),
+        assert_int_equal(put_in(c, key_name("g", i), "g", (how_t){.members = 12, .member = i, .pin = KVP_PIN_SOFT}),
                          KVP_OK);
     for (uint32_t i = 0; i < 12; i++)
-        assert_int_equal(put_in(c, name("h", i), "h", (how_t){.members = 12, .member = i, .pin = KVP_PIN_SOFT}),
+        assert_int_equal(put_in(c, key_name("h", i), "h", (how_t){.members = 12, .member = i, .pin = KVP_PIN_SOFT}),
                          KVP_OK);
     assert_int_equal(world_stats(w).pins_lost, 12);
     assert_int_equal(world_stats(w).soft_pinned_bytes, 12 * LEN);
@@ -548,7 +537,7 @@ test_members_when_their_node_is_lost(void **state)
     put_members(c, "g", 30, 0, 30);
     head.replicas = 2;
     for (uint32_t i = 0; i < 10; i++) {
-        put_t one = {.key = name("twice", i), .len = LEN, .group = group_of(c, "twice", 10, i)};
+        put_t one = {.key = key_name("twice", i), .len = LEN, .group = group_of(c, "twice", 10, i)};
 
         assert_int_equal(put_like(c, &one, &head), KVP_OK);
     }

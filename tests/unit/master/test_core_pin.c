@@ -20,17 +20,6 @@ pool_open(peer_t **c_out)
     return w;
 }
 
-static const char *
-name(const char *prefix, uint32_t i)
-{
-    static char names[4][32];
-    static uint32_t at;
-
-    at = (at + 1) % 4;
-    snprintf(names[at], sizeof names[at], "%s%u", prefix, i);
-    return names[at];
-}
-
 static kvp_err_t
 put_pinned(peer_t *c, const char *key, kvp_pin_t pin)
 {
@@ -45,7 +34,7 @@ static void
 put_many(peer_t *c, const char *prefix, uint32_t n, kvp_pin_t pin)
 {
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(put_pinned(c, name(prefix, i), pin), KVP_OK);
+        assert_int_equal(put_pinned(c, key_name(prefix, i), pin), KVP_OK);
 }
 
 static uint32_t
@@ -54,7 +43,7 @@ count(peer_t *c, const char *prefix, uint32_t from, uint32_t to)
     uint32_t n = 0;
 
     for (uint32_t i = from; i < to; i++)
-        n += exists(c, name(prefix, i));
+        n += exists(c, key_name(prefix, i));
     return n;
 }
 
@@ -135,7 +124,7 @@ test_soft_when_there_are_probed_objects(void **state)
     put_many(c, "soft", 16, KVP_PIN_SOFT);
     put_many(c, "plain", 48, KVP_PIN_NONE);
     for (uint32_t i = 0; i < 48; i++)
-        assert_true(probe(c, name("plain", i)));
+        assert_true(probe(c, key_name("plain", i)));
     world_advance(w, SEC); /* old enough to protect all of it */
     put_many(c, "new", 4, KVP_PIN_NONE);
     assert_int_equal(count(c, "soft", 0, 16), 16);
