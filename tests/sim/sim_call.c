@@ -495,8 +495,10 @@ end_call(sim_t *s, thread_t *t)
     wait_for(t, WAIT_NOTHING);
     if (c->is_proving && t->is_proof) {
         c->has_proved |= t->call == CALL_GET && t->err == KVP_OK;
-        if (!c->has_proved) thread_prove(s, t);
-        return;
+        if (!c->has_proved) {
+            thread_prove(s, t);
+            return;
+        }
     }
     thread_next(s, t);
 }

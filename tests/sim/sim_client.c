@@ -17,7 +17,7 @@
 #define CONNECT_NS SEC
 #define BEATS_A_LEASE 3u
 #define REVOKED_BEAT_NS (10 * MS)
-#define LEAVE_NS (50 * MS) /* from the last word to the end of the process */
+#define LEAVE_NS (50 * MS) /* from the last word to the end of the process; and between two looks at calls under way */
 
 static void on_connect(sim_t *s, void *arg, uint64_t unused);
 
@@ -463,12 +463,26 @@ on_left(sim_t *s, void *arg, uint64_t unused)
     client_kill(s, ((client_t *)arg)->index, UINT64_MAX);
 }
 
+static void
+on_leave(sim_t *s, void *arg, uint64_t unused)
+{
+    client_t *c = arg;
+
+    (void)unused;
+    client_leave(s, c->index);
+}
+
+/* As kvpool_close does: its word is that none of its stores is under way, so calls end first. */
 void
 client_leave(sim_t *s, uint32_t index)
 {
     client_t *c = s->clients[index];
 
     if (c->party.is_dead) return;
+    if (!client_is_idle(s, index)) {
+        sim_at(s, &c->party, s->now + LEAVE_NS, on_leave, c, 0);
+        return;
+    }
     if (c->link != NULL && c->link->is_up) {
         note_debts(s, c->link);
         pay_debts(s, c);

@@ -51,6 +51,13 @@ typedef struct {
     uint32_t limit; /* no slot from this one on was ever written */
 } chunk_t;
 
+/* Space between what was reported: retired by a master that does not know who may write there. */
+typedef struct gap {
+    uint32_t chunk, slot;
+    uint64_t generation;
+    struct gap *next;
+} gap_t;
+
 struct mem {
     uint32_t node;
     uint8_t uuid[16];
@@ -59,6 +66,7 @@ struct mem {
     bool is_gone;
     uint64_t conn; /* of its node to the master; 0 = away, as the master sees it */
     chunk_t *chunks;
+    gap_t *gaps; /* of all terms */
     mem_t *older; /* in sim->mems */
 };
 

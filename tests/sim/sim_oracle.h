@@ -37,7 +37,7 @@ void oracle_master_died(sim_t *s);
 void oracle_mem_gone(sim_t *s, mem_t *mem);
 void oracle_reports(sim_t *s, mem_t *mem); /* its node begins to tell what is in it */
 mem_t *oracle_mem_of(sim_t *s, uint32_t term, uint32_t segment_id); /* NULL = never mounted */
-void oracle_freed(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation); /* its node says so */
+void oracle_freed(mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation); /* its node says so */
 
 /* ---- what clients call and are told */
 put_t *oracle_put_begins(sim_t *s, uint32_t key, uint64_t len);

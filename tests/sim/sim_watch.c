@@ -111,26 +111,46 @@ is_sealed(const grant_t *g)
     return g->mem->chunks[g->chunk].word[g->slot] == kvp_word_make(g->generation, KVP_DESC_SEALED);
 }
 
-/* What lay between reported extents is free: no writer of an earlier term can store any more, wherever it would. */
+/* What lay between reported extents is free: no writer of a term before the one that retired it can store any more,
+ * wherever it would. Its node may say so in a later term, and proves nothing of the writers between. */
 static void
-gap_freed(sim_t *s, const mem_t *mem)
+gap_freed(const mem_t *mem, uint32_t term)
 {
     uint32_t chunk = 0, slot = 0;
 
     for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;)
         for (; g != NULL; g = g->older)
-            g->is_freed |= g->term < master_term(s) && !is_sealed(g);
+            g->is_freed |= g->term < term && !is_sealed(g);
+}
+
+/* Of extents that nobody was told of, only those retired with every older writer as their owner. Others had been granted,
+ * and whoever asked for them went before the answer: their end proves nothing. */
+static bool
+is_gap(const mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation)
+{
+    for (const gap_t *gap = mem->gaps; gap != NULL; gap = gap->next)
+        if (gap->chunk == chunk && gap->slot == slot && gap->generation == generation) return true;
+    return false;
+}
+
+static void
+note_gap(sim_t *s, mem_t *mem, const kvp_wire_slot_t *slot)
+{
+    gap_t *gap = sim_alloc(s, sizeof *gap);
+
+    *gap = (gap_t){slot->chunk, slot->slot, slot->generation, mem->gaps};
+    mem->gaps = gap;
 }
 
 void
-oracle_freed(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation)
+oracle_freed(mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation)
 {
     grant_t *g = grant_find(mem, chunk, slot, generation);
 
     if (g != NULL)
         g->is_freed = true;
-    else
-        gap_freed(s, mem);
+    else if (is_gap(mem, chunk, slot, generation))
+        gap_freed(mem, (uint32_t)(generation >> KVP_GEN_SEQ_BITS));
 }
 
 /* ---- reports */
@@ -631,6 +651,7 @@ says_retire(sim_t *s, const kvp_frame_t *f)
 
         TRACE(s, "master retires node%u chunk %u slot %u generation %lx owner %lx", mem->node, slots[i].chunk,
               slots[i].slot, (unsigned long)slots[i].generation, (unsigned long)slots[i].owner);
+        if (g == NULL && slots[i].owner == KVP_OWNER_ANY) note_gap(s, mem, &slots[i]);
         if (g == NULL) continue;
         if (!g->is_retired && g->holds > 0 && !g->mem->is_gone && !is_forced(s, g))
             sim_fail(s, "I8", "slot %u generation %lx is retired under a hold", g->slot, (unsigned long)g->generation);
