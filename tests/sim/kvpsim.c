@@ -16,6 +16,7 @@
 #define JOBS_MAX 64
 
 typedef struct {
+    profile_t profile;
     uint64_t from, to;
     const char *keep; /* choices; NULL = all */
     bool is_traced, is_shrunk, is_twice, is_first;
@@ -70,10 +71,19 @@ typedef struct {
 } tally_t;
 
 static void
+list_profiles(void)
+{
+    for (uint32_t i = 0; i < PROFILE_KINDS; i++)
+        puts(profile_name((profile_t)i));
+}
+
+static void
 usage(FILE *to)
 {
-    fputs("usage: kvpsim [--seeds A:B] [--jobs N] [--twice]\n"
-          "       kvpsim --seed N [--keep LIST] [--trace] [--shrink]\n"
+    fputs("usage: kvpsim [--profile NAME] [--seeds A:B] [--jobs N] [--twice]\n"
+          "       kvpsim [--profile NAME] --seed N [--keep LIST] [--trace] [--shrink]\n"
+          "  --profile P   what the plans are about; each profile has its own seeds (default mixed);\n"
+          "                --profiles lists them\n"
           "  --seeds A:B   run the seeds from A to B-1 (default 0:1000)\n"
           "  --jobs N      in N processes\n"
           "  --twice       run each seed twice; the same must happen\n"
@@ -136,7 +146,7 @@ run_seed(const options_t *o, uint64_t seed, tally_t *tally)
     bool is_ok;
 
     tally->seed = seed;
-    plan_make(&plan, seed);
+    plan_make(&plan, o->profile, seed);
     if (o->keep != NULL && !plan_keep(&plan, o->keep)) {
         fprintf(stderr, "kvpsim: not a list of choices: %s\n", o->keep);
         exit(2);
@@ -218,12 +228,13 @@ int
 main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"seeds", required_argument, NULL, 's'}, {"seed", required_argument, NULL, 's'},
-        {"jobs", required_argument, NULL, 'j'},  {"keep", required_argument, NULL, 'k'},
-        {"trace", no_argument, NULL, 't'},       {"shrink", no_argument, NULL, 'x'},
-        {"first", no_argument, NULL, '1'},       {"mutate", required_argument, NULL, 'm'},
-        {"rules", no_argument, NULL, 'r'},       {"twice", no_argument, NULL, '2'},
-        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
+        {"seeds", required_argument, NULL, 's'},   {"seed", required_argument, NULL, 's'},
+        {"jobs", required_argument, NULL, 'j'},    {"keep", required_argument, NULL, 'k'},
+        {"trace", no_argument, NULL, 't'},         {"shrink", no_argument, NULL, 'x'},
+        {"first", no_argument, NULL, '1'},         {"mutate", required_argument, NULL, 'm'},
+        {"rules", no_argument, NULL, 'r'},         {"twice", no_argument, NULL, '2'},
+        {"profile", required_argument, NULL, 'p'}, {"profiles", no_argument, NULL, 'P'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
     };
     options_t o = {.to = 1000, .jobs = 1};
     int c;
@@ -257,6 +268,13 @@ main(int argc, char **argv)
             return 2;
         case 'r':
             list_rules();
+            return 0;
+        case 'p':
+            if (profile_find(optarg, &o.profile)) break;
+            fprintf(stderr, "kvpsim: no profile %s\n", optarg);
+            return 2;
+        case 'P':
+            list_profiles();
             return 0;
         case 'h':
             usage(stdout);

@@ -51,11 +51,12 @@ choose_key(sim_t *s, thread_t *t, uint32_t i)
 }
 
 static call_kind_t
-choose_kind(thread_t *t, bool is_leasing)
+choose_kind(const sim_t *s, thread_t *t)
 {
     uint64_t dice = rng_below(&t->rng, 1000);
 
-    if (is_leasing) return dice < 200 ? CALL_PUT : dice < 850 ? CALL_GET : CALL_REMOVE;
+    if (s->plan->profile == PROFILE_CUT) return dice < 150 ? CALL_PUT : dice < 880 ? CALL_GET : CALL_REMOVE;
+    if (s->plan->is_leasing) return dice < 200 ? CALL_PUT : dice < 850 ? CALL_GET : CALL_REMOVE;
     if (dice < 360) return CALL_PUT;
     if (dice < 780) return CALL_GET;
     if (dice < 880) return CALL_REMOVE;
@@ -162,11 +163,26 @@ begin_call(sim_t *s, thread_t *t)
     thread_go(s, t);
 }
 
+/* Who is cut off asks for one key at a time and soon gives up, or it would wait for the master with what it does not
+ * know, instead of reading what it knows; and who removes wants no lease left. */
+static void
+be_of_the_cut(const sim_t *s, thread_t *t)
+{
+    if (t->call == CALL_GET) {
+        if (!rng_chance(&t->rng, 200)) t->n = 1;
+        t->deadline_ns = now_of(s, t) + rng_log(&t->rng, 500 * US, 300 * MS);
+    } else {
+        t->waits = true;
+        t->is_upsert = rng_chance(&t->rng, 600);
+        t->is_forced = !rng_chance(&t->rng, 100);
+    }
+}
+
 static void
 choose_call(sim_t *s, thread_t *t, const choice_t *choice)
 {
     t->rng = rng_fork(s->plan->seed, 6, choice->number);
-    t->call = choose_kind(t, s->plan->is_leasing);
+    t->call = choose_kind(s, t);
     t->is_proof = false;
     t->is_upsert = rng_chance(&t->rng, UPSERT_PER_MILLE);
     t->is_forced = rng_chance(&t->rng, 500);
@@ -177,6 +193,7 @@ choose_call(sim_t *s, thread_t *t, const choice_t *choice)
     for (uint32_t i = 0; i < t->n; i++)
         choose_key(s, t, i);
     t->deadline_ns = now_of(s, t) + (rng_chance(&t->rng, 250) ? rng_log(&t->rng, 50 * US, 100 * MS) : 3 * SEC);
+    if (s->plan->profile == PROFILE_CUT) be_of_the_cut(s, t);
     begin_call(s, t);
 }
 
@@ -419,8 +436,11 @@ on_woken(sim_t *s, void *arg, uint64_t seq)
 void
 thread_on_reply(sim_t *s, thread_t *t, const kvp_frame_t *f)
 {
-    uint64_t ns = rng_chance(&t->rng, s->plan->off_cpu_per_mille) ? rng_log(&t->rng, 10 * US, 100 * MS) : 0;
+    bool is_cut = s->plan->profile == PROFILE_CUT;
+    uint64_t ns = 0;
 
+    if (rng_chance(&t->rng, s->plan->off_cpu_per_mille))
+        ns = is_cut ? rng_between(&t->rng, 10 * MS, 200 * MS) : rng_log(&t->rng, 10 * US, 100 * MS);
     t->reply = *f; /* in a packet, which stays */
     wait_for(t, WAIT_WOKEN);
     sim_at(s, &t->client->party, s->now + ns, on_woken, t, t->wait_seq);

@@ -53,6 +53,23 @@ partition(sim_t *s, rng_t *rng)
     TRACE(s, "nothing passes from host %u to host %u until %.3f us", a, b, (double)until / 1e3);
 }
 
+/* Nothing passes between a host and the master's, whose side is told as well, as where a switch goes: what is connected to
+ * others there goes on. */
+static void
+cut_host(sim_t *s, rng_t *rng, uint64_t ns)
+{
+    uint32_t there = master_party(s)->host;
+    uint32_t host = (there + (uint32_t)rng_between(rng, 1, HOSTS - 1)) % HOSTS;
+
+    s->cut_until[host][there] = s->cut_until[there][host] = s->now + ns;
+    TRACE(s, "host %u is cut off from the master for %.3f us", host, (double)ns / 1e3);
+    for (size_t i = 0; i < s->conns_n; i++) {
+        conn_t *conn = s->conns[i];
+
+        if (conn->end[0].who->host == host && conn->end[1].who == master_party(s)) conn_cut(s, conn, false);
+    }
+}
+
 /* Forward only, as CLOCK_BOOTTIME may where a machine was asleep or moved. */
 static void
 step_clock(sim_t *s, rng_t *rng)
@@ -109,10 +126,13 @@ on_fault(sim_t *s, void *arg, uint64_t n)
         node_crash(s, (uint32_t)rng_below(&rng, s->plan->nodes), ns);
         break;
     case CHOICE_CRASH_MASTER:
-        master_crash(s, ns);
+        master_crash(s, s->plan->profile == PROFILE_CUT ? ns / 16 : ns);
         break;
     case CHOICE_STEP_CLOCK:
         step_clock(s, &rng);
+        break;
+    case CHOICE_CUT_HOST:
+        cut_host(s, &rng, ns);
         break;
     case CHOICE_CALL:
     case CHOICE_KINDS:

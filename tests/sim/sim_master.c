@@ -208,7 +208,7 @@ make_core(sim_t *s)
         .seed = s->plan->seed + m->term,
         .term = m->term,
         .session_ttl_ns = 3 * SEC,
-        .node_grace_ns = 5 * SEC,
+        .node_grace_ns = s->plan->node_grace_ns,
         .lease_ns = LEASE_NS,
         .location_lease_ns = LOCATION_LEASE_NS,
         .location_grace_ns = LOCATION_GRACE_NS,

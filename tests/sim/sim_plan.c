@@ -9,6 +9,7 @@
 #define US 1000ull
 #define MS 1000000ull
 #define SEC 1000000000ull
+#define FAULTS_MAX 16u
 
 uint64_t
 rng_next(rng_t *rng)
@@ -72,10 +73,8 @@ add(plan_t *plan, choice_kind_t kind, uint64_t at_ns)
 }
 
 static void
-add_calls(plan_t *plan, rng_t *rng, uint32_t each)
+add_calls(plan_t *plan, rng_t *rng, uint32_t each, uint64_t pause_max)
 {
-    uint64_t pause_max = plan->is_leasing ? 30 * MS : rng_chance(rng, 300) ? 300 * MS : 2 * MS;
-
     for (uint32_t i = 0; i < each; i++)
         for (uint32_t c = 0; c < plan->clients; c++)
             for (uint32_t t = 0; t < plan->threads; t++) {
@@ -136,13 +135,19 @@ make_leasing(plan_t *plan, rng_t *rng)
     plan->chunk_n = plan->tenants;
 }
 
-void
-plan_make(plan_t *plan, uint64_t seed)
+static void
+make_room(plan_t *plan, uint32_t calls)
 {
-    rng_t rng = rng_fork(seed, 1, 0);
+    plan->choices = calloc(calls * plan->clients * plan->threads + FAULTS_MAX, sizeof *plan->choices);
+    if (plan->choices == NULL) abort();
+}
+
+static void
+make_mixed(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, 0);
     uint32_t calls;
 
-    *plan = (plan_t){.seed = seed};
     plan->nodes = (uint32_t)rng_between(&rng, 1, 3);
     plan->clients = (uint32_t)rng_between(&rng, 2, 4);
     plan->threads = (uint32_t)rng_between(&rng, 1, THREADS_MAX);
@@ -163,13 +168,82 @@ plan_make(plan_t *plan, uint64_t seed)
     plan->is_leasing = rng_chance(&rng, 250);
     if (plan->is_leasing) make_leasing(plan, &rng);
     calls = (uint32_t)rng_log(&rng, 4, 60);
-    plan->choices = calloc(calls * plan->clients * plan->threads + 8, sizeof *plan->choices);
-    if (plan->choices == NULL) abort();
-    add_calls(plan, &rng, calls);
+    make_room(plan, calls);
+    add_calls(plan, &rng, calls, plan->is_leasing ? 30 * MS : rng_chance(&rng, 300) ? 300 * MS : 2 * MS);
     if (plan->is_leasing)
         add_lease_faults(plan, &rng);
     else
         add_faults(plan, &rng);
+}
+
+/* ---- known locations of those who are cut off */
+/* What a plan of the cut is about. */
+typedef enum {
+    CUT_NODE_LOST, /* its keys are given up and put again elsewhere, and some clients still reach it */
+    CUT_MASTER_NEW, /* a client is away while the next master begins */
+    CUT_NODE_SILENT, /* it does not obey for a while, and answers lie in clients whose threads have no processor */
+    CUT_ANY, /* all of it */
+    CUT_KINDS,
+} cut_kind_t;
+
+typedef struct {
+    uint16_t cut_host, stop_node, partition, crash_master; /* per mille, of a turn */
+} cut_odds_t;
+
+static void
+add_cuts(plan_t *plan, rng_t *rng, const cut_odds_t *odds)
+{
+    uint64_t at_ns = rng_between(rng, 50 * MS, 300 * MS);
+
+    for (uint32_t n = (uint32_t)rng_between(rng, 1, 4); n > 0; n--) {
+        if (rng_chance(rng, odds->cut_host)) (void)add(plan, CHOICE_CUT_HOST, at_ns);
+        if (rng_chance(rng, odds->stop_node)) (void)add(plan, CHOICE_STOP_NODE, at_ns + rng_log(rng, US, 20 * MS));
+        if (rng_chance(rng, odds->partition)) (void)add(plan, CHOICE_PARTITION, at_ns + rng_log(rng, US, 20 * MS));
+        if (rng_chance(rng, odds->crash_master))
+            (void)add(plan, CHOICE_CRASH_MASTER, at_ns + rng_log(rng, US, 20 * MS));
+        at_ns += rng_between(rng, 50 * MS, 400 * MS);
+    }
+}
+
+static void
+make_cut(plan_t *plan)
+{
+    static const cut_odds_t odds[CUT_KINDS] = {
+        [CUT_NODE_LOST] = {.cut_host = 1000},
+        [CUT_MASTER_NEW] = {.cut_host = 900, .crash_master = 900},
+        [CUT_NODE_SILENT] = {.stop_node = 900, .partition = 600},
+        [CUT_ANY] = {600, 500, 300, 300},
+    };
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_CUT);
+    uint32_t calls = (uint32_t)rng_between(&rng, 20, 60);
+    cut_kind_t kind = (cut_kind_t)rng_below(&rng, CUT_KINDS);
+
+    plan->nodes = (uint32_t)rng_between(&rng, 2, 3);
+    plan->clients = 3; /* one on each host */
+    plan->threads = THREADS_MAX;
+    plan->tenants = 1;
+    plan->keys = (uint32_t)rng_log(&rng, kind == CUT_NODE_LOST ? 8 : 2, kind == CUT_NODE_LOST ? 32 : 5);
+    plan->chunk_n = 1;
+    plan->len_max = (uint32_t)rng_log(&rng, 256, 2048);
+    plan->digest_bits = 128;
+    plan->replicas_max = rng_chance(&rng, 200) ? 2 : 1;
+    plan->locations = 32;
+    plan->is_leasing = true;
+    plan->off_cpu_per_mille = kind == CUT_NODE_SILENT ? 300 : rng_chance(&rng, 500) ? 5 : 100;
+    plan->node_grace_ns = rng_log(&rng, MS, SEC);
+    make_room(plan, calls);
+    add_calls(plan, &rng, calls, 60 * MS);
+    add_cuts(plan, &rng, &odds[kind]);
+}
+
+void
+plan_make(plan_t *plan, profile_t profile, uint64_t seed)
+{
+    *plan = (plan_t){.seed = seed, .profile = profile, .node_grace_ns = 5 * SEC};
+    if (profile == PROFILE_CUT)
+        make_cut(plan);
+    else
+        make_mixed(plan);
 }
 
 void
@@ -184,11 +258,30 @@ const char *
 choice_name(choice_kind_t kind)
 {
     static const char *const names[CHOICE_KINDS] = {
-        "call",     "kill client", "stop client", "stop node",    "stop master",
-        "cut conn", "partition",   "crash node",  "crash master", "step clock",
+        "call",      "kill client", "stop client",  "stop node",  "stop master", "cut conn",
+        "partition", "crash node",  "crash master", "step clock", "cut host",
     };
 
     return kind < CHOICE_KINDS ? names[kind] : "?";
+}
+
+static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut"};
+
+const char *
+profile_name(profile_t profile)
+{
+    return profiles[profile];
+}
+
+bool
+profile_find(const char *name, profile_t *profile_out)
+{
+    for (uint32_t i = 0; i < PROFILE_KINDS; i++)
+        if (strcmp(profiles[i], name) == 0) {
+            *profile_out = (profile_t)i;
+            return true;
+        }
+    return false;
 }
 
 /* ---- leaving out */

@@ -32,10 +32,19 @@ typedef enum {
     CHOICE_CRASH_NODE,
     CHOICE_CRASH_MASTER,
     CHOICE_STEP_CLOCK,
+    CHOICE_CUT_HOST, /* a host from the master: its connections break, and none can be made for a while */
     CHOICE_KINDS,
 } choice_kind_t;
 
 #define THREADS_MAX 2u /* of a client */
+
+/* What a plan is about. Each profile has seeds of its own: a new one leaves the histories of the others as they are. */
+typedef enum {
+    PROFILE_MIXED, /* everything that is not of another profile */
+    PROFILE_CUT, /* known locations, read again and again by clients that are cut off from the master and not from nodes,
+                    and removals meanwhile that wait for them */
+    PROFILE_KINDS,
+} profile_t;
 
 typedef struct {
     uint8_t kind;
@@ -46,6 +55,7 @@ typedef struct {
 
 typedef struct {
     uint64_t seed;
+    profile_t profile;
     uint32_t nodes, clients, threads;
     uint32_t tenants;
     uint32_t keys; /* that clients of one tenant use */
@@ -62,13 +72,16 @@ typedef struct {
     uint32_t locations; /* that a session keeps; 0 = none */
     bool wants_sums;
     bool takes_hours; /* who stops may do so for hours */
+    uint64_t node_grace_ns; /* for which the master keeps what a lost node has */
     choice_t *choices;
     uint32_t choices_n;
 } plan_t;
 
-void plan_make(plan_t *plan, uint64_t seed);
+void plan_make(plan_t *plan, profile_t profile, uint64_t seed);
 void plan_fini(plan_t *plan);
 const char *choice_name(choice_kind_t kind);
+const char *profile_name(profile_t profile);
+bool profile_find(const char *name, profile_t *profile_out);
 
 /* plan_keep leaves out every choice whose number is not in the list "3,7,12-15", or "none". False = not such a list. */
 bool plan_keep(plan_t *plan, const char *list);

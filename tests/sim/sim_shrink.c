@@ -86,7 +86,8 @@ shrink(plan_t *plan)
             }
         } while (has_changed && size == 1);
     }
-    printf("shrunk to %u choices: kvpsim --seed %llu --trace --keep ", plan->choices_n, (unsigned long long)plan->seed);
+    printf("shrunk to %u choices: kvpsim --profile %s --seed %llu --trace --keep ", plan->choices_n,
+           profile_name(plan->profile), (unsigned long long)plan->seed);
     for (uint32_t i = 0; i < plan->choices_n; i++)
         printf("%s%u", i == 0 ? "" : ",", plan->choices[i].number);
     puts(plan->choices_n == 0 ? "none" : "");
