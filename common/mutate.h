@@ -48,7 +48,31 @@
     X(GAP_WRITERS, "space between reported extents waits for the proof about all older writers")                       \
     X(NEWEST_WINS, "of what nodes report the newest version is served")                                                \
     X(TOMBSTONE, "what was removed meanwhile is not served when a node reports it")                                    \
-    X(DEADLINE_DRAIN, "after a call nothing touches its buffers")
+    X(DEADLINE_DRAIN, "after a call nothing touches its buffers")                                                      \
+    X(RETIRE_GENERATION, "an order to retire does not touch a newer extent")                                           \
+    X(RETIRE_AGAIN, "what a node was not heard to obey it is ordered again when it is back")                           \
+    X(TERM_SWEEP, "a new term revokes what older ones had granted")                                                    \
+    X(LATE_SWEEP, "also where a writer of an older term begins only now")                                              \
+    X(FENCE_OF_THE_DEAD, "nodes are told of a client that goes with something unfinished")                             \
+    X(FENCED_ATTACH, "and let it in no more")                                                                          \
+    X(ALREADY_IS_COMMITTED, "a put is told ALREADY only of what is committed")                                         \
+    X(SILENT_WRITER, "a writer that says nothing loses its key to who asks for it")                                    \
+    X(COPIES_APART, "copies lie on different hosts")                                                                   \
+    X(BUMP_HIDES, "what was put before a bump is not found after it")                                                  \
+    X(BUMP_UNDER_WAY, "nor is what was being put")                                                                     \
+    X(BUMP_REVOKES, "a bump revokes all known locations")                                                              \
+    X(RESERVATION_SHARE, "and of a client a smaller one")                                                              \
+    X(RESERVATION_ENDS, "a reservation ends with its time")                                                            \
+    X(PROBE_AGAINST_REMOVAL, "a removal that heeds probes leaves what a live one names")                               \
+    X(PROBE_YIELDS, "what was only probed goes where nothing else can")                                                \
+    X(HARD_PIN, "what is pinned hard is not evicted")                                                                  \
+    X(PIN_BUDGET, "soft pins have a budget")                                                                           \
+    X(GROUP_HIDDEN, "a group with a size is invisible until it is whole")                                              \
+    X(GROUP_AS_ONE, "a group is evicted as one")                                                                       \
+    X(GROUP_OF_NOBODY, "an incomplete group goes with the last who was putting it")                                    \
+    X(GROUP_HELD, "a ticket on one member keeps its group")                                                            \
+    X(GROUP_SEEN, "a group is found when all its members are there")                                                   \
+    X(GROUP_OF_EPOCH, "what was put before a bump is no part of a group put after it")
 
 typedef enum {
     KVP_RULE_NONE,

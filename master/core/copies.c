@@ -4,6 +4,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 static kvp_chunk_t *
@@ -206,7 +208,8 @@ kvp_obj_up_n(const kvp_master_t *m, const kvp_obj_t *o)
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n, up = 0;
 
-    if (o->state != KVP_OBJ_COMMITTED || kvp_obj_version(o) <= kvp_obj_tenant(m, o)->min_version) return 0;
+    if (o->state != KVP_OBJ_COMMITTED) return 0;
+    if (kvp_obj_version(o) <= kvp_obj_tenant(m, o)->min_version && KVP_RULE(BUMP_HIDES)) return 0;
     if (!o->has_ext) return is_up(m, (uint32_t)o->chunk); /* one copy, as nearly all have */
     n = kvp_obj_places(m, o, places);
     for (uint32_t i = 0; i < n; i++)

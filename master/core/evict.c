@@ -139,7 +139,7 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
         (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED))
         return false;
     kind = kind_of(m, unit);
-    m->met |= 1u << kind;
+    if (KVP_RULE(PROBE_YIELDS) || kind != KVP_TAKES_PROBED) m->met |= 1u << kind;
     return kind <= m->takes;
 }
 

@@ -8,6 +8,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 #define GROUP_OF(n) kvp_container_of(n, kvp_group_t, node)
@@ -58,7 +60,7 @@ find(kvp_master_t *m, const kvp_tenant_t *t, kvp_digest_t digest)
         kvp_group_t *g = GROUP_OF(n);
 
         if (g->tenant != t->number || !kvp_digest_eq(g->digest, digest)) continue;
-        if (g->epoch == t->epoch) return g;
+        if (g->epoch == t->epoch || !KVP_RULE(GROUP_OF_EPOCH)) return g;
         doom(m, g, false); /* what was put before a bump is no part of what is put now */
         return NULL;
     }
@@ -111,7 +113,7 @@ settle(kvp_master_t *m, kvp_group_t *g)
         free(g->taken);
         free(g);
     } else if (!g->is_doomed && g->size > 0 && !g->is_whole && g->owned_n == 0 && g->committed_n > 0) {
-        doom(m, g, false);
+        if (KVP_RULE(GROUP_OF_NOBODY)) doom(m, g, false);
     }
 }
 
@@ -366,7 +368,7 @@ kvp_group_evict(kvp_master_t *m, uint32_t oid)
 {
     const kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
 
-    if (mb == NULL || mb->group->is_doomed) return;
+    if (mb == NULL || mb->group->is_doomed || !KVP_RULE(GROUP_AS_ONE)) return;
     doom(m, mb->group, true);
     m->st.group_evictions++;
 }
@@ -447,7 +449,8 @@ kvp_group_seen(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t digest)
 {
     kvp_group_t *g = find(m, s->tenant, digest);
 
-    if (g == NULL || g->committed_n == 0 || (g->size > 0 && g->committed_n < g->size)) return NULL;
+    if (g == NULL || g->committed_n == 0) return NULL;
+    if (g->size > 0 && g->committed_n < g->size && KVP_RULE(GROUP_SEEN)) return NULL;
     return is_served(m, g) ? g : NULL;
 }
 

@@ -14,6 +14,7 @@
 #include "common/list.h"
 #include "common/segfmt.h"
 #include "common/slab.h"
+#include "common/mutate.h"
 #include "master/core/group.h"
 #include "master/core/heap.h"
 #include "master/core/master.h"
@@ -632,7 +633,8 @@ kvp_group_hides(const kvp_master_t *m, const kvp_obj_t *o)
 {
     const kvp_member_t *mb = kvp_group_member(m, o);
 
-    return mb != NULL && (mb->group->is_doomed || (mb->group->size > 0 && !mb->group->is_whole));
+    if (mb == NULL || mb->group->is_doomed) return mb != NULL;
+    return mb->group->size > 0 && !mb->group->is_whole && KVP_RULE(GROUP_HIDDEN);
 }
 static inline bool
 kvp_group_is_named(const kvp_wire_group_t *want)

@@ -6,6 +6,8 @@ is, else softly, if one of them is.
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #define SOFT_SHARE 4u /* budget: a quarter of the pool */
 
 void
@@ -25,7 +27,7 @@ kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
 bool
 kvp_pin_is_over(const kvp_master_t *m)
 {
-    return m->pinned.n > 0 && m->st.soft_pinned_bytes > m->known_bytes / SOFT_SHARE;
+    return m->pinned.n > 0 && m->st.soft_pinned_bytes > m->known_bytes / SOFT_SHARE && KVP_RULE(PIN_BUDGET);
 }
 
 void

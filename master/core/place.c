@@ -260,7 +260,7 @@ kvp_place_may_copy(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segm
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n;
 
-    if (a->copies == 1) return true;
+    if (a->copies == 1 || !KVP_RULE(COPIES_APART)) return true;
     n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
     for (uint32_t i = 0; i < n; i++)
         if (((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, places[i].chunk))->segment->host == g->host) return false;

@@ -84,7 +84,8 @@ check_present(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put, c
     if (tenant_of(m, o) != p->session->tenant && KVP_RULE(TENANT_COMPARE)) return KVP_COLLISION;
     if (!kvp_obj_has_key(m->index, o, keys + put->key_at, put->key_len)) return KVP_COLLISION;
     if (o->state == KVP_OBJ_COMMITTED) return check_committed(m, p->session, oid, put->digest, p->is_upsert, over_out);
-    return kvp_attempt_take(m, kvp_attempt_of(m, o)) ? KVP_OK : KVP_IN_PROGRESS;
+    if (kvp_attempt_take(m, kvp_attempt_of(m, o))) return KVP_OK;
+    return KVP_RULE(ALREADY_IS_COMMITTED) ? KVP_IN_PROGRESS : KVP_ALREADY;
 }
 
 static void
@@ -256,6 +257,14 @@ supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_waiter_t *w)
     if (a->over != KVP_OID_NONE) kvp_obj_drop(m, a->over, 0, w);
 }
 
+/* Not if the namespace was bumped meanwhile, no copy that is sealed is there any more, or its group has no place for it. */
+static bool
+may_commit(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a, uint32_t sealed)
+{
+    if (a->epoch != a->tenant->epoch && KVP_RULE(BUMP_UNDER_WAY)) return false;
+    return keep_sealed(m, a, sealed) && kvp_group_enter(m, s, a) == KVP_OK;
+}
+
 static kvp_err_t
 commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, reply_t *reply)
 {
@@ -268,7 +277,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
     if (a->is_upsert && !may_wait(s, reply)) return KVP_LIMIT;
-    if (a->epoch != a->tenant->epoch || !keep_sealed(m, a, commit->replicas) || kvp_group_enter(m, s, a) != KVP_OK) {
+    if (!may_commit(m, s, a, commit->replicas)) {
         /* What a commit does not name may be written to still. */
         kvp_attempt_abort(m, a, commit->replicas + 1 == 1u << a->granted_n, KVP_ABORTED);
         return KVP_ABORTED;

@@ -40,7 +40,8 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     bool is_held = o->tickets > 0 || kvp_group_is_reserved(m, o);
 
     if (!mode->is_forced && is_held && KVP_RULE(HOLD_AGAINST_REMOVAL)) return KVP_HELD;
-    if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, unit)) return KVP_HELD;
+    if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
+        return KVP_HELD;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_obj_drop(m, oid, 0, w);
     kvp_master_space_news(m); /* a window may go over what could not be evicted before */
@@ -331,7 +332,7 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         t->epoch++;
         t->min_version = kvp_gen_make(m->term, m->gen_seq);
         kvp_owed_bumped(m, t);
-        (void)kvp_revoke_all(t);
+        if (KVP_RULE(BUMP_REVOKES)) (void)kvp_revoke_all(t);
         kvp_bump_sweep(m, t);
         w = kvp_waiter_open(s, &f->hdr, 0);
         w->epoch = t->epoch;

@@ -335,7 +335,7 @@ splice(kvp_list_t *from, kvp_list_t *to)
 void
 kvp_retire_resend(kvp_master_t *m, kvp_segment_t *g)
 {
-    splice(&g->sent, &g->unsent);
+    if (KVP_RULE(RETIRE_AGAIN)) splice(&g->sent, &g->unsent);
     if (!kvp_list_is_empty(&g->unsent)) want_sending(m, g);
 }
 

@@ -6,6 +6,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 static kvp_objlist_t *
 list_of(kvp_master_t *m, const kvp_obj_t *o)
 {
@@ -43,8 +45,9 @@ kvp_victim_removed(kvp_master_t *m, uint32_t oid)
 static bool
 is_free_to_go(const kvp_obj_t *o, const kvp_member_t *mb)
 {
-    if (mb == NULL) return o->tickets == 0 && o->pin != KVP_PIN_HARD;
-    return !mb->group->is_doomed && mb->group->held_n + mb->group->reserved_n + mb->group->pinned_n[KVP_PIN_HARD] == 0;
+    if (mb == NULL) return o->tickets == 0 && (o->pin != KVP_PIN_HARD || !KVP_RULE(HARD_PIN));
+    if (mb->group->is_doomed || mb->group->reserved_n > 0) return false;
+    return (mb->group->held_n == 0 || !KVP_RULE(GROUP_HELD)) && mb->group->pinned_n[KVP_PIN_HARD] == 0;
 }
 
 void

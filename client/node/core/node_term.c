@@ -20,7 +20,7 @@ kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64
     for (;;) {
         uint64_t now = core->conf.words->load(core->conf.words_arg, chunk, slot);
 
-        if (kvp_word_generation(now) > generation) return false;
+        if (kvp_word_generation(now) > generation && KVP_RULE(RETIRE_GENERATION)) return false;
         if (now == dead || core->conf.words->cas(core->conf.words_arg, chunk, slot, now, dead)) return true;
     }
 }
@@ -54,7 +54,7 @@ sweep(kvp_node_core_t *core, uint32_t chunk, uint32_t from, uint32_t term, bool 
 static void
 sweep_late(kvp_node_core_t *core, uint32_t term)
 {
-    for (uint32_t chunk = 0; chunk < core->chunk_n; chunk++)
+    for (uint32_t chunk = 0; chunk < core->chunk_n && KVP_RULE(LATE_SWEEP); chunk++)
         sweep(core, chunk, core->swept[chunk], term, false);
 }
 
@@ -67,7 +67,7 @@ kvp_node_term_rose(kvp_node_core_t *core, uint32_t old_term)
     kvp_node_writers_close(core, false);
     kvp_node_report_end(core);
     if (core->old_owners > 0) sweep_late(core, old_term);
-    for (uint32_t chunk = 0; chunk < core->chunk_n; chunk++)
+    for (uint32_t chunk = 0; chunk < core->chunk_n && KVP_RULE(TERM_SWEEP); chunk++)
         sweep(core, chunk, 0, core->term, true);
     core->conf.words->fence(core->conf.words_arg);
     kvp_node_owners_are_old(core);

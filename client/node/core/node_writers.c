@@ -132,7 +132,7 @@ kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarn
 
     if (incarnation == 0 || (proc != NULL && proc->is_dead))
         err = KVP_INVALID;
-    else if (kvp_node_core_is_fenced(core, incarnation))
+    else if (kvp_node_core_is_fenced(core, incarnation) && KVP_RULE(FENCED_ATTACH))
         err = KVP_FENCED;
     else if (core->stats.attached >= core->conf.max_attachments)
         err = KVP_BUSY;
