@@ -155,6 +155,7 @@ def test_many_silent_nodes_do_not_add_up(pool):
 
 
 @pytest.mark.pool(nodes=1, memory="32MiB")
+@pytest.mark.limit(60 + PROBED_S)
 def test_probing_in_a_loop_refuses_nobody(pool):
     """Fails if, with everything in a full pool asked for all the time by processes that do nothing else, a put is refused,
     or waits for longer than its deadline; or if what was asked for had not been there, which would show nothing.
