@@ -82,7 +82,7 @@ check_retires(const kvp_segment_t *g, sums_t *sums)
 
         sums->retiring += r->bytes;
         if (r->owner != 0) sums->quarantined += r->bytes;
-        moving += r->state != KVP_RT_HELD;
+        moving += r->state != KVP_RT_HELD && r->after == 0;
         if (r->chunk->segment != g) return "a retiring extent is in another segment";
         if ((r->claim == NULL) != kvp_list_is_empty(&r->claimed)) return "a claim is not linked";
         if (r->state == KVP_RT_HELD && r->claim == NULL) return "a free extent is kept for nobody";
@@ -519,6 +519,7 @@ kvp_master_check(const kvp_master_t *m)
     if (why == NULL) why = check_segments(m);
     if (why == NULL) why = check_tenants(m);
     if (why == NULL) why = kvp_probe_check(m);
+    if (why == NULL) why = kvp_journal_check(m);
     if (why == NULL) why = kvp_groups_check(m, reserved_groups);
     if (why == NULL) why = kvp_heap_check(&m->waiters);
     free(tickets);

@@ -24,9 +24,15 @@
 #define AHEAD_MAX (64ull << 20) /* at most so much, */
 #define AHEAD_BATCH 64u /* so many objects a step */
 
-/* What is owed for it is in the tombstone. */
+typedef struct {
+    uint64_t owner;
+    kvp_waiter_t *waiter;
+    kvp_wire_tomb_t tomb; /* what is owed for it */
+    bool is_superseded; /* by a commit that may not be durable: until it is, this is what the journal has */
+} leave_t;
+
 static void
-drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter, const kvp_wire_tomb_t *tomb)
+drop(kvp_master_t *m, uint32_t oid, const leave_t *leave)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
     kvp_place_t places[KVP_REPLICAS_MAX];
@@ -47,8 +53,9 @@ drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter, const 
         kvp_retire_t *r;
 
         kvp_obj_del_place(m, oid, &places[i]);
-        r = kvp_retire_place(m, &places[i], owner, waiter);
-        kvp_owed_retire(m, r, tomb);
+        r = kvp_retire_place(m, &places[i], leave->owner, leave->waiter);
+        kvp_owed_retire(m, r, &leave->tomb);
+        if (leave->is_superseded) kvp_retire_hold_back(m, r);
         if (was_served) kvp_retire_of_key(m, r, o->id);
     }
     if (o->tickets > 0)
@@ -60,18 +67,32 @@ drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter, const 
 void
 kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter)
 {
-    kvp_wire_tomb_t tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid));
+    leave_t leave = {.owner = owner, .waiter = waiter, .tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid))};
 
-    drop(m, oid, owner, waiter, &tomb);
+    kvp_journal_gone(m, kvp_obj(m->index, oid));
+    drop(m, oid, &leave);
+}
+
+void
+kvp_obj_supersede(kvp_master_t *m, uint32_t oid, kvp_waiter_t *waiter)
+{
+    leave_t leave = {
+        .waiter = waiter,
+        .tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid)),
+        .is_superseded = true,
+    };
+
+    drop(m, oid, &leave);
 }
 
 void
 kvp_obj_lose(kvp_master_t *m, uint32_t oid)
 {
-    static const kvp_wire_tomb_t nothing;
+    static const leave_t leave;
 
     kvp_owed_lost(m, kvp_obj(m->index, oid));
-    drop(m, oid, 0, NULL, &nothing);
+    kvp_journal_lost(m, kvp_obj(m->index, oid));
+    drop(m, oid, &leave);
 }
 
 void

@@ -17,6 +17,7 @@
 #include "common/mutate.h"
 #include "master/core/group.h"
 #include "master/core/heap.h"
+#include "master/core/journal.h"
 #include "master/core/master.h"
 #include "master/core/objindex.h"
 #include "master/core/policy.h"
@@ -266,6 +267,7 @@ typedef struct {
     uint64_t sent_in; /* the Retire that it went out with last: numbers are reused, requests are not */
     kvp_pkey_t *claim;
     kvp_waiter_t *waiter; /* to be told when it is dead */
+    uint64_t after; /* it goes out when the journal is durable up to there; 0 = at once */
     bool has_tomb; /* other nodes remember it */
     kvp_digest_t digest; /* then: of the key */
 } kvp_retire_t;
@@ -377,13 +379,15 @@ struct kvp_waiter {
     kvp_list_t link; /* session->waiters */
     kvp_list_t leases; /* tenant->waiters */
     kvp_heapnode_t due; /* master->waiters */
+    kvp_list_t durable; /* journal.waiters */
+    uint64_t after; /* what it promises is written before that position of the journal */
     kvp_session_t *session; /* NULL = answered, or nobody to answer to */
-    kvp_frame_hdr_t ask; /* REMOVE, PUT_COMMIT, REMOVE_MANY or BUMP */
+    kvp_frame_hdr_t ask; /* REMOVE, PUT_COMMIT, PUT_ABORT, REMOVE_MANY or BUMP */
     uint64_t revoke_seq;
     uint32_t left; /* records not dead yet; the request itself counts one */
-    bool is_dead_awaited, is_lease_awaited;
+    bool is_dead_awaited, is_lease_awaited, is_durable_awaited;
     uint32_t n;
-    int32_t *results; /* owned: REMOVE, PUT_COMMIT */
+    int32_t *results; /* owned: REMOVE, PUT_COMMIT, PUT_ABORT */
     kvp_err_t err; /* REMOVE_MANY, BUMP, as the rest */
     uint64_t removed, held;
     uint32_t wait_ms, epoch; /* BUMP */
@@ -477,6 +481,7 @@ struct kvp_master {
     bool is_term_news; /* the term rose, and the shell was not told yet */
     uint8_t spoiled[KVP_SPOILED_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
     uint32_t spoiled_at;
+    kvp_journal_t journal;
     kvp_master_stats_t st;
     void *match_ctx, *match_data; /* PCRE2's, for removals by pattern */
     uint32_t match_left; /* steps that the match under way may still take */
@@ -538,6 +543,7 @@ kvp_waiter_t *kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint
 void kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait);
 void kvp_waiter_dead(kvp_master_t *m, kvp_waiter_t *w); /* one record less */
 void kvp_waiter_revoked(kvp_master_t *m, kvp_waiter_t *w); /* no lease stands in its way */
+void kvp_waiter_durable(kvp_master_t *m, kvp_waiter_t *w); /* nor the journal */
 void kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s);
 void kvp_waiter_tick(kvp_master_t *m);
 
@@ -590,6 +596,38 @@ void kvp_owed_flush(kvp_master_t *m);
 void kvp_owed_greet(kvp_master_t *m, kvp_session_t *node);
 void kvp_owed_tick(kvp_master_t *m);
 void kvp_owed_fini(kvp_master_t *m);
+
+/* journal.c: see there. Without a journal none of it does anything.
+ * What happens is written: kvp_journal_commit, of an object with its version; _gone, of one that is about to go; _lost, with
+ * its memory, which may be reported yet; _forget, of a key that is not there; _bumped; _term: ours; _base: all that is there
+ * once more, is_anew where nothing that was written before counts any more. */
+void kvp_journal_init(kvp_master_t *m);
+void kvp_journal_fini(kvp_master_t *m);
+void kvp_journal_commit(kvp_master_t *m, uint32_t oid, kvp_digest_t digest);
+void kvp_journal_gone(kvp_master_t *m, const kvp_obj_t *o);
+void kvp_journal_lost(kvp_master_t *m, const kvp_obj_t *o);
+void kvp_journal_forget(kvp_master_t *m, kvp_digest_t digest, uint64_t version);
+void kvp_journal_bumped(kvp_master_t *m, const kvp_tenant_t *t);
+void kvp_journal_term(kvp_master_t *m);
+void kvp_journal_base(kvp_master_t *m, bool is_anew);
+/* kvp_journal_withholds: some of what is written is not durable, so that a promise must wait. kvp_journal_is_behind: so
+ * much that nothing new is to be begun. */
+bool kvp_journal_withholds(const kvp_master_t *m);
+bool kvp_journal_is_behind(const kvp_master_t *m);
+void kvp_journal_durable(kvp_master_t *m, uint64_t end);
+void kvp_journal_tick(kvp_master_t *m);
+bool kvp_journal_has_work(const kvp_master_t *m);
+const char *kvp_journal_check(const kvp_master_t *m);
+
+/* ledger.c. What a master before had committed: kvp_ledger_admits, that version may be adopted; _knows, it was written;
+ * _drop, versions up to that one are gone; _unknown, a key was removed that is not there. _begin_anew: what was written is
+ * not to be relied on. */
+bool kvp_ledger_admits(const kvp_master_t *m, kvp_digest_t digest, uint64_t version);
+bool kvp_ledger_knows(const kvp_master_t *m, kvp_digest_t digest, uint64_t version);
+void kvp_ledger_drop(kvp_master_t *m, kvp_digest_t digest, uint64_t version);
+void kvp_ledger_unknown(kvp_master_t *m, kvp_digest_t digest);
+void kvp_ledger_begin_anew(kvp_master_t *m);
+void kvp_ledger_settle_some(kvp_master_t *m);
 
 /* place.c */
 kvp_err_t kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a); /* gives its object one copy more; NO_SPACE */
@@ -728,6 +766,9 @@ uint32_t kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, const char *hos
 
 /* retire.c */
 kvp_retire_t *kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter);
+/* kvp_retire_hold_back: its order waits until what is written so far is durable; kvp_retire_go_on: it is. */
+void kvp_retire_hold_back(kvp_master_t *m, kvp_retire_t *r);
+void kvp_retire_go_on(kvp_master_t *m, kvp_retire_t *r);
 void kvp_retire_flush(kvp_master_t *m);
 void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */
 bool kvp_retire_is_late(const kvp_master_t *m, const kvp_session_t *node); /* an answer of it is overdue */
@@ -803,6 +844,7 @@ void kvp_pin_trim(kvp_master_t *m); /* takes them, a slice at a time */
 /* evict.c */
 /* Takes an object out of the index and retires its extents; the record goes with its last ticket. */
 void kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter);
+void kvp_obj_supersede(kvp_master_t *m, uint32_t oid, kvp_waiter_t *waiter); /* the same, by a commit that is written */
 void kvp_obj_lose(kvp_master_t *m,
                   uint32_t oid); /* the same, because its memory is gone: its node may report it again */
 /* kvp_evict_for claims a window for the key. NO_SPACE: nothing can be evicted for it now. EAGAIN: the step's work is
@@ -906,6 +948,7 @@ void kvp_remove_fini(kvp_master_t *m);
 
 /* master.c */
 void kvp_master_space_news(kvp_master_t *m);
+void kvp_master_take_over(kvp_master_t *m); /* another master served the pool, maybe until just now */
 /* kvp_master_spend counts n records that the step has touched. Work that can wait asks slice_left first. */
 static inline void
 kvp_master_spend(kvp_master_t *m, uint32_t n)

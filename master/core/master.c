@@ -125,6 +125,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_probe_init(m);
     kvp_groups_init(m);
     kvp_remove_init(m);
+    kvp_journal_init(m);
     *master_out = m;
     return KVP_OK;
 }
@@ -154,6 +155,7 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_objindex_destroy(m->index);
     kvp_remove_fini(m);
     kvp_owed_fini(m);
+    kvp_journal_fini(m);
     kvp_umap_fini(&m->by_conn);
     kvp_umap_fini(&m->by_incarnation);
     kvp_probe_fini(m);
@@ -191,15 +193,21 @@ kvp_master_take_note(kvp_master_t *m)
 }
 
 /* ---- terms */
+void
+kvp_master_take_over(kvp_master_t *m)
+{
+    m->old_leases_end_ns = m->now_ns + m->conf.location_grace_ns;
+    m->rebuild_until_ns = m->now_ns + m->conf.node_grace_ns;
+}
+
 bool
 kvp_master_outdated(kvp_master_t *m, uint32_t term)
 {
     if (term >= KVP_TERM_MAX) return false;
     m->term = term + 1;
     m->is_term_news = true;
-    /* Another master served the pool, maybe until just now. */
-    m->old_leases_end_ns = m->now_ns + m->conf.location_grace_ns;
-    m->rebuild_until_ns = m->now_ns + m->conf.node_grace_ns;
+    kvp_master_take_over(m);
+    if (m->journal.is_open) kvp_ledger_begin_anew(m); /* what that one has done is not in it */
     /* Incarnations and grants of the old term are void, so everybody begins anew. */
     kvp_list_foreach (pos, &m->seen)
         kvp_session_close(m, kvp_list_entry(pos, kvp_session_t, link), "a node obeys a higher term");
@@ -292,8 +300,8 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
 {
     /* They share the step's budget, so each of them comes first in its turn. */
     static void (*const slices[])(kvp_master_t *) = {
-        timed_tick,      kvp_session_end_some, kvp_ticket_end_some, kvp_groups_tick,
-        kvp_remove_tick, kvp_segment_tick,     kvp_place_bury_some, kvp_clear_tick,
+        timed_tick,       kvp_session_end_some, kvp_ticket_end_some, kvp_groups_tick,  kvp_remove_tick,
+        kvp_segment_tick, kvp_place_bury_some,  kvp_clear_tick,      kvp_journal_tick,
     };
 
     begin(m, now_ns);
@@ -322,7 +330,7 @@ kvp_master_has_work(const kvp_master_t *m)
     bool is_searching = m->has_space_news && !kvp_list_is_empty(&m->waiting);
     bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->over) || !kvp_list_is_empty(&m->graves);
 
-    if (m->has_clear_news || m->closing > 0) return true;
+    if (m->has_clear_news || m->closing > 0 || kvp_journal_has_work(m)) return true;
     if (is_searching || is_ending || m->is_behind || m->has_orders || m->dropping > 0) return true;
     return m->has_aside || kvp_pin_is_over(m) || kvp_groups_have_work(m) || !kvp_list_is_empty(&m->jobs);
 }
@@ -435,6 +443,14 @@ kvp_master_on_frame(kvp_master_t *m, uint64_t conn, const kvp_frame_t *frame, ui
     settle(m);
 }
 
+void
+kvp_master_on_durable(kvp_master_t *m, uint64_t end, uint64_t now_ns)
+{
+    begin(m, now_ns);
+    kvp_journal_durable(m, end);
+    settle(m);
+}
+
 /* ---- output */
 bool
 kvp_master_take_output(kvp_master_t *m, uint64_t *conn_out, kvp_buf_t *bytes, bool *close_out)
@@ -442,7 +458,7 @@ kvp_master_take_output(kvp_master_t *m, uint64_t *conn_out, kvp_buf_t *bytes, bo
     kvp_session_t *s;
     kvp_buf_t swap;
 
-    if (kvp_list_is_empty(&m->dirty)) return false;
+    if (kvp_list_is_empty(&m->dirty) || m->journal.durable < m->journal.term_end) return false;
     s = kvp_list_first(&m->dirty, kvp_session_t, dirty);
     kvp_list_del(&s->dirty);
     if (s->out.err != KVP_OK) { /* an answer over the frame limit: our own bounds should have prevented it */

@@ -24,10 +24,31 @@ typedef struct {
     const char *host_id; /* copied */
     const char *unix_path; /* told in HelloReply; "" = none; copied */
     uint32_t max_sessions; /* 0 = 65536 */
+    bool has_journal; /* kvp_master_open_journal comes before the first input */
 } kvp_master_conf_t;
 
 kvp_err_t kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t **master_out) KVP_MUST_USE;
 void kvp_master_destroy(kvp_master_t *master);
+
+/* The journal, where the shell has one (conf.has_journal). First, what masters before have written is read back, from its
+ * beginning and in pieces of any length: kvp_master_restore. CORRUPT: it is torn, and nothing from there on is believed.
+ * VERSION: of a later version; INVALID: of another pool; with these it is not to be opened, and open_journal says the same.
+ * Then kvp_master_open_journal: *end_out is how many bytes of it are believed. There the shell cuts it, and goes on
+ * writing. It may raise the term (kvp_master_take_term). LIMIT: no term is left.
+ *
+ * kvp_master_take_journal, after every input, gives what is to be written next, as take_output does; *end_out is the
+ * position behind it. When that is durable, or some of it: kvp_master_on_durable, an input. Until then answers that promise
+ * something are withheld, and where nothing is durable for long, puts and removals are answered RETRY_AFTER.
+ *
+ * kvp_master_snapshot has all that is there said once more, between what happens meanwhile: the next byte taken is the first
+ * of it, so the shell takes what there is before, and begins a new file. False where one is under way, or not all nodes
+ * have reported. kvp_master_take_snapshot: true once when it is durable: what lies before position *from_out is not
+ * needed any more. */
+kvp_err_t kvp_master_restore(kvp_master_t *master, const void *bytes, size_t len) KVP_MUST_USE;
+kvp_err_t kvp_master_open_journal(kvp_master_t *master, uint64_t *end_out) KVP_MUST_USE;
+bool kvp_master_take_journal(kvp_master_t *master, kvp_buf_t *bytes, uint64_t *end_out);
+bool kvp_master_snapshot(kvp_master_t *master);
+bool kvp_master_take_snapshot(kvp_master_t *master, uint64_t *from_out);
 
 /* Inputs. conn is the shell's number of a connection: never 0, never reused. now_ns is CLOCK_BOOTTIME and never falls.
  * Each may produce outputs. The frame is borrowed for the call. A frame that breaks the protocol makes the core close
@@ -35,6 +56,7 @@ void kvp_master_destroy(kvp_master_t *master);
 void kvp_master_on_connect(kvp_master_t *master, uint64_t conn, uint64_t now_ns);
 void kvp_master_on_frame(kvp_master_t *master, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns);
 void kvp_master_on_close(kvp_master_t *master, uint64_t conn, uint64_t now_ns); /* also after the core closed it */
+void kvp_master_on_durable(kvp_master_t *master, uint64_t end, uint64_t now_ns); /* of the journal, up to there */
 
 /* kvp_master_on_tick runs timers and a slice of background work of at most about budget operations. Called when
  * kvp_master_due is reached, and again and again between inputs while kvp_master_has_work. */

@@ -53,6 +53,7 @@ typedef struct {
     uint16_t has_probe : 1; /* it had one at some time */
     uint16_t is_probe_counted : 1; /* a probe counted as a use, and no other use came since */
     uint16_t pin : 2; /* kvp_pin_t, when it is committed */
+    uint16_t is_young : 1; /* its commit is in the journal, and not known to be durable */
 } kvp_obj_t;
 
 _Static_assert(sizeof(kvp_obj_t) == 56, "a record costs 56 bytes");

@@ -127,6 +127,7 @@ kvp_owed_greet(kvp_master_t *m, kvp_session_t *node)
 static void
 hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 {
+    if (m->journal.is_judge) return; /* that decides, and remembers all of it */
     if (!kvp_owed_is_rebuilding(m) || raise_to(&m->removed, digest, version, GUESSES_MAX)) return;
     m->is_rebuild_over = true;
     kvp_master_note(m, "too much was removed before all nodes were back: what others hold is given up");
@@ -228,6 +229,7 @@ learn_bump(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
     if (tomb->version > t->min_version) {
         t->min_version = tomb->version;
         kvp_owed_bumped(m, t);
+        kvp_journal_bumped(m, t);
         kvp_bump_sweep(m, t);
     }
     kvp_tenant_rele(m, t);

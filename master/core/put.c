@@ -51,7 +51,11 @@ check_committed(kvp_master_t *m, const kvp_session_t *s, uint32_t oid, kvp_diges
         return KVP_OK;
     }
     if (o->tickets == 0) kvp_victim_used(m, oid); /* so what an upsert replaces is not evicted for its sake first */
-    if (!is_upsert) return KVP_ALREADY;
+    if (!is_upsert && o->is_young == 0) return KVP_ALREADY;
+    if (!is_upsert) { /* not durable yet: nothing is promised */
+        kvp_put_count_refusal(m, KVP_RETRY_AFTER);
+        return KVP_RETRY_AFTER;
+    }
     *over_out = oid;
     return KVP_OK;
 }
@@ -113,6 +117,10 @@ check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
         err = kvp_put_may_nodes_come(m) ? KVP_RETRY_AFTER : m->up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
         if (err != KVP_TOO_LARGE) kvp_put_count_refusal(m, err);
         return err;
+    }
+    if (kvp_journal_is_behind(m)) {
+        kvp_put_count_refusal(m, KVP_RETRY_AFTER);
+        return KVP_RETRY_AFTER;
     }
     if (kvp_attempt_find(m, p->session, put->attempt) != NULL) return KVP_INVALID;
     if (kvp_recent_find(&p->session->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
@@ -234,11 +242,12 @@ keep_sealed(kvp_master_t *m, const kvp_attempt_t *a, uint32_t sealed)
     return true;
 }
 
-/* A PutCommit's answer. It waits where something is superseded. */
+/* An answer that may promise something. It waits where something is superseded, or is not durable. */
 typedef struct {
     const kvp_frame_hdr_t *ask;
     uint32_t n;
     kvp_waiter_t *waiter; /* NULL = there is nothing to wait for */
+    bool has_upserts; /* leases may name what they supersede */
 } reply_t;
 
 static bool
@@ -254,7 +263,14 @@ may_wait(kvp_session_t *s, reply_t *reply)
 static void
 supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_waiter_t *w)
 {
-    if (a->over != KVP_OID_NONE) kvp_obj_drop(m, a->over, 0, w);
+    if (a->over != KVP_OID_NONE) kvp_obj_supersede(m, a->over, w);
+}
+
+static kvp_err_t
+commit_again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, reply_t *reply)
+{
+    if (kvp_recent_find(&s->recent, attempt) != KVP_RECENT_COMMITTED) return KVP_ABORTED;
+    return kvp_journal_withholds(m) && !may_wait(s, reply) ? KVP_LIMIT : KVP_OK;
 }
 
 /* Not if the namespace was bumped meanwhile, no copy that is sealed is there any more, or its group has no place for it. */
@@ -273,10 +289,10 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     kvp_obj_t *o;
     uint32_t oid;
 
-    if (a == NULL) return kvp_recent_find(&s->recent, commit->attempt) == KVP_RECENT_COMMITTED ? KVP_OK : KVP_ABORTED;
+    if (a == NULL) return commit_again(m, s, commit->attempt, reply);
     if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
-    if (a->is_upsert && !may_wait(s, reply)) return KVP_LIMIT;
+    if ((a->is_upsert || m->journal.is_on) && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
         /* What a commit does not name may be written to still. */
         kvp_attempt_abort(m, a, commit->replicas + 1 == 1u << a->granted_n, KVP_ABORTED);
@@ -288,6 +304,8 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if ((a->is_upsert && KVP_RULE(REVOKE_ON_UPSERT)) ||
         (kvp_retire_is_readable(m, a->digest.hi) && KVP_RULE(REVOKE_UNDEAD)))
         (void)kvp_revoke(a->tenant, a->digest);
+    reply->has_upserts |= a->is_upsert;
+    kvp_journal_commit(m, oid, a->digest);
     if (a->is_upsert) supersede(m, a, reply->waiter);
     kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED);
     kvp_attempt_close(m, a);
@@ -302,6 +320,17 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     kvp_obj_tenant(m, o)->objects++;
     m->st.commits++;
     return KVP_OK;
+}
+
+static void
+answer(kvp_master_t *m, kvp_session_t *s, const reply_t *reply, const int32_t *results, bool wait)
+{
+    if (reply->waiter != NULL) {
+        memcpy(reply->waiter->results, results, reply->n * sizeof *results);
+        kvp_waiter_arm(m, reply->waiter, wait);
+    } else {
+        kvp_reply_results(m, s, reply->ask, results, reply->n, sizeof *results);
+    }
 }
 
 void
@@ -325,18 +354,13 @@ kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply = (reply_t){.ask = &f->hdr, .n = msg->n};
     for (uint32_t i = 0; i < msg->n; i++)
         results[i] = commit_one(m, s, &commits[i], &reply);
-    if (reply.waiter != NULL) {
-        memcpy(reply.waiter->results, results, msg->n * sizeof *results);
-        kvp_waiter_arm(m, reply.waiter, msg->wait);
-    } else {
-        kvp_reply_results(m, s, &f->hdr, results, msg->n, sizeof *results);
-    }
+    answer(m, s, &reply, results, msg->wait && reply.has_upserts);
     kvp_master_space_news(m); /* what is committed can be evicted */
     kvp_pb_free(&pb, msg);
 }
 
 static kvp_err_t
-abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained)
+abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained, reply_t *reply)
 {
     kvp_attempt_t *a = kvp_attempt_find(m, s, id);
     kvp_pend_t *p;
@@ -344,7 +368,7 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained)
     if (a == NULL) {
         switch (kvp_recent_find(&s->recent, id)) {
         case KVP_RECENT_COMMITTED:
-            return KVP_ALREADY;
+            return kvp_journal_withholds(m) && !may_wait(s, reply) ? KVP_LIMIT : KVP_ALREADY;
         case KVP_RECENT_ABORTED:
             if (is_drained) kvp_retire_drained(m, s, id);
             return KVP_OK;
@@ -365,6 +389,7 @@ kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     int32_t results[KVP_PLACES_MAX];
     const uint64_t *ids = NULL;
     Kvp__Pb__PutAbort *msg;
+    reply_t reply;
     kvp_rd_t rd;
     kvp_pb_t pb;
 
@@ -376,8 +401,9 @@ kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
+    reply = (reply_t){.ask = &f->hdr, .n = msg->n};
     for (uint32_t i = 0; i < msg->n; i++)
-        results[i] = abort_one(m, s, ids[i], msg->is_drained);
-    kvp_reply_results(m, s, &f->hdr, results, msg->n, sizeof *results);
+        results[i] = abort_one(m, s, ids[i], msg->is_drained, &reply);
+    answer(m, s, &reply, results, false);
     kvp_pb_free(&pb, msg);
 }

@@ -299,6 +299,7 @@ enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     c->tenant->objects++;
     m->st.objects++;
     m->st.adopted++;
+    if (!m->journal.is_judge) kvp_journal_commit(m, oid, t->desc.digest);
     if (heir != NULL) kvp_attempt_draft(m, heir, oid);
 }
 
@@ -324,6 +325,7 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     if (!is_sound(m, c, t) || t->desc.offset < kvp_slab_tail(c->slab)) return false;
     if (!kvp_owed_is_rebuilding(m)) return false;
     if (t->desc.version <= kvp_owed_version(m, t->desc.tenant, t->desc.digest) && KVP_RULE(TOMBSTONE)) return false;
+    if (!kvp_ledger_admits(m, t->desc.digest, t->desc.version)) return false;
     if (!give_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
     if (!is_wanted(m, c->segment, t, &joins)) return false;

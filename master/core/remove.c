@@ -16,6 +16,15 @@
 #define HEAP_LIMIT_KIB 4096u
 #define JOBS_MAX 16u /* walks at a time in one session */
 
+/* Whether the journal cannot keep up: then nothing new is begun, and the question is answered. */
+static bool
+refuse_behind(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    if (!kvp_journal_is_behind(m)) return false;
+    kvp_reply_plain(m, s, &f->hdr, KVP_RETRY_AFTER, "too much is not durable yet");
+    return true;
+}
+
 /* ---- one object */
 typedef struct {
     bool is_forced;
@@ -62,6 +71,7 @@ remove_absent(kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest)
 {
     revoke_undead(m, t, digest);
     kvp_owed_unknown(m, digest);
+    kvp_ledger_unknown(m, digest);
 }
 
 void
@@ -80,6 +90,10 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX) digests = kvp_rd_array(&rd, msg->n, sizeof *digests);
     if (digests == NULL) {
         kvp_session_close(m, s, "malformed Remove");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (refuse_behind(m, s, f)) {
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -285,9 +299,13 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(m, s, "malformed RemoveMany");
         return;
     }
+    if (refuse_behind(m, s, f)) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
     if (has_too_many_jobs(s) || !kvp_waiter_may_open(s, 0)) {
         kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many removals under way");
-    } else if (kvp_owed_is_rebuilding(m)) { /* a walk cannot meet what was not reported yet */
+    } else if (kvp_owed_is_rebuilding(m) || m->journal.is_settling) { /* a walk cannot meet what was not reported yet */
         kvp_reply_plain(m, s, &f->hdr, KVP_RETRY_AFTER, "nodes are still telling what they hold");
     } else if (msg->pattern[0] != '\0' && (code = compile(msg->pattern)) == NULL) {
         kvp_reply_plain(m, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");
@@ -326,12 +344,17 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(m, s, "malformed Bump");
         return;
     }
+    if (refuse_behind(m, s, f)) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
     if (t->epoch == UINT32_MAX || !kvp_waiter_may_open(s, 0)) {
         kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many bumps");
     } else {
         t->epoch++;
         t->min_version = kvp_gen_make(m->term, m->gen_seq);
         kvp_owed_bumped(m, t);
+        kvp_journal_bumped(m, t);
         if (KVP_RULE(BUMP_REVOKES)) (void)kvp_revoke_all(t);
         kvp_bump_sweep(m, t);
         w = kvp_waiter_open(s, &f->hdr, 0);

@@ -92,6 +92,25 @@ kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_wai
     return r;
 }
 
+void
+kvp_retire_hold_back(kvp_master_t *m, kvp_retire_t *r)
+{
+    if (!kvp_journal_withholds(m)) return;
+    r->after = m->journal.end;
+    kvp_list_del(&r->queue);
+    kvp_list_add_tail(&m->journal.retires, &r->queue);
+}
+
+void
+kvp_retire_go_on(kvp_master_t *m, kvp_retire_t *r)
+{
+    r->after = 0;
+    kvp_list_del(&r->queue);
+    kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
+    want_sending(m, r->chunk->segment);
+    kvp_master_spend(m, 1);
+}
+
 /* ---- what may still be read though its key is gone */
 static uint32_t *
 undead_of(const kvp_master_t *m, uint64_t id)

@@ -2,7 +2,8 @@
  * Answers that wait: until every extent that the request retired is dead, so that no reader gets it any more, or for
  * KVP_OWED_MS where a node does not answer (the rest is owed); and, where it was asked for, until no location lease
  * names what is gone. In a master that is not the pool's first, clients may still read under leases of the one before:
- * until these are over, an answer waits for all extents however long it takes.
+ * until these are over, an answer waits for all extents however long it takes. And where there is a journal, until what
+ * the answer promises is durable; what is owed is counted from then on.
  */
 #include "master/core/internal.h"
 
@@ -30,6 +31,7 @@ kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
     s->waiter_keys += n;
     kvp_list_add_tail(&s->waiters, &w->link);
     kvp_list_init(&w->leases);
+    kvp_list_init(&w->durable);
     return w;
 }
 
@@ -72,6 +74,7 @@ detach(kvp_master_t *m, kvp_waiter_t *w)
     w->session = NULL;
     kvp_list_del(&w->link);
     kvp_list_del(&w->leases);
+    kvp_list_del(&w->durable);
     kvp_heap_del(&m->waiters, &w->due);
     free(w->results);
     w->results = NULL;
@@ -81,7 +84,7 @@ detach(kvp_master_t *m, kvp_waiter_t *w)
 static void
 settle(kvp_master_t *m, kvp_waiter_t *w)
 {
-    if (w->is_dead_awaited || w->is_lease_awaited) return;
+    if (w->is_dead_awaited || w->is_lease_awaited || w->is_durable_awaited) return;
     answer(m, w);
     detach(m, w);
 }
@@ -106,6 +109,22 @@ kvp_waiter_revoked(kvp_master_t *m, kvp_waiter_t *w)
     settle(m, w);
 }
 
+static void
+owe_soon(kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (w->ask.opcode == KVP_OP_BUMP || !w->is_dead_awaited) return;
+    kvp_heap_add(&m->waiters, &w->due, kvp_max_u64(m->now_ns + KVP_MS(KVP_OWED_MS), m->old_leases_end_ns));
+}
+
+void
+kvp_waiter_durable(kvp_master_t *m, kvp_waiter_t *w)
+{
+    kvp_list_del(&w->durable);
+    w->is_durable_awaited = false;
+    owe_soon(m, w);
+    settle(m, w);
+}
+
 void
 kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait)
 {
@@ -119,9 +138,14 @@ kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait)
         w->is_lease_awaited = true;
         kvp_lease_wait(m, w);
     }
-    if (w->ask.opcode != KVP_OP_BUMP)
-        kvp_heap_add(&m->waiters, &w->due, kvp_max_u64(m->now_ns + KVP_MS(KVP_OWED_MS), m->old_leases_end_ns));
-    else if (w->wait_ms != 0)
+    if (kvp_journal_withholds(m)) {
+        w->is_durable_awaited = true;
+        w->after = m->journal.end;
+        kvp_list_add_tail(&m->journal.waiters, &w->durable);
+    } else {
+        owe_soon(m, w);
+    }
+    if (w->ask.opcode == KVP_OP_BUMP && w->wait_ms != 0)
         kvp_heap_add(&m->waiters, &w->due, m->now_ns + KVP_MS(w->wait_ms));
     kvp_waiter_dead(m, w);
 }

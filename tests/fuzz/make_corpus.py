@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the seed inputs of fuzz_answer, fuzz_frame, fuzz_segfmt and fuzz_master under tests/fuzz/corpus/. Run it after a change of the
+"""Makes the seed inputs of fuzz_answer, fuzz_frame, fuzz_journal, fuzz_segfmt and fuzz_master under tests/fuzz/corpus/. Run it after a change of the
 wire format; what is committed is its output. Nothing but the standard library; the golden files give the checksums."""
 import pathlib
 import struct
@@ -204,8 +204,24 @@ def answers():
     write("fuzz_answer", "put_refused", bytes([0]) + step(0) + reply(16, pb((3, 4), (6, 10)), struct.pack("<iIQQQ", -7, 0, 0, 0, 0) * 4))
 
 
+def journals():
+    """Records, whose checks the target puts right: kind - 1, then what it takes."""
+    base, whole, term, commit, gone, bump = range(6)
+    first = bytes([base, 1, 0, whole])
+    some = bytes([commit, 1, 1, 5, commit, 2, 1, 6, commit, 1, 1, 7, gone, 1, 1, 5, gone, 2, 1, 6])
+    write("fuzz_journal", "first_master", b"\x00" + first + some)
+    write("fuzz_journal", "masters", b"\x06" + first + some + bytes([term, 2, commit, 3, 2, 1, bump, 0, 1, 2, 1, term, 9]) + some)
+    write("fuzz_journal", "snapshot", b"\x20" + first + some + bytes([base, 1, 0]) + some + bytes([whole]) + some)
+    write("fuzz_journal", "begun_anew", b"\x40" + first + some + bytes([base, 4, 1]) + some)
+    write("fuzz_journal", "term_falls", b"\x10" + first + bytes([term, 7, term, 7]) + some)
+    write("fuzz_journal", "no_base", b"\x10" + some)
+    write("fuzz_journal", "version_of_a_later_term", b"\x10" + first + bytes([commit, 1, 2, 5]) + some)
+    write("fuzz_journal", "raw", b"\x11" + struct.pack("<QII", 1, 40, 4) + bytes(24) + struct.pack("<QII", 1, 7, 4))
+
+
 answers()
 frames()
+journals()
 segfmt()
 master()
 master_kept()

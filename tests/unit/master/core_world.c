@@ -641,6 +641,63 @@ end_connection(peer_t *p)
     input_done(p->world);
 }
 
+/* ---- the journal */
+/* What masters before have written, in pieces of any length. */
+static void
+core_open(world_t *w)
+{
+    uint64_t end;
+
+    assert_int_equal(kvp_master_create(&w->conf, w->now, &w->m), KVP_OK);
+    if (!w->conf.has_journal) return;
+    for (size_t at = 0, len; at < w->journal.len; at += len) {
+        kvp_err_t err;
+
+        len = kvp_min_u64(w->journal.len - at, 1 + world_below(w, 100));
+        err = kvp_master_restore(w->m, w->journal.data + at, len);
+        assert_true(err == KVP_OK || err == KVP_CORRUPT);
+    }
+    assert_int_equal(kvp_master_open_journal(w->m, &end), KVP_OK);
+    assert_true(end <= w->journal.len);
+    w->journal.len = end;
+    w->journal_from = 0;
+    w->durable = end;
+}
+
+static void
+write_journal(world_t *w)
+{
+    kvp_buf_t bytes;
+    uint64_t end;
+
+    kvp_buf_init(&bytes, 0);
+    while (kvp_master_take_journal(w->m, &bytes, &end)) {
+        kvp_buf_append(&w->journal, bytes.data, bytes.len);
+        assert_int_equal(w->journal_from + w->journal.len, end);
+        kvp_buf_reset(&bytes);
+    }
+    kvp_buf_fini(&bytes);
+}
+
+static bool
+make_durable(world_t *w)
+{
+    uint64_t end = w->journal_from + w->journal.len;
+
+    if (w->durable == end) return false;
+    w->durable = end;
+    kvp_master_on_durable(w->m, end, w->now);
+    return true;
+}
+
+void
+world_sync(world_t *w)
+{
+    write_journal(w);
+    if (make_durable(w)) input_done(w);
+    world_pump(w);
+}
+
 static bool
 collect(world_t *w)
 {
@@ -648,6 +705,8 @@ collect(world_t *w)
     kvp_buf_t bytes;
     uint64_t conn;
 
+    if (w->conf.has_journal) write_journal(w);
+    if (w->conf.has_journal && !w->is_disk_stuck) has_moved = make_durable(w);
     kvp_buf_init(&bytes, 0);
     while (kvp_master_take_output(w->m, &conn, &bytes, &is_last)) {
         peer_t *p = find_peer(w, conn);
@@ -871,7 +930,7 @@ world_open(const kvp_master_conf_t *conf)
     w->check_every = 1;
     kvp_list_init(&w->peers);
     kvp_list_init(&w->mems);
-    assert_int_equal(kvp_master_create(&w->conf, w->now, &w->m), KVP_OK);
+    core_open(w);
     return w;
 }
 
@@ -892,7 +951,8 @@ world_restart(world_t *w)
     kvp_master_destroy(w->m);
     w->conf.term++;
     w->conf.had_master = true;
-    assert_int_equal(kvp_master_create(&w->conf, w->now, &w->m), KVP_OK);
+    w->journal.len = w->durable - w->journal_from;
+    core_open(w);
 }
 
 kvp_master_stats_t
@@ -944,6 +1004,7 @@ world_close(world_t *w)
         free(mem);
     }
     free(w->proved);
+    kvp_buf_fini(&w->journal);
     free(w);
 }
 

@@ -132,6 +132,10 @@ struct world {
     uint64_t *proved; /* incarnations of which nothing can land any more */
     uint32_t proved_n, proved_cap;
     uint32_t check_every; /* inputs between two kvp_master_check; 0 = never */
+    /* The journal of a conf with one: what the master wrote, from position journal_from on, and how far that is durable. */
+    kvp_buf_t journal;
+    uint64_t journal_from, durable;
+    bool is_disk_stuck; /* nothing becomes durable before world_sync */
     bool is_idle_off; /* work is not done between inputs, only by ticks that are due */
     uint64_t inputs;
     uint64_t work,
@@ -159,7 +163,8 @@ void world_advance(world_t *w, uint64_t ns);
 void world_jump(world_t *w, uint64_t ns);
 /* world_restart: the master dies, with it all connections, and another one of the next term begins. Peers are to be
  * forgotten, and opened anew. */
-void world_restart(world_t *w);
+void world_restart(world_t *w); /* of the journal it has what was durable */
+void world_sync(world_t *w); /* all of the journal is durable */
 void world_check(world_t *w);
 kvp_master_stats_t world_stats(const world_t *w);
 /* world_prove tells every node that nothing of that client can land any more. */

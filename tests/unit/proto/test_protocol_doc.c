@@ -5,6 +5,7 @@
  */
 #include "common/segfmt.h"
 #include "proto/frame.h"
+#include "proto/jrec.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
@@ -157,7 +158,11 @@ static const struct {
     CONSTANT(KVP_GEN_SEQ_BITS),     CONSTANT(KVP_PIN_NONE),
     CONSTANT(KVP_PIN_SOFT),         CONSTANT(KVP_PIN_HARD),
     CONSTANT(KVP_OWNER_ANY),        CONSTANT(KVP_GROUP_MEMBERS_MAX),
-    CONSTANT(KVP_REVOKED_MAX),
+    CONSTANT(KVP_REVOKED_MAX),      CONSTANT(KVP_JREC_BASE),
+    CONSTANT(KVP_JREC_WHOLE),       CONSTANT(KVP_JREC_TERM),
+    CONSTANT(KVP_JREC_COMMIT),      CONSTANT(KVP_JREC_GONE),
+    CONSTANT(KVP_JREC_BUMP),        CONSTANT(KVP_JREC_MAX),
+    CONSTANT(KVP_JOURNAL_MAGIC),
 #undef CONSTANT
 };
 
@@ -535,6 +540,22 @@ static const field_t fields[] = {
     FIELD(kvp_desc_t, term),
     FIELD(kvp_desc_t, reserved),
     FIELD(kvp_desc_t, check),
+    FIELD(kvp_jrec_t, check),
+    FIELD(kvp_jrec_t, bytes),
+    FIELD(kvp_jrec_t, kind),
+    FIELD(kvp_jrec_term_t, head),
+    FIELD(kvp_jrec_term_t, magic),
+    FIELD(kvp_jrec_term_t, pool_id),
+    FIELD(kvp_jrec_term_t, digest_seed),
+    FIELD(kvp_jrec_term_t, term),
+    FIELD(kvp_jrec_term_t, is_anew),
+    FIELD(kvp_jrec_key_t, head),
+    FIELD(kvp_jrec_key_t, digest),
+    FIELD(kvp_jrec_key_t, version),
+    FIELD(kvp_jrec_bump_t, head),
+    FIELD(kvp_jrec_bump_t, tenant),
+    FIELD(kvp_jrec_bump_t, epoch),
+    FIELD(kvp_jrec_bump_t, min_version),
 #undef FIELD
 };
 

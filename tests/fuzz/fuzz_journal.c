@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A journal that anybody may have written or torn. The first byte says how it is read: its bit 0, as it is; else as a list
+ * of records whose checks are put right first, since no fuzzer finds a hash by itself. Whatever it is, what is believed is
+ * whole records, the pieces in which it is read make no difference, and the master that opens it is sound.
+ */
+#include "common/buf.h"
+#include "master/core/master.h"
+#include "proto/jrec.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define check(is_true) check_at(is_true, __LINE__)
+static void
+check_at(bool is_true, int line)
+{
+    if (is_true) return;
+    fprintf(stderr, "broken: line %d\n", line);
+    abort();
+}
+
+/* Bytes of the input, and 0 behind its end. */
+static uint64_t
+take(const uint8_t **data, size_t *size, size_t n)
+{
+    uint64_t value = 0;
+
+    n = n < *size ? n : *size;
+    memcpy(&value, *data, n);
+    *data += n;
+    *size -= n;
+    return value;
+}
+
+/* Few keys, terms and tenants, so that records meet. */
+static void
+fill(kvp_jrec_any_t *rec, kvp_jrec_kind_t kind, const uint8_t **data, size_t *size)
+{
+    *rec = (kvp_jrec_any_t){.term = {.magic = 0}};
+    if (kind == KVP_JREC_BASE || kind == KVP_JREC_TERM) {
+        rec->term.magic = KVP_JOURNAL_MAGIC;
+        rec->term.term = (uint32_t)take(data, size, 1);
+        rec->term.is_anew = (uint32_t)take(data, size, 1) & 1;
+    } else if (kind == KVP_JREC_BUMP) {
+        rec->bump.tenant = (uint32_t)take(data, size, 1) & 7;
+        rec->bump.epoch = (uint32_t)take(data, size, 1);
+        rec->bump.min_version = take(data, size, 1) << 42 | take(data, size, 1);
+    } else {
+        rec->key.digest.lo = take(data, size, 1) & 7;
+        rec->key.version = take(data, size, 1) << 42 | take(data, size, 1);
+    }
+}
+
+static void
+seal(const uint8_t *data, size_t size, kvp_buf_t *out)
+{
+    uint64_t before = 0;
+
+    while (size > 0) {
+        kvp_jrec_kind_t kind = (kvp_jrec_kind_t)(1 + take(&data, &size, 1) % KVP_JREC_BUMP);
+        kvp_jrec_any_t rec;
+
+        fill(&rec, kind, &data, &size);
+        before = kvp_jrec_seal(&rec, kind, before);
+        kvp_buf_append(out, &rec, rec.head.bytes);
+    }
+}
+
+/* Where it is cut, read in pieces of that length; UINT64_MAX = it is not to be opened. */
+static uint64_t
+open_in(const kvp_buf_t *journal, size_t piece)
+{
+    kvp_master_conf_t conf = {.term = 1, .host_id = "fuzz", .has_journal = true};
+    uint64_t end = UINT64_MAX;
+    kvp_master_t *m;
+    kvp_err_t err;
+
+    check(kvp_master_create(&conf, 1, &m) == KVP_OK);
+    for (size_t at = 0; at < journal->len; at += piece)
+        kvp_ignore(kvp_master_restore(m, journal->data + at, kvp_min_u64(piece, journal->len - at)),
+                   "open says it too");
+    err = kvp_master_open_journal(m, &end);
+    check(err == KVP_OK || end == UINT64_MAX);
+    if (err == KVP_OK) {
+        check(end <= journal->len && end % 8 == 0);
+        kvp_master_on_tick(m, 60000000000u); /* all nodes have had their time */
+        check(kvp_master_check(m) == NULL);
+    }
+    kvp_master_destroy(m);
+    return end;
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    kvp_buf_t journal;
+    uint64_t end;
+
+    if (size < 2 || size > 4096) return 0;
+    kvp_buf_init(&journal, 0);
+    if ((data[0] & 1) != 0)
+        kvp_buf_append(&journal, data + 1, size - 1);
+    else
+        seal(data + 1, size - 1, &journal);
+    end = open_in(&journal, journal.len);
+    check(open_in(&journal, 1 + (data[0] >> 1)) == end);
+    kvp_buf_fini(&journal);
+    return 0;
+}

@@ -1,0 +1,666 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The journal of the core: what is withheld until it is durable, what a master after knows of it, wherever it was cut, and
+ * what that decides about what nodes report.
+ */
+#include "master/core/internal.h"
+
+#include "tests/unit/master/core_report.h"
+
+#include <stdio.h>
+
+#define SMALL (8 * KIB)
+#define GRACE (5 * SEC) /* of nodes */
+
+static const kvp_master_conf_t with_journal = {.has_journal = true, .location_lease_ns = MS, .location_grace_ns = MS};
+
+/* ---- doing */
+/* A put, or an upsert, that is written and whose commit is asked for: the request. */
+static uint64_t
+commit_begun(peer_t *c, const char *key, bool is_upsert, uint64_t *attempt_out, uint64_t *version_out)
+{
+    Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
+    Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
+    put_t one = {.key = key, .len = SMALL};
+    kvp_wire_commit_t rec = {.replicas = 1};
+    places_t p;
+
+    like.is_upsert = is_upsert;
+    like.replicas = 1;
+    like.wait_ms = 50;
+    places_read(peer_wait(c, put_begin_with(c, &one, 1, &like), 200 * MS), &p);
+    assert_int_equal(p.objs[0].err, KVP_OK);
+    assert_int_equal(write_object(c, &p.locs[0], &p.objs[0], key), KVP_OK);
+    *version_out = p.objs[0].version;
+    *attempt_out = rec.attempt = one.attempt;
+    places_free(&p);
+    head.n = 1;
+    return peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
+}
+
+/* The one result of an answer, or what its head says. */
+static kvp_err_t
+result(reply_t *r)
+{
+    kvp_err_t err;
+
+    assert_non_null(r);
+    assert_true(r->frame.tail_len == sizeof err);
+    memcpy(&err, r->frame.tail, sizeof err);
+    reply_free(r);
+    return err;
+}
+
+static uint64_t
+put_key(peer_t *c, const char *key, bool is_upsert)
+{
+    uint64_t attempt, version, id = commit_begun(c, key, is_upsert, &attempt, &version);
+
+    assert_int_equal(result(peer_wait(c, id, 200 * MS)), KVP_OK);
+    return version;
+}
+
+static kvp_err_t
+begin_again(peer_t *c, const char *key)
+{
+    put_t one = {.key = key, .len = SMALL};
+    places_t p;
+    kvp_err_t err;
+
+    places_read(peer_wait(c, put_begin(c, &one, 1, 50), 200 * MS), &p);
+    err = p.objs[0].err;
+    places_free(&p);
+    return err == KVP_OK ? abort_put(c, one.attempt, true) : err;
+}
+
+static uint64_t
+remove_begun(peer_t *c, const char *key)
+{
+    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
+    kvp_digest_t digest = digest_of(c->world, key);
+
+    head.n = 1;
+    return peer_send(c, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest);
+}
+
+static uint64_t
+bump_begun(peer_t *c)
+{
+    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
+
+    return peer_send(c, KVP_OP_BUMP, 0, &head.base, NULL, 0);
+}
+
+/* The version that a get finds; 0 = none. */
+static uint64_t
+found(peer_t *c, const char *key)
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    kvp_digest_t digest = digest_of(c->world, key);
+    uint64_t version = 0;
+    places_t p;
+
+    head.n = 1;
+    head.no_hold = true;
+    places_read(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest)), &p);
+    if (p.objs[0].err == KVP_OK) version = p.objs[0].version;
+    places_free(&p);
+    return version;
+}
+
+static void
+restart(world_t *w)
+{
+    world_restart(w);
+    while (!kvp_list_is_empty(&w->peers))
+        peer_forget(kvp_list_first(&w->peers, peer_t, link));
+}
+
+/* ---- what waits for the disk */
+static void
+test_promises_wait_for_the_disk(void **state)
+{
+    world_t *w = world_open(&with_journal);
+    uint64_t attempt, version, id;
+    peer_t *c;
+
+    (void)state;
+    (void)node_open(w, mem_make(w, "a", MIB, MIB));
+    c = client_open(w);
+    w->is_disk_stuck = true;
+    id = commit_begun(c, "key", false, &attempt, &version);
+    world_advance(w, 500 * MS);
+    assert_true(peer_is_asking(c, id));
+    assert_int_equal(found(c, "key"), version); /* readers need no promise */
+    assert_int_equal(begin_again(c, "key"), KVP_RETRY_AFTER);
+    world_sync(w);
+    assert_int_equal(result(peer_reply(c, id)), KVP_OK);
+    assert_int_equal(begin_again(c, "key"), KVP_ALREADY);
+
+    id = remove_begun(c, "key");
+    world_advance(w, 500 * MS);
+    assert_true(peer_is_asking(c, id));
+    assert_int_equal(found(c, "key"), 0);
+    world_sync(w);
+    assert_int_equal(result(peer_reply(c, id)), KVP_OK);
+
+    id = bump_begun(c);
+    world_advance(w, 500 * MS);
+    assert_true(peer_is_asking(c, id));
+    world_sync(w);
+    assert_int_equal(plain_result(peer_reply(c, id)), KVP_OK);
+    world_close(w);
+}
+
+/* An attempt that is given up, or committed once more, may turn out to be committed: that is a promise as well. */
+static void
+test_repeated_questions_wait_too(void **state)
+{
+    world_t *w = world_open(&with_journal);
+    Kvp__Pb__PutCommit again = KVP__PB__PUT_COMMIT__INIT;
+    Kvp__Pb__PutAbort give_up = KVP__PB__PUT_ABORT__INIT;
+    kvp_wire_commit_t rec = {.replicas = 1};
+    uint64_t version, first, second, third;
+    peer_t *c;
+
+    (void)state;
+    (void)node_open(w, mem_make(w, "a", MIB, MIB));
+    c = client_open(w);
+    w->is_disk_stuck = true;
+    first = commit_begun(c, "key", false, &rec.attempt, &version);
+    again.n = give_up.n = 1;
+    second = peer_send(c, KVP_OP_PUT_COMMIT, 0, &again.base, &rec, sizeof rec);
+    third = peer_send(c, KVP_OP_PUT_ABORT, 0, &give_up.base, &rec.attempt, sizeof rec.attempt);
+    world_advance(w, 200 * MS);
+    assert_true(peer_is_asking(c, first) && peer_is_asking(c, second) && peer_is_asking(c, third));
+    world_sync(w);
+    assert_int_equal(result(peer_reply(c, first)), KVP_OK);
+    assert_int_equal(result(peer_reply(c, second)), KVP_OK);
+    assert_int_equal(result(peer_reply(c, third)), KVP_ALREADY);
+    world_close(w);
+}
+
+/* Nobody hears of a term before it is durable: a master that forgot it would begin it anew. */
+static void
+test_nothing_is_said_before_the_term_is_durable(void **state)
+{
+    kvp_master_conf_t conf = with_journal;
+    kvp_buf_t out, journal;
+    kvp_master_t *m;
+    uint64_t end, conn;
+    bool is_last;
+
+    (void)state;
+    conf.term = 1;
+    conf.host_id = "h";
+    kvp_buf_init(&out, 0);
+    kvp_buf_init(&journal, 0);
+    assert_int_equal(kvp_master_create(&conf, SEC, &m), KVP_OK);
+    assert_int_equal(kvp_master_open_journal(m, &end), KVP_OK);
+    assert_int_equal(end, 0);
+    kvp_master_on_connect(m, 1, SEC);
+    kvp_session_close(m, kvp_session_find(m, 1), "a test");
+    assert_false(kvp_master_take_output(m, &conn, &out, &is_last));
+    assert_true(kvp_master_take_journal(m, &journal, &end));
+    kvp_master_on_durable(m, end, SEC);
+    assert_true(kvp_master_take_output(m, &conn, &out, &is_last));
+    kvp_master_on_close(m, 1, SEC);
+    kvp_master_destroy(m);
+    kvp_buf_fini(&out);
+    kvp_buf_fini(&journal);
+}
+
+/* A disk that fails for good: what is begun is bounded, reads go on. */
+static void
+test_disk_that_never_answers(void **state)
+{
+    world_t *w = world_open(&with_journal);
+    Kvp__Pb__RemoveMany many = KVP__PB__REMOVE_MANY__INIT;
+    uint32_t per_message = 500, n;
+    peer_t *c;
+
+    (void)state;
+    w->check_every = 0;
+    (void)node_open(w, mem_make(w, "a", 64 * MIB, 64 * MIB));
+    c = client_open(w);
+    w->is_disk_stuck = true;
+    for (n = 0; n < KVP_JOURNAL_BEHIND_MAX / sizeof(kvp_jrec_key_t) + 1; n += per_message) {
+        put_t puts[500];
+        kvp_wire_commit_t recs[500];
+        Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
+        char keys[500][16];
+        places_t p;
+
+        for (uint32_t i = 0; i < per_message; i++) {
+            snprintf(keys[i], sizeof keys[i], "%u", n + i);
+            puts[i] = (put_t){.key = keys[i], .len = 64};
+        }
+        places_read(peer_wait(c, put_begin(c, puts, per_message, 50), 200 * MS), &p);
+        assert_int_equal(p.nloc, per_message);
+        places_free(&p);
+        for (uint32_t i = 0; i < per_message; i++)
+            recs[i] = (kvp_wire_commit_t){.attempt = puts[i].attempt, .replicas = 1};
+        head.n = per_message;
+        (void)peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, recs, sizeof recs);
+    }
+    assert_int_equal(begin_again(c, "new"), KVP_RETRY_AFTER);
+    assert_int_equal(plain_result(peer_reply(c, remove_begun(c, "0"))), KVP_RETRY_AFTER);
+    assert_int_equal(plain_result(peer_reply(c, bump_begun(c))), KVP_RETRY_AFTER);
+    assert_int_equal(plain_result(peer_reply(c, peer_send(c, KVP_OP_REMOVE_MANY, 0, &many.base, NULL, 0))),
+                     KVP_RETRY_AFTER);
+    assert_true(exists(c, "0"));
+    w->is_disk_stuck = false;
+    world_sync(w);
+    assert_int_equal(begin_again(c, "new"), KVP_OK);
+    assert_int_equal(remove_key(c, "0", false), KVP_OK);
+    world_close(w);
+}
+
+/* ---- what a master after decides */
+/* The node that has the object is away at its removal, and the master is dead before it is back: two failures. */
+static bool
+comes_back(bool has_journal)
+{
+    kvp_master_conf_t conf = with_journal;
+    world_t *w;
+    mem_t *a;
+    peer_t *c, *n;
+    bool is_back;
+
+    conf.has_journal = has_journal;
+    w = world_open(&conf);
+    a = mem_make(w, "a", MIB, MIB);
+    n = node_open(w, a);
+    c = client_open(w);
+    (void)put_key(c, "gone", false);
+    (void)put_key(c, "here", false);
+    peer_forget(n);
+    assert_int_equal(result(peer_wait(c, remove_begun(c, "gone"), 200 * MS)), KVP_OK);
+    restart(w);
+    (void)node_open(w, a);
+    c = client_open(w);
+    assert_true(found(c, "here") > 0);
+    is_back = found(c, "gone") > 0;
+    world_close(w);
+    return is_back;
+}
+
+static void
+test_no_removed_key_comes_back(void **state)
+{
+    (void)state;
+    assert_true(comes_back(false)); /* what the journal is for */
+    assert_false(comes_back(true));
+}
+
+/* What was not durable was not acknowledged; and what it was to replace is still there. */
+static void
+test_upsert_that_was_not_durable(void **state)
+{
+    world_t *w = world_open(&with_journal);
+    mem_t *a = mem_make(w, "a", MIB, MIB);
+    uint64_t attempt, old, new, second;
+    peer_t *c;
+
+    (void)state;
+    (void)node_open(w, a);
+    c = client_open(w);
+    old = put_key(c, "key", false);
+    w->is_disk_stuck = true;
+    (void)commit_begun(c, "key", true, &attempt, &new);
+    (void)commit_begun(c, "other", false, &attempt, &second);
+    world_advance(w, SEC);
+    assert_int_equal(found(c, "key"), new);
+    restart(w);
+    w->is_disk_stuck = false;
+    (void)node_open(w, a);
+    c = client_open(w);
+    assert_int_equal(found(c, "key"), old);
+    assert_int_equal(found(c, "other"), 0);
+    world_advance(w, SEC);
+    assert_int_equal(world_stats(w).objects, 1);
+
+    new = put_key(c, "key", true);
+    restart(w);
+    (void)node_open(w, a);
+    c = client_open(w);
+    assert_int_equal(found(c, "key"), new);
+    world_close(w);
+}
+
+/* What no node brings in time is gone, for those after as well; and so is what is removed before it is brought. */
+static void
+test_nodes_that_come_too_late(void **state)
+{
+    world_t *w = world_open(&with_journal);
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    uint64_t on_b = 0;
+    char key[16];
+    peer_t *c;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    (void)node_open_on(w, b, "b");
+    c = client_open(w);
+    for (uint32_t i = 0; i < 16; i++)
+        (void)put_key(c, key_name("k", i), false);
+    restart(w);
+    (void)node_open_on(w, a, "a");
+    c = client_open(w);
+    assert_int_equal(result(peer_wait(c, remove_begun(c, "k0"), 200 * MS)),
+                     found(c, "k0") > 0 ? KVP_OK : KVP_NOT_FOUND);
+    world_advance(w, GRACE + SEC);
+    for (uint32_t i = 1; i < 16; i++) {
+        snprintf(key, sizeof key, "k%u", i);
+        on_b += found(c, key) == 0;
+    }
+    assert_true(on_b > 0 && on_b < 15);
+    restart(w);
+    (void)node_open_on(w, a, "a");
+    (void)node_open_on(w, b, "b");
+    c = client_open(w);
+    for (uint32_t i = 1; i < 16; i++) {
+        snprintf(key, sizeof key, "k%u", i);
+        on_b -= found(c, key) == 0;
+    }
+    assert_int_equal(on_b, 0);
+    assert_int_equal(found(c, "k0"), 0);
+    world_close(w);
+}
+
+/* Without it nodes are believed, and when all have reported it is whole again. */
+static void
+test_journal_that_is_lost(void **state)
+{
+    world_t *w = world_open(&with_journal);
+    mem_t *a = mem_make(w, "a", MIB, MIB);
+    uint64_t version, end;
+    kvp_master_t *m;
+    peer_t *c, *n;
+
+    (void)state;
+    (void)node_open(w, a);
+    c = client_open(w);
+    version = put_key(c, "key", false);
+    (void)put_key(c, "gone", false);
+    w->durable = 0;
+    restart(w);
+    n = node_open(w, a);
+    c = client_open(w);
+    assert_int_equal(found(c, "key"), version);
+    world_advance(w, GRACE + SEC);
+    peer_forget(n);
+    assert_int_equal(result(peer_wait(c, remove_begun(c, "gone"), 200 * MS)), KVP_OK);
+    assert_int_equal(kvp_master_create(&w->conf, w->now, &m), KVP_OK);
+    assert_int_equal(kvp_master_restore(m, w->journal.data, w->journal.len), KVP_OK);
+    assert_int_equal(kvp_master_open_journal(m, &end), KVP_OK);
+    assert_true(m->journal.is_judge && m->term > w->conf.term); /* as it named a term that is in use */
+    kvp_master_destroy(m);
+    restart(w);
+    (void)node_open(w, a);
+    c = client_open(w);
+    assert_int_equal(found(c, "key"), version);
+    assert_int_equal(found(c, "gone"), 0);
+    world_close(w);
+}
+
+#define MANY (2 * KVP_SLICE) /* more than one step says */
+
+/* A base, between what happens meanwhile, is as good as all that was before it. */
+static void
+test_snapshot_while_things_change(void **state)
+{
+    world_t *w = world_open(&with_journal);
+    mem_t *a = mem_make(w, "a", 24 * MIB, 8 * MIB);
+    static uint64_t version[MANY];
+    uint64_t from;
+    peer_t *c;
+
+    (void)state;
+    w->check_every = 1000;
+    (void)node_open(w, a);
+    c = client_open(w);
+    for (uint32_t i = 0; i < MANY; i++)
+        version[i] = put_key(c, key_name("k", i), false);
+    w->is_idle_off = true;
+    assert_true(kvp_master_snapshot(w->m));
+    assert_false(kvp_master_snapshot(w->m)); /* one is under way */
+    version[3] = put_key(c, "k3", true);
+    assert_int_equal(result(peer_wait(c, remove_begun(c, "k4"), 200 * MS)), KVP_OK);
+    version[4] = 0;
+    w->is_idle_off = false;
+    world_advance(w, SEC);
+    assert_int_equal(result(peer_wait(c, remove_begun(c, "k5"), 200 * MS)), KVP_OK);
+    version[5] = 0;
+    assert_true(kvp_master_take_snapshot(w->m, &from));
+    assert_false(kvp_master_take_snapshot(w->m, &from));
+    assert_true(from > MANY * sizeof(kvp_jrec_key_t));
+    kvp_buf_consume(&w->journal, from - w->journal_from);
+    w->journal_from = from;
+    restart(w);
+    (void)node_open(w, a);
+    c = client_open(w);
+    for (uint32_t i = 0; i < MANY; i++)
+        assert_int_equal(found(c, key_name("k", i)), version[i]);
+    world_close(w);
+}
+
+/* ---- wherever it is cut */
+#define KEYS 24u
+#define STEPS 120u
+
+typedef struct {
+    uint64_t end; /* of the journal then */
+    uint64_t versions[KEYS];
+} moment_t;
+
+static kvp_master_t *
+core_of(const world_t *w, const uint8_t *bytes, size_t len, uint64_t *end_out)
+{
+    kvp_master_conf_t conf = w->conf;
+    kvp_master_t *m;
+    kvp_err_t err;
+
+    conf.had_master = true;
+    assert_int_equal(kvp_master_create(&conf, w->now, &m), KVP_OK);
+    err = kvp_master_restore(m, bytes, len);
+    assert_true(err == KVP_OK || err == KVP_CORRUPT);
+    assert_int_equal(kvp_master_open_journal(m, end_out), KVP_OK);
+    return m;
+}
+
+static bool
+is_known(const world_t *w, const kvp_master_t *m, uint32_t k, uint64_t version)
+{
+    kvp_digest_t digest = digest_of(w, key_name("k", k));
+    const kvp_tenant_t *t = kvp_tenant_find(m, 0);
+    const uint64_t *at = kvp_digestmap_at(&m->journal.known, digest);
+    uint64_t now = at == NULL || (t != NULL && *at <= t->min_version) ? 0 : *at;
+
+    return now == version;
+}
+
+/* What is known is what was true before or behind the step in which it was cut, and where it was not cut within one that. */
+static void
+check_cut(const world_t *w, const moment_t *moments, size_t cut)
+{
+    uint64_t end;
+    kvp_master_t *m = core_of(w, w->journal.data, cut, &end);
+    uint32_t i = 0;
+
+    assert_true(end <= cut && cut - end < KVP_JREC_MAX);
+    while (moments[i + 1].end <= end)
+        i++;
+    if (end < moments[0].end) { /* not even its beginning */
+        assert_false(m->journal.is_judge);
+        kvp_master_destroy(m);
+        return;
+    }
+    assert_true(m->journal.is_judge);
+    for (uint32_t k = 0; k < KEYS; k++) {
+        bool is_old = is_known(w, m, k, moments[i].versions[k]);
+        bool may_be_new = end > moments[i].end && is_known(w, m, k, moments[i + 1].versions[k]);
+
+        assert_true(is_old || may_be_new);
+    }
+    kvp_master_destroy(m);
+}
+
+static void
+note_moment(world_t *w, peer_t *c, moment_t *moment)
+{
+    world_sync(w);
+    moment->end = w->journal_from + w->journal.len;
+    for (uint32_t k = 0; k < KEYS; k++)
+        moment->versions[k] = found(c, key_name("k", k));
+}
+
+/* A pool that is too small for all keys, so that some are evicted. */
+static void
+some_step(world_t *w, peer_t *c)
+{
+    const char *key = key_name("k", (uint32_t)world_below(w, KEYS));
+
+    switch (world_below(w, 50)) {
+    case 0:
+        assert_int_equal(plain_result(peer_wait(c, bump_begun(c), SEC)), KVP_OK);
+        break;
+    case 1:
+    case 2:
+    case 3:
+    case 4:
+        (void)result(peer_wait(c, remove_begun(c, key), 200 * MS));
+        break;
+    default:
+        (void)put_key(c, key, true);
+    }
+}
+
+static void
+test_cut_anywhere(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        kvp_master_conf_t conf = with_journal;
+        static moment_t moments[STEPS + 2];
+        uint64_t evictions;
+        world_t *w;
+        peer_t *c;
+
+        conf.seed = seed;
+        conf.term = 1;
+        w = world_open(&conf);
+        (void)node_open(w, mem_make(w, "a", 128 * KIB, 64 * KIB));
+        c = client_open(w);
+        note_moment(w, c, &moments[0]);
+        for (uint32_t n = 1; n <= STEPS; n++) {
+            some_step(w, c);
+            note_moment(w, c, &moments[n]);
+        }
+        moments[STEPS + 1].end = UINT64_MAX;
+        evictions = world_stats(w).evictions;
+        assert_true(evictions > 0);
+        for (size_t cut = 0; cut <= w->journal.len; cut += 4)
+            check_cut(w, moments, cut);
+        world_close(w);
+    }
+}
+
+/* A bit that flips ends it where it is, whatever follows. */
+static void
+test_flipped_bits(void **state)
+{
+    world_t *w = world_open(&with_journal);
+    uint64_t end;
+    peer_t *c;
+
+    (void)state;
+    (void)node_open(w, mem_make(w, "a", MIB, MIB));
+    c = client_open(w);
+    for (uint32_t i = 0; i < 20; i++)
+        (void)put_key(c, key_name("k", i), false);
+    for (size_t at = 0; at < w->journal.len; at++) {
+        uint8_t flip = (uint8_t)(1u << world_below(w, 8));
+
+        w->journal.data[at] ^= flip;
+        kvp_master_destroy(core_of(w, w->journal.data, w->journal.len, &end));
+        assert_true(end <= at);
+        w->journal.data[at] ^= flip;
+    }
+    world_close(w);
+}
+
+/* What is left of old bytes behind a place where a journal was cut and written on is not its continuation. */
+static void
+test_old_bytes_behind_a_cut(void **state)
+{
+    kvp_jrec_any_t rec = {.key = {.digest = {1, 2}, .version = 9}}, old[3], got;
+    uint64_t check, other;
+    size_t used;
+
+    (void)state;
+    check = kvp_jrec_seal(&rec, KVP_JREC_COMMIT, 77);
+    for (uint32_t i = 0; i < 3; i++) {
+        old[i] = (kvp_jrec_any_t){.key = {.digest = {i, 3}, .version = 10 + i}};
+        check = kvp_jrec_seal(&old[i], KVP_JREC_GONE, check);
+    }
+    assert_int_equal(kvp_jrec_read(&old[1], sizeof(kvp_jrec_key_t), old[0].head.check, &got, &used), KVP_OK);
+    assert_int_equal(used, sizeof(kvp_jrec_key_t));
+    old[0].key.version = 99; /* written in its place, by another master */
+    other = kvp_jrec_seal(&old[0], KVP_JREC_GONE, rec.head.check);
+    assert_int_equal(kvp_jrec_read(&old[1], sizeof(kvp_jrec_key_t), other, &got, &used), KVP_CORRUPT);
+}
+
+static void
+test_journal_of_somebody_else(void **state)
+{
+    kvp_master_conf_t conf = with_journal;
+    kvp_jrec_any_t rec = {.term = {.magic = KVP_JOURNAL_MAGIC, .digest_seed = 8, .term = 4}};
+    struct {
+        kvp_jrec_t head;
+        uint64_t more;
+    } later = {{0, sizeof later, 99}, 1};
+    kvp_master_t *m;
+    uint64_t end, check;
+
+    (void)state;
+    conf.term = 1;
+    conf.host_id = "h";
+    conf.digest_seed = 7;
+    assert_int_equal(kvp_master_create(&conf, SEC, &m), KVP_OK);
+    (void)kvp_jrec_seal(&rec, KVP_JREC_BASE, 0);
+    assert_int_equal(kvp_master_restore(m, &rec, sizeof rec.term), KVP_INVALID);
+    assert_int_equal(kvp_master_open_journal(m, &end), KVP_INVALID);
+    kvp_master_destroy(m);
+
+    rec.term.digest_seed = 7;
+    check = kvp_jrec_seal(&rec, KVP_JREC_BASE, 0);
+    later.head.check = check;
+    later.head.check = kvp_sum(&later, sizeof later);
+    assert_int_equal(kvp_master_create(&conf, SEC, &m), KVP_OK);
+    assert_int_equal(kvp_master_restore(m, &rec, sizeof rec.term), KVP_OK);
+    assert_int_equal(kvp_master_restore(m, &later, sizeof later), KVP_VERSION);
+    assert_int_equal(kvp_master_open_journal(m, &end), KVP_VERSION);
+    kvp_master_destroy(m);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_promises_wait_for_the_disk),
+        cmocka_unit_test(test_repeated_questions_wait_too),
+        cmocka_unit_test(test_nothing_is_said_before_the_term_is_durable),
+        cmocka_unit_test(test_disk_that_never_answers),
+        cmocka_unit_test(test_no_removed_key_comes_back),
+        cmocka_unit_test(test_upsert_that_was_not_durable),
+        cmocka_unit_test(test_nodes_that_come_too_late),
+        cmocka_unit_test(test_journal_that_is_lost),
+        cmocka_unit_test(test_snapshot_while_things_change),
+        cmocka_unit_test(test_cut_anywhere),
+        cmocka_unit_test(test_flipped_bits),
+        cmocka_unit_test(test_old_bytes_behind_a_cut),
+        cmocka_unit_test(test_journal_of_somebody_else),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
