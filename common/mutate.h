@@ -48,6 +48,8 @@
     X(GAP_WRITERS, "space between reported extents waits for the proof about all older writers")                       \
     X(NEWEST_WINS, "of what nodes report the newest version is served")                                                \
     X(TOMBSTONE, "what was removed meanwhile is not served when a node reports it")                                    \
+    X(WITHHOLD_UNTIL_DURABLE, "what is promised is durable")                                                           \
+    X(JOURNAL_KNOWS, "what the journal does not know is not adopted")                                                  \
     X(DEADLINE_DRAIN, "after a call nothing touches its buffers")                                                      \
     X(RETIRE_GENERATION, "an order to retire does not touch a newer extent")                                           \
     X(RETIRE_AGAIN, "what a node was not heard to obey it is ordered again when it is back")                           \

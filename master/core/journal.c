@@ -14,6 +14,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #define BASE_AHEAD_MAX (KVP_JOURNAL_BEHIND_MAX / 4) /* a base leaves the rest of the bound to what happens */
 
 /* ---- writing */
@@ -208,7 +210,7 @@ kvp_journal_is_behind(const kvp_master_t *m)
 bool
 kvp_journal_withholds(const kvp_master_t *m)
 {
-    return m->journal.durable < m->journal.end;
+    return m->journal.durable < m->journal.end && KVP_RULE(WITHHOLD_UNTIL_DURABLE);
 }
 
 static bool

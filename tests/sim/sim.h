@@ -29,6 +29,7 @@ typedef struct node node_t;
 typedef struct client client_t;
 typedef struct oracle oracle_t;
 typedef struct mem mem_t;
+typedef struct disk disk_t;
 
 /* ---- parties: what may die, stop and resume */
 typedef void (*event_fn)(sim_t *s, void *arg, uint64_t n);
@@ -86,6 +87,7 @@ struct sim {
     node_t *nodes[NODES_MAX];
     client_t *clients[CLIENTS_MAX];
     mem_t *mems;
+    disk_t *disk; /* the master's */
     oracle_t *oracle;
     struct arena_block *arena;
 };
@@ -158,6 +160,8 @@ void conn_cut(sim_t *s, conn_t *conn, bool is_half);
 #define DIGEST_SEED 7ull
 void master_start(sim_t *s);
 void master_stop(sim_t *s); /* frees the core */
+void master_durable(sim_t *s, uint64_t end); /* its journal is, up to there */
+void master_snapshot(sim_t *s); /* it is to say all that is there once more */
 void master_crash(sim_t *s, uint64_t down_ns); /* dies, and is back with the next term */
 party_t *master_party(sim_t *s);
 uint64_t master_now(const sim_t *s); /* what its clock says */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Faults of the plan: each happens at its time, to whom its own stream of chance says, for as long as that says.
  */
-#include "tests/sim/sim.h"
+#include "tests/sim/sim_disk.h"
 
 static party_t *
 any_client(sim_t *s, rng_t *rng, uint32_t *index_out)
@@ -158,6 +158,7 @@ fault_heal(sim_t *s)
     for (uint32_t i = 0; i < s->plan->nodes; i++)
         party_resume(s, node_party(s, i));
     party_resume(s, master_party(s));
+    disk_heal(s);
     for (uint32_t a = 0; a < HOSTS; a++)
         for (uint32_t b = 0; b < HOSTS; b++)
             s->cut_until[a][b] = 0;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master's shell: connections in, frames to the core, its outputs to the network, ticks when it is due. Everything
+ * The master's shell: connections in, frames to the core, its outputs to the network and the disk, ticks when it is due. Everything
  * that passes is shown to the oracle.
  */
 #include "master/core/master.h"
 
 #include "proto/wire.h"
 #include "tests/sim/sim.h"
+#include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_oracle.h"
 
 #include <stdlib.h>
@@ -129,12 +130,28 @@ due_at(const sim_t *s)
 }
 
 static void
+write_journal(sim_t *s)
+{
+    master_t *m = s->master;
+    uint64_t end, from;
+
+    if (!s->plan->has_journal) return;
+    kvp_buf_reset(&m->out);
+    while (kvp_master_take_journal(m->core, &m->out, &end)) {
+        disk_write(s, m->out.data, m->out.len);
+        kvp_buf_reset(&m->out);
+    }
+    if (kvp_master_take_snapshot(m->core, &from)) disk_forget(s, from);
+}
+
+static void
 settle(sim_t *s)
 {
     master_t *m = s->master;
     const char *note, *broken;
     uint64_t at;
 
+    write_journal(s);
     while (drain(s)) /* a connection that is closed makes more to say */
         continue;
     while ((note = kvp_master_take_note(m->core)) != NULL)
@@ -147,6 +164,19 @@ settle(sim_t *s)
     if (at >= m->tick_at_ns && m->tick_at_ns > s->now) return;
     m->tick_at_ns = at;
     sim_at(s, &m->party, at, on_tick, m, at);
+}
+
+void
+master_durable(sim_t *s, uint64_t end)
+{
+    kvp_master_on_durable(s->master->core, end, master_now(s));
+    settle(s);
+}
+
+void
+master_snapshot(sim_t *s)
+{
+    if (kvp_master_snapshot(s->master->core)) TRACE(s, "master begins a snapshot");
 }
 
 static void
@@ -214,10 +244,12 @@ make_core(sim_t *s)
         .location_grace_ns = LOCATION_GRACE_NS,
         .had_master = m->term > 1,
         .host_id = "0",
+        .has_journal = s->plan->has_journal,
     };
 
     memcpy(conf.pool_id, POOL_ID, sizeof conf.pool_id);
     if (kvp_master_create(&conf, master_now(s), &m->core) != KVP_OK) abort();
+    if (conf.has_journal) disk_restore(s, m->core);
     m->tick_at_ns = 0;
     settle(s);
 }
@@ -228,6 +260,7 @@ master_start(sim_t *s)
     master_t *m = sim_alloc(s, sizeof *m);
 
     s->master = m;
+    disk_start(s);
     party_init(&m->party, "master", 1, 0, m);
     m->party.on_accept = on_accept;
     m->term = 1;
@@ -239,6 +272,7 @@ master_stop(sim_t *s)
 {
     kvp_master_destroy(s->master->core);
     kvp_buf_fini(&s->master->out);
+    disk_stop(s);
 }
 
 static void
@@ -257,6 +291,7 @@ master_crash(sim_t *s, uint64_t down_ns)
 
     if (m->party.is_dead) return;
     party_die(s, &m->party);
+    disk_crash(s);
     kvp_master_destroy(m->core);
     m->core = NULL;
     oracle_master_died(s);

@@ -35,6 +35,7 @@ typedef struct grant {
     bool is_lost; /* with its memory, or with a master that keeps nothing */
     bool was_reported; /* to a master that did not know it */
     bool must_return; /* and that has to serve it */
+    bool is_refused; /* or must not: its journal does not know it */
     bool may_go; /* before it was reported, its removal or a new put of its key was heard */
     bool is_freed; /* its node said that nothing touches it any more */
     uint32_t holds; /* tickets that protect it */

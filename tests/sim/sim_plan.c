@@ -236,14 +236,62 @@ make_cut(plan_t *plan)
     add_cuts(plan, &rng, &odds[kind]);
 }
 
+/* ---- deaths of a master that keeps a journal */
+/* Each time some node may be away, so that what is removed meanwhile is still in its memory. */
+static void
+add_deaths(plan_t *plan, rng_t *rng)
+{
+    uint64_t at_ns = rng_log(rng, MS, SEC);
+
+    for (uint32_t n = (uint32_t)rng_between(rng, 1, 4); n > 0; n--) {
+        if (rng_chance(rng, 500)) (void)add(plan, rng_chance(rng, 500) ? CHOICE_PARTITION : CHOICE_STOP_NODE, at_ns);
+        if (rng_chance(rng, 200)) (void)add(plan, CHOICE_CRASH_NODE, at_ns + rng_log(rng, US, 100 * MS));
+        (void)add(plan, CHOICE_CRASH_MASTER, at_ns + rng_log(rng, US, 100 * MS));
+        at_ns += rng_log(rng, MS, 2 * SEC);
+    }
+}
+
+static void
+make_journal(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_JOURNAL);
+    uint32_t calls = (uint32_t)rng_log(&rng, 8, 60);
+
+    plan->nodes = (uint32_t)rng_between(&rng, 1, 3);
+    plan->clients = (uint32_t)rng_between(&rng, 2, 4);
+    plan->threads = (uint32_t)rng_between(&rng, 1, THREADS_MAX);
+    plan->keys = (uint32_t)rng_log(&rng, 2, 24);
+    plan->tenants = rng_chance(&rng, 100) ? 2 : 1;
+    plan->chunk_n = plan->tenants;
+    plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
+    plan->digest_bits = rng_chance(&rng, 60) ? 4 : 128;
+    plan->late_per_mille = 2;
+    plan->replicas_max = rng_chance(&rng, 300) ? 2 : 1;
+    plan->locations = rng_chance(&rng, 300) ? 0 : 16;
+    plan->off_cpu_per_mille = 5;
+    plan->node_grace_ns = rng_chance(&rng, 300) ? rng_log(&rng, 20 * MS, SEC) : 5 * SEC;
+    plan->has_journal = true;
+    plan->disk_lost_per_mille = rng_chance(&rng, 150) ? 500 : 0;
+    plan->disk_stuck_per_mille = rng_chance(&rng, 150) ? 20 : 0;
+    make_room(plan, calls);
+    add_calls(plan, &rng, calls, rng_log(&rng, MS, 100 * MS));
+    add_deaths(plan, &rng);
+}
+
 void
 plan_make(plan_t *plan, profile_t profile, uint64_t seed)
 {
     *plan = (plan_t){.seed = seed, .profile = profile, .node_grace_ns = 5 * SEC};
-    if (profile == PROFILE_CUT)
+    switch (profile) {
+    case PROFILE_CUT:
         make_cut(plan);
-    else
+        break;
+    case PROFILE_JOURNAL:
+        make_journal(plan);
+        break;
+    default:
         make_mixed(plan);
+    }
 }
 
 void
@@ -265,7 +313,7 @@ choice_name(choice_kind_t kind)
     return kind < CHOICE_KINDS ? names[kind] : "?";
 }
 
-static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut"};
+static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut", "journal"};
 
 const char *
 profile_name(profile_t profile)

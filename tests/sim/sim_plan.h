@@ -43,6 +43,7 @@ typedef enum {
     PROFILE_MIXED, /* everything that is not of another profile */
     PROFILE_CUT, /* known locations, read again and again by clients that are cut off from the master and not from nodes,
                     and removals meanwhile that wait for them */
+    PROFILE_JOURNAL, /* the master has a journal, and dies: with a node away, or twice, or losing the journal */
     PROFILE_KINDS,
 } profile_t;
 
@@ -73,6 +74,8 @@ typedef struct {
     bool wants_sums;
     bool takes_hours; /* who stops may do so for hours */
     uint64_t node_grace_ns; /* for which the master keeps what a lost node has */
+    bool has_journal;
+    uint32_t disk_lost_per_mille, disk_stuck_per_mille; /* of its crashes, of the times it is written to */
     choice_t *choices;
     uint32_t choices_n;
 } plan_t;

@@ -2,6 +2,7 @@
  * The oracle at the master's door: every question and every answer passes here, in the order in which the core heard and
  * said it. From that follows what was granted, is committed, held and retired, and with that what may be said next.
  */
+#include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_oracle_priv.h"
 
 #include "proto/pb.h"
@@ -154,8 +155,25 @@ oracle_freed(mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation)
 }
 
 /* ---- reports */
-/* A put that was acknowledged has to be served again; one that was not may be. One that went before the master died, from
- * a place that its node had not made DEAD, may come back, since nothing but that master knew: this version has no journal. */
+/* Without a journal, a put that was acknowledged has to be served again; one that was not may be. One that went before the
+ * master died, from a place that its node had not made DEAD, may come back, since nothing but that master knew. */
+static void
+may_return(sim_t *s, grant_t *g, put_t *put)
+{
+    g->was_reported = true;
+    g->must_return = put->is_committed && put->gone_ns == UINT64_MAX && !g->is_retired;
+    put->is_commit_sent = true;
+    if (put->gone_ns < s->oracle->died_ns) put->gone_ns = put->revoked_ns = UINT64_MAX;
+}
+
+/* With one, what it says was committed has to be served again, and nothing else may. */
+static void
+is_judged(const sim_t *s, grant_t *g)
+{
+    g->was_reported = g->must_return = disk_knows(s, g->tenant, g->digest, g->version);
+    g->is_refused = !g->was_reported;
+}
+
 void
 oracle_reports(sim_t *s, mem_t *mem)
 {
@@ -165,11 +183,12 @@ oracle_reports(sim_t *s, mem_t *mem)
         put_t *put = g->put == 0 ? NULL : s->oracle->puts[g->put];
 
         if (!is_sealed(g) || put == NULL || g->term == master_term(s)) continue;
-        g->was_reported = true;
-        g->must_return = put->is_committed && put->gone_ns == UINT64_MAX && !g->is_retired;
+        g->is_refused = false;
+        if (disk_judges(s))
+            is_judged(s, g);
+        else
+            may_return(s, g, put);
         g->is_retired = false;
-        put->is_commit_sent = true;
-        if (put->gone_ns < s->oracle->died_ns) put->gone_ns = put->revoked_ns = UINT64_MAX;
     }
 }
 
@@ -187,14 +206,30 @@ let_go(sim_t *s, uint32_t tenant, const kvp_digest_t *digest, uint64_t version)
     }
 }
 
+/* A bump that nodes have heard of outlives the master, acknowledged or not. */
+static void
+let_go_bumped(sim_t *s, uint32_t tenant, uint64_t version)
+{
+    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older) {
+        uint32_t chunk = 0, slot = 0;
+
+        for (grant_t *g; !mem->is_gone && (g = grant_next(mem, &chunk, &slot)) != NULL;)
+            g->may_go |= g->tenant == tenant && g->version <= version;
+    }
+}
+
 /* What a node that is away has, and is no more, others keep in mind: so a later master drops it. */
 static void
 says_tombs(sim_t *s, const kvp_frame_t *f)
 {
     const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
 
-    for (size_t i = 0; i < f->tail_len / sizeof *tombs; i++)
-        let_go(s, 0, &tombs[i].digest, tombs[i].version);
+    for (size_t i = 0; i < f->tail_len / sizeof *tombs; i++) {
+        if (tombs[i].digest.hi == kvp_wire_tomb_tenant(0).hi)
+            let_go_bumped(s, (uint32_t)tombs[i].digest.lo, tombs[i].version);
+        else
+            let_go(s, 0, &tombs[i].digest, tombs[i].version);
+    }
 }
 
 static void
@@ -556,6 +591,15 @@ committed(sim_t *s, grant_t *g)
 }
 
 static void
+promised(sim_t *s, grant_t *g)
+{
+    committed(s, g);
+    if (s->plan->has_journal && !disk_has_said(s, g->digest, g->version))
+        sim_fail(s, "I3", "slot %u generation %lx is acknowledged, and its journal may forget it", g->slot,
+                 (unsigned long)g->generation);
+}
+
+static void
 says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {
     const kvp_wire_commit_t *recs = (const kvp_wire_commit_t *)ask->frame.tail;
@@ -565,7 +609,7 @@ says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
         attempt_t *a = errs[i] == KVP_OK || errs[i] == KVP_ALREADY ? attempt_of(s, conn, recs[i].attempt) : NULL;
 
         for (uint32_t g = 0; a != NULL && g < a->grants_n; g++)
-            if ((recs[i].replicas >> g & 1) != 0) committed(s, a->grants[g]);
+            if ((recs[i].replicas >> g & 1) != 0) promised(s, a->grants[g]);
     }
 }
 
@@ -593,6 +637,9 @@ says_place(sim_t *s, const kvp_wire_loc_t *loc)
                  (unsigned long)loc->generation);
     else if (g->is_retired)
         sim_fail(s, "I1", "a reader is sent to slot %u generation %lx, which is retired", loc->slot,
+                 (unsigned long)loc->generation);
+    else if (g->is_refused)
+        sim_fail(s, "I6", "a reader is sent to slot %u generation %lx, which the journal does not know", loc->slot,
                  (unsigned long)loc->generation);
     else if (!g->is_committed)
         committed(s, g); /* its answer is still to come */
@@ -790,7 +837,7 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     if (f->hdr.opcode == KVP_OP_REPORT) says_heard(s, conn, ask, f);
 }
 
-/* This version keeps no journal: what it knew is gone with it, but for what nodes report. */
+/* What it knew is gone with it, but for what nodes report and, where it has one, its journal says. */
 void
 oracle_master_died(sim_t *s)
 {

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/sim/sim_disk.h"
+
+#include "common/buf.h"
+#include "proto/jrec.h"
+#include "tests/sim/sim_oracle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BUCKETS 64u
+#define TENANTS 2u
+#define SNAPSHOT_PER_MILLE 20u /* of the times when something has become durable */
+
+/* A key and a version. */
+typedef struct fact {
+    kvp_digest_t digest;
+    uint64_t version;
+    struct fact *next;
+} fact_t;
+
+struct disk {
+    kvp_buf_t file;
+    uint64_t from; /* position of its first byte */
+    uint64_t durable, syncing; /* positions; what is on its way down is in front of syncing */
+    uint64_t sync_seq; /* draws latencies */
+    bool is_stuck;
+    uint64_t read_to; /* position up to which commits were noted */
+    uint64_t read_check;
+    fact_t *said[BUCKETS];
+
+    /* as the master that runs found it */
+    bool is_whole;
+    fact_t *known[BUCKETS];
+    uint64_t min_version[TENANTS];
+};
+
+static rng_t
+chance(const sim_t *s)
+{
+    return rng_fork(s->plan->seed, 40, s->disk->sync_seq);
+}
+
+/* ---- what the journal says */
+static fact_t **
+bucket(fact_t **table, kvp_digest_t digest)
+{
+    return &table[(digest.lo ^ digest.lo >> 32) % BUCKETS];
+}
+
+static fact_t *
+fact_add(sim_t *s, fact_t **table, kvp_digest_t digest, uint64_t version)
+{
+    fact_t **at = bucket(table, digest), *fact = sim_alloc(s, sizeof *fact);
+
+    *fact = (fact_t){digest, version, *at};
+    *at = fact;
+    return fact;
+}
+
+static fact_t *
+fact_find(fact_t *const *table, kvp_digest_t digest)
+{
+    fact_t *f = *bucket((fact_t **)table, digest);
+
+    while (f != NULL && !kvp_digest_eq(f->digest, digest))
+        f = f->next;
+    return f;
+}
+
+static void
+begin_anew(disk_t *d)
+{
+    d->is_whole = false;
+    memset(d->known, 0, sizeof d->known);
+    memset(d->min_version, 0, sizeof d->min_version);
+}
+
+static void
+fold(sim_t *s, const kvp_jrec_any_t *rec)
+{
+    disk_t *d = s->disk;
+    fact_t *f = fact_find(d->known, rec->key.digest);
+
+    switch ((kvp_jrec_kind_t)rec->head.kind) {
+    case KVP_JREC_BASE:
+        if (!d->is_whole || rec->term.is_anew != 0) begin_anew(d);
+        break;
+    case KVP_JREC_WHOLE:
+        d->is_whole = true;
+        break;
+    case KVP_JREC_COMMIT:
+        if (f == NULL) f = fact_add(s, d->known, rec->key.digest, 0);
+        f->version = kvp_max_u64(f->version, rec->key.version);
+        break;
+    case KVP_JREC_GONE:
+        if (f != NULL && f->version <= rec->key.version) f->version = 0;
+        break;
+    case KVP_JREC_BUMP:
+        d->min_version[rec->bump.tenant] = kvp_max_u64(d->min_version[rec->bump.tenant], rec->bump.min_version);
+        break;
+    case KVP_JREC_TERM:
+        break;
+    }
+}
+
+/* Calls fn for each record in front of that position; from where, and behind which check, the two say. */
+static void
+walk(sim_t *s, uint64_t *at, uint64_t *check, uint64_t to, void (*fn)(sim_t *s, const kvp_jrec_any_t *rec))
+{
+    const disk_t *d = s->disk;
+
+    while (*at < to) {
+        kvp_jrec_any_t rec;
+        size_t used;
+
+        if (kvp_jrec_read(d->file.data + (*at - d->from), to - *at, *check, &rec, &used) != KVP_OK || used == 0) {
+            sim_fail(s, "WIRE", "the journal has no record at %lu", (unsigned long)*at);
+            return;
+        }
+        fn(s, &rec);
+        *at += used;
+        *check = rec.head.check;
+    }
+}
+
+static void
+note_commit(sim_t *s, const kvp_jrec_any_t *rec)
+{
+    if (rec->head.kind == KVP_JREC_COMMIT) (void)fact_add(s, s->disk->said, rec->key.digest, rec->key.version);
+}
+
+bool
+disk_judges(const sim_t *s)
+{
+    return s->disk->is_whole;
+}
+
+bool
+disk_knows(const sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t version)
+{
+    const fact_t *f = fact_find(s->disk->known, digest);
+
+    return f != NULL && f->version == version && version > s->disk->min_version[tenant];
+}
+
+bool
+disk_has_said(const sim_t *s, kvp_digest_t digest, uint64_t version)
+{
+    for (const fact_t *f = *bucket(s->disk->said, digest); f != NULL; f = f->next)
+        if (kvp_digest_eq(f->digest, digest) && f->version == version) return true;
+    return false;
+}
+
+/* ---- writing */
+static uint64_t
+end_of(const disk_t *d)
+{
+    return d->from + d->file.len;
+}
+
+static void sync_begin(sim_t *s);
+
+static void
+on_synced(sim_t *s, void *arg, uint64_t seq)
+{
+    disk_t *d = arg;
+
+    if (seq != d->sync_seq) return; /* of a disk before the crash */
+    if (d->is_stuck) return;
+    d->durable = d->syncing;
+    d->syncing = 0;
+    walk(s, &d->read_to, &d->read_check, d->durable, note_commit);
+    master_durable(s, d->durable);
+    sync_begin(s);
+}
+
+/* One at a time; what is written meanwhile goes with the next. */
+static void
+sync_begin(sim_t *s)
+{
+    disk_t *d = s->disk;
+    rng_t rng;
+    uint64_t ns;
+
+    if (d->syncing != 0 || d->durable == end_of(d)) return;
+    d->syncing = end_of(d);
+    d->sync_seq++;
+    rng = chance(s);
+    ns = rng_chance(&rng, 20) ? rng_log(&rng, 20 * MS, SEC) : rng_log(&rng, 20 * US, 5 * MS);
+    if (!s->is_calm && rng_chance(&rng, s->plan->disk_stuck_per_mille)) d->is_stuck = true;
+    if (d->is_stuck) TRACE(s, "the disk does not answer any more");
+    sim_at(s, master_party(s), s->now + ns, on_synced, d, d->sync_seq);
+    if (rng_chance(&rng, SNAPSHOT_PER_MILLE)) master_snapshot(s);
+}
+
+void
+disk_write(sim_t *s, const uint8_t *bytes, size_t len)
+{
+    kvp_buf_append(&s->disk->file, bytes, len);
+    if (s->disk->file.err != KVP_OK) abort();
+    sync_begin(s);
+}
+
+void
+disk_heal(sim_t *s)
+{
+    disk_t *d = s->disk;
+
+    if (!d->is_stuck) return;
+    d->is_stuck = false;
+    sim_at(s, master_party(s), s->now + MS, on_synced, d, d->sync_seq);
+}
+
+void
+disk_forget(sim_t *s, uint64_t from)
+{
+    disk_t *d = s->disk;
+
+    TRACE(s, "the journal before position %lu is forgotten", (unsigned long)from);
+    kvp_buf_consume(&d->file, from - d->from);
+    d->from = from;
+}
+
+/* ---- crashes */
+void
+disk_crash(sim_t *s)
+{
+    disk_t *d = s->disk;
+    rng_t rng;
+    size_t sure = d->durable - d->from, more = d->file.len - sure;
+
+    d->sync_seq++;
+    rng = chance(s);
+    if (rng_chance(&rng, s->plan->disk_lost_per_mille)) {
+        TRACE(s, "the journal is lost");
+        d->file.len = 0;
+    } else if (more > 0) {
+        size_t kept = rng_below(&rng, more + 1);
+
+        d->file.len = sure + kept;
+        if (kept > 0 && rng_chance(&rng, 300))
+            d->file.data[sure + rng_below(&rng, kept)] ^= (uint8_t)(1 + rng_below(&rng, 255));
+    }
+    d->is_stuck = false;
+    d->syncing = 0;
+}
+
+void
+disk_restore(sim_t *s, kvp_master_t *core)
+{
+    disk_t *d = s->disk;
+    rng_t rng = chance(s);
+    uint64_t end, at = 0, check = 0;
+
+    for (size_t done = 0, len; done < d->file.len; done += len) {
+        len = kvp_min_u64(rng_log(&rng, 1, 4096), d->file.len - done);
+        kvp_ignore(kvp_master_restore(core, d->file.data + done, len), "it may be torn");
+    }
+    if (kvp_master_open_journal(core, &end) != KVP_OK) abort();
+    if (end < d->durable - d->from && d->file.len > 0)
+        sim_fail(s, "I3", "of a journal that is durable up to %lu the master believes %lu bytes",
+                 (unsigned long)(d->durable - d->from), (unsigned long)end);
+    d->file.len = end;
+    d->from = 0;
+    d->durable = end;
+    begin_anew(d);
+    walk(s, &at, &check, end, fold);
+    at = check = 0;
+    walk(s, &at, &check, end, note_commit); /* also what was written, and not known to be durable */
+    d->read_to = end;
+    d->read_check = check;
+}
+
+void
+disk_start(sim_t *s)
+{
+    s->disk = sim_alloc(s, sizeof *s->disk);
+}
+
+void
+disk_stop(sim_t *s)
+{
+    kvp_buf_fini(&s->disk->file);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The master's disk: a file that is appended to, with a latency of its own. What is durable is read back after a crash; of
+ * what was written behind, any beginning may be there too, and its last bytes may be wrong. Some plans lose all of it, in
+ * some it does not answer for long. What the journal says is read here a second time, for the oracle.
+ */
+#ifndef KVP_TESTS_SIM_DISK_H
+#define KVP_TESTS_SIM_DISK_H
+
+#include "common/hash.h"
+#include "tests/sim/sim.h"
+
+void disk_start(sim_t *s);
+void disk_stop(sim_t *s);
+void disk_write(sim_t *s, const uint8_t *bytes, size_t len); /* master_durable follows, sooner or later */
+void disk_crash(sim_t *s); /* the master's */
+void disk_heal(sim_t *s); /* it answers again */
+/* disk_forget drops what lies before that position. */
+void disk_forget(sim_t *s, uint64_t from);
+/* disk_restore has a new core read it, and cuts it where that says. */
+void disk_restore(sim_t *s, kvp_master_t *core);
+
+/* What the journal said when the master that runs now began. disk_judges: all that was committed then. disk_knows: that
+ * version was. disk_has_said: at some time a commit of it was durable. */
+bool disk_judges(const sim_t *s);
+bool disk_knows(const sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t version);
+bool disk_has_said(const sim_t *s, kvp_digest_t digest, uint64_t version);
+
+#endif
