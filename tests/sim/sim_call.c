@@ -453,7 +453,7 @@ thread_moved(sim_t *s, thread_t *t)
         kvp_putop_on_moved(&t->put, now_of(s, t));
     } else {
         for (uint32_t i = 0; i < t->get.moves_n; i++)
-            t->moved_ns[t->moves[i].item] = s->now;
+            t->loaded_ns[t->moves[i].item] = t->xfers[i].loaded_ns;
         kvp_getop_on_moved(&t->get, now_of(s, t));
     }
     wait_for(t, WAIT_NOTHING);
@@ -461,7 +461,9 @@ thread_moved(sim_t *s, thread_t *t)
 }
 
 /* ---- the end of a call */
-/* A known location is read without a question, so what counts is when its bytes had arrived, less the lease. */
+/* A known location is read without a question, so what counts is the last load of its bytes, less the lease. Not when the call
+ * had them: another key of its batch, or the network, may hold it up for long after that, and I1 speaks of what was newest before
+ * it began. */
 static void
 tell_got(sim_t *s, thread_t *t, uint32_t i)
 {
@@ -469,7 +471,7 @@ tell_got(sim_t *s, thread_t *t, uint32_t i)
 
     if (t->get_items[i].is_known) {
         got.is_known = true;
-        got.at_ns = t->moved_ns[i];
+        got.at_ns = t->loaded_ns[i];
         got.lease_ns = t->known_link->known.lease.is_orphaned ? LOCATION_GRACE_NS : LOCATION_LEASE_NS;
     }
     oracle_got(s, &got);

@@ -72,6 +72,7 @@ struct xfer {
     bool is_ready; /* by shared memory: mapped, so it needs the connection no more */
     bool is_looked; /* the guarding word allowed the next piece */
     bool is_over;
+    uint64_t loaded_ns; /* the last load of a READ */
     xfer_t *next; /* in path->waiting */
 };
 
@@ -115,7 +116,7 @@ struct thread {
     kvp_getop_item_t get_items[CALL_KEYS];
     kvp_place_t places[CALL_KEYS];
     link_t *known_link; /* whose known locations this get reads */
-    uint64_t moved_ns[CALL_KEYS]; /* of a get: when the last bytes had arrived */
+    uint64_t loaded_ns[CALL_KEYS]; /* of a get: the last load of what it was given */
     kvp_move_t moves[MOVES_MAX];
     kvp_buf_t out;
 

@@ -38,6 +38,7 @@ typedef struct {
     transfer_t move;
     uint64_t *units; /* of an answer to a READ */
     kvp_desc_t line;
+    uint64_t loaded_ns; /* the last load of that READ */
 } say_t;
 
 #endif

@@ -153,6 +153,7 @@ step_read(sim_t *s, attached_t *a)
         return;
     }
     if (KVP_RULE(AFTER_PRIOR)) mem_line(s, g, &say->line);
+    say->loaded_ns = s->now;
     finish(s, a, KVP_OK);
 }
 

@@ -53,7 +53,7 @@ typedef struct {
     const uint64_t *units;
     uint64_t len;
     bool is_known; /* from a known location */
-    uint64_t at_ns; /* when the call began; of a known location: when its bytes had arrived */
+    uint64_t at_ns; /* when the call began; of a known location: the last load of its bytes */
     uint64_t lease_ns; /* for which a known location may be older than what was acknowledged */
 } got_t;
 void oracle_got(sim_t *s, const got_t *got);

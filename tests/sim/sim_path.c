@@ -161,6 +161,7 @@ take_transfer(sim_t *s, path_t *p, const say_t *say)
             memcpy(x->units, say->units, x->grant->units * sizeof *x->units);
             if (rng_chance(&x->thread->rng, FLIPPED_PER_MILLE)) x->units[0] ^= 1; /* no hardware is perfect */
             x->move->desc = say->line;
+            x->loaded_ns = say->loaded_ns;
         }
         xfer_over(s, x, say->err, true);
         return;
@@ -384,6 +385,7 @@ shm_read(sim_t *s, xfer_t *x)
         x->units[x->at] = mem_load(s, x->grant, x->at);
     if (x->at < x->grant->units) return KVP_EAGAIN;
     if (KVP_RULE(AFTER_PRIOR)) mem_line(s, x->grant, &x->move->desc);
+    x->loaded_ns = s->now;
     return KVP_OK;
 }
 

@@ -429,6 +429,25 @@ hears_put(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
+/* A newer version than the one that is served replaces it as an upsert does, whoever holds it: the report says only now that
+ * there was one. An older version is worth no ticket. */
+static void
+hears_report(sim_t *s, const kvp_frame_t *f)
+{
+    uint32_t chunk = 0, slot = 0;
+    Kvp__Pb__Report *head;
+    kvp_pb_t pb;
+    mem_t *mem;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__report__descriptor, f);
+    if (head == NULL) return;
+    mem = mem_find(s, head->uuid.data);
+    for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;)
+        for (known_t *k = g->was_reported ? known_first(s, g->digest) : NULL; k != NULL; k = known_next(k, g->digest))
+            k->is_forced |= k->grant->tenant == g->tenant && k->grant->version < g->version;
+    kvp_pb_free(&pb, head);
+}
+
 static attempt_t *
 attempt_of(sim_t *s, const conn_t *conn, uint64_t id)
 {
@@ -476,11 +495,13 @@ oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         let_go(s, tenant_of(s, conn), NULL, UINT64_MAX);
         force_all(s, tenant_of(s, conn), NULL);
         return;
+    case KVP_OP_REPORT:
+        hears_report(s, f);
+        break;
     case KVP_OP_GET:
     case KVP_OP_EXISTS:
     case KVP_OP_LOOKUP:
     case KVP_OP_MOUNT:
-    case KVP_OP_REPORT:
         break;
     default:
         return;
