@@ -61,7 +61,8 @@ ask_encode(sim_t *s, thread_t *t)
     remove.heeds_probes = remove_many.heeds_probes = t->heeds_probes;
     remove_many.pattern = t->pattern;
     exists.is_plain = t->is_forced;
-    lookup.is_prefix = t->is_forced;
+    lookup.is_prefix = t->is_forced && !t->of_groups;
+    lookup.is_groups = t->call == CALL_LOOKUP && t->of_groups;
     lookup.ttl_ms = t->waits ? 200 : 0;
     bump.wait_ms = BUMP_WAIT_MS;
     kvp_buf_reset(&t->out);
@@ -76,7 +77,8 @@ ask_encode(sim_t *s, thread_t *t)
     else
         kvp_pb_frame_begin(&t->out, KVP_OP_BUMP, 0, 0, &bump.base, &at);
     for (uint32_t i = 0; has_keys && i < t->n; i++) {
-        kvp_digest_t digest = kvp_key_digest(DIGEST_SEED, tenant, t->names[i], strlen(t->names[i]));
+        const char *name = lookup.is_groups ? t->groups[i] : t->names[i];
+        kvp_digest_t digest = kvp_key_digest(DIGEST_SEED, tenant, name, strlen(name));
 
         kvp_buf_append(&t->out, &digest, sizeof digest);
     }

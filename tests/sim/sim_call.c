@@ -41,13 +41,57 @@ now_of(const sim_t *s, const thread_t *t)
     return s->now + t->client->party.ahead_ns;
 }
 
+/* Of three groups one has no size: it is a unit of eviction only. */
+static uint32_t
+group_size(const sim_t *s, uint32_t k)
+{
+    return k / s->plan->group_keys % 3 == 2 ? 0 : s->plan->group_keys;
+}
+
+static void
+set_key(sim_t *s, thread_t *t, uint32_t i, uint32_t k)
+{
+    t->keys[i] = oracle_key(s, client_tenant(s, t->client->index), k);
+    snprintf(t->names[i], sizeof t->names[i], "k%u", k);
+    t->groups[i][0] = '\0';
+    if (s->plan->group_keys > 0) snprintf(t->groups[i], sizeof t->groups[i], "g%u", k / s->plan->group_keys);
+}
+
+/* The put's membership, as its key's number says. */
+static void
+set_group(const sim_t *s, const thread_t *t, uint32_t i, kvp_putop_item_t *it)
+{
+    uint32_t k = t->keys[i] - oracle_key(s, client_tenant(s, t->client->index), 0);
+
+    if (t->groups[i][0] == '\0') return;
+    it->group = t->groups[i];
+    it->group_len = (uint32_t)strlen(t->groups[i]);
+    it->group_members = group_size(s, k);
+    it->group_member = it->group_members == 0 ? 0 : k % s->plan->group_keys;
+}
+
 static void
 choose_key(sim_t *s, thread_t *t, uint32_t i)
 {
     uint32_t k = (uint32_t)rng_below(&t->rng, s->plan->keys);
 
-    t->keys[i] = oracle_key(s, client_tenant(s, t->client->index), k);
-    snprintf(t->names[i], sizeof t->names[i], "k%u", k);
+    set_key(s, t, i, k);
+}
+
+/* What connectors put: a group and all of it, or one that is left incomplete, or keys of which some are in none. */
+static void
+choose_group(sim_t *s, thread_t *t)
+{
+    uint32_t each = s->plan->group_keys;
+    uint32_t first = (uint32_t)rng_below(&t->rng, s->plan->keys / each) * each;
+
+    t->of_groups = rng_chance(&t->rng, 500);
+    for (uint32_t i = 0; i < CALL_KEYS; i++)
+        if (rng_chance(&t->rng, 50)) t->groups[i][0] = '\0';
+    if (rng_chance(&t->rng, 300)) return;
+    t->n = rng_chance(&t->rng, 200) ? each - 1 : each;
+    for (uint32_t i = 0; i < t->n; i++)
+        set_key(s, t, i, first + i);
 }
 
 static call_kind_t
@@ -55,6 +99,7 @@ choose_kind(const sim_t *s, thread_t *t)
 {
     uint64_t dice = rng_below(&t->rng, 1000);
 
+    if (s->plan->profile == PROFILE_GROUPS && rng_chance(&t->rng, 100)) return CALL_LOOKUP;
     if (s->plan->profile == PROFILE_CUT) return dice < 150 ? CALL_PUT : dice < 880 ? CALL_GET : CALL_REMOVE;
     if (s->plan->is_leasing) return dice < 200 ? CALL_PUT : dice < 850 ? CALL_GET : CALL_REMOVE;
     if (dice < 360) return CALL_PUT;
@@ -94,6 +139,7 @@ begin_put(sim_t *s, thread_t *t)
 
         t->puts[i] = oracle_put_begins(s, t->keys[i], len);
         t->put_items[i] = (kvp_putop_item_t){.key = t->names[i], .key_len = (uint32_t)strlen(t->names[i]), .len = len};
+        set_group(s, t, i, &t->put_items[i]);
         t->units[i] = sim_alloc(s, buffer_units(s) * sizeof(*t->units[i]));
         for (uint32_t u = 0; u < (len + UNIT - 1) / UNIT; u++)
             t->units[i][u] = unit_make(t->puts[i]->id, u);
@@ -193,7 +239,9 @@ choose_call(sim_t *s, thread_t *t, const choice_t *choice)
     for (uint32_t i = 0; i < t->n; i++)
         choose_key(s, t, i);
     t->deadline_ns = now_of(s, t) + (rng_chance(&t->rng, 250) ? rng_log(&t->rng, 50 * US, 100 * MS) : 3 * SEC);
+    t->of_groups = false;
     if (s->plan->profile == PROFILE_CUT) be_of_the_cut(s, t);
+    if (s->plan->group_keys > 0) choose_group(s, t);
     begin_call(s, t);
 }
 
@@ -587,6 +635,7 @@ on_prove(sim_t *s, void *arg, uint64_t seq)
     t->is_forced = true;
     t->keys[0] = oracle_key(s, client_tenant(s, c->index), s->plan->keys + c->index);
     snprintf(t->names[0], sizeof t->names[0], "proof%u", c->index);
+    t->groups[0][0] = '\0';
     t->rng = rng_fork(s->plan->seed, 7, c->index);
     t->deadline_ns = now_of(s, t) + PROOF_NS;
     begin_call(s, t);

@@ -100,10 +100,12 @@ struct thread {
     uint32_t n;
     uint32_t keys[CALL_KEYS]; /* as the oracle numbers them */
     char names[CALL_KEYS][KEY_BYTES];
+    char groups[CALL_KEYS][KEY_BYTES]; /* of each, "" = of none */
     put_t *puts[CALL_KEYS];
     uint64_t *units[CALL_KEYS];
     uint64_t begun_ns, deadline_ns;
     bool is_upsert, is_forced, waits, heeds_probes;
+    bool of_groups; /* a look-up: its keys are groups */
     bool is_proof; /* of life, not of the plan */
     char pattern[8];
     kvp_err_t err; /* of the last key, for the trace and the proof of life */

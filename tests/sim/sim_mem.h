@@ -16,6 +16,8 @@
 #define SLOTS 256u
 #define KEY_BYTES 16u
 
+typedef struct group group_t; /* the oracle's */
+
 typedef struct grant {
     mem_t *mem;
     uint32_t chunk, slot;
@@ -39,6 +41,13 @@ typedef struct grant {
     bool may_go; /* before it was reported, its removal or a new put of its key was heard */
     bool is_freed; /* its node said that nothing touches it any more */
     uint32_t holds; /* tickets that protect it */
+    group_t *group; /* that it was put into; NULL = none */
+    uint32_t member; /* its number there */
+    uint64_t shown_ns; /* when the master last said that it is there; 0 = never */
+    bool may_leave; /* its removal, or what may replace it, was heard */
+    bool must_go; /* another member was evicted */
+    bool is_outdated; /* its namespace was bumped: it is no part of what is put now */
+    struct grant *group_next;
     struct grant *older; /* in the slot */
 } grant_t;
 

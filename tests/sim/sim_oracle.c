@@ -252,5 +252,6 @@ oracle_end(sim_t *s)
         if (node_unfree(s, i) != 0)
             sim_fail(s, "I9", "node %u: %lu extents are not free without clients", i, (unsigned long)node_unfree(s, i));
     check_found(s);
+    groups_end(s);
     check_returned(s);
 }

@@ -58,6 +58,7 @@ struct oracle {
     ask_t *asks;
     attempt_t *attempts;
     hold_t *holds;
+    group_t *groups;
     known_t *known[BUCKETS]; /* by digest */
     struct {
         uint32_t term, id;
@@ -82,6 +83,23 @@ void oracle_no_space(sim_t *s, uint32_t tenant, uint64_t len);
 /* All that is known of a digest and still matters: the first, and the next behind it; NULL = none. */
 known_t *known_first(sim_t *s, kvp_digest_t digest);
 known_t *known_next(known_t *known, kvp_digest_t digest);
+
+/* ---- sim_groups.c */
+void group_join(sim_t *s, grant_t *grant, const kvp_wire_group_t *want);
+void group_commit_heard(const grant_t *m);
+bool group_must_show(const grant_t *m); /* a committed object: its group hides it never */
+void group_missed(sim_t *s, const grant_t *m); /* one of a group that may hide it was not found */
+void group_shown(sim_t *s, grant_t *m); /* a reader was told of it */
+void group_key_shown(sim_t *s, uint32_t tenant, kvp_digest_t digest); /* and of that key */
+void group_looked_up(sim_t *s, uint32_t tenant, kvp_digest_t digest, bool is_found);
+/* group_hold: what a ticket on the group protects, the newest of each number; returns how many of them. Of a group without
+ * a size it is not known which of those whose retirement was not ordered yet are still in it: none. */
+uint32_t group_hold(sim_t *s, uint32_t tenant, kvp_digest_t digest, grant_t **grants, uint32_t max);
+void group_may_leave(sim_t *s, uint32_t tenant,
+                     const kvp_digest_t *digest); /* one at a time; NULL: any of the tenant's */
+void group_bumped(sim_t *s, uint32_t tenant);
+void group_retired(grant_t *gone);
+void groups_end(sim_t *s);
 
 /* Whether nothing has happened yet that allows it to be gone. */
 static inline bool

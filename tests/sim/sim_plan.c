@@ -278,6 +278,42 @@ make_journal(plan_t *plan)
     add_deaths(plan, &rng);
 }
 
+/* ---- groups */
+static void
+add_group_faults(plan_t *plan, rng_t *rng)
+{
+    static const uint8_t kinds[] = {CHOICE_KILL_CLIENT, CHOICE_KILL_CLIENT, CHOICE_STOP_CLIENT, CHOICE_CUT_CONN,
+                                    CHOICE_CUT_CONN,    CHOICE_STOP_NODE,   CHOICE_PARTITION,   CHOICE_CRASH_NODE};
+
+    for (uint32_t n = (uint32_t)rng_below(rng, 8); n > 0; n--)
+        (void)add(plan, kinds[rng_below(rng, sizeof kinds)], rng_log(rng, 100 * US, SEC));
+}
+
+static void
+make_groups(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_GROUPS);
+    uint32_t calls = (uint32_t)rng_log(&rng, 8, 60);
+
+    plan->nodes = (uint32_t)rng_between(&rng, 1, 3);
+    plan->clients = (uint32_t)rng_between(&rng, 2, 4);
+    plan->threads = (uint32_t)rng_between(&rng, 1, THREADS_MAX);
+    plan->tenants = 1;
+    plan->group_keys = (uint32_t)rng_between(&rng, 2, 4);
+    plan->keys = plan->group_keys * (uint32_t)rng_between(&rng, 2, 8);
+    plan->chunk_n = 1;
+    plan->len_max = (uint32_t)rng_log(&rng, 1024, 12288);
+    plan->has_one_len = rng_chance(&rng, 500);
+    plan->digest_bits = 128;
+    plan->late_per_mille = 2;
+    plan->replicas_max = 1;
+    plan->locations = rng_chance(&rng, 500) ? 0 : 16;
+    plan->off_cpu_per_mille = 5;
+    make_room(plan, calls);
+    add_calls(plan, &rng, calls, rng_chance(&rng, 300) ? 30 * MS : 2 * MS);
+    add_group_faults(plan, &rng);
+}
+
 void
 plan_make(plan_t *plan, profile_t profile, uint64_t seed)
 {
@@ -288,6 +324,9 @@ plan_make(plan_t *plan, profile_t profile, uint64_t seed)
         break;
     case PROFILE_JOURNAL:
         make_journal(plan);
+        break;
+    case PROFILE_GROUPS:
+        make_groups(plan);
         break;
     default:
         make_mixed(plan);
@@ -313,7 +352,7 @@ choice_name(choice_kind_t kind)
     return kind < CHOICE_KINDS ? names[kind] : "?";
 }
 
-static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut", "journal"};
+static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut", "journal", "groups"};
 
 const char *
 profile_name(profile_t profile)

@@ -44,6 +44,7 @@ typedef enum {
     PROFILE_CUT, /* known locations, read again and again by clients that are cut off from the master and not from nodes,
                     and removals meanwhile that wait for them */
     PROFILE_JOURNAL, /* the master has a journal, and dies: with a node away, or twice, or losing the journal */
+    PROFILE_GROUPS, /* objects that appear and are evicted together, in a pool that is too small for all of them */
     PROFILE_KINDS,
 } profile_t;
 
@@ -72,6 +73,7 @@ typedef struct {
     uint32_t replicas_max;
     uint32_t locations; /* that a session keeps; 0 = none */
     bool wants_sums;
+    uint32_t group_keys; /* keys of a group: the next so many by number are one; 0 = no groups */
     bool takes_hours; /* who stops may do so for hours */
     uint64_t node_grace_ns; /* for which the master keeps what a lost node has */
     bool has_journal;

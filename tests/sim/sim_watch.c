@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HELD_A_DIGEST 16u /* grants that a ticket protects for one digest */
+
 static uint32_t
 tenant_of(const sim_t *s, const conn_t *conn)
 {
@@ -382,6 +384,7 @@ hears_remove(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     if (head != NULL) TRACE(s, "removal of %u keys%s", head->n, head->force ? ", by force" : "");
     for (uint32_t i = 0; head != NULL && i < head->n; i++) {
         let_go(s, tenant_of(s, conn), &digests[i], UINT64_MAX);
+        group_may_leave(s, tenant_of(s, conn), &digests[i]);
         if (head->force) force(s, digests[i]);
     }
     kvp_pb_free(&pb, head);
@@ -407,6 +410,7 @@ hears_remove_many(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
     head = kvp_pb_unpack(&pb, &kvp__pb__remove_many__descriptor, f);
     let_go(s, tenant_of(s, conn), NULL, UINT64_MAX);
+    group_may_leave(s, tenant_of(s, conn), NULL);
     if (head != NULL && head->force) force_all(s, tenant_of(s, conn), head->pattern);
     kvp_pb_free(&pb, head);
 }
@@ -423,8 +427,10 @@ hears_put(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, f);
     for (uint32_t i = 0; head != NULL && i < head->n; i++) {
         let_go(s, tenant_of(s, conn), &puts[i].digest, UINT64_MAX);
-        for (known_t *k = known_first(s, puts[i].digest); k != NULL; k = known_next(k, puts[i].digest))
+        for (known_t *k = known_first(s, puts[i].digest); k != NULL; k = known_next(k, puts[i].digest)) {
             k->is_forced |= head->is_upsert || k->grant->mem->conn == 0;
+            k->grant->may_leave |= k->is_forced || k->grant->shown_ns == 0;
+        }
     }
     kvp_pb_free(&pb, head);
 }
@@ -468,6 +474,7 @@ hears_commit(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
         for (uint32_t g = 0; a != NULL && g < a->grants_n; g++)
             if ((rec->replicas >> g & 1) != 0) a->grants[g]->is_commit_asked = true;
+        if (a != NULL && a->grants_n > 0) group_commit_heard(a->grants[0]);
     }
 }
 
@@ -494,6 +501,7 @@ oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     case KVP_OP_BUMP:
         let_go(s, tenant_of(s, conn), NULL, UINT64_MAX);
         force_all(s, tenant_of(s, conn), NULL);
+        group_bumped(s, tenant_of(s, conn));
         return;
     case KVP_OP_REPORT:
         hears_report(s, f);
@@ -534,24 +542,27 @@ places_read(sim_t *s, const kvp_frame_t *f, places_t *p)
 /* What a PutBegin asks for, for all its keys. */
 typedef struct {
     bool has_copies, is_pinned;
+    const kvp_wire_group_t *groups; /* of each; NULL = of none */
 } wishes_t;
 
 static wishes_t
 wishes_of(const ask_t *ask)
 {
-    wishes_t wishes = {false, false};
+    wishes_t wishes = {0};
     Kvp__Pb__PutBegin *head;
     kvp_pb_t pb;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, &ask->frame);
-    if (head != NULL) wishes = (wishes_t){head->replicas > 1, head->pin == KVP_PIN_HARD};
+    if (head != NULL) wishes = (wishes_t){head->replicas > 1, head->pin == KVP_PIN_HARD, NULL};
+    if (head != NULL && head->has_groups)
+        wishes.groups = (const kvp_wire_group_t *)((const kvp_wire_put_t *)ask->frame.tail + head->n);
     kvp_pb_free(&pb, head);
     return wishes;
 }
 
 static void
-says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, const kvp_wire_put_t *put, const kvp_wire_obj_t *obj,
-             const kvp_wire_loc_t *locs)
+says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, uint32_t at, const kvp_wire_put_t *put,
+             const kvp_wire_obj_t *obj, const kvp_wire_loc_t *locs)
 {
     attempt_t *a = sim_alloc(s, sizeof *a);
 
@@ -572,6 +583,7 @@ says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, const kvp_wire_put_
         g->term = master_term(s);
         g->is_pinned = wishes->is_pinned;
         g->version = obj->version;
+        if (wishes->groups != NULL) group_join(s, g, &wishes->groups[at]);
         know(s, g);
         a->grants[a->grants_n++] = g;
         TRACE(s, "master grants node%u chunk %u slot %u generation %lx units %u+%u", mem->node, g->chunk, g->slot,
@@ -592,7 +604,7 @@ says_granted_all(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     expire_holds(s);
     loc = p.locs;
     for (uint32_t i = 0; i < p.head->n; i++) {
-        if (p.objs[i].err == KVP_OK) says_granted(s, conn, &wishes, &puts[i], &p.objs[i], loc);
+        if (p.objs[i].err == KVP_OK) says_granted(s, conn, &wishes, i, &puts[i], &p.objs[i], loc);
         if (p.objs[i].err == KVP_NO_SPACE && !wishes.has_copies) oracle_no_space(s, tenant_of(s, conn), puts[i].len);
         loc += p.objs[i].nloc;
     }
@@ -640,7 +652,11 @@ missed(sim_t *s, uint32_t tenant, kvp_digest_t digest, bool may_be_away)
 {
     for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest)) {
         if (may_be_away && k->grant->mem->conn == 0) continue;
-        if (k->grant->tenant == tenant && grant_is_served_for_ever(k->grant)) k->was_missed = true;
+        if (k->grant->tenant != tenant || !grant_is_served_for_ever(k->grant)) continue;
+        if (group_must_show(k->grant))
+            k->was_missed = true;
+        else
+            group_missed(s, k->grant);
     }
 }
 
@@ -684,6 +700,7 @@ says_places(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
         for (uint32_t k = 0; k < p.objs[i].nloc; k++, loc++) {
             grant_t *g = says_place(s, loc);
 
+            if (g != NULL) group_shown(s, g);
             if (g != NULL && h->ticket != 0) h->grants[h->grants_n++] = g;
             if (g != NULL && h->ticket != 0) g->holds++;
         }
@@ -724,6 +741,7 @@ says_retire(sim_t *s, const kvp_frame_t *f)
         if (!g->is_retired && g->holds > 0 && !g->mem->is_gone && !is_forced(s, g))
             sim_fail(s, "I8", "slot %u generation %lx is retired under a hold", g->slot, (unsigned long)g->generation);
         g->is_retired = true;
+        group_retired(g);
         let_go(s, g->tenant, &g->digest, UINT64_MAX); /* an object is evicted with all its copies */
     }
     kvp_pb_free(&pb, head);
@@ -735,8 +753,34 @@ says_present(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {
     const kvp_digest_t *digests = (const kvp_digest_t *)ask->frame.tail;
 
+    for (size_t i = 0; i < f->tail_len && (i + 1) * sizeof *digests <= ask->frame.tail_len; i++) {
+        if (f->tail[i] == 0)
+            missed(s, tenant_of(s, conn), digests[i], true);
+        else
+            group_key_shown(s, tenant_of(s, conn), digests[i]);
+    }
+}
+
+static void
+says_groups(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
+{
+    const kvp_digest_t *digests = (const kvp_digest_t *)ask->frame.tail;
+
     for (size_t i = 0; i < f->tail_len && (i + 1) * sizeof *digests <= ask->frame.tail_len; i++)
-        if (f->tail[i] == 0) missed(s, tenant_of(s, conn), digests[i], true);
+        group_looked_up(s, tenant_of(s, conn), digests[i], f->tail[i] != 0);
+}
+
+static bool
+asks_groups(const ask_t *ask)
+{
+    Kvp__Pb__Lookup *head;
+    bool is_groups;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__lookup__descriptor, &ask->frame);
+    is_groups = head != NULL && head->is_groups;
+    kvp_pb_free(&pb, head);
+    return is_groups;
 }
 
 static bool
@@ -762,20 +806,33 @@ hold_found(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest)
 }
 
 static void
+hold_group(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest)
+{
+    uint32_t n = group_hold(s, tenant, digest, h->grants + h->grants_n, HELD_A_DIGEST);
+
+    for (; n > 0; n--)
+        h->grants[h->grants_n++]->holds++;
+}
+
+static void
 says_held(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f, const Kvp__Pb__LookupReply *head)
 {
     const kvp_digest_t *digests = (const kvp_digest_t *)ask->frame.tail;
     size_t n = ask->frame.tail_len / sizeof *digests;
     hold_t *h = sim_alloc(s, sizeof *h);
     uint32_t granted = head->granted;
+    bool is_groups = asks_groups(ask);
 
     *h = (hold_t){.conn = conn->id, .ticket = head->ticket, .until_ns = master_now(s) + head->ttl_ms * MS};
-    h->grants = sim_alloc(s, n * KVP_REPLICAS_MAX * sizeof(*h->grants));
+    h->grants = sim_alloc(s, n * HELD_A_DIGEST * sizeof(*h->grants));
     h->next = s->oracle->holds;
     s->oracle->holds = h;
     for (size_t i = 0; i < n && granted > 0; i++) {
         if (i < f->tail_len && f->tail[i] == 0) continue; /* a prefix has no such bytes: all of it is found */
-        hold_found(s, tenant_of(s, conn), h, digests[i]);
+        if (is_groups)
+            hold_group(s, tenant_of(s, conn), h, digests[i]);
+        else
+            hold_found(s, tenant_of(s, conn), h, digests[i]);
         granted--;
     }
 }
@@ -852,7 +909,7 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     if (f->hdr.opcode == KVP_OP_PUT_COMMIT) says_committed(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_GET) says_places(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_EXISTS) says_present(s, conn, ask, f);
-    if (f->hdr.opcode == KVP_OP_LOOKUP) says_present(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_LOOKUP) (asks_groups(ask) ? says_groups : says_present)(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_LOOKUP) says_reserved(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_MOUNT) says_mount(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_REPORT) says_heard(s, conn, ask, f);
