@@ -59,7 +59,7 @@ kvp_desc_verify(const void *bytes, size_t len, const kvp_chunk_geo_t *geo, uint6
     memcpy(&d, bytes, sizeof d);
     if (d.check != kvp_sum((const uint8_t *)&d + 8, offsetof(kvp_desc_t, check) - 8)) return KVP_PROTO;
     if (d.len == 0 || d.len > chunk_bytes || d.offset > chunk_bytes - d.len || d.offset % 64 != 0) return KVP_PROTO;
-    if (d.key_len == 0 || d.key_len > KVP_KEY_MAX || d.flags != 0 || d.reserved != 0) return KVP_PROTO;
+    if (d.key_len == 0 || d.key_len > KVP_KEY_MAX || d.flags >= KVP_DESC_PIN || d.reserved != 0) return KVP_PROTO;
     key_at = (uint64_t)d.key_off * 64;
     if (key_at < geo->keys_off || key_at > geo->meta_bytes - d.key_len) return KVP_PROTO;
     if (d.group_n != 0 && d.group_member >= d.group_n) return KVP_PROTO;

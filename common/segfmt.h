@@ -14,7 +14,7 @@
 #include "common/hash.h"
 
 #define KVP_SB_MAGIC 0x3130304c4f50564bull /* "KVPOL001" */
-#define KVP_SB_VERSION 1u
+#define KVP_SB_VERSION 2u /* 1 had no pins in descriptors */
 #define KVP_SB_BYTES 4096u
 #define KVP_DESC_BYTES 128u
 #define KVP_DESC_LINE_BYTES 64u
@@ -47,6 +47,8 @@ typedef enum {
     KVP_DESC_DEAD = 3,
 } kvp_desc_state_t;
 
+#define KVP_DESC_PIN 3u /* of flags: what eviction may do to the object, as in PutBegin (0 to 2) */
+
 /* The first line is all that a reader checks, the second what rebuild needs. Everything but the word is written while
  * the word says WRITING and does not change while it says SEALED. */
 typedef struct {
@@ -65,7 +67,7 @@ typedef struct {
     uint32_t group_member;
     uint32_t key_off; /* in units of 64 bytes from the start of the metadata */
     uint16_t key_len;
-    uint16_t flags; /* 0 */
+    uint16_t flags; /* KVP_DESC_PIN; the rest is 0 */
     uint64_t attempt;
     uint32_t term; /* of the grant */
     uint32_t reserved; /* 0 */

@@ -271,6 +271,7 @@ make_desc(const kvp_putop_t *op, const kvp_putop_item_t *it, const kvp_wire_loc_
         .group_member = group.member,
         .key_off = loc->key_off,
         .key_len = (uint16_t)it->key_len,
+        .flags = op->pin & KVP_DESC_PIN,
         .attempt = it->attempt,
         .term = op->session.term,
     };

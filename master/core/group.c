@@ -4,7 +4,8 @@
  * Design notes. A group stands on a list of victims by one of its committed members, its lead: a use of any member is a
  * use of that one, and nothing that eviction looks at grows with a group. What keeps one member keeps the group: a
  * ticket, a hard pin. A membership has an owner while its object could not be seen without somebody's doing more: when
- * the last owner goes, the group goes.
+ * the last owner goes, the group goes. What nodes report has no owner of this term: as long as nodes may come with the
+ * rest of its group it is kept as if it had one, and whoever puts it again is its owner.
  */
 #include "master/core/internal.h"
 
@@ -149,6 +150,20 @@ disown(const kvp_master_t *m, kvp_member_t *mb)
     kvp_list_del(&mb->of_owner);
 }
 
+/* What a node reported is whose puts it again: its writer's, it may be, that goes on. */
+static bool
+may_inherit(const kvp_session_t *s, const kvp_member_t *mb)
+{
+    return mb->owner == KVP_OWNER_ANY && s->members_n < KVP_GROUP_OPEN_MAX;
+}
+
+static void
+inherit(const kvp_master_t *m, kvp_session_t *s, kvp_member_t *mb)
+{
+    disown(m, mb);
+    own(mb, s);
+}
+
 /* Owners whose session is over, though their turn has not come. */
 static void
 expel(kvp_master_t *m, kvp_group_t *g)
@@ -158,7 +173,7 @@ expel(kvp_master_t *m, kvp_group_t *g)
     kvp_list_foreach (pos, &g->committed) {
         kvp_member_t *mb = kvp_list_entry(pos, kvp_member_t, of_group);
 
-        if (!find_session(m, mb->owner, &s)) disown(m, mb);
+        if (mb->owner != KVP_OWNER_ANY && !find_session(m, mb->owner, &s)) disown(m, mb);
     }
     kvp_list_foreach (pos, &g->begun) {
         kvp_member_t *mb = kvp_list_entry(pos, kvp_member_t, of_group);
@@ -206,13 +221,13 @@ kvp_group_may_join(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_group
     return s->members_n >= KVP_GROUP_OPEN_MAX ? KVP_LIMIT : KVP_OK;
 }
 
-void
-kvp_group_join(kvp_master_t *m, kvp_session_t *s, uint32_t oid, const kvp_wire_group_t *want)
+static kvp_member_t *
+join(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want)
 {
-    kvp_group_t *g = find(m, s->tenant, want->group);
+    kvp_group_t *g = find(m, t, want->group);
     kvp_member_t *mb = kvp_core_alloc(1, sizeof *mb);
 
-    if (g == NULL) g = make(m, s->tenant, want);
+    if (g == NULL) g = make(m, t, want);
     mb->group = g;
     mb->oid = oid;
     mb->number = want->member;
@@ -220,8 +235,16 @@ kvp_group_join(kvp_master_t *m, kvp_session_t *s, uint32_t oid, const kvp_wire_g
     kvp_list_add_tail(&g->begun, &mb->of_group);
     g->begun_n++;
     set_taken(g, mb->number, true);
-    if (g->size > 0) own(mb, s);
     kvp_obj_ext_make(m->index, kvp_obj(m->index, oid))->member = mb;
+    return mb;
+}
+
+void
+kvp_group_join(kvp_master_t *m, kvp_session_t *s, uint32_t oid, const kvp_wire_group_t *want)
+{
+    kvp_member_t *mb = join(m, s->tenant, oid, want);
+
+    if (want->members > 0) own(mb, s);
 }
 
 /* The group's list of victims is another matter after this: kvp_victim_used follows. */
@@ -325,6 +348,7 @@ kvp_group_enter(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a)
     err = kvp_group_may_join(m, s, &a->group, a->over);
     if (err != KVP_OK) return err;
     old = same_place(m, a->over, find(m, s->tenant, a->group.group), &a->group);
+    if (old != NULL && may_inherit(s, old)) inherit(m, s, old);
     if (old != NULL)
         pass_on(m, old, a->oid);
     else
@@ -349,17 +373,94 @@ kvp_group_committed(kvp_master_t *m, uint32_t oid)
 }
 
 kvp_err_t
-kvp_group_claim(kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
+kvp_group_claim(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
 {
-    const kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
+    kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
     kvp_session_t *owner;
 
     if (mb->owner == s->incarnation) return KVP_ALREADY;
     if (mb->group->is_doomed) return KVP_OK;
-    if (mb->owner == 0) return KVP_IN_PROGRESS; /* others go on putting its group */
+    if (may_inherit(s, mb)) {
+        inherit(m, s, mb);
+        return KVP_ALREADY;
+    }
+    if (mb->owner == 0 || mb->owner == KVP_OWNER_ANY) return KVP_IN_PROGRESS; /* others go on putting its group */
     if (find_session(m, mb->owner, &owner)) return kvp_attempt_is_silent(m, owner) ? KVP_OK : KVP_IN_PROGRESS;
     expel(m, mb->group);
     return mb->group->is_doomed ? KVP_OK : KVP_IN_PROGRESS;
+}
+
+/* ---- what nodes report */
+/* What this term has granted is newer than whatever is reported. */
+static bool
+is_older(const kvp_master_t *m, const kvp_member_t *mb, uint64_t version)
+{
+    return mb->is_committed && kvp_obj_version(kvp_obj(m->index, mb->oid)) < version;
+}
+
+/* Who has the number, in one of the lists; NULL. */
+static kvp_member_t *
+numbered(kvp_master_t *m, const kvp_list_t *members, uint32_t number)
+{
+    kvp_list_foreach (pos, members) {
+        kvp_member_t *mb = kvp_list_entry(pos, kvp_member_t, of_group);
+
+        kvp_master_spend(m, 1);
+        if (mb->number == number) return mb;
+    }
+    return NULL;
+}
+
+static kvp_member_t *
+holder_of(kvp_master_t *m, const kvp_group_t *g, uint32_t number)
+{
+    kvp_member_t *mb;
+
+    if (g == NULL || g->taken == NULL || !is_taken(g, number)) return NULL;
+    mb = numbered(m, &g->committed, number);
+    return mb != NULL ? mb : numbered(m, &g->begun, number);
+}
+
+bool
+kvp_group_may_adopt(kvp_master_t *m, const kvp_tenant_t *t, const kvp_wire_group_t *want, uint64_t version,
+                    uint32_t over)
+{
+    const kvp_group_t *g = find(m, t, want->group);
+    const kvp_member_t *mb;
+
+    if (g == NULL) return true;
+    if (g->size != want->members) /* all of one group are older than all of another that has its name */
+        return g->begun_n == 0 &&
+               (g->committed_n == 0 || is_older(m, kvp_list_first(&g->committed, kvp_member_t, of_group), version));
+    if (g->size == 0) return g->committed_n + g->begun_n < KVP_GROUP_MEMBERS_MAX;
+    mb = holder_of(m, g, want->member);
+    return mb == NULL || mb->oid == over || is_older(m, mb, version);
+}
+
+void
+kvp_group_adopt(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want)
+{
+    kvp_group_t *g = find(m, t, want->group);
+    kvp_member_t *mb;
+
+    if (g != NULL && g->size != want->members) {
+        doom(m, g, false);
+        g = NULL;
+    }
+    mb = holder_of(m, g, want->member);
+    if (mb != NULL) {
+        const kvp_obj_t *old = kvp_obj(m->index, mb->oid);
+
+        (void)kvp_revoke(t, kvp_obj_digest(m->index, old, m->conf.digest_seed, t->id));
+        kvp_obj_drop(m, mb->oid, 0, NULL);
+    }
+    mb = join(m, t, oid, want);
+    if (want->members > 0) {
+        mb->owner = KVP_OWNER_ANY;
+        mb->group->owned_n++;
+        kvp_list_add_tail(&m->orphans, &mb->of_owner);
+    }
+    kvp_group_committed(m, oid);
 }
 
 /* ---- eviction, tickets, pins */
@@ -458,6 +559,7 @@ kvp_group_seen(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t digest)
 void
 kvp_groups_tick(kvp_master_t *m)
 {
+    if (!kvp_owed_is_rebuilding(m)) splice(&m->orphans, &m->leavers); /* nobody brings the rest of their groups */
     while (m->slice_left > 0 && !kvp_list_is_empty(&m->leavers)) {
         kvp_member_t *mb = kvp_list_first(&m->leavers, kvp_member_t, of_owner);
 
@@ -496,6 +598,7 @@ kvp_groups_init(kvp_master_t *m)
 {
     kvp_list_init(&m->doomed);
     kvp_list_init(&m->leavers);
+    kvp_list_init(&m->orphans);
     m->groups_seed = kvp_master_random(m);
 }
 

@@ -43,9 +43,10 @@ typedef struct {
 
 typedef struct kvp_member {
     kvp_list_t of_group; /* group->committed or ->begun; master->doomed */
-    kvp_list_t of_owner; /* session->members, or master->leavers */
+    kvp_list_t of_owner; /* session->members, master->orphans, or ->leavers */
     kvp_group_t *group;
-    uint64_t owner; /* incarnation of who puts it, while it may be freed for want of owners; 0 = nobody */
+    uint64_t owner; /* incarnation of who puts it, while it may be freed for want of owners; 0 = nobody; KVP_OWNER_ANY =
+                     * a node reported it: it waits for the rest of its group as long as nodes may come */
     uint32_t oid;
     uint32_t number; /* in the group */
     bool is_committed;

@@ -433,6 +433,7 @@ struct kvp_master {
     uint64_t groups_seed;
     kvp_list_t doomed; /* memberships: their objects are still to be dropped */
     kvp_list_t leavers; /* memberships whose owner's session is over */
+    kvp_list_t orphans; /* that were reported, and whose group is not whole */
     uint64_t doomed_bytes;
     kvp_probes_t probes;
     uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
@@ -690,7 +691,12 @@ void kvp_group_committed(kvp_master_t *m, uint32_t oid);
 void kvp_group_leave(kvp_master_t *m, uint32_t oid); /* the object is on its way out */
 /* kvp_group_claim says what a put by s of a key means that is committed and hidden: ALREADY, IN_PROGRESS, or OK: the
  * object is good for nobody any more. */
-kvp_err_t kvp_group_claim(kvp_master_t *m, const kvp_session_t *s, uint32_t oid);
+kvp_err_t kvp_group_claim(kvp_master_t *m, kvp_session_t *s, uint32_t oid);
+/* What nodes report. kvp_group_may_adopt: a version of a key may have that place; over: what it replaces, or KVP_OID_NONE.
+ * Of two that have one place the newer is right, so kvp_group_adopt drops the older. Its object is committed by then. */
+bool kvp_group_may_adopt(kvp_master_t *m, const kvp_tenant_t *t, const kvp_wire_group_t *want, uint64_t version,
+                         uint32_t over);
+void kvp_group_adopt(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want);
 void kvp_group_evict(kvp_master_t *m, uint32_t oid); /* all of its group goes, if it is in one */
 void kvp_group_hold(kvp_master_t *m, uint32_t oid, bool is_held); /* it has its first ticket, or lost the last */
 void kvp_group_bytes(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes); /* a committed member's extents changed */

@@ -22,12 +22,14 @@ kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
     }
 }
 
-/* Segments whose node is away count as well: it costs nobody's pin that one comes back a second later. What is held is
- * on no list, and loses its pin, if it must, when it is on it again. */
+/* Segments whose node is away count as well: it costs nobody's pin that one comes back a second later. And while nodes may
+ * come that this master does not know yet, nobody knows how large the pool is. What is held is on no list, and loses its
+ * pin, if it must, when it is on it again. */
 bool
 kvp_pin_is_over(const kvp_master_t *m)
 {
-    return m->pinned.n > 0 && m->st.soft_pinned_bytes > m->known_bytes / SOFT_SHARE && KVP_RULE(PIN_BUDGET);
+    return m->pinned.n > 0 && !kvp_owed_is_rebuilding(m) && m->st.soft_pinned_bytes > m->known_bytes / SOFT_SHARE &&
+           KVP_RULE(PIN_BUDGET);
 }
 
 void

@@ -22,7 +22,7 @@ check_put(const kvp_master_t *m, uint32_t tenant, const kvp_wire_put_t *put, con
 /* Whether a committed object is one for those who put its key: ALREADY, or OK where a fresh copy is better than waiting
  * for it: its node is away, its epoch is over, or its group is. IN_PROGRESS: it is hidden, and somebody else's. */
 static kvp_err_t
-check_worth(kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
+check_worth(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(m->index, oid);
 
@@ -32,7 +32,7 @@ check_worth(kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 
 /* A committed object in the way: what a put, or an upsert, of its key is answered. */
 static kvp_err_t
-check_committed(kvp_master_t *m, const kvp_session_t *s, uint32_t oid, kvp_digest_t digest, bool is_upsert,
+check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t digest, bool is_upsert,
                 uint32_t *over_out)
 {
     const kvp_obj_t *o = kvp_obj(m->index, oid);

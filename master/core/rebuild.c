@@ -152,10 +152,17 @@ is_key_in_place(const kvp_chunk_t *c, const told_t *t)
     return (uint64_t)t->desc.key_off * 64 >= c->geo.long_keys_off;
 }
 
+static kvp_wire_group_t
+group_of(const told_t *t)
+{
+    return (kvp_wire_group_t){t->desc.group, t->desc.group_n, t->desc.group_member};
+}
+
 /* What does not depend on anything but the record and the chunk. */
 static bool
 is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const told_t *t)
 {
+    const kvp_wire_group_t group = group_of(t);
     const kvp_desc_t *d = &t->desc;
     uint64_t extent = kvp_slab_extent_bytes(d->len), generation = kvp_word_generation(t->rec.word);
 
@@ -163,7 +170,7 @@ is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const told_t *t)
     if (generation == 0 || generation >= kvp_gen_make(m->term, 0) || d->version > generation) return false;
     if (d->offset % kvp_slab_align_bytes(d->len) != 0 || extent > c->bytes || d->offset > c->bytes - extent)
         return false;
-    if (d->group_n > 0) return false; /* seen whole or not at all, and who is in it is not known any more */
+    if (kvp_group_check_named(&group) != KVP_OK) return false;
     if (!is_key_in_place(c, t)) return false;
     return kvp_digest_eq(d->digest, kvp_key_digest(m->conf.digest_seed, d->tenant, t->key, d->key_len)) &&
            d->key_hash2 == kvp_key_hash2(m->conf.digest_seed, d->tenant, t->key, d->key_len);
@@ -219,6 +226,15 @@ is_wanted(const kvp_master_t *m, const kvp_segment_t *g, const told_t *t, uint32
     return kvp_obj_version(o) == t->desc.version && may_join(m, o, g, t);
 }
 
+static bool
+has_group_room(kvp_master_t *m, const kvp_tenant_t *tenant, const told_t *t)
+{
+    const kvp_wire_group_t group = group_of(t);
+    uint32_t over = kvp_objindex_find(m->index, t->desc.digest);
+
+    return !kvp_group_is_named(&group) || kvp_group_may_adopt(m, tenant, &group, t->desc.version, over);
+}
+
 /* Takes what is older, or unfinished, out of the index. An upsert under way stays, to replace what is found now: it is
  * returned, else NULL. A put under way is one of what is committed: its client asks again, and is told. */
 static kvp_attempt_t *
@@ -237,6 +253,7 @@ make_way(kvp_master_t *m, kvp_tenant_t *tenant, kvp_digest_t digest)
         a = kvp_attempt_of(m, kvp_obj(m->index, oid));
         if (a->is_upsert) {
             kvp_objindex_unlink(m->index, oid);
+            kvp_group_leave(m, oid); /* it joins when it takes the place of what is found */
             return a;
         }
         kvp_attempt_void(m, a);
@@ -265,6 +282,7 @@ note_long_key(kvp_report_t *r, const kvp_chunk_t *c, const told_t *t, uint32_t o
 static void
 enter_copy(kvp_master_t *m, kvp_chunk_t *c, const told_t *t, uint32_t oid)
 {
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
     uint64_t extent = kvp_slab_len(c->slab, t->rec.slot);
     kvp_place_t at = {
         .chunk = c->number,
@@ -275,15 +293,32 @@ enter_copy(kvp_master_t *m, kvp_chunk_t *c, const told_t *t, uint32_t oid)
 
     kvp_slab_set_owner(c->slab, at.slot, oid);
     kvp_obj_add_place(m, oid, &at, extent - t->desc.len);
+    kvp_pin_count(m, o, (int64_t)extent);
+    kvp_group_bytes(m, o, (int64_t)extent);
     c->segment->objects++;
     c->segment->used_bytes += extent;
     c->tenant->used_bytes += extent;
     note_long_key(c->segment->report, c, t, oid);
 }
 
+/* What can be evicted is, once its segment is up: it comes back on the common list then. */
+static void
+list_aside(kvp_master_t *m, uint32_t oid)
+{
+    uint32_t unit = kvp_victim_unit(m, oid);
+    const kvp_obj_t *o = kvp_obj(m->index, unit);
+    kvp_segment_t *g = kvp_obj_chunk(m, o)->segment;
+
+    kvp_victim_used(m, unit);
+    if (o->list != KVP_OBJLIST_LRU || g->report == NULL) return;
+    kvp_victim_removed(m, unit);
+    kvp_objlist_push_young(m->index, &g->aside, unit);
+}
+
 static void
 enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
 {
+    const kvp_wire_group_t group = group_of(t);
     kvp_attempt_t *heir = make_way(m, c->tenant, t->desc.digest);
     uint32_t oid = kvp_objindex_make(m->index, t->desc.digest, t->key, t->desc.key_len);
     kvp_obj_t *o = kvp_obj(m->index, oid);
@@ -293,9 +328,10 @@ enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     o->sum = t->desc.sum;
     o->state = KVP_OBJ_COMMITTED;
     o->attempt = KVP_NONE;
+    o->pin = t->desc.flags & KVP_DESC_PIN;
     enter_copy(m, c, t, oid);
-    kvp_obj_touch(m->index, o);
-    kvp_objlist_push_young(m->index, &c->segment->aside, oid); /* back on the common list when its segment is */
+    if (kvp_group_is_named(&group)) kvp_group_adopt(m, c->tenant, oid, &group);
+    list_aside(m, oid);
     c->tenant->objects++;
     m->st.objects++;
     m->st.adopted++;
@@ -329,6 +365,7 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     if (!give_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
     if (!is_wanted(m, c->segment, t, &joins)) return false;
+    if (joins == KVP_OID_NONE && !has_group_room(m, c->tenant, t)) return false;
     if (close_gap(m, c, t->desc.offset) != KVP_OK || clear_slot(m, c, t->rec.slot) != KVP_OK) return false;
     if (kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_slab_extent_bytes(t->desc.len), 0, &slot) != KVP_OK)
         return false;

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from clients import PATHS, Shell, figures
+from clients import PATHS, Shell, figures, settled, slow
 from conftest import SLOW, TIER, wait_until
 
 LEN = 4096
@@ -126,6 +126,80 @@ def test_master_killed(make_pool, bench):
     assert prober(f"bput new/ 0 100 {LEN} deadline={10000 * SLOW}")["results"] == {"OK": 100}
     assert prober(f"bget new/ 0 100 {LEN}")["results"] == {"OK": 100}
     assert any(len(v) > 1 for w in workers for v in w.may_be.values()), "no call was cut: nothing was shown"
+
+
+def restart_when_told(pool):
+    """The master dies, and the next one has heard what both nodes hold."""
+    kill_and_start(pool, 2)
+    wait_until(lambda: figures(pool.master)["segments"] == 2, 20, "both nodes to have told what they hold")
+
+
+def test_groups_and_pins_outlive_the_master(make_pool, bench):
+    """Fails if, after kill -9 of the master, a whole group is not found whole, one that is not is seen at all, one cannot be
+    finished or is not evicted as one, or if a pin does not protect any more.
+    """
+    size, block = 8, 65536
+    pool = make_pool(nodes=2, memory="16MiB", data_dir=f"{bench.home}/data")
+    writer = Shell(bench, pool.addr, "writer", **PATHS["shm"])
+    reader = Shell(bench, pool.addr, "reader", **PATHS["tcp"])
+
+    def put(prefix, first, n, more):
+        got = writer(f"bput {prefix}/ {first} {n} {block} {more} deadline={10000 * SLOW}")
+        assert got["results"] == {"OK": n}, (prefix, got)
+
+    def seen(prefix, n=size):
+        return reader(f"bexist {prefix}/ 0 {n}")["exist"]
+
+    for g in range(size):
+        put(f"whole{g}", 0, size, f"group=whole{g} members={size}")
+    put("part", 0, 5, f"group=part members={size}")
+    put("holed", 0, size, f"group=holed members={size}")
+    put("unit", 0, size, "group=unit members=0")
+    put("hard", 0, size, "pin=1")
+    put("soft", 0, size, "soft=1")
+    assert reader("remove holed/3")["err"] == "OK"
+    assert seen("holed") == size - 1 and seen("part") == 0
+    before = figures(pool.master)
+    assert all(s["used_bytes"] > 0 for s in pool.kvpool("stat", "--json").json["segments"]), "one node has everything"
+    restart_when_told(pool)
+    assert seen("part") == 0 and seen("holed") == 0
+    for g in range(size):
+        got = reader(f"bget whole{g}/ 0 {size} {block}")
+        assert got["results"] == {"OK": size} and got["wrong"] == 0, got
+    # What lies between the objects is nobody's when the writers of the time before have said that they are done.
+    assert writer("exists hard/0")["exists"] == 1
+    after = settled(pool.master, timeout=20, used_bytes=before["used_bytes"])
+    for name in ("groups", "soft_pinned_bytes", "hard_pinned_bytes"):
+        assert after[name] == before[name], name
+    put("part", 5, 3, f"group=part members={size}")
+    got = reader(f"bget part/ 0 {size} {block}")
+    assert got["results"] == {"OK": size} and got["wrong"] == 0, got
+    units = set()
+    for i in range(0, 1024, 16):  # twice the pool
+        put("fill", i, 16, "")
+        units.add(pool.kvpool("ls", "unit/").out.count(b"unit/"))  # neither a use nor a probe
+    assert units == {0, size}
+    for prefix in ("hard", "soft"):
+        got = reader(f"bget {prefix}/ 0 {size} {block}")
+        assert got["results"] == {"OK": size} and got["wrong"] == 0, (prefix, got)
+
+
+@slow
+@pytest.mark.limit(120)
+def test_incomplete_group_goes_when_no_node_can_bring_the_rest(make_pool, bench):
+    """Fails if the members of a group that a dead master's client left unfinished are kept for good."""
+    pool = make_pool(nodes=2, memory="16MiB", data_dir=f"{bench.home}/data")
+    writer = Shell(bench, pool.addr, "writer", **PATHS["shm"])
+    assert writer(f"bput part/ 0 5 {LEN} group=part members=8")["results"] == {"OK": 5}
+    assert writer(f"bput plain/ 0 5 {LEN}")["results"] == {"OK": 5}
+    writer.kill9()
+    settled(pool.master, used_bytes=5 * LEN)
+    writer = Shell(bench, pool.addr, "writer2", **PATHS["shm"])
+    assert writer(f"bput part/ 0 5 {LEN} group=part members=8")["results"] == {"OK": 5}
+    restart_when_told(pool)
+    settled(pool.master, timeout=20, used_bytes=10 * LEN)
+    settled(pool.master, "the group to be dropped", timeout=60, used_bytes=5 * LEN)
+    assert figures(pool.master)["groups"] == 0
 
 
 def test_master_killed_and_its_data_lost(make_pool, bench):

@@ -1336,6 +1336,13 @@ write_place(world_t *w, const kvp_wire_loc_t *loc)
 kvp_err_t
 write_object(peer_t *c, const kvp_wire_loc_t *loc, const kvp_wire_obj_t *obj, const char *key)
 {
+    return write_object_as(c, loc, obj, &(put_t){.key = key}, KVP_PIN_NONE);
+}
+
+kvp_err_t
+write_object_as(peer_t *c, const kvp_wire_loc_t *loc, const kvp_wire_obj_t *obj, const put_t *what, uint32_t pin)
+{
+    const char *key = what->key;
     uint64_t seed = c->world->conf.digest_seed;
     mem_t *mem = mem_find(c->world, loc->segment_id);
     kvp_err_t err = write_place(c->world, loc);
@@ -1356,8 +1363,12 @@ write_object(peer_t *c, const kvp_wire_loc_t *loc, const kvp_wire_obj_t *obj, co
         .len = obj->len,
         .sum = obj->len * 3,
         .tenant = c->tenant,
+        .group = what->group.group,
+        .group_n = what->group.members,
+        .group_member = what->group.member,
         .key_off = loc->key_off,
         .key_len = (uint16_t)strlen(key),
+        .flags = pin & KVP_DESC_PIN,
     };
     kvp_desc_seal(&k->descs[loc->slot]);
     free(k->keys[loc->slot]);
@@ -1606,7 +1617,7 @@ put_like(peer_t *c, const put_t *what, const Kvp__Pb__PutBegin *like)
     err = places.objs[0].err;
     n = places.nloc;
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(write_place(c->world, &places.locs[i]), KVP_OK);
+        assert_int_equal(write_object_as(c, &places.locs[i], &places.objs[0], what, like->pin), KVP_OK);
     places_free(&places);
-    return err == KVP_OK ? commit_copies(c, one.attempt, 1, (1u << n) - 1) : err;
+    return err == KVP_OK ? commit_copies(c, one.attempt, what->len * 3, (1u << n) - 1) : err;
 }

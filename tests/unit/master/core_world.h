@@ -225,6 +225,9 @@ kvp_err_t abort_put(peer_t *c, uint64_t attempt, bool is_drained);
 kvp_err_t write_place(world_t *w, const kvp_wire_loc_t *loc);
 /* write_object also leaves the descriptor and the key. */
 kvp_err_t write_object(peer_t *c, const kvp_wire_loc_t *loc, const kvp_wire_obj_t *obj, const char *key);
+/* write_object_as: with its group and a pin. */
+kvp_err_t write_object_as(peer_t *c, const kvp_wire_loc_t *loc, const kvp_wire_obj_t *obj, const put_t *what,
+                          uint32_t pin);
 
 /* Whole operations, answered at once or within the time given. */
 kvp_err_t put_place(peer_t *c, const char *key, uint64_t len, uint64_t *attempt_out, kvp_wire_loc_t *loc_out);

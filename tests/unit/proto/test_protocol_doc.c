@@ -162,7 +162,7 @@ static const struct {
     CONSTANT(KVP_JREC_WHOLE),       CONSTANT(KVP_JREC_TERM),
     CONSTANT(KVP_JREC_COMMIT),      CONSTANT(KVP_JREC_GONE),
     CONSTANT(KVP_JREC_BUMP),        CONSTANT(KVP_JREC_MAX),
-    CONSTANT(KVP_JOURNAL_MAGIC),
+    CONSTANT(KVP_JOURNAL_MAGIC),    CONSTANT(KVP_DESC_PIN),
 #undef CONSTANT
 };
 
@@ -802,6 +802,7 @@ test_golden_descriptor(void **state)
                        .group_n = 4,
                        .group_member = 2,
                        .key_len = sizeof(key) - 1,
+                       .flags = KVP_PIN_HARD,
                        .attempt = 99,
                        .term = 7};
 
