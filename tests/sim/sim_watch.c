@@ -208,29 +208,47 @@ let_go(sim_t *s, uint32_t tenant, const kvp_digest_t *digest, uint64_t version)
     }
 }
 
-/* A bump that nodes have heard of outlives the master, acknowledged or not. */
-static void
-let_go_bumped(sim_t *s, uint32_t tenant, uint64_t version)
+static bool
+is_named(const grant_t *g, const kvp_wire_tomb_t *tomb)
 {
-    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older) {
-        uint32_t chunk = 0, slot = 0;
-
-        for (grant_t *g; !mem->is_gone && (g = grant_next(mem, &chunk, &slot)) != NULL;)
-            g->may_go |= g->tenant == tenant && g->version <= version;
-    }
+    if (g->version > tomb->version) return false;
+    if (tomb->digest.hi == kvp_wire_tomb_tenant(0).hi) return g->tenant == tomb->digest.lo;
+    return kvp_digest_eq(g->digest, tomb->digest);
 }
 
-/* What a node that is away has, and is no more, others keep in mind: so a later master drops it. */
+/* What is no more, though its own node may not have heard of it, others keep in mind: so a later master drops it. This
+ * may be said before its RETIRE is, or instead: orders to a node that is late wait in a master that may die. The same of
+ * a bump, from before it is acknowledged. */
 static void
 says_tombs(sim_t *s, const kvp_frame_t *f)
 {
     const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
 
-    for (size_t i = 0; i < f->tail_len / sizeof *tombs; i++) {
-        if (tombs[i].digest.hi == kvp_wire_tomb_tenant(0).hi)
-            let_go_bumped(s, (uint32_t)tombs[i].digest.lo, tombs[i].version);
-        else
-            let_go(s, 0, &tombs[i].digest, tombs[i].version);
+    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older) {
+        uint32_t chunk = 0, slot = 0;
+
+        for (grant_t *g; !mem->is_gone && (g = grant_next(mem, &chunk, &slot)) != NULL;)
+            for (size_t i = 0; i < f->tail_len / sizeof *tombs; i++)
+                g->has_tomb |= is_named(g, &tombs[i]);
+    }
+}
+
+/* The newest version of what is told wins, whatever becomes of it, from when the master hears it: another node's report
+ * may end before this one does. A journal knows that anyway. */
+static void
+let_go_older(sim_t *s, const kvp_frame_t *f, const Kvp__Pb__Report *head)
+{
+    kvp_rd_t rd;
+
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    (void)kvp_rd_array(&rd, head->tombs_n, sizeof(kvp_wire_tomb_t));
+    for (uint32_t i = 0; head->is_whole && i < head->n; i++) {
+        kvp_desc_t desc;
+
+        (void)kvp_rd_array(&rd, 1, sizeof(kvp_wire_extent_t));
+        memcpy(&desc, kvp_rd_array(&rd, 1, sizeof desc), sizeof desc);
+        (void)kvp_rd_array(&rd, kvp_align_up(desc.key_len, 8), 1);
+        if (desc.version > 0) let_go(s, desc.tenant, &desc.digest, desc.version - 1);
     }
 }
 
@@ -239,11 +257,8 @@ reported(sim_t *s, mem_t *mem)
 {
     uint32_t chunk = 0, slot = 0;
 
-    for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) /* the newest version wins, committed or not */
-        if (g->was_reported) let_go(s, g->tenant, &g->digest, g->version - 1);
-    chunk = slot = 0;
     for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) {
-        if (!g->must_return || g->may_go || !g->is_lost || g->is_retired) continue;
+        if (!g->must_return || g->may_go || g->has_tomb || !g->is_lost || g->is_retired) continue;
         know(s, g);
         g->is_lost = false;
     }
@@ -451,6 +466,7 @@ hears_report(sim_t *s, const kvp_frame_t *f)
     for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;)
         for (known_t *k = g->was_reported ? known_first(s, g->digest) : NULL; k != NULL; k = known_next(k, g->digest))
             k->is_forced |= k->grant->tenant == g->tenant && k->grant->version < g->version;
+    let_go_older(s, f, head);
     kvp_pb_free(&pb, head);
 }
 
@@ -677,6 +693,9 @@ says_place(sim_t *s, const kvp_wire_loc_t *loc)
                  (unsigned long)loc->generation);
     else if (g->is_refused)
         sim_fail(s, "I6", "a reader is sent to slot %u generation %lx, which the journal does not know", loc->slot,
+                 (unsigned long)loc->generation);
+    else if (g->has_tomb)
+        sim_fail(s, "I6", "a reader is sent to slot %u generation %lx, which a tombstone names", loc->slot,
                  (unsigned long)loc->generation);
     else if (!g->is_committed)
         committed(s, g); /* its answer is still to come */
