@@ -354,6 +354,8 @@ struct kvp_pend {
     uint32_t copies; /* wanted of each object */
     uint32_t epoch; /* of the namespace, when it came */
     bool is_upsert;
+    bool is_refused; /* some key that waited, for good, */
+    uint64_t refused_news; /* after so many space_news */
     kvp_pin_t pin;
     kvp_wire_obj_t *objs; /* owned, n */
 };
@@ -923,7 +925,6 @@ void kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k); /* it waits no more; what b
 void kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k); /* every record of its window is free */
 void kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k); /* its window is lost */
 bool kvp_put_may_nodes_come(const kvp_master_t *m); /* a segment may be mounted soon, or again */
-void kvp_put_count_refusal(kvp_master_t *m, kvp_err_t err);
 void kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g); /* windows in it are given up */
 void kvp_put_tick(kvp_master_t *m);
 void kvp_put_retry_waiting(kvp_master_t *m);

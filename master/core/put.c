@@ -39,10 +39,8 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
     kvp_attempt_t *heir = kvp_attempt_heir(m, o);
     kvp_err_t err = check_worth(m, s, oid);
 
-    if (!kvp_obj_is_served(m, o) && kvp_obj_is_reported(m, o)) { /* worth waiting for: it may be the only copy */
-        kvp_put_count_refusal(m, KVP_RETRY_AFTER);
-        return KVP_RETRY_AFTER;
-    }
+    /* Worth waiting for: it may be the only copy. */
+    if (!kvp_obj_is_served(m, o) && kvp_obj_is_reported(m, o)) return KVP_RETRY_AFTER;
     if (err == KVP_IN_PROGRESS) return err;
     if (heir != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(m, heir)) return KVP_IN_PROGRESS;
     if (err == KVP_OK) {
@@ -51,11 +49,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
         return KVP_OK;
     }
     if (o->tickets == 0) kvp_victim_used(m, oid); /* so what an upsert replaces is not evicted for its sake first */
-    if (!is_upsert && o->is_young == 0) return KVP_ALREADY;
-    if (!is_upsert) { /* not durable yet: nothing is promised */
-        kvp_put_count_refusal(m, KVP_RETRY_AFTER);
-        return KVP_RETRY_AFTER;
-    }
+    if (!is_upsert) return o->is_young == 0 ? KVP_ALREADY : KVP_RETRY_AFTER; /* not durable yet: nothing is promised */
     *over_out = oid;
     return KVP_OK;
 }
@@ -111,17 +105,9 @@ is_over_limit(const kvp_session_t *s, uint64_t len, uint32_t copies)
 static kvp_err_t
 check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
 {
-    kvp_err_t err;
-
-    if (put->len > m->up_longest) {
-        err = kvp_put_may_nodes_come(m) ? KVP_RETRY_AFTER : m->up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
-        if (err != KVP_TOO_LARGE) kvp_put_count_refusal(m, err);
-        return err;
-    }
-    if (kvp_journal_is_behind(m)) {
-        kvp_put_count_refusal(m, KVP_RETRY_AFTER);
-        return KVP_RETRY_AFTER;
-    }
+    if (put->len > m->up_longest)
+        return kvp_put_may_nodes_come(m) ? KVP_RETRY_AFTER : m->up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
+    if (kvp_journal_is_behind(m)) return KVP_RETRY_AFTER;
     if (kvp_attempt_find(m, p->session, put->attempt) != NULL) return KVP_INVALID;
     if (kvp_recent_find(&p->session->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
     return is_over_limit(p->session, put->len, p->copies) ? KVP_LIMIT : KVP_OK;

@@ -67,15 +67,6 @@ explain(const kvp_master_t *m, char *buf, size_t len)
     return buf;
 }
 
-void
-kvp_put_count_refusal(kvp_master_t *m, kvp_err_t err)
-{
-    if (err == KVP_NO_SPACE)
-        m->st.put_no_space++;
-    else
-        m->st.put_retry_after++;
-}
-
 /* ---- messages */
 kvp_pend_t *
 kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg)
@@ -130,6 +121,20 @@ append_places(kvp_master_t *m, kvp_attempt_t *a, kvp_buf_t *out)
     }
 }
 
+/* A key that was refused for good may have waited for the others of its message: by what these evicted, or since, room may
+ * have come, or be on its way. */
+static void
+settle_refusals(kvp_master_t *m, kvp_pend_t *p)
+{
+    bool is_final = !p->is_refused || (p->refused_news == m->space_news && !is_space_coming(m));
+
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (p->objs[i].err == KVP_NO_SPACE && !is_final) p->objs[i].err = KVP_RETRY_AFTER;
+        m->st.put_no_space += p->objs[i].err == KVP_NO_SPACE;
+        m->st.put_retry_after += p->objs[i].err == KVP_RETRY_AFTER;
+    }
+}
+
 void
 kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
 {
@@ -142,6 +147,7 @@ kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
         kvp_pend_end(p);
         return;
     }
+    settle_refusals(m, p);
     msg.n = p->n;
     msg.ns_epoch = p->epoch;
     for (uint32_t i = 0; i < p->n; i++) {
@@ -222,7 +228,10 @@ pkey_refuse(kvp_master_t *m, kvp_pkey_t *k, kvp_err_t err)
         kvp_pkey_close(m, k);
         return;
     }
-    kvp_put_count_refusal(m, err);
+    if (err == KVP_NO_SPACE && !a->pend->is_refused) {
+        a->pend->is_refused = true;
+        a->pend->refused_news = m->space_news;
+    }
     kvp_attempt_abort(m, a, true, err);
 }
 

@@ -195,6 +195,36 @@ test_hard_when_the_pool_is_full_of_it(void **state)
     world_close(w);
 }
 
+/* The first key finds nothing that may go. The second is answered later, and takes one of the two places of what it
+ * replaces: the other one is the first key's, so that may not have been refused for good. */
+static void
+test_refusal_when_an_upsert_of_the_same_message_makes_room(void **state)
+{
+    Kvp__Pb__PutBegin twice = KVP__PB__PUT_BEGIN__INIT, upsert = KVP__PB__PUT_BEGIN__INIT;
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    put_t both[2] = {{.key = "new", .len = 64 * KIB}, {.key = "pinned", .len = 64 * KIB}};
+    places_t places;
+    peer_t *c;
+
+    (void)state;
+    node_open_on(w, mem_make(w, "n1", 64 * KIB, 64 * KIB), "h1");
+    node_open_on(w, mem_make(w, "n2", 64 * KIB, 64 * KIB), "h2");
+    c = client_open(w);
+    twice.replicas = 2;
+    twice.pin = KVP_PIN_HARD;
+    assert_int_equal(put_like(c, &both[1], &twice), KVP_OK);
+    upsert.is_upsert = true;
+    upsert.wait_ms = 5000;
+    places_read(peer_wait(c, put_begin_with(c, both, 2, &upsert), 100 * MS), &places);
+    assert_int_equal(places.objs[0].err, KVP_RETRY_AFTER);
+    assert_int_equal(places.objs[1].err, KVP_OK);
+    assert_int_equal(world_stats(w).put_retry_after, 1);
+    assert_int_equal(world_stats(w).put_no_space, 0);
+    places_free(&places);
+    assert_int_equal(put_pinned(c, "new", KVP_PIN_NONE), KVP_OK);
+    world_close(w);
+}
+
 static void
 test_pin_when_the_object_is_upserted(void **state)
 {
@@ -317,6 +347,7 @@ main(void)
         cmocka_unit_test(test_soft_when_there_are_probed_objects),
         cmocka_unit_test(test_soft_when_it_was_held),
         cmocka_unit_test(test_hard_when_the_pool_is_full_of_it),
+        cmocka_unit_test(test_refusal_when_an_upsert_of_the_same_message_makes_room),
         cmocka_unit_test(test_pin_when_the_object_is_upserted),
         cmocka_unit_test(test_pin_counts_to_its_tenant),
         cmocka_unit_test(test_pin_counts_all_copies),
