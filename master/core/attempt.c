@@ -23,6 +23,12 @@ kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o)
     return kvp_ptab_get(&m->attempts, o->attempt);
 }
 
+const kvp_tenant_t *
+kvp_obj_owner(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return o->state == KVP_OBJ_COMMITTED ? kvp_obj_tenant(m, o) : kvp_attempt_of(m, o)->tenant;
+}
+
 kvp_attempt_t *
 kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, const kvp_wire_group_t *group,
                  uint32_t oid)
@@ -187,11 +193,11 @@ kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a)
 }
 
 void
-kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a)
+kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a, kvp_err_t err)
 {
     kvp_pend_t *p = a->pend;
 
-    kvp_attempt_abort(m, a, false, KVP_ALREADY);
+    kvp_attempt_abort(m, a, false, err);
     if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
 }
 

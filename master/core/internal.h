@@ -895,6 +895,7 @@ uint32_t kvp_ticket_grantable_groups(const kvp_master_t *m, const kvp_session_t 
 /* attempt.c */
 kvp_attempt_t *kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id); /* NULL = none */
 kvp_attempt_t *kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o); /* of one that is not committed */
+const kvp_tenant_t *kvp_obj_owner(const kvp_master_t *m, const kvp_obj_t *o); /* whose it is, committed or not */
 kvp_attempt_t *kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put,
                                 const kvp_wire_group_t *group, uint32_t oid);
 void kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a); /* ends it; the object stays as it is */
@@ -903,7 +904,8 @@ bool kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a);
 bool kvp_attempt_is_silent(const kvp_master_t *m, const kvp_session_t *s); /* too long for a writer */
 /* kvp_attempt_abort ends it with its object. A message that is not answered says err for it. */
 void kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
-void kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a); /* its key turned out to be committed */
+/* kvp_attempt_void: its key turned out to be committed, or another one with its digest; its client is told err. */
+void kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a, kvp_err_t err);
 /* Who may still be storing to its places; 0 = nobody. A writer that was not told of them is not. */
 uint64_t kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained);
 /* Its object is not in the index, and replaces `over` when it is committed. kvp_attempt_heir: the attempt that is to

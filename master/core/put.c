@@ -54,13 +54,6 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
     return KVP_OK;
 }
 
-/* Who has no place yet is its attempt's. */
-static const kvp_tenant_t *
-tenant_of(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    return o->state == KVP_OBJ_COMMITTED ? kvp_obj_tenant(m, o) : kvp_attempt_of(m, o)->tenant;
-}
-
 /* What is asked for in a PutBegin. */
 typedef struct {
     const kvp_wire_put_t *puts;
@@ -79,7 +72,7 @@ check_present(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put, c
     *over_out = KVP_OID_NONE;
     if (oid == KVP_OID_NONE) return KVP_OK;
     o = kvp_obj(m->index, oid);
-    if (tenant_of(m, o) != p->session->tenant && KVP_RULE(TENANT_COMPARE)) return KVP_COLLISION;
+    if (kvp_obj_owner(m, o) != p->session->tenant && KVP_RULE(TENANT_COMPARE)) return KVP_COLLISION;
     if (!kvp_obj_has_key(m->index, o, keys + put->key_at, put->key_len)) return KVP_COLLISION;
     if (o->state == KVP_OBJ_COMMITTED) return check_committed(m, p->session, oid, put->digest, p->is_upsert, over_out);
     if (kvp_attempt_take(m, kvp_attempt_of(m, o))) return KVP_OK;

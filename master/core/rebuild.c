@@ -208,7 +208,14 @@ may_join(const kvp_master_t *m, const kvp_obj_t *o, const kvp_segment_t *g, cons
     return true;
 }
 
-/* Whether the index knows nothing newer. *joins_out is the object that has this version already; KVP_OID_NONE = none. */
+static bool
+is_same_key(const kvp_master_t *m, const kvp_obj_t *o, const told_t *t)
+{
+    return kvp_obj_owner(m, o)->id == t->desc.tenant && kvp_obj_has_key(m->index, o, t->key, t->desc.key_len);
+}
+
+/* Whether the index knows nothing newer. *joins_out is the object that has this version already; KVP_OID_NONE = none. Of
+ * two keys with one digest as well: while one of them was there, or was being put, the other was refused. */
 static bool
 is_wanted(const kvp_master_t *m, const kvp_segment_t *g, const told_t *t, uint32_t *joins_out)
 {
@@ -218,12 +225,11 @@ is_wanted(const kvp_master_t *m, const kvp_segment_t *g, const told_t *t, uint32
     *joins_out = KVP_OID_NONE;
     if (oid == KVP_OID_NONE) return true;
     o = kvp_obj(m->index, oid);
-    if (!kvp_obj_has_key(m->index, o, t->key, t->desc.key_len)) return false;
-    if (o->state == KVP_OBJ_WRITING) return true;
+    if (o->state == KVP_OBJ_WRITING) return is_same_key(m, o, t);
     if (KVP_RULE(NEWEST_WINS) ? kvp_obj_version(o) < t->desc.version : kvp_obj_version(o) != t->desc.version)
         return true;
     *joins_out = oid;
-    return kvp_obj_version(o) == t->desc.version && may_join(m, o, g, t);
+    return kvp_obj_version(o) == t->desc.version && is_same_key(m, o, t) && may_join(m, o, g, t);
 }
 
 static bool
@@ -235,28 +241,30 @@ has_group_room(kvp_master_t *m, const kvp_tenant_t *tenant, const told_t *t)
     return !kvp_group_is_named(&group) || kvp_group_may_adopt(m, tenant, &group, t->desc.version, over);
 }
 
-/* Takes what is older, or unfinished, out of the index. An upsert under way stays, to replace what is found now: it is
- * returned, else NULL. A put under way is one of what is committed: its client asks again, and is told. */
+/* Takes what is older, or unfinished, out of the index. An upsert of that key under way stays, to replace what is found
+ * now: it is returned, else NULL. A put under way is one of what is committed: its client asks again, and is told. */
 static kvp_attempt_t *
-make_way(kvp_master_t *m, kvp_tenant_t *tenant, kvp_digest_t digest)
+make_way(kvp_master_t *m, const told_t *t)
 {
     uint32_t oid;
 
-    while ((oid = kvp_objindex_find(m->index, digest)) != KVP_OID_NONE) {
+    while ((oid = kvp_objindex_find(m->index, t->desc.digest)) != KVP_OID_NONE) {
+        const kvp_obj_t *o = kvp_obj(m->index, oid);
+        bool is_same = is_same_key(m, o, t);
         kvp_attempt_t *a;
 
-        if (kvp_obj(m->index, oid)->state == KVP_OBJ_COMMITTED) {
-            (void)kvp_revoke(tenant, digest);
+        if (o->state == KVP_OBJ_COMMITTED) {
+            (void)kvp_revoke(kvp_obj_tenant(m, o), t->desc.digest);
             kvp_obj_drop(m, oid, 0, NULL);
             continue;
         }
-        a = kvp_attempt_of(m, kvp_obj(m->index, oid));
-        if (a->is_upsert) {
+        a = kvp_attempt_of(m, o);
+        if (a->is_upsert && is_same) {
             kvp_objindex_unlink(m->index, oid);
             kvp_group_leave(m, oid); /* it joins when it takes the place of what is found */
             return a;
         }
-        kvp_attempt_void(m, a);
+        kvp_attempt_void(m, a, is_same ? KVP_ALREADY : KVP_COLLISION);
     }
     return NULL;
 }
@@ -319,7 +327,7 @@ static void
 enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
 {
     const kvp_wire_group_t group = group_of(t);
-    kvp_attempt_t *heir = make_way(m, c->tenant, t->desc.digest);
+    kvp_attempt_t *heir = make_way(m, t);
     uint32_t oid = kvp_objindex_make(m->index, t->desc.digest, t->key, t->desc.key_len);
     kvp_obj_t *o = kvp_obj(m->index, oid);
 
