@@ -39,7 +39,7 @@ typedef struct grant {
     bool must_return; /* and that has to serve it */
     bool is_refused; /* or must not: its journal does not know it */
     bool may_go; /* before it was reported, its removal or a new put of its key was heard */
-    bool has_tomb; /* a tombstone names it: the master has told some node that it is no more */
+    uint32_t tomb_term; /* of the last master that told some node that it is no more; 0 = none did */
     bool is_freed; /* its node said that nothing touches it any more */
     uint32_t holds; /* tickets that protect it */
     group_t *group; /* that it was put into; NULL = none */

@@ -48,13 +48,14 @@ oracle_put_begins(sim_t *s, uint32_t key, uint64_t len)
 /* Every version of the key that was acknowledged before then is gone: of known locations, when their lease is over, or
  * already, if the call waited for it. */
 static void
-older_are_gone(sim_t *s, uint32_t key, uint64_t begun_ns, bool has_waited, const char *rule)
+older_are_gone(sim_t *s, uint32_t key, const ended_t *call, const char *rule)
 {
     for (put_t *p = s->oracle->keys[key]; p != NULL; p = p->older) {
-        if (p->acked_ns > begun_ns) continue;
+        if (p->acked_ns > call->begun_ns) continue;
         if (p->gone_ns == UINT64_MAX) p->rule = rule;
         p->gone_ns = kvp_min_u64(p->gone_ns, s->now);
-        if (has_waited) p->revoked_ns = kvp_min_u64(p->revoked_ns, s->now);
+        if (call->has_waited) p->revoked_ns = kvp_min_u64(p->revoked_ns, s->now);
+        p->gone_term = (uint32_t)kvp_max_u64(p->gone_term, call->term);
     }
 }
 
@@ -72,7 +73,7 @@ oracle_put_ends(sim_t *s, put_t *put, bool has_waited, kvp_err_t err)
     /* OK is also what the call says of a key that another put had committed. */
     if (err != KVP_OK) return;
     if (put->is_committed) {
-        older_are_gone(s, put->key, put->begun_ns, has_waited, "I1");
+        older_are_gone(s, put->key, &(ended_t){put->begun_ns, put->term, has_waited}, "I1");
         put->acked_ns = s->now;
     } else if (!was_commit_sent(s, put->key)) {
         sim_fail(s, "I3", "a put of key %u is answered OK, and none was ever committed", put->key);
@@ -80,9 +81,9 @@ oracle_put_ends(sim_t *s, put_t *put, bool has_waited, kvp_err_t err)
 }
 
 void
-oracle_remove_ends(sim_t *s, uint32_t key, uint64_t begun_ns, bool has_waited, kvp_err_t err)
+oracle_remove_ends(sim_t *s, uint32_t key, const ended_t *call, kvp_err_t err)
 {
-    if (err == KVP_OK || err == KVP_NOT_FOUND) older_are_gone(s, key, begun_ns, has_waited, "I6");
+    if (err == KVP_OK || err == KVP_NOT_FOUND) older_are_gone(s, key, call, "I6");
 }
 
 /* ---- keys: each tenant's are numbered on behind those of the one before */
@@ -110,24 +111,24 @@ oracle_key_matches(const sim_t *s, uint32_t key, const char *pattern)
 }
 
 static void
-all_are_gone(sim_t *s, uint32_t tenant, const char *pattern, uint64_t begun_ns, bool has_waited)
+all_are_gone(sim_t *s, uint32_t tenant, const char *pattern, const ended_t *call)
 {
     uint32_t first = oracle_key(s, tenant, 0);
 
     for (uint32_t key = first; key < first + keys_each(s); key++)
-        if (pattern == NULL || oracle_key_matches(s, key, pattern)) older_are_gone(s, key, begun_ns, has_waited, "I6");
+        if (pattern == NULL || oracle_key_matches(s, key, pattern)) older_are_gone(s, key, call, "I6");
 }
 
 void
-oracle_pattern_removed(sim_t *s, uint32_t tenant, const char *pattern, uint64_t begun_ns)
+oracle_pattern_removed(sim_t *s, uint32_t tenant, const char *pattern, const ended_t *call)
 {
-    all_are_gone(s, tenant, pattern, begun_ns, false);
+    all_are_gone(s, tenant, pattern, call);
 }
 
 void
-oracle_bumped(sim_t *s, uint32_t tenant, uint64_t begun_ns)
+oracle_bumped(sim_t *s, uint32_t tenant, const ended_t *call)
 {
-    all_are_gone(s, tenant, NULL, begun_ns, true);
+    all_are_gone(s, tenant, NULL, call);
 }
 
 /* ---- what gets give */

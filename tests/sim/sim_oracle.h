@@ -17,9 +17,11 @@ typedef struct put {
     uint64_t acked_ns; /* UINT64_MAX = not, or another's */
     uint64_t gone_ns; /* a removal or a newer version was acknowledged: only known locations lead to it, for a lease */
     uint64_t revoked_ns; /* and of a call that waited for these: nothing does */
+    uint32_t gone_term; /* of the newest master that said so */
     const char *rule; /* that a get breaks which gives it nevertheless */
     bool is_commit_sent;
-    bool is_committed; /* as the master said */
+    bool is_committed; /* as the master said, */
+    uint32_t term; /* in this term */
     struct put *older; /* of the key */
 } put_t;
 
@@ -41,11 +43,17 @@ void oracle_freed(mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation
 
 /* ---- what clients call and are told */
 put_t *oracle_put_begins(sim_t *s, uint32_t key, uint64_t len);
-/* has_waited: the call asked to be answered only when no lease names what is gone. */
+/* has_waited: as in ended_t. */
 void oracle_put_ends(sim_t *s, put_t *put, bool has_waited, kvp_err_t err);
-void oracle_remove_ends(sim_t *s, uint32_t key, uint64_t begun_ns, bool has_waited, kvp_err_t err);
-void oracle_pattern_removed(sim_t *s, uint32_t tenant, const char *pattern, uint64_t begun_ns);
-void oracle_bumped(sim_t *s, uint32_t tenant, uint64_t begun_ns);
+/* A call that takes versions away, and was answered. */
+typedef struct {
+    uint64_t begun_ns;
+    uint32_t term; /* of the master that answered, perhaps long before the call heard of it */
+    bool has_waited; /* it asked to be answered only when no lease names what is gone */
+} ended_t;
+void oracle_remove_ends(sim_t *s, uint32_t key, const ended_t *call, kvp_err_t err);
+void oracle_pattern_removed(sim_t *s, uint32_t tenant, const char *pattern, const ended_t *call);
+void oracle_bumped(sim_t *s, uint32_t tenant, const ended_t *call);
 
 /* What a get was given, with OK. */
 typedef struct {

@@ -67,7 +67,6 @@ struct oracle {
     uint32_t segments_n;
     uint32_t terms[NODES_MAX]; /* highest that each node has obeyed */
     returned_t *returned;
-    uint64_t died_ns; /* the last master */
     struct refusal *refusals; /* of the step under way */
 };
 

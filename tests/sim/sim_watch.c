@@ -165,7 +165,7 @@ may_return(sim_t *s, grant_t *g, put_t *put)
     g->was_reported = true;
     g->must_return = put->is_committed && put->gone_ns == UINT64_MAX && !g->is_retired;
     put->is_commit_sent = true;
-    if (put->gone_ns < s->oracle->died_ns) put->gone_ns = put->revoked_ns = UINT64_MAX;
+    if (put->gone_term < master_term(s)) put->gone_ns = put->revoked_ns = UINT64_MAX;
 }
 
 /* With one, what it says was committed has to be served again, and nothing else may. */
@@ -229,7 +229,7 @@ says_tombs(sim_t *s, const kvp_frame_t *f)
 
         for (grant_t *g; !mem->is_gone && (g = grant_next(mem, &chunk, &slot)) != NULL;)
             for (size_t i = 0; i < f->tail_len / sizeof *tombs; i++)
-                g->has_tomb |= is_named(g, &tombs[i]);
+                if (is_named(g, &tombs[i])) g->tomb_term = master_term(s);
     }
 }
 
@@ -258,7 +258,7 @@ reported(sim_t *s, mem_t *mem)
     uint32_t chunk = 0, slot = 0;
 
     for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) {
-        if (!g->must_return || g->may_go || g->has_tomb || !g->is_lost || g->is_retired) continue;
+        if (!g->must_return || g->may_go || g->tomb_term != 0 || !g->is_lost || g->is_retired) continue;
         know(s, g);
         g->is_lost = false;
     }
@@ -634,7 +634,10 @@ committed(sim_t *s, grant_t *g)
     uint64_t word = g->mem->chunks[g->chunk].word[g->slot];
 
     g->is_committed = true;
-    if (g->put != 0) s->oracle->puts[g->put]->is_committed = true;
+    if (g->put != 0) {
+        s->oracle->puts[g->put]->is_committed = true;
+        s->oracle->puts[g->put]->term = master_term(s);
+    }
     if (!g->mem->is_gone && word == kvp_word_make(g->generation, KVP_DESC_WRITING))
         sim_fail(s, "I3", "slot %u generation %lx is committed and not sealed", g->slot, (unsigned long)g->generation);
 }
@@ -694,7 +697,7 @@ says_place(sim_t *s, const kvp_wire_loc_t *loc)
     else if (g->is_refused)
         sim_fail(s, "I6", "a reader is sent to slot %u generation %lx, which the journal does not know", loc->slot,
                  (unsigned long)loc->generation);
-    else if (g->has_tomb)
+    else if (g->tomb_term == master_term(s)) /* an older one's must be heard of first */
         sim_fail(s, "I6", "a reader is sent to slot %u generation %lx, which a tombstone names", loc->slot,
                  (unsigned long)loc->generation);
     else if (!g->is_committed)
@@ -940,7 +943,6 @@ oracle_master_died(sim_t *s)
 {
     oracle_t *o = s->oracle;
 
-    o->died_ns = s->now;
     o->asks = NULL;
     o->attempts = NULL;
     o->holds = NULL;
