@@ -206,6 +206,41 @@ test_group_when_a_member_is_lost_with_its_node(void **state)
     world_close(w);
 }
 
+static void
+test_copies_of_members_are_found_one_after_the_other(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    Kvp__Pb__PutBegin two = KVP__PB__PUT_BEGIN__INIT;
+    peer_t *c;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    (void)node_open_on(w, b, "b");
+    c = client_open(w);
+    two.replicas = 2;
+    two.pin = KVP_PIN_HARD;
+    for (uint32_t i = 0; i < 3; i++) {
+        put_t member = {.key = key_name("g", i), .len = LEN, .group = group_of(c, "g", 3, i)};
+
+        assert_int_equal(put_like(c, &member, &two), KVP_OK);
+    }
+    restart(w);
+    (void)node_open_on(w, b, "b");
+    c = client_open(w);
+    assert_int_equal(seen(c, "g", 3), 3);
+    assert_int_equal(world_stats(w).hard_pinned_bytes, 3 * LEN);
+    (void)node_open_on(w, a, "a");
+    assert_int_equal(world_stats(w).hard_pinned_bytes, 6 * LEN);
+    assert_int_equal(world_stats(w).objects, 3);
+    mem_remake(w, b);
+    peer_forget(kvp_list_first(&w->peers, peer_t, link)); /* the node of b, whose memory is gone */
+    (void)node_open_on(w, b, "b");
+    assert_int_equal(seen(c, "g", 3), 3);
+    assert_int_equal(world_stats(w).hard_pinned_bytes, 3 * LEN);
+    world_close(w);
+}
+
 /* ---- units of eviction */
 static void
 test_group_without_a_size_goes_as_one_again(void **state)
@@ -736,6 +771,7 @@ main(void)
         cmocka_unit_test(test_group_when_a_client_goes_on_with_it),
         cmocka_unit_test(test_group_when_its_second_owner_goes),
         cmocka_unit_test(test_group_when_a_member_is_lost_with_its_node),
+        cmocka_unit_test(test_copies_of_members_are_found_one_after_the_other),
         cmocka_unit_test(test_group_without_a_size_goes_as_one_again),
         cmocka_unit_test(test_pins_when_nodes_report),
         cmocka_unit_test(test_soft_pins_when_half_of_the_pool_is_there),
