@@ -54,8 +54,10 @@ drop(kvp_master_t *m, uint32_t oid, const leave_t *leave)
 
         kvp_obj_del_place(m, oid, &places[i]);
         r = kvp_retire_place(m, &places[i], leave->owner, leave->waiter);
-        kvp_owed_retire(m, r, &leave->tomb);
-        if (leave->is_superseded) kvp_retire_hold_back(m, r);
+        if (leave->is_superseded && kvp_journal_withholds(m))
+            kvp_retire_hold_back(m, r, &leave->tomb);
+        else
+            kvp_owed_retire(m, r, &leave->tomb);
         if (was_served) kvp_retire_of_key(m, r, o->id);
     }
     if (o->tickets > 0)

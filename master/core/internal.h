@@ -268,6 +268,7 @@ typedef struct {
     kvp_pkey_t *claim;
     kvp_waiter_t *waiter; /* to be told when it is dead */
     uint64_t after; /* it goes out when the journal is durable up to there; 0 = at once */
+    kvp_wire_tomb_t held_back; /* what nodes are told then */
     bool has_tomb; /* other nodes remember it */
     kvp_digest_t digest; /* then: of the key */
 } kvp_retire_t;
@@ -774,8 +775,9 @@ uint32_t kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, const char *hos
 
 /* retire.c */
 kvp_retire_t *kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter);
-/* kvp_retire_hold_back: its order waits until what is written so far is durable; kvp_retire_go_on: it is. */
-void kvp_retire_hold_back(kvp_master_t *m, kvp_retire_t *r);
+/* kvp_retire_hold_back: its order, and what nodes are to be told, wait until what is written so far is durable;
+ * kvp_retire_go_on: it is. */
+void kvp_retire_hold_back(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
 void kvp_retire_go_on(kvp_master_t *m, kvp_retire_t *r);
 void kvp_retire_flush(kvp_master_t *m);
 void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */

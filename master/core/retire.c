@@ -93,10 +93,10 @@ kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_wai
 }
 
 void
-kvp_retire_hold_back(kvp_master_t *m, kvp_retire_t *r)
+kvp_retire_hold_back(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
 {
-    if (!kvp_journal_withholds(m)) return;
     r->after = m->journal.end;
+    r->held_back = *tomb;
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&m->journal.retires, &r->queue);
 }
@@ -108,6 +108,7 @@ kvp_retire_go_on(kvp_master_t *m, kvp_retire_t *r)
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
     want_sending(m, r->chunk->segment);
+    kvp_owed_retire(m, r, &r->held_back);
     kvp_master_spend(m, 1);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The master's core under two clients, two nodes on two hosts and a stranger, all of which do what the input says: honest
  * questions with chosen arguments, frames of any bytes, answers to RETIRE in any order and number, lost connections,
- * passing time. Objects have copies, pins and groups, are replaced, and go with their namespace.
+ * passing time. Objects have copies, pins and groups, are replaced, and go with their namespace. Inputs that begin with
+ * DISK give the core a journal, which is durable as far as they say.
  *
  * What must hold whatever they do: every output is a whole frame; nothing is granted that overlaps an extent which was
  * granted before and that the node has not said to be free; no generation comes twice in a slot; the core's own check
@@ -31,6 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define STEPS_MAX 400
 #define EXTENTS_MAX 8192
 #define RETIRES_MAX 256
+#define DISK 30u /* a step: more of the journal is durable */
 #define MEMORY_MAX (512u << 20)
 #define MS 1000000ull
 
@@ -89,6 +91,8 @@ typedef struct {
     dead_t dead[RETIRES_MAX]; /* answered DEAD only */
     size_t dead_n;
     kvp_buf_t frame;
+    bool has_journal;
+    uint64_t journal_end, durable;
 } world_t;
 
 static void
@@ -299,6 +303,17 @@ close_peer(world_t *w, peer_t *peer)
     forget_retires(w, peer);
 }
 
+static void
+write_journal(world_t *w)
+{
+    kvp_buf_t bytes = {0};
+
+    if (!w->has_journal) return;
+    while (kvp_master_take_journal(w->core, &bytes, &w->journal_end))
+        kvp_buf_reset(&bytes);
+    kvp_buf_fini(&bytes);
+}
+
 /* drain takes everything that the core has to say; closing a connection may give it more. */
 static void
 drain(world_t *w)
@@ -307,6 +322,7 @@ drain(world_t *w)
     uint64_t conn;
     bool is_last;
 
+    write_journal(w);
     while (kvp_master_take_output(w->core, &conn, &bytes, &is_last)) {
         peer_t *peer = w->peers;
         while (peer < w->peers + PEERS && peer->conn != conn)
@@ -719,6 +735,17 @@ pass_time(world_t *w, input_t *in)
     }
 }
 
+/* Of what was written, so many of 255 parts; an end within a record is no more than the one before it. */
+static void
+make_durable(world_t *w, uint64_t part)
+{
+    if (!w->has_journal) return;
+    write_journal(w);
+    w->durable += (w->journal_end - w->durable) * part / 255;
+    kvp_master_on_durable(w->core, w->durable, w->now_ns);
+    drain(w);
+}
+
 static void
 step(world_t *w, input_t *in)
 {
@@ -810,6 +837,9 @@ step(world_t *w, input_t *in)
         if (w->peers[FAR_NODE].conn == 0) open_peer(w, &w->peers[FAR_NODE]);
         drain(w);
         break;
+    case DISK:
+        make_durable(w, take(in, 1));
+        break;
     default:
         break;
     }
@@ -832,7 +862,7 @@ check_core(const world_t *w)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const kvp_master_conf_t conf = {.digest_seed = SEED, .seed = SEED, .term = 1, .host_id = "here", .unix_path = ""};
+    kvp_master_conf_t conf = {.digest_seed = SEED, .seed = SEED, .term = 1, .host_id = "here", .unix_path = ""};
     static extent_t extents[EXTENTS_MAX];
     static world_t world;
     world_t *w = &world;
@@ -841,7 +871,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memset(w, 0, sizeof(*w));
     w->extents = extents;
     w->now_ns = 1000 * MS;
+    conf.has_journal = w->has_journal = size > 0 && (data[0] & 31) == DISK;
     check(kvp_master_create(&conf, w->now_ns, &w->core) == KVP_OK, "create");
+    if (w->has_journal) check(kvp_master_open_journal(w->core, &w->durable) == KVP_OK, "open its journal");
+    make_durable(w, 255);
     for (size_t i = 0; i < PEERS; i++)
         open_peer(w, &w->peers[i]);
     mount(w, &w->peers[NODE], &(input_t){(const uint8_t *)"\x01", 1});

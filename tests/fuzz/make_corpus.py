@@ -101,7 +101,7 @@ def segfmt():
 RAW, TIME, OPEN, CLOSE, PUT, COMMIT, ABORT = 0, 1, 2, 3, 4, 7, 9
 GET, EXISTS, LOOKUP, REMOVE, RELEASE, REMOVE_MANY, LIST = 10, 11, 12, 13, 14, 15, 16
 RETIRED, FREED, MOUNT, UNMOUNT = 17, 19, 20, 21
-HEARTBEAT, USED, BUMP, PUT_MORE, COMMIT_MORE, FAR_MOUNT, FAR_NODE = 22, 23, 24, 25, 27, 28, 29
+HEARTBEAT, USED, BUMP, PUT_MORE, COMMIT_MORE, FAR_MOUNT, FAR_NODE, DISK = 22, 23, 24, 25, 27, 28, 29, 30
 SOFT, HARD, UPSERT, GROUPED, TWICE = 1, 2, 4, 8, 32  # how PUT_MORE keeps what it puts
 
 
@@ -155,6 +155,19 @@ def master_kept():
     write("fuzz_master", "bump",
           members + put_more(GROUPED, 7, 900, group(2, 1)) + bytes([BUMP, 50]) + commit(2) + members + ask(GET, 0) +
           bytes([TIME, 9]) + free * 3)
+
+
+def master_journal():
+    free = bytes([RETIRED, 0, 3, 3, 3, 3])
+    some, all_of_it = bytes([DISK, 100]), bytes([DISK, 255])
+    write("fuzz_master", "journal_promises",
+          all_of_it + put(1, 1000) + commit(0) + put(1, 900) + some + all_of_it + put(1, 900) + ask(REMOVE, 1) + free +
+          bytes([TIME, 9]) + all_of_it + bytes([BUMP, 5]) + some + bytes([TIME, 9]) + all_of_it)
+    write("fuzz_master", "journal_upserts",
+          all_of_it + put(1, 1000) + commit(0) + put_more(UPSERT, 1, 900) + commit(1) + bytes([TIME, 9]) + some + free +
+          bytes([3]) + all_of_it + free * 2)
+    fill = b"".join(put(k % 24, 15000) + commit(k % 16) for k in range(20))
+    write("fuzz_master", "journal_full_pool", all_of_it + fill + some + (free + bytes([TIME, 5])) * 4 + fill + all_of_it + fill)
 
 
 def master():
@@ -224,4 +237,5 @@ frames()
 journals()
 segfmt()
 master()
+master_journal()
 master_kept()

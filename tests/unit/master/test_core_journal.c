@@ -14,27 +14,36 @@
 static const kvp_master_conf_t with_journal = {.has_journal = true, .location_lease_ns = MS, .location_grace_ns = MS};
 
 /* ---- doing */
-/* A put, or an upsert, that is written and whose commit is asked for: the request. */
+/* A put, or an upsert, that is written and whose commit is asked for: the request. copies: one a host. */
 static uint64_t
-commit_begun(peer_t *c, const char *key, bool is_upsert, uint64_t *attempt_out, uint64_t *version_out)
+copies_begun(peer_t *c, const char *key, bool is_upsert, uint32_t copies, uint64_t *attempt_out, uint64_t *version_out)
 {
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
     put_t one = {.key = key, .len = SMALL};
-    kvp_wire_commit_t rec = {.replicas = 1};
+    kvp_wire_commit_t rec = {.sum = SMALL * 3}; /* as write_object says */
     places_t p;
 
     like.is_upsert = is_upsert;
-    like.replicas = 1;
+    like.replicas = copies;
     like.wait_ms = 50;
     places_read(peer_wait(c, put_begin_with(c, &one, 1, &like), 200 * MS), &p);
     assert_int_equal(p.objs[0].err, KVP_OK);
-    assert_int_equal(write_object(c, &p.locs[0], &p.objs[0], key), KVP_OK);
+    assert_int_equal(p.nloc, copies);
+    for (uint32_t i = 0; i < copies; i++)
+        assert_int_equal(write_object(c, &p.locs[i], &p.objs[0], key), KVP_OK);
+    rec.replicas = (1u << copies) - 1;
     *version_out = p.objs[0].version;
     *attempt_out = rec.attempt = one.attempt;
     places_free(&p);
     head.n = 1;
     return peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
+}
+
+static uint64_t
+commit_begun(peer_t *c, const char *key, bool is_upsert, uint64_t *attempt_out, uint64_t *version_out)
+{
+    return copies_begun(c, key, is_upsert, 1, attempt_out, version_out);
 }
 
 /* The one result of an answer, or what its head says. */
@@ -325,6 +334,45 @@ test_upsert_that_was_not_durable(void **state)
     c = client_open(w);
     assert_int_equal(found(c, "key"), new);
     world_close(w);
+}
+
+/* Nor are nodes told that what it replaces is gone, where one that has a copy of it is away. */
+static void
+tell_of_upsert(bool is_durable)
+{
+    world_t *w = world_open(&with_journal);
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    uint64_t attempt, id, old, new;
+    peer_t *c, *n;
+
+    (void)node_open_on(w, a, "a");
+    n = node_open_on(w, b, "b");
+    c = client_open(w);
+    id = copies_begun(c, "key", false, 2, &attempt, &old);
+    assert_int_equal(result(peer_wait(c, id, 200 * MS)), KVP_OK);
+    peer_forget(n);
+    w->is_disk_stuck = true;
+    (void)commit_begun(c, "key", true, &attempt, &new);
+    world_advance(w, SEC);
+    assert_int_equal(a->tombs.n, 0);
+    if (is_durable) {
+        world_sync(w);
+        assert_int_equal(a->tombs.n, 1);
+    }
+    w->is_disk_stuck = false;
+    restart(w);
+    (void)node_open_on(w, a, "a");
+    c = client_open(w);
+    assert_int_equal(found(c, "key"), is_durable ? new : old);
+    world_close(w);
+}
+
+static void
+test_tombstones_of_what_is_not_durable(void **state)
+{
+    (void)state;
+    tell_of_upsert(true);
+    tell_of_upsert(false);
 }
 
 /* What no node brings in time is gone, for those after as well; and so is what is removed before it is brought. */
@@ -653,6 +701,7 @@ main(void)
         cmocka_unit_test(test_disk_that_never_answers),
         cmocka_unit_test(test_no_removed_key_comes_back),
         cmocka_unit_test(test_upsert_that_was_not_durable),
+        cmocka_unit_test(test_tombstones_of_what_is_not_durable),
         cmocka_unit_test(test_nodes_that_come_too_late),
         cmocka_unit_test(test_journal_that_is_lost),
         cmocka_unit_test(test_snapshot_while_things_change),
