@@ -8,6 +8,8 @@
  *   and extents of one version are copies.
  * - Space between what is adopted may be granted already, by a master that is gone, to a writer that is not. It is retired
  *   under generations of this term, with "whoever could write before" as owner: one more extent in quarantine.
+ * - What is not wanted stays SEALED until its node has read the answer, and is space like any other by then. So the last page
+ *   tells of nothing: who sends it has obeyed all answers, and nothing is placed in the segment before.
  * - Pages are small, what is left to do at the end goes in slices: no step is long, however much there is.
  */
 #include "master/core/internal.h"
@@ -41,8 +43,6 @@ struct kvp_report {
     uint32_t closed; /* chunks that nothing is left to do for */
     bool is_closing; /* the last page has come, and is answered when every chunk is done */
     kvp_frame_hdr_t ask; /* that page */
-    uint32_t ask_n;
-    uint8_t verdicts[PAGE_MAX]; /* its answer */
     long_key_t *keys;
     uint32_t keys_n, keys_cap;
 };
@@ -477,23 +477,24 @@ leave_chunk(kvp_master_t *m, kvp_segment_t *g)
     kvp_place_room_changed(c);
 }
 
-/* False where the page breaks the protocol, or its chunks do not rise. */
+/* False where the page breaks the protocol, or its chunks do not rise. verdicts: of its records. */
 static bool
-take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
+take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f, uint8_t *verdicts)
 {
     kvp_report_t *r = g->report;
     kvp_rd_t rd;
     told_t t;
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (!msg->is_whole || msg->n > PAGE_MAX || msg->tombs_n > PAGE_TOMBS_MAX || !take_tombs(m, &rd, msg->tombs_n))
+    if (!msg->is_whole || msg->n > (msg->is_last ? 0 : PAGE_MAX) || msg->tombs_n > PAGE_TOMBS_MAX ||
+        !take_tombs(m, &rd, msg->tombs_n))
         return false;
     for (uint32_t i = 0; i < msg->n; i++) {
         if (!take_told(&rd, g, &t) || t.rec.chunk < r->chunk) return false;
         if (r->chunk < t.rec.chunk) leave_chunk(m, g);
         r->chunk = t.rec.chunk;
         open_chunk(&g->chunks[r->chunk]);
-        r->verdicts[i] = (uint8_t)(adopt(m, &g->chunks[r->chunk], &t) ? 0 : KVP_RETIRE_DEAD);
+        verdicts[i] = (uint8_t)(adopt(m, &g->chunks[r->chunk], &t) ? 0 : KVP_RETIRE_DEAD);
     }
     kvp_place_room_changed(&g->chunks[r->chunk]);
     return true;
@@ -503,19 +504,19 @@ static void
 on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
     kvp_report_t *r = g->report;
+    uint8_t verdicts[PAGE_MAX];
 
-    if (r->is_closing || !take_page(m, g, msg, f)) {
+    if (r->is_closing || !take_page(m, g, msg, f, verdicts)) {
         spoil(m, g, s, "a report that breaks the rules");
         return;
     }
     if (!msg->is_last) {
-        kvp_reply_results(m, s, &f->hdr, r->verdicts, msg->n, sizeof *r->verdicts);
+        kvp_reply_results(m, s, &f->hdr, verdicts, msg->n, sizeof *verdicts);
         return;
     }
     leave_chunk(m, g);
     r->is_closing = true;
     r->ask = f->hdr;
-    r->ask_n = msg->n;
     m->closing++;
 }
 
@@ -550,7 +551,7 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
             return true;
         }
     }
-    kvp_reply_results(m, s, &r->ask, r->verdicts, r->ask_n, sizeof *r->verdicts);
+    kvp_reply_results(m, s, &r->ask, NULL, 0, sizeof(uint8_t));
     kvp_report_free(m, g);
     m->gaps_due_ns = m->now_ns + KVP_GAP_WAIT_NS;
     kvp_segment_up(m, g, s);

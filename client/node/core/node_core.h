@@ -136,7 +136,7 @@ bool kvp_node_core_take_fence(kvp_node_core_t *core, uint64_t *live_min_out);
 /* REPORT: what is SEALED, by chunk and rising offset, behind all tombstones; what is broken, or overlaps, is made DEAD
  * instead. begin starts anew (is_whole: with descriptors and keys). page appends the next page's tail and says what is in
  * it; it must be answered before the next one: n bytes, KVP_RETIRE_DEAD for an extent that the master does not want. The
- * report is over with the answer to a page that is_last, and with the link.
+ * report is over with the answer to a page that is_last, which has no records, and with the link.
  * begin: NO_SEGMENT. page: NOMEM, INVALID (no report, or a page is not answered). answer: PROTO (another count). */
 typedef struct {
     uint32_t tombs_n;

@@ -821,8 +821,13 @@ test_report_is_sorted_and_keeps_the_newer_of_two(void **state)
     assert_int_equal(kvp_word_state(f->words[0][5]), KVP_DESC_SEALED);
     page = next_page(f, &tail);
     assert_int_equal(page.n, 1);
+    assert_false(page.is_last); /* its answer may be lost, and with it what is to be made DEAD */
+    assert_int_equal(kvp_node_core_report_answer(f->core, refuse, 1), KVP_OK);
+    assert_int_equal(kvp_word_state(f->words[1][0]), KVP_DESC_DEAD);
+    page = next_page(f, &tail);
+    assert_int_equal(page.n, 0);
     assert_true(page.is_last);
-    assert_int_equal(kvp_node_core_report_answer(f->core, keep, 1), KVP_OK);
+    assert_int_equal(kvp_node_core_report_answer(f->core, keep, 0), KVP_OK);
     kvp_node_core_link_lost(f->core);
     assert_int_equal(kvp_node_core_report_page(f->core, &tail, &page), KVP_INVALID);
     kvp_buf_fini(&tail);

@@ -128,21 +128,24 @@ report_take(peer_t *n, uint64_t id, const extent_t *extents, uint32_t count)
     return true;
 }
 
+bool
+report_end(peer_t *n, bool has_tombs)
+{
+    return report_take(n, report_send(n, NULL, 0, has_tombs, true), NULL, 0);
+}
+
 void
 node_report(peer_t *n)
 {
     uint32_t count, at = 0;
     extent_t *all = mem_sealed(n->mem, &count);
-    bool is_last;
 
-    do {
+    while (at < count) {
         uint32_t some = (uint32_t)kvp_min_u64(PAGE, count - at);
-        uint64_t id;
 
-        is_last = at + some == count;
-        id = report_send(n, all + at, some, at == 0, is_last);
-        assert_true(report_take(n, id, all + at, some));
+        assert_true(report_take(n, report_send(n, all + at, some, at == 0, false), all + at, some));
         at += some;
-    } while (!is_last);
+    }
+    assert_true(report_end(n, count == 0));
     free(all);
 }

@@ -166,7 +166,9 @@ test_nothing_is_served_before_the_last_page(void **state)
     assert_int_equal(found(c, "one", NULL) + found(c, "two", NULL), 0);
     assert_int_equal(put_one(c, all[0].key), KVP_RETRY_AFTER); /* it will be there in a moment */
     assert_int_equal(put_one(c, "other"), KVP_RETRY_AFTER);
-    assert_true(report_take(node, report_send(node, all + 1, 1, false, true), all + 1, 1));
+    assert_true(report_take(node, report_send(node, all + 1, 1, false, false), all + 1, 1));
+    assert_int_equal(found(c, "one", NULL) + found(c, "two", NULL), 0);
+    assert_true(report_end(node, false));
     assert_true(found(c, "one", NULL) > 0 && found(c, "two", NULL) > 0);
     assert_int_equal(put_one(c, "other"), KVP_OK);
     free(all);
@@ -203,9 +205,34 @@ test_report_when_it_is_cut(void **state)
     node = node_greet(w, a, &mounted);
     assert_true(report_take(node, report_send(node, all, 10, true, false), all, 10));
     assert_int_equal(mounted.report, 2);
-    assert_true(report_take(node, report_send(node, all + 10, 10, false, true), all + 10, 10));
+    assert_true(report_take(node, report_send(node, all + 10, 10, false, false), all + 10, 10));
+    assert_true(report_end(node, false));
     for (uint32_t i = 0; i < 20; i++)
         assert_true((found(c, all[i].key, NULL) == 0) == (i == 3 || i == 13));
+    free(all);
+    world_close(w);
+}
+
+/* Its answer may be lost, and the node would serve on, SEALED, what the master takes for space. */
+static void
+test_report_whose_last_page_tells_something(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB);
+    Kvp__Pb__MountReply mounted;
+    extent_t *all;
+    uint32_t n;
+    peer_t *c, *node;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    c = client_open(w);
+    assert_int_equal(put_one(c, "one"), KVP_OK);
+    restart(w);
+    node = node_greet(w, a, &mounted);
+    all = mem_sealed(a, &n);
+    assert_false(report_take(node, report_send(node, all, 1, true, true), all, 1));
+    assert_int_equal(world_stats(w).adopted, 0);
     free(all);
     world_close(w);
 }
@@ -367,7 +394,8 @@ spoiled(void (*how)(extent_t *), bool is_page_bad, uint32_t adopted)
     node = node_greet(w, a, &mounted);
     all = mem_sealed(a, &n);
     how(all);
-    assert_int_equal(report_take(node, report_send(node, all, 2, true, true), all, 2), !is_page_bad);
+    assert_int_equal(report_take(node, report_send(node, all, 2, true, false), all, 2), !is_page_bad);
+    if (!is_page_bad) assert_true(report_end(node, false));
     assert_int_equal(world_stats(w).adopted, adopted);
     if (is_page_bad) {
         a->mounted_term = 3;
@@ -763,6 +791,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_restart_when_nodes_report_all),
+        cmocka_unit_test(test_report_whose_last_page_tells_something),
         cmocka_unit_test(test_nothing_is_served_before_the_last_page),
         cmocka_unit_test(test_report_when_it_is_cut),
         cmocka_unit_test(test_removal_that_is_owed_outlives_the_master),
