@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -163,6 +164,10 @@ class Load(Talker):
         """What happened since the last mark."""
         return self.ask(what, timeout)
 
+    def done(self, result="OK"):
+        """How many objects had that result since the last mark. The count goes on."""
+        return self.mark("peek")["results"].get(result, 0)
+
     def stop(self, timeout=30):
         """Ends it, and returns what happened since the last mark, with the client's own figures in "stat"."""
         self.proc.stdin.close()
@@ -194,6 +199,17 @@ class Board:
     def versions(self):
         """All versions that churners put so far: the number at each key counts put and remove."""
         return sum(self.floors()) // 2
+
+
+def work(seconds, *enough, more=30):
+    """Lets loads work for so long, and on a busy machine longer, until all of the conditions hold: tests judge what came
+    of it, and not how much of the machine they had. After `more` seconds on top it ends anyway, and the test says what
+    is missing.
+    """
+    begun = time.monotonic()
+    time.sleep(seconds)
+    while time.monotonic() - begun < seconds + more * SLOW and not all(is_so() for is_so in enough):
+        time.sleep(0.1)
 
 
 def figures(master):

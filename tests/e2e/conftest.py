@@ -380,13 +380,13 @@ def pytest_runtest_protocol(item, nextitem):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """On a failure, the end of every daemon's log goes into the report."""
+    """On a failure, the end of the log of every daemon and client goes into the report."""
     report = (yield).get_result()
     if report.failed:
         for bench in getattr(item, "kvp_benches", []):
             for d in bench.daemons:
-                if isinstance(d, Daemon):
-                    text = d.stdout() + "\n" + "\n".join(d.log().splitlines()[-200:])
+                text = d.stdout() + "\n" + "\n".join(d.log().splitlines()[-200:])
+                if text.strip():
                     report.sections.append((f"{d.name} (pid {d.pid}, {' '.join(d.argv)})", text))
 
 

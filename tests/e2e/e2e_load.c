@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * e2e_load: threads on one handle that put, get, replace and check objects until standard input ends, every byte
- * verified. Prints {"ready":true}, a line of JSON for each line read ("mark": what happened since the last one), and a
- * last one at the end. Several of these processes share a board file, from which readers learn what was put.
+ * verified. Prints {"ready":true}, a line of JSON for each line read (what happened since the last one; "peek" begins no
+ * new count), and a last one at the end. Several of these processes share a board file, from which readers learn what was put.
  *
  * putters   write a stream of ever new keys sSTREAM/INDEX, and force-remove some recent ones (--remove-pct)
  * getters   read recent keys of all streams
@@ -140,7 +140,7 @@ set_option(const char *name, const char *value)
 static void
 note_call(worker_t *w, uint64_t begun_ns, const int *results, size_t n)
 {
-    double ms = (double)(e2e_now_ns() - begun_ns) / 1e6;
+    double ms = (double)(e2e_runnable_ns() - begun_ns) / 1e6;
 
     pthread_mutex_lock(&w->lock);
     w->tally.calls++;
@@ -219,7 +219,7 @@ run_batch(worker_t *w, size_t n, bool is_put, uint32_t how)
         .flags = how,
         .replicas = is_put ? (uint32_t)opt.replicas : 0,
     };
-    uint64_t begun_ns = e2e_now_ns();
+    uint64_t begun_ns = e2e_runnable_ns();
     int err = is_put ? kvpool_batch_put(pool, w->items, n, &o, w->results)
                      : kvpool_batch_get(pool, w->items, n, &o, w->results);
 
@@ -321,7 +321,7 @@ probe_role(worker_t *w)
     const size_t n = opt.batch < 256 ? opt.batch : 256;
 
     while (!is_stopping) {
-        uint64_t begun_ns = e2e_now_ns();
+        uint64_t begun_ns = e2e_runnable_ns();
         int err;
 
         for (size_t i = 0; i < n; i++) {
@@ -485,12 +485,13 @@ start_workers(worker_t *workers)
 static void
 print_tally(const char *name, worker_t *workers, size_t n, const char *stat)
 {
+    const bool is_peek = strcmp(name, "peek") == 0;
     tally_t sum = {0};
 
     for (size_t i = 0; i < n; i++) {
         pthread_mutex_lock(&workers[i].lock);
         merge(&sum, &workers[i].tally);
-        memset(&workers[i].tally, 0, sizeof workers[i].tally);
+        if (!is_peek) memset(&workers[i].tally, 0, sizeof workers[i].tally);
         pthread_mutex_unlock(&workers[i].lock);
     }
     printf("{\"mark\":");

@@ -115,7 +115,7 @@ call_opts(void)
 static void
 begin(int err, uint64_t begun_ns)
 {
-    printf("{\"err\":\"%s\",\"ms\":%.2f", kvpool_errname(err), (double)(e2e_now_ns() - begun_ns) / 1e6);
+    printf("{\"err\":\"%s\",\"ms\":%.2f", kvpool_errname(err), (double)(e2e_runnable_ns() - begun_ns) / 1e6);
 }
 
 static void
@@ -185,7 +185,7 @@ static void
 do_open(void)
 {
     kvpool_conf_t conf = {.struct_size = sizeof conf};
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     int err;
 
     conf.master = named("master");
@@ -206,7 +206,7 @@ do_open(void)
 static void
 do_close(void)
 {
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     int err = kvpool_close(pool);
 
     begin(err, begun);
@@ -216,7 +216,7 @@ do_close(void)
 static void
 do_free(void)
 {
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
 
     kvpool_free(pool);
     pool = NULL;
@@ -234,7 +234,7 @@ put_from(const name_t *name, uint8_t *buf, size_t len, size_t missing_at)
 
     e2e_fill(buf, len, e2e_hash(name->bytes, name->len), named_number("version", 0));
     if (missing_at < len) take_page_away(buf, missing_at);
-    begun = e2e_now_ns();
+    begun = e2e_runnable_ns();
     if (named_number("upsert", 0) != 0)
         err = kvpool_upsert(pool, name->bytes, name->len, buf, len, &o);
     else
@@ -273,7 +273,7 @@ do_get(void)
     kept = e2e_alloc(kept_len);
     read_name(word(1), &name);
     if (missing_at < cap) take_page_away(kept, missing_at);
-    begun = e2e_now_ns();
+    begun = e2e_runnable_ns();
     err = kvpool_get(pool, name.bytes, name.len, kept, cap, &len, &o);
     begin(err, begun);
     if (err == KVPOOL_OK) is_intact = e2e_check(kept, len, e2e_hash(name.bytes, name.len), &version, &at);
@@ -292,7 +292,7 @@ do_untouched(void)
 
     while (i < kept_len && kept[i] == POISON)
         i++;
-    begin(KVPOOL_OK, e2e_now_ns());
+    begin(KVPOOL_OK, e2e_runnable_ns());
     printf(",\"untouched\":%s", i == kept_len ? "true" : "false");
     end();
 }
@@ -301,7 +301,7 @@ static void
 do_exists(void)
 {
     kvpool_opts_t o = call_opts();
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     int is_there = -1, err;
     name_t name;
 
@@ -316,7 +316,7 @@ static void
 do_size(void)
 {
     kvpool_opts_t o = call_opts();
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     size_t len = 0;
     name_t name;
     int err;
@@ -332,7 +332,7 @@ static void
 do_remove(void)
 {
     kvpool_opts_t o = call_opts();
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     name_t name;
     int err;
 
@@ -362,7 +362,7 @@ static void
 do_view(void)
 {
     kvpool_opts_t o = call_opts();
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     name_t name;
     int err;
 
@@ -377,13 +377,13 @@ do_look(void)
     name_t name;
 
     read_name(word(1), &name);
-    answer_view(&name, KVPOOL_OK, e2e_now_ns());
+    answer_view(&name, KVPOOL_OK, e2e_runnable_ns());
 }
 
 static void
 do_unview(void)
 {
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     int err = kvpool_view_release(pool, &view);
 
     begin(err, begun);
@@ -394,7 +394,7 @@ static void
 do_bump(void)
 {
     kvpool_opts_t o = call_opts();
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     uint32_t epoch = 0;
     int err = kvpool_bump(pool, &o, &epoch);
 
@@ -500,7 +500,7 @@ do_bput(void)
     if (missing_at < len) take_page_away(b.arena, missing_at);
     if (named("group") != NULL && n <= sizeof groups / sizeof groups[0])
         batch_join(&b, named("group"), (uint32_t)named_number("members", 0), groups);
-    begun = e2e_now_ns();
+    begun = e2e_runnable_ns();
     err = kvpool_batch_put(pool, b.items, n, &o, b.results);
     answer_batch(&b, err, begun, 0);
     batch_fini(&b);
@@ -519,7 +519,7 @@ do_bget(void)
 
     batch_init(&b, word(1), number(2), n, len);
     if (missing_at < len) take_page_away(b.arena, missing_at);
-    begun = e2e_now_ns();
+    begun = e2e_runnable_ns();
     err = kvpool_batch_get(pool, b.items, n, &o, b.results);
     for (size_t i = 0; i < n && err == KVPOOL_OK; i++)
         if (b.results[i] == KVPOOL_OK)
@@ -533,7 +533,7 @@ static void
 do_bexist(void)
 {
     kvpool_opts_t o = call_opts();
-    uint64_t begun = e2e_now_ns(), there = 0, failed = 0;
+    uint64_t begun = e2e_runnable_ns(), there = 0, failed = 0;
     batch_t b;
     int err;
 
@@ -566,7 +566,7 @@ static void
 do_lookup(void)
 {
     kvpool_opts_t o = call_opts();
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     batch_t b;
     int err;
 
@@ -581,7 +581,7 @@ static void
 do_prefix(void)
 {
     kvpool_opts_t o = call_opts();
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     batch_t b;
     int err;
 
@@ -594,7 +594,7 @@ do_prefix(void)
 static void
 do_release(void)
 {
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     int err = kvpool_lookup_release(pool, &lookup);
 
     begin(err, begun);
@@ -606,7 +606,7 @@ static void
 do_remove_many(void)
 {
     kvpool_opts_t o = call_opts();
-    uint64_t begun = e2e_now_ns(), removed = 0, held = 0;
+    uint64_t begun = e2e_runnable_ns(), removed = 0, held = 0;
     int err = strcmp(word(0), "all") == 0 ? kvpool_remove_all(pool, &o, &removed, &held)
                                           : kvpool_remove_by_regex(pool, word(1), &o, &removed, &held);
 
@@ -629,7 +629,7 @@ do_list(void)
 {
     kvpool_opts_t o = call_opts();
     const char *prefix = named("prefix") != NULL ? named("prefix") : "";
-    uint64_t begun = e2e_now_ns(), cursor = 0, pages = 0;
+    uint64_t begun = e2e_runnable_ns(), cursor = 0, pages = 0;
     FILE *to = fopen(word(1), "w");
     int err;
 
@@ -648,7 +648,7 @@ static void
 do_stat(void)
 {
     static char text[1 << 20];
-    uint64_t begun = e2e_now_ns();
+    uint64_t begun = e2e_runnable_ns();
     size_t len;
     int err = kvpool_stat(pool, text, sizeof text, &len, NULL);
 

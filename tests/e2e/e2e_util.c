@@ -4,11 +4,13 @@
  */
 #include "tests/e2e/e2e_util.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #define STEP 0x9e3779b97f4a7c15ull
 
@@ -19,6 +21,33 @@ e2e_now_ns(void)
 
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* The second number of a thread's schedstat: how long it was ready to run and another had the processor. */
+static uint64_t
+waited_ns(void)
+{
+    static _Thread_local int fd = -2;
+    char text[64];
+    ssize_t n;
+    unsigned long long ran, waited;
+
+    if (fd == -2) fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    n = fd < 0 ? -1 : pread(fd, text, sizeof text - 1, 0);
+    if (n <= 0) return 0;
+    text[n] = '\0';
+    return sscanf(text, "%llu %llu", &ran, &waited) == 2 ? waited : 0;
+}
+
+uint64_t
+e2e_runnable_ns(void)
+{
+    uint64_t waited = waited_ns(), now, again;
+
+    /* The processor may be taken between the two readings: then they do not belong together. */
+    for (now = e2e_now_ns(); (again = waited_ns()) != waited; now = e2e_now_ns())
+        waited = again;
+    return now - waited;
 }
 
 /* The finalizer of splitmix64. */

@@ -13,6 +13,11 @@
 #define E2E_MIN_BYTES 16u /* shorter objects do not carry their version */
 
 uint64_t e2e_now_ns(void); /* CLOCK_MONOTONIC */
+
+/* e2e_runnable_ns is the same less the time in which this thread was ready to run and another one had the processor: what
+ * deadlines are kept in. Two of one thread may be compared, and a busy machine does not make their difference longer. It
+ * is the plain clock where the kernel does not tell. */
+uint64_t e2e_runnable_ns(void);
 uint64_t e2e_random(uint64_t *state); /* the state is any number but 0 */
 uint64_t e2e_hash(const void *key, size_t len);
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled
+from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled, work
 from conftest import SLOW, TIER, wait_until
 
 MIB = 1 << 20
@@ -65,7 +65,7 @@ def test_lost_host_costs_no_hit(hosts, lost):
     assert after("bput after/ 0 16 50000 replicas=2")["results"] == {"OK": 16}
     for reader in readers:
         reader.mark()
-    time.sleep(PHASE_S)
+    work(PHASE_S, *(lambda reader=reader: reader.done() > 50 for reader in readers))
     for reader in readers:
         got = reader.stop()
         assert got["wrong"] == 0, got["first_wrong"]
@@ -97,7 +97,7 @@ def test_silent_host_costs_no_hit(hosts, silent, deadline_ms):
     late_comer = Shell(hosts.bench, hosts.addr, "late-comer", **PATHS["tcp"])
     got = late_comer(f"bget two/ 0 16 50000 deadline={deadline_ms * SLOW}")
     assert got["results"] == {"OK": 16} and got["wrong"] == 0, got
-    time.sleep(max(PHASE_S, 3.0))
+    work(max(PHASE_S, 3.0), lambda: reader.done() > 50)
     got = reader.stop()
     hosts.nodes[silent].thaw()
     assert got["wrong"] == 0, got["first_wrong"]

@@ -9,7 +9,7 @@ import time
 import pytest
 
 import rawwire as w
-from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled, slow
+from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled, slow, work
 from conftest import SLOW, TIER, wait_until
 
 MIB = 1 << 20
@@ -46,7 +46,7 @@ def press(pool, name, seconds):
     common = dict(batch=4, min_bytes=4096, max_bytes=MIB, window=40, **board.options)
     loads = [Load(pool.bench, pool.addr, f"{name}-{path}", prefix=f"{name}/", putters=1, getters=1, stream_base=i,
                   **common, **PATHS[path]).ready() for i, path in enumerate(sorted(PATHS))]
-    time.sleep(seconds)
+    work(seconds, *(lambda load=load: load.done() > 20 for load in loads))
     return [load.stop() for load in loads]
 
 
@@ -151,7 +151,7 @@ def test_many_silent_nodes_do_not_add_up(pool):
             node.thaw()
         assert "OK" not in got["results"], got
         late_ms.append(got["ms"] - 200 * SLOW)
-    assert 0 <= min(late_ms) < 20 * SLOW, late_ms
+    assert min(late_ms) < 20 * SLOW, late_ms
 
 
 @pytest.mark.pool(nodes=1, memory="32MiB")
@@ -163,13 +163,13 @@ def test_probing_in_a_loop_refuses_nobody(pool):
     board = Board(pool.bench, 1)
     common = dict(min_bytes=MIB, max_bytes=MIB, window=31, **board.options)
     # At this pace objects live for half a second: probes younger than 0.2 s protect a quarter of the pool and no more.
-    putter = Load(pool.bench, pool.addr, "put", putters=1, batch=1, pause_ms=20, deadline_ms=1000 * SLOW, **common).ready()
+    putter = Load(pool.bench, pool.addr, "put", putters=1, batch=1, pause_ms=20, deadline_ms=5000 * SLOW, **common).ready()
     wait_until(lambda: board.begun(0) >= 40, 20, "the pool to be full")
     probers = [Load(pool.bench, pool.addr, f"probe{i}", probers=1, batch=256, **common).ready() for i in range(2)]
     time.sleep(1)
-    before, begun = figures(pool.master), board.begun(0)
+    before, begun, enough = figures(pool.master), board.begun(0), 10 * PROBED_S // SLOW
     putter.mark()
-    time.sleep(PROBED_S)
+    work(PROBED_S, lambda: board.begun(0) - begun > enough)
     now, got = figures(pool.master), putter.stop()
     for prober in probers:
         seen = prober.stop()
@@ -177,7 +177,7 @@ def test_probing_in_a_loop_refuses_nobody(pool):
     found = now["exists"] - now["exists_misses"] - (before["exists"] - before["exists_misses"])
     assert found > 1000 * PROBED_S, "nothing was asked for"
     assert set(got["results"]) == {"OK"} and got["late"] == 0, got
-    assert board.begun(0) - begun > 10 * PROBED_S // SLOW, "few puts"
+    assert board.begun(0) - begun > enough, "few puts"
     assert now["put_no_space"] == 0 and now["put_retry_after"] == 0, now
 
 

@@ -36,6 +36,18 @@ def get_known(reader, key, timeout=10):
     wait_until(is_known, timeout, "the location to be known")
 
 
+def last_served(reader, line):
+    """Repeats the get until it gives something else than the object; returns when the last one was asked that did: what
+    comes behind the question, the machine may have delayed.
+    """
+    asked = last = time.monotonic()
+    while reader(line)["err"] == "OK":
+        last = asked
+        time.sleep(0.01)
+        asked = time.monotonic()
+    return last
+
+
 def test_repeated_get_sends_nothing(pool, writer, reader):
     """Fails if a get of what was got a moment ago sends a message to the master, by the client's counters or by the
     master's own.
@@ -83,10 +95,8 @@ def test_removal_at_a_stopped_node_is_seen_within_the_lease(pool, writer):
     get_known(reader, "k")
     pool.nodes[0].freeze()
     assert writer("remove k")["err"] == "OK"
-    end = time.monotonic() + 1.0 * SLOW
-    while reader(f"get k {SIZE}")["err"] == "OK":
-        assert time.monotonic() < end, "the lease was over"
-        time.sleep(0.01)
+    answered = time.monotonic()
+    assert last_served(reader, f"get k {SIZE}") < answered + 1.0, "the lease was over"
     assert reader(f"get k {SIZE}")["err"] == "NOT_FOUND"
     pool.nodes[0].thaw()
 
@@ -136,12 +146,12 @@ def test_known_locations_are_read_on_without_a_master(pool, writer, reader):
     pool.master.kill9()
     end = time.monotonic() + 3  # well within the grace, however slow the machine is
     while time.monotonic() < end:
-        got = reader(f"get k {SIZE} deadline=200")
+        got = reader(f"get k {SIZE} deadline=2000")
         assert (got["err"], got["version"], got["intact"]) == ("OK", 4, True)
         time.sleep(0.02)
     got = reader(f"get x {SIZE} deadline=200")
     assert got["err"] in ("UNREACHABLE", "DISCONNECTED", "DEADLINE") and got["ms"] < 1000 * SLOW, got
-    assert reader(f"get k {SIZE} deadline=200")["err"] == "OK"
+    assert reader(f"get k {SIZE} deadline=2000")["err"] == "OK"
 
 
 @slow
@@ -152,10 +162,7 @@ def test_grace_ends(pool, writer, reader):
     get_known(reader, "k")
     pool.master.kill9()
     killed = time.monotonic()
-    while reader(f"get k {SIZE} deadline=100")["err"] == "OK":
-        assert time.monotonic() < killed + 12, "the grace is 10 s"
-        time.sleep(0.05)
-    assert time.monotonic() > killed + 7
+    assert killed + 7 < last_served(reader, f"get k {SIZE} deadline=1000") < killed + 11, "the grace is 10 s"
     assert reader(f"get k {SIZE} deadline=100")["err"] != "OK"
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from clients import E2E, PATHS, Board, Load, Shell, Talker, figures, settled, slow
+from clients import E2E, PATHS, Board, Load, Shell, Talker, figures, settled, slow, work
 from conftest import SAN, SLOW, TIER, wait_until
 
 MIB = 1 << 20
@@ -267,7 +267,7 @@ def test_master_restarts_under_load(pool):
         wait_until(lambda: figures(pool.master)["commits"] > 50, 15, "puts at the new master")
     for load in loads:
         load.mark()
-    time.sleep(1)
+    work(1, *(lambda load=load: load.done() > 0 for load in loads))
     for load in loads:
         got = load.stop()
         assert got["wrong"] == 0, got["first_wrong"]
@@ -286,11 +286,12 @@ def test_many_threads_on_one_handle(pool):
     """
     load = Load(pool.bench, pool.addr, putters=4, getters=6, churners=2, checkers=4, streams=4, keys=64, batch=8,
                 min_bytes=1024, max_bytes=128 << 10, window=200).ready()
-    time.sleep(CROWD_S)
+    enough = 500 * CROWD_S // (8 if SAN else 1)
+    work(CROWD_S, lambda: load.done() > enough)
     got = load.stop()
     assert got["wrong"] == 0, got["first_wrong"]
     assert set(got["results"]) <= {"OK", "NOT_FOUND", "STALE"}, got["results"]
-    assert got["results"]["OK"] > 500 * CROWD_S // (8 if SAN else 1), got["results"]
+    assert got["results"]["OK"] > enough, got["results"]
 
 
 @slow
@@ -306,12 +307,13 @@ def test_many_processes(pool):
              for i in range(8)]
     for load in loads:
         load.ready()
-    time.sleep(CROWD_S)
+    enough = 20 * CROWD_S // (8 if SAN else 1)
+    work(CROWD_S, *(lambda load=load: load.done() > enough for load in loads))
     for load in loads:
         got = load.stop()
         assert got["wrong"] == 0, got["first_wrong"]
         assert set(got["results"]) <= {"OK", "NOT_FOUND", "STALE"}, got["results"]
-        assert got["results"].get("OK", 0) > 20 * CROWD_S // (8 if SAN else 1), got["results"]
+        assert got["results"].get("OK", 0) > enough, got["results"]
     settled(pool.master, "all of it to be cleaned up")
 
 
@@ -319,8 +321,8 @@ def test_many_processes(pool):
 
 
 def is_within(took_ms, limit_ms):
-    """Deadlines are kept in runnable time, and other processes may take the processor away now and then: one call may
-    be late by that, not two.
+    """Deadlines are kept in the caller's runnable time, which is what took_ms counts; but it may also have to wait for
+    another thread of its own that does not run just then: so one call may be late, not two.
     """
     return sorted(took_ms)[-2] < limit_ms * SLOW and max(took_ms) < (limit_ms + 1000) * SLOW
 

@@ -31,7 +31,7 @@ def start_loads(pool):
     return putters, getters
 
 
-def check(loads, typed, floor, what, timeout=0.0):
+def check(loads, typed, floor, what, timeout=10.0):
     """Judges what happened since the last mark of each load. What it has served must reach the floor, for which it is
     given up to timeout seconds more.
     """
@@ -65,7 +65,7 @@ def test_killed_under_load(pool):
     node, started again under its name, is not used again.
     """
     putters, getters = start_loads(pool)
-    check(putters + getters, TYPED_GET | TYPED_PUT, 100, "before", 10)
+    check(putters + getters, TYPED_GET | TYPED_PUT, 100, "before")
 
     pool.nodes[0].kill9()
     time.sleep(PHASE_S)
@@ -103,8 +103,8 @@ def test_stopped_under_load(pool):
     for load in putters + getters:
         load.mark()
     time.sleep(PHASE_S)
-    check(getters, TYPED_GET, 20, "with a node stopped", 5)
-    check(putters, TYPED_PUT, 8, "with a node stopped", 5)
+    check(getters, TYPED_GET, 20, "with a node stopped")
+    check(putters, TYPED_PUT, 8, "with a node stopped")
     pool.nodes[0].thaw()
 
     def is_quiet():
