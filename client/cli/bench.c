@@ -65,10 +65,27 @@ kvp_bench_is_one_pass(const kvp_bench_conf_t *conf)
 }
 
 uint64_t
-kvp_bench_pool_bytes(const kvp_bench_conf_t *conf)
+kvp_bench_set_bytes(const kvp_bench_conf_t *conf)
 {
     const uint64_t each = kvp_max_u64(kvp_slab_extent_bytes(conf->value_bytes), SLOT_BYTES);
-    const uint64_t set = conf->objects * conf->processes * each;
+    return (uint64_t)((double)(conf->objects * conf->processes) * (1 - conf->absent)) * each;
+}
+
+const char *
+kvp_bench_explain(const kvp_bench_conf_t *conf, int err)
+{
+    if (err == KVPOOL_NOTSUP && has_flag(conf, KVP_BENCH_SHARED))
+        return "this operation needs memory that this host shares with a node: by shm, not over the network";
+    if (err == KVPOOL_NOT_FOUND)
+        return "a part of the set was evicted or removed: the pool has not room for all of it, or others use it as "
+               "well";
+    return NULL;
+}
+
+uint64_t
+kvp_bench_pool_bytes(const kvp_bench_conf_t *conf)
+{
+    const uint64_t set = kvp_bench_set_bytes(conf);
     /* What is removed or replaced comes back a little later than it goes: there is room for a second set. */
     const bool is_twice = has_flag(conf, KVP_BENCH_WRITES) && !conf->does_evict;
     return kvp_align_up((is_twice ? 2 * set : set) + POOL_SLACK_BYTES, 4096);
@@ -151,6 +168,15 @@ next_call(worker_t *w, uint64_t due_ns)
 
 /* ---- a leg ---- */
 
+/* rest_turn ends an open loop's leg with its last call's turn, so that the next leg's first call keeps its distance. */
+static void
+rest_turn(worker_t *w)
+{
+    const uint64_t end_ns = w->leg.begun_ns + kvp_min_u64(kvp_bench_pace_end(&w->pace, w->batches_done), w->budget_ns);
+    wait_until(end_ns);
+    w->leg.ended_ns = kvp_max_u64(w->leg.ended_ns, end_ns);
+}
+
 static void *
 worker_main(void *arg)
 {
@@ -165,6 +191,7 @@ worker_main(void *arg)
         if (is_open) wait_until(w->leg.begun_ns + due);
         w->error = next_call(w, w->leg.begun_ns + due);
     } while (w->error == KVPOOL_OK && (!is_one_pass || w->batches_done < batches(w->bench)));
+    if (is_open && w->error == KVPOOL_OK) rest_turn(w);
     return NULL;
 }
 
@@ -400,7 +427,11 @@ kvp_bench_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const k
     int err = kvp_bench_set_init(&b->set, &set);
     if (err == KVPOOL_OK) code = open_handle(b);
     if (err == KVPOOL_OK && code == KVP_EXIT_DONE) err = warm_up(b, fill_ns_out);
-    if (err != KVPOOL_OK) code = kvp_cli_fail(verb, "setting up", err);
+    if (err != KVPOOL_OK) {
+        code = kvp_cli_fail(verb, "setting up", err);
+        if (kvp_bench_explain(conf, err) != NULL)
+            code = kvp_cli_complain(verb, code, "%s", kvp_bench_explain(conf, err));
+    }
     if (code != KVP_EXIT_DONE) {
         kvp_bench_close(b);
         return code;

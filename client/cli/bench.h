@@ -49,8 +49,13 @@ typedef struct kvp_bench kvp_bench_t;
  * a second pass would not be cold. */
 bool kvp_bench_is_one_pass(const kvp_bench_conf_t *conf);
 
-/* kvp_bench_pool_bytes is what the pool must hold for all processes. */
+/* kvp_bench_pool_bytes is what a pool of its own must hold for all processes; kvp_bench_set_bytes is what their sets take
+ * of any pool. */
 uint64_t kvp_bench_pool_bytes(const kvp_bench_conf_t *conf);
+uint64_t kvp_bench_set_bytes(const kvp_bench_conf_t *conf);
+
+/* kvp_bench_explain says why an object's error is no accident in this bench: a sentence, or NULL. Static storage. */
+const char *kvp_bench_explain(const kvp_bench_conf_t *conf, int err);
 
 /* kvp_bench_open opens the pool, makes memory and keys, puts the set where the operation wants it there, and goes over
  * it once or, for puts, until the pool's memory has all been written. *fill_ns_out is how long putting the set took (0 =

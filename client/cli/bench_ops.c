@@ -143,7 +143,7 @@ static const kvp_bench_op_t ops[] = {
     {"put", KVP_BENCH_MOVES | KVP_BENCH_WRITES | KVP_BENCH_PUTS, call_put},
     {"upsert", KVP_BENCH_MOVES | KVP_BENCH_WRITES, call_upsert},
     {"get", KVP_BENCH_MOVES, call_get},
-    {"view", KVP_BENCH_ASKS, call_view},
+    {"view", KVP_BENCH_ASKS | KVP_BENCH_SHARED, call_view},
     {"exists", KVP_BENCH_ASKS, call_exists},
     {"size", KVP_BENCH_ASKS, call_size},
     {"remove", KVP_BENCH_REMOVES, call_remove},

@@ -16,6 +16,7 @@
 #define KVP_BENCH_BATCH 16u /* takes several objects a call */
 #define KVP_BENCH_KNOWN 32u /* from known locations; other operations keep none */
 #define KVP_BENCH_WRITES 64u /* the bytes go to the pool; else they come from it */
+#define KVP_BENCH_SHARED 128u /* needs memory that this host shares with a node */
 
 /* One call. Everything is borrowed for the call. */
 typedef struct {

@@ -11,6 +11,12 @@ kvp_bench_pace_init(kvp_bench_pace_t *pace, double calls_per_s, uint32_t number,
 }
 
 uint64_t
+kvp_bench_pace_end(const kvp_bench_pace_t *pace, uint64_t calls)
+{
+    return (uint64_t)(pace->interval_ns * (double)calls);
+}
+
+uint64_t
 kvp_bench_pace_next(kvp_bench_pace_t *pace, uint64_t elapsed_ns)
 {
     if (pace->interval_ns <= 0) return elapsed_ns;

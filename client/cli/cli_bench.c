@@ -7,6 +7,7 @@
 #include "client/cli/bench_gang.h"
 #include "client/cli/bench_key.h"
 #include "client/cli/cli_opts.h"
+#include "client/cli/json_out.h"
 #include "client/cli/procs.h"
 #include "client/cli/report.h"
 
@@ -226,6 +227,29 @@ start_pool(bench_t *b)
     return KVP_EXIT_DONE;
 }
 
+/* check_room refuses a set that the pool cannot hold: what was put first would be gone before it is asked for. Puts that
+ * are to evict need no room. */
+static int
+check_room(bench_t *b)
+{
+    const uint64_t needs = kvp_bench_set_bytes(&b->conf);
+    char set[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
+    kvpool_t *pool = NULL;
+    struct json_object *stat;
+    if (b->conf.does_evict) return KVP_EXIT_DONE;
+    int code = kvp_cli_open(b->verb, &b->common, &pool);
+    if (code != KVP_EXIT_DONE) return code;
+    int err = kvp_json_stat(pool, &stat);
+    kvpool_free(pool);
+    if (err != KVPOOL_OK) return kvp_cli_fail(b->verb, "stat", err);
+    const uint64_t has = kvp_json_find_u64(stat, "size_bytes");
+    json_object_put(stat);
+    if (needs <= has) return KVP_EXIT_DONE;
+    return kvp_cli_complain(b->verb, KVP_EXIT_REFUSED,
+                            "the set takes %s, and the pool has %s: give a smaller --set, or fewer --keys",
+                            kvp_format_bytes(needs, set), kvp_format_bytes(has, size));
+}
+
 /* may_go waits for a line where another program sets the pace. */
 static bool
 may_go(const bench_t *b)
@@ -249,6 +273,8 @@ run_rounds(bench_t *b, kvp_bench_gang_t *gang)
         const int got = kvp_bench_gang_round(gang, b->round_ns, round);
         if (round->elapsed_ns > 0) say_round(b, i, round, kvp_bench_gang_fill_ns(gang));
         if (round->sum.errors + round->sum.wrong_bytes > 0) code = KVP_EXIT_REFUSED;
+        const char *why = round->sum.errors > 0 ? kvp_bench_explain(&b->conf, round->sum.first_error) : NULL;
+        if (why != NULL) code = kvp_cli_complain(b->verb, code, "%s", why);
         if (got == KVP_EXIT_DONE) continue;
         code = got;
         break;
@@ -262,7 +288,7 @@ measure(bench_t *b)
 {
     kvp_bench_gang_t *gang = NULL;
     const bool is_own = b->common.master == NULL;
-    int code = is_own ? start_pool(b) : KVP_EXIT_DONE;
+    int code = is_own ? start_pool(b) : check_room(b);
     if (code == KVP_EXIT_DONE) {
         code = kvp_bench_gang_open(b->verb, &b->conf, &b->common, &gang);
         if (code == KVP_EXIT_DONE) code = run_rounds(b, gang);

@@ -48,8 +48,12 @@ def test_pieces_by_each_transport(pool, op, transport):
 
 @pytest.mark.parametrize("op", ["batch_put", "batch_get"])
 def test_cold_passes(pool, op):
-    """More than one leg: each has a new handle."""
-    assert run(pool, "--op", op, "--cold", "--batch", "50")["calls"] > 4
+    """More than one leg: each has a new handle. On a busy machine the first one may take all of a short round."""
+    for seconds in ("100ms", "1s", "10s"):
+        calls = run(pool, "--op", op, "--cold", "--batch", "50", "--seconds", seconds)["calls"]
+        if calls > 4:
+            break
+    assert calls > 4
 
 
 def test_processes_and_threads(pool):
@@ -63,6 +67,27 @@ def test_open_loop_keeps_its_rate(pool):
     got = run(pool, "--op", "exists", "--rate", "600", "--processes", "3", "--seconds", "500ms")
     assert got["calls"] == 300
     assert got["service_p50_us"] <= got["call_p50_us"], "counted from when a call was due"
+
+
+def test_open_loop_keeps_its_rate_over_cold_passes(pool):
+    """Fails if legs of four calls each, which a cold pass makes of a round, add up to more than the rate."""
+    got = run(pool, "--op", "batch_put", "--cold", "--batch", "50", "--rate", "100", "--seconds", "2s")
+    assert got["calls"] > 8, "more than two legs"
+    assert got["calls_per_s"] < 101, got
+
+
+def test_a_set_that_does_not_fit_is_explained(pool):
+    """Fails if a set larger than the pool ends in a bare NOT_FOUND, or leaves something behind."""
+    r = pool.kvpool("bench", "--op", "batch_get", "--size", "1MiB", "--keys", "256", "--seconds", "100ms")
+    assert r.rc == 1 and "256 MiB" in r.err and "128 MiB" in r.err and "--set" in r.err, r
+    assert objects(pool) == 0
+
+
+def test_a_view_over_the_network_is_explained(pool):
+    for how in ("--warm", "--cold"):
+        r = pool.kvpool("bench", "--op", "view", "--transports", "tcp", "--keys", "10", "--seconds", "100ms", how)
+        assert r.rc == 1 and "NOTSUP" in r.err + r.text and "this host shares with a node" in r.err, r
+        assert objects(pool) == 0
 
 
 def test_evicting_puts(pool):

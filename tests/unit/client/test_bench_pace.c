@@ -43,6 +43,28 @@ test_pacers_take_turns_at_the_whole_rate(void **state)
         assert_int_equal(kvp_bench_pace_next(&pace[n % ALL], 0), n * 1000000);
 }
 
+/* Legs of four calls each, one behind the other: as many calls in a second as one long leg has. */
+static void
+test_legs_in_a_row_keep_the_rate(void **state)
+{
+    (void)state;
+    enum { ALL = 3, LEG = 4 };
+    uint64_t begun = 0, calls = 0, last = 0;
+    while (begun < 1000000000) {
+        uint64_t end = 0;
+        for (uint32_t i = 0; i < ALL; i++) {
+            kvp_bench_pace_t pace;
+            kvp_bench_pace_init(&pace, 600, i, ALL);
+            for (uint64_t n = 0; n < LEG; n++, calls++)
+                last = begun + kvp_bench_pace_next(&pace, 0);
+            end = kvp_bench_pace_end(&pace, LEG);
+            assert_true(last < begun + end);
+        }
+        begun += end;
+    }
+    assert_in_range(calls, 600, 600 + ALL * LEG);
+}
+
 static void
 test_due_times_do_not_drift(void **state)
 {
@@ -62,6 +84,7 @@ main(void)
         cmocka_unit_test(test_a_closed_loop_is_due_at_once),
         cmocka_unit_test(test_a_stall_does_not_move_the_calls_behind_it),
         cmocka_unit_test(test_pacers_take_turns_at_the_whole_rate),
+        cmocka_unit_test(test_legs_in_a_row_keep_the_rate),
         cmocka_unit_test(test_due_times_do_not_drift),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
