@@ -27,6 +27,7 @@
 /* What the structs of the first version had; a caller that was built against it gives their sizes. */
 #define CONF_V1_BYTES offsetof(kvpool_conf_t, tenant)
 #define OPTS_V1_BYTES offsetof(kvpool_opts_t, replicas)
+#define OPTS_V2_BYTES offsetof(kvpool_opts_t, detail)
 
 #define FLAGS_ALL                                                                                                      \
     (KVPOOL_FORCE | KVPOOL_UPSERT | KVPOOL_PIN_SOFT | KVPOOL_PIN_HARD | KVPOOL_WAIT | KVPOOL_HEED_PROBES |             \
@@ -49,7 +50,8 @@ leave(kvpool_t *pool)
 static bool
 are_opts_legal(const kvpool_opts_t *opts)
 {
-    if (opts->struct_size != sizeof *opts && opts->struct_size != OPTS_V1_BYTES) return false;
+    if (opts->struct_size != sizeof *opts && opts->struct_size != OPTS_V2_BYTES && opts->struct_size != OPTS_V1_BYTES)
+        return false;
     if ((opts->flags & ~FLAGS_ALL) != 0) return false;
     if ((opts->flags & KVPOOL_PIN_SOFT) != 0 && (opts->flags & KVPOOL_PIN_HARD) != 0) return false;
     return opts->struct_size == OPTS_V1_BYTES || opts->replicas <= KVP_REPLICAS_MAX;
@@ -58,6 +60,7 @@ are_opts_legal(const kvpool_opts_t *opts)
 kvp_err_t
 kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out)
 {
+    bool has_detail = opts != NULL && opts->struct_size > OPTS_V2_BYTES && opts->detail != NULL && opts->detail_cap > 0;
     uint32_t ms;
 
     if (pool == NULL) return KVP_INVALID;
@@ -72,7 +75,10 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
         .deadline_ns = kvp_now_ns() + ms * KVP_NS_PER_MS,
         .flags = opts != NULL ? opts->flags : 0,
         .replicas = opts != NULL && opts->struct_size > OPTS_V1_BYTES ? opts->replicas : 0,
+        .detail = has_detail ? opts->detail : NULL,
+        .detail_cap = has_detail ? opts->detail_cap : 0,
     };
+    if (has_detail) opts->detail[0] = '\0';
     if (call_out->scratch != NULL) return KVP_OK;
     kvp_ignore(leave(pool), "only its side effect is wanted");
     return KVP_NOMEM;

@@ -57,7 +57,7 @@ ask(shell_t *sh, kvp_frame_t *answer_out)
     kvp_count(&sh->call->pool->counters.master_calls, 1);
     kvp_session_queue_used(sh->link);
     err = kvp_conn_call(sh->link->conn, &s->out, sh->call->deadline_ns, &s->in, answer_out);
-
+    if (err == KVP_OK) kvp_call_detail(sh->call, answer_out);
     heed(sh, err);
     return err;
 }

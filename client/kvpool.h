@@ -84,6 +84,10 @@ typedef struct {
     uint32_t deadline_ms; /* 0 = the handle's */
     uint32_t flags; /* KVPOOL_FORCE and the others below */
     uint32_t replicas; /* put: copies on as many hosts, fewer where there are fewer; 0 = 1, at most 8 */
+    char
+        *detail; /* out, where not NULL: what the master said of why it refused something, a sentence for a person; "" =
+                     nothing. Cut to detail_cap bytes with the terminator; of a batch, what it said last */
+    size_t detail_cap;
 } kvpool_opts_t;
 
 #define KVPOOL_FORCE 1u /* remove: also what a reader or a reservation holds */

@@ -40,6 +40,8 @@ typedef struct {
     uint64_t deadline_ns;
     uint32_t flags;
     uint32_t replicas;
+    char *detail; /* the caller's, for what the master says of a refusal; NULL = nobody asks */
+    size_t detail_cap;
 } kvp_apicall_t;
 
 /* kvp_call_begin checks handle and options: INVALID, FORKED, CLOSED, NOMEM. After OK the call is ended by kvp_call_end,
@@ -56,6 +58,9 @@ kvp_call_left_ms(const kvp_apicall_t *call)
 
     return (uint32_t)kvp_max_u64(1, kvp_min_u64(left_ms, UINT32_MAX));
 }
+
+/* kvp_call_detail keeps what an answer of the master says of a refusal, if it says something. */
+void kvp_call_detail(const kvp_apicall_t *call, const kvp_frame_t *answer);
 
 /* kvp_views_end takes back every view that was given out, before the session goes. */
 void kvp_views_end(kvpool_t *pool);

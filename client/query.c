@@ -3,6 +3,12 @@
  */
 #include "client/pool.h"
 
+#include "proto/pb.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <stdio.h>
+
 kvp_op_session_t
 kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
 {
@@ -15,6 +21,19 @@ kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
         .tenant = pool->tenant,
         .known = link->locs == NULL ? NULL : kvp_locs_known(link->locs),
     };
+}
+
+void
+kvp_call_detail(const kvp_apicall_t *call, const kvp_frame_t *answer)
+{
+    Kvp__Pb__Reply *msg;
+    kvp_pb_t pb;
+
+    if (call->detail == NULL) return;
+    msg =
+        kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, answer); /* the first two fields of every answer are its own */
+    if (msg != NULL && msg->detail[0] != '\0') snprintf(call->detail, call->detail_cap, "%s", msg->detail);
+    kvp_pb_free(&pb, msg);
 }
 
 kvp_err_t
@@ -37,6 +56,7 @@ kvp_query_run(kvp_apicall_t *call, const kvp_query_t *query)
         kvp_count(&call->pool->counters.master_calls, 1);
         kvp_session_queue_used(link);
         err = kvp_conn_call(link->conn, &s->out, call->deadline_ns, &s->in, &answer);
+        if (err == KVP_OK) kvp_call_detail(call, &answer);
         if (err == KVP_OK) err = query->read(query->arg, &answer, was_cut);
         if (kvp_op_is_session_loss(err) || err == KVP_PROTO) kvp_conn_break(link->conn);
         kvp_session_rele(at, link);

@@ -19,7 +19,7 @@ extern "C" {
     X(-4, IN_PROGRESS, -703, "another live writer is putting this key")                                                \
     X(-5, COLLISION, -400, "another key has the same digest")                                                          \
     X(-6, NO_SPACE, -200, "no space, even after eviction")                                                             \
-    X(-7, RETRY_AFTER, -200, "no space at this moment; retry later")                                                   \
+    X(-7, RETRY_AFTER, -200, "not possible at this moment; retry later")                                               \
     X(-8, HELD, -706, "object is held by a reader or a reservation")                                                   \
     X(-9, DEADLINE, -900, "deadline passed")                                                                           \
     X(-10, BUFFER_SMALL, -600, "buffer is smaller than the object")                                                    \

@@ -31,6 +31,7 @@ typedef struct {
     uint64_t tenant; /* 32 bits */
     uint32_t locations; /* as in kvpool_conf_t; no option */
     bool is_json;
+    char detail[256]; /* what the master said of a refusal; kvp_cli_call_opts points there */
 } kvp_cli_common_t;
 
 /* The verbs, a file a family. */
@@ -52,9 +53,14 @@ int kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvp
 /* kvp_cli_exit_code is the exit code that an error of the library stands for. */
 int kvp_cli_exit_code(int err);
 
-/* kvp_cli_fail writes one line, "kvpool VERB: WHAT: sentence (NAME)", and returns the error's exit code.
+/* kvp_cli_call_opts is a call's options with these flags, which leave the reason of a refusal in common. */
+kvpool_opts_t kvp_cli_call_opts(kvp_cli_common_t *common, uint32_t flags);
+
+/* kvp_cli_fail writes one line, "kvpool VERB: WHAT: sentence (NAME)", and returns the error's exit code. kvp_cli_fail_why
+ * adds the reason that common has, where it has one.
  * kvp_cli_complain writes "kvpool VERB: ..." and returns code. */
 int kvp_cli_fail(const kvp_cli_verb_t *verb, const char *what, int err);
+int kvp_cli_fail_why(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const char *what, int err);
 int kvp_cli_complain(const kvp_cli_verb_t *verb, int code, const char *fmt, ...) KVP_PRINTF(3, 4);
 
 /* kvp_cli_flush flushes standard output: text that a full disk or a closed pipe swallowed is not success. Returns code,

@@ -23,10 +23,11 @@ kvp_cli_fail_key(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, con
         struct json_object *line = json_object_new_object();
         kvp_json_add_key(line, key, strlen(key));
         json_object_object_add(line, "error", json_object_new_string(kvpool_errname(err)));
+        if (common->detail[0] != '\0') json_object_object_add(line, "detail", json_object_new_string(common->detail));
         kvp_json_line(line, strcmp(verb->name, "get") == 0 ? stderr : stdout);
         return kvp_cli_flush(verb, kvp_cli_exit_code(err));
     }
-    return kvp_cli_fail(verb, kvp_cli_quote(key, strlen(key), quoted, sizeof(quoted)), err);
+    return kvp_cli_fail_why(verb, common, kvp_cli_quote(key, strlen(key), quoted, sizeof(quoted)), err);
 }
 
 void

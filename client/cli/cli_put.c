@@ -65,7 +65,7 @@ read_pin(const char *text, uint32_t *flag_out)
 
 /* settle makes the library's options of the command line's. */
 static int
-settle(const kvp_cli_verb_t *verb, put_t *put)
+settle(const kvp_cli_verb_t *verb, kvp_cli_common_t *common, put_t *put)
 {
     uint32_t pin = 0;
     if (put->pin != NULL && read_pin(put->pin, &pin) != KVP_OK)
@@ -77,11 +77,8 @@ settle(const kvp_cli_verb_t *verb, put_t *put)
                                 put->group_text, MEMBERS_MAX);
     if (put->waits && !put->is_upsert)
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--wait waits for the old value to be gone: with --upsert only");
-    put->opts = (kvpool_opts_t){
-        .struct_size = sizeof(put->opts),
-        .flags = pin | (put->is_upsert ? KVPOOL_UPSERT : 0) | (put->waits ? KVPOOL_WAIT : 0),
-        .replicas = (uint32_t)put->replicas,
-    };
+    put->opts = kvp_cli_call_opts(common, pin | (put->is_upsert ? KVPOOL_UPSERT : 0) | (put->waits ? KVPOOL_WAIT : 0));
+    put->opts.replicas = (uint32_t)put->replicas;
     return KVP_EXIT_GO_ON;
 }
 
@@ -180,7 +177,7 @@ kvp_cli_put(const kvp_cli_verb_t *verb, int argc, char **argv)
     int first, fd = STDIN_FILENO;
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code == KVP_EXIT_GO_ON) code = kvp_cli_one_key(verb, argc, first);
-    if (code == KVP_EXIT_GO_ON) code = settle(verb, &put);
+    if (code == KVP_EXIT_GO_ON) code = settle(verb, &common, &put);
     if (code != KVP_EXIT_GO_ON) return code;
     if (put.file != NULL) fd = open(put.file, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s: %s", put.file, strerror(errno));

@@ -44,7 +44,7 @@ rm_many(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *po
     uint64_t removed = 0, held = 0;
     int err = conf->is_all ? kvpool_remove_all(pool, opts, &removed, &held)
                            : kvpool_remove_by_regex(pool, conf->regex, opts, &removed, &held);
-    if (err != KVPOOL_OK) return kvp_cli_fail(verb, conf->is_all ? "--all" : conf->regex, err);
+    if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, common, conf->is_all ? "--all" : conf->regex, err);
     kvp_report_t *report = kvp_report_create();
     kvp_report_count(report, "removed", "removed", removed);
     kvp_report_count(report, "held", "held, and so kept", held);
@@ -83,10 +83,8 @@ kvp_cli_rm(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (code != KVP_EXIT_GO_ON) return code;
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
-    const kvpool_opts_t how = {
-        .struct_size = sizeof(how),
-        .flags = (conf.is_force ? KVPOOL_FORCE : 0) | (conf.waits ? KVPOOL_WAIT : 0),
-    };
+    const kvpool_opts_t how =
+        kvp_cli_call_opts(&common, (conf.is_force ? KVPOOL_FORCE : 0) | (conf.waits ? KVPOOL_WAIT : 0));
     code = first < argc ? rm_keys(verb, &common, pool, &how, argv + first, argc - first)
                         : rm_many(verb, &common, pool, &how, &conf);
     kvpool_free(pool);
@@ -107,9 +105,10 @@ kvp_cli_bump(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (code != KVP_EXIT_GO_ON) return code;
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
-    int err = kvpool_bump(pool, NULL, &epoch);
+    const kvpool_opts_t how = kvp_cli_call_opts(&common, 0);
+    int err = kvpool_bump(pool, &how, &epoch);
     kvpool_free(pool);
-    if (err != KVPOOL_OK) return kvp_cli_fail(verb, "bump", err);
+    if (err != KVPOOL_OK) return kvp_cli_fail_why(verb, &common, "bump", err);
     kvp_report_t *report = kvp_report_create();
     kvp_report_count(report, "tenant", "tenant", common.tenant);
     kvp_report_count(report, "epoch", "epoch", epoch);

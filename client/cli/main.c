@@ -78,6 +78,25 @@ kvp_cli_fail(const kvp_cli_verb_t *verb, const char *what, int err)
 }
 
 int
+kvp_cli_fail_why(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const char *what, int err)
+{
+    if (common->detail[0] == '\0') return kvp_cli_fail(verb, what, err);
+    return kvp_cli_complain(verb, kvp_cli_exit_code(err), "%s: %s (%s): %s", what, kvpool_strerror(err),
+                            kvpool_errname(err), common->detail);
+}
+
+kvpool_opts_t
+kvp_cli_call_opts(kvp_cli_common_t *common, uint32_t flags)
+{
+    return (kvpool_opts_t){
+        .struct_size = sizeof(kvpool_opts_t),
+        .flags = flags,
+        .detail = common->detail,
+        .detail_cap = sizeof(common->detail),
+    };
+}
+
+int
 kvp_cli_flush(const kvp_cli_verb_t *verb, int code)
 {
     if (fflush(stdout) == 0 && ferror(stdout) == 0) return code;
@@ -98,6 +117,8 @@ kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_
     };
     int err = kvpool_open(&conf, pool_out);
     if (err == KVPOOL_OK) return KVP_EXIT_DONE;
+    if (err == KVPOOL_NOTSUP) /* the library has named it */
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "a transport that was asked for is not in this build");
     const char *at = common->master != NULL ? common->master : "127.0.0.1:50051";
     int code = kvp_cli_fail(verb, at, err);
     /* A master that does not answer in time cannot be reached, whatever the single call would have been. */

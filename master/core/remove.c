@@ -8,6 +8,7 @@
 #include "common/mutate.h"
 
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define MATCH_STEPS 20000u /* that one key may take; a pattern that needs more is too costly */
@@ -286,6 +287,18 @@ has_too_many_jobs(const kvp_session_t *s)
     return n >= JOBS_MAX;
 }
 
+/* A walk cannot meet what was not reported yet. */
+static void
+refuse_while_rebuilding(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask)
+{
+    char why[128] = "nodes are reporting what they hold";
+
+    if (m->rebuild_until_ns > m->now_ns)
+        snprintf(why, sizeof why, "nodes of before this master's start may still report what they hold, for %llu s",
+                 (unsigned long long)((m->rebuild_until_ns - m->now_ns) / KVP_MS(1000) + 1));
+    kvp_reply_plain(m, s, ask, KVP_RETRY_AFTER, why);
+}
+
 void
 kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -306,7 +319,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (has_too_many_jobs(s) || !kvp_waiter_may_open(s, 0)) {
         kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many removals under way");
     } else if (kvp_owed_is_rebuilding(m) || m->journal.is_settling) { /* a walk cannot meet what was not reported yet */
-        kvp_reply_plain(m, s, &f->hdr, KVP_RETRY_AFTER, "nodes are still telling what they hold");
+        refuse_while_rebuilding(m, s, &f->hdr);
     } else if (msg->pattern[0] != '\0' && (code = compile(msg->pattern)) == NULL) {
         kvp_reply_plain(m, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");
     } else {

@@ -20,7 +20,8 @@
 bool
 kvp_put_may_nodes_come(const kvp_master_t *m)
 {
-    if (m->segment_seq == 0) return m->now_ns - m->started_ns < MOUNT_WAIT_NS + m->stall_ns;
+    if (m->segment_seq == 0)
+        return m->now_ns - m->started_ns < MOUNT_WAIT_NS + m->stall_ns || m->now_ns < m->rebuild_until_ns;
     kvp_list_foreach (pos, &m->segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
@@ -55,15 +56,36 @@ pkey_refusal(const kvp_master_t *m, const kvp_pkey_t *k)
     return is_sure && !is_space_coming(m) ? KVP_NO_SPACE : KVP_RETRY_AFTER;
 }
 
+/* The reason of a NO_SPACE, and of a RETRY_AFTER, for a person. */
 static char *
-explain(const kvp_master_t *m, char *buf, size_t len)
+explain_full(const kvp_master_t *m, const kvp_tenant_t *t, char *buf, size_t len)
 {
+    uint64_t used = m->st.used_bytes;
+
     if (m->up_n == 0)
-        snprintf(buf, len, "no segment takes puts");
+        snprintf(buf, len, "no node offers memory that takes puts");
     else
-        snprintf(buf, len, "of %llu bytes, %llu are used, %llu of these pinned hard; none can be evicted for this",
-                 (unsigned long long)m->st.size_bytes, (unsigned long long)m->st.used_bytes,
-                 (unsigned long long)m->st.hard_pinned_bytes);
+        snprintf(buf, len,
+                 "of %llu bytes, %llu are used, %llu of these pinned hard and %llu in chunks of other tenants; nothing "
+                 "can be evicted for this",
+                 (unsigned long long)m->st.size_bytes, (unsigned long long)used,
+                 (unsigned long long)m->st.hard_pinned_bytes,
+                 (unsigned long long)(used - kvp_min_u64(used, t->used_bytes)));
+    return buf;
+}
+
+static char *
+explain_wait(const kvp_master_t *m, char *buf, size_t len)
+{
+    if (m->up_n == 0 && m->lost_n == 0)
+        snprintf(buf, len, "no node has offered memory yet, and some may be on their way");
+    else
+        snprintf(buf, len,
+                 "%llu bytes are held by readers, %llu reserved, %llu on their way back; %llu puts are unfinished, and "
+                 "%lu segments away",
+                 (unsigned long long)m->st.held_bytes, (unsigned long long)m->st.reserved_bytes,
+                 (unsigned long long)m->st.retiring_bytes, (unsigned long long)m->st.attempts,
+                 (unsigned long)m->lost_n);
     return buf;
 }
 
@@ -139,8 +161,9 @@ void
 kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
 {
     Kvp__Pb__Places msg = KVP__PB__PLACES__INIT;
+    kvp_err_t err, refused = KVP_OK;
     kvp_buf_t *out;
-    char why[160];
+    char why[224];
     size_t at;
 
     if (p->session->is_over) {
@@ -152,9 +175,13 @@ kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
     msg.ns_epoch = p->epoch;
     for (uint32_t i = 0; i < p->n; i++) {
         msg.nloc += p->objs[i].nloc;
-        if (p->objs[i].err == KVP_RETRY_AFTER) msg.retry_ms = p->grants > 0 ? RETRY_GRANTED_MS : RETRY_MS;
-        if (p->objs[i].err == KVP_NO_SPACE) msg.detail = explain(m, why, sizeof why);
+        err = p->objs[i].err;
+        if (err != KVP_RETRY_AFTER && err != KVP_NO_SPACE) continue;
+        if (err == KVP_RETRY_AFTER) msg.retry_ms = p->grants > 0 ? RETRY_GRANTED_MS : RETRY_MS;
+        refused = refused == KVP_NO_SPACE ? refused : err;
     }
+    if (refused == KVP_NO_SPACE) msg.detail = explain_full(m, p->session->tenant, why, sizeof why);
+    if (refused == KVP_RETRY_AFTER) msg.detail = explain_wait(m, why, sizeof why);
     out = kvp_reply_begin(m, p->session, &p->ask, &msg.base, &at);
     kvp_buf_append(out, p->objs, p->n * sizeof *p->objs);
     kvp_list_foreach (pos, &p->attempts) /* in the order of their keys */

@@ -161,6 +161,7 @@ on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
         break;
     default:
         msg.err = KVP_NOTSUP;
+        msg.detail = (char *)"this one does not know how";
         break;
     }
     if ((f->hdr.flags & KVP_FRAME_ONEWAY) == 0) answer(c, f, &msg.base, NULL, 0);

@@ -219,6 +219,28 @@ test_bad_options(void **state)
 }
 
 static void
+test_detail_is_the_masters_or_empty(void **state)
+{
+    kvpool_t *pool = ((fixture_t *)*state)->pool;
+    char detail[8] = "old";
+    kvpool_opts_t opts = {
+        .struct_size = offsetof(kvpool_opts_t, detail), .detail = detail, .detail_cap = sizeof detail};
+    uint64_t removed;
+    int yes;
+
+    /* A caller that was built before there was one. */
+    assert_int_equal(kvpool_remove_all(pool, &opts, &removed, NULL), KVPOOL_NOTSUP);
+    assert_string_equal(detail, "old");
+    opts.struct_size = sizeof opts;
+    assert_int_equal(kvpool_remove_all(pool, &opts, &removed, NULL), KVPOOL_NOTSUP);
+    assert_string_equal(detail, "this on"); /* cut to its room */
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_OK);
+    assert_string_equal(detail, "");
+    opts.detail_cap = 0;
+    assert_int_equal(kvpool_remove_all(pool, &opts, &removed, NULL), KVPOOL_NOTSUP);
+}
+
+static void
 test_batches_check_item_by_item(void **state)
 {
     kvpool_t *pool = ((fixture_t *)*state)->pool;
@@ -358,6 +380,7 @@ main(void)
         WITH_POOL(test_bad_keys),
         WITH_POOL(test_bad_values_and_outputs),
         WITH_POOL(test_bad_options),
+        WITH_POOL(test_detail_is_the_masters_or_empty),
         WITH_POOL(test_batches_check_item_by_item),
         WITH_POOL(test_closed_handle_says_so),
         WITH_POOL(test_forked_child_cannot_use_the_handle),

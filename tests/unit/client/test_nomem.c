@@ -103,6 +103,14 @@ do_exists(void)
 }
 
 static int
+do_one_exists(void)
+{
+    int is_there;
+
+    return kvpool_exists(fix.pool, "old", 3, &is_there, &fix.opts);
+}
+
+static int
 do_size(void)
 {
     size_t len;
@@ -159,6 +167,20 @@ do_regex(void)
 }
 
 static int
+do_remove_all(void)
+{
+    uint64_t removed;
+
+    return kvpool_remove_all(fix.pool, &fix.opts, &removed, NULL);
+}
+
+static int
+do_bump(void)
+{
+    return kvpool_bump(fix.pool, &fix.opts, NULL);
+}
+
+static int
 ignore_one(void *arg, const void *key, size_t key_len, uint64_t len)
 {
     (void)arg, (void)key, (void)key_len, (void)len;
@@ -194,24 +216,28 @@ do_register(void)
 typedef struct {
     const char *name;
     int (*run)(void);
+    bool takes_all; /* nothing is there any more behind it */
 } operation_t;
 
 static const operation_t operations[] = {
-    {"put", do_put},
-    {"upsert", do_upsert},
-    {"get", do_get},
-    {"batch put", do_batch_put},
-    {"batch get", do_batch_get},
-    {"exists", do_exists},
-    {"size", do_size},
-    {"lookup", do_lookup},
-    {"prefix", do_prefix},
-    {"view", do_view},
-    {"remove", do_remove},
-    {"regex", do_regex},
-    {"list", do_list},
-    {"stat", do_stat},
-    {"register", do_register},
+    {"put", do_put, false},
+    {"upsert", do_upsert, false},
+    {"get", do_get, false},
+    {"batch put", do_batch_put, false},
+    {"batch get", do_batch_get, false},
+    {"batch exists", do_exists, false},
+    {"exists", do_one_exists, false},
+    {"size", do_size, false},
+    {"lookup", do_lookup, false},
+    {"prefix", do_prefix, false},
+    {"view", do_view, false},
+    {"remove", do_remove, false},
+    {"regex", do_regex, false},
+    {"remove all", do_remove_all, true},
+    {"bump", do_bump, true},
+    {"list", do_list, false},
+    {"stat", do_stat, false},
+    {"register", do_register, false},
 };
 
 /* ---- handles */
@@ -256,9 +282,10 @@ end_test(void **state)
 static void
 prepare(void)
 {
+    static char detail[64];
     uint64_t removed, held;
 
-    fix.opts = (kvpool_opts_t){.struct_size = sizeof fix.opts};
+    fix.opts = (kvpool_opts_t){.struct_size = sizeof fix.opts, .detail = detail, .detail_cap = sizeof detail};
     open_pool(NULL);
     assert_int_equal(kvpool_remove_by_regex(fix.pool, "^new", NULL, &removed, &held), KVPOOL_OK);
     assert_int_equal(held, 0);
@@ -279,6 +306,7 @@ assert_nothing_is_held(const operation_t *op, uint64_t n)
     assert_int_equal(kvpool_open(&conf, &other), KVPOOL_OK);
     err = kvpool_remove(other, "old", 3, NULL);
     if (err == KVPOOL_OK) err = kvpool_remove(other, "many1", 5, NULL);
+    if (op->takes_all && err == KVPOOL_NOT_FOUND) err = KVPOOL_OK;
     kvpool_free(other);
     if (err != KVPOOL_OK)
         fail_msg("%s, after allocation %llu had failed: %s", op->name, (unsigned long long)n, kvpool_errname(err));
@@ -384,6 +412,29 @@ test_open_fails(void **state)
     }
 }
 
+static void
+test_close_fails(void **state)
+{
+    bool has_failed = true;
+
+    (void)state;
+    for (uint64_t n = 1; has_failed; n++) {
+        const int64_t live = fail_live();
+        int err;
+
+        prepare();
+        open_pool("shm");
+        assert_int_equal(do_put(), KVPOOL_OK); /* a node that has to be told that nothing more is written */
+        fail_arm(n, false);
+        err = kvpool_close(fix.pool);
+        has_failed = fail_disarm();
+        assert_int_equal(err, KVPOOL_OK); /* it gives no error for what it could not say */
+        assert_int_equal(do_exists(), KVPOOL_CLOSED);
+        close_pool();
+        if (fail_live() != live) fail_msg("allocation %llu: a leak", (unsigned long long)n);
+    }
+}
+
 static int
 start_pool(void **state)
 {
@@ -410,6 +461,7 @@ main(void)
         cmocka_unit_test_teardown(test_one_fails_over_tcp, end_test),
         cmocka_unit_test_teardown(test_all_fail_from_one_on, end_test),
         cmocka_unit_test_teardown(test_open_fails, end_test),
+        cmocka_unit_test_teardown(test_close_fails, end_test),
     };
 
     return cmocka_run_group_tests_name("nomem", tests, start_pool, stop_pool);

@@ -254,6 +254,23 @@ test_put_when_no_segment_is_mounted(void **state)
     world_close(w);
 }
 
+/* A master that took over a pool: its nodes have memory that is worth waiting for as long as it may come back. */
+static void
+test_put_when_the_nodes_of_the_master_before_are_not_back(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.had_master = true, .node_grace_ns = 30 * SEC});
+    peer_t *c = client_open(w);
+
+    (void)state;
+    world_advance(w, 20 * SEC);
+    c = client_open(w);
+    assert_int_equal(put(c, "key", 100), KVP_RETRY_AFTER);
+    world_advance(w, 10 * SEC);
+    c = client_open(w);
+    assert_int_equal(put(c, "key", 100), KVP_NO_SPACE);
+    world_close(w);
+}
+
 static void
 test_put_of_the_longest_key(void **state)
 {
@@ -712,6 +729,7 @@ main(void)
         cmocka_unit_test(test_put_when_the_same_key_comes_twice_in_a_message),
         cmocka_unit_test(test_put_when_the_record_is_wrong),
         cmocka_unit_test(test_put_when_no_segment_is_mounted),
+        cmocka_unit_test(test_put_when_the_nodes_of_the_master_before_are_not_back),
         cmocka_unit_test(test_put_of_the_longest_key),
         cmocka_unit_test(test_put_when_long_keys_are_used_up),
         cmocka_unit_test(test_put_when_long_keys_are_used_up_by_held_objects),
