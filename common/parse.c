@@ -163,3 +163,9 @@ kvp_format_hostport(const kvp_hostport_t *at, char dst[KVP_HOSTPORT_TEXT_MAX])
     snprintf(dst, KVP_HOSTPORT_TEXT_MAX, "%s%s%s:%u", is_ipv6 ? "[" : "", at->host, is_ipv6 ? "]" : "", at->port);
     return dst;
 }
+
+bool
+kvp_hostport_is_loopback(const kvp_hostport_t *at)
+{
+    return strncmp(at->host, "127.", 4) == 0 || strcmp(at->host, "::1") == 0 || strcmp(at->host, "localhost") == 0;
+}

@@ -35,4 +35,8 @@ kvp_err_t kvp_parse_hostports(const char *text, kvp_hostport_t *at_out, size_t m
 #define KVP_HOSTPORT_TEXT_MAX (KVP_HOST_MAX + 8u)
 const char *kvp_format_hostport(const kvp_hostport_t *at, char dst[KVP_HOSTPORT_TEXT_MAX]);
 
+/* kvp_hostport_is_loopback: who listens there is reached from this host alone. Names are not resolved: "localhost" is the
+ * only one that counts. */
+bool kvp_hostport_is_loopback(const kvp_hostport_t *at);
+
 #endif

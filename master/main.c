@@ -164,6 +164,10 @@ say_ready(const daemon_t *d)
 
     kvp_format_hostport(kvp_server_bound(d->server), listen);
     if (d->http != NULL) kvp_format_hostport(&d->http_bound, http);
+    if (!kvp_hostport_is_loopback(kvp_server_bound(d->server)))
+        kvp_log_warn("master",
+                     "whoever can connect here can read and remove everything: nobody is authenticated listen=%s",
+                     listen);
     kvp_log_info("master", "serving listen=%s term=%u data=%s", listen, d->ident.term, d->ident.dir);
     return kvp_daemon_ready_line(listen, path[0] != '\0' ? path : NULL, d->http != NULL ? http : NULL, d->ident.dir);
 }
@@ -203,7 +207,8 @@ main(int argc, char **argv)
     if (err == KVP_OK) err = build_http(&d, &settings);
     if (err == KVP_OK) err = say_ready(&d);
     if (err == KVP_OK) uv_run(&d.uv, UV_RUN_DEFAULT);
-    if (err != KVP_OK) kvp_log_error("master", "cannot start: %s", kvp_err_text(err));
+    /* Whoever found the reason has logged it, but for memory that there was none of. */
+    if (err != KVP_OK) kvp_log_error("master", "cannot start%s", err == KVP_NOMEM ? ": out of memory" : "");
     tear_down(&d);
     rc = err == KVP_OK ? 0 : 1;
 out:

@@ -5,6 +5,7 @@
 
 #include "client/cli/report.h"
 
+#include "common/hostid.h"
 #include "common/parse.h"
 
 #include <getopt.h>
@@ -133,6 +134,11 @@ check_common(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common)
     size_t n;
     if (common->master != NULL && kvp_parse_hostports(common->master, at, MASTERS_MAX, &n) != KVP_OK)
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT[,HOST:PORT]", common->master);
+    if (common->transports != NULL && *common->transports == '\0')
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--transports does not take \"\", but shm, tcp or both");
+    if (common->host_id != NULL && (*common->host_id == '\0' || strlen(common->host_id) > KVP_HOST_ID_MAX))
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--host-id does not take \"%s\", but from 1 to %d bytes",
+                                common->host_id, KVP_HOST_ID_MAX);
     return KVP_EXIT_GO_ON;
 }
 
@@ -142,7 +148,10 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
 {
     table_t t = {.n = 0};
     struct option longs[OPTS_MAX + 1];
-    *common = (kvp_cli_common_t){.master = getenv("KVPOOL_MASTER"), .deadline_ns = DEADLINE_DEFAULT_NS};
+    const char *master = getenv("KVPOOL_MASTER");
+    /* An empty variable is one that is not set; an empty flag is a mistake. */
+    *common = (kvp_cli_common_t){.master = master != NULL && *master != '\0' ? master : NULL,
+                                 .deadline_ns = DEADLINE_DEFAULT_NS};
     table_build(&t, opts, opts_n, common);
     for (size_t i = 0; i < t.n; i++)
         longs[i] =
@@ -168,7 +177,6 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
         help(verb, &t);
         return kvp_cli_flush(verb, KVP_EXIT_DONE);
     }
-    if (common->master != NULL && *common->master == '\0') common->master = NULL;
     *first_out = optind;
     return check_common(verb, common);
 }

@@ -80,8 +80,8 @@ read_conf(kvp_node_t *node, const kvp_node_conf_t *conf, kvp_hostport_t *listen_
         return KVP_INVALID;
     }
     if ((conf->name != NULL && (conf->name[0] == '\0' || strlen(conf->name) > KVP_NAME_MAX)) ||
-        (conf->host_id != NULL && strlen(conf->host_id) > KVP_HOST_ID_MAX)) {
-        kvp_log_error("node", "name and host id are at most 128 bytes");
+        (conf->host_id != NULL && (conf->host_id[0] == '\0' || strlen(conf->host_id) > KVP_HOST_ID_MAX))) {
+        kvp_log_error("node", "name and host id have from 1 to 128 bytes");
         return KVP_INVALID;
     }
     node->lanes = conf->lanes == 0 ? default_lanes() : (uint32_t)kvp_min_u64(conf->lanes, KVP_NODE_LANES_MAX);
@@ -195,6 +195,10 @@ kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out)
     if (err != KVP_OK) goto fail;
     set_name(node, conf->name);
     kvp_format_hostport(&node->listen, node->info.addr);
+    if (!kvp_hostport_is_loopback(&node->listen))
+        kvp_log_warn("node",
+                     "whoever can connect here can read and write this memory: nobody is authenticated listen=%s",
+                     node->info.addr);
     memcpy(node->info.unix_path, node->unix_path, sizeof node->info.unix_path);
     node->info.size_bytes = node->size_bytes;
     err = start_threads(node, conf->is_lazy);

@@ -500,6 +500,15 @@ run_info(const kvp_conf_t *conf, const char *arg)
     return true;
 }
 
+/* is_bool_value: what stands behind a flag that may do without a value is one. Where a program takes operands it is the
+ * first of these. */
+static bool
+is_bool_value(const kvp_conf_t *conf, const char *next)
+{
+    bool is_true;
+    return next != NULL && conf->spec->operands == NULL && parse_bool(next, &is_true) == KVP_OK;
+}
+
 /* parse_flag reads the flag arg; next is the argument behind it or NULL. */
 static kvp_err_t
 parse_flag(kvp_conf_t *conf, const char *arg, const char *next, bool *used_next_out, void *settings)
@@ -513,7 +522,7 @@ parse_flag(kvp_conf_t *conf, const char *arg, const char *next, bool *used_next_
     const char *text = NULL;
     if (name[len] == '=') {
         text = name + len + 1;
-    } else if (opt->type == KVP_OPT_BOOL) {
+    } else if (opt->type == KVP_OPT_BOOL && !is_bool_value(conf, next)) {
         text = "true";
     } else if (next != NULL) {
         text = next;
@@ -598,7 +607,7 @@ kvp_conf_help(const kvp_conf_spec_t *spec, FILE *to)
         char name[ENV_NAME_MAX];
         env_name(opt, name);
         if (opt->type == KVP_OPT_BOOL) {
-            fprintf(to, "  --%s\n", opt->name);
+            fprintf(to, "  --%s [true|false]\n", opt->name);
         } else {
             fprintf(to, "  --%s %s\n", opt->name, metavar_of(opt));
         }

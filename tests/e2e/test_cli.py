@@ -83,6 +83,12 @@ def test_rm_waits_and_forces(pool):
     (["get", "k", "--tenant", "me"], "a whole number"),
     (["get", "k", "--deadline", "0"], "0.001 s"),
     (["ls", "--limit", "-1"], "a whole number"),
+    (["get", "k", "--transports", "rdma"], "rdma"),
+    (["get", "k", "--transports", "pigeon"], "pigeon"),
+    (["get", "k", "--transports", ""], "shm, tcp"),
+    (["get", "k", "--host-id", ""], "1 to 128 bytes"),
+    (["get", "k", "--host-id", "h" * 129], "128 bytes"),
+    (["get", "k", "--master", ""], "HOST:PORT"),
 ])
 def test_bad_options_say_what_is_wanted(bench, args, says):
     """Fails if a wrong value is taken, or refused without its unit and bounds."""
@@ -99,6 +105,9 @@ def test_bad_options_say_what_is_wanted(bench, args, says):
     ("kvpool-node", ["--listen", "nowhere"], "HOST:PORT"),
     ("kvpool-node", ["--transports", "pigeon"], "pigeon"),
     ("kvpool-node", ["--name", "n" * 129], "128 bytes"),
+    ("kvpool-node", ["--transports", ""], "transport"),
+    ("kvpool-node", ["--host-id", ""], "from 1 to 128 bytes"),
+    ("kvpool-node", ["--populate", "maybe"], "maybe"),
 ])
 def test_daemons_bad_options_say_what_is_wanted(bench, program, args, says):
     """Fails if a daemon does not end with 2 and the option's bounds, whichever part of it finds the value wrong."""
@@ -112,6 +121,71 @@ def test_http_port_in_use_is_named(pool):
                     pool.bench.env(), timeout=10 * SLOW)
     assert r.rc == 1, r
     assert f"cannot listen at {pool.master.http}: Address already in use" in r.err and "port 0" not in r.err, r
+
+
+def test_second_master_on_a_directory_says_why(bench):
+    """Fails if a master that finds another one in its data directory gives any other reason."""
+    data = os.path.join(bench.home, "data")
+    bench.master(data_dir=data)
+    r = bench.run("kvpool-master", "--listen", "127.0.0.1:0", "--http", "none", "--data-dir", data)
+    assert r.rc == 1 and "another master uses the data directory" in r.err, r
+    assert "peer" not in r.err and "connection" not in r.err, r
+
+
+def test_open_doors_are_named(bench):
+    """Fails if a daemon that other hosts can reach does not say that it asks nobody who he is, or if one that they cannot
+    reach says so.
+    """
+    inside = bench.master()
+    bench.node(inside, "inside", "1MiB")
+    outside = bench.master(listen="0.0.0.0:0", name="outside")
+    node = bench.node(inside, "node", "1MiB", listen="0.0.0.0:0")
+    for daemon in (outside, node):
+        daemon.wait_log("nobody is authenticated")
+    assert not any("authenticated" in d.log() for d in bench.daemons if d not in (outside, node))
+
+
+def test_flags_of_daemons_take_a_value(bench):
+    """Fails if `--populate no` is refused: values of such options used to need an equals sign."""
+    master = bench.master()
+    for value in ("no", "yes"):
+        assert bench.node(master, f"node-{value}", "1MiB", "--populate", value).is_running()
+
+
+@pytest.mark.pool(nodes=1, memory="1MiB")
+def test_refused_puts_say_why(pool):
+    """Fails if a put that is refused for space does not say what the master knows of it: memory that is pinned, or that
+    is other tenants'; as text and as JSON.
+    """
+    value = bytes(64 << 10)
+    for i in range(16):
+        assert pool.put(f"hard{i}", value, "--pin", "hard").rc == 0
+    r = pool.put("more", value)
+    assert r.rc == 1 and re.search(r"NO_SPACE\): of 1048576 bytes, 1048576 are used, 1048576 of these pinned hard", r.err), r
+    r = pool.put("more", value, "--tenant", "5", "--json")
+    assert r.rc == 1 and r.json["error"] == "NO_SPACE" and "1048576 in chunks of other tenants" in r.json["detail"], r
+    assert "detail" not in pool.kvpool("get", "--json", "nothing").err
+
+
+def test_puts_into_a_pool_without_nodes_say_so(make_pool):
+    """Fails if a put that waits for a first node in vain does not say that there is none."""
+    r = make_pool(nodes=0).put("k", b"v", "--deadline", "300ms")
+    assert r.rc == 1 and "RETRY_AFTER): no node has offered memory yet" in r.err, r
+
+
+def test_sweeping_removals_after_a_restart_say_what_they_wait_for(bench, make_pool):
+    """Fails if a removal of everything that comes too early for a new master speaks of space, or does not tell for how
+    long.
+    """
+    data = os.path.join(bench.home, "data")
+    pool = make_pool(nodes=1, data_dir=data)
+    assert pool.put("k", b"v").rc == 0
+    pool.master.kill9()
+    pool.master = bench.master(data_dir=data, listen=pool.master.listen, name="master2")
+    for what in (["--all"], ["--regex", "k"]):
+        r = pool.kvpool("rm", *what, timeout=20 * SLOW)
+        assert r.rc == 1 and re.search(r"RETRY_AFTER\): nodes .* may still report .*, for \d+ s", r.err), r
+        assert "space" not in r.err, r
 
 
 def test_stat_begins_at_once(pool):

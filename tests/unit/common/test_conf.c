@@ -282,6 +282,25 @@ test_wrong_line_is_found_though_a_flag_overrides_it(void **state)
 }
 
 static void
+test_a_flag_that_may_do_without_a_value_takes_one(void **state)
+{
+    fixture_t *fix = *state;
+    static const struct {
+        const char *value;
+        bool is_fast;
+    } forms[] = {{"no", false}, {"false", false}, {"yes", true}, {"1", true}};
+    for (size_t i = 0; i < KVP_ARRAY_LEN(forms); i++) {
+        fix->settings.is_fast = !forms[i].is_fast;
+        assert_int_equal(PARSE(fix, "--fast", forms[i].value, "--count", "7"), KVP_CONF_RUN);
+        assert_int_equal(fix->settings.is_fast, forms[i].is_fast);
+        assert_int_equal(fix->settings.count, 7);
+    }
+    assert_int_equal(PARSE(fix, "--count", "7", "--fast"), KVP_CONF_RUN);
+    assert_int_equal(PARSE(fix, "--fast", "perhaps"), 2);
+    assert_said(fix, "perhaps: unexpected argument");
+}
+
+static void
 test_bad_flags_and_variables_exit_with_2(void **state)
 {
     fixture_t *fix = *state;
@@ -381,6 +400,7 @@ main(void)
         cmocka_unit_test_setup_teardown(test_bad_lines_name_file_and_line, setup, teardown),
         cmocka_unit_test_setup_teardown(test_line_of_the_longest_length_and_one_more, setup, teardown),
         cmocka_unit_test_setup_teardown(test_wrong_line_is_found_though_a_flag_overrides_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_flag_that_may_do_without_a_value_takes_one, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_flags_and_variables_exit_with_2, setup, teardown),
         cmocka_unit_test_setup_teardown(test_required_option_when_missing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_help_version_and_config_text, setup, teardown),

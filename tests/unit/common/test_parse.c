@@ -140,6 +140,23 @@ test_hostports_are_separated_by_commas(void **state)
     assert_int_equal(kvp_parse_hostports("a:1,,b:2", at, 3, &n), KVP_INVALID);
 }
 
+static void
+test_who_is_reached_from_this_host_alone(void **state)
+{
+    (void)state;
+    static const char *const inside[] = {"127.0.0.1", "127.8.0.1", "::1", "localhost"};
+    static const char *const outside[] = {"0.0.0.0", "::", "10.0.0.1", "1270.example", "localhost.example", ""};
+    kvp_hostport_t at = {.port = 1};
+    for (size_t i = 0; i < KVP_ARRAY_LEN(inside); i++) {
+        snprintf(at.host, sizeof(at.host), "%s", inside[i]);
+        assert_true(kvp_hostport_is_loopback(&at));
+    }
+    for (size_t i = 0; i < KVP_ARRAY_LEN(outside); i++) {
+        snprintf(at.host, sizeof(at.host), "%s", outside[i]);
+        assert_false(kvp_hostport_is_loopback(&at));
+    }
+}
+
 int
 main(void)
 {
@@ -150,6 +167,7 @@ main(void)
         cmocka_unit_test(test_hostport_when_good),
         cmocka_unit_test(test_hostport_when_bad),
         cmocka_unit_test(test_hostports_are_separated_by_commas),
+        cmocka_unit_test(test_who_is_reached_from_this_host_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
