@@ -110,9 +110,10 @@ def test_host_lost_under_puts(hosts):
     board = Board(hosts.bench, 2)
     putter = Load(hosts.bench, hosts.addr, "put", putters=2, replicas=2, batch=4, min_bytes=4096, max_bytes=MIB // 4,
                   **board.options).ready()
-    time.sleep(PHASE_S)
+    work(PHASE_S, lambda: board.begun(0) > 40)
     hosts.nodes[1].kill9()
-    time.sleep(PHASE_S)
+    before = board.begun(0)
+    work(PHASE_S, lambda: board.begun(0) > before + 40)
     got = putter.stop()
     assert set(got["results"]) == {"OK"}, got["results"]
     client = Shell(hosts.bench, hosts.addr)
