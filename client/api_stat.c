@@ -55,6 +55,9 @@ write_tenants(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
         kvp_jsonw_u64(w, "objects", t->objects);
         kvp_jsonw_u64(w, "used_bytes", t->used_bytes);
         kvp_jsonw_u64(w, "chunks", t->chunks);
+        kvp_jsonw_u64(w, "chunk_bytes", t->chunk_bytes);
+        kvp_jsonw_u64(w, "soft_pinned_bytes", t->soft_pinned_bytes);
+        kvp_jsonw_u64(w, "hard_pinned_bytes", t->hard_pinned_bytes);
         kvp_jsonw_u64(w, "epoch", t->epoch);
         kvp_jsonw_close(w, '}');
     }

@@ -275,9 +275,13 @@ static const char *
 check_victims(const kvp_master_t *m, uint64_t listed)
 {
     uint64_t walked = m->probes.n;
-    const char *why = check_order(m, &m->lru, &walked);
+    const char *why = check_order(m, &m->pinned, &walked);
 
-    if (why == NULL) why = check_order(m, &m->pinned, &walked);
+    for (uint32_t i = 0; why == NULL && i < m->tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
+
+        if (t != NULL) why = check_order(m, &t->lru, &walked);
+    }
     if (why != NULL) return why;
     kvp_list_foreach (pos, &m->segments)
         walked += kvp_list_entry(pos, kvp_segment_t, link)->aside.n;
@@ -425,7 +429,7 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets, uint64_t *reserved_grou
 
 /* ---- tenants and leases */
 typedef struct {
-    uint64_t objects, used, pinned[KVP_PIN_HARD + 1];
+    uint64_t objects, used, going, chunk_bytes, pinned[KVP_PIN_HARD + 1];
     uint32_t chunks, refs;
 } tenant_sums_t;
 
@@ -435,8 +439,10 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
     for (uint32_t i = 0; i < m->chunks.limit; i++) {
         const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, i);
 
+        if (c != NULL && c->taker != NULL) sums[c->taker->number].refs++;
         if (c == NULL || c->tenant == NULL) continue;
         sums[c->tenant->number].chunks++;
+        sums[c->tenant->number].chunk_bytes += c->bytes;
         sums[c->tenant->number].refs++;
         sums[c->tenant->number].used += kvp_slab_used_bytes(c->slab);
     }
@@ -447,6 +453,11 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
         if (o->state != KVP_OBJ_COMMITTED) continue;
         sums[kvp_obj_tenant(m, o)->number].objects++;
         sums[kvp_obj_tenant(m, o)->number].pinned[o->pin] += kvp_obj_bytes(m, o);
+    }
+    for (uint32_t i = 0; i < m->retires.limit; i++) {
+        const kvp_retire_t *r = kvp_ptab_get(&m->retires, i);
+
+        if (r != NULL && r->owner == 0) sums[r->chunk->tenant->number].going += r->bytes;
     }
     for (uint32_t i = 0; i < m->sessions.limit; i++) {
         const kvp_session_t *s = kvp_ptab_get(&m->sessions, i);
@@ -483,11 +494,25 @@ check_leases(const kvp_tenant_t *t)
 }
 
 static const char *
+check_share(const kvp_tenant_t *t, const tenant_sums_t *sum)
+{
+    const kvp_take_t *take = &t->take;
+
+    if (sum->used != t->used_bytes) return "the used bytes of a tenant are wrong";
+    if (sum->going != t->going_bytes) return "the bytes of a tenant that become free are wrong";
+    if (sum->chunks != t->chunks || sum->chunk_bytes != t->chunk_bytes) return "the chunks of a tenant are miscounted";
+    if ((t->chunks == 0) != kvp_list_is_empty(&t->owning)) return "a tenant has chunks and is no owner";
+    if ((take->state == KVP_TAKE_NONE) != kvp_list_is_empty(&take->link)) return "a chunk is taken by nobody";
+    if (take->state != KVP_TAKE_NONE && take->chunk->taker != t) return "a chunk is taken for another";
+    return NULL;
+}
+
+static const char *
 check_tenants(const kvp_master_t *m)
 {
     tenant_sums_t *sums = kvp_core_alloc((size_t)m->tenants.limit + 1, sizeof *sums);
     const char *why = NULL;
-    uint64_t leases = 0;
+    uint64_t leases = 0, owned = 0;
 
     add_tenants(m, sums);
     for (uint32_t i = 0; why == NULL && i < m->tenants.limit; i++) {
@@ -495,15 +520,16 @@ check_tenants(const kvp_master_t *m)
 
         if (t == NULL) continue;
         leases += t->leases.n;
+        owned += t->chunk_bytes;
         why = check_leases(t);
+        if (why == NULL) why = check_share(t, &sums[i]);
         if (sums[i].objects != t->objects) why = "the objects of a tenant are miscounted";
-        if (sums[i].used != t->used_bytes) why = "the used bytes of a tenant are wrong";
         if (sums[i].pinned[KVP_PIN_SOFT] != t->soft_pinned_bytes) why = "the soft pins of a tenant are miscounted";
         if (sums[i].pinned[KVP_PIN_HARD] != t->hard_pinned_bytes) why = "the hard pins of a tenant are miscounted";
-        if (sums[i].chunks != t->chunks) why = "the chunks of a tenant are miscounted";
         if (sums[i].refs != t->refs) why = "a tenant's record is kept for nobody, or may go too early";
     }
     free(sums);
+    if (why == NULL && (owned != m->owned_bytes || list_len(&m->owners) != m->owners_n)) why = "owners are miscounted";
     if (why == NULL && (leases != m->st.leases || leases != list_len(&m->leases))) why = "leases are miscounted";
     return why;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Clearing: room that takes more evictions than one step can do. A window with many extents, and a whole chunk of another
- * tenant. Meanwhile the chunk is closed: nobody else places anything in it, so that what comes free in it stays free.
+ * Clearing: room that takes more evictions than one step can do. A window with many extents, and for a tenant of which
+ * nothing can go a whole chunk of another. Meanwhile the chunk is closed: nobody else places anything in it, so that what comes free in it stays free.
  *
  * Design notes. Nothing is promised that is not kept: objects in the window may be read and held while it is cleared, and
  * then they stay. The walk is repeated for a while, since most holds are short; then the key looks for another window,
@@ -21,6 +21,8 @@ kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, 
     m->claims++;
     kvp_list_add_tail(&c->segment->claims, &k->of_segment);
     k->is_clearing = true;
+    k->is_foreign = c->tenant != k->attempt->tenant;
+    k->attempt->tenant->foreign_clears += k->is_foreign;
     k->is_walked = false;
     k->clear_slot = first;
     k->clear_next_ns = UINT64_MAX;
@@ -35,6 +37,7 @@ kvp_clear_end(kvp_pkey_t *k)
 {
     if (!k->is_clearing) return;
     k->is_clearing = false;
+    k->attempt->tenant->foreign_clears -= k->is_foreign;
     k->takes = KVP_TAKES_PLAIN;
     k->chunk->clearing = NULL;
     kvp_list_del(&k->clearing);
@@ -95,10 +98,12 @@ clear_some(kvp_master_t *m, kvp_pkey_t *k)
     }
     if (!k->is_walked && !walk(m, k)) return false;
     k->is_walked = true;
-    if (has_room(k))
+    if (has_room(k)) {
+        m->st.chunks_taken += k->is_foreign;
         kvp_pkey_window_free(m, k);
-    else if (m->now_ns >= k->clear_end_ns)
+    } else if (m->now_ns >= k->clear_end_ns) {
         kvp_pkey_restart(m, k);
+    }
     return true;
 }
 
@@ -129,13 +134,14 @@ most_chunks(const kvp_master_t *m, const kvp_tenant_t *own)
     return most;
 }
 
+/* The last chunk of a tenant goes only where nobody has two. */
 static bool
-is_eligible(const kvp_master_t *m, const kvp_pkey_t *k, const kvp_chunk_t *c, uint32_t chunks)
+is_eligible(const kvp_master_t *m, const kvp_pkey_t *k, const kvp_chunk_t *c, uint32_t most)
 {
     return c != NULL && c->slab != NULL && c->tenant != NULL && c->tenant != k->attempt->tenant &&
-           c->tenant->chunks == chunks && c->clearing == NULL && c->segment->state == KVP_SEG_UP &&
-           !kvp_segment_is_passed_over(m, c->segment) && kvp_place_may_copy(m, k->attempt, c->segment) &&
-           c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
+           (c->tenant->chunks > 1 || most == 1) && c->clearing == NULL && c->taker == NULL &&
+           c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(m, c->segment) &&
+           kvp_place_may_copy(m, k->attempt, c->segment) && c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
 }
 
 static bool
@@ -163,24 +169,50 @@ look_at(kvp_master_t *m, kvp_pkey_t *k, const kvp_chunk_t *c)
     return KVP_OK;
 }
 
+/* All chunks, from the coldest on. */
+static void
+begin_taking(kvp_master_t *m, kvp_pkey_t *k)
+{
+    const kvp_chunk_t *first = kvp_share_coldest(m, k->attempt->tenant, k->attempt->bytes);
+
+    k->is_taking = true;
+    k->takes = KVP_TAKES_PROBED;
+    k->scan_chunk = first == NULL ? 0 : first->number;
+    k->scan_left = m->chunks.limit;
+    k->scan_slot = KVP_SLAB_NONE;
+}
+
+static void
+next_chunk(const kvp_master_t *m, kvp_pkey_t *k)
+{
+    k->scan_chunk = k->scan_chunk + 1 < m->chunks.limit ? k->scan_chunk + 1 : 0;
+    k->scan_slot = KVP_SLAB_NONE;
+}
+
+static kvp_err_t
+not_taking(kvp_pkey_t *k)
+{
+    k->is_taking = false;
+    k->takes = KVP_TAKES_PLAIN;
+    return KVP_NO_SPACE;
+}
+
 kvp_err_t
 kvp_clear_foreign(kvp_master_t *m, kvp_pkey_t *k)
 {
-    uint32_t chunks = most_chunks(m, k->attempt->tenant);
+    kvp_tenant_t *t = k->attempt->tenant;
+    uint32_t most;
 
-    if (!k->is_taking) {
-        k->is_taking = true;
-        k->takes = KVP_TAKES_PROBED;
-        k->scan_chunk = 0;
-        k->scan_slot = KVP_SLAB_NONE;
-    }
-    for (; k->scan_chunk < m->chunks.limit; k->scan_chunk++, k->scan_slot = KVP_SLAB_NONE) {
+    if (t->foreign_clears > 0 || t->take.state != KVP_TAKE_NONE) return not_taking(k);
+    if (!k->is_taking) begin_taking(m, k);
+    most = most_chunks(m, t);
+    for (; k->scan_left > 0; k->scan_left--, next_chunk(m, k)) {
         kvp_chunk_t *c = kvp_ptab_get(&m->chunks, k->scan_chunk);
         kvp_err_t err;
 
         if (m->work_left == 0) return KVP_EAGAIN;
         m->work_left--;
-        err = is_eligible(m, k, c, chunks) ? look_at(m, k, c) : KVP_NO_SPACE;
+        err = is_eligible(m, k, c, most) ? look_at(m, k, c) : KVP_NO_SPACE;
         if (err == KVP_NO_SPACE) continue;
         if (err == KVP_EAGAIN) return err;
         k->is_taking = false;
@@ -188,7 +220,5 @@ kvp_clear_foreign(kvp_master_t *m, kvp_pkey_t *k)
         kvp_clear_begin(m, k, c, kvp_slab_first(c->slab), c->bytes);
         return KVP_OK;
     }
-    k->is_taking = false;
-    k->takes = KVP_TAKES_PLAIN;
-    return KVP_NO_SPACE;
+    return not_taking(k);
 }

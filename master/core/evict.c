@@ -2,7 +2,7 @@
  * Making room. For a put that waits: the policy's first victims are picked, as many bytes of them as are wanted, and of
  * the runs of neighbours around them that are long enough the cheapest is taken. What the policy evicts next costs
  * nothing; other neighbours cost their bytes, the more the less time has passed since their last use. With blocks of one
- * size that is exactly the policy's first victim. Ahead of need: a small reserve is kept free.
+ * size that is exactly the policy's first victim.
  *
  * Design notes. Where the cheapest run needs neighbours, the victims that are not in it go as well. They make holes, in
  * which later puts find place: in a full pool as many bytes are evicted as are put, so what an old object gives is not
@@ -20,9 +20,6 @@
 #define KEY_CANDIDATES 4096u /* first victims among which one with a long key is looked for */
 #define LOST_WORK 16u /* an eviction from a lost segment counts for so many extents */
 #define CLAIM_MOST 256u /* extents in a window that is claimed in one step; a larger one is cleared: clear.c */
-#define AHEAD_SHARE 500u /* reserve: 1/500 of the pool, */
-#define AHEAD_MAX (64ull << 20) /* at most so much, */
-#define AHEAD_BATCH 64u /* so many objects a step */
 
 typedef struct {
     uint64_t owner;
@@ -297,7 +294,7 @@ gives_key_room(const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *
 static bool
 is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
 {
-    return takes_windows(m, c) && c->tenant == wanted->attempt->tenant && c->clearing == NULL &&
+    return takes_windows(m, c) && kvp_place_is_own(c, wanted->attempt->tenant) &&
            kvp_place_may_copy(m, wanted->attempt, c->segment) && fits(c, victim->slot, victim->slot, wanted->len) &&
            (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
 }
@@ -344,9 +341,9 @@ typedef struct {
 } picked_t;
 
 /* The kinds of candidates follow one another where they may be taken, or where there are none of the kinds before. What
- * is doomed comes first, and is on no list of victims. */
+ * is doomed comes first, and is on no list of victims. Plain ones are the tenant's own, the few others anybody's. */
 static uint32_t
-next_candidate(kvp_master_t *m, uint32_t after)
+next_candidate(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
 {
     uint32_t list = after == KVP_OID_NONE ? KVP_OBJLIST_NONE : kvp_obj(m->index, after)->list;
     uint32_t oid;
@@ -357,12 +354,12 @@ next_candidate(kvp_master_t *m, uint32_t after)
         after = KVP_OID_NONE;
     }
     if (list == KVP_OBJLIST_NONE || list == KVP_OBJLIST_LRU) {
-        oid = kvp_victim_next(m, after);
-        if (oid != KVP_OID_NONE || (m->lru.n > 0 && m->takes < KVP_TAKES_PROBED)) return oid;
+        oid = kvp_victim_next(m, t, after);
+        if (oid != KVP_OID_NONE || (t->lru.n > 0 && m->takes < KVP_TAKES_PROBED)) return oid;
     }
     if (list != KVP_OBJLIST_PINNED) {
         oid = kvp_probe_victim(m, list == KVP_OBJLIST_PROBED ? after : KVP_OID_NONE);
-        if (oid != KVP_OID_NONE || (m->lru.n + m->probes.n > 0 && m->takes < KVP_TAKES_PINNED)) return oid;
+        if (oid != KVP_OID_NONE || (t->lru.n + m->probes.n > 0 && m->takes < KVP_TAKES_PINNED)) return oid;
     }
     return m->policy->victim(m->index, &m->pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
 }
@@ -371,15 +368,16 @@ next_candidate(kvp_master_t *m, uint32_t after)
 static void
 pick(kvp_master_t *m, wanted_t *wanted, picked_t *p)
 {
+    kvp_tenant_t *t = wanted->attempt->tenant;
     uint64_t bytes = 0;
-    uint32_t oid = next_candidate(m, KVP_OID_NONE);
+    uint32_t oid = next_candidate(m, t, KVP_OID_NONE);
     bool is_last = false;
 
     for (uint32_t left = CANDIDATES, next; left > 0 && !is_last && oid != KVP_OID_NONE; oid = next) {
         kvp_place_t at = copy_for(m, oid, wanted);
         kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
 
-        next = next_candidate(m, oid);
+        next = next_candidate(m, t, oid);
         if (c->segment->state == KVP_SEG_LOST) {
             /* Its turn, though it makes no room until its node is back. */
             if (m->work_left < LOST_WORK) return;
@@ -501,14 +499,15 @@ search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *bes
 static void
 search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
 {
-    uint32_t oid = next_candidate(m, KVP_OID_NONE);
+    kvp_tenant_t *t = wanted->attempt->tenant;
+    uint32_t oid = next_candidate(m, t, KVP_OID_NONE);
 
-    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = next_candidate(m, oid)) {
+    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = next_candidate(m, t, oid)) {
         kvp_place_t at = copy_for(m, oid, wanted);
         kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
 
-        if (!takes_windows(m, c) || c->tenant != wanted->attempt->tenant || c->clearing != NULL ||
-            !kvp_place_may_copy(m, wanted->attempt, c->segment) || !gives_key_room(c, &at, wanted))
+        if (!takes_windows(m, c) || !kvp_place_is_own(c, t) || !kvp_place_may_copy(m, wanted->attempt, c->segment) ||
+            !gives_key_room(c, &at, wanted))
             continue;
         *best = own_extent(c, &at);
         return;
@@ -591,8 +590,8 @@ take_window(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
 
 /* After a report nearly all that is free waits for the word of older writers, which comes as they find the new master: for
  * a while that is waited for, so that what was just learned is not evicted for the want of it. */
-static bool
-is_worth_waiting(const kvp_master_t *m)
+bool
+kvp_evict_is_early(const kvp_master_t *m)
 {
     return m->gaps > 0 && m->now_ns < m->gaps_due_ns;
 }
@@ -600,9 +599,15 @@ is_worth_waiting(const kvp_master_t *m)
 void
 kvp_evict_tick(kvp_master_t *m)
 {
-    if (m->gaps_due_ns == 0 || is_worth_waiting(m)) return;
+    if (m->gaps_due_ns == 0 || kvp_evict_is_early(m)) return;
     m->gaps_due_ns = 0;
     kvp_master_space_news(m);
+}
+
+static bool
+has_company(const kvp_master_t *m, const kvp_tenant_t *t)
+{
+    return m->owners_n > (t->chunks > 0);
 }
 
 kvp_err_t
@@ -614,7 +619,8 @@ kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
 
     if (k->is_taking) return kvp_clear_foreign(m, k);
     if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */
-    if (is_worth_waiting(m)) return KVP_NO_SPACE;
+    if (kvp_evict_is_early(m)) return KVP_NO_SPACE;
+    kvp_share_look(m, k->attempt->tenant, k->attempt->bytes);
     m->takes = k->takes;
     m->met = 0;
     search_oldest(m, &wanted, &best);
@@ -624,28 +630,8 @@ kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
     if (best.chunk == NULL && wanted.key_len > KVP_KEY_CELL_BYTES) search_key(m, &wanted, &best);
     if (best.chunk == NULL) {
         err = retry_with_more(k);
-        return err == KVP_NO_SPACE && m->tenants.n > 1 ? kvp_clear_foreign(m, k) : err;
+        return err == KVP_NO_SPACE && has_company(m, wanted.attempt->tenant) ? kvp_clear_foreign(m, k) : err;
     }
     take_window(m, k, &best);
     return KVP_OK;
-}
-
-void
-kvp_evict_ahead(kvp_master_t *m)
-{
-    uint64_t reserve = kvp_min_u64(m->st.size_bytes / AHEAD_SHARE, AHEAD_MAX);
-    uint64_t quarantined = m->st.quarantine_bytes;
-
-    if (is_worth_waiting(m)) return;
-    for (uint32_t i = 0; i < AHEAD_BATCH; i++) {
-        uint64_t busy = m->st.used_bytes - (m->st.retiring_bytes - quarantined) - m->doomed_bytes;
-        uint32_t oid;
-
-        if (m->st.size_bytes - kvp_min_u64(busy, m->st.size_bytes) >= reserve) return;
-        oid = kvp_victim_first(m);
-        if (oid == KVP_OID_NONE) return;
-        /* One that is larger than the reserve would cost more than it keeps ahead: its room is made when a put asks. */
-        if (kvp_victim_bytes(m, oid) > reserve) return;
-        kvp_evict_unit(m, oid);
-    }
 }

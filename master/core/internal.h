@@ -74,6 +74,26 @@ void kvp_ptab_fini(kvp_ptab_t *t);
 
 /* ---- tenants */
 typedef struct kvp_job kvp_job_t;
+typedef struct kvp_chunk kvp_chunk_t;
+
+/* A chunk on its way from one tenant to another: share.c. A tenant takes one at a time. */
+typedef enum {
+    KVP_TAKE_NONE,
+    KVP_TAKE_LOOK, /* whether all in it can go, and is worth it */
+    KVP_TAKE_CLEAR, /* its objects are evicted */
+    KVP_TAKE_KEPT, /* it is empty, and waits for the taker's next put */
+} kvp_take_state_t;
+
+typedef struct {
+    kvp_list_t link; /* master->taking */
+    kvp_take_state_t state;
+    kvp_chunk_t *chunk;
+    uint32_t age; /* of the taker's own first victim, when it began */
+    uint32_t slot; /* where the walk goes on; KVP_SLAB_NONE = at the start */
+    uint64_t young_bytes; /* in what was walked: used since that victim */
+    bool has_stayed; /* something that was walked could not go just then */
+    uint64_t next_ns, end_ns; /* the next look at what is in the way, and when it is given up */
+} kvp_take_t;
 
 typedef struct {
     uint64_t applied; /* the last revocation that it has applied */
@@ -85,12 +105,19 @@ typedef struct {
     uint32_t number; /* in master->tenants */
     uint32_t refs; /* sessions, chunks, jobs */
     uint32_t epoch; /* of the namespace */
-    uint32_t chunks; /* that are its own */
+    uint32_t chunks; /* that are its own, */
+    uint64_t chunk_bytes; /* and how long they are */
     uint64_t objects; /* committed, older epochs included */
-    uint64_t used_bytes; /* extents in its chunks */
+    uint64_t used_bytes; /* extents in its chunks, */
+    uint64_t going_bytes; /* and those of them that nothing keeps from becoming free */
     uint64_t soft_pinned_bytes, hard_pinned_bytes; /* committed objects', all copies */
     kvp_job_t *sweep; /* behind a bump; NULL = none is under way */
     uint64_t min_version; /* what was put up to this version is from an older epoch */
+    kvp_objlist_t lru; /* what can be evicted of it */
+    kvp_list_t owning; /* master->owners, while it has chunks */
+    kvp_take_t take;
+    uint64_t put_bytes; /* placed since it looked for a chunk of others last */
+    uint32_t foreign_clears; /* chunks of others that are cleared for puts of it */
 
     /* lease.c */
     uint64_t revoke_seq; /* the last revocation */
@@ -183,7 +210,7 @@ typedef struct {
 typedef struct kvp_segment kvp_segment_t;
 typedef struct kvp_report kvp_report_t;
 
-typedef struct {
+struct kvp_chunk {
     kvp_segment_t *segment;
     kvp_slab_t *slab; /* NULL = nothing was ever placed here */
     kvp_slab_t *long_keys; /* made with the first long key */
@@ -191,11 +218,13 @@ typedef struct {
     uint64_t bytes;
     kvp_tenant_t *tenant; /* whose objects are in it; NULL = it is empty */
     kvp_pkey_t *clearing; /* for whom a large window of it is cleared; NULL = nobody: then it is open to others */
+    kvp_tenant_t *taker; /* for whom all of it is cleared, or kept; NULL = nobody */
+    uint64_t untaken_ns; /* until then it is not looked at again as one to be taken */
     uint32_t gaps; /* extents that a writer of an earlier term might still store to */
     uint32_t index; /* in the segment */
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
     uint64_t memory_bytes; /* of its allocators, as counted in master->slab_bytes */
-} kvp_chunk_t;
+};
 
 struct kvp_segment {
     kvp_list_t link; /* master->segments, by rising id */
@@ -330,11 +359,13 @@ struct kvp_pkey {
     bool is_scanned; /* it came to the end, in vain */
     kvp_takes_t takes;
     uint32_t met; /* a bit for each kind that was left out */
-    bool is_taking; /* it looks through the chunks of other tenants, from scan_chunk and scan_slot on */
+    bool is_taking; /* it looks through the chunks of other tenants: scan_left more, from scan_chunk and scan_slot on */
+    uint32_t scan_left;
 
     /* clear.c */
     kvp_list_t clearing; /* master->clearings: its window is large, and not claimed but cleared */
     bool is_clearing;
+    bool is_foreign; /* a whole chunk of another tenant */
     bool is_walked; /* the window, to its end; what was blocked is tried again */
     uint32_t clear_slot; /* where the walk goes on; KVP_SLAB_NONE = at the start */
     uint64_t clear_next_ns, clear_end_ns; /* the next walk, and when it is given up */
@@ -424,8 +455,13 @@ struct kvp_master {
     uint32_t segment_seq;
     kvp_objindex_t *index;
     const kvp_policy_ops_t *policy;
-    kvp_objlist_t lru; /* what can be evicted */
-    kvp_objlist_t pinned; /* and what goes after all of it: pinned softly, in the order of uses */
+    kvp_objlist_t pinned; /* what goes after all that is on the tenants' lists: pinned softly, in the order of uses */
+    kvp_list_t owners; /* tenants that have chunks, in the order of who looks at whom */
+    uint32_t owners_n;
+    uint64_t owned_bytes; /* of their chunks */
+    kvp_tenant_t *placing; /* borrowed: whose object got a place last; NULL = nobody's */
+    kvp_list_t taking; /* tenants that take a chunk */
+    bool has_take_news; /* a chunk that is taken may be empty, or its walk goes on */
     kvp_umap_t by_conn, by_incarnation; /* -> numbers in sessions */
     kvp_ptab_t sessions, tenants, chunks, attempts, tickets, retires;
     kvp_list_t seen, born, dirty;
@@ -643,12 +679,18 @@ void kvp_place_bury_some(kvp_master_t *m);
 void kvp_place_memory_changed(kvp_master_t *m, kvp_chunk_t *c); /* perhaps: that of its allocators in this process */
 /* kvp_place_is_promised: a free extent, or one that mine has just got, is part of the window of a put that waits. */
 bool kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t mine);
-void kvp_place_chunk_take(kvp_chunk_t *c, kvp_tenant_t *t); /* something of it is in the chunk */
+void kvp_place_chunk_take(kvp_master_t *m, kvp_chunk_t *c, kvp_tenant_t *t); /* something of it is in the chunk */
 void kvp_place_chunk_leave(kvp_master_t *m, kvp_chunk_t *c); /* nothing is */
 static inline bool
 kvp_place_is_open_to(const kvp_chunk_t *c, const kvp_tenant_t *t)
 {
-    return c->clearing == NULL && (c->tenant == NULL || c->tenant == t);
+    return c->clearing == NULL && (c->taker == NULL || c->taker == t) && (c->tenant == NULL || c->tenant == t);
+}
+/* It has something of the tenant's in it, which makes room for the tenant when it goes. */
+static inline bool
+kvp_place_is_own(const kvp_chunk_t *c, const kvp_tenant_t *t)
+{
+    return c->tenant == t && kvp_place_is_open_to(c, t);
 }
 bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len); /* now; a chunk with gaps may have it later */
 /* Where the key lies in the chunk's metadata, in units of 64 bytes. */
@@ -810,9 +852,10 @@ uint64_t kvp_victim_bytes(const kvp_master_t *m, uint32_t unit); /* extents that
 bool kvp_victim_may_go(const kvp_obj_t *o);
 void kvp_victim_removed(kvp_master_t *m, uint32_t oid); /* no candidate any more; legal for one that is none */
 void kvp_victim_used(kvp_master_t *m, uint32_t oid); /* a candidate again, and the youngest */
-/* Candidates, the first by policy first; KVP_OID_NONE at the end, or where the step's work is used up. */
-uint32_t kvp_victim_first(kvp_master_t *m);
-uint32_t kvp_victim_next(kvp_master_t *m, uint32_t after);
+void kvp_victim_back(kvp_master_t *m, uint32_t oid); /* one that was aside is a candidate again, and the oldest */
+/* Candidates of a tenant, the first by policy first, after KVP_OID_NONE; KVP_OID_NONE at the end, or where the step's
+ * work is used up. */
+uint32_t kvp_victim_next(kvp_master_t *m, kvp_tenant_t *t, uint32_t after);
 bool kvp_victims_back(kvp_master_t *m, kvp_segment_t *g,
                       uint32_t *left); /* what was put aside; true when that is all */
 
@@ -860,11 +903,15 @@ void kvp_obj_lose(kvp_master_t *m,
 /* kvp_evict_for claims a window for the key. NO_SPACE: nothing can be evicted for it now. EAGAIN: the step's work is
  * used up before everything was looked at. */
 kvp_err_t kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k);
-void kvp_evict_ahead(kvp_master_t *m);
+bool
+kvp_evict_is_early(const kvp_master_t *m); /* space that was reported is about to become free: nothing is evicted */
 void kvp_evict_one(kvp_master_t *m, uint32_t oid); /* and no other member of its group */
 void kvp_evict_tick(kvp_master_t *m);
 void kvp_evict_unit(kvp_master_t *m, uint32_t oid); /* and with it all of its group */
 bool kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid); /* for this key, as things are */
+
+/* ahead.c */
+void kvp_evict_ahead(kvp_master_t *m);
 
 /* clear.c */
 /* kvp_clear_begin clears the window from slot `first` up to offset `to` for the key, in as many steps as it takes: its
@@ -873,9 +920,18 @@ bool kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid);
 void kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, uint64_t to);
 void kvp_clear_end(kvp_pkey_t *k);
 void kvp_clear_tick(kvp_master_t *m);
-/* kvp_clear_foreign looks for a whole chunk of the tenant that has the most, and begins to clear it. NO_SPACE: there is
- * none without something that cannot go. EAGAIN: the step's work is used up. */
+/* kvp_clear_foreign looks for a whole chunk of another tenant, the coldest first, and begins to clear it. NO_SPACE: there
+ * is none without something that cannot go, or its tenant is being given one already. EAGAIN: the step's work is used
+ * up. */
 kvp_err_t kvp_clear_foreign(kvp_master_t *m, kvp_pkey_t *k);
+
+/* share.c: see there. kvp_share_look: the tenant has to evict something of its own for so many bytes; now and then it
+ * looks whether to take a chunk of others instead. kvp_share_coldest: the chunk of others that is to go first, in which
+ * so many bytes fit; NULL = none is known. kvp_share_leave_segment: what is taken in it is given up. */
+void kvp_share_look(kvp_master_t *m, kvp_tenant_t *t, uint64_t len);
+kvp_chunk_t *kvp_share_coldest(kvp_master_t *m, const kvp_tenant_t *t, uint64_t len);
+void kvp_share_leave_segment(kvp_master_t *m, const kvp_segment_t *g);
+void kvp_share_tick(kvp_master_t *m);
 
 /* ticket.c */
 /* kvp_ticket_may_take: within what a client may have in tickets, and none of the objects has all that it can have. */

@@ -103,7 +103,6 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (m->conf.had_master) m->rebuild_until_ns = now_ns + m->conf.node_grace_ns;
     m->undead = kvp_core_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead);
     m->index = kvp_objindex_create(conf->seed);
-    kvp_objlist_init(&m->lru, KVP_OBJLIST_LRU);
     kvp_objlist_init(&m->pinned, KVP_OBJLIST_PINNED);
     kvp_objindex_set_time(m->index, now_ns);
     m->policy = &kvp_policy_lru;
@@ -118,6 +117,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->over);
     kvp_list_init(&m->graves);
     kvp_list_init(&m->clearings);
+    kvp_list_init(&m->owners);
+    kvp_list_init(&m->taking);
     kvp_list_init(&m->waiting);
     kvp_list_init(&m->leases);
     kvp_list_init(&m->leasing);
@@ -301,7 +302,7 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
     /* They share the step's budget, so each of them comes first in its turn. */
     static void (*const slices[])(kvp_master_t *) = {
         timed_tick,       kvp_session_end_some, kvp_ticket_end_some, kvp_groups_tick,  kvp_remove_tick,
-        kvp_segment_tick, kvp_place_bury_some,  kvp_clear_tick,      kvp_journal_tick,
+        kvp_segment_tick, kvp_place_bury_some,  kvp_clear_tick,      kvp_journal_tick, kvp_share_tick,
     };
 
     begin(m, now_ns);
@@ -318,8 +319,8 @@ uint64_t
 kvp_master_due(const kvp_master_t *m)
 {
     /* One tick serves all that is timed here: all of it is coarse. With nothing but sessions to watch it is rare. */
-    bool is_quiet =
-        m->st.pending_puts == 0 && m->waiters.n == 0 && kvp_list_is_empty(&m->leasing) && m->expiries.n == 0;
+    bool is_quiet = m->st.pending_puts == 0 && m->waiters.n == 0 && kvp_list_is_empty(&m->leasing) &&
+                    m->expiries.n == 0 && kvp_list_is_empty(&m->taking);
 
     return m->ticked_ns + (is_quiet ? QUIET_TICK_NS : KVP_TICK_NS);
 }
@@ -330,7 +331,7 @@ kvp_master_has_work(const kvp_master_t *m)
     bool is_searching = m->has_space_news && !kvp_list_is_empty(&m->waiting);
     bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->over) || !kvp_list_is_empty(&m->graves);
 
-    if (m->has_clear_news || m->closing > 0 || kvp_journal_has_work(m)) return true;
+    if (m->has_clear_news || m->has_take_news || m->closing > 0 || kvp_journal_has_work(m)) return true;
     if (is_searching || is_ending || m->is_behind || m->has_orders || m->dropping > 0) return true;
     return m->has_aside || kvp_pin_is_over(m) || kvp_groups_have_work(m) || !kvp_list_is_empty(&m->jobs);
 }

@@ -117,6 +117,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(evicted_bytes, "evicted payload bytes")                                                                          \
     X(evict_foreground, "evictions with a put waiting")                                                                \
     X(evict_window, "evictions as a neighbour in a window")                                                            \
+    X(chunks_taken, "chunks that went from one tenant to another")                                                     \
     X(probe_asides, "victims left alone for a while, because somebody asked for them")                                 \
     X(groups, "groups (gauge)")                                                                                        \
     X(group_evictions, "evicted groups")                                                                               \

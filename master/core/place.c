@@ -205,22 +205,34 @@ slab_alloc(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len, uint32_t o
 
 /* ---- a chunk belongs to the tenant whose object came first, until it is empty again */
 void
-kvp_place_chunk_take(kvp_chunk_t *c, kvp_tenant_t *t)
+kvp_place_chunk_take(kvp_master_t *m, kvp_chunk_t *c, kvp_tenant_t *t)
 {
     if (c->tenant != NULL) return;
     c->tenant = t;
+    if (c->taker != NULL) m->has_take_news = true;
     t->refs++;
-    t->chunks++;
+    t->chunk_bytes += c->bytes;
+    m->owned_bytes += c->bytes;
+    if (t->chunks++ > 0) return;
+    kvp_list_add_tail(&m->owners, &t->owning);
+    m->owners_n++;
 }
 
 void
 kvp_place_chunk_leave(kvp_master_t *m, kvp_chunk_t *c)
 {
-    if (c->tenant == NULL) return;
-    c->tenant->chunks--;
-    if (c->slab != NULL) c->tenant->used_bytes -= kvp_slab_used_bytes(c->slab);
-    kvp_tenant_rele(m, c->tenant);
+    kvp_tenant_t *t = c->tenant;
+
+    if (t == NULL) return;
     c->tenant = NULL;
+    t->chunk_bytes -= c->bytes;
+    m->owned_bytes -= c->bytes;
+    if (c->slab != NULL) t->used_bytes -= kvp_slab_used_bytes(c->slab);
+    if (--t->chunks == 0) {
+        kvp_list_del(&t->owning);
+        m->owners_n--;
+    }
+    kvp_tenant_rele(m, t);
 }
 
 kvp_err_t
@@ -240,7 +252,7 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
         kvp_slab_free(c->slab, at.slot);
         return KVP_NO_SPACE;
     }
-    kvp_place_chunk_take(c, t);
+    kvp_place_chunk_take(m, c, t);
     kvp_place_room_changed(c);
     kvp_place_memory_changed(m, c);
     kvp_master_spend(m, 1);
@@ -249,6 +261,8 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
     kvp_obj_add_place(m, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     c->segment->objects++;
     t->used_bytes += kvp_slab_len(c->slab, at.slot);
+    t->put_bytes += kvp_slab_len(c->slab, at.slot);
+    m->placing = t;
     c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
     m->st.used_bytes += kvp_slab_len(c->slab, at.slot);
     return KVP_OK;

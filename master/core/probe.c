@@ -120,7 +120,7 @@ kvp_probe_begin(kvp_master_t *m, uint32_t oid)
 
     if (o->list == KVP_OBJLIST_PROBED) { /* its last probe is over, and its turn to come back has not come */
         kvp_probe_forget(m, oid);
-        kvp_objlist_push_old(m->index, &m->lru, oid);
+        kvp_victim_back(m, oid);
     }
     o->has_probe = 1;
     o->probe_since = (uint16_t)m->probes.tick;
@@ -182,7 +182,7 @@ kvp_probe_tick(kvp_master_t *m)
             continue;
         }
         kvp_probe_forget(m, oid);
-        kvp_objlist_push_old(m->index, &m->lru, oid);
+        kvp_victim_back(m, oid);
         kvp_master_space_news(m);
     }
 }

@@ -404,6 +404,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         own.objects = s->tenant->objects;
         own.used_bytes = s->tenant->used_bytes;
         own.chunks = s->tenant->chunks;
+        own.chunk_bytes = s->tenant->chunk_bytes;
         own.epoch = s->tenant->epoch;
         own.soft_pinned_bytes = s->tenant->soft_pinned_bytes;
         own.hard_pinned_bytes = s->tenant->hard_pinned_bytes;

@@ -356,7 +356,7 @@ give_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant)
     if (c->tenant != NULL) return c->tenant->id == tenant;
     if (!kvp_tenant_may_open(m, tenant)) return false;
     t = kvp_tenant_open(m, tenant);
-    kvp_place_chunk_take(c, t);
+    kvp_place_chunk_take(m, c, t);
     kvp_tenant_rele(m, t);
     return true;
 }

@@ -49,6 +49,7 @@ count_bytes(kvp_master_t *m, const kvp_retire_t *r, int64_t sign)
     uint64_t retiring = (uint64_t)sign * r->bytes;
     uint64_t quarantined = r->owner == 0 ? 0 : retiring;
 
+    r->chunk->tenant->going_bytes += retiring - quarantined;
     g->retiring_bytes += retiring;
     g->quarantine_bytes += quarantined;
     count_quarantine(m, r, sign);
@@ -178,14 +179,15 @@ give_back(kvp_master_t *m, kvp_retire_t *r)
     kvp_slab_free(c->slab, r->slot);
     if (r->long_key_slot != KVP_SLAB_NONE) kvp_slab_free(c->long_keys, r->long_key_slot);
     c->tenant->used_bytes -= r->bytes;
-    if (kvp_slab_used_bytes(c->slab) == 0) kvp_place_chunk_leave(m, c);
     c->segment->used_bytes -= r->bytes;
     if (c->segment->state != KVP_SEG_LOST) m->st.used_bytes -= r->bytes;
     kvp_place_room_changed(c);
     kvp_place_memory_changed(m, c);
     if (c->clearing != NULL) m->has_clear_news = true;
+    if (c->taker != NULL) m->has_take_news = true;
     kvp_master_space_news(m);
     discard(m, r);
+    if (kvp_slab_used_bytes(c->slab) == 0) kvp_place_chunk_leave(m, c);
 }
 
 void

@@ -34,6 +34,9 @@ kvp_tenant_open(kvp_master_t *m, uint32_t id)
         t->number = kvp_ptab_add(&m->tenants, t);
         kvp_list_init(&t->leasing);
         kvp_list_init(&t->waiters);
+        kvp_list_init(&t->owning);
+        kvp_list_init(&t->take.link);
+        kvp_objlist_init(&t->lru, KVP_OBJLIST_LRU);
         kvp_umap_set(&m->tenant_ids, (uint64_t)id + 1, t->number);
     }
     t->refs++;
@@ -46,6 +49,7 @@ tenant_free(kvp_master_t *m, kvp_tenant_t *t)
     kvp_umap_del(&m->tenant_ids, (uint64_t)t->id + 1);
     kvp_ptab_del(&m->tenants, t->number);
     kvp_list_del(&t->leasing);
+    if (m->placing == t) m->placing = NULL;
     kvp_heap_fini(&t->leases);
     free(t->revoked);
     free(t);

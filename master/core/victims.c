@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What can be evicted, and in which order. An object that can is on one list: the policy's, or, while the node of its
- * segment does not answer orders, that segment's own, or while a probe protects it, one of probe.c's, so that it is not
+ * What can be evicted, and in which order. An object that can is on one list: its tenant's, which the policy orders, or,
+ * while the node of its segment does not answer orders, that segment's own, or while a probe protects it, one of probe.c's, so that it is not
  * met again and again by everybody who looks for the oldest. What is pinned softly has a list that comes after all these.
  * An object with a ticket or a hard pin is on none. A group is on a list by one of its members: group.c.
  */
@@ -13,7 +13,7 @@ list_of(kvp_master_t *m, const kvp_obj_t *o)
 {
     switch (o->list) {
     case KVP_OBJLIST_LRU:
-        return &m->lru;
+        return &kvp_obj_tenant(m, o)->lru;
     case KVP_OBJLIST_PINNED:
         return &m->pinned;
     case KVP_OBJLIST_ASIDE:
@@ -35,7 +35,7 @@ kvp_victim_removed(kvp_master_t *m, uint32_t oid)
     kvp_objlist_t *list = list_of(m, kvp_obj(m->index, oid));
 
     if (kvp_obj(m->index, oid)->list == KVP_OBJLIST_PROBED) kvp_probe_forget(m, oid);
-    if (list == &m->lru || list == &m->pinned)
+    if (kvp_obj(m->index, oid)->list == KVP_OBJLIST_LRU || list == &m->pinned)
         m->policy->removed(m->index, list, oid);
     else if (list != NULL)
         kvp_objlist_remove(m->index, list, oid);
@@ -61,7 +61,7 @@ kvp_victim_used(kvp_master_t *m, uint32_t oid)
     kvp_victim_removed(m, unit);
     o->is_probe_counted = 0;
     if (is_free_to_go(o, mb))
-        m->policy->used(m->index, is_soft ? &m->pinned : &m->lru, unit);
+        m->policy->used(m->index, is_soft ? &m->pinned : &kvp_obj_tenant(m, o)->lru, unit);
     else
         kvp_obj_touch(m->index, o);
 }
@@ -76,18 +76,18 @@ kvp_victim_bytes(const kvp_master_t *m, uint32_t unit)
     return kvp_slab_len(kvp_obj_chunk(m, o)->slab, (uint32_t)o->slot);
 }
 
-/* The first candidate that makes room and that nobody has just asked for: others are put aside on the way. */
-uint32_t
-kvp_victim_first(kvp_master_t *m)
+void
+kvp_victim_back(kvp_master_t *m, uint32_t oid)
 {
-    return kvp_victim_next(m, KVP_OID_NONE);
+    kvp_objlist_push_old(m->index, &kvp_obj_tenant(m, kvp_obj(m->index, oid))->lru, oid);
 }
 
+/* The next candidate that makes room and that nobody has just asked for: others are put aside on the way. */
 uint32_t
-kvp_victim_next(kvp_master_t *m, uint32_t after)
+kvp_victim_next(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
 {
     for (;;) {
-        uint32_t oid = m->policy->victim(m->index, &m->lru, after);
+        uint32_t oid = m->policy->victim(m->index, &t->lru, after);
         kvp_segment_t *g = oid == KVP_OID_NONE ? NULL : kvp_obj_chunk(m, kvp_obj(m->index, oid))->segment;
 
         bool is_probed = g != NULL && kvp_probe_protects(m, oid);
@@ -100,7 +100,7 @@ kvp_victim_next(kvp_master_t *m, uint32_t after)
             continue;
         }
         m->st.passed_over++;
-        m->policy->removed(m->index, &m->lru, oid);
+        m->policy->removed(m->index, &t->lru, oid);
         kvp_objlist_push_young(m->index, &g->aside, oid);
     }
 }
@@ -114,7 +114,7 @@ kvp_victims_back(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         if (*left == 0) return false;
         --*left;
         kvp_objlist_remove(m->index, &g->aside, oid);
-        kvp_objlist_push_old(m->index, &m->lru, oid);
+        kvp_victim_back(m, oid);
         kvp_master_space_news(m);
     }
     return true;

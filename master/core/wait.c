@@ -43,6 +43,7 @@ is_space_coming(const kvp_master_t *m)
 {
     if (!KVP_RULE(SPACE_COMES)) return false;
     if (m->claims > 0) return true; /* what is written there can be evicted */
+    if (!kvp_list_is_empty(&m->taking)) return true; /* the chunk is its taker's before long, or open again */
     return m->st.retiring_bytes > 0 || m->st.attempts > m->waiting_attempts ||
            m->st.held_bytes + m->st.reserved_bytes > 0 || is_some_passed_over(m) || kvp_put_may_nodes_come(m);
 }
@@ -315,6 +316,7 @@ kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g)
 {
     while (!kvp_list_is_empty(&g->claims))
         kvp_pkey_restart(m, kvp_list_first(&g->claims, kvp_pkey_t, of_segment));
+    kvp_share_leave_segment(m, g);
 }
 
 /* A message that was granted something and cannot get the rest for now is answered: what its writer commits can be

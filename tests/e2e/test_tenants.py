@@ -68,6 +68,38 @@ def test_bump_leaves_the_other_alone(pool, tenants):
     assert read(one, "k/7") == (5, True) and read(two, "k/7") == (0, True)
 
 
+@pytest.mark.pool(nodes=1, memory="16MiB", node_args=("--chunk-bytes", "1MiB"))
+def test_newcomer_gets_the_room_of_an_idle_tenant(pool):
+    """Fails if a tenant that has filled the pool and does nothing keeps a newcomer from the hits that the room gives, if
+    it loses what it pinned, or if stat does not tell how much each of them has.
+    """
+    def stat(tenant):
+        return pool.kvpool("stat", "--json", "--tenant", str(tenant)).json["tenants"][0]
+
+    size, keys, batch = 65536, 192, 8
+    pinned = pool.put("pinned", bytes(size), "--pin", "hard", "--tenant", "1")
+    assert pinned.rc == 0, pinned.err
+    idle, newcomer = (Shell(pool.bench, pool.addr, f"tenant{t}", tenant=t) for t in (1, 2))
+    for i in range(0, 232, batch):
+        assert idle(f"bput idle/ {i} {batch} {size}")["results"] == {"OK": batch}
+    had = stat(1)
+    assert (had["chunks"], had["hard_pinned_bytes"], had["soft_pinned_bytes"]) == (15, size, 0), had
+    hits = 0
+    for _ in range(6):
+        hits = 0
+        for i in range(0, keys, batch):
+            got = newcomer(f"bget k/ {i} {batch} {size}")
+            assert got["wrong"] == 0, got
+            hits += got["results"].get("OK", 0)
+            assert newcomer(f"bput k/ {i} {batch} {size}")["results"] == {"OK": batch}
+    assert hits >= 0.9 * keys, (hits, stat(1), stat(2))
+    has, left = stat(2), stat(1)
+    assert has["chunks"] >= 11 and has["chunk_bytes"] == has["chunks"] << 20, has
+    assert has["used_bytes"] <= has["chunk_bytes"] and left["chunks"] >= 1, (has, left)
+    assert figures(pool.master)["chunks_taken"] == had["chunks"] - left["chunks"]
+    assert pool.get("pinned", "--tenant", "1").out == bytes(size)
+
+
 def test_status_tells_a_tenant_of_itself(tenants):
     """Fails if a tenant's figures are another's, or if it is shown another's."""
     one, two = tenants

@@ -273,6 +273,28 @@ test_step_when_much_is_evicted_around_what_is_held(void **state)
     expect_short_steps(w);
 }
 
+/* All that is in a chunk of another tenant goes, thousands of objects. */
+static void
+test_step_when_a_chunk_is_taken(void **state)
+{
+    enum { N = 12000 };
+    peer_t *idle, *c;
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+
+    (void)state;
+    w->check_every = 0;
+    (void)node_open(w, mem_make(w, "n1", 4 * MIB, MIB));
+    idle = client_open_of(w, 1);
+    c = client_open_of(w, 2);
+    put_fast(idle, "idle", 6, N);
+    w->work_most = 0;
+    for (uint32_t i = 0; i < 40; i++)
+        assert_int_equal(put_wait(c, key_name("mine", i), 64 * KIB, 2000), KVP_OK);
+    assert_true(world_stats(w).chunks_taken > 0);
+    assert_true(world_stats(w).evictions > N / 4);
+    expect_short_steps(w);
+}
+
 static void
 test_step_when_a_node_is_lost(void **state)
 {
@@ -319,6 +341,7 @@ main(void)
         cmocka_unit_test(test_step_when_everything_is_bumped),
         cmocka_unit_test(test_step_when_much_is_evicted_for_one_put),
         cmocka_unit_test(test_step_when_much_is_evicted_around_what_is_held),
+        cmocka_unit_test(test_step_when_a_chunk_is_taken),
         cmocka_unit_test(test_step_when_a_node_is_lost),
         cmocka_unit_test(test_step_when_a_node_was_slow),
     };
