@@ -171,11 +171,13 @@ test_tenants_have_chunks_of_their_own(void **state)
     assert_int_equal(info.objects, 5);
     assert_int_equal(info.used_bytes, 6 * KIB);
     assert_int_equal(info.chunks, 1);
+    assert_int_equal(info.chunk_bytes, MIB);
     peer_forget(a);
     a = client_open_of(w, 1);
     assert_int_equal(remove_many_result(peer_wait(a, remove_many(a, "", false), SEC), &removed, &held), KVP_OK);
     tenant_info(a, &info);
     assert_int_equal(info.chunks, 0); /* what is empty belongs to nobody */
+    assert_int_equal(info.chunk_bytes, 0);
     assert_int_equal(info.used_bytes, 0);
     world_close(w);
 }
