@@ -304,6 +304,22 @@ test_newcomer_with_many_puts_takes_one_chunk_for_them(void **state)
     world_close(w);
 }
 
+/* The reserve is kept where it is of use: what is free in a chunk of another does not count. */
+static void
+test_puts_find_a_reserve_of_their_own(void **state)
+{
+    world_t *w = share_world(2);
+    peer_t *other = client_open_of(w, 1), *c = client_open_of(w, 2);
+
+    (void)state;
+    fill(other, "their", 1);
+    for (uint32_t i = 0; i < 2000; i++)
+        assert_int_equal(put(c, key_name("mine", i), 500), KVP_OK);
+    assert_true(world_stats(w).evictions > 1000);
+    assert_true(world_stats(w).evict_foreground < 10);
+    world_close(w);
+}
+
 /* ---- when something dies meanwhile. Nodes take their time, so that a chunk is under way for long. */
 static void
 test_take_when_its_taker_or_its_node_goes(void **state)
@@ -346,6 +362,42 @@ test_take_when_its_taker_or_its_node_goes(void **state)
     world_close(w);
 }
 
+/* Everything that an object can be, in chunks that change hands: groups, new versions, pins, probes, what is removed or
+ * held. The master's own check is the judge. */
+static void
+test_take_when_objects_are_of_all_kinds(void **state)
+{
+    enum { STEPS = 3000 };
+    world_t *w = share_world(6);
+    peer_t *clients[2] = {client_open_of(w, 1), client_open_of(w, 2)};
+    uint64_t ticket = 0;
+
+    (void)state;
+    w->check_every = 5;
+    for (uint32_t i = 0; i < STEPS; i++) {
+        uint32_t t = i / 300 % 2, key_i = (uint32_t)world_below(w, 400);
+        Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
+        char key[KEY_LEN], group[KEY_LEN];
+        put_t one = {.key = key, .len = 1 + world_below(w, 2 * LEN)};
+
+        snprintf(key, sizeof key, "k%u", key_i);
+        snprintf(group, sizeof group, "g%u", key_i / 4);
+        if (key_i % 3 == 0) one.group = group_of(clients[t], group, key_i < 200 ? 0 : 4, key_i < 200 ? 0 : key_i % 4);
+        like.is_upsert = world_below(w, 4) == 0;
+        like.pin = world_below(w, 40) == 0 ? KVP_PIN_SOFT : KVP_PIN_NONE;
+        like.wait_ms = 200;
+        kvp_ignore(put_like(clients[t], &one, &like), "its group may be full, or nothing may go");
+        if (world_below(w, 5) == 0) (void)probe(clients[t], key);
+        if (world_below(w, 9) == 0) kvp_ignore(remove_key(clients[t], key, false), "it may be held");
+        if (world_below(w, 20) == 0) world_advance(w, world_below(w, 3) * SEC);
+        if (ticket != 0) release(clients[1 - t], ticket);
+        if (get(clients[1 - t], key, &ticket, NULL) != KVP_OK) ticket = 0;
+    }
+    assert_true(world_stats(w).chunks_taken > 2);
+    assert_true(world_stats(w).group_evictions > 0);
+    world_close(w);
+}
+
 int
 main(void)
 {
@@ -360,6 +412,8 @@ main(void)
         cmocka_unit_test(test_equals_leave_an_odd_chunk_where_it_is),
         cmocka_unit_test(test_chunks_with_pins_and_holds_stay),
         cmocka_unit_test(test_newcomer_with_many_puts_takes_one_chunk_for_them),
+        cmocka_unit_test(test_puts_find_a_reserve_of_their_own),
+        cmocka_unit_test(test_take_when_objects_are_of_all_kinds),
         cmocka_unit_test(test_take_when_its_taker_or_its_node_goes),
     };
 
