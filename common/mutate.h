@@ -35,7 +35,7 @@
     X(RESERVATION_BOUND, "reservations take a bounded share of the pool")                                              \
     X(RESET_OF_STRANGE_MEMORY, "memory that others may write is not taken as it is")                                   \
     X(FRESH_ONCE, "memory is fresh until it was offered")                                                              \
-    X(TERM_CHECK, "an order of an older term is not obeyed")                                                           \
+    X(TERM_CHECK, "no node obeys an older term, and no master goes on that hears of a newer one")                      \
     X(REVOKE_ON_REMOVAL, "a removal revokes known locations")                                                          \
     X(REVOKE_ON_UPSERT, "so does a newer version")                                                                     \
     X(REVOKE_UNDEAD, "so does a put, or a removal, of what was evicted and is not dead yet")                           \

@@ -272,7 +272,7 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     why = mount_refusal(msg);
-    if (why == NULL && msg->term > m->term && kvp_master_outdated(m, msg->term)) {
+    if (why == NULL && msg->term > m->term && KVP_RULE(TERM_CHECK) && kvp_master_outdated(m, msg->term)) {
         kvp_pb_free(&pb, msg);
         return;
     }

@@ -84,6 +84,7 @@ struct sim {
     uint64_t cut_until[HOSTS][HOSTS]; /* packets from one to the other wait until then */
 
     master_t *master;
+    master_t *elder; /* one of an older term that lives on for a while; NULL = none */
     node_t *nodes[NODES_MAX];
     client_t *clients[CLIENTS_MAX];
     mem_t *mems;
@@ -164,6 +165,11 @@ void master_durable(sim_t *s, uint64_t end); /* its journal is, up to there */
 void master_snapshot(sim_t *s); /* it is to say all that is there once more */
 void master_crash(sim_t *s, uint64_t down_ns); /* dies, and is back with the next term */
 party_t *master_party(sim_t *s);
+/* master_succeed starts the next master while this one lives on, for so long: the elder. Some stay with it, or find it. */
+void master_succeed(sim_t *s, rng_t *rng, uint64_t ns);
+void master_end_elder(sim_t *s);
+bool master_is_elder(const sim_t *s); /* it is the elder that hears and speaks */
+party_t *master_to_dial(sim_t *s, rng_t *rng);
 uint64_t master_now(const sim_t *s); /* what its clock says */
 uint32_t master_term(const sim_t *s);
 void master_stats(const sim_t *s, kvp_master_stats_t *stats_out);

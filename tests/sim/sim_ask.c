@@ -95,7 +95,7 @@ take_removed_many(sim_t *s, thread_t *t, const kvp_frame_t *f)
     msg = kvp_pb_unpack(&pb, &kvp__pb__remove_many_reply__descriptor, f);
     t->err = msg == NULL ? KVP_PROTO : msg->err;
     /* Which ones were left is not told, so only an answer that left none says something. */
-    if (t->err == KVP_OK && msg->held == 0)
+    if (t->err == KVP_OK && msg->held == 0 && !thread_was_with_elder(s, t))
         oracle_pattern_removed(s, client_tenant(s, t->client->index), t->pattern,
                                &(ended_t){t->begun_ns, t->link->term, false});
     kvp_pb_free(&pb, msg);
@@ -109,7 +109,7 @@ take_bumped(sim_t *s, thread_t *t, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__bump_reply__descriptor, f);
     t->err = msg == NULL ? KVP_PROTO : msg->err;
-    if (t->err == KVP_OK)
+    if (t->err == KVP_OK && !thread_was_with_elder(s, t))
         oracle_bumped(s, client_tenant(s, t->client->index), &(ended_t){t->begun_ns, t->link->term, true});
     kvp_pb_free(&pb, msg);
 }
@@ -125,6 +125,7 @@ ask_take(sim_t *s, thread_t *t, const kvp_frame_t *f)
     if (t->call == CALL_REMOVE)
         for (uint32_t i = 0; i < t->n && (i + 1) * sizeof *errs <= f->tail_len; i++) {
             t->err = errs[i];
+            if (thread_was_with_elder(s, t)) continue;
             oracle_remove_ends(s, t->keys[i], &(ended_t){t->begun_ns, t->link->term, t->waits}, errs[i]);
         }
 }

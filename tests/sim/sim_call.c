@@ -33,6 +33,20 @@ leave_link(sim_t *s, thread_t *t)
     if (link != NULL) link_rele(s, link);
 }
 
+static void
+hold_link(thread_t *t, link_t *link)
+{
+    link->refs++;
+    t->link = link;
+    t->least_term = (uint32_t)kvp_min_u64(t->least_term, link->term);
+}
+
+bool
+thread_was_with_elder(const sim_t *s, const thread_t *t)
+{
+    return s->plan->profile == PROFILE_TERMS && t->least_term < master_term(s);
+}
+
 /* ---- what a call is */
 /* By its client's clock, which is what the cores are told. */
 static uint64_t
@@ -202,6 +216,7 @@ begin_call(sim_t *s, thread_t *t)
 {
     t->begun_ns = s->now;
     t->err = KVP_OK;
+    t->least_term = UINT32_MAX;
     s->counts.calls += t->n;
     if (t->call == CALL_PUT) begin_put(s, t);
     if (t->call == CALL_GET) begin_get(s, t);
@@ -301,8 +316,7 @@ need_link(sim_t *s, thread_t *t)
         wait_until(s, t, WAIT_LINK, t->deadline_ns);
         return false;
     }
-    link->refs++;
-    t->link = link;
+    hold_link(t, link);
     return true;
 }
 
@@ -329,8 +343,8 @@ take_known(sim_t *s, thread_t *t)
         return;
     }
     leave_link(s, t);
-    link->refs++;
-    t->link = t->known_link = link;
+    hold_link(t, link);
+    t->known_link = link;
     session = session_of(s, link);
     kvp_getop_on_known(&t->get, &session);
 }
@@ -517,6 +531,7 @@ tell_got(sim_t *s, thread_t *t, uint32_t i)
 {
     got_t got = {.key = t->keys[i], .units = t->units[i], .len = t->get_items[i].len, .at_ns = t->begun_ns};
 
+    got.is_of_elder = thread_was_with_elder(s, t);
     if (t->get_items[i].is_known) {
         got.is_known = true;
         got.at_ns = t->loaded_ns[i];
@@ -531,7 +546,7 @@ tell_oracle(sim_t *s, thread_t *t)
     for (uint32_t i = 0; i < t->n; i++) {
         if (t->call == CALL_PUT) {
             t->err = t->put_items[i].err;
-            oracle_put_ends(s, t->puts[i], t->waits && t->is_upsert, t->err);
+            if (!thread_was_with_elder(s, t)) oracle_put_ends(s, t->puts[i], t->waits && t->is_upsert, t->err);
         } else if (t->call == CALL_GET) {
             t->err = t->get_items[i].err;
             if (t->err == KVP_OK) tell_got(s, t, i);

@@ -370,7 +370,7 @@ on_connect(sim_t *s, void *arg, uint64_t unused)
     known_init(s, &link->known, &c->party);
     link->older = c->links;
     c->links = link;
-    link->conn = conn_open(s, &c->party, master_party(s), &link_ops, link);
+    link->conn = conn_open(s, &c->party, master_to_dial(s, &c->rng), &link_ops, link);
     c->link = link;
     c->backoff_ns = kvp_min_u64(c->backoff_ns * 2, BACKOFF_MAX_NS);
     msg.version = KVP_PROTO_VERSION;

@@ -117,6 +117,7 @@ struct thread {
     kvp_getop_t get;
     kvp_getop_item_t get_items[CALL_KEYS];
     kvp_place_t places[CALL_KEYS];
+    uint32_t least_term; /* of the sessions that this call went through */
     link_t *known_link; /* whose known locations this get reads */
     uint64_t loaded_ns[CALL_KEYS]; /* of a get: the last load of what it was given */
     kvp_move_t moves[MOVES_MAX];
@@ -172,6 +173,8 @@ void thread_on_link(sim_t *s, thread_t *t); /* there is a session */
 void thread_on_lost(sim_t *s, thread_t *t, link_t *link);
 void thread_on_reply(sim_t *s, thread_t *t, const kvp_frame_t *f);
 void thread_moved(sim_t *s, thread_t *t); /* all its transfers are over */
+/* thread_was_with_elder: the call went through a session with a master that is not the last, and lives on perhaps. */
+bool thread_was_with_elder(const sim_t *s, const thread_t *t);
 bool thread_is_done(const thread_t *t);
 
 /* sim_ask.c */

@@ -131,6 +131,9 @@ on_fault(sim_t *s, void *arg, uint64_t n)
     case CHOICE_STEP_CLOCK:
         step_clock(s, &rng);
         break;
+    case CHOICE_SUCCEED:
+        master_succeed(s, &rng, ns);
+        break;
     case CHOICE_CUT_HOST:
         cut_host(s, &rng, ns);
         break;
@@ -158,6 +161,7 @@ fault_heal(sim_t *s)
     for (uint32_t i = 0; i < s->plan->nodes; i++)
         party_resume(s, node_party(s, i));
     party_resume(s, master_party(s));
+    master_end_elder(s);
     disk_heal(s);
     for (uint32_t a = 0; a < HOSTS; a++)
         for (uint32_t b = 0; b < HOSTS; b++)

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define TICK_AGAIN_NS (20 * US) /* between slices of background work */
+#define ELDERS_MAX 9u /* so many masters have numbers of their own */
 #define CHECK_EVERY 64u /* inputs between two looks at everything */
 
 struct master {
@@ -25,6 +26,22 @@ struct master {
 };
 
 static void on_tick(sim_t *s, void *arg, uint64_t n);
+
+/* The master whose turn it is; between turns that is the one of the highest term. turn_begin returns whose it was. */
+static master_t *
+turn_begin(sim_t *s, master_t *m)
+{
+    master_t *before = s->master;
+
+    s->master = m;
+    return before;
+}
+
+bool
+master_is_elder(const sim_t *s)
+{
+    return s->master == s->elder;
+}
 
 uint64_t
 master_now(const sim_t *s)
@@ -182,23 +199,26 @@ master_snapshot(sim_t *s)
 static void
 on_tick(sim_t *s, void *arg, uint64_t n)
 {
-    master_t *m = arg;
+    master_t *m = arg, *before;
 
     if (n != m->tick_at_ns) return;
+    before = turn_begin(s, m);
     kvp_master_on_tick(m->core, master_now(s));
     m->tick_at_ns = 0;
     settle(s);
+    s->master = before;
 }
 
 static void
 on_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
 {
+    master_t *before = turn_begin(s, arg);
     kvp_frame_t f;
     size_t used;
 
-    (void)arg;
     if (kvp_frame_parse(bytes, len, &f, &used) != KVP_OK || used != len) {
         sim_fail(s, "WIRE", "the master is sent %zu bytes that are no frame", len);
+        s->master = before;
         return;
     }
     sim_mix(s, f.hdr.request_id << 8 | f.hdr.opcode);
@@ -207,15 +227,18 @@ on_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
     oracle_master_hears(s, conn, &f);
     kvp_master_on_frame(s->master->core, conn->id, &f, master_now(s));
     settle(s);
+    s->master = before;
 }
 
 static void
 on_end(sim_t *s, void *arg, conn_t *conn)
 {
-    (void)arg;
+    master_t *before = turn_begin(s, arg);
+
     oracle_conn_over(s, conn);
     kvp_master_on_close(s->master->core, conn->id, master_now(s));
     settle(s);
+    s->master = before;
 }
 
 static const conn_ops_t master_conn_ops = {on_bytes, on_end};
@@ -223,9 +246,12 @@ static const conn_ops_t master_conn_ops = {on_bytes, on_end};
 static void
 on_accept(sim_t *s, party_t *who, conn_t *conn)
 {
-    conn_take(conn, &master_conn_ops, who);
+    master_t *before = turn_begin(s, who->owner);
+
+    conn_take(conn, &master_conn_ops, who->owner);
     kvp_master_on_connect(s->master->core, conn->id, master_now(s));
     settle(s);
+    s->master = before;
 }
 
 /* ---- life */
@@ -254,22 +280,68 @@ make_core(sim_t *s)
     settle(s);
 }
 
-void
-master_start(sim_t *s)
+static void
+start(sim_t *s, uint32_t number, uint32_t term, uint64_t ahead_ns)
 {
     master_t *m = sim_alloc(s, sizeof *m);
 
     s->master = m;
-    disk_start(s);
-    party_init(&m->party, "master", 1, 0, m);
+    party_init(&m->party, "master", number, 0, m);
     m->party.on_accept = on_accept;
-    m->term = 1;
+    m->party.ahead_ns = ahead_ns;
+    m->term = term;
     make_core(s);
+}
+
+void
+master_start(sim_t *s)
+{
+    disk_start(s);
+    start(s, 1, 1, 0);
+}
+
+/* ---- two at a time */
+static void
+on_elder_end(sim_t *s, void *arg, uint64_t n)
+{
+    (void)n;
+    if (arg == s->elder) master_end_elder(s);
+}
+
+void
+master_end_elder(sim_t *s)
+{
+    if (s->elder == NULL) return;
+    party_die(s, &s->elder->party);
+    kvp_master_destroy(s->elder->core);
+    kvp_buf_fini(&s->elder->out);
+    s->elder = NULL;
+}
+
+void
+master_succeed(sim_t *s, rng_t *rng, uint64_t ns)
+{
+    master_t *old = s->master;
+
+    if (s->elder != NULL || old->party.is_dead || old->party.number == ELDERS_MAX) return;
+    s->elder = old;
+    oracle_master_succeeded(s);
+    start(s, old->party.number + 1, old->term + 1, old->party.ahead_ns);
+    for (size_t i = 0; i < s->conns_n; i++)
+        if (s->conns[i]->end[1].who == &old->party && rng_chance(rng, 400)) conn_cut(s, s->conns[i], false);
+    sim_at(s, NULL, s->now + ns, on_elder_end, old, 0);
+}
+
+party_t *
+master_to_dial(sim_t *s, rng_t *rng)
+{
+    return s->elder != NULL && rng_chance(rng, 300) ? &s->elder->party : &s->master->party;
 }
 
 void
 master_stop(sim_t *s)
 {
+    master_end_elder(s);
     kvp_master_destroy(s->master->core);
     kvp_buf_fini(&s->master->out);
     disk_stop(s);

@@ -43,10 +43,9 @@ claim_units(sim_t *s, chunk_t *c, grant_t *g)
     }
 }
 
-grant_t *
-grant_add(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset, uint64_t len)
+static grant_t *
+make_grant(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset, uint64_t len)
 {
-    chunk_t *c;
     grant_t *g;
 
     if (chunk >= mem->chunk_n || slot >= SLOTS || offset % UNIT != 0 || len == 0 || offset + len > CHUNK_BYTES) {
@@ -54,17 +53,46 @@ grant_add(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generati
                  (unsigned long)offset);
         return NULL;
     }
-    c = &mem->chunks[chunk];
-    if (c->grant[slot] != NULL && c->grant[slot]->generation >= generation)
-        sim_fail(s, "I5", "slot %u: generation %lx after %lx", slot, (unsigned long)generation,
-                 (unsigned long)c->grant[slot]->generation);
     g = sim_alloc(s, sizeof *g);
     *g = (grant_t){.mem = mem, .chunk = chunk, .slot = slot, .generation = generation, .offset = offset, .len = len};
     g->unit = (uint32_t)(offset / UNIT);
     g->units = (uint32_t)((len + UNIT - 1) / UNIT);
-    g->older = c->grant[slot];
-    c->grant[slot] = g;
+    return g;
+}
+
+static void
+insert(grant_t **at, grant_t *g)
+{
+    g->older = *at;
+    *at = g;
+}
+
+grant_t *
+grant_add(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset, uint64_t len)
+{
+    grant_t *g = make_grant(s, mem, chunk, slot, generation, offset, len);
+    chunk_t *c;
+
+    if (g == NULL) return NULL;
+    c = &mem->chunks[chunk];
+    if (c->grant[slot] != NULL && c->grant[slot]->generation >= generation)
+        sim_fail(s, "I5", "slot %u: generation %lx after %lx", slot, (unsigned long)generation,
+                 (unsigned long)c->grant[slot]->generation);
+    insert(&c->grant[slot], g);
     claim_units(s, c, g);
+    return g;
+}
+
+grant_t *
+grant_note(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset, uint64_t len)
+{
+    grant_t *g = make_grant(s, mem, chunk, slot, generation, offset, len), **at;
+
+    if (g == NULL) return NULL;
+    at = &mem->chunks[chunk].grant[slot];
+    while (*at != NULL && (*at)->generation > generation)
+        at = &(*at)->older;
+    insert(at, g);
     return g;
 }
 

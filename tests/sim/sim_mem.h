@@ -93,6 +93,9 @@ mem_t *mem_find(sim_t *s, const uint8_t uuid[16]); /* also one that is gone; NUL
 /* grant_add notes what a master grants. Fails I2 where somebody may still write there, I5 for an old generation. */
 grant_t *grant_add(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset,
                    uint64_t len);
+/* grant_note notes one that a master of an older term gives where a newer one rules: nobody may store there under it. */
+grant_t *grant_note(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t offset,
+                    uint64_t len);
 grant_t *grant_find(const mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation); /* NULL = never granted */
 
 /* What writers and readers do. mem_store lands one unit of grant; mem_publish is a compare-and-swap by the rule of

@@ -353,6 +353,7 @@ on_retire(sim_t *s, node_t *n, const kvp_frame_t *f)
     }
     count = msg->n;
     err = kvp_node_core_retire(n->core, msg->term, msg->segment_id, slots, count);
+    if (err == KVP_OK) oracle_node_obeys(s, n->index, msg->term);
     kvp_pb_free(&pb, msg);
     if (err != KVP_OK) {
         answer(s, n, f, err, NULL, 0);
@@ -378,6 +379,7 @@ on_fence(sim_t *s, node_t *n, const kvp_frame_t *f)
         return;
     }
     err = kvp_node_core_fence(n->core, msg->term, msg->incarnation, msg->live_min);
+    if (err == KVP_OK) oracle_node_obeys(s, n->index, msg->term);
     kvp_pb_free(&pb, msg);
     node_settle(s, n);
     answer(s, n, f, err, NULL, 0);
@@ -453,7 +455,7 @@ dial(sim_t *s, node_t *n)
     Kvp__Pb__Hello msg = KVP__PB__HELLO__INIT;
     char host[2] = {(char)('0' + n->party.host), '\0'};
 
-    n->link = conn_open(s, &n->party, master_party(s), &link_ops, n);
+    n->link = conn_open(s, &n->party, master_to_dial(s, &n->rng), &link_ops, n);
     n->state = LINK_GREETING;
     n->heard_ns = s->now;
     msg.version = KVP_PROTO_VERSION;

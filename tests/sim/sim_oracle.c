@@ -169,6 +169,7 @@ oracle_got(sim_t *s, const got_t *got)
     const put_t *put;
 
     if (!is_of_one_put(s, got)) return;
+    if (got->is_of_elder) return;
     put = s->oracle->puts[got->units[0] >> 16];
     /* A clock that stepped measures no lease: it costs the newest version, not the bytes. */
     if (got->is_known && s->has_stepped) return;
@@ -210,6 +211,13 @@ void
 oracle_node_lost(sim_t *s, uint32_t node)
 {
     s->oracle->terms[node] = 0;
+}
+
+void
+oracle_node_obeys(sim_t *s, uint32_t node, uint32_t term)
+{
+    if (term < s->oracle->terms[node])
+        sim_fail(s, "I5", "node%u obeys an order of term %u in term %u", node, term, s->oracle->terms[node]);
 }
 
 void

@@ -36,6 +36,7 @@ void oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f);
 void oracle_master_has_said(sim_t *s);
 void oracle_conn_over(sim_t *s, conn_t *conn); /* it heard that, or closed it */
 void oracle_master_died(sim_t *s);
+void oracle_master_succeeded(sim_t *s); /* there is another one, though it lives */
 void oracle_mem_gone(sim_t *s, mem_t *mem);
 void oracle_reports(sim_t *s, mem_t *mem); /* its node begins to tell what is in it */
 mem_t *oracle_mem_of(sim_t *s, uint32_t term, uint32_t segment_id); /* NULL = never mounted */
@@ -62,6 +63,8 @@ typedef struct {
     uint64_t len;
     bool is_known; /* from a known location */
     uint64_t at_ns; /* when the call began; of a known location: the last load of its bytes */
+    bool
+        is_of_elder; /* in a session with a master that is not the last: it promises nothing about what that one does */
     uint64_t lease_ns; /* for which a known location may be older than what was acknowledged */
 } got_t;
 void oracle_got(sim_t *s, const got_t *got);
@@ -74,6 +77,7 @@ bool oracle_key_matches(const sim_t *s, uint32_t key, const char *pattern); /* "
 
 /* ---- nodes */
 void oracle_node_lost(sim_t *s, uint32_t node); /* it died, and its memory with it */
+void oracle_node_obeys(sim_t *s, uint32_t node, uint32_t term); /* an order of that term */
 void oracle_node_term(sim_t *s, uint32_t node, uint32_t term); /* the highest that it has obeyed */
 
 #endif

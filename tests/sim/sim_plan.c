@@ -314,6 +314,46 @@ make_groups(plan_t *plan)
     add_group_faults(plan, &rng);
 }
 
+/* ---- two masters at a time */
+static void
+add_successions(plan_t *plan, rng_t *rng)
+{
+    static const uint8_t kinds[] = {CHOICE_CUT_CONN,    CHOICE_CUT_CONN,    CHOICE_CUT_CONN,    CHOICE_STOP_NODE,
+                                    CHOICE_KILL_CLIENT, CHOICE_STOP_CLIENT, CHOICE_STOP_MASTER, CHOICE_PARTITION};
+    uint64_t at_ns = rng_log(rng, MS, 300 * MS);
+
+    for (uint32_t n = (uint32_t)rng_between(rng, 1, 3); n > 0; n--) {
+        if (rng_chance(rng, 200)) (void)add(plan, CHOICE_STOP_MASTER, at_ns);
+        (void)add(plan, CHOICE_SUCCEED, at_ns + rng_log(rng, US, MS));
+        for (uint32_t more = (uint32_t)rng_below(rng, 4); more > 0; more--)
+            (void)add(plan, kinds[rng_below(rng, sizeof kinds)], at_ns + rng_log(rng, 10 * US, 300 * MS));
+        at_ns += rng_log(rng, 20 * MS, SEC);
+    }
+}
+
+static void
+make_terms(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_TERMS);
+    uint32_t calls = (uint32_t)rng_between(&rng, 10, 60);
+
+    plan->nodes = (uint32_t)rng_between(&rng, 1, 3);
+    plan->clients = (uint32_t)rng_between(&rng, 2, 4);
+    plan->threads = (uint32_t)rng_between(&rng, 1, THREADS_MAX);
+    plan->tenants = 1;
+    plan->keys = (uint32_t)rng_log(&rng, 2, 16);
+    plan->chunk_n = 1;
+    plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
+    plan->digest_bits = 128;
+    plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
+    plan->replicas_max = rng_chance(&rng, 300) ? 2 : 1;
+    plan->locations = rng_chance(&rng, 300) ? 0 : 16;
+    plan->off_cpu_per_mille = 5;
+    make_room(plan, calls);
+    add_calls(plan, &rng, calls, rng_log(&rng, 2 * MS, 60 * MS));
+    add_successions(plan, &rng);
+}
+
 void
 plan_make(plan_t *plan, profile_t profile, uint64_t seed)
 {
@@ -327,6 +367,9 @@ plan_make(plan_t *plan, profile_t profile, uint64_t seed)
         break;
     case PROFILE_GROUPS:
         make_groups(plan);
+        break;
+    case PROFILE_TERMS:
+        make_terms(plan);
         break;
     default:
         make_mixed(plan);
@@ -346,13 +389,13 @@ choice_name(choice_kind_t kind)
 {
     static const char *const names[CHOICE_KINDS] = {
         "call",      "kill client", "stop client",  "stop node",  "stop master", "cut conn",
-        "partition", "crash node",  "crash master", "step clock", "cut host",
+        "partition", "crash node",  "crash master", "step clock", "cut host",    "succeed",
     };
 
     return kind < CHOICE_KINDS ? names[kind] : "?";
 }
 
-static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut", "journal", "groups"};
+static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut", "journal", "groups", "terms"};
 
 const char *
 profile_name(profile_t profile)

@@ -33,6 +33,7 @@ typedef enum {
     CHOICE_CRASH_MASTER,
     CHOICE_STEP_CLOCK,
     CHOICE_CUT_HOST, /* a host from the master: its connections break, and none can be made for a while */
+    CHOICE_SUCCEED, /* the next master begins, and the old one lives on for a while */
     CHOICE_KINDS,
 } choice_kind_t;
 
@@ -45,6 +46,7 @@ typedef enum {
                     and removals meanwhile that wait for them */
     PROFILE_JOURNAL, /* the master has a journal, and dies: with a node away, or twice, or losing the journal */
     PROFILE_GROUPS, /* objects that appear and are evicted together, in a pool that is too small for all of them */
+    PROFILE_TERMS, /* the next master begins while the old one lives, and some are with the one, some with the other */
     PROFILE_KINDS,
 } profile_t;
 

@@ -22,6 +22,13 @@ tenant_of(const sim_t *s, const conn_t *conn)
 }
 
 /* ---- segments and grants */
+/* What the elder says of that memory is void: its node obeys the next one. */
+static bool
+has_left_elder(const sim_t *s, const mem_t *mem)
+{
+    return master_is_elder(s) && s->oracle->terms[mem->node] > master_term(s);
+}
+
 mem_t *
 oracle_mem_of(sim_t *s, uint32_t term, uint32_t segment_id)
 {
@@ -498,6 +505,11 @@ void
 oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 {
     if ((f->hdr.flags & KVP_FRAME_REPLY) != 0) return;
+    if (master_is_elder(s)) {
+        if (f->hdr.opcode == KVP_OP_PUT_COMMIT) hears_commit(s, conn, f);
+        ask_add(s, conn, f);
+        return;
+    }
     switch (f->hdr.opcode) {
     case KVP_OP_PUT_BEGIN:
         hears_put(s, conn, f);
@@ -591,8 +603,10 @@ says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, uint32_t at, const 
             sim_fail(s, "I2", "a grant in segment %u, which does not exist", locs[i].segment_id);
             return;
         }
-        g = grant_add(s, mem, locs[i].chunk, locs[i].slot, locs[i].generation, locs[i].offset, put->len);
+        g = (has_left_elder(s, mem) ? grant_note : grant_add)(s, mem, locs[i].chunk, locs[i].slot, locs[i].generation,
+                                                              locs[i].offset, put->len);
         if (g == NULL) return;
+        g->is_lost = g->may_go = master_is_elder(s);
         g->digest = put->digest;
         g->tenant = tenant_of(s, conn);
         g->granted_ns = s->now;
@@ -621,7 +635,8 @@ says_granted_all(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     loc = p.locs;
     for (uint32_t i = 0; i < p.head->n; i++) {
         if (p.objs[i].err == KVP_OK) says_granted(s, conn, &wishes, i, &puts[i], &p.objs[i], loc);
-        if (p.objs[i].err == KVP_NO_SPACE && !wishes.has_copies) oracle_no_space(s, tenant_of(s, conn), puts[i].len);
+        if (p.objs[i].err == KVP_NO_SPACE && !wishes.has_copies && !master_is_elder(s))
+            oracle_no_space(s, tenant_of(s, conn), puts[i].len);
         loc += p.objs[i].nloc;
     }
     kvp_pb_free(&p.pb, p.head);
@@ -753,6 +768,7 @@ says_retire(sim_t *s, const kvp_frame_t *f)
     if (head == NULL) return;
     expire_holds(s);
     mem = oracle_mem_of(s, master_term(s), head->segment_id);
+    if (mem != NULL && has_left_elder(s, mem)) mem = NULL; /* it does not obey */
     for (uint32_t i = 0; mem != NULL && i < head->n; i++) {
         grant_t *g = grant_find(mem, slots[i].chunk, slots[i].slot, slots[i].generation);
 
@@ -890,7 +906,8 @@ says_mount(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
         mem_t *mem = mem_find(s, asked->uuid.data);
 
         note_segment(s, head->segment_id, mem);
-        mem->conn = head->report == 0 ? conn->id : 0; /* it serves nothing before it is heard */
+        if (!master_is_elder(s))
+            mem->conn = head->report == 0 ? conn->id : 0; /* it serves nothing before it is heard */
     }
     kvp_pb_free(&pb, head);
     kvp_pb_free(&asked_pb, asked);
@@ -915,6 +932,15 @@ says_heard(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     kvp_pb_free(&asked_pb, asked);
 }
 
+/* Of the elder only that matters which a writer may do under it. */
+static void
+elder_says(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
+{
+    if (f->hdr.opcode == KVP_OP_PUT_BEGIN) says_granted_all(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_PUT_COMMIT) says_committed(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_MOUNT) says_mount(s, conn, ask, f);
+}
+
 void
 oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 {
@@ -922,11 +948,15 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
     if ((f->hdr.flags & KVP_FRAME_REPLY) == 0) {
         if (f->hdr.opcode == KVP_OP_RETIRE) says_retire(s, f);
-        if (f->hdr.opcode == KVP_OP_TOMBS) says_tombs(s, f);
+        if (f->hdr.opcode == KVP_OP_TOMBS && !master_is_elder(s)) says_tombs(s, f);
         return;
     }
     ask = ask_take(s, conn, f);
     if (ask == NULL) return;
+    if (master_is_elder(s)) {
+        elder_says(s, conn, ask, f);
+        return;
+    }
     if (f->hdr.opcode == KVP_OP_PUT_BEGIN) says_granted_all(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_PUT_COMMIT) says_committed(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_GET) says_places(s, conn, ask, f);
@@ -941,10 +971,17 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 void
 oracle_master_died(sim_t *s)
 {
+    s->oracle->asks = NULL;
+    s->oracle->attempts = NULL;
+    oracle_master_succeeded(s);
+}
+
+/* It still answers what it was asked, and what it granted may be committed. */
+void
+oracle_master_succeeded(sim_t *s)
+{
     oracle_t *o = s->oracle;
 
-    o->asks = NULL;
-    o->attempts = NULL;
     o->holds = NULL;
     for (mem_t *mem = s->mems; mem != NULL; mem = mem->older)
         mem->conn = 0;
