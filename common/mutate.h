@@ -32,7 +32,7 @@
     X(HOLD_AGAINST_EVICTION, "what a ticket protects is not evicted")                                                  \
     X(HOLD_AGAINST_REMOVAL, "remove without force leaves what a ticket protects")                                      \
     X(SPACE_COMES, "no put is refused for good while space is on its way")                                             \
-    X(RESERVATION_BOUND, "reservations take a bounded share of the pool")                                              \
+    X(RESERVATION_BOUND, "reservations take a bounded share of the pool, by all and by each")                          \
     X(RESET_OF_STRANGE_MEMORY, "memory that others may write is not taken as it is")                                   \
     X(FRESH_ONCE, "memory is fresh until it was offered")                                                              \
     X(TERM_CHECK, "no node obeys an older term, and no master goes on that hears of a newer one")                      \
@@ -58,13 +58,11 @@
     X(FENCE_OF_THE_DEAD, "nodes are told of a client that goes with something unfinished")                             \
     X(FENCED_ATTACH, "and let it in no more")                                                                          \
     X(ALREADY_IS_COMMITTED, "a put is told ALREADY only of what is committed")                                         \
-    X(SILENT_WRITER, "a writer that says nothing loses its key to who asks for it")                                    \
     X(COPIES_APART, "copies lie on different hosts")                                                                   \
     X(BUMP_HIDES, "what was put before a bump is not found after it")                                                  \
     X(BUMP_UNDER_WAY, "nor is what was being put")                                                                     \
     X(BUMP_REVOKES, "a bump revokes all known locations")                                                              \
-    X(RESERVATION_SHARE, "and of a client a smaller one")                                                              \
-    X(RESERVATION_ENDS, "a reservation ends with its time")                                                            \
+    X(RESERVATION_SHARE, "each client's a smaller one")                                                                \
     X(PROBE_AGAINST_REMOVAL, "a removal that heeds probes leaves what a live one names")                               \
     X(PROBE_YIELDS, "what was only probed goes where nothing else can")                                                \
     X(HARD_PIN, "what is pinned hard is not evicted")                                                                  \

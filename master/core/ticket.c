@@ -20,9 +20,8 @@ reserve_budget(const kvp_master_t *m, const kvp_session_t *s)
     uint64_t pool_left = pool > m->st.reserved_bytes ? pool - m->st.reserved_bytes : 0;
     uint64_t client_left = client > s->reserved_bytes ? client - s->reserved_bytes : 0;
 
-    if (!KVP_RULE(RESERVATION_BOUND)) pool_left = UINT64_MAX;
-    if (!KVP_RULE(RESERVATION_SHARE)) client_left = UINT64_MAX;
-    return kvp_min_u64(pool_left, client_left);
+    if (!KVP_RULE(RESERVATION_BOUND)) return UINT64_MAX;
+    return KVP_RULE(RESERVATION_SHARE) ? kvp_min_u64(pool_left, client_left) : pool_left;
 }
 
 static void
@@ -229,7 +228,6 @@ kvp_ticket_tick(kvp_master_t *m)
 {
     const kvp_heapnode_t *first;
 
-    if (!KVP_RULE(RESERVATION_ENDS)) return;
     while ((first = kvp_heap_least(&m->expiries)) != NULL && first->key <= m->now_ns && m->slice_left > 0)
         kvp_ticket_drop(m, kvp_heap_entry(first, kvp_ticket_t, expiry));
 }

@@ -113,7 +113,8 @@ choose_kind(const sim_t *s, thread_t *t)
 {
     uint64_t dice = rng_below(&t->rng, 1000);
 
-    if (s->plan->profile == PROFILE_GROUPS && rng_chance(&t->rng, 100)) return CALL_LOOKUP;
+    if (s->plan->profile == PROFILE_GROUPS && dice < 180)
+        return dice < 100 ? CALL_LOOKUP : dice < 150 ? CALL_EXISTS : CALL_BUMP;
     if (s->plan->profile == PROFILE_CUT) return dice < 150 ? CALL_PUT : dice < 880 ? CALL_GET : CALL_REMOVE;
     if (s->plan->is_leasing) return dice < 200 ? CALL_PUT : dice < 850 ? CALL_GET : CALL_REMOVE;
     if (dice < 360) return CALL_PUT;

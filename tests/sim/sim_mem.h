@@ -41,6 +41,7 @@ typedef struct grant {
     bool may_go; /* before it was reported, its removal or a new put of its key was heard */
     uint32_t tomb_term; /* of the last master that told some node that it is no more; 0 = none did */
     bool is_freed; /* its node said that nothing touches it any more */
+    uint64_t probed_ns; /* when a reader was told that it is there, and may rely on that for a lease; 0 = never */
     uint32_t holds; /* tickets that protect it */
     group_t *group; /* that it was put into; NULL = none */
     uint32_t member; /* its number there */

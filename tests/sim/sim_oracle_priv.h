@@ -17,6 +17,7 @@ typedef struct ask {
     uint64_t conn, request;
     uint8_t op;
     kvp_frame_t frame; /* in a packet, which stays */
+    uint64_t must_hold; /* a removal: keys, a bit each, that a probe protects */
     struct ask *next;
 } ask_t;
 
@@ -68,6 +69,7 @@ struct oracle {
     uint32_t terms[NODES_MAX]; /* highest that each node has obeyed */
     returned_t *returned;
     struct refusal *refusals; /* of the step under way */
+    uint64_t pins_over_ns; /* since when there are more soft pins than may be; 0 = there are not */
 };
 
 /* A put that the master refused, saying that no room will come. */

@@ -64,9 +64,28 @@ check_refusal(sim_t *s, uint32_t tenant, uint64_t len)
                          (unsigned long)len, i, mem->node);
 }
 
+/* Their budget is a quarter of the pool; while a node comes back its memory counts twice, and what is held keeps its pin. */
+static void
+check_pins(sim_t *s)
+{
+    oracle_t *o = s->oracle;
+    uint64_t pool = (uint64_t)s->plan->nodes * s->plan->chunk_n * CHUNK_BYTES;
+    kvp_master_stats_t st;
+
+    if (!s->plan->has_pins) return;
+    master_stats(s, &st);
+    if (st.soft_pinned_bytes <= pool / 2 + st.held_bytes + st.reserved_bytes)
+        o->pins_over_ns = 0;
+    else if (o->pins_over_ns == 0)
+        o->pins_over_ns = s->now;
+    else if (s->now - o->pins_over_ns > MS)
+        sim_fail(s, "I7", "%lu bytes are pinned softly", (unsigned long)st.soft_pinned_bytes);
+}
+
 void
 oracle_master_has_said(sim_t *s)
 {
+    check_pins(s);
     for (const refusal_t *r = s->oracle->refusals; r != NULL; r = r->next)
         check_refusal(s, r->tenant, r->len);
     s->oracle->refusals = NULL;

@@ -279,13 +279,14 @@ oracle_mem_gone(sim_t *s, mem_t *mem)
 }
 
 /* ---- asks */
-static void
+static ask_t *
 ask_add(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 {
     ask_t *a = sim_alloc(s, sizeof *a);
 
-    *a = (ask_t){conn->id, f->hdr.request_id, f->hdr.opcode, *f, s->oracle->asks};
+    *a = (ask_t){conn->id, f->hdr.request_id, f->hdr.opcode, *f, 0, s->oracle->asks};
     s->oracle->asks = a;
+    return a;
 }
 
 static ask_t *
@@ -395,16 +396,35 @@ force(sim_t *s, kvp_digest_t digest)
         k->is_forced = true;
 }
 
+/* The probes of keys in groups are their groups', which may begin anew with none. */
+static bool
+is_probed(sim_t *s, uint32_t tenant, kvp_digest_t digest)
+{
+    const known_t *newest = NULL;
+
+    if (s->plan->has_journal)
+        return false; /* answers wait for it, and what they say of a probe is older than they are */
+    for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest)) {
+        if (k->grant->tenant != tenant || !k->grant->is_commit_asked) continue;
+        if (newest == NULL || newest->grant->version < k->grant->version) newest = k;
+    }
+    if (newest == NULL || newest->grant->group != NULL || newest->grant->probed_ns == 0) return false;
+    return grant_is_served_for_ever(newest->grant) && master_now(s) < newest->grant->probed_ns + LEASE_NS / 2;
+}
+
 static void
 hears_remove(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 {
     const kvp_digest_t *digests = (const kvp_digest_t *)f->tail;
+    ask_t *ask = ask_add(s, conn, f);
     Kvp__Pb__Remove *head;
     kvp_pb_t pb;
 
     head = kvp_pb_unpack(&pb, &kvp__pb__remove__descriptor, f);
     if (head != NULL) TRACE(s, "removal of %u keys%s", head->n, head->force ? ", by force" : "");
     for (uint32_t i = 0; head != NULL && i < head->n; i++) {
+        if (head->heeds_probes && !head->force && is_probed(s, tenant_of(s, conn), digests[i]))
+            ask->must_hold |= 1ull << i;
         let_go(s, tenant_of(s, conn), &digests[i], UINT64_MAX);
         group_may_leave(s, tenant_of(s, conn), &digests[i]);
         if (head->force) force(s, digests[i]);
@@ -785,6 +805,44 @@ says_retire(sim_t *s, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
+static bool
+asks_plainly(const ask_t *ask)
+{
+    Kvp__Pb__Exists *head;
+    bool is_plain;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__exists__descriptor, &ask->frame);
+    is_plain = head == NULL || head->is_plain;
+    kvp_pb_free(&pb, head);
+    return is_plain;
+}
+
+/* A probe is its object's: the newest version's. */
+static void
+says_probed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
+{
+    const kvp_digest_t *digests = (const kvp_digest_t *)ask->frame.tail;
+
+    for (size_t i = 0; i < f->tail_len && (i + 1) * sizeof *digests <= ask->frame.tail_len; i++) {
+        known_t *newest = NULL;
+
+        for (known_t *k = known_first(s, digests[i]); k != NULL; k = known_next(k, digests[i])) {
+            if (k->grant->tenant != tenant_of(s, conn) || !grant_is_served_for_ever(k->grant)) continue;
+            if (newest == NULL || newest->grant->version < k->grant->version) newest = k;
+        }
+        if (f->tail[i] != 0 && newest != NULL) newest->grant->probed_ns = master_now(s);
+    }
+}
+
+static void
+says_removed(sim_t *s, const ask_t *ask, const kvp_frame_t *f)
+{
+    for (size_t i = 0; i < 64 && (i + 1) * sizeof(int32_t) <= f->tail_len; i++)
+        if ((ask->must_hold >> i & 1) != 0 && ((const int32_t *)f->tail)[i] == KVP_OK)
+            sim_fail(s, "I8", "a removal that heeds probes took what somebody had just asked for");
+}
+
 /* Who is told that a key is there, or not. */
 static void
 says_present(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
@@ -875,7 +933,27 @@ says_held(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f, const 
     }
 }
 
-/* Reservations take a quarter of the pool at most; what they had before the pool shrank they keep. */
+/* How many copies a master counts that has learned of them from reports is not known here, nor what it knew when it gave
+ * the answer, where that waited for a journal. */
+static bool
+is_share_known(const sim_t *s)
+{
+    return s->plan->replicas_max == 1 && master_term(s) == 1 && !s->plan->has_journal;
+}
+
+static uint64_t
+reserved_by(sim_t *s, const conn_t *conn)
+{
+    uint64_t bytes = 0;
+
+    expire_holds(s);
+    for (const hold_t *h = s->oracle->holds; h != NULL; h = h->next)
+        for (uint32_t i = 0; h->conn == conn->id && h->until_ns != UINT64_MAX && i < h->grants_n; i++)
+            bytes += h->grants[i]->len;
+    return bytes;
+}
+
+/* Reservations take a quarter of the pool at most, and a client's a twentieth; what they had before the pool shrank they keep. */
 static void
 says_reserved(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {
@@ -890,6 +968,9 @@ says_reserved(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
         sim_fail(s, "I8", "%lu bytes of %lu are reserved", (unsigned long)st.reserved_bytes,
                  (unsigned long)st.size_bytes);
     if (head->ticket != 0) says_held(s, conn, ask, f, head);
+    if (head->granted > 0 && is_share_known(s) && reserved_by(s, conn) > st.size_bytes / 20)
+        sim_fail(s, "I8", "a client has %lu bytes of %lu reserved", (unsigned long)reserved_by(s, conn),
+                 (unsigned long)st.size_bytes);
     kvp_pb_free(&pb, head);
 }
 
@@ -961,6 +1042,8 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     if (f->hdr.opcode == KVP_OP_PUT_COMMIT) says_committed(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_GET) says_places(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_EXISTS) says_present(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_EXISTS && !asks_plainly(ask)) says_probed(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_REMOVE) says_removed(s, ask, f);
     if (f->hdr.opcode == KVP_OP_LOOKUP) (asks_groups(ask) ? says_groups : says_present)(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_LOOKUP) says_reserved(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_MOUNT) says_mount(s, conn, ask, f);
@@ -989,5 +1072,6 @@ oracle_master_succeeded(sim_t *s)
         for (known_t *k = o->known[b]; k != NULL; k = k->next) {
             k->grant->is_lost = true;
             k->grant->holds = 0;
+            k->grant->probed_ns = 0;
         }
 }
