@@ -50,6 +50,7 @@
     X(TOMBSTONE, "what was removed meanwhile is not served when a node reports it")                                    \
     X(WITHHOLD_UNTIL_DURABLE, "what is promised is durable")                                                           \
     X(JOURNAL_KNOWS, "what the journal does not know is not adopted")                                                  \
+    X(WRITE_OFF, "what some node has brought is not written off")                                                      \
     X(DEADLINE_DRAIN, "after a call nothing touches its buffers")                                                      \
     X(RETIRE_GENERATION, "an order to retire does not touch a newer extent")                                           \
     X(RETIRE_AGAIN, "what a node was not heard to obey it is ordered again when it is back")                           \

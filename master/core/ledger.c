@@ -75,7 +75,8 @@ kvp_ledger_settle_some(kvp_master_t *m)
 
         if (m->slice_left == 0 || kvp_journal_is_behind(m)) return;
         kvp_master_spend(m, 1);
-        if (at->val != 0 && !is_there(m, at->digest)) kvp_journal_forget(m, at->digest, at->val);
+        if (at->val != 0 && (!is_there(m, at->digest) || !KVP_RULE(WRITE_OFF)))
+            kvp_journal_forget(m, at->digest, at->val);
     }
     j->is_settling = false;
     kvp_digestmap_fini(&j->known);

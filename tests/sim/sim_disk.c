@@ -137,11 +137,17 @@ disk_judges(const sim_t *s)
 }
 
 bool
+disk_has_bumped(const sim_t *s, uint32_t tenant, uint64_t version)
+{
+    return version <= s->disk->min_version[tenant];
+}
+
+bool
 disk_knows(const sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t version)
 {
     const fact_t *f = fact_find(s->disk->known, digest);
 
-    return f != NULL && f->version == version && version > s->disk->min_version[tenant];
+    return f != NULL && f->version == version && !disk_has_bumped(s, tenant, version);
 }
 
 bool
@@ -166,7 +172,7 @@ on_synced(sim_t *s, void *arg, uint64_t seq)
 {
     disk_t *d = arg;
 
-    if (seq != d->sync_seq) return; /* of a disk before the crash */
+    if (seq != d->sync_seq || d->syncing == 0) return; /* of a disk before the crash, or that was healed */
     if (d->is_stuck) return;
     d->durable = d->syncing;
     d->syncing = 0;
@@ -270,6 +276,7 @@ disk_restore(sim_t *s, kvp_master_t *core)
     walk(s, &at, &check, end, note_commit); /* also what was written, and not known to be durable */
     d->read_to = end;
     d->read_check = check;
+    oracle_master_reads(s);
 }
 
 void

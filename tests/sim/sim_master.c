@@ -362,6 +362,7 @@ master_crash(sim_t *s, uint64_t down_ns)
     master_t *m = s->master;
 
     if (m->party.is_dead) return;
+    oracle_master_dies(s);
     party_die(s, &m->party);
     disk_crash(s);
     kvp_master_destroy(m->core);

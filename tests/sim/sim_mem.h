@@ -33,6 +33,8 @@ typedef struct grant {
     bool is_pinned; /* hard: only a removal takes it away */
     bool is_commit_asked; /* its writer said that it is whole */
     bool is_committed; /* the master said so */
+    bool is_promised; /* in an answer to its writer */
+    bool is_sure; /* when the master died it was there, and nothing was under way that may have ended that */
     bool is_retired; /* the master ordered it */
     bool is_lost; /* with its memory, or with a master that keeps nothing */
     bool was_reported; /* to a master that did not know it */

@@ -681,6 +681,7 @@ static void
 promised(sim_t *s, grant_t *g)
 {
     committed(s, g);
+    g->is_promised = true;
     if (s->plan->has_journal && !disk_has_said(s, g->digest, g->version))
         sim_fail(s, "I3", "slot %u generation %lx is acknowledged, and its journal may forget it", g->slot,
                  (unsigned long)g->generation);
