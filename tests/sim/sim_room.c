@@ -64,7 +64,8 @@ check_refusal(sim_t *s, uint32_t tenant, uint64_t len)
                          (unsigned long)len, i, mem->node);
 }
 
-/* Their budget is a quarter of the pool; while a node comes back its memory counts twice, and what is held keeps its pin. */
+/* Their budget is a quarter of the pool; while a node comes back its memory counts twice, and what is held keeps its pin. So
+ * does what a later master learns of, until its report is over and it is on a list. */
 static void
 check_pins(sim_t *s)
 {
@@ -72,7 +73,7 @@ check_pins(sim_t *s)
     uint64_t pool = (uint64_t)s->plan->nodes * s->plan->chunk_n * CHUNK_BYTES;
     kvp_master_stats_t st;
 
-    if (!s->plan->has_pins) return;
+    if (!s->plan->has_pins || master_term(s) > 1) return;
     master_stats(s, &st);
     if (st.soft_pinned_bytes <= pool / 2 + st.held_bytes + st.reserved_bytes)
         o->pins_over_ns = 0;
