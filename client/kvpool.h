@@ -128,7 +128,8 @@ KVPOOL_EXPORT int kvpool_remove(kvpool_t *pool, const void *key, size_t key_len,
 
 /* A view is the object's bytes where they lie, in memory shared with a node of this host: nothing is copied. The object
  * is not evicted while there is a view; it can be removed by force or upserted, and then the bytes may change under the
- * reader's eyes. So what was read counts only once kvpool_view_release has returned OK. */
+ * reader's eyes. So what was read counts only once kvpool_view_release has returned OK. A view keeps mapped what this
+ * handle has opened of that one node's memory, also when node or session are lost meanwhile. */
 typedef struct {
     const void *data; /* read-only, until release or close */
     size_t len;

@@ -593,6 +593,22 @@ kvp_peers_tend(kvp_peers_t *p)
     return has_more;
 }
 
+void
+kvp_peers_let_go(kvp_peers_t *p)
+{
+    kvp_peer_t *peer;
+
+    for (size_t i = 0; hold_nth(p, i, &peer); i++) {
+        if (peer == NULL) continue;
+        pthread_mutex_lock(&p->lock);
+        p->slots[i]->peer = NULL;
+        pthread_mutex_unlock(&p->lock);
+        rele_peer(p, peer); /* the slot's hold, */
+        rele_peer(p, peer); /* and ours */
+    }
+    bury_peers(p);
+}
+
 kvp_err_t
 kvp_peers_debts(kvp_peers_t *p, kvp_debt_t **debts_out, size_t *n_out)
 {

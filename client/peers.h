@@ -75,6 +75,9 @@ kvp_err_t kvp_path_chunk(kvp_peers_t *peers, const kvp_path_t *path, uint32_t ch
  * four times a copy). True when there is more to map. */
 bool kvp_peers_tend(kvp_peers_t *peers);
 
+/* kvp_peers_let_go: nothing is moved through these any more. All attachments end but those that views keep. */
+void kvp_peers_let_go(kvp_peers_t *peers);
+
 /* A node that mapped memory for us to write has to be told once nothing of this incarnation is under way. */
 typedef struct {
     uint64_t incarnation;

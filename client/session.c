@@ -481,7 +481,10 @@ tend_dead_locked(kvp_session_t *s)
     is_over = link->refs == 0;
     if (is_over) kvp_list_del(&link->link);
     pthread_mutex_unlock(&s->lock);
-    if (!link->is_settled) kvp_debts_settle(link->peers, kvp_now_ns() + PAY_MAX_NS);
+    if (!link->is_settled) {
+        kvp_debts_settle(link->peers, kvp_now_ns() + PAY_MAX_NS);
+        kvp_peers_let_go(link->peers); /* views need the memory of their own nodes alone */
+    }
     link->is_settled = true;
     if (is_over) link_destroy(link);
     pthread_mutex_lock(&s->lock);

@@ -3,6 +3,7 @@
 import pytest
 
 from clients import PATHS, Load, Shell
+from conftest import wait_until
 
 SIZE = 100_000
 
@@ -76,6 +77,33 @@ def test_view_ends_with_the_session(pool, shm):
     assert shm("look k")["intact"], "the memory stays where it was"
     shm("exists k deadline=300")
     assert shm("unview")["err"] == "STALE"
+
+
+def mapped(pid):
+    """The shared memories that a process has mapped."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as f:
+        return {line.split()[4] for line in f if "memfd:" in line}
+
+
+def test_view_of_a_lost_session_keeps_one_node_mapped(pool, shm):
+    """Fails if a view whose session is lost keeps the memory of other nodes than its own mapped, or if any of that
+    session's memory stays mapped once the view has ended.
+    """
+    assert shm(f"bput k/ 0 40 {SIZE}")["results"] == {"OK": 40}
+    assert shm(f"bget k/ 0 40 {SIZE}")["results"] == {"OK": 40}
+    memories = [mapped(node.pid) & mapped(shm.pid) for node in pool.nodes]
+    assert all(memories), "both nodes are used"
+    assert shm("view k/0")["err"] == "OK"
+    pool.master.kill9()
+    pool.master = pool.bench.master(listen=pool.master.listen, name="master2")
+    wait_until(lambda: shm("exists k/0 deadline=1000")["err"] == "OK", 10, "another session")
+
+    def kept():
+        return [bool(memory & mapped(shm.pid)) for memory in memories]
+    wait_until(lambda: sum(kept()) == 1, 10, "the other node's memory to be unmapped")
+    assert shm("look k/0")["len"] == SIZE, "it can still be read, though nodes make their memory anew for another pool"
+    assert shm("unview")["err"] == "STALE"
+    wait_until(lambda: not any(kept()), 10, "all of it to be unmapped")
 
 
 def test_view_ends_with_close(shm):
