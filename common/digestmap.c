@@ -42,6 +42,16 @@ kvp_digestmap_reserve(kvp_digestmap_t *map, uint32_t n)
     return true;
 }
 
+void
+kvp_digestmap_touch(const kvp_digestmap_t *map, uint32_t from, uint32_t n)
+{
+    for (uint32_t i = from; i < map->cap && i - from < n; i++) {
+        volatile uint64_t *val = &map->slots[i].val;
+
+        *val = *val;
+    }
+}
+
 static bool
 grow(kvp_digestmap_t *map)
 {
@@ -110,4 +120,24 @@ kvp_digestmap_next(const kvp_digestmap_t *map, uint32_t *at)
         if (found->val != 0) return found;
     }
     return NULL;
+}
+
+/* Removals move entries towards their home, which is towards the start but for those that probed over the end: these come
+ * first, and once more as the last. */
+uint32_t
+kvp_digestmap_end(const kvp_digestmap_t *map)
+{
+    uint32_t wrapped = 0;
+
+    while (wrapped < map->cap && map->slots[wrapped].val != 0)
+        wrapped++;
+    return map->cap + wrapped;
+}
+
+const kvp_digestmap_at_t *
+kvp_digestmap_back(const kvp_digestmap_t *map, uint32_t *at)
+{
+    const kvp_digestmap_at_t *found = &map->slots[--*at & (map->cap - 1)];
+
+    return found->val == 0 ? NULL : found;
 }

@@ -40,12 +40,19 @@ kvp_recpool_init(kvp_recpool_t *pool, uint32_t record_bytes, uint32_t link_at, u
 }
 
 void
+kvp_recpool_init_claimed(kvp_recpool_t *pool, uint32_t record_bytes, uint32_t link_at, uint32_t back_at, uint32_t max)
+{
+    kvp_recpool_init(pool, record_bytes, link_at, max);
+    pool->back_at = back_at;
+}
+
+void
 kvp_recpool_fini(kvp_recpool_t *pool)
 {
     for (uint32_t b = 0; b < pool->blocks_n; b++)
         kvp_pages_free(pool->blocks[b], block_bytes(pool));
     free(pool->blocks);
-    kvp_recpool_init(pool, pool->record_bytes, pool->link_at, pool->max);
+    kvp_recpool_init_claimed(pool, pool->record_bytes, pool->link_at, pool->back_at, pool->max);
 }
 
 bool
@@ -134,6 +141,56 @@ block_drop(kvp_recpool_t *pool, uint32_t b)
         pool->blocks_n--;
 }
 
+/* ---- the records of a block that are not in use: a list, linked both ways where that is asked for */
+static uint32_t
+link_get(const kvp_recpool_block_t *block, const kvp_recpool_t *pool, uint32_t i, uint32_t at)
+{
+    uint32_t link;
+
+    memcpy(&link, block->records + (size_t)i * pool->record_bytes + at, sizeof link);
+    return link;
+}
+
+static void
+link_set(kvp_recpool_block_t *block, const kvp_recpool_t *pool, uint32_t i, uint32_t at, uint32_t link)
+{
+    memcpy(block->records + (size_t)i * pool->record_bytes + at, &link, sizeof link);
+}
+
+/* i comes first, before what was the first one. */
+static void
+free_first(kvp_recpool_block_t *block, const kvp_recpool_t *pool, uint32_t i)
+{
+    block->free_head = i;
+    if (pool->back_at != 0 && i != KVP_RECPOOL_BLOCK) link_set(block, pool, i, pool->back_at, KVP_RECPOOL_BLOCK);
+}
+
+static void
+free_push(kvp_recpool_block_t *block, const kvp_recpool_t *pool, uint32_t i)
+{
+    uint32_t next = block->free_head;
+
+    link_set(block, pool, i, pool->link_at, next);
+    if (pool->back_at != 0 && next != KVP_RECPOOL_BLOCK) link_set(block, pool, next, pool->back_at, i);
+    free_first(block, pool, i);
+}
+
+static void
+free_unlink(kvp_recpool_block_t *block, const kvp_recpool_t *pool, uint32_t i)
+{
+    uint32_t prev = link_get(block, pool, i, pool->back_at), next = link_get(block, pool, i, pool->link_at);
+    bool is_first = block->free_head == i;
+
+    if (!is_first && (prev >= block->made || link_get(block, pool, prev, pool->link_at) != i))
+        kvp_panic("recpool: claim of a record that is in use");
+    if (is_first) {
+        free_first(block, pool, next);
+        return;
+    }
+    link_set(block, pool, prev, pool->link_at, next);
+    if (next != KVP_RECPOOL_BLOCK) link_set(block, pool, next, pool->back_at, prev);
+}
+
 /* ---- records */
 /* How many records the block may have: the last one of a pool may have fewer. */
 static uint32_t
@@ -156,30 +213,12 @@ kvp_recpool_take(kvp_recpool_t *pool)
         i = block->made++;
         pool->memory_bytes += pool->record_bytes;
     } else {
-        const uint8_t *rec = kvp_recpool_at(pool, b << KVP_RECPOOL_BITS | i);
-
-        memcpy(&block->free_head, rec + pool->link_at, sizeof block->free_head);
+        free_first(block, pool, link_get(block, pool, i, pool->link_at));
     }
     if (++block->n == records_of(pool, b)) block_close(pool, b);
     if (pool->spare == b) pool->spare = KVP_RECPOOL_NONE;
     pool->n++;
     return b << KVP_RECPOOL_BITS | i;
-}
-
-/* Takes record i off the block's list of free ones. */
-static void
-unlink_free(const kvp_recpool_t *pool, uint32_t b, uint32_t i)
-{
-    kvp_recpool_block_t *block = pool->blocks[b];
-    uint8_t *link = (uint8_t *)&block->free_head, *rec = kvp_recpool_at(pool, b << KVP_RECPOOL_BITS | i);
-    uint32_t next = block->free_head;
-
-    while (next != i) {
-        if (next == KVP_RECPOOL_BLOCK) kvp_panic("recpool: record %u is in use", b << KVP_RECPOOL_BITS | i);
-        link = (uint8_t *)kvp_recpool_at(pool, b << KVP_RECPOOL_BITS | next) + pool->link_at;
-        memcpy(&next, link, sizeof next);
-    }
-    memcpy(link, rec + pool->link_at, sizeof next);
 }
 
 bool
@@ -192,14 +231,11 @@ kvp_recpool_claim(kvp_recpool_t *pool, uint32_t number, const void *blank)
     if ((b >= pool->blocks_n || pool->blocks[b] == NULL) && !block_make_at(pool, b)) return false;
     block = pool->blocks[b];
     for (; block->made <= i; block->made++) {
-        uint8_t *rec = kvp_recpool_at(pool, b << KVP_RECPOOL_BITS | block->made);
-
-        memcpy(rec, blank, pool->record_bytes);
-        memcpy(rec + pool->link_at, &block->free_head, sizeof block->free_head);
-        block->free_head = block->made;
+        memcpy(kvp_recpool_at(pool, b << KVP_RECPOOL_BITS | block->made), blank, pool->record_bytes);
+        free_push(block, pool, block->made);
         pool->memory_bytes += pool->record_bytes;
     }
-    unlink_free(pool, b, i);
+    free_unlink(block, pool, i);
     if (++block->n == records_of(pool, b)) block_close(pool, b);
     if (pool->spare == b) pool->spare = KVP_RECPOOL_NONE;
     pool->n++;
@@ -212,8 +248,7 @@ kvp_recpool_give(kvp_recpool_t *pool, uint32_t number)
     uint32_t b = number >> KVP_RECPOOL_BITS, i = number & (KVP_RECPOOL_BLOCK - 1);
     kvp_recpool_block_t *block = pool->blocks[b];
 
-    memcpy((uint8_t *)kvp_recpool_at(pool, number) + pool->link_at, &block->free_head, sizeof block->free_head);
-    block->free_head = i;
+    free_push(block, pool, i);
     pool->n--;
     if (block->n-- == records_of(pool, b)) block_open(pool, b);
     if (block->n > 0) return;

@@ -24,6 +24,7 @@ typedef struct {
     kvp_recpool_block_t **blocks; /* NULL = given back */
     uint32_t record_bytes;
     uint32_t link_at; /* four bytes of a record that is not in use, which the pool writes */
+    uint32_t back_at; /* and four more, for claims; 0 = there are none */
     uint32_t max; /* most records */
     uint32_t n; /* records in use */
     uint32_t blocks_n, blocks_cap; /* n: one above the highest block */
@@ -35,19 +36,22 @@ typedef struct {
 
 /* kvp_recpool_init takes nothing yet. record_bytes is a multiple of 4. */
 void kvp_recpool_init(kvp_recpool_t *pool, uint32_t record_bytes, uint32_t link_at, uint32_t max);
+/* kvp_recpool_init_claimed: for kvp_recpool_claim, which finds its way by four more bytes, not at offset 0. */
+void kvp_recpool_init_claimed(kvp_recpool_t *pool, uint32_t record_bytes, uint32_t link_at, uint32_t back_at,
+                              uint32_t max);
 void kvp_recpool_fini(kvp_recpool_t *pool);
 /* kvp_recpool_fini_some gives back that many blocks, and returns true when it was the last. Until then there is no other
  * use of the pool. */
 bool kvp_recpool_fini_some(kvp_recpool_t *pool, uint32_t blocks);
 
 /* kvp_recpool_take returns the number of a record that is now in use, its bytes undefined; KVP_RECPOOL_NONE when max are
- * in use or there is no memory. kvp_recpool_give ends its use; only the four bytes at link_at change. */
+ * in use or there is no memory. kvp_recpool_give ends its use; only the links change. */
 uint32_t kvp_recpool_take(kvp_recpool_t *pool);
 void kvp_recpool_give(kvp_recpool_t *pool, uint32_t number);
 
 /* kvp_recpool_claim takes that very record, which must not be in use: for memory that was numbered before. Those below it
  * that were never touched become `blank` (record_bytes) and free. False where there is no memory, or it is not below max.
- * O(records of a block). */
+ * Once O(records of a block), for those below; O(1) for any other. */
 bool kvp_recpool_claim(kvp_recpool_t *pool, uint32_t number, const void *blank) KVP_MUST_USE;
 
 /* kvp_recpool_was_made says whether the record's memory is there (it may be one that was given back). */

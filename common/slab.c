@@ -36,7 +36,7 @@
 typedef struct {
     uint32_t off;
     uint32_t prev;
-    uint32_t next; /* neighbours by address; unused slot: the pool's */
+    uint32_t next; /* neighbours by address; unused slot: the pool's, both */
     union {
         uint32_t owner;
         uint32_t left; /* free: lower (capacity, offset) */
@@ -340,7 +340,8 @@ kvp_slab_create(uint64_t region_bytes, uint32_t max_slots, kvp_slab_t **slab_out
     kvp_slab_t *slab = calloc(1, sizeof(*slab));
     if (slab == NULL) return KVP_NOMEM;
     slab->region_units = (uint32_t)units;
-    kvp_recpool_init(&slab->records, sizeof(record_t), offsetof(record_t, next), max_slots);
+    kvp_recpool_init_claimed(&slab->records, sizeof(record_t), offsetof(record_t, next), offsetof(record_t, prev),
+                             max_slots);
 
     uint32_t fl, sl;
     class_of(slab->region_units, &fl, &sl);
@@ -488,12 +489,33 @@ is_on_bounds(uint64_t offset, uint64_t bytes)
     return (offset | bytes) % align == 0;
 }
 
+/* The whole rest of the region becomes an extent: under its own slot that takes no other, of which there may be none. */
+static void
+adopt_rest(kvp_slab_t *slab, uint32_t owner, uint32_t *slot_out)
+{
+    uint32_t slot = slab->last;
+    record_t *r = rec(slab, slot);
+    uint32_t units = len_of(slab, r);
+
+    index_remove(slab, slot);
+    r->off |= ALLOCATED;
+    r->len = units;
+    r->owner = owner;
+    slab->used_units += units;
+    if (slot >= slab->slots_high) slab->slots_high = slot + 1;
+    *slot_out = slot;
+}
+
 kvp_err_t
 kvp_slab_adopt(kvp_slab_t *slab, uint32_t slot, uint64_t offset, uint64_t bytes, uint32_t owner, uint32_t *slot_out)
 {
     uint64_t region = kvp_slab_region_bytes(slab);
     if (bytes == 0 || offset < kvp_slab_tail(slab) || offset > region || bytes > region - offset) return KVP_INVALID;
     if (!is_on_bounds(offset, bytes) || owner == KVP_SLAB_NONE) return KVP_INVALID;
+    if (offset == kvp_slab_tail(slab) && bytes == region - offset && (slot == KVP_SLAB_NONE || slot == slab->last)) {
+        adopt_rest(slab, owner, slot_out);
+        return KVP_OK;
+    }
     uint32_t spare = KVP_SLAB_NONE;
     kvp_err_t err = slot == KVP_SLAB_NONE ? slots_take(slab, 1, &slot) : slot_claim(slab, slot);
     if (err != KVP_OK) return err;

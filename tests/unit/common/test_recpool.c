@@ -10,7 +10,7 @@
 
 typedef struct {
     uint32_t mark;
-    uint32_t link;
+    uint32_t link, back;
 } rec_t;
 
 static void
@@ -27,7 +27,7 @@ take(kvp_recpool_t *pool, uint32_t mark)
     assert_int_not_equal(number, KVP_RECPOOL_NONE);
     assert_true(number < kvp_recpool_limit(pool));
     assert_true(kvp_recpool_was_made(pool, number));
-    *(rec_t *)kvp_recpool_at(pool, number) = (rec_t){mark, mark};
+    *(rec_t *)kvp_recpool_at(pool, number) = (rec_t){mark, mark, mark};
     return number;
 }
 
@@ -115,7 +115,7 @@ test_claim_takes_that_very_record(void **state)
     kvp_recpool_t pool;
 
     (void)state;
-    init(&pool, FAR + 1);
+    kvp_recpool_init_claimed(&pool, sizeof(rec_t), offsetof(rec_t, link), offsetof(rec_t, back), FAR + 1);
     assert_false(kvp_recpool_claim(&pool, FAR + 1, &blank));
     assert_true(kvp_recpool_claim(&pool, FAR, &blank));
     assert_false(kvp_recpool_was_made(&pool, 0)); /* blocks in between are not made */
@@ -130,14 +130,55 @@ test_claim_takes_that_very_record(void **state)
     kvp_recpool_fini(&pool);
 }
 
+/* In no order, with takes and gives in between: no record is in use twice, and none is lost. */
+static void
+test_claim_when_some_come_and_go(void **state)
+{
+    enum { N = 2 * KVP_RECPOOL_BLOCK };
+    const rec_t blank = {0};
+    uint8_t *is_used = calloc(N, 1);
+    kvp_recpool_t pool;
+    uint32_t used = 0;
+
+    (void)state;
+    kvp_recpool_init_claimed(&pool, sizeof(rec_t), offsetof(rec_t, link), offsetof(rec_t, back), N);
+    for (uint32_t step = 0; step < 100000; step++) {
+        uint32_t i = (step * 2654435761u >> 7) % N;
+
+        if (is_used[i]) {
+            assert_int_equal(((rec_t *)kvp_recpool_at(&pool, i))->mark, i);
+            kvp_recpool_give(&pool, i);
+            used--;
+            is_used[i] = false;
+            continue;
+        }
+        if (step % 3 == 0)
+            i = take(&pool, 0);
+        else
+            assert_true(kvp_recpool_claim(&pool, i, &blank));
+        *(rec_t *)kvp_recpool_at(&pool, i) = (rec_t){i, i, i};
+        assert_false(is_used[i]);
+        is_used[i] = true;
+        assert_int_equal(pool.n, ++used);
+    }
+    for (; used < N; used++) {
+        uint32_t i = take(&pool, 0);
+
+        assert_false(is_used[i]);
+        is_used[i] = true;
+    }
+    assert_int_equal(kvp_recpool_take(&pool), KVP_RECPOOL_NONE);
+    kvp_recpool_fini(&pool);
+    free(is_used);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records_keep_what_is_in_them),
-        cmocka_unit_test(test_take_when_the_most_are_in_use),
-        cmocka_unit_test(test_blocks_when_their_records_go),
-        cmocka_unit_test(test_claim_takes_that_very_record),
+        cmocka_unit_test(test_records_keep_what_is_in_them), cmocka_unit_test(test_take_when_the_most_are_in_use),
+        cmocka_unit_test(test_blocks_when_their_records_go), cmocka_unit_test(test_claim_takes_that_very_record),
+        cmocka_unit_test(test_claim_when_some_come_and_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -547,6 +547,28 @@ test_adopting_what_another_allocator_divided(void **state)
     }
 }
 
+/* As many extents as there are slots: the last one has that of the rest of the region. */
+static void
+test_adopt_when_all_slots_are_used(void **state)
+{
+    (void)state;
+    for (uint32_t is_named = 0; is_named < 2; is_named++) {
+        kvp_slab_t *slab = make_slab(256, 4);
+        uint32_t slot;
+        for (uint32_t i = 0; i < 3; i++)
+            assert_int_equal(kvp_slab_adopt(slab, 3 - i, 64 * i, 64, i, &slot), KVP_OK);
+        assert_int_equal(kvp_slab_adopt(slab, is_named ? 0 : KVP_SLAB_NONE, 192, 64, 3, &slot), KVP_OK);
+        assert_int_equal(slot, 0);
+        assert_int_equal(kvp_slab_owner(slab, 0), 3);
+        assert_int_equal(kvp_slab_used_bytes(slab), 256);
+        assert_true(kvp_slab_check(slab));
+        for (uint32_t i = 0; i < 4; i++)
+            kvp_slab_free(slab, i);
+        assert_int_equal(kvp_slab_largest_free(slab), 256);
+        kvp_slab_destroy(slab);
+    }
+}
+
 static void
 test_adopt_when_it_cannot_be(void **state)
 {
@@ -593,6 +615,7 @@ main(void)
         cmocka_unit_test(test_alloc_finds_the_one_hole_that_fits_among_many_of_its_class),
         cmocka_unit_test(test_random_steps_agree_with_the_oracle),
         cmocka_unit_test(test_adopting_what_another_allocator_divided),
+        cmocka_unit_test(test_adopt_when_all_slots_are_used),
         cmocka_unit_test(test_adopt_when_it_cannot_be),
         cmocka_unit_test(test_utilisation_stays_high_when_sizes_mix),
     };
