@@ -148,6 +148,7 @@ void
 kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err)
 {
     refuse(a, err);
+    kvp_master_spend(m, 1);
     while (!kvp_list_is_empty(&a->pkeys))
         kvp_pkey_close(m, kvp_list_first(&a->pkeys, kvp_pkey_t, of_attempt));
     drop(m, a, kvp_attempt_owner(a, is_drained));

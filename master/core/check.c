@@ -36,7 +36,7 @@ check_room(const kvp_segment_t *g)
 {
     for (uint32_t i = 0; i < g->chunk_n; i++) {
         const kvp_chunk_t *c = &g->chunks[i];
-        uint64_t longest = c->slab == NULL ? c->bytes : kvp_slab_largest_free(c->slab);
+        uint64_t longest = c->slab == NULL ? kvp_segment_chunk_bytes(g, i) : kvp_slab_largest_free(c->slab);
 
         if (g->room[g->room_leaves + i] != longest / KVP_SLAB_UNIT) return "the room of a chunk is wrong";
     }
@@ -95,13 +95,14 @@ check_retires(const kvp_segment_t *g, sums_t *sums)
 }
 
 static const char *
-check_claims(const kvp_segment_t *g)
+check_claims(const kvp_master_t *m, const kvp_segment_t *g)
 {
     kvp_list_foreach (pos, &g->claims) {
         const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, of_segment);
         uint32_t left = 0;
 
-        if (k->chunk == NULL || k->chunk->segment != g || g->state != KVP_SEG_UP) return "a window is elsewhere";
+        if (k->chunk == NULL || k->chunk->segment != g) return "a window is elsewhere";
+        if (g->state != KVP_SEG_UP && !m->is_leaving) return "a window is kept in a segment that takes no puts";
         if (!kvp_list_is_empty(&k->link)) return "a key has a window and waits for one";
         if ((k->chunk->clearing == k) != k->is_clearing) return "a chunk is closed for somebody else";
         if (k->is_clearing) continue;
@@ -128,7 +129,7 @@ check_segment(const kvp_master_t *m, const kvp_segment_t *g, sums_t *totals)
         if (why == NULL) add_chunk(m, &g->chunks[i], &sums);
     }
     if (why == NULL) why = check_retires(g, &sums);
-    if (why == NULL) why = check_claims(g);
+    if (why == NULL) why = check_claims(m, g);
     if (why != NULL) return why;
     if (sums.used != g->used_bytes) return "used bytes of a segment are wrong";
     if (sums.retiring != g->retiring_bytes) return "retiring bytes of a segment are wrong";

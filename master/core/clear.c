@@ -112,7 +112,10 @@ kvp_clear_tick(kvp_master_t *m)
 {
     m->has_clear_news = false;
     kvp_list_foreach_safe (pos, tmp, &m->clearings) {
-        if (!clear_some(m, kvp_list_entry(pos, kvp_pkey_t, clearing))) {
+        kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, clearing);
+
+        if (k->chunk->segment->state != KVP_SEG_UP) continue; /* it is about to be given up */
+        if (!clear_some(m, k)) {
             m->has_clear_news = true;
             return;
         }

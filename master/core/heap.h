@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Binary heap of records that embed a node: the least key first. A record's key may be changed by removing it and adding
- * it again; all is O(log n), and the heap owns nothing but its array.
+ * it again; all is O(log n), and the heap owns nothing but its array (blocks.h: it grows without moving).
  */
 #ifndef KVP_MASTER_CORE_HEAP_H
 #define KVP_MASTER_CORE_HEAP_H
 
-#include "common/base.h"
+#include "master/core/blocks.h"
 
 typedef struct {
     uint64_t key;
@@ -13,8 +13,8 @@ typedef struct {
 } kvp_heapnode_t;
 
 typedef struct {
-    kvp_heapnode_t **nodes;
-    uint32_t n, cap;
+    kvp_blocks_t nodes;
+    uint32_t n;
 } kvp_heap_t;
 
 void kvp_heap_fini(kvp_heap_t *heap); /* forgets what is in it */
@@ -25,7 +25,7 @@ const char *kvp_heap_check(const kvp_heap_t *heap); /* NULL, or what is broken *
 static inline kvp_heapnode_t *
 kvp_heap_least(const kvp_heap_t *heap)
 {
-    return heap->n == 0 ? NULL : heap->nodes[0];
+    return heap->n == 0 ? NULL : *kvp_blocks_at(&heap->nodes, 0);
 }
 
 #define kvp_heap_entry(node, type, member) kvp_container_of(node, type, member)

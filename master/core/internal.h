@@ -15,6 +15,8 @@
 #include "common/segfmt.h"
 #include "common/slab.h"
 #include "common/mutate.h"
+#include "common/recpool.h"
+#include "master/core/blocks.h"
 #include "master/core/group.h"
 #include "master/core/heap.h"
 #include "master/core/journal.h"
@@ -57,13 +59,11 @@
 #define KVP_UNDEAD_KEYS (1u << 16) /* counters; by a part of the digest */
 #define KVP_RETIRE_REQS_MAX 8u /* orders that a node has not answered; the rest waits here */
 
-/* ---- tables that give records a small number and get them back by it. The table grows by blocks, each as long as all
- * before it, which never move: no growth copies anything or touches new memory before it is used. */
+/* ---- tables that give records a small number and get them back by it */
 #define KVP_NONE UINT32_MAX
-#define KVP_PTAB_FIRST_BITS 6u
 
 typedef struct {
-    void **blocks[32 - KVP_PTAB_FIRST_BITS + 1];
+    kvp_blocks_t records;
     uint32_t limit, free_head, n;
 } kvp_ptab_t;
 
@@ -172,6 +172,8 @@ struct kvp_session {
     kvp_list_t attempts, tickets, pends, waiters, jobs, segments, retire_reqs;
     kvp_list_t strays; /* retire records of attempts that were taken from it while it was silent */
     kvp_list_t members; /* that it owns */
+    kvp_list_t greeting; /* master->greeting: a node that is still told what is owed to others, */
+    uint32_t tombs_at; /* from there on */
     uint32_t members_n;
     uint32_t segments_n, retire_reqs_n, tickets_n, waiters_n;
     uint32_t strays_n;
@@ -201,10 +203,11 @@ struct kvp_session {
 /* ---- segments and chunks */
 typedef struct kvp_pkey kvp_pkey_t;
 
-/* An allocator whose chunk is gone. */
+/* An allocator whose chunk is gone, or a pool of records whose owner is. */
 typedef struct {
     kvp_list_t link; /* master->graves */
-    kvp_slab_t *slab;
+    kvp_slab_t *slab; /* NULL = a pool */
+    kvp_recpool_t pool;
 } kvp_grave_t;
 
 typedef struct kvp_segment kvp_segment_t;
@@ -237,7 +240,7 @@ struct kvp_segment {
     kvp_objlist_t aside; /* victims that are passed over: victims.c */
     kvp_session_t *node; /* NULL = lost */
     kvp_report_t *report; /* owned: its node is telling what is in it; until that is over it is as good as lost */
-    kvp_chunk_t *chunks;
+    kvp_chunk_t *chunks; /* kvp_segment_chunk makes one of them */
     uint32_t *room; /* a tree over the chunks: the longest free extent in each, and the longest of each pair above */
     uint32_t room_leaves;
     uint32_t chunk_n;
@@ -487,6 +490,7 @@ struct kvp_master {
     uint32_t hosts_n; /* of these */
     uint32_t host_seq;
     uint32_t slow_n; /* of the segments that take puts, with a node that does not answer */
+    bool is_leaving; /* some windows are still to be given up, in segments that take no puts */
     bool has_aside; /* victims put aside are on their way back */
     uint64_t known_bytes; /* of all segments that are mounted, or may come back */
     uint64_t up_longest; /* bytes of the longest chunk in them */
@@ -508,6 +512,7 @@ struct kvp_master {
     kvp_list_t graves;
     kvp_list_t clearings;
     bool has_clear_news; /* a window that is cleared may be free, or its walk goes on */
+    uint32_t chunks_n; /* of all segments, made or not */
     uint32_t dropping; /* segments being purged */
     uint32_t reports; /* under way */
     uint32_t closing; /* of these, behind their last page */
@@ -515,6 +520,9 @@ struct kvp_master {
     kvp_digestmap_t removed; /* while they may: keys -> versions that went meanwhile */
     bool is_rebuild_over; /* these were too many: nothing that is reported is believed any more */
     kvp_digestmap_t tombs, tomb_refs; /* keys -> versions, and how many retires they are owed by; none: learned */
+    kvp_list_t greeting; /* nodes */
+    uint32_t tombs_touched; /* places of tombs and tomb_refs whose memory is there, */
+    bool is_touching; /* and more are to come */
     kvp_buf_t tomb_news; /* kvp_wire_tomb_t that nodes are to be told with the end of this step */
     uint64_t gaps; /* extents that a writer of an older term might still store to */
     uint64_t gaps_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
@@ -595,6 +603,13 @@ void kvp_segments_lost(kvp_master_t *m, kvp_session_t *node);
 void kvp_segment_tick(kvp_master_t *m);
 void kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g);
 void kvp_segment_free(kvp_master_t *m, kvp_segment_t *g);
+/* A chunk is made with its first use: until then its record is zero, and all of it is free. */
+kvp_chunk_t *kvp_segment_chunk(kvp_master_t *m, kvp_segment_t *g, uint32_t index);
+static inline uint64_t
+kvp_segment_chunk_bytes(const kvp_segment_t *g, uint32_t index)
+{
+    return kvp_min_u64(g->chunk_bytes, g->size_bytes - (uint64_t)index * g->chunk_bytes);
+}
 kvp_segment_t *kvp_segment_find(kvp_master_t *m, uint32_t id);
 /* A segment whose node does not answer is passed over for puts as long as there are others. */
 static inline bool
@@ -622,7 +637,8 @@ kvp_segment_t *kvp_report_by(const kvp_master_t *m,
  * to be told of it, version 0 = nothing. kvp_owed_lost: it is, because its memory is gone. kvp_owed_unknown: a key that is
  * not there was removed. kvp_owed_bumped: a namespace was.
  * kvp_owed_retire: an extent of it is on its way out; kvp_owed_paid: it is dead, or given up. kvp_owed_learn: a node kept
- * that tombstone. kvp_owed_flush tells nodes what is new, kvp_owed_greet tells one of them all. */
+ * that tombstone. kvp_owed_flush tells nodes what is new, kvp_owed_greet tells one of them all, in as many steps as that
+ * takes (kvp_owed_some). */
 bool kvp_owed_is_rebuilding(const kvp_master_t *m);
 uint64_t kvp_owed_version(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest);
 void kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t);
@@ -634,6 +650,8 @@ void kvp_owed_paid(kvp_master_t *m, kvp_retire_t *r);
 void kvp_owed_learn(kvp_master_t *m, const kvp_wire_tomb_t *tomb);
 void kvp_owed_flush(kvp_master_t *m);
 void kvp_owed_greet(kvp_master_t *m, kvp_session_t *node);
+void kvp_owed_expect(kvp_master_t *m, uint64_t objects); /* to be owed: they lie where nobody answers */
+void kvp_owed_some(kvp_master_t *m); /* what of this can wait */
 void kvp_owed_tick(kvp_master_t *m);
 void kvp_owed_fini(kvp_master_t *m);
 
@@ -675,6 +693,7 @@ kvp_err_t kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid);
 void kvp_place_room_init(kvp_segment_t *g); /* every chunk is empty */
 void kvp_place_room_changed(kvp_chunk_t *c); /* its allocator was used */
 void kvp_place_chunk_fini(kvp_master_t *m, kvp_chunk_t *c); /* nothing is in it any more; its allocators go in slices */
+void kvp_place_bury_pool(kvp_master_t *m, kvp_recpool_t *pool); /* taken: its blocks go in slices */
 void kvp_place_bury_some(kvp_master_t *m);
 void kvp_place_memory_changed(kvp_master_t *m, kvp_chunk_t *c); /* perhaps: that of its allocators in this process */
 /* kvp_place_is_promised: a free extent, or one that mine has just got, is part of the window of a put that waits. */
@@ -985,7 +1004,8 @@ void kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k); /* it waits no more; what b
 void kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k); /* every record of its window is free */
 void kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k); /* its window is lost */
 bool kvp_put_may_nodes_come(const kvp_master_t *m); /* a segment may be mounted soon, or again */
-void kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g); /* windows in it are given up */
+/* kvp_put_leave_segment gives up the windows in it, as far as the step reaches; false while there are more. */
+bool kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g);
 void kvp_put_tick(kvp_master_t *m);
 void kvp_put_retry_waiting(kvp_master_t *m);
 

@@ -11,25 +11,11 @@
 #define STALL_NS KVP_MS(500) /* a gap between two inputs that long is the master's own, not its peers' */
 
 /* ---- numbered records */
-static void **
-ptab_at(const kvp_ptab_t *t, uint32_t number)
-{
-    uint64_t biased = (uint64_t)number + (1u << KVP_PTAB_FIRST_BITS);
-    uint32_t top = 63u - (uint32_t)__builtin_clzll(biased);
-
-    return &t->blocks[top - KVP_PTAB_FIRST_BITS][biased - (1ull << top)];
-}
-
 static uint32_t
 ptab_grow(kvp_ptab_t *t)
 {
-    uint64_t biased = (uint64_t)t->limit + (1u << KVP_PTAB_FIRST_BITS);
-    uint32_t top = 63u - (uint32_t)__builtin_clzll(biased);
-    void ***block = &t->blocks[top - KVP_PTAB_FIRST_BITS];
-
     if (t->limit >= KVP_RETIRING_BIT) kvp_panic("more than %u records", t->limit);
-    if (*block == NULL) *block = malloc(sizeof **block << top); /* not calloc: its pages are touched as it fills */
-    if (*block == NULL) kvp_panic("out of memory: %u records", t->limit);
+    kvp_blocks_reach(&t->records, t->limit);
     return t->limit++;
 }
 
@@ -42,9 +28,9 @@ kvp_ptab_add(kvp_ptab_t *t, void *rec)
         number = ptab_grow(t);
     } else {
         number = t->free_head;
-        t->free_head = (uint32_t)((uintptr_t)*ptab_at(t, number) >> 1);
+        t->free_head = (uint32_t)((uintptr_t)*kvp_blocks_at(&t->records, number) >> 1);
     }
-    *ptab_at(t, number) = rec;
+    *kvp_blocks_at(&t->records, number) = rec;
     t->n++;
     return number;
 }
@@ -53,7 +39,7 @@ void
 kvp_ptab_del(kvp_ptab_t *t, uint32_t number)
 {
     /* A free entry holds the next free number, marked by its lowest bit: records are aligned. */
-    *ptab_at(t, number) = (void *)(((uintptr_t)t->free_head << 1) | 1);
+    *kvp_blocks_at(&t->records, number) = (void *)(((uintptr_t)t->free_head << 1) | 1);
     t->free_head = number;
     t->n--;
 }
@@ -61,7 +47,7 @@ kvp_ptab_del(kvp_ptab_t *t, uint32_t number)
 void *
 kvp_ptab_get(const kvp_ptab_t *t, uint32_t number)
 {
-    void *rec = number < t->limit ? *ptab_at(t, number) : NULL;
+    void *rec = number < t->limit ? *kvp_blocks_at(&t->records, number) : NULL;
 
     return ((uintptr_t)rec & 1) != 0 ? NULL : rec;
 }
@@ -69,8 +55,7 @@ kvp_ptab_get(const kvp_ptab_t *t, uint32_t number)
 void
 kvp_ptab_fini(kvp_ptab_t *t)
 {
-    for (size_t b = 0; b < KVP_ARRAY_LEN(t->blocks); b++)
-        free(t->blocks[b]);
+    kvp_blocks_fini(&t->records);
     *t = (kvp_ptab_t){0};
 }
 
@@ -114,6 +99,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
         kvp_list_init(&m->pends[i]);
     kvp_list_init(&m->ending);
+    kvp_list_init(&m->greeting);
     kvp_list_init(&m->over);
     kvp_list_init(&m->graves);
     kvp_list_init(&m->clearings);
@@ -301,8 +287,9 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
 {
     /* They share the step's budget, so each of them comes first in its turn. */
     static void (*const slices[])(kvp_master_t *) = {
-        timed_tick,       kvp_session_end_some, kvp_ticket_end_some, kvp_groups_tick,  kvp_remove_tick,
-        kvp_segment_tick, kvp_place_bury_some,  kvp_clear_tick,      kvp_journal_tick, kvp_share_tick,
+        timed_tick,       kvp_session_end_some, kvp_ticket_end_some, kvp_groups_tick,
+        kvp_remove_tick,  kvp_segment_tick,     kvp_place_bury_some, kvp_clear_tick,
+        kvp_journal_tick, kvp_share_tick,       kvp_owed_some,
     };
 
     begin(m, now_ns);
@@ -329,10 +316,12 @@ bool
 kvp_master_has_work(const kvp_master_t *m)
 {
     bool is_searching = m->has_space_news && !kvp_list_is_empty(&m->waiting);
-    bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->over) || !kvp_list_is_empty(&m->graves);
+    bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->over) || !kvp_list_is_empty(&m->graves) ||
+                     !kvp_list_is_empty(&m->greeting);
 
     if (m->has_clear_news || m->has_take_news || m->closing > 0 || kvp_journal_has_work(m)) return true;
     if (is_searching || is_ending || m->is_behind || m->has_orders || m->dropping > 0) return true;
+    if (m->is_leaving || m->is_touching) return true;
     return m->has_aside || kvp_pin_is_over(m) || kvp_groups_have_work(m) || !kvp_list_is_empty(&m->jobs);
 }
 

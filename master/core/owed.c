@@ -15,11 +15,41 @@
 #define TOMBS_MAX ((1u << 18) - TENANT_TOMBS) /* that nodes take */
 #define GUESSES_MAX (1u << 18)
 #define BATCH 4096u
+#define TOMB_RECORDS                                                                                                   \
+    8u /* to enter a tombstone in maps that are long and cold costs as much as to touch so many records, */
+#define TOLD_A_RECORD 8u /* to tell one less, */
+#define LOOKS_A_RECORD 64u /* and to look at a place in a map still less */
+#define EXPECTED_MIN 4096u /* objects on a node that is away, for which the maps are made ready */
+#define TOUCHED_PLACES 1024u /* of the maps at a time; a dozen pages, */
+#define TOUCH_RECORDS 64u /* which cost as much as so many records */
 
 bool
 kvp_owed_is_rebuilding(const kvp_master_t *m)
 {
     return !m->is_rebuild_over && (m->now_ns < m->rebuild_until_ns || m->reports > 0);
+}
+
+/* ---- memory. Removals of what lies on an absent node enter tombstones all over maps that are long: so its pages are
+ * there before, else each key of a message would wait for two of them. */
+void
+kvp_owed_expect(kvp_master_t *m, uint64_t objects)
+{
+    if (objects < EXPECTED_MIN || m->tombs_touched > 0) return;
+    if ((m->tombs.cap == 0 && !kvp_digestmap_reserve(&m->tombs, TOMBS_MAX)) ||
+        (m->tomb_refs.cap == 0 && !kvp_digestmap_reserve(&m->tomb_refs, TOMBS_MAX)))
+        kvp_panic("out of memory: tombstones");
+    m->is_touching = true;
+}
+
+static void
+touch_some(kvp_master_t *m)
+{
+    for (; m->is_touching && m->slice_left >= TOUCH_RECORDS; kvp_master_spend(m, TOUCH_RECORDS)) {
+        kvp_digestmap_touch(&m->tombs, m->tombs_touched, TOUCHED_PLACES);
+        kvp_digestmap_touch(&m->tomb_refs, m->tombs_touched, TOUCHED_PLACES);
+        m->tombs_touched += TOUCHED_PLACES;
+        m->is_touching = m->tombs_touched < m->tombs.cap;
+    }
 }
 
 /* ---- what is known of a key */
@@ -104,22 +134,50 @@ kvp_owed_flush(kvp_master_t *m)
     kvp_buf_reset(&m->tomb_news);
 }
 
+/* What is new from now on it is told like all others, so it need not be met. */
 void
 kvp_owed_greet(kvp_master_t *m, kvp_session_t *node)
 {
-    const kvp_digestmap_at_t *found;
-    kvp_wire_tomb_t batch[256];
-    uint32_t at = 0, n = 0;
-
     if (m->tombs.n == 0) return;
-    while ((found = kvp_digestmap_next(&m->tombs, &at)) != NULL) {
-        batch[n++] = (kvp_wire_tomb_t){.digest = found->digest, .version = found->val};
-        if (n == KVP_ARRAY_LEN(batch)) {
-            tell(m, node, batch, n);
-            n = 0;
-        }
+    node->tombs_at = kvp_digestmap_end(&m->tombs);
+    kvp_list_add_tail(&m->greeting, &node->greeting);
+}
+
+/* The next of those that it was not told yet, as far as the step reaches. */
+static uint32_t
+next_tombs(kvp_master_t *m, kvp_session_t *node, kvp_wire_tomb_t *batch, uint32_t max)
+{
+    uint32_t n = 0, looks = LOOKS_A_RECORD * m->slice_left, start = node->tombs_at;
+
+    for (; node->tombs_at > 0 && n < max && start - node->tombs_at < looks;) {
+        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->tombs, &node->tombs_at);
+
+        if (found != NULL) batch[n++] = (kvp_wire_tomb_t){.digest = found->digest, .version = found->val};
     }
-    if (n > 0) tell(m, node, batch, n);
+    kvp_master_spend(m, 1 + (start - node->tombs_at) / LOOKS_A_RECORD + n / TOLD_A_RECORD);
+    return n;
+}
+
+static void
+greet_some(kvp_master_t *m)
+{
+    while (!kvp_list_is_empty(&m->greeting) && m->slice_left > 0) {
+        kvp_session_t *node = kvp_list_first(&m->greeting, kvp_session_t, greeting);
+        kvp_wire_tomb_t batch[256];
+        uint32_t n;
+
+        if (kvp_list_is_empty(&node->segments)) node->tombs_at = 0; /* it holds nothing any more, and is told nothing */
+        n = next_tombs(m, node, batch, KVP_ARRAY_LEN(batch));
+        if (n > 0) tell(m, node, batch, n);
+        if (node->tombs_at == 0) kvp_list_del(&node->greeting);
+    }
+}
+
+void
+kvp_owed_some(kvp_master_t *m)
+{
+    touch_some(m);
+    greet_some(m);
 }
 
 /* ---- an object goes */
@@ -128,7 +186,9 @@ static void
 hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 {
     if (m->journal.is_judge) return; /* that decides, and remembers all of it */
-    if (!kvp_owed_is_rebuilding(m) || raise_to(&m->removed, digest, version, GUESSES_MAX)) return;
+    if (!kvp_owed_is_rebuilding(m)) return;
+    kvp_master_spend(m, TOMB_RECORDS);
+    if (raise_to(&m->removed, digest, version, GUESSES_MAX)) return;
     m->is_rebuild_over = true;
     kvp_master_note(m, "too much was removed before all nodes were back: what others hold is given up");
 }
@@ -185,6 +245,7 @@ void
 kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
 {
     if (tomb->version == 0 || !is_away(r->chunk->segment)) return;
+    kvp_master_spend(m, TOMB_RECORDS);
     if (!raise_to(&m->tombs, tomb->digest, tomb->version, TOMBS_MAX)) return;
     ++*insert(&m->tomb_refs, tomb->digest, TOMBS_MAX);
     r->has_tomb = true;

@@ -16,10 +16,12 @@
 /* ---- room: leaf i of the tree, at room[leaves + i], is the longest free extent of chunk i in units; node i above is the
  * greater of 2i and 2i + 1. Lengths are rounded to extents before they are compared, so what fits by the tree fits. */
 static uint32_t
-room_of(const kvp_chunk_t *c)
+room_of(const kvp_segment_t *g, uint32_t index)
 {
-    if (c->slab == NULL) return (uint32_t)(c->bytes / KVP_SLAB_UNIT);
-    return (uint32_t)(kvp_slab_largest_free(c->slab) / KVP_SLAB_UNIT);
+    const kvp_slab_t *slab = g->chunks[index].slab;
+    uint64_t longest = slab == NULL ? kvp_segment_chunk_bytes(g, index) : kvp_slab_largest_free(slab);
+
+    return (uint32_t)(longest / KVP_SLAB_UNIT);
 }
 
 static uint32_t
@@ -36,7 +38,7 @@ kvp_place_room_init(kvp_segment_t *g)
         g->room_leaves *= 2;
     g->room = kvp_core_alloc(2 * (size_t)g->room_leaves, sizeof *g->room);
     for (uint32_t i = 0; i < g->chunk_n; i++)
-        g->room[g->room_leaves + i] = room_of(&g->chunks[i]);
+        g->room[g->room_leaves + i] = (uint32_t)(kvp_segment_chunk_bytes(g, i) / KVP_SLAB_UNIT);
     for (uint32_t node = g->room_leaves - 1; node > 0; node--)
         g->room[node] = greater(g->room, node);
 }
@@ -47,7 +49,7 @@ kvp_place_room_changed(kvp_chunk_t *c)
     uint32_t *room = c->segment->room;
     uint32_t node = c->segment->room_leaves + c->index;
 
-    room[node] = room_of(c);
+    room[node] = room_of(c->segment, c->index);
     for (node /= 2; node > 0; node /= 2) {
         uint32_t most = greater(room, node);
 
@@ -66,17 +68,35 @@ kvp_place_memory_changed(kvp_master_t *m, kvp_chunk_t *c)
     c->memory_bytes = now;
 }
 
-/* ---- allocators of chunks that are gone */
+/* ---- what is gone, and large */
+static kvp_grave_t *
+dig(kvp_master_t *m)
+{
+    kvp_grave_t *grave = kvp_core_alloc(1, sizeof *grave);
+
+    kvp_list_add_tail(&m->graves, &grave->link);
+    return grave;
+}
+
 static void
 bury(kvp_master_t *m, kvp_slab_t **slab)
 {
-    kvp_grave_t *grave;
-
     if (*slab == NULL) return;
-    grave = kvp_core_alloc(1, sizeof *grave);
-    grave->slab = *slab;
+    dig(m)->slab = *slab;
     *slab = NULL;
-    kvp_list_add_tail(&m->graves, &grave->link);
+}
+
+void
+kvp_place_bury_pool(kvp_master_t *m, kvp_recpool_t *pool)
+{
+    dig(m)->pool = *pool;
+    *pool = (kvp_recpool_t){0};
+}
+
+static bool
+decay(kvp_grave_t *grave)
+{
+    return grave->slab == NULL ? kvp_recpool_fini_some(&grave->pool, 1) : kvp_slab_destroy_some(grave->slab, 1);
 }
 
 void
@@ -95,7 +115,7 @@ kvp_place_bury_some(kvp_master_t *m)
 
         if (m->slice_left < BLOCK_RECORDS) return;
         kvp_master_spend(m, BLOCK_RECORDS);
-        if (!kvp_slab_destroy_some(grave->slab, 1)) continue;
+        if (!decay(grave)) continue;
         kvp_list_del(&grave->link);
         free(grave);
     }
@@ -103,7 +123,7 @@ kvp_place_bury_some(kvp_master_t *m)
 
 /* The first chunk from index `from` on with room for that many units; NULL = none. */
 static kvp_chunk_t *
-room_find(const kvp_segment_t *g, uint32_t from, uint32_t units)
+room_find(kvp_master_t *m, kvp_segment_t *g, uint32_t from, uint32_t units)
 {
     uint32_t node = g->room_leaves + from;
 
@@ -116,7 +136,7 @@ room_find(const kvp_segment_t *g, uint32_t from, uint32_t units)
     }
     while (node < g->room_leaves)
         node = g->room[2 * node] >= units ? 2 * node : 2 * node + 1;
-    return &g->chunks[node - g->room_leaves];
+    return kvp_segment_chunk(m, g, node - g->room_leaves);
 }
 
 /* ---- what else an extent needs */
@@ -288,13 +308,13 @@ kvp_place_may_copy(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segm
 
 /* The chunk with the tightest fit among the first few with room; NULL = none has. */
 static kvp_chunk_t *
-tightest(const kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
+tightest(kvp_master_t *m, kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
 {
     uint64_t extent = kvp_slab_extent_bytes(len), least = UINT64_MAX;
     kvp_chunk_t *best = NULL, *c;
 
-    for (uint32_t n = 0, from = 0; n < FITS_MAX && (c = room_find(g, from, (uint32_t)(extent / KVP_SLAB_UNIT))) != NULL;
-         n++) {
+    for (uint32_t n = 0, from = 0;
+         n < FITS_MAX && (c = room_find(m, g, from, (uint32_t)(extent / KVP_SLAB_UNIT))) != NULL; n++) {
         uint64_t fit;
 
         from = c->index + 1;
@@ -316,10 +336,10 @@ alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, const kvp_attempt_t *a)
     kvp_chunk_t *c;
 
     if (kvp_segment_is_passed_over(m, g) || !kvp_place_may_copy(m, a, g)) return KVP_NO_SPACE;
-    c = tightest(g, a->tenant, a->bytes);
+    c = tightest(m, g, a->tenant, a->bytes);
     if (c != NULL && kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
     /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */
-    for (uint32_t from = 0; (c = room_find(g, from, units)) != NULL; from = c->index + 1)
+    for (uint32_t from = 0; (c = room_find(m, g, from, units)) != NULL; from = c->index + 1)
         if (kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
     return KVP_NO_SPACE;
 }

@@ -15,12 +15,15 @@
 #include "master/core/internal.h"
 
 #include "common/mutate.h"
+#include "common/recpool.h"
 
 #include <stdlib.h>
 
 #define PAGE_MAX 256u /* records, */
 #define PAGE_TOMBS_MAX 1024u /* and tombstones of a page */
 #define LARGE_BYTES 65536u /* extents from here up lie on pages */
+#define KEY_OFFSET_BITS 40u /* of an offset among the long keys of a chunk */
+#define CLOSE_RECORDS 8u /* to make a chunk's allocator costs as much as to touch so many records */
 
 /* One record of a page, taken apart. */
 typedef struct {
@@ -29,22 +32,26 @@ typedef struct {
     const uint8_t *key;
 } told_t;
 
-/* A long key of the chunk: where it lies is adopted when all of them are known, since they come in no order. */
+/* A long key: where it lies is adopted when all of its chunk are known, since they come in no order. */
 typedef struct {
+    kvp_heapnode_t node; /* by chunk, then by offset in the area of long keys */
+    uint32_t number; /* in the report's pool */
     uint32_t oid;
     uint32_t slot; /* of the extent */
-    uint64_t offset; /* in the area of long keys */
-    uint64_t bytes;
+    uint32_t bytes;
 } long_key_t;
 
 struct kvp_report {
     kvp_session_t *node;
     uint32_t chunk; /* that is being adopted */
     uint32_t closed; /* chunks that nothing is left to do for */
-    bool is_closing; /* the last page has come, and is answered when every chunk is done */
+    bool is_busy; /* a page has come, and is answered when what it left to do is done */
+    bool is_last; /* it was the last one: that is every chunk */
     kvp_frame_hdr_t ask; /* that page */
-    long_key_t *keys;
-    uint32_t keys_n, keys_cap;
+    uint32_t ask_n;
+    uint8_t verdicts[PAGE_MAX]; /* its answer */
+    kvp_heap_t keys; /* long ones that are not adopted yet */
+    kvp_recpool_t key_pool;
 };
 
 /* ---- lifetime */
@@ -53,6 +60,7 @@ kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node)
 {
     g->report = kvp_core_alloc(1, sizeof *g->report);
     g->report->node = node;
+    kvp_recpool_init(&g->report->key_pool, sizeof(long_key_t), offsetof(long_key_t, oid), UINT32_MAX);
     m->reports++;
 }
 
@@ -61,8 +69,9 @@ kvp_report_free(kvp_master_t *m, kvp_segment_t *g)
 {
     if (g->report == NULL) return;
     m->reports--;
-    m->closing -= g->report->is_closing;
-    free(g->report->keys);
+    m->closing -= g->report->is_busy;
+    kvp_heap_fini(&g->report->keys);
+    kvp_place_bury_pool(m, &g->report->key_pool);
     free(g->report);
     g->report = NULL;
 }
@@ -272,18 +281,21 @@ make_way(kvp_master_t *m, const told_t *t)
 static void
 note_long_key(kvp_report_t *r, const kvp_chunk_t *c, const told_t *t, uint32_t oid)
 {
+    uint64_t offset = (uint64_t)t->desc.key_off * 64 - c->geo.long_keys_off;
+    uint32_t number;
+    long_key_t *k;
+
     if (t->desc.key_len <= KVP_KEY_CELL_BYTES) return;
-    if (r->keys_n == r->keys_cap) {
-        r->keys_cap = r->keys_cap == 0 ? 64 : r->keys_cap * 2;
-        r->keys = realloc(r->keys, r->keys_cap * sizeof *r->keys);
-        if (r->keys == NULL) kvp_panic("out of memory: %u long keys", r->keys_cap);
-    }
-    r->keys[r->keys_n++] = (long_key_t){
+    number = kvp_recpool_take(&r->key_pool);
+    if (number == KVP_RECPOOL_NONE) kvp_panic("out of memory: %u long keys", r->key_pool.n);
+    k = kvp_recpool_at(&r->key_pool, number);
+    *k = (long_key_t){
+        .number = number,
         .oid = oid,
         .slot = t->rec.slot,
-        .offset = (uint64_t)t->desc.key_off * 64 - c->geo.long_keys_off,
-        .bytes = kvp_slab_extent_bytes(t->desc.key_len),
+        .bytes = (uint32_t)kvp_slab_extent_bytes(t->desc.key_len),
     };
+    kvp_heap_add(&r->keys, &k->node, (uint64_t)c->index << KEY_OFFSET_BITS | offset);
 }
 
 /* The extent is the object's from now on. */
@@ -392,33 +404,42 @@ open_chunk(kvp_chunk_t *c)
         kvp_panic("out of memory: allocator of a chunk");
 }
 
-static int
-by_offset(const void *a, const void *b)
-{
-    const long_key_t *x = a, *y = b;
-
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
 /* A key whose place is another's as well cannot be kept, nor the copy. */
 static void
-adopt_long_keys(kvp_master_t *m, kvp_report_t *r, kvp_chunk_t *c)
+adopt_long_key(kvp_master_t *m, kvp_chunk_t *c, const long_key_t *k)
 {
-    if (r->keys_n == 0) return;
-    qsort(r->keys, r->keys_n, sizeof *r->keys, by_offset);
-    if (kvp_slab_create(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys) != KVP_OK)
-        kvp_panic("out of memory: allocator of long keys");
-    for (uint32_t i = 0; i < r->keys_n; i++) {
-        const long_key_t *k = &r->keys[i];
-        uint32_t slot;
+    uint64_t offset = k->node.key & ((1ull << KEY_OFFSET_BITS) - 1);
+    uint32_t slot;
 
-        if (kvp_slab_owner(c->slab, k->slot) != k->oid) continue; /* removed meanwhile */
-        if (kvp_slab_adopt(c->long_keys, KVP_SLAB_NONE, k->offset, k->bytes, 0, &slot) == KVP_OK)
-            kvp_copy_set_long_key(m, k->oid, c, k->slot, slot);
-        else
-            kvp_copy_lose(m, c, k->slot);
+    if (c->long_keys == NULL && kvp_slab_create(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys) != KVP_OK)
+        kvp_panic("out of memory: allocator of long keys");
+    if (kvp_slab_owner(c->slab, k->slot) != k->oid) return; /* removed meanwhile */
+    if (kvp_slab_adopt(c->long_keys, KVP_SLAB_NONE, offset, k->bytes, 0, &slot) == KVP_OK)
+        kvp_copy_set_long_key(m, k->oid, c, k->slot, slot);
+    else
+        kvp_copy_lose(m, c, k->slot);
+}
+
+/* Those of chunks of which nothing more is told. False while there are more. */
+static bool
+adopt_long_keys(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
+{
+    kvp_report_t *r = g->report;
+    kvp_heapnode_t *first;
+
+    while ((first = kvp_heap_least(&r->keys)) != NULL) {
+        long_key_t *k = kvp_heap_entry(first, long_key_t, node);
+        uint32_t chunk = (uint32_t)(first->key >> KEY_OFFSET_BITS);
+
+        if (chunk == r->chunk && !r->is_last) return true;
+        if (*left == 0) return false;
+        --*left;
+        kvp_master_spend(m, 1);
+        kvp_heap_del(&r->keys, first);
+        adopt_long_key(m, &g->chunks[chunk], k);
+        kvp_recpool_give(&r->key_pool, k->number);
     }
-    r->keys_n = 0;
+    return true;
 }
 
 /* What lies behind the last extent of a chunk, or in one that has none. */
@@ -436,7 +457,7 @@ close_chunk(kvp_master_t *m, kvp_chunk_t *c)
 
 /* ---- pages */
 static bool
-take_told(kvp_rd_t *rd, const kvp_segment_t *g, told_t *t_out)
+take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, told_t *t_out)
 {
     const kvp_wire_extent_t *rec = kvp_rd_array(rd, 1, sizeof *rec);
     const uint8_t *desc = kvp_rd_array(rd, sizeof(kvp_desc_t), 1);
@@ -448,7 +469,7 @@ take_told(kvp_rd_t *rd, const kvp_segment_t *g, told_t *t_out)
     if (t_out->desc.key_len > KVP_KEY_MAX) return false;
     t_out->key = kvp_rd_array(rd, kvp_align_up(t_out->desc.key_len, 8), 1);
     if (t_out->key == NULL) return false;
-    c = &g->chunks[rec->chunk];
+    c = kvp_segment_chunk(m, g, rec->chunk);
     /* What is broken is only not wanted; it says so by a state that is not SEALED. */
     if (t_out->desc.word != rec->word ||
         kvp_desc_verify(desc, sizeof t_out->desc, &c->geo, c->bytes, &t_out->desc) != KVP_OK)
@@ -467,19 +488,9 @@ take_tombs(kvp_master_t *m, kvp_rd_t *rd, uint32_t n)
     return true;
 }
 
-/* Nothing more is told of the chunk that was being adopted. */
-static void
-leave_chunk(kvp_master_t *m, kvp_segment_t *g)
-{
-    kvp_chunk_t *c = &g->chunks[g->report->chunk];
-
-    adopt_long_keys(m, g->report, c);
-    kvp_place_room_changed(c);
-}
-
-/* False where the page breaks the protocol, or its chunks do not rise. verdicts: of its records. */
+/* False where the page breaks the protocol, or its chunks do not rise. */
 static bool
-take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f, uint8_t *verdicts)
+take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
     kvp_report_t *r = g->report;
     kvp_rd_t rd;
@@ -490,13 +501,13 @@ take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const k
         !take_tombs(m, &rd, msg->tombs_n))
         return false;
     for (uint32_t i = 0; i < msg->n; i++) {
-        if (!take_told(&rd, g, &t) || t.rec.chunk < r->chunk) return false;
-        if (r->chunk < t.rec.chunk) leave_chunk(m, g);
+        if (!take_told(m, &rd, g, &t) || t.rec.chunk < r->chunk) return false;
+        if (r->chunk < t.rec.chunk) kvp_place_room_changed(kvp_segment_chunk(m, g, r->chunk));
         r->chunk = t.rec.chunk;
         open_chunk(&g->chunks[r->chunk]);
-        verdicts[i] = (uint8_t)(adopt(m, &g->chunks[r->chunk], &t) ? 0 : KVP_RETIRE_DEAD);
+        r->verdicts[i] = (uint8_t)(adopt(m, &g->chunks[r->chunk], &t) ? 0 : KVP_RETIRE_DEAD);
     }
-    kvp_place_room_changed(&g->chunks[r->chunk]);
+    kvp_place_room_changed(kvp_segment_chunk(m, g, r->chunk));
     return true;
 }
 
@@ -504,20 +515,19 @@ static void
 on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
 {
     kvp_report_t *r = g->report;
-    uint8_t verdicts[PAGE_MAX];
+    uint32_t nothing_more = 0; /* in this step: it is answered at once where no long keys are to be adopted */
 
-    if (r->is_closing || !take_page(m, g, msg, f, verdicts)) {
+    if (r->is_busy || !take_page(m, g, msg, f)) {
         spoil(m, g, s, "a report that breaks the rules");
         return;
     }
-    if (!msg->is_last) {
-        kvp_reply_results(m, s, &f->hdr, verdicts, msg->n, sizeof *verdicts);
-        return;
-    }
-    leave_chunk(m, g);
-    r->is_closing = true;
+    kvp_master_spend(m, msg->n);
+    r->is_busy = true;
+    r->is_last = msg->is_last;
     r->ask = f->hdr;
+    r->ask_n = msg->n;
     m->closing++;
+    if (!r->is_last) (void)kvp_report_slice(m, g, &nothing_more);
 }
 
 void
@@ -543,10 +553,17 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     kvp_report_t *r = g->report;
     kvp_session_t *s = r->node;
 
-    if (!r->is_closing) return true;
-    for (; r->closed < g->chunk_n; --*left) {
-        if (*left == 0) return false;
-        if (close_chunk(m, &g->chunks[r->closed++]) != KVP_OK) {
+    if (!r->is_busy) return true;
+    if (!adopt_long_keys(m, g, left)) return false;
+    if (!r->is_last) {
+        r->is_busy = false;
+        m->closing--;
+        kvp_reply_results(m, s, &r->ask, r->verdicts, r->ask_n, sizeof *r->verdicts);
+        return true;
+    }
+    for (; r->closed < g->chunk_n; *left -= CLOSE_RECORDS) {
+        if (*left < CLOSE_RECORDS) return false;
+        if (close_chunk(m, kvp_segment_chunk(m, g, r->closed++)) != KVP_OK) {
             spoil(m, g, s, "a report that leaves no slots");
             return true;
         }

@@ -234,7 +234,8 @@ job_step(kvp_master_t *m, kvp_job_t *job)
     uint32_t left = m->slice_left / 2, oid; /* an object may cost two records */
     bool is_ok = true;
 
-    while (is_ok && (oid = kvp_objindex_walk(m->index, &job->cursor, job->end, &left)) != KVP_OID_NONE) {
+    while (is_ok && m->slice_left > 0 &&
+           (oid = kvp_objindex_walk(m->index, &job->cursor, job->end, &left)) != KVP_OID_NONE) {
         if (w == NULL)
             job_sweep(m, job, oid);
         else

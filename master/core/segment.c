@@ -5,6 +5,7 @@
 #include "master/core/internal.h"
 
 #include "common/mutate.h"
+#include "common/recpool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,6 +64,7 @@ set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
     g->state = state;
     if (state != KVP_SEG_UP) g->is_slow = false;
     if (g->aside.n > 0) m->has_aside = true;
+    if (state == KVP_SEG_LOST && !g->is_dropped) kvp_owed_expect(m, g->objects);
     m->up_n = 0;
     m->slow_n = 0;
     m->hosts_n = 0;
@@ -104,16 +106,18 @@ mount_refusal(const Kvp__Pb__Mount *msg)
     return NULL;
 }
 
-static void
-add_chunk(kvp_master_t *m, kvp_segment_t *g, uint32_t index)
+kvp_chunk_t *
+kvp_segment_chunk(kvp_master_t *m, kvp_segment_t *g, uint32_t index)
 {
     kvp_chunk_t *c = &g->chunks[index];
 
+    if (c->segment != NULL) return c;
     c->segment = g;
     c->index = index;
-    c->bytes = kvp_min_u64(g->chunk_bytes, g->size_bytes - (uint64_t)index * g->chunk_bytes);
+    c->bytes = kvp_segment_chunk_bytes(g, index);
     kvp_chunk_geo(c->bytes, &c->geo);
     c->number = kvp_ptab_add(&m->chunks, c);
+    return c;
 }
 
 static uint32_t
@@ -148,9 +152,9 @@ make_segment(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg)
     g->size_bytes = msg->size_bytes;
     g->chunk_bytes = msg->chunk_bytes;
     g->chunk_n = (uint32_t)((g->size_bytes - 1) / g->chunk_bytes + 1);
-    g->chunks = kvp_core_alloc(g->chunk_n, sizeof *g->chunks);
-    for (uint32_t i = 0; i < g->chunk_n; i++)
-        add_chunk(m, g, i);
+    g->chunks = kvp_pages_alloc(g->chunk_n * sizeof *g->chunks); /* touched as they are used */
+    if (g->chunks == NULL) kvp_panic("out of memory: %u chunks", g->chunk_n);
+    m->chunks_n += g->chunk_n;
     kvp_place_room_init(g);
     kvp_list_add_tail(&m->segments, &g->link);
     return g;
@@ -232,7 +236,7 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
         reply->detail = (char *)"a node of that name is connected";
         return KVP_SEGMENT_EXISTS;
     }
-    if (!is_known && m->chunks.n + (msg->size_bytes - 1) / msg->chunk_bytes >= KVP_OBJ_CHUNK_NONE) {
+    if (!is_known && m->chunks_n + (msg->size_bytes - 1) / msg->chunk_bytes >= KVP_OBJ_CHUNK_NONE) {
         reply->detail = (char *)"too many chunks in the pool";
         return KVP_LIMIT;
     }
@@ -323,7 +327,7 @@ kvp_segments_lost(kvp_master_t *m, kvp_session_t *node)
         g->lost_stall_ns = m->stall_ns;
         g->unmount_conn = 0;
         set_state(m, g, KVP_SEG_LOST);
-        kvp_put_leave_segment(m, g);
+        (void)kvp_put_leave_segment(m, g);
     }
 }
 
@@ -335,7 +339,7 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
     if (g->is_dropped) return;
     g->is_dropped = true;
     set_state(m, g, KVP_SEG_LOST);
-    kvp_put_leave_segment(m, g);
+    (void)kvp_put_leave_segment(m, g);
     detach(g);
     g->purge_slot = KVP_SLAB_NONE;
     m->dropping++;
@@ -348,7 +352,8 @@ kvp_segment_free(kvp_master_t *m, kvp_segment_t *g)
 {
     kvp_report_free(m, g);
     kvp_list_del(&g->link);
-    free(g->chunks);
+    kvp_pages_free(g->chunks, g->chunk_n * sizeof *g->chunks);
+    m->chunks_n -= g->chunk_n;
     free(g->room);
     free(g->addr);
     free(g->unix_path);
@@ -368,15 +373,17 @@ purge_extent(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 static void
 purge_chunk(kvp_master_t *m, kvp_chunk_t *c)
 {
+    if (c->segment == NULL) return; /* it was never used */
     kvp_place_chunk_leave(m, c);
     kvp_ptab_del(&m->chunks, c->number);
     kvp_place_chunk_fini(m, c);
 }
 
-/* True when everything in the segment is gone. Physical order is stable meanwhile: nothing is freed in its allocators. */
+/* True when everything in the segment is gone, and no put waits for a part of it. Physical order is stable meanwhile: nothing is freed in its allocators. */
 static bool
 purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {
+    if (!kvp_put_leave_segment(m, g)) return false;
     for (; g->purge_chunk < g->chunk_n; g->purge_chunk++) {
         kvp_chunk_t *c = &g->chunks[g->purge_chunk];
 
@@ -384,7 +391,7 @@ purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         --*left;
         if (c->slab != NULL && g->purge_slot == KVP_SLAB_NONE) g->purge_slot = kvp_slab_first(c->slab);
         while (g->purge_slot != KVP_SLAB_NONE) {
-            if (*left == 0) return false;
+            if (*left == 0 || m->slice_left == 0) return false;
             --*left;
             purge_extent(m, c, g->purge_slot);
             g->purge_slot = kvp_slab_next(c->slab, g->purge_slot);
@@ -403,12 +410,11 @@ watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     if (is_slow != g->is_slow) {
         g->is_slow = is_slow;
         m->slow_n += is_slow ? 1 : UINT32_MAX;
+        if (is_slow) kvp_owed_expect(m, g->objects);
         kvp_master_space_news(m);
     }
-    if (kvp_segment_is_passed_over(m, g))
-        kvp_put_leave_segment(m, g);
-    else if (!kvp_victims_back(m, g, left))
-        m->has_aside = true;
+    if (kvp_segment_is_passed_over(m, g) || g->state != KVP_SEG_UP) (void)kvp_put_leave_segment(m, g);
+    if (!kvp_segment_is_passed_over(m, g) && !kvp_victims_back(m, g, left)) m->has_aside = true;
 }
 
 static bool
@@ -423,6 +429,7 @@ kvp_segment_tick(kvp_master_t *m)
     uint32_t left = m->slice_left / 2; /* an extent may cost two records */
 
     m->has_aside = false;
+    m->is_leaving = false;
     kvp_list_foreach_safe (pos, tmp, &m->segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
@@ -464,7 +471,7 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     } else {
         /* Draining: readers finish, nothing new is put. The rest is done by the tick. */
         set_state(m, g, KVP_SEG_DRAINING);
-        kvp_put_leave_segment(m, g);
+        (void)kvp_put_leave_segment(m, g);
         g->unmount_conn = s->conn;
         g->unmount_ask = f->hdr;
         g->unmount_due_ns = m->now_ns + KVP_MS(kvp_min_u64(msg->wait_ms, UNMOUNT_WAIT_MAX_MS));

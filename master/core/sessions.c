@@ -47,6 +47,7 @@ kvp_session_open(kvp_master_t *m, uint64_t conn)
     kvp_list_init(&s->segments);
     kvp_list_init(&s->retire_reqs);
     kvp_list_init(&s->strays);
+    kvp_list_init(&s->greeting);
     return s;
 }
 
@@ -135,6 +136,7 @@ strip(kvp_master_t *m, kvp_session_t *s)
     }
     if (is_unfinished && KVP_RULE(FENCE_OF_THE_DEAD)) fence(m, s);
     kvp_groups_abandon(m, s);
+    kvp_list_del(&s->greeting);
     kvp_list_del(&s->strays); /* they stay in a ring of their own: nobody's word frees them now */
     kvp_waiter_end_all(m, s); /* before what they wait for: nobody is answered any more */
     kvp_remove_end_all(m, s);

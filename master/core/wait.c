@@ -215,6 +215,7 @@ kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a)
 void
 kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k)
 {
+    kvp_master_spend(m, 1);
     kvp_retire_unclaim(m, k);
     kvp_list_del(&k->link);
     kvp_list_del(&k->of_pend);
@@ -296,7 +297,8 @@ kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k)
     kvp_chunk_t *c = k->chunk;
 
     kvp_retire_unclaim(m, k);
-    if (kvp_place_alloc_in(m, c, k->oid) == KVP_OK)
+    /* Its turn to leave a segment that takes no puts any more may not have come yet. */
+    if (c->segment->state == KVP_SEG_UP && kvp_place_alloc_in(m, c, k->oid) == KVP_OK)
         pkey_done(m, k);
     else
         kvp_pkey_restart(m, k);
@@ -311,12 +313,14 @@ kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k)
     kvp_master_space_news(m);
 }
 
-void
+bool
 kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g)
 {
-    while (!kvp_list_is_empty(&g->claims))
+    for (; !kvp_list_is_empty(&g->claims) && m->slice_left > 0; kvp_master_spend(m, 1))
         kvp_pkey_restart(m, kvp_list_first(&g->claims, kvp_pkey_t, of_segment));
     kvp_share_leave_segment(m, g);
+    if (!kvp_list_is_empty(&g->claims)) m->is_leaving = true;
+    return kvp_list_is_empty(&g->claims);
 }
 
 /* A message that was granted something and cannot get the rest for now is answered: what its writer commits can be

@@ -952,6 +952,7 @@ world_restart(world_t *w)
     w->conf.term++;
     w->conf.had_master = true;
     w->journal.len = w->durable - w->journal_from;
+    w->work = 0;
     core_open(w);
 }
 
@@ -1423,6 +1424,12 @@ put(peer_t *c, const char *key, uint64_t len)
 void
 put_fast(peer_t *c, const char *prefix, int digits, uint32_t n)
 {
+    put_fast_of(c, prefix, digits, n, 64);
+}
+
+void
+put_fast_of(peer_t *c, const char *prefix, int digits, uint32_t n, uint64_t len)
+{
     enum { BATCH = 512 };
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
     kvp_wire_commit_t *recs = calloc(BATCH, sizeof *recs);
@@ -1436,7 +1443,7 @@ put_fast(peer_t *c, const char *prefix, int digits, uint32_t n)
         head.n = (uint32_t)kvp_min_u64(BATCH, n - i);
         for (uint32_t k = 0; k < head.n; k++) {
             snprintf(text[k], sizeof text[k], "%s%0*u", prefix, digits, i + k);
-            puts[k] = (put_t){.key = text[k], .len = 64};
+            puts[k] = (put_t){.key = text[k], .len = len};
         }
         id = put_begin(c, puts, head.n, 0);
         r = peer_reply(c, id);

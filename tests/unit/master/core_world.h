@@ -235,6 +235,7 @@ kvp_err_t put(peer_t *c, const char *key, uint64_t len);
 kvp_err_t put_wait(peer_t *c, const char *key, uint64_t len, uint32_t wait_ms);
 /* put_fast puts n keys of 64 bytes by few messages: the prefix and a number of so many digits. */
 void put_fast(peer_t *c, const char *prefix, int digits, uint32_t n);
+void put_fast_of(peer_t *c, const char *prefix, int digits, uint32_t n, uint64_t len);
 kvp_err_t get(peer_t *c, const char *key, uint64_t *ticket_out, kvp_wire_loc_t *loc_out);
 /* put_like begins, writes all copies that are granted, and commits: the error of that which failed. */
 kvp_err_t put_like(peer_t *c, const put_t *what, const Kvp__Pb__PutBegin *like);

@@ -2,13 +2,14 @@
  * No step is long, whatever leaves, dies or is removed: how many records the master touches for one input is bounded,
  * however many there are. Records are counted, not time.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/unit/master/core_report.h"
 
 #include <stdio.h>
 
 #define MANY 100000u
 #define STEP_MOST 2048u /* what a step may touch for one message, and for what can wait */
 #define BATCH 512u
+#define OWED_MOST (STEP_MOST + 8 * BATCH) /* a tombstone counts for eight records */
 
 /* A pool with MANY objects, key000000 and so on. */
 static world_t *
@@ -75,12 +76,18 @@ begin_many(peer_t *c, uint32_t n, uint64_t len)
 }
 
 static void
-expect_short_steps(world_t *w)
+expect_steps_below(world_t *w, uint64_t most)
 {
     world_advance(w, 100 * MS);
-    assert_in_range(w->work_most, 1, STEP_MOST);
+    assert_in_range(w->work_most, 1, most);
     world_check(w);
     world_close(w);
+}
+
+static void
+expect_short_steps(world_t *w)
+{
+    expect_steps_below(w, STEP_MOST);
 }
 
 static void
@@ -309,6 +316,90 @@ test_step_when_a_node_is_lost(void **state)
     expect_short_steps(w);
 }
 
+/* Each of many puts waits for a window of its own, in memory that nobody frees any more. */
+static void
+test_step_when_many_windows_are_lost(void **state)
+{
+    enum { WAITING = 24 * BATCH };
+    peer_t *n, *c;
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+
+    (void)state;
+    w->check_every = 0;
+    n = node_open(w, mem_make(w, "n1", 8 * MIB, 8 * MIB));
+    c = client_open(w);
+    put_fast_of(c, "key", 6, 8 * MIB / 512, 512);
+    n->policy = NODE_MUTE;
+    begin_many(c, WAITING, 512);
+    assert_true(world_stats(w).evictions > WAITING * 9 / 10); /* a window each, but where some was kept free */
+    w->work_most = 0;
+    peer_forget(n);
+    assert_true(world_stats(w).pending_puts > WAITING * 9 / 10);
+    expect_steps_below(w, OWED_MOST);
+}
+
+/* A node that comes is told of all that is owed to one that is away. */
+static void
+test_step_when_much_is_owed(void **state)
+{
+    uint64_t removed, held;
+    peer_t *n, *c;
+    world_t *w = full_world(&n, &c);
+    mem_t *other = mem_make(w, "n2", MIB, MIB);
+
+    (void)state;
+    peer_forget(n);
+    assert_int_equal(remove_many_result(peer_wait(c, remove_many(c, "", false), SEC), &removed, &held), KVP_OK);
+    assert_int_equal(removed, MANY);
+    assert_in_range(w->work_most, 1, OWED_MOST);
+    w->work_most = 0;
+    (void)node_open(w, other);
+    assert_int_equal(other->tombs.n, MANY);
+    expect_short_steps(w);
+}
+
+static void
+put_whole(peer_t *c, const char *key)
+{
+    put_t one = {.key = key, .len = 64};
+    places_t p;
+
+    places_read(peer_reply(c, put_begin(c, &one, 1, 0)), &p);
+    assert_int_equal(p.objs[0].err, KVP_OK);
+    assert_int_equal(write_object(c, &p.locs[0], &p.objs[0], key), KVP_OK);
+    places_free(&p);
+    assert_int_equal(commit(c, one.attempt, 1), KVP_OK);
+}
+
+/* Where those of a chunk lie is known at the end of it. */
+static void
+test_step_when_many_long_keys_are_reported(void **state)
+{
+    enum { N = 12000 };
+    char key[KVP_KEY_CELL_BYTES + 40];
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *mem = mem_make(w, "n1", 16 * MIB, 4 * MIB);
+    peer_t *c;
+
+    (void)state;
+    w->check_every = 0;
+    (void)node_open(w, mem);
+    c = client_open(w);
+    memset(key, 'l', sizeof key);
+    for (uint32_t i = 0; i < N; i++) {
+        snprintf(key + KVP_KEY_CELL_BYTES, sizeof key - KVP_KEY_CELL_BYTES, "%u", i);
+        put_whole(c, key);
+    }
+    world_restart(w);
+    while (!kvp_list_is_empty(&w->peers))
+        peer_forget(kvp_list_first(&w->peers, peer_t, link));
+    w->work_most = 0;
+    (void)node_open(w, mem);
+    assert_int_equal(world_stats(w).adopted, N);
+    assert_int_equal(world_stats(w).objects, N);
+    expect_short_steps(w);
+}
+
 /* Orders that it was owed go out in the node's time, and its answers come all at once. */
 static void
 test_step_when_a_node_was_slow(void **state)
@@ -343,6 +434,9 @@ main(void)
         cmocka_unit_test(test_step_when_much_is_evicted_around_what_is_held),
         cmocka_unit_test(test_step_when_a_chunk_is_taken),
         cmocka_unit_test(test_step_when_a_node_is_lost),
+        cmocka_unit_test(test_step_when_many_windows_are_lost),
+        cmocka_unit_test(test_step_when_much_is_owed),
+        cmocka_unit_test(test_step_when_many_long_keys_are_reported),
         cmocka_unit_test(test_step_when_a_node_was_slow),
     };
 
