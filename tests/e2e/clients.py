@@ -243,3 +243,17 @@ def extent_bytes(length):
     """The space that an object of this length takes."""
     align = 64 if (length + 63) // 64 * 64 < 65536 else 4096
     return (length + align - 1) // align * align
+
+
+def check_versions(reader, may_be, length):
+    """Fails where a key has none of the versions that it may have, {key: versions}, 0 = none. Returns how many are there."""
+    there = 0
+    for key, versions in may_be.items():
+        got = reader(f"get {key} {length}")
+        if got["err"] == "NOT_FOUND":
+            assert 0 in versions, f"{key} is gone, and was not removed: {versions}"
+            continue
+        assert got["err"] == "OK" and got["intact"], (key, got)
+        assert got["version"] in versions, f"{key} has version {got['version']}, not one of {versions}"
+        there += 1
+    return there

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from clients import PATHS, Shell, figures, settled, slow
+from clients import PATHS, Shell, check_versions, figures, settled, slow
 from conftest import SLOW, TIER, wait_until
 
 LEN = 4096
@@ -68,17 +68,6 @@ class Worker(threading.Thread):
         assert all(err in DOWN for _, err in self.failed), self.failed
 
 
-def check(reader, worker):
-    """Every key has one of the versions that it may have."""
-    for key, versions in worker.may_be.items():
-        got = reader(f"get {key} {LEN}")
-        if got["err"] == "NOT_FOUND":
-            assert 0 in versions, f"{key} is gone, and was not removed: {versions}"
-            continue
-        assert got["err"] == "OK" and got["intact"], (key, got)
-        assert got["version"] in versions, f"{key} has version {got['version']}, not one of {versions}"
-
-
 def kill_and_start(pool, n):
     """Returns the new master and when it was started."""
     listen, data_dir = pool.master.listen, pool.master.data
@@ -122,7 +111,7 @@ def test_master_killed(make_pool, bench):
             got = reader(f"bget fill/ {i} 500 {LEN}")
             assert got["results"] == {"OK": 500} and got["wrong"] == 0, got
         for worker in workers:
-            check(reader, worker)
+            check_versions(reader, worker.may_be, LEN)
     assert prober(f"bput new/ 0 100 {LEN} deadline={10000 * SLOW}")["results"] == {"OK": 100}
     assert prober(f"bget new/ 0 100 {LEN}")["results"] == {"OK": 100}
     assert any(len(v) > 1 for w in workers for v in w.may_be.values()), "no call was cut: nothing was shown"

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from clients import PATHS, Board, Load, Shell, figures, settled, slow
+from clients import PATHS, Board, Load, Shell, check_versions, figures, settled, slow
 from conftest import SAN, SLOW, TIER, wait_until
 
 KIB = 1 << 10
@@ -97,17 +97,7 @@ class Owner(Actor):
             self.may_be[key] = {becomes}
 
     def check(self, reader):
-        """Returns how many keys were there."""
-        there = 0
-        for key, versions in self.may_be.items():
-            got = reader(f"get {key} {LEN}")
-            if got["err"] == "NOT_FOUND":
-                assert 0 in versions, f"{key} is gone, and was not removed: {versions}"
-                continue
-            assert got["err"] == "OK" and got["intact"], (key, got)
-            assert got["version"] in versions, f"{key} has version {got['version']}, not one of {versions}"
-            there += 1
-        return there
+        return check_versions(reader, self.may_be, LEN)
 
 
 class Grouper(Actor):

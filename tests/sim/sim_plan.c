@@ -143,14 +143,20 @@ make_room(plan_t *plan, uint32_t calls)
 }
 
 static void
+make_parties(plan_t *plan, rng_t *rng)
+{
+    plan->nodes = (uint32_t)rng_between(rng, 1, 3);
+    plan->clients = (uint32_t)rng_between(rng, 2, 4);
+    plan->threads = (uint32_t)rng_between(rng, 1, THREADS_MAX);
+}
+
+static void
 make_mixed(plan_t *plan)
 {
     rng_t rng = rng_fork(plan->seed, 1, 0);
     uint32_t calls;
 
-    plan->nodes = (uint32_t)rng_between(&rng, 1, 3);
-    plan->clients = (uint32_t)rng_between(&rng, 2, 4);
-    plan->threads = (uint32_t)rng_between(&rng, 1, THREADS_MAX);
+    make_parties(plan, &rng);
     plan->keys = (uint32_t)rng_log(&rng, 2, 48);
     plan->tenants = rng_chance(&rng, 200) ? 2 : 1;
     plan->chunk_n = (uint32_t)rng_between(&rng, 1, 2) + (plan->tenants - 1) * 2;
@@ -257,9 +263,7 @@ make_journal(plan_t *plan)
     rng_t rng = rng_fork(plan->seed, 1, PROFILE_JOURNAL);
     uint32_t calls = (uint32_t)rng_log(&rng, 8, 60);
 
-    plan->nodes = (uint32_t)rng_between(&rng, 1, 3);
-    plan->clients = (uint32_t)rng_between(&rng, 2, 4);
-    plan->threads = (uint32_t)rng_between(&rng, 1, THREADS_MAX);
+    make_parties(plan, &rng);
     plan->keys = (uint32_t)rng_log(&rng, 2, 24);
     plan->tenants = rng_chance(&rng, 100) ? 2 : 1;
     plan->chunk_n = plan->tenants;
@@ -295,9 +299,7 @@ make_groups(plan_t *plan)
     rng_t rng = rng_fork(plan->seed, 1, PROFILE_GROUPS);
     uint32_t calls = (uint32_t)rng_log(&rng, 8, 60);
 
-    plan->nodes = (uint32_t)rng_between(&rng, 1, 3);
-    plan->clients = (uint32_t)rng_between(&rng, 2, 4);
-    plan->threads = (uint32_t)rng_between(&rng, 1, THREADS_MAX);
+    make_parties(plan, &rng);
     plan->tenants = 1;
     plan->group_keys = (uint32_t)rng_between(&rng, 2, 4);
     plan->keys = plan->group_keys * (uint32_t)rng_between(&rng, 2, 8);
@@ -337,9 +339,7 @@ make_terms(plan_t *plan)
     rng_t rng = rng_fork(plan->seed, 1, PROFILE_TERMS);
     uint32_t calls = (uint32_t)rng_between(&rng, 10, 60);
 
-    plan->nodes = (uint32_t)rng_between(&rng, 1, 3);
-    plan->clients = (uint32_t)rng_between(&rng, 2, 4);
-    plan->threads = (uint32_t)rng_between(&rng, 1, THREADS_MAX);
+    make_parties(plan, &rng);
     plan->tenants = 1;
     plan->keys = (uint32_t)rng_log(&rng, 2, 16);
     plan->chunk_n = 1;

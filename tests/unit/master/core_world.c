@@ -935,6 +935,13 @@ world_open(const kvp_master_conf_t *conf)
 }
 
 void
+world_forget_peers(world_t *w)
+{
+    while (!kvp_list_is_empty(&w->peers))
+        peer_forget(kvp_list_first(&w->peers, peer_t, link));
+}
+
+void
 world_restart(world_t *w)
 {
     kvp_list_foreach (pos, &w->peers) {
@@ -954,6 +961,7 @@ world_restart(world_t *w)
     w->journal.len = w->durable - w->journal_from;
     w->work = 0;
     core_open(w);
+    world_forget_peers(w);
 }
 
 kvp_master_stats_t
@@ -1188,6 +1196,24 @@ kvp_digest_t
 digest_of(const world_t *w, const char *key)
 {
     return kvp_key_digest(w->conf.digest_seed, 0, key, strlen(key));
+}
+
+uint64_t
+found(peer_t *c, const char *key, uint32_t *copies_out)
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    kvp_digest_t digest = kvp_key_digest(c->world->conf.digest_seed, c->tenant, key, strlen(key));
+    uint64_t version = 0;
+    places_t p;
+
+    head.n = 1;
+    head.no_hold = true;
+    places_read(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest)), &p);
+    assert_int_equal(p.err, KVP_OK);
+    if (p.objs[0].err == KVP_OK) version = p.objs[0].version;
+    if (copies_out != NULL) *copies_out = p.objs[0].nloc;
+    places_free(&p);
+    return version;
 }
 
 uint64_t

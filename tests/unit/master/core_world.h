@@ -161,9 +161,10 @@ void world_close(world_t *w);
 void world_pump(world_t *w);
 void world_advance(world_t *w, uint64_t ns);
 void world_jump(world_t *w, uint64_t ns);
-/* world_restart: the master dies, with it all connections, and another one of the next term begins. Peers are to be
- * forgotten, and opened anew. */
-void world_restart(world_t *w); /* of the journal it has what was durable */
+/* world_restart: the master dies, with it all connections, and another one of the next term begins, which has of
+ * the journal what was durable. Peers are forgotten, and to be opened anew. */
+void world_restart(world_t *w);
+void world_forget_peers(world_t *w);
 void world_sync(world_t *w); /* all of the journal is durable */
 void world_check(world_t *w);
 kvp_master_stats_t world_stats(const world_t *w);
@@ -240,6 +241,8 @@ kvp_err_t get(peer_t *c, const char *key, uint64_t *ticket_out, kvp_wire_loc_t *
 /* put_like begins, writes all copies that are granted, and commits: the error of that which failed. */
 kvp_err_t put_like(peer_t *c, const put_t *what, const Kvp__Pb__PutBegin *like);
 bool exists(peer_t *c, const char *key); /* leaves nothing behind */
+/* found returns the version that a get finds, 0 = none; copies_out, which may be NULL, is how many. Holds nothing. */
+uint64_t found(peer_t *c, const char *key, uint32_t *copies_out);
 bool probe(peer_t *c, const char *key); /* leaves a probe */
 void release(peer_t *c, uint64_t ticket);
 kvp_err_t remove_key(peer_t *c, const char *key, bool is_forced);

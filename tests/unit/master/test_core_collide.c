@@ -18,27 +18,9 @@ __wrap_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *key, size_t le
 static kvp_err_t
 put_whole(peer_t *c, const char *key)
 {
-    Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
-    put_t one = {.key = key, .len = LEN};
-    places_t p;
-    kvp_err_t err;
+    Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
 
-    places_read(peer_wait(c, put_begin_with(c, &one, 1, &like), SEC), &p);
-    err = p.objs[0].err;
-    if (err == KVP_OK) {
-        assert_int_equal(write_object(c, &p.locs[0], &p.objs[0], key), KVP_OK);
-        err = commit(c, one.attempt, LEN * 3);
-    }
-    places_free(&p);
-    return err;
-}
-
-static void
-restart(world_t *w)
-{
-    world_restart(w);
-    while (!kvp_list_is_empty(&w->peers))
-        peer_forget(kvp_list_first(&w->peers, peer_t, link));
+    return put_like(c, &(put_t){.key = key, .len = LEN}, &head);
 }
 
 static void
@@ -70,11 +52,11 @@ torn_world(mem_t **a_out, mem_t **b_out, peer_t **c_out)
     (void)node_open_on(w, *b_out, "b");
     c = client_open(w);
     assert_int_equal(put_whole(c, "same/old"), KVP_OK);
-    restart(w);
+    world_restart(w);
     (void)node_open_on(w, *a_out, "a");
     c = client_open(w);
     assert_int_equal(put_whole(c, "same/new"), KVP_OK);
-    restart(w);
+    world_restart(w);
     *c_out = client_open(w);
     return w;
 }

@@ -99,31 +99,6 @@ bump_begun(peer_t *c)
     return peer_send(c, KVP_OP_BUMP, 0, &head.base, NULL, 0);
 }
 
-/* The version that a get finds; 0 = none. */
-static uint64_t
-found(peer_t *c, const char *key)
-{
-    Kvp__Pb__Get head = KVP__PB__GET__INIT;
-    kvp_digest_t digest = digest_of(c->world, key);
-    uint64_t version = 0;
-    places_t p;
-
-    head.n = 1;
-    head.no_hold = true;
-    places_read(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest)), &p);
-    if (p.objs[0].err == KVP_OK) version = p.objs[0].version;
-    places_free(&p);
-    return version;
-}
-
-static void
-restart(world_t *w)
-{
-    world_restart(w);
-    while (!kvp_list_is_empty(&w->peers))
-        peer_forget(kvp_list_first(&w->peers, peer_t, link));
-}
-
 /* ---- what waits for the disk */
 static void
 test_promises_wait_for_the_disk(void **state)
@@ -139,7 +114,7 @@ test_promises_wait_for_the_disk(void **state)
     id = commit_begun(c, "key", false, &attempt, &version);
     world_advance(w, 500 * MS);
     assert_true(peer_is_asking(c, id));
-    assert_int_equal(found(c, "key"), version); /* readers need no promise */
+    assert_int_equal(found(c, "key", NULL), version); /* readers need no promise */
     assert_int_equal(begin_again(c, "key"), KVP_RETRY_AFTER);
     world_sync(w);
     assert_int_equal(result(peer_reply(c, id)), KVP_OK);
@@ -148,7 +123,7 @@ test_promises_wait_for_the_disk(void **state)
     id = remove_begun(c, "key");
     world_advance(w, 500 * MS);
     assert_true(peer_is_asking(c, id));
-    assert_int_equal(found(c, "key"), 0);
+    assert_int_equal(found(c, "key", NULL), 0);
     world_sync(w);
     assert_int_equal(result(peer_reply(c, id)), KVP_OK);
 
@@ -284,11 +259,11 @@ comes_back(bool has_journal)
     (void)put_key(c, "here", false);
     peer_forget(n);
     assert_int_equal(result(peer_wait(c, remove_begun(c, "gone"), 200 * MS)), KVP_OK);
-    restart(w);
+    world_restart(w);
     (void)node_open(w, a);
     c = client_open(w);
-    assert_true(found(c, "here") > 0);
-    is_back = found(c, "gone") > 0;
+    assert_true(found(c, "here", NULL) > 0);
+    is_back = found(c, "gone", NULL) > 0;
     world_close(w);
     return is_back;
 }
@@ -318,21 +293,21 @@ test_upsert_that_was_not_durable(void **state)
     (void)commit_begun(c, "key", true, &attempt, &new);
     (void)commit_begun(c, "other", false, &attempt, &second);
     world_advance(w, SEC);
-    assert_int_equal(found(c, "key"), new);
-    restart(w);
+    assert_int_equal(found(c, "key", NULL), new);
+    world_restart(w);
     w->is_disk_stuck = false;
     (void)node_open(w, a);
     c = client_open(w);
-    assert_int_equal(found(c, "key"), old);
-    assert_int_equal(found(c, "other"), 0);
+    assert_int_equal(found(c, "key", NULL), old);
+    assert_int_equal(found(c, "other", NULL), 0);
     world_advance(w, SEC);
     assert_int_equal(world_stats(w).objects, 1);
 
     new = put_key(c, "key", true);
-    restart(w);
+    world_restart(w);
     (void)node_open(w, a);
     c = client_open(w);
-    assert_int_equal(found(c, "key"), new);
+    assert_int_equal(found(c, "key", NULL), new);
     world_close(w);
 }
 
@@ -360,10 +335,10 @@ tell_of_upsert(bool is_durable)
         assert_int_equal(a->tombs.n, 1);
     }
     w->is_disk_stuck = false;
-    restart(w);
+    world_restart(w);
     (void)node_open_on(w, a, "a");
     c = client_open(w);
-    assert_int_equal(found(c, "key"), is_durable ? new : old);
+    assert_int_equal(found(c, "key", NULL), is_durable ? new : old);
     world_close(w);
 }
 
@@ -391,27 +366,27 @@ test_nodes_that_come_too_late(void **state)
     c = client_open(w);
     for (uint32_t i = 0; i < 16; i++)
         (void)put_key(c, key_name("k", i), false);
-    restart(w);
+    world_restart(w);
     (void)node_open_on(w, a, "a");
     c = client_open(w);
     assert_int_equal(result(peer_wait(c, remove_begun(c, "k0"), 200 * MS)),
-                     found(c, "k0") > 0 ? KVP_OK : KVP_NOT_FOUND);
+                     found(c, "k0", NULL) > 0 ? KVP_OK : KVP_NOT_FOUND);
     world_advance(w, GRACE + SEC);
     for (uint32_t i = 1; i < 16; i++) {
         snprintf(key, sizeof key, "k%u", i);
-        on_b += found(c, key) == 0;
+        on_b += found(c, key, NULL) == 0;
     }
     assert_true(on_b > 0 && on_b < 15);
-    restart(w);
+    world_restart(w);
     (void)node_open_on(w, a, "a");
     (void)node_open_on(w, b, "b");
     c = client_open(w);
     for (uint32_t i = 1; i < 16; i++) {
         snprintf(key, sizeof key, "k%u", i);
-        on_b -= found(c, key) == 0;
+        on_b -= found(c, key, NULL) == 0;
     }
     assert_int_equal(on_b, 0);
-    assert_int_equal(found(c, "k0"), 0);
+    assert_int_equal(found(c, "k0", NULL), 0);
     world_close(w);
 }
 
@@ -431,10 +406,10 @@ test_journal_that_is_lost(void **state)
     version = put_key(c, "key", false);
     (void)put_key(c, "gone", false);
     w->durable = 0;
-    restart(w);
+    world_restart(w);
     n = node_open(w, a);
     c = client_open(w);
-    assert_int_equal(found(c, "key"), version);
+    assert_int_equal(found(c, "key", NULL), version);
     world_advance(w, GRACE + SEC);
     peer_forget(n);
     assert_int_equal(result(peer_wait(c, remove_begun(c, "gone"), 200 * MS)), KVP_OK);
@@ -443,11 +418,11 @@ test_journal_that_is_lost(void **state)
     assert_int_equal(kvp_master_open_journal(m, &end), KVP_OK);
     assert_true(m->journal.is_judge && m->term > w->conf.term); /* as it named a term that is in use */
     kvp_master_destroy(m);
-    restart(w);
+    world_restart(w);
     (void)node_open(w, a);
     c = client_open(w);
-    assert_int_equal(found(c, "key"), version);
-    assert_int_equal(found(c, "gone"), 0);
+    assert_int_equal(found(c, "key", NULL), version);
+    assert_int_equal(found(c, "gone", NULL), 0);
     world_close(w);
 }
 
@@ -484,11 +459,11 @@ test_snapshot_while_things_change(void **state)
     assert_true(from > MANY * sizeof(kvp_jrec_key_t));
     kvp_buf_consume(&w->journal, from - w->journal_from);
     w->journal_from = from;
-    restart(w);
+    world_restart(w);
     (void)node_open(w, a);
     c = client_open(w);
     for (uint32_t i = 0; i < MANY; i++)
-        assert_int_equal(found(c, key_name("k", i)), version[i]);
+        assert_int_equal(found(c, key_name("k", i), NULL), version[i]);
     world_close(w);
 }
 
@@ -559,7 +534,7 @@ note_moment(world_t *w, peer_t *c, moment_t *moment)
     world_sync(w);
     moment->end = w->journal_from + w->journal.len;
     for (uint32_t k = 0; k < KEYS; k++)
-        moment->versions[k] = found(c, key_name("k", k));
+        moment->versions[k] = found(c, key_name("k", k), NULL);
 }
 
 /* A pool that is too small for all keys, so that some are evicted. */

@@ -49,39 +49,6 @@ put_one(peer_t *c, const char *key)
     return put_object(c, key, SMALL, 1, false, &version);
 }
 
-/* The version that a get finds; 0 = none. */
-static uint64_t
-found(peer_t *c, const char *key, uint32_t *copies_out)
-{
-    Kvp__Pb__Get head = KVP__PB__GET__INIT;
-    kvp_digest_t digest = kvp_key_digest(c->world->conf.digest_seed, c->tenant, key, strlen(key));
-    uint64_t version = 0;
-    places_t p;
-
-    head.n = 1;
-    head.no_hold = true;
-    places_read(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest)), &p);
-    assert_int_equal(p.err, KVP_OK);
-    if (p.objs[0].err == KVP_OK) version = p.objs[0].version;
-    if (copies_out != NULL) *copies_out = p.objs[0].nloc;
-    places_free(&p);
-    return version;
-}
-
-static void
-forget_peers(world_t *w)
-{
-    while (!kvp_list_is_empty(&w->peers))
-        peer_forget(kvp_list_first(&w->peers, peer_t, link));
-}
-
-static void
-restart(world_t *w)
-{
-    world_restart(w);
-    forget_peers(w);
-}
-
 /* Connects and mounts; the report is the caller's. */
 static peer_t *
 node_greet(world_t *w, mem_t *mem, Kvp__Pb__MountReply *reply_out)
@@ -117,7 +84,7 @@ test_restart_when_nodes_report_all(void **state)
     }
     assert_int_equal(put_object(c, "two", 100 * KIB, 2, false, &version), KVP_OK);
     assert_int_equal(put_object(c, long_key, SMALL, 1, false, &long_version), KVP_OK);
-    restart(w);
+    world_restart(w);
     c = client_open(w);
     assert_int_equal(found(c, "key/0", NULL), 0);
     (void)node_open_on(w, a, "a");
@@ -156,7 +123,7 @@ test_nothing_is_served_before_the_last_page(void **state)
     c = client_open(w);
     assert_int_equal(put_one(c, "one"), KVP_OK);
     assert_int_equal(put_one(c, "two"), KVP_OK);
-    restart(w);
+    world_restart(w);
     c = client_open(w);
     node = node_greet(w, a, &mounted);
     assert_int_equal(mounted.report, 2);
@@ -194,7 +161,7 @@ test_report_when_it_is_cut(void **state)
         snprintf(key, sizeof key, "%u", i);
         assert_int_equal(put_one(c, key), KVP_OK);
     }
-    restart(w);
+    world_restart(w);
     c = client_open(w);
     node = node_greet(w, a, &mounted);
     all = mem_sealed(a, &n);
@@ -228,7 +195,7 @@ test_report_whose_last_page_tells_something(void **state)
     (void)node_open_on(w, a, "a");
     c = client_open(w);
     assert_int_equal(put_one(c, "one"), KVP_OK);
-    restart(w);
+    world_restart(w);
     node = node_greet(w, a, &mounted);
     all = mem_sealed(a, &n);
     assert_false(report_take(node, report_send(node, all, 1, true, true), all, 1));
@@ -257,7 +224,7 @@ test_removal_that_is_owed_outlives_the_master(void **state)
     assert_int_equal(remove_key(c, "gone", true), KVP_OK);
     assert_int_equal(put_object(c, "newer", SMALL, 1, true, &newer), KVP_OK);
     assert_int_equal(a->tombs.n, 2);
-    restart(w);
+    world_restart(w);
     c = client_open(w);
     (void)node_open_on(w, a, "a");
     assert_int_equal(found(c, "newer", NULL), newer);
@@ -313,7 +280,7 @@ test_bump_outlives_the_master(void **state)
     peer_forget(nb);
     reply_free(peer_wait(c, peer_send(c, KVP_OP_BUMP, 0, &bump.base, NULL, 0), SEC));
     assert_int_equal(put_object(c, "new", SMALL, 1, false, &version), KVP_OK);
-    restart(w);
+    world_restart(w);
     c = client_open(w);
     (void)node_open_on(w, a, "a");
     (void)node_open_on(w, b, "b");
@@ -355,7 +322,7 @@ test_put_when_its_key_turns_out_to_be_there(void **state)
     assert_int_equal(put_object(c, "upsert", SMALL, 1, false, &was_upsert), KVP_OK);
     nb = node_open_on(w, b, "b");
     (void)nb;
-    restart(w);
+    world_restart(w);
     (void)node_open_on(w, b, "b");
     c = client_open(w);
     places_read(peer_wait(c, put_begin(c, &plain, 1, 50), SEC), &p);
@@ -390,7 +357,7 @@ spoiled(void (*how)(extent_t *), bool is_page_bad, uint32_t adopted)
     c = client_open(w);
     assert_int_equal(put_one(c, "one"), KVP_OK);
     assert_int_equal(put_one(c, "two"), KVP_OK);
-    restart(w);
+    world_restart(w);
     node = node_greet(w, a, &mounted);
     all = mem_sealed(a, &n);
     how(all);
@@ -552,7 +519,7 @@ test_mount_when_it_may_not_report(void **state)
 
     (void)state;
     (void)node_open_on(w, a, "a");
-    restart(w);
+    world_restart(w);
     a->term = a->mounted_term = w->conf.term;
     n = node_greet(w, a, &mounted);
     assert_true(mounted.is_reset);
@@ -578,7 +545,7 @@ test_mount_when_the_node_obeys_a_higher_term(void **state)
     (void)node_open_on(w, a, "a");
     c = client_open(w);
     assert_int_equal(put_one(c, "key"), KVP_OK);
-    restart(w);
+    world_restart(w);
     assert_false(kvp_master_take_term(w->m, &term));
     c = client_open(w);
     n = peer_open(w);
@@ -596,7 +563,7 @@ test_mount_when_the_node_obeys_a_higher_term(void **state)
     assert_int_equal(term, 10);
     assert_false(kvp_master_take_term(w->m, &term));
     w->conf.term = 10;
-    forget_peers(w);
+    world_forget_peers(w);
     c = client_open(w);
     n = node_greet(w, a, &mounted);
     assert_int_equal(mounted.term, 10);
@@ -686,7 +653,7 @@ die(history_t *h)
 
     for (uint32_t i = 0; i < NODES; i++)
         was_away[i] = h->nodes[i] == NULL;
-    restart(h->w);
+    world_restart(h->w);
     memset(h->nodes, 0, sizeof h->nodes);
     h->c = client_open(h->w);
     for (uint32_t turn = 0; turn < 2; turn++)

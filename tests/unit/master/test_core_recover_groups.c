@@ -9,20 +9,6 @@
 #define LEN (4 * KIB)
 
 /* ---- doing */
-static void
-forget_peers(world_t *w)
-{
-    while (!kvp_list_is_empty(&w->peers))
-        peer_forget(kvp_list_first(&w->peers, peer_t, link));
-}
-
-static void
-restart(world_t *w)
-{
-    world_restart(w);
-    forget_peers(w);
-}
-
 static kvp_err_t
 put_pinned(peer_t *c, const char *key, kvp_wire_group_t group, kvp_pin_t pin)
 {
@@ -64,6 +50,20 @@ put_plain(peer_t *c, const char *prefix, uint32_t n)
 }
 
 /* ---- sized groups */
+/* A pool of one node that has told its second master of a group's first three members, of four. */
+static world_t *
+open_with_three_of_four(void)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB);
+
+    (void)node_open_on(w, a, "a");
+    put_members(client_open(w), "g", 4, 0, 3);
+    world_restart(w);
+    (void)node_open_on(w, a, "a");
+    return w;
+}
+
 static void
 test_group_when_all_of_it_is_reported(void **state)
 {
@@ -76,7 +76,7 @@ test_group_when_all_of_it_is_reported(void **state)
     (void)node_open_on(w, b, "b");
     c = client_open(w);
     put_members(c, "g", 32, 0, 32); /* on both */
-    restart(w);
+    world_restart(w);
     c = client_open(w);
     (void)node_open_on(w, a, "a");
     assert_in_range(world_stats(w).adopted, 1, 31);
@@ -100,17 +100,10 @@ test_group_when_all_of_it_is_reported(void **state)
 static void
 test_group_when_nobody_goes_on_with_it(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB);
-    peer_t *c;
+    world_t *w = open_with_three_of_four();
+    peer_t *c = client_open(w);
 
     (void)state;
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    put_members(c, "g", 4, 0, 3);
-    restart(w);
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
     assert_int_equal(world_stats(w).adopted, 3);
     world_advance(w, w->conf.node_grace_ns - SEC);
     assert_int_equal(seen(c, "g", 4), 0);
@@ -135,7 +128,7 @@ test_group_when_a_client_goes_on_with_it(void **state)
     c = client_open(w);
     put_members(c, "g", 4, 0, 3);
     put_members(c, "h", 4, 0, 3);
-    restart(w);
+    world_restart(w);
     (void)node_open_on(w, a, "a");
     c = client_open(w);
     other = client_open(w);
@@ -154,17 +147,10 @@ test_group_when_a_client_goes_on_with_it(void **state)
 static void
 test_group_when_its_second_owner_goes(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB);
-    peer_t *c;
+    world_t *w = open_with_three_of_four();
+    peer_t *c = client_open(w);
 
     (void)state;
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    put_members(c, "g", 4, 0, 3);
-    restart(w);
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
     assert_int_equal(put_member(c, "g", 4, 0), KVP_ALREADY);
     peer_forget(c);
     c = client_open(w);
@@ -192,7 +178,7 @@ test_group_when_a_member_is_lost_with_its_node(void **state)
     peer_forget(na);
     (void)node_open_on(w, b, "b");
     put_members(c, "g", 4, 3, 4);
-    restart(w);
+    world_restart(w);
     c = client_open(w);
     (void)node_open_on(w, a, "a");
     mem_remake(w, b);
@@ -225,7 +211,7 @@ test_copies_of_members_are_found_one_after_the_other(void **state)
 
         assert_int_equal(put_like(c, &member, &two), KVP_OK);
     }
-    restart(w);
+    world_restart(w);
     (void)node_open_on(w, b, "b");
     c = client_open(w);
     assert_int_equal(seen(c, "g", 3), 3);
@@ -254,7 +240,7 @@ test_group_without_a_size_goes_as_one_again(void **state)
     (void)node_open_on(w, a, "a");
     c = client_open(w);
     put_members(c, "g", 0, 0, 8);
-    restart(w);
+    world_restart(w);
     (void)node_open_on(w, a, "a");
     c = client_open(w);
     assert_int_equal(seen(c, "g", 8), 8);
@@ -281,7 +267,7 @@ test_pins_when_nodes_report(void **state)
     assert_int_equal(put_pinned(c, "member0", group_of(c, "g", 2, 0), KVP_PIN_HARD), KVP_OK);
     assert_int_equal(put_pinned(c, "member1", group_of(c, "g", 2, 1), KVP_PIN_SOFT), KVP_OK);
     put_plain(c, "fill", 4);
-    restart(w);
+    world_restart(w);
     (void)node_open_on(w, a, "a");
     c = client_open(w);
     assert_int_equal(world_stats(w).hard_pinned_bytes, 2 * LEN);
@@ -314,7 +300,7 @@ test_soft_pins_when_half_of_the_pool_is_there(void **state)
     c = client_open(w);
     for (uint32_t i = 0; i < budget; i++)
         assert_int_equal(put_pinned(c, key_name("s", i), (kvp_wire_group_t){0}, KVP_PIN_SOFT), KVP_OK);
-    restart(w);
+    world_restart(w);
     (void)node_open_on(w, a, "a");
     world_advance(w, SEC);
     (void)node_open_on(w, b, "b");
@@ -354,7 +340,7 @@ told_of_two(void (*how)(kvp_desc_t *desc, const kvp_desc_t *first), bool is_firs
     }
     how(&told[1]->desc, &told[0]->desc);
     kvp_desc_seal(&told[1]->desc);
-    restart(w);
+    world_restart(w);
     c = client_open(w);
     for (uint32_t turn = 0; turn < 2; turn++) {
         uint32_t i = is_first_first ? turn : 1 - turn;
@@ -472,22 +458,6 @@ typedef struct {
     bool is_grace_over;
 } history_t;
 
-static uint64_t
-found(peer_t *c, const char *key)
-{
-    Kvp__Pb__Get head = KVP__PB__GET__INIT;
-    kvp_digest_t digest = digest_of(c->world, key);
-    uint64_t version;
-    places_t p;
-
-    head.n = 1;
-    head.no_hold = true;
-    places_read(peer_reply(c, peer_send(c, KVP_OP_GET, 0, &head.base, &digest, sizeof digest)), &p);
-    version = p.objs[0].err == KVP_OK ? p.objs[0].version : 0;
-    places_free(&p);
-    return version;
-}
-
 static const char *
 name_of(uint32_t g)
 {
@@ -529,7 +499,7 @@ check_history(history_t *h)
     for (uint32_t g = 0; g < GROUPS; g++)
         for (uint32_t i = 0; i < SIZE; i++) {
             const member_t *mb = &h->groups[g].members[i];
-            uint64_t version = found(h->c, key_of(g, i)), expected = h->groups[g].is_whole ? mb->version : 0;
+            uint64_t version = found(h->c, key_of(g, i), NULL), expected = h->groups[g].is_whole ? mb->version : 0;
 
             if (version != expected)
                 fail_msg("%s: found version %lx, expected %lx", key_of(g, i), (unsigned long)version,
@@ -627,7 +597,7 @@ die(history_t *h, bool is_simple)
 {
     uint32_t first = (uint32_t)world_below(h->w, NODES);
 
-    restart(h->w);
+    world_restart(h->w);
     h->is_grace_over = false;
     for (uint32_t g = 0; g < GROUPS; g++) {
         h->groups[g].is_whole = false;

@@ -391,8 +391,6 @@ test_step_when_many_long_keys_are_reported(void **state)
         put_whole(c, key);
     }
     world_restart(w);
-    while (!kvp_list_is_empty(&w->peers))
-        peer_forget(kvp_list_first(&w->peers, peer_t, link));
     w->work_most = 0;
     (void)node_open(w, mem);
     assert_int_equal(world_stats(w).adopted, N);
