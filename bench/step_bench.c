@@ -12,6 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+extern const char *malloc_conf;
+__attribute__((visibility("default"))) const char *malloc_conf = "background_thread:true"; /* as the master's is */
+
 #define VALUE_BYTES 256u
 #define CHUNK_BYTES (64ull << 20)
 #define BATCH 64u

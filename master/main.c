@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool-master: parse, build, run, tear down in reverse. Two threads: the loop's, which owns the core, and the HTTP
- * server's.
+ * server's; and those by which jemalloc gives memory back.
  */
 #include "master/admin.h"
 #include "master/core/master.h"
@@ -16,6 +16,11 @@
 #include "common/stdfd.h"
 
 #include <string.h>
+
+/* Read by jemalloc. What the core frees goes back to the kernel in a thread of its own: within a step that would take tens
+ * of milliseconds when millions of keys have gone. */
+extern const char *malloc_conf;
+__attribute__((visibility("default"))) const char *malloc_conf = "background_thread:true";
 
 typedef struct {
     kvp_hostport_t listen;
