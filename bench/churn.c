@@ -7,6 +7,7 @@
  */
 #include "bench/churn.h"
 
+#include "bench/cpu_time.h"
 #include "common/segfmt.h"
 #include "master/core/master.h"
 #include "proto/kvpool.pb-c.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define KIB 1024ull
 #define NODE_CONN 1u
@@ -194,16 +194,6 @@ object_evicted(churn_t *c, uint32_t i)
 
 /* ---- frames */
 static void pump(churn_t *c);
-
-/* Processor time: what else the machine does is not the core's. */
-static uint64_t
-cpu_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
-}
 
 static void
 give(churn_t *c, uint64_t conn)

@@ -245,29 +245,35 @@ windows_are_lost(bench_t *b, uint64_t keys)
 
 /* As many chunks as a segment can have. */
 static void
-chunks_come_and_go(bench_t *b)
+open_with_most_chunks(bench_t *b)
 {
     bench_open(b, 2);
     b->chunk_bytes = 64u << 10;
     b->size_bytes = b->chunk_bytes << 16;
     b->steps = (steps_t){0};
-    start_node(b, "node", true);
-    print_steps(b, "a segment of 65536 chunks is mounted");
+}
+
+static void
+lose_all_chunks(bench_t *b)
+{
     hang_up(b, b->node);
     pass(b, 2 * GRACE_NS);
     print_steps(b, "and lost");
     bench_close(b);
-    bench_open(b, 2);
-    b->chunk_bytes = 64u << 10;
-    b->size_bytes = b->chunk_bytes << 16;
-    b->steps = (steps_t){0};
+}
+
+static void
+chunks_come_and_go(bench_t *b)
+{
+    open_with_most_chunks(b);
+    start_node(b, "node", true);
+    print_steps(b, "a segment of 65536 chunks is mounted");
+    lose_all_chunks(b);
+    open_with_most_chunks(b);
     start_node(b, "node", false);
     report(b, 1000);
     print_steps(b, "one such is reported");
-    hang_up(b, b->node);
-    pass(b, 2 * GRACE_NS);
-    print_steps(b, "and lost");
-    bench_close(b);
+    lose_all_chunks(b);
 }
 
 /* Another node hears what is owed to the one that is lost. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Clearing: room that takes more evictions than one step can do. A window with many extents, and for a tenant of which
- * nothing can go a whole chunk of another. Meanwhile the chunk is closed: nobody else places anything in it, so that what comes free in it stays free.
+ * nothing can go a whole chunk of another. Meanwhile the chunk is closed: nobody else places anything in it, so that what
+ * comes free in it stays free.
  *
  * Design notes. Nothing is promised that is not kept: objects in the window may be read and held while it is cleared, and
  * then they stay. The walk is repeated for a while, since most holds are short; then the key looks for another window,

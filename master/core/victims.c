@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What can be evicted, and in which order. An object that can is on one list: its tenant's, which the policy orders, or,
- * while the node of its segment does not answer orders, that segment's own, or while a probe protects it, one of probe.c's, so that it is not
- * met again and again by everybody who looks for the oldest. What is pinned softly has a list that comes after all these.
- * An object with a ticket or a hard pin is on none. A group is on a list by one of its members: group.c.
+ * while the node of its segment does not answer orders, that segment's own, or while a probe protects it, one of
+ * probe.c's, so that it is not met again and again by everybody who looks for the oldest. What is pinned softly has a
+ * list that comes after all these. An object with a ticket or a hard pin is on none. A group is on a list by one of its
+ * members: group.c.
  */
 #include "master/core/internal.h"
 

@@ -5,10 +5,9 @@
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
+#include "tests/fuzz/fuzz_check.h"
 
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -49,16 +48,6 @@ static const ProtobufCMessageDescriptor *const heads[] = {
     &kvp__pb__open_chunk_reply__descriptor,
     &kvp__pb__data_hello__descriptor,
 };
-
-/* check says where it was, since a report without line numbers is of little use. */
-#define check(is_true) check_at(is_true, __LINE__)
-static void
-check_at(bool is_true, int line)
-{
-    if (is_true) return;
-    fprintf(stderr, "broken: line %d\n", line);
-    abort();
-}
 
 /* Whether something in the message was not understood: protobuf-c keeps such fields, and may write them so that it
  * would not read them again (an overlong tag of field 0). */

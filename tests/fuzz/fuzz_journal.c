@@ -6,21 +6,11 @@
 #include "common/buf.h"
 #include "master/core/master.h"
 #include "proto/jrec.h"
+#include "tests/fuzz/fuzz_check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define check(is_true) check_at(is_true, __LINE__)
-static void
-check_at(bool is_true, int line)
-{
-    if (is_true) return;
-    fprintf(stderr, "broken: line %d\n", line);
-    abort();
-}
 
 /* Bytes of the input, and 0 behind its end. */
 static uint64_t

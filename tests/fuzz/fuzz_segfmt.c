@@ -3,23 +3,12 @@
  * first, since no fuzzer finds a hash by itself. What is taken must lie within its chunk.
  */
 #include "common/segfmt.h"
+#include "tests/fuzz/fuzz_check.h"
 
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-/* check says where it was, since a report without line numbers is of little use. */
-#define check(is_true) check_at(is_true, __LINE__)
-static void
-check_at(bool is_true, int line)
-{
-    if (is_true) return;
-    fprintf(stderr, "broken: line %d\n", line);
-    abort();
-}
 
 static void
 try_superblock(const uint8_t *data, size_t size, bool is_sealed)
