@@ -886,8 +886,15 @@ may_be_found(const grant_t *g, uint32_t tenant)
     return g->tenant == tenant && grant_is_served_for_ever(g);
 }
 
+/* Its commit was heard and is not answered yet: whether the master has it by now only the master knows. */
+static bool
+is_in_doubt(const grant_t *g, uint32_t tenant)
+{
+    return g->tenant == tenant && g->is_commit_asked && !g->is_committed && !g->is_retired && !g->is_lost;
+}
+
 /* What a look-up's ticket protects: of each key found, the copies of the newest version. An older one that is not retired
- * yet is on its way out: its node is away. */
+ * yet is on its way out: its node is away, or has not taken the order. */
 static void
 hold_found(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest)
 {
@@ -895,6 +902,8 @@ hold_found(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest)
 
     for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest))
         if (may_be_found(k->grant, tenant)) version = kvp_max_u64(version, k->grant->version);
+    for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest))
+        if (is_in_doubt(k->grant, tenant) && k->grant->version > version) return;
     for (known_t *k = known_first(s, digest); k != NULL; k = known_next(k, digest)) {
         if (!may_be_found(k->grant, tenant) || k->grant->version != version) continue;
         h->grants[h->grants_n++] = k->grant;
