@@ -222,6 +222,7 @@ pool_create(const opening_t *o)
     kvp_list_init(&pool->views);
     kvp_regs_init(&pool->regs);
     kvp_scratch_pool_init(&pool->scratches);
+    kvp_holdings_init(&pool->holdings);
     pool->deadline_ms = o->conf.deadline_ms;
     pool->tenant = o->conf.tenant;
     pool->locations = o->session.locations;
@@ -244,6 +245,7 @@ kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
     if (pool == NULL) return KVP_NOMEM;
     o.session.peers.guard = &pool->guard;
     o.session.peers.counters = &pool->counters;
+    o.session.holdings = &pool->holdings;
     deadline_ns = kvp_now_ns() + o.conf.deadline_ms * KVP_NS_PER_MS;
     err = kvp_session_start(&o.session, deadline_ns, &pool->session);
     if (err == KVP_OK) err = start_node(pool, &o.conf, deadline_ns);
@@ -295,6 +297,7 @@ kvpool_free(kvpool_t *pool)
     kvp_ignore(kvpool_close(pool), "CLOSED where it is closed already");
     kvp_regs_fini(&pool->regs);
     kvp_scratch_pool_fini(&pool->scratches);
+    kvp_holdings_fini(&pool->holdings);
     kvp_forkguard_fini(&pool->guard);
     pthread_cond_destroy(&pool->idle);
     pthread_mutex_destroy(&pool->lock);

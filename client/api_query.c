@@ -10,23 +10,21 @@
 
 #include <string.h>
 
+#define RETRY_NS (20 * KVP_NS_PER_MS)
+
 /* The keys of a question, and where its answer goes. */
 typedef struct {
     const kvpool_key_t *keys;
     uint32_t n;
     uint8_t opcode;
     uint32_t flags; /* of the call */
-    uint32_t ttl_ms;
-    bool is_prefix;
 
     int *results; /* EXISTS */
-    uint8_t *present; /* LOOKUP; may be NULL */
-    kvpool_lookup_t *lookup;
     uint64_t len; /* GET */
 } ask_t;
 
-static kvp_err_t
-check_keys(const kvpool_key_t *keys, size_t n)
+kvp_err_t
+kvp_keys_check(const kvpool_key_t *keys, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (!kvp_key_is_legal(keys[i].data, keys[i].len)) return KVP_BAD_KEY;
@@ -38,20 +36,15 @@ static void
 build_head(const ask_t *a, kvp_buf_t *out, size_t *at)
 {
     Kvp__Pb__Exists exists = KVP__PB__EXISTS__INIT;
-    Kvp__Pb__Lookup lookup = KVP__PB__LOOKUP__INIT;
     Kvp__Pb__Remove remove = KVP__PB__REMOVE__INIT;
     Kvp__Pb__Get get = KVP__PB__GET__INIT;
     const ProtobufCMessage *head = &exists.base;
 
-    exists.n = lookup.n = remove.n = get.n = a->n;
-    lookup.is_prefix = a->is_prefix;
-    lookup.ttl_ms = a->ttl_ms;
-    lookup.is_groups = (a->flags & KVPOOL_GROUPS) != 0;
+    exists.n = remove.n = get.n = a->n;
     remove.force = (a->flags & KVPOOL_FORCE) != 0;
     remove.heeds_probes = (a->flags & KVPOOL_HEED_PROBES) != 0;
     remove.wait = (a->flags & KVPOOL_WAIT) != 0;
     get.no_hold = true;
-    if (a->opcode == KVP_OP_LOOKUP) head = &lookup.base;
     if (a->opcode == KVP_OP_REMOVE) head = &remove.base;
     if (a->opcode == KVP_OP_GET) head = &get.base;
     kvp_pb_frame_begin(out, a->opcode, 0, 0, head, at);
@@ -139,38 +132,6 @@ read_remove(void *arg, const kvp_frame_t *answer, bool was_cut)
 }
 
 static kvp_err_t
-take_lookup(const ask_t *a, const kvp_frame_t *answer, const Kvp__Pb__LookupReply *msg)
-{
-    kvp_rd_t rd;
-    const uint8_t *found;
-    kvp_err_t err = kvp_op_peer_err(msg->err);
-
-    if (err != KVP_OK) return err;
-    kvp_rd_init(&rd, answer->tail, answer->tail_len);
-    found = kvp_rd_array(&rd, msg->n, 1);
-    if (rd.is_bad || msg->n > a->n || msg->found > a->n || msg->granted > msg->found) return KVP_PROTO;
-    *a->lookup = (kvpool_lookup_t){msg->ticket, msg->found, msg->granted, msg->ttl_ms};
-    for (uint32_t i = 0; a->present != NULL && i < a->n; i++)
-        a->present[i] = i < msg->n && found[i] != 0;
-    return KVP_OK;
-}
-
-static kvp_err_t
-read_lookup(void *arg, const kvp_frame_t *answer, bool was_cut)
-{
-    Kvp__Pb__LookupReply *msg;
-    kvp_pb_t pb;
-    kvp_err_t err;
-
-    (void)was_cut;
-    msg = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, answer);
-    if (msg == NULL) return pb.err;
-    err = take_lookup(arg, answer, msg);
-    kvp_pb_free(&pb, msg);
-    return err;
-}
-
-static kvp_err_t
 run(kvp_apicall_t *call, ask_t *a, kvp_err_t (*read)(void *, const kvp_frame_t *, bool))
 {
     kvp_query_t query = {.arg = a, .build = build, .read = read};
@@ -189,7 +150,7 @@ kvpool_exists(kvpool_t *pool, const void *key, size_t key_len, int *exists_out, 
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
-    err = exists_out == NULL ? KVP_INVALID : check_keys(&one, 1);
+    err = exists_out == NULL ? KVP_INVALID : kvp_keys_check(&one, 1);
     if (err == KVP_OK) err = run(&call, &a, read_exists);
     if (err == KVP_OK) *exists_out = result;
     kvp_count(&pool->counters.exists, 1);
@@ -258,78 +219,10 @@ kvpool_size(kvpool_t *pool, const void *key, size_t key_len, size_t *len_out, co
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
-    err = len_out == NULL ? KVP_INVALID : check_keys(&one, 1);
+    err = len_out == NULL ? KVP_INVALID : kvp_keys_check(&one, 1);
     if (err == KVP_OK) err = run(&call, &a, read_size);
     if (err == KVP_OK) *len_out = (size_t)a.len;
     return kvp_call_end(&call, err);
-}
-
-/* ---- reservations */
-static int
-look_up(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms, const kvpool_opts_t *opts,
-        uint8_t *present, kvpool_lookup_t *lookup_out, bool is_prefix)
-{
-    kvp_apicall_t call;
-    kvpool_lookup_t lookup = {.ticket = 0};
-    ask_t a = {
-        .keys = keys,
-        .n = (uint32_t)n,
-        .opcode = KVP_OP_LOOKUP,
-        .ttl_ms = ttl_ms,
-        .is_prefix = is_prefix,
-        .present = present,
-        .lookup = &lookup,
-    };
-    kvp_err_t err = kvp_call_begin(pool, opts, &call);
-
-    if (err != KVP_OK) return err;
-    a.flags = call.flags;
-    if (lookup_out == NULL || (n > 0 && keys == NULL))
-        err = KVP_INVALID;
-    else if (n > KVPOOL_BATCH_MAX)
-        err = KVP_TOO_LARGE;
-    else
-        err = check_keys(keys, n);
-    if (err == KVP_OK && n > 0) err = run(&call, &a, read_lookup);
-    if (err == KVP_OK) *lookup_out = lookup;
-    return kvp_call_end(&call, err);
-}
-
-int
-kvpool_longest_prefix(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms, const kvpool_opts_t *opts,
-                      kvpool_lookup_t *lookup_out)
-{
-    return look_up(pool, keys, n, ttl_ms, opts, NULL, lookup_out, true);
-}
-
-int
-kvpool_lookup(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms, const kvpool_opts_t *opts,
-              uint8_t *present, kvpool_lookup_t *lookup_out)
-{
-    return look_up(pool, keys, n, ttl_ms, opts, present, lookup_out, false);
-}
-
-int
-kvpool_lookup_release(kvpool_t *pool, const kvpool_lookup_t *lookup)
-{
-    Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
-    kvp_apicall_t call;
-    kvp_link_t *link;
-    kvp_err_t err = kvp_call_begin(pool, NULL, &call);
-    size_t at;
-
-    if (err != KVP_OK) return err;
-    if (lookup == NULL) return kvp_call_end(&call, KVP_INVALID);
-    /* Without a session there is nothing to release: reservations ended with theirs. */
-    if (lookup->ticket == 0 || kvp_session_hold(pool->session, 0, &link) != KVP_OK) return kvp_call_end(&call, KVP_OK);
-    head.n = 1;
-    kvp_buf_reset(&call.scratch->out);
-    kvp_pb_frame_begin(&call.scratch->out, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &at);
-    kvp_buf_append(&call.scratch->out, &lookup->ticket, sizeof lookup->ticket);
-    kvp_frame_end(&call.scratch->out, at);
-    kvp_ignore(kvp_conn_send(link->conn, &call.scratch->out), "it expires");
-    kvp_session_rele(pool->session, link);
-    return kvp_call_end(&call, KVP_OK);
 }
 
 /* ---- removing */
@@ -361,6 +254,19 @@ remove_asking_twice(kvp_apicall_t *call, ask_t *a)
     return err == KVP_HELD ? run(call, a, read_remove) : err;
 }
 
+/* A master that took over does not know for a while what is held, and one whose disk is behind begins nothing new. */
+static kvp_err_t
+remove_in_time(kvp_apicall_t *call, ask_t *a)
+{
+    kvp_err_t err = remove_asking_twice(call, a);
+
+    while (err == KVP_RETRY_AFTER && kvp_now_ns() + RETRY_NS < call->deadline_ns) {
+        if (kvp_session_sleep(call->pool->session, kvp_now_ns() + RETRY_NS) != KVP_OK) return KVP_CLOSED;
+        err = remove_asking_twice(call, a);
+    }
+    return err;
+}
+
 int
 kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts)
 {
@@ -371,8 +277,8 @@ kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts
 
     if (err != KVP_OK) return err;
     a.flags = call.flags;
-    err = check_keys(&one, 1);
-    if (err == KVP_OK) err = remove_asking_twice(&call, &a);
+    err = kvp_keys_check(&one, 1);
+    if (err == KVP_OK) err = remove_in_time(&call, &a);
     if (err == KVP_OK) forget_known(pool, &one);
     return kvp_call_end(&call, err);
 }

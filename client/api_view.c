@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Views: a pointer to an object's bytes where they lie, in memory that this host's node shares with us. A view holds
- * three things: the master's hold on the object, so that it is not evicted; the node's memory as it is mapped; and the
- * session that both belong to.
+ * three things: the master's hold on the object, so that it is not evicted, in whatever session; the node's memory as it is
+ * mapped; and the session in which that was done.
  */
 #include "client/pool.h"
 
@@ -24,7 +24,7 @@ typedef struct {
     kvp_peer_t *peer;
     const void *at; /* of the descriptor's word */
     uint64_t word; /* what it must say */
-    uint64_t ticket;
+    uint64_t held; /* the hold, in pool->holdings */
 } view_t;
 
 /* ---- the question */
@@ -130,6 +130,25 @@ view_any(viewing_t *v, const kvp_places_t *places)
     return err;
 }
 
+/* So that it is presented again where the session is lost. */
+static kvp_err_t
+keep_hold(viewing_t *v, uint64_t ticket)
+{
+    kvp_held_new_t what = {
+        .kind = KVP_PRESENT_HOLD,
+        .incarnation = kvp_conn_hello(v->link->conn)->incarnation,
+        .ticket = ticket,
+        .version = v->expect.version,
+        .digests = &v->expect.digest,
+        .n = 1,
+    };
+
+    v->view->held = kvp_holdings_add(&v->call->pool->holdings, &what);
+    if (v->view->held != 0) return KVP_OK;
+    kvp_peer_unkeep(v->link->peers, v->view->peer);
+    return KVP_NOMEM;
+}
+
 /* One question and what comes of it. The view takes over the hold on the link. */
 static kvp_err_t
 try_view(viewing_t *v, const void *key, size_t key_len)
@@ -151,8 +170,8 @@ try_view(viewing_t *v, const void *key, size_t key_len)
     if (err != KVP_OK) return err;
     v->expect.version = places.objs[0].version;
     v->expect.len = places.objs[0].len;
-    v->view->ticket = places.ticket;
     err = view_any(v, &places);
+    if (err == KVP_OK) err = keep_hold(v, places.ticket);
     if (err != KVP_OK) send_release(v->call, v->link, places.ticket);
     return err;
 }
@@ -217,14 +236,34 @@ destroy_view(kvpool_t *pool, view_t *view)
     free(view);
 }
 
+/* Whether the session of now holds it, be that the one in which it began or a later one: without, nobody knows whether the
+ * object still is what the key names. */
+static bool
+end_hold(kvp_apicall_t *call, const view_t *view)
+{
+    kvp_holdings_t *holdings = &call->pool->holdings;
+    kvp_buf_t *tickets = &call->scratch->in;
+    bool is_held = false;
+    kvp_link_t *link;
+
+    kvp_buf_reset(tickets);
+    if (kvp_session_hold(call->pool->session, 0, &link) != KVP_OK) {
+        (void)kvp_holdings_release(holdings, view->held, 0, tickets);
+        return false;
+    }
+    is_held = kvp_holdings_release(holdings, view->held, kvp_conn_hello(link->conn)->incarnation, tickets);
+    kvp_holdings_give_back(link->conn, tickets, &call->scratch->out);
+    is_held &= !kvp_conn_is_broken(link->conn);
+    kvp_session_rele(call->pool->session, link);
+    return is_held;
+}
+
 /* Everything that was read from the view was read before the word is looked at again. */
 static kvp_err_t
 judge(const view_t *view)
 {
     atomic_thread_fence(memory_order_acquire);
-    if (kvp_word_load(view->at) != view->word) return KVP_STALE;
-    /* The hold ended with its session: whether the object still is what the key names, only the next one can tell. */
-    return kvp_conn_is_broken(view->link->conn) ? KVP_STALE : KVP_OK;
+    return kvp_word_load(view->at) == view->word ? KVP_OK : KVP_STALE;
 }
 
 int
@@ -238,7 +277,7 @@ kvpool_view_release(kvpool_t *pool, kvpool_view_t *view)
     if (view == NULL || view->handle == NULL) return kvp_call_end(&call, KVP_INVALID);
     v = view->handle;
     err = judge(v);
-    send_release(&call, v->link, v->ticket);
+    if (!end_hold(&call, v)) err = KVP_STALE;
     pthread_mutex_lock(&pool->lock);
     kvp_list_del(&v->in_pool);
     pthread_mutex_unlock(&pool->lock);

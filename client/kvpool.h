@@ -109,6 +109,7 @@ typedef struct {
  *   Where only the old value's space can be had, the old one goes first: after NO_SPACE or DEADLINE the key may be gone.
  *   NOTSUP: the master is too old for it.
  * kvpool_remove: NOT_FOUND, or HELD without KVPOOL_FORCE (and, with KVPOOL_HEED_PROBES, while an exists protects it).
+ *   Without KVPOOL_FORCE it may take 2 s where a master has just taken over, which does not know yet what is held.
  *
  * Reading what was read before. A get notes where the object lies, and the next get of that key goes there without a
  * message to anyone. So after a removal or upsert by another client has returned, gets here may give the old value for
@@ -127,7 +128,8 @@ KVPOOL_EXPORT int kvpool_size(kvpool_t *pool, const void *key, size_t key_len, s
 KVPOOL_EXPORT int kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts);
 
 /* A view is the object's bytes where they lie, in memory shared with a node of this host: nothing is copied. The object
- * is not evicted while there is a view; it can be removed by force or upserted, and then the bytes may change under the
+ * is not evicted while there is a view, also when the session or the master is lost meanwhile (as a reservation, below); it
+ * can be removed by force or upserted, and then the bytes may change under the
  * reader's eyes. So what was read counts only once kvpool_view_release has returned OK. A view keeps mapped what this
  * handle has opened of that one node's memory, also when node or session are lost meanwhile. */
 typedef struct {
@@ -139,7 +141,7 @@ typedef struct {
 /* kvpool_view: NOT_FOUND, NODE_LOST, STALE as for get; NOTSUP where no copy lies in this host's shared memory; LIMIT
  * beyond 16384 views and gets at a time.
  * kvpool_view_release ends it and empties *view, whatever it returns: OK, or STALE where the object was replaced or
- * removed meanwhile, or the session with the master was lost: then discard what was read from it. INVALID for an empty
+ * removed meanwhile, or the session with the master was lost and no later one holds it: then discard what was read from it. INVALID for an empty
  * view. Views end with kvpool_close: their memory is gone then, and release gives CLOSED. */
 KVPOOL_EXPORT int kvpool_view(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts,
                               kvpool_view_t *view_out);
@@ -188,9 +190,11 @@ KVPOOL_EXPORT int kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t 
 KVPOOL_EXPORT int kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
                                         int *results);
 
-/* A reservation: what a lookup found stays readable until it is released or expires (ttl_ms from the answer). */
+/* A reservation: what a lookup found stays readable until it is released or expires (ttl_ms from the answer), also when
+ * the session or the master is lost meanwhile: the library reserves it again in the next session. Not where that takes
+ * longer than 2 s from the next master's start on and somebody else needs the space. */
 typedef struct {
-    uint64_t ticket; /* 0 = nothing reserved */
+    uint64_t ticket; /* the handle's own number; 0 = nothing reserved */
     uint32_t found; /* keys found; for a prefix: its length */
     uint32_t granted; /* of these, reserved (a bound on reservations may cut it); for a prefix the first ones */
     uint32_t ttl_ms;
@@ -199,7 +203,7 @@ typedef struct {
 /* kvpool_longest_prefix counts how many of the keys, from the first on, are present, and reserves them.
  * kvpool_lookup tells it of each key (present[i] = 1 or 0; may be NULL) and reserves those. n at most
  * KVPOOL_BATCH_MAX. ttl_ms 0 = the pool's lease time, which is also the most that is given.
- * kvpool_lookup_release ends the reservation early; a released or expired one is ignored. It sends and does not wait. */
+ * NOMEM: nothing is reserved. kvpool_lookup_release ends the reservation early; a released or expired one is ignored. It sends and does not wait. */
 KVPOOL_EXPORT int kvpool_longest_prefix(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms,
                                         const kvpool_opts_t *opts, kvpool_lookup_t *lookup_out);
 KVPOOL_EXPORT int kvpool_lookup(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms,

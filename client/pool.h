@@ -5,6 +5,7 @@
 #define KVP_CLIENT_POOL_H
 
 #include "client/core/op.h"
+#include "client/holdings.h"
 #include "client/kvpool.h"
 #include "client/node/node.h"
 #include "client/regs.h"
@@ -28,6 +29,7 @@ struct kvpool {
     uint32_t deadline_ms;
     bool wants_sums; /* verify payload */
     kvp_list_t views; /* given out; guarded by lock */
+    kvp_holdings_t holdings; /* what views and reservations have at the master */
     uint32_t tenant;
     uint32_t locations; /* kept for reads without a message; 0 = none */
 };
@@ -70,6 +72,9 @@ kvp_key_is_legal(const void *key, size_t len)
 {
     return key != NULL && len > 0 && len <= KVPOOL_KEY_MAX;
 }
+
+/* kvp_keys_check: BAD_KEY where one of them is none. */
+kvp_err_t kvp_keys_check(const kvpool_key_t *keys, size_t n) KVP_MUST_USE;
 
 /* kvp_link_session describes the session of a link to a core. */
 kvp_op_session_t kvp_link_session(const kvpool_t *pool, const kvp_link_t *link);

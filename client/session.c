@@ -12,7 +12,7 @@
  *   background thread connects: to resolve one may take longer than any caller's deadline.
  *
  * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
- * conn->out_lock, forkguard->lock, scratch pool, regs->idle_lock, the debts'. No lock is held over a call to master or node.
+ * conn->out_lock, forkguard->lock, scratch pool, regs->idle_lock, the debts', the holdings'. No lock is held over a call to master or node.
  * Threads: the callers', and one of ours a handle ("kvpool-session"); an embedded node has its own.
  */
 #include "client/session.h"
@@ -496,6 +496,7 @@ typedef struct {
     uint64_t last_ns; /* when it sent one */
     uint64_t next_ns;
     uint64_t writers_ns; /* while a put is under way, they are not further apart */
+    uint64_t present_ns; /* when something is to be presented (again) */
 } beats_t;
 
 /* A round of the background thread without the lock. True where there is more to do at once. */
@@ -506,12 +507,21 @@ do_chores(kvp_session_t *s, kvp_link_t *link, beats_t *beats)
     uint64_t now = kvp_now_ns();
 
     beats->writers_ns = kvp_conn_hello(link->conn)->heartbeat_ms * KVP_NS_PER_MS / BEATS_OF_WRITERS;
+    /* First of all: for what was held before, the master may wait with what it wants to evict, and not for long. */
+    if (s->conf.holdings != NULL && now >= beats->present_ns)
+        beats->present_ns = now + kvp_holdings_present(s->conf.holdings, link->conn);
     if (now >= beats->next_ns || (has_writers && now - beats->last_ns >= beats->writers_ns)) {
         beats->last_ns = now;
         beats->next_ns = now + beat(link);
         kvp_debts_pay(link->peers, kvp_now_ns() + PAY_MAX_NS);
     }
     return kvp_peers_tend(link->peers);
+}
+
+static uint64_t
+next_chore(const beats_t *beats)
+{
+    return kvp_min_u64(kvp_min_u64(beats->next_ns, beats->present_ns), kvp_now_ns() + beats->writers_ns);
 }
 
 static void *
@@ -527,6 +537,7 @@ run(void *arg)
         bool has_more = false;
 
         if (s->is_beat_due || s->last_incarnation != beaten) beats.next_ns = 0;
+        if (s->last_incarnation != beaten) beats.present_ns = 0;
         s->is_beat_due = false;
         beaten = s->last_incarnation;
         if (s->lingering != NULL && kvp_locs_until(s->lingering->locs) <= kvp_boot_ns()) end_lingering_locked(s);
@@ -540,7 +551,7 @@ run(void *arg)
         pthread_mutex_lock(&s->lock);
         if (s->link != NULL && link != NULL && !has_more && !s->is_beat_due && !s->is_stopping &&
             next_dead_locked(s) == NULL)
-            kvp_cond_wait_until(&s->work, &s->lock, kvp_min_u64(beats.next_ns, kvp_now_ns() + beats.writers_ns));
+            kvp_cond_wait_until(&s->work, &s->lock, next_chore(&beats));
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;

@@ -5,6 +5,7 @@
 #ifndef KVP_CLIENT_SESSION_H
 #define KVP_CLIENT_SESSION_H
 
+#include "client/holdings.h"
 #include "client/locs.h"
 #include "client/peers.h"
 
@@ -25,6 +26,7 @@ typedef struct {
     const char *masters; /* "HOST:PORT[,HOST:PORT]"; copied, as all strings are */
     kvp_peers_conf_t peers;
     uint32_t locations; /* that may be kept; 0 = none */
+    kvp_holdings_t *holdings; /* presented in every session; borrowed. NULL = there are none */
 } kvp_session_conf_t;
 
 /* kvp_session_start connects within deadline_ns: INVALID (masters), UNREACHABLE, VERSION, NOMEM, SYS. */

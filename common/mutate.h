@@ -31,6 +31,8 @@
     X(FRESH_GENERATION, "a generation is never used twice")                                                            \
     X(HOLD_AGAINST_EVICTION, "what a ticket protects is not evicted")                                                  \
     X(HOLD_AGAINST_REMOVAL, "remove without force leaves what a ticket protects")                                      \
+    X(PRESENT, "a new term honours tickets that sessions present again")                                               \
+    X(PRESENT_GRACE, "and keeps for a while what they may come for")                                                   \
     X(SPACE_COMES, "no put is refused for good while space is on its way")                                             \
     X(RESERVATION_BOUND, "reservations take a bounded share of the pool, by all and by each")                          \
     X(RESET_OF_STRANGE_MEMORY, "memory that others may write is not taken as it is")                                   \

@@ -10,7 +10,7 @@
 #define KVP_PROTO_VERSION 1u
 #define KVP_PROTO_VERSION_MIN 1u
 #define KVP_BATCH_MAX 8192u /* keys a message, */
-#define KVP_PLACES_MAX 512u /* and where each is much work: PUT_*, GET, REMOVE, USED, FREED */
+#define KVP_PLACES_MAX 512u /* and where each is much work: PUT_*, GET, REMOVE, USED, PRESENT, FREED */
 #define KVP_LIST_MAX 4096u
 #define KVP_SEGMENTS_MAX 64u
 #define KVP_NAME_MAX 128u
@@ -59,6 +59,7 @@ typedef enum {
     KVP_OP_STATUS = 27, /* C->M  Status -> StatusReply */
     KVP_OP_USED = 28, /* C->M  Used, n kvp_wire_used_t; one-way: reads that the master was not asked for */
     KVP_OP_BUMP = 29, /* C->M  Bump -> BumpReply: a new namespace epoch */
+    KVP_OP_PRESENT = 30, /* C->M  Present, n kvp_wire_present_t -> PresentReply, n kvp_wire_presented_t */
 
     KVP_OP_MOUNT = 48, /* N->M  Mount -> MountReply */
     KVP_OP_UNMOUNT = 49, /* N->M  Unmount -> Reply */
@@ -103,6 +104,30 @@ typedef struct {
     uint32_t reads;
     uint32_t reserved; /* 0 */
 } kvp_wire_used_t;
+
+/* PRESENT: what a ticket of a session before protected. Records that follow one another and have the same set, kind and
+ * ttl_ms are put under one ticket. */
+typedef enum {
+    KVP_PRESENT_HOLD = 1, /* of a view */
+    KVP_PRESENT_RESERVE = 2,
+    KVP_PRESENT_GROUP = 3, /* a reservation of a group: the digest is its */
+} kvp_present_kind_t;
+
+typedef struct {
+    kvp_digest_t digest;
+    uint64_t version; /* 0 = whichever is there */
+    uint32_t set; /* chosen by the client */
+    uint32_t ttl_ms; /* RESERVE, GROUP: what is left of it; 0 = nothing */
+    uint32_t kind;
+    uint32_t reserved; /* 0 */
+} kvp_wire_present_t;
+
+/* err: OK, under that ticket; NOT_FOUND, it is gone; LIMIT, beyond the bounds; RETRY_AFTER, a node may bring it yet. */
+typedef struct {
+    uint64_t ticket;
+    int32_t err;
+    uint32_t reserved; /* 0 */
+} kvp_wire_presented_t;
 
 /* Places: one a key, in the order asked. nloc of the locations that follow belong to it, in order. */
 typedef struct {
@@ -167,6 +192,8 @@ kvp_wire_tomb_tenant(uint32_t tenant)
 
 _Static_assert(sizeof(kvp_wire_put_t) == 40, "wire format");
 _Static_assert(sizeof(kvp_wire_commit_t) == 24, "wire format");
+_Static_assert(sizeof(kvp_wire_present_t) == 40, "wire format");
+_Static_assert(sizeof(kvp_wire_presented_t) == 16, "wire format");
 _Static_assert(sizeof(kvp_wire_obj_t) == 32, "wire format");
 _Static_assert(sizeof(kvp_wire_loc_t) == 32, "wire format");
 _Static_assert(sizeof(kvp_wire_entry_t) == 24, "wire format");

@@ -170,6 +170,7 @@ kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid)
     uint32_t unit;
 
     if (oid == k->attempt->over || (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED)) return true;
+    if (kvp_present_may_come(m)) return false; /* a report has ended since this was begun */
     unit = kvp_victim_unit(m, oid);
     return kvp_victim_may_go(kvp_obj(m->index, unit)) && kind_of(m, unit) <= k->takes;
 }
@@ -589,18 +590,20 @@ take_window(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
 }
 
 /* After a report nearly all that is free waits for the word of older writers, which comes as they find the new master: for
- * a while that is waited for, so that what was just learned is not evicted for the want of it. */
+ * a while that is waited for, so that what was just learned is not evicted for the want of it. And clients may come for what
+ * they held before (present.c). */
 bool
 kvp_evict_is_early(const kvp_master_t *m)
 {
-    return m->gaps > 0 && m->now_ns < m->gaps_due_ns;
+    return (m->gaps > 0 && m->now_ns < m->gaps_due_ns) || kvp_present_may_come(m);
 }
 
 void
 kvp_evict_tick(kvp_master_t *m)
 {
-    if (m->gaps_due_ns == 0 || kvp_evict_is_early(m)) return;
+    if ((m->gaps_due_ns == 0 && m->presents_due_ns == 0) || kvp_evict_is_early(m)) return;
     m->gaps_due_ns = 0;
+    m->presents_due_ns = 0;
     kvp_master_space_news(m);
 }
 

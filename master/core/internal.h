@@ -478,6 +478,8 @@ struct kvp_master {
     kvp_list_t orphans; /* that were reported, and whose group is not whole */
     uint64_t doomed_bytes;
     kvp_probes_t probes;
+    uint64_t took_over_ns; /* when it did from the master before */
+    uint64_t presents_due_ns; /* until then sessions may come for what they held before; 0 = they have */
     uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
     kvp_heap_t waiters; /* by the time when they are answered come what may */
     kvp_list_t over; /* sessions, while they have attempts or tickets */
@@ -922,8 +924,7 @@ void kvp_obj_lose(kvp_master_t *m,
 /* kvp_evict_for claims a window for the key. NO_SPACE: nothing can be evicted for it now. EAGAIN: the step's work is
  * used up before everything was looked at. */
 kvp_err_t kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k);
-bool
-kvp_evict_is_early(const kvp_master_t *m); /* space that was reported is about to become free: nothing is evicted */
+bool kvp_evict_is_early(const kvp_master_t *m); /* nothing is evicted yet: after a take-over */
 void kvp_evict_one(kvp_master_t *m, uint32_t oid); /* and no other member of its group */
 void kvp_evict_tick(kvp_master_t *m);
 void kvp_evict_unit(kvp_master_t *m, uint32_t oid); /* and with it all of its group */
@@ -968,6 +969,16 @@ void kvp_ticket_tick(kvp_master_t *m);
 uint32_t kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
 uint32_t kvp_ticket_grantable_groups(const kvp_master_t *m, const kvp_session_t *s, kvp_group_t *const *groups,
                                      uint32_t n);
+
+/* present.c
+ * kvp_present_expect: this master took over just now, and sessions may come with tickets of the one before;
+ * kvp_present_reported: and with those on what that report has brought. kvp_present_may_come: they still may;
+ * kvp_present_may_name: for that object. */
+void kvp_present_expect(kvp_master_t *m);
+void kvp_present_reported(kvp_master_t *m);
+bool kvp_present_may_come(const kvp_master_t *m);
+bool kvp_present_may_name(const kvp_master_t *m, const kvp_obj_t *o);
+void kvp_on_present(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 
 /* attempt.c */
 kvp_attempt_t *kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id); /* NULL = none */

@@ -86,6 +86,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->started_ns = now_ns;
     m->old_leases_end_ns = m->conf.had_master ? now_ns + m->conf.location_grace_ns : now_ns;
     if (m->conf.had_master) m->rebuild_until_ns = now_ns + m->conf.node_grace_ns;
+    if (m->conf.had_master) kvp_present_expect(m);
     m->undead = kvp_core_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead);
     m->index = kvp_objindex_create(conf->seed);
     kvp_objlist_init(&m->pinned, KVP_OBJLIST_PINNED);
@@ -185,6 +186,7 @@ kvp_master_take_over(kvp_master_t *m)
 {
     m->old_leases_end_ns = m->now_ns + m->conf.location_grace_ns;
     m->rebuild_until_ns = m->now_ns + m->conf.node_grace_ns;
+    kvp_present_expect(m);
 }
 
 bool
@@ -377,6 +379,7 @@ static const struct {
     [KVP_OP_REMOVE] = {kvp_on_remove, C},
     [KVP_OP_USED] = {kvp_on_used, C},
     [KVP_OP_BUMP] = {kvp_on_bump, C},
+    [KVP_OP_PRESENT] = {kvp_on_present, C},
     [KVP_OP_REMOVE_MANY] = {kvp_on_remove_many, C},
     [KVP_OP_LIST] = {kvp_on_list, C},
     [KVP_OP_SEGMENTS] = {kvp_on_segments, C | N},

@@ -111,6 +111,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(lookups, "keys in Lookup")                                                                                       \
     X(lookup_found, "of these, found")                                                                                 \
     X(lookup_ungranted, "found but not reserved, for the bound on reservations")                                       \
+    X(presented, "objects that clients presented again, and got: of sessions that were lost")                          \
     X(removes, "removed objects")                                                                                      \
     X(bumped, "objects dropped because their namespace was bumped")                                                    \
     X(evictions, "evicted objects")                                                                                    \

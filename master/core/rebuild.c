@@ -571,6 +571,7 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     kvp_reply_results(m, s, &r->ask, NULL, 0, sizeof(uint8_t));
     kvp_report_free(m, g);
     m->gaps_due_ns = m->now_ns + KVP_GAP_WAIT_NS;
+    kvp_present_reported(m);
     kvp_segment_up(m, g, s);
     return true;
 }

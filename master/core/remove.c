@@ -50,6 +50,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     bool is_held = o->tickets > 0 || kvp_group_is_reserved(m, o);
 
     if (!mode->is_forced && is_held && KVP_RULE(HOLD_AGAINST_REMOVAL)) return KVP_HELD;
+    if (!mode->is_forced && kvp_present_may_name(m, o)) return KVP_RETRY_AFTER;
     if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
         return KVP_HELD;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);

@@ -43,6 +43,7 @@ is_space_coming(const kvp_master_t *m)
 {
     if (!KVP_RULE(SPACE_COMES)) return false;
     if (m->claims > 0) return true; /* what is written there can be evicted */
+    if (kvp_present_may_come(m)) return true; /* and what nobody comes for */
     if (!kvp_list_is_empty(&m->taking)) return true; /* the chunk is its taker's before long, or open again */
     return m->st.retiring_bytes > 0 || m->st.attempts > m->waiting_attempts ||
            m->st.held_bytes + m->st.reserved_bytes > 0 || is_some_passed_over(m) || kvp_put_may_nodes_come(m);

@@ -25,6 +25,8 @@ static const ProtobufCMessageDescriptor *const heads[] = {
     &kvp__pb__lookup__descriptor,
     &kvp__pb__lookup_reply__descriptor,
     &kvp__pb__release__descriptor,
+    &kvp__pb__present__descriptor,
+    &kvp__pb__present_reply__descriptor,
     &kvp__pb__remove__descriptor,
     &kvp__pb__remove_many__descriptor,
     &kvp__pb__remove_many_reply__descriptor,

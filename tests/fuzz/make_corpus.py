@@ -65,6 +65,9 @@ def frames():
         "exists": frame(20, pb((1, 2)), digest * 2),
         "lookup": frame(21, pb((1, 2), (2, 1), (3, 500)), digest * 2),
         "release": frame(22, pb((1, 1)), struct.pack("<Q", 5), flags=2),
+        "present": frame(30, pb((1, 2)), (digest + struct.pack("<QIIII", 1 << 42 | 9, 1, 0, 1, 0)) +
+                         digest + struct.pack("<QIIII", 0, 2, 900, 2, 0)),
+        "presented": frame(30, pb((3, 2), (4, 100)), struct.pack("<QiIQiI", 5, 0, 0, 0, -7, 0), flags=1),
         "remove_many": frame(24, pb((1, b"^a.*z$"), (2, 1))),
         "list": frame(25, pb((1, 7), (2, 100), (3, b"prefix"))),
         "segments_reply": frame(26, pb((3, 1), (4, segment), (4, segment), (5, 9)), flags=1),

@@ -97,6 +97,42 @@ on_get(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     answer(c, f, &msg.base, &obj, sizeof obj);
 }
 
+/* All is found, and reserved under a ticket. */
+static void
+on_lookup(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+{
+    Kvp__Pb__LookupReply msg = KVP__PB__LOOKUP_REPLY__INIT;
+    size_t n = f->tail_len / sizeof(kvp_digest_t);
+    uint8_t *found = malloc(n + 1);
+
+    if (found == NULL) abort();
+    memset(found, 1, n);
+    msg.n = msg.found = msg.granted = (uint32_t)n;
+    msg.ticket = ++m->lookups;
+    msg.ttl_ms = 10000;
+    answer(c, f, &msg.base, found, n);
+    free(found);
+}
+
+/* As the test has chosen. */
+static void
+on_present(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+{
+    Kvp__Pb__PresentReply msg = KVP__PB__PRESENT_REPLY__INIT;
+    kvp_wire_presented_t answers[KVP_PLACES_MAX] = {0};
+    kvp_err_t err = m->present_err;
+
+    msg.n = (uint32_t)(f->tail_len / sizeof(kvp_wire_present_t));
+    msg.retry_ms = 1;
+    for (uint32_t i = 0; i < msg.n && i < KVP_PLACES_MAX; i++) {
+        answers[i].err = err;
+        if (err == KVP_OK) answers[i].ticket = 1000;
+    }
+    answer(c, f, &msg.base, answers, msg.n * sizeof answers[0]);
+    m->presents++;
+    m->honoured += err == KVP_OK;
+}
+
 /* Asked for all, or for some. */
 static void
 on_segments(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
@@ -133,6 +169,7 @@ static void
 on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
+    uint64_t ticket;
 
     if (m->is_mute) return;
     switch (f->hdr.opcode) {
@@ -148,6 +185,12 @@ on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     case KVP_OP_GET:
         on_get(m, c, f);
         return;
+    case KVP_OP_LOOKUP:
+        on_lookup(m, c, f);
+        return;
+    case KVP_OP_PRESENT:
+        on_present(m, c, f);
+        return;
     case KVP_OP_SEGMENTS:
         on_segments(m, c, f);
         return;
@@ -157,6 +200,8 @@ on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
         m->byes++;
         break;
     case KVP_OP_RELEASE:
+        memcpy(&ticket, f->tail, sizeof ticket);
+        m->last_released = ticket;
         m->releases++;
         break;
     default:

@@ -312,18 +312,48 @@ test_heartbeats_go_on(void **state)
 static void
 test_release_is_sent_and_not_waited_for(void **state)
 {
-    kvpool_lookup_t lookup = {.ticket = 7};
+    kvpool_key_t key = {"k", 1};
+    kvpool_lookup_t lookup;
     fixture_t f;
 
     (void)state;
     setup(&f, 5000);
+    assert_int_equal(kvpool_lookup(f.pool, &key, 1, 0, NULL, NULL, &lookup), KVPOOL_OK);
     assert_int_equal(kvpool_lookup_release(f.pool, &lookup), KVPOOL_OK);
     assert_int_equal(ask(&f, 5000), KVPOOL_OK);
     assert_int_equal(f.master.releases, 1);
+    assert_int_equal(kvpool_lookup_release(f.pool, &lookup), KVPOOL_OK); /* it is over already */
     lookup.ticket = 0;
     assert_int_equal(kvpool_lookup_release(f.pool, &lookup), KVPOOL_OK);
     assert_int_equal(ask(&f, 5000), KVPOOL_OK);
     assert_int_equal(f.master.releases, 1);
+    teardown(&f);
+}
+
+/* Asked for again as long as the master says so; and what is given back later is the ticket of the new session. */
+static void
+test_reservation_is_presented_in_the_next_session(void **state)
+{
+    kvpool_key_t key = {"k", 1};
+    kvpool_lookup_t lookup;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 5000);
+    assert_int_equal(kvpool_lookup(f.pool, &key, 1, 0, NULL, NULL, &lookup), KVPOOL_OK);
+    f.master.present_err = KVP_RETRY_AFTER;
+    f.master.is_cutting = true;
+    while (f.master.presents < 3)
+        sched_yield();
+    f.master.present_err = KVP_OK;
+    while (f.master.honoured == 0)
+        sched_yield();
+    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+    assert_int_equal(f.master.hellos, 2);
+    assert_int_equal(kvpool_lookup_release(f.pool, &lookup), KVPOOL_OK);
+    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
+    assert_int_equal(f.master.releases, 1);
+    assert_int_equal(f.master.last_released, 1000);
     teardown(&f);
 }
 
@@ -381,6 +411,7 @@ main(void)
         cmocka_unit_test(test_heartbeats_go_on),
         cmocka_unit_test(test_heartbeats_come_often_while_a_put_is_under_way),
         cmocka_unit_test(test_release_is_sent_and_not_waited_for),
+        cmocka_unit_test(test_reservation_is_presented_in_the_next_session),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }

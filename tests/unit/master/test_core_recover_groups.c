@@ -272,6 +272,7 @@ test_pins_when_nodes_report(void **state)
     c = client_open(w);
     assert_int_equal(world_stats(w).hard_pinned_bytes, 2 * LEN);
     assert_int_equal(world_stats(w).soft_pinned_bytes, 2 * LEN);
+    world_advance(w, 2100 * MS); /* until then nothing is evicted */
     put_plain(c, "press", 2 * MIB / LEN);
     assert_true(exists(c, "hard") && exists(c, "soft") && exists(c, "member0") && exists(c, "member1"));
     assert_int_equal(seen(c, "fill", 4), 0);

@@ -163,6 +163,8 @@ static const struct {
     CONSTANT(KVP_JREC_COMMIT),      CONSTANT(KVP_JREC_GONE),
     CONSTANT(KVP_JREC_BUMP),        CONSTANT(KVP_JREC_MAX),
     CONSTANT(KVP_JOURNAL_MAGIC),    CONSTANT(KVP_DESC_PIN),
+    CONSTANT(KVP_PRESENT_HOLD),     CONSTANT(KVP_PRESENT_RESERVE),
+    CONSTANT(KVP_PRESENT_GROUP),
 #undef CONSTANT
 };
 
@@ -244,6 +246,7 @@ op_name(kvp_op_t op)
         OP(STATUS);
         OP(USED);
         OP(BUMP);
+        OP(PRESENT);
         OP(MOUNT);
         OP(UNMOUNT);
         OP(FREED);
@@ -278,6 +281,8 @@ static const ProtobufCMessageDescriptor *const heads[] = {
     &kvp__pb__remove_many_reply__descriptor,
     &kvp__pb__bump__descriptor,
     &kvp__pb__bump_reply__descriptor,
+    &kvp__pb__present__descriptor,
+    &kvp__pb__present_reply__descriptor,
     &kvp__pb__list__descriptor,
     &kvp__pb__list_reply__descriptor,
     &kvp__pb__segment_info__descriptor,
@@ -463,6 +468,15 @@ static const field_t fields[] = {
     FIELD(kvp_wire_used_t, digest),
     FIELD(kvp_wire_used_t, reads),
     FIELD(kvp_wire_used_t, reserved),
+    FIELD(kvp_wire_present_t, digest),
+    FIELD(kvp_wire_present_t, version),
+    FIELD(kvp_wire_present_t, set),
+    FIELD(kvp_wire_present_t, ttl_ms),
+    FIELD(kvp_wire_present_t, kind),
+    FIELD(kvp_wire_present_t, reserved),
+    FIELD(kvp_wire_presented_t, ticket),
+    FIELD(kvp_wire_presented_t, err),
+    FIELD(kvp_wire_presented_t, reserved),
     FIELD(kvp_wire_obj_t, err),
     FIELD(kvp_wire_obj_t, nloc),
     FIELD(kvp_wire_obj_t, version),
@@ -757,6 +771,28 @@ test_golden_frame(void **state)
 }
 
 static void
+test_golden_present(void **state)
+{
+    const kvp_wire_present_t records[] = {
+        {{0x0807060504030201, 0x100f0e0d0c0b0a09}, (7ull << KVP_GEN_SEQ_BITS) | 42, 1, 0, KVP_PRESENT_HOLD, 0},
+        {{0x1817161514131211, 0x201f1e1d1c1b1a19}, 0, 2, 4500, KVP_PRESENT_RESERVE, 0},
+        {{0x2827262524232221, 0x302f2e2d2c2b2a29}, 0, 2, 4500, KVP_PRESENT_RESERVE, 0},
+    };
+    Kvp__Pb__Present msg = KVP__PB__PRESENT__INIT;
+    kvp_buf_t out = {0};
+    size_t at;
+
+    (void)state;
+    msg.n = KVP_ARRAY_LEN(records);
+    kvp_pb_frame_begin(&out, KVP_OP_PRESENT, 0, 0xa8a7a6a5a4a3a2a1, &msg, &at);
+    kvp_buf_append(&out, records, sizeof(records));
+    kvp_frame_end(&out, at);
+    assert_int_equal(out.err, KVP_OK);
+    check_golden("present", out.data, out.len);
+    kvp_buf_fini(&out);
+}
+
+static void
 test_golden_superblock(void **state)
 {
     kvp_superblock_t sb = {.magic = KVP_SB_MAGIC,
@@ -829,6 +865,7 @@ main(void)
         cmocka_unit_test(test_geometry),
         cmocka_unit_test(test_digests_and_sums),
         cmocka_unit_test(test_golden_frame),
+        cmocka_unit_test(test_golden_present),
         cmocka_unit_test(test_golden_superblock),
         cmocka_unit_test(test_golden_descriptor),
     };

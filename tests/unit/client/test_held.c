@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a handle holds, over its sessions: what is presented when, what becomes of the answers, and what is given back.
+ */
+#include "client/core/held.h"
+
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MS 1000000ull
+#define FIRST 100u /* incarnations */
+#define SECOND 200u
+
+typedef struct {
+    kvp_held_t held;
+    kvp_held_page_t page;
+    kvp_buf_t tickets;
+    uint64_t now_ns;
+    uint64_t due_ns;
+} fixture_t;
+
+static void
+setup(fixture_t *f)
+{
+    memset(f, 0, sizeof *f);
+    kvp_buf_init(&f->tickets, 0);
+    f->now_ns = 1000 * MS;
+}
+
+static void
+teardown(fixture_t *f)
+{
+    kvp_held_fini(&f->held);
+    kvp_buf_fini(&f->tickets);
+}
+
+static uint64_t
+add(fixture_t *f, kvp_present_kind_t kind, uint64_t incarnation, uint64_t ticket, uint32_t n, uint32_t ttl_ms)
+{
+    kvp_digest_t *digests = calloc(n, sizeof *digests);
+    kvp_held_new_t what = {kind, incarnation, ticket, 0, f->now_ns + ttl_ms * MS, digests, n};
+    uint64_t id;
+
+    for (uint32_t i = 0; i < n; i++)
+        digests[i] = (kvp_digest_t){ticket, i};
+    if (kind == KVP_PRESENT_HOLD) what.version = ticket * 7;
+    id = kvp_held_add(&f->held, &what, f->now_ns);
+    free(digests);
+    return id;
+}
+
+static bool
+next(fixture_t *f, uint64_t incarnation)
+{
+    return kvp_held_next(&f->held, incarnation, f->now_ns, &f->page, &f->due_ns) == KVP_OK;
+}
+
+/* An answer with the same error to all, or with `errs` to each; those that are OK get that ticket. */
+static kvp_err_t
+answer(fixture_t *f, uint64_t ticket, kvp_err_t all, const kvp_err_t *errs, uint32_t retry_ms)
+{
+    Kvp__Pb__PresentReply head = KVP__PB__PRESENT_REPLY__INIT;
+    kvp_frame_t frame;
+    kvp_buf_t buf;
+    kvp_err_t err;
+    size_t at, used;
+
+    kvp_buf_init(&buf, 0);
+    head.n = f->page.n;
+    head.retry_ms = retry_ms;
+    kvp_pb_frame_begin(&buf, KVP_OP_PRESENT, KVP_FRAME_REPLY, 1, &head.base, &at);
+    for (uint32_t i = 0; i < f->page.n; i++) {
+        kvp_wire_presented_t one = {.err = errs == NULL ? all : errs[i]};
+
+        if (one.err == KVP_OK) one.ticket = ticket;
+        kvp_buf_append(&buf, &one, sizeof one);
+    }
+    kvp_frame_end(&buf, at);
+    assert_int_equal(kvp_frame_parse(buf.data, buf.len, &frame, &used), KVP_OK);
+    err = kvp_held_on_reply(&f->held, &f->page, &frame, f->now_ns, &f->tickets);
+    kvp_buf_fini(&buf);
+    return err;
+}
+
+/* The tickets that are to be released; they are forgotten. */
+static uint32_t
+released(fixture_t *f, uint64_t *first_out)
+{
+    uint32_t n = (uint32_t)(f->tickets.len / sizeof(uint64_t));
+
+    if (n > 0) memcpy(first_out, f->tickets.data, sizeof *first_out);
+    kvp_buf_reset(&f->tickets);
+    return n;
+}
+
+static void
+test_nothing_is_presented_in_its_own_session(void **state)
+{
+    uint64_t id, ticket;
+    fixture_t f;
+
+    (void)state;
+    setup(&f);
+    assert_false(next(&f, FIRST));
+    assert_true(f.due_ns == UINT64_MAX);
+    id = add(&f, KVP_PRESENT_RESERVE, FIRST, 5, 3, 1000);
+    assert_false(next(&f, FIRST));
+    assert_true(kvp_held_release(&f.held, id, FIRST, &f.tickets));
+    assert_int_equal(released(&f, &ticket), 1);
+    assert_int_equal(ticket, 5);
+    assert_false(kvp_held_release(&f.held, id, FIRST, &f.tickets));
+    assert_false(kvp_held_release(&f.held, 0, FIRST, &f.tickets));
+    assert_int_equal(released(&f, &ticket), 0);
+    teardown(&f);
+}
+
+static void
+test_records_of_the_next_session(void **state)
+{
+    uint64_t reserved, viewed, ticket;
+    fixture_t f;
+
+    (void)state;
+    setup(&f);
+    reserved = add(&f, KVP_PRESENT_RESERVE, FIRST, 5, 2, 1000);
+    viewed = add(&f, KVP_PRESENT_HOLD, FIRST, 6, 1, 0);
+    f.now_ns += 400 * MS;
+    assert_true(next(&f, SECOND));
+    assert_int_equal(f.page.n, 3);
+    assert_int_equal(f.page.recs[0].ttl_ms, 600);
+    assert_int_equal(f.page.recs[0].version, 0);
+    assert_int_equal(f.page.recs[0].set, f.page.recs[1].set);
+    assert_int_equal(f.page.recs[1].digest.hi, 1);
+    assert_int_not_equal(f.page.recs[1].set, f.page.recs[2].set);
+    assert_int_equal(f.page.recs[2].kind, KVP_PRESENT_HOLD);
+    assert_int_equal(f.page.recs[2].version, 42);
+    assert_int_equal(answer(&f, 77, KVP_OK, NULL, 0), KVP_OK);
+    assert_false(next(&f, SECOND));
+    assert_true(f.due_ns == UINT64_MAX);
+    assert_true(kvp_held_release(&f.held, viewed, SECOND, &f.tickets));
+    assert_int_equal(released(&f, &ticket), 1);
+    assert_int_equal(ticket, 77);
+    assert_false(kvp_held_release(&f.held, reserved, FIRST, &f.tickets)); /* that session is over */
+    assert_int_equal(released(&f, &ticket), 0);
+    teardown(&f);
+}
+
+/* What is gone is dropped, what may come is asked for when the master says, the rest stays. */
+static void
+test_answers_of_each_kind(void **state)
+{
+    const kvp_err_t errs[] = {KVP_OK, KVP_RETRY_AFTER, KVP_NOT_FOUND, KVP_LIMIT};
+    uint64_t id, ticket;
+    fixture_t f;
+
+    (void)state;
+    setup(&f);
+    id = add(&f, KVP_PRESENT_RESERVE, FIRST, 5, 4, 10000);
+    assert_true(next(&f, SECOND));
+    assert_int_equal(answer(&f, 77, 0, errs, 30), KVP_OK);
+    assert_false(next(&f, SECOND));
+    assert_int_equal(f.due_ns, f.now_ns + 30 * MS);
+    f.now_ns += 30 * MS;
+    assert_true(next(&f, SECOND));
+    assert_int_equal(f.page.n, 1);
+    assert_int_equal(f.page.recs[0].digest.hi, 1);
+    assert_int_equal(answer(&f, 78, KVP_OK, NULL, 0), KVP_OK);
+    assert_false(next(&f, SECOND));
+    assert_false(kvp_held_release(&f.held, id, SECOND, &f.tickets)); /* not all of it was */
+    assert_int_equal(released(&f, &ticket), 2);
+    assert_int_equal(ticket, 77);
+    teardown(&f);
+}
+
+static void
+test_time_that_is_over(void **state)
+{
+    uint64_t id, ticket;
+    fixture_t f;
+
+    (void)state;
+    setup(&f);
+    id = add(&f, KVP_PRESENT_RESERVE, FIRST, 5, 1, 100);
+    (void)add(&f, KVP_PRESENT_HOLD, FIRST, 6, 1, 0);
+    f.now_ns += 100 * MS;
+    assert_true(next(&f, SECOND));
+    assert_int_equal(f.page.n, 1); /* a view has no end */
+    assert_int_equal(f.page.recs[0].kind, KVP_PRESENT_HOLD);
+    kvp_held_on_call_failed(&f.held, &f.page, f.now_ns);
+    assert_false(kvp_held_release(&f.held, id, SECOND, &f.tickets));
+    assert_int_equal(released(&f, &ticket), 0);
+    assert_false(next(&f, SECOND));
+    f.now_ns = f.due_ns;
+    assert_true(next(&f, SECOND)); /* again, since nobody answered */
+    kvp_held_on_call_failed(&f.held, &f.page, f.now_ns);
+    teardown(&f);
+}
+
+static void
+test_released_while_it_is_presented(void **state)
+{
+    uint64_t id, ticket;
+    fixture_t f;
+
+    (void)state;
+    setup(&f);
+    id = add(&f, KVP_PRESENT_RESERVE, FIRST, 5, 2, 1000);
+    assert_true(next(&f, SECOND));
+    assert_false(kvp_held_release(&f.held, id, SECOND, &f.tickets));
+    assert_int_equal(released(&f, &ticket), 0);
+    assert_false(kvp_held_release(&f.held, id, SECOND, &f.tickets));
+    assert_int_equal(answer(&f, 77, KVP_OK, NULL, 0), KVP_OK);
+    assert_true(released(&f, &ticket) > 0); /* what nobody wants any more is given back */
+    assert_int_equal(ticket, 77);
+    assert_false(next(&f, SECOND));
+    teardown(&f);
+}
+
+/* A call ends when its session has been followed by another one already. */
+static void
+test_added_late(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f);
+    assert_false(next(&f, SECOND));
+    (void)add(&f, KVP_PRESENT_RESERVE, FIRST, 5, 1, 1000);
+    assert_true(next(&f, SECOND));
+    assert_int_equal(f.page.n, 1);
+    assert_int_equal(answer(&f, 77, KVP_OK, NULL, 0), KVP_OK);
+    assert_false(next(&f, SECOND));
+    (void)add(&f, KVP_PRESENT_RESERVE, SECOND + 1, 6, 1, 1000); /* and in one that is not known here yet */
+    assert_false(next(&f, SECOND));
+    assert_true(next(&f, SECOND + 1));
+    assert_int_equal(f.page.n, 1);
+    assert_int_equal(f.page.recs[0].digest.lo, 5);
+    kvp_held_on_call_failed(&f.held, &f.page, f.now_ns);
+    teardown(&f);
+}
+
+static void
+test_pages(void **state)
+{
+    uint32_t sets = 700, seen = 0, pages = 0;
+    fixture_t f;
+
+    (void)state;
+    setup(&f);
+    for (uint32_t i = 1; i <= sets; i++)
+        assert_true(add(&f, KVP_PRESENT_RESERVE, FIRST, i, i % 3 + 1, 1000) != 0);
+    (void)add(&f, KVP_PRESENT_RESERVE, FIRST, sets + 1, 2 * KVP_PLACES_MAX, 1000);
+    while (next(&f, SECOND)) {
+        assert_true(f.page.n <= KVP_PLACES_MAX);
+        seen += f.page.n;
+        pages++;
+        assert_int_equal(answer(&f, 1000 + pages, KVP_OK, NULL, 0), KVP_OK);
+    }
+    assert_int_equal(seen, sets * 2 + 2 * KVP_PLACES_MAX); /* as many sets of 1 as of 3 */
+    assert_int_equal(pages, (seen + KVP_PLACES_MAX - 1) / KVP_PLACES_MAX);
+    teardown(&f);
+}
+
+/* Who never gives back what has run out does not make it grow. */
+static void
+test_what_has_run_out_makes_room(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f);
+    for (uint32_t i = 1; i <= 3 * KVP_HELD_SETS_MAX; i++, f.now_ns += MS)
+        assert_true(add(&f, KVP_PRESENT_RESERVE, FIRST, i, 1, 100) != 0);
+    assert_true(f.held.cap <= 512);
+    teardown(&f);
+}
+
+static void
+test_too_many(void **state)
+{
+    uint64_t id = 0;
+    fixture_t f;
+
+    (void)state;
+    setup(&f);
+    for (uint32_t i = 1; i <= KVP_HELD_SETS_MAX; i++)
+        assert_true((id = add(&f, KVP_PRESENT_HOLD, FIRST, i, 1, 0)) != 0);
+    assert_true(add(&f, KVP_PRESENT_HOLD, FIRST, 1, 1, 0) == 0);
+    assert_true(kvp_held_release(&f.held, id, FIRST, &f.tickets));
+    assert_true(add(&f, KVP_PRESENT_HOLD, FIRST, 1, 1, 0) != 0);
+    teardown(&f);
+}
+
+/* ---- answers that are none */
+static kvp_err_t
+answer_with(fixture_t *f, kvp_err_t whole, uint32_t n, const kvp_wire_presented_t *records, uint32_t records_n)
+{
+    Kvp__Pb__PresentReply head = KVP__PB__PRESENT_REPLY__INIT;
+    kvp_frame_t frame;
+    kvp_buf_t buf;
+    kvp_err_t err;
+    size_t at, used;
+
+    kvp_buf_init(&buf, 0);
+    head.err = whole;
+    head.n = n;
+    kvp_pb_frame_begin(&buf, KVP_OP_PRESENT, KVP_FRAME_REPLY, 1, &head.base, &at);
+    kvp_buf_append(&buf, records, records_n * sizeof *records);
+    kvp_frame_end(&buf, at);
+    assert_int_equal(kvp_frame_parse(buf.data, buf.len, &frame, &used), KVP_OK);
+    err = kvp_held_on_reply(&f->held, &f->page, &frame, f->now_ns, &f->tickets);
+    kvp_buf_fini(&buf);
+    return err;
+}
+
+static void
+test_answers_that_make_no_sense(void **state)
+{
+    const kvp_wire_presented_t without = {.err = KVP_OK}, with = {.err = KVP_NOT_FOUND, .ticket = 1},
+                               good = {.err = KVP_OK, .ticket = 1};
+    fixture_t f;
+
+    (void)state;
+    setup(&f);
+    (void)add(&f, KVP_PRESENT_HOLD, FIRST, 5, 1, 0);
+    assert_true(next(&f, SECOND));
+    assert_int_equal(answer_with(&f, KVP_OK, 1, &without, 1), KVP_PROTO);
+    assert_true(next(&f, SECOND + 1));
+    assert_int_equal(answer_with(&f, KVP_OK, 1, &with, 1), KVP_PROTO);
+    assert_true(next(&f, SECOND + 2));
+    assert_int_equal(answer_with(&f, KVP_OK, 2, &good, 1), KVP_PROTO);
+    assert_true(next(&f, SECOND + 3));
+    assert_int_equal(answer_with(&f, KVP_OK, 1, &good, 0), KVP_PROTO);
+    assert_true(next(&f, SECOND + 4));
+    assert_int_equal(answer_with(&f, KVP_NOTSUP, 0, NULL, 0), KVP_OK); /* an older master: it is gone */
+    assert_false(next(&f, SECOND + 5));
+    teardown(&f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_is_presented_in_its_own_session),
+        cmocka_unit_test(test_records_of_the_next_session),
+        cmocka_unit_test(test_answers_of_each_kind),
+        cmocka_unit_test(test_time_that_is_over),
+        cmocka_unit_test(test_released_while_it_is_presented),
+        cmocka_unit_test(test_added_late),
+        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_what_has_run_out_makes_room),
+        cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_answers_that_make_no_sense),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
