@@ -53,6 +53,10 @@
     X(WITHHOLD_UNTIL_DURABLE, "what is promised is durable")                                                           \
     X(JOURNAL_KNOWS, "what the journal does not know is not adopted")                                                  \
     X(WRITE_OFF, "what some node has brought is not written off")                                                      \
+    X(SUPERSEDED_STAYS, "what an upsert replaces stays until the new version is durable")                              \
+    X(SNAPSHOT_WHOLE, "a snapshot says all that is there")                                                             \
+    X(SNAPSHOT_REPORTED, "and is not begun before all nodes have reported")                                            \
+    X(SNAPSHOT_DURABLE, "what is before a snapshot is forgotten when that is durable")                                 \
     X(DEADLINE_DRAIN, "after a call nothing touches its buffers")                                                      \
     X(RETIRE_GENERATION, "an order to retire does not touch a newer extent")                                           \
     X(RETIRE_AGAIN, "what a node was not heard to obey it is ordered again when it is back")                           \
@@ -68,6 +72,11 @@
     X(RESERVATION_SHARE, "each client's a smaller one")                                                                \
     X(PROBE_AGAINST_REMOVAL, "a removal that heeds probes leaves what a live one names")                               \
     X(PROBE_YIELDS, "what was only probed goes where nothing else can")                                                \
+    X(YOUNG_PROBES, "what was not probed for long is a quarter of the pool at most")                                   \
+    X(RESERVATION_TIME, "a reservation ends with its time")                                                            \
+    X(SILENT_WRITER, "the key of a writer that is silent is given to who asks for it")                                 \
+    X(UNFINISHED_BYTES, "what a client has unfinished is bounded")                                                     \
+    X(OWED_SOON, "a removal is answered in time, and what a node does not obey is owed")                               \
     X(HARD_PIN, "what is pinned hard is not evicted")                                                                  \
     X(PIN_BUDGET, "soft pins have a budget")                                                                           \
     X(GROUP_HIDDEN, "a group with a size is invisible until it is whole")                                              \

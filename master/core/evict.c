@@ -51,7 +51,7 @@ drop(kvp_master_t *m, uint32_t oid, const leave_t *leave)
 
         kvp_obj_del_place(m, oid, &places[i]);
         r = kvp_retire_place(m, &places[i], leave->owner, leave->waiter);
-        if (leave->is_superseded && kvp_journal_withholds(m))
+        if (leave->is_superseded && kvp_journal_withholds(m) && KVP_RULE(SUPERSEDED_STAYS))
             kvp_retire_hold_back(m, r, &leave->tomb);
         else
             kvp_owed_retire(m, r, &leave->tomb);

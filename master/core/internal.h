@@ -48,7 +48,6 @@
 /* What one peer can make the core remember. */
 #define KVP_WAITERS_MAX 1024u /* of a client: removals, upserts and bumps that are not answered, */
 #define KVP_WAITER_KEYS_MAX (1u << 20) /* and keys in them */
-#define KVP_ATTEMPT_BYTES_MAX (4ull << 30) /* a client's unfinished puts, quarantined ones included */
 #define KVP_ATTEMPTS_MAX 65536u /* a client's */
 #define KVP_STRAYS_MAX 16u /* extents taken from a silent client, which its own word can still free early */
 #define KVP_TICKETS_MAX 16384u /* a client's */
@@ -902,6 +901,7 @@ kvp_probe_leave(kvp_master_t *m, uint32_t oid) /* of a group: its lead */
 }
 /* kvp_probe_protects: the object goes only when nothing else can. */
 bool kvp_probe_protects(const kvp_master_t *m, uint32_t unit);
+uint64_t kvp_probe_young_bytes(const kvp_master_t *m); /* aside, and probed not long ago */
 void kvp_probe_set_aside(kvp_master_t *m, uint32_t oid); /* a victim that is protected */
 void kvp_probe_forget(kvp_master_t *m, uint32_t oid); /* takes it from those aside, where it is */
 uint32_t kvp_probe_victim(kvp_master_t *m, uint32_t after); /* those aside in their order; KVP_OID_NONE at the end */

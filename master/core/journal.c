@@ -138,7 +138,7 @@ say_again(kvp_master_t *m, const kvp_obj_t *o)
 {
     const kvp_tenant_t *t;
 
-    if (o->state != KVP_OBJ_COMMITTED) return;
+    if (o->state != KVP_OBJ_COMMITTED || !KVP_RULE(SNAPSHOT_WHOLE)) return;
     t = kvp_obj_tenant(m, o);
     if (kvp_obj_version(o) <= t->min_version) return;
     append_key(m, KVP_JREC_COMMIT, kvp_obj_digest(m->index, o, m->conf.digest_seed, t->id), kvp_obj_version(o));
@@ -186,7 +186,8 @@ kvp_master_snapshot(kvp_master_t *m)
 {
     const kvp_journal_t *j = &m->journal;
 
-    if (!j->is_open || j->is_basing || j->is_judge || j->is_settling) return false;
+    if (!j->is_open || j->is_basing) return false;
+    if ((j->is_judge || j->is_settling) && KVP_RULE(SNAPSHOT_REPORTED)) return false;
     kvp_journal_base(m, false);
     return true;
 }
@@ -287,7 +288,7 @@ kvp_journal_durable(kvp_master_t *m, uint64_t end)
     if (end > j->end || end < j->durable)
         kvp_panic("durable up to %llu of %llu", (unsigned long long)end, (unsigned long long)j->end);
     j->durable = end;
-    if (j->base_end > 0 && j->durable >= j->base_end) {
+    if (j->base_end > 0 && (j->durable >= j->base_end || !KVP_RULE(SNAPSHOT_DURABLE))) {
         j->is_based = true;
         j->base_end = 0;
     }

@@ -75,6 +75,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (m->conf.location_lease_ns == 0) m->conf.location_lease_ns = KVP_MS(1000);
     if (m->conf.location_grace_ns == 0) m->conf.location_grace_ns = KVP_MS(10000);
     if (m->conf.max_sessions == 0) m->conf.max_sessions = 65536;
+    if (m->conf.attempt_bytes == 0) m->conf.attempt_bytes = 4ull << 30;
     snprintf(m->host_id, sizeof m->host_id, "%s", conf->host_id);
     snprintf(m->unix_path, sizeof m->unix_path, "%s", conf->unix_path == NULL ? "" : conf->unix_path);
     m->term = conf->term;
@@ -479,5 +480,6 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
 {
     *stats_out = m->st;
     stats_out->term = m->term;
+    stats_out->young_probed_bytes = kvp_probe_young_bytes(m);
     stats_out->memory_bytes = kvp_objindex_memory_bytes(m->index) + m->slab_bytes;
 }

@@ -21,6 +21,7 @@ typedef struct {
     uint64_t location_grace_ns; /* the same while no master answers; at least location_lease_ns; 0 = 10 s */
     bool had_master; /* another master served this pool before: clients may still read under its leases */
     uint64_t node_grace_ns; /* how long a lost node's objects are kept for its return; 0 = 30 s */
+    uint64_t attempt_bytes; /* a client's unfinished puts, quarantined ones included; 0 = 4 GiB */
     const char *host_id; /* copied */
     const char *unix_path; /* told in HelloReply; "" = none; copied */
     uint32_t max_sessions; /* 0 = 65536 */
@@ -120,6 +121,7 @@ const char *kvp_master_take_note(kvp_master_t *master);
     X(evict_window, "evictions as a neighbour in a window")                                                            \
     X(chunks_taken, "chunks that went from one tenant to another")                                                     \
     X(probe_asides, "victims left alone for a while, because somebody asked for them")                                 \
+    X(young_probed_bytes, "of these, bytes that somebody began to ask for less than 200 ms ago (gauge)")               \
     X(groups, "groups (gauge)")                                                                                        \
     X(group_evictions, "evicted groups")                                                                               \
     X(soft_pinned_bytes, "bytes pinned softly (gauge)")                                                                \

@@ -11,6 +11,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 #define LASTS_MAX 30000u /* ticks; less than half of what 16 bits tell apart */
@@ -126,18 +128,26 @@ kvp_probe_begin(kvp_master_t *m, uint32_t oid)
     o->probe_since = (uint16_t)m->probes.tick;
 }
 
+uint64_t
+kvp_probe_young_bytes(const kvp_master_t *m)
+{
+    const kvp_probes_t *p = &m->probes;
+    uint64_t bytes = 0;
+
+    for (uint64_t age = 0; age < YOUNG; age++)
+        bytes += p->ring[(p->tick - age) % p->ring_n].bytes;
+    return bytes;
+}
+
 bool
 kvp_probe_protects(const kvp_master_t *m, uint32_t unit)
 {
     const kvp_obj_t *o = kvp_obj(m->index, unit);
     const kvp_probes_t *p = &m->probes;
-    uint64_t young = 0;
 
     if (!kvp_probe_is_live(m, o)) return false;
-    if ((uint16_t)((uint16_t)p->tick - o->probe_since) >= YOUNG) return true;
-    for (uint64_t age = 0; age < YOUNG; age++)
-        young += p->ring[(p->tick - age) % p->ring_n].bytes;
-    return young + kvp_victim_bytes(m, unit) <= m->st.size_bytes / YOUNG_SHARE;
+    if ((uint16_t)((uint16_t)p->tick - o->probe_since) >= YOUNG || !KVP_RULE(YOUNG_PROBES)) return true;
+    return kvp_probe_young_bytes(m) + kvp_victim_bytes(m, unit) <= m->st.size_bytes / YOUNG_SHARE;
 }
 
 /* ---- victims among those aside */
@@ -155,7 +165,7 @@ kvp_probe_victim(kvp_master_t *m, uint32_t after)
     kvp_probes_t *p = &m->probes;
     const kvp_obj_t *o = after == KVP_OID_NONE ? NULL : kvp_obj(m->index, after);
 
-    if (p->n == 0) return KVP_OID_NONE;
+    if (p->n == 0 || !KVP_RULE(PROBE_YIELDS)) return KVP_OID_NONE;
     if (o != NULL && o->next != KVP_OID_NONE) return o->next;
     if (o != NULL && slot_of(p, o) != NULL) return first_from(p, since_of(p, o) + 1);
     if (o == NULL && p->older.n > 0) return p->older.oldest;

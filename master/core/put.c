@@ -88,10 +88,12 @@ count_present(kvp_master_t *m, kvp_err_t err)
 }
 
 static bool
-is_over_limit(const kvp_session_t *s, uint64_t len, uint32_t copies)
+is_over_limit(const kvp_master_t *m, const kvp_session_t *s, uint64_t len, uint32_t copies)
 {
-    return s->attempt_ids.n >= KVP_ATTEMPTS_MAX || s->attempt_bytes + s->quarantine_bytes > KVP_ATTEMPT_BYTES_MAX ||
-           len > (KVP_ATTEMPT_BYTES_MAX - s->attempt_bytes - s->quarantine_bytes) / copies;
+    uint64_t max = m->conf.attempt_bytes, bytes = s->attempt_bytes + s->quarantine_bytes;
+
+    if (!KVP_RULE(UNFINISHED_BYTES)) return false;
+    return s->attempt_ids.n >= KVP_ATTEMPTS_MAX || bytes > max || len > (max - bytes) / copies;
 }
 
 /* Whether the client may begin one more like that. */
@@ -103,7 +105,7 @@ check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
     if (kvp_journal_is_behind(m)) return KVP_RETRY_AFTER;
     if (kvp_attempt_find(m, p->session, put->attempt) != NULL) return KVP_INVALID;
     if (kvp_recent_find(&p->session->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
-    return is_over_limit(p->session, put->len, p->copies) ? KVP_LIMIT : KVP_OK;
+    return is_over_limit(m, p->session, put->len, p->copies) ? KVP_LIMIT : KVP_OK;
 }
 
 static kvp_err_t

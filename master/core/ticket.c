@@ -228,6 +228,7 @@ kvp_ticket_tick(kvp_master_t *m)
 {
     const kvp_heapnode_t *first;
 
+    if (!KVP_RULE(RESERVATION_TIME)) return;
     while ((first = kvp_heap_least(&m->expiries)) != NULL && first->key <= m->now_ns && m->slice_left > 0)
         kvp_ticket_drop(m, kvp_heap_entry(first, kvp_ticket_t, expiry));
 }

@@ -7,6 +7,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/mutate.h"
+
 #include <stdlib.h>
 
 #define RESULTS_A_RECORD 64u /* to copy a result costs less than to touch a record */
@@ -112,7 +114,7 @@ kvp_waiter_revoked(kvp_master_t *m, kvp_waiter_t *w)
 static void
 owe_soon(kvp_master_t *m, kvp_waiter_t *w)
 {
-    if (w->ask.opcode == KVP_OP_BUMP || !w->is_dead_awaited) return;
+    if (w->ask.opcode == KVP_OP_BUMP || !w->is_dead_awaited || !KVP_RULE(OWED_SOON)) return;
     kvp_heap_add(&m->waiters, &w->due, kvp_max_u64(m->now_ns + KVP_MS(KVP_OWED_MS), m->old_leases_end_ns));
 }
 

@@ -14,6 +14,7 @@
 #define EVENTS_MAX 3000000u /* of a run: more means that something goes round in circles */
 #define PLAN_NS (12 * SEC) /* faults are over by then; calls that are not done are given up */
 #define CALM_NS (60 * SEC)
+#define REST_NS (LEASE_NS + SEC) /* in which nobody asks for anything */
 
 /* ---- memory that lives as long as the run */
 struct arena_block {
@@ -277,6 +278,8 @@ run_calm(sim_t *s)
     run_until(s, s->now + CALM_NS, has_all_proved);
     for (uint32_t i = 0; i < s->plan->clients && s->failure[0] == '\0'; i++)
         if (!client_has_proved(s, i)) sim_fail(s, "LIVENESS", "client %u cannot put and get, without faults", i);
+    run_until(s, s->now + REST_NS, NULL);
+    if (s->failure[0] == '\0') oracle_rest(s);
     for (uint32_t i = 0; i < s->plan->clients; i++) {
         if (i % 2 == 0)
             client_leave(s, i);

@@ -76,6 +76,7 @@ struct sim {
     bool is_traced;
     bool is_calm; /* no faults any more */
     bool has_stepped; /* some clock has */
+    bool has_stalled; /* the master has stopped for a while */
     char failure[512]; /* "" = none; begins with the invariant's name */
     sim_counts_t counts;
 
@@ -138,6 +139,7 @@ struct conn {
     conn_end_t end[2]; /* 0 opened it */
     bool is_cut;
     uint64_t sent; /* packets, seeds delays */
+    uint64_t heard_ns; /* when the one who accepted it got a frame last */
 };
 
 /* conn_open connects; the first bytes may be sent at once. A party that is dead ends the connection. */

@@ -113,6 +113,7 @@ choose_kind(const sim_t *s, thread_t *t)
 {
     uint64_t dice = rng_below(&t->rng, 1000);
 
+    if (s->plan->probes_per_mille > 0 && rng_chance(&t->rng, s->plan->probes_per_mille)) return CALL_EXISTS;
     if (s->plan->profile == PROFILE_GROUPS && dice < 180)
         return dice < 100 ? CALL_LOOKUP : dice < 150 ? CALL_EXISTS : CALL_BUMP;
     if (s->plan->profile == PROFILE_CUT) return dice < 150 ? CALL_PUT : dice < 880 ? CALL_GET : CALL_REMOVE;

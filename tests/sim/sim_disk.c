@@ -218,12 +218,34 @@ disk_heal(sim_t *s)
     sim_at(s, master_party(s), s->now + MS, on_synced, d, d->sync_seq);
 }
 
+/* Whether what is durable from there on holds the end of a base. */
+static bool
+says_all(const disk_t *d, uint64_t from)
+{
+    uint64_t at = from, check = 0;
+    kvp_jrec_any_t rec;
+    size_t used;
+
+    while (at < d->durable) {
+        if (kvp_jrec_read(d->file.data + (at - d->from), d->durable - at, check, &rec, &used) != KVP_OK || used == 0)
+            return false;
+        if (rec.head.kind == KVP_JREC_WHOLE) return true;
+        at += used;
+        check = rec.head.check;
+    }
+    return false;
+}
+
 void
 disk_forget(sim_t *s, uint64_t from)
 {
     disk_t *d = s->disk;
 
     TRACE(s, "the journal before position %lu is forgotten", (unsigned long)from);
+    if (!says_all(d, from))
+        sim_fail(s, "I3", "the journal before position %lu is forgotten, and what is behind it does not say all yet",
+                 (unsigned long)from);
+    if (from > d->durable) return; /* it failed */
     kvp_buf_consume(&d->file, from - d->from);
     d->from = from;
 }

@@ -22,6 +22,7 @@ stop(sim_t *s, party_t *who, uint64_t ns)
 {
     if (who->is_dead || who->is_stopped) return;
     party_stop(s, who);
+    s->has_stalled |= who == master_party(s);
     sim_at(s, NULL, s->now + ns, on_resume, who, 0);
 }
 
@@ -90,6 +91,14 @@ stop_time(const sim_t *s, rng_t *rng, uint64_t ns)
     return s->plan->takes_hours ? rng_between(rng, 600 * SEC, HOURS_NS) : ns;
 }
 
+/* For how long there is no master. */
+static uint64_t
+down_time(const sim_t *s, uint64_t ns)
+{
+    if (s->plan->profile == PROFILE_HEIRS) return ns % (20 * MS);
+    return s->plan->profile == PROFILE_CUT ? ns / 16 : ns;
+}
+
 static void
 on_fault(sim_t *s, void *arg, uint64_t n)
 {
@@ -126,7 +135,7 @@ on_fault(sim_t *s, void *arg, uint64_t n)
         node_crash(s, (uint32_t)rng_below(&rng, s->plan->nodes), ns);
         break;
     case CHOICE_CRASH_MASTER:
-        master_crash(s, s->plan->profile == PROFILE_CUT ? ns / 16 : ns);
+        master_crash(s, down_time(s, ns));
         break;
     case CHOICE_STEP_CLOCK:
         step_clock(s, &rng);

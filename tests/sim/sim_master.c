@@ -224,6 +224,7 @@ on_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
     sim_mix(s, f.hdr.request_id << 8 | f.hdr.opcode);
     TRACE(s, "master hears %s: op %u request %lu flags %u", conn->end[0].who->name, f.hdr.opcode,
           (unsigned long)f.hdr.request_id, f.hdr.flags);
+    conn->heard_ns = s->now;
     oracle_master_hears(s, conn, &f);
     kvp_master_on_frame(s->master->core, conn->id, &f, master_now(s));
     settle(s);
@@ -265,6 +266,7 @@ make_core(sim_t *s)
         .term = m->term,
         .session_ttl_ns = 3 * SEC,
         .node_grace_ns = s->plan->node_grace_ns,
+        .attempt_bytes = s->plan->attempt_bytes,
         .lease_ns = LEASE_NS,
         .location_lease_ns = LOCATION_LEASE_NS,
         .location_grace_ns = LOCATION_GRACE_NS,

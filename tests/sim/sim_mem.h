@@ -35,7 +35,9 @@ typedef struct grant {
     bool is_committed; /* the master said so */
     bool is_promised; /* in an answer to its writer */
     bool is_sure; /* when the master died it was there, and nothing was under way that may have ended that */
-    bool is_retired; /* the master ordered it */
+    bool is_retired; /* the master ordered it, */
+    bool is_quarantined; /* and its writer may still store there */
+    uint64_t heir; /* version that replaces it, in the step under way; 0 = none does */
     bool is_lost; /* with its memory, or with a master that keeps nothing */
     bool was_reported; /* to a master that did not know it */
     bool must_return; /* and that has to serve it */

@@ -32,7 +32,9 @@ word_cas(void *arg, uint32_t chunk, uint32_t slot, uint64_t expect, uint64_t nex
 {
     node_t *n = arg;
 
-    return mem_cas(n->sim, n->mem, chunk, slot, expect, next);
+    if (!mem_cas(n->sim, n->mem, chunk, slot, expect, next)) return false;
+    oracle_node_kills(n->sim, n->mem, chunk, slot, expect);
+    return true;
 }
 
 static void

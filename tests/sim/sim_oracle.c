@@ -208,6 +208,16 @@ check_returned(sim_t *s)
 
 /* ---- nodes */
 void
+oracle_node_kills(sim_t *s, const mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t before)
+{
+    const grant_t *g = grant_find(mem, chunk, slot, kvp_word_generation(before));
+
+    if (g == NULL || kvp_word_state(before) != KVP_DESC_SEALED || !grant_is_served_for_ever(g)) return;
+    sim_fail(s, "I3", "node%u makes slot %u generation %lx DEAD, which is committed and not retired", mem->node, slot,
+             (unsigned long)g->generation);
+}
+
+void
 oracle_node_lost(sim_t *s, uint32_t node)
 {
     s->oracle->terms[node] = 0;
@@ -237,6 +247,16 @@ check_found(sim_t *s)
             if (k->was_missed && grant_is_served_for_ever(k->grant))
                 sim_fail(s, "I3", "slot %u generation %lx of put %lu is committed, not retired, and was not found",
                          k->grant->slot, (unsigned long)k->grant->generation, (unsigned long)k->grant->put);
+}
+
+void
+oracle_rest(sim_t *s)
+{
+    kvp_master_stats_t st;
+
+    master_stats(s, &st);
+    if (st.reserved_bytes != 0)
+        sim_fail(s, "I8", "%lu bytes are reserved, though every reservation is over", (unsigned long)st.reserved_bytes);
 }
 
 void

@@ -27,6 +27,7 @@ typedef struct put {
 
 void oracle_init(sim_t *s);
 void oracle_fini(sim_t *s);
+void oracle_rest(sim_t *s); /* for a lease's time nobody has asked for anything but what he has in view */
 void oracle_end(sim_t *s); /* all clients are gone: nothing may be left */
 
 /* ---- what the master hears and says, in the order in which it does */
@@ -78,6 +79,7 @@ uint32_t oracle_key(const sim_t *s, uint32_t tenant, uint32_t k);
 bool oracle_key_matches(const sim_t *s, uint32_t key, const char *pattern); /* "^" and how its name begins; "" */
 
 /* ---- nodes */
+void oracle_node_kills(sim_t *s, const mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t before); /* that word */
 void oracle_node_lost(sim_t *s, uint32_t node); /* it died, and its memory with it */
 void oracle_node_obeys(sim_t *s, uint32_t node, uint32_t term); /* an order of that term */
 void oracle_node_term(sim_t *s, uint32_t node, uint32_t term); /* the highest that it has obeyed */

@@ -11,21 +11,30 @@
 #define KEYS_MAX 128u
 #define BUCKETS 64u
 #define SEGMENTS_MAX 512u
+#define CALL_KEYS_MAX 8u
 
 /* A question that the master has not answered. */
 typedef struct ask {
     uint64_t conn, request;
     uint8_t op;
     kvp_frame_t frame; /* in a packet, which stays */
+    uint64_t heard_ns;
     uint64_t must_hold; /* a removal: keys, a bit each, that a probe protects */
+    uint64_t must_take; /* a put: keys, a bit each, whose writer is silent */
+    struct attempt *others[CALL_KEYS_MAX]; /* a put: who has its key */
     struct ask *next;
 } ask_t;
 
 /* An attempt that got its places. */
 typedef struct attempt {
-    uint64_t conn, id;
+    conn_t *conn;
+    uint64_t id;
+    kvp_digest_t digest;
     grant_t *grants[KVP_REPLICAS_MAX];
     uint32_t grants_n;
+    bool is_over; /* its writer said so: committed, or aborted */
+    bool is_drained; /* and, of one that is aborted, that none of its stores is under way */
+    uint32_t asked_n; /* puts of its key that may have taken it since, or found it gone */
     struct attempt *next;
 } attempt_t;
 
@@ -69,6 +78,8 @@ struct oracle {
     uint32_t terms[NODES_MAX]; /* highest that each node has obeyed */
     returned_t *returned;
     struct refusal *refusals; /* of the step under way */
+    struct replaced *replaced; /* in the step under way */
+    uint64_t pool_largest; /* bytes that were mounted at one time */
     uint64_t pins_over_ns; /* since when there are more soft pins than may be; 0 = there are not */
 };
 
@@ -101,6 +112,19 @@ void group_may_leave(sim_t *s, uint32_t tenant,
 void group_bumped(sim_t *s, uint32_t tenant);
 void group_retired(grant_t *gone);
 void groups_end(sim_t *s);
+
+/* ---- sim_time.c: what must not wait for long */
+void time_heard(sim_t *s, const conn_t *conn, ask_t *ask);
+void time_said(sim_t *s, const ask_t *ask);
+void time_put_said(sim_t *s, const ask_t *ask, uint32_t at, kvp_err_t err); /* of one key */
+
+/* ---- sim_room.c */
+void room_granted(sim_t *s, const conn_t *conn); /* a client got places */
+
+/* ---- sim_promise.c */
+void promise_commit_heard(sim_t *s, const grant_t *grant);
+void promise_retired(sim_t *s, const grant_t *grant);
+void promise_step_ends(sim_t *s);
 
 /* Whether nothing has happened yet that allows it to be gone. */
 static inline bool

@@ -354,6 +354,97 @@ make_terms(plan_t *plan)
     add_successions(plan, &rng);
 }
 
+/* ---- a full pool */
+/* Somebody asks again and again whether all of it is there. */
+static void
+make_probed(plan_t *plan, rng_t *rng)
+{
+    uint32_t calls = (uint32_t)rng_between(rng, 20, 80);
+
+    plan->nodes = (uint32_t)rng_between(rng, 1, 2);
+    plan->probes_per_mille = (uint32_t)rng_between(rng, 300, 800);
+    plan->late_per_mille = 2;
+    plan->off_cpu_per_mille = 5;
+    make_room(plan, calls);
+    add_calls(plan, rng, calls, rng_log(rng, MS, 100 * MS));
+}
+
+/* Puts are given up in the midst, and what was theirs comes back while its node is away, or slow. */
+static void
+make_abandoned(plan_t *plan, rng_t *rng)
+{
+    static const uint8_t kinds[] = {CHOICE_KILL_CLIENT, CHOICE_KILL_CLIENT, CHOICE_STOP_CLIENT,
+                                    CHOICE_STOP_CLIENT, CHOICE_CUT_CONN,    CHOICE_CUT_CONN,
+                                    CHOICE_CUT_CONN,    CHOICE_STOP_NODE,   CHOICE_PARTITION};
+    uint32_t calls = (uint32_t)rng_between(rng, 20, 80);
+
+    plan->late_per_mille = (uint32_t)rng_between(rng, 20, 200);
+    plan->off_cpu_per_mille = (uint32_t)rng_between(rng, 5, 100);
+    if (rng_chance(rng, 500)) plan->attempt_bytes = 2ull * plan->len_max;
+    make_room(plan, calls);
+    add_calls(plan, rng, calls, rng_log(rng, MS, 100 * MS));
+    for (uint32_t n = (uint32_t)rng_below(rng, 8); n > 0; n--)
+        (void)add(plan, kinds[rng_below(rng, sizeof kinds)], rng_log(rng, MS, 2 * SEC));
+    /* What a writer left is proved free while its node is away. */
+    for (uint32_t n = (uint32_t)rng_below(rng, 5); n > 0; n--) {
+        uint64_t at_ns = rng_log(rng, MS, 2 * SEC);
+
+        (void)add(plan, rng_chance(rng, 700) ? CHOICE_KILL_CLIENT : CHOICE_CUT_CONN, at_ns);
+        (void)add(plan, CHOICE_CUT_HOST, at_ns + rng_log(rng, 100 * US, 15 * MS));
+    }
+}
+
+static void
+make_full(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_FULL);
+
+    make_parties(plan, &rng);
+    plan->tenants = 1;
+    plan->chunk_n = 1;
+    plan->len_max = (uint32_t)rng_log(&rng, 4096, 24576);
+    plan->has_one_len = rng_chance(&rng, 500);
+    plan->keys = (uint32_t)rng_between(&rng, 4, 24);
+    plan->digest_bits = 128;
+    plan->replicas_max = 1;
+    plan->locations = rng_chance(&rng, 500) ? 0 : 16;
+    if (rng_chance(&rng, 500))
+        make_probed(plan, &rng);
+    else
+        make_abandoned(plan, &rng);
+}
+
+/* ---- heirs */
+/* The next master is there before long, while clients stop, or their threads have no processor. */
+static void
+make_heirs(plan_t *plan)
+{
+    static const uint8_t kinds[] = {CHOICE_STOP_CLIENT, CHOICE_STOP_CLIENT, CHOICE_KILL_CLIENT, CHOICE_CUT_CONN};
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_HEIRS);
+    uint32_t calls = (uint32_t)rng_between(&rng, 20, 60);
+    uint64_t at_ns = rng_log(&rng, MS, 500 * MS);
+
+    make_parties(plan, &rng);
+    plan->tenants = 1;
+    plan->keys = (uint32_t)rng_log(&rng, 4, 32);
+    plan->chunk_n = 1;
+    plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
+    plan->digest_bits = 128;
+    plan->late_per_mille = 2;
+    plan->replicas_max = rng_chance(&rng, 200) ? 2 : 1;
+    plan->locations = rng_chance(&rng, 500) ? 0 : 16;
+    plan->off_cpu_per_mille = (uint32_t)rng_between(&rng, 50, 400);
+    plan->has_journal = rng_chance(&rng, 300);
+    make_room(plan, calls);
+    add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
+    for (uint32_t n = (uint32_t)rng_between(&rng, 1, 4); n > 0; n--) {
+        if (rng_chance(&rng, 500))
+            (void)add(plan, kinds[rng_below(&rng, sizeof kinds)], at_ns - rng_below(&rng, at_ns / 8));
+        (void)add(plan, CHOICE_CRASH_MASTER, at_ns);
+        at_ns += rng_between(&rng, 50 * MS, 800 * MS);
+    }
+}
+
 void
 plan_make(plan_t *plan, profile_t profile, uint64_t seed)
 {
@@ -370,6 +461,12 @@ plan_make(plan_t *plan, profile_t profile, uint64_t seed)
         break;
     case PROFILE_TERMS:
         make_terms(plan);
+        break;
+    case PROFILE_FULL:
+        make_full(plan);
+        break;
+    case PROFILE_HEIRS:
+        make_heirs(plan);
         break;
     default:
         make_mixed(plan);
@@ -395,7 +492,7 @@ choice_name(choice_kind_t kind)
     return kind < CHOICE_KINDS ? names[kind] : "?";
 }
 
-static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut", "journal", "groups", "terms"};
+static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut", "journal", "groups", "terms", "full", "heirs"};
 
 const char *
 profile_name(profile_t profile)

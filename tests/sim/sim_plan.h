@@ -47,6 +47,8 @@ typedef enum {
     PROFILE_JOURNAL, /* the master has a journal, and dies: with a node away, or twice, or losing the journal */
     PROFILE_GROUPS, /* objects that appear and are evicted together, in a pool that is too small for all of them */
     PROFILE_TERMS, /* the next master begins while the old one lives, and some are with the one, some with the other */
+    PROFILE_FULL, /* a pool full of what is probed, or left unfinished by clients that stop and die, with nodes that break off */
+    PROFILE_HEIRS, /* the next master comes soon, while writers of the one before are in the midst of a put, and go on */
     PROFILE_KINDS,
 } profile_t;
 
@@ -77,6 +79,8 @@ typedef struct {
     bool wants_sums;
     uint32_t group_keys; /* keys of a group: the next so many by number are one; 0 = no groups */
     bool takes_hours; /* who stops may do so for hours */
+    uint64_t attempt_bytes; /* that a client may have unfinished; 0 = any number */
+    uint32_t probes_per_mille; /* of the calls, over and above the usual */
     uint64_t node_grace_ns; /* for which the master keeps what a lost node has */
     bool has_journal;
     uint32_t disk_lost_per_mille, disk_stuck_per_mille; /* of its crashes, of the times it is written to */

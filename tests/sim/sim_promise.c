@@ -2,6 +2,7 @@
  * What a journal must not leave out: when a master dies while all nodes are there and nothing is on its way out, all that
  * it had acknowledged and not given up since is in what the next one reads. (At other times something may be gone that
  * nobody was told of: an eviction whose order waits, a removal under way.)
+ * And what a new version replaces is retired only when the journal can no more forget the new one.
  */
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_oracle_priv.h"
@@ -53,4 +54,48 @@ oracle_master_reads(sim_t *s)
     if (!disk_judges(s)) return;
     for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older)
         for_each(s, mem, look_up, false);
+}
+
+/* ---- what a new version replaces */
+typedef struct replaced {
+    grant_t *grant;
+    struct replaced *next;
+} replaced_t;
+
+/* Only while nothing is on its way out, and no put waits for room: then what is retired in this step is so for the sake of
+ * the version that is committed in it. */
+void
+promise_commit_heard(sim_t *s, const grant_t *grant)
+{
+    kvp_master_stats_t st;
+
+    if (!s->plan->has_journal) return;
+    master_stats(s, &st);
+    if (st.retiring_bytes > 0 || st.pending_puts > 0) return;
+    for (known_t *k = known_first(s, grant->digest); k != NULL; k = known_next(k, grant->digest)) {
+        replaced_t *r;
+
+        if (!grant_is_served_for_ever(k->grant) || k->grant->version >= grant->version) continue;
+        if (k->grant->tenant != grant->tenant) continue;
+        k->grant->heir = grant->version;
+        r = sim_alloc(s, sizeof *r);
+        *r = (replaced_t){k->grant, s->oracle->replaced};
+        s->oracle->replaced = r;
+    }
+}
+
+void
+promise_retired(sim_t *s, const grant_t *grant)
+{
+    if (grant->heir == 0 || disk_has_said(s, grant->digest, grant->heir)) return;
+    sim_fail(s, "I3", "slot %u generation %lx is retired, and the journal may forget the version that replaces it",
+             grant->slot, (unsigned long)grant->generation);
+}
+
+void
+promise_step_ends(sim_t *s)
+{
+    for (const replaced_t *r = s->oracle->replaced; r != NULL; r = r->next)
+        r->grant->heir = 0;
+    s->oracle->replaced = NULL;
 }

@@ -83,10 +83,47 @@ check_pins(sim_t *s)
         sim_fail(s, "I7", "%lu bytes are pinned softly", (unsigned long)st.soft_pinned_bytes);
 }
 
+/* What was probed not long ago is a quarter of the pool, as it was then. */
+static void
+check_young_probes(sim_t *s)
+{
+    kvp_master_stats_t st;
+
+    master_stats(s, &st);
+    s->oracle->pool_largest = kvp_max_u64(s->oracle->pool_largest, st.size_bytes);
+    if (st.young_probed_bytes > s->oracle->pool_largest / 4)
+        sim_fail(s, "I8", "%lu bytes of %lu are protected by probes of a moment", (unsigned long)st.young_probed_bytes,
+                 (unsigned long)s->oracle->pool_largest);
+}
+
+/* What the client has not ended, and where it may still store. Of what lies on a node that is away it is not known which
+ * order waits. */
+static bool
+is_unfinished(const attempt_t *a, const grant_t *g)
+{
+    if (g->is_freed || g->is_commit_asked || g->mem->is_gone || g->mem->conn == 0) return false;
+    return g->is_retired ? g->is_quarantined : !a->is_drained;
+}
+
+void
+room_granted(sim_t *s, const conn_t *conn)
+{
+    uint64_t bytes = 0;
+
+    if (s->plan->attempt_bytes == 0) return;
+    for (const attempt_t *a = s->oracle->attempts; a != NULL; a = a->next)
+        for (uint32_t i = 0; a->conn == conn && i < a->grants_n; i++)
+            bytes += is_unfinished(a, a->grants[i]) ? a->grants[i]->len : 0;
+    if (bytes > s->plan->attempt_bytes)
+        sim_fail(s, "I9", "%s has %lu bytes unfinished", conn->end[0].who->name, (unsigned long)bytes);
+}
+
 void
 oracle_master_has_said(sim_t *s)
 {
+    promise_step_ends(s);
     check_pins(s);
+    check_young_probes(s);
     for (const refusal_t *r = s->oracle->refusals; r != NULL; r = r->next)
         check_refusal(s, r->tenant, r->len);
     s->oracle->refusals = NULL;

@@ -284,7 +284,12 @@ ask_add(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 {
     ask_t *a = sim_alloc(s, sizeof *a);
 
-    *a = (ask_t){conn->id, f->hdr.request_id, f->hdr.opcode, *f, 0, s->oracle->asks};
+    *a = (ask_t){.conn = conn->id,
+                 .request = f->hdr.request_id,
+                 .op = f->hdr.opcode,
+                 .frame = *f,
+                 .heard_ns = s->now,
+                 .next = s->oracle->asks};
     s->oracle->asks = a;
     return a;
 }
@@ -333,7 +338,7 @@ forget_asks(oracle_t *o, uint64_t conn)
             at = &(*at)->next;
     }
     for (attempt_t **at = &o->attempts; *at != NULL;) {
-        if ((*at)->conn == conn)
+        if ((*at)->conn->id == conn)
             *at = (*at)->next;
         else
             at = &(*at)->next;
@@ -502,7 +507,7 @@ attempt_of(sim_t *s, const conn_t *conn, uint64_t id)
 {
     attempt_t *a = s->oracle->attempts;
 
-    while (a != NULL && (a->conn != conn->id || a->id != id))
+    while (a != NULL && (a->conn != conn || a->id != id))
         a = a->next;
     return a;
 }
@@ -515,10 +520,32 @@ hears_commit(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         const kvp_wire_commit_t *rec = (const kvp_wire_commit_t *)(f->tail + at);
         attempt_t *a = attempt_of(s, conn, rec->attempt);
 
+        if (a != NULL) a->is_over = true;
+        if (a != NULL && a->grants_n > 0) promise_commit_heard(s, a->grants[0]);
         for (uint32_t g = 0; a != NULL && g < a->grants_n; g++)
             if ((rec->replicas >> g & 1) != 0) a->grants[g]->is_commit_asked = true;
         if (a != NULL && a->grants_n > 0) group_commit_heard(a->grants[0]);
     }
+}
+
+static void
+hears_abort(sim_t *s, conn_t *conn, const kvp_frame_t *f)
+{
+    Kvp__Pb__PutAbort *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__put_abort__descriptor, f);
+    for (uint32_t i = 0; head != NULL && i < head->n; i++) {
+        attempt_t *a;
+        uint64_t id;
+
+        memcpy(&id, f->tail + i * sizeof id, sizeof id);
+        a = attempt_of(s, conn, id);
+        if (a == NULL) continue;
+        a->is_over = true;
+        a->is_drained |= head->is_drained;
+    }
+    kvp_pb_free(&pb, head);
 }
 
 void
@@ -537,6 +564,9 @@ oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     case KVP_OP_PUT_COMMIT:
         hears_commit(s, conn, f);
         break;
+    case KVP_OP_PUT_ABORT:
+        hears_abort(s, conn, f);
+        return;
     case KVP_OP_RELEASE:
         hears_release(s, conn, f);
         return;
@@ -562,7 +592,7 @@ oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     default:
         return;
     }
-    ask_add(s, conn, f);
+    time_heard(s, conn, ask_add(s, conn, f));
 }
 
 /* ---- saying */
@@ -614,7 +644,7 @@ says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, uint32_t at, const 
 {
     attempt_t *a = sim_alloc(s, sizeof *a);
 
-    *a = (attempt_t){.conn = conn->id, .id = put->attempt, .next = s->oracle->attempts};
+    *a = (attempt_t){.conn = conn, .id = put->attempt, .digest = put->digest, .next = s->oracle->attempts};
     for (uint32_t i = 0; i < obj->nloc && i < KVP_REPLICAS_MAX; i++) {
         mem_t *mem = oracle_mem_of(s, master_term(s), locs[i].segment_id);
         grant_t *g;
@@ -657,8 +687,10 @@ says_granted_all(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
         if (p.objs[i].err == KVP_OK) says_granted(s, conn, &wishes, i, &puts[i], &p.objs[i], loc);
         if (p.objs[i].err == KVP_NO_SPACE && !wishes.has_copies && !master_is_elder(s))
             oracle_no_space(s, tenant_of(s, conn), puts[i].len);
+        time_put_said(s, ask, i, p.objs[i].err);
         loc += p.objs[i].nloc;
     }
+    room_granted(s, conn);
     kvp_pb_free(&p.pb, p.head);
 }
 
@@ -800,6 +832,8 @@ says_retire(sim_t *s, const kvp_frame_t *f)
         if (!g->is_retired && g->holds > 0 && !g->mem->is_gone && !is_forced(s, g))
             sim_fail(s, "I8", "slot %u generation %lx is retired under a hold", g->slot, (unsigned long)g->generation);
         g->is_retired = true;
+        g->is_quarantined = slots[i].owner != 0;
+        promise_retired(s, g);
         group_retired(g);
         let_go(s, g->tenant, &g->digest, UINT64_MAX); /* an object is evicted with all its copies */
     }
@@ -1048,6 +1082,7 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         elder_says(s, conn, ask, f);
         return;
     }
+    time_said(s, ask);
     if (f->hdr.opcode == KVP_OP_PUT_BEGIN) says_granted_all(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_PUT_COMMIT) says_committed(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_GET) says_places(s, conn, ask, f);
