@@ -84,6 +84,7 @@ copy_reply(const Kvp__Pb__HelloReply *msg, kvp_hello_reply_t *out)
 static kvp_err_t
 queue_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask)
 {
+    Kvp__Pb__KnownPool known = KVP__PB__KNOWN_POOL__INIT;
     Kvp__Pb__Hello msg = KVP__PB__HELLO__INIT;
     size_t at;
 
@@ -96,6 +97,12 @@ queue_hello(kvp_framed_t *c, const kvp_hello_ask_t *ask)
     msg.incarnation = ask->incarnation;
     msg.tenant = ask->tenant;
     if (ask->pool_id != NULL) msg.pool_id = (ProtobufCBinaryData){16, (uint8_t *)ask->pool_id};
+    if (ask->known != NULL && ask->known->term != 0) {
+        known.pool_id = (ProtobufCBinaryData){sizeof ask->known->pool_id, (uint8_t *)ask->known->pool_id};
+        known.digest_seed = ask->known->digest_seed;
+        known.term = ask->known->term;
+        msg.known = &known;
+    }
     kvp_pb_frame_begin(&c->out, KVP_OP_HELLO, 0, HELLO_ID, &msg.base, &at);
     kvp_frame_end(&c->out, at);
     if (c->out.err != KVP_OK) return c->out.err;

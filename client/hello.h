@@ -8,6 +8,13 @@
 #include "client/framed.h"
 #include "common/hostid.h"
 
+/* The pool that a node's memory was made for. */
+typedef struct {
+    uint8_t pool_id[16];
+    uint64_t digest_seed;
+    uint32_t term; /* the highest that it obeys in it; 0 = there is no such pool */
+} kvp_known_pool_t;
+
 typedef struct {
     const char *name;
     const char *host_id;
@@ -15,6 +22,7 @@ typedef struct {
     uint32_t role; /* kvp_role_t; 0 = client */
     uint64_t incarnation; /* to a master: of the session before, or 0; to a node: the one that the master gave */
     const uint8_t *pool_id; /* 16 bytes to a node, NULL to a master */
+    const kvp_known_pool_t *known; /* of a node to a master; NULL or term 0 = it has no memory */
     int pidfd; /* rides beside the Hello on a Unix connection to a node; -1 = none */
 } kvp_hello_ask_t;
 

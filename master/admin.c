@@ -37,13 +37,11 @@ add_figure(kvp_metrics_t *metrics, const char *name, const char *help, uint64_t 
 }
 
 kvp_err_t
-kvp_admin_init(kvp_admin_t *admin, const uint8_t pool_id[16])
+kvp_admin_init(kvp_admin_t *admin)
 {
     kvp_err_t err = KVP_NOMEM;
 
     memset(admin, 0, sizeof(*admin));
-    for (size_t i = 0; i < 16; i++)
-        snprintf(admin->pool_id + 2 * i, 3, "%02x", pool_id[i]);
     admin->start_ns = kvp_boot_ns();
     admin->metrics = kvp_metrics_create();
     if (admin->metrics == NULL) goto fail;
@@ -98,6 +96,7 @@ copy_figures(void *arg)
 
     kvp_master_stats(admin->master, &admin->core);
     kvp_server_stats(admin->server, &admin->shell);
+    kvp_master_ident(admin->master, &admin->ident);
     admin->term = admin->core.term;
     admin->uptime_ms = (kvp_boot_ns() - admin->start_ns) / KVP_NS_PER_MS;
 }
@@ -117,13 +116,16 @@ static void
 on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     kvp_admin_t *admin = arg;
+    char pool_id[2 * sizeof admin->ident.pool_id + 1];
 
     (void)request;
     if (!scrape(admin, response)) return;
+    for (size_t i = 0; i < sizeof admin->ident.pool_id; i++)
+        snprintf(pool_id + 2 * i, 3, "%02x", admin->ident.pool_id[i]);
     json_object *answer = json_object_new_object();
     json_object_object_add(answer, "status", json_object_new_string("ok"));
     json_object_object_add(answer, "version", json_object_new_string(KVP_RELEASE));
-    json_object_object_add(answer, "pool_id", json_object_new_string(admin->pool_id));
+    json_object_object_add(answer, "pool_id", json_object_new_string(pool_id));
     json_object_object_add(answer, "term", json_object_new_uint64(admin->term));
     json_object_object_add(answer, "uptime_ms", json_object_new_uint64(admin->uptime_ms));
     json_object_object_add(answer, "segments", json_object_new_uint64(admin->core.segments));

@@ -18,16 +18,16 @@ typedef struct {
     kvp_metrics_t *metrics; /* owned, with everything registered in it */
     kvp_times_t times; /* for kvp_server_start */
     uint64_t start_ns; /* CLOCK_BOOTTIME */
-    char pool_id[33];
     kvp_master_stats_t core; /* copies of the last scrape; the HTTP thread's */
     kvp_server_stats_t shell;
+    kvp_master_ident_t ident;
     uint64_t uptime_ms;
     uint64_t term;
 } kvp_admin_t;
 
 /* kvp_admin_init registers the metrics; kvp_admin_route binds the paths, once loop, master and server exist. NOMEM.
  * kvp_admin_fini comes after the HTTP server has stopped; legal on a zeroed admin. */
-kvp_err_t kvp_admin_init(kvp_admin_t *admin, const uint8_t pool_id[16]) KVP_MUST_USE;
+kvp_err_t kvp_admin_init(kvp_admin_t *admin) KVP_MUST_USE;
 kvp_err_t kvp_admin_route(kvp_admin_t *admin, kvp_http_t *http, kvp_loop_t *loop, kvp_master_t *master,
                           kvp_server_t *server) KVP_MUST_USE;
 void kvp_admin_fini(kvp_admin_t *admin);

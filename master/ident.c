@@ -115,7 +115,7 @@ make_new(kvp_ident_t *ident)
 {
     kvp_random_bytes(ident->pool_id, sizeof(ident->pool_id));
     ident->digest_seed = kvp_random_u64();
-    ident->term = 0;
+    ident->term = 1;
 }
 
 /* make_dirs is mkdir -p; an error shows when the directory is opened. */
@@ -155,7 +155,8 @@ lock_dir(const char *dir, kvp_log_level_t level, kvp_ident_t *ident)
     return KVP_SYS;
 }
 
-/* take_term makes this start's term durable before anybody hears of it. */
+/* take_term makes this start's term durable before anybody hears of it. A new pool's is not written: a start that nothing
+ * came of must not look like a master whose pool the nodes are not of. */
 static kvp_err_t
 take_term(kvp_ident_t *ident)
 {
@@ -163,14 +164,14 @@ take_term(kvp_ident_t *ident)
 
     if (err == KVP_NOT_FOUND) {
         make_new(ident);
-    } else if (err != KVP_OK) {
-        return err;
+        return KVP_OK;
     }
+    if (err != KVP_OK) return err;
     if (ident->term >= KVP_TERM_MAX) {
         kvp_log_error("master", "no term is left: start a new pool dir=%s", ident->dir);
         return KVP_LIMIT;
     }
-    ident->had_master = ident->term > 0;
+    ident->had_master = true;
     ident->term++;
     return store(ident);
 }
@@ -180,7 +181,6 @@ keep_nothing(kvp_ident_t *ident)
 {
     kvp_ident_close(ident);
     make_new(ident);
-    ident->term = 1;
     memcpy(ident->dir, "none", sizeof("none"));
 }
 
@@ -229,9 +229,8 @@ kvp_ident_close(kvp_ident_t *ident)
 }
 
 kvp_err_t
-kvp_ident_raise(kvp_ident_t *ident, uint32_t term)
+kvp_ident_save(kvp_ident_t *ident, uint32_t term)
 {
-    if (term <= ident->term) return KVP_OK;
-    ident->term = term;
+    if (term > ident->term) ident->term = term;
     return ident->dir_fd < 0 ? KVP_OK : store(ident);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Who the pool is, across restarts of its master: the data directory with the pool's id, the seed of its digests and the
- * highest term used. Blocking file access, at the start and when the term rises.
+ * highest term used. Blocking file access, at the start and when any of it changes.
  */
 #ifndef KVP_MASTER_IDENT_H
 #define KVP_MASTER_IDENT_H
@@ -11,14 +11,15 @@ typedef struct {
     uint8_t pool_id[16];
     uint64_t digest_seed;
     uint32_t term; /* of this master: one above the last one used here */
-    bool had_master; /* there was one */
+    bool
+        had_master; /* there was one; otherwise the id and the seed are made up, and not on disk before kvp_ident_save */
     int dir_fd; /* -1 = nothing is kept */
     int lock_fd; /* held while this master lives; -1 = none */
     char dir[4096]; /* as the ready line says it: "none" where nothing is kept */
 } kvp_ident_t;
 
-/* kvp_ident_open makes the directory if need be, locks it against another master, reads the identity (or makes a new one)
- * and takes the next term, which is on disk when it returns. dir "none" keeps nothing: a new pool, term 1. dir NULL is
+/* kvp_ident_open makes the directory if need be, locks it against another master, reads the identity and takes the next
+ * term, which is on disk when it returns; or makes up a new one. dir "none" keeps nothing: a new pool, term 1. dir NULL is
  * the default, $XDG_STATE_HOME/kvpool or /var/lib/kvpool; where that cannot be used it warns and keeps nothing.
  * SYS, BUSY (locked by another master), CORRUPT (the file is damaged), LIMIT (terms are used up); logged. */
 kvp_err_t kvp_ident_open(const char *dir, kvp_ident_t *ident_out) KVP_MUST_USE;
@@ -26,7 +27,7 @@ kvp_err_t kvp_ident_open(const char *dir, kvp_ident_t *ident_out) KVP_MUST_USE;
 /* kvp_ident_close releases the directory; legal on an identity whose descriptors are -1. */
 void kvp_ident_close(kvp_ident_t *ident);
 
-/* kvp_ident_raise records a term that the core took because a node knew a higher one; a lower one changes nothing. */
-kvp_err_t kvp_ident_raise(kvp_ident_t *ident, uint32_t term) KVP_MUST_USE;
+/* kvp_ident_save writes what *ident says of the pool, and the term where it is a higher one than that. SYS, logged. */
+kvp_err_t kvp_ident_save(kvp_ident_t *ident, uint32_t term) KVP_MUST_USE;
 
 #endif

@@ -91,13 +91,15 @@ typedef struct {
     kvp_hostport_t http_bound; /* host "" = no HTTP */
 } daemon_t;
 
-/* The core takes a higher term when a node knows one; the next start must not fall below it. */
+/* The core takes a higher term, or the pool's name, when a node knows one; the next start must not fall behind that. */
 static void
-save_term(void *arg, uint32_t term)
+save_ident(void *arg, const kvp_master_ident_t *now)
 {
     daemon_t *d = arg;
 
-    kvp_ignore(kvp_ident_raise(&d->ident, term), "logged; the nodes still know the term");
+    memcpy(d->ident.pool_id, now->pool_id, sizeof d->ident.pool_id);
+    d->ident.digest_seed = now->digest_seed;
+    kvp_ignore(kvp_ident_save(&d->ident, now->term), "logged; the nodes still know it");
 }
 
 static void
@@ -117,7 +119,7 @@ build_core(daemon_t *d, const settings_t *s)
 
     kvp_err_t err = kvp_ident_open(s->data_dir, &d->ident);
     if (err != KVP_OK) return err;
-    err = kvp_server_create(&(kvp_server_conf_t){.listen = s->listen, .save_term = save_term, .save_term_arg = d},
+    err = kvp_server_create(&(kvp_server_conf_t){.listen = s->listen, .save_ident = save_ident, .save_ident_arg = d},
                             &d->server);
     if (err != KVP_OK) return err;
 
@@ -135,7 +137,7 @@ build_core(daemon_t *d, const settings_t *s)
     };
     memcpy(conf.pool_id, d->ident.pool_id, sizeof(conf.pool_id));
     err = kvp_master_create(&conf, kvp_boot_ns(), &d->core);
-    return err != KVP_OK ? err : kvp_admin_init(&d->admin, d->ident.pool_id);
+    return err != KVP_OK ? err : kvp_admin_init(&d->admin);
 }
 
 static kvp_err_t

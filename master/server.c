@@ -238,11 +238,11 @@ static void
 collect(kvp_server_t *server)
 {
     uint64_t id;
-    uint32_t term;
+    kvp_master_ident_t ident;
     bool is_last;
 
-    if (kvp_master_take_term(server->master, &term) && server->conf.save_term != NULL)
-        server->conf.save_term(server->conf.save_term_arg, term);
+    if (kvp_master_take_ident(server->master, &ident) && server->conf.save_ident != NULL)
+        server->conf.save_ident(server->conf.save_ident_arg, &ident);
     while (kvp_master_take_output(server->master, &id, &server->spare, &is_last)) {
         conn_t *conn = find_conn(server, id);
         if (conn != NULL && !conn->is_ending) {

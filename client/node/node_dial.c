@@ -31,17 +31,23 @@ note_local_host(kvp_node_dialed_t *d)
 }
 
 static kvp_err_t
-greet(const kvp_node_dial_t *d, uint64_t incarnation, kvp_framed_t *conn, kvp_hello_reply_t *hello)
+greet(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_framed_t *conn, kvp_hello_reply_t *hello)
 {
     kvp_hello_ask_t ask = {
-        .name = d->name, .host_id = d->host_id, .role = KVP_ROLE_NODE, .incarnation = incarnation, .pidfd = -1};
+        .name = d->name,
+        .host_id = d->host_id,
+        .role = KVP_ROLE_NODE,
+        .incarnation = was->incarnation,
+        .known = &was->known,
+        .pidfd = -1,
+    };
 
     return kvp_hello(conn, &ask, kvp_now_ns() + ATTEMPT_NS, hello);
 }
 
 /* change_to_unix replaces a TCP connection within one host. Where that fails, TCP does. */
 static void
-change_to_unix(const kvp_node_dial_t *d, uint64_t incarnation, kvp_node_dialed_t *dialed)
+change_to_unix(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *dialed)
 {
     kvp_hello_reply_t hello;
     kvp_framed_t conn;
@@ -49,7 +55,7 @@ change_to_unix(const kvp_node_dial_t *d, uint64_t incarnation, kvp_node_dialed_t
     if (dialed->hello.unix_path[0] == '\0' || strcmp(dialed->hello.host_id, d->host_id) != 0) return;
     kvp_framed_init(&conn);
     if (kvp_framed_connect_unix(&conn, dialed->hello.unix_path, kvp_now_ns() + ATTEMPT_NS) != KVP_OK ||
-        greet(d, incarnation, &conn, &hello) != KVP_OK) {
+        greet(d, was, &conn, &hello) != KVP_OK) {
         kvp_framed_fini(&conn);
         return;
     }
@@ -59,7 +65,7 @@ change_to_unix(const kvp_node_dial_t *d, uint64_t incarnation, kvp_node_dialed_t
 }
 
 static kvp_err_t
-dial_one(kvp_node_dial_t *d, const kvp_hostport_t *master, uint64_t incarnation, kvp_node_dialed_t *dialed)
+dial_one(kvp_node_dial_t *d, const kvp_hostport_t *master, const kvp_node_was_t *was, kvp_node_dialed_t *dialed)
 {
     char text[KVP_HOSTPORT_TEXT_MAX];
     uint32_t missed;
@@ -70,10 +76,10 @@ dial_one(kvp_node_dial_t *d, const kvp_hostport_t *master, uint64_t incarnation,
     err = kvp_framed_connect_tcp(&dialed->conn, master->host, master->port, kvp_now_ns() + ATTEMPT_NS);
     if (err == KVP_OK) {
         note_local_host(dialed);
-        err = greet(d, incarnation, &dialed->conn, &dialed->hello);
+        err = greet(d, was, &dialed->conn, &dialed->hello);
     }
     if (err == KVP_OK) {
-        change_to_unix(d, incarnation, dialed);
+        change_to_unix(d, was, dialed);
         return KVP_OK;
     }
     kvp_framed_fini(&dialed->conn);
@@ -102,7 +108,7 @@ dial_main(void *arg)
 
     pthread_mutex_lock(&d->lock);
     while (!d->is_stopping) {
-        uint64_t incarnation = d->incarnation;
+        kvp_node_was_t was = d->was;
         kvp_node_dialed_t dialed;
         kvp_err_t err;
 
@@ -120,7 +126,7 @@ dial_main(void *arg)
         backoff_ns = kvp_min_u64(kvp_max_u64(2 * backoff_ns, BACKOFF_MIN_NS), BACKOFF_MAX_NS);
 
         pthread_mutex_unlock(&d->lock);
-        err = dial_one(d, &d->masters[at], incarnation, &dialed);
+        err = dial_one(d, &d->masters[at], &was, &dialed);
         pthread_mutex_lock(&d->lock);
         d->last_err = err;
         d->attempts++;
@@ -162,12 +168,12 @@ kvp_node_dial_stop(kvp_node_dial_t *d)
 }
 
 void
-kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, uint64_t incarnation)
+kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, const kvp_node_was_t *was)
 {
     pthread_mutex_lock(&d->lock);
     d->is_wanted = true;
     d->is_good = is_good;
-    d->incarnation = incarnation;
+    d->was = *was;
     pthread_cond_signal(&d->changed);
     pthread_mutex_unlock(&d->lock);
 }

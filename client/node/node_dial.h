@@ -19,6 +19,12 @@ typedef struct {
     char local_host[KVP_HOST_MAX]; /* our own address as this master's network sees it */
 } kvp_node_dialed_t;
 
+/* What the node was before it lost its master. */
+typedef struct {
+    uint64_t incarnation; /* of the session before, or 0 */
+    kvp_known_pool_t known; /* the pool of its memory; term 0 = it has none */
+} kvp_node_was_t;
+
 typedef struct {
     kvp_hostport_t masters[KVP_NODE_MASTERS_MAX];
     size_t masters_n;
@@ -38,7 +44,7 @@ typedef struct {
     kvp_node_dialed_t result;
     kvp_err_t last_err; /* of the last attempt */
     uint64_t attempts;
-    uint64_t incarnation; /* of the session before */
+    kvp_node_was_t was;
 } kvp_node_dial_t;
 
 /* The caller fills the settings; start makes the thread (SYS). stop ends it, within a second where a master's host does
@@ -47,8 +53,8 @@ kvp_err_t kvp_node_dial_start(kvp_node_dial_t *d) KVP_MUST_USE;
 void kvp_node_dial_stop(kvp_node_dial_t *d);
 
 /* kvp_node_dial_want asks for one connection. is_good: the one before was mounted, so there is no back-off at first.
- * incarnation: of the session before, or 0. */
-void kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, uint64_t incarnation);
+ * was is copied. */
+void kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, const kvp_node_was_t *was);
 
 /* kvp_node_dial_take moves the connection to the caller, if there is one. *err_out is how the last attempt ended, OK when
  * there was none since. */

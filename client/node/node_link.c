@@ -32,6 +32,20 @@ typedef struct {
 static void on_link(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events);
 
 /* ---- losing and finding */
+/* dial looks for a master. One that knows nothing of our pool may have lost all it knew, and hears its name from us. */
+static void
+dial(kvp_node_t *node, bool is_good)
+{
+    kvp_node_was_t was = {.incarnation = node->link.incarnation};
+
+    if (node->mem != NULL) {
+        memcpy(was.known.pool_id, node->mem->conf.pool_id, sizeof was.known.pool_id);
+        was.known.digest_seed = node->mem->conf.digest_seed;
+        was.known.term = kvp_node_core_term(node->core);
+    }
+    kvp_node_dial_want(&node->dial, is_good, &was);
+}
+
 /* lose drops the connection and looks for another one. */
 static void
 lose(kvp_node_t *node, const char *why)
@@ -50,13 +64,13 @@ lose(kvp_node_t *node, const char *why)
     if (is_last)
         node->is_done = true;
     else
-        kvp_node_dial_want(&node->dial, was_good, l->incarnation);
+        dial(node, was_good);
 }
 
 void
 kvp_node_link_begin(kvp_node_t *node)
 {
-    kvp_node_dial_want(&node->dial, true, 0);
+    dial(node, true);
 }
 
 /* push sends what is queued as far as it goes. False = the link is lost. */

@@ -79,6 +79,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     snprintf(m->host_id, sizeof m->host_id, "%s", conf->host_id);
     snprintf(m->unix_path, sizeof m->unix_path, "%s", conf->unix_path == NULL ? "" : conf->unix_path);
     m->term = conf->term;
+    m->is_named = conf->had_master || conf->has_journal;
     m->rng = conf->seed | 1;
     m->ticket_seq = conf->seed; /* so that tickets of the master before are nobody's */
     m->now_ns = now_ns;
@@ -195,21 +196,12 @@ kvp_master_outdated(kvp_master_t *m, uint32_t term)
 {
     if (term >= KVP_TERM_MAX) return false;
     m->term = term + 1;
-    m->is_term_news = true;
+    m->is_ident_news = true;
     kvp_master_take_over(m);
     if (m->journal.is_open) kvp_ledger_begin_anew(m); /* what that one has done is not in it */
     /* Incarnations and grants of the old term are void, so everybody begins anew. */
     kvp_list_foreach (pos, &m->seen)
         kvp_session_close(m, kvp_list_entry(pos, kvp_session_t, link), "a node obeys a higher term");
-    return true;
-}
-
-bool
-kvp_master_take_term(kvp_master_t *m, uint32_t *term_out)
-{
-    if (!m->is_term_news) return false;
-    m->is_term_news = false;
-    *term_out = m->term;
     return true;
 }
 

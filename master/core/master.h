@@ -19,7 +19,9 @@ typedef struct {
     uint64_t session_ttl_ns; /* silence after which a session is over; 0 = 10 s */
     uint64_t location_lease_ns; /* how long clients read from known locations before they ask again; 0 = 1 s */
     uint64_t location_grace_ns; /* the same while no master answers; at least location_lease_ns; 0 = 10 s */
-    bool had_master; /* another master served this pool before: clients may still read under its leases */
+    bool had_master; /* another master served this pool before: clients may still read under its leases. Without it, and
+                      * without a journal, the pool is new, or all that was known of it is lost: it has no name yet, and
+                      * takes that of the first node which has memory of one, if it comes before the first grant */
     uint64_t node_grace_ns; /* how long a lost node's objects are kept for its return; 0 = 30 s */
     uint64_t attempt_bytes; /* a client's unfinished puts, quarantined ones included; 0 = 4 GiB */
     const char *host_id; /* copied */
@@ -35,7 +37,7 @@ void kvp_master_destroy(kvp_master_t *master);
  * beginning and in pieces of any length: kvp_master_restore. CORRUPT: it is torn, and nothing from there on is believed.
  * VERSION: of a later version; INVALID: of another pool; with these it is not to be opened, and open_journal says the same.
  * Then kvp_master_open_journal: *end_out is how many bytes of it are believed. There the shell cuts it, and goes on
- * writing. It may raise the term (kvp_master_take_term). LIMIT: no term is left.
+ * writing. It may raise the term (kvp_master_take_ident). LIMIT: no term is left.
  *
  * kvp_master_take_journal, after every input, gives what is to be written next, as take_output does; *end_out is the
  * position behind it. When that is durable, or some of it: kvp_master_on_durable, an input. Until then answers that promise
@@ -70,9 +72,18 @@ bool kvp_master_has_work(const kvp_master_t *master);
  * sent. False when there is nothing. */
 bool kvp_master_take_output(kvp_master_t *master, uint64_t *conn_out, kvp_buf_t *bytes, bool *close_out);
 
-/* kvp_master_take_term: true once after the term rose, because a node obeyed a higher one than ours. The new one must be
- * durable, where anything is, before outputs are taken. */
-bool kvp_master_take_term(kvp_master_t *master, uint32_t *term_out);
+/* Who the pool is, and which term of it this master's is. */
+typedef struct {
+    uint8_t pool_id[16];
+    uint64_t digest_seed;
+    uint32_t term;
+} kvp_master_ident_t;
+
+void kvp_master_ident(const kvp_master_t *master, kvp_master_ident_t *ident_out);
+
+/* kvp_master_take_ident: true once after any of it changed (a node obeyed a higher term than ours, or named the pool), and
+ * when a new pool's first space was granted. It must be durable, where anything is, before outputs are taken. */
+bool kvp_master_take_ident(kvp_master_t *master, kvp_master_ident_t *ident_out);
 
 /* Why connections were closed by the core, and other news for the log: at most one line a call, borrowed until the
  * next input; NULL when there is none. */

@@ -277,6 +277,7 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
     kvp_place_memory_changed(m, c);
     kvp_master_spend(m, 1);
     m->gen_seq += KVP_RULE(FRESH_GENERATION) || m->gen_seq == 0;
+    kvp_pool_granted(m);
     at.generation = kvp_gen_make(m->term, m->gen_seq);
     kvp_obj_add_place(m, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     c->segment->objects++;

@@ -17,13 +17,17 @@
 #define HEAP_LIMIT_KIB 4096u
 #define JOBS_MAX 16u /* walks at a time in one session */
 
-/* Whether the journal cannot keep up: then nothing new is begun, and the question is answered. */
+/* Whether nothing may be removed now; then the question is answered. Before a first node came it is not sure which pool
+ * this is, and what is there of it. */
 static bool
-refuse_behind(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    if (!kvp_journal_is_behind(m)) return false;
-    kvp_reply_plain(m, s, &f->hdr, KVP_RETRY_AFTER, "too much is not durable yet");
-    return true;
+    const char *why = NULL;
+
+    if (kvp_journal_is_behind(m)) why = "too much is not durable yet";
+    if (!m->is_named && m->segment_seq == 0) why = "no node has offered memory yet";
+    if (why != NULL) kvp_reply_plain(m, s, &f->hdr, KVP_RETRY_AFTER, why);
+    return why != NULL;
 }
 
 /* ---- one object */
@@ -95,7 +99,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    if (refuse_behind(m, s, f)) {
+    if (refuse_early(m, s, f)) {
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -314,7 +318,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(m, s, "malformed RemoveMany");
         return;
     }
-    if (refuse_behind(m, s, f)) {
+    if (refuse_early(m, s, f)) {
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -359,7 +363,7 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(m, s, "malformed Bump");
         return;
     }
-    if (refuse_behind(m, s, f)) {
+    if (refuse_early(m, s, f)) {
         kvp_pb_free(&pb, msg);
         return;
     }

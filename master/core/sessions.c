@@ -301,6 +301,10 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     reply.detail = (char *)hello_refusal(m, hello, &err);
+    if (err == KVP_OK && hello->role == KVP_ROLE_NODE && kvp_pool_named_by(m, hello->known)) {
+        kvp_pb_free(&pb, hello);
+        return;
+    }
     reply.err = err;
     reply.version = KVP_PROTO_VERSION < hello->version ? KVP_PROTO_VERSION : hello->version;
     reply.software = (char *)("kvpool " KVP_RELEASE);

@@ -2,6 +2,7 @@
 """The master is killed and started again while the nodes live: what they hold is found again, what was removed or
 replaced is not. The index itself is kept nowhere but in the nodes' memory.
 """
+import json
 import random
 import shutil
 import threading
@@ -68,11 +69,13 @@ class Worker(threading.Thread):
         assert all(err in DOWN for _, err in self.failed), self.failed
 
 
-def kill_and_start(pool, n):
+def kill_and_start(pool, n, disk="kept"):
     """Returns the new master and when it was started."""
     listen, data_dir = pool.master.listen, pool.master.data
     pool.is_whole = False
     pool.master.kill9()
+    if disk == "gone":
+        shutil.rmtree(data_dir)
     time.sleep(0.05 * SLOW)  # some calls must not outlive it
     begun = time.monotonic()
     pool.master = pool.bench.master(listen=listen, data_dir=data_dir, name=f"master{n}")
@@ -80,9 +83,10 @@ def kill_and_start(pool, n):
 
 
 @pytest.mark.limit(120)
-def test_master_killed(make_pool, bench):
+@pytest.mark.parametrize("disk", ["kept", "gone"])
+def test_master_killed(make_pool, bench, disk):
     """Fails if, after kill -9 of the master during puts, upserts and removals, and a start with the same data directory,
-    an acknowledged object is missing or has another version, a removed one is served, a byte is wrong, one of the objects
+    or with an empty one (then the nodes alone know which pool they are), an acknowledged object is missing or has another version, a removed one is served, a byte is wrong, one of the objects
     that nobody touched is missed, or puts do not work.
     """
     pool = make_pool(nodes=2, data_dir=f"{bench.home}/data")
@@ -97,7 +101,7 @@ def test_master_killed(make_pool, bench):
     for turn in range(5 if TIER == "long" else 2):
         seen = [w.acknowledged for w in workers]
         wait_until(lambda: all(w.acknowledged > n + 100 for w, n in zip(workers, seen)), 30, "the workers to work")
-        begun = kill_and_start(pool, turn + 2)
+        begun = kill_and_start(pool, turn + 2, disk)
         wait_until(lambda: prober(f"exists fill/{turn}")["err"] == "OK", 20, "the master to answer")
         wait_until(lambda: prober(f"exists fill/{turn}").get("exists") == 1, 20, "the first hit")
         print(f"first hit {1e3 * (time.monotonic() - begun):.0f} ms after the start of the master")
@@ -191,20 +195,43 @@ def test_incomplete_group_goes_when_no_node_can_bring_the_rest(make_pool, bench)
     assert figures(pool.master)["groups"] == 0
 
 
-def test_master_killed_and_its_data_lost(make_pool, bench):
-    """Fails if a master that starts without its data directory is not another pool: an old key is anything but a miss, or
-    puts and gets do not work within 10 s.
+def test_all_of_a_pool_lost(make_pool, bench):
+    """Fails if a client of a pool of which nothing is left finds an old key in the new one at the same port, or if puts and
+    gets do not work within 10 s.
     """
-    pool = make_pool(nodes=2, memory="32MiB", data_dir=f"{bench.home}/data")
+    pool = make_pool(nodes=1, memory="32MiB", data_dir=f"{bench.home}/data")
     client = Shell(bench, pool.addr, "client", deadline=1000 * SLOW)
     assert client(f"bput old/ 0 100 {LEN}")["results"] == {"OK": 100}
     listen = pool.master.listen
-    pool.master.kill9()
+    for daemon in (pool.nodes[0], pool.master):
+        daemon.kill9()
     shutil.rmtree(f"{bench.home}/data")
     pool.master = bench.master(listen=listen, data_dir=f"{bench.home}/data", name="master2")
-    wait_until(lambda: figures(pool.master)["segments"] == 2, 10, "the nodes to come")
+    pool.add_node(memory="32MiB")
     wait_until(lambda: client(f"put first {LEN}")["err"] == "OK", 10, "the client to come back")
     assert client(f"bget old/ 0 100 {LEN}")["results"] == {"NOT_FOUND": 100}
     assert client(f"bput new/ 0 100 {LEN}")["results"] == {"OK": 100}
     got = client(f"bget new/ 0 100 {LEN}")
     assert got["results"] == {"OK": 100} and got["wrong"] == 0, got
+
+
+def test_a_start_that_nothing_came_of_costs_nothing(make_pool, bench):
+    """Fails if a master without its disk that was stopped before a node found it makes the next one another pool, if a
+    removal is answered before it is known which pool this is, or if what a node holds is lost.
+    """
+    pool = make_pool(nodes=1, memory="32MiB", data_dir=f"{bench.home}/data")
+    client = Shell(bench, pool.addr, "client", deadline=1000 * SLOW)
+    assert client(f"bput old/ 0 100 {LEN}")["results"] == {"OK": 100}
+    listen = pool.master.listen
+    pool.master.kill9()
+    shutil.rmtree(f"{bench.home}/data")
+    stray = bench.master(data_dir=f"{bench.home}/data", name="stray")
+    r = bench.run("kvpool", "rm", "--master", stray.listen, "--deadline", "300ms", "old/0")
+    assert r.rc == 1 and "RETRY_AFTER): no node has offered memory yet" in r.err, r
+    stray.kill9()
+    pool.master = bench.master(listen=listen, data_dir=f"{bench.home}/data", name="master2")
+    wait_until(lambda: client(f"bget old/ 0 100 {LEN}")["results"] == {"OK": 100}, 10, "the pool to come back")
+    pool_id = json.loads(pool.master.http_get("/health")[1])["pool_id"]
+    pool.master.kill9()
+    pool.master = bench.master(listen=listen, data_dir=f"{bench.home}/data", name="master3")
+    assert json.loads(pool.master.http_get("/health")[1])["pool_id"] == pool_id, "the name was not kept"

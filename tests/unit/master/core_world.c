@@ -941,8 +941,8 @@ world_forget_peers(world_t *w)
         peer_forget(kvp_list_first(&w->peers, peer_t, link));
 }
 
-void
-world_restart(world_t *w)
+static void
+restart(world_t *w)
 {
     kvp_list_foreach (pos, &w->peers) {
         peer_t *p = kvp_list_entry(pos, peer_t, link);
@@ -957,11 +957,24 @@ world_restart(world_t *w)
         kvp_list_entry(pos, mem_t, link)->segment_id = 0;
     kvp_master_destroy(w->m);
     w->conf.term++;
-    w->conf.had_master = true;
     w->journal.len = w->durable - w->journal_from;
     w->work = 0;
     core_open(w);
     world_forget_peers(w);
+}
+
+void
+world_restart(world_t *w)
+{
+    w->conf.had_master = true;
+    restart(w);
+}
+
+void
+world_restart_as_new(world_t *w)
+{
+    w->conf.had_master = false;
+    restart(w);
 }
 
 kvp_master_stats_t

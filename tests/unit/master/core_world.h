@@ -164,6 +164,7 @@ void world_jump(world_t *w, uint64_t ns);
 /* world_restart: the master dies, with it all connections, and another one of the next term begins, which has of
  * the journal what was durable. Peers are forgotten, and to be opened anew. */
 void world_restart(world_t *w);
+void world_restart_as_new(world_t *w); /* it finds nothing, and is called what conf says */
 void world_forget_peers(world_t *w);
 void world_sync(world_t *w); /* all of the journal is durable */
 void world_check(world_t *w);

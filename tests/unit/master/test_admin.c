@@ -26,12 +26,11 @@ static char answer[1 << 20];
 static int
 setup(void **state)
 {
-    static const uint8_t pool_id[16] = {0xab, 1};
     site_t *site = calloc(1, sizeof(*site));
     kvp_hostport_t any;
 
     assert_non_null(site);
-    assert_int_equal(kvp_admin_init(&site->admin, pool_id), KVP_OK);
+    assert_int_equal(kvp_admin_init(&site->admin), KVP_OK);
     fixture_start(&site->fix, &(kvp_server_conf_t){0}, &site->admin.times);
     site->http = kvp_http_create();
     assert_non_null(site->http);

@@ -538,7 +538,7 @@ test_mount_when_the_node_obeys_a_higher_term(void **state)
     mem_t *a = mem_make(w, "a", MIB, MIB);
     Kvp__Pb__Mount msg = KVP__PB__MOUNT__INIT;
     Kvp__Pb__MountReply mounted;
-    uint32_t term;
+    kvp_master_ident_t ident;
     peer_t *c, *n;
 
     (void)state;
@@ -546,7 +546,7 @@ test_mount_when_the_node_obeys_a_higher_term(void **state)
     c = client_open(w);
     assert_int_equal(put_one(c, "key"), KVP_OK);
     world_restart(w);
-    assert_false(kvp_master_take_term(w->m, &term));
+    assert_false(kvp_master_take_ident(w->m, &ident));
     c = client_open(w);
     n = peer_open(w);
     assert_int_equal(peer_hello(n, KVP_ROLE_NODE, "a", "a"), KVP_OK);
@@ -559,9 +559,9 @@ test_mount_when_the_node_obeys_a_higher_term(void **state)
     msg.term = msg.mounted_term = a->term = a->mounted_term = 9;
     (void)peer_send(n, KVP_OP_MOUNT, 0, &msg.base, NULL, 0);
     assert_true(n->was_closed && c->was_closed);
-    assert_true(kvp_master_take_term(w->m, &term));
-    assert_int_equal(term, 10);
-    assert_false(kvp_master_take_term(w->m, &term));
+    assert_true(kvp_master_take_ident(w->m, &ident));
+    assert_int_equal(ident.term, 10);
+    assert_false(kvp_master_take_ident(w->m, &ident));
     w->conf.term = 10;
     world_forget_peers(w);
     c = client_open(w);

@@ -62,20 +62,39 @@ test_identity_stays_and_term_rises(void **state)
 
     assert_int_equal(kvp_ident_open(p->data, &first), KVP_OK);
     assert_int_equal(first.term, 1);
+    assert_false(first.had_master);
     assert_string_equal(first.dir, p->data);
+    assert_int_equal(kvp_ident_save(&first, 1), KVP_OK);
     kvp_ident_close(&first);
 
     assert_int_equal(kvp_ident_open(p->data, &second), KVP_OK);
     assert_int_equal(second.term, 2);
     assert_memory_equal(second.pool_id, first.pool_id, sizeof(first.pool_id));
     assert_int_equal(second.digest_seed, first.digest_seed);
-    assert_int_equal(kvp_ident_raise(&second, 40), KVP_OK);
-    assert_int_equal(kvp_ident_raise(&second, 7), KVP_OK);
+    assert_true(second.had_master);
+    assert_int_equal(kvp_ident_save(&second, 40), KVP_OK);
+    assert_int_equal(kvp_ident_save(&second, 7), KVP_OK);
     kvp_ident_close(&second);
 
     assert_int_equal(kvp_ident_open(p->data, &third), KVP_OK);
     assert_int_equal(third.term, 41);
     kvp_ident_close(&third);
+}
+
+/* A start of which nothing came leaves nothing behind: the next one is as new as this one was. */
+static void
+test_made_up_identity_is_not_kept(void **state)
+{
+    place_t *p = *state;
+    kvp_ident_t first, second;
+
+    assert_int_equal(kvp_ident_open(p->data, &first), KVP_OK);
+    kvp_ident_close(&first);
+    assert_int_equal(kvp_ident_open(p->data, &second), KVP_OK);
+    assert_int_equal(second.term, 1);
+    assert_false(second.had_master);
+    assert_memory_not_equal(second.pool_id, first.pool_id, sizeof first.pool_id);
+    kvp_ident_close(&second);
 }
 
 static void
@@ -88,7 +107,6 @@ test_second_master_is_kept_out(void **state)
     assert_int_equal(kvp_ident_open(p->data, &second), KVP_BUSY);
     kvp_ident_close(&first);
     assert_int_equal(kvp_ident_open(p->data, &second), KVP_OK);
-    assert_int_equal(second.term, 2);
     kvp_ident_close(&second);
 }
 
@@ -102,6 +120,7 @@ test_damage_is_refused(void **state)
     size_t len;
 
     assert_int_equal(kvp_ident_open(p->data, &ident), KVP_OK);
+    assert_int_equal(kvp_ident_save(&ident, 1), KVP_OK);
     kvp_ident_close(&ident);
     int fd = open(p->file, O_RDWR);
     assert_true(fd >= 0);
@@ -133,7 +152,7 @@ test_terms_run_out(void **state)
     kvp_ident_t ident;
 
     assert_int_equal(kvp_ident_open(p->data, &ident), KVP_OK);
-    assert_int_equal(kvp_ident_raise(&ident, KVP_TERM_MAX), KVP_OK);
+    assert_int_equal(kvp_ident_save(&ident, KVP_TERM_MAX), KVP_OK);
     kvp_ident_close(&ident);
     assert_int_equal(kvp_ident_open(p->data, &ident), KVP_LIMIT);
 }
@@ -149,7 +168,7 @@ test_none_keeps_nothing(void **state)
     assert_string_equal(a.dir, "none");
     assert_int_equal(a.term, 1);
     assert_true(memcmp(a.pool_id, b.pool_id, sizeof(a.pool_id)) != 0);
-    assert_int_equal(kvp_ident_raise(&a, 9), KVP_OK);
+    assert_int_equal(kvp_ident_save(&a, 9), KVP_OK);
     assert_int_equal(a.term, 9);
     kvp_ident_close(&a);
     kvp_ident_close(&b);
@@ -180,6 +199,7 @@ test_default_falls_back_and_an_explicit_one_does_not(void **state)
     assert_int_equal(setenv("XDG_STATE_HOME", default_dir, 1), 0);
     assert_int_equal(kvp_ident_open(NULL, &ident), KVP_OK);
     assert_string_equal(ident.dir + strlen(default_dir), "/kvpool");
+    assert_int_equal(kvp_ident_save(&ident, 1), KVP_OK);
     kvp_ident_close(&ident);
     snprintf(path, sizeof(path), "%s/kvpool/ident", default_dir);
     assert_int_equal(unlink(path), 0);
@@ -202,6 +222,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_identity_stays_and_term_rises, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_made_up_identity_is_not_kept, setup, teardown),
         cmocka_unit_test_setup_teardown(test_second_master_is_kept_out, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damage_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_terms_run_out, setup, teardown),

@@ -263,6 +263,7 @@ op_name(kvp_op_t op)
 }
 
 static const ProtobufCMessageDescriptor *const heads[] = {
+    &kvp__pb__known_pool__descriptor,
     &kvp__pb__hello__descriptor,
     &kvp__pb__hello_reply__descriptor,
     &kvp__pb__reply__descriptor,
