@@ -241,6 +241,26 @@ on_lookup_reply(peer_t *peer, const kvp_frame_t *frame)
 }
 
 static void
+on_present_reply(peer_t *peer, const kvp_frame_t *frame)
+{
+    const kvp_wire_presented_t *answers;
+    Kvp__Pb__PresentReply *msg;
+    kvp_pb_t pb;
+    kvp_rd_t rd;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__present_reply__descriptor, frame);
+    check(msg != NULL, "an answer does not parse");
+    kvp_rd_init(&rd, frame->tail, frame->tail_len);
+    answers = kvp_rd_array(&rd, msg->n, sizeof(*answers));
+    check(msg->err != KVP_OK || (answers != NULL && rd.left == 0), "an answer's tail is not what its head says");
+    for (uint32_t i = 0; msg->err == KVP_OK && i < msg->n; i++) {
+        check((answers[i].err == KVP_OK) == (answers[i].ticket != 0), "a ticket without an object");
+        if (answers[i].ticket != 0) peer->tickets[peer->ticket_at++ % KVP_ARRAY_LEN(peer->tickets)] = answers[i].ticket;
+    }
+    kvp_pb_free(&pb, msg);
+}
+
+static void
 on_output(world_t *w, peer_t *peer, const kvp_frame_t *frame)
 {
     if ((frame->hdr.flags & KVP_FRAME_REPLY) == 0) {
@@ -267,6 +287,9 @@ on_output(world_t *w, peer_t *peer, const kvp_frame_t *frame)
         break;
     case KVP_OP_LOOKUP:
         on_lookup_reply(peer, frame);
+        break;
+    case KVP_OP_PRESENT:
+        on_present_reply(peer, frame);
         break;
     default:
         break;
@@ -615,6 +638,25 @@ release(world_t *w, peer_t *peer, input_t *in)
     end_and_send(w, peer);
 }
 
+/* What sessions before held, or say they did: `how` bends kinds, versions and times. */
+static void
+present(world_t *w, peer_t *peer, input_t *in)
+{
+    Kvp__Pb__Present msg = KVP__PB__PRESENT__INIT;
+    uint8_t how = (uint8_t)take(in, 1);
+
+    msg.n = key_count(in);
+    begin_frame(w, KVP_OP_PRESENT, 0, next_request(w), &msg);
+    for (uint32_t i = 0; i < msg.n; i++) {
+        uint64_t which = take(in, 1);
+        kvp_wire_present_t rec = {.set = i / (1 + (how & 3)), .kind = 1 + (how >> 2) % 4, .ttl_ms = how >> 4 << 8};
+        rec.digest = rec.kind == KVP_PRESENT_GROUP ? group_digest(which) : key_digest(which);
+        if (which >= 128) rec.version = (uint64_t)1 << KVP_GEN_SEQ_BITS | which % 16;
+        kvp_buf_append(&w->frame, &rec, sizeof(rec));
+    }
+    end_and_send(w, peer);
+}
+
 static void
 remove_many(world_t *w, peer_t *peer, input_t *in)
 {
@@ -841,6 +883,7 @@ step(world_t *w, input_t *in)
         make_durable(w, take(in, 1));
         break;
     default:
+        present(w, client, in);
         break;
     }
 }

@@ -104,7 +104,7 @@ def segfmt():
 RAW, TIME, OPEN, CLOSE, PUT, COMMIT, ABORT = 0, 1, 2, 3, 4, 7, 9
 GET, EXISTS, LOOKUP, REMOVE, RELEASE, REMOVE_MANY, LIST = 10, 11, 12, 13, 14, 15, 16
 RETIRED, FREED, MOUNT, UNMOUNT = 17, 19, 20, 21
-HEARTBEAT, USED, BUMP, PUT_MORE, COMMIT_MORE, FAR_MOUNT, FAR_NODE, DISK = 22, 23, 24, 25, 27, 28, 29, 30
+HEARTBEAT, USED, BUMP, PUT_MORE, COMMIT_MORE, FAR_MOUNT, FAR_NODE, DISK, PRESENT = 22, 23, 24, 25, 27, 28, 29, 30, 31
 SOFT, HARD, UPSERT, GROUPED, TWICE = 1, 2, 4, 8, 32  # how PUT_MORE keeps what it puts
 
 
@@ -155,6 +155,10 @@ def master_kept():
     write("fuzz_master", "leases",
           bytes([HEARTBEAT]) + put(1, 3000) + commit(0) + ask(GET, 1, 2) + bytes([USED, 1, 1, 1]) + ask(REMOVE, 1, 4) + free +
           bytes([TIME, 3, HEARTBEAT, HEARTBEAT, TIME, 60]))
+    write("fuzz_master", "presented",
+          members + b"".join(put(k, 2000) + commit(k) for k in range(6)) + bytes([OPEN, PRESENT, 0xF0, 3, 1, 2, 130, 9]) +
+          bytes([PRESENT, 0xF7, 7]) + bytes(range(8)) + bytes([PRESENT, 0xF8, 0, 0, PRESENT, 0x0C, 1, 1, 2]) + ask(REMOVE, 1) +
+          bytes([RELEASE, 3, 0, 1, 2, 3]) + fill + free * 4 + bytes([TIME, 120]) + fill)
     write("fuzz_master", "bump",
           members + put_more(GROUPED, 7, 900, group(2, 1)) + bytes([BUMP, 50]) + commit(2) + members + ask(GET, 0) +
           bytes([TIME, 9]) + free * 3)

@@ -3,6 +3,7 @@
  */
 #include "tests/sim/sim_client.h"
 
+#include "client/core/places.h"
 #include "proto/pb.h"
 
 #include "proto/kvpool.pb-c.h"
@@ -11,35 +12,90 @@
 
 #define BUMP_WAIT_MS 2500u
 
-/* ---- tickets of look-ups */
+/* ---- what look-ups reserve */
 static void
 release(sim_t *s, thread_t *t)
 {
-    Kvp__Pb__Release msg = KVP__PB__RELEASE__INIT;
-    size_t at;
+    link_t *link = t->client->link;
+    bool has_session = link != NULL && link->is_up;
+    kvp_buf_t tickets;
 
-    if (t->ticket == 0) return;
-    msg.n = 1;
-    kvp_buf_reset(&t->out);
-    kvp_pb_frame_begin(&t->out, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
-    kvp_buf_append(&t->out, &t->ticket, sizeof t->ticket);
-    kvp_frame_end(&t->out, at);
-    if (!t->ticket_link->is_broken) link_send(s, t->ticket_link, &t->out, ++t->ticket_link->request);
-    t->ticket = 0;
+    if (t->held == 0) return;
+    kvp_buf_init(&tickets, 0);
+    (void)kvp_held_release(&t->client->held, t->held, has_session ? link->incarnation : 0, &tickets);
+    if (has_session) link_release(s, link, &tickets);
+    kvp_buf_fini(&tickets);
+    t->held = 0;
+}
+
+/* Of what was found the first were granted. */
+static uint32_t
+granted_of(const thread_t *t, const kvp_frame_t *f, const Kvp__Pb__LookupReply *msg, kvp_digest_t granted[CALL_KEYS])
+{
+    uint32_t n = 0;
+    kvp_frame_t asked;
+    size_t used;
+
+    kvp_ignore(kvp_frame_parse(t->out.data, t->out.len, &asked, &used), "it is ours");
+    for (uint32_t i = 0; i < t->n && n < msg->granted; i++)
+        if (msg->n == 0 || f->tail[i] != 0)
+            memcpy(&granted[n++], asked.tail + i * sizeof granted[0], sizeof granted[0]);
+    return n;
 }
 
 static void
 take_lookup(sim_t *s, thread_t *t, const kvp_frame_t *f)
 {
+    kvp_digest_t granted[CALL_KEYS];
     Kvp__Pb__LookupReply *msg;
     kvp_pb_t pb;
 
     release(s, t); /* of the look-up before */
     msg = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, f);
-    if (msg != NULL) t->ticket = msg->ticket;
+    if (msg != NULL && msg->ticket != 0) {
+        kvp_held_new_t what = {
+            .kind = t->of_groups ? KVP_PRESENT_GROUP : KVP_PRESENT_RESERVE,
+            .incarnation = t->link->incarnation,
+            .ticket = msg->ticket,
+            .until_ns = t->asked_ns + msg->ttl_ms * MS,
+            .digests = granted,
+        };
+
+        what.n = granted_of(t, f, msg, granted);
+        t->held = kvp_held_add(&t->client->held, &what, s->now + t->client->party.ahead_ns);
+    }
     kvp_pb_free(&pb, msg);
-    t->ticket_link = t->link;
-    if (rng_chance(&t->rng, 500)) release(s, t); /* the others later, or they expire, or end with the session */
+    if (rng_chance(&t->rng, 500)) release(s, t); /* the others later, or they expire */
+}
+
+/* Of the look-ups some are views: the hold of a get, kept for as long. */
+static bool
+is_view(const thread_t *t)
+{
+    return t->call == CALL_LOOKUP && t->heeds_probes && !t->of_groups;
+}
+
+static void
+take_view(sim_t *s, thread_t *t, const kvp_frame_t *f)
+{
+    kvp_places_t places;
+    kvp_frame_t asked;
+    size_t used;
+
+    release(s, t);
+    if (kvp_places_read(f, 1, &places) != KVP_OK || places.ticket == 0) return;
+    kvp_ignore(kvp_frame_parse(t->out.data, t->out.len, &asked, &used), "it is ours");
+    t->held = kvp_held_add(&t->client->held,
+                           &(kvp_held_new_t){
+                               .kind = KVP_PRESENT_HOLD,
+                               .incarnation = t->link->incarnation,
+                               .ticket = places.ticket,
+                               .version = places.objs[0].version,
+                               .digests = (const kvp_digest_t *)asked.tail,
+                               .n = 1,
+                           },
+                           s->now + t->client->party.ahead_ns);
+    if (rng_chance(&t->rng, 500)) release(s, t);
 }
 
 /* ---- the question */
@@ -51,6 +107,7 @@ ask_encode(sim_t *s, thread_t *t)
     Kvp__Pb__Exists exists = KVP__PB__EXISTS__INIT;
     Kvp__Pb__Lookup lookup = KVP__PB__LOOKUP__INIT;
     Kvp__Pb__Bump bump = KVP__PB__BUMP__INIT;
+    Kvp__Pb__Get get = KVP__PB__GET__INIT;
     uint32_t tenant = client_tenant(s, t->client->index);
     bool has_keys = t->call != CALL_REMOVE_MANY && t->call != CALL_BUMP;
     size_t at;
@@ -65,6 +122,7 @@ ask_encode(sim_t *s, thread_t *t)
     lookup.is_groups = t->call == CALL_LOOKUP && t->of_groups;
     lookup.ttl_ms = t->waits ? 200 : 0;
     bump.wait_ms = BUMP_WAIT_MS;
+    get.n = 1;
     kvp_buf_reset(&t->out);
     if (t->call == CALL_REMOVE)
         kvp_pb_frame_begin(&t->out, KVP_OP_REMOVE, 0, 0, &remove.base, &at);
@@ -72,11 +130,13 @@ ask_encode(sim_t *s, thread_t *t)
         kvp_pb_frame_begin(&t->out, KVP_OP_REMOVE_MANY, 0, 0, &remove_many.base, &at);
     else if (t->call == CALL_EXISTS)
         kvp_pb_frame_begin(&t->out, KVP_OP_EXISTS, 0, 0, &exists.base, &at);
+    else if (is_view(t))
+        kvp_pb_frame_begin(&t->out, KVP_OP_GET, 0, 0, &get.base, &at);
     else if (t->call == CALL_LOOKUP)
         kvp_pb_frame_begin(&t->out, KVP_OP_LOOKUP, 0, 0, &lookup.base, &at);
     else
         kvp_pb_frame_begin(&t->out, KVP_OP_BUMP, 0, 0, &bump.base, &at);
-    for (uint32_t i = 0; has_keys && i < t->n; i++) {
+    for (uint32_t i = 0; has_keys && i < (is_view(t) ? 1 : t->n); i++) {
         const char *name = lookup.is_groups ? t->groups[i] : t->names[i];
         kvp_digest_t digest = kvp_key_digest(DIGEST_SEED, tenant, name, strlen(name));
 
@@ -119,7 +179,10 @@ ask_take(sim_t *s, thread_t *t, const kvp_frame_t *f)
 {
     const int32_t *errs = (const int32_t *)f->tail;
 
-    if (t->call == CALL_LOOKUP) take_lookup(s, t, f);
+    if (is_view(t))
+        take_view(s, t, f);
+    else if (t->call == CALL_LOOKUP)
+        take_lookup(s, t, f);
     if (t->call == CALL_REMOVE_MANY) take_removed_many(s, t, f);
     if (t->call == CALL_BUMP) take_bumped(s, t, f);
     if (t->call == CALL_REMOVE)

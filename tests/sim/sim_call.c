@@ -385,6 +385,7 @@ static void
 ask(sim_t *s, thread_t *t)
 {
     note_commits(t);
+    t->asked_ns = now_of(s, t);
     if (!t->link->is_broken) link_tell_used(s, t->link);
     t->request = ++t->link->request;
     wait_until(s, t, WAIT_REPLY, t->deadline_ns);

@@ -21,6 +21,12 @@
 
 static void on_connect(sim_t *s, void *arg, uint64_t unused);
 
+static uint64_t
+now_of(const sim_t *s, const client_t *c)
+{
+    return s->now + c->party.ahead_ns;
+}
+
 /* ---- frames */
 /* What a client may say again, not knowing whether it was heard. */
 static bool
@@ -64,6 +70,16 @@ say(sim_t *s, link_t *link, uint8_t op, uint8_t flags, const void *head, const v
     kvp_frame_end(&buf, at);
     link_send(s, link, &buf, ++link->request);
     kvp_buf_fini(&buf);
+}
+
+void
+link_release(sim_t *s, link_t *link, const kvp_buf_t *tickets)
+{
+    Kvp__Pb__Release msg = KVP__PB__RELEASE__INIT;
+
+    msg.n = (uint32_t)(tickets->len / sizeof(uint64_t));
+    if (msg.n > 0 && !link->is_broken)
+        say(s, link, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, &msg, tickets->data, tickets->len);
 }
 
 /* ---- the end of an incarnation */
@@ -134,6 +150,7 @@ link_break(sim_t *s, link_t *link, bool was_ended)
     if (link->is_broken) return;
     TRACE(s, "%s loses its session %lx", c->party.name, (unsigned long)link->incarnation);
     link->is_broken = true;
+    if (link->present_request != 0) kvp_held_on_call_failed(&c->held, &c->page, now_of(s, c));
     conn_close(s, link->conn, 0);
     if (c->link == link) {
         c->link = NULL;
@@ -254,6 +271,44 @@ take_beat(sim_t *s, link_t *link, const kvp_frame_t *f)
     beat_at(s, link, s->now + next_beat_in(link, &news));
 }
 
+/* ---- what was held in sessions before: client/holdings.c */
+static void
+on_present(sim_t *s, void *arg, uint64_t number)
+{
+    link_t *link = arg;
+    client_t *c = link->client;
+    uint64_t due_ns, now = now_of(s, c);
+    kvp_buf_t frame;
+
+    if (link->is_broken || number != link->present_number || link->present_request != 0) return;
+    if (kvp_held_next(&c->held, link->incarnation, now, &c->page, &due_ns) != KVP_OK) {
+        if (due_ns != UINT64_MAX)
+            sim_at(s, &c->party, s->now + (due_ns > now ? due_ns - now : 0), on_present, link, ++link->present_number);
+        return;
+    }
+    kvp_buf_init(&frame, 0);
+    kvp_held_encode(&c->page, &frame);
+    link->present_request = ++link->request;
+    link_send(s, link, &frame, link->present_request);
+    kvp_buf_fini(&frame);
+}
+
+static void
+take_presented(sim_t *s, link_t *link, const kvp_frame_t *f)
+{
+    client_t *c = link->client;
+    kvp_buf_t tickets;
+
+    if (f->hdr.request_id != link->present_request) return;
+    link->present_request = 0;
+    kvp_buf_init(&tickets, 0);
+    if (kvp_held_on_reply(&c->held, &c->page, f, now_of(s, c), &tickets) != KVP_OK)
+        sim_fail(s, "WIRE", "%s cannot read an answer", c->party.name);
+    link_release(s, link, &tickets);
+    kvp_buf_fini(&tickets);
+    on_present(s, link, ++link->present_number);
+}
+
 /* ---- hello */
 static void
 take_hello(sim_t *s, link_t *link, const kvp_frame_t *f)
@@ -280,6 +335,7 @@ take_hello(sim_t *s, link_t *link, const kvp_frame_t *f)
         return;
     }
     TRACE(s, "%s has session %lx", c->party.name, (unsigned long)link->incarnation);
+    on_present(s, link, ++link->present_number);
     beat_at(s, link, s->now);
     for (uint32_t i = 0; i < s->plan->threads; i++)
         thread_on_link(s, &c->threads[i]);
@@ -332,6 +388,8 @@ on_bytes(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
         take_hello(s, link, &f);
     else if (f.hdr.opcode == KVP_OP_HEARTBEAT)
         take_beat(s, link, &f);
+    else if (f.hdr.opcode == KVP_OP_PRESENT)
+        take_presented(s, link, &f);
     else
         pass_reply(s, link, &f);
 }
@@ -427,6 +485,7 @@ client_stop(sim_t *s, uint32_t index)
         kvp_buf_fini(&c->threads[i].out);
     for (link_t *link = c->links; link != NULL; link = link->older)
         known_fini(&link->known);
+    kvp_held_fini(&c->held);
 }
 
 /* The connections end now; that the process is dead can be proved a while later, and what its processors had begun to
@@ -448,9 +507,11 @@ client_kill(sim_t *s, uint32_t index, uint64_t down_ns)
     c->lingering = NULL;
     c->debts = NULL;
     c->attempts = 0;
+    c->page.n = 0;
+    kvp_held_fini(&c->held);
     for (uint32_t i = 0; i < s->plan->threads; i++) {
         c->threads[i].link = NULL;
-        c->threads[i].ticket = 0;
+        c->threads[i].held = 0;
         c->threads[i].wait = WAIT_NOTHING;
     }
     if (down_ns != UINT64_MAX) sim_at(s, NULL, s->now + down_ns, on_rise, c, 0);

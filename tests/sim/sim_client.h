@@ -6,6 +6,7 @@
 #define KVP_TESTS_SIM_CLIENT_H
 
 #include "client/core/getop.h"
+#include "client/core/held.h"
 #include "client/core/putop.h"
 #include "common/buf.h"
 #include "tests/sim/sim_data.h"
@@ -51,6 +52,7 @@ struct link {
     uint64_t beat_request; /* of it; 0 = none is under way */
     bool wants_lease; /* it said */
     uint64_t beat_number; /* the next one that counts: one before its time leaves a leftover */
+    uint64_t present_request, present_number; /* the same of what is presented */
     uint64_t request;
     uint32_t refs;
     bool is_up, is_broken;
@@ -127,8 +129,8 @@ struct thread {
     uint32_t xfers_n, xfers_left;
     uint32_t shm_at; /* shared memory: one after the other */
     late_t *late;
-    uint64_t ticket; /* of a look-up, to be released */
-    link_t *ticket_link;
+    uint64_t asked_ns; /* by its client's clock, when the question was sent */
+    uint64_t held; /* a look-up, or what is viewed, to be given back; 0 = nothing */
 };
 
 typedef struct debt {
@@ -149,6 +151,8 @@ struct client {
     link_t *links; /* all that ever were */
     uint64_t attempts;
     uint64_t backoff_ns;
+    kvp_held_t held; /* what its threads hold, over all sessions */
+    kvp_held_page_t page; /* of it, that is presented at the moment */
     debt_t *debts;
     bool is_tcp_only;
     bool is_proving;
@@ -162,6 +166,7 @@ void link_break(sim_t *s, link_t *link, bool was_ended); /* was_ended: by the ot
 void link_tell_used(sim_t *s, link_t *link); /* reads that the master was not asked for */
 void link_want_lease(sim_t *s, link_t *link);
 link_t *client_known_link(client_t *c); /* whose known locations may be read; NULL = none */
+void link_release(sim_t *s, link_t *link, const kvp_buf_t *tickets); /* u64 */
 void link_send(sim_t *s, link_t *link, const kvp_buf_t *frame, uint64_t request);
 
 /* sim_call.c */

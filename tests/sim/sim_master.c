@@ -277,6 +277,7 @@ make_core(sim_t *s)
 
     memcpy(conf.pool_id, POOL_ID, sizeof conf.pool_id);
     if (kvp_master_create(&conf, master_now(s), &m->core) != KVP_OK) abort();
+    oracle_master_begins(s);
     if (conf.has_journal) disk_restore(s, m->core);
     m->tick_at_ns = 0;
     settle(s);

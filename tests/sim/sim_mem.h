@@ -47,6 +47,7 @@ typedef struct grant {
     bool is_freed; /* its node said that nothing touches it any more */
     uint64_t probed_ns; /* when a reader was told that it is there, and may rely on that for a lease; 0 = never */
     uint32_t holds; /* tickets that protect it */
+    uint64_t carried_until_ns; /* of a master that is gone: protected it until then, by that one's clock; 0 = did not */
     group_t *group; /* that it was put into; NULL = none */
     uint32_t member; /* its number there */
     uint64_t shown_ns; /* when the master last said that it is there; 0 = never */

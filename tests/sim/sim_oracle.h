@@ -39,6 +39,7 @@ void oracle_conn_over(sim_t *s, conn_t *conn); /* it heard that, or closed it */
 void oracle_master_died(sim_t *s);
 void oracle_master_succeeded(sim_t *s); /* there is another one, though it lives */
 void oracle_master_dies(sim_t *s); /* before that: its core is still there */
+void oracle_master_begins(sim_t *s);
 void oracle_master_reads(sim_t *s); /* the next one has read its journal */
 void oracle_mem_gone(sim_t *s, mem_t *mem);
 void oracle_reports(sim_t *s, mem_t *mem); /* its node begins to tell what is in it */

@@ -80,6 +80,7 @@ struct oracle {
     struct refusal *refusals; /* of the step under way */
     struct replaced *replaced; /* in the step under way */
     uint64_t pool_largest; /* bytes that were mounted at one time */
+    uint64_t took_over_ns; /* when the last master did, by its clock */
     uint64_t pins_over_ns; /* since when there are more soft pins than may be; 0 = there are not */
 };
 
@@ -95,6 +96,19 @@ void oracle_no_space(sim_t *s, uint32_t tenant, uint64_t len);
 /* All that is known of a digest and still matters: the first, and the next behind it; NULL = none. */
 known_t *known_first(sim_t *s, kvp_digest_t digest);
 known_t *known_next(known_t *known, kvp_digest_t digest);
+
+/* What a ticket on that digest protects, of keys and of groups, is added to the hold. */
+#define HELD_A_DIGEST 16u /* at most so many grants */
+void hold_found(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest);
+void hold_group(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest);
+bool is_forced(sim_t *s, const grant_t *g); /* it may go, whoever holds it */
+
+/* ---- sim_present.c */
+void says_presented(sim_t *s, conn_t *conn, uint32_t tenant, const ask_t *ask, const kvp_frame_t *f);
+/* holds_carry: there is another master, to which what is held may be presented. is_alone: the one before is no more; one that
+ * lives on may still take it away, and tell nodes so. */
+void holds_carry(sim_t *s, bool is_alone);
+bool is_carried(const sim_t *s, const grant_t *g); /* and still is */
 
 /* ---- sim_groups.c */
 void group_join(sim_t *s, grant_t *grant, const kvp_wire_group_t *want);

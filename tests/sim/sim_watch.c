@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HELD_A_DIGEST 16u /* grants that a ticket protects for one digest */
-
 static uint32_t
 tenant_of(const sim_t *s, const conn_t *conn)
 {
@@ -318,13 +316,15 @@ hold_end(hold_t *h)
 static void
 hold_release(sim_t *s, conn_t *conn, uint64_t ticket)
 {
-    for (hold_t **at = &s->oracle->holds; *at != NULL; at = &(*at)->next) {
+    for (hold_t **at = &s->oracle->holds; *at != NULL;) {
         hold_t *h = *at;
 
-        if (h->conn != conn->id || h->ticket != ticket) continue;
-        hold_end(h);
-        *at = h->next;
-        return;
+        if (h->conn == conn->id && h->ticket == ticket) {
+            hold_end(h);
+            *at = h->next;
+        } else {
+            at = &h->next;
+        }
     }
 }
 
@@ -482,6 +482,18 @@ hears_put(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
+/* What a tombstone of a report names was removed, or replaced, by a master before: by one, it may be, that lived on beside
+ * this one. */
+static void
+force_tombs(sim_t *s, const kvp_frame_t *f, uint32_t n)
+{
+    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
+
+    for (uint32_t i = 0; i < n; i++)
+        for (known_t *k = known_first(s, tombs[i].digest); k != NULL; k = known_next(k, tombs[i].digest))
+            k->is_forced |= k->grant->version <= tombs[i].version;
+}
+
 /* A newer version than the one that is served replaces it as an upsert does, whoever holds it: the report says only now that
  * there was one. An older version is worth no ticket. */
 static void
@@ -498,6 +510,7 @@ hears_report(sim_t *s, const kvp_frame_t *f)
     for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;)
         for (known_t *k = g->was_reported ? known_first(s, g->digest) : NULL; k != NULL; k = known_next(k, g->digest))
             k->is_forced |= k->grant->tenant == g->tenant && k->grant->version < g->version;
+    force_tombs(s, f, head->tombs_n);
     let_go_older(s, f, head);
     kvp_pb_free(&pb, head);
 }
@@ -587,6 +600,7 @@ oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     case KVP_OP_GET:
     case KVP_OP_EXISTS:
     case KVP_OP_LOOKUP:
+    case KVP_OP_PRESENT:
     case KVP_OP_MOUNT:
         break;
     default:
@@ -800,7 +814,7 @@ says_places(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     kvp_pb_free(&p.pb, p.head);
 }
 
-static bool
+bool
 is_forced(sim_t *s, const grant_t *g)
 {
     if (g->may_go) return true; /* perhaps by an upsert that was heard before the report */
@@ -831,6 +845,9 @@ says_retire(sim_t *s, const kvp_frame_t *f)
         if (g == NULL) continue;
         if (!g->is_retired && g->holds > 0 && !g->mem->is_gone && !is_forced(s, g))
             sim_fail(s, "I8", "slot %u generation %lx is retired under a hold", g->slot, (unsigned long)g->generation);
+        if (!g->is_retired && is_carried(s, g) && !g->mem->is_gone && !is_forced(s, g))
+            sim_fail(s, "I8", "slot %u generation %lx is retired before who held it could present it", g->slot,
+                     (unsigned long)g->generation);
         g->is_retired = true;
         g->is_quarantined = slots[i].owner != 0;
         promise_retired(s, g);
@@ -929,7 +946,7 @@ is_in_doubt(const grant_t *g, uint32_t tenant)
 
 /* What a look-up's ticket protects: of each key found, the copies of the newest version. An older one that is not retired
  * yet is on its way out: its node is away, or has not taken the order. */
-static void
+void
 hold_found(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest)
 {
     uint64_t version = 0;
@@ -945,7 +962,7 @@ hold_found(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest)
     }
 }
 
-static void
+void
 hold_group(sim_t *s, uint32_t tenant, hold_t *h, kvp_digest_t digest)
 {
     uint32_t n = group_hold(s, tenant, digest, h->grants + h->grants_n, HELD_A_DIGEST);
@@ -1091,6 +1108,7 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     if (f->hdr.opcode == KVP_OP_REMOVE) says_removed(s, ask, f);
     if (f->hdr.opcode == KVP_OP_LOOKUP) (asks_groups(ask) ? says_groups : says_present)(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_LOOKUP) says_reserved(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_PRESENT) says_presented(s, conn, tenant_of(s, conn), ask, f);
     if (f->hdr.opcode == KVP_OP_MOUNT) says_mount(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_REPORT) says_heard(s, conn, ask, f);
 }
@@ -1110,6 +1128,7 @@ oracle_master_succeeded(sim_t *s)
 {
     oracle_t *o = s->oracle;
 
+    holds_carry(s, s->elder == NULL);
     o->holds = NULL;
     for (mem_t *mem = s->mems; mem != NULL; mem = mem->older)
         mem->conn = 0;
