@@ -172,7 +172,7 @@ class Raw:
         self.send(data)
         return self.reply()
 
-    def is_closed(self, timeout=2.0):
+    def is_closed(self, timeout=10.0):
         """Whether the peer closes within timeout; what it says before is dropped."""
         end = time.monotonic() + timeout * SLOW
         while True:

@@ -27,6 +27,12 @@ def stale_reads(reports):
     return sum(got["stat"]["client"]["stale_reads"] for got in reports.values())
 
 
+def judge_reader(results):
+    """A machine on which nothing moves for a second makes clients give a node up for a moment; that must stay rare."""
+    assert set(results) <= {"OK", "NOT_FOUND", "STALE", "NODE_LOST", "DEADLINE"}, results
+    assert results.get("NODE_LOST", 0) + results.get("DEADLINE", 0) <= results["OK"] // 100, results
+
+
 @pytest.mark.pool(nodes=1, memory="64MiB")
 @pytest.mark.limit(RACE_S + 60)
 def test_readers_race_reuse(pool):
@@ -55,7 +61,7 @@ def test_readers_race_reuse(pool):
     for name in ("get-shm", "get-tcp"):
         ok = reports[name]["results"].get("OK", 0)
         assert ok > enough, f"{name} read only {ok} objects: {reports[name]['results']}"
-        assert set(reports[name]["results"]) <= {"OK", "NOT_FOUND", "STALE"}, reports[name]["results"]
+        judge_reader(reports[name]["results"])
     for name in ("put-shm", "put-tcp"):
         assert set(reports[name]["results"]) == {"OK"}, reports[name]["results"]
     assert stale_reads(reports) > 0 or TIER == "quick", "no reader met an extent that was given away"
@@ -85,7 +91,7 @@ def test_versions_do_not_mix(pool):
     assert versions > enough, f"only {versions} versions were put"
     for name in ("check-shm", "check-tcp"):
         assert reports[name]["results"].get("OK", 0) > enough, reports[name]["results"]
-        assert set(reports[name]["results"]) <= {"OK", "NOT_FOUND", "STALE"}, reports[name]["results"]
+        judge_reader(reports[name]["results"])
 
 
 @pytest.mark.pool(nodes=2, memory="32MiB")
