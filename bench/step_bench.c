@@ -5,6 +5,8 @@
  */
 #include "bench/step_world.h"
 
+#include "common/pages.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,6 +278,31 @@ chunks_come_and_go(bench_t *b)
     lose_all_chunks(b);
 }
 
+/* Many segments, each on a host with others. */
+static void
+segments_come_and_go(bench_t *b)
+{
+    enum { NODES = 64, SEGMENTS = 64 };
+    char host[16], name[32];
+
+    bench_open(b, 1);
+    b->size_bytes = b->chunk_bytes = 64u << 10;
+    b->steps = (steps_t){0};
+    for (uint32_t i = 0; i < NODES; i++) {
+        snprintf(host, sizeof host, "host %u", i);
+        b->node = greet(b, KVP_ROLE_NODE, host);
+        for (uint32_t k = 0; k < SEGMENTS; k++) {
+            snprintf(name, sizeof name, "segment %u of %u", k, i);
+            mount(b, name, true);
+        }
+    }
+    print_steps(b, "64 nodes come, with 64 segments each");
+    hang_up(b, b->node);
+    pass(b, 2 * GRACE_NS);
+    print_steps(b, "and one of them is lost");
+    bench_close(b);
+}
+
 /* Another node hears what is owed to the one that is lost. */
 static void
 tombstones_are_told(bench_t *b, uint64_t keys)
@@ -319,14 +346,17 @@ run(trace_t *trace, uint64_t keys, bool is_quiet)
 {
     bench_t b = {.trace = trace, .is_quiet = is_quiet};
 
+    if (kvp_pages_stock_start() != KVP_OK) kvp_panic("no stock of pages"); /* as the master has one */
     keys_come_and_go(&b, keys);
     windows_are_lost(&b, keys);
     chunks_come_and_go(&b);
+    segments_come_and_go(&b);
     tombstones_are_told(&b, keys);
     index_is_rebuilt(&b, keys / 10);
     if (trace->n != 0 && trace->n != b.step)
         kvp_panic("one run has %lu steps, another %lu", (unsigned long)trace->n, (unsigned long)b.step);
     trace->n = b.step;
+    kvp_pages_stock_stop();
     return b.over;
 }
 

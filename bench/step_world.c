@@ -6,11 +6,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 /* ---- steps */
-static void
-count(bench_t *b, uint64_t ns)
+typedef struct {
+    uint64_t ns, faults; /* of this thread, so far */
+} spent_t;
+
+static spent_t
+spent(void)
 {
+    struct rusage usage;
+
+    if (getrusage(RUSAGE_THREAD, &usage) != 0) kvp_panic("getrusage: %m");
+    return (spent_t){cpu_ns(), (uint64_t)usage.ru_minflt};
+}
+
+static void
+count(bench_t *b, spent_t begin)
+{
+    uint64_t ns = cpu_ns() - begin.ns;
     steps_t *steps = &b->steps;
     uint32_t *least = &b->trace->least_ns[b->step];
     kvp_master_stats_t st;
@@ -25,6 +40,7 @@ count(bench_t *b, uint64_t ns)
         steps->most_ns = *least;
         steps->most_at = b->step;
         steps->most_work = st.work - b->work;
+        steps->most_faults = spent().faults - begin.faults;
     }
     b->work = st.work;
 }
@@ -35,11 +51,12 @@ print_steps(bench_t *b, const char *what)
     const steps_t *s = &b->steps;
 
     if (!b->is_quiet)
-        printf(
-            "  %-46s %8.1f us at most (step %lu: %lu records), %7.2f on average, %lu of %lu steps above 2 ms, %.2f s\n",
-            what, (double)s->most_ns / 1e3, (unsigned long)s->most_at, (unsigned long)s->most_work,
-            (double)s->total_ns / 1e3 / (double)s->n, (unsigned long)s->over, (unsigned long)s->n,
-            (double)s->total_ns / 1e9);
+        printf("  %-46s %8.1f us at most (step %lu: %lu records, %lu page faults), %7.2f on average, %lu of %lu steps "
+               "above 2 "
+               "ms, %.2f s\n",
+               what, (double)s->most_ns / 1e3, (unsigned long)s->most_at, (unsigned long)s->most_work,
+               (unsigned long)s->most_faults, (double)s->total_ns / 1e3 / (double)s->n, (unsigned long)s->over,
+               (unsigned long)s->n, (double)s->total_ns / 1e9);
     b->over += b->steps.over;
     b->steps = (steps_t){0};
 }
@@ -47,26 +64,26 @@ print_steps(bench_t *b, const char *what)
 static void
 tick(bench_t *b)
 {
-    uint64_t begin = cpu_ns();
+    spent_t begin = spent();
 
     b->now_ns += STEP_NS;
     kvp_master_on_tick(b->core, b->now_ns);
-    count(b, cpu_ns() - begin);
+    count(b, begin);
 }
 
 static void
 send(bench_t *b, uint64_t conn, const kvp_buf_t *bytes)
 {
     kvp_frame_t frame;
-    uint64_t begin;
+    spent_t begin;
     size_t used;
 
     if (kvp_frame_parse(bytes->data, bytes->len, &frame, &used) != KVP_OK || used != bytes->len)
         kvp_panic("a frame of our own is malformed");
     b->now_ns += STEP_NS;
-    begin = cpu_ns();
+    begin = spent();
     kvp_master_on_frame(b->core, conn, &frame, b->now_ns);
-    count(b, cpu_ns() - begin);
+    count(b, begin);
 }
 
 /* ---- lifecycle */
@@ -203,10 +220,10 @@ greet(bench_t *b, uint32_t role, const char *host_id)
 void
 hang_up(bench_t *b, uint64_t conn)
 {
-    uint64_t begin = cpu_ns();
+    spent_t begin = spent();
 
     kvp_master_on_close(b->core, conn, b->now_ns);
-    count(b, cpu_ns() - begin);
+    count(b, begin);
     settle(b);
 }
 
@@ -236,14 +253,13 @@ uuid_of(const bench_t *b, uint8_t uuid[16])
 }
 
 void
-start_node(bench_t *b, const char *name, bool is_fresh)
+mount(bench_t *b, const char *name, bool is_fresh)
 {
     Kvp__Pb__Mount head = KVP__PB__MOUNT__INIT;
     uint8_t uuid[16];
 
     b->mounts++;
     uuid_of(b, uuid);
-    b->node = greet(b, KVP_ROLE_NODE, name);
     head.name = (char *)name;
     head.uuid = (ProtobufCBinaryData){sizeof uuid, uuid};
     head.epoch = b->mounts;
@@ -254,6 +270,13 @@ start_node(bench_t *b, const char *name, bool is_fresh)
     head.chunk_bytes = b->chunk_bytes;
     head.addr = head.unix_path = head.transports = (char *)"";
     ask(b, b->node, KVP_OP_MOUNT, &head.base, NULL, 0);
+}
+
+void
+start_node(bench_t *b, const char *name, bool is_fresh)
+{
+    b->node = greet(b, KVP_ROLE_NODE, name);
+    mount(b, name, is_fresh);
 }
 
 #define PAGE_RECORDS 256u

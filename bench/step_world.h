@@ -19,7 +19,7 @@
 
 typedef struct {
     uint64_t n, total_ns, most_ns, over;
-    uint64_t most_at, most_work; /* of the longest: its number, and the records that it touched */
+    uint64_t most_at, most_work, most_faults; /* of the longest: its number, records that it touched, page faults */
 } steps_t;
 
 /* Steps of one input after another are the same in every run, so of several runs the least time of each step is what it
@@ -59,7 +59,9 @@ void pass(bench_t *b, uint64_t ns);
 void ask(bench_t *b, uint64_t conn, uint8_t op, const void *head, const void *tail, size_t tail_len);
 uint64_t greet(bench_t *b, uint32_t role, const char *host_id);
 void hang_up(bench_t *b, uint64_t conn);
-/* The node's memory is new, or of the term before: then the master wants a report of it. */
+/* mount: of b->node, which start_node makes first. The memory is new, or of the term before: then the master wants a
+ * report of it. */
+void mount(bench_t *b, const char *name, bool is_fresh);
 void start_node(bench_t *b, const char *name, bool is_fresh);
 /* The node tells n objects, of which one in four has a long key: whatever a full pool would hold. */
 void report(bench_t *b, uint64_t n);

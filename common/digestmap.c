@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/digestmap.h"
 
-#include <stdlib.h>
+#include "common/pages.h"
 
 #define FIRST_CAP 64u
 
 void
 kvp_digestmap_fini(kvp_digestmap_t *map)
 {
-    free(map->slots);
+    kvp_table_free(map->slots, map->cap, sizeof *map->slots);
     *map = (kvp_digestmap_t){0};
 }
 
@@ -36,7 +36,7 @@ kvp_digestmap_reserve(kvp_digestmap_t *map, uint32_t n)
 
     while (cap / 2 < n)
         cap *= 2;
-    map->slots = calloc(cap, sizeof *map->slots);
+    map->slots = kvp_table_alloc(cap, sizeof *map->slots);
     if (map->slots == NULL) return false;
     map->cap = cap;
     return true;
@@ -57,11 +57,11 @@ grow(kvp_digestmap_t *map)
 {
     kvp_digestmap_t grown = {.cap = map->cap == 0 ? FIRST_CAP : map->cap * 2, .n = map->n};
 
-    grown.slots = calloc(grown.cap, sizeof *grown.slots);
+    grown.slots = kvp_table_alloc(grown.cap, sizeof *grown.slots);
     if (grown.slots == NULL) return false;
     for (uint32_t i = 0; i < map->cap; i++)
         if (map->slots[i].val != 0) grown.slots[place_of(&grown, map->slots[i].digest)] = map->slots[i];
-    free(map->slots);
+    kvp_table_free(map->slots, map->cap, sizeof *map->slots);
     *map = grown;
     return true;
 }

@@ -1,25 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/recpool.h"
 
+#include "common/pages.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define BLOCKS_MAX (1u << (32 - KVP_RECPOOL_BITS))
-
-void *
-kvp_pages_alloc(size_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    return p == MAP_FAILED ? NULL : p;
-}
-
-void
-kvp_pages_free(void *pages, size_t bytes)
-{
-    if (pages != NULL && munmap(pages, bytes) != 0) kvp_panic("munmap of %zu bytes: %m", bytes);
-}
 
 static size_t
 block_bytes(const kvp_recpool_t *pool)
@@ -102,6 +89,7 @@ directory_grow(kvp_recpool_t *pool)
     return true;
 }
 
+/* A pool's first block may stay nearly empty, and is touched as it fills. */
 static bool
 block_make_at(kvp_recpool_t *pool, uint32_t b)
 {
@@ -110,7 +98,7 @@ block_make_at(kvp_recpool_t *pool, uint32_t b)
     if (b >= BLOCKS_MAX || (uint64_t)b << KVP_RECPOOL_BITS >= pool->max) return false;
     while (b >= pool->blocks_cap)
         if (!directory_grow(pool)) return false;
-    block = kvp_pages_alloc(block_bytes(pool));
+    block = pool->blocks_n == 0 ? kvp_pages_alloc(block_bytes(pool)) : kvp_pages_take(block_bytes(pool));
     if (block == NULL) return false;
     block->free_head = KVP_RECPOOL_BLOCK;
     while (b >= pool->blocks_n)

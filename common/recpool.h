@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Records of one size that are named by small numbers. They lie in blocks that never move; a block is made when all
- * others are full and given back to the system when its last record went, so memory follows what is in use. Also the
- * pages that such things are made of. Single-threaded; take and give cost O(1), and at most one block is made or dropped.
+ * others are full and given back (pages.h) when its last record went, so memory follows what is in use. Single-threaded;
+ * take and give cost O(1), and at most one block is made or dropped.
  */
 #ifndef KVP_COMMON_RECPOOL_H
 #define KVP_COMMON_RECPOOL_H
@@ -75,10 +75,5 @@ kvp_recpool_at(const kvp_recpool_t *pool, uint32_t number)
 
 /* kvp_recpool_limit is above every number in use. */
 uint32_t kvp_recpool_limit(const kvp_recpool_t *pool);
-
-/* Zeroed pages straight from the system, that go back to it at once: malloc keeps what lies between things that stay.
- * NULL where there is no memory. */
-void *kvp_pages_alloc(size_t bytes);
-void kvp_pages_free(void *pages, size_t bytes);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvpool-master: parse, build, run, tear down in reverse. Two threads: the loop's, which owns the core, and the HTTP
- * server's; and those by which jemalloc gives memory back.
+ * server's; and those that bring memory and take it back: the loop's stock of pages (common/pages.h), and jemalloc's.
  */
 #include "master/admin.h"
 #include "master/core/master.h"
@@ -13,6 +13,7 @@
 #include "common/daemon/loop.h"
 #include "common/hostid.h"
 #include "common/log.h"
+#include "common/pages.h"
 #include "common/stdfd.h"
 
 #include <string.h>
@@ -119,6 +120,8 @@ build_core(daemon_t *d, const settings_t *s)
 
     kvp_err_t err = kvp_ident_open(s->data_dir, &d->ident);
     if (err != KVP_OK) return err;
+    err = kvp_pages_stock_start();
+    if (err != KVP_OK) return err;
     err = kvp_server_create(&(kvp_server_conf_t){.listen = s->listen, .save_ident = save_ident, .save_ident_arg = d},
                             &d->server);
     if (err != KVP_OK) return err;
@@ -192,6 +195,7 @@ tear_down(daemon_t *d)
     if (d->has_uv) uv_loop_close(&d->uv);
     kvp_admin_fini(&d->admin);
     kvp_master_destroy(d->core);
+    kvp_pages_stock_stop();
     kvp_server_destroy(d->server);
     kvp_ident_close(&d->ident);
 }

@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "common/list.h"
 #include "common/log.h"
+#include "common/pages.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -727,7 +728,13 @@ kvp_server_unix_path(const kvp_server_t *server)
 void
 kvp_server_stats(const kvp_server_t *server, kvp_server_stats_t *stats_out)
 {
+    kvp_pages_stats_t pages;
+
     *stats_out = server->stats;
+    kvp_pages_stats(&pages);
+    stats_out->pages_ready = pages.ready;
+    stats_out->pages_missed = pages.missed;
+    stats_out->pages_kept_bytes = pages.kept_bytes;
     if (server->times != NULL) {
         stats_out->turn_longest_ns = server->times->turn_longest_ns;
         stats_out->step_frame_longest_ns = server->times->step_longest_ns[KVP_STEP_FRAME];

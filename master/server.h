@@ -38,6 +38,9 @@ typedef struct {
     X(framing_errors, "connections closed because framing was lost")                                                   \
     X(timeouts, "connections closed for want of a Hello or of the rest of a frame")                                    \
     X(overflows, "connections closed because the peer did not read")                                                   \
+    X(pages_ready, "pieces of memory for the core that had been touched before they were wanted")                      \
+    X(pages_missed, "pieces of memory for the core that had not, for want of time")                                    \
+    X(pages_kept_bytes, "memory that has been touched for the core, and is not in use yet (gauge)")                    \
     X(turn_longest_ns, "longest turn of the loop without waiting, ns (gauge)")                                         \
     X(step_frame_longest_ns, "longest step of the core for a frame, ns (gauge)")                                       \
     X(step_tick_longest_ns, "longest step of the core for its own work, ns (gauge)")                                   \

@@ -143,18 +143,38 @@ check_segment(const kvp_master_t *m, const kvp_segment_t *g, sums_t *totals)
     return NULL;
 }
 
+/* Whether it takes puts, as the lists of those that do have it. */
+static const char *
+check_up(const kvp_master_t *m, const kvp_segment_t *g)
+{
+    bool is_listed = g->up_at < m->up_n && m->up[g->up_at] == g;
+    uint32_t of_host = 0, counted = 0;
+
+    if (is_listed != (g->state == KVP_SEG_UP)) return "the list of segments that take puts is wrong";
+    if (is_listed != (g->up_chunk.at != 0)) return "the longest chunks are of other segments";
+    for (uint32_t i = 0; i < m->up_n; i++)
+        of_host += m->up[i]->host == g->host;
+    (void)kvp_umap_get(&m->up_hosts, g->host, &counted);
+    return of_host == counted ? NULL : "the segments of a host are miscounted";
+}
+
 static const char *
 check_segments(const kvp_master_t *m)
 {
     sums_t totals = {0};
-    uint64_t size = 0, n = 0, claims = 0;
+    uint64_t size = 0, known = 0, n = 0, claims = 0, up = 0, slow = 0, lost = 0;
 
     kvp_list_foreach (pos, &m->segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
         const char *why = g->is_dropped ? NULL : check_segment(m, g, &totals);
 
+        if (why == NULL) why = check_up(m, g);
         if (why != NULL) return why;
         claims += list_len(&g->claims);
+        if (!g->is_dropped) known += g->size_bytes;
+        up += g->state == KVP_SEG_UP;
+        slow += g->is_slow;
+        lost += g->state == KVP_SEG_LOST;
         if (g->state != KVP_SEG_LOST && g->node == NULL) return "a segment has lost its node unnoticed";
         if (g->state == KVP_SEG_LOST) continue;
         size += g->size_bytes;
@@ -164,8 +184,10 @@ check_segments(const kvp_master_t *m)
     if (totals.retiring != m->st.retiring_bytes) return "retiring bytes of the pool are wrong";
     if (totals.quarantined != m->st.quarantine_bytes) return "quarantined bytes of the pool are wrong";
     if (claims != m->claims) return "the keys that have a window are miscounted";
-    if (size != m->st.size_bytes || n != m->st.segments) return "the size of the pool is wrong";
-    return NULL;
+    if (size != m->st.size_bytes || n != m->st.segments || known != m->known_bytes)
+        return "the size of the pool is wrong";
+    if (up != m->up_n || slow != m->slow_n || lost != m->lost_n) return "segments are miscounted";
+    return kvp_heap_check(&m->up_chunks);
 }
 
 /* ---- objects */

@@ -4,9 +4,7 @@
  */
 #include "master/core/htab.h"
 
-#include "master/core/umap.h"
-
-#include <stdlib.h>
+#include "common/pages.h"
 
 /* The greatest power of two that is not above n. */
 static uint32_t
@@ -38,11 +36,25 @@ bucket_of(const kvp_htab_t *tab, uint64_t hash)
     return bucket < tab->buckets_n ? bucket : bucket - low;
 }
 
+static void
+block_make(kvp_htab_t *tab, uint32_t block)
+{
+    tab->blocks[block] = kvp_table_alloc(1ull << block, sizeof **tab->blocks);
+    if (tab->blocks[block] == NULL) kvp_panic("out of memory: a table of %u", 1u << block);
+}
+
+static void
+block_drop(kvp_htab_t *tab, uint32_t block)
+{
+    kvp_table_free(tab->blocks[block], 1ull << block, sizeof **tab->blocks);
+    tab->blocks[block] = NULL;
+}
+
 void
 kvp_htab_fini(kvp_htab_t *tab)
 {
-    for (size_t b = 0; b < KVP_ARRAY_LEN(tab->blocks); b++)
-        free(tab->blocks[b]);
+    for (uint32_t b = 0; b < KVP_ARRAY_LEN(tab->blocks); b++)
+        block_drop(tab, b);
     *tab = (kvp_htab_t){0};
 }
 
@@ -73,7 +85,7 @@ grow(kvp_htab_t *tab)
 {
     uint32_t bucket = tab->buckets_n, block = block_of(bucket);
 
-    if (tab->blocks[block] == NULL) tab->blocks[block] = kvp_core_alloc(1ull << block, sizeof **tab->blocks);
+    if (tab->blocks[block] == NULL) block_make(tab, block);
     tab->buckets_n++;
     if (bucket > 0) redistribute(tab, bucket_at(tab, bucket - floor_pow2(bucket)));
 }
@@ -85,8 +97,7 @@ shrink(kvp_htab_t *tab)
 
     redistribute(tab, bucket_at(tab, bucket));
     if (bucket + 1 > 1u << block) return;
-    free(tab->blocks[block]);
-    tab->blocks[block] = NULL;
+    block_drop(tab, block);
 }
 
 void

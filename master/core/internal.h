@@ -246,6 +246,8 @@ struct kvp_segment {
     uint32_t id;
     uint32_t host; /* a number: the same for segments of one host */
     uint32_t state; /* kvp_segment_state_t */
+    uint32_t up_at; /* UP: its place in master->up, */
+    kvp_heapnode_t up_chunk; /* and in master->up_chunks */
     uint32_t purge_chunk, purge_slot; /* where dropping it goes on */
     bool is_dropped; /* being purged; nothing in it exists any more */
     bool is_slow; /* its node owes an answer to a Retire for too long */
@@ -487,14 +489,14 @@ struct kvp_master {
     uint64_t put_tick; /* the last one looked at */
     kvp_segment_t **up; /* segments that take puts */
     uint32_t up_n, up_cap;
+    kvp_umap_t up_hosts; /* their hosts' numbers -> how many of them are there */
+    kvp_heap_t up_chunks; /* these segments, that with the longest chunks first */
     uint32_t lost_n; /* segments whose node is away */
-    uint32_t hosts_n; /* of these */
     uint32_t host_seq;
     uint32_t slow_n; /* of the segments that take puts, with a node that does not answer */
     bool is_leaving; /* some windows are still to be given up, in segments that take no puts */
     bool has_aside; /* victims put aside are on their way back */
     uint64_t known_bytes; /* of all segments that are mounted, or may come back */
-    uint64_t up_longest; /* bytes of the longest chunk in them */
     uint32_t work_left; /* of this step's search for space */
     kvp_takes_t takes; /* of the key for which it is, as the next */
     uint32_t met;
@@ -612,6 +614,7 @@ kvp_segment_chunk_bytes(const kvp_segment_t *g, uint32_t index)
 {
     return kvp_min_u64(g->chunk_bytes, g->size_bytes - (uint64_t)index * g->chunk_bytes);
 }
+uint64_t kvp_segment_longest_chunk(const kvp_master_t *m); /* bytes, of those in which something can be put */
 kvp_segment_t *kvp_segment_find(kvp_master_t *m, uint32_t id);
 /* A segment whose node does not answer is passed over for puts as long as there are others. */
 static inline bool

@@ -11,6 +11,7 @@
 #include "master/core/keystore.h"
 
 #include "common/hash.h"
+#include "common/pages.h"
 #include "common/recpool.h"
 #include "master/core/umap.h"
 
@@ -65,6 +66,7 @@ struct kvp_keystore {
     uint32_t hole; /* no block below is missing */
     uint32_t spare; /* an empty block that is kept, NONE = none */
     uint32_t open[CLASSES]; /* first block of a size with a free entry */
+    uint32_t blocks_of[CLASSES]; /* how many there are of a size */
     kvp_recpool_t prefixes;
     uint32_t *chains; /* of prefixes, by hash: SEEN_SLOTS of them */
     uint32_t seen[SEEN_SLOTS]; /* upper bits of a hash, and in the lowest two how often it was met */
@@ -134,13 +136,16 @@ block_close(kvp_keystore_t *ks, uint32_t b)
     if (block->next != NONE) ks->blocks[block->next]->prev = block->prev;
 }
 
+/* The only block of a size may stay nearly empty, and is touched as it fills. */
 static void
 block_make(kvp_keystore_t *ks, uint32_t size)
 {
+    bool is_first = ks->blocks_of[size / STEP]++ == 0;
+
     while (ks->hole < ks->blocks_n && ks->blocks[ks->hole] != NULL)
         ks->hole++;
     if (ks->hole == BLOCKS_MAX) kvp_panic("more than %u blocks of keys", BLOCKS_MAX);
-    ks->blocks[ks->hole] = kvp_pages_alloc(BLOCK_BYTES);
+    ks->blocks[ks->hole] = is_first ? kvp_pages_alloc(BLOCK_BYTES) : kvp_pages_take(BLOCK_BYTES);
     if (ks->blocks[ks->hole] == NULL) kvp_panic("out of memory: %u blocks of keys", ks->blocks_n);
     ks->blocks[ks->hole]->size = size;
     ks->blocks[ks->hole]->free_head = NONE;
@@ -153,6 +158,7 @@ static void
 block_drop(kvp_keystore_t *ks, uint32_t b)
 {
     block_close(ks, b);
+    ks->blocks_of[ks->blocks[b]->size / STEP]--;
     ks->memory_bytes -= sizeof(block_t) + (uint64_t)ks->blocks[b]->made * ks->blocks[b]->size;
     kvp_pages_free(ks->blocks[b], BLOCK_BYTES);
     ks->blocks[b] = NULL;

@@ -159,6 +159,8 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_buf_fini(&m->unwanted);
     free(m->undead);
     kvp_heap_fini(&m->expiries);
+    kvp_umap_fini(&m->up_hosts);
+    kvp_heap_fini(&m->up_chunks);
     free(m->up);
     free(m);
 }

@@ -15,6 +15,8 @@
  *   so neither growing to millions of buckets nor dropping the old table is ever one long step.
  */
 #include "master/core/objtable.h"
+
+#include "common/pages.h"
 #include "master/core/umap.h"
 
 #include <stdlib.h>
@@ -110,7 +112,7 @@ bucket_make(kvp_objtable_t *t, kvp_objpart_t *p, uint32_t i)
     kvp_objbucket_t **piece = &p->pieces[i >> PIECE_BITS];
 
     if (*piece == NULL) {
-        *piece = kvp_pages_alloc(piece_bytes(p));
+        *piece = p->cap < PIECE_BUCKETS ? kvp_pages_alloc(piece_bytes(p)) : kvp_pages_take(piece_bytes(p));
         if (*piece == NULL) kvp_panic("out of memory: index of %u buckets", p->cap);
         t->memory_bytes += piece_bytes(p);
     }

@@ -100,7 +100,7 @@ is_over_limit(const kvp_master_t *m, const kvp_session_t *s, uint64_t len, uint3
 static kvp_err_t
 check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
 {
-    if (put->len > m->up_longest)
+    if (put->len > kvp_segment_longest_chunk(m))
         return kvp_put_may_nodes_come(m) ? KVP_RETRY_AFTER : m->up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
     if (kvp_journal_is_behind(m)) return KVP_RETRY_AFTER;
     if (kvp_attempt_find(m, p->session, put->attempt) != NULL) return KVP_INVALID;

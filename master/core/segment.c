@@ -5,7 +5,7 @@
 #include "master/core/internal.h"
 
 #include "common/mutate.h"
-#include "common/recpool.h"
+#include "common/pages.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,13 +39,52 @@ find_name(kvp_master_t *m, const char *name)
     return NULL;
 }
 
-/* No segment before it in the list of those that take puts is on its host. */
-static bool
-is_new_host(const kvp_master_t *m, const kvp_segment_t *g)
+/* ---- the list of those that take puts; in no order */
+static uint32_t
+up_on_host(const kvp_master_t *m, uint32_t host)
 {
-    for (uint32_t i = 0; m->up[i] != g; i++)
-        if (m->up[i]->host == g->host) return false;
-    return true;
+    uint32_t n = 0;
+
+    (void)kvp_umap_get(&m->up_hosts, host, &n);
+    return n;
+}
+
+static void
+up_add(kvp_master_t *m, kvp_segment_t *g)
+{
+    if (m->up_n == m->up_cap) {
+        m->up_cap = m->up_cap == 0 ? 16 : m->up_cap * 2;
+        m->up = realloc(m->up, m->up_cap * sizeof *m->up);
+        if (m->up == NULL) kvp_panic("out of memory: %u segments", m->up_cap);
+    }
+    g->up_at = m->up_n;
+    m->up[m->up_n++] = g;
+    kvp_umap_set(&m->up_hosts, g->host, up_on_host(m, g->host) + 1);
+    kvp_heap_add(&m->up_chunks, &g->up_chunk, UINT64_MAX - kvp_segment_chunk_bytes(g, 0));
+}
+
+static void
+up_del(kvp_master_t *m, kvp_segment_t *g)
+{
+    uint32_t others = up_on_host(m, g->host) - 1;
+
+    m->up[g->up_at] = m->up[--m->up_n];
+    m->up[g->up_at]->up_at = g->up_at;
+    if (others > 0)
+        kvp_umap_set(&m->up_hosts, g->host, others);
+    else
+        (void)kvp_umap_del(&m->up_hosts, g->host);
+    kvp_heap_del(&m->up_chunks, &g->up_chunk);
+    m->slow_n -= g->is_slow;
+    g->is_slow = false;
+}
+
+uint64_t
+kvp_segment_longest_chunk(const kvp_master_t *m)
+{
+    const kvp_heapnode_t *longest = kvp_heap_least(&m->up_chunks);
+
+    return longest == NULL ? 0 : UINT64_MAX - longest->key;
 }
 
 /* The one place where a segment's state changes: the pool's totals and the list of those that take puts follow. */
@@ -61,32 +100,12 @@ set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
     m->st.retiring_bytes += sign * g->retiring_bytes;
     m->st.quarantine_bytes += sign * g->quarantine_bytes;
     m->st.segments += sign;
+    m->lost_n += (uint32_t)(state == KVP_SEG_LOST) - (uint32_t)(g->state == KVP_SEG_LOST);
+    if (g->state == KVP_SEG_UP && state != KVP_SEG_UP) up_del(m, g);
+    if (g->state != KVP_SEG_UP && state == KVP_SEG_UP) up_add(m, g);
     g->state = state;
-    if (state != KVP_SEG_UP) g->is_slow = false;
     if (g->aside.n > 0) m->has_aside = true;
     if (state == KVP_SEG_LOST && !g->is_dropped) kvp_owed_expect(m, g->objects);
-    m->up_n = 0;
-    m->slow_n = 0;
-    m->hosts_n = 0;
-    m->up_longest = 0;
-    m->known_bytes = 0;
-    m->lost_n = 0;
-    kvp_list_foreach (pos, &m->segments) {
-        kvp_segment_t *each = kvp_list_entry(pos, kvp_segment_t, link);
-
-        if (!each->is_dropped) m->known_bytes += each->size_bytes;
-        m->lost_n += each->state == KVP_SEG_LOST;
-        if (each->state != KVP_SEG_UP) continue;
-        if (m->up_n == m->up_cap) {
-            m->up_cap = m->up_cap == 0 ? 16 : m->up_cap * 2;
-            m->up = realloc(m->up, m->up_cap * sizeof *m->up);
-            if (m->up == NULL) kvp_panic("out of memory: %u segments", m->up_cap);
-        }
-        m->up[m->up_n++] = each;
-        m->slow_n += each->is_slow;
-        m->hosts_n += is_new_host(m, each);
-        m->up_longest = kvp_max_u64(m->up_longest, kvp_min_u64(each->chunk_bytes, each->size_bytes));
-    }
     kvp_master_space_news(m);
 }
 
@@ -155,6 +174,7 @@ make_segment(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg)
     g->chunks = kvp_pages_alloc(g->chunk_n * sizeof *g->chunks); /* touched as they are used */
     if (g->chunks == NULL) kvp_panic("out of memory: %u chunks", g->chunk_n);
     m->chunks_n += g->chunk_n;
+    m->known_bytes += g->size_bytes;
     kvp_place_room_init(g);
     kvp_list_add_tail(&m->segments, &g->link);
     return g;
@@ -338,6 +358,7 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
 
     if (g->is_dropped) return;
     g->is_dropped = true;
+    m->known_bytes -= g->size_bytes;
     set_state(m, g, KVP_SEG_LOST);
     (void)kvp_put_leave_segment(m, g);
     detach(g);
@@ -354,6 +375,7 @@ kvp_segment_free(kvp_master_t *m, kvp_segment_t *g)
     kvp_list_del(&g->link);
     kvp_pages_free(g->chunks, g->chunk_n * sizeof *g->chunks);
     m->chunks_n -= g->chunk_n;
+    m->lost_n -= g->state == KVP_SEG_LOST;
     free(g->room);
     free(g->addr);
     free(g->unix_path);

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Design notes. While a resize is under way two tables are live. What is new goes into the new one, and every change moves
- * MOVE_SLOTS of the old one over, from its end to its start: behind what is left of it all is empty, so that only its very
- * last slot, where probing wraps, needs a deletion by shifting; any other is just emptied. The move is over before the next
- * resize is due, which is cap / 4 changes away at least.
+ * Design notes.
+ * - A resize begins with memory that nobody has touched, where every new key would wait for a page of its own. So before
+ *   anything goes into the new table, every change touches TOUCH_BYTES of it.
+ * - Then two tables are live. What is new goes into the new one, and every change moves MOVE_SLOTS of the old one over,
+ *   from its end to its start: behind what is left of it all is empty, so that only its very last slot, where probing
+ *   wraps, needs a deletion by shifting; any other is just emptied.
+ * - A table that grows is 5/8 full when it begins, and 3/4 at most when the new one is ready; one that shrinks is 1/8 full
+ *   and fills a quarter of the new one. Nothing else begins before the move is over.
  */
 #include "master/core/umap.h"
+
+#include "common/pages.h"
 
 #include <stdlib.h>
 
 #define CAP_MIN 8u
 #define MOVE_SLOTS 16u
+#define TOUCH_BYTES 512u
+#define ENTRY_BYTES (sizeof(uint64_t) + sizeof(uint32_t))
 #define CAP_KEPT 64u /* of a map that is empty */
 
 void *
@@ -81,20 +89,38 @@ clear(const kvp_umaptab_t *tab, uint32_t hole)
 static void
 tab_fini(kvp_umaptab_t *tab)
 {
-    free(tab->keys);
-    free(tab->vals);
+    kvp_table_free(tab->keys, tab->cap, ENTRY_BYTES);
     *tab = (kvp_umaptab_t){0};
 }
 
 /* ---- resizing */
 static void
-begin(kvp_umap_t *map, uint32_t cap)
+prepare(kvp_umap_t *map, uint32_t cap)
+{
+    map->next.cap = cap;
+    map->next.keys = kvp_table_alloc(cap, ENTRY_BYTES);
+    if (map->next.keys == NULL) kvp_panic("out of memory: a map of %u", cap);
+    map->next.vals = (uint32_t *)(void *)(map->next.keys + cap);
+    map->next_left = cap * (uint32_t)ENTRY_BYTES;
+}
+
+static void
+begin(kvp_umap_t *map)
 {
     map->old = map->now;
     map->old_left = map->old.cap;
-    map->now.cap = cap;
-    map->now.keys = kvp_core_alloc(cap, sizeof *map->now.keys);
-    map->now.vals = kvp_core_alloc(cap, sizeof *map->now.vals);
+    map->now = map->next;
+    map->next = (kvp_umaptab_t){0};
+}
+
+static void
+touch_some(kvp_umap_t *map)
+{
+    volatile uint8_t *bytes = (volatile uint8_t *)map->next.keys;
+
+    map->next_left -= (uint32_t)kvp_min_u64(map->next_left, TOUCH_BYTES);
+    bytes[map->next_left] = 0;
+    if (map->next_left == 0) begin(map);
 }
 
 static void
@@ -118,10 +144,12 @@ maybe_resize(kvp_umap_t *map)
 
     if (map->old.cap != 0)
         move_some(map);
-    else if (map->n * 4 >= cap * 3)
-        begin(map, cap == 0 ? CAP_MIN : cap * 2);
-    else if (cap > CAP_MIN && map->n * 8 < cap)
-        begin(map, cap / 2);
+    else if (map->next.cap != 0)
+        touch_some(map);
+    else if (map->n * 8ull >= cap * 5ull)
+        prepare(map, cap * 2);
+    else if (cap > CAP_MIN && map->n * 8ull < cap)
+        prepare(map, cap / 2);
 }
 
 /* ---- the map */
@@ -130,6 +158,7 @@ kvp_umap_fini(kvp_umap_t *map)
 {
     tab_fini(&map->now);
     tab_fini(&map->old);
+    tab_fini(&map->next);
     *map = (kvp_umap_t){0};
 }
 
@@ -151,6 +180,10 @@ kvp_umap_set(kvp_umap_t *map, uint64_t key, uint32_t val)
     if (at != NULL) {
         *at = val;
         return;
+    }
+    if (map->now.cap == 0) {
+        prepare(map, CAP_MIN);
+        begin(map);
     }
     maybe_resize(map);
     add(&map->now, key, val);

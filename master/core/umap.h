@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Small hash map u64 -> u32 (open addressing, linear probing, deletion by shifting back). Key 0 is not allowed. A resize
- * goes a few slots with each change, so none is ever long.
+ * goes a few slots with each change, the first touch of new memory included, so none is ever long.
  */
 #ifndef KVP_MASTER_CORE_UMAP_H
 #define KVP_MASTER_CORE_UMAP_H
@@ -9,13 +9,15 @@
 
 typedef struct {
     uint64_t *keys;
-    uint32_t *vals;
+    uint32_t *vals; /* behind the keys */
     uint32_t cap; /* a power of two, or 0: there is no such table */
 } kvp_umaptab_t;
 
 typedef struct {
     kvp_umaptab_t now, old; /* old: what a resize has not moved yet */
     uint32_t old_left; /* slots of it from there on are empty */
+    kvp_umaptab_t next; /* what it will move to; nothing is in it */
+    uint32_t next_left; /* bytes of it that are still to be touched */
     uint32_t n;
 } kvp_umap_t;
 

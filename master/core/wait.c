@@ -102,7 +102,7 @@ kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, con
     p->ask = *ask;
     p->due_ns = m->now_ns + KVP_MS(wait_ms);
     p->n = msg->n;
-    p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->hosts_n), KVP_REPLICAS_MAX));
+    p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->up_hosts.n), KVP_REPLICAS_MAX));
     p->is_upsert = msg->is_upsert;
     p->pin = (kvp_pin_t)msg->pin;
     p->epoch = s->tenant->epoch;

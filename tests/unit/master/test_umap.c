@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define KEYS 5000u
 #define MOVED_MOST 16u /* slots of a resize that one change moves */
@@ -89,6 +90,37 @@ test_random_against_an_array(void **state)
     kvp_umap_fini(&map);
 }
 
+static long
+faults(void)
+{
+    struct rusage usage;
+
+    assert_int_equal(getrusage(RUSAGE_THREAD, &usage), 0);
+    return usage.ru_minflt;
+}
+
+/* Keys lie all over a table. Were a new one not touched before it is used, those of a message would wait for a page or
+ * two each. */
+static void
+test_many_keys_touch_few_new_pages(void **state)
+{
+    enum { BATCH = 512, BATCHES = 800 };
+    kvp_umap_t map = {0};
+    long most = 0;
+
+    (void)state;
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        long before = faults();
+
+        for (uint32_t k = 0; k < BATCH; k++)
+            kvp_umap_set(&map, i * BATCH + k + 1, k);
+        most = faults() - before > most ? faults() - before : most;
+    }
+    assert_true(map.now.cap >= 1u << 19);
+    assert_in_range(most, 0, BATCH / 4);
+    kvp_umap_fini(&map);
+}
+
 int
 main(void)
 {
@@ -96,6 +128,7 @@ main(void)
         cmocka_unit_test(test_get_when_empty),
         cmocka_unit_test(test_set_when_present_replaces),
         cmocka_unit_test(test_random_against_an_array),
+        cmocka_unit_test(test_many_keys_touch_few_new_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
