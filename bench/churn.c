@@ -7,7 +7,7 @@
  */
 #include "bench/churn.h"
 
-#include "bench/cpu_time.h"
+#include "common/clock.h"
 #include "common/segfmt.h"
 #include "master/core/master.h"
 #include "proto/kvpool.pb-c.h"
@@ -204,9 +204,9 @@ give(churn_t *c, uint64_t conn)
 
     if (c->in.err != KVP_OK || kvp_frame_parse(c->in.data, c->in.len, &f, &used) != KVP_OK || used == 0)
         kvp_panic("a frame of our own is malformed");
-    begin = cpu_ns();
+    begin = kvp_thread_ns();
     kvp_master_on_frame(c->m, conn, &f, c->now_ns);
-    c->core_ns += cpu_ns() - begin;
+    c->core_ns += kvp_thread_ns() - begin;
 }
 
 static void

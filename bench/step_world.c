@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/step_world.h"
 
-#include "bench/cpu_time.h"
+#include "common/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,13 +19,13 @@ spent(void)
     struct rusage usage;
 
     if (getrusage(RUSAGE_THREAD, &usage) != 0) kvp_panic("getrusage: %m");
-    return (spent_t){cpu_ns(), (uint64_t)usage.ru_minflt};
+    return (spent_t){kvp_thread_ns(), (uint64_t)usage.ru_minflt};
 }
 
 static void
 count(bench_t *b, spent_t begin)
 {
-    uint64_t ns = cpu_ns() - begin.ns;
+    uint64_t ns = kvp_thread_ns() - begin.ns;
     steps_t *steps = &b->steps;
     uint32_t *least = &b->trace->least_ns[b->step];
     kvp_master_stats_t st;

@@ -27,6 +27,12 @@ kvp_boot_ns(void)
     return read_clock(CLOCK_BOOTTIME);
 }
 
+uint64_t
+kvp_thread_ns(void)
+{
+    return read_clock(CLOCK_THREAD_CPUTIME_ID);
+}
+
 void
 kvp_random_bytes(void *dst, size_t len)
 {

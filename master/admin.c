@@ -68,6 +68,8 @@ kvp_admin_init(kvp_admin_t *admin)
     } times[] = {
         {"kvpool_master_loop_turn_seconds", "turns of the core's loop, waiting left out", &admin->times.turns},
         {"kvpool_master_step_seconds", "steps of the core", &admin->times.steps},
+        {"kvpool_master_step_run_seconds", "the same without the time in which the thread did not run",
+         &admin->times.runs},
         {"kvpool_master_answer_seconds", "from a readable request to its answer", &admin->times.answers},
     };
     for (size_t i = 0; i < KVP_ARRAY_LEN(times); i++) {

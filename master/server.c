@@ -110,7 +110,7 @@ static uint64_t
 begin(kvp_server_t *server)
 {
     uint64_t now = kvp_boot_ns();
-    kvp_times_begin(server->times, now);
+    if (kvp_times_begin(server->times, now)) (void)kvp_times_look(server->times, now, kvp_thread_ns());
     return now;
 }
 
@@ -124,7 +124,10 @@ note_times(kvp_server_t *server)
 static void
 end_step(kvp_server_t *server, kvp_step_kind_t kind, uint64_t began)
 {
-    if (kvp_times_step(server->times, kind, began, kvp_boot_ns())) note_times(server);
+    kvp_times_t *times = server->times;
+    const uint64_t now = kvp_boot_ns();
+    const uint64_t waited_ns = kvp_times_is_look_due(times, now) ? kvp_times_look(times, now, kvp_thread_ns()) : 0;
+    if (kvp_times_step(times, kind, began, now, waited_ns)) note_times(server);
 }
 
 /* end_answer follows each write. Who is only told something, or waited for somebody else, has not asked just now. */
@@ -740,6 +743,7 @@ kvp_server_stats(const kvp_server_t *server, kvp_server_stats_t *stats_out)
         stats_out->step_frame_longest_ns = server->times->step_longest_ns[KVP_STEP_FRAME];
         stats_out->step_tick_longest_ns = server->times->step_longest_ns[KVP_STEP_TICK];
         stats_out->step_close_longest_ns = server->times->step_longest_ns[KVP_STEP_CLOSE];
+        stats_out->step_run_longest_ns = server->times->run_longest_ns;
     }
     stats_out->accept_pauses = server->tcp.pauses + server->local.pauses;
 }

@@ -44,7 +44,8 @@ typedef struct {
     X(turn_longest_ns, "longest turn of the loop without waiting, ns (gauge)")                                         \
     X(step_frame_longest_ns, "longest step of the core for a frame, ns (gauge)")                                       \
     X(step_tick_longest_ns, "longest step of the core for its own work, ns (gauge)")                                   \
-    X(step_close_longest_ns, "longest step of the core for a connection's end, ns (gauge)")
+    X(step_close_longest_ns, "longest step of the core for a connection's end, ns (gauge)")                            \
+    X(step_run_longest_ns, "longest that the loop's thread ran in a step of the core, ns (gauge)")
 
 typedef struct {
 #define KVP_SERVER_STAT_FIELD(name, help) uint64_t name;

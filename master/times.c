@@ -24,10 +24,11 @@ kvp_times_end(kvp_times_t *times, uint64_t now)
 }
 
 bool
-kvp_times_step(kvp_times_t *times, kvp_step_kind_t kind, uint64_t began, uint64_t now)
+kvp_times_step(kvp_times_t *times, kvp_step_kind_t kind, uint64_t began, uint64_t now, uint64_t waited_ns)
 {
-    const uint64_t longest = kvp_times_step_longest(times);
-    return add(times->steps, &times->step_longest_ns[kind], now - began) && now - began > longest;
+    const uint64_t longest = kvp_times_step_longest(times), took = now - began;
+    (void)add(times->runs, &times->run_longest_ns, took - kvp_min_u64(took, waited_ns));
+    return add(times->steps, &times->step_longest_ns[kind], took) && took > longest;
 }
 
 bool

@@ -103,6 +103,7 @@ test_metrics_have_every_figure(void **state)
     assert_has("\nkvpool_master_term 1\n");
     assert_has("\nkvpool_master_loop_turn_seconds_bucket{le=\"+Inf\"} ");
     assert_has("\nkvpool_master_step_seconds_bucket{le=\"+Inf\"} ");
+    assert_has("\nkvpool_master_step_run_seconds_bucket{le=\"+Inf\"} ");
     assert_has("\nkvpool_master_answer_seconds_bucket{le=\"+Inf\"} ");
     /* Each scrape is a turn of the loop. */
     assert_null(strstr(answer, "\nkvpool_master_turn_longest_ns 0\n"));
