@@ -101,6 +101,10 @@ class MasterTimes(unittest.TestCase):
                     for le, n in zip(("0.001", "0.002", "0.005", "+Inf"), counts)}
             look |= {f"kvpool_master_step_{kind}_longest_ns": longest if kind == "frame" else 0
                      for kind in ("frame", "tick", "close")}
+            look |= {f'kvpool_master_step_run_seconds_bucket{{le="{le}"}}': n
+                     for le, n in zip(("0.001", "0.002", "0.005", "+Inf"), counts)}
+            look |= {"kvpool_master_step_run_longest_ns": longest, "kvpool_master_pages_missed_total": counts[0],
+                     "kvpool_master_pages_ready_total": counts[1]}
             looks.append(look)
 
         class Master:
@@ -123,6 +127,13 @@ class MasterTimes(unittest.TestCase):
 
     def test_the_longest_is_exact_where_it_is_the_longest_ever(self):
         self.assertEqual(self.delta(([10, 10, 10, 10], 1e5), ([10, 10, 11, 11], 3e6)).longest(), (0.003, "a frame"))
+
+    def test_the_longest_run_is_of_the_time_that_the_thread_ran(self):
+        delta = self.delta(([10, 10, 10, 10], 1e5), ([10, 10, 11, 11], 3e6))
+        self.assertEqual(delta.longest_run(), (0.003, "a step"))
+
+    def test_pieces_that_were_not_touched_ahead(self):
+        self.assertEqual(self.delta(([10, 100, 0, 0], 0), ([12, 200, 0, 0], 0)).missed(), (2, 102))
 
     def test_the_longest_is_a_bound_where_an_earlier_one_was_longer(self):
         self.assertEqual(self.delta(([10, 10, 10, 11], 9e6), ([10, 11, 11, 12], 9e6)).longest(), (0.002, None))
