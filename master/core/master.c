@@ -3,6 +3,8 @@
  */
 #include "master/core/internal.h"
 
+#include "common/pages.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,7 +91,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->old_leases_end_ns = m->conf.had_master ? now_ns + m->conf.location_grace_ns : now_ns;
     if (m->conf.had_master) m->rebuild_until_ns = now_ns + m->conf.node_grace_ns;
     if (m->conf.had_master) kvp_present_expect(m);
-    m->undead = kvp_core_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead);
+    m->undead = kvp_table_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead); /* touched as it is used: a core is made quickly */
+    if (m->undead == NULL) kvp_panic("out of memory: counters of keys");
     m->index = kvp_objindex_create(conf->seed);
     kvp_objlist_init(&m->pinned, KVP_OBJLIST_PINNED);
     kvp_objindex_set_time(m->index, now_ns);
@@ -157,7 +160,7 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_ptab_fini(&m->tickets);
     kvp_ptab_fini(&m->retires);
     kvp_buf_fini(&m->unwanted);
-    free(m->undead);
+    kvp_table_free(m->undead, KVP_UNDEAD_KEYS, sizeof *m->undead);
     kvp_heap_fini(&m->expiries);
     kvp_umap_fini(&m->up_hosts);
     kvp_heap_fini(&m->up_chunks);
