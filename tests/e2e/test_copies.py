@@ -118,8 +118,8 @@ def test_host_lost_under_puts(hosts):
     assert set(got["results"]) == {"OK"}, got["results"]
     client = Shell(hosts.bench, hosts.addr)
     last = board.begun(0)
-    got = client(f"bget s0/ {last - 40} 40 {MIB // 4}")
-    assert got["results"] == {"OK": 40}, "the last ones put are not yet evicted"
+    got = client(f"bget s0/ {last - 12} 12 {MIB // 4}")  # however much faster the other putter was
+    assert got["results"] == {"OK": 12}, f"the last ones put are not yet evicted: {got['results']}"
 
 
 def test_upsert_of_copies(hosts):
