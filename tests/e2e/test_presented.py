@@ -2,6 +2,8 @@
 """What a client reserved or looks at outlives the session in which it did: the master is killed and started again, or the
 connection is cut, and then the pool is filled past its size.
 """
+import socket
+import threading
 import time
 
 import pytest
@@ -38,6 +40,42 @@ def restart(pool):
     time.sleep(0.05 * SLOW)
     pool.master = pool.bench.master(listen=listen, data_dir=data_dir, name="master2")
     wait_until(lambda: figures(pool.master)["segments"] == 1, 20, "the node to have told what it holds")
+
+
+class Relay:
+    """Passes connections on to the master, until they are cut; later ones are passed on again."""
+
+    def __init__(self, to):
+        self.to = to
+        self.socks = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.addr = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            near, _ = self.listener.accept()
+            host, port = self.to.rsplit(":", 1)
+            far = socket.create_connection((host, int(port)))
+            self.socks += [near, far]
+            for pair in ((near, far), (far, near)):
+                threading.Thread(target=self.copy, args=pair, daemon=True).start()
+
+    @staticmethod
+    def copy(source, sink):
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+        except OSError:
+            pass  # it was cut
+
+    def cut(self):
+        for sock in self.socks:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # its other end was first
+        self.socks = []
 
 
 def exist(pool, prefix):
@@ -77,3 +115,15 @@ def test_view_outlives_the_master(full):
     assert full.client("view kept/0")["err"] == "OK"
     assert full.other("remove kept/0 force=1")["err"] == "OK"
     assert full.client("unview")["err"] == "STALE"
+
+
+def test_reservation_outlives_a_cut(full):
+    """Fails if a reservation ends with its connection, though its client is back at once."""
+    relay = Relay(full.addr)
+    client = Shell(full.bench, relay.addr, "far", **PATHS["tcp"])
+    assert client(f"lookup kept/ 0 {KEPT}")["granted"] == KEPT
+    relay.cut()
+    wait_until(lambda: figures(full.master)["presented"] == KEPT, 5, "the reservation to be presented")
+    assert full.other("remove kept/0")["err"] == "HELD"
+    assert client("release")["err"] == "OK"
+    wait_until(lambda: figures(full.master)["reserved_bytes"] == 0, 5, "the reservation to end")
