@@ -21,7 +21,7 @@
 #define LOOKS_A_RECORD 64u /* and to look at a place in a map still less */
 #define EXPECTED_MIN 4096u /* objects on a node that is away, for which the maps are made ready */
 #define TOUCHED_PLACES 1024u /* of the maps at a time; a dozen pages, */
-#define TOUCH_RECORDS 256u /* which cost as much as so many records */
+#define TOUCH_RECORDS 128u /* which cost as much as so many records */
 
 bool
 kvp_owed_is_rebuilding(const kvp_master_t *m)
