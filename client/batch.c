@@ -72,18 +72,14 @@ tell(shell_t *sh)
 }
 
 static void
-move(shell_t *sh, kvp_move_t *moves, uint32_t n, uint32_t others)
+move(shell_t *sh, kvp_mover_t *mover, kvp_move_t *moves, uint32_t n)
 {
-    kvp_mover_t mover = {
-        .session = sh->call->pool->session,
-        .peers = sh->link->peers,
-        .scratch = sh->call->scratch,
-        .spans = sh->spans,
-        .deadline_ns = sh->call->deadline_ns,
-        .others = others,
-    };
-
-    kvp_mover_run(&mover, moves, n);
+    mover->session = sh->call->pool->session;
+    mover->peers = sh->link->peers;
+    mover->scratch = sh->call->scratch;
+    mover->spans = sh->spans;
+    mover->deadline_ns = sh->call->deadline_ns;
+    kvp_mover_run(mover, moves, n);
 }
 
 /* ---- get */
@@ -175,7 +171,7 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
         if (step.kind == KVP_STEP_CALL) get_call(&sh, &op);
         if (step.kind == KVP_STEP_SEND) tell(&sh);
         if (step.kind == KVP_STEP_MOVE) {
-            move(&sh, op.moves, op.moves_n, op.others);
+            move(&sh, &(kvp_mover_t){.others = op.others}, op.moves, op.moves_n);
             kvp_getop_on_moved(&op, kvp_boot_ns());
         }
     }
@@ -191,6 +187,14 @@ take_attempts(void *arg, uint32_t n)
     kvpool_t *pool = arg;
 
     return atomic_fetch_add_explicit(&pool->attempts, n, memory_order_relaxed) + 1;
+}
+
+static uint32_t
+avoid(void *arg, uint32_t ids[KVP_AVOID_MAX])
+{
+    const shell_t *sh = arg;
+
+    return kvp_peers_avoid(sh->link->peers, ids);
 }
 
 static kvp_pin_t
@@ -243,7 +247,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
     kvp_putop_t op = {
         .items = items,
         .n = n,
-        .moves_cap = moves_cap(n),
+        .moves_cap = moves_cap(n * (call->replicas == 0 ? 1 : call->replicas)), /* all copies at once */
         .out = &call->scratch->out,
         .deadline_ns = call->deadline_ns,
         .replicas = call->replicas,
@@ -252,6 +256,8 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
         .waits = (call->flags & KVPOOL_WAIT) != 0,
         .attempts = take_attempts,
         .attempts_arg = call->pool,
+        .avoid = avoid,
+        .avoid_arg = &sh,
     };
     kvp_step_t step;
 
@@ -269,7 +275,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
             if (err != KVP_OK) kvp_putop_fail(&op, err);
         }
         if (step.kind == KVP_STEP_MOVE) {
-            move(&sh, op.moves, op.moves_n, 0);
+            move(&sh, &(kvp_mover_t){.has_copies = op.has_copies}, op.moves, op.moves_n);
             kvp_putop_on_moved(&op, kvp_now_ns());
         }
     }

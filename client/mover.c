@@ -4,7 +4,9 @@
  *   that have to attach, to open a chunk or to wait for an endpoint, one after the other, while we hold nothing: so
  *   threads cannot wait for one another in a circle.
  * - A silent node is left after its share of the time, where lanes or copies wait behind it: so it delays the bytes of
- *   others and does not cost them. A lane on which bytes move is never left before the deadline.
+ *   others and does not cost them. So it is, once some node has come through, where copies are written: one copy is
+ *   enough. Where all are silent none is left, for it may be us. A lane on which bytes move is never left before the
+ *   deadline.
  * - Order on an endpoint: for a synchronous transport object by object, so that a deadline cuts between objects; else in
  *   windows, the payloads first and their descriptors behind them, so that AFTER_PRIOR waits once a window.
  * - At the deadline: stop submitting, drain for 5 ms all together, close the endpoints that are not drained by then.
@@ -57,6 +59,7 @@ typedef struct {
     const kvp_mover_t *mover;
     uint64_t now_ns; /* of the last look at the clock */
     uint32_t left_n; /* moves for which there was no lane yet */
+    bool is_last; /* no lane waits behind those that run */
     uint32_t lanes_n;
     lane_t lanes[LANES_MAX];
 } run_t;
@@ -332,16 +335,33 @@ is_any_running(const run_t *r)
     return false;
 }
 
+static bool
+has_come_through(const run_t *r)
+{
+    for (uint32_t i = 0; i < r->lanes_n; i++)
+        if (r->lanes[i].order_n > 0 && r->lanes[i].done_n == r->lanes[i].order_n && !r->lanes[i].is_cut) return true;
+    return false;
+}
+
+/* Whether a lane may be left whose patience is over. */
+static bool
+may_leave(const run_t *r)
+{
+    return !r->mover->has_copies || !r->is_last || has_come_through(r);
+}
+
 /* After a round: lanes whose patience is over are cut. What they carry is closed with them, and is not waited for. */
 static void
 leave_silent(run_t *r)
 {
+    bool may = may_leave(r);
+
     for (uint32_t i = 0; i < r->lanes_n; i++) {
         lane_t *lane = &r->lanes[i];
 
         if (!is_running(lane)) continue;
         if (lane->has_moved) lane->moved_ns = r->now_ns;
-        if (r->now_ns - lane->moved_ns < lane->patience_ns) continue;
+        if (!may || r->now_ns - lane->moved_ns < lane->patience_ns) continue;
         lane->is_cut = lane->is_silent = true;
     }
 }
@@ -351,13 +371,14 @@ sleep_on_lanes(run_t *r)
 {
     struct pollfd p[LANES_MAX + 1];
     uint64_t until_ns = r->mover->deadline_ns;
+    bool may = may_leave(r);
     nfds_t n = 0;
 
     for (uint32_t i = 0; i < r->lanes_n; i++) {
         const lane_t *lane = &r->lanes[i];
 
         if (!is_running(lane)) continue;
-        if (lane->patience_ns < UINT64_MAX) until_ns = kvp_min_u64(until_ns, lane->moved_ns + lane->patience_ns);
+        if (may && lane->patience_ns < UINT64_MAX) until_ns = kvp_min_u64(until_ns, lane->moved_ns + lane->patience_ns);
         p[n].events = lane->ops->ep_arm(lane->path.ep);
         p[n++].fd = lane->ops->ep_event_fd(lane->path.ep);
     }
@@ -505,8 +526,9 @@ static uint64_t
 share_of_time(run_t *r, uint32_t lanes_behind)
 {
     const kvp_mover_t *m = r->mover;
-    uint64_t behind = (m->others + 1ull) * (lanes_behind + 1ull) - 1;
+    uint64_t behind = (m->others + m->has_copies + 1ull) * (lanes_behind + 1ull) - 1;
 
+    r->is_last = lanes_behind == 0;
     r->now_ns = kvp_now_ns();
     if (behind == 0) return UINT64_MAX;
     if (r->now_ns >= m->deadline_ns) return 0;

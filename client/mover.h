@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Carries out the moves of a batch core: finds paths to the nodes, makes transfers, submits them to all nodes and polls
  * them together until the deadline. A node that is silent for its share of the time is left before that, with NODE_LOST,
- * where other nodes or other copies wait behind it. When it returns, nothing touches the caller's buffers any more.
+ * where other nodes or other copies wait behind it, or have come through. When it returns, nothing touches the caller's buffers any more.
  */
 #ifndef KVP_CLIENT_MOVER_H
 #define KVP_CLIENT_MOVER_H
@@ -23,6 +23,8 @@ typedef struct {
     const kvp_span_t *spans; /* by item */
     uint64_t deadline_ns;
     uint32_t others; /* copies that are tried where these moves fail: each gets its share of the time */
+    bool
+        has_copies; /* some of these moves write copies of one object: who is silent is not waited for once one is whole */
 } kvp_mover_t;
 
 /* kvp_mover_run fills in the report of each move (kvp_move_t.err and what follows). */

@@ -13,7 +13,6 @@
 #include "client/segments.h"
 #include "client/waits.h"
 #include "common/log.h"
-#include "proto/wire.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -481,6 +480,23 @@ kvp_peers_rank(kvp_peers_t *p, uint32_t segment_id)
         rank = 3;
     pthread_mutex_unlock(&p->lock);
     return rank;
+}
+
+uint32_t
+kvp_peers_avoid(kvp_peers_t *p, uint32_t ids[KVP_AVOID_MAX])
+{
+    uint64_t now = kvp_now_ns();
+    uint32_t n = 0;
+
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < p->slots_n && n < KVP_AVOID_MAX; i++) {
+        const slot_t *slot = p->slots[i];
+        bool is_left_alone = slot->peer == NULL && now < slot->next_try_ns;
+
+        if (slot->is_out_of_reach || is_left_alone || now < slot->avoid_until_ns) ids[n++] = slot->segment_id;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return n;
 }
 
 void

@@ -9,6 +9,7 @@
 #include "client/conn.h"
 #include "client/counters.h"
 #include "client/transport/transport.h"
+#include "proto/wire.h"
 
 typedef struct kvp_peers kvp_peers_t;
 typedef struct kvp_peer kvp_peer_t;
@@ -46,6 +47,10 @@ void kvp_path_rele(kvp_peers_t *peers, kvp_path_t *path, bool is_spent);
 /* kvp_peers_rank says how near a segment's node is, for a choice between replicas: 0 on this host, 1 not known yet, 2
  * elsewhere, 3 silent, left alone for a while or out of reach. */
 uint32_t kvp_peers_rank(kvp_peers_t *peers, uint32_t segment_id);
+
+/* kvp_peers_avoid names segments whose nodes had better not be given anything to hold: those that are left alone for a
+ * while, and those out of reach. Returns how many. */
+uint32_t kvp_peers_avoid(kvp_peers_t *peers, uint32_t ids[KVP_AVOID_MAX]);
 
 /* kvp_path_keep holds the node's memory as it is mapped, beyond the path; kvp_peer_unkeep ends that. */
 kvp_peer_t *kvp_path_keep(kvp_peers_t *peers, const kvp_path_t *path);

@@ -16,6 +16,7 @@
 #define KVP_NAME_MAX 128u
 #define KVP_PATTERN_MAX 1024u
 #define KVP_REPLICAS_MAX 8u
+#define KVP_AVOID_MAX 16u /* segments that a PUT_BEGIN asks to be passed over */
 #define KVP_GROUP_MEMBERS_MAX 4096u
 #define KVP_REVOKED_MAX 4096u /* revocations in one HeartbeatReply; where there are more it says "drop all" */
 #define KVP_INCARNATION_SEQ_BITS 40 /* of an incarnation: its term is above, so a later term's are greater */

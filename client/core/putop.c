@@ -158,6 +158,7 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
 {
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     uint64_t attempt = op->attempts(op->attempts_arg, op->asked_n);
+    uint32_t avoid[KVP_AVOID_MAX];
     kvp_wire_put_t *rec;
     uint32_t key_at = 0;
     size_t at;
@@ -168,6 +169,8 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     head.is_upsert = op->is_upsert;
     head.pin = op->pin;
     head.has_groups = has_groups(op);
+    head.avoid = avoid;
+    head.n_avoid = op->avoid == NULL ? 0 : op->avoid(op->avoid_arg, avoid);
     kvp_pb_frame_begin(op->out, KVP_OP_PUT_BEGIN, 0, 0, &head.base, &at);
     rec = (kvp_wire_put_t *)kvp_buf_extend(op->out, op->asked_n * sizeof *rec);
     for (uint32_t i = 0; i < op->n && rec != NULL; i++) {
@@ -315,10 +318,12 @@ static void
 fill_moves(kvp_putop_t *op, uint8_t phase)
 {
     op->moves_n = 0;
+    op->has_copies = false;
     for (uint32_t i = 0; i < op->n; i++) {
         kvp_putop_item_t *it = &op->items[i];
 
         if (it->phase != phase) continue;
+        op->has_copies |= sound_n(it) > 1;
         for (; it->parts_begun < it->nloc; it->parts_begun++) {
             if (op->moves_n == op->moves_cap) return;
             if (is_sound(it, it->parts_begun)) make_move(op, i, it->parts_begun, &op->moves[op->moves_n++]);
@@ -350,11 +355,12 @@ take_part(kvp_putop_item_t *it, const kvp_move_t *mv)
     if (it->sound == 0 && it->err == KVP_OK) it->err = it->part_err;
 }
 
-/* The word has another generation by now: the master took the place back. */
+/* It may go well elsewhere, or once more: the node is not reached, or the master took the place back, and the word has
+ * another generation. */
 static bool
 is_attempt_lost(kvp_err_t err)
 {
-    return err == KVP_STALE || err == KVP_NODE_LOST || err == KVP_ABORTED;
+    return err == KVP_STALE || err == KVP_NODE_LOST || err == KVP_NOTSUP || err == KVP_ABORTED;
 }
 
 static void

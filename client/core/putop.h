@@ -11,6 +11,8 @@
 
 /* kvp_attempts_fn reserves n attempt numbers that this process never used, none of them 0, and returns the first. */
 typedef uint64_t (*kvp_attempts_fn)(void *arg, uint32_t n);
+/* kvp_avoid_fn names segments that cannot be reached just now, and returns how many. */
+typedef uint32_t (*kvp_avoid_fn)(void *arg, uint32_t ids[KVP_AVOID_MAX]);
 
 typedef struct {
     /* Set by the caller. */
@@ -60,9 +62,13 @@ typedef struct {
     bool waits; /* upsert: until nobody can read the old one any more */
     kvp_attempts_fn attempts;
     void *attempts_arg;
+    kvp_avoid_fn avoid; /* NULL = all are as good */
+    void *avoid_arg;
 
-    /* For the shell: length of a KVP_STEP_MOVE. */
+    /* For the shell, of a KVP_STEP_MOVE: its length, and whether some of these objects are as well off without one of the
+     * copies that are moved. */
     uint32_t moves_n;
+    bool has_copies;
     /* For the shell's counters. */
     uint32_t retry_n;
 

@@ -145,7 +145,7 @@ is_eligible(const kvp_master_t *m, const kvp_pkey_t *k, const kvp_chunk_t *c, ui
     return c != NULL && c->slab != NULL && c->tenant != NULL && c->tenant != k->attempt->tenant &&
            (c->tenant->chunks > 1 || most == 1) && c->clearing == NULL && c->taker == NULL &&
            c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(m, c->segment) &&
-           kvp_place_may_copy(m, k->attempt, c->segment) && c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
+           kvp_place_may_lie(m, k->attempt, c->segment) && c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
 }
 
 static bool

@@ -280,7 +280,7 @@ static bool
 may_hold(const kvp_master_t *m, const kvp_chunk_t *c, const wanted_t *wanted)
 {
     return takes_windows(m, c) && kvp_place_is_open_to(c, wanted->attempt->tenant) &&
-           kvp_place_may_copy(m, wanted->attempt, c->segment) && c->bytes >= kvp_slab_extent_bytes(wanted->len) &&
+           kvp_place_may_lie(m, wanted->attempt, c->segment) && c->bytes >= kvp_slab_extent_bytes(wanted->len) &&
            kvp_place_has_key_room(c, wanted->key_len);
 }
 
@@ -296,7 +296,7 @@ static bool
 is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
 {
     return takes_windows(m, c) && kvp_place_is_own(c, wanted->attempt->tenant) &&
-           kvp_place_may_copy(m, wanted->attempt, c->segment) && fits(c, victim->slot, victim->slot, wanted->len) &&
+           kvp_place_may_lie(m, wanted->attempt, c->segment) && fits(c, victim->slot, victim->slot, wanted->len) &&
            (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
 }
 
@@ -329,7 +329,7 @@ copy_for(kvp_master_t *m, uint32_t oid, const wanted_t *wanted)
     for (uint32_t i = 0; n > 1 && i < n; i++) {
         const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, places[i].chunk);
 
-        if (takes_windows(m, c) && kvp_place_may_copy(m, wanted->attempt, c->segment)) return places[i];
+        if (takes_windows(m, c) && kvp_place_may_lie(m, wanted->attempt, c->segment)) return places[i];
     }
     return places[0];
 }
@@ -507,7 +507,7 @@ search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
         kvp_place_t at = copy_for(m, oid, wanted);
         kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
 
-        if (!takes_windows(m, c) || !kvp_place_is_own(c, t) || !kvp_place_may_copy(m, wanted->attempt, c->segment) ||
+        if (!takes_windows(m, c) || !kvp_place_is_own(c, t) || !kvp_place_may_lie(m, wanted->attempt, c->segment) ||
             !gives_key_room(c, &at, wanted))
             continue;
         *best = own_extent(c, &at);

@@ -394,6 +394,8 @@ struct kvp_pend {
     uint64_t refused_news; /* after so many space_news */
     kvp_pin_t pin;
     kvp_wire_obj_t *objs; /* owned, n */
+    uint32_t avoid[KVP_AVOID_MAX]; /* segments that its client does not reach */
+    uint32_t avoid_n; /* 0 also when that wish was dropped */
 };
 
 /* ---- tickets */
@@ -719,8 +721,9 @@ kvp_place_is_own(const kvp_chunk_t *c, const kvp_tenant_t *t)
 bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len); /* now; a chunk with gaps may have it later */
 /* Where the key lies in the chunk's metadata, in units of 64 bytes. */
 uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
-/* kvp_place_may_copy: the attempt has no copy on that segment's host, nor waits for one there. */
-bool kvp_place_may_copy(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segment_t *g);
+/* kvp_place_may_lie: the attempt has no copy on that segment's host, nor waits for one there, and its client does not want
+ * to be spared the segment. */
+bool kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segment_t *g);
 
 /* group.c */
 static inline kvp_member_t *

@@ -289,12 +289,31 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
     return KVP_OK;
 }
 
+static bool
+is_named(const kvp_pend_t *p, uint32_t segment_id)
+{
+    for (uint32_t i = 0; i < p->avoid_n; i++)
+        if (p->avoid[i] == segment_id) return true;
+    return false;
+}
+
+/* Ids are different, so the walk ends soon. */
+static bool
+is_avoided(const kvp_master_t *m, const kvp_pend_t *p, const kvp_segment_t *g)
+{
+    if (p->avoid_n == 0 || !is_named(p, g->id)) return false;
+    for (uint32_t i = 0; i < m->up_n; i++)
+        if (!is_named(p, m->up[i]->id)) return true;
+    return false;
+}
+
 bool
-kvp_place_may_copy(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segment_t *g)
+kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segment_t *g)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n;
 
+    if (is_avoided(m, a->pend, g)) return false;
     if (a->copies == 1 || !KVP_RULE(COPIES_APART)) return true;
     n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
     for (uint32_t i = 0; i < n; i++)
@@ -336,7 +355,7 @@ alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, const kvp_attempt_t *a)
     uint32_t units = (uint32_t)(kvp_slab_extent_bytes(a->bytes) / KVP_SLAB_UNIT);
     kvp_chunk_t *c;
 
-    if (kvp_segment_is_passed_over(m, g) || !kvp_place_may_copy(m, a, g)) return KVP_NO_SPACE;
+    if (kvp_segment_is_passed_over(m, g) || !kvp_place_may_lie(m, a, g)) return KVP_NO_SPACE;
     c = tightest(m, g, a->tenant, a->bytes);
     if (c != NULL && kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
     /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */

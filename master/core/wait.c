@@ -105,6 +105,9 @@ kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, con
     p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->up_hosts.n), KVP_REPLICAS_MAX));
     p->is_upsert = msg->is_upsert;
     p->pin = (kvp_pin_t)msg->pin;
+    p->avoid_n = (uint32_t)msg->n_avoid;
+    for (uint32_t i = 0; i < p->avoid_n; i++)
+        p->avoid[i] = msg->avoid[i];
     p->epoch = s->tenant->epoch;
     p->objs = kvp_core_alloc(msg->n, sizeof *p->objs);
     kvp_list_init(&p->attempts);
@@ -272,7 +275,8 @@ pend_refuse(kvp_master_t *m, kvp_pend_t *p)
     while (p->left > 0) {
         kvp_pkey_t *k = kvp_list_first(&p->keys, kvp_pkey_t, of_pend);
 
-        pkey_refuse(m, k, pkey_refusal(m, k));
+        /* Where some segments were passed over for its client's sake, not all was looked at. */
+        pkey_refuse(m, k, p->avoid_n > 0 ? KVP_RETRY_AFTER : pkey_refusal(m, k));
     }
     kvp_pend_answer(m, p);
 }
@@ -349,7 +353,7 @@ has_failed(const failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, boo
     return len >= failed->any || (is_long_key && len >= failed->long_key);
 }
 
-/* Not of a copy that some hosts are closed to: what it did not find may be there for others. */
+/* Not of a copy that some segments are closed to: what it did not find may be there for others. */
 static void
 note_failure(failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is_long_key, bool is_final)
 {
@@ -368,6 +372,14 @@ refuse_one(kvp_master_t *m, kvp_pkey_t *k)
 
     pkey_refuse(m, k, KVP_NO_SPACE);
     if (p->left == 0) kvp_pend_answer(m, p);
+}
+
+/* All but what the client does not reach was looked at in vain: better there than nowhere. */
+static void
+drop_wish(kvp_master_t *m, kvp_pend_t *p)
+{
+    p->avoid_n = 0;
+    kvp_master_space_news(m);
 }
 
 /* In the order of arrival. A key that cannot be served stays, and then nothing of its length or longer is tried behind
@@ -399,7 +411,12 @@ retry_pass(kvp_master_t *m, failed_t *failed)
         if (err == KVP_OK) continue;
         if (err == KVP_EAGAIN) m->has_space_news = true; /* its search goes on with the next step */
         is_final = err == KVP_NO_SPACE && pkey_refusal(m, k) == KVP_NO_SPACE;
-        if (k->attempt->copies == 1) note_failure(failed, k->attempt->tenant, len, is_long_key, is_final);
+        if (is_final && k->pend->avoid_n > 0) {
+            drop_wish(m, k->pend);
+            continue;
+        }
+        if (k->attempt->copies == 1 && k->pend->avoid_n == 0)
+            note_failure(failed, k->attempt->tenant, len, is_long_key, is_final);
         if (err != KVP_NO_SPACE) continue;
         if (pend_cut(m, k->pend)) return false;
         if (is_final) refuse_one(m, k);

@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 
 from conftest import SLOW
@@ -19,6 +20,7 @@ PUT_BEGIN, PUT_COMMIT, PUT_ABORT, GET, EXISTS, LOOKUP, RELEASE = range(16, 23)
 REMOVE, REMOVE_MANY, LIST, SEGMENTS, STATUS = range(23, 28)
 MOUNT, UNMOUNT, FREED, RETIRE, FENCE = range(48, 53)
 OPEN_CHUNK, DRAINED, DATA_HELLO = 64, 65, 66
+DEAD, FREE = 1, 2  # of a RETIRE's answer
 CLIENT, NODE = 1, 2
 
 OK, INVALID, BAD_KEY, PROTO, VERSION, FENCED, NO_SEGMENT = 0, -1, -13, -30, -31, -35, -51
@@ -194,6 +196,47 @@ def session(at, role=CLIENT, **kw):
     answer = raw.call(hello(role=role, **kw))
     assert answer is not None and answer.err == OK, "Hello refused"
     return raw, answer.fields
+
+
+class MountedNode:
+    """A node that only the master reaches: it offers memory at an address where nobody listens, and says that all it is
+    ordered is done.
+    """
+
+    def __init__(self, at, name, addr, size=64 << 20, chunk=4 << 20):
+        self.raw, _ = session(at, role=NODE, name=name, host_id=name)
+        self.raw.send(frame(MOUNT, pack((1, name), (2, os.urandom(16)), (3, Fixed(1)), (4, size), (5, chunk), (6, addr),
+                                        (8, "tcp"), (9, 1)), request_id=2))
+        answer = self.raw.reply()
+        while answer is not None and not answer.flags & REPLY:
+            self._done(answer)
+            answer = self.raw.reply()
+        assert answer is not None and answer.err == OK, "Mount refused"
+        self.is_ending = False
+        self.thread = threading.Thread(target=self._obey, daemon=True)
+        self.thread.start()
+
+    def _done(self, order):
+        """Says that an order is carried out."""
+        n = order.fields.get(1, 0) if order.opcode == RETIRE else 0
+        self.raw.send(frame(order.opcode, pack((3, n)), bytes([DEAD | FREE]) * n, REPLY, order.request_id))
+
+    def _obey(self):
+        beat = frame(HEARTBEAT, request_id=3)
+        while not self.is_ending:
+            if not select.select([self.raw.fd()], [], [], 0.5)[0]:
+                self.raw.send(beat)
+                continue
+            order = self.raw.reply()
+            if order is None:
+                return
+            if not order.flags & REPLY:
+                self._done(order)
+
+    def end(self):
+        self.is_ending = True
+        self.thread.join()
+        self.raw.sock.close()
 
 
 # ---- data over TCP

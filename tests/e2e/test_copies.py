@@ -105,6 +105,24 @@ def test_silent_host_costs_no_hit(hosts, silent, deadline_ms):
     assert got["late"] == 0, got
 
 
+def test_silent_host_holds_up_no_put(hosts):
+    """Fails if, with one of two hosts stopped, a put of two copies by TCP fails, waits for the silent one until its
+    deadline, or waits for it again with the next put.
+    """
+    client = Shell(hosts.bench, hosts.addr, deadline=6000 * SLOW, **READERS["away"])
+    assert client("bput both/ 0 16 50000 replicas=2")["results"] == {"OK": 16}
+    hosts.nodes[1].freeze()
+    got = client("put first 50000 replicas=2")
+    assert got["err"] == "OK" and got["ms"] < 3000 * SLOW, got
+    began = time.monotonic()
+    for turn in range(20):
+        got = client(f"put k{turn} 50000 replicas=2")
+        assert got["err"] == "OK", (turn, got)
+    assert time.monotonic() - began < 5 * SLOW
+    assert client("bget k 0 20 50000")["results"] == {"OK": 20}
+    hosts.nodes[1].thaw()
+
+
 def test_host_lost_under_puts(hosts):
     """Fails if a put of two copies is refused, fails, or is lost because one of the hosts was killed while it wrote."""
     board = Board(hosts.bench, 2)

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+import rawwire
 from clients import PATHS, Board, Load, Shell, figures, slow
 from conftest import SLOW, TIER, wait_until
 
@@ -139,6 +140,25 @@ def test_other_nodes_keys_are_served(pool, path):
         assert client(f"get new/{turn} 100000")["intact"]
     # Known locations in shared memory are read on: the mapping outlives the process.
     assert lost > 20 or path == "shm", "the second node had taken its share"
+
+
+@pytest.mark.pool(nodes=1, memory="32MiB")
+@pytest.mark.parametrize("path", sorted(PATHS))
+def test_node_out_of_reach_fails_no_put(pool, path):
+    """Fails if a put fails because the master goes on to choose a node that it reaches and the client does not: the
+    emptier of two, also when the other one is full.
+    """
+    far = rawwire.MountedNode(pool.addr, "far", "127.0.0.1:1")
+    client = Shell(pool.bench, pool.addr, deadline=3000, **PATHS[path])
+    for turn in range(40):
+        got = client(f"put one/{turn} 100000")
+        assert got["err"] == "OK" and got["ms"] < 1500 * SLOW, (turn, got)
+    for turn in range(10):
+        assert client(f"bput many/{turn}/ 0 60 100000")["results"] == {"OK": 60}
+    got = client("bget many/9/ 0 60 100000")
+    assert got["results"] == {"OK": 60} and got["wrong"] == 0, got
+    assert figures(pool.master)["evictions"] > 0
+    far.end()
 
 
 @pytest.mark.pool(nodes=1, memory="32MiB")

@@ -147,6 +147,14 @@ choose_pin(const sim_t *s, thread_t *t)
     return s->plan->has_pins && !t->is_proof ? (kvp_pin_t)rng_below(&t->rng, KVP_PIN_HARD + 1) : KVP_PIN_NONE;
 }
 
+static uint32_t
+avoid(void *arg, uint32_t ids[KVP_AVOID_MAX])
+{
+    const thread_t *t = arg;
+
+    return paths_avoid(t->link, ids);
+}
+
 static void
 begin_put(sim_t *s, thread_t *t)
 {
@@ -173,6 +181,8 @@ begin_put(sim_t *s, thread_t *t)
         .waits = t->waits,
         .attempts = take_attempts,
         .attempts_arg = t->client,
+        .avoid = avoid,
+        .avoid_arg = t,
     };
     kvp_putop_begin(&t->put);
 }

@@ -29,6 +29,7 @@ typedef enum { WRITE_CLOSED, WRITE_ASKED, WRITE_OPEN } write_state_t;
 typedef struct path {
     link_t *link;
     uint32_t node, thread;
+    uint32_t segment_id; /* by which it was used last */
     by_t by;
     path_state_t state;
     write_state_t write;
@@ -188,6 +189,8 @@ void ask_take(sim_t *s, thread_t *t, const kvp_frame_t *f);
 
 /* sim_path.c */
 void paths_run(sim_t *s, thread_t *t, kvp_move_t *moves, uint32_t n);
+/* paths_avoid names segments whose nodes are left alone, once for each thread that failed there; returns how many. */
+uint32_t paths_avoid(const link_t *link, uint32_t ids[KVP_AVOID_MAX]);
 void paths_close(sim_t *s, link_t *link);
 void path_pay(sim_t *s, client_t *c, debt_t *debt);
 void paths_die(sim_t *s, thread_t *t, uint64_t proof_ns); /* stores that were on their way still land until then */

@@ -491,6 +491,7 @@ xfer_begin(sim_t *s, xfer_t *x)
     if (x->move->kind == KVP_MOVE_FILL) x->grant->put = x->put;
     p = path_of(s, link, mem, x->thread->number);
     x->path = p;
+    p->segment_id = x->move->loc.segment_id;
     if (p->state == PATH_DOWN && s->now < p->try_at_ns) {
         xfer_over(s, x, KVP_NODE_LOST, true);
         return;
@@ -504,6 +505,17 @@ xfer_begin(sim_t *s, xfer_t *x)
     p->waiting = x;
     if (p->state == PATH_DOWN) path_open(s, p, mem);
     if (p->state == PATH_UP) path_pump(s, p);
+}
+
+uint32_t
+paths_avoid(const link_t *link, uint32_t ids[KVP_AVOID_MAX])
+{
+    const sim_t *s = link->known.sim;
+    uint32_t n = 0;
+
+    for (const path_t *p = link->paths; p != NULL && n < KVP_AVOID_MAX; p = p->next)
+        if (p->state == PATH_DOWN && p->segment_id != 0 && s->now < p->try_at_ns) ids[n++] = p->segment_id;
+    return n;
 }
 
 void

@@ -32,6 +32,7 @@ typedef struct {
     kvp_scratch_t *scratch;
     uint64_t deadline_ns;
     uint32_t others;
+    bool has_copies;
     uint8_t value[VALUE], back[VALUE + 100];
 } fixture_t;
 
@@ -85,6 +86,7 @@ run(fixture_t *f, const kvp_span_t *spans, kvp_move_t *moves, uint32_t n)
         .spans = spans,
         .deadline_ns = f->deadline_ns,
         .others = f->others,
+        .has_copies = f->has_copies,
     };
 
     kvp_mover_run(&mover, moves, n);
@@ -333,7 +335,7 @@ test_a_short_deadline_does_not_cost_the_node(void **state)
     teardown(&f);
 }
 
-/* A node that does not answer, and another copy to be read: time is left for that one. */
+/* A node that does not answer, and another copy to be read, or written: time is left for that one. */
 static void
 test_a_silent_node_costs_a_share_of_the_time(void **state)
 {
@@ -343,16 +345,19 @@ test_a_silent_node_costs_a_share_of_the_time(void **state)
     kvp_move_t mv;
 
     (void)state;
-    for (int is_attached = 0; is_attached <= 1; is_attached++) {
+    for (int how = 0; how < 4; how++) {
+        bool is_put = how / 2 != 0;
+
         setup(&f);
-        if (is_attached) {
+        if (how % 2 != 0) {
             assert_int_equal(kvp_peers_take(f.link->peers, FAKE_MASTER_SEGMENT, f.deadline_ns, &path), KVP_OK);
             kvp_path_rele(f.link->peers, &path, false);
         }
         f.node.is_mute = true;
-        f.others = 1;
+        f.others = !is_put;
+        f.has_copies = is_put;
         f.deadline_ns = kvp_now_ns() + 900 * KVP_NS_PER_MS;
-        mv = move_at(&f, KVP_MOVE_READ, 1);
+        mv = move_at(&f, is_put ? KVP_MOVE_FILL : KVP_MOVE_READ, 1);
         assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_NODE_LOST);
         assert_true(kvp_now_ns() < f.deadline_ns);
         teardown(&f);

@@ -339,6 +339,46 @@ test_shared_memory_of_another_host_is_out_of_reach(void **state)
     teardown(&f);
 }
 
+static bool
+is_avoided(fixture_t *f)
+{
+    uint32_t ids[KVP_AVOID_MAX], n = kvp_peers_avoid(f->peers, ids);
+
+    assert_true(n == 0 || (n == 1 && ids[0] == FAKE_MASTER_SEGMENT));
+    return n == 1;
+}
+
+/* What the master is asked to spare: a node that is left alone, or silent; and it is tried again when its time has come. */
+static void
+test_a_node_in_trouble_is_avoided(void **state)
+{
+    kvp_path_t path;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, FAKE_MASTER_HOST);
+    assert_false(is_avoided(&f));
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    assert_false(is_avoided(&f));
+    kvp_path_silent(f.peers, &path, kvp_now_ns() - KVP_NS_PER_MS, kvp_now_ns());
+    assert_true(is_avoided(&f));
+    kvp_path_ok(f.peers, &path);
+    assert_false(is_avoided(&f));
+    kvp_path_fail(f.peers, &path, "the test says so");
+    kvp_path_rele(f.peers, &path, false);
+    assert_true(is_avoided(&f));
+    while (is_avoided(&f))
+        continue;
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+    kvp_path_rele(f.peers, &path, false);
+    teardown(&f);
+
+    setup(&f, "not that host");
+    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_NOTSUP);
+    assert_true(is_avoided(&f));
+    teardown(&f);
+}
+
 static void
 test_a_node_that_hangs_up_is_noticed(void **state)
 {
@@ -611,6 +651,7 @@ main(void)
         cmocka_unit_test(test_a_refusal_drops_the_attachment),
         cmocka_unit_test(test_a_segment_that_is_not_there_is_a_lost_node),
         cmocka_unit_test(test_shared_memory_of_another_host_is_out_of_reach),
+        cmocka_unit_test(test_a_node_in_trouble_is_avoided),
         cmocka_unit_test(test_a_node_that_hangs_up_is_noticed),
         cmocka_unit_test(test_a_reader_owes_nothing_and_a_writer_once),
         cmocka_unit_test(test_who_only_asked_to_write_owes_as_well),

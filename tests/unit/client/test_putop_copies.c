@@ -127,6 +127,71 @@ test_put_says_what_is_asked_for(void **state)
     teardown(&f);
 }
 
+static uint32_t
+avoid_two(void *arg, uint32_t ids[KVP_AVOID_MAX])
+{
+    uint32_t *calls = arg;
+
+    ids[0] = 7;
+    ids[1] = 8 + (*calls)++;
+    return 2;
+}
+
+/* The answer to that question stands, so what cannot be reached is told anew with each. */
+static void
+test_put_names_what_cannot_be_reached(void **state)
+{
+    Kvp__Pb__PutBegin *head;
+    kvp_frame_t frame;
+    uint32_t calls = 0;
+    kvp_pb_t pb;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 1);
+    f.op.avoid = avoid_two;
+    f.op.avoid_arg = &calls;
+    give_session(&f, 1);
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        expect_begin(&f, 0, 1);
+        parse_out(&f.out, KVP_OP_PUT_BEGIN, &frame);
+        head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, &frame);
+        assert_non_null(head);
+        assert_int_equal(head->n_avoid, 2);
+        assert_int_equal(head->avoid[0], 7);
+        assert_int_equal(head->avoid[1], 8 + turn);
+        kvp_pb_free(&pb, head);
+        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+        reply_places(&f);
+        expect_moves(&f, KVP_MOVE_FILL, 1);
+        f.moves[0].err = turn == 0 ? KVP_NODE_LOST : KVP_NOTSUP; /* either way it may go well elsewhere */
+        moved(&f);
+        expect_abort(&f, f.asked, 1, true);
+        f.now = expect_step(&f, KVP_STEP_SLEEP).until_ns;
+    }
+    finish_well(&f);
+    teardown(&f);
+}
+
+/* Whether a silent node may be left: only where another copy is written that is enough. */
+static void
+test_put_says_where_copies_are_written(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    to_fill(&f, 1);
+    assert_false(f.op.has_copies);
+    teardown(&f);
+    to_fill(&f, 2);
+    assert_true(f.op.has_copies);
+    f.moves[0].err = KVP_NODE_LOST;
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 1);
+    assert_false(f.op.has_copies);
+    teardown(&f);
+}
+
 /* The old value's place may not be read from any more by who replaced it. */
 static void
 test_upsert_forgets_the_known_location(void **state)
@@ -191,6 +256,8 @@ main(void)
         cmocka_unit_test(test_put_leaves_out_the_last_replica_when_moves_are_few),
         cmocka_unit_test(test_put_refuses_replicas_that_differ),
         cmocka_unit_test(test_put_says_what_is_asked_for),
+        cmocka_unit_test(test_put_names_what_cannot_be_reached),
+        cmocka_unit_test(test_put_says_where_copies_are_written),
         cmocka_unit_test(test_upsert_forgets_the_known_location),
         cmocka_unit_test(test_upsert_is_never_already_there),
     };
