@@ -16,6 +16,7 @@
 
 #include "proto/kvpool.pb-c.h"
 
+#include <netdb.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,14 +41,35 @@ struct kvp_chunk {
 };
 
 /* ---- opening */
+/* Data connections go to the address that answered: it is the node's, and is not asked for by name again. */
+static kvp_err_t
+note_addr(kvp_peer_t *peer, uint16_t port)
+{
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+
+    if (getpeername(peer->ctl.fd, (struct sockaddr *)&at, &len) != 0) return KVP_UNREACHABLE;
+    if (getnameinfo((struct sockaddr *)&at, len, peer->addr.host, sizeof peer->addr.host, NULL, 0, NI_NUMERICHOST) != 0)
+        return KVP_UNREACHABLE;
+    peer->addr.port = port;
+    return KVP_OK;
+}
+
 static kvp_err_t
 connect_ctl(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns)
 {
     kvp_hostport_t at;
+    kvp_err_t err;
 
-    if (how->unix_path[0] != '\0') return kvp_framed_connect_unix(&peer->ctl, how->unix_path, deadline_ns);
+    snprintf(peer->where, sizeof peer->where, "%s", how->addr);
     if (kvp_parse_hostport(how->addr, &at) != KVP_OK) return KVP_UNREACHABLE;
-    return kvp_framed_connect_tcp(&peer->ctl, at.host, at.port, deadline_ns);
+    if (how->unix_path[0] != '\0') {
+        snprintf(peer->addr.host, sizeof peer->addr.host, "%.*s", (int)sizeof peer->addr.host - 1, at.host);
+        peer->addr.port = at.port;
+        return kvp_framed_connect_unix(&peer->ctl, how->unix_path, deadline_ns);
+    }
+    err = kvp_names_connect(how->names, at.host, at.port, deadline_ns, &peer->ctl);
+    return err == KVP_OK ? note_addr(peer, at.port) : err;
 }
 
 /* On a Unix connection our pidfd goes along: by our death the node knows that nothing we mapped is written any more. */
@@ -72,18 +94,6 @@ greet_node(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns, char
     return err;
 }
 
-static kvp_err_t
-set_addr(kvp_peer_t *peer, const char *addr)
-{
-    kvp_hostport_t at;
-
-    snprintf(peer->where, sizeof peer->where, "%s", addr);
-    if (kvp_parse_hostport(addr, &at) != KVP_OK || strlen(at.host) >= sizeof peer->addr.host) return KVP_UNREACHABLE;
-    snprintf(peer->addr.host, sizeof peer->addr.host, "%.*s", (int)sizeof peer->addr.host - 1, at.host);
-    peer->addr.port = at.port;
-    return KVP_OK;
-}
-
 kvp_err_t
 kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap, kvp_peer_t **peer_out)
 {
@@ -103,8 +113,7 @@ kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_
     peer->refs = 1;
     peer->chunks_n = how->chunks_n;
     peer->chunks = calloc(how->chunks_n, sizeof *peer->chunks);
-    err = peer->chunks == NULL ? KVP_NOMEM : set_addr(peer, how->addr);
-    if (err == KVP_OK) err = connect_ctl(peer, how, deadline_ns);
+    err = peer->chunks == NULL ? KVP_NOMEM : connect_ctl(peer, how, deadline_ns);
     snprintf(detail, cap, "%s", kvp_err_text(err));
     if (err == KVP_OK) err = greet_node(peer, how, deadline_ns, detail, cap);
     if (err != KVP_OK) {

@@ -33,7 +33,7 @@ struct kvp_peer {
     uint32_t segment_id;
     uint8_t uuid[16];
     char where[KVP_HOSTPORT_TEXT_MAX]; /* for log lines */
-    kvp_addr_t addr;
+    kvp_addr_t addr; /* for data connections: that of the control connection, where it is of the network */
     kvp_tp_t *tp; /* borrowed from the peers */
     size_t transport; /* index in conf.transports */
     kvp_forkguard_t *guard;
@@ -69,6 +69,7 @@ typedef struct {
     kvp_tp_t *tp;
     size_t transport;
     kvp_hello_ask_t hello; /* pidfd is filled in here */
+    kvp_names_t *names;
     kvp_forkguard_t *guard;
 } kvp_attach_t;
 

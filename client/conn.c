@@ -141,14 +141,14 @@ conn_create(kvp_forkguard_t *guard)
 }
 
 kvp_err_t
-kvp_conn_open(const kvp_hostport_t *at, const kvp_hello_ask_t *ask, kvp_forkguard_t *guard, uint64_t deadline_ns,
-              char *detail, size_t cap, kvp_conn_t **conn_out)
+kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_t *ask, kvp_forkguard_t *guard,
+              uint64_t deadline_ns, char *detail, size_t cap, kvp_conn_t **conn_out)
 {
     kvp_conn_t *conn = conn_create(guard);
     kvp_err_t err;
 
     if (conn == NULL) return KVP_NOMEM;
-    err = conn->kick < 0 ? KVP_SYS : kvp_framed_connect_tcp(&conn->framed, at->host, at->port, deadline_ns);
+    err = conn->kick < 0 ? KVP_SYS : kvp_names_connect(names, at->host, at->port, deadline_ns, &conn->framed);
     snprintf(detail, cap, "%s", kvp_err_text(err));
     if (err == KVP_OK) {
         err = say_hello(conn, ask, deadline_ns);

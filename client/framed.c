@@ -11,11 +11,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -154,22 +152,13 @@ kvp_framed_connect_unix(kvp_framed_t *c, const char *path, uint64_t deadline_ns)
 }
 
 kvp_err_t
-kvp_framed_connect_tcp(kvp_framed_t *c, const char *host, uint16_t port, uint64_t deadline_ns)
+kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t len, uint64_t deadline_ns)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    struct addrinfo *list = NULL;
-    kvp_err_t err = KVP_UNREACHABLE;
-    char service[8];
-    int fd = -1;
+    int fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    kvp_err_t err;
 
-    snprintf(service, sizeof service, "%u", (unsigned)port);
-    if (getaddrinfo(host, service, &hints, &list) != 0) return KVP_UNREACHABLE;
-    for (const struct addrinfo *ai = list; ai != NULL && err == KVP_UNREACHABLE; ai = ai->ai_next) {
-        fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (fd < 0) continue; /* a host without that address family */
-        err = connect_fd(fd, ai->ai_addr, ai->ai_addrlen, deadline_ns);
-    }
-    freeaddrinfo(list);
+    if (fd < 0) return KVP_SYS; /* a host without that address family, or no descriptors are left */
+    err = connect_fd(fd, to, len, deadline_ns);
     if (err != KVP_OK) return err;
     return kvp_framed_adopt(c, fd, false);
 }

@@ -8,6 +8,8 @@
 #include "common/buf.h"
 #include "proto/frame.h"
 
+#include <sys/socket.h>
+
 #define KVP_FRAMED_FDS 4
 
 typedef struct {
@@ -34,9 +36,10 @@ void kvp_framed_fini(kvp_framed_t *c);
 kvp_err_t kvp_framed_adopt(kvp_framed_t *c, int fd, bool is_unix) KVP_MUST_USE;
 
 /* Connecting, blocking up to deadline_ns (CLOCK_MONOTONIC). A path that starts with '@' is an abstract socket.
- * UNREACHABLE or DEADLINE. TCP resolves names. */
+ * UNREACHABLE, DEADLINE, SYS. By name: client/names.h. */
 kvp_err_t kvp_framed_connect_unix(kvp_framed_t *c, const char *path, uint64_t deadline_ns) KVP_MUST_USE;
-kvp_err_t kvp_framed_connect_tcp(kvp_framed_t *c, const char *host, uint16_t port, uint64_t deadline_ns) KVP_MUST_USE;
+kvp_err_t kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t len, uint64_t deadline_ns)
+    KVP_MUST_USE;
 
 /* kvp_framed_out is the buffer to append frames to (kvp_frame_begin/end or kvp_pb_frame_begin/end); then flush.
  * kvp_framed_out_fds attaches descriptors (duplicated) to the frame that was just begun at offset `at`; BUSY when an

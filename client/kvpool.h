@@ -93,7 +93,7 @@ typedef struct {
 #define KVPOOL_FORCE 1u /* remove: also what a reader or a reservation holds */
 #define KVPOOL_UPSERT 2u /* put: a committed key gets the new value */
 #define KVPOOL_PIN_SOFT 4u /* put: evicted after all that is not pinned, within the pool's budget for such pins */
-#define KVPOOL_PIN_HARD 8u /* put: never evicted, only removed, while this master lives: a later one knows of no pins */
+#define KVPOOL_PIN_HARD 8u /* put: never evicted, only removed; a later master knows of it too */
 #define KVPOOL_WAIT 16u /* remove, upsert: returns when no reader anywhere can still get the old value */
 #define KVPOOL_HEED_PROBES 32u /* remove: HELD also while an exists of a moment ago protects the key */
 #define KVPOOL_FRESH 64u /* get: ask the master, whatever locations are known */

@@ -296,6 +296,7 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
         .unix_path = is_same_host ? info->unix_path : "",
         .chunks_n = info->chunk_n,
         .transport = transport,
+        .names = p->conf.names,
         .guard = p->conf.guard,
         .hello =
             {

@@ -20,6 +20,7 @@ typedef struct {
     uint32_t tenant;
     const kvp_transport_ops_t *transports[KVP_TRANSPORTS_MAX]; /* in order of preference */
     size_t transports_n;
+    kvp_names_t *names; /* NULL = only addresses are reached */
     kvp_forkguard_t *guard;
     kvp_counters_t *counters;
 } kvp_peers_conf_t;

@@ -8,8 +8,7 @@
  *   through it, until there is a new session or the grace is over.
  * - Whoever finds no connection makes one: the caller itself within its deadline, or the background thread. One at a
  *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share, and so are sessions that do not
- *   last: a master may take every connection and drop it at the first question. Where a master is told by name, only the
- *   background thread connects: to resolve one may take longer than any caller's deadline.
+ *   last: a master may take every connection and drop it at the first question.
  *
  * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
  * conn->out_lock, forkguard->lock, scratch pool, regs->idle_lock, the debts', the holdings'. No lock is held over a call to master or node.
@@ -25,7 +24,6 @@
 
 #include "proto/kvpool.pb-c.h"
 
-#include <arpa/inet.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -50,7 +48,6 @@ struct kvp_session {
     kvp_session_conf_t conf; /* strings owned */
     kvp_hostport_t masters[MASTERS_MAX];
     size_t masters_n;
-    bool has_named_master; /* one has to be resolved before it is connected to */
     size_t master_at; /* the one to try first; of the thread that connects */
 
     pthread_t thread;
@@ -160,7 +157,7 @@ connect_one(kvp_session_t *s, const kvp_hostport_t *at, uint64_t incarnation, ui
     kvp_err_t err;
 
     deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + CONNECT_MAX_NS);
-    err = kvp_conn_open(at, &ask, s->conf.peers.guard, deadline_ns, detail, sizeof detail, &conn);
+    err = kvp_conn_open(s->conf.peers.names, at, &ask, s->conf.peers.guard, deadline_ns, detail, sizeof detail, &conn);
     if (err == KVP_OK) err = link_create(s, conn, link_out);
     if (err == KVP_OK)
         kvp_log_debug("client", "connected master %s incarnation %llu unix %d", kvp_format_hostport(at, text),
@@ -261,14 +258,6 @@ drop_broken_locked(kvp_session_t *s)
         kvp_locs_orphan(link->locs, kvp_boot_ns());
 }
 
-/* Whether this thread may connect, and wait for a name to be resolved. Before there is a background thread, it is who
- * opens the handle. */
-static bool
-may_connect_locked(const kvp_session_t *s)
-{
-    return !s->has_named_master || !s->has_thread || pthread_equal(s->thread, pthread_self());
-}
-
 kvp_err_t
 kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
 {
@@ -286,7 +275,7 @@ kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
             err = s->last_err == KVP_OK ? KVP_UNREACHABLE : s->last_err;
             break;
         }
-        if (s->is_connecting || !may_connect_locked(s))
+        if (s->is_connecting)
             kvp_cond_wait_until(&s->changed, &s->lock, deadline_ns);
         else if (now < s->next_try_ns)
             kvp_cond_wait_until(&s->changed, &s->lock, kvp_min_u64(deadline_ns, s->next_try_ns));
@@ -580,14 +569,6 @@ start_thread(kvp_session_t *s)
 }
 
 /* ---- start, stop */
-static bool
-is_name(const char *host)
-{
-    struct in6_addr addr;
-
-    return inet_pton(AF_INET, host, &addr) != 1 && inet_pton(AF_INET6, host, &addr) != 1;
-}
-
 static kvp_err_t
 copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
 {
@@ -595,13 +576,12 @@ copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
         kvp_log_warn("client", "not a list of masters: %s", conf->masters);
         return KVP_INVALID;
     }
-    for (size_t i = 0; i < s->masters_n; i++)
-        s->has_named_master |= is_name(s->masters[i].host);
     s->conf = *conf;
     s->conf.masters = strdup(conf->masters);
     s->conf.peers.name = strdup(conf->peers.name);
     s->conf.peers.host_id = strdup(conf->peers.host_id);
-    return s->conf.masters == NULL || s->conf.peers.name == NULL || s->conf.peers.host_id == NULL ? KVP_NOMEM : KVP_OK;
+    if (s->conf.masters == NULL || s->conf.peers.name == NULL || s->conf.peers.host_id == NULL) return KVP_NOMEM;
+    return kvp_names_create(&s->conf.peers.names);
 }
 
 kvp_err_t
@@ -681,6 +661,7 @@ kvp_session_destroy(kvp_session_t *s)
         if (s->conf.peers.guard != NULL) kvp_forkguard_del(s->conf.peers.guard, s->stop_fd);
         close(s->stop_fd);
     }
+    kvp_names_destroy(s->conf.peers.names);
     free((char *)s->conf.masters);
     free((char *)s->conf.peers.name);
     free((char *)s->conf.peers.host_id);

@@ -73,7 +73,7 @@ dial_one(kvp_node_dial_t *d, const kvp_hostport_t *master, const kvp_node_was_t 
 
     memset(&dialed->hello, 0, sizeof dialed->hello);
     kvp_framed_init(&dialed->conn);
-    err = kvp_framed_connect_tcp(&dialed->conn, master->host, master->port, kvp_now_ns() + ATTEMPT_NS);
+    err = kvp_names_connect(d->names, master->host, master->port, kvp_now_ns() + ATTEMPT_NS, &dialed->conn);
     if (err == KVP_OK) {
         note_local_host(dialed);
         err = greet(d, was, &dialed->conn, &dialed->hello);
@@ -144,12 +144,16 @@ dial_main(void *arg)
 kvp_err_t
 kvp_node_dial_start(kvp_node_dial_t *d)
 {
+    kvp_err_t err = kvp_names_create(&d->names);
+
+    if (err != KVP_OK) return err;
     pthread_mutex_init(&d->lock, NULL);
     kvp_cond_init(&d->changed);
     kvp_framed_init(&d->result.conn);
-    if (kvp_thread_start(&d->thread, "kvp-dial", dial_main, d) != KVP_OK) return KVP_SYS;
-    d->has_thread = true;
-    return KVP_OK;
+    d->has_thread = kvp_thread_start(&d->thread, "kvp-dial", dial_main, d) == KVP_OK;
+    if (d->has_thread) return KVP_OK;
+    kvp_names_destroy(d->names);
+    return KVP_SYS;
 }
 
 void
@@ -162,6 +166,7 @@ kvp_node_dial_stop(kvp_node_dial_t *d)
     pthread_mutex_unlock(&d->lock);
     pthread_join(d->thread, NULL);
     if (d->has_result) kvp_framed_fini(&d->result.conn);
+    kvp_names_destroy(d->names);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
     d->has_thread = false;

@@ -6,6 +6,7 @@
 #define KVP_CLIENT_NODE_DIAL_H
 
 #include "client/hello.h"
+#include "client/names.h"
 #include "common/log.h"
 #include "common/parse.h"
 
@@ -32,6 +33,7 @@ typedef struct {
     char host_id[KVP_HOST_ID_MAX + 1];
     int wake_fd; /* of the control thread */
     kvp_log_limit_t noise;
+    kvp_names_t *names; /* made by start */
 
     pthread_t thread;
     bool has_thread;
@@ -47,8 +49,8 @@ typedef struct {
     kvp_node_was_t was;
 } kvp_node_dial_t;
 
-/* The caller fills the settings; start makes the thread (SYS). stop ends it, within a second where a master's host does
- * not answer; legal on a zeroed value. */
+/* The caller fills the settings; start makes the thread (SYS, NOMEM). stop ends it, within a second where a master's
+ * host, or who knows its name, does not answer; legal on a zeroed value. */
 kvp_err_t kvp_node_dial_start(kvp_node_dial_t *d) KVP_MUST_USE;
 void kvp_node_dial_stop(kvp_node_dial_t *d);
 

@@ -36,7 +36,7 @@ setup(fixture_t *f)
     fake_master_start(&f->master);
     kvp_forkguard_init(&f->guard);
     at.port = f->master.port;
-    assert_int_equal(kvp_conn_open(&at, &ask, &f->guard, kvp_now_ns() + LONG_NS, detail, sizeof detail, &f->conn),
+    assert_int_equal(kvp_conn_open(NULL, &at, &ask, &f->guard, kvp_now_ns() + LONG_NS, detail, sizeof detail, &f->conn),
                      KVP_OK);
 }
 

@@ -5,6 +5,7 @@
 #include "client/node/node.h"
 
 #include "client/hello.h"
+#include "client/names.h"
 #include "client/transport/transport.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -338,7 +339,7 @@ client_attach(client_t *c, const kvp_node_info_t *info, const uint8_t *pool_id, 
         if (kvp_framed_connect_unix(&c->conn, info->unix_path, by()) != KVP_OK) return KVP_UNREACHABLE;
     } else {
         if (kvp_parse_hostport(info->addr, &at) != KVP_OK) return KVP_UNREACHABLE;
-        if (kvp_framed_connect_tcp(&c->conn, at.host, at.port, by()) != KVP_OK) return KVP_UNREACHABLE;
+        if (kvp_names_connect(NULL, at.host, at.port, by(), &c->conn) != KVP_OK) return KVP_UNREACHABLE;
     }
     return kvp_hello(&c->conn, &ask, by(), &reply);
 }
@@ -666,7 +667,7 @@ connect_raw(client_t *c, const fixture_t *f, bool is_unix)
     if (is_unix)
         assert_int_equal(kvp_framed_connect_unix(&c->conn, f->info.unix_path, by()), KVP_OK);
     else
-        assert_int_equal(kvp_framed_connect_tcp(&c->conn, at.host, at.port, by()), KVP_OK);
+        assert_int_equal(kvp_names_connect(NULL, at.host, at.port, by(), &c->conn), KVP_OK);
 }
 
 static void

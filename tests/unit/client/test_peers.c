@@ -57,7 +57,7 @@ setup(fixture_t *f, const char *host_id)
     conf.transports[0] = kvp_transport_find("shm");
     conf.guard = &f->guard;
     conf.counters = &f->counters;
-    assert_int_equal(kvp_conn_open(&at, &ask, &f->guard, in(LONG_NS), detail, sizeof detail, &f->conn), KVP_OK);
+    assert_int_equal(kvp_conn_open(NULL, &at, &ask, &f->guard, in(LONG_NS), detail, sizeof detail, &f->conn), KVP_OK);
     assert_int_equal(kvp_peers_create(&conf, f->conn, &f->peers), KVP_OK);
 }
 

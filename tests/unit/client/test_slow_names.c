@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A master that is told by name, and a resolver that does not answer: calls end at their deadlines.
+ * Hosts that are told by name, and a resolver that does not answer: calls end at their deadlines, and what it says in the
+ * end is there for the next.
  */
 #include "client/kvpool.h"
 
+#include "client/names.h"
 #include "common/clock.h"
 #include "tests/unit/client/fakemaster.h"
 
@@ -13,74 +15,171 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define STUCK_MAX_NS (5 * KVP_NS_PER_S)
-#define NO_BEAT_MS 60000u
+#define THREADS_MAX 8u
 
 static _Atomic bool is_stuck;
-static _Atomic uint64_t waited;
+static _Atomic uint64_t asked, inside;
 
 /* The linker puts these in the place of getaddrinfo. */
 int __real_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **res);
 int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **res);
 
+/* What is written as an address no name server is asked for. One name has two of them. */
 int
 __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **res)
 {
+    bool has_two = strcmp(node, "two-addresses") == 0;
     uint64_t until_ns = kvp_now_ns() + STUCK_MAX_NS;
+    int rc;
 
-    waited += is_stuck;
+    if ((hints->ai_flags & AI_NUMERICHOST) != 0) return __real_getaddrinfo(node, service, hints, res);
+    asked++;
+    inside++;
     while (is_stuck && kvp_now_ns() < until_ns)
         usleep(1000);
-    return __real_getaddrinfo(node, service, hints, res);
+    rc = __real_getaddrinfo(has_two ? "127.0.0.2" : node, service, hints, res);
+    if (rc == 0 && has_two) rc = __real_getaddrinfo("127.0.0.1", service, hints, &(*res)->ai_next);
+    inside--;
+    return rc;
+}
+
+static uint64_t
+in_ms(uint64_t ms)
+{
+    return kvp_now_ns() + ms * KVP_NS_PER_MS;
 }
 
 static int
-ask(kvpool_t *pool, uint32_t deadline_ms)
+setup(void **state)
 {
-    kvpool_opts_t opts = {.struct_size = sizeof opts, .deadline_ms = deadline_ms};
-    int yes;
+    fake_master_t *master = calloc(1, sizeof *master);
 
-    return kvpool_exists(pool, "k", 1, &yes, &opts);
+    fake_master_start(master);
+    is_stuck = true;
+    asked = 0;
+    *state = master;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    is_stuck = false;
+    while (inside > 0)
+        sched_yield();
+    fake_master_end(*state);
+    free(*state);
+    return 0;
+}
+
+static kvp_err_t
+dial(kvp_names_t *names, const char *host, uint16_t port, uint64_t deadline_ns)
+{
+    kvp_framed_t c;
+    kvp_err_t err;
+
+    kvp_framed_init(&c);
+    err = kvp_names_connect(names, host, port, deadline_ns, &c);
+    assert_int_equal(err == KVP_OK, c.fd >= 0);
+    kvp_framed_fini(&c);
+    return err;
 }
 
 static void
-test_calls_do_not_wait_for_a_name(void **state)
+test_who_waits_leaves_in_time_and_the_answer_stays(void **state)
 {
-    fake_master_t master;
-    char at[64];
-    kvpool_conf_t conf = {.struct_size = sizeof conf, .master = at, .deadline_ms = 20000};
-    kvpool_t *pool;
-    uint64_t began_ns;
+    const fake_master_t *master = *state;
+    uint64_t began_ns = kvp_now_ns();
+    kvp_names_t *names;
 
-    (void)state;
-    fake_master_start(&master);
-    master.heartbeat_ms = NO_BEAT_MS; /* it is the call that finds the connection lost */
-    snprintf(at, sizeof at, "localhost:%u", master.port);
-    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_OK);
-    assert_int_equal(ask(pool, 20000), KVPOOL_OK);
-
-    is_stuck = true;
-    master.is_cutting = true;
-    while (master.is_cutting)
-        sched_yield();
-    began_ns = kvp_now_ns();
-    assert_int_not_equal(ask(pool, 50), KVPOOL_OK);
+    assert_int_equal(kvp_names_create(&names), KVP_OK);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(dial(names, "localhost", master->port, in_ms(20)), KVP_DEADLINE);
     assert_true(kvp_now_ns() - began_ns < STUCK_MAX_NS / 2);
-    while (waited == 0) /* in the background it was asked for */
-        sched_yield();
     is_stuck = false;
-    assert_int_equal(ask(pool, 20000), KVPOOL_OK);
+    assert_int_equal(dial(names, "localhost", master->port, in_ms(20000)), KVP_OK);
+    assert_int_equal(dial(names, "localhost", master->port, in_ms(20000)), KVP_OK);
+    assert_int_equal(asked, 1);
+    assert_int_equal(dial(names, "no such host", master->port, in_ms(20000)), KVP_UNREACHABLE);
+    kvp_names_destroy(names);
+}
+
+/* However many names are asked for; and nobody waits for the threads. */
+static void
+test_threads_are_few(void **state)
+{
+    const fake_master_t *master = *state;
+    uint64_t began_ns = kvp_now_ns();
+    kvp_names_t *names;
+    char host[32];
+
+    assert_int_equal(kvp_names_create(&names), KVP_OK);
+    for (int i = 0; i < 20; i++) {
+        snprintf(host, sizeof host, "host %d", i);
+        assert_int_equal(dial(names, host, master->port, in_ms(5)), KVP_DEADLINE);
+    }
+    assert_true(asked <= THREADS_MAX);
+    kvp_names_destroy(names);
+    assert_true(kvp_now_ns() - began_ns < STUCK_MAX_NS / 2);
+}
+
+static void
+test_an_address_is_not_asked_for(void **state)
+{
+    const fake_master_t *master = *state;
+
+    assert_int_equal(dial(NULL, "127.0.0.1", master->port, in_ms(20000)), KVP_OK);
+    assert_int_equal(dial(NULL, "localhost", master->port, in_ms(20000)), KVP_UNREACHABLE);
+    assert_int_equal(asked, 0);
+}
+
+static void
+test_every_address_is_tried(void **state)
+{
+    const fake_master_t *master = *state;
+    kvp_names_t *names;
+
+    is_stuck = false;
+    assert_int_equal(kvp_names_create(&names), KVP_OK);
+    assert_int_equal(dial(names, "two-addresses", master->port, in_ms(20000)), KVP_OK);
+    kvp_names_destroy(names);
+}
+
+/* Neither do calls wait for it longer than they may, nor does the end of the handle. */
+static void
+test_a_handle_does_not_wait_for_a_name(void **state)
+{
+    const fake_master_t *master = *state;
+    char at[64];
+    kvpool_conf_t conf = {.struct_size = sizeof conf, .master = at, .deadline_ms = 50};
+    uint64_t began_ns = kvp_now_ns();
+    kvpool_t *pool;
+    int yes;
+
+    snprintf(at, sizeof at, "localhost:%u", master->port);
+    assert_int_not_equal(kvpool_open(&conf, &pool), KVPOOL_OK);
+    assert_true(kvp_now_ns() - began_ns < STUCK_MAX_NS / 2);
+    is_stuck = false;
+    conf.deadline_ms = 20000;
+    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_OK);
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, NULL), KVPOOL_OK);
     kvpool_free(pool);
-    fake_master_end(&master);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls_do_not_wait_for_a_name),
+        cmocka_unit_test_setup_teardown(test_who_waits_leaves_in_time_and_the_answer_stays, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_threads_are_few, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_address_is_not_asked_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_every_address_is_tried, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_handle_does_not_wait_for_a_name, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
