@@ -134,13 +134,13 @@ kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained)
 
 /* Takes the record away with the attempt. */
 static void
-drop(kvp_master_t *m, kvp_attempt_t *a, uint64_t owner)
+drop(kvp_master_t *m, kvp_attempt_t *a, uint64_t owner, kvp_waiter_t *waiter)
 {
     uint32_t oid = a->oid;
 
     if (a->over != KVP_OID_NONE) part(m, a);
     kvp_attempt_close(m, a);
-    kvp_obj_drop(m, oid, owner, NULL);
+    kvp_obj_drop(m, oid, owner, waiter);
     m->st.aborts++;
 }
 
@@ -151,7 +151,13 @@ kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t 
     kvp_master_spend(m, 1);
     while (!kvp_list_is_empty(&a->pkeys))
         kvp_pkey_close(m, kvp_list_first(&a->pkeys, kvp_pkey_t, of_attempt));
-    drop(m, a, kvp_attempt_owner(a, is_drained));
+    drop(m, a, kvp_attempt_owner(a, is_drained), NULL);
+}
+
+void
+kvp_attempt_refuse(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_waiter_t *waiter)
+{
+    drop(m, a, kvp_attempt_owner(a, is_drained), waiter);
 }
 
 /* A client that has something unfinished says so several times in that span, whatever it is doing (PROTOCOL
@@ -210,7 +216,7 @@ kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
 
     if (kvp_obj_places(m, kvp_obj(m->index, oid), places) == 1 && kvp_list_is_empty(&a->pkeys)) {
         refuse(a, KVP_RETRY_AFTER); /* the writer never heard of this place */
-        drop(m, a, 0);
+        drop(m, a, 0, NULL);
         return;
     }
     kvp_obj_del_place(m, oid, at);

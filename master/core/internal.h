@@ -999,6 +999,8 @@ bool kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a);
 bool kvp_attempt_is_silent(const kvp_master_t *m, const kvp_session_t *s); /* too long for a writer */
 /* kvp_attempt_abort ends it with its object. A message that is not answered says err for it. */
 void kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
+/* kvp_attempt_refuse: its commit is refused, and the waiter's answer says so once what it had sealed is dead, or owed. */
+void kvp_attempt_refuse(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_waiter_t *waiter);
 /* kvp_attempt_void: its key turned out to be committed, or another one with its digest; its client is told err. */
 void kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a, kvp_err_t err);
 /* Who may still be storing to its places; 0 = nobody. A writer that was not told of them is not. */

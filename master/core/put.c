@@ -275,8 +275,10 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
     if ((a->is_upsert || m->journal.is_on) && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
-        /* What a commit does not name may be written to still. */
-        kvp_attempt_abort(m, a, commit->replicas + 1 == 1u << a->granted_n, KVP_ABORTED);
+        /* What is sealed a later master would adopt: it is dead before its writer hears that it was refused. Of who waits
+         * for too many answers already that is not promised. What a commit does not name may be written to still. */
+        (void)may_wait(s, reply);
+        kvp_attempt_refuse(m, a, commit->replicas + 1 == 1u << a->granted_n, reply->waiter);
         return KVP_ABORTED;
     }
     oid = a->oid;

@@ -411,6 +411,36 @@ test_bump_makes_everything_be_gone(void **state)
 }
 
 /* What was computed before the bump is of the old epoch, whenever it is committed and wherever it waits. */
+/* A later master would adopt what is sealed: its writer is not told that it was refused before it is dead, or owed. */
+static void
+test_refused_commit_waits_for_dead(void **state)
+{
+    Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
+    kvp_wire_commit_t rec = {.sum = 300, .replicas = 1};
+    kvp_wire_loc_t loc;
+    uint32_t epoch;
+    uint64_t id;
+    peer_t *n, *a, *b;
+    world_t *w = tenant_world(&n, &a, &b);
+    reply_t *r;
+
+    (void)state;
+    assert_int_equal(put_place(a, "key", 100, &rec.attempt, &loc), KVP_OK);
+    assert_int_equal(bump_result(peer_reply(a, bump(a, 0)), &epoch), KVP_OK);
+    assert_int_equal(write_place(w, &loc), KVP_OK);
+    n->policy = NODE_MUTE;
+    head.n = 1;
+    id = peer_send(a, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
+    assert_true(peer_is_asking(a, id));
+    world_advance(w, 40 * MS);
+    assert_true(peer_is_asking(a, id));
+    r = peer_wait(a, id, 100 * MS); /* owed now */
+    assert_non_null(r);
+    assert_int_equal(*(const int32_t *)r->frame.tail, KVP_ABORTED);
+    reply_free(r);
+    world_close(w);
+}
+
 static void
 test_bump_when_puts_are_under_way(void **state)
 {
@@ -527,6 +557,7 @@ main(void)
         cmocka_unit_test(test_put_when_another_tenant_holds_something_in_all_chunks),
         cmocka_unit_test(test_puts_of_tenants_at_random),
         cmocka_unit_test(test_bump_makes_everything_be_gone),
+        cmocka_unit_test(test_refused_commit_waits_for_dead),
         cmocka_unit_test(test_bump_when_puts_are_under_way),
         cmocka_unit_test(test_bump_tells_the_epoch_to_writers),
         cmocka_unit_test(test_bump_waits_for_leases),
