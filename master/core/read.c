@@ -50,6 +50,29 @@ is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
            kvp_obj_version(o) > s->tenant->min_version && !kvp_group_hides(m, o);
 }
 
+/* The n records of an answer to Get, and the nloc places of those that are found behind them. */
+static void
+append_found(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, const Kvp__Pb__Places *reply,
+             kvp_buf_t *out)
+{
+    size_t objs_bytes = reply->n * sizeof(kvp_wire_obj_t);
+    uint8_t *obj_at = kvp_buf_extend(out, objs_bytes + reply->nloc * sizeof(kvp_wire_loc_t));
+    uint8_t *loc_at = obj_at == NULL ? NULL : obj_at + objs_bytes;
+
+    for (uint32_t i = 0; i < reply->n && obj_at != NULL; i++, obj_at += sizeof(kvp_wire_obj_t)) {
+        kvp_wire_obj_t obj = {.err = KVP_NOT_FOUND};
+        kvp_wire_loc_t locs[KVP_REPLICAS_MAX];
+
+        if (is_found(m, s, oids[i]))
+            (void)kvp_obj_wire(m, kvp_obj(m->index, oids[i]), s->host_id, &obj, locs);
+        else if (is_away(m, s, oids[i]))
+            obj.err = KVP_NODE_LOST;
+        memcpy(obj_at, &obj, sizeof obj);
+        memcpy(loc_at, locs, obj.nloc * sizeof *locs);
+        loc_at += obj.nloc * sizeof *locs;
+    }
+}
+
 void
 kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -88,23 +111,7 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (!msg->no_hold) reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_HOLD, found, found_n, 0);
 
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
-    for (uint32_t i = 0; i < msg->n; i++) {
-        kvp_wire_obj_t obj = {.err = KVP_NOT_FOUND};
-        kvp_wire_loc_t locs[KVP_REPLICAS_MAX];
-
-        if (is_found(m, s, oids[i]))
-            (void)kvp_obj_wire(m, kvp_obj(m->index, oids[i]), s->host_id, &obj, locs);
-        else if (is_away(m, s, oids[i]))
-            obj.err = KVP_NODE_LOST;
-        kvp_buf_append(out, &obj, sizeof obj);
-    }
-    for (uint32_t i = 0; i < found_n; i++) {
-        kvp_wire_obj_t obj;
-        kvp_wire_loc_t locs[KVP_REPLICAS_MAX];
-        uint32_t n = kvp_obj_wire(m, kvp_obj(m->index, found[i]), s->host_id, &obj, locs);
-
-        kvp_buf_append(out, locs, n * sizeof *locs);
-    }
+    append_found(m, s, oids, &reply, out);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);
 }
