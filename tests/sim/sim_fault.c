@@ -37,7 +37,7 @@ cut_any(sim_t *s, rng_t *rng)
         conn_t *conn = s->conns[(from + i) % s->conns_n];
 
         if (conn->is_cut || conn->end[0].is_closed || conn->end[1].is_closed) continue;
-        if (s->plan->is_leasing && conn->end[1].who != master_party(s)) continue;
+        if ((s->plan->is_leasing || s->plan->profile == PROFILE_FULL) && conn->end[1].who != master_party(s)) continue;
         conn_cut(s, conn, rng_chance(rng, 300));
         return;
     }

@@ -9,7 +9,7 @@
 #define US 1000ull
 #define MS 1000000ull
 #define SEC 1000000000ull
-#define FAULTS_MAX 16u
+#define FAULTS_MAX 32u
 
 uint64_t
 rng_next(rng_t *rng)
@@ -378,8 +378,12 @@ make_abandoned(plan_t *plan, rng_t *rng)
                                     CHOICE_CUT_CONN,    CHOICE_STOP_NODE,   CHOICE_PARTITION};
     uint32_t calls = (uint32_t)rng_between(rng, 20, 80);
 
-    plan->late_per_mille = (uint32_t)rng_between(rng, 20, 200);
-    plan->off_cpu_per_mille = (uint32_t)rng_between(rng, 5, 100);
+    plan->nodes = (uint32_t)rng_between(rng, 2, 3);
+    plan->clients = 4;
+    plan->threads = THREADS_MAX;
+    plan->keys = (uint32_t)rng_between(rng, 16, 32);
+    plan->late_per_mille = (uint32_t)rng_between(rng, 20, 300);
+    plan->off_cpu_per_mille = (uint32_t)rng_between(rng, 5, 200);
     if (rng_chance(rng, 500)) plan->attempt_bytes = 2ull * plan->len_max;
     make_room(plan, calls);
     add_calls(plan, rng, calls, rng_log(rng, MS, 100 * MS));
@@ -389,8 +393,9 @@ make_abandoned(plan_t *plan, rng_t *rng)
     for (uint32_t n = (uint32_t)rng_below(rng, 5); n > 0; n--) {
         uint64_t at_ns = rng_log(rng, MS, 2 * SEC);
 
-        (void)add(plan, rng_chance(rng, 700) ? CHOICE_KILL_CLIENT : CHOICE_CUT_CONN, at_ns);
-        (void)add(plan, CHOICE_CUT_HOST, at_ns + rng_log(rng, 100 * US, 15 * MS));
+        for (uint32_t more = 3; more > 0; more--)
+            (void)add(plan, rng_chance(rng, 300) ? CHOICE_KILL_CLIENT : CHOICE_CUT_CONN, at_ns);
+        (void)add(plan, CHOICE_CUT_HOST, at_ns + rng_log(rng, 300 * US, 30 * MS));
     }
 }
 
@@ -430,7 +435,7 @@ make_heirs(plan_t *plan)
     plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
     plan->digest_bits = 128;
-    plan->late_per_mille = 2;
+    plan->late_per_mille = (uint32_t)rng_between(&rng, 2, 300);
     plan->replicas_max = rng_chance(&rng, 200) ? 2 : 1;
     plan->locations = rng_chance(&rng, 500) ? 0 : 16;
     plan->off_cpu_per_mille = (uint32_t)rng_between(&rng, 50, 400);
