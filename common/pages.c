@@ -20,7 +20,7 @@
 #define SIZES_MAX 8u
 #define PIECE_BYTES_MAX (1u << 20)
 #define TABLE_BYTES_LONG (64u << 10)
-#define RING_SLOTS 128u
+#define RING_SLOTS 1024u /* freed by one step, and by a few while the helper does not run */
 #define KEPT_LEAST 2u /* pieces of each size, */
 #define KEPT_MOST 32u
 #define KEPT_SHARE 128u /* and of those in use one in so many */
