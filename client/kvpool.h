@@ -202,8 +202,10 @@ typedef struct {
 
 /* kvpool_longest_prefix counts how many of the keys, from the first on, are present, and reserves them.
  * kvpool_lookup tells it of each key (present[i] = 1 or 0; may be NULL) and reserves those. n at most
- * KVPOOL_BATCH_MAX. ttl_ms 0 = the pool's lease time, which is also the most that is given.
- * NOMEM: nothing is reserved. kvpool_lookup_release ends the reservation early; a released or expired one is ignored. It sends and does not wait. */
+ * KVPOOL_BATCH_MAX. ttl_ms 0 = the pool's lease time, which is also the most that is given. To look up is not to use: eviction
+ * takes what was used longest ago, and for that counts gets, and a lookup before whose end the last key that it reserved
+ * was got, or the first that was missing was put. NOMEM: nothing is reserved.
+ * kvpool_lookup_release ends the reservation early; a released or expired one is ignored. It sends and does not wait. */
 KVPOOL_EXPORT int kvpool_longest_prefix(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms,
                                         const kvpool_opts_t *opts, kvpool_lookup_t *lookup_out);
 KVPOOL_EXPORT int kvpool_lookup(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms,

@@ -84,7 +84,8 @@
     X(GROUP_OF_NOBODY, "an incomplete group goes with the last who was putting it")                                    \
     X(GROUP_HELD, "a ticket on one member keeps its group")                                                            \
     X(GROUP_SEEN, "a group is found when all its members are there")                                                   \
-    X(GROUP_OF_EPOCH, "what was put before a bump is no part of a group put after it")
+    X(GROUP_OF_EPOCH, "what was put before a bump is no part of a group put after it")                                 \
+    X(LOOKUP_IS_NO_USE, "a look-up alone is no use of what it finds")
 
 typedef enum {
     KVP_RULE_NONE,

@@ -236,15 +236,36 @@ check_attempt(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const kvp
     return check_copies(m, oid, o);
 }
 
-/* Whether the object itself should stand on a list of victims: it goes alone, or it is its group's lead. */
+/* Whether the object itself may stand on a list of victims: it goes alone, or it is its group's lead. */
 static bool
-should_be_listed(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
+may_be_listed(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
 {
     const kvp_member_t *mb = kvp_group_member(m, o);
 
     if (o->state != KVP_OBJ_COMMITTED) return false;
-    if (mb == NULL) return o->tickets == 0 && o->pin != KVP_PIN_HARD;
-    return mb->group->lead == oid && mb->group->held_n + mb->group->reserved_n + mb->group->pinned_n[KVP_PIN_HARD] == 0;
+    if (mb == NULL) return o->pin != KVP_PIN_HARD;
+    return mb->group->lead == oid && mb->group->pinned_n[KVP_PIN_HARD] == 0;
+}
+
+/* What has a ticket may have been set aside, and nothing else. */
+static bool
+has_ticket(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    return mb == NULL ? o->tickets > 0 : mb->group->held_n + mb->group->reserved_n > 0;
+}
+
+static const char *
+check_listed(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
+{
+    bool may_be = may_be_listed(m, oid, o);
+
+    if (kvp_victim_is_listed(o) ? !may_be : may_be && !has_ticket(m, o))
+        return "an object is on a list of victims and should not be, or is not and should";
+    if (kvp_victim_may_go(m, oid) != (may_be && !has_ticket(m, o)))
+        return "an object is evictable and should not be, or is not and should";
+    return o->list == KVP_OBJLIST_PROBED && has_ticket(m, o) ? "an object with a ticket is aside for its probe" : NULL;
 }
 
 static const char *
@@ -252,12 +273,12 @@ check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint
 {
     bool is_unfinished = o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_DRAFT;
     const kvp_attempt_t *a = is_unfinished ? kvp_attempt_of(m, o) : NULL;
+    const char *why = check_listed(m, oid, o);
 
+    if (why != NULL) return why;
     if (is_unfinished != (a != NULL)) return "an object and its attempt disagree";
     if (a != NULL && a->oid != oid) return "an attempt is another object's";
     if (o->tickets != tickets[oid]) return "the tickets of an object are miscounted";
-    if (kvp_victim_may_go(o) != should_be_listed(m, oid, o))
-        return "an object is evictable and should not be, or is not and should";
     if (o->state == KVP_OBJ_GONE ? kvp_obj_chunk(m, o) != NULL || o->tickets == 0
                                  : indexed_as(m, o) != (o->state == KVP_OBJ_DRAFT ? a->over : oid))
         return "an object is not indexed, or still is";
@@ -284,7 +305,8 @@ check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
         const kvp_obj_t *o = kvp_obj(m->index, oid);
 
         /* Those that were put aside do not come back in order. */
-        if (m->st.passed_over + m->st.probe_asides + m->st.adopted == 0 && kvp_obj_age(m->index, o) > age)
+        if (m->st.passed_over + m->st.probe_asides + m->st.ticket_asides + m->st.adopted == 0 &&
+            kvp_obj_age(m->index, o) > age)
             return "objects are out of order";
         if (o->list != list->kind || is_soft(m, o) != (list == &m->pinned)) return "a pin is not heeded";
         age = kvp_obj_age(m->index, o);
@@ -324,7 +346,7 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
         if (why != NULL) return why;
         committed += o->state == KVP_OBJ_COMMITTED;
         writing += o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_DRAFT;
-        listed += kvp_victim_may_go(o);
+        listed += kvp_victim_is_listed(o);
         pinned[o->pin] += kvp_obj_bytes(m, o);
     }
     if (committed != m->st.objects) return "the count of objects is wrong";

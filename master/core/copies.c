@@ -126,7 +126,7 @@ kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
         return;
     }
     if (kvp_obj_place(m, o).generation == at->generation) {
-        bool was_listed = kvp_victim_may_go(o); /* on a list of the segment that it leaves, perhaps */
+        bool was_listed = kvp_victim_is_listed(o); /* on a list of the segment that it leaves, perhaps */
 
         kvp_victim_removed(m, oid);
         first = ext->more[0];

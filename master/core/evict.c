@@ -155,9 +155,7 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
     if (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED) return true; /* it goes in any case */
     unit = kvp_victim_unit(m, kvp_slab_owner(c->slab, slot));
-    if (!kvp_victim_may_go(kvp_obj(m->index, unit)) &&
-        (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED))
-        return false;
+    if (!kvp_victim_may_go(m, unit) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED)) return false;
     kind = kind_of(m, unit);
     if (KVP_RULE(PROBE_YIELDS) || kind != KVP_TAKES_PROBED) m->met |= 1u << kind;
     return kind <= m->takes;
@@ -172,7 +170,7 @@ kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid)
     if (oid == k->attempt->over || (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED)) return true;
     if (kvp_present_may_come(m)) return false; /* a report has ended since this was begun */
     unit = kvp_victim_unit(m, oid);
-    return kvp_victim_may_go(kvp_obj(m->index, unit)) && kind_of(m, unit) <= k->takes;
+    return kvp_victim_may_go(m, unit) && kind_of(m, unit) <= k->takes;
 }
 
 /* What is doomed is older than anything else. */
@@ -362,7 +360,7 @@ next_candidate(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
         oid = kvp_probe_victim(m, list == KVP_OBJLIST_PROBED ? after : KVP_OID_NONE);
         if (oid != KVP_OID_NONE || (t->lru.n + m->probes.n > 0 && m->takes < KVP_TAKES_PINNED)) return oid;
     }
-    return m->policy->victim(m->index, &m->pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
+    return kvp_victim_behind(m, &m->pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
 }
 
 /* The first of those whose going can help, in the policy's order, up to one that is enough alone. */

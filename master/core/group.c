@@ -492,7 +492,7 @@ kvp_group_bytes(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
     if (mb == NULL || !mb->is_committed) return;
     g = mb->group;
     if (g->is_doomed) m->doomed_bytes += (uint64_t)bytes;
-    was_listed = g->lead != KVP_OID_NONE && kvp_victim_may_go(kvp_obj(m->index, g->lead));
+    was_listed = g->lead != KVP_OID_NONE && kvp_victim_is_listed(kvp_obj(m->index, g->lead));
     if (was_listed) kvp_victim_removed(m, g->lead);
     g->bytes += (uint64_t)bytes;
     if (was_listed) kvp_victim_used(m, g->lead);
@@ -501,19 +501,13 @@ kvp_group_bytes(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
 void
 kvp_group_reserve(kvp_master_t *m, kvp_group_t *g)
 {
-    kvp_victim_removed(m, g->lead);
+    kvp_victim_keep(m, g->lead);
     g->reserved_n++;
 }
 
 void
-kvp_group_unreserve(kvp_master_t *m, kvp_group_t *g)
+kvp_group_unreserved(kvp_master_t *m, kvp_group_t *g)
 {
-    kvp_master_spend(m, 1);
-    g->reserved_n--;
-    if (g->lead != KVP_OID_NONE) {
-        kvp_victim_used(m, g->lead);
-        kvp_master_space_news(m);
-    }
     settle(m, g);
 }
 
@@ -546,9 +540,9 @@ is_served(kvp_master_t *m, const kvp_group_t *g)
 }
 
 kvp_group_t *
-kvp_group_seen(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t digest)
+kvp_group_seen(kvp_master_t *m, const kvp_tenant_t *t, kvp_digest_t digest)
 {
-    kvp_group_t *g = find(m, s->tenant, digest);
+    kvp_group_t *g = find(m, t, digest);
 
     if (g == NULL || g->committed_n == 0) return NULL;
     if (g->size > 0 && g->committed_n < g->size && KVP_RULE(GROUP_SEEN)) return NULL;

@@ -412,6 +412,13 @@ typedef struct {
     kvp_ticket_kind_t kind;
     uint32_t *oids; /* owned */
     kvp_group_t **groups; /* owned, in their place: a reservation of groups */
+    /* A reservation's, to tell when it ends whether it is a use of what it names: */
+    uint32_t mark; /* of uses, when it began */
+    bool has_hole; /* something that was asked for was not there, */
+    kvp_digest_t hole; /* this first, */
+    uint32_t tenant; /* by its id, */
+    uint64_t version; /* and versions up to this one are from before */
+    bool is_judged, is_use;
 } kvp_ticket_t;
 
 /* ---- answers that wait for dead, or for leases */
@@ -773,7 +780,7 @@ void kvp_group_evict(kvp_master_t *m, uint32_t oid); /* all of its group goes, i
 void kvp_group_hold(kvp_master_t *m, uint32_t oid, bool is_held); /* it has its first ticket, or lost the last */
 void kvp_group_bytes(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes); /* a committed member's extents changed */
 void kvp_group_reserve(kvp_master_t *m, kvp_group_t *g);
-void kvp_group_unreserve(kvp_master_t *m, kvp_group_t *g);
+void kvp_group_unreserved(kvp_master_t *m, kvp_group_t *g); /* frees it if nothing needs it any more */
 static inline bool
 kvp_group_is_reserved(const kvp_master_t *m, const kvp_obj_t *o)
 {
@@ -782,7 +789,7 @@ kvp_group_is_reserved(const kvp_master_t *m, const kvp_obj_t *o)
     return mb != NULL && mb->group->reserved_n > 0;
 }
 /* kvp_group_seen finds a group all of whose members are there and served; NULL. */
-kvp_group_t *kvp_group_seen(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t digest);
+kvp_group_t *kvp_group_seen(kvp_master_t *m, const kvp_tenant_t *t, kvp_digest_t digest);
 void kvp_group_unpin(kvp_master_t *m, kvp_group_t *g); /* takes all soft pins in it */
 void kvp_groups_abandon(kvp_master_t *m, kvp_session_t *s); /* its session is over */
 uint32_t kvp_group_next_doomed(const kvp_master_t *m, uint32_t after); /* KVP_OID_NONE at the end */
@@ -876,12 +883,22 @@ kvp_victim_unit(const kvp_master_t *m, uint32_t oid)
     return mb == NULL || !mb->is_committed || mb->group->is_doomed ? oid : mb->group->lead;
 }
 uint64_t kvp_victim_bytes(const kvp_master_t *m, uint32_t unit); /* extents that evicting it frees */
-bool kvp_victim_may_go(const kvp_obj_t *o);
+static inline bool
+kvp_victim_is_listed(const kvp_obj_t *o)
+{
+    return o->list != KVP_OBJLIST_NONE;
+}
+bool kvp_victim_may_go(const kvp_master_t *m, uint32_t unit); /* it is listed, and no ticket keeps it */
 void kvp_victim_removed(kvp_master_t *m, uint32_t oid); /* no candidate any more; legal for one that is none */
-void kvp_victim_used(kvp_master_t *m, uint32_t oid); /* a candidate again, and the youngest */
-void kvp_victim_back(kvp_master_t *m, uint32_t oid); /* one that was aside is a candidate again, and the oldest */
-/* Candidates of a tenant, the first by policy first, after KVP_OID_NONE; KVP_OID_NONE at the end, or where the step's
- * work is used up. */
+void kvp_victim_used(kvp_master_t *m, uint32_t oid); /* listed, if it ever is, as the youngest */
+void kvp_victim_back(kvp_master_t *m, uint32_t oid); /* one that was aside, to the place that its last use gives */
+/* kvp_victim_keep: a ticket begins to keep it, or its unit. kvp_victim_let_go: a ticket is over, perhaps the last. */
+void kvp_victim_keep(kvp_master_t *m, uint32_t oid);
+void kvp_victim_let_go(kvp_master_t *m, uint32_t oid);
+/* kvp_victim_behind: what follows `after` on a list of the policy's; what a ticket keeps is set aside on the way.
+ * kvp_victim_next: candidates of a tenant, the first by policy first. Both begin after KVP_OID_NONE; KVP_OID_NONE at the
+ * end, or where the step's work is used up. */
+uint32_t kvp_victim_behind(kvp_master_t *m, kvp_objlist_t *list, uint32_t after);
 uint32_t kvp_victim_next(kvp_master_t *m, kvp_tenant_t *t, uint32_t after);
 bool kvp_victims_back(kvp_master_t *m, kvp_segment_t *g,
                       uint32_t *left); /* what was put aside; true when that is all */
@@ -967,6 +984,7 @@ uint64_t kvp_ticket_take_groups(kvp_master_t *m, kvp_session_t *s, kvp_group_t *
                                 uint64_t ttl_ns);
 uint64_t kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids, uint32_t n,
                          uint64_t ttl_ns);
+void kvp_ticket_note_hole(kvp_master_t *m, uint64_t id, kvp_digest_t hole); /* what the look-up did not find first */
 void kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id);
 /* kvp_ticket_drop takes a ticket from its session; its objects are let go of by kvp_ticket_end_some. */
 void kvp_ticket_drop(kvp_master_t *m, kvp_ticket_t *t);

@@ -227,6 +227,18 @@ kvp_obj_age(const kvp_objindex_t *ix, const kvp_obj_t *o)
     return (uint32_t)ix->clock - o->used;
 }
 
+uint32_t
+kvp_objindex_mark(const kvp_objindex_t *ix)
+{
+    return (uint32_t)ix->clock;
+}
+
+bool
+kvp_obj_is_used_since(const kvp_objindex_t *ix, const kvp_obj_t *o, uint32_t mark)
+{
+    return kvp_obj_age(ix, o) < (uint32_t)ix->clock - mark;
+}
+
 /* ---- lists */
 void
 kvp_objlist_init(kvp_objlist_t *list, kvp_objlist_kind_t kind)
@@ -262,9 +274,9 @@ kvp_objlist_push_young(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
 }
 
 void
-kvp_objlist_push_old(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
+kvp_objlist_push_behind(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t older, uint32_t oid)
 {
-    list_link(ix, list, KVP_OID_NONE, list->oldest, oid);
+    list_link(ix, list, older, older == KVP_OID_NONE ? list->oldest : kvp_obj(ix, older)->next, oid);
 }
 
 void

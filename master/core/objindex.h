@@ -46,12 +46,12 @@ typedef struct {
     uint64_t slot : 24;
     uint64_t slack : 16; /* bytes of the extent behind the payload */
     uint16_t probe_since, probe_until; /* ticks, where has_probe: probe.c */
-    uint16_t tickets; /* holds and reservations; > 0 takes the object off the LRU list */
+    uint16_t tickets; /* holds and reservations; > 0 keeps the object from eviction */
     uint16_t state : 3;
     uint16_t list : 3; /* kvp_objlist_kind_t */
     uint16_t has_ext : 1;
     uint16_t has_probe : 1; /* it had one at some time */
-    uint16_t is_probe_counted : 1; /* a probe counted as a use, and no other use came since */
+    uint16_t is_asking_counted : 1; /* a probe or a look-up counted as a use, and no other use came since */
     uint16_t pin : 2; /* kvp_pin_t, when it is committed */
     uint16_t is_young : 1; /* its commit is in the journal, and not known to be durable */
 } kvp_obj_t;
@@ -130,12 +130,16 @@ kvp_objext_t *kvp_obj_ext_make(kvp_objindex_t *ix, kvp_obj_t *o);
 void kvp_objindex_set_time(kvp_objindex_t *ix, uint64_t now_ns);
 void kvp_obj_touch(kvp_objindex_t *ix, kvp_obj_t *o);
 uint32_t kvp_obj_age(const kvp_objindex_t *ix, const kvp_obj_t *o);
+/* kvp_objindex_mark is the clock now, kvp_obj_is_used_since: the last use came after that. */
+uint32_t kvp_objindex_mark(const kvp_objindex_t *ix);
+bool kvp_obj_is_used_since(const kvp_objindex_t *ix, const kvp_obj_t *o, uint32_t mark);
 
 /* Lists. An object is pushed while it is on none; remove is legal for one that is not on a list of this kind. Whoever
  * keeps several lists of a kind knows on which of them the object is. */
 void kvp_objlist_init(kvp_objlist_t *list, kvp_objlist_kind_t kind);
 void kvp_objlist_push_young(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
-void kvp_objlist_push_old(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
+void kvp_objlist_push_behind(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t older,
+                             uint32_t oid); /* KVP_OID_NONE: it is the oldest */
 void kvp_objlist_append(kvp_objindex_t *ix, kvp_objlist_t *list, kvp_objlist_t *from); /* all, behind the youngest */
 void kvp_objlist_remove(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid);
 

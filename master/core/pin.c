@@ -23,8 +23,8 @@ kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
 }
 
 /* Segments whose node is away count as well: it costs nobody's pin that one comes back a second later. And while nodes may
- * come that this master does not know yet, nobody knows how large the pool is. What is held is on no list, and loses its
- * pin, if it must, when it is on it again. */
+ * come that this master does not know yet, nobody knows how large the pool is. What is held when its turn comes is set
+ * aside, and loses its pin, if it must, when it is on the list again. */
 bool
 kvp_pin_is_over(const kvp_master_t *m)
 {
@@ -44,9 +44,11 @@ void
 kvp_pin_trim(kvp_master_t *m)
 {
     while (m->slice_left > 0 && kvp_pin_is_over(m)) {
-        uint32_t unit = m->policy->victim(m->index, &m->pinned, KVP_OID_NONE);
-        const kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, unit));
+        uint32_t unit = kvp_victim_behind(m, &m->pinned, KVP_OID_NONE);
+        const kvp_member_t *mb;
 
+        if (unit == KVP_OID_NONE) return;
+        mb = kvp_group_member(m, kvp_obj(m->index, unit));
         kvp_victim_removed(m, unit);
         if (mb == NULL)
             kvp_pin_lose(m, kvp_obj(m->index, unit));

@@ -91,7 +91,7 @@ find_object(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_presen
 static kvp_err_t
 find_group(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *rec, kvp_group_t **group_out)
 {
-    kvp_group_t *g = kvp_group_seen(m, s, rec->digest);
+    kvp_group_t *g = kvp_group_seen(m, s->tenant, rec->digest);
 
     if (g == NULL) return is_more_expected(m) || m->lost_n > 0 ? KVP_RETRY_AFTER : KVP_NOT_FOUND;
     *group_out = g;

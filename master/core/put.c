@@ -48,7 +48,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
         kvp_obj_drop(m, oid, 0, NULL);
         return KVP_OK;
     }
-    if (o->tickets == 0) kvp_victim_used(m, oid); /* so what an upsert replaces is not evicted for its sake first */
+    kvp_victim_used(m, oid); /* so what an upsert replaces is not evicted for its sake first */
     if (!is_upsert) return o->is_young == 0 ? KVP_ALREADY : KVP_RETRY_AFTER; /* not durable yet: nothing is promised */
     *over_out = oid;
     return KVP_OK;

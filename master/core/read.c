@@ -124,9 +124,9 @@ count_probes(kvp_master_t *m, const uint32_t *oids, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         kvp_obj_t *o = kvp_obj(m->index, oids[i]);
 
-        if (o->is_probe_counted != 0) continue; /* twice in one message */
-        if (o->tickets == 0) kvp_victim_used(m, oids[i]);
-        o->is_probe_counted = 1;
+        if (o->is_asking_counted != 0) continue; /* twice in one message */
+        kvp_victim_used(m, oids[i]);
+        o->is_asking_counted = 1;
     }
 }
 
@@ -158,7 +158,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         hits += flags[i];
         if (flags[i] == 0 || msg->is_plain) continue;
         unit = kvp_victim_unit(m, oids[i]);
-        if (kvp_obj(m->index, unit)->is_probe_counted == 0) first[first_n++] = unit;
+        if (kvp_obj(m->index, unit)->is_asking_counted == 0) first[first_n++] = unit;
         kvp_probe_leave(m, unit);
     }
     kvp_frame_end(out, at);
@@ -189,7 +189,7 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         uint32_t oid = kvp_objindex_find(m->index, used[i].digest);
 
         if (used[i].reads == 0 || !is_found(m, s, oid)) continue;
-        if (kvp_obj(m->index, oid)->tickets == 0) kvp_victim_used(m, oid);
+        kvp_victim_used(m, oid);
         m->st.used++;
     }
     kvp_reply_plain(m, s, &f->hdr, KVP_OK, "");
@@ -201,13 +201,14 @@ typedef struct {
     uint32_t oids[KVP_BATCH_MAX];
     kvp_group_t *groups[KVP_BATCH_MAX];
     uint8_t present[KVP_BATCH_MAX];
+    const kvp_digest_t *hole; /* the first that is not there; NULL = all are */
 } looked_up_t;
 
 static bool
 look_up(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t digest, bool is_group, uint32_t at, looked_up_t *l)
 {
     if (!is_group) return is_found(m, s, l->oids[at]);
-    l->groups[at] = kvp_group_seen(m, s, digest);
+    l->groups[at] = kvp_group_seen(m, s->tenant, digest);
     return l->groups[at] != NULL;
 }
 
@@ -220,8 +221,10 @@ find_all(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, co
 
     if (!msg->is_groups) kvp_objindex_find_many(m->index, digests, msg->n, l->oids);
     memset(l->present, 0, msg->n);
+    l->hole = NULL;
     for (uint32_t i = 0; i < msg->n; i++) {
         if (!look_up(m, s, digests[i], msg->is_groups, i, l)) {
+            if (l->hole == NULL) l->hole = &digests[i];
             if (msg->is_prefix) break;
             continue;
         }
@@ -261,6 +264,7 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         reply.granted = kvp_ticket_grantable(m, s, l.oids, reply.found);
         reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_RESERVE, l.oids, reply.granted, ttl_ns);
     }
+    if (l.hole != NULL) kvp_ticket_note_hole(m, reply.ticket, *l.hole);
     reply.ttl_ms = (uint32_t)(ttl_ns / KVP_MS(1));
     reply.n = msg->is_prefix ? 0 : msg->n;
     m->st.lookups += msg->n;

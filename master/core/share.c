@@ -26,9 +26,9 @@
 /* ---- whose */
 /* How old the tenant's first victim would be if it had n chunks: a list is as long as there is room for it. */
 static uint64_t
-age_with(const kvp_master_t *m, const kvp_tenant_t *t, uint64_t n)
+age_with(kvp_master_t *m, kvp_tenant_t *t, uint64_t n)
 {
-    uint32_t oid = m->policy->victim(m->index, &t->lru, KVP_OID_NONE);
+    uint32_t oid = kvp_victim_behind(m, &t->lru, KVP_OID_NONE);
 
     if (oid == KVP_OID_NONE || t->chunks == 0) return 0;
     return kvp_obj_age(m->index, kvp_obj(m->index, oid)) * n / t->chunks;
@@ -36,7 +36,7 @@ age_with(const kvp_master_t *m, const kvp_tenant_t *t, uint64_t n)
 
 /* The same of what it could give: nothing, if it has one chunk. Less than half in use is more than holes between objects. */
 static uint64_t
-age_to_give(const kvp_master_t *m, const kvp_tenant_t *t)
+age_to_give(kvp_master_t *m, kvp_tenant_t *t)
 {
     if (t->chunks == 1) return 0;
     if ((t->used_bytes - t->going_bytes) * 2 < t->chunk_bytes) return FREE_AGE;
@@ -79,12 +79,12 @@ typedef struct {
 
 /* Where the tenant's first victims are; NULL = in no chunk that may be taken. */
 static kvp_chunk_t *
-coldest_of(kvp_master_t *m, const kvp_tenant_t *t, uint64_t len)
+coldest_of(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
 {
     coldness_t seen[TAIL_CHUNKS], best = {0};
     uint32_t n = 0, oid = KVP_OID_NONE;
 
-    for (uint32_t left = TAIL; left > 0 && (oid = m->policy->victim(m->index, &t->lru, oid)) != KVP_OID_NONE; left--) {
+    for (uint32_t left = TAIL; left > 0 && (oid = kvp_victim_behind(m, &t->lru, oid)) != KVP_OID_NONE; left--) {
         const kvp_obj_t *o = kvp_obj(m->index, oid);
         kvp_chunk_t *c = kvp_obj_chunk(m, o);
         uint32_t i = 0;
@@ -105,7 +105,7 @@ kvp_chunk_t *
 kvp_share_coldest(kvp_master_t *m, const kvp_tenant_t *t, uint64_t len)
 {
     uint64_t age;
-    const kvp_tenant_t *from = richest(m, t, &age);
+    kvp_tenant_t *from = richest(m, t, &age);
 
     return from == NULL ? NULL : coldest_of(m, from, len);
 }
@@ -114,7 +114,7 @@ kvp_share_coldest(kvp_master_t *m, const kvp_tenant_t *t, uint64_t len)
 static void
 begin(kvp_master_t *m, kvp_tenant_t *t, kvp_chunk_t *c)
 {
-    uint32_t own = m->policy->victim(m->index, &t->lru, KVP_OID_NONE);
+    uint32_t own = kvp_victim_behind(m, &t->lru, KVP_OID_NONE);
 
     t->take.state = KVP_TAKE_LOOK;
     t->take.chunk = c;
@@ -152,7 +152,7 @@ void
 kvp_share_look(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
 {
     uint64_t theirs;
-    const kvp_tenant_t *from;
+    kvp_tenant_t *from;
     kvp_chunk_t *c;
 
     if (m->owners_n < 2 || t->chunks == 0 || t->take.state != KVP_TAKE_NONE) return;
@@ -188,7 +188,7 @@ may_extent_go(kvp_master_t *m, kvp_take_t *take, uint32_t slot)
     oid = kvp_victim_unit(m, oid);
     unit = kvp_obj(m->index, oid);
     if (o->pin != KVP_PIN_NONE || unit->list == KVP_OBJLIST_PINNED || kvp_probe_protects(m, oid)) return STAYS_LONG;
-    if (!kvp_victim_may_go(unit)) return STAYS;
+    if (!kvp_victim_may_go(m, oid)) return STAYS;
     if (kvp_obj_age(m->index, unit) < take->age) take->young_bytes += kvp_slab_len(slab, slot);
     return GOES;
 }

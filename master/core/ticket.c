@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tickets: holds (a get under way) and reservations (a lookup). While an object has a ticket it is no candidate for
  * eviction. Reservations expire. Bounds: a quarter of the pool, a twentieth a client.
+ *
+ * Design notes. A hold that ends is a use. A reservation that ends is none by itself, or whoever only looks up would keep
+ * what nobody reads. It is one of all that it names where the last of these was read meanwhile, for then what comes before
+ * that in a chain was read as well or was in the reader's own memory, or where the first key that was not there was put
+ * meanwhile. What was used since it began has had its use. Whose reads and puts these are is not asked: who looks up for
+ * an engine's workers is not one of them.
  */
 #include "master/core/internal.h"
 
@@ -30,28 +36,56 @@ object_take(kvp_master_t *m, uint32_t oid)
     kvp_obj_t *o = kvp_obj(m->index, oid);
 
     if (o->tickets++ == 0) {
-        kvp_victim_removed(m, kvp_victim_unit(m, oid));
+        kvp_victim_keep(m, oid);
         kvp_group_hold(m, oid, true);
     }
     kvp_obj_count_held(m, o, 1);
 }
 
+/* What a reservation that ends means for one of its units. */
 static void
-object_release(kvp_master_t *m, uint32_t oid)
+unreserve(kvp_master_t *m, const kvp_ticket_t *t, uint32_t unit)
+{
+    kvp_obj_t *o = kvp_obj(m->index, unit);
+
+    if (!t->is_use || kvp_obj_is_used_since(m->index, o, t->mark)) {
+        kvp_victim_let_go(m, unit);
+        return;
+    }
+    kvp_victim_used(m, unit);
+    o->is_asking_counted = 1;
+}
+
+static void
+object_release(kvp_master_t *m, const kvp_ticket_t *t, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
 
     kvp_master_spend(m, 1);
     o->tickets--;
     kvp_obj_count_held(m, o, -1);
-    if (o->tickets > 0) return;
     if (o->state == KVP_OBJ_GONE) {
-        kvp_objindex_free(m->index, oid);
+        if (o->tickets == 0) kvp_objindex_free(m->index, oid);
         return;
     }
-    kvp_group_hold(m, oid, false);
-    kvp_victim_used(m, oid);
-    kvp_master_space_news(m);
+    if (o->tickets == 0) kvp_group_hold(m, oid, false);
+    if (t->kind == KVP_TICKET_HOLD)
+        kvp_victim_used(m, oid);
+    else
+        unreserve(m, t, kvp_victim_unit(m, oid));
+    if (o->tickets == 0) kvp_master_space_news(m);
+}
+
+static void
+group_release(kvp_master_t *m, const kvp_ticket_t *t, kvp_group_t *g)
+{
+    kvp_master_spend(m, 1);
+    g->reserved_n--;
+    if (g->lead != KVP_OID_NONE) {
+        unreserve(m, t, g->lead);
+        kvp_master_space_news(m);
+    }
+    kvp_group_unreserved(m, g);
 }
 
 static uint64_t
@@ -87,6 +121,7 @@ ticket_open(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, uint32_t 
     t->n = n;
     t->number = kvp_ptab_add(&m->tickets, t);
     t->id = make_id(m, t->number);
+    t->mark = kvp_objindex_mark(m->index);
     kvp_list_add_tail(&s->tickets, &t->link);
     s->tickets_n++;
     s->ticket_objects += n;
@@ -139,6 +174,18 @@ kvp_ticket_take_groups(kvp_master_t *m, kvp_session_t *s, kvp_group_t *const *gr
     return t->id;
 }
 
+void
+kvp_ticket_note_hole(kvp_master_t *m, uint64_t id, kvp_digest_t hole)
+{
+    kvp_ticket_t *t = id == 0 ? NULL : kvp_ptab_get(&m->tickets, (uint32_t)id);
+
+    if (t == NULL) return;
+    t->has_hole = true;
+    t->hole = hole;
+    t->tenant = t->session->tenant->id;
+    t->version = kvp_gen_make(m->term, m->gen_seq);
+}
+
 uint32_t
 kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n)
 {
@@ -165,6 +212,38 @@ kvp_ticket_grantable_groups(const kvp_master_t *m, const kvp_session_t *s, kvp_g
     for (i = 0; i < n && groups[i]->bytes <= left; i++)
         left -= groups[i]->bytes;
     return i;
+}
+
+/* ---- the end */
+/* A use that itself came of asking is no read. */
+static bool
+was_last_read(kvp_master_t *m, const kvp_ticket_t *t)
+{
+    uint32_t unit = t->groups == NULL ? kvp_victim_unit(m, t->oids[t->n - 1]) : t->groups[t->n - 1]->lead;
+    const kvp_obj_t *o = unit == KVP_OID_NONE ? NULL : kvp_obj(m->index, unit);
+
+    return o != NULL && o->is_asking_counted == 0 && kvp_obj_is_used_since(m->index, o, t->mark);
+}
+
+static bool
+was_hole_put(kvp_master_t *m, const kvp_ticket_t *t)
+{
+    const kvp_tenant_t *tenant = t->has_hole ? kvp_tenant_find(m, t->tenant) : NULL;
+    uint32_t oid;
+
+    if (tenant == NULL) return false;
+    if (t->groups != NULL) return kvp_group_seen(m, tenant, t->hole) != NULL;
+    oid = kvp_objindex_find(m->index, t->hole);
+    return oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->index, oid)) > t->version;
+}
+
+static void
+judge(kvp_master_t *m, kvp_ticket_t *t)
+{
+    if (t->is_judged || t->kind == KVP_TICKET_HOLD) return;
+    t->is_judged = true;
+    t->is_use = was_last_read(m, t) || was_hole_put(m, t) || !KVP_RULE(LOOKUP_IS_NO_USE);
+    kvp_master_spend(m, 1);
 }
 
 void
@@ -202,12 +281,14 @@ kvp_ticket_end_some(kvp_master_t *m)
     while (!kvp_list_is_empty(&m->ending)) {
         kvp_ticket_t *t = kvp_list_first(&m->ending, kvp_ticket_t, link);
 
+        if (m->slice_left == 0) return;
+        judge(m, t);
         for (; t->n > 0; t->n--) {
             if (m->slice_left == 0) return;
             if (t->oids != NULL)
-                object_release(m, t->oids[t->n - 1]);
+                object_release(m, t, t->oids[t->n - 1]);
             else
-                kvp_group_unreserve(m, t->groups[t->n - 1]);
+                group_release(m, t, t->groups[t->n - 1]);
         }
         ticket_free(m, t);
     }

@@ -227,7 +227,7 @@ test_list_order(void **state)
     kvp_objlist_init(&list, KVP_OBJLIST_LRU);
     kvp_objlist_push_young(ix, &list, b);
     kvp_objlist_push_young(ix, &list, c);
-    kvp_objlist_push_old(ix, &list, a);
+    kvp_objlist_push_behind(ix, &list, KVP_OID_NONE, a);
     assert_int_equal(list.n, 3);
     assert_int_equal(list.oldest, a);
     assert_int_equal(kvp_obj(ix, a)->next, b);
