@@ -53,7 +53,8 @@
 #define KVP_TICKETS_MAX 16384u /* a client's */
 #define KVP_TICKET_OBJECTS_MAX (1u << 20) /* in all tickets of a client */
 #define KVP_GAP_WAIT_NS KVP_MS(3000) /* for the word of older writers, after a report */
-#define KVP_SPOILED_MAX 16u /* segments that are remembered for a bad report */
+#define KVP_SPOILED_MAX 16u /* segments that are remembered for a bad report, */
+#define KVP_CUT_REPORTS_MAX 256u /* and for one that was cut */
 #define KVP_NODE_SEGMENTS_MAX 64u /* mounted by one node */
 #define KVP_UNDEAD_KEYS (1u << 16) /* counters; by a part of the digest */
 #define KVP_RETIRE_REQS_MAX 8u /* orders that a node has not answered; the rest waits here */
@@ -542,6 +543,8 @@ struct kvp_master {
     bool is_ident_news; /* the term or the name changed, and the shell was not told yet */
     uint8_t spoiled[KVP_SPOILED_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
     uint32_t spoiled_at;
+    uint8_t cut[KVP_CUT_REPORTS_MAX][16]; /* segments whose reports to this term were cut: none of it was ever placed there */
+    uint32_t cut_n, cut_seq;
     kvp_journal_t journal;
     kvp_master_stats_t st;
     void *match_ctx, *match_data; /* PCRE2's, for removals by pattern */
@@ -636,10 +639,12 @@ kvp_segment_is_passed_over(const kvp_master_t *m, const kvp_segment_t *g)
 void kvp_segment_up(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s);
 
 /* rebuild.c: see there. kvp_report_lost: nothing more will come from that node; what it had reported is dropped.
- * kvp_report_slice does some of what is left behind the last page; false while there is more. */
+ * kvp_report_slice does some of what is left behind the last page; false while there is more. kvp_report_was_cut: the last
+ * report of that memory did not come to its end, so that it may begin again in the same term. */
 void kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node);
 void kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_report_lost(kvp_master_t *m, const kvp_session_t *node);
+bool kvp_report_was_cut(const kvp_master_t *m, const uint8_t uuid[16]);
 bool kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left);
 void kvp_report_free(kvp_master_t *m, kvp_segment_t *g);
 kvp_segment_t *kvp_report_by(const kvp_master_t *m,

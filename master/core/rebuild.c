@@ -96,12 +96,51 @@ give_up(kvp_master_t *m, kvp_segment_t *g)
     kvp_segment_drop(m, g);
 }
 
+/* A node that has sent its last page cannot know whether that came, and so whether anything was placed in its memory: it says
+ * at the next mount that it may have been. Here it is known. What there is no room for is made anew, which is safe, and
+ * loses what it held. Returns cut_n where it is none of them. */
+static uint32_t
+cut_at(const kvp_master_t *m, const uint8_t uuid[16])
+{
+    uint32_t i = 0;
+
+    while (i < m->cut_n && memcmp(m->cut[i], uuid, sizeof m->cut[i]) != 0)
+        i++;
+    return i;
+}
+
+bool
+kvp_report_was_cut(const kvp_master_t *m, const uint8_t uuid[16])
+{
+    return cut_at(m, uuid) < m->cut_n && KVP_RULE(REPORT_AGAIN);
+}
+
+static void
+note_cut(kvp_master_t *m, const kvp_segment_t *g)
+{
+    uint32_t i = m->cut_n < KVP_CUT_REPORTS_MAX ? m->cut_n : m->cut_seq++ % KVP_CUT_REPORTS_MAX;
+
+    if (kvp_report_was_cut(m, g->uuid)) return;
+    memcpy(m->cut[i], g->uuid, sizeof m->cut[i]);
+    if (i == m->cut_n) m->cut_n++;
+}
+
+static void
+forget_cut(kvp_master_t *m, const kvp_segment_t *g)
+{
+    uint32_t i = cut_at(m, g->uuid);
+
+    if (i < m->cut_n) memmove(m->cut[i], m->cut[--m->cut_n], sizeof m->cut[i]);
+}
+
 void
 kvp_report_lost(kvp_master_t *m, const kvp_session_t *node)
 {
     kvp_segment_t *g = kvp_report_by(m, node);
 
-    if (g != NULL) give_up(m, g);
+    if (g == NULL) return;
+    note_cut(m, g);
+    give_up(m, g);
 }
 
 /* The node made up, or mixed up, what it told: its memory is to be made anew. */
@@ -570,6 +609,7 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     }
     kvp_reply_results(m, s, &r->ask, NULL, 0, sizeof(uint8_t));
     kvp_report_free(m, g);
+    forget_cut(m, g);
     m->gaps_due_ns = m->now_ns + KVP_GAP_WAIT_NS;
     kvp_present_reported(m);
     kvp_segment_up(m, g, s);

@@ -219,13 +219,14 @@ is_spoiled(const kvp_master_t *m, const uint8_t *uuid)
 }
 
 /* Memory that we do not know, and that is not new, is of an older term: what is in it is asked for. Grants of this term
- * might be out for it where it was mounted in this term, and forgotten: only new memory is surely nobody's then. The same
- * where so much time has passed that what was removed meanwhile is not known any more. */
+ * might be out for it where it was mounted in this term, and forgotten: only new memory is surely nobody's then, unless its
+ * report of this term was cut. The same where so much time has passed that what was removed meanwhile is not known any
+ * more. */
 static void
 mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
 {
     kvp_segment_t *old = find_name(m, msg->name), *g;
-    bool is_older = msg->mounted_term != 0 && msg->mounted_term < m->term;
+    bool is_older = (msg->mounted_term != 0 && msg->mounted_term < m->term) || kvp_report_was_cut(m, msg->uuid.data);
     bool is_believed = is_older && kvp_owed_is_rebuilding(m) && !is_spoiled(m, msg->uuid.data);
 
     if (!msg->is_fresh && !is_believed && KVP_RULE(RESET_OF_STRANGE_MEMORY)) {

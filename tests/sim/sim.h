@@ -173,6 +173,7 @@ void master_end_elder(sim_t *s);
 bool master_is_elder(const sim_t *s); /* it is the elder that hears and speaks */
 party_t *master_to_dial(sim_t *s, rng_t *rng);
 uint64_t master_now(const sim_t *s); /* what its clock says */
+uint64_t master_age(const sim_t *s); /* since it began, by its clock */
 uint32_t master_term(const sim_t *s);
 void master_stats(const sim_t *s, kvp_master_stats_t *stats_out);
 const char *master_check(const sim_t *s); /* NULL, or what is broken in it */

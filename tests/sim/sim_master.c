@@ -21,6 +21,7 @@ struct master {
     kvp_master_t *core;
     uint32_t term;
     uint64_t tick_at_ns; /* the tick that counts; others are leftovers */
+    uint64_t began_ns; /* by its clock */
     uint64_t inputs;
     kvp_buf_t out;
 };
@@ -47,6 +48,12 @@ uint64_t
 master_now(const sim_t *s)
 {
     return s->now + s->master->party.ahead_ns;
+}
+
+uint64_t
+master_age(const sim_t *s)
+{
+    return master_now(s) - s->master->began_ns;
 }
 
 static conn_t *
@@ -276,7 +283,8 @@ make_core(sim_t *s)
     };
 
     memcpy(conf.pool_id, POOL_ID, sizeof conf.pool_id);
-    if (kvp_master_create(&conf, master_now(s), &m->core) != KVP_OK) abort();
+    m->began_ns = master_now(s);
+    if (kvp_master_create(&conf, m->began_ns, &m->core) != KVP_OK) abort();
     oracle_master_begins(s);
     if (conf.has_journal) disk_restore(s, m->core);
     m->tick_at_ns = 0;

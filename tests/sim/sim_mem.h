@@ -81,6 +81,7 @@ struct mem {
     uint64_t epoch;
     uint32_t chunk_n;
     bool is_gone;
+    uint32_t asked_term, heard_term; /* of the last master that asked for a report of it, and that heard its end; 0 = none */
     uint64_t conn; /* of its node to the master; 0 = away, as the master sees it */
     chunk_t *chunks;
     gap_t *gaps; /* of all terms */

@@ -1035,6 +1035,15 @@ says_reserved(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     kvp_pb_free(&pb, head);
 }
 
+/* As long as reports are believed, one that was cut is to be told again: nothing of what it would tell is lost. */
+static void
+says_reset(sim_t *s, const mem_t *mem)
+{
+    if (mem->asked_term != master_term(s) || mem->heard_term == master_term(s) || master_is_elder(s)) return;
+    if (master_age(s) < s->plan->node_grace_ns)
+        sim_fail(s, "I3", "node%u is to make its memory anew, of which it was telling", mem->node);
+}
+
 static void
 says_mount(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {
@@ -1044,9 +1053,11 @@ says_mount(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 
     head = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, f);
     asked = kvp_pb_unpack(&asked_pb, &kvp__pb__mount__descriptor, &ask->frame);
+    if (head != NULL && asked != NULL && head->err == KVP_OK && head->is_reset) says_reset(s, mem_find(s, asked->uuid.data));
     if (head != NULL && asked != NULL && head->err == KVP_OK && !head->is_reset) {
         mem_t *mem = mem_find(s, asked->uuid.data);
 
+        if (head->report != 0) mem->asked_term = master_term(s);
         note_segment(s, head->segment_id, mem);
         if (!master_is_elder(s))
             mem->conn = head->report == 0 ? conn->id : 0; /* it serves nothing before it is heard */
@@ -1068,6 +1079,7 @@ says_heard(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
         mem_t *mem = mem_find(s, asked->uuid.data);
 
         mem->conn = conn->id;
+        mem->heard_term = master_term(s);
         reported(s, mem);
     }
     kvp_pb_free(&pb, head);

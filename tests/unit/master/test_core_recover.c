@@ -204,6 +204,64 @@ test_report_whose_last_page_tells_something(void **state)
     world_close(w);
 }
 
+/* The node does not know whether its last page came, and says that places may have been granted since. */
+static void
+test_report_whose_last_page_is_lost(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB);
+    Kvp__Pb__MountReply mounted;
+    extent_t *all;
+    uint32_t n;
+    peer_t *c, *node;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    c = client_open(w);
+    assert_int_equal(put_one(c, "one"), KVP_OK);
+    world_restart(w);
+    c = client_open(w);
+    for (uint32_t again = 0; again < 3; again++) {
+        node = node_greet(w, a, &mounted);
+        assert_false(mounted.is_reset);
+        assert_int_equal(mounted.report, 2);
+        all = mem_sealed(a, &n);
+        assert_int_equal(n, 1);
+        assert_true(report_take(node, report_send(node, all, 1, true, false), all, 1));
+        free(all);
+        a->mounted_term = a->term; /* the last page goes, and does not arrive */
+        peer_forget(node);
+    }
+    (void)node_open_on(w, a, "a");
+    assert_true(found(c, "one", NULL) > 0);
+    world_close(w);
+}
+
+/* Where it did arrive, places may be out: given up, and so unknown, the memory is made anew. */
+static void
+test_report_that_was_cut_once_and_ended_later(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.node_grace_ns = SEC});
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    Kvp__Pb__MountReply mounted;
+    peer_t *node;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    (void)node_open_on(w, b, "b");
+    world_restart(w);
+    (void)node_greet(w, b, &mounted); /* which never ends its report, so that others are believed */
+    node = node_greet(w, a, &mounted);
+    assert_int_equal(mounted.report, 2);
+    peer_forget(node);
+    node = node_open_on(w, a, "a"); /* its report ends */
+    peer_forget(node);
+    world_advance(w, w->conf.node_grace_ns + SEC);
+    node = node_greet(w, a, &mounted);
+    assert_true(mounted.is_reset);
+    world_close(w);
+}
+
 /* ---- what was removed meanwhile */
 static void
 test_removal_that_is_owed_outlives_the_master(void **state)
@@ -761,6 +819,8 @@ main(void)
         cmocka_unit_test(test_report_whose_last_page_tells_something),
         cmocka_unit_test(test_nothing_is_served_before_the_last_page),
         cmocka_unit_test(test_report_when_it_is_cut),
+        cmocka_unit_test(test_report_whose_last_page_is_lost),
+        cmocka_unit_test(test_report_that_was_cut_once_and_ended_later),
         cmocka_unit_test(test_removal_that_is_owed_outlives_the_master),
         cmocka_unit_test(test_tombstones_go_when_the_extent_is_dead),
         cmocka_unit_test(test_bump_outlives_the_master),
