@@ -50,6 +50,7 @@
     X(GAP_WRITERS, "space between reported extents waits for the proof about all older writers")                       \
     X(NEWEST_WINS, "of what nodes report the newest version is served")                                                \
     X(TOMBSTONE, "what was removed meanwhile is not served when a node reports it")                                    \
+    X(KEPT_IN_MIND, "what is promised to be gone, and is not dead, is known to somebody but the master")               \
     X(REPORT_AGAIN, "a report that was cut begins anew")                                                               \
     X(WITHHOLD_UNTIL_DURABLE, "what is promised is durable")                                                           \
     X(JOURNAL_KNOWS, "what the journal does not know is not adopted")                                                  \

@@ -66,8 +66,9 @@ drop(kvp_master_t *m, uint32_t oid, const leave_t *leave)
 void
 kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter)
 {
-    leave_t leave = {.owner = owner, .waiter = waiter, .tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid))};
+    leave_t leave = {.owner = owner, .waiter = waiter};
 
+    leave.tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid), waiter != NULL);
     kvp_journal_gone(m, kvp_obj(m->index, oid));
     drop(m, oid, &leave);
 }
@@ -77,7 +78,7 @@ kvp_obj_supersede(kvp_master_t *m, uint32_t oid, kvp_waiter_t *waiter)
 {
     leave_t leave = {
         .waiter = waiter,
-        .tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid)),
+        .tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid), true),
         .is_superseded = true,
     };
 

@@ -174,6 +174,10 @@ struct kvp_session {
     kvp_list_t members; /* that it owns */
     kvp_list_t greeting; /* master->greeting: a node that is still told what is owed to others, */
     uint32_t tombs_at; /* from there on */
+    uint64_t
+        tombs_from; /* told by requests up to this one, a tombstone may be one that it does not know; all ones = it keeps no more */
+    uint64_t tombs_whole; /* request; when that is answered it knows all; 0 = it does */
+    uint64_t tombs_told, tombs_kept; /* the last one that it was sent, and that it has answered */
     uint32_t members_n;
     uint32_t segments_n, retire_reqs_n, tickets_n, waiters_n;
     uint32_t strays_n;
@@ -301,10 +305,11 @@ typedef struct {
     uint64_t sent_in; /* the Retire that it went out with last: numbers are reused, requests are not */
     kvp_pkey_t *claim;
     kvp_waiter_t *waiter; /* to be told when it is dead */
+    kvp_list_t of_waiter; /* waiter->retires */
     uint64_t after; /* it goes out when the journal is durable up to there; 0 = at once */
     kvp_wire_tomb_t held_back; /* what nodes are told then */
-    bool has_tomb; /* other nodes remember it */
-    kvp_digest_t digest; /* then: of the key */
+    bool has_tomb; /* nodes remember it */
+    kvp_wire_tomb_t tomb; /* what they do, or would; version 0 = nothing */
 } kvp_retire_t;
 
 typedef struct {
@@ -428,12 +433,18 @@ struct kvp_waiter {
     kvp_list_t leases; /* tenant->waiters */
     kvp_heapnode_t due; /* master->waiters */
     kvp_list_t durable; /* journal.waiters */
+    kvp_list_t keeping; /* master->keeping */
+    kvp_list_t retires; /* records that are not dead, and of which no node was told by a tombstone */
+    uint64_t kept_from, kept_after; /* master->request_seq before the first of its tombstones, and before the last */
     uint64_t after; /* what it promises is written before that position of the journal */
     kvp_session_t *session; /* NULL = answered, or nobody to answer to */
     kvp_frame_hdr_t ask; /* REMOVE, PUT_COMMIT, PUT_ABORT, REMOVE_MANY or BUMP */
     uint64_t revoke_seq;
     uint32_t left; /* records not dead yet; the request itself counts one */
-    bool is_dead_awaited, is_lease_awaited, is_durable_awaited;
+    bool is_dead_awaited, is_lease_awaited, is_durable_awaited, is_kept_awaited;
+    bool has_tombs; /* of which kept_from and kept_after tell, */
+    bool has_strays; /* some of them of extents whose records are not its own */
+    bool is_unkept; /* there were too many to make one more: it waits until all is dead */
     uint32_t n;
     int32_t *results; /* owned: REMOVE, PUT_COMMIT, PUT_ABORT */
     kvp_err_t err; /* REMOVE_MANY, BUMP, as the rest */
@@ -493,6 +504,7 @@ struct kvp_master {
     uint64_t presents_due_ns; /* until then sessions may come for what they held before; 0 = they have */
     uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
     kvp_heap_t waiters; /* by the time when they are answered come what may */
+    kvp_list_t keeping; /* waiters whose tombstones no node has said to keep, by rising kept_after */
     kvp_list_t over; /* sessions, while they have attempts or tickets */
     kvp_list_t ending; /* tickets that let go of their objects */
     kvp_list_t pends[KVP_PUT_WHEEL]; /* by the tick of their due_ns */
@@ -534,6 +546,8 @@ struct kvp_master {
     bool is_rebuild_over; /* these were too many: nothing that is reported is believed any more */
     kvp_digestmap_t tombs, tomb_refs; /* keys -> versions, and how many retires they are owed by; none: learned */
     kvp_list_t greeting; /* nodes */
+    kvp_digestmap_t strays; /* keys with a tombstone of extents that were evicted and are not dead */
+    uint32_t strays_at; /* where the next look at them begins */
     uint32_t tombs_touched; /* places of tombs and tomb_refs whose memory is there, */
     bool is_touching; /* and more are to come */
     kvp_buf_t tomb_news; /* kvp_wire_tomb_t that nodes are to be told with the end of this step */
@@ -543,7 +557,8 @@ struct kvp_master {
     bool is_ident_news; /* the term or the name changed, and the shell was not told yet */
     uint8_t spoiled[KVP_SPOILED_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
     uint32_t spoiled_at;
-    uint8_t cut[KVP_CUT_REPORTS_MAX][16]; /* segments whose reports to this term were cut: none of it was ever placed there */
+    uint8_t cut[KVP_CUT_REPORTS_MAX]
+               [16]; /* segments whose reports to this term were cut: none of it was ever placed there */
     uint32_t cut_n, cut_seq;
     kvp_journal_t journal;
     kvp_master_stats_t st;
@@ -608,6 +623,11 @@ void kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait);
 void kvp_waiter_dead(kvp_master_t *m, kvp_waiter_t *w); /* one record less */
 void kvp_waiter_revoked(kvp_master_t *m, kvp_waiter_t *w); /* no lease stands in its way */
 void kvp_waiter_durable(kvp_master_t *m, kvp_waiter_t *w); /* nor the journal */
+/* kvp_waiter_told: a tombstone that it may have to wait for goes out with this step. kvp_waiters_kept: some node has said
+ * what it keeps. */
+void kvp_waiter_told(const kvp_master_t *m, kvp_waiter_t *w);
+void kvp_waiter_follow(const kvp_master_t *m, kvp_waiter_t *w); /* what others wait for, it waits for as well */
+void kvp_waiters_kept(kvp_master_t *m);
 void kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s);
 void kvp_waiter_tick(kvp_master_t *m);
 
@@ -655,16 +675,21 @@ kvp_segment_t *kvp_report_by(const kvp_master_t *m,
  * What goes is held against what nodes report. kvp_owed_dropped: the object is about to leave the index; returns what is
  * to be told of it, version 0 = nothing. kvp_owed_lost: it is, because its memory is gone. kvp_owed_unknown: a key that is
  * not there was removed. kvp_owed_bumped: a namespace was.
- * kvp_owed_retire: an extent of it is on its way out; kvp_owed_paid: it is dead, or given up. kvp_owed_learn: a node kept
- * that tombstone. kvp_owed_flush tells nodes what is new, kvp_owed_greet tells one of them all, in as many steps as that
+ * kvp_owed_retire: an extent of it is on its way out; kvp_owed_tell: nodes are to keep that in mind (false: they are told too
+ * much already); kvp_owed_paid: it is dead, or given up. kvp_owed_stray: versions of that key up to that one are gone, and
+ * what was evicted of them may not be dead: the answer waits until some node keeps it in mind, where no journal does.
+ * kvp_owed_learn: a node kept that tombstone; kvp_owed_answer: it says that it keeps what it was told. kvp_owed_flush tells nodes what is new, kvp_owed_greet tells one of them all, in as many steps as that
  * takes (kvp_owed_some). */
 bool kvp_owed_is_rebuilding(const kvp_master_t *m);
 uint64_t kvp_owed_version(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest);
-void kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t);
-kvp_wire_tomb_t kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o);
+bool kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t); /* false: nodes are told too much already */
+kvp_wire_tomb_t kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o, bool is_promised);
 void kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o);
 void kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest);
 void kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
+bool kvp_owed_tell(kvp_master_t *m, kvp_retire_t *r);
+void kvp_owed_stray(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
+void kvp_owed_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_owed_paid(kvp_master_t *m, kvp_retire_t *r);
 void kvp_owed_learn(kvp_master_t *m, const kvp_wire_tomb_t *tomb);
 void kvp_owed_flush(kvp_master_t *m);
@@ -691,6 +716,7 @@ void kvp_journal_base(kvp_master_t *m, bool is_anew);
  * much that nothing new is to be begun. */
 bool kvp_journal_withholds(const kvp_master_t *m);
 bool kvp_journal_is_behind(const kvp_master_t *m);
+bool kvp_journal_remembers(const kvp_master_t *m); /* the next master believes it, whatever nodes report */
 void kvp_journal_durable(kvp_master_t *m, uint64_t end);
 void kvp_journal_tick(kvp_master_t *m);
 bool kvp_journal_has_work(const kvp_master_t *m);

@@ -173,6 +173,7 @@ kvp_journal_base(kvp_master_t *m, bool is_anew)
     j->is_basing = true;
     append_term(m, KVP_JREC_BASE, is_anew);
     if (is_anew) j->term_end = j->end;
+    if (is_anew) j->is_relied_on = false;
     for (uint32_t i = 0; i < m->tenants.limit; i++) {
         const kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
 
@@ -206,6 +207,12 @@ bool
 kvp_journal_is_behind(const kvp_master_t *m)
 {
     return m->journal.end - m->journal.durable > KVP_JOURNAL_BEHIND_MAX;
+}
+
+bool
+kvp_journal_remembers(const kvp_master_t *m)
+{
+    return m->journal.is_relied_on || !KVP_RULE(KEPT_IN_MIND);
 }
 
 bool
@@ -289,7 +296,7 @@ kvp_journal_durable(kvp_master_t *m, uint64_t end)
         kvp_panic("durable up to %llu of %llu", (unsigned long long)end, (unsigned long long)j->end);
     j->durable = end;
     if (j->base_end > 0 && (j->durable >= j->base_end || !KVP_RULE(SNAPSHOT_DURABLE))) {
-        j->is_based = true;
+        j->is_based = j->is_relied_on = true;
         j->base_end = 0;
     }
     m->is_behind |= !release(m);

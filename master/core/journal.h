@@ -31,6 +31,7 @@ typedef struct {
     size_t young_at;
 
     /* a base under way: everything that is there is said once more */
+    bool is_relied_on; /* as it is durable, it says all that is committed */
     bool is_basing;
     bool is_based; /* one is complete and durable, and the shell was not told */
     uint64_t base_from, base_end; /* positions; base_end 0 = its last record is not written */

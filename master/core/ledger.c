@@ -138,7 +138,7 @@ read_bump(kvp_master_t *m, const kvp_jrec_bump_t *rec)
     t = kvp_tenant_open(m, rec->tenant);
     t->epoch = (uint32_t)kvp_max_u64(t->epoch, kvp_max_u64(rec->epoch, 1));
     t->min_version = kvp_max_u64(t->min_version, rec->min_version);
-    kvp_owed_bumped(m, t);
+    (void)kvp_owed_bumped(m, t);
     kvp_tenant_rele(m, t);
     return KVP_OK;
 }
@@ -231,7 +231,7 @@ kvp_master_open_journal(kvp_master_t *m, uint64_t *end_out)
     if (j->read_term > 0) kvp_master_take_over(m);
     kvp_buf_fini(&j->rest);
     j->is_open = true;
-    j->is_judge = j->is_whole;
+    j->is_judge = j->is_relied_on = j->is_whole;
     j->durable = j->end;
     *end_out = j->end;
     if (j->is_judge)

@@ -106,6 +106,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
         kvp_list_init(&m->pends[i]);
     kvp_list_init(&m->ending);
     kvp_list_init(&m->greeting);
+    kvp_list_init(&m->keeping);
     kvp_list_init(&m->over);
     kvp_list_init(&m->graves);
     kvp_list_init(&m->clearings);
@@ -396,10 +397,11 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     uint8_t op = f->hdr.opcode;
 
     if ((f->hdr.flags & KVP_FRAME_REPLY) != 0) {
-        /* The only question that a master asks and needs the answer to. */
         if (s->role == KVP_ROLE_NODE && op == KVP_OP_RETIRE)
             kvp_retire_answer(m, s, f);
-        else if (s->role != KVP_ROLE_NODE || (op != KVP_OP_FENCE && op != KVP_OP_TOMBS))
+        else if (s->role == KVP_ROLE_NODE && op == KVP_OP_TOMBS)
+            kvp_owed_answer(m, s, f);
+        else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* that one needs no answer */
             kvp_session_close(m, s, "an answer to no question");
         return;
     }

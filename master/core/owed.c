@@ -6,6 +6,9 @@
  *   when the node is back. Tombstones are for the next master, which knows nothing: the other nodes keep them until the
  *   extent is dead, or its segment is given up. And for this one, as long as nodes may come whose memory it does not know:
  *   what was removed or replaced meanwhile is held against what they report.
+ * - Nodes are told at once of what lies on one that is away, and of what is not dead when its answer is due (waiter.c). The
+ *   answer waits until one of them, whichever, has said that it keeps all of it. One that came later has heard of it when it
+ *   has said so of all that it was greeted with.
  * - A tombstone speaks of all versions up to one. So none is made of an upsert that is aborted: the version before it
  *   stays; nor of an aborted put while an older version may be reported yet.
  */
@@ -13,6 +16,7 @@
 
 #define TENANT_TOMBS 4096u
 #define TOMBS_MAX ((1u << 18) - TENANT_TOMBS) /* that nodes take */
+#define STRAYS_MAX (1u << 14)
 #define GUESSES_MAX (1u << 18)
 #define BATCH 4096u
 #define TOMB_RECORDS                                                                                                   \
@@ -103,7 +107,8 @@ tell(kvp_master_t *m, kvp_session_t *node, const kvp_wire_tomb_t *tombs, uint32_
     msg.n = n;
     msg.term = m->term;
     msg.segment_id = g->id;
-    kvp_pb_frame_begin(&node->out, KVP_OP_TOMBS, 0, ++m->request_seq, &msg.base, &at);
+    node->tombs_told = ++m->request_seq;
+    kvp_pb_frame_begin(&node->out, KVP_OP_TOMBS, 0, node->tombs_told, &msg.base, &at);
     kvp_buf_append(&node->out, tombs, n * sizeof *tombs);
     kvp_frame_end(&node->out, at);
     kvp_session_dirty(m, node);
@@ -125,6 +130,7 @@ kvp_owed_flush(kvp_master_t *m)
     uint32_t n = (uint32_t)(m->tomb_news.len / sizeof *tombs);
 
     if (n == 0) return;
+    m->request_seq++; /* also where nobody is told: who waits for these waits for a later request */
     kvp_list_foreach (pos, &m->segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
@@ -139,6 +145,8 @@ void
 kvp_owed_greet(kvp_master_t *m, kvp_session_t *node)
 {
     if (m->tombs.n == 0) return;
+    node->tombs_from = m->request_seq;
+    node->tombs_whole = UINT64_MAX; /* that is not told yet */
     node->tombs_at = kvp_digestmap_end(&m->tombs);
     kvp_list_add_tail(&m->greeting, &node->greeting);
 }
@@ -158,9 +166,18 @@ next_tombs(kvp_master_t *m, kvp_session_t *node, kvp_wire_tomb_t *batch, uint32_
     return n;
 }
 
+/* What it was told with its greeting, if that is so. */
+static void
+know_all(kvp_master_t *m, kvp_session_t *node)
+{
+    if (node->tombs_kept >= node->tombs_whole) node->tombs_from = 0;
+    kvp_waiters_kept(m);
+}
+
 static void
 greet_some(kvp_master_t *m)
 {
+    kvp_owed_flush(m); /* an answer is to everything told before */
     while (!kvp_list_is_empty(&m->greeting) && m->slice_left > 0) {
         kvp_session_t *node = kvp_list_first(&m->greeting, kvp_session_t, greeting);
         kvp_wire_tomb_t batch[256];
@@ -169,15 +186,33 @@ greet_some(kvp_master_t *m)
         if (kvp_list_is_empty(&node->segments)) node->tombs_at = 0; /* it holds nothing any more, and is told nothing */
         n = next_tombs(m, node, batch, KVP_ARRAY_LEN(batch));
         if (n > 0) tell(m, node, batch, n);
-        if (node->tombs_at == 0) kvp_list_del(&node->greeting);
+        if (node->tombs_at > 0) continue;
+        kvp_list_del(&node->greeting);
+        if (node->tombs_from == UINT64_MAX) continue;
+        node->tombs_whole = node->tombs_told;
+        know_all(m, node);
     }
 }
 
+/* One that cannot keep more keeps nothing that counts. */
 void
-kvp_owed_some(kvp_master_t *m)
+kvp_owed_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
-    touch_some(m);
-    greet_some(m);
+    uint64_t request = f->hdr.request_id;
+    Kvp__Pb__Reply *msg;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, f);
+    if (msg == NULL || request > m->request_seq) {
+        kvp_session_close(m, s, "an answer to no Tombs");
+    } else if (msg->err != KVP_OK) {
+        s->tombs_from = UINT64_MAX;
+        s->tombs_whole = UINT64_MAX;
+    } else {
+        s->tombs_kept = kvp_max_u64(s->tombs_kept, request);
+        know_all(m, s);
+    }
+    kvp_pb_free(&pb, msg);
 }
 
 /* ---- an object goes */
@@ -215,7 +250,7 @@ digest_of(const kvp_master_t *m, const kvp_obj_t *o)
 }
 
 kvp_wire_tomb_t
-kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o)
+kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o, bool is_promised)
 {
     bool is_rebuilding = kvp_owed_is_rebuilding(m);
     kvp_place_t places[KVP_REPLICAS_MAX];
@@ -223,7 +258,7 @@ kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o)
     kvp_wire_tomb_t tomb = {.version = 0};
 
     if (o->state != KVP_OBJ_COMMITTED && (o->state != KVP_OBJ_WRITING || is_rebuilding)) return tomb;
-    if (n == 0 || (!is_rebuilding && !has_copy_away(m, places, n))) return tomb;
+    if (n == 0 || (!is_rebuilding && !is_promised && !has_copy_away(m, places, n))) return tomb;
     tomb = (kvp_wire_tomb_t){.digest = digest_of(m, o), .version = kvp_obj_version(o)};
     hold_against(m, tomb.digest, tomb.version);
     return tomb;
@@ -241,42 +276,110 @@ kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest)
     hold_against(m, digest, kvp_gen_make(m->term, 0)); /* whatever older terms have put */
 }
 
+bool
+kvp_owed_tell(kvp_master_t *m, kvp_retire_t *r)
+{
+    if (r->has_tomb) return true;
+    kvp_master_spend(m, TOMB_RECORDS);
+    if (!raise_to(&m->tombs, r->tomb.digest, r->tomb.version, TOMBS_MAX)) return false;
+    ++*insert(&m->tomb_refs, r->tomb.digest, TOMBS_MAX);
+    r->has_tomb = true;
+    if (r->waiter != NULL) kvp_waiter_told(m, r->waiter);
+    queue(m, r->tomb.digest, r->tomb.version);
+    return true;
+}
+
 void
 kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
 {
-    if (tomb->version == 0 || !is_away(r->chunk->segment)) return;
-    kvp_master_spend(m, TOMB_RECORDS);
-    if (!raise_to(&m->tombs, tomb->digest, tomb->version, TOMBS_MAX)) return;
-    ++*insert(&m->tomb_refs, tomb->digest, TOMBS_MAX);
-    r->has_tomb = true;
-    r->digest = tomb->digest;
-    queue(m, tomb->digest, tomb->version);
+    bool is_told;
+
+    if (tomb->version == 0) return;
+    r->tomb = *tomb;
+    is_told = is_away(r->chunk->segment) && kvp_owed_tell(m, r);
+    if (!is_told && r->waiter != NULL) kvp_list_add_tail(&r->waiter->retires, &r->of_waiter);
+}
+
+/* One of those that need it less. */
+static void
+unref(kvp_master_t *m, kvp_digest_t digest)
+{
+    uint64_t *refs = kvp_digestmap_at(&m->tomb_refs, digest);
+
+    if (*refs > 1) {
+        --*refs;
+        return;
+    }
+    (void)kvp_digestmap_del(&m->tomb_refs, digest);
+    (void)kvp_digestmap_del(&m->tombs, digest);
+    queue(m, digest, 0);
 }
 
 void
 kvp_owed_paid(kvp_master_t *m, kvp_retire_t *r)
 {
-    uint64_t *refs;
-
+    kvp_list_del(&r->of_waiter);
     if (!r->has_tomb) return;
     r->has_tomb = false;
-    refs = kvp_digestmap_at(&m->tomb_refs, r->digest);
-    if (*refs > 1) {
-        --*refs;
-        return;
+    unref(m, r->tomb.digest);
+}
+
+/* ---- what was evicted: nobody was promised that it is gone before somebody is promised that nothing of its key is older
+ * than something. Whose records its extents have is not looked for: the tombstone stays until the count of extents under
+ * such keys that are not dead is 0. */
+void
+kvp_owed_stray(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
+{
+    if (w == NULL || kvp_journal_remembers(m) || !kvp_retire_is_readable(m, digest.hi)) return;
+    kvp_master_spend(m, TOMB_RECORDS);
+    if (kvp_digestmap_at(&m->strays, digest) == NULL) {
+        if (m->strays.n >= STRAYS_MAX || !raise_to(&m->tombs, digest, version, TOMBS_MAX)) return;
+        *insert(&m->strays, digest, STRAYS_MAX) = 1;
+        ++*insert(&m->tomb_refs, digest, TOMBS_MAX);
     }
-    (void)kvp_digestmap_del(&m->tomb_refs, r->digest);
-    (void)kvp_digestmap_del(&m->tombs, r->digest);
-    queue(m, r->digest, 0);
+    (void)raise_to(&m->tombs, digest, version, TOMBS_MAX);
+    w->has_strays = true;
+    kvp_waiter_told(m, w);
+    queue(m, digest, version);
+}
+
+static void
+pay_strays(kvp_master_t *m)
+{
+    uint32_t looks = LOOKS_A_RECORD * m->slice_left, start;
+
+    if (m->strays.n == 0) return;
+    if (m->strays_at == 0) m->strays_at = kvp_digestmap_end(&m->strays);
+    start = m->strays_at;
+    while (m->strays_at > 0 && start - m->strays_at < looks) {
+        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->strays, &m->strays_at);
+        kvp_digest_t digest;
+
+        if (found == NULL || kvp_retire_is_readable(m, found->digest.hi)) continue;
+        digest = found->digest;
+        (void)kvp_digestmap_del(&m->strays, digest);
+        unref(m, digest);
+    }
+    kvp_master_spend(m, 1 + (start - m->strays_at) / LOOKS_A_RECORD);
+}
+
+void
+kvp_owed_some(kvp_master_t *m)
+{
+    touch_some(m);
+    pay_strays(m);
+    greet_some(m);
 }
 
 /* ---- bumps: a tombstone for all keys of a tenant, which every node keeps for good */
-void
+bool
 kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t)
 {
     kvp_digest_t digest = kvp_wire_tomb_tenant(t->id);
 
-    if (raise_to(&m->tombs, digest, t->min_version, TOMBS_MAX + TENANT_TOMBS)) queue(m, digest, t->min_version);
+    if (!raise_to(&m->tombs, digest, t->min_version, TOMBS_MAX + TENANT_TOMBS)) return false;
+    queue(m, digest, t->min_version);
+    return true;
 }
 
 static void
@@ -289,7 +392,7 @@ learn_bump(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
     if (t->epoch == 0) t->epoch = 1; /* how many they were is not known: that there was one is */
     if (tomb->version > t->min_version) {
         t->min_version = tomb->version;
-        kvp_owed_bumped(m, t);
+        (void)kvp_owed_bumped(m, t);
         kvp_journal_bumped(m, t);
         kvp_bump_sweep(m, t);
     }
@@ -327,6 +430,7 @@ kvp_owed_fini(kvp_master_t *m)
 {
     kvp_digestmap_fini(&m->tombs);
     kvp_digestmap_fini(&m->tomb_refs);
+    kvp_digestmap_fini(&m->strays);
     kvp_digestmap_fini(&m->removed);
     kvp_buf_fini(&m->tomb_news);
 }

@@ -266,6 +266,7 @@ static kvp_err_t
 commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, reply_t *reply)
 {
     kvp_attempt_t *a = kvp_attempt_find(m, s, commit->attempt);
+    bool is_undead;
     kvp_pin_t pin;
     kvp_obj_t *o;
     uint32_t oid;
@@ -273,7 +274,8 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (a == NULL) return commit_again(m, s, commit->attempt, reply);
     if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
-    if ((a->is_upsert || m->journal.is_on) && !may_wait(s, reply)) return KVP_LIMIT;
+    is_undead = kvp_retire_is_readable(m, a->digest.hi);
+    if ((a->is_upsert || is_undead || m->journal.is_on) && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
         /* What is sealed a later master would adopt: it is dead before its writer hears that it was refused. Of who waits
          * for too many answers already that is not promised. What a commit does not name may be written to still. */
@@ -284,9 +286,9 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     oid = a->oid;
     pin = a->pin;
     /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not obeyed yet. */
-    if ((a->is_upsert && KVP_RULE(REVOKE_ON_UPSERT)) ||
-        (kvp_retire_is_readable(m, a->digest.hi) && KVP_RULE(REVOKE_UNDEAD)))
+    if ((a->is_upsert && KVP_RULE(REVOKE_ON_UPSERT)) || (is_undead && KVP_RULE(REVOKE_UNDEAD)))
         (void)kvp_revoke(a->tenant, a->digest);
+    if (is_undead) kvp_owed_stray(m, a->digest, kvp_obj_version(kvp_obj(m->index, oid)) - 1, reply->waiter);
     reply->has_upserts |= a->is_upsert;
     kvp_journal_commit(m, oid, a->digest);
     if (a->is_upsert) supersede(m, a, reply->waiter);

@@ -58,6 +58,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
         return KVP_HELD;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
+    kvp_owed_stray(m, digest, kvp_obj_version(o), w);
     kvp_obj_drop(m, oid, 0, w);
     kvp_master_space_news(m); /* a window may go over what could not be evicted before */
     m->st.removes++;
@@ -71,11 +72,23 @@ revoke_undead(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest)
     if (kvp_retire_is_readable(m, digest.hi) && KVP_RULE(REVOKE_UNDEAD)) (void)kvp_revoke(t, digest);
 }
 
+/* The greatest version that can have been of a key that is not there: it may be being put. */
+static uint64_t
+version_before(const kvp_master_t *m, uint32_t oid)
+{
+    uint64_t next = oid == KVP_OID_NONE ? 0 : kvp_obj_version(kvp_obj(m->index, oid));
+
+    return next == 0 ? kvp_gen_make(m->term, m->gen_seq) : next - 1;
+}
+
 /* Nor may it be read where it was, or come back with what a node reports. */
 static void
-remove_absent(kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest)
+remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, kvp_waiter_t *w)
 {
     revoke_undead(m, t, digest);
+    kvp_owed_stray(m, digest, version_before(m, oid), w);
+    /* What a bump has hidden is gone when some node keeps that in mind. */
+    if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->index, oid)->state == KVP_OBJ_COMMITTED) kvp_waiter_follow(m, w);
     kvp_owed_unknown(m, digest);
     kvp_ledger_unknown(m, digest);
 }
@@ -117,7 +130,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (is_there(m, s->tenant, oid))
             err = remove_one(m, s->tenant, oid, digests[i], &mode, w);
         else
-            remove_absent(m, s->tenant, digests[i]);
+            remove_absent(m, s->tenant, oid, digests[i], w);
         if (w != NULL) w->results[i] = err;
     }
     if (w != NULL) kvp_waiter_arm(m, w, msg->wait);
@@ -372,11 +385,12 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     } else {
         t->epoch++;
         t->min_version = kvp_gen_make(m->term, m->gen_seq);
-        kvp_owed_bumped(m, t);
+        w = kvp_waiter_open(s, &f->hdr, 0);
+        kvp_waiter_told(m, w);
+        w->has_strays = kvp_owed_bumped(m, t) && !kvp_journal_remembers(m);
         kvp_journal_bumped(m, t);
         if (KVP_RULE(BUMP_REVOKES)) (void)kvp_revoke_all(t);
         kvp_bump_sweep(m, t);
-        w = kvp_waiter_open(s, &f->hdr, 0);
         w->epoch = t->epoch;
         w->wait_ms = msg->wait_ms;
         kvp_waiter_arm(m, w, true);

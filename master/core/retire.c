@@ -81,6 +81,7 @@ kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_wai
     r->number = kvp_ptab_add(&m->retires, r);
     kvp_list_init(&r->claimed);
     kvp_list_init(&r->stray);
+    kvp_list_init(&r->of_waiter);
     kvp_list_add_tail(&c->segment->retires, &r->link);
     kvp_list_add_tail(&c->segment->unsent, &r->queue);
     kvp_slab_set_owner(c->slab, at->slot, KVP_RETIRING_BIT | r->number);

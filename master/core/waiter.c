@@ -3,7 +3,9 @@
  * KVP_OWED_MS where a node does not answer (the rest is owed); and, where it was asked for, until no location lease
  * names what is gone. In a master that is not the pool's first, clients may still read under leases of the one before:
  * until these are over, an answer waits for all extents however long it takes. And where there is a journal, until what
- * the answer promises is durable; what is owed is counted from then on.
+ * the answer promises is durable; what is owed is counted from then on. Where there is none that a next master would
+ * believe, until some node has said that it keeps in mind what is owed (owed.c): nobody is told that something is gone
+ * which only this master knows to be.
  */
 #include "master/core/internal.h"
 
@@ -34,6 +36,8 @@ kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
     kvp_list_add_tail(&s->waiters, &w->link);
     kvp_list_init(&w->leases);
     kvp_list_init(&w->durable);
+    kvp_list_init(&w->keeping);
+    kvp_list_init(&w->retires);
     return w;
 }
 
@@ -77,18 +81,99 @@ detach(kvp_master_t *m, kvp_waiter_t *w)
     kvp_list_del(&w->link);
     kvp_list_del(&w->leases);
     kvp_list_del(&w->durable);
+    kvp_list_del(&w->keeping);
     kvp_heap_del(&m->waiters, &w->due);
     free(w->results);
     w->results = NULL;
     if (w->left == 0) free(w);
 }
 
+/* ---- tombstones that it waits for */
+void
+kvp_waiter_told(const kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (!w->has_tombs) w->kept_from = m->request_seq;
+    w->kept_after = m->request_seq;
+    w->has_tombs = true;
+}
+
+void
+kvp_waiter_follow(const kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (kvp_list_is_empty(&m->keeping)) return;
+    w->has_strays = w->has_tombs = true;
+    w->kept_from = 0;
+    w->kept_after = kvp_max_u64(w->kept_after, kvp_list_entry(m->keeping.prev, kvp_waiter_t, keeping)->kept_after);
+}
+
+/* Some node has said that it keeps all of them. */
+static bool
+is_kept(const kvp_master_t *m, const kvp_waiter_t *w)
+{
+    kvp_list_foreach (pos, &m->segments) {
+        const kvp_session_t *node = kvp_list_entry(pos, kvp_segment_t, link)->node;
+
+        if (node != NULL && node->tombs_from <= w->kept_from && node->tombs_kept > w->kept_after) return true;
+    }
+    return false;
+}
+
+static void
+end_keeping(kvp_waiter_t *w)
+{
+    w->is_kept_awaited = false;
+    kvp_list_del(&w->keeping);
+}
+
+/* Nearly always behind all others: their tombstones were told before. */
+static void
+begin_keeping(kvp_master_t *m, kvp_waiter_t *w)
+{
+    kvp_list_t *pos = &m->keeping;
+
+    if (w->is_kept_awaited) return;
+    w->is_kept_awaited = true;
+    while (pos->prev != &m->keeping && kvp_list_entry(pos->prev, kvp_waiter_t, keeping)->kept_after > w->kept_after)
+        pos = pos->prev;
+    kvp_list_add_tail(pos, &w->keeping);
+}
+
+/* Something of it is not dead, or may not be, no journal says that it is gone, and who had said to keep it in mind is gone, or
+ * nobody did. */
+static bool
+must_keep(const kvp_master_t *m, const kvp_waiter_t *w)
+{
+    if (!w->has_tombs || w->err != KVP_OK || kvp_journal_remembers(m)) return false;
+    return (w->has_strays || w->left > 0) && !is_kept(m, w);
+}
+
 static void
 settle(kvp_master_t *m, kvp_waiter_t *w)
 {
-    if (w->is_dead_awaited || w->is_lease_awaited || w->is_durable_awaited) return;
+    if (w->is_dead_awaited || w->is_lease_awaited || w->is_durable_awaited || w->is_kept_awaited) return;
+    if (must_keep(m, w)) {
+        begin_keeping(m, w);
+        return;
+    }
     answer(m, w);
     detach(m, w);
+}
+
+void
+kvp_waiters_kept(kvp_master_t *m)
+{
+    kvp_list_foreach_safe (pos, tmp, &m->keeping) {
+        kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, keeping);
+
+        if (m->slice_left == 0) {
+            m->is_behind = true;
+            return;
+        }
+        kvp_master_spend(m, 1);
+        if (!is_kept(m, w)) continue;
+        end_keeping(w);
+        settle(m, w);
+    }
 }
 
 void
@@ -100,6 +185,7 @@ kvp_waiter_dead(kvp_master_t *m, kvp_waiter_t *w)
         return;
     }
     w->is_dead_awaited = false;
+    if (!w->has_strays) end_keeping(w);
     settle(m, w);
 }
 
@@ -135,6 +221,7 @@ kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait)
         return;
     }
     w->is_dead_awaited = true;
+    if (must_keep(m, w)) begin_keeping(m, w);
     w->revoke_seq = w->session->tenant->revoke_seq;
     if (wait && !kvp_lease_is_over(m, w->session->tenant, w->revoke_seq)) {
         w->is_lease_awaited = true;
@@ -159,20 +246,55 @@ kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s)
         detach(m, kvp_list_first(&s->waiters, kvp_waiter_t, link));
 }
 
+/* It is time, and something of it is not dead: nodes are told of that. False where the step's budget does not reach. */
+static bool
+tell_owed(kvp_master_t *m, kvp_waiter_t *w)
+{
+    while (!kvp_list_is_empty(&w->retires)) {
+        kvp_retire_t *r = kvp_list_first(&w->retires, kvp_retire_t, of_waiter);
+
+        if (m->slice_left == 0) return false;
+        kvp_list_del(&r->of_waiter);
+        w->is_unkept |= !kvp_owed_tell(m, r);
+    }
+    return true;
+}
+
+/* What is not dead is owed from now on, and the answer goes when that is known to the journal, or to some node. */
+static void
+owe(kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (!tell_owed(m, w)) {
+        kvp_heap_add(&m->waiters, &w->due, m->now_ns);
+        return;
+    }
+    if (w->is_unkept && !kvp_journal_remembers(m)) return;
+    w->is_dead_awaited = false;
+    settle(m, w);
+}
+
+static void
+be_late(kvp_master_t *m, kvp_waiter_t *w)
+{
+    w->err = KVP_DEADLINE;
+    w->is_lease_awaited = w->is_dead_awaited = false;
+    end_keeping(w);
+    settle(m, w);
+}
+
 void
 kvp_waiter_tick(kvp_master_t *m)
 {
     kvp_heapnode_t *first;
 
+    kvp_waiters_kept(m);
     while ((first = kvp_heap_least(&m->waiters)) != NULL && first->key <= m->now_ns && m->slice_left > 0) {
         kvp_waiter_t *w = kvp_heap_entry(first, kvp_waiter_t, due);
 
         kvp_heap_del(&m->waiters, &w->due);
-        if (w->ask.opcode == KVP_OP_BUMP) {
-            w->err = KVP_DEADLINE;
-            w->is_lease_awaited = false;
-        }
-        w->is_dead_awaited = false; /* the rest is owed */
-        settle(m, w);
+        if (w->ask.opcode == KVP_OP_BUMP)
+            be_late(m, w);
+        else
+            owe(m, w);
     }
 }

@@ -93,6 +93,7 @@ def test_removal_at_a_stopped_node_is_seen_within_the_lease(pool, writer):
     reader = Shell(pool.bench, pool.addr, "reader", **PATHS["shm"])
     assert writer(f"put k {SIZE}")["err"] == "OK"
     get_known(reader, "k")
+    pool.add_node()  # that keeps the removal in mind
     pool.nodes[0].freeze()
     assert writer("remove k")["err"] == "OK"
     answered = time.monotonic()
@@ -102,12 +103,25 @@ def test_removal_at_a_stopped_node_is_seen_within_the_lease(pool, writer):
 
 
 @pytest.mark.pool(nodes=1)
+def test_removal_that_nobody_keeps_in_mind(pool, writer):
+    """Fails if a removal is answered OK while the only node of the pool is stopped: were the master to die now, nobody would
+    know of it.
+    """
+    assert writer(f"put k {SIZE}")["err"] == "OK"
+    pool.nodes[0].freeze()
+    assert writer("remove k deadline=500")["err"] == "DEADLINE"
+    pool.nodes[0].thaw()
+    assert writer("remove k")["err"] == "NOT_FOUND"
+
+
+@pytest.mark.pool(nodes=1)
 def test_removal_that_waits_is_never_read_after(pool, writer):
     """Fails if a removal with WAIT is answered while a reader can still get the object, though its node is stopped."""
     reader = Shell(pool.bench, pool.addr, "reader", **PATHS["shm"])
     for turn in range(3):
         assert writer(f"put k{turn} {SIZE}")["err"] == "OK"
         get_known(reader, f"k{turn}")
+    pool.add_node()
     pool.nodes[0].freeze()
     for turn in range(3):
         assert reader(f"get k{turn} {SIZE}")["err"] == "OK"

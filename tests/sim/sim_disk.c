@@ -28,6 +28,7 @@ struct disk {
     uint64_t read_to; /* position up to which commits were noted */
     uint64_t read_check;
     fact_t *said[BUCKETS];
+    bool is_relied_on;
 
     /* as the master that runs found it */
     bool is_whole;
@@ -125,8 +126,10 @@ walk(sim_t *s, uint64_t *at, uint64_t *check, uint64_t to, void (*fn)(sim_t *s, 
 }
 
 static void
-note_commit(sim_t *s, const kvp_jrec_any_t *rec)
+note(sim_t *s, const kvp_jrec_any_t *rec)
 {
+    if (rec->head.kind == KVP_JREC_BASE && rec->term.is_anew != 0) s->disk->is_relied_on = false;
+    if (rec->head.kind == KVP_JREC_WHOLE) s->disk->is_relied_on = true;
     if (rec->head.kind == KVP_JREC_COMMIT) (void)fact_add(s, s->disk->said, rec->key.digest, rec->key.version);
 }
 
@@ -148,6 +151,12 @@ disk_knows(const sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t versio
     const fact_t *f = fact_find(s->disk->known, digest);
 
     return f != NULL && f->version == version && !disk_has_bumped(s, tenant, version);
+}
+
+bool
+disk_is_relied_on(const sim_t *s)
+{
+    return s->disk->is_relied_on;
 }
 
 bool
@@ -176,7 +185,7 @@ on_synced(sim_t *s, void *arg, uint64_t seq)
     if (d->is_stuck) return;
     d->durable = d->syncing;
     d->syncing = 0;
-    walk(s, &d->read_to, &d->read_check, d->durable, note_commit);
+    walk(s, &d->read_to, &d->read_check, d->durable, note);
     master_durable(s, d->durable);
     sync_begin(s);
 }
@@ -293,9 +302,10 @@ disk_restore(sim_t *s, kvp_master_t *core)
     d->from = 0;
     d->durable = end;
     begin_anew(d);
+    d->is_relied_on = false;
     walk(s, &at, &check, end, fold);
     at = check = 0;
-    walk(s, &at, &check, end, note_commit); /* also what was written, and not known to be durable */
+    walk(s, &at, &check, end, note); /* also what was written, and not known to be durable */
     d->read_to = end;
     d->read_check = check;
     oracle_master_reads(s);

@@ -24,6 +24,7 @@ void disk_restore(sim_t *s, kvp_master_t *core);
 bool disk_judges(const sim_t *s);
 bool disk_knows(const sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t version);
 bool disk_has_bumped(const sim_t *s, uint32_t tenant, uint64_t version); /* it is of an older epoch, by the same */
+bool disk_is_relied_on(const sim_t *s); /* as it is durable, it says all that is committed */
 bool disk_has_said(const sim_t *s, kvp_digest_t digest, uint64_t version);
 
 #endif

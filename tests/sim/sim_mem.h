@@ -32,6 +32,7 @@ typedef struct grant {
     uint32_t term; /* of the master that granted it */
     bool is_pinned; /* hard: only a removal takes it away */
     bool is_commit_asked; /* its writer said that it is whole */
+    uint64_t commit_ns; /* when; UINT64_MAX = not yet */
     bool is_committed; /* the master said so */
     bool is_promised; /* in an answer to its writer */
     bool is_sure; /* when the master died it was there, and nothing was under way that may have ended that */
@@ -81,8 +82,11 @@ struct mem {
     uint64_t epoch;
     uint32_t chunk_n;
     bool is_gone;
-    uint32_t asked_term, heard_term; /* of the last master that asked for a report of it, and that heard its end; 0 = none */
+    uint32_t asked_term,
+        heard_term; /* of the last master that asked for a report of it, and that heard its end; 0 = none */
     uint64_t conn; /* of its node to the master; 0 = away, as the master sees it */
+    uint64_t mounted_ns; /* when its node began to serve it */
+    uint64_t away_ns; /* since when, by the master's clock */
     chunk_t *chunks;
     gap_t *gaps; /* of all terms */
     mem_t *older; /* in sim->mems */

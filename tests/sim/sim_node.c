@@ -401,6 +401,7 @@ on_tombs(sim_t *s, node_t *n, const kvp_frame_t *f)
         return;
     }
     err = kvp_node_core_tombs(n->core, msg->term, tombs, msg->n);
+    if (err == KVP_OK) oracle_node_keeps(s, n->index, tombs, msg->n);
     kvp_pb_free(&pb, msg);
     answer(s, n, f, err, NULL, 0);
 }

@@ -76,6 +76,7 @@ struct oracle {
     } segments[SEGMENTS_MAX];
     uint32_t segments_n;
     uint32_t terms[NODES_MAX]; /* highest that each node has obeyed */
+    struct kept *kept[NODES_MAX]; /* tombstones that a node has */
     returned_t *returned;
     struct refusal *refusals; /* of the step under way */
     struct replaced *replaced; /* in the step under way */
@@ -96,6 +97,17 @@ void oracle_no_space(sim_t *s, uint32_t tenant, uint64_t len);
 /* All that is known of a digest and still matters: the first, and the next behind it; NULL = none. */
 known_t *known_first(sim_t *s, kvp_digest_t digest);
 known_t *known_next(known_t *known, kvp_digest_t digest);
+
+/* ---- sim_kept.c */
+/* What a client is told to be gone: versions of that key (NULL: of all of the tenant's) that were committed before then. */
+typedef struct {
+    uint32_t tenant;
+    const kvp_digest_t *digest;
+    uint64_t below; /* versions */
+    uint64_t before_ns;
+} gone_t;
+void kept_check(sim_t *s, const gone_t *gone);
+bool kept_names(const kvp_wire_tomb_t *tomb, const grant_t *g);
 
 /* What a ticket on that digest protects, of keys and of groups, is added to the hold. */
 #define HELD_A_DIGEST 16u /* at most so many grants */

@@ -10,6 +10,7 @@
 #include "proto/kvpool.pb-c.h"
 
 #define OWED_NS (100 * MS) /* KVP_OWED_MS, and the ticks of a master that has much to do */
+#define HEARD_NS SEC /* by then a node that goes on has heard what it was told after that */
 #define SILENT_NS (1300 * MS) /* KVP_WRITER_SILENT_MS, and a tick */
 
 static bool
@@ -37,10 +38,28 @@ may_wait(const ask_t *ask)
     return may;
 }
 
+/* Some node that hears the master spoke after it was told what is owed: it has answered that as well. Where none did, nobody
+ * keeps in mind what the answer would promise. */
+static bool
+is_kept_in_mind(sim_t *s, const ask_t *ask)
+{
+    uint32_t there = master_party(s)->host;
+
+    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older) {
+        const conn_t *c = mem->conn == 0 || mem->is_gone ? NULL : s->conns[mem->conn - 1];
+
+        if (c == NULL || c->is_cut || s->cut_until[there][c->end[0].who->host] > ask->heard_ns) continue;
+        if (mem->mounted_ns > ask->heard_ns) continue;
+        if (c->heard_ns > ask->heard_ns + HEARD_NS && c->heard_ns < s->now) return true;
+    }
+    return false;
+}
+
 void
 time_said(sim_t *s, const ask_t *ask)
 {
     if (!has_run(s) || s->plan->has_journal || may_wait(ask) || s->now - ask->heard_ns <= OWED_NS) return;
+    if (!is_kept_in_mind(s, ask)) return;
     sim_fail(s, "LIVENESS", "the answer to %s took %.3f us", ask->op == KVP_OP_REMOVE ? "a removal" : "a commit",
              (double)(s->now - ask->heard_ns) / 1e3);
 }

@@ -213,32 +213,22 @@ let_go(sim_t *s, uint32_t tenant, const kvp_digest_t *digest, uint64_t version)
     }
 }
 
-static bool
-is_named(const grant_t *g, const kvp_wire_tomb_t *tomb)
-{
-    if (g->version > tomb->version) return false;
-    if (tomb->digest.hi == kvp_wire_tomb_tenant(0).hi) return g->tenant == tomb->digest.lo;
-    return kvp_digest_eq(g->digest, tomb->digest);
-}
-
 /* What is no more, though its own node may not have heard of it, others keep in mind: so a later master drops it. This
  * may be said before its RETIRE is, or instead: orders to a node that is late wait in a master that may die. The same of
  * a bump, from before it is acknowledged. */
 static void
-says_tombs(sim_t *s, const kvp_frame_t *f)
+name_tombs(sim_t *s, const kvp_wire_tomb_t *tombs, size_t n)
 {
-    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
-
     for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older) {
         uint32_t chunk = 0, slot = 0;
 
         for (grant_t *g; !mem->is_gone && (g = grant_next(mem, &chunk, &slot)) != NULL;)
-            for (size_t i = 0; i < f->tail_len / sizeof *tombs; i++)
-                if (is_named(g, &tombs[i])) g->tomb_term = master_term(s);
+            for (size_t i = 0; i < n; i++)
+                if (kept_names(&tombs[i], g)) g->tomb_term = master_term(s);
     }
 }
 
-/* The newest version of what is told wins, whatever becomes of it, from when the master hears it: another node's report
+/* Tombstones come first, and nothing that they name is served from here on. The newest version of what is told wins, whatever becomes of it, from when the master hears it: another node's report
  * may end before this one does. A journal knows that anyway. */
 static void
 let_go_older(sim_t *s, const kvp_frame_t *f, const Kvp__Pb__Report *head)
@@ -246,7 +236,7 @@ let_go_older(sim_t *s, const kvp_frame_t *f, const Kvp__Pb__Report *head)
     kvp_rd_t rd;
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    (void)kvp_rd_array(&rd, head->tombs_n, sizeof(kvp_wire_tomb_t));
+    name_tombs(s, kvp_rd_array(&rd, head->tombs_n, sizeof(kvp_wire_tomb_t)), head->tombs_n);
     for (uint32_t i = 0; head->is_whole && i < head->n; i++) {
         kvp_desc_t desc;
 
@@ -368,7 +358,10 @@ oracle_conn_over(sim_t *s, conn_t *conn)
 {
     forget_asks(s->oracle, conn->id);
     for (mem_t *mem = s->mems; mem != NULL; mem = mem->older)
-        if (mem->conn == conn->id) mem->conn = 0;
+        if (mem->conn == conn->id) {
+            mem->conn = 0;
+            mem->away_ns = master_now(s);
+        }
     for (hold_t **at = &s->oracle->holds; *at != NULL;) {
         hold_t *h = *at;
 
@@ -535,8 +528,11 @@ hears_commit(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
         if (a != NULL) a->is_over = true;
         if (a != NULL && a->grants_n > 0) promise_commit_heard(s, a->grants[0]);
-        for (uint32_t g = 0; a != NULL && g < a->grants_n; g++)
-            if ((rec->replicas >> g & 1) != 0) a->grants[g]->is_commit_asked = true;
+        for (uint32_t g = 0; a != NULL && g < a->grants_n; g++) {
+            if ((rec->replicas >> g & 1) == 0) continue;
+            a->grants[g]->is_commit_asked = true;
+            a->grants[g]->commit_ns = kvp_min_u64(a->grants[g]->commit_ns, s->now);
+        }
         if (a != NULL && a->grants_n > 0) group_commit_heard(a->grants[0]);
     }
 }
@@ -593,7 +589,7 @@ oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         let_go(s, tenant_of(s, conn), NULL, UINT64_MAX);
         force_all(s, tenant_of(s, conn), NULL);
         group_bumped(s, tenant_of(s, conn));
-        return;
+        break;
     case KVP_OP_REPORT:
         hears_report(s, f);
         break;
@@ -671,6 +667,7 @@ says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, uint32_t at, const 
                                                               locs[i].offset, put->len);
         if (g == NULL) return;
         g->is_lost = g->may_go = master_is_elder(s);
+        g->commit_ns = UINT64_MAX;
         g->digest = put->digest;
         g->tenant = tenant_of(s, conn);
         g->granted_ns = s->now;
@@ -733,6 +730,19 @@ promised(sim_t *s, grant_t *g)
                  (unsigned long)g->generation);
 }
 
+/* Of a commit that was repeated, one answer is still to come: then the other says no more than that it is committed. */
+static bool
+is_asked_again(const sim_t *s, const conn_t *conn, uint64_t attempt)
+{
+    for (const ask_t *a = s->oracle->asks; a != NULL; a = a->next) {
+        const kvp_wire_commit_t *recs = (const kvp_wire_commit_t *)a->frame.tail;
+
+        for (size_t i = 0; a->op == KVP_OP_PUT_COMMIT && i < a->frame.tail_len / sizeof *recs; i++)
+            if (a->conn == conn->id && recs[i].attempt == attempt) return true;
+    }
+    return false;
+}
+
 static void
 says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {
@@ -744,6 +754,8 @@ says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 
         for (uint32_t g = 0; a != NULL && g < a->grants_n; g++)
             if ((recs[i].replicas >> g & 1) != 0) promised(s, a->grants[g]);
+        if (a != NULL && a->grants_n > 0 && !master_is_elder(s) && !is_asked_again(s, conn, recs[i].attempt))
+            kept_check(s, &(gone_t){a->grants[0]->tenant, &a->grants[0]->digest, a->grants[0]->version, UINT64_MAX});
     }
 }
 
@@ -888,11 +900,29 @@ says_probed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 }
 
 static void
-says_removed(sim_t *s, const ask_t *ask, const kvp_frame_t *f)
+says_removed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {
+    const kvp_digest_t *digests = (const kvp_digest_t *)ask->frame.tail;
+    const int32_t *errs = (const int32_t *)f->tail;
+
+    for (size_t i = 0; i < f->tail_len / sizeof *errs; i++)
+        if (errs[i] == KVP_OK || errs[i] == KVP_NOT_FOUND)
+            kept_check(s, &(gone_t){tenant_of(s, conn), &digests[i], UINT64_MAX, ask->heard_ns});
     for (size_t i = 0; i < 64 && (i + 1) * sizeof(int32_t) <= f->tail_len; i++)
         if ((ask->must_hold >> i & 1) != 0 && ((const int32_t *)f->tail)[i] == KVP_OK)
             sim_fail(s, "I8", "a removal that heeds probes took what somebody had just asked for");
+}
+
+static void
+says_bumped(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
+{
+    Kvp__Pb__BumpReply *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__bump_reply__descriptor, f);
+    if (head != NULL && head->err == KVP_OK)
+        kept_check(s, &(gone_t){tenant_of(s, conn), NULL, UINT64_MAX, ask->heard_ns});
+    kvp_pb_free(&pb, head);
 }
 
 /* Who is told that a key is there, or not. */
@@ -1053,11 +1083,13 @@ says_mount(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 
     head = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, f);
     asked = kvp_pb_unpack(&asked_pb, &kvp__pb__mount__descriptor, &ask->frame);
-    if (head != NULL && asked != NULL && head->err == KVP_OK && head->is_reset) says_reset(s, mem_find(s, asked->uuid.data));
+    if (head != NULL && asked != NULL && head->err == KVP_OK && head->is_reset)
+        says_reset(s, mem_find(s, asked->uuid.data));
     if (head != NULL && asked != NULL && head->err == KVP_OK && !head->is_reset) {
         mem_t *mem = mem_find(s, asked->uuid.data);
 
         if (head->report != 0) mem->asked_term = master_term(s);
+        mem->mounted_ns = s->now;
         note_segment(s, head->segment_id, mem);
         if (!master_is_elder(s))
             mem->conn = head->report == 0 ? conn->id : 0; /* it serves nothing before it is heard */
@@ -1080,6 +1112,7 @@ says_heard(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 
         mem->conn = conn->id;
         mem->heard_term = master_term(s);
+        mem->mounted_ns = s->now;
         reported(s, mem);
     }
     kvp_pb_free(&pb, head);
@@ -1102,7 +1135,8 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
     if ((f->hdr.flags & KVP_FRAME_REPLY) == 0) {
         if (f->hdr.opcode == KVP_OP_RETIRE) says_retire(s, f);
-        if (f->hdr.opcode == KVP_OP_TOMBS && !master_is_elder(s)) says_tombs(s, f);
+        if (f->hdr.opcode == KVP_OP_TOMBS && !master_is_elder(s))
+            name_tombs(s, (const kvp_wire_tomb_t *)f->tail, f->tail_len / sizeof(kvp_wire_tomb_t));
         return;
     }
     ask = ask_take(s, conn, f);
@@ -1117,7 +1151,8 @@ oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     if (f->hdr.opcode == KVP_OP_GET) says_places(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_EXISTS) says_present(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_EXISTS && !asks_plainly(ask)) says_probed(s, conn, ask, f);
-    if (f->hdr.opcode == KVP_OP_REMOVE) says_removed(s, ask, f);
+    if (f->hdr.opcode == KVP_OP_REMOVE) says_removed(s, conn, ask, f);
+    if (f->hdr.opcode == KVP_OP_BUMP) says_bumped(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_LOOKUP) (asks_groups(ask) ? says_groups : says_present)(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_LOOKUP) says_reserved(s, conn, ask, f);
     if (f->hdr.opcode == KVP_OP_PRESENT) says_presented(s, conn, tenant_of(s, conn), ask, f);

@@ -443,6 +443,7 @@ node_retire_one(peer_t *n, uint32_t segment_id, const kvp_wire_slot_t *slot)
 {
     uint64_t *word = &n->mem->chunks[slot->chunk].words[slot->slot];
 
+    if (n->policy == NODE_STOPPED) return 0;
     if (kvp_word_generation(*word) > slot->generation) return KVP_RETIRE_DEAD | KVP_RETIRE_FREE;
     *word = kvp_word_make(slot->generation, KVP_DESC_DEAD);
     if (n->policy == NODE_MUTE) return 0;
@@ -472,7 +473,7 @@ node_retire(peer_t *n, const kvp_frame_t *f)
         flags = calloc(head->n, 1);
         for (uint32_t i = 0; i < head->n; i++)
             flags[i] = node_retire_one(n, head->segment_id, &slots[i]);
-        if (n->policy != NODE_MUTE) answer_back(n, f, KVP_OK, flags, head->n);
+        if (n->policy != NODE_MUTE && n->policy != NODE_STOPPED) answer_back(n, f, KVP_OK, flags, head->n);
         free(flags);
     }
     kvp_pb_free(&pb, head);
@@ -499,6 +500,7 @@ node_tombs(peer_t *n, const kvp_frame_t *f)
 {
     const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
 
+    if (n->policy == NODE_STOPPED) return;
     for (uint32_t i = 0; i < f->tail_len / sizeof *tombs; i++) {
         if (tombs[i].version == 0) {
             (void)kvp_digestmap_del(&n->mem->tombs, tombs[i].digest);

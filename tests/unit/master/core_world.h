@@ -80,7 +80,8 @@ typedef enum {
     NODE_FREE_NOW, /* with the answer */
     NODE_FREE_LATER, /* FREED, after free_ns */
     NODE_DEAD_ONLY, /* not before node_free_all */
-    NODE_MUTE, /* orders are not answered */
+    NODE_MUTE, /* orders to retire are not answered */
+    NODE_STOPPED, /* nor any other, and none is obeyed */
 } node_policy_t;
 
 typedef struct {

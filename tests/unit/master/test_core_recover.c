@@ -147,7 +147,7 @@ static void
 test_report_when_it_is_cut(void **state)
 {
     world_t *w = world_open(&(kvp_master_conf_t){.location_lease_ns = MS, .location_grace_ns = MS});
-    mem_t *a = mem_make(w, "a", MIB, MIB);
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
     Kvp__Pb__MountReply mounted;
     extent_t *all;
     char key[32];
@@ -163,6 +163,7 @@ test_report_when_it_is_cut(void **state)
     }
     world_restart(w);
     c = client_open(w);
+    (void)node_open_on(w, b, "b"); /* that keeps removals in mind */
     node = node_greet(w, a, &mounted);
     all = mem_sealed(a, &n);
     assert_true(report_take(node, report_send(node, all, 10, true, false), all, 10));
@@ -291,6 +292,114 @@ test_removal_that_is_owed_outlives_the_master(void **state)
     assert_int_equal(found(c, "newer", NULL), newer);
     assert_int_equal(found(c, "stays", NULL), version);
     assert_int_equal(b->tombs.n, 2); /* that one keeps them as well now */
+    world_close(w);
+}
+
+/* The node is there, as far as the master knows, and does nothing: the removal is answered after a while, and by then another
+ * one knows of it. */
+static void
+test_removal_that_a_late_node_owes_outlives_the_master(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    uint64_t gone, stays, newer;
+    peer_t *c, *nb;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    nb = node_open_on(w, b, "b");
+    c = client_open(w);
+    assert_int_equal(put_object(c, "gone", SMALL, 2, false, &gone), KVP_OK);
+    assert_int_equal(put_object(c, "newer", SMALL, 2, false, &newer), KVP_OK);
+    assert_int_equal(put_object(c, "stays", SMALL, 2, false, &stays), KVP_OK);
+    nb->policy = NODE_STOPPED;
+    assert_int_equal(remove_key(c, "gone", true), KVP_OK);
+    assert_int_equal(put_object(c, "newer", SMALL, 1, true, &newer), KVP_OK);
+    assert_int_equal(a->tombs.n, 2);
+    world_restart(w);
+    c = client_open(w);
+    (void)node_open_on(w, a, "a");
+    (void)node_open_on(w, b, "b");
+    assert_int_equal(found(c, "gone", NULL), 0);
+    assert_int_equal(found(c, "newer", NULL), newer);
+    assert_int_equal(found(c, "stays", NULL), stays);
+    world_close(w);
+}
+
+static uint64_t
+remove_begun(peer_t *c, const char *key)
+{
+    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
+    kvp_digest_t digest = digest_of(c->world, key);
+
+    head.n = 1;
+    head.force = true;
+    return peer_send(c, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest);
+}
+
+/* Where nobody says that he keeps it in mind, it is not answered before it is done. */
+static void
+test_removal_waits_where_nobody_keeps_it_in_mind(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB), *d = mem_make(w, "d", MIB, MIB);
+    uint64_t version, first, second;
+    peer_t *c, *na, *nb;
+
+    (void)state;
+    na = node_open_on(w, a, "a");
+    nb = node_open_on(w, b, "b");
+    c = client_open(w);
+    assert_int_equal(put_object(c, "one", SMALL, 2, false, &version), KVP_OK);
+    assert_int_equal(put_object(c, "two", SMALL, 2, false, &version), KVP_OK);
+    na->policy = nb->policy = NODE_STOPPED;
+    first = remove_begun(c, "one");
+    world_advance(w, SEC);
+    assert_true(peer_is_asking(c, first));
+    (void)node_open_on(w, d, "d"); /* is told of what was removed before it came */
+    assert_int_equal(plain_result(peer_wait(c, first, 100 * MS)), KVP_OK);
+    second = remove_begun(c, "two");
+    world_advance(w, 40 * MS);
+    assert_true(peer_is_asking(c, second));
+    assert_int_equal(plain_result(peer_wait(c, second, 100 * MS)), KVP_OK);
+    assert_int_equal(d->tombs.n, 2);
+    world_close(w);
+}
+
+/* What is evicted is promised to nobody; that nothing of its key is there, or nothing older than what is put now, is. */
+static void
+test_evicted_version_that_is_not_dead_outlives_the_master(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", 64 * KIB, 64 * KIB);
+    uint64_t old, newer;
+    peer_t *c, *nb;
+    char key[32];
+
+    (void)state;
+    nb = node_open_on(w, b, "b");
+    c = client_open(w);
+    assert_int_equal(put_object(c, "removed", SMALL, 1, false, &old), KVP_OK);
+    assert_int_equal(put_object(c, "again", SMALL, 1, false, &old), KVP_OK);
+    nb->policy = NODE_STOPPED;
+    for (uint32_t i = 0; exists(c, "again"); i++) {
+        put_t one = {.key = key, .len = SMALL};
+
+        snprintf(key, sizeof key, "other/%u", i);
+        assert_true(i < 16);
+        (void)put_begin(c, &one, 1, 10);
+        world_advance(w, 20 * MS);
+    }
+    (void)node_open_on(w, a, "a");
+    assert_int_equal(remove_key(c, "removed", true), KVP_NOT_FOUND);
+    assert_int_equal(put_object(c, "again", SMALL, 1, false, &newer), KVP_OK);
+    assert_int_equal(remove_key(c, "again", true), KVP_OK);
+    world_restart(w);
+    c = client_open(w);
+    (void)node_open_on(w, a, "a");
+    (void)node_open_on(w, b, "b");
+    assert_int_equal(found(c, "removed", NULL), 0);
+    assert_int_equal(found(c, "again", NULL), 0);
     world_close(w);
 }
 
@@ -822,6 +931,9 @@ main(void)
         cmocka_unit_test(test_report_whose_last_page_is_lost),
         cmocka_unit_test(test_report_that_was_cut_once_and_ended_later),
         cmocka_unit_test(test_removal_that_is_owed_outlives_the_master),
+        cmocka_unit_test(test_removal_that_a_late_node_owes_outlives_the_master),
+        cmocka_unit_test(test_removal_waits_where_nobody_keeps_it_in_mind),
+        cmocka_unit_test(test_evicted_version_that_is_not_dead_outlives_the_master),
         cmocka_unit_test(test_tombstones_go_when_the_extent_is_dead),
         cmocka_unit_test(test_bump_outlives_the_master),
         cmocka_unit_test(test_remove_many_while_nodes_report),

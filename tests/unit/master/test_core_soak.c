@@ -82,6 +82,7 @@ typedef struct {
     client_t clients[CLIENTS];
     place_t nodes[NODES];
     version_t versions[KEYS];
+    bool is_unsure[KEYS]; /* a commit of it was not answered, and never will be */
     char names[KEYS][16];
     kvp_digest_t digests[KEYS];
     uint64_t unproved[1024];
@@ -129,11 +130,40 @@ forget_memory(soak_t *s, const mem_t *mem)
         if (s->versions[k].mem == mem) s->versions[k] = (version_t){0};
 }
 
+/* A commit whose answer waits; NULL = there is none. */
+static op_t *
+commit_due(soak_t *s, uint32_t k, uint32_t *at_out)
+{
+    for (uint32_t i = 0; i < CLIENTS * OPS_MAX; i++) {
+        op_t *op = &s->clients[i / OPS_MAX].ops[i % OPS_MAX];
+
+        for (*at_out = 0; op->kind == OP_COMMIT && *at_out < op->n; ++*at_out)
+            if (op->keys[*at_out] == k) return op;
+    }
+    return NULL;
+}
+
+/* It may be found already, or be gone again. */
+static bool
+is_open(soak_t *s, uint32_t k)
+{
+    uint32_t at;
+
+    return s->is_unsure[k] || commit_due(s, k, &at) != NULL;
+}
+
 static void
 on_retire(void *arg, mem_t *mem, const kvp_wire_slot_t *slot)
 {
     soak_t *s = arg;
+    uint32_t at;
 
+    for (uint32_t k = 0; k < KEYS; k++) {
+        op_t *op = commit_due(s, k, &at);
+
+        if (op != NULL && op->locs[at].segment_id == mem->segment_id && op->locs[at].generation == slot->generation)
+            op->locs[at].generation = 0;
+    }
     for (uint32_t k = 0; k < KEYS; k++) {
         version_t *v = &s->versions[k];
 
@@ -150,7 +180,7 @@ saw_missing(soak_t *s, uint32_t k)
     version_t *v = &s->versions[k];
 
     s->missed++;
-    if (!v->is_there || !is_up(s, v)) return;
+    if (!v->is_there || !is_up(s, v) || is_open(s, k)) return;
     if (v->holds > 0 && !v->is_given_up) fail_msg("%s is held and not found", s->names[k]);
     s->doubts += !v->is_doubted;
     v->is_doubted = true;
@@ -162,6 +192,7 @@ saw_present(soak_t *s, uint32_t k, const kvp_wire_loc_t *loc)
     const version_t *v = &s->versions[k];
 
     s->found++;
+    if (is_open(s, k)) return;
     if (!v->is_there) fail_msg("%s is found and was not committed", s->names[k]);
     if (v->is_doubted) fail_msg("%s is back", s->names[k]);
     if (loc != NULL) assert_true(is_same(loc, &v->loc));
@@ -416,8 +447,10 @@ saw_commit(soak_t *s, const op_t *op, const int32_t *errs)
 
         assert_true(errs[i] == KVP_OK || errs[i] == KVP_ABORTED);
         if (errs[i] != KVP_OK) continue;
+        s->is_unsure[op->keys[i]] = false;
         /* To memory that its node has made anew since: nobody will find it. */
-        s->versions[op->keys[i]] = (version_t){.is_there = at != NULL, .loc = op->locs[i]};
+        s->versions[op->keys[i]] =
+            (version_t){.is_there = at != NULL && op->locs[i].generation != 0, .loc = op->locs[i]};
         if (at != NULL) s->versions[op->keys[i]].mem = at->mem;
         if (at == NULL || at->p == NULL || is_removal_due(s, op->keys[i])) give_up(s, op->keys[i]);
         s->commits++;
@@ -539,6 +572,9 @@ client_gone(soak_t *s, client_t *c)
 {
     for (uint32_t i = 0; i < TICKETS; i++)
         if (c->tickets[i].id != 0) ticket_drop(s, &c->tickets[i]);
+    for (uint32_t i = 0; i < OPS_MAX; i++)
+        for (uint32_t k = 0; c->ops[i].kind == OP_COMMIT && k < c->ops[i].n; k++)
+            s->is_unsure[c->ops[i].keys[k]] = true;
     if (s->unproved_n < KVP_ARRAY_LEN(s->unproved)) s->unproved[s->unproved_n++] = c->p->incarnation;
     peer_forget(c->p);
     *c = (client_t){0};

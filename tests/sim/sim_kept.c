@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is gone stays gone: when a client is told so, every extent that was served under that key is DEAD, or some node keeps
+ * a tombstone of it, or a journal says so that the next master believes. Then a master that knows nothing can find out.
+ */
+#include "tests/sim/sim_disk.h"
+#include "tests/sim/sim_oracle_priv.h"
+
+typedef struct kept {
+    kvp_wire_tomb_t tomb;
+    struct kept *next;
+} kept_t;
+
+bool
+kept_names(const kvp_wire_tomb_t *tomb, const grant_t *g)
+{
+    if (g->version > tomb->version) return false;
+    if (tomb->digest.hi == kvp_wire_tomb_tenant(0).hi) return g->tenant == tomb->digest.lo;
+    return kvp_digest_eq(g->digest, tomb->digest);
+}
+
+void
+oracle_node_keeps(sim_t *s, uint32_t node, const kvp_wire_tomb_t *tombs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        kept_t **at = &s->oracle->kept[node];
+
+        while (*at != NULL && !kvp_digest_eq((*at)->tomb.digest, tombs[i].digest))
+            at = &(*at)->next;
+        if (*at != NULL && tombs[i].version == 0) {
+            *at = (*at)->next;
+        } else if (*at != NULL) {
+            (*at)->tomb.version = kvp_max_u64((*at)->tomb.version, tombs[i].version);
+        } else if (tombs[i].version != 0) {
+            *at = sim_alloc(s, sizeof **at);
+            **at = (kept_t){.tomb = tombs[i]};
+        }
+    }
+}
+
+static bool
+is_kept(const sim_t *s, const grant_t *g)
+{
+    for (uint32_t i = 0; i < s->plan->nodes; i++)
+        for (const kept_t *k = s->oracle->kept[i]; k != NULL; k = k->next)
+            if (kept_names(&k->tomb, g)) return true;
+    return false;
+}
+
+/* Its node was away for so long that the master may have given it up, and with it what is in it. */
+static bool
+may_be_given_up(const sim_t *s, const mem_t *mem)
+{
+    return mem->conn == 0 && master_now(s) - mem->away_ns >= s->plan->node_grace_ns;
+}
+
+static bool
+is_served(const grant_t *g)
+{
+    uint64_t word = g->mem->chunks[g->chunk].word[g->slot];
+
+    return g->is_committed && !g->is_lost && word == kvp_word_make(g->generation, KVP_DESC_SEALED);
+}
+
+static void
+check(sim_t *s, const grant_t *g)
+{
+    if (is_served(g) && !may_be_given_up(s, g->mem) && !is_kept(s, g))
+        sim_fail(s, "I6", "slot %u generation %lx of node%u is said to be gone, and nobody but the master knows of it",
+                 g->slot, (unsigned long)g->generation, g->mem->node);
+}
+
+void
+kept_check(sim_t *s, const gone_t *gone)
+{
+    if (disk_is_relied_on(s)) return;
+    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older)
+        for (uint32_t at = 0; !mem->is_gone && at < mem->chunk_n * SLOTS; at++) {
+            const grant_t *g = mem->chunks[at / SLOTS].grant[at % SLOTS];
+
+            if (g == NULL || g->tenant != gone->tenant) continue;
+            if (gone->digest != NULL && !kvp_digest_eq(g->digest, *gone->digest)) continue;
+            if (g->version < gone->below && g->commit_ns < gone->before_ns) check(s, g);
+        }
+}
