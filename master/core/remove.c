@@ -81,11 +81,21 @@ version_before(const kvp_master_t *m, uint32_t oid)
     return next == 0 ? kvp_gen_make(m->term, m->gen_seq) : next - 1;
 }
 
+/* Digests are salted by tenant, but a client may send any. */
+static bool
+is_of_another(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
+{
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+
+    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(m, o) != t;
+}
+
 /* Nor may it be read where it was, or come back with what a node reports. */
 static void
 remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, kvp_waiter_t *w)
 {
     revoke_undead(m, t, digest);
+    if (is_of_another(m, t, oid)) return; /* as is what is known of the digest */
     kvp_owed_stray(m, digest, version_before(m, oid), w);
     /* What a bump has hidden is gone when some node keeps that in mind. */
     if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->index, oid)->state == KVP_OBJ_COMMITTED) kvp_waiter_follow(m, w);

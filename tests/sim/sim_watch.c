@@ -173,12 +173,14 @@ may_return(sim_t *s, grant_t *g, put_t *put)
     if (put->gone_term < master_term(s)) put->gone_ns = put->revoked_ns = UINT64_MAX;
 }
 
-/* With one, what it says was committed has to be served again, and nothing else may. */
+/* With one, what it says was committed has to be served again, and nothing else may. What readers saw of a commit that was
+ * not durable was none: its put, if it still goes on, may be told of the version before. */
 static void
-is_judged(const sim_t *s, grant_t *g)
+is_judged(const sim_t *s, grant_t *g, put_t *put)
 {
     g->was_reported = g->must_return = disk_knows(s, g->tenant, g->digest, g->version);
     g->is_refused = !g->was_reported;
+    if (g->is_refused) put->is_committed = false;
 }
 
 void
@@ -192,7 +194,7 @@ oracle_reports(sim_t *s, mem_t *mem)
         if (!is_sealed(g) || put == NULL || g->term == master_term(s)) continue;
         g->is_refused = false;
         if (disk_judges(s))
-            is_judged(s, g);
+            is_judged(s, g, put);
         else
             may_return(s, g, put);
         g->is_retired = false;

@@ -280,6 +280,30 @@ test_no_removed_key_comes_back(void **state)
     remove_when_nobody_is_there(true);
 }
 
+/* Whoever knows the seed can make the digest of another tenant's key. */
+static void
+test_removal_under_anothers_digest(void **state)
+{
+    world_t *w = world_open(&with_journal);
+    mem_t *a = mem_make(w, "a", MIB, MIB);
+    peer_t *c, *other;
+
+    (void)state;
+    (void)node_open(w, a);
+    (void)put_key(client_open(w), "mine", false);
+    world_restart(w); /* the ledger is there while other nodes may report */
+    (void)node_open(w, a);
+    c = client_open(w);
+    other = client_open_of(w, 1);
+    assert_int_equal(result(peer_wait(other, remove_begun(other, "mine"), 200 * MS)), KVP_NOT_FOUND);
+    assert_true(found(c, "mine", NULL) > 0);
+    (void)put_key(c, "next", false); /* and with it all that was written before is durable */
+    world_restart(w);
+    (void)node_open(w, a);
+    assert_true(found(client_open(w), "mine", NULL) > 0);
+    world_close(w);
+}
+
 /* What was not durable was not acknowledged; and what it was to replace is still there. */
 static void
 test_upsert_that_was_not_durable(void **state)
@@ -679,6 +703,7 @@ main(void)
         cmocka_unit_test(test_nothing_is_said_before_the_term_is_durable),
         cmocka_unit_test(test_disk_that_never_answers),
         cmocka_unit_test(test_no_removed_key_comes_back),
+        cmocka_unit_test(test_removal_under_anothers_digest),
         cmocka_unit_test(test_upsert_that_was_not_durable),
         cmocka_unit_test(test_tombstones_of_what_is_not_durable),
         cmocka_unit_test(test_nodes_that_come_too_late),
