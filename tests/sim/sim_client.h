@@ -37,6 +37,7 @@ typedef struct path {
     conn_t *conn;
     uint8_t uuid[16];
     uint64_t try_at_ns; /* not before: the breaker */
+    uint64_t drained_ns; /* when the word was said that was not answered since; 0 = none */
     uint64_t seq;
     xfer_t *waiting; /* for the attachment, or for an answer */
     struct path *next;
@@ -138,7 +139,6 @@ typedef struct debt {
     uint32_t node;
     uint8_t uuid[16];
     uint64_t incarnation;
-    bool is_asked;
     struct debt *next;
 } debt_t;
 

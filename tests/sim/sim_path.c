@@ -64,6 +64,7 @@ path_lost(sim_t *s, path_t *p, kvp_err_t err)
     conn_close(s, p->conn, 0);
     p->state = PATH_DOWN;
     p->write = WRITE_CLOSED;
+    p->drained_ns = 0;
     p->conn = NULL;
     p->waiting = NULL;
     p->try_at_ns = s->now + BREAKER_NS;
@@ -207,6 +208,7 @@ on_say(sim_t *s, void *arg, conn_t *conn, const uint8_t *bytes, size_t len)
         }
         break;
     case SAY_DRAINED:
+        p->drained_ns = 0;
         if (say.err == KVP_OK) take_drained(s, p, say.incarnation);
         break;
     case SAY_MOVE:
@@ -547,6 +549,10 @@ path_pay(sim_t *s, client_t *c, debt_t *debt)
     mem_t *mem = node_mem(s, debt->node);
     path_t *p = path_of(s, c->link, mem, 0);
 
+    /* An answer that does not come ends the attachment here as well. */
+    if (p->drained_ns != 0 && s->now - p->drained_ns > ATTACH_NS) path_lost(s, p, KVP_NODE_LOST);
     if (p->state == PATH_DOWN && s->now >= p->try_at_ns) path_open(s, p, mem);
-    if (p->state == PATH_UP) path_say(s, p, &say);
+    if (p->state != PATH_UP) return;
+    path_say(s, p, &say);
+    if (p->drained_ns == 0) p->drained_ns = s->now;
 }
