@@ -62,8 +62,12 @@ has_unknown(const ProtobufCMessage *msg)
         const ProtobufCFieldDescriptor *field = &msg->descriptor->fields[i];
         if (field->type != PROTOBUF_C_TYPE_MESSAGE) continue;
         const uint8_t *at = (const uint8_t *)msg;
-        size_t n = *(const size_t *)(at + field->quantifier_offset);
-        ProtobufCMessage *const *subs = *(ProtobufCMessage *const *const *)(at + field->offset);
+        ProtobufCMessage *const *subs = (ProtobufCMessage *const *)(at + field->offset); /* of one: NULL = absent */
+        size_t n = *subs != NULL;
+        if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+            n = *(const size_t *)(at + field->quantifier_offset);
+            subs = *(ProtobufCMessage *const *const *)(at + field->offset);
+        }
         for (size_t k = 0; !has && k < n; k++)
             has = has_unknown(subs[k]);
     }

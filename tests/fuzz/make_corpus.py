@@ -54,6 +54,7 @@ def frames():
     mount = pb((1, b"node"), (2, bytes(16)), (3, fixed), (4, 1 << 20), (5, 1 << 16), (6, b"127.0.0.1:1"), (9, 1))
     all_of_them = {
         "hello": frame(1, hello),
+        "hello_known": frame(1, hello + pb((11, pb((1, bytes(16)), (2, fixed), (3, 1))))),
         "hello_reply": frame(1, pb((2, b"no"), (3, 1), (5, 1), (6, fixed), (7, bytes(16)), (8, fixed)), flags=1),
         "bye": frame(2),
         "heartbeat": frame(3, pb((1, fixed), (2, 1))),
