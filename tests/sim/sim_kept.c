@@ -38,11 +38,18 @@ oracle_node_keeps(sim_t *s, uint32_t node, const kvp_wire_tomb_t *tombs, size_t 
 }
 
 static bool
+is_among(const kept_t *k, const grant_t *g)
+{
+    while (k != NULL && !kept_names(&k->tomb, g))
+        k = k->next;
+    return k != NULL;
+}
+
+static bool
 is_kept(const sim_t *s, const grant_t *g)
 {
     for (uint32_t i = 0; i < s->plan->nodes; i++)
-        for (const kept_t *k = s->oracle->kept[i]; k != NULL; k = k->next)
-            if (kept_names(&k->tomb, g)) return true;
+        if (is_among(s->oracle->kept[i], g) || is_among(s->oracle->kept_last[i], g)) return true;
     return false;
 }
 

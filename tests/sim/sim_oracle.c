@@ -221,6 +221,7 @@ void
 oracle_node_lost(sim_t *s, uint32_t node)
 {
     s->oracle->terms[node] = 0;
+    s->oracle->kept_last[node] = s->oracle->kept[node];
     s->oracle->kept[node] = NULL;
 }
 

@@ -363,6 +363,7 @@ oracle_conn_over(sim_t *s, conn_t *conn)
         if (mem->conn == conn->id) {
             mem->conn = 0;
             mem->away_ns = master_now(s);
+            s->oracle->kept_last[mem->node] = NULL;
         }
     for (hold_t **at = &s->oracle->holds; *at != NULL;) {
         hold_t *h = *at;
@@ -1179,6 +1180,7 @@ oracle_master_succeeded(sim_t *s)
 
     holds_carry(s, s->elder == NULL);
     o->holds = NULL;
+    memset(o->kept_last, 0, sizeof o->kept_last);
     for (mem_t *mem = s->mems; mem != NULL; mem = mem->older)
         mem->conn = 0;
     for (uint32_t b = 0; b < BUCKETS; b++)
