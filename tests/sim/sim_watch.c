@@ -230,6 +230,14 @@ name_tombs(sim_t *s, const kvp_wire_tomb_t *tombs, size_t n)
     }
 }
 
+/* What is served is no more, whoever holds it, when a newer version of its key is told of. */
+static void
+supersede_older(sim_t *s, const kvp_desc_t *desc)
+{
+    for (known_t *k = known_first(s, desc->digest); k != NULL; k = known_next(k, desc->digest))
+        k->is_forced |= k->grant->tenant == desc->tenant && k->grant->version < desc->version;
+}
+
 /* Tombstones come first, and nothing that they name is served from here on. The newest version of what is told wins, whatever becomes of it, from when the master hears it: another node's report
  * may end before this one does. A journal knows that anyway. */
 static void
@@ -245,7 +253,9 @@ let_go_older(sim_t *s, const kvp_frame_t *f, const Kvp__Pb__Report *head)
         (void)kvp_rd_array(&rd, 1, sizeof(kvp_wire_extent_t));
         memcpy(&desc, kvp_rd_array(&rd, 1, sizeof desc), sizeof desc);
         (void)kvp_rd_array(&rd, kvp_align_up(desc.key_len, 8), 1);
-        if (desc.version > 0) let_go(s, desc.tenant, &desc.digest, desc.version - 1);
+        if (desc.version == 0) continue;
+        let_go(s, desc.tenant, &desc.digest, desc.version - 1);
+        supersede_older(s, &desc);
     }
 }
 
@@ -833,6 +843,7 @@ bool
 is_forced(sim_t *s, const grant_t *g)
 {
     if (g->may_go) return true; /* perhaps by an upsert that was heard before the report */
+    if (g->tomb_term == master_term(s)) return true; /* by one that another master heard, and a node kept in mind */
     for (known_t *k = known_first(s, g->digest); k != NULL; k = known_next(k, g->digest))
         if (k->grant == g) return k->is_forced;
     return false;

@@ -108,6 +108,32 @@ test_restart_when_nodes_report_all(void **state)
     world_close(w);
 }
 
+/* The older of two versions is told first, and removed before the newer one is told. */
+static void
+test_removal_before_a_newer_version_is_told(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    uint64_t older, newer;
+    peer_t *c, *n;
+
+    (void)state;
+    n = node_open_on(w, a, "a");
+    c = client_open(w);
+    assert_int_equal(put_object(c, "key", SMALL, 1, false, &older), KVP_OK);
+    peer_forget(n);
+    (void)node_open_on(w, b, "b");
+    assert_int_equal(put_object(c, "key", SMALL, 1, false, &newer), KVP_OK);
+    world_restart(w);
+    c = client_open(w);
+    (void)node_open_on(w, a, "a");
+    assert_int_equal(found(c, "key", NULL), older);
+    assert_int_equal(remove_key(c, "key", true), KVP_OK);
+    (void)node_open_on(w, b, "b");
+    assert_int_equal(found(c, "key", NULL), 0);
+    world_close(w);
+}
+
 static void
 test_nothing_is_served_before_the_last_page(void **state)
 {
@@ -926,6 +952,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_restart_when_nodes_report_all),
         cmocka_unit_test(test_report_whose_last_page_tells_something),
+        cmocka_unit_test(test_removal_before_a_newer_version_is_told),
         cmocka_unit_test(test_nothing_is_served_before_the_last_page),
         cmocka_unit_test(test_report_when_it_is_cut),
         cmocka_unit_test(test_report_whose_last_page_is_lost),
