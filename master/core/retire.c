@@ -153,11 +153,23 @@ end_stray(const kvp_master_t *m, kvp_retire_t *r)
     if (s != NULL) s->strays_n--;
 }
 
+/* The waiter may end with it, so this lets go first. */
+static void
+end_wait(kvp_master_t *m, kvp_retire_t *r)
+{
+    kvp_waiter_t *w = r->waiter;
+
+    if (w == NULL) return;
+    kvp_list_del(&r->of_waiter);
+    r->waiter = NULL;
+    kvp_waiter_dead(m, w);
+}
+
 /* The record's own end; what becomes of the extent is the caller's. */
 static void
 discard(kvp_master_t *m, kvp_retire_t *r)
 {
-    if (r->waiter != NULL) kvp_waiter_dead(m, r->waiter);
+    end_wait(m, r);
     kvp_owed_paid(m, r);
     kvp_list_del(&r->link);
     kvp_list_del(&r->queue);
@@ -236,9 +248,7 @@ set_dead(kvp_master_t *m, kvp_retire_t *r)
     r->state = KVP_RT_DEAD;
     end_undead(r);
     kvp_owed_paid(m, r);
-    if (r->waiter == NULL) return;
-    kvp_waiter_dead(m, r->waiter);
-    r->waiter = NULL;
+    end_wait(m, r);
 }
 
 static void
