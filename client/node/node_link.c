@@ -174,6 +174,8 @@ adopt(kvp_node_t *node, const kvp_node_dialed_t *dialed)
         err = kvp_node_core_see_term(node->core, dialed->hello.term);
         if (err == KVP_STALE_TERM) err = KVP_OK;
     } else {
+        if (node->mem != NULL)
+            kvp_log_warn("node", "the master serves another pool: what this node held of the one before is given up");
         kvp_node_core_forget_pool(node->core);
         err = kvp_node_core_see_term(node->core, dialed->hello.term);
         if (err == KVP_OK) err = kvp_node_make_memory(node, &dialed->hello);
@@ -212,7 +214,7 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
     if (err == KVP_OK && msg->is_reset) {
         kvp_hello_reply_t same = {.term = msg->term, .digest_seed = node->mem->conf.digest_seed};
 
-        kvp_log_info("node", "the master asks for new memory");
+        kvp_log_warn("node", "the master asks for new memory: what this node held is given up");
         memcpy(same.pool_id, node->mem->conf.pool_id, sizeof same.pool_id);
         err = kvp_node_make_memory(node, &same);
         if (err == KVP_OK) {

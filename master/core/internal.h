@@ -553,6 +553,7 @@ struct kvp_master {
     kvp_buf_t tomb_news; /* kvp_wire_tomb_t that nodes are to be told with the end of this step */
     uint64_t gaps; /* extents that a writer of an older term might still store to */
     uint64_t gaps_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
+    uint32_t dropped_term; /* in which a segment was dropped last; 0 = none was */
     bool is_named; /* the pool is what conf says: a master before, a node or a grant has made that a fact */
     bool is_ident_news; /* the term or the name changed, and the shell was not told yet */
     uint8_t spoiled[KVP_SPOILED_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
@@ -1119,7 +1120,7 @@ uint64_t kvp_master_random(kvp_master_t *m);
 bool kvp_master_outdated(kvp_master_t *m, uint32_t term);
 
 /* poolname.c */
-void kvp_pool_granted(kvp_master_t *m); /* space of it: from here on it is the pool that it says it is */
+void kvp_pool_granted(kvp_master_t *m); /* space of it, or a promise: from here on it is the pool that it says it is */
 /* kvp_pool_named_by: a node says which pool its memory is of; NULL = it has none. True where the pool had no name, and has
  * that one now: every connection is closed, and who comes again hears it. */
 bool kvp_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known);

@@ -18,14 +18,17 @@
 #define JOBS_MAX 16u /* walks at a time in one session */
 
 /* Whether nothing may be removed now; then the question is answered. Before a first node came it is not sure which pool
- * this is, and what is there of it. */
+ * this is, and what is there of it. From then on the answer makes the pool's name a fact: it would be forgotten with it. */
 static bool
 refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     const char *why = NULL;
 
     if (kvp_journal_is_behind(m)) why = "too much is not durable yet";
-    if (!m->is_named && m->segment_seq == 0) why = "no node has offered memory yet";
+    if (!m->is_named && m->segment_seq == 0)
+        why = "no node has offered memory yet";
+    else
+        kvp_pool_granted(m);
     if (why != NULL) kvp_reply_plain(m, s, &f->hdr, KVP_RETRY_AFTER, why);
     return why != NULL;
 }

@@ -281,6 +281,17 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
     return KVP_OK;
 }
 
+/* Memory of this very term that this master has neither now nor had and dropped: another one served the pool in it, of which
+ * the nodes that named the pool, or an old copy of the data directory, did not know. */
+static bool
+is_of_a_twin(const kvp_master_t *m, const Kvp__Pb__Mount *msg)
+{
+    if (msg->is_fresh || msg->mounted_term != m->term || m->dropped_term == m->term) return false;
+    kvp_list_foreach (pos, &m->segments)
+        if (memcmp(kvp_list_entry(pos, kvp_segment_t, link)->uuid, msg->uuid.data, UUID_BYTES) == 0) return false;
+    return !kvp_report_was_cut(m, msg->uuid.data);
+}
+
 void
 kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
@@ -297,7 +308,8 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     why = mount_refusal(msg);
-    if (why == NULL && msg->term > m->term && KVP_RULE(TERM_CHECK) && kvp_master_outdated(m, msg->term)) {
+    if (why == NULL && (msg->term > m->term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK) &&
+        kvp_master_outdated(m, msg->term)) {
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -359,6 +371,7 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
 
     if (g->is_dropped) return;
     g->is_dropped = true;
+    m->dropped_term = m->term;
     m->known_bytes -= g->size_bytes;
     set_state(m, g, KVP_SEG_LOST);
     (void)kvp_put_leave_segment(m, g);

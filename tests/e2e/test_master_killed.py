@@ -235,3 +235,29 @@ def test_a_start_that_nothing_came_of_costs_nothing(make_pool, bench):
     pool.master.kill9()
     pool.master = bench.master(listen=listen, data_dir=f"{bench.home}/data", name="master3")
     assert json.loads(pool.master.http_get("/health")[1])["pool_id"] == pool_id, "the name was not kept"
+
+
+def test_terms_that_were_used_before(make_pool, bench):
+    """Fails if a master whose first node had missed the master before, so that it takes that one's term again, throws away
+    what another node holds of that term.
+    """
+    pool = make_pool(nodes=2, memory="32MiB")
+    early, late = pool.nodes
+    client = Shell(bench, pool.addr, "client", deadline=10000 * SLOW)
+    listen = pool.master.listen
+
+    def restart(n, node):
+        pool.master.kill9()
+        pool.master = bench.master(listen=listen, name=f"master{n}")
+        wait_until(lambda: figures(pool.master)["segments"] == 1, 20, f"{node.name} to come alone")
+
+    early.freeze()
+    restart(2, late)
+    assert client(f"bput k/ 0 50 {LEN}")["results"] == {"OK": 50}
+    late.freeze()
+    pool.master.kill9()
+    early.thaw()
+    pool.master = bench.master(listen=listen, name="master3")
+    wait_until(lambda: figures(pool.master)["segments"] == 1, 20, "the one that missed a master")
+    late.thaw()
+    wait_until(lambda: client(f"bget k/ 0 50 {LEN}")["results"] == {"OK": 50}, 20, "the other one's objects")

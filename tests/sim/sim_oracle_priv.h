@@ -77,7 +77,8 @@ struct oracle {
     uint32_t segments_n;
     uint32_t terms[NODES_MAX]; /* highest that each node has obeyed */
     struct kept *kept[NODES_MAX]; /* tombstones that a node has */
-    struct kept *kept_last[NODES_MAX]; /* that one had which is dead, until the master hears of it: its word may be on its way */
+    struct kept *
+        kept_last[NODES_MAX]; /* that one had which is dead, until the master hears of it: its word may be on its way */
     returned_t *returned;
     struct refusal *refusals; /* of the step under way */
     struct replaced *replaced; /* in the step under way */

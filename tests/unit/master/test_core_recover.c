@@ -711,21 +711,22 @@ test_mount_when_it_may_not_report(void **state)
     peer_t *n;
 
     (void)state;
-    (void)node_open_on(w, a, "a");
-    world_restart(w);
-    a->term = a->mounted_term = w->conf.term;
+    n = node_open_on(w, a, "a");
+    peer_forget(n);
+    world_advance(w, 2 * w->conf.node_grace_ns); /* it is given up, and what was removed since is not known */
     n = node_greet(w, a, &mounted);
     assert_true(mounted.is_reset);
     peer_forget(n);
-    a->mounted_term--;
+    world_restart(w);
     world_advance(w, w->conf.node_grace_ns);
     (void)node_greet(w, a, &mounted);
     assert_true(mounted.is_reset);
     world_close(w);
 }
 
+/* The master takes a term above the node's, which is higher than its own, or the same by another master's doing. */
 static void
-test_mount_when_the_node_obeys_a_higher_term(void **state)
+mount_above(bool is_higher)
 {
     world_t *w = world_open(&(kvp_master_conf_t){0});
     mem_t *a = mem_make(w, "a", MIB, MIB);
@@ -734,7 +735,6 @@ test_mount_when_the_node_obeys_a_higher_term(void **state)
     kvp_master_ident_t ident;
     peer_t *c, *n;
 
-    (void)state;
     (void)node_open_on(w, a, "a");
     c = client_open(w);
     assert_int_equal(put_one(c, "key"), KVP_OK);
@@ -749,21 +749,35 @@ test_mount_when_the_node_obeys_a_higher_term(void **state)
     msg.size_bytes = a->size_bytes;
     msg.chunk_bytes = a->chunk_bytes;
     msg.addr = msg.unix_path = msg.transports = (char *)"";
-    msg.term = msg.mounted_term = a->term = a->mounted_term = 9;
+    msg.term = msg.mounted_term = a->term = a->mounted_term = is_higher ? 9 : w->conf.term;
     (void)peer_send(n, KVP_OP_MOUNT, 0, &msg.base, NULL, 0);
     assert_true(n->was_closed && c->was_closed);
     assert_true(kvp_master_take_ident(w->m, &ident));
-    assert_int_equal(ident.term, 10);
+    assert_int_equal(ident.term, a->term + 1);
     assert_false(kvp_master_take_ident(w->m, &ident));
-    w->conf.term = 10;
+    w->conf.term = ident.term;
     world_forget_peers(w);
     c = client_open(w);
     n = node_greet(w, a, &mounted);
-    assert_int_equal(mounted.term, 10);
+    assert_int_equal(mounted.term, w->conf.term);
     assert_int_equal(mounted.report, 2);
     node_report(n);
     assert_true(found(c, "key", NULL) > 0);
     world_close(w);
+}
+
+static void
+test_mount_when_the_node_obeys_a_higher_term(void **state)
+{
+    (void)state;
+    mount_above(true);
+}
+
+static void
+test_mount_when_another_master_had_the_term(void **state)
+{
+    (void)state;
+    mount_above(false);
 }
 
 /* ---- any history */
@@ -968,6 +982,7 @@ main(void)
         cmocka_unit_test(test_report_of_what_is_not_so),
         cmocka_unit_test(test_mount_when_it_may_not_report),
         cmocka_unit_test(test_mount_when_the_node_obeys_a_higher_term),
+        cmocka_unit_test(test_mount_when_another_master_had_the_term),
         cmocka_unit_test(test_any_history_of_deaths),
     };
 
