@@ -140,7 +140,7 @@ set_option(const char *name, const char *value)
 static void
 note_call(worker_t *w, uint64_t begun_ns, const int *results, size_t n)
 {
-    double ms = (double)(e2e_runnable_ns() - begun_ns) / 1e6;
+    double ms = (double)(int64_t)(e2e_runnable_ns() - begun_ns) / 1e6; /* of two clocks: a short one may be negative */
 
     pthread_mutex_lock(&w->lock);
     w->tally.calls++;

@@ -115,7 +115,7 @@ call_opts(void)
 static void
 begin(int err, uint64_t begun_ns)
 {
-    printf("{\"err\":\"%s\",\"ms\":%.2f", kvpool_errname(err), (double)(e2e_runnable_ns() - begun_ns) / 1e6);
+    printf("{\"err\":\"%s\",\"ms\":%.2f", kvpool_errname(err), (double)(int64_t)(e2e_runnable_ns() - begun_ns) / 1e6);
 }
 
 static void
