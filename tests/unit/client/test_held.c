@@ -61,31 +61,38 @@ next(fixture_t *f, uint64_t incarnation)
     return kvp_held_next(&f->held, incarnation, f->now_ns, &f->page, &f->due_ns) == KVP_OK;
 }
 
-/* An answer with the same error to all, or with `errs` to each; those that are OK get that ticket. */
 static kvp_err_t
-answer(fixture_t *f, uint64_t ticket, kvp_err_t all, const kvp_err_t *errs, uint32_t retry_ms)
+hear(fixture_t *f, const Kvp__Pb__PresentReply *head, const kvp_wire_presented_t *records, uint32_t records_n)
 {
-    Kvp__Pb__PresentReply head = KVP__PB__PRESENT_REPLY__INIT;
     kvp_frame_t frame;
     kvp_buf_t buf;
     kvp_err_t err;
     size_t at, used;
 
     kvp_buf_init(&buf, 0);
-    head.n = f->page.n;
-    head.retry_ms = retry_ms;
-    kvp_pb_frame_begin(&buf, KVP_OP_PRESENT, KVP_FRAME_REPLY, 1, &head.base, &at);
-    for (uint32_t i = 0; i < f->page.n; i++) {
-        kvp_wire_presented_t one = {.err = errs == NULL ? all : errs[i]};
-
-        if (one.err == KVP_OK) one.ticket = ticket;
-        kvp_buf_append(&buf, &one, sizeof one);
-    }
+    kvp_pb_frame_begin(&buf, KVP_OP_PRESENT, KVP_FRAME_REPLY, 1, &head->base, &at);
+    kvp_buf_append(&buf, records, records_n * sizeof *records);
     kvp_frame_end(&buf, at);
     assert_int_equal(kvp_frame_parse(buf.data, buf.len, &frame, &used), KVP_OK);
     err = kvp_held_on_reply(&f->held, &f->page, &frame, f->now_ns, &f->tickets);
     kvp_buf_fini(&buf);
     return err;
+}
+
+/* An answer with the same error to all, or with `errs` to each; those that are OK get that ticket. */
+static kvp_err_t
+answer(fixture_t *f, uint64_t ticket, kvp_err_t all, const kvp_err_t *errs, uint32_t retry_ms)
+{
+    Kvp__Pb__PresentReply head = KVP__PB__PRESENT_REPLY__INIT;
+    kvp_wire_presented_t records[KVP_PLACES_MAX] = {0};
+
+    head.n = f->page.n;
+    head.retry_ms = retry_ms;
+    for (uint32_t i = 0; i < f->page.n; i++) {
+        records[i].err = errs == NULL ? all : errs[i];
+        if (records[i].err == KVP_OK) records[i].ticket = ticket;
+    }
+    return hear(f, &head, records, f->page.n);
 }
 
 /* The tickets that are to be released; they are forgotten. */
@@ -302,21 +309,10 @@ static kvp_err_t
 answer_with(fixture_t *f, kvp_err_t whole, uint32_t n, const kvp_wire_presented_t *records, uint32_t records_n)
 {
     Kvp__Pb__PresentReply head = KVP__PB__PRESENT_REPLY__INIT;
-    kvp_frame_t frame;
-    kvp_buf_t buf;
-    kvp_err_t err;
-    size_t at, used;
 
-    kvp_buf_init(&buf, 0);
     head.err = whole;
     head.n = n;
-    kvp_pb_frame_begin(&buf, KVP_OP_PRESENT, KVP_FRAME_REPLY, 1, &head.base, &at);
-    kvp_buf_append(&buf, records, records_n * sizeof *records);
-    kvp_frame_end(&buf, at);
-    assert_int_equal(kvp_frame_parse(buf.data, buf.len, &frame, &used), KVP_OK);
-    err = kvp_held_on_reply(&f->held, &f->page, &frame, f->now_ns, &f->tickets);
-    kvp_buf_fini(&buf);
-    return err;
+    return hear(f, &head, records, records_n);
 }
 
 static void

@@ -1560,17 +1560,26 @@ release(peer_t *c, uint64_t ticket)
     (void)peer_send(c, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, &head.base, &ticket, sizeof ticket);
 }
 
-kvp_err_t
-remove_key(peer_t *c, const char *key, bool is_forced)
+static uint64_t
+remove_send(peer_t *c, kvp_digest_t digest, bool is_forced)
 {
     Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
-    kvp_digest_t digest = own_digest(c, key);
-    uint64_t id;
 
     head.n = 1;
     head.force = is_forced;
-    id = peer_send(c, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest);
-    return first_result(peer_wait(c, id, 100 * MS));
+    return peer_send(c, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest);
+}
+
+kvp_err_t
+remove_key(peer_t *c, const char *key, bool is_forced)
+{
+    return first_result(peer_wait(c, remove_send(c, own_digest(c, key), is_forced), 100 * MS));
+}
+
+uint64_t
+remove_begun(peer_t *c, const char *key, bool is_forced)
+{
+    return remove_send(c, digest_of(c->world, key), is_forced);
 }
 
 uint64_t

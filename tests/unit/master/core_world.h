@@ -248,6 +248,8 @@ uint64_t found(peer_t *c, const char *key, uint32_t *copies_out);
 bool probe(peer_t *c, const char *key); /* leaves a probe */
 void release(peer_t *c, uint64_t ticket);
 kvp_err_t remove_key(peer_t *c, const char *key, bool is_forced);
+/* remove_begun: the request. The digest is that of tenant 0's key, whoever asks. */
+uint64_t remove_begun(peer_t *c, const char *key, bool is_forced);
 uint64_t remove_many(peer_t *c, const char *pattern, bool is_forced); /* the request */
 kvp_err_t remove_many_result(reply_t *r, uint64_t *removed_out, uint64_t *held_out); /* frees r */
 kvp_err_t plain_result(reply_t *r); /* err of any answer's head; frees r */

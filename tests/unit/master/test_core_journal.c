@@ -82,16 +82,6 @@ begin_again(peer_t *c, const char *key)
 }
 
 static uint64_t
-remove_begun(peer_t *c, const char *key)
-{
-    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
-    kvp_digest_t digest = digest_of(c->world, key);
-
-    head.n = 1;
-    return peer_send(c, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest);
-}
-
-static uint64_t
 bump_begun(peer_t *c)
 {
     Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
@@ -120,7 +110,7 @@ test_promises_wait_for_the_disk(void **state)
     assert_int_equal(result(peer_reply(c, id)), KVP_OK);
     assert_int_equal(begin_again(c, "key"), KVP_ALREADY);
 
-    id = remove_begun(c, "key");
+    id = remove_begun(c, "key", false);
     world_advance(w, 500 * MS);
     assert_true(peer_is_asking(c, id));
     assert_int_equal(found(c, "key", NULL), 0);
@@ -227,7 +217,7 @@ test_disk_that_never_answers(void **state)
         (void)peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, recs, sizeof recs);
     }
     assert_int_equal(begin_again(c, "new"), KVP_RETRY_AFTER);
-    assert_int_equal(plain_result(peer_reply(c, remove_begun(c, "0"))), KVP_RETRY_AFTER);
+    assert_int_equal(plain_result(peer_reply(c, remove_begun(c, "0", false))), KVP_RETRY_AFTER);
     assert_int_equal(plain_result(peer_reply(c, bump_begun(c))), KVP_RETRY_AFTER);
     assert_int_equal(plain_result(peer_reply(c, peer_send(c, KVP_OP_REMOVE_MANY, 0, &many.base, NULL, 0))),
                      KVP_RETRY_AFTER);
@@ -259,7 +249,7 @@ remove_when_nobody_is_there(bool has_journal)
     (void)put_key(c, "gone", false);
     (void)put_key(c, "here", false);
     peer_forget(n);
-    id = remove_begun(c, "gone");
+    id = remove_begun(c, "gone", false);
     if (has_journal)
         assert_int_equal(result(peer_wait(c, id, 200 * MS)), KVP_OK);
     else
@@ -295,7 +285,7 @@ test_removal_under_anothers_digest(void **state)
     (void)node_open(w, a);
     c = client_open(w);
     other = client_open_of(w, 1);
-    assert_int_equal(result(peer_wait(other, remove_begun(other, "mine"), 200 * MS)), KVP_NOT_FOUND);
+    assert_int_equal(result(peer_wait(other, remove_begun(other, "mine", false), 200 * MS)), KVP_NOT_FOUND);
     assert_true(found(c, "mine", NULL) > 0);
     (void)put_key(c, "next", false); /* and with it all that was written before is durable */
     world_restart(w);
@@ -397,7 +387,7 @@ test_nodes_that_come_too_late(void **state)
     world_restart(w);
     (void)node_open_on(w, a, "a");
     c = client_open(w);
-    assert_int_equal(result(peer_wait(c, remove_begun(c, "k0"), 200 * MS)),
+    assert_int_equal(result(peer_wait(c, remove_begun(c, "k0", false), 200 * MS)),
                      found(c, "k0", NULL) > 0 ? KVP_OK : KVP_NOT_FOUND);
     world_advance(w, GRACE + SEC);
     for (uint32_t i = 1; i < 16; i++) {
@@ -440,7 +430,7 @@ test_journal_that_is_lost(void **state)
     assert_int_equal(found(c, "key", NULL), version);
     world_advance(w, GRACE + SEC);
     peer_forget(n);
-    assert_int_equal(result(peer_wait(c, remove_begun(c, "gone"), 200 * MS)), KVP_OK);
+    assert_int_equal(result(peer_wait(c, remove_begun(c, "gone", false), 200 * MS)), KVP_OK);
     assert_int_equal(kvp_master_create(&w->conf, w->now, &m), KVP_OK);
     assert_int_equal(kvp_master_restore(m, w->journal.data, w->journal.len), KVP_OK);
     assert_int_equal(kvp_master_open_journal(m, &end), KVP_OK);
@@ -476,11 +466,11 @@ test_snapshot_while_things_change(void **state)
     assert_true(kvp_master_snapshot(w->m));
     assert_false(kvp_master_snapshot(w->m)); /* one is under way */
     version[3] = put_key(c, "k3", true);
-    assert_int_equal(result(peer_wait(c, remove_begun(c, "k4"), 200 * MS)), KVP_OK);
+    assert_int_equal(result(peer_wait(c, remove_begun(c, "k4", false), 200 * MS)), KVP_OK);
     version[4] = 0;
     w->is_idle_off = false;
     world_advance(w, SEC);
-    assert_int_equal(result(peer_wait(c, remove_begun(c, "k5"), 200 * MS)), KVP_OK);
+    assert_int_equal(result(peer_wait(c, remove_begun(c, "k5", false), 200 * MS)), KVP_OK);
     version[5] = 0;
     assert_true(kvp_master_take_snapshot(w->m, &from));
     assert_false(kvp_master_take_snapshot(w->m, &from));
@@ -579,7 +569,7 @@ some_step(world_t *w, peer_t *c)
     case 2:
     case 3:
     case 4:
-        (void)result(peer_wait(c, remove_begun(c, key), 200 * MS));
+        (void)result(peer_wait(c, remove_begun(c, key, false), 200 * MS));
         break;
     default:
         (void)put_key(c, key, true);

@@ -267,17 +267,6 @@ test_put_when_the_old_copy_is_on_a_lost_node(void **state)
     world_close(w);
 }
 
-/* Without waiting for the answer. */
-static uint64_t
-remove_begun(peer_t *c, const char *key)
-{
-    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
-    kvp_digest_t digest = digest_of(c->world, key);
-
-    head.n = 1;
-    return peer_send(c, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest);
-}
-
 /* Orders that were not answered, and extents that were answered dead but not free, are asked about again: a node forgets
  * what it owed to an earlier connection. */
 static void
@@ -310,7 +299,7 @@ test_retires_are_repeated_when_the_node_is_back(void **state)
         char key[KEY_LEN];
 
         snprintf(key, sizeof key, "key/%u", i);
-        (void)remove_begun(c, key);
+        (void)remove_begun(c, key, false);
     }
     n = node_open(w, mem);
     assert_int_equal(n->retires_n, 30);

@@ -352,17 +352,6 @@ test_removal_that_a_late_node_owes_outlives_the_master(void **state)
     world_close(w);
 }
 
-static uint64_t
-remove_begun(peer_t *c, const char *key)
-{
-    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
-    kvp_digest_t digest = digest_of(c->world, key);
-
-    head.n = 1;
-    head.force = true;
-    return peer_send(c, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest);
-}
-
 /* Where nobody says that he keeps it in mind, it is not answered before it is done. */
 static void
 test_removal_waits_where_nobody_keeps_it_in_mind(void **state)
@@ -379,12 +368,12 @@ test_removal_waits_where_nobody_keeps_it_in_mind(void **state)
     assert_int_equal(put_object(c, "one", SMALL, 2, false, &version), KVP_OK);
     assert_int_equal(put_object(c, "two", SMALL, 2, false, &version), KVP_OK);
     na->policy = nb->policy = NODE_STOPPED;
-    first = remove_begun(c, "one");
+    first = remove_begun(c, "one", true);
     world_advance(w, SEC);
     assert_true(peer_is_asking(c, first));
     (void)node_open_on(w, d, "d"); /* is told of what was removed before it came */
     assert_int_equal(plain_result(peer_wait(c, first, 100 * MS)), KVP_OK);
-    second = remove_begun(c, "two");
+    second = remove_begun(c, "two", true);
     world_advance(w, 40 * MS);
     assert_true(peer_is_asking(c, second));
     assert_int_equal(plain_result(peer_wait(c, second, 100 * MS)), KVP_OK);

@@ -28,17 +28,6 @@ fill(peer_t *c, const char *prefix, uint32_t n, uint64_t len)
     }
 }
 
-static uint64_t
-remove_one(peer_t *c, const char *key, bool is_forced)
-{
-    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
-    kvp_digest_t digest = digest_of(c->world, key);
-
-    head.n = 1;
-    head.force = is_forced;
-    return peer_send(c, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest);
-}
-
 /* ---- by key */
 static void
 test_remove_when_absent_held_or_under_way(void **state)
@@ -73,7 +62,7 @@ test_remove_is_answered_when_dead(void **state)
     fill(c, "key", 1, 100);
     n->policy = NODE_DEAD_ONLY; /* free does not matter */
     n->delay_ns = delay;
-    id = remove_one(c, "key0", false);
+    id = remove_begun(c, "key0", false);
     assert_true(peer_is_asking(c, id));
     assert_false(exists(c, "key0"));
     world_advance(w, 2 * delay);
@@ -94,7 +83,7 @@ test_remove_is_answered_after_50_ms_where_a_node_is_mute(void **state)
     (void)state;
     fill(c, "key", 1, 100);
     n->policy = NODE_MUTE;
-    id = remove_one(c, "key0", false);
+    id = remove_begun(c, "key0", false);
     world_advance(w, 45 * MS);
     assert_true(peer_is_asking(c, id));
     world_advance(w, 20 * MS);
@@ -118,7 +107,7 @@ test_remove_when_the_node_is_lost(void **state)
     (void)state;
     fill(c, "key", 2, 100);
     peer_forget(n);
-    id = remove_one(c, "key0", false);
+    id = remove_begun(c, "key0", false);
     world_advance(w, SEC);
     assert_true(peer_is_asking(c, id)); /* nobody but this master knows of it */
     n = node_open(w, mem);
@@ -156,7 +145,7 @@ test_remove_when_the_asker_dies(void **state)
     d = client_open(w);
     fill(c, "key", 10, 100);
     n->policy = NODE_MUTE;
-    (void)remove_one(d, "key3", false);
+    (void)remove_begun(d, "key3", false);
     (void)remove_many(d, "key[5-9]", false);
     peer_forget(d);
     assert_true(exists(c, "key1"));
