@@ -2,13 +2,16 @@
 # Sourced by deploy/quickstart, tests/run and tests/lint: which Debian or Ubuntu packages are needed, which of them are
 # missing, and how they get installed. Needs bash. Sets functions kvp_* only.
 #
-# Groups: build (compile and run), test (unit and end-to-end tests), fuzz (clang and its run-time), lint.
+# Groups: build (compile and run), test (unit and end-to-end tests), fuzz (clang and its run-time), lint, rdma (the guest
+# of tests/rdma_vm and the programs that are run in it).
 
 kvp_packages_build=(gcc libc6-dev meson ninja-build pkg-config protobuf-c-compiler libprotobuf-c-dev libuv1-dev
-    libxxhash-dev libjemalloc-dev libjson-c-dev libmicrohttpd-dev libpcre2-dev python3)
+    libxxhash-dev libjemalloc-dev libjson-c-dev libmicrohttpd-dev libpcre2-dev libibverbs-dev librdmacm-dev
+    python3)
 kvp_packages_test=(libcmocka-dev python3-pytest)
 kvp_packages_fuzz=(clang) # and clang's sanitizer run-time, whose name carries clang's version
 kvp_packages_lint=(g++ codespell clang-format)
+kvp_packages_rdma=(qemu-system-x86 kmod cpio xz-utils iproute2 ibverbs-providers ibverbs-utils rdmacm-utils perftest)
 
 # What the build needs, for systems without dpkg.
 kvp_tools_build=(cc meson ninja pkg-config protoc-c python3)
@@ -53,6 +56,7 @@ kvp_packages_of() {
         build) printf '%s\n' "${kvp_packages_build[@]}" ;;
         test) printf '%s\n' "${kvp_packages_test[@]}" ;;
         lint) printf '%s\n' "${kvp_packages_lint[@]}" ;;
+        rdma) printf '%s\n' "${kvp_packages_rdma[@]}" ;;
         fuzz)
             printf '%s\n' "${kvp_packages_fuzz[@]}"
             major=$(kvp_clang_major)
