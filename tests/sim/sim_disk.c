@@ -19,6 +19,13 @@ typedef struct fact {
     struct fact *next;
 } fact_t;
 
+/* What a journal says, read from its first record on. */
+typedef struct {
+    bool is_whole;
+    fact_t *known[BUCKETS];
+    uint64_t min_version[TENANTS];
+} told_t;
+
 struct disk {
     kvp_buf_t file;
     uint64_t from; /* position of its first byte */
@@ -29,11 +36,7 @@ struct disk {
     uint64_t read_check;
     fact_t *said[BUCKETS];
     bool is_relied_on;
-
-    /* as the master that runs found it */
-    bool is_whole;
-    fact_t *known[BUCKETS];
-    uint64_t min_version[TENANTS];
+    told_t found; /* by the master that runs, when it began */
 };
 
 static rng_t
@@ -70,44 +73,44 @@ fact_find(fact_t *const *table, kvp_digest_t digest)
 }
 
 static void
-begin_anew(disk_t *d)
+fold(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
 {
-    d->is_whole = false;
-    memset(d->known, 0, sizeof d->known);
-    memset(d->min_version, 0, sizeof d->min_version);
-}
-
-static void
-fold(sim_t *s, const kvp_jrec_any_t *rec)
-{
-    disk_t *d = s->disk;
-    fact_t *f = fact_find(d->known, rec->key.digest);
+    fact_t *f = fact_find(told->known, rec->key.digest);
 
     switch ((kvp_jrec_kind_t)rec->head.kind) {
     case KVP_JREC_BASE:
-        if (!d->is_whole || rec->term.is_anew != 0) begin_anew(d);
+        if (!told->is_whole || rec->term.is_anew != 0) *told = (told_t){0};
         break;
     case KVP_JREC_WHOLE:
-        d->is_whole = true;
+        told->is_whole = true;
         break;
     case KVP_JREC_COMMIT:
-        if (f == NULL) f = fact_add(s, d->known, rec->key.digest, 0);
+        if (f == NULL) f = fact_add(s, told->known, rec->key.digest, 0);
         f->version = kvp_max_u64(f->version, rec->key.version);
         break;
     case KVP_JREC_GONE:
         if (f != NULL && f->version <= rec->key.version) f->version = 0;
         break;
     case KVP_JREC_BUMP:
-        d->min_version[rec->bump.tenant] = kvp_max_u64(d->min_version[rec->bump.tenant], rec->bump.min_version);
+        told->min_version[rec->bump.tenant] = kvp_max_u64(told->min_version[rec->bump.tenant], rec->bump.min_version);
         break;
     case KVP_JREC_TERM:
         break;
     }
 }
 
+static bool
+knows(const told_t *told, uint32_t tenant, kvp_digest_t digest, uint64_t version)
+{
+    const fact_t *f = fact_find(told->known, digest);
+
+    return f != NULL && f->version == version && version > told->min_version[tenant];
+}
+
 /* Calls fn for each record in front of that position; from where, and behind which check, the two say. */
 static void
-walk(sim_t *s, uint64_t *at, uint64_t *check, uint64_t to, void (*fn)(sim_t *s, const kvp_jrec_any_t *rec))
+walk(sim_t *s, uint64_t *at, uint64_t *check, uint64_t to,
+     void (*fn)(sim_t *s, const kvp_jrec_any_t *rec, told_t *told), told_t *told)
 {
     const disk_t *d = s->disk;
 
@@ -119,15 +122,16 @@ walk(sim_t *s, uint64_t *at, uint64_t *check, uint64_t to, void (*fn)(sim_t *s, 
             sim_fail(s, "WIRE", "the journal has no record at %lu", (unsigned long)*at);
             return;
         }
-        fn(s, &rec);
+        fn(s, &rec, told);
         *at += used;
         *check = rec.head.check;
     }
 }
 
 static void
-note(sim_t *s, const kvp_jrec_any_t *rec)
+note(sim_t *s, const kvp_jrec_any_t *rec, told_t *told)
 {
+    (void)told;
     if (rec->head.kind == KVP_JREC_BASE && rec->term.is_anew != 0) s->disk->is_relied_on = false;
     if (rec->head.kind == KVP_JREC_WHOLE) s->disk->is_relied_on = true;
     if (rec->head.kind == KVP_JREC_COMMIT) (void)fact_add(s, s->disk->said, rec->key.digest, rec->key.version);
@@ -136,21 +140,19 @@ note(sim_t *s, const kvp_jrec_any_t *rec)
 bool
 disk_judges(const sim_t *s)
 {
-    return s->disk->is_whole;
+    return s->disk->found.is_whole;
 }
 
 bool
 disk_has_bumped(const sim_t *s, uint32_t tenant, uint64_t version)
 {
-    return version <= s->disk->min_version[tenant];
+    return version <= s->disk->found.min_version[tenant];
 }
 
 bool
 disk_knows(const sim_t *s, uint32_t tenant, kvp_digest_t digest, uint64_t version)
 {
-    const fact_t *f = fact_find(s->disk->known, digest);
-
-    return f != NULL && f->version == version && !disk_has_bumped(s, tenant, version);
+    return knows(&s->disk->found, tenant, digest, version);
 }
 
 bool
@@ -185,7 +187,7 @@ on_synced(sim_t *s, void *arg, uint64_t seq)
     if (d->is_stuck) return;
     d->durable = d->syncing;
     d->syncing = 0;
-    walk(s, &d->read_to, &d->read_check, d->durable, note);
+    walk(s, &d->read_to, &d->read_check, d->durable, note, NULL);
     master_durable(s, d->durable);
     sync_begin(s);
 }
@@ -227,32 +229,43 @@ disk_heal(sim_t *s)
     sim_at(s, master_party(s), s->now + MS, on_synced, d, d->sync_seq);
 }
 
-/* Whether what is durable from there on holds the end of a base. */
-static bool
-says_all(const disk_t *d, uint64_t from)
+/* What is durable from there on says. */
+static void
+read_from(sim_t *s, uint64_t from, told_t *told_out)
 {
-    uint64_t at = from, check = 0;
-    kvp_jrec_any_t rec;
-    size_t used;
+    uint64_t check = 0;
 
-    while (at < d->durable) {
-        if (kvp_jrec_read(d->file.data + (at - d->from), d->durable - at, check, &rec, &used) != KVP_OK || used == 0)
-            return false;
-        if (rec.head.kind == KVP_JREC_WHOLE) return true;
-        at += used;
-        check = rec.head.check;
-    }
-    return false;
+    *told_out = (told_t){0};
+    walk(s, &from, &check, s->disk->durable, fold, told_out);
 }
 
+/* Whether of all that the one says nothing is missing in the other. */
+static bool
+says_as_much(sim_t *s, const told_t *told, const told_t *of)
+{
+    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older)
+        for (uint32_t c = 0; c < mem->chunk_n; c++)
+            for (uint32_t slot = 0; slot < mem->chunks[c].limit; slot++) {
+                const grant_t *g = mem->chunks[c].grant[slot];
+
+                if (g == NULL || !knows(of, g->tenant, g->digest, g->version)) continue;
+                if (!knows(told, g->tenant, g->digest, g->version)) return false;
+            }
+    return true;
+}
+
+/* A base stands for what is in front of it only where it says the same. */
 void
 disk_forget(sim_t *s, uint64_t from)
 {
     disk_t *d = s->disk;
+    told_t all, rest;
 
     TRACE(s, "the journal before position %lu is forgotten", (unsigned long)from);
-    if (!says_all(d, from))
-        sim_fail(s, "I3", "the journal before position %lu is forgotten, and what is behind it does not say all yet",
+    read_from(s, d->from, &all);
+    read_from(s, from, &rest);
+    if (!rest.is_whole || !says_as_much(s, &rest, &all))
+        sim_fail(s, "I3", "the journal before position %lu is forgotten, and what is behind it does not say all",
                  (unsigned long)from);
     if (from > d->durable) return; /* it failed */
     kvp_buf_consume(&d->file, from - d->from);
@@ -301,11 +314,11 @@ disk_restore(sim_t *s, kvp_master_t *core)
     d->file.len = end;
     d->from = 0;
     d->durable = end;
-    begin_anew(d);
+    d->found = (told_t){0};
     d->is_relied_on = false;
-    walk(s, &at, &check, end, fold);
+    walk(s, &at, &check, end, fold, &d->found);
     at = check = 0;
-    walk(s, &at, &check, end, note); /* also what was written, and not known to be durable */
+    walk(s, &at, &check, end, note, NULL); /* also what was written, and not known to be durable */
     d->read_to = end;
     d->read_check = check;
     oracle_master_reads(s);
