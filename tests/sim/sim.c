@@ -222,6 +222,7 @@ party_rise(party_t *who)
 
 /* ---- digests: with few bits in some plans, so that different keys have the same */
 static uint32_t digest_bits = 128; /* of the run under way */
+static bool tenants_collide;
 
 kvp_digest_t __real_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *key, size_t len);
 kvp_digest_t __wrap_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *key, size_t len);
@@ -229,9 +230,10 @@ kvp_digest_t __wrap_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *k
 kvp_digest_t
 __wrap_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *key, size_t len)
 {
-    kvp_digest_t d = __real_kvp_key_digest(seed, tenant, key, len);
+    bool is_proof = *(const char *)key == 'p'; /* of life: its keys have digests of their own */
+    kvp_digest_t d = __real_kvp_key_digest(seed, tenants_collide && !is_proof ? 0 : tenant, key, len);
 
-    if (digest_bits == 128 || *(const char *)key == 'p') return d; /* not the keys of the proof of life */
+    if (digest_bits == 128 || is_proof) return d;
     d.lo = (d.lo & ((1ull << digest_bits) - 1)) + 1;
     return (kvp_digest_t){d.lo * 0x9e3779b97f4a7c15ull, d.lo * 0xd6e8feb86659fd93ull};
 }
@@ -322,6 +324,7 @@ sim_run(const plan_t *plan, bool is_traced, sim_counts_t *counts, uint64_t *hash
     sim_t s = {.plan = plan, .rng = rng_fork(plan->seed, 2, 0), .is_traced = is_traced, .now = SEC};
 
     digest_bits = plan->digest_bits;
+    tenants_collide = plan->tenants_collide;
     start_all(&s);
     run_until(&s, s.now + (plan->takes_hours ? 2 * HOURS_NS : PLAN_NS), is_all_idle);
     if (s.failure[0] == '\0') run_calm(&s);

@@ -154,6 +154,7 @@ static void
 make_mixed(plan_t *plan)
 {
     rng_t rng = rng_fork(plan->seed, 1, 0);
+    uint64_t digest_dice;
     uint32_t calls;
 
     make_parties(plan, &rng);
@@ -161,7 +162,9 @@ make_mixed(plan_t *plan)
     plan->tenants = rng_chance(&rng, 200) ? 2 : 1;
     plan->chunk_n = (uint32_t)rng_between(&rng, 1, 2) + (plan->tenants - 1) * 2;
     plan->len_max = (uint32_t)rng_log(&rng, 256, 24576);
-    plan->digest_bits = rng_chance(&rng, 60) ? 4 : 128;
+    digest_dice = rng_below(&rng, 1000);
+    plan->digest_bits = digest_dice < 60 ? 4 : 128;
+    plan->tenants_collide = plan->tenants == 2 && digest_dice < 300;
     plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
     plan->twice_per_mille = rng_chance(&rng, 300) ? 30 : 0;
     plan->replicas_max = rng_chance(&rng, 400) ? (uint32_t)rng_between(&rng, 2, 3) : 1;

@@ -72,6 +72,7 @@ typedef struct {
     bool is_leasing; /* about known locations: few keys, read again and again, while nodes and masters fall silent */
     uint32_t off_cpu_per_mille; /* steps of a copy before which the thread loses its processor */
     uint32_t digest_bits; /* 128, or few: keys collide */
+    bool tenants_collide; /* a key has the same digest for all of them */
     uint32_t late_per_mille; /* packets that take long */
     uint32_t twice_per_mille; /* frames that may be repeated, and are */
     uint32_t replicas_max;
