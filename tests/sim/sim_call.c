@@ -117,6 +117,7 @@ choose_kind(const sim_t *s, thread_t *t)
     if (s->plan->profile == PROFILE_GROUPS && dice < 180)
         return dice < 100 ? CALL_LOOKUP : dice < 150 ? CALL_EXISTS : CALL_BUMP;
     if (s->plan->profile == PROFILE_CUT) return dice < 150 ? CALL_PUT : dice < 880 ? CALL_GET : CALL_REMOVE;
+    if (s->plan->profile == PROFILE_USES) return dice < 450 ? CALL_PUT : dice < 700 ? CALL_GET : CALL_LOOKUP;
     if (s->plan->is_leasing) return dice < 200 ? CALL_PUT : dice < 850 ? CALL_GET : CALL_REMOVE;
     if (dice < 360) return CALL_PUT;
     if (dice < 780) return CALL_GET;
@@ -267,6 +268,7 @@ choose_call(sim_t *s, thread_t *t, const choice_t *choice)
         choose_key(s, t, i);
     t->deadline_ns = now_of(s, t) + (rng_chance(&t->rng, 250) ? rng_log(&t->rng, 50 * US, 100 * MS) : 3 * SEC);
     t->of_groups = false;
+    if (s->plan->profile == PROFILE_USES) t->is_upsert = false; /* what is retired was evicted */
     if (s->plan->profile == PROFILE_CUT) be_of_the_cut(s, t);
     if (s->plan->group_keys > 0) choose_group(s, t);
     begin_call(s, t);

@@ -140,6 +140,9 @@ mem_cas(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t expect, ui
     uint64_t *word = &mem->chunks[chunk].word[slot];
 
     if (*word != expect) return false;
+    if (kvp_word_generation(next) < kvp_word_generation(expect))
+        sim_fail(s, "I5", "the word of slot %u falls from generation %lx to %lx", slot,
+                 (unsigned long)kvp_word_generation(expect), (unsigned long)kvp_word_generation(next));
     s->counts.stores++;
     *word = next;
     if (slot >= mem->chunks[chunk].limit) mem->chunks[chunk].limit = slot + 1;

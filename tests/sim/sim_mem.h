@@ -48,6 +48,7 @@ typedef struct grant {
     bool is_freed; /* its node said that nothing touches it any more */
     uint64_t probed_ns; /* when a reader was told that it is there, and may rely on that for a lease; 0 = never */
     uint32_t holds; /* tickets that protect it */
+    uint64_t used_ns, let_go_ns; /* when it may last have been used, and a ticket on it ended; 0 = not yet */
     uint64_t carried_until_ns; /* of a master that is gone: protected it until then, by that one's clock; 0 = did not */
     group_t *group; /* that it was put into; NULL = none */
     uint32_t member; /* its number there */
@@ -110,7 +111,7 @@ grant_t *grant_note(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_
 grant_t *grant_find(const mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation); /* NULL = never granted */
 
 /* What writers and readers do. mem_store lands one unit of grant; mem_publish is a compare-and-swap by the rule of
- * kvp_word_may_become. */
+ * kvp_word_may_become. No word may fall to an older generation, whoever stores it (I5). */
 void mem_store(sim_t *s, const grant_t *grant, uint32_t at, uint64_t unit);
 uint64_t mem_load(sim_t *s, const grant_t *grant, uint32_t at);
 uint64_t mem_word(sim_t *s, const mem_t *mem, uint32_t chunk, uint32_t slot);

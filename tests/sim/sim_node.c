@@ -123,7 +123,7 @@ tell_freed(sim_t *s, node_t *n)
 
     while ((msg.n = kvp_node_core_take_freed(n->core, slots, FREED_BATCH)) > 0) {
         for (uint32_t i = 0; i < msg.n; i++)
-            oracle_freed(n->mem, slots[i].chunk, slots[i].slot, slots[i].generation);
+            oracle_freed(s, n->mem, slots[i].chunk, slots[i].slot, slots[i].generation);
         msg.segment_id = n->segment_id;
         send_frame(s, n, KVP_OP_FREED, KVP_FRAME_ONEWAY, ++n->request, &msg.base, slots, msg.n * sizeof slots[0]);
     }
@@ -364,7 +364,8 @@ on_retire(sim_t *s, node_t *n, const kvp_frame_t *f)
     node_settle(s, n);
     kvp_node_core_retire_answer(n->core, flags, count);
     for (uint32_t i = 0; i < count; i++)
-        if ((flags[i] & KVP_RETIRE_FREE) != 0) oracle_freed(n->mem, slots[i].chunk, slots[i].slot, slots[i].generation);
+        if ((flags[i] & KVP_RETIRE_FREE) != 0)
+            oracle_freed(s, n->mem, slots[i].chunk, slots[i].slot, slots[i].generation);
     answer(s, n, f, KVP_OK, flags, count);
 }
 

@@ -34,7 +34,8 @@ void oracle_end(sim_t *s); /* all clients are gone: nothing may be left */
 /* ---- what the master hears and says, in the order in which it does */
 void oracle_master_hears(sim_t *s, conn_t *conn, const kvp_frame_t *f);
 void oracle_master_says(sim_t *s, conn_t *conn, const kvp_frame_t *f);
-/* oracle_master_has_said: all that a step made it say. Fails I7 where it refused what there is room for. */
+/* oracle_master_has_said: all that a step made it say. Fails I7 where it refused what there is room for, USE where something
+ * went and what was not used for longer stays. */
 void oracle_master_has_said(sim_t *s);
 void oracle_conn_over(sim_t *s, conn_t *conn); /* it heard that, or closed it */
 void oracle_master_died(sim_t *s);
@@ -45,7 +46,7 @@ void oracle_master_reads(sim_t *s); /* the next one has read its journal */
 void oracle_mem_gone(sim_t *s, mem_t *mem);
 void oracle_reports(sim_t *s, mem_t *mem); /* its node begins to tell what is in it */
 mem_t *oracle_mem_of(sim_t *s, uint32_t term, uint32_t segment_id); /* NULL = never mounted */
-void oracle_freed(mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation); /* its node says so */
+void oracle_freed(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation); /* its node says so */
 
 /* ---- what clients call and are told */
 put_t *oracle_put_begins(sim_t *s, uint32_t key, uint64_t len);

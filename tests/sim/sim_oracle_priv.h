@@ -40,7 +40,10 @@ typedef struct attempt {
 
 typedef struct hold {
     uint64_t conn, ticket;
-    uint64_t until_ns; /* by the master's clock */
+    uint64_t until_ns; /* by the master's clock; UINT64_MAX = it has no such end, and is no reservation */
+    uint64_t begun_ns;
+    const kvp_digest_t *asked; /* what a reservation was asked for; in a packet, which stays */
+    uint32_t asked_n;
     grant_t **grants;
     uint32_t grants_n;
     struct hold *next;
@@ -82,6 +85,8 @@ struct oracle {
     returned_t *returned;
     struct refusal *refusals; /* of the step under way */
     struct replaced *replaced; /* in the step under way */
+    struct touched *touched; /* by digest, in plans about uses */
+    const grant_t *evicted; /* in the step under way: of these the one that was put last */
     uint64_t pool_largest; /* bytes that were mounted at one time */
     uint64_t took_over_ns; /* when the last master did, by its clock */
     uint64_t pins_over_ns; /* since when there are more soft pins than may be; 0 = there are not */
@@ -148,6 +153,12 @@ void time_put_said(sim_t *s, const ask_t *ask, uint32_t at, kvp_err_t err); /* o
 
 /* ---- sim_room.c */
 void room_granted(sim_t *s, const conn_t *conn); /* a client got places */
+
+/* ---- sim_uses.c: in which order what is not used is evicted */
+void uses_touch(sim_t *s, kvp_digest_t digest); /* it is put, or read */
+void uses_hold_ended(sim_t *s, const hold_t *h);
+void uses_evicted(sim_t *s, const grant_t *gone);
+void uses_step_ends(sim_t *s);
 
 /* ---- sim_promise.c */
 void promise_commit_heard(sim_t *s, const grant_t *grant);

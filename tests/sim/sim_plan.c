@@ -453,6 +453,28 @@ make_heirs(plan_t *plan)
     }
 }
 
+/* ---- uses */
+/* Of twice as many keys as there is room for, so short that a client may reserve some. */
+static void
+make_uses(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_USES);
+    uint32_t calls = (uint32_t)rng_between(&rng, 20, 60);
+
+    make_parties(plan, &rng);
+    plan->nodes = 1;
+    plan->tenants = 1;
+    plan->keys = (uint32_t)rng_between(&rng, 40, 100);
+    plan->chunk_n = 1;
+    plan->len_max = (128u << 10) / plan->keys;
+    plan->has_one_len = true;
+    plan->digest_bits = 128;
+    plan->replicas_max = 1;
+    plan->off_cpu_per_mille = 5;
+    make_room(plan, calls);
+    add_calls(plan, &rng, calls, rng_log(&rng, MS, 30 * MS));
+}
+
 void
 plan_make(plan_t *plan, profile_t profile, uint64_t seed)
 {
@@ -475,6 +497,9 @@ plan_make(plan_t *plan, profile_t profile, uint64_t seed)
         break;
     case PROFILE_HEIRS:
         make_heirs(plan);
+        break;
+    case PROFILE_USES:
+        make_uses(plan);
         break;
     default:
         make_mixed(plan);
@@ -500,7 +525,8 @@ choice_name(choice_kind_t kind)
     return kind < CHOICE_KINDS ? names[kind] : "?";
 }
 
-static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut", "journal", "groups", "terms", "full", "heirs"};
+static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut",  "journal", "groups",
+                                                    "terms", "full", "heirs",   "uses"};
 
 const char *
 profile_name(profile_t profile)

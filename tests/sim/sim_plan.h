@@ -49,6 +49,7 @@ typedef enum {
     PROFILE_TERMS, /* the next master begins while the old one lives, and some are with the one, some with the other */
     PROFILE_FULL, /* a pool full of what is probed, or left unfinished by clients that stop and die, with nodes that break off */
     PROFILE_HEIRS, /* the next master comes soon, while writers of the one before are in the midst of a put, and go on */
+    PROFILE_USES, /* a full pool in which nothing fails and all is of one length: what goes is what nobody uses */
     PROFILE_KINDS,
 } profile_t;
 

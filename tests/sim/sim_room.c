@@ -122,6 +122,7 @@ void
 oracle_master_has_said(sim_t *s)
 {
     promise_step_ends(s);
+    uses_step_ends(s);
     check_pins(s);
     check_young_probes(s);
     for (const refusal_t *r = s->oracle->refusals; r != NULL; r = r->next)

@@ -122,13 +122,18 @@ is_sealed(const grant_t *g)
 /* What lay between reported extents is free: no writer of a term before the one that retired it can store any more,
  * wherever it would. Its node may say so in a later term, and proves nothing of the writers between. */
 static void
-gap_freed(const mem_t *mem, uint32_t term)
+gap_freed(sim_t *s, const mem_t *mem, uint32_t term)
 {
     uint32_t chunk = 0, slot = 0;
 
-    for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;)
+    for (grant_t *g; (g = grant_next(mem, &chunk, &slot)) != NULL;) {
+        if (is_sealed(g) && g->term < term && !g->was_reported && !g->is_refused)
+            sim_fail(s, "I2",
+                     "the space of slot %u generation %lx is free, of which no master was told, and it is SEALED",
+                     g->slot, (unsigned long)g->generation);
         for (; g != NULL; g = g->older)
             g->is_freed |= g->term < term && !is_sealed(g);
+    }
 }
 
 /* Of extents that nobody was told of, only those retired with every older writer as their owner. Others had been granted,
@@ -151,14 +156,14 @@ note_gap(sim_t *s, mem_t *mem, const kvp_wire_slot_t *slot)
 }
 
 void
-oracle_freed(mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation)
+oracle_freed(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t generation)
 {
     grant_t *g = grant_find(mem, chunk, slot, generation);
 
     if (g != NULL)
         g->is_freed = true;
     else if (is_gap(mem, chunk, slot, generation))
-        gap_freed(mem, (uint32_t)(generation >> KVP_GEN_SEQ_BITS));
+        gap_freed(s, mem, (uint32_t)(generation >> KVP_GEN_SEQ_BITS));
 }
 
 /* ---- reports */
@@ -309,10 +314,11 @@ ask_take(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
 /* ---- tickets */
 static void
-hold_end(hold_t *h)
+hold_end(sim_t *s, hold_t *h)
 {
     for (uint32_t i = 0; i < h->grants_n; i++)
         h->grants[i]->holds--;
+    uses_hold_ended(s, h);
 }
 
 static void
@@ -322,7 +328,7 @@ hold_release(sim_t *s, conn_t *conn, uint64_t ticket)
         hold_t *h = *at;
 
         if (h->conn == conn->id && h->ticket == ticket) {
-            hold_end(h);
+            hold_end(s, h);
             *at = h->next;
         } else {
             at = &h->next;
@@ -357,7 +363,7 @@ expire_holds(sim_t *s)
         hold_t *h = *at;
 
         if (h->until_ns <= now) {
-            hold_end(h);
+            hold_end(s, h);
             *at = h->next;
         } else {
             at = &h->next;
@@ -379,7 +385,7 @@ oracle_conn_over(sim_t *s, conn_t *conn)
         hold_t *h = *at;
 
         if (h->conn == conn->id) {
-            hold_end(h);
+            hold_end(s, h);
             *at = h->next;
         } else {
             at = &h->next;
@@ -480,6 +486,7 @@ hears_put(sim_t *s, conn_t *conn, const kvp_frame_t *f)
     head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, f);
     for (uint32_t i = 0; head != NULL && i < head->n; i++) {
         let_go(s, tenant_of(s, conn), &puts[i].digest, UINT64_MAX);
+        uses_touch(s, puts[i].digest);
         for (known_t *k = known_first(s, puts[i].digest); k != NULL; k = known_next(k, puts[i].digest)) {
             k->is_forced |= head->is_upsert || k->grant->mem->conn == 0;
             k->grant->may_leave |= k->is_forced || k->grant->shown_ns == 0;
@@ -541,6 +548,7 @@ hears_commit(sim_t *s, conn_t *conn, const kvp_frame_t *f)
 
         if (a != NULL) a->is_over = true;
         if (a != NULL && a->grants_n > 0) promise_commit_heard(s, a->grants[0]);
+        if (a != NULL) uses_touch(s, a->digest);
         for (uint32_t g = 0; a != NULL && g < a->grants_n; g++) {
             if ((rec->replicas >> g & 1) == 0) continue;
             a->grants[g]->is_commit_asked = true;
@@ -688,6 +696,7 @@ says_granted(sim_t *s, conn_t *conn, const wishes_t *wishes, uint32_t at, const 
         g->is_pinned = wishes->is_pinned;
         g->version = obj->version;
         if (wishes->groups != NULL) group_join(s, g, &wishes->groups[at]);
+        uses_touch(s, put->digest);
         know(s, g);
         a->grants[a->grants_n++] = g;
         TRACE(s, "master grants node%u chunk %u slot %u generation %lx units %u+%u", mem->node, g->chunk, g->slot,
@@ -825,6 +834,7 @@ says_places(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
     *h = (hold_t){.conn = conn->id, .ticket = p.head->ticket, .until_ns = UINT64_MAX};
     h->grants = sim_alloc(s, (p.head->nloc + 1) * sizeof(*h->grants));
     for (uint32_t i = 0; i < p.head->n; i++) {
+        uses_touch(s, digests[i]);
         if (p.objs[i].err == KVP_NOT_FOUND) missed(s, tenant_of(s, conn), digests[i], false);
         for (uint32_t k = 0; k < p.objs[i].nloc; k++, loc++) {
             grant_t *g = says_place(s, loc);
@@ -874,6 +884,7 @@ says_retire(sim_t *s, const kvp_frame_t *f)
         if (!g->is_retired && is_carried(s, g) && !g->mem->is_gone && !is_forced(s, g))
             sim_fail(s, "I8", "slot %u generation %lx is retired before who held it could present it", g->slot,
                      (unsigned long)g->generation);
+        if (!g->is_retired) uses_evicted(s, g);
         g->is_retired = true;
         g->is_quarantined = slots[i].owner != 0;
         promise_retired(s, g);
@@ -1025,6 +1036,9 @@ says_held(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f, const 
     bool is_groups = asks_groups(ask);
 
     *h = (hold_t){.conn = conn->id, .ticket = head->ticket, .until_ns = master_now(s) + head->ttl_ms * MS};
+    h->begun_ns = s->now;
+    h->asked = digests;
+    h->asked_n = (uint32_t)n;
     h->grants = sim_alloc(s, n * HELD_A_DIGEST * sizeof(*h->grants));
     h->next = s->oracle->holds;
     s->oracle->holds = h;
