@@ -550,6 +550,7 @@ struct kvp_master {
     uint32_t strays_at; /* where the next look at them begins */
     uint32_t tombs_touched; /* places of tombs and tomb_refs whose memory is there, */
     bool is_touching; /* and more are to come */
+    uint64_t tombs_idle_ns; /* since when nothing is owed; 0 = something is, or the maps are not there */
     kvp_buf_t tomb_news; /* kvp_wire_tomb_t that nodes are to be told with the end of this step */
     uint64_t gaps; /* extents that a writer of an older term might still store to */
     uint64_t gaps_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
@@ -698,6 +699,7 @@ void kvp_owed_greet(kvp_master_t *m, kvp_session_t *node);
 void kvp_owed_expect(kvp_master_t *m, uint64_t objects); /* to be owed: they lie where nobody answers */
 void kvp_owed_some(kvp_master_t *m); /* what of this can wait */
 void kvp_owed_tick(kvp_master_t *m);
+uint64_t kvp_owed_memory_bytes(const kvp_master_t *m); /* of its maps */
 void kvp_owed_fini(kvp_master_t *m);
 
 /* journal.c: see there. Without a journal none of it does anything.

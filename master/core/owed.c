@@ -26,6 +26,7 @@
 #define EXPECTED_MIN 4096u /* objects on a node that is away, for which the maps are made ready */
 #define TOUCHED_PLACES 1024u /* of the maps at a time; a dozen pages, */
 #define TOUCH_RECORDS 128u /* which cost as much as so many records */
+#define IDLE_NS 5000000000ull /* for which nothing has been owed when the maps are let go */
 
 bool
 kvp_owed_is_rebuilding(const kvp_master_t *m)
@@ -419,10 +420,48 @@ kvp_owed_learn(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
     kvp_obj_drop(m, oid, 0, NULL);
 }
 
+static bool
+is_any_away(const kvp_master_t *m)
+{
+    kvp_list_foreach (pos, &m->segments)
+        if (is_away(kvp_list_entry(pos, kvp_segment_t, link))) return true;
+    return false;
+}
+
+/* The maps that are not needed go back to the system; not between two bursts of removals, each of which would touch all of
+ * their pages anew, nor while they are made ready for what may be removed from a node that is away. */
+static void
+let_go_idle(kvp_master_t *m)
+{
+    bool is_idle = m->tombs.n == 0 && m->strays.n == 0 && !m->is_touching && kvp_list_is_empty(&m->greeting);
+
+    if (!is_idle || m->tombs.cap + m->strays.cap == 0) {
+        m->tombs_idle_ns = 0;
+        return;
+    }
+    if (m->tombs_idle_ns == 0) m->tombs_idle_ns = m->now_ns;
+    if (m->now_ns - m->tombs_idle_ns < IDLE_NS) return;
+    m->tombs_idle_ns = 0;
+    if (is_any_away(m)) return;
+    kvp_digestmap_fini(&m->tombs);
+    kvp_digestmap_fini(&m->tomb_refs);
+    kvp_digestmap_fini(&m->strays);
+    m->tombs_touched = m->strays_at = 0;
+}
+
 void
 kvp_owed_tick(kvp_master_t *m)
 {
     if (m->removed.cap > 0 && !kvp_owed_is_rebuilding(m)) kvp_digestmap_fini(&m->removed);
+    let_go_idle(m);
+}
+
+uint64_t
+kvp_owed_memory_bytes(const kvp_master_t *m)
+{
+    uint64_t places = (uint64_t)m->tombs.cap + m->tomb_refs.cap + m->strays.cap + m->removed.cap;
+
+    return places * sizeof(kvp_digestmap_at_t);
 }
 
 void

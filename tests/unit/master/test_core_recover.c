@@ -445,6 +445,38 @@ test_tombstones_go_when_the_extent_is_dead(void **state)
     world_close(w);
 }
 
+/* Their maps are as long as they can get; a master that owes nothing keeps none. */
+static void
+test_memory_of_tombstones_is_given_back(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.node_grace_ns = 60 * SEC});
+    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    uint64_t version, before;
+    peer_t *c, *nb;
+
+    (void)state;
+    (void)node_open_on(w, a, "a");
+    nb = node_open_on(w, b, "b");
+    c = client_open(w);
+    before = world_stats(w).memory_bytes;
+    assert_int_equal(put_object(c, "key", SMALL, 2, false, &version), KVP_OK);
+    peer_forget(nb);
+    assert_int_equal(remove_key(c, "key", true), KVP_OK);
+    world_advance(w, 6 * SEC);
+    assert_int_equal(a->tombs.n, 1);
+    assert_true(world_stats(w).memory_bytes > before + 8 * MIB);
+    nb = node_open_on(w, b, "b");
+    assert_int_equal(a->tombs.n, 0);
+    world_advance(w, 4 * SEC);
+    assert_true(world_stats(w).memory_bytes > before + 8 * MIB); /* more may be removed soon */
+    world_advance(w, 2 * SEC);
+    assert_true(world_stats(w).memory_bytes < before + MIB);
+    peer_forget(nb);
+    assert_int_equal(remove_key(c, "key", true), KVP_NOT_FOUND);
+    assert_int_equal(put_object(c, "key", SMALL, 1, false, &version), KVP_OK);
+    world_close(w);
+}
+
 static void
 test_bump_outlives_the_master(void **state)
 {
@@ -965,6 +997,7 @@ main(void)
         cmocka_unit_test(test_removal_waits_where_nobody_keeps_it_in_mind),
         cmocka_unit_test(test_evicted_version_that_is_not_dead_outlives_the_master),
         cmocka_unit_test(test_tombstones_go_when_the_extent_is_dead),
+        cmocka_unit_test(test_memory_of_tombstones_is_given_back),
         cmocka_unit_test(test_bump_outlives_the_master),
         cmocka_unit_test(test_remove_many_while_nodes_report),
         cmocka_unit_test(test_put_when_its_key_turns_out_to_be_there),
