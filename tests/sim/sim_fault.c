@@ -95,7 +95,7 @@ stop_time(const sim_t *s, rng_t *rng, uint64_t ns)
 static uint64_t
 down_time(const sim_t *s, uint64_t ns)
 {
-    if (s->plan->profile == PROFILE_HEIRS) return ns % (20 * MS);
+    if (s->plan->profile == PROFILE_HEIRS || s->plan->profile == PROFILE_LATE) return ns % (20 * MS);
     return s->plan->profile == PROFILE_CUT ? ns / 16 : ns;
 }
 

@@ -475,6 +475,35 @@ make_uses(plan_t *plan)
     add_calls(plan, &rng, calls, rng_log(&rng, MS, 30 * MS));
 }
 
+/* ---- late */
+/* One master after the other, and each is there before writers under the one before have begun, in memory of which much was
+ * never used. */
+static void
+make_late(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_LATE);
+    uint32_t calls = (uint32_t)rng_between(&rng, 20, 60);
+    uint64_t at_ns = rng_log(&rng, MS, 100 * MS);
+
+    plan->nodes = (uint32_t)rng_between(&rng, 2, 3);
+    plan->clients = 4;
+    plan->threads = THREADS_MAX;
+    plan->tenants = 1;
+    plan->keys = (uint32_t)rng_between(&rng, 16, 96);
+    plan->chunk_n = 1;
+    plan->len_max = (uint32_t)rng_between(&rng, 64, 384);
+    plan->digest_bits = 128;
+    plan->late_per_mille = (uint32_t)rng_between(&rng, 100, 500);
+    plan->replicas_max = 1;
+    plan->off_cpu_per_mille = (uint32_t)rng_between(&rng, 20, 300);
+    make_room(plan, calls);
+    add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
+    for (uint32_t n = (uint32_t)rng_between(&rng, 2, 6); n > 0; n--) {
+        (void)add(plan, CHOICE_CRASH_MASTER, at_ns);
+        at_ns += rng_between(&rng, 50 * MS, 500 * MS);
+    }
+}
+
 void
 plan_make(plan_t *plan, profile_t profile, uint64_t seed)
 {
@@ -501,6 +530,9 @@ plan_make(plan_t *plan, profile_t profile, uint64_t seed)
     case PROFILE_USES:
         make_uses(plan);
         break;
+    case PROFILE_LATE:
+        make_late(plan);
+        break;
     default:
         make_mixed(plan);
     }
@@ -525,8 +557,8 @@ choice_name(choice_kind_t kind)
     return kind < CHOICE_KINDS ? names[kind] : "?";
 }
 
-static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut",  "journal", "groups",
-                                                    "terms", "full", "heirs",   "uses"};
+static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut",   "journal", "groups", "terms",
+                                                    "full",  "heirs", "uses",    "late"};
 
 const char *
 profile_name(profile_t profile)

@@ -50,6 +50,7 @@ typedef enum {
     PROFILE_FULL, /* a pool full of what is probed, or left unfinished by clients that stop and die, with nodes that break off */
     PROFILE_HEIRS, /* the next master comes soon, while writers of the one before are in the midst of a put, and go on */
     PROFILE_USES, /* a full pool in which nothing fails and all is of one length: what goes is what nobody uses */
+    PROFILE_LATE, /* what is said arrives late, at writers who begin when their master is no more */
     PROFILE_KINDS,
 } profile_t;
 
