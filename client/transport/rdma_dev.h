@@ -73,7 +73,8 @@ typedef enum {
     KVP_RDMA_ESTABLISHED, /* on the asking side `data` is what the peer sent */
     KVP_RDMA_REFUSED, /* `data` is what the peer sent, if it was a program of ours */
     KVP_RDMA_UNREACHABLE, /* no route, no answer */
-    KVP_RDMA_GONE, /* the connection is over, or the device under it is; no more events but for its id_close */
+    KVP_RDMA_GONE, /* the connection is over, or the device under it is: it may come twice, for both; otherwise no more
+                      events. Of a machine that died, or over a path that is down, none comes */
 } kvp_rdma_event_kind_t;
 
 typedef struct {
@@ -83,7 +84,8 @@ typedef struct {
     size_t len;
 } kvp_rdma_event_t;
 
-/* Queue sizes, bounded by the device's. sends 0: serves only, and has no completion queue. */
+/* Queue sizes; where the device has less, that is what the queue pair gets. sends 0: serves only, and has no completion
+ * queue. */
 typedef struct {
     uint32_t sends;
     uint32_t sge;
@@ -163,7 +165,9 @@ typedef struct {
      * sent on this connection lands here any more. What was not polled is lost. */
     void (*id_close)(kvp_rdma_id_t *id);
 
-    /* post: n requests in order, in one ring of the doorbell; *n_out of them were taken (an error where not all). */
+    /* post, after ESTABLISHED was taken: n requests in order, in one ring of the doorbell; *n_out of them were taken, and
+     * an error where not all: EAGAIN (the queue is full: a request's place is free once a completion at or behind it was
+     * polled), INVALID (ill-formed), DISCONNECTED. On a queue pair that failed they are taken, and flushed. */
     kvp_err_t (*post)(kvp_rdma_id_t *id, const kvp_rdma_wr_t *wrs, size_t n, size_t *n_out);
     size_t (*poll)(kvp_rdma_id_t *id, kvp_rdma_wc_t *wcs, size_t cap);
     /* arm makes cq_fd readable at the next completion, and takes what it said before; poll once more after it. */

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The model NIC: a verbs stack behind the seam of client/transport/rdma_dev.h, all in one process, without a device. It
+ * does late, torn, out of order, twice or not at all whatever verbs leave open, as a seed says, and nothing else.
+ *
+ * It has no threads and no clock: what is under way moves on inside model_nic_step, and inside the poll, arm and cm_next
+ * of whoever asks. One mutex is around all of it, so any thread may call anything here that the seam lets it call.
+ *
+ * Design notes.
+ *   WRITE: departs (its bytes are taken), is acknowledged, and lands in pieces of 64 bytes; the acknowledgement may come
+ *     before any piece, and pieces come in any order. Writes of a queue pair land one after the other, unless is_relaxed.
+ *   READ: moves piece by piece, READs of a queue pair in any order to one another and to later WRITEs. Its first piece
+ *     makes every earlier WRITE of the queue pair land. With the fence a request departs after all earlier READs ended.
+ *   Who closes or dies: what departed may still land in part, until the other side has closed too. What was acknowledged
+ *     is in memory when dereg or the responder's id_close returns: the adapter posted it ahead of its answer to these.
+ *   8 aligned bytes of registered remote memory are never torn.
+ */
+#ifndef KVP_TESTS_TRANSPORT_MODEL_NIC_H
+#define KVP_TESTS_TRANSPORT_MODEL_NIC_H
+
+#include "client/transport/rdma_dev.h"
+
+#define MODEL_NIC_DEVS_MAX 4u
+
+extern const kvp_verbs_ops_t kvp_verbs_model;
+
+/* Numbers that are 0 get the value in brackets. Device i has the address 10.99.i.1, from 1. */
+typedef struct {
+    uint32_t devs_n; /* [1] */
+    uint32_t max_wr; /* [256] */
+    uint32_t max_sge; /* [16] */
+    uint32_t max_reads; /* [16] */
+    uint32_t inline_max; /* [256] */
+    uint64_t max_msg_bytes; /* [1 GiB] */
+    uint64_t max_reg_bytes; /* [1 TiB] */
+    uint32_t retry_steps; /* [32] tries on a path that is down, or of a peer that is gone, until NO_ANSWER */
+    uint32_t
+        unreachable_per_mille; /* connects and asks that fail by chance; the listener may see the ask all the same */
+    bool is_relaxed; /* WRITEs of one queue pair land in any order */
+    bool
+        reuses_keys; /* the key of a registration is that of the last one that ended: what a peer that was restarted does */
+} model_nic_conf_t;
+
+/* Since reset; of all queue pairs. */
+typedef struct {
+    uint64_t posts; /* doorbells */
+    uint64_t requests;
+    uint64_t reads;
+    uint64_t writes;
+    uint64_t inlines;
+    uint64_t fenced;
+    uint64_t signaled; /* requests that asked for a completion */
+    uint64_t completions; /* polled */
+    uint64_t failures; /* among these */
+    uint64_t arms;
+} model_nic_counts_t;
+
+/* model_nic_reset ends everything and starts anew; conf NULL = all defaults. Returns how many ids, registrations, channels
+ * and calls of devs_open had been left open: a test wants 0. */
+size_t model_nic_reset(uint64_t seed, const model_nic_conf_t *conf) KVP_MUST_USE;
+/* model_nic_step lets one thing happen; false = nothing is under way, or it is paused. settle: until then. */
+bool model_nic_step(void);
+void model_nic_settle(void);
+/* While paused nothing happens at all: a fabric that is stuck. */
+void model_nic_pause(bool is_paused);
+/* model_nic_path takes the way between two devices (from 0, both directions) down, or up again; at first all are up. */
+void model_nic_path(uint32_t dev_a, uint32_t dev_b, bool is_up);
+/* model_nic_kill: the process with that channel dies. Its ids do nothing more and are still the caller's to close; peers
+ * learn of it (GONE) unless the machine died with it (is_silent). */
+void model_nic_kill(kvp_rdma_cm_t *cm, bool is_silent);
+void model_nic_counts(model_nic_counts_t *counts_out);
+
+#endif
