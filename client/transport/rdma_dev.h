@@ -138,8 +138,9 @@ typedef struct {
     kvp_err_t (*devs_open)(kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out, const char **why_out);
     void (*devs_close)(void);
 
-    /* NOMEM: also where memlock is too small. dmabuf_fd -1: host memory; else device memory at that offset of it. After
-     * dereg nothing reaches the memory by this registration, and its keys are not used again soon. */
+    /* NOMEM: also where memlock is too small. INVALID: empty, or larger than max_reg_bytes. dmabuf_fd -1: host memory;
+     * else device memory at that offset of it (NOTSUP: this stack cannot). After dereg nothing reaches the memory by this
+     * registration, and what was acknowledged is in it; its keys are not used again soon. */
     kvp_err_t (*reg)(kvp_rdma_dev_t *dev, void *addr, size_t len, kvp_rdma_access_t access, int dmabuf_fd,
                      kvp_rdma_reg_t **reg_out);
     void (*dereg)(kvp_rdma_reg_t *reg);
@@ -150,7 +151,8 @@ typedef struct {
      * close. */
     kvp_err_t (*cm_next)(kvp_rdma_cm_t *cm, kvp_rdma_event_t *event_out);
 
-    /* listen: every device (an address of all zeros), or that with the address; port 0 = any, told in bound_out. */
+    /* listen: every device (an address of all zeros), or that with the address; port 0 = any, told in port_out. SYS: the
+     * port is taken, or no device has the address. */
     kvp_err_t (*listen)(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **id_out,
                         uint16_t *port_out);
     /* connect begins to look for the way; from is NULL, or the address of the device to use. Then RESOLVED, qp_make,
