@@ -170,8 +170,11 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
     /* From here on that process may store into the chunk whatever we think of it, until it is dead or says it is done. */
     if (access == KVP_ACCESS_WRITE && (node->tps.tps[tp]->ops->caps & KVP_TP_SAME_HOST) != 0)
         err = kvp_node_core_open_write(node->core, &conn->att);
-    if (err == KVP_OK) err = node->tps.tps[tp]->ops->mr_export((*chunk_out)->payload_mrs[tp], access, &tokens[0]);
-    if (err == KVP_OK) err = node->tps.tps[tp]->ops->mr_export((*chunk_out)->meta_mrs[tp], access, &tokens[1]);
+    if (err == KVP_OK)
+        err =
+            node->tps.tps[tp]->ops->mr_export((*chunk_out)->payload_mrs[tp], access, conn->att.incarnation, &tokens[0]);
+    if (err == KVP_OK)
+        err = node->tps.tps[tp]->ops->mr_export((*chunk_out)->meta_mrs[tp], access, conn->att.incarnation, &tokens[1]);
     *why_out = err == KVP_OK ? "" : kvp_err_text(err);
     return err;
 }

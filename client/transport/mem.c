@@ -177,10 +177,11 @@ mem_mr_reg(kvp_tp_t *base, const kvp_mem_t *mem, kvp_mr_t *base_mr)
 }
 
 static kvp_err_t
-mem_mr_export(const kvp_mr_t *base, kvp_access_t access, kvp_token_t *token_out)
+mem_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out)
 {
     const mem_mr_t *mr = kvp_container_of(base, const mem_mr_t, base);
 
+    (void)incarnation;
     kvp_exports_token(access == KVP_ACCESS_WRITE ? mr->write_key : mr->read_key, token_out);
     return KVP_OK;
 }

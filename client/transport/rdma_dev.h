@@ -130,7 +130,7 @@ typedef struct {
     uint32_t code; /* the stack's own number */
 } kvp_rdma_wc_t;
 
-typedef struct {
+typedef struct kvp_verbs_ops {
     const char *name;
 
     /* devs_open opens all devices with an active port, best known first, and keeps them open until devs_close; calls

@@ -121,10 +121,11 @@ fail:
 }
 
 static kvp_err_t
-shm_mr_export(const kvp_mr_t *base, kvp_access_t access, kvp_token_t *token_out)
+shm_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out)
 {
     const shm_mr_t *mr = kvp_container_of(base, shm_mr_t, base);
 
+    (void)incarnation;
     *token_out = (kvp_token_t){.fd = access == KVP_ACCESS_WRITE ? mr->fd : mr->read_fd};
     return KVP_OK;
 }

@@ -441,10 +441,11 @@ tcp_mr_dereg(kvp_mr_t *base)
 }
 
 static kvp_err_t
-tcp_mr_export(const kvp_mr_t *base, kvp_access_t access, kvp_token_t *token_out)
+tcp_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out)
 {
     const tcp_mr_t *mr = kvp_container_of(base, const tcp_mr_t, base);
 
+    (void)incarnation;
     kvp_exports_token(access == KVP_ACCESS_WRITE ? mr->write_key : mr->read_key, token_out);
     return KVP_OK;
 }

@@ -55,10 +55,16 @@ default_quiesce(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg)
 }
 
 static kvp_err_t
-default_mr_export(const kvp_mr_t *mr, kvp_access_t access, kvp_token_t *token_out)
+default_mr_export(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out)
 {
-    (void)mr, (void)access, (void)token_out;
+    (void)mr, (void)access, (void)incarnation, (void)token_out;
     return KVP_NOTSUP;
+}
+
+static void
+default_peer_cut(kvp_tp_t *tp, uint64_t incarnation)
+{
+    (void)tp, (void)incarnation;
 }
 
 static kvp_err_t
@@ -122,6 +128,7 @@ fill_defaults(kvp_transport_ops_t *ops)
     if (ops->wake == NULL) ops->wake = default_wake;
     if (ops->peer_fence == NULL) ops->peer_fence = default_peer_fence;
     if (ops->quiesce == NULL) ops->quiesce = default_quiesce;
+    if (ops->peer_cut == NULL) ops->peer_cut = default_peer_cut;
     if (ops->mr_export == NULL) ops->mr_export = default_mr_export;
     if (ops->drain == NULL) ops->drain = default_drain;
     if (ops->ep_poll == NULL) ops->ep_poll = default_ep_poll;

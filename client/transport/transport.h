@@ -19,6 +19,7 @@
 #define KVP_TP_GUARDS 0x04u /* enforces guards and kvp_word_may_become on the serving side */
 #define KVP_TP_SYNC 0x08u /* submit completes everything before it returns */
 #define KVP_TP_VERIFY_SUM 0x10u /* bytes travel unprotected: a read must be verified by its sum */
+#define KVP_TP_LATE_WRITES 0x20u /* what a peer wrote may land after a quiesce, until it is cut or fenced */
 
 #define KVP_TOKEN_MAX 64u
 
@@ -77,6 +78,7 @@ typedef struct {
     uint8_t pool_id[16];
     uint32_t lanes; /* serving threads that will call serve(); 0 = none serve here */
     uint32_t max_conns; /* serving side; 0 = default 4096 */
+    const struct kvp_verbs_ops *verbs; /* rdma: NULL = this machine's */
 } kvp_tp_conf_t;
 
 typedef enum {
@@ -150,15 +152,18 @@ struct kvp_transport_ops {
      * begun before the call is over; a send that delays it by more than 1 s loses its connection. Both from any thread;
      * done may fire in the call or in a lane, and quiesce's in fini. live_min: every incarnation below it is refused
      * from now on. Shared memory cannot tell what a peer that mapped it still stores: its peer_fence never calls done,
-     * and the caller proves the same by the death of the process. The default is right where nobody writes. */
+     * and the caller proves the same by the death of the process. The default is right where nobody writes.
+     * peer_cut ends every connection that this client has now: when it returns, no byte that was sent on one of them lands
+     * any more; the client may connect again. The default is right where a quiesce says as much. */
     void (*peer_fence)(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg);
     void (*quiesce)(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg);
+    void (*peer_cut)(kvp_tp_t *tp, uint64_t incarnation);
 
-    /* Memory: registration apart from connections; export by access, read keys and write keys differ. mr_dereg returns
-     * once nothing of the serving side touches the memory any more. */
+    /* Memory: registration apart from connections; export by access, read keys and write keys differ, and the latter
+     * may be good for that client alone (FENCED: it is). mr_dereg returns once nothing of the serving side touches the memory any more. */
     kvp_err_t (*mr_reg)(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr);
     void (*mr_dereg)(kvp_mr_t *mr);
-    kvp_err_t (*mr_export)(const kvp_mr_t *mr, kvp_access_t access, kvp_token_t *token_out);
+    kvp_err_t (*mr_export)(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out);
 
     /* Peer's memory, opened once, not per transfer. len is what the peer said it holds. */
     kvp_err_t (*rseg_open)(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t access, kvp_rseg_t *rseg);

@@ -49,8 +49,8 @@ test_reader_gets_a_read_only_descriptor(void **state)
     kvp_token_t writer;
     struct stat st;
 
-    assert_int_equal(b->ops->mr_export(b->mr, KVP_ACCESS_READ, &reader), KVP_OK);
-    assert_int_equal(b->ops->mr_export(b->mr, KVP_ACCESS_WRITE, &writer), KVP_OK);
+    assert_int_equal(b->ops->mr_export(b->mr, KVP_ACCESS_READ, BENCH_CLIENT, &reader), KVP_OK);
+    assert_int_equal(b->ops->mr_export(b->mr, KVP_ACCESS_WRITE, BENCH_CLIENT, &writer), KVP_OK);
     assert_int_equal(fcntl(reader.fd, F_GETFL) & O_ACCMODE, O_RDONLY);
     assert_int_equal(fcntl(writer.fd, F_GETFL) & O_ACCMODE, O_RDWR);
     assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, reader.fd, 0) == MAP_FAILED);

@@ -276,9 +276,10 @@ test_publish_follows_the_rule(void **state)
     uint64_t g8 = kvp_gen_make(1, 8);
 
     server_store(b, at, 0);
-    assert_int_equal(bench_publish(b->ep, b->wr, at, kvp_word_make(g7, KVP_DESC_SEALED)), KVP_STALE);
+    if (b->has_guards) assert_int_equal(bench_publish(b->ep, b->wr, at, kvp_word_make(g7, KVP_DESC_SEALED)), KVP_STALE);
     assert_int_equal(bench_publish(b->ep, b->wr, at, kvp_word_make(g7, KVP_DESC_WRITING)), KVP_OK);
     assert_true(server_word(b, at) == kvp_word_make(g7, KVP_DESC_WRITING));
+    if (!b->has_guards) return; /* nobody looks there: quarantine is what keeps late words away */
     assert_int_equal(bench_publish(b->ep, b->wr, at, kvp_word_make(g7, KVP_DESC_WRITING)), KVP_STALE);
     assert_int_equal(bench_publish(b->ep, b->wr, at, kvp_word_make(g8, KVP_DESC_SEALED)), KVP_STALE);
     assert_int_equal(bench_publish(b->ep, b->wr, at, kvp_word_make(g7, KVP_DESC_SEALED)), KVP_OK);
@@ -376,7 +377,7 @@ static void
 test_descriptor_vouches_for_the_payload_before_it(void **state)
 {
     bench_t *b = *state;
-    reuse_t reuse = {.bench = b, .n = 1 << 20};
+    reuse_t reuse = {.bench = b, .n = suite_extent_bytes};
     uint8_t *local = malloc(reuse.n);
     kvp_desc_t line = {0};
     kvp_iov_t payload = {.addr = local, .len = reuse.n};
@@ -476,7 +477,7 @@ test_tokens_open_no_more_than_was_exported(void **state)
     kvp_rseg_t *rseg;
     kvp_err_t err;
 
-    assert_int_equal(b->ops->mr_export(b->mr, KVP_ACCESS_READ, &token), KVP_OK);
+    assert_int_equal(b->ops->mr_export(b->mr, KVP_ACCESS_READ, BENCH_CLIENT, &token), KVP_OK);
     assert_true(token.len <= KVP_TOKEN_MAX);
     bench_fill(b->mem + BENCH_DATA, 64, 5);
     err = kvp_rseg_create(b->client, &token, BENCH_BYTES, KVP_ACCESS_WRITE, &rseg);
@@ -520,16 +521,18 @@ test_deregistered_memory_is_no_segment(void **state)
     assert_non_null(mem);
     if (b->has_keys) {
         assert_int_equal(kvp_mr_create(b->server, &(kvp_mem_t){.addr = mem, .len = n, .fd = -1}, &mr), KVP_OK);
-        assert_int_equal(b->ops->mr_export(mr, KVP_ACCESS_WRITE, &token), KVP_OK);
+        assert_int_equal(b->ops->mr_export(mr, KVP_ACCESS_WRITE, BENCH_CLIENT, &token), KVP_OK);
         assert_int_equal(kvp_rseg_create(b->client, &token, n, KVP_ACCESS_WRITE, &rseg), KVP_OK);
         assert_int_equal(bench_move(b->ep, KVP_XFER_WRITE, 0, rseg, 0, local, 100, NULL), KVP_OK);
         kvp_mr_destroy(mr);
         free(mem);
         mem = NULL;
         assert_int_equal(bench_move(b->ep, KVP_XFER_READ, 0, rseg, 0, local, 100, NULL), KVP_NO_SEGMENT);
-        assert_int_equal(bench_move(b->ep, KVP_XFER_WRITE, 0, rseg, 0, local, 100, NULL), KVP_NO_SEGMENT);
-        /* The endpoint is none the worse. */
-        assert_int_equal(bench_move(b->ep, KVP_XFER_READ, 0, b->rd, 0, local, 100, NULL), KVP_OK);
+        if (b->has_guards) { /* the endpoint is none the worse */
+            assert_int_equal(bench_move(b->ep, KVP_XFER_WRITE, 0, rseg, 0, local, 100, NULL), KVP_NO_SEGMENT);
+            assert_int_equal(bench_move(b->ep, KVP_XFER_READ, 0, b->rd, 0, local, 100, NULL), KVP_OK);
+        }
+        assert_true(b->ops->ep_is_broken(b->ep) == !b->has_guards);
         kvp_rseg_destroy(rseg);
     }
     free(mem);
@@ -682,7 +685,7 @@ test_deadline_ends_a_transfer_or_a_drain(void **state)
     } else {
         uint64_t deadline_ns = kvp_now_ns() + 20 * KVP_NS_PER_MS;
 
-        bench_lanes_stop(b); /* a peer that does not answer */
+        bench_lanes_stop(b); /* a peer that does not answer, or is slower than that where its adapter does */
         assert_int_equal(b->ops->submit(ep, list, 3, &took), KVP_OK);
         assert_int_equal(b->ops->drain(ep, deadline_ns), KVP_DEADLINE);
         assert_true(kvp_now_ns() >= deadline_ns);
@@ -772,7 +775,7 @@ test_quiesce_cuts_a_stuck_send(void **state)
     size_t took;
 
     assert_non_null(local);
-    if (b->has_lanes) {
+    if (b->has_lanes && b->has_guards) {
         assert_int_equal(b->ops->submit(b->ep, list, 4, &took), KVP_OK);
         /* The first bytes are here, so the send has begun; the rest does not fit the sockets. */
         struct pollfd pfd = {.fd = b->ops->ep_event_fd(b->ep), .events = POLLIN};

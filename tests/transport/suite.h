@@ -27,6 +27,7 @@ typedef struct {
     kvp_addr_t addr;
     bool has_lanes; /* serves by threads */
     bool has_keys; /* checks keys, fences and ranges on the serving side */
+    bool has_guards; /* code on the serving side sees to guards and words; a refusal costs no connection there */
     _Atomic bool must_stop;
     uint32_t lanes_n; /* running */
     pthread_t lanes[BENCH_LANES];
@@ -72,6 +73,11 @@ kvp_err_t bench_publish(kvp_ep_t *ep, kvp_rseg_t *rseg, uint64_t roffset, uint64
 
 void bench_fill(void *at, size_t len, uint64_t seed);
 bool bench_holds(const void *at, size_t len, uint64_t seed);
+
+/* Where instances with lanes listen: loopback, and how much is moved where each byte costs, unless a test says otherwise
+ * before it runs the suite. */
+extern const char *suite_host;
+extern size_t suite_extent_bytes;
 
 /* suite_run runs the suite for the transport of that name; returns the number of failed tests. */
 int suite_run(const char *transport);

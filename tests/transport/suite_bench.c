@@ -8,10 +8,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+const char *suite_host = "127.0.0.1";
+size_t suite_extent_bytes = 1 << 20;
 
 void
 bench_fill(void *at, size_t len, uint64_t seed)
@@ -143,7 +147,7 @@ open_rseg(bench_t *b, kvp_tp_t *client, kvp_access_t access)
     kvp_token_t token;
     kvp_rseg_t *rseg;
 
-    assert_int_equal(b->ops->mr_export(b->mr, access, &token), KVP_OK);
+    assert_int_equal(b->ops->mr_export(b->mr, access, BENCH_CLIENT, &token), KVP_OK);
     assert_int_equal(kvp_rseg_create(client, &token, BENCH_BYTES, access, &rseg), KVP_OK);
     return rseg;
 }
@@ -160,7 +164,8 @@ bench_setup(void **state)
     b->ops = kvp_transport_find(name);
     assert_non_null(b->ops);
     b->has_lanes = (b->ops->caps & KVP_TP_SYNC) == 0;
-    if (b->has_lanes) strcpy(at.host, "127.0.0.1");
+    b->has_guards = (b->ops->caps & KVP_TP_GUARDS) != 0;
+    if (b->has_lanes) snprintf(at.host, sizeof at.host, "%s", suite_host);
     assert_int_equal(kvp_tp_create(b->ops, &conf, &b->server), KVP_OK);
     b->has_keys = b->ops->listen(b->server, &at, &b->addr) == KVP_OK;
     b->fd = bench_memfd(BENCH_BYTES, &b->mem);

@@ -137,7 +137,7 @@ key_of_token(bench_t *b, kvp_access_t access)
     kvp_token_t token;
     uint64_t key;
 
-    assert_int_equal(b->ops->mr_export(b->mr, access, &token), KVP_OK);
+    assert_int_equal(b->ops->mr_export(b->mr, access, BENCH_CLIENT, &token), KVP_OK);
     memcpy(&key, token.bytes, 8);
     return key;
 }
@@ -366,7 +366,7 @@ test_dereg_ends_what_is_under_way(void **state)
 
         assert_non_null(mem);
         assert_int_equal(kvp_mr_create(b->server, &(kvp_mem_t){.addr = mem, .len = n, .fd = -1}, &mr), KVP_OK);
-        assert_int_equal(b->ops->mr_export(mr, KVP_ACCESS_WRITE, &token), KVP_OK);
+        assert_int_equal(b->ops->mr_export(mr, KVP_ACCESS_WRITE, BENCH_CLIENT, &token), KVP_OK);
         memcpy(&half.op.key, token.bytes, 8);
         memset(mem, 3, n);
         if (round == 1) {
@@ -515,7 +515,7 @@ serve_in_child(int tell_fd)
     if (bench_setup(&state) != 0) _exit(1);
     b = state;
     told.addr = b->addr;
-    if (b->ops->mr_export(b->mr, KVP_ACCESS_WRITE, &told.token) != KVP_OK) _exit(1);
+    if (b->ops->mr_export(b->mr, KVP_ACCESS_WRITE, BENCH_CLIENT, &told.token) != KVP_OK) _exit(1);
     if (write(tell_fd, &told, sizeof told) != sizeof told) _exit(1);
     for (;;)
         pause();

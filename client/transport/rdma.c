@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The rdma transport's table, its instances and memory. Data moves between adapters: see rdma_ep.c for the asking side,
+ * rdma_serve.c for the serving one, docs/adr/0013 for why it is as it is.
+ */
+#include "client/transport/builtin.h"
+#include "client/transport/rdma_ep.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <string.h>
+
+#define CONNS_DEFAULT 4096u
+
+static kvp_err_t
+rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
+{
+    kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
+    const char *why;
+    kvp_err_t err;
+
+    tp->verbs = conf->verbs != NULL ? conf->verbs : &kvp_verbs_ibv;
+    tp->incarnation = conf->incarnation;
+    tp->max_conns = conf->max_conns == 0 ? CONNS_DEFAULT : conf->max_conns;
+    tp->epoch = kvp_random_u64();
+    memcpy(tp->pool_id, conf->pool_id, sizeof tp->pool_id);
+    kvp_rdma_serving_init(&tp->serving);
+    err = tp->verbs->devs_open(tp->devs, KVP_ARRAY_LEN(tp->devs), &tp->devs_n, &why);
+    if (err != KVP_OK) {
+        tp->devs_n = 0;
+        kvp_log_info("rdma", "not available: %s", why);
+    }
+    return err;
+}
+
+static void
+rdma_fini(kvp_tp_t *base)
+{
+    kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
+
+    if (tp->verbs == NULL) return;
+    kvp_rdma_serving_fini(tp);
+    if (tp->devs_n > 0) tp->verbs->devs_close();
+}
+
+/* ---- memory of ours */
+void
+kvp_rdma_regs_drop(const kvp_rdma_tp_t *tp, kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX])
+{
+    for (size_t i = 0; i < tp->devs_n; i++) {
+        if (regs[i] != NULL) tp->verbs->dereg(regs[i]);
+        regs[i] = NULL;
+    }
+}
+
+kvp_err_t
+kvp_rdma_regs_make(const kvp_rdma_tp_t *tp, void *addr, size_t len, kvp_rdma_access_t access,
+                   kvp_rdma_reg_t *regs_out[KVP_RDMA_RAILS_MAX])
+{
+    memset(regs_out, 0, KVP_RDMA_RAILS_MAX * sizeof(kvp_rdma_reg_t *));
+    for (size_t i = 0; i < tp->devs_n; i++) {
+        kvp_err_t err = tp->verbs->reg(tp->devs[i], addr, len, access, -1, &regs_out[i]);
+
+        if (err == KVP_OK) continue;
+        regs_out[i] = NULL;
+        kvp_rdma_regs_drop(tp, regs_out);
+        return err;
+    }
+    return KVP_OK;
+}
+
+static kvp_err_t
+rdma_mr_reg(kvp_tp_t *base, const kvp_mem_t *mem, kvp_mr_t *base_mr)
+{
+    kvp_rdma_mr_t *mr = kvp_container_of(base_mr, kvp_rdma_mr_t, base);
+
+    kvp_list_init(&mr->grants);
+    return kvp_rdma_regs_make(kvp_rdma_tp_of(base), mem->addr, mem->len, KVP_RDMA_READABLE, mr->regs);
+}
+
+static void
+rdma_mr_dereg(kvp_mr_t *base)
+{
+    kvp_rdma_mr_t *mr = kvp_container_of(base, kvp_rdma_mr_t, base);
+    kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base->tp);
+
+    kvp_rdma_grants_drop(tp, mr);
+    kvp_rdma_regs_drop(tp, mr->regs);
+}
+
+static kvp_err_t
+rdma_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out)
+{
+    kvp_rdma_mr_t *mr = kvp_container_of((kvp_mr_t *)(uintptr_t)base, kvp_rdma_mr_t, base);
+    kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base->tp);
+    kvp_rdma_token_t keys = {.epoch = tp->epoch,
+                             .addr = (uint64_t)(uintptr_t)base->addr,
+                             .len = base->len,
+                             .is_writable = access == KVP_ACCESS_WRITE,
+                             .rails_n = (uint32_t)tp->devs_n};
+    kvp_err_t err = KVP_OK;
+
+    for (size_t i = 0; i < tp->devs_n; i++)
+        keys.rkeys[i] = mr->regs[i]->rkey;
+    if (access == KVP_ACCESS_WRITE) err = kvp_rdma_grant(tp, mr, incarnation, keys.rkeys);
+    if (err == KVP_OK) kvp_rdma_token_encode(&keys, token_out);
+    return err;
+}
+
+/* ---- memory of peers */
+static kvp_err_t
+rdma_rseg_open(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t access, kvp_rseg_t *base)
+{
+    kvp_rdma_rseg_t *rseg = kvp_container_of(base, kvp_rdma_rseg_t, base);
+
+    (void)tp;
+    rseg->is_writable = access == KVP_ACCESS_WRITE;
+    if (kvp_rdma_token_decode(token, &rseg->keys) != KVP_OK) return KVP_INVALID;
+    if (rseg->is_writable && !rseg->keys.is_writable) return KVP_INVALID; /* the adapter would refuse it */
+    return len > rseg->keys.len ? KVP_INVALID : KVP_OK;
+}
+
+static void
+rdma_rseg_close(kvp_rseg_t *rseg)
+{
+    (void)rseg;
+}
+
+const kvp_transport_ops_t kvp_rdma_ops = {
+    .name = "rdma",
+    .caps = KVP_TP_LATE_WRITES,
+    .tp_size = sizeof(kvp_rdma_tp_t),
+    .mr_size = sizeof(kvp_rdma_mr_t),
+    .rseg_size = sizeof(kvp_rdma_rseg_t),
+    .ep_size = sizeof(kvp_rdma_ep_t),
+    .init = rdma_init,
+    .fini = rdma_fini,
+    .listen = kvp_rdma_listen,
+    .serve = kvp_rdma_serve,
+    .wake = kvp_rdma_wake,
+    .peer_fence = kvp_rdma_peer_fence,
+    .peer_cut = kvp_rdma_peer_cut,
+    .mr_reg = rdma_mr_reg,
+    .mr_dereg = rdma_mr_dereg,
+    .mr_export = rdma_mr_export,
+    .rseg_open = rdma_rseg_open,
+    .rseg_close = rdma_rseg_close,
+    .ep_connect = kvp_rdma_ep_connect,
+    .ep_close = kvp_rdma_ep_close,
+    .submit = kvp_rdma_submit,
+    .drain = kvp_rdma_drain,
+    .ep_poll = kvp_rdma_ep_poll,
+    .ep_event_fd = kvp_rdma_ep_event_fd,
+    .ep_arm = kvp_rdma_ep_arm,
+    .ep_is_broken = kvp_rdma_ep_is_broken,
+};

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes. The libraries stay loaded: their providers have threads and atfork handlers of their own.
+ */
+#include "client/transport/rdma_libs.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+static kvp_rdma_libs_t libs;
+static const char *why_not; /* NULL = loaded */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* An object's address as a function's, which ISO C has no cast for. */
+static bool
+find(void *lib, const char *name, void *fn_out)
+{
+    void *at = dlsym(lib, name);
+
+    memcpy(fn_out, &at, sizeof at);
+    return at != NULL;
+}
+
+static void
+load(void)
+{
+    void *cm = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_NODELETE);
+    void *ibv = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NODELETE);
+    bool is_whole = true;
+
+    why_not = "librdmacm and libibverbs are not installed";
+    if (cm == NULL || ibv == NULL) return;
+#define X(name) is_whole = find(ibv, #name, &libs.name) && is_whole;
+    KVP_RDMA_IBV_CALLS(X)
+#undef X
+#define X(name) is_whole = find(cm, #name, &libs.name) && is_whole;
+    KVP_RDMA_CM_CALLS(X)
+#undef X
+    why_not = is_whole ? NULL : "librdmacm or libibverbs is too old";
+}
+
+const kvp_rdma_libs_t *
+kvp_rdma_libs(const char **why_out)
+{
+    pthread_once(&once, load);
+    *why_out = why_not;
+    return why_not == NULL ? &libs : NULL;
+}

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The serving side of rdma: who is let in, who is shut out, and keys to write with. No byte of anybody's data passes here.
+ *
+ * Design notes.
+ * - A peer is an incarnation. Its connections and its keys go together when it is fenced: under the lock, so that a request
+ *   that is being let in meanwhile is seen by one side or the other.
+ * - Events of one connection are read under the lock as well, so that nobody holds an id that another thread closes.
+ */
+#include "client/transport/rdma_tp.h"
+
+#include "common/log.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define EVENTS_A_TURN 64u
+
+typedef struct {
+    kvp_list_t link; /* in serving->peers */
+    uint64_t incarnation;
+    kvp_list_t conns;
+    kvp_list_t grants;
+} peer_t;
+
+typedef struct {
+    kvp_list_t link; /* in peer->conns */
+    peer_t *peer;
+    kvp_rdma_id_t *id;
+} conn_t;
+
+/* A piece of memory that one incarnation may write to. */
+typedef struct {
+    kvp_list_t of_peer;
+    kvp_list_t of_mr;
+    kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX];
+    peer_t *peer;
+} grant_t;
+
+/* ---- peers. All under the lock. */
+static peer_t *
+peer_find(const kvp_rdma_serving_t *s, uint64_t incarnation)
+{
+    kvp_list_foreach (pos, &s->peers) {
+        peer_t *p = kvp_list_entry(pos, peer_t, link);
+
+        if (p->incarnation == incarnation) return p;
+    }
+    return NULL;
+}
+
+static peer_t *
+peer_make(kvp_rdma_serving_t *s, uint64_t incarnation)
+{
+    peer_t *p = peer_find(s, incarnation);
+
+    if (p != NULL) return p;
+    p = calloc(1, sizeof *p);
+    if (p == NULL) return NULL;
+    p->incarnation = incarnation;
+    kvp_list_init(&p->link);
+    kvp_list_init(&p->conns);
+    kvp_list_init(&p->grants);
+    kvp_list_add_tail(&s->peers, &p->link);
+    return p;
+}
+
+static void
+peer_drop_if_empty(peer_t *p)
+{
+    if (!kvp_list_is_empty(&p->conns) || !kvp_list_is_empty(&p->grants)) return;
+    kvp_list_del(&p->link);
+    free(p);
+}
+
+static void
+conn_close(kvp_rdma_tp_t *tp, conn_t *conn)
+{
+    tp->verbs->id_close(conn->id);
+    tp->serving.conns_n--;
+    kvp_list_del(&conn->link);
+    free(conn);
+}
+
+static void
+grant_drop(kvp_rdma_tp_t *tp, grant_t *g)
+{
+    kvp_rdma_regs_drop(tp, g->regs);
+    kvp_list_del(&g->of_peer);
+    kvp_list_del(&g->of_mr);
+    free(g);
+}
+
+static void
+conns_close(kvp_rdma_tp_t *tp, peer_t *p)
+{
+    kvp_list_foreach_safe (pos, next, &p->conns)
+        conn_close(tp, kvp_list_entry(pos, conn_t, link));
+}
+
+static void
+peer_end(kvp_rdma_tp_t *tp, peer_t *p)
+{
+    conns_close(tp, p);
+    kvp_list_foreach_safe (pos, next, &p->grants)
+        grant_drop(tp, kvp_list_entry(pos, grant_t, of_peer));
+    peer_drop_if_empty(p);
+}
+
+/* ---- letting in */
+static kvp_err_t
+judge(const kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_out)
+{
+    kvp_err_t err = kvp_rdma_ask_decode(ev->data, ev->len, ask_out);
+
+    if (err != KVP_OK) return err;
+    if (memcmp(ask_out->pool_id, tp->pool_id, sizeof tp->pool_id) != 0) return KVP_PROTO;
+    if (kvp_fenced_has(&tp->serving.fenced, ask_out->incarnation)) return KVP_FENCED;
+    return tp->serving.conns_n >= tp->max_conns ? KVP_BUSY : KVP_OK;
+}
+
+static size_t
+encode_answer(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id, uint64_t nonce, kvp_err_t err,
+              uint8_t dst[KVP_RDMA_ANSWER_MAX])
+{
+    kvp_rdma_answer_t answer = {.err = err, .nonce = nonce, .epoch = tp->epoch};
+
+    for (size_t i = 0; err == KVP_OK && i < tp->devs_n; i++) {
+        struct sockaddr_storage *at = &answer.rails[answer.rails_n++];
+
+        *at = tp->devs[i]->info.addr;
+        if (at->ss_family == AF_INET)
+            ((struct sockaddr_in *)(void *)at)->sin_port = htons(tp->serving.port);
+        else
+            ((struct sockaddr_in6 *)(void *)at)->sin6_port = htons(tp->serving.port);
+        if (tp->devs[i] == id->dev) answer.rail = (uint32_t)i;
+    }
+    return kvp_rdma_answer_encode(&answer, dst);
+}
+
+/* Only so many of a host's devices are told of; one that comes on another is not let in. */
+static bool
+is_rail(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id)
+{
+    for (size_t i = 0; i < tp->devs_n; i++)
+        if (tp->devs[i] == id->dev) return true;
+    return false;
+}
+
+static kvp_err_t
+let_in(kvp_rdma_tp_t *tp, kvp_rdma_id_t *id, const kvp_rdma_ask_t *ask)
+{
+    static const kvp_rdma_caps_t serves_only = {0};
+    uint8_t answer[KVP_RDMA_ANSWER_MAX];
+    peer_t *p = peer_make(&tp->serving, ask->incarnation);
+    conn_t *conn = calloc(1, sizeof *conn);
+    kvp_err_t err = p == NULL || conn == NULL ? KVP_NOMEM : tp->verbs->qp_make(id, &serves_only);
+
+    if (err == KVP_OK) err = tp->verbs->accept(id, answer, encode_answer(tp, id, ask->nonce, KVP_OK, answer));
+    if (err != KVP_OK) {
+        free(conn);
+        if (p != NULL) peer_drop_if_empty(p);
+        return err;
+    }
+    *conn = (conn_t){.peer = p, .id = id};
+    id->arg = conn;
+    kvp_list_init(&conn->link);
+    kvp_list_add_tail(&p->conns, &conn->link);
+    tp->serving.conns_n++;
+    return KVP_OK;
+}
+
+static void
+on_request(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev)
+{
+    uint8_t answer[KVP_RDMA_ANSWER_MAX];
+    kvp_rdma_ask_t ask = {0};
+    kvp_err_t err = judge(tp, ev, &ask);
+
+    if (err == KVP_OK) err = is_rail(tp, ev->id) ? let_in(tp, ev->id, &ask) : KVP_NOTSUP;
+    if (err == KVP_OK) return;
+    kvp_ignore(tp->verbs->refuse(ev->id, answer, encode_answer(tp, ev->id, ask.nonce, err, answer)), "it goes anyway");
+    tp->verbs->id_close(ev->id);
+}
+
+/* Whatever else is told of a connection but that it stands is its end. */
+static void
+on_event(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev)
+{
+    conn_t *conn = ev->id->arg;
+    peer_t *p;
+
+    if (ev->kind == KVP_RDMA_REQUEST) {
+        on_request(tp, ev);
+    } else if (ev->kind != KVP_RDMA_ESTABLISHED && conn != NULL) {
+        p = conn->peer;
+        conn_close(tp, conn);
+        peer_drop_if_empty(p);
+    }
+}
+
+/* ---- the slots of the table */
+void
+kvp_rdma_serving_init(kvp_rdma_serving_t *s)
+{
+    pthread_mutex_init(&s->lock, NULL);
+    kvp_list_init(&s->peers);
+    s->wake_fd = -1;
+}
+
+void
+kvp_rdma_serving_fini(kvp_rdma_tp_t *tp)
+{
+    kvp_rdma_serving_t *s = &tp->serving;
+
+    kvp_list_foreach_safe (pos, next, &s->peers)
+        peer_end(tp, kvp_list_entry(pos, peer_t, link));
+    if (s->listener != NULL) tp->verbs->id_close(s->listener);
+    if (s->cm != NULL) tp->verbs->cm_close(s->cm);
+    if (s->wake_fd >= 0) close(s->wake_fd);
+    kvp_fenced_fini(&s->fenced);
+    pthread_mutex_destroy(&s->lock);
+}
+
+kvp_err_t
+kvp_rdma_addr(const kvp_addr_t *at, struct sockaddr_storage *addr_out)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *found;
+    char port[8];
+
+    snprintf(port, sizeof port, "%u", at->port);
+    if (getaddrinfo(at->host, port, &hints, &found) != 0) return KVP_UNREACHABLE;
+    memset(addr_out, 0, sizeof *addr_out);
+    memcpy(addr_out, found->ai_addr, found->ai_addrlen);
+    freeaddrinfo(found);
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_rdma_listen(kvp_tp_t *base, const kvp_addr_t *at, kvp_addr_t *bound_out)
+{
+    kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
+    kvp_rdma_serving_t *s = &tp->serving;
+    struct sockaddr_storage addr;
+    kvp_err_t err = kvp_rdma_addr(at, &addr);
+
+    if (err != KVP_OK || s->cm != NULL) return err != KVP_OK ? err : KVP_INVALID;
+    s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->wake_fd < 0) return KVP_SYS;
+    err = tp->verbs->cm_open(&s->cm);
+    if (err == KVP_OK) err = tp->verbs->listen(s->cm, &addr, &s->listener, &s->port);
+    if (err != KVP_OK) return err; /* fini takes what there is */
+    *bound_out = *at;
+    bound_out->port = s->port;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_rdma_serve(kvp_tp_t *base, uint32_t lane, int timeout_ms)
+{
+    kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
+    kvp_rdma_serving_t *s = &tp->serving;
+    struct pollfd p[2] = {{.fd = s->wake_fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
+    kvp_rdma_event_t ev;
+    kvp_err_t err = KVP_OK;
+
+    if (s->cm == NULL) return KVP_NOTSUP;
+    if (lane == 0) p[1].fd = s->cm->fd;
+    if (poll(p, 2, timeout_ms) < 0 && errno != EINTR) return KVP_SYS;
+    if (lane != 0) return KVP_OK; /* events are few: one lane is enough for them */
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < EVENTS_A_TURN && err == KVP_OK; i++) {
+        err = tp->verbs->cm_next(s->cm, &ev);
+        if (err == KVP_OK) on_event(tp, &ev);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return err == KVP_EAGAIN ? KVP_OK : err;
+}
+
+/* Lanes that are woken do not come back, so nobody takes it out again. */
+void
+kvp_rdma_wake(kvp_tp_t *base)
+{
+    uint64_t one = 1;
+    int fd = kvp_rdma_tp_of(base)->serving.wake_fd;
+
+    if (fd >= 0 && write(fd, &one, sizeof one) != sizeof one) kvp_log_error("rdma", "lanes cannot be woken: %m");
+}
+
+void
+kvp_rdma_peer_fence(kvp_tp_t *base, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg)
+{
+    kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
+    kvp_rdma_serving_t *s = &tp->serving;
+
+    pthread_mutex_lock(&s->lock);
+    kvp_fenced_add(&s->fenced, incarnation, live_min);
+    kvp_list_foreach_safe (pos, next, &s->peers) {
+        peer_t *p = kvp_list_entry(pos, peer_t, link);
+
+        if (kvp_fenced_has(&s->fenced, p->incarnation)) peer_end(tp, p);
+    }
+    pthread_mutex_unlock(&s->lock);
+    done(arg, incarnation);
+}
+
+void
+kvp_rdma_peer_cut(kvp_tp_t *base, uint64_t incarnation)
+{
+    kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
+    peer_t *p;
+
+    pthread_mutex_lock(&tp->serving.lock);
+    p = peer_find(&tp->serving, incarnation);
+    if (p != NULL) {
+        conns_close(tp, p);
+        peer_drop_if_empty(p);
+    }
+    pthread_mutex_unlock(&tp->serving.lock);
+}
+
+/* ---- keys to write with */
+static grant_t *
+grant_find(const kvp_rdma_mr_t *mr, uint64_t incarnation)
+{
+    kvp_list_foreach (pos, &mr->grants) {
+        grant_t *g = kvp_list_entry(pos, grant_t, of_mr);
+
+        if (g->peer->incarnation == incarnation) return g;
+    }
+    return NULL;
+}
+
+static kvp_err_t
+grant_make(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation, grant_t **grant_out)
+{
+    peer_t *p = peer_make(&tp->serving, incarnation);
+    grant_t *g = calloc(1, sizeof *g);
+    kvp_err_t err = p == NULL || g == NULL ? KVP_NOMEM : KVP_OK;
+
+    if (err == KVP_OK) err = kvp_rdma_regs_make(tp, mr->base.addr, mr->base.len, KVP_RDMA_WRITABLE, g->regs);
+    if (err != KVP_OK) {
+        free(g);
+        if (p != NULL) peer_drop_if_empty(p);
+        return err;
+    }
+    g->peer = p;
+    kvp_list_init(&g->of_peer);
+    kvp_list_init(&g->of_mr);
+    kvp_list_add_tail(&p->grants, &g->of_peer);
+    kvp_list_add_tail(&mr->grants, &g->of_mr);
+    *grant_out = g;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_rdma_grant(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation, uint32_t rkeys_out[KVP_RDMA_RAILS_MAX])
+{
+    kvp_err_t err = KVP_OK;
+    grant_t *g;
+
+    pthread_mutex_lock(&tp->serving.lock);
+    g = grant_find(mr, incarnation);
+    if (kvp_fenced_has(&tp->serving.fenced, incarnation))
+        err = KVP_FENCED;
+    else if (g == NULL)
+        err = grant_make(tp, mr, incarnation, &g);
+    for (size_t i = 0; err == KVP_OK && i < tp->devs_n; i++)
+        rkeys_out[i] = g->regs[i]->rkey;
+    pthread_mutex_unlock(&tp->serving.lock);
+    return err;
+}
+
+void
+kvp_rdma_grants_drop(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr)
+{
+    pthread_mutex_lock(&tp->serving.lock);
+    kvp_list_foreach_safe (pos, next, &mr->grants) {
+        grant_t *g = kvp_list_entry(pos, grant_t, of_mr);
+        peer_t *p = g->peer;
+
+        grant_drop(tp, g);
+        peer_drop_if_empty(p);
+    }
+    pthread_mutex_unlock(&tp->serving.lock);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What RDMA peers tell each other: it comes back as it was said, and what a stranger says is refused.
+ */
+#include "client/transport/rdma_wire.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <netinet/in.h>
+#include <string.h>
+
+static const kvp_rdma_ask_t ask = {.nonce = 0x1122334455667788, .incarnation = 7, .pool_id = "sixteen bytes.."};
+
+static kvp_rdma_answer_t
+answer_of(uint32_t rails)
+{
+    kvp_rdma_answer_t a = {.nonce = 5, .epoch = 6, .rail = rails - 1, .rails_n = rails};
+
+    for (uint32_t i = 0; i < rails && i < KVP_RDMA_RAILS_MAX; i++) {
+        struct sockaddr_in v4 = {
+            .sin_family = AF_INET, .sin_port = htons(4711), .sin_addr.s_addr = htonl(0x0A630001 + i)};
+
+        memcpy(&a.rails[i], &v4, sizeof v4);
+    }
+    return a;
+}
+
+static void
+test_ask_when_whole_and_cut(void **state)
+{
+    uint8_t bytes[KVP_RDMA_ASK_MAX] = {0};
+    size_t n = kvp_rdma_ask_encode(&ask, bytes);
+    kvp_rdma_ask_t back;
+
+    (void)state;
+    assert_int_equal(kvp_rdma_ask_decode(bytes, sizeof bytes, &back), KVP_OK); /* padding behind it */
+    assert_true(back.nonce == ask.nonce && back.incarnation == 7);
+    assert_memory_equal(back.pool_id, ask.pool_id, sizeof ask.pool_id);
+    for (size_t len = 0; len < n; len++)
+        assert_int_equal(kvp_rdma_ask_decode(bytes, len, &back), KVP_PROTO);
+    bytes[4]++;
+    assert_int_equal(kvp_rdma_ask_decode(bytes, n, &back), KVP_VERSION);
+    bytes[0]++;
+    assert_int_equal(kvp_rdma_ask_decode(bytes, n, &back), KVP_PROTO);
+}
+
+static void
+test_answer_when_whole_and_cut(void **state)
+{
+    (void)state;
+    for (uint32_t rails = 1; rails <= KVP_RDMA_RAILS_MAX; rails++) {
+        kvp_rdma_answer_t a = answer_of(rails), back;
+        uint8_t bytes[KVP_RDMA_ANSWER_MAX] = {0};
+        size_t n = kvp_rdma_answer_encode(&a, bytes);
+
+        assert_int_equal(kvp_rdma_answer_decode(bytes, n, &back), KVP_OK);
+        assert_memory_equal(&back, &a, sizeof a);
+        for (size_t len = 0; len < n; len++)
+            assert_int_equal(kvp_rdma_answer_decode(bytes, len, &back), KVP_PROTO);
+    }
+}
+
+static void
+test_answer_when_it_cannot_be(void **state)
+{
+    kvp_rdma_answer_t a = answer_of(2), back;
+    uint8_t bytes[KVP_RDMA_ANSWER_MAX] = {0};
+
+    (void)state;
+    (void)kvp_rdma_answer_encode(&a, bytes);
+    bytes[25] = KVP_RDMA_RAILS_MAX + 1;
+    assert_int_equal(kvp_rdma_answer_decode(bytes, sizeof bytes, &back), KVP_PROTO);
+    bytes[25] = 2;
+    bytes[24] = 2; /* a rail that is none */
+    assert_int_equal(kvp_rdma_answer_decode(bytes, sizeof bytes, &back), KVP_PROTO);
+    bytes[7] = 0x80; /* an error that is none */
+    assert_int_equal(kvp_rdma_answer_decode(bytes, sizeof bytes, &back), KVP_PROTO);
+    a = (kvp_rdma_answer_t){.err = KVP_FENCED, .nonce = 1};
+    (void)kvp_rdma_answer_encode(&a, bytes);
+    assert_int_equal(kvp_rdma_answer_decode(bytes, sizeof bytes, &back), KVP_OK);
+    assert_int_equal(back.err, KVP_FENCED);
+}
+
+static void
+test_token_when_whole_and_bent(void **state)
+{
+    kvp_rdma_token_t keys = {.epoch = 1, .addr = 2, .len = 3, .is_writable = true, .rails_n = 2, .rkeys = {4, 5}}, back;
+    kvp_token_t token;
+
+    (void)state;
+    kvp_rdma_token_encode(&keys, &token);
+    assert_int_equal(token.fd, -1);
+    assert_int_equal(kvp_rdma_token_decode(&token, &back), KVP_OK);
+    assert_memory_equal(&back, &keys, sizeof keys);
+    token.len--;
+    assert_int_equal(kvp_rdma_token_decode(&token, &back), KVP_INVALID);
+    token.len++;
+    for (uint32_t rails = 0; rails < 256; rails++) {
+        token.bytes[24] = (uint8_t)rails;
+        assert_int_equal(kvp_rdma_token_decode(&token, &back), rails == 2 ? KVP_OK : KVP_INVALID);
+    }
+    token.len = 0;
+    assert_int_equal(kvp_rdma_token_decode(&token, &back), KVP_INVALID);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ask_when_whole_and_cut),
+        cmocka_unit_test(test_answer_when_whole_and_cut),
+        cmocka_unit_test(test_answer_when_it_cannot_be),
+        cmocka_unit_test(test_token_when_whole_and_bent),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
