@@ -78,6 +78,8 @@ bool bench_holds(const void *at, size_t len, uint64_t seed);
  * before it runs the suite. */
 extern const char *suite_host;
 extern size_t suite_extent_bytes;
+extern void (*suite_stall)(bool is_stalled); /* makes a peer that needs no lanes silent; NULL = there is no such */
+extern const struct kvp_verbs_ops *suite_verbs; /* rdma: NULL = this machine's */
 
 /* suite_run runs the suite for the transport of that name; returns the number of failed tests. */
 int suite_run(const char *transport);

@@ -16,6 +16,8 @@
 
 const char *suite_host = "127.0.0.1";
 size_t suite_extent_bytes = 1 << 20;
+void (*suite_stall)(bool is_stalled);
+const struct kvp_verbs_ops *suite_verbs;
 
 void
 bench_fill(void *at, size_t len, uint64_t seed)
@@ -134,7 +136,7 @@ bench_connect(kvp_tp_t *client, const kvp_addr_t *addr, kvp_ep_t **ep_out)
 kvp_tp_t *
 bench_client(bench_t *b, uint64_t incarnation)
 {
-    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = BENCH_POOL};
+    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = BENCH_POOL, .verbs = suite_verbs};
     kvp_tp_t *tp;
 
     assert_int_equal(kvp_tp_create(b->ops, &conf, &tp), KVP_OK);
@@ -157,7 +159,7 @@ bench_setup(void **state)
 {
     const char *name = *state;
     bench_t *b = calloc(1, sizeof *b);
-    kvp_tp_conf_t conf = {.pool_id = BENCH_POOL, .lanes = BENCH_LANES, .max_conns = BENCH_CONNS};
+    kvp_tp_conf_t conf = {.pool_id = BENCH_POOL, .lanes = BENCH_LANES, .max_conns = BENCH_CONNS, .verbs = suite_verbs};
     kvp_addr_t at = {0};
 
     assert_non_null(b);

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * rdma on the model NIC: the conformance suite.
+ */
+#include "tests/transport/suite.h"
+
+#include "tests/transport/model_nic.h"
+
+#include <stdio.h>
+
+#define SEEDS 5u
+
+int
+main(void)
+{
+    int failed = 0;
+
+    suite_host = "10.99.1.1";
+    suite_extent_bytes = 16 << 10;
+    suite_verbs = &kvp_verbs_model;
+    suite_stall = model_nic_pause;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        size_t left = model_nic_reset(seed, NULL);
+
+        printf("seed %llu\n", (unsigned long long)seed);
+        failed += suite_run("rdma");
+        left = model_nic_reset(seed, NULL);
+        if (left > 0) printf("%zu things were left open\n", left);
+        failed += left > 0;
+    }
+    return failed == 0 ? 0 : 1;
+}
