@@ -542,9 +542,11 @@ struct kvp_master {
     uint32_t reports; /* under way */
     uint32_t closing; /* of these, behind their last page */
     uint64_t rebuild_until_ns; /* until then nodes may come whose memory is of an older term */
-    kvp_digestmap_t removed; /* while they may: keys -> versions that went meanwhile */
+    kvp_digestmap_t removed; /* while they may: keys -> versions that went meanwhile, each with a tombstone */
+    uint32_t removed_at; /* when they may not any more: how far these are paid */
     bool is_rebuild_over; /* these were too many: nothing that is reported is believed any more */
-    kvp_digestmap_t tombs, tomb_refs; /* keys -> versions, and how many retires they are owed by; none: learned */
+    kvp_digestmap_t tombs,
+        tomb_refs; /* keys -> versions, and how many retires, and what else, they are owed by; none: learned */
     kvp_list_t greeting; /* nodes */
     kvp_digestmap_t strays; /* keys with a tombstone of extents that were evicted and are not dead */
     uint32_t strays_at; /* where the next look at them begins */
@@ -675,19 +677,22 @@ kvp_segment_t *kvp_report_by(const kvp_master_t *m,
 /* owed.c. kvp_owed_is_rebuilding: memory of older terms may be reported. kvp_owed_version: no version of the key up to
  * that one exists, 0 = nothing is known.
  * What goes is held against what nodes report. kvp_owed_dropped: the object is about to leave the index; returns what is
- * to be told of it, version 0 = nothing. kvp_owed_lost: it is, because its memory is gone. kvp_owed_unknown: a key that is
- * not there was removed. kvp_owed_bumped: a namespace was.
+ * to be told of it, version 0 = nothing. kvp_owed_lost: it is, because its memory is gone. kvp_owed_unknown: a key was
+ * removed, whatever of it nodes may report: the answer waits until some node keeps it in mind. kvp_owed_bumped: a namespace was.
  * kvp_owed_retire: an extent of it is on its way out; kvp_owed_tell: nodes are to keep that in mind (false: they are told too
  * much already); kvp_owed_paid: it is dead, or given up. kvp_owed_stray: versions of that key up to that one are gone, and
  * what was evicted of them may not be dead: the answer waits until some node keeps it in mind, where no journal does.
  * kvp_owed_learn: a node kept that tombstone; kvp_owed_answer: it says that it keeps what it was told. kvp_owed_flush tells nodes what is new, kvp_owed_greet tells one of them all, in as many steps as that
- * takes (kvp_owed_some). */
+ * takes (kvp_owed_some). kvp_owed_remind tells one that reports why some of it is not wanted, before it hears that it is not;
+ * empties the buffer. */
 bool kvp_owed_is_rebuilding(const kvp_master_t *m);
 uint64_t kvp_owed_version(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest);
+kvp_wire_tomb_t kvp_owed_tomb(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest); /* which says so */
+void kvp_owed_remind(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs);
 bool kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t); /* false: nodes are told too much already */
 kvp_wire_tomb_t kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o, bool is_promised);
 void kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o);
-void kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest);
+void kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest, kvp_waiter_t *w);
 void kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
 bool kvp_owed_tell(kvp_master_t *m, kvp_retire_t *r);
 void kvp_owed_stray(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);

@@ -260,8 +260,8 @@ settle(kvp_master_t *m)
     }
     kvp_pin_trim(m);
     kvp_evict_ahead(m);
+    kvp_owed_flush(m); /* first: a node keeps in mind what its extents told, before these are dead */
     kvp_retire_flush(m);
-    kvp_owed_flush(m);
 }
 
 /* What is due at some time. */

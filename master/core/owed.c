@@ -5,7 +5,8 @@
  * - While the master lives its retire records are enough: what an absent node holds is in no index, and is retired
  *   when the node is back. Tombstones are for the next master, which knows nothing: the other nodes keep them until the
  *   extent is dead, or its segment is given up. And for this one, as long as nodes may come whose memory it does not know:
- *   what was removed or replaced meanwhile is held against what they report.
+ *   what was removed, or went, meanwhile is held against what they report, and told as well, for the next master would
+ *   ask them, too.
  * - Nodes are told at once of what lies on one that is away, and of what is not dead when its answer is due (waiter.c). The
  *   answer waits until one of them, whichever, has said that it keeps all of it. One that came later has heard of it when it
  *   has said so of all that it was greeted with.
@@ -13,6 +14,8 @@
  *   stays; nor of an aborted put while an older version may be reported yet.
  */
 #include "master/core/internal.h"
+
+#include "common/mutate.h"
 
 #define TENANT_TOMBS 4096u
 #define TOMBS_MAX ((1u << 18) - TENANT_TOMBS) /* that nodes take */
@@ -66,13 +69,20 @@ version_in(const kvp_digestmap_t *map, kvp_digest_t digest)
     return version == NULL ? 0 : *version;
 }
 
-uint64_t
-kvp_owed_version(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest)
+kvp_wire_tomb_t
+kvp_owed_tomb(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest)
 {
     const kvp_tenant_t *t = kvp_tenant_find(m, tenant);
     uint64_t of_key = kvp_max_u64(version_in(&m->tombs, digest), version_in(&m->removed, digest));
 
-    return t == NULL ? of_key : kvp_max_u64(of_key, t->min_version);
+    if (t == NULL || t->min_version <= of_key) return (kvp_wire_tomb_t){.digest = digest, .version = of_key};
+    return (kvp_wire_tomb_t){.digest = kvp_wire_tomb_tenant(tenant), .version = t->min_version};
+}
+
+uint64_t
+kvp_owed_version(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest)
+{
+    return kvp_owed_tomb(m, tenant, digest).version;
 }
 
 /* The value, 0 where it is new. Maps are made as long as they can get: no step of ours moves a long one. */
@@ -99,20 +109,28 @@ raise_to(kvp_digestmap_t *map, kvp_digest_t digest, uint64_t version, uint32_t m
 
 /* ---- telling nodes */
 static void
-tell(kvp_master_t *m, kvp_session_t *node, const kvp_wire_tomb_t *tombs, uint32_t n)
+tell(kvp_master_t *m, kvp_session_t *node, uint32_t segment_id, const kvp_wire_tomb_t *tombs, uint32_t n)
 {
-    const kvp_segment_t *g = kvp_list_first(&node->segments, kvp_segment_t, of_node);
     Kvp__Pb__Tombs msg = KVP__PB__TOMBS__INIT;
     size_t at;
 
     msg.n = n;
     msg.term = m->term;
-    msg.segment_id = g->id;
+    msg.segment_id = segment_id;
     node->tombs_told = ++m->request_seq;
     kvp_pb_frame_begin(&node->out, KVP_OP_TOMBS, 0, node->tombs_told, &msg.base, &at);
     kvp_buf_append(&node->out, tombs, n * sizeof *tombs);
     kvp_frame_end(&node->out, at);
     kvp_session_dirty(m, node);
+}
+
+void
+kvp_owed_remind(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs)
+{
+    uint32_t n = (uint32_t)(tombs->len / sizeof(kvp_wire_tomb_t));
+
+    if (n > 0 && KVP_RULE(HELD_IS_TOLD)) tell(m, node, g->id, (const kvp_wire_tomb_t *)tombs->data, n);
+    kvp_buf_reset(tombs);
 }
 
 static void
@@ -136,7 +154,7 @@ kvp_owed_flush(kvp_master_t *m)
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         /* A node of several segments is told once. */
-        if (g->node != NULL && g->node->segments.next == &g->of_node) tell(m, g->node, tombs, n);
+        if (g->node != NULL && g->node->segments.next == &g->of_node) tell(m, g->node, g->id, tombs, n);
     }
     kvp_buf_reset(&m->tomb_news);
 }
@@ -186,7 +204,7 @@ greet_some(kvp_master_t *m)
 
         if (kvp_list_is_empty(&node->segments)) node->tombs_at = 0; /* it holds nothing any more, and is told nothing */
         n = next_tombs(m, node, batch, KVP_ARRAY_LEN(batch));
-        if (n > 0) tell(m, node, batch, n);
+        if (n > 0) tell(m, node, kvp_list_first(&node->segments, kvp_segment_t, of_node)->id, batch, n);
         if (node->tombs_at > 0) continue;
         kvp_list_del(&node->greeting);
         if (node->tombs_from == UINT64_MAX) continue;
@@ -217,16 +235,75 @@ kvp_owed_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 }
 
 /* ---- an object goes */
-/* Where more went than can be remembered, nothing is believed that is reported from now on. */
+/* One of those that need it less. */
 static void
-hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+unref(kvp_master_t *m, kvp_digest_t digest)
 {
+    uint64_t *refs = kvp_digestmap_at(&m->tomb_refs, digest);
+
+    if (*refs > 1) {
+        --*refs;
+        return;
+    }
+    (void)kvp_digestmap_del(&m->tomb_refs, digest);
+    (void)kvp_digestmap_del(&m->tombs, digest);
+    queue(m, digest, 0);
+}
+
+/* The answer waits until some node keeps it in mind, where no journal does. */
+static void
+promise(kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (w == NULL || kvp_journal_remembers(m)) return;
+    w->has_strays = true;
+    kvp_waiter_told(m, w);
+}
+
+/* No version of it up to that one is believed, whoever reports it, to this master or to the next. Where more went than can be
+ * remembered, nothing is believed that is reported from now on. */
+static void
+hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
+{
+    bool is_new = kvp_digestmap_at(&m->removed, digest) == NULL;
+
     if (m->journal.is_judge) return; /* that decides, and remembers all of it */
     if (!kvp_owed_is_rebuilding(m)) return;
-    kvp_master_spend(m, TOMB_RECORDS);
-    if (raise_to(&m->removed, digest, version, GUESSES_MAX)) return;
-    m->is_rebuild_over = true;
-    kvp_master_note(m, "too much was removed before all nodes were back: what others hold is given up");
+    kvp_master_spend(m, 2 * TOMB_RECORDS);
+    if ((is_new && m->removed.n == GUESSES_MAX) || !raise_to(&m->tombs, digest, version, TOMBS_MAX)) {
+        m->is_rebuild_over = true;
+        kvp_master_note(m, "too much was removed before all nodes were back: what others hold is given up");
+        return;
+    }
+    (void)raise_to(&m->removed, digest, version, GUESSES_MAX);
+    if (is_new) ++*insert(&m->tomb_refs, digest, TOMBS_MAX);
+    if (!KVP_RULE(HELD_IS_TOLD)) return;
+    promise(m, w);
+    queue(m, digest, version_in(&m->tombs, digest));
+}
+
+/* Nobody may report any more what was held against it. */
+static void
+release_held(kvp_master_t *m)
+{
+    uint32_t looks = LOOKS_A_RECORD * m->slice_left, start;
+
+    if (m->removed.cap == 0 || kvp_owed_is_rebuilding(m)) return;
+    if (m->removed_at == 0) m->removed_at = kvp_digestmap_end(&m->removed);
+    start = m->removed_at;
+    while (m->removed_at > 0 && m->slice_left > 0 && start - m->removed_at < looks) {
+        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->removed, &m->removed_at);
+        kvp_digest_t digest;
+
+        if (found == NULL) continue;
+        digest = found->digest;
+        (void)kvp_digestmap_del(&m->removed, digest);
+        unref(m, digest);
+        kvp_master_spend(m, 2 * TOMB_RECORDS);
+    }
+    kvp_master_spend(m, 1 + (start - m->removed_at) / LOOKS_A_RECORD);
+    if (m->removed.n > 0) return;
+    kvp_digestmap_fini(&m->removed);
+    m->removed_at = 0;
 }
 
 /* Its node does not answer, and may be back with it. */
@@ -261,20 +338,20 @@ kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o, bool is_promised)
     if (o->state != KVP_OBJ_COMMITTED && (o->state != KVP_OBJ_WRITING || is_rebuilding)) return tomb;
     if (n == 0 || (!is_rebuilding && !is_promised && !has_copy_away(m, places, n))) return tomb;
     tomb = (kvp_wire_tomb_t){.digest = digest_of(m, o), .version = kvp_obj_version(o)};
-    hold_against(m, tomb.digest, tomb.version);
+    hold_against(m, tomb.digest, tomb.version, NULL);
     return tomb;
 }
 
 void
 kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o)
 {
-    if (kvp_owed_is_rebuilding(m)) hold_against(m, digest_of(m, o), kvp_obj_version(o) - 1);
+    if (kvp_owed_is_rebuilding(m)) hold_against(m, digest_of(m, o), kvp_obj_version(o) - 1, NULL);
 }
 
 void
-kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest)
+kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest, kvp_waiter_t *w)
 {
-    hold_against(m, digest, kvp_gen_make(m->term, 0)); /* whatever older terms have put */
+    hold_against(m, digest, kvp_gen_make(m->term, 0), w); /* whatever older terms have put */
 }
 
 bool
@@ -301,21 +378,6 @@ kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
     if (!is_told && r->waiter != NULL) kvp_list_add_tail(&r->waiter->retires, &r->of_waiter);
 }
 
-/* One of those that need it less. */
-static void
-unref(kvp_master_t *m, kvp_digest_t digest)
-{
-    uint64_t *refs = kvp_digestmap_at(&m->tomb_refs, digest);
-
-    if (*refs > 1) {
-        --*refs;
-        return;
-    }
-    (void)kvp_digestmap_del(&m->tomb_refs, digest);
-    (void)kvp_digestmap_del(&m->tombs, digest);
-    queue(m, digest, 0);
-}
-
 void
 kvp_owed_paid(kvp_master_t *m, kvp_retire_t *r)
 {
@@ -339,9 +401,8 @@ kvp_owed_stray(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waite
         ++*insert(&m->tomb_refs, digest, TOMBS_MAX);
     }
     (void)raise_to(&m->tombs, digest, version, TOMBS_MAX);
-    w->has_strays = true;
-    kvp_waiter_told(m, w);
-    queue(m, digest, version);
+    promise(m, w);
+    queue(m, digest, version_in(&m->tombs, digest));
 }
 
 static void
@@ -369,6 +430,7 @@ kvp_owed_some(kvp_master_t *m)
 {
     touch_some(m);
     pay_strays(m);
+    release_held(m);
     greet_some(m);
 }
 
@@ -452,7 +514,6 @@ let_go_idle(kvp_master_t *m)
 void
 kvp_owed_tick(kvp_master_t *m)
 {
-    if (m->removed.cap > 0 && !kvp_owed_is_rebuilding(m)) kvp_digestmap_fini(&m->removed);
     let_go_idle(m);
 }
 

@@ -50,6 +50,7 @@ struct kvp_report {
     kvp_frame_hdr_t ask; /* that page */
     uint32_t ask_n;
     uint8_t verdicts[PAGE_MAX]; /* its answer */
+    kvp_buf_t reminders; /* kvp_wire_tomb_t because of which some of it is not wanted */
     kvp_heap_t keys; /* long ones that are not adopted yet */
     kvp_recpool_t key_pool;
 };
@@ -71,6 +72,7 @@ kvp_report_free(kvp_master_t *m, kvp_segment_t *g)
     m->reports--;
     m->closing -= g->report->is_busy;
     kvp_heap_fini(&g->report->keys);
+    kvp_buf_fini(&g->report->reminders);
     kvp_place_bury_pool(m, &g->report->key_pool);
     free(g->report);
     g->report = NULL;
@@ -412,6 +414,17 @@ give_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant)
     return true;
 }
 
+/* That one is gone. It may be what tells that an older one is, too: its node keeps that in mind before it makes it DEAD. */
+static bool
+is_gone(const kvp_master_t *m, kvp_segment_t *g, const told_t *t)
+{
+    kvp_wire_tomb_t tomb = kvp_owed_tomb(m, t->desc.tenant, t->desc.digest);
+
+    if (t->desc.version > tomb.version || !KVP_RULE(TOMBSTONE)) return false;
+    kvp_buf_append(&g->report->reminders, &tomb, sizeof tomb);
+    return true;
+}
+
 static bool
 adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
 {
@@ -419,7 +432,7 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
 
     if (!is_sound(m, c, t) || t->desc.offset < kvp_slab_tail(c->slab)) return false;
     if (!kvp_owed_is_rebuilding(m)) return false;
-    if (t->desc.version <= kvp_owed_version(m, t->desc.tenant, t->desc.digest) && KVP_RULE(TOMBSTONE)) return false;
+    if (is_gone(m, c->segment, t)) return false;
     if (!kvp_ledger_admits(m, t->desc.digest, t->desc.version)) return false;
     if (!give_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
@@ -560,6 +573,7 @@ on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Repo
         spoil(m, g, s, "a report that breaks the rules");
         return;
     }
+    kvp_owed_remind(m, g, s, &r->reminders);
     kvp_master_spend(m, msg->n);
     r->is_busy = true;
     r->is_last = msg->is_last;

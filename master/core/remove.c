@@ -63,7 +63,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_owed_stray(m, digest, kvp_obj_version(o), w);
     kvp_obj_drop(m, oid, 0, w);
-    kvp_owed_unknown(m, digest); /* a node may still tell of a newer version */
+    kvp_owed_unknown(m, digest, w); /* a node may still tell of a newer version */
     kvp_master_space_news(m); /* a window may go over what could not be evicted before */
     m->st.removes++;
     return KVP_OK;
@@ -103,7 +103,7 @@ remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t diges
     kvp_owed_stray(m, digest, version_before(m, oid), w);
     /* What a bump has hidden is gone when some node keeps that in mind. */
     if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->index, oid)->state == KVP_OBJ_COMMITTED) kvp_waiter_follow(m, w);
-    kvp_owed_unknown(m, digest);
+    kvp_owed_unknown(m, digest, w);
     kvp_ledger_unknown(m, digest);
 }
 

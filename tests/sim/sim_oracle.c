@@ -45,6 +45,13 @@ oracle_put_begins(sim_t *s, uint32_t key, uint64_t len)
     return put;
 }
 
+/* A later master than the one that answered may have been told of it already, by a node that had not heard that it is gone. */
+static bool
+is_told_to_an_heir(const put_t *put, const ended_t *call)
+{
+    return put->told_term > call->term && put->proof_term < put->told_term;
+}
+
 /* Every version of the key that was acknowledged before then is gone: of known locations, when their lease is over, or
  * already, if the call waited for it. */
 static void
@@ -52,10 +59,14 @@ older_are_gone(sim_t *s, uint32_t key, const ended_t *call, const char *rule)
 {
     for (put_t *p = s->oracle->keys[key]; p != NULL; p = p->older) {
         if (p->acked_ns > call->begun_ns) continue;
-        if (p->gone_ns == UINT64_MAX) p->rule = rule;
+        if (p->gone_ns == UINT64_MAX && !p->is_excused) p->rule = rule;
+        p->gone_term = (uint32_t)kvp_max_u64(p->gone_term, call->term);
+        if (is_told_to_an_heir(p, call)) {
+            p->is_excused = true;
+            continue;
+        }
         p->gone_ns = kvp_min_u64(p->gone_ns, s->now);
         if (call->has_waited) p->revoked_ns = kvp_min_u64(p->revoked_ns, s->now);
-        p->gone_term = (uint32_t)kvp_max_u64(p->gone_term, call->term);
     }
 }
 
@@ -212,7 +223,9 @@ oracle_node_kills(sim_t *s, const mem_t *mem, uint32_t chunk, uint32_t slot, uin
 {
     const grant_t *g = grant_find(mem, chunk, slot, kvp_word_generation(before));
 
-    if (g == NULL || kvp_word_state(before) != KVP_DESC_SEALED || !grant_is_served_for_ever(g)) return;
+    if (g == NULL || kvp_word_state(before) != KVP_DESC_SEALED) return;
+    kept_check_dying(s, g);
+    if (!grant_is_served_for_ever(g)) return;
     sim_fail(s, "I3", "node%u makes slot %u generation %lx DEAD, which is committed and not retired", mem->node, slot,
              (unsigned long)g->generation);
 }

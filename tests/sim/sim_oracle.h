@@ -19,6 +19,9 @@ typedef struct put {
     uint64_t gone_ns; /* a removal or a newer version was acknowledged: only known locations lead to it, for a lease */
     uint64_t revoked_ns; /* and of a call that waited for these: nothing does */
     uint32_t gone_term; /* of the newest master that said so */
+    uint32_t told_term; /* of the last master to which a node began to tell that it holds it; 0 = none */
+    uint32_t proof_term; /* of the last one that a node told of a newer version, or of its removal; 0 = none */
+    bool is_excused; /* it is gone, and no node has told the present master so yet */
     const char *rule; /* that a get breaks which gives it nevertheless */
     bool is_commit_sent;
     bool is_committed; /* as the master said, */

@@ -114,6 +114,7 @@ typedef struct {
     uint64_t before_ns;
 } gone_t;
 void kept_check(sim_t *s, const gone_t *gone);
+void kept_check_dying(sim_t *s, const grant_t *g); /* its node is making it DEAD */
 bool kept_names(const kvp_wire_tomb_t *tomb, const grant_t *g);
 
 /* What a ticket on that digest protects, of keys and of groups, is added to the hold. */

@@ -167,15 +167,37 @@ oracle_freed(sim_t *s, mem_t *mem, uint32_t chunk, uint32_t slot, uint64_t gener
 }
 
 /* ---- reports */
-/* Without a journal, a put that was acknowledged has to be served again; one that was not may be. One that went before the
- * master died, from a place that its node had not made DEAD, may come back, since nothing but that master knew. */
+/* What went before the master died, from a place that its node had not made DEAD, may come back until some node has told the
+ * next one better. */
 static void
-may_return(sim_t *s, grant_t *g, put_t *put)
+excuse(const sim_t *s, put_t *put)
+{
+    put->told_term = master_term(s);
+    if (put->gone_term == master_term(s) || put->proof_term == master_term(s)) return;
+    put->is_excused |= put->gone_ns != UINT64_MAX;
+    put->gone_ns = put->revoked_ns = UINT64_MAX;
+}
+
+/* From here on the master knows better. */
+static void
+prove(const sim_t *s, const grant_t *g)
+{
+    put_t *put = g->put == 0 ? NULL : s->oracle->puts[g->put];
+
+    if (put == NULL) return;
+    put->proof_term = master_term(s);
+    if (put->is_excused) put->gone_ns = s->now;
+    put->is_excused = false;
+}
+
+/* Without a journal, a put that was acknowledged has to be served again; one that was not may be. */
+static void
+may_return(const sim_t *s, grant_t *g, put_t *put)
 {
     g->was_reported = true;
-    g->must_return = put->is_committed && put->gone_ns == UINT64_MAX && !g->is_retired;
+    g->must_return = put->is_committed && put->gone_ns == UINT64_MAX && !put->is_excused && !g->is_retired;
     put->is_commit_sent = true;
-    if (put->gone_term < master_term(s)) put->gone_ns = put->revoked_ns = UINT64_MAX;
+    excuse(s, put);
 }
 
 /* With one, what it says was committed has to be served again, and nothing else may. What readers saw of a commit that was
@@ -235,10 +257,24 @@ name_tombs(sim_t *s, const kvp_wire_tomb_t *tombs, size_t n)
     }
 }
 
+/* What a node tells of what is gone. */
+static void
+prove_tombs(const sim_t *s, const kvp_wire_tomb_t *tombs, size_t n)
+{
+    for (const mem_t *mem = s->mems; mem != NULL; mem = mem->older) {
+        uint32_t chunk = 0, slot = 0;
+
+        for (const grant_t *g; !mem->is_gone && (g = grant_next(mem, &chunk, &slot)) != NULL;)
+            for (size_t i = 0; i < n; i++)
+                if (kept_names(&tombs[i], g)) prove(s, g);
+    }
+}
+
 /* What is served is no more, whoever holds it, when a newer version of its key is told of. */
 static void
 supersede_older(sim_t *s, const kvp_desc_t *desc)
 {
+    prove_tombs(s, &(kvp_wire_tomb_t){.digest = desc->digest, .version = desc->version - 1}, 1);
     for (known_t *k = known_first(s, desc->digest); k != NULL; k = known_next(k, desc->digest))
         k->is_forced |= k->grant->tenant == desc->tenant && k->grant->version < desc->version;
 }
@@ -248,10 +284,13 @@ supersede_older(sim_t *s, const kvp_desc_t *desc)
 static void
 let_go_older(sim_t *s, const kvp_frame_t *f, const Kvp__Pb__Report *head)
 {
+    const kvp_wire_tomb_t *tombs;
     kvp_rd_t rd;
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
-    name_tombs(s, kvp_rd_array(&rd, head->tombs_n, sizeof(kvp_wire_tomb_t)), head->tombs_n);
+    tombs = kvp_rd_array(&rd, head->tombs_n, sizeof *tombs);
+    name_tombs(s, tombs, head->tombs_n);
+    prove_tombs(s, tombs, head->tombs_n);
     for (uint32_t i = 0; head->is_whole && i < head->n; i++) {
         kvp_desc_t desc;
 
