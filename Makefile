@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Short commands only. The build is meson's; the tests are tests/run's.
-.PHONY: all build demo test quick long san fuzz bench fmt lint tidy clean
+.PHONY: all build demo test quick long san rdma fuzz bench fmt lint tidy clean
 
 all: build
 
@@ -24,6 +24,9 @@ long:
 
 san:
 	./tests/run --san
+
+rdma:
+	./tests/run --only rdma
 
 fuzz:
 	./tests/run --only fuzz

@@ -15,7 +15,7 @@ kvp_packages_rdma=(qemu-system-x86 kmod cpio xz-utils iproute2 ibverbs-providers
 
 # What the build needs, for systems without dpkg.
 kvp_tools_build=(cc meson ninja pkg-config protoc-c python3)
-kvp_modules_build=(libprotobuf-c libuv libxxhash jemalloc json-c libmicrohttpd libpcre2-8)
+kvp_modules_build=(libprotobuf-c libuv libxxhash jemalloc json-c libmicrohttpd libpcre2-8 libibverbs librdmacm)
 
 kvp_say() {
     printf '%s\n' "$*"

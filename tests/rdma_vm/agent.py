@@ -131,7 +131,7 @@ class Agent:
                 os.chdir(cwd)
                 os.execvpe(argv[0], argv, {**ENV, **env})
             except OSError as e:
-                os.write(2, f"{argv[0]}: {e.strerror}\n".encode())
+                os.write(2, f"{e.filename or argv[0]}: {e.strerror}\n".encode())
             os._exit(127)
         self.jobs[pid] = number
 
