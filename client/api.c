@@ -111,7 +111,8 @@ or_env(const char *value, const char *variable, const char *fallback)
     return value != NULL && value[0] != '\0' ? value : fallback;
 }
 
-/* "shm,tcp" into the session's list; nothing named takes all that this build has for real data. */
+/* "shm,tcp" into the session's list; nothing named takes all that this build and this machine have for real
+ * data. */
 static kvp_err_t
 choose_transports(opening_t *o)
 {
@@ -127,8 +128,9 @@ choose_transports(opening_t *o)
     }
     for (size_t i = 0; i < 3; i++) {
         const kvp_transport_ops_t *ops = kvp_transport_find((const char *[]){"shm", "rdma", "tcp"}[i]);
+        const char *why;
 
-        if (ops != NULL) p->transports[p->transports_n++] = ops;
+        if (ops != NULL && ops->probe(&why) == KVP_OK) p->transports[p->transports_n++] = ops;
     }
     return KVP_OK;
 }

@@ -118,7 +118,7 @@ kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_
     int err = kvpool_open(&conf, pool_out);
     if (err == KVPOOL_OK) return KVP_EXIT_DONE;
     if (err == KVPOOL_NOTSUP) /* the library has named it */
-        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "a transport that was asked for is not in this build");
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "a transport that was asked for cannot be used here");
     const char *at = common->master != NULL ? common->master : "127.0.0.1:50051";
     int code = kvp_cli_fail(verb, at, err);
     /* A master that does not answer in time cannot be reached, whatever the single call would have been. */

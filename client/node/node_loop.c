@@ -4,6 +4,7 @@
  */
 #include "client/node/node_priv.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -175,13 +176,15 @@ kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello)
     };
     kvp_node_mem_t *mem;
     kvp_chunk_geo_t geo;
+    kvp_addr_t at = {.port = node->listen.port};
     kvp_err_t err;
 
     kvp_node_drop_memory(node);
+    snprintf(at.host, sizeof at.host, "%.*s", (int)sizeof at.host - 1, node->listen.host);
     memcpy(conf.pool_id, hello->pool_id, sizeof conf.pool_id);
     err = kvp_node_mem_create(&conf, &mem);
     if (err != KVP_OK) return err;
-    err = kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->lanes, mem);
+    err = kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->lanes, &at, mem);
     if (err != KVP_OK) {
         kvp_node_mem_destroy(mem);
         return err;

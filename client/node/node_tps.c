@@ -75,9 +75,17 @@ unregister_mem(kvp_node_tps_t *t, size_t at)
     }
 }
 
+static kvp_err_t
+listen_by_itself(kvp_tp_t *tp, const kvp_addr_t *at)
+{
+    kvp_addr_t bound;
+
+    return (tp->ops->caps & KVP_TP_OWN_PORT) == 0 ? KVP_OK : tp->ops->listen(tp, at, &bound);
+}
+
 kvp_err_t
 kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t lanes,
-                   kvp_node_mem_t *mem)
+                   const kvp_addr_t *listen_at, kvp_node_mem_t *mem)
 {
     kvp_tp_conf_t conf = {.lanes = lanes};
     const char *at = "";
@@ -92,6 +100,7 @@ kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, siz
         if (err != KVP_OK) goto fail;
         t->tps_n++;
         err = register_mem(t, i);
+        if (err == KVP_OK) err = listen_by_itself(t->tps[i], listen_at);
         if (err != KVP_OK) goto fail;
         err = start_lanes(t, t->tps[i], lanes);
         if (err != KVP_OK) goto fail;
@@ -159,4 +168,11 @@ kvp_node_tps_fence(kvp_node_tps_t *t, uint64_t incarnation, uint64_t live_min, k
         kvp_gather_add(g);
         t->tps[i]->ops->peer_fence(t->tps[i], incarnation, live_min, on_fenced, g);
     }
+}
+
+void
+kvp_node_tps_cut(kvp_node_tps_t *t, uint64_t incarnation)
+{
+    for (size_t i = 0; i < t->tps_n; i++)
+        if ((t->tps[i]->ops->caps & KVP_TP_LATE_WRITES) != 0) t->tps[i]->ops->peer_cut(t->tps[i], incarnation);
 }

@@ -26,11 +26,11 @@ typedef struct {
     kvp_node_mem_t *mem; /* registered; borrowed */
 } kvp_node_tps_t;
 
-/* kvp_node_tps_start makes instances, registers mem and starts the lanes of those that have a serving side. On an error
- * everything is undone. mem is borrowed until kvp_node_tps_stop, which ends all data connections; legal on a zeroed or
+/* kvp_node_tps_start makes instances, registers mem and starts the lanes of those that have a serving side; those with a
+ * port of their own listen where the node does. On an error everything is undone. mem is borrowed until kvp_node_tps_stop, which ends all data connections; legal on a zeroed or
  * stopped value. */
 kvp_err_t kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t lanes,
-                             kvp_node_mem_t *mem) KVP_MUST_USE;
+                             const kvp_addr_t *at, kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_tps_stop(kvp_node_tps_t *t);
 
 /* kvp_node_tps_find returns the index of a serving transport, or -1. */
@@ -40,5 +40,7 @@ int kvp_node_tps_find(const kvp_node_tps_t *t, const char *name);
  * memory with processes is not asked to fence: what these can store ends with them, and the core knows. */
 void kvp_node_tps_quiesce(kvp_node_tps_t *t, kvp_gather_t *g);
 void kvp_node_tps_fence(kvp_node_tps_t *t, uint64_t incarnation, uint64_t live_min, kvp_gather_t *g);
+/* kvp_node_tps_cut ends the connections over which what that writer has sent could land after a quiesce. */
+void kvp_node_tps_cut(kvp_node_tps_t *t, uint64_t incarnation);
 
 #endif

@@ -12,6 +12,30 @@
 
 #define CONNS_DEFAULT 4096u
 
+/* The devices stay open: to open them takes longer than a call may. */
+static struct {
+    pthread_once_t once;
+    kvp_err_t err;
+    const char *why;
+} probed = {.once = PTHREAD_ONCE_INIT};
+
+static void
+probe_once(void)
+{
+    kvp_rdma_dev_t *dev;
+    size_t n;
+
+    probed.err = kvp_verbs_ibv.devs_open(&dev, 1, &n, &probed.why);
+}
+
+static kvp_err_t
+rdma_probe(const char **why_out)
+{
+    pthread_once(&probed.once, probe_once);
+    *why_out = probed.why;
+    return probed.err;
+}
+
 static kvp_err_t
 rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
 {
@@ -128,11 +152,12 @@ rdma_rseg_close(kvp_rseg_t *rseg)
 
 const kvp_transport_ops_t kvp_rdma_ops = {
     .name = "rdma",
-    .caps = KVP_TP_LATE_WRITES,
+    .caps = KVP_TP_LATE_WRITES | KVP_TP_OWN_PORT,
     .tp_size = sizeof(kvp_rdma_tp_t),
     .mr_size = sizeof(kvp_rdma_mr_t),
     .rseg_size = sizeof(kvp_rdma_rseg_t),
     .ep_size = sizeof(kvp_rdma_ep_t),
+    .probe = rdma_probe,
     .init = rdma_init,
     .fini = rdma_fini,
     .listen = kvp_rdma_listen,

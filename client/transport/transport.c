@@ -4,6 +4,8 @@
  */
 #include "client/transport/builtin.h"
 
+#include "common/log.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +61,13 @@ default_mr_export(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation,
 {
     (void)mr, (void)access, (void)incarnation, (void)token_out;
     return KVP_NOTSUP;
+}
+
+static kvp_err_t
+default_probe(const char **why_out)
+{
+    *why_out = "";
+    return KVP_OK;
 }
 
 static void
@@ -122,6 +131,7 @@ static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
 static void
 fill_defaults(kvp_transport_ops_t *ops)
 {
+    if (ops->probe == NULL) ops->probe = default_probe;
     if (ops->listen == NULL) ops->listen = default_listen;
     if (ops->adopt == NULL) ops->adopt = default_adopt;
     if (ops->serve == NULL) ops->serve = default_serve;
@@ -190,10 +200,15 @@ kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t 
     for (const char *at = text; *at != '\0';) {
         size_t len = strcspn(at, ",");
         const kvp_transport_ops_t *ops = NULL;
+        const char *why;
         kvp_err_t err = parse_one(at, len, &ops);
         bool is_known_twice = false;
 
         *bad_out = at;
+        if (err == KVP_OK && ops->probe(&why) != KVP_OK) {
+            kvp_log_error("transport", "%s cannot be used here: %s", ops->name, why);
+            err = KVP_NOTSUP;
+        }
         if (err != KVP_OK) return err;
         for (size_t i = 0; i < n; i++)
             is_known_twice |= list[i] == ops;

@@ -19,6 +19,7 @@
 #define KVP_TP_GUARDS 0x04u /* enforces guards and kvp_word_may_become on the serving side */
 #define KVP_TP_SYNC 0x08u /* submit completes everything before it returns */
 #define KVP_TP_VERIFY_SUM 0x10u /* bytes travel unprotected: a read must be verified by its sum */
+#define KVP_TP_OWN_PORT 0x40u /* listens for itself, at the same address as the node; takes no accepted sockets */
 #define KVP_TP_LATE_WRITES 0x20u /* what a peer wrote may land after a quiesce, until it is cut or fenced */
 
 #define KVP_TOKEN_MAX 64u
@@ -133,6 +134,10 @@ struct kvp_transport_ops {
     uint32_t caps;
     size_t tp_size, mr_size, ep_size, rseg_size;
 
+    /* probe tells whether this machine has what the transport needs: OK, or NOTSUP and why (a text that lives for ever). It
+     * may take a while the first time, and keeps for the process what took it. */
+    kvp_err_t (*probe)(const char **why_out);
+
     /* init may fail half way; fini copes with any partial state, and ends every serving connection. All mrs, rsegs and
      * eps are gone before fini. */
     kvp_err_t (*init)(kvp_tp_t *tp, const kvp_tp_conf_t *conf);
@@ -195,7 +200,8 @@ void kvp_transports_init(void);
 /* kvp_transport_find returns the table of that name, or NULL. */
 const kvp_transport_ops_t *kvp_transport_find(const char *name);
 /* kvp_transports_parse reads "shm,rdma,tcp" into an ordered list of known names; INVALID names the first unknown one
- * in *bad_out (borrowed from text, up to the comma) or an empty list. A known name that this build lacks is NOTSUP. */
+ * in *bad_out (borrowed from text, up to the comma) or an empty list. A known name that this build or this machine
+ * lacks is NOTSUP, and the latter is logged with the reason. */
 kvp_err_t kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
                                const char **bad_out) KVP_MUST_USE;
 
