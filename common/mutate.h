@@ -51,6 +51,7 @@
     X(NEWEST_WINS, "of what nodes report the newest version is served")                                                \
     X(TOMBSTONE, "what was removed meanwhile is not served when a node reports it")                                    \
     X(KEPT_IN_MIND, "what is promised to be gone, and is not dead, is known to somebody but the master")               \
+    X(OLD_SLOTS_WAIT, "slots that an old writer may have in hand are granted to nobody until it is proved unable")     \
     X(HELD_IS_TOLD, "and so is what goes while nodes may still report older versions of it")                           \
     X(REPORT_AGAIN, "a report that was cut begins anew")                                                               \
     X(WITHHOLD_UNTIL_DURABLE, "what is promised is durable")                                                           \

@@ -228,6 +228,7 @@ struct kvp_chunk {
     kvp_tenant_t *taker; /* for whom all of it is cleared, or kept; NULL = nobody */
     uint64_t untaken_ns; /* until then it is not looked at again as one to be taken */
     uint32_t gaps; /* extents that a writer of an earlier term might still store to */
+    uint8_t *sealed; /* while there are: a bit for each slot that was SEALED when it was reported; NULL = for none */
     uint32_t index; /* in the segment */
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
     uint64_t memory_bytes; /* of its allocators, as counted in master->slab_bytes */
@@ -764,6 +765,9 @@ kvp_place_is_own(const kvp_chunk_t *c, const kvp_tenant_t *t)
 {
     return c->tenant == t && kvp_place_is_open_to(c, t);
 }
+/* kvp_place_note_sealed notes, in a report, a slot that no old writer has in hand; forget_sealed, that no old writer has any. */
+void kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot);
+void kvp_place_forget_sealed(kvp_chunk_t *c);
 bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len); /* now; a chunk with gaps may have it later */
 /* Where the key lies in the chunk's metadata, in units of 64 bytes. */
 uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);

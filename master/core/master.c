@@ -141,6 +141,7 @@ kvp_master_destroy(kvp_master_t *m)
         for (uint32_t i = g->purge_chunk; i < g->chunk_n; i++) {
             kvp_slab_destroy(g->chunks[i].slab);
             kvp_slab_destroy(g->chunks[i].long_keys);
+            kvp_place_forget_sealed(&g->chunks[i]);
         }
         kvp_segment_free(m, g);
     }

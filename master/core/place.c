@@ -102,6 +102,7 @@ decay(kvp_grave_t *grave)
 void
 kvp_place_chunk_fini(kvp_master_t *m, kvp_chunk_t *c)
 {
+    kvp_place_forget_sealed(c);
     bury(m, &c->slab);
     bury(m, &c->long_keys);
     kvp_place_memory_changed(m, c);
@@ -203,7 +204,31 @@ kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at)
     return (uint32_t)((c->geo.long_keys_off + kvp_slab_offset(c->long_keys, at->long_key_slot)) / 64);
 }
 
-/* The best fit may be promised: it is kept aside while the next best is asked for. */
+/* ---- slots that old writers may have in hand. A writer that was granted one by an earlier master, and sleeps between its
+ * look at the word and its store of the descriptor, writes that beside whatever word is there by then: so while the chunk
+ * has gaps only the slots of what was SEALED are used again. */
+void
+kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot)
+{
+    if (c->sealed == NULL) c->sealed = kvp_core_alloc((c->geo.slots_max + 7) / 8, 1);
+    c->sealed[slot / 8] = (uint8_t)(c->sealed[slot / 8] | 1u << slot % 8);
+}
+
+void
+kvp_place_forget_sealed(kvp_chunk_t *c)
+{
+    free(c->sealed);
+    c->sealed = NULL;
+}
+
+static bool
+is_slot_ours(const kvp_chunk_t *c, uint32_t slot)
+{
+    if (c->gaps == 0 || !KVP_RULE(OLD_SLOTS_WAIT)) return true;
+    return c->sealed != NULL && (c->sealed[slot / 8] >> slot % 8 & 1) != 0;
+}
+
+/* The best fit may be promised, or its slot in an old writer's hand: it is kept aside while the next best is asked for. */
 static kvp_err_t
 slab_alloc(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len, uint32_t oid, uint32_t *slot_out)
 {
@@ -213,7 +238,8 @@ slab_alloc(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len, uint32_t o
 
     for (;;) {
         err = kvp_slab_alloc(c->slab, len, oid, slot_out, &offset);
-        if (err != KVP_OK || !kvp_place_is_promised(m, c, *slot_out, oid)) break;
+        if (err != KVP_OK) break;
+        if (is_slot_ours(c, *slot_out) && !kvp_place_is_promised(m, c, *slot_out, oid)) break;
         aside[n++] = *slot_out;
         err = KVP_NO_SPACE;
         if (n == PROMISED_MAX) break;

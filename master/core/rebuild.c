@@ -441,6 +441,7 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     if (close_gap(m, c, t->desc.offset) != KVP_OK || clear_slot(m, c, t->rec.slot) != KVP_OK) return false;
     if (kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_slab_extent_bytes(t->desc.len), 0, &slot) != KVP_OK)
         return false;
+    kvp_place_note_sealed(c, slot);
     if (joins != KVP_OID_NONE)
         enter_copy(m, c, t, joins);
     else
@@ -503,6 +504,7 @@ close_chunk(kvp_master_t *m, kvp_chunk_t *c)
     open_chunk(c);
     if (c->tenant == NULL && !give_chunk(m, c, 0)) return KVP_LIMIT; /* whoever it is: it is empty soon */
     err = close_gap(m, c, kvp_slab_region_bytes(c->slab));
+    if (c->gaps == 0) kvp_place_forget_sealed(c);
     kvp_place_room_changed(c);
     return err;
 }

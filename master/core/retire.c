@@ -179,6 +179,7 @@ discard(kvp_master_t *m, kvp_retire_t *r)
     count_bytes(m, r, -1);
     r->chunk->gaps -= r->owner == KVP_OWNER_ANY;
     m->gaps -= r->owner == KVP_OWNER_ANY;
+    if (r->owner == KVP_OWNER_ANY && r->chunk->gaps == 0) kvp_place_forget_sealed(r->chunk);
     kvp_ptab_del(&m->retires, r->number);
     free(r);
 }

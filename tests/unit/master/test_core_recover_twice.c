@@ -179,6 +179,43 @@ test_tombstones_go_when_nobody_may_report(void **state)
     world_close(p.w);
 }
 
+/* A writer that an earlier master had granted a slot may be about to store its descriptor there: so of a chunk that has such
+ * writers only the slots of what was SEALED are used again, and what needs another one waits for the proof about them. */
+static void
+test_slots_in_the_hands_of_old_writers_wait(void **state)
+{
+    world_t *w = world_open(&(kvp_master_conf_t){.location_lease_ns = MS, .location_grace_ns = MS});
+    mem_t *mem = mem_make(w, "n", MIB, MIB);
+    kvp_wire_loc_t of_sealed, of_old, loc;
+    uint64_t attempt, ticket;
+    peer_t *c, *n;
+    bool is_reset;
+
+    (void)state;
+    (void)node_open_on(w, mem, "host");
+    c = client_open(w);
+    assert_int_equal(put_told(c, "sealed"), KVP_OK);
+    assert_int_equal(get(c, "sealed", &ticket, &of_sealed), KVP_OK);
+    assert_int_equal(put_place(c, "old", LEN / 2, &attempt, &of_old), KVP_OK);
+
+    world_restart(w);
+    n = peer_open(w);
+    n->mem = mem;
+    n->needs_proof = true;
+    assert_int_equal(peer_hello(n, KVP_ROLE_NODE, mem->name, "host"), KVP_OK);
+    assert_int_equal(node_mount(n, &is_reset), KVP_OK);
+    c = client_open(w);
+    assert_int_equal(remove_key(c, "sealed", true), KVP_OK);
+    assert_int_equal(put_place(c, "first", LEN / 2, &attempt, &loc), KVP_OK);
+    assert_int_equal(loc.slot, of_sealed.slot);
+    assert_int_not_equal(put_place(c, "second", LEN / 2, &attempt, &loc), KVP_OK); /* there is room for it */
+
+    world_prove(w, KVP_OWNER_ANY);
+    world_advance(w, SEC);
+    assert_int_equal(put_place(c, "second", LEN / 2, &attempt, &loc), KVP_OK);
+    world_close(w);
+}
+
 int
 main(void)
 {
@@ -189,6 +226,7 @@ main(void)
         cmocka_unit_test(test_eviction_of_the_newer_version_outlives_the_master),
         cmocka_unit_test(test_node_that_reports_hears_why_it_is_not_wanted),
         cmocka_unit_test(test_tombstones_go_when_nobody_may_report),
+        cmocka_unit_test(test_slots_in_the_hands_of_old_writers_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
