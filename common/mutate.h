@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Seams for the mutation check (tests/sim): KVP_RULE(name) stands at the one line in a core where a rule of the design
- * lives, and is 1 in every build but that of the simulator's mutant, where a rule can be switched off to see that some
+ * Seams for the mutation check (tests/sim, tests/transport): KVP_RULE(name) stands at the one line where a rule of the
+ * design lives, and is 1 in every build but those of the mutants, where a rule can be switched off to see that some
  * seed finds out. What ships is compiled without it.
  */
 #ifndef KVP_COMMON_MUTATE_H
@@ -91,10 +91,22 @@
     X(GROUP_OF_EPOCH, "what was put before a bump is no part of a group put after it")                                 \
     X(LOOKUP_IS_NO_USE, "a look-up alone is no use of what it finds")
 
+/* Rules of rdma, which the model NIC holds against the transport itself. */
+#define KVP_RDMA_RULES(X)                                                                                              \
+    X(RDMA_READ_FENCE, "a descriptor's READ begins after the payload's have ended")                                    \
+    X(RDMA_PUSH, "a batch that wrote is over when a READ behind it is")                                                \
+    X(RDMA_SEAL_PUSH, "SEALED is posted behind a READ that pushes what was written")                                   \
+    X(RDMA_SEAL_FENCE, "and begins after it has ended")                                                                \
+    X(RDMA_WRITE_WAITS, "what a READ is to bring is not sent on before it is there")                                   \
+    X(RDMA_CUT, "a writer that is cut lands nothing more")                                                             \
+    X(RDMA_PEER_FENCE, "nor does one that is fenced")                                                                  \
+    X(RDMA_REFUSE_FENCED, "who connects no more")                                                                      \
+    X(RDMA_EPOCH, "keys of a peer's earlier life are not sent to the one that it lives now")
+
 typedef enum {
     KVP_RULE_NONE,
 #define KVP_RULE_ENUM(name, text) KVP_RULE_##name,
-    KVP_RULES(KVP_RULE_ENUM)
+    KVP_RULES(KVP_RULE_ENUM) KVP_RDMA_RULES(KVP_RULE_ENUM)
 #undef KVP_RULE_ENUM
 } kvp_rule_t;
 

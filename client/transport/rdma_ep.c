@@ -16,6 +16,7 @@
 #include "client/transport/builtin.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/mutate.h"
 
 #include <poll.h>
 #include <string.h>
@@ -333,8 +334,10 @@ static uint32_t
 order(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
     if ((xfer->flags & KVP_XFER_AFTER_PRIOR) == 0) return 0;
-    if (xfer->kind == KVP_XFER_PUBLISH) push_writes(ep);
+    if (xfer->kind == KVP_XFER_PUBLISH && KVP_RULE(RDMA_SEAL_PUSH)) push_writes(ep);
     if (!ep->has_reads) return 0;
+    if (xfer->kind == KVP_XFER_READ && !KVP_RULE(RDMA_READ_FENCE)) return 0;
+    if (xfer->kind == KVP_XFER_PUBLISH && !KVP_RULE(RDMA_SEAL_FENCE)) return 0;
     ep->has_reads = false;
     return KVP_RDMA_WR_FENCE;
 }
@@ -403,7 +406,7 @@ ring(kvp_rdma_ep_t *ep)
     size_t n;
     kvp_err_t err;
 
-    push_writes(ep);
+    if (KVP_RULE(RDMA_PUSH)) push_writes(ep);
     if (ep->wrs_n == 0) return KVP_OK;
     ep->wrs[ep->wrs_n - 1].flags |= KVP_RDMA_WR_SIGNALED;
     err = ep->tp->verbs->post(ep->id, ep->wrs, ep->wrs_n, &n);
@@ -416,8 +419,8 @@ ring(kvp_rdma_ep_t *ep)
 static bool
 must_wait(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
-    return xfer->kind == KVP_XFER_WRITE && (xfer->flags & KVP_XFER_AFTER_PRIOR) != 0 && ep->posted == 0 &&
-           ep->reads_n > 0;
+    return KVP_RULE(RDMA_WRITE_WAITS) && xfer->kind == KVP_XFER_WRITE && (xfer->flags & KVP_XFER_AFTER_PRIOR) != 0 &&
+           ep->posted == 0 && ep->reads_n > 0;
 }
 
 /* Posts what there is room for. */
@@ -445,7 +448,8 @@ check(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     rseg = kvp_container_of(xfer->rseg, const kvp_rdma_rseg_t, base);
     if (xfer->kind != KVP_XFER_READ && !rseg->is_writable) return KVP_INVALID;
     /* A number that a peer's earlier life gave out may by now mean other memory. */
-    return rseg->keys.epoch != ep->epoch || ep->rail >= rseg->keys.rails_n ? KVP_NO_SEGMENT : KVP_OK;
+    if (rseg->keys.epoch != ep->epoch && KVP_RULE(RDMA_EPOCH)) return KVP_NO_SEGMENT;
+    return ep->rail < rseg->keys.rails_n ? KVP_OK : KVP_NO_SEGMENT;
 }
 
 kvp_err_t

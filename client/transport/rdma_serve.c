@@ -9,6 +9,7 @@
 #include "client/transport/rdma_tp.h"
 
 #include "common/log.h"
+#include "common/mutate.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -121,7 +122,7 @@ judge(const kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_o
 
     if (err != KVP_OK) return err;
     if (memcmp(ask_out->pool_id, tp->pool_id, sizeof tp->pool_id) != 0) return KVP_PROTO;
-    if (kvp_fenced_has(&tp->serving.fenced, ask_out->incarnation)) return KVP_FENCED;
+    if (kvp_fenced_has(&tp->serving.fenced, ask_out->incarnation) && KVP_RULE(RDMA_REFUSE_FENCED)) return KVP_FENCED;
     return tp->serving.conns_n >= tp->max_conns ? KVP_BUSY : KVP_OK;
 }
 
@@ -305,7 +306,7 @@ kvp_rdma_peer_fence(kvp_tp_t *base, uint64_t incarnation, uint64_t live_min, kvp
     kvp_list_foreach_safe (pos, next, &s->peers) {
         peer_t *p = kvp_list_entry(pos, peer_t, link);
 
-        if (kvp_fenced_has(&s->fenced, p->incarnation)) peer_end(tp, p);
+        if (kvp_fenced_has(&s->fenced, p->incarnation) && KVP_RULE(RDMA_PEER_FENCE)) peer_end(tp, p);
     }
     pthread_mutex_unlock(&s->lock);
     done(arg, incarnation);
@@ -319,7 +320,7 @@ kvp_rdma_peer_cut(kvp_tp_t *base, uint64_t incarnation)
 
     pthread_mutex_lock(&tp->serving.lock);
     p = peer_find(&tp->serving, incarnation);
-    if (p != NULL) {
+    if (p != NULL && KVP_RULE(RDMA_CUT)) {
         conns_close(tp, p);
         peer_drop_if_empty(p);
     }

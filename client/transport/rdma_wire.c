@@ -128,13 +128,12 @@ kvp_rdma_answer_decode(const uint8_t *src, size_t len, kvp_rdma_answer_t *out)
     if (err != KVP_OK) return err;
     if (len < ANSWER_BYTES || src[25] > KVP_RDMA_RAILS_MAX) return KVP_PROTO;
     if (len < ANSWER_BYTES + src[25] * RAIL_BYTES || take(src + 6, 2) > 1000) return KVP_PROTO;
-    *out = (kvp_rdma_answer_t){
-        .err = (kvp_err_t) - (int64_t)take(src + 6, 2),
-        .nonce = take(src + 8, 8),
-        .epoch = take(src + 16, 8),
-        .rail = src[24],
-        .rails_n = src[25],
-    };
+    memset(out, 0, sizeof *out); /* what is between the fields as well: answers are compared as they lie */
+    out->err = (kvp_err_t) - (int64_t)take(src + 6, 2);
+    out->nonce = take(src + 8, 8);
+    out->epoch = take(src + 16, 8);
+    out->rail = src[24];
+    out->rails_n = src[25];
     if (out->err == KVP_OK && out->rail >= out->rails_n) return KVP_PROTO;
     for (uint32_t i = 0; i < out->rails_n; i++)
         take_rail(src + ANSWER_BYTES + i * RAIL_BYTES, &out->rails[i]);
@@ -162,11 +161,12 @@ kvp_rdma_token_decode(const kvp_token_t *token, kvp_rdma_token_t *out)
 
     if (token->len < TOKEN_HEAD_BYTES || src[24] == 0 || src[24] > KVP_RDMA_RAILS_MAX) return KVP_INVALID;
     if (token->len != TOKEN_HEAD_BYTES + src[24] * 4u) return KVP_INVALID;
-    *out = (kvp_rdma_token_t){.epoch = take(src, 8),
-                              .addr = take(src + 8, 8),
-                              .len = take(src + 16, 8),
-                              .rails_n = src[24],
-                              .is_writable = src[25] != 0};
+    memset(out, 0, sizeof *out);
+    out->epoch = take(src, 8);
+    out->addr = take(src + 8, 8);
+    out->len = take(src + 16, 8);
+    out->rails_n = src[24];
+    out->is_writable = src[25] != 0;
     for (uint32_t i = 0; i < out->rails_n; i++)
         out->rkeys[i] = (uint32_t)take(src + TOKEN_HEAD_BYTES + i * 4, 4);
     return KVP_OK;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes corpus/fuzz_data: request streams of the data protocol (proto/wire.h), good ones and near misses."""
+"""Writes corpus/fuzz_data: request streams of the data protocol (proto/wire.h), good ones and near misses; and
+corpus/fuzz_rdma: what RDMA peers tell each other."""
 import pathlib
 import struct
 
@@ -43,8 +44,21 @@ streams = {
     "unaligned_publish": request([op(PUBLISH, off=4)]),
 }
 
+head = struct.pack("<IHH", 0x5250564B, 1, 0)
+rail = bytes(10) + b"\xff\xff" + bytes([10, 99, 0, 1]) + struct.pack("<H", 4711)
+rdma = {
+    "ask": b"\0" + head + struct.pack("<QQ", 5, 1000) + b"sixteen bytes id" + bytes(16),
+    "ask_cut": b"\0" + head + bytes(20),
+    "consent": b"\1" + head + struct.pack("<QQBB6x", 5, 77, 1, 2) + rail * 2,
+    "refusal": b"\1" + struct.pack("<IHH", 0x5250564B, 1, 8) + struct.pack("<QQBB6x", 5, 77, 0, 0) + bytes(60),
+    "too_many_rails": b"\1" + head + struct.pack("<QQBB6x", 5, 77, 1, 7) + rail * 7,
+    "token": b"\2" + struct.pack("<QQQBBxxII", 77, 1 << 40, 1 << 26, 2, 1, 0x100, 0x200),
+    "token_cut": b"\2" + struct.pack("<QQQBBxxI", 77, 1 << 40, 1 << 26, 2, 1, 0x100),
+}
+
 if __name__ == "__main__":
-    folder = pathlib.Path(__file__).parent / "corpus" / "fuzz_data"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in streams.items():
-        (folder / name).write_bytes(data)
+    for target, inputs in (("fuzz_data", streams), ("fuzz_rdma", rdma)):
+        folder = pathlib.Path(__file__).parent / "corpus" / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in inputs.items():
+            (folder / name).write_bytes(data)

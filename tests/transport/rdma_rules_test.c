@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The rules of rdma, each by a history on the model NIC that many seeds go through: none of them may break it, and some
+ * seed has to where the rule is switched off. Built with the seams of common/mutate.h.
+ */
+#include "client/transport/builtin.h"
+#include "common/clock.h"
+#include "common/mutate.h"
+#include "tests/transport/model_nic.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SEEDS 400u
+#define WRITER 1000u
+#define BYTES ((size_t)64 << 10)
+#define WORD_AT 0u
+#define DATA_AT 4096u
+#define DATA_BYTES 4096u
+#define STEPS_MAX 100000u
+#define GENERATION 7u
+
+kvp_rule_t kvp_rule_off;
+
+typedef struct {
+    uint64_t dice;
+    kvp_tp_t *server, *client;
+    kvp_addr_t at;
+    uint8_t *mem;
+    kvp_mr_t *mr;
+    kvp_rseg_t *rseg;
+    kvp_ep_t *ep;
+    uint8_t local[DATA_BYTES];
+    uint64_t line[8];
+    kvp_iov_t iov_local, iov_line;
+    kvp_xfer_t x[2];
+    uint32_t done_n;
+} rig_t;
+
+static uint64_t
+below(rig_t *r, uint64_t n)
+{
+    r->dice = r->dice * 6364136223846793005ull + 1442695040888963407ull;
+    return (r->dice >> 33) % n;
+}
+
+static kvp_tp_t *
+make_tp(uint64_t incarnation)
+{
+    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = "pool of the test", .verbs = &kvp_verbs_model};
+    kvp_tp_t *tp;
+
+    assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &tp), KVP_OK);
+    return tp;
+}
+
+static void
+serve(rig_t *r)
+{
+    r->server = make_tp(0);
+    assert_int_equal(r->server->ops->listen(r->server, &(kvp_addr_t){.host = "10.99.1.1", .port = r->at.port}, &r->at),
+                     KVP_OK);
+    assert_int_equal(kvp_mr_create(r->server, &(kvp_mem_t){.addr = r->mem, .len = BYTES, .fd = -1}, &r->mr), KVP_OK);
+}
+
+static void
+on_connect(void *arg, kvp_err_t err)
+{
+    *(kvp_err_t *)arg = err;
+}
+
+static kvp_err_t
+connect_to(rig_t *r)
+{
+    kvp_err_t verdict = KVP_EAGAIN;
+
+    assert_int_equal(kvp_ep_create(r->client, &r->at, on_connect, &verdict, &r->ep), KVP_OK);
+    for (uint32_t i = 0; verdict == KVP_EAGAIN && i < STEPS_MAX; i++) {
+        assert_int_equal(r->server->ops->serve(r->server, 0, 0), KVP_OK);
+        r->ep->tp->ops->ep_poll(r->ep);
+    }
+    return verdict;
+}
+
+static void
+rig_open(rig_t *r, uint64_t seed, const model_nic_conf_t *conf)
+{
+    kvp_token_t token;
+
+    memset(r, 0, sizeof *r);
+    assert_int_equal(model_nic_reset(seed, conf), 0);
+    r->dice = seed;
+    r->mem = aligned_alloc(4096, BYTES);
+    assert_non_null(r->mem);
+    memset(r->mem, 0, BYTES);
+    serve(r);
+    r->client = make_tp(WRITER);
+    assert_int_equal(r->server->ops->mr_export(r->mr, KVP_ACCESS_WRITE, WRITER, &token), KVP_OK);
+    assert_int_equal(kvp_rseg_create(r->client, &token, BYTES, KVP_ACCESS_WRITE, &r->rseg), KVP_OK);
+    assert_int_equal(connect_to(r), KVP_OK);
+    r->iov_local = (kvp_iov_t){r->local, sizeof r->local};
+    r->iov_line = (kvp_iov_t){r->line, sizeof r->line};
+}
+
+static void
+rig_close(rig_t *r)
+{
+    kvp_ep_destroy(r->ep);
+    kvp_rseg_destroy(r->rseg);
+    kvp_tp_destroy(r->client);
+    kvp_mr_destroy(r->mr);
+    kvp_tp_destroy(r->server);
+    free(r->mem);
+}
+
+static void
+on_done(kvp_xfer_t *x)
+{
+    ((rig_t *)x->arg)->done_n++;
+}
+
+static kvp_xfer_t *
+xfer(rig_t *r, uint32_t i, kvp_xfer_kind_t kind, uint64_t at, const kvp_iov_t *iov)
+{
+    r->x[i] = (kvp_xfer_t){.kind = kind,
+                           .rseg = r->rseg,
+                           .roffset = at,
+                           .iov = iov,
+                           .iov_n = 1,
+                           .len = iov->len,
+                           .done = on_done,
+                           .arg = r};
+    return &r->x[i];
+}
+
+static kvp_xfer_t *
+publish(rig_t *r, uint32_t i, kvp_desc_state_t state)
+{
+    r->x[i] = (kvp_xfer_t){.kind = KVP_XFER_PUBLISH,
+                           .flags = KVP_XFER_AFTER_PRIOR,
+                           .rseg = r->rseg,
+                           .roffset = WORD_AT,
+                           .len = 8,
+                           .word = kvp_word_make(GENERATION, state),
+                           .done = on_done,
+                           .arg = r};
+    return &r->x[i];
+}
+
+static void
+submit(rig_t *r, uint32_t n)
+{
+    kvp_xfer_t *list[2] = {&r->x[0], &r->x[1]};
+    size_t took;
+
+    assert_int_equal(r->ep->tp->ops->submit(r->ep, list, n, &took), KVP_OK);
+    assert_int_equal(took, n);
+}
+
+static void
+finish(rig_t *r, uint32_t n)
+{
+    for (uint32_t i = 0; r->done_n < n && i < STEPS_MAX; i++)
+        r->ep->tp->ops->ep_poll(r->ep);
+    assert_int_equal(r->done_n, n);
+}
+
+static bool
+is_all(const uint8_t *at, uint8_t value)
+{
+    for (size_t i = 0; i < DATA_BYTES; i++)
+        if (at[i] != value) return false;
+    return true;
+}
+
+static void
+step(rig_t *r, uint32_t most)
+{
+    for (uint64_t n = below(r, most); n > 0; n--)
+        (void)model_nic_step();
+}
+
+/* ---- histories: each returns whether nothing was wrong */
+
+/* The owner retires the extent, and writes it again, in the middle of a read: what the descriptor vouches for is whole. */
+static bool
+read_while_reused(rig_t *r, uint64_t seed)
+{
+    uint64_t sealed = kvp_word_make(GENERATION, KVP_DESC_SEALED);
+    bool is_right;
+
+    rig_open(r, seed, NULL);
+    memset(r->mem + DATA_AT, 'a', DATA_BYTES);
+    memcpy(r->mem + WORD_AT, &sealed, 8);
+    (void)xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local);
+    xfer(r, 1, KVP_XFER_READ, WORD_AT, &r->iov_line)->flags = KVP_XFER_AFTER_PRIOR;
+    submit(r, 2);
+    step(r, 200);
+    memset(r->mem + WORD_AT, 0, 8);
+    memset(r->mem + DATA_AT, 'b', DATA_BYTES);
+    finish(r, 2);
+    is_right = r->line[0] != sealed || is_all(r->local, 'a');
+    rig_close(r);
+    return is_right;
+}
+
+/* What was written is in memory when it is said to be. */
+static bool
+write_is_there(rig_t *r, uint64_t seed)
+{
+    bool is_right;
+
+    rig_open(r, seed, NULL);
+    memset(r->local, 'a', DATA_BYTES);
+    (void)xfer(r, 0, KVP_XFER_WRITE, DATA_AT, &r->iov_local);
+    submit(r, 1);
+    finish(r, 1);
+    is_right = is_all(r->mem + DATA_AT, 'a');
+    rig_close(r);
+    return is_right;
+}
+
+/* Whoever sees SEALED sees all of what was written before it, also where writes overtake one another. */
+static bool
+sealed_is_whole(rig_t *r, uint64_t seed)
+{
+    uint64_t sealed = kvp_word_make(GENERATION, KVP_DESC_SEALED), word = 0;
+    bool is_right = true;
+
+    rig_open(r, seed, &(model_nic_conf_t){.is_relaxed = true});
+    memset(r->local, 'a', DATA_BYTES);
+    (void)xfer(r, 0, KVP_XFER_WRITE, DATA_AT, &r->iov_local);
+    (void)publish(r, 1, KVP_DESC_SEALED);
+    submit(r, 2);
+    for (bool is_moving = true; is_moving && is_right; is_moving = model_nic_step()) {
+        memcpy(&word, r->mem + WORD_AT, 8);
+        is_right = word != sealed || is_all(r->mem + DATA_AT, 'a');
+    }
+    finish(r, 2);
+    rig_close(r);
+    return is_right;
+}
+
+static bool
+read_is_sent_on(rig_t *r, uint64_t seed)
+{
+    bool is_right;
+
+    rig_open(r, seed, NULL);
+    memset(r->mem + DATA_AT, 'a', DATA_BYTES);
+    (void)xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local);
+    xfer(r, 1, KVP_XFER_WRITE, DATA_AT + DATA_BYTES, &r->iov_local)->flags = KVP_XFER_AFTER_PRIOR;
+    submit(r, 2);
+    finish(r, 2);
+    is_right = is_all(r->mem + DATA_AT + DATA_BYTES, 'a');
+    rig_close(r);
+    return is_right;
+}
+
+/* Something is under way when `end` is done; from then on the memory is its owner's. */
+static bool
+nothing_lands_after(rig_t *r, uint64_t seed, void (*end)(rig_t *r))
+{
+    bool is_right;
+
+    rig_open(r, seed, NULL);
+    memset(r->local, 'a', DATA_BYTES);
+    (void)xfer(r, 0, KVP_XFER_WRITE, DATA_AT, &r->iov_local);
+    submit(r, 1);
+    step(r, 40);
+    end(r);
+    memset(r->mem + DATA_AT, 'b', DATA_BYTES);
+    model_nic_settle();
+    is_right = is_all(r->mem + DATA_AT, 'b');
+    rig_close(r);
+    return is_right;
+}
+
+static void
+cut(rig_t *r)
+{
+    r->server->ops->peer_cut(r->server, WRITER);
+}
+
+static void
+on_fenced(void *arg, uint64_t incarnation)
+{
+    *(uint64_t *)arg = incarnation;
+}
+
+static void
+fence(rig_t *r)
+{
+    uint64_t fenced = 0;
+
+    r->server->ops->peer_fence(r->server, WRITER, 0, on_fenced, &fenced);
+    assert_true(fenced == WRITER);
+}
+
+static bool
+cut_writer(rig_t *r, uint64_t seed)
+{
+    return nothing_lands_after(r, seed, cut);
+}
+
+static bool
+fenced_writer(rig_t *r, uint64_t seed)
+{
+    return nothing_lands_after(r, seed, fence);
+}
+
+/* One that was cut may come again; one that was fenced may not. */
+static bool
+fenced_comes_back(rig_t *r, uint64_t seed)
+{
+    kvp_err_t err;
+
+    rig_open(r, seed, NULL);
+    kvp_ep_destroy(r->ep);
+    cut(r);
+    assert_int_equal(connect_to(r), KVP_OK);
+    kvp_ep_destroy(r->ep);
+    fence(r);
+    err = connect_to(r);
+    rig_close(r);
+    return err == KVP_FENCED;
+}
+
+/* A node that was restarted gives out the numbers of its earlier life, for other memory. */
+static bool
+keys_of_an_earlier_life(rig_t *r, uint64_t seed)
+{
+    kvp_token_t token;
+    bool is_right;
+
+    rig_open(r, seed, &(model_nic_conf_t){.reuses_keys = true});
+    kvp_ep_destroy(r->ep);
+    kvp_mr_destroy(r->mr);
+    kvp_tp_destroy(r->server);
+    serve(r);
+    assert_int_equal(r->server->ops->mr_export(r->mr, KVP_ACCESS_WRITE, WRITER, &token), KVP_OK); /* the same number */
+    memset(r->mem + DATA_AT, 'b', DATA_BYTES);
+    assert_int_equal(connect_to(r), KVP_OK);
+    (void)xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local);
+    submit(r, 1);
+    finish(r, 1);
+    is_right = r->x[0].status == KVP_NO_SEGMENT && !is_all(r->local, 'b');
+    rig_close(r);
+    return is_right;
+}
+
+/* ---- rules */
+static const struct {
+    kvp_rule_t rule;
+    const char *name;
+    bool (*history)(rig_t *r, uint64_t seed);
+} rules[] = {
+    {KVP_RULE_RDMA_READ_FENCE, "RDMA_READ_FENCE", read_while_reused},
+    {KVP_RULE_RDMA_PUSH, "RDMA_PUSH", write_is_there},
+    {KVP_RULE_RDMA_SEAL_PUSH, "RDMA_SEAL_PUSH", sealed_is_whole},
+    {KVP_RULE_RDMA_SEAL_FENCE, "RDMA_SEAL_FENCE", sealed_is_whole},
+    {KVP_RULE_RDMA_WRITE_WAITS, "RDMA_WRITE_WAITS", read_is_sent_on},
+    {KVP_RULE_RDMA_CUT, "RDMA_CUT", cut_writer},
+    {KVP_RULE_RDMA_PEER_FENCE, "RDMA_PEER_FENCE", fenced_writer},
+    {KVP_RULE_RDMA_REFUSE_FENCED, "RDMA_REFUSE_FENCED", fenced_comes_back},
+    {KVP_RULE_RDMA_EPOCH, "RDMA_EPOCH", keys_of_an_earlier_life},
+};
+
+static void
+test_rules_hold_in_every_seed(void **state)
+{
+    static rig_t r;
+
+    (void)state;
+    kvp_rule_off = KVP_RULE_NONE;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(rules); i++) {
+        for (uint64_t seed = 0; seed < SEEDS; seed++) {
+            if (rules[i].history(&r, seed)) continue;
+            print_error("%s: seed %llu\n", rules[i].name, (unsigned long long)seed);
+            fail();
+        }
+    }
+}
+
+static void
+test_some_seed_fails_without_each_rule(void **state)
+{
+    static rig_t r;
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(rules); i++) {
+        uint64_t seed = 0;
+
+        kvp_rule_off = rules[i].rule;
+        while (seed < SEEDS && rules[i].history(&r, seed))
+            seed++;
+        kvp_rule_off = KVP_RULE_NONE;
+        print_message("%-20s seed %llu\n", rules[i].name, (unsigned long long)seed);
+        if (seed == SEEDS) fail_msg("no seed finds %s", rules[i].name);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rules_hold_in_every_seed),
+        cmocka_unit_test(test_some_seed_fails_without_each_rule),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
