@@ -679,7 +679,7 @@ kvp_segment_t *kvp_report_by(const kvp_master_t *m,
  * that one exists, 0 = nothing is known.
  * What goes is held against what nodes report. kvp_owed_dropped: the object is about to leave the index; returns what is
  * to be told of it, version 0 = nothing. kvp_owed_lost: it is, because its memory is gone. kvp_owed_unknown: a key was
- * removed, whatever of it nodes may report: the answer waits until some node keeps it in mind. kvp_owed_bumped: a namespace was.
+ * removed, whatever of it up to that version nodes may report: the answer waits until some node keeps it in mind. kvp_owed_bumped: a namespace was.
  * kvp_owed_retire: an extent of it is on its way out; kvp_owed_tell: nodes are to keep that in mind (false: they are told too
  * much already); kvp_owed_paid: it is dead, or given up. kvp_owed_stray: versions of that key up to that one are gone, and
  * what was evicted of them may not be dead: the answer waits until some node keeps it in mind, where no journal does.
@@ -693,7 +693,7 @@ void kvp_owed_remind(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node, kvp
 bool kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t); /* false: nodes are told too much already */
 kvp_wire_tomb_t kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o, bool is_promised);
 void kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o);
-void kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest, kvp_waiter_t *w);
+void kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
 void kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
 bool kvp_owed_tell(kvp_master_t *m, kvp_retire_t *r);
 void kvp_owed_stray(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);

@@ -349,9 +349,9 @@ kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o)
 }
 
 void
-kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest, kvp_waiter_t *w)
+kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
 {
-    hold_against(m, digest, kvp_gen_make(m->term, 0), w); /* whatever older terms have put */
+    hold_against(m, digest, kvp_min_u64(version, kvp_gen_make(m->term, 0)), w); /* whatever older terms have put */
 }
 
 bool

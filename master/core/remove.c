@@ -63,7 +63,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_owed_stray(m, digest, kvp_obj_version(o), w);
     kvp_obj_drop(m, oid, 0, w);
-    kvp_owed_unknown(m, digest, w); /* a node may still tell of a newer version */
+    kvp_owed_unknown(m, digest, UINT64_MAX, w); /* a node may still tell of a newer version */
     kvp_master_space_news(m); /* a window may go over what could not be evicted before */
     m->st.removes++;
     return KVP_OK;
@@ -98,12 +98,17 @@ is_of_another(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 static void
 remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, kvp_waiter_t *w)
 {
+    uint64_t version = version_before(m, oid);
+
     revoke_undead(m, t, digest);
-    if (is_of_another(m, t, oid)) return; /* as is what is known of the digest */
-    kvp_owed_stray(m, digest, version_before(m, oid), w);
+    kvp_owed_stray(m, digest, version, w);
+    if (is_of_another(m, t, oid)) { /* as is what else is known of the digest */
+        kvp_owed_unknown(m, digest, version, w);
+        return;
+    }
     /* What a bump has hidden is gone when some node keeps that in mind. */
     if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->index, oid)->state == KVP_OBJ_COMMITTED) kvp_waiter_follow(m, w);
-    kvp_owed_unknown(m, digest, w);
+    kvp_owed_unknown(m, digest, UINT64_MAX, w);
     kvp_ledger_unknown(m, digest);
 }
 
