@@ -273,7 +273,6 @@ refuse_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t err)
     answer(node, frame, err, kvp_err_text(err), NULL, 0);
 }
 
-/* The quiesce is begun, and as a rule over, before the answer goes: then that says that the extents are free. */
 /* What a writer has sent to an extent that it did not finish may land past us until its connections are gone: they end
  * before the quiesce begins that frees the extent. A new term's fence has ended those of all older writers. */
 static void
@@ -288,6 +287,7 @@ cut_writers(kvp_node_t *node, const kvp_wire_slot_t *slots, uint32_t n)
     }
 }
 
+/* The quiesce is begun, and as a rule over, before the answer goes: then that says that the extents are free. */
 static bool
 on_retire(kvp_node_t *node, const kvp_frame_t *frame)
 {

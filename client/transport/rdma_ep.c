@@ -56,7 +56,6 @@ hang_up(kvp_rdma_ep_t *ep)
     if (ep->id != NULL) ep->tp->verbs->id_close(ep->id);
     ep->id = NULL;
     ep->is_up = false;
-    ep->is_broken = true;
     ep->stash_n = 0;
 }
 
@@ -77,16 +76,22 @@ finish_all(kvp_rdma_ep_t *ep, kvp_err_t status)
     ep->todo_n = 0;
 }
 
+static void
+lose(kvp_rdma_ep_t *ep)
+{
+    hang_up(ep);
+    finish_all(ep, KVP_DISCONNECTED);
+}
+
 /* The work request with that number failed: its transfer is told why, if that says something of it, and all others that
  * the connection is over. */
 static void
 break_at(kvp_rdma_ep_t *ep, uint64_t number, kvp_rdma_wc_status_t why)
 {
-    kvp_xfer_t *guilty = ep->works[number % KVP_RDMA_SENDS].xfer;
+    kvp_xfer_t *guilty = why == KVP_RDMA_WC_NO_ACCESS ? ep->works[number % KVP_RDMA_SENDS].xfer : NULL;
 
     kvp_log_debug("rdma", "connection is broken status %d work %llu", (int)why, (unsigned long long)number);
     hang_up(ep);
-    if (why != KVP_RDMA_WC_NO_ACCESS || guilty == NULL) guilty = NULL;
     for (uint64_t i = number; guilty != NULL && i < ep->works_head; i++) {
         kvp_rdma_work_t *work = &ep->works[i % KVP_RDMA_SENDS];
 
@@ -182,8 +187,7 @@ on_event(kvp_rdma_ep_t *ep, const kvp_rdma_event_t *ev)
         if (ep->on_connected != NULL) {
             tell_connected(ep, KVP_UNREACHABLE);
         } else if (ep->id != NULL) {
-            hang_up(ep);
-            finish_all(ep, KVP_DISCONNECTED);
+            lose(ep);
         }
         return;
     case KVP_RDMA_REQUEST:
@@ -473,8 +477,7 @@ kvp_rdma_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_ou
     }
     err = pump(ep);
     if (err == KVP_OK) return KVP_OK;
-    hang_up(ep);
-    finish_all(ep, KVP_DISCONNECTED);
+    lose(ep);
     return KVP_DISCONNECTED;
 }
 
@@ -551,10 +554,7 @@ kvp_rdma_ep_poll(kvp_ep_t *base)
     if (ep->has_slept || ep->on_connected != NULL) take_events(ep);
     if (ep->stash_n > 0 || ep->is_kicked) take_stash(ep);
     if (ep->is_up) take_completions(ep);
-    if (ep->is_up && !kvp_list_is_empty(&ep->todo) && pump(ep) != KVP_OK) {
-        hang_up(ep);
-        finish_all(ep, KVP_DISCONNECTED);
-    }
+    if (ep->is_up && !kvp_list_is_empty(&ep->todo) && pump(ep) != KVP_OK) lose(ep);
     return ep->fired;
 }
 
@@ -599,5 +599,5 @@ kvp_rdma_drain(kvp_ep_t *base, uint64_t deadline_ns)
 bool
 kvp_rdma_ep_is_broken(const kvp_ep_t *base)
 {
-    return kvp_container_of(base, const kvp_rdma_ep_t, base)->is_broken;
+    return kvp_container_of(base, const kvp_rdma_ep_t, base)->id == NULL;
 }

@@ -30,7 +30,7 @@ typedef struct {
     kvp_ep_t base;
     kvp_rdma_tp_t *tp;
     kvp_rdma_cm_t *cm;
-    kvp_rdma_id_t *id; /* NULL once the connection is over */
+    kvp_rdma_id_t *id; /* NULL once the connection is over: the endpoint is broken */
     int epoll_fd;
     int kick_fd; /* readable when there is something in stash */
     kvp_ep_done_fn on_connected; /* NULL once it was told */
@@ -39,7 +39,7 @@ typedef struct {
     uint64_t epoch; /* the peer's */
     uint32_t rail; /* of the peer's */
     uint32_t sends; /* work requests that the queue pair takes */
-    bool is_up, is_broken;
+    bool is_up;
     bool has_slept; /* there may be an event */
     bool is_kicked;
 

@@ -126,11 +126,22 @@ judge(const kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_o
     return tp->serving.conns_n >= tp->max_conns ? KVP_BUSY : KVP_OK;
 }
 
+/* Which of our rails a connection came on; devs_n: on none of those that peers are told of. */
+static uint32_t
+rail_of(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id)
+{
+    uint32_t rail = 0;
+
+    while (rail < tp->devs_n && tp->devs[rail] != id->dev)
+        rail++;
+    return rail;
+}
+
 static size_t
 encode_answer(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id, uint64_t nonce, kvp_err_t err,
               uint8_t dst[KVP_RDMA_ANSWER_MAX])
 {
-    kvp_rdma_answer_t answer = {.err = err, .nonce = nonce, .epoch = tp->epoch};
+    kvp_rdma_answer_t answer = {.err = err, .nonce = nonce, .epoch = tp->epoch, .rail = rail_of(tp, id)};
 
     for (size_t i = 0; err == KVP_OK && i < tp->devs_n; i++) {
         struct sockaddr_storage *at = &answer.rails[answer.rails_n++];
@@ -140,18 +151,8 @@ encode_answer(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id, uint64_t nonce, 
             ((struct sockaddr_in *)(void *)at)->sin_port = htons(tp->serving.port);
         else
             ((struct sockaddr_in6 *)(void *)at)->sin6_port = htons(tp->serving.port);
-        if (tp->devs[i] == id->dev) answer.rail = (uint32_t)i;
     }
     return kvp_rdma_answer_encode(&answer, dst);
-}
-
-/* Only so many of a host's devices are told of; one that comes on another is not let in. */
-static bool
-is_rail(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id)
-{
-    for (size_t i = 0; i < tp->devs_n; i++)
-        if (tp->devs[i] == id->dev) return true;
-    return false;
 }
 
 static kvp_err_t
@@ -184,7 +185,7 @@ on_request(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev)
     kvp_rdma_ask_t ask = {0};
     kvp_err_t err = judge(tp, ev, &ask);
 
-    if (err == KVP_OK) err = is_rail(tp, ev->id) ? let_in(tp, ev->id, &ask) : KVP_NOTSUP;
+    if (err == KVP_OK) err = rail_of(tp, ev->id) < tp->devs_n ? let_in(tp, ev->id, &ask) : KVP_NOTSUP;
     if (err == KVP_OK) return;
     kvp_ignore(tp->verbs->refuse(ev->id, answer, encode_answer(tp, ev->id, ask.nonce, err, answer)), "it goes anyway");
     tp->verbs->id_close(ev->id);

@@ -151,6 +151,13 @@ publish(rig_t *r, uint32_t i, kvp_desc_state_t state)
 }
 
 static void
+write_all(rig_t *r, char value)
+{
+    memset(r->local, value, DATA_BYTES);
+    (void)xfer(r, 0, KVP_XFER_WRITE, DATA_AT, &r->iov_local);
+}
+
+static void
 submit(rig_t *r, uint32_t n)
 {
     kvp_xfer_t *list[2] = {&r->x[0], &r->x[1]};
@@ -214,8 +221,7 @@ write_is_there(rig_t *r, uint64_t seed)
     bool is_right;
 
     rig_open(r, seed, NULL);
-    memset(r->local, 'a', DATA_BYTES);
-    (void)xfer(r, 0, KVP_XFER_WRITE, DATA_AT, &r->iov_local);
+    write_all(r, 'a');
     submit(r, 1);
     finish(r, 1);
     is_right = is_all(r->mem + DATA_AT, 'a');
@@ -231,8 +237,7 @@ sealed_is_whole(rig_t *r, uint64_t seed)
     bool is_right = true;
 
     rig_open(r, seed, &(model_nic_conf_t){.is_relaxed = true});
-    memset(r->local, 'a', DATA_BYTES);
-    (void)xfer(r, 0, KVP_XFER_WRITE, DATA_AT, &r->iov_local);
+    write_all(r, 'a');
     (void)publish(r, 1, KVP_DESC_SEALED);
     submit(r, 2);
     for (bool is_moving = true; is_moving && is_right; is_moving = model_nic_step()) {
@@ -267,8 +272,7 @@ nothing_lands_after(rig_t *r, uint64_t seed, void (*end)(rig_t *r))
     bool is_right;
 
     rig_open(r, seed, NULL);
-    memset(r->local, 'a', DATA_BYTES);
-    (void)xfer(r, 0, KVP_XFER_WRITE, DATA_AT, &r->iov_local);
+    write_all(r, 'a');
     submit(r, 1);
     step(r, 40);
     end(r);

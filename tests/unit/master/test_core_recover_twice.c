@@ -44,6 +44,17 @@ next_master(pool_t *p)
     p->c = client_open(p->w);
 }
 
+/* Ends the pool. */
+static void
+expect_gone_at_the_next(pool_t *p)
+{
+    next_master(p);
+    (void)node_open_on(p->w, p->b, "b");
+    (void)node_open_on(p->w, p->a, "a");
+    assert_int_equal(found(p->c, "key", NULL), 0);
+    world_close(p->w);
+}
+
 static void
 test_removal_of_what_was_not_reported_outlives_the_master(void **state)
 {
@@ -55,11 +66,7 @@ test_removal_of_what_was_not_reported_outlives_the_master(void **state)
     (void)node_open_on(p.w, p.b, "b");
     assert_int_equal(remove_key(p.c, "key", true), KVP_NOT_FOUND);
     assert_int_equal(p.b->tombs.n, 1);
-    next_master(&p);
-    (void)node_open_on(p.w, p.b, "b");
-    (void)node_open_on(p.w, p.a, "a");
-    assert_int_equal(found(p.c, "key", NULL), 0);
-    world_close(p.w);
+    expect_gone_at_the_next(&p);
 }
 
 /* What ADR 0014 gives up, and no more: nobody who knows better has reported. */
@@ -116,11 +123,7 @@ test_eviction_of_the_newer_version_outlives_the_master(void **state)
         assert_true(i < 16);
         assert_int_equal(put_told(p.c, key_name("other", i)), KVP_OK);
     }
-    next_master(&p);
-    (void)node_open_on(p.w, p.b, "b");
-    (void)node_open_on(p.w, p.a, "a");
-    assert_int_equal(found(p.c, "key", NULL), 0);
-    world_close(p.w);
+    expect_gone_at_the_next(&p);
 }
 
 /* Nobody is there to keep it in mind: it is not answered, and who brings the key is told so before it makes it DEAD. */
