@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Connections of an rdma endpoint: made, watched, ended.
+ */
+#include "client/transport/rdma_ep.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+void
+kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep)
+{
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        kvp_rdma_rail_close(&ep->rails[i]);
+    ep->is_up = false;
+}
+
+static void
+tell_connected(kvp_rdma_ep_t *ep, kvp_err_t err)
+{
+    kvp_ep_done_fn fn = ep->on_connected;
+
+    ep->on_connected = NULL;
+    if (err != KVP_OK) kvp_rdma_ep_hang_up(ep);
+    if (fn != NULL) fn(ep->on_connected_arg, err);
+}
+
+/* ---- connecting */
+static bool
+watch(const kvp_rdma_ep_t *ep, int fd)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+
+    return epoll_ctl(ep->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0;
+}
+
+static kvp_err_t
+on_resolved(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    kvp_rdma_ask_t ask = {.nonce = ep->nonce, .incarnation = ep->tp->incarnation};
+    uint8_t data[KVP_RDMA_ASK_MAX];
+    kvp_err_t err = kvp_rdma_rail_make(rail);
+
+    memcpy(ask.pool_id, ep->tp->pool_id, sizeof ask.pool_id);
+    if (err == KVP_OK && !watch(ep, rail->id->cq_fd)) err = KVP_SYS;
+    return err == KVP_OK ? ep->tp->verbs->ask(rail->id, data, kvp_rdma_ask_encode(&ask, data)) : err;
+}
+
+static kvp_err_t
+on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev)
+{
+    kvp_rdma_answer_t answer;
+    kvp_err_t err = kvp_rdma_answer_decode(ev->data, ev->len, &answer);
+
+    if (err != KVP_OK) return err;
+    if (answer.err == KVP_OK && ev->kind == KVP_RDMA_REFUSED) return KVP_PROTO;
+    if (answer.err != KVP_OK) return answer.err;
+    if (answer.nonce != ep->nonce) return KVP_PROTO;
+    ep->epoch = answer.epoch;
+    rail->peer_rail = answer.rail;
+    ep->is_up = true;
+    return KVP_OK;
+}
+
+static void
+on_event(kvp_rdma_ep_t *ep, const kvp_rdma_event_t *ev)
+{
+    kvp_rdma_rail_t *rail = ev->id->arg;
+    kvp_err_t err = KVP_OK;
+
+    switch (ev->kind) {
+    case KVP_RDMA_RESOLVED:
+        err = on_resolved(ep, rail);
+        if (err != KVP_OK) tell_connected(ep, err);
+        return;
+    case KVP_RDMA_ESTABLISHED:
+    case KVP_RDMA_REFUSED:
+        tell_connected(ep, on_answer(ep, rail, ev));
+        return;
+    case KVP_RDMA_UNREACHABLE:
+    case KVP_RDMA_GONE:
+        if (ep->on_connected != NULL) {
+            tell_connected(ep, KVP_UNREACHABLE);
+        } else if (rail->id != NULL) {
+            kvp_rdma_ep_lose(ep);
+        }
+        return;
+    case KVP_RDMA_REQUEST:
+        ep->tp->verbs->id_close(ev->id); /* nobody listens on this channel */
+        return;
+    }
+}
+
+void
+kvp_rdma_ep_take_events(kvp_rdma_ep_t *ep)
+{
+    kvp_rdma_event_t ev;
+
+    ep->has_slept = false;
+    while (!kvp_rdma_ep_is_broken(&ep->base) && ep->tp->verbs->cm_next(ep->cm, &ev) == KVP_OK)
+        on_event(ep, &ev);
+}
+
+kvp_err_t
+kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_done_fn done, void *arg)
+{
+    kvp_rdma_ep_t *ep = kvp_rdma_ep_of(base);
+    struct sockaddr_storage addr;
+    kvp_err_t err;
+
+    ep->tp = kvp_rdma_tp_of(tp);
+    kvp_list_init(&ep->todo);
+    ep->nonce = kvp_random_u64();
+    ep->kick_fd = -1;
+    ep->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (ep->epoll_fd < 0) goto fail_sys;
+    ep->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (ep->kick_fd < 0 || !watch(ep, ep->kick_fd)) goto fail_sys;
+    err = ep->tp->verbs->cm_open(&ep->cm);
+    if (err == KVP_OK && !watch(ep, ep->cm->fd)) goto fail_sys;
+    if (err == KVP_OK) err = kvp_rdma_addr(to, &addr);
+    ep->rails_n = 1;
+    if (err == KVP_OK) err = kvp_rdma_rail_open(&ep->rails[0], ep->tp, ep->cm, &addr);
+    if (err != KVP_OK) goto fail;
+    ep->on_connected = done;
+    ep->on_connected_arg = arg;
+    ep->has_slept = true;
+    return KVP_OK;
+fail_sys:
+    kvp_log_error("rdma", "an endpoint cannot be made: %m");
+    err = KVP_SYS;
+fail:
+    kvp_rdma_ep_close(base);
+    return err;
+}
+
+void
+kvp_rdma_ep_close(kvp_ep_t *base)
+{
+    kvp_rdma_ep_t *ep = kvp_rdma_ep_of(base);
+
+    kvp_rdma_ep_hang_up(ep);
+    tell_connected(ep, KVP_CANCELLED);
+    kvp_rdma_ep_finish_all(ep, KVP_CANCELLED);
+    if (ep->cm != NULL) ep->tp->verbs->cm_close(ep->cm);
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        kvp_rdma_rail_fini(&ep->rails[i]);
+    if (ep->kick_fd >= 0) close(ep->kick_fd);
+    if (ep->epoll_fd >= 0) close(ep->epoll_fd);
+    ep->cm = NULL;
+    ep->rails_n = 0;
+    ep->kick_fd = ep->epoll_fd = -1;
+}
+
+int
+kvp_rdma_ep_event_fd(kvp_ep_t *base)
+{
+    return kvp_rdma_ep_of(base)->epoll_fd;
+}
+
+bool
+kvp_rdma_ep_is_broken(const kvp_ep_t *base)
+{
+    const kvp_rdma_ep_t *ep = kvp_container_of(base, const kvp_rdma_ep_t, base);
+
+    return ep->rails_n == 0 || ep->rails[0].id == NULL;
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - All that fits is posted with one ring of the doorbell, and only the last work request of it is signaled: its completion
+ *   says that all before it are over. A batch with writes ends in a READ, whose completion says that they are in memory.
+ * - A READ that must come after others carries the fence. A PUBLISH that must come after writes is posted behind a READ, and
+ *   carries it too.
+ * - The area is a ring: whoever is first in it is over first, since work requests of one queue pair are.
+ */
+#include "client/transport/rdma_rail.h"
+
+#include "common/log.h"
+#include "common/mutate.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define LINE_BYTES 64u
+#define INLINE_BYTES 256u
+#define RESERVE 3u /* work requests kept for pushing READs, before a PUBLISH and at the end */
+
+static kvp_err_t
+make_area(kvp_rdma_rail_t *rail)
+{
+    size_t bytes = KVP_RDMA_AREA_BYTES + LINE_BYTES;
+
+    rail->area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (rail->area == MAP_FAILED) {
+        rail->area = NULL;
+        return KVP_NOMEM;
+    }
+    return rail->tp->verbs->reg(rail->id->dev, rail->area, bytes, KVP_RDMA_LOCAL, -1, &rail->area_reg);
+}
+
+kvp_err_t
+kvp_rdma_rail_open(kvp_rdma_rail_t *rail, kvp_rdma_tp_t *tp, kvp_rdma_cm_t *cm, const struct sockaddr_storage *to)
+{
+    kvp_err_t err;
+
+    rail->tp = tp;
+    err = tp->verbs->connect(cm, to, NULL, &rail->id);
+    if (err == KVP_OK) rail->id->arg = rail;
+    return err;
+}
+
+kvp_err_t
+kvp_rdma_rail_make(kvp_rdma_rail_t *rail)
+{
+    kvp_rdma_caps_t caps = {.sge = 1, .inline_bytes = INLINE_BYTES};
+    kvp_err_t err = make_area(rail);
+
+    caps.sends = rail->sends = (uint32_t)kvp_min_u64(KVP_RDMA_SENDS, rail->id->dev->info.max_wr);
+    return err == KVP_OK ? rail->tp->verbs->qp_make(rail->id, &caps) : err;
+}
+
+void
+kvp_rdma_rail_close(kvp_rdma_rail_t *rail)
+{
+    if (rail->id != NULL) rail->tp->verbs->id_close(rail->id);
+    rail->id = NULL;
+    rail->stash_n = 0;
+}
+
+void
+kvp_rdma_rail_fini(kvp_rdma_rail_t *rail)
+{
+    kvp_rdma_rail_close(rail);
+    if (rail->area_reg != NULL) rail->tp->verbs->dereg(rail->area_reg);
+    if (rail->area != NULL) munmap(rail->area, KVP_RDMA_AREA_BYTES + LINE_BYTES);
+    rail->area_reg = NULL;
+    rail->area = NULL;
+}
+
+/* ---- posting */
+bool
+kvp_rdma_rail_has_place(const kvp_rdma_rail_t *rail)
+{
+    return rail->works_head - rail->works_tail + RESERVE <= rail->sends;
+}
+
+bool
+kvp_rdma_rail_take_slot(kvp_rdma_rail_t *rail, uint32_t len, uint32_t *slot_out)
+{
+    uint64_t bytes = (len + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    uint64_t head = rail->area_head;
+    uint64_t slot = head % KVP_RDMA_AREA_BYTES;
+
+    if (slot + bytes > KVP_RDMA_AREA_BYTES) {
+        head += KVP_RDMA_AREA_BYTES - slot;
+        slot = 0;
+    }
+    if (head + bytes - rail->area_tail > KVP_RDMA_AREA_BYTES) return false;
+    rail->area_head = head + bytes;
+    *slot_out = (uint32_t)slot;
+    return true;
+}
+
+static kvp_rdma_work_t *
+add_work(kvp_rdma_rail_t *rail, uint32_t flags, uint32_t slot, uint32_t len, uint64_t raddr, uint32_t rkey)
+{
+    kvp_rdma_work_t *work = &rail->works[rail->works_head % KVP_RDMA_SENDS];
+    kvp_rdma_sge_t *sge = &rail->sges[rail->wrs_n];
+
+    *sge = (kvp_rdma_sge_t){.addr = (uint64_t)(uintptr_t)(rail->area + slot), .len = len, .lkey = rail->area_reg->lkey};
+    rail->wrs[rail->wrs_n++] =
+        (kvp_rdma_wr_t){.id = rail->works_head++, .flags = flags, .sge_n = 1, .sge = sge, .raddr = raddr, .rkey = rkey};
+    *work = (kvp_rdma_work_t){.slot = slot, .len = len, .area_end = rail->area_head};
+    return work;
+}
+
+static void
+push_writes(kvp_rdma_rail_t *rail)
+{
+    if (!rail->has_writes) return;
+    (void)add_work(rail, KVP_RDMA_WR_READ, KVP_RDMA_AREA_BYTES, 8, rail->push_addr, rail->push_rkey);
+    rail->has_writes = false;
+    rail->has_reads = true;
+}
+
+uint32_t
+kvp_rdma_rail_order(kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
+{
+    if ((xfer->flags & KVP_XFER_AFTER_PRIOR) == 0) return 0;
+    if (xfer->kind == KVP_XFER_PUBLISH && KVP_RULE(RDMA_SEAL_PUSH)) push_writes(rail);
+    if (!rail->has_reads) return 0;
+    if (xfer->kind == KVP_XFER_READ && !KVP_RULE(RDMA_READ_FENCE)) return 0;
+    if (xfer->kind == KVP_XFER_PUBLISH && !KVP_RULE(RDMA_SEAL_FENCE)) return 0;
+    rail->has_reads = false;
+    return KVP_RDMA_WR_FENCE;
+}
+
+kvp_rdma_work_t *
+kvp_rdma_rail_add(kvp_rdma_rail_t *rail, kvp_xfer_t *xfer, uint32_t flags, uint32_t slot, uint32_t len, uint64_t raddr,
+                  uint32_t rkey)
+{
+    kvp_rdma_work_t *work;
+
+    if (xfer->kind == KVP_XFER_READ) {
+        flags |= KVP_RDMA_WR_READ;
+        rail->has_reads = true;
+        rail->reads_n++;
+    } else {
+        const kvp_rdma_rseg_t *rseg = kvp_container_of(xfer->rseg, const kvp_rdma_rseg_t, base);
+
+        if (len <= rail->id->inline_max) flags |= KVP_RDMA_WR_INLINE;
+        rail->has_writes = true;
+        rail->push_addr = rseg->keys.addr;
+        rail->push_rkey = rkey;
+    }
+    work = add_work(rail, flags, slot, len, raddr, rkey);
+    work->xfer = xfer;
+    return work;
+}
+
+kvp_err_t
+kvp_rdma_rail_ring(kvp_rdma_rail_t *rail)
+{
+    size_t n;
+    kvp_err_t err;
+
+    if (KVP_RULE(RDMA_PUSH)) push_writes(rail);
+    if (rail->wrs_n == 0) return KVP_OK;
+    rail->wrs[rail->wrs_n - 1].flags |= KVP_RDMA_WR_SIGNALED;
+    err = rail->tp->verbs->post(rail->id, rail->wrs, rail->wrs_n, &n);
+    rail->wrs_n = 0;
+    if (err != KVP_OK) kvp_log_error("rdma", "work requests were not taken error %s", kvp_err_text(err));
+    return err;
+}
+
+/* ---- completions */
+size_t
+kvp_rdma_rail_poll(kvp_rdma_rail_t *rail, kvp_rdma_wc_t *wcs, size_t cap)
+{
+    size_t n = kvp_min_u64(rail->stash_n, cap);
+
+    if (n == 0) return rail->tp->verbs->poll(rail->id, wcs, cap);
+    memcpy(wcs, rail->stash, n * sizeof wcs[0]);
+    rail->stash_n -= n;
+    memmove(rail->stash, rail->stash + n, rail->stash_n * sizeof wcs[0]);
+    return n;
+}
+
+bool
+kvp_rdma_rail_take_work(kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_work_t *work_out)
+{
+    if (rail->works_tail > number || kvp_rdma_rail_is_idle(rail)) return false;
+    *work_out = rail->works[rail->works_tail++ % KVP_RDMA_SENDS];
+    rail->area_tail = work_out->area_end;
+    if (work_out->xfer != NULL && work_out->xfer->kind == KVP_XFER_READ) rail->reads_n--;
+    return true;
+}
+
+/* What completed between the last poll and the arming makes no event: it is looked for once more. */
+bool
+kvp_rdma_rail_arm(kvp_rdma_rail_t *rail)
+{
+    if (rail->stash_n == 0 && rail->tp->verbs->arm(rail->id) == KVP_OK)
+        rail->stash_n = rail->tp->verbs->poll(rail->id, rail->stash, KVP_ARRAY_LEN(rail->stash));
+    return rail->stash_n > 0;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A rail of an endpoint: a queue pair on one of our devices to one of the peer's, the work requests that were posted on
+ * it, and the memory that bytes land in on their way. It knows how requests are ordered, and nothing of transfers' ends.
+ */
+#ifndef KVP_CLIENT_RDMA_RAIL_H
+#define KVP_CLIENT_RDMA_RAIL_H
+
+#include "client/transport/rdma_tp.h"
+
+#define KVP_RDMA_SENDS 256u /* work requests under way; a power of two */
+#define KVP_RDMA_AREA_BYTES (1u << 20) /* of landing area */
+
+/* Where in a transfer's list of pieces one is. */
+typedef struct {
+    uint32_t iov; /* index */
+    size_t off; /* in that piece */
+} kvp_rdma_at_t;
+
+/* A work request that was posted, and is not over. */
+typedef struct {
+    kvp_xfer_t *xfer; /* NULL = a READ that only pushes what was written */
+    kvp_rdma_at_t at; /* READ: where its bytes go */
+    uint32_t slot; /* in the area, */
+    uint32_t len;
+    uint64_t area_end; /* and what of the area is free behind it */
+    bool is_first, is_last; /* of its transfer */
+} kvp_rdma_work_t;
+
+typedef struct {
+    kvp_rdma_tp_t *tp;
+    kvp_rdma_id_t *id; /* NULL = not there, or over: nothing of it touches local memory */
+    uint32_t peer_rail; /* which of a token's keys counts */
+    uint32_t sends; /* work requests that the queue pair takes */
+
+    uint8_t *area; /* AREA_BYTES, and a line that pushing READs land in */
+    kvp_rdma_reg_t *area_reg;
+    uint64_t area_head, area_tail; /* bytes given out and taken back since the beginning */
+
+    uint32_t reads_n; /* of transfers, that are under way */
+    bool has_reads; /* posted, and no fence behind them */
+    bool has_writes; /* posted, and not pushed */
+    uint64_t push_addr; /* somewhere that the peer lets us read */
+    uint32_t push_rkey;
+
+    kvp_rdma_work_t works[KVP_RDMA_SENDS];
+    uint64_t works_head, works_tail; /* made and over, since the beginning */
+    kvp_rdma_wr_t wrs[KVP_RDMA_SENDS]; /* of the batch that is being made */
+    kvp_rdma_sge_t sges[KVP_RDMA_SENDS];
+    uint32_t wrs_n;
+    kvp_rdma_wc_t stash[8]; /* polled after arming, and not handled */
+    size_t stash_n;
+} kvp_rdma_rail_t;
+
+/* kvp_rdma_rail_open begins to look for the way to an address; the id's arg is the rail, so events find it. RESOLVED: make
+ * gives it a queue pair and an area. close destroys the queue pair: from then on nothing of the rail touches local memory;
+ * its works stay until they are taken. fini frees the rest; the zero value is legal. */
+kvp_err_t kvp_rdma_rail_open(kvp_rdma_rail_t *rail, kvp_rdma_tp_t *tp, kvp_rdma_cm_t *cm,
+                             const struct sockaddr_storage *to) KVP_MUST_USE;
+kvp_err_t kvp_rdma_rail_make(kvp_rdma_rail_t *rail) KVP_MUST_USE;
+void kvp_rdma_rail_close(kvp_rdma_rail_t *rail);
+void kvp_rdma_rail_fini(kvp_rdma_rail_t *rail);
+
+/* Posting: add as many as has_place allows, then ring once. order comes before a transfer's first work request: it adds what
+ * has to go ahead, and returns the fence where one is needed. take_slot: room for len bytes of the area in one piece; false:
+ * later. */
+bool kvp_rdma_rail_has_place(const kvp_rdma_rail_t *rail);
+bool kvp_rdma_rail_take_slot(kvp_rdma_rail_t *rail, uint32_t len, uint32_t *slot_out);
+uint32_t kvp_rdma_rail_order(kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer);
+kvp_rdma_work_t *kvp_rdma_rail_add(kvp_rdma_rail_t *rail, kvp_xfer_t *xfer, uint32_t flags, uint32_t slot, uint32_t len,
+                                   uint64_t raddr, uint32_t rkey);
+kvp_err_t kvp_rdma_rail_ring(kvp_rdma_rail_t *rail) KVP_MUST_USE;
+
+/* Completions: poll gives what there is. take_work gives the works up to a completion's number, oldest first, with their
+ * place in the area free from then on; false: no more. arm makes the id's cq_fd readable at the next completion; true: there
+ * is one already, which poll gives. */
+size_t kvp_rdma_rail_poll(kvp_rdma_rail_t *rail, kvp_rdma_wc_t *wcs, size_t cap);
+bool kvp_rdma_rail_take_work(kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_work_t *work_out);
+bool kvp_rdma_rail_arm(kvp_rdma_rail_t *rail);
+static inline bool
+kvp_rdma_rail_is_idle(const kvp_rdma_rail_t *rail)
+{
+    return rail->works_tail == rail->works_head;
+}
+
+#endif
