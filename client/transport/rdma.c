@@ -4,10 +4,12 @@
  */
 #include "client/transport/builtin.h"
 #include "client/transport/rdma_ep.h"
+#include "client/transport/rdma_rank.h"
 
 #include "common/clock.h"
 #include "common/log.h"
 
+#include <sched.h>
 #include <string.h>
 
 #define CONNS_DEFAULT 4096u
@@ -36,12 +38,31 @@ rdma_probe(const char **why_out)
     return probed.err;
 }
 
+/* Of more adapters than peers can be told of, those nearest to the thread that makes the instance are used. */
+static kvp_err_t
+open_devs(kvp_rdma_tp_t *tp)
+{
+    kvp_rdma_dev_t *devs[KVP_RDMA_DEVS_MAX];
+    kvp_rdma_place_t here = {.numa_node = -1, .pci = ""};
+    unsigned node;
+    const char *why;
+    size_t n;
+    kvp_err_t err = tp->verbs->devs_open(devs, KVP_ARRAY_LEN(devs), &n, &why);
+
+    if (err != KVP_OK) {
+        kvp_log_info("rdma", "not available: %s", why);
+        return err;
+    }
+    if (getcpu(NULL, &node) == 0) here.numa_node = (int)node;
+    tp->devs_n = kvp_rdma_keep_nearest(devs, n, &here, KVP_ARRAY_LEN(tp->devs));
+    memcpy(tp->devs, devs, tp->devs_n * sizeof devs[0]);
+    return KVP_OK;
+}
+
 static kvp_err_t
 rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
 {
     kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
-    const char *why;
-    kvp_err_t err;
 
     tp->verbs = conf->verbs != NULL ? conf->verbs : &kvp_verbs_ibv;
     tp->incarnation = conf->incarnation;
@@ -49,12 +70,7 @@ rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
     tp->epoch = kvp_random_u64();
     memcpy(tp->pool_id, conf->pool_id, sizeof tp->pool_id);
     kvp_rdma_serving_init(&tp->serving);
-    err = tp->verbs->devs_open(tp->devs, KVP_ARRAY_LEN(tp->devs), &tp->devs_n, &why);
-    if (err != KVP_OK) {
-        tp->devs_n = 0;
-        kvp_log_info("rdma", "not available: %s", why);
-    }
-    return err;
+    return open_devs(tp);
 }
 
 static void

@@ -18,6 +18,7 @@
 
 #define KVP_RDMA_DEVS_MAX 16u
 #define KVP_RDMA_NAME_MAX 64u
+#define KVP_RDMA_PCI_MAX 128u
 #define KVP_RDMA_SGE_MAX 16u /* pieces of local memory in one work request, where the device takes as many */
 #define KVP_RDMA_ASK_MAX 56u /* bytes of ours beside a request for a connection, and beside a refusal or consent */
 #define KVP_RDMA_ANSWER_MAX 148u
@@ -27,6 +28,9 @@ typedef struct {
     char name[KVP_RDMA_NAME_MAX]; /* "mlx5_0" */
     uint8_t port; /* from 1 */
     int numa_node; /* -1 = not told */
+    char
+        pci[KVP_RDMA_PCI_MAX]; /* the way to it through the bridges of PCI: "pci0000:3a/0000:3a:00.0/0000:3b:00.0"; "" =
+                                   not told */
     struct sockaddr_storage addr; /* of the port, as a peer reaches it: an IPv4 address before IPv6, never link-local
                                      where there is another; ss_family 0 = none */
     uint32_t mtu_bytes; /* of a packet's payload */

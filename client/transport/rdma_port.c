@@ -5,6 +5,8 @@
  */
 #include "client/transport/rdma_port.h"
 
+#include "client/transport/rdma_rank.h"
+
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <ifaddrs.h>
@@ -27,16 +29,6 @@ read_line(const char *path, char *line, size_t cap)
     if (fgets(line, (int)cap, f) == NULL) line[0] = '\0';
     line[strcspn(line, "\n")] = '\0';
     fclose(f);
-}
-
-static int
-numa_node_of(struct ibv_context *ctx)
-{
-    char path[512], line[32];
-
-    snprintf(path, sizeof path, "%s/device/numa_node", ctx->device->ibdev_path);
-    read_line(path, line, sizeof line);
-    return line[0] == '\0' ? -1 : atoi(line);
 }
 
 /* ---- addresses */
@@ -145,13 +137,13 @@ kvp_rdma_port_info(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t
 {
     struct ibv_device_attr dev;
     struct ibv_port_attr at = {0};
+    char path[512];
 
     if ((libs->ibv_query_device)(ctx, &dev) != 0) return false;
     if ((libs->ibv_query_port)(ctx, port, (struct _compat_ibv_port_attr *)&at) != 0) return false;
     if (at.state != IBV_PORT_ACTIVE) return false;
     *info_out = (kvp_rdma_info_t){
         .port = port,
-        .numa_node = numa_node_of(ctx),
         .mtu_bytes = mtu_bytes_of(at.active_mtu),
         .max_sge = (uint32_t)kvp_max_u64((uint64_t)dev.max_sge, 1),
         .max_wr = (uint32_t)dev.max_qp_wr,
@@ -160,6 +152,8 @@ kvp_rdma_port_info(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t
         .max_msg_bytes = at.max_msg_sz,
     };
     snprintf(info_out->name, sizeof info_out->name, "%s", ctx->device->name);
+    snprintf(path, sizeof path, "%s/device", ctx->device->ibdev_path);
+    kvp_rdma_place_at(path, &info_out->numa_node, info_out->pci);
     if (at.link_layer == IBV_LINK_LAYER_ETHERNET)
         find_addr_of_ethernet(libs, ctx, port, at.gid_tbl_len, &info_out->addr);
     else
