@@ -111,8 +111,7 @@ or_env(const char *value, const char *variable, const char *fallback)
     return value != NULL && value[0] != '\0' ? value : fallback;
 }
 
-/* "shm,tcp" into the session's list; nothing named takes all that this build and this machine have for real
- * data. */
+/* "shm,tcp" into the session's list. */
 static kvp_err_t
 choose_transports(opening_t *o)
 {
@@ -126,12 +125,7 @@ choose_transports(opening_t *o)
         if (err != KVP_OK) kvp_log_warn("client", "bad list of transports at \"%s\": %s", bad, kvp_err_text(err));
         return err;
     }
-    for (size_t i = 0; i < 3; i++) {
-        const kvp_transport_ops_t *ops = kvp_transport_find((const char *[]){"shm", "rdma", "tcp"}[i]);
-        const char *why;
-
-        if (ops != NULL && ops->probe(&why) == KVP_OK) p->transports[p->transports_n++] = ops;
-    }
+    p->transports_n = kvp_transports_default(p->transports, KVP_TRANSPORTS_MAX);
     return KVP_OK;
 }
 

@@ -23,17 +23,17 @@ static kvp_err_t
 read_transports(kvp_node_t *node, const char *text)
 {
     const char *bad;
-    size_t len = 0;
-    kvp_err_t err = kvp_transports_parse(text, node->ops, KVP_NODE_TPS_MAX, &node->ops_n, &bad);
+    kvp_err_t err;
 
-    if (err != KVP_OK) {
-        kvp_log_error("node", "transport %.*s: %s", (int)strcspn(bad, ","), bad, kvp_err_text(err));
-        return KVP_INVALID;
+    if (text == NULL) {
+        node->ops_n = kvp_transports_default(node->ops, KVP_NODE_TPS_MAX);
+        return KVP_OK;
     }
-    for (size_t i = 0; i < node->ops_n; i++)
-        len += (size_t)snprintf(node->transports + len, sizeof node->transports - len, "%s%s", i == 0 ? "" : ",",
-                                node->ops[i]->name);
-    return KVP_OK;
+    node->has_named = true;
+    err = kvp_transports_parse(text, node->ops, KVP_NODE_TPS_MAX, &node->ops_n, &bad);
+    if (err == KVP_OK) return KVP_OK;
+    kvp_log_error("node", "transport %.*s: %s", (int)strcspn(bad, ","), bad, kvp_err_text(err));
+    return KVP_INVALID;
 }
 
 static kvp_err_t
@@ -65,7 +65,7 @@ default_lanes(void)
 static kvp_err_t
 read_conf(kvp_node_t *node, const kvp_node_conf_t *conf, kvp_hostport_t *listen_out)
 {
-    kvp_err_t err = read_transports(node, conf->transports == NULL ? "shm,tcp" : conf->transports);
+    kvp_err_t err = read_transports(node, conf->transports);
 
     if (err == KVP_OK) err = read_size(node, conf);
     if (err != KVP_OK) return err;

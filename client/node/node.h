@@ -15,7 +15,7 @@ typedef struct {
     const char *name; /* 1 to 128 bytes, unique in the pool; NULL = host name, "-", port */
     const char *host_id; /* NULL = the machine's */
     const char *listen; /* "HOST:PORT"; NULL = a free port of 127.0.0.1 */
-    const char *transports; /* NULL = "shm,tcp" */
+    const char *transports; /* NULL = shm, rdma where this machine can, tcp */
     uint64_t memory_bytes; /* payload; rounded down to 4 KiB, at least 64 KiB */
     uint64_t chunk_bytes; /* 0 = default 256 MiB; the last chunk is what is left */
     uint32_t lanes; /* data threads; 0 = one for each 8 CPUs, at least 1, at most 8 */
@@ -31,6 +31,7 @@ typedef struct {
     uint64_t size_bytes;
     uint64_t populated_bytes;
     uint64_t attached_clients;
+    uint64_t requests; /* of clients; bytes that move by themselves ask nothing */
     uint64_t retires, freed, fences, quarantined, attaches_refused, protocol_errors, remounts;
 } kvp_node_info_t;
 

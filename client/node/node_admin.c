@@ -19,6 +19,8 @@ static const struct {
      true},
     {"kvpool_node_quarantined_extents", "retired extents that a writer might still touch",
      offsetof(kvp_node_info_t, quarantined), true},
+    {"kvpool_node_requests_total", "what clients asked over control connections", offsetof(kvp_node_info_t, requests),
+     false},
     {"kvpool_node_retires_total", "extents that the master asked to retire", offsetof(kvp_node_info_t, retires), false},
     {"kvpool_node_freed_extents_total", "retired extents told free", offsetof(kvp_node_info_t, freed), false},
     {"kvpool_node_fences_total", "clients fenced", offsetof(kvp_node_info_t, fences), false},

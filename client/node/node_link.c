@@ -117,7 +117,9 @@ ask_mount(kvp_node_t *node)
     Kvp__Pb__Mount msg = KVP__PB__MOUNT__INIT;
     kvp_hostport_t at = {.port = node->listen.port};
     char addr[KVP_HOSTPORT_TEXT_MAX];
+    char transports[KVP_NODE_TPS_TEXT_MAX];
 
+    kvp_node_tps_names(&node->tps, transports);
     snprintf(at.host, sizeof at.host, "%s", told_host(node));
     msg.name = node->name;
     msg.uuid = (ProtobufCBinaryData){sizeof node->mem->uuid, node->mem->uuid};
@@ -126,7 +128,7 @@ ask_mount(kvp_node_t *node)
     msg.chunk_bytes = node->chunk_bytes;
     msg.addr = (char *)kvp_format_hostport(&at, addr);
     msg.unix_path = node->unix_path;
-    msg.transports = node->transports;
+    msg.transports = transports;
     msg.is_fresh = node->is_fresh;
     msg.term = kvp_node_core_term(node->core);
     msg.mounted_term = kvp_node_core_mounted_term(node->core);

@@ -184,7 +184,7 @@ kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello)
     memcpy(conf.pool_id, hello->pool_id, sizeof conf.pool_id);
     err = kvp_node_mem_create(&conf, &mem);
     if (err != KVP_OK) return err;
-    err = kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->lanes, &at, mem);
+    err = kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->has_named, node->lanes, &at, mem);
     if (err != KVP_OK) {
         kvp_node_mem_destroy(mem);
         return err;
@@ -246,6 +246,7 @@ publish(kvp_node_t *node, uint64_t *stop_by_ns)
     info->fences = s.fences;
     info->quarantined = s.quarantined;
     info->attaches_refused = s.refused + node->serve.refused;
+    info->requests = node->serve.requests;
     info->protocol_errors = node->serve.protocol_errors;
     info->remounts = node->link.mounts > 0 ? node->link.mounts - 1 : 0;
     if (info->is_mounted != was_mounted) pthread_cond_broadcast(&node->changed);

@@ -42,6 +42,7 @@ typedef struct {
     kvp_list_t settled;
     uint32_t conns_n;
     kvp_list_t procs; /* processes with a pidfd */
+    uint64_t requests;
     uint64_t protocol_errors;
     uint64_t refused;
 } kvp_node_serve_t;
@@ -90,7 +91,7 @@ struct kvp_node {
     char unix_path[108]; /* empty = none */
     const kvp_transport_ops_t *ops[KVP_NODE_TPS_MAX];
     size_t ops_n;
-    char transports[64];
+    bool has_named; /* somebody named those: none may be left out */
     uint64_t size_bytes;
     uint64_t chunk_bytes;
     uint32_t lanes;

@@ -72,7 +72,10 @@ answer_requests(kvp_node_t *node, kvp_node_conn_t *conn)
     while (has && !conn->is_leaving && kvp_framed_out_bytes(&conn->io) == 0) {
         kvp_err_t err = kvp_framed_next(&conn->io, &frame, &has);
 
-        if (err == KVP_OK && has) err = kvp_node_on_frame(node, conn, &frame, &why);
+        if (err == KVP_OK && has) {
+            node->serve.requests++;
+            err = kvp_node_on_frame(node, conn, &frame, &why);
+        }
         if (err != KVP_OK) {
             conn_breach(node, conn, why);
             return false;

@@ -83,33 +83,49 @@ listen_by_itself(kvp_tp_t *tp, const kvp_addr_t *at)
     return (tp->ops->caps & KVP_TP_OWN_PORT) == 0 ? KVP_OK : tp->ops->listen(tp, at, &bound);
 }
 
+/* One more instance, with the memory registered and its port open, and nobody who serves yet. */
+static kvp_err_t
+add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, const kvp_addr_t *listen_at)
+{
+    size_t at = t->tps_n;
+    kvp_err_t err = kvp_tp_create(ops, conf, &t->tps[at]);
+
+    if (err != KVP_OK) return err;
+    err = register_mem(t, at);
+    if (err == KVP_OK) err = listen_by_itself(t->tps[at], listen_at);
+    if (err == KVP_OK) {
+        t->tps_n++;
+        return KVP_OK;
+    }
+    unregister_mem(t, at);
+    kvp_tp_destroy(t->tps[at]);
+    return err;
+}
+
 kvp_err_t
-kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t lanes,
+kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, bool has_named, uint32_t lanes,
                    const kvp_addr_t *listen_at, kvp_node_mem_t *mem)
 {
     kvp_tp_conf_t conf = {.lanes = lanes};
-    const char *at = "";
-    kvp_err_t err = KVP_OK;
 
     memset(t, 0, sizeof *t);
     t->mem = mem;
     memcpy(conf.pool_id, mem->conf.pool_id, sizeof conf.pool_id);
     for (size_t i = 0; i < n; i++) {
-        at = ops[i]->name;
-        err = kvp_tp_create(ops[i], &conf, &t->tps[i]);
-        if (err != KVP_OK) goto fail;
-        t->tps_n++;
-        err = register_mem(t, i);
-        if (err == KVP_OK) err = listen_by_itself(t->tps[i], listen_at);
-        if (err != KVP_OK) goto fail;
-        err = start_lanes(t, t->tps[i], lanes);
-        if (err != KVP_OK) goto fail;
+        kvp_err_t err = add_tp(t, ops[i], &conf, listen_at);
+
+        if (err != KVP_OK && !has_named && (ops[i]->caps & KVP_TP_OWN_PORT) != 0) {
+            kvp_log_warn("node", "the memory is not served by %s, which --transports does not name: %s", ops[i]->name,
+                         kvp_err_text(err));
+            continue;
+        }
+        if (err == KVP_OK) err = start_lanes(t, t->tps[t->tps_n - 1], lanes);
+        if (err == KVP_OK) continue;
+        kvp_log_error("node", "cannot serve the memory by %s: %s", ops[i]->name, kvp_err_text(err));
+        kvp_node_tps_stop(t);
+        return err;
     }
     return KVP_OK;
-fail:
-    kvp_log_error("node", "cannot serve the memory by %s: %s", at, kvp_err_text(err));
-    kvp_node_tps_stop(t);
-    return err;
 }
 
 void
@@ -127,6 +143,17 @@ kvp_node_tps_stop(kvp_node_tps_t *t)
         kvp_tp_destroy(t->tps[i]);
     t->tps_n = t->lanes_n = 0;
     t->mem = NULL;
+}
+
+void
+kvp_node_tps_names(const kvp_node_tps_t *t, char names[KVP_NODE_TPS_TEXT_MAX])
+{
+    size_t len = 0;
+
+    names[0] = '\0';
+    for (size_t i = 0; i < t->tps_n; i++)
+        len +=
+            (size_t)snprintf(names + len, KVP_NODE_TPS_TEXT_MAX - len, "%s%s", i == 0 ? "" : ",", t->tps[i]->ops->name);
 }
 
 int

@@ -9,6 +9,7 @@
 #include "client/node/node_thread.h"
 
 #define KVP_NODE_LANES_MAX 8u
+#define KVP_NODE_TPS_TEXT_MAX 64u /* of their names */
 
 typedef struct {
     pthread_t thread;
@@ -28,11 +29,13 @@ typedef struct {
 
 /* kvp_node_tps_start makes instances, registers mem and starts the lanes of those that have a serving side; those with a
  * port of their own listen where the node does. On an error everything is undone. mem is borrowed until kvp_node_tps_stop, which ends all data connections; legal on a zeroed or
- * stopped value. */
-kvp_err_t kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t lanes,
-                             const kvp_addr_t *at, kvp_node_mem_t *mem) KVP_MUST_USE;
+ * stopped value. Unless has_named, a transport with a port of its own that cannot serve here is left out with a warning. */
+kvp_err_t kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, bool has_named,
+                             uint32_t lanes, const kvp_addr_t *at, kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_tps_stop(kvp_node_tps_t *t);
 
+/* kvp_node_tps_names lists those that serve, separated by commas. */
+void kvp_node_tps_names(const kvp_node_tps_t *t, char names[KVP_NODE_TPS_TEXT_MAX]);
 /* kvp_node_tps_find returns the index of a serving transport, or -1. */
 int kvp_node_tps_find(const kvp_node_tps_t *t, const char *name);
 

@@ -223,6 +223,21 @@ kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t 
     return KVP_OK;
 }
 
+size_t
+kvp_transports_default(const kvp_transport_ops_t **list, size_t cap)
+{
+    static const char *const names[] = {"shm", "rdma", "tcp"};
+    size_t n = 0;
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(names) && n < cap; i++) {
+        const kvp_transport_ops_t *ops = kvp_transport_find(names[i]);
+        const char *why;
+
+        if (ops != NULL && ops->probe(&why) == KVP_OK) list[n++] = ops;
+    }
+    return n;
+}
+
 static bool
 is_in_range(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
 {

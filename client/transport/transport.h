@@ -204,6 +204,9 @@ const kvp_transport_ops_t *kvp_transport_find(const char *name);
  * lacks is NOTSUP, and the latter is logged with the reason. */
 kvp_err_t kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
                                const char **bad_out) KVP_MUST_USE;
+/* kvp_transports_default is for those who name none: what this build and this machine have for real data, the best first.
+ * What is lacking is left out without a word. */
+size_t kvp_transports_default(const kvp_transport_ops_t **list, size_t cap);
 
 /* Allocating wrappers: create calls init (destroy calls fini) with memory of the size given by the table. */
 kvp_err_t kvp_tp_create(const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, kvp_tp_t **tp_out) KVP_MUST_USE;

@@ -163,6 +163,17 @@ def test_health_and_metrics(pool):
     assert pool.master.http_get("/no-such-page")[0] == 404
 
 
+@pytest.mark.skipif(any(pathlib.Path("/sys/class").glob("infiniband/*")), reason="there is an RDMA device here")
+def test_rdma_without_a_device(pool):
+    """Fails if a node or a client that is told to use rdma where there is no device does without, or if one that was told of
+    no transports misses it."""
+    for program, args in (("kvpool-node", ("--transports", "rdma,tcp")), ("kvpool", ("get", "k", "--transports", "rdma"))):
+        r = pool.bench.run(program, *args, "--master", pool.addr, timeout=10 * SLOW)
+        assert r.rc != 0 and "rdma cannot be used here" in r.err, r
+    stat = pool.kvpool("stat", "--json")
+    assert {s["offers"] for s in stat.json["segments"]} == {"shm,tcp"} and "rdma" not in stat.err, stat
+
+
 # ---- a value's life
 
 
