@@ -275,20 +275,6 @@ refuse_order(kvp_node_t *node, const kvp_frame_t *frame, kvp_err_t err)
     answer(node, frame, err, kvp_err_text(err), NULL, 0);
 }
 
-/* What a writer has sent to an extent that it did not finish may land past us until its connections are gone: they end
- * before the quiesce begins that frees the extent. A new term's fence has ended those of all older writers. */
-static void
-cut_writers(kvp_node_t *node, const kvp_wire_slot_t *slots, uint32_t n)
-{
-    uint64_t last = 0;
-
-    for (uint32_t i = 0; i < n; i++) {
-        if (slots[i].owner == 0 || slots[i].owner == KVP_OWNER_ANY || slots[i].owner == last) continue;
-        last = slots[i].owner;
-        kvp_node_tps_cut(&node->tps, last);
-    }
-}
-
 /* The quiesce is begun, and as a rule over, before the answer goes: then that says that the extents are free. */
 static bool
 on_retire(kvp_node_t *node, const kvp_frame_t *frame)
@@ -314,7 +300,6 @@ on_retire(kvp_node_t *node, const kvp_frame_t *frame)
         refuse_order(node, frame, err);
         return true;
     }
-    cut_writers(node, slots, n);
     kvp_node_settle(node);
     kvp_node_core_retire_answer(node->core, flags, n);
     answer(node, frame, KVP_OK, "", flags, n);

@@ -75,6 +75,15 @@ end_round(kvp_node_t *node, kvp_node_round_t *r)
     kvp_node_core_quiesced(node->core, number);
 }
 
+static void
+cut_writers(kvp_node_t *node)
+{
+    uint64_t incarnation;
+
+    while (kvp_node_core_take_cut(node->core, &incarnation))
+        kvp_node_tps_cut(&node->tps, incarnation);
+}
+
 /* A round whose lanes are all idle is over before this returns. */
 static void
 run_rounds(kvp_node_t *node)
@@ -116,6 +125,7 @@ kvp_node_settle(kvp_node_t *node)
     kvp_node_att_t *att;
 
     kvp_node_revoke(node);
+    cut_writers(node);
     run_rounds(node);
     while ((att = kvp_node_core_take_close(node->core)) != NULL)
         kvp_node_serve_close_att(node, att);

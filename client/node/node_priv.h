@@ -139,7 +139,8 @@ void kvp_node_unwatch(kvp_node_t *node, kvp_node_ev_t *ev);
 void kvp_node_bury(kvp_node_t *node, kvp_node_grave_t *grave, void *mem);
 void kvp_node_clear_graves(kvp_node_t *node);
 
-/* kvp_node_settle does what the core asks for by now: rounds of quiesce, connections to close, processes to forget. */
+/* kvp_node_settle does what the core asks for by now: writers to cut, rounds of quiesce, connections to close, processes
+ * to forget. */
 void kvp_node_settle(kvp_node_t *node);
 /* kvp_node_revoke tells the transports when the core's term rose; is_revoking until they have obeyed. */
 void kvp_node_revoke(kvp_node_t *node);

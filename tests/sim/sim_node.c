@@ -134,10 +134,13 @@ node_settle(sim_t *s, node_t *n)
 {
     kvp_node_att_t *att;
     kvp_node_proc_t *proc;
-    uint64_t live_min;
+    uint64_t live_min, writer;
 
-    /* The transports end no more than what the core closes: a lane is a connection of its attachment. */
+    /* The transports end no more than what the core closes: a lane is a connection of its attachment. They guard what
+     * lands, so there is nothing to cut. */
     (void)kvp_node_core_take_fence(n->core, &live_min);
+    while (kvp_node_core_take_cut(n->core, &writer))
+        continue;
     run_rounds(s, n);
     while ((att = kvp_node_core_take_close(n->core)) != NULL) {
         attached_t *a = kvp_container_of(att, attached_t, att);

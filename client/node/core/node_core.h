@@ -7,7 +7,9 @@
  * Design notes. An extent that is retired is free when two things hold: a quiesce that began after its DEAD was stored
  * is over, and nobody who writes past us (shared memory: no guard stops a store through a mapping) can still be at it.
  * The proof for such a writer is the end of its process, or the word of that same process that nothing of the
- * incarnation is under way. No timer stands in for either. Guarded paths (TCP) need no more than the quiesce.
+ * incarnation is under way. No timer stands in for either. Guarded paths (TCP) need no more than the quiesce. On paths
+ * where nobody guards what was sent (rdma), the end of the writer's connections before the quiesce is the proof; a new
+ * term's fence has ended those of all older writers.
  *
  * A new term voids every grant of older ones. Their clients are refused, and every word that is not SEALED becomes DEAD
  * with a generation of the new term, so that no old writer can begin or finish. What it could still do is store payload,
@@ -104,16 +106,18 @@ uint32_t kvp_node_core_mounted_term(const kvp_node_core_t *core);
 void kvp_node_core_link_lost(kvp_node_core_t *core);
 
 /* RETIRE. kvp_node_core_retire stores DEAD in every word (an extent whose slot has a newer generation is left alone: it
- * was gone before), and fences. Then the shell runs the quiesce that kvp_node_core_take_quiesce asks for, and at last
- * gets the answer, n bytes of KVP_RETIRE_*: what is free by then is said there, the rest later by
+ * was gone before), and fences. Then the shell cuts whom kvp_node_core_take_cut names, runs the quiesce that
+ * kvp_node_core_take_quiesce asks for, and at last gets the answer, n bytes of KVP_RETIRE_*: what is free by then is said there, the rest later by
  * kvp_node_core_take_freed. STALE_TERM, NO_SEGMENT, INVALID (out of range), LIMIT, NOMEM: nothing was done, and there is
  * no answer to get. */
 kvp_err_t kvp_node_core_retire(kvp_node_core_t *core, uint32_t term, uint32_t segment_id, const kvp_wire_slot_t *slots,
                                uint32_t n) KVP_MUST_USE;
 void kvp_node_core_retire_answer(kvp_node_core_t *core, uint8_t *flags, uint32_t n);
 
-/* kvp_node_core_take_quiesce: true = begin a quiesce of every serving transport now, and call kvp_node_core_quiesced with
- * *round_out when all are done. Rounds may end in any order. */
+/* kvp_node_core_take_cut: true = end the connections over which what that writer has sent may land past the node.
+ * kvp_node_core_take_quiesce: true = begin a quiesce of every serving transport now, and call kvp_node_core_quiesced with
+ * *round_out when all are done. None begins before all cuts are taken. Rounds may end in any order. */
+bool kvp_node_core_take_cut(kvp_node_core_t *core, uint64_t *incarnation_out);
 bool kvp_node_core_take_quiesce(kvp_node_core_t *core, uint64_t *round_out);
 void kvp_node_core_quiesced(kvp_node_core_t *core, uint64_t round);
 

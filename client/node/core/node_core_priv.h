@@ -100,6 +100,9 @@ struct kvp_node_core {
     kvp_node_extent_t **batch; /* by index in the open RETIRE; NULL = free */
     uint32_t batch_n;
     uint32_t batch_cap;
+    uint64_t *cuts; /* writers of what was retired, to be cut before the next round begins */
+    uint32_t cuts_n;
+    uint32_t cuts_cap;
     uint64_t rounds_begun;
     uint32_t rounds_running;
     bool is_round_wanted;

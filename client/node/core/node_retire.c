@@ -104,6 +104,13 @@ reserve(kvp_node_core_t *core, uint32_t n)
         core->batch = batch;
         core->batch_cap = n;
     }
+    if (core->cuts_n + n > core->cuts_cap) {
+        uint64_t *cuts = realloc(core->cuts, (core->cuts_n + n) * sizeof *cuts);
+
+        if (cuts == NULL) return KVP_NOMEM;
+        core->cuts = cuts;
+        core->cuts_cap = core->cuts_n + n;
+    }
     while (core->extents_cap - core->extents_n < n) {
         if (!add_block(core)) return KVP_NOMEM;
     }
@@ -206,6 +213,15 @@ enter(kvp_node_core_t *core, const kvp_wire_slot_t *slot)
     return e;
 }
 
+/* want_cut: an attempt's extents stand together, so a writer is rarely noted twice. */
+static void
+want_cut(kvp_node_core_t *core, uint64_t owner)
+{
+    if (owner == 0 || owner == KVP_OWNER_ANY) return;
+    if (core->cuts_n > 0 && core->cuts[core->cuts_n - 1] == owner) return;
+    core->cuts[core->cuts_n++] = owner;
+}
+
 kvp_err_t
 kvp_node_core_retire(kvp_node_core_t *core, uint32_t term, uint32_t segment_id, const kvp_wire_slot_t *slots,
                      uint32_t n)
@@ -219,9 +235,11 @@ kvp_node_core_retire(kvp_node_core_t *core, uint32_t term, uint32_t segment_id, 
     err = reserve(core, n);
     if (err != KVP_OK) return err;
 
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         core->batch[i] =
             kvp_node_kill(core, slots[i].chunk, slots[i].slot, slots[i].generation) ? enter(core, &slots[i]) : NULL;
+        want_cut(core, slots[i].owner);
+    }
     core->conf.words->fence(core->conf.words_arg);
     core->batch_n = n;
     core->stats.retires += n;
@@ -248,9 +266,18 @@ kvp_node_core_retire_answer(kvp_node_core_t *core, uint8_t *flags, uint32_t n)
 }
 
 bool
+kvp_node_core_take_cut(kvp_node_core_t *core, uint64_t *incarnation_out)
+{
+    if (core->cuts_n == 0) return false;
+    *incarnation_out = core->cuts[--core->cuts_n];
+    return true;
+}
+
+bool
 kvp_node_core_take_quiesce(kvp_node_core_t *core, uint64_t *round_out)
 {
     if (!core->is_round_wanted || core->rounds_running == KVP_NODE_ROUNDS_MAX) return false;
+    if (core->cuts_n > 0) return false;
     core->is_round_wanted = false;
     core->rounds_running++;
     *round_out = ++core->rounds_begun;
@@ -312,6 +339,7 @@ kvp_node_extents_drop(kvp_node_core_t *core)
     core->stats.quarantined = 0;
     core->is_round_wanted = false;
     core->batch_n = 0;
+    core->cuts_n = 0;
 }
 
 void
@@ -325,5 +353,6 @@ kvp_node_extents_fini(kvp_node_core_t *core)
         free(block);
     }
     free(core->batch);
+    free(core->cuts);
     free(core->table);
 }

@@ -101,14 +101,26 @@ slot_of(uint32_t chunk, uint32_t slot, uint64_t generation, uint64_t owner)
     return (kvp_wire_slot_t){.chunk = chunk, .slot = slot, .generation = generation, .owner = owner};
 }
 
+/* take_cuts obeys what is asked before a quiesce, and returns how many writers were named. */
+static uint32_t
+take_cuts(fixture_t *f, uint64_t *last_out)
+{
+    uint32_t n = 0;
+
+    while (kvp_node_core_take_cut(f->core, last_out))
+        n++;
+    return n;
+}
+
 /* retire_one carries out a RETIRE of one extent whose quiesce is over at once, and returns what is answered. */
 static uint8_t
 retire_one(fixture_t *f, kvp_wire_slot_t slot)
 {
-    uint64_t round;
+    uint64_t round, writer;
     uint8_t flags;
 
     assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+    (void)take_cuts(f, &writer);
     while (kvp_node_core_take_quiesce(f->core, &round))
         kvp_node_core_quiesced(f->core, round);
     kvp_node_core_retire_answer(f->core, &flags, 1);
@@ -275,6 +287,45 @@ test_rounds_are_bounded_and_go_on_when_one_ends(void **state)
     assert_int_equal(stats(f).quiescing, 0);
 }
 
+/* On paths that nobody guards, the end of the writer's connections is what a quiesce can vouch for. */
+static void
+test_retire_cuts_writers_before_the_quiesce(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_slot_t slots[] = {slot_of(0, 0, GEN(1), 0), slot_of(0, 1, GEN(2), 70), slot_of(0, 2, GEN(3), 70),
+                               slot_of(0, 3, GEN(4), KVP_OWNER_ANY), slot_of(0, 4, GEN(5), 71)};
+    uint64_t writer, round;
+    uint8_t flags[KVP_ARRAY_LEN(slots)];
+
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, slots, 1), KVP_OK);
+    assert_int_equal(take_cuts(f, &writer), 0);
+    kvp_node_core_retire_answer(f->core, flags, 1);
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, slots, KVP_ARRAY_LEN(slots)), KVP_OK);
+    assert_false(kvp_node_core_take_quiesce(f->core, &round));
+    assert_true(kvp_node_core_take_cut(f->core, &writer));
+    assert_int_equal(writer, 71);
+    assert_false(kvp_node_core_take_quiesce(f->core, &round));
+    assert_int_equal(take_cuts(f, &writer), 1);
+    assert_int_equal(writer, 70);
+    assert_true(kvp_node_core_take_quiesce(f->core, &round));
+    kvp_node_core_retire_answer(f->core, flags, KVP_ARRAY_LEN(slots));
+    kvp_node_core_quiesced(f->core, round);
+    assert_int_equal(freed(f), KVP_ARRAY_LEN(slots));
+}
+
+/* A RETIRE that was carried out while the memory goes is forgotten, and so is whom it would have cut. */
+static void
+test_cuts_go_with_the_memory(void **state)
+{
+    fixture_t *f = *state;
+    kvp_wire_slot_t slot = slot_of(0, 0, GEN(1), 70);
+    uint64_t writer;
+
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+    kvp_node_core_drop_segment(f->core);
+    assert_int_equal(take_cuts(f, &writer), 0);
+}
+
 /* ---- quarantine */
 static void
 test_owner_without_shared_memory_needs_no_proof(void **state)
@@ -327,12 +378,13 @@ test_death_before_the_quiesce_ends_frees_after_it(void **state)
 {
     fixture_t *f = *state;
     kvp_wire_slot_t slot = slot_of(0, 0, GEN(1), 60);
-    uint64_t round;
+    uint64_t round, writer;
     uint8_t flags;
     writer_t w;
 
     attach_writer(f, &w, 60);
     assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+    assert_int_equal(take_cuts(f, &writer), 1);
     assert_true(kvp_node_core_take_quiesce(f->core, &round));
     kvp_node_core_retire_answer(f->core, &flags, 1);
     kvp_node_core_process_dead(f->core, &w.proc);
@@ -452,13 +504,14 @@ test_extent_asked_again_without_its_owner_is_freed(void **state)
 {
     fixture_t *f = *state;
     kvp_wire_slot_t slot = slot_of(0, 1, GEN(1), 60);
-    uint64_t round;
+    uint64_t round, writer;
     uint8_t flags;
     writer_t w;
 
     attach_writer(f, &w, 60);
     assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
     assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+    (void)take_cuts(f, &writer);
     assert_true(kvp_node_core_take_quiesce(f->core, &round));
     kvp_node_core_retire_answer(f->core, &flags, 1);
     slot.owner = 0;
@@ -525,11 +578,12 @@ test_many_extents_on_their_way(void **state)
     attach_writer(f, &w, 60);
     /* Many generations of the same slots: more extents than slots are refused in the end, not kept. */
     for (uint64_t g = 1;; g++) {
-        uint64_t round;
+        uint64_t round, writer;
         for (uint32_t i = 0; i < SLOTS; i++)
             slots[i] = slot_of(0, i, GEN(g), 60);
         if (kvp_node_core_retire(f->core, TERM, SEGMENT, slots, SLOTS) == KVP_LIMIT) break;
         assert_true(g < 10);
+        assert_int_equal(take_cuts(f, &writer), 1);
         while (kvp_node_core_take_quiesce(f->core, &round))
             kvp_node_core_quiesced(f->core, round);
         kvp_node_core_retire_answer(f->core, flags, SLOTS);
@@ -987,6 +1041,9 @@ end_a_round(model_t *m)
 static void
 begin_rounds(model_t *m)
 {
+    uint64_t writer;
+
+    (void)take_cuts(m->f, &writer);
     for (uint32_t i = 0; i < KVP_NODE_ROUNDS_MAX; i++) {
         if (m->rounds[i] != 0) continue;
         if (!kvp_node_core_take_quiesce(m->f->core, &m->rounds[i])) return;
@@ -1097,6 +1154,8 @@ main(void)
         TEST(test_extent_is_free_only_after_a_quiesce_that_began_later),
         TEST(test_later_round_vouches_for_earlier_extents),
         TEST(test_rounds_are_bounded_and_go_on_when_one_ends),
+        TEST(test_retire_cuts_writers_before_the_quiesce),
+        TEST(test_cuts_go_with_the_memory),
         TEST(test_owner_without_shared_memory_needs_no_proof),
         TEST(test_quarantine_lasts_until_the_process_is_dead),
         TEST(test_death_before_the_quiesce_ends_frees_after_it),
