@@ -22,10 +22,12 @@
 #define MASTER_DEFAULT "127.0.0.1:50051"
 #define LISTEN_DEFAULT "127.0.0.1:0"
 #define LOCATIONS_DEFAULT (64u << 10)
+#define WHY_MAX 512u
 #define UNMOUNT_NS (500 * KVP_NS_PER_MS)
 
 /* What the structs of the first version had; a caller that was built against it gives their sizes. */
 #define CONF_V1_BYTES offsetof(kvpool_conf_t, tenant)
+#define CONF_V2_BYTES offsetof(kvpool_conf_t, detail)
 #define OPTS_V1_BYTES offsetof(kvpool_opts_t, replicas)
 #define OPTS_V2_BYTES offsetof(kvpool_opts_t, detail)
 
@@ -111,22 +113,34 @@ or_env(const char *value, const char *variable, const char *fallback)
     return value != NULL && value[0] != '\0' ? value : fallback;
 }
 
+/* refuse says what is wrong where the caller wants to hear it, else in the log. */
+static kvp_err_t
+refuse(const opening_t *o, kvp_err_t err, const char *what, const char *why)
+{
+    if (o->conf.detail != NULL && o->conf.detail_cap > 0)
+        snprintf(o->conf.detail, o->conf.detail_cap, "%s: %s", what, why);
+    else
+        kvp_log_error("client", "%s: %s", what, why);
+    return err;
+}
+
 /* "shm,tcp" into the session's list. */
 static kvp_err_t
 choose_transports(opening_t *o)
 {
     kvp_peers_conf_t *p = &o->session.peers;
+    const bool is_told = o->conf.transports != NULL && o->conf.transports[0] != '\0';
     const char *text = or_env(o->conf.transports, "KVPOOL_TRANSPORTS", NULL);
-    const char *bad = "";
-    kvp_err_t err;
+    char why[WHY_MAX] = "";
+    kvp_err_t err = kvp_transports_wish(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
 
-    if (text != NULL) {
-        err = kvp_transports_parse(text, p->transports, KVP_TRANSPORTS_MAX, &p->transports_n, &bad);
-        if (err != KVP_OK) kvp_log_warn("client", "bad list of transports at \"%s\": %s", bad, kvp_err_text(err));
-        return err;
+    if (err != KVP_OK) return refuse(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
+    if (text == NULL) {
+        err = kvp_transports_default(p->transports, KVP_TRANSPORTS_MAX, &p->transports_n, why, sizeof why);
+        return err == KVP_OK ? err : refuse(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
     }
-    p->transports_n = kvp_transports_default(p->transports, KVP_TRANSPORTS_MAX);
-    return KVP_OK;
+    err = kvp_transports_parse(text, p->transports, KVP_TRANSPORTS_MAX, &p->transports_n, why, sizeof why);
+    return err == KVP_OK ? err : refuse(o, err, is_told ? "transports" : "KVPOOL_TRANSPORTS", why);
 }
 
 static kvp_err_t
@@ -136,10 +150,8 @@ choose_verify(opening_t *o)
 
     if (o->conf.verify > KVPOOL_VERIFY_PAYLOAD) return KVP_INVALID;
     if (text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0) return KVP_OK;
-    if (strcmp(text, "payload") != 0) {
-        kvp_log_warn("client", "KVPOOL_VERIFY is \"payload\" or \"auto\", not \"%s\"", text);
-        return KVP_INVALID;
-    }
+    if (strcmp(text, "payload") != 0)
+        return refuse(o, KVP_INVALID, "KVPOOL_VERIFY", "\"payload\" or \"auto\" is expected");
     o->conf.verify = KVPOOL_VERIFY_PAYLOAD;
     return KVP_OK;
 }
@@ -172,8 +184,11 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
 
     memset(o, 0, sizeof *o);
     if (conf != NULL) {
-        if (conf->struct_size != sizeof *conf && conf->struct_size != CONF_V1_BYTES) return KVP_INVALID;
+        if (conf->struct_size != sizeof *conf && conf->struct_size != CONF_V2_BYTES &&
+            conf->struct_size != CONF_V1_BYTES)
+            return KVP_INVALID;
         memcpy(&o->conf, conf, conf->struct_size);
+        if (o->conf.detail != NULL && o->conf.detail_cap > 0) o->conf.detail[0] = '\0';
     }
     if (o->conf.deadline_ms == 0) o->conf.deadline_ms = DEADLINE_DEFAULT_MS;
     if (o->conf.listen == NULL) o->conf.listen = LISTEN_DEFAULT;

@@ -48,7 +48,9 @@ typedef struct {
     const char *master; /* "HOST:PORT[,HOST:PORT]"; else $KVPOOL_MASTER, else 127.0.0.1:50051 */
     const char *name; /* of this client or embedded node, at most 128 bytes; default: program name and pid */
     const char *host_id; /* default: the machine's id; two ids on one machine count as two hosts */
-    const char *transports; /* "shm,tcp" in order of preference; else $KVPOOL_TRANSPORTS, else all there are */
+    const char *transports; /* "shm,rdma,tcp" in order of preference; else $KVPOOL_TRANSPORTS, else all there are. One
+                               that is named and cannot be used here is an error (NOTSUP). See KVPOOL_RDMA_DEVICE in
+                               OPERATIONS for which devices rdma uses */
     uint32_t deadline_ms; /* of a call that gives none; default 5000 */
     uint32_t verify; /* KVPOOL_VERIFY_* */
     uint64_t memory_bytes; /* > 0: an embedded node offers that much memory to the pool while the handle is open */
@@ -57,10 +59,13 @@ typedef struct {
     uint32_t tenant; /* keys are the tenant's own: equal keys of two tenants are two objects */
     uint32_t locations; /* kept, so that what was got before is got again with no message to anyone (128 bytes each);
                            0 = 65536, UINT32_MAX = none */
+    char *detail; /* out, where not NULL: what is wrong with the configuration or this machine, a sentence for a person;
+                     "" = nothing. Cut to detail_cap bytes with the terminator. Without it, that is logged */
+    size_t detail_cap;
 } kvpool_conf_t;
 
 /* kvpool_open connects to the pool (within deadline_ms) and, with memory_bytes, mounts an embedded node. conf may be
- * NULL. INVALID, UNREACHABLE, VERSION, DEADLINE, SEGMENT_EXISTS, NOMEM. *pool_out is set only on success. */
+ * NULL. INVALID, NOTSUP, UNREACHABLE, VERSION, DEADLINE, SEGMENT_EXISTS, NOMEM. *pool_out is set only on success. */
 KVPOOL_EXPORT int kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out);
 
 /* kvpool_close ends the session: calls of other threads that are under way give CLOSED and return first; views become

@@ -37,8 +37,8 @@ table_build(table_t *t, const kvp_cli_opt_t *opts, size_t n, kvp_cli_common_t *c
         {"deadline", KVP_CLI_DURATION, &common->deadline_ns, "TIME", "of each call (default 5s)", 1000000,
          DEADLINE_MAX_NS},
         {"transports", KVP_CLI_TEXT, &common->transports, "LIST",
-         "shm, tcp or both, by preference "
-         "(KVPOOL_TRANSPORTS, default all)",
+         "some of shm, rdma, tcp, by preference "
+         "(KVPOOL_TRANSPORTS, default all that work here)",
          0, 0},
         {"host-id", KVP_CLI_TEXT, &common->host_id, "ID", "which host this counts as (default: the machine's id)", 0,
          0},
@@ -135,7 +135,7 @@ check_common(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common)
     if (common->master != NULL && kvp_parse_hostports(common->master, at, MASTERS_MAX, &n) != KVP_OK)
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT[,HOST:PORT]", common->master);
     if (common->transports != NULL && *common->transports == '\0')
-        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--transports does not take \"\", but shm, tcp or both");
+        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--transports does not take \"\", but some of shm, rdma, tcp");
     if (common->host_id != NULL && (*common->host_id == '\0' || strlen(common->host_id) > KVP_HOST_ID_MAX))
         return kvp_cli_complain(verb, KVP_EXIT_USAGE, "--host-id does not take \"%s\", but from 1 to %d bytes",
                                 common->host_id, KVP_HOST_ID_MAX);

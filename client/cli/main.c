@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DETAIL_MAX 512u
+
 static const kvp_cli_verb_t verbs[] = {
     {"up", "", "a whole pool on this host, until it is interrupted", kvp_cli_up},
     {"put", "KEY", "store standard input, or a file, under a key", kvp_cli_put},
@@ -106,6 +108,7 @@ kvp_cli_flush(const kvp_cli_verb_t *verb, int code)
 int
 kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t **pool_out)
 {
+    char detail[DETAIL_MAX] = "";
     kvpool_conf_t conf = {
         .struct_size = sizeof(conf),
         .master = common->master,
@@ -114,11 +117,12 @@ kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_
         .deadline_ms = (uint32_t)(common->deadline_ns / KVP_NS_PER_MS),
         .tenant = (uint32_t)common->tenant,
         .locations = common->locations,
+        .detail = detail,
+        .detail_cap = sizeof(detail),
     };
     int err = kvpool_open(&conf, pool_out);
     if (err == KVPOOL_OK) return KVP_EXIT_DONE;
-    if (err == KVPOOL_NOTSUP) /* the library has named it */
-        return kvp_cli_complain(verb, KVP_EXIT_USAGE, "a transport that was asked for cannot be used here");
+    if (detail[0] != '\0') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s", detail);
     const char *at = common->master != NULL ? common->master : "127.0.0.1:50051";
     int code = kvp_cli_fail(verb, at, err);
     /* A master that does not answer in time cannot be reached, whatever the single call would have been. */

@@ -75,6 +75,8 @@ build_node(daemon_t *d, const kvp_node_opts_t *s)
         .host_id = s->host_id,
         .listen = s->listen,
         .transports = s->transports,
+        .rdma_device = s->rdma_device,
+        .rdma_gid_index = s->rdma_gid_index,
         .memory_bytes = s->memory_bytes,
         .chunk_bytes = s->chunk_bytes,
         .lanes = (uint32_t)s->lanes,

@@ -18,21 +18,23 @@
 #define ATTACHMENTS_DEFAULT 4096u
 #define CPUS_A_LANE 8
 #define SIZE_UNIT 4096u
+#define WHY_MAX 512u
 
 static kvp_err_t
-read_transports(kvp_node_t *node, const char *text)
+read_transports(kvp_node_t *node, const kvp_node_conf_t *conf)
 {
-    const char *bad;
-    kvp_err_t err;
+    const bool has_wish = conf->rdma_device != NULL || conf->rdma_gid_index != NULL;
+    char why[WHY_MAX] = "";
+    kvp_err_t err = KVP_OK;
 
-    if (text == NULL) {
-        node->ops_n = kvp_transports_default(node->ops, KVP_NODE_TPS_MAX);
-        return KVP_OK;
-    }
-    node->has_named = true;
-    err = kvp_transports_parse(text, node->ops, KVP_NODE_TPS_MAX, &node->ops_n, &bad);
+    node->has_named = conf->transports != NULL || has_wish;
+    if (has_wish) err = kvp_transports_wish(conf->rdma_device, conf->rdma_gid_index, why, sizeof why);
+    if (err == KVP_OK && conf->transports != NULL)
+        err = kvp_transports_parse(conf->transports, node->ops, KVP_NODE_TPS_MAX, &node->ops_n, why, sizeof why);
+    else if (err == KVP_OK)
+        err = kvp_transports_default(node->ops, KVP_NODE_TPS_MAX, &node->ops_n, why, sizeof why);
     if (err == KVP_OK) return KVP_OK;
-    kvp_log_error("node", "transport %.*s: %s", (int)strcspn(bad, ","), bad, kvp_err_text(err));
+    kvp_log_error("node", "transports: %s", why);
     return KVP_INVALID;
 }
 
@@ -65,7 +67,7 @@ default_lanes(void)
 static kvp_err_t
 read_conf(kvp_node_t *node, const kvp_node_conf_t *conf, kvp_hostport_t *listen_out)
 {
-    kvp_err_t err = read_transports(node, conf->transports);
+    kvp_err_t err = read_transports(node, conf);
 
     if (err == KVP_OK) err = read_size(node, conf);
     if (err != KVP_OK) return err;

@@ -16,6 +16,8 @@ typedef struct {
     const char *host_id; /* NULL = the machine's */
     const char *listen; /* "HOST:PORT"; NULL = a free port of 127.0.0.1 */
     const char *transports; /* NULL = shm, rdma where this machine can, tcp */
+    const char *rdma_device; /* "NAME[:PORT],..."; NULL = the process's choice so far, as for the next one */
+    const char *rdma_gid_index;
     uint64_t memory_bytes; /* payload; rounded down to 4 KiB, at least 64 KiB */
     uint64_t chunk_bytes; /* 0 = default 256 MiB; the last chunk is what is left */
     uint32_t lanes; /* data threads; 0 = one for each 8 CPUs, at least 1, at most 8 */

@@ -13,6 +13,8 @@ typedef struct {
     uint64_t chunk_bytes;
     const char *listen;
     const char *transports;
+    const char *rdma_device;
+    const char *rdma_gid_index;
     kvp_hostport_t http;
     const char *host_id;
     uint64_t lanes;

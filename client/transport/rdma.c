@@ -10,31 +10,37 @@
 #include "common/log.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 #define CONNS_DEFAULT 4096u
+#define PROBE_TEXT_MAX 512u
 
 /* The devices stay open: to open them takes longer than a call may. */
 static struct {
     pthread_once_t once;
     kvp_err_t err;
-    const char *why;
+    char text[PROBE_TEXT_MAX];
 } probed = {.once = PTHREAD_ONCE_INIT};
 
 static void
 probe_once(void)
 {
+    kvp_rdma_want_t want;
     kvp_rdma_dev_t *dev;
     size_t n;
+    const char *why;
 
-    probed.err = kvp_verbs_ibv.devs_open(&dev, 1, &n, &probed.why);
+    kvp_rdma_want_get(&want);
+    probed.err = kvp_verbs_ibv.devs_open(&want, &dev, 1, &n, &why);
+    snprintf(probed.text, sizeof probed.text, "%s", why);
 }
 
 static kvp_err_t
 rdma_probe(const char **why_out)
 {
     pthread_once(&probed.once, probe_once);
-    *why_out = probed.why;
+    *why_out = probed.text;
     return probed.err;
 }
 
@@ -44,11 +50,14 @@ open_devs(kvp_rdma_tp_t *tp)
 {
     kvp_rdma_dev_t *devs[KVP_RDMA_DEVS_MAX];
     kvp_rdma_place_t here = {.numa_node = -1, .pci = ""};
+    kvp_rdma_want_t want;
     unsigned node;
     const char *why;
     size_t n;
-    kvp_err_t err = tp->verbs->devs_open(devs, KVP_ARRAY_LEN(devs), &n, &why);
+    kvp_err_t err;
 
+    kvp_rdma_want_get(&want);
+    err = tp->verbs->devs_open(&want, devs, KVP_ARRAY_LEN(devs), &n, &why);
     if (err != KVP_OK) {
         kvp_log_info("rdma", "not available: %s", why);
         return err;

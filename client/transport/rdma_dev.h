@@ -12,7 +12,7 @@
 #ifndef KVP_CLIENT_RDMA_DEV_H
 #define KVP_CLIENT_RDMA_DEV_H
 
-#include "common/base.h"
+#include "client/transport/rdma_want.h"
 
 #include <sys/socket.h>
 
@@ -137,9 +137,11 @@ typedef struct {
 typedef struct kvp_verbs_ops {
     const char *name;
 
-    /* devs_open opens all devices with an active port, best known first, and keeps them open until devs_close; calls
-     * nest. NOTSUP: there is no stack here, or no device (why_out: a text that lives for ever). */
-    kvp_err_t (*devs_open)(kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out, const char **why_out);
+    /* devs_open opens all devices with an active port that are wanted, best known first, and keeps them open until
+     * devs_close; calls nest, and the first one's wish counts (NULL = none). NOTSUP: there is no stack here, no device, or
+     * one that was named cannot be used. why_out: a text that lives until devices are opened again. */
+    kvp_err_t (*devs_open)(const kvp_rdma_want_t *want, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out,
+                           const char **why_out);
     void (*devs_close)(void);
 
     /* NOMEM: also where memlock is too small. INVALID: empty, or larger than max_reg_bytes. dmabuf_fd -1: host memory;

@@ -12,6 +12,7 @@
 
 #include "common/log.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define RESOLVE_MS 2000
 #define BACKLOG 128
@@ -27,6 +29,7 @@
 #define RETRIES 7
 #define POST_MAX 128u /* work requests in one ring of the doorbell */
 #define POLL_MAX 32
+#define WHY_MAX 512u
 #define REJECT_BY_PROGRAM 28 /* the reason of IB_CM_REJ_CONSUMER_DEFINED */
 
 typedef struct {
@@ -61,6 +64,8 @@ static struct {
     ibv_dev_t devs[KVP_RDMA_DEVS_MAX];
     size_t devs_n;
     uint32_t users;
+    bool is_wished; /* its user named devices, or a GID */
+    char why[WHY_MAX]; /* no device is open */
 } host = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static ibv_dev_t *
@@ -126,18 +131,24 @@ dev_open(ibv_dev_t *dev, struct ibv_context *ctx, const kvp_rdma_info_t *info)
     return false;
 }
 
-static void
-open_ports(struct ibv_context *ctx)
+/* Opens the ports that are wanted. What was named and cannot be used is an error; of the rest, what can be used is. */
+static bool
+open_ports(struct ibv_context *ctx, const kvp_rdma_want_t *want)
 {
     struct ibv_device_attr attr;
 
-    if ((host.libs->ibv_query_device)(ctx, &attr) != 0) return;
+    if ((host.libs->ibv_query_device)(ctx, &attr) != 0) return want->picks_n == 0;
     for (uint8_t port = 1; port <= attr.phys_port_cnt && host.devs_n < KVP_RDMA_DEVS_MAX; port++) {
         kvp_rdma_info_t info;
 
-        if (!kvp_rdma_port_info(host.libs, ctx, port, &info)) continue;
-        if (dev_open(&host.devs[host.devs_n], ctx, &info)) host.devs_n++;
+        if (!kvp_rdma_want_takes(want, ctx->device->name, port)) continue;
+        if (kvp_rdma_port_info(host.libs, ctx, port, want->gid_index, &info, host.why, sizeof host.why)) {
+            if (dev_open(&host.devs[host.devs_n], ctx, &info)) host.devs_n++;
+        } else if (!kvp_rdma_want_is_any(want)) {
+            return false;
+        }
     }
+    return true;
 }
 
 static void
@@ -149,30 +160,67 @@ close_all(void)
     host.list = NULL;
 }
 
-static kvp_err_t
-open_all(const char **why_out)
+/* A name that no device has, or a port that it has not. */
+static bool
+is_there(const kvp_rdma_pick_t *pick, int n)
 {
+    struct ibv_device_attr attr;
+
+    for (int i = 0; i < n; i++) {
+        if (strcmp(host.list[i]->device->name, pick->name) != 0) continue;
+        return (host.libs->ibv_query_device)(host.list[i], &attr) == 0 && pick->port <= attr.phys_port_cnt;
+    }
+    return false;
+}
+
+static bool
+are_there(const kvp_rdma_want_t *want, int n)
+{
+    for (size_t i = 0; i < want->picks_n; i++) {
+        const kvp_rdma_pick_t *pick = &want->picks[i];
+        size_t len;
+
+        if (is_there(pick, n)) continue;
+        len = (size_t)snprintf(host.why, sizeof host.why, "there is no RDMA device %s", pick->name);
+        if (pick->port != 0) len += (size_t)snprintf(host.why + len, sizeof host.why - len, ":%u", pick->port);
+        for (int d = 0; d < n && len < sizeof host.why; d++)
+            len += (size_t)snprintf(host.why + len, sizeof host.why - len, "%s%s", d == 0 ? ", only " : ", ",
+                                    host.list[d]->device->name);
+        return false;
+    }
+    return true;
+}
+
+static kvp_err_t
+open_all(const kvp_rdma_want_t *want, const char **why_out)
+{
+    bool is_good;
     int n = 0;
 
     host.libs = kvp_rdma_libs(why_out);
     if (host.libs == NULL) return KVP_NOTSUP;
+    snprintf(host.why, sizeof host.why, "there is no RDMA device");
+    *why_out = host.why;
     host.list = (host.libs->rdma_get_devices)(&n);
-    for (int i = 0; host.list != NULL && i < n; i++)
-        open_ports(host.list[i]);
-    if (host.devs_n > 0) return KVP_OK;
-    *why_out = n > 0 ? "no RDMA device has an active port with an address" : "there is no RDMA device";
+    if (host.list == NULL) n = 0;
+    is_good = are_there(want, n);
+    for (int i = 0; is_good && i < n; i++)
+        is_good = open_ports(host.list[i], want);
+    host.is_wished = !kvp_rdma_want_is_any(want);
+    if (is_good && host.devs_n > 0) return KVP_OK;
     close_all();
     return KVP_NOTSUP;
 }
 
 static kvp_err_t
-devs_open(kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out, const char **why_out)
+devs_open(const kvp_rdma_want_t *want, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out, const char **why_out)
 {
+    static const kvp_rdma_want_t any = {.gid_index = KVP_RDMA_GID_BEST};
     kvp_err_t err = KVP_OK;
 
     *why_out = "";
     pthread_mutex_lock(&host.lock);
-    if (host.users == 0) err = open_all(why_out);
+    if (host.users == 0) err = open_all(want == NULL ? &any : want, why_out);
     if (err == KVP_OK) {
         host.users++;
         *n_out = kvp_min_u64(host.devs_n, cap);
@@ -211,6 +259,25 @@ register_host(struct ibv_pd *pd, void *addr, size_t len, int flags)
     return mr;
 }
 
+/* errno is that of the registration. */
+static void
+say_unregistered(const kvp_rdma_dev_t *dev, size_t len, kvp_err_t err)
+{
+    struct rlimit lock;
+    int no = errno;
+
+    if (err == KVP_NOMEM && getrlimit(RLIMIT_MEMLOCK, &lock) == 0 && lock.rlim_cur != RLIM_INFINITY) {
+        kvp_log_error(
+            "rdma",
+            "memory is not registered: this process may lock %llu bytes in all; raise that (ulimit -l unlimited, "
+            "or LimitMEMLOCK=infinity of the service) device %s bytes %zu",
+            (unsigned long long)lock.rlim_cur, dev->info.name, len);
+        return;
+    }
+    errno = no;
+    kvp_log_error("rdma", "memory is not registered: %m device %s bytes %zu", dev->info.name, len);
+}
+
 static kvp_err_t
 reg(kvp_rdma_dev_t *base, void *addr, size_t len, kvp_rdma_access_t access, int dmabuf_fd, kvp_rdma_reg_t **reg_out)
 {
@@ -228,8 +295,7 @@ reg(kvp_rdma_dev_t *base, void *addr, size_t len, kvp_rdma_access_t access, int 
     if (r->mr == NULL) {
         kvp_err_t err = err_of_errno();
 
-        kvp_log_warn("rdma", "memory is not registered: %m%s device %s bytes %zu",
-                     err == KVP_NOMEM ? " (is `ulimit -l` high enough?)" : "", base->info.name, len);
+        say_unregistered(base, len, err);
         free(r);
         return err;
     }
@@ -400,6 +466,45 @@ raw_addr(const struct sockaddr_storage *addr)
     return (struct sockaddr *)(void *)(uintptr_t)addr;
 }
 
+static const char *
+addr_text(const struct sockaddr_storage *addr, char text[INET6_ADDRSTRLEN])
+{
+    const void *raw = addr->ss_family == AF_INET
+                          ? (const void *)&((const struct sockaddr_in *)(const void *)addr)->sin_addr
+                          : &((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr;
+
+    return inet_ntop(addr->ss_family, raw, text, INET6_ADDRSTRLEN) == NULL ? "?" : text;
+}
+
+/* Where one may listen: the addresses of the devices that are open. */
+static void
+say_no_listen(const struct sockaddr_storage *at, bool is_taken)
+{
+    char asked[INET6_ADDRSTRLEN], text[WHY_MAX];
+    size_t len = 0;
+
+    if (is_taken) {
+        kvp_log_error("rdma", "cannot listen at %s: the port is taken", addr_text(at, asked));
+        return;
+    }
+    for (size_t i = 0; i < host.devs_n && len < sizeof text; i++) {
+        char own[INET6_ADDRSTRLEN];
+
+        len += (size_t)snprintf(text + len, sizeof text - len, "%s%s (%s)", i == 0 ? "" : ", ",
+                                addr_text(&host.devs[i].base.info.addr, own), host.devs[i].base.info.name);
+    }
+    kvp_log_error("rdma", "no device in use has the address %s: listen at 0.0.0.0, or at one of %s",
+                  addr_text(at, asked), text);
+}
+
+/* A device that is not in use has no protection domain of ours, so what connects there could not be served. */
+static bool
+is_bound_well(const struct rdma_cm_id *id)
+{
+    errno = EADDRNOTAVAIL;
+    return id->verbs == NULL || find_dev(id) != NULL;
+}
+
 static kvp_err_t
 listen_at(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **id_out, uint16_t *port_out)
 {
@@ -407,14 +512,27 @@ listen_at(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **
     kvp_err_t err = id_make(cm, &id);
 
     if (err != KVP_OK) return err;
-    if ((host.libs->rdma_bind_addr)(id->id, raw_addr(at)) != 0 || (host.libs->rdma_listen)(id->id, BACKLOG) != 0) {
-        err = errno == EADDRINUSE || errno == EADDRNOTAVAIL || errno == ENODEV ? KVP_UNREACHABLE : err_of_errno();
+    if ((host.libs->rdma_bind_addr)(id->id, raw_addr(at)) != 0 || !is_bound_well(id->id) ||
+        (host.libs->rdma_listen)(id->id, BACKLOG) != 0) {
+        bool is_taken = errno == EADDRINUSE;
+
+        err = is_taken || errno == EADDRNOTAVAIL || errno == ENODEV ? KVP_UNREACHABLE : err_of_errno();
+        say_no_listen(at, is_taken);
         id_close(&id->base);
         return err;
     }
     *port_out = ntohs((host.libs->rdma_get_src_port)(id->id));
     *id_out = &id->base;
     return KVP_OK;
+}
+
+/* Routes may lead through a device that the user did not name, and to another address of it than that of the GID. */
+static const struct sockaddr_storage *
+wished_source(const struct sockaddr_storage *to)
+{
+    for (size_t i = 0; host.is_wished && i < host.devs_n; i++)
+        if (host.devs[i].base.info.addr.ss_family == to->ss_family) return &host.devs[i].base.info.addr;
+    return NULL;
 }
 
 static kvp_err_t
@@ -425,6 +543,7 @@ connect_to(kvp_rdma_cm_t *cm, const struct sockaddr_storage *to, const struct so
     kvp_err_t err = id_make(cm, &id);
 
     if (err != KVP_OK) return err;
+    if (from == NULL) from = wished_source(to);
     if ((host.libs->rdma_resolve_addr)(id->id, from == NULL ? NULL : raw_addr(from), raw_addr(to), RESOLVE_MS) != 0) {
         id_close(&id->base);
         return KVP_UNREACHABLE;

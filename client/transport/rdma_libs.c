@@ -28,7 +28,7 @@ load(void)
     void *ibv = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NODELETE);
     bool is_whole = true;
 
-    why_not = "librdmacm and libibverbs are not installed";
+    why_not = "librdmacm.so.1 and libibverbs.so.1 are not installed (Debian: librdmacm1, ibverbs-providers)";
     if (cm == NULL || ibv == NULL) return;
 #define X(name) is_whole = find(ibv, #name, &libs.name) && is_whole;
     KVP_RDMA_IBV_CALLS(X)

@@ -90,6 +90,24 @@ find_addr_of_ethernet(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint
     }
 }
 
+/* The address of the GID that was asked for, whatever others there are. */
+static bool
+find_addr_of_index(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gids, int index,
+                   struct sockaddr_storage *addr_out, char *why, size_t cap)
+{
+    union ibv_gid gid;
+
+    if (index >= gids) {
+        snprintf(why, cap, "%s:%u has no GID index %d, only 0 to %d", ctx->device->name, port, index, gids - 1);
+        return false;
+    }
+    if ((libs->ibv_query_gid)(ctx, port, index, &gid) == 0) addr_of_gid(&gid, addr_out);
+    if (addr_out->ss_family != 0 && is_roce_v2(ctx, port, index)) return true;
+    snprintf(why, cap, "GID index %d of %s:%u %s: `kvpool doctor` lists those that can be used", index,
+             ctx->device->name, port, addr_out->ss_family == 0 ? "is empty" : "is not of RoCE v2");
+    return false;
+}
+
 static void
 find_addr_of_interface(const char *name, struct sockaddr_storage *addr_out)
 {
@@ -125,6 +143,29 @@ find_addr_of_infiniband(struct ibv_context *ctx, uint8_t port, struct sockaddr_s
     if (dir != NULL) closedir(dir);
 }
 
+static bool
+find_addr(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, const struct ibv_port_attr *at, uint8_t port,
+          int gid_index, struct sockaddr_storage *addr_out, char *why, size_t cap)
+{
+    bool is_ethernet = at->link_layer == IBV_LINK_LAYER_ETHERNET;
+
+    if (!is_ethernet && gid_index != KVP_RDMA_GID_BEST) {
+        snprintf(why, cap, "%s:%u is InfiniBand: its address is that of its network interface, not a GID's",
+                 ctx->device->name, port);
+        return false;
+    }
+    if (gid_index != KVP_RDMA_GID_BEST)
+        return find_addr_of_index(libs, ctx, port, at->gid_tbl_len, gid_index, addr_out, why, cap);
+    if (is_ethernet)
+        find_addr_of_ethernet(libs, ctx, port, at->gid_tbl_len, addr_out);
+    else
+        find_addr_of_infiniband(ctx, port, addr_out);
+    if (addr_out->ss_family != 0) return true;
+    snprintf(why, cap, "%s:%u has no address: give its network interface one (ip address add ADDR/LEN dev IFNAME)",
+             ctx->device->name, port);
+    return false;
+}
+
 /* ---- limits */
 static uint32_t
 mtu_bytes_of(enum ibv_mtu mtu)
@@ -133,15 +174,22 @@ mtu_bytes_of(enum ibv_mtu mtu)
 }
 
 bool
-kvp_rdma_port_info(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, kvp_rdma_info_t *info_out)
+kvp_rdma_port_info(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gid_index,
+                   kvp_rdma_info_t *info_out, char *why, size_t cap)
 {
     struct ibv_device_attr dev;
     struct ibv_port_attr at = {0};
     char path[512];
 
+    snprintf(why, cap, "%s:%u does not answer", ctx->device->name, port);
     if ((libs->ibv_query_device)(ctx, &dev) != 0) return false;
     if ((libs->ibv_query_port)(ctx, port, (struct _compat_ibv_port_attr *)&at) != 0) return false;
-    if (at.state != IBV_PORT_ACTIVE) return false;
+    if (at.state != IBV_PORT_ACTIVE) {
+        snprintf(why, cap,
+                 "%s:%u is not active: set its network interface up (ip link set IFNAME up), or see to its cable",
+                 ctx->device->name, port);
+        return false;
+    }
     *info_out = (kvp_rdma_info_t){
         .port = port,
         .mtu_bytes = mtu_bytes_of(at.active_mtu),
@@ -154,9 +202,5 @@ kvp_rdma_port_info(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t
     snprintf(info_out->name, sizeof info_out->name, "%s", ctx->device->name);
     snprintf(path, sizeof path, "%s/device", ctx->device->ibdev_path);
     kvp_rdma_place_at(path, &info_out->numa_node, info_out->pci);
-    if (at.link_layer == IBV_LINK_LAYER_ETHERNET)
-        find_addr_of_ethernet(libs, ctx, port, at.gid_tbl_len, &info_out->addr);
-    else
-        find_addr_of_infiniband(ctx, port, &info_out->addr);
-    return info_out->addr.ss_family != 0;
+    return find_addr(libs, ctx, &at, port, gid_index, &info_out->addr, why, cap);
 }

@@ -6,9 +6,11 @@
 
 #include "client/transport/rdma_dev.h"
 #include "client/transport/rdma_libs.h"
+#include "client/transport/rdma_want.h"
 
-/* kvp_rdma_port_info fills in what is known of an active port; false where it is not active, or has no address by which a
- * peer could reach it. */
-bool kvp_rdma_port_info(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, kvp_rdma_info_t *info_out);
+/* kvp_rdma_port_info fills in what is known of an active port, at its best address or that of one GID. False where it is
+ * not active or has no address by which a peer could reach it: why, and what helps, is put in words. */
+bool kvp_rdma_port_info(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gid_index,
+                        kvp_rdma_info_t *info_out, char *why, size_t cap);
 
 #endif

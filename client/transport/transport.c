@@ -3,10 +3,12 @@
  * default here, so callers never test a slot for NULL. Any thread.
  */
 #include "client/transport/builtin.h"
+#include "client/transport/rdma_want.h"
 
 #include "common/log.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -176,66 +178,86 @@ kvp_transport_find(const char *name)
     return NULL;
 }
 
-/* parse_one finds the name in text[0..len): INVALID where it is unknown, NOTSUP where this build lacks it. */
+static bool
+is_name(const char *name, const char *text, size_t len)
+{
+    return strlen(name) == len && memcmp(name, text, len) == 0;
+}
+
+/* find_usable finds the name in text[0..len): INVALID where it is unknown, NOTSUP where this build or machine lacks it. */
 static kvp_err_t
-parse_one(const char *text, size_t len, const kvp_transport_ops_t **ops_out)
+find_usable(const char *text, size_t len, const kvp_transport_ops_t **ops_out, char *why, size_t why_cap)
 {
     for (size_t i = 0; i < KVP_ARRAY_LEN(registry); i++) {
-        if (strlen(registry[i].name) != len || memcmp(registry[i].name, text, len) != 0) continue;
-        if (registry[i].builtin == NULL) return KVP_NOTSUP;
-        *ops_out = &registry[i].ops;
-        return KVP_OK;
+        const char *lacks = "this build has none";
+
+        if (!is_name(registry[i].name, text, len)) continue;
+        if (registry[i].builtin != NULL && registry[i].ops.probe(&lacks) == KVP_OK) {
+            *ops_out = &registry[i].ops;
+            return KVP_OK;
+        }
+        snprintf(why, why_cap, "%s cannot be used here: %s", registry[i].name, lacks);
+        return KVP_NOTSUP;
     }
+    snprintf(why, why_cap, "there is no transport \"%.*s\", but shm, rdma and tcp", (int)kvp_min_u64(len, 64), text);
     return KVP_INVALID;
 }
 
 kvp_err_t
-kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
-                     const char **bad_out)
+kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why,
+                     size_t why_cap)
 {
+    const char *at = text;
     size_t n = 0;
 
     kvp_transports_init();
-    *bad_out = text;
-    for (const char *at = text; *at != '\0';) {
+    /* Names and commas in turn: there is a name before the first comma, and behind every one. */
+    for (bool is_more = true; is_more; is_more = *at++ == ',') {
         size_t len = strcspn(at, ",");
         const kvp_transport_ops_t *ops = NULL;
-        const char *why;
-        kvp_err_t err = parse_one(at, len, &ops);
-        bool is_known_twice = false;
+        kvp_err_t err = find_usable(at, len, &ops, why, why_cap);
 
-        *bad_out = at;
-        if (err == KVP_OK && ops->probe(&why) != KVP_OK) {
-            kvp_log_error("transport", "%s cannot be used here: %s", ops->name, why);
-            err = KVP_NOTSUP;
-        }
         if (err != KVP_OK) return err;
-        for (size_t i = 0; i < n; i++)
-            is_known_twice |= list[i] == ops;
-        if (is_known_twice) return KVP_INVALID;
+        for (size_t i = 0; i < n; i++) {
+            if (list[i] != ops) continue;
+            snprintf(why, why_cap, "%s is named twice", ops->name);
+            return KVP_INVALID;
+        }
         if (n == cap) return KVP_LIMIT;
         list[n++] = ops;
         at += len;
-        if (*at == ',' && *++at == '\0') return KVP_INVALID; /* a comma with nothing behind it */
     }
-    if (n == 0) return KVP_INVALID;
     *n_out = n;
     return KVP_OK;
 }
 
-size_t
-kvp_transports_default(const kvp_transport_ops_t **list, size_t cap)
+kvp_err_t
+kvp_transports_wish(const char *rdma_device, const char *rdma_gid_index, char *why, size_t cap)
+{
+    kvp_rdma_want_t want;
+    kvp_err_t err = kvp_rdma_want_parse(rdma_device, rdma_gid_index, &want, why, cap);
+
+    if (err == KVP_OK) kvp_rdma_want_set(&want);
+    return err;
+}
+
+kvp_err_t
+kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why, size_t why_cap)
 {
     static const char *const names[] = {"shm", "rdma", "tcp"};
+    kvp_rdma_want_t want;
     size_t n = 0;
 
+    kvp_transports_init();
+    kvp_rdma_want_get(&want);
     for (size_t i = 0; i < KVP_ARRAY_LEN(names) && n < cap; i++) {
-        const kvp_transport_ops_t *ops = kvp_transport_find(names[i]);
-        const char *why;
-
-        if (ops != NULL && ops->probe(&why) == KVP_OK) list[n++] = ops;
+        if (find_usable(names[i], strlen(names[i]), &list[n], why, why_cap) == KVP_OK)
+            n++;
+        else if (strcmp(names[i], "rdma") == 0 && !kvp_rdma_want_is_any(&want))
+            return KVP_NOTSUP; /* a device was named: what it is for is not left out silently */
     }
-    return n;
+    *n_out = n;
+    return KVP_OK;
 }
 
 static bool

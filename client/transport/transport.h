@@ -199,14 +199,18 @@ struct kvp_transport_ops {
 void kvp_transports_init(void);
 /* kvp_transport_find returns the table of that name, or NULL. */
 const kvp_transport_ops_t *kvp_transport_find(const char *name);
-/* kvp_transports_parse reads "shm,rdma,tcp" into an ordered list of known names; INVALID names the first unknown one
- * in *bad_out (borrowed from text, up to the comma) or an empty list. A known name that this build or this machine
- * lacks is NOTSUP, and the latter is logged with the reason. */
-kvp_err_t kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
-                               const char **bad_out) KVP_MUST_USE;
+/* kvp_transports_parse reads "shm,rdma,tcp" into an ordered list of known names. INVALID: a name is unknown, or there is
+ * none; NOTSUP: this build or this machine lacks one. why then says what is wrong and what there is, in a sentence. */
+kvp_err_t kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why,
+                               size_t why_cap) KVP_MUST_USE;
+
+/* kvp_transports_wish notes which RDMA devices and which GID this process is to use, as text (NULL or empty: no wish),
+ * before rdma is first asked for. INVALID, with a sentence in why. */
+kvp_err_t kvp_transports_wish(const char *rdma_device, const char *rdma_gid_index, char *why, size_t cap) KVP_MUST_USE;
 /* kvp_transports_default is for those who name none: what this build and this machine have for real data, the best first.
- * What is lacking is left out without a word. */
-size_t kvp_transports_default(const kvp_transport_ops_t **list, size_t cap);
+ * What is lacking is left out without a word; but NOTSUP, with a sentence in why, where devices of it were wished for. */
+kvp_err_t kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why, size_t why_cap)
+    KVP_MUST_USE;
 
 /* Allocating wrappers: create calls init (destroy calls fini) with memory of the size given by the table. */
 kvp_err_t kvp_tp_create(const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, kvp_tp_t **tp_out) KVP_MUST_USE;

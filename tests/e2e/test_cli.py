@@ -83,9 +83,9 @@ def test_rm_waits_and_forces(pool):
     (["get", "k", "--tenant", "me"], "a whole number"),
     (["get", "k", "--deadline", "0"], "0.001 s"),
     (["ls", "--limit", "-1"], "a whole number"),
-    (["get", "k", "--transports", "rdma"], "rdma"),
-    (["get", "k", "--transports", "pigeon"], "pigeon"),
-    (["get", "k", "--transports", ""], "shm, tcp"),
+    (["get", "k", "--transports", "pigeon"], 'transports: there is no transport "pigeon", but shm, rdma and tcp'),
+    (["get", "k", "--transports", "tcp,tcp"], "tcp is named twice"),
+    (["get", "k", "--transports", ""], "shm, rdma, tcp"),
     (["get", "k", "--host-id", ""], "1 to 128 bytes"),
     (["get", "k", "--host-id", "h" * 129], "128 bytes"),
     (["get", "k", "--master", ""], "HOST:PORT"),
@@ -96,6 +96,29 @@ def test_bad_options_say_what_is_wanted(bench, args, says):
     assert r.rc == 2 and says in r.err and not r.out, r
 
 
+@pytest.mark.parametrize("variables, says", [
+    ({"KVPOOL_TRANSPORTS": "pigeon"}, 'KVPOOL_TRANSPORTS: there is no transport "pigeon", but shm, rdma and tcp'),
+    ({"KVPOOL_RDMA_DEVICE": "mlx5_0:no"}, "KVPOOL_RDMA_DEVICE"),
+    ({"KVPOOL_RDMA_GID_INDEX": "first"}, "KVPOOL_RDMA_GID_INDEX"),
+    ({"KVPOOL_VERIFY": "all"}, "KVPOOL_VERIFY"),
+])
+def test_bad_variables_say_what_is_wanted(bench, variables, says):
+    """Fails if a wrong value in the environment is taken, not named, or named in more than one line."""
+    r = bench.run("kvpool", "get", "k", env=variables)
+    assert r.rc == 2 and says in r.err and len(r.err.splitlines()) == 1 and not r.out, r
+
+
+@pytest.mark.skipif(os.path.isdir("/sys/class/infiniband"), reason="this machine has RDMA devices; the guest's test covers them")
+@pytest.mark.parametrize("args", [["get", "k"], ["bench", "--size", "4KiB", "--set", "64KiB", "--seconds", "10ms"]])
+def test_rdma_that_is_named_and_not_there_is_an_error(bench, args):
+    """Fails if rdma is replaced by another transport where there is no device, or the line does not say why."""
+    master = bench.master()
+    bench.node(master, "node", "1MiB")
+    r = bench.run("kvpool", *args, "--master", master.listen, "--transports", "rdma")
+    assert r.rc == 2 and len(r.err.splitlines()) == 1 and not r.out, r
+    assert "rdma cannot be used here: there is no RDMA device" in r.err or "not installed" in r.err, r
+
+
 @pytest.mark.parametrize("program, args, says", [
     ("kvpool-master", ["--lease-ttl", "1ms"], "from 100ms to 1h"),
     ("kvpool-node", ["--memory", "1KiB"], "at least 64KiB"),
@@ -103,7 +126,9 @@ def test_bad_options_say_what_is_wanted(bench, args, says):
     ("kvpool-node", ["--lanes", "9"], "from 0 to 8"),
     ("kvpool-node", ["--master", "nowhere"], "HOST:PORT"),
     ("kvpool-node", ["--listen", "nowhere"], "HOST:PORT"),
-    ("kvpool-node", ["--transports", "pigeon"], "pigeon"),
+    ("kvpool-node", ["--transports", "pigeon"], 'there is no transport "pigeon", but shm, rdma and tcp'),
+    ("kvpool-node", ["--rdma-device", "mlx5_0:no"], "NAME[:PORT]"),
+    ("kvpool-node", ["--rdma-gid-index", "first"], "no GID index"),
     ("kvpool-node", ["--name", "n" * 129], "128 bytes"),
     ("kvpool-node", ["--transports", ""], "transport"),
     ("kvpool-node", ["--host-id", ""], "from 1 to 128 bytes"),

@@ -118,7 +118,7 @@ test_asks_fail_by_chance(void **state)
         size_t n;
 
         assert_int_equal(model_nic_reset(seed, &conf), 0);
-        assert_int_equal(V->devs_open(&dev, 1, &n, &why), KVP_OK);
+        assert_int_equal(V->devs_open(NULL, &dev, 1, &n, &why), KVP_OK);
         assert_int_equal(V->cm_open(&asking), KVP_OK);
         assert_int_equal(V->cm_open(&serving), KVP_OK);
         struct sockaddr_storage addr = dev->info.addr;

@@ -75,7 +75,7 @@ rig_up(rig_t *r, uint64_t seed, const model_nic_conf_t *conf)
 
     *r = (rig_t){0};
     assert_int_equal(model_nic_reset(seed, conf), 0);
-    assert_int_equal(V->devs_open(r->devs, MODEL_NIC_DEVS_MAX, &r->devs_n, &why), KVP_OK);
+    assert_int_equal(V->devs_open(NULL, r->devs, MODEL_NIC_DEVS_MAX, &r->devs_n, &why), KVP_OK);
     assert_int_equal(V->cm_open(&r->asking), KVP_OK);
     assert_int_equal(V->cm_open(&r->serving), KVP_OK);
     r->addr.ss_family = AF_INET;

@@ -20,7 +20,7 @@ main(void)
     size_t n;
     int failed;
 
-    if (kvp_verbs_ibv.devs_open(devs, 2, &n, &why) != KVP_OK) {
+    if (kvp_verbs_ibv.devs_open(NULL, devs, 2, &n, &why) != KVP_OK) {
         printf("skipped: %s\n", why);
         return SKIPPED;
     }

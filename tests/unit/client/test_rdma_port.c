@@ -96,19 +96,27 @@ clear(void **state)
     return 0;
 }
 
+static char why[256]; /* of the port that was not used last */
+
 /* What peers are told; "" where the port is not used. */
 static const char *
-address(void)
+address_at(int gid_index)
 {
     static char text[INET6_ADDRSTRLEN];
     kvp_rdma_info_t info;
     const void *at;
 
-    if (!kvp_rdma_port_info(&libs, &context, 1, &info)) return "";
+    if (!kvp_rdma_port_info(&libs, &context, 1, gid_index, &info, why, sizeof why)) return "";
     at = &((const struct sockaddr_in6 *)(const void *)&info.addr)->sin6_addr;
     if (info.addr.ss_family == AF_INET) at = &((const struct sockaddr_in *)(const void *)&info.addr)->sin_addr;
     assert_non_null(inet_ntop(info.addr.ss_family, at, text, sizeof text));
     return text;
+}
+
+static const char *
+address(void)
+{
+    return address_at(KVP_RDMA_GID_BEST);
 }
 
 static void
@@ -145,6 +153,40 @@ test_port_when_it_is_down_or_has_no_address(void **state)
     assert_string_equal(address(), "");
 }
 
+/* Each says which port, and what helps. */
+static void
+test_port_that_is_not_used_says_why(void **state)
+{
+    (void)state;
+    assert_string_equal(address(), "");
+    assert_non_null(strstr(why, "table0:1 has no address"));
+    assert_non_null(strstr(why, "ip address add"));
+    port_attr.state = IBV_PORT_DOWN;
+    assert_string_equal(address(), "");
+    assert_non_null(strstr(why, "table0:1 is not active"));
+    assert_non_null(strstr(why, "ip link set"));
+}
+
+static void
+test_gid_that_is_asked_for_is_taken_or_refused(void **state)
+{
+    (void)state;
+    set_gid(0, "fe80::1", "RoCE v2");
+    set_gid(1, "::ffff:10.1.2.3", "RoCE v2");
+    set_gid(2, "::ffff:10.1.2.3", "IB/RoCE v1");
+    assert_string_equal(address_at(0), "fe80::1");
+    assert_string_equal(address_at(1), "10.1.2.3");
+    assert_string_equal(address_at(2), "");
+    assert_non_null(strstr(why, "GID index 2 of table0:1 is not of RoCE v2"));
+    assert_string_equal(address_at(3), "");
+    assert_non_null(strstr(why, "GID index 3 of table0:1 is empty"));
+    assert_string_equal(address_at(4), "");
+    assert_non_null(strstr(why, "table0:1 has no GID index 4, only 0 to 3"));
+    port_attr.link_layer = IBV_LINK_LAYER_INFINIBAND;
+    assert_string_equal(address_at(1), "");
+    assert_non_null(strstr(why, "is InfiniBand"));
+}
+
 static void
 test_limits_are_the_devices(void **state)
 {
@@ -152,7 +194,7 @@ test_limits_are_the_devices(void **state)
 
     (void)state;
     set_gid(0, "::ffff:10.1.2.3", "RoCE v2");
-    assert_true(kvp_rdma_port_info(&libs, &context, 1, &info));
+    assert_true(kvp_rdma_port_info(&libs, &context, 1, KVP_RDMA_GID_BEST, &info, why, sizeof why));
     assert_string_equal(info.name, "table0");
     assert_int_equal(info.mtu_bytes, 1024);
     assert_int_equal(info.max_sge, 30);
@@ -168,6 +210,8 @@ main(void)
         cmocka_unit_test_setup(test_address_is_ipv4_before_ipv6_before_link_local, clear),
         cmocka_unit_test_setup(test_address_is_of_roce_v2, clear),
         cmocka_unit_test_setup(test_port_when_it_is_down_or_has_no_address, clear),
+        cmocka_unit_test_setup(test_port_that_is_not_used_says_why, clear),
+        cmocka_unit_test_setup(test_gid_that_is_asked_for_is_taken_or_refused, clear),
         cmocka_unit_test_setup(test_limits_are_the_devices, clear),
     };
 
