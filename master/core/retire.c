@@ -329,9 +329,11 @@ send_batch(kvp_master_t *m, kvp_segment_t *g)
     kvp_master_spend(m, 1 + n / ORDERS_A_RECORD);
 }
 
+/* A node that is greeted hears first what it is to keep in mind: what becomes DEAD may have been all that told of it. */
 static bool
 may_send(const kvp_segment_t *g)
 {
+    if (!kvp_list_is_empty(&g->node->greeting)) return false;
     return !kvp_list_is_empty(&g->unsent) && g->node->retire_reqs_n < KVP_RETIRE_REQS_MAX;
 }
 

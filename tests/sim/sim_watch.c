@@ -178,11 +178,11 @@ excuse(const sim_t *s, put_t *put)
     put->gone_ns = put->revoked_ns = UINT64_MAX;
 }
 
-/* From here on the master knows better. */
+/* From here on the master knows better. An attempt that was refused says nothing of the one after it of the same put. */
 static void
 prove(const sim_t *s, const grant_t *g)
 {
-    put_t *put = g->put == 0 ? NULL : s->oracle->puts[g->put];
+    put_t *put = g->put == 0 || !g->is_committed ? NULL : s->oracle->puts[g->put];
 
     if (put == NULL) return;
     put->proof_term = master_term(s);

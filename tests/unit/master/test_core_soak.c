@@ -787,6 +787,25 @@ expect_answered(const peer_t *p)
         assert_int_equal(p->asks[i].opcode, KVP_OP_HEARTBEAT); /* just sent */
 }
 
+/* Whether a commit whose client went before the answer came to be: the master says. */
+static void
+settle_unsure(soak_t *s)
+{
+    peer_t *c = client_open(s->w);
+
+    for (uint32_t k = 0; k < KEYS; k++) {
+        kvp_wire_loc_t loc;
+        uint64_t ticket;
+
+        if (!s->is_unsure[k]) continue;
+        s->versions[k] = (version_t){0};
+        if (get(c, s->names[k], &ticket, &loc) != KVP_OK) continue;
+        s->versions[k] = (version_t){.is_there = true, .loc = loc, .mem = place_of_segment(s, loc.segment_id)->mem};
+        release(c, ticket);
+    }
+    peer_forget(c);
+}
+
 /* Everybody who lives gets all answers; everything that was not found has its reason; what is left is what is there. */
 static void
 finish(soak_t *s)
@@ -822,6 +841,7 @@ finish(soak_t *s)
         client_gone(s, &s->clients[i]);
     }
     world_advance(s->w, SEC);
+    settle_unsure(s);
     for (uint32_t k = 0; k < KEYS; k++) {
         version_t *v = &s->versions[k];
 
