@@ -81,6 +81,7 @@
     X(SILENT_WRITER, "the key of a writer that is silent is given to who asks for it")                                 \
     X(UNFINISHED_BYTES, "what a client has unfinished is bounded")                                                     \
     X(OWED_SOON, "a removal is answered in time, and what a node does not obey is owed")                               \
+    X(AGAIN_WAITS, "a commit that is repeated is answered after the first answer")                                     \
     X(HARD_PIN, "what is pinned hard is not evicted")                                                                  \
     X(PIN_BUDGET, "soft pins have a budget")                                                                           \
     X(GROUP_HIDDEN, "a group with a size is invisible until it is whole")                                              \

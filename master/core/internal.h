@@ -170,6 +170,7 @@ struct kvp_session {
     kvp_list_t born; /* live clients, in the order of their incarnation */
     kvp_list_t dirty; /* output waits */
     kvp_list_t attempts, tickets, pends, waiters, jobs, segments, retire_reqs;
+    kvp_list_t repeats; /* waiters that say again what others may have to say first */
     kvp_list_t strays; /* retire records of attempts that were taken from it while it was silent */
     kvp_list_t members; /* that it owns */
     kvp_list_t greeting; /* master->greeting: a node that is still told what is owed to others, */
@@ -436,6 +437,9 @@ struct kvp_waiter {
     kvp_list_t durable; /* journal.waiters */
     kvp_list_t keeping; /* master->keeping */
     kvp_list_t retires; /* records that are not dead, and of which no node was told by a tombstone */
+    kvp_list_t repeat; /* session->repeats, while behind is not NULL */
+    bool is_repeat; /* it is answered after all commits and aborts that its session asked for before: */
+    kvp_waiter_t *behind; /* the last of those */
     uint64_t kept_from, kept_after; /* master->request_seq before the first of its tombstones, and before the last */
     uint64_t after; /* what it promises is written before that position of the journal */
     kvp_session_t *session; /* NULL = answered, or nobody to answer to */

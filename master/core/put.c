@@ -247,11 +247,29 @@ supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_waiter_t *w)
     if (a->over != KVP_OID_NONE) kvp_obj_supersede(m, a->over, w);
 }
 
+/* What was asked for before is told again: not before the first answer, which may wait. */
+static kvp_err_t
+again(const kvp_master_t *m, kvp_session_t *s, reply_t *reply, kvp_err_t what)
+{
+    bool may_be_due = !kvp_list_is_empty(&s->waiters) && KVP_RULE(AGAIN_WAITS);
+
+    if (!may_be_due && !kvp_journal_withholds(m)) return what;
+    if (!may_wait(s, reply)) return KVP_LIMIT;
+    reply->waiter->is_repeat |= may_be_due;
+    return what;
+}
+
 static kvp_err_t
 commit_again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, reply_t *reply)
 {
-    if (kvp_recent_find(&s->recent, attempt) != KVP_RECENT_COMMITTED) return KVP_ABORTED;
-    return kvp_journal_withholds(m) && !may_wait(s, reply) ? KVP_LIMIT : KVP_OK;
+    switch (kvp_recent_find(&s->recent, attempt)) {
+    case KVP_RECENT_COMMITTED:
+        return again(m, s, reply, KVP_OK);
+    case KVP_RECENT_ABORTED:
+        return again(m, s, reply, KVP_ABORTED);
+    default:
+        return KVP_ABORTED;
+    }
 }
 
 /* Not if the namespace was bumped meanwhile, no copy that is sealed is there any more, or its group has no place for it. */
@@ -353,7 +371,7 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained, reply
     if (a == NULL) {
         switch (kvp_recent_find(&s->recent, id)) {
         case KVP_RECENT_COMMITTED:
-            return kvp_journal_withholds(m) && !may_wait(s, reply) ? KVP_LIMIT : KVP_ALREADY;
+            return again(m, s, reply, KVP_ALREADY);
         case KVP_RECENT_ABORTED:
             if (is_drained) kvp_retire_drained(m, s, id);
             return KVP_OK;

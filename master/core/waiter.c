@@ -38,6 +38,7 @@ kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
     kvp_list_init(&w->durable);
     kvp_list_init(&w->keeping);
     kvp_list_init(&w->retires);
+    kvp_list_init(&w->repeat);
     return w;
 }
 
@@ -71,10 +72,52 @@ answer(kvp_master_t *m, kvp_waiter_t *w)
     kvp_frame_end(out, at);
 }
 
+/* ---- what says again what was said, or will be */
+static kvp_waiter_t *
+ended_before(const kvp_waiter_t *w)
+{
+    for (kvp_list_t *pos = w->link.prev; pos != &w->session->waiters; pos = pos->prev) {
+        kvp_waiter_t *other = kvp_list_entry(pos, kvp_waiter_t, link);
+
+        if (other->ask.opcode == KVP_OP_PUT_COMMIT || other->ask.opcode == KVP_OP_PUT_ABORT) return other;
+    }
+    return NULL;
+}
+
+static void
+line_up(kvp_waiter_t *w)
+{
+    w->behind = ended_before(w);
+    if (w->behind != NULL) kvp_list_add_tail(&w->session->repeats, &w->repeat);
+}
+
+static kvp_waiter_t *
+first_behind(const kvp_waiter_t *w)
+{
+    kvp_list_foreach (pos, &w->session->repeats)
+        if (kvp_list_entry(pos, kvp_waiter_t, repeat)->behind == w) return kvp_list_entry(pos, kvp_waiter_t, repeat);
+    return NULL;
+}
+
+static void settle(kvp_master_t *m, kvp_waiter_t *w);
+
+/* It goes: who is behind it moves up. */
+static void
+let_pass(kvp_master_t *m, const kvp_waiter_t *w)
+{
+    for (kvp_waiter_t *next; (next = first_behind(w)) != NULL;) {
+        next->behind = ended_before(w);
+        if (next->behind != NULL) continue;
+        kvp_list_del(&next->repeat);
+        settle(m, next);
+    }
+}
+
 /* Answered or given up, the record stays until the last extent has let go of it. */
 static void
 detach(kvp_master_t *m, kvp_waiter_t *w)
 {
+    let_pass(m, w);
     w->session->waiters_n--;
     w->session->waiter_keys -= w->n;
     w->session = NULL;
@@ -82,6 +125,7 @@ detach(kvp_master_t *m, kvp_waiter_t *w)
     kvp_list_del(&w->leases);
     kvp_list_del(&w->durable);
     kvp_list_del(&w->keeping);
+    kvp_list_del(&w->repeat);
     kvp_heap_del(&m->waiters, &w->due);
     free(w->results);
     w->results = NULL;
@@ -151,6 +195,7 @@ static void
 settle(kvp_master_t *m, kvp_waiter_t *w)
 {
     if (w->is_dead_awaited || w->is_lease_awaited || w->is_durable_awaited || w->is_kept_awaited) return;
+    if (w->behind != NULL) return;
     if (must_keep(m, w)) {
         begin_keeping(m, w);
         return;
@@ -221,6 +266,7 @@ kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait)
         return;
     }
     w->is_dead_awaited = true;
+    if (w->is_repeat) line_up(w);
     if (must_keep(m, w)) begin_keeping(m, w);
     w->revoke_seq = w->session->tenant->revoke_seq;
     if (wait && !kvp_lease_is_over(m, w->session->tenant, w->revoke_seq)) {
@@ -239,11 +285,12 @@ kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait)
     kvp_waiter_dead(m, w);
 }
 
+/* From the last, so that nobody moves up. */
 void
 kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s)
 {
     while (!kvp_list_is_empty(&s->waiters))
-        detach(m, kvp_list_first(&s->waiters, kvp_waiter_t, link));
+        detach(m, kvp_list_entry(s->waiters.prev, kvp_waiter_t, link));
 }
 
 /* It is time, and something of it is not dead: nodes are told of that. False where the step's budget does not reach. */

@@ -791,19 +791,6 @@ promised(sim_t *s, grant_t *g)
                  (unsigned long)g->generation);
 }
 
-/* Of a commit that was repeated, one answer is still to come: then the other says no more than that it is committed. */
-static bool
-is_asked_again(const sim_t *s, const conn_t *conn, uint64_t attempt)
-{
-    for (const ask_t *a = s->oracle->asks; a != NULL; a = a->next) {
-        const kvp_wire_commit_t *recs = (const kvp_wire_commit_t *)a->frame.tail;
-
-        for (size_t i = 0; a->op == KVP_OP_PUT_COMMIT && i < a->frame.tail_len / sizeof *recs; i++)
-            if (a->conn == conn->id && recs[i].attempt == attempt) return true;
-    }
-    return false;
-}
-
 static void
 says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 {
@@ -815,7 +802,7 @@ says_committed(sim_t *s, conn_t *conn, const ask_t *ask, const kvp_frame_t *f)
 
         for (uint32_t g = 0; a != NULL && g < a->grants_n; g++)
             if ((recs[i].replicas >> g & 1) != 0) promised(s, a->grants[g]);
-        if (a != NULL && a->grants_n > 0 && !master_is_elder(s) && !is_asked_again(s, conn, recs[i].attempt))
+        if (a != NULL && a->grants_n > 0 && !master_is_elder(s))
             kept_check(s, &(gone_t){a->grants[0]->tenant, &a->grants[0]->digest, a->grants[0]->version, UINT64_MAX});
     }
 }

@@ -345,6 +345,60 @@ test_upsert_answers_when_the_old_version_is_dead(void **state)
     world_close(w);
 }
 
+/* A client that hears nothing asks again. What it hears then is the same promise. */
+static void
+test_repeated_commit_is_not_answered_before_the_first(void **state)
+{
+    Kvp__Pb__PutCommit commits = KVP__PB__PUT_COMMIT__INIT;
+    Kvp__Pb__PutAbort aborts = KVP__PB__PUT_ABORT__INIT;
+    kvp_wire_commit_t rec = {.sum = 1, .replicas = 1};
+    uint64_t ids[3];
+    kvp_wire_loc_t new;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    assert_int_equal(put(c, "key", 100), KVP_OK);
+    assert_int_equal(upsert_place(c, "key", 100, &rec.attempt, &new), KVP_OK);
+    n->policy = NODE_MUTE;
+    commits.n = aborts.n = 1;
+    ids[0] = peer_send(c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
+    ids[1] = peer_send(c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
+    ids[2] = peer_send(c, KVP_OP_PUT_ABORT, 0, &aborts.base, &rec.attempt, sizeof rec.attempt);
+    world_advance(w, 40 * MS);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(peer_is_asking(c, ids[i]));
+    assert_int_equal(plain_result(peer_wait(c, ids[0], 30 * MS)), KVP_OK); /* the rest is owed */
+    for (uint32_t i = 1; i < 3; i++)
+        assert_int_equal(plain_result(peer_reply(c, ids[i])), KVP_OK);
+    assert_int_equal(commit(c, rec.attempt, 1), KVP_OK); /* nothing is in its way any more */
+    world_close(w);
+}
+
+/* Also where the session ends with all of them waiting. */
+static void
+test_session_ends_behind_a_repeated_commit(void **state)
+{
+    Kvp__Pb__PutCommit commits = KVP__PB__PUT_COMMIT__INIT;
+    kvp_wire_commit_t rec = {.sum = 1, .replicas = 1};
+    kvp_wire_loc_t new;
+    peer_t *n, *c;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    assert_int_equal(put(c, "key", 100), KVP_OK);
+    assert_int_equal(upsert_place(c, "key", 100, &rec.attempt, &new), KVP_OK);
+    n->policy = NODE_MUTE;
+    commits.n = 1;
+    for (uint32_t i = 0; i < 4; i++)
+        (void)peer_send(c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
+    peer_lose(c);
+    world_advance(w, SEC);
+    c = client_open(w);
+    assert_true(exists(c, "key"));
+    world_close(w);
+}
+
 static void
 test_upsert_when_the_old_version_goes_first(void **state)
 {
@@ -489,6 +543,8 @@ main(void)
         cmocka_unit_test(test_copies_when_one_host_is_held),
         cmocka_unit_test(test_upsert),
         cmocka_unit_test(test_upsert_answers_when_the_old_version_is_dead),
+        cmocka_unit_test(test_repeated_commit_is_not_answered_before_the_first),
+        cmocka_unit_test(test_session_ends_behind_a_repeated_commit),
         cmocka_unit_test(test_upsert_when_the_old_version_goes_first),
         cmocka_unit_test(test_upsert_when_its_writer_dies),
         cmocka_unit_test(test_upsert_when_only_the_old_version_makes_room),
