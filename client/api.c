@@ -232,6 +232,7 @@ pool_create(const opening_t *o)
     pthread_cond_init(&pool->idle, NULL);
     kvp_list_init(&pool->views);
     kvp_regs_init(&pool->regs);
+    kvp_stages_init(&pool->stages);
     kvp_scratch_pool_init(&pool->scratches);
     kvp_holdings_init(&pool->holdings);
     pool->deadline_ms = o->conf.deadline_ms;
@@ -306,6 +307,7 @@ kvpool_free(kvpool_t *pool)
         return;
     }
     kvp_ignore(kvpool_close(pool), "CLOSED where it is closed already");
+    kvp_stages_fini(&pool->stages);
     kvp_regs_fini(&pool->regs);
     kvp_scratch_pool_fini(&pool->scratches);
     kvp_holdings_fini(&pool->holdings);
@@ -320,10 +322,14 @@ int
 kvpool_register(kvpool_t *pool, void *addr, size_t len)
 {
     kvp_apicall_t call;
+    kvp_devmem_t mem;
     kvp_err_t err = kvp_call_begin(pool, NULL, &call);
 
     if (err != KVP_OK) return err;
-    return kvp_call_end(&call, kvp_regs_add(&pool->regs, addr, len));
+    if (addr == NULL || len == 0) return kvp_call_end(&call, KVP_INVALID);
+    err = kvp_device_cuda.look(addr, len, &mem);
+    if (err == KVP_OK) err = kvp_regs_add(&pool->regs, addr, len, &mem);
+    return kvp_call_end(&call, err);
 }
 
 int

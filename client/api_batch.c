@@ -41,16 +41,36 @@ note_hold(kvp_regs_t *regs, holds_t *holds, kvp_reg_t *reg)
 }
 
 static kvp_err_t
-hold_pieces(kvp_regs_t *regs, kvp_regs_cursor_t *cursor, holds_t *holds, const kvpool_item_t *item)
+hold_pieces(kvp_regs_t *regs, kvp_regs_cursor_t *cursor, holds_t *holds, const kvpool_item_t *item,
+            bool *has_device_out)
 {
+    *has_device_out = false;
     for (size_t i = 0; i < item->iov_n; i++) {
         bool is_new;
         kvp_reg_t *reg = kvp_regs_hold(cursor, item->iov[i].addr, item->iov[i].len, &is_new);
 
         if (reg == NULL) return KVP_NOT_REGISTERED;
         if (is_new && note_hold(regs, holds, reg) != KVP_OK) return KVP_NOMEM;
+        *has_device_out |= kvp_reg_mem(reg)->kind == KVP_MEM_DEVICE;
     }
     return KVP_OK;
+}
+
+/* Of one object's memory, which need not be registered unless it is a device's: that is found here. */
+static kvp_err_t
+hold_device(kvp_regs_t *regs, holds_t *holds, const void *addr, size_t len, bool *has_device_out)
+{
+    kvpool_iov_t iov = {(void *)(uintptr_t)addr, len};
+    kvpool_item_t item = {.iov = &iov, .iov_n = 1};
+    kvp_regs_cursor_t cursor;
+    kvp_err_t err;
+
+    *has_device_out = false;
+    if (!kvp_regs_have_devices(regs) || kvp_regs_find_mem(regs, addr) == NULL) return KVP_OK;
+    kvp_regs_begin(regs, &cursor);
+    err = hold_pieces(regs, &cursor, holds, &item, has_device_out);
+    kvp_regs_end(regs);
+    return err;
 }
 
 static void
@@ -87,18 +107,24 @@ check_group(const kvpool_group_t *group)
     return group->member < group->members ? KVP_OK : KVP_INVALID;
 }
 
-/* Checks all items and holds their memory: results[i] is KVP_OK for those to be carried out, lens[i] their length. */
+/* What is known of an item that is sound. */
+typedef struct {
+    uint64_t len;
+    bool has_device;
+} memory_t;
+
+/* Checks all items and holds their memory: results[i] is KVP_OK for those to be carried out, mems[i] their memory. */
 static kvp_err_t
-check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, uint64_t *lens, holds_t *holds, int *results)
+check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, memory_t *mems, holds_t *holds, int *results)
 {
     kvp_regs_cursor_t cursor;
     kvp_err_t err = KVP_OK;
 
     kvp_regs_begin(&pool->regs, &cursor);
     for (size_t i = 0; i < n && err == KVP_OK; i++) {
-        results[i] = check_item(&items[i], &lens[i]);
+        results[i] = check_item(&items[i], &mems[i].len);
         if (results[i] == KVP_OK && is_put) results[i] = check_group(items[i].group);
-        if (results[i] == KVP_OK) results[i] = hold_pieces(&pool->regs, &cursor, holds, &items[i]);
+        if (results[i] == KVP_OK) results[i] = hold_pieces(&pool->regs, &cursor, holds, &items[i], &mems[i].has_device);
         if (results[i] == KVP_NOMEM) err = KVP_NOMEM;
     }
     kvp_regs_end(&pool->regs);
@@ -106,16 +132,16 @@ check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, uint64_
 }
 
 static kvp_span_t
-span_of(const kvpool_item_t *item)
+span_of(const kvpool_item_t *item, bool has_device)
 {
-    return (kvp_span_t){.iov = (const kvp_iov_t *)item->iov, .iov_n = (uint32_t)item->iov_n};
+    return (kvp_span_t){.iov = (const kvp_iov_t *)item->iov, .iov_n = (uint32_t)item->iov_n, .has_device = has_device};
 }
 
 /* ---- windows. Each takes the sound items from *at on, as many as fit, and runs them. */
 typedef struct {
     kvp_apicall_t *call;
     kvpool_item_t *items;
-    const uint64_t *lens;
+    const memory_t *mems;
     int *results;
     size_t n;
 } batch_t;
@@ -129,7 +155,7 @@ pick_window(const batch_t *b, size_t *at, uint64_t bytes_max, uint32_t *picked)
 
     for (; *at < b->n && n < KVP_PLACES_MAX; (*at)++) {
         if (b->results[*at] != KVP_OK) continue;
-        bytes += b->lens[*at];
+        bytes += b->mems[*at].len;
         key_bytes += b->items[*at].key.len;
         if (n > 0 && (bytes > bytes_max || key_bytes > WINDOW_KEY_BYTES)) break;
         picked[n++] = (uint32_t)*at;
@@ -147,10 +173,10 @@ get_window(const batch_t *b, const uint32_t *picked, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const kvpool_item_t *item = &b->items[picked[i]];
 
-        spans[i] = span_of(item);
+        spans[i] = span_of(item, b->mems[picked[i]].has_device);
         ops[i].key = item->key.data;
         ops[i].key_len = (uint32_t)item->key.len;
-        ops[i].cap = b->lens[picked[i]];
+        ops[i].cap = b->mems[picked[i]].len;
     }
     kvp_batch_get(b->call, ops, spans, n);
     for (uint32_t i = 0; i < n; i++) {
@@ -179,10 +205,10 @@ put_window(const batch_t *b, const uint32_t *picked, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const kvpool_item_t *item = &b->items[picked[i]];
 
-        spans[i] = span_of(item);
+        spans[i] = span_of(item, b->mems[picked[i]].has_device);
         ops[i].key = item->key.data;
         ops[i].key_len = (uint32_t)item->key.len;
-        ops[i].len = b->lens[picked[i]];
+        ops[i].len = b->mems[picked[i]].len;
         join_group(&ops[i], item->group);
     }
     kvp_batch_put(b->call, ops, spans, n);
@@ -223,19 +249,19 @@ run_batch(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *o
 {
     kvp_apicall_t call;
     holds_t holds = {.regs = NULL};
-    uint64_t few[64], *lens = few;
+    memory_t few[64], *mems = few;
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (n > UINT32_MAX || (n > 0 && (items == NULL || results == NULL))) return kvp_call_end(&call, KVP_INVALID);
-    if (n > KVP_ARRAY_LEN(few)) lens = malloc(n * sizeof *lens);
-    err = lens == NULL ? KVP_NOMEM : check_items(pool, items, n, run == put_window, lens, &holds, results);
+    if (n > KVP_ARRAY_LEN(few)) mems = malloc(n * sizeof *mems);
+    err = mems == NULL ? KVP_NOMEM : check_items(pool, items, n, run == put_window, mems, &holds, results);
     if (err == KVP_OK) {
-        batch_t b = {.call = &call, .items = items, .lens = lens, .results = results, .n = n};
+        batch_t b = {.call = &call, .items = items, .mems = mems, .results = results, .n = n};
         run_windows(&b, bytes_max, run);
     }
     rele_holds(&pool->regs, &holds);
-    if (lens != few) free(lens);
+    if (mems != few) free(mems);
     return kvp_call_end(&call, err);
 }
 
@@ -259,12 +285,16 @@ kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, s
     kvp_iov_t iov = {(void *)value, len};
     kvp_span_t span = {.iov = &iov, .iov_n = 1};
     kvp_putop_item_t op = {.key = key, .key_len = (uint32_t)key_len, .len = len};
+    holds_t holds = {.regs = NULL};
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (!kvp_key_is_legal(key, key_len)) return kvp_call_end(&call, KVP_BAD_KEY);
     if (value == NULL || len == 0) return kvp_call_end(&call, KVP_INVALID);
+    err = hold_device(&pool->regs, &holds, value, len, &span.has_device);
+    if (err != KVP_OK) return kvp_call_end(&call, err);
     kvp_batch_put(&call, &op, &span, 1);
+    rele_holds(&pool->regs, &holds);
     return kvp_call_end(&call, op.err);
 }
 
@@ -287,12 +317,16 @@ kvpool_get(kvpool_t *pool, const void *key, size_t key_len, void *buf, size_t ca
     kvp_iov_t iov = {buf, cap};
     kvp_span_t span = {.iov = &iov, .iov_n = 1};
     kvp_getop_item_t op = {.key = key, .key_len = (uint32_t)key_len, .cap = cap};
+    holds_t holds = {.regs = NULL};
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (!kvp_key_is_legal(key, key_len)) return kvp_call_end(&call, KVP_BAD_KEY);
     if ((buf == NULL && cap > 0) || len_out == NULL) return kvp_call_end(&call, KVP_INVALID);
+    err = hold_device(&pool->regs, &holds, buf, cap, &span.has_device);
+    if (err != KVP_OK) return kvp_call_end(&call, err);
     kvp_batch_get(&call, &op, &span, 1);
+    rele_holds(&pool->regs, &holds);
     if (op.err == KVP_OK || op.err == KVP_BUFFER_SMALL) *len_out = op.len;
     return kvp_call_end(&call, op.err);
 }

@@ -71,6 +71,14 @@ tell(shell_t *sh)
                "where it is lost, the session is, and all with it");
 }
 
+static bool
+has_device(const shell_t *sh, const kvp_move_t *moves, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (moves[i].kind != KVP_MOVE_SEAL && sh->spans[moves[i].item].has_device) return true;
+    return false;
+}
+
 static void
 move(shell_t *sh, kvp_mover_t *mover, kvp_move_t *moves, uint32_t n)
 {
@@ -79,7 +87,10 @@ move(shell_t *sh, kvp_mover_t *mover, kvp_move_t *moves, uint32_t n)
     mover->scratch = sh->call->scratch;
     mover->spans = sh->spans;
     mover->deadline_ns = sh->call->deadline_ns;
-    kvp_mover_run(mover, moves, n);
+    if (has_device(sh, moves, n))
+        kvp_staged_run(mover, &sh->call->pool->stages, &sh->call->pool->regs, moves, n);
+    else
+        kvp_mover_run(mover, moves, n);
 }
 
 /* ---- get */

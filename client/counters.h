@@ -31,7 +31,9 @@ typedef struct {
     X(master_calls, "messages to the master, heartbeats aside")                                                        \
     X(connects, "sessions begun with a master")                                                                        \
     X(attaches, "connections made to nodes")                                                                           \
-    X(peer_failures, "nodes given up for a while")
+    X(peer_failures, "nodes given up for a while")                                                                     \
+    X(device_staged, "objects moved to or from device memory through pinned memory of the host")                       \
+    X(device_staged_bytes, "their bytes")
 
 typedef struct {
 #define KVP_COUNTER_FIELD(name, help) _Atomic uint64_t name;

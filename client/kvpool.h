@@ -79,7 +79,10 @@ KVPOOL_EXPORT void kvpool_free(kvpool_t *pool);
 
 /* kvpool_register makes [addr, addr + len) usable by batch calls. Ranges may not overlap a registered one
  * (INVALID). The memory must stay mapped until kvpool_unregister(addr), which takes the start of a registered range
- * (NOT_REGISTERED otherwise) and waits for calls that use it. */
+ * (NOT_REGISTERED otherwise) and waits for calls that use it.
+ * It may be memory of a GPU (CUDA), all of it of one device; its context must live until kvpool_free, too. Then put and get
+ * take addresses in it, alone or beside the host's, single-object calls as well. What kernels still write has to be
+ * there before a put begins (the caller waits for its streams); what a get brought is seen by what is started after it. */
 KVPOOL_EXPORT int kvpool_register(kvpool_t *pool, void *addr, size_t len);
 KVPOOL_EXPORT int kvpool_unregister(kvpool_t *pool, void *addr);
 
@@ -104,7 +107,7 @@ typedef struct {
 #define KVPOOL_FRESH 64u /* get: ask the master, whatever locations are known */
 #define KVPOOL_GROUPS 128u /* lookup, longest_prefix: the keys name groups */
 
-/* Single-object calls. The memory need not be registered.
+/* Single-object calls. The memory need not be registered, unless it is a GPU's.
  * kvpool_put: OK also when the key is already committed (the value that is there stays; it is immutable).
  *   IN_PROGRESS: another live writer has begun the key. NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY, DEADLINE, ...
  * kvpool_get: copies the whole object to buf; *len_out is its length (also set with BUFFER_SMALL). NOT_FOUND,

@@ -82,7 +82,19 @@ is_sync(const lane_t *lane)
 static uint32_t
 xfers_n(const kvp_move_t *mv)
 {
-    return mv->kind == KVP_MOVE_SEAL ? 3 : 2;
+    static const uint32_t n[] = {[KVP_MOVE_READ] = 2,
+                                 [KVP_MOVE_FILL] = 2,
+                                 [KVP_MOVE_SEAL] = 3,
+                                 [KVP_MOVE_READ_PART] = 1,
+                                 [KVP_MOVE_FILL_MORE] = 1};
+
+    return n[mv->kind];
+}
+
+static bool
+is_read(const kvp_move_t *mv)
+{
+    return mv->kind == KVP_MOVE_READ || mv->kind == KVP_MOVE_READ_PART;
 }
 
 /* The first len bytes of the span; trimmed where it is longer. NULL: no memory, or shorter (which the core excludes). */
@@ -153,7 +165,7 @@ make_payload(const kvp_mover_t *m, const lane_t *lane, const kvp_move_t *mv, kvp
     iov = cut_span(m, &m->spans[mv->item], mv->len, &n);
     if (iov == NULL) return KVP_NOMEM;
     set_iov(x, iov, n, mv->len);
-    if (mv->kind == KVP_MOVE_FILL || mv->wants_sum || must_sum) x->flags |= KVP_XFER_SUM;
+    if (!is_read(mv) || mv->wants_sum || must_sum) x->flags |= KVP_XFER_SUM;
     return KVP_OK;
 }
 
@@ -168,6 +180,7 @@ static kvp_err_t
 make_read(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, share_t *s)
 {
     init_xfer(&s->x[0], lane, KVP_XFER_READ, mem->payload, mv->loc.offset, m->deadline_ns);
+    if (mv->kind == KVP_MOVE_READ_PART) return make_payload(m, lane, mv, &s->x[0]);
     init_xfer(&s->x[1], lane, KVP_XFER_READ, mem->meta, kvp_desc_off(mv->loc.slot), m->deadline_ns);
     s->x[1].flags = KVP_XFER_AFTER_PRIOR;
     set_piece(&s->x[1], &s->pieces[0], &mv->desc, KVP_DESC_LINE_BYTES);
@@ -175,13 +188,19 @@ make_read(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_me
 }
 
 static kvp_err_t
+make_write(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
+{
+    init_xfer(x, lane, KVP_XFER_WRITE, mem->payload, mv->loc.offset, m->deadline_ns);
+    set_guard(x, mem, &mv->loc);
+    return make_payload(m, lane, mv, x);
+}
+
+static kvp_err_t
 make_fill(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, share_t *s)
 {
     init_xfer(&s->x[0], lane, KVP_XFER_PUBLISH, mem->meta, kvp_desc_off(mv->loc.slot), m->deadline_ns);
     set_word(&s->x[0], &mv->loc, KVP_DESC_WRITING);
-    init_xfer(&s->x[1], lane, KVP_XFER_WRITE, mem->payload, mv->loc.offset, m->deadline_ns);
-    set_guard(&s->x[1], mem, &mv->loc);
-    return make_payload(m, lane, mv, &s->x[1]);
+    return make_write(m, lane, mv, mem, &s->x[1]);
 }
 
 static kvp_err_t
@@ -205,13 +224,14 @@ make_seal(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_me
 static kvp_err_t
 make_share(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, uint64_t until_ns, share_t *s)
 {
-    kvp_access_t access = mv->kind == KVP_MOVE_READ ? KVP_ACCESS_READ : KVP_ACCESS_WRITE;
+    kvp_access_t access = is_read(mv) ? KVP_ACCESS_READ : KVP_ACCESS_WRITE;
     kvp_chunk_mem_t mem;
     kvp_err_t err = kvp_path_chunk(m->peers, &lane->path, mv->loc.chunk, access, until_ns, &mem);
 
     if (err != KVP_OK) return err;
-    if (mv->kind == KVP_MOVE_READ) return make_read(m, lane, mv, &mem, s);
+    if (is_read(mv)) return make_read(m, lane, mv, &mem, s);
     if (mv->kind == KVP_MOVE_FILL) return make_fill(m, lane, mv, &mem, s);
+    if (mv->kind == KVP_MOVE_FILL_MORE) return make_write(m, lane, mv, &mem, &s->x[0]);
     return make_seal(m, lane, mv, &mem, s);
 }
 
@@ -465,8 +485,8 @@ report_lane(const run_t *r, const lane_t *lane, bool is_late)
 
         report_move(r, lane, mv, lane->shares[i].x, is_late);
         if (mv->err != KVP_OK || mv->kind == KVP_MOVE_SEAL) continue;
-        n[mv->kind == KVP_MOVE_FILL]++;
-        bytes[mv->kind == KVP_MOVE_FILL] += mv->len;
+        n[!is_read(mv)] += mv->kind == KVP_MOVE_FILL || mv->kind == KVP_MOVE_READ;
+        bytes[!is_read(mv)] += mv->len;
     }
     kvp_count(&c->reads, n[0]);
     kvp_count(&c->read_bytes, bytes[0]);

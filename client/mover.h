@@ -14,6 +14,7 @@
 typedef struct {
     const kvp_iov_t *iov;
     uint32_t iov_n;
+    bool has_device; /* some of it may not be touched by processors: see client/staging.h */
 } kvp_span_t;
 
 typedef struct {
@@ -27,7 +28,7 @@ typedef struct {
         has_copies; /* some of these moves write copies of one object: who is silent is not waited for once one is whole */
 } kvp_mover_t;
 
-/* kvp_mover_run fills in the report of each move (kvp_move_t.err and what follows). */
+/* kvp_mover_run fills in the report of each move (kvp_move_t.err and what follows). Their memory is the host's. */
 void kvp_mover_run(const kvp_mover_t *mover, kvp_move_t *moves, uint32_t n);
 
 #endif

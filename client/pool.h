@@ -11,6 +11,7 @@
 #include "client/regs.h"
 #include "client/scratch.h"
 #include "client/session.h"
+#include "client/staging.h"
 #include "common/clock.h"
 
 struct kvpool {
@@ -23,6 +24,7 @@ struct kvpool {
     kvp_session_t *session;
     kvp_node_t *node; /* embedded; NULL = none */
     kvp_regs_t regs;
+    kvp_stages_t stages;
     kvp_scratch_pool_t scratches;
     kvp_counters_t counters;
     _Atomic uint64_t attempts; /* the last attempt number given out */

@@ -11,6 +11,7 @@
 struct kvp_reg {
     uintptr_t start;
     uintptr_t end;
+    kvp_devmem_t mem;
     _Atomic uint32_t users;
 };
 
@@ -51,6 +52,12 @@ upper_bound(const kvp_regs_t *regs, uintptr_t addr)
     return lo;
 }
 
+static bool
+is_device(const kvp_reg_t *reg)
+{
+    return reg->mem.kind == KVP_MEM_DEVICE;
+}
+
 static kvp_err_t
 insert(kvp_regs_t *regs, kvp_reg_t *reg)
 {
@@ -73,7 +80,7 @@ insert(kvp_regs_t *regs, kvp_reg_t *reg)
 }
 
 kvp_err_t
-kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len)
+kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
 {
     uintptr_t start = (uintptr_t)addr, end;
     kvp_reg_t *reg;
@@ -84,8 +91,10 @@ kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len)
     if (reg == NULL) return KVP_NOMEM;
     reg->start = start;
     reg->end = end;
+    if (mem != NULL) reg->mem = *mem;
     pthread_rwlock_wrlock(&regs->lock);
     err = insert(regs, reg);
+    if (err == KVP_OK && is_device(reg)) regs->devices_n++;
     pthread_rwlock_unlock(&regs->lock);
     if (err != KVP_OK) free(reg);
     return err;
@@ -102,6 +111,7 @@ kvp_regs_del(kvp_regs_t *regs, void *addr)
     if (at > 0 && regs->sorted[at - 1]->start == (uintptr_t)addr) {
         reg = regs->sorted[at - 1];
         regs->n--;
+        if (is_device(reg)) regs->devices_n--;
         memmove(regs->sorted + at - 1, regs->sorted + at, (regs->n - (at - 1)) * sizeof *regs->sorted);
     }
     pthread_rwlock_unlock(&regs->lock);
@@ -165,4 +175,30 @@ kvp_regs_rele(kvp_regs_t *regs, kvp_reg_t *reg)
     reg->users--;
     pthread_cond_broadcast(&regs->idle);
     pthread_mutex_unlock(&regs->idle_lock);
+}
+
+const kvp_devmem_t *
+kvp_reg_mem(const kvp_reg_t *reg)
+{
+    return &reg->mem;
+}
+
+const kvp_devmem_t *
+kvp_regs_find_mem(kvp_regs_t *regs, const void *addr)
+{
+    const kvp_devmem_t *mem = NULL;
+    size_t at;
+
+    pthread_rwlock_rdlock(&regs->lock);
+    at = upper_bound(regs, (uintptr_t)addr);
+    if (at > 0 && is_inside(regs->sorted[at - 1], (uintptr_t)addr, 1) && is_device(regs->sorted[at - 1]))
+        mem = &regs->sorted[at - 1]->mem;
+    pthread_rwlock_unlock(&regs->lock);
+    return mem;
+}
+
+bool
+kvp_regs_have_devices(const kvp_regs_t *regs)
+{
+    return regs->devices_n > 0;
 }

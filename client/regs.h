@@ -5,7 +5,7 @@
 #ifndef KVP_CLIENT_REGS_H
 #define KVP_CLIENT_REGS_H
 
-#include "common/base.h"
+#include "client/transport/device.h"
 
 #include <pthread.h>
 
@@ -16,6 +16,7 @@ typedef struct {
     kvp_reg_t **sorted; /* by address, never overlapping; guarded by lock */
     size_t n;
     size_t cap;
+    _Atomic size_t devices_n; /* ranges of device memory */
     pthread_mutex_t idle_lock; /* a leaf, only for waiting */
     pthread_cond_t idle;
 } kvp_regs_t;
@@ -23,9 +24,9 @@ typedef struct {
 void kvp_regs_init(kvp_regs_t *regs);
 void kvp_regs_fini(kvp_regs_t *regs); /* nobody holds a range any more */
 
-/* kvp_regs_add: INVALID for an empty, wrapping or overlapping range; NOMEM. kvp_regs_del takes the start of a range
+/* kvp_regs_add: INVALID for an empty, wrapping or overlapping range; NOMEM. mem NULL: the host's. kvp_regs_del takes the start of a range
  * (NOT_REGISTERED otherwise): from its begin on nobody can hold it anew, and it returns when nobody does. */
-kvp_err_t kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len) KVP_MUST_USE;
+kvp_err_t kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem) KVP_MUST_USE;
 kvp_err_t kvp_regs_del(kvp_regs_t *regs, void *addr) KVP_MUST_USE;
 
 /* Holding: begin, then hold for each piece, then end; all of one thread, with nothing that waits in between. What
@@ -39,5 +40,11 @@ void kvp_regs_begin(kvp_regs_t *regs, kvp_regs_cursor_t *cursor);
 kvp_reg_t *kvp_regs_hold(kvp_regs_cursor_t *cursor, const void *addr, size_t len, bool *is_new_out);
 void kvp_regs_end(kvp_regs_t *regs);
 void kvp_regs_rele(kvp_regs_t *regs, kvp_reg_t *reg);
+
+/* kvp_reg_mem returns what a range that is held is made of; borrowed. kvp_regs_find_mem the same by address, of a range that
+ * the caller holds; NULL where the memory is the host's or not registered. kvp_regs_have_devices: a guess, without a lock. */
+const kvp_devmem_t *kvp_reg_mem(const kvp_reg_t *reg);
+const kvp_devmem_t *kvp_regs_find_mem(kvp_regs_t *regs, const void *addr);
+bool kvp_regs_have_devices(const kvp_regs_t *regs);
 
 #endif

@@ -53,6 +53,9 @@ typedef enum {
     KVP_MOVE_READ, /* the payload to the item's memory, and behind it the descriptor's first line to desc */
     KVP_MOVE_FILL, /* WRITING to the word, then the payload under that guard */
     KVP_MOVE_SEAL, /* key and descriptor under the guard, then SEALED to the word */
+    /* Of a shell that moves an object in parts; cores ask for none. */
+    KVP_MOVE_READ_PART, /* payload that comes before that of a READ */
+    KVP_MOVE_FILL_MORE, /* payload that comes behind that of a FILL, under the same guard */
 } kvp_move_kind_t;
 
 /* One object's share of the data path at one location. */

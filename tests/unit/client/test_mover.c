@@ -296,7 +296,7 @@ test_lost_nodes_hold_up_nobody(void **state)
         moves[i].item = i;
         moves[i].len = 1;
         iov[i] = (kvp_iov_t){&first[i], 1};
-        spans[i] = (kvp_span_t){&iov[i], 1};
+        spans[i] = (kvp_span_t){.iov = &iov[i], .iov_n = 1};
         if (i % 2 == 0) moves[i].loc.segment_id = 1000 + i;
     }
     f.node.payload[65536] = 0x77;

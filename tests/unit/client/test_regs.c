@@ -41,16 +41,16 @@ test_add_refuses_bad_and_overlapping_ranges(void **state)
 
     (void)state;
     kvp_regs_init(&regs);
-    assert_int_equal(kvp_regs_add(&regs, NULL, 10), KVP_INVALID);
-    assert_int_equal(kvp_regs_add(&regs, AT(1000), 0), KVP_INVALID);
-    assert_int_equal(kvp_regs_add(&regs, AT(UINTPTR_MAX - 5), 10), KVP_INVALID);
-    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100), KVP_OK);
-    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100), KVP_INVALID);
-    assert_int_equal(kvp_regs_add(&regs, AT(1099), 1), KVP_INVALID);
-    assert_int_equal(kvp_regs_add(&regs, AT(900), 101), KVP_INVALID);
-    assert_int_equal(kvp_regs_add(&regs, AT(900), 1000), KVP_INVALID);
-    assert_int_equal(kvp_regs_add(&regs, AT(1100), 100), KVP_OK); /* side by side */
-    assert_int_equal(kvp_regs_add(&regs, AT(900), 100), KVP_OK);
+    assert_int_equal(kvp_regs_add(&regs, NULL, 10, NULL), KVP_INVALID);
+    assert_int_equal(kvp_regs_add(&regs, AT(1000), 0, NULL), KVP_INVALID);
+    assert_int_equal(kvp_regs_add(&regs, AT(UINTPTR_MAX - 5), 10, NULL), KVP_INVALID);
+    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, NULL), KVP_OK);
+    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, NULL), KVP_INVALID);
+    assert_int_equal(kvp_regs_add(&regs, AT(1099), 1, NULL), KVP_INVALID);
+    assert_int_equal(kvp_regs_add(&regs, AT(900), 101, NULL), KVP_INVALID);
+    assert_int_equal(kvp_regs_add(&regs, AT(900), 1000, NULL), KVP_INVALID);
+    assert_int_equal(kvp_regs_add(&regs, AT(1100), 100, NULL), KVP_OK); /* side by side */
+    assert_int_equal(kvp_regs_add(&regs, AT(900), 100, NULL), KVP_OK);
     kvp_regs_fini(&regs);
 }
 
@@ -62,8 +62,8 @@ test_hold_wants_one_whole_range(void **state)
     (void)state;
     kvp_regs_init(&regs);
     assert_false(is_inside(&regs, AT(1000), 1));
-    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100), KVP_OK);
-    assert_int_equal(kvp_regs_add(&regs, AT(1100), 100), KVP_OK);
+    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, NULL), KVP_OK);
+    assert_int_equal(kvp_regs_add(&regs, AT(1100), 100, NULL), KVP_OK);
     assert_true(is_inside(&regs, AT(1000), 100));
     assert_true(is_inside(&regs, AT(1199), 1));
     assert_false(is_inside(&regs, AT(999), 1));
@@ -84,7 +84,7 @@ test_cursor_holds_a_range_once_in_a_row(void **state)
 
     (void)state;
     kvp_regs_init(&regs);
-    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100), KVP_OK);
+    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, NULL), KVP_OK);
     kvp_regs_begin(&regs, &cursor);
     reg = kvp_regs_hold(&cursor, AT(1000), 10, &is_new);
     assert_true(is_new);
@@ -108,7 +108,7 @@ test_del_takes_starts_only(void **state)
     kvp_regs_init(&regs);
     assert_int_equal(kvp_regs_del(&regs, AT(1000)), KVP_NOT_REGISTERED);
     for (uintptr_t i = 1; i <= 100; i++)
-        assert_int_equal(kvp_regs_add(&regs, AT(i * 7919 % 101 * 1000), 1000), KVP_OK);
+        assert_int_equal(kvp_regs_add(&regs, AT(i * 7919 % 101 * 1000), 1000, NULL), KVP_OK);
     assert_int_equal(kvp_regs_del(&regs, AT(1001)), KVP_NOT_REGISTERED);
     for (uintptr_t i = 1; i <= 100; i++) {
         assert_true(is_inside(&regs, AT(i * 1000), 1000));
@@ -143,7 +143,7 @@ test_del_waits_for_users(void **state)
 
     (void)state;
     kvp_regs_init(&regs);
-    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100), KVP_OK);
+    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, NULL), KVP_OK);
     one = hold(&regs, AT(1000), 1);
     two = hold(&regs, AT(1001), 1);
     assert_int_equal(pthread_create(&thread, NULL, delete_it, &d), 0);
@@ -171,7 +171,7 @@ use_and_move(void *arg)
     for (int i = 0; i < ROUNDS; i++) {
         kvp_reg_t *reg;
 
-        assert_int_equal(kvp_regs_add(regs, AT(mine), 1000), KVP_OK);
+        assert_int_equal(kvp_regs_add(regs, AT(mine), 1000, NULL), KVP_OK);
         reg = hold(regs, AT(mine + 10), 100);
         assert_non_null(reg);
         kvp_regs_rele(regs, reg);

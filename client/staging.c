@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - The moves are cut into parts that fit in half a stage, and parts are gathered into windows: one window, one half, one
+ *   run of the mover. Moves whose memory is the host's go along whole, and need no room.
+ * - Copies of one object stand one after the other in a batch: they share a part, and the device copies it once.
+ * - A part that is not the whole object is summed here, since the transport sees one part at a time.
+ * - Copies of one window at a time are under way: what was begun is waited for before anything else is begun, and before the
+ *   call returns, whatever became of it.
+ * - An object that failed in one window is left out of later ones. Its parts may have been copied ahead by then.
+ */
+#include "client/staging.h"
+
+#include "client/transport/copy.h"
+#include "client/waits.h"
+#include "common/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PARTS_MAX 512u /* of a window */
+#define QUEUES_MAX 64u /* contexts that a stage copies in */
+
+struct kvp_stage {
+    kvp_list_t link; /* of the idle ones */
+    kvp_devmem_t mem; /* whose pinned memory it is */
+    uint8_t *halves[2];
+    kvp_sum_state_t *sum;
+    kvp_device_queue_t *queues[QUEUES_MAX]; /* opened when first needed */
+    bool is_busy[QUEUES_MAX]; /* there are copies to wait for */
+    uint32_t queues_n;
+};
+
+/* Some bytes of an object, and where they are in the half. The moves [move, move + n) are copies of that object. */
+typedef struct {
+    uint32_t move;
+    uint32_t n;
+    uint64_t off;
+    uint64_t len;
+    uint8_t *at; /* NULL: not staged, the whole of it */
+    kvp_err_t err; /* of the copy between device and stage */
+} part_t;
+
+typedef struct {
+    part_t parts[PARTS_MAX];
+    uint32_t parts_n;
+    uint8_t *half;
+    size_t used;
+} window_t;
+
+typedef struct {
+    const kvp_mover_t *mover;
+    kvp_regs_t *regs;
+    kvp_stage_t *stage;
+    kvp_move_t *moves;
+    uint32_t n;
+    uint32_t next; /* the move that the next part is of, */
+    uint64_t next_off; /* and where in it */
+    window_t *windows; /* two */
+} run_t;
+
+/* ---- stages */
+void
+kvp_stages_init(kvp_stages_t *stages)
+{
+    memset(stages, 0, sizeof *stages);
+    pthread_mutex_init(&stages->lock, NULL);
+    kvp_cond_init(&stages->freed);
+    kvp_list_init(&stages->idle);
+}
+
+static void
+stage_destroy(kvp_stage_t *stage)
+{
+    for (uint32_t i = 0; i < stage->queues_n; i++)
+        stage->queues[i]->ops->queue_close(stage->queues[i]);
+    for (int i = 0; i < 2; i++)
+        if (stage->halves[i] != NULL) stage->mem.ops->pinned_free(&stage->mem, stage->halves[i]);
+    if (stage->sum != NULL) kvp_sum_destroy(stage->sum);
+    free(stage);
+}
+
+static kvp_err_t
+stage_create(const kvp_devmem_t *mem, kvp_stage_t **stage_out)
+{
+    kvp_stage_t *stage = calloc(1, sizeof *stage);
+    kvp_err_t err = KVP_OK;
+
+    if (stage == NULL) return KVP_NOMEM;
+    stage->mem = *mem;
+    stage->sum = kvp_sum_create();
+    if (stage->sum == NULL) err = KVP_NOMEM;
+    for (int i = 0; i < 2 && err == KVP_OK; i++) {
+        void *half;
+
+        err = mem->ops->pinned_alloc(mem, KVP_STAGE_HALF_BYTES, &half);
+        if (err == KVP_OK) stage->halves[i] = half;
+    }
+    if (err != KVP_OK)
+        stage_destroy(stage);
+    else
+        *stage_out = stage;
+    return err;
+}
+
+void
+kvp_stages_fini(kvp_stages_t *stages)
+{
+    while (!kvp_list_is_empty(&stages->idle)) {
+        kvp_stage_t *stage = kvp_list_first(&stages->idle, kvp_stage_t, link);
+
+        kvp_list_del(&stage->link);
+        stage_destroy(stage);
+    }
+    pthread_cond_destroy(&stages->freed);
+    pthread_mutex_destroy(&stages->lock);
+}
+
+/* An idle one, or the right to make one (OK with NULL), or DEADLINE. */
+static kvp_err_t
+wait_for_stage(kvp_stages_t *stages, uint64_t deadline_ns, kvp_stage_t **stage_out)
+{
+    kvp_err_t err = KVP_OK;
+
+    *stage_out = NULL;
+    pthread_mutex_lock(&stages->lock);
+    while (kvp_list_is_empty(&stages->idle) && stages->made == KVP_STAGES_MAX && err == KVP_OK) {
+        kvp_cond_wait_until(&stages->freed, &stages->lock, deadline_ns);
+        if (kvp_now_ns() >= deadline_ns) err = KVP_DEADLINE;
+    }
+    if (!kvp_list_is_empty(&stages->idle)) {
+        err = KVP_OK;
+        *stage_out = kvp_list_first(&stages->idle, kvp_stage_t, link);
+        kvp_list_del(&(*stage_out)->link);
+    } else if (err == KVP_OK) {
+        stages->made++;
+    }
+    pthread_mutex_unlock(&stages->lock);
+    return err;
+}
+
+/* Gives it back; stage NULL: the right to make one. */
+static void
+stage_rele(kvp_stages_t *stages, kvp_stage_t *stage)
+{
+    pthread_mutex_lock(&stages->lock);
+    if (stage != NULL)
+        kvp_list_add_head(&stages->idle, &stage->link);
+    else
+        stages->made--;
+    pthread_cond_signal(&stages->freed);
+    pthread_mutex_unlock(&stages->lock);
+}
+
+static kvp_err_t
+stage_take(kvp_stages_t *stages, const kvp_devmem_t *mem, uint64_t deadline_ns, kvp_stage_t **stage_out)
+{
+    kvp_err_t err = wait_for_stage(stages, deadline_ns, stage_out);
+
+    if (err != KVP_OK || *stage_out != NULL) return err;
+    err = stage_create(mem, stage_out);
+    if (err != KVP_OK) stage_rele(stages, NULL);
+    return err;
+}
+
+/* ---- copying between device and stage */
+
+/* Waits for all copies that are under way. */
+static kvp_err_t
+wait_for_copies(kvp_stage_t *stage)
+{
+    kvp_err_t err = KVP_OK;
+
+    for (uint32_t i = 0; i < stage->queues_n; i++) {
+        kvp_err_t one = stage->is_busy[i] ? stage->queues[i]->ops->wait(stage->queues[i]) : KVP_OK;
+
+        stage->is_busy[i] = false;
+        if (err == KVP_OK) err = one;
+    }
+    return err;
+}
+
+/* The queue of that memory's context. */
+static kvp_err_t
+find_queue(kvp_stage_t *stage, const kvp_devmem_t *mem, uint32_t *at_out)
+{
+    uint32_t at = 0;
+    kvp_err_t err;
+
+    while (at < stage->queues_n && stage->queues[at]->context != mem->context)
+        at++;
+    if (at == QUEUES_MAX) return KVP_LIMIT;
+    if (at == stage->queues_n) {
+        err = mem->ops->queue_open(mem, &stage->queues[at]);
+        if (err != KVP_OK) return err;
+        stage->is_busy[at] = false;
+        stage->queues_n++;
+    }
+    *at_out = at;
+    return KVP_OK;
+}
+
+/* Copies one piece, at once or in the background. */
+static kvp_err_t
+copy_piece(run_t *r, void *piece, uint8_t *at, size_t len, bool is_read)
+{
+    const kvp_devmem_t *mem = kvp_regs_find_mem(r->regs, piece);
+    void *dst = is_read ? piece : at;
+    const void *src = is_read ? at : piece;
+    kvp_device_queue_t *queue;
+    uint32_t which;
+    kvp_err_t err;
+
+    if (mem == NULL) {
+        kvp_copy(dst, src, len);
+        return KVP_OK;
+    }
+    err = find_queue(r->stage, mem, &which);
+    if (err != KVP_OK) return err;
+    queue = r->stage->queues[which];
+    r->stage->is_busy[which] = true;
+    return queue->ops->copy(queue, dst, src, len);
+}
+
+static kvp_err_t
+copy_part(run_t *r, const part_t *part)
+{
+    const kvp_move_t *mv = &r->moves[part->move];
+    const kvp_span_t *span = &r->mover->spans[mv->item];
+    uint64_t skip = part->off, left = part->len;
+    uint8_t *at = part->at;
+
+    for (uint32_t i = 0; i < span->iov_n && left > 0; i++) {
+        const kvp_iov_t *piece = &span->iov[i];
+        size_t len;
+        kvp_err_t err;
+
+        if (skip >= piece->len) {
+            skip -= piece->len;
+            continue;
+        }
+        len = (size_t)kvp_min_u64(piece->len - skip, left);
+        err = copy_piece(r, (uint8_t *)piece->addr + skip, at, len, mv->kind == KVP_MOVE_READ);
+        if (err != KVP_OK) return err;
+        at += len;
+        left -= len;
+        skip = 0;
+    }
+    return KVP_OK;
+}
+
+/* Whether some of its moves are still worth something. */
+static bool
+is_alive(const run_t *r, const part_t *part)
+{
+    for (uint32_t i = 0; i < part->n; i++)
+        if (r->moves[part->move + i].err == KVP_OK) return true;
+    return false;
+}
+
+static void
+fail_part(run_t *r, const part_t *part, kvp_err_t err)
+{
+    for (uint32_t i = 0; i < part->n; i++)
+        if (r->moves[part->move + i].err == KVP_OK) r->moves[part->move + i].err = err;
+}
+
+/* Begins the copies of a window. */
+static void
+begin_copies(run_t *r, window_t *w)
+{
+    for (uint32_t i = 0; i < w->parts_n; i++) {
+        part_t *part = &w->parts[i];
+
+        if (part->at != NULL && is_alive(r, part)) part->err = copy_part(r, part);
+    }
+}
+
+/* Ends the copies of a window: what could not be copied has failed. */
+static void
+end_copies(run_t *r, const window_t *w)
+{
+    kvp_err_t err = wait_for_copies(r->stage);
+
+    for (uint32_t i = 0; i < w->parts_n; i++) {
+        const part_t *part = &w->parts[i];
+
+        if (part->at == NULL) continue;
+        if (part->err != KVP_OK || err != KVP_OK) fail_part(r, part, part->err != KVP_OK ? part->err : err);
+    }
+}
+
+/* ---- windows */
+
+/* How many moves from this one on are copies of its object. */
+static uint32_t
+copies_n(const run_t *r, uint32_t move)
+{
+    uint32_t n = 1;
+
+    if (r->moves[move].kind == KVP_MOVE_READ) return 1;
+    while (move + n < r->n && r->moves[move + n].item == r->moves[move].item)
+        n++;
+    return n;
+}
+
+/* The next part, as far as there is room for it in the window; false: there is none, or no part is left. */
+static bool
+add_part(run_t *r, window_t *w)
+{
+    const kvp_move_t *mv = &r->moves[r->next];
+    bool is_staged = r->next < r->n && r->mover->spans[mv->item].has_device;
+    uint64_t left;
+    part_t *part;
+
+    if (r->next == r->n || w->parts_n == PARTS_MAX) return false;
+    left = mv->len - r->next_off;
+    /* What fits in a half stays whole. */
+    if (is_staged && w->used > 0 && left > KVP_STAGE_HALF_BYTES - w->used) return false;
+    part = &w->parts[w->parts_n++];
+    *part = (part_t){.move = r->next, .n = copies_n(r, r->next), .off = r->next_off, .len = left};
+    if (is_staged) {
+        part->len = kvp_min_u64(left, KVP_STAGE_HALF_BYTES);
+        part->at = w->half + w->used;
+        w->used += (size_t)((part->len + 63) / 64 * 64);
+        if (w->used > KVP_STAGE_HALF_BYTES) w->used = KVP_STAGE_HALF_BYTES;
+    }
+    r->next_off += part->len;
+    if (r->next_off == mv->len) {
+        r->next += part->n;
+        r->next_off = 0;
+    }
+    return true;
+}
+
+static window_t *
+next_window(run_t *r, uint32_t number)
+{
+    window_t *w = &r->windows[number % 2];
+
+    w->parts_n = 0;
+    w->used = 0;
+    w->half = r->stage->halves[number % 2];
+    while (add_part(r, w))
+        ;
+    return w;
+}
+
+/* ---- moving */
+static bool
+is_whole(const run_t *r, const part_t *part)
+{
+    return part->len == r->moves[part->move].len;
+}
+
+static kvp_move_kind_t
+kind_of(const kvp_move_t *mv, const part_t *part)
+{
+    if (mv->kind == KVP_MOVE_READ) return part->off + part->len == mv->len ? KVP_MOVE_READ : KVP_MOVE_READ_PART;
+    return part->off == 0 ? KVP_MOVE_FILL : KVP_MOVE_FILL_MORE;
+}
+
+/* What the mover has done of a part goes into the report of its move. */
+static void
+take_report(kvp_move_t *mv, const kvp_move_t *done, bool is_whole)
+{
+    mv->err = done->err;
+    mv->is_drained = mv->is_drained && done->is_drained;
+    mv->desc = done->desc;
+    if (is_whole) {
+        mv->has_sum = done->has_sum;
+        mv->sum = done->sum;
+    }
+}
+
+static void
+sum_part(run_t *r, const part_t *part)
+{
+    uint64_t sum;
+
+    if (part->at == NULL || is_whole(r, part) || !is_alive(r, part)) return;
+    if (part->off == 0) kvp_sum_reset(r->stage->sum);
+    kvp_sum_update(r->stage->sum, part->at, (size_t)part->len);
+    if (part->off + part->len < r->moves[part->move].len) return;
+    sum = kvp_sum_digest(r->stage->sum);
+    for (uint32_t i = 0; i < part->n; i++) {
+        r->moves[part->move + i].has_sum = true;
+        r->moves[part->move + i].sum = sum;
+    }
+}
+
+/* The moves of a window's parts, on the memory that they have there. */
+static uint32_t
+make_moves(const run_t *r, const window_t *w, kvp_move_t *moves, kvp_span_t *spans, kvp_iov_t *iov)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < w->parts_n; i++) {
+        const part_t *part = &w->parts[i];
+
+        iov[i] = (kvp_iov_t){part->at, (size_t)part->len};
+        spans[i] =
+            part->at != NULL ? (kvp_span_t){.iov = &iov[i], .iov_n = 1} : r->mover->spans[r->moves[part->move].item];
+        for (uint32_t k = 0; k < part->n; k++) {
+            const kvp_move_t *mv = &r->moves[part->move + k];
+
+            if (mv->err != KVP_OK) continue;
+            moves[n] = *mv;
+            moves[n].kind = kind_of(mv, part);
+            moves[n].item = i;
+            moves[n].loc.offset += part->off;
+            moves[n++].len = part->len;
+        }
+    }
+    return n;
+}
+
+static void
+take_reports(run_t *r, const window_t *w, const kvp_move_t *done)
+{
+    for (uint32_t i = 0; i < w->parts_n; i++) {
+        const part_t *part = &w->parts[i];
+
+        for (uint32_t k = 0; k < part->n; k++)
+            if (r->moves[part->move + k].err == KVP_OK)
+                take_report(&r->moves[part->move + k], done++, is_whole(r, part));
+        sum_part(r, part);
+    }
+}
+
+/* Runs the mover over a window. */
+static void
+move_window(run_t *r, const window_t *w)
+{
+    kvp_scratch_t *scratch = r->mover->scratch;
+    kvp_mover_t mover = *r->mover;
+    uint32_t most = 0, n;
+    kvp_move_t *moves;
+    kvp_span_t *spans = kvp_scratch_alloc(scratch, w->parts_n, sizeof *spans);
+    kvp_iov_t *iov = kvp_scratch_alloc(scratch, w->parts_n, sizeof *iov);
+
+    for (uint32_t i = 0; i < w->parts_n; i++)
+        most += w->parts[i].n;
+    moves = kvp_scratch_alloc(scratch, most, sizeof *moves);
+    if (spans == NULL || iov == NULL || moves == NULL) {
+        for (uint32_t i = 0; i < w->parts_n; i++)
+            fail_part(r, &w->parts[i], KVP_NOMEM);
+        return;
+    }
+    n = make_moves(r, w, moves, spans, iov);
+    mover.spans = spans;
+    if (n > 0) kvp_mover_run(&mover, moves, n);
+    take_reports(r, w, moves);
+}
+
+/* From the device: a window is copied while the one before it is written. */
+static void
+run_fills(run_t *r)
+{
+    uint32_t number = 0;
+    window_t *w = next_window(r, number++), *ahead;
+
+    begin_copies(r, w);
+    while (w->parts_n > 0) {
+        end_copies(r, w);
+        ahead = next_window(r, number++);
+        begin_copies(r, ahead);
+        move_window(r, w);
+        w = ahead;
+    }
+}
+
+/* To the device: a window is read while the one before it is copied. */
+static void
+run_reads(run_t *r)
+{
+    uint32_t number = 0;
+    window_t *w = next_window(r, number++), *behind = NULL;
+
+    while (w->parts_n > 0) {
+        move_window(r, w);
+        if (behind != NULL) end_copies(r, behind);
+        begin_copies(r, w);
+        behind = w;
+        w = next_window(r, number++);
+    }
+    if (behind != NULL) end_copies(r, behind);
+}
+
+/* ---- the whole */
+static const kvp_devmem_t *
+first_device(const run_t *r)
+{
+    for (uint32_t i = 0; i < r->n; i++) {
+        const kvp_span_t *span = &r->mover->spans[r->moves[i].item];
+
+        for (uint32_t k = 0; span->has_device && k < span->iov_n; k++) {
+            const kvp_devmem_t *mem = kvp_regs_find_mem(r->regs, span->iov[k].addr);
+
+            if (mem != NULL) return mem;
+        }
+    }
+    return NULL;
+}
+
+static kvp_err_t
+prepare(run_t *r, kvp_stages_t *stages)
+{
+    const kvp_devmem_t *mem = first_device(r);
+
+    if (mem == NULL) return KVP_NOT_REGISTERED;
+    r->windows = kvp_scratch_alloc(r->mover->scratch, 2, sizeof *r->windows);
+    if (r->windows == NULL) return KVP_NOMEM;
+    return stage_take(stages, mem, r->mover->deadline_ns, &r->stage);
+}
+
+static void
+count_staged(const run_t *r)
+{
+    kvp_counters_t *c = kvp_session_conf(r->mover->session)->peers.counters;
+    uint64_t n = 0, bytes = 0;
+
+    for (uint32_t i = 0; i < r->n; i++) {
+        if (r->moves[i].err != KVP_OK || !r->mover->spans[r->moves[i].item].has_device) continue;
+        n++;
+        bytes += r->moves[i].len;
+    }
+    kvp_count(&c->device_staged, n);
+    kvp_count(&c->device_staged_bytes, bytes);
+}
+
+void
+kvp_staged_run(const kvp_mover_t *mover, kvp_stages_t *stages, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
+{
+    run_t r = {.mover = mover, .regs = regs, .moves = moves, .n = n};
+    kvp_err_t err = prepare(&r, stages);
+
+    for (uint32_t i = 0; i < n; i++) {
+        moves[i].err = err;
+        moves[i].is_drained = true;
+        moves[i].has_sum = false;
+    }
+    if (err != KVP_OK) return;
+    if (moves[0].kind == KVP_MOVE_READ)
+        run_reads(&r);
+    else
+        run_fills(&r);
+    stage_rele(stages, r.stage);
+    count_staged(&r);
+}
