@@ -99,6 +99,11 @@
     X(RDMA_SEAL_PUSH, "SEALED is posted behind a READ that pushes what was written")                                   \
     X(RDMA_SEAL_FENCE, "and begins after it has ended")                                                                \
     X(RDMA_WRITE_WAITS, "what a READ is to bring is not sent on before it is there")                                   \
+    X(RDMA_READ_RAILS, "a descriptor's READ begins after the payload's on all rails")                                  \
+    X(RDMA_PUSH_RAILS, "every rail that carried writes is pushed")                                                     \
+    X(RDMA_SEAL_RAILS, "SEALED waits for what was written on all rails")                                               \
+    X(RDMA_WRITES_ONCE, "what a failed rail wrote is not written again over another one")                              \
+    X(RDMA_READS_AGAIN, "what it was reading is")                                                                      \
     X(RDMA_CUT, "a writer that is cut lands nothing more")                                                             \
     X(RDMA_PEER_FENCE, "nor does one that is fenced")                                                                  \
     X(RDMA_REFUSE_FENCED, "who connects no more")                                                                      \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Connections of an rdma endpoint: made, watched, ended.
  */
-#include "client/transport/rdma_ep.h"
+#include "client/transport/rdma_rails.h"
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 void
@@ -17,6 +18,7 @@ kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep)
     for (uint32_t i = 0; i < ep->rails_n; i++)
         kvp_rdma_rail_close(&ep->rails[i]);
     ep->is_up = false;
+    ep->is_over = true;
 }
 
 static void
@@ -41,7 +43,7 @@ watch(const kvp_rdma_ep_t *ep, int fd)
 static kvp_err_t
 on_resolved(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
-    kvp_rdma_ask_t ask = {.nonce = ep->nonce, .incarnation = ep->tp->incarnation};
+    kvp_rdma_ask_t ask = {.nonce = rail->nonce, .incarnation = ep->tp->incarnation};
     uint8_t data[KVP_RDMA_ASK_MAX];
     kvp_err_t err = kvp_rdma_rail_make(rail);
 
@@ -59,11 +61,26 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev)
     if (err != KVP_OK) return err;
     if (answer.err == KVP_OK && ev->kind == KVP_RDMA_REFUSED) return KVP_PROTO;
     if (answer.err != KVP_OK) return answer.err;
-    if (answer.nonce != ep->nonce) return KVP_PROTO;
-    ep->epoch = answer.epoch;
-    rail->peer_rail = answer.rail;
+    if (answer.nonce != rail->nonce) return KVP_PROTO; /* of another connect */
+    if (ep->is_up && (answer.epoch != ep->epoch || answer.rail != rail->pair.theirs))
+        return KVP_PROTO; /* another life */
+    if (!ep->is_up) {
+        ep->epoch = answer.epoch;
+        kvp_rdma_rails_learn(ep, &answer);
+    }
     ep->is_up = true;
+    kvp_rdma_rails_connected(rail);
     return KVP_OK;
+}
+
+/* The first connect decides about the endpoint, any later one about its rail. */
+static void
+on_failure(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_err_t err)
+{
+    if (ep->on_connected != NULL)
+        tell_connected(ep, err);
+    else if (rail->id != NULL)
+        kvp_rdma_rails_failed(ep, rail);
 }
 
 static void
@@ -75,19 +92,19 @@ on_event(kvp_rdma_ep_t *ep, const kvp_rdma_event_t *ev)
     switch (ev->kind) {
     case KVP_RDMA_RESOLVED:
         err = on_resolved(ep, rail);
-        if (err != KVP_OK) tell_connected(ep, err);
+        if (err != KVP_OK) on_failure(ep, rail, err);
         return;
     case KVP_RDMA_ESTABLISHED:
     case KVP_RDMA_REFUSED:
-        tell_connected(ep, on_answer(ep, rail, ev));
+        err = on_answer(ep, rail, ev);
+        if (err != KVP_OK)
+            on_failure(ep, rail, err);
+        else if (ep->on_connected != NULL)
+            tell_connected(ep, KVP_OK);
         return;
     case KVP_RDMA_UNREACHABLE:
     case KVP_RDMA_GONE:
-        if (ep->on_connected != NULL) {
-            tell_connected(ep, KVP_UNREACHABLE);
-        } else if (rail->id != NULL) {
-            kvp_rdma_ep_lose(ep);
-        }
+        on_failure(ep, rail, KVP_UNREACHABLE);
         return;
     case KVP_RDMA_REQUEST:
         ep->tp->verbs->id_close(ev->id); /* nobody listens on this channel */
@@ -114,17 +131,22 @@ kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_d
 
     ep->tp = kvp_rdma_tp_of(tp);
     kvp_list_init(&ep->todo);
-    ep->nonce = kvp_random_u64();
-    ep->kick_fd = -1;
+    kvp_list_init(&ep->posted);
+    ep->kick_fd = ep->timer_fd = -1;
     ep->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (ep->epoll_fd < 0) goto fail_sys;
     ep->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (ep->kick_fd < 0 || !watch(ep, ep->kick_fd)) goto fail_sys;
+    ep->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (ep->timer_fd < 0 || !watch(ep, ep->timer_fd)) goto fail_sys;
     err = ep->tp->verbs->cm_open(&ep->cm);
     if (err == KVP_OK && !watch(ep, ep->cm->fd)) goto fail_sys;
     if (err == KVP_OK) err = kvp_rdma_addr(to, &addr);
+    ep->sum = kvp_sum_create();
+    if (err == KVP_OK && ep->sum == NULL) err = KVP_NOMEM;
     ep->rails_n = 1;
-    if (err == KVP_OK) err = kvp_rdma_rail_open(&ep->rails[0], ep->tp, ep->cm, &addr);
+    kvp_rdma_health_init(&ep->rails[0].health);
+    if (err == KVP_OK) err = kvp_rdma_rail_open(&ep->rails[0], ep->tp, ep->cm, NULL, &addr);
     if (err != KVP_OK) goto fail;
     ep->on_connected = done;
     ep->on_connected_arg = arg;
@@ -149,11 +171,14 @@ kvp_rdma_ep_close(kvp_ep_t *base)
     if (ep->cm != NULL) ep->tp->verbs->cm_close(ep->cm);
     for (uint32_t i = 0; i < ep->rails_n; i++)
         kvp_rdma_rail_fini(&ep->rails[i]);
+    kvp_sum_destroy(ep->sum);
+    if (ep->timer_fd >= 0) close(ep->timer_fd);
     if (ep->kick_fd >= 0) close(ep->kick_fd);
     if (ep->epoll_fd >= 0) close(ep->epoll_fd);
     ep->cm = NULL;
+    ep->sum = NULL;
     ep->rails_n = 0;
-    ep->kick_fd = ep->epoll_fd = -1;
+    ep->timer_fd = ep->kick_fd = ep->epoll_fd = -1;
 }
 
 int
@@ -167,5 +192,5 @@ kvp_rdma_ep_is_broken(const kvp_ep_t *base)
 {
     const kvp_rdma_ep_t *ep = kvp_container_of(base, const kvp_rdma_ep_t, base);
 
-    return ep->rails_n == 0 || ep->rails[0].id == NULL;
+    return ep->rails_n == 0 || ep->is_over;
 }

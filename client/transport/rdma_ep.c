@@ -3,10 +3,10 @@
  *
  * Design notes.
  * - Memory that is not registered is copied through a rail's area.
- * - What fails breaks the endpoint. Its queue pairs are destroyed before any transfer is told so: from then on nothing touches
- *   local memory. What was written may still land at the peer's.
+ * - What fails costs its rail, or the endpoint (rdma_rails.c). Queue pairs are destroyed before any transfer is told so, or
+ *   posted again: from then on nothing of them touches local memory. What was written may still land at the peer's.
  */
-#include "client/transport/rdma_ep.h"
+#include "client/transport/rdma_rails.h"
 
 #include "client/transport/builtin.h"
 #include "common/clock.h"
@@ -15,6 +15,7 @@
 
 #include <poll.h>
 #include <string.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #define SLICE_BYTES (128u << 10) /* of the area, for one work request */
@@ -32,26 +33,35 @@ finish(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer, kvp_err_t status)
 
 /* ---- the end of it */
 static void
-finish_rail(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_err_t status)
+finish_list(kvp_rdma_ep_t *ep, kvp_list_t *list, kvp_err_t status)
+{
+    while (!kvp_list_is_empty(list)) {
+        kvp_xfer_t *xfer = kvp_list_first(list, kvp_xfer_t, link);
+
+        kvp_list_del(&xfer->link);
+        finish(ep, xfer, status);
+    }
+}
+
+/* While the transfers that they belong to are there. */
+static void
+forget_works(kvp_rdma_ep_t *ep)
 {
     kvp_rdma_work_t work;
 
-    while (kvp_rdma_rail_take_work(rail, UINT64_MAX, &work))
-        if (work.xfer != NULL && work.is_last) finish(ep, work.xfer, status);
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        while (kvp_rdma_rail_take_work(&ep->rails[i], UINT64_MAX, &work))
+            continue;
 }
 
 void
 kvp_rdma_ep_finish_all(kvp_rdma_ep_t *ep, kvp_err_t status)
 {
-    for (uint32_t i = 0; i < ep->rails_n; i++)
-        finish_rail(ep, &ep->rails[i], status);
-    while (!kvp_list_is_empty(&ep->todo)) {
-        kvp_xfer_t *xfer = kvp_list_first(&ep->todo, kvp_xfer_t, link);
-
-        kvp_list_del(&xfer->link);
-        finish(ep, xfer, status);
-    }
+    forget_works(ep);
+    finish_list(ep, &ep->posted, status);
+    finish_list(ep, &ep->todo, status);
     ep->todo_n = 0;
+    ep->bytes = 0;
 }
 
 void
@@ -61,30 +71,30 @@ kvp_rdma_ep_lose(kvp_rdma_ep_t *ep)
     kvp_rdma_ep_finish_all(ep, KVP_DISCONNECTED);
 }
 
-/* The work request with that number failed: its transfer is told why, if that says something of it, and all others that
- * the connection is over. */
+/* The work request with that number failed. Where that says something of its transfer, and nothing of the way there, the
+ * transfer is told, and all others that the connection is over. */
 static void
 break_at(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_wc_status_t why)
 {
-    kvp_xfer_t *guilty = why == KVP_RDMA_WC_NO_ACCESS ? rail->works[number % KVP_RDMA_SENDS].xfer : NULL;
+    kvp_xfer_t *guilty = rail->works[number % KVP_RDMA_SENDS].xfer;
 
     kvp_log_debug("rdma", "connection is broken status %d work %llu", (int)why, (unsigned long long)number);
+    if (why != KVP_RDMA_WC_NO_ACCESS) {
+        kvp_rdma_rails_failed(ep, rail);
+        return;
+    }
     kvp_rdma_ep_hang_up(ep);
-    for (uint64_t i = number; guilty != NULL && i < rail->works_head; i++) {
-        kvp_rdma_work_t *work = &rail->works[i % KVP_RDMA_SENDS];
-
-        if (work->xfer == guilty && work->is_last) {
-            work->xfer = NULL;
-            finish(ep, guilty, KVP_NO_SEGMENT);
-            break;
-        }
+    forget_works(ep);
+    if (guilty != NULL) {
+        kvp_list_del(&guilty->link);
+        finish(ep, guilty, KVP_NO_SEGMENT);
     }
     kvp_rdma_ep_finish_all(ep, KVP_DISCONNECTED);
 }
 
 /* ---- the area */
 
-/* Moves len bytes between the transfer's pieces and the area, taking their sum where it is asked for. */
+/* Moves len bytes between the transfer's pieces and the area, taking their sum unless that is NULL. */
 static void
 copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint8_t *area, uint32_t len, kvp_copy_sum_t *sum)
 {
@@ -94,7 +104,7 @@ copy_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint8_t *area, uint32_t l
         uint8_t *ours = (uint8_t *)piece->addr + at->off;
         bool is_read = xfer->kind == KVP_XFER_READ;
 
-        if ((xfer->flags & KVP_XFER_SUM) != 0)
+        if (sum != NULL)
             kvp_copy_sum(sum, is_read ? ours : area, is_read ? area : ours, n, NULL);
         else
             kvp_copy_part(is_read ? ours : area, is_read ? area : ours, n, xfer->len);
@@ -118,77 +128,120 @@ skip_pieces(const kvp_xfer_t *xfer, kvp_rdma_at_t *at, uint32_t len)
 }
 
 /* ---- posting */
-static void
-fill_slot(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer, uint8_t *slot, uint32_t len)
+
+/* A piece of a transfer, for one work request. */
+typedef struct {
+    kvp_rdma_rail_t *from; /* a rail that failed; NULL = it is posted for the first time */
+    kvp_xfer_t *xfer; /* NULL = a failed rail's READ that only pushed */
+    kvp_rdma_at_t at;
+    uint64_t off;
+    uint32_t len;
+} slice_t;
+
+/* What is to be posted next: again what a failed rail had, else more of the first transfer that waits. */
+static bool
+next_slice(kvp_rdma_ep_t *ep, slice_t *s)
 {
-    if (xfer->kind == KVP_XFER_PUBLISH)
-        memcpy(slot, &xfer->word, sizeof xfer->word);
-    else
-        copy_pieces(xfer, &ep->at, slot, len, &ep->write_sum);
+    kvp_rdma_rail_t *failed = kvp_rdma_rails_orphaned(ep);
+
+    if (failed != NULL) {
+        const kvp_rdma_work_t *work = kvp_rdma_rail_first(failed);
+
+        *s = (slice_t){failed, work->xfer, work->at, work->off, work->len};
+        return true;
+    }
+    if (kvp_list_is_empty(&ep->todo)) return false;
+    *s = (slice_t){.xfer = kvp_list_first(&ep->todo, kvp_xfer_t, link), .at = ep->at, .off = ep->off};
+    s->len = (uint32_t)kvp_min_u64(s->xfer->len - s->off, SLICE_BYTES);
+    return true;
 }
 
-/* Posts the next slice of the first transfer; false: there is no room. */
-static bool
-post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_xfer_t *xfer)
+/* The slice is posted: s->at is behind it. */
+static void
+slice_is_posted(kvp_rdma_ep_t *ep, const slice_t *s)
 {
-    const kvp_rdma_rseg_t *rseg = kvp_container_of(xfer->rseg, const kvp_rdma_rseg_t, base);
-    uint32_t len = (uint32_t)kvp_min_u64(xfer->len - ep->posted, SLICE_BYTES);
-    uint64_t raddr = rseg->keys.addr + xfer->roffset + ep->posted;
-    uint32_t flags = 0, slot;
-    kvp_rdma_at_t at = ep->at;
-    kvp_rdma_work_t *work;
+    kvp_rdma_work_t work;
 
-    if (!kvp_rdma_rail_take_slot(rail, len, &slot)) return false;
-    if (ep->posted == 0) {
-        flags = kvp_rdma_rail_order(rail, xfer);
-        if (xfer->kind == KVP_XFER_WRITE) kvp_copy_sum_begin(&ep->write_sum, xfer->len);
+    if (s->from != NULL) {
+        (void)kvp_rdma_rail_take_work(s->from, s->from->works_tail, &work);
+        return;
     }
-    if (xfer->kind == KVP_XFER_READ)
-        skip_pieces(xfer, &ep->at, len);
-    else
-        fill_slot(ep, xfer, rail->area + slot, len);
-    work = kvp_rdma_rail_add(rail, xfer, flags, slot, len, raddr, rseg->keys.rkeys[rail->peer_rail]);
+    ep->at = s->at;
+    ep->off += s->len;
+    if (ep->off < s->xfer->len) return;
+    if (s->xfer->kind == KVP_XFER_WRITE && (s->xfer->flags & KVP_XFER_SUM) != 0)
+        s->xfer->sum = kvp_copy_sum_end(&ep->write_sum);
+    kvp_list_del(&s->xfer->link);
+    kvp_list_add_tail(&ep->posted, &s->xfer->link);
+    ep->todo_n--;
+    ep->at = (kvp_rdma_at_t){0};
+    ep->off = 0;
+}
+
+/* Puts a slice that writes into the area; moves s->at behind the slice. */
+static void
+fill_slot(kvp_rdma_ep_t *ep, slice_t *s, uint8_t *slot)
+{
+    bool has_sum = (s->xfer->flags & KVP_XFER_SUM) != 0;
+
+    if (s->xfer->kind == KVP_XFER_PUBLISH) {
+        memcpy(slot, &s->xfer->word, sizeof s->xfer->word);
+    } else if (s->xfer->kind == KVP_XFER_READ) {
+        skip_pieces(s->xfer, &s->at, s->len);
+    } else {
+        if (s->off == 0) kvp_copy_sum_begin(&ep->write_sum, s->xfer->len);
+        copy_pieces(s->xfer, &s->at, slot, s->len, has_sum ? &ep->write_sum : NULL);
+    }
+}
+
+/* False: there is no room. */
+static bool
+post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, slice_t *s)
+{
+    const kvp_rdma_rseg_t *rseg = kvp_container_of(s->xfer->rseg, const kvp_rdma_rseg_t, base);
+    uint64_t raddr = rseg->keys.addr + s->xfer->roffset + s->off;
+    kvp_rdma_at_t at = s->at;
+    kvp_rdma_work_t *work;
+    uint32_t flags, slot;
+
+    if (!kvp_rdma_rail_take_slot(rail, s->len, &slot)) return false;
+    if (kvp_rdma_rail_is_idle(rail)) kvp_rdma_rails_moved(ep, rail, 0);
+    flags = s->off == 0 ? kvp_rdma_rail_order(rail, s->xfer) : 0;
+    fill_slot(ep, s, rail->area + slot);
+    work = kvp_rdma_rail_add(rail, s->xfer, flags, slot, s->len, raddr, rseg->keys.rkeys[rail->pair.theirs]);
     work->at = at;
-    work->is_first = ep->posted == 0;
-    ep->posted += len;
-    work->is_last = ep->posted == xfer->len;
+    work->off = s->off;
+    work->seq = ep->seq++;
     return true;
 }
 
 static void
-next_xfer(kvp_rdma_ep_t *ep)
+ring(kvp_rdma_ep_t *ep)
 {
-    kvp_xfer_t *xfer = kvp_list_first(&ep->todo, kvp_xfer_t, link);
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        kvp_rdma_rail_t *rail = &ep->rails[i];
 
-    if (xfer->kind == KVP_XFER_WRITE && (xfer->flags & KVP_XFER_SUM) != 0) xfer->sum = kvp_copy_sum_end(&ep->write_sum);
-    kvp_list_del(&xfer->link);
-    ep->todo_n--;
-    ep->at = (kvp_rdma_at_t){0};
-    ep->posted = 0;
-}
-
-/* What it is to send may be what a READ before it brings. */
-static bool
-must_wait(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
-{
-    return KVP_RULE(RDMA_WRITE_WAITS) && xfer->kind == KVP_XFER_WRITE && (xfer->flags & KVP_XFER_AFTER_PRIOR) != 0 &&
-           ep->posted == 0 && rail->reads_n > 0;
+        if (!rail->is_up) continue;
+        if (KVP_RULE(RDMA_PUSH) && (i == 0 || KVP_RULE(RDMA_PUSH_RAILS))) kvp_rdma_rail_push(rail);
+        if (kvp_rdma_rail_ring(rail) != KVP_OK) kvp_rdma_rails_failed(ep, rail);
+    }
 }
 
 /* Posts what there is room for. */
-static kvp_err_t
+static void
 pump(kvp_rdma_ep_t *ep)
 {
-    kvp_rdma_rail_t *rail = &ep->rails[0];
+    slice_t s;
 
-    while (!kvp_list_is_empty(&ep->todo)) {
-        kvp_xfer_t *xfer = kvp_list_first(&ep->todo, kvp_xfer_t, link);
+    while (next_slice(ep, &s)) {
+        if (s.xfer != NULL) {
+            kvp_rdma_rail_t *rail = kvp_rdma_rails_pick(ep, s.xfer, s.off, s.len);
 
-        if (must_wait(ep, rail, xfer) || !kvp_rdma_rail_has_place(rail)) break;
-        if (!post_slice(ep, rail, xfer)) break;
-        if (ep->posted == xfer->len) next_xfer(ep);
+            if (rail == NULL || !post_slice(ep, rail, &s)) break;
+        }
+        slice_is_posted(ep, &s);
     }
-    return kvp_rdma_rail_ring(rail);
+    ring(ep);
 }
 
 /* What is refused here goes nowhere. */
@@ -203,7 +256,7 @@ check(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     if (xfer->kind != KVP_XFER_READ && !rseg->is_writable) return KVP_INVALID;
     /* A number that a peer's earlier life gave out may by now mean other memory. */
     if (rseg->keys.epoch != ep->epoch && KVP_RULE(RDMA_EPOCH)) return KVP_NO_SEGMENT;
-    return ep->rails[0].peer_rail < rseg->keys.rails_n ? KVP_OK : KVP_NO_SEGMENT;
+    return ep->peer_rails_n <= rseg->keys.rails_n ? KVP_OK : KVP_NO_SEGMENT;
 }
 
 kvp_err_t
@@ -224,35 +277,92 @@ kvp_rdma_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_ou
         }
         kvp_list_add_tail(&ep->todo, &xfer->link);
         ep->todo_n++;
+        xfer->left = xfer->len;
+        ep->bytes += xfer->len;
     }
-    err = pump(ep);
-    if (err == KVP_OK) return KVP_OK;
-    kvp_rdma_ep_lose(ep);
-    return KVP_DISCONNECTED;
+    kvp_rdma_rails_widen(ep);
+    pump(ep);
+    return ep->is_up ? KVP_OK : KVP_DISCONNECTED;
 }
 
 /* ---- completions */
+
+/* Copies what arrived, with the sum where it comes in order: on one rail, that is. */
 static void
-retire(kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail, const kvp_rdma_work_t *work)
+take_in(kvp_rdma_rail_t *rail, const kvp_rdma_work_t *work)
+{
+    kvp_rdma_arriving_t *a = &rail->arriving;
+    kvp_rdma_at_t at = work->at;
+
+    if (work->off == 0 && (work->xfer->flags & KVP_XFER_SUM) != 0) {
+        a->xfer = work->xfer;
+        a->to = 0;
+        kvp_copy_sum_begin(&a->sum, work->xfer->len);
+    }
+    if (a->xfer != work->xfer || a->to != work->off) {
+        copy_pieces(work->xfer, &at, rail->area + work->slot, work->len, NULL);
+        return;
+    }
+    copy_pieces(work->xfer, &at, rail->area + work->slot, work->len, &a->sum);
+    a->to += work->len;
+}
+
+/* The sum of all that arrived, as it lies there now. */
+static uint64_t
+sum_pieces(kvp_sum_state_t *state, const kvp_xfer_t *xfer)
+{
+    uint64_t left = xfer->len;
+
+    kvp_sum_reset(state);
+    for (uint32_t i = 0; left > 0; i++) {
+        size_t n = kvp_min_u64(xfer->iov[i].len, left);
+
+        kvp_sum_update(state, xfer->iov[i].addr, n);
+        left -= n;
+    }
+    return kvp_sum_digest(state);
+}
+
+static void
+end_sum(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer)
+{
+    bool has_sum = false;
+
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        kvp_rdma_arriving_t *a = &ep->rails[i].arriving;
+
+        if (a->xfer != xfer) continue;
+        if (a->to == xfer->len) xfer->sum = kvp_copy_sum_end(&a->sum);
+        has_sum |= a->to == xfer->len;
+        a->xfer = NULL;
+    }
+    if (!has_sum) xfer->sum = sum_pieces(ep->sum, xfer);
+}
+
+static void
+retire(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_work_t *work)
 {
     kvp_xfer_t *xfer = work->xfer;
-    kvp_rdma_at_t at = work->at;
 
     if (xfer == NULL) return;
     if (xfer->kind == KVP_XFER_READ) {
-        if (work->is_first) kvp_copy_sum_begin(&ep->read_sum, xfer->len);
-        copy_pieces(xfer, &at, rail->area + work->slot, work->len, &ep->read_sum);
+        take_in(rail, work);
         ep->base.received_bytes += work->len;
-        if (work->is_last && (xfer->flags & KVP_XFER_SUM) != 0) xfer->sum = kvp_copy_sum_end(&ep->read_sum);
     } else {
         ep->base.sent_bytes += work->len;
     }
-    if (work->is_last) finish(ep, xfer, KVP_OK);
+    ep->bytes -= work->len;
+    xfer->left -= work->len;
+    if (xfer->left > 0) return;
+    if (xfer->kind == KVP_XFER_READ && (xfer->flags & KVP_XFER_SUM) != 0) end_sum(ep, xfer);
+    kvp_list_del(&xfer->link);
+    finish(ep, xfer, KVP_OK);
 }
 
 static void
 on_completion(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_wc_t *wc)
 {
+    uint64_t before = rail->bytes;
     kvp_rdma_work_t work;
 
     if (wc->id < rail->works_tail || wc->id >= rail->works_head) return; /* of what was over before */
@@ -262,6 +372,7 @@ on_completion(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_wc_t *wc)
     }
     while (kvp_rdma_rail_take_work(rail, wc->id, &work))
         retire(ep, rail, &work);
+    kvp_rdma_rails_moved(ep, rail, before - rail->bytes);
 }
 
 static void
@@ -270,9 +381,9 @@ take_completions(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     kvp_rdma_wc_t wcs[16];
     size_t n = KVP_ARRAY_LEN(wcs);
 
-    for (uint32_t turn = 0; turn < POLLS_A_TURN && ep->is_up && n > 0; turn++) {
+    for (uint32_t turn = 0; turn < POLLS_A_TURN && rail->is_up && n > 0; turn++) {
         n = kvp_rdma_rail_poll(rail, wcs, KVP_ARRAY_LEN(wcs));
-        for (size_t i = 0; i < n && ep->is_up; i++)
+        for (size_t i = 0; i < n && rail->is_up; i++)
             on_completion(ep, rail, &wcs[i]);
     }
 }
@@ -282,6 +393,7 @@ unkick(kvp_rdma_ep_t *ep)
 {
     uint64_t value;
 
+    if (ep->is_timed && read(ep->timer_fd, &value, sizeof value) == sizeof value) ep->is_timed = false;
     if (ep->is_kicked && read(ep->kick_fd, &value, sizeof value) == sizeof value) ep->is_kicked = false;
 }
 
@@ -291,12 +403,25 @@ kvp_rdma_ep_poll(kvp_ep_t *base)
     kvp_rdma_ep_t *ep = kvp_rdma_ep_of(base);
 
     ep->fired = 0;
-    if (ep->has_slept || ep->on_connected != NULL) kvp_rdma_ep_take_events(ep);
+    if (ep->has_slept || ep->on_connected != NULL || kvp_rdma_rails_are_connecting(ep)) kvp_rdma_ep_take_events(ep);
     unkick(ep);
-    for (uint32_t i = 0; i < ep->rails_n && ep->is_up; i++)
+    for (uint32_t i = 0; i < ep->rails_n; i++)
         take_completions(ep, &ep->rails[i]);
-    if (ep->is_up && !kvp_list_is_empty(&ep->todo) && pump(ep) != KVP_OK) kvp_rdma_ep_lose(ep);
+    kvp_rdma_rails_tend(ep);
+    if (ep->is_up) pump(ep);
+    kvp_rdma_rails_widen(ep);
     return ep->fired;
+}
+
+/* Rails that have stalled, or may be tried again, make no event. */
+static void
+set_timer(kvp_rdma_ep_t *ep)
+{
+    uint64_t at_ns = kvp_rdma_rails_next_ns(ep);
+    struct itimerspec at = {.it_value = {(time_t)(at_ns / KVP_NS_PER_S), (long)(at_ns % KVP_NS_PER_S)}};
+
+    if (at_ns == UINT64_MAX) return;
+    ep->is_timed = timerfd_settime(ep->timer_fd, TFD_TIMER_ABSTIME, &at, NULL) == 0;
 }
 
 short
@@ -307,8 +432,9 @@ kvp_rdma_ep_arm(kvp_ep_t *base)
     uint64_t one = 1;
 
     ep->has_slept = true;
-    for (uint32_t i = 0; i < ep->rails_n && ep->is_up; i++)
-        has_stash |= kvp_rdma_rail_arm(&ep->rails[i]);
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        if (ep->rails[i].is_up) has_stash |= kvp_rdma_rail_arm(&ep->rails[i]);
+    set_timer(ep);
     if (has_stash && !ep->is_kicked && write(ep->kick_fd, &one, sizeof one) == sizeof one) ep->is_kicked = true;
     return POLLIN;
 }

@@ -12,23 +12,31 @@ typedef struct {
     kvp_rdma_tp_t *tp;
     kvp_rdma_cm_t *cm; /* events of all rails */
     kvp_rdma_rail_t rails[KVP_RDMA_RAILS_MAX]; /* the first is to the address that was asked for */
-    uint32_t rails_n; /* of these are in use */
+    uint32_t rails_n; /* of these are known */
+    struct sockaddr_storage peer_rails[KVP_RDMA_RAILS_MAX]; /* where the peer's adapters are */
+    uint32_t peer_rails_n;
     int epoll_fd;
     int kick_fd; /* readable when there is something in a stash */
+    int timer_fd; /* readable when rails have to be tended; where they are several */
     kvp_ep_done_fn on_connected; /* NULL once it was told */
     void *on_connected_arg;
-    uint64_t nonce;
     uint64_t epoch; /* the peer's */
-    bool is_up;
+    bool is_up; /* was connected, and is not over */
+    bool is_over; /* broken */
     bool has_slept; /* there may be an event */
     bool is_kicked;
+    bool is_timed; /* the timer is set */
 
-    kvp_list_t todo; /* transfers that are not wholly posted */
+    kvp_list_t todo; /* transfers that are not wholly posted, */
     uint32_t todo_n;
-    kvp_rdma_at_t at; /* where in the first of them */
-    uint64_t posted; /* bytes of it */
+    kvp_list_t posted; /* and those that are */
+    kvp_rdma_at_t at; /* where in the first of todo */
+    uint64_t off; /* the same in bytes */
     kvp_copy_sum_t write_sum; /* of it */
-    kvp_copy_sum_t read_sum; /* of the one whose bytes arrive */
+    kvp_sum_state_t *sum; /* for what arrives out of order */
+    uint64_t seq; /* works posted so far, on all rails */
+    uint64_t bytes; /* of todo and posted, that are not over */
+    bool is_wide; /* these are or were so many that all rails carry them; until nothing is left */
     size_t fired; /* completions told, in the call at hand */
 } kvp_rdma_ep_t;
 
@@ -38,7 +46,8 @@ kvp_rdma_ep_of(kvp_ep_t *ep)
     return kvp_container_of(ep, kvp_rdma_ep_t, base);
 }
 
-/* rdma_conn.c. hang_up destroys all queue pairs: nothing of the endpoint touches local memory after it. take_events handles
+/* rdma_conn.c. hang_up destroys all queue pairs: nothing of the endpoint touches local memory after it, and it is broken.
+ * take_events handles
  * what happened to connections. */
 void kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep);
 void kvp_rdma_ep_take_events(kvp_rdma_ep_t *ep);

@@ -8,6 +8,7 @@
  */
 #include "client/transport/rdma_rail.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/mutate.h"
 
@@ -18,11 +19,22 @@
 #define INLINE_BYTES 256u
 #define RESERVE 3u /* work requests kept for pushing READs, before a PUBLISH and at the end */
 
+static void
+free_area(kvp_rdma_rail_t *rail)
+{
+    if (rail->area_reg != NULL) rail->tp->verbs->dereg(rail->area_reg);
+    if (rail->area != NULL) munmap(rail->area, KVP_RDMA_AREA_BYTES + LINE_BYTES);
+    rail->area_reg = NULL;
+    rail->area = NULL;
+}
+
 static kvp_err_t
 make_area(kvp_rdma_rail_t *rail)
 {
     size_t bytes = KVP_RDMA_AREA_BYTES + LINE_BYTES;
 
+    if (rail->area_reg != NULL && rail->area_reg->dev == rail->id->dev) return KVP_OK;
+    free_area(rail); /* of another device */
     rail->area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (rail->area == MAP_FAILED) {
         rail->area = NULL;
@@ -32,12 +44,14 @@ make_area(kvp_rdma_rail_t *rail)
 }
 
 kvp_err_t
-kvp_rdma_rail_open(kvp_rdma_rail_t *rail, kvp_rdma_tp_t *tp, kvp_rdma_cm_t *cm, const struct sockaddr_storage *to)
+kvp_rdma_rail_open(kvp_rdma_rail_t *rail, kvp_rdma_tp_t *tp, kvp_rdma_cm_t *cm, const struct sockaddr_storage *from,
+                   const struct sockaddr_storage *to)
 {
     kvp_err_t err;
 
     rail->tp = tp;
-    err = tp->verbs->connect(cm, to, NULL, &rail->id);
+    rail->nonce = kvp_random_u64();
+    err = tp->verbs->connect(cm, to, from, &rail->id);
     if (err == KVP_OK) rail->id->arg = rail;
     return err;
 }
@@ -48,6 +62,7 @@ kvp_rdma_rail_make(kvp_rdma_rail_t *rail)
     kvp_rdma_caps_t caps = {.sge = 1, .inline_bytes = INLINE_BYTES};
     kvp_err_t err = make_area(rail);
 
+    rail->has_reads = rail->has_writes = false;
     caps.sends = rail->sends = (uint32_t)kvp_min_u64(KVP_RDMA_SENDS, rail->id->dev->info.max_wr);
     return err == KVP_OK ? rail->tp->verbs->qp_make(rail->id, &caps) : err;
 }
@@ -57,17 +72,16 @@ kvp_rdma_rail_close(kvp_rdma_rail_t *rail)
 {
     if (rail->id != NULL) rail->tp->verbs->id_close(rail->id);
     rail->id = NULL;
+    rail->is_up = false;
     rail->stash_n = 0;
+    rail->wrs_n = 0;
 }
 
 void
 kvp_rdma_rail_fini(kvp_rdma_rail_t *rail)
 {
     kvp_rdma_rail_close(rail);
-    if (rail->area_reg != NULL) rail->tp->verbs->dereg(rail->area_reg);
-    if (rail->area != NULL) munmap(rail->area, KVP_RDMA_AREA_BYTES + LINE_BYTES);
-    rail->area_reg = NULL;
-    rail->area = NULL;
+    free_area(rail);
 }
 
 /* ---- posting */
@@ -107,8 +121,8 @@ add_work(kvp_rdma_rail_t *rail, uint32_t flags, uint32_t slot, uint32_t len, uin
     return work;
 }
 
-static void
-push_writes(kvp_rdma_rail_t *rail)
+void
+kvp_rdma_rail_push(kvp_rdma_rail_t *rail)
 {
     if (!rail->has_writes) return;
     (void)add_work(rail, KVP_RDMA_WR_READ, KVP_RDMA_AREA_BYTES, 8, rail->push_addr, rail->push_rkey);
@@ -120,7 +134,7 @@ uint32_t
 kvp_rdma_rail_order(kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
 {
     if ((xfer->flags & KVP_XFER_AFTER_PRIOR) == 0) return 0;
-    if (xfer->kind == KVP_XFER_PUBLISH && KVP_RULE(RDMA_SEAL_PUSH)) push_writes(rail);
+    if (xfer->kind == KVP_XFER_PUBLISH && KVP_RULE(RDMA_SEAL_PUSH)) kvp_rdma_rail_push(rail);
     if (!rail->has_reads) return 0;
     if (xfer->kind == KVP_XFER_READ && !KVP_RULE(RDMA_READ_FENCE)) return 0;
     if (xfer->kind == KVP_XFER_PUBLISH && !KVP_RULE(RDMA_SEAL_FENCE)) return 0;
@@ -148,6 +162,8 @@ kvp_rdma_rail_add(kvp_rdma_rail_t *rail, kvp_xfer_t *xfer, uint32_t flags, uint3
     }
     work = add_work(rail, flags, slot, len, raddr, rkey);
     work->xfer = xfer;
+    rail->bytes += len;
+    if (xfer->kind != KVP_XFER_WRITE || (xfer->flags & KVP_XFER_GUARDED) == 0) rail->ordered = rail->works_head;
     return work;
 }
 
@@ -157,7 +173,6 @@ kvp_rdma_rail_ring(kvp_rdma_rail_t *rail)
     size_t n;
     kvp_err_t err;
 
-    if (KVP_RULE(RDMA_PUSH)) push_writes(rail);
     if (rail->wrs_n == 0) return KVP_OK;
     rail->wrs[rail->wrs_n - 1].flags |= KVP_RDMA_WR_SIGNALED;
     err = rail->tp->verbs->post(rail->id, rail->wrs, rail->wrs_n, &n);
@@ -185,8 +200,21 @@ kvp_rdma_rail_take_work(kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_work_t 
     if (rail->works_tail > number || kvp_rdma_rail_is_idle(rail)) return false;
     *work_out = rail->works[rail->works_tail++ % KVP_RDMA_SENDS];
     rail->area_tail = work_out->area_end;
-    if (work_out->xfer != NULL && work_out->xfer->kind == KVP_XFER_READ) rail->reads_n--;
+    if (work_out->xfer == NULL) return true;
+    rail->bytes -= work_out->len;
+    if (work_out->xfer->kind == KVP_XFER_READ) rail->reads_n--;
     return true;
+}
+
+bool
+kvp_rdma_rail_has_writes(const kvp_rdma_rail_t *rail)
+{
+    for (uint64_t i = rail->works_tail; i < rail->works_head; i++) {
+        const kvp_xfer_t *xfer = rail->works[i % KVP_RDMA_SENDS].xfer;
+
+        if (xfer != NULL && xfer->kind != KVP_XFER_READ) return true;
+    }
+    return false;
 }
 
 /* What completed between the last poll and the arming makes no event: it is looked for once more. */

@@ -5,6 +5,9 @@
 #ifndef KVP_CLIENT_RDMA_RAIL_H
 #define KVP_CLIENT_RDMA_RAIL_H
 
+#include "client/transport/copy.h"
+#include "client/transport/rdma_health.h"
+#include "client/transport/rdma_rank.h"
 #include "client/transport/rdma_tp.h"
 
 #define KVP_RDMA_SENDS 256u /* work requests under way; a power of two */
@@ -19,17 +22,32 @@ typedef struct {
 /* A work request that was posted, and is not over. */
 typedef struct {
     kvp_xfer_t *xfer; /* NULL = a READ that only pushes what was written */
-    kvp_rdma_at_t at; /* READ: where its bytes go */
+    kvp_rdma_at_t at; /* which of its bytes these are, in its pieces */
+    uint64_t off; /* and from its beginning */
+    uint64_t seq; /* the order of all rails' works */
     uint32_t slot; /* in the area, */
     uint32_t len;
     uint64_t area_end; /* and what of the area is free behind it */
-    bool is_first, is_last; /* of its transfer */
 } kvp_rdma_work_t;
+
+/* The sum of a transfer whose bytes arrive in order. */
+typedef struct {
+    const kvp_xfer_t *xfer; /* NULL = there is none */
+    uint64_t to; /* bytes of it so far */
+    kvp_copy_sum_t sum;
+} kvp_rdma_arriving_t;
 
 typedef struct {
     kvp_rdma_tp_t *tp;
     kvp_rdma_id_t *id; /* NULL = not there, or over: nothing of it touches local memory */
-    uint32_t peer_rail; /* which of a token's keys counts */
+    bool is_up; /* connected */
+    kvp_rdma_pair_t pair; /* of whose adapters; of the peer's it is also which of a token's keys counts */
+    uint64_t nonce; /* of the connect at hand */
+    kvp_rdma_health_t health;
+    uint64_t bytes; /* under way */
+    uint64_t shown_ns; /* when something was last over, or was posted where nothing was; kept where rails are several */
+    uint64_t ordered; /* works up to here hold what may not be overtaken by a guarded WRITE */
+    kvp_rdma_arriving_t arriving;
     uint32_t sends; /* work requests that the queue pair takes */
 
     uint8_t *area; /* AREA_BYTES, and a line that pushing READs land in */
@@ -43,7 +61,8 @@ typedef struct {
     uint32_t push_rkey;
 
     kvp_rdma_work_t works[KVP_RDMA_SENDS];
-    uint64_t works_head, works_tail; /* made and over, since the beginning */
+    uint64_t works_head,
+        works_tail; /* made and over, since the beginning; of a rail that failed, to be posted on others */
     kvp_rdma_wr_t wrs[KVP_RDMA_SENDS]; /* of the batch that is being made */
     kvp_rdma_sge_t sges[KVP_RDMA_SENDS];
     uint32_t wrs_n;
@@ -51,16 +70,16 @@ typedef struct {
     size_t stash_n;
 } kvp_rdma_rail_t;
 
-/* kvp_rdma_rail_open begins to look for the way to an address; the id's arg is the rail, so events find it. RESOLVED: make
+/* kvp_rdma_rail_open begins to look for the way to an address, from one of ours or any (NULL); the id's arg is the rail, so events find it. RESOLVED: make
  * gives it a queue pair and an area. close destroys the queue pair: from then on nothing of the rail touches local memory;
  * its works stay until they are taken. fini frees the rest; the zero value is legal. */
 kvp_err_t kvp_rdma_rail_open(kvp_rdma_rail_t *rail, kvp_rdma_tp_t *tp, kvp_rdma_cm_t *cm,
-                             const struct sockaddr_storage *to) KVP_MUST_USE;
+                             const struct sockaddr_storage *from, const struct sockaddr_storage *to) KVP_MUST_USE;
 kvp_err_t kvp_rdma_rail_make(kvp_rdma_rail_t *rail) KVP_MUST_USE;
 void kvp_rdma_rail_close(kvp_rdma_rail_t *rail);
 void kvp_rdma_rail_fini(kvp_rdma_rail_t *rail);
 
-/* Posting: add as many as has_place allows, then ring once. order comes before a transfer's first work request: it adds what
+/* Posting: add as many as has_place allows, then push what was written, and ring once. order comes before a transfer's first work request: it adds what
  * has to go ahead, and returns the fence where one is needed. take_slot: room for len bytes of the area in one piece; false:
  * later. */
 bool kvp_rdma_rail_has_place(const kvp_rdma_rail_t *rail);
@@ -68,6 +87,7 @@ bool kvp_rdma_rail_take_slot(kvp_rdma_rail_t *rail, uint32_t len, uint32_t *slot
 uint32_t kvp_rdma_rail_order(kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer);
 kvp_rdma_work_t *kvp_rdma_rail_add(kvp_rdma_rail_t *rail, kvp_xfer_t *xfer, uint32_t flags, uint32_t slot, uint32_t len,
                                    uint64_t raddr, uint32_t rkey);
+void kvp_rdma_rail_push(kvp_rdma_rail_t *rail);
 kvp_err_t kvp_rdma_rail_ring(kvp_rdma_rail_t *rail) KVP_MUST_USE;
 
 /* Completions: poll gives what there is. take_work gives the works up to a completion's number, oldest first, with their
@@ -76,6 +96,14 @@ kvp_err_t kvp_rdma_rail_ring(kvp_rdma_rail_t *rail) KVP_MUST_USE;
 size_t kvp_rdma_rail_poll(kvp_rdma_rail_t *rail, kvp_rdma_wc_t *wcs, size_t cap);
 bool kvp_rdma_rail_take_work(kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_work_t *work_out);
 bool kvp_rdma_rail_arm(kvp_rdma_rail_t *rail);
+/* kvp_rdma_rail_first: the oldest work of one that is not idle. */
+static inline const kvp_rdma_work_t *
+kvp_rdma_rail_first(const kvp_rdma_rail_t *rail)
+{
+    return &rail->works[rail->works_tail % KVP_RDMA_SENDS];
+}
+/* kvp_rdma_rail_has_writes: something under way may change the peer's memory. */
+bool kvp_rdma_rail_has_writes(const kvp_rdma_rail_t *rail);
 static inline bool
 kvp_rdma_rail_is_idle(const kvp_rdma_rail_t *rail)
 {

@@ -137,21 +137,27 @@ rail_of(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id)
     return rail;
 }
 
+/* Where we listen on one of our rails. */
+static struct sockaddr_storage
+rail_addr(const kvp_rdma_tp_t *tp, size_t i)
+{
+    struct sockaddr_storage at = tp->devs[i]->info.addr;
+
+    if (at.ss_family == AF_INET)
+        ((struct sockaddr_in *)(void *)&at)->sin_port = htons(tp->serving.port);
+    else
+        ((struct sockaddr_in6 *)(void *)&at)->sin6_port = htons(tp->serving.port);
+    return at;
+}
+
 static size_t
 encode_answer(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id, uint64_t nonce, kvp_err_t err,
               uint8_t dst[KVP_RDMA_ANSWER_MAX])
 {
     kvp_rdma_answer_t answer = {.err = err, .nonce = nonce, .epoch = tp->epoch, .rail = rail_of(tp, id)};
 
-    for (size_t i = 0; err == KVP_OK && i < tp->devs_n; i++) {
-        struct sockaddr_storage *at = &answer.rails[answer.rails_n++];
-
-        *at = tp->devs[i]->info.addr;
-        if (at->ss_family == AF_INET)
-            ((struct sockaddr_in *)(void *)at)->sin_port = htons(tp->serving.port);
-        else
-            ((struct sockaddr_in6 *)(void *)at)->sin6_port = htons(tp->serving.port);
-    }
+    for (size_t i = 0; err == KVP_OK && i < tp->devs_n; i++)
+        answer.rails[answer.rails_n++] = rail_addr(tp, i);
     return kvp_rdma_answer_encode(&answer, dst);
 }
 
@@ -223,7 +229,8 @@ kvp_rdma_serving_fini(kvp_rdma_tp_t *tp)
 
     kvp_list_foreach_safe (pos, next, &s->peers)
         peer_end(tp, kvp_list_entry(pos, peer_t, link));
-    if (s->listener != NULL) tp->verbs->id_close(s->listener);
+    while (s->listeners_n > 0)
+        tp->verbs->id_close(s->listeners[--s->listeners_n]);
     if (s->cm != NULL) tp->verbs->cm_close(s->cm);
     if (s->wake_fd >= 0) close(s->wake_fd);
     kvp_fenced_fini(&s->fenced);
@@ -245,6 +252,45 @@ kvp_rdma_addr(const kvp_addr_t *at, struct sockaddr_storage *addr_out)
     return KVP_OK;
 }
 
+static bool
+is_unspecified(const struct sockaddr_storage *addr)
+{
+    if (addr->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)addr)->sin_addr.s_addr == htonl(INADDR_ANY);
+    return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr);
+}
+
+static bool
+is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family != b->ss_family) return false;
+    if (a->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
+    return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+                  &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
+}
+
+/* Peers that were let in at one address come to the others as well. */
+static void
+listen_at_others(kvp_rdma_tp_t *tp, const struct sockaddr_storage *first)
+{
+    kvp_rdma_serving_t *s = &tp->serving;
+
+    for (size_t i = 0; i < tp->devs_n && !is_unspecified(first); i++) {
+        struct sockaddr_storage at = rail_addr(tp, i);
+        kvp_err_t err;
+
+        if (is_same_host(&at, first)) continue;
+        err = tp->verbs->listen(s->cm, &at, &s->listeners[s->listeners_n], &s->port);
+        if (err == KVP_OK)
+            s->listeners_n++;
+        else
+            kvp_log_warn("rdma", "peers cannot come by device %s: its port %u is taken", tp->devs[i]->info.name,
+                         s->port);
+    }
+}
+
 kvp_err_t
 kvp_rdma_listen(kvp_tp_t *base, const kvp_addr_t *at, kvp_addr_t *bound_out)
 {
@@ -257,8 +303,10 @@ kvp_rdma_listen(kvp_tp_t *base, const kvp_addr_t *at, kvp_addr_t *bound_out)
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->wake_fd < 0) return KVP_SYS;
     err = tp->verbs->cm_open(&s->cm);
-    if (err == KVP_OK) err = tp->verbs->listen(s->cm, &addr, &s->listener, &s->port);
+    if (err == KVP_OK) err = tp->verbs->listen(s->cm, &addr, &s->listeners[0], &s->port);
     if (err != KVP_OK) return err; /* fini takes what there is */
+    s->listeners_n = 1;
+    listen_at_others(tp, &addr);
     *bound_out = *at;
     bound_out->port = s->port;
     return KVP_OK;

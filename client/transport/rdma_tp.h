@@ -13,7 +13,8 @@
 typedef struct {
     pthread_mutex_t lock; /* guards all of it, and every use of the ids */
     kvp_rdma_cm_t *cm;
-    kvp_rdma_id_t *listener;
+    kvp_rdma_id_t *listeners[1 + KVP_RDMA_RAILS_MAX]; /* the first is at the address that was asked for */
+    size_t listeners_n;
     uint16_t port;
     int wake_fd; /* -1 = there is none */
     kvp_list_t peers; /* incarnations that are connected, or have keys to write with */

@@ -88,6 +88,7 @@ typedef enum {
     KVP_XFER_PUBLISH = 3, /* store word at roffset by kvp_word_may_become; STALE where it may not */
 } kvp_xfer_kind_t;
 
+/* GUARDED WRITEs to one extent lie apart: among themselves AFTER_PRIOR asks for no order. */
 /* A READ of at most 128 bytes, aligned to 8 on the peer's side, is loaded word by word, and the rest of it belongs to
  * its first word: a descriptor line is never torn. Its loads stay behind those of AFTER_PRIOR's prior transfers. */
 #define KVP_XFER_AFTER_PRIOR 0x01u /* not before every transfer submitted earlier on this endpoint has taken effect */
@@ -122,7 +123,8 @@ typedef struct kvp_xfer {
                          range, a reader's token used to write), NO_SEGMENT, DISCONNECTED, CANCELLED, PROTO (the peer's
                          answer was malformed; the endpoint is broken) */
     uint64_t sum; /* with KVP_XFER_SUM and status OK */
-    kvp_list_t link; /* the transport's while it owns the transfer */
+    kvp_list_t link; /* the transport's while it owns the transfer, */
+    uint64_t left; /* and this: bytes that are not over */
 } kvp_xfer_t;
 
 typedef void (*kvp_ep_done_fn)(void *arg, kvp_err_t err);

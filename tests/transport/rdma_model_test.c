@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * rdma on the model NIC: the conformance suite.
+ * rdma on the model NIC: the conformance suite, with one to three rails.
  */
 #include "tests/transport/suite.h"
 
@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#define SEEDS 5u
+#define SEEDS 6u
 
 int
 main(void)
@@ -19,9 +19,10 @@ main(void)
     suite_verbs = &kvp_verbs_model;
     suite_stall = model_nic_pause;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-        size_t left = model_nic_reset(seed, NULL);
+        model_nic_conf_t conf = {.devs_n = 1 + (uint32_t)(seed % 3)};
+        size_t left = model_nic_reset(seed, &conf);
 
-        printf("seed %llu\n", (unsigned long long)seed);
+        printf("seed %llu devices %u\n", (unsigned long long)seed, conf.devs_n);
         failed += suite_run("rdma");
         left = model_nic_reset(seed, NULL);
         if (left > 0) printf("%zu things were left open\n", left);
