@@ -481,7 +481,8 @@ make_uses(plan_t *plan)
 static void
 make_late(plan_t *plan)
 {
-    rng_t rng = rng_fork(plan->seed, 1, PROFILE_LATE);
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_LATE), cut = rng_fork(plan->seed, 2, PROFILE_LATE);
+    bool cuts = rng_chance(&cut, 300); /* reports */
     uint32_t calls = (uint32_t)rng_between(&rng, 20, 60);
     uint64_t at_ns = rng_log(&rng, MS, 100 * MS);
 
@@ -500,6 +501,7 @@ make_late(plan_t *plan)
     add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
     for (uint32_t n = (uint32_t)rng_between(&rng, 2, 6); n > 0; n--) {
         (void)add(plan, CHOICE_CRASH_MASTER, at_ns);
+        if (cuts) (void)add(plan, CHOICE_CUT_HOST, at_ns + rng_log(&cut, MS, 300 * MS));
         at_ns += rng_between(&rng, 50 * MS, 500 * MS);
     }
 }
