@@ -48,6 +48,7 @@ on_resolved(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     kvp_err_t err = kvp_rdma_rail_make(rail);
 
     memcpy(ask.pool_id, ep->tp->pool_id, sizeof ask.pool_id);
+    ask.mtu_bytes = rail->id->dev->info.mtu_bytes;
     if (err == KVP_OK && !watch(ep, rail->id->cq_fd)) err = KVP_SYS;
     return err == KVP_OK ? ep->tp->verbs->ask(rail->id, data, kvp_rdma_ask_encode(&ask, data)) : err;
 }
@@ -60,6 +61,9 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev)
 
     if (err != KVP_OK) return err;
     if (answer.err == KVP_OK && ev->kind == KVP_RDMA_REFUSED) return KVP_PROTO;
+    if (answer.err == KVP_LIMIT)
+        kvp_log_error("rdma", "device %s sends packets of %u bytes and the peer takes %u: give both interfaces one MTU",
+                      rail->id->dev->info.name, rail->id->dev->info.mtu_bytes, answer.mtu_bytes);
     if (answer.err != KVP_OK) return answer.err;
     if (answer.nonce != rail->nonce) return KVP_PROTO; /* of another connect */
     if (ep->is_up && (answer.epoch != ep->epoch || answer.rail != rail->pair.theirs))

@@ -123,6 +123,11 @@ judge(const kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_o
     if (err != KVP_OK) return err;
     if (memcmp(ask_out->pool_id, tp->pool_id, sizeof tp->pool_id) != 0) return KVP_PROTO;
     if (kvp_fenced_has(&tp->serving.fenced, ask_out->incarnation) && KVP_RULE(RDMA_REFUSE_FENCED)) return KVP_FENCED;
+    if (ask_out->mtu_bytes > ev->id->dev->info.mtu_bytes) {
+        kvp_log_warn("rdma", "a peer sends packets of %u bytes and device %s takes %u: give both interfaces one MTU",
+                     ask_out->mtu_bytes, ev->id->dev->info.name, ev->id->dev->info.mtu_bytes);
+        return KVP_LIMIT;
+    }
     return tp->serving.conns_n >= tp->max_conns ? KVP_BUSY : KVP_OK;
 }
 
@@ -155,6 +160,8 @@ encode_answer(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id, uint64_t nonce, 
               uint8_t dst[KVP_RDMA_ANSWER_MAX])
 {
     kvp_rdma_answer_t answer = {.err = err, .nonce = nonce, .epoch = tp->epoch, .rail = rail_of(tp, id)};
+
+    answer.mtu_bytes = id->dev->info.mtu_bytes;
 
     for (size_t i = 0; err == KVP_OK && i < tp->devs_n; i++)
         answer.rails[answer.rails_n++] = rail_addr(tp, i);

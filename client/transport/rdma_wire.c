@@ -9,7 +9,7 @@
 
 #define MAGIC 0x5250564Bu /* "KVPR" */
 #define HEAD_BYTES 8u /* magic, version, error */
-#define ANSWER_BYTES 32u /* head, nonce, epoch, rail, rails_n, 6 of nothing */
+#define ANSWER_BYTES 32u /* head, nonce, epoch, rail, rails_n, 2 of nothing, MTU */
 #define RAIL_BYTES 18u /* an IPv6 address, IPv4 mapped into it, and a port */
 #define TOKEN_HEAD_BYTES 28u /* epoch, address, length, rails_n, whether to write, 2 of nothing */
 
@@ -57,6 +57,7 @@ kvp_rdma_ask_encode(const kvp_rdma_ask_t *ask, uint8_t dst[KVP_RDMA_ASK_MAX])
     put(dst + 8, ask->nonce, 8);
     put(dst + 16, ask->incarnation, 8);
     memcpy(dst + 24, ask->pool_id, sizeof ask->pool_id);
+    put(dst + 40, ask->mtu_bytes, 4);
     return KVP_RDMA_ASK_BYTES;
 }
 
@@ -70,6 +71,7 @@ kvp_rdma_ask_decode(const uint8_t *src, size_t len, kvp_rdma_ask_t *out)
     out->nonce = take(src + 8, 8);
     out->incarnation = take(src + 16, 8);
     memcpy(out->pool_id, src + 24, sizeof out->pool_id);
+    out->mtu_bytes = (uint32_t)take(src + 40, 4);
     return KVP_OK;
 }
 
@@ -115,6 +117,7 @@ kvp_rdma_answer_encode(const kvp_rdma_answer_t *answer, uint8_t dst[KVP_RDMA_ANS
     put(dst + 16, answer->epoch, 8);
     dst[24] = (uint8_t)answer->rail;
     dst[25] = (uint8_t)answer->rails_n;
+    put(dst + 28, answer->mtu_bytes, 4);
     for (uint32_t i = 0; i < answer->rails_n; i++)
         put_rail(dst + ANSWER_BYTES + i * RAIL_BYTES, &answer->rails[i]);
     return ANSWER_BYTES + answer->rails_n * RAIL_BYTES;
@@ -134,6 +137,7 @@ kvp_rdma_answer_decode(const uint8_t *src, size_t len, kvp_rdma_answer_t *out)
     out->epoch = take(src + 16, 8);
     out->rail = src[24];
     out->rails_n = src[25];
+    out->mtu_bytes = (uint32_t)take(src + 28, 4);
     if (out->err == KVP_OK && out->rail >= out->rails_n) return KVP_PROTO;
     for (uint32_t i = 0; i < out->rails_n; i++)
         take_rail(src + ANSWER_BYTES + i * RAIL_BYTES, &out->rails[i]);

@@ -9,22 +9,25 @@
 
 #define KVP_RDMA_RAILS_MAX 6u /* adapters of one host that a peer hears of */
 #define KVP_RDMA_VERSION 1u
-#define KVP_RDMA_ASK_BYTES 40u
+#define KVP_RDMA_ASK_BYTES 44u
 
 /* Who asks for a connection. */
 typedef struct {
     uint64_t nonce; /* comes back in the answer: one that is of another attempt is noticed */
     uint64_t incarnation;
     uint8_t pool_id[16];
+    uint32_t mtu_bytes; /* of the packets that it sends; 0 = it does not tell */
 } kvp_rdma_ask_t;
 
-/* Consent, or a refusal (err: VERSION, PROTO, FENCED, BUSY, INTERNAL). */
+/* Consent, or a refusal (err: VERSION, PROTO, FENCED, BUSY, NOTSUP, INTERNAL, and LIMIT: it would send larger packets than
+ * our port takes). */
 typedef struct {
     kvp_err_t err;
     uint64_t nonce;
     uint64_t epoch; /* of the serving instance; keys are of one epoch */
     uint32_t rail; /* on which this connection came: which key of a token counts */
     uint32_t rails_n;
+    uint32_t mtu_bytes; /* of the port on which it came */
     struct sockaddr_storage rails[KVP_RDMA_RAILS_MAX]; /* where the others are reached */
 } kvp_rdma_answer_t;
 

@@ -9,7 +9,8 @@
 #include <netinet/in.h>
 #include <string.h>
 
-static const kvp_rdma_ask_t ask = {.nonce = 0x1122334455667788, .incarnation = 7, .pool_id = "sixteen bytes.."};
+static const kvp_rdma_ask_t ask = {
+    .nonce = 0x1122334455667788, .incarnation = 7, .pool_id = "sixteen bytes..", .mtu_bytes = 4096};
 
 static kvp_rdma_answer_t
 answer_of(uint32_t rails)
@@ -21,6 +22,7 @@ answer_of(uint32_t rails)
     a.epoch = 6;
     a.rail = rails - 1;
     a.rails_n = rails;
+    a.mtu_bytes = 1024;
     for (uint32_t i = 0; i < rails && i < KVP_RDMA_RAILS_MAX; i++) {
         struct sockaddr_in v4 = {
             .sin_family = AF_INET, .sin_port = htons(4711), .sin_addr.s_addr = htonl(0x0A630001 + i)};
@@ -39,7 +41,7 @@ test_ask_when_whole_and_cut(void **state)
 
     (void)state;
     assert_int_equal(kvp_rdma_ask_decode(bytes, sizeof bytes, &back), KVP_OK); /* padding behind it */
-    assert_true(back.nonce == ask.nonce && back.incarnation == 7);
+    assert_true(back.nonce == ask.nonce && back.incarnation == 7 && back.mtu_bytes == 4096);
     assert_memory_equal(back.pool_id, ask.pool_id, sizeof ask.pool_id);
     for (size_t len = 0; len < n; len++)
         assert_int_equal(kvp_rdma_ask_decode(bytes, len, &back), KVP_PROTO);

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Rails and connections of rdma on the model NIC: how many doorbells, who is refused, who may meet whom. What must hold in
+ * every order of things is rdma_rules_test.c's.
+ */
+#include "client/transport/builtin.h"
+#include "client/transport/rdma_wire.h"
+#include "tests/transport/model_nic.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BYTES ((size_t)1 << 20)
+#define WIDE ((size_t)768 << 10)
+#define SMALL ((size_t)4 << 10)
+#define ROUNDS 100000u
+#define POOL "pool of the test" /* 16 bytes */
+
+/* An instance that serves its memory and reads that of another one. */
+typedef struct {
+    kvp_tp_t *tp;
+    kvp_addr_t at;
+    uint8_t *mem;
+    kvp_mr_t *mr;
+    kvp_ep_t *ep; /* to the other one */
+    kvp_rseg_t *rseg; /* of it */
+    kvp_err_t verdict;
+    uint8_t *local;
+    kvp_xfer_t x;
+    kvp_iov_t iov;
+    bool is_done;
+} end_t;
+
+static void
+serve(end_t *e, uint64_t incarnation, uint16_t port, uint8_t fill)
+{
+    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = POOL, .verbs = &kvp_verbs_model};
+
+    assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &e->tp), KVP_OK);
+    assert_int_equal(e->tp->ops->listen(e->tp, &(kvp_addr_t){.host = "10.99.1.1", .port = port}, &e->at), KVP_OK);
+    e->mem = aligned_alloc(4096, BYTES);
+    e->local = malloc(BYTES);
+    assert_non_null(e->mem);
+    assert_non_null(e->local);
+    memset(e->mem, fill, BYTES);
+    assert_int_equal(kvp_mr_create(e->tp, &(kvp_mem_t){.addr = e->mem, .len = BYTES, .fd = -1}, &e->mr), KVP_OK);
+}
+
+static void
+end(end_t *e)
+{
+    kvp_ep_destroy(e->ep);
+    kvp_rseg_destroy(e->rseg);
+    kvp_mr_destroy(e->mr);
+    kvp_tp_destroy(e->tp);
+    free(e->mem);
+    free(e->local);
+    memset(e, 0, sizeof *e);
+}
+
+static void
+on_connect(void *arg, kvp_err_t err)
+{
+    ((end_t *)arg)->verdict = err;
+}
+
+static void
+begin_connect(end_t *from, const end_t *to)
+{
+    kvp_token_t token;
+
+    from->verdict = KVP_EAGAIN;
+    assert_int_equal(to->mr->tp->ops->mr_export(to->mr, KVP_ACCESS_READ, 0, &token), KVP_OK);
+    assert_int_equal(kvp_rseg_create(from->tp, &token, BYTES, KVP_ACCESS_READ, &from->rseg), KVP_OK);
+    assert_int_equal(kvp_ep_create(from->tp, &to->at, on_connect, from, &from->ep), KVP_OK);
+}
+
+static void
+turn(end_t *e)
+{
+    if (e->tp == NULL) return;
+    assert_int_equal(e->tp->ops->serve(e->tp, 0, 0), KVP_OK);
+    if (e->ep != NULL) (void)e->tp->ops->ep_poll(e->ep);
+}
+
+static void
+on_done(kvp_xfer_t *x)
+{
+    ((end_t *)x->arg)->is_done = true;
+}
+
+static void
+begin_read(end_t *e, size_t len)
+{
+    kvp_xfer_t *list[1] = {&e->x};
+    size_t took;
+
+    e->is_done = false;
+    e->iov = (kvp_iov_t){e->local, len};
+    e->x = (kvp_xfer_t){
+        .kind = KVP_XFER_READ, .rseg = e->rseg, .iov = &e->iov, .iov_n = 1, .len = len, .done = on_done, .arg = e};
+    assert_int_equal(e->tp->ops->submit(e->ep, list, 1, &took), KVP_OK);
+    assert_int_equal(took, 1);
+}
+
+static kvp_err_t
+finish_read(end_t *e, end_t *other)
+{
+    for (uint32_t i = 0; i < ROUNDS && !e->is_done; i++) {
+        turn(other);
+        turn(e);
+    }
+    assert_true(e->is_done);
+    return e->x.status;
+}
+
+static void
+read_all(end_t *e, end_t *other, size_t len)
+{
+    begin_read(e, len);
+    assert_int_equal(finish_read(e, other), KVP_OK);
+    assert_memory_equal(e->local, other->mem, len);
+}
+
+static void
+connect_both(end_t *client, end_t *server, uint64_t seed)
+{
+    assert_int_equal(model_nic_reset(seed, &(model_nic_conf_t){.devs_n = 2}), 0);
+    serve(server, 1, 0, 's');
+    serve(client, 2, 0, 'c');
+    begin_connect(client, server);
+    for (uint32_t i = 0; i < ROUNDS && client->verdict == KVP_EAGAIN; i++) {
+        turn(server);
+        turn(client);
+    }
+    assert_int_equal(client->verdict, KVP_OK);
+}
+
+/* All rails are there once much was carried and some time has passed. */
+static void
+connect_rails(end_t *client, end_t *server, uint64_t seed)
+{
+    connect_both(client, server, seed);
+    read_all(client, server, WIDE);
+    for (uint32_t i = 0; i < 50; i++) {
+        turn(server);
+        turn(client);
+        model_nic_settle();
+    }
+}
+
+/* ---- what goes over how many */
+static void
+want_counts(end_t *client, end_t *server, size_t len, uint64_t doorbells)
+{
+    model_nic_counts_t before, after;
+
+    model_nic_counts(&before);
+    read_all(client, server, len);
+    model_nic_counts(&after);
+    assert_true(after.posts - before.posts == doorbells);
+    assert_true(after.signaled - before.signaled == doorbells);
+    assert_true(after.completions - before.completions == doorbells);
+}
+
+static void
+test_doorbell_and_completion_for_each_rail_used(void **state)
+{
+    static end_t client, server;
+
+    (void)state;
+    connect_rails(&client, &server, 1);
+    want_counts(&client, &server, SMALL, 1); /* little goes over one */
+    want_counts(&client, &server, WIDE, 2);
+    want_counts(&client, &server, SMALL, 1);
+    end(&client);
+    end(&server);
+}
+
+static void
+test_little_connects_one_rail(void **state)
+{
+    static end_t client, server;
+    model_nic_counts_t counts;
+
+    (void)state;
+    connect_both(&client, &server, 1);
+    model_nic_path(1, 1, false); /* were it tried, it would count as a failure */
+    for (uint32_t i = 0; i < 20; i++)
+        read_all(&client, &server, SMALL);
+    model_nic_counts(&counts);
+    assert_true(counts.posts == 20);
+    assert_true(counts.failures == 0);
+    end(&client);
+    end(&server);
+}
+
+/* The only rail in use fails under little: another one is connected for it. */
+static void
+test_first_rail_fails_under_little(void **state)
+{
+    static end_t client, server;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        connect_both(&client, &server, seed);
+        begin_read(&client, SMALL);
+        model_nic_path(0, 0, false);
+        assert_int_equal(finish_read(&client, &server), KVP_OK);
+        assert_memory_equal(client.local, server.mem, SMALL);
+        read_all(&client, &server, SMALL);
+        read_all(&client, &server, WIDE);
+        end(&client);
+        end(&server);
+    }
+}
+
+static void
+test_all_rails_fail(void **state)
+{
+    static end_t client, server;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        connect_rails(&client, &server, seed);
+        begin_read(&client, WIDE);
+        model_nic_path(0, 0, false);
+        model_nic_path(1, 1, false);
+        model_nic_path(0, 1, false);
+        assert_int_equal(finish_read(&client, &server), KVP_DISCONNECTED);
+        assert_true(client.tp->ops->ep_is_broken(client.ep));
+        end(&client);
+        end(&server);
+    }
+}
+
+/* ---- connections */
+
+/* A node that was restarted lets the second rail in: keys that the first one's peer gave out are not sent there. */
+static void
+test_peer_restarts_between_two_rails(void **state)
+{
+    static end_t client, server;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        uint16_t port;
+
+        connect_both(&client, &server, seed);
+        port = server.at.port;
+        end(&server);
+        serve(&server, 3, port, 'n');
+        begin_read(&client, WIDE);
+        assert_int_equal(finish_read(&client, &server), KVP_DISCONNECTED);
+        assert_true(client.tp->ops->ep_is_broken(client.ep));
+        end(&client);
+        end(&server);
+    }
+}
+
+static void
+test_both_sides_connect_at_once(void **state)
+{
+    static end_t a, b;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        assert_int_equal(model_nic_reset(seed, &(model_nic_conf_t){.devs_n = 2}), 0);
+        serve(&a, 1, 0, 'a');
+        serve(&b, 2, 0, 'b');
+        begin_connect(&a, &b);
+        begin_connect(&b, &a);
+        for (uint32_t i = 0; i < ROUNDS && (a.verdict == KVP_EAGAIN || b.verdict == KVP_EAGAIN); i++) {
+            turn(&a);
+            turn(&b);
+        }
+        assert_int_equal(a.verdict, KVP_OK);
+        assert_int_equal(b.verdict, KVP_OK);
+        read_all(&a, &b, WIDE);
+        read_all(&b, &a, WIDE);
+        end(&a);
+        end(&b);
+    }
+}
+
+/* What somebody who asks with that MTU is told. */
+static kvp_err_t
+ask_with_mtu(end_t *server, uint32_t mtu_bytes)
+{
+    const kvp_verbs_ops_t *verbs = &kvp_verbs_model;
+    struct sockaddr_storage to = {0};
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(server->at.port)};
+    kvp_rdma_ask_t ask = {.nonce = 5, .incarnation = 9, .pool_id = POOL, .mtu_bytes = mtu_bytes};
+    uint8_t data[KVP_RDMA_ASK_MAX];
+    kvp_rdma_answer_t answer;
+    kvp_rdma_event_t ev;
+    kvp_rdma_cm_t *cm;
+    kvp_rdma_id_t *id;
+
+    assert_int_equal(inet_pton(AF_INET, server->at.host, &v4.sin_addr), 1);
+    memcpy(&to, &v4, sizeof v4);
+    assert_int_equal(verbs->cm_open(&cm), KVP_OK);
+    assert_int_equal(verbs->connect(cm, &to, NULL, &id), KVP_OK);
+    for (uint32_t i = 0;; i++) {
+        assert_true(i < ROUNDS);
+        turn(server);
+        if (verbs->cm_next(cm, &ev) != KVP_OK) continue;
+        if (ev.kind != KVP_RDMA_RESOLVED) break;
+        assert_int_equal(verbs->qp_make(id, &(kvp_rdma_caps_t){.sends = 1, .sge = 1}), KVP_OK);
+        assert_int_equal(verbs->ask(id, data, kvp_rdma_ask_encode(&ask, data)), KVP_OK);
+    }
+    assert_int_equal(kvp_rdma_answer_decode(ev.data, ev.len, &answer), KVP_OK);
+    assert_int_equal(ev.kind, answer.err == KVP_OK ? KVP_RDMA_ESTABLISHED : KVP_RDMA_REFUSED);
+    assert_int_equal(answer.mtu_bytes, 4096);
+    verbs->id_close(id);
+    verbs->cm_close(cm);
+    return answer.err;
+}
+
+static void
+test_larger_packets_than_the_port_takes(void **state)
+{
+    static end_t server;
+
+    (void)state;
+    assert_int_equal(model_nic_reset(1, NULL), 0);
+    serve(&server, 1, 0, 's');
+    assert_int_equal(ask_with_mtu(&server, 8192), KVP_LIMIT);
+    assert_int_equal(ask_with_mtu(&server, 4096), KVP_OK);
+    assert_int_equal(ask_with_mtu(&server, 1024), KVP_OK);
+    assert_int_equal(ask_with_mtu(&server, 0), KVP_OK); /* not told */
+    end(&server);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_doorbell_and_completion_for_each_rail_used),
+        cmocka_unit_test(test_little_connects_one_rail),
+        cmocka_unit_test(test_first_rail_fails_under_little),
+        cmocka_unit_test(test_all_rails_fail),
+        cmocka_unit_test(test_peer_restarts_between_two_rails),
+        cmocka_unit_test(test_both_sides_connect_at_once),
+        cmocka_unit_test(test_larger_packets_than_the_port_takes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
