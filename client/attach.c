@@ -520,6 +520,7 @@ reserve_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
         err = KVP_EAGAIN;
     else if (err == KVP_OK)
         peer->eps_n++;
+    peer->low_n = (uint32_t)kvp_min_u64(peer->low_n, peer->idle_n);
     pthread_mutex_unlock(&peer->lock);
     return err;
 }
@@ -556,4 +557,39 @@ kvp_peer_give_ep(kvp_peer_t *peer, kvp_ep_t *ep, bool is_spent)
     peer->idle[peer->idle_n++] = ep;
     pthread_cond_broadcast(&peer->changed);
     pthread_mutex_unlock(&peer->lock);
+}
+
+/* Endpoints are taken from the end and given back there, so those that are used least lie at the beginning: no clock is
+ * looked at where they are used. */
+uint32_t
+kvp_peer_look_idle(kvp_peer_t *peer, uint64_t now_ns, uint64_t *unused_ns_out)
+{
+    uint32_t n;
+
+    pthread_mutex_lock(&peer->lock);
+    if (peer->low_n == 0)
+        peer->unused_ns = 0;
+    else if (peer->unused_ns == 0)
+        peer->unused_ns = now_ns;
+    peer->low_n = n = peer->idle_n;
+    *unused_ns_out = peer->unused_ns;
+    pthread_mutex_unlock(&peer->lock);
+    return n;
+}
+
+void
+kvp_peer_drop_idle(kvp_peer_t *peer)
+{
+    kvp_ep_t *ep = NULL;
+
+    pthread_mutex_lock(&peer->lock);
+    if (peer->idle_n > 0) {
+        ep = peer->idle[0];
+        memmove(peer->idle, peer->idle + 1, --peer->idle_n * sizeof peer->idle[0]);
+        peer->low_n = (uint32_t)kvp_min_u64(peer->low_n, peer->idle_n);
+    }
+    pthread_mutex_unlock(&peer->lock);
+    if (ep == NULL) return; /* somebody was faster */
+    close_ep(peer, ep);
+    forget_ep(peer);
 }

@@ -56,6 +56,8 @@ struct kvp_peer {
     kvp_ctl_due_t due;
     kvp_ep_t *idle[KVP_SYNC_EPS]; /* guarded by lock, like the rest */
     uint32_t idle_n;
+    uint32_t low_n; /* the fewest idle ones since tend looked: so many, from the first on, were not used */
+    uint64_t unused_ns; /* since when tend has found the first one unused; 0 = it was used, or there is none */
     uint32_t eps_n; /* idle ones and those in use */
 };
 
@@ -86,6 +88,11 @@ void kvp_peer_break(kvp_peer_t *peer);
  * would wait; BUSY: nobody did. DEADLINE: a new one could not be connected by then). give_ep takes it back, or closes it. */
 kvp_err_t kvp_peer_take_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out) KVP_MUST_USE;
 void kvp_peer_give_ep(kvp_peer_t *peer, kvp_ep_t *ep, bool is_spent);
+
+/* kvp_peer_look_idle is called by one thread, now and then: how many endpoints are idle, and since when the one that was
+ * used least lately has not been (0 = it was, or is not there). kvp_peer_drop_idle closes that one. */
+uint32_t kvp_peer_look_idle(kvp_peer_t *peer, uint64_t now_ns, uint64_t *unused_ns_out);
+void kvp_peer_drop_idle(kvp_peer_t *peer);
 
 /* kvp_peer_chunk: see kvp_path_chunk. DEADLINE leaves the chunk to be opened: the next call finds it. */
 kvp_err_t kvp_peer_chunk(kvp_peer_t *peer, uint32_t chunk, kvp_access_t access, uint64_t deadline_ns,

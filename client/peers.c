@@ -25,6 +25,7 @@
 #define SILENCE_MAX_NS (1 * KVP_NS_PER_S) /* a node that made callers wait in vain for so long is given up */
 #define AVOID_NS (1 * KVP_NS_PER_S) /* a silent node is the last choice for so long */
 #define CHUNKS_MAX (1u << 20)
+#define IDLE_EPS_MAX 128u
 
 typedef struct {
     uint32_t segment_id;
@@ -590,6 +591,32 @@ hold_nth(kvp_peers_t *p, size_t i, kvp_peer_t **peer_out)
     return is_there;
 }
 
+/* One idle endpoint fewer where they are too many: connections take memory here and at the node. */
+static void
+drop_idle_ep(kvp_peers_t *p)
+{
+    uint32_t max = p->conf.max_idle_eps == 0 ? IDLE_EPS_MAX : p->conf.max_idle_eps;
+    uint64_t now_ns = kvp_now_ns(), oldest_ns = UINT64_MAX;
+    kvp_peer_t *peer, *oldest = NULL;
+    uint32_t n = 0;
+
+    for (size_t i = 0; hold_nth(p, i, &peer); i++) {
+        uint64_t unused_ns = 0;
+
+        if (peer != NULL) n += kvp_peer_look_idle(peer, now_ns, &unused_ns);
+        if (unused_ns != 0 && unused_ns < oldest_ns) {
+            if (oldest != NULL) rele_peer(p, oldest);
+            oldest_ns = unused_ns;
+            oldest = peer;
+        } else if (peer != NULL) {
+            rele_peer(p, peer);
+        }
+    }
+    if (oldest == NULL) return; /* all were used a moment ago */
+    if (n > max) kvp_peer_drop_idle(oldest);
+    rele_peer(p, oldest);
+}
+
 bool
 kvp_peers_tend(kvp_peers_t *p)
 {
@@ -597,6 +624,7 @@ kvp_peers_tend(kvp_peers_t *p)
     bool has_more = false;
 
     bury_peers(p);
+    drop_idle_ep(p);
     for (size_t i = 0; hold_nth(p, i, &peer); i++) {
         if (peer == NULL) continue;
         if (kvp_peer_has_hung_up(peer)) {

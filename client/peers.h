@@ -23,6 +23,7 @@ typedef struct {
     kvp_names_t *names; /* NULL = only addresses are reached */
     kvp_forkguard_t *guard;
     kvp_counters_t *counters;
+    uint32_t max_idle_eps; /* over all nodes; beyond it the least recently used are closed. 0 = default 128 */
 } kvp_peers_conf_t;
 
 /* conn is borrowed as long as the peers live: segments are asked for over it. */
@@ -77,7 +78,7 @@ kvp_err_t kvp_path_chunk(kvp_peers_t *peers, const kvp_path_t *path, uint32_t ch
 
 /* ---- chores of the handle's background thread */
 
-/* kvp_peers_tend notices nodes that closed their connection, and maps some more of what was opened (a first touch costs
+/* kvp_peers_tend notices nodes that closed their connection, closes idle endpoints beyond max_idle_eps, and maps some more of what was opened (a first touch costs
  * four times a copy). True when there is more to map. */
 bool kvp_peers_tend(kvp_peers_t *peers);
 

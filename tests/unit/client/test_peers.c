@@ -40,11 +40,11 @@ in(uint64_t ns)
 }
 
 static void
-setup(fixture_t *f, const char *host_id)
+setup_limited(fixture_t *f, const char *host_id, uint32_t max_idle_eps)
 {
     kvp_hostport_t at = {.host = "127.0.0.1"};
     kvp_hello_ask_t ask = {.name = "a test", .host_id = host_id, .pidfd = -1};
-    kvp_peers_conf_t conf = {.name = "a test", .host_id = host_id, .transports_n = 1};
+    kvp_peers_conf_t conf = {.name = "a test", .host_id = host_id, .transports_n = 1, .max_idle_eps = max_idle_eps};
     char detail[160];
 
     memset(f, 0, sizeof *f);
@@ -59,6 +59,12 @@ setup(fixture_t *f, const char *host_id)
     conf.counters = &f->counters;
     assert_int_equal(kvp_conn_open(NULL, &at, &ask, &f->guard, in(LONG_NS), detail, sizeof detail, &f->conn), KVP_OK);
     assert_int_equal(kvp_peers_create(&conf, f->conn, &f->peers), KVP_OK);
+}
+
+static void
+setup(fixture_t *f, const char *host_id)
+{
+    setup_limited(f, host_id, 0);
 }
 
 static void
@@ -515,6 +521,38 @@ test_endpoints_are_waited_for(void **state)
     teardown(&f);
 }
 
+/* Only what is idle and was not used between two looks goes, one at a time, and no more than is too much. */
+static void
+test_idle_endpoints_beyond_the_limit_are_closed(void **state)
+{
+    kvp_path_t paths[3], used;
+    kvp_peer_t *peer;
+    kvp_ep_t *last;
+    fixture_t f;
+
+    (void)state;
+    setup_limited(&f, FAKE_MASTER_HOST, 2);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(take(&f, in(LONG_NS), &paths[i]), KVP_OK);
+    peer = paths[0].peer;
+    last = paths[2].ep;
+    for (uint32_t i = 0; i < 3; i++)
+        kvp_path_rele(f.peers, &paths[i], false);
+    kvp_peers_tend(f.peers); /* the first look: all were used before it */
+    assert_int_equal(peer->idle_n, 3);
+    assert_int_equal(take(&f, 0, &used), KVP_OK);
+    assert_ptr_equal(used.ep, last);
+    kvp_path_rele(f.peers, &used, false);
+    kvp_peers_tend(f.peers);
+    assert_int_equal(peer->idle_n, 2);
+    assert_int_equal(peer->eps_n, 2);
+    assert_ptr_equal(peer->idle[1], last);
+    for (uint32_t i = 0; i < 3; i++)
+        kvp_peers_tend(f.peers);
+    assert_int_equal(peer->idle_n, 2);
+    teardown(&f);
+}
+
 static void
 test_who_waits_for_an_endpoint_of_a_lost_node_is_told(void **state)
 {
@@ -661,6 +699,7 @@ main(void)
         cmocka_unit_test(test_a_reader_owes_nothing_and_a_writer_once),
         cmocka_unit_test(test_who_only_asked_to_write_owes_as_well),
         cmocka_unit_test(test_endpoints_are_waited_for),
+        cmocka_unit_test(test_idle_endpoints_beyond_the_limit_are_closed),
         cmocka_unit_test(test_who_waits_for_an_endpoint_of_a_lost_node_is_told),
         cmocka_unit_test(test_a_child_closes_no_descriptor_that_was_reused),
     };
