@@ -393,7 +393,7 @@ unkick(kvp_rdma_ep_t *ep)
 {
     uint64_t value;
 
-    if (ep->is_timed && read(ep->timer_fd, &value, sizeof value) == sizeof value) ep->is_timed = false;
+    if (ep->has_slept && ep->is_timed && read(ep->timer_fd, &value, sizeof value) == sizeof value) ep->is_timed = false;
     if (ep->is_kicked && read(ep->kick_fd, &value, sizeof value) == sizeof value) ep->is_kicked = false;
 }
 
@@ -403,8 +403,8 @@ kvp_rdma_ep_poll(kvp_ep_t *base)
     kvp_rdma_ep_t *ep = kvp_rdma_ep_of(base);
 
     ep->fired = 0;
-    if (ep->has_slept || ep->on_connected != NULL || kvp_rdma_rails_are_connecting(ep)) kvp_rdma_ep_take_events(ep);
     unkick(ep);
+    if (ep->has_slept || ep->on_connected != NULL || kvp_rdma_rails_are_connecting(ep)) kvp_rdma_ep_take_events(ep);
     for (uint32_t i = 0; i < ep->rails_n; i++)
         take_completions(ep, &ep->rails[i]);
     kvp_rdma_rails_tend(ep);

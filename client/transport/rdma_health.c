@@ -10,7 +10,7 @@
 #define SCORE_PROBE 16u /* the first share after a failure; each batch that goes well doubles it */
 #define WEIGHT_MIN 16u /* of one that is slow: it has to be measured to be seen to recover */
 #define MEASURED_MIN (64u << 10) /* bytes: what a smaller batch takes is the way there and back */
-#define STALL_NS (500 * KVP_NS_PER_MS)
+#define STALL_NS (1500 * KVP_NS_PER_MS) /* adapters give a peer up after 1.1 s (rdma_ibv.c) */
 #define STALL_NS_PER_MIB (100 * KVP_NS_PER_MS) /* 10 MB/s is no adapter's speed */
 
 void

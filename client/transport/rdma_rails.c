@@ -218,8 +218,7 @@ kvp_rdma_rails_tend(kvp_rdma_ep_t *ep)
         kvp_rdma_rail_t *rail = &ep->rails[i];
 
         /* What writes ends with its rail: the adapter's own verdict is waited for. */
-        if (up_n(ep) > 1 && has_stalled(rail, now_ns) && !kvp_rdma_rail_has_writes(rail))
-            kvp_rdma_rails_failed(ep, rail);
+        if (has_stalled(rail, now_ns) && !kvp_rdma_rail_has_writes(rail)) kvp_rdma_rails_failed(ep, rail);
     }
 }
 

@@ -132,8 +132,8 @@ static void
 test_stall_grows_with_what_is_under_way(void **state)
 {
     (void)state;
-    assert_true(kvp_rdma_health_stalled_at(5 * MS, 0) == 505 * MS);
-    assert_true(kvp_rdma_health_stalled_at(0, 32 * MIB) == (500 + 3200) * MS);
+    assert_true(kvp_rdma_health_stalled_at(5 * MS, 0) == 1505 * MS);
+    assert_true(kvp_rdma_health_stalled_at(0, 32 * MIB) == (1500 + 3200) * MS);
 }
 
 int
