@@ -14,7 +14,7 @@
 
 #define ARENA_BYTES (12u << 20)
 #define LAYERS 61u
-#define LAYER_BYTES 3000u
+#define LAYER_BYTES 90000u /* together more than a window */
 #define MANY 300u
 #define MANY_BYTES 20000u
 #define THREADS 12u

@@ -11,7 +11,7 @@
 #include <pthread.h>
 
 #define FAKE_NODE_CONNS 8
-#define FAKE_NODE_BYTES (1u << 20)
+#define FAKE_NODE_BYTES (8u << 20)
 
 typedef struct {
     char path[64]; /* of its socket, in the abstract name space */
