@@ -79,6 +79,7 @@ rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
     tp->epoch = kvp_random_u64();
     memcpy(tp->pool_id, conf->pool_id, sizeof tp->pool_id);
     kvp_rdma_serving_init(&tp->serving);
+    kvp_rdma_book_init(&tp->book);
     return open_devs(tp);
 }
 
@@ -89,6 +90,7 @@ rdma_fini(kvp_tp_t *base)
 
     if (tp->verbs == NULL) return;
     kvp_rdma_serving_fini(tp);
+    kvp_rdma_book_fini(&tp->book);
     if (tp->devs_n > 0) tp->verbs->devs_close();
 }
 

@@ -27,6 +27,8 @@ tell_connected(kvp_rdma_ep_t *ep, kvp_err_t err)
     kvp_ep_done_fn fn = ep->on_connected;
 
     ep->on_connected = NULL;
+    /* No answer, or none in the time that the caller had: the next connect tries another adapter of the peer. */
+    if (fn != NULL && (err == KVP_UNREACHABLE || err == KVP_CANCELLED)) kvp_rdma_book_failed(&ep->tp->book, &ep->known);
     if (err != KVP_OK) kvp_rdma_ep_hang_up(ep);
     if (fn != NULL) fn(ep->on_connected_arg, err);
 }
@@ -71,6 +73,7 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev)
     if (!ep->is_up) {
         ep->epoch = answer.epoch;
         kvp_rdma_rails_learn(ep, &answer);
+        kvp_rdma_book_note(&ep->tp->book, &ep->known, &answer);
     }
     ep->is_up = true;
     kvp_rdma_rails_connected(rail);
@@ -145,12 +148,16 @@ kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_d
     if (ep->timer_fd < 0 || !watch(ep, ep->timer_fd)) goto fail_sys;
     err = ep->tp->verbs->cm_open(&ep->cm);
     if (err == KVP_OK && !watch(ep, ep->cm->fd)) goto fail_sys;
-    if (err == KVP_OK) err = kvp_rdma_addr(to, &addr);
+    if (err == KVP_OK) err = kvp_rdma_addr(to, &ep->known);
+    if (err == KVP_OK) addr = kvp_rdma_book_look(&ep->tp->book, &ep->known);
     ep->sum = kvp_sum_create();
     if (err == KVP_OK && ep->sum == NULL) err = KVP_NOMEM;
     ep->rails_n = 1;
     kvp_rdma_health_init(&ep->rails[0].health);
-    if (err == KVP_OK) err = kvp_rdma_rail_open(&ep->rails[0], ep->tp, ep->cm, NULL, &addr);
+    if (err == KVP_OK) {
+        err = kvp_rdma_rail_open(&ep->rails[0], ep->tp, ep->cm, NULL, &addr);
+        if (err != KVP_OK) kvp_rdma_book_failed(&ep->tp->book, &ep->known);
+    }
     if (err != KVP_OK) goto fail;
     ep->on_connected = done;
     ep->on_connected_arg = arg;

@@ -13,6 +13,7 @@ typedef struct {
     kvp_rdma_cm_t *cm; /* events of all rails */
     kvp_rdma_rail_t rails[KVP_RDMA_RAILS_MAX]; /* the first is to the address that was asked for */
     uint32_t rails_n; /* of these are known */
+    struct sockaddr_storage known; /* the address that was asked for */
     struct sockaddr_storage peer_rails[KVP_RDMA_RAILS_MAX]; /* where the peer's adapters are */
     uint32_t peer_rails_n;
     int epoll_fd;

@@ -5,6 +5,7 @@
 #define KVP_CLIENT_RDMA_TP_H
 
 #include "client/transport/fenced.h"
+#include "client/transport/rdma_book.h"
 #include "client/transport/rdma_wire.h"
 
 #include <pthread.h>
@@ -32,6 +33,7 @@ typedef struct {
     uint8_t pool_id[16];
     uint32_t max_conns;
     kvp_rdma_serving_t serving;
+    kvp_rdma_book_t book;
 } kvp_rdma_tp_t;
 
 typedef struct {

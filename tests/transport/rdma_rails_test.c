@@ -261,6 +261,44 @@ test_peer_restarts_between_two_rails(void **state)
     }
 }
 
+static kvp_err_t
+connect_again(end_t *client, end_t *server)
+{
+    kvp_ep_destroy(client->ep);
+    kvp_rseg_destroy(client->rseg);
+    client->ep = NULL;
+    begin_connect(client, server);
+    for (uint32_t i = 0; i < ROUNDS && client->verdict == KVP_EAGAIN; i++) {
+        turn(server);
+        turn(client);
+    }
+    return client->verdict;
+}
+
+/* The address by which all know a node is gone: once that was seen, it is reached by its other adapter; and back. */
+static void
+test_known_address_does_not_answer(void **state)
+{
+    static end_t client, server;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        connect_both(&client, &server, seed);
+        model_nic_path(0, 0, false);
+        assert_int_equal(connect_again(&client, &server), KVP_UNREACHABLE);
+        for (uint32_t tries = 0; connect_again(&client, &server) != KVP_OK; tries++)
+            assert_true(tries < 2);
+        read_all(&client, &server, SMALL);
+        model_nic_path(0, 0, true);
+        model_nic_path(1, 1, false);
+        for (uint32_t tries = 0; connect_again(&client, &server) != KVP_OK; tries++)
+            assert_true(tries < 2);
+        read_all(&client, &server, SMALL);
+        end(&client);
+        end(&server);
+    }
+}
+
 static void
 test_both_sides_connect_at_once(void **state)
 {
@@ -344,6 +382,7 @@ main(void)
         cmocka_unit_test(test_first_rail_fails_under_little),
         cmocka_unit_test(test_all_rails_fail),
         cmocka_unit_test(test_peer_restarts_between_two_rails),
+        cmocka_unit_test(test_known_address_does_not_answer),
         cmocka_unit_test(test_both_sides_connect_at_once),
         cmocka_unit_test(test_larger_packets_than_the_port_takes),
     };
