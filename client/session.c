@@ -11,7 +11,7 @@
  *   last: a master may take every connection and drop it at the first question.
  *
  * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
- * conn->out_lock, forkguard->lock, scratch pool, regs->idle_lock, the debts', the holdings'. No lock is held over a call to master or node.
+ * conn->out_lock, forkguard->lock, scratch pool, stages, regs->idle_lock, the debts', the holdings'. No lock is held over a call to master or node.
  * Threads: the callers', and one of ours a handle ("kvpool-session"); an embedded node has its own.
  */
 #include "client/session.h"
