@@ -30,6 +30,7 @@
 #define CONF_V2_BYTES offsetof(kvpool_conf_t, detail)
 #define OPTS_V1_BYTES offsetof(kvpool_opts_t, replicas)
 #define OPTS_V2_BYTES offsetof(kvpool_opts_t, detail)
+#define OPTS_V3_BYTES offsetof(kvpool_opts_t, segment)
 
 #define FLAGS_ALL                                                                                                      \
     (KVPOOL_FORCE | KVPOOL_UPSERT | KVPOOL_PIN_SOFT | KVPOOL_PIN_HARD | KVPOOL_WAIT | KVPOOL_HEED_PROBES |             \
@@ -52,7 +53,8 @@ leave(kvpool_t *pool)
 static bool
 are_opts_legal(const kvpool_opts_t *opts)
 {
-    if (opts->struct_size != sizeof *opts && opts->struct_size != OPTS_V2_BYTES && opts->struct_size != OPTS_V1_BYTES)
+    if (opts->struct_size != sizeof *opts && opts->struct_size != OPTS_V3_BYTES && opts->struct_size != OPTS_V2_BYTES &&
+        opts->struct_size != OPTS_V1_BYTES)
         return false;
     if ((opts->flags & ~FLAGS_ALL) != 0) return false;
     if ((opts->flags & KVPOOL_PIN_SOFT) != 0 && (opts->flags & KVPOOL_PIN_HARD) != 0) return false;
@@ -79,6 +81,7 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
         .replicas = opts != NULL && opts->struct_size > OPTS_V1_BYTES ? opts->replicas : 0,
         .detail = has_detail ? opts->detail : NULL,
         .detail_cap = has_detail ? opts->detail_cap : 0,
+        .segment = opts != NULL && opts->struct_size == sizeof *opts ? opts->segment : 0,
     };
     if (has_detail) opts->detail[0] = '\0';
     if (call_out->scratch != NULL) return KVP_OK;

@@ -187,20 +187,6 @@ write_client(const kvpool_t *pool, kvp_jsonw_t *w)
     kvp_jsonw_close(w, '}');
 }
 
-static kvp_err_t
-give_text(const kvp_buf_t *text, char *buf, size_t cap, size_t *len_out)
-{
-    if (text->err != KVP_OK) return text->err;
-    *len_out = text->len;
-    if (cap <= text->len) {
-        if (cap > 0) buf[0] = '\0';
-        return KVP_BUFFER_SMALL;
-    }
-    memcpy(buf, text->data, text->len);
-    buf[text->len] = '\0';
-    return KVP_OK;
-}
-
 int
 kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool_opts_t *opts)
 {
@@ -220,7 +206,7 @@ kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool
     if (err == KVP_OK) {
         write_client(pool, &w);
         kvp_jsonw_close(&w, '}');
-        err = give_text(&text, buf, cap, len_out);
+        err = kvp_jsonw_give(&text, buf, cap, len_out);
     }
     kvp_buf_fini(&text);
     return kvp_call_end(&call, err);

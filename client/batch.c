@@ -262,6 +262,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
         .out = &call->scratch->out,
         .deadline_ns = call->deadline_ns,
         .replicas = call->replicas,
+        .only = call->segment,
         .pin = pin_of(call->flags),
         .is_upsert = (call->flags & KVPOOL_UPSERT) != 0,
         .waits = (call->flags & KVPOOL_WAIT) != 0,

@@ -113,3 +113,17 @@ kvp_jsonw_hex(kvp_jsonw_t *w, const char *name, const uint8_t *bytes, size_t len
     }
     put(w, "\"");
 }
+
+kvp_err_t
+kvp_jsonw_give(const kvp_buf_t *text, char *buf, size_t cap, size_t *len_out)
+{
+    if (text->err != KVP_OK) return text->err;
+    *len_out = text->len;
+    if (cap <= text->len) {
+        if (cap > 0) buf[0] = '\0';
+        return KVP_BUFFER_SMALL;
+    }
+    memcpy(buf, text->data, text->len);
+    buf[text->len] = '\0';
+    return KVP_OK;
+}

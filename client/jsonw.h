@@ -23,4 +23,8 @@ void kvp_jsonw_bool(kvp_jsonw_t *w, const char *name, bool value);
 void kvp_jsonw_text(kvp_jsonw_t *w, const char *name, const char *value);
 void kvp_jsonw_hex(kvp_jsonw_t *w, const char *name, const uint8_t *bytes, size_t len);
 
+/* kvp_jsonw_give copies what was written, with a terminator: BUFFER_SMALL, with *len_out set, where cap is not enough for
+ * it; what writing it had met with. */
+kvp_err_t kvp_jsonw_give(const kvp_buf_t *text, char *buf, size_t cap, size_t *len_out) KVP_MUST_USE;
+
 #endif

@@ -96,6 +96,9 @@ typedef struct {
         *detail; /* out, where not NULL: what the master said of why it refused something, a sentence for a person; "" =
                      nothing. Cut to detail_cap bytes with the terminator; of a batch, what it said last */
     size_t detail_cap;
+    uint32_t
+        segment; /* put: only there (`segment_id` of kvpool_stat), or NO_SPACE: to see whether a node is reached; 0 =
+                         anywhere */
 } kvpool_opts_t;
 
 #define KVPOOL_FORCE 1u /* remove: also what a reader or a reservation holds */
@@ -244,6 +247,11 @@ KVPOOL_EXPORT int kvpool_list(kvpool_t *pool, const void *prefix, size_t prefix_
  * docs/OPERATIONS.md) into buf, always terminated; *len_out is the length without the terminator. BUFFER_SMALL sets
  * *len_out to what is needed. */
 KVPOOL_EXPORT int kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool_opts_t *opts);
+
+/* kvpool_host writes, in the same way, what this machine has to move bytes with: which transports work here, why the others
+ * do not, and the ports that rdma would use. Needs no pool. INVALID also for what KVPOOL_RDMA_DEVICE and
+ * KVPOOL_RDMA_GID_INDEX say. The first call may take long: it opens the devices. */
+KVPOOL_EXPORT int kvpool_host(char *buf, size_t cap, size_t *len_out);
 
 /* kvpool_strerror returns a sentence, kvpool_errname the stable name ("NOT_FOUND"), for any number. Static storage. */
 KVPOOL_EXPORT const char *kvpool_strerror(int err);

@@ -46,6 +46,7 @@ typedef struct {
     uint32_t replicas;
     char *detail; /* the caller's, for what the master says of a refusal; NULL = nobody asks */
     size_t detail_cap;
+    uint32_t segment; /* of a put; 0 = any */
 } kvp_apicall_t;
 
 /* kvp_call_begin checks handle and options: INVALID, FORKED, CLOSED, NOMEM. After OK the call is ended by kvp_call_end,

@@ -42,9 +42,13 @@ int kvp_cli_rm(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_bump(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_ls(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv);
+int kvp_cli_doctor(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_bench(const kvp_cli_verb_t *verb, int argc, char **argv);
 int kvp_cli_replay(const kvp_cli_verb_t *verb, int argc, char **argv);
+
+/* kvp_cli_conf is what the common options say of a handle. */
+kvpool_conf_t kvp_cli_conf(const kvp_cli_common_t *common);
 
 /* kvp_cli_open opens the pool that the common options name. On failure it says why and returns the exit code;
  * KVP_EXIT_DONE sets *pool_out, which kvpool_free gives back. */

@@ -24,6 +24,7 @@ static const kvp_cli_verb_t verbs[] = {
     {"bump", "", "make all that the tenant has put unfindable, in one step", kvp_cli_bump},
     {"ls", "[PREFIX]", "list keys", kvp_cli_ls},
     {"stat", "", "figures of the pool and its segments", kvp_cli_stat},
+    {"doctor", "", "what is wrong with this machine or the pool, and what helps", kvp_cli_doctor},
     {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
     {"replay", "", "replay a trace, or a generated workload, with every byte verified", kvp_cli_replay},
 };
@@ -105,21 +106,28 @@ kvp_cli_flush(const kvp_cli_verb_t *verb, int code)
     return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "standard output: %s", strerror(errno));
 }
 
-int
-kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t **pool_out)
+kvpool_conf_t
+kvp_cli_conf(const kvp_cli_common_t *common)
 {
-    char detail[DETAIL_MAX] = "";
-    kvpool_conf_t conf = {
-        .struct_size = sizeof(conf),
+    return (kvpool_conf_t){
+        .struct_size = sizeof(kvpool_conf_t),
         .master = common->master,
         .host_id = common->host_id,
         .transports = common->transports,
         .deadline_ms = (uint32_t)(common->deadline_ns / KVP_NS_PER_MS),
         .tenant = (uint32_t)common->tenant,
         .locations = common->locations,
-        .detail = detail,
-        .detail_cap = sizeof(detail),
     };
+}
+
+int
+kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t **pool_out)
+{
+    char detail[DETAIL_MAX] = "";
+    kvpool_conf_t conf = kvp_cli_conf(common);
+
+    conf.detail = detail;
+    conf.detail_cap = sizeof(detail);
     int err = kvpool_open(&conf, pool_out);
     if (err == KVPOOL_OK) return KVP_EXIT_DONE;
     if (detail[0] != '\0') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s", detail);

@@ -166,6 +166,7 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     head.n = op->asked_n;
     head.wait_ms = wait_ms(op, now_ns);
     head.replicas = op->replicas;
+    head.only = op->only;
     head.is_upsert = op->is_upsert;
     head.pin = op->pin;
     head.has_groups = has_groups(op);

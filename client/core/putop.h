@@ -57,6 +57,7 @@ typedef struct {
     kvp_buf_t *out;
     uint64_t deadline_ns;
     uint32_t replicas; /* copies wanted; 0 = 1 */
+    uint32_t only; /* the one segment that they may lie in; 0 = any */
     kvp_pin_t pin;
     bool is_upsert; /* a committed key gets the new value */
     bool waits; /* upsert: until nobody can read the old one any more */

@@ -3,7 +3,6 @@
  * default here, so callers never test a slot for NULL. Any thread.
  */
 #include "client/transport/builtin.h"
-#include "client/transport/rdma_want.h"
 
 #include "common/log.h"
 
@@ -258,6 +257,27 @@ kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_o
     }
     *n_out = n;
     return KVP_OK;
+}
+
+size_t
+kvp_transports_rdma_ports(kvp_rdma_info_t *ports_out, size_t cap)
+{
+    size_t n = 0;
+#ifdef KVP_HAVE_RDMA
+    kvp_rdma_dev_t *devs[KVP_RDMA_DEVS_MAX];
+    kvp_rdma_want_t want;
+    const char *why;
+
+    kvp_rdma_want_get(&want);
+    if (kvp_verbs_ibv.devs_open(&want, devs, KVP_ARRAY_LEN(devs), &n, &why) != KVP_OK) return 0;
+    n = kvp_min_u64(n, cap);
+    for (size_t i = 0; i < n; i++)
+        ports_out[i] = devs[i]->info;
+    kvp_verbs_ibv.devs_close();
+#else
+    (void)ports_out, (void)cap;
+#endif
+    return n;
 }
 
 static bool

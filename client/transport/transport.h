@@ -10,6 +10,7 @@
 #ifndef KVP_CLIENT_TRANSPORT_H
 #define KVP_CLIENT_TRANSPORT_H
 
+#include "client/transport/rdma_dev.h"
 #include "common/base.h"
 #include "common/list.h"
 #include "common/segfmt.h"
@@ -213,6 +214,9 @@ kvp_err_t kvp_transports_wish(const char *rdma_device, const char *rdma_gid_inde
  * What is lacking is left out without a word; but NOTSUP, with a sentence in why, where devices of it were wished for. */
 kvp_err_t kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why, size_t why_cap)
     KVP_MUST_USE;
+
+/* kvp_transports_rdma_ports tells of the ports that rdma uses here, which may be none; of no more than cap. */
+size_t kvp_transports_rdma_ports(kvp_rdma_info_t *ports_out, size_t cap);
 
 /* Allocating wrappers: create calls init (destroy calls fini) with memory of the size given by the table. */
 kvp_err_t kvp_tp_create(const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, kvp_tp_t **tp_out) KVP_MUST_USE;

@@ -404,6 +404,7 @@ struct kvp_pend {
     kvp_wire_obj_t *objs; /* owned, n */
     uint32_t avoid[KVP_AVOID_MAX]; /* segments that its client does not reach */
     uint32_t avoid_n; /* 0 also when that wish was dropped */
+    uint32_t only; /* the segment that its client wants it in; 0 = any */
 };
 
 /* ---- tickets */

@@ -339,7 +339,8 @@ kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segme
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n;
 
-    if (is_avoided(m, a->pend, g)) return false;
+    if (a->pend->only != 0 && a->pend->only != g->id) return false;
+    if (a->pend->only == 0 && is_avoided(m, a->pend, g)) return false;
     if (a->copies == 1 || !KVP_RULE(COPIES_APART)) return true;
     n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
     for (uint32_t i = 0; i < n; i++)

@@ -105,6 +105,7 @@ kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, con
     p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->up_hosts.n), KVP_REPLICAS_MAX));
     p->is_upsert = msg->is_upsert;
     p->pin = (kvp_pin_t)msg->pin;
+    p->only = msg->only;
     p->avoid_n = (uint32_t)msg->n_avoid;
     for (uint32_t i = 0; i < p->avoid_n; i++)
         p->avoid[i] = msg->avoid[i];
@@ -415,7 +416,7 @@ retry_pass(kvp_master_t *m, failed_t *failed)
             drop_wish(m, k->pend);
             continue;
         }
-        if (k->attempt->copies == 1 && k->pend->avoid_n == 0)
+        if (k->attempt->copies == 1 && k->pend->avoid_n == 0 && k->pend->only == 0)
             note_failure(failed, k->attempt->tenant, len, is_long_key, is_final);
         if (err != KVP_NO_SPACE) continue;
         if (pend_cut(m, k->pend)) return false;

@@ -92,6 +92,23 @@ def test_stat(pool):
     assert set(stat["pool"]["counters"]) <= metrics, set(stat["pool"]["counters"]) - metrics
 
 
+def test_doctor(pool):
+    """Fails if a key of any part is not listed, or a listed one is not there (of ports only where there is one)."""
+    got = pool.kvpool("doctor", "--json").json
+    told = {row[0].strip("`"): row[1] for row in rows("doctor") if row[0].startswith("`")}
+    parts = {name: set(words(cell)) - {"OK"} for name, cell in told.items() if name in got}
+    assert set(got) == set(parts)
+    for name in ("findings", "transports"):
+        assert all(set(it) == parts[name] for it in got[name]), name
+    for name in ("limits", "pool"):
+        assert set(got[name]) == parts[name], name
+    assert set(got["nodes"][0]) == parts["nodes"]
+    assert "(a list: `transport`, `result`, `size_bytes`, `put_us`, `get_us`)" in told["nodes"]
+    assert set(got["nodes"][0]["probes"][0]) == {"transport", "result", "size_bytes", "put_us", "get_us"}
+    for port in got["rdma_ports"]:
+        assert set(port) == parts["rdma_ports"], port
+
+
 @pytest.mark.pool(nodes=1, memory="64MiB")
 @pytest.mark.parametrize("op, only", [("batch_get", set()), ("known_get", {"known_objects"})])
 def test_bench(pool, op, only):

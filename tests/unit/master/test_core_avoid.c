@@ -86,6 +86,29 @@ test_evicts_elsewhere_rather(void **state)
     world_close(p.w);
 }
 
+/* Who asks for one segment gets that one, also where it asks to be spared it, and nothing where that has no room. */
+static void
+test_only_is_there_or_nowhere(void **state)
+{
+    pair_t p = pair_open(MIB, 16 * MIB);
+    Kvp__Pb__PutBegin far = KVP__PB__PUT_BEGIN__INIT, near = far, nobodys = far;
+    uint32_t where[2] = {0, 0}, n;
+
+    (void)state;
+    far.only = p.far->segment_id;
+    near.only = p.near->segment_id;
+    nobodys.only = 4711;
+    for (uint32_t i = 0; i < 20; i++) {
+        assert_int_equal(put_sparing(&p, key_name("f", i), KEY_BYTES, far, where, &n), KVP_OK);
+        assert_int_equal(where[0], p.far->segment_id);
+        assert_int_equal(put_sparing(&p, key_name("n", i), KEY_BYTES, near, where, &n), KVP_OK);
+        assert_int_equal(where[0], p.near->segment_id);
+    }
+    assert_int_equal(put_sparing(&p, "k", KEY_BYTES, nobodys, where, &n), KVP_NO_SPACE);
+    assert_int_equal(n, 0);
+    world_close(p.w);
+}
+
 static void
 test_alone_it_is_not_spared(void **state)
 {
@@ -166,6 +189,7 @@ main(void)
         cmocka_unit_test(test_rather_there_than_nowhere),
         cmocka_unit_test(test_copies_are_on_hosts_that_are_reached),
         cmocka_unit_test(test_too_long_a_list_closes),
+        cmocka_unit_test(test_only_is_there_or_nowhere),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
