@@ -14,8 +14,12 @@
 #include "common/clock.h"
 #include "common/slab.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define SET_BYTES (512ull << 20) /* more than any cache holds */
 #define VALUE_BYTES (2ull << 20)
@@ -26,6 +30,7 @@
 #define VALUE_MAX (256ull << 20)
 #define PIECES_MAX 1024u
 #define RATE_MAX 100000000u
+#define WAYS_MAX 64u
 #define POOL_NODE_MIN (64ull << 20)
 
 typedef struct {
@@ -37,6 +42,7 @@ typedef struct {
     bool is_warm, is_step;
     kvp_local_t local;
     char master[KVP_HOSTPORT_TEXT_MAX];
+    char ways[WAYS_MAX]; /* transports by which the pool's nodes are reached: "shm", "rdma,tcp" */
 } bench_t;
 
 static bool
@@ -159,6 +165,7 @@ report_work(const bench_t *b, kvp_report_t *to, uint64_t number)
 {
     const kvp_bench_conf_t *c = &b->conf;
     kvp_report_text(to, "op", "operation", c->op->name);
+    kvp_report_text(to, "transports", "nodes reached by", b->ways);
     kvp_report_count(to, "round", NULL, number);
     kvp_report_bytes(to, "size_bytes", "object", c->value_bytes);
     kvp_report_count(to, "pieces", "pieces an object", c->pieces);
@@ -227,27 +234,84 @@ start_pool(bench_t *b)
     return KVP_EXIT_DONE;
 }
 
-/* check_room refuses a set that the pool cannot hold: what was put first would be gone before it is asked for. Puts that
- * are to evict need no room. */
+/* What a look at the pool tells. */
+typedef struct {
+    int code; /* of the exit, where it is not to go on */
+    uint64_t size_bytes;
+    char ways[WAYS_MAX];
+} look_t;
+
+/* note_ways names each transport once, in the order of the nodes. */
+static void
+note_ways(look_t *look, struct json_object *stat)
+{
+    struct json_object *segments, *name;
+    if (!json_object_object_get_ex(stat, "segments", &segments)) return;
+    for (size_t i = 0; i < json_object_array_length(segments); i++) {
+        if (!json_object_object_get_ex(json_object_array_get_idx(segments, i), "transport", &name)) continue;
+        const char *way = json_object_get_string(name);
+        const size_t len = strlen(look->ways);
+        if (strstr(look->ways, way) != NULL) continue;
+        snprintf(look->ways + len, sizeof(look->ways) - len, "%s%s", len > 0 ? "," : "", way);
+    }
+}
+
+static void
+look(const bench_t *b, look_t *to)
+{
+    kvpool_t *pool = NULL;
+    struct json_object *stat;
+    to->code = kvp_cli_open(b->verb, &b->common, &pool);
+    if (to->code != KVP_EXIT_DONE) return;
+    int err = kvp_json_stat(pool, &stat);
+    kvpool_free(pool);
+    if (err != KVPOOL_OK) {
+        to->code = kvp_cli_fail(b->verb, "stat", err);
+        return;
+    }
+    to->size_bytes = kvp_json_find_u64(stat, "size_bytes");
+    note_ways(to, stat);
+    json_object_put(stat);
+}
+
+/* look_apart looks from a process of its own: the workers are forked from this one, and RDMA devices that it had opened
+ * would be of no use to them. */
 static int
-check_room(bench_t *b)
+look_apart(const bench_t *b, look_t *look_out)
+{
+    look_t *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int status = 0;
+    if (shared == MAP_FAILED) kvp_cli_no_memory();
+    shared->code = KVP_EXIT_REFUSED;
+    const pid_t pid = fork();
+    if (pid == 0) {
+        look(b, shared);
+        fflush(stderr);
+        _exit(0);
+    }
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    *look_out = *shared;
+    munmap(shared, sizeof(*shared));
+    if (pid < 0) return kvp_cli_complain(b->verb, KVP_EXIT_REFUSED, "fork: %s", strerror(errno));
+    return look_out->code;
+}
+
+/* look_at_pool refuses a set that the pool cannot hold: what was put first would be gone before it is asked for. Puts that
+ * are to evict need no room, and a pool of our own is as large as it has to be. */
+static int
+look_at_pool(bench_t *b, bool is_own)
 {
     const uint64_t needs = kvp_bench_set_bytes(&b->conf);
     char set[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
-    kvpool_t *pool = NULL;
-    struct json_object *stat;
-    if (b->conf.does_evict) return KVP_EXIT_DONE;
-    int code = kvp_cli_open(b->verb, &b->common, &pool);
+    look_t found;
+    const int code = look_apart(b, &found);
     if (code != KVP_EXIT_DONE) return code;
-    int err = kvp_json_stat(pool, &stat);
-    kvpool_free(pool);
-    if (err != KVPOOL_OK) return kvp_cli_fail(b->verb, "stat", err);
-    const uint64_t has = kvp_json_find_u64(stat, "size_bytes");
-    json_object_put(stat);
-    if (needs <= has) return KVP_EXIT_DONE;
+    memcpy(b->ways, found.ways, sizeof(b->ways));
+    if (is_own || b->conf.does_evict || needs <= found.size_bytes) return KVP_EXIT_DONE;
     return kvp_cli_complain(b->verb, KVP_EXIT_REFUSED,
                             "the set takes %s, and the pool has %s: give a smaller --set, or fewer --keys",
-                            kvp_format_bytes(needs, set), kvp_format_bytes(has, size));
+                            kvp_format_bytes(needs, set), kvp_format_bytes(found.size_bytes, size));
 }
 
 /* may_go waits for a line where another program sets the pace. */
@@ -288,7 +352,8 @@ measure(bench_t *b)
 {
     kvp_bench_gang_t *gang = NULL;
     const bool is_own = b->common.master == NULL;
-    int code = is_own ? start_pool(b) : check_room(b);
+    int code = is_own ? start_pool(b) : KVP_EXIT_DONE;
+    if (code == KVP_EXIT_DONE) code = look_at_pool(b, is_own);
     if (code == KVP_EXIT_DONE) {
         code = kvp_bench_gang_open(b->verb, &b->conf, &b->common, &gang);
         if (code == KVP_EXIT_DONE) code = run_rounds(b, gang);
