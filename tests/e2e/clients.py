@@ -16,12 +16,17 @@ import time
 
 import pytest
 
-from conftest import BUILD, SANITIZER_RE, SLOW, TIER, _die_with_parent, proc_state, wait_until
+from conftest import BUILD, RDMA, SANITIZER_RE, SLOW, TIER, _die_with_parent, proc_state, wait_until
 
 E2E = BUILD / "tests" / "e2e"
 
-# How a client reaches nodes on the same machine: through shared memory, or as if it were on another host.
+# How a client reaches nodes on the same machine: through shared memory, or as if it were on another host. In the guest with
+# RDMA devices both ways lead over them.
 PATHS = {"shm": {"transports": "shm,tcp"}, "tcp": {"transports": "tcp", "host_id": "another-host"}}
+if RDMA:
+    PATHS = {name: {**conf, "transports": "rdma"} for name, conf in PATHS.items()}
+
+DEADLINE_MS = 5000 * SLOW  # of a call, where a test says nothing else
 
 # The quick tier runs what takes a moment; the rest is skipped there.
 slow = pytest.mark.skipif(TIER == "quick", reason="not in the quick tier")
@@ -124,6 +129,7 @@ class Shell(Talker):
         super().__init__(bench, name, [E2E / "e2e_shell"])
         words = {"master": master, **conf}
         if is_open:
+            words.setdefault("deadline", DEADLINE_MS)
             got = self.ask("open " + " ".join(f"{k}={v}" for k, v in words.items()))
             assert got["err"] == "OK", (got, self.log())
 
@@ -152,6 +158,7 @@ class Load(Talker):
 
     def __init__(self, bench, master, name="load", **options):
         argv = [E2E / "e2e_load", "--master", master]
+        options.setdefault("deadline_ms", DEADLINE_MS)
         for option, value in options.items():
             argv += [f"--{option.replace('_', '-')}", value]
         super().__init__(bench, name, argv)

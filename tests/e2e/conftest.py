@@ -3,8 +3,9 @@
 ways to hurt a process. Everything is awaited on a condition with a bound, and every daemon must stop cleanly at the end
 of its test unless the test killed it.
 
-Environment: KVPOOL_BUILD (build directory, default build/), KVPOOL_TEST_TIER (quick, normal, long) and KVPOOL_TEST_SAN
-(address, thread: bounds are stretched).
+Environment: KVPOOL_BUILD (build directory, default build/), KVPOOL_TEST_TIER (quick, normal, long), KVPOOL_TEST_SAN
+(address, thread: bounds are stretched) and KVPOOL_TEST_RDMA (addresses of RDMA devices, separated by commas: nodes listen
+there, one after the other, and bytes move by rdma alone; set in the guest of tests/rdma_vm, whose processors are emulated).
 """
 import ctypes
 import json
@@ -26,7 +27,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("KVPOOL_BUILD", ROOT / "build")).resolve()
 TIER = os.environ.get("KVPOOL_TEST_TIER", "normal")
 SAN = os.environ.get("KVPOOL_TEST_SAN", "")
-SLOW = 4 if SAN else 1  # how much longer everything may take
+RDMA = [at for at in os.environ.get("KVPOOL_TEST_RDMA", "").split(",") if at]
+SLOW = 4 if SAN or RDMA else 1  # how much longer everything may take
+
+# What needs the devices, and the links under them.
+collect_ignore_glob = [] if RDMA else ["test_rdma_*.py"]
 
 PROGRAMS = {
     "kvpool-master": BUILD / "master" / "kvpool-master",
@@ -68,6 +73,8 @@ def clean_env(home, **extra):
     """The environment for a program under test: no option of ours comes from the caller's."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("KVPOOL_")}
     env.update(HOME=str(home), XDG_STATE_HOME=f"{home}/state", XDG_RUNTIME_DIR=str(home), TMPDIR=str(home))
+    if RDMA:
+        env["KVPOOL_TRANSPORTS"] = "rdma"
     env.update(extra)
     return env
 
@@ -260,6 +267,7 @@ class Bench:
     def __init__(self, home):
         self.home = home
         self.daemons = []
+        self.nodes_n = 0
 
     def env(self, **extra):
         return clean_env(self.home, **extra)
@@ -275,8 +283,11 @@ class Bench:
         return self.start(name, "kvpool-master", "--listen", listen, "--http", "127.0.0.1:0",
                           "--data-dir", data_dir, *args, **kw)
 
-    def node(self, master, name, memory="64MiB", *args, listen="127.0.0.1:0", **kw):
-        """master is a Daemon, HOST:PORT, or a list of them."""
+    def node(self, master, name, memory="64MiB", *args, listen=None, **kw):
+        """master is a Daemon, HOST:PORT, or a list of them. Where there are devices, nodes listen at them in turn."""
+        if listen is None:
+            listen = f"{RDMA[self.nodes_n % len(RDMA)]}:0" if RDMA else "127.0.0.1:0"
+        self.nodes_n += 1
         masters = master if isinstance(master, (list, tuple)) else [master]
         at = ",".join(m.listen if isinstance(m, Daemon) else m for m in masters)
         return self.start(name, "kvpool-node", "--master", at, "--name", name, "--memory", memory,

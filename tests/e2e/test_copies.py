@@ -13,7 +13,7 @@ MIB = 1 << 20
 PHASE_S = {"quick": 1.0, "normal": 3.0, "long": 20.0}[TIER]
 
 # A reader on the first node's host has that node's memory mapped; one elsewhere reaches both by TCP.
-READERS = {"beside": {"transports": "shm,tcp", "host_id": "host-1"}, "away": {"transports": "tcp", "host_id": "host-9"}}
+READERS = {"beside": {**PATHS["shm"], "host_id": "host-1"}, "away": {**PATHS["tcp"], "host_id": "host-9"}}
 
 
 @pytest.fixture
