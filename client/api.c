@@ -234,7 +234,7 @@ pool_create(const opening_t *o)
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->idle, NULL);
     kvp_list_init(&pool->views);
-    kvp_regs_init(&pool->regs);
+    kvp_regs_init(&pool->regs, o->session.peers.transports, o->session.peers.transports_n);
     kvp_stages_init(&pool->stages);
     kvp_scratch_pool_init(&pool->scratches);
     kvp_holdings_init(&pool->holdings);

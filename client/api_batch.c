@@ -56,23 +56,6 @@ hold_pieces(kvp_regs_t *regs, kvp_regs_cursor_t *cursor, holds_t *holds, const k
     return KVP_OK;
 }
 
-/* Of one object's memory, which need not be registered unless it is a device's: that is found here. */
-static kvp_err_t
-hold_device(kvp_regs_t *regs, holds_t *holds, const void *addr, size_t len, bool *has_device_out)
-{
-    kvpool_iov_t iov = {(void *)(uintptr_t)addr, len};
-    kvpool_item_t item = {.iov = &iov, .iov_n = 1};
-    kvp_regs_cursor_t cursor;
-    kvp_err_t err;
-
-    *has_device_out = false;
-    if (!kvp_regs_have_devices(regs) || kvp_regs_find_mem(regs, addr) == NULL) return KVP_OK;
-    kvp_regs_begin(regs, &cursor);
-    err = hold_pieces(regs, &cursor, holds, &item, has_device_out);
-    kvp_regs_end(regs);
-    return err;
-}
-
 static void
 rele_holds(kvp_regs_t *regs, holds_t *holds)
 {
@@ -134,7 +117,10 @@ check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, memory_
 static kvp_span_t
 span_of(const kvpool_item_t *item, bool has_device)
 {
-    return (kvp_span_t){.iov = (const kvp_iov_t *)item->iov, .iov_n = (uint32_t)item->iov_n, .has_device = has_device};
+    return (kvp_span_t){.iov = (const kvp_iov_t *)item->iov,
+                        .iov_n = (uint32_t)item->iov_n,
+                        .has_device = has_device,
+                        .is_lent = !has_device};
 }
 
 /* ---- windows. Each takes the sound items from *at on, as many as fit, and runs them. */
@@ -278,6 +264,24 @@ kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_op
 }
 
 /* ---- one object */
+
+/* Its memory need not be registered, unless it is a device's; where it is, it is held like a batch's. */
+static kvp_err_t
+hold_if_registered(kvp_regs_t *regs, kvp_span_t *span, kvp_reg_t **reg_out)
+{
+    const kvp_iov_t *piece = &span->iov[0];
+    kvp_regs_cursor_t cursor;
+    bool is_new;
+
+    kvp_regs_begin(regs, &cursor);
+    *reg_out = kvp_regs_hold(&cursor, piece->addr, piece->len, &is_new);
+    kvp_regs_end(regs);
+    span->has_device = *reg_out != NULL && kvp_reg_mem(*reg_out)->kind == KVP_MEM_DEVICE;
+    span->is_lent = *reg_out != NULL && !span->has_device;
+    if (*reg_out != NULL || !kvp_regs_have_devices(regs)) return KVP_OK;
+    return kvp_regs_find_mem(regs, piece->addr) == NULL ? KVP_OK : KVP_NOT_REGISTERED;
+}
+
 int
 kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, size_t len, const kvpool_opts_t *opts)
 {
@@ -285,16 +289,16 @@ kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, s
     kvp_iov_t iov = {(void *)value, len};
     kvp_span_t span = {.iov = &iov, .iov_n = 1};
     kvp_putop_item_t op = {.key = key, .key_len = (uint32_t)key_len, .len = len};
-    holds_t holds = {.regs = NULL};
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
+    kvp_reg_t *reg;
 
     if (err != KVP_OK) return err;
     if (!kvp_key_is_legal(key, key_len)) return kvp_call_end(&call, KVP_BAD_KEY);
     if (value == NULL || len == 0) return kvp_call_end(&call, KVP_INVALID);
-    err = hold_device(&pool->regs, &holds, value, len, &span.has_device);
+    err = hold_if_registered(&pool->regs, &span, &reg);
     if (err != KVP_OK) return kvp_call_end(&call, err);
     kvp_batch_put(&call, &op, &span, 1);
-    rele_holds(&pool->regs, &holds);
+    if (reg != NULL) kvp_regs_rele(&pool->regs, reg);
     return kvp_call_end(&call, op.err);
 }
 
@@ -317,16 +321,16 @@ kvpool_get(kvpool_t *pool, const void *key, size_t key_len, void *buf, size_t ca
     kvp_iov_t iov = {buf, cap};
     kvp_span_t span = {.iov = &iov, .iov_n = 1};
     kvp_getop_item_t op = {.key = key, .key_len = (uint32_t)key_len, .cap = cap};
-    holds_t holds = {.regs = NULL};
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
+    kvp_reg_t *reg;
 
     if (err != KVP_OK) return err;
     if (!kvp_key_is_legal(key, key_len)) return kvp_call_end(&call, KVP_BAD_KEY);
     if ((buf == NULL && cap > 0) || len_out == NULL) return kvp_call_end(&call, KVP_INVALID);
-    err = hold_device(&pool->regs, &holds, buf, cap, &span.has_device);
+    err = hold_if_registered(&pool->regs, &span, &reg);
     if (err != KVP_OK) return kvp_call_end(&call, err);
     kvp_batch_get(&call, &op, &span, 1);
-    rele_holds(&pool->regs, &holds);
+    if (reg != NULL) kvp_regs_rele(&pool->regs, reg);
     if (op.err == KVP_OK || op.err == KVP_BUFFER_SMALL) *len_out = op.len;
     return kvp_call_end(&call, op.err);
 }

@@ -159,6 +159,17 @@ load(const _Atomic uint64_t *counter)
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
+/* 0 where a transport does not count them. */
+static void
+write_costs(kvp_jsonw_t *w, const kvp_path_counters_t *p)
+{
+    kvp_jsonw_u64(w, "work_requests", load(&p->requests));
+    kvp_jsonw_u64(w, "doorbells", load(&p->doorbells));
+    kvp_jsonw_u64(w, "signaled_completions", load(&p->completions));
+    kvp_jsonw_u64(w, "system_calls", load(&p->system_calls));
+    kvp_jsonw_u64(w, "copied_bytes", load(&p->copied_bytes));
+}
+
 static void
 write_client(const kvpool_t *pool, kvp_jsonw_t *w)
 {
@@ -181,6 +192,7 @@ write_client(const kvpool_t *pool, kvp_jsonw_t *w)
         kvp_jsonw_u64(w, "read_bytes", load(&p->read_bytes));
         kvp_jsonw_u64(w, "writes", load(&p->writes));
         kvp_jsonw_u64(w, "written_bytes", load(&p->write_bytes));
+        write_costs(w, p);
         kvp_jsonw_close(w, '}');
     }
     kvp_jsonw_close(w, ']');

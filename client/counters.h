@@ -13,6 +13,7 @@
 
 typedef struct {
     _Atomic uint64_t reads, read_bytes, writes, write_bytes; /* objects and their bytes */
+    _Atomic uint64_t requests, doorbells, completions, system_calls, copied_bytes; /* kvp_ep_costs_t; 0 = not counted */
 } kvp_path_counters_t;
 
 #define KVP_CLIENT_COUNTERS(X)                                                                                         \

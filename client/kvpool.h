@@ -79,7 +79,8 @@ KVPOOL_EXPORT void kvpool_free(kvpool_t *pool);
 
 /* kvpool_register makes [addr, addr + len) usable by batch calls. Ranges may not overlap a registered one
  * (INVALID). The memory must stay mapped until kvpool_unregister(addr), which takes the start of a registered range
- * (NOT_REGISTERED otherwise) and waits for calls that use it.
+ * (NOT_REGISTERED otherwise) and waits for calls that use it. Where an RDMA device is used the
+ * memory is pinned, in the background where it is much; what cannot be pinned (ulimit -l) is moved by copies.
  * It may be memory of a GPU (CUDA), all of it of one device; its context must live until kvpool_free, too. Then put and get
  * take addresses in it, alone or beside the host's, single-object calls as well. What kernels still write has to be
  * there before a put begins (the caller waits for its streams); what a get brought is seen by what is started after it. */

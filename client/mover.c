@@ -50,6 +50,7 @@ typedef struct {
     uint64_t moved_ns; /* when something last did, or the lane was opened */
     uint64_t seen_bytes; /* of the endpoint, in both directions: whether something moved */
     uint64_t heard_bytes; /* received by the endpoint before this lane used it */
+    kvp_ep_costs_t costs; /* of the endpoint by then */
     bool has_moved; /* in this round */
     bool is_cut; /* ended by force: nothing more is submitted, and the endpoint is closed */
     bool is_silent; /* cut because its patience was over */
@@ -58,6 +59,7 @@ typedef struct {
 typedef struct {
     const kvp_mover_t *mover;
     uint64_t now_ns; /* of the last look at the clock */
+    uint64_t moved_ns; /* of the last round in which something did */
     uint32_t left_n; /* moves for which there was no lane yet */
     bool is_last; /* no lane waits behind those that run */
     uint32_t lanes_n;
@@ -165,6 +167,7 @@ make_payload(const kvp_mover_t *m, const lane_t *lane, const kvp_move_t *mv, kvp
     iov = cut_span(m, &m->spans[mv->item], mv->len, &n);
     if (iov == NULL) return KVP_NOMEM;
     set_iov(x, iov, n, mv->len);
+    if (m->spans[mv->item].is_lent) x->flags |= KVP_XFER_LENT;
     if (!is_read(mv) || mv->wants_sum || must_sum) x->flags |= KVP_XFER_SUM;
     return KVP_OK;
 }
@@ -399,6 +402,7 @@ sleep_on_lanes(run_t *r)
 
         if (!is_running(lane)) continue;
         if (may && lane->patience_ns < UINT64_MAX) until_ns = kvp_min_u64(until_ns, lane->moved_ns + lane->patience_ns);
+        lane->path.ep->costs.system_calls++; /* the sleep itself */
         p[n].events = lane->ops->ep_arm(lane->path.ep);
         p[n++].fd = lane->ops->ep_event_fd(lane->path.ep);
     }
@@ -421,6 +425,18 @@ drain_all(run_t *r)
     }
 }
 
+/* Something moved a moment ago, and is likely to again before one could be woken. */
+static bool
+is_worth_polling(const run_t *r)
+{
+    for (uint32_t i = 0; i < r->lanes_n; i++) {
+        const lane_t *lane = &r->lanes[i];
+
+        if (is_running(lane) && r->now_ns - r->moved_ns < lane->path.ep->spin_ns) return true;
+    }
+    return false;
+}
+
 /* Drives all lanes that have a path until they are done, or the deadline, or the end of the session. */
 static void
 drive_all(run_t *r)
@@ -432,7 +448,8 @@ drive_all(run_t *r)
         r->now_ns = kvp_now_ns();
         if (r->now_ns >= r->mover->deadline_ns || kvp_session_is_stopping(r->mover->session)) break;
         leave_silent(r);
-        if (!has_moved && is_any_running(r)) sleep_on_lanes(r);
+        if (has_moved) r->moved_ns = r->now_ns;
+        if (!has_moved && is_any_running(r) && !is_worth_polling(r)) sleep_on_lanes(r);
     }
     drain_all(r);
 }
@@ -474,10 +491,16 @@ report_move(const run_t *r, const lane_t *lane, kvp_move_t *mv, const kvp_xfer_t
     mv->sum = payload->sum;
 }
 
+static kvp_path_counters_t *
+counters_of(const run_t *r, const lane_t *lane)
+{
+    return &kvp_session_conf(r->mover->session)->peers.counters->paths[lane->transport];
+}
+
 static void
 report_lane(const run_t *r, const lane_t *lane, bool is_late)
 {
-    kvp_path_counters_t *c = &kvp_session_conf(r->mover->session)->peers.counters->paths[lane->transport];
+    kvp_path_counters_t *c = counters_of(r, lane);
     uint64_t n[2] = {0, 0}, bytes[2] = {0, 0}; /* read, written */
 
     for (uint32_t i = 0; i < lane->moves_n; i++) {
@@ -520,12 +543,26 @@ judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
 }
 
 static void
+count_costs(const run_t *r, const lane_t *lane)
+{
+    const kvp_ep_costs_t *now = &lane->path.ep->costs, *before = &lane->costs;
+    kvp_path_counters_t *c = counters_of(r, lane);
+
+    kvp_count(&c->requests, now->requests - before->requests);
+    kvp_count(&c->doorbells, now->doorbells - before->doorbells);
+    kvp_count(&c->completions, now->completions - before->completions);
+    kvp_count(&c->system_calls, now->system_calls - before->system_calls);
+    kvp_count(&c->copied_bytes, now->copied_bytes - before->copied_bytes);
+}
+
+static void
 finish_lane(run_t *r, lane_t *lane)
 {
     uint64_t now = kvp_now_ns();
 
     if (lane->path.ep == NULL) return;
     judge_node(r, lane, now);
+    count_costs(r, lane);
     /* Closing completes what is still under way: only then the statuses are final. */
     kvp_path_rele(r->mover->peers, &lane->path, lane->is_cut);
     report_lane(r, lane, now >= r->mover->deadline_ns);
@@ -581,6 +618,7 @@ start_patience(lane_t *lane, uint64_t patience_ns, uint64_t now_ns)
     lane->moved_ns = now_ns;
     lane->seen_bytes = moved_bytes(lane);
     lane->heard_bytes = lane->path.ep->received_bytes;
+    lane->costs = lane->path.ep->costs;
 }
 
 /* Lanes whose paths are at hand, all together. Returns how many are left, marked in is_slow. */

@@ -15,6 +15,7 @@ typedef struct {
     const kvp_iov_t *iov;
     uint32_t iov_n;
     bool has_device; /* some of it may not be touched by processors: see client/staging.h */
+    bool is_lent; /* all of it is registered, and held until the call is over */
 } kvp_span_t;
 
 typedef struct {

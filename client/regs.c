@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A sorted array under a read-write lock, taken once for a whole batch. Pieces of a batch mostly lie in the range of the
- * one before, which the cursor remembers.
+ * one before, which the cursor remembers. Transports are lent a range before anybody can hold it, and until nobody does.
  */
 #include "client/regs.h"
 
@@ -13,22 +13,49 @@ struct kvp_reg {
     uintptr_t end;
     kvp_devmem_t mem;
     _Atomic uint32_t users;
+    kvp_loan_t *loans[]; /* by transport; NULL = it takes none */
 };
 
 void
-kvp_regs_init(kvp_regs_t *regs)
+kvp_regs_init(kvp_regs_t *regs, const kvp_transport_ops_t *const *transports, size_t transports_n)
 {
     memset(regs, 0, sizeof(*regs));
+    for (size_t i = 0; i < transports_n; i++)
+        regs->transports[regs->transports_n++] = transports[i];
     pthread_rwlock_init(&regs->lock, NULL);
     pthread_mutex_init(&regs->idle_lock, NULL);
     pthread_cond_init(&regs->idle, NULL);
+}
+
+static void
+reg_destroy(const kvp_regs_t *regs, kvp_reg_t *reg)
+{
+    for (size_t i = 0; i < regs->transports_n; i++)
+        if (reg->loans[i] != NULL) regs->transports[i]->unlend(reg->loans[i]);
+    free(reg);
+}
+
+/* A transport that cannot take the memory moves it in its own way. Only the host's is lent. */
+static kvp_reg_t *
+reg_create(const kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
+{
+    kvp_reg_t *reg = calloc(1, sizeof *reg + regs->transports_n * sizeof reg->loans[0]);
+
+    if (reg == NULL) return NULL;
+    reg->start = (uintptr_t)addr;
+    reg->end = reg->start + len;
+    if (mem != NULL) reg->mem = *mem;
+    if (reg->mem.kind != KVP_MEM_HOST) return reg;
+    for (size_t i = 0; i < regs->transports_n; i++)
+        if (regs->transports[i]->lend(NULL, addr, len, &reg->loans[i]) != KVP_OK) reg->loans[i] = NULL;
+    return reg;
 }
 
 void
 kvp_regs_fini(kvp_regs_t *regs)
 {
     for (size_t i = 0; i < regs->n; i++)
-        free(regs->sorted[i]);
+        reg_destroy(regs, regs->sorted[i]);
     free(regs->sorted);
     pthread_cond_destroy(&regs->idle);
     pthread_mutex_destroy(&regs->idle_lock);
@@ -87,16 +114,13 @@ kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
     kvp_err_t err;
 
     if (addr == NULL || len == 0 || __builtin_add_overflow(start, len, &end)) return KVP_INVALID;
-    reg = calloc(1, sizeof *reg);
+    reg = reg_create(regs, addr, len, mem);
     if (reg == NULL) return KVP_NOMEM;
-    reg->start = start;
-    reg->end = end;
-    if (mem != NULL) reg->mem = *mem;
     pthread_rwlock_wrlock(&regs->lock);
     err = insert(regs, reg);
     if (err == KVP_OK && is_device(reg)) regs->devices_n++;
     pthread_rwlock_unlock(&regs->lock);
-    if (err != KVP_OK) free(reg);
+    if (err != KVP_OK) reg_destroy(regs, reg);
     return err;
 }
 
@@ -121,7 +145,7 @@ kvp_regs_del(kvp_regs_t *regs, void *addr)
     while (reg->users > 0)
         pthread_cond_wait(&regs->idle, &regs->idle_lock);
     pthread_mutex_unlock(&regs->idle_lock);
-    free(reg);
+    reg_destroy(regs, reg);
     return KVP_OK;
 }
 

@@ -5,13 +5,17 @@
 #ifndef KVP_CLIENT_REGS_H
 #define KVP_CLIENT_REGS_H
 
+#include "client/counters.h"
 #include "client/transport/device.h"
+#include "client/transport/transport.h"
 
 #include <pthread.h>
 
 typedef struct kvp_reg kvp_reg_t;
 
 typedef struct {
+    const kvp_transport_ops_t *transports[KVP_TRANSPORTS_MAX]; /* that are lent the memory */
+    size_t transports_n;
     pthread_rwlock_t lock;
     kvp_reg_t **sorted; /* by address, never overlapping; guarded by lock */
     size_t n;
@@ -21,7 +25,7 @@ typedef struct {
     pthread_cond_t idle;
 } kvp_regs_t;
 
-void kvp_regs_init(kvp_regs_t *regs);
+void kvp_regs_init(kvp_regs_t *regs, const kvp_transport_ops_t *const *transports, size_t transports_n);
 void kvp_regs_fini(kvp_regs_t *regs); /* nobody holds a range any more */
 
 /* kvp_regs_add: INVALID for an empty, wrapping or overlapping range; NOMEM. mem NULL: the host's. kvp_regs_del takes the start of a range

@@ -107,7 +107,8 @@
     X(RDMA_CUT, "a writer that is cut lands nothing more")                                                             \
     X(RDMA_PEER_FENCE, "nor does one that is fenced")                                                                  \
     X(RDMA_REFUSE_FENCED, "who connects no more")                                                                      \
-    X(RDMA_EPOCH, "keys of a peer's earlier life are not sent to the one that it lives now")
+    X(RDMA_EPOCH, "keys of a peer's earlier life are not sent to the one that it lives now")                           \
+    X(RDMA_DRAIN, "a drain that is out of time destroys the queue pair before it returns")
 
 typedef enum {
     KVP_RULE_NONE,

@@ -72,6 +72,7 @@ static kvp_err_t
 rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
 {
     kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
+    kvp_err_t err;
 
     tp->verbs = conf->verbs != NULL ? conf->verbs : &kvp_verbs_ibv;
     tp->incarnation = conf->incarnation;
@@ -80,7 +81,8 @@ rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
     memcpy(tp->pool_id, conf->pool_id, sizeof tp->pool_id);
     kvp_rdma_serving_init(&tp->serving);
     kvp_rdma_book_init(&tp->book);
-    return open_devs(tp);
+    err = open_devs(tp);
+    return err == KVP_OK ? kvp_mrcache_hold(tp->verbs, &tp->cache) : err;
 }
 
 static void
@@ -91,6 +93,7 @@ rdma_fini(kvp_tp_t *base)
     if (tp->verbs == NULL) return;
     kvp_rdma_serving_fini(tp);
     kvp_rdma_book_fini(&tp->book);
+    if (tp->cache != NULL) kvp_mrcache_rele(tp->cache);
     if (tp->devs_n > 0) tp->verbs->devs_close();
 }
 
@@ -195,6 +198,8 @@ const kvp_transport_ops_t kvp_rdma_ops = {
     .mr_reg = rdma_mr_reg,
     .mr_dereg = rdma_mr_dereg,
     .mr_export = rdma_mr_export,
+    .lend = kvp_mrcache_lend,
+    .unlend = kvp_mrcache_unlend,
     .rseg_open = rdma_rseg_open,
     .rseg_close = rdma_rseg_close,
     .ep_connect = kvp_rdma_ep_connect,

@@ -122,11 +122,16 @@ on_event(kvp_rdma_ep_t *ep, const kvp_rdma_event_t *ev)
 void
 kvp_rdma_ep_take_events(kvp_rdma_ep_t *ep)
 {
-    kvp_rdma_event_t ev;
+    kvp_err_t err = KVP_OK;
 
     ep->has_slept = false;
-    while (!kvp_rdma_ep_is_broken(&ep->base) && ep->tp->verbs->cm_next(ep->cm, &ev) == KVP_OK)
-        on_event(ep, &ev);
+    while (!kvp_rdma_ep_is_broken(&ep->base) && err == KVP_OK) {
+        kvp_rdma_event_t ev;
+
+        ep->base.costs.system_calls++;
+        err = ep->tp->verbs->cm_next(ep->cm, &ev);
+        if (err == KVP_OK) on_event(ep, &ev);
+    }
 }
 
 kvp_err_t
@@ -155,7 +160,7 @@ kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_d
     ep->rails_n = 1;
     kvp_rdma_health_init(&ep->rails[0].health);
     if (err == KVP_OK) {
-        err = kvp_rdma_rail_open(&ep->rails[0], ep->tp, ep->cm, NULL, &addr);
+        err = kvp_rdma_rail_open(&ep->rails[0], ep->tp, ep->cm, NULL, &addr, &ep->base.costs);
         if (err != KVP_OK) kvp_rdma_book_failed(&ep->tp->book, &ep->known);
     }
     if (err != KVP_OK) goto fail;

@@ -33,7 +33,11 @@ typedef struct {
     kvp_list_t posted; /* and those that are */
     kvp_rdma_at_t at; /* where in the first of todo */
     uint64_t off; /* the same in bytes */
-    kvp_copy_sum_t write_sum; /* of it */
+    bool is_copied; /* all of it so far; then */
+    kvp_copy_sum_t write_sum; /* is the sum of that */
+    uint32_t unsummed_n; /* at the end of posted, of the WRITEs that are summed once the doorbell has rung */
+    uint64_t busy_ns; /* since when something is under way; 0 = nothing is */
+    uint64_t usual_ns; /* how long a batch takes, about */
     kvp_sum_state_t *sum; /* for what arrives out of order */
     uint64_t seq; /* works posted so far, on all rails */
     uint64_t bytes; /* of todo and posted, that are not over */

@@ -27,7 +27,7 @@
 #define BACKLOG 128
 #define ACK_TIMEOUT 15 /* 4.096 us << 15 = 134 ms, and seven times that until a peer is given up */
 #define RETRIES 7
-#define POST_MAX 128u /* work requests in one ring of the doorbell */
+#define POST_MAX 256u /* work requests in one ring of the doorbell */
 #define POLL_MAX 32
 #define WHY_MAX 512u
 #define REJECT_BY_PROGRAM 28 /* the reason of IB_CM_REJ_CONSUMER_DEFINED */

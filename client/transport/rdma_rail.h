@@ -25,8 +25,9 @@ typedef struct {
     kvp_rdma_at_t at; /* which of its bytes these are, in its pieces */
     uint64_t off; /* and from its beginning */
     uint64_t seq; /* the order of all rails' works */
-    uint32_t slot; /* in the area, */
     uint32_t len;
+    bool is_copied; /* goes through the area: */
+    uint32_t slot; /* there, */
     uint64_t area_end; /* and what of the area is free behind it */
 } kvp_rdma_work_t;
 
@@ -49,14 +50,20 @@ typedef struct {
     uint64_t ordered; /* works up to here hold what may not be overtaken by a guarded WRITE */
     kvp_rdma_arriving_t arriving;
     uint32_t sends; /* work requests that the queue pair takes */
+    uint32_t sge_max; /* pieces of memory in one of them */
+    uint64_t len_max; /* bytes in one of them */
+    size_t cache_dev; /* its device in the registration cache */
+    kvp_ep_costs_t *costs; /* the endpoint's */
 
     uint8_t *area; /* AREA_BYTES, and a line that pushing READs land in */
     kvp_rdma_reg_t *area_reg;
     uint64_t area_head, area_tail; /* bytes given out and taken back since the beginning */
+    uint64_t area_mark; /* given out to what was added */
 
     uint32_t reads_n; /* of transfers, that are under way */
     bool has_reads; /* posted, and no fence behind them */
-    bool has_writes; /* posted, and not pushed */
+    bool has_prior_reads; /* of these, some that are not AFTER_PRIOR themselves */
+    bool has_writes, has_words; /* WRITEs and PUBLISHes posted, and not pushed */
     uint64_t push_addr; /* somewhere that the peer lets us read */
     uint32_t push_rkey;
 
@@ -64,8 +71,10 @@ typedef struct {
     uint64_t works_head,
         works_tail; /* made and over, since the beginning; of a rail that failed, to be posted on others */
     kvp_rdma_wr_t wrs[KVP_RDMA_SENDS]; /* of the batch that is being made */
-    kvp_rdma_sge_t sges[KVP_RDMA_SENDS];
-    uint32_t wrs_n;
+    kvp_rdma_sge_t sges[KVP_RDMA_SENDS * KVP_RDMA_SGE_MAX];
+    uint32_t wrs_n, sges_n;
+    uint32_t quiet_n; /* behind the last that was signaled: work requests, */
+    uint64_t quiet_bytes, quiet_work; /* their bytes, and those that the processor touches once they are over */
     kvp_rdma_wc_t stash[8]; /* polled after arming, and not handled */
     size_t stash_n;
 } kvp_rdma_rail_t;
@@ -74,19 +83,28 @@ typedef struct {
  * gives it a queue pair and an area. close destroys the queue pair: from then on nothing of the rail touches local memory;
  * its works stay until they are taken. fini frees the rest; the zero value is legal. */
 kvp_err_t kvp_rdma_rail_open(kvp_rdma_rail_t *rail, kvp_rdma_tp_t *tp, kvp_rdma_cm_t *cm,
-                             const struct sockaddr_storage *from, const struct sockaddr_storage *to) KVP_MUST_USE;
+                             const struct sockaddr_storage *from, const struct sockaddr_storage *to,
+                             kvp_ep_costs_t *costs) KVP_MUST_USE;
 kvp_err_t kvp_rdma_rail_make(kvp_rdma_rail_t *rail) KVP_MUST_USE;
 void kvp_rdma_rail_close(kvp_rdma_rail_t *rail);
 void kvp_rdma_rail_fini(kvp_rdma_rail_t *rail);
 
-/* Posting: add as many as has_place allows, then push what was written, and ring once. order comes before a transfer's first work request: it adds what
- * has to go ahead, and returns the fence where one is needed. take_slot: room for len bytes of the area in one piece; false:
- * later. */
+/* Posting: add as many as has_place allows, then push what was written, and ring once. order comes before a transfer's first
+ * work request: it adds what has to go ahead, and returns the fence where one is needed. take_slot: room for len bytes of the
+ * area in one piece; false: later. The pieces of a work request are filled in before it is added, at most sge_max at sges.
+ * settle decides, after each, whether a completion has to come in the middle of the batch; is_long: it does not fit the
+ * queue. */
 bool kvp_rdma_rail_has_place(const kvp_rdma_rail_t *rail);
 bool kvp_rdma_rail_take_slot(kvp_rdma_rail_t *rail, uint32_t len, uint32_t *slot_out);
 uint32_t kvp_rdma_rail_order(kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer);
-kvp_rdma_work_t *kvp_rdma_rail_add(kvp_rdma_rail_t *rail, kvp_xfer_t *xfer, uint32_t flags, uint32_t slot, uint32_t len,
-                                   uint64_t raddr, uint32_t rkey);
+static inline kvp_rdma_sge_t *
+kvp_rdma_rail_sges(kvp_rdma_rail_t *rail)
+{
+    return &rail->sges[rail->sges_n];
+}
+kvp_rdma_work_t *kvp_rdma_rail_add(kvp_rdma_rail_t *rail, kvp_xfer_t *xfer, uint32_t flags, uint32_t sge_n,
+                                   uint32_t len, uint64_t raddr, uint32_t rkey);
+void kvp_rdma_rail_settle(kvp_rdma_rail_t *rail, bool is_long);
 void kvp_rdma_rail_push(kvp_rdma_rail_t *rail);
 kvp_err_t kvp_rdma_rail_ring(kvp_rdma_rail_t *rail) KVP_MUST_USE;
 

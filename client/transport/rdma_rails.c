@@ -173,7 +173,8 @@ begin(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     struct sockaddr_storage from = ep->tp->devs[rail->pair.ours]->info.addr;
 
     set_port(&from, 0);
-    if (kvp_rdma_rail_open(rail, ep->tp, ep->cm, &from, &ep->peer_rails[rail->pair.theirs]) == KVP_OK) return;
+    if (kvp_rdma_rail_open(rail, ep->tp, ep->cm, &from, &ep->peer_rails[rail->pair.theirs], &ep->base.costs) == KVP_OK)
+        return;
     kvp_rdma_health_failed(&rail->health, kvp_now_ns(), kvp_random_u64());
     try_another_of_ours(ep, rail);
 }

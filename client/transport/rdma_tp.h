@@ -5,6 +5,7 @@
 #define KVP_CLIENT_RDMA_TP_H
 
 #include "client/transport/fenced.h"
+#include "client/transport/mrcache.h"
 #include "client/transport/rdma_book.h"
 #include "client/transport/rdma_wire.h"
 
@@ -28,6 +29,7 @@ typedef struct {
     const kvp_verbs_ops_t *verbs;
     kvp_rdma_dev_t *devs[KVP_RDMA_RAILS_MAX];
     size_t devs_n; /* 0 = not open */
+    kvp_mrcache_t *cache; /* of local memory */
     uint64_t incarnation;
     uint64_t epoch; /* never 0 */
     uint8_t pool_id[16];

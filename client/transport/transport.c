@@ -65,6 +65,19 @@ default_mr_export(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation,
 }
 
 static kvp_err_t
+default_lend(const struct kvp_verbs_ops *verbs, void *addr, size_t len, kvp_loan_t **loan_out)
+{
+    (void)verbs, (void)addr, (void)len, (void)loan_out;
+    return KVP_NOTSUP;
+}
+
+static void
+default_unlend(kvp_loan_t *loan)
+{
+    (void)loan;
+}
+
+static kvp_err_t
 default_probe(const char **why_out)
 {
     *why_out = "";
@@ -141,6 +154,8 @@ fill_defaults(kvp_transport_ops_t *ops)
     if (ops->quiesce == NULL) ops->quiesce = default_quiesce;
     if (ops->peer_cut == NULL) ops->peer_cut = default_peer_cut;
     if (ops->mr_export == NULL) ops->mr_export = default_mr_export;
+    if (ops->lend == NULL) ops->lend = default_lend;
+    if (ops->unlend == NULL) ops->unlend = default_unlend;
     if (ops->drain == NULL) ops->drain = default_drain;
     if (ops->ep_poll == NULL) ops->ep_poll = default_ep_poll;
     if (ops->ep_event_fd == NULL) ops->ep_event_fd = default_ep_event_fd;

@@ -43,8 +43,21 @@ typedef struct {
     uint64_t len; /* bytes that may be addressed */
 } kvp_rseg_t;
 
+/* What moving data took, of a transport that counts it. */
+typedef struct {
+    uint64_t requests; /* work requests */
+    uint64_t doorbells;
+    uint64_t completions; /* asked for */
+    uint64_t system_calls; /* of ours; those of the stack below are not known */
+    uint64_t copied_bytes; /* by the processor, since the memory was not registered */
+} kvp_ep_costs_t;
+
+typedef struct kvp_loan kvp_loan_t; /* local memory that a transport was told of */
+
 typedef struct {
     kvp_tp_t *tp;
+    kvp_ep_costs_t costs;
+    uint32_t spin_ns; /* for so long it is worth polling before one sleeps */
     /* Of a transport that works in the background, of its data only: a peer that takes and gives nothing is silent. */
     uint64_t sent_bytes;
     uint64_t received_bytes;
@@ -89,12 +102,14 @@ typedef enum {
     KVP_XFER_PUBLISH = 3, /* store word at roffset by kvp_word_may_become; STALE where it may not */
 } kvp_xfer_kind_t;
 
-/* GUARDED WRITEs to one extent lie apart: among themselves AFTER_PRIOR asks for no order. */
-/* A READ of at most 128 bytes, aligned to 8 on the peer's side, is loaded word by word, and the rest of it belongs to
+/* Among themselves AFTER_PRIOR asks for no order of GUARDED WRITEs to one extent, which lie apart, of READs, nor of PUBLISHes.
+ * A READ of at most 128 bytes, aligned to 8 on the peer's side, is loaded word by word, and the rest of it belongs to
  * its first word: a descriptor line is never torn. Its loads stay behind those of AFTER_PRIOR's prior transfers. */
 #define KVP_XFER_AFTER_PRIOR 0x01u /* not before every transfer submitted earlier on this endpoint has taken effect */
 #define KVP_XFER_SUM 0x02u /* compute sum over the bytes moved, in order */
 #define KVP_XFER_GUARDED 0x04u /* WRITE: lands only while the guard's word has that value (where KVP_TP_GUARDS) */
+
+#define KVP_XFER_LENT 0x08u /* its local memory was lent (see lend), and stays so until the transfer is over */
 
 typedef struct kvp_iov {
     void *addr;
@@ -172,6 +187,13 @@ struct kvp_transport_ops {
     kvp_err_t (*mr_reg)(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr);
     void (*mr_dereg)(kvp_mr_t *mr);
     kvp_err_t (*mr_export)(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out);
+
+    /* Local memory that is used often, told ahead, so that transfers need no copy. It belongs to the process, not to an
+     * instance: it takes long, and sessions come and go. Where it is much lend returns before it is done; what is not ready, or
+     * cannot be had, is moved in another way. unlend, once no transfer with the memory is under way, returns when nothing of this
+     * loan holds it. Loans of the same memory may overlap. verbs as in kvp_tp_conf_t. */
+    kvp_err_t (*lend)(const struct kvp_verbs_ops *verbs, void *addr, size_t len, kvp_loan_t **loan_out);
+    void (*unlend)(kvp_loan_t *loan);
 
     /* Peer's memory, opened once, not per transfer. len is what the peer said it holds. */
     kvp_err_t (*rseg_open)(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t access, kvp_rseg_t *rseg);

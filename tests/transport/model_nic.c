@@ -149,6 +149,7 @@ conf_fill(const model_nic_conf_t *conf)
     if (c->inline_max == 0) c->inline_max = 256;
     if (c->max_msg_bytes == 0) c->max_msg_bytes = 1ull << 30;
     if (c->max_reg_bytes == 0) c->max_reg_bytes = 1ull << 40;
+    if (c->memlock_bytes == 0) c->memlock_bytes = UINT64_MAX;
     if (c->retry_steps == 0) c->retry_steps = 32;
 }
 
@@ -209,12 +210,14 @@ nic_devs_close(void)
 static kvp_err_t
 reg_place(nic_dev_t *dev, nic_reg_t *reg)
 {
+    if (reg->len > model_nic.conf.memlock_bytes - dev->locked_bytes) return KVP_NOMEM;
     for (uint32_t i = 0; i < REGS_MAX; i++) {
         uint32_t slot = (dev->last_slot + i) % REGS_MAX;
 
         if (dev->regs[slot] != NULL) continue;
         if (!model_nic.conf.reuses_keys) dev->gens[slot]++;
         dev->regs[slot] = reg;
+        dev->locked_bytes += reg->len;
         dev->last_slot = slot;
         reg->slot = slot;
         reg->base.lkey = ((dev->gens[slot] + 1) * REGS_MAX + slot) << 1;
@@ -254,6 +257,7 @@ reg_end(nic_reg_t *reg)
 
     wire_dereg(reg);
     dev->regs[reg->slot] = NULL;
+    dev->locked_bytes -= reg->len;
     dev->last_slot = reg->slot;
     model_nic.regs_n--;
     free(reg);

@@ -32,6 +32,7 @@ typedef struct {
     uint32_t inline_max; /* [256] */
     uint64_t max_msg_bytes; /* [1 GiB] */
     uint64_t max_reg_bytes; /* [1 TiB] */
+    uint64_t memlock_bytes; /* [no bound] of all registrations of a device together */
     uint32_t retry_steps; /* [32] tries on a path that is down, or of a peer that is gone, until NO_ANSWER */
     uint32_t
         unreachable_per_mille; /* connects and asks that fail by chance; the listener may see the ask all the same */

@@ -26,6 +26,7 @@ typedef struct {
     nic_reg_t *regs[REGS_MAX];
     uint32_t gens[REGS_MAX]; /* a slot's keys so far */
     uint32_t last_slot; /* where the search for a free one begins */
+    uint64_t locked_bytes;
 } nic_dev_t;
 
 typedef struct {

@@ -22,7 +22,9 @@ main(void)
         model_nic_conf_t conf = {.devs_n = 1 + (uint32_t)(seed % 3)};
         size_t left = model_nic_reset(seed, &conf);
 
-        printf("seed %llu devices %u\n", (unsigned long long)seed, conf.devs_n);
+        suite_lends = seed % 2 == 0;
+        printf("seed %llu devices %u local memory %s\n", (unsigned long long)seed, conf.devs_n,
+               suite_lends ? "lent" : "copied");
         failed += suite_run("rdma");
         left = model_nic_reset(seed, NULL);
         if (left > 0) printf("%zu things were left open\n", left);

@@ -36,6 +36,7 @@ typedef struct {
     kvp_ep_t *ep;
     uint8_t local[WIDE_BYTES];
     size_t bytes; /* of it, that move */
+    kvp_loan_t *loan; /* of local, in some seeds; else it is copied */
     uint64_t line[8];
     kvp_iov_t iov_local, iov_line;
     kvp_xfer_t x[2];
@@ -105,6 +106,8 @@ rig_open(rig_t *r, uint64_t seed, const model_nic_conf_t *conf)
     assert_int_equal(connect_to(r), KVP_OK);
     r->bytes = DATA_BYTES;
     r->iov_local = (kvp_iov_t){r->local, DATA_BYTES};
+    if (seed / 2 % 2 == 1)
+        assert_int_equal(r->client->ops->lend(&kvp_verbs_model, r->local, sizeof r->local, &r->loan), KVP_OK);
     r->iov_line = (kvp_iov_t){r->line, sizeof r->line};
 }
 
@@ -112,6 +115,7 @@ static void
 rig_close(rig_t *r)
 {
     kvp_ep_destroy(r->ep);
+    if (r->loan != NULL) r->client->ops->unlend(r->loan);
     kvp_rseg_destroy(r->rseg);
     kvp_tp_destroy(r->client);
     kvp_mr_destroy(r->mr);
@@ -129,6 +133,7 @@ static kvp_xfer_t *
 xfer(rig_t *r, uint32_t i, kvp_xfer_kind_t kind, uint64_t at, const kvp_iov_t *iov)
 {
     r->x[i] = (kvp_xfer_t){.kind = kind,
+                           .flags = r->loan != NULL && iov == &r->iov_local ? KVP_XFER_LENT : 0,
                            .rseg = r->rseg,
                            .roffset = at,
                            .iov = iov,
@@ -282,7 +287,7 @@ read_is_sent_on(rig_t *r, uint64_t seed)
     rig_open(r, seed, NULL);
     memset(r->mem + DATA_AT, 'a', DATA_BYTES);
     (void)xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local);
-    xfer(r, 1, KVP_XFER_WRITE, DATA_AT + DATA_BYTES, &r->iov_local)->flags = KVP_XFER_AFTER_PRIOR;
+    xfer(r, 1, KVP_XFER_WRITE, DATA_AT + DATA_BYTES, &r->iov_local)->flags |= KVP_XFER_AFTER_PRIOR;
     submit(r, 2);
     finish(r, 2);
     is_right = is_all(r->mem + DATA_AT + DATA_BYTES, 'a');
@@ -431,7 +436,7 @@ failed_rail_read(rig_t *r, uint64_t seed)
     for (size_t i = 0; i < WIDE_BYTES; i++)
         r->mem[DATA_AT + i] = (uint8_t)(i * 7 + i / 251);
     memcpy(r->mem + WORD_AT, &sealed, 8);
-    xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local)->flags = KVP_XFER_SUM;
+    xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local)->flags |= KVP_XFER_SUM;
     xfer(r, 1, KVP_XFER_READ, WORD_AT, &r->iov_line)->flags = KVP_XFER_AFTER_PRIOR;
     submit(r, 2);
     step(r, 100);
@@ -440,6 +445,25 @@ failed_rail_read(rig_t *r, uint64_t seed)
     is_right = r->x[0].status == KVP_OK && r->x[1].status == KVP_OK && r->line[0] == sealed;
     is_right = is_right && memcmp(r->local, r->mem + DATA_AT, WIDE_BYTES) == 0;
     is_right = is_right && r->x[0].sum == kvp_sum(r->local, WIDE_BYTES);
+    rig_close(r);
+    return is_right;
+}
+
+/* Once a drain has returned the memory is the caller's, whatever it returned. */
+static bool
+drained_reader(rig_t *r, uint64_t seed)
+{
+    bool is_right;
+
+    rig_open(r, seed, NULL);
+    memset(r->mem + DATA_AT, 'a', DATA_BYTES);
+    (void)xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local);
+    submit(r, 1);
+    step(r, 20);
+    kvp_ignore(r->client->ops->drain(r->ep, 0), "it may be over by chance");
+    memset(r->local, 'c', sizeof r->local);
+    model_nic_settle();
+    is_right = is_all_of(r->local, DATA_BYTES, 'c');
     rig_close(r);
     return is_right;
 }
@@ -504,6 +528,7 @@ static const struct {
     {KVP_RULE_RDMA_PEER_FENCE, "RDMA_PEER_FENCE", fenced_writer},
     {KVP_RULE_RDMA_REFUSE_FENCED, "RDMA_REFUSE_FENCED", fenced_comes_back},
     {KVP_RULE_RDMA_EPOCH, "RDMA_EPOCH", keys_of_an_earlier_life},
+    {KVP_RULE_RDMA_DRAIN, "RDMA_DRAIN", drained_reader},
 };
 
 static void

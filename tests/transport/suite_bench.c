@@ -3,6 +3,8 @@
  */
 #include "tests/transport/suite.h"
 
+#include "client/transport/builtin.h"
+
 #include "common/clock.h"
 
 #include <fcntl.h>
@@ -18,6 +20,7 @@ const char *suite_host = "127.0.0.1";
 size_t suite_extent_bytes = 1 << 20;
 void (*suite_stall)(bool is_stalled);
 const struct kvp_verbs_ops *suite_verbs;
+bool suite_lends;
 
 void
 bench_fill(void *at, size_t len, uint64_t seed)
@@ -218,12 +221,44 @@ bench_wait(kvp_ep_t *ep, const _Atomic size_t *count, size_t n)
     return atomic_load(count) == n;
 }
 
+/* The loans of all pieces of the transfers that are well-formed, ended by NULL. */
+static kvp_loan_t **
+lend_pieces(const kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n)
+{
+    kvp_loan_t **loans;
+    size_t most = 1, at = 0;
+
+    for (size_t i = 0; i < n; i++)
+        most += xfers[i].iov_n;
+    loans = calloc(most, sizeof *loans);
+    for (size_t i = 0; loans != NULL && suite_lends && i < n; i++) {
+        if (kvp_xfer_check(&xfers[i]) != KVP_OK) continue;
+        for (uint32_t k = 0; k < xfers[i].iov_n; k++) {
+            const kvp_iov_t *piece = &xfers[i].iov[k];
+
+            if (piece->len == 0) continue;
+            if (ep->tp->ops->lend(suite_verbs, piece->addr, piece->len, &loans[at++]) != KVP_OK) abort();
+        }
+        xfers[i].flags |= KVP_XFER_LENT;
+    }
+    return loans;
+}
+
+static void
+unlend_pieces(const kvp_ep_t *ep, kvp_loan_t **loans)
+{
+    for (size_t i = 0; loans != NULL && loans[i] != NULL; i++)
+        ep->tp->ops->unlend(loans[i]);
+    free(loans);
+}
+
 bool
 bench_run(kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n)
 {
     _Atomic size_t count = 0;
     kvp_xfer_t **list = calloc(n, sizeof *list);
-    bool is_done = list != NULL;
+    kvp_loan_t **loans = lend_pieces(ep, xfers, n);
+    bool is_done = list != NULL && loans != NULL;
 
     for (size_t i = 0; is_done && i < n; i++) {
         list[i] = &xfers[i];
@@ -238,6 +273,7 @@ bench_run(kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n)
         if (at < n && is_done && ep->tp->ops->ep_poll(ep) == 0) bench_sleep(ep, 100);
     }
     is_done = is_done && bench_wait(ep, &count, n);
+    unlend_pieces(ep, loans);
     free(list);
     return is_done;
 }

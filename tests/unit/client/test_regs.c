@@ -40,7 +40,7 @@ test_add_refuses_bad_and_overlapping_ranges(void **state)
     kvp_regs_t regs;
 
     (void)state;
-    kvp_regs_init(&regs);
+    kvp_regs_init(&regs, NULL, 0);
     assert_int_equal(kvp_regs_add(&regs, NULL, 10, NULL), KVP_INVALID);
     assert_int_equal(kvp_regs_add(&regs, AT(1000), 0, NULL), KVP_INVALID);
     assert_int_equal(kvp_regs_add(&regs, AT(UINTPTR_MAX - 5), 10, NULL), KVP_INVALID);
@@ -60,7 +60,7 @@ test_hold_wants_one_whole_range(void **state)
     kvp_regs_t regs;
 
     (void)state;
-    kvp_regs_init(&regs);
+    kvp_regs_init(&regs, NULL, 0);
     assert_false(is_inside(&regs, AT(1000), 1));
     assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, NULL), KVP_OK);
     assert_int_equal(kvp_regs_add(&regs, AT(1100), 100, NULL), KVP_OK);
@@ -83,7 +83,7 @@ test_cursor_holds_a_range_once_in_a_row(void **state)
     bool is_new;
 
     (void)state;
-    kvp_regs_init(&regs);
+    kvp_regs_init(&regs, NULL, 0);
     assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, NULL), KVP_OK);
     kvp_regs_begin(&regs, &cursor);
     reg = kvp_regs_hold(&cursor, AT(1000), 10, &is_new);
@@ -105,7 +105,7 @@ test_del_takes_starts_only(void **state)
     kvp_regs_t regs;
 
     (void)state;
-    kvp_regs_init(&regs);
+    kvp_regs_init(&regs, NULL, 0);
     assert_int_equal(kvp_regs_del(&regs, AT(1000)), KVP_NOT_REGISTERED);
     for (uintptr_t i = 1; i <= 100; i++)
         assert_int_equal(kvp_regs_add(&regs, AT(i * 7919 % 101 * 1000), 1000, NULL), KVP_OK);
@@ -142,7 +142,7 @@ test_del_waits_for_users(void **state)
     pthread_t thread;
 
     (void)state;
-    kvp_regs_init(&regs);
+    kvp_regs_init(&regs, NULL, 0);
     assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, NULL), KVP_OK);
     one = hold(&regs, AT(1000), 1);
     two = hold(&regs, AT(1001), 1);
@@ -189,7 +189,7 @@ test_many_threads_register_and_use(void **state)
     pthread_t threads[THREADS];
 
     (void)state;
-    kvp_regs_init(&regs);
+    kvp_regs_init(&regs, NULL, 0);
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, use_and_move, &regs), 0);
     for (int i = 0; i < THREADS; i++)

@@ -68,7 +68,7 @@ setup(void **state)
     kvp_forkguard_init(&f->guard);
     kvp_scratch_pool_init(&f->scratches);
     f->scratch = kvp_scratch_take(&f->scratches);
-    kvp_regs_init(&f->regs);
+    kvp_regs_init(&f->regs, NULL, 0);
     kvp_stages_init(&f->stages);
     f->deadline_ns = kvp_now_ns() + LONG_NS;
     start_session(f);

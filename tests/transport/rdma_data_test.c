@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What data takes on its way over rdma, on the model NIC: doorbells, completions, work requests and copies; and the cache
+ * of registrations behind it.
+ */
+#include "tests/transport/suite.h"
+
+#include "client/transport/mrcache.h"
+#include "tests/transport/model_nic.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB ((size_t)1 << 20)
+#define OBJECTS 32u
+#define BIG_BYTES (160 * MIB) /* registered in the background */
+#define TURNS_MAX 10000000u
+
+static model_nic_conf_t nic_conf;
+
+static int
+setup(void **state)
+{
+    assert_int_equal(model_nic_reset(7, &nic_conf), 0);
+    suite_host = "10.99.1.1";
+    suite_verbs = &kvp_verbs_model;
+    suite_lends = false;
+    *state = (void *)(uintptr_t) "rdma";
+    return bench_setup(state);
+}
+
+static int
+teardown(void **state)
+{
+    int rc = bench_teardown(state);
+
+    nic_conf = (model_nic_conf_t){0};
+    return rc != 0 || model_nic_reset(1, NULL) > 0;
+}
+
+static kvp_loan_t *
+lend(void *addr, size_t len)
+{
+    kvp_loan_t *loan = NULL;
+
+    assert_int_equal(kvp_mrcache_lend(&kvp_verbs_model, addr, len, &loan), KVP_OK);
+    return loan;
+}
+
+static void
+on_done(kvp_xfer_t *x)
+{
+    (*(size_t *)x->arg)++;
+}
+
+/* A batch_get of known objects, as the client submits it: payloads, and their descriptors behind them. */
+typedef struct {
+    uint8_t *local;
+    size_t bytes; /* of an object */
+    size_t done_n;
+    kvp_iov_t payload[OBJECTS], line[OBJECTS];
+    uint8_t lines[OBJECTS][64];
+    kvp_xfer_t x[2 * OBJECTS];
+    kvp_xfer_t *list[2 * OBJECTS];
+} batch_t;
+
+static void
+batch_make(batch_t *g, bench_t *b, size_t bytes)
+{
+    *g = (batch_t){.local = aligned_alloc(4096, OBJECTS * bytes), .bytes = bytes};
+    assert_non_null(g->local);
+    for (uint32_t i = 0; i < OBJECTS; i++) {
+        g->payload[i] = (kvp_iov_t){g->local + i * bytes, bytes};
+        g->line[i] = (kvp_iov_t){g->lines[i], 64};
+        g->x[i] = (kvp_xfer_t){.kind = KVP_XFER_READ,
+                               .flags = KVP_XFER_LENT,
+                               .rseg = b->rd,
+                               .roffset = BENCH_DATA + i % 16 * bytes,
+                               .iov = &g->payload[i],
+                               .iov_n = 1,
+                               .len = bytes};
+        g->x[OBJECTS + i] = (kvp_xfer_t){.kind = KVP_XFER_READ,
+                                         .flags = KVP_XFER_AFTER_PRIOR,
+                                         .rseg = b->rd,
+                                         .roffset = i * 64,
+                                         .iov = &g->line[i],
+                                         .iov_n = 1,
+                                         .len = 64};
+    }
+    for (uint32_t i = 0; i < 2 * OBJECTS; i++) {
+        g->x[i].done = on_done;
+        g->x[i].arg = &g->done_n;
+        g->list[i] = &g->x[i];
+    }
+}
+
+/* Moves it all without ever going to sleep. */
+static kvp_ep_costs_t
+batch_run(batch_t *g, const bench_t *b)
+{
+    kvp_ep_costs_t before = b->ep->costs, now;
+    size_t took;
+
+    assert_int_equal(b->ops->submit(b->ep, g->list, 2 * OBJECTS, &took), KVP_OK);
+    assert_int_equal(took, 2 * OBJECTS);
+    for (uint32_t i = 0; g->done_n < 2 * OBJECTS && i < TURNS_MAX; i++)
+        b->ops->ep_poll(b->ep);
+    assert_int_equal(g->done_n, 2 * OBJECTS);
+    for (uint32_t i = 0; i < OBJECTS; i++)
+        assert_memory_equal(g->local + i * g->bytes, b->mem + BENCH_DATA + i % 16 * g->bytes, g->bytes);
+    now = b->ep->costs;
+    return (kvp_ep_costs_t){.requests = now.requests - before.requests,
+                            .doorbells = now.doorbells - before.doorbells,
+                            .completions = now.completions - before.completions,
+                            .system_calls = now.system_calls - before.system_calls,
+                            .copied_bytes = now.copied_bytes - before.copied_bytes};
+}
+
+static void
+test_known_batch_takes_one_doorbell_and_one_completion(void **state)
+{
+    bench_t *b = *state;
+    model_nic_counts_t before, after;
+    kvp_ep_costs_t costs;
+    kvp_loan_t *loan;
+    batch_t g;
+
+    bench_fill(b->mem + BENCH_DATA, 16 * MIB, 3);
+    batch_make(&g, b, MIB);
+    loan = lend(g.local, OBJECTS * MIB);
+    model_nic_counts(&before);
+    costs = batch_run(&g, b);
+    model_nic_counts(&after);
+    assert_int_equal(costs.doorbells, 1);
+    assert_int_equal(costs.completions, 1);
+    assert_int_equal(costs.requests, 2 * OBJECTS); /* two an object: it, and its descriptor */
+    assert_int_equal(costs.system_calls, 0);
+    assert_int_equal(costs.copied_bytes, 0);
+    /* The adapter says the same. */
+    assert_int_equal(after.posts - before.posts, 1);
+    assert_int_equal(after.signaled - before.signaled, 1);
+    assert_int_equal(after.requests - before.requests, 2 * OBJECTS);
+    assert_int_equal(after.arms - before.arms, 0);
+    assert_int_equal(after.fenced - before.fenced, 1);
+    kvp_mrcache_unlend(loan);
+    free(g.local);
+}
+
+static void
+test_batch_that_wrote_ends_in_one_push(void **state)
+{
+    bench_t *b = *state;
+    kvp_ep_costs_t before = b->ep->costs;
+    uint8_t *local = malloc(4 * MIB);
+    kvp_iov_t iov[4];
+    kvp_xfer_t x[4];
+    kvp_loan_t *loan;
+
+    assert_non_null(local);
+    bench_fill(local, 4 * MIB, 5);
+    loan = lend(local, 4 * MIB);
+    for (size_t i = 0; i < 4; i++) {
+        iov[i] = (kvp_iov_t){local + i * MIB, MIB};
+        x[i] = (kvp_xfer_t){.kind = KVP_XFER_WRITE,
+                            .flags = KVP_XFER_LENT | KVP_XFER_SUM,
+                            .rseg = b->wr,
+                            .roffset = BENCH_DATA + i * MIB,
+                            .iov = &iov[i],
+                            .iov_n = 1,
+                            .len = MIB};
+    }
+    assert_true(bench_run(b->ep, x, 4));
+    assert_memory_equal(b->mem + BENCH_DATA, local, 4 * MIB);
+    for (size_t i = 0; i < 4; i++)
+        assert_true(x[i].sum == kvp_sum(local + i * MIB, MIB));
+    assert_int_equal(b->ep->costs.doorbells - before.doorbells, 1);
+    assert_int_equal(b->ep->costs.completions - before.completions, 1);
+    assert_int_equal(b->ep->costs.requests - before.requests, 5);
+    kvp_mrcache_unlend(loan);
+    free(local);
+}
+
+/* 61 layers are one object: as many work requests as their pieces need, and no copy. */
+static void
+test_pieces_share_work_requests(void **state)
+{
+    bench_t *b = *state;
+    kvp_ep_costs_t before = b->ep->costs;
+    uint8_t *local = malloc(61 * 4096);
+    kvp_iov_t iov[61];
+    kvp_xfer_t x = {.kind = KVP_XFER_READ,
+                    .flags = KVP_XFER_LENT | KVP_XFER_SUM,
+                    .rseg = b->rd,
+                    .roffset = BENCH_DATA,
+                    .iov = iov,
+                    .iov_n = 61,
+                    .len = 61 * 2048};
+    kvp_loan_t *loan;
+
+    assert_non_null(local);
+    loan = lend(local, 61 * 4096);
+    bench_fill(b->mem + BENCH_DATA, x.len, 9);
+    for (size_t i = 0; i < 61; i++)
+        iov[i] = (kvp_iov_t){local + i * 4096, 2048};
+    assert_true(bench_run(b->ep, &x, 1));
+    for (size_t i = 0; i < 61; i++)
+        assert_memory_equal(iov[i].addr, b->mem + BENCH_DATA + i * 2048, 2048);
+    assert_true(x.sum == kvp_sum(b->mem + BENCH_DATA, x.len));
+    assert_int_equal(b->ep->costs.requests - before.requests, (61 + KVP_RDMA_SGE_MAX - 1) / KVP_RDMA_SGE_MAX);
+    assert_int_equal(b->ep->costs.copied_bytes, 0);
+    kvp_mrcache_unlend(loan);
+    free(local);
+}
+
+static void
+test_long_transfer_is_cut_where_messages_end(void **state)
+{
+    bench_t *b = *state;
+    kvp_ep_costs_t before = b->ep->costs;
+    uint8_t *local = malloc(MIB);
+    kvp_loan_t *loan;
+
+    assert_non_null(local);
+    bench_fill(b->mem + BENCH_DATA, MIB, 11);
+    loan = lend(local, MIB);
+    assert_int_equal(bench_move(b->ep, KVP_XFER_READ, KVP_XFER_LENT, b->rd, BENCH_DATA, local, MIB, NULL), KVP_OK);
+    assert_memory_equal(local, b->mem + BENCH_DATA, MIB);
+    assert_int_equal(b->ep->costs.requests - before.requests, 16);
+    kvp_mrcache_unlend(loan);
+    free(local);
+}
+
+/* Far more than the queue takes: no request is refused, and completions are asked for now and then only. */
+static void
+test_batch_longer_than_the_queue(void **state)
+{
+    enum { N = 1000 };
+    bench_t *b = *state;
+    model_nic_counts_t before, after;
+    uint8_t *local = malloc(N * 512);
+    kvp_iov_t *iov = calloc(N, sizeof *iov);
+    kvp_xfer_t *x = calloc(N, sizeof *x);
+    kvp_loan_t *loan;
+
+    assert_true(local != NULL && iov != NULL && x != NULL);
+    bench_fill(b->mem + BENCH_DATA, N * 512, 13);
+    loan = lend(local, N * 512);
+    for (size_t i = 0; i < N; i++) {
+        iov[i] = (kvp_iov_t){local + i * 512, 512};
+        x[i] = (kvp_xfer_t){.kind = KVP_XFER_READ,
+                            .flags = KVP_XFER_LENT,
+                            .rseg = b->rd,
+                            .roffset = BENCH_DATA + i * 512,
+                            .iov = &iov[i],
+                            .iov_n = 1,
+                            .len = 512};
+    }
+    model_nic_counts(&before);
+    assert_true(bench_run(b->ep, x, N));
+    model_nic_counts(&after);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(x[i].status, KVP_OK);
+    assert_memory_equal(local, b->mem + BENCH_DATA, N * 512);
+    assert_int_equal(after.requests - before.requests, N);
+    assert_in_range(after.signaled - before.signaled, 4, 40);
+    assert_int_equal(after.failures, 0);
+    kvp_mrcache_unlend(loan);
+    free(x);
+    free(iov);
+    free(local);
+}
+
+/* What cannot be pinned is moved all the same, by copies that are counted. */
+static void
+test_memory_beyond_the_lock_limit_is_copied(void **state)
+{
+    bench_t *b = *state;
+    uint8_t *local = malloc(4 * MIB);
+    kvp_mrcache_state_t is;
+    kvp_mrcache_t *cache;
+    kvp_loan_t *loan;
+    uint64_t sum;
+
+    assert_non_null(local);
+    loan = lend(local, 4 * MIB);
+    assert_int_equal(kvp_mrcache_hold(&kvp_verbs_model, &cache), KVP_OK);
+    kvp_mrcache_state(cache, &is);
+    assert_true(is.failed > 0);
+    kvp_mrcache_rele(cache);
+    bench_fill(b->mem + BENCH_DATA, 3 * MIB, 17);
+    assert_int_equal(bench_move(b->ep, KVP_XFER_READ, KVP_XFER_LENT, b->rd, BENCH_DATA, local, 3 * MIB, &sum), KVP_OK);
+    assert_memory_equal(local, b->mem + BENCH_DATA, 3 * MIB);
+    assert_true(sum == kvp_sum(local, 3 * MIB));
+    assert_int_equal(b->ep->costs.copied_bytes, 3 * MIB);
+    kvp_mrcache_unlend(loan);
+    free(local);
+}
+
+/* ---- the cache */
+static kvp_mrcache_t *
+cache_of(const model_nic_conf_t *conf)
+{
+    kvp_mrcache_t *cache;
+
+    assert_int_equal(model_nic_reset(1, conf), 0);
+    assert_int_equal(kvp_mrcache_hold(&kvp_verbs_model, &cache), KVP_OK);
+    return cache;
+}
+
+static void
+cache_end(kvp_mrcache_t *cache)
+{
+    kvp_mrcache_state_t is;
+
+    kvp_mrcache_state(cache, &is);
+    assert_int_equal(is.ready + is.waiting + is.failed, 0);
+    kvp_mrcache_rele(cache);
+    assert_int_equal(model_nic_reset(1, NULL), 0);
+}
+
+/* How many bytes of [at, at + len) are found, in as many registrations as that takes. */
+static size_t
+found(kvp_mrcache_t *cache, uint8_t *at, size_t len, uint32_t *regs_n_out)
+{
+    kvp_mrcursor_t cursor;
+    size_t sum = 0, n;
+    uint32_t lkey;
+
+    *regs_n_out = 0;
+    kvp_mrcache_begin(cache, &cursor);
+    while (sum < len && (n = kvp_mrcache_find(&cursor, 0, at + sum, len - sum, &lkey)) > 0) {
+        sum += n;
+        ++*regs_n_out;
+    }
+    kvp_mrcache_end(&cursor);
+    return sum;
+}
+
+static void
+test_loans_of_the_same_memory_share(void **state)
+{
+    kvp_mrcache_t *cache = cache_of(NULL);
+    uint8_t *mem = aligned_alloc(4096, 4 * MIB);
+    kvp_loan_t *a, *b;
+    kvp_mrcache_state_t is;
+    uint32_t regs_n;
+
+    (void)state;
+    assert_non_null(mem);
+    a = lend(mem, 4 * MIB);
+    b = lend(mem, 4 * MIB);
+    kvp_mrcache_state(cache, &is);
+    assert_in_range(is.ready, 1, 2); /* two where a line of the grid lies in it */
+    kvp_mrcache_unlend(a);
+    assert_int_equal(found(cache, mem, 4 * MIB, &regs_n), 4 * MIB);
+    kvp_mrcache_unlend(b);
+    assert_int_equal(found(cache, mem, 4 * MIB, &regs_n), 0);
+    cache_end(cache);
+    free(mem);
+}
+
+/* Loans that overlap end in any order, and what is left of them is found to the byte. */
+static void
+test_overlapping_loans_are_found_to_the_byte(void **state)
+{
+    enum { LOANS = 24, ROUNDS = 60 };
+    static const size_t unit = 512;
+    kvp_mrcache_t *cache = cache_of(&(model_nic_conf_t){.max_reg_bytes = 8192});
+    uint8_t *mem = aligned_alloc(65536, 65536);
+    struct {
+        kvp_loan_t *loan;
+        size_t at, n;
+    } held[LOANS] = {0};
+    uint64_t dice = 5;
+
+    (void)state;
+    assert_non_null(mem);
+    for (uint32_t round = 0; round < ROUNDS * LOANS; round++) {
+        uint32_t k = round % LOANS;
+
+        dice = dice * 6364136223846793005ull + 1442695040888963407ull;
+        if (held[k].loan != NULL) kvp_mrcache_unlend(held[k].loan);
+        held[k].at = (dice >> 33) % 120;
+        held[k].n = 1 + (dice >> 45) % 8;
+        held[k].loan = (dice >> 60) < 8 ? lend(mem + held[k].at * unit, held[k].n * unit) : NULL;
+        for (size_t at = 0; at < 128; at++) {
+            bool is_lent = false;
+            uint32_t regs_n;
+
+            for (uint32_t i = 0; i < LOANS; i++)
+                is_lent |= held[i].loan != NULL && at >= held[i].at && at < held[i].at + held[i].n;
+            assert_int_equal(found(cache, mem + at * unit, unit, &regs_n), is_lent ? unit : 0);
+        }
+    }
+    for (uint32_t k = 0; k < LOANS; k++)
+        if (held[k].loan != NULL) kvp_mrcache_unlend(held[k].loan);
+    cache_end(cache);
+    free(mem);
+}
+
+/* The call does not wait for much memory; nor does who gives it back at once. */
+static void
+test_much_memory_is_registered_in_the_background(void **state)
+{
+    kvp_mrcache_t *cache = cache_of(&(model_nic_conf_t){.devs_n = 2});
+    uint8_t *mem = malloc(BIG_BYTES);
+    kvp_mrcache_state_t is;
+    kvp_loan_t *loan;
+    uint32_t regs_n;
+
+    (void)state;
+    assert_non_null(mem);
+    kvp_mrcache_unlend(lend(mem, BIG_BYTES));
+    loan = lend(mem, BIG_BYTES);
+    do
+        kvp_mrcache_state(cache, &is);
+    while (is.waiting > 0);
+    assert_int_equal(is.failed, 0);
+    assert_int_equal(found(cache, mem, BIG_BYTES, &regs_n), BIG_BYTES);
+    assert_in_range(regs_n, 3, 4);
+    kvp_mrcache_unlend(loan);
+    cache_end(cache);
+    free(mem);
+}
+
+static int
+setup_small_messages(void **state)
+{
+    nic_conf.max_msg_bytes = 65536;
+    return setup(state);
+}
+
+/* The bench's own memory, twice, and an area a connection. */
+static int
+setup_short_lock(void **state)
+{
+    nic_conf.memlock_bytes = 2 * BENCH_BYTES + MIB + MIB / 8;
+    return setup(state);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_known_batch_takes_one_doorbell_and_one_completion, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_batch_that_wrote_ends_in_one_push, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_pieces_share_work_requests, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_long_transfer_is_cut_where_messages_end, setup_small_messages, teardown),
+        cmocka_unit_test_setup_teardown(test_batch_longer_than_the_queue, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_memory_beyond_the_lock_limit_is_copied, setup_short_lock, teardown),
+        cmocka_unit_test(test_loans_of_the_same_memory_share),
+        cmocka_unit_test(test_overlapping_loans_are_found_to_the_byte),
+        cmocka_unit_test(test_much_memory_is_registered_in_the_background),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
