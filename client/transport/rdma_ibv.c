@@ -484,7 +484,7 @@ say_no_listen(const struct sockaddr_storage *at, bool is_taken)
     size_t len = 0;
 
     if (is_taken) {
-        kvp_log_error("rdma", "cannot listen at %s: the port is taken", addr_text(at, asked));
+        kvp_log_warn("rdma", "cannot listen at %s: the port is taken", addr_text(at, asked));
         return;
     }
     for (size_t i = 0; i < host.devs_n && len < sizeof text; i++) {
@@ -493,8 +493,8 @@ say_no_listen(const struct sockaddr_storage *at, bool is_taken)
         len += (size_t)snprintf(text + len, sizeof text - len, "%s%s (%s)", i == 0 ? "" : ", ",
                                 addr_text(&host.devs[i].base.info.addr, own), host.devs[i].base.info.name);
     }
-    kvp_log_error("rdma", "no device in use has the address %s: listen at 0.0.0.0, or at one of %s",
-                  addr_text(at, asked), text);
+    kvp_log_warn("rdma", "no device in use has the address %s: listen at 0.0.0.0, or at one of %s",
+                 addr_text(at, asked), text);
 }
 
 /* A device that is not in use has no protection domain of ours, so what connects there could not be served. */
@@ -516,7 +516,7 @@ listen_at(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **
         (host.libs->rdma_listen)(id->id, BACKLOG) != 0) {
         bool is_taken = errno == EADDRINUSE;
 
-        err = is_taken || errno == EADDRNOTAVAIL || errno == ENODEV ? KVP_UNREACHABLE : err_of_errno();
+        err = is_taken || errno == EADDRNOTAVAIL || errno == ENODEV ? KVP_SYS : err_of_errno();
         say_no_listen(at, is_taken);
         id_close(&id->base);
         return err;

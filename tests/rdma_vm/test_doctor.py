@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `kvpool doctor` and the daemons say where there are devices: all that is there, probes by rdma, and for each way to set
+them up wrongly one clear line with what helps. Also `kvpool bench` by rdma."""
+import json
+
+import guest
+import pytest
+
+MASTER = f"{guest.ADDRESSES[0]}:50051"
+BIN = {name: str(guest.BUILD / where / name) for name, where in (("kvpool", "client"), ("kvpool-node", "client"),
+                                                                ("kvpool-master", "master"))}
+
+
+@pytest.fixture
+def pool(own_vm):
+    """A master, and a node that serves by rdma and tcp at the second device."""
+    own_vm.start([BIN["kvpool-master"], "--listen", MASTER, "--http", "none", "--data-dir", "none"])
+    own_vm.start([BIN["kvpool-node"], "--master", MASTER, "--listen", f"{guest.ADDRESSES[1]}:0", "--memory", "32MiB", "--transports",
+                  "rdma,tcp", "--name", "far"])
+    for _ in range(60):
+        r = kvpool(own_vm, "stat", "--json")
+        if r.rc == 0 and b'"far"' in r.out:
+            return own_vm
+        own_vm.run(["sleep", "0.5"])
+    pytest.fail("the node did not come")
+
+
+def kvpool(vm, *args, **env):
+    return vm.run([BIN["kvpool"], *args, "--deadline", "10s"], env={"KVPOOL_MASTER": MASTER, **env}, timeout=120)
+
+
+def node(vm, *args, limits=()):
+    argv = [BIN["kvpool-node"], "--master", MASTER, "--memory", "32MiB", "--transports", "rdma", *args]
+    return vm.run([*limits, *argv], timeout=60)
+
+
+def test_devices_are_listed_and_probed(pool):
+    r = kvpool(pool, "doctor", "--json")
+    found = json.loads(r.out)
+    assert r.rc == 0 and found["is_healthy"], r.text
+    ports = {p["device"]: p for p in found["rdma_ports"]}
+    assert set(ports) == {"rxe0", "rxe1"}
+    for i, name in enumerate(("rxe0", "rxe1")):
+        port = ports[name]
+        assert port["state"] == "ACTIVE" and port["is_used"] and port["address"] == guest.ADDRESSES[i], port
+        assert port["interface"] == f"eth{i + 1}" and port["mtu_bytes"] >= 1024, port
+        assert {"index": 1, "gid": guest.ADDRESSES[i], "type": "RoCE v2"} in port["gids"], port
+        assert port["max_registration_bytes"] > 1 << 30 and port["max_work_requests"] > 0
+    probes = {p["transport"]: p["result"] for p in found["nodes"][0]["probes"]}
+    assert probes == {"rdma": "OK", "tcp": "OK"}, r.text
+    left = json.loads(kvpool(pool, "stat", "--json").out)["pool"]["objects"]
+    assert left == 0
+
+    # bench says what it went by
+    r = kvpool(pool, "bench", "--transport", "rdma", "--size", "64KiB", "--set", "1MiB", "--seconds", "300ms", "--json")
+    assert r.rc == 0, r.text
+    round_ = json.loads(r.out.splitlines()[-1])
+    assert round_["transports"] == "rdma" and round_["errors"] == 0 and round_["wrong_bytes"] == 0
+
+    # and a port that is down is named, with what sets it up
+    pool.run(["ip", "link", "set", "eth1", "down"])
+    r = kvpool(pool, "doctor", "--json", KVPOOL_TRANSPORTS="rdma", KVPOOL_RDMA_DEVICE="rxe0")
+    found = json.loads(r.out)["findings"]
+    assert r.rc in (1, 3) and any("rxe0:1 is not active" in f["what"] for f in found if f["code"] == "transport_named"), r
+    assert any("ip link set eth1 up" in f["fix"] for f in found if f["code"] == "port_down"), r
+
+
+BAD = [
+    (["--rdma-device", "mlx5_9"], "there is no RDMA device mlx5_9, only rxe0, rxe1"),
+    (["--rdma-device", "rxe0:2"], "there is no RDMA device rxe0:2"),
+    (["--rdma-gid-index", "4000"], "has no GID index 4000, only 0 to"),
+    (["--rdma-gid-index", "200"], "GID index 200 of rxe0:1 is empty"),
+    (["--rdma-device", "rxe0", "--listen", f"{guest.ADDRESSES[1]}:0"], f"no device in use has the address {guest.ADDRESSES[1]}"),
+]
+
+
+def test_bad_settings_are_said_in_a_line(own_vm):
+    """The node ends by itself, and says which setting it was and what there is."""
+    own_vm.start([BIN["kvpool-master"], "--listen", MASTER, "--http", "none", "--data-dir", "none"])
+    for args, says in BAD:
+        r = node(own_vm, "--listen", f"{guest.ADDRESSES[0]}:0", *args)
+        assert r.rc in (1, 2) and r.err.count(says) == 1, (args, r.err)
+    r = kvpool(own_vm, "get", "k", KVPOOL_TRANSPORTS="rdma", KVPOOL_RDMA_DEVICE="mlx5_9")
+    assert r.rc == 2 and r.err.count("there is no RDMA device mlx5_9, only rxe0, rxe1") == 1, r.err
+    r = kvpool(own_vm, "get", "k", KVPOOL_RDMA_DEVICE="mlx5_9")  # also where rdma is not named, but its device is
+    assert r.rc == 2 and "KVPOOL_RDMA_DEVICE" in r.err, r.err
+
+    # memory that may not be locked: root is not limited, so somebody else asks
+    r = node(own_vm, "--listen", f"{guest.ADDRESSES[0]}:0",
+             limits=["prlimit", "--memlock=65536:65536", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+                     "env", "XDG_RUNTIME_DIR=/tmp"])
+    assert r.rc == 1 and "this process may lock 65536 bytes" in r.err and "LimitMEMLOCK=infinity" in r.err, r.err
+
+    own_vm.run(["ip", "link", "set", "eth1", "down"])
+    r = node(own_vm, "--listen", "0.0.0.0:0", "--rdma-device", "rxe0")
+    assert r.rc == 2 and "rxe0:1 is not active" in r.err and "ip link set" in r.err, r.err
