@@ -77,6 +77,7 @@
     X(PROBE_AGAINST_REMOVAL, "a removal that heeds probes leaves what a live one names")                               \
     X(PROBE_YIELDS, "what was only probed goes where nothing else can")                                                \
     X(YOUNG_PROBES, "what was not probed for long is a quarter of the pool at most")                                   \
+    X(PROBE_SHARE, "and all that is probed three quarters")                                                            \
     X(RESERVATION_TIME, "a reservation ends with its time")                                                            \
     X(SILENT_WRITER, "the key of a writer that is silent is given to who asks for it")                                 \
     X(UNFINISHED_BYTES, "what a client has unfinished is bounded")                                                     \

@@ -143,7 +143,7 @@ typedef struct {
     uint64_t tick;
     uint64_t seen; /* the time that was looked at last, in ticks */
     uint64_t first; /* nothing in the ring is from before */
-    uint64_t n; /* objects aside */
+    uint64_t n, bytes; /* objects aside, and what their end would give */
     uint16_t lasts; /* ticks */
     uint32_t ring_n;
     kvp_probe_slot_t *ring; /* aside, by the tick of the first probe, modulo ring_n */

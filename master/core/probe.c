@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Probes: EXISTS leaves one on what it finds, for the pool's lease time. It is two ticks in the object's record, since and
  * until, so that it costs a store and nothing else; until is renewed by later probes, since is of the first one of an
- * unbroken row. Eviction that meets a live probe sets the object aside; when nothing else can be evicted, those aside go
- * in the order of since. Probes younger than two ticks protect a quarter of the pool and no more.
+ * unbroken row. A row protects for the lease time, however often it is renewed: eviction that meets it sets the object aside;
+ * when nothing else can be evicted, those aside go in the order of since. Together they take three quarters of the pool and
+ * no more, the oldest giving way: so what is new is not evicted by the next put while somebody asks for all the rest
+ * (docs/adr/0016). Rows younger than two ticks protect a quarter.
  *
- * Design notes. Aside are lists by since: a ring of them, one a tick, for those that cannot be over yet, and one list for
- * all older ones, in the order in which they came to it. The older ones are looked at in turns, and come back as victims when their probe is over.
- * since does not change while an object is aside. Ticks of 16 bits wrap after 109 minutes: an old probe that nobody
- * touched in that time may look alive for one lease time more, and what is aside for so long is kept from wrapping.
+ * Design notes. Aside are lists by since: a ring of them, one a tick, for those that protect, and one list for those whose
+ * time is over, which come back as victims in turns. since does not change while an object is aside. Ticks of 16 bits wrap
+ * after 109 minutes: an old row that nobody touched in that time, or that was unbroken for so long, may look new, and protect
+ * for one lease time more.
  */
 #include "master/core/internal.h"
 
@@ -16,9 +18,9 @@
 #include <stdlib.h>
 
 #define LASTS_MAX 30000u /* ticks; less than half of what 16 bits tell apart */
-#define AGE_MAX 32768u /* ticks; what is aside for longer is told apart by its place in the list alone */
 #define YOUNG 2u /* ticks */
 #define YOUNG_SHARE 4u
+#define GIVE_WAY_MAX 8u /* objects that make room for one */
 
 void
 kvp_probe_init(kvp_master_t *m)
@@ -91,8 +93,34 @@ kvp_probe_forget(kvp_master_t *m, uint32_t oid)
 
     if (p->cursor == oid) p->cursor = o->next;
     if (slot != NULL) slot->bytes -= kvp_victim_bytes(m, oid);
+    p->bytes -= kvp_victim_bytes(m, oid);
     kvp_objlist_remove(m->index, slot == NULL ? &p->older : &slot->list, oid);
     p->n--;
+}
+
+static void
+come_back(kvp_master_t *m, uint32_t oid)
+{
+    kvp_probe_forget(m, oid);
+    kvp_victim_back(m, oid);
+}
+
+/* ---- all of them together */
+static bool
+is_over_share(const kvp_master_t *m, uint64_t more)
+{
+    return m->probes.bytes + more > m->st.size_bytes / 4 * 3 && KVP_RULE(PROBE_SHARE);
+}
+
+static void
+give_way(kvp_master_t *m, uint32_t to)
+{
+    for (uint32_t n = 0; n < GIVE_WAY_MAX && is_over_share(m, 0); n++) {
+        uint32_t oldest = kvp_probe_victim(m, KVP_OID_NONE);
+
+        if (oldest == KVP_OID_NONE || oldest == to) return;
+        come_back(m, oldest);
+    }
 }
 
 void
@@ -105,13 +133,11 @@ kvp_probe_set_aside(kvp_master_t *m, uint32_t oid)
     kvp_victim_removed(m, oid);
     p->n++;
     m->st.probe_asides++;
-    if (slot == NULL) {
-        kvp_objlist_push_young(m->index, &p->older, oid);
-        return;
-    }
     kvp_objlist_push_young(m->index, &slot->list, oid);
     slot->bytes += kvp_victim_bytes(m, oid);
+    p->bytes += kvp_victim_bytes(m, oid);
     p->first = kvp_min_u64(p->first, since_of(p, o));
+    give_way(m, oid);
 }
 
 /* ---- probing */
@@ -120,10 +146,7 @@ kvp_probe_begin(kvp_master_t *m, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
 
-    if (o->list == KVP_OBJLIST_PROBED) { /* its last probe is over, and its turn to come back has not come */
-        kvp_probe_forget(m, oid);
-        kvp_victim_back(m, oid);
-    }
+    if (o->list == KVP_OBJLIST_PROBED) come_back(m, oid); /* its last probe is over, and its turn has not come */
     o->has_probe = 1;
     o->probe_since = (uint16_t)m->probes.tick;
 }
@@ -139,15 +162,29 @@ kvp_probe_young_bytes(const kvp_master_t *m)
     return bytes;
 }
 
+/* When the oldest row aside began; UINT64_MAX = there is none. */
+static uint64_t
+oldest_since(const kvp_probes_t *p)
+{
+    if (p->older.n > 0) return 0;
+    for (uint64_t tick = kvp_max_u64(p->first, p->tick - p->lasts); tick <= p->tick; tick++)
+        if (p->ring[tick % p->ring_n].list.n > 0) return tick;
+    return UINT64_MAX;
+}
+
 bool
 kvp_probe_protects(const kvp_master_t *m, uint32_t unit)
 {
     const kvp_obj_t *o = kvp_obj(m->index, unit);
     const kvp_probes_t *p = &m->probes;
+    uint64_t bytes, since = since_of(p, o), age = p->tick - since;
 
-    if (!kvp_probe_is_live(m, o)) return false;
-    if ((uint16_t)((uint16_t)p->tick - o->probe_since) >= YOUNG || !KVP_RULE(YOUNG_PROBES)) return true;
-    return kvp_probe_young_bytes(m) + kvp_victim_bytes(m, unit) <= m->st.size_bytes / YOUNG_SHARE;
+    if (!kvp_probe_is_live(m, o) || age >= p->lasts) return false;
+    if (o->list == KVP_OBJLIST_PROBED) return true;
+    bytes = kvp_victim_bytes(m, unit);
+    if (is_over_share(m, bytes) && oldest_since(p) >= since) return false; /* none of those aside gives way to it */
+    if (age >= YOUNG || !KVP_RULE(YOUNG_PROBES)) return true;
+    return kvp_probe_young_bytes(m) + bytes <= m->st.size_bytes / YOUNG_SHARE;
 }
 
 /* ---- victims among those aside */
@@ -184,15 +221,9 @@ kvp_probe_tick(kvp_master_t *m)
     if (p->cursor == KVP_OID_NONE) p->cursor = p->older.oldest;
     for (uint32_t left = KVP_SLICE; left > 0 && p->cursor != KVP_OID_NONE; left--) {
         uint32_t oid = p->cursor;
-        kvp_obj_t *o = kvp_obj(m->index, oid);
 
-        p->cursor = o->next;
-        if (kvp_probe_is_live(m, o)) {
-            if (p->tick - since_of(p, o) > AGE_MAX) o->probe_since = (uint16_t)(p->tick - AGE_MAX);
-            continue;
-        }
-        kvp_probe_forget(m, oid);
-        kvp_victim_back(m, oid);
+        p->cursor = kvp_obj(m->index, oid)->next;
+        come_back(m, oid);
         kvp_master_space_news(m);
     }
 }
@@ -201,7 +232,7 @@ const char *
 kvp_probe_check(const kvp_master_t *m)
 {
     const kvp_probes_t *p = &m->probes;
-    uint64_t n = p->older.n;
+    uint64_t n = p->older.n, all_bytes = 0;
 
     for (uint32_t i = 0; i < p->ring_n; i++) {
         uint64_t bytes = 0;
@@ -216,6 +247,10 @@ kvp_probe_check(const kvp_master_t *m)
         }
         if (bytes != p->ring[i].bytes || walked != p->ring[i].list.n) return "probed bytes are wrong";
         n += walked;
+        all_bytes += bytes;
     }
+    for (uint32_t oid = p->older.oldest; oid != KVP_OID_NONE; oid = kvp_obj(m->index, oid)->next)
+        all_bytes += kvp_victim_bytes(m, oid);
+    if (all_bytes != p->bytes) return "probed bytes do not add up";
     return n == p->n ? NULL : "probed objects are miscounted";
 }

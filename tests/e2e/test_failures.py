@@ -197,6 +197,20 @@ def test_probing_refuses_nobody(pool):
     assert now["put_no_space"] == 0 and now["put_retry_after"] == 0, now
 
 
+@pytest.mark.pool(nodes=1, memory="32MiB")
+def test_probing_keeps_no_put_from_staying(pool):
+    """Fails if what is put while somebody asks for everything else again and again is evicted by the next put."""
+    writer, prober = (Shell(pool.bench, pool.addr, name) for name in ("writer", "prober"))
+    assert writer("bput old/ 0 28 1048576")["results"] == {"OK": 28}
+    assert writer(f"bput more/ 0 8 {MIB}")["results"] == {"OK": 8}  # it is full
+    for i in range(40):
+        assert prober("bexist old/ 0 28")["err"] == "OK"
+        assert prober("bexist more/ 0 8")["err"] == "OK"
+        assert writer(f"put new/{i} {MIB}")["err"] == "OK"
+        got = writer(f"bget new/ {max(0, i - 2)} {min(3, i + 1)} {MIB}")
+        assert got["results"] == {"OK": min(3, i + 1)} and got["wrong"] == 0, got
+
+
 # ---- descriptors
 
 

@@ -161,6 +161,49 @@ test_probe_of_everything_makes_no_put_fail(void **state)
     world_close(w);
 }
 
+/* Nor is what is new worth nothing: it lives in a quarter of the pool while somebody asks for all the rest, */
+static void
+test_what_is_new_stays_while_all_else_is_probed(void **state)
+{
+    peer_t *n, *c;
+    world_t *w = block_world(&n, &c);
+
+    (void)state;
+    fill(c, 0, BLOCKS);
+    for (uint32_t i = 0; i < 100; i++) {
+        probe_range(c, 0, BLOCKS);
+        world_advance(w, 20 * MS);
+        fill(c, 1000 + i, 1001 + i);
+        assert_int_equal(count(c, 1000 + i, 1001 + i), 1);
+    }
+    assert_true(count(c, 1000, 1100) >= BLOCKS / 4 - 2);
+    assert_true(count(c, 0, BLOCKS) >= BLOCKS / 4 * 3 - 2);
+    world_close(w);
+}
+
+/* and in all of it when they have been asked for in an unbroken row for the lease time. */
+static void
+test_row_of_probes_protects_for_the_lease_time(void **state)
+{
+    peer_t *n, *c;
+    world_t *w = block_world(&n, &c);
+
+    (void)state;
+    fill(c, 0, BLOCKS);
+    for (uint32_t i = 0; i < 60; i++) {
+        probe_range(c, 0, BLOCKS);
+        if (i == 10) fill(c, 1000, 1001); /* all that may be is set aside */
+        world_advance(w, 100 * MS);
+    }
+    for (uint32_t i = 0; i < 100; i++) {
+        probe_range(c, 0, BLOCKS);
+        world_advance(w, 10 * MS);
+        fill(c, 2000 + i, 2001 + i);
+    }
+    assert_int_equal(count(c, 2000, 2100), 100);
+    world_close(w);
+}
+
 /* The age is that of the first of an unbroken row: to ask again and again makes nobody stronger. */
 static void
 test_probes_yield_the_oldest_first(void **state)
@@ -349,6 +392,8 @@ main(void)
         cmocka_unit_test(test_probe_keeps_neighbours_out_of_a_window),
         cmocka_unit_test(test_probe_of_is_plain_leaves_nothing),
         cmocka_unit_test(test_probe_of_everything_makes_no_put_fail),
+        cmocka_unit_test(test_what_is_new_stays_while_all_else_is_probed),
+        cmocka_unit_test(test_row_of_probes_protects_for_the_lease_time),
         cmocka_unit_test(test_probes_yield_the_oldest_first),
         cmocka_unit_test(test_probes_that_are_young_protect_a_quarter),
         cmocka_unit_test(test_probe_counts_as_a_use_once),
