@@ -447,13 +447,14 @@ saw_commit(soak_t *s, const op_t *op, const int32_t *errs)
 
         assert_true(errs[i] == KVP_OK || errs[i] == KVP_ABORTED);
         if (errs[i] != KVP_OK) continue;
+        s->commits++;
+        if (op->locs[i].generation < s->versions[op->keys[i]].loc.generation) continue; /* answers come in no order */
         s->is_unsure[op->keys[i]] = false;
         /* To memory that its node has made anew since: nobody will find it. */
         s->versions[op->keys[i]] =
             (version_t){.is_there = at != NULL && op->locs[i].generation != 0, .loc = op->locs[i]};
         if (at != NULL) s->versions[op->keys[i]].mem = at->mem;
         if (at == NULL || at->p == NULL || is_removal_due(s, op->keys[i])) give_up(s, op->keys[i]);
-        s->commits++;
     }
 }
 
