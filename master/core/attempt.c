@@ -179,7 +179,7 @@ take_from_silent(kvp_master_t *m, kvp_attempt_t *a)
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
 
-    kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED);
+    kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED, 0);
     kvp_attempt_abort(m, a, false, KVP_ABORTED);
     m->st.put_taken++;
     for (uint32_t i = 0; i < n && p == NULL; i++)

@@ -170,7 +170,6 @@ struct kvp_session {
     kvp_list_t born; /* live clients, in the order of their incarnation */
     kvp_list_t dirty; /* output waits */
     kvp_list_t attempts, tickets, pends, waiters, jobs, segments, retire_reqs;
-    kvp_list_t repeats; /* waiters that say again what others may have to say first */
     kvp_list_t strays; /* retire records of attempts that were taken from it while it was silent */
     kvp_list_t members; /* that it owns */
     kvp_list_t greeting; /* master->greeting: a node that is still told what is owed to others, */
@@ -190,6 +189,7 @@ struct kvp_session {
     uint64_t attempt_bytes; /* of unfinished attempts */
     uint64_t quarantine_bytes; /* of attempts that it aborted without a word about its stores */
     uint64_t reserved_bytes;
+    uint64_t waiter_seq;
     kvp_umap_t attempt_ids;
     kvp_recent_t recent; /* attempts that are over */
     kvp_buf_t out;
@@ -431,16 +431,22 @@ typedef struct {
 } kvp_ticket_t;
 
 /* ---- answers that wait for dead, or for leases */
+/* One waiter is answered after another one. */
+typedef struct {
+    kvp_list_t of_first; /* first->followers */
+    kvp_list_t of_repeat; /* repeat->behind */
+    kvp_waiter_t *repeat;
+} kvp_follow_t;
+
 struct kvp_waiter {
-    kvp_list_t link; /* session->waiters */
+    kvp_list_t link; /* session->waiters, by rising id */
+    uint64_t id; /* of all in its session's life */
     kvp_list_t leases; /* tenant->waiters */
     kvp_heapnode_t due; /* master->waiters */
     kvp_list_t durable; /* journal.waiters */
     kvp_list_t keeping; /* master->keeping */
     kvp_list_t retires; /* records that are not dead, and of which no node was told by a tombstone */
-    kvp_list_t repeat; /* session->repeats, while behind is not NULL */
-    bool is_repeat; /* it is answered after all commits and aborts that its session asked for before: */
-    kvp_waiter_t *behind; /* the last of those */
+    kvp_list_t followers, behind; /* kvp_follow_t: who says again what this one says first; whom it comes after */
     uint64_t kept_from, kept_after; /* master->request_seq before the first of its tombstones, and before the last */
     uint64_t after; /* what it promises is written before that position of the journal */
     kvp_session_t *session; /* NULL = answered, or nobody to answer to */
@@ -638,6 +644,10 @@ void kvp_waiter_durable(kvp_master_t *m, kvp_waiter_t *w); /* nor the journal */
 void kvp_waiter_told(const kvp_master_t *m, kvp_waiter_t *w);
 void kvp_waiter_follow(const kvp_master_t *m, kvp_waiter_t *w); /* what others wait for, it waits for as well */
 void kvp_waiters_kept(kvp_master_t *m);
+/* kvp_waiter_find: NULL where it has been answered. kvp_waiter_line_up: w is answered after first, which is another of its
+ * session. */
+kvp_waiter_t *kvp_waiter_find(const kvp_session_t *s, uint64_t id);
+void kvp_waiter_line_up(kvp_waiter_t *w, kvp_waiter_t *first);
 void kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s);
 void kvp_waiter_tick(kvp_master_t *m);
 

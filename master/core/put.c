@@ -240,6 +240,12 @@ may_wait(kvp_session_t *s, reply_t *reply)
     return true;
 }
 
+static uint64_t
+answer_of(const reply_t *reply)
+{
+    return reply->waiter == NULL ? 0 : reply->waiter->id;
+}
+
 /* The old version, if it is still there, takes the draft for its heir as it goes: that is the key's object then. */
 static void
 supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_waiter_t *w)
@@ -249,27 +255,23 @@ supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_waiter_t *w)
 
 /* What was asked for before is told again: not before the first answer, which may wait. */
 static kvp_err_t
-again(const kvp_master_t *m, kvp_session_t *s, reply_t *reply, kvp_err_t what)
+again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, kvp_err_t what, reply_t *reply)
 {
-    bool may_be_due = !kvp_list_is_empty(&s->waiters) && KVP_RULE(AGAIN_WAITS);
+    kvp_waiter_t *first = kvp_waiter_find(s, kvp_recent_answer(&s->recent, attempt));
 
-    if (!may_be_due && !kvp_journal_withholds(m)) return what;
+    if (!KVP_RULE(AGAIN_WAITS)) first = NULL;
+    if (first == NULL && !kvp_journal_withholds(m)) return what;
     if (!may_wait(s, reply)) return KVP_LIMIT;
-    reply->waiter->is_repeat |= may_be_due;
+    if (first != NULL) kvp_waiter_line_up(reply->waiter, first);
     return what;
 }
 
 static kvp_err_t
 commit_again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, reply_t *reply)
 {
-    switch (kvp_recent_find(&s->recent, attempt)) {
-    case KVP_RECENT_COMMITTED:
-        return again(m, s, reply, KVP_OK);
-    case KVP_RECENT_ABORTED:
-        return again(m, s, reply, KVP_ABORTED);
-    default:
-        return KVP_ABORTED;
-    }
+    bool is_committed = kvp_recent_find(&s->recent, attempt) == KVP_RECENT_COMMITTED;
+
+    return again(m, s, attempt, is_committed ? KVP_OK : KVP_ABORTED, reply);
 }
 
 /* Not if the namespace was bumped meanwhile, no copy that is sealed is there any more, or its group has no place for it. */
@@ -284,7 +286,7 @@ static kvp_err_t
 commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, reply_t *reply)
 {
     kvp_attempt_t *a = kvp_attempt_find(m, s, commit->attempt);
-    bool is_undead;
+    bool is_undead, waits;
     kvp_pin_t pin;
     kvp_obj_t *o;
     uint32_t oid;
@@ -293,11 +295,13 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
     is_undead = kvp_retire_is_readable(m, a->digest.hi);
-    if ((a->is_upsert || is_undead || m->journal.is_on) && !may_wait(s, reply)) return KVP_LIMIT;
+    waits = a->is_upsert || is_undead || m->journal.is_on;
+    if (waits && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
         /* What is sealed a later master would adopt: it is dead before its writer hears that it was refused. Of who waits
          * for too many answers already that is not promised. What a commit does not name may be written to still. */
         (void)may_wait(s, reply);
+        kvp_recent_add(&s->recent, a->id, KVP_RECENT_ABORTED, answer_of(reply));
         kvp_attempt_refuse(m, a, commit->replicas + 1 == 1u << a->granted_n, reply->waiter);
         return KVP_ABORTED;
     }
@@ -310,7 +314,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     reply->has_upserts |= a->is_upsert;
     kvp_journal_commit(m, oid, a->digest);
     if (a->is_upsert) supersede(m, a, reply->waiter);
-    kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED);
+    kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED, waits ? answer_of(reply) : 0);
     kvp_attempt_close(m, a);
     o = kvp_obj(m->index, oid);
     o->state = KVP_OBJ_COMMITTED;
@@ -371,7 +375,7 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained, reply
     if (a == NULL) {
         switch (kvp_recent_find(&s->recent, id)) {
         case KVP_RECENT_COMMITTED:
-            return again(m, s, reply, KVP_ALREADY);
+            return again(m, s, id, KVP_ALREADY, reply);
         case KVP_RECENT_ABORTED:
             if (is_drained) kvp_retire_drained(m, s, id);
             return KVP_OK;
@@ -380,7 +384,7 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained, reply
         }
     }
     p = a->pend;
-    kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED);
+    kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED, 0);
     kvp_attempt_abort(m, a, is_drained, KVP_ABORTED);
     if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
     return KVP_OK;

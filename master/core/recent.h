@@ -19,11 +19,13 @@ typedef enum {
 typedef struct {
     uint64_t *ids; /* 0 = none */
     uint8_t *ends; /* kvp_recent_end_t */
+    uint64_t *answers; /* the waiter that tells it first; 0 = none had to wait */
     uint32_t cap; /* a power of two, or 0 while empty */
 } kvp_recent_t;
 
 void kvp_recent_fini(kvp_recent_t *recent);
-void kvp_recent_add(kvp_recent_t *recent, uint64_t id, kvp_recent_end_t end); /* id is not 0 */
+void kvp_recent_add(kvp_recent_t *recent, uint64_t id, kvp_recent_end_t end, uint64_t answer); /* id is not 0 */
 kvp_recent_end_t kvp_recent_find(const kvp_recent_t *recent, uint64_t id);
+uint64_t kvp_recent_answer(const kvp_recent_t *recent, uint64_t id); /* 0 also where it is unknown */
 
 #endif

@@ -43,7 +43,6 @@ kvp_session_open(kvp_master_t *m, uint64_t conn)
     kvp_list_init(&s->tickets);
     kvp_list_init(&s->pends);
     kvp_list_init(&s->waiters);
-    kvp_list_init(&s->repeats);
     kvp_list_init(&s->jobs);
     kvp_list_init(&s->segments);
     kvp_list_init(&s->retire_reqs);

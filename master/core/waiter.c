@@ -28,7 +28,9 @@ kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
 
     w->session = s;
     w->ask = *ask;
-    w->left = 1; /* the request itself, until it has dropped everything */
+    w->id = ++s->waiter_seq;
+    w->left = 1; /* the request itself, until it has dropped everything: */
+    w->is_dead_awaited = true;
     w->n = n;
     if (n > 0) w->results = kvp_core_alloc(n, sizeof *w->results);
     s->waiters_n++;
@@ -38,7 +40,8 @@ kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
     kvp_list_init(&w->durable);
     kvp_list_init(&w->keeping);
     kvp_list_init(&w->retires);
-    kvp_list_init(&w->repeat);
+    kvp_list_init(&w->followers);
+    kvp_list_init(&w->behind);
     return w;
 }
 
@@ -73,43 +76,55 @@ answer(kvp_master_t *m, kvp_waiter_t *w)
 }
 
 /* ---- what says again what was said, or will be */
-static kvp_waiter_t *
-ended_before(const kvp_waiter_t *w)
+/* From the newest: what is asked for again was asked for not long ago. */
+kvp_waiter_t *
+kvp_waiter_find(const kvp_session_t *s, uint64_t id)
 {
-    for (kvp_list_t *pos = w->link.prev; pos != &w->session->waiters; pos = pos->prev) {
-        kvp_waiter_t *other = kvp_list_entry(pos, kvp_waiter_t, link);
+    if (id == 0) return NULL;
+    for (kvp_list_t *pos = s->waiters.prev; pos != &s->waiters; pos = pos->prev) {
+        kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, link);
 
-        if (other->ask.opcode == KVP_OP_PUT_COMMIT || other->ask.opcode == KVP_OP_PUT_ABORT) return other;
+        if (w->id <= id) return w->id == id ? w : NULL;
     }
     return NULL;
 }
 
-static void
-line_up(kvp_waiter_t *w)
+void
+kvp_waiter_line_up(kvp_waiter_t *w, kvp_waiter_t *first)
 {
-    w->behind = ended_before(w);
-    if (w->behind != NULL) kvp_list_add_tail(&w->session->repeats, &w->repeat);
+    kvp_list_t *last = first->followers.prev;
+    kvp_follow_t *f;
+
+    if (first == w) return;
+    if (last != &first->followers && kvp_list_entry(last, kvp_follow_t, of_first)->repeat == w) return;
+    f = kvp_core_alloc(1, sizeof *f);
+    f->repeat = w;
+    kvp_list_add_tail(&first->followers, &f->of_first);
+    kvp_list_add_tail(&w->behind, &f->of_repeat);
 }
 
-static kvp_waiter_t *
-first_behind(const kvp_waiter_t *w)
+static void
+end_follow(kvp_follow_t *f)
 {
-    kvp_list_foreach (pos, &w->session->repeats)
-        if (kvp_list_entry(pos, kvp_waiter_t, repeat)->behind == w) return kvp_list_entry(pos, kvp_waiter_t, repeat);
-    return NULL;
+    kvp_list_del(&f->of_first);
+    kvp_list_del(&f->of_repeat);
+    free(f);
 }
 
 static void settle(kvp_master_t *m, kvp_waiter_t *w);
 
-/* It goes: who is behind it moves up. */
+/* It goes: who was behind it only may be answered. */
 static void
-let_pass(kvp_master_t *m, const kvp_waiter_t *w)
+let_pass(kvp_master_t *m, kvp_waiter_t *w)
 {
-    for (kvp_waiter_t *next; (next = first_behind(w)) != NULL;) {
-        next->behind = ended_before(w);
-        if (next->behind != NULL) continue;
-        kvp_list_del(&next->repeat);
-        settle(m, next);
+    while (!kvp_list_is_empty(&w->behind))
+        end_follow(kvp_list_first(&w->behind, kvp_follow_t, of_repeat));
+    while (!kvp_list_is_empty(&w->followers)) {
+        kvp_follow_t *f = kvp_list_first(&w->followers, kvp_follow_t, of_first);
+        kvp_waiter_t *repeat = f->repeat;
+
+        end_follow(f);
+        settle(m, repeat);
     }
 }
 
@@ -125,7 +140,6 @@ detach(kvp_master_t *m, kvp_waiter_t *w)
     kvp_list_del(&w->leases);
     kvp_list_del(&w->durable);
     kvp_list_del(&w->keeping);
-    kvp_list_del(&w->repeat);
     kvp_heap_del(&m->waiters, &w->due);
     free(w->results);
     w->results = NULL;
@@ -195,7 +209,7 @@ static void
 settle(kvp_master_t *m, kvp_waiter_t *w)
 {
     if (w->is_dead_awaited || w->is_lease_awaited || w->is_durable_awaited || w->is_kept_awaited) return;
-    if (w->behind != NULL) return;
+    if (!kvp_list_is_empty(&w->behind)) return;
     if (must_keep(m, w)) {
         begin_keeping(m, w);
         return;
@@ -265,8 +279,6 @@ kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait)
         kvp_waiter_dead(m, w);
         return;
     }
-    w->is_dead_awaited = true;
-    if (w->is_repeat) line_up(w);
     if (must_keep(m, w)) begin_keeping(m, w);
     w->revoke_seq = w->session->tenant->revoke_seq;
     if (wait && !kvp_lease_is_over(m, w->session->tenant, w->revoke_seq)) {

@@ -162,6 +162,9 @@ mem_describe(sim_t *s, const grant_t *g, const kvp_desc_t *desc, const void *key
 {
     chunk_t *c = &g->mem->chunks[g->chunk];
 
+    if (c->grant[g->slot] != g)
+        sim_fail(s, "I2", "a writer of generation %lx describes slot %u, which is another's",
+                 (unsigned long)g->generation, g->slot);
     s->counts.stores += 2;
     c->desc[g->slot] = *desc;
     memcpy(c->key[g->slot], key, kvp_min_u64(key_len, KEY_BYTES));

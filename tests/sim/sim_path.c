@@ -369,10 +369,11 @@ shm_fill(sim_t *s, xfer_t *x)
     return shm_look(s, x) ? KVP_EAGAIN : KVP_STALE;
 }
 
+/* However late it is: nothing is looked at between the word and what is stored after it. */
 static kvp_err_t
 shm_seal(sim_t *s, xfer_t *x)
 {
-    if (is_late(s, x->thread)) return KVP_DEADLINE;
+    if (!x->is_looked && is_late(s, x->thread)) return KVP_DEADLINE;
     if (!x->is_looked) return shm_look(s, x) ? KVP_EAGAIN : KVP_STALE;
     mem_describe(s, x->grant, &x->move->desc, x->move->key, x->move->key_len);
     return shm_publish(s, x, KVP_DESC_SEALED) ? KVP_OK : KVP_STALE;

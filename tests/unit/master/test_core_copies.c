@@ -351,7 +351,7 @@ test_repeated_commit_is_not_answered_before_the_first(void **state)
 {
     Kvp__Pb__PutCommit commits = KVP__PB__PUT_COMMIT__INIT;
     Kvp__Pb__PutAbort aborts = KVP__PB__PUT_ABORT__INIT;
-    kvp_wire_commit_t rec = {.sum = 1, .replicas = 1};
+    kvp_wire_commit_t rec = {.sum = 1, .replicas = 1}, other = rec;
     uint64_t ids[3];
     kvp_wire_loc_t new;
     peer_t *n, *c;
@@ -371,7 +371,11 @@ test_repeated_commit_is_not_answered_before_the_first(void **state)
     assert_int_equal(plain_result(peer_wait(c, ids[0], 30 * MS)), KVP_OK); /* the rest is owed */
     for (uint32_t i = 1; i < 3; i++)
         assert_int_equal(plain_result(peer_reply(c, ids[i])), KVP_OK);
-    assert_int_equal(commit(c, rec.attempt, 1), KVP_OK); /* nothing is in its way any more */
+    assert_int_equal(put(c, "other", 100), KVP_OK); /* what another one waits for is no concern of it */
+    assert_int_equal(upsert_place(c, "other", 100, &other.attempt, &new), KVP_OK);
+    (void)peer_send(c, KVP_OP_PUT_COMMIT, 0, &commits.base, &other, sizeof other);
+    ids[0] = peer_send(c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
+    assert_int_equal(plain_result(peer_reply(c, ids[0])), KVP_OK);
     world_close(w);
 }
 

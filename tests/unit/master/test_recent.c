@@ -25,10 +25,13 @@ test_find_when_ids_count_upwards(void **state)
 
     (void)state;
     for (uint64_t id = first; id <= last; id++)
-        kvp_recent_add(&recent, id, id % 2 == 0 ? KVP_RECENT_COMMITTED : KVP_RECENT_ABORTED);
+        kvp_recent_add(&recent, id, id % 2 == 0 ? KVP_RECENT_COMMITTED : KVP_RECENT_ABORTED, id / 3);
     assert_int_equal(recent.cap, KVP_RECENT_MAX);
-    for (uint64_t id = last; id > last - KVP_RECENT_MAX; id--)
+    for (uint64_t id = last; id > last - KVP_RECENT_MAX; id--) {
         assert_int_equal(kvp_recent_find(&recent, id), id % 2 == 0 ? KVP_RECENT_COMMITTED : KVP_RECENT_ABORTED);
+        assert_int_equal(kvp_recent_answer(&recent, id), id / 3);
+    }
+    assert_int_equal(kvp_recent_answer(&recent, last - KVP_RECENT_MAX), 0);
     assert_int_equal(kvp_recent_find(&recent, last - KVP_RECENT_MAX), KVP_RECENT_UNKNOWN);
     kvp_recent_fini(&recent);
 }
@@ -40,7 +43,7 @@ test_memory_when_ids_lie_together(void **state)
 
     (void)state;
     for (uint64_t i = 1; i <= 100; i++)
-        kvp_recent_add(&recent, i * KVP_RECENT_MAX, KVP_RECENT_COMMITTED);
+        kvp_recent_add(&recent, i * KVP_RECENT_MAX, KVP_RECENT_COMMITTED, 0);
     assert_int_equal(recent.cap, KVP_RECENT_MAX); /* and not more */
     assert_int_equal(kvp_recent_find(&recent, 100 * KVP_RECENT_MAX), KVP_RECENT_COMMITTED);
     assert_int_equal(kvp_recent_find(&recent, 99 * KVP_RECENT_MAX), KVP_RECENT_UNKNOWN);
