@@ -151,7 +151,8 @@ choose_verify(opening_t *o)
 {
     const char *text = getenv("KVPOOL_VERIFY");
 
-    if (o->conf.verify > KVPOOL_VERIFY_PAYLOAD) return KVP_INVALID;
+    if (o->conf.verify > KVPOOL_VERIFY_PAYLOAD)
+        return refuse(o, KVP_INVALID, "verify", "there is no such way to verify");
     if (text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0) return KVP_OK;
     if (strcmp(text, "payload") != 0)
         return refuse(o, KVP_INVALID, "KVPOOL_VERIFY", "\"payload\" or \"auto\" is expected");
@@ -170,7 +171,8 @@ choose_names(opening_t *o)
         kvp_host_id(o->host_id);
         o->conf.host_id = o->host_id;
     }
-    return strlen(o->conf.name) > KVP_HOST_ID_MAX || strlen(o->conf.host_id) > KVP_HOST_ID_MAX ? KVP_INVALID : KVP_OK;
+    if (strlen(o->conf.name) <= KVP_HOST_ID_MAX && strlen(o->conf.host_id) <= KVP_HOST_ID_MAX) return KVP_OK;
+    return refuse(o, KVP_INVALID, "name, host_id", "at most 127 bytes are expected");
 }
 
 static uint32_t
@@ -188,8 +190,10 @@ read_conf(const kvpool_conf_t *conf, opening_t *o)
     memset(o, 0, sizeof *o);
     if (conf != NULL) {
         if (conf->struct_size != sizeof *conf && conf->struct_size != CONF_V2_BYTES &&
-            conf->struct_size != CONF_V1_BYTES)
-            return KVP_INVALID;
+            conf->struct_size != CONF_V1_BYTES) {
+            kvp_log_error("client", "struct_size %zu: no version of kvpool_conf_t has that size", conf->struct_size);
+            return KVP_INVALID; /* where its detail is, nobody knows */
+        }
         memcpy(&o->conf, conf, conf->struct_size);
         if (o->conf.detail != NULL && o->conf.detail_cap > 0) o->conf.detail[0] = '\0';
     }
@@ -245,6 +249,23 @@ pool_create(const opening_t *o)
     return pool;
 }
 
+/* What is said meanwhile the caller hears, if it wants to. Of what went well there is only the log. */
+static kvp_err_t
+start(kvpool_t *pool, const opening_t *o, uint64_t deadline_ns)
+{
+    char *detail = o->conf.detail_cap > 0 ? o->conf.detail : NULL;
+    kvp_err_t err;
+
+    kvp_log_divert(detail, o->conf.detail_cap);
+    err = kvp_session_start(&o->session, deadline_ns, &pool->session);
+    if (err == KVP_OK) err = start_node(pool, &o->conf, deadline_ns);
+    kvp_log_divert(NULL, 0);
+    if (err != KVP_OK || detail == NULL || detail[0] == '\0') return err;
+    kvp_log_warn("client", "%s", detail);
+    detail[0] = '\0';
+    return KVP_OK;
+}
+
 int
 kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
 {
@@ -262,8 +283,7 @@ kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
     o.session.peers.counters = &pool->counters;
     o.session.holdings = &pool->holdings;
     deadline_ns = kvp_now_ns() + o.conf.deadline_ms * KVP_NS_PER_MS;
-    err = kvp_session_start(&o.session, deadline_ns, &pool->session);
-    if (err == KVP_OK) err = start_node(pool, &o.conf, deadline_ns);
+    err = start(pool, &o, deadline_ns);
     if (err != KVP_OK) {
         kvpool_free(pool);
         return err;

@@ -21,6 +21,10 @@ static const char *const level_names[] = {"error", "warn", "info", "debug"};
 static _Atomic int log_level = KVP_LOG_INFO;
 static kvp_log_sink_fn sink_fn;
 static void *sink_arg;
+static _Thread_local struct {
+    char *text; /* NULL = nothing is diverted */
+    size_t cap;
+} diverted;
 
 kvp_err_t
 kvp_log_parse_level(const char *text, kvp_log_level_t *level_out)
@@ -53,6 +57,22 @@ kvp_log_set_sink(kvp_log_sink_fn fn, void *arg)
     sink_arg = arg;
 }
 
+void
+kvp_log_divert(char *text, size_t cap)
+{
+    diverted.text = cap > 0 ? text : NULL;
+    diverted.cap = cap;
+}
+
+static void
+replace_control(char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c < 0x20 || c == 0x7f) text[i] = '?';
+    }
+}
+
 /* The wall clock is for the reader of the log only; nothing decides by it. */
 static size_t
 format_prefix(char *line, size_t size, kvp_log_level_t level, const char *room)
@@ -73,7 +93,8 @@ kvp_log_write(kvp_log_level_t level, const char *room, const char *fmt, ...)
     int saved_errno = errno;
 
     char line[LINE_MAX_BYTES]; /* the last byte is the newline's, or the terminator's for a sink */
-    size_t len = format_prefix(line, sizeof(line), level, room);
+    bool is_diverted = diverted.text != NULL && level <= KVP_LOG_WARN;
+    size_t len = is_diverted ? 0 : format_prefix(line, sizeof(line), level, room);
     va_list ap;
     va_start(ap, fmt);
     errno = saved_errno; /* for %m */
@@ -81,11 +102,10 @@ kvp_log_write(kvp_log_level_t level, const char *room, const char *fmt, ...)
     va_end(ap);
     if (more > 0) len += kvp_min_u64((uint64_t)more, sizeof(line) - len - 1);
 
-    for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)line[i];
-        if (c < 0x20 || c == 0x7f) line[i] = '?';
-    }
-    if (sink_fn != NULL) {
+    replace_control(line, len);
+    if (is_diverted) {
+        snprintf(diverted.text, diverted.cap, "%.*s", (int)len, line);
+    } else if (sink_fn != NULL) {
         line[len] = '\0';
         sink_fn(sink_arg, level, line);
     } else {

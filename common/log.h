@@ -24,6 +24,10 @@ bool kvp_log_is_on(kvp_log_level_t level);
 typedef void (*kvp_log_sink_fn)(void *arg, kvp_log_level_t level, const char *line);
 void kvp_log_set_sink(kvp_log_sink_fn fn, void *arg);
 
+/* kvp_log_divert keeps the last error or warning of the calling thread as a text in place of writing it: the sentence alone,
+ * cut to cap bytes with the terminator. text NULL ends that. For calls that tell their caller what is wrong. */
+void kvp_log_divert(char *text, size_t cap);
+
 /* kvp_log_write formats and writes one line of at most 1 KiB (longer ones are cut). room is a static string such as
  * "master". Control characters in the result are replaced, since parts of it may come from a peer. Saves errno. */
 void kvp_log_write(kvp_log_level_t level, const char *room, const char *fmt, ...) KVP_PRINTF(3, 4);

@@ -93,14 +93,14 @@ typedef struct {
 } daemon_t;
 
 /* The core takes a higher term, or the pool's name, when a node knows one; the next start must not fall behind that. */
-static void
+static bool
 save_ident(void *arg, const kvp_master_ident_t *now)
 {
     daemon_t *d = arg;
 
     memcpy(d->ident.pool_id, now->pool_id, sizeof d->ident.pool_id);
     d->ident.digest_seed = now->digest_seed;
-    kvp_ignore(kvp_ident_save(&d->ident, now->term), "logged; the nodes still know it");
+    return kvp_ident_save(&d->ident, now->term) == KVP_OK; /* it is logged; the nodes still know it */
 }
 
 static void

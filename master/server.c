@@ -32,6 +32,7 @@
 #define WRITE_BYTES (64u << 10) /* answers beyond this are written before the next frame is handled */
 #define PAUSE_BYTES (1u << 20) /* unread answers beyond this, and no more frames are taken */
 #define SPARE_MAX_BYTES (256u << 10)
+#define SAVE_AGAIN_NS (5000 * KVP_NS_PER_MS)
 #define SWEEP_NS (500 * KVP_NS_PER_MS) /* timeouts are this exact */
 
 typedef struct {
@@ -95,6 +96,8 @@ struct kvp_server {
 
     uint8_t *shared; /* received bytes lie here while their callback runs */
     kvp_buf_t spare;
+    kvp_master_ident_t ident; /* as the core said it last, */
+    uint64_t save_due_ns; /* to be made durable then, because it could not be; UINT64_MAX = it is */
     kvp_log_limit_t log_limit;
     kvp_server_stats_t stats;
 };
@@ -237,16 +240,22 @@ queue_output(conn_t *conn, kvp_buf_t *bytes)
     if (conn->waiting.err != KVP_OK || unsent_bytes(conn) > server->conf.output_max) conn->is_overflown = true;
 }
 
+static void
+save_ident(kvp_server_t *server)
+{
+    bool is_saved = server->conf.save_ident(server->conf.save_ident_arg, &server->ident);
+
+    server->save_due_ns = is_saved ? UINT64_MAX : kvp_now_ns() + SAVE_AGAIN_NS;
+}
+
 /* collect takes what the core has to say and queues it; nothing is written yet. */
 static void
 collect(kvp_server_t *server)
 {
     uint64_t id;
-    kvp_master_ident_t ident;
     bool is_last;
 
-    if (kvp_master_take_ident(server->master, &ident) && server->conf.save_ident != NULL)
-        server->conf.save_ident(server->conf.save_ident_arg, &ident);
+    if (kvp_master_take_ident(server->master, &server->ident) && server->conf.save_ident != NULL) save_ident(server);
     while (kvp_master_take_output(server->master, &id, &server->spare, &is_last)) {
         conn_t *conn = find_conn(server, id);
         if (conn != NULL && !conn->is_ending) {
@@ -588,6 +597,7 @@ on_timer(uv_timer_t *timer)
     expire(server, &server->greeting, now, "connection closed: no Hello in time");
     expire(server, &server->cut, now, "connection closed: the rest of a frame did not come");
     expire(server, &server->ending, now, NULL);
+    if (server->save_due_ns <= now) save_ident(server);
     if (kvp_master_due(server->master) <= now) tick(server);
     flush_all(server);
 }
@@ -635,6 +645,7 @@ kvp_server_create(const kvp_server_conf_t *conf, kvp_server_t **server_out)
     server->conf.partial_ms = or_default(conf->partial_ms, 10000);
     server->conf.linger_ms = or_default(conf->linger_ms, 500);
     if (server->conf.output_max == 0) server->conf.output_max = 64u << 20;
+    server->save_due_ns = UINT64_MAX;
     server->log_limit.burst = 10;
     server->log_limit.interval_ms = 1000;
     kvp_listener_init(&server->tcp);

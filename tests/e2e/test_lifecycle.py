@@ -246,6 +246,19 @@ def test_master_restarts(pool):
 
 
 @slow
+def test_identity_is_written_once_there_is_room(bench, make_pool, tmp_path):
+    """Fails if a master that could not write its identity, as with a full disk, does not do so once it can."""
+    ident, blocker = tmp_path / "data/ident", tmp_path / "data/ident.new"
+    pool = make_pool(nodes=0, data_dir=str(tmp_path / "data"))
+    blocker.mkdir()
+    bench.node(pool.master, "n1", "16MiB")
+    assert pool.put("k", b"v").rc == 0
+    pool.master.wait_log("cannot write the pool's identity")
+    assert not ident.exists()
+    blocker.rmdir()
+    wait_until(ident.exists, 12)
+
+
 @pytest.mark.pool(nodes=1, memory="32MiB")
 @pytest.mark.limit(90)
 def test_master_restarts_under_load(pool):

@@ -65,6 +65,10 @@ test_open_refuses_bad_configurations(void **state)
     for (int what = 0; what < 8; what++) {
         kvpool_conf_t conf = conf_of(f);
         int want = KVPOOL_INVALID;
+        char detail[160] = "as before";
+
+        conf.detail = detail;
+        conf.detail_cap = sizeof detail;
 
         switch (what) {
         case 0:
@@ -94,6 +98,10 @@ test_open_refuses_bad_configurations(void **state)
         }
         assert_int_equal(kvpool_open(&conf, &pool), want);
         assert_ptr_equal(pool, (kvpool_t *)1);
+        if (what < 2) /* whose size is not known has no place for it */
+            assert_string_equal(detail, "as before");
+        else
+            assert_true(strlen(detail) > 10 && strcmp(detail, "as before") != 0);
     }
     assert_int_equal(kvpool_open(NULL, NULL), KVPOOL_INVALID);
 }
@@ -105,9 +113,14 @@ test_open_without_master_is_unreachable(void **state)
     kvpool_conf_t conf = conf_of(f);
     kvpool_t *pool;
 
+    char detail[160] = "";
+
     conf.master = "127.0.0.1:1";
     conf.deadline_ms = 100;
+    conf.detail = detail;
+    conf.detail_cap = sizeof detail;
     assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_UNREACHABLE);
+    assert_non_null(strstr(detail, "127.0.0.1:1"));
 }
 
 static void

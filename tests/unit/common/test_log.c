@@ -47,6 +47,24 @@ teardown(void **state)
 }
 
 static void
+test_divert_keeps_the_last_sentence_of_this_thread(void **state)
+{
+    char text[12] = "";
+
+    (void)state;
+    kvp_log_divert(text, sizeof text);
+    kvp_log_error("client", "first");
+    kvp_log_warn("client", "the\nsecond is long");
+    kvp_log_info("client", "nothing is wrong");
+    kvp_log_divert(NULL, 0);
+    assert_string_equal(text, "the?second ");
+    assert_int_equal(line_count, 1);
+    kvp_log_error("client", "third");
+    assert_int_equal(line_count, 2);
+    assert_string_equal(text, "the?second ");
+}
+
+static void
 test_line_has_time_level_room_and_text(void **state)
 {
     (void)state;
@@ -196,6 +214,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_line_has_time_level_room_and_text, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_divert_keeps_the_last_sentence_of_this_thread, setup, teardown),
         cmocka_unit_test_setup_teardown(test_level_holds_back_and_lets_through, setup, teardown),
         cmocka_unit_test_setup_teardown(test_parse_level_knows_four_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_line_is_cut, setup, teardown),
