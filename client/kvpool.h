@@ -113,7 +113,7 @@ typedef struct {
 
 /* Single-object calls. The memory need not be registered, unless it is a GPU's.
  * kvpool_put: OK also when the key is already committed (the value that is there stays; it is immutable).
- *   IN_PROGRESS: another live writer has begun the key. NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY, DEADLINE, ...
+ *   IN_PROGRESS: another live writer has begun the key; one that is stopped loses it to who asks after 1.25 s. NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY, DEADLINE, ...
  * kvpool_get: copies the whole object to buf; *len_out is its length (also set with BUFFER_SMALL). NOT_FOUND,
  *   NODE_LOST, STALE (replaced while it was read, more than once).
  * kvpool_exists: *exists_out = 1 or 0. kvpool_size: *len_out = length in bytes, or NOT_FOUND.
