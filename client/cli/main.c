@@ -130,11 +130,13 @@ kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_
     conf.detail_cap = sizeof(detail);
     int err = kvpool_open(&conf, pool_out);
     if (err == KVPOOL_OK) return KVP_EXIT_DONE;
-    if (detail[0] != '\0') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s", detail);
     const char *at = common->master != NULL ? common->master : "127.0.0.1:50051";
-    int code = kvp_cli_fail(verb, at, err);
     /* A master that does not answer in time cannot be reached, whatever the single call would have been. */
-    return err == KVPOOL_DEADLINE ? KVP_EXIT_UNREACHABLE : code;
+    bool is_away = err == KVPOOL_DEADLINE || kvp_cli_exit_code(err) == KVP_EXIT_UNREACHABLE;
+    if (!is_away && detail[0] != '\0') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s", detail);
+    if (detail[0] != '\0') fprintf(stderr, "kvpool %s: %s\n", verb->name, detail);
+    int code = kvp_cli_fail(verb, at, err);
+    return is_away ? KVP_EXIT_UNREACHABLE : code;
 }
 
 void
