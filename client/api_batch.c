@@ -40,18 +40,27 @@ note_hold(kvp_regs_t *regs, holds_t *holds, kvp_reg_t *reg)
     return KVP_OK;
 }
 
+/* What is known of an item that is sound. */
+typedef struct {
+    uint64_t len;
+    bool has_device;
+    bool is_direct;
+} memory_t;
+
 static kvp_err_t
-hold_pieces(kvp_regs_t *regs, kvp_regs_cursor_t *cursor, holds_t *holds, const kvpool_item_t *item,
-            bool *has_device_out)
+hold_pieces(kvp_regs_t *regs, kvp_regs_cursor_t *cursor, holds_t *holds, const kvpool_item_t *item, bool is_put,
+            memory_t *mem)
 {
-    *has_device_out = false;
+    mem->has_device = false;
+    mem->is_direct = true;
     for (size_t i = 0; i < item->iov_n; i++) {
         bool is_new;
         kvp_reg_t *reg = kvp_regs_hold(cursor, item->iov[i].addr, item->iov[i].len, &is_new);
 
         if (reg == NULL) return KVP_NOT_REGISTERED;
         if (is_new && note_hold(regs, holds, reg) != KVP_OK) return KVP_NOMEM;
-        *has_device_out |= kvp_reg_mem(reg)->kind == KVP_MEM_DEVICE;
+        mem->has_device |= kvp_reg_mem(reg)->kind == KVP_MEM_DEVICE;
+        mem->is_direct = mem->is_direct && kvp_reg_is_direct(reg, !is_put);
     }
     return KVP_OK;
 }
@@ -90,12 +99,6 @@ check_group(const kvpool_group_t *group)
     return group->member < group->members ? KVP_OK : KVP_INVALID;
 }
 
-/* What is known of an item that is sound. */
-typedef struct {
-    uint64_t len;
-    bool has_device;
-} memory_t;
-
 /* Checks all items and holds their memory: results[i] is KVP_OK for those to be carried out, mems[i] their memory. */
 static kvp_err_t
 check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, memory_t *mems, holds_t *holds, int *results)
@@ -107,7 +110,7 @@ check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, memory_
     for (size_t i = 0; i < n && err == KVP_OK; i++) {
         results[i] = check_item(&items[i], &mems[i].len);
         if (results[i] == KVP_OK && is_put) results[i] = check_group(items[i].group);
-        if (results[i] == KVP_OK) results[i] = hold_pieces(&pool->regs, &cursor, holds, &items[i], &mems[i].has_device);
+        if (results[i] == KVP_OK) results[i] = hold_pieces(&pool->regs, &cursor, holds, &items[i], is_put, &mems[i]);
         if (results[i] == KVP_NOMEM) err = KVP_NOMEM;
     }
     kvp_regs_end(&pool->regs);
@@ -115,12 +118,13 @@ check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, memory_
 }
 
 static kvp_span_t
-span_of(const kvpool_item_t *item, bool has_device)
+span_of(const kvpool_item_t *item, const memory_t *mem)
 {
     return (kvp_span_t){.iov = (const kvp_iov_t *)item->iov,
                         .iov_n = (uint32_t)item->iov_n,
-                        .has_device = has_device,
-                        .is_lent = !has_device};
+                        .has_device = mem->has_device,
+                        .is_direct = mem->is_direct,
+                        .is_lent = true};
 }
 
 /* ---- windows. Each takes the sound items from *at on, as many as fit, and runs them. */
@@ -159,7 +163,7 @@ get_window(const batch_t *b, const uint32_t *picked, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const kvpool_item_t *item = &b->items[picked[i]];
 
-        spans[i] = span_of(item, b->mems[picked[i]].has_device);
+        spans[i] = span_of(item, &b->mems[picked[i]]);
         ops[i].key = item->key.data;
         ops[i].key_len = (uint32_t)item->key.len;
         ops[i].cap = b->mems[picked[i]].len;
@@ -191,7 +195,7 @@ put_window(const batch_t *b, const uint32_t *picked, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const kvpool_item_t *item = &b->items[picked[i]];
 
-        spans[i] = span_of(item, b->mems[picked[i]].has_device);
+        spans[i] = span_of(item, &b->mems[picked[i]]);
         ops[i].key = item->key.data;
         ops[i].key_len = (uint32_t)item->key.len;
         ops[i].len = b->mems[picked[i]].len;
@@ -267,7 +271,7 @@ kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_op
 
 /* Its memory need not be registered, unless it is a device's; where it is, it is held like a batch's. */
 static kvp_err_t
-hold_if_registered(kvp_regs_t *regs, kvp_span_t *span, kvp_reg_t **reg_out)
+hold_if_registered(kvp_regs_t *regs, kvp_span_t *span, bool is_put, kvp_reg_t **reg_out)
 {
     const kvp_iov_t *piece = &span->iov[0];
     kvp_regs_cursor_t cursor;
@@ -277,7 +281,8 @@ hold_if_registered(kvp_regs_t *regs, kvp_span_t *span, kvp_reg_t **reg_out)
     *reg_out = kvp_regs_hold(&cursor, piece->addr, piece->len, &is_new);
     kvp_regs_end(regs);
     span->has_device = *reg_out != NULL && kvp_reg_mem(*reg_out)->kind == KVP_MEM_DEVICE;
-    span->is_lent = *reg_out != NULL && !span->has_device;
+    span->is_direct = *reg_out != NULL && kvp_reg_is_direct(*reg_out, !is_put);
+    span->is_lent = *reg_out != NULL;
     if (*reg_out != NULL || !kvp_regs_have_devices(regs)) return KVP_OK;
     return kvp_regs_find_mem(regs, piece->addr) == NULL ? KVP_OK : KVP_NOT_REGISTERED;
 }
@@ -295,7 +300,7 @@ kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, s
     if (err != KVP_OK) return err;
     if (!kvp_key_is_legal(key, key_len)) return kvp_call_end(&call, KVP_BAD_KEY);
     if (value == NULL || len == 0) return kvp_call_end(&call, KVP_INVALID);
-    err = hold_if_registered(&pool->regs, &span, &reg);
+    err = hold_if_registered(&pool->regs, &span, true, &reg);
     if (err != KVP_OK) return kvp_call_end(&call, err);
     kvp_batch_put(&call, &op, &span, 1);
     if (reg != NULL) kvp_regs_rele(&pool->regs, reg);
@@ -327,7 +332,7 @@ kvpool_get(kvpool_t *pool, const void *key, size_t key_len, void *buf, size_t ca
     if (err != KVP_OK) return err;
     if (!kvp_key_is_legal(key, key_len)) return kvp_call_end(&call, KVP_BAD_KEY);
     if ((buf == NULL && cap > 0) || len_out == NULL) return kvp_call_end(&call, KVP_INVALID);
-    err = hold_if_registered(&pool->regs, &span, &reg);
+    err = hold_if_registered(&pool->regs, &span, false, &reg);
     if (err != KVP_OK) return kvp_call_end(&call, err);
     kvp_batch_get(&call, &op, &span, 1);
     if (reg != NULL) kvp_regs_rele(&pool->regs, reg);

@@ -19,9 +19,14 @@ typedef struct {
     uint8_t opcode;
     uint32_t flags; /* of the call */
 
-    int *results; /* EXISTS */
+    int *results; /* EXISTS, GET */
+    kvpool_place_t *places; /* GET; NULL where only the length is wanted */
     uint64_t len; /* GET */
 } ask_t;
+
+typedef kvp_err_t (*read_fn)(void *arg, const kvp_frame_t *answer, bool was_cut);
+
+_Static_assert(KVPOOL_COPIES_MAX == KVP_REPLICAS_MAX, "what the master may name");
 
 kvp_err_t
 kvp_keys_check(const kvpool_key_t *keys, size_t n)
@@ -117,6 +122,29 @@ read_size(void *arg, const kvp_frame_t *answer, bool was_cut)
 }
 
 static kvp_err_t
+read_places(void *arg, const kvp_frame_t *answer, bool was_cut)
+{
+    const ask_t *a = arg;
+    const kvp_wire_loc_t *loc;
+    kvp_places_t places;
+    kvp_err_t err = kvp_places_read(answer, a->n, &places);
+
+    (void)was_cut;
+    if (err != KVP_OK) return err;
+    loc = places.locs;
+    for (uint32_t i = 0; i < a->n; i++) {
+        const kvp_wire_obj_t *obj = &places.objs[i];
+        kvpool_place_t *place = &a->places[i];
+
+        a->results[i] = obj->err;
+        *place = (kvpool_place_t){.len = obj->len, .copies = obj->nloc};
+        for (uint32_t k = 0; k < obj->nloc; k++)
+            place->segments[k] = loc++->segment_id;
+    }
+    return KVP_OK;
+}
+
+static kvp_err_t
 read_remove(void *arg, const kvp_frame_t *answer, bool was_cut)
 {
     const void *records;
@@ -132,7 +160,7 @@ read_remove(void *arg, const kvp_frame_t *answer, bool was_cut)
 }
 
 static kvp_err_t
-run(kvp_apicall_t *call, ask_t *a, kvp_err_t (*read)(void *, const kvp_frame_t *, bool))
+run(kvp_apicall_t *call, ask_t *a, read_fn read)
 {
     kvp_query_t query = {.arg = a, .build = build, .read = read};
 
@@ -174,20 +202,25 @@ gather(const kvpool_key_t *keys, size_t n, kvpool_key_t *legal, uint32_t *at, in
     return legal_n;
 }
 
+/* One question about n keys at most as many as it takes. places is NULL but for GET. */
 static kvp_err_t
-exist_window(kvp_apicall_t *call, const kvpool_key_t *keys, size_t n, int *results)
+ask_window(kvp_apicall_t *call, uint8_t opcode, read_fn read, const kvpool_key_t *keys, size_t n,
+           kvpool_place_t *places, int *results)
 {
     kvpool_key_t *legal = kvp_scratch_alloc(call->scratch, n, sizeof *legal);
     uint32_t *at = kvp_scratch_alloc(call->scratch, n, sizeof *at);
     int *found = kvp_scratch_alloc(call->scratch, n, sizeof *found);
-    ask_t a = {.keys = legal, .opcode = KVP_OP_EXISTS, .results = found};
+    kvpool_place_t *seen = places != NULL ? kvp_scratch_alloc(call->scratch, n, sizeof *seen) : NULL;
+    ask_t a = {.keys = legal, .opcode = opcode, .results = found, .places = seen};
     kvp_err_t err = KVP_OK;
 
-    if (legal == NULL || at == NULL || found == NULL) return KVP_NOMEM;
+    if (legal == NULL || at == NULL || found == NULL || (places != NULL && seen == NULL)) return KVP_NOMEM;
     a.n = gather(keys, n, legal, at, results);
-    if (a.n > 0) err = run(call, &a, read_exists);
-    for (uint32_t i = 0; i < a.n; i++)
+    if (a.n > 0) err = run(call, &a, read);
+    for (uint32_t i = 0; i < a.n; i++) {
         results[at[i]] = err == KVP_OK ? found[i] : err;
+        if (places != NULL && err == KVP_OK) places[at[i]] = seen[i];
+    }
     kvp_scratch_reset(call->scratch);
     return err;
 }
@@ -204,9 +237,29 @@ kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const 
         size_t some = n - i < KVP_BATCH_MAX ? n - i : KVP_BATCH_MAX;
 
         /* A failure stands in the results; the windows behind it have the same deadline to meet. */
-        if (exist_window(&call, keys + i, some, results + i) == KVP_NOMEM) err = KVP_NOMEM;
+        if (ask_window(&call, KVP_OP_EXISTS, read_exists, keys + i, some, NULL, results + i) == KVP_NOMEM)
+            err = KVP_NOMEM;
     }
     kvp_count(&pool->counters.exists, n);
+    return kvp_call_end(&call, err);
+}
+
+int
+kvpool_batch_locate(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
+                    kvpool_place_t *places, int *results)
+{
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+
+    if (err != KVP_OK) return err;
+    if (n > 0 && (keys == NULL || places == NULL || results == NULL)) return kvp_call_end(&call, KVP_INVALID);
+    for (size_t i = 0; i < n; i += KVP_PLACES_MAX) {
+        size_t some = n - i < KVP_PLACES_MAX ? n - i : KVP_PLACES_MAX;
+
+        memset(places + i, 0, some * sizeof *places);
+        if (ask_window(&call, KVP_OP_GET, read_places, keys + i, some, places + i, results + i) == KVP_NOMEM)
+            err = KVP_NOMEM;
+    }
     return kvp_call_end(&call, err);
 }
 

@@ -2,7 +2,7 @@
  * Design notes.
  * - The control connection carries one question at a time (opening a chunk happens once a chunk), so that descriptors
  *   which ride beside an answer are never in doubt. A caller whose deadline ends first leaves the question to whoever
- *   comes next: only a node that needs longer than KVP_CTL_MAX_NS is given up.
+ *   comes next: only a node that needs longer than kvp_ctl_patience is given up.
  * - Chunks are published with one store and never replaced, so the hot path finds them without a lock. A writer's
  *   mapping is opened beside a reader's that is in use.
  */
@@ -109,6 +109,7 @@ kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_
     peer->tp = how->tp;
     peer->transport = how->transport;
     peer->guard = how->guard;
+    peer->is_given_up = peer->ctl.is_given_up = how->is_given_up;
     peer->ctl_id = CTL_FIRST_ID;
     peer->refs = 1;
     peer->chunks_n = how->chunks_n;
@@ -214,7 +215,7 @@ ctl_ask(kvp_peer_t *peer, kvp_ctl_due_t due, const void *msg)
     size_t at;
 
     due.id = ++peer->ctl_id;
-    due.last_ns = kvp_now_ns() + KVP_CTL_MAX_NS;
+    due.asked_ns = kvp_now_ns();
     peer->due = due;
     kvp_pb_frame_begin(&peer->ctl.out, due.opcode, 0, due.id, msg, &at);
     kvp_frame_end(&peer->ctl.out, at);
@@ -224,10 +225,15 @@ ctl_ask(kvp_peer_t *peer, kvp_ctl_due_t due, const void *msg)
 static kvp_err_t
 ctl_await(kvp_peer_t *peer, uint64_t deadline_ns, kvp_frame_t *answer_out)
 {
-    uint64_t until_ns = kvp_min_u64(deadline_ns, peer->due.last_ns);
-    kvp_err_t err = kvp_exchange(&peer->ctl, peer->due.id, until_ns, answer_out);
+    uint64_t last_ns = peer->due.asked_ns + kvp_ctl_patience(kvp_now_ns(), deadline_ns);
+    uint64_t until_ns;
+    kvp_err_t err;
 
+    peer->due.last_ns = kvp_max_u64(peer->due.last_ns, last_ns);
+    until_ns = kvp_min_u64(deadline_ns, peer->due.last_ns);
+    err = kvp_exchange(&peer->ctl, peer->due.id, until_ns, answer_out);
     if (err == KVP_DEADLINE && until_ns < peer->due.last_ns) return KVP_DEADLINE;
+    if (err == KVP_CLOSED) return err; /* which is no fault of the node's */
     peer->due.opcode = 0;
     if (err == KVP_OK) return KVP_OK;
     kvp_log_warn("client", "node %s does not answer error %s", peer->where, kvp_err_name(err));
@@ -393,6 +399,7 @@ kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
     kvp_err_t err = ctl_begin(peer, deadline_ns);
 
     if (err != KVP_OK) return err;
+    peer->ctl.is_given_up = NULL; /* it is at the session's end that this has to be said */
     msg.incarnation = incarnation;
     err = settle_due(peer, deadline_ns);
     if (err == KVP_OK) {
@@ -404,6 +411,7 @@ kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
         err = reply == NULL ? pb.err : reply->err;
         kvp_pb_free(&pb, reply);
     }
+    peer->ctl.is_given_up = peer->is_given_up;
     ctl_end(peer);
     return err;
 }
@@ -456,9 +464,9 @@ on_connected(void *arg, kvp_err_t err)
     c->err = err;
 }
 
-/* Drives the connect to its end: OK, NODE_LOST, or DEADLINE where the caller was in too great a hurry to blame the node. */
+/* Drives the connect to its end: OK, NODE_LOST, CLOSED, or DEADLINE where the caller was in too great a hurry to blame the node. */
 static kvp_err_t
-await_ep(kvp_ep_t *ep, const connect_t *c, uint64_t deadline_ns)
+await_ep(kvp_ep_t *ep, const connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
 {
     const kvp_transport_ops_t *ops = ep->tp->ops;
     uint64_t began_ns = kvp_now_ns();
@@ -468,8 +476,9 @@ await_ep(kvp_ep_t *ep, const connect_t *c, uint64_t deadline_ns)
 
         if (ops->ep_poll(ep) > 0 || c->is_over) continue;
         if (kvp_now_ns() >= deadline_ns) return deadline_ns < began_ns + KVP_HURRY_NS ? KVP_DEADLINE : KVP_NODE_LOST;
+        if (kvp_is_given_up(is_given_up)) return KVP_CLOSED;
         p = (struct pollfd){.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
-        kvp_poll_until(&p, 1, deadline_ns);
+        kvp_glance(&p, deadline_ns);
     }
     return c->err == KVP_OK || c->err == KVP_NOMEM ? c->err : KVP_NODE_LOST;
 }
@@ -482,17 +491,17 @@ connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
     kvp_ep_t *ep = NULL;
     kvp_err_t err = kvp_ep_create(peer->tp, &peer->addr, on_connected, &c, &ep);
 
-    if (err == KVP_OK) err = await_ep(ep, &c, deadline_ns);
+    if (err == KVP_OK) err = await_ep(ep, &c, peer->is_given_up, deadline_ns);
     if (err == KVP_OK) {
         kvp_forkguard_add(peer->guard, ops->ep_event_fd(ep));
         *ep_out = ep;
         return KVP_OK;
     }
-    if (err != KVP_DEADLINE && err != KVP_NOMEM)
+    if (err != KVP_DEADLINE && err != KVP_NOMEM && err != KVP_CLOSED)
         kvp_log_warn("client", "no data connection to node %s transport %s error %s", peer->where, ops->name,
                      kvp_err_name(c.is_over ? c.err : err));
     kvp_ep_destroy(ep);
-    return err == KVP_DEADLINE || err == KVP_NOMEM ? err : KVP_NODE_LOST;
+    return err == KVP_DEADLINE || err == KVP_NOMEM || err == KVP_CLOSED ? err : KVP_NODE_LOST;
 }
 
 /* Takes an idle one, or the right to make a new one (*ep_out NULL). */
@@ -538,9 +547,11 @@ kvp_err_t
 kvp_peer_take_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
 {
     kvp_err_t err = reserve_ep(peer, deadline_ns, ep_out);
+    uint64_t now;
 
     if (err != KVP_OK || *ep_out != NULL) return err;
-    err = connect_ep(peer, kvp_min_u64(deadline_ns, kvp_now_ns() + KVP_CTL_MAX_NS), ep_out);
+    now = kvp_now_ns();
+    err = connect_ep(peer, kvp_min_u64(deadline_ns, now + kvp_ctl_patience(now, deadline_ns)), ep_out);
     if (err != KVP_OK) forget_ep(peer);
     return err;
 }

@@ -9,7 +9,8 @@
 #include "common/clock.h"
 
 #define KVP_HURRY_NS (100 * KVP_NS_PER_MS) /* a deadline shorter than this is no measure of a node */
-#define KVP_CTL_MAX_NS (1 * KVP_NS_PER_S) /* a node that does not answer a question for so long is given up */
+#define KVP_CTL_LEAST_NS (1 * KVP_NS_PER_S) /* a node has at least so long for an answer */
+#define KVP_CTL_MOST_NS (5 * KVP_NS_PER_S) /* and no more than this: dead hosts do not answer either */
 #define KVP_SPARE_EPS 8u /* endpoints to one node whose transport works in the background */
 #define KVP_SYNC_EPS 64u /* of a transport that copies in the caller's thread: they cost next to nothing */
 
@@ -26,7 +27,8 @@ typedef struct {
     uint32_t chunk; /* OPEN_CHUNK */
     kvp_access_t access;
     uint64_t id;
-    uint64_t last_ns; /* no later */
+    uint64_t asked_ns;
+    uint64_t last_ns; /* no later, for the most patient of those who have waited for it */
 } kvp_ctl_due_t;
 
 struct kvp_peer {
@@ -37,6 +39,7 @@ struct kvp_peer {
     kvp_tp_t *tp; /* borrowed from the peers */
     size_t transport; /* index in conf.transports */
     kvp_forkguard_t *guard;
+    const _Atomic bool *is_given_up; /* borrowed: the session is being closed. NULL = nobody says so */
     _Atomic uint32_t refs; /* raised, and taken from 1 to 0, under peers->lock */
     _Atomic bool is_on_trial; /* its slot has failed, and nothing was moved since; set under peers->lock */
     kvp_peer_t *next_grave; /* the same */
@@ -61,6 +64,17 @@ struct kvp_peer {
     uint32_t eps_n; /* idle ones and those in use */
 };
 
+/* kvp_ctl_patience is how long somebody with that deadline lets a node take for one answer before it is given up: a quarter
+ * of the time, so that there is some left for another node. A second says enough to callers in a hurry, and too little on a
+ * busy machine to those who have a minute. */
+static inline uint64_t
+kvp_ctl_patience(uint64_t now_ns, uint64_t deadline_ns)
+{
+    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+
+    return kvp_min_u64(KVP_CTL_MOST_NS, kvp_max_u64(KVP_CTL_LEAST_NS, left_ns / 4));
+}
+
 /* What an attachment needs to know. */
 typedef struct {
     uint32_t segment_id;
@@ -73,9 +87,10 @@ typedef struct {
     kvp_hello_ask_t hello; /* pidfd is filled in here */
     kvp_names_t *names;
     kvp_forkguard_t *guard;
+    const _Atomic bool *is_given_up;
 } kvp_attach_t;
 
-/* kvp_peer_open makes the control connection. detail says more for a person. */
+/* kvp_peer_open makes the control connection; CLOSED where that is given up. detail says more for a person. */
 kvp_err_t kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap, kvp_peer_t **peer_out)
     KVP_MUST_USE;
 /* kvp_peer_destroy: nobody uses it. */

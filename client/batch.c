@@ -5,6 +5,7 @@
  */
 #include "client/batch.h"
 
+#include "client/direct.h"
 #include "client/waits.h"
 
 #include <stdatomic.h>
@@ -88,7 +89,7 @@ move(shell_t *sh, kvp_mover_t *mover, kvp_move_t *moves, uint32_t n)
     mover->spans = sh->spans;
     mover->deadline_ns = sh->call->deadline_ns;
     if (has_device(sh, moves, n))
-        kvp_staged_run(mover, &sh->call->pool->stages, &sh->call->pool->regs, moves, n);
+        kvp_device_run(mover, &sh->call->pool->stages, &sh->call->pool->regs, moves, n);
     else
         kvp_mover_run(mover, moves, n);
 }
@@ -273,6 +274,8 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
     };
     kvp_step_t step;
 
+    for (uint32_t i = 0; i < n; i++)
+        items[i].is_host = !spans[i].has_device;
     op.moves = kvp_scratch_alloc(call->scratch, op.moves_cap, sizeof *op.moves);
     kvp_session_write_begin(call->pool->session);
     kvp_putop_begin(&op);

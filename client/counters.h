@@ -33,6 +33,8 @@ typedef struct {
     X(connects, "sessions begun with a master")                                                                        \
     X(attaches, "connections made to nodes")                                                                           \
     X(peer_failures, "nodes given up for a while")                                                                     \
+    X(device_direct, "objects moved to or from device memory by adapters, as they lie")                                \
+    X(device_direct_bytes, "their bytes")                                                                              \
     X(device_staged, "objects moved to or from device memory through pinned memory of the host")                       \
     X(device_staged_bytes, "their bytes")
 

@@ -7,6 +7,7 @@
  */
 #include "client/framed.h"
 
+#include "client/waits.h"
 #include "common/clock.h"
 
 #include <errno.h>
@@ -70,19 +71,17 @@ kvp_framed_adopt(kvp_framed_t *c, int fd, bool is_unix)
 
 /* wait_connected waits until a connect that is under way has an outcome. */
 static kvp_err_t
-wait_connected(int fd, uint64_t deadline_ns)
+wait_connected(int fd, const _Atomic bool *is_given_up, uint64_t deadline_ns)
 {
     for (;;) {
         struct pollfd p = {.fd = fd, .events = POLLOUT};
-        uint64_t now = kvp_now_ns();
         int cause = 0;
         socklen_t len = sizeof cause;
-        struct timespec left;
 
-        if (now >= deadline_ns) return KVP_DEADLINE;
-        left.tv_sec = (time_t)((deadline_ns - now) / KVP_NS_PER_S);
-        left.tv_nsec = (long)((deadline_ns - now) % KVP_NS_PER_S);
-        if (ppoll(&p, 1, &left, NULL) <= 0) continue;
+        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
+        if (kvp_is_given_up(is_given_up)) return KVP_CLOSED;
+        kvp_glance(&p, deadline_ns);
+        if (p.revents == 0) continue;
         if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &cause, &len) < 0 || cause != 0) return KVP_UNREACHABLE;
         return KVP_OK;
     }
@@ -104,7 +103,7 @@ is_connected_to_itself(int fd)
 
 /* connect_fd connects a non-blocking socket and closes it on failure. */
 static kvp_err_t
-connect_fd(int fd, const struct sockaddr *to, socklen_t len, uint64_t deadline_ns)
+connect_fd(int fd, const struct sockaddr *to, socklen_t len, const _Atomic bool *is_given_up, uint64_t deadline_ns)
 {
     kvp_err_t err = KVP_OK;
 
@@ -113,7 +112,7 @@ connect_fd(int fd, const struct sockaddr *to, socklen_t len, uint64_t deadline_n
 
         if (errno == EISCONN) break;
         if (errno == EINTR || errno == EINPROGRESS || errno == EALREADY) {
-            err = wait_connected(fd, deadline_ns);
+            err = wait_connected(fd, is_given_up, deadline_ns);
             break;
         }
         /* EAGAIN: the queue of a Unix listener is full, and poll does not tell when it no longer is. */
@@ -121,6 +120,8 @@ connect_fd(int fd, const struct sockaddr *to, socklen_t len, uint64_t deadline_n
             err = KVP_UNREACHABLE;
         else if (kvp_now_ns() >= deadline_ns)
             err = KVP_DEADLINE;
+        else if (kvp_is_given_up(is_given_up))
+            err = KVP_CLOSED;
         if (err != KVP_OK) break;
         nanosleep(&nap, NULL);
     }
@@ -146,7 +147,7 @@ kvp_framed_connect_unix(kvp_framed_t *c, const char *path, uint64_t deadline_ns)
         len++;
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return KVP_SYS;
-    err = connect_fd(fd, (const struct sockaddr *)&to, len, deadline_ns);
+    err = connect_fd(fd, (const struct sockaddr *)&to, len, c->is_given_up, deadline_ns);
     if (err != KVP_OK) return err;
     return kvp_framed_adopt(c, fd, true);
 }
@@ -158,7 +159,7 @@ kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t le
     kvp_err_t err;
 
     if (fd < 0) return KVP_SYS; /* a host without that address family, or no descriptors are left */
-    err = connect_fd(fd, to, len, deadline_ns);
+    err = connect_fd(fd, to, len, c->is_given_up, deadline_ns);
     if (err != KVP_OK) return err;
     return kvp_framed_adopt(c, fd, false);
 }

@@ -15,6 +15,7 @@
 typedef struct {
     int fd; /* -1 = none */
     bool is_unix;
+    const _Atomic bool *is_given_up; /* who waits here gives CLOSED once it is set; NULL = nobody sets it. Borrowed */
     _Atomic bool is_ended; /* the other side ended the connection: not a timeout, and not a call of ours */
     kvp_buf_t in; /* received, not yet consumed */
     size_t in_at; /* start of the first unread byte in `in` */
@@ -36,7 +37,7 @@ void kvp_framed_fini(kvp_framed_t *c);
 kvp_err_t kvp_framed_adopt(kvp_framed_t *c, int fd, bool is_unix) KVP_MUST_USE;
 
 /* Connecting, blocking up to deadline_ns (CLOCK_MONOTONIC). A path that starts with '@' is an abstract socket.
- * UNREACHABLE, DEADLINE, SYS. By name: client/names.h. */
+ * UNREACHABLE, DEADLINE, CLOSED (given up), SYS. By name: client/names.h. */
 kvp_err_t kvp_framed_connect_unix(kvp_framed_t *c, const char *path, uint64_t deadline_ns) KVP_MUST_USE;
 kvp_err_t kvp_framed_connect_addr(kvp_framed_t *c, const struct sockaddr *to, socklen_t len, uint64_t deadline_ns)
     KVP_MUST_USE;

@@ -25,7 +25,8 @@ send_all(kvp_framed_t *c, uint64_t deadline_ns)
 
         if (err != KVP_EAGAIN) return err;
         if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
-        kvp_poll_until(&p, 1, deadline_ns);
+        if (kvp_is_given_up(c->is_given_up)) return KVP_CLOSED;
+        kvp_glance(&p, deadline_ns);
     }
 }
 
@@ -46,7 +47,8 @@ kvp_exchange(kvp_framed_t *c, uint64_t request_id, uint64_t deadline_ns, kvp_fra
         err = kvp_framed_recv(c);
         if (err != KVP_EAGAIN) continue;
         if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
-        kvp_poll_until(&p, 1, deadline_ns);
+        if (kvp_is_given_up(c->is_given_up)) return KVP_CLOSED;
+        kvp_glance(&p, deadline_ns);
         err = KVP_OK;
     }
     return err;

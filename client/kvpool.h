@@ -81,7 +81,8 @@ KVPOOL_EXPORT void kvpool_free(kvpool_t *pool);
  * (INVALID). The memory must stay mapped until kvpool_unregister(addr), which takes the start of a registered range
  * (NOT_REGISTERED otherwise) and waits for calls that use it. Where an RDMA device is used the
  * memory is pinned, in the background where it is much; what cannot be pinned (ulimit -l) is moved by copies.
- * It may be memory of a GPU (CUDA), all of it of one device; its context must live until kvpool_free, too. Then put and get
+ * It may be memory of a GPU (CUDA), all of it of one device; its context must live until kvpool_free, too. It is registered
+ * with RDMA devices before the call returns, where they take it, and staged by copies otherwise. Then put and get
  * take addresses in it, alone or beside the host's, single-object calls as well. What kernels still write has to be
  * there before a put begins (the caller waits for its streams); what a get brought is seen by what is started after it. */
 KVPOOL_EXPORT int kvpool_register(kvpool_t *pool, void *addr, size_t len);
@@ -202,6 +203,19 @@ KVPOOL_EXPORT int kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t 
  * again and again keep three quarters of the pool, and each for that time. */
 KVPOOL_EXPORT int kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
                                         int *results);
+
+/* Where copies of an object lie. */
+#define KVPOOL_COPIES_MAX 8
+typedef struct {
+    uint64_t len; /* of the object, bytes */
+    uint32_t copies; /* at most KVPOOL_COPIES_MAX; of nodes that are there */
+    uint32_t segments[KVPOOL_COPIES_MAX]; /* `segment_id` of kvpool_stat, which names the node */
+} kvpool_place_t;
+
+/* kvpool_batch_locate: results[i] is the error of that key (OK, NOT_FOUND, NODE_LOST, BAD_KEY), places[i] where it lies. For
+ * tools that look: it holds nothing and is no use, and what it tells may be over when it returns. */
+KVPOOL_EXPORT int kvpool_batch_locate(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
+                                      kvpool_place_t *places, int *results);
 
 /* A reservation: what a lookup found stays readable until it is released or expires (ttl_ms from the answer), also when
  * the session or the master is lost meanwhile: the library reserves it again in the next session. Not where that takes

@@ -23,6 +23,7 @@ typedef struct {
 struct kvp_locs {
     kvp_known_t known;
     _Atomic uint64_t until_ns;
+    _Atomic uint64_t lease_ns; /* with until_ns */
     _Atomic uint64_t seq;
     _Atomic bool has_used;
     pthread_mutex_t lease_lock; /* a leaf */
@@ -83,6 +84,16 @@ known_keep(const kvp_known_t *known, kvp_digest_t digest, const kvp_place_t *pla
 }
 
 static void
+known_seen(const kvp_known_t *known, kvp_digest_t digest, uint64_t version, uint64_t told_ns)
+{
+    shard_t *shard = shard_of(locs_of(known), digest);
+
+    pthread_mutex_lock(&shard->lock);
+    kvp_loccache_seen(&shard->cache, digest, version, told_ns);
+    pthread_mutex_unlock(&shard->lock);
+}
+
+static void
 known_forget(const kvp_known_t *known, kvp_digest_t digest, uint64_t version_max)
 {
     shard_t *shard = shard_of(locs_of(known), digest);
@@ -104,13 +115,21 @@ known_seq(const kvp_known_t *known)
     return kvp_locs_seq(locs_of(known));
 }
 
+static uint64_t
+known_lease_ns(const kvp_known_t *known)
+{
+    return atomic_load_explicit(&locs_of(known)->lease_ns, memory_order_relaxed);
+}
+
 static const kvp_known_ops_t known_ops = {
     .find = known_find,
     .has = known_has,
     .keep = known_keep,
+    .seen = known_seen,
     .forget = known_forget,
     .until = known_until,
     .seq = known_seq,
+    .lease_ns = known_lease_ns,
 };
 
 /* ---- life */
@@ -153,6 +172,7 @@ kvp_locs_known(const kvp_locs_t *locs)
 static void
 publish_lease_locked(kvp_locs_t *locs)
 {
+    atomic_store(&locs->lease_ns, locs->lease.lease_ns);
     atomic_store(&locs->until_ns, kvp_loclease_until(&locs->lease));
 }
 

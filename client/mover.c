@@ -9,6 +9,8 @@
  *   deadline.
  * - Order on an endpoint: for a synchronous transport object by object, so that a deadline cuts between objects; else in
  *   windows, the payloads first and their descriptors behind them, so that AFTER_PRIOR waits once a window.
+ * - The descriptor of a PUT tells the sum. A synchronous transport has it when the payload is copied, which is before the
+ *   descriptor's turn; else it is taken before anything is sent.
  * - At the deadline: stop submitting, drain for 5 ms all together, close the endpoints that are not drained by then.
  *   Closing is what makes the buffers safe, so a path that was cut is never used again.
  */
@@ -20,13 +22,16 @@
 #include <string.h>
 
 #define DRAIN_NS (5 * KVP_NS_PER_MS)
-#define WINDOW 32u /* moves, on transports that work in the background */
-#define XFERS_MAX 3u /* of one move */
+#define WINDOW 32u /* moves, on transports that work in the background, */
+#define WINDOW_MAX 128u /* or so many, */
+#define WINDOW_BYTES (1u << 20) /* where they are small */
+#define XFERS_MAX 5u /* of one move */
 #define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* with a silent node, where others wait behind it */
 #define LANES_MAX 64u
 
 /* What one move needs at its transport. */
 typedef struct {
+    kvp_move_t *move;
     kvp_xfer_t x[XFERS_MAX];
     kvp_iov_t pieces[2]; /* our own memory: descriptor, key */
 } share_t;
@@ -74,6 +79,16 @@ on_done(kvp_xfer_t *xfer)
     lane->done_n++;
 }
 
+/* Of a PUT by a synchronous transport. */
+static void
+on_payload_done(kvp_xfer_t *xfer)
+{
+    share_t *s = kvp_container_of(xfer, share_t, x[1]);
+
+    if (xfer->status == KVP_OK) kvp_move_set_sum(s->move, xfer->sum);
+    on_done(xfer);
+}
+
 /* ---- from moves to transfers */
 static bool
 is_sync(const lane_t *lane)
@@ -84,13 +99,10 @@ is_sync(const lane_t *lane)
 static uint32_t
 xfers_n(const kvp_move_t *mv)
 {
-    static const uint32_t n[] = {[KVP_MOVE_READ] = 2,
-                                 [KVP_MOVE_FILL] = 2,
-                                 [KVP_MOVE_SEAL] = 3,
-                                 [KVP_MOVE_READ_PART] = 1,
-                                 [KVP_MOVE_FILL_MORE] = 1};
+    static const uint32_t n[] = {[KVP_MOVE_READ] = 1, [KVP_MOVE_FILL] = 2,      [KVP_MOVE_SEAL] = 3,
+                                 [KVP_MOVE_PUT] = 5,  [KVP_MOVE_READ_PART] = 1, [KVP_MOVE_FILL_MORE] = 1};
 
-    return n[mv->kind];
+    return n[mv->kind] + (mv->kind == KVP_MOVE_READ && mv->has_desc);
 }
 
 static bool
@@ -168,8 +180,24 @@ make_payload(const kvp_mover_t *m, const lane_t *lane, const kvp_move_t *mv, kvp
     if (iov == NULL) return KVP_NOMEM;
     set_iov(x, iov, n, mv->len);
     if (m->spans[mv->item].is_lent) x->flags |= KVP_XFER_LENT;
-    if (!is_read(mv) || mv->wants_sum || must_sum) x->flags |= KVP_XFER_SUM;
+    if (m->spans[mv->item].has_device) {
+        x->flags |= KVP_XFER_DEVICE;
+        return KVP_OK;
+    }
+    if (!is_read(mv) || mv->wants_sum || must_sum || (mv->kind == KVP_MOVE_READ && !mv->has_desc))
+        x->flags |= KVP_XFER_SUM;
+    if (is_read(mv) && must_sum && mv->lacks_sum) x->flags |= KVP_XFER_PEER_SUM;
     return KVP_OK;
+}
+
+/* Only the host sees bytes well enough to sum them. */
+static bool
+must_stage(const kvp_mover_t *m, const lane_t *lane, const kvp_move_t *mv)
+{
+    const kvp_span_t *span = &m->spans[mv->item];
+
+    if (mv->kind == KVP_MOVE_SEAL || !span->has_device) return false;
+    return !span->is_direct || (lane->ops->caps & KVP_TP_DEVICE_MEM) == 0 || (is_read(mv) && mv->wants_sum);
 }
 
 static void
@@ -183,7 +211,10 @@ static kvp_err_t
 make_read(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, share_t *s)
 {
     init_xfer(&s->x[0], lane, KVP_XFER_READ, mem->payload, mv->loc.offset, m->deadline_ns);
-    if (mv->kind == KVP_MOVE_READ_PART) return make_payload(m, lane, mv, &s->x[0]);
+    /* What goes straight to a device has no sum that could vouch for it. */
+    mv->is_sum_path = (lane->ops->caps & KVP_TP_SUM_ALONE) != 0 && !m->spans[mv->item].has_device;
+    mv->has_desc = mv->kind == KVP_MOVE_READ && !(mv->may_skip_desc && mv->is_sum_path);
+    if (!mv->has_desc) return make_payload(m, lane, mv, &s->x[0]);
     init_xfer(&s->x[1], lane, KVP_XFER_READ, mem->meta, kvp_desc_off(mv->loc.slot), m->deadline_ns);
     s->x[1].flags = KVP_XFER_AFTER_PRIOR;
     set_piece(&s->x[1], &s->pieces[0], &mv->desc, KVP_DESC_LINE_BYTES);
@@ -206,22 +237,65 @@ make_fill(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_me
     return make_write(m, lane, mv, mem, &s->x[1]);
 }
 
-static kvp_err_t
-make_seal(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, share_t *s)
+static void
+make_seal(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, kvp_xfer_t *x, share_t *s)
 {
     uint64_t desc_off = kvp_desc_off(mv->loc.slot);
     size_t word = sizeof mv->desc.word;
 
-    init_xfer(&s->x[0], lane, KVP_XFER_WRITE, mem->meta, (uint64_t)mv->loc.key_off * 64, m->deadline_ns);
-    set_guard(&s->x[0], mem, &mv->loc);
-    set_piece(&s->x[0], &s->pieces[0], mv->key, mv->key_len);
-    init_xfer(&s->x[1], lane, KVP_XFER_WRITE, mem->meta, desc_off + word, m->deadline_ns);
-    set_guard(&s->x[1], mem, &mv->loc);
-    set_piece(&s->x[1], &s->pieces[1], (const uint8_t *)&mv->desc + word, sizeof mv->desc - word);
-    init_xfer(&s->x[2], lane, KVP_XFER_PUBLISH, mem->meta, desc_off, m->deadline_ns);
-    s->x[2].flags = KVP_XFER_AFTER_PRIOR;
-    set_word(&s->x[2], &mv->loc, KVP_DESC_SEALED);
+    init_xfer(&x[0], lane, KVP_XFER_WRITE, mem->meta, (uint64_t)mv->loc.key_off * 64, m->deadline_ns);
+    set_guard(&x[0], mem, &mv->loc);
+    set_piece(&x[0], &s->pieces[0], mv->key, mv->key_len);
+    init_xfer(&x[1], lane, KVP_XFER_WRITE, mem->meta, desc_off + word, m->deadline_ns);
+    set_guard(&x[1], mem, &mv->loc);
+    set_piece(&x[1], &s->pieces[1], (const uint8_t *)&mv->desc + word, sizeof mv->desc - word);
+    init_xfer(&x[2], lane, KVP_XFER_PUBLISH, mem->meta, desc_off, m->deadline_ns);
+    x[2].flags = KVP_XFER_AFTER_PRIOR;
+    set_word(&x[2], &mv->loc, KVP_DESC_SEALED);
+}
+
+/* As the payload lies there now: whoever changes it meanwhile has put what no sum vouches for. */
+static kvp_err_t
+sum_payload(const kvp_mover_t *m, const kvp_xfer_t *x, uint64_t *sum_out)
+{
+    kvp_sum_state_t *state;
+
+    if (x->iov_n == 1) {
+        *sum_out = kvp_sum(x->iov[0].addr, x->len);
+        return KVP_OK;
+    }
+    state = kvp_scratch_sum(m->scratch);
+    if (state == NULL) return KVP_NOMEM;
+    for (uint32_t i = 0; i < x->iov_n; i++)
+        kvp_sum_update(state, x->iov[i].addr, x->iov[i].len);
+    *sum_out = kvp_sum_digest(state);
     return KVP_OK;
+}
+
+static bool
+is_in(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
+{
+    return off <= rseg->len && len <= rseg->len - off;
+}
+
+static kvp_err_t
+make_put(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, share_t *s)
+{
+    kvp_err_t err = make_fill(m, lane, mv, mem, s);
+    uint64_t sum;
+
+    if (err != KVP_OK) return err;
+    /* What a transport refuses keeps nothing behind it back: a payload without a place would be sealed all the same. */
+    if (!is_in(mem->payload, mv->loc.offset, mv->len)) return KVP_PROTO;
+    make_seal(m, lane, mv, mem, &s->x[2], s);
+    if (is_sync(lane)) {
+        s->x[1].done = on_payload_done;
+        return KVP_OK;
+    }
+    s->x[1].flags &= ~KVP_XFER_SUM;
+    err = sum_payload(m, &s->x[1], &sum);
+    if (err == KVP_OK) kvp_move_set_sum(mv, sum);
+    return err;
 }
 
 static kvp_err_t
@@ -229,13 +303,18 @@ make_share(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, uint64_t until_ns
 {
     kvp_access_t access = is_read(mv) ? KVP_ACCESS_READ : KVP_ACCESS_WRITE;
     kvp_chunk_mem_t mem;
-    kvp_err_t err = kvp_path_chunk(m->peers, &lane->path, mv->loc.chunk, access, until_ns, &mem);
+    kvp_err_t err;
 
+    s->move = mv;
+    if (must_stage(m, lane, mv)) return KVP_NOTSUP;
+    err = kvp_path_chunk(m->peers, &lane->path, mv->loc.chunk, access, until_ns, &mem);
     if (err != KVP_OK) return err;
     if (is_read(mv)) return make_read(m, lane, mv, &mem, s);
     if (mv->kind == KVP_MOVE_FILL) return make_fill(m, lane, mv, &mem, s);
     if (mv->kind == KVP_MOVE_FILL_MORE) return make_write(m, lane, mv, &mem, &s->x[0]);
-    return make_seal(m, lane, mv, &mem, s);
+    if (mv->kind == KVP_MOVE_PUT) return make_put(m, lane, mv, &mem, s);
+    make_seal(m, lane, mv, &mem, s->x, s);
+    return KVP_OK;
 }
 
 /* The k-th transfers of the moves [from, to), for each k in turn. */
@@ -247,13 +326,28 @@ order_window(lane_t *lane, uint32_t from, uint32_t to)
             if (k < xfers_n(lane->moves[i])) lane->order[lane->order_n++] = &lane->shares[i].x[k];
 }
 
+/* Where the window ends that begins with that move. */
+static uint32_t
+window_end(const lane_t *lane, uint32_t from)
+{
+    uint32_t i = from;
+    uint64_t bytes = 0;
+
+    if (is_sync(lane)) return from + 1;
+    for (; i < lane->moves_n && i - from < WINDOW_MAX; i++) {
+        bytes += lane->moves[i]->len;
+        if (i - from >= WINDOW && bytes > WINDOW_BYTES) break;
+    }
+    return i;
+}
+
 static void
 order_all(lane_t *lane)
 {
-    uint32_t window = is_sync(lane) ? 1 : WINDOW;
-
-    for (uint32_t i = 0; i < lane->moves_n; i += window)
-        order_window(lane, i, i + window < lane->moves_n ? i + window : lane->moves_n);
+    for (uint32_t i = 0, end; i < lane->moves_n; i = end) {
+        end = window_end(lane, i);
+        order_window(lane, i, end);
+    }
 }
 
 /* Nothing of this move was sent, and nothing will be. */
@@ -463,6 +557,9 @@ status_err(const run_t *r, kvp_err_t status, bool is_late)
     case KVP_STALE:
     case KVP_DEADLINE:
     case KVP_NOMEM:
+    case KVP_CORRUPT:
+    case KVP_NOTSUP:
+    case KVP_NOT_REGISTERED:
         return status;
     case KVP_INVALID:
         return KVP_PROTO; /* the master told of a place that is not there */
@@ -474,21 +571,29 @@ status_err(const run_t *r, kvp_err_t status, bool is_late)
     }
 }
 
+/* A connection that ended may have carried bytes to where we cannot see them any more. NOT_REGISTERED: for our own memory's
+ * sake. */
+static bool
+may_still_land(kvp_err_t status)
+{
+    return status == KVP_CANCELLED || status == KVP_DISCONNECTED || status == KVP_NOT_REGISTERED;
+}
+
 static void
 report_move(const run_t *r, const lane_t *lane, kvp_move_t *mv, const kvp_xfer_t *x, bool is_late)
 {
-    const kvp_xfer_t *payload = mv->kind == KVP_MOVE_FILL ? &x[1] : &x[0];
+    const kvp_xfer_t *payload = mv->kind == KVP_MOVE_FILL ? &x[1] : &x[0]; /* a PUT's sum is in its descriptor */
     kvp_err_t status = KVP_OK;
 
     mv->is_drained = true;
     for (uint32_t k = 0; k < xfers_n(mv); k++) {
-        if (status == KVP_OK) status = x[k].status;
-        /* A connection that ended may have carried bytes to where we cannot see them any more. */
-        if (!is_sync(lane) && (x[k].status == KVP_CANCELLED || x[k].status == KVP_DISCONNECTED)) mv->is_drained = false;
+        /* What says why the others ended counts. */
+        if (status == KVP_OK || x[k].status == KVP_NOT_REGISTERED) status = x[k].status;
+        if (!is_sync(lane) && may_still_land(x[k].status)) mv->is_drained = false;
     }
     mv->err = status_err(r, status, is_late);
-    mv->has_sum = mv->kind != KVP_MOVE_SEAL && (payload->flags & KVP_XFER_SUM) != 0;
-    mv->sum = payload->sum;
+    mv->has_sum = mv->kind == KVP_MOVE_PUT || (mv->kind != KVP_MOVE_SEAL && (payload->flags & KVP_XFER_SUM) != 0);
+    mv->sum = mv->kind == KVP_MOVE_PUT ? mv->desc.sum : payload->sum;
 }
 
 static kvp_path_counters_t *
@@ -508,7 +613,7 @@ report_lane(const run_t *r, const lane_t *lane, bool is_late)
 
         report_move(r, lane, mv, lane->shares[i].x, is_late);
         if (mv->err != KVP_OK || mv->kind == KVP_MOVE_SEAL) continue;
-        n[!is_read(mv)] += mv->kind == KVP_MOVE_FILL || mv->kind == KVP_MOVE_READ;
+        n[!is_read(mv)] += mv->kind == KVP_MOVE_FILL || mv->kind == KVP_MOVE_PUT || mv->kind == KVP_MOVE_READ;
         bytes[!is_read(mv)] += mv->len;
     }
     kvp_count(&c->reads, n[0]);
@@ -518,10 +623,10 @@ report_lane(const run_t *r, const lane_t *lane, bool is_late)
 }
 
 static bool
-has_lost_node(const lane_t *lane)
+has_status(const lane_t *lane, kvp_err_t status)
 {
     for (size_t i = 0; i < lane->order_n; i++)
-        if (lane->order[i]->status == KVP_DISCONNECTED || lane->order[i]->status == KVP_NO_SEGMENT) return true;
+        if (lane->order[i]->status == status) return true;
     return false;
 }
 
@@ -533,7 +638,9 @@ judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
     bool is_stopping = kvp_session_is_stopping(m->session);
     bool has_heard = lane->done_n > 0 || lane->path.ep->received_bytes != lane->heard_bytes;
 
-    if (has_lost_node(lane) || (lane->is_cut && !lane->is_silent && now_ns < m->deadline_ns && !is_stopping)) {
+    if (has_status(lane, KVP_NOT_REGISTERED)) return; /* the fault is here */
+    if (has_status(lane, KVP_DISCONNECTED) || has_status(lane, KVP_NO_SEGMENT) ||
+        (lane->is_cut && !lane->is_silent && now_ns < m->deadline_ns && !is_stopping)) {
         kvp_path_fail(m->peers, &lane->path, "its data connection ended");
         return;
     }

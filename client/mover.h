@@ -15,6 +15,7 @@ typedef struct {
     const kvp_iov_t *iov;
     uint32_t iov_n;
     bool has_device; /* some of it may not be touched by processors: see client/staging.h */
+    bool is_direct; /* all of it is a device's, and adapters reach it: it need not be staged */
     bool is_lent; /* all of it is registered, and held until the call is over */
 } kvp_span_t;
 
@@ -29,7 +30,8 @@ typedef struct {
         has_copies; /* some of these moves write copies of one object: who is silent is not waited for once one is whole */
 } kvp_mover_t;
 
-/* kvp_mover_run fills in the report of each move (kvp_move_t.err and what follows). Their memory is the host's. */
+/* kvp_mover_run fills in the report of each move (kvp_move_t.err and what follows). Their memory is the host's, or is direct;
+ * NOTSUP: it is a device's, and has to be staged on the way that leads to that node, or to take its sum. */
 void kvp_mover_run(const kvp_mover_t *mover, kvp_move_t *moves, uint32_t n);
 
 #endif

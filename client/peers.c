@@ -21,7 +21,7 @@
 
 #define BREAKER_FIRST_MS 50u
 #define BREAKER_MAX_MS 2000u
-#define REATTACH_MAX_NS (300 * KVP_NS_PER_MS) /* at a node that failed: the caller who tries had rather not wait */
+#define REATTACH_SHARE 3 /* of the patience with a node that failed: the caller who tries had rather not wait */
 #define SILENCE_MAX_NS (1 * KVP_NS_PER_S) /* a node that made callers wait in vain for so long is given up */
 #define AVOID_NS (1 * KVP_NS_PER_S) /* a silent node is the last choice for so long */
 #define CHUNKS_MAX (1u << 20)
@@ -299,6 +299,7 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
         .transport = transport,
         .names = p->conf.names,
         .guard = p->conf.guard,
+        .is_given_up = p->conf.is_given_up,
         .hello =
             {
                 .name = p->conf.name,
@@ -310,7 +311,7 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
     kvp_err_t err = is_same_host && info->unix_path[0] == '\0' ? KVP_UNREACHABLE : need_tp(p, transport, &how.tp);
 
     if (err == KVP_OK) err = kvp_peer_open(&how, a->deadline_ns, detail, sizeof detail, &a->peer);
-    if (err != KVP_OK)
+    if (err != KVP_OK && err != KVP_CLOSED)
         kvp_log_write(a->is_news ? KVP_LOG_WARN : KVP_LOG_DEBUG, "client",
                       "cannot attach to node %s at %s transport %s error %s detail %s", info->node,
                       is_same_host ? info->unix_path : info->addr, p->conf.transports[transport]->name,
@@ -333,7 +334,7 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
         has_tried = true;
         a->err = attach_by(a, info, i);
         /* No answer in time is no reason to take a slower way for as long as the session lasts. */
-        if (a->err == KVP_OK || a->err == KVP_FENCED || a->err == KVP_DEADLINE) return false;
+        if (a->err == KVP_OK || a->err == KVP_FENCED || a->err == KVP_DEADLINE || a->err == KVP_CLOSED) return false;
     }
     if (has_tried) return false;
     a->err = KVP_NOTSUP;
@@ -366,7 +367,8 @@ attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
 {
     bool is_retry = slot->fails > 0;
     uint64_t began_ns = kvp_now_ns();
-    uint64_t end_ns = kvp_min_u64(deadline_ns, began_ns + (is_retry ? REATTACH_MAX_NS : KVP_CTL_MAX_NS));
+    uint64_t patience_ns = kvp_ctl_patience(began_ns, deadline_ns);
+    uint64_t end_ns = kvp_min_u64(deadline_ns, began_ns + (is_retry ? patience_ns / REATTACH_SHARE : patience_ns));
     bool is_hurry = end_ns < began_ns + KVP_HURRY_NS;
     kvp_peer_t *peer = NULL;
     kvp_err_t err;

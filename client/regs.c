@@ -12,6 +12,8 @@ struct kvp_reg {
     uintptr_t start;
     uintptr_t end;
     kvp_devmem_t mem;
+    bool is_reached; /* device memory that some transport takes */
+    bool is_leaving; /* nobody gets hold of it any more; those who have it still find it. Guarded by the regs' lock */
     _Atomic uint32_t users;
     kvp_loan_t *loans[]; /* by transport; NULL = it takes none */
 };
@@ -35,19 +37,26 @@ reg_destroy(const kvp_regs_t *regs, kvp_reg_t *reg)
     free(reg);
 }
 
-/* A transport that cannot take the memory moves it in its own way. Only the host's is lent. */
+/* A transport that cannot take the host's memory moves it in its own way; a device's is staged. Managed memory moves about,
+ * and is lent to nobody. */
 static kvp_reg_t *
 reg_create(const kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
 {
     kvp_reg_t *reg = calloc(1, sizeof *reg + regs->transports_n * sizeof reg->loans[0]);
+    const kvp_devmem_t *device = mem != NULL && mem->kind == KVP_MEM_DEVICE ? mem : NULL;
 
     if (reg == NULL) return NULL;
     reg->start = (uintptr_t)addr;
     reg->end = reg->start + len;
     if (mem != NULL) reg->mem = *mem;
-    if (reg->mem.kind != KVP_MEM_HOST) return reg;
-    for (size_t i = 0; i < regs->transports_n; i++)
-        if (regs->transports[i]->lend(NULL, addr, len, &reg->loans[i]) != KVP_OK) reg->loans[i] = NULL;
+    if (reg->mem.kind == KVP_MEM_MANAGED) return reg;
+    for (size_t i = 0; i < regs->transports_n; i++) {
+        const kvp_transport_ops_t *ops = regs->transports[i];
+
+        if (device != NULL && (ops->caps & KVP_TP_DEVICE_MEM) == 0) continue;
+        if (ops->lend(NULL, addr, len, device, &reg->loans[i]) != KVP_OK) reg->loans[i] = NULL;
+        reg->is_reached |= device != NULL && reg->loans[i] != NULL;
+    }
     return reg;
 }
 
@@ -124,27 +133,47 @@ kvp_regs_add(kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
     return err;
 }
 
-kvp_err_t
-kvp_regs_del(kvp_regs_t *regs, void *addr)
+/* The range that begins there, unless somebody else takes it out. */
+static kvp_reg_t *
+begin_leave(kvp_regs_t *regs, uintptr_t start)
 {
-    kvp_reg_t *reg = NULL;
+    kvp_reg_t *reg;
     size_t at;
 
     pthread_rwlock_wrlock(&regs->lock);
-    at = upper_bound(regs, (uintptr_t)addr);
-    if (at > 0 && regs->sorted[at - 1]->start == (uintptr_t)addr) {
-        reg = regs->sorted[at - 1];
-        regs->n--;
-        if (is_device(reg)) regs->devices_n--;
-        memmove(regs->sorted + at - 1, regs->sorted + at, (regs->n - (at - 1)) * sizeof *regs->sorted);
-    }
+    at = upper_bound(regs, start);
+    reg = at > 0 ? regs->sorted[at - 1] : NULL;
+    if (reg != NULL && (reg->start != start || reg->is_leaving)) reg = NULL;
+    if (reg != NULL) reg->is_leaving = true;
     pthread_rwlock_unlock(&regs->lock);
+    return reg;
+}
+
+static void
+extract(kvp_regs_t *regs, const kvp_reg_t *reg)
+{
+    size_t at;
+
+    pthread_rwlock_wrlock(&regs->lock);
+    at = upper_bound(regs, reg->start) - 1;
+    regs->n--;
+    if (is_device(reg)) regs->devices_n--;
+    memmove(regs->sorted + at, regs->sorted + at + 1, (regs->n - at) * sizeof *regs->sorted);
+    pthread_rwlock_unlock(&regs->lock);
+}
+
+kvp_err_t
+kvp_regs_del(kvp_regs_t *regs, void *addr)
+{
+    kvp_reg_t *reg = begin_leave(regs, (uintptr_t)addr);
+
     if (reg == NULL) return KVP_NOT_REGISTERED;
 
     pthread_mutex_lock(&regs->idle_lock);
     while (reg->users > 0)
         pthread_cond_wait(&regs->idle, &regs->idle_lock);
     pthread_mutex_unlock(&regs->idle_lock);
+    extract(regs, reg);
     reg_destroy(regs, reg);
     return KVP_OK;
 }
@@ -174,7 +203,7 @@ kvp_regs_hold(kvp_regs_cursor_t *cursor, const void *addr, size_t len, bool *is_
     at = upper_bound(cursor->regs, start);
     if (at == 0) return NULL;
     reg = cursor->regs->sorted[at - 1];
-    if (!is_inside(reg, start, len)) return NULL;
+    if (!is_inside(reg, start, len) || reg->is_leaving) return NULL;
     atomic_fetch_add_explicit(&reg->users, 1, memory_order_relaxed);
     cursor->last = reg;
     *is_new_out = true;
@@ -205,6 +234,12 @@ const kvp_devmem_t *
 kvp_reg_mem(const kvp_reg_t *reg)
 {
     return &reg->mem;
+}
+
+bool
+kvp_reg_is_direct(const kvp_reg_t *reg, bool is_get)
+{
+    return reg->is_reached && !(is_get && reg->mem.flush == KVP_DEVICE_FLUSH_IMPOSSIBLE);
 }
 
 const kvp_devmem_t *

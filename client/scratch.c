@@ -37,6 +37,7 @@ destroy(kvp_scratch_t *s)
     }
     kvp_buf_fini(&s->out);
     kvp_buf_fini(&s->in);
+    if (s->sum != NULL) kvp_sum_destroy(s->sum);
     free(s);
 }
 
@@ -144,4 +145,12 @@ kvp_scratch_reset(kvp_scratch_t *s)
         free(next);
     }
     b->used = 0;
+}
+
+kvp_sum_state_t *
+kvp_scratch_sum(kvp_scratch_t *s)
+{
+    if (s->sum == NULL) s->sum = kvp_sum_create();
+    if (s->sum != NULL) kvp_sum_reset(s->sum);
+    return s->sum;
 }

@@ -6,6 +6,7 @@
 #define KVP_CLIENT_SCRATCH_H
 
 #include "common/buf.h"
+#include "common/hash.h"
 #include "common/list.h"
 
 #include <pthread.h>
@@ -17,6 +18,7 @@ typedef struct {
     kvp_scratch_block_t *blocks; /* newest first */
     kvp_buf_t out; /* the frame to send */
     kvp_buf_t in; /* the answer */
+    kvp_sum_state_t *sum; /* NULL until one was wanted */
 } kvp_scratch_t;
 
 typedef struct {
@@ -36,5 +38,8 @@ void kvp_scratch_rele(kvp_scratch_pool_t *pool, kvp_scratch_t *scratch);
  * overflow. reset forgets everything allocated and keeps the buffers. */
 void *kvp_scratch_alloc(kvp_scratch_t *scratch, size_t n, size_t size);
 void kvp_scratch_reset(kvp_scratch_t *scratch);
+
+/* kvp_scratch_sum returns a state for a sum of several pieces, begun; it stays the scratch's. NULL on no memory. */
+kvp_sum_state_t *kvp_scratch_sum(kvp_scratch_t *scratch);
 
 #endif

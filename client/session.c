@@ -577,6 +577,7 @@ copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
         return KVP_INVALID;
     }
     s->conf = *conf;
+    s->conf.peers.is_given_up = &s->is_stopping;
     s->conf.masters = strdup(conf->masters);
     s->conf.peers.name = strdup(conf->peers.name);
     s->conf.peers.host_id = strdup(conf->peers.host_id);

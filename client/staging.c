@@ -355,6 +355,7 @@ is_whole(const run_t *r, const part_t *part)
 static kvp_move_kind_t
 kind_of(const kvp_move_t *mv, const part_t *part)
 {
+    if (mv->kind == KVP_MOVE_PUT) return KVP_MOVE_PUT; /* of the host's memory, whole */
     if (mv->kind == KVP_MOVE_READ) return part->off + part->len == mv->len ? KVP_MOVE_READ : KVP_MOVE_READ_PART;
     return part->off == 0 ? KVP_MOVE_FILL : KVP_MOVE_FILL_MORE;
 }
@@ -366,6 +367,8 @@ take_report(kvp_move_t *mv, const kvp_move_t *done, bool is_whole)
     mv->err = done->err;
     mv->is_drained = mv->is_drained && done->is_drained;
     mv->desc = done->desc;
+    mv->has_desc = done->has_desc;
+    mv->is_sum_path = done->is_sum_path;
     if (is_whole) {
         mv->has_sum = done->has_sum;
         mv->sum = done->sum;
@@ -407,6 +410,9 @@ make_moves(const run_t *r, const window_t *w, kvp_move_t *moves, kvp_span_t *spa
             moves[n] = *mv;
             moves[n].kind = kind_of(mv, part);
             moves[n].item = i;
+            moves[n].has_desc = moves[n].is_sum_path =
+                false; /* what nothing reports of a write, nor of what is refused */
+            moves[n].may_skip_desc = mv->kind == KVP_MOVE_READ && mv->may_skip_desc && is_whole(r, part);
             moves[n].loc.offset += part->off;
             moves[n++].len = part->len;
         }

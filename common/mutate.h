@@ -23,6 +23,8 @@
     X(READ_GENERATION, "and only with the generation told")                                                            \
     X(READ_HASH2, "and only with the second hash of its key")                                                          \
     X(READ_SUM, "bytes whose sum differs are not accepted")                                                            \
+    X(READ_BY_SUM, "where no descriptor was read the sum has to be that of the object")                                \
+    X(SUM_ALONE_LEASE, "of a known place that is enough for the time of a lease after it was told")                    \
     X(AFTER_PRIOR, "the descriptor is read after the payload")                                                         \
     X(PUBLISH_ORDER, "what was stored is visible before SEALED")                                                       \
     X(COMMIT_AFTER_SEAL, "commit comes after SEALED")                                                                  \
@@ -41,6 +43,7 @@
     X(REVOKE_ON_REMOVAL, "a removal revokes known locations")                                                          \
     X(REVOKE_ON_UPSERT, "so does a newer version")                                                                     \
     X(REVOKE_UNDEAD, "so does a put, or a removal, of what was evicted and is not dead yet")                           \
+    X(REVOKE_EVICTED, "who waits revokes what was evicted as well: a sum alone may vouch for it")                      \
     X(REVOKE_OF_LOST, "so does the loss of a node")                                                                    \
     X(WAIT_FOR_LEASES, "a removal that waits does so for every lease")                                                 \
     X(LEASE_OF_THE_LOST, "a client cut off keeps its location lease for the grace")                                    \
@@ -104,17 +107,23 @@
     X(RDMA_PUSH_RAILS, "every rail that carried writes is pushed")                                                     \
     X(RDMA_SEAL_RAILS, "SEALED waits for what was written on all rails")                                               \
     X(RDMA_WRITES_ONCE, "what a failed rail wrote is not written again over another one")                              \
+    X(RDMA_OLD_WRITES, "what waits to be written goes over no connection that is younger than itself")                 \
     X(RDMA_READS_AGAIN, "what it was reading is")                                                                      \
+    X(RDMA_SILENCE, "a queue pair that shows nothing for longer than adapters try is given up")                        \
     X(RDMA_CUT, "a writer that is cut lands nothing more")                                                             \
     X(RDMA_PEER_FENCE, "nor does one that is fenced")                                                                  \
     X(RDMA_REFUSE_FENCED, "who connects no more")                                                                      \
     X(RDMA_EPOCH, "keys of a peer's earlier life are not sent to the one that it lives now")                           \
     X(RDMA_DRAIN, "a drain that is out of time destroys the queue pair before it returns")
 
+/* Rules of device memory, which a GPU and an adapter that are not there hold against the library. */
+#define KVP_DEVICE_RULES(X)                                                                                            \
+    X(DEVICE_FLUSH, "what adapters wrote into a device's memory is flushed before a get says OK")
+
 typedef enum {
     KVP_RULE_NONE,
 #define KVP_RULE_ENUM(name, text) KVP_RULE_##name,
-    KVP_RULES(KVP_RULE_ENUM) KVP_RDMA_RULES(KVP_RULE_ENUM)
+    KVP_RULES(KVP_RULE_ENUM) KVP_RDMA_RULES(KVP_RULE_ENUM) KVP_DEVICE_RULES(KVP_RULE_ENUM)
 #undef KVP_RULE_ENUM
 } kvp_rule_t;
 

@@ -220,6 +220,7 @@ typedef enum {
 
 #define KVP_DATA_AFTER_PRIOR 0x01u
 #define KVP_DATA_GUARDED 0x02u
+#define KVP_DATA_SUM 0x04u /* READ: behind its bytes come 8 more, their sum */
 
 typedef struct {
     uint16_t magic;

@@ -21,6 +21,7 @@
 
 #define POOL_SLACK_BYTES (64ull << 20)
 #define SLOT_BYTES 256u /* a chunk has a slot for so much payload each */
+#define PATHS_MAX 8u /* transports of a handle */
 #define WAKE_EARLY_NS 60000u /* a timer's wake-up may be late by this; the rest is waited for awake */
 
 typedef struct {
@@ -43,7 +44,6 @@ struct kvp_bench {
     kvp_bench_conf_t conf;
     uint32_t process;
     kvpool_t *pool;
-    uint64_t known; /* gets of this handle from known locations, before this leg */
     bool is_fresh; /* the handle has not been used for a leg */
     bool has_put; /* the set's keys have been used */
     size_t per_thread;
@@ -258,6 +258,16 @@ kvp_bench_leg_init(kvp_bench_leg_t *leg)
     kvp_hist_init(&leg->service);
 }
 
+static void
+add_counts(kvp_bench_counts_t *sum, const kvp_bench_counts_t *counts, uint64_t times)
+{
+    sum->known += times * counts->known;
+    sum->work_requests += times * counts->work_requests;
+    sum->doorbells += times * counts->doorbells;
+    sum->signaled_completions += times * counts->signaled_completions;
+    sum->system_calls += times * counts->system_calls;
+}
+
 void
 kvp_bench_leg_add(kvp_bench_leg_t *sum, const kvp_bench_leg_t *leg)
 {
@@ -266,23 +276,32 @@ kvp_bench_leg_add(kvp_bench_leg_t *sum, const kvp_bench_leg_t *leg)
     sum->bytes += leg->bytes;
     sum->errors += leg->errors;
     sum->wrong_bytes += leg->wrong_bytes;
-    sum->known += leg->known;
+    add_counts(&sum->counts, &leg->counts, 1);
     if (sum->first_error == KVPOOL_OK) sum->first_error = leg->first_error;
     kvp_hist_merge(&sum->call, &leg->call);
     kvp_hist_merge(&sum->service, &leg->service);
 }
 
-/* count_known takes what the handle has counted since the last time. */
+/* count adds so many times what the handle has counted so far: -1 takes away what was before a leg. */
 static int
-count_known(kvp_bench_t *b, uint64_t *known_out)
+count(kvp_bench_t *b, kvp_bench_counts_t *counts, int times)
 {
+    kvp_json_path_t paths[PATHS_MAX];
+    kvp_bench_counts_t now = {0};
     struct json_object *stat;
+    if (!has_flag(&b->conf, KVP_BENCH_MOVES)) return KVPOOL_OK;
     int err = kvp_json_stat(b->pool, &stat);
     if (err != KVPOOL_OK) return err;
-    const uint64_t known = kvp_json_find_u64(stat, "known_location_gets");
-    *known_out = known - b->known;
-    b->known = known;
+    now.known = kvp_json_find_u64(stat, "known_location_gets");
+    const size_t n = kvp_json_paths(stat, paths, PATHS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        now.work_requests += paths[i].work_requests;
+        now.doorbells += paths[i].doorbells;
+        now.signaled_completions += paths[i].signaled_completions;
+        now.system_calls += paths[i].system_calls;
+    }
     json_object_put(stat);
+    add_counts(counts, &now, (uint64_t)times);
     return KVPOOL_OK;
 }
 
@@ -290,9 +309,10 @@ int
 kvp_bench_leg(kvp_bench_t *b, uint64_t budget_ns, kvp_bench_leg_t *leg_out)
 {
     const uint32_t all = b->conf.threads * b->conf.processes;
-    int err = KVPOOL_OK;
     kvp_bench_leg_init(leg_out);
     leg_out->begun_ns = UINT64_MAX;
+    int err = count(b, &leg_out->counts, -1);
+    if (err != KVPOOL_OK) return err;
     for (uint32_t i = 0; i < b->conf.threads; i++) {
         worker_t *w = &b->workers[i];
         kvp_bench_leg_init(&w->leg);
@@ -301,6 +321,7 @@ kvp_bench_leg(kvp_bench_t *b, uint64_t budget_ns, kvp_bench_leg_t *leg_out)
         w->budget_ns = budget_ns;
     }
     run_workers(b);
+    err = count(b, &leg_out->counts, 1);
     for (uint32_t i = 0; i < b->conf.threads; i++) {
         worker_t *w = &b->workers[i];
         leg_out->begun_ns = kvp_min_u64(leg_out->begun_ns, w->leg.begun_ns);
@@ -309,7 +330,6 @@ kvp_bench_leg(kvp_bench_t *b, uint64_t budget_ns, kvp_bench_leg_t *leg_out)
         if (err == KVPOOL_OK) err = verify(w);
         kvp_bench_leg_add(leg_out, &w->leg);
     }
-    if (err == KVPOOL_OK && has_flag(&b->conf, KVP_BENCH_KNOWN)) err = count_known(b, &leg_out->known);
     b->is_fresh = false;
     b->has_put = true;
     return err;
@@ -323,7 +343,6 @@ open_handle(kvp_bench_t *b)
     int code = kvp_cli_open(b->verb, &b->common, &b->pool);
     if (code != KVP_EXIT_DONE) return code;
     b->is_fresh = true;
-    b->known = 0;
     int err = kvpool_register(b->pool, b->set.memory, b->set.memory_bytes);
     return err == KVPOOL_OK ? KVP_EXIT_DONE : kvp_cli_fail(b->verb, "registering memory", err);
 }
@@ -376,15 +395,12 @@ static int
 warm_up(kvp_bench_t *b, uint64_t *fill_ns_out)
 {
     const uint64_t begun = kvp_now_ns();
-    uint64_t known;
     int err;
     *fill_ns_out = 0;
     if (!has_flag(&b->conf, KVP_BENCH_PUTS)) {
         err = kvp_bench_set_put(&b->set, b->pool, b->conf.batch);
         *fill_ns_out = kvp_now_ns() - begun;
-        if (err == KVPOOL_OK && !kvp_bench_is_one_pass(&b->conf)) err = pass(b);
-        if (err == KVPOOL_OK && has_flag(&b->conf, KVP_BENCH_KNOWN)) err = count_known(b, &known);
-        return err;
+        return err == KVPOOL_OK && !kvp_bench_is_one_pass(&b->conf) ? pass(b) : err;
     }
     err = pass(b);
     if (err != KVPOOL_OK) return err;

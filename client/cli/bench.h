@@ -32,13 +32,19 @@ typedef struct {
     uint64_t run; /* sets this run's keys apart */
 } kvp_bench_conf_t;
 
+/* What handles counted. */
+typedef struct {
+    uint64_t known; /* objects that were got with no message to the master */
+    uint64_t work_requests, doorbells, signaled_completions, system_calls; /* over rdma */
+} kvp_bench_counts_t;
+
 typedef struct {
     uint64_t begun_ns, ended_ns; /* CLOCK_MONOTONIC: comparable between processes */
     uint64_t calls, objects, bytes;
     uint64_t errors; /* objects; not counted in the ones above */
     int first_error;
     uint64_t wrong_bytes;
-    uint64_t known; /* objects that were got with no message to the master */
+    kvp_bench_counts_t counts; /* of operations that move bytes */
     kvp_hist_t call; /* ns from when the call was due; in a closed loop that is when it began */
     kvp_hist_t service; /* ns from when it began */
 } kvp_bench_leg_t;

@@ -181,6 +181,17 @@ report_work(const bench_t *b, kvp_report_t *to, uint64_t number)
     if (c->calls_per_s > 0) kvp_report_real(to, "calls_due_per_s", "calls due/s", c->calls_per_s, 0);
 }
 
+/* Transports other than rdma do not count them. */
+static void
+report_requests(kvp_report_t *to, const kvp_bench_counts_t *counts)
+{
+    if (counts->work_requests == 0) return;
+    kvp_report_count(to, "work_requests", "work requests", counts->work_requests);
+    kvp_report_count(to, "doorbells", "doorbells", counts->doorbells);
+    kvp_report_count(to, "signaled_completions", "completions asked for", counts->signaled_completions);
+    kvp_report_count(to, "system_calls", "system calls of ours", counts->system_calls);
+}
+
 static void
 report_round(const bench_t *b, kvp_report_t *to, const kvp_bench_round_t *r, uint64_t fill_ns)
 {
@@ -195,7 +206,8 @@ report_round(const bench_t *b, kvp_report_t *to, const kvp_bench_round_t *r, uin
     kvp_report_latency(to, "call", &sum->call);
     if (b->conf.calls_per_s > 0) kvp_report_latency(to, "service", &sum->service);
     if ((b->conf.op->flags & KVP_BENCH_KNOWN) != 0)
-        kvp_report_count(to, "known_objects", "got with no message", sum->known);
+        kvp_report_count(to, "known_objects", "got with no message", sum->counts.known);
+    report_requests(to, &sum->counts);
     kvp_report_count(to, "errors", "errors", sum->errors);
     if (sum->errors > 0) kvp_report_text(to, "first_error", "first error", kvpool_errname(sum->first_error));
     kvp_report_count(to, "wrong_bytes", "wrong bytes", sum->wrong_bytes);

@@ -86,6 +86,16 @@ emit_workload(const replay_t *r)
 
 /* ---- the pool ---- */
 
+/* What is wrong with options and environment is told as all verbs tell it, before anything is replayed. */
+static int
+try_open(const replay_t *r)
+{
+    kvpool_t *pool = NULL;
+    int code = kvp_cli_open(r->verb, &r->common, &pool);
+    if (code == KVP_EXIT_DONE) kvpool_free(pool);
+    return code;
+}
+
 /* start_pool starts master and nodes whose segments hold the capacity's blocks and not one more, but for the rounding
  * of a node's memory to pages. */
 static int
@@ -104,7 +114,7 @@ start_pool(replay_t *r)
     if (kvp_local_start(&r->local, &conf) != KVP_OK) return KVP_EXIT_UNREACHABLE;
     memcpy(r->master, r->local.master.listen, sizeof(r->master));
     r->common.master = r->master;
-    return KVP_EXIT_DONE;
+    return try_open(r);
 }
 
 /* measure_pool asks a pool that was there before for its size. */

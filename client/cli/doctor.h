@@ -47,6 +47,7 @@ typedef struct {
 typedef struct {
     char name[8];
     bool is_named; /* --transports or KVPOOL_TRANSPORTS says it */
+    bool is_wished; /* a device or a GID is named for it, so that it is not just left out where all are meant */
     bool is_out; /* they leave it out */
     bool is_usable;
     char why[512]; /* it is not */
@@ -70,7 +71,7 @@ typedef struct {
     char addr[320];
     char offers[64];
     char host_id[132];
-    char transport[8]; /* that a client here uses; "none" */
+    char transport[8]; /* that a client here uses; "none", also where no pool opens as it was asked for */
     bool is_here; /* counts as on this host */
     uint64_t size_bytes, chunk_bytes;
     kvp_doctor_probe_t probes[KVP_DOCTOR_TRANSPORTS];
@@ -95,6 +96,13 @@ typedef struct {
     size_t nodes_n;
     bool has_more_nodes;
 } kvp_doctor_facts_t;
+
+/* kvp_doctor_is_refused says whether no pool opens for want of it: it was asked for, and does not work here. */
+static inline bool
+kvp_doctor_is_refused(const kvp_doctor_transport_t *transport)
+{
+    return !transport->is_usable && (transport->is_named || (transport->is_wished && !transport->is_out));
+}
 
 /* ---- findings */
 typedef enum { KVP_DOCTOR_INFO, KVP_DOCTOR_WARNING, KVP_DOCTOR_ERROR } kvp_doctor_severity_t;

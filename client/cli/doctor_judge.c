@@ -174,6 +174,10 @@ judge_transports(judge_t *j)
         if (t->is_named)
             say(add(j, KVP_DOCTOR_ERROR, "transport_named"),
                 "mend that, or leave it out of --transports or KVPOOL_TRANSPORTS", "%s", t->why);
+        else if (t->is_wished)
+            say(add(j, KVP_DOCTOR_ERROR, "device_named"),
+                "mend that, or unset KVPOOL_RDMA_DEVICE and KVPOOL_RDMA_GID_INDEX; until then no pool opens", "%s",
+                t->why);
         else if (j->f->ports_n == 0)
             say(add(j, KVP_DOCTOR_INFO, "no_rdma"), "", "%s; tcp is used between hosts", t->why);
         else
@@ -253,15 +257,18 @@ offers(const kvp_doctor_node_t *node, const char *name)
 
 /* The fix of a probe that did not come through, by what moved it. */
 static void
-fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *name)
+fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *name, int err)
 {
     if (strcmp(name, "shm") == 0)
         fix(it, "see that the node runs on this host under a user whose socket may be opened, and read its log");
+    else if (strcmp(name, "rdma") == 0 && err == KVPOOL_NOMEM)
+        fix(it, "raise the memory lock (ulimit -l unlimited): what moves by rdma is locked");
     else if (strcmp(name, "rdma") == 0)
         fix(it,
-            "see that %s is an address of the node's device that this host's devices reach: ping it from theirs, "
-            "compare "
-            "`kvpool doctor` there, choose others by --rdma-device and KVPOOL_RDMA_DEVICE",
+            "see that %s is an address of the node's device that this host's devices reach (ping it from theirs), and "
+            "that "
+            "both interfaces have one MTU: compare `kvpool doctor` there; choose others by --rdma-device and "
+            "KVPOOL_RDMA_DEVICE",
             node->addr);
     else
         fix(it, "see that %s can be reached from here (firewall, routes, --listen of the node) and that the node runs",
@@ -311,7 +318,16 @@ judge_probe(judge_t *j, const kvp_doctor_node_t *node, const char *name, const k
     it = add(j, KVP_DOCTOR_ERROR, "node_unreachable");
     say(it, "", "node %s at %s is not reached by %s: %s of %u bytes: %s (%s)", node->name, node->addr, name,
         probe->err != KVPOOL_OK ? "a put" : "a get", KVP_DOCTOR_PROBE_BYTES, kvp_err_text(err), kvp_err_name(err));
-    fix_probe(it, node, name);
+    fix_probe(it, node, name, err);
+}
+
+/* Whether a pool opens as it was asked for: where not, judge_transports has said so, once and not for each node. */
+static bool
+may_open_pool(const judge_t *j)
+{
+    for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++)
+        if (kvp_doctor_is_refused(&j->f->transports[i])) return false;
+    return true;
 }
 
 /* Whose bytes go the slower way though the node offers the faster one. */
@@ -321,10 +337,12 @@ judge_way(judge_t *j, const kvp_doctor_node_t *node)
     const kvp_doctor_transport_t *rdma = transport(j, "rdma");
     kvp_doctor_finding_t *it;
 
+    if (!may_open_pool(j)) return;
     if (strcmp(node->transport, "none") == 0) {
         it = add(j, KVP_DOCTOR_ERROR, "no_way");
         say(it, "", "node %s offers %s, and none of that leads there from here", node->name, node->offers);
-        fix(it, "start it with --transports that both have, such as tcp%s", node->is_here ? ",shm" : "");
+        fix(it,
+            "start it with --transports that this machine was not told to leave out, or name one that it offers here");
     } else if (rdma != NULL && strcmp(node->transport, "tcp") == 0 && offers(node, "rdma") && !rdma->is_usable) {
         say(add(j, KVP_DOCTOR_WARNING, "rdma_unused"), "mend what keeps this machine from it",
             "node %s offers rdma, and is reached by tcp: %s", node->name, rdma->why);

@@ -54,11 +54,23 @@ list_of(struct json_object *in, const char *name, struct json_object **list_out)
 
 /* ---- this machine */
 static const char *
+text_of_variable(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text == NULL ? "" : text;
+}
+
+static bool
+is_set(const char *variable)
+{
+    return text_of_variable(variable)[0] != '\0';
+}
+
+static const char *
 named_list(const kvp_cli_common_t *common)
 {
-    const char *list = common->transports != NULL ? common->transports : getenv("KVPOOL_TRANSPORTS");
-
-    return list == NULL ? "" : list;
+    return common->transports != NULL ? common->transports : text_of_variable("KVPOOL_TRANSPORTS");
 }
 
 /* Every name of the list is one of ours; which are in it is noted. */
@@ -77,8 +89,13 @@ note_named(const char *list, kvp_doctor_facts_t *facts)
         at += len;
         at += *at == ',';
     }
-    for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++)
-        facts->transports[i].is_out = list[0] != '\0' && !facts->transports[i].is_named;
+    for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++) {
+        kvp_doctor_transport_t *it = &facts->transports[i];
+
+        it->is_out = list[0] != '\0' && !it->is_named;
+        it->is_wished =
+            strcmp(it->name, "rdma") == 0 && (is_set("KVPOOL_RDMA_DEVICE") || is_set("KVPOOL_RDMA_GID_INDEX"));
+    }
     return true;
 }
 
@@ -115,8 +132,11 @@ kvp_doctor_ask_library(const kvp_cli_verb_t *verb, const kvp_cli_common_t *commo
     if (kvpool_host(text, HOST_JSON_BYTES, &len) == KVPOOL_OK) host = json_tokener_parse(text);
     free(text);
     if (host == NULL)
-        return kvp_cli_complain(verb, KVP_EXIT_USAGE,
-                                "KVPOOL_RDMA_DEVICE is NAME[:PORT][,NAME[:PORT]], KVPOOL_RDMA_GID_INDEX a number");
+        return kvp_cli_complain(
+            verb, KVP_EXIT_USAGE,
+            "KVPOOL_RDMA_DEVICE \"%s\", KVPOOL_RDMA_GID_INDEX \"%s\": NAME[:PORT][,NAME[:PORT]] with "
+            "no name twice, and a number from 0 to 65535, are expected",
+            text_of_variable("KVPOOL_RDMA_DEVICE"), text_of_variable("KVPOOL_RDMA_GID_INDEX"));
     for (size_t i = list_of(host, "transports", &list); i > 0; i--) {
         struct json_object *it = json_object_array_get_idx(list, i - 1), *is_usable;
 
@@ -283,6 +303,18 @@ probe_by(const kvp_cli_common_t *common, kvp_doctor_facts_t *facts, size_t which
     free(p.got);
 }
 
+/* What was asked for opens no pool, so no node is reached by what this one was opened with instead. */
+static void
+forget_ways(kvp_doctor_facts_t *facts)
+{
+    bool is_refused = false;
+
+    for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++)
+        is_refused |= kvp_doctor_is_refused(&facts->transports[i]);
+    for (size_t i = 0; i < facts->nodes_n && is_refused; i++)
+        snprintf(facts->nodes[i].transport, sizeof facts->nodes[i].transport, "none");
+}
+
 void
 kvp_doctor_ask_pool(const kvp_cli_common_t *common, kvp_doctor_facts_t *facts)
 {
@@ -295,12 +327,13 @@ kvp_doctor_ask_pool(const kvp_cli_common_t *common, kvp_doctor_facts_t *facts)
     for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS; i++)
         if (may_use(facts, i))
             snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? "," : "", names[i]);
-    /* Where nothing that was asked for works, the pool is looked at all the same. */
+    /* Where what was asked for does not work, the pool is looked at all the same. */
     facts->pool_err = open_by(common, *list != '\0' ? list : "tcp", &pool);
     facts->open_ns = kvp_now_ns() - began_ns;
     if (facts->pool_err != KVPOOL_OK) return;
     facts->pool_err = read_pool(common, pool, facts);
     kvpool_free(pool);
+    forget_ways(facts);
     for (size_t i = 0; i < KVP_DOCTOR_TRANSPORTS && facts->pool_err == KVPOOL_OK; i++)
         if (may_use(facts, i)) probe_by(common, facts, i);
 }

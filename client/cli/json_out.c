@@ -108,6 +108,10 @@ read_path(struct json_object *from, kvp_json_path_t *path)
     path->read_bytes = kvp_json_find_u64(from, "read_bytes");
     path->writes = kvp_json_find_u64(from, "writes");
     path->written_bytes = kvp_json_find_u64(from, "written_bytes");
+    path->work_requests = kvp_json_find_u64(from, "work_requests");
+    path->doorbells = kvp_json_find_u64(from, "doorbells");
+    path->signaled_completions = kvp_json_find_u64(from, "signaled_completions");
+    path->system_calls = kvp_json_find_u64(from, "system_calls");
 }
 
 size_t

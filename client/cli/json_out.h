@@ -27,6 +27,7 @@ uint64_t kvp_json_max_u64(struct json_object *in, const char *name);
 typedef struct {
     char name[16];
     uint64_t reads, read_bytes, writes, written_bytes;
+    uint64_t work_requests, doorbells, signaled_completions, system_calls; /* 0 where they are not counted */
 } kvp_json_path_t;
 
 /* kvp_json_paths reads the handle's part of the figures: up to max transports. Returns how many. */

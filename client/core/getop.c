@@ -8,6 +8,11 @@
  * - Known locations come first and once. What is read there counts only if the lease holds when its last byte has
  *   arrived, and if the location is still known where a revocation was applied meanwhile: the master answers a removal
  *   once we have applied it, and from then on nobody may be given the old bytes.
+ * - Where a transport can do without the descriptor, a sum alone vouches for a small object. It tells whose bytes these are,
+ *   and not that they are the key's still: what was evicted, and put again, lies there until its space is used. What the
+ *   master told in this call was the key's while it lasted. A known location is read so only for the time of a
+ *   location lease since the master, or the descriptor, said that it is there: so nobody reads a version for longer
+ *   than that after another one.
  */
 #include "client/core/getop.h"
 
@@ -94,6 +99,7 @@ be_read(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_wire_loc_t *locs, uint3
     it->locs = locs;
     it->nloc = nloc;
     it->tried = 0;
+    it->needs_desc = false;
     it->phase = PHASE_READ;
     op->reads_n++;
 }
@@ -116,10 +122,20 @@ kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session)
         it->len = place->len;
         it->version = place->version;
         it->sum = place->sum;
+        it->told_ns = place->told_ns;
         it->is_known = true;
         /* A buffer that is too small for what was known may fit what is there by now. */
         if (place->len <= it->cap) be_read(op, it, place->locs, place->nloc);
     }
+}
+
+/* Whether its sum may vouch for a known location then. */
+static bool
+was_told_lately(const kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t boot_ns)
+{
+    const kvp_known_t *known = op->session.known;
+
+    return boot_ns < it->told_ns + known->ops->lease_ns(known) || !KVP_RULE(SUM_ALONE_LEASE);
 }
 
 static bool
@@ -136,7 +152,8 @@ static void
 keep_place(kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t revoke_seq)
 {
     const kvp_known_t *known = op->session.known;
-    kvp_place_t place = {.version = it->version, .len = it->len, .sum = it->sum, .nloc = it->nloc};
+    kvp_place_t place = {
+        .version = it->version, .len = it->len, .sum = it->sum, .told_ns = op->session.boot_ns, .nloc = it->nloc};
 
     if (place.nloc > KVP_PLACE_LOCS) place.nloc = KVP_PLACE_LOCS;
     memcpy(place.locs, it->locs, place.nloc * sizeof place.locs[0]);
@@ -277,6 +294,19 @@ has_any_spare(const kvp_getop_t *op)
     return false;
 }
 
+static bool
+has_small_sum(const kvp_getop_item_t *it)
+{
+    return it->sum != 0 && it->len <= KVP_SUM_ALONE_MAX;
+}
+
+static bool
+may_skip_desc(const kvp_getop_t *op, const kvp_getop_item_t *it)
+{
+    if (!has_small_sum(it)) return false;
+    return !it->is_known || (!it->needs_desc && was_told_lately(op, it, op->session.boot_ns));
+}
+
 /* Objects with a copy to spare go first and alone: their reads get a share of the time, and what can only be read here
  * gets all that is left. */
 static void
@@ -298,14 +328,24 @@ fill_moves(kvp_getop_t *op)
         mv->loc = *next_loc(op, it);
         mv->len = it->len;
         mv->wants_sum = op->wants_sums && it->sum != 0;
+        mv->may_skip_desc = may_skip_desc(op, it);
+        mv->lacks_sum = it->sum == 0;
         it->phase = PHASE_MOVING;
         op->reads_n--;
     }
 }
 
-/* What a finished move says about the bytes that are in the destination now. */
+/* Where a location was known the extent is most likely another object's by now; where the master has just told it, and
+ * holds it, the bytes are broken. */
 static kvp_err_t
-judge(const kvp_getop_item_t *it, const kvp_move_t *mv)
+judge_by_sum(const kvp_getop_item_t *it, const kvp_move_t *mv)
+{
+    if ((mv->has_sum && mv->sum == it->sum) || !KVP_RULE(READ_BY_SUM)) return KVP_OK;
+    return it->is_known ? KVP_STALE : KVP_CORRUPT;
+}
+
+static kvp_err_t
+judge_by_desc(const kvp_getop_item_t *it, const kvp_move_t *mv)
 {
     kvp_expect_t expect = {
         .generation = mv->loc.generation,
@@ -315,11 +355,18 @@ judge(const kvp_getop_item_t *it, const kvp_move_t *mv)
         .offset = mv->loc.offset,
         .len = it->len,
     };
-    kvp_err_t err = mv->err;
+    kvp_err_t err = kvp_desc_accept(&mv->desc, &expect);
 
-    if (err == KVP_OK) err = kvp_desc_accept(&mv->desc, &expect);
     if (err == KVP_OK && mv->has_sum && it->sum != 0 && mv->sum != it->sum && KVP_RULE(READ_SUM)) err = KVP_CORRUPT;
     return err;
+}
+
+/* What a finished move says about the bytes that are in the destination now. */
+static kvp_err_t
+judge(const kvp_getop_item_t *it, const kvp_move_t *mv)
+{
+    if (mv->err != KVP_OK) return mv->err;
+    return mv->has_desc ? judge_by_desc(it, mv) : judge_by_sum(it, mv);
 }
 
 /* What says something of this one copy. The rest ends the item: its bytes are there, or nobody has time or memory. */
@@ -343,13 +390,29 @@ read_another(kvp_getop_t *op, kvp_getop_item_t *it)
     op->reads_n++;
 }
 
+/* The time in which its sum may vouch for it ran out while it was read. The place is known still, and where no master answers
+ * nobody else could be asked. */
+static void
+read_with_desc(kvp_getop_t *op, kvp_getop_item_t *it)
+{
+    it->needs_desc = true;
+    it->tried = 0;
+    read_another(op, it);
+}
+
 /* A known location is worth a try and no more: whatever is wrong there, the master knows better. */
 static void
-take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, kvp_err_t err, uint64_t boot_ns)
+take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, kvp_err_t err, uint64_t boot_ns)
 {
     const kvp_known_t *known = op->session.known;
 
     if (err == KVP_OK && is_still_known(op, it, boot_ns)) {
+        if (!mv->has_desc && !was_told_lately(op, it, boot_ns)) {
+            read_with_desc(op, it);
+            return;
+        }
+        if (mv->has_desc && mv->is_sum_path && has_small_sum(it))
+            known->ops->seen(known, it->digest, it->version, op->session.boot_ns);
         op->known_n++;
         finish(op, it, KVP_OK);
         return;
@@ -371,7 +434,7 @@ take_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, uint64_t 
     if (err == KVP_STALE) op->stale_n++;
     if (err == KVP_CORRUPT) op->corrupt_n++;
     if (it->is_known) {
-        take_known_move(op, it, err, boot_ns);
+        take_known_move(op, it, mv, err, boot_ns);
     } else if (is_copys_fault(err) && untried_n(it) > 0) {
         read_another(op, it);
     } else if (is_worth_asking(err) && !it->is_last_ask) {

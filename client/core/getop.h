@@ -25,6 +25,8 @@ typedef struct {
     uint8_t phase;
     bool is_last_ask; /* the master was asked again after all replicas had failed */
     bool is_known; /* read from a known location */
+    bool needs_desc; /* of that: its sum alone may not vouch for it any more */
+    uint64_t told_ns; /* of that: kvp_place_t.told_ns */
     uint8_t tried; /* bit i: locs[i] was */
     uint32_t nloc;
     const kvp_wire_loc_t *locs; /* in the answer, which is kept until the next call; or in op->places */

@@ -12,10 +12,12 @@ typedef struct {
     bool (*find)(const kvp_known_t *known, kvp_digest_t digest, kvp_place_t *place_out);
     bool (*has)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version);
     bool (*keep)(const kvp_known_t *known, kvp_digest_t digest, const kvp_place_t *place, uint64_t seq);
+    void (*seen)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version, uint64_t told_ns);
     void (*forget)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version_max);
     /* until: when the lease ends, 0 = it does not hold. seq: the last revocation that was applied throughout. */
     uint64_t (*until)(const kvp_known_t *known);
     uint64_t (*seq)(const kvp_known_t *known);
+    uint64_t (*lease_ns)(const kvp_known_t *known); /* how long the master lets a lease last that is not renewed */
 } kvp_known_ops_t;
 
 /* Comes first in what implements it. */

@@ -208,6 +208,15 @@ kvp_loccache_keep(kvp_loccache_t *c, kvp_digest_t digest, const kvp_place_t *pla
 }
 
 void
+kvp_loccache_seen(kvp_loccache_t *c, kvp_digest_t digest, uint64_t version, uint64_t told_ns)
+{
+    uint32_t i = find(c, digest);
+
+    if (i == NONE || c->entries[i].place.version != version) return;
+    c->entries[i].place.told_ns = kvp_max_u64(c->entries[i].place.told_ns, told_ns);
+}
+
+void
 kvp_loccache_forget(kvp_loccache_t *c, kvp_digest_t digest, uint64_t version_max)
 {
     uint32_t i = find(c, digest);

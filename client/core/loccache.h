@@ -21,6 +21,7 @@ typedef struct {
     uint64_t version;
     uint64_t len;
     uint64_t sum;
+    uint64_t told_ns; /* by the lease's clock: later than that it was still there, as the master or a descriptor said */
     uint32_t nloc; /* 1 to KVP_PLACE_LOCS */
     kvp_wire_loc_t locs[KVP_PLACE_LOCS];
 } kvp_place_t;
@@ -49,6 +50,9 @@ bool kvp_loccache_has(const kvp_loccache_t *cache, kvp_digest_t digest, uint64_t
 /* kvp_loccache_keep takes a place from an answer that knew of all revocations up to seq. Not kept: an answer older than
  * what was applied, a version older than the known one, and what there is no memory for. */
 bool kvp_loccache_keep(kvp_loccache_t *cache, kvp_digest_t digest, const kvp_place_t *place, uint64_t seq);
+
+/* kvp_loccache_seen notes that a version was found where it is known to be, by its descriptor, after told_ns. */
+void kvp_loccache_seen(kvp_loccache_t *cache, kvp_digest_t digest, uint64_t version, uint64_t told_ns);
 
 /* kvp_loccache_forget drops a key's place if its version is at most that one. */
 void kvp_loccache_forget(kvp_loccache_t *cache, kvp_digest_t digest, uint64_t version_max);

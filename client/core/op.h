@@ -35,6 +35,7 @@ typedef struct {
     uint32_t term;
     uint32_t tenant;
     const kvp_known_t *known; /* locations of that session; NULL = none are kept. Outlives the operation's use of it */
+    uint64_t boot_ns; /* when the operation was given it, by the location lease's clock; counted only with known */
 } kvp_op_session_t;
 
 static inline kvp_digest_t
@@ -53,31 +54,48 @@ typedef enum {
     KVP_MOVE_READ, /* the payload to the item's memory, and behind it the descriptor's first line to desc */
     KVP_MOVE_FILL, /* WRITING to the word, then the payload under that guard */
     KVP_MOVE_SEAL, /* key and descriptor under the guard, then SEALED to the word */
+    KVP_MOVE_PUT, /* both, one behind the other: the shell finds the sum, before the descriptor goes (kvp_move_set_sum) */
     /* Of a shell that moves an object in parts; cores ask for none. */
     KVP_MOVE_READ_PART, /* payload that comes before that of a READ */
     KVP_MOVE_FILL_MORE, /* payload that comes behind that of a FILL, under the same guard */
 } kvp_move_kind_t;
 
+#define KVP_SUM_ALONE_MAX (64u << 10) /* bytes of an object that its sum alone may vouch for */
+#define KVP_PUT_AT_ONCE_MAX                                                                                            \
+    (64u << 10) /* bytes of an object that are worth summing before they are sent: see putop.c */
+
 /* One object's share of the data path at one location. */
 typedef struct {
     kvp_move_kind_t kind;
     uint32_t item; /* index in the batch: whose memory */
-    uint32_t copy; /* FILL, SEAL: which location of the grant */
+    uint32_t copy; /* of a write: which location of the grant */
     kvp_wire_loc_t loc;
     uint64_t len;
-    const void *key; /* SEAL; borrowed */
+    const void *key; /* SEAL, PUT; borrowed */
     uint32_t key_len;
     bool wants_sum; /* READ: compute the sum even where the transport does not need it */
+    bool may_skip_desc; /* READ: the sum is enough, where the transport has KVP_TP_SUM_ALONE */
+    bool lacks_sum; /* READ: the object has none: what must be verified is, by a sum of what the node sends */
 
-    /* The shell's report. err: OK, STALE, NODE_LOST, DEADLINE, CLOSED, NOTSUP, NOMEM, PROTO (a location that does not
-     * exist at its node). */
+    /* The shell's report. err: OK, STALE, NODE_LOST, DEADLINE, CLOSED, NOTSUP, NOMEM, CORRUPT (lacks_sum), NOT_REGISTERED
+     * (memory here is gone), PROTO (a location that does not exist at its node). */
     kvp_err_t err;
-    bool has_sum;
+    bool has_sum; /* not of bytes that only adapters saw */
+    bool has_desc; /* READ: desc was read behind the payload; else there is a sum */
+    bool is_sum_path; /* READ: the transport has KVP_TP_SUM_ALONE, whether it was made use of or not */
     bool is_drained; /* nothing of this move can land any more */
     uint64_t sum;
 
-    kvp_desc_t desc; /* READ: the line, out. SEAL: the whole, in. */
+    kvp_desc_t desc; /* READ: the line, out, where has_desc. SEAL: the whole, in. PUT: in, but for the sum. */
 } kvp_move_t;
+
+/* kvp_move_set_sum makes the descriptor of a PUT whole. */
+static inline void
+kvp_move_set_sum(kvp_move_t *mv, uint64_t sum)
+{
+    mv->desc.sum = sum;
+    kvp_desc_seal(&mv->desc);
+}
 
 /* Whether a failed call means that the session is over, so that the operation starts again in the next one. */
 static inline bool

@@ -5,6 +5,9 @@
  *   locations are needed, and space that our own first objects took can be evicted for the later ones.
  * - A seal waits for every copy's payload; a commit for every copy's seal. A copy that fails is left out, and the commit
  *   says which ones are whole. Copies that differ (the caller wrote into the buffer meanwhile) are not committed.
+ * - One copy has no other to wait for: where its sum is known before the descriptor goes, word, payload, descriptor and word go
+ *   one behind the other, and the put has one round less. For what is large summing ahead would cost more than a round does:
+ *   it is summed while it is under way.
  * - An attempt that the master may know of and that is not committed is always aborted, also when its PUT_BEGIN was not
  *   answered in time: the master gets the two in this order on one connection. The end of a session aborts as well.
  */
@@ -220,6 +223,7 @@ take_place(kvp_putop_item_t *it, const kvp_wire_obj_t *obj, const kvp_wire_loc_t
     it->parts_begun = it->parts_done = 0;
     it->sound = (uint8_t)((1u << obj->nloc) - 1);
     it->has_sum = false;
+    it->sum = 0;
     it->part_err = KVP_OK;
 }
 
@@ -282,6 +286,12 @@ make_desc(const kvp_putop_t *op, const kvp_putop_item_t *it, const kvp_wire_loc_
     kvp_desc_seal(desc);
 }
 
+static bool
+is_at_once(const kvp_putop_item_t *it)
+{
+    return it->is_host && it->nloc == 1 && it->len <= KVP_PUT_AT_ONCE_MAX;
+}
+
 static void
 make_move(const kvp_putop_t *op, uint32_t i, uint32_t copy, kvp_move_t *mv)
 {
@@ -292,11 +302,8 @@ make_move(const kvp_putop_t *op, uint32_t i, uint32_t copy, kvp_move_t *mv)
     mv->copy = copy;
     mv->loc = *loc;
     mv->len = it->len;
-    if (it->phase == PHASE_FILL) {
-        mv->kind = KVP_MOVE_FILL;
-        return;
-    }
-    mv->kind = KVP_MOVE_SEAL;
+    mv->kind = it->phase == PHASE_SEAL ? KVP_MOVE_SEAL : is_at_once(it) ? KVP_MOVE_PUT : KVP_MOVE_FILL;
+    if (mv->kind == KVP_MOVE_FILL) return;
     mv->key = it->key;
     mv->key_len = it->key_len;
     make_desc(op, it, loc, &mv->desc);
@@ -332,14 +339,14 @@ fill_moves(kvp_putop_t *op, uint8_t phase)
     }
 }
 
+/* One copy's may be known and another's not: memory of a device that went there straight. */
 static void
 take_sum(kvp_putop_item_t *it, const kvp_move_t *mv)
 {
-    uint64_t sum = mv->has_sum ? mv->sum : 0;
-
-    if (it->has_sum && sum != it->sum) it->err = KVP_CORRUPT;
+    if (!mv->has_sum) return;
+    if (it->has_sum && mv->sum != it->sum) it->err = KVP_CORRUPT;
     it->has_sum = true;
-    it->sum = sum;
+    it->sum = mv->sum;
 }
 
 static void
@@ -348,7 +355,7 @@ take_part(kvp_putop_item_t *it, const kvp_move_t *mv)
     it->is_drained = it->is_drained && mv->is_drained;
     it->parts_done++;
     if (mv->err == KVP_OK) {
-        if (mv->kind == KVP_MOVE_FILL) take_sum(it, mv);
+        if (mv->kind != KVP_MOVE_SEAL) take_sum(it, mv);
         return;
     }
     it->sound = (uint8_t)(it->sound & ~(1u << mv->copy));
@@ -385,7 +392,7 @@ kvp_putop_on_moved(kvp_putop_t *op, uint64_t now_ns)
             lose_attempt(op, it, it->err, now_ns);
             continue;
         }
-        it->phase = it->phase == PHASE_FILL && KVP_RULE(COMMIT_AFTER_SEAL) ? PHASE_SEAL : PHASE_COMMIT;
+        it->phase = op->moves[i].kind == KVP_MOVE_FILL && KVP_RULE(COMMIT_AFTER_SEAL) ? PHASE_SEAL : PHASE_COMMIT;
         it->parts_begun = 0;
         it->parts_done = it->nloc - sound_n(it); /* what was not filled is not sealed */
     }
@@ -416,8 +423,8 @@ commit(kvp_putop_t *op, kvp_putop_item_t *it)
 {
     const kvp_known_t *known = op->session.known;
 
-    /* Who upserts reads its own value from now on. */
-    if (op->is_upsert && known != NULL) known->ops->forget(known, it->digest, UINT64_MAX);
+    /* Who puts reads its own value from now on, also where an older one was evicted and lies there still. */
+    if (known != NULL) known->ops->forget(known, it->digest, UINT64_MAX);
     finish(op, it, KVP_OK);
 }
 

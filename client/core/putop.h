@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One batch of puts as a pure state machine: begin (attempts and places), fill (payload), seal (key and descriptor),
- * commit; abort of what failed after it had a place. All copies of an object are written in one go, and one that is
- * whole is enough. Who calls it: client/batch.c, and the simulator. See
+ * commit; abort of what failed after it had a place. Small objects are filled and sealed by one move. All copies of an
+ * object are written in one go, and one that is whole is enough. Who calls it: client/batch.c, and the simulator. See
  * client/core/op.h for the protocol of steps.
  */
 #ifndef KVP_CLIENT_CORE_PUTOP_H
@@ -23,6 +23,7 @@ typedef struct {
     uint32_t group_len;
     uint32_t group_members;
     uint32_t group_member;
+    bool is_host; /* its bytes are the host's: their sum can be known before they are sent */
 
     /* Result, valid at KVP_STEP_DONE; OK also where the key was committed already. */
     kvp_err_t err;

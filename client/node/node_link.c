@@ -20,6 +20,7 @@
 #define FREED_BATCH KVP_PLACES_MAX
 #define REPORT_NOTHING 0u /* MountReply.report; else words, or */
 #define REPORT_WHOLE 2u
+#define NAME_WHY_MAX (KVP_NAME_MAX + 160u)
 
 /* A FENCE that the transports are at. */
 typedef struct {
@@ -204,6 +205,19 @@ kvp_node_link_on_dial(kvp_node_t *node)
     push(node);
 }
 
+/* It is asked for again: the one that has it may be this node's last connection, which the master has not given up yet. */
+static void
+lose_name(kvp_node_t *node)
+{
+    char why[NAME_WHY_MAX];
+
+    snprintf(why, sizeof why,
+             "the pool has a node \"%s\" that is connected: if that is not this one's own last connection, "
+             "give each its own --name",
+             node->name);
+    lose(node, why);
+}
+
 static void
 on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
 {
@@ -226,7 +240,10 @@ on_mount_reply(kvp_node_t *node, const Kvp__Pb__MountReply *msg)
     }
     if (err != KVP_OK) {
         kvp_node_failed(node, err);
-        lose(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
+        if (err == KVP_SEGMENT_EXISTS)
+            lose_name(node);
+        else
+            lose(node, msg->detail[0] != '\0' ? msg->detail : kvp_err_text(err));
         return;
     }
     l->segment_id = msg->segment_id;

@@ -20,6 +20,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define GRID_BYTES (64ull << 20)
 #define AT_ONCE_BYTES (64ull << 20) /* so much is registered in the call: some milliseconds */
@@ -29,6 +30,7 @@ typedef struct kvp_mrpiece {
     uintptr_t start;
     uintptr_t end;
     uintptr_t max_end; /* of those up to this one in the array */
+    kvp_devmem_t mem; /* whose it is; HOST: ours */
     _Atomic bool is_ready;
     bool is_busy; /* some thread registers it */
     bool has_failed;
@@ -224,7 +226,7 @@ extract(kvp_mrcache_t *c, const piece_t *p)
 
 /* The piece of exactly these bytes with one loan more; NULL: no memory. */
 static piece_t *
-borrow(kvp_mrcache_t *c, uintptr_t start, uintptr_t end)
+borrow(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, const kvp_devmem_t *mem)
 {
     size_t at = upper_bound(c, start, end);
     piece_t *p = at > 0 ? c->array[at - 1] : NULL;
@@ -235,6 +237,7 @@ borrow(kvp_mrcache_t *c, uintptr_t start, uintptr_t end)
         if (p == NULL) return NULL;
         p->start = start;
         p->end = end;
+        p->mem = *mem;
         kvp_list_init(&p->link);
         pthread_rwlock_wrlock(&c->array_lock);
         err = insert(c, p);
@@ -259,11 +262,12 @@ drop_regs(const kvp_mrcache_t *c, piece_t *p)
     }
 }
 
+/* With every device, or none. */
 static bool
-register_piece(const kvp_mrcache_t *c, piece_t *p)
+register_with_all(const kvp_mrcache_t *c, piece_t *p, void *addr, size_t len, int dmabuf_fd)
 {
     for (size_t i = 0; i < c->devs_n; i++) {
-        kvp_err_t err = c->verbs->reg(c->devs[i], (void *)p->start, p->end - p->start, KVP_RDMA_LOCAL, -1, &p->regs[i]);
+        kvp_err_t err = c->verbs->reg(c->devs[i], addr, len, KVP_RDMA_LOCAL, dmabuf_fd, &p->regs[i]);
 
         if (err == KVP_OK) continue;
         p->regs[i] = NULL;
@@ -271,6 +275,29 @@ register_piece(const kvp_mrcache_t *c, piece_t *p)
         return false;
     }
     return true;
+}
+
+/* Beyond its ends up to borders of pages, which nobody is told of. */
+static bool
+register_dmabuf(const kvp_mrcache_t *c, piece_t *p)
+{
+    kvp_dmabuf_t dmabuf;
+    bool is_ok;
+
+    if (p->mem.ops->export_dmabuf(&p->mem, (void *)p->start, p->end - p->start, &dmabuf) != KVP_OK) return false;
+    is_ok = register_with_all(c, p, dmabuf.addr, dmabuf.len, dmabuf.fd);
+    close(dmabuf.fd);
+    return is_ok;
+}
+
+static bool
+register_piece(const kvp_mrcache_t *c, piece_t *p)
+{
+    if (p->mem.kind == KVP_MEM_DEVICE) {
+        if (register_dmabuf(c, p)) return true;
+        if (!p->mem.has_peer) return false;
+    }
+    return register_with_all(c, p, (void *)p->start, p->end - p->start, -1);
 }
 
 static void
@@ -281,7 +308,7 @@ fail_neighbours(kvp_mrcache_t *c, const piece_t *p)
     kvp_list_foreach_safe (pos, next, &c->waiting) {
         piece_t *other = kvp_list_entry(pos, piece_t, link);
 
-        if (other->start != end) continue;
+        if (other->start != end || other->mem.kind != p->mem.kind) continue;
         end = other->end;
         other->has_failed = true;
         kvp_list_del(&other->link);
@@ -306,7 +333,8 @@ register_waiting(kvp_mrcache_t *c)
         atomic_store_explicit(&p->is_ready, is_ok, memory_order_release);
         if (!is_ok) {
             fail_neighbours(c, p);
-            kvp_log_info("rdma", "memory that is not registered is moved by copies address %p", (void *)p->start);
+            kvp_log_info("rdma", "memory that is not registered is moved by copies%s address %p",
+                         p->mem.kind == KVP_MEM_DEVICE ? " of the device" : "", (void *)p->start);
         }
         pthread_cond_broadcast(&c->idle);
     }
@@ -386,7 +414,7 @@ kvp_mrcache_unlend(kvp_loan_t *loan)
 }
 
 static kvp_err_t
-borrow_all(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, kvp_loan_t *loan)
+borrow_all(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, const kvp_devmem_t *mem, kvp_loan_t *loan)
 {
     kvp_err_t err = KVP_OK;
 
@@ -394,7 +422,7 @@ borrow_all(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, kvp_loan_t *loan)
     while (start < end && err == KVP_OK) {
         uintptr_t line = (start / c->grid_bytes + 1) * c->grid_bytes;
         uintptr_t to = line == 0 ? end : kvp_min_u64(line, end);
-        piece_t *p = borrow(c, start, to);
+        piece_t *p = borrow(c, start, to, mem);
 
         if (p != NULL)
             loan->pieces[loan->n++] = p;
@@ -406,9 +434,30 @@ borrow_all(kvp_mrcache_t *c, uintptr_t start, uintptr_t end, kvp_loan_t *loan)
     return err;
 }
 
-kvp_err_t
-kvp_mrcache_lend(const kvp_verbs_ops_t *verbs, void *addr, size_t len, kvp_loan_t **loan_out)
+/* Waits until every piece has become what it will; whether all are registered, as memory of that kind. */
+static bool
+wait_for_all(const kvp_loan_t *loan, kvp_mem_kind_t kind)
 {
+    kvp_mrcache_t *c = loan->cache;
+    bool is_all = true;
+
+    pthread_mutex_lock(&c->lock);
+    for (size_t i = 0; i < loan->n; i++) {
+        const piece_t *p = loan->pieces[i];
+
+        while (!p->has_failed && !p->is_ready)
+            pthread_cond_wait(&c->idle, &c->lock);
+        is_all &= p->is_ready && p->mem.kind == kind;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return is_all;
+}
+
+kvp_err_t
+kvp_mrcache_lend(const kvp_verbs_ops_t *verbs, void *addr, size_t len, const kvp_devmem_t *device,
+                 kvp_loan_t **loan_out)
+{
+    static const kvp_devmem_t host = {.kind = KVP_MEM_HOST};
     uintptr_t start = (uintptr_t)addr;
     kvp_mrcache_t *c;
     kvp_loan_t *loan;
@@ -421,12 +470,13 @@ kvp_mrcache_lend(const kvp_verbs_ops_t *verbs, void *addr, size_t len, kvp_loan_
         return KVP_NOMEM;
     }
     loan->cache = c;
-    err = borrow_all(c, start, start + len, loan);
+    err = borrow_all(c, start, start + len, device == NULL ? &host : device, loan);
+    if (err == KVP_OK) see_to_waiting(c, len);
+    if (err == KVP_OK && device != NULL && !wait_for_all(loan, device->kind)) err = KVP_NOTSUP;
     if (err != KVP_OK) {
         kvp_mrcache_unlend(loan);
         return err;
     }
-    see_to_waiting(c, len);
     *loan_out = loan;
     return KVP_OK;
 }

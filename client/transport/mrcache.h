@@ -4,10 +4,12 @@
  *
  * Memory is registered by pieces of a fixed grid of addresses, so what loans have in common they share; in parallel and
  * in the background where it is much. A piece that is not ready, or that cannot be had (memlock), is just not found.
+ * Device memory is registered before lend returns, whole or not at all: as dma-bufs, else by its address, as peer memory.
  */
 #ifndef KVP_CLIENT_MRCACHE_H
 #define KVP_CLIENT_MRCACHE_H
 
+#include "client/transport/device.h"
 #include "client/transport/rdma_wire.h"
 
 typedef struct kvp_mrcache kvp_mrcache_t;
@@ -17,7 +19,8 @@ kvp_err_t kvp_mrcache_hold(const kvp_verbs_ops_t *verbs, kvp_mrcache_t **cache_o
 void kvp_mrcache_rele(kvp_mrcache_t *cache);
 
 /* The slots of the table; see transport.h. */
-kvp_err_t kvp_mrcache_lend(const kvp_verbs_ops_t *verbs, void *addr, size_t len, kvp_loan_t **loan_out);
+kvp_err_t kvp_mrcache_lend(const kvp_verbs_ops_t *verbs, void *addr, size_t len, const kvp_devmem_t *device,
+                           kvp_loan_t **loan_out);
 void kvp_mrcache_unlend(kvp_loan_t *loan);
 
 /* Looking up: begin, find as often as wanted, end; of one thread, with nothing that waits in between. find returns how many

@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CONNS_DEFAULT 4096u
 #define PROBE_TEXT_MAX 512u
@@ -19,6 +20,7 @@
 /* The devices stay open: to open them takes longer than a call may. */
 static struct {
     pthread_once_t once;
+    pid_t owner; /* whom devices that are open belong to */
     kvp_err_t err;
     char text[PROBE_TEXT_MAX];
 } probed = {.once = PTHREAD_ONCE_INIT};
@@ -33,6 +35,7 @@ probe_once(void)
 
     kvp_rdma_want_get(&want);
     probed.err = kvp_verbs_ibv.devs_open(&want, &dev, 1, &n, &why);
+    probed.owner = getpid();
     snprintf(probed.text, sizeof probed.text, "%s", why);
 }
 
@@ -41,7 +44,11 @@ rdma_probe(const char **why_out)
 {
     pthread_once(&probed.once, probe_once);
     *why_out = probed.text;
-    return probed.err;
+    if (probed.err != KVP_OK || probed.owner == getpid()) return probed.err;
+    /* The kernel refuses what is asked through another's descriptor, and librdmacm opens no device twice. */
+    *why_out = "this process was forked from one that had opened its RDMA devices; open pools after the fork, or start "
+               "it anew (multiprocessing: spawn)";
+    return KVP_NOTSUP;
 }
 
 /* Of more adapters than peers can be told of, those nearest to the thread that makes the instance are used. */
@@ -182,7 +189,7 @@ rdma_rseg_close(kvp_rseg_t *rseg)
 
 const kvp_transport_ops_t kvp_rdma_ops = {
     .name = "rdma",
-    .caps = KVP_TP_LATE_WRITES | KVP_TP_OWN_PORT,
+    .caps = KVP_TP_LATE_WRITES | KVP_TP_OWN_PORT | KVP_TP_SUM_ALONE | KVP_TP_DEVICE_MEM,
     .tp_size = sizeof(kvp_rdma_tp_t),
     .mr_size = sizeof(kvp_rdma_mr_t),
     .rseg_size = sizeof(kvp_rdma_rseg_t),

@@ -6,11 +6,14 @@
 #include "common/clock.h"
 #include "common/log.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
+
+#define MTU_MIN 256u /* of verbs */
 
 void
 kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep)
@@ -50,11 +53,20 @@ on_resolved(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     kvp_err_t err = kvp_rdma_rail_make(rail);
 
     memcpy(ask.pool_id, ep->tp->pool_id, sizeof ask.pool_id);
-    ask.mtu_bytes = rail->id->dev->info.mtu_bytes;
+    ask.mtu_bytes = rail->mtu_bytes != 0 ? rail->mtu_bytes : rail->id->dev->info.mtu_bytes;
     if (err == KVP_OK && !watch(ep, rail->id->cq_fd)) err = KVP_SYS;
     return err == KVP_OK ? ep->tp->verbs->ask(rail->id, data, kvp_rdma_ask_encode(&ask, data)) : err;
 }
 
+/* Once: a smaller one that is refused as well has another cause. */
+static bool
+may_lower(const kvp_rdma_rail_t *rail, const kvp_rdma_answer_t *answer)
+{
+    if (answer->nonce != rail->nonce || rail->mtu_bytes != 0) return false;
+    return answer->mtu_bytes >= MTU_MIN && answer->mtu_bytes < rail->id->dev->info.mtu_bytes;
+}
+
+/* EAGAIN: another answer comes. */
 static kvp_err_t
 on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev)
 {
@@ -63,6 +75,12 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev)
 
     if (err != KVP_OK) return err;
     if (answer.err == KVP_OK && ev->kind == KVP_RDMA_REFUSED) return KVP_PROTO;
+    if (answer.err == KVP_LIMIT && may_lower(rail, &answer)) {
+        rail->mtu_bytes = answer.mtu_bytes;
+        kvp_log_info("rdma", "device %s sends packets of %u bytes and the peer takes %u: these are sent",
+                     rail->id->dev->info.name, rail->id->dev->info.mtu_bytes, answer.mtu_bytes);
+        return kvp_rdma_rails_open_again(ep, rail) == KVP_OK ? KVP_EAGAIN : KVP_UNREACHABLE;
+    }
     if (answer.err == KVP_LIMIT)
         kvp_log_error("rdma", "device %s sends packets of %u bytes and the peer takes %u: give both interfaces one MTU",
                       rail->id->dev->info.name, rail->id->dev->info.mtu_bytes, answer.mtu_bytes);
@@ -76,7 +94,7 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev)
         kvp_rdma_book_note(&ep->tp->book, &ep->known, &answer);
     }
     ep->is_up = true;
-    kvp_rdma_rails_connected(rail);
+    kvp_rdma_rails_connected(ep, rail);
     return KVP_OK;
 }
 
@@ -104,6 +122,7 @@ on_event(kvp_rdma_ep_t *ep, const kvp_rdma_event_t *ev)
     case KVP_RDMA_ESTABLISHED:
     case KVP_RDMA_REFUSED:
         err = on_answer(ep, rail, ev);
+        if (err == KVP_EAGAIN) return;
         if (err != KVP_OK)
             on_failure(ep, rail, err);
         else if (ep->on_connected != NULL)
@@ -138,7 +157,6 @@ kvp_err_t
 kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_done_fn done, void *arg)
 {
     kvp_rdma_ep_t *ep = kvp_rdma_ep_of(base);
-    struct sockaddr_storage addr;
     kvp_err_t err;
 
     ep->tp = kvp_rdma_tp_of(tp);
@@ -154,13 +172,14 @@ kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_d
     err = ep->tp->verbs->cm_open(&ep->cm);
     if (err == KVP_OK && !watch(ep, ep->cm->fd)) goto fail_sys;
     if (err == KVP_OK) err = kvp_rdma_addr(to, &ep->known);
-    if (err == KVP_OK) addr = kvp_rdma_book_look(&ep->tp->book, &ep->known);
+    if (err == KVP_OK) ep->rails[0].at = kvp_rdma_book_look(&ep->tp->book, &ep->known);
+    ep->rails[0].is_routed = true;
     ep->sum = kvp_sum_create();
     if (err == KVP_OK && ep->sum == NULL) err = KVP_NOMEM;
     ep->rails_n = 1;
     kvp_rdma_health_init(&ep->rails[0].health);
     if (err == KVP_OK) {
-        err = kvp_rdma_rail_open(&ep->rails[0], ep->tp, ep->cm, NULL, &addr, &ep->base.costs);
+        err = kvp_rdma_rail_open(&ep->rails[0], ep->tp, ep->cm, NULL, &ep->base.costs);
         if (err != KVP_OK) kvp_rdma_book_failed(&ep->tp->book, &ep->known);
     }
     if (err != KVP_OK) goto fail;
@@ -188,11 +207,13 @@ kvp_rdma_ep_close(kvp_ep_t *base)
     for (uint32_t i = 0; i < ep->rails_n; i++)
         kvp_rdma_rail_fini(&ep->rails[i]);
     kvp_sum_destroy(ep->sum);
+    free(ep->lost);
     if (ep->timer_fd >= 0) close(ep->timer_fd);
     if (ep->kick_fd >= 0) close(ep->kick_fd);
     if (ep->epoll_fd >= 0) close(ep->epoll_fd);
     ep->cm = NULL;
     ep->sum = NULL;
+    ep->lost = NULL;
     ep->rails_n = 0;
     ep->timer_fd = ep->kick_fd = ep->epoll_fd = -1;
 }

@@ -14,11 +14,14 @@
 
 #include "client/transport/rdma_want.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #define KVP_RDMA_DEVS_MAX 16u
 #define KVP_RDMA_NAME_MAX 64u
 #define KVP_RDMA_PCI_MAX 128u
+#define KVP_RDMA_NETDEV_MAX 16u
 #define KVP_RDMA_SGE_MAX 16u /* pieces of local memory in one work request, where the device takes as many */
 #define KVP_RDMA_ASK_MAX 56u /* bytes of ours beside a request for a connection, and beside a refusal or consent */
 #define KVP_RDMA_ANSWER_MAX 148u
@@ -33,6 +36,7 @@ typedef struct {
                                    not told */
     struct sockaddr_storage addr; /* of the port, as a peer reaches it: an IPv4 address before IPv6, never link-local
                                      where there is another; ss_family 0 = none */
+    char netdev[KVP_RDMA_NETDEV_MAX]; /* the network interface with that address; "" = not told */
     uint32_t mtu_bytes; /* of a packet's payload */
     uint32_t max_sge;
     uint32_t max_wr; /* work requests that may be outstanding on a queue pair */
@@ -40,6 +44,15 @@ typedef struct {
     uint64_t max_reg_bytes; /* of one registration */
     uint64_t max_msg_bytes;
 } kvp_rdma_info_t;
+
+/* kvp_rdma_is_unspecified: 0.0.0.0 or ::, at which one listens at all devices. */
+static inline bool
+kvp_rdma_is_unspecified(const struct sockaddr_storage *addr)
+{
+    if (addr->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)addr)->sin_addr.s_addr == htonl(INADDR_ANY);
+    return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr);
+}
 
 /* The typed bases; each comes first in the stack's own struct, and is the stack's memory. */
 typedef struct {
@@ -60,8 +73,11 @@ typedef struct {
     kvp_rdma_cm_t *cm;
     kvp_rdma_dev_t *dev; /* NULL on a listener, and before RESOLVED */
     void *arg; /* the user's; NULL at first */
+    uint32_t
+        mtu_bytes; /* connect: the user's as well, until RESOLVED: bytes in a packet, at most; 0 = as its port has it */
     int cq_fd; /* readable after arm, when there is a completion; -1 = has no completion queue */
     uint32_t inline_max; /* bytes that may be sent inline; once it has a queue pair */
+    uint64_t give_up_ns; /* how long a peer that does not answer is tried until a completion says so; the same */
 } kvp_rdma_id_t;
 
 /* What a registration lets peers do. Who may write may read. Relaxed ordering is never asked for. */
@@ -123,6 +139,7 @@ typedef enum {
     KVP_RDMA_WC_FLUSHED, /* behind one that failed, or the queue pair was gone */
     KVP_RDMA_WC_NO_ACCESS, /* the peer's key or range is not (or no more) what was told */
     KVP_RDMA_WC_NO_ANSWER, /* retries are used up */
+    KVP_RDMA_WC_NO_MEMORY, /* our own memory is not (or no more) what was registered: it was freed, by a device */
     KVP_RDMA_WC_FAILED, /* anything else: `code` says what */
 } kvp_rdma_wc_status_t;
 
@@ -145,7 +162,7 @@ typedef struct kvp_verbs_ops {
     void (*devs_close)(void);
 
     /* NOMEM: also where memlock is too small. INVALID: empty, or larger than max_reg_bytes. dmabuf_fd -1: host memory;
-     * else device memory at that offset of it (NOTSUP: this stack cannot). After dereg nothing reaches the memory by this
+     * else device memory, known at addr, the first byte of which is the dma-buf's (NOTSUP: this stack cannot). After dereg nothing reaches the memory by this
      * registration, and what was acknowledged is in it; its keys are not used again soon. */
     kvp_err_t (*reg)(kvp_rdma_dev_t *dev, void *addr, size_t len, kvp_rdma_access_t access, int dmabuf_fd,
                      kvp_rdma_reg_t **reg_out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An endpoint of rdma: its connections to one peer (rdma_conn.c) and the transfers that go over them (rdma_ep.c).
+ * An endpoint of rdma: its connections to one peer (rdma_conn.c) and the transfers that go over them (rdma_ep.c, rdma_post.c).
  */
 #ifndef KVP_CLIENT_RDMA_EP_H
 #define KVP_CLIENT_RDMA_EP_H
@@ -18,7 +18,7 @@ typedef struct {
     uint32_t peer_rails_n;
     int epoll_fd;
     int kick_fd; /* readable when there is something in a stash */
-    int timer_fd; /* readable when rails have to be tended; where they are several */
+    int timer_fd; /* readable when rails have to be tended */
     kvp_ep_done_fn on_connected; /* NULL once it was told */
     void *on_connected_arg;
     uint64_t epoch; /* the peer's */
@@ -26,11 +26,14 @@ typedef struct {
     bool is_over; /* broken */
     bool has_slept; /* there may be an event */
     bool is_kicked;
-    bool is_timed; /* the timer is set */
+    uint64_t timed_ns; /* when the timer fires; 0 = it is not set */
 
     kvp_list_t todo; /* transfers that are not wholly posted, */
     uint32_t todo_n;
     kvp_list_t posted; /* and those that are */
+    kvp_rdma_work_t
+        *lost; /* of rails that failed, to be posted again before anything new: oldest first, from lost_at on */
+    uint32_t lost_at, lost_n;
     kvp_rdma_at_t at; /* where in the first of todo */
     uint64_t off; /* the same in bytes */
     bool is_copied; /* all of it so far; then */
@@ -41,6 +44,7 @@ typedef struct {
     kvp_sum_state_t *sum; /* for what arrives out of order */
     uint64_t seq; /* works posted so far, on all rails */
     uint64_t bytes; /* of todo and posted, that are not over */
+    uint32_t writes_n; /* of them, those that write */
     bool is_wide; /* these are or were so many that all rails carry them; until nothing is left */
     size_t fired; /* completions told, in the call at hand */
 } kvp_rdma_ep_t;
@@ -57,7 +61,9 @@ kvp_rdma_ep_of(kvp_ep_t *ep)
 void kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep);
 void kvp_rdma_ep_take_events(kvp_rdma_ep_t *ep);
 
-/* rdma_ep.c: the connections are over (hung up), or are to be: every transfer is told. */
+/* rdma_ep.c: is_idle: nothing is under way, and nothing waits. */
+bool kvp_rdma_ep_is_idle(const kvp_rdma_ep_t *ep);
+/* The connections are over (hung up), or are to be: every transfer is told. */
 void kvp_rdma_ep_finish_all(kvp_rdma_ep_t *ep, kvp_err_t status);
 void kvp_rdma_ep_lose(kvp_rdma_ep_t *ep);
 

@@ -10,8 +10,6 @@
 #define SCORE_PROBE 16u /* the first share after a failure; each batch that goes well doubles it */
 #define WEIGHT_MIN 16u /* of one that is slow: it has to be measured to be seen to recover */
 #define MEASURED_MIN (64u << 10) /* bytes: what a smaller batch takes is the way there and back */
-#define STALL_NS (1500 * KVP_NS_PER_MS) /* adapters give a peer up after 1.1 s (rdma_ibv.c) */
-#define STALL_NS_PER_MIB (100 * KVP_NS_PER_MS) /* 10 MB/s is no adapter's speed */
 
 void
 kvp_rdma_health_init(kvp_rdma_health_t *h)
@@ -23,11 +21,12 @@ void
 kvp_rdma_health_failed(kvp_rdma_health_t *h, uint64_t now_ns, uint64_t dice)
 {
     uint64_t wait_ns = RETRY_FIRST_NS << kvp_min_u64(h->fails, RETRY_SHIFT_MAX);
+    bool was_trusted = h->score == KVP_RDMA_HEALTH_FULL;
 
     h->score = 0;
     h->ns_per_mib = 0;
     h->fails++;
-    h->retry_ns = now_ns + wait_ns + dice % wait_ns;
+    h->retry_ns = now_ns + dice % wait_ns + (was_trusted ? 0 : wait_ns);
 }
 
 bool
@@ -63,8 +62,14 @@ kvp_rdma_health_weight(const kvp_rdma_health_t *h, uint64_t best_ns_per_mib)
     return (uint32_t)kvp_max_u64(weight, 1);
 }
 
+/* Half as much again as the adapter takes for its verdict, and beyond that four times as long as the bytes usually take:
+ * between 10 and 100 MB/s, about, where an adapter gives up after a second. */
 uint64_t
-kvp_rdma_health_stalled_at(uint64_t since_ns, uint64_t bytes)
+kvp_rdma_health_stalled_at(const kvp_rdma_health_t *h, uint64_t give_up_ns, uint64_t since_ns, uint64_t bytes)
 {
-    return since_ns + STALL_NS + bytes / (64u << 10) * (STALL_NS_PER_MIB / 16);
+    uint64_t slowest = give_up_ns / 10;
+    uint64_t ns_per_mib =
+        h->ns_per_mib == 0 ? slowest : kvp_min_u64(kvp_max_u64(4 * h->ns_per_mib, slowest / 10), slowest);
+
+    return since_ns + give_up_ns + give_up_ns / 2 + bytes * ns_per_mib / MIB;
 }

@@ -19,10 +19,16 @@ typedef struct {
 /* kvp_rdma_health_init: one that was never tried is trusted. */
 void kvp_rdma_health_init(kvp_rdma_health_t *h);
 
-/* kvp_rdma_health_failed: a connect or a connection failed. The rail is left alone for a while that doubles up to some
- * seconds; dice (any number) spreads those who lost theirs together. may_try: that time is over. */
+/* kvp_rdma_health_failed: a connect or a connection failed. The rail is left alone for a while, which is a moment where it was
+ * trusted, and then doubles up to some seconds; dice (any number) spreads those who lost theirs together. may_try: that time
+ * is over. is_doubtful: it has failed again since. */
 void kvp_rdma_health_failed(kvp_rdma_health_t *h, uint64_t now_ns, uint64_t dice);
 bool kvp_rdma_health_may_try(const kvp_rdma_health_t *h, uint64_t now_ns);
+static inline bool
+kvp_rdma_health_is_doubtful(const kvp_rdma_health_t *h)
+{
+    return h->fails > 1;
+}
 
 /* kvp_rdma_health_connected: after a failure it begins with a small share. moved: a batch of so many bytes took so long
  * from the doorbell to the completion: the share grows. */
@@ -34,7 +40,7 @@ void kvp_rdma_health_moved(kvp_rdma_health_t *h, uint64_t bytes, uint64_t took_n
 uint32_t kvp_rdma_health_weight(const kvp_rdma_health_t *h, uint64_t best_ns_per_mib);
 
 /* kvp_rdma_health_stalled_at says when a rail that has shown nothing since then, with so many bytes under way, is as good
- * as dead. The adapters' own verdict may take longer, and on some never comes. */
-uint64_t kvp_rdma_health_stalled_at(uint64_t since_ns, uint64_t bytes);
+ * as dead: later than an adapter that gives up after give_up_ns would say so. Some never do. */
+uint64_t kvp_rdma_health_stalled_at(const kvp_rdma_health_t *h, uint64_t give_up_ns, uint64_t since_ns, uint64_t bytes);
 
 #endif

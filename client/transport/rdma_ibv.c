@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvp_verbs_ops over librdmacm and libibverbs.
+ * kvp_verbs_ops over librdmacm and libibverbs: connections, and bytes over them.
  *
  * Design notes.
- * - Queue pairs are made by the connection manager, so devices are the contexts that it opened.
  * - The time until a packet that is not acknowledged is sent again is set by us: the default makes a dead peer take 15 s.
  * - A connection that is closed sends its peer word of that, and does not wait for an answer.
  */
-#include "client/transport/rdma_dev.h"
-#include "client/transport/rdma_libs.h"
-#include "client/transport/rdma_port.h"
+#include "client/transport/rdma_ibv.h"
 
+#include "client/transport/rdma_leave.h"
 #include "common/log.h"
 
 #include <arpa/inet.h>
@@ -17,32 +15,23 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #define RESOLVE_MS 2000
+#define PATH_HOPS 64
+#define PATH_PKEY 0xFFFF /* the only one of Ethernet */
+#define PATH_REVERSIBLE 0x80
+#define PATH_EXACTLY (2 << 6) /* a selector of path records */
+#define PATH_LIFETIME 18 /* 4.096 us << 18: what the manager itself says of Ethernet */
 #define BACKLOG 128
 #define ACK_TIMEOUT 15 /* 4.096 us << 15 = 134 ms, and seven times that until a peer is given up */
 #define RETRIES 7
-#define POST_MAX 256u /* work requests in one ring of the doorbell */
+#define GIVE_UP_NS ((RETRIES + 1) * (4096ull << ACK_TIMEOUT))
 #define POLL_MAX 32
-#define WHY_MAX 512u
+#define OWN_MAX 512u /* text of our addresses */
 #define REJECT_BY_PROGRAM 28 /* the reason of IB_CM_REJ_CONSUMER_DEFINED */
-
-typedef struct {
-    kvp_rdma_dev_t base;
-    struct ibv_context *ctx;
-    struct ibv_pd *pd;
-    struct ibv_cq *no_cq; /* of queue pairs that only serve: nothing is ever put there */
-} ibv_dev_t;
-
-typedef struct {
-    kvp_rdma_reg_t base;
-    struct ibv_mr *mr;
-} ibv_reg_t;
 
 typedef struct {
     kvp_rdma_cm_t base;
@@ -55,23 +44,14 @@ typedef struct {
     struct ibv_comp_channel *comp;
     struct ibv_cq *cq;
     unsigned events; /* of comp, not yet acknowledged */
+    struct ibv_send_wr *chain; /* as many as the queue takes: what is posted at once rings the doorbell once */
+    uint32_t chain_n;
 } ibv_id_t;
 
-static struct {
-    pthread_mutex_t lock;
-    const kvp_rdma_libs_t *libs; /* set once, before anybody has a device */
-    struct ibv_context **list;
-    ibv_dev_t devs[KVP_RDMA_DEVS_MAX];
-    size_t devs_n;
-    uint32_t users;
-    bool is_wished; /* its user named devices, or a GID */
-    char why[WHY_MAX]; /* no device is open */
-} host = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static ibv_dev_t *
+static kvp_ibv_dev_t *
 dev_of(kvp_rdma_dev_t *dev)
 {
-    return kvp_container_of(dev, ibv_dev_t, base);
+    return kvp_container_of(dev, kvp_ibv_dev_t, base);
 }
 
 static ibv_id_t *
@@ -86,231 +66,12 @@ cm_of(kvp_rdma_cm_t *cm)
     return kvp_container_of(cm, ibv_cm_t, base);
 }
 
-static kvp_err_t
-err_of_errno(void)
-{
-    switch (errno) {
-    case ENOMEM:
-        return KVP_NOMEM;
-    case EINVAL:
-    case EFAULT:
-        return KVP_INVALID;
-    case EOPNOTSUPP:
-        return KVP_NOTSUP;
-    default:
-        return KVP_SYS;
-    }
-}
-
 static bool
 make_nonblocking(int fd)
 {
     int flags = fcntl(fd, F_GETFL);
 
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
-}
-
-/* ---- devices */
-static void
-dev_close(ibv_dev_t *dev)
-{
-    if (dev->no_cq != NULL) (host.libs->ibv_destroy_cq)(dev->no_cq);
-    if (dev->pd != NULL) (host.libs->ibv_dealloc_pd)(dev->pd);
-    *dev = (ibv_dev_t){0};
-}
-
-static bool
-dev_open(ibv_dev_t *dev, struct ibv_context *ctx, const kvp_rdma_info_t *info)
-{
-    *dev = (ibv_dev_t){.base = {.info = *info}, .ctx = ctx};
-    dev->pd = (host.libs->ibv_alloc_pd)(ctx);
-    if (dev->pd != NULL) dev->no_cq = (host.libs->ibv_create_cq)(ctx, 1, NULL, NULL, 0);
-    if (dev->no_cq != NULL) return true;
-    kvp_log_warn("rdma", "device is left out: %m name %s", info->name);
-    dev_close(dev);
-    return false;
-}
-
-/* Opens the ports that are wanted. What was named and cannot be used is an error; of the rest, what can be used is. */
-static bool
-open_ports(struct ibv_context *ctx, const kvp_rdma_want_t *want)
-{
-    struct ibv_device_attr attr;
-
-    if ((host.libs->ibv_query_device)(ctx, &attr) != 0) return want->picks_n == 0;
-    for (uint8_t port = 1; port <= attr.phys_port_cnt && host.devs_n < KVP_RDMA_DEVS_MAX; port++) {
-        kvp_rdma_info_t info;
-
-        if (!kvp_rdma_want_takes(want, ctx->device->name, port)) continue;
-        if (kvp_rdma_port_info(host.libs, ctx, port, want->gid_index, &info, host.why, sizeof host.why)) {
-            if (dev_open(&host.devs[host.devs_n], ctx, &info)) host.devs_n++;
-        } else if (!kvp_rdma_want_is_any(want)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static void
-close_all(void)
-{
-    while (host.devs_n > 0)
-        dev_close(&host.devs[--host.devs_n]);
-    if (host.list != NULL) (host.libs->rdma_free_devices)(host.list);
-    host.list = NULL;
-}
-
-/* A name that no device has, or a port that it has not. */
-static bool
-is_there(const kvp_rdma_pick_t *pick, int n)
-{
-    struct ibv_device_attr attr;
-
-    for (int i = 0; i < n; i++) {
-        if (strcmp(host.list[i]->device->name, pick->name) != 0) continue;
-        return (host.libs->ibv_query_device)(host.list[i], &attr) == 0 && pick->port <= attr.phys_port_cnt;
-    }
-    return false;
-}
-
-static bool
-are_there(const kvp_rdma_want_t *want, int n)
-{
-    for (size_t i = 0; i < want->picks_n; i++) {
-        const kvp_rdma_pick_t *pick = &want->picks[i];
-        size_t len;
-
-        if (is_there(pick, n)) continue;
-        len = (size_t)snprintf(host.why, sizeof host.why, "there is no RDMA device %s", pick->name);
-        if (pick->port != 0) len += (size_t)snprintf(host.why + len, sizeof host.why - len, ":%u", pick->port);
-        for (int d = 0; d < n && len < sizeof host.why; d++)
-            len += (size_t)snprintf(host.why + len, sizeof host.why - len, "%s%s", d == 0 ? ", only " : ", ",
-                                    host.list[d]->device->name);
-        return false;
-    }
-    return true;
-}
-
-static kvp_err_t
-open_all(const kvp_rdma_want_t *want, const char **why_out)
-{
-    bool is_good;
-    int n = 0;
-
-    host.libs = kvp_rdma_libs(why_out);
-    if (host.libs == NULL) return KVP_NOTSUP;
-    snprintf(host.why, sizeof host.why, "there is no RDMA device");
-    *why_out = host.why;
-    host.list = (host.libs->rdma_get_devices)(&n);
-    if (host.list == NULL) n = 0;
-    is_good = are_there(want, n);
-    for (int i = 0; is_good && i < n; i++)
-        is_good = open_ports(host.list[i], want);
-    host.is_wished = !kvp_rdma_want_is_any(want);
-    if (is_good && host.devs_n > 0) return KVP_OK;
-    close_all();
-    return KVP_NOTSUP;
-}
-
-static kvp_err_t
-devs_open(const kvp_rdma_want_t *want, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out, const char **why_out)
-{
-    static const kvp_rdma_want_t any = {.gid_index = KVP_RDMA_GID_BEST};
-    kvp_err_t err = KVP_OK;
-
-    *why_out = "";
-    pthread_mutex_lock(&host.lock);
-    if (host.users == 0) err = open_all(want == NULL ? &any : want, why_out);
-    if (err == KVP_OK) {
-        host.users++;
-        *n_out = kvp_min_u64(host.devs_n, cap);
-        for (size_t i = 0; i < *n_out; i++)
-            devs_out[i] = &host.devs[i].base;
-    }
-    pthread_mutex_unlock(&host.lock);
-    return err;
-}
-
-static void
-devs_close(void)
-{
-    pthread_mutex_lock(&host.lock);
-    if (--host.users == 0) close_all();
-    pthread_mutex_unlock(&host.lock);
-}
-
-static kvp_rdma_dev_t *
-find_dev(const struct rdma_cm_id *id)
-{
-    for (size_t i = 0; i < host.devs_n; i++)
-        if (host.devs[i].ctx == id->verbs && host.devs[i].base.info.port == id->port_num) return &host.devs[i].base;
-    return NULL;
-}
-
-/* ---- memory */
-static struct ibv_mr *
-register_host(struct ibv_pd *pd, void *addr, size_t len, int flags)
-{
-    struct ibv_mr *mr = (host.libs->ibv_reg_mr)(pd, addr, len, flags);
-
-    /* Memory that we may not write to can be sent from all the same. */
-    if (mr == NULL && flags == IBV_ACCESS_LOCAL_WRITE && (errno == EFAULT || errno == EACCES))
-        mr = (host.libs->ibv_reg_mr)(pd, addr, len, 0);
-    return mr;
-}
-
-/* errno is that of the registration. */
-static void
-say_unregistered(const kvp_rdma_dev_t *dev, size_t len, kvp_err_t err)
-{
-    struct rlimit lock;
-    int no = errno;
-
-    if (err == KVP_NOMEM && getrlimit(RLIMIT_MEMLOCK, &lock) == 0 && lock.rlim_cur != RLIM_INFINITY) {
-        kvp_log_error(
-            "rdma",
-            "memory is not registered: this process may lock %llu bytes in all; raise that (ulimit -l unlimited, "
-            "or LimitMEMLOCK=infinity of the service) device %s bytes %zu",
-            (unsigned long long)lock.rlim_cur, dev->info.name, len);
-        return;
-    }
-    errno = no;
-    kvp_log_error("rdma", "memory is not registered: %m device %s bytes %zu", dev->info.name, len);
-}
-
-static kvp_err_t
-reg(kvp_rdma_dev_t *base, void *addr, size_t len, kvp_rdma_access_t access, int dmabuf_fd, kvp_rdma_reg_t **reg_out)
-{
-    ibv_dev_t *dev = dev_of(base);
-    int flags = IBV_ACCESS_LOCAL_WRITE;
-    ibv_reg_t *r = calloc(1, sizeof *r);
-
-    if (r == NULL) return KVP_NOMEM;
-    if (access != KVP_RDMA_LOCAL) flags |= IBV_ACCESS_REMOTE_READ;
-    if (access == KVP_RDMA_WRITABLE) flags |= IBV_ACCESS_REMOTE_WRITE;
-    if (dmabuf_fd < 0)
-        r->mr = register_host(dev->pd, addr, len, flags);
-    else
-        r->mr = (host.libs->ibv_reg_dmabuf_mr)(dev->pd, 0, len, (uint64_t)(uintptr_t)addr, dmabuf_fd, flags);
-    if (r->mr == NULL) {
-        kvp_err_t err = err_of_errno();
-
-        say_unregistered(base, len, err);
-        free(r);
-        return err;
-    }
-    r->base = (kvp_rdma_reg_t){.dev = base, .lkey = r->mr->lkey, .rkey = r->mr->rkey};
-    *reg_out = &r->base;
-    return KVP_OK;
-}
-
-static void
-dereg(kvp_rdma_reg_t *base)
-{
-    ibv_reg_t *r = kvp_container_of(base, ibv_reg_t, base);
-
-    if ((host.libs->ibv_dereg_mr)(r->mr) != 0) kvp_panic("memory cannot be deregistered: %m");
-    free(r);
 }
 
 /* ---- connection events */
@@ -320,10 +81,10 @@ cm_open(kvp_rdma_cm_t **cm_out)
     ibv_cm_t *cm = calloc(1, sizeof *cm);
 
     if (cm == NULL) return KVP_NOMEM;
-    cm->channel = (host.libs->rdma_create_event_channel)();
+    cm->channel = (kvp_ibv_libs()->rdma_create_event_channel)();
     if (cm->channel == NULL || !make_nonblocking(cm->channel->fd)) {
         kvp_log_error("rdma", "no channel for connection events: %m");
-        if (cm->channel != NULL) (host.libs->rdma_destroy_event_channel)(cm->channel);
+        if (cm->channel != NULL) (kvp_ibv_libs()->rdma_destroy_event_channel)(cm->channel);
         free(cm);
         return KVP_SYS;
     }
@@ -337,7 +98,7 @@ cm_close(kvp_rdma_cm_t *base)
 {
     ibv_cm_t *cm = cm_of(base);
 
-    (host.libs->rdma_destroy_event_channel)(cm->channel);
+    (kvp_ibv_libs()->rdma_destroy_event_channel)(cm->channel);
     free(cm);
 }
 
@@ -346,6 +107,7 @@ id_wrap(kvp_rdma_cm_t *cm, struct rdma_cm_id *raw)
 {
     ibv_id_t *id = calloc(1, sizeof *id);
 
+    kvp_rdma_left_end(kvp_ibv_libs());
     if (id == NULL) return NULL;
     id->base = (kvp_rdma_id_t){.cm = cm, .cq_fd = -1};
     id->id = raw;
@@ -358,10 +120,10 @@ id_make(kvp_rdma_cm_t *cm, ibv_id_t **id_out)
 {
     struct rdma_cm_id *raw;
 
-    if ((host.libs->rdma_create_id)(cm_of(cm)->channel, &raw, NULL, RDMA_PS_TCP) != 0) return err_of_errno();
+    if ((kvp_ibv_libs()->rdma_create_id)(cm_of(cm)->channel, &raw, NULL, RDMA_PS_TCP) != 0) return kvp_ibv_err();
     *id_out = id_wrap(cm, raw);
     if (*id_out != NULL) return KVP_OK;
-    (host.libs->rdma_destroy_id)(raw);
+    (kvp_ibv_libs()->rdma_destroy_id)(raw);
     return KVP_NOMEM;
 }
 
@@ -369,17 +131,19 @@ static void
 id_close(kvp_rdma_id_t *base)
 {
     ibv_id_t *id = id_of(base);
+    bool had_qp = id->id->qp != NULL;
+    bool is_now = !had_qp || kvp_rdma_port_is_up(kvp_ibv_libs(), id->id, &base->dev->info);
 
-    if (id->id->qp != NULL) {
-        (void)(host.libs->rdma_disconnect)(id->id);
-        (host.libs->rdma_destroy_qp)(id->id);
-    }
+    if (had_qp && is_now) (void)(kvp_ibv_libs()->rdma_disconnect)(id->id);
+    if (had_qp) (kvp_ibv_libs()->rdma_destroy_qp)(id->id);
     if (id->cq != NULL) {
-        if (id->events > 0) (host.libs->ibv_ack_cq_events)(id->cq, id->events);
-        (host.libs->ibv_destroy_cq)(id->cq);
+        if (id->events > 0) (kvp_ibv_libs()->ibv_ack_cq_events)(id->cq, id->events);
+        (kvp_ibv_libs()->ibv_destroy_cq)(id->cq);
     }
-    if (id->comp != NULL) (host.libs->ibv_destroy_comp_channel)(id->comp);
-    (host.libs->rdma_destroy_id)(id->id);
+    if (id->comp != NULL) (kvp_ibv_libs()->ibv_destroy_comp_channel)(id->comp);
+    if (is_now || !kvp_rdma_leave_later(kvp_ibv_libs(), id->id, &base->dev->info))
+        (kvp_ibv_libs()->rdma_destroy_id)(id->id);
+    free(id->chain);
     free(id);
 }
 
@@ -387,14 +151,38 @@ id_close(kvp_rdma_id_t *base)
 static bool
 take_request(kvp_rdma_cm_t *cm, struct rdma_cm_id *raw, kvp_rdma_event_t *out)
 {
-    kvp_rdma_dev_t *dev = find_dev(raw);
+    kvp_ibv_dev_t *dev = kvp_ibv_dev_find(raw);
     ibv_id_t *id = dev == NULL ? NULL : id_wrap(cm, raw);
 
     if (id == NULL) return false;
-    id->base.dev = dev;
+    id->base.dev = &dev->base;
     out->kind = KVP_RDMA_REQUEST;
     out->id = &id->base;
     return true;
+}
+
+/* The record that the manager makes by itself says the port's own MTU. Both queue pairs get that of the record. */
+static int
+find_route(const ibv_id_t *id)
+{
+    const struct rdma_ib_addr *ends = &id->id->route.addr.addr.ibaddr;
+    struct ibv_path_data way = {.flags = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL};
+    uint32_t mtu = IBV_MTU_256;
+
+    if (id->base.mtu_bytes == 0) return (kvp_ibv_libs()->rdma_resolve_route)(id->id, RESOLVE_MS);
+    while (mtu < IBV_MTU_4096 && 256u << mtu <= id->base.mtu_bytes)
+        mtu++;
+    way.path = (struct ibv_path_record){
+        .dgid = ends->dgid,
+        .sgid = ends->sgid,
+        .pkey = htons(PATH_PKEY),
+        .flowlabel_hoplimit = htonl(PATH_HOPS),
+        .reversible_numpath = PATH_REVERSIBLE | 1,
+        .mtu = (uint8_t)(PATH_EXACTLY | mtu),
+        .rate = PATH_EXACTLY, /* as the port has it */
+        .packetlifetime = PATH_EXACTLY | PATH_LIFETIME,
+    };
+    return (kvp_ibv_libs()->rdma_set_option)(id->id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &way, sizeof way);
 }
 
 /* What an event is to our user; false: nothing. */
@@ -402,6 +190,7 @@ static bool
 translate(kvp_rdma_cm_t *cm, const struct rdma_cm_event *ev, kvp_rdma_event_t *out)
 {
     ibv_id_t *id = ev->id->context;
+    kvp_ibv_dev_t *dev;
 
     if (ev->event == RDMA_CM_EVENT_CONNECT_REQUEST) return take_request(cm, ev->id, out);
     if (id == NULL) return false;
@@ -409,10 +198,11 @@ translate(kvp_rdma_cm_t *cm, const struct rdma_cm_event *ev, kvp_rdma_event_t *o
     switch (ev->event) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
         out->kind = KVP_RDMA_UNREACHABLE;
-        return (host.libs->rdma_resolve_route)(ev->id, RESOLVE_MS) != 0;
+        return find_route(id) != 0;
     case RDMA_CM_EVENT_ROUTE_RESOLVED:
-        id->base.dev = find_dev(ev->id);
-        out->kind = id->base.dev == NULL ? KVP_RDMA_UNREACHABLE : KVP_RDMA_RESOLVED;
+        dev = kvp_ibv_dev_find(ev->id);
+        id->base.dev = dev == NULL ? NULL : &dev->base;
+        out->kind = dev == NULL ? KVP_RDMA_UNREACHABLE : KVP_RDMA_RESOLVED;
         return true;
     case RDMA_CM_EVENT_ESTABLISHED:
         out->kind = KVP_RDMA_ESTABLISHED;
@@ -440,7 +230,7 @@ cm_next(kvp_rdma_cm_t *cm, kvp_rdma_event_t *out)
 {
     struct rdma_cm_event *ev;
 
-    while ((host.libs->rdma_get_cm_event)(cm_of(cm)->channel, &ev) == 0) {
+    while ((kvp_ibv_libs()->rdma_get_cm_event)(cm_of(cm)->channel, &ev) == 0) {
         struct rdma_cm_id *unwanted = NULL;
         bool is_news;
 
@@ -449,10 +239,10 @@ cm_next(kvp_rdma_cm_t *cm, kvp_rdma_event_t *out)
         if (out->len > 0) memcpy(out->data, ev->param.conn.private_data, out->len);
         is_news = translate(cm, ev, out);
         if (!is_news && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST) unwanted = ev->id;
-        (host.libs->rdma_ack_cm_event)(ev);
+        (kvp_ibv_libs()->rdma_ack_cm_event)(ev);
         if (unwanted != NULL) {
-            (void)(host.libs->rdma_reject)(unwanted, NULL, 0);
-            (host.libs->rdma_destroy_id)(unwanted);
+            (void)(kvp_ibv_libs()->rdma_reject)(unwanted, NULL, 0);
+            (kvp_ibv_libs()->rdma_destroy_id)(unwanted);
         }
         if (is_news) return KVP_OK;
     }
@@ -480,29 +270,31 @@ addr_text(const struct sockaddr_storage *addr, char text[INET6_ADDRSTRLEN])
 static void
 say_no_listen(const struct sockaddr_storage *at, bool is_taken)
 {
-    char asked[INET6_ADDRSTRLEN], text[WHY_MAX];
+    char asked[INET6_ADDRSTRLEN], text[OWN_MAX];
+    const kvp_ibv_dev_t *dev;
     size_t len = 0;
 
     if (is_taken) {
         kvp_log_warn("rdma", "cannot listen at %s: the port is taken", addr_text(at, asked));
         return;
     }
-    for (size_t i = 0; i < host.devs_n && len < sizeof text; i++) {
+    for (size_t i = 0; (dev = kvp_ibv_dev_at(i)) != NULL && len < sizeof text; i++) {
         char own[INET6_ADDRSTRLEN];
 
         len += (size_t)snprintf(text + len, sizeof text - len, "%s%s (%s)", i == 0 ? "" : ", ",
-                                addr_text(&host.devs[i].base.info.addr, own), host.devs[i].base.info.name);
+                                addr_text(&dev->base.info.addr, own), dev->base.info.name);
     }
     kvp_log_warn("rdma", "no device in use has the address %s: listen at 0.0.0.0, or at one of %s",
                  addr_text(at, asked), text);
 }
 
-/* A device that is not in use has no protection domain of ours, so what connects there could not be served. */
+/* A device that is not in use has no protection domain of ours, so what connects there could not be served. Who listens at
+ * the loopback address has no device either: the kernel takes it for all of them, and lets nobody connect to it. */
 static bool
-is_bound_well(const struct rdma_cm_id *id)
+is_bound_well(const struct rdma_cm_id *id, const struct sockaddr_storage *at)
 {
     errno = EADDRNOTAVAIL;
-    return id->verbs == NULL || find_dev(id) != NULL;
+    return id->verbs == NULL ? kvp_rdma_is_unspecified(at) : kvp_ibv_dev_find(id) != NULL;
 }
 
 static kvp_err_t
@@ -512,16 +304,16 @@ listen_at(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **
     kvp_err_t err = id_make(cm, &id);
 
     if (err != KVP_OK) return err;
-    if ((host.libs->rdma_bind_addr)(id->id, raw_addr(at)) != 0 || !is_bound_well(id->id) ||
-        (host.libs->rdma_listen)(id->id, BACKLOG) != 0) {
+    if ((kvp_ibv_libs()->rdma_bind_addr)(id->id, raw_addr(at)) != 0 || !is_bound_well(id->id, at) ||
+        (kvp_ibv_libs()->rdma_listen)(id->id, BACKLOG) != 0) {
         bool is_taken = errno == EADDRINUSE;
 
-        err = is_taken || errno == EADDRNOTAVAIL || errno == ENODEV ? KVP_SYS : err_of_errno();
+        err = is_taken || errno == EADDRNOTAVAIL || errno == ENODEV ? KVP_SYS : kvp_ibv_err();
         say_no_listen(at, is_taken);
         id_close(&id->base);
         return err;
     }
-    *port_out = ntohs((host.libs->rdma_get_src_port)(id->id));
+    *port_out = ntohs((kvp_ibv_libs()->rdma_get_src_port)(id->id));
     *id_out = &id->base;
     return KVP_OK;
 }
@@ -530,8 +322,10 @@ listen_at(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **
 static const struct sockaddr_storage *
 wished_source(const struct sockaddr_storage *to)
 {
-    for (size_t i = 0; host.is_wished && i < host.devs_n; i++)
-        if (host.devs[i].base.info.addr.ss_family == to->ss_family) return &host.devs[i].base.info.addr;
+    const kvp_ibv_dev_t *dev;
+
+    for (size_t i = 0; kvp_ibv_are_wished() && (dev = kvp_ibv_dev_at(i)) != NULL; i++)
+        if (dev->base.info.addr.ss_family == to->ss_family) return &dev->base.info.addr;
     return NULL;
 }
 
@@ -544,7 +338,8 @@ connect_to(kvp_rdma_cm_t *cm, const struct sockaddr_storage *to, const struct so
 
     if (err != KVP_OK) return err;
     if (from == NULL) from = wished_source(to);
-    if ((host.libs->rdma_resolve_addr)(id->id, from == NULL ? NULL : raw_addr(from), raw_addr(to), RESOLVE_MS) != 0) {
+    if ((kvp_ibv_libs()->rdma_resolve_addr)(id->id, from == NULL ? NULL : raw_addr(from), raw_addr(to), RESOLVE_MS) !=
+        0) {
         id_close(&id->base);
         return KVP_UNREACHABLE;
     }
@@ -553,13 +348,21 @@ connect_to(kvp_rdma_cm_t *cm, const struct sockaddr_storage *to, const struct so
 }
 
 static bool
+make_chain(ibv_id_t *id, uint32_t sends)
+{
+    id->chain = calloc(sends, sizeof *id->chain);
+    id->chain_n = id->chain == NULL ? 0 : sends;
+    return id->chain != NULL;
+}
+
+static bool
 make_cq(ibv_id_t *id, uint32_t entries)
 {
     struct ibv_context *ctx = dev_of(id->base.dev)->ctx;
 
-    id->comp = (host.libs->ibv_create_comp_channel)(ctx);
+    id->comp = (kvp_ibv_libs()->ibv_create_comp_channel)(ctx);
     if (id->comp == NULL || !make_nonblocking(id->comp->fd)) return false;
-    id->cq = (host.libs->ibv_create_cq)(ctx, (int)entries, NULL, id->comp, 0);
+    id->cq = (kvp_ibv_libs()->ibv_create_cq)(ctx, (int)entries, NULL, id->comp, 0);
     id->base.cq_fd = id->comp->fd;
     return id->cq != NULL;
 }
@@ -568,21 +371,22 @@ static kvp_err_t
 qp_make(kvp_rdma_id_t *base, const kvp_rdma_caps_t *caps)
 {
     ibv_id_t *id = id_of(base);
-    ibv_dev_t *dev = dev_of(base->dev);
+    kvp_ibv_dev_t *dev = dev_of(base->dev);
     struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC};
     uint32_t inline_bytes = caps->inline_bytes;
 
-    if (caps->sends > 0 && !make_cq(id, caps->sends)) return err_of_errno();
+    if (caps->sends > 0 && (!make_cq(id, caps->sends) || !make_chain(id, caps->sends))) return kvp_ibv_err();
     attr.send_cq = attr.recv_cq = id->cq != NULL ? id->cq : dev->no_cq;
     attr.cap.max_send_wr = (uint32_t)kvp_max_u64(caps->sends, 1);
     attr.cap.max_send_sge = (uint32_t)kvp_max_u64(caps->sge, 1);
     for (;; inline_bytes /= 2) {
         attr.cap.max_inline_data = inline_bytes;
         attr.cap.max_recv_wr = attr.cap.max_recv_sge = 1;
-        if ((host.libs->rdma_create_qp)(id->id, dev->pd, &attr) == 0) break;
-        if (inline_bytes == 0 || errno != EINVAL) return err_of_errno();
+        if ((kvp_ibv_libs()->rdma_create_qp)(id->id, dev->pd, &attr) == 0) break;
+        if (inline_bytes == 0 || errno != EINVAL) return kvp_ibv_err();
     }
     base->inline_max = attr.cap.max_inline_data;
+    base->give_up_ns = GIVE_UP_NS;
     return KVP_OK;
 }
 
@@ -606,8 +410,9 @@ ask(kvp_rdma_id_t *base, const void *data, size_t len)
     struct rdma_conn_param param = param_of(data, len);
     uint8_t timeout = ACK_TIMEOUT;
 
-    (void)(host.libs->rdma_set_option)(raw, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
-    return (host.libs->rdma_connect)(raw, &param) == 0 ? KVP_OK : err_of_errno();
+    if (!kvp_rdma_port_is_up(kvp_ibv_libs(), raw, &base->dev->info)) return KVP_UNREACHABLE;
+    (void)(kvp_ibv_libs()->rdma_set_option)(raw, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
+    return (kvp_ibv_libs()->rdma_connect)(raw, &param) == 0 ? KVP_OK : kvp_ibv_err();
 }
 
 static kvp_err_t
@@ -615,13 +420,13 @@ accept_it(kvp_rdma_id_t *base, const void *data, size_t len)
 {
     struct rdma_conn_param param = param_of(data, len);
 
-    return (host.libs->rdma_accept)(id_of(base)->id, &param) == 0 ? KVP_OK : err_of_errno();
+    return (kvp_ibv_libs()->rdma_accept)(id_of(base)->id, &param) == 0 ? KVP_OK : kvp_ibv_err();
 }
 
 static kvp_err_t
 refuse(kvp_rdma_id_t *base, const void *data, size_t len)
 {
-    return (host.libs->rdma_reject)(id_of(base)->id, data, (uint8_t)len) == 0 ? KVP_OK : err_of_errno();
+    return (kvp_ibv_libs()->rdma_reject)(id_of(base)->id, data, (uint8_t)len) == 0 ? KVP_OK : kvp_ibv_err();
 }
 
 /* ---- data */
@@ -650,22 +455,20 @@ raw_wr(const kvp_rdma_wr_t *wr, struct ibv_send_wr *raw)
 static kvp_err_t
 post(kvp_rdma_id_t *base, const kvp_rdma_wr_t *wrs, size_t n, size_t *n_out)
 {
-    struct ibv_qp *qp = id_of(base)->id->qp;
-    struct ibv_send_wr chain[POST_MAX];
+    ibv_id_t *id = id_of(base);
+    struct ibv_send_wr *bad = NULL;
 
-    for (*n_out = 0; *n_out < n;) {
-        size_t m = kvp_min_u64(n - *n_out, POST_MAX);
-        struct ibv_send_wr *bad = NULL;
-
-        for (size_t i = 0; i < m; i++)
-            raw_wr(&wrs[*n_out + i], &chain[i]);
-        chain[m - 1].next = NULL;
-        if (ibv_post_send(qp, chain, &bad) != 0) {
-            *n_out += bad == NULL ? 0 : (size_t)(bad - chain);
-            return KVP_SYS;
-        }
-        *n_out += m;
+    *n_out = 0;
+    if (n == 0) return KVP_OK;
+    if (n > id->chain_n) return KVP_LIMIT;
+    for (size_t i = 0; i < n; i++)
+        raw_wr(&wrs[i], &id->chain[i]);
+    id->chain[n - 1].next = NULL;
+    if (ibv_post_send(id->id->qp, id->chain, &bad) != 0) {
+        *n_out = bad == NULL ? 0 : (size_t)(bad - id->chain);
+        return KVP_SYS;
     }
+    *n_out = n;
     return KVP_OK;
 }
 
@@ -680,6 +483,8 @@ status_of(enum ibv_wc_status status)
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
         return KVP_RDMA_WC_NO_ACCESS;
+    case IBV_WC_LOC_PROT_ERR:
+        return KVP_RDMA_WC_NO_MEMORY;
     case IBV_WC_RETRY_EXC_ERR:
     case IBV_WC_RNR_RETRY_EXC_ERR:
     case IBV_WC_RESP_TIMEOUT_ERR:
@@ -707,17 +512,17 @@ arm(kvp_rdma_id_t *base)
     struct ibv_cq *cq;
     void *arg;
 
-    while ((host.libs->ibv_get_cq_event)(id->comp, &cq, &arg) == 0)
+    while ((kvp_ibv_libs()->ibv_get_cq_event)(id->comp, &cq, &arg) == 0)
         id->events++;
     return ibv_req_notify_cq(id->cq, 0) == 0 ? KVP_OK : KVP_SYS;
 }
 
 const kvp_verbs_ops_t kvp_verbs_ibv = {
     .name = "libibverbs",
-    .devs_open = devs_open,
-    .devs_close = devs_close,
-    .reg = reg,
-    .dereg = dereg,
+    .devs_open = kvp_ibv_devs_open,
+    .devs_close = kvp_ibv_devs_close,
+    .reg = kvp_ibv_reg,
+    .dereg = kvp_ibv_dereg,
     .cm_open = cm_open,
     .cm_close = cm_close,
     .cm_next = cm_next,

@@ -3,6 +3,8 @@
  */
 #include "client/transport/rdma_libs.h"
 
+#include "common/log.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
@@ -21,6 +23,22 @@ find(void *lib, const char *name, void *fn_out)
     return at != NULL;
 }
 
+/* Before Linux 5.12 a page that a device uses is the child's after a fork, once we write to it: what the device reads and
+ * writes then is not what we see. libibverbs keeps such pages from children, if it is told before it registers any. Later
+ * kernels copy them for the child, who then has all of our memory. */
+static void
+guard_forks(void *ibv)
+{
+    __typeof__(ibv_is_fork_initialized) *state; /* since rdma-core 35 */
+    int no;
+
+    if (find(ibv, "ibv_is_fork_initialized", &state) && state() == IBV_FORK_UNNEEDED) return;
+    no = (libs.ibv_fork_init)();
+    if (no != 0)
+        kvp_log_info("rdma", "libibverbs was in use before and does not guard registered memory at forks: %s",
+                     strerror(no));
+}
+
 static void
 load(void)
 {
@@ -37,6 +55,7 @@ load(void)
     KVP_RDMA_CM_CALLS(X)
 #undef X
     why_not = is_whole ? NULL : "librdmacm or libibverbs is too old";
+    if (is_whole) guard_forks(ibv);
 }
 
 const kvp_rdma_libs_t *

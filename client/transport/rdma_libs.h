@@ -19,6 +19,7 @@
     X(ibv_dereg_mr)                                                                                                    \
     X(ibv_destroy_comp_channel)                                                                                        \
     X(ibv_destroy_cq)                                                                                                  \
+    X(ibv_fork_init)                                                                                                   \
     X(ibv_get_cq_event)                                                                                                \
     X(ibv_query_device)                                                                                                \
     X(ibv_query_gid)                                                                                                   \
@@ -42,6 +43,7 @@
     X(rdma_get_devices)                                                                                                \
     X(rdma_get_src_port)                                                                                               \
     X(rdma_listen)                                                                                                     \
+    X(rdma_migrate_id)                                                                                                 \
     X(rdma_reject)                                                                                                     \
     X(rdma_resolve_addr)                                                                                               \
     X(rdma_resolve_route)                                                                                              \

@@ -76,6 +76,24 @@ is_roce_v2(struct ibv_context *ctx, uint8_t port, int index)
     return strcmp(line, "RoCE v2") == 0;
 }
 
+/* The interface that has the address, as the table of GIDs tells. */
+static void
+find_netdev(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gids,
+            const struct sockaddr_storage *addr, char netdev_out[KVP_RDMA_NETDEV_MAX])
+{
+    for (int i = 0; i < gids && i < GIDS_MAX && netdev_out[0] == '\0'; i++) {
+        struct sockaddr_storage has;
+        union ibv_gid gid;
+        char path[512];
+
+        if ((libs->ibv_query_gid)(ctx, port, i, &gid) != 0) continue;
+        addr_of_gid(&gid, &has);
+        if (memcmp(&has, addr, sizeof has) != 0) continue;
+        snprintf(path, sizeof path, "%s/ports/%u/gid_attrs/ndevs/%d", ctx->device->ibdev_path, port, i);
+        read_line(path, netdev_out, KVP_RDMA_NETDEV_MAX);
+    }
+}
+
 static void
 find_addr_of_ethernet(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gids,
                       struct sockaddr_storage *addr_out)
@@ -90,21 +108,38 @@ find_addr_of_ethernet(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint
     }
 }
 
+/* What keeps a GID from being used, NULL = nothing. A link-local address says nothing without an interface, which a GID does
+ * not name. */
+static const char *
+lack_of(const struct sockaddr_storage *addr, bool is_of_v2)
+{
+    if (addr->ss_family == 0) return "is empty";
+    if (!is_of_v2) return "is not of RoCE v2";
+    if (addr->ss_family == AF_INET6 &&
+        IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr))
+        return "is link-local";
+    return NULL;
+}
+
 /* The address of the GID that was asked for, whatever others there are. */
 static bool
 find_addr_of_index(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gids, int index,
                    struct sockaddr_storage *addr_out, char *why, size_t cap)
 {
     union ibv_gid gid;
+    const char *lacks;
 
     if (index >= gids) {
         snprintf(why, cap, "%s:%u has no GID index %d, only 0 to %d", ctx->device->name, port, index, gids - 1);
         return false;
     }
     if ((libs->ibv_query_gid)(ctx, port, index, &gid) == 0) addr_of_gid(&gid, addr_out);
-    if (addr_out->ss_family != 0 && is_roce_v2(ctx, port, index)) return true;
-    snprintf(why, cap, "GID index %d of %s:%u %s: `kvpool doctor` lists those that can be used", index,
-             ctx->device->name, port, addr_out->ss_family == 0 ? "is empty" : "is not of RoCE v2");
+    lacks = lack_of(addr_out, is_roce_v2(ctx, port, index));
+    if (lacks == NULL) return true;
+    snprintf(why, cap,
+             "GID index %d of %s:%u %s: take one of RoCE v2 with an address that others reach, as `kvpool doctor` "
+             "lists them",
+             index, ctx->device->name, port, lacks);
     return false;
 }
 
@@ -202,5 +237,7 @@ kvp_rdma_port_info(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t
     snprintf(info_out->name, sizeof info_out->name, "%s", ctx->device->name);
     snprintf(path, sizeof path, "%s/device", ctx->device->ibdev_path);
     kvp_rdma_place_at(path, &info_out->numa_node, info_out->pci);
-    return find_addr(libs, ctx, &at, port, gid_index, &info_out->addr, why, cap);
+    if (!find_addr(libs, ctx, &at, port, gid_index, &info_out->addr, why, cap)) return false;
+    find_netdev(libs, ctx, port, at.gid_tbl_len, &info_out->addr, info_out->netdev);
+    return true;
 }

@@ -52,16 +52,19 @@ make_area(kvp_rdma_rail_t *rail)
 
 kvp_err_t
 kvp_rdma_rail_open(kvp_rdma_rail_t *rail, kvp_rdma_tp_t *tp, kvp_rdma_cm_t *cm, const struct sockaddr_storage *from,
-                   const struct sockaddr_storage *to, kvp_ep_costs_t *costs)
+                   kvp_ep_costs_t *costs)
 {
     kvp_err_t err;
 
     rail->tp = tp;
     rail->costs = costs;
     rail->nonce = kvp_random_u64();
-    err = tp->verbs->connect(cm, to, from, &rail->id);
-    if (err == KVP_OK) rail->id->arg = rail;
-    return err;
+    rail->opened_ns = kvp_now_ns();
+    err = tp->verbs->connect(cm, &rail->at, from, &rail->id);
+    if (err != KVP_OK) return err;
+    rail->id->arg = rail;
+    rail->id->mtu_bytes = rail->mtu_bytes;
+    return KVP_OK;
 }
 
 kvp_err_t

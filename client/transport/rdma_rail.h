@@ -10,7 +10,7 @@
 #include "client/transport/rdma_rank.h"
 #include "client/transport/rdma_tp.h"
 
-#define KVP_RDMA_SENDS 256u /* work requests under way; a power of two */
+#define KVP_RDMA_SENDS 512u /* work requests under way: a put of 64 small objects takes 5 each; a power of two */
 #define KVP_RDMA_AREA_BYTES (1u << 20) /* of landing area */
 
 /* Where in a transfer's list of pieces one is. */
@@ -42,11 +42,16 @@ typedef struct {
     kvp_rdma_tp_t *tp;
     kvp_rdma_id_t *id; /* NULL = not there, or over: nothing of it touches local memory */
     bool is_up; /* connected */
+    bool is_young; /* connected when writes were under way already: it carries none before all of these are over */
     kvp_rdma_pair_t pair; /* of whose adapters; of the peer's it is also which of a token's keys counts */
-    uint64_t nonce; /* of the connect at hand */
+    struct sockaddr_storage at; /* the peer's address that it is opened to */
+    bool is_routed; /* by whichever of our adapters the network leads there: the endpoint's first */
+    uint32_t mtu_bytes; /* what the peer's port takes, where that is less than ours sends; 0 = ours is good */
+    uint64_t nonce; /* of the connect at hand, */
+    uint64_t opened_ns; /* and when that began */
     kvp_rdma_health_t health;
     uint64_t bytes; /* under way */
-    uint64_t shown_ns; /* when something was last over, or was posted where nothing was; kept where rails are several */
+    uint64_t shown_ns; /* when something was last over, or was posted where nothing was */
     uint64_t ordered; /* works up to here hold what may not be overtaken by a guarded WRITE */
     kvp_rdma_arriving_t arriving;
     uint32_t sends; /* work requests that the queue pair takes */
@@ -68,8 +73,7 @@ typedef struct {
     uint32_t push_rkey;
 
     kvp_rdma_work_t works[KVP_RDMA_SENDS];
-    uint64_t works_head,
-        works_tail; /* made and over, since the beginning; of a rail that failed, to be posted on others */
+    uint64_t works_head, works_tail; /* made and over, since the beginning */
     kvp_rdma_wr_t wrs[KVP_RDMA_SENDS]; /* of the batch that is being made */
     kvp_rdma_sge_t sges[KVP_RDMA_SENDS * KVP_RDMA_SGE_MAX];
     uint32_t wrs_n, sges_n;
@@ -79,12 +83,12 @@ typedef struct {
     size_t stash_n;
 } kvp_rdma_rail_t;
 
-/* kvp_rdma_rail_open begins to look for the way to an address, from one of ours or any (NULL); the id's arg is the rail, so events find it. RESOLVED: make
- * gives it a queue pair and an area. close destroys the queue pair: from then on nothing of the rail touches local memory;
- * its works stay until they are taken. fini frees the rest; the zero value is legal. */
+/* kvp_rdma_rail_open begins to look for the way to rail->at, from one of our addresses or any (NULL); the id's arg is the
+ * rail, so events find it. RESOLVED: make gives it a queue pair and an area. close destroys the queue pair: from then on
+ * nothing of the rail touches local memory; its works stay until they are taken. fini frees the rest; the zero value is
+ * legal. */
 kvp_err_t kvp_rdma_rail_open(kvp_rdma_rail_t *rail, kvp_rdma_tp_t *tp, kvp_rdma_cm_t *cm,
-                             const struct sockaddr_storage *from, const struct sockaddr_storage *to,
-                             kvp_ep_costs_t *costs) KVP_MUST_USE;
+                             const struct sockaddr_storage *from, kvp_ep_costs_t *costs) KVP_MUST_USE;
 kvp_err_t kvp_rdma_rail_make(kvp_rdma_rail_t *rail) KVP_MUST_USE;
 void kvp_rdma_rail_close(kvp_rdma_rail_t *rail);
 void kvp_rdma_rail_fini(kvp_rdma_rail_t *rail);
@@ -114,12 +118,6 @@ kvp_err_t kvp_rdma_rail_ring(kvp_rdma_rail_t *rail) KVP_MUST_USE;
 size_t kvp_rdma_rail_poll(kvp_rdma_rail_t *rail, kvp_rdma_wc_t *wcs, size_t cap);
 bool kvp_rdma_rail_take_work(kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_work_t *work_out);
 bool kvp_rdma_rail_arm(kvp_rdma_rail_t *rail);
-/* kvp_rdma_rail_first: the oldest work of one that is not idle. */
-static inline const kvp_rdma_work_t *
-kvp_rdma_rail_first(const kvp_rdma_rail_t *rail)
-{
-    return &rail->works[rail->works_tail % KVP_RDMA_SENDS];
-}
 /* kvp_rdma_rail_has_writes: something under way may change the peer's memory. */
 bool kvp_rdma_rail_has_writes(const kvp_rdma_rail_t *rail);
 static inline bool

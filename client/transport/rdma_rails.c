@@ -5,8 +5,9 @@
  *   of WIDE_BYTES. Slices of more go to the rail that has least under way for its share.
  * - Order between rails is by completions: what must come after others waits until these are over on all rails but its own,
  *   where a fence does the same.
- * - The works of a rail that failed stay in its ring until they are posted again, in the order in which they were first
- *   posted, before anything new.
+ * - The works of a rail that failed are posted again in the order in which they were first posted, before anything new. A
+ *   rail that was trusted may be tried again after a moment, so an endpoint with one rail outlives that one's end.
+ * - No queue pair is waited for without a clock of our own: some end in silence.
  */
 #include "client/transport/rdma_rails.h"
 
@@ -15,9 +16,11 @@
 #include "common/mutate.h"
 
 #include <netinet/in.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define WIDE_BYTES (512u << 10) /* 20 us at 200 Gb/s */
+#define CONNECT_NS (1500 * KVP_NS_PER_MS) /* to stand; the connection manager itself would try for a minute */
 
 /* ---- which there are */
 static uint32_t
@@ -42,6 +45,7 @@ kvp_rdma_rails_learn(kvp_rdma_ep_t *ep, const kvp_rdma_answer_t *answer)
     ep->rails_n = (uint32_t)kvp_rdma_pairs(ep->tp->devs, ep->tp->devs_n, ep->peer_rails, ep->peer_rails_n, pairs);
     for (uint32_t i = 1; i < ep->rails_n; i++) {
         ep->rails[i].pair = pairs[i];
+        ep->rails[i].at = ep->peer_rails[pairs[i].theirs];
         kvp_rdma_health_init(&ep->rails[i].health);
     }
 }
@@ -56,12 +60,10 @@ up_n(const kvp_rdma_ep_t *ep)
     return n;
 }
 
-static bool
-is_any_open(const kvp_rdma_ep_t *ep)
+static const char *
+rail_name(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
 {
-    for (uint32_t i = 0; i < ep->rails_n; i++)
-        if (ep->rails[i].id != NULL) return true;
-    return false;
+    return rail->pair.ours < ep->tp->devs_n ? ep->tp->devs[rail->pair.ours]->info.name : "?";
 }
 
 /* ---- which carries what */
@@ -78,16 +80,24 @@ best_ns_per_mib(const kvp_rdma_ep_t *ep)
     return best;
 }
 
+/* A node ends our connections before it gives away what we may still be writing to (peer_cut). What is left of that must not
+ * go over a connection that is made afterwards. */
+static bool
+may_carry(const kvp_rdma_rail_t *rail, bool is_write)
+{
+    return rail->is_up && !(is_write && rail->is_young);
+}
+
 /* The one that little goes over: the first of those that are trusted most. */
 static kvp_rdma_rail_t *
-home(kvp_rdma_ep_t *ep)
+home(kvp_rdma_ep_t *ep, bool is_write)
 {
     kvp_rdma_rail_t *best = NULL;
 
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         kvp_rdma_rail_t *rail = &ep->rails[i];
 
-        if (rail->is_up && (best == NULL || rail->health.score > best->health.score)) best = rail;
+        if (may_carry(rail, is_write) && (best == NULL || rail->health.score > best->health.score)) best = rail;
     }
     return best;
 }
@@ -104,7 +114,7 @@ is_over_elsewhere(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail, const kv
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         const kvp_rdma_rail_t *other = &ep->rails[i];
 
-        if (other == rail || !other->is_up) continue;
+        if (other == rail) continue;
         if (other->works_tail < (lies_apart ? other->ordered : other->works_head)) return false;
     }
     return true;
@@ -123,7 +133,9 @@ awaits_reads(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
 kvp_rdma_rail_t *
 kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off, uint64_t len)
 {
-    kvp_rdma_rail_t *only = ep->rails_n == 1 || !ep->is_wide || xfer->kind == KVP_XFER_PUBLISH ? home(ep) : NULL;
+    bool is_write = xfer->kind != KVP_XFER_READ;
+    bool is_narrow = ep->rails_n == 1 || !ep->is_wide || xfer->kind == KVP_XFER_PUBLISH;
+    kvp_rdma_rail_t *only = is_narrow ? home(ep, is_write) : NULL;
     uint64_t best_ns = ep->rails_n == 1 ? 0 : best_ns_per_mib(ep);
     kvp_rdma_rail_t *best = NULL;
     uint64_t least = UINT64_MAX;
@@ -133,7 +145,7 @@ kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off, uin
         kvp_rdma_rail_t *rail = &ep->rails[i];
         uint64_t load;
 
-        if (!rail->is_up || (only != NULL && rail != only)) continue;
+        if (!may_carry(rail, is_write) || (only != NULL && rail != only)) continue;
         if (!kvp_rdma_rail_has_place(rail) || !is_over_elsewhere(ep, rail, xfer)) continue;
         load = (rail->bytes + len) * KVP_RDMA_HEALTH_FULL / kvp_rdma_health_weight(&rail->health, best_ns);
         if (load >= least) continue;
@@ -164,32 +176,46 @@ set_port(struct sockaddr_storage *addr, in_port_t port)
 static void
 try_another_of_ours(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
+    if (ep->tp->devs_n == 1) return;
     rail->pair.ours = (rail->pair.ours + 1) % (uint32_t)ep->tp->devs_n;
+    rail->is_routed = false;
+}
+
+static kvp_err_t
+open_rail(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    struct sockaddr_storage from;
+
+    if (!rail->is_routed) {
+        from = ep->tp->devs[rail->pair.ours]->info.addr;
+        set_port(&from, 0);
+    }
+    return kvp_rdma_rail_open(rail, ep->tp, ep->cm, rail->is_routed ? NULL : &from, &ep->base.costs);
+}
+
+kvp_err_t
+kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    kvp_rdma_rail_close(rail);
+    return open_rail(ep, rail);
 }
 
 static void
 begin(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
-    struct sockaddr_storage from = ep->tp->devs[rail->pair.ours]->info.addr;
-
-    set_port(&from, 0);
-    if (kvp_rdma_rail_open(rail, ep->tp, ep->cm, &from, &ep->peer_rails[rail->pair.theirs], &ep->base.costs) == KVP_OK)
-        return;
+    if (open_rail(ep, rail) == KVP_OK) return;
     kvp_rdma_health_failed(&rail->health, kvp_now_ns(), kvp_random_u64());
     try_another_of_ours(ep, rail);
-}
-
-static bool
-may_begin(const kvp_rdma_rail_t *rail, uint64_t now_ns)
-{
-    return rail->id == NULL && kvp_rdma_rail_is_idle(rail) && kvp_rdma_health_may_try(&rail->health, now_ns);
 }
 
 static void
 connect_more(kvp_rdma_ep_t *ep, uint64_t now_ns)
 {
-    for (uint32_t i = 0; i < ep->rails_n; i++)
-        if (may_begin(&ep->rails[i], now_ns)) begin(ep, &ep->rails[i]);
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        kvp_rdma_rail_t *rail = &ep->rails[i];
+
+        if (rail->id == NULL && kvp_rdma_health_may_try(&rail->health, now_ns)) begin(ep, rail);
+    }
 }
 
 bool
@@ -200,11 +226,20 @@ kvp_rdma_rails_are_connecting(const kvp_rdma_ep_t *ep)
     return false;
 }
 
-static bool
-has_stalled(const kvp_rdma_rail_t *rail, uint64_t now_ns)
+/* When a rail is given up if nothing is heard of it; UINT64_MAX = nothing is awaited. */
+static uint64_t
+patience_ns(const kvp_rdma_rail_t *rail)
 {
-    if (!rail->is_up || kvp_rdma_rail_is_idle(rail)) return false;
-    return now_ns >= kvp_rdma_health_stalled_at(rail->shown_ns, rail->bytes);
+    if (rail->id == NULL) return UINT64_MAX;
+    if (!rail->is_up) return rail->opened_ns + CONNECT_NS;
+    if (kvp_rdma_rail_is_idle(rail)) return UINT64_MAX;
+    return kvp_rdma_health_stalled_at(&rail->health, rail->id->give_up_ns, rail->shown_ns, rail->bytes);
+}
+
+static bool
+wants_more(const kvp_rdma_ep_t *ep)
+{
+    return ep->is_wide || up_n(ep) == 0;
 }
 
 void
@@ -212,14 +247,16 @@ kvp_rdma_rails_tend(kvp_rdma_ep_t *ep)
 {
     uint64_t now_ns;
 
-    if (ep->rails_n <= 1 || ep->bytes == 0) return;
+    if (!ep->is_up || ep->bytes == 0) return;
     now_ns = kvp_now_ns();
-    if (ep->is_wide || up_n(ep) == 0) connect_more(ep, now_ns);
+    if (wants_more(ep)) connect_more(ep, now_ns);
     for (uint32_t i = 0; i < ep->rails_n && ep->is_up; i++) {
         kvp_rdma_rail_t *rail = &ep->rails[i];
 
-        /* What writes ends with its rail: the adapter's own verdict is waited for. */
-        if (has_stalled(rail, now_ns) && !kvp_rdma_rail_has_writes(rail)) kvp_rdma_rails_failed(ep, rail);
+        if (now_ns < patience_ns(rail) || !KVP_RULE(RDMA_SILENCE)) continue;
+        kvp_log_warn("rdma", "nothing is heard of a connection: it is given up device %s bytes %llu",
+                     rail_name(ep, rail), (unsigned long long)rail->bytes);
+        kvp_rdma_rails_failed(ep, rail);
     }
 }
 
@@ -228,66 +265,108 @@ kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep)
 {
     uint64_t next_ns = UINT64_MAX;
 
-    if (ep->rails_n <= 1 || ep->bytes == 0) return next_ns;
+    if (!ep->is_up || ep->bytes == 0) return next_ns;
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         const kvp_rdma_rail_t *rail = &ep->rails[i];
 
-        if (rail->is_up && !kvp_rdma_rail_is_idle(rail))
-            next_ns = kvp_min_u64(next_ns, kvp_rdma_health_stalled_at(rail->shown_ns, rail->bytes));
-        else if (rail->id == NULL && ep->is_wide)
-            next_ns = kvp_min_u64(next_ns, rail->health.retry_ns);
+        next_ns = kvp_min_u64(next_ns, patience_ns(rail));
+        if (rail->id == NULL && wants_more(ep)) next_ns = kvp_min_u64(next_ns, rail->health.retry_ns);
     }
     return next_ns;
+}
+
+/* ---- a rail's end */
+static bool
+keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    uint32_t kept = ep->lost_n - ep->lost_at, n = 0;
+    kvp_rdma_work_t *all = calloc(kept + KVP_RDMA_SENDS, sizeof *all), work;
+
+    if (all == NULL) return false;
+    while (kvp_rdma_rail_take_work(rail, UINT64_MAX, &work)) {
+        if (work.xfer == NULL) continue; /* it only pushed */
+        while (ep->lost_at < ep->lost_n && ep->lost[ep->lost_at].seq < work.seq)
+            all[n++] = ep->lost[ep->lost_at++];
+        all[n++] = work;
+    }
+    while (ep->lost_at < ep->lost_n)
+        all[n++] = ep->lost[ep->lost_at++];
+    free(ep->lost);
+    ep->lost = all;
+    ep->lost_at = 0;
+    ep->lost_n = n;
+    return true;
+}
+
+/* Whether one is there, or may be soon. */
+static bool
+has_hope(const kvp_rdma_ep_t *ep)
+{
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        if (ep->rails[i].id != NULL || !kvp_rdma_health_is_doubtful(&ep->rails[i].health)) return true;
+    return false;
+}
+
+/* Whether writes are left that no rail may carry. */
+static bool
+are_writes_stranded(kvp_rdma_ep_t *ep)
+{
+    return ep->writes_n > 0 && home(ep, true) == NULL && KVP_RULE(RDMA_OLD_WRITES);
 }
 
 void
 kvp_rdma_rails_failed(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
     bool was_up = rail->is_up;
+    bool is_final = (kvp_rdma_rail_has_writes(rail) && KVP_RULE(RDMA_WRITES_ONCE)) || !KVP_RULE(RDMA_READS_AGAIN);
 
     kvp_rdma_rail_close(rail);
+    is_final |= are_writes_stranded(ep);
     kvp_rdma_health_failed(&rail->health, kvp_now_ns(), kvp_random_u64());
-    if (was_up && ep->rails_n > 1)
-        kvp_log_info("rdma", "a rail failed device %s of %u left %u", ep->tp->devs[rail->pair.ours]->info.name,
-                     ep->rails_n, up_n(ep));
-    if (!was_up) try_another_of_ours(ep, rail);
-    if ((kvp_rdma_rail_has_writes(rail) && KVP_RULE(RDMA_WRITES_ONCE)) || !KVP_RULE(RDMA_READS_AGAIN)) {
+    if (was_up)
+        kvp_log_info("rdma", "a rail failed device %s of %u left %u", rail_name(ep, rail), ep->rails_n, up_n(ep));
+    else
+        try_another_of_ours(ep, rail);
+    if (is_final || !keep_lost(ep, rail)) {
         kvp_rdma_ep_lose(ep);
         return;
     }
     if (up_n(ep) == 0) connect_more(ep, kvp_now_ns());
-    if (!is_any_open(ep)) kvp_rdma_ep_lose(ep);
+    if (!has_hope(ep)) kvp_rdma_ep_lose(ep);
 }
 
-kvp_rdma_rail_t *
-kvp_rdma_rails_orphaned(kvp_rdma_ep_t *ep)
+kvp_rdma_work_t *
+kvp_rdma_rails_orphan(kvp_rdma_ep_t *ep)
 {
-    kvp_rdma_rail_t *oldest = NULL;
+    return ep->lost_at < ep->lost_n ? &ep->lost[ep->lost_at] : NULL;
+}
 
-    for (uint32_t i = 0; i < ep->rails_n; i++) {
-        kvp_rdma_rail_t *rail = &ep->rails[i];
+/* Where a rail takes less at once than the one that failed did, the rest goes next. */
+void
+kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, uint32_t len)
+{
+    kvp_rdma_work_t *work = &ep->lost[ep->lost_at];
 
-        if (rail->is_up || kvp_rdma_rail_is_idle(rail)) continue;
-        if (oldest == NULL || kvp_rdma_rail_first(rail)->seq < kvp_rdma_rail_first(oldest)->seq) oldest = rail;
-    }
-    return oldest;
+    ep->lost_at += len == work->len;
+    work->at = *behind;
+    work->off += len;
+    work->len -= len;
 }
 
 /* ---- what health is judged by */
 void
-kvp_rdma_rails_connected(kvp_rdma_rail_t *rail)
+kvp_rdma_rails_connected(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
     rail->is_up = true;
+    rail->is_young = ep->writes_n > 0 && KVP_RULE(RDMA_OLD_WRITES);
     kvp_rdma_health_connected(&rail->health);
 }
 
 void
-kvp_rdma_rails_moved(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t bytes)
+kvp_rdma_rails_moved(kvp_rdma_rail_t *rail, uint64_t bytes)
 {
-    uint64_t now_ns;
+    uint64_t now_ns = kvp_now_ns();
 
-    if (ep->rails_n <= 1) return;
-    now_ns = kvp_now_ns();
     if (bytes > 0) kvp_rdma_health_moved(&rail->health, bytes, now_ns - rail->shown_ns);
     rail->shown_ns = now_ns;
 }

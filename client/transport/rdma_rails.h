@@ -9,6 +9,9 @@
 /* kvp_rdma_rails_learn takes in from the first consent where the peer's other adapters are. */
 void kvp_rdma_rails_learn(kvp_rdma_ep_t *ep, const kvp_rdma_answer_t *answer);
 
+/* kvp_rdma_rails_open_again opens one that was refused anew: what kept it out has changed. */
+kvp_err_t kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail) KVP_MUST_USE;
+
 /* kvp_rdma_rails_pick chooses the rail for the next slice of a transfer (off: where in it that begins); NULL: it has to
  * wait, for room or for what must be over before it. */
 kvp_rdma_rail_t *kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off, uint64_t len);
@@ -16,22 +19,23 @@ kvp_rdma_rail_t *kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, 
 /* kvp_rdma_rails_widen looks whether what is under way is enough for more than one rail. */
 void kvp_rdma_rails_widen(kvp_rdma_ep_t *ep);
 
-/* kvp_rdma_rails_tend connects those that are wanted and may be tried, and gives up those that have stalled: only where
- * there is more than one. next_ns: when it is to be called again, with something under way; UINT64_MAX = need not. */
+/* kvp_rdma_rails_tend connects those that are wanted and may be tried, and gives up those that have stalled, or do not come
+ * to stand. next_ns: when it is to be called again, with something under way; UINT64_MAX = need not. */
 void kvp_rdma_rails_tend(kvp_rdma_ep_t *ep);
 uint64_t kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep);
 
 /* kvp_rdma_rails_are_connecting: there will be events. */
 bool kvp_rdma_rails_are_connecting(const kvp_rdma_ep_t *ep);
 
-/* kvp_rdma_rails_failed closes a rail. What it had under way waits for another one (orphaned finds it), unless something
- * of that writes, or no other rail can be had: then the endpoint is lost. */
+/* kvp_rdma_rails_failed closes a rail. What it had under way is posted again, by another one or by itself when it stands
+ * again, unless something of that writes, or no rail can be had: then the endpoint is lost. */
 void kvp_rdma_rails_failed(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail);
-/* kvp_rdma_rails_orphaned: the rail that failed whose oldest work is to be posted next of all; NULL = none. */
-kvp_rdma_rail_t *kvp_rdma_rails_orphaned(kvp_rdma_ep_t *ep);
+/* kvp_rdma_rails_orphan: what is to be posted again first; NULL = nothing is. take_orphan: so many bytes of it were. */
+kvp_rdma_work_t *kvp_rdma_rails_orphan(kvp_rdma_ep_t *ep);
+void kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, uint32_t len);
 
-/* kvp_rdma_rails_connected, _rang and _moved tell what a rail's health is judged by. */
-void kvp_rdma_rails_connected(kvp_rdma_rail_t *rail);
-void kvp_rdma_rails_moved(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t bytes);
+/* kvp_rdma_rails_connected and _moved tell what a rail's health is judged by: moved 0 bytes is posted where nothing was. */
+void kvp_rdma_rails_connected(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail);
+void kvp_rdma_rails_moved(kvp_rdma_rail_t *rail, uint64_t bytes);
 
 #endif

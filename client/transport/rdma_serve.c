@@ -124,7 +124,7 @@ judge(const kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev, kvp_rdma_ask_t *ask_o
     if (memcmp(ask_out->pool_id, tp->pool_id, sizeof tp->pool_id) != 0) return KVP_PROTO;
     if (kvp_fenced_has(&tp->serving.fenced, ask_out->incarnation) && KVP_RULE(RDMA_REFUSE_FENCED)) return KVP_FENCED;
     if (ask_out->mtu_bytes > ev->id->dev->info.mtu_bytes) {
-        kvp_log_warn("rdma", "a peer sends packets of %u bytes and device %s takes %u: give both interfaces one MTU",
+        kvp_log_info("rdma", "a peer sends packets of %u bytes and device %s takes %u: it may come with smaller ones",
                      ask_out->mtu_bytes, ev->id->dev->info.name, ev->id->dev->info.mtu_bytes);
         return KVP_LIMIT;
     }
@@ -260,14 +260,6 @@ kvp_rdma_addr(const kvp_addr_t *at, struct sockaddr_storage *addr_out)
 }
 
 static bool
-is_unspecified(const struct sockaddr_storage *addr)
-{
-    if (addr->ss_family == AF_INET)
-        return ((const struct sockaddr_in *)(const void *)addr)->sin_addr.s_addr == htonl(INADDR_ANY);
-    return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr);
-}
-
-static bool
 is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
     if (a->ss_family != b->ss_family) return false;
@@ -284,7 +276,7 @@ listen_at_others(kvp_rdma_tp_t *tp, const struct sockaddr_storage *first)
 {
     kvp_rdma_serving_t *s = &tp->serving;
 
-    for (size_t i = 0; i < tp->devs_n && !is_unspecified(first); i++) {
+    for (size_t i = 0; i < tp->devs_n && !kvp_rdma_is_unspecified(first); i++) {
         struct sockaddr_storage at = rail_addr(tp, i);
         kvp_err_t err;
 
@@ -293,8 +285,8 @@ listen_at_others(kvp_rdma_tp_t *tp, const struct sockaddr_storage *first)
         if (err == KVP_OK)
             s->listeners_n++;
         else
-            kvp_log_warn("rdma", "peers cannot come by device %s: its port %u is taken", tp->devs[i]->info.name,
-                         s->port);
+            kvp_log_warn("rdma", "peers cannot come by device %s: nobody can listen there port %u error %s",
+                         tp->devs[i]->info.name, s->port, kvp_err_name(err));
     }
 }
 

@@ -36,6 +36,18 @@ parse_pick(const char *text, size_t len, kvp_rdma_pick_t *pick_out)
     return KVP_OK;
 }
 
+/* Whether the last one means a port that one before it means as well. */
+static bool
+is_last_named_twice(const kvp_rdma_want_t *want)
+{
+    const kvp_rdma_pick_t *last = &want->picks[want->picks_n - 1];
+
+    for (const kvp_rdma_pick_t *it = want->picks; it != last; it++)
+        if (strcmp(it->name, last->name) == 0 && (it->port == last->port || it->port == 0 || last->port == 0))
+            return true;
+    return false;
+}
+
 static kvp_err_t
 parse_picks(const char *text, kvp_rdma_want_t *want, char *why, size_t cap)
 {
@@ -49,6 +61,10 @@ parse_picks(const char *text, kvp_rdma_want_t *want, char *why, size_t cap)
         if (parse_pick(at, len, &want->picks[want->picks_n++]) != KVP_OK) {
             snprintf(why, cap, "\"%.*s\" names no RDMA device: NAME[:PORT][,NAME[:PORT]] is expected, such as mlx5_0:1",
                      (int)kvp_min_u64(len, KVP_RDMA_PICK_MAX), at);
+            return KVP_INVALID;
+        }
+        if (is_last_named_twice(want)) {
+            snprintf(why, cap, "RDMA device \"%.*s\" is named twice", (int)len, at);
             return KVP_INVALID;
         }
         at += len;
@@ -67,8 +83,9 @@ kvp_rdma_want_parse(const char *devices, const char *gid_index, kvp_rdma_want_t 
     if (err != KVP_OK) return err;
     if (gid_index != NULL && gid_index[0] != '\0') {
         if (kvp_parse_u64(gid_index, &index) != KVP_OK || index > KVP_RDMA_GIDS_MAX) {
-            snprintf(why, cap, "\"%.32s\" is no GID index: a number is expected, as `kvpool doctor` lists them",
-                     gid_index);
+            snprintf(why, cap,
+                     "\"%.32s\" is no GID index: a number from 0 to %u is expected, as `kvpool doctor` lists them",
+                     gid_index, KVP_RDMA_GIDS_MAX);
             return KVP_INVALID;
         }
         want.gid_index = (int)index;

@@ -16,7 +16,7 @@ typedef struct {
     uint64_t nonce; /* comes back in the answer: one that is of another attempt is noticed */
     uint64_t incarnation;
     uint8_t pool_id[16];
-    uint32_t mtu_bytes; /* of the packets that it sends; 0 = it does not tell */
+    uint32_t mtu_bytes; /* of the packets that this connection would send; 0 = it does not tell */
 } kvp_rdma_ask_t;
 
 /* Consent, or a refusal (err: VERSION, PROTO, FENCED, BUSY, NOTSUP, INTERNAL, and LIMIT: it would send larger packets than

@@ -208,6 +208,7 @@ encode(kvp_data_op_t *op, const kvp_xfer_t *x)
     if ((x->flags & KVP_XFER_AFTER_PRIOR) != 0) op->flags |= KVP_DATA_AFTER_PRIOR;
     if (x->kind == KVP_XFER_READ) {
         op->kind = KVP_DATA_READ;
+        if ((x->flags & KVP_XFER_PEER_SUM) != 0) op->flags |= KVP_DATA_SUM;
     } else if (x->kind == KVP_XFER_PUBLISH) {
         op->kind = KVP_DATA_PUBLISH;
         op->guard_word = x->word;

@@ -4,6 +4,13 @@
  */
 #include "client/transport/tcp_answer.h"
 
+/* Of a READ that went well, in the answer. */
+static uint64_t
+whole_bytes(const kvp_tcp_read_t *r)
+{
+    return r->len + (r->has_sum ? sizeof(uint64_t) : 0);
+}
+
 void
 kvp_tcp_answer_begin(kvp_tcp_conn_t *conn)
 {
@@ -14,7 +21,7 @@ kvp_tcp_answer_begin(kvp_tcp_conn_t *conn)
     w->status[w->ops_n] = 0; /* the padding */
     if (conn->dec.is_read)
         for (uint32_t i = 0; i < w->ops_n; i++)
-            if (w->status[i] == KVP_OK) body += w->reads[i].len;
+            if (w->status[i] == KVP_OK) body += whole_bytes(&w->reads[i]);
     w->rep = (kvp_data_rep_t){
         .magic = KVP_DATA_MAGIC,
         .n_ops = (uint16_t)w->ops_n,
@@ -57,7 +64,7 @@ source_of(kvp_tcp_work_t *w, kvp_tcp_read_t *r)
 }
 
 /* A READ that is AFTER_PRIOR ends the gathering while bytes before it, which the kernel takes straight from memory, are
- * not handed over; those in the stage were loaded already. */
+ * not handed over; those in the stage were loaded already. A sum is known when all that it is of was sent. */
 void
 kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g)
 {
@@ -76,12 +83,33 @@ kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g)
         const uint8_t *from;
 
         if (w->status[i] != KVP_OK) continue;
+        if (off >= r->len) { /* only its sum is left */
+            has_room = gather_add(g, (const uint8_t *)&w->sum + (off - r->len), whole_bytes(r) - off);
+            continue;
+        }
         if (r->is_after && has_direct && r->staged_at == KVP_TCP_NOT_STAGED) break;
         from = source_of(w, r);
         if (from == NULL) break;
         has_direct |= from == r->at;
         has_room = gather_add(g, from + off, r->len - off);
+        if (r->has_sum) break;
     }
+}
+
+/* Bytes of a READ were sent. The kernel has its copy, so it is the memory as it is now that is summed: where that has changed
+ * meanwhile, the reader finds that they differ. */
+static void
+sum_sent(kvp_tcp_work_t *w, const kvp_tcp_read_t *r, uint64_t off, uint64_t n)
+{
+    const uint8_t *from = r->staged_at == KVP_TCP_NOT_STAGED ? r->at : w->stage + r->staged_at;
+
+    if (n == r->len) {
+        w->sum = kvp_sum(from, n);
+        return;
+    }
+    if (off == 0) kvp_sum_reset(w->summing);
+    kvp_sum_update(w->summing, from + off, n);
+    if (off + n == r->len) w->sum = kvp_sum_digest(w->summing);
 }
 
 void
@@ -94,12 +122,14 @@ kvp_tcp_answer_took(kvp_tcp_conn_t *conn, size_t n)
     n -= head;
     while (n > 0) {
         const kvp_tcp_read_t *r = &w->reads[w->op];
-        uint64_t more = w->status[w->op] == KVP_OK ? kvp_min_u64(n, r->len - w->off) : 0;
+        bool is_sent = w->status[w->op] == KVP_OK;
+        uint64_t more = is_sent ? kvp_min_u64(n, whole_bytes(r) - w->off) : 0;
 
+        if (is_sent && r->has_sum && w->off < r->len) sum_sent(w, r, w->off, kvp_min_u64(more, r->len - w->off));
         n -= more;
         w->off += more;
-        if (w->status[w->op] == KVP_OK && w->off < r->len) return;
-        if (w->status[w->op] == KVP_OK && r->staged_at != KVP_TCP_NOT_STAGED) w->staged_n--;
+        if (is_sent && w->off < whole_bytes(r)) return;
+        if (is_sent && r->staged_at != KVP_TCP_NOT_STAGED) w->staged_n--;
         w->op++;
         w->off = 0;
         conn->op_serial++;

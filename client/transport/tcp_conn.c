@@ -33,10 +33,18 @@ work_take(kvp_tcp_lane_t *lane)
     } else {
         w = malloc(sizeof *w); /* pages are touched as a request grows */
         if (w == NULL) return NULL;
+        w->summing = NULL;
     }
     w->rx_at = w->rx_len = 0;
     w->ops_n = 0;
     return w;
+}
+
+void
+kvp_tcp_work_free(kvp_tcp_work_t *work)
+{
+    if (work->summing != NULL) kvp_sum_destroy(work->summing);
+    free(work);
 }
 
 static void
@@ -48,7 +56,7 @@ work_drop(kvp_tcp_conn_t *conn)
     conn->work = NULL;
     if (w == NULL) return;
     if (lane->spare_n == SPARE_MAX) {
-        free(w);
+        kvp_tcp_work_free(w);
         return;
     }
     w->next = lane->spare;
@@ -266,7 +274,8 @@ run_publish(kvp_exports_t *ex, const kvp_data_op_t *op)
     return kvp_word_publish(at, op->guard_word);
 }
 
-static void
+/* False: no memory for what sums. */
+static bool
 begin_op(kvp_tcp_conn_t *conn)
 {
     kvp_exports_t *ex = &conn->lane->shared->exports;
@@ -282,6 +291,9 @@ begin_op(kvp_tcp_conn_t *conn)
         r->len = op->len;
         r->staged_at = KVP_TCP_NOT_STAGED;
         r->is_after = (op->flags & KVP_DATA_AFTER_PRIOR) != 0;
+        r->has_sum = (op->flags & KVP_DATA_SUM) != 0;
+        if (r->has_sum && w->summing == NULL) w->summing = kvp_sum_create();
+        if (r->has_sum && w->summing == NULL) return false;
         w->status[i] = kvp_exports_resolve(ex, op->key, op->off, op->len, KVP_ACCESS_READ, &at, &r->mr);
         r->at = at;
     } else if (op->kind == KVP_DATA_WRITE) {
@@ -289,6 +301,7 @@ begin_op(kvp_tcp_conn_t *conn)
     } else {
         w->status[i] = run_publish(ex, op);
     }
+    return true;
 }
 
 /* Whether the body of the WRITE at hand may land now; asked before each copy. Once refused it stays so. */
@@ -322,7 +335,7 @@ decode(kvp_tcp_conn_t *conn)
 
     while (ev != KVP_DATA_EV_MORE && ev != KVP_DATA_EV_END) {
         if (kvp_data_dec_next(&conn->dec, &at, &len, &ev) != KVP_OK) return refuse_bytes(conn, "malformed request");
-        if (ev == KVP_DATA_EV_OP) begin_op(conn);
+        if (ev == KVP_DATA_EV_OP && !begin_op(conn)) return refuse_bytes(conn, "out of memory");
         if (ev == KVP_DATA_EV_BODY) land_body(conn);
     }
     w->rx_at = w->rx_len - (uint32_t)len;

@@ -16,6 +16,7 @@
 #include "client/transport/fenced.h"
 #include "client/transport/tcp_wire.h"
 #include "client/transport/words.h"
+#include "common/hash.h"
 #include "common/list.h"
 #include "common/log.h"
 
@@ -31,6 +32,7 @@ typedef struct {
     const kvp_mr_t *mr;
     uint32_t staged_at; /* offset of its bytes in `stage`, once loaded */
     bool is_after; /* AFTER_PRIOR */
+    bool has_sum; /* KVP_DATA_SUM: 8 bytes follow */
 } kvp_tcp_read_t;
 
 /* Where the body of the WRITE at hand goes. */
@@ -53,6 +55,8 @@ typedef struct kvp_tcp_work {
     uint32_t head_len, head_sent;
     uint32_t op; /* the READ being sent, and how much of it is */
     uint64_t off;
+    kvp_sum_state_t *summing; /* of what was sent of that READ; NULL = none was asked for yet */
+    uint64_t sum; /* once all of it was sent */
     uint32_t stage_len, staged_n; /* staged_n: READs staged and not yet sent whole */
 
     kvp_data_rep_t rep; /* rep and status are sent as they lie here */
@@ -129,6 +133,9 @@ bool kvp_tcp_conn_turn(kvp_tcp_conn_t *conn);
 
 /* kvp_tcp_conn_kill ends it: afterwards it touches no memory. The lane's thread closes and frees it. */
 void kvp_tcp_conn_kill(kvp_tcp_conn_t *conn);
+
+/* kvp_tcp_work_free frees a spare one. */
+void kvp_tcp_work_free(kvp_tcp_work_t *work);
 
 /* kvp_tcp_conn_uses tells whether it holds an address in mr's memory. */
 bool kvp_tcp_conn_uses(const kvp_tcp_conn_t *conn, const kvp_mr_t *mr);

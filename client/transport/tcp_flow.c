@@ -221,6 +221,13 @@ kvp_tcp_ep_flush(kvp_tcp_ep_t *ep)
 
 /* Receiving */
 
+/* Of a READ that went well, in the answer. */
+static uint64_t
+whole_bytes(const kvp_xfer_t *x)
+{
+    return x->len + ((x->flags & KVP_XFER_PEER_SUM) != 0 ? sizeof x->word : 0);
+}
+
 static const int32_t *
 rx_status(const kvp_tcp_ep_t *ep)
 {
@@ -261,7 +268,7 @@ take_head(kvp_tcp_ep_t *ep)
     for (uint32_t i = 0; i < req->hdr.n_ops; i++) {
         int32_t status = rx_status(ep)[i];
         if (!kvp_data_status_is_valid(status)) err = KVP_PROTO;
-        if (req->is_read && status == KVP_OK) body += kvp_tcp_xfer_at(ep, req->first + i)->len;
+        if (req->is_read && status == KVP_OK) body += whole_bytes(kvp_tcp_xfer_at(ep, req->first + i));
     }
     if (err == KVP_OK) err = kvp_data_rep_check(ep->heads[ep->heads_at], req->hdr.seq, req->hdr.n_ops, body);
     if (err != KVP_OK) {
@@ -270,6 +277,16 @@ take_head(kvp_tcp_ep_t *ep)
         return;
     }
     ep->rx.in_body = true;
+    settle(ep);
+}
+
+static void
+end_body(kvp_tcp_ep_t *ep, kvp_err_t status)
+{
+    ep->rx.iov = 0;
+    ep->rx.off = 0;
+    ep->rx.body = 0;
+    complete(ep, status);
     settle(ep);
 }
 
@@ -295,12 +312,17 @@ take_body(kvp_tcp_ep_t *ep, const uint8_t *at, size_t n)
         rx->iov++;
         rx->off = 0;
     }
-    if (!is_last) return;
-    rx->iov = 0;
-    rx->off = 0;
-    rx->body = 0;
-    complete(ep, KVP_OK);
-    settle(ep);
+    if (rx->body == whole_bytes(x)) end_body(ep, KVP_OK);
+}
+
+/* Bytes of the sum behind it, which are in the transfer's word. */
+static void
+take_sum(kvp_tcp_ep_t *ep, size_t n)
+{
+    const kvp_xfer_t *x = kvp_tcp_xfer_at(ep, ep->head);
+
+    ep->rx.body += n;
+    if (ep->rx.body == whole_bytes(x)) end_body(ep, x->word == x->sum ? KVP_OK : KVP_CORRUPT);
 }
 
 static void
@@ -327,6 +349,12 @@ take(kvp_tcp_ep_t *ep, size_t n)
             const kvp_iov_t *iov;
             size_t part;
 
+            if (ep->rx.body >= x->len) {
+                part = (size_t)kvp_min_u64(n, whole_bytes(x) - ep->rx.body);
+                n -= part;
+                take_sum(ep, part);
+                continue;
+            }
             skip_empty_iov(x, &ep->rx.iov);
             iov = &x->iov[ep->rx.iov];
             part = (size_t)kvp_min_u64(n, iov->len - ep->rx.off);
@@ -358,19 +386,23 @@ gather_bodies(kvp_tcp_ep_t *ep, gather_t *g)
     kvp_tcp_rx_t rx = ep->rx;
 
     for (uint32_t pos = ep->head; pos != req->first + req->hdr.n_ops; pos++) {
-        const kvp_xfer_t *x = kvp_tcp_xfer_at(ep, pos);
+        kvp_xfer_t *x = kvp_tcp_xfer_at(ep, pos);
 
         if (status[pos - req->first] != KVP_OK) continue;
         while (rx.body < x->len) {
             size_t len;
 
-            if (g->n == IOVS - 1 || g->bytes == PIECE_BYTES) return false;
+            if (g->n == IOVS - 1 || g->bytes >= PIECE_BYTES) return false;
             skip_empty_iov(x, &rx.iov);
             len = (size_t)kvp_min_u64(x->iov[rx.iov].len - rx.off, PIECE_BYTES - g->bytes);
             gather_add(g, (uint8_t *)x->iov[rx.iov].addr + rx.off, len);
             rx.body += len;
             rx.iov++;
             rx.off = 0;
+        }
+        if (rx.body < whole_bytes(x)) {
+            if (g->n == IOVS - 1) return false;
+            gather_add(g, (uint8_t *)&x->word + (rx.body - x->len), (size_t)(whole_bytes(x) - rx.body));
         }
         rx = (kvp_tcp_rx_t){0};
     }

@@ -92,7 +92,7 @@ lane_fini(kvp_tcp_lane_t *lane)
     while (lane->spare != NULL) {
         kvp_tcp_work_t *w = lane->spare;
         lane->spare = w->next;
-        free(w);
+        kvp_tcp_work_free(w);
     }
     pthread_mutex_destroy(&lane->lock);
 }

@@ -48,7 +48,8 @@ begin_op(kvp_data_dec_t *dec)
     if (op->kind < KVP_DATA_READ || op->kind > KVP_DATA_PUBLISH || op->reserved0 != 0 || op->reserved1 != 0 ||
         op->reserved2 != 0)
         return KVP_PROTO;
-    if ((op->flags & ~(KVP_DATA_AFTER_PRIOR | KVP_DATA_GUARDED)) != 0 || op->len == 0) return KVP_PROTO;
+    if ((op->flags & ~(KVP_DATA_AFTER_PRIOR | KVP_DATA_GUARDED | KVP_DATA_SUM)) != 0 || op->len == 0) return KVP_PROTO;
+    if ((op->flags & KVP_DATA_SUM) != 0 && op->kind != KVP_DATA_READ) return KVP_PROTO;
     if (is_first) dec->is_read = op->kind == KVP_DATA_READ;
     if (dec->is_read != (op->kind == KVP_DATA_READ)) return KVP_PROTO;
     if (dec->is_read && room != 0) return KVP_PROTO;

@@ -65,9 +65,10 @@ default_mr_export(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation,
 }
 
 static kvp_err_t
-default_lend(const struct kvp_verbs_ops *verbs, void *addr, size_t len, kvp_loan_t **loan_out)
+default_lend(const struct kvp_verbs_ops *verbs, void *addr, size_t len, const kvp_devmem_t *device,
+             kvp_loan_t **loan_out)
 {
-    (void)verbs, (void)addr, (void)len, (void)loan_out;
+    (void)verbs, (void)addr, (void)len, (void)device, (void)loan_out;
     return KVP_NOTSUP;
 }
 
@@ -309,6 +310,7 @@ kvp_xfer_check(const kvp_xfer_t *xfer)
     if (xfer->len == 0 || !is_in_range(xfer->rseg, xfer->roffset, xfer->len)) return KVP_INVALID;
     if (xfer->kind == KVP_XFER_PUBLISH) return xfer->len == 8 && xfer->roffset % 8 == 0 ? KVP_OK : KVP_INVALID;
     if (xfer->kind != KVP_XFER_READ && xfer->kind != KVP_XFER_WRITE) return KVP_INVALID;
+    if ((xfer->flags & KVP_XFER_DEVICE) != 0 && (xfer->flags & KVP_XFER_SUM) != 0) return KVP_INVALID;
     for (uint32_t i = 0; i < xfer->iov_n; i++) {
         if (xfer->iov[i].len > xfer->len - sum) return KVP_INVALID;
         sum += xfer->iov[i].len;

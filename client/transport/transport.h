@@ -10,18 +10,20 @@
 #ifndef KVP_CLIENT_TRANSPORT_H
 #define KVP_CLIENT_TRANSPORT_H
 
+#include "client/transport/device.h"
 #include "client/transport/rdma_dev.h"
 #include "common/base.h"
 #include "common/list.h"
 #include "common/segfmt.h"
 
 #define KVP_TP_SAME_HOST 0x01u /* only between processes of one host */
-#define KVP_TP_DEVICE_MEM 0x02u /* registers device memory */
+#define KVP_TP_DEVICE_MEM 0x02u /* takes device memory that was lent (KVP_XFER_DEVICE) */
 #define KVP_TP_GUARDS 0x04u /* enforces guards and kvp_word_may_become on the serving side */
 #define KVP_TP_SYNC 0x08u /* submit completes everything before it returns */
 #define KVP_TP_VERIFY_SUM 0x10u /* bytes travel unprotected: a read must be verified by its sum */
 #define KVP_TP_OWN_PORT 0x40u /* listens for itself, at the same address as the node; takes no accepted sockets */
 #define KVP_TP_LATE_WRITES 0x20u /* what a peer wrote may land after a quiesce, until it is cut or fenced */
+#define KVP_TP_SUM_ALONE 0x80u /* a read costs what requests it takes: small ones are verified by their sum alone */
 
 #define KVP_TOKEN_MAX 64u
 
@@ -110,6 +112,10 @@ typedef enum {
 #define KVP_XFER_GUARDED 0x04u /* WRITE: lands only while the guard's word has that value (where KVP_TP_GUARDS) */
 
 #define KVP_XFER_LENT 0x08u /* its local memory was lent (see lend), and stays so until the transfer is over */
+#define KVP_XFER_DEVICE                                                                                                \
+    0x10u /* that is a device's: no processor touches it, so there is no SUM; NOTSUP: not lent here */
+#define KVP_XFER_PEER_SUM                                                                                              \
+    0x20u /* READ with SUM: the peer also tells the sum of what it sent (where KVP_TP_VERIFY_SUM) */
 
 typedef struct kvp_iov {
     void *addr;
@@ -127,7 +133,7 @@ typedef struct kvp_xfer {
     const kvp_iov_t *iov;
     uint32_t iov_n;
     uint64_t len; /* sum of the iov lengths; PUBLISH: 8 */
-    uint64_t word; /* PUBLISH: the word to store */
+    uint64_t word; /* PUBLISH: the word to store; PEER_SUM: what the peer told, once that is there */
     kvp_rseg_t *guard_rseg;
     uint64_t guard_off;
     uint64_t guard_word;
@@ -137,7 +143,8 @@ typedef struct kvp_xfer {
 
     kvp_err_t status; /* set before done: OK, STALE (guard or publish refused), DEADLINE, INVALID (ill-formed, out of
                          range, a reader's token used to write), NO_SEGMENT, DISCONNECTED, CANCELLED, PROTO (the peer's
-                         answer was malformed; the endpoint is broken) */
+                         answer was malformed; the endpoint is broken), CORRUPT (PEER_SUM: it is not what arrived), NOTSUP
+                         (DEVICE: not all of the memory is registered), NOT_REGISTERED (DEVICE: it is there no more) */
     uint64_t sum; /* with KVP_XFER_SUM and status OK */
     kvp_list_t link; /* the transport's while it owns the transfer, */
     uint64_t left; /* and this: bytes that are not over */
@@ -191,8 +198,11 @@ struct kvp_transport_ops {
     /* Local memory that is used often, told ahead, so that transfers need no copy. It belongs to the process, not to an
      * instance: it takes long, and sessions come and go. Where it is much lend returns before it is done; what is not ready, or
      * cannot be had, is moved in another way. unlend, once no transfer with the memory is under way, returns when nothing of this
-     * loan holds it. Loans of the same memory may overlap. verbs as in kvp_tp_conf_t. */
-    kvp_err_t (*lend)(const struct kvp_verbs_ops *verbs, void *addr, size_t len, kvp_loan_t **loan_out);
+     * loan holds it. Loans of the same memory may overlap. verbs as in kvp_tp_conf_t.
+     * device, where not NULL, is whose memory it is (where KVP_TP_DEVICE_MEM). There is no other way to move that: so OK says
+     * that all of it can be reached, and NOTSUP that not all can. */
+    kvp_err_t (*lend)(const struct kvp_verbs_ops *verbs, void *addr, size_t len, const kvp_devmem_t *device,
+                      kvp_loan_t **loan_out);
     void (*unlend)(kvp_loan_t *loan);
 
     /* Peer's memory, opened once, not per transfer. len is what the peer said it holds. */

@@ -228,7 +228,8 @@ typedef struct {
     const kvp_frame_hdr_t *ask;
     uint32_t n;
     kvp_waiter_t *waiter; /* NULL = there is nothing to wait for */
-    bool has_upserts; /* leases may name what they supersede */
+    bool waits; /* until no lease names what is superseded */
+    bool has_revoked; /* something that leases may name */
 } reply_t;
 
 static bool
@@ -286,7 +287,7 @@ static kvp_err_t
 commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, reply_t *reply)
 {
     kvp_attempt_t *a = kvp_attempt_find(m, s, commit->attempt);
-    bool is_undead, waits;
+    bool is_undead, may_be_known, waits;
     kvp_pin_t pin;
     kvp_obj_t *o;
     uint32_t oid;
@@ -295,7 +296,8 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
     is_undead = kvp_retire_is_readable(m, a->digest.hi);
-    waits = a->is_upsert || is_undead || m->journal.is_on;
+    may_be_known = a->is_upsert || (reply->waits && KVP_RULE(REVOKE_EVICTED));
+    waits = may_be_known || is_undead || m->journal.is_on;
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
         /* What is sealed a later master would adopt: it is dead before its writer hears that it was refused. Of who waits
@@ -307,11 +309,12 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     }
     oid = a->oid;
     pin = a->pin;
-    /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not obeyed yet. */
-    if ((a->is_upsert && KVP_RULE(REVOKE_ON_UPSERT)) || (is_undead && KVP_RULE(REVOKE_UNDEAD)))
+    /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not obeyed yet, nor those, for
+     * the time of a lease, who do not look. */
+    if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_undead && KVP_RULE(REVOKE_UNDEAD)))
         (void)kvp_revoke(a->tenant, a->digest);
     if (is_undead) kvp_owed_stray(m, a->digest, kvp_obj_version(kvp_obj(m->index, oid)) - 1, reply->waiter);
-    reply->has_upserts |= a->is_upsert;
+    reply->has_revoked |= may_be_known;
     kvp_journal_commit(m, oid, a->digest);
     if (a->is_upsert) supersede(m, a, reply->waiter);
     kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED, waits ? answer_of(reply) : 0);
@@ -358,10 +361,10 @@ kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    reply = (reply_t){.ask = &f->hdr, .n = msg->n};
+    reply = (reply_t){.ask = &f->hdr, .n = msg->n, .waits = msg->wait};
     for (uint32_t i = 0; i < msg->n; i++)
         results[i] = commit_one(m, s, &commits[i], &reply);
-    answer(m, s, &reply, results, msg->wait && reply.has_upserts);
+    answer(m, s, &reply, results, msg->wait && reply.has_revoked);
     kvp_master_space_news(m); /* what is committed can be evicted */
     kvp_pb_free(&pb, msg);
 }

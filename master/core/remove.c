@@ -37,6 +37,7 @@ refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 typedef struct {
     bool is_forced;
     bool heeds_probes; /* HELD also while somebody has just asked for it */
+    bool waits; /* until no lease names what is gone */
 } remove_mode_t;
 
 static bool
@@ -69,11 +70,14 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     return KVP_OK;
 }
 
-/* What is not there may have been evicted from a node that has not obeyed yet, and be read from known locations. */
+/* What is not there may have been evicted from a node that has not obeyed yet, and be read from known locations; and for the
+ * time of a lease also where it has, by those who do not look at descriptors. */
 static void
-revoke_undead(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest)
+revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool waits)
 {
-    if (kvp_retire_is_readable(m, digest.hi) && KVP_RULE(REVOKE_UNDEAD)) (void)kvp_revoke(t, digest);
+    bool is_undead = kvp_retire_is_readable(m, digest.hi) && KVP_RULE(REVOKE_UNDEAD);
+
+    if (is_undead || (waits && KVP_RULE(REVOKE_EVICTED))) (void)kvp_revoke(t, digest);
 }
 
 /* The greatest version that can have been of a key that is not there: it may be being put. */
@@ -96,11 +100,12 @@ is_of_another(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 
 /* Nor may it be read where it was, or come back with what a node reports. */
 static void
-remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, kvp_waiter_t *w)
+remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
+              kvp_waiter_t *w)
 {
     uint64_t version = version_before(m, oid);
 
-    revoke_undead(m, t, digest);
+    revoke_absent(m, t, digest, mode->waits);
     kvp_owed_stray(m, digest, version, w);
     if (is_of_another(m, t, oid)) { /* as is what else is known of the digest */
         kvp_owed_unknown(m, digest, version, w);
@@ -141,7 +146,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     if (!is_oneway) w = kvp_waiter_open(s, &f->hdr, msg->n);
-    mode = (remove_mode_t){.is_forced = msg->force, .heeds_probes = msg->heeds_probes};
+    mode = (remove_mode_t){.is_forced = msg->force, .heeds_probes = msg->heeds_probes, .waits = msg->wait};
     for (uint32_t i = 0; i < msg->n; i++) {
         uint32_t oid = kvp_objindex_find(m->index, digests[i]);
         kvp_err_t err = KVP_NOT_FOUND;
@@ -149,7 +154,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (is_there(m, s->tenant, oid))
             err = remove_one(m, s->tenant, oid, digests[i], &mode, w);
         else
-            remove_absent(m, s->tenant, oid, digests[i], w);
+            remove_absent(m, s->tenant, oid, digests[i], &mode, w);
         if (w != NULL) w->results[i] = err;
     }
     if (w != NULL) kvp_waiter_arm(m, w, msg->wait);

@@ -5,7 +5,9 @@
  */
 #include "tests/device/fake_cuda.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -146,6 +148,7 @@ fake_cuda_free(void *addr)
     if (a == NULL || a->addr != addr) abort();
     munmap(a->addr, a->mapped);
     munmap(a->bus, a->mapped);
+    if (ftruncate(a->fd, 0) != 0) abort(); /* whoever has it as a dma-buf sees that */
     close(a->fd);
     free(a->seen);
     memset(a, 0, sizeof *a);
@@ -174,6 +177,13 @@ fake_cuda_write(void *addr, const void *from, size_t len)
     pthread_mutex_unlock(&lock);
 }
 
+/* The device sees what adapters write as they do, and there is nothing to flush. */
+static bool
+is_ordered(void)
+{
+    return fake_cuda_knobs.ordering >= 100;
+}
+
 SHOWN void
 fake_cuda_read(const void *addr, void *to, size_t len)
 {
@@ -182,7 +192,7 @@ fake_cuda_read(const void *addr, void *to, size_t len)
     pthread_mutex_lock(&lock);
     a = find((uintptr_t)addr, len);
     if (a == NULL) abort();
-    memcpy(to, a->seen + ((uintptr_t)addr - (uintptr_t)a->addr), len);
+    memcpy(to, (is_ordered() ? a->bus : a->seen) + ((uintptr_t)addr - (uintptr_t)a->addr), len);
     pthread_mutex_unlock(&lock);
 }
 
@@ -304,6 +314,19 @@ CALL(cuPointerSetAttribute, const void *value, int attribute, uint64_t addr)
     return is_known ? SUCCESS : INVALID_VALUE;
 }
 
+/* A dma-buf begins at the range; the file that stands for it is the allocation's, and its position says where that is. */
+static int
+open_at(const allocation_t *a, uint64_t off)
+{
+    char path[64];
+    int fd;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", a->fd);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || lseek(fd, (off_t)off, SEEK_SET) != (off_t)off) abort();
+    return fd;
+}
+
 CALL(cuMemGetHandleForAddressRange, void *handle_out, uint64_t addr, size_t len, int kind, unsigned long long flags)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -316,8 +339,8 @@ CALL(cuMemGetHandleForAddressRange, void *handle_out, uint64_t addr, size_t len,
     pthread_mutex_lock(&lock);
     a = find(addr, 1);
     fd = -1;
-    /* A dma-buf begins at the range, a file of ours at the allocation: tests export from its start. */
-    if (a != NULL && a->kind != FAKE_CUDA_MANAGED && addr == (uintptr_t)a->addr && len <= a->mapped) fd = dup(a->fd);
+    if (a != NULL && a->kind != FAKE_CUDA_MANAGED && len <= a->mapped - (addr - (uintptr_t)a->addr))
+        fd = open_at(a, addr - (uintptr_t)a->addr);
     counts.exports += fd >= 0;
     pthread_mutex_unlock(&lock);
     if (fd < 0) return INVALID_VALUE;

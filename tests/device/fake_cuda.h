@@ -55,11 +55,13 @@ fake_cuda_left_t fake_cuda_left(void);
  * managed: a processor may touch it. Its length need not be a page's. NULL: no memory. */
 typedef enum { FAKE_CUDA_PLAIN, FAKE_CUDA_POOL, FAKE_CUDA_MANAGED } fake_cuda_kind_t;
 void *fake_cuda_alloc(size_t len, fake_cuda_kind_t kind);
-void fake_cuda_free(void *addr);
 
 /* What a kernel on the device writes and reads. */
 void fake_cuda_write(void *addr, const void *from, size_t len);
 void fake_cuda_read(const void *addr, void *to, size_t len);
+
+/* fake_cuda_free also revokes the memory's dma-bufs: their file is empty from then on. */
+void fake_cuda_free(void *addr);
 
 /* fake_cuda_bus is where an adapter finds the bytes of addr, and NULL for what is no device memory. */
 uint8_t *fake_cuda_bus(const void *addr, size_t len);

@@ -9,6 +9,7 @@ import pathlib
 import queue
 import re
 import signal
+import socket
 import struct
 import subprocess
 import threading
@@ -30,6 +31,15 @@ DEADLINE_MS = 5000 * SLOW  # of a call, where a test says nothing else
 
 # The quick tier runs what takes a moment; the rest is skipped there.
 slow = pytest.mark.skipif(TIER == "quick", reason="not in the quick tier")
+
+
+def free_ports(n):
+    """So many ports that nothing listens on at this moment."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
 
 
 class Talker:

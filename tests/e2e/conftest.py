@@ -8,6 +8,7 @@ Environment: KVPOOL_BUILD (build directory, default build/), KVPOOL_TEST_TIER (q
 there, one after the other, and bytes move by rdma alone; set in the guest of tests/rdma_vm, whose processors are emulated).
 """
 import ctypes
+import importlib.util
 import json
 import os
 import pathlib
@@ -29,9 +30,10 @@ TIER = os.environ.get("KVPOOL_TEST_TIER", "normal")
 SAN = os.environ.get("KVPOOL_TEST_SAN", "")
 RDMA = [at for at in os.environ.get("KVPOOL_TEST_RDMA", "").split(",") if at]
 SLOW = 4 if SAN or RDMA else 1  # how much longer everything may take
+MEMORY = "16MiB" if RDMA else "64MiB"  # of a node; to register it is most of what its start takes in the guest
 
-# What needs the devices, and the links under them.
-collect_ignore_glob = [] if RDMA else ["test_rdma_*.py"]
+# What needs the devices, and the links under them; and what needs the wheel in this interpreter.
+collect_ignore_glob = ([] if RDMA else ["test_rdma_*.py"]) + ([] if importlib.util.find_spec("kvpool") else ["test_python_*.py"])
 
 PROGRAMS = {
     "kvpool-master": BUILD / "master" / "kvpool-master",
@@ -283,7 +285,7 @@ class Bench:
         return self.start(name, "kvpool-master", "--listen", listen, "--http", "127.0.0.1:0",
                           "--data-dir", data_dir, *args, **kw)
 
-    def node(self, master, name, memory="64MiB", *args, listen=None, **kw):
+    def node(self, master, name, memory=MEMORY, *args, listen=None, **kw):
         """master is a Daemon, HOST:PORT, or a list of them. Where there are devices, nodes listen at them in turn."""
         if listen is None:
             listen = f"{RDMA[self.nodes_n % len(RDMA)]}:0" if RDMA else "127.0.0.1:0"
@@ -332,7 +334,7 @@ class _Loose:
 class Pool:
     """A master and nodes, and the command line that talks to them."""
 
-    def __init__(self, bench, nodes=2, memory="64MiB", master_args=(), node_args=(), data_dir="none"):
+    def __init__(self, bench, nodes=2, memory=MEMORY, master_args=(), node_args=(), data_dir="none"):
         self.bench = bench
         self.master = bench.master(*master_args, data_dir=data_dir)
         self.nodes = [bench.node(self.master, f"node{i + 1}", memory, *node_args) for i in range(nodes)]
@@ -357,7 +359,7 @@ class Pool:
     def rm(self, key, *args):
         return self.kvpool("rm", *args, key)
 
-    def add_node(self, name=None, memory="64MiB", *args):
+    def add_node(self, name=None, memory=MEMORY, *args):
         node = self.bench.node(self.master, name or f"node{len(self.nodes) + 1}", memory, *args)
         self.nodes.append(node)
         return node
@@ -418,14 +420,14 @@ def bench(request):
 
 @pytest.fixture
 def pool(request, bench):
-    """A master and two nodes of 64 MiB; @pytest.mark.pool(nodes=1, memory="32MiB", ...) for another one."""
+    """A master and two nodes of MEMORY; @pytest.mark.pool(nodes=1, memory="32MiB", ...) for another one."""
     marker = request.node.get_closest_marker("pool")
     return Pool(bench, **(marker.kwargs if marker else {}))
 
 
 @pytest.fixture
 def make_pool(bench):
-    """make_pool(nodes=2, memory="64MiB", master_args=(), node_args=(), data_dir="none") for more than one, or later."""
+    """make_pool(nodes=2, memory=MEMORY, master_args=(), node_args=(), data_dir="none") for more than one, or later."""
     return lambda **kw: Pool(bench, **kw)
 
 

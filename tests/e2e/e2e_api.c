@@ -307,6 +307,37 @@ check_is_exist(void)
     munmap(results, many * sizeof *results);
 }
 
+static void
+check_locate(void)
+{
+    kvpool_key_t keys[3] = {{"one", 3}, {"", 0}, {"absent", 6}};
+    const size_t many = KVPOOL_BATCH_MAX + 1;
+    kvpool_place_t *places = e2e_alloc(many * sizeof *places);
+    kvpool_key_t *all = e2e_alloc(many * sizeof *all);
+    int *results = e2e_alloc(many * sizeof *results);
+    bool is_good = true;
+
+    EXPECT("batch_locate without pool", kvpool_batch_locate(NULL, keys, 3, NULL, places, results), KVPOOL_INVALID);
+    EXPECT("batch_locate without keys", kvpool_batch_locate(pool, NULL, 3, NULL, places, results), KVPOOL_INVALID);
+    EXPECT("batch_locate without places", kvpool_batch_locate(pool, keys, 3, NULL, NULL, results), KVPOOL_INVALID);
+    EXPECT("batch_locate without results", kvpool_batch_locate(pool, keys, 3, NULL, places, NULL), KVPOOL_INVALID);
+    EXPECT("batch_locate of none", kvpool_batch_locate(pool, keys, 0, NULL, places, results), KVPOOL_OK);
+    EXPECT("batch_locate", kvpool_batch_locate(pool, keys, 3, NULL, places, results), KVPOOL_OK);
+    EXPECT_TRUE("names the copies", results[0] == KVPOOL_OK && places[0].copies == 1 && places[0].segments[0] > 0);
+    EXPECT_TRUE("spoils bad ones alone", results[1] == KVPOOL_BAD_KEY && results[2] == KVPOOL_NOT_FOUND);
+    EXPECT_TRUE("and tells nothing of them", places[1].copies == 0 && places[2].copies == 0);
+    for (size_t i = 0; i < many; i++)
+        all[i] = keys[0];
+    EXPECT("batch_locate of more than a message", kvpool_batch_locate(pool, all, many, NULL, places, results),
+           KVPOOL_OK);
+    for (size_t i = 0; i < many; i++)
+        is_good &= results[i] == KVPOOL_OK && places[i].len == places[0].len && places[i].copies == 1;
+    EXPECT_TRUE("answers all", is_good);
+    munmap(places, many * sizeof *places);
+    munmap(all, many * sizeof *all);
+    munmap(results, many * sizeof *results);
+}
+
 /* ---- reservations, lists, removing many */
 static void
 check_lookups(void)
@@ -474,6 +505,7 @@ main(int argc, char **argv)
     check_batch_calls();
     check_short_scatter();
     check_is_exist();
+    check_locate();
     check_lookups();
     check_list();
     check_patterns();

@@ -2,6 +2,7 @@
  * e2e_life: a handle's end, seen from the threads and children that use it. The pool is that of $KVPOOL_MASTER.
  *   e2e_life close [DEADLINE_MS]   close while other threads are in calls
  *   e2e_life fork                  a child of a process that has a pool open
+ *   e2e_life worker                the same by rdma, with memory that is registered: the child lives on beside its parent
  * One line of JSON on standard output.
  */
 #include "tests/e2e/e2e_util.h"
@@ -209,6 +210,102 @@ run_fork(void)
     return 0;
 }
 
+/* ---- worker */
+static double
+ms_since(uint64_t begun_ns)
+{
+    return (double)(e2e_now_ns() - begun_ns) / 1e6;
+}
+
+/* A pool of its own by these transports, and what it gets there. */
+static void
+open_own(FILE *to, const char *name, const char *transports)
+{
+    char detail[256] = "";
+    kvpool_conf_t conf = {
+        .struct_size = sizeof conf, .transports = transports, .detail = detail, .detail_cap = sizeof detail};
+    kvpool_t *own = NULL;
+    uint8_t buf[64];
+    size_t len;
+    int err = kvpool_open(&conf, &own);
+
+    if (err == KVPOOL_OK) err = kvpool_get(own, "small", 5, buf, sizeof buf, &len, NULL);
+    kvpool_free(own);
+    fprintf(to, ",\"%s\":\"%s\",\"%s_detail\":\"%s\"", name, kvpool_errname(err), name, detail);
+}
+
+/* Ends as programs do that were not told to be careful, with all that libraries do at an exit. */
+static void
+run_worker(FILE *to, int until_fd, uint8_t *arena)
+{
+    uint64_t begun_ns = e2e_now_ns();
+    size_t len;
+    char byte;
+
+    fprintf(to, "\"child_get\":\"%s\"", kvpool_errname(kvpool_get(pool, "a", 1, arena, OBJECT, &len, NULL)));
+    open_own(to, "child_rdma", "rdma");
+    unsetenv("KVPOOL_TRANSPORTS");
+    open_own(to, "child_any", NULL);
+    fprintf(to, ",\"child_ms\":%.0f", ms_since(begun_ns));
+    fclose(to);
+    memset(arena, 0, OBJECT); /* its own copy */
+    if (read(until_fd, &byte, 1) < 0) _exit(2);
+    kvpool_free(pool);
+    exit(0);
+}
+
+/* Puts what it has just written to memory that is registered, and gets it back there. */
+static bool
+goes_round(uint8_t *arena, const char *key)
+{
+    uint64_t hash = e2e_hash(key, strlen(key)), version;
+    size_t len = 0, at;
+
+    e2e_fill(arena, OBJECT, hash, 0);
+    if (kvpool_put(pool, key, strlen(key), arena, OBJECT, NULL) != KVPOOL_OK) return false;
+    memset(arena, 0, OBJECT);
+    if (kvpool_get(pool, key, strlen(key), arena, OBJECT, &len, NULL) != KVPOOL_OK) return false;
+    return len == OBJECT && e2e_check(arena, len, hash, &version, &at);
+}
+
+static int
+run_with_worker(void)
+{
+    uint8_t *arena = e2e_alloc(OBJECT);
+    int err = kvpool_register(pool, arena, OBJECT), up[2], down[2], status = 0;
+    bool before, beside, after;
+    static char from_child[2048], stat[1 << 20];
+    size_t n, len;
+    FILE *in;
+    pid_t pid;
+
+    if (err == KVPOOL_OK) err = kvpool_put(pool, "small", 5, "v", 1, NULL);
+    before = goes_round(arena, "a");
+    if (err != KVPOOL_OK || pipe(up) != 0 || pipe(down) != 0) e2e_die("cannot begin: %s", kvpool_errname(err));
+    pid = fork();
+    if (pid == 0) {
+        close(up[0]);
+        close(down[1]);
+        run_worker(fdopen(up[1], "w"), down[0], arena);
+    }
+    close(up[1]);
+    in = fdopen(up[0], "r");
+    beside = goes_round(arena, "b");
+    n = fread(from_child, 1, sizeof from_child - 1, in);
+    from_child[n] = '\0';
+    fclose(in);
+    beside = goes_round(arena, "c") && beside;
+    close(down[1]);
+    waitpid(pid, &status, 0);
+    after = goes_round(arena, "d");
+    err = kvpool_stat(pool, stat, sizeof stat, &len, NULL);
+    printf("{%s,\"child_status\":%d,\"before\":%s,\"beside\":%s,\"after\":%s,\"stat\":%s}\n", from_child, status,
+           before ? "true" : "false", beside ? "true" : "false", after ? "true" : "false",
+           err == KVPOOL_OK ? stat : "null");
+    kvpool_free(pool);
+    return 0;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -219,5 +316,6 @@ main(int argc, char **argv)
     if (argc > 2) call_opts.deadline_ms = (uint32_t)strtoul(argv[2], NULL, 10);
     if (strcmp(what, "close") == 0) return run_close();
     if (strcmp(what, "fork") == 0) return run_fork();
-    e2e_die("usage: e2e_life close|fork");
+    if (strcmp(what, "worker") == 0) return run_with_worker();
+    e2e_die("usage: e2e_life close|fork|worker");
 }

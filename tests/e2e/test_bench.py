@@ -76,6 +76,7 @@ def test_open_loop_keeps_its_rate_over_cold_passes(pool):
     assert got["calls_per_s"] < 101, got
 
 
+@pytest.mark.pool(memory="64MiB")
 def test_a_set_that_does_not_fit_is_explained(pool):
     """Fails if a set larger than the pool ends in a bare NOT_FOUND, or leaves something behind."""
     r = pool.kvpool("bench", "--op", "batch_get", "--size", "1MiB", "--keys", "256", "--seconds", "100ms")

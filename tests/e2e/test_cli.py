@@ -119,6 +119,13 @@ def test_rdma_that_is_named_and_not_there_is_an_error(bench, args):
     assert "rdma cannot be used here: there is no RDMA device" in r.err or "not installed" in r.err, r
 
 
+@pytest.mark.skipif(os.path.isdir("/sys/class/infiniband"), reason="this machine has RDMA devices; the guest's test covers them")
+def test_replay_over_a_pool_of_its_own_takes_options_as_others_do(bench):
+    """Fails if what cannot be used is told with another exit code than by other verbs, or after the replay began."""
+    r = bench.run("kvpool", "replay", "--limit", "10", "--block-bytes", "4KiB", "--transports", "rdma")
+    assert r.rc == 2 and "transports: rdma cannot be used here" in r.err and not r.out, r
+
+
 @pytest.mark.parametrize("program, args, says", [
     ("kvpool-master", ["--lease-ttl", "1ms"], "from 100ms to 1h"),
     ("kvpool-node", ["--memory", "1KiB"], "at least 64KiB"),
@@ -138,6 +145,17 @@ def test_daemons_bad_options_say_what_is_wanted(bench, program, args, says):
     """Fails if a daemon does not end with 2 and the option's bounds, whichever part of it finds the value wrong."""
     r = bench.run(program, *args, timeout=10 * SLOW)
     assert r.rc == 2 and says in r.err and not r.out, r
+
+
+def test_name_of_a_node_that_is_taken_is_told(bench):
+    """Fails if the second node of one name does not say which name that is and what helps, or is not heard where it is free."""
+    master = bench.master()
+    first = bench.node(master, "twin", "4MiB")
+    second = bench.start("second", "kvpool-node", "--master", master.listen, "--name", "twin", "--memory", "4MiB", "--listen",
+                         "127.0.0.1:0", ready=False)
+    second.wait_log('a node "twin" that is connected.*--name')
+    first.terminate()
+    second.wait_ready()
 
 
 def test_http_port_in_use_is_named(pool):

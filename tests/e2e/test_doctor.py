@@ -107,12 +107,35 @@ def test_rdma_where_there_is_none(pair):
     for how in (dict(args=["--transports", "rdma,tcp"]), dict(env={"KVPOOL_TRANSPORTS": "rdma"})):
         r = doctor(pair, "--master", pair.at, *how.get("args", []), **how.get("env", {}))
         assert r.rc == 1 and "rdma cannot be used here" in finding(r, "transport_named")["what"], r
+        assert codes(r, "error") == {"transport_named"}, r
+
+
+@pytest.mark.skipif(HAS_RDMA, reason="this machine has RDMA devices")
+@pytest.mark.parametrize("args, env, code", [
+    ([], {"KVPOOL_RDMA_DEVICE": "nope"}, "device_named"),
+    ([], {"KVPOOL_RDMA_GID_INDEX": "3"}, "device_named"),
+    (["--transports", "rdma"], {}, "transport_named"),
+    (["--transports", "rdma,tcp"], {}, "transport_named"),
+    (["--transports", "tcp"], {"KVPOOL_RDMA_DEVICE": "nope"}, None),
+])
+def test_is_healthy_only_where_a_pool_opens(pair, args, env, code):
+    """Fails if what keeps every other verb from opening the pool is none of doctor's errors, or a node is said to be reached
+    all the same.
+    """
+    got = run_program([PROGRAMS["kvpool"], "get", "k", "--master", pair.at, *args], pair.env(**env), timeout=60 * SLOW)
+    r = doctor(pair, "--master", pair.at, *args, **env)
+    ways = {n["transport"] for n in r.json["nodes"]}
+    if code is None:
+        assert r.rc == 0 and got.rc == 1 and ways == {"tcp"}, (r, got)
+    else:
+        assert r.rc == 1 and got.rc == 2 and codes(r, "error") == {code} and ways == {"none"}, (r, got)
 
 
 @pytest.mark.parametrize("args, env, says", [
     (["--transports", "pigeon"], {}, "--transports"),
     ([], {"KVPOOL_TRANSPORTS": "pigeon"}, "KVPOOL_TRANSPORTS"),
-    ([], {"KVPOOL_RDMA_GID_INDEX": "first"}, "KVPOOL_RDMA_GID_INDEX"),
+    ([], {"KVPOOL_RDMA_GID_INDEX": "first"}, 'KVPOOL_RDMA_GID_INDEX "first"'),
+    ([], {"KVPOOL_RDMA_DEVICE": "rxe0,rxe0"}, 'KVPOOL_RDMA_DEVICE "rxe0,rxe0"'),
     (["now"], {}, "no operand"),
 ])
 def test_usage(bench, args, env, says):

@@ -126,7 +126,7 @@ def test_two_nodes_of_one_name(pool):
         f"open master={pool.addr} name=node1 memory_bytes={8 * MIB} deadline=2000")
     assert got["err"] == "SEGMENT_EXISTS", got
     second = pool.bench.node(pool.master, "node1", "8MiB", ready=False)
-    second.wait_log("of that name")
+    second.wait_log("that is connected")
     client = Shell(pool.bench, pool.addr)
     assert client("put k 100000")["err"] == "OK"
     assert client("get k 100000")["intact"]

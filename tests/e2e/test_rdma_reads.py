@@ -9,16 +9,16 @@ import pytest
 
 from clients import PATHS, Shell, slow
 from conftest import SLOW, TIER
-from test_known import SIZE, counters, get_known
+from test_known import MAY_LAPSE, SIZE, counters, get_known
 
 GETS = 300
 REPLAYED = 600 if TIER == "long" else 200  # requests
 
 
-def node_figures(node):
-    status, body = node.http_get("/metrics")
-    assert status == 200, body
-    return {name: int(float(value)) for name, value in re.findall(r"^kvpool_node_(\w+) (\S+)$", body, re.M)}
+def requests(pool):
+    """How much each node was asked."""
+    pages = [node.http_get("/metrics")[1] for node in pool.nodes]
+    return [int(re.search(r"^kvpool_node_requests_total (\d+)$", page, re.M).group(1)) for page in pages]
 
 
 def switches(node):
@@ -52,22 +52,27 @@ def get_all(reader, gets):
 @pytest.mark.pool(nodes=2, node_args=("--http", "127.0.0.1:0", "--lanes", "2"))
 def test_known_get_has_no_part_of_the_nodes_in_it(pool, known):
     """Fails if gets from known locations make a node answer anything, or if one of its threads has part in them: it would run
-    for each, and not once in a while, for a heartbeat or a connection that comes up.
+    for each, and not once in a while, for a heartbeat or a connection that comes up. What the node answers is counted where its
+    thread takes it, so one question in all these gets is seen. A lease that is over makes a get ask the master, and only that.
     """
-    asked = [node_figures(node) for node in pool.nodes]
+    was_asked = requests(pool)
+    newcomer = Shell(pool.bench, pool.addr, "newcomer", **PATHS["tcp"])
+    assert newcomer(f"get k0 {SIZE}")["err"] == "OK" and newcomer.finish() == 0
+    assert requests(pool) != was_asked, "it had to ask a node for its memory, and nobody counted that"
+    was_asked = requests(pool)
     ran = [switches(node) for node in pool.nodes]
     calls = counters(known)
     get_all(known, GETS)
     now = counters(known)
     ran_now = [switches(node) for node in pool.nodes]
-    assert now[0] - calls[0] == GETS, "they were not all gets from known locations"
-    assert now[1] - calls[1] <= 3, "messages went to the master"
+    anew = GETS - (now[0] - calls[0])
+    assert 0 <= anew <= MAY_LAPSE, "they were not all gets from known locations"
+    assert now[1] - calls[1] <= 3 + anew, "messages went to the master"
     for node, before, after in zip(pool.nodes, ran, ran_now):
         assert any("kvp-rdma" in thread for thread in after), f"the threads of {node.name} that serve: {after}"
         for thread, times in after.items():
             assert times - before.get(thread, 0) < GETS / 4, f"{thread} of {node.name} ran {times} times, before {before}"
-    for node, before in zip(pool.nodes, asked):
-        assert node_figures(node)["requests_total"] == before["requests_total"], node.name
+    assert requests(pool) == was_asked
 
 
 @pytest.mark.pool(nodes=1)
@@ -78,7 +83,7 @@ def test_stopped_node_is_read_from(pool, known):
     pool.nodes[0].freeze()
     get_all(known, 64)
     pool.nodes[0].thaw()
-    assert counters(known)[0] - calls[0] == 64
+    assert counters(known)[0] - calls[0] >= 64 - MAY_LAPSE
 
 
 # ---- what nodes offer

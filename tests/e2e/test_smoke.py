@@ -7,11 +7,11 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import subprocess
 
 import pytest
 
+from clients import free_ports
 from conftest import PROGRAMS, SLOW, STOP_S, run_program, wait_until
 
 HOST_PORT = r"127\.0\.0\.1:[1-9]\d*"
@@ -38,13 +38,6 @@ def find_value(value, pattern):
     elif isinstance(value, list):
         for v in value:
             yield from find_value(v, pattern)
-
-
-def free_port():
-    """A port that nothing listens on at this moment."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 # ---- programs alone
@@ -93,7 +86,7 @@ def test_cli_usage_exits_2(bench):
 
 
 def test_unreachable_pool_exits_3(bench):
-    at = f"127.0.0.1:{free_port()}"
+    at = f"127.0.0.1:{free_ports(1)[0]}"
     for verb in (["get", "k"], ["exists", "k"], ["rm", "k"], ["ls"], ["stat"]):
         r = bench.run("kvpool", verb[0], "--master", at, "--deadline", "1s", *verb[1:], timeout=10 * SLOW)
         assert r.rc == 3, r

@@ -63,6 +63,8 @@ move(input_t *in, kvp_move_t *moves, uint32_t n)
         moves[i].has_sum = (take(in) & 1) != 0;
         moves[i].is_drained = (take(in) & 1) != 0;
         moves[i].sum = take(in);
+        moves[i].has_desc = !moves[i].may_skip_desc || moves[i].sum % 2 == 0;
+        moves[i].is_sum_path = moves[i].may_skip_desc;
         if (moves[i].kind == KVP_MOVE_READ) memset(&moves[i].desc, take(in), sizeof moves[i].desc);
     }
 }

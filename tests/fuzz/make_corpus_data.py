@@ -6,7 +6,7 @@ import pathlib
 import struct
 
 READ, WRITE, PUBLISH = 1, 2, 3
-AFTER_PRIOR, GUARDED = 1, 2
+AFTER_PRIOR, GUARDED, SUM = 1, 2, 4
 WRITING, SEALED, DEAD = 1, 2, 3
 
 
@@ -27,6 +27,8 @@ publish = [op(PUBLISH, guard=(0, 0, word(7, WRITING)))]
 seal = [op(PUBLISH, guard=(0, 0, word(7, SEALED)))]
 streams = {
     "read": request([op(READ, key=1, off=64, length=900), op(READ, key=1, flags=AFTER_PRIOR, length=64)]),
+    "read_with_sums": request([op(READ, key=1, off=64, length=900, flags=SUM), op(READ, key=1, flags=SUM, length=64)]),
+    "write_with_sum": request([op(WRITE, length=4, flags=SUM, body=b"abcd")]),
     "read_out_of_range": request([op(READ, key=1, off=900, length=101), op(READ, key=1, off=2**64 - 8, length=16)]),
     "unknown_key": request([op(READ, key=99)]),
     "write": request([op(WRITE, off=100, length=300, body=bytes(range(100)) * 3), op(WRITE, length=5, body=b"words")]),

@@ -5,6 +5,14 @@ import os
 import guest
 import pytest
 
+LINKS_UP = """
+for i in 0 1; do
+    ip link set eth$((i + 1)) up
+    until grep -q ACTIVE /sys/class/infiniband/rxe$i/ports/1/state; do sleep 0.1; done
+done
+until ip route get 10.99.0.2 | grep -q eth1; do sleep 0.1; done
+"""
+
 
 @pytest.fixture(scope="session")
 def guest_parts():
@@ -22,6 +30,18 @@ def vm(guest_parts):
     """A guest that all tests share which leave it as they found it."""
     with guest.Guest() as g:
         yield g
+
+
+@pytest.fixture
+def lent_vm(vm):
+    """The shared guest for a test that starts daemons or takes links down: at its end what it started is killed and the links
+    are up again."""
+    others = set(vm.jobs)
+    yield vm
+    for job in [job for number, job in vm.jobs.items() if number not in others]:
+        job.kill()
+    r = vm.run(["sh", "-c", LINKS_UP], timeout=60)
+    assert r.rc == 0, r
 
 
 @pytest.fixture

@@ -1,20 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of the end-to-end tests, in the guest: their daemons and clients are on both devices, and bytes move by rdma alone.
-What needs the devices is tests/e2e/test_rdma_*.py, which runs nowhere else. One run of pytest in there does
-all of it, and each line below is a test out here. The normal tier has PART; `--long` has MORE as well.
-
-Left out for good: what is about shared memory or tcp (views, raw wire, mappings), about the master or the command line alone,
-and what judges by deadlines that emulated processors do not keep.
+"""The end-to-end tests in the guest: their daemons and clients are on both devices, and bytes move by rdma alone. What needs the
+devices is tests/e2e/test_rdma_*.py, which runs nowhere else (test_rdma_failures.py of this directory has what fails). Each test in
+there is a test out here. The normal tier has PART; `--long` has all of them but what LEFT_OUT names.
 """
-import os
-import sys
-import xml.etree.ElementTree
-
 import guest
+import inside
 import pytest
-
-TIER = os.environ.get("KVPOOL_TEST_TIER", "normal")
-E2E = guest.ROOT / "tests" / "e2e"
 
 # Of tests for each path, that of a client elsewhere is run: here both lead over the devices.
 PART = [
@@ -34,59 +25,59 @@ PART = [
     "test_rdma_reads.py::test_nodes_serve_by_rdma_without_being_told",
     "test_rdma_reads.py::test_replay",
 ]
-MORE = [
-    "test_smoke.py::test_sizes_round_trip",
-    "test_smoke.py::test_replay_of_a_small_trace",
-    "test_smoke.py::test_node_killed_leaves_the_pool_answering",
-    "test_smoke.py::test_client_killed_while_it_waits_for_input",
-    "test_copies.py::test_lost_host_costs_no_hit",
-    "test_copies.py::test_silent_host_holds_up_no_put",
-    "test_copies.py::test_host_lost_under_puts",
-    "test_put_killed.py::test_killed_at_this_byte[0-tcp]",
-    "test_put_killed.py::test_killed_at_this_byte[8388607-tcp]",
-    "test_node_killed.py::test_node_out_of_reach_fails_no_put[tcp]",
-    "test_node_killed.py::test_restarted_node_starts_empty",
-    "test_node_killed.py::test_last_node_killed",
-    "test_known.py::test_repeated_get_sends_nothing[tcp]",
-    "test_known.py::test_fresh_asks_the_master[tcp]",
-    "test_known.py::test_removal_that_nobody_keeps_in_mind",
-    "test_known.py::test_removal_that_waits_is_never_read_after",
-    "test_known.py::test_node_that_dies_is_a_miss_at_known_locations[tcp]",
-    "test_groups_pins.py::test_groups_are_found_by_prefix",
-    "test_groups_pins.py::test_group_is_evicted_as_one",
-    "test_groups_pins.py::test_incomplete_group_goes_with_its_writer",
-    "test_groups_pins.py::test_soft_pins_outlive_pressure_within_their_budget",
-    "test_groups_pins.py::test_hard_pins_stay_and_fill_a_pool",
-    "test_full_pool.py::test_everything_held",
-    "test_full_pool.py::test_a_batch_larger_than_the_pool",
-    "test_rdma_reads.py::test_replay_of_the_published_trace",
-]
-CHOSEN = PART + (MORE if TIER == "long" else [])
-LIMIT_S = {"quick": 300, "normal": 900, "long": 5400}[TIER]
+# What is not run in there for good: why, and how the names begin. It is counted as skipped.
+LEFT_OUT = {
+    "test_rdma_failures.py or test_rdma_links.py of this directory does it": ("test_rdma_failures.py::", "test_rdma_links.py::"),
+    "it is about shared memory": (
+        "test_view.py::test_view_shows", "test_view.py::test_view_holds", "test_view.py::test_ended_holds",
+        "test_view.py::test_view_is_stale", "test_view.py::test_view_ends", "test_view.py::test_view_of_a_lost_session"),
+    "it goes by tcp, by name": (
+        "test_bad_input.py::test_data_", "test_bad_input.py::test_open_chunk", "test_bad_input.py::test_bytes_that_changed_in_memory",
+        "test_bad_input.py::test_reader_that_does_not_read", "test_bench.py::test_pieces_by_each_transport",
+        "test_bench.py::test_a_view_over_the_network", "test_device.py::test_device_memory[",
+        "test_failures.py::test_no_descriptor_left", "test_lifecycle.py::test_close_under_stuck_calls",
+        "test_smoke.py::test_transports_round_trip"),
+    "tests/rdma_vm/test_doctor.py is about a machine with devices": ("test_doctor.py::", "test_json_keys.py::test_doctor"),
+    "a forked child cannot use rdma": ("test_lifecycle.py::test_fork",),
+}
+CHOSEN = inside.every_test() if inside.TIER == "long" else PART
+LIMIT_S = {"quick": 300, "normal": 900, "long": 2400}[inside.TIER]  # of a run of pytest
+
+
+def why_left_out(name):
+    """None if it is not."""
+    why = next((why for why, starts in LEFT_OUT.items() if name.startswith(starts)), None)
+    twin = name.replace("shm", "tcp")
+    if why is None and twin != name and twin in CHOSEN:
+        why = f"{twin} is the same: both ways lead over the devices"
+    return why
+
+
+def runs():
+    """What each run of pytest does: PART in one; of all, a file, so that a guest that hangs costs no more than that."""
+    names = [name for name in CHOSEN if not why_left_out(name)]
+    if CHOSEN is PART:
+        return [names]
+    files = {}
+    for name in names:
+        files.setdefault(name.partition("::")[0], []).append(name)
+    return list(files.values())
 
 
 @pytest.fixture(scope="module")
-def ran(vm, tmp_path_factory):
-    """What became of each test: {name: (how, text)}."""
-    report = "/run/kvpool-vm/share/e2e.xml"
-    env = {"KVPOOL_BUILD": str(guest.BUILD), "KVPOOL_TEST_RDMA": ",".join(reversed(guest.ADDRESSES)),
-           "KVPOOL_TEST_TIER": TIER, "PYTHONDONTWRITEBYTECODE": "1"}
-    r = vm.run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", f"--junitxml={report}",
-                *(E2E / name for name in CHOSEN)], env=env, cwd=str(guest.ROOT), timeout=LIMIT_S)
-    assert r.rc in (0, 1), r  # else it is not about tests that failed
+def ran(vm):
     found = {}
-    for case in xml.etree.ElementTree.parse(vm.share / "e2e.xml").iter("testcase"):
-        what = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
-        name = f"{case.get('classname').rpartition('.')[2]}.py::{case.get('name')}"
-        found[name] = ("passed", "") if what is None else (what.tag, f"{what.get('message')}\n{what.text}")
+    for names in runs():
+        try:
+            found.update(inside.run(vm, names, LIMIT_S))
+        except guest.TimeLimit as e:
+            found.update((name, ("failure", str(e))) for name in names)
     return found
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_in_the_guest(ran, name):
-    mine = {test: how for test, how in ran.items() if test == name or test.startswith((f"{name}[", f"{name}::"))}
-    assert mine, f"there is no such test: {name}"
-    bad = {test: text for test, (how, text) in mine.items() if how in ("failure", "error")}
-    assert not bad, "\n".join(f"{test}: {text}" for test, text in bad.items())
-    if all(how == "skipped" for how, _ in mine.values()):
-        pytest.skip("; ".join(text.strip().splitlines()[0] for _, text in mine.values()))
+def test_in_the_guest(name, request):
+    why = why_left_out(name)
+    if why:
+        pytest.skip(f"not in the guest: {why}")
+    inside.judge(request.getfixturevalue("ran"), name)

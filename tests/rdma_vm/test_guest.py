@@ -86,16 +86,6 @@ def test_host_is_read_only(vm):
     assert vm.run(sh("echo x >/tmp/x && echo x >/run/x && echo x >/dev/shm/x")).rc == 0
 
 
-def test_guest_of_one_device(guest_parts, tmp_path):
-    """Also: a directory that fresh memory covers can be seen, for builds may lie there; and nothing is left of a guest."""
-    (tmp_path / "seen").write_text("by the guest\n")
-    with guest.Guest(devices=1, visible=[tmp_path]) as g:
-        assert g.run(["cat", str(tmp_path / "seen")]).text == "by the guest\n"
-        assert g.run(["ls", "/sys/class/infiniband"]).text == "rxe0\n"
-    assert g.qemu.poll() == 0, "it was powered off, not killed"
-    assert not g.home.exists()
-
-
 def test_no_way_out(vm):
     links = {link["ifname"] for link in json.loads(vm.run(["ip", "-j", "link"]).out)}
     assert links == {"lo", "eth1", "eth2"}
@@ -188,19 +178,25 @@ def test_hang_and_panic(own_vm, monkeypatch):
 
 
 def test_command(guest_parts, tmp_path):
+    """Its guest has what it was told to have, what its program prints comes back, and how it ended; logs are kept. Also: a
+    directory that fresh memory covers can be seen, for builds may lie there."""
+    (tmp_path / "seen").write_text("by the guest\n")
     kept = tmp_path / "kept"
-    r = subprocess.run([RUN, "--keep-logs", kept, "--env", "GIVEN=x y", "--", "sh", "-c", 'echo "$GIVEN"; echo e >&2; exit 7'],
-                       capture_output=True, text=True, timeout=300)
-    assert (r.returncode, r.stdout, r.stderr) == (7, "x y\n", "e\n")
-    assert "Linux version" in (kept / "share" / "dmesg").read_text()
-    assert (kept / "share" / "1.out").read_text() == "x y\n"
+    script = f"cat {tmp_path}/seen; ls /sys/class/infiniband; echo $GIVEN; echo e >&2; exit 7"
+    r = subprocess.run([RUN, "--devices", "1", "--visible", tmp_path, "--keep-logs", kept, "--env", "GIVEN=x y", "--", "sh", "-c",
+                        script], capture_output=True, text=True, timeout=300)
+    assert (r.returncode, r.stdout, r.stderr) == (7, "by the guest\nrxe0\nx y\n", "e\n")
+    assert "Linux version" in (kept / "share" / "dmesg").read_text(), "it was powered off, not killed"
+    assert (kept / "share" / "1.out").read_text() == r.stdout
 
 
-def test_command_with_time_limit(guest_parts):
+def test_command_with_time_limit(guest_parts, tmp_path):
+    """What its program had printed is there, and nothing is left of the guest."""
     r = subprocess.run([RUN, "--timeout", "2", "--", "sh", "-c", "echo begun; sleep 1000"], capture_output=True, text=True,
-                       timeout=300)
+                       timeout=300, env={**os.environ, "TMPDIR": str(tmp_path)})
     assert (r.returncode, r.stdout) == (124, "begun\n"), r
     assert "took longer than 2 s" in r.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_machine_without_a_guest(tmp_path):

@@ -15,11 +15,11 @@ DAEMONS = [
 
 
 @pytest.fixture
-def pool(own_vm):
+def pool(lent_vm):
     """A guest with a master and a node; what they print is theirs."""
     for argv in DAEMONS:
-        own_vm.start([str(guest.BUILD / argv[0]), *argv[1:]])
-    yield own_vm
+        lent_vm.start([str(guest.BUILD / argv[0]), *argv[1:]])
+    yield lent_vm
 
 
 def kvpool(vm, *args, stdin=b""):

@@ -13,6 +13,7 @@
 #define PROOF_NS (20 * SEC)
 #define FRESH_PER_MILLE 100u /* gets that heed no known location */
 #define UPSERT_PER_MILLE 250u
+#define HOST_PER_MILLE 600u /* objects whose sum may be taken before they are sent */
 
 static void end_call(sim_t *s, thread_t *t);
 
@@ -117,6 +118,7 @@ choose_kind(const sim_t *s, thread_t *t)
     if (s->plan->profile == PROFILE_GROUPS && dice < 180)
         return dice < 100 ? CALL_LOOKUP : dice < 150 ? CALL_EXISTS : CALL_BUMP;
     if (s->plan->profile == PROFILE_CUT) return dice < 150 ? CALL_PUT : dice < 880 ? CALL_GET : CALL_REMOVE;
+    if (s->plan->profile == PROFILE_SUMS) return dice < 300 ? CALL_PUT : dice < 950 ? CALL_GET : CALL_REMOVE;
     if (s->plan->profile == PROFILE_USES) return dice < 450 ? CALL_PUT : dice < 700 ? CALL_GET : CALL_LOOKUP;
     if (s->plan->is_leasing) return dice < 200 ? CALL_PUT : dice < 850 ? CALL_GET : CALL_REMOVE;
     if (dice < 360) return CALL_PUT;
@@ -163,7 +165,10 @@ begin_put(sim_t *s, thread_t *t)
         uint64_t len = s->plan->has_one_len ? s->plan->len_max : rng_log(&t->rng, 1, s->plan->len_max);
 
         t->puts[i] = oracle_put_begins(s, t->keys[i], len);
-        t->put_items[i] = (kvp_putop_item_t){.key = t->names[i], .key_len = (uint32_t)strlen(t->names[i]), .len = len};
+        t->put_items[i] = (kvp_putop_item_t){.key = t->names[i],
+                                             .key_len = (uint32_t)strlen(t->names[i]),
+                                             .len = len,
+                                             .is_host = rng_chance(&t->rng, HOST_PER_MILLE)};
         set_group(s, t, i, &t->put_items[i]);
         t->units[i] = sim_alloc(s, buffer_units(s) * sizeof(*t->units[i]));
         for (uint32_t u = 0; u < (len + UNIT - 1) / UNIT; u++)
@@ -246,8 +251,8 @@ be_of_the_cut(const sim_t *s, thread_t *t)
         if (!rng_chance(&t->rng, 200)) t->n = 1;
         t->deadline_ns = now_of(s, t) + rng_log(&t->rng, 500 * US, 300 * MS);
     } else {
-        t->waits = true;
         t->is_upsert = rng_chance(&t->rng, 600);
+        t->waits = t->call == CALL_REMOVE || t->is_upsert || rng_chance(&t->rng, 500);
         t->is_forced = !rng_chance(&t->rng, 100);
     }
 }
@@ -343,6 +348,7 @@ session_of(const sim_t *s, const link_t *link)
         .term = link->term,
         .tenant = client_tenant(s, link->client->index),
         .known = s->plan->locations > 0 ? &link->known.ops : NULL,
+        .boot_ns = s->now + link->client->party.ahead_ns,
     };
 }
 

@@ -465,11 +465,15 @@ void
 client_start(sim_t *s, uint32_t index)
 {
     client_t *c = sim_alloc(s, sizeof *c);
+    rng_t sums;
 
     s->clients[index] = c;
     c->index = index;
     c->rng = rng_fork(s->plan->seed, 5, index);
     c->is_tcp_only = rng_chance(&c->rng, 200);
+    c->is_tcp_only |= s->plan->profile == PROFILE_SUMS;
+    sums = rng_fork(s->plan->seed, 9, index);
+    c->trusts_sums = rng_chance(&sums, s->plan->sums_per_mille);
     party_init(&c->party, "client", CLIENT_NUMBER + index, index % HOSTS, c);
     for (uint32_t i = 0; i < s->plan->threads; i++)
         thread_start(s, &c->threads[i], c, i);

@@ -75,6 +75,7 @@ struct xfer {
     uint32_t at;
     bool is_ready; /* by shared memory: mapped, so it needs the connection no more */
     bool is_looked; /* the guarding word allowed the next piece */
+    bool is_filled; /* of a PUT: what is left is to seal it */
     bool is_over;
     uint64_t loaded_ns; /* the last load of a READ */
     xfer_t *next; /* in path->waiting */
@@ -156,6 +157,7 @@ struct client {
     kvp_held_page_t page; /* of it, that is presented at the moment */
     debt_t *debts;
     bool is_tcp_only;
+    bool trusts_sums; /* its reads by TCP can do without descriptors, as those by rdma */
     bool is_proving;
     bool has_proved;
     uint64_t proof_ns[LIVES_MAX]; /* by life: since when nodes can prove that it is dead */

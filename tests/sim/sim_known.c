@@ -26,6 +26,12 @@ keep(const kvp_known_t *known, kvp_digest_t digest, const kvp_place_t *place, ui
 }
 
 static void
+seen(const kvp_known_t *known, kvp_digest_t digest, uint64_t version, uint64_t told_ns)
+{
+    kvp_loccache_seen(&locs_of(known)->cache, digest, version, told_ns);
+}
+
+static void
 forget(const kvp_known_t *known, kvp_digest_t digest, uint64_t version_max)
 {
     kvp_loccache_forget(&locs_of(known)->cache, digest, version_max);
@@ -43,7 +49,22 @@ seq(const kvp_known_t *known)
     return locs_of(known)->seq;
 }
 
-static const kvp_known_ops_t known_ops = {find, has, keep, forget, until, seq};
+static uint64_t
+lease_ns(const kvp_known_t *known)
+{
+    return locs_of(known)->lease.lease_ns;
+}
+
+static const kvp_known_ops_t known_ops = {
+    .find = find,
+    .has = has,
+    .keep = keep,
+    .seen = seen,
+    .forget = forget,
+    .until = until,
+    .seq = seq,
+    .lease_ns = lease_ns,
+};
 
 void
 known_init(sim_t *s, known_locs_t *locs, const party_t *who)

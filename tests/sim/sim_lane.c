@@ -112,7 +112,9 @@ step_fill(sim_t *s, attached_t *a)
         for (uint32_t i = 0; i < PIECE_UNITS && a->at < g->units; i++, a->at++)
             mem_store(s, g, a->at, unit_make(t->put, a->at));
     }
-    if (a->at == g->units) {
+    if (a->at == g->units && t->kind == KVP_MOVE_PUT) {
+        go_on(s, a); /* to seal it */
+    } else if (a->at == g->units) {
         finish(s, a, KVP_OK);
     } else if (look(s, a, g) && !a->is_ended) {
         a->is_busy = true;
@@ -170,6 +172,12 @@ step(sim_t *s, void *arg, uint64_t n)
         break;
     case KVP_MOVE_SEAL:
         step_seal(s, a);
+        break;
+    case KVP_MOVE_PUT:
+        if (a->at < a->jobs->say.move.grant->units)
+            step_fill(s, a);
+        else
+            step_seal(s, a);
         break;
     case KVP_MOVE_READ:
         step_read(s, a);

@@ -20,7 +20,32 @@
 static void shm_step(sim_t *s, void *arg, uint64_t n);
 static void shm_next(sim_t *s, thread_t *t);
 
+/* ---- reads that only their sum vouches for */
+static bool
+is_sum_path(const xfer_t *x)
+{
+    return x->path != NULL && x->path->by == BY_TCP && x->thread->client->trusts_sums;
+}
+
+static bool
+skips_desc(const xfer_t *x)
+{
+    return x->move->kind == KVP_MOVE_READ && x->move->may_skip_desc && is_sum_path(x);
+}
+
 /* ---- the end of a transfer */
+static bool
+wants_write(const xfer_t *x)
+{
+    return x->move->kind != KVP_MOVE_READ;
+}
+
+static uint64_t
+sum_of(const xfer_t *x)
+{
+    return kvp_sum(x->units, (x->move->len + UNIT - 1) / UNIT * sizeof *x->units);
+}
+
 static void
 xfer_over(sim_t *s, xfer_t *x, kvp_err_t err, bool is_drained)
 {
@@ -33,11 +58,11 @@ xfer_over(sim_t *s, xfer_t *x, kvp_err_t err, bool is_drained)
     mv->err = err;
     mv->is_drained = is_drained;
     mv->has_sum = false;
+    mv->is_sum_path = is_sum_path(x);
+    mv->has_desc = !skips_desc(x);
     if (err == KVP_OK && mv->kind != KVP_MOVE_SEAL) {
-        uint64_t units = (mv->len + UNIT - 1) / UNIT;
-
-        mv->has_sum = mv->kind == KVP_MOVE_FILL || mv->wants_sum || x->path->by == BY_TCP;
-        if (mv->has_sum) mv->sum = kvp_sum(x->units, units * sizeof *x->units);
+        mv->has_sum = wants_write(x) || mv->wants_sum || x->path->by == BY_TCP;
+        if (mv->has_sum) mv->sum = sum_of(x);
     }
     if (--t->xfers_left == 0) thread_moved(s, t);
 }
@@ -91,21 +116,17 @@ path_say(sim_t *s, path_t *p, say_t *say)
 static void
 send_transfer(sim_t *s, xfer_t *x)
 {
-    const kvp_move_t *mv = x->move;
-    say_t say = {.kind = SAY_MOVE, .move = {.kind = mv->kind, .grant = x->grant, .put = x->put, .desc = mv->desc}};
+    kvp_move_t *mv = x->move;
+    say_t say = {.kind = SAY_MOVE, .move = {.kind = mv->kind, .grant = x->grant, .put = x->put}};
 
-    if (mv->kind == KVP_MOVE_SEAL) {
+    if (mv->kind == KVP_MOVE_PUT) kvp_move_set_sum(mv, sum_of(x));
+    say.move.desc = mv->desc;
+    if (mv->kind == KVP_MOVE_SEAL || mv->kind == KVP_MOVE_PUT) {
         say.move.key_len = mv->key_len;
         memcpy(say.move.key, mv->key, kvp_min_u64(mv->key_len, KEY_BYTES));
     }
     path_say(s, x->path, &say);
     x->seq = say.seq;
-}
-
-static bool
-wants_write(const xfer_t *x)
-{
-    return x->move->kind != KVP_MOVE_READ;
 }
 
 /* An answer that does not come ends the attachment, as in client/attach.c. */
@@ -161,7 +182,7 @@ take_transfer(sim_t *s, path_t *p, const say_t *say)
             s->counts.loads += x->grant->units;
             memcpy(x->units, say->units, x->grant->units * sizeof *x->units);
             if (rng_chance(&x->thread->rng, FLIPPED_PER_MILLE)) x->units[0] ^= 1; /* no hardware is perfect */
-            x->move->desc = say->line;
+            if (!skips_desc(x)) x->move->desc = say->line;
             x->loaded_ns = say->loaded_ns;
         }
         xfer_over(s, x, say->err, true);
@@ -380,6 +401,20 @@ shm_seal(sim_t *s, xfer_t *x)
 }
 
 static kvp_err_t
+shm_put(sim_t *s, xfer_t *x)
+{
+    kvp_err_t err;
+
+    if (x->is_filled) return shm_seal(s, x);
+    err = shm_fill(s, x);
+    if (err != KVP_OK) return err;
+    kvp_move_set_sum(x->move, sum_of(x));
+    x->is_filled = true;
+    x->is_looked = false;
+    return KVP_EAGAIN;
+}
+
+static kvp_err_t
 shm_read(sim_t *s, xfer_t *x)
 {
     if (is_late(s, x->thread)) return KVP_DEADLINE;
@@ -425,6 +460,7 @@ shm_step(sim_t *s, void *arg, uint64_t seq)
     if (x == NULL) return;
     err = x->move->kind == KVP_MOVE_FILL   ? shm_fill(s, x)
           : x->move->kind == KVP_MOVE_SEAL ? shm_seal(s, x)
+          : x->move->kind == KVP_MOVE_PUT  ? shm_put(s, x)
                                            : shm_read(s, x);
     if (err == KVP_EAGAIN) {
         t->shm_at = 1;
@@ -439,6 +475,12 @@ shm_step(sim_t *s, void *arg, uint64_t seq)
     }
 }
 
+static bool
+has_payload(const xfer_t *x)
+{
+    return x->move->kind == KVP_MOVE_FILL || x->move->kind == KVP_MOVE_PUT;
+}
+
 /* What a look had allowed when the process was killed: some of it lands, until its death is proved. */
 void
 paths_die(sim_t *s, thread_t *t, uint64_t proof_ns)
@@ -447,7 +489,7 @@ paths_die(sim_t *s, thread_t *t, uint64_t proof_ns)
 
     for (late_t *l = t->late; l != NULL; l = l->next)
         sim_at(s, NULL, rng_between(&t->rng, s->now, proof_ns - 1), on_land, l, l->at);
-    if (x != NULL && x->is_looked && x->move->kind == KVP_MOVE_FILL)
+    if (x != NULL && x->is_looked && has_payload(x))
         for (uint32_t i = x->at; i < x->at + PIECE_UNITS && i < x->grant->units; i++) {
             late_t *l = sim_alloc(s, sizeof *l);
 
@@ -491,7 +533,7 @@ xfer_begin(sim_t *s, xfer_t *x)
         sim_fail(s, "WIRE", "a client is told of a place that was never granted");
         return;
     }
-    if (x->move->kind == KVP_MOVE_FILL) x->grant->put = x->put;
+    if (has_payload(x)) x->grant->put = x->put;
     p = path_of(s, link, mem, x->thread->number);
     x->path = p;
     p->segment_id = x->move->loc.segment_id;

@@ -506,6 +506,40 @@ make_late(plan_t *plan)
     }
 }
 
+/* ---- sums */
+/* A group is evicted as one, and what comes takes only a part of its space: the rest lies there as it was, while the lease
+ * of those who know it is renewed again and again. */
+static void
+make_sums(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_SUMS);
+    uint32_t calls = (uint32_t)rng_between(&rng, 30, 60);
+
+    plan->nodes = 1;
+    plan->clients = 3;
+    plan->threads = THREADS_MAX;
+    plan->tenants = 1;
+    plan->group_keys = 4;
+    plan->keys = plan->group_keys * (uint32_t)rng_between(&rng, 6, 10);
+    plan->chunk_n = 1;
+    plan->len_max = (uint32_t)rng_between(&rng, 8192, 16384); /* most are much shorter */
+    plan->digest_bits = 128;
+    plan->replicas_max = 1;
+    plan->locations = 32;
+    plan->is_leasing = true;
+    plan->sums_per_mille = 1000;
+    plan->off_cpu_per_mille = 5;
+    make_room(plan, calls);
+    add_calls(plan, &rng, calls, rng_log(&rng, 10 * MS, 60 * MS));
+}
+
+/* Not where keys collide: which of two keys with one digest it is only a descriptor tells, and 128 bits come to no such. */
+static void
+choose_sums(plan_t *plan)
+{
+    if (plan->digest_bits == 128 && plan->sums_per_mille == 0) plan->sums_per_mille = 300;
+}
+
 void
 plan_make(plan_t *plan, profile_t profile, uint64_t seed)
 {
@@ -535,9 +569,13 @@ plan_make(plan_t *plan, profile_t profile, uint64_t seed)
     case PROFILE_LATE:
         make_late(plan);
         break;
+    case PROFILE_SUMS:
+        make_sums(plan);
+        break;
     default:
         make_mixed(plan);
     }
+    choose_sums(plan);
 }
 
 void
@@ -560,7 +598,7 @@ choice_name(choice_kind_t kind)
 }
 
 static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut",   "journal", "groups", "terms",
-                                                    "full",  "heirs", "uses",    "late"};
+                                                    "full",  "heirs", "uses",    "late",   "sums"};
 
 const char *
 profile_name(profile_t profile)

@@ -51,6 +51,7 @@ typedef enum {
     PROFILE_HEIRS, /* the next master comes soon, while writers of the one before are in the midst of a put, and go on */
     PROFILE_USES, /* a full pool in which nothing fails and all is of one length: what goes is what nobody uses */
     PROFILE_LATE, /* what is said arrives late, at writers who begin when their master is no more */
+    PROFILE_SUMS, /* what clients know is evicted, a group at a time, and put again; and they read by sums alone */
     PROFILE_KINDS,
 } profile_t;
 
@@ -80,6 +81,7 @@ typedef struct {
     uint32_t replicas_max;
     uint32_t locations; /* that a session keeps; 0 = none */
     bool wants_sums;
+    uint32_t sums_per_mille; /* clients whose reads by TCP can do without descriptors */
     uint32_t group_keys; /* keys of a group: the next so many by number are one; 0 = no groups */
     bool takes_hours; /* who stops may do so for hours */
     uint64_t attempt_bytes; /* that a client may have unfinished; 0 = any number */

@@ -4,11 +4,16 @@
  */
 #include "tests/transport/model_nic_priv.h"
 
+#include "common/clock.h"
+
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #define FIRST_PORT 20000u
 #define BUSY_STEPS 8u /* at most, that a call lets happen before it looks */
@@ -132,7 +137,7 @@ dev_init(nic_dev_t *dev, uint32_t i)
     dev->base.info.max_reg_bytes = conf->max_reg_bytes;
     dev->base.info.max_msg_bytes = conf->max_msg_bytes;
     in->sin_family = AF_INET;
-    in->sin_addr.s_addr = htonl(0x0a630001u + ((i + 1) << 8));
+    in->sin_addr.s_addr = htonl(conf->is_loopback && i == 0 ? INADDR_LOOPBACK : 0x0a630001u + ((i + 1) << 8));
 }
 
 static void
@@ -143,7 +148,7 @@ conf_fill(const model_nic_conf_t *conf)
     if (conf != NULL) *c = *conf;
     if (c->devs_n == 0) c->devs_n = 1;
     if (c->devs_n > MODEL_NIC_DEVS_MAX) kvp_panic("model nic: too many devices");
-    if (c->max_wr == 0) c->max_wr = 256;
+    if (c->max_wr == 0) c->max_wr = 512;
     if (c->max_sge == 0) c->max_sge = KVP_RDMA_SGE_MAX;
     if (c->max_reads == 0) c->max_reads = 16;
     if (c->inline_max == 0) c->inline_max = 256;
@@ -187,7 +192,8 @@ nic_devs_open(const kvp_rdma_want_t *want, kvp_rdma_dev_t **devs_out, size_t cap
 {
     size_t n;
 
-    (void)want, (void)why_out; /* the test made the devices, and there is always one */
+    (void)want; /* the test made the devices, and there is always one */
+    *why_out = "";
     nic_enter();
     n = (size_t)kvp_min_u64(cap, model_nic.conf.devs_n);
     for (size_t i = 0; i < n; i++)
@@ -227,23 +233,57 @@ reg_place(nic_dev_t *dev, nic_reg_t *reg)
     return KVP_NOMEM;
 }
 
+static void
+reg_free(nic_reg_t *reg)
+{
+    if (reg->map != NULL) munmap(reg->map, reg->len);
+    if (reg->dmabuf_fd >= 0) close(reg->dmabuf_fd);
+    free(reg);
+}
+
+static kvp_err_t
+map_dmabuf(nic_reg_t *reg, int fd)
+{
+    off_t at = lseek(fd, 0, SEEK_CUR);
+    void *map;
+
+    if (model_nic.conf.has_no_dmabuf || reg->access != KVP_RDMA_LOCAL) return KVP_NOTSUP;
+    map = mmap(NULL, reg->len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at);
+    if (map == MAP_FAILED) return KVP_INVALID;
+    reg->map = map;
+    reg->dmabuf_fd = dup(fd);
+    return reg->dmabuf_fd < 0 ? KVP_SYS : KVP_OK;
+}
+
+/* Memory of the host, as the kernel finds it: what a process may not touch it does not pin either. */
+static kvp_err_t
+find_pages(nic_reg_t *reg)
+{
+    uint8_t byte;
+    struct iovec to = {&byte, 1}, from = {reg->addr, 1};
+
+    reg->is_peer = model_nic.conf.peer_memory != NULL && model_nic.conf.peer_memory(reg->addr, reg->len) != NULL;
+    if (reg->is_peer) return KVP_OK;
+    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 ? KVP_OK : KVP_INVALID;
+}
+
 static kvp_err_t
 nic_reg(kvp_rdma_dev_t *dev, void *addr, size_t len, kvp_rdma_access_t access, int dmabuf_fd, kvp_rdma_reg_t **reg_out)
 {
     nic_reg_t *reg;
     kvp_err_t err;
 
-    if (dmabuf_fd >= 0) return KVP_NOTSUP;
     if (len == 0 || len > dev->info.max_reg_bytes) return KVP_INVALID;
     reg = calloc(1, sizeof *reg);
     if (reg == NULL) return KVP_NOMEM;
-    *reg = (nic_reg_t){.base.dev = dev, .addr = addr, .len = len, .access = access};
+    *reg = (nic_reg_t){.base.dev = dev, .addr = addr, .len = len, .access = access, .dmabuf_fd = -1};
     nic_enter();
-    err = reg_place(dev_of(dev), reg);
+    err = dmabuf_fd >= 0 ? map_dmabuf(reg, dmabuf_fd) : find_pages(reg);
+    if (err == KVP_OK) err = reg_place(dev_of(dev), reg);
     if (err == KVP_OK) model_nic.regs_n++;
     nic_exit();
     if (err != KVP_OK) {
-        free(reg);
+        reg_free(reg);
         return err;
     }
     *reg_out = &reg->base;
@@ -260,7 +300,7 @@ reg_end(nic_reg_t *reg)
     dev->locked_bytes -= reg->len;
     dev->last_slot = reg->slot;
     model_nic.regs_n--;
-    free(reg);
+    reg_free(reg);
 }
 
 static void
@@ -418,6 +458,21 @@ model_nic_path(uint32_t dev_a, uint32_t dev_b, bool is_up)
     model_nic.is_down[dev_a][dev_b] = !is_up;
     model_nic.is_down[dev_b][dev_a] = !is_up;
     wake_armed();
+    nic_exit();
+}
+
+void
+model_nic_silence(uint32_t asking_dev, uint32_t serving_dev)
+{
+    nic_enter();
+    kvp_list_foreach (node, &model_nic.ids) {
+        nic_id_t *id = kvp_list_entry(node, nic_id_t, link);
+
+        if (id->peer == NULL || id->dev == NULL || id->peer->dev == NULL) continue;
+        if (id->dev->index != asking_dev || id->peer->dev->index != serving_dev) continue;
+        id->is_silent = true;
+        id->base.give_up_ns = KVP_NS_PER_MS;
+    }
     nic_exit();
 }
 

@@ -13,6 +13,8 @@
  *   Who closes or dies: what departed may still land in part, until the other side has closed too. What was acknowledged
  *     is in memory when dereg or the responder's id_close returns: the adapter posted it ahead of its answer to these.
  *   8 aligned bytes of registered remote memory are never torn.
+ *   Device memory is local only: a dma-buf is a file, whose position says where it begins, and which is empty once it was
+ *     revoked; peer memory is found anew with each access. What is not there any more ends the request (NO_MEMORY).
  */
 #ifndef KVP_TESTS_TRANSPORT_MODEL_NIC_H
 #define KVP_TESTS_TRANSPORT_MODEL_NIC_H
@@ -23,10 +25,11 @@
 
 extern const kvp_verbs_ops_t kvp_verbs_model;
 
-/* Numbers that are 0 get the value in brackets. Device i has the address 10.99.i.1, from 1. */
+/* Numbers that are 0 get the value in brackets. Device i has the address 10.99.i.1, from 1; of a loopback the first one has
+ * 127.0.0.1, where daemons listen. */
 typedef struct {
     uint32_t devs_n; /* [1] */
-    uint32_t max_wr; /* [256] */
+    uint32_t max_wr; /* [512] */
     uint32_t max_sge; /* [16] */
     uint32_t max_reads; /* [16] */
     uint32_t inline_max; /* [256] */
@@ -37,6 +40,11 @@ typedef struct {
     uint32_t
         unreachable_per_mille; /* connects and asks that fail by chance; the listener may see the ask all the same */
     bool is_relaxed; /* WRITEs of one queue pair land in any order */
+    bool is_loopback;
+    bool has_no_dmabuf; /* they are not registered */
+    uint8_t *(*peer_memory)(const void *addr,
+                            size_t len); /* where adapters find a device's memory by the address that the
+                                                              process knows; NULL: it is none. [there is no such way] */
     bool
         reuses_keys; /* the key of a registration is that of the last one that ended: what a peer that was restarted does */
 } model_nic_conf_t;
@@ -65,6 +73,10 @@ void model_nic_settle(void);
 void model_nic_pause(bool is_paused);
 /* model_nic_path takes the way between two devices (from 0, both directions) down, or up again; at first all are up. */
 void model_nic_path(uint32_t dev_a, uint32_t dev_b, bool is_up);
+/* model_nic_silence: every connection that is there now on both devices (from 0: of the asking side, of the other) shows
+ * nothing more to who asked: no completion, no failure; that it would take its adapter a millisecond to give up the peer is
+ * what it says now. What departed may land; new connections are sound. */
+void model_nic_silence(uint32_t asking_dev, uint32_t serving_dev);
 /* model_nic_kill: the process with that channel dies. Its ids do nothing more and are still the caller's to close; peers
  * learn of it (GONE) unless the machine died with it (is_silent). */
 void model_nic_kill(kvp_rdma_cm_t *cm, bool is_silent);

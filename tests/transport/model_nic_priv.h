@@ -18,6 +18,9 @@ typedef struct {
     size_t len;
     kvp_rdma_access_t access;
     uint32_t slot;
+    int dmabuf_fd; /* of our own; -1 = it is none */
+    uint8_t *map; /* the dma-buf's bytes */
+    bool is_peer;
 } nic_reg_t;
 
 typedef struct {
@@ -58,6 +61,7 @@ typedef enum {
 typedef struct {
     kvp_list_t sq_link;
     kvp_list_t land_link;
+    nic_dev_t *dev; /* of the requester */
     uint64_t id;
     uint32_t flags;
     uint32_t sge_n;
@@ -101,6 +105,7 @@ typedef struct id {
     uint64_t seq;
     uint64_t fail_seq; /* the first request that failed; nothing behind it goes on */
     bool is_error;
+    bool is_silent; /* its requests neither go on nor end */
     uint32_t reads_open; /* departed, not ended */
     uint32_t ticks; /* tries in vain */
     uint32_t used; /* places of the send queue: free when a completion at or behind them is polled */

@@ -389,9 +389,9 @@ test_rights_and_ranges_are_checked(void **state)
         {KVP_RDMA_WR_READ, KVP_RDMA_READABLE, false, (uint64_t)-1, KVP_RDMA_WC_NO_ACCESS},
         {KVP_RDMA_WR_READ, KVP_RDMA_WRITABLE, false, 0, KVP_RDMA_WC_OK},
         {KVP_RDMA_WR_READ, KVP_RDMA_LOCAL, false, 0, KVP_RDMA_WC_NO_ACCESS},
-        {KVP_RDMA_WR_READ, KVP_RDMA_READABLE, true, 0, KVP_RDMA_WC_FAILED},
+        {KVP_RDMA_WR_READ, KVP_RDMA_READABLE, true, 0, KVP_RDMA_WC_NO_MEMORY},
         {0, KVP_RDMA_READABLE, false, 0, KVP_RDMA_WC_NO_ACCESS},
-        {0, KVP_RDMA_WRITABLE, true, 0, KVP_RDMA_WC_FAILED},
+        {0, KVP_RDMA_WRITABLE, true, 0, KVP_RDMA_WC_NO_MEMORY},
         {KVP_RDMA_WR_INLINE, KVP_RDMA_WRITABLE, true, 0, KVP_RDMA_WC_OK},
     };
 

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define CODE_LOCAL_PROTECTION 4u /* as libibverbs counts them */
@@ -74,12 +75,35 @@ may_access_remote(const nic_id_t *owner, const nic_msg_t *m)
     return may_access(owner->dev, m->rkey, true, is_read ? KVP_RDMA_READABLE : KVP_RDMA_WRITABLE, m->raddr, m->len);
 }
 
+/* Where the adapter finds local memory of a registration; NULL: it is there no more. */
+static uint8_t *
+local_of(const nic_reg_t *reg, uint64_t addr, uint64_t len)
+{
+    struct stat is;
+
+    if (reg->is_peer) return model_nic.conf.peer_memory((const void *)(uintptr_t)addr, len);
+    if (reg->map == NULL) return (uint8_t *)(uintptr_t)addr;
+    if (fstat(reg->dmabuf_fd, &is) != 0 || is.st_size == 0) return NULL; /* revoked */
+    return reg->map + (addr - (uintptr_t)reg->addr);
+}
+
+/* Of a piece that may be accessed. */
+static uint8_t *
+local_at(const nic_msg_t *m, const kvp_rdma_sge_t *sge)
+{
+    return local_of(reg_by_key(m->dev, sge->lkey), sge->addr, sge->len);
+}
+
 static bool
-may_access_local(const nic_id_t *q, const nic_msg_t *m)
+may_access_local(const nic_msg_t *m)
 {
     if ((m->flags & KVP_RDMA_WR_INLINE) != 0) return true;
-    for (uint32_t i = 0; i < m->sge_n; i++)
-        if (!may_access(q->dev, m->sge[i].lkey, false, KVP_RDMA_LOCAL, m->sge[i].addr, m->sge[i].len)) return false;
+    for (uint32_t i = 0; i < m->sge_n; i++) {
+        const kvp_rdma_sge_t *sge = &m->sge[i];
+
+        if (!may_access(m->dev, sge->lkey, false, KVP_RDMA_LOCAL, sge->addr, sge->len)) return false;
+        if (sge->len > 0 && local_at(m, sge) == NULL) return false;
+    }
     return true;
 }
 
@@ -124,8 +148,12 @@ load_remote(uint8_t *to, const uint8_t *from, size_t n)
 static void
 gather(const nic_msg_t *m, uint8_t *to)
 {
+    bool is_inline = (m->flags & KVP_RDMA_WR_INLINE) != 0;
+
     for (uint32_t i = 0; i < m->sge_n; i++) {
-        if (m->sge[i].len > 0) memcpy(to, (const void *)(uintptr_t)m->sge[i].addr, m->sge[i].len);
+        const kvp_rdma_sge_t *sge = &m->sge[i];
+
+        if (sge->len > 0) memcpy(to, is_inline ? (const uint8_t *)(uintptr_t)sge->addr : local_at(m, sge), sge->len);
         to += m->sge[i].len;
     }
 }
@@ -141,7 +169,7 @@ scatter(const nic_msg_t *m, uint64_t off, const uint8_t *from, size_t n)
             continue;
         }
         here = (size_t)kvp_min_u64(n, m->sge[i].len - off);
-        memcpy((uint8_t *)(uintptr_t)m->sge[i].addr + off, from, here);
+        memcpy(local_at(m, &m->sge[i]) + off, from, here);
         from += here;
         n -= here;
         off = 0;
@@ -245,8 +273,8 @@ depart(nic_id_t *q)
     if ((m->flags & KVP_RDMA_WR_FENCE) != 0 && q->reads_open > 0) return false;
     if (is_read && q->reads_open >= q->dev->base.info.max_reads) return false;
     m->is_sent = true;
-    if (!may_access_local(q, m)) {
-        fail(q, m, KVP_RDMA_WC_FAILED, CODE_LOCAL_PROTECTION);
+    if (!may_access_local(m)) {
+        fail(q, m, KVP_RDMA_WC_NO_MEMORY, CODE_LOCAL_PROTECTION);
         return true;
     }
     if (!may_access_remote(q->peer, m)) {
@@ -349,8 +377,8 @@ read_some(nic_id_t *q)
     }
     if (!may_access_remote(q->peer, m)) {
         fail(q, m, KVP_RDMA_WC_NO_ACCESS, 0);
-    } else if (!may_access_local(q, m)) {
-        fail(q, m, KVP_RDMA_WC_FAILED, CODE_LOCAL_PROTECTION);
+    } else if (!may_access_local(m)) {
+        fail(q, m, KVP_RDMA_WC_NO_MEMORY, CODE_LOCAL_PROTECTION);
     } else {
         move_some(m);
         m->is_done = m->pieces_left == 0;
@@ -443,6 +471,7 @@ wire_act(nic_id_t *q)
     uint32_t pick;
 
     if (!q->has_qp || q->state == ID_DEAD) return false;
+    if (q->is_silent) return land_own(q) || land_orphan(q);
     for (size_t i = 0; i < KVP_ARRAY_LEN(acts); i++)
         sum += model_nic.weights[i];
     pick = (uint32_t)nic_below(sum);
@@ -459,6 +488,7 @@ wire_queue(nic_id_t *q, const kvp_rdma_wr_t *wr, uint64_t len)
     nic_msg_t *m = calloc(1, sizeof *m);
 
     if (m == NULL) return KVP_NOMEM;
+    m->dev = q->dev;
     m->id = wr->id;
     m->flags = wr->flags;
     m->sge_n = wr->sge_n;

@@ -43,7 +43,7 @@ lend(void *addr, size_t len)
 {
     kvp_loan_t *loan = NULL;
 
-    assert_int_equal(kvp_mrcache_lend(&kvp_verbs_model, addr, len, &loan), KVP_OK);
+    assert_int_equal(kvp_mrcache_lend(&kvp_verbs_model, addr, len, NULL, &loan), KVP_OK);
     return loan;
 }
 
@@ -146,6 +146,43 @@ test_known_batch_takes_one_doorbell_and_one_completion(void **state)
     free(g.local);
 }
 
+/* Small objects that their sums vouch for: one work request an object. */
+static void
+test_small_batch_takes_one_request_an_object(void **state)
+{
+    enum { N = 64, BYTES = 4096 };
+    bench_t *b = *state;
+    kvp_ep_costs_t before = b->ep->costs;
+    uint8_t *local = malloc(N * BYTES);
+    kvp_iov_t iov[N];
+    kvp_xfer_t x[N];
+    kvp_loan_t *loan;
+
+    assert_non_null(local);
+    loan = lend(local, N * BYTES);
+    bench_fill(b->mem + BENCH_DATA, N * BYTES, 19);
+    for (size_t i = 0; i < N; i++) {
+        iov[i] = (kvp_iov_t){local + i * BYTES, BYTES};
+        x[i] = (kvp_xfer_t){.kind = KVP_XFER_READ,
+                            .flags = KVP_XFER_LENT | KVP_XFER_SUM,
+                            .rseg = b->rd,
+                            .roffset = BENCH_DATA + i * BYTES,
+                            .iov = &iov[i],
+                            .iov_n = 1,
+                            .len = BYTES};
+    }
+    assert_true(bench_run(b->ep, x, N));
+    for (size_t i = 0; i < N; i++)
+        assert_true(x[i].sum == kvp_sum(b->mem + BENCH_DATA + i * BYTES, BYTES));
+    assert_memory_equal(local, b->mem + BENCH_DATA, N * BYTES);
+    assert_int_equal(b->ep->costs.requests - before.requests, N);
+    assert_int_equal(b->ep->costs.doorbells - before.doorbells, 1);
+    assert_int_equal(b->ep->costs.completions - before.completions, 1);
+    assert_int_equal(b->ep->costs.copied_bytes - before.copied_bytes, 0);
+    kvp_mrcache_unlend(loan);
+    free(local);
+}
+
 static void
 test_batch_that_wrote_ends_in_one_push(void **state)
 {
@@ -176,6 +213,65 @@ test_batch_that_wrote_ends_in_one_push(void **state)
     assert_int_equal(b->ep->costs.doorbells - before.doorbells, 1);
     assert_int_equal(b->ep->costs.completions - before.completions, 1);
     assert_int_equal(b->ep->costs.requests - before.requests, 5);
+    kvp_mrcache_unlend(loan);
+    free(local);
+}
+
+/* A batch_put of small objects, in the order in which the client submits it: words, payloads, keys, descriptors, words. */
+static void
+test_small_puts_take_one_doorbell_and_one_completion(void **state)
+{
+    enum { N = 64, BYTES = 4096, KINDS = 5 };
+    static const struct {
+        size_t at, each; /* in the memory written */
+        kvp_xfer_kind_t kind;
+        uint32_t flags;
+    } kinds[KINDS] = {{0, 128, KVP_XFER_PUBLISH, 0},
+                      {BENCH_DATA, BYTES, KVP_XFER_WRITE, KVP_XFER_AFTER_PRIOR | KVP_XFER_LENT},
+                      {N * 128, 64, KVP_XFER_WRITE, KVP_XFER_AFTER_PRIOR},
+                      {8, 128, KVP_XFER_WRITE, KVP_XFER_AFTER_PRIOR},
+                      {0, 128, KVP_XFER_PUBLISH, KVP_XFER_AFTER_PRIOR}};
+    static const size_t lens[KINDS] = {8, BYTES, 40, 120, 8};
+    static uint8_t rest[120];
+    bench_t *b = *state;
+    kvp_ep_costs_t before = b->ep->costs;
+    uint8_t *local = malloc(N * BYTES);
+    kvp_iov_t iov[KINDS * N];
+    kvp_xfer_t x[KINDS * N];
+    kvp_loan_t *loan;
+    uint64_t word;
+
+    assert_non_null(local);
+    loan = lend(local, N * BYTES);
+    bench_fill(local, N * BYTES, 23);
+    for (size_t k = 0; k < KINDS; k++)
+        for (size_t i = 0; i < N; i++) {
+            kvp_xfer_t *to = &x[k * N + i];
+
+            iov[k * N + i] = (kvp_iov_t){lens[k] == BYTES ? local + i * BYTES : rest, lens[k]};
+            *to = (kvp_xfer_t){.kind = kinds[k].kind,
+                               .flags = kinds[k].flags,
+                               .rseg = b->wr,
+                               .roffset = kinds[k].at + i * kinds[k].each,
+                               .iov = &iov[k * N + i],
+                               .iov_n = kinds[k].kind == KVP_XFER_WRITE,
+                               .len = lens[k],
+                               .word = kvp_word_make(i + 1, k == 0 ? KVP_DESC_WRITING : KVP_DESC_SEALED)};
+            if (to->kind != KVP_XFER_WRITE) continue;
+            to->flags |= KVP_XFER_GUARDED;
+            to->guard_rseg = b->wr;
+            to->guard_off = i * 128;
+        }
+    assert_true(bench_run(b->ep, x, KINDS * N));
+    assert_memory_equal(b->mem + BENCH_DATA, local, N * BYTES);
+    for (size_t i = 0; i < N; i++) {
+        memcpy(&word, b->mem + i * 128, sizeof word);
+        assert_true(word == kvp_word_make(i + 1, KVP_DESC_SEALED));
+    }
+    assert_int_equal(b->ep->costs.doorbells - before.doorbells, 1);
+    assert_int_equal(b->ep->costs.completions - before.completions, 1);
+    assert_int_equal(b->ep->costs.requests - before.requests, KINDS * N + 2); /* a push before SEALED, and one behind */
+    assert_int_equal(b->ep->costs.copied_bytes - before.copied_bytes, 0);
     kvp_mrcache_unlend(loan);
     free(local);
 }
@@ -438,12 +534,24 @@ setup_short_lock(void **state)
     return setup(state);
 }
 
+/* Little goes over one rail of several. */
+static int
+setup_two_devices(void **state)
+{
+    nic_conf.devs_n = 2;
+    return setup(state);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_known_batch_takes_one_doorbell_and_one_completion, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_small_batch_takes_one_request_an_object, setup, teardown),
         cmocka_unit_test_setup_teardown(test_batch_that_wrote_ends_in_one_push, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_small_puts_take_one_doorbell_and_one_completion, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_small_puts_take_one_doorbell_and_one_completion, setup_two_devices,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_pieces_share_work_requests, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_transfer_is_cut_where_messages_end, setup_small_messages, teardown),
         cmocka_unit_test_setup_teardown(test_batch_longer_than_the_queue, setup, teardown),

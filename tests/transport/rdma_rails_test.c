@@ -218,6 +218,33 @@ test_first_rail_fails_under_little(void **state)
     }
 }
 
+/* The only connection between two adapters shows nothing more: a new one does what it was to do. */
+static void
+test_only_rail_falls_silent(void **state)
+{
+    static end_t client, server;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 30; seed++) {
+        assert_int_equal(model_nic_reset(seed, NULL), 0);
+        serve(&server, 1, 0, 's');
+        serve(&client, 2, 0, 'c');
+        begin_connect(&client, &server);
+        for (uint32_t i = 0; i < ROUNDS && client.verdict == KVP_EAGAIN; i++) {
+            turn(&server);
+            turn(&client);
+        }
+        assert_int_equal(client.verdict, KVP_OK);
+        begin_read(&client, seed % 2 == 0 ? SMALL : WIDE);
+        model_nic_silence(0, 0);
+        assert_int_equal(finish_read(&client, &server), KVP_OK);
+        assert_memory_equal(client.local, server.mem, client.x.len);
+        read_all(&client, &server, WIDE);
+        end(&client);
+        end(&server);
+    }
+}
+
 static void
 test_all_rails_fail(void **state)
 {
@@ -373,6 +400,40 @@ test_larger_packets_than_the_port_takes(void **state)
     end(&server);
 }
 
+/* The port takes less than it did when the client asked: so ends differ that are one device here. */
+static void
+test_client_comes_again_with_smaller_packets(void **state)
+{
+    static end_t client, server;
+    kvp_rdma_dev_t *devs[1];
+    const char *why;
+    size_t n;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        assert_int_equal(model_nic_reset(seed, NULL), 0);
+        serve(&server, 1, 0, 's');
+        serve(&client, 2, 0, 'c');
+        begin_connect(&client, &server);
+        for (uint32_t i = 0; i < 200; i++)
+            turn(&client); /* it has asked, and the server has not looked */
+        assert_int_equal(client.verdict, KVP_EAGAIN);
+        assert_int_equal(kvp_verbs_model.devs_open(NULL, devs, 1, &n, &why), KVP_OK);
+        devs[0]->info.mtu_bytes = 1024;
+        for (uint32_t i = 0; i < ROUNDS && client.verdict == KVP_EAGAIN; i++) {
+            turn(&server);
+            devs[0]->info.mtu_bytes = 4096;
+            turn(&client);
+            devs[0]->info.mtu_bytes = 1024;
+        }
+        kvp_verbs_model.devs_close();
+        assert_int_equal(client.verdict, KVP_OK);
+        read_all(&client, &server, SMALL);
+        end(&client);
+        end(&server);
+    }
+}
+
 int
 main(void)
 {
@@ -380,11 +441,13 @@ main(void)
         cmocka_unit_test(test_doorbell_and_completion_for_each_rail_used),
         cmocka_unit_test(test_little_connects_one_rail),
         cmocka_unit_test(test_first_rail_fails_under_little),
+        cmocka_unit_test(test_only_rail_falls_silent),
         cmocka_unit_test(test_all_rails_fail),
         cmocka_unit_test(test_peer_restarts_between_two_rails),
         cmocka_unit_test(test_known_address_does_not_answer),
         cmocka_unit_test(test_both_sides_connect_at_once),
         cmocka_unit_test(test_larger_packets_than_the_port_takes),
+        cmocka_unit_test(test_client_comes_again_with_smaller_packets),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
  * seed has to where the rule is switched off. Built with the seams of common/mutate.h.
  */
 #include "client/transport/builtin.h"
+#include "common/clock.h"
 #include "common/hash.h"
 #include "common/mutate.h"
 #include "tests/transport/model_nic.h"
@@ -23,6 +24,7 @@
 #define WIDE_BYTES ((size_t)768 << 10) /* goes over all rails */
 #define STEPS_MAX 100000u
 #define GENERATION 7u
+#define PATIENCE_NS (3 * KVP_NS_PER_S)
 
 kvp_rule_t kvp_rule_off;
 
@@ -39,7 +41,7 @@ typedef struct {
     kvp_loan_t *loan; /* of local, in some seeds; else it is copied */
     uint64_t line[8];
     kvp_iov_t iov_local, iov_line;
-    kvp_xfer_t x[2];
+    kvp_xfer_t x[4];
     uint32_t done_n;
 } rig_t;
 
@@ -107,7 +109,7 @@ rig_open(rig_t *r, uint64_t seed, const model_nic_conf_t *conf)
     r->bytes = DATA_BYTES;
     r->iov_local = (kvp_iov_t){r->local, DATA_BYTES};
     if (seed / 2 % 2 == 1)
-        assert_int_equal(r->client->ops->lend(&kvp_verbs_model, r->local, sizeof r->local, &r->loan), KVP_OK);
+        assert_int_equal(r->client->ops->lend(&kvp_verbs_model, r->local, sizeof r->local, NULL, &r->loan), KVP_OK);
     r->iov_line = (kvp_iov_t){r->line, sizeof r->line};
 }
 
@@ -168,7 +170,7 @@ write_all(rig_t *r, char value)
 static void
 submit(rig_t *r, uint32_t n)
 {
-    kvp_xfer_t *list[2] = {&r->x[0], &r->x[1]};
+    kvp_xfer_t *list[4] = {&r->x[0], &r->x[1], &r->x[2], &r->x[3]};
     size_t took;
 
     assert_int_equal(r->ep->tp->ops->submit(r->ep, list, n, &took), KVP_OK);
@@ -204,9 +206,9 @@ step(rig_t *r, uint32_t most)
 
 /* Two devices on each side, and both rails connected: the second one comes when much is carried. */
 static void
-rig_open_wide(rig_t *r, uint64_t seed, bool is_relaxed)
+rig_open_wide(rig_t *r, uint64_t seed, const model_nic_conf_t *conf)
 {
-    rig_open(r, seed, &(model_nic_conf_t){.devs_n = 2, .is_relaxed = is_relaxed});
+    rig_open(r, seed, conf);
     r->bytes = WIDE_BYTES;
     r->iov_local.len = WIDE_BYTES;
     (void)xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local);
@@ -275,6 +277,72 @@ sealed_is_whole(rig_t *r, uint64_t seed)
         is_right = word != sealed || is_all(r->mem + DATA_AT, 'a');
     }
     finish(r, 2);
+    rig_close(r);
+    return is_right;
+}
+
+static void
+guard(rig_t *r, kvp_xfer_t *x)
+{
+    x->flags |= KVP_XFER_GUARDED | KVP_XFER_AFTER_PRIOR;
+    x->guard_rseg = r->rseg;
+    x->guard_off = WORD_AT;
+    x->guard_word = kvp_word_make(GENERATION, KVP_DESC_WRITING);
+}
+
+/* WRITING, payload, the rest of the descriptor, SEALED. */
+static void
+make_put(rig_t *r)
+{
+    static uint64_t rest[7];
+    static const kvp_iov_t iov_rest = {rest, sizeof rest};
+
+    memset(rest, 'd', sizeof rest);
+    publish(r, 0, KVP_DESC_WRITING)->flags = 0;
+    memset(r->local, 'a', r->bytes);
+    guard(r, xfer(r, 1, KVP_XFER_WRITE, DATA_AT, &r->iov_local));
+    guard(r, xfer(r, 2, KVP_XFER_WRITE, WORD_AT + 8, &iov_rest));
+    (void)publish(r, 3, KVP_DESC_SEALED);
+}
+
+/* What a reader, or the next master, makes of the extent as it lies there. */
+static bool
+is_whole_or_not_there(const rig_t *r)
+{
+    uint64_t word;
+
+    memcpy(&word, r->mem + WORD_AT, sizeof word);
+    if (word == 0 || word == kvp_word_make(GENERATION, KVP_DESC_WRITING)) return true;
+    return word == kvp_word_make(GENERATION, KVP_DESC_SEALED) && is_all(r->mem + DATA_AT, 'a') &&
+           is_all_of(r->mem + WORD_AT + 8, 56, 'd');
+}
+
+/* A put by one chain, and its writer dies at any point of it, or after. */
+static bool
+put_by_one_chain(rig_t *r, uint64_t seed)
+{
+    uint64_t dies_at, steps = 0;
+    bool is_right = true;
+
+    rig_open(r, seed, &(model_nic_conf_t){.is_relaxed = true});
+    dies_at = below(r, 300);
+    make_put(r);
+    submit(r, 4);
+    for (bool is_moving = true; is_moving && is_right; steps++) {
+        if (steps == dies_at) {
+            kvp_ep_destroy(r->ep);
+            r->ep = NULL;
+        }
+        is_moving = model_nic_step();
+        is_right = is_whole_or_not_there(r);
+    }
+    if (r->ep != NULL) {
+        uint64_t word;
+
+        finish(r, 4);
+        memcpy(&word, r->mem + WORD_AT, sizeof word);
+        is_right = is_right && is_whole_or_not_there(r) && word == kvp_word_make(GENERATION, KVP_DESC_SEALED);
+    }
     rig_close(r);
     return is_right;
 }
@@ -353,7 +421,7 @@ wide_read_while_reused(rig_t *r, uint64_t seed)
     uint64_t sealed = kvp_word_make(GENERATION, KVP_DESC_SEALED);
     bool is_right;
 
-    rig_open_wide(r, seed, false);
+    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
     memset(r->mem + DATA_AT, 'a', WIDE_BYTES);
     memcpy(r->mem + WORD_AT, &sealed, 8);
     (void)xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local);
@@ -373,7 +441,7 @@ wide_write_is_there(rig_t *r, uint64_t seed)
 {
     bool is_right;
 
-    rig_open_wide(r, seed, false);
+    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
     write_all(r, 'a');
     submit(r, 1);
     finish(r, 1);
@@ -388,7 +456,7 @@ wide_sealed_is_whole(rig_t *r, uint64_t seed)
     uint64_t sealed = kvp_word_make(GENERATION, KVP_DESC_SEALED), word = 0;
     bool is_right = true;
 
-    rig_open_wide(r, seed, true);
+    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2, .is_relaxed = true});
     write_all(r, 'a');
     (void)publish(r, 1, KVP_DESC_SEALED);
     submit(r, 2);
@@ -410,7 +478,7 @@ failed_rail_wrote(rig_t *r, uint64_t seed)
     uint32_t rail = (uint32_t)(seed % 2);
     bool is_right;
 
-    rig_open_wide(r, seed, false);
+    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
     write_all(r, 'a');
     submit(r, 1);
     step(r, 100);
@@ -432,7 +500,7 @@ failed_rail_read(rig_t *r, uint64_t seed)
     uint64_t sealed = kvp_word_make(GENERATION, KVP_DESC_SEALED);
     bool is_right;
 
-    rig_open_wide(r, seed, false);
+    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
     for (size_t i = 0; i < WIDE_BYTES; i++)
         r->mem[DATA_AT + i] = (uint8_t)(i * 7 + i / 251);
     memcpy(r->mem + WORD_AT, &sealed, 8);
@@ -445,6 +513,82 @@ failed_rail_read(rig_t *r, uint64_t seed)
     is_right = r->x[0].status == KVP_OK && r->x[1].status == KVP_OK && r->line[0] == sealed;
     is_right = is_right && memcmp(r->local, r->mem + DATA_AT, WIDE_BYTES) == 0;
     is_right = is_right && r->x[0].sum == kvp_sum(r->local, WIDE_BYTES);
+    rig_close(r);
+    return is_right;
+}
+
+/* Polls until n are done, or for seconds: what ends a silence is a clock. The other side lets in who comes again. */
+static bool
+finish_in_time(rig_t *r, uint32_t n)
+{
+    uint64_t until_ns = kvp_now_ns() + PATIENCE_NS;
+
+    while (r->done_n < n && kvp_now_ns() < until_ns) {
+        assert_int_equal(r->server->ops->serve(r->server, 0, 0), KVP_OK);
+        r->ep->tp->ops->ep_poll(r->ep);
+    }
+    return r->done_n == n;
+}
+
+/* The only connection falls silent under a read: that is done by another one. */
+static bool
+silent_read(rig_t *r, uint64_t seed)
+{
+    bool is_right;
+
+    rig_open(r, seed, NULL);
+    for (size_t i = 0; i < DATA_BYTES; i++)
+        r->mem[DATA_AT + i] = (uint8_t)(i * 7 + i / 251);
+    xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local)->flags |= KVP_XFER_SUM;
+    submit(r, 1);
+    step(r, 20);
+    model_nic_silence(0, 0);
+    is_right = finish_in_time(r, 1) && r->x[0].status == KVP_OK;
+    is_right = is_right && memcmp(r->local, r->mem + DATA_AT, DATA_BYTES) == 0;
+    is_right = is_right && r->x[0].sum == kvp_sum(r->local, DATA_BYTES);
+    rig_close(r);
+    return is_right;
+}
+
+/* One of two rails falls silent under writes: the move ends, and where it says that it is not done the writer is cut before
+ * the extent is anybody's. */
+static bool
+silent_write(rig_t *r, uint64_t seed)
+{
+    uint32_t rail = (uint32_t)(seed % 2);
+    bool is_right;
+
+    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
+    write_all(r, 'a');
+    submit(r, 1);
+    step(r, 100);
+    model_nic_silence(rail, rail);
+    is_right = finish_in_time(r, 1);
+    if (r->x[0].status != KVP_OK) cut(r);
+    memset(r->mem + DATA_AT, 'b', WIDE_BYTES);
+    model_nic_settle();
+    is_right = is_right && is_all_of(r->mem + DATA_AT, WIDE_BYTES, 'b');
+    rig_close(r);
+    return is_right;
+}
+
+/* A writer is cut while some of what it is to write still waits, for a READ here. It may come again, and does: with nothing of
+ * that. */
+static bool
+cut_writer_goes_on(rig_t *r, uint64_t seed)
+{
+    bool is_right;
+
+    rig_open(r, seed, NULL);
+    (void)xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local);
+    xfer(r, 1, KVP_XFER_WRITE, WORD_AT, &r->iov_line)->flags |= KVP_XFER_AFTER_PRIOR;
+    memset(r->line, 'a', sizeof r->line);
+    submit(r, 2);
+    cut(r);
+    memset(r->mem + WORD_AT, 'b', sizeof r->line);
+    is_right = finish_in_time(r, 2);
+    model_nic_settle();
+    is_right = is_right && is_all_of(r->mem + WORD_AT, sizeof r->line, 'b');
     rig_close(r);
     return is_right;
 }
@@ -518,13 +662,18 @@ static const struct {
     {KVP_RULE_RDMA_PUSH, "RDMA_PUSH", write_is_there},
     {KVP_RULE_RDMA_SEAL_PUSH, "RDMA_SEAL_PUSH", sealed_is_whole},
     {KVP_RULE_RDMA_SEAL_FENCE, "RDMA_SEAL_FENCE", sealed_is_whole},
+    {KVP_RULE_RDMA_SEAL_PUSH, "RDMA_SEAL_PUSH", put_by_one_chain},
+    {KVP_RULE_RDMA_SEAL_FENCE, "RDMA_SEAL_FENCE", put_by_one_chain},
     {KVP_RULE_RDMA_WRITE_WAITS, "RDMA_WRITE_WAITS", read_is_sent_on},
     {KVP_RULE_RDMA_READ_RAILS, "RDMA_READ_RAILS", wide_read_while_reused},
     {KVP_RULE_RDMA_PUSH_RAILS, "RDMA_PUSH_RAILS", wide_write_is_there},
     {KVP_RULE_RDMA_SEAL_RAILS, "RDMA_SEAL_RAILS", wide_sealed_is_whole},
     {KVP_RULE_RDMA_WRITES_ONCE, "RDMA_WRITES_ONCE", failed_rail_wrote},
     {KVP_RULE_RDMA_READS_AGAIN, "RDMA_READS_AGAIN", failed_rail_read},
+    {KVP_RULE_RDMA_SILENCE, "RDMA_SILENCE", silent_read},
+    {KVP_RULE_RDMA_SILENCE, "RDMA_SILENCE (put)", silent_write},
     {KVP_RULE_RDMA_CUT, "RDMA_CUT", cut_writer},
+    {KVP_RULE_RDMA_OLD_WRITES, "RDMA_OLD_WRITES", cut_writer_goes_on},
     {KVP_RULE_RDMA_PEER_FENCE, "RDMA_PEER_FENCE", fenced_writer},
     {KVP_RULE_RDMA_REFUSE_FENCED, "RDMA_REFUSE_FENCED", fenced_comes_back},
     {KVP_RULE_RDMA_EPOCH, "RDMA_EPOCH", keys_of_an_earlier_life},

@@ -237,7 +237,7 @@ lend_pieces(const kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n)
             const kvp_iov_t *piece = &xfers[i].iov[k];
 
             if (piece->len == 0) continue;
-            if (ep->tp->ops->lend(suite_verbs, piece->addr, piece->len, &loans[at++]) != KVP_OK) abort();
+            if (ep->tp->ops->lend(suite_verbs, piece->addr, piece->len, NULL, &loans[at++]) != KVP_OK) abort();
         }
         xfers[i].flags |= KVP_XFER_LENT;
     }

@@ -6,6 +6,7 @@
 
 #include "client/transport/tcp_wire.h"
 #include "common/clock.h"
+#include "common/hash.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 
@@ -268,7 +269,7 @@ test_malformed_requests_end_their_connection(void **state)
         kvp_data_op_t ops[2];
     } good = {.req = {.magic = KVP_DATA_MAGIC, .n_ops = 2, .bytes = 128},
               .ops = {{.kind = KVP_DATA_READ, .key = key, .len = 8}, {.kind = KVP_DATA_READ, .key = key, .len = 8}}},
-      bad[16];
+      bad[17];
     struct {
         kvp_data_rep_t rep;
         int32_t status[2];
@@ -297,6 +298,8 @@ test_malformed_requests_end_their_connection(void **state)
     bad[n++].ops[0].len = 65; /* more than the request has */
     bad[n].ops[0].kind = bad[n].ops[1].kind = KVP_DATA_PUBLISH;
     bad[n++].ops[1].off = 4;
+    bad[n].ops[0].kind = bad[n].ops[1].kind = KVP_DATA_PUBLISH;
+    bad[n++].ops[1].flags = KVP_DATA_SUM;
     assert_int_equal(n, KVP_ARRAY_LEN(bad));
     for (size_t i = 0; i < n; i++) {
         fd = raw_open(&b->addr);
@@ -402,6 +405,7 @@ typedef enum {
     LIE_POSITIVE_STATUS,
     LIE_UNASKED,
     LIE_SHORT,
+    LIE_SUM,
     LIES,
 } lie_t;
 
@@ -410,7 +414,7 @@ typedef struct {
     lie_t lie;
 } liar_t;
 
-/* Answers one request of one READ of 64 bytes. */
+/* Answers one request of one READ of 64 bytes, with their sum. */
 static void *
 liar_main(void *p)
 {
@@ -423,6 +427,7 @@ liar_main(void *p)
         kvp_data_rep_t rep;
         int32_t status[2];
         uint8_t bytes[64];
+        uint64_t sum;
     } answer;
     uint8_t hello[256];
     uint32_t length;
@@ -441,8 +446,9 @@ liar_main(void *p)
     if (!raw_recv(fd, &asked, sizeof asked)) return NULL;
 
     memset(&answer, 7, sizeof answer);
-    answer.rep = (kvp_data_rep_t){.magic = KVP_DATA_MAGIC, .n_ops = 1, .seq = asked.req.seq, .bytes = 8 + 64};
+    answer.rep = (kvp_data_rep_t){.magic = KVP_DATA_MAGIC, .n_ops = 1, .seq = asked.req.seq, .bytes = 8 + 64 + 8};
     answer.status[0] = KVP_OK;
+    answer.sum = kvp_sum(answer.bytes, sizeof answer.bytes) + (liar->lie == LIE_SUM);
     if (liar->lie == LIE_MAGIC) answer.rep.magic++;
     if (liar->lie == LIE_SEQ) answer.rep.seq++;
     if (liar->lie == LIE_N_OPS) answer.rep.n_ops++;
@@ -470,7 +476,12 @@ test_malformed_answers_break_the_endpoint(void **state)
         kvp_addr_t addr = {.host = "127.0.0.1"};
         uint8_t *local = calloc(1, 64); /* exactly: the sanitizer watches its end */
         kvp_iov_t iov = {.addr = local, .len = 64};
-        kvp_xfer_t x = {.kind = KVP_XFER_READ, .rseg = b->rd, .iov = &iov, .iov_n = 1, .len = 64};
+        kvp_xfer_t x = {.kind = KVP_XFER_READ,
+                        .flags = KVP_XFER_SUM | KVP_XFER_PEER_SUM,
+                        .rseg = b->rd,
+                        .iov = &iov,
+                        .iov_n = 1,
+                        .len = 64};
         pthread_t thread;
         kvp_ep_t *ep;
 
@@ -484,6 +495,8 @@ test_malformed_answers_break_the_endpoint(void **state)
         assert_true(bench_run(ep, &x, 1));
         if (lie == LIE_NONE || lie == LIE_UNASKED)
             assert_int_equal(x.status, KVP_OK);
+        else if (lie == LIE_SUM)
+            assert_int_equal(x.status, KVP_CORRUPT);
         else
             assert_int_equal(x.status, lie == LIE_SHORT ? KVP_DISCONNECTED : KVP_PROTO);
         /* Either way the stream is over. */
@@ -495,6 +508,54 @@ test_malformed_answers_break_the_endpoint(void **state)
         close(liar.listen_fd);
         free(local);
     }
+}
+
+/* Sums of what a peer sends */
+
+/* Of any size and place, in pieces, among READs without one and such that fail: each transfer has its own sum, and its own
+ * bytes. */
+static void
+test_peer_tells_the_sum_of_what_it_sent(void **state)
+{
+    static const size_t lens[] = {1, 8, 64, 128, 100, 4096, 1 << 20, (3 << 20) + 5, 7, 64};
+    enum { N = KVP_ARRAY_LEN(lens), ROUNDS = 8 };
+    bench_t *b = *state;
+    uint8_t *local = calloc(1, 8 << 20);
+    kvp_iov_t iov[N][3];
+    kvp_xfer_t x[N];
+
+    assert_non_null(local);
+    bench_fill(b->mem, 8 << 20, 21);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        uint8_t *at = local;
+
+        memset(local, 0, 8 << 20);
+        for (size_t i = 0; i < N; i++) {
+            size_t first = lens[i] / 3;
+
+            iov[i][0] = (kvp_iov_t){at, first};
+            iov[i][1] = (kvp_iov_t){at + first, 0};
+            iov[i][2] = (kvp_iov_t){at + first, lens[i] - first};
+            x[i] = (kvp_xfer_t){.kind = KVP_XFER_READ,
+                                .flags = KVP_XFER_SUM,
+                                .rseg = b->rd,
+                                .roffset = i % 3 == 0 ? 64 : 67 + round,
+                                .iov = iov[i],
+                                .iov_n = 3,
+                                .len = lens[i]};
+            if ((i + round) % 4 != 0) x[i].flags |= KVP_XFER_PEER_SUM;
+            if (i % 2 == 1) x[i].flags |= KVP_XFER_AFTER_PRIOR;
+            at += lens[i];
+        }
+        assert_true(bench_run(b->ep, x, N));
+        for (size_t i = 0; i < N; i++) {
+            assert_int_equal(x[i].status, KVP_OK);
+            assert_true(x[i].sum == kvp_sum(b->mem + x[i].roffset, lens[i]));
+            assert_memory_equal(iov[i][0].addr, b->mem + x[i].roffset, lens[i]);
+            if ((x[i].flags & KVP_XFER_PEER_SUM) != 0) assert_true(x[i].word == x[i].sum);
+        }
+    }
+    free(local);
 }
 
 /* A peer that dies */
@@ -614,6 +675,7 @@ main(void)
         SUITE_TEST(test_peer_that_leaves_half_way, "tcp"),
         SUITE_TEST(test_dereg_ends_what_is_under_way, "tcp"),
         SUITE_TEST(test_malformed_answers_break_the_endpoint, "tcp"),
+        SUITE_TEST(test_peer_tells_the_sum_of_what_it_sent, "tcp"),
     };
 
     return cmocka_run_group_tests(first, NULL, NULL) + suite_run("tcp") + cmocka_run_group_tests(tests, NULL, NULL);

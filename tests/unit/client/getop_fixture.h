@@ -100,6 +100,8 @@ seal_line(const fixture_t *f, kvp_move_t *mv)
 
     mv->err = KVP_OK;
     mv->has_sum = false;
+    mv->has_desc = true;
+    mv->is_sum_path = false;
     mv->is_drained = true;
     memset(&mv->desc, 0, sizeof mv->desc);
     mv->desc.word = kvp_word_make(mv->loc.generation, KVP_DESC_SEALED);

@@ -38,6 +38,12 @@ lone_keep(const kvp_known_t *known, kvp_digest_t digest, const kvp_place_t *plac
 }
 
 static inline void
+lone_seen(const kvp_known_t *known, kvp_digest_t digest, uint64_t version, uint64_t told_ns)
+{
+    kvp_loccache_seen(&lone_of(known)->cache, digest, version, told_ns);
+}
+
+static inline void
 lone_forget(const kvp_known_t *known, kvp_digest_t digest, uint64_t version_max)
 {
     kvp_loccache_forget(&lone_of(known)->cache, digest, version_max);
@@ -55,10 +61,25 @@ lone_seq(const kvp_known_t *known)
     return lone_of(known)->cache.seq;
 }
 
+static inline uint64_t
+lone_lease_ns(const kvp_known_t *known)
+{
+    return lone_of(known)->lease.lease_ns;
+}
+
 static inline void
 lone_init(lone_known_t *lone, uint32_t cap)
 {
-    static const kvp_known_ops_t ops = {lone_find, lone_has, lone_keep, lone_forget, lone_until, lone_seq};
+    static const kvp_known_ops_t ops = {
+        .find = lone_find,
+        .has = lone_has,
+        .keep = lone_keep,
+        .seen = lone_seen,
+        .forget = lone_forget,
+        .until = lone_until,
+        .seq = lone_seq,
+        .lease_ns = lone_lease_ns,
+    };
 
     *lone = (lone_known_t){.known = {&ops}};
     kvp_loccache_init(&lone->cache, cap);

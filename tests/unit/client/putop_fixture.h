@@ -124,7 +124,7 @@ expect_moves(fixture_t *f, kvp_move_kind_t kind, uint32_t n)
         assert_int_equal(mv->kind, kind);
         mv->err = KVP_OK;
         mv->is_drained = true;
-        mv->has_sum = kind == KVP_MOVE_FILL;
+        mv->has_sum = kind != KVP_MOVE_SEAL;
         mv->sum = 1000 + mv->item;
     }
 }

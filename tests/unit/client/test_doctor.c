@@ -174,9 +174,25 @@ test_machine_without_rdma(void **state)
     facts.transports[RDMA].is_named = true;
     assert_finding(KVP_DOCTOR_ERROR, "transport_named", "there is no RDMA device", "--transports");
     facts.transports[RDMA].is_named = false;
-    facts.transports[RDMA].is_out = true;
+    facts.transports[RDMA].is_wished = true;
+    assert_finding(KVP_DOCTOR_ERROR, "device_named", "there is no RDMA device", "unset KVPOOL_RDMA_DEVICE");
+    facts.transports[RDMA].is_out = true; /* then nobody asks for it */
+    assert_int_equal(kvp_doctor_judge(&facts, findings, KVP_ARRAY_LEN(findings)), 0);
     facts.memlock_bytes = 65536;
     assert_finding(KVP_DOCTOR_INFO, "memlock", "may lock 64 KiB", "ulimit -l");
+}
+
+/* Nodes are not blamed for what keeps every pool from being opened here. */
+static void
+test_what_was_asked_for_does_not_work(void **state)
+{
+    (void)state;
+    facts.transports[RDMA].is_usable = false;
+    facts.transports[RDMA].is_named = true;
+    strcpy(facts.transports[RDMA].why, "rdma cannot be used here: there is no RDMA device mlx5_9");
+    strcpy(nodes[0].transport, "none");
+    strcpy(nodes[1].transport, "none");
+    assert_finding(KVP_DOCTOR_ERROR, "transport_named", "no RDMA device mlx5_9", "--transports");
 }
 
 static void
@@ -232,6 +248,10 @@ test_probes(void **state)
     probe->err = probe->small_err = KVPOOL_NODE_LOST;
     assert_finding(KVP_DOCTOR_ERROR, "node_unreachable", "node-1 at 10.1.0.9:7000 is not reached by rdma: a put",
                    "--rdma-device");
+    assert_finding(KVP_DOCTOR_ERROR, "node_unreachable", "(NODE_LOST)", "one MTU");
+    probe->err = probe->small_err = KVPOOL_NOMEM;
+    assert_finding(KVP_DOCTOR_ERROR, "node_unreachable", "(NOMEM)", "ulimit -l unlimited");
+    probe->err = KVPOOL_NODE_LOST;
     probe->small_err = KVPOOL_OK;
     assert_finding(KVP_DOCTOR_ERROR, "mtu", "256 bytes go through by rdma, 65536 do not",
                    "ip link set IFNAME mtu 4200");
@@ -364,6 +384,7 @@ main(void)
         cmocka_unit_test_setup(test_mtu, all_is_well),
         cmocka_unit_test_setup(test_limits, all_is_well),
         cmocka_unit_test_setup(test_machine_without_rdma, all_is_well),
+        cmocka_unit_test_setup(test_what_was_asked_for_does_not_work, all_is_well),
         cmocka_unit_test_setup(test_adapter_that_cannot_be_used, all_is_well),
         cmocka_unit_test_setup(test_pool, all_is_well),
         cmocka_unit_test_setup(test_nodes, all_is_well),

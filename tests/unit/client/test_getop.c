@@ -182,6 +182,16 @@ test_get_rejects_other_descriptors(void **state)
     }
 }
 
+/* What arrived is judged: it is right, or it is corrupt and the master is asked anew. */
+static void
+expect_verdict(fixture_t *f, bool is_good)
+{
+    kvp_getop_on_moved(&f->op, f->now);
+    expect_release(f, 77);
+    expect_step(f, is_good ? KVP_STEP_DONE : KVP_STEP_CALL);
+    assert_int_equal(f->op.corrupt_n, is_good ? 0 : 1);
+}
+
 static void
 test_get_compares_sum_where_there_is_one(void **state)
 {
@@ -197,12 +207,55 @@ test_get_compares_sum_where_there_is_one(void **state)
         to_first_move(&f, 1, cases[i].told);
         f.moves[0].has_sum = cases[i].is_computed;
         f.moves[0].sum = cases[i].computed;
-        kvp_getop_on_moved(&f.op, f.now);
-        expect_release(&f, 77);
-        expect_step(&f, cases[i].is_good ? KVP_STEP_DONE : KVP_STEP_CALL);
-        assert_int_equal(f.op.corrupt_n, cases[i].is_good ? 0 : 1);
+        expect_verdict(&f, cases[i].is_good);
         teardown(&f);
     }
+}
+
+/* A path that does without descriptors: the sum is all that there is. */
+static void
+test_get_without_a_descriptor_needs_the_sum(void **state)
+{
+    static const struct {
+        uint64_t computed;
+        bool is_computed, is_good;
+    } cases[] = {{9, true, true}, {8, true, false}, {9, false, false}};
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++) {
+        fixture_t f;
+
+        to_first_move(&f, 1, 9);
+        assert_true(f.moves[0].may_skip_desc);
+        f.moves[0].has_desc = false;
+        memset(&f.moves[0].desc, 0xAA, sizeof f.moves[0].desc);
+        f.moves[0].has_sum = cases[i].is_computed;
+        f.moves[0].sum = cases[i].computed;
+        expect_verdict(&f, cases[i].is_good);
+        teardown(&f);
+    }
+}
+
+static void
+test_get_skips_the_descriptor_of_small_objects_with_a_sum(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        f.items[i].cap = UINT64_MAX;
+    give_session(&f, 1);
+    expect_get_all(&f);
+    answer_obj(&f.answer, KVP_OK, 1, KVP_SUM_ALONE_MAX, 9, 5);
+    answer_obj(&f.answer, KVP_OK, 1, KVP_SUM_ALONE_MAX + 1, 9, 5);
+    answer_obj(&f.answer, KVP_OK, 1, KVP_SUM_ALONE_MAX, 0, 5);
+    reply(&f);
+    expect_moves(&f, 3);
+    assert_true(f.moves[0].may_skip_desc);
+    assert_false(f.moves[1].may_skip_desc);
+    assert_false(f.moves[2].may_skip_desc);
+    teardown(&f);
 }
 
 static void
@@ -221,6 +274,8 @@ test_get_wants_sums_only_where_told(void **state)
     expect_moves(&f, 2);
     assert_true(f.moves[0].wants_sum);
     assert_false(f.moves[1].wants_sum);
+    assert_false(f.moves[0].lacks_sum);
+    assert_true(f.moves[1].lacks_sum);
     teardown(&f);
 }
 
@@ -442,6 +497,8 @@ main(void)
         cmocka_unit_test(test_get_asks_once_more_after_stale),
         cmocka_unit_test(test_get_rejects_other_descriptors),
         cmocka_unit_test(test_get_compares_sum_where_there_is_one),
+        cmocka_unit_test(test_get_without_a_descriptor_needs_the_sum),
+        cmocka_unit_test(test_get_skips_the_descriptor_of_small_objects_with_a_sum),
         cmocka_unit_test(test_get_wants_sums_only_where_told),
         cmocka_unit_test(test_get_goes_on_after_what_only_one_copy_has),
         cmocka_unit_test(test_get_final_errors_end_the_item),

@@ -254,6 +254,137 @@ test_answers_are_kept_as_the_master_says(void **state)
     teardown_known(&f);
 }
 
+/* ---- where a sum alone may vouch */
+#define SUM 9u
+
+/* A get of the item that finds it where it is known to be, from now on; a path that can do without descriptors. */
+static void
+get_where_known(fixture_t *f)
+{
+    kvp_getop_begin(&f->op);
+    f->session.boot_ns = f->now;
+    look(f);
+    expect_moves(f, 1);
+    f->moves[0].is_sum_path = true;
+    f->moves[0].has_desc = !f->moves[0].may_skip_desc;
+    f->moves[0].has_sum = f->moves[0].may_skip_desc;
+    f->moves[0].sum = SUM;
+}
+
+/* It was told of just now, and the lease lasts. */
+static void
+learn_with_sum(fixture_t *f)
+{
+    kvp_place_t place = {.version = 7, .len = 100, .sum = SUM, .told_ns = f->now, .nloc = 1};
+
+    place.locs[0] = (kvp_wire_loc_t){.segment_id = 1, .chunk = 2, .slot = 3, .generation = 5, .offset = 4096};
+    assert_true(kvp_loccache_keep(&f->lone.cache, digest_of(f, 0), &place, 0));
+}
+
+static void
+expect_known(fixture_t *f, uint64_t at_ns)
+{
+    kvp_getop_on_moved(&f->op, at_ns);
+    expect_step(f, KVP_STEP_DONE);
+    assert_int_equal(f->items[0].err, KVP_OK);
+    assert_int_equal(f->op.known_n, 1);
+}
+
+static void
+test_sum_alone_vouches_for_the_time_of_a_lease(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup_known(&f, 1);
+    learn_with_sum(&f);
+    get_where_known(&f);
+    assert_true(f.moves[0].may_skip_desc);
+    expect_known(&f, f.now);
+    f.now += LEASE_MS * MS - 1;
+    get_where_known(&f);
+    assert_true(f.moves[0].may_skip_desc);
+    kvp_loclease_renew(&f.lone.lease, f.now, LEASE_MS, LEASE_MS);
+    f.now++;
+    get_where_known(&f);
+    assert_false(f.moves[0].may_skip_desc);
+    teardown_known(&f);
+}
+
+/* The location lease lasts; what was told is too long ago once the bytes are there. No master is needed for that. */
+static void
+test_sum_alone_that_came_too_late_is_read_again_with_its_descriptor(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup_known(&f, 1);
+    learn_with_sum(&f);
+    get_where_known(&f);
+    f.now += LEASE_MS * MS;
+    kvp_loclease_renew(&f.lone.lease, f.now, LEASE_MS, LEASE_MS);
+    kvp_getop_on_moved(&f.op, f.now);
+    assert_int_equal(f.op.known_n, 0);
+    expect_moves(&f, 1);
+    assert_false(f.moves[0].may_skip_desc);
+    expect_known(&f, f.now + LEASE_MS * MS - 1);
+    teardown_known(&f);
+}
+
+/* With the location lease over as well the bytes are nothing. */
+static void
+test_sum_alone_that_came_after_the_lease_voids_the_read(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup_known(&f, 1);
+    learn_with_sum(&f);
+    get_where_known(&f);
+    f.now += LEASE_MS * MS;
+    kvp_getop_on_moved(&f.op, f.now);
+    assert_int_equal(f.op.known_n, 0);
+    expect_through_master(&f, false, 0);
+    teardown_known(&f);
+}
+
+/* A descriptor that says SEALED is as good as the master's word. */
+static void
+test_descriptor_lets_the_sum_alone_vouch_again(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup_known(&f, 1);
+    learn_with_sum(&f);
+    f.now += LEASE_MS * MS;
+    kvp_loclease_renew(&f.lone.lease, f.now, LEASE_MS, LEASE_MS);
+    get_where_known(&f);
+    assert_true(f.moves[0].has_desc);
+    expect_known(&f, f.now + 1);
+    get_where_known(&f);
+    assert_true(f.moves[0].may_skip_desc);
+    expect_known(&f, f.now + LEASE_MS * MS - 1);
+    teardown_known(&f);
+}
+
+static void
+test_wrong_sum_at_a_known_location_forgets_it_and_asks(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup_known(&f, 1);
+    learn_with_sum(&f);
+    get_where_known(&f);
+    f.moves[0].sum++;
+    kvp_getop_on_moved(&f.op, f.now);
+    assert_false(kvp_loccache_has(&f.lone.cache, digest_of(&f, 0), 7));
+    assert_int_equal(f.op.stale_n, 1);
+    expect_through_master(&f, true, 0);
+    teardown_known(&f);
+}
+
 static uint32_t
 higher_is_nearer(void *arg, uint32_t segment_id)
 {
@@ -298,6 +429,11 @@ main(void)
         cmocka_unit_test(test_miss_at_a_known_location_forgets_it_and_asks),
         cmocka_unit_test(test_known_replica_is_fallen_back_on),
         cmocka_unit_test(test_answers_are_kept_as_the_master_says),
+        cmocka_unit_test(test_sum_alone_vouches_for_the_time_of_a_lease),
+        cmocka_unit_test(test_sum_alone_that_came_too_late_is_read_again_with_its_descriptor),
+        cmocka_unit_test(test_sum_alone_that_came_after_the_lease_voids_the_read),
+        cmocka_unit_test(test_descriptor_lets_the_sum_alone_vouch_again),
+        cmocka_unit_test(test_wrong_sum_at_a_known_location_forgets_it_and_asks),
         cmocka_unit_test(test_the_nearest_replica_comes_first),
     };
 

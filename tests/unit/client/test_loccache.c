@@ -93,6 +93,26 @@ test_an_older_version_does_not_replace_a_newer(void **state)
 }
 
 static void
+test_seen_is_of_one_version_and_never_earlier(void **state)
+{
+    kvp_loccache_t c;
+    kvp_place_t place = place_of(10);
+
+    (void)state;
+    kvp_loccache_init(&c, 8);
+    place.told_ns = 5;
+    assert_true(kvp_loccache_keep(&c, digest_of(1), &place, 0));
+    kvp_loccache_seen(&c, digest_of(1), 10, 7);
+    kvp_loccache_seen(&c, digest_of(1), 10, 6);
+    kvp_loccache_seen(&c, digest_of(1), 9, 8);
+    kvp_loccache_seen(&c, digest_of(2), 10, 8);
+    assert_true(kvp_loccache_find(&c, digest_of(1), &place));
+    assert_int_equal(place.told_ns, 7);
+    assert_false(kvp_loccache_find(&c, digest_of(2), &place));
+    kvp_loccache_fini(&c);
+}
+
+static void
 test_forget_spares_a_newer_version(void **state)
 {
     kvp_loccache_t c;
@@ -406,6 +426,7 @@ main(void)
         cmocka_unit_test(test_find_gives_what_was_kept),
         cmocka_unit_test(test_answers_from_before_a_revocation_are_not_kept),
         cmocka_unit_test(test_an_older_version_does_not_replace_a_newer),
+        cmocka_unit_test(test_seen_is_of_one_version_and_never_earlier),
         cmocka_unit_test(test_forget_spares_a_newer_version),
         cmocka_unit_test(test_nothing_is_kept_without_room),
         cmocka_unit_test(test_hot_entries_outlive_a_stream),

@@ -37,7 +37,7 @@ typedef struct {
 } fixture_t;
 
 static void
-setup(fixture_t *f)
+setup_over(fixture_t *f, const kvp_transport_ops_t *ops)
 {
     kvp_session_conf_t conf = {.peers = {.name = "a test", .host_id = FAKE_MASTER_HOST, .transports_n = 1}};
     char masters[32];
@@ -53,7 +53,7 @@ setup(fixture_t *f)
     assert_non_null(f->scratch);
     snprintf(masters, sizeof masters, "127.0.0.1:%u", f->master.port);
     conf.masters = masters;
-    conf.peers.transports[0] = kvp_transport_find("shm");
+    conf.peers.transports[0] = ops;
     conf.peers.guard = &f->guard;
     conf.peers.counters = &f->counters;
     f->deadline_ns = kvp_now_ns() + LONG_NS;
@@ -61,6 +61,12 @@ setup(fixture_t *f)
     assert_int_equal(kvp_session_hold(f->session, f->deadline_ns, &f->link), KVP_OK);
     for (size_t i = 0; i < VALUE; i++)
         f->value[i] = (uint8_t)(i * 7 + i / 251);
+}
+
+static void
+setup(fixture_t *f)
+{
+    setup_over(f, kvp_transport_find("shm"));
 }
 
 static void
@@ -169,6 +175,75 @@ test_fill_seal_read(void **state)
     teardown(&f);
 }
 
+/* A transport that copies has the sum before the descriptor's turn; for others, as which shared memory passes here, it is taken
+ * first. */
+static void
+test_put_fills_and_seals_in_one_go(void **state)
+{
+    kvp_transport_ops_t ops = *kvp_transport_find("shm");
+    fixture_t f;
+    kvp_move_t mv;
+    kvp_iov_t iov[3] = {{f.value, 100}, {f.value + 100, 0}, {f.value + 100, VALUE}};
+    kvp_desc_t desc, want;
+
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        bool is_scattered = how % 2 != 0;
+
+        if (how == 2) ops.caps &= ~KVP_TP_SYNC;
+        setup_over(&f, &ops);
+        iov[0].len = is_scattered ? 100 : VALUE;
+        mv = move_at(&f, KVP_MOVE_PUT, 3);
+        mv.desc.sum = 0;
+        assert_int_equal(run_one(&f, iov, is_scattered ? 3 : 1, &mv), KVP_OK);
+        assert_true(mv.has_sum && mv.is_drained);
+        assert_true(mv.sum == kvp_sum(f.value, VALUE));
+        assert_memory_equal(f.node.payload + mv.loc.offset, f.value, VALUE);
+        assert_memory_equal(f.node.meta + (size_t)mv.loc.key_off * 64, KEY, sizeof KEY);
+        want = (kvp_desc_t){.word = kvp_word_make(mv.loc.generation, KVP_DESC_SEALED), .len = VALUE, .sum = mv.sum};
+        kvp_desc_seal(&want);
+        memcpy(&desc, word_of(&f, 3), sizeof desc);
+        assert_memory_equal(&desc, &want, sizeof desc);
+        assert_int_equal(f.counters.paths[0].writes, 1);
+        assert_int_equal(f.counters.paths[0].write_bytes, VALUE);
+        teardown(&f);
+    }
+}
+
+/* A batch of more than a window, of every kind: each move has its own end. */
+static void
+test_puts_of_many_windows(void **state)
+{
+    enum { MOVES = 150 };
+    kvp_transport_ops_t ops = *kvp_transport_find("shm");
+    fixture_t f;
+    kvp_iov_t iov = {f.value, VALUE};
+    kvp_span_t span = {.iov = &iov, .iov_n = 1};
+    kvp_span_t spans[MOVES];
+    kvp_move_t moves[MOVES];
+
+    (void)state;
+    ops.caps &= ~KVP_TP_SYNC;
+    setup_over(&f, &ops);
+    for (uint32_t i = 0; i < MOVES; i++) {
+        spans[i] = span;
+        moves[i] = move_at(&f, i % 3 == 0 ? KVP_MOVE_FILL : KVP_MOVE_PUT, 1 + i);
+        moves[i].item = i;
+        moves[i].len = moves[i].desc.len = 100;
+        moves[i].loc.offset = 4096ull * i;
+    }
+    run(&f, spans, moves, MOVES);
+    for (uint32_t i = 0; i < MOVES; i++) {
+        kvp_desc_state_t state_of = i % 3 == 0 ? KVP_DESC_WRITING : KVP_DESC_SEALED;
+
+        assert_int_equal(moves[i].err, KVP_OK);
+        assert_true(moves[i].sum == kvp_sum(f.value, 100));
+        assert_true(*word_of(&f, 1 + i) == kvp_word_make(moves[i].loc.generation, state_of));
+        assert_memory_equal(f.node.payload + moves[i].loc.offset, f.value, 100);
+    }
+    teardown(&f);
+}
+
 static void
 test_a_read_takes_a_sum_where_it_is_wanted(void **state)
 {
@@ -185,6 +260,37 @@ test_a_read_takes_a_sum_where_it_is_wanted(void **state)
     assert_true(mv.has_sum);
     assert_true(mv.sum == kvp_sum(f.value, VALUE));
     teardown(&f);
+}
+
+/* A transport that says so spares the descriptor, and takes the sum in its place. */
+static void
+test_a_read_skips_the_descriptor_where_the_sum_is_enough(void **state)
+{
+    kvp_transport_ops_t ops = *kvp_transport_find("shm");
+    fixture_t f;
+    kvp_move_t mv;
+    kvp_iov_t iov = {f.back, VALUE};
+
+    (void)state;
+    for (int may = 0; may < 4; may++) {
+        bool skips = may == 3;
+
+        if (may >= 2) ops.caps |= KVP_TP_SUM_ALONE;
+        setup_over(&f, &ops);
+        fill_and_seal(&f, 1);
+        mv = move_at(&f, KVP_MOVE_READ, 1);
+        mv.may_skip_desc = may % 2 != 0;
+        memset(&mv.desc, 0, sizeof mv.desc);
+        assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_OK);
+        assert_memory_equal(f.back, f.value, VALUE);
+        assert_int_equal(mv.has_desc, !skips);
+        assert_int_equal(mv.desc.word != 0, !skips);
+        assert_int_equal(mv.has_sum, skips);
+        assert_true(!skips || mv.sum == kvp_sum(f.value, VALUE));
+        assert_int_equal(mv.is_sum_path, may >= 2);
+        assert_int_equal(f.counters.paths[0].reads, 1);
+        teardown(&f);
+    }
 }
 
 /* The pieces are used as far as the object reaches, the last of them in part, the rest not at all. */
@@ -229,6 +335,9 @@ test_a_write_that_comes_too_late_is_refused(void **state)
     mv = move_at(&f, KVP_MOVE_SEAL, 4);
     assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_STALE);
     assert_true(*word_of(&f, 4) == later);
+    mv = move_at(&f, KVP_MOVE_PUT, 4);
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_STALE);
+    assert_true(*word_of(&f, 4) == later);
     for (size_t i = 0; i < VALUE; i++)
         assert_int_equal(f.node.payload[65536 * 4 + i], 0);
     assert_int_equal(f.node.meta[(size_t)mv.loc.key_off * 64], 0);
@@ -254,6 +363,11 @@ test_a_place_that_is_not_there_is_the_masters_fault(void **state)
     mv = move_at(&f, KVP_MOVE_READ, 1);
     mv.loc.chunk = 1;
     assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_PROTO);
+    /* Nor is a descriptor written for a payload that has no place. */
+    mv = move_at(&f, KVP_MOVE_PUT, 1);
+    mv.loc.offset = FAKE_NODE_BYTES - VALUE + 1;
+    assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_PROTO);
+    assert_true(*word_of(&f, 1) == 0);
     assert_int_equal(f.counters.peer_failures, 0);
     teardown(&f);
 }
@@ -369,7 +483,10 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fill_seal_read),
+        cmocka_unit_test(test_put_fills_and_seals_in_one_go),
+        cmocka_unit_test(test_puts_of_many_windows),
         cmocka_unit_test(test_a_read_takes_a_sum_where_it_is_wanted),
+        cmocka_unit_test(test_a_read_skips_the_descriptor_where_the_sum_is_enough),
         cmocka_unit_test(test_memory_may_be_scattered_and_longer),
         cmocka_unit_test(test_a_write_that_comes_too_late_is_refused),
         cmocka_unit_test(test_a_place_that_is_not_there_is_the_masters_fault),

@@ -63,6 +63,65 @@ test_put_seals_with_a_whole_descriptor(void **state)
     teardown(&f);
 }
 
+/* What is small is filled and sealed by one move; what is large, or a device's, takes two. */
+static void
+test_put_of_what_is_small_takes_one_move(void **state)
+{
+    static const uint32_t all[] = {0, 1, 2};
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 3);
+    f.items[0].is_host = f.items[1].is_host = true;
+    give_session(&f, 1);
+    expect_begin(&f, 0, 3);
+    f.items[1].len = KVP_PUT_AT_ONCE_MAX + 1;
+    for (int i = 0; i < 3; i++)
+        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+    reply_places(&f);
+    expect_step(&f, KVP_STEP_MOVE);
+    assert_int_equal(f.op.moves_n, 3);
+    assert_int_equal(f.moves[0].kind, KVP_MOVE_PUT);
+    assert_int_equal(f.moves[1].kind, KVP_MOVE_FILL);
+    assert_int_equal(f.moves[2].kind, KVP_MOVE_FILL);
+    assert_int_equal(f.moves[0].desc.word, kvp_word_make(GEN, KVP_DESC_SEALED));
+    assert_int_equal(f.moves[0].desc.attempt, f.asked[0]);
+    assert_memory_equal(f.moves[0].key, "a", 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        f.moves[i].err = KVP_OK;
+        f.moves[i].is_drained = f.moves[i].has_sum = true;
+        f.moves[i].sum = 1000 + i;
+    }
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 2);
+    moved(&f);
+    expect_commit(&f, all, 3);
+    teardown(&f);
+}
+
+static void
+test_put_by_one_move_that_failed_begins_anew(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 1);
+    f.items[0].is_host = true;
+    give_session(&f, 1);
+    expect_begin(&f, 0, 1);
+    answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+    reply_places(&f);
+    expect_moves(&f, KVP_MOVE_PUT, 1);
+    f.moves[0].err = KVP_STALE;
+    f.moves[0].is_drained = false;
+    moved(&f);
+    expect_abort(&f, f.asked, 1, false);
+    f.items[0].is_host = false;
+    f.now = expect_step(&f, KVP_STEP_SLEEP).until_ns;
+    finish_well(&f);
+    teardown(&f);
+}
+
 static void
 test_put_of_committed_key_is_ok(void **state)
 {
@@ -464,6 +523,8 @@ test_put_always_ends(void **state)
         kvp_step_t step;
 
         setup(&f, 3);
+        for (uint32_t i = 0; i < 3; i++)
+            f.items[i].is_host = random() % 2 == 0;
         for (int steps = 0; (step = kvp_putop_next(&f.op, f.now)).kind != KVP_STEP_DONE; steps++) {
             assert_true(steps < 2000);
             f.now += (uint64_t)(random() % 20) * MS;
@@ -481,6 +542,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_put_goes_through_its_phases),
         cmocka_unit_test(test_put_seals_with_a_whole_descriptor),
+        cmocka_unit_test(test_put_of_what_is_small_takes_one_move),
+        cmocka_unit_test(test_put_by_one_move_that_failed_begins_anew),
         cmocka_unit_test(test_put_of_committed_key_is_ok),
         cmocka_unit_test(test_put_comes_back_after_retry_after),
         cmocka_unit_test(test_put_keeps_reason_at_deadline),

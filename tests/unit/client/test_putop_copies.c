@@ -30,6 +30,25 @@ test_put_commits_all_replicas_together(void **state)
     teardown(&f);
 }
 
+/* Copies are sealed when they are known to be alike, however small they are. */
+static void
+test_put_of_copies_takes_two_moves(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 1);
+    f.items[0].is_host = true;
+    give_session(&f, 1);
+    expect_begin(&f, 0, 1);
+    answer_obj(&f.answer, KVP_OK, 2, 0, 0, GEN);
+    reply_places(&f);
+    expect_moves(&f, KVP_MOVE_FILL, 2);
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 2);
+    teardown(&f);
+}
+
 static void
 test_put_leaves_out_a_replica_that_failed(void **state)
 {
@@ -89,6 +108,29 @@ test_put_refuses_replicas_that_differ(void **state)
     expect_step(&f, KVP_STEP_DONE);
     assert_int_equal(f.items[0].err, KVP_CORRUPT);
     teardown(&f);
+}
+
+/* Bytes that one copy got from an adapter alone have the sum that another copy's way took. */
+static void
+test_put_takes_the_sum_of_the_replica_that_has_one(void **state)
+{
+    static const uint32_t first = 0;
+
+    (void)state;
+    for (uint32_t without = 0; without < 2; without++) {
+        fixture_t f;
+
+        to_fill(&f, 2);
+        f.moves[without].has_sum = false;
+        f.moves[without].sum = 0;
+        moved(&f);
+        expect_moves(&f, KVP_MOVE_SEAL, 2);
+        assert_int_equal(f.moves[0].desc.sum, 1000);
+        assert_int_equal(f.moves[1].desc.sum, 1000);
+        moved(&f);
+        expect_commit(&f, &first, 1);
+        teardown(&f);
+    }
 }
 
 static void
@@ -252,9 +294,11 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_put_commits_all_replicas_together),
+        cmocka_unit_test(test_put_of_copies_takes_two_moves),
         cmocka_unit_test(test_put_leaves_out_a_replica_that_failed),
         cmocka_unit_test(test_put_leaves_out_the_last_replica_when_moves_are_few),
         cmocka_unit_test(test_put_refuses_replicas_that_differ),
+        cmocka_unit_test(test_put_takes_the_sum_of_the_replica_that_has_one),
         cmocka_unit_test(test_put_says_what_is_asked_for),
         cmocka_unit_test(test_put_names_what_cannot_be_reached),
         cmocka_unit_test(test_put_says_where_copies_are_written),

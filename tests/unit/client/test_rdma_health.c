@@ -38,7 +38,8 @@ test_failure_costs_all_and_waits_longer_each_time(void **state)
 
         kvp_rdma_health_failed(&h, now, 0);
         wait = h.retry_ns - now;
-        assert_true(i < 8 ? wait > before : wait == before);
+        assert_true(i == 0 ? wait == 0 : i < 8 ? wait > before : wait == before); /* it was trusted at first */
+        assert_true(kvp_rdma_health_is_doubtful(&h) == (i > 0));
         assert_false(kvp_rdma_health_may_try(&h, h.retry_ns - 1));
         assert_true(kvp_rdma_health_may_try(&h, h.retry_ns));
         now = h.retry_ns;
@@ -58,7 +59,11 @@ test_dice_spread_the_retries(void **state)
     kvp_rdma_health_failed(&a, 0, 3);
     kvp_rdma_health_failed(&b, 0, UINT64_MAX);
     assert_true(a.retry_ns != b.retry_ns);
-    assert_true(b.retry_ns < 2 * 50 * MS);
+    assert_true(b.retry_ns < 50 * MS);
+    kvp_rdma_health_failed(&a, 0, 3);
+    kvp_rdma_health_failed(&b, 0, UINT64_MAX);
+    assert_true(a.retry_ns != b.retry_ns);
+    assert_true(a.retry_ns >= 100 * MS && b.retry_ns < 2 * 100 * MS);
 }
 
 static void
@@ -131,9 +136,18 @@ test_small_batches_measure_nothing(void **state)
 static void
 test_stall_grows_with_what_is_under_way(void **state)
 {
+    kvp_rdma_health_t h;
+
     (void)state;
-    assert_true(kvp_rdma_health_stalled_at(5 * MS, 0) == 1505 * MS);
-    assert_true(kvp_rdma_health_stalled_at(0, 32 * MIB) == (1500 + 3200) * MS);
+    kvp_rdma_health_init(&h);
+    assert_true(kvp_rdma_health_stalled_at(&h, 1000 * MS, 5 * MS, 0) == 1505 * MS);
+    assert_true(kvp_rdma_health_stalled_at(&h, 1000 * MS, 0, 32 * MIB) == (1500 + 3200) * MS);
+    kvp_rdma_health_moved(&h, MIB, 20 * MS); /* four times what it takes, */
+    assert_true(kvp_rdma_health_stalled_at(&h, 1000 * MS, 0, 32 * MIB) == (1500 + 32 * 80) * MS);
+    h.ns_per_mib = MS / 10; /* no less than what a slow adapter takes, */
+    assert_true(kvp_rdma_health_stalled_at(&h, 1000 * MS, 0, 32 * MIB) == (1500 + 32 * 10) * MS);
+    h.ns_per_mib = 1000 * MS; /* and no more than where nothing is known */
+    assert_true(kvp_rdma_health_stalled_at(&h, 1000 * MS, 0, 32 * MIB) == (1500 + 3200) * MS);
 }
 
 int

@@ -18,13 +18,14 @@ test_devices_with_and_without_a_port(void **state)
     char why[256] = "";
 
     (void)state;
-    assert_int_equal(kvp_rdma_want_parse("mlx5_0,mlx5_1:2", "3", &want, why, sizeof why), KVP_OK);
-    assert_int_equal(want.picks_n, 2);
+    assert_int_equal(kvp_rdma_want_parse("mlx5_0,mlx5_1:2,mlx5_1:3", "3", &want, why, sizeof why), KVP_OK);
+    assert_int_equal(want.picks_n, 3);
     assert_int_equal(want.gid_index, 3);
     assert_true(kvp_rdma_want_takes(&want, "mlx5_0", 1));
     assert_true(kvp_rdma_want_takes(&want, "mlx5_0", 2));
     assert_false(kvp_rdma_want_takes(&want, "mlx5_1", 1));
     assert_true(kvp_rdma_want_takes(&want, "mlx5_1", 2));
+    assert_true(kvp_rdma_want_takes(&want, "mlx5_1", 3));
     assert_false(kvp_rdma_want_takes(&want, "mlx5_10", 2));
     assert_false(kvp_rdma_want_is_any(&want));
 }
@@ -59,6 +60,10 @@ test_what_is_no_device_is_said(void **state)
         {NULL, "-1", "no GID index"},
         {NULL, "65536", "no GID index"},
         {NULL, "one", "no GID index"},
+        {NULL, "99999", "from 0 to 65535"},
+        {"rxe0,rxe0", NULL, "\"rxe0\" is named twice"},
+        {"rxe0:1,rxe1,rxe0", NULL, "\"rxe0\" is named twice"},
+        {"rxe0,rxe0:1", NULL, "\"rxe0:1\" is named twice"},
         {"a234567890123456789012345678901234567890123456789012345678901234", NULL, "NAME[:PORT]"},
         {"a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q", NULL, "more than 16"},
     };

@@ -138,23 +138,28 @@ test_del_waits_for_users(void **state)
 {
     kvp_regs_t regs;
     deleter_t d = {.regs = &regs};
+    const kvp_devmem_t device = {.kind = KVP_MEM_DEVICE};
     kvp_reg_t *one, *two;
     pthread_t thread;
 
     (void)state;
     kvp_regs_init(&regs, NULL, 0);
-    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, NULL), KVP_OK);
+    assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, &device), KVP_OK);
     one = hold(&regs, AT(1000), 1);
     two = hold(&regs, AT(1001), 1);
     assert_int_equal(pthread_create(&thread, NULL, delete_it, &d), 0);
     while (is_inside(&regs, AT(1000), 1)) /* until it cannot be held anew */
         sched_yield();
     assert_false(d.is_over);
+    assert_ptr_equal(kvp_regs_find_mem(&regs, AT(1050)), kvp_reg_mem(one)); /* users go on with what it is */
+    assert_int_equal(kvp_regs_del(&regs, AT(1000)), KVP_NOT_REGISTERED);
     kvp_regs_rele(&regs, one);
     assert_false(d.is_over);
     kvp_regs_rele(&regs, two);
     pthread_join(thread, NULL);
     assert_true(d.is_over);
+    assert_null(kvp_regs_find_mem(&regs, AT(1050)));
+    assert_false(kvp_regs_have_devices(&regs));
     kvp_regs_fini(&regs);
 }
 

@@ -185,6 +185,42 @@ test_an_object_larger_than_a_window_is_read_whole_and_summed(void **state)
     assert_int_equal(f->counters.paths[0].read_bytes, BYTES);
 }
 
+/* What of the same batch is the host's goes along as it is, also where one move does all of it. */
+static void
+test_a_batch_of_device_and_host_memory(void **state)
+{
+    fixture_t *f = *state;
+    kvp_iov_t iov[2] = {{f->device, BYTES}, {f->value, 1000}};
+    kvp_span_t spans[2] = {{.iov = &iov[0], .iov_n = 1, .has_device = true}, {.iov = &iov[1], .iov_n = 1}};
+    kvp_move_t moves[2] = {move_of(f, KVP_MOVE_FILL, BYTES), move_of(f, KVP_MOVE_PUT, 1000)};
+    kvp_mover_t mover = {
+        .session = f->session,
+        .peers = f->link->peers,
+        .scratch = f->scratch,
+        .spans = spans,
+        .deadline_ns = f->deadline_ns,
+    };
+    kvp_desc_t desc;
+
+    moves[1].item = 1;
+    moves[1].loc.slot = SLOT + 1;
+    moves[1].loc.key_off = kvp_key_cell_units(&f->node.geo, SLOT + 1);
+    moves[1].loc.offset = 0;
+    moves[1].key = "key";
+    moves[1].key_len = 3;
+    kvp_staged_run(&mover, &f->stages, &f->regs, moves, 2);
+    kvp_scratch_reset(f->scratch);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(moves[i].err, KVP_OK);
+        assert_true(moves[i].has_sum && moves[i].is_drained);
+        assert_true(moves[i].sum == kvp_sum(f->value, moves[i].len));
+        assert_memory_equal(f->node.payload + moves[i].loc.offset, f->value, moves[i].len);
+    }
+    memcpy(&desc, f->node.meta + kvp_desc_off(SLOT + 1), sizeof desc);
+    assert_true(desc.word == kvp_word_make(moves[1].loc.generation, KVP_DESC_SEALED));
+    assert_true(desc.sum == moves[1].sum);
+}
+
 /* An extent that is given to somebody else fails at the first part, and nothing more of it is written. */
 static void
 test_a_lost_extent_ends_it(void **state)
@@ -258,6 +294,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_an_object_larger_than_a_window_is_filled_whole_and_summed),
         TEST(test_an_object_larger_than_a_window_is_read_whole_and_summed),
+        TEST(test_a_batch_of_device_and_host_memory),
         TEST(test_a_lost_extent_ends_it),
         TEST(test_pinning_that_fails_is_an_error_and_takes_no_stage),
         TEST(test_who_finds_no_stage_by_the_deadline_is_told_so),

@@ -306,6 +306,41 @@ test_remove_waits_until_every_reader_has_heard(void **state)
     world_close(w);
 }
 
+static uint64_t
+commit_wait(peer_t *c, uint64_t attempt)
+{
+    Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
+    kvp_wire_commit_t rec = {.attempt = attempt, .replicas = 1};
+
+    head.n = 1;
+    head.wait = true;
+    return peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
+}
+
+/* A key that is not there may have been evicted: readers may know where it was, and need not look whether it is DEAD. */
+static void
+test_wait_is_also_for_leases_on_what_was_evicted(void **state)
+{
+    peer_t *n, *c, *r;
+    world_t *w = lease_world(&first, &n, &c);
+    uint64_t ids[2], attempt;
+    kvp_wire_loc_t loc;
+
+    (void)state;
+    r = reader_open(w);
+    assert_int_equal(put_place(c, "key/1", 64, &attempt, &loc), KVP_OK);
+    assert_int_equal(write_place(w, &loc), KVP_OK);
+    for (int i = 0; i < 2; i++) {
+        ids[i] = i == 0 ? remove_wait(c, "key/0") : commit_wait(c, attempt);
+        assert_true(peer_is_asking(c, ids[i]));
+        peer_beat(r); /* it is told, */
+        assert_true(peer_is_asking(c, ids[i]));
+        peer_beat(r); /* and says that it has applied it */
+        answered(c, ids[i]);
+    }
+    world_close(w);
+}
+
 static void
 test_remove_waits_for_nobody_where_nobody_reads(void **state)
 {
@@ -523,6 +558,7 @@ main(void)
         cmocka_unit_test(test_heartbeat_when_it_claims_what_never_was),
         cmocka_unit_test(test_get_says_which_revocations_it_knows),
         cmocka_unit_test(test_remove_waits_until_every_reader_has_heard),
+        cmocka_unit_test(test_wait_is_also_for_leases_on_what_was_evicted),
         cmocka_unit_test(test_remove_waits_for_nobody_where_nobody_reads),
         cmocka_unit_test(test_remove_waits_for_the_lease_of_one_that_is_silent),
         cmocka_unit_test(test_remove_waits_for_the_grace_of_one_that_is_cut_off),
