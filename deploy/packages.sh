@@ -2,7 +2,7 @@
 # Sourced by deploy/quickstart, tests/run and tests/lint: which Debian or Ubuntu packages are needed, which of them are
 # missing, and how they get installed. Needs bash. Sets functions kvp_* only.
 #
-# Groups: build (compile and run), test (unit and end-to-end tests), fuzz (clang and its run-time), lint, rdma (the guest
+# Groups: build (compile and run), test (unit and end-to-end tests), python (the wheel), fuzz (clang and its run-time), lint, rdma (the guest
 # of tests/rdma_vm and the programs that are run in it).
 
 kvp_packages_build=(gcc libc6-dev meson ninja-build pkg-config protobuf-c-compiler libprotobuf-c-dev libuv1-dev
@@ -10,6 +10,7 @@ kvp_packages_build=(gcc libc6-dev meson ninja-build pkg-config protobuf-c-compil
     python3)
 kvp_packages_test=(libcmocka-dev python3-pytest)
 kvp_packages_fuzz=(clang) # and clang's sanitizer run-time, whose name carries clang's version
+kvp_packages_python=(python3-dev python3-venv python3-pip)
 kvp_packages_lint=(g++ codespell clang-format)
 kvp_packages_rdma=(qemu-system-x86 kmod cpio xz-utils iproute2 ibverbs-providers ibverbs-utils rdmacm-utils perftest)
 
@@ -56,6 +57,7 @@ kvp_packages_of() {
         build) printf '%s\n' "${kvp_packages_build[@]}" ;;
         test) printf '%s\n' "${kvp_packages_test[@]}" ;;
         lint) printf '%s\n' "${kvp_packages_lint[@]}" ;;
+        python) printf '%s\n' "${kvp_packages_python[@]}" ;;
         rdma) printf '%s\n' "${kvp_packages_rdma[@]}" ;;
         fuzz)
             printf '%s\n' "${kvp_packages_fuzz[@]}"

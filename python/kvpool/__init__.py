@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvpool: one pool of the memory of many hosts, for blocks of KV cache. Start with Pool."""
+from ._kvpool import version as __version__
+from ._pool import Pool, Reservation, View
+from .errors import (ClosedError, DeadlineError, Error, HeldError, InvalidError, NoSpaceError, NotFoundError,
+                     UnreachableError)
+
+__all__ = ["ClosedError", "DeadlineError", "Error", "HeldError", "InvalidError", "NoSpaceError", "NotFoundError", "Pool",
+           "Reservation", "UnreachableError", "View", "__version__"]

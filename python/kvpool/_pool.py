@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pool: the pool as Python sees it. What is a number in _kvpool becomes a value or an exception here."""
+import json
+
+from . import _kvpool
+from .errors import error
+
+_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "KB": 10**3, "MB": 10**6,
+          "GB": 10**9, "TB": 10**12}
+
+
+def _size(value):
+    """Bytes: an int, or text like "4GiB"."""
+    if isinstance(value, int):
+        return value
+    text = value.strip()
+    digits = text.rstrip("BIKMGTbikmgt ")
+    unit = text[len(digits):].strip().upper()
+    if unit not in _UNITS:
+        raise ValueError(f"not a size: {value!r} (as in 512MiB)")
+    return int(digits) * _UNITS[unit]
+
+
+def _ms(seconds):
+    """A deadline in milliseconds; None is the pool's own, which is 0 to the library."""
+    return 0 if seconds is None else max(1, round(seconds * 1000))
+
+
+class Reservation:
+    """What a look-up found, kept readable until release(), the end of a `with`, or ttl seconds.
+
+    found: how many keys are there (of a prefix: its length). granted: how many of these are reserved, which a bound on
+    reservations may cut. present: for each key whether it is there; None for a prefix.
+    """
+
+    __slots__ = ("_raw", "_ticket", "found", "granted", "ttl", "present")
+
+    def __init__(self, raw, reservation, present=None):
+        self._raw = raw
+        self._ticket, self.found, self.granted, ttl_ms = reservation
+        self.ttl = ttl_ms / 1000
+        self.present = present
+
+    def release(self):
+        """Ends it. Again, or after its time, does nothing."""
+        if self._ticket:
+            self._raw.lookup_release(self._ticket, self.found, self.granted)
+            self._ticket = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.release()
+
+    def __repr__(self):
+        return f"<Reservation found={self.found} granted={self.granted} ttl={self.ttl:g} s>"
+
+
+class View:
+    """An object's bytes where they lie, in memory that a node of this host shares: len(), and read-only memory by the buffer
+    protocol through `memory`. Nothing is copied, and it is not evicted meanwhile.
+
+        with pool.view("a") as memory:
+            use(memory)
+
+    What was read counts only once release(), which the end of `with` calls, has returned: NotFoundError says that the
+    object was replaced or removed meanwhile. BufferError where somebody still has a buffer of it.
+    """
+
+    __slots__ = ("_raw", "_key", "memory")
+
+    def __init__(self, raw, key):
+        self._raw = raw
+        self._key = key
+        self.memory = memoryview(raw)
+
+    def __len__(self):
+        return len(self._raw)
+
+    def release(self):
+        """Ends it. Again does nothing."""
+        self.memory.release()
+        err = self._raw.release()
+        if err:
+            raise error(err, self._key)
+
+    def __enter__(self):
+        return self.memory
+
+    def __exit__(self, kind, *exc):
+        if kind is None:
+            self.release()
+        else:  # what went wrong comes first, and nothing that was read counts
+            self.memory.release()
+            self._raw.release()
+
+
+class Pool:
+    """A pool of blocks: bytes under keys, which do not change once they are put.
+
+        with kvpool.Pool() as pool:
+            pool.put("a", b"block")
+            assert pool.get("a") == b"block"
+
+    Keys are str (taken as UTF-8) or bytes, 1 to 1024 bytes. A value is any object with the buffer protocol (bytes, numpy
+    arrays) or DLPack (torch tensors, also a GPU's, if it is registered), contiguous, 1 byte to a chunk (256 MiB by default).
+
+    master: "HOST:PORT[,HOST:PORT]"; default $KVPOOL_MASTER, else 127.0.0.1:50051.
+    name: this client's in logs. transports: "shm,rdma,tcp" in order of preference; default all there are.
+    deadline: seconds for a call that gives none (5). verify: check the sum of all that is got, on every transport.
+    memory: bytes, or text like "4GiB", that this process gives to the pool while it is open; listen: "HOST:PORT" where others
+    reach it (127.0.0.1 by default). tenant: keys are the tenant's own.
+
+    Any thread may call, many at once; the interpreter's lock is released meanwhile. Raises kvpool.Error or one of its subclasses
+    (errors.py): its name, number and key say what and of which.
+    A child of fork has to open a pool of its own; calls on its parent's raise ClosedError.
+    """
+
+    def __init__(self, master=None, *, name=None, host_id=None, transports=None, deadline=None, verify=False, memory=0, listen=None,
+                 chunk=0, tenant=0, locations=0):
+        self._raw = _kvpool.Pool()
+        self._held = {}  # address: object, so that registered memory outlives its registration
+        err, detail = self._raw.open(master, name, host_id, transports, _ms(deadline), int(verify), _size(memory), listen,
+                                     _size(chunk), tenant, locations)
+        if err:
+            raise error(err, None, detail)
+
+    def close(self):
+        """Ends the session; calls of other threads raise ClosedError. What it gave to the pool is gone. Again does nothing.
+        BufferError while somebody has a buffer of a view, whose memory would go."""
+        self._raw.close()
+        self._held.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    # ---- memory
+    def register(self, memory):
+        """Makes memory usable by put_many and get_many, and pins it where an RDMA device is used.
+
+        memory: an object as for put. It is kept alive until unregister or close. Not twice: InvalidError.
+        """
+        address, length = _kvpool.memory_of(memory, False)
+        self._check(self._raw.register(address, length))
+        self._held[address] = memory
+
+    def unregister(self, memory):
+        """Ends register(memory), after the calls that use it. InvalidError where it is not registered."""
+        address, _ = _kvpool.memory_of(memory, False)
+        self._check(self._raw.unregister(address))
+        self._held.pop(address, None)
+
+    # ---- one key
+    def put(self, key, value, *, replicas=1, pin=None, upsert=False, wait=False, deadline=None):
+        """Stores value under key. A key that is there keeps what it has; with upsert it gets the new value.
+
+        replicas: copies on as many hosts. pin: None, "soft" (evicted last) or "hard" (never evicted). wait: with upsert, until
+        nobody can get the old value any more. deadline: seconds.
+        """
+        err = self._raw.put(key, value, _ms(deadline), self._put_flags(pin, upsert, wait), replicas)
+        if err:
+            raise error(err, key)
+
+    def get(self, key, *, fresh=False, deadline=None):
+        """The value as bytes. NotFoundError. fresh: ask the master, wherever it was before."""
+        value = self._raw.get(key, _ms(deadline), _kvpool.FRESH if fresh else 0)
+        if type(value) is int:
+            raise error(value, key)
+        return value
+
+    def get_into(self, key, target, *, fresh=False, deadline=None):
+        """Copies the value into target, which is an object as for put, writable, at least as long. Returns its length in bytes."""
+        return self._value(self._raw.get_into(key, target, _ms(deadline), _kvpool.FRESH if fresh else 0), key)
+
+    def view(self, key, *, deadline=None):
+        """A View of its bytes. kvpool.Error NOTSUP where no copy lies in this host's shared memory."""
+        raw = self._raw.view(key, _ms(deadline))
+        if type(raw) is int:
+            raise error(raw, key)
+        return View(raw, key)
+
+    def exists(self, key, *, deadline=None):
+        """Whether it is there. For a while it is evicted after others then."""
+        return bool(self._value(self._raw.exists(key, _ms(deadline)), key))
+
+    def __contains__(self, key):
+        return self.exists(key)
+
+    def size(self, key, *, deadline=None):
+        """Its length in bytes. NotFoundError."""
+        return self._value(self._raw.size(key, _ms(deadline)), key)
+
+    def remove(self, key, *, force=False, wait=False, deadline=None):
+        """Removes it. NotFoundError; HeldError where somebody holds it, unless force. wait: until nobody can get it any more."""
+        err = self._raw.remove(key, _ms(deadline), (_kvpool.FORCE if force else 0) | (_kvpool.WAIT if wait else 0))
+        if err:
+            raise error(err, key)
+
+    # ---- many keys
+    def put_many(self, keys, values, *, replicas=1, pin=None, upsert=False, wait=False, groups=None, deadline=None):
+        """Stores many in one call, from registered memory. values: for each key an object as for put, or a list of such, which
+        are its parts in order (61 layers are one object). groups: for each key an id; what has the same is evicted together.
+
+        Returns a list: None, or the Error of that key.
+        """
+        flags = self._put_flags(pin, upsert, wait)
+        return self._errors(self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, groups), keys)
+
+    def get_many(self, keys, targets, *, fresh=False, deadline=None):
+        """Copies many in one call into registered memory. targets: as values of put_many, writable. Returns a list: the length in
+        bytes, or the Error of that key."""
+        flags = _kvpool.FRESH if fresh else 0
+        lengths = self._raw.batch_get(keys, targets, None, _ms(deadline), flags)
+        return [n if n >= 0 else error(n, k) for n, k in zip(lengths, keys)]
+
+    def exists_many(self, keys, *, deadline=None):
+        """For each key whether it is there, as exists. An error of one is raised."""
+        results = self._raw.batch_is_exist(keys, _ms(deadline), 0)
+        for key, result in zip(keys, results):
+            if result < 0:
+                raise error(result, key)
+        return [bool(r) for r in results]
+
+    def longest_prefix(self, keys, *, ttl=None, deadline=None):
+        """How many of the keys, from the first on, are there, and reserves them for ttl seconds (the pool's lease time, which
+        is also the most). A Reservation."""
+        answer = self._value(self._raw.longest_prefix(keys, _ms(ttl), _ms(deadline), 0))
+        return Reservation(self._raw, answer)
+
+    def lookup(self, keys, *, ttl=None, deadline=None):
+        """Which of the keys are there, and reserves those. A Reservation, with present."""
+        reservation, present = self._value(self._raw.lookup(keys, _ms(ttl), _ms(deadline), 0))
+        return Reservation(self._raw, reservation, present)
+
+    # ---- the whole
+    def remove_matching(self, pattern, *, force=False, deadline=None):
+        """Removes what the regular expression (PCRE2) finds in its key. Returns (how many went, how many are held)."""
+        return self._value(self._raw.remove_many(pattern, _ms(deadline), _kvpool.FORCE if force else 0))
+
+    def remove_all(self, *, force=False, deadline=None):
+        """Removes all of the tenant. Returns (how many went, how many are held)."""
+        return self._value(self._raw.remove_many(None, _ms(deadline), _kvpool.FORCE if force else 0))
+
+    def bump(self, *, deadline=None):
+        """Makes all that the tenant has put so far unfindable, in one step: for new weights. Returns how many bumps there were."""
+        return self._value(self._raw.bump(_ms(deadline)))
+
+    def list(self, prefix=b"", *, page=1000, deadline=None):
+        """Iterates over (key: bytes, length) of what begins with prefix; no snapshot."""
+        prefix = prefix.encode() if isinstance(prefix, str) else prefix
+        cursor = 0
+        while True:
+            cursor, entries = self._value(self._raw.list(prefix, page, cursor, _ms(deadline)))
+            yield from entries
+            if cursor == 0:
+                return
+
+    def stat(self, *, deadline=None):
+        """The pool's and this client's figures, as docs/OPERATIONS.md has them."""
+        text = self._raw.stat(_ms(deadline))
+        if type(text) is int:
+            raise error(text)
+        return json.loads(text)
+
+    # ---- numbers into values
+    @staticmethod
+    def _check(err):
+        if err:
+            raise error(err)
+
+    @staticmethod
+    def _value(answer, key=None):
+        if type(answer) is int and answer < 0:
+            raise error(answer, key)
+        return answer
+
+    @staticmethod
+    def _errors(results, keys):
+        return [None if r == 0 else error(r, k) for r, k in zip(results, keys)]
+
+    @staticmethod
+    def _put_flags(pin, upsert, wait):
+        pins = {None: 0, "soft": _kvpool.PIN_SOFT, "hard": _kvpool.PIN_HARD}
+        if pin not in pins:
+            raise ValueError(f'pin is None, "soft" or "hard", not {pin!r}')
+        return pins[pin] | (_kvpool.UPSERT if upsert else 0) | (_kvpool.WAIT if wait else 0)

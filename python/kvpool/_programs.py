@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs in the wheel, as console scripts: each becomes the program, so signals and exit codes are its own."""
+import os
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "bin"
+
+
+def _become(name):
+    path = FOLDER / name
+    try:
+        os.execv(path, [str(path), *sys.argv[1:]])
+    except OSError as e:
+        sys.exit(f"{name}: {path}: {e.strerror}")
+
+
+def kvpool():
+    _become("kvpool")
+
+
+def kvpool_master():
+    _become("kvpool-master")
+
+
+def kvpool_node():
+    _become("kvpool-node")

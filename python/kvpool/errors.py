@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pool raises. Every error has its number, its stable name ("NOT_FOUND"), and the key that it is about, if there is one."""
+from . import _kvpool
+
+_NAMES = {number: name for name, (number, _, _) in _kvpool.errors.items()}
+_TEXTS = {number: text for number, _, text in _kvpool.errors.values()}
+
+
+class Error(Exception):
+    """An error of the pool.
+
+    number: as in kvpool.h, negative. name: its name there. key: str, bytes or None. detail: what else was said, or "".
+    """
+
+    def __init__(self, number, key=None, detail=""):
+        self.number = number
+        self.name = _NAMES.get(number, "INTERNAL")
+        self.key = key
+        self.detail = detail
+        super().__init__(number, key, detail)
+
+    def __str__(self):
+        text = f"{self.name}: {_TEXTS.get(self.number, 'unknown error')}"
+        if self.key is not None:
+            shown = repr(self.key)
+            text += f" (key {shown if len(shown) <= 200 else shown[:200] + '...'})"
+        return f"{text}: {self.detail}" if self.detail else text
+
+
+class NotFoundError(Error, KeyError):
+    """There is no object of that key, or its bytes are gone (NOT_FOUND, STALE, NODE_LOST, CORRUPT)."""
+
+    __str__ = Error.__str__
+
+
+class NoSpaceError(Error):
+    """The pool has no room now (NO_SPACE, RETRY_AFTER, EAGAIN)."""
+
+
+class HeldError(Error):
+    """A reader or a reservation holds the object (HELD)."""
+
+
+class DeadlineError(Error, TimeoutError):
+    """The call's time is over (DEADLINE, CANCELLED)."""
+
+
+class UnreachableError(Error, ConnectionError):
+    """The other side cannot be reached, or turned us away (UNREACHABLE, DISCONNECTED, BUSY, VERSION, FENCED)."""
+
+
+class InvalidError(Error, ValueError):
+    """The arguments cannot be right (INVALID, BAD_KEY, TOO_LARGE, BUFFER_SMALL, NOT_REGISTERED, BAD_PATTERN)."""
+
+
+class ClosedError(Error):
+    """The pool was closed, or opened before a fork (CLOSED, FORKED)."""
+
+
+_CLASSES = {
+    NotFoundError: ("NOT_FOUND", "STALE", "NODE_LOST", "CORRUPT"),
+    NoSpaceError: ("NO_SPACE", "RETRY_AFTER", "EAGAIN"),
+    HeldError: ("HELD",),
+    DeadlineError: ("DEADLINE", "CANCELLED"),
+    UnreachableError: ("UNREACHABLE", "DISCONNECTED", "BUSY", "VERSION", "FENCED"),
+    InvalidError: ("INVALID", "BAD_KEY", "TOO_LARGE", "BUFFER_SMALL", "NOT_REGISTERED", "BAD_PATTERN"),
+    ClosedError: ("CLOSED", "FORKED"),
+}
+_CLASS_OF = {_kvpool.errors[name][0]: cls for cls, names in _CLASSES.items() for name in names}
+
+
+def error(number, key=None, detail=""):
+    """The error for a number, of the class that fits."""
+    return _CLASS_OF.get(number, Error)(number, key, detail)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names that connectors import (mooncake.store), over a kvpool."""

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What calls of mooncake.store take and give besides numbers and lists."""
+import enum
+
+
+class ObjectDataType(enum.IntEnum):
+    UNKNOWN = 0
+    KVCACHE = 1
+    TENSOR = 2
+    WEIGHT = 3
+    SAMPLE = 4
+    ACTIVATION = 5
+    GRADIENT = 6
+    OPTIMIZER_STATE = 7
+    METADATA = 8
+    GENERAL = 9
+
+
+class SoftPinAction(enum.IntEnum):
+    PRESERVE = 0
+    ENABLE = 1
+    DISABLE = 2
+
+
+class ReplicaStatus(enum.IntEnum):
+    UNDEFINED = 0
+    INITIALIZED = 1
+    PROCESSING = 2
+    COMPLETE = 3
+    REMOVED = 4
+    FAILED = 5
+
+
+class Descriptor:
+    """Where a copy lies. buffer_address is 0: addresses are the node's own business."""
+
+    __slots__ = ("size", "buffer_address", "transport_endpoint")
+
+    def __init__(self, size, endpoint):
+        self.size = size
+        self.buffer_address = 0
+        self.transport_endpoint = endpoint
+
+
+class MemoryDescriptor:
+    __slots__ = ("buffer_descriptor",)
+
+    def __init__(self, descriptor):
+        self.buffer_descriptor = descriptor
+
+
+class ReplicaDescriptor:
+    """A copy of an object, in a node's memory. Only what is complete is told of."""
+
+    __slots__ = ("status", "_memory")
+
+    def __init__(self, size, endpoint):
+        self.status = ReplicaStatus.COMPLETE
+        self._memory = MemoryDescriptor(Descriptor(size, endpoint))
+
+    def is_memory_replica(self):
+        return True
+
+    def is_disk_replica(self):
+        return False
+
+    def is_local_disk_replica(self):
+        return False
+
+    def get_memory_descriptor(self):
+        return self._memory
+
+    def get_disk_descriptor(self):
+        raise RuntimeError("it is in memory")
+
+
+class ReplicateConfig:
+    """How an object is put. What a pool has no use for is taken, and changes nothing:
+
+    used: replica_num (copies on as many hosts), with_hard_pin, soft_pin_action (ENABLE), group_ids (evicted together).
+    not used: preferred_segment and preferred_segments (a put goes to this host first, where it has room),
+    prefer_alloc_in_same_node (an object is never spread), soft_pin_ttl_ms, nof_replica_num, dfs_replica_num,
+    preferred_nof_segments, data_type.
+    """
+
+    __slots__ = ("replica_num", "nof_replica_num", "dfs_replica_num", "soft_pin_action", "soft_pin_ttl_ms", "with_hard_pin",
+                 "preferred_segments", "preferred_segment", "preferred_nof_segments", "prefer_alloc_in_same_node", "data_type",
+                 "group_ids")
+
+    def __init__(self):
+        self.replica_num = 1
+        self.nof_replica_num = 0
+        self.dfs_replica_num = 0
+        self.soft_pin_action = SoftPinAction.PRESERVE
+        self.soft_pin_ttl_ms = None
+        self.with_hard_pin = False
+        self.preferred_segments = []
+        self.preferred_segment = ""
+        self.preferred_nof_segments = []
+        self.prefer_alloc_in_same_node = False
+        self.data_type = ObjectDataType.UNKNOWN
+        self.group_ids = None
+
+    def __repr__(self):
+        return "ReplicateConfig(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__) + ")"

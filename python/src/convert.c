@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "python/src/convert.h"
+
+#include <string.h>
+
+bool
+kvpy_key(PyObject *obj, kvpool_key_t *key_out)
+{
+    Py_ssize_t len;
+
+    if (PyUnicode_Check(obj)) {
+        key_out->data = PyUnicode_AsUTF8AndSize(obj, &len);
+        if (key_out->data == NULL) return false;
+        key_out->len = (size_t)len;
+        return true;
+    }
+    if (PyBytes_Check(obj)) {
+        key_out->data = PyBytes_AS_STRING(obj);
+        key_out->len = (size_t)PyBytes_GET_SIZE(obj);
+        return true;
+    }
+    PyErr_Format(PyExc_TypeError, "a key is str or bytes, not %.100s", Py_TYPE(obj)->tp_name);
+    return false;
+}
+
+bool
+kvpy_uint(PyObject *obj, uint64_t max, const char *what, uint64_t *value_out)
+{
+    unsigned long long value;
+    PyObject *number;
+
+    if (PyBool_Check(obj) || PyFloat_Check(obj) || !PyIndex_Check(obj)) {
+        PyErr_Format(PyExc_TypeError, "%s is an int, not %.100s", what, Py_TYPE(obj)->tp_name);
+        return false;
+    }
+    number = PyNumber_Index(obj);
+    if (number == NULL) return false;
+    value = PyLong_AsUnsignedLongLong(number);
+    Py_DECREF(number);
+    if (value == (unsigned long long)-1 && PyErr_Occurred()) return false;
+    if (value > max) {
+        PyErr_Format(PyExc_OverflowError, "%s is %llu at most, not %llu", what, (unsigned long long)max, value);
+        return false;
+    }
+    *value_out = value;
+    return true;
+}
+
+/* A str is a sequence, too, and never meant. */
+static bool
+check_list(PyObject *obj, const char *what)
+{
+    if (!PyUnicode_Check(obj) && !PyBytes_Check(obj) && PySequence_Check(obj)) return true;
+    PyErr_Format(PyExc_TypeError, "%s is a list, not %.100s", what, Py_TYPE(obj)->tp_name);
+    return false;
+}
+
+bool
+kvpy_keys_init(kvpy_keys_t *k, PyObject *list)
+{
+    memset(k, 0, sizeof *k);
+    if (!check_list(list, "keys")) return false;
+    k->held = PySequence_Tuple(list);
+    if (k->held == NULL) return false;
+    k->n = PyTuple_GET_SIZE(k->held);
+    k->keys = PyMem_New(kvpool_key_t, (size_t)k->n + 1);
+    if (k->keys == NULL) {
+        PyErr_NoMemory();
+        goto fail;
+    }
+    for (Py_ssize_t i = 0; i < k->n; i++)
+        if (!kvpy_key(PyTuple_GET_ITEM(k->held, i), &k->keys[i])) goto fail;
+    return true;
+
+fail:
+    kvpy_keys_fini(k);
+    return false;
+}
+
+void
+kvpy_keys_fini(kvpy_keys_t *k)
+{
+    PyMem_Free(k->keys);
+    Py_CLEAR(k->held);
+    k->keys = NULL;
+}
+
+/* ---- items of a batch */
+typedef struct {
+    PyObject *addrs; /* lists of ours, with tuples in them */
+    PyObject *sizes; /* NULL = addrs are objects with memory */
+    bool is_written;
+} lists_t;
+
+static bool
+is_list(PyObject *obj)
+{
+    return PyList_Check(obj) || PyTuple_Check(obj);
+}
+
+static bool
+check_lengths(Py_ssize_t keys, Py_ssize_t addrs, Py_ssize_t sizes, const char *of)
+{
+    if (keys == addrs && addrs == sizes) return true;
+    PyErr_Format(PyExc_ValueError, "%zd %s, %zd buffers and %zd sizes", keys, of, addrs, sizes);
+    return false;
+}
+
+/* A list of our own of the caller's, whose inner lists are tuples; others may change theirs while an object's own code runs.
+ * Counts the pieces. NULL with an exception. */
+static PyObject *
+freeze(PyObject *obj, const char *what, Py_ssize_t *pieces_out)
+{
+    PyObject *outer = check_list(obj, what) ? PySequence_List(obj) : NULL;
+
+    *pieces_out = 0;
+    for (Py_ssize_t i = 0; outer != NULL && i < PyList_GET_SIZE(outer); i++) {
+        PyObject *inner = PyList_GET_ITEM(outer, i);
+        PyObject *frozen = is_list(inner) ? PySequence_Tuple(inner) : NULL;
+
+        if (frozen != NULL) {
+            *pieces_out += PyTuple_GET_SIZE(frozen);
+            PyList_SetItem(outer, i, frozen);
+        } else if (PyErr_Occurred()) {
+            Py_CLEAR(outer);
+        } else {
+            ++*pieces_out;
+        }
+    }
+    return outer;
+}
+
+static bool
+take_piece(kvpy_items_t *it, const lists_t *l, PyObject *addr, PyObject *size, kvpool_iov_t *piece)
+{
+    uint64_t value, len;
+    kvpy_mem_t *mem;
+
+    if (l->sizes != NULL) {
+        if (!kvpy_uint(addr, UINTPTR_MAX, "an address", &value) || !kvpy_uint(size, SIZE_MAX, "a size", &len))
+            return false;
+        *piece = (kvpool_iov_t){(void *)(uintptr_t)value, (size_t)len};
+        return true;
+    }
+    mem = &it->mems[it->mems_n];
+    if (!kvpy_mem_init(mem, addr, l->is_written)) return false;
+    it->mems_n++;
+    *piece = (kvpool_iov_t){mem->addr, mem->len};
+    return true;
+}
+
+static bool
+take_inner(kvpy_items_t *it, const lists_t *l, PyObject *addrs, PyObject *sizes, kvpool_iov_t *pieces, size_t *n_out)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(addrs);
+
+    if (sizes != NULL) {
+        if (!PyTuple_Check(sizes)) {
+            PyErr_SetString(PyExc_TypeError, "the sizes of a list of buffers are a list");
+            return false;
+        }
+        if (!check_lengths(n, n, PyTuple_GET_SIZE(sizes), "pieces")) return false;
+    }
+    for (Py_ssize_t k = 0; k < n; k++)
+        if (!take_piece(it, l, PyTuple_GET_ITEM(addrs, k), sizes != NULL ? PyTuple_GET_ITEM(sizes, k) : NULL,
+                        &pieces[k]))
+            return false;
+    *n_out = (size_t)n;
+    return true;
+}
+
+static bool
+take_items(kvpy_items_t *it, const lists_t *l)
+{
+    kvpool_iov_t *pieces = it->pieces;
+
+    for (Py_ssize_t i = 0; i < it->keys.n; i++) {
+        PyObject *addr = PyList_GET_ITEM(l->addrs, i);
+        PyObject *size = l->sizes != NULL ? PyList_GET_ITEM(l->sizes, i) : NULL;
+        kvpool_item_t *item = &it->items[i];
+        size_t n = 1;
+
+        if (PyTuple_Check(addr) ? !take_inner(it, l, addr, size, pieces, &n) : !take_piece(it, l, addr, size, pieces))
+            return false;
+        *item = (kvpool_item_t){.key = it->keys.keys[i], .iov = pieces, .iov_n = n};
+        pieces += n;
+    }
+    return true;
+}
+
+static bool
+items_alloc(kvpy_items_t *it, size_t pieces_n, bool has_mems)
+{
+    size_t n = (size_t)it->keys.n;
+
+    it->items = PyMem_New(kvpool_item_t, n + 1);
+    it->results = PyMem_New(int, n + 1);
+    it->pieces = PyMem_New(kvpool_iov_t, pieces_n + 1);
+    if (has_mems) it->mems = PyMem_New(kvpy_mem_t, pieces_n + 1);
+    if (it->items != NULL && it->results != NULL && it->pieces != NULL && (it->mems != NULL || !has_mems)) return true;
+    PyErr_NoMemory();
+    return false;
+}
+
+bool
+kvpy_items_init(kvpy_items_t *it, PyObject *keys, PyObject *addrs, PyObject *sizes, bool is_written)
+{
+    lists_t l = {.is_written = is_written};
+    Py_ssize_t pieces_n, sizes_n;
+    bool is_ok = false;
+
+    memset(it, 0, sizeof *it);
+    if (!kvpy_keys_init(&it->keys, keys)) return false;
+    l.addrs = freeze(addrs, "buffers", &pieces_n);
+    if (l.addrs == NULL) goto done;
+    if (sizes != Py_None) {
+        l.sizes = freeze(sizes, "sizes", &sizes_n);
+        if (l.sizes == NULL) goto done;
+    }
+    if (!check_lengths(it->keys.n, PyList_GET_SIZE(l.addrs), l.sizes != NULL ? PyList_GET_SIZE(l.sizes) : it->keys.n,
+                       "keys"))
+        goto done;
+    is_ok = items_alloc(it, (size_t)pieces_n, l.sizes == NULL) && take_items(it, &l);
+
+done:
+    Py_XDECREF(l.addrs);
+    Py_XDECREF(l.sizes);
+    if (!is_ok) kvpy_items_fini(it);
+    return is_ok;
+}
+
+void
+kvpy_items_fini(kvpy_items_t *it)
+{
+    for (Py_ssize_t i = 0; i < it->mems_n; i++)
+        kvpy_mem_fini(&it->mems[i]);
+    PyMem_Free(it->mems);
+    PyMem_Free(it->pieces);
+    PyMem_Free(it->results);
+    PyMem_Free(it->items);
+    kvpy_keys_fini(&it->keys);
+    memset(it, 0, sizeof *it);
+}

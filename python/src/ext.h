@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ext.h - what the files of the extension kvpool._kvpool share. All of it is called with the interpreter's lock held.
+ */
+#ifndef KVPY_EXT_H
+#define KVPY_EXT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "client/kvpool.h"
+
+#include <stdbool.h>
+
+/* One handle on a pool. The memory is the object's: calls hold a reference, so kvpool_free meets none. */
+typedef struct {
+    PyObject_HEAD kvpool_t *pool; /* NULL = never opened */
+    bool is_dropin; /* results are the codes that connectors know */
+    size_t guess; /* length of what a get brought last */
+    bool is_closing;
+    Py_ssize_t exports_n; /* buffers of views that somebody has */
+} kvpy_pool_t;
+
+extern PyTypeObject kvpy_pool_type;
+extern PyTypeObject kvpy_view_type; /* of what kvpy_view makes */
+
+/* kvpy_code is the number that the handle's callers get for an error of the library. */
+long kvpy_code(const kvpy_pool_t *self, int err);
+
+/* kvpy_check sets an exception and returns false for a handle that was never opened. */
+bool kvpy_check(const kvpy_pool_t *self);
+
+/* kvpy_view returns a View, or an error as an int; NULL with an exception. */
+PyObject *kvpy_view(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts);
+
+/* The batch calls, METH_FASTCALL methods of the type (pool_batch.c). */
+PyObject *kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
+PyObject *kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
+PyObject *kvpy_batch_is_exist(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
+PyObject *kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
+PyObject *kvpy_longest_prefix(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
+PyObject *kvpy_lookup(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
+PyObject *kvpy_lookup_release(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The module kvpool._kvpool: the type, the flags, the table of errors.
+ */
+#include "python/src/convert.h"
+
+/* errors: {name: (number, code of the drop-in, text)} */
+static PyObject *
+make_errors(void)
+{
+    PyObject *errors = PyDict_New();
+
+#define KVPY_ADD(num, name, dropin, text)                                                                              \
+    if (errors != NULL) {                                                                                              \
+        PyObject *entry = Py_BuildValue("(iis)", num, dropin, text);                                                   \
+        if (entry == NULL || PyDict_SetItemString(errors, #name, entry) < 0) Py_CLEAR(errors);                         \
+        Py_XDECREF(entry);                                                                                             \
+    }
+    KVPOOL_ERR_MAP(KVPY_ADD)
+#undef KVPY_ADD
+    return errors;
+}
+
+static bool
+add_flags(PyObject *module)
+{
+    static const struct {
+        const char *name;
+        long value;
+    } flags[] = {
+        {"FORCE", KVPOOL_FORCE},         {"UPSERT", KVPOOL_UPSERT}, {"PIN_SOFT", KVPOOL_PIN_SOFT},
+        {"PIN_HARD", KVPOOL_PIN_HARD},   {"WAIT", KVPOOL_WAIT},     {"HEED_PROBES", KVPOOL_HEED_PROBES},
+        {"FRESH", KVPOOL_FRESH},         {"GROUPS", KVPOOL_GROUPS}, {"KEY_MAX", KVPOOL_KEY_MAX},
+        {"BATCH_MAX", KVPOOL_BATCH_MAX},
+    };
+
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (PyModule_AddIntConstant(module, flags[i].name, flags[i].value) < 0) return false;
+    return true;
+}
+
+/* memory_of(object, is_written) -> (address, length). The object has to outlive the use. */
+static PyObject *
+memory_of(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *obj, *pair;
+    kvpy_mem_t mem;
+    int is_written;
+
+    if (!PyArg_ParseTuple(args, "Op", &obj, &is_written) || !kvpy_mem_init(&mem, obj, is_written != 0)) return NULL;
+    pair = Py_BuildValue("(KK)", (unsigned long long)(uintptr_t)mem.addr, (unsigned long long)mem.len);
+    kvpy_mem_fini(&mem);
+    return pair;
+}
+
+static PyMethodDef functions[] = {
+    {"memory_of", memory_of, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_kvpool",    .m_doc = "libkvpool for the packages kvpool and mooncake.",
+    .m_size = -1,          .m_methods = functions,
+};
+
+PyMODINIT_FUNC
+PyInit__kvpool(void)
+{
+    PyObject *module, *errors;
+
+    if (PyType_Ready(&kvpy_pool_type) < 0 || PyType_Ready(&kvpy_view_type) < 0) return NULL;
+    module = PyModule_Create(&definition);
+    if (module == NULL) return NULL;
+    errors = make_errors();
+    Py_INCREF(&kvpy_pool_type);
+    if (errors == NULL || PyModule_AddObject(module, "errors", errors) < 0 ||
+        PyModule_AddObject(module, "Pool", (PyObject *)&kvpy_pool_type) < 0 || !add_flags(module) ||
+        PyModule_AddStringConstant(module, "version", kvpool_version()) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

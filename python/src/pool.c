@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The handle: opening and closing, memory, and calls for single keys. Methods take positional arguments alone, for the
+ * layers above give them all; what they return is said at each.
+ */
+#include "python/src/convert.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define DETAIL_BYTES 512
+#define FIRST_GUESS 4096u /* of an object's length; a wrong one costs a second round */
+
+typedef struct {
+    int number, dropin;
+} code_t;
+
+static const code_t codes[] = {
+#define KVPY_CODE(num, name, dropin, text) {num, dropin},
+    KVPOOL_ERR_MAP(KVPY_CODE)
+#undef KVPY_CODE
+};
+
+long
+kvpy_code(const kvpy_pool_t *self, int err)
+{
+    if (!self->is_dropin) return err;
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
+        if (codes[i].number == err) return codes[i].dropin;
+    return -1;
+}
+
+bool
+kvpy_check(const kvpy_pool_t *self)
+{
+    if (self->pool != NULL) return true;
+    PyErr_SetString(PyExc_ValueError, "the pool was not opened");
+    return false;
+}
+
+static PyObject *
+number(const kvpy_pool_t *self, int err)
+{
+    return PyLong_FromLong(err < 0 ? kvpy_code(self, err) : err);
+}
+
+/* ---- life */
+static int
+pool_init(kvpy_pool_t *self, PyObject *args, PyObject *kw)
+{
+    static char *names[] = {"is_dropin", NULL};
+    int is_dropin = 0;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kw, "|p", names, &is_dropin)) return -1;
+    self->is_dropin = is_dropin != 0;
+    if (self->guess == 0) self->guess = FIRST_GUESS;
+    return 0;
+}
+
+static void
+pool_dealloc(kvpy_pool_t *self)
+{
+    kvpool_t *pool = self->pool;
+
+    self->pool = NULL;
+    if (pool != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+            kvpool_free(pool);
+        Py_END_ALLOW_THREADS
+    }
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* open(master, name, host_id, transports, deadline_ms, verify, memory_bytes, listen, chunk_bytes, tenant, locations)
+ * -> (error, detail). Strings may be None, numbers 0. */
+static PyObject *
+pool_open(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_conf_t conf = {.struct_size = sizeof conf};
+    unsigned long long memory_bytes, chunk_bytes;
+    char detail[DETAIL_BYTES] = "";
+    kvpool_t *pool = NULL;
+    int err;
+
+    if (!PyArg_ParseTuple(args, "zzzzIIKzKII", &conf.master, &conf.name, &conf.host_id, &conf.transports,
+                          &conf.deadline_ms, &conf.verify, &memory_bytes, &conf.listen, &chunk_bytes, &conf.tenant,
+                          &conf.locations))
+        return NULL;
+    if (self->pool != NULL) return Py_BuildValue("(ls)", kvpy_code(self, KVPOOL_INVALID), "the pool is open already");
+    conf.memory_bytes = memory_bytes;
+    conf.chunk_bytes = chunk_bytes;
+    conf.detail = detail;
+    conf.detail_cap = sizeof detail;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_open(&conf, &pool);
+    Py_END_ALLOW_THREADS
+    if (pool != NULL && self->pool != NULL) { /* another thread was faster */
+        Py_BEGIN_ALLOW_THREADS
+            kvpool_free(pool);
+        Py_END_ALLOW_THREADS
+        return Py_BuildValue("(ls)", kvpy_code(self, KVPOOL_INVALID), "the pool is open already");
+    }
+    self->pool = pool;
+    return Py_BuildValue("(lN)", kvpy_code(self, err),
+                         PyUnicode_DecodeUTF8(detail, (Py_ssize_t)strlen(detail), "replace"));
+}
+
+/* close() -> error. Calls of other threads end with CLOSED. */
+static PyObject *
+pool_close(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
+{
+    int err = KVPOOL_OK;
+
+    if (self->exports_n > 0) {
+        PyErr_SetString(PyExc_BufferError, "somebody has a buffer of a view");
+        return NULL;
+    }
+    if (self->pool != NULL) {
+        self->is_closing = true;
+        Py_BEGIN_ALLOW_THREADS
+            err = kvpool_close(self->pool);
+        Py_END_ALLOW_THREADS
+    }
+    return number(self, err);
+}
+
+/* ---- memory */
+/* register(address, length) -> error */
+static PyObject *
+pool_register(kvpy_pool_t *self, PyObject *args)
+{
+    unsigned long long addr, len;
+    int err;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "KK", &addr, &len)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_register(self->pool, (void *)(uintptr_t)addr, (size_t)len);
+    Py_END_ALLOW_THREADS
+    return number(self, err);
+}
+
+/* unregister(address) -> error */
+static PyObject *
+pool_unregister(kvpy_pool_t *self, PyObject *args)
+{
+    unsigned long long addr;
+    int err;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "K", &addr)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_unregister(self->pool, (void *)(uintptr_t)addr);
+    Py_END_ALLOW_THREADS
+    return number(self, err);
+}
+
+/* ---- single keys */
+/* put(key, object with memory, deadline_ms, flags, replicas) -> error */
+static PyObject *
+pool_put(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    PyObject *key_obj, *value;
+    kvpool_key_t key;
+    kvpy_mem_t mem;
+    int err;
+
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "OOIII", &key_obj, &value, &opts.deadline_ms, &opts.flags, &opts.replicas))
+        return NULL;
+    if (!kvpy_key(key_obj, &key) || !kvpy_mem_init(&mem, value, false)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = opts.flags & KVPOOL_UPSERT ? kvpool_upsert(self->pool, key.data, key.len, mem.addr, mem.len, &opts)
+                                         : kvpool_put(self->pool, key.data, key.len, mem.addr, mem.len, &opts);
+    Py_END_ALLOW_THREADS
+    kvpy_mem_fini(&mem);
+    return number(self, err);
+}
+
+/* One round into new bytes of the length guessed. */
+static int
+get_round(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts, PyObject *bytes, size_t *len_out)
+{
+    char *buf = PyBytes_AS_STRING(bytes);
+    size_t cap = (size_t)PyBytes_GET_SIZE(bytes);
+    int err;
+
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_get(self->pool, key->data, key->len, buf, cap, len_out, opts);
+    Py_END_ALLOW_THREADS
+    return err;
+}
+
+/* get(key, deadline_ms, flags) -> bytes or error */
+static PyObject *
+pool_get(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    int err = KVPOOL_BUFFER_SMALL;
+    PyObject *key_obj, *bytes = NULL;
+    size_t len = self->guess;
+    kvpool_key_t key;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OII", &key_obj, &opts.deadline_ms, &opts.flags)) return NULL;
+    if (!kvpy_key(key_obj, &key)) return NULL;
+    for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) { /* it may be replaced by a larger one */
+        Py_XDECREF(bytes);
+        bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)len);
+        if (bytes == NULL) return NULL;
+        err = get_round(self, &key, &opts, bytes, &len);
+    }
+    if (err != KVPOOL_OK) {
+        Py_DECREF(bytes);
+        return number(self, err);
+    }
+    self->guess = len;
+    if (len < (size_t)PyBytes_GET_SIZE(bytes) && _PyBytes_Resize(&bytes, (Py_ssize_t)len) < 0) return NULL;
+    return bytes;
+}
+
+/* get_into(key, object with memory, deadline_ms, flags) -> length or error */
+static PyObject *
+pool_get_into(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    PyObject *key_obj, *target;
+    kvpool_key_t key;
+    kvpy_mem_t mem;
+    size_t len = 0;
+    int err;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OOII", &key_obj, &target, &opts.deadline_ms, &opts.flags))
+        return NULL;
+    if (!kvpy_key(key_obj, &key) || !kvpy_mem_init(&mem, target, true)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_get(self->pool, key.data, key.len, mem.addr, mem.len, &len, &opts);
+    Py_END_ALLOW_THREADS
+    kvpy_mem_fini(&mem);
+    return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number(self, err);
+}
+
+/* view(key, deadline_ms) -> View or error */
+static PyObject *
+pool_view(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    PyObject *key_obj;
+    kvpool_key_t key;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OI", &key_obj, &opts.deadline_ms) || !kvpy_key(key_obj, &key))
+        return NULL;
+    return kvpy_view(self, &key, &opts);
+}
+
+/* size(key, deadline_ms) -> length or error */
+static PyObject *
+pool_size(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    PyObject *key_obj;
+    kvpool_key_t key;
+    size_t len = 0;
+    int err;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OI", &key_obj, &opts.deadline_ms) || !kvpy_key(key_obj, &key))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_size(self->pool, key.data, key.len, &len, &opts);
+    Py_END_ALLOW_THREADS
+    return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number(self, err);
+}
+
+/* exists(key, deadline_ms) -> 1, 0 or error */
+static PyObject *
+pool_exists(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    int exists = 0, err;
+    PyObject *key_obj;
+    kvpool_key_t key;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OI", &key_obj, &opts.deadline_ms) || !kvpy_key(key_obj, &key))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_exists(self->pool, key.data, key.len, &exists, &opts);
+    Py_END_ALLOW_THREADS
+    return number(self, err == KVPOOL_OK ? exists : err);
+}
+
+/* remove(key, deadline_ms, flags) -> error */
+static PyObject *
+pool_remove(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    PyObject *key_obj;
+    kvpool_key_t key;
+    int err;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OII", &key_obj, &opts.deadline_ms, &opts.flags) ||
+        !kvpy_key(key_obj, &key))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_remove(self->pool, key.data, key.len, &opts);
+    Py_END_ALLOW_THREADS
+    return number(self, err);
+}
+
+/* remove_many(pattern or None, deadline_ms, flags) -> error, or (removed, held) */
+static PyObject *
+pool_remove_many(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    uint64_t removed = 0, held = 0;
+    const char *pattern;
+    int err;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "zII", &pattern, &opts.deadline_ms, &opts.flags)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = pattern != NULL ? kvpool_remove_by_regex(self->pool, pattern, &opts, &removed, &held)
+                              : kvpool_remove_all(self->pool, &opts, &removed, &held);
+    Py_END_ALLOW_THREADS
+    if (err != KVPOOL_OK) return number(self, err);
+    return Py_BuildValue("(KK)", (unsigned long long)removed, (unsigned long long)held);
+}
+
+/* bump(deadline_ms) -> epoch or error */
+static PyObject *
+pool_bump(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    uint32_t epoch = 0;
+    int err;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "I", &opts.deadline_ms)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_bump(self->pool, &opts, &epoch);
+    Py_END_ALLOW_THREADS
+    return err == KVPOOL_OK ? PyLong_FromUnsignedLong(epoch) : number(self, err);
+}
+
+/* ---- what is there */
+typedef struct {
+    PyObject *list; /* of (key, length) */
+    PyThreadState *state; /* of the thread that is in kvpool_list */
+} listing_t;
+
+/* The one place where the library calls back. */
+static int
+list_one(void *arg, const void *key, size_t key_len, uint64_t len)
+{
+    listing_t *l = arg;
+    PyObject *entry;
+    int err = -1;
+
+    PyEval_RestoreThread(l->state);
+    entry = Py_BuildValue("(y#K)", key, (Py_ssize_t)key_len, (unsigned long long)len);
+    if (entry != NULL) {
+        err = PyList_Append(l->list, entry);
+        Py_DECREF(entry);
+    }
+    l->state = PyEval_SaveThread();
+    return err;
+}
+
+/* list(prefix: bytes, limit, cursor, deadline_ms) -> error, or (cursor, [(key: bytes, length)]) */
+static PyObject *
+pool_list(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    unsigned long long cursor_in;
+    Py_ssize_t prefix_len;
+    const char *prefix;
+    uint64_t cursor;
+    uint32_t limit;
+    listing_t l;
+    int err;
+
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "y#IKI", &prefix, &prefix_len, &limit, &cursor_in, &opts.deadline_ms))
+        return NULL;
+    cursor = cursor_in;
+    l.list = PyList_New(0);
+    if (l.list == NULL) return NULL;
+    l.state = PyEval_SaveThread();
+    err = kvpool_list(self->pool, prefix, (size_t)prefix_len, limit, &cursor, list_one, &l, &opts);
+    PyEval_RestoreThread(l.state);
+    if (PyErr_Occurred() || err != KVPOOL_OK) {
+        Py_DECREF(l.list);
+        return PyErr_Occurred() ? NULL : number(self, err);
+    }
+    return Py_BuildValue("(KN)", (unsigned long long)cursor, l.list);
+}
+
+/* stat(deadline_ms) -> error, or JSON */
+static PyObject *
+pool_stat(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    int err = KVPOOL_BUFFER_SMALL;
+    size_t len = 16384;
+    PyObject *text;
+    char *buf = NULL;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "I", &opts.deadline_ms)) return NULL;
+    for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) { /* it may have grown meanwhile */
+        size_t cap = len + 4096;
+
+        PyMem_RawFree(buf);
+        buf = PyMem_RawMalloc(cap);
+        if (buf == NULL) return PyErr_NoMemory();
+        Py_BEGIN_ALLOW_THREADS
+            err = kvpool_stat(self->pool, buf, cap, &len, &opts);
+        Py_END_ALLOW_THREADS
+    }
+    text = err == KVPOOL_OK ? PyUnicode_DecodeUTF8(buf, (Py_ssize_t)len, "replace") : number(self, err);
+    PyMem_RawFree(buf);
+    return text;
+}
+
+#define FAST(name)                                                                                                     \
+    {                                                                                                                  \
+#name, (PyCFunction)(void (*)(void))kvpy_##name, METH_FASTCALL, NULL                                           \
+    }
+#define PLAIN(name)                                                                                                    \
+    {                                                                                                                  \
+#name, (PyCFunction)(void (*)(void))pool_##name, METH_VARARGS, NULL                                            \
+    }
+
+static PyMethodDef methods[] = {
+    PLAIN(open),     PLAIN(close),         PLAIN(register),       PLAIN(unregister),  PLAIN(put),
+    PLAIN(get),      PLAIN(get_into),      PLAIN(view),           PLAIN(size),        PLAIN(exists),
+    PLAIN(remove),   PLAIN(remove_many),   PLAIN(bump),           PLAIN(list),        PLAIN(stat),
+    FAST(batch_put), FAST(batch_get),      FAST(batch_is_exist),  FAST(batch_locate), FAST(longest_prefix),
+    FAST(lookup),    FAST(lookup_release), {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject kvpy_pool_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvpool._kvpool.Pool",
+    .tp_basicsize = sizeof(kvpy_pool_t),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "A handle on a pool that returns numbers; see kvpool.Pool.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)pool_init,
+    .tp_dealloc = (destructor)pool_dealloc,
+    .tp_methods = methods,
+};

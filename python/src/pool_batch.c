@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Batches and lookups: lists are taken apart once, the lock is released once.
+ */
+#include "python/src/convert.h"
+
+#include <string.h>
+
+static bool
+check_args(const char *name, Py_ssize_t n, Py_ssize_t wanted)
+{
+    if (n == wanted) return true;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, wanted, n);
+    return false;
+}
+
+/* [deadline_ms, flags] and what else a put has. */
+static bool
+take_opts(PyObject *const *args, kvpool_opts_t *opts_out)
+{
+    uint64_t deadline_ms, flags;
+
+    if (!kvpy_uint(args[0], UINT32_MAX, "deadline_ms", &deadline_ms) ||
+        !kvpy_uint(args[1], UINT32_MAX, "flags", &flags))
+        return false;
+    *opts_out = (kvpool_opts_t){
+        .struct_size = sizeof *opts_out, .deadline_ms = (uint32_t)deadline_ms, .flags = (uint32_t)flags};
+    return true;
+}
+
+static bool
+take_put_opts(PyObject *const *args, kvpool_opts_t *opts_out)
+{
+    uint64_t replicas;
+
+    if (!take_opts(args, opts_out) || !kvpy_uint(args[2], UINT32_MAX, "replicas", &replicas)) return false;
+    opts_out->replicas = (uint32_t)replicas;
+    return true;
+}
+
+/* What a call said of the whole batch: nothing was done, and it is the result of each. */
+static void
+spread(int err, int *results, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; err != KVPOOL_OK && i < n; i++)
+        results[i] = err;
+}
+
+/* lens NULL: 0 where all is well (put). */
+static PyObject *
+list_of_results(const kvpy_pool_t *self, const int *results, const kvpool_item_t *lens, Py_ssize_t n)
+{
+    PyObject *list = PyList_New(n);
+
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
+        bool is_ok = results[i] >= 0;
+        PyObject *value = is_ok && lens != NULL ? PyLong_FromSize_t(lens[i].len)
+                                                : PyLong_FromLong(is_ok ? results[i] : kvpy_code(self, results[i]));
+
+        if (value == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, value);
+    }
+    return list;
+}
+
+/* ---- groups of a put */
+typedef struct {
+    kvpy_keys_t ids;
+    kvpool_group_t *groups;
+} groups_t;
+
+static void
+groups_fini(groups_t *g)
+{
+    PyMem_Free(g->groups);
+    kvpy_keys_fini(&g->ids);
+}
+
+/* None, or a list with the id of each item's group: they are evicted together. */
+static bool
+groups_init(groups_t *g, PyObject *ids, kvpy_items_t *it)
+{
+    memset(g, 0, sizeof *g);
+    if (ids == Py_None) return true;
+    if (!kvpy_keys_init(&g->ids, ids)) return false;
+    g->groups = PyMem_New(kvpool_group_t, (size_t)g->ids.n + 1);
+    if (g->groups == NULL) PyErr_NoMemory();
+    if (g->groups != NULL && g->ids.n != it->keys.n)
+        PyErr_Format(PyExc_ValueError, "%zd keys and %zd group ids", it->keys.n, g->ids.n);
+    if (PyErr_Occurred()) {
+        groups_fini(g);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < g->ids.n; i++) {
+        g->groups[i] = (kvpool_group_t){.id = g->ids.keys[i]};
+        it->items[i].group = &g->groups[i];
+    }
+    return true;
+}
+
+/* (keys, buffers, sizes, deadline_ms, flags, replicas, group_ids) -> [0 or error] */
+PyObject *
+kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    kvpool_opts_t opts;
+    kvpy_items_t it;
+    groups_t groups;
+    PyObject *list;
+    int err;
+
+    if (!kvpy_check(self) || !check_args("batch_put", n, 7) || !take_put_opts(args + 3, &opts)) return NULL;
+    if (!kvpy_items_init(&it, args[0], args[1], args[2], false)) return NULL;
+    if (!groups_init(&groups, args[6], &it)) {
+        kvpy_items_fini(&it);
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_batch_put(self->pool, it.items, (size_t)it.keys.n, &opts, it.results);
+    Py_END_ALLOW_THREADS
+    spread(err, it.results, it.keys.n);
+    list = list_of_results(self, it.results, NULL, it.keys.n);
+    groups_fini(&groups);
+    kvpy_items_fini(&it);
+    return list;
+}
+
+/* (keys, buffers, sizes, deadline_ms, flags) -> [length or error] */
+PyObject *
+kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    kvpool_opts_t opts;
+    kvpy_items_t it;
+    PyObject *list;
+    int err;
+
+    if (!kvpy_check(self) || !check_args("batch_get", n, 5) || !take_opts(args + 3, &opts)) return NULL;
+    if (!kvpy_items_init(&it, args[0], args[1], args[2], true)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_batch_get(self->pool, it.items, (size_t)it.keys.n, &opts, it.results);
+    Py_END_ALLOW_THREADS
+    spread(err, it.results, it.keys.n);
+    list = list_of_results(self, it.results, it.items, it.keys.n);
+    kvpy_items_fini(&it);
+    return list;
+}
+
+/* (keys, deadline_ms, flags) -> [1, 0 or error] */
+PyObject *
+kvpy_batch_is_exist(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    PyObject *list = NULL;
+    kvpool_opts_t opts;
+    kvpy_keys_t keys;
+    int *results, err;
+
+    if (!kvpy_check(self) || !check_args("batch_is_exist", n, 3) || !take_opts(args + 1, &opts)) return NULL;
+    if (!kvpy_keys_init(&keys, args[0])) return NULL;
+    results = PyMem_New(int, (size_t)keys.n + 1);
+    if (results == NULL) {
+        PyErr_NoMemory();
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+            err = kvpool_batch_is_exist(self->pool, keys.keys, (size_t)keys.n, &opts, results);
+        Py_END_ALLOW_THREADS
+        spread(err, results, keys.n);
+        list = list_of_results(self, results, NULL, keys.n);
+    }
+    PyMem_Free(results);
+    kvpy_keys_fini(&keys);
+    return list;
+}
+
+/* ---- places */
+static PyObject *
+place(const kvpy_pool_t *self, const kvpool_place_t *p, int err)
+{
+    PyObject *segments;
+
+    if (err != KVPOOL_OK) return PyLong_FromLong(kvpy_code(self, err));
+    segments = PyTuple_New((Py_ssize_t)p->copies);
+    for (uint32_t i = 0; segments != NULL && i < p->copies; i++) {
+        PyObject *id = PyLong_FromUnsignedLong(p->segments[i]);
+
+        if (id == NULL)
+            Py_CLEAR(segments);
+        else
+            PyTuple_SET_ITEM(segments, i, id);
+    }
+    return segments != NULL ? Py_BuildValue("(KN)", (unsigned long long)p->len, segments) : NULL;
+}
+
+static PyObject *
+list_of_places(const kvpy_pool_t *self, const kvpool_place_t *places, const int *results, Py_ssize_t n)
+{
+    PyObject *list = PyList_New(n);
+
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
+        PyObject *one = place(self, &places[i], results[i]);
+
+        if (one == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, one);
+    }
+    return list;
+}
+
+/* (keys, deadline_ms, flags) -> [(length, (segment_id, ...)) or error] */
+PyObject *
+kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    kvpool_place_t *places;
+    PyObject *list = NULL;
+    kvpool_opts_t opts;
+    kvpy_keys_t keys;
+    int *results, err;
+
+    if (!kvpy_check(self) || !check_args("batch_locate", n, 3) || !take_opts(args + 1, &opts)) return NULL;
+    if (!kvpy_keys_init(&keys, args[0])) return NULL;
+    places = PyMem_New(kvpool_place_t, (size_t)keys.n + 1);
+    results = PyMem_New(int, (size_t)keys.n + 1);
+    if (results == NULL || places == NULL) {
+        PyErr_NoMemory();
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+            err = kvpool_batch_locate(self->pool, keys.keys, (size_t)keys.n, &opts, places, results);
+        Py_END_ALLOW_THREADS
+        spread(err, results, keys.n);
+        list = list_of_places(self, places, results, keys.n);
+    }
+    PyMem_Free(results);
+    PyMem_Free(places);
+    kvpy_keys_fini(&keys);
+    return list;
+}
+
+/* ---- reservations */
+static PyObject *
+reservation(const kvpool_lookup_t *l)
+{
+    return Py_BuildValue("(KIII)", (unsigned long long)l->ticket, l->found, l->granted, l->ttl_ms);
+}
+
+/* (keys, ttl_ms, deadline_ms, flags) -> error, or (ticket, found, granted, ttl_ms) */
+PyObject *
+kvpy_longest_prefix(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    kvpool_lookup_t lookup;
+    kvpool_opts_t opts;
+    kvpy_keys_t keys;
+    uint64_t ttl_ms;
+    int err;
+
+    if (!kvpy_check(self) || !check_args("longest_prefix", n, 4) || !take_opts(args + 2, &opts)) return NULL;
+    if (!kvpy_uint(args[1], UINT32_MAX, "ttl_ms", &ttl_ms) || !kvpy_keys_init(&keys, args[0])) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_longest_prefix(self->pool, keys.keys, (size_t)keys.n, (uint32_t)ttl_ms, &opts, &lookup);
+    Py_END_ALLOW_THREADS
+    kvpy_keys_fini(&keys);
+    return err != KVPOOL_OK ? PyLong_FromLong(kvpy_code(self, err)) : reservation(&lookup);
+}
+
+static PyObject *
+list_of_flags(const uint8_t *flags, Py_ssize_t n)
+{
+    PyObject *list = PyList_New(n);
+
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++)
+        PyList_SET_ITEM(list, i, PyBool_FromLong(flags[i]));
+    return list;
+}
+
+/* (keys, ttl_ms, deadline_ms, flags) -> error, or (reservation as above, [present]) */
+PyObject *
+kvpy_lookup(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    PyObject *answer = NULL;
+    kvpool_lookup_t lookup;
+    kvpool_opts_t opts;
+    kvpy_keys_t keys;
+    uint8_t *present;
+    uint64_t ttl_ms;
+    int err;
+
+    if (!kvpy_check(self) || !check_args("lookup", n, 4) || !take_opts(args + 2, &opts)) return NULL;
+    if (!kvpy_uint(args[1], UINT32_MAX, "ttl_ms", &ttl_ms) || !kvpy_keys_init(&keys, args[0])) return NULL;
+    present = PyMem_New(uint8_t, (size_t)keys.n + 1);
+    if (present == NULL) {
+        PyErr_NoMemory();
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+            err = kvpool_lookup(self->pool, keys.keys, (size_t)keys.n, (uint32_t)ttl_ms, &opts, present, &lookup);
+        Py_END_ALLOW_THREADS
+        answer = err != KVPOOL_OK ? PyLong_FromLong(kvpy_code(self, err))
+                                  : Py_BuildValue("(NN)", reservation(&lookup), list_of_flags(present, keys.n));
+    }
+    PyMem_Free(present);
+    kvpy_keys_fini(&keys);
+    return answer;
+}
+
+/* (ticket, found, granted) -> error */
+PyObject *
+kvpy_lookup_release(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t ticket, found, granted;
+    kvpool_lookup_t lookup;
+    int err;
+
+    if (!kvpy_check(self) || !check_args("lookup_release", n, 3)) return NULL;
+    if (!kvpy_uint(args[0], UINT64_MAX, "ticket", &ticket) || !kvpy_uint(args[1], UINT32_MAX, "found", &found) ||
+        !kvpy_uint(args[2], UINT32_MAX, "granted", &granted))
+        return NULL;
+    lookup = (kvpool_lookup_t){.ticket = ticket, .found = (uint32_t)found, .granted = (uint32_t)granted};
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_lookup_release(self->pool, &lookup);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(kvpy_code(self, err));
+}

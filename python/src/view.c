@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Views: an object's bytes where they lie, by the buffer protocol, read-only. Their memory goes with the handle, so that cannot be
+ * closed while somebody has a buffer of it, as with mmap; nor can a view be released.
+ */
+#include "python/src/ext.h"
+
+typedef struct {
+    PyObject_HEAD kvpy_pool_t *pool; /* NULL = never made */
+    kvpool_view_t view; /* .handle NULL = released */
+    Py_ssize_t exports_n;
+} kvpy_view_t;
+
+/* What a release may find: the object was replaced or removed meanwhile (STALE), and what was read does not count. */
+static int
+end_view(kvpy_view_t *self)
+{
+    int err;
+
+    if (self->view.handle == NULL) return KVPOOL_OK;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_view_release(self->pool->pool, &self->view);
+    Py_END_ALLOW_THREADS
+    return err;
+}
+
+static void
+view_dealloc(kvpy_view_t *self)
+{
+    if (self->pool != NULL) (void)end_view(self);
+    Py_XDECREF(self->pool);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static int
+view_getbuffer(kvpy_view_t *self, Py_buffer *buf, int flags)
+{
+    if (self->pool == NULL || self->view.handle == NULL || self->pool->is_closing) {
+        buf->obj = NULL;
+        PyErr_SetString(PyExc_BufferError, "the view was released, or its pool closed");
+        return -1;
+    }
+    if (PyBuffer_FillInfo(buf, (PyObject *)self, (void *)self->view.data, (Py_ssize_t)self->view.len, 1, flags) < 0)
+        return -1;
+    self->exports_n++;
+    self->pool->exports_n++;
+    return 0;
+}
+
+static void
+view_releasebuffer(kvpy_view_t *self, Py_buffer *Py_UNUSED(buf))
+{
+    self->exports_n--;
+    self->pool->exports_n--;
+}
+
+/* release() -> error. Once more does nothing. */
+static PyObject *
+view_release(kvpy_view_t *self, PyObject *Py_UNUSED(args))
+{
+    if (self->exports_n > 0) {
+        PyErr_SetString(PyExc_BufferError, "somebody has a buffer of it");
+        return NULL;
+    }
+    return PyLong_FromLong(self->pool != NULL ? kvpy_code(self->pool, end_view(self)) : 0);
+}
+
+static Py_ssize_t
+view_length(kvpy_view_t *self)
+{
+    return self->view.handle != NULL ? (Py_ssize_t)self->view.len : 0;
+}
+
+static PyMethodDef methods[] = {
+    {"release", (PyCFunction)(void (*)(void))view_release, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyBufferProcs as_buffer = {
+    .bf_getbuffer = (getbufferproc)view_getbuffer,
+    .bf_releasebuffer = (releasebufferproc)view_releasebuffer,
+};
+
+static PySequenceMethods as_sequence = {.sq_length = (lenfunc)view_length};
+
+PyTypeObject kvpy_view_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvpool._kvpool.View",
+    .tp_basicsize = sizeof(kvpy_view_t),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "An object's bytes where they lie.",
+    .tp_dealloc = (destructor)view_dealloc,
+    .tp_methods = methods,
+    .tp_as_buffer = &as_buffer,
+    .tp_as_sequence = &as_sequence,
+};
+
+/* view(key, deadline_ms) -> error, or a View */
+PyObject *
+kvpy_view(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts)
+{
+    kvpy_view_t *view = PyObject_New(kvpy_view_t, &kvpy_view_type);
+    int err;
+
+    if (view == NULL) return NULL;
+    Py_INCREF(self);
+    view->pool = self;
+    view->view = (kvpool_view_t){.handle = NULL};
+    view->exports_n = 0;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_view(self->pool, key->data, key->len, opts, &view->view);
+    Py_END_ALLOW_THREADS
+    if (err == KVPOOL_OK) return (PyObject *)view;
+    Py_DECREF(view);
+    return PyLong_FromLong(kvpy_code(self, err));
+}

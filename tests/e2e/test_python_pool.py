@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package kvpool, in this interpreter, which has the wheel installed (stage `python` of tests/run)."""
+import array
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import kvpool
+from kvpool import _kvpool
+
+
+@pytest.fixture
+def pool_here(pool):
+    with kvpool.Pool(pool.addr, name="here") as handle:
+        yield handle
+
+
+def block(seed, size):
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+
+@pytest.mark.pool(nodes=1)
+def test_bytes_come_back(pool_here):
+    for size in (1, 100, 4096, 4097, 1 << 20):
+        value = block(size, size).tobytes()
+        pool_here.put(f"k{size}", value)
+        assert pool_here.get(f"k{size}") == value
+        assert pool_here.size(f"k{size}") == size
+        target = np.zeros(size + 7, np.uint8)
+        assert pool_here.get_into(f"k{size}", target) == size
+        assert target[:size].tobytes() == value and not target[size:].any()
+    assert "k1" in pool_here and "absent" not in pool_here
+
+
+@pytest.mark.pool(nodes=1)
+def test_keys_are_text_or_bytes(pool_here):
+    pool_here.put("ключ", b"1")
+    assert pool_here.get("ключ".encode()) == b"1"
+    pool_here.put(b"\xff\x00", b"2")
+    assert pool_here.get(b"\xff\x00") == b"2"
+    assert sorted(pool_here.list()) == sorted([("ключ".encode(), 1), (b"\xff\x00", 1)])
+    for key in (5, None, ["a"], bytearray(b"a"), 1.5):
+        with pytest.raises(TypeError):
+            pool_here.put(key, b"x")
+    with pytest.raises(UnicodeEncodeError):
+        pool_here.put("\ud800", b"x")
+    for key in ("", "x" * 1025, "x" * 10_000_000):
+        with pytest.raises(kvpool.InvalidError):
+            pool_here.put(key, b"x")
+
+
+@pytest.mark.pool(nodes=1)
+def test_values_are_whatever_has_memory(pool_here):
+    numbers = array.array("d", [1.5, -2.0, 3.25])
+    for i, value in enumerate([b"bytes", bytearray(b"bytearray"), memoryview(b"view"), numbers, np.arange(12.0).reshape(3, 4)]):
+        pool_here.put(f"v{i}", value)
+        assert pool_here.get(f"v{i}") == memoryview(value).tobytes()
+    back = np.zeros((3, 4))
+    pool_here.get_into("v4", back)
+    assert (back == np.arange(12.0).reshape(3, 4)).all()
+    for value in ("text", 5, None, [1, 2]):
+        with pytest.raises(TypeError):
+            pool_here.put("bad", value)
+    with pytest.raises((BufferError, ValueError)):
+        pool_here.put("bad", np.arange(12).reshape(3, 4)[:, ::2])
+    with pytest.raises((BufferError, ValueError, TypeError)):
+        pool_here.get_into("v0", b"read-only")
+    with pytest.raises(kvpool.InvalidError):
+        pool_here.put("bad", b"")
+
+
+@pytest.mark.pool(nodes=1)
+def test_memory_by_dlpack(pool_here):
+    class OnlyDlpack:
+        """As a tensor of torch: no buffer protocol."""
+
+        def __init__(self, values):
+            self.values = values
+
+        def __dlpack__(self, **kw):
+            return self.values.__dlpack__(**kw)
+
+    values = np.arange(1000, dtype=np.float32)
+    pool_here.put("t", OnlyDlpack(values))
+    back = np.zeros_like(values)
+    assert pool_here.get_into("t", OnlyDlpack(back)) == values.nbytes
+    assert (back == values).all()
+    with pytest.raises(BufferError):
+        pool_here.put("strided", OnlyDlpack(values[::2]))
+
+
+@pytest.mark.pool(nodes=1)
+def test_errors_have_a_name_and_a_key(pool_here):
+    with pytest.raises(kvpool.NotFoundError) as e:
+        pool_here.get("absent")
+    assert (e.value.name, e.value.key, e.value.number) == ("NOT_FOUND", "absent", -2)
+    assert "absent" in str(e.value) and isinstance(e.value, KeyError)
+    pool_here.put("there", b"four")
+    with pytest.raises(kvpool.InvalidError) as e:
+        pool_here.get_into("there", bytearray(3))
+    assert e.value.name == "BUFFER_SMALL"
+    for cls, names in kvpool.errors._CLASSES.items():
+        for name in names:
+            assert type(kvpool.errors.error(_kvpool.errors[name][0])) is cls
+
+
+@pytest.mark.pool(nodes=1)
+def test_many_at_once(pool_here):
+    values, targets = block(1, 64 * 4096).reshape(64, 4096), np.zeros((64, 4096), np.uint8)
+    pool_here.register(values)
+    pool_here.register(targets)
+    keys = [f"m{i}" for i in range(64)]
+    assert pool_here.put_many(keys, list(values)) == [None] * 64
+    assert pool_here.get_many(keys, list(targets)) == [4096] * 64
+    assert (values == targets).all()
+    # Parts: an object of many pieces, read into other ones.
+    assert pool_here.put_many(["parts"], [[values[0][:100], values[0][100:]]]) == [None]
+    targets[:] = 0
+    assert pool_here.get_many(["parts"], [(targets[0][:4000], targets[0][4000:])]) == [4096]
+    assert (targets[0] == values[0]).all()
+    length, error = pool_here.get_many(["m1", "absent"], [targets[1], targets[2]])
+    assert length == 4096 and isinstance(error, kvpool.NotFoundError) and error.key == "absent"
+    assert pool_here.exists_many(["m1", "absent"]) == [True, False]
+    error, = pool_here.put_many(["loose"], [b"not registered"])
+    assert error.name == "NOT_REGISTERED"
+    for bad in ([values[0]], [values[0], values[1], values[2]]):
+        with pytest.raises(ValueError):
+            pool_here.put_many(["a", "b"], bad)
+    for bad in ("ab", 5, None):
+        with pytest.raises(TypeError):
+            pool_here.exists_many(bad)
+    pool_here.unregister(values)
+    error, = pool_here.put_many(["loose"], [values[0]])
+    assert error.name == "NOT_REGISTERED"
+
+
+@pytest.mark.pool(nodes=1)
+def test_ten_thousand_keys(pool_here):
+    keys = [f"key/{i}" for i in range(10_000)]
+    pool_here.put(keys[7], b"x")
+    found = pool_here.exists_many(keys)
+    assert len(found) == 10_000 and found.count(True) == 1 and found[7]
+
+
+@pytest.mark.pool(nodes=1)
+def test_views(pool_here):
+    value = block(9, 100_000)
+    pool_here.put("v", value)
+    with pool_here.view("v") as memory:
+        assert memory.readonly and len(memory) == 100_000 and (np.frombuffer(memory, np.uint8) == value).all()
+        with pytest.raises(kvpool.HeldError):
+            pool_here.remove("v")
+    with pytest.raises(kvpool.NotFoundError):
+        with pool_here.view("v"):
+            pool_here.put("v", b"other", upsert=True)
+    with pytest.raises(kvpool.NotFoundError):
+        pool_here.view("absent")
+    view = pool_here.view("v")
+    mine = np.frombuffer(view.memory, np.uint8)
+    for end in (view.release, pool_here.close):
+        with pytest.raises(BufferError):
+            end()
+    del mine
+    view.release()
+    view.release()
+    late = pool_here.view("v")
+    late.memory.release()
+    pool_here.close()
+    with pytest.raises(BufferError):
+        memoryview(late._raw)
+    with pytest.raises(kvpool.ClosedError):
+        late.release()
+
+
+@pytest.mark.pool(nodes=1)
+def test_reservations(pool_here):
+    for i in range(4):
+        pool_here.put(f"r{i}", b"x")
+    with pool_here.longest_prefix(["r0", "r1", "absent", "r2"], ttl=5) as r:
+        assert (r.found, r.granted) == (2, 2) and 0 < r.ttl <= 10
+        with pytest.raises(kvpool.HeldError):
+            pool_here.remove("r0")
+    pool_here.remove("r0")
+    r = pool_here.lookup(["r0", "r1"])
+    assert r.present == [False, True]
+    r.release()
+    r.release()
+
+
+@pytest.mark.pool(nodes=1)
+def test_removal_and_the_whole(pool_here):
+    for i in range(20):
+        pool_here.put(f"a{i}" if i % 2 else f"b{i}", b"x")
+    assert pool_here.remove_matching("^a") == (10, 0)
+    with pytest.raises(kvpool.InvalidError):
+        pool_here.remove_matching("(")
+    assert len(list(pool_here.list("b", page=3))) == 10
+    assert pool_here.bump() == 1
+    assert list(pool_here.list()) == []
+    pool_here.put("c", b"1")
+    pool_here.put("c", b"2")
+    assert pool_here.get("c") == b"1"
+    pool_here.put("c", b"2", upsert=True, wait=True)
+    assert pool_here.get("c") == b"2"
+    assert pool_here.remove_all() == (1, 0)
+    with pytest.raises(kvpool.NotFoundError):
+        pool_here.remove("c")
+    assert pool_here.stat()["pool"]["objects"] == 0
+
+
+@pytest.mark.pool(nodes=0)
+def test_a_process_gives_memory(pool):
+    with kvpool.Pool(pool.addr, memory="32MiB", chunk="8MiB") as one, kvpool.Pool(pool.addr) as other:
+        one.put("k", b"value")
+        assert other.get("k") == b"value"
+        assert other.stat()["pool"]["size_bytes"] == 32 << 20
+
+
+def test_what_is_wrong_is_said():
+    with pytest.raises(kvpool.UnreachableError):
+        kvpool.Pool("127.0.0.1:1", deadline=0.5)
+    with pytest.raises(kvpool.InvalidError) as e:
+        kvpool.Pool("no port")
+    assert "port" in str(e.value)
+    for size in ("5 apples", "", "1.5GiB"):
+        with pytest.raises(ValueError):
+            kvpool.Pool(memory=size)
+
+
+@pytest.mark.pool(nodes=1)
+def test_closed(pool):
+    handle = kvpool.Pool(pool.addr)
+    handle.close()
+    handle.close()
+    for call in (lambda: handle.get("k"), lambda: handle.put("k", b"x"), lambda: handle.exists_many(["k"]),
+                 lambda: handle.stat(), lambda: handle.remove_all()):
+        with pytest.raises(kvpool.ClosedError):
+            call()
+
+
+@pytest.mark.pool(nodes=1)
+def test_close_under_calls(pool):
+    handle = kvpool.Pool(pool.addr)
+    handle.put("k", b"x" * 4096)
+    ends = []
+
+    def read():
+        try:
+            while True:
+                assert handle.get("k") == b"x" * 4096
+        except kvpool.ClosedError:
+            ends.append("closed")
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for t in threads:
+        t.start()
+    time.sleep(0.2)
+    handle.close()
+    for t in threads:
+        t.join(10)
+    assert ends == ["closed"] * 8
+
+
+@pytest.mark.pool(nodes=1)
+def test_a_child_of_fork_is_told(pool):
+    handle = kvpool.Pool(pool.addr)
+    handle.put("k", b"x")
+    child = os.fork()
+    if child == 0:
+        try:
+            handle.get("k")
+        except kvpool.ClosedError as e:
+            with kvpool.Pool(pool.addr) as own:
+                os._exit(0 if e.name == "FORKED" and own.get("k") == b"x" else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert handle.get("k") == b"x"
+    handle.close()
+
+
+@pytest.mark.pool(nodes=1)
+def test_other_threads_run_meanwhile(pool):
+    """A call that waits holds nobody up: the node is stopped, so a get takes its whole deadline."""
+    pool.put("k", b"x")
+    with kvpool.Pool(pool.addr, transports="tcp") as handle:
+        pool.nodes[0].freeze()
+        counted = 0
+
+        def get():
+            with pytest.raises(kvpool.Error):
+                handle.get("k", deadline=1)
+
+        thread = threading.Thread(target=get)
+        thread.start()
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            counted += 1
+        assert counted > 10_000
+        thread.join(10)
+        pool.nodes[0].thaw()
+
+
+def test_programs_of_the_wheel(bench):
+    folder = os.path.dirname(sys.executable)
+    for name in ("kvpool", "kvpool-master", "kvpool-node"):
+        out = subprocess.run([f"{folder}/{name}", "--version"], capture_output=True, text=True, timeout=30)
+        assert out.returncode == 0 and kvpool.__version__ in out.stdout
+    done = subprocess.run([f"{folder}/kvpool", "no-such-verb"], capture_output=True, timeout=30)
+    assert done.returncode == 2

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mooncake.store over a pool: what connectors call, with the reference's return codes (stage `python` of tests/run)."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+
+from clients import free_ports
+from conftest import wait_until
+from mooncake.store import BufferHandle, MooncakeDistributedStore, ObjectDataType, ReplicaStatus, ReplicateConfig, SoftPinAction
+
+FOLDER = os.path.dirname(sys.executable)
+MIB = 1 << 20
+
+
+def make(addr, memory=0, **kw):
+    store = MooncakeDistributedStore()
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", memory, 16 * MIB, "tcp", "", addr, **kw) == 0
+    return store
+
+
+@pytest.fixture
+def store(pool):
+    handle = make(pool.addr)
+    yield handle
+    assert handle.close() == 0
+
+
+def test_before_setup_and_after_close(pool):
+    handle = MooncakeDistributedStore()
+    for state in ("new", "closed"):
+        assert handle.get("k") == b""
+        assert handle.put("k", b"x") == -600
+        assert handle.is_exist("k") == -600
+        assert handle.batch_is_exist(["k", "l"]) == [-600, -600]
+        assert handle.batch_get_into(["k"], [1], [1]) == [-600]
+        assert handle.batch_put_from(["k"], [1], [1]) == [-600]
+        assert handle.get_size("k") == -600 and handle.remove("k") == -600 and handle.remove_all() == -600
+        assert handle.register_buffer(4096, 4096) == -600
+        assert handle.health_check() == 1
+        if state == "new":
+            assert handle.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", pool.addr) == 0
+            assert handle.health_check() == 0
+        assert handle.close() == 0
+
+
+@pytest.mark.pool(nodes=0)
+def test_setup_in_both_forms(pool):
+    by_dict = MooncakeDistributedStore()
+    assert by_dict.setup({"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "global_segment_size": "16 MB",
+                          "local_buffer_size": "16MB", "protocol": "tcp", "rdma_devices": "", "master_server_addr": pool.addr}) == 0
+    host, _, port = by_dict.get_hostname().rpartition(":")
+    assert host == "127.0.0.1" and 12300 <= int(port) < 14300
+    two = make(pool.addr, 16 * MIB)
+    assert two.get_hostname() != by_dict.get_hostname()
+    assert by_dict.put("k", b"value") == 0 and two.get("k") == b"value"
+    assert pool.kvpool("stat", "--json").json["pool"]["size_bytes"] == 32 * MIB
+    bad = MooncakeDistributedStore()
+    assert bad.setup({"local_hostname": "127.0.0.1", "global_segment_size": "50%", "master_server_addr": pool.addr}) == -600
+    assert bad.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", "127.0.0.1:1") < 0
+    with pytest.raises(TypeError):
+        bad.setup("127.0.0.1")
+    assert two.close() == 0 and by_dict.close() == 0
+
+
+def test_tenants_are_apart(pool):
+    one, other, plain = make(pool.addr, tenant_id="team-a"), make(pool.addr, tenant_id="team-b"), make(pool.addr)
+    assert one.put("k", b"a") == 0 and other.put("k", b"b") == 0
+    assert (one.get("k"), other.get("k"), plain.get("k")) == (b"a", b"b", b"")
+    assert one.remove_all() == 1 and other.get("k") == b"b"
+    for handle in (one, other, plain):
+        handle.close()
+
+
+def test_put_get_remove(store):
+    assert store.put("k", b"abc") == 0
+    assert store.put("k", b"other") == 0 and store.get("k") == b"abc"
+    assert store.get("absent") == b"" and store.get_batch(["k", "absent"]) == [b"abc", b""]
+    assert store.put("e", b"") == -600 and store.put("", b"x") < 0
+    assert store.put_batch(["a", "b"], [b"1", b"22"]) == 0 and store.put_batch(["a", "b"], [b"1"]) == -600
+    assert store.put_parts("parts", b"ab", bytearray(b"cd"), memoryview(b"e")) == 0 and store.get("parts") == b"abcde"
+    assert store.upsert("k", b"new") == 0 and store.get("k") == b"new"
+    assert store.get_size("b") == 2 and store.get_size("absent") == -704
+    assert store.is_exist("k") == 1 and store.is_exist("absent") == 0
+    assert store.remove("k") == -706  # it was asked for a moment ago
+    assert store.remove("k", force=True) == 0 and store.remove("k") == -704
+    assert store.batch_remove(["a", "absent"], force=True) == [0, -704]
+    assert store.remove_by_regex("^pa", force=True) == 1 and store.remove_by_regex("(") == -600
+    assert store.remove_all(force=True) == 1 and store.remove_all() == 0
+
+
+def test_buffer_handles(store):
+    assert store.put("k", b"abcd") == 0
+    handle = store.get_buffer("k")
+    assert isinstance(handle, BufferHandle) and handle.size() == len(handle) == 4 and handle.ptr() != 0
+    assert bytes(memoryview(handle)) == b"abcd" and np.frombuffer(handle, np.uint8).tolist() == list(b"abcd")
+    assert store.get_buffer("absent") is None
+    assert [h and bytes(h) for h in store.batch_get_buffer(["k", "absent"])] == [b"abcd", None]
+
+
+@pytest.mark.pool(nodes=0)
+def test_replica_descriptors(store, pool):
+    for host in ("one", "two"):
+        pool.add_node(host, "64MiB", "--host-id", host)
+    config = ReplicateConfig()
+    config.replica_num = 2
+    assert store.put("k", b"12345", config) == 0
+    one, two = store.get_replica_desc("k")
+    assert one.is_memory_replica() and not one.is_disk_replica() and not one.is_local_disk_replica()
+    assert one.status == ReplicaStatus.COMPLETE and one.get_memory_descriptor().buffer_descriptor.size == 5
+    assert {d.get_memory_descriptor().buffer_descriptor.transport_endpoint for d in (one, two)} == {n.listen for n in pool.nodes}
+    assert store.get_replica_desc("absent") == []
+    found = store.batch_get_replica_desc(["k", "absent"])
+    assert list(found) == ["k"] and len(found["k"]) == 2
+
+
+@pytest.fixture
+def memory(store):
+    """A megabyte of random bytes, and one of zeros, registered."""
+    source = np.random.default_rng(3).integers(0, 256, MIB, np.uint8)
+    target = np.zeros(MIB, np.uint8)
+    for part in (source, target):
+        assert store.register_buffer(part.ctypes.data, part.nbytes) == 0
+    return source, target
+
+
+def test_what_connectors_call(store, memory):
+    """Layers: 61 pieces are one object."""
+    source, target = memory
+    piece, layers = 256, 61
+    size = piece * layers
+    keys = [f"block/{i}" for i in range(16)]
+    pieces = [[i * size + layer * piece for layer in range(layers)] for i in range(16)]
+    sizes = [[piece] * layers] * 16
+    config = ReplicateConfig()
+    config.preferred_segment, config.group_ids = "somewhere", ["group"] * 16
+    at = source.ctypes.data
+    assert store.batch_put_from_multi_buffers(keys, [[at + p for p in row] for row in pieces], sizes, config) == [0] * 16
+    assert store.batch_is_exist([*keys, "absent"]) == [1] * 16 + [0]
+    at = target.ctypes.data
+    got = store.batch_get_into_multi_buffers([*keys, "absent"], [[at + p for p in row] for row in pieces] + [[at]],
+                                             [*sizes, [1]])
+    assert got == [size] * 16 + [-704] and all(type(n) is int for n in got)
+    assert (source[:16 * size] == target[:16 * size]).all()
+
+
+def test_pointers(store, memory):
+    source, target = memory
+    src, dst = source.ctypes.data, target.ctypes.data
+    assert store.put_from("one", src, 1000) == 0
+    assert store.batch_put_from(["two", "three"], [src, src + 7], [10, 20]) == [0, 0]
+    assert store.batch_get_into(["one", "three"], [dst, dst + 2000], [1000, 999]) == [1000, 20]
+    assert (target[:1000] == source[:1000]).all() and (target[2000:2020] == source[7:27]).all()
+    assert store.get_into("one", dst, 999) == -600  # too small
+    assert store.get_into("one", 64, 1000) == -600 and store.put_from("bad", 64, 10) == -600  # not registered
+    assert store.put_from("bad", src + MIB - 5, 10) == -600  # past its end
+    assert store.put_from("bad", src, 1 << 62) == -600
+    assert store.put_from_with_metadata("meta", src, src + 100, 50, 8) == 0
+    assert store.get("meta") == source[100:108].tobytes() + source[:50].tobytes()
+    assert store.upsert_from("one", src + 1, 5) == 0 and store.get("one") == source[1:6].tobytes()
+    assert store.batch_put_from(["a", "b"], [src], [1]) == [-600, -600]
+    assert store.batch_get_into(["a"], [src, src], [1, 1]) == [-600]
+    config = ReplicateConfig()
+    config.group_ids = ["only one"]
+    assert store.batch_put_from(["a", "b"], [src, src], [1, 1], config) == [-600, -600]
+    assert store.unregister_buffer(src) == 0 and store.unregister_buffer(src) == -600
+    assert store.put_from("bad", src, 10) == -600
+    assert store.register_buffer(0, 0) == -600
+
+
+def test_wrong_types(store):
+    for call in (lambda: store.put(5, b"x"), lambda: store.put("k", "text"), lambda: store.batch_is_exist("abc"),
+                 lambda: store.batch_is_exist([1]), lambda: store.batch_get_into(["a"], ["b"], [1]),
+                 lambda: store.batch_get_into(["a"], [1.5], [1]), lambda: store.batch_get_into(["a"], [True], [1]),
+                 lambda: store.batch_put_from(["a"], [None], [1]), lambda: store.register_buffer("a", 1)):
+        with pytest.raises(TypeError):
+            call()
+    for call in (lambda: store.batch_get_into(["a"], [-1], [1]), lambda: store.batch_get_into(["a"], [1 << 64], [1])):
+        with pytest.raises((TypeError, OverflowError)):
+            call()
+    with pytest.raises(UnicodeEncodeError):
+        store.is_exist("\ud800")
+
+
+def test_names():
+    config = ReplicateConfig()
+    assert hasattr(ReplicateConfig, "group_ids") and config.group_ids is None and config.replica_num == 1
+    config.data_type = ObjectDataType.TENSOR
+    assert int(ObjectDataType.GENERAL) == 9 and SoftPinAction.ENABLE.value == 1 and "replica_num=1" in repr(config)
+    with pytest.raises(AttributeError):
+        config.no_such = 1
+
+
+@pytest.mark.pool(nodes=1, memory="128MiB")
+def test_many_threads_on_one_client(store, scaled):
+    """Each writes, reads and verifies its own blocks, and reads those of others."""
+    rounds, wrong = scaled(2000), []
+
+    def work(t):
+        rng = np.random.default_rng(t)
+        mine = np.zeros((2, 8192), np.uint8)
+        assert store.register_buffer(mine.ctypes.data, mine.nbytes) == 0
+        src, dst = mine[0].ctypes.data, mine[1].ctypes.data
+        for i in range(rounds):
+            mine[0] = rng.integers(0, 256, 8192, np.uint8)
+            key = f"t{t}/{i % 50}"
+            results = store.batch_upsert_from([key], [src], [8192]), store.batch_get_into([key], [dst], [8192])
+            if results != ([0], [8192]) or not (mine[0] == mine[1]).all():
+                wrong.append((key, results))
+            store.batch_is_exist([f"t{(t + 1) % 16}/{k}" for k in range(50)])
+        assert store.unregister_buffer(src) == 0
+
+    threads = [threading.Thread(target=work, args=(t,)) for t in range(16)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(50)
+    assert not any(t.is_alive() for t in threads) and wrong == []
+
+
+# ---- the programs under the reference's flags
+@pytest.fixture
+def programs(bench):
+    """start(name, *flags) -> Popen, with what it prints in files; all end with the test."""
+    started = []
+
+    def start(name, *flags):
+        log = open(os.path.join(bench.home, f"{name}.log"), "w+")
+        p = subprocess.Popen([f"{FOLDER}/{name}", *flags], env=bench.env(), stdout=log, stderr=subprocess.STDOUT,
+                             cwd=bench.home)
+        p.log = log.name
+        started.append(p)
+        return p
+
+    yield start
+    for p in reversed(started):
+        if p.poll() is None:
+            p.terminate()
+            assert p.wait(20) in (0, 143)
+
+
+def fetch(port, path, method="GET"):
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method), timeout=10) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+    except OSError:
+        return None, ""
+
+
+def test_master_and_client_programs(programs):
+    rpc, metrics, owner = free_ports(3)
+    master = programs("mooncake_master", "--rpc_port", str(rpc), f"--metrics_port={metrics}", "-rpc_address=127.0.0.1",
+                      "--eviction_ratio=0.1", "--default_kv_lease_ttl=2000")
+    wait_until(lambda: fetch(metrics, "/health")[0] == 200, 20, "the master's health")
+    programs("mooncake_client", "--master_server_address", f"127.0.0.1:{rpc}", "--host", "127.0.0.1", "--port", str(owner),
+             "--http_port", "0", "--protocol", "tcp", "--metadata_server", "P2PHANDSHAKE", "--global_segment_size", "64MB",
+             "--local_buffer_size", "64MB")
+    wait_until(lambda: len(fetch(metrics, "/get_all_segments")[1].split()) == 1, 20, "the node")
+    handle = make(f"127.0.0.1:{rpc}")
+    assert fetch(metrics, "/get_all_keys") == (200, "")
+    assert [handle.put(f"k{i}", b"abc") for i in range(2100)] == [0] * 2100
+    assert sorted(fetch(metrics, "/get_all_keys")[1].split()) == sorted(f"k{i}" for i in range(2100))
+    status, body = fetch(metrics, "/query_key?key=k7")
+    assert status == 200 and json.loads(body)["data"][0]["size_"] == 3
+    status, body = fetch(metrics, "/query_key?key=absent")
+    assert status == 404 and json.loads(body)["error_code"] == -704
+    found = json.loads(fetch(metrics, "/batch_query_keys?keys=k1,absent")[1])["data"]
+    assert found["k1"]["ok"] and not found["absent"]["ok"]
+    assert "kvpool_master" in fetch(metrics, "/metrics")[1]
+    assert fetch(metrics, "/no/such/path")[0] == 404
+    assert json.loads(fetch(metrics, "/api/v1/remove_all?force=true", "POST")[1])["removed_count"] == 2100
+    assert fetch(metrics, "/get_all_keys") == (200, "")
+    handle.close()
+    master.send_signal(signal.SIGTERM)
+    assert master.wait(20) == 0
+
+
+def test_a_killed_wrapper_takes_the_master_with_it(programs):
+    rpc, metrics = free_ports(2)
+    master = programs("mooncake_master", "--rpc_port", str(rpc), "--metrics_port", str(metrics), "--rpc_address", "127.0.0.1")
+    wait_until(lambda: fetch(metrics, "/health")[0] == 200, 20, "the master's health")
+    master.kill()
+    master.wait()
+    handle = MooncakeDistributedStore()
+    wait_until(lambda: handle.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", f"127.0.0.1:{rpc}") != 0, 10, "the end")
+
+
+@pytest.mark.parametrize("flags", [["--no_such_flag=1"], ["--rpc_port=99999"], ["--rpc_port"], ["word"],
+                                   ["--default_kv_lease_ttl=soon"], ["--enable_metric_reporting=perhaps"]])
+def test_bad_flags_end_the_program(programs, flags):
+    p = programs("mooncake_master", *flags)
+    assert p.wait(20) == 1
+    with open(p.log) as log:
+        text = log.read()
+    assert text.startswith("mooncake_master: ") and text.count("\n") == 1
