@@ -248,12 +248,13 @@ run(void *arg)
 
     while (!m->is_ending) {
         struct pollfd p[FAKE_CONNS + 1] = {{.fd = m->listener, .events = POLLIN}};
+        bool is_cutting = m->is_cutting; /* once a round: a cut that is asked for within one is the next one's */
 
         for (int i = 0; i < FAKE_CONNS; i++) {
-            if (m->is_cutting) kvp_framed_fini(&m->conns[i]);
+            if (is_cutting) kvp_framed_fini(&m->conns[i]);
             p[i + 1] = (struct pollfd){.fd = m->conns[i].fd, .events = POLLIN};
         }
-        m->is_cutting = false;
+        if (is_cutting) m->is_cutting = false;
         poll(p, m->is_deaf ? 0 : FAKE_CONNS + 1, 5);
         for (int i = 0; i < FAKE_CONNS; i++)
             if (p[i + 1].revents != 0) serve(m, &m->conns[i]);
