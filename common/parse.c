@@ -169,3 +169,16 @@ kvp_hostport_is_loopback(const kvp_hostport_t *at)
 {
     return strncmp(at->host, "127.", 4) == 0 || strcmp(at->host, "::1") == 0 || strcmp(at->host, "localhost") == 0;
 }
+
+bool
+kvp_is_listed(const char *list, const char *name)
+{
+    const size_t len = strlen(name);
+    for (const char *at = list; *at != '\0';) {
+        const size_t n = strcspn(at, ",");
+        if (n == len && memcmp(at, name, len) == 0) return true;
+        at += n;
+        at += *at == ',';
+    }
+    return false;
+}

@@ -39,4 +39,7 @@ const char *kvp_format_hostport(const kvp_hostport_t *at, char dst[KVP_HOSTPORT_
  * only one that counts. */
 bool kvp_hostport_is_loopback(const kvp_hostport_t *at);
 
+/* kvp_is_listed says whether the name is one of those in the list, with a comma between each two. */
+bool kvp_is_listed(const char *list, const char *name);
+
 #endif

@@ -5,6 +5,7 @@
 #include "client/cli/doctor.h"
 
 #include "common/err.h"
+#include "common/parse.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -240,21 +241,6 @@ judge_master(judge_t *j)
         say(add(j, KVP_DOCTOR_INFO, "more_nodes"), "", "only the first %u nodes were looked at", KVP_DOCTOR_NODES_MAX);
 }
 
-static bool
-offers(const kvp_doctor_node_t *node, const char *name)
-{
-    const size_t len = strlen(name);
-
-    for (const char *at = node->offers; *at != '\0';) {
-        const size_t n = strcspn(at, ",");
-
-        if (n == len && memcmp(at, name, n) == 0) return true;
-        at += n;
-        at += *at == ',';
-    }
-    return false;
-}
-
 /* The fix of a probe that did not come through, by what moved it. */
 static void
 fix_probe(kvp_doctor_finding_t *it, const kvp_doctor_node_t *node, const char *name, int err)
@@ -343,7 +329,8 @@ judge_way(judge_t *j, const kvp_doctor_node_t *node)
         say(it, "", "node %s offers %s, and none of that leads there from here", node->name, node->offers);
         fix(it,
             "start it with --transports that this machine was not told to leave out, or name one that it offers here");
-    } else if (rdma != NULL && strcmp(node->transport, "tcp") == 0 && offers(node, "rdma") && !rdma->is_usable) {
+    } else if (rdma != NULL && strcmp(node->transport, "tcp") == 0 && kvp_is_listed(node->offers, "rdma") &&
+               !rdma->is_usable) {
         say(add(j, KVP_DOCTOR_WARNING, "rdma_unused"), "mend what keeps this machine from it",
             "node %s offers rdma, and is reached by tcp: %s", node->name, rdma->why);
     }

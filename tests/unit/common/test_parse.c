@@ -157,6 +157,19 @@ test_who_is_reached_from_this_host_alone(void **state)
     }
 }
 
+static void
+test_a_name_is_listed_whole(void **state)
+{
+    (void)state;
+    assert_true(kvp_is_listed("rdma", "rdma"));
+    assert_true(kvp_is_listed("shm,rdma,tcp", "shm"));
+    assert_true(kvp_is_listed("shm,rdma,tcp", "rdma"));
+    assert_true(kvp_is_listed("shm,rdma,tcp", "tcp"));
+    assert_false(kvp_is_listed("", "tcp"));
+    assert_false(kvp_is_listed(",,", "tcp"));
+    assert_false(kvp_is_listed("shm,tcpx,xtcp,tc", "tcp"));
+}
+
 int
 main(void)
 {
@@ -168,6 +181,7 @@ main(void)
         cmocka_unit_test(test_hostport_when_bad),
         cmocka_unit_test(test_hostports_are_separated_by_commas),
         cmocka_unit_test(test_who_is_reached_from_this_host_alone),
+        cmocka_unit_test(test_a_name_is_listed_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
