@@ -464,7 +464,8 @@ on_connected(void *arg, kvp_err_t err)
     c->err = err;
 }
 
-/* Drives the connect to its end: OK, NODE_LOST, CLOSED, or DEADLINE where the caller was in too great a hurry to blame the node. */
+/* Drives the connect to its end: the outcome, UNREACHABLE where there is none in time, CLOSED, or DEADLINE where the caller was
+ * in too great a hurry to blame the node. */
 static kvp_err_t
 await_ep(kvp_ep_t *ep, const connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
 {
@@ -475,12 +476,12 @@ await_ep(kvp_ep_t *ep, const connect_t *c, const _Atomic bool *is_given_up, uint
         struct pollfd p;
 
         if (ops->ep_poll(ep) > 0 || c->is_over) continue;
-        if (kvp_now_ns() >= deadline_ns) return deadline_ns < began_ns + KVP_HURRY_NS ? KVP_DEADLINE : KVP_NODE_LOST;
+        if (kvp_now_ns() >= deadline_ns) return deadline_ns < began_ns + KVP_HURRY_NS ? KVP_DEADLINE : KVP_UNREACHABLE;
         if (kvp_is_given_up(is_given_up)) return KVP_CLOSED;
         p = (struct pollfd){.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
         kvp_glance(&p, deadline_ns);
     }
-    return c->err == KVP_OK || c->err == KVP_NOMEM ? c->err : KVP_NODE_LOST;
+    return c->err == KVP_BUSY ? KVP_UNREACHABLE : c->err; /* BUSY is said of what is here */
 }
 
 static kvp_err_t
@@ -497,11 +498,8 @@ connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
         *ep_out = ep;
         return KVP_OK;
     }
-    if (err != KVP_DEADLINE && err != KVP_NOMEM && err != KVP_CLOSED)
-        kvp_log_warn("client", "no data connection to node %s transport %s error %s", peer->where, ops->name,
-                     kvp_err_name(c.is_over ? c.err : err));
     kvp_ep_destroy(ep);
-    return err == KVP_DEADLINE || err == KVP_NOMEM || err == KVP_CLOSED ? err : KVP_NODE_LOST;
+    return err;
 }
 
 /* Takes an idle one, or the right to make a new one (*ep_out NULL). */

@@ -44,6 +44,7 @@ struct kvp_peer {
     _Atomic bool is_on_trial; /* its slot has failed, and nothing was moved since; set under peers->lock */
     kvp_peer_t *next_grave; /* the same */
     _Atomic bool is_broken;
+    _Atomic bool is_bypassed; /* another transport leads there, and is taken from now on; set before is_broken */
     _Atomic bool owes; /* memory was asked for to write, of which the node must be told when nothing is under way */
 
     uint32_t chunks_n;
@@ -100,7 +101,8 @@ void kvp_peer_destroy(kvp_peer_t *peer);
 void kvp_peer_break(kvp_peer_t *peer);
 
 /* kvp_peer_take_ep: an idle endpoint, or a new one, or one that somebody gives back by deadline_ns (0: EAGAIN where it
- * would wait; BUSY: nobody did. DEADLINE: a new one could not be connected by then). give_ep takes it back, or closes it. */
+ * would wait; BUSY: nobody did. DEADLINE: a new one could not be connected by then; NODE_LOST: the attachment is broken; any
+ * other error: why there is no connection). give_ep takes it back, or closes it. */
 kvp_err_t kvp_peer_take_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out) KVP_MUST_USE;
 void kvp_peer_give_ep(kvp_peer_t *peer, kvp_ep_t *ep, bool is_spent);
 

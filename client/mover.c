@@ -366,8 +366,8 @@ open_err(const kvp_mover_t *m, kvp_err_t err)
     return err == KVP_DEADLINE && kvp_now_ns() < m->deadline_ns ? KVP_NODE_LOST : err;
 }
 
-/* Makes a lane's transfers; moves that cannot be made leave the lane. False: until_ns is 0, and a chunk of the moves that
- * are left has to be opened first. */
+/* Makes a lane's transfers; moves that cannot be made leave the lane. False: the path has to be taken again, because it is
+ * no more the one to take, or until_ns is 0 and a chunk of the moves that are left has to be opened first. */
 static bool
 prepare(const kvp_mover_t *m, lane_t *lane, uint64_t until_ns)
 {
@@ -383,7 +383,7 @@ prepare(const kvp_mover_t *m, lane_t *lane, uint64_t until_ns)
         bool has_room = lane->shares != NULL && lane->order != NULL;
         kvp_err_t err = has_room ? make_share(m, lane, mv, until_ns, &lane->shares[kept]) : KVP_NOMEM;
 
-        if (err == KVP_EAGAIN && until_ns == 0) {
+        if (err == KVP_STALE || (err == KVP_EAGAIN && until_ns == 0)) {
             memmove(lane->moves + kept, lane->moves + i, (n - i) * sizeof(kvp_move_t *));
             lane->moves_n = kept + (n - i);
             return false;
@@ -705,12 +705,15 @@ static bool
 open_lane(run_t *r, lane_t *lane, uint64_t until_ns)
 {
     const kvp_mover_t *m = r->mover;
-    kvp_err_t err = KVP_DEADLINE;
+    kvp_err_t err = r->now_ns < m->deadline_ns ? KVP_OK : KVP_DEADLINE;
+    bool is_whole = false;
 
-    if (r->now_ns < m->deadline_ns) err = kvp_peers_take(m->peers, lane->segment_id, until_ns, &lane->path);
-    if (err == KVP_OK && !prepare(m, lane, until_ns)) {
+    while (err == KVP_OK && !is_whole) {
+        err = kvp_peers_take(m->peers, lane->segment_id, until_ns, &lane->path);
+        is_whole = err == KVP_OK && prepare(m, lane, until_ns);
+        if (err != KVP_OK || is_whole) continue;
         kvp_path_rele(m->peers, &lane->path, false);
-        err = KVP_EAGAIN;
+        if (until_ns == 0) err = KVP_EAGAIN;
     }
     if (err == KVP_EAGAIN && until_ns == 0) return true;
     if (err != KVP_OK) refuse_lane(lane, open_err(m, err));

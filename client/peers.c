@@ -5,6 +5,9 @@
  * - The breaker is the slot's: after a failure the node is left alone for a while that doubles, and everybody who asks
  *   for it meanwhile gets NODE_LOST at once instead of a share of the same waiting. So does everybody but the one who
  *   then tries it.
+ * - A transport with a port of its own may fail where the node is well, which its control connection tells. If another one leads
+ *   there, it is bypassed (ways.h): attached by the next one at once, within the same call, and tried again by the background
+ *   thread. Who gave us one transport gets that one or an error.
  * - Locks: peers->lock guards the slots and the reference counts; peer->lock comes after it. See client/session.c.
  */
 #include "client/peers.h"
@@ -12,8 +15,11 @@
 #include "client/attach.h"
 #include "client/segments.h"
 #include "client/waits.h"
+#include "client/ways.h"
 #include "common/log.h"
+#include "common/parse.h"
 
+#include <arpa/inet.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +43,8 @@ typedef struct {
     uint64_t silent_ns; /* waited for in vain since something was last moved */
     uint64_t silent_to_ns; /* when that was last counted */
     uint64_t avoid_until_ns; /* other nodes are chosen first; 0 = no */
+    uint32_t leads; /* a bit for each of our transports that leads there, as its record last said */
+    kvp_way_t ways[KVP_TRANSPORTS_MAX];
 } slot_t;
 
 struct kvp_peers {
@@ -49,6 +57,7 @@ struct kvp_peers {
     size_t slots_cap;
     kvp_tp_t *tps[KVP_TRANSPORTS_MAX]; /* made when first needed; guarded by lock */
     kvp_peer_t *graves; /* attachments that nobody uses any more; guarded by lock */
+    kvp_trial_t trial; /* of the background thread */
     kvp_debt_t *debts; /* segments that mapped memory for us to write; guarded by lock */
     size_t debts_n;
 };
@@ -196,6 +205,72 @@ note_silence(kvp_peers_t *p, kvp_peer_t *peer, uint64_t since_ns, uint64_t now_n
     return is_enough;
 }
 
+/* ---- ways. What a transport has against the way to a node, and another one would not. */
+static bool
+is_of_the_way(kvp_err_t err)
+{
+    return err != KVP_OK && err != KVP_EAGAIN && err != KVP_BUSY && err != KVP_DEADLINE && err != KVP_CLOSED &&
+           err != KVP_NODE_LOST && err != KVP_NO_SEGMENT && err != KVP_FENCED;
+}
+
+static bool
+has_other_way(const slot_t *slot, size_t transport, uint64_t now_ns)
+{
+    for (size_t i = 0; i < KVP_TRANSPORTS_MAX; i++)
+        if (i != transport && (slot->leads & 1u << i) != 0 && !kvp_way_is_out(&slot->ways[i], now_ns)) return true;
+    return false;
+}
+
+static bool
+leave_way_locked(kvp_peers_t *p, slot_t *slot, size_t transport, const char *where, const char *why)
+{
+    const kvp_transport_ops_t *ops = p->conf.transports[transport];
+    uint64_t now_ns = kvp_now_ns();
+    bool is_news;
+
+    if ((ops->caps & KVP_TP_OWN_PORT) == 0 || !has_other_way(slot, transport, now_ns)) return false;
+    is_news = kvp_way_fail(&slot->ways[transport], now_ns, kvp_random_u64());
+    slot->silent_ns = slot->avoid_until_ns = 0;
+    kvp_count(&p->conf.counters->bypasses, 1);
+    kvp_log_write(is_news ? KVP_LOG_INFO : KVP_LOG_DEBUG, "client",
+                  "node %s is not reached by %s (%s): the next transport is taken, and %s tried again now and then; "
+                  "`kvpool doctor` says more",
+                  where, ops->name, why, ops->name);
+    return true;
+}
+
+/* Of a node that is reached in no way none is to blame. */
+static void
+forgive_ways_locked(slot_t *slot)
+{
+    for (size_t i = 0; i < KVP_TRANSPORTS_MAX; i++)
+        kvp_way_mend(&slot->ways[i], kvp_now_ns());
+}
+
+/* True where the node has another way that is to be taken now, whoever found that out. */
+static bool
+bypass_peer(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err)
+{
+    bool is_left = false;
+    slot_t *slot;
+
+    if (!is_of_the_way(err)) return peer->is_bypassed;
+    pthread_mutex_lock(&p->lock);
+    slot = find_slot_locked(p, peer->segment_id);
+    if (slot != NULL && slot->peer == peer)
+        is_left = leave_way_locked(p, slot, peer->transport, peer->where, kvp_err_text(err));
+    if (is_left) {
+        slot->peer = NULL;
+        peer->is_bypassed = true;
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (is_left) {
+        kvp_peer_break(peer);
+        rele_peer(p, peer);
+    }
+    return peer->is_bypassed;
+}
+
 /* The slot is rid of this peer, whoever still uses it. */
 static void
 drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
@@ -210,6 +285,8 @@ drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
     if (is_ours) {
         slot->peer = NULL;
         trip_breaker_locked(slot);
+        if (peer->is_on_trial)
+            (void)leave_way_locked(p, slot, peer->transport, peer->where, "nothing moves, though it connects");
     }
     pthread_mutex_unlock(&p->lock);
     if (!is_ours) return;
@@ -221,6 +298,7 @@ void
 kvp_peers_destroy(kvp_peers_t *p)
 {
     if (p == NULL) return;
+    kvp_trial_end(&p->trial);
     bury_peers(p);
     for (size_t i = 0; i < p->slots_n; i++) {
         kvp_peer_destroy(p->slots[i]->peer);
@@ -237,26 +315,11 @@ kvp_peers_destroy(kvp_peers_t *p)
 
 /* ---- attaching */
 static bool
-offers(const char *list, const char *name)
-{
-    size_t len = strlen(name);
-
-    while (*list != '\0') {
-        size_t n = strcspn(list, ",");
-
-        if (n == len && memcmp(list, name, len) == 0) return true;
-        list += n;
-        if (*list == ',') list++;
-    }
-    return false;
-}
-
-static bool
 leads_there(const kvp_peers_t *p, size_t transport, const char *host_id, const char *offered)
 {
     const kvp_transport_ops_t *ops = p->conf.transports[transport];
 
-    if (!offers(offered, ops->name)) return false;
+    if (!kvp_is_listed(offered, ops->name)) return false;
     return (ops->caps & KVP_TP_SAME_HOST) == 0 || strcmp(host_id, p->conf.host_id) == 0;
 }
 
@@ -279,6 +342,9 @@ typedef struct {
     kvp_peers_t *peers;
     uint64_t deadline_ns;
     bool is_news; /* a failure is worth a line: it is the first in a row, and the node had time to answer */
+    uint32_t out; /* a bit for each transport that is left out, where there is another */
+    uint32_t leads;
+    uint32_t lack; /* that cannot be used on this side */
     kvp_peer_t *peer;
     kvp_err_t err;
 } attaching_t;
@@ -310,9 +376,13 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
     };
     kvp_err_t err = is_same_host && info->unix_path[0] == '\0' ? KVP_UNREACHABLE : need_tp(p, transport, &how.tp);
 
+    bool is_lacking =
+        err != KVP_OK && (p->conf.transports[transport]->caps & KVP_TP_OWN_PORT) != 0 && a->leads != 1u << transport;
+
+    if (is_lacking) a->lack |= 1u << transport; /* note_ways_locked says so */
     if (err == KVP_OK) err = kvp_peer_open(&how, a->deadline_ns, detail, sizeof detail, &a->peer);
     if (err != KVP_OK && err != KVP_CLOSED)
-        kvp_log_write(a->is_news ? KVP_LOG_WARN : KVP_LOG_DEBUG, "client",
+        kvp_log_write(a->is_news && !is_lacking ? KVP_LOG_WARN : KVP_LOG_DEBUG, "client",
                       "cannot attach to node %s at %s transport %s error %s detail %s", info->node,
                       is_same_host ? info->unix_path : info->addr, p->conf.transports[transport]->name,
                       kvp_err_name(err), detail);
@@ -325,18 +395,20 @@ static bool
 attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
 {
     attaching_t *a = arg;
-    bool has_tried = false;
+    uint32_t todo;
 
     a->err = KVP_NODE_LOST;
     if (info->state == KVP_SEG_LOST || info->chunk_n == 0 || info->chunk_n > CHUNKS_MAX) return false;
+    for (size_t i = 0; i < a->peers->conf.transports_n; i++)
+        if (leads_there(a->peers, i, info->host_id, info->transports)) a->leads |= 1u << i;
+    todo = (a->leads & ~a->out) != 0 ? a->leads & ~a->out : a->leads;
     for (size_t i = 0; i < a->peers->conf.transports_n; i++) {
-        if (!leads_there(a->peers, i, info->host_id, info->transports)) continue;
-        has_tried = true;
+        if ((todo & 1u << i) == 0) continue;
         a->err = attach_by(a, info, i);
         /* No answer in time is no reason to take a slower way for as long as the session lasts. */
         if (a->err == KVP_OK || a->err == KVP_FENCED || a->err == KVP_DEADLINE || a->err == KVP_CLOSED) return false;
     }
-    if (has_tried) return false;
+    if (a->leads != 0) return false;
     a->err = KVP_NOTSUP;
     kvp_log_warn("client", "none of the transports asked for leads to node %s, which offers %s", info->node,
                  info->transports);
@@ -345,20 +417,28 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
 
 /* Outside of all locks. */
 static kvp_err_t
-attach(kvp_peers_t *p, uint32_t segment_id, bool is_news, uint64_t deadline_ns, kvp_peer_t **peer_out)
+attach(attaching_t *a, uint32_t segment_id)
 {
-    attaching_t a = {.peers = p, .is_news = is_news, .deadline_ns = deadline_ns};
-    kvp_err_t err = kvp_segments_find(p->conn, segment_id, a.deadline_ns, attach_to, &a);
+    kvp_peers_t *p = a->peers;
+    kvp_err_t err = kvp_segments_find(p->conn, segment_id, a->deadline_ns, attach_to, a);
 
-    if (err == KVP_OK) err = a.err;
-    if (err == KVP_OK) {
-        *peer_out = a.peer;
-        kvp_count(&p->conf.counters->attaches, 1);
-    }
+    if (err == KVP_OK) err = a->err;
+    if (err == KVP_OK) kvp_count(&p->conf.counters->attaches, 1);
     /* The node knows before us that this session is over. */
     if (err == KVP_FENCED) kvp_conn_break(p->conn);
     if (err == KVP_OK || err == KVP_NOTSUP || err == KVP_NOMEM || err == KVP_CLOSED) return err;
     return KVP_NODE_LOST;
+}
+
+/* What attaching has told of the ways there. */
+static void
+note_ways_locked(kvp_peers_t *p, slot_t *slot, const attaching_t *a, kvp_err_t err)
+{
+    if (a->leads != 0) slot->leads = a->leads;
+    for (size_t i = 0; err == KVP_OK && i < p->conf.transports_n; i++)
+        if ((a->lack & 1u << i) != 0)
+            (void)leave_way_locked(p, slot, i, a->peer->where, "it cannot be used on this host");
+    if (err == KVP_NODE_LOST) forgive_ways_locked(slot);
 }
 
 /* Caller holds peers->lock, which is released meanwhile. */
@@ -370,16 +450,19 @@ attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
     uint64_t patience_ns = kvp_ctl_patience(began_ns, deadline_ns);
     uint64_t end_ns = kvp_min_u64(deadline_ns, began_ns + (is_retry ? patience_ns / REATTACH_SHARE : patience_ns));
     bool is_hurry = end_ns < began_ns + KVP_HURRY_NS;
-    kvp_peer_t *peer = NULL;
+    attaching_t a = {.peers = p, .is_news = !is_retry && !is_hurry, .deadline_ns = end_ns};
     kvp_err_t err;
 
+    for (size_t i = 0; i < KVP_TRANSPORTS_MAX; i++)
+        if (kvp_way_is_out(&slot->ways[i], began_ns)) a.out |= 1u << i;
     slot->is_attaching = true;
     pthread_mutex_unlock(&p->lock);
-    err = attach(p, slot->segment_id, !is_retry && !is_hurry, end_ns, &peer);
+    err = attach(&a, slot->segment_id);
     pthread_mutex_lock(&p->lock);
     slot->is_attaching = false;
-    slot->peer = peer;
-    if (peer != NULL) peer->is_on_trial = is_retry || slot->silent_ns > 0;
+    slot->peer = a.peer;
+    if (a.peer != NULL) a.peer->is_on_trial = is_retry || slot->silent_ns > 0;
+    note_ways_locked(p, slot, &a, err);
     slot->is_out_of_reach = err == KVP_NOTSUP;
     /* A single caller in a great hurry says little about the node. */
     if (err == KVP_NODE_LOST && kvp_now_ns() >= deadline_ns && deadline_ns - began_ns < KVP_HURRY_NS)
@@ -427,22 +510,43 @@ hold_peer(kvp_peers_t *p, uint32_t segment_id, uint64_t deadline_ns, kvp_peer_t 
 }
 
 /* ---- paths */
+/* An endpoint of the attachment that is held, or it is given back: by STALE it was bypassed. */
+static kvp_err_t
+take_ep(kvp_peers_t *p, kvp_peer_t *peer, uint64_t deadline_ns, kvp_path_t *path_out)
+{
+    uint64_t began_ns = deadline_ns == 0 ? 0 : kvp_now_ns();
+    kvp_err_t err;
+
+    *path_out = (kvp_path_t){.peer = peer, .transport = peer->transport};
+    err = kvp_peer_take_ep(peer, deadline_ns, &path_out->ep);
+    if (err == KVP_OK) return KVP_OK;
+    if (err == KVP_DEADLINE && note_silence(p, peer, began_ns, kvp_now_ns())) err = KVP_UNREACHABLE;
+    if (bypass_peer(p, peer, err)) {
+        err = KVP_STALE;
+    } else if (err == KVP_NODE_LOST || err == KVP_FENCED || (is_of_the_way(err) && err != KVP_NOMEM)) {
+        if (err != KVP_NODE_LOST)
+            kvp_log_warn("client", "no data connection to node %s by %s%s: %s (%s); `kvpool doctor` says more",
+                         peer->where, peer->tp->ops->name,
+                         p->conf.transports_n == 1 ? ", and no other transport was named" : "", kvp_err_text(err),
+                         kvp_err_name(err));
+        drop_peer(p, peer);
+        err = KVP_NODE_LOST;
+    }
+    rele_peer(p, peer);
+    return err == KVP_BUSY ? KVP_DEADLINE : err;
+}
+
 kvp_err_t
 kvp_peers_take(kvp_peers_t *p, uint32_t segment_id, uint64_t deadline_ns, kvp_path_t *path_out)
 {
     kvp_peer_t *peer;
-    kvp_err_t err = hold_peer(p, segment_id, deadline_ns, &peer);
-    uint64_t began_ns;
+    kvp_err_t err;
 
-    if (err != KVP_OK) return err;
-    began_ns = deadline_ns == 0 ? 0 : kvp_now_ns();
-    *path_out = (kvp_path_t){.peer = peer, .transport = peer->transport};
-    err = kvp_peer_take_ep(peer, deadline_ns, &path_out->ep);
-    if (err == KVP_OK) return KVP_OK;
-    if (err == KVP_DEADLINE && note_silence(p, peer, began_ns, kvp_now_ns())) err = KVP_NODE_LOST;
-    if (err == KVP_NODE_LOST) drop_peer(p, peer);
-    rele_peer(p, peer);
-    return err == KVP_BUSY ? KVP_DEADLINE : err;
+    do {
+        err = hold_peer(p, segment_id, deadline_ns, &peer);
+        if (err == KVP_OK) err = take_ep(p, peer, deadline_ns, path_out);
+    } while (err == KVP_STALE);
+    return err;
 }
 
 void
@@ -570,11 +674,11 @@ kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_acces
     if (may_owe && !atomic_load_explicit(&peer->owes, memory_order_acquire)) note_debt(p, peer);
     err = kvp_peer_chunk(peer, chunk, access, deadline_ns, mem_out);
     if (err == KVP_FENCED) kvp_conn_break(p->conn);
-    if (err != KVP_OK && err != KVP_EAGAIN && err != KVP_DEADLINE && err != KVP_NOMEM && err != KVP_PROTO) {
-        drop_peer(p, peer);
-        return KVP_NODE_LOST;
-    }
-    return err;
+    if (err == KVP_OK || err == KVP_EAGAIN || err == KVP_DEADLINE || err == KVP_PROTO) return err;
+    if (bypass_peer(p, peer, err)) return KVP_STALE;
+    if (err == KVP_NOMEM) return err;
+    drop_peer(p, peer);
+    return KVP_NODE_LOST;
 }
 
 /* ---- chores */
@@ -619,11 +723,87 @@ drop_idle_ep(kvp_peers_t *p)
     rele_peer(p, oldest);
 }
 
+static bool
+is_numeric(const char *host)
+{
+    struct in6_addr addr;
+
+    return inet_pton(AF_INET, host, &addr) == 1 || inet_pton(AF_INET6, host, &addr) == 1;
+}
+
+/* A way that was bypassed for long enough, to a node that is reached by a transport less liked. A name would be looked up in
+ * the call, which has no deadline. */
+static bool
+choose_trial(kvp_peers_t *p, kvp_addr_t *to_out)
+{
+    uint64_t now_ns = kvp_now_ns();
+    bool is_found = false;
+
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < p->slots_n && !is_found; i++) {
+        const slot_t *slot = p->slots[i];
+
+        if (slot->peer == NULL || !is_numeric(slot->peer->addr.host)) continue;
+        for (size_t t = 0; t < slot->peer->transport && !is_found; t++) {
+            is_found = kvp_way_is_due(&slot->ways[t], now_ns);
+            p->trial.segment_id = slot->segment_id;
+            p->trial.transport = t;
+            *to_out = slot->peer->addr;
+        }
+    }
+    pthread_mutex_unlock(&p->lock);
+    return is_found;
+}
+
+/* Whoever comes next attaches by the way that is whole again; those who are at it finish. */
+static void
+end_trial(kvp_peers_t *p, kvp_err_t err)
+{
+    kvp_peer_t *old = NULL;
+    slot_t *slot;
+
+    kvp_trial_end(&p->trial);
+    pthread_mutex_lock(&p->lock);
+    slot = find_slot_locked(p, p->trial.segment_id);
+    if (err != KVP_OK) {
+        (void)kvp_way_fail(&slot->ways[p->trial.transport], kvp_now_ns(), kvp_random_u64());
+    } else {
+        kvp_way_mend(&slot->ways[p->trial.transport], kvp_now_ns());
+        old = slot->peer;
+        if (old != NULL && old->transport == p->trial.transport) old = NULL;
+        if (old != NULL) slot->peer = NULL;
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (old == NULL) return;
+    kvp_log_info("client", "node %s can be reached by %s again", old->where,
+                 p->conf.transports[p->trial.transport]->name);
+    rele_peer(p, old);
+}
+
+/* True while a way is being tried. */
+static bool
+try_ways(kvp_peers_t *p)
+{
+    kvp_addr_t to;
+    kvp_tp_t *tp;
+    kvp_err_t err = KVP_OK;
+
+    if (p->trial.ep == NULL) {
+        if (!choose_trial(p, &to)) return false;
+        err = need_tp(p, p->trial.transport, &tp);
+        if (err == KVP_OK) err = kvp_trial_begin(&p->trial, tp, &to);
+    }
+    if (err == KVP_OK) err = kvp_trial_drive(&p->trial);
+    if (err == KVP_EAGAIN) return true;
+    end_trial(p, err);
+    return false;
+}
+
 bool
 kvp_peers_tend(kvp_peers_t *p)
 {
     kvp_peer_t *peer;
-    bool has_more = false;
+    bool has_more = try_ways(p);
 
     bury_peers(p);
     drop_idle_ep(p);
@@ -645,6 +825,7 @@ kvp_peers_let_go(kvp_peers_t *p)
 {
     kvp_peer_t *peer;
 
+    kvp_trial_end(&p->trial);
     for (size_t i = 0; hold_nth(p, i, &peer); i++) {
         if (peer == NULL) continue;
         pthread_mutex_lock(&p->lock);
@@ -740,14 +921,18 @@ kvp_peers_pay(kvp_peers_t *p, const kvp_debt_t *debt, uint64_t deadline_ns)
 const char *
 kvp_peers_transport(kvp_peers_t *p, uint32_t segment_id, const char *host_id, const char *offered)
 {
-    const char *name = NULL;
+    const char *name = NULL, *other = "none";
+    uint64_t now_ns = kvp_now_ns();
     const slot_t *slot;
 
     pthread_mutex_lock(&p->lock);
     slot = find_slot_locked(p, segment_id);
     if (slot != NULL && slot->peer != NULL) name = p->conf.transports[slot->peer->transport]->name;
+    for (size_t i = 0; name == NULL && i < p->conf.transports_n; i++) {
+        if (!leads_there(p, i, host_id, offered)) continue;
+        other = p->conf.transports[i]->name;
+        if (slot == NULL || !kvp_way_is_out(&slot->ways[i], now_ns)) name = other;
+    }
     pthread_mutex_unlock(&p->lock);
-    for (size_t i = 0; name == NULL && i < p->conf.transports_n; i++)
-        if (leads_there(p, i, host_id, offered)) name = p->conf.transports[i]->name;
-    return name == NULL ? "none" : name;
+    return name == NULL ? other : name;
 }

@@ -42,7 +42,8 @@ typedef struct {
 
 /* kvp_peers_take finds the node of a segment, attaches to it where needed, and waits for a free endpoint. deadline_ns 0:
  * nothing is waited for and EAGAIN tells that it would have to. NODE_LOST: it does not answer, or did not a moment ago.
- * NOTSUP: none of our transports leads there. rele gives the endpoint back; one that is broken, or may not be used
+ * NOTSUP: none of our transports leads there. One that fails there and has a port of its own is bypassed, if another leads
+ * there. rele gives the endpoint back; one that is broken, or may not be used
  * again (is_spent), is closed first: nothing touches local memory after that. */
 kvp_err_t kvp_peers_take(kvp_peers_t *peers, uint32_t segment_id, uint64_t deadline_ns, kvp_path_t *path_out)
     KVP_MUST_USE;
@@ -74,14 +75,15 @@ typedef struct {
 } kvp_chunk_mem_t;
 
 /* kvp_path_chunk gives a chunk's memory, opening it where needed (blocks; EAGAIN where deadline_ns is 0). Borrowed until
- * the path is given back. PROTO: the node has no such chunk. */
+ * the path is given back. PROTO: the node has no such chunk. STALE: another transport leads there now; take the path again. */
 kvp_err_t kvp_path_chunk(kvp_peers_t *peers, const kvp_path_t *path, uint32_t chunk, kvp_access_t access,
                          uint64_t deadline_ns, kvp_chunk_mem_t *mem_out) KVP_MUST_USE;
 
 /* ---- chores of the handle's background thread */
 
-/* kvp_peers_tend notices nodes that closed their connection, closes idle endpoints beyond max_idle_eps, and maps some more of what was opened (a first touch costs
- * four times a copy). True when there is more to map. */
+/* kvp_peers_tend notices nodes that closed their connection, closes idle endpoints beyond max_idle_eps, tries ways that were
+ * bypassed (client/ways.h), and maps some more of what was opened (a first touch costs four times a copy). True when there is
+ * more to do. */
 bool kvp_peers_tend(kvp_peers_t *peers);
 
 /* kvp_peers_let_go: nothing is moved through these any more. All attachments end but those that views keep. */

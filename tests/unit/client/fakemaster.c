@@ -157,7 +157,7 @@ on_segments(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
         info.size_bytes = info.chunk_bytes = seg->bytes;
         info.chunk_n = 1;
         info.state = KVP_SEG_UP;
-        info.transports = (char *)"shm";
+        info.transports = (char *)(seg->transports == NULL ? "shm" : seg->transports);
         msg.segments = &infos;
         msg.n_segments = 1;
     }

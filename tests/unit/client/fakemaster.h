@@ -13,11 +13,12 @@
 #define FAKE_MASTER_HOST "this host" /* of its segment */
 #define FAKE_MASTER_SEGMENT 7u
 
-/* The segment that a master tells of: id FAKE_MASTER_SEGMENT, one chunk, by shared memory. */
+/* The segment that a master tells of: id FAKE_MASTER_SEGMENT, one chunk, by shared memory where transports is NULL. */
 typedef struct {
     const char *unix_path;
     const uint8_t *uuid;
     uint64_t bytes;
+    const char *transports;
 } fake_segment_t;
 
 typedef struct {

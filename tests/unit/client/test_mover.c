@@ -37,15 +37,19 @@ typedef struct {
 } fixture_t;
 
 static void
-setup_over(fixture_t *f, const kvp_transport_ops_t *ops)
+setup_both(fixture_t *f, const kvp_transport_ops_t *ops, const kvp_transport_ops_t *next)
 {
-    kvp_session_conf_t conf = {.peers = {.name = "a test", .host_id = FAKE_MASTER_HOST, .transports_n = 1}};
+    kvp_session_conf_t conf = {
+        .peers = {.name = "a test", .host_id = FAKE_MASTER_HOST, .transports_n = next == NULL ? 1 : 2}};
     char masters[32];
 
     memset(f, 0, sizeof *f);
     fake_master_start(&f->master);
     fake_node_start(&f->node);
-    f->segment = (fake_segment_t){.unix_path = f->node.path, .uuid = f->node.uuid, .bytes = FAKE_NODE_BYTES};
+    f->segment = (fake_segment_t){.unix_path = f->node.path,
+                                  .uuid = f->node.uuid,
+                                  .bytes = FAKE_NODE_BYTES,
+                                  .transports = next == NULL ? NULL : "shm,rdma"};
     f->master.segment = &f->segment;
     kvp_forkguard_init(&f->guard);
     kvp_scratch_pool_init(&f->scratches);
@@ -54,6 +58,7 @@ setup_over(fixture_t *f, const kvp_transport_ops_t *ops)
     snprintf(masters, sizeof masters, "127.0.0.1:%u", f->master.port);
     conf.masters = masters;
     conf.peers.transports[0] = ops;
+    conf.peers.transports[1] = next;
     conf.peers.guard = &f->guard;
     conf.peers.counters = &f->counters;
     f->deadline_ns = kvp_now_ns() + LONG_NS;
@@ -61,6 +66,12 @@ setup_over(fixture_t *f, const kvp_transport_ops_t *ops)
     assert_int_equal(kvp_session_hold(f->session, f->deadline_ns, &f->link), KVP_OK);
     for (size_t i = 0; i < VALUE; i++)
         f->value[i] = (uint8_t)(i * 7 + i / 251);
+}
+
+static void
+setup_over(fixture_t *f, const kvp_transport_ops_t *ops)
+{
+    setup_both(f, ops, NULL);
 }
 
 static void
@@ -391,6 +402,45 @@ test_after_the_deadline_nothing_is_moved(void **state)
     teardown(&f);
 }
 
+static kvp_err_t
+refuse_token(kvp_tp_t *tp, const kvp_token_t *token, uint64_t len, kvp_access_t access, kvp_rseg_t *rseg)
+{
+    (void)tp, (void)token, (void)len, (void)access, (void)rseg;
+    return KVP_INVALID;
+}
+
+/* In the same call, for all moves of the lane: a transport with a port of its own that cannot use what the node gives. */
+static void
+test_memory_that_one_transport_cannot_use_is_reached_by_the_next(void **state)
+{
+    kvp_transport_ops_t rdma = *kvp_transport_find("shm");
+    fixture_t f;
+    kvp_iov_t iov[3];
+    kvp_span_t spans[3];
+    kvp_move_t moves[3];
+
+    (void)state;
+    rdma.name = "rdma";
+    rdma.caps |= KVP_TP_OWN_PORT;
+    rdma.rseg_open = refuse_token;
+    setup_both(&f, &rdma, kvp_transport_find("shm"));
+    for (uint32_t i = 0; i < 3; i++) {
+        iov[i] = (kvp_iov_t){f.value, VALUE};
+        spans[i] = (kvp_span_t){.iov = &iov[i], .iov_n = 1};
+        moves[i] = move_at(&f, KVP_MOVE_PUT, i);
+    }
+    run(&f, spans, moves, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(moves[i].err, KVP_OK);
+        assert_memory_equal(f.node.payload + 65536 * i, f.value, VALUE);
+    }
+    assert_int_equal(f.counters.bypasses, 1);
+    assert_int_equal(f.counters.peer_failures, 0);
+    assert_int_equal(f.counters.paths[0].writes, 0);
+    assert_int_equal(f.counters.paths[1].writes, 3);
+    teardown(&f);
+}
+
 /* More segments than are driven at a time, and one of them all that there is: only its moves succeed. */
 static void
 test_lost_nodes_hold_up_nobody(void **state)
@@ -491,6 +541,7 @@ main(void)
         cmocka_unit_test(test_a_write_that_comes_too_late_is_refused),
         cmocka_unit_test(test_a_place_that_is_not_there_is_the_masters_fault),
         cmocka_unit_test(test_after_the_deadline_nothing_is_moved),
+        cmocka_unit_test(test_memory_that_one_transport_cannot_use_is_reached_by_the_next),
         cmocka_unit_test(test_lost_nodes_hold_up_nobody),
         cmocka_unit_test(test_a_short_deadline_does_not_cost_the_node),
         cmocka_unit_test(test_a_silent_node_costs_a_share_of_the_time),
