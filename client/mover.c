@@ -132,13 +132,15 @@ cut_span(const kvp_mover_t *m, const kvp_span_t *span, uint64_t len, uint32_t *n
 }
 
 static void
-init_xfer(kvp_xfer_t *x, lane_t *lane, kvp_xfer_kind_t kind, kvp_rseg_t *rseg, uint64_t roffset, uint64_t deadline_ns)
+init_xfer(const kvp_mover_t *m, const kvp_move_t *mv, kvp_xfer_t *x, lane_t *lane, kvp_xfer_kind_t kind,
+          kvp_rseg_t *rseg, uint64_t roffset)
 {
     memset(x, 0, sizeof *x);
     x->kind = kind;
     x->rseg = rseg;
     x->roffset = roffset;
-    x->deadline_ns = deadline_ns;
+    x->deadline_ns = m->deadline_ns;
+    if (kind != KVP_XFER_READ) x->granted_ns = mv->granted_ns;
     x->done = on_done;
     x->arg = lane;
     x->status = KVP_CANCELLED; /* until it was submitted and is done */
@@ -210,12 +212,12 @@ set_piece(kvp_xfer_t *x, kvp_iov_t *piece, const void *addr, size_t len)
 static kvp_err_t
 make_read(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, share_t *s)
 {
-    init_xfer(&s->x[0], lane, KVP_XFER_READ, mem->payload, mv->loc.offset, m->deadline_ns);
+    init_xfer(m, mv, &s->x[0], lane, KVP_XFER_READ, mem->payload, mv->loc.offset);
     /* What goes straight to a device has no sum that could vouch for it. */
     mv->is_sum_path = (lane->ops->caps & KVP_TP_SUM_ALONE) != 0 && !m->spans[mv->item].has_device;
     mv->has_desc = mv->kind == KVP_MOVE_READ && !(mv->may_skip_desc && mv->is_sum_path);
     if (!mv->has_desc) return make_payload(m, lane, mv, &s->x[0]);
-    init_xfer(&s->x[1], lane, KVP_XFER_READ, mem->meta, kvp_desc_off(mv->loc.slot), m->deadline_ns);
+    init_xfer(m, mv, &s->x[1], lane, KVP_XFER_READ, mem->meta, kvp_desc_off(mv->loc.slot));
     s->x[1].flags = KVP_XFER_AFTER_PRIOR;
     set_piece(&s->x[1], &s->pieces[0], &mv->desc, KVP_DESC_LINE_BYTES);
     return make_payload(m, lane, mv, &s->x[0]);
@@ -224,7 +226,7 @@ make_read(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_me
 static kvp_err_t
 make_write(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
 {
-    init_xfer(x, lane, KVP_XFER_WRITE, mem->payload, mv->loc.offset, m->deadline_ns);
+    init_xfer(m, mv, x, lane, KVP_XFER_WRITE, mem->payload, mv->loc.offset);
     set_guard(x, mem, &mv->loc);
     return make_payload(m, lane, mv, x);
 }
@@ -232,7 +234,7 @@ make_write(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_m
 static kvp_err_t
 make_fill(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, share_t *s)
 {
-    init_xfer(&s->x[0], lane, KVP_XFER_PUBLISH, mem->meta, kvp_desc_off(mv->loc.slot), m->deadline_ns);
+    init_xfer(m, mv, &s->x[0], lane, KVP_XFER_PUBLISH, mem->meta, kvp_desc_off(mv->loc.slot));
     set_word(&s->x[0], &mv->loc, KVP_DESC_WRITING);
     return make_write(m, lane, mv, mem, &s->x[1]);
 }
@@ -243,13 +245,13 @@ make_seal(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_me
     uint64_t desc_off = kvp_desc_off(mv->loc.slot);
     size_t word = sizeof mv->desc.word;
 
-    init_xfer(&x[0], lane, KVP_XFER_WRITE, mem->meta, (uint64_t)mv->loc.key_off * 64, m->deadline_ns);
+    init_xfer(m, mv, &x[0], lane, KVP_XFER_WRITE, mem->meta, (uint64_t)mv->loc.key_off * 64);
     set_guard(&x[0], mem, &mv->loc);
     set_piece(&x[0], &s->pieces[0], mv->key, mv->key_len);
-    init_xfer(&x[1], lane, KVP_XFER_WRITE, mem->meta, desc_off + word, m->deadline_ns);
+    init_xfer(m, mv, &x[1], lane, KVP_XFER_WRITE, mem->meta, desc_off + word);
     set_guard(&x[1], mem, &mv->loc);
     set_piece(&x[1], &s->pieces[1], (const uint8_t *)&mv->desc + word, sizeof mv->desc - word);
-    init_xfer(&x[2], lane, KVP_XFER_PUBLISH, mem->meta, desc_off, m->deadline_ns);
+    init_xfer(m, mv, &x[2], lane, KVP_XFER_PUBLISH, mem->meta, desc_off);
     x[2].flags = KVP_XFER_AFTER_PRIOR;
     set_word(&x[2], &mv->loc, KVP_DESC_SEALED);
 }
@@ -560,6 +562,7 @@ status_err(const run_t *r, kvp_err_t status, bool is_late)
     case KVP_CORRUPT:
     case KVP_NOTSUP:
     case KVP_NOT_REGISTERED:
+    case KVP_EAGAIN:
         return status;
     case KVP_INVALID:
         return KVP_PROTO; /* the master told of a place that is not there */

@@ -107,7 +107,7 @@
     X(RDMA_PUSH_RAILS, "every rail that carried writes is pushed")                                                     \
     X(RDMA_SEAL_RAILS, "SEALED waits for what was written on all rails")                                               \
     X(RDMA_WRITES_ONCE, "what a failed rail wrote is not written again over another one")                              \
-    X(RDMA_OLD_WRITES, "what waits to be written goes over no connection that is younger than itself")                 \
+    X(RDMA_OLD_WRITES, "what is written to a place goes over no connection that is younger than its grant")            \
     X(RDMA_READS_AGAIN, "what it was reading is")                                                                      \
     X(RDMA_SILENCE, "a queue pair that shows nothing for longer than adapters try is given up")                        \
     X(RDMA_CUT, "a writer that is cut lands nothing more")                                                             \

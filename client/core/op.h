@@ -68,7 +68,8 @@ typedef enum {
 typedef struct {
     kvp_move_kind_t kind;
     uint32_t item; /* index in the batch: whose memory */
-    uint32_t copy; /* of a write: which location of the grant */
+    uint32_t copy; /* of a write: which location of the grant, */
+    uint64_t granted_ns; /* and when that was asked for */
     kvp_wire_loc_t loc;
     uint64_t len;
     const void *key; /* SEAL, PUT; borrowed */
@@ -78,7 +79,8 @@ typedef struct {
     bool lacks_sum; /* READ: the object has none: what must be verified is, by a sum of what the node sends */
 
     /* The shell's report. err: OK, STALE, NODE_LOST, DEADLINE, CLOSED, NOTSUP, NOMEM, CORRUPT (lacks_sum), NOT_REGISTERED
-     * (memory here is gone), PROTO (a location that does not exist at its node). */
+     * (memory here is gone), PROTO (a location that does not exist at its node), EAGAIN (the grant is older than the way
+     * there: another one is good). */
     kvp_err_t err;
     bool has_sum; /* not of bytes that only adapters saw */
     bool has_desc; /* READ: desc was read behind the payload; else there is a sum */

@@ -10,6 +10,8 @@
  *   it is summed while it is under way.
  * - An attempt that the master may know of and that is not committed is always aborted, also when its PUT_BEGIN was not
  *   answered in time: the master gets the two in this order on one connection. The end of a session aborts as well.
+ * - Where bytes can land late, they go over connections that are older than the attempt, which the node ends before others
+ *   get the place. The first put to a node makes that connection, and is begun again: also where another copy is whole.
  */
 #include "client/core/putop.h"
 
@@ -182,6 +184,7 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
 
         if (it->phase != PHASE_ASK) continue;
         it->attempt = attempt++;
+        it->begun_ns = now_ns;
         it->is_drained = true;
         *rec++ = (kvp_wire_put_t){it->digest, it->len, it->attempt, key_at, it->key_len};
         key_at += it->key_len;
@@ -225,6 +228,7 @@ take_place(kvp_putop_item_t *it, const kvp_wire_obj_t *obj, const kvp_wire_loc_t
     it->has_sum = false;
     it->sum = 0;
     it->part_err = KVP_OK;
+    it->is_early = false;
 }
 
 static kvp_err_t
@@ -300,6 +304,7 @@ make_move(const kvp_putop_t *op, uint32_t i, uint32_t copy, kvp_move_t *mv)
 
     mv->item = i;
     mv->copy = copy;
+    mv->granted_ns = it->begun_ns;
     mv->loc = *loc;
     mv->len = it->len;
     mv->kind = it->phase == PHASE_SEAL ? KVP_MOVE_SEAL : is_at_once(it) ? KVP_MOVE_PUT : KVP_MOVE_FILL;
@@ -359,7 +364,8 @@ take_part(kvp_putop_item_t *it, const kvp_move_t *mv)
         return;
     }
     it->sound = (uint8_t)(it->sound & ~(1u << mv->copy));
-    if (it->part_err == KVP_OK) it->part_err = mv->err;
+    it->is_early |= mv->err == KVP_EAGAIN;
+    if (it->part_err == KVP_OK) it->part_err = mv->err == KVP_EAGAIN ? KVP_NODE_LOST : mv->err;
     if (it->sound == 0 && it->err == KVP_OK) it->err = it->part_err;
 }
 
@@ -380,6 +386,16 @@ lose_attempt(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, uint64_t now_
     give_up(it, err == KVP_STALE ? KVP_ABORTED : err, is_again);
 }
 
+/* The connection stands by now, so there is nothing to wait for. Where it keeps ending it is like any other loss. */
+static bool
+begin_again(kvp_putop_item_t *it)
+{
+    if (!it->is_early || it->restarts == RESTARTS_MAX) return false;
+    it->restarts++;
+    give_up(it, KVP_NODE_LOST, true);
+    return true;
+}
+
 void
 kvp_putop_on_moved(kvp_putop_t *op, uint64_t now_ns)
 {
@@ -387,7 +403,7 @@ kvp_putop_on_moved(kvp_putop_t *op, uint64_t now_ns)
         kvp_putop_item_t *it = &op->items[op->moves[i].item];
 
         take_part(it, &op->moves[i]);
-        if (it->parts_done < it->nloc) continue;
+        if (it->parts_done < it->nloc || begin_again(it)) continue;
         if (it->err != KVP_OK) {
             lose_attempt(op, it, it->err, now_ns);
             continue;

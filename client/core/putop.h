@@ -34,6 +34,7 @@ typedef struct {
     bool is_drained; /* of the attempt: nothing of it can land any more */
     bool was_cut; /* a session was lost on it: its old attempt may still be there for a moment */
     bool is_again; /* once the attempt is aborted, it is asked again */
+    bool is_early; /* a copy's connection was not there yet when the attempt was begun */
     uint32_t nloc;
     uint32_t parts_begun; /* of the nloc copies, in the phase */
     uint32_t parts_done;
@@ -44,6 +45,7 @@ typedef struct {
     const kvp_wire_loc_t *locs; /* in the answer, which is kept until the next call */
     kvp_digest_t digest;
     uint64_t attempt;
+    uint64_t begun_ns; /* before the master was asked for it */
     uint64_t version;
     uint64_t sum;
 } kvp_putop_item_t;

@@ -94,7 +94,7 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev)
         kvp_rdma_book_note(&ep->tp->book, &ep->known, &answer);
     }
     ep->is_up = true;
-    kvp_rdma_rails_connected(ep, rail);
+    kvp_rdma_rails_connected(rail);
     return KVP_OK;
 }
 

@@ -24,16 +24,8 @@
 #define TODO_MAX (8 * KVP_RDMA_SENDS) /* transfers that wait for a work request */
 
 static void
-writes_are_over(kvp_rdma_ep_t *ep)
-{
-    for (uint32_t i = 0; i < ep->rails_n; i++)
-        ep->rails[i].is_young = false;
-}
-
-static void
 finish(kvp_rdma_ep_t *ep, kvp_xfer_t *xfer, kvp_err_t status)
 {
-    if (xfer->kind != KVP_XFER_READ && --ep->writes_n == 0) writes_are_over(ep);
     xfer->status = status;
     xfer->link = (kvp_list_t){0};
     ep->fired++;
@@ -149,6 +141,7 @@ check(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     /* A number that a peer's earlier life gave out may by now mean other memory. */
     if (rseg->keys.epoch != ep->epoch && KVP_RULE(RDMA_EPOCH)) return KVP_NO_SEGMENT;
     if (ep->peer_rails_n > rseg->keys.rails_n) return KVP_NO_SEGMENT;
+    if (kvp_rdma_rails_are_young(ep, xfer)) return KVP_EAGAIN;
     return (xfer->flags & KVP_XFER_DEVICE) == 0 || is_registered(ep, xfer) ? KVP_OK : KVP_NOTSUP;
 }
 
@@ -163,7 +156,6 @@ kvp_rdma_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_ou
     for (; *n_out < n && ep->todo_n < TODO_MAX; ++*n_out) {
         kvp_xfer_t *xfer = xfers[*n_out];
 
-        ep->writes_n += xfer->kind != KVP_XFER_READ;
         err = check(ep, xfer);
         if (err != KVP_OK) {
             finish(ep, xfer, err);

@@ -44,7 +44,6 @@ typedef struct {
     kvp_sum_state_t *sum; /* for what arrives out of order */
     uint64_t seq; /* works posted so far, on all rails */
     uint64_t bytes; /* of todo and posted, that are not over */
-    uint32_t writes_n; /* of them, those that write */
     bool is_wide; /* these are or were so many that all rails carry them; until nothing is left */
     size_t fired; /* completions told, in the call at hand */
 } kvp_rdma_ep_t;

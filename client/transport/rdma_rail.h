@@ -42,7 +42,7 @@ typedef struct {
     kvp_rdma_tp_t *tp;
     kvp_rdma_id_t *id; /* NULL = not there, or over: nothing of it touches local memory */
     bool is_up; /* connected */
-    bool is_young; /* connected when writes were under way already: it carries none before all of these are over */
+    uint64_t stood_ns; /* since when */
     kvp_rdma_pair_t pair; /* of whose adapters; of the peer's it is also which of a token's keys counts */
     struct sockaddr_storage at; /* the peer's address that it is opened to */
     bool is_routed; /* by whichever of our adapters the network leads there: the endpoint's first */

@@ -80,26 +80,36 @@ best_ns_per_mib(const kvp_rdma_ep_t *ep)
     return best;
 }
 
-/* A node ends our connections before it gives away what we may still be writing to (peer_cut). What is left of that must not
- * go over a connection that is made afterwards. */
+/* A node ends our connections before it gives away what we may still be writing to (peer_cut). So a connection that stood
+ * before the space was asked for is the proof that it is ours still: whoever slept meanwhile finds it gone, and must not
+ * write over a later one. */
 static bool
-may_carry(const kvp_rdma_rail_t *rail, bool is_write)
+may_carry(const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
 {
-    return rail->is_up && !(is_write && rail->is_young);
+    bool is_bound = xfer->kind != KVP_XFER_READ && xfer->granted_ns != 0 && KVP_RULE(RDMA_OLD_WRITES);
+
+    return rail->is_up && !(is_bound && rail->stood_ns >= xfer->granted_ns);
 }
 
 /* The one that little goes over: the first of those that are trusted most. */
-static kvp_rdma_rail_t *
-home(kvp_rdma_ep_t *ep, bool is_write)
+static const kvp_rdma_rail_t *
+home(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
-    kvp_rdma_rail_t *best = NULL;
+    const kvp_rdma_rail_t *best = NULL;
 
     for (uint32_t i = 0; i < ep->rails_n; i++) {
-        kvp_rdma_rail_t *rail = &ep->rails[i];
+        const kvp_rdma_rail_t *rail = &ep->rails[i];
 
-        if (may_carry(rail, is_write) && (best == NULL || rail->health.score > best->health.score)) best = rail;
+        if (may_carry(rail, xfer) && (best == NULL || rail->health.score > best->health.score)) best = rail;
     }
     return best;
+}
+
+/* A connection that is made from now on is younger still. */
+bool
+kvp_rdma_rails_are_young(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
+{
+    return xfer->kind != KVP_XFER_READ && xfer->granted_ns != 0 && home(ep, xfer) == NULL && KVP_RULE(RDMA_OLD_WRITES);
 }
 
 /* Whether all that a transfer must come after is over, but for what the rail itself sees to. */
@@ -133,9 +143,8 @@ awaits_reads(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
 kvp_rdma_rail_t *
 kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off, uint64_t len)
 {
-    bool is_write = xfer->kind != KVP_XFER_READ;
     bool is_narrow = ep->rails_n == 1 || !ep->is_wide || xfer->kind == KVP_XFER_PUBLISH;
-    kvp_rdma_rail_t *only = is_narrow ? home(ep, is_write) : NULL;
+    const kvp_rdma_rail_t *only = is_narrow ? home(ep, xfer) : NULL;
     uint64_t best_ns = ep->rails_n == 1 ? 0 : best_ns_per_mib(ep);
     kvp_rdma_rail_t *best = NULL;
     uint64_t least = UINT64_MAX;
@@ -145,7 +154,7 @@ kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off, uin
         kvp_rdma_rail_t *rail = &ep->rails[i];
         uint64_t load;
 
-        if (!may_carry(rail, is_write) || (only != NULL && rail != only)) continue;
+        if (!may_carry(rail, xfer) || (only != NULL && rail != only)) continue;
         if (!kvp_rdma_rail_has_place(rail) || !is_over_elsewhere(ep, rail, xfer)) continue;
         load = (rail->bytes + len) * KVP_RDMA_HEALTH_FULL / kvp_rdma_health_weight(&rail->health, best_ns);
         if (load >= least) continue;
@@ -307,11 +316,13 @@ has_hope(const kvp_rdma_ep_t *ep)
     return false;
 }
 
-/* Whether writes are left that no rail may carry. */
+/* Whether writes wait that no rail may carry. */
 static bool
-are_writes_stranded(kvp_rdma_ep_t *ep)
+are_writes_stranded(const kvp_rdma_ep_t *ep)
 {
-    return ep->writes_n > 0 && home(ep, true) == NULL && KVP_RULE(RDMA_OLD_WRITES);
+    kvp_list_foreach (pos, &ep->todo)
+        if (kvp_rdma_rails_are_young(ep, kvp_list_entry(pos, kvp_xfer_t, link))) return true;
+    return false;
 }
 
 void
@@ -355,10 +366,10 @@ kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, uint3
 
 /* ---- what health is judged by */
 void
-kvp_rdma_rails_connected(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+kvp_rdma_rails_connected(kvp_rdma_rail_t *rail)
 {
     rail->is_up = true;
-    rail->is_young = ep->writes_n > 0 && KVP_RULE(RDMA_OLD_WRITES);
+    rail->stood_ns = kvp_now_ns();
     kvp_rdma_health_connected(&rail->health);
 }
 

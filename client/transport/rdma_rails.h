@@ -34,8 +34,10 @@ void kvp_rdma_rails_failed(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail);
 kvp_rdma_work_t *kvp_rdma_rails_orphan(kvp_rdma_ep_t *ep);
 void kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, uint32_t len);
 
+/* kvp_rdma_rails_are_young: no connection may carry the transfer, now or later, since its space was granted before they stood. */
+bool kvp_rdma_rails_are_young(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer);
 /* kvp_rdma_rails_connected and _moved tell what a rail's health is judged by: moved 0 bytes is posted where nothing was. */
-void kvp_rdma_rails_connected(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail);
+void kvp_rdma_rails_connected(kvp_rdma_rail_t *rail);
 void kvp_rdma_rails_moved(kvp_rdma_rail_t *rail, uint64_t bytes);
 
 #endif

@@ -138,13 +138,17 @@ typedef struct kvp_xfer {
     uint64_t guard_off;
     uint64_t guard_word;
     uint64_t deadline_ns; /* CLOCK_MONOTONIC, 0 = none: a copying transport stops there with DEADLINE */
+    uint64_t
+        granted_ns; /* WRITE, PUBLISH: the space was not asked for before (CLOCK_MONOTONIC). Where KVP_TP_LATE_WRITES it
+                            goes over connections that stood by then, and no others: EAGAIN. 0 = nobody else gets the space */
     void (*done)(struct kvp_xfer *xfer);
     void *arg;
 
     kvp_err_t status; /* set before done: OK, STALE (guard or publish refused), DEADLINE, INVALID (ill-formed, out of
                          range, a reader's token used to write), NO_SEGMENT, DISCONNECTED, CANCELLED, PROTO (the peer's
                          answer was malformed; the endpoint is broken), CORRUPT (PEER_SUM: it is not what arrived), NOTSUP
-                         (DEVICE: not all of the memory is registered), NOT_REGISTERED (DEVICE: it is there no more) */
+                         (DEVICE: not all of the memory is registered), NOT_REGISTERED (DEVICE: it is there no more),
+                         EAGAIN (the grant is older than the connection: ask for another; nothing was sent) */
     uint64_t sum; /* with KVP_XFER_SUM and status OK */
     kvp_list_t link; /* the transport's while it owns the transfer, */
     uint64_t left; /* and this: bytes that are not over */

@@ -141,6 +141,7 @@ xfer(rig_t *r, uint32_t i, kvp_xfer_kind_t kind, uint64_t at, const kvp_iov_t *i
                            .iov = iov,
                            .iov_n = 1,
                            .len = iov->len,
+                           .granted_ns = kvp_now_ns(),
                            .done = on_done,
                            .arg = r};
     return &r->x[i];
@@ -155,6 +156,7 @@ publish(rig_t *r, uint32_t i, kvp_desc_state_t state)
                            .roffset = WORD_AT,
                            .len = 8,
                            .word = kvp_word_make(GENERATION, state),
+                           .granted_ns = kvp_now_ns(),
                            .done = on_done,
                            .arg = r};
     return &r->x[i];
@@ -593,6 +595,27 @@ cut_writer_goes_on(rig_t *r, uint64_t seed)
     return is_right;
 }
 
+/* A writer sleeps between its grant and its first write, with no connection that could be cut, and comes to one later. */
+static bool
+sleeping_writer_connects(rig_t *r, uint64_t seed)
+{
+    bool is_right;
+
+    rig_open(r, seed, NULL);
+    kvp_ep_destroy(r->ep);
+    write_all(r, 'a');
+    (void)publish(r, 1, KVP_DESC_SEALED);
+    cut(r);
+    memset(r->mem + DATA_AT, 'b', DATA_BYTES);
+    assert_int_equal(connect_to(r), KVP_OK);
+    submit(r, 2);
+    finish(r, 2);
+    model_nic_settle();
+    is_right = r->x[0].status == KVP_EAGAIN && r->x[1].status == KVP_EAGAIN && is_all(r->mem + DATA_AT, 'b');
+    rig_close(r);
+    return is_right;
+}
+
 /* Once a drain has returned the memory is the caller's, whatever it returned. */
 static bool
 drained_reader(rig_t *r, uint64_t seed)
@@ -674,6 +697,7 @@ static const struct {
     {KVP_RULE_RDMA_SILENCE, "RDMA_SILENCE (put)", silent_write},
     {KVP_RULE_RDMA_CUT, "RDMA_CUT", cut_writer},
     {KVP_RULE_RDMA_OLD_WRITES, "RDMA_OLD_WRITES", cut_writer_goes_on},
+    {KVP_RULE_RDMA_OLD_WRITES, "RDMA_OLD_WRITES (asleep)", sleeping_writer_connects},
     {KVP_RULE_RDMA_PEER_FENCE, "RDMA_PEER_FENCE", fenced_writer},
     {KVP_RULE_RDMA_REFUSE_FENCED, "RDMA_REFUSE_FENCED", fenced_comes_back},
     {KVP_RULE_RDMA_EPOCH, "RDMA_EPOCH", keys_of_an_earlier_life},

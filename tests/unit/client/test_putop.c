@@ -483,7 +483,7 @@ random_step(fixture_t *f, kvp_step_t step)
             (void)!kvp_putop_on_reply(&f->op, &f->answer.frame, f->now);
     } else if (step.kind == KVP_STEP_MOVE) {
         for (uint32_t i = 0; i < f->op.moves_n; i++) {
-            f->moves[i].err = random() % 4 == 0 ? KVP_STALE : KVP_OK;
+            f->moves[i].err = random() % 4 == 0 ? (random() % 2 == 0 ? KVP_STALE : KVP_EAGAIN) : KVP_OK;
             f->moves[i].is_drained = random() % 2 == 0;
         }
         kvp_putop_on_moved(&f->op, f->now);

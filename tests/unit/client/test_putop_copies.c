@@ -76,6 +76,39 @@ test_put_leaves_out_a_replica_that_failed(void **state)
     teardown(&f);
 }
 
+/* By a grant that is older than the way to a node nothing is written there: the attempt is begun again at once, with all
+ * copies. Where that way keeps ending the other copy has to do. */
+static void
+test_put_is_begun_again_where_a_way_is_younger(void **state)
+{
+    static const uint32_t first = 0;
+    uint64_t began_ns;
+    fixture_t f;
+
+    (void)state;
+    to_fill(&f, 2);
+    for (uint32_t again = 0; again < 4; again++) {
+        f.moves[1].err = KVP_EAGAIN;
+        moved(&f);
+        expect_abort(&f, f.asked, 1, true);
+        began_ns = f.now += 7;
+        expect_begin(&f, 0, 1);
+        f.now += 5;
+        answer_obj(&f.answer, KVP_OK, 2, 0, 0, GEN);
+        reply_places(&f);
+        expect_moves(&f, KVP_MOVE_FILL, 2);
+        assert_int_equal(f.moves[0].granted_ns, began_ns);
+        assert_int_equal(f.moves[1].granted_ns, began_ns);
+    }
+    f.moves[1].err = KVP_EAGAIN;
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 1);
+    moved(&f);
+    expect_commit(&f, &first, 1);
+    assert_int_equal(committed_copies(&f), 1);
+    teardown(&f);
+}
+
 /* The copies of one object are sealed in two steps, and nothing is left to do in the second. */
 static void
 test_put_leaves_out_the_last_replica_when_moves_are_few(void **state)
@@ -296,6 +329,7 @@ main(void)
         cmocka_unit_test(test_put_commits_all_replicas_together),
         cmocka_unit_test(test_put_of_copies_takes_two_moves),
         cmocka_unit_test(test_put_leaves_out_a_replica_that_failed),
+        cmocka_unit_test(test_put_is_begun_again_where_a_way_is_younger),
         cmocka_unit_test(test_put_leaves_out_the_last_replica_when_moves_are_few),
         cmocka_unit_test(test_put_refuses_replicas_that_differ),
         cmocka_unit_test(test_put_takes_the_sum_of_the_replica_that_has_one),
