@@ -270,6 +270,48 @@ def test_writer_stops_in_the_middle_of_writes(pool):
     assert taken > 0, f"none of {2 * ROUNDS} puts was hit in the middle"
 
 
+def fill(client):
+    """Fills the pool so that a put has to wait: all is pinned but one object, and that is reserved."""
+    pinned = 0
+    while (got := client(f"put p{pinned} {MIB} pin=1 deadline={1000 * SLOW:g}"))["err"] == "OK":
+        pinned += 1
+    assert pinned > 8 and got["err"] in {"NO_SPACE", "RETRY_AFTER"}, (pinned, got)
+    assert client("remove p0 force=1")["err"] == "OK"
+    assert client(f"put r0 {MIB}")["err"] == "OK"
+    assert client("lookup r 0 1 ttl=10000")["granted"] == 1
+
+
+@pytest.mark.limit(300)
+@pytest.mark.pool(nodes=1, memory="28MiB")
+def test_writer_stops_before_its_first_write(pool):
+    """Fails if a client that was never connected to the node, and is stopped while the master looks for room for it, writes
+    into what it was given then, once that is another's: it finds no connection of its own ended.
+    """
+    other = Shell(pool.bench, pool.addr, "other", **ELSEWHERE)
+    for turn in range(2 * ROUNDS):
+        assert other("all force=1")["err"] == "OK"
+        fill(other)
+        writer = Shell(pool.bench, pool.addr, f"writer{turn}", **ELSEWHERE)
+        writer.say(f"put k {4 * MIB} version=1 deadline=60000")
+        time.sleep(0.5 * SLOW)  # it is asked for, and waits
+        writer.freeze()
+        assert other("all force=1")["err"] == "OK"
+        wait_until(lambda: figures(pool.master)["attempts"] == 1, 5, "room to be given to the one that stands still")
+        assert other("release")["err"] == "OK"
+        assert put_by_another(other, "k", 2 * MIB) == 2
+        settled(pool.master, "the space of a writer that stands still", 10)
+        for i in range(MEANWHILE):
+            assert other(f"put f{i} {MIB} version={i}")["err"] == "OK"
+        writer.thaw()
+        late = writer.hear()
+        assert late["err"] in {"OK", "ABORTED", "IN_PROGRESS"}, late
+        got = other(f"get k {4 * MIB}")
+        assert got["err"] == "OK" and got["intact"] and got["version"] == 2, (turn, got)
+        check_all_there(other, MEANWHILE, turn)
+        assert writer.finish() == 0
+        settled(pool.master, f"the space of turn {turn}", 10)
+
+
 @pytest.mark.limit(200)
 @pytest.mark.pool(nodes=2, memory="32MiB")
 def test_killed_clients_leave_nothing(pool):

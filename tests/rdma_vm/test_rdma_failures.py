@@ -14,6 +14,7 @@ OWN = [f"test_rdma_failures.py::{name}" for name in (
     "test_node_stands_still",
     "test_master_killed_under_load",
     "test_writer_stops_in_the_middle_of_writes",
+    "test_writer_stops_before_its_first_write",
     "test_killed_clients_leave_nothing",
     "test_forked_child",
 )]
