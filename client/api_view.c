@@ -102,7 +102,7 @@ view_at(viewing_t *v, const kvp_wire_loc_t *loc)
     uint64_t deadline_ns = v->call->deadline_ns;
     kvp_chunk_mem_t mem;
     kvp_path_t path;
-    kvp_err_t err = kvp_peers_take(peers, loc->segment_id, deadline_ns, &path);
+    kvp_err_t err = kvp_peers_take(peers, loc->segment_id, 0, deadline_ns, &path);
 
     if (err != KVP_OK) return err;
     if (strcmp(path.ep->tp->ops->name, "shm") != 0)

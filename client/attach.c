@@ -269,8 +269,9 @@ read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], grant_
     if (msg == NULL) return pb.err;
     err = msg->err > 0 ? KVP_PROTO : msg->err;
     if (err != KVP_OK)
-        kvp_log_warn("client", "node %s opens no memory error %s detail %s", peer->where, kvp_err_name(err),
-                     msg->detail);
+        kvp_log_write(err == KVP_EAGAIN ? KVP_LOG_DEBUG : KVP_LOG_WARN, "client",
+                      "node %s opens no memory transport %s error %s detail %s", peer->where, peer->tp->ops->name,
+                      kvp_err_name(err), msg->detail);
     if (err == KVP_OK) err = copy_token(&msg->payload_token, fds[0], &grant->payload);
     if (err == KVP_OK) err = copy_token(&msg->meta_token, fds[1], &grant->meta);
     grant->payload_bytes = msg->payload_bytes;
@@ -376,12 +377,14 @@ kvp_peer_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t d
     slot = &peer->chunks[index];
     chunk = find_chunk(slot, access);
     if (chunk == NULL && deadline_ns == 0) return KVP_EAGAIN;
+    if (chunk == NULL && kvp_now_ns() < slot->refused_until_ns) return KVP_NOTSUP;
     if (chunk == NULL) {
         err = ctl_begin(peer, deadline_ns);
         if (err != KVP_OK) return err;
         err = settle_due(peer, deadline_ns);
         /* Another thread may have been first. */
         if (err == KVP_OK && find_chunk(slot, access) == NULL) err = open_chunk(peer, index, access, deadline_ns);
+        if (err == KVP_NOTSUP) slot->refused_until_ns = kvp_now_ns() + KVP_REFUSED_NS;
         chunk = find_chunk(slot, access);
         ctl_end(peer);
     }

@@ -9,8 +9,7 @@
 #include "common/clock.h"
 
 #define KVP_HURRY_NS (100 * KVP_NS_PER_MS) /* a deadline shorter than this is no measure of a node */
-#define KVP_CTL_LEAST_NS (1 * KVP_NS_PER_S) /* a node has at least so long for an answer */
-#define KVP_CTL_MOST_NS (5 * KVP_NS_PER_S) /* and no more than this: dead hosts do not answer either */
+#define KVP_REFUSED_NS (10 * KVP_NS_PER_S) /* a chunk that was refused for good is not asked for again for so long */
 #define KVP_SPARE_EPS 8u /* endpoints to one node whose transport works in the background */
 #define KVP_SYNC_EPS 64u /* of a transport that copies in the caller's thread: they cost next to nothing */
 
@@ -19,6 +18,7 @@ typedef struct kvp_chunk kvp_chunk_t;
 typedef struct {
     kvp_chunk_t *_Atomic read; /* opened for reading; NULL = not yet. Never replaced */
     kvp_chunk_t *_Atomic write; /* opened for writing, which serves readers too */
+    _Atomic uint64_t refused_until_ns; /* the node cannot serve it by this transport: it is not asked again before */
 } kvp_chunk_slot_t;
 
 /* The question to which the node's answer is due. */
@@ -33,6 +33,7 @@ typedef struct {
 
 struct kvp_peer {
     uint32_t segment_id;
+    size_t from; /* that of its slot */
     uint8_t uuid[16];
     char where[KVP_HOSTPORT_TEXT_MAX]; /* for log lines */
     kvp_addr_t addr; /* for data connections: that of the control connection, where it is of the network */
@@ -64,17 +65,6 @@ struct kvp_peer {
     uint64_t unused_ns; /* since when tend has found the first one unused; 0 = it was used, or there is none */
     uint32_t eps_n; /* idle ones and those in use */
 };
-
-/* kvp_ctl_patience is how long somebody with that deadline lets a node take for one answer before it is given up: a quarter
- * of the time, so that there is some left for another node. A second says enough to callers in a hurry, and too little on a
- * busy machine to those who have a minute. */
-static inline uint64_t
-kvp_ctl_patience(uint64_t now_ns, uint64_t deadline_ns)
-{
-    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-
-    return kvp_min_u64(KVP_CTL_MOST_NS, kvp_max_u64(KVP_CTL_LEAST_NS, left_ns / 4));
-}
 
 /* What an attachment needs to know. */
 typedef struct {

@@ -7,6 +7,9 @@
  *   others and does not cost them. So it is, once some node has come through, where copies are written: one copy is
  *   enough. Where all are silent none is left, for it may be us. A lane on which bytes move is never left before the
  *   deadline.
+ * - A chunk may not be served yet by a node's transport, or not at all. What moves there is late: the rest of the lane goes
+ *   first, then the late ones by the next transport that leads to the node, and where none does they wait, holding no path,
+ *   as long as one has patience with a late node.
  * - Order on an endpoint: for a synchronous transport object by object, so that a deadline cuts between objects; else in
  *   windows, the payloads first and their descriptors behind them, so that AFTER_PRIOR waits once a window.
  * - The descriptor of a PUT tells the sum. A synchronous transport has it when the payload is copied, which is before the
@@ -27,6 +30,8 @@
 #define WINDOW_BYTES (1u << 20) /* where they are small */
 #define XFERS_MAX 5u /* of one move */
 #define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* with a silent node, where others wait behind it */
+#define LATE_FIRST_NS (1 * KVP_NS_PER_MS) /* until what is late is asked for again: it doubles, */
+#define LATE_MOST_NS (50 * KVP_NS_PER_MS) /* up to this */
 #define LANES_MAX 64u
 
 /* What one move needs at its transport. */
@@ -39,8 +44,13 @@ typedef struct {
 /* The moves to one node. */
 typedef struct {
     uint32_t segment_id;
+    size_t from; /* the first transport that may be used */
     kvp_move_t **moves;
     uint32_t moves_n;
+    kvp_move_t *
+        *late; /* as much room as moves has, once the lane was opened: moves that the path does not serve, by their
+                          err: EAGAIN = not yet, NOTSUP */
+    uint32_t late_n;
 
     kvp_path_t path; /* ep NULL = none */
     const kvp_transport_ops_t *ops; /* of the path, also after it was given back */
@@ -308,7 +318,6 @@ make_share(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, uint64_t until_ns
     kvp_err_t err;
 
     s->move = mv;
-    if (must_stage(m, lane, mv)) return KVP_NOTSUP;
     err = kvp_path_chunk(m->peers, &lane->path, mv->loc.chunk, access, until_ns, &mem);
     if (err != KVP_OK) return err;
     if (is_read(mv)) return make_read(m, lane, mv, &mem, s);
@@ -368,32 +377,59 @@ open_err(const kvp_mover_t *m, kvp_err_t err)
     return err == KVP_DEADLINE && kvp_now_ns() < m->deadline_ns ? KVP_NODE_LOST : err;
 }
 
-/* Makes a lane's transfers; moves that cannot be made leave the lane. False: the path has to be taken again, because it is
- * no more the one to take, or until_ns is 0 and a chunk of the moves that are left has to be opened first. */
+/* What is left of a lane that was opened before fits into what was allocated then. */
+static bool
+make_room(const kvp_mover_t *m, lane_t *lane)
+{
+    uint32_t n = lane->moves_n;
+
+    if (lane->shares == NULL) lane->shares = kvp_scratch_alloc(m->scratch, n, sizeof *lane->shares);
+    if (lane->order == NULL) lane->order = kvp_scratch_alloc(m->scratch, n * XFERS_MAX, sizeof(kvp_xfer_t *));
+    if (lane->late == NULL) lane->late = kvp_scratch_alloc(m->scratch, n, sizeof(kvp_move_t *));
+    return lane->shares != NULL && lane->order != NULL && lane->late != NULL;
+}
+
+/* Why that move is late already: what comes behind a late move to the same chunk stays behind it, and does not ask again. */
+static kvp_err_t
+late_err(const lane_t *lane, const kvp_move_t *mv)
+{
+    for (uint32_t i = 0; i < lane->late_n; i++)
+        if (lane->late[i]->loc.chunk == mv->loc.chunk) return lane->late[i]->err;
+    return KVP_OK;
+}
+
+/* Makes a lane's transfers; moves that cannot be made leave the lane, the late ones for lane->late. False: the path has to be
+ * taken again, because it is no more the one to take, or until_ns is 0 and a chunk of the moves that are left has to be
+ * opened first. */
 static bool
 prepare(const kvp_mover_t *m, lane_t *lane, uint64_t until_ns)
 {
     uint32_t n = lane->moves_n;
     uint32_t kept = 0;
+    bool has_room = make_room(m, lane);
 
     lane->ops = lane->path.ep->tp->ops;
     lane->transport = lane->path.transport;
-    lane->shares = kvp_scratch_alloc(m->scratch, n, sizeof *lane->shares);
-    lane->order = kvp_scratch_alloc(m->scratch, n * XFERS_MAX, sizeof(kvp_xfer_t *));
     for (uint32_t i = 0; i < n; i++) {
         kvp_move_t *mv = lane->moves[i];
-        bool has_room = lane->shares != NULL && lane->order != NULL;
-        kvp_err_t err = has_room ? make_share(m, lane, mv, until_ns, &lane->shares[kept]) : KVP_NOMEM;
+        kvp_err_t err = has_room ? late_err(lane, mv) : KVP_NOMEM;
 
+        if (must_stage(m, lane, mv)) {
+            refuse(mv, KVP_NOTSUP);
+            continue;
+        }
+        if (err == KVP_OK) err = make_share(m, lane, mv, until_ns, &lane->shares[kept]);
         if (err == KVP_STALE || (err == KVP_EAGAIN && until_ns == 0)) {
             memmove(lane->moves + kept, lane->moves + i, (n - i) * sizeof(kvp_move_t *));
             lane->moves_n = kept + (n - i);
             return false;
         }
-        if (err == KVP_OK)
+        if (err == KVP_OK) {
             lane->moves[kept++] = mv;
-        else
+        } else {
             refuse(mv, open_err(m, err));
+            if (err == KVP_EAGAIN || err == KVP_NOTSUP) lane->late[lane->late_n++] = mv;
+        }
     }
     lane->moves_n = kept;
     order_all(lane);
@@ -712,7 +748,7 @@ open_lane(run_t *r, lane_t *lane, uint64_t until_ns)
     bool is_whole = false;
 
     while (err == KVP_OK && !is_whole) {
-        err = kvp_peers_take(m->peers, lane->segment_id, until_ns, &lane->path);
+        err = kvp_peers_take(m->peers, lane->segment_id, lane->from, until_ns, &lane->path);
         is_whole = err == KVP_OK && prepare(m, lane, until_ns);
         if (err != KVP_OK || is_whole) continue;
         kvp_path_rele(m->peers, &lane->path, false);
@@ -755,15 +791,93 @@ run_ready_lanes(run_t *r, bool *is_slow)
 }
 
 static void
+run_lane(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
+{
+    (void)open_lane(r, lane, until_ns);
+    start_patience(lane, share_ns, kvp_now_ns());
+    drive_all(r);
+    finish_lane(r, lane);
+}
+
+/* What was late becomes the lane, to be opened by the transports from that one on; or by none, which leaves it late. */
+static void
+begin_late(lane_t *lane, size_t from)
+{
+    *lane = (lane_t){.segment_id = lane->segment_id,
+                     .from = from,
+                     .moves = lane->late,
+                     .moves_n = lane->late_n,
+                     .late = lane->moves,
+                     .transport = lane->transport,
+                     .shares = lane->shares,
+                     .order = lane->order};
+}
+
+/* The late moves that the node's transport will never serve keep their error; the others are late still. */
+static void
+keep_waiting(lane_t *lane)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < lane->late_n; i++)
+        if (lane->late[i]->err == KVP_EAGAIN) lane->late[n++] = lane->late[i];
+    lane->late_n = n;
+}
+
+/* Sleeps before the late moves are tried again. False: they are not, because the session or the patience is over. */
+static bool
+nap(run_t *r, uint64_t nap_ns, uint64_t last_ns)
+{
+    struct pollfd p = {.fd = kvp_session_stop_fd(r->mover->session), .events = POLLIN};
+
+    kvp_poll_until(&p, 1, kvp_min_u64(kvp_now_ns() + nap_ns, last_ns));
+    r->now_ns = kvp_now_ns();
+    return r->now_ns < last_ns && !kvp_session_is_stopping(r->mover->session);
+}
+
+static bool
+leads_there(const run_t *r, const lane_t *lane, size_t from, uint64_t until_ns)
+{
+    kvp_path_t path;
+
+    if (kvp_peers_take(r->mover->peers, lane->segment_id, from, until_ns, &path) != KVP_OK) return false;
+    kvp_path_rele(r->mover->peers, &path, false);
+    return true;
+}
+
+static void
+run_late(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
+{
+    const kvp_mover_t *m = r->mover;
+    uint64_t last_ns = kvp_min_u64(until_ns, r->now_ns + kvp_ctl_patience(r->now_ns, until_ns));
+    uint64_t nap_ns = LATE_FIRST_NS;
+
+    while (lane->late_n > 0) {
+        size_t from = lane->transport + 1;
+
+        if (!leads_there(r, lane, from, last_ns)) {
+            from = 0;
+            keep_waiting(lane);
+            if (lane->late_n == 0 || !nap(r, nap_ns, last_ns)) break;
+            nap_ns = kvp_min_u64(2 * nap_ns, LATE_MOST_NS);
+        }
+        begin_late(lane, from);
+        run_lane(r, lane, share_ns, until_ns);
+    }
+    if (lane->late_n == 0) return;
+    kvp_peers_late(m->peers, lane->segment_id);
+    for (uint32_t i = 0; i < lane->late_n; i++)
+        refuse(lane->late[i], kvp_session_is_stopping(m->session) ? KVP_CLOSED : open_err(m, KVP_DEADLINE));
+}
+
+static void
 run_slow_lane(run_t *r, lane_t *lane, uint32_t lanes_behind)
 {
     uint64_t share_ns = share_of_time(r, lanes_behind);
     uint64_t until_ns = share_ns == UINT64_MAX ? r->mover->deadline_ns : r->now_ns + share_ns;
 
-    (void)open_lane(r, lane, until_ns);
-    start_patience(lane, share_ns, kvp_now_ns());
-    drive_all(r);
-    finish_lane(r, lane);
+    run_lane(r, lane, share_ns, until_ns);
+    if (lane->late_n > 0) run_late(r, lane, share_ns, until_ns);
 }
 
 static void

@@ -35,6 +35,8 @@
 
 typedef struct {
     uint32_t segment_id;
+    size_t from; /* the first of our transports that it may use: beside the slot that may use all (0), there is one for
+                    memory that the transport of that slot does not serve, or not yet */
     kvp_peer_t *peer; /* NULL = not attached */
     bool is_attaching;
     bool is_out_of_reach; /* none of our transports leads there, which does not change while the segment lives */
@@ -52,7 +54,7 @@ struct kvp_peers {
     kvp_conn_t *conn;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* is_attaching of some slot */
-    slot_t **slots; /* by rising segment id; a slot never goes; guarded by lock */
+    slot_t **slots; /* by rising segment id and transport; a slot never goes; guarded by lock */
     size_t slots_n;
     size_t slots_cap;
     kvp_tp_t *tps[KVP_TRANSPORTS_MAX]; /* made when first needed; guarded by lock */
@@ -83,15 +85,21 @@ kvp_peers_pool_id(const kvp_peers_t *p)
 }
 
 /* ---- slots. Callers of *_locked hold peers->lock. */
+static bool
+is_before(const slot_t *slot, uint32_t segment_id, size_t from)
+{
+    return slot->segment_id != segment_id ? slot->segment_id < segment_id : slot->from < from;
+}
+
 static size_t
-lower_bound(const kvp_peers_t *p, uint32_t segment_id)
+lower_bound(const kvp_peers_t *p, uint32_t segment_id, size_t from)
 {
     size_t lo = 0, hi = p->slots_n;
 
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
 
-        if (p->slots[mid]->segment_id < segment_id)
+        if (is_before(p->slots[mid], segment_id, from))
             lo = mid + 1;
         else
             hi = mid;
@@ -100,17 +108,24 @@ lower_bound(const kvp_peers_t *p, uint32_t segment_id)
 }
 
 static slot_t *
-find_slot_locked(const kvp_peers_t *p, uint32_t segment_id)
+find_slot_locked(const kvp_peers_t *p, uint32_t segment_id, size_t from)
 {
-    size_t at = lower_bound(p, segment_id);
+    size_t at = lower_bound(p, segment_id, from);
+    slot_t *slot = at < p->slots_n ? p->slots[at] : NULL;
 
-    return at < p->slots_n && p->slots[at]->segment_id == segment_id ? p->slots[at] : NULL;
+    return slot != NULL && slot->segment_id == segment_id && slot->from == from ? slot : NULL;
 }
 
 static slot_t *
-make_slot_locked(kvp_peers_t *p, uint32_t segment_id)
+slot_of_locked(const kvp_peers_t *p, const kvp_peer_t *peer)
 {
-    size_t at = lower_bound(p, segment_id);
+    return find_slot_locked(p, peer->segment_id, peer->from);
+}
+
+static slot_t *
+make_slot_locked(kvp_peers_t *p, uint32_t segment_id, size_t from)
+{
+    size_t at = lower_bound(p, segment_id, from);
     slot_t *slot;
 
     if (p->slots_n == p->slots_cap) {
@@ -124,6 +139,7 @@ make_slot_locked(kvp_peers_t *p, uint32_t segment_id)
     slot = calloc(1, sizeof *slot);
     if (slot == NULL) return NULL;
     slot->segment_id = segment_id;
+    slot->from = from;
     memmove(p->slots + at + 1, p->slots + at, (p->slots_n - at) * sizeof *p->slots);
     p->slots[at] = slot;
     p->slots_n++;
@@ -196,7 +212,7 @@ note_silence(kvp_peers_t *p, kvp_peer_t *peer, uint64_t since_ns, uint64_t now_n
     slot_t *slot;
 
     pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, peer->segment_id);
+    slot = slot_of_locked(p, peer);
     if (slot != NULL && slot->peer == peer) {
         is_enough = note_silence_locked(slot, since_ns, now_ns);
         peer->is_on_trial = true;
@@ -256,7 +272,7 @@ bypass_peer(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err)
 
     if (!is_of_the_way(err)) return peer->is_bypassed;
     pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, peer->segment_id);
+    slot = slot_of_locked(p, peer);
     if (slot != NULL && slot->peer == peer)
         is_left = leave_way_locked(p, slot, peer->transport, peer->where, kvp_err_text(err));
     if (is_left) {
@@ -280,7 +296,7 @@ drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
 
     kvp_peer_break(peer);
     pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, peer->segment_id);
+    slot = slot_of_locked(p, peer);
     is_ours = slot != NULL && slot->peer == peer;
     if (is_ours) {
         slot->peer = NULL;
@@ -340,6 +356,7 @@ need_tp(kvp_peers_t *p, size_t transport, kvp_tp_t **tp_out)
 
 typedef struct {
     kvp_peers_t *peers;
+    size_t from; /* the slot's */
     uint64_t deadline_ns;
     bool is_news; /* a failure is worth a line: it is the first in a row, and the node had time to answer */
     uint32_t out; /* a bit for each transport that is left out, where there is another */
@@ -399,7 +416,7 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
 
     a->err = KVP_NODE_LOST;
     if (info->state == KVP_SEG_LOST || info->chunk_n == 0 || info->chunk_n > CHUNKS_MAX) return false;
-    for (size_t i = 0; i < a->peers->conf.transports_n; i++)
+    for (size_t i = a->from; i < a->peers->conf.transports_n; i++)
         if (leads_there(a->peers, i, info->host_id, info->transports)) a->leads |= 1u << i;
     todo = (a->leads & ~a->out) != 0 ? a->leads & ~a->out : a->leads;
     for (size_t i = 0; i < a->peers->conf.transports_n; i++) {
@@ -410,6 +427,7 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
     }
     if (a->leads != 0) return false;
     a->err = KVP_NOTSUP;
+    if (a->from > 0) return false; /* the one before leads there */
     kvp_log_warn("client", "none of the transports asked for leads to node %s, which offers %s", info->node,
                  info->transports);
     return false;
@@ -450,7 +468,7 @@ attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
     uint64_t patience_ns = kvp_ctl_patience(began_ns, deadline_ns);
     uint64_t end_ns = kvp_min_u64(deadline_ns, began_ns + (is_retry ? patience_ns / REATTACH_SHARE : patience_ns));
     bool is_hurry = end_ns < began_ns + KVP_HURRY_NS;
-    attaching_t a = {.peers = p, .is_news = !is_retry && !is_hurry, .deadline_ns = end_ns};
+    attaching_t a = {.peers = p, .from = slot->from, .is_news = !is_retry && !is_hurry, .deadline_ns = end_ns};
     kvp_err_t err;
 
     for (size_t i = 0; i < KVP_TRANSPORTS_MAX; i++)
@@ -461,6 +479,7 @@ attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
     pthread_mutex_lock(&p->lock);
     slot->is_attaching = false;
     slot->peer = a.peer;
+    if (a.peer != NULL) a.peer->from = slot->from;
     if (a.peer != NULL) a.peer->is_on_trial = is_retry || slot->silent_ns > 0;
     note_ways_locked(p, slot, &a, err);
     slot->is_out_of_reach = err == KVP_NOTSUP;
@@ -474,14 +493,14 @@ attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
 
 /* Finds or makes the attachment and holds it. deadline_ns 0: EAGAIN where it would have to be made. */
 static kvp_err_t
-hold_peer(kvp_peers_t *p, uint32_t segment_id, uint64_t deadline_ns, kvp_peer_t **peer_out)
+hold_peer(kvp_peers_t *p, uint32_t segment_id, size_t from, uint64_t deadline_ns, kvp_peer_t **peer_out)
 {
     kvp_err_t err = KVP_OK;
     slot_t *slot;
 
     pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, segment_id);
-    if (slot == NULL) slot = make_slot_locked(p, segment_id);
+    slot = find_slot_locked(p, segment_id, from);
+    if (slot == NULL) slot = make_slot_locked(p, segment_id, from);
     if (slot == NULL) err = KVP_NOMEM;
     while (err == KVP_OK && slot->peer == NULL) {
         uint64_t now = kvp_now_ns();
@@ -537,13 +556,14 @@ take_ep(kvp_peers_t *p, kvp_peer_t *peer, uint64_t deadline_ns, kvp_path_t *path
 }
 
 kvp_err_t
-kvp_peers_take(kvp_peers_t *p, uint32_t segment_id, uint64_t deadline_ns, kvp_path_t *path_out)
+kvp_peers_take(kvp_peers_t *p, uint32_t segment_id, size_t from, uint64_t deadline_ns, kvp_path_t *path_out)
 {
     kvp_peer_t *peer;
     kvp_err_t err;
 
+    if (from >= p->conf.transports_n) return KVP_NOTSUP;
     do {
-        err = hold_peer(p, segment_id, deadline_ns, &peer);
+        err = hold_peer(p, segment_id, from, deadline_ns, &peer);
         if (err == KVP_OK) err = take_ep(p, peer, deadline_ns, path_out);
     } while (err == KVP_STALE);
     return err;
@@ -579,7 +599,7 @@ kvp_peers_rank(kvp_peers_t *p, uint32_t segment_id)
     uint32_t rank = 1;
 
     pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, segment_id);
+    slot = find_slot_locked(p, segment_id, 0);
     if (slot != NULL && slot->avoid_until_ns != 0 && kvp_now_ns() < slot->avoid_until_ns)
         rank = 3;
     else if (slot != NULL && slot->peer != NULL)
@@ -601,6 +621,7 @@ kvp_peers_avoid(kvp_peers_t *p, uint32_t ids[KVP_AVOID_MAX])
         const slot_t *slot = p->slots[i];
         bool is_left_alone = slot->peer == NULL && now < slot->next_try_ns;
 
+        if (slot->from > 0) continue;
         if (slot->is_out_of_reach || is_left_alone || now < slot->avoid_until_ns) ids[n++] = slot->segment_id;
     }
     pthread_mutex_unlock(&p->lock);
@@ -621,6 +642,17 @@ kvp_path_silent(kvp_peers_t *p, const kvp_path_t *path, uint64_t since_ns, uint6
 }
 
 void
+kvp_peers_late(kvp_peers_t *p, uint32_t segment_id)
+{
+    slot_t *slot;
+
+    pthread_mutex_lock(&p->lock);
+    slot = find_slot_locked(p, segment_id, 0);
+    if (slot != NULL) slot->avoid_until_ns = kvp_now_ns() + AVOID_NS;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void
 kvp_path_ok(kvp_peers_t *p, const kvp_path_t *path)
 {
     slot_t *slot;
@@ -628,7 +660,7 @@ kvp_path_ok(kvp_peers_t *p, const kvp_path_t *path)
     if (!atomic_load_explicit(&path->peer->is_on_trial, memory_order_relaxed)) return;
     pthread_mutex_lock(&p->lock);
     path->peer->is_on_trial = false;
-    slot = find_slot_locked(p, path->peer->segment_id);
+    slot = slot_of_locked(p, path->peer);
     if (slot != NULL && slot->peer == path->peer) {
         slot->fails = 0;
         slot->silent_ns = slot->avoid_until_ns = 0;
@@ -674,7 +706,7 @@ kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_acces
     if (may_owe && !atomic_load_explicit(&peer->owes, memory_order_acquire)) note_debt(p, peer);
     err = kvp_peer_chunk(peer, chunk, access, deadline_ns, mem_out);
     if (err == KVP_FENCED) kvp_conn_break(p->conn);
-    if (err == KVP_OK || err == KVP_EAGAIN || err == KVP_DEADLINE || err == KVP_PROTO) return err;
+    if (err == KVP_OK || err == KVP_EAGAIN || err == KVP_NOTSUP || err == KVP_DEADLINE || err == KVP_PROTO) return err;
     if (bypass_peer(p, peer, err)) return KVP_STALE;
     if (err == KVP_NOMEM) return err;
     drop_peer(p, peer);
@@ -743,7 +775,7 @@ choose_trial(kvp_peers_t *p, kvp_addr_t *to_out)
     for (size_t i = 0; i < p->slots_n && !is_found; i++) {
         const slot_t *slot = p->slots[i];
 
-        if (slot->peer == NULL || !is_numeric(slot->peer->addr.host)) continue;
+        if (slot->from > 0 || slot->peer == NULL || !is_numeric(slot->peer->addr.host)) continue;
         for (size_t t = 0; t < slot->peer->transport && !is_found; t++) {
             is_found = kvp_way_is_due(&slot->ways[t], now_ns);
             p->trial.segment_id = slot->segment_id;
@@ -764,7 +796,7 @@ end_trial(kvp_peers_t *p, kvp_err_t err)
 
     kvp_trial_end(&p->trial);
     pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, p->trial.segment_id);
+    slot = find_slot_locked(p, p->trial.segment_id, 0);
     if (err != KVP_OK) {
         (void)kvp_way_fail(&slot->ways[p->trial.transport], kvp_now_ns(), kvp_random_u64());
     } else {
@@ -902,7 +934,7 @@ hold_by_uuid(kvp_peers_t *p, const uint8_t *uuid, uint64_t deadline_ns, kvp_peer
     }
     err = kvp_segments_walk(p->conn, deadline_ns, match_uuid, &by);
     if (err != KVP_OK) return err;
-    return by.is_found ? hold_peer(p, by.segment_id, deadline_ns, peer_out) : KVP_NO_SEGMENT;
+    return by.is_found ? hold_peer(p, by.segment_id, 0, deadline_ns, peer_out) : KVP_NO_SEGMENT;
 }
 
 kvp_err_t
@@ -926,7 +958,7 @@ kvp_peers_transport(kvp_peers_t *p, uint32_t segment_id, const char *host_id, co
     const slot_t *slot;
 
     pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, segment_id);
+    slot = find_slot_locked(p, segment_id, 0);
     if (slot != NULL && slot->peer != NULL) name = p->conf.transports[slot->peer->transport]->name;
     for (size_t i = 0; name == NULL && i < p->conf.transports_n; i++) {
         if (!leads_there(p, i, host_id, offered)) continue;

@@ -9,7 +9,11 @@
 #include "client/conn.h"
 #include "client/counters.h"
 #include "client/transport/transport.h"
+#include "common/clock.h"
 #include "proto/wire.h"
+
+#define KVP_CTL_LEAST_NS (1 * KVP_NS_PER_S) /* a node has at least so long for an answer */
+#define KVP_CTL_MOST_NS (5 * KVP_NS_PER_S) /* and no more than this: dead hosts do not answer either */
 
 typedef struct kvp_peers kvp_peers_t;
 typedef struct kvp_peer kvp_peer_t;
@@ -33,6 +37,17 @@ kvp_err_t kvp_peers_create(const kvp_peers_conf_t *conf, kvp_conn_t *conn, kvp_p
 /* kvp_peers_destroy: nobody has a path any more. Unmaps and closes everything; may take a while. */
 void kvp_peers_destroy(kvp_peers_t *peers);
 
+/* kvp_ctl_patience is how long somebody with that deadline lets a node take for one answer before it is given up: a quarter
+ * of the time, so that there is some left for another node. A second says enough to callers in a hurry, and too little on a
+ * busy machine to those who have a minute. */
+static inline uint64_t
+kvp_ctl_patience(uint64_t now_ns, uint64_t deadline_ns)
+{
+    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+
+    return kvp_min_u64(KVP_CTL_MOST_NS, kvp_max_u64(KVP_CTL_LEAST_NS, left_ns / 4));
+}
+
 /* A path is an endpoint to one node for one thread. */
 typedef struct {
     kvp_peer_t *peer;
@@ -40,13 +55,14 @@ typedef struct {
     size_t transport; /* index in conf.transports */
 } kvp_path_t;
 
-/* kvp_peers_take finds the node of a segment, attaches to it where needed, and waits for a free endpoint. deadline_ns 0:
+/* kvp_peers_take finds the node of a segment, attaches to it where needed, and waits for a free endpoint. from: the index of
+ * the first transport that may be used (0; or those behind one by which the memory is not served). deadline_ns 0:
  * nothing is waited for and EAGAIN tells that it would have to. NODE_LOST: it does not answer, or did not a moment ago.
  * NOTSUP: none of our transports leads there. One that fails there and has a port of its own is bypassed, if another leads
  * there. rele gives the endpoint back; one that is broken, or may not be used
  * again (is_spent), is closed first: nothing touches local memory after that. */
-kvp_err_t kvp_peers_take(kvp_peers_t *peers, uint32_t segment_id, uint64_t deadline_ns, kvp_path_t *path_out)
-    KVP_MUST_USE;
+kvp_err_t kvp_peers_take(kvp_peers_t *peers, uint32_t segment_id, size_t from, uint64_t deadline_ns,
+                         kvp_path_t *path_out) KVP_MUST_USE;
 void kvp_path_rele(kvp_peers_t *peers, kvp_path_t *path, bool is_spent);
 
 /* kvp_peers_rank says how near a segment's node is, for a choice between replicas: 0 on this host, 1 not known yet, 2
@@ -68,6 +84,8 @@ void kvp_path_fail(kvp_peers_t *peers, const kvp_path_t *path, const char *why);
  * once that makes a second, over all calls and threads since something was moved. */
 void kvp_path_silent(kvp_peers_t *peers, const kvp_path_t *path, uint64_t since_ns, uint64_t now_ns);
 void kvp_path_ok(kvp_peers_t *peers, const kvp_path_t *path);
+/* kvp_peers_late notes that the node was waited for in vain although it answers: for a moment it ranks last. */
+void kvp_peers_late(kvp_peers_t *peers, uint32_t segment_id);
 
 typedef struct {
     kvp_rseg_t *payload;
@@ -75,7 +93,9 @@ typedef struct {
 } kvp_chunk_mem_t;
 
 /* kvp_path_chunk gives a chunk's memory, opening it where needed (blocks; EAGAIN where deadline_ns is 0). Borrowed until
- * the path is given back. PROTO: the node has no such chunk. STALE: another transport leads there now; take the path again. */
+ * the path is given back. PROTO: the node has no such chunk. EAGAIN with a deadline: the node does not serve it by this
+ * transport yet, and may soon; NOTSUP: it cannot. Neither says anything against the node. STALE: another transport leads
+ * there now; take the path again. */
 kvp_err_t kvp_path_chunk(kvp_peers_t *peers, const kvp_path_t *path, uint32_t chunk, kvp_access_t access,
                          uint64_t deadline_ns, kvp_chunk_mem_t *mem_out) KVP_MUST_USE;
 

@@ -18,7 +18,7 @@ typedef struct {
     const char *unix_path;
     const uint8_t *uuid;
     uint64_t bytes;
-    const char *transports;
+    const char *transports; /* NULL = shm */
 } fake_segment_t;
 
 typedef struct {

@@ -50,15 +50,22 @@ on_open(fake_node_t *n, kvp_framed_t *c, const kvp_frame_t *f)
 {
     Kvp__Pb__OpenChunkReply msg = KVP__PB__OPEN_CHUNK_REPLY__INIT;
     int fds[2] = {n->payload_fd, n->meta_fd};
+    const char *only = n->open_err_by;
+    Kvp__Pb__OpenChunk *ask;
+    kvp_pb_t pb;
     size_t at;
 
+    ask = kvp_pb_unpack(&pb, &kvp__pb__open_chunk__descriptor, f);
+    if (ask == NULL) abort();
     n->opens++;
-    msg.err = n->open_err;
+    if (only == NULL || strcmp(ask->transport, only) == 0) msg.err = n->open_err;
+    n->refused_opens += msg.err != KVP_OK;
+    kvp_pb_free(&pb, ask);
     msg.detail = (char *)"";
     msg.payload_bytes = FAKE_NODE_BYTES;
     msg.meta_bytes = n->geo.meta_bytes;
     at = answer(c, f, &msg.base);
-    if (n->open_err == 0 && kvp_framed_out_fds(c, at, fds, 2) != KVP_OK) abort();
+    if (msg.err == KVP_OK && kvp_framed_out_fds(c, at, fds, 2) != KVP_OK) abort();
 }
 
 static void

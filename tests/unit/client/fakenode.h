@@ -28,9 +28,10 @@ typedef struct {
     _Atomic bool is_mute; /* leaves questions unread */
     _Atomic bool is_cutting; /* closes all connections once, and clears this */
     _Atomic int hello_err, open_err;
+    const char *_Atomic open_err_by; /* the one transport that open_err is for; NULL = all */
 
     /* Seen by the test. */
-    _Atomic uint64_t hellos, opens, drained, last_drained;
+    _Atomic uint64_t hellos, opens, refused_opens, drained, last_drained;
 } fake_node_t;
 
 /* fake_node_start makes the memory, all zero, and listens; end stops the thread and gives everything back. */

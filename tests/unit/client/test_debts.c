@@ -96,7 +96,7 @@ hold_to_store(fixture_t *f)
     kvp_chunk_mem_t mem;
     kvp_path_t path;
 
-    assert_int_equal(kvp_peers_take(link->peers, FAKE_MASTER_SEGMENT, in(LONG_NS), &path), KVP_OK);
+    assert_int_equal(kvp_peers_take(link->peers, FAKE_MASTER_SEGMENT, 0, in(LONG_NS), &path), KVP_OK);
     assert_int_equal(kvp_path_chunk(link->peers, &path, 0, KVP_ACCESS_WRITE, in(LONG_NS), &mem), KVP_OK);
     kvp_path_rele(link->peers, &path, false);
     return link;

@@ -2,142 +2,7 @@
  * Moves carried out on a node of the test, over shared memory: bytes and words where they belong, and what is reported
  * of moves that fail, each on its own.
  */
-#include "client/mover.h"
-
-#include "tests/unit/client/fakemaster.h"
-#include "tests/unit/client/fakenode.h"
-
-#include "common/clock.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-
-#define LONG_NS (20 * KVP_NS_PER_S)
-#define VALUE 10000u
-#define KEY "a key"
-
-typedef struct {
-    fake_master_t master;
-    fake_node_t node;
-    fake_segment_t segment;
-    kvp_forkguard_t guard;
-    kvp_counters_t counters;
-    kvp_session_t *session;
-    kvp_link_t *link;
-    kvp_scratch_pool_t scratches;
-    kvp_scratch_t *scratch;
-    uint64_t deadline_ns;
-    uint32_t others;
-    bool has_copies;
-    uint8_t value[VALUE], back[VALUE + 100];
-} fixture_t;
-
-static void
-setup_both(fixture_t *f, const kvp_transport_ops_t *ops, const kvp_transport_ops_t *next)
-{
-    kvp_session_conf_t conf = {
-        .peers = {.name = "a test", .host_id = FAKE_MASTER_HOST, .transports_n = next == NULL ? 1 : 2}};
-    char masters[32];
-
-    memset(f, 0, sizeof *f);
-    fake_master_start(&f->master);
-    fake_node_start(&f->node);
-    f->segment = (fake_segment_t){.unix_path = f->node.path,
-                                  .uuid = f->node.uuid,
-                                  .bytes = FAKE_NODE_BYTES,
-                                  .transports = next == NULL ? NULL : "shm,rdma"};
-    f->master.segment = &f->segment;
-    kvp_forkguard_init(&f->guard);
-    kvp_scratch_pool_init(&f->scratches);
-    f->scratch = kvp_scratch_take(&f->scratches);
-    assert_non_null(f->scratch);
-    snprintf(masters, sizeof masters, "127.0.0.1:%u", f->master.port);
-    conf.masters = masters;
-    conf.peers.transports[0] = ops;
-    conf.peers.transports[1] = next;
-    conf.peers.guard = &f->guard;
-    conf.peers.counters = &f->counters;
-    f->deadline_ns = kvp_now_ns() + LONG_NS;
-    assert_int_equal(kvp_session_start(&conf, f->deadline_ns, &f->session), KVP_OK);
-    assert_int_equal(kvp_session_hold(f->session, f->deadline_ns, &f->link), KVP_OK);
-    for (size_t i = 0; i < VALUE; i++)
-        f->value[i] = (uint8_t)(i * 7 + i / 251);
-}
-
-static void
-setup_over(fixture_t *f, const kvp_transport_ops_t *ops)
-{
-    setup_both(f, ops, NULL);
-}
-
-static void
-setup(fixture_t *f)
-{
-    setup_over(f, kvp_transport_find("shm"));
-}
-
-static void
-teardown(fixture_t *f)
-{
-    kvp_session_rele(f->session, f->link);
-    kvp_session_stop(f->session);
-    kvp_session_destroy(f->session);
-    kvp_scratch_rele(&f->scratches, f->scratch);
-    kvp_scratch_pool_fini(&f->scratches);
-    kvp_forkguard_fini(&f->guard);
-    fake_node_end(&f->node);
-    fake_master_end(&f->master);
-}
-
-static void
-run(fixture_t *f, const kvp_span_t *spans, kvp_move_t *moves, uint32_t n)
-{
-    kvp_mover_t mover = {
-        .session = f->session,
-        .peers = f->link->peers,
-        .scratch = f->scratch,
-        .spans = spans,
-        .deadline_ns = f->deadline_ns,
-        .others = f->others,
-        .has_copies = f->has_copies,
-    };
-
-    kvp_mover_run(&mover, moves, n);
-    kvp_scratch_reset(f->scratch);
-}
-
-static kvp_move_t
-move_at(const fixture_t *f, kvp_move_kind_t kind, uint32_t slot)
-{
-    kvp_move_t mv = {.kind = kind, .len = VALUE, .key = KEY, .key_len = sizeof KEY};
-
-    mv.loc.segment_id = FAKE_MASTER_SEGMENT;
-    mv.loc.slot = slot;
-    mv.loc.key_off = kvp_key_cell_units(&f->node.geo, slot);
-    mv.loc.generation = kvp_gen_make(1, 100 + slot);
-    mv.loc.offset = 65536ull * slot;
-    mv.desc = (kvp_desc_t){.word = kvp_word_make(mv.loc.generation, KVP_DESC_SEALED), .len = VALUE, .sum = 99};
-    return mv;
-}
-
-static uint64_t *
-word_of(fixture_t *f, uint32_t slot)
-{
-    return (uint64_t *)(f->node.meta + kvp_desc_off(slot));
-}
-
-static kvp_err_t
-run_one(fixture_t *f, kvp_iov_t *iov, uint32_t iov_n, kvp_move_t *mv)
-{
-    kvp_span_t span = {.iov = iov, .iov_n = iov_n};
-
-    run(f, &span, mv, 1);
-    return mv->err;
-}
+#include "tests/unit/client/mover_fixture.h"
 
 /* Puts the value into a slot. */
 static void
@@ -414,6 +279,7 @@ static void
 test_memory_that_one_transport_cannot_use_is_reached_by_the_next(void **state)
 {
     kvp_transport_ops_t rdma = *kvp_transport_find("shm");
+    const kvp_transport_ops_t *ops[2] = {&rdma, kvp_transport_find("shm")};
     fixture_t f;
     kvp_iov_t iov[3];
     kvp_span_t spans[3];
@@ -423,7 +289,7 @@ test_memory_that_one_transport_cannot_use_is_reached_by_the_next(void **state)
     rdma.name = "rdma";
     rdma.caps |= KVP_TP_OWN_PORT;
     rdma.rseg_open = refuse_token;
-    setup_both(&f, &rdma, kvp_transport_find("shm"));
+    setup_by(&f, ops, 2);
     for (uint32_t i = 0; i < 3; i++) {
         iov[i] = (kvp_iov_t){f.value, VALUE};
         spans[i] = (kvp_span_t){.iov = &iov[i], .iov_n = 1};
@@ -484,7 +350,7 @@ test_a_short_deadline_does_not_cost_the_node(void **state)
 
     (void)state;
     setup(&f);
-    assert_int_equal(kvp_peers_take(f.link->peers, FAKE_MASTER_SEGMENT, f.deadline_ns, &path), KVP_OK);
+    assert_int_equal(kvp_peers_take(f.link->peers, FAKE_MASTER_SEGMENT, 0, f.deadline_ns, &path), KVP_OK);
     kvp_path_rele(f.link->peers, &path, false);
     f.node.is_mute = true;
     f.deadline_ns = kvp_now_ns() + 10 * KVP_NS_PER_MS;
@@ -514,7 +380,7 @@ test_a_silent_node_costs_a_share_of_the_time(void **state)
 
         setup(&f);
         if (how % 2 != 0) {
-            assert_int_equal(kvp_peers_take(f.link->peers, FAKE_MASTER_SEGMENT, f.deadline_ns, &path), KVP_OK);
+            assert_int_equal(kvp_peers_take(f.link->peers, FAKE_MASTER_SEGMENT, 0, f.deadline_ns, &path), KVP_OK);
             kvp_path_rele(f.link->peers, &path, false);
         }
         f.node.is_mute = true;

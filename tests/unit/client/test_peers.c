@@ -82,7 +82,7 @@ teardown(fixture_t *f)
 static kvp_err_t
 take(fixture_t *f, uint64_t deadline_ns, kvp_path_t *path)
 {
-    return kvp_peers_take(f->peers, FAKE_MASTER_SEGMENT, deadline_ns, path);
+    return kvp_peers_take(f->peers, FAKE_MASTER_SEGMENT, 0, deadline_ns, path);
 }
 
 static kvp_err_t
@@ -379,7 +379,7 @@ test_a_segment_that_is_not_there_is_a_lost_node(void **state)
     f.master.segment = NULL;
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_NODE_LOST);
     assert_int_equal(f.node.hellos, 0);
-    assert_int_equal(kvp_peers_take(f.peers, 1234, 0, &path), KVP_EAGAIN);
+    assert_int_equal(kvp_peers_take(f.peers, 1234, 0, 0, &path), KVP_EAGAIN);
     teardown(&f);
 }
 

@@ -139,7 +139,7 @@ teardown(fixture_t *f)
 static kvp_err_t
 take(fixture_t *f, uint64_t within_ns, kvp_path_t *path)
 {
-    return kvp_peers_take(f->peers, FAKE_MASTER_SEGMENT, in(within_ns), path);
+    return kvp_peers_take(f->peers, FAKE_MASTER_SEGMENT, 0, in(within_ns), path);
 }
 
 /* Takes a path, tells which transport it is of, and gives it back. */
@@ -246,7 +246,7 @@ test_memory_that_is_not_opened_is_asked_for_by_the_next(void **state)
     (void)state;
     setup(&f, 2);
     assert_int_equal(take(&f, LONG_NS, &path), KVP_OK);
-    f.node.open_err = KVP_NOTSUP;
+    f.node.open_err = KVP_LIMIT;
     assert_int_equal(kvp_path_chunk(f.peers, &path, 0, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_STALE);
     kvp_path_rele(f.peers, &path, false);
     assert_int_equal(f.counters.bypasses, 1);

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Moves to memory that the node does not serve yet by a transport, or cannot: by the next transport, or after a while, and
+ * never at the cost of the node.
+ */
+#include "tests/unit/client/mover_fixture.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#define LATE "late" /* the transport that does not serve it: shared memory by another name */
+#define KEEPS_SAYING 5u
+
+static kvp_transport_ops_t late_ops;
+
+/* ways: 1 = by that transport alone, 2 = or by shared memory. */
+static void
+setup_late(fixture_t *f, size_t ways, kvp_err_t err)
+{
+    const kvp_transport_ops_t *ops[2] = {&late_ops, kvp_transport_find("shm")};
+
+    late_ops = *ops[1];
+    late_ops.name = LATE;
+    setup_by(f, ops, ways);
+    f->node.open_err_by = LATE;
+    f->node.open_err = err;
+}
+
+static kvp_err_t
+fill(fixture_t *f, uint32_t slot)
+{
+    kvp_iov_t iov = {f->value, VALUE};
+    kvp_move_t mv = move_at(f, KVP_MOVE_FILL, slot);
+
+    return run_one(f, &iov, 1, &mv);
+}
+
+/* The node serves it once it has said a few times that it does not. */
+static void *
+serve_it_soon(void *arg)
+{
+    fixture_t *f = arg;
+
+    while (f->node.refused_opens < KEEPS_SAYING)
+        usleep(100);
+    f->node.open_err = KVP_OK;
+    return NULL;
+}
+
+static void
+test_what_is_not_served_yet_is_waited_for(void **state)
+{
+    pthread_t thread;
+    fixture_t f;
+
+    (void)state;
+    setup_late(&f, 1, KVP_EAGAIN);
+    assert_int_equal(pthread_create(&thread, NULL, serve_it_soon, &f), 0);
+    assert_int_equal(fill(&f, 1), KVP_OK);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_memory_equal(f.node.payload + 65536, f.value, VALUE);
+    assert_true(f.node.refused_opens >= KEEPS_SAYING);
+    assert_int_equal(f.node.hellos, 1);
+    assert_int_equal(f.counters.peer_failures, 0);
+    teardown(&f);
+}
+
+/* A quarter of the time, as with a node that does not answer; then others are tried first, and it is none that failed. */
+static void
+test_patience_with_a_late_node_ends(void **state)
+{
+    uint64_t began_ns, now_ns;
+    fixture_t f;
+
+    (void)state;
+    setup_late(&f, 1, KVP_EAGAIN);
+    began_ns = kvp_now_ns();
+    f.deadline_ns = began_ns + 4 * KVP_CTL_LEAST_NS;
+    assert_int_equal(fill(&f, 1), KVP_NODE_LOST);
+    now_ns = kvp_now_ns();
+    assert_true(now_ns >= began_ns + KVP_CTL_LEAST_NS && now_ns < f.deadline_ns);
+    assert_true(f.node.refused_opens < 100); /* it is asked now and then, not all the time */
+    assert_int_equal(kvp_peers_rank(f.link->peers, FAKE_MASTER_SEGMENT), 3);
+    assert_int_equal(f.counters.peer_failures, 0);
+    f.node.open_err = KVP_OK;
+    f.deadline_ns = now_ns + LONG_NS;
+    assert_int_equal(fill(&f, 1), KVP_OK); /* at once: it was not given up */
+    assert_int_equal(f.node.hellos, 1);
+    teardown(&f);
+}
+
+/* A call that is shorter than that has its own deadline. */
+static void
+test_a_short_call_waits_no_longer_than_it_may(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    setup_late(&f, 1, KVP_EAGAIN);
+    f.deadline_ns = kvp_now_ns() + 50 * KVP_NS_PER_MS;
+    assert_int_equal(fill(&f, 1), KVP_DEADLINE);
+    assert_true(kvp_now_ns() >= f.deadline_ns);
+    assert_int_equal(f.counters.peer_failures, 0);
+    teardown(&f);
+}
+
+static void
+test_the_next_transport_is_taken_meanwhile(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    for (int how = 0; how < 2; how++) {
+        setup_late(&f, 2, how == 0 ? KVP_EAGAIN : KVP_NOTSUP);
+        assert_int_equal(fill(&f, 1), KVP_OK);
+        assert_memory_equal(f.node.payload + 65536, f.value, VALUE);
+        assert_int_equal(f.counters.paths[0].writes, 0);
+        assert_int_equal(f.counters.paths[1].writes, 1);
+        assert_int_equal(f.node.refused_opens, 1);
+        f.node.open_err = KVP_OK;
+        assert_int_equal(fill(&f, 2), KVP_OK);
+        /* By the first one again, over the attachment that is there; what it cannot serve is not asked for with each call. */
+        assert_int_equal(f.counters.paths[0].writes, how == 0);
+        assert_int_equal(f.counters.paths[1].writes, how == 0 ? 1 : 2);
+        assert_int_equal(f.node.refused_opens, 1);
+        assert_int_equal(f.node.hellos, 2);
+        assert_int_equal(f.counters.peer_failures, 0);
+        assert_int_equal(kvp_peers_rank(f.link->peers, FAKE_MASTER_SEGMENT), 0);
+        teardown(&f);
+    }
+}
+
+/* Whoever named the transport is told so, and soon. */
+static void
+test_what_cannot_be_served_is_an_error_without_another_way(void **state)
+{
+    uint64_t began_ns = kvp_now_ns();
+    fixture_t f;
+
+    (void)state;
+    setup_late(&f, 1, KVP_NOTSUP);
+    assert_int_equal(fill(&f, 1), KVP_NOTSUP);
+    assert_int_equal(fill(&f, 1), KVP_NOTSUP);
+    assert_true(kvp_now_ns() - began_ns < KVP_CTL_LEAST_NS);
+    assert_int_equal(f.node.refused_opens, 1);
+    assert_int_equal(f.counters.peer_failures, 0);
+    teardown(&f);
+}
+
+/* What is served goes at once, and what is to come behind a late move to the same memory stays behind it. */
+static void
+test_the_rest_does_not_wait(void **state)
+{
+    fixture_t f;
+    kvp_iov_t iov = {f.back, VALUE};
+    kvp_iov_t from = {f.value, VALUE};
+    kvp_span_t spans[3] = {{.iov = &iov, .iov_n = 1}, {.iov = &from, .iov_n = 1}, {.iov = &from, .iov_n = 1}};
+    kvp_move_t moves[3];
+
+    (void)state;
+    setup_late(&f, 1, KVP_OK);
+    f.node.payload[65536] = 0x77;
+    moves[0] = move_at(&f, KVP_MOVE_READ_PART, 1);
+    assert_int_equal(run_one(&f, &iov, 1, &moves[0]), KVP_OK); /* from now on it is open, for reading */
+    f.back[0] = 0;
+    f.node.open_err = KVP_EAGAIN;
+    f.deadline_ns = kvp_now_ns() + 100 * KVP_NS_PER_MS;
+    moves[0] = move_at(&f, KVP_MOVE_READ_PART, 1);
+    moves[1] = move_at(&f, KVP_MOVE_FILL, 2);
+    moves[2] = move_at(&f, KVP_MOVE_FILL_MORE, 2);
+    for (uint32_t i = 0; i < 3; i++)
+        moves[i].item = i;
+    run(&f, spans, moves, 3);
+    assert_int_equal(moves[0].err, KVP_OK);
+    assert_int_equal(f.back[0], 0x77);
+    assert_int_equal(moves[1].err, KVP_DEADLINE);
+    assert_int_equal(moves[2].err, KVP_DEADLINE);
+    assert_true(moves[1].is_drained && moves[2].is_drained);
+    teardown(&f);
+
+    setup_late(&f, 2, KVP_EAGAIN);
+    moves[1] = move_at(&f, KVP_MOVE_FILL, 2);
+    moves[2] = move_at(&f, KVP_MOVE_FILL_MORE, 2);
+    moves[1].item = moves[2].item = 1;
+    run(&f, spans, moves + 1, 2);
+    assert_int_equal(moves[1].err, KVP_OK);
+    assert_int_equal(moves[2].err, KVP_OK);
+    assert_int_equal(f.node.refused_opens, 1); /* one question is enough */
+    teardown(&f);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_not_served_yet_is_waited_for),
+        cmocka_unit_test(test_patience_with_a_late_node_ends),
+        cmocka_unit_test(test_a_short_call_waits_no_longer_than_it_may),
+        cmocka_unit_test(test_the_next_transport_is_taken_meanwhile),
+        cmocka_unit_test(test_what_cannot_be_served_is_an_error_without_another_way),
+        cmocka_unit_test(test_the_rest_does_not_wait),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
