@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The node's lifecycle: settings, threads, the end.
  *
- * Threads: control (all protocol state), dial (finds a master), populate (touches memory ahead), and the transports'
- * lanes. The caller's threads only start, stop and read figures.
+ * Threads: control (all protocol state), dial (finds a master), populate (touches memory ahead), pin (registers it where
+ * that takes long), and the transports' lanes. The caller's threads only start, stop and read figures.
  */
 #include "client/node/node_priv.h"
 

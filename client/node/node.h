@@ -32,6 +32,9 @@ typedef struct {
     uint32_t term;
     uint64_t size_bytes;
     uint64_t populated_bytes;
+    uint64_t to_register_bytes; /* with RDMA devices, in the background; 0 = none serve here */
+    uint64_t registered_bytes; /* of these */
+    uint64_t unregistered_bytes; /* of these, that cannot be: they are served by other transports */
     uint64_t attached_clients;
     uint64_t requests; /* of clients; bytes that move by themselves ask nothing */
     uint64_t retires, freed, fences, quarantined, attaches_refused, protocol_errors, remounts;

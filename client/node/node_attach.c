@@ -167,6 +167,11 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
     kvp_err_t err = find_chunk(node, conn, ask, chunk_out, &tp, why_out);
 
     if (err != KVP_OK) return err;
+    kvp_node_pin_want(&node->tps.pin, ask->chunk);
+    err = atomic_load_explicit(&(*chunk_out)->mrs_err[tp], memory_order_acquire);
+    *why_out = err == KVP_EAGAIN ? "the memory is not registered yet"
+                                 : "the memory cannot be registered, as the node's log says";
+    if (err != KVP_OK) return err;
     /* From here on that process may store into the chunk whatever we think of it, until it is dead or says it is done. */
     if (access == KVP_ACCESS_WRITE && (node->tps.tps[tp]->ops->caps & KVP_TP_SAME_HOST) != 0)
         err = kvp_node_core_open_write(node->core, &conn->att);
@@ -175,6 +180,8 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
             node->tps.tps[tp]->ops->mr_export((*chunk_out)->payload_mrs[tp], access, conn->att.incarnation, &tokens[0]);
     if (err == KVP_OK)
         err = node->tps.tps[tp]->ops->mr_export((*chunk_out)->meta_mrs[tp], access, conn->att.incarnation, &tokens[1]);
+    /* Keys to write with are registrations of their own: what is short here is no fault of who asks. */
+    if (err == KVP_NOMEM && (node->tps.tps[tp]->ops->caps & KVP_TP_SLOW_REG) != 0) return KVP_NOTSUP;
     *why_out = err == KVP_OK ? "" : kvp_err_text(err);
     return err;
 }

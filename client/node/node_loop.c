@@ -241,15 +241,20 @@ static bool
 publish(kvp_node_t *node, uint64_t *stop_by_ns)
 {
     kvp_node_core_stats_t s;
+    kvp_node_pinned_t pinned;
     kvp_node_info_t *info = &node->info;
     bool was_mounted, is_stopping;
 
     kvp_node_core_stats(node->core, &s);
+    kvp_node_pin_bytes(&node->tps.pin, &pinned);
     pthread_mutex_lock(&node->lock);
     was_mounted = info->is_mounted;
     info->is_mounted = node->link.state >= KVP_LINK_UP;
     info->term = kvp_node_core_term(node->core);
     info->populated_bytes = atomic_load(&node->populate.populated_bytes);
+    info->to_register_bytes = pinned.total;
+    info->registered_bytes = pinned.registered;
+    info->unregistered_bytes = pinned.refused;
     info->attached_clients = s.attached;
     info->retires = s.retires;
     info->freed = s.freed;

@@ -19,6 +19,7 @@ typedef struct {
     kvp_chunk_geo_t geo;
     kvp_mr_t *payload_mrs[KVP_NODE_TPS_MAX]; /* by index of the serving transport; node_tps.c's */
     kvp_mr_t *meta_mrs[KVP_NODE_TPS_MAX];
+    _Atomic kvp_err_t mrs_err[KVP_NODE_TPS_MAX]; /* OK: both are there; EAGAIN: not yet; NOTSUP: they cannot be had */
 } kvp_node_chunk_t;
 
 typedef struct {

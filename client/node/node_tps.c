@@ -53,6 +53,11 @@ start_lanes(kvp_node_tps_t *t, kvp_tp_t *tp, uint32_t lanes)
 static kvp_err_t
 register_mem(kvp_node_tps_t *t, size_t at)
 {
+    bool is_slow = (t->tps[at]->ops->caps & KVP_TP_SLOW_REG) != 0;
+
+    for (uint32_t i = 0; i < t->mem->chunk_n; i++)
+        atomic_store(&t->mem->chunks[i].mrs_err[at], is_slow ? KVP_EAGAIN : KVP_OK);
+    if (is_slow) return kvp_node_pin_check(t->tps[at], t->mem);
     for (uint32_t i = 0; i < t->mem->chunk_n; i++) {
         kvp_node_chunk_t *c = &t->mem->chunks[i];
         kvp_err_t err = kvp_mr_create(t->tps[at], &c->payload, &c->payload_mrs[at]);
@@ -83,7 +88,7 @@ listen_by_itself(kvp_tp_t *tp, const kvp_addr_t *at)
     return (tp->ops->caps & KVP_TP_OWN_PORT) == 0 ? KVP_OK : tp->ops->listen(tp, at, &bound);
 }
 
-/* One more instance, with the memory registered and its port open, and nobody who serves yet. */
+/* One more instance, with the memory registered where that is quick, its port open, and nobody who serves yet. */
 static kvp_err_t
 add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *conf, const kvp_addr_t *listen_at)
 {
@@ -107,13 +112,13 @@ kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, siz
                    const kvp_addr_t *listen_at, kvp_node_mem_t *mem)
 {
     kvp_tp_conf_t conf = {.lanes = lanes};
+    kvp_err_t err;
 
     memset(t, 0, sizeof *t);
     t->mem = mem;
     memcpy(conf.pool_id, mem->conf.pool_id, sizeof conf.pool_id);
     for (size_t i = 0; i < n; i++) {
-        kvp_err_t err = add_tp(t, ops[i], &conf, listen_at);
-
+        err = add_tp(t, ops[i], &conf, listen_at);
         if (err != KVP_OK && !has_named && (ops[i]->caps & KVP_TP_OWN_PORT) != 0) {
             kvp_log_warn("node", "the memory is not served by %s, which --transports does not name: %s", ops[i]->name,
                          kvp_err_text(err));
@@ -125,12 +130,15 @@ kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, siz
         kvp_node_tps_stop(t);
         return err;
     }
-    return KVP_OK;
+    err = kvp_node_pin_start(&t->pin, mem, t->tps, t->tps_n);
+    if (err != KVP_OK) kvp_node_tps_stop(t);
+    return err;
 }
 
 void
 kvp_node_tps_stop(kvp_node_tps_t *t)
 {
+    kvp_node_pin_stop(&t->pin);
     /* Lanes still run while memory is taken away: a connection that is at it is ended by its lane. */
     for (size_t i = 0; i < t->tps_n; i++)
         unregister_mem(t, i);

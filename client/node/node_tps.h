@@ -6,6 +6,7 @@
 #define KVP_CLIENT_NODE_TPS_H
 
 #include "client/node/node_mem.h"
+#include "client/node/node_pin.h"
 #include "client/node/node_thread.h"
 
 #define KVP_NODE_LANES_MAX 8u
@@ -24,11 +25,12 @@ typedef struct {
     kvp_node_lane_t lanes[KVP_NODE_TPS_MAX * KVP_NODE_LANES_MAX];
     size_t lanes_n; /* running */
     _Atomic bool is_stopping;
-    kvp_node_mem_t *mem; /* registered; borrowed */
+    kvp_node_mem_t *mem; /* registered, or being so; borrowed */
+    kvp_node_pin_t pin;
 } kvp_node_tps_t;
 
-/* kvp_node_tps_start makes instances, registers mem and starts the lanes of those that have a serving side; those with a
- * port of their own listen where the node does. On an error everything is undone. mem is borrowed until kvp_node_tps_stop, which ends all data connections; legal on a zeroed or
+/* kvp_node_tps_start makes instances, registers mem, in the background where that takes long (a chunk's mrs_err tells), and
+ * starts the lanes of those that have a serving side; those with a port of their own listen where the node does. On an error everything is undone. mem is borrowed until kvp_node_tps_stop, which ends all data connections; legal on a zeroed or
  * stopped value. Unless has_named, a transport with a port of its own that cannot serve here is left out with a warning. */
 kvp_err_t kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, bool has_named,
                              uint32_t lanes, const kvp_addr_t *at, kvp_node_mem_t *mem) KVP_MUST_USE;

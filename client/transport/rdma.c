@@ -7,6 +7,7 @@
 #include "client/transport/rdma_rank.h"
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/log.h"
 
 #include <sched.h>
@@ -72,6 +73,9 @@ open_devs(kvp_rdma_tp_t *tp)
     if (getcpu(NULL, &node) == 0) here.numa_node = (int)node;
     tp->devs_n = kvp_rdma_keep_nearest(devs, n, &here, KVP_ARRAY_LEN(tp->devs));
     memcpy(tp->devs, devs, tp->devs_n * sizeof devs[0]);
+    tp->base.mr_max_bytes = UINT64_MAX;
+    for (size_t i = 0; i < tp->devs_n; i++)
+        tp->base.mr_max_bytes = kvp_min_u64(tp->base.mr_max_bytes, tp->devs[i]->info.max_reg_bytes);
     return KVP_OK;
 }
 
@@ -118,8 +122,12 @@ kvp_err_t
 kvp_rdma_regs_make(const kvp_rdma_tp_t *tp, void *addr, size_t len, kvp_rdma_access_t access,
                    kvp_rdma_reg_t *regs_out[KVP_RDMA_RAILS_MAX])
 {
+    /* Threads that register at the same time begin with different devices: they do not stand in line at one. */
+    uint64_t first = kvp_sum(&addr, sizeof addr);
+
     memset(regs_out, 0, KVP_RDMA_RAILS_MAX * sizeof(kvp_rdma_reg_t *));
-    for (size_t i = 0; i < tp->devs_n; i++) {
+    for (size_t n = 0; n < tp->devs_n; n++) {
+        size_t i = (first + n) % tp->devs_n;
         kvp_err_t err = tp->verbs->reg(tp->devs[i], addr, len, access, -1, &regs_out[i]);
 
         if (err == KVP_OK) continue;
@@ -136,6 +144,7 @@ rdma_mr_reg(kvp_tp_t *base, const kvp_mem_t *mem, kvp_mr_t *base_mr)
     kvp_rdma_mr_t *mr = kvp_container_of(base_mr, kvp_rdma_mr_t, base);
 
     kvp_list_init(&mr->grants);
+    if (mem->len > base->mr_max_bytes) return KVP_LIMIT;
     return kvp_rdma_regs_make(kvp_rdma_tp_of(base), mem->addr, mem->len, KVP_RDMA_READABLE, mr->regs);
 }
 
@@ -189,7 +198,7 @@ rdma_rseg_close(kvp_rseg_t *rseg)
 
 const kvp_transport_ops_t kvp_rdma_ops = {
     .name = "rdma",
-    .caps = KVP_TP_LATE_WRITES | KVP_TP_OWN_PORT | KVP_TP_SUM_ALONE | KVP_TP_DEVICE_MEM,
+    .caps = KVP_TP_LATE_WRITES | KVP_TP_OWN_PORT | KVP_TP_SUM_ALONE | KVP_TP_DEVICE_MEM | KVP_TP_SLOW_REG,
     .tp_size = sizeof(kvp_rdma_tp_t),
     .mr_size = sizeof(kvp_rdma_mr_t),
     .rseg_size = sizeof(kvp_rdma_rseg_t),

@@ -24,6 +24,7 @@
 #define KVP_TP_OWN_PORT 0x40u /* listens for itself, at the same address as the node; takes no accepted sockets */
 #define KVP_TP_LATE_WRITES 0x20u /* what a peer wrote may land after a quiesce, until it is cut or fenced */
 #define KVP_TP_SUM_ALONE 0x80u /* a read costs what requests it takes: small ones are verified by their sum alone */
+#define KVP_TP_SLOW_REG 0x100u /* mr_reg takes the longer the more memory it is: for threads that nobody waits for */
 
 #define KVP_TOKEN_MAX 64u
 
@@ -32,6 +33,7 @@ typedef struct kvp_transport_ops kvp_transport_ops_t;
 /* The typed bases. Each comes first in the transport's own struct; the framework allocates by the sizes given. */
 typedef struct {
     const kvp_transport_ops_t *ops;
+    uint64_t mr_max_bytes; /* of one registration; 0 = any. Set by init */
 } kvp_tp_t;
 
 typedef struct {
@@ -193,8 +195,8 @@ struct kvp_transport_ops {
     void (*quiesce)(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg);
     void (*peer_cut)(kvp_tp_t *tp, uint64_t incarnation);
 
-    /* Memory: registration apart from connections; export by access, read keys and write keys differ, and the latter
-     * may be good for that client alone (FENCED: it is). mr_dereg returns once nothing of the serving side touches the memory any more. */
+    /* Memory: registration apart from connections, by any thread (LIMIT: above mr_max_bytes); export by access, read keys and
+     * write keys differ, and the latter may be good for that client alone (FENCED: it is). mr_dereg returns once nothing of the serving side touches the memory any more. */
     kvp_err_t (*mr_reg)(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr);
     void (*mr_dereg)(kvp_mr_t *mr);
     kvp_err_t (*mr_export)(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out);

@@ -526,6 +526,30 @@ setup_small_messages(void **state)
     return setup(state);
 }
 
+/* Known before anything is registered, and of the device that takes the least. */
+static void
+test_memory_above_what_a_device_takes_is_refused(void **state)
+{
+    const model_nic_conf_t conf = {.devs_n = 2, .max_reg_bytes = 8192};
+    const kvp_tp_conf_t tp_conf = {.verbs = &kvp_verbs_model};
+    kvp_mem_t mem = {.addr = aligned_alloc(4096, 12288), .len = 8192, .fd = -1};
+    kvp_tp_t *tp;
+    kvp_mr_t *mr;
+
+    (void)state;
+    assert_non_null(mem.addr);
+    assert_int_equal(model_nic_reset(7, &conf), 0);
+    assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &tp_conf, &tp), KVP_OK);
+    assert_int_equal(tp->mr_max_bytes, 8192);
+    assert_int_equal(kvp_mr_create(tp, &mem, &mr), KVP_OK);
+    kvp_mr_destroy(mr);
+    mem.len = 8193;
+    assert_int_equal(kvp_mr_create(tp, &mem, &mr), KVP_LIMIT);
+    kvp_tp_destroy(tp);
+    assert_int_equal(model_nic_reset(1, NULL), 0);
+    free(mem.addr);
+}
+
 /* The bench's own memory, twice, and an area a connection. */
 static int
 setup_short_lock(void **state)
@@ -559,6 +583,7 @@ main(void)
         cmocka_unit_test(test_loans_of_the_same_memory_share),
         cmocka_unit_test(test_overlapping_loans_are_found_to_the_byte),
         cmocka_unit_test(test_much_memory_is_registered_in_the_background),
+        cmocka_unit_test(test_memory_above_what_a_device_takes_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

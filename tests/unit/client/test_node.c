@@ -7,6 +7,8 @@
 #include "client/hello.h"
 #include "client/names.h"
 #include "client/transport/transport.h"
+#include "tests/unit/client/slowreg.h"
+
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/parse.h"
@@ -51,6 +53,8 @@ typedef struct {
     uint8_t uuid[16]; /* of the last Mount */
     bool is_fresh;
     uint32_t told_term, mounted_term;
+    const char *transports; /* that are to be told; NULL = shm,tcp */
+    uint64_t heartbeats;
 } master_t;
 
 static uint64_t
@@ -107,6 +111,7 @@ answer_heartbeat(master_t *m, const kvp_frame_t *f)
 {
     Kvp__Pb__HeartbeatReply reply = KVP__PB__HEARTBEAT_REPLY__INIT;
 
+    m->heartbeats++;
     reply.term = TERM;
     master_send(m, KVP_OP_HEARTBEAT, KVP_FRAME_REPLY, f->hdr.request_id, &reply, NULL, 0);
 }
@@ -181,7 +186,7 @@ master_expect_mount(master_t *m)
     assert_non_null(msg);
     assert_int_equal(msg->size_bytes, MEMORY);
     assert_int_equal(msg->chunk_bytes, CHUNK);
-    assert_string_equal(msg->transports, "shm,tcp");
+    assert_string_equal(msg->transports, m->transports == NULL ? "shm,tcp" : m->transports);
     assert_int_equal(msg->uuid.len, sizeof m->uuid);
     memcpy(m->uuid, msg->uuid.data, sizeof m->uuid);
     m->is_fresh = msg->is_fresh;
@@ -1071,6 +1076,116 @@ test_memory_is_not_fresh_when_a_mount_was_not_answered(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* ---- memory that takes long to register */
+kvp_err_t __real_kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
+                                      char *why, size_t why_cap);
+kvp_err_t __wrap_kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
+                                      char *why, size_t why_cap);
+
+/* "mem" is the one that takes long. */
+kvp_err_t
+__wrap_kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why,
+                            size_t why_cap)
+{
+    kvp_err_t err = __real_kvp_transports_parse(text, list, cap, n_out, why, why_cap);
+
+    for (size_t i = 0; err == KVP_OK && i < *n_out; i++)
+        if (strcmp(list[i]->name, "mem") == 0) list[i] = slow_reg_reset();
+    return err;
+}
+
+static void
+await_registered(const fixture_t *f, uint64_t registered, uint64_t refused)
+{
+    kvp_node_info_t info;
+
+    do
+        kvp_node_info(f->node, &info);
+    while (info.registered_bytes != registered || info.unregistered_bytes != refused);
+    assert_int_equal(info.to_register_bytes, MEMORY);
+}
+
+/* Mounted, alive for its master and served by the rest, all while nothing is registered yet; then what is ready is served. */
+static void
+test_registration_that_takes_long_delays_nothing_else(void **state)
+{
+    fixture_t *f = *state;
+    chunk_t chunk;
+    client_t c;
+    uint64_t heartbeats;
+    kvp_frame_t frame;
+
+    assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
+    slow_reg_await(2); /* behind the check, the first chunk: it does not pass */
+    heartbeats = f->master.heartbeats;
+    while (f->master.heartbeats < heartbeats + 3) {
+        bool has;
+
+        assert_int_equal(kvp_framed_next(&f->master.conn, &frame, &has), KVP_OK);
+        if (has && frame.hdr.opcode == KVP_OP_HEARTBEAT) answer_heartbeat(&f->master, &frame);
+        if (has) continue;
+        wait_readable(f->master.conn.fd);
+        assert_int_equal(kvp_framed_recv(&f->master.conn), KVP_OK);
+    }
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "mem", &chunk), KVP_EAGAIN);
+    assert_int_equal(client_open(&c, f->master.uuid, 2, KVP_ACCESS_WRITE, "mem", &chunk), KVP_EAGAIN);
+    assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
+    chunk_close(&chunk);
+    slow_reg_open();
+    await_registered(f, MEMORY, 0);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(client_open(&c, f->master.uuid, i, KVP_ACCESS_WRITE, "mem", &chunk), KVP_OK);
+    kvp_framed_fini(&c.conn);
+}
+
+/* What a device cannot take is the clients' to move in another way, and is told so. */
+static void
+test_a_chunk_that_cannot_be_registered_is_refused(void **state)
+{
+    fixture_t *f = *state;
+    chunk_t chunk;
+    client_t c;
+
+    slow_reg_await(2);
+    slow_reg_fail(slow_reg_at(0), KVP_NOMEM); /* the first chunk: that is how the check begins */
+    slow_reg_open();
+    await_registered(f, MEMORY - CHUNK, CHUNK);
+    assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "mem", &chunk), KVP_NOTSUP);
+    assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_READ, "mem", &chunk), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
+    chunk_close(&chunk);
+    kvp_framed_fini(&c.conn);
+}
+
+static int
+setup_slow(void **state)
+{
+    static fixture_t f;
+    kvp_node_conf_t conf;
+
+    memset(&f, 0, sizeof f);
+    master_listen(&f.master);
+    f.master.transports = "shm,mem";
+    conf = conf_for(&f.master);
+    conf.transports = "shm,mem";
+    assert_int_equal(kvp_node_open(&conf, &f.node), KVP_OK);
+    slow_reg_let(1); /* the check */
+    master_greet(&f.master, TERM, KVP_OK);
+    master_answer_mount(&f.master, master_expect_mount(&f.master), KVP_OK, false);
+    assert_int_equal(kvp_node_wait(f.node, by()), KVP_OK);
+    kvp_node_info(f.node, &f.info);
+    *state = &f;
+    return 0;
+}
+
+static int
+teardown_slow(void **state)
+{
+    slow_reg_open();
+    return teardown(state);
+}
+
 int
 main(void)
 {
@@ -1091,6 +1206,9 @@ main(void)
         TEST(test_fences_outlive_a_reset),
         TEST(test_another_pool_is_another_beginning),
         TEST(test_stop_unmounts_first),
+        cmocka_unit_test_setup_teardown(test_registration_that_takes_long_delays_nothing_else, setup_slow,
+                                        teardown_slow),
+        cmocka_unit_test_setup_teardown(test_a_chunk_that_cannot_be_registered_is_refused, setup_slow, teardown_slow),
         cmocka_unit_test(test_start_says_why_it_failed),
         cmocka_unit_test(test_name_that_is_taken_is_asked_for_again),
         cmocka_unit_test(test_memory_is_not_fresh_when_a_mount_was_not_answered),

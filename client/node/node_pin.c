@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - A thread takes a chunk under the lock and registers it without; what it made is published by the store to mrs_err, with
+ *   release, and not touched again before the threads are joined.
+ * - A chunk that cannot be registered is refused for good, alone: the others are tried, for what is short (memory that may
+ *   be locked) may do for a shorter one, and a refusal is quick.
+ * - Nothing interrupts a registration that is under way: so stop waits for those of the moment.
+ */
+#include "client/node/node_pin.h"
+
+#include "client/node/node_thread.h"
+#include "common/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define CPUS_A_THREAD 2
+#define CHECK_BYTES (16ull << 20) /* more than systems commonly let a process lock where they set a limit */
+#define NICE 10 /* behind what serves, before what only touches memory ahead */
+
+enum {
+    WAITS,
+    IS_WANTED,
+    IS_TAKEN,
+};
+
+uint32_t
+kvp_node_pin_threads(long cpus, uint32_t chunk_n)
+{
+    uint64_t n = kvp_max_u64((uint64_t)(cpus < 0 ? 0 : cpus) / CPUS_A_THREAD, 1);
+
+    return (uint32_t)kvp_min_u64(kvp_min_u64(n, chunk_n), KVP_NODE_PIN_THREADS_MAX);
+}
+
+/* ---- one chunk */
+static kvp_err_t
+register_chunk(kvp_tp_t *tp, kvp_node_chunk_t *c, size_t at)
+{
+    kvp_err_t err = kvp_mr_create(tp, &c->payload, &c->payload_mrs[at]);
+
+    if (err == KVP_OK) err = kvp_mr_create(tp, &c->meta, &c->meta_mrs[at]);
+    if (err == KVP_OK) return KVP_OK;
+    kvp_mr_destroy(c->payload_mrs[at]);
+    c->payload_mrs[at] = NULL;
+    return err;
+}
+
+static void
+say_refused(kvp_node_pin_t *p, const kvp_tp_t *tp, uint32_t chunk, kvp_err_t err)
+{
+    const kvp_node_chunk_t *c = &p->mem->chunks[chunk];
+    uint32_t missed;
+
+    if (!kvp_log_limit_ok(&p->noise, &missed)) return;
+    kvp_log_error(
+        "node",
+        "chunk %u of %u is not served by %s: its %llu bytes cannot be registered: %s; let the process lock more "
+        "memory (ulimit -l unlimited, LimitMEMLOCK=infinity of the service), or give the node less "
+        "(--memory) more_before %u",
+        chunk, p->mem->chunk_n, tp->ops->name, (unsigned long long)(c->payload.len + c->meta.len), kvp_err_text(err),
+        missed);
+}
+
+/* False: some transport does not take it. */
+static bool
+register_with_all(kvp_node_pin_t *p, uint32_t chunk)
+{
+    kvp_node_chunk_t *c = &p->mem->chunks[chunk];
+    bool is_ok = true;
+
+    for (size_t at = 0; at < KVP_NODE_TPS_MAX; at++) {
+        kvp_err_t err = p->tps[at] == NULL ? KVP_OK : register_chunk(p->tps[at], c, at);
+
+        if (err != KVP_OK) say_refused(p, p->tps[at], chunk, err);
+        is_ok &= err == KVP_OK;
+        if (p->tps[at] != NULL)
+            atomic_store_explicit(&c->mrs_err[at], err == KVP_OK ? KVP_OK : KVP_NOTSUP, memory_order_release);
+    }
+    return is_ok;
+}
+
+/* ---- the threads */
+/* take_locked gives the next chunk, chunk_n = there is none left. */
+static uint32_t
+take_locked(kvp_node_pin_t *p)
+{
+    uint32_t chunk;
+
+    if (p->wanted_from < p->wanted_to) {
+        chunk = p->wanted[p->wanted_from++];
+    } else {
+        while (p->next < p->mem->chunk_n && p->states[p->next] != WAITS)
+            p->next++;
+        chunk = p->next;
+    }
+    if (chunk < p->mem->chunk_n) p->states[chunk] = IS_TAKEN;
+    return chunk;
+}
+
+static void
+note_locked(kvp_node_pin_t *p, uint32_t chunk, bool is_ok)
+{
+    uint64_t *bytes = is_ok ? &p->bytes.registered : &p->bytes.refused;
+
+    *bytes += p->mem->chunks[chunk].payload.len;
+    if (--p->left_n > 0) return;
+    kvp_log_info("node", "memory is registered: payload bytes %llu of %llu in ms %llu threads %u",
+                 (unsigned long long)p->bytes.registered, (unsigned long long)p->bytes.total,
+                 (unsigned long long)((kvp_now_ns() - p->began_ns) / KVP_NS_PER_MS), p->threads_n);
+}
+
+static void *
+pin_main(void *arg)
+{
+    kvp_node_pin_t *p = arg;
+    uint32_t chunk;
+
+    /* Of this thread alone on Linux. */
+    if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICE) != 0) kvp_log_debug("node", "registering at full priority: %m");
+    pthread_mutex_lock(&p->lock);
+    while (!p->is_stopping && (chunk = take_locked(p)) < p->mem->chunk_n) {
+        bool is_ok;
+
+        pthread_mutex_unlock(&p->lock);
+        is_ok = register_with_all(p, chunk);
+        pthread_mutex_lock(&p->lock);
+        note_locked(p, chunk, is_ok);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+/* ---- from outside */
+kvp_err_t
+kvp_node_pin_check(kvp_tp_t *tp, const kvp_node_mem_t *mem)
+{
+    const kvp_node_chunk_t *c = &mem->chunks[0]; /* none is longer */
+    uint64_t longest = kvp_max_u64(c->payload.len, c->meta.len);
+    kvp_mem_t part = c->payload;
+    kvp_mr_t *mr;
+    kvp_err_t err;
+
+    if (tp->mr_max_bytes != 0 && longest > tp->mr_max_bytes) {
+        kvp_log_error(
+            "node",
+            "a chunk of %llu bytes, and what describes its objects in %llu, are registered as a whole, and %s "
+            "takes no more than %llu here: give --chunk-bytes less",
+            (unsigned long long)c->payload.len, (unsigned long long)c->meta.len, tp->ops->name,
+            (unsigned long long)tp->mr_max_bytes);
+        return KVP_INVALID;
+    }
+    part.len = kvp_min_u64(part.len, CHECK_BYTES);
+    err = kvp_mr_create(tp, &part, &mr);
+    if (err == KVP_OK) kvp_mr_destroy(mr);
+    return err;
+}
+
+static kvp_err_t
+start_threads(kvp_node_pin_t *p)
+{
+    uint32_t n = kvp_node_pin_threads(sysconf(_SC_NPROCESSORS_ONLN), p->mem->chunk_n);
+    kvp_err_t err = KVP_OK;
+
+    pthread_mutex_lock(&p->lock); /* threads_n is theirs to read */
+    while (p->threads_n < n && err == KVP_OK) {
+        err = kvp_thread_start(&p->threads[p->threads_n], "kvp-pin", pin_main, p);
+        if (err == KVP_OK) p->threads_n++;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return p->threads_n > 0 ? KVP_OK : err; /* one is enough, and slow */
+}
+
+kvp_err_t
+kvp_node_pin_start(kvp_node_pin_t *p, kvp_node_mem_t *mem, kvp_tp_t *const *tps, size_t n)
+{
+    bool has_work = false;
+    kvp_err_t err = KVP_NOMEM;
+
+    memset(p, 0, sizeof *p);
+    for (size_t i = 0; i < n; i++) {
+        if ((tps[i]->ops->caps & KVP_TP_SLOW_REG) == 0) continue;
+        p->tps[i] = tps[i];
+        has_work = true;
+    }
+    if (!has_work) return KVP_OK;
+    p->mem = mem;
+    p->began_ns = kvp_now_ns();
+    p->noise = (kvp_log_limit_t){.burst = 1, .interval_ms = 10000};
+    p->left_n = mem->chunk_n;
+    p->bytes.total = mem->conf.size_bytes;
+    pthread_mutex_init(&p->lock, NULL);
+    p->states = calloc(mem->chunk_n, sizeof *p->states);
+    p->wanted = calloc(mem->chunk_n, sizeof *p->wanted);
+    if (p->states != NULL && p->wanted != NULL) err = start_threads(p);
+    if (err != KVP_OK) kvp_node_pin_stop(p);
+    return err;
+}
+
+void
+kvp_node_pin_stop(kvp_node_pin_t *p)
+{
+    if (p->mem == NULL) return;
+    pthread_mutex_lock(&p->lock);
+    p->is_stopping = true;
+    pthread_mutex_unlock(&p->lock);
+    for (uint32_t i = 0; i < p->threads_n; i++)
+        pthread_join(p->threads[i], NULL);
+    pthread_mutex_destroy(&p->lock);
+    free(p->states);
+    free(p->wanted);
+    memset(p, 0, sizeof *p);
+}
+
+void
+kvp_node_pin_want(kvp_node_pin_t *p, uint32_t chunk)
+{
+    if (p->mem == NULL) return;
+    pthread_mutex_lock(&p->lock);
+    if (p->states[chunk] == WAITS) {
+        p->states[chunk] = IS_WANTED;
+        p->wanted[p->wanted_to++] = chunk;
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+void
+kvp_node_pin_bytes(kvp_node_pin_t *p, kvp_node_pinned_t *bytes_out)
+{
+    *bytes_out = (kvp_node_pinned_t){0};
+    if (p->mem == NULL) return;
+    pthread_mutex_lock(&p->lock);
+    *bytes_out = p->bytes;
+    pthread_mutex_unlock(&p->lock);
+}

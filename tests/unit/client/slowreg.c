@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The gate.
+ */
+#include "tests/unit/client/slowreg.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define BEGUN_MAX 256u
+#define FAILS_MAX 4u
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_open;
+    uint32_t permits;
+    uint32_t begun_n;
+    const void *begun[BEGUN_MAX];
+    uint32_t fails_n;
+    const void *bad[FAILS_MAX];
+    kvp_err_t errs[FAILS_MAX];
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static kvp_transport_ops_t ops;
+static kvp_err_t (*quick_reg)(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr);
+
+static kvp_err_t
+slow_reg(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr)
+{
+    kvp_err_t err = KVP_OK;
+
+    pthread_mutex_lock(&gate.lock);
+    if (gate.begun_n == BEGUN_MAX) abort();
+    gate.begun[gate.begun_n++] = mem->addr;
+    pthread_cond_broadcast(&gate.changed);
+    while (!gate.is_open && gate.permits == 0)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    if (!gate.is_open) gate.permits--;
+    for (uint32_t i = 0; i < gate.fails_n; i++)
+        if (gate.bad[i] == mem->addr) err = gate.errs[i];
+    pthread_mutex_unlock(&gate.lock);
+    return err == KVP_OK ? quick_reg(tp, mem, mr) : err;
+}
+
+const kvp_transport_ops_t *
+slow_reg_reset(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.is_open = false;
+    gate.permits = gate.begun_n = gate.fails_n = 0;
+    pthread_mutex_unlock(&gate.lock);
+    ops = *kvp_transport_find("mem");
+    quick_reg = ops.mr_reg;
+    ops.mr_reg = slow_reg;
+    ops.caps |= KVP_TP_SLOW_REG;
+    return &ops;
+}
+
+void
+slow_reg_let(uint32_t n)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.permits += n;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+void
+slow_reg_open(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.is_open = true;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+void
+slow_reg_fail(const void *addr, kvp_err_t err)
+{
+    pthread_mutex_lock(&gate.lock);
+    if (gate.fails_n == FAILS_MAX) abort();
+    gate.bad[gate.fails_n] = addr;
+    gate.errs[gate.fails_n++] = err;
+    pthread_mutex_unlock(&gate.lock);
+}
+
+void
+slow_reg_await(uint32_t n)
+{
+    pthread_mutex_lock(&gate.lock);
+    while (gate.begun_n < n)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+uint32_t
+slow_reg_begun(void)
+{
+    uint32_t n;
+
+    pthread_mutex_lock(&gate.lock);
+    n = gate.begun_n;
+    pthread_mutex_unlock(&gate.lock);
+    return n;
+}
+
+const void *
+slow_reg_at(uint32_t i)
+{
+    const void *addr;
+
+    pthread_mutex_lock(&gate.lock);
+    if (i >= gate.begun_n) abort();
+    addr = gate.begun[i];
+    pthread_mutex_unlock(&gate.lock);
+    return addr;
+}
