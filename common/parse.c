@@ -3,6 +3,7 @@
  */
 #include "common/parse.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -168,6 +169,22 @@ bool
 kvp_hostport_is_loopback(const kvp_hostport_t *at)
 {
     return strncmp(at->host, "127.", 4) == 0 || strcmp(at->host, "::1") == 0 || strcmp(at->host, "localhost") == 0;
+}
+
+const char *
+kvp_listen_fix(int no)
+{
+    switch (no) {
+    case EADDRINUSE:
+        return " (another program listens there: stop it, or choose another port with --listen; 0 is any free one)";
+    case EADDRNOTAVAIL:
+        return " (no network interface of this host has that address: choose one that `ip address` shows with "
+               "--listen)";
+    case EACCES:
+        return " (ports below 1024 are the administrator's: choose another one with --listen)";
+    default:
+        return "";
+    }
 }
 
 bool

@@ -39,6 +39,9 @@ const char *kvp_format_hostport(const kvp_hostport_t *at, char dst[KVP_HOSTPORT_
  * only one that counts. */
 bool kvp_hostport_is_loopback(const kvp_hostport_t *at);
 
+/* kvp_listen_fix is what to do where nobody can listen at an address, for that errno: " (...)", or empty. Static storage. */
+const char *kvp_listen_fix(int no);
+
 /* kvp_is_listed says whether the name is one of those in the list, with a comma between each two. */
 bool kvp_is_listed(const char *list, const char *name);
 

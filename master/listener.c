@@ -79,7 +79,8 @@ kvp_listener_open_tcp(kvp_listener_t *listener, const kvp_hostport_t *at, kvp_ho
     }
     for (struct addrinfo *ai = list; ai != NULL && fd < 0; ai = ai->ai_next)
         fd = listen_on(ai->ai_addr, ai->ai_addrlen);
-    if (fd < 0) kvp_log_error("master", "cannot listen: %m address=%s", kvp_format_hostport(at, text));
+    if (fd < 0)
+        kvp_log_error("master", "cannot listen at %s: %m%s", kvp_format_hostport(at, text), kvp_listen_fix(errno));
     freeaddrinfo(list);
     if (fd < 0) return KVP_SYS;
 

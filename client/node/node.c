@@ -33,6 +33,9 @@ read_transports(kvp_node_t *node, const kvp_node_conf_t *conf)
         err = kvp_transports_parse(conf->transports, node->ops, KVP_NODE_TPS_MAX, &node->ops_n, why, sizeof why);
     else if (err == KVP_OK)
         err = kvp_transports_default(node->ops, KVP_NODE_TPS_MAX, &node->ops_n, why, sizeof why);
+    if (err == KVP_OK && why[0] != '\0')
+        kvp_log_write(kvp_transports_has_adapter() ? KVP_LOG_INFO : KVP_LOG_DEBUG, "node",
+                      "%s; clients come by the other transports", why);
     if (err == KVP_OK) return KVP_OK;
     kvp_log_error("node", "transports: %s", why);
     return KVP_INVALID;

@@ -261,7 +261,7 @@ open_tcp(kvp_node_t *node, const kvp_hostport_t *at)
     fd = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
         bind(fd, list->ai_addr, list->ai_addrlen) != 0 || getsockname(fd, (struct sockaddr *)&bound, &len) != 0) {
-        kvp_log_error("node", "cannot listen on %s: %m", kvp_format_hostport(at, text));
+        kvp_log_error("node", "cannot listen at %s: %m%s", kvp_format_hostport(at, text), kvp_listen_fix(errno));
         freeaddrinfo(list);
         if (fd >= 0) close(fd);
         return KVP_SYS;

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #define LANE_NAP_NS (10 * KVP_NS_PER_MS)
+#define WHY_MAX 512u
 
 static void *
 lane_main(void *arg)
@@ -118,10 +119,17 @@ kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, siz
     t->mem = mem;
     memcpy(conf.pool_id, mem->conf.pool_id, sizeof conf.pool_id);
     for (size_t i = 0; i < n; i++) {
+        bool is_optional = !has_named && (ops[i]->caps & KVP_TP_OWN_PORT) != 0;
+        char why[WHY_MAX] = "";
+
+        /* What nobody asked for and cannot be had is one line, with what the transport says helps. */
+        if (is_optional) kvp_log_divert(why, sizeof why);
         err = add_tp(t, ops[i], &conf, listen_at);
-        if (err != KVP_OK && !has_named && (ops[i]->caps & KVP_TP_OWN_PORT) != 0) {
-            kvp_log_warn("node", "the memory is not served by %s, which --transports does not name: %s", ops[i]->name,
-                         kvp_err_text(err));
+        if (is_optional) kvp_log_divert(NULL, 0);
+        if (err == KVP_OK && why[0] != '\0') kvp_log_warn("node", "%s: %s", ops[i]->name, why);
+        if (err != KVP_OK && is_optional) {
+            kvp_log_info("node", "the memory is not served by %s, and by the other transports all the same: %s",
+                         ops[i]->name, why[0] != '\0' ? why : kvp_err_text(err));
             continue;
         }
         if (err == KVP_OK) err = start_lanes(t, t->tps[t->tps_n - 1], lanes);

@@ -275,7 +275,9 @@ say_no_listen(const struct sockaddr_storage *at, bool is_taken)
     size_t len = 0;
 
     if (is_taken) {
-        kvp_log_warn("rdma", "cannot listen at %s: the port is taken", addr_text(at, asked));
+        kvp_log_warn("rdma",
+                     "cannot listen at %s port %u for RDMA: another program does; choose another port (--listen)",
+                     addr_text(at, asked), (unsigned)ntohs(((const struct sockaddr_in *)(const void *)at)->sin_port));
         return;
     }
     for (size_t i = 0; (dev = kvp_ibv_dev_at(i)) != NULL && len < sizeof text; i++) {

@@ -6,6 +6,7 @@
 
 #include "common/log.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -263,6 +264,7 @@ kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_o
     kvp_rdma_want_t want;
     size_t n = 0;
 
+    if (why_cap > 0) why[0] = '\0';
     kvp_transports_init();
     kvp_rdma_want_get(&want);
     for (size_t i = 0; i < KVP_ARRAY_LEN(names) && n < cap; i++) {
@@ -273,6 +275,19 @@ kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_o
     }
     *n_out = n;
     return KVP_OK;
+}
+
+bool
+kvp_transports_has_adapter(void)
+{
+    DIR *dir = opendir("/sys/class/infiniband");
+    const struct dirent *entry;
+    bool is_there = false;
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL)
+        is_there |= entry->d_name[0] != '.';
+    if (dir != NULL) closedir(dir);
+    return is_there;
 }
 
 size_t

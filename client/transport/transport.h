@@ -249,10 +249,12 @@ kvp_err_t kvp_transports_parse(const char *text, const kvp_transport_ops_t **lis
  * before rdma is first asked for. INVALID, with a sentence in why. */
 kvp_err_t kvp_transports_wish(const char *rdma_device, const char *rdma_gid_index, char *why, size_t cap) KVP_MUST_USE;
 /* kvp_transports_default is for those who name none: what this build and this machine have for real data, the best first.
- * What is lacking is left out without a word; but NOTSUP, with a sentence in why, where devices of it were wished for. */
+ * What is lacking is left out, and why says so (else it is empty); but NOTSUP, with a sentence in why, where devices of it were wished for. */
 kvp_err_t kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why, size_t why_cap)
     KVP_MUST_USE;
 
+/* kvp_transports_has_adapter: this machine has an RDMA adapter, which need not be fit for use. */
+bool kvp_transports_has_adapter(void);
 /* kvp_transports_rdma_ports tells of the ports that rdma uses here, which may be none; of no more than cap. */
 size_t kvp_transports_rdma_ports(kvp_rdma_info_t *ports_out, size_t cap);
 

@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -158,6 +159,16 @@ test_who_is_reached_from_this_host_alone(void **state)
 }
 
 static void
+test_what_helps_who_cannot_listen(void **state)
+{
+    (void)state;
+    assert_non_null(strstr(kvp_listen_fix(EADDRINUSE), "another port with --listen"));
+    assert_non_null(strstr(kvp_listen_fix(EADDRNOTAVAIL), "ip address"));
+    assert_non_null(strstr(kvp_listen_fix(EACCES), "1024"));
+    assert_string_equal(kvp_listen_fix(ENOMEM), "");
+}
+
+static void
 test_a_name_is_listed_whole(void **state)
 {
     (void)state;
@@ -181,6 +192,7 @@ main(void)
         cmocka_unit_test(test_hostport_when_bad),
         cmocka_unit_test(test_hostports_are_separated_by_commas),
         cmocka_unit_test(test_who_is_reached_from_this_host_alone),
+        cmocka_unit_test(test_what_helps_who_cannot_listen),
         cmocka_unit_test(test_a_name_is_listed_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
