@@ -8,6 +8,7 @@
 #include "client/cli/bench_key.h"
 #include "client/cli/cli_opts.h"
 #include "client/cli/json_out.h"
+#include "client/cli/node_addr.h"
 #include "client/cli/procs.h"
 #include "client/cli/report.h"
 
@@ -37,7 +38,7 @@ typedef struct {
     const kvp_cli_verb_t *verb;
     kvp_cli_common_t common;
     kvp_bench_conf_t conf;
-    const char *op;
+    const char *op, *node_listen;
     uint64_t nodes, rounds, round_ns, set_bytes, keys, key_bytes, size, pieces, batch, threads, processes, rate;
     bool is_warm, is_step;
     kvp_local_t local;
@@ -138,6 +139,7 @@ parse(bench_t *b, int argc, char **argv)
          "input before each round",
          0, 0},
         {"nodes", KVP_CLI_U64, &b->nodes, "N", "of the started pool (default 1)", 1, KVP_PROCS_NODES_MAX},
+        KVP_CLI_NODE_LISTEN(&b->node_listen),
     };
     int first;
     int code = kvp_cli_parse(b->verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &b->common, &first);
@@ -234,7 +236,10 @@ say_round(const bench_t *b, uint64_t number, const kvp_bench_round_t *r, uint64_
 static int
 start_pool(bench_t *b)
 {
-    kvp_local_conf_t conf = {.listen = "127.0.0.1:0", .nodes = (uint32_t)b->nodes};
+    char listen[KVP_HOSTPORT_TEXT_MAX];
+    kvp_local_conf_t conf = {.listen = "127.0.0.1:0", .nodes = (uint32_t)b->nodes, .node_listen = listen};
+    const int code = kvp_cli_node_listen(b->verb, &b->common, b->node_listen, listen);
+    if (code != KVP_EXIT_DONE) return code;
     /* Each node gets more than its share: placement is not even to the byte. */
     const uint64_t share = kvp_bench_pool_bytes(&b->conf) / b->nodes;
     for (uint32_t i = 0; i < conf.nodes; i++)

@@ -6,6 +6,7 @@
 #include "client/cli/cli_opts.h"
 #include "client/cli/json_out.h"
 #include "client/cli/lru_sim.h"
+#include "client/cli/node_addr.h"
 #include "client/cli/procs.h"
 #include "client/cli/replay.h"
 #include "client/cli/report.h"
@@ -31,6 +32,7 @@
 typedef struct {
     const char *trace;
     const char *emit;
+    const char *node_listen;
     uint64_t block_bytes;
     double capacity;
     uint64_t nodes;
@@ -103,7 +105,11 @@ start_pool(replay_t *r)
 {
     const uint64_t extent = kvp_slab_extent_bytes(r->conf.block_bytes);
     const uint64_t blocks = kvp_max_u64(1, (uint64_t)((double)r->distinct * r->conf.capacity));
-    kvp_local_conf_t conf = {.listen = "127.0.0.1:0", .nodes = (uint32_t)kvp_min_u64(r->conf.nodes, blocks)};
+    char listen[KVP_HOSTPORT_TEXT_MAX];
+    kvp_local_conf_t conf = {
+        .listen = "127.0.0.1:0", .nodes = (uint32_t)kvp_min_u64(r->conf.nodes, blocks), .node_listen = listen};
+    const int code = kvp_cli_node_listen(r->verb, &r->common, r->conf.node_listen, listen);
+    if (code != KVP_EXIT_DONE) return code;
     for (uint32_t i = 0; i < conf.nodes; i++) {
         const uint64_t share = blocks / conf.nodes + (i < blocks % conf.nodes);
         conf.memory_bytes[i] = kvp_max_u64(NODE_BYTES_MIN, kvp_align_up(share * extent, NODE_BYTES_STEP));
@@ -346,6 +352,7 @@ parse(replay_t *r, int argc, char **argv)
          "(default 0.1)",
          0, 0},
         {"nodes", KVP_CLI_U64, &c->nodes, "N", "of the started pool (default 2)", 1, KVP_PROCS_NODES_MAX},
+        KVP_CLI_NODE_LISTEN(&c->node_listen),
         {"limit", KVP_CLI_U64, &c->limit, "N", "first requests only; generated: so many (default 2000)", 1,
          REQUESTS_MAX},
         {"seed", KVP_CLI_U64, &c->seed, "N", "of the generated workload (default 1)", 0, 0},

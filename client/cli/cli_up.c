@@ -5,6 +5,7 @@
 
 #include "client/cli/cli_opts.h"
 #include "client/cli/json_out.h"
+#include "client/cli/node_addr.h"
 #include "client/cli/procs.h"
 #include "client/cli/report.h"
 #include "client/cli/stop.h"
@@ -66,11 +67,14 @@ kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv)
     uint64_t nodes = 2, memory = MEMORY_DEFAULT;
     kvp_local_conf_t conf = {.listen = "127.0.0.1:50051", .log_level = "info"};
     kvp_local_t local;
+    const char *node_listen = NULL;
+    char listen[KVP_HOSTPORT_TEXT_MAX];
     const kvp_cli_opt_t opts[] = {
         {"nodes", KVP_CLI_U64, &nodes, "N", "nodes to start (default 2)", 1, KVP_PROCS_NODES_MAX},
         {"memory", KVP_CLI_BYTES, &memory, "SIZE", "that each node lends (default 256MiB)", MEMORY_MIN, MEMORY_MAX},
         {"listen", KVP_CLI_TEXT, &conf.listen, "HOST:PORT", "of the master (default 127.0.0.1:50051; port 0: any)", 0,
          0},
+        KVP_CLI_NODE_LISTEN(&node_listen),
         {"http", KVP_CLI_TEXT, &conf.http, "HOST:PORT", "of the master's metrics (default: a free port)", 0, 0},
         {"data-dir", KVP_CLI_TEXT, &conf.data_dir, "DIR", "where the master keeps who the pool is (default none)", 0,
          0},
@@ -85,10 +89,13 @@ kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv)
     if (code == KVP_EXIT_GO_ON && kvp_parse_hostport(conf.listen, &at) != KVP_OK)
         code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT", conf.listen);
     if (code != KVP_EXIT_GO_ON) return code;
+    code = kvp_cli_node_listen(verb, &common, node_listen, listen);
+    if (code != KVP_EXIT_DONE) return code;
     const int signal_fd = kvp_stop_catch();
     if (signal_fd < 0) return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "signals: %s", strerror(errno));
     conf.nodes = (uint32_t)nodes;
     conf.transports = common.transports;
+    conf.node_listen = listen;
     for (uint32_t i = 0; i < conf.nodes; i++)
         conf.memory_bytes[i] = memory;
     code = KVP_EXIT_REFUSED;

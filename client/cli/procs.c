@@ -292,7 +292,7 @@ start_node(kvp_local_t *local, const kvp_local_conf_t *conf, uint32_t i)
         "--chunk-bytes",
         chunk,
         "--listen",
-        "127.0.0.1:0",
+        conf->node_listen != NULL ? conf->node_listen : "127.0.0.1:0",
         "--log-level",
         conf->log_level != NULL ? conf->log_level : "warn",
         conf->transports != NULL ? "--transports" : NULL,

@@ -42,6 +42,7 @@ typedef struct {
     const char *data_dir; /* of the master; NULL = "none" */
     const char *log_level; /* NULL = "warn" */
     const char *transports; /* of the nodes; NULL = all */
+    const char *node_listen; /* HOST:PORT, port 0; NULL = loopback */
     uint32_t nodes; /* 1 to KVP_PROCS_NODES_MAX */
     uint64_t memory_bytes[KVP_PROCS_NODES_MAX];
     uint64_t extent_bytes; /* objects of one size: chunks are cut so that these fill them; 0 = any objects */
@@ -53,7 +54,7 @@ typedef struct {
     uint32_t nodes_n;
 } kvp_local_t;
 
-/* kvp_local_start starts a master, then the nodes, each on a free loopback port. On failure nothing is left running. */
+/* kvp_local_start starts a master, then the nodes, each on a free port. On failure nothing is left running. */
 kvp_err_t kvp_local_start(kvp_local_t *local, const kvp_local_conf_t *conf) KVP_MUST_USE;
 
 /* kvp_local_stop stops the nodes, then the master. Returns how many did not end well. Legal on a zeroed value. */

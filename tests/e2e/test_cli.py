@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line beyond put and get: what its options do, and what it says when they are wrong."""
+import json
 import os
 import re
 import signal
+import subprocess
 import time
 
 import pytest
@@ -124,6 +126,37 @@ def test_replay_over_a_pool_of_its_own_takes_options_as_others_do(bench):
     """Fails if what cannot be used is told with another exit code than by other verbs, or after the replay began."""
     r = bench.run("kvpool", "replay", "--limit", "10", "--block-bytes", "4KiB", "--transports", "rdma")
     assert r.rc == 2 and "transports: rdma cannot be used here" in r.err and not r.out, r
+
+
+@pytest.mark.parametrize("verb", [["up", "--nodes", "1"], ["bench", "--op", "exists", "--keys", "64"], ["replay", "--limit", "10"]])
+@pytest.mark.parametrize("address", ["", "127.0.0.1:7000", "no such host", "n" * 300])
+def test_node_listen_takes_addresses(bench, verb, address):
+    """Fails if what is no address is taken, or a port that all nodes would have to share."""
+    r = bench.run("kvpool", *verb, "--node-listen", address)
+    assert r.rc == 2 and f'--node-listen does not take "{address}"' in r.err and not r.out, r
+
+
+def test_nodes_of_up_listen_where_they_are_told_to(bench):
+    """Fails if they listen elsewhere, or a pool with nodes there cannot be used."""
+    up = bench.popen("kvpool", "up", "--listen", "127.0.0.1:0", "--node-listen", "127.0.0.2", "--memory", "4MiB", "--json",
+                     stdout=subprocess.PIPE, env={"KVPOOL_TRANSPORTS": "tcp"})
+    said = json.loads(up.stdout.readline())
+    assert len(said["nodes"]) == 2 and all(at.startswith("127.0.0.2:") for at in said["nodes"]), said
+    assert bench.run("kvpool", "put", "k", "--master", said["master"], "--transports", "tcp", stdin=b"v").rc == 0
+    got = bench.run("kvpool", "get", "k", "--master", said["master"], "--transports", "tcp")
+    assert got.rc == 0 and got.out == b"v", got
+    up.send_signal(signal.SIGINT)
+    assert up.wait(30) == 0
+
+
+@pytest.mark.parametrize("program", ["kvpool-master", "kvpool-node"])
+def test_address_that_cannot_be_listened_at_is_named(bench, program):
+    """Fails if the line does not say which port or address it is, or what to do."""
+    master = bench.master()
+    args = ["--data-dir", "none", "--http", "none"] if program == "kvpool-master" else ["--master", master.listen, "--memory", "1MiB"]
+    for at, says in ((master.listen, "choose another port with --listen"), ("192.0.2.1:7000", "ip address")):
+        r = bench.run(program, *args, "--listen", at)
+        assert r.rc == 1 and f"cannot listen at {at}: " in r.err and says in r.err, r
 
 
 @pytest.mark.parametrize("program, args, says", [

@@ -101,3 +101,53 @@ def test_bad_settings_are_said_in_a_line(lent_vm):
     lent_vm.run(["ip", "link", "set", "eth1", "down"])
     r = node(lent_vm, "--listen", "0.0.0.0:0", "--rdma-device", "rxe0")
     assert r.rc == 2 and "rxe0:1 is not active" in r.err and "ip link set" in r.err, r.err
+
+
+SHORT = ["prlimit", "--memlock=65536:65536", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "XDG_RUNTIME_DIR=/tmp"]
+
+
+@pytest.mark.parametrize("address, limits, before, says", [
+    ("127.0.0.1", [], "", "no device in use has the address 127.0.0.1: listen at 0.0.0.0, or at one of"),
+    (guest.ADDRESSES[0], SHORT, "", "this process may lock 65536 bytes in all; raise that (ulimit -l unlimited"),
+    ("127.0.0.1", [], "ip link set eth1 down; ip link set eth2 down", "is not active: set its network interface up (ip link set"),
+])
+def test_node_that_was_not_told_to_serve_by_rdma_says_why_it_does_not(lent_vm, address, limits, before, says):
+    """One line, no warning, with what helps; and it serves by the other transports."""
+    lent_vm.start([BIN["kvpool-master"], "--listen", "127.0.0.1:50051", "--http", "none", "--data-dir", "none"])
+    assert before == "" or lent_vm.run(["sh", "-c", before]).rc == 0
+    r = lent_vm.run([*limits, "timeout", "-s", "TERM", "8", BIN["kvpool-node"], "--master", "127.0.0.1:50051", "--memory", "16MiB",
+                     "--listen", f"{address}:0"], timeout=60)
+    lines = [line for line in r.err.splitlines() if "rdma" in line]
+    assert b"ready " in r.out and len(lines) == 1 and " info " in lines[0] and says in lines[0], r.text
+
+
+def test_pool_of_its_own_is_at_a_device_where_rdma_is_named(vm):
+    """Fails if bench, replay or up, told to go by rdma, start nodes that no device reaches."""
+    r = vm.run([BIN["kvpool"], "bench", "--transports", "rdma", "--size", "64KiB", "--set", "1MiB", "--seconds", "300ms", "--json"],
+               timeout=120)
+    assert r.rc == 0, r.text
+    round_ = json.loads(r.out.splitlines()[-1])
+    assert round_["transports"] == "rdma" and round_["work_requests"] > 0 and round_["errors"] == 0, round_
+    for env in ({}, {"KVPOOL_TRANSPORTS": "rdma"}):
+        r = vm.run([BIN["kvpool"], "replay", *([] if env else ["--transports", "rdma"]), "--limit", "10", "--block-bytes", "4KiB", "--json"],
+                   env=env, timeout=120)
+        assert r.rc == 0 and json.loads(r.out)["transports"] == "rdma 100 %", r.text
+    r = vm.run(["timeout", "-s", "INT", "8", BIN["kvpool"], "up", "--transports", "rdma,tcp", "--memory", "16MiB", "--json", "--listen",
+                "127.0.0.1:0"], timeout=60)
+    nodes = json.loads(r.out.splitlines()[0])["nodes"]
+    assert len(nodes) == 2 and all(at.startswith(f"{guest.ADDRESSES[0]}:") for at in nodes), r.text
+
+    # and where the user says otherwise
+    r = vm.run([BIN["kvpool"], "bench", "--transports", "rdma", "--node-listen", guest.ADDRESSES[1], "--size", "64KiB", "--set", "1MiB",
+                "--seconds", "300ms", "--json"], timeout=120)
+    assert r.rc == 0 and json.loads(r.out.splitlines()[-1])["transports"] == "rdma", r.text
+
+
+def test_port_that_is_taken_is_named(lent_vm):
+    """Fails if the line does not say which port, or what to do."""
+    at = f"{guest.ADDRESSES[0]}:7411"
+    lent_vm.start([BIN["kvpool-master"], "--listen", at, "--http", "none", "--data-dir", "none"])
+    r = lent_vm.run(["sh", "-c", f"until {BIN['kvpool']} stat --master {at} --deadline 1s > /dev/null; do sleep 0.1; done"], timeout=30)
+    assert r.rc == 0, r
+    r = node(lent_vm, "--listen", at)
+    assert r.rc == 1 and f"cannot listen at {at}: Address already in use" in r.err and "--listen" in r.err, r.err
