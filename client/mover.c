@@ -12,13 +12,12 @@
  *   as long as one has patience with a late node.
  * - Order on an endpoint: for a synchronous transport object by object, so that a deadline cuts between objects; else in
  *   windows, the payloads first and their descriptors behind them, so that AFTER_PRIOR waits once a window.
- * - The descriptor of a PUT tells the sum. A synchronous transport has it when the payload is copied, which is before the
- *   descriptor's turn; else it is taken before anything is sent.
  * - At the deadline: stop submitting, drain for 5 ms all together, close the endpoints that are not drained by then.
  *   Closing is what makes the buffers safe, so a path that was cut is never used again.
  */
 #include "client/mover.h"
 
+#include "client/shares.h"
 #include "client/waits.h"
 #include "common/log.h"
 
@@ -28,18 +27,10 @@
 #define WINDOW 32u /* moves, on transports that work in the background, */
 #define WINDOW_MAX 128u /* or so many, */
 #define WINDOW_BYTES (1u << 20) /* where they are small */
-#define XFERS_MAX 5u /* of one move */
 #define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* with a silent node, where others wait behind it */
 #define LATE_FIRST_NS (1 * KVP_NS_PER_MS) /* until what is late is asked for again: it doubles, */
 #define LATE_MOST_NS (50 * KVP_NS_PER_MS) /* up to this */
 #define LANES_MAX 64u
-
-/* What one move needs at its transport. */
-typedef struct {
-    kvp_move_t *move;
-    kvp_xfer_t x[XFERS_MAX];
-    kvp_iov_t pieces[2]; /* our own memory: descriptor, key */
-} share_t;
 
 /* The moves to one node. */
 typedef struct {
@@ -55,7 +46,7 @@ typedef struct {
     kvp_path_t path; /* ep NULL = none */
     const kvp_transport_ops_t *ops; /* of the path, also after it was given back */
     size_t transport;
-    share_t *shares; /* in the order of moves */
+    kvp_share_t *shares; /* in the order of moves */
     kvp_xfer_t **order; /* in the order of submission */
     size_t order_n;
     size_t submitted_n;
@@ -89,252 +80,20 @@ on_done(kvp_xfer_t *xfer)
     lane->done_n++;
 }
 
-/* Of a PUT by a synchronous transport. */
-static void
-on_payload_done(kvp_xfer_t *xfer)
-{
-    share_t *s = kvp_container_of(xfer, share_t, x[1]);
-
-    if (xfer->status == KVP_OK) kvp_move_set_sum(s->move, xfer->sum);
-    on_done(xfer);
-}
-
-/* ---- from moves to transfers */
+/* ---- transfers of a lane */
 static bool
 is_sync(const lane_t *lane)
 {
     return (lane->ops->caps & KVP_TP_SYNC) != 0;
 }
 
-static uint32_t
-xfers_n(const kvp_move_t *mv)
-{
-    static const uint32_t n[] = {[KVP_MOVE_READ] = 1, [KVP_MOVE_FILL] = 2,      [KVP_MOVE_SEAL] = 3,
-                                 [KVP_MOVE_PUT] = 5,  [KVP_MOVE_READ_PART] = 1, [KVP_MOVE_FILL_MORE] = 1};
-
-    return n[mv->kind] + (mv->kind == KVP_MOVE_READ && mv->has_desc);
-}
-
-static bool
-is_read(const kvp_move_t *mv)
-{
-    return mv->kind == KVP_MOVE_READ || mv->kind == KVP_MOVE_READ_PART;
-}
-
-/* The first len bytes of the span; trimmed where it is longer. NULL: no memory, or shorter (which the core excludes). */
-static const kvp_iov_t *
-cut_span(const kvp_mover_t *m, const kvp_span_t *span, uint64_t len, uint32_t *n_out)
-{
-    kvp_iov_t *cut;
-    uint32_t n = 0;
-    uint64_t sum = 0;
-
-    while (n < span->iov_n && sum < len)
-        sum += span->iov[n++].len;
-    *n_out = n;
-    if (sum == len) return span->iov;
-    if (sum < len) return NULL;
-    cut = kvp_scratch_alloc(m->scratch, n, sizeof *cut);
-    if (cut == NULL) return NULL;
-    memcpy(cut, span->iov, n * sizeof *cut);
-    cut[n - 1].len -= (size_t)(sum - len);
-    return cut;
-}
-
-static void
-init_xfer(const kvp_mover_t *m, const kvp_move_t *mv, kvp_xfer_t *x, lane_t *lane, kvp_xfer_kind_t kind,
-          kvp_rseg_t *rseg, uint64_t roffset)
-{
-    memset(x, 0, sizeof *x);
-    x->kind = kind;
-    x->rseg = rseg;
-    x->roffset = roffset;
-    x->deadline_ns = m->deadline_ns;
-    if (kind != KVP_XFER_READ) x->granted_ns = mv->granted_ns;
-    x->done = on_done;
-    x->arg = lane;
-    x->status = KVP_CANCELLED; /* until it was submitted and is done */
-}
-
-static void
-set_iov(kvp_xfer_t *x, const kvp_iov_t *iov, uint32_t n, uint64_t len)
-{
-    x->iov = iov;
-    x->iov_n = n;
-    x->len = len;
-}
-
-/* Writes land only while the extent is still ours. */
-static void
-set_guard(kvp_xfer_t *x, const kvp_chunk_mem_t *mem, const kvp_wire_loc_t *loc)
-{
-    x->flags |= KVP_XFER_GUARDED | KVP_XFER_AFTER_PRIOR;
-    x->guard_rseg = mem->meta;
-    x->guard_off = kvp_desc_off(loc->slot);
-    x->guard_word = kvp_word_make(loc->generation, KVP_DESC_WRITING);
-}
-
-static void
-set_word(kvp_xfer_t *x, const kvp_wire_loc_t *loc, kvp_desc_state_t state)
-{
-    x->len = sizeof x->word;
-    x->word = kvp_word_make(loc->generation, state);
-}
-
-static kvp_err_t
-make_payload(const kvp_mover_t *m, const lane_t *lane, const kvp_move_t *mv, kvp_xfer_t *x)
-{
-    bool must_sum = (lane->ops->caps & KVP_TP_VERIFY_SUM) != 0;
-    const kvp_iov_t *iov;
-    uint32_t n;
-
-    iov = cut_span(m, &m->spans[mv->item], mv->len, &n);
-    if (iov == NULL) return KVP_NOMEM;
-    set_iov(x, iov, n, mv->len);
-    if (m->spans[mv->item].is_lent) x->flags |= KVP_XFER_LENT;
-    if (m->spans[mv->item].has_device) {
-        x->flags |= KVP_XFER_DEVICE;
-        return KVP_OK;
-    }
-    if (!is_read(mv) || mv->wants_sum || must_sum || (mv->kind == KVP_MOVE_READ && !mv->has_desc))
-        x->flags |= KVP_XFER_SUM;
-    if (is_read(mv) && must_sum && mv->lacks_sum) x->flags |= KVP_XFER_PEER_SUM;
-    return KVP_OK;
-}
-
-/* Only the host sees bytes well enough to sum them. */
-static bool
-must_stage(const kvp_mover_t *m, const lane_t *lane, const kvp_move_t *mv)
-{
-    const kvp_span_t *span = &m->spans[mv->item];
-
-    if (mv->kind == KVP_MOVE_SEAL || !span->has_device) return false;
-    return !span->is_direct || (lane->ops->caps & KVP_TP_DEVICE_MEM) == 0 || (is_read(mv) && mv->wants_sum);
-}
-
-static void
-set_piece(kvp_xfer_t *x, kvp_iov_t *piece, const void *addr, size_t len)
-{
-    *piece = (kvp_iov_t){(void *)addr, len};
-    set_iov(x, piece, 1, len);
-}
-
-static kvp_err_t
-make_read(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, share_t *s)
-{
-    init_xfer(m, mv, &s->x[0], lane, KVP_XFER_READ, mem->payload, mv->loc.offset);
-    /* What goes straight to a device has no sum that could vouch for it. */
-    mv->is_sum_path = (lane->ops->caps & KVP_TP_SUM_ALONE) != 0 && !m->spans[mv->item].has_device;
-    mv->has_desc = mv->kind == KVP_MOVE_READ && !(mv->may_skip_desc && mv->is_sum_path);
-    if (!mv->has_desc) return make_payload(m, lane, mv, &s->x[0]);
-    init_xfer(m, mv, &s->x[1], lane, KVP_XFER_READ, mem->meta, kvp_desc_off(mv->loc.slot));
-    s->x[1].flags = KVP_XFER_AFTER_PRIOR;
-    set_piece(&s->x[1], &s->pieces[0], &mv->desc, KVP_DESC_LINE_BYTES);
-    return make_payload(m, lane, mv, &s->x[0]);
-}
-
-static kvp_err_t
-make_write(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
-{
-    init_xfer(m, mv, x, lane, KVP_XFER_WRITE, mem->payload, mv->loc.offset);
-    set_guard(x, mem, &mv->loc);
-    return make_payload(m, lane, mv, x);
-}
-
-static kvp_err_t
-make_fill(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, share_t *s)
-{
-    init_xfer(m, mv, &s->x[0], lane, KVP_XFER_PUBLISH, mem->meta, kvp_desc_off(mv->loc.slot));
-    set_word(&s->x[0], &mv->loc, KVP_DESC_WRITING);
-    return make_write(m, lane, mv, mem, &s->x[1]);
-}
-
-static void
-make_seal(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, kvp_xfer_t *x, share_t *s)
-{
-    uint64_t desc_off = kvp_desc_off(mv->loc.slot);
-    size_t word = sizeof mv->desc.word;
-
-    init_xfer(m, mv, &x[0], lane, KVP_XFER_WRITE, mem->meta, (uint64_t)mv->loc.key_off * 64);
-    set_guard(&x[0], mem, &mv->loc);
-    set_piece(&x[0], &s->pieces[0], mv->key, mv->key_len);
-    init_xfer(m, mv, &x[1], lane, KVP_XFER_WRITE, mem->meta, desc_off + word);
-    set_guard(&x[1], mem, &mv->loc);
-    set_piece(&x[1], &s->pieces[1], (const uint8_t *)&mv->desc + word, sizeof mv->desc - word);
-    init_xfer(m, mv, &x[2], lane, KVP_XFER_PUBLISH, mem->meta, desc_off);
-    x[2].flags = KVP_XFER_AFTER_PRIOR;
-    set_word(&x[2], &mv->loc, KVP_DESC_SEALED);
-}
-
-/* As the payload lies there now: whoever changes it meanwhile has put what no sum vouches for. */
-static kvp_err_t
-sum_payload(const kvp_mover_t *m, const kvp_xfer_t *x, uint64_t *sum_out)
-{
-    kvp_sum_state_t *state;
-
-    if (x->iov_n == 1) {
-        *sum_out = kvp_sum(x->iov[0].addr, x->len);
-        return KVP_OK;
-    }
-    state = kvp_scratch_sum(m->scratch);
-    if (state == NULL) return KVP_NOMEM;
-    for (uint32_t i = 0; i < x->iov_n; i++)
-        kvp_sum_update(state, x->iov[i].addr, x->iov[i].len);
-    *sum_out = kvp_sum_digest(state);
-    return KVP_OK;
-}
-
-static bool
-is_in(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
-{
-    return off <= rseg->len && len <= rseg->len - off;
-}
-
-static kvp_err_t
-make_put(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, const kvp_chunk_mem_t *mem, share_t *s)
-{
-    kvp_err_t err = make_fill(m, lane, mv, mem, s);
-    uint64_t sum;
-
-    if (err != KVP_OK) return err;
-    /* What a transport refuses keeps nothing behind it back: a payload without a place would be sealed all the same. */
-    if (!is_in(mem->payload, mv->loc.offset, mv->len)) return KVP_PROTO;
-    make_seal(m, lane, mv, mem, &s->x[2], s);
-    if (is_sync(lane)) {
-        s->x[1].done = on_payload_done;
-        return KVP_OK;
-    }
-    s->x[1].flags &= ~KVP_XFER_SUM;
-    err = sum_payload(m, &s->x[1], &sum);
-    if (err == KVP_OK) kvp_move_set_sum(mv, sum);
-    return err;
-}
-
-static kvp_err_t
-make_share(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, uint64_t until_ns, share_t *s)
-{
-    kvp_access_t access = is_read(mv) ? KVP_ACCESS_READ : KVP_ACCESS_WRITE;
-    kvp_chunk_mem_t mem;
-    kvp_err_t err;
-
-    s->move = mv;
-    err = kvp_path_chunk(m->peers, &lane->path, mv->loc.chunk, access, until_ns, &mem);
-    if (err != KVP_OK) return err;
-    if (is_read(mv)) return make_read(m, lane, mv, &mem, s);
-    if (mv->kind == KVP_MOVE_FILL) return make_fill(m, lane, mv, &mem, s);
-    if (mv->kind == KVP_MOVE_FILL_MORE) return make_write(m, lane, mv, &mem, &s->x[0]);
-    if (mv->kind == KVP_MOVE_PUT) return make_put(m, lane, mv, &mem, s);
-    make_seal(m, lane, mv, &mem, s->x, s);
-    return KVP_OK;
-}
-
 /* The k-th transfers of the moves [from, to), for each k in turn. */
 static void
 order_window(lane_t *lane, uint32_t from, uint32_t to)
 {
-    for (uint32_t k = 0; k < XFERS_MAX; k++)
+    for (uint32_t k = 0; k < KVP_SHARE_XFERS_MAX; k++)
         for (uint32_t i = from; i < to; i++)
-            if (k < xfers_n(lane->moves[i])) lane->order[lane->order_n++] = &lane->shares[i].x[k];
+            if (k < kvp_share_xfers_n(lane->moves[i])) lane->order[lane->order_n++] = &lane->shares[i].x[k];
 }
 
 /* Where the window ends that begins with that move. */
@@ -384,9 +143,19 @@ make_room(const kvp_mover_t *m, lane_t *lane)
     uint32_t n = lane->moves_n;
 
     if (lane->shares == NULL) lane->shares = kvp_scratch_alloc(m->scratch, n, sizeof *lane->shares);
-    if (lane->order == NULL) lane->order = kvp_scratch_alloc(m->scratch, n * XFERS_MAX, sizeof(kvp_xfer_t *));
+    if (lane->order == NULL) lane->order = kvp_scratch_alloc(m->scratch, n * KVP_SHARE_XFERS_MAX, sizeof(kvp_xfer_t *));
     if (lane->late == NULL) lane->late = kvp_scratch_alloc(m->scratch, n, sizeof(kvp_move_t *));
     return lane->shares != NULL && lane->order != NULL && lane->late != NULL;
+}
+
+/* Its transfers are many bytes, of which most moves need few. */
+static void
+begin_share(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, kvp_share_t *s)
+{
+    s->mover = m;
+    s->move = mv;
+    s->done = on_done;
+    s->arg = lane;
 }
 
 /* Why that move is late already: what comes behind a late move to the same chunk stays behind it, and does not ask again. */
@@ -414,11 +183,14 @@ prepare(const kvp_mover_t *m, lane_t *lane, uint64_t until_ns)
         kvp_move_t *mv = lane->moves[i];
         kvp_err_t err = has_room ? late_err(lane, mv) : KVP_NOMEM;
 
-        if (must_stage(m, lane, mv)) {
+        if (kvp_share_must_stage(m, lane->ops, mv)) {
             refuse(mv, KVP_NOTSUP);
             continue;
         }
-        if (err == KVP_OK) err = make_share(m, lane, mv, until_ns, &lane->shares[kept]);
+        if (err == KVP_OK) {
+            begin_share(m, lane, mv, &lane->shares[kept]);
+            err = kvp_share_make(&lane->shares[kept], &lane->path, until_ns);
+        }
         if (err == KVP_STALE || (err == KVP_EAGAIN && until_ns == 0)) {
             memmove(lane->moves + kept, lane->moves + i, (n - i) * sizeof(kvp_move_t *));
             lane->moves_n = kept + (n - i);
@@ -625,7 +397,7 @@ report_move(const run_t *r, const lane_t *lane, kvp_move_t *mv, const kvp_xfer_t
     kvp_err_t status = KVP_OK;
 
     mv->is_drained = true;
-    for (uint32_t k = 0; k < xfers_n(mv); k++) {
+    for (uint32_t k = 0; k < kvp_share_xfers_n(mv); k++) {
         /* What says why the others ended counts. */
         if (status == KVP_OK || x[k].status == KVP_NOT_REGISTERED) status = x[k].status;
         if (!is_sync(lane) && may_still_land(x[k].status)) mv->is_drained = false;
@@ -652,8 +424,8 @@ report_lane(const run_t *r, const lane_t *lane, bool is_late)
 
         report_move(r, lane, mv, lane->shares[i].x, is_late);
         if (mv->err != KVP_OK || mv->kind == KVP_MOVE_SEAL) continue;
-        n[!is_read(mv)] += mv->kind == KVP_MOVE_FILL || mv->kind == KVP_MOVE_PUT || mv->kind == KVP_MOVE_READ;
-        bytes[!is_read(mv)] += mv->len;
+        n[!kvp_move_is_read(mv)] += mv->kind == KVP_MOVE_FILL || mv->kind == KVP_MOVE_PUT || mv->kind == KVP_MOVE_READ;
+        bytes[!kvp_move_is_read(mv)] += mv->len;
     }
     kvp_count(&c->reads, n[0]);
     kvp_count(&c->read_bytes, bytes[0]);
