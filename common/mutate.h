@@ -69,8 +69,7 @@
     X(RETIRE_AGAIN, "what a node was not heard to obey it is ordered again when it is back")                           \
     X(TERM_SWEEP, "a new term revokes what older ones had granted")                                                    \
     X(LATE_SWEEP, "also where a writer of an older term begins only now")                                              \
-    X(FENCE_OF_THE_DEAD, "nodes are told of a client that goes with something unfinished")                             \
-    X(FENCED_ATTACH, "and let it in no more")                                                                          \
+    X(FENCED_ATTACH, "a client that was fenced is let in no more")                                                     \
     X(ALREADY_IS_COMMITTED, "a put is told ALREADY only of what is committed")                                         \
     X(COPIES_APART, "copies lie on different hosts")                                                                   \
     X(BUMP_HIDES, "what was put before a bump is not found after it")                                                  \

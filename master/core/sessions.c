@@ -4,8 +4,6 @@
  */
 #include "master/core/internal.h"
 
-#include "common/mutate.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,7 +132,7 @@ strip(kvp_master_t *m, kvp_session_t *s)
         else
             m->st.nodes--;
     }
-    if (is_unfinished && KVP_RULE(FENCE_OF_THE_DEAD)) fence(m, s);
+    if (is_unfinished) fence(m, s);
     kvp_groups_abandon(m, s);
     kvp_list_del(&s->greeting);
     kvp_list_del(&s->strays); /* they stay in a ring of their own: nobody's word frees them now */

@@ -529,6 +529,29 @@ test_client_when_the_last_one_dies(void **state)
     world_close(w);
 }
 
+/* What it had is retired where it lay. Only the fence keeps it from connecting again, and by RDMA no word in memory guards
+ * what comes over a connection, but only what the writer itself knows. */
+static void
+test_client_when_it_dies_with_attempts_is_fenced_everywhere(void **state)
+{
+    kvp_wire_loc_t loc;
+    uint64_t attempt, dead;
+    peer_t *n, *c, *other, *d;
+    world_t *w = small_world(&n, &c);
+
+    (void)state;
+    other = node_open(w, mem_make(w, "n2", 4 * MIB, MIB));
+    d = client_open(w); /* c is older, and lives: d is fenced by name */
+    assert_int_equal(put_place(d, "key", 100, &attempt, &loc), KVP_OK);
+    dead = d->incarnation;
+    peer_forget(d);
+    assert_int_equal(n->last_fence.incarnation, dead);
+    assert_int_equal(other->last_fence.incarnation, dead);
+    assert_true(n->last_fence.live_min <= c->incarnation);
+    assert_int_equal(world_stats(w).fences, 1);
+    world_close(w);
+}
+
 static void
 test_client_when_it_dies_without_attempts_is_not_fenced(void **state)
 {
@@ -740,6 +763,7 @@ main(void)
         cmocka_unit_test(test_client_when_it_dies_with_attempts),
         cmocka_unit_test(test_client_when_it_dies_with_thousands_of_attempts),
         cmocka_unit_test(test_client_when_the_last_one_dies),
+        cmocka_unit_test(test_client_when_it_dies_with_attempts_is_fenced_everywhere),
         cmocka_unit_test(test_client_when_it_dies_without_attempts_is_not_fenced),
         cmocka_unit_test(test_bye_with_attempts),
         cmocka_unit_test(test_fence_when_the_node_was_away),
