@@ -12,7 +12,6 @@
 
 #define PROOF_NS (20 * SEC)
 #define FRESH_PER_MILLE 100u /* gets that heed no known location */
-#define UPSERT_PER_MILLE 250u
 #define HOST_PER_MILLE 600u /* objects whose sum may be taken before they are sent */
 
 static void end_call(sim_t *s, thread_t *t);
@@ -48,28 +47,12 @@ thread_was_with_elder(const sim_t *s, const thread_t *t)
     return s->plan->profile == PROFILE_TERMS && t->least_term < master_term(s);
 }
 
-/* ---- what a call is */
-/* By its client's clock, which is what the cores are told. */
-static uint64_t
-now_of(const sim_t *s, const thread_t *t)
-{
-    return s->now + t->client->party.ahead_ns;
-}
-
+/* ---- what a call needs */
 /* Of three groups one has no size: it is a unit of eviction only. */
 static uint32_t
 group_size(const sim_t *s, uint32_t k)
 {
     return k / s->plan->group_keys % 3 == 2 ? 0 : s->plan->group_keys;
-}
-
-static void
-set_key(sim_t *s, thread_t *t, uint32_t i, uint32_t k)
-{
-    t->keys[i] = oracle_key(s, client_tenant(s, t->client->index), k);
-    snprintf(t->names[i], sizeof t->names[i], "k%u", k);
-    t->groups[i][0] = '\0';
-    if (s->plan->group_keys > 0) snprintf(t->groups[i], sizeof t->groups[i], "g%u", k / s->plan->group_keys);
 }
 
 /* The put's membership, as its key's number says. */
@@ -83,50 +66,6 @@ set_group(const sim_t *s, const thread_t *t, uint32_t i, kvp_putop_item_t *it)
     it->group_len = (uint32_t)strlen(t->groups[i]);
     it->group_members = group_size(s, k);
     it->group_member = it->group_members == 0 ? 0 : k % s->plan->group_keys;
-}
-
-static void
-choose_key(sim_t *s, thread_t *t, uint32_t i)
-{
-    uint32_t k = (uint32_t)rng_below(&t->rng, s->plan->keys);
-
-    set_key(s, t, i, k);
-}
-
-/* What connectors put: a group and all of it, or one that is left incomplete, or keys of which some are in none. */
-static void
-choose_group(sim_t *s, thread_t *t)
-{
-    uint32_t each = s->plan->group_keys;
-    uint32_t first = (uint32_t)rng_below(&t->rng, s->plan->keys / each) * each;
-
-    t->of_groups = rng_chance(&t->rng, 500);
-    for (uint32_t i = 0; i < CALL_KEYS; i++)
-        if (rng_chance(&t->rng, 50)) t->groups[i][0] = '\0';
-    if (rng_chance(&t->rng, 300)) return;
-    t->n = rng_chance(&t->rng, 200) ? each - 1 : each;
-    for (uint32_t i = 0; i < t->n; i++)
-        set_key(s, t, i, first + i);
-}
-
-static call_kind_t
-choose_kind(const sim_t *s, thread_t *t)
-{
-    uint64_t dice = rng_below(&t->rng, 1000);
-
-    if (s->plan->probes_per_mille > 0 && rng_chance(&t->rng, s->plan->probes_per_mille)) return CALL_EXISTS;
-    if (s->plan->profile == PROFILE_GROUPS && dice < 180)
-        return dice < 100 ? CALL_LOOKUP : dice < 150 ? CALL_EXISTS : CALL_BUMP;
-    if (s->plan->profile == PROFILE_CUT) return dice < 150 ? CALL_PUT : dice < 880 ? CALL_GET : CALL_REMOVE;
-    if (s->plan->profile == PROFILE_SUMS) return dice < 300 ? CALL_PUT : dice < 950 ? CALL_GET : CALL_REMOVE;
-    if (s->plan->profile == PROFILE_USES) return dice < 450 ? CALL_PUT : dice < 700 ? CALL_GET : CALL_LOOKUP;
-    if (s->plan->is_leasing) return dice < 200 ? CALL_PUT : dice < 850 ? CALL_GET : CALL_REMOVE;
-    if (dice < 360) return CALL_PUT;
-    if (dice < 780) return CALL_GET;
-    if (dice < 880) return CALL_REMOVE;
-    if (dice < 885) return CALL_REMOVE_MANY;
-    if (dice < 890) return CALL_BUMP;
-    return dice < 940 ? CALL_EXISTS : CALL_LOOKUP;
 }
 
 static uint64_t
@@ -242,43 +181,6 @@ begin_call(sim_t *s, thread_t *t)
     thread_go(s, t);
 }
 
-/* Who is cut off asks for one key at a time and soon gives up, or it would wait for the master with what it does not
- * know, instead of reading what it knows; and who removes wants no lease left. */
-static void
-be_of_the_cut(const sim_t *s, thread_t *t)
-{
-    if (t->call == CALL_GET) {
-        if (!rng_chance(&t->rng, 200)) t->n = 1;
-        t->deadline_ns = now_of(s, t) + rng_log(&t->rng, 500 * US, 300 * MS);
-    } else {
-        t->is_upsert = rng_chance(&t->rng, 600);
-        t->waits = t->call == CALL_REMOVE || t->is_upsert || rng_chance(&t->rng, 500);
-        t->is_forced = !rng_chance(&t->rng, 100);
-    }
-}
-
-static void
-choose_call(sim_t *s, thread_t *t, const choice_t *choice)
-{
-    t->rng = rng_fork(s->plan->seed, 6, choice->number);
-    t->call = choose_kind(s, t);
-    t->is_proof = false;
-    t->is_upsert = rng_chance(&t->rng, UPSERT_PER_MILLE);
-    t->is_forced = rng_chance(&t->rng, 500);
-    t->waits = rng_chance(&t->rng, 300);
-    t->heeds_probes = rng_chance(&t->rng, 200);
-    snprintf(t->pattern, sizeof t->pattern, "^k%u", (uint32_t)rng_between(&t->rng, 1, 4));
-    t->n = (uint32_t)rng_between(&t->rng, 1, CALL_KEYS);
-    for (uint32_t i = 0; i < t->n; i++)
-        choose_key(s, t, i);
-    t->deadline_ns = now_of(s, t) + (rng_chance(&t->rng, 250) ? rng_log(&t->rng, 50 * US, 100 * MS) : 3 * SEC);
-    t->of_groups = false;
-    if (s->plan->profile == PROFILE_USES) t->is_upsert = false; /* what is retired was evicted */
-    if (s->plan->profile == PROFILE_CUT) be_of_the_cut(s, t);
-    if (s->plan->group_keys > 0) choose_group(s, t);
-    begin_call(s, t);
-}
-
 static void
 take_plain(sim_t *s, thread_t *t, const kvp_frame_t *f)
 {
@@ -318,7 +220,7 @@ on_timeout(sim_t *s, void *arg, uint64_t seq)
 static void
 wait_until(sim_t *s, thread_t *t, wait_t wait, uint64_t at_ns)
 {
-    uint64_t now = now_of(s, t);
+    uint64_t now = thread_now(s, t);
 
     wait_for(t, wait);
     sim_at(s, &t->client->party, s->now + (at_ns > now ? at_ns - now : 0), on_timeout, t, t->wait_seq);
@@ -403,7 +305,7 @@ static void
 ask(sim_t *s, thread_t *t)
 {
     note_commits(t);
-    t->asked_ns = now_of(s, t);
+    t->asked_ns = thread_now(s, t);
     if (!t->link->is_broken) link_tell_used(s, t->link);
     t->request = ++t->link->request;
     wait_until(s, t, WAIT_REPLY, t->deadline_ns);
@@ -458,7 +360,7 @@ carry_out(sim_t *s, thread_t *t, kvp_step_t step)
 void
 thread_go(sim_t *s, thread_t *t)
 {
-    uint64_t now = now_of(s, t);
+    uint64_t now = thread_now(s, t);
 
     if (t->call == CALL_PUT || t->call == CALL_GET) {
         while (carry_out(s, t, t->call == CALL_PUT ? kvp_putop_next(&t->put, now) : kvp_getop_next(&t->get, now)))
@@ -510,7 +412,7 @@ on_woken(sim_t *s, void *arg, uint64_t seq)
         take_plain(s, t, f);
         return;
     }
-    err = t->call == CALL_PUT ? kvp_putop_on_reply(&t->put, f, now_of(s, t)) : kvp_getop_on_reply(&t->get, f);
+    err = t->call == CALL_PUT ? kvp_putop_on_reply(&t->put, f, thread_now(s, t)) : kvp_getop_on_reply(&t->get, f);
     if (err == KVP_PROTO) sim_fail(s, "WIRE", "%s cannot read an answer", t->client->party.name);
     if (err != KVP_OK) link_break(s, t->link, false);
     thread_go(s, t);
@@ -533,11 +435,11 @@ void
 thread_moved(sim_t *s, thread_t *t)
 {
     if (t->call == CALL_PUT) {
-        kvp_putop_on_moved(&t->put, now_of(s, t));
+        kvp_putop_on_moved(&t->put, thread_now(s, t));
     } else {
         for (uint32_t i = 0; i < t->get.moves_n; i++)
             t->loaded_ns[t->moves[i].item] = t->xfers[i].loaded_ns;
-        kvp_getop_on_moved(&t->get, now_of(s, t));
+        kvp_getop_on_moved(&t->get, thread_now(s, t));
     }
     wait_for(t, WAIT_NOTHING);
     thread_go(s, t);
@@ -626,7 +528,9 @@ on_paused(sim_t *s, void *arg, uint64_t at)
 {
     thread_t *t = arg;
 
-    if (t->wait == WAIT_PAUSE) choose_call(s, t, &s->plan->choices[at]);
+    if (t->wait != WAIT_PAUSE) return;
+    call_choose(s, t, &s->plan->choices[at]);
+    begin_call(s, t);
 }
 
 void
@@ -673,7 +577,7 @@ on_prove(sim_t *s, void *arg, uint64_t seq)
     snprintf(t->names[0], sizeof t->names[0], "proof%u", c->index);
     t->groups[0][0] = '\0';
     t->rng = rng_fork(s->plan->seed, 7, c->index);
-    t->deadline_ns = now_of(s, t) + PROOF_NS;
+    t->deadline_ns = thread_now(s, t) + PROOF_NS;
     begin_call(s, t);
 }
 

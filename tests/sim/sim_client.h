@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A simulated client process: its shell's state, shared by sim_client.c (session, life), sim_call.c (calls of its
- * threads), sim_ask.c (those that are one message) and sim_path.c (attachments to nodes, and transfers).
+ * threads), sim_choose.c (what these calls are), sim_ask.c (those that are one message) and sim_path.c (attachments to
+ * nodes, and transfers).
  */
 #ifndef KVP_TESTS_SIM_CLIENT_H
 #define KVP_TESTS_SIM_CLIENT_H
@@ -184,6 +185,15 @@ void thread_moved(sim_t *s, thread_t *t); /* all its transfers are over */
 /* thread_was_with_elder: the call went through a session with a master that is not the last, and lives on perhaps. */
 bool thread_was_with_elder(const sim_t *s, const thread_t *t);
 bool thread_is_done(const thread_t *t);
+/* thread_now is by its client's clock, which is what the cores are told. */
+static inline uint64_t
+thread_now(const sim_t *s, const thread_t *t)
+{
+    return s->now + t->client->party.ahead_ns;
+}
+
+/* sim_choose.c */
+void call_choose(sim_t *s, thread_t *t, const choice_t *choice); /* what the thread's next call is */
 
 /* sim_ask.c */
 void ask_encode(sim_t *s, thread_t *t);

@@ -95,8 +95,24 @@ stop_time(const sim_t *s, rng_t *rng, uint64_t ns)
 static uint64_t
 down_time(const sim_t *s, uint64_t ns)
 {
-    if (s->plan->profile == PROFILE_HEIRS || s->plan->profile == PROFILE_LATE) return ns % (20 * MS);
-    return s->plan->profile == PROFILE_CUT ? ns / 16 : ns;
+    switch (s->plan->profile) {
+    case PROFILE_HEIRS:
+    case PROFILE_LATE:
+    case PROFILE_SLOTS:
+        return ns % (20 * MS);
+    case PROFILE_CUT:
+        return ns / 16;
+    default:
+        return ns;
+    }
+}
+
+/* For how long somebody is not there. What is known is read for a lease after it is no more: only later that is an error. */
+static uint64_t
+fault_length(const sim_t *s, rng_t *rng)
+{
+    if (s->plan->profile == PROFILE_AWAY) return rng_between(rng, LOCATION_LEASE_NS, 3 * SEC);
+    return s->plan->is_leasing ? rng_log(rng, 20 * MS, 4 * SEC) : rng_log(rng, 100 * US, 8 * SEC);
 }
 
 static void
@@ -104,7 +120,7 @@ on_fault(sim_t *s, void *arg, uint64_t n)
 {
     const choice_t *c = arg;
     rng_t rng = rng_fork(s->plan->seed, 8, c->number);
-    uint64_t ns = s->plan->is_leasing ? rng_log(&rng, 20 * MS, 4 * SEC) : rng_log(&rng, 100 * US, 8 * SEC);
+    uint64_t ns = fault_length(s, &rng);
     uint32_t i;
 
     (void)n;

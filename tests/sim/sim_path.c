@@ -335,12 +335,35 @@ store(sim_t *s, thread_t *t, const grant_t *g, uint32_t at, uint64_t unit)
 }
 
 /* ---- shared memory */
+/* The transfer whose turn it is. */
+static xfer_t *
+shm_current(const thread_t *t)
+{
+    for (uint32_t i = 0; i < t->xfers_n; i++) {
+        xfer_t *x = &t->xfers[i];
+
+        if (x->is_ready && !x->is_over) return x;
+    }
+    return NULL;
+}
+
+/* It has looked at the word, and stores the descriptor next, however much later that is. */
+static bool
+is_sealing(const thread_t *t)
+{
+    const xfer_t *x = shm_current(t);
+
+    return x != NULL && x->is_looked && (x->is_filled || x->move->kind == KVP_MOVE_SEAL);
+}
+
 static void
 shm_go_on(sim_t *s, thread_t *t)
 {
     uint64_t ns = rng_between(&t->rng, 100, 2000);
 
     if (rng_chance(&t->rng, s->plan->off_cpu_per_mille)) ns += rng_log(&t->rng, 20 * US, 200 * MS);
+    if (s->plan->sleeps_per_mille > 0 && is_sealing(t) && rng_chance(&t->rng, s->plan->sleeps_per_mille))
+        ns += rng_between(&t->rng, 20 * MS, SEC);
     sim_at(s, &t->client->party, s->now + ns, shm_step, t, t->wait_seq);
 }
 
@@ -425,18 +448,6 @@ shm_read(sim_t *s, xfer_t *x)
     if (KVP_RULE(AFTER_PRIOR)) mem_line(s, x->grant, &x->move->desc);
     x->loaded_ns = s->now;
     return KVP_OK;
-}
-
-/* The transfer whose turn it is. */
-static xfer_t *
-shm_current(thread_t *t)
-{
-    for (uint32_t i = 0; i < t->xfers_n; i++) {
-        xfer_t *x = &t->xfers[i];
-
-        if (x->is_ready && !x->is_over) return x;
-    }
-    return NULL;
 }
 
 static void

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/sim/sim_plan.h"
+#include "tests/sim/sim_plan_priv.h"
 
 #include "common/base.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define US 1000ull
-#define MS 1000000ull
-#define SEC 1000000000ull
 #define FAULTS_MAX 32u
 
 uint64_t
@@ -62,8 +59,8 @@ rng_fork(uint64_t seed, uint64_t a, uint64_t b)
 }
 
 /* ---- making */
-static choice_t *
-add(plan_t *plan, choice_kind_t kind, uint64_t at_ns)
+choice_t *
+plan_add(plan_t *plan, choice_kind_t kind, uint64_t at_ns)
 {
     choice_t *c = &plan->choices[plan->choices_n];
 
@@ -72,13 +69,13 @@ add(plan_t *plan, choice_kind_t kind, uint64_t at_ns)
     return c;
 }
 
-static void
-add_calls(plan_t *plan, rng_t *rng, uint32_t each, uint64_t pause_max)
+void
+plan_add_calls(plan_t *plan, rng_t *rng, uint32_t each, uint64_t pause_max)
 {
     for (uint32_t i = 0; i < each; i++)
         for (uint32_t c = 0; c < plan->clients; c++)
             for (uint32_t t = 0; t < plan->threads; t++) {
-                choice_t *choice = add(plan, CHOICE_CALL, rng_log(rng, US, pause_max));
+                choice_t *choice = plan_add(plan, CHOICE_CALL, rng_log(rng, US, pause_max));
 
                 choice->client = (uint8_t)c;
                 choice->thread = (uint8_t)t;
@@ -102,7 +99,7 @@ add_lease_faults(plan_t *plan, rng_t *rng)
     uint32_t n = (uint32_t)rng_between(rng, 1, 6);
 
     for (uint32_t i = 0; i < n; i++)
-        (void)add(plan, kinds[rng_below(rng, sizeof kinds)], at_ns + rng_log(rng, US, 300 * MS));
+        (void)plan_add(plan, kinds[rng_below(rng, sizeof kinds)], at_ns + rng_log(rng, US, 300 * MS));
 }
 
 static void
@@ -115,7 +112,7 @@ add_faults(plan_t *plan, rng_t *rng)
     uint32_t n = rng_chance(rng, 200) ? 0 : (uint32_t)rng_between(rng, 1, 8);
 
     for (uint32_t i = 0; i < n; i++)
-        (void)add(plan, kinds[rng_below(rng, sizeof kinds)], fault_time(rng));
+        (void)plan_add(plan, kinds[rng_below(rng, sizeof kinds)], fault_time(rng));
 }
 
 static void
@@ -135,8 +132,8 @@ make_leasing(plan_t *plan, rng_t *rng)
     plan->chunk_n = plan->tenants;
 }
 
-static void
-make_room(plan_t *plan, uint32_t calls)
+void
+plan_make_room(plan_t *plan, uint32_t calls)
 {
     plan->choices = calloc(calls * plan->clients * plan->threads + FAULTS_MAX, sizeof *plan->choices);
     if (plan->choices == NULL) abort();
@@ -177,8 +174,8 @@ make_mixed(plan_t *plan)
     plan->is_leasing = rng_chance(&rng, 250);
     if (plan->is_leasing) make_leasing(plan, &rng);
     calls = (uint32_t)rng_log(&rng, 4, 60);
-    make_room(plan, calls);
-    add_calls(plan, &rng, calls, plan->is_leasing ? 30 * MS : rng_chance(&rng, 300) ? 300 * MS : 2 * MS);
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, plan->is_leasing ? 30 * MS : rng_chance(&rng, 300) ? 300 * MS : 2 * MS);
     if (plan->is_leasing)
         add_lease_faults(plan, &rng);
     else
@@ -205,11 +202,11 @@ add_cuts(plan_t *plan, rng_t *rng, const cut_odds_t *odds)
     uint64_t at_ns = rng_between(rng, 50 * MS, 300 * MS);
 
     for (uint32_t n = (uint32_t)rng_between(rng, 1, 4); n > 0; n--) {
-        if (rng_chance(rng, odds->cut_host)) (void)add(plan, CHOICE_CUT_HOST, at_ns);
-        if (rng_chance(rng, odds->stop_node)) (void)add(plan, CHOICE_STOP_NODE, at_ns + rng_log(rng, US, 20 * MS));
-        if (rng_chance(rng, odds->partition)) (void)add(plan, CHOICE_PARTITION, at_ns + rng_log(rng, US, 20 * MS));
+        if (rng_chance(rng, odds->cut_host)) (void)plan_add(plan, CHOICE_CUT_HOST, at_ns);
+        if (rng_chance(rng, odds->stop_node)) (void)plan_add(plan, CHOICE_STOP_NODE, at_ns + rng_log(rng, US, 20 * MS));
+        if (rng_chance(rng, odds->partition)) (void)plan_add(plan, CHOICE_PARTITION, at_ns + rng_log(rng, US, 20 * MS));
         if (rng_chance(rng, odds->crash_master))
-            (void)add(plan, CHOICE_CRASH_MASTER, at_ns + rng_log(rng, US, 20 * MS));
+            (void)plan_add(plan, CHOICE_CRASH_MASTER, at_ns + rng_log(rng, US, 20 * MS));
         at_ns += rng_between(rng, 50 * MS, 400 * MS);
     }
 }
@@ -240,8 +237,8 @@ make_cut(plan_t *plan)
     plan->is_leasing = true;
     plan->off_cpu_per_mille = kind == CUT_NODE_SILENT ? 300 : rng_chance(&rng, 500) ? 5 : 100;
     plan->node_grace_ns = rng_log(&rng, MS, SEC);
-    make_room(plan, calls);
-    add_calls(plan, &rng, calls, 60 * MS);
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, 60 * MS);
     add_cuts(plan, &rng, &odds[kind]);
 }
 
@@ -253,9 +250,10 @@ add_deaths(plan_t *plan, rng_t *rng)
     uint64_t at_ns = rng_log(rng, MS, SEC);
 
     for (uint32_t n = (uint32_t)rng_between(rng, 1, 4); n > 0; n--) {
-        if (rng_chance(rng, 500)) (void)add(plan, rng_chance(rng, 500) ? CHOICE_PARTITION : CHOICE_STOP_NODE, at_ns);
-        if (rng_chance(rng, 200)) (void)add(plan, CHOICE_CRASH_NODE, at_ns + rng_log(rng, US, 100 * MS));
-        (void)add(plan, CHOICE_CRASH_MASTER, at_ns + rng_log(rng, US, 100 * MS));
+        if (rng_chance(rng, 500))
+            (void)plan_add(plan, rng_chance(rng, 500) ? CHOICE_PARTITION : CHOICE_STOP_NODE, at_ns);
+        if (rng_chance(rng, 200)) (void)plan_add(plan, CHOICE_CRASH_NODE, at_ns + rng_log(rng, US, 100 * MS));
+        (void)plan_add(plan, CHOICE_CRASH_MASTER, at_ns + rng_log(rng, US, 100 * MS));
         at_ns += rng_log(rng, MS, 2 * SEC);
     }
 }
@@ -280,8 +278,8 @@ make_journal(plan_t *plan)
     plan->has_journal = true;
     plan->disk_lost_per_mille = rng_chance(&rng, 150) ? 500 : 0;
     plan->disk_stuck_per_mille = rng_chance(&rng, 150) ? 20 : 0;
-    make_room(plan, calls);
-    add_calls(plan, &rng, calls, rng_log(&rng, MS, 100 * MS));
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 100 * MS));
     add_deaths(plan, &rng);
 }
 
@@ -293,7 +291,7 @@ add_group_faults(plan_t *plan, rng_t *rng)
                                     CHOICE_CUT_CONN,    CHOICE_STOP_NODE,   CHOICE_PARTITION,   CHOICE_CRASH_NODE};
 
     for (uint32_t n = (uint32_t)rng_below(rng, 8); n > 0; n--)
-        (void)add(plan, kinds[rng_below(rng, sizeof kinds)], rng_log(rng, 100 * US, SEC));
+        (void)plan_add(plan, kinds[rng_below(rng, sizeof kinds)], rng_log(rng, 100 * US, SEC));
 }
 
 static void
@@ -314,8 +312,8 @@ make_groups(plan_t *plan)
     plan->replicas_max = 1;
     plan->locations = rng_chance(&rng, 500) ? 0 : 16;
     plan->off_cpu_per_mille = 5;
-    make_room(plan, calls);
-    add_calls(plan, &rng, calls, rng_chance(&rng, 300) ? 30 * MS : 2 * MS);
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_chance(&rng, 300) ? 30 * MS : 2 * MS);
     add_group_faults(plan, &rng);
 }
 
@@ -328,10 +326,10 @@ add_successions(plan_t *plan, rng_t *rng)
     uint64_t at_ns = rng_log(rng, MS, 300 * MS);
 
     for (uint32_t n = (uint32_t)rng_between(rng, 1, 3); n > 0; n--) {
-        if (rng_chance(rng, 200)) (void)add(plan, CHOICE_STOP_MASTER, at_ns);
-        (void)add(plan, CHOICE_SUCCEED, at_ns + rng_log(rng, US, MS));
+        if (rng_chance(rng, 200)) (void)plan_add(plan, CHOICE_STOP_MASTER, at_ns);
+        (void)plan_add(plan, CHOICE_SUCCEED, at_ns + rng_log(rng, US, MS));
         for (uint32_t more = (uint32_t)rng_below(rng, 4); more > 0; more--)
-            (void)add(plan, kinds[rng_below(rng, sizeof kinds)], at_ns + rng_log(rng, 10 * US, 300 * MS));
+            (void)plan_add(plan, kinds[rng_below(rng, sizeof kinds)], at_ns + rng_log(rng, 10 * US, 300 * MS));
         at_ns += rng_log(rng, 20 * MS, SEC);
     }
 }
@@ -352,8 +350,8 @@ make_terms(plan_t *plan)
     plan->replicas_max = rng_chance(&rng, 300) ? 2 : 1;
     plan->locations = rng_chance(&rng, 300) ? 0 : 16;
     plan->off_cpu_per_mille = 5;
-    make_room(plan, calls);
-    add_calls(plan, &rng, calls, rng_log(&rng, 2 * MS, 60 * MS));
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_log(&rng, 2 * MS, 60 * MS));
     add_successions(plan, &rng);
 }
 
@@ -368,8 +366,8 @@ make_probed(plan_t *plan, rng_t *rng)
     plan->probes_per_mille = (uint32_t)rng_between(rng, 300, 800);
     plan->late_per_mille = 2;
     plan->off_cpu_per_mille = 5;
-    make_room(plan, calls);
-    add_calls(plan, rng, calls, rng_log(rng, MS, 100 * MS));
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, rng, calls, rng_log(rng, MS, 100 * MS));
 }
 
 /* Puts are given up in the midst, and what was theirs comes back while its node is away, or slow. */
@@ -388,17 +386,17 @@ make_abandoned(plan_t *plan, rng_t *rng)
     plan->late_per_mille = (uint32_t)rng_between(rng, 20, 300);
     plan->off_cpu_per_mille = (uint32_t)rng_between(rng, 5, 200);
     if (rng_chance(rng, 500)) plan->attempt_bytes = 2ull * plan->len_max;
-    make_room(plan, calls);
-    add_calls(plan, rng, calls, rng_log(rng, MS, 100 * MS));
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, rng, calls, rng_log(rng, MS, 100 * MS));
     for (uint32_t n = (uint32_t)rng_below(rng, 8); n > 0; n--)
-        (void)add(plan, kinds[rng_below(rng, sizeof kinds)], rng_log(rng, MS, 2 * SEC));
+        (void)plan_add(plan, kinds[rng_below(rng, sizeof kinds)], rng_log(rng, MS, 2 * SEC));
     /* What a writer left is proved free while its node is away. */
     for (uint32_t n = (uint32_t)rng_below(rng, 5); n > 0; n--) {
         uint64_t at_ns = rng_log(rng, MS, 2 * SEC);
 
         for (uint32_t more = 3; more > 0; more--)
-            (void)add(plan, rng_chance(rng, 300) ? CHOICE_KILL_CLIENT : CHOICE_CUT_CONN, at_ns);
-        (void)add(plan, CHOICE_CUT_HOST, at_ns + rng_log(rng, 300 * US, 30 * MS));
+            (void)plan_add(plan, rng_chance(rng, 300) ? CHOICE_KILL_CLIENT : CHOICE_CUT_CONN, at_ns);
+        (void)plan_add(plan, CHOICE_CUT_HOST, at_ns + rng_log(rng, 300 * US, 30 * MS));
     }
 }
 
@@ -443,12 +441,12 @@ make_heirs(plan_t *plan)
     plan->locations = rng_chance(&rng, 500) ? 0 : 16;
     plan->off_cpu_per_mille = (uint32_t)rng_between(&rng, 50, 400);
     plan->has_journal = rng_chance(&rng, 300);
-    make_room(plan, calls);
-    add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
     for (uint32_t n = (uint32_t)rng_between(&rng, 1, 4); n > 0; n--) {
         if (rng_chance(&rng, 500))
-            (void)add(plan, kinds[rng_below(&rng, sizeof kinds)], at_ns - rng_below(&rng, at_ns / 8));
-        (void)add(plan, CHOICE_CRASH_MASTER, at_ns);
+            (void)plan_add(plan, kinds[rng_below(&rng, sizeof kinds)], at_ns - rng_below(&rng, at_ns / 8));
+        (void)plan_add(plan, CHOICE_CRASH_MASTER, at_ns);
         at_ns += rng_between(&rng, 50 * MS, 800 * MS);
     }
 }
@@ -471,8 +469,8 @@ make_uses(plan_t *plan)
     plan->digest_bits = 128;
     plan->replicas_max = 1;
     plan->off_cpu_per_mille = 5;
-    make_room(plan, calls);
-    add_calls(plan, &rng, calls, rng_log(&rng, MS, 30 * MS));
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 30 * MS));
 }
 
 /* ---- late */
@@ -497,11 +495,11 @@ make_late(plan_t *plan)
     plan->late_per_mille = (uint32_t)rng_between(&rng, 100, 500);
     plan->replicas_max = 1;
     plan->off_cpu_per_mille = (uint32_t)rng_between(&rng, 20, 300);
-    make_room(plan, calls);
-    add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
     for (uint32_t n = (uint32_t)rng_between(&rng, 2, 6); n > 0; n--) {
-        (void)add(plan, CHOICE_CRASH_MASTER, at_ns);
-        if (cuts) (void)add(plan, CHOICE_CUT_HOST, at_ns + rng_log(&cut, MS, 300 * MS));
+        (void)plan_add(plan, CHOICE_CRASH_MASTER, at_ns);
+        if (cuts) (void)plan_add(plan, CHOICE_CUT_HOST, at_ns + rng_log(&cut, MS, 300 * MS));
         at_ns += rng_between(&rng, 50 * MS, 500 * MS);
     }
 }
@@ -529,8 +527,8 @@ make_sums(plan_t *plan)
     plan->is_leasing = true;
     plan->sums_per_mille = 1000;
     plan->off_cpu_per_mille = 5;
-    make_room(plan, calls);
-    add_calls(plan, &rng, calls, rng_log(&rng, 10 * MS, 60 * MS));
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_log(&rng, 10 * MS, 60 * MS));
 }
 
 /* Not where keys collide: which of two keys with one digest it is only a descriptor tells, and 128 bits come to no such. */
@@ -572,6 +570,12 @@ plan_make(plan_t *plan, profile_t profile, uint64_t seed)
     case PROFILE_SUMS:
         make_sums(plan);
         break;
+    case PROFILE_AWAY:
+        plan_make_away(plan);
+        break;
+    case PROFILE_SLOTS:
+        plan_make_slots(plan);
+        break;
     default:
         make_mixed(plan);
     }
@@ -597,8 +601,8 @@ choice_name(choice_kind_t kind)
     return kind < CHOICE_KINDS ? names[kind] : "?";
 }
 
-static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut",   "journal", "groups", "terms",
-                                                    "full",  "heirs", "uses",    "late",   "sums"};
+static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut",  "journal", "groups", "terms", "full",
+                                                    "heirs", "uses", "late",    "sums",   "away",  "slots"};
 
 const char *
 profile_name(profile_t profile)

@@ -52,6 +52,8 @@ typedef enum {
     PROFILE_USES, /* a full pool in which nothing fails and all is of one length: what goes is what nobody uses */
     PROFILE_LATE, /* what is said arrives late, at writers who begin when their master is no more */
     PROFILE_SUMS, /* what clients know is evicted, a group at a time, and put again; and they read by sums alone */
+    PROFILE_AWAY, /* some only read, and go on where they, or the nodes that they read from, are away from the master */
+    PROFILE_SLOTS, /* the next master comes while writers sleep between a look at the word and the descriptor's store */
     PROFILE_KINDS,
 } profile_t;
 
@@ -73,6 +75,7 @@ typedef struct {
     bool has_one_len; /* all have that many */
     bool has_pins;
     bool is_leasing; /* about known locations: few keys, read again and again, while nodes and masters fall silent */
+    uint32_t sleeps_per_mille; /* stores of a descriptor before which the thread loses its processor for long */
     uint32_t off_cpu_per_mille; /* steps of a copy before which the thread loses its processor */
     uint32_t digest_bits; /* 128, or few: keys collide */
     bool tenants_collide; /* a key has the same digest for all of them */

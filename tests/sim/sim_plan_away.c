@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Plans of clients that go on where their master does not reach them or their node, or is no more: readers of known
+ * locations, and writers that sleep over a descriptor. Each is made for the histories that are told here, in which a rule
+ * matters that other plans seldom need.
+ */
+#include "tests/sim/sim_plan_priv.h"
+
+/* ---- away: one thread of each client only reads, so that none of it waits for the master all the time.
+ *
+ * A host is cut off, with the clients and the node on it. Its own clients read on for the grace, by shared memory, what is
+ * removed meanwhile, and who waits for their leases has to wait for theirs as well (LEASE_OF_THE_LOST). Those of the third
+ * host read from that node by TCP, under a lease that the master renews. The node is soon given up, and with it all that
+ * the master knew of it: when a key is put again nothing tells that somebody may know the old place (REVOKE_OF_LOST). */
+static void
+make_cut_off(plan_t *plan, rng_t *rng)
+{
+    uint64_t at_ns = rng_between(rng, 300 * MS, 800 * MS);
+
+    plan->keys = (uint32_t)rng_between(rng, 8, 24);
+    plan->len_max = (uint32_t)rng_log(rng, 256, 2048);
+    plan->node_grace_ns = rng_log(rng, MS, 200 * MS);
+    for (uint32_t n = (uint32_t)rng_between(rng, 1, 3); n > 0; n--) {
+        (void)plan_add(plan, CHOICE_CUT_HOST, at_ns);
+        at_ns += rng_between(rng, 200 * MS, SEC);
+    }
+}
+
+/* A node stops, and those who read its memory do not. In a full pool some of what it has is evicted before it is known to
+ * be late, and no DEAD comes; then it is put again elsewhere, or removed: the node is not lost all the while, and an
+ * eviction revokes nothing (REVOKE_UNDEAD). */
+static void
+make_silent(plan_t *plan, rng_t *rng)
+{
+    uint64_t at_ns = rng_between(rng, 300 * MS, 800 * MS);
+
+    plan->len_max = 16384;
+    plan->has_one_len = true;
+    plan->keys = plan->nodes * 4 + (uint32_t)rng_between(rng, 2, 8);
+    for (uint32_t n = (uint32_t)rng_between(rng, 1, 3); n > 0; n--) {
+        (void)plan_add(plan, CHOICE_STOP_NODE, at_ns);
+        at_ns += rng_between(rng, 200 * MS, SEC);
+    }
+}
+
+void
+plan_make_away(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_AWAY);
+    uint32_t calls = (uint32_t)rng_between(&rng, 80, 160);
+
+    plan->nodes = (uint32_t)rng_between(&rng, 2, 3);
+    plan->clients = 3; /* one on each host */
+    plan->threads = THREADS_MAX;
+    plan->tenants = 1;
+    plan->chunk_n = 1;
+    plan->digest_bits = 128;
+    plan->replicas_max = 1;
+    plan->locations = 32;
+    plan->is_leasing = true;
+    plan->off_cpu_per_mille = 5;
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, MS);
+    for (uint32_t i = 0; i < plan->choices_n; i++) /* nobody is done before the faults */
+        plan->choices[i].at_ns = rng_between(&rng, MS, 30 * MS);
+    if (rng_chance(&rng, 500))
+        make_cut_off(plan, &rng);
+    else
+        make_silent(plan, &rng);
+}
+
+/* ---- slots: a writer was granted a slot, has looked at its word, and sleeps before it stores the descriptor. Its master
+ * dies, the next one hears of what is sealed beside it, some of that is removed, and puts of other lengths divide its space
+ * anew: for that they need slots, and the writer's is told of by no report (OLD_SLOTS_WAIT). */
+void
+plan_make_slots(plan_t *plan)
+{
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_SLOTS);
+    uint32_t calls = (uint32_t)rng_between(&rng, 20, 60);
+    uint64_t at_ns = rng_log(&rng, 20 * MS, 300 * MS);
+
+    plan->nodes = (uint32_t)rng_between(&rng, 1, 2);
+    plan->clients = 4;
+    plan->threads = THREADS_MAX;
+    plan->tenants = 1;
+    plan->keys = (uint32_t)rng_between(&rng, 8, 32);
+    plan->chunk_n = 1;
+    plan->len_max = (uint32_t)rng_log(&rng, 4096, 16384);
+    plan->digest_bits = 128;
+    plan->late_per_mille = 2;
+    plan->replicas_max = 1;
+    plan->off_cpu_per_mille = 5;
+    plan->sleeps_per_mille = (uint32_t)rng_between(&rng, 100, 500);
+    plan_make_room(plan, calls);
+    plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 30 * MS));
+    for (uint32_t n = (uint32_t)rng_between(&rng, 1, 3); n > 0; n--) {
+        (void)plan_add(plan, CHOICE_CRASH_MASTER, at_ns);
+        at_ns += rng_between(&rng, 200 * MS, SEC);
+    }
+}
