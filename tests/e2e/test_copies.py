@@ -75,34 +75,77 @@ def test_lost_host_costs_no_hit(hosts, lost):
     assert got["results"] == {"OK": 16} and got["wrong"] == 0, got
 
 
+def lies_on(hosts, client, node):
+    """A key whose one copy lies on that node."""
+    for i in range(64):
+        before = objects_by_node(hosts)[node]
+        assert client(f"put control{i} {MIB}")["err"] == "OK"
+        if objects_by_node(hosts)[node] > before:
+            return f"control{i}"
+    pytest.fail(f"of 64 objects none was put to {node}")
+
+
+def read_past(hosts, silent, deadline_ms, load, control_key):
+    """What readers by TCP, and one that has to find out where the hosts are, are given while that host is stopped; and
+    how many ms the longest read took on this machine meanwhile, of one that needs the other host alone.
+    """
+    reader = Load(hosts.bench, hosts.addr, f"get-{deadline_ms}", getters=4, deadline_ms=deadline_ms, **load,
+                  **READERS["away"]).ready()
+    late_comer = Shell(hosts.bench, hosts.addr, "late-comer", **PATHS["tcp"])
+    control = Shell(hosts.bench, hosts.addr, "control", **PATHS["tcp"])
+    longest_s = 0.0
+
+    def watch():
+        nonlocal longest_s
+        began = time.monotonic()
+        control(f"get {control_key} {MIB}")
+        longest_s = max(longest_s, time.monotonic() - began)
+
+    time.sleep(PHASE_S)
+    reader.mark()
+    hosts.nodes[silent].freeze()
+    try:
+        watch()
+        found = late_comer(f"bget two/ 0 16 50000 deadline={deadline_ms}")
+        end = time.monotonic() + max(PHASE_S, 3.0)
+        more = end + 30 * SLOW
+        while time.monotonic() < end or (time.monotonic() < more and reader.done() <= 50):
+            watch()
+            time.sleep(0.02)
+        got = reader.stop()
+    finally:
+        hosts.nodes[silent].thaw()
+    assert found["wrong"] == 0, found
+    assert got["wrong"] == 0, got["first_wrong"]
+    is_all_there = found["results"] == {"OK": 16} and set(got["results"]) == {"OK"} and got["late"] == 0
+    return is_all_there and got["results"]["OK"] > 50, longest_s * 1000, (found, got)
+
+
 @pytest.mark.parametrize("silent", [0, 1])
 @pytest.mark.parametrize("deadline_ms", [200, 1000])
 def test_silent_host_costs_no_hit(hosts, silent, deadline_ms):
     """Fails if, with either host of two copies stopped in the middle of reads by TCP, a single read is a miss, an error,
-    late or wrong: by those who have connections to it, and by one that has to find out where the hosts are.
+    late or wrong: by those who have connections to it, and by one that has to find out where the hosts are. A silent host
+    gets a fifth of the deadline, and so does one that is only slow. So where a read of the other host alone took more than
+    a tenth, on a busy machine, nothing is proved, and all is done again with a longer one.
     """
     board = Board(hosts.bench, 1)
-    common = dict(batch=8, min_bytes=4096, max_bytes=MIB // 4, window=60, **board.options)
-    putter = Load(hosts.bench, hosts.addr, "put", putters=1, replicas=2, **common).ready()
+    load = dict(batch=8, min_bytes=4096, max_bytes=MIB // 4, window=60, **board.options)
+    putter = Load(hosts.bench, hosts.addr, "put", putters=1, replicas=2, **load).ready()
     wait_until(lambda: board.begun(0) >= 64, 20, "something to read")
     assert set(putter.stop()["results"]) == {"OK"}
     client = Shell(hosts.bench, hosts.addr)
     assert client("bput two/ 0 16 50000 replicas=2")["results"] == {"OK": 16}
+    control_key = lies_on(hosts, client, f"node{2 - silent}")
 
-    reader = Load(hosts.bench, hosts.addr, "get", getters=4, deadline_ms=deadline_ms * SLOW, **common,
-                  **READERS["away"]).ready()
-    time.sleep(PHASE_S)
-    reader.mark()
-    hosts.nodes[silent].freeze()
-    late_comer = Shell(hosts.bench, hosts.addr, "late-comer", **PATHS["tcp"])
-    got = late_comer(f"bget two/ 0 16 50000 deadline={deadline_ms * SLOW}")
-    assert got["results"] == {"OK": 16} and got["wrong"] == 0, got
-    work(max(PHASE_S, 3.0), lambda: reader.done() > 50)
-    got = reader.stop()
-    hosts.nodes[silent].thaw()
-    assert got["wrong"] == 0, got["first_wrong"]
-    assert set(got["results"]) == {"OK"} and got["results"]["OK"] > 50, got["results"]
-    assert got["late"] == 0, got
+    deadline_ms *= SLOW
+    for _ in range(4):
+        is_all_there, longest_ms, got = read_past(hosts, silent, deadline_ms, load, control_key)
+        if is_all_there:
+            return
+        assert longest_ms > deadline_ms / 10, (deadline_ms, longest_ms, got)
+        deadline_ms = int(max(2 * deadline_ms, 10 * longest_ms))
+    pytest.fail(f"within {deadline_ms} ms, though reads of the other host took {longest_ms:.0f} ms at most: {got}")
 
 
 def test_silent_host_holds_up_no_put(hosts):
