@@ -73,6 +73,11 @@ typedef enum {
     KVP_OP_OPEN_CHUNK = 64, /* C->N  OpenChunk -> OpenChunkReply (+ descriptors) */
     KVP_OP_DRAINED = 65, /* C->N  Drained -> Reply */
     KVP_OP_DATA_HELLO = 66, /* C->N  DataHello -> Reply, then the data protocol */
+
+    KVP_OP_PEER_HELLO = 80, /* between endpoints  PeerHello -> PeerHelloReply */
+    KVP_OP_PEER_FIND = 81, /* PeerFind, n kvp_peer_at_t -> Reply, n kvp_peer_range_t */
+    KVP_OP_PEER_MOVE = 82, /* PeerMove, n kvp_peer_piece_t -> Reply, n kvp_peer_moved_t */
+    KVP_OP_PEER_NOTIFY = 83, /* PeerNotify -> Reply */
 } kvp_op_t;
 
 /* PUT_BEGIN: n of these, with has_groups n kvp_wire_group_t, then the keys' bytes. */
@@ -203,6 +208,47 @@ _Static_assert(sizeof(kvp_wire_group_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_used_t) == 24, "wire format");
 _Static_assert(sizeof(kvp_wire_extent_t) == 16, "wire format");
 _Static_assert(sizeof(kvp_wire_tomb_t) == 24, "wire format");
+
+/* Peer-to-peer transfers: PROTOCOL "Peers". */
+#define KVP_PEER_BATCH_MAX 1024u /* records of one PEER_FIND or PEER_MOVE */
+#define KVP_PEER_NOTIFY_NAME_MAX 256u
+#define KVP_PEER_NOTIFY_MAX 16384u
+#define KVP_PEER_KEY_MAX 64u
+
+typedef struct {
+    uint64_t addr; /* with len 0: the range that begins lowest */
+    uint64_t len;
+    uint64_t token; /* of the registration; 0 = whichever is there now */
+} kvp_peer_at_t;
+
+/* The registered range that holds all of it. */
+typedef struct {
+    int32_t err;
+    uint32_t key_len;
+    uint64_t base;
+    uint64_t len;
+    uint64_t token;
+    uint8_t key[KVP_PEER_KEY_MAX]; /* of the transport, zero behind key_len */
+} kvp_peer_range_t;
+
+typedef enum {
+    KVP_PEER_PULL = 1, /* copy len bytes from the asker's memory at from to addr */
+    KVP_PEER_SUM = 2, /* tell the content sum of what is at addr */
+    KVP_PEER_CHECK = 3, /* tell whether it is still registered under that token */
+} kvp_peer_move_t;
+
+typedef struct {
+    uint64_t token; /* as PEER_FIND told it; never 0 */
+    uint64_t addr;
+    uint64_t len; /* 1 or more */
+    uint64_t from; /* PULL: an address in the asking process; else 0 */
+} kvp_peer_piece_t;
+
+typedef struct {
+    int32_t err;
+    uint32_t reserved; /* 0 */
+    uint64_t sum; /* SUM; else 0 */
+} kvp_peer_moved_t;
 
 /* Data over TCP, behind the DATA_HELLO exchange. A request is a kvp_data_req_t, then its operations: each a
  * kvp_data_op_t followed, for a WRITE, by its bytes. A request is either all READ or all WRITE and PUBLISH.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the seed inputs of fuzz_answer, fuzz_frame, fuzz_journal, fuzz_segfmt and fuzz_master under tests/fuzz/corpus/. Run it after a change of the
+"""Makes the seed inputs of fuzz_answer, fuzz_frame, fuzz_journal, fuzz_peer, fuzz_segfmt and fuzz_master under tests/fuzz/corpus/. Run it after a change of the
 wire format; what is committed is its output. Nothing but the standard library; the golden files give the checksums."""
 import pathlib
 import struct
@@ -42,6 +42,36 @@ def write(target, name, data):
     path = CORPUS / target
     path.mkdir(parents=True, exist_ok=True)
     (path / name).write_bytes(data)
+
+
+def peers():
+    fixed = ("fixed64", 1 << 40 | 1)
+    proc = [(5, ("fixed64", 4096)), (6, bytes(range(16)))]
+    at = struct.pack("<QQQ", 4096, 100, 7)
+    piece = struct.pack("<QQQQ", 7, 4096, 100, 8192)
+    found = struct.pack("<iIQQQ", 0, 8, 4096, 1 << 20, 7) + bytes(range(64))
+    gone = struct.pack("<iIQQQ", -11, 0, 0, 0, 0) + bytes(64)
+    all_of_them = {
+        "hello": frame(80, pb((1, 1), (2, 1), (3, fixed), (4, b"host"), *proc)),
+        "hello_unread": frame(80, pb((1, 1), (2, 1), (3, fixed), (4, b"host"))),
+        "hello_short_nonce": frame(80, pb((1, 1), (2, 1), (3, fixed), (6, b"abc"))),
+        "hello_reply": frame(80, pb((3, 1), (4, fixed), (5, b"tcp"), (6, b"@name"), (7, ("fixed64", 4096)), (8, bytes(16)), (9, 1)), flags=1),
+        "hello_refused": frame(80, pb((1, 61), (2, b"no")), flags=1),
+        "find": frame(81, pb((1, 2)), at + bytes(24)),
+        "find_more_than_there_is": frame(81, pb((1, 3)), at),
+        "found": frame(81, pb((3, 1)), found, flags=1),
+        "not_found": frame(81, pb((3, 1)), gone, flags=1),
+        "pull": frame(82, pb((1, 1), (2, 1), (3, fixed)), piece),
+        "sum": frame(82, pb((1, 1), (2, 2)), piece[:24] + bytes(8)),
+        "check_with_from": frame(82, pb((1, 1), (2, 3)), piece),
+        "pull_wraps": frame(82, pb((1, 1), (2, 1)), struct.pack("<QQQQ", 7, 2**64 - 8, 100, 0)),
+        "moved": frame(82, pb((3, 2)), struct.pack("<iIQ", 0, 0, 5) + struct.pack("<iIQ", -11, 0, 0), flags=1),
+        "notify": frame(83, pb((1, b"name"), (2, b"message"))),
+        "notify_long_name": frame(83, pb((1, b"n" * 300))),
+    }
+    for name, data in all_of_them.items():
+        write("fuzz_peer", name, data)
+    write("fuzz_peer", "stream", b"".join(all_of_them.values()))
 
 
 def frames():
@@ -243,6 +273,7 @@ def journals():
 answers()
 frames()
 journals()
+peers()
 segfmt()
 master()
 master_journal()

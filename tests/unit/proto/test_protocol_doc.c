@@ -165,7 +165,10 @@ static const struct {
     CONSTANT(KVP_JREC_BUMP),         CONSTANT(KVP_JREC_MAX),
     CONSTANT(KVP_JOURNAL_MAGIC),     CONSTANT(KVP_DESC_PIN),
     CONSTANT(KVP_PRESENT_HOLD),      CONSTANT(KVP_PRESENT_RESERVE),
-    CONSTANT(KVP_PRESENT_GROUP),
+    CONSTANT(KVP_PRESENT_GROUP),     CONSTANT(KVP_PEER_BATCH_MAX),
+    CONSTANT(KVP_PEER_NOTIFY_MAX),   CONSTANT(KVP_PEER_NOTIFY_NAME_MAX),
+    CONSTANT(KVP_PEER_KEY_MAX),      CONSTANT(KVP_PEER_PULL),
+    CONSTANT(KVP_PEER_SUM),          CONSTANT(KVP_PEER_CHECK),
 #undef CONSTANT
 };
 
@@ -258,6 +261,10 @@ op_name(kvp_op_t op)
         OP(OPEN_CHUNK);
         OP(DRAINED);
         OP(DATA_HELLO);
+        OP(PEER_HELLO);
+        OP(PEER_FIND);
+        OP(PEER_MOVE);
+        OP(PEER_NOTIFY);
     }
 #undef OP
     return NULL;
@@ -308,6 +315,11 @@ static const ProtobufCMessageDescriptor *const heads[] = {
     &kvp__pb__open_chunk__descriptor,
     &kvp__pb__open_chunk_reply__descriptor,
     &kvp__pb__data_hello__descriptor,
+    &kvp__pb__peer_hello__descriptor,
+    &kvp__pb__peer_hello_reply__descriptor,
+    &kvp__pb__peer_find__descriptor,
+    &kvp__pb__peer_move__descriptor,
+    &kvp__pb__peer_notify__descriptor,
 };
 
 static size_t
@@ -522,6 +534,22 @@ static const field_t fields[] = {
     FIELD(kvp_data_rep_t, n_ops),
     FIELD(kvp_data_rep_t, seq),
     FIELD(kvp_data_rep_t, bytes),
+    FIELD(kvp_peer_at_t, addr),
+    FIELD(kvp_peer_at_t, len),
+    FIELD(kvp_peer_at_t, token),
+    FIELD(kvp_peer_range_t, err),
+    FIELD(kvp_peer_range_t, key_len),
+    FIELD(kvp_peer_range_t, base),
+    FIELD(kvp_peer_range_t, len),
+    FIELD(kvp_peer_range_t, token),
+    FIELD(kvp_peer_range_t, key),
+    FIELD(kvp_peer_piece_t, token),
+    FIELD(kvp_peer_piece_t, addr),
+    FIELD(kvp_peer_piece_t, len),
+    FIELD(kvp_peer_piece_t, from),
+    FIELD(kvp_peer_moved_t, err),
+    FIELD(kvp_peer_moved_t, reserved),
+    FIELD(kvp_peer_moved_t, sum),
     FIELD(kvp_superblock_t, magic),
     FIELD(kvp_superblock_t, version),
     FIELD(kvp_superblock_t, chunk),

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Reading another process's memory (process_vm_readv), where this host lets us. Only reading: what is written into a process, that
+ * process writes itself, so nobody depends on another's good manners after it took memory back. Any thread.
+ */
+#ifndef KVP_CLIENT_P2P_CMA_H
+#define KVP_CLIENT_P2P_CMA_H
+
+#include "client/p2p/p2p_wire.h"
+
+#include <sys/types.h>
+
+/* A process that was seen to be the right one. The empty value is {.fd = -1}. */
+typedef struct {
+    int fd; /* pidfd; -1 = not to be read */
+    pid_t pid;
+} kvp_cma_proc_t;
+
+/* kvp_cma_open: true where the process at the other end of this Unix socket is of our user and its nonce is where it was told
+ * to be. Only the kernel's word of who that is counts: who could name a process would read any, through us. */
+bool kvp_cma_open(int unix_fd, const kvp_peer_proc_t *told, kvp_cma_proc_t *proc_out);
+void kvp_cma_close(kvp_cma_proc_t *proc);
+
+/* kvp_cma_read copies len bytes at from in that process to dst: OK, DISCONNECTED (it has ended), INVALID (not all of it can be
+ * read there, or written here). After an error dst is undefined. */
+kvp_err_t kvp_cma_read(const kvp_cma_proc_t *proc, uint64_t from, void *dst, size_t len) KVP_MUST_USE;
+
+/* kvp_cma_allow lets any process of this user read ours where the system wants that to be said (Yama, ptrace_scope 1). */
+void kvp_cma_allow(void);
+
+#endif

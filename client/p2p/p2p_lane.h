@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The asking side: a lane is a control connection to one peer, with what that peer has told of its ranges, and a path of the transport
+ * once it is needed. One thread at a time has a lane; idle ones wait in a list for the next transfer to that peer.
+ */
+#ifndef KVP_CLIENT_P2P_LANE_H
+#define KVP_CLIENT_P2P_LANE_H
+
+#include "client/forkguard.h"
+#include "client/names.h"
+#include "client/p2p/p2p_cma.h"
+#include "client/transport/transport.h"
+#include "common/parse.h"
+
+#define KVP_P2P_IDLE_MAX 64u /* lanes that wait, to all peers together */
+
+typedef struct {
+    kvp_names_t *names; /* borrowed, as is the rest */
+    kvp_tp_t *tp;
+    const kvp_peer_hello_t *me; /* proc not told: no copies between processes */
+    bool is_cma_alone; /* peers that cannot be reached so are refused */
+    const _Atomic bool *is_given_up;
+    kvp_forkguard_t *guard;
+    _Atomic uint64_t *connects;
+} kvp_p2p_lanes_conf_t;
+
+/* A range of the peer's. */
+typedef struct {
+    uint64_t base, len, token;
+    kvp_rseg_t *rseg;
+} kvp_p2p_seen_t;
+
+typedef struct {
+    kvp_list_t link;
+    const kvp_p2p_lanes_conf_t *conf;
+    kvp_hostport_t where;
+    bool is_kept; /* was used before: the peer may have gone since */
+    kvp_framed_t io;
+    uint64_t last_id;
+    kvp_cma_proc_t proc; /* the peer's, where both may read the other; then io is a Unix socket */
+    kvp_addr_t addr; /* of the peer, resolved */
+    kvp_ep_t *ep; /* NULL = not connected by the transport */
+    kvp_p2p_seen_t *seen; /* by address, never overlapping */
+    size_t seen_n, seen_cap;
+} kvp_p2p_lane_t;
+
+typedef struct {
+    kvp_p2p_lanes_conf_t conf;
+    pthread_mutex_t lock; /* a leaf */
+    kvp_list_t idle; /* the latest used first; guarded by lock, as is idle_n */
+    uint32_t idle_n;
+} kvp_p2p_lanes_t;
+
+void kvp_p2p_lanes_init(kvp_p2p_lanes_t *lanes, const kvp_p2p_lanes_conf_t *conf);
+void kvp_p2p_lanes_fini(kvp_p2p_lanes_t *lanes); /* every lane was given back */
+
+/* kvp_p2p_lane_take gives an idle lane to that peer (unless is_new), or makes one: UNREACHABLE, DEADLINE, VERSION, PROTO, NOTSUP, CLOSED,
+ * ... kvp_p2p_lane_give takes it back: to be kept, or, after an error that leaves something under way, to be closed. */
+kvp_err_t kvp_p2p_lane_take(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where, bool is_new, uint64_t deadline_ns,
+                            kvp_p2p_lane_t **lane_out) KVP_MUST_USE;
+void kvp_p2p_lane_give(kvp_p2p_lanes_t *lanes, kvp_p2p_lane_t *lane, bool is_good);
+
+/* kvp_p2p_lane_ask sends what the caller encoded into lane->io.out under kvp_p2p_lane_id, and returns the n records of the answer,
+ * borrowed until the next question; or the peer's refusal. */
+uint64_t kvp_p2p_lane_id(kvp_p2p_lane_t *lane);
+kvp_err_t kvp_p2p_lane_ask(kvp_p2p_lane_t *lane, uint8_t opcode, uint32_t n, size_t record_bytes, uint64_t deadline_ns,
+                           const void **records_out) KVP_MUST_USE;
+
+/* kvp_p2p_lane_learn asks for the ranges of what is not known: NOT_REGISTERED where one is not there. kvp_p2p_lane_seen finds one
+ * that is known, NULL otherwise; valid until learn or forget. */
+kvp_err_t kvp_p2p_lane_learn(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, uint64_t deadline_ns)
+    KVP_MUST_USE;
+const kvp_p2p_seen_t *kvp_p2p_lane_seen(const kvp_p2p_lane_t *lane, const kvp_peer_at_t *at);
+void kvp_p2p_lane_forget(kvp_p2p_lane_t *lane);
+
+/* kvp_p2p_lane_connect makes the transport's path where there is none. disconnect ends it, and with CANCELLED what it owns. */
+kvp_err_t kvp_p2p_lane_connect(kvp_p2p_lane_t *lane, uint64_t deadline_ns) KVP_MUST_USE;
+void kvp_p2p_lane_disconnect(kvp_p2p_lane_t *lane);
+
+#endif

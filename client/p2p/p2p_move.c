@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - Windows of KVP_PEER_BATCH_MAX pieces, each whole before the next begins: learn the ranges, move, be told that it holds.
+ * - Whoever's memory is written does the writing. A write is pulled by the peer; a read is copied here, and counts only if the peer
+ *   says afterwards that the ranges are still registered. By the transport the peer's side checks keys, and reads carry a sum; what was
+ *   written is summed here on its way out and by the peer where it lies.
+ * - A range that is not what was told any more is asked for once more: it may have been registered anew, or there is an error to tell.
+ */
+#include "client/p2p/p2p_move.h"
+
+#include "client/waits.h"
+#include "common/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define COPY_BYTES (4u << 20) /* between looks at the clock */
+
+typedef struct {
+    kvp_xfer_t xfer;
+    kvp_iov_t iov;
+} part_t;
+
+typedef struct {
+    kvp_p2p_lane_t *lane;
+    bool is_write;
+    uint64_t deadline_ns;
+    uint32_t n;
+    uint64_t bytes;
+    uint32_t done_n;
+    const kvpool_p2p_op_t *ops[KVP_PEER_BATCH_MAX];
+    kvp_peer_at_t at[KVP_PEER_BATCH_MAX];
+    kvp_peer_piece_t pieces[KVP_PEER_BATCH_MAX];
+    part_t parts[KVP_PEER_BATCH_MAX];
+    kvp_xfer_t *xfers[KVP_PEER_BATCH_MAX];
+} window_t;
+
+static kvp_err_t
+look_at_time(const window_t *w)
+{
+    if (kvp_now_ns() >= w->deadline_ns) return KVP_DEADLINE;
+    return kvp_is_given_up(w->lane->conf->is_given_up) ? KVP_CLOSED : KVP_OK;
+}
+
+/* ---- questions about the pieces */
+static kvp_err_t
+fill_pieces(window_t *w, bool has_from)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
+
+        if (seen == NULL) return KVP_PROTO; /* it told of ranges that overlap */
+        w->pieces[i] = (kvp_peer_piece_t){.token = seen->token,
+                                          .addr = w->at[i].addr,
+                                          .len = w->at[i].len,
+                                          .from = has_from ? (uintptr_t)w->ops[i]->local : 0};
+    }
+    return KVP_OK;
+}
+
+/* ask_moves: the records are as many as the pieces. The first error among them is the answer. */
+static kvp_err_t
+ask_moves(window_t *w, kvp_peer_move_t kind, const kvp_peer_moved_t **moved_out)
+{
+    kvp_peer_moves_t moves = {.kind = kind, .pieces = w->pieces, .n = w->n};
+    const void *records = NULL;
+    kvp_err_t err = fill_pieces(w, kind == KVP_PEER_PULL);
+
+    if (err != KVP_OK) return err;
+    if (kind == KVP_PEER_PULL) moves.deadline_ns = w->deadline_ns;
+    kvp_peer_moves_encode(&w->lane->io.out, kvp_p2p_lane_id(w->lane), &moves);
+    err = kvp_p2p_lane_ask(w->lane, KVP_OP_PEER_MOVE, w->n, sizeof **moved_out, w->deadline_ns, &records);
+    if (err != KVP_OK) return err;
+    *moved_out = records;
+    for (uint32_t i = 0; i < w->n; i++) {
+        err = (*moved_out)[i].err;
+        if (err == KVP_NOT_REGISTERED) return KVP_NO_SEGMENT;
+        if (err != KVP_OK) return err > 0 || err == KVP_EAGAIN ? KVP_PROTO : err;
+    }
+    return KVP_OK;
+}
+
+/* ---- copies between processes */
+static kvp_err_t
+copy_one(const window_t *w, const kvpool_p2p_op_t *op)
+{
+    for (size_t off = 0; off < op->len;) {
+        size_t n = (size_t)kvp_min_u64(COPY_BYTES, op->len - off);
+        kvp_err_t err = look_at_time(w);
+
+        if (err == KVP_OK) err = kvp_cma_read(&w->lane->proc, op->remote + off, (uint8_t *)op->local + off, n);
+        if (err != KVP_OK) return err;
+        off += n;
+    }
+    return KVP_OK;
+}
+
+static kvp_err_t
+move_by_cma(window_t *w)
+{
+    const kvp_peer_moved_t *moved;
+    kvp_err_t err = KVP_OK, checked;
+
+    if (w->is_write) return ask_moves(w, KVP_PEER_PULL, &moved);
+    for (uint32_t i = 0; i < w->n && err == KVP_OK; i++)
+        err = copy_one(w, w->ops[i]);
+    if (err != KVP_OK && err != KVP_INVALID) return err;
+    /* What could not be read may have been unregistered, and unmapped, meanwhile: then that is the error. */
+    checked = ask_moves(w, KVP_PEER_CHECK, &moved);
+    return checked != KVP_OK ? checked : err;
+}
+
+/* ---- the transport */
+static void
+on_done(kvp_xfer_t *xfer)
+{
+    window_t *w = xfer->arg;
+
+    w->done_n++;
+}
+
+static kvp_err_t
+fill_parts(window_t *w)
+{
+    const kvp_transport_ops_t *ops = w->lane->conf->tp->ops;
+    bool wants_sum = (ops->caps & KVP_TP_VERIFY_SUM) != 0;
+
+    for (uint32_t i = 0; i < w->n; i++) {
+        const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
+        part_t *part = &w->parts[i];
+
+        if (seen == NULL) return KVP_PROTO; /* it told of ranges that overlap */
+        *part = (part_t){.iov = {.addr = w->ops[i]->local, .len = w->ops[i]->len}};
+        part->xfer = (kvp_xfer_t){.kind = w->is_write ? KVP_XFER_WRITE : KVP_XFER_READ,
+                                  .rseg = seen->rseg,
+                                  .roffset = w->at[i].addr - seen->base,
+                                  .iov = &part->iov,
+                                  .iov_n = 1,
+                                  .len = w->at[i].len,
+                                  .deadline_ns = w->deadline_ns,
+                                  .done = on_done,
+                                  .arg = w};
+        if (wants_sum) part->xfer.flags = KVP_XFER_SUM | (w->is_write ? 0 : KVP_XFER_PEER_SUM);
+        w->xfers[i] = &part->xfer;
+    }
+    return KVP_OK;
+}
+
+/* Drives them until all are over, the path is broken, or it is late. */
+static kvp_err_t
+drive_all(window_t *w)
+{
+    kvp_ep_t *ep = w->lane->ep;
+    const kvp_transport_ops_t *ops = ep->tp->ops;
+    uint32_t submitted_n = 0;
+
+    w->done_n = 0;
+    while (w->done_n < w->n) {
+        uint32_t before = w->done_n;
+        size_t n = 0;
+        kvp_err_t err = look_at_time(w);
+
+        if (err == KVP_OK && submitted_n < w->n) {
+            err = ops->submit(ep, w->xfers + submitted_n, w->n - submitted_n, &n);
+            submitted_n += (uint32_t)n;
+        }
+        if (err == KVP_OK && w->done_n < submitted_n) (void)ops->ep_poll(ep);
+        if (err == KVP_OK && w->done_n < w->n && ops->ep_is_broken(ep)) err = KVP_DISCONNECTED;
+        if (err != KVP_OK) return err;
+        if (w->done_n == w->n || n > 0 || w->done_n != before) continue;
+        struct pollfd p = {.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
+        kvp_glance(&p, w->deadline_ns);
+    }
+    return KVP_OK;
+}
+
+/* What is under way when it fails is cancelled while the window is still there. */
+static kvp_err_t
+drive(window_t *w)
+{
+    kvp_err_t err = drive_all(w);
+
+    if (err != KVP_OK) kvp_p2p_lane_disconnect(w->lane);
+    for (uint32_t i = 0; err == KVP_OK && i < w->n; i++)
+        err = w->parts[i].xfer.status;
+    return err;
+}
+
+/* What lies there is what left here. */
+static kvp_err_t
+verify_written(window_t *w)
+{
+    const kvp_peer_moved_t *moved;
+    kvp_err_t err = ask_moves(w, KVP_PEER_SUM, &moved);
+
+    for (uint32_t i = 0; err == KVP_OK && i < w->n; i++)
+        if (moved[i].sum != w->parts[i].xfer.sum) err = KVP_CORRUPT;
+    return err;
+}
+
+static kvp_err_t
+move_by_transport(window_t *w)
+{
+    kvp_err_t err = kvp_p2p_lane_connect(w->lane, w->deadline_ns);
+
+    if (err == KVP_OK) err = fill_parts(w);
+    if (err == KVP_OK) err = drive(w);
+    if (err == KVP_OK && w->is_write && (w->lane->conf->tp->ops->caps & KVP_TP_VERIFY_SUM) != 0)
+        err = verify_written(w);
+    for (uint32_t i = 0; err == KVP_CORRUPT && !w->is_write && i < w->n; i++)
+        if (w->parts[i].xfer.status == KVP_CORRUPT)
+            kvp_log_warn("client", "a read of %llu bytes from a peer has another sum",
+                         (unsigned long long)w->at[i].len);
+    return err;
+}
+
+/* ---- all */
+static kvp_err_t
+move_once(window_t *w, kvp_p2p_moved_t *moved_out)
+{
+    kvp_p2p_lane_t *lane = w->lane;
+    bool is_cma = lane->proc.fd >= 0;
+    kvp_err_t err = kvp_p2p_lane_learn(lane, w->at, w->n, w->deadline_ns);
+
+    if (err == KVP_OK) err = is_cma ? move_by_cma(w) : move_by_transport(w);
+    if (err == KVP_OK) *(is_cma ? &moved_out->cma_bytes : &moved_out->tcp_bytes) += w->bytes;
+    return err;
+}
+
+static kvp_err_t
+move_window(window_t *w, kvp_p2p_moved_t *moved_out)
+{
+    kvp_err_t err = move_once(w, moved_out);
+
+    if (err != KVP_NO_SEGMENT) return err;
+    kvp_p2p_lane_forget(w->lane);
+    err = move_once(w, moved_out);
+    return err == KVP_NO_SEGMENT ? KVP_NOT_REGISTERED : err;
+}
+
+kvp_err_t
+kvp_p2p_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t n, uint64_t deadline_ns,
+             kvp_p2p_moved_t *moved_out)
+{
+    window_t *w = malloc(sizeof *w);
+    kvp_err_t err = w != NULL ? KVP_OK : KVP_NOMEM;
+
+    for (size_t i = 0; err == KVP_OK && i < n;) {
+        w->lane = lane;
+        w->is_write = kind == KVPOOL_P2P_WRITE;
+        w->deadline_ns = deadline_ns;
+        w->n = 0;
+        w->bytes = 0;
+        for (; i < n && w->n < KVP_PEER_BATCH_MAX; i++) {
+            if (ops[i].len == 0) continue;
+            w->ops[w->n] = &ops[i];
+            w->at[w->n++] = (kvp_peer_at_t){.addr = ops[i].remote, .len = ops[i].len, .token = ops[i].token};
+            w->bytes += ops[i].len;
+        }
+        if (w->n > 0) err = move_window(w, moved_out);
+    }
+    free(w);
+    return err;
+}

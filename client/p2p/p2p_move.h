@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One transfer over one lane: which ranges the pieces lie in, then the bytes, by copies between processes where both sides can,
+ * else by the transport.
+ */
+#ifndef KVP_CLIENT_P2P_MOVE_H
+#define KVP_CLIENT_P2P_MOVE_H
+
+#include "client/kvpool_p2p.h"
+#include "client/p2p/p2p_lane.h"
+
+typedef struct {
+    uint64_t cma_bytes;
+    uint64_t tcp_bytes;
+} kvp_p2p_moved_t;
+
+/* kvp_p2p_move: the errors of kvpool_p2p_transfer. When it returns nothing of it touches local memory, if after an error the
+ * lane is closed. moved_out is added to. */
+kvp_err_t kvp_p2p_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t n, uint64_t deadline_ns,
+                       kvp_p2p_moved_t *moved_out) KVP_MUST_USE;
+
+#endif

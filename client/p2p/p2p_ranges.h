@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What an endpoint's owner has registered: ranges of its own memory that peers may read and write, each under a token that is
+ * drawn anew at every registration and with a key of the transport. Any thread.
+ */
+#ifndef KVP_CLIENT_P2P_RANGES_H
+#define KVP_CLIENT_P2P_RANGES_H
+
+#include "client/regs.h"
+#include "proto/wire.h"
+
+typedef struct {
+    uint8_t *base;
+    size_t len;
+    uint64_t token;
+    kvp_mr_t *mr;
+} kvp_p2p_range_t;
+
+typedef struct {
+    kvp_tp_t *tp; /* borrowed; outlives this */
+    kvp_regs_t regs; /* who uses which range at the moment */
+    pthread_mutex_t lock; /* a leaf but for the regs' */
+    kvp_p2p_range_t *sorted; /* by address, never overlapping; guarded by lock */
+    size_t n;
+    size_t cap;
+} kvp_p2p_ranges_t;
+
+void kvp_p2p_ranges_init(kvp_p2p_ranges_t *ranges, kvp_tp_t *tp);
+void kvp_p2p_ranges_fini(kvp_p2p_ranges_t *ranges); /* nobody uses a range any more */
+
+/* kvp_p2p_ranges_add: INVALID (empty, wrapping, overlapping), NOTSUP (memory of a device), NOMEM. *token_out is never 0. */
+kvp_err_t kvp_p2p_ranges_add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t *token_out) KVP_MUST_USE;
+
+/* kvp_p2p_ranges_del takes the start of a range: NOT_REGISTERED otherwise. From its begin on no peer begins anything with
+ * it, and when it returns nothing of this process touches it for a peer any more. */
+kvp_err_t kvp_p2p_ranges_del(kvp_p2p_ranges_t *ranges, void *addr) KVP_MUST_USE;
+
+/* kvp_p2p_ranges_find tells of the range that holds what is asked for: OK, NOT_REGISTERED (there is none, it ends before, or it is
+ * of another token), NOMEM. */
+kvp_err_t kvp_p2p_ranges_find(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at, uint64_t incarnation,
+                              kvp_peer_range_t *range_out) KVP_MUST_USE;
+
+/* kvp_p2p_ranges_hold keeps a range from being unregistered until rele: for a moment's work only, or of one's own transfer
+ * (token 0: whichever is there). NULL: not registered so. */
+kvp_reg_t *kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, uint64_t addr, uint64_t len, uint64_t token);
+void kvp_p2p_ranges_rele(kvp_p2p_ranges_t *ranges, kvp_reg_t *reg);
+
+#endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What peers ask on a control connection. A job touches registered memory a slice at a time, holding its range for no longer:
+ * unregistering waits for one slice, whatever the peer does.
+ */
+#include "client/p2p/p2p_serve_conn.h"
+
+#include "common/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLICE_BYTES (1u << 20)
+
+/* ---- hello */
+static void
+judge(const kvp_peer_hello_t *hello, kvp_peer_hello_reply_t *reply)
+{
+    if (hello->version < KVP_PROTO_VERSION_MIN || hello->version_min > KVP_PROTO_VERSION) {
+        reply->err = KVP_VERSION;
+        snprintf(reply->detail, sizeof reply->detail, "this endpoint speaks versions %u to %u, not %u to %u",
+                 KVP_PROTO_VERSION_MIN, KVP_PROTO_VERSION, hello->version_min, hello->version);
+    }
+}
+
+static kvp_err_t
+on_hello(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame, const char **why_out)
+{
+    const kvp_peer_hello_t *me = shared->conf.me;
+    kvp_peer_hello_reply_t reply = {.incarnation = me->incarnation};
+    kvp_peer_hello_t hello;
+    kvp_err_t err = kvp_peer_hello_decode(frame, &hello);
+
+    if (err != KVP_OK) {
+        *why_out = "no hello";
+        return err;
+    }
+    judge(&hello, &reply);
+    conn->is_leaving = reply.err != KVP_OK;
+    reply.version = (uint32_t)kvp_min_u64(hello.version, KVP_PROTO_VERSION);
+    if (reply.err == KVP_OK) {
+        conn->incarnation = hello.incarnation;
+        kvp_list_del(&conn->on_hellos);
+        snprintf(reply.transport, sizeof reply.transport, "%s", shared->conf.tp->ops->name);
+        if (conn->is_unix) {
+            reply.proc = me->proc;
+            reply.can_pull = kvp_cma_open(conn->io.fd, &hello.proc, &conn->proc);
+            kvp_forkguard_add(shared->conf.guard, conn->proc.fd);
+        } else if (strcmp(hello.host_id, me->host_id) == 0) {
+            snprintf(reply.unix_path, sizeof reply.unix_path, "%s", shared->unix_path);
+        }
+    }
+    kvp_peer_hello_reply_encode(&conn->io.out, frame->hdr.request_id, &reply);
+    return conn->io.out.err;
+}
+
+/* ---- find, notify */
+static kvp_err_t
+on_find(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
+{
+    const kvp_peer_at_t *at;
+    kvp_peer_range_t *found;
+    uint32_t n;
+    kvp_err_t err = kvp_peer_find_decode(frame, &at, &n);
+
+    if (err != KVP_OK) return err;
+    found = malloc(n * sizeof *found);
+    if (found == NULL) return KVP_NOMEM;
+    for (uint32_t i = 0; i < n; i++) {
+        found[i] = (kvp_peer_range_t){.err = KVP_NOT_REGISTERED};
+        if (at[i].token == 0 && shared->conf.needs_tokens) continue;
+        kvp_ignore(kvp_p2p_ranges_find(shared->conf.ranges, &at[i], conn->incarnation, &found[i]),
+                   "it is in the record");
+    }
+    kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_FIND, frame->hdr.request_id, KVP_OK, "", found, n, sizeof *found);
+    free(found);
+    return conn->io.out.err;
+}
+
+static kvp_err_t
+on_note(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
+{
+    kvp_peer_note_t *note = NULL;
+    kvp_err_t err = kvp_peer_note_decode(frame, &note);
+
+    if (err != KVP_OK) return err;
+    pthread_mutex_lock(&shared->notes_lock);
+    if (shared->notes_n < KVP_P2P_NOTES_MAX) {
+        kvp_list_add_tail(&shared->notes, &note->link);
+        shared->notes_n++;
+        note = NULL;
+    }
+    pthread_mutex_unlock(&shared->notes_lock);
+    err = note == NULL ? KVP_OK : KVP_LIMIT;
+    free(note);
+    kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_NOTIFY, frame->hdr.request_id, err,
+                          err == KVP_OK ? "" : "nobody takes this endpoint's messages", NULL, 0, 0);
+    return conn->io.out.err;
+}
+
+/* ---- moves */
+void
+kvp_p2p_job_drop(kvp_p2p_job_t *job)
+{
+    free(job->pieces);
+    free(job->moved);
+    if (job->sum != NULL) kvp_sum_destroy(job->sum);
+    memset(job, 0, sizeof *job);
+}
+
+static kvp_err_t
+on_move(kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
+{
+    kvp_p2p_job_t *job = &conn->job;
+    kvp_peer_moves_t moves;
+    kvp_err_t err = kvp_peer_moves_decode(frame, &moves);
+
+    if (err != KVP_OK) return err;
+    if (moves.kind == KVP_PEER_PULL && conn->proc.fd < 0) return KVP_PROTO; /* it was told that we cannot */
+    *job = (kvp_p2p_job_t){
+        .request_id = frame->hdr.request_id, .kind = moves.kind, .deadline_ns = moves.deadline_ns, .n = moves.n};
+    job->pieces = malloc(moves.n * sizeof *job->pieces);
+    job->moved = calloc(moves.n, sizeof *job->moved);
+    if (moves.kind == KVP_PEER_SUM) job->sum = kvp_sum_create();
+    if (job->pieces == NULL || job->moved == NULL || (moves.kind == KVP_PEER_SUM && job->sum == NULL)) {
+        kvp_p2p_job_drop(job);
+        return KVP_NOMEM;
+    }
+    memcpy(job->pieces, moves.pieces, moves.n * sizeof *job->pieces);
+    if (job->sum != NULL) kvp_sum_reset(job->sum);
+    return KVP_OK;
+}
+
+/* slice does n bytes of the piece at hand. */
+static kvp_err_t
+slice(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, uint64_t n)
+{
+    kvp_p2p_job_t *job = &conn->job;
+    const kvp_peer_piece_t *piece = &job->pieces[job->at];
+    uint64_t addr = piece->addr + job->off;
+    kvp_err_t err = KVP_OK;
+    kvp_reg_t *reg;
+
+    if (job->kind == KVP_PEER_PULL && kvp_now_ns() >= job->deadline_ns) return KVP_DEADLINE;
+    reg = kvp_p2p_ranges_hold(shared->conf.ranges, addr, n, piece->token);
+    if (reg == NULL) return KVP_NOT_REGISTERED;
+    if (job->kind == KVP_PEER_PULL)
+        err = kvp_cma_read(&conn->proc, piece->from + job->off, (void *)(uintptr_t)addr, (size_t)n);
+    else if (job->kind == KVP_PEER_SUM)
+        kvp_sum_update(job->sum, (const void *)(uintptr_t)addr, (size_t)n);
+    kvp_p2p_ranges_rele(shared->conf.ranges, reg);
+    return err;
+}
+
+static void
+end_piece(kvp_p2p_job_t *job, kvp_err_t err)
+{
+    job->moved[job->at].err = err;
+    if (job->sum != NULL) {
+        if (err == KVP_OK) job->moved[job->at].sum = kvp_sum_digest(job->sum);
+        kvp_sum_reset(job->sum);
+    }
+    job->at++;
+    job->off = 0;
+}
+
+void
+kvp_p2p_conn_work(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
+{
+    kvp_p2p_job_t *job = &conn->job;
+    uint64_t left = SLICE_BYTES;
+
+    while (left > 0 && job->at < job->n) {
+        uint64_t len = job->pieces[job->at].len;
+        uint64_t n = job->kind == KVP_PEER_CHECK ? len : kvp_min_u64(left, len - job->off);
+        kvp_err_t err = slice(shared, conn, n);
+
+        job->off += n;
+        left -= kvp_min_u64(left, job->kind == KVP_PEER_CHECK ? 1024 : n);
+        if (err != KVP_OK || job->off == len) end_piece(job, err);
+    }
+    if (job->at < job->n) return;
+    kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_MOVE, job->request_id, KVP_OK, "", job->moved, job->n,
+                          sizeof *job->moved);
+    kvp_p2p_job_drop(job);
+}
+
+/* ---- all */
+kvp_err_t
+kvp_p2p_conn_on_frame(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame, const char **why_out)
+{
+    *why_out = "malformed request";
+    if (conn->incarnation == 0) return on_hello(shared, conn, frame, why_out);
+    switch (frame->hdr.opcode) {
+    case KVP_OP_PEER_FIND:
+        return on_find(shared, conn, frame);
+    case KVP_OP_PEER_MOVE:
+        return on_move(conn, frame);
+    case KVP_OP_PEER_NOTIFY:
+        return on_note(shared, conn, frame);
+    default:
+        break;
+    }
+    if (frame->hdr.opcode == KVP_OP_PEER_HELLO || frame->hdr.flags != 0) return KVP_PROTO;
+    kvp_peer_reply_encode(&conn->io.out, frame->hdr.opcode, frame->hdr.request_id, KVP_NOTSUP, "no such request", NULL,
+                          0, 0);
+    return conn->io.out.err;
+}

@@ -1,0 +1,569 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Endpoints of peer-to-peer transfers against one another, through kvpool_p2p.h alone: by copies between processes and by TCP, with
+ * memory that comes and goes. Peers that are killed or stopped: tests/e2e/test_python_engine.py. What is said on the wire:
+ * test_p2p_wire.c.
+ */
+#include "client/kvpool_p2p.h"
+
+#include "common/clock.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BYTES ((size_t)3 << 20)
+
+typedef struct {
+    kvpool_p2p_t *p2p;
+    char at[32];
+    uint8_t *mem; /* BYTES, registered */
+    uint64_t token;
+} end_t;
+
+static void
+open_end(end_t *end, const char *transports, uint32_t flags, uint16_t port)
+{
+    kvpool_p2p_conf_t conf = {.struct_size = sizeof conf,
+                              .transports = transports,
+                              .flags = flags | KVPOOL_P2P_TRACEABLE,
+                              .deadline_ms = 10000};
+    char listen[32];
+
+    snprintf(listen, sizeof listen, "127.0.0.1:%u", port);
+    conf.listen = listen;
+    assert_int_equal(kvpool_p2p_open(&conf, &end->p2p), KVPOOL_OK);
+    snprintf(end->at, sizeof end->at, "127.0.0.1:%u", kvpool_p2p_port(end->p2p));
+    end->mem = calloc(1, BYTES);
+    assert_non_null(end->mem);
+    assert_int_equal(kvpool_p2p_register(end->p2p, end->mem, BYTES, &end->token), KVPOOL_OK);
+    assert_true(end->token != 0);
+}
+
+static void
+close_end(end_t *end)
+{
+    kvpool_p2p_free(end->p2p);
+    free(end->mem);
+}
+
+static void
+fill(uint8_t *mem, size_t len, uint32_t seed)
+{
+    for (size_t i = 0; i < len; i++)
+        mem[i] = (uint8_t)((seed = seed * 1664525u + 1013904223u) >> 24);
+}
+
+static kvpool_p2p_stat_t
+stat_of(const end_t *end)
+{
+    kvpool_p2p_stat_t stat = {.struct_size = sizeof stat};
+
+    assert_int_equal(kvpool_p2p_stat(end->p2p, &stat), KVPOOL_OK);
+    return stat;
+}
+
+static int
+move(const end_t *from, const end_t *to, int kind, size_t here, size_t there, size_t len)
+{
+    kvpool_p2p_op_t op = {.local = from->mem + here, .remote = (uintptr_t)to->mem + there, .len = len};
+
+    return kvpool_p2p_transfer(from->p2p, to->at, kind, &op, 1, 0);
+}
+
+/* ---- bytes arrive */
+static void
+roundtrip(const char *transports)
+{
+    end_t a, b;
+    uint8_t *want = malloc(BYTES);
+    kvpool_p2p_stat_t stat;
+
+    assert_non_null(want);
+    open_end(&a, transports, 0, 0);
+    open_end(&b, transports, 0, 0);
+    fill(a.mem, BYTES, 1);
+    memcpy(want, a.mem, BYTES);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, BYTES), KVPOOL_OK);
+    assert_memory_equal(b.mem, want, BYTES);
+    /* An odd piece in the middle, and not a byte beside it. */
+    fill(a.mem, BYTES, 2);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 777, 1001, 4099), KVPOOL_OK);
+    memcpy(want + 1001, a.mem + 777, 4099);
+    assert_memory_equal(b.mem, want, BYTES);
+    memset(a.mem, 0, BYTES);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_READ, 5, 3, BYTES - 5), KVPOOL_OK);
+    assert_memory_equal(a.mem + 5, want + 3, BYTES - 5);
+    assert_int_equal(a.mem[4], 0);
+    stat = stat_of(&a);
+    assert_int_equal(stat.transfers, 3);
+    assert_int_equal(stat.connects, 1);
+    assert_int_equal(strcmp(transports, "tcp") == 0 ? stat.tcp_bytes : stat.cma_bytes, 2 * BYTES - 5 + 4099);
+    assert_int_equal(strcmp(transports, "tcp") == 0 ? stat.cma_bytes : stat.tcp_bytes, 0);
+    close_end(&a);
+    close_end(&b);
+    free(want);
+}
+
+static void
+test_roundtrip_by_cma(void **state)
+{
+    (void)state;
+    roundtrip("cma");
+}
+
+static void
+test_roundtrip_by_tcp(void **state)
+{
+    (void)state;
+    roundtrip("tcp");
+}
+
+/* More pieces than a window has, in no order, some empty. */
+static void
+batch(const char *transports)
+{
+    enum { N = 2500, PIECE = 1000 };
+    kvpool_p2p_op_t *ops = calloc(N, sizeof *ops);
+    end_t a, b;
+
+    assert_non_null(ops);
+    open_end(&a, transports, 0, 0);
+    open_end(&b, transports, 0, 0);
+    fill(a.mem, BYTES, 3);
+    for (size_t i = 0; i < N; i++) {
+        size_t to = (i * 7) % N;
+
+        ops[i] = (kvpool_p2p_op_t){
+            .local = a.mem + i * PIECE, .remote = (uintptr_t)b.mem + to * PIECE, .len = i % 50 == 0 ? 0 : PIECE};
+    }
+    assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, ops, N, 0), KVPOOL_OK);
+    for (size_t i = 0; i < N; i++) {
+        const uint8_t *there = b.mem + (i * 7) % N * PIECE;
+
+        if (i % 50 != 0) assert_memory_equal(there, a.mem + i * PIECE, PIECE);
+        if (i % 50 == 0) assert_true(there[0] == 0 && memcmp(there, there + 1, PIECE - 1) == 0);
+    }
+    memset(a.mem, 0, BYTES);
+    assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_READ, ops, N, 0), KVPOOL_OK);
+    for (size_t i = 0; i < N; i++)
+        if (i % 50 != 0) assert_memory_equal(b.mem + (i * 7) % N * PIECE, a.mem + i * PIECE, PIECE);
+    close_end(&a);
+    close_end(&b);
+    free(ops);
+}
+
+static void
+test_batches(void **state)
+{
+    (void)state;
+    batch("cma,tcp");
+    batch("tcp");
+}
+
+/* ---- what is refused */
+static void
+refusals(const char *transports)
+{
+    end_t a, b;
+    uint8_t *loose = calloc(1, 4096);
+    kvpool_p2p_op_t ops[2] = {0};
+
+    assert_non_null(loose);
+    open_end(&a, transports, 0, 0);
+    open_end(&b, transports, 0, 0);
+    fill(a.mem, BYTES, 4);
+    for (int kind = KVPOOL_P2P_READ; kind <= KVPOOL_P2P_WRITE; kind++) {
+        assert_int_equal(move(&a, &b, kind, 0, 1, BYTES), KVPOOL_NOT_REGISTERED);
+        assert_int_equal(move(&a, &b, kind, 0, BYTES, 1), KVPOOL_NOT_REGISTERED);
+        ops[0] = (kvpool_p2p_op_t){.local = a.mem, .remote = (uintptr_t)loose, .len = 16};
+        assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, kind, ops, 1, 0), KVPOOL_NOT_REGISTERED);
+        ops[0].remote = UINT64_MAX - 7;
+        assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, kind, ops, 1, 0), KVPOOL_INVALID);
+        ops[0] = (kvpool_p2p_op_t){.local = a.mem, .remote = (uintptr_t)b.mem, .len = 16, .token = b.token ^ 1};
+        assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, kind, ops, 1, 0), KVPOOL_NOT_REGISTERED);
+        ops[0].local = NULL;
+        assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, kind, ops, 1, 0), KVPOOL_INVALID);
+    }
+    for (size_t i = 0; i < 4096; i++)
+        assert_int_equal(loose[i], 0);
+    for (size_t i = 0; i < BYTES; i++)
+        if (b.mem[i] != 0) fail_msg("a byte at %zu was written", i);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, BYTES), KVPOOL_OK);
+    close_end(&a);
+    close_end(&b);
+    free(loose);
+}
+
+static void
+test_out_of_range_is_refused(void **state)
+{
+    (void)state;
+    refusals("cma,tcp");
+    refusals("tcp");
+}
+
+static void
+test_arguments(void **state)
+{
+    kvpool_p2p_conf_t conf = {.struct_size = sizeof conf};
+    char detail[200];
+    kvpool_p2p_t *none = NULL;
+    kvpool_p2p_op_t op = {0};
+    int result;
+    end_t a;
+
+    (void)state;
+    conf.detail = detail;
+    conf.detail_cap = sizeof detail;
+    conf.transports = "rdma";
+    assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_NOTSUP);
+    assert_non_null(strstr(detail, "rdma"));
+    conf.transports = "shm";
+    assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_INVALID);
+    conf.transports = "cma,";
+    assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_INVALID);
+    conf.transports = NULL;
+    conf.listen = "nowhere";
+    assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_INVALID);
+    conf.listen = NULL;
+    conf.flags = 64;
+    assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_INVALID);
+    conf.struct_size = 1;
+    assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_INVALID);
+    assert_null(none);
+
+    open_end(&a, NULL, 0, 0);
+    conf =
+        (kvpool_p2p_conf_t){.struct_size = sizeof conf, .listen = a.at, .detail = detail, .detail_cap = sizeof detail};
+    assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_SYS);
+    assert_non_null(strstr(detail, "in use"));
+    assert_int_equal(kvpool_p2p_register(a.p2p, a.mem + 100, 10, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_p2p_register(a.p2p, NULL, 10, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_p2p_unregister(a.p2p, a.mem + 100), KVPOOL_NOT_REGISTERED);
+    for (size_t i = 0; i < 3; i++) {
+        static const char *const bad[] = {"", "127.0.0.1", "127.0.0.1:0"};
+
+        assert_int_equal(kvpool_p2p_transfer(a.p2p, bad[i], KVPOOL_P2P_READ, &op, 1, 0), KVPOOL_INVALID);
+    }
+    assert_int_equal(kvpool_p2p_transfer(a.p2p, a.at, 7, &op, 1, 0), KVPOOL_INVALID);
+    assert_int_equal(kvpool_p2p_poll(a.p2p, 99, 0, &result), KVPOOL_NOT_FOUND);
+    assert_int_equal(kvpool_p2p_close(a.p2p), KVPOOL_OK);
+    assert_int_equal(kvpool_p2p_close(a.p2p), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_p2p_transfer(a.p2p, a.at, KVPOOL_P2P_READ, &op, 1, 0), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_p2p_unregister(a.p2p, a.mem), KVPOOL_CLOSED);
+    close_end(&a);
+}
+
+static void
+test_tokens_may_be_demanded(void **state)
+{
+    kvpool_p2p_op_t op;
+    uint64_t addr;
+    size_t len;
+    end_t a, b;
+
+    (void)state;
+    open_end(&a, "tcp", 0, 0);
+    open_end(&b, "tcp", KVPOOL_P2P_TOKENS, 0);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 64), KVPOOL_NOT_REGISTERED);
+    assert_int_equal(kvpool_p2p_first_range(a.p2p, b.at, 0, &addr, &len), KVPOOL_NOT_REGISTERED);
+    op = (kvpool_p2p_op_t){.local = a.mem, .remote = (uintptr_t)b.mem, .len = 64, .token = b.token};
+    assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_OK);
+    /* Registered anew it is another one, and the old token is worth nothing. */
+    assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
+    assert_int_equal(kvpool_p2p_register(b.p2p, b.mem, BYTES, &b.token), KVPOOL_OK);
+    assert_true(b.token != op.token);
+    assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_NOT_REGISTERED);
+    op.token = b.token;
+    assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_OK);
+    close_end(&a);
+    close_end(&b);
+}
+
+/* ---- peers that come and go */
+static void
+restart(const char *transports)
+{
+    end_t a, b;
+    uint16_t port;
+
+    open_end(&a, transports, 0, 0);
+    open_end(&b, transports, 0, 0);
+    port = kvpool_p2p_port(b.p2p);
+    fill(a.mem, BYTES, 5);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 4096), KVPOOL_OK);
+    close_end(&b);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 4096), KVPOOL_UNREACHABLE);
+    open_end(&b, transports, 0, port);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 4096), KVPOOL_OK);
+    assert_memory_equal(b.mem, a.mem, 4096);
+    close_end(&b);
+    /* This time nobody asks in between: the lane that is kept is the old endpoint's. */
+    open_end(&b, transports, 0, port);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 100, 0, 4096), KVPOOL_OK);
+    assert_memory_equal(b.mem, a.mem + 100, 4096);
+    close_end(&a);
+    close_end(&b);
+}
+
+static void
+test_restart_on_the_same_port(void **state)
+{
+    (void)state;
+    restart("cma,tcp");
+    restart("tcp");
+}
+
+typedef struct {
+    const end_t *from, *to;
+    _Atomic bool is_over;
+    _Atomic uint32_t ok_n, refused_n, other_n;
+} load_t;
+
+static void *
+load_main(void *arg)
+{
+    load_t *load = arg;
+
+    while (!atomic_load(&load->is_over)) {
+        int err = move(load->from, load->to, KVPOOL_P2P_WRITE, 0, 0, BYTES);
+
+        if (err == KVPOOL_OK)
+            atomic_fetch_add(&load->ok_n, 1);
+        else if (err == KVPOOL_NOT_REGISTERED)
+            atomic_fetch_add(&load->refused_n, 1);
+        else
+            atomic_fetch_add(&load->other_n, 1);
+    }
+    return NULL;
+}
+
+static void
+wait_for(_Atomic uint32_t *n, uint32_t more)
+{
+    uint64_t late_ns = kvp_now_ns() + 60 * KVP_NS_PER_S;
+    uint32_t want = atomic_load(n) + more;
+
+    while (atomic_load(n) < want) {
+        struct timespec nap = {.tv_nsec = 200000};
+
+        assert_true(kvp_now_ns() < late_ns);
+        nanosleep(&nap, NULL);
+    }
+}
+
+/* After unregister has returned the memory is the owner's: what it writes there stays. */
+static void
+unregister_under_load(const char *transports)
+{
+    end_t a, b;
+    load_t load = {.from = &a, .to = &b};
+    pthread_t threads[2];
+
+    open_end(&a, transports, 0, 0);
+    open_end(&b, transports, 0, 0);
+    memset(a.mem, 0x5a, BYTES);
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, load_main, &load), 0);
+    for (int round = 0; round < 5; round++) {
+        wait_for(&load.ok_n, 3);
+        assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
+        memset(b.mem, 0, BYTES);
+        wait_for(&load.refused_n, 4);
+        for (size_t i = 0; i < BYTES; i++)
+            if (b.mem[i] != 0) fail_msg("byte %zu was written after unregister had returned", i);
+        assert_int_equal(kvpool_p2p_register(b.p2p, b.mem, BYTES, NULL), KVPOOL_OK);
+    }
+    atomic_store(&load.is_over, true);
+    for (size_t i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(load.other_n, 0);
+    close_end(&a);
+    close_end(&b);
+}
+
+static void
+test_unregister_under_load(void **state)
+{
+    (void)state;
+    unregister_under_load("cma");
+    unregister_under_load("tcp");
+}
+
+/* Somebody listens and never says a word. Whoever waits for it is let go by close. */
+typedef struct {
+    const end_t *end;
+    char peer[32];
+    int err;
+} waiter_t;
+
+static void *
+wait_main(void *arg)
+{
+    waiter_t *w = arg;
+    kvpool_p2p_op_t op = {.local = w->end->mem, .remote = 4096, .len = 16};
+
+    w->err = kvpool_p2p_transfer(w->end->p2p, w->peer, KVPOOL_P2P_WRITE, &op, 1, 60000);
+    return NULL;
+}
+
+static void
+test_close_lets_go_who_waits(void **state)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), conn;
+    kvpool_p2p_op_t op;
+    uint64_t id, began_ns;
+    pthread_t thread;
+    waiter_t w = {.err = 1};
+    end_t a;
+
+    (void)state;
+    open_end(&a, NULL, 0, 0);
+    w.end = &a;
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fd, 4), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    snprintf(w.peer, sizeof w.peer, "127.0.0.1:%u", ntohs(at.sin_port));
+    assert_int_equal(pthread_create(&thread, NULL, wait_main, &w), 0);
+    conn = accept(fd, NULL, NULL);
+    assert_true(conn >= 0);
+    op = (kvpool_p2p_op_t){.local = a.mem, .remote = 4096, .len = 16};
+    assert_int_equal(kvpool_p2p_submit(a.p2p, w.peer, KVPOOL_P2P_WRITE, &op, 1, 60000, &id), KVPOOL_OK);
+    began_ns = kvp_now_ns();
+    assert_int_equal(kvpool_p2p_close(a.p2p), KVPOOL_OK);
+    assert_true(kvp_now_ns() - began_ns < 10 * KVP_NS_PER_S);
+    pthread_join(thread, NULL);
+    assert_int_equal(w.err, KVPOOL_CLOSED);
+    close(conn);
+    close(fd);
+    close_end(&a);
+}
+
+/* ---- the rest */
+static void
+test_submit_and_poll(void **state)
+{
+    kvpool_p2p_op_t op;
+    uint64_t ids[8], id;
+    end_t a, b;
+    int result = 1;
+
+    (void)state;
+    open_end(&a, NULL, 0, 0);
+    open_end(&b, NULL, 0, 0);
+    fill(a.mem, BYTES, 6);
+    for (size_t i = 0; i < 8; i++) {
+        op = (kvpool_p2p_op_t){.local = a.mem + i * 1000, .remote = (uintptr_t)b.mem + i * 1000, .len = 1000};
+        assert_int_equal(kvpool_p2p_submit(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0, &ids[i]), KVPOOL_OK);
+        assert_true(ids[i] != 0);
+    }
+    op.remote = 64;
+    assert_int_equal(kvpool_p2p_submit(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0, &id), KVPOOL_OK);
+    for (size_t i = 0; i < 8; i++) {
+        assert_int_equal(kvpool_p2p_poll(a.p2p, ids[i], 10000, &result), KVPOOL_OK);
+        assert_int_equal(result, KVPOOL_OK);
+        assert_int_equal(kvpool_p2p_poll(a.p2p, ids[i], 0, &result), KVPOOL_NOT_FOUND);
+    }
+    assert_memory_equal(a.mem, b.mem, 8000);
+    assert_int_equal(kvpool_p2p_poll(a.p2p, id, 10000, &result), KVPOOL_OK);
+    assert_int_equal(result, KVPOOL_NOT_REGISTERED);
+    close_end(&a);
+    close_end(&b);
+}
+
+static void
+test_first_range_and_notes(void **state)
+{
+    char *name, *message, *long_name = calloc(1, 300);
+    uint64_t addr;
+    size_t len;
+    end_t a, b;
+
+    (void)state;
+    open_end(&a, NULL, 0, 0);
+    open_end(&b, NULL, 0, 0);
+    assert_int_equal(kvpool_p2p_first_range(a.p2p, b.at, 0, &addr, &len), KVPOOL_OK);
+    assert_true(addr == (uintptr_t)b.mem && len == BYTES);
+    assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
+    assert_int_equal(kvpool_p2p_first_range(a.p2p, b.at, 0, &addr, &len), KVPOOL_NOT_REGISTERED);
+    assert_int_equal(kvpool_p2p_take_notify(b.p2p, &name, &message), KVPOOL_NOT_FOUND);
+    assert_int_equal(kvpool_p2p_notify(a.p2p, b.at, "one", "first", 0), KVPOOL_OK);
+    assert_int_equal(kvpool_p2p_notify(a.p2p, b.at, "two", "", 0), KVPOOL_OK);
+    assert_int_equal(kvpool_p2p_take_notify(b.p2p, &name, &message), KVPOOL_OK);
+    assert_string_equal(name, "one");
+    assert_string_equal(message, "first");
+    free(name);
+    assert_int_equal(kvpool_p2p_take_notify(b.p2p, &name, &message), KVPOOL_OK);
+    assert_string_equal(name, "two");
+    assert_string_equal(message, "");
+    free(name);
+    memset(long_name, 'x', 299);
+    assert_int_equal(kvpool_p2p_notify(a.p2p, b.at, long_name, "", 0), KVPOOL_INVALID);
+    /* Nobody takes them: they do not pile up. */
+    for (int i = 0; i < 1024; i++)
+        assert_int_equal(kvpool_p2p_notify(a.p2p, b.at, "n", "m", 0), KVPOOL_OK);
+    assert_int_equal(kvpool_p2p_notify(a.p2p, b.at, "n", "m", 0), KVPOOL_LIMIT);
+    assert_int_equal(stat_of(&a).connects, 1);
+    free(long_name);
+    close_end(&a);
+    close_end(&b);
+}
+
+static void
+test_a_forked_child_is_told(void **state)
+{
+    end_t a, b;
+    int status;
+    pid_t pid;
+
+    (void)state;
+    open_end(&a, NULL, 0, 0);
+    open_end(&b, NULL, 0, 0);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 64), KVPOOL_OK);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        bool is_told =
+            move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 64) == KVPOOL_FORKED && kvpool_p2p_close(a.p2p) == KVPOOL_FORKED;
+        kvpool_p2p_free(a.p2p);
+        _exit(is_told ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 64), KVPOOL_OK);
+    close_end(&a);
+    close_end(&b);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_roundtrip_by_cma),
+        cmocka_unit_test(test_roundtrip_by_tcp),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_out_of_range_is_refused),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_tokens_may_be_demanded),
+        cmocka_unit_test(test_restart_on_the_same_port),
+        cmocka_unit_test(test_unregister_under_load),
+        cmocka_unit_test(test_close_lets_go_who_waits),
+        cmocka_unit_test(test_submit_and_poll),
+        cmocka_unit_test(test_first_range_and_notes),
+        cmocka_unit_test(test_a_forked_child_is_told),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What an endpoint does with peers that do not keep to the protocol: at its port, and where it asks. PROTOCOL "Peers".
+ */
+#include "client/hello.h"
+#include "client/kvpool_p2p.h"
+#include "client/p2p/p2p_wire.h"
+#include "common/clock.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define BYTES 65536u
+
+typedef struct {
+    kvpool_p2p_t *p2p;
+    char at[32];
+    uint8_t *mem;
+} end_t;
+
+static int
+open_end(void **state)
+{
+    kvpool_p2p_conf_t conf = {.struct_size = sizeof conf, .transports = "tcp"};
+    end_t *end = calloc(1, sizeof *end);
+
+    assert_non_null(end);
+    assert_int_equal(kvpool_p2p_open(&conf, &end->p2p), KVPOOL_OK);
+    snprintf(end->at, sizeof end->at, "127.0.0.1:%u", kvpool_p2p_port(end->p2p));
+    end->mem = calloc(1, BYTES);
+    assert_non_null(end->mem);
+    assert_int_equal(kvpool_p2p_register(end->p2p, end->mem, BYTES, NULL), KVPOOL_OK);
+    *state = end;
+    return 0;
+}
+
+static int
+close_end(void **state)
+{
+    end_t *end = *state;
+
+    kvpool_p2p_free(end->p2p);
+    free(end->mem);
+    free(end);
+    return 0;
+}
+
+/* ---- strangers at an endpoint's port */
+static uint64_t
+soon(void)
+{
+    return kvp_now_ns() + 20 * KVP_NS_PER_S;
+}
+
+static void
+knock(const end_t *end, kvp_framed_t *c)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(kvpool_p2p_port(end->p2p))};
+
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    kvp_framed_init(c);
+    assert_int_equal(kvp_framed_connect_addr(c, (struct sockaddr *)&to, sizeof to, soon()), KVP_OK);
+}
+
+static const kvp_peer_hello_t good_hello = {
+    .version = KVP_PROTO_VERSION, .version_min = KVP_PROTO_VERSION_MIN, .incarnation = 7, .host_id = "elsewhere"};
+
+static void
+enter(const end_t *end, kvp_framed_t *c)
+{
+    kvp_peer_hello_reply_t reply;
+    kvp_frame_t frame;
+
+    knock(end, c);
+    kvp_peer_hello_encode(&c->out, 1, &good_hello);
+    assert_int_equal(kvp_exchange(c, 1, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    assert_int_equal(reply.err, KVP_OK);
+    assert_string_equal(reply.transport, "tcp");
+    assert_string_equal(reply.unix_path, "");
+    assert_false(reply.proc.is_told);
+    assert_false(reply.can_pull);
+}
+
+/* What is queued in c->out ends the connection without an answer. */
+static void
+expect_closed(kvp_framed_t *c)
+{
+    kvp_frame_t frame;
+
+    assert_int_equal(kvp_exchange(c, 99, soon(), &frame), KVP_DISCONNECTED);
+    kvp_framed_fini(c);
+}
+
+static void
+expect_served(const end_t *end)
+{
+    uint64_t addr;
+    size_t len;
+
+    assert_int_equal(kvpool_p2p_first_range(end->p2p, end->at, 0, &addr, &len), KVPOOL_OK);
+    assert_true(addr == (uintptr_t)end->mem);
+}
+
+static void
+test_nonsense_is_closed(void **state)
+{
+    static const char junk[64] = "GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+    const end_t *end = *state;
+    kvp_peer_at_t at[2] = {{.addr = 4096, .len = 1}};
+    kvp_peer_piece_t piece = {.token = 1, .addr = 4096, .len = 16, .from = 4096};
+    kvp_peer_moves_t moves = {.kind = KVP_PEER_PULL, .pieces = &piece, .n = 1};
+    kvp_framed_t c;
+    size_t begin;
+
+    knock(end, &c);
+    kvp_buf_append(&c.out, junk, sizeof junk);
+    expect_closed(&c);
+
+    knock(end, &c); /* before Hello */
+    kvp_peer_find_encode(&c.out, 1, at, 1);
+    expect_closed(&c);
+
+    enter(end, &c); /* twice */
+    kvp_peer_hello_encode(&c.out, 2, &good_hello);
+    expect_closed(&c);
+
+    enter(end, &c); /* fewer records than it says */
+    kvp_peer_find_encode(&c.out, 2, at, 2);
+    c.out.data[KVP_FRAME_HDR_BYTES + 1] = 9; /* n, behind its field number */
+    expect_closed(&c);
+
+    enter(end, &c); /* it was told that nobody reads it */
+    kvp_peer_moves_encode(&c.out, 2, &moves);
+    expect_closed(&c);
+
+    enter(end, &c);
+    moves.kind = KVP_PEER_CHECK; /* which has no source */
+    kvp_peer_moves_encode(&c.out, 2, &moves);
+    expect_closed(&c);
+
+    enter(end, &c); /* a frame that is longer than a request may be is not waited for */
+    kvp_frame_begin(&c.out, KVP_OP_PEER_FIND, 0, 2, NULL, 0, &begin);
+    assert_non_null(kvp_buf_extend(&c.out, 3 * KVP_PEER_REQUEST_MAX));
+    kvp_frame_end(&c.out, begin);
+    expect_closed(&c);
+    expect_served(end);
+}
+
+/* Over TCP somebody says that it is this very process, and proves that it knows some of its bytes. It is not believed: through the
+ * endpoint it could read all of them. */
+static void
+test_nobody_is_a_process_by_saying_so(void **state)
+{
+    static const uint8_t known[KVP_PEER_NONCE_BYTES] = "what all know";
+    kvpool_p2p_conf_t conf = {.struct_size = sizeof conf, .transports = "cma,tcp", .flags = KVPOOL_P2P_TRACEABLE};
+    kvp_peer_hello_t hello = good_hello;
+    kvp_peer_hello_reply_t reply;
+    kvp_peer_piece_t piece = {.token = 1, .len = 16, .from = (uintptr_t)known};
+    kvp_peer_moves_t moves = {.kind = KVP_PEER_PULL, .pieces = &piece, .n = 1, .deadline_ns = UINT64_MAX};
+    kvp_frame_t frame;
+    kvp_framed_t c;
+    end_t near = {0};
+    uint64_t token;
+
+    (void)state;
+    assert_int_equal(kvpool_p2p_open(&conf, &near.p2p), KVPOOL_OK);
+    near.mem = calloc(1, BYTES);
+    assert_non_null(near.mem);
+    assert_int_equal(kvpool_p2p_register(near.p2p, near.mem, BYTES, &token), KVPOOL_OK);
+    kvp_host_id(hello.host_id);
+    hello.proc = (kvp_peer_proc_t){.is_told = true, .nonce_at = (uintptr_t)known};
+    memcpy(hello.proc.nonce, known, sizeof known);
+    knock(&near, &c);
+    kvp_peer_hello_encode(&c.out, 1, &hello);
+    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    assert_false(reply.can_pull);
+    assert_false(reply.proc.is_told);
+    piece.token = token;
+    piece.addr = (uintptr_t)near.mem;
+    kvp_peer_moves_encode(&c.out, 2, &moves);
+    expect_closed(&c);
+    assert_int_equal(near.mem[0], 0);
+
+    /* The same at the Unix socket: there the kernel says who it is, and it may. */
+    kvp_framed_init(&c);
+    assert_int_equal(kvp_framed_connect_unix(&c, reply.unix_path, soon()), KVP_OK);
+    kvp_peer_hello_encode(&c.out, 1, &hello);
+    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    assert_true(reply.can_pull);
+    kvp_peer_moves_encode(&c.out, 2, &moves);
+    assert_int_equal(kvp_exchange(&c, 2, soon(), &frame), KVP_OK);
+    assert_memory_equal(near.mem, known, sizeof known);
+    kvp_framed_fini(&c);
+    kvpool_p2p_free(near.p2p);
+    free(near.mem);
+}
+
+static void
+test_hello_of_another_version_is_refused(void **state)
+{
+    kvp_peer_hello_t hello = good_hello;
+    kvp_peer_hello_reply_t reply;
+    kvp_frame_t frame;
+    kvp_framed_t c;
+
+    hello.version = hello.version_min = KVP_PROTO_VERSION + 1;
+    knock(*state, &c);
+    kvp_peer_hello_encode(&c.out, 1, &hello);
+    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    assert_int_equal(reply.err, KVP_VERSION);
+    assert_true(reply.detail[0] != '\0');
+    kvp_peer_hello_encode(&c.out, 2, &good_hello);
+    expect_closed(&c);
+}
+
+static void
+test_unknown_requests_are_answered(void **state)
+{
+    const void *records;
+    kvp_frame_t frame;
+    kvp_framed_t c;
+    size_t at;
+
+    enter(*state, &c);
+    kvp_frame_begin(&c.out, 200, 0, 5, NULL, 0, &at);
+    kvp_frame_end(&c.out, at);
+    assert_int_equal(kvp_exchange(&c, 5, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_reply_decode(&frame, 200, 0, 0, &records), KVP_NOTSUP);
+    kvp_framed_fini(&c);
+}
+
+/* Half a header, and nothing more: others are served, and it is closed in time. */
+static void
+test_silence_before_hello_ends(void **state)
+{
+    kvp_framed_t c;
+
+    knock(*state, &c);
+    kvp_buf_append(&c.out, "\x10\0\0", 3);
+    assert_int_equal(kvp_framed_flush(&c), KVP_OK);
+    expect_served(*state);
+    expect_closed(&c);
+}
+
+static void
+test_sums_and_checks_are_of_what_is_registered(void **state)
+{
+    const end_t *end = *state;
+    kvp_peer_at_t at = {.addr = (uintptr_t)end->mem, .len = BYTES};
+    kvp_peer_piece_t pieces[2];
+    kvp_peer_moves_t moves = {.kind = KVP_PEER_SUM, .pieces = pieces, .n = 2};
+    kvp_peer_moved_t moved[2];
+    kvp_peer_range_t range;
+    const void *records;
+    kvp_frame_t frame;
+    kvp_framed_t c;
+
+    for (size_t i = 0; i < BYTES; i++)
+        end->mem[i] = (uint8_t)(i * 31);
+    enter(end, &c);
+    kvp_peer_find_encode(&c.out, 2, &at, 1);
+    assert_int_equal(kvp_exchange(&c, 2, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_FIND, 1, sizeof range, &records), KVP_OK);
+    memcpy(&range, records, sizeof range);
+    assert_int_equal(kvp_peer_range_check(&range, &at), KVP_OK);
+    pieces[0] = (kvp_peer_piece_t){.token = range.token, .addr = at.addr + 11, .len = 5000};
+    pieces[1] = (kvp_peer_piece_t){.token = range.token, .addr = at.addr + 1, .len = BYTES};
+    kvp_peer_moves_encode(&c.out, 3, &moves);
+    assert_int_equal(kvp_exchange(&c, 3, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_MOVE, 2, sizeof moved[0], &records), KVP_OK);
+    memcpy(moved, records, sizeof moved);
+    assert_int_equal(moved[0].err, KVP_OK);
+    assert_true(moved[0].sum == kvp_sum(end->mem + 11, 5000));
+    assert_int_equal(moved[1].err, KVP_NOT_REGISTERED);
+    moves.kind = KVP_PEER_CHECK;
+    pieces[0].token ^= 1;
+    pieces[1].len--;
+    kvp_peer_moves_encode(&c.out, 4, &moves);
+    assert_int_equal(kvp_exchange(&c, 4, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_MOVE, 2, sizeof moved[0], &records), KVP_OK);
+    memcpy(moved, records, sizeof moved);
+    assert_int_equal(moved[0].err, KVP_NOT_REGISTERED);
+    assert_int_equal(moved[1].err, KVP_OK);
+    kvp_framed_fini(&c);
+}
+
+/* ---- an endpoint that asks a liar */
+typedef enum { LIE_SILENCE, LIE_JUNK, LIE_REFUSES, LIE_RANGE, LIE_KEY, LIE_MANY } lie_t;
+
+typedef struct {
+    lie_t lie;
+    int fd;
+    char at[32];
+    pthread_t thread;
+} liar_t;
+
+static bool
+answer_hello(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
+{
+    kvp_peer_hello_reply_t reply = {.version = 1, .incarnation = 9, .transport = "tcp"};
+
+    if (liar->lie == LIE_JUNK) kvp_buf_append(&c->out, "\xff\xff\xff\xff junk junk junk junk", 25);
+    if (liar->lie == LIE_REFUSES) reply.err = KVP_VERSION;
+    if (liar->lie != LIE_SILENCE && liar->lie != LIE_JUNK)
+        kvp_peer_hello_reply_encode(&c->out, frame->hdr.request_id, &reply);
+    return kvp_framed_flush(c) == KVP_OK;
+}
+
+static void
+answer_find(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
+{
+    const kvp_peer_at_t *at;
+    kvp_peer_range_t ranges[2] = {0};
+    uint32_t n;
+
+    assert_int_equal(kvp_peer_find_decode(frame, &at, &n), KVP_OK);
+    ranges[0] = (kvp_peer_range_t){.base = at->addr, .len = at->len, .token = 1, .key_len = 8};
+    if (liar->lie == LIE_RANGE) ranges[0].base += 1;
+    if (liar->lie == LIE_KEY) ranges[0].key_len = 65;
+    kvp_peer_reply_encode(&c->out, KVP_OP_PEER_FIND, frame->hdr.request_id, KVP_OK, "", ranges,
+                          liar->lie == LIE_MANY ? 2 : 1, sizeof ranges[0]);
+    kvp_ignore(kvp_framed_flush(c), "the asker closes when it has seen enough");
+}
+
+/* One connection, until the asker closes it. */
+static void *
+liar_main(void *arg)
+{
+    const liar_t *liar = arg;
+    kvp_framed_t c;
+    kvp_frame_t frame;
+    bool has = false;
+
+    kvp_framed_init(&c);
+    assert_int_equal(kvp_framed_adopt(&c, accept(liar->fd, NULL, NULL), false), KVP_OK);
+    for (;;) {
+        struct pollfd p = {.fd = c.fd, .events = POLLIN};
+        kvp_err_t err;
+
+        assert_int_equal(poll(&p, 1, 20000), 1);
+        err = kvp_framed_recv(&c);
+        if (err != KVP_OK && err != KVP_EAGAIN) break;
+        while (kvp_framed_next(&c, &frame, &has) == KVP_OK && has) {
+            if (frame.hdr.opcode == KVP_OP_PEER_HELLO)
+                (void)answer_hello(liar, &c, &frame);
+            else
+                answer_find(liar, &c, &frame);
+        }
+    }
+    kvp_framed_fini(&c);
+    return NULL;
+}
+
+static void
+ask_liar(const end_t *end, lie_t lie, int want)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    liar_t liar = {.lie = lie, .fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    kvpool_p2p_op_t op = {.local = end->mem, .remote = 1 << 20, .len = 4096};
+    uint64_t began_ns = kvp_now_ns();
+
+    assert_int_equal(bind(liar.fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(liar.fd, 4), 0);
+    assert_int_equal(getsockname(liar.fd, (struct sockaddr *)&at, &len), 0);
+    snprintf(liar.at, sizeof liar.at, "127.0.0.1:%u", ntohs(at.sin_port));
+    assert_int_equal(pthread_create(&liar.thread, NULL, liar_main, &liar), 0);
+    assert_int_equal(kvpool_p2p_transfer(end->p2p, liar.at, KVPOOL_P2P_READ, &op, 1, 500), want);
+    assert_true(kvp_now_ns() - began_ns < 10 * KVP_NS_PER_S);
+    pthread_join(liar.thread, NULL);
+    close(liar.fd);
+}
+
+static void
+test_lies_are_seen_through(void **state)
+{
+    ask_liar(*state, LIE_SILENCE, KVPOOL_DEADLINE);
+    ask_liar(*state, LIE_JUNK, KVPOOL_PROTO);
+    ask_liar(*state, LIE_REFUSES, KVPOOL_VERSION);
+    ask_liar(*state, LIE_RANGE, KVPOOL_PROTO);
+    ask_liar(*state, LIE_KEY, KVPOOL_PROTO);
+    ask_liar(*state, LIE_MANY, KVPOOL_PROTO);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_nonsense_is_closed, open_end, close_end),
+        cmocka_unit_test(test_nobody_is_a_process_by_saying_so),
+        cmocka_unit_test_setup_teardown(test_hello_of_another_version_is_refused, open_end, close_end),
+        cmocka_unit_test_setup_teardown(test_unknown_requests_are_answered, open_end, close_end),
+        cmocka_unit_test_setup_teardown(test_silence_before_hello_ends, open_end, close_end),
+        cmocka_unit_test_setup_teardown(test_sums_and_checks_are_of_what_is_registered, open_end, close_end),
+        cmocka_unit_test_setup_teardown(test_lies_are_seen_through, open_end, close_end),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
