@@ -22,6 +22,7 @@ typedef struct {
 
 extern PyTypeObject kvpy_pool_type;
 extern PyTypeObject kvpy_view_type; /* of what kvpy_view makes */
+extern PyTypeObject kvpy_peer_type; /* peer.c */
 
 /* kvpy_code is the number that the handle's callers get for an error of the library. */
 long kvpy_code(const kvpy_pool_t *self, int err);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The module kvpool._kvpool: the type, the flags, the table of errors.
+ * The module kvpool._kvpool: the types, the flags, the table of errors.
  */
 #include "python/src/convert.h"
+
+#include "client/kvpool_p2p.h"
 
 /* errors: {name: (number, code of the drop-in, text)} */
 static PyObject *
@@ -27,10 +29,19 @@ add_flags(PyObject *module)
         const char *name;
         long value;
     } flags[] = {
-        {"FORCE", KVPOOL_FORCE},         {"UPSERT", KVPOOL_UPSERT}, {"PIN_SOFT", KVPOOL_PIN_SOFT},
-        {"PIN_HARD", KVPOOL_PIN_HARD},   {"WAIT", KVPOOL_WAIT},     {"HEED_PROBES", KVPOOL_HEED_PROBES},
-        {"FRESH", KVPOOL_FRESH},         {"GROUPS", KVPOOL_GROUPS}, {"KEY_MAX", KVPOOL_KEY_MAX},
+        {"FORCE", KVPOOL_FORCE},
+        {"UPSERT", KVPOOL_UPSERT},
+        {"PIN_SOFT", KVPOOL_PIN_SOFT},
+        {"PIN_HARD", KVPOOL_PIN_HARD},
+        {"WAIT", KVPOOL_WAIT},
+        {"HEED_PROBES", KVPOOL_HEED_PROBES},
+        {"FRESH", KVPOOL_FRESH},
+        {"GROUPS", KVPOOL_GROUPS},
+        {"KEY_MAX", KVPOOL_KEY_MAX},
         {"BATCH_MAX", KVPOOL_BATCH_MAX},
+        {"P2P_READ", KVPOOL_P2P_READ},
+        {"P2P_WRITE", KVPOOL_P2P_WRITE},
+        {"P2P_TRACEABLE", KVPOOL_P2P_TRACEABLE},
     };
 
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
@@ -67,13 +78,16 @@ PyInit__kvpool(void)
 {
     PyObject *module, *errors;
 
-    if (PyType_Ready(&kvpy_pool_type) < 0 || PyType_Ready(&kvpy_view_type) < 0) return NULL;
+    if (PyType_Ready(&kvpy_pool_type) < 0 || PyType_Ready(&kvpy_view_type) < 0 || PyType_Ready(&kvpy_peer_type) < 0)
+        return NULL;
     module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     errors = make_errors();
     Py_INCREF(&kvpy_pool_type);
+    Py_INCREF(&kvpy_peer_type);
     if (errors == NULL || PyModule_AddObject(module, "errors", errors) < 0 ||
-        PyModule_AddObject(module, "Pool", (PyObject *)&kvpy_pool_type) < 0 || !add_flags(module) ||
+        PyModule_AddObject(module, "Pool", (PyObject *)&kvpy_pool_type) < 0 ||
+        PyModule_AddObject(module, "Peer", (PyObject *)&kvpy_peer_type) < 0 || !add_flags(module) ||
         PyModule_AddStringConstant(module, "version", kvpool_version()) < 0) {
         Py_DECREF(module);
         return NULL;

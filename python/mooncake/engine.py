@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mooncake.engine over a kvpool's endpoints: transfers between the memory of processes, with the reference's names and codes.
+
+Numbers are 0 (or a port, an address, an id) where all is well; initialize and transfers give -1 for whatever went wrong, and the
+log says what; memory calls give -1 invalid, -3 not registered, -7 overlaps what is registered, -302 no memory, -303 not possible.
+
+What differs. Peers meet by "P2PHANDSHAKE" alone. Protocol "tcp" copies between processes of one host where the system lets them, and
+else goes by TCP; "rdma" is refused: there is no such path yet, and none that is slower is taken in silence. $KVPOOL_P2P_TRANSPORTS
+("cma,tcp", or one of both) goes before any protocol, for engines that cannot be told. Bytes that TCP brought are verified.
+"""
+import ctypes
+import logging
+import mmap
+import os
+import threading
+from enum import IntEnum
+from typing import NamedTuple
+
+from kvpool import _kvpool
+
+from . import _setup
+
+__all__ = ["TransferEngine", "TransferNotify", "TransferOpcode"]
+
+log = logging.getLogger("mooncake.engine")
+
+_FAILED = -1
+_NUMBER = {name: entry[0] for name, entry in _kvpool.errors.items()}
+_TEXT = {entry[0]: entry[2] for entry in _kvpool.errors.values()}
+_MEMORY_CODES = {_NUMBER["NOT_REGISTERED"]: -3, _NUMBER["INVALID"]: -7, _NUMBER["NOMEM"]: -302, _NUMBER["NOTSUP"]: -303}
+_POLL_MS = 1000  # of get_batch_transfer_status, between looks at signals
+
+
+class TransferOpcode(IntEnum):
+    Read = 0
+    Write = 1
+
+
+class TransferNotify(NamedTuple):
+    name: str
+    msg: str
+
+
+def _transports(protocol):
+    """What a protocol stands for, or None."""
+    return os.environ.get("KVPOOL_P2P_TRANSPORTS") or {"tcp": "cma,tcp", "rdma": "rdma"}.get(protocol.lower())
+
+
+def _listen(hostname):
+    host, port = _setup.split_host(hostname)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _deadline_ms():
+    """$MC_TRANSFER_TIMEOUT is in seconds, and no less than 5; 0 leaves it to the library (30 s)."""
+    text = os.environ.get("MC_TRANSFER_TIMEOUT", "")
+    return max(5, min(int(text), 86400)) * 1000 if text.isdigit() else 0
+
+
+class TransferEngine:
+    """One endpoint. Threads may call it as they like; no call holds the interpreter's lock while it waits."""
+
+    SUPPORT_CUDA = SUPPORT_EFA = SUPPORT_HIP = SUPPORT_INTRA_NVLINK = SUPPORT_MNNVL = SUPPORT_MUSA = False
+
+    def __init__(self):
+        self._raw = _kvpool.Peer()
+        self._is_open = False
+        self._lock = threading.Lock()
+        self._managed = {}  # address: mmap
+
+    def __del__(self):
+        self._raw.close()  # before the managed memory goes
+
+    # ---- life
+    def initialize(self, local_hostname, metadata_server, protocol, device_name):
+        """Listens at local_hostname, "HOST" or "HOST:PORT" (else a port that is free: get_rpc_port). 0 or -1."""
+        if metadata_server != "P2PHANDSHAKE":
+            return self._fail("initialize", f'metadata_server is "P2PHANDSHAKE" here, not {metadata_server!r}')
+        transports = _transports(protocol)
+        if transports is None:
+            return self._fail("initialize", f'the protocol is "tcp" or "rdma", not {protocol!r}')
+        flags = _kvpool.P2P_TRACEABLE if os.environ.get("KVPOOL_P2P_TRACEABLE") == "1" else 0
+        err, detail = self._raw.open(_listen(local_hostname), transports, _deadline_ms(), flags)
+        if err == _NUMBER["NOTSUP"] and protocol.lower() == "rdma":
+            detail += '; use the protocol "tcp", or set KVPOOL_P2P_TRANSPORTS=cma,tcp'
+        if err != 0:
+            return self._fail("initialize", detail or _TEXT[err])
+        self._is_open = True
+        return 0
+
+    def initialize_ext(self, local_hostname, metadata_server, protocol, device_name, metadata_type):
+        return self.initialize(local_hostname, metadata_server, protocol, device_name)
+
+    def get_rpc_port(self):
+        return self._raw.port()
+
+    def get_local_topology(self, device_name=None):
+        """JSON: no adapters are used."""
+        return "{}"
+
+    # ---- memory
+    def register_memory(self, buffer_addr, capacity, location="*"):
+        if not self._is_open or buffer_addr == 0 or capacity == 0:
+            return _FAILED
+        return self._memory_code(self._raw.register(buffer_addr, capacity)[0])
+
+    def unregister_memory(self, buffer_addr):
+        return self._memory_code(self._raw.unregister(buffer_addr)) if self._is_open else _FAILED
+
+    def batch_register_memory(self, buffer_addresses, capacities, location="*"):
+        """All of them or none."""
+        if len(buffer_addresses) != len(capacities):
+            return _FAILED
+        for i, (addr, capacity) in enumerate(zip(buffer_addresses, capacities)):
+            code = self.register_memory(addr, capacity, location)
+            if code != 0:
+                for done in buffer_addresses[:i]:
+                    self.unregister_memory(done)
+                return code
+        return 0
+
+    def batch_unregister_memory(self, buffer_addresses):
+        """All that are registered; the first code that is not 0."""
+        codes = [self.unregister_memory(addr) for addr in buffer_addresses]
+        return next((code for code in codes if code != 0), 0)
+
+    def allocate_managed_buffer(self, length):
+        """The address of new memory, zero and registered; 0 where there is none."""
+        if not self._is_open or length <= 0:
+            return 0
+        try:
+            memory = mmap.mmap(-1, length)
+        except (OSError, OverflowError, MemoryError, ValueError):
+            return 0
+        address = _kvpool.memory_of(memory, True)[0]
+        if self.register_memory(address, length) != 0:
+            return 0
+        with self._lock:
+            self._managed[address] = memory
+        return address
+
+    def free_managed_buffer(self, buffer_addr, length):
+        with self._lock:
+            memory = self._managed.pop(buffer_addr, None)
+        if memory is None:
+            return _FAILED
+        code = self.unregister_memory(buffer_addr)
+        memory.close()
+        return code
+
+    def write_bytes_to_buffer(self, dest_address, src_ptr, length):
+        """The first length bytes of src_ptr (bytes) to an address of this process."""
+        if dest_address == 0 or length < 0 or length > len(src_ptr):
+            return _FAILED
+        ctypes.memmove(dest_address, src_ptr, length)
+        return 0
+
+    def read_bytes_from_buffer(self, source_address, length):
+        return ctypes.string_at(source_address, length) if source_address != 0 and length >= 0 else b""
+
+    # ---- transfers
+    def transfer_sync_write(self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""):
+        return self._sync(target_hostname, TransferOpcode.Write, [buffer], [peer_buffer_address], [length])
+
+    def transfer_sync_read(self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""):
+        return self._sync(target_hostname, TransferOpcode.Read, [buffer], [peer_buffer_address], [length])
+
+    def transfer_sync(self, target_hostname, buffer, peer_buffer_address, length, opcode, notify=None, transport_hint=""):
+        return self._sync(target_hostname, opcode, [buffer], [peer_buffer_address], [length], notify)
+
+    def batch_transfer_sync_write(self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""):
+        return self._sync(target_hostname, TransferOpcode.Write, buffers, peer_buffer_addresses, lengths)
+
+    def batch_transfer_sync_read(self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""):
+        return self._sync(target_hostname, TransferOpcode.Read, buffers, peer_buffer_addresses, lengths)
+
+    def batch_transfer_sync(self, target_hostname, buffers, peer_buffer_addresses, lengths, opcode, notify=None,
+                            transport_hint=""):
+        return self._sync(target_hostname, opcode, buffers, peer_buffer_addresses, lengths, notify)
+
+    def batch_transfer_async_write(self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""):
+        return self._submit(target_hostname, TransferOpcode.Write, buffers, peer_buffer_addresses, lengths)
+
+    def batch_transfer_async_read(self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""):
+        return self._submit(target_hostname, TransferOpcode.Read, buffers, peer_buffer_addresses, lengths)
+
+    def batch_transfer_async(self, target_hostname, buffers, peer_buffer_addresses, lengths, opcode, transport_hint=""):
+        return self._submit(target_hostname, opcode, buffers, peer_buffer_addresses, lengths)
+
+    def transfer_submit_write(self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""):
+        """An id for transfer_check_status; -1 where nothing was begun."""
+        return self.batch_transfer_async_write(target_hostname, [buffer], [peer_buffer_address], [length]) or _FAILED
+
+    def transfer_check_status(self, batch_id):
+        """1 done, 0 under way, -1 failed, -2 late. What is over is told once."""
+        if not self._is_open or batch_id <= 0:
+            return _FAILED
+        err, result = self._raw.poll(batch_id, 0)
+        if err == _NUMBER["EAGAIN"]:
+            return 0
+        if err == 0 and result == _NUMBER["DEADLINE"]:
+            return -2
+        return 1 if err == 0 and result == 0 else _FAILED
+
+    def get_batch_transfer_status(self, batch_ids):
+        """Waits for all of them: 0, or -1 where one failed."""
+        if not self._is_open:
+            return _FAILED
+        code = 0
+        for batch_id in batch_ids:
+            err, result = _NUMBER["EAGAIN"], 0
+            while err == _NUMBER["EAGAIN"]:
+                err, result = self._raw.poll(batch_id, _POLL_MS)
+            if err != 0 or result != 0:
+                code = self._fail(f"batch {batch_id}", _TEXT[err or result])
+        return code
+
+    # ---- peers
+    def get_first_buffer_address(self, segment_name):
+        """The lowest address that the peer "HOST:PORT" has registered; 0 where there is none."""
+        return self._raw.first_range(segment_name, 0)[1] if self._is_open else 0
+
+    def send_probe(self, peer_server_name):
+        """0 where the peer answers."""
+        if not self._is_open:
+            return _FAILED
+        return 0 if self._raw.first_range(peer_server_name, 0)[0] in (0, _NUMBER["NOT_REGISTERED"]) else _FAILED
+
+    def get_notifies(self):
+        """The messages that came since the last call."""
+        notes = []
+        while self._is_open:
+            note = self._raw.take_notify()
+            if note is None:
+                break
+            notes.append(TransferNotify(*note))
+        return notes
+
+    def get_stat(self):
+        """What this engine's transfers came to, in transfers and bytes by path. (Not in the reference.)"""
+        return self._raw.stat() if self._is_open else {}
+
+    # ---- inside
+    def _fail(self, what, why):
+        log.error("%s: %s", what, why)
+        return _FAILED
+
+    @staticmethod
+    def _memory_code(err):
+        return _MEMORY_CODES.get(err, _FAILED) if err != 0 else 0
+
+    def _sync(self, target, opcode, buffers, addresses, lengths, notify=None):
+        if not self._is_open:
+            return _FAILED
+        err = self._raw.transfer(target, int(opcode), buffers, addresses, lengths, 0)
+        if err == 0 and notify is not None:
+            err = self._raw.notify(target, notify.name, notify.msg, 0)
+        return 0 if err == 0 else self._fail(f"transfer with {target}", _TEXT[err])
+
+    def _submit(self, target, opcode, buffers, addresses, lengths):
+        if not self._is_open:
+            return 0
+        err, batch_id = self._raw.submit(target, int(opcode), buffers, addresses, lengths, 0)
+        if err != 0:
+            self._fail(f"transfer with {target}", _TEXT[err])
+        return batch_id

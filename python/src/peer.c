@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The type Peer: an endpoint of peer-to-peer transfers (kvpool_p2p.h). Methods take positional arguments alone and return the
+ * library's numbers; the interpreter's lock is released around every call of it.
+ */
+#include "python/src/convert.h"
+
+#include "client/kvpool_p2p.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DETAIL_BYTES 512
+
+typedef struct {
+    PyObject_HEAD kvpool_p2p_t *p2p; /* NULL = never opened */
+} peer_t;
+
+static void
+peer_dealloc(peer_t *self)
+{
+    kvpool_p2p_t *p2p = self->p2p;
+
+    self->p2p = NULL;
+    if (p2p != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+            kvpool_p2p_free(p2p);
+        Py_END_ALLOW_THREADS
+    }
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static bool
+check_open(const peer_t *self)
+{
+    if (self->p2p != NULL) return true;
+    PyErr_SetString(PyExc_ValueError, "the endpoint was not opened");
+    return false;
+}
+
+/* open(listen, transports, deadline_ms, flags) -> (error, detail). Strings may be None, numbers 0. */
+static PyObject *
+peer_open(peer_t *self, PyObject *args)
+{
+    kvpool_p2p_conf_t conf = {.struct_size = sizeof conf};
+    char detail[DETAIL_BYTES] = "";
+    kvpool_p2p_t *p2p = NULL;
+    int err;
+
+    if (!PyArg_ParseTuple(args, "zzII", &conf.listen, &conf.transports, &conf.deadline_ms, &conf.flags)) return NULL;
+    conf.detail = detail;
+    conf.detail_cap = sizeof detail;
+    if (self->p2p != NULL) return Py_BuildValue("(is)", KVPOOL_INVALID, "the endpoint is open already");
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_p2p_open(&conf, &p2p);
+    Py_END_ALLOW_THREADS
+    if (p2p != NULL && self->p2p != NULL) { /* another thread was faster */
+        Py_BEGIN_ALLOW_THREADS
+            kvpool_p2p_free(p2p);
+        Py_END_ALLOW_THREADS
+        return Py_BuildValue("(is)", KVPOOL_INVALID, "the endpoint is open already");
+    }
+    self->p2p = p2p;
+    return Py_BuildValue("(iN)", err, PyUnicode_DecodeUTF8(detail, (Py_ssize_t)strlen(detail), "replace"));
+}
+
+/* close() -> error. Calls of other threads end with CLOSED. */
+static PyObject *
+peer_close(peer_t *self, PyObject *Py_UNUSED(args))
+{
+    int err = KVPOOL_OK;
+
+    if (self->p2p != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+            err = kvpool_p2p_close(self->p2p);
+        Py_END_ALLOW_THREADS
+    }
+    return PyLong_FromLong(err);
+}
+
+/* port() -> the one that peers connect to, 0 where it was never opened */
+static PyObject *
+peer_port(peer_t *self, PyObject *Py_UNUSED(args))
+{
+    return PyLong_FromLong(kvpool_p2p_port(self->p2p));
+}
+
+/* register(address, length) -> (error, token) */
+static PyObject *
+peer_register(peer_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t addr, len, token = 0;
+    int err;
+
+    if (!check_open(self) || n != 2 || !kvpy_uint(args[0], UINTPTR_MAX, "an address", &addr) ||
+        !kvpy_uint(args[1], SIZE_MAX, "a length", &len)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "register takes 2 arguments");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_p2p_register(self->p2p, (void *)(uintptr_t)addr, (size_t)len, &token);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("(iK)", err, (unsigned long long)token);
+}
+
+/* unregister(address) -> error */
+static PyObject *
+peer_unregister(peer_t *self, PyObject *addr_obj)
+{
+    uint64_t addr;
+    int err;
+
+    if (!check_open(self) || !kvpy_uint(addr_obj, UINTPTR_MAX, "an address", &addr)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_p2p_unregister(self->p2p, (void *)(uintptr_t)addr);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(err);
+}
+
+/* ---- transfers */
+
+/* Three lists of ints of one length. False with an exception. */
+static bool
+take_ops(PyObject *locals, PyObject *remotes, PyObject *lens, kvpool_p2p_op_t **ops_out, size_t *n_out)
+{
+    PyObject *lists[3] = {0}, *const given[3] = {locals, remotes, lens};
+    kvpool_p2p_op_t *ops = NULL;
+    bool is_ok = false;
+    Py_ssize_t n = 0;
+
+    for (int i = 0; i < 3; i++) {
+        lists[i] = PySequence_Tuple(given[i]);
+        if (lists[i] == NULL) goto done;
+        n = PyTuple_GET_SIZE(lists[0]);
+        if (PyTuple_GET_SIZE(lists[i]) == n) continue;
+        PyErr_SetString(PyExc_ValueError, "as many addresses here, addresses there and lengths are expected");
+        goto done;
+    }
+    ops = PyMem_New(kvpool_p2p_op_t, (size_t)n + 1);
+    if (ops == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        uint64_t local, len;
+
+        ops[i] = (kvpool_p2p_op_t){0};
+        if (!kvpy_uint(PyTuple_GET_ITEM(lists[0], i), UINTPTR_MAX, "an address", &local) ||
+            !kvpy_uint(PyTuple_GET_ITEM(lists[1], i), UINT64_MAX, "an address", &ops[i].remote) ||
+            !kvpy_uint(PyTuple_GET_ITEM(lists[2], i), SIZE_MAX, "a length", &len))
+            goto done;
+        ops[i].local = (void *)(uintptr_t)local;
+        ops[i].len = (size_t)len;
+    }
+    is_ok = true;
+
+done:
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(lists[i]);
+    if (is_ok) {
+        *ops_out = ops;
+        *n_out = (size_t)n;
+    } else {
+        PyMem_Free(ops);
+    }
+    return is_ok;
+}
+
+typedef struct {
+    const char *where;
+    int kind;
+    unsigned deadline_ms;
+    kvpool_p2p_op_t *ops;
+    size_t n;
+} transfer_t;
+
+/* The peer's name is borrowed from args. */
+static bool
+take_transfer(const peer_t *self, PyObject *args, transfer_t *t)
+{
+    PyObject *locals, *remotes, *lens;
+
+    return check_open(self) &&
+           PyArg_ParseTuple(args, "siOOOI", &t->where, &t->kind, &locals, &remotes, &lens, &t->deadline_ms) &&
+           take_ops(locals, remotes, lens, &t->ops, &t->n);
+}
+
+/* transfer(peer, kind, addresses here, addresses there, lengths, deadline_ms) -> error */
+static PyObject *
+peer_transfer(peer_t *self, PyObject *args)
+{
+    transfer_t t;
+    int err;
+
+    if (!take_transfer(self, args, &t)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_p2p_transfer(self->p2p, t.where, t.kind, t.ops, t.n, t.deadline_ms);
+    Py_END_ALLOW_THREADS
+    PyMem_Free(t.ops);
+    return PyLong_FromLong(err);
+}
+
+/* submit(as transfer) -> (error, id) */
+static PyObject *
+peer_submit(peer_t *self, PyObject *args)
+{
+    uint64_t id = 0;
+    transfer_t t;
+    int err;
+
+    if (!take_transfer(self, args, &t)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_p2p_submit(self->p2p, t.where, t.kind, t.ops, t.n, t.deadline_ms, &id);
+    Py_END_ALLOW_THREADS
+    PyMem_Free(t.ops);
+    return Py_BuildValue("(iK)", err, (unsigned long long)id);
+}
+
+/* poll(id, timeout_ms) -> (error, result) */
+static PyObject *
+peer_poll(peer_t *self, PyObject *args)
+{
+    unsigned long long id;
+    unsigned timeout_ms;
+    int err, result = 0;
+
+    if (!check_open(self) || !PyArg_ParseTuple(args, "KI", &id, &timeout_ms)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_p2p_poll(self->p2p, id, timeout_ms, &result);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("(ii)", err, result);
+}
+
+/* ---- the rest */
+/* first_range(peer, deadline_ms) -> (error, address, length) */
+static PyObject *
+peer_first_range(peer_t *self, PyObject *args)
+{
+    unsigned deadline_ms;
+    const char *where;
+    uint64_t addr = 0;
+    size_t len = 0;
+    int err;
+
+    if (!check_open(self) || !PyArg_ParseTuple(args, "sI", &where, &deadline_ms)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_p2p_first_range(self->p2p, where, deadline_ms, &addr, &len);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("(iKn)", err, (unsigned long long)addr, (Py_ssize_t)len);
+}
+
+/* notify(peer, name, message, deadline_ms) -> error */
+static PyObject *
+peer_notify(peer_t *self, PyObject *args)
+{
+    const char *where, *name, *message;
+    unsigned deadline_ms;
+    int err;
+
+    if (!check_open(self) || !PyArg_ParseTuple(args, "sssI", &where, &name, &message, &deadline_ms)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_p2p_notify(self->p2p, where, name, message, deadline_ms);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(err);
+}
+
+/* A peer's text is whatever bytes it sent. */
+static PyObject *
+text_of(const char *text)
+{
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
+/* take_notify() -> (name, message), or None where none waits */
+static PyObject *
+peer_take_notify(peer_t *self, PyObject *Py_UNUSED(args))
+{
+    char *name, *message;
+    PyObject *pair;
+
+    if (!check_open(self)) return NULL;
+    if (kvpool_p2p_take_notify(self->p2p, &name, &message) != KVPOOL_OK) Py_RETURN_NONE;
+    pair = Py_BuildValue("(NN)", text_of(name), text_of(message));
+    free(name);
+    return pair;
+}
+
+/* stat() -> {name: number}; empty once it is closed */
+static PyObject *
+peer_stat(peer_t *self, PyObject *Py_UNUSED(args))
+{
+    kvpool_p2p_stat_t stat = {.struct_size = sizeof stat};
+
+    if (!check_open(self)) return NULL;
+    if (kvpool_p2p_stat(self->p2p, &stat) != KVPOOL_OK) return PyDict_New();
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K}", "transfers", (unsigned long long)stat.transfers, "failed",
+                         (unsigned long long)stat.failed, "cma_bytes", (unsigned long long)stat.cma_bytes, "tcp_bytes",
+                         (unsigned long long)stat.tcp_bytes, "connects", (unsigned long long)stat.connects);
+}
+
+static PyMethodDef methods[] = {
+    {"open", (PyCFunction)peer_open, METH_VARARGS, NULL},
+    {"close", (PyCFunction)peer_close, METH_NOARGS, NULL},
+    {"port", (PyCFunction)peer_port, METH_NOARGS, NULL},
+    {"register", (PyCFunction)(void (*)(void))peer_register, METH_FASTCALL, NULL},
+    {"unregister", (PyCFunction)peer_unregister, METH_O, NULL},
+    {"transfer", (PyCFunction)peer_transfer, METH_VARARGS, NULL},
+    {"submit", (PyCFunction)peer_submit, METH_VARARGS, NULL},
+    {"poll", (PyCFunction)peer_poll, METH_VARARGS, NULL},
+    {"first_range", (PyCFunction)peer_first_range, METH_VARARGS, NULL},
+    {"notify", (PyCFunction)peer_notify, METH_VARARGS, NULL},
+    {"take_notify", (PyCFunction)peer_take_notify, METH_NOARGS, NULL},
+    {"stat", (PyCFunction)peer_stat, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject kvpy_peer_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvpool._kvpool.Peer",
+    .tp_basicsize = sizeof(peer_t),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "An endpoint of peer-to-peer transfers that returns numbers; see mooncake.engine.",
+    .tp_new = PyType_GenericNew,
+    .tp_dealloc = (destructor)peer_dealloc,
+    .tp_methods = methods,
+};

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mooncake.engine between processes: what connectors call, and peers that are killed, stopped, restarted, or take memory back
+(stage `python` of tests/run)."""
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import wait_until
+from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
+
+MIB = 1 << 20
+SIZE = 8 * MIB
+PEER = Path(__file__).with_name("engine_peer.py")
+
+
+class Peer:
+    """engine_peer.py in a process of its own."""
+
+    def __init__(self, host="127.0.0.1", size=SIZE, env=None):
+        self.process = subprocess.Popen([sys.executable, PEER, host, str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env={**os.environ, **(env or {})})
+        said = json.loads(self.process.stdout.readline())
+        self.port, self.address = said["port"], said["address"]
+        self.name = f"127.0.0.1:{self.port}"
+
+    def ask(self, *words):
+        self.process.stdin.write(json.dumps(words) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def bytes(self, offset, length):
+        return bytes.fromhex(self.ask("bytes", offset, length))
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def pattern(n, seed):
+    return np.random.default_rng(seed).integers(0, 256, n, dtype=np.uint8)
+
+
+def engine_of(monkeypatch, paths):
+    monkeypatch.setenv("KVPOOL_P2P_TRACEABLE", "1")
+    monkeypatch.setenv("KVPOOL_P2P_TRANSPORTS", paths)
+    engine = TransferEngine()
+    assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    return engine
+
+
+@pytest.fixture(params=["cma", "tcp"])
+def engine(request, monkeypatch):
+    """An engine whose peers are reached by that path alone."""
+    return engine_of(monkeypatch, request.param)
+
+
+@pytest.fixture
+def peer(engine):
+    """After engine: its process has the same path."""
+    other = Peer()
+    yield other
+    other.kill()
+
+
+def test_write_and_read(engine, peer):
+    mine = pattern(SIZE, 1)
+    assert engine.register_memory(mine.ctypes.data, SIZE) == 0
+    assert engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, SIZE) == 0
+    assert hashlib.sha256(peer.bytes(0, SIZE)).digest() == hashlib.sha256(mine).digest()
+    back = np.zeros(5000, dtype=np.uint8)
+    assert engine.transfer_sync_read(peer.name, back.ctypes.data, peer.address + 12345, 5000) == 0
+    assert back.tobytes() == mine[12345:17345].tobytes()
+    path = os.environ["KVPOOL_P2P_TRANSPORTS"]
+    assert engine.get_stat()[f"{path}_bytes"] == SIZE + 5000
+    assert engine.get_stat()["connects"] == 1
+    assert engine.unregister_memory(mine.ctypes.data) == 0
+    assert engine.unregister_memory(mine.ctypes.data) == -3
+
+
+def test_what_vllm_calls(engine, peer):
+    """initialize, get_rpc_port, batch_register_memory, batch_transfer_sync_write from several threads."""
+    assert 0 < engine.get_rpc_port() < 65536
+    layers = [pattern(MIB, seed) for seed in range(4)]
+    assert engine.batch_register_memory([a.ctypes.data for a in layers], [a.nbytes for a in layers]) == 0
+    codes = []
+
+    def send(i):
+        a, block = layers[i], 4096
+        offsets = np.random.default_rng(i).permutation(MIB // block) * block
+        codes.append(engine.batch_transfer_sync_write(peer.name, [a.ctypes.data + int(o) for o in offsets],
+                                                      [peer.address + i * MIB + int(o) for o in offsets], [block] * len(offsets)))
+
+    threads = [threading.Thread(target=send, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert codes == [0] * 4
+    assert peer.bytes(0, 4 * MIB) == b"".join(a.tobytes() for a in layers)
+    assert engine.batch_unregister_memory([a.ctypes.data for a in layers]) == 0
+
+
+def test_out_of_range_is_refused(engine, peer):
+    mine = pattern(8192, 3)
+    assert peer.ask("fill", 7) == 0
+    here = mine.ctypes.data
+    for address in (peer.address + SIZE - 8191, peer.address - 1, peer.address + SIZE, 4096):
+        assert engine.transfer_sync_write(peer.name, here, address, 8192) == -1
+        assert engine.transfer_sync_read(peer.name, here, address, 8192) == -1
+    # One piece of a batch is enough.
+    assert engine.batch_transfer_sync_write(peer.name, [here, here], [peer.address, 4096], [16, 16]) == -1
+    assert peer.bytes(SIZE - 8192, 8192) == b"\x07" * 8192
+    assert engine.transfer_sync_write(peer.name, here, peer.address + SIZE - 8192, 8192) == 0
+
+
+def test_peer_killed(engine, peer):
+    mine = pattern(SIZE, 4)
+    assert engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, SIZE) == 0
+    codes = []
+    is_over = threading.Event()
+
+    def load():
+        while not is_over.is_set():
+            codes.append(engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, SIZE))
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    wait_until(lambda: len(codes) >= 3, what="transfers under way")
+    peer.kill()
+    wait_until(lambda: codes[-1] == -1, what="the peer's death")
+    is_over.set()
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+    started = time.monotonic()
+    assert engine.transfer_sync_read(peer.name, mine.ctypes.data, peer.address, SIZE) == -1
+    assert time.monotonic() - started < 5
+
+
+def test_peer_restarted_on_the_same_port(engine, peer):
+    mine = pattern(MIB, 5)
+    assert engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, MIB) == 0
+    peer.kill()
+    again = Peer(host=f"127.0.0.1:{peer.port}")
+    try:
+        assert again.port == peer.port
+        assert engine.transfer_sync_write(again.name, mine.ctypes.data, again.address, MIB) == 0
+        assert again.bytes(0, MIB) == mine.tobytes()
+    finally:
+        again.kill()
+
+
+@pytest.mark.parametrize("path", ["cma", "tcp"])
+def test_peer_stopped(monkeypatch, path):
+    monkeypatch.setenv("MC_TRANSFER_TIMEOUT", "5")
+    engine = engine_of(monkeypatch, path)
+    peer = Peer()
+    try:
+        mine = pattern(SIZE, 6)
+        assert engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, SIZE) == 0
+        os.kill(peer.process.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        assert engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, SIZE) == -1
+        batch = engine.transfer_submit_write(peer.name, mine.ctypes.data, peer.address, SIZE)
+        assert batch > 0
+        assert 4.5 < time.monotonic() - started < 8
+        wait_until(lambda: engine.transfer_check_status(batch) == -2, what="the second to be late", timeout=15)
+        os.kill(peer.process.pid, signal.SIGCONT)
+        mine[:] = pattern(SIZE, 7)
+        assert engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, SIZE) == 0
+        wait_until(lambda: peer.bytes(0, SIZE) == mine.tobytes(), what="the bytes of the last transfer")
+    finally:
+        peer.kill()
+
+
+def test_unregister_under_load(engine, peer):
+    """What the owner writes after unregister_memory has returned stays."""
+    mine = np.full(SIZE, 0x55, dtype=np.uint8)
+    counts = {0: 0, -1: 0}
+    is_over = threading.Event()
+
+    def load():
+        while not is_over.is_set():
+            counts[engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, SIZE)] += 1
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        for _ in range(3):
+            done, refused = counts[0], counts[-1]
+            wait_until(lambda: counts[0] > done + 1, what="transfers")
+            assert peer.ask("unregister") == 0
+            assert peer.ask("fill", 1) == 0
+            wait_until(lambda: counts[-1] > refused + 2, what="refusals")
+            assert peer.ask("is_all", 1)
+            assert peer.ask("register") == 0
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_background_transfers(engine, peer):
+    mine = pattern(MIB, 8)
+    batches = [engine.batch_transfer_async_write(peer.name, [mine.ctypes.data + o], [peer.address + o], [MIB // 4])
+               for o in range(0, MIB, MIB // 4)]
+    assert all(batches) and len(set(batches)) == 4
+    assert engine.get_batch_transfer_status(batches) == 0
+    assert peer.bytes(0, MIB) == mine.tobytes()
+    bad = engine.batch_transfer_async_read(peer.name, [mine.ctypes.data], [64], [16])
+    assert engine.get_batch_transfer_status([bad]) == -1
+    batch = engine.transfer_submit_write(peer.name, mine.ctypes.data, peer.address, MIB)
+    wait_until(lambda: engine.transfer_check_status(batch) == 1, what="the transfer")
+    assert engine.transfer_check_status(batch) == -1  # told once
+
+
+def test_notes_and_first_address(engine, peer):
+    mine = pattern(4096, 9)
+    assert engine.get_first_buffer_address(peer.name) == peer.address
+    assert engine.send_probe(peer.name) == 0
+    note = TransferNotify("request-7", "done")
+    assert engine.transfer_sync(peer.name, mine.ctypes.data, peer.address, 4096, TransferOpcode.Write, note) == 0
+    assert peer.ask("notifies") == [["request-7", "done"]]
+    assert engine.batch_transfer_sync(peer.name, [mine.ctypes.data], [peer.address], [64], TransferOpcode.Read) == 0
+    assert peer.ask("notifies") == []
+    assert engine.get_notifies() == []
+
+
+def test_memory_codes(engine):
+    mine = np.zeros(4096, dtype=np.uint8)
+    address = mine.ctypes.data
+    assert engine.register_memory(address, 4096) == 0
+    assert engine.register_memory(address + 100, 8) == -7
+    assert engine.register_memory(0, 8) == -1 and engine.register_memory(address, 0) == -1
+    assert engine.unregister_memory(address + 1) == -3
+    assert engine.batch_register_memory([address + 8192, address], [64, 64]) == -7
+    assert engine.unregister_memory(address + 8192) == -3  # none of them
+    buffer = engine.allocate_managed_buffer(10000)
+    assert buffer != 0
+    assert engine.write_bytes_to_buffer(buffer + 5, b"hello", 5) == 0
+    assert engine.write_bytes_to_buffer(buffer, b"short", 6) == -1
+    assert engine.read_bytes_from_buffer(buffer, 10) == b"\0\0\0\0\0hello"
+    assert engine.free_managed_buffer(buffer, 10000) == 0
+    assert engine.free_managed_buffer(buffer, 10000) == -1
+    assert engine.allocate_managed_buffer(0) == 0
+    assert engine.allocate_managed_buffer(1 << 62) == 0
+
+
+def test_initialize_says_what_is_wrong(monkeypatch, caplog):
+    monkeypatch.delenv("KVPOOL_P2P_TRANSPORTS", raising=False)
+    new = TransferEngine()
+    assert new.get_rpc_port() == 0
+    assert new.transfer_sync_write("127.0.0.1:1", 1, 1, 1) == -1
+    assert new.register_memory(4096, 1) == -1
+    assert new.initialize("127.0.0.1", "etcd://127.0.0.1:2379", "tcp", "") == -1
+    assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "cxl", "") == -1
+    assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") == -1
+    assert "KVPOOL_P2P_TRANSPORTS" in caplog.text
+    assert new.initialize("203.0.113.1", "P2PHANDSHAKE", "tcp", "") == -1  # an address of nobody here
+    assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == -1
+    taken = TransferEngine()
+    assert taken.initialize(f"127.0.0.1:{new.get_rpc_port()}", "P2PHANDSHAKE", "tcp", "") == -1
+    # The operator's word goes before an engine's that cannot be told.
+    monkeypatch.setenv("KVPOOL_P2P_TRANSPORTS", "tcp")
+    assert taken.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") == 0
+
+
+def test_peers_without_copies_between_processes_use_tcp(monkeypatch):
+    engine = engine_of(monkeypatch, "cma,tcp")
+    peer = Peer(env={"KVPOOL_P2P_TRANSPORTS": "tcp"})
+    try:
+        mine = pattern(4096, 10)
+        assert engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, 4096) == 0
+        assert peer.bytes(0, 4096) == mine.tobytes()
+        assert engine.get_stat()["tcp_bytes"] == 4096
+        alone = engine_of(monkeypatch, "cma")
+        assert alone.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, 4096) == -1
+    finally:
+        peer.kill()
