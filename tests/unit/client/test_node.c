@@ -1009,7 +1009,7 @@ test_start_says_why_it_failed(void **state)
     assert_int_equal(kvp_node_start(&conf, by(), &node), KVP_VERSION);
     pthread_join(thread, NULL);
     master_close(&m);
-    assert_int_equal(kvp_node_start(&conf, kvp_now_ns() + 50 * KVP_NS_PER_MS, &node), KVP_UNREACHABLE);
+    assert_int_equal(kvp_node_start(&conf, kvp_now_ns() + KVP_NS_PER_S, &node), KVP_UNREACHABLE);
 
     bad = conf;
     bad.memory_bytes = 4096;
