@@ -271,6 +271,22 @@ publish(kvp_node_t *node, uint64_t *stop_by_ns)
     return is_stopping;
 }
 
+/* What is left at the end of the turn is told again, in the same order: so it begins elsewhere each time. */
+static void
+handle(kvp_node_t *node, const struct epoll_event *events, int n)
+{
+    uint32_t first = node->turn_first;
+
+    node->turn_ns = kvp_now_ns();
+    for (int i = 0; i < n && (i == 0 || !kvp_node_is_turn_over(node)); i++) {
+        const struct epoll_event *e = &events[(first + (uint32_t)i) % (uint32_t)n];
+        kvp_node_ev_t *ev = e->data.ptr;
+
+        if (ev->fn != NULL) ev->fn(node, ev, e->events);
+        node->turn_first++;
+    }
+}
+
 void *
 kvp_node_loop(void *arg)
 {
@@ -283,10 +299,7 @@ kvp_node_loop(void *arg)
         int n = epoll_wait(node->epoll_fd, events, EVENTS_A_TURN, timeout_ms(node, stop_by_ns));
         uint64_t now;
 
-        for (int i = 0; i < n; i++) {
-            kvp_node_ev_t *ev = events[i].data.ptr;
-            if (ev->fn != NULL) ev->fn(node, ev, events[i].events);
-        }
+        handle(node, events, n);
         now = kvp_now_ns();
         kvp_node_serve_tick(node, now);
         kvp_node_link_tick(node, now);

@@ -15,6 +15,8 @@
 
 #include <sys/epoll.h>
 
+#define KVP_NODE_TURN_NS (20 * KVP_NS_PER_MS)
+
 /* A descriptor in the control thread's epoll set. fn may end the object that holds this: see kvp_node_bury. */
 typedef struct kvp_node_ev {
     int fd; /* -1 = none */
@@ -113,6 +115,8 @@ struct kvp_node {
     bool is_revoking;
     kvp_list_t graves;
     bool is_done;
+    uint64_t turn_ns; /* since when this turn of the loop handles what has arrived */
+    uint32_t turn_first; /* events handled so far: with which one of those at hand a turn begins */
 
     kvp_node_dial_t dial;
     kvp_node_populate_t populate;
@@ -139,6 +143,14 @@ void kvp_node_unwatch(kvp_node_t *node, kvp_node_ev_t *ev);
 void kvp_node_bury(kvp_node_t *node, kvp_node_grave_t *grave, void *mem);
 void kvp_node_clear_graves(kvp_node_t *node);
 
+/* kvp_node_is_turn_over: what has arrived had so long in this turn that the rest has to wait for the next, behind heartbeats and
+ * orders. Keys to write to a chunk by rdma are registrations, which take long. */
+static inline bool
+kvp_node_is_turn_over(const kvp_node_t *node)
+{
+    return kvp_now_ns() - node->turn_ns > KVP_NODE_TURN_NS;
+}
+
 /* kvp_node_settle does what the core asks for by now: writers to cut, rounds of quiesce, connections to close, processes
  * to forget. */
 void kvp_node_settle(kvp_node_t *node);
@@ -161,6 +173,7 @@ typedef struct {
     kvp_node_listener_t *listener; /* that it came by */
     uint64_t since_ns;
     bool has_hello;
+    bool has_rest; /* its turn was over before its requests were */
     bool is_leaving; /* refused: nothing more is read from it, it goes once it has read why */
 } kvp_node_conn_t;
 

@@ -61,7 +61,8 @@ conn_breach(kvp_node_t *node, kvp_node_conn_t *conn, const char *why)
     conn_close(node, conn);
 }
 
-/* answer_requests handles what has arrived, up to the first answer that does not leave at once. False = closed. */
+/* answer_requests handles what has arrived, up to the first answer that does not leave at once, or to the end of the turn.
+ * False = closed. */
 static bool
 answer_requests(kvp_node_t *node, kvp_node_conn_t *conn)
 {
@@ -69,7 +70,8 @@ answer_requests(kvp_node_t *node, kvp_node_conn_t *conn)
     kvp_frame_t frame;
     bool has = true;
 
-    while (has && !conn->is_leaving && kvp_framed_out_bytes(&conn->io) == 0) {
+    conn->has_rest = false;
+    while (has && !conn->is_leaving && kvp_framed_out_bytes(&conn->io) == 0 && !conn->has_rest) {
         kvp_err_t err = kvp_framed_next(&conn->io, &frame, &has);
 
         if (err == KVP_OK && has) {
@@ -85,6 +87,7 @@ answer_requests(kvp_node_t *node, kvp_node_conn_t *conn)
             conn_close(node, conn);
             return false;
         }
+        conn->has_rest = has && kvp_node_is_turn_over(node);
     }
     return true;
 }
@@ -108,7 +111,7 @@ on_conn(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
     (void)events;
     if (kvp_framed_out_bytes(&conn->io) > 0) err = kvp_framed_flush(&conn->io);
     if (err == KVP_OK && !answer_requests(node, conn)) return;
-    for (int i = 0; i < RECVS_A_TURN && err == KVP_OK && kvp_framed_out_bytes(&conn->io) == 0; i++) {
+    for (int i = 0; i < RECVS_A_TURN && err == KVP_OK && kvp_framed_out_bytes(&conn->io) == 0 && !conn->has_rest; i++) {
         if (conn->is_leaving) leave(conn);
         err = kvp_framed_recv(&conn->io);
         if (err == KVP_OK && !answer_requests(node, conn)) return;
@@ -118,7 +121,7 @@ on_conn(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
         return;
     }
     if (err == KVP_OK || err == KVP_EAGAIN)
-        err = kvp_node_watch(node, ev, kvp_framed_out_bytes(&conn->io) > 0 ? EPOLLOUT : EPOLLIN);
+        err = kvp_node_watch(node, ev, kvp_framed_out_bytes(&conn->io) > 0 || conn->has_rest ? EPOLLOUT : EPOLLIN);
     if (err != KVP_OK) conn_close(node, conn);
 }
 

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define BEGUN_MAX 256u
 #define FAILS_MAX 4u
@@ -19,10 +20,12 @@ static struct {
     uint32_t fails_n;
     const void *bad[FAILS_MAX];
     kvp_err_t errs[FAILS_MAX];
+    _Atomic uint32_t exports_n, export_ms;
 } gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static kvp_transport_ops_t ops;
 static kvp_err_t (*quick_reg)(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr);
+static kvp_err_t (*quick_export)(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out);
 
 static kvp_err_t
 slow_reg(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr)
@@ -42,16 +45,27 @@ slow_reg(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr)
     return err == KVP_OK ? quick_reg(tp, mem, mr) : err;
 }
 
+static kvp_err_t
+slow_export(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out)
+{
+    gate.exports_n++;
+    usleep(gate.export_ms * 1000);
+    return quick_export(mr, access, incarnation, token_out);
+}
+
 const kvp_transport_ops_t *
 slow_reg_reset(void)
 {
     pthread_mutex_lock(&gate.lock);
     gate.is_open = false;
     gate.permits = gate.begun_n = gate.fails_n = 0;
+    gate.exports_n = gate.export_ms = 0;
     pthread_mutex_unlock(&gate.lock);
     ops = *kvp_transport_find("mem");
     quick_reg = ops.mr_reg;
     ops.mr_reg = slow_reg;
+    quick_export = ops.mr_export;
+    ops.mr_export = slow_export;
     ops.caps |= KVP_TP_SLOW_REG;
     return &ops;
 }
@@ -82,6 +96,13 @@ slow_reg_fail(const void *addr, kvp_err_t err)
     gate.bad[gate.fails_n] = addr;
     gate.errs[gate.fails_n++] = err;
     pthread_mutex_unlock(&gate.lock);
+}
+
+uint32_t
+slow_reg_exports(uint32_t each_ms)
+{
+    gate.export_ms = each_ms;
+    return gate.exports_n;
 }
 
 void

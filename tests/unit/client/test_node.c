@@ -1105,6 +1105,24 @@ await_registered(const fixture_t *f, uint64_t registered, uint64_t refused)
     assert_int_equal(info.to_register_bytes, MEMORY);
 }
 
+/* Answers so many heartbeats. */
+static void
+master_hear(master_t *m, uint64_t n)
+{
+    uint64_t until = m->heartbeats + n;
+    kvp_frame_t frame;
+
+    while (m->heartbeats < until) {
+        bool has;
+
+        assert_int_equal(kvp_framed_next(&m->conn, &frame, &has), KVP_OK);
+        if (has && frame.hdr.opcode == KVP_OP_HEARTBEAT) answer_heartbeat(m, &frame);
+        if (has) continue;
+        wait_readable(m->conn.fd);
+        assert_int_equal(kvp_framed_recv(&m->conn), KVP_OK);
+    }
+}
+
 /* Mounted, alive for its master and served by the rest, all while nothing is registered yet; then what is ready is served. */
 static void
 test_registration_that_takes_long_delays_nothing_else(void **state)
@@ -1112,21 +1130,10 @@ test_registration_that_takes_long_delays_nothing_else(void **state)
     fixture_t *f = *state;
     chunk_t chunk;
     client_t c;
-    uint64_t heartbeats;
-    kvp_frame_t frame;
 
     assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
     slow_reg_await(2); /* behind the check, the first chunk: it does not pass */
-    heartbeats = f->master.heartbeats;
-    while (f->master.heartbeats < heartbeats + 3) {
-        bool has;
-
-        assert_int_equal(kvp_framed_next(&f->master.conn, &frame, &has), KVP_OK);
-        if (has && frame.hdr.opcode == KVP_OP_HEARTBEAT) answer_heartbeat(&f->master, &frame);
-        if (has) continue;
-        wait_readable(f->master.conn.fd);
-        assert_int_equal(kvp_framed_recv(&f->master.conn), KVP_OK);
-    }
+    master_hear(&f->master, 3);
     assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "mem", &chunk), KVP_EAGAIN);
     assert_int_equal(client_open(&c, f->master.uuid, 2, KVP_ACCESS_WRITE, "mem", &chunk), KVP_EAGAIN);
     assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
@@ -1155,6 +1162,40 @@ test_a_chunk_that_cannot_be_registered_is_refused(void **state)
     assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_READ, "mem", &chunk), KVP_OK);
     assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
     chunk_close(&chunk);
+    kvp_framed_fini(&c.conn);
+}
+
+/* Questions that take long each, however many come at once: heartbeats go in between. */
+static void
+test_slow_answers_leave_time_for_heartbeats(void **state)
+{
+    enum { ASKS = 100, EACH_MS = 15 };
+    fixture_t *f = *state;
+    Kvp__Pb__OpenChunk ask = KVP__PB__OPEN_CHUNK__INIT;
+    client_t c, other;
+    kvp_frame_t frame;
+    size_t at;
+
+    slow_reg_open();
+    await_registered(f, MEMORY, 0);
+    assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
+    assert_int_equal(slow_reg_exports(EACH_MS), 0);
+    ask.uuid = (ProtobufCBinaryData){16, f->master.uuid};
+    ask.role = KVP_ACCESS_WRITE;
+    ask.transport = (char *)"mem";
+    for (uint32_t i = 0; i < ASKS; i++) {
+        kvp_pb_frame_begin(&c.conn.out, KVP_OP_OPEN_CHUNK, 0, 1000 + i, &ask, &at);
+        kvp_frame_end(&c.conn.out, at);
+    }
+    assert_int_equal(kvp_framed_flush(&c.conn), KVP_OK);
+    while (slow_reg_exports(EACH_MS) == 0)
+        usleep(100);
+    master_hear(&f->master, 5);
+    assert_int_equal(client_attach_here(&other, f, 61), KVP_OK); /* nor do others wait until they are through */
+    kvp_framed_fini(&other.conn);
+    assert_true(slow_reg_exports(0) < 2 * ASKS); /* payload and metadata of each */
+    for (uint32_t i = 0; i < ASKS; i++)
+        assert_int_equal(kvp_exchange(&c.conn, 1000 + i, by(), &frame), KVP_OK);
     kvp_framed_fini(&c.conn);
 }
 
@@ -1209,6 +1250,7 @@ main(void)
         cmocka_unit_test_setup_teardown(test_registration_that_takes_long_delays_nothing_else, setup_slow,
                                         teardown_slow),
         cmocka_unit_test_setup_teardown(test_a_chunk_that_cannot_be_registered_is_refused, setup_slow, teardown_slow),
+        cmocka_unit_test_setup_teardown(test_slow_answers_leave_time_for_heartbeats, setup_slow, teardown_slow),
         cmocka_unit_test(test_start_says_why_it_failed),
         cmocka_unit_test(test_name_that_is_taken_is_asked_for_again),
         cmocka_unit_test(test_memory_is_not_fresh_when_a_mount_was_not_answered),
