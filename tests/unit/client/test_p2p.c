@@ -328,15 +328,17 @@ typedef struct {
     const end_t *from, *to;
     _Atomic bool is_over;
     _Atomic uint32_t ok_n, refused_n, other_n;
+    _Atomic uint32_t threads_n; /* each writes a half of its own: what two write at once is nobody's */
 } load_t;
 
 static void *
 load_main(void *arg)
 {
     load_t *load = arg;
+    size_t half = BYTES / 2, at = atomic_fetch_add(&load->threads_n, 1) * half;
 
     while (!atomic_load(&load->is_over)) {
-        int err = move(load->from, load->to, KVPOOL_P2P_WRITE, 0, 0, BYTES);
+        int err = move(load->from, load->to, KVPOOL_P2P_WRITE, at, at, half);
 
         if (err == KVPOOL_OK)
             atomic_fetch_add(&load->ok_n, 1);
