@@ -80,6 +80,7 @@ drop_overlapping(kvp_p2p_lane_t *lane, uint64_t base, uint64_t len)
     if (first > 0 && base - lane->seen[first - 1].base < lane->seen[first - 1].len) first--;
     while (end < lane->seen_n && lane->seen[end].base - base < len)
         end++;
+    if (end == first) return;
     for (size_t i = first; i < end; i++)
         kvp_rseg_destroy(lane->seen[i].rseg);
     memmove(lane->seen + first, lane->seen + end, (lane->seen_n - end) * sizeof *lane->seen);
