@@ -5,64 +5,24 @@
  * - The breaker is the slot's: after a failure the node is left alone for a while that doubles, and everybody who asks
  *   for it meanwhile gets NODE_LOST at once instead of a share of the same waiting. So does everybody but the one who
  *   then tries it.
- * - A transport with a port of its own may fail where the node is well, which its control connection tells. If another one leads
- *   there, it is bypassed (ways.h): attached by the next one at once, within the same call, and tried again by the background
- *   thread. Who gave us one transport gets that one or an error.
  * - Locks: peers->lock guards the slots and the reference counts; peer->lock comes after it. See client/session.c.
  */
 #include "client/peers.h"
 
-#include "client/attach.h"
+#include "client/peers_priv.h"
 #include "client/segments.h"
 #include "client/waits.h"
-#include "client/ways.h"
 #include "common/log.h"
 #include "common/parse.h"
 
-#include <arpa/inet.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BREAKER_FIRST_MS 50u
-#define BREAKER_MAX_MS 2000u
 #define REATTACH_SHARE 3 /* of the patience with a node that failed: the caller who tries had rather not wait */
-#define SILENCE_MAX_NS (1 * KVP_NS_PER_S) /* a node that made callers wait in vain for so long is given up */
-#define AVOID_NS (1 * KVP_NS_PER_S) /* a silent node is the last choice for so long */
 #define CHUNKS_MAX (1u << 20)
 #define IDLE_EPS_MAX 128u
-
-typedef struct {
-    uint32_t segment_id;
-    size_t from; /* the first of our transports that it may use: beside the slot that may use all (0), there is one for
-                    memory that the transport of that slot does not serve, or not yet */
-    kvp_peer_t *peer; /* NULL = not attached */
-    bool is_attaching;
-    bool is_out_of_reach; /* none of our transports leads there, which does not change while the segment lives */
-    uint32_t fails;
-    uint64_t next_try_ns;
-    uint64_t silent_ns; /* waited for in vain since something was last moved */
-    uint64_t silent_to_ns; /* when that was last counted */
-    uint64_t avoid_until_ns; /* other nodes are chosen first; 0 = no */
-    uint32_t leads; /* a bit for each of our transports that leads there, as its record last said */
-    kvp_way_t ways[KVP_TRANSPORTS_MAX];
-} slot_t;
-
-struct kvp_peers {
-    kvp_peers_conf_t conf;
-    kvp_conn_t *conn;
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* is_attaching of some slot */
-    slot_t **slots; /* by rising segment id and transport; a slot never goes; guarded by lock */
-    size_t slots_n;
-    size_t slots_cap;
-    kvp_tp_t *tps[KVP_TRANSPORTS_MAX]; /* made when first needed; guarded by lock */
-    kvp_peer_t *graves; /* attachments that nobody uses any more; guarded by lock */
-    kvp_trial_t trial; /* of the background thread */
-    kvp_debt_t *debts; /* segments that mapped memory for us to write; guarded by lock */
-    size_t debts_n;
-};
 
 kvp_err_t
 kvp_peers_create(const kvp_peers_conf_t *conf, kvp_conn_t *conn, kvp_peers_t **peers_out)
@@ -84,71 +44,10 @@ kvp_peers_pool_id(const kvp_peers_t *p)
     return kvp_conn_hello(p->conn)->pool_id;
 }
 
-/* ---- slots. Callers of *_locked hold peers->lock. */
-static bool
-is_before(const slot_t *slot, uint32_t segment_id, size_t from)
-{
-    return slot->segment_id != segment_id ? slot->segment_id < segment_id : slot->from < from;
-}
-
-static size_t
-lower_bound(const kvp_peers_t *p, uint32_t segment_id, size_t from)
-{
-    size_t lo = 0, hi = p->slots_n;
-
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-
-        if (is_before(p->slots[mid], segment_id, from))
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-static slot_t *
-find_slot_locked(const kvp_peers_t *p, uint32_t segment_id, size_t from)
-{
-    size_t at = lower_bound(p, segment_id, from);
-    slot_t *slot = at < p->slots_n ? p->slots[at] : NULL;
-
-    return slot != NULL && slot->segment_id == segment_id && slot->from == from ? slot : NULL;
-}
-
-static slot_t *
-slot_of_locked(const kvp_peers_t *p, const kvp_peer_t *peer)
-{
-    return find_slot_locked(p, peer->segment_id, peer->from);
-}
-
-static slot_t *
-make_slot_locked(kvp_peers_t *p, uint32_t segment_id, size_t from)
-{
-    size_t at = lower_bound(p, segment_id, from);
-    slot_t *slot;
-
-    if (p->slots_n == p->slots_cap) {
-        size_t cap = p->slots_cap == 0 ? 16 : p->slots_cap * 2;
-        slot_t **slots = realloc(p->slots, cap * sizeof *slots);
-
-        if (slots == NULL) return NULL;
-        p->slots = slots;
-        p->slots_cap = cap;
-    }
-    slot = calloc(1, sizeof *slot);
-    if (slot == NULL) return NULL;
-    slot->segment_id = segment_id;
-    slot->from = from;
-    memmove(p->slots + at + 1, p->slots + at, (p->slots_n - at) * sizeof *p->slots);
-    p->slots[at] = slot;
-    p->slots_n++;
-    return slot;
-}
-
+/* ---- peers */
 /* The last one leaves it to the background thread: unmapping is slow, and callers have deadlines. */
-static void
-rele_peer(kvp_peers_t *p, kvp_peer_t *peer)
+void
+kvp_peers_rele(kvp_peers_t *p, kvp_peer_t *peer)
 {
     uint32_t refs = atomic_load_explicit(&peer->refs, memory_order_relaxed);
 
@@ -180,134 +79,43 @@ bury_peers(kvp_peers_t *p)
     }
 }
 
-static void
-trip_breaker_locked(slot_t *slot)
-{
-    uint32_t shift = slot->fails < 6 ? slot->fails : 6;
-    uint32_t ms = BREAKER_FIRST_MS << shift;
-
-    if (ms > BREAKER_MAX_MS) ms = BREAKER_MAX_MS;
-    slot->fails++;
-    slot->next_try_ns = kvp_now_ns() + (ms + kvp_random_u64() % (ms / 2)) * KVP_NS_PER_MS;
-}
-
-/* Callers' deadlines may be far too short to judge a node by, so what they wait in vain is summed up: each moment once,
- * however many threads waited. True where it is enough. */
-static bool
-note_silence_locked(slot_t *slot, uint64_t since_ns, uint64_t now_ns)
-{
-    since_ns = kvp_max_u64(since_ns, slot->silent_to_ns);
-    if (now_ns > since_ns) slot->silent_ns += now_ns - since_ns;
-    slot->silent_to_ns = now_ns;
-    slot->avoid_until_ns = now_ns + AVOID_NS;
-    if (slot->silent_ns < SILENCE_MAX_NS) return false;
-    slot->silent_ns = 0;
-    return true;
-}
-
 static bool
 note_silence(kvp_peers_t *p, kvp_peer_t *peer, uint64_t since_ns, uint64_t now_ns)
 {
     bool is_enough = false;
-    slot_t *slot;
+    kvp_slot_t *slot;
 
     pthread_mutex_lock(&p->lock);
-    slot = slot_of_locked(p, peer);
+    slot = kvp_slot_of(p, peer);
     if (slot != NULL && slot->peer == peer) {
-        is_enough = note_silence_locked(slot, since_ns, now_ns);
+        is_enough = kvp_slot_note_silence(slot, since_ns, now_ns);
         peer->is_on_trial = true;
     }
     pthread_mutex_unlock(&p->lock);
     return is_enough;
 }
 
-/* ---- ways. What a transport has against the way to a node, and another one would not. */
-static bool
-is_of_the_way(kvp_err_t err)
-{
-    return err != KVP_OK && err != KVP_EAGAIN && err != KVP_BUSY && err != KVP_DEADLINE && err != KVP_CLOSED &&
-           err != KVP_NODE_LOST && err != KVP_NO_SEGMENT && err != KVP_FENCED;
-}
-
-static bool
-has_other_way(const slot_t *slot, size_t transport, uint64_t now_ns)
-{
-    for (size_t i = 0; i < KVP_TRANSPORTS_MAX; i++)
-        if (i != transport && (slot->leads & 1u << i) != 0 && !kvp_way_is_out(&slot->ways[i], now_ns)) return true;
-    return false;
-}
-
-static bool
-leave_way_locked(kvp_peers_t *p, slot_t *slot, size_t transport, const char *where, const char *why)
-{
-    const kvp_transport_ops_t *ops = p->conf.transports[transport];
-    uint64_t now_ns = kvp_now_ns();
-    bool is_news;
-
-    if ((ops->caps & KVP_TP_OWN_PORT) == 0 || !has_other_way(slot, transport, now_ns)) return false;
-    is_news = kvp_way_fail(&slot->ways[transport], now_ns, kvp_random_u64());
-    slot->silent_ns = slot->avoid_until_ns = 0;
-    kvp_count(&p->conf.counters->bypasses, 1);
-    kvp_log_write(is_news ? KVP_LOG_INFO : KVP_LOG_DEBUG, "client",
-                  "node %s is not reached by %s (%s): the next transport is taken, and %s tried again now and then; "
-                  "`kvpool doctor` says more",
-                  where, ops->name, why, ops->name);
-    return true;
-}
-
-/* Of a node that is reached in no way none is to blame. */
-static void
-forgive_ways_locked(slot_t *slot)
-{
-    for (size_t i = 0; i < KVP_TRANSPORTS_MAX; i++)
-        kvp_way_mend(&slot->ways[i], kvp_now_ns());
-}
-
-/* True where the node has another way that is to be taken now, whoever found that out. */
-static bool
-bypass_peer(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err)
-{
-    bool is_left = false;
-    slot_t *slot;
-
-    if (!is_of_the_way(err)) return peer->is_bypassed;
-    pthread_mutex_lock(&p->lock);
-    slot = slot_of_locked(p, peer);
-    if (slot != NULL && slot->peer == peer)
-        is_left = leave_way_locked(p, slot, peer->transport, peer->where, kvp_err_text(err));
-    if (is_left) {
-        slot->peer = NULL;
-        peer->is_bypassed = true;
-    }
-    pthread_mutex_unlock(&p->lock);
-    if (is_left) {
-        kvp_peer_break(peer);
-        rele_peer(p, peer);
-    }
-    return peer->is_bypassed;
-}
-
 /* The slot is rid of this peer, whoever still uses it. */
 static void
 drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
 {
-    slot_t *slot;
+    kvp_slot_t *slot;
     bool is_ours;
 
     kvp_peer_break(peer);
     pthread_mutex_lock(&p->lock);
-    slot = slot_of_locked(p, peer);
+    slot = kvp_slot_of(p, peer);
     is_ours = slot != NULL && slot->peer == peer;
     if (is_ours) {
         slot->peer = NULL;
-        trip_breaker_locked(slot);
+        kvp_slot_trip(slot);
         if (peer->is_on_trial)
-            (void)leave_way_locked(p, slot, peer->transport, peer->where, "nothing moves, though it connects");
+            (void)kvp_way_leave(p, slot, peer->transport, peer->where, "nothing moves, though it connects");
     }
     pthread_mutex_unlock(&p->lock);
     if (!is_ours) return;
     kvp_count(&p->conf.counters->peer_failures, 1);
-    rele_peer(p, peer);
+    kvp_peers_rele(p, peer);
 }
 
 void
@@ -339,8 +147,8 @@ leads_there(const kvp_peers_t *p, size_t transport, const char *host_id, const c
     return (ops->caps & KVP_TP_SAME_HOST) == 0 || strcmp(host_id, p->conf.host_id) == 0;
 }
 
-static kvp_err_t
-need_tp(kvp_peers_t *p, size_t transport, kvp_tp_t **tp_out)
+kvp_err_t
+kvp_peers_need_tp(kvp_peers_t *p, size_t transport, kvp_tp_t **tp_out)
 {
     const kvp_hello_reply_t *hello = kvp_conn_hello(p->conn);
     kvp_tp_conf_t conf = {.incarnation = hello->incarnation};
@@ -391,7 +199,8 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
                 .pool_id = hello->pool_id,
             },
     };
-    kvp_err_t err = is_same_host && info->unix_path[0] == '\0' ? KVP_UNREACHABLE : need_tp(p, transport, &how.tp);
+    kvp_err_t err =
+        is_same_host && info->unix_path[0] == '\0' ? KVP_UNREACHABLE : kvp_peers_need_tp(p, transport, &how.tp);
 
     bool is_lacking =
         err != KVP_OK && (p->conf.transports[transport]->caps & KVP_TP_OWN_PORT) != 0 && a->leads != 1u << transport;
@@ -450,18 +259,17 @@ attach(attaching_t *a, uint32_t segment_id)
 
 /* What attaching has told of the ways there. */
 static void
-note_ways_locked(kvp_peers_t *p, slot_t *slot, const attaching_t *a, kvp_err_t err)
+note_ways_locked(kvp_peers_t *p, kvp_slot_t *slot, const attaching_t *a, kvp_err_t err)
 {
     if (a->leads != 0) slot->leads = a->leads;
     for (size_t i = 0; err == KVP_OK && i < p->conf.transports_n; i++)
-        if ((a->lack & 1u << i) != 0)
-            (void)leave_way_locked(p, slot, i, a->peer->where, "it cannot be used on this host");
-    if (err == KVP_NODE_LOST) forgive_ways_locked(slot);
+        if ((a->lack & 1u << i) != 0) (void)kvp_way_leave(p, slot, i, a->peer->where, "it cannot be used on this host");
+    if (err == KVP_NODE_LOST) kvp_ways_forgive(slot);
 }
 
 /* Caller holds peers->lock, which is released meanwhile. */
 static kvp_err_t
-attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
+attach_slot_locked(kvp_peers_t *p, kvp_slot_t *slot, uint64_t deadline_ns)
 {
     bool is_retry = slot->fails > 0;
     uint64_t began_ns = kvp_now_ns();
@@ -485,8 +293,8 @@ attach_slot_locked(kvp_peers_t *p, slot_t *slot, uint64_t deadline_ns)
     slot->is_out_of_reach = err == KVP_NOTSUP;
     /* A single caller in a great hurry says little about the node. */
     if (err == KVP_NODE_LOST && kvp_now_ns() >= deadline_ns && deadline_ns - began_ns < KVP_HURRY_NS)
-        err = note_silence_locked(slot, began_ns, kvp_now_ns()) ? KVP_NODE_LOST : KVP_DEADLINE;
-    if (err == KVP_NODE_LOST) trip_breaker_locked(slot);
+        err = kvp_slot_note_silence(slot, began_ns, kvp_now_ns()) ? KVP_NODE_LOST : KVP_DEADLINE;
+    if (err == KVP_NODE_LOST) kvp_slot_trip(slot);
     pthread_cond_broadcast(&p->changed);
     return err;
 }
@@ -496,11 +304,11 @@ static kvp_err_t
 hold_peer(kvp_peers_t *p, uint32_t segment_id, size_t from, uint64_t deadline_ns, kvp_peer_t **peer_out)
 {
     kvp_err_t err = KVP_OK;
-    slot_t *slot;
+    kvp_slot_t *slot;
 
     pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, segment_id, from);
-    if (slot == NULL) slot = make_slot_locked(p, segment_id, from);
+    slot = kvp_slot_find(p, segment_id, from);
+    if (slot == NULL) slot = kvp_slot_make(p, segment_id, from);
     if (slot == NULL) err = KVP_NOMEM;
     while (err == KVP_OK && slot->peer == NULL) {
         uint64_t now = kvp_now_ns();
@@ -540,9 +348,9 @@ take_ep(kvp_peers_t *p, kvp_peer_t *peer, uint64_t deadline_ns, kvp_path_t *path
     err = kvp_peer_take_ep(peer, deadline_ns, &path_out->ep);
     if (err == KVP_OK) return KVP_OK;
     if (err == KVP_DEADLINE && note_silence(p, peer, began_ns, kvp_now_ns())) err = KVP_UNREACHABLE;
-    if (bypass_peer(p, peer, err)) {
+    if (kvp_ways_bypass(p, peer, err)) {
         err = KVP_STALE;
-    } else if (err == KVP_NODE_LOST || err == KVP_FENCED || (is_of_the_way(err) && err != KVP_NOMEM)) {
+    } else if (err == KVP_NODE_LOST || err == KVP_FENCED || (kvp_ways_is_fault(err) && err != KVP_NOMEM)) {
         if (err != KVP_NODE_LOST)
             kvp_log_warn("client", "no data connection to node %s by %s%s: %s (%s); `kvpool doctor` says more",
                          peer->where, peer->tp->ops->name,
@@ -551,7 +359,7 @@ take_ep(kvp_peers_t *p, kvp_peer_t *peer, uint64_t deadline_ns, kvp_path_t *path
         drop_peer(p, peer);
         err = KVP_NODE_LOST;
     }
-    rele_peer(p, peer);
+    kvp_peers_rele(p, peer);
     return err == KVP_BUSY ? KVP_DEADLINE : err;
 }
 
@@ -573,7 +381,7 @@ void
 kvp_path_rele(kvp_peers_t *p, kvp_path_t *path, bool is_spent)
 {
     kvp_peer_give_ep(path->peer, path->ep, is_spent);
-    rele_peer(p, path->peer);
+    kvp_peers_rele(p, path->peer);
     *path = (kvp_path_t){.peer = NULL};
 }
 
@@ -589,17 +397,17 @@ kvp_path_keep(kvp_peers_t *p, const kvp_path_t *path)
 void
 kvp_peer_unkeep(kvp_peers_t *p, kvp_peer_t *peer)
 {
-    rele_peer(p, peer);
+    kvp_peers_rele(p, peer);
 }
 
 uint32_t
 kvp_peers_rank(kvp_peers_t *p, uint32_t segment_id)
 {
-    const slot_t *slot;
+    const kvp_slot_t *slot;
     uint32_t rank = 1;
 
     pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, segment_id, 0);
+    slot = kvp_slot_find(p, segment_id, 0);
     if (slot != NULL && slot->avoid_until_ns != 0 && kvp_now_ns() < slot->avoid_until_ns)
         rank = 3;
     else if (slot != NULL && slot->peer != NULL)
@@ -618,7 +426,7 @@ kvp_peers_avoid(kvp_peers_t *p, uint32_t ids[KVP_AVOID_MAX])
 
     pthread_mutex_lock(&p->lock);
     for (size_t i = 0; i < p->slots_n && n < KVP_AVOID_MAX; i++) {
-        const slot_t *slot = p->slots[i];
+        const kvp_slot_t *slot = p->slots[i];
         bool is_left_alone = slot->peer == NULL && now < slot->next_try_ns;
 
         if (slot->from > 0) continue;
@@ -644,23 +452,23 @@ kvp_path_silent(kvp_peers_t *p, const kvp_path_t *path, uint64_t since_ns, uint6
 void
 kvp_peers_late(kvp_peers_t *p, uint32_t segment_id)
 {
-    slot_t *slot;
+    kvp_slot_t *slot;
 
     pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, segment_id, 0);
-    if (slot != NULL) slot->avoid_until_ns = kvp_now_ns() + AVOID_NS;
+    slot = kvp_slot_find(p, segment_id, 0);
+    if (slot != NULL) slot->avoid_until_ns = kvp_now_ns() + KVP_AVOID_NS;
     pthread_mutex_unlock(&p->lock);
 }
 
 void
 kvp_path_ok(kvp_peers_t *p, const kvp_path_t *path)
 {
-    slot_t *slot;
+    kvp_slot_t *slot;
 
     if (!atomic_load_explicit(&path->peer->is_on_trial, memory_order_relaxed)) return;
     pthread_mutex_lock(&p->lock);
     path->peer->is_on_trial = false;
-    slot = slot_of_locked(p, path->peer);
+    slot = kvp_slot_of(p, path->peer);
     if (slot != NULL && slot->peer == path->peer) {
         slot->fails = 0;
         slot->silent_ns = slot->avoid_until_ns = 0;
@@ -707,7 +515,7 @@ kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_acces
     err = kvp_peer_chunk(peer, chunk, access, deadline_ns, mem_out);
     if (err == KVP_FENCED) kvp_conn_break(p->conn);
     if (err == KVP_OK || err == KVP_EAGAIN || err == KVP_NOTSUP || err == KVP_DEADLINE || err == KVP_PROTO) return err;
-    if (bypass_peer(p, peer, err)) return KVP_STALE;
+    if (kvp_ways_bypass(p, peer, err)) return KVP_STALE;
     if (err == KVP_NOMEM) return err;
     drop_peer(p, peer);
     return KVP_NODE_LOST;
@@ -743,99 +551,23 @@ drop_idle_ep(kvp_peers_t *p)
 
         if (peer != NULL) n += kvp_peer_look_idle(peer, now_ns, &unused_ns);
         if (unused_ns != 0 && unused_ns < oldest_ns) {
-            if (oldest != NULL) rele_peer(p, oldest);
+            if (oldest != NULL) kvp_peers_rele(p, oldest);
             oldest_ns = unused_ns;
             oldest = peer;
         } else if (peer != NULL) {
-            rele_peer(p, peer);
+            kvp_peers_rele(p, peer);
         }
     }
     if (oldest == NULL) return; /* all were used a moment ago */
     if (n > max) kvp_peer_drop_idle(oldest);
-    rele_peer(p, oldest);
-}
-
-static bool
-is_numeric(const char *host)
-{
-    struct in6_addr addr;
-
-    return inet_pton(AF_INET, host, &addr) == 1 || inet_pton(AF_INET6, host, &addr) == 1;
-}
-
-/* A way that was bypassed for long enough, to a node that is reached by a transport less liked. A name would be looked up in
- * the call, which has no deadline. */
-static bool
-choose_trial(kvp_peers_t *p, kvp_addr_t *to_out)
-{
-    uint64_t now_ns = kvp_now_ns();
-    bool is_found = false;
-
-    pthread_mutex_lock(&p->lock);
-    for (size_t i = 0; i < p->slots_n && !is_found; i++) {
-        const slot_t *slot = p->slots[i];
-
-        if (slot->from > 0 || slot->peer == NULL || !is_numeric(slot->peer->addr.host)) continue;
-        for (size_t t = 0; t < slot->peer->transport && !is_found; t++) {
-            is_found = kvp_way_is_due(&slot->ways[t], now_ns);
-            p->trial.segment_id = slot->segment_id;
-            p->trial.transport = t;
-            *to_out = slot->peer->addr;
-        }
-    }
-    pthread_mutex_unlock(&p->lock);
-    return is_found;
-}
-
-/* Whoever comes next attaches by the way that is whole again; those who are at it finish. */
-static void
-end_trial(kvp_peers_t *p, kvp_err_t err)
-{
-    kvp_peer_t *old = NULL;
-    slot_t *slot;
-
-    kvp_trial_end(&p->trial);
-    pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, p->trial.segment_id, 0);
-    if (err != KVP_OK) {
-        (void)kvp_way_fail(&slot->ways[p->trial.transport], kvp_now_ns(), kvp_random_u64());
-    } else {
-        kvp_way_mend(&slot->ways[p->trial.transport], kvp_now_ns());
-        old = slot->peer;
-        if (old != NULL && old->transport == p->trial.transport) old = NULL;
-        if (old != NULL) slot->peer = NULL;
-    }
-    pthread_mutex_unlock(&p->lock);
-    if (old == NULL) return;
-    kvp_log_info("client", "node %s can be reached by %s again", old->where,
-                 p->conf.transports[p->trial.transport]->name);
-    rele_peer(p, old);
-}
-
-/* True while a way is being tried. */
-static bool
-try_ways(kvp_peers_t *p)
-{
-    kvp_addr_t to;
-    kvp_tp_t *tp;
-    kvp_err_t err = KVP_OK;
-
-    if (p->trial.ep == NULL) {
-        if (!choose_trial(p, &to)) return false;
-        err = need_tp(p, p->trial.transport, &tp);
-        if (err == KVP_OK) err = kvp_trial_begin(&p->trial, tp, &to);
-    }
-    if (err == KVP_OK) err = kvp_trial_drive(&p->trial);
-    if (err == KVP_EAGAIN) return true;
-    end_trial(p, err);
-    return false;
+    kvp_peers_rele(p, oldest);
 }
 
 bool
 kvp_peers_tend(kvp_peers_t *p)
 {
     kvp_peer_t *peer;
-    bool has_more = try_ways(p);
+    bool has_more = kvp_ways_try(p);
 
     bury_peers(p);
     drop_idle_ep(p);
@@ -847,7 +579,7 @@ kvp_peers_tend(kvp_peers_t *p)
         } else {
             has_more |= kvp_peer_map_some(peer);
         }
-        rele_peer(p, peer);
+        kvp_peers_rele(p, peer);
     }
     return has_more;
 }
@@ -863,8 +595,8 @@ kvp_peers_let_go(kvp_peers_t *p)
         pthread_mutex_lock(&p->lock);
         p->slots[i]->peer = NULL;
         pthread_mutex_unlock(&p->lock);
-        rele_peer(p, peer); /* the slot's hold, */
-        rele_peer(p, peer); /* and ours */
+        kvp_peers_rele(p, peer); /* the slot's hold, */
+        kvp_peers_rele(p, peer); /* and ours */
     }
     bury_peers(p);
 }
@@ -930,7 +662,7 @@ hold_by_uuid(kvp_peers_t *p, const uint8_t *uuid, uint64_t deadline_ns, kvp_peer
     *peer_out = hold_attached(p, uuid);
     if (*peer_out != NULL) {
         if (!kvp_peer_has_hung_up(*peer_out)) return KVP_OK;
-        rele_peer(p, *peer_out);
+        kvp_peers_rele(p, *peer_out);
     }
     err = kvp_segments_walk(p->conn, deadline_ns, match_uuid, &by);
     if (err != KVP_OK) return err;
@@ -946,7 +678,7 @@ kvp_peers_pay(kvp_peers_t *p, const kvp_debt_t *debt, uint64_t deadline_ns)
     if (err != KVP_OK) return err;
     err = kvp_peer_drained(peer, debt->incarnation, deadline_ns);
     if (err == KVP_NODE_LOST) drop_peer(p, peer);
-    rele_peer(p, peer);
+    kvp_peers_rele(p, peer);
     return err;
 }
 
@@ -955,10 +687,10 @@ kvp_peers_transport(kvp_peers_t *p, uint32_t segment_id, const char *host_id, co
 {
     const char *name = NULL, *other = "none";
     uint64_t now_ns = kvp_now_ns();
-    const slot_t *slot;
+    const kvp_slot_t *slot;
 
     pthread_mutex_lock(&p->lock);
-    slot = find_slot_locked(p, segment_id, 0);
+    slot = kvp_slot_find(p, segment_id, 0);
     if (slot != NULL && slot->peer != NULL) name = p->conf.transports[slot->peer->transport]->name;
     for (size_t i = 0; name == NULL && i < p->conf.transports_n; i++) {
         if (!leads_there(p, i, host_id, offered)) continue;
