@@ -92,6 +92,7 @@ rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
     memcpy(tp->pool_id, conf->pool_id, sizeof tp->pool_id);
     kvp_rdma_serving_init(&tp->serving);
     kvp_rdma_book_init(&tp->book);
+    kvp_rdma_paths_init(&tp->paths);
     err = open_devs(tp);
     return err == KVP_OK ? kvp_mrcache_hold(tp->verbs, &tp->cache) : err;
 }
@@ -104,6 +105,7 @@ rdma_fini(kvp_tp_t *base)
     if (tp->verbs == NULL) return;
     kvp_rdma_serving_fini(tp);
     kvp_rdma_book_fini(&tp->book);
+    kvp_rdma_paths_fini(&tp->paths);
     if (tp->cache != NULL) kvp_mrcache_rele(tp->cache);
     if (tp->devs_n > 0) tp->verbs->devs_close();
 }

@@ -54,6 +54,16 @@ kvp_rdma_is_unspecified(const struct sockaddr_storage *addr)
     return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr);
 }
 
+/* kvp_rdma_set_port: in network byte order. */
+static inline void
+kvp_rdma_set_port(struct sockaddr_storage *addr, in_port_t port)
+{
+    if (addr->ss_family == AF_INET)
+        ((struct sockaddr_in *)(void *)addr)->sin_port = port;
+    else
+        ((struct sockaddr_in6 *)(void *)addr)->sin6_port = port;
+}
+
 /* The typed bases; each comes first in the stack's own struct, and is the stack's memory. */
 typedef struct {
     kvp_rdma_info_t info;

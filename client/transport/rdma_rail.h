@@ -6,7 +6,6 @@
 #define KVP_CLIENT_RDMA_RAIL_H
 
 #include "client/transport/copy.h"
-#include "client/transport/rdma_health.h"
 #include "client/transport/rdma_rank.h"
 #include "client/transport/rdma_tp.h"
 
@@ -49,7 +48,8 @@ typedef struct {
     uint32_t mtu_bytes; /* what the peer's port takes, where that is less than ours sends; 0 = ours is good */
     uint64_t nonce; /* of the connect at hand, */
     uint64_t opened_ns; /* and when that began */
-    kvp_rdma_health_t health;
+    kvp_rdma_path_t path; /* the same pair, as all endpoints know it: */
+    kvp_rdma_health_t health; /* that of the path, with what this rail saw since */
     uint64_t bytes; /* under way */
     uint64_t shown_ns; /* when something was last over, or was posted where nothing was */
     uint64_t ordered; /* works up to here hold what may not be overtaken by a guarded WRITE */

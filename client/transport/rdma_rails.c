@@ -15,7 +15,6 @@
 #include "common/log.h"
 #include "common/mutate.h"
 
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +32,16 @@ dev_index(const kvp_rdma_tp_t *tp, const kvp_rdma_dev_t *dev)
     return i;
 }
 
+/* Between these two ports from here on, and with what is known of that way. */
+static void
+use_path(kvp_rdma_tp_t *tp, kvp_rdma_rail_t *rail, uint32_t ours)
+{
+    rail->pair.ours = ours;
+    rail->path.ours = ours;
+    rail->path.theirs = rail->at;
+    rail->health = kvp_rdma_paths_look(&tp->paths, &rail->path);
+}
+
 void
 kvp_rdma_rails_learn(kvp_rdma_ep_t *ep, const kvp_rdma_answer_t *answer)
 {
@@ -41,12 +50,13 @@ kvp_rdma_rails_learn(kvp_rdma_ep_t *ep, const kvp_rdma_answer_t *answer)
     ep->peer_rails_n = answer->rails_n;
     memcpy(ep->peer_rails, answer->rails, sizeof answer->rails);
     ep->rails[0].pair = pairs[0];
+    use_path(ep->tp, &ep->rails[0], pairs[0].ours);
     if (pairs[0].ours >= ep->tp->devs_n) return; /* the network led over an adapter that we leave alone */
     ep->rails_n = (uint32_t)kvp_rdma_pairs(ep->tp->devs, ep->tp->devs_n, ep->peer_rails, ep->peer_rails_n, pairs);
     for (uint32_t i = 1; i < ep->rails_n; i++) {
         ep->rails[i].pair = pairs[i];
         ep->rails[i].at = ep->peer_rails[pairs[i].theirs];
-        kvp_rdma_health_init(&ep->rails[i].health);
+        use_path(ep->tp, &ep->rails[i], pairs[i].ours);
     }
 }
 
@@ -172,21 +182,12 @@ kvp_rdma_rails_widen(kvp_rdma_ep_t *ep)
 }
 
 /* ---- connecting the others, and giving up */
-static void
-set_port(struct sockaddr_storage *addr, in_port_t port)
-{
-    if (addr->ss_family == AF_INET)
-        ((struct sockaddr_in *)(void *)addr)->sin_port = port;
-    else
-        ((struct sockaddr_in6 *)(void *)addr)->sin6_port = port;
-}
-
 /* Where an adapter of ours did not lead there, another one may. */
 static void
 try_another_of_ours(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
     if (ep->tp->devs_n == 1) return;
-    rail->pair.ours = (rail->pair.ours + 1) % (uint32_t)ep->tp->devs_n;
+    use_path(ep->tp, rail, (rail->pair.ours + 1) % (uint32_t)ep->tp->devs_n);
     rail->is_routed = false;
 }
 
@@ -197,7 +198,7 @@ open_rail(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 
     if (!rail->is_routed) {
         from = ep->tp->devs[rail->pair.ours]->info.addr;
-        set_port(&from, 0);
+        kvp_rdma_set_port(&from, 0);
     }
     return kvp_rdma_rail_open(rail, ep->tp, ep->cm, rail->is_routed ? NULL : &from, &ep->base.costs);
 }
@@ -210,10 +211,16 @@ kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 }
 
 static void
+path_failed(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    rail->health = kvp_rdma_paths_failed(&ep->tp->paths, &rail->path, rail->opened_ns, kvp_now_ns(), kvp_random_u64());
+}
+
+static void
 begin(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
     if (open_rail(ep, rail) == KVP_OK) return;
-    kvp_rdma_health_failed(&rail->health, kvp_now_ns(), kvp_random_u64());
+    path_failed(ep, rail);
     try_another_of_ours(ep, rail);
 }
 
@@ -333,7 +340,7 @@ kvp_rdma_rails_failed(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 
     kvp_rdma_rail_close(rail);
     is_final |= are_writes_stranded(ep);
-    kvp_rdma_health_failed(&rail->health, kvp_now_ns(), kvp_random_u64());
+    path_failed(ep, rail);
     if (was_up)
         kvp_log_info("rdma", "a rail failed device %s of %u left %u", rail_name(ep, rail), ep->rails_n, up_n(ep));
     else
@@ -368,6 +375,9 @@ kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, uint3
 void
 kvp_rdma_rails_connected(kvp_rdma_rail_t *rail)
 {
+    uint32_t ours = dev_index(rail->tp, rail->id->dev);
+
+    if (ours != rail->pair.ours) use_path(rail->tp, rail, ours); /* the network leads there by another one now */
     rail->is_up = true;
     rail->stood_ns = kvp_now_ns();
     kvp_rdma_health_connected(&rail->health);
@@ -378,6 +388,9 @@ kvp_rdma_rails_moved(kvp_rdma_rail_t *rail, uint64_t bytes)
 {
     uint64_t now_ns = kvp_now_ns();
 
-    if (bytes > 0) kvp_rdma_health_moved(&rail->health, bytes, now_ns - rail->shown_ns);
+    if (bytes > 0) {
+        kvp_rdma_health_moved(&rail->health, bytes, now_ns - rail->shown_ns);
+        kvp_rdma_paths_note(&rail->tp->paths, &rail->path, &rail->health);
+    }
     rail->shown_ns = now_ns;
 }

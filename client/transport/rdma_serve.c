@@ -148,10 +148,7 @@ rail_addr(const kvp_rdma_tp_t *tp, size_t i)
 {
     struct sockaddr_storage at = tp->devs[i]->info.addr;
 
-    if (at.ss_family == AF_INET)
-        ((struct sockaddr_in *)(void *)&at)->sin_port = htons(tp->serving.port);
-    else
-        ((struct sockaddr_in6 *)(void *)&at)->sin6_port = htons(tp->serving.port);
+    kvp_rdma_set_port(&at, htons(tp->serving.port));
     return at;
 }
 

@@ -7,6 +7,7 @@
 #include "client/transport/fenced.h"
 #include "client/transport/mrcache.h"
 #include "client/transport/rdma_book.h"
+#include "client/transport/rdma_paths.h"
 #include "client/transport/rdma_wire.h"
 
 #include <pthread.h>
@@ -36,6 +37,7 @@ typedef struct {
     uint32_t max_conns;
     kvp_rdma_serving_t serving;
     kvp_rdma_book_t book;
+    kvp_rdma_paths_t paths;
 } kvp_rdma_tp_t;
 
 typedef struct {
