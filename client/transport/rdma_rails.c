@@ -150,6 +150,15 @@ awaits_reads(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
     return false;
 }
 
+/* What a rail would have under way for its share. One that has to show what it is good for gets a slice in any case: its share
+ * of a batch may be none, and then it never would. */
+static uint64_t
+load_with(const kvp_rdma_rail_t *rail, uint64_t len, uint64_t best_ns)
+{
+    if (rail->bytes == 0 && rail->health.score < KVP_RDMA_HEALTH_FULL) return 0;
+    return (rail->bytes + len) * KVP_RDMA_HEALTH_FULL / kvp_rdma_health_weight(&rail->health, best_ns);
+}
+
 kvp_rdma_rail_t *
 kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off, uint64_t len)
 {
@@ -166,7 +175,7 @@ kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off, uin
 
         if (!may_carry(rail, xfer) || (only != NULL && rail != only)) continue;
         if (!kvp_rdma_rail_has_place(rail) || !is_over_elsewhere(ep, rail, xfer)) continue;
-        load = (rail->bytes + len) * KVP_RDMA_HEALTH_FULL / kvp_rdma_health_weight(&rail->health, best_ns);
+        load = load_with(rail, len, best_ns);
         if (load >= least) continue;
         least = load;
         best = rail;
