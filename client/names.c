@@ -8,10 +8,10 @@
 #include "client/names.h"
 
 #include "client/waits.h"
+#include "common/detach.h"
 #include "common/parse.h"
 
 #include <netdb.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -102,25 +102,6 @@ run(void *arg)
     return NULL;
 }
 
-/* Signals are the program's: its own threads get them. */
-static int
-start_thread(asking_t *a)
-{
-    sigset_t all, before;
-    pthread_attr_t attr;
-    pthread_t thread;
-    int rc;
-
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&thread, &attr, run, a);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return rc;
-}
-
 /* ---- entries. Callers of *_locked hold names->lock. */
 static entry_t *
 find_locked(kvp_names_t *names, const char *host)
@@ -153,7 +134,7 @@ ask_locked(kvp_names_t *names, entry_t *e, const char *host)
     a->names = names;
     a->entry = e;
     memcpy(a->host, host, strlen(host) + 1);
-    if (start_thread(a) != 0) {
+    if (!kvp_detach(run, a)) {
         free(a);
         return KVP_SYS;
     }

@@ -12,11 +12,11 @@
 
 #include "client/transport/rdma_want.h"
 
+#include "common/detach.h"
 #include "common/list.h"
 #include "common/log.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -353,25 +353,6 @@ work(void *arg)
     return NULL;
 }
 
-/* Another thread that registers; signals are not for it. */
-static bool
-start_worker(kvp_mrcache_t *c)
-{
-    sigset_t all, before;
-    pthread_attr_t attr;
-    pthread_t thread;
-    int rc;
-
-    sigfillset(&all);
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&thread, &attr, work, c);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return rc == 0;
-}
-
 static void
 see_to_waiting(kvp_mrcache_t *c, size_t len)
 {
@@ -379,7 +360,7 @@ see_to_waiting(kvp_mrcache_t *c, size_t len)
     if (len > AT_ONCE_BYTES) {
         uint64_t pieces = len / c->grid_bytes + 1;
 
-        while (c->workers_n < WORKERS_MAX && c->workers_n < pieces && start_worker(c))
+        while (c->workers_n < WORKERS_MAX && c->workers_n < pieces && kvp_detach(work, c))
             c->workers_n++;
     }
     if (c->workers_n == 0) register_waiting(c);
