@@ -571,6 +571,18 @@ kvp_peer_give_ep(kvp_peer_t *peer, kvp_ep_t *ep, bool is_spent)
     pthread_mutex_unlock(&peer->lock);
 }
 
+bool
+kvp_peer_is_stale(kvp_peer_t *peer)
+{
+    bool is_stale = false;
+
+    pthread_mutex_lock(&peer->lock);
+    for (uint32_t i = 0; i < peer->idle_n; i++)
+        is_stale |= peer->tp->ops->ep_is_stale(peer->idle[i]);
+    pthread_mutex_unlock(&peer->lock);
+    return is_stale;
+}
+
 /* Endpoints are taken from the end and given back there, so those that are used least lie at the beginning: no clock is
  * looked at where they are used. */
 uint32_t

@@ -114,5 +114,7 @@ bool kvp_peer_map_some(kvp_peer_t *peer);
 
 /* kvp_peer_has_hung_up looks whether the node closed the control connection. Does not wait. */
 bool kvp_peer_has_hung_up(kvp_peer_t *peer);
+/* kvp_peer_is_stale: one of its idle endpoints is, so that the node is better attached anew. Does not wait. */
+bool kvp_peer_is_stale(kvp_peer_t *peer);
 
 #endif

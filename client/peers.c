@@ -95,27 +95,40 @@ note_silence(kvp_peers_t *p, kvp_peer_t *peer, uint64_t since_ns, uint64_t now_n
     return is_enough;
 }
 
-/* The slot is rid of this peer, whoever still uses it. */
-static void
-drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
+/* The slot is rid of this peer, whoever still uses it; true: it was there. */
+static bool
+leave_peer(kvp_peers_t *p, kvp_peer_t *peer, bool has_failed)
 {
     kvp_slot_t *slot;
     bool is_ours;
 
-    kvp_peer_break(peer);
     pthread_mutex_lock(&p->lock);
     slot = kvp_slot_of(p, peer);
     is_ours = slot != NULL && slot->peer == peer;
     if (is_ours) {
         slot->peer = NULL;
-        kvp_slot_trip(slot);
-        if (peer->is_on_trial)
+        if (has_failed) kvp_slot_trip(slot);
+        if (has_failed && peer->is_on_trial)
             (void)kvp_way_leave(p, slot, peer->transport, peer->where, "nothing moves, though it connects");
     }
     pthread_mutex_unlock(&p->lock);
-    if (!is_ours) return;
-    kvp_count(&p->conf.counters->peer_failures, 1);
-    kvp_peers_rele(p, peer);
+    if (is_ours) kvp_peers_rele(p, peer);
+    return is_ours;
+}
+
+static void
+drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
+{
+    kvp_peer_break(peer);
+    if (leave_peer(p, peer, true)) kvp_count(&p->conf.counters->peer_failures, 1);
+}
+
+/* Nothing is wrong with the node. Whoever has the peer goes on with it, and whoever comes attaches anew. */
+static void
+renew_peer(kvp_peers_t *p, kvp_peer_t *peer)
+{
+    if (leave_peer(p, peer, false))
+        kvp_log_info("client", "node %s is attached anew: a device was removed, or came back", peer->where);
 }
 
 void
@@ -380,7 +393,10 @@ kvp_peers_take(kvp_peers_t *p, uint32_t segment_id, size_t from, uint64_t deadli
 void
 kvp_path_rele(kvp_peers_t *p, kvp_path_t *path, bool is_spent)
 {
-    kvp_peer_give_ep(path->peer, path->ep, is_spent);
+    bool is_stale = path->peer->tp->ops->ep_is_stale(path->ep);
+
+    kvp_peer_give_ep(path->peer, path->ep, is_spent || is_stale);
+    if (is_stale) renew_peer(p, path->peer);
     kvp_peers_rele(p, path->peer);
     *path = (kvp_path_t){.peer = NULL};
 }
@@ -573,9 +589,12 @@ kvp_peers_tend(kvp_peers_t *p)
     drop_idle_ep(p);
     for (size_t i = 0; hold_nth(p, i, &peer); i++) {
         if (peer == NULL) continue;
+        peer->tp->ops->tend(peer->tp);
         if (kvp_peer_has_hung_up(peer)) {
             kvp_log_info("client", "node %s closed its connection", peer->where);
             drop_peer(p, peer);
+        } else if (kvp_peer_is_stale(peer)) {
+            renew_peer(p, peer);
         } else {
             has_more |= kvp_peer_map_some(peer);
         }

@@ -110,6 +110,16 @@ rdma_fini(kvp_tp_t *base)
     if (tp->devs_n > 0) tp->verbs->devs_close();
 }
 
+uint64_t
+kvp_rdma_epoch(const kvp_rdma_tp_t *tp)
+{
+    uint64_t epoch = tp->epoch;
+
+    for (size_t i = 0; i < tp->devs_n; i++)
+        epoch += tp->devs[i]->life;
+    return epoch;
+}
+
 /* ---- memory of ours */
 void
 kvp_rdma_regs_drop(const kvp_rdma_tp_t *tp, kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX])
@@ -165,11 +175,12 @@ rdma_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, 
 {
     kvp_rdma_mr_t *mr = kvp_container_of((kvp_mr_t *)(uintptr_t)base, kvp_rdma_mr_t, base);
     kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base->tp);
-    kvp_rdma_token_t keys = {.epoch = tp->epoch,
-                             .addr = (uint64_t)(uintptr_t)base->addr,
-                             .len = base->len,
-                             .is_writable = access == KVP_ACCESS_WRITE,
-                             .rails_n = (uint32_t)tp->devs_n};
+    kvp_rdma_token_t keys = {
+        .epoch = kvp_rdma_epoch(tp), /* before the keys: none of an earlier life goes with a later one */
+        .addr = (uint64_t)(uintptr_t)base->addr,
+        .len = base->len,
+        .is_writable = access == KVP_ACCESS_WRITE,
+        .rails_n = (uint32_t)tp->devs_n};
     kvp_err_t err = KVP_OK;
 
     for (size_t i = 0; i < tp->devs_n; i++)
@@ -177,6 +188,16 @@ rdma_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, 
     if (access == KVP_ACCESS_WRITE) err = kvp_rdma_grant(tp, mr, incarnation, keys.rkeys);
     if (err == KVP_OK) kvp_rdma_token_encode(&keys, token_out);
     return err;
+}
+
+/* ---- devices that go and come back */
+static void
+rdma_tend(kvp_tp_t *base)
+{
+    kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
+
+    tp->verbs->devs_look();
+    kvp_rdma_serving_tend(tp);
 }
 
 /* ---- memory of peers */
@@ -228,4 +249,6 @@ const kvp_transport_ops_t kvp_rdma_ops = {
     .ep_event_fd = kvp_rdma_ep_event_fd,
     .ep_arm = kvp_rdma_ep_arm,
     .ep_is_broken = kvp_rdma_ep_is_broken,
+    .ep_is_stale = kvp_rdma_ep_is_stale,
+    .tend = rdma_tend,
 };

@@ -86,8 +86,8 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev)
                       rail->id->dev->info.name, rail->id->dev->info.mtu_bytes, answer.mtu_bytes);
     if (answer.err != KVP_OK) return answer.err;
     if (answer.nonce != rail->nonce) return KVP_PROTO; /* of another connect */
-    if (ep->is_up && (answer.epoch != ep->epoch || answer.rail != rail->pair.theirs))
-        return KVP_PROTO; /* another life */
+    if (ep->is_up && answer.epoch != ep->epoch) ep->has_rekeyed = true; /* another life, of it or of its device */
+    if (ep->is_up && (answer.epoch != ep->epoch || answer.rail != rail->pair.theirs)) return KVP_PROTO;
     if (!ep->is_up) {
         ep->epoch = answer.epoch;
         kvp_rdma_rails_learn(ep, &answer);
@@ -230,4 +230,15 @@ kvp_rdma_ep_is_broken(const kvp_ep_t *base)
     const kvp_rdma_ep_t *ep = kvp_container_of(base, const kvp_rdma_ep_t, base);
 
     return ep->rails_n == 0 || ep->is_over;
+}
+
+bool
+kvp_rdma_ep_is_stale(const kvp_ep_t *base)
+{
+    const kvp_rdma_ep_t *ep = kvp_container_of(base, const kvp_rdma_ep_t, base);
+    bool is_stale = ep->has_rekeyed;
+
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        is_stale |= kvp_rdma_rail_is_on_gone(&ep->rails[i]);
+    return is_stale;
 }

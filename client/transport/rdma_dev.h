@@ -16,6 +16,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 
 #define KVP_RDMA_DEVS_MAX 16u
@@ -67,12 +68,17 @@ kvp_rdma_set_port(struct sockaddr_storage *addr, in_port_t port)
 /* The typed bases; each comes first in the stack's own struct, and is the stack's memory. */
 typedef struct {
     kvp_rdma_info_t info;
+    _Atomic bool
+        is_gone; /* it was taken from the machine: nothing can be made on it. The kernel waits with it until all ids
+                             on it are closed, which their users do: by an event, or when they see this */
+    _Atomic uint32_t life; /* how often it came back: with other keys each time */
 } kvp_rdma_dev_t;
 
+/* Keys change when the device comes back, and mean nothing while it is gone. */
 typedef struct {
     kvp_rdma_dev_t *dev;
-    uint32_t lkey;
-    uint32_t rkey;
+    _Atomic uint32_t lkey;
+    _Atomic uint32_t rkey;
 } kvp_rdma_reg_t;
 
 typedef struct {
@@ -81,7 +87,7 @@ typedef struct {
 
 typedef struct {
     kvp_rdma_cm_t *cm;
-    kvp_rdma_dev_t *dev; /* NULL on a listener, and before RESOLVED */
+    kvp_rdma_dev_t *dev; /* NULL before RESOLVED, and of a listener at all devices */
     void *arg; /* the user's; NULL at first */
     uint32_t
         mtu_bytes; /* connect: the user's as well, until RESOLVED: bytes in a packet, at most; 0 = as its port has it */
@@ -170,8 +176,11 @@ typedef struct kvp_verbs_ops {
     kvp_err_t (*devs_open)(const kvp_rdma_want_t *want, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out,
                            const char **why_out);
     void (*devs_close)(void);
+    /* devs_look notices what became of devices: is_gone, and life. One that comes back is what it was: where it is not, it
+     * stays gone. Any thread, as often as one likes; it does not wait for devices. */
+    void (*devs_look)(void);
 
-    /* NOMEM: also where memlock is too small. INVALID: empty, or larger than max_reg_bytes. dmabuf_fd -1: host memory;
+    /* Memory can be registered with a device that is gone: it will be when that comes back. NOMEM: also where memlock is too small. INVALID: empty, or larger than max_reg_bytes. dmabuf_fd -1: host memory;
      * else device memory, known at addr, the first byte of which is the dma-buf's (NOTSUP: this stack cannot). After dereg nothing reaches the memory by this
      * registration, and what was acknowledged is in it; its keys are not used again soon. */
     kvp_err_t (*reg)(kvp_rdma_dev_t *dev, void *addr, size_t len, kvp_rdma_access_t access, int dmabuf_fd,

@@ -24,6 +24,7 @@ typedef struct {
     uint64_t epoch; /* the peer's */
     bool is_up; /* was connected, and is not over */
     bool is_over; /* broken */
+    bool has_rekeyed; /* the peer gives out other keys by now */
     bool has_slept; /* there may be an event */
     bool is_kicked;
     uint64_t timed_ns; /* when the timer fires; 0 = it is not set */

@@ -8,6 +8,7 @@
 #include "client/transport/rdma_ibv.h"
 
 #include "client/transport/rdma_leave.h"
+#include "client/transport/rdma_rank.h"
 #include "common/log.h"
 
 #include <arpa/inet.h>
@@ -132,9 +133,10 @@ id_close(kvp_rdma_id_t *base)
 {
     ibv_id_t *id = id_of(base);
     bool had_qp = id->id->qp != NULL;
-    bool is_now = !had_qp || kvp_rdma_port_is_up(kvp_ibv_libs(), id->id, &base->dev->info);
+    bool is_gone = base->dev != NULL && base->dev->is_gone;
+    bool is_now = !had_qp || is_gone || kvp_rdma_port_is_up(kvp_ibv_libs(), id->id, &base->dev->info);
 
-    if (had_qp && is_now) (void)(kvp_ibv_libs()->rdma_disconnect)(id->id);
+    if (had_qp && is_now && !is_gone) (void)(kvp_ibv_libs()->rdma_disconnect)(id->id);
     if (had_qp) (kvp_ibv_libs()->rdma_destroy_qp)(id->id);
     if (id->cq != NULL) {
         if (id->events > 0) (kvp_ibv_libs()->ibv_ack_cq_events)(id->cq, id->events);
@@ -143,6 +145,7 @@ id_close(kvp_rdma_id_t *base)
     if (id->comp != NULL) (kvp_ibv_libs()->ibv_destroy_comp_channel)(id->comp);
     if (is_now || !kvp_rdma_leave_later(kvp_ibv_libs(), id->id, &base->dev->info))
         (kvp_ibv_libs()->rdma_destroy_id)(id->id);
+    if (base->dev != NULL) kvp_ibv_dev_rele(dev_of(base->dev));
     free(id->chain);
     free(id);
 }
@@ -151,10 +154,13 @@ id_close(kvp_rdma_id_t *base)
 static bool
 take_request(kvp_rdma_cm_t *cm, struct rdma_cm_id *raw, kvp_rdma_event_t *out)
 {
-    kvp_ibv_dev_t *dev = kvp_ibv_dev_find(raw);
+    kvp_ibv_dev_t *dev = kvp_ibv_dev_hold(raw);
     ibv_id_t *id = dev == NULL ? NULL : id_wrap(cm, raw);
 
-    if (id == NULL) return false;
+    if (id == NULL) {
+        if (dev != NULL) kvp_ibv_dev_rele(dev);
+        return false;
+    }
     id->base.dev = &dev->base;
     out->kind = KVP_RDMA_REQUEST;
     out->id = &id->base;
@@ -200,7 +206,7 @@ translate(kvp_rdma_cm_t *cm, const struct rdma_cm_event *ev, kvp_rdma_event_t *o
         out->kind = KVP_RDMA_UNREACHABLE;
         return find_route(id) != 0;
     case RDMA_CM_EVENT_ROUTE_RESOLVED:
-        dev = kvp_ibv_dev_find(ev->id);
+        dev = kvp_ibv_dev_hold(ev->id);
         id->base.dev = dev == NULL ? NULL : &dev->base;
         out->kind = dev == NULL ? KVP_RDMA_UNREACHABLE : KVP_RDMA_RESOLVED;
         return true;
@@ -216,8 +222,11 @@ translate(kvp_rdma_cm_t *cm, const struct rdma_cm_event *ev, kvp_rdma_event_t *o
     case RDMA_CM_EVENT_UNREACHABLE:
         out->kind = KVP_RDMA_UNREACHABLE;
         return true;
-    case RDMA_CM_EVENT_DISCONNECTED:
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
+        kvp_ibv_dev_gone(ev->id);
+        out->kind = KVP_RDMA_GONE;
+        return true;
+    case RDMA_CM_EVENT_DISCONNECTED:
         out->kind = KVP_RDMA_GONE;
         return true;
     default:
@@ -293,10 +302,13 @@ say_no_listen(const struct sockaddr_storage *at, bool is_taken)
 /* A device that is not in use has no protection domain of ours, so what connects there could not be served. Who listens at
  * the loopback address has no device either: the kernel takes it for all of them, and lets nobody connect to it. */
 static bool
-is_bound_well(const struct rdma_cm_id *id, const struct sockaddr_storage *at)
+is_bound_well(ibv_id_t *id, const struct sockaddr_storage *at)
 {
+    kvp_ibv_dev_t *dev = kvp_ibv_dev_hold(id->id);
+
+    if (dev != NULL) id->base.dev = &dev->base;
     errno = EADDRNOTAVAIL;
-    return id->verbs == NULL ? kvp_rdma_is_unspecified(at) : kvp_ibv_dev_find(id) != NULL;
+    return id->id->verbs == NULL ? kvp_rdma_is_unspecified(at) : dev != NULL;
 }
 
 static kvp_err_t
@@ -306,7 +318,7 @@ listen_at(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **
     kvp_err_t err = id_make(cm, &id);
 
     if (err != KVP_OK) return err;
-    if ((kvp_ibv_libs()->rdma_bind_addr)(id->id, raw_addr(at)) != 0 || !is_bound_well(id->id, at) ||
+    if ((kvp_ibv_libs()->rdma_bind_addr)(id->id, raw_addr(at)) != 0 || !is_bound_well(id, at) ||
         (kvp_ibv_libs()->rdma_listen)(id->id, BACKLOG) != 0) {
         bool is_taken = errno == EADDRINUSE;
 
@@ -320,15 +332,21 @@ listen_at(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **
     return KVP_OK;
 }
 
-/* Routes may lead through a device that the user did not name, and to another address of it than that of the GID. */
+/* Routes may lead through a device that the user did not name, and to another address of it than that of the GID. Of those
+ * that were named, the one that is likeliest of the same network. */
 static const struct sockaddr_storage *
 wished_source(const struct sockaddr_storage *to)
 {
+    const struct sockaddr_storage *best = NULL;
     const kvp_ibv_dev_t *dev;
 
-    for (size_t i = 0; kvp_ibv_are_wished() && (dev = kvp_ibv_dev_at(i)) != NULL; i++)
-        if (dev->base.info.addr.ss_family == to->ss_family) return &dev->base.info.addr;
-    return NULL;
+    for (size_t i = 0; kvp_ibv_are_wished() && (dev = kvp_ibv_dev_at(i)) != NULL; i++) {
+        const struct sockaddr_storage *own = &dev->base.info.addr;
+
+        if (own->ss_family != to->ss_family || dev->base.is_gone) continue;
+        if (best == NULL || kvp_rdma_alike_bits(own, to) > kvp_rdma_alike_bits(best, to)) best = own;
+    }
+    return best;
 }
 
 static kvp_err_t
@@ -523,6 +541,7 @@ const kvp_verbs_ops_t kvp_verbs_ibv = {
     .name = "libibverbs",
     .devs_open = kvp_ibv_devs_open,
     .devs_close = kvp_ibv_devs_close,
+    .devs_look = kvp_ibv_devs_look,
     .reg = kvp_ibv_reg,
     .dereg = kvp_ibv_dereg,
     .cm_open = cm_open,

@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Devices of this machine and memory registered with them, by libibverbs.
+ * Devices of this machine, by libibverbs. Any thread.
  *
  * Design notes.
  * - Queue pairs are made by the connection manager, so devices are the contexts that it opened.
+ * - A device that is removed stays in its place. Once no id uses it, what is registered with it is deregistered and the
+ *   context given back, without which some kernels wait with the removal for ever. When one of that name, with the same
+ *   address and limits, is there again, a thread registers all of that anew: it may take seconds.
+ * - librdmacm opens and closes contexts when it is asked for the list of devices. So it is asked only while nobody uses one
+ *   that is not listed any more.
  */
 #include "client/transport/rdma_ibv.h"
 
+#include "client/transport/rdma_leave.h"
 #include "client/transport/rdma_port.h"
+#include "common/clock.h"
+#include "common/detach.h"
 #include "common/log.h"
 
-#include <errno.h>
+#include <poll.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #define WHY_MAX 512u
-
-typedef struct {
-    kvp_rdma_reg_t base;
-    struct ibv_mr *mr;
-} ibv_reg_t;
+#define LOOK_NS KVP_NS_PER_S /* from one look at the devices to the next */
+#define LOOK_AGAIN_NS (10 * KVP_NS_PER_S) /* after one that came back could not be used */
 
 static struct {
     pthread_mutex_t lock;
@@ -31,45 +33,42 @@ static struct {
     kvp_ibv_dev_t devs[KVP_RDMA_DEVS_MAX];
     size_t devs_n;
     uint32_t users;
-    bool is_wished; /* its user named devices, or a GID */
+    kvp_rdma_want_t want;
+    uint64_t look_ns; /* when to look again */
+    kvp_ibv_dev_t *back; /* the one that is being made ready again */
+    pthread_cond_t changed; /* back */
     char why[WHY_MAX]; /* no device is open */
-} host = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-kvp_err_t
-kvp_ibv_err(void)
-{
-    switch (errno) {
-    case ENOMEM:
-        return KVP_NOMEM;
-    case EINVAL:
-    case EFAULT:
-        return KVP_INVALID;
-    case EOPNOTSUPP:
-        return KVP_NOTSUP;
-    default:
-        return KVP_SYS;
-    }
-}
+} host = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 /* ---- devices */
 static void
-dev_close(kvp_ibv_dev_t *dev)
+dev_drop(kvp_ibv_dev_t *dev)
 {
-    if (dev->no_cq != NULL) (host.libs->ibv_destroy_cq)(dev->no_cq);
-    if (dev->pd != NULL) (host.libs->ibv_dealloc_pd)(dev->pd);
-    *dev = (kvp_ibv_dev_t){0};
+    if (dev->no_cq != NULL) (void)(host.libs->ibv_destroy_cq)(dev->no_cq);
+    if (dev->pd != NULL) (void)(host.libs->ibv_dealloc_pd)(dev->pd);
+    dev->no_cq = NULL;
+    dev->pd = NULL;
+    dev->ctx = NULL;
+}
+
+static bool
+dev_make(kvp_ibv_dev_t *dev, struct ibv_context *ctx)
+{
+    dev->ctx = ctx;
+    dev->pd = (host.libs->ibv_alloc_pd)(ctx);
+    if (dev->pd != NULL) dev->no_cq = (host.libs->ibv_create_cq)(ctx, 1, NULL, NULL, 0);
+    if (dev->no_cq != NULL) return true;
+    kvp_log_warn("rdma", "device is left out: %m name %s", dev->base.info.name);
+    dev_drop(dev);
+    return false;
 }
 
 static bool
 dev_open(kvp_ibv_dev_t *dev, struct ibv_context *ctx, const kvp_rdma_info_t *info)
 {
-    *dev = (kvp_ibv_dev_t){.base = {.info = *info}, .ctx = ctx};
-    dev->pd = (host.libs->ibv_alloc_pd)(ctx);
-    if (dev->pd != NULL) dev->no_cq = (host.libs->ibv_create_cq)(ctx, 1, NULL, NULL, 0);
-    if (dev->no_cq != NULL) return true;
-    kvp_log_warn("rdma", "device is left out: %m name %s", info->name);
-    dev_close(dev);
-    return false;
+    *dev = (kvp_ibv_dev_t){.base = {.info = *info}};
+    kvp_list_init(&dev->regs);
+    return dev_make(dev, ctx);
 }
 
 /* Opens the ports that are wanted. What was named and cannot be used is an error; of the rest, what can be used is. */
@@ -96,7 +95,7 @@ static void
 close_all(void)
 {
     while (host.devs_n > 0)
-        dev_close(&host.devs[--host.devs_n]);
+        dev_drop(&host.devs[--host.devs_n]);
     if (host.list != NULL) (host.libs->rdma_free_devices)(host.list);
     host.list = NULL;
 }
@@ -147,7 +146,7 @@ open_all(const kvp_rdma_want_t *want, const char **why_out)
     is_good = are_there(want, n);
     for (int i = 0; is_good && i < n; i++)
         is_good = open_ports(host.list[i], want);
-    host.is_wished = !kvp_rdma_want_is_any(want);
+    host.want = *want;
     if (is_good && host.devs_n > 0) return KVP_OK;
     close_all();
     return KVP_NOTSUP;
@@ -177,6 +176,8 @@ void
 kvp_ibv_devs_close(void)
 {
     pthread_mutex_lock(&host.lock);
+    while (host.users == 1 && host.back != NULL)
+        pthread_cond_wait(&host.changed, &host.lock);
     if (--host.users == 0) close_all();
     pthread_mutex_unlock(&host.lock);
 }
@@ -193,89 +194,230 @@ kvp_ibv_dev_at(size_t i)
     return i < host.devs_n ? &host.devs[i] : NULL;
 }
 
-kvp_ibv_dev_t *
-kvp_ibv_dev_find(const struct rdma_cm_id *id)
-{
-    for (size_t i = 0; i < host.devs_n; i++)
-        if (host.devs[i].ctx == id->verbs && host.devs[i].base.info.port == id->port_num) return &host.devs[i];
-    return NULL;
-}
-
 bool
 kvp_ibv_are_wished(void)
 {
-    return host.is_wished;
+    return !kvp_rdma_want_is_any(&host.want);
 }
 
-/* ---- memory */
-static struct ibv_mr *
-register_host(struct ibv_pd *pd, void *addr, size_t len, int flags)
+/* ---- devices that go. All under the lock, but for the calls of other files. */
+static bool
+is_listed(const struct ibv_context *ctx, struct ibv_context **list)
 {
-    struct ibv_mr *mr = (host.libs->ibv_reg_mr)(pd, addr, len, flags);
-
-    /* Memory that we may not write to can be sent from all the same. */
-    if (mr == NULL && flags == IBV_ACCESS_LOCAL_WRITE && (errno == EFAULT || errno == EACCES))
-        mr = (host.libs->ibv_reg_mr)(pd, addr, len, 0);
-    return mr;
+    while (*list != NULL && *list != ctx)
+        list++;
+    return *list != NULL;
 }
 
-/* errno is that of the registration. That the memory lock is short is said once: what comes after it is short for the same
- * reason. */
 static void
-say_unregistered(const kvp_rdma_dev_t *dev, size_t len, int dmabuf_fd, kvp_err_t err)
+note_gone(kvp_ibv_dev_t *dev)
 {
-    static atomic_flag was_said = ATOMIC_FLAG_INIT;
-    struct rlimit lock;
-    int no = errno;
-
-    if (err == KVP_NOMEM && getrlimit(RLIMIT_MEMLOCK, &lock) == 0 && lock.rlim_cur != RLIM_INFINITY) {
-        if (atomic_flag_test_and_set(&was_said)) return;
-        kvp_log_error(
-            "rdma",
-            "memory is not registered: this process may lock %llu bytes in all; raise that (ulimit -l unlimited, "
-            "or LimitMEMLOCK=infinity of the service) device %s bytes %zu",
-            (unsigned long long)lock.rlim_cur, dev->info.name, len);
-        return;
-    }
-    errno = no;
-    /* Memory of a GPU is tried in one way after the other, and the host's is never a bad address. */
-    kvp_log_write(dmabuf_fd >= 0 || no == EFAULT ? KVP_LOG_INFO : KVP_LOG_ERROR, "rdma",
-                  "memory is not registered%s: %m device %s bytes %zu", dmabuf_fd >= 0 ? " as a dma-buf" : "",
-                  dev->info.name, len);
+    if (dev->base.is_gone) return;
+    dev->base.is_gone = true;
+    kvp_log_warn("rdma", "device was removed: it is let go when its connections are closed device %s connections %u",
+                 dev->base.info.name, dev->uses);
 }
 
-kvp_err_t
-kvp_ibv_reg(kvp_rdma_dev_t *base, void *addr, size_t len, kvp_rdma_access_t access, int dmabuf_fd,
-            kvp_rdma_reg_t **reg_out)
+/* Takes the list of the devices that are there now. librdmacm closes the others with the old one: none of these may be in
+ * use. False: it cannot be had now. */
+static bool
+renew_list(void)
 {
-    kvp_ibv_dev_t *dev = kvp_container_of(base, kvp_ibv_dev_t, base);
-    int flags = IBV_ACCESS_LOCAL_WRITE;
-    ibv_reg_t *r = calloc(1, sizeof *r);
+    struct ibv_context **now;
+    bool is_safe = true;
 
-    if (r == NULL) return KVP_NOMEM;
-    if (access != KVP_RDMA_LOCAL) flags |= IBV_ACCESS_REMOTE_READ;
-    if (access == KVP_RDMA_WRITABLE) flags |= IBV_ACCESS_REMOTE_WRITE;
-    if (dmabuf_fd < 0)
-        r->mr = register_host(dev->pd, addr, len, flags);
-    else
-        r->mr = (host.libs->ibv_reg_dmabuf_mr)(dev->pd, 0, len, (uint64_t)(uintptr_t)addr, dmabuf_fd, flags);
-    if (r->mr == NULL) {
-        kvp_err_t err = kvp_ibv_err();
+    for (size_t i = 0; i < host.devs_n; i++)
+        if (host.devs[i].base.is_gone && host.devs[i].ctx != NULL) return false;
+    now = (host.libs->rdma_get_devices)(NULL);
+    if (now == NULL) return false; /* there is none left: the last one stays open until there is */
+    for (size_t i = 0; i < host.devs_n; i++) {
+        kvp_ibv_dev_t *dev = &host.devs[i];
 
-        say_unregistered(base, len, dmabuf_fd, err);
-        free(r);
-        return err;
+        if (dev->ctx == NULL || is_listed(dev->ctx, now)) continue;
+        note_gone(dev);
+        is_safe = false;
     }
-    r->base = (kvp_rdma_reg_t){.dev = base, .lkey = r->mr->lkey, .rkey = r->mr->rkey};
-    *reg_out = &r->base;
-    return KVP_OK;
+    (host.libs->rdma_free_devices)(is_safe ? host.list : now);
+    if (is_safe) host.list = now;
+    return is_safe;
+}
+
+static void
+let_go_if_unused(kvp_ibv_dev_t *dev)
+{
+    if (!dev->base.is_gone || dev->uses > 0 || dev->ctx == NULL || dev == host.back) return;
+    kvp_ibv_regs_drop(dev);
+    dev_drop(dev);
+    kvp_log_info("rdma", "device is let go%s device %s",
+                 renew_list() ? "" : ", but for librdmacm: when another one is there, or is let go as well",
+                 dev->base.info.name);
+}
+
+/* All ports of an adapter go with it. */
+static void
+ctx_gone(const struct ibv_context *ctx)
+{
+    for (size_t i = 0; i < host.devs_n; i++)
+        if (host.devs[i].ctx == ctx) note_gone(&host.devs[i]);
+    for (size_t i = 0; i < host.devs_n; i++)
+        if (host.devs[i].ctx == ctx) let_go_if_unused(&host.devs[i]);
 }
 
 void
-kvp_ibv_dereg(kvp_rdma_reg_t *base)
+kvp_ibv_dev_gone(const struct rdma_cm_id *id)
 {
-    ibv_reg_t *r = kvp_container_of(base, ibv_reg_t, base);
+    pthread_mutex_lock(&host.lock);
+    if (id->verbs != NULL) ctx_gone(id->verbs);
+    pthread_mutex_unlock(&host.lock);
+}
 
-    if ((host.libs->ibv_dereg_mr)(r->mr) != 0) kvp_panic("memory cannot be deregistered: %m");
-    free(r);
+kvp_ibv_dev_t *
+kvp_ibv_dev_hold(const struct rdma_cm_id *id)
+{
+    kvp_ibv_dev_t *found = NULL;
+
+    pthread_mutex_lock(&host.lock);
+    for (size_t i = 0; id->verbs != NULL && i < host.devs_n; i++) {
+        kvp_ibv_dev_t *dev = &host.devs[i];
+
+        if (dev->ctx == id->verbs && dev->base.info.port == id->port_num && !dev->base.is_gone) found = dev;
+    }
+    if (found != NULL) found->uses++;
+    pthread_mutex_unlock(&host.lock);
+    return found;
+}
+
+bool
+kvp_ibv_dev_pin(kvp_ibv_dev_t *dev)
+{
+    bool is_gone;
+
+    pthread_mutex_lock(&host.lock);
+    is_gone = dev->base.is_gone;
+    dev->uses++;
+    pthread_mutex_unlock(&host.lock);
+    return !is_gone;
+}
+
+void
+kvp_ibv_dev_rele(kvp_ibv_dev_t *dev)
+{
+    pthread_mutex_lock(&host.lock);
+    dev->uses--;
+    let_go_if_unused(dev);
+    pthread_mutex_unlock(&host.lock);
+}
+
+/* ---- devices that come back. All with the lock held, but for make_ready and devs_look. */
+/* Keys first: whoever sees the new life sees them. What is registered meanwhile may be found missing once more. */
+static void *
+make_ready(void *arg)
+{
+    kvp_ibv_dev_t *dev = arg;
+    bool is_ready = true;
+
+    pthread_mutex_lock(&host.lock);
+    while (is_ready && kvp_ibv_regs_are_missing(dev)) {
+        pthread_mutex_unlock(&host.lock);
+        is_ready = kvp_ibv_regs_make(dev);
+        pthread_mutex_lock(&host.lock);
+    }
+    if (is_ready) {
+        dev->base.life++;
+        dev->base.is_gone = false;
+        kvp_log_info("rdma", "device is there again, and used device %s", dev->base.info.name);
+    } else {
+        host.look_ns = kvp_now_ns() + LOOK_AGAIN_NS;
+    }
+    host.back = NULL;
+    let_go_if_unused(dev);
+    pthread_cond_broadcast(&host.changed);
+    pthread_mutex_unlock(&host.lock);
+    return NULL;
+}
+
+/* What was made for the one must do for the other. */
+static bool
+is_as_before(kvp_ibv_dev_t *dev, const kvp_rdma_info_t *now)
+{
+    const kvp_rdma_info_t *was = &dev->base.info;
+
+    if (memcmp(&now->addr, &was->addr, sizeof now->addr) == 0 && now->mtu_bytes == was->mtu_bytes &&
+        now->max_sge == was->max_sge && now->max_wr == was->max_wr && now->max_reg_bytes == was->max_reg_bytes &&
+        now->max_msg_bytes == was->max_msg_bytes)
+        return true;
+    if (!dev->is_refused)
+        kvp_log_warn("rdma",
+                     "a device came back with another address, MTU or limits: it is used after a restart device %s",
+                     was->name);
+    dev->is_refused = true;
+    return false;
+}
+
+static void
+take_back(kvp_ibv_dev_t *dev)
+{
+    char why[WHY_MAX];
+    kvp_rdma_info_t now;
+
+    for (struct ibv_context **at = host.list; *at != NULL; at++) {
+        if (strcmp((*at)->device->name, dev->base.info.name) != 0) continue;
+        if (!kvp_rdma_port_info(host.libs, *at, dev->base.info.port, host.want.gid_index, &now, why, sizeof why) ||
+            !is_as_before(dev, &now) || !dev_make(dev, *at))
+            return;
+        host.back = dev;
+        if (kvp_detach(make_ready, dev)) return;
+        host.back = NULL;
+        dev_drop(dev);
+        return;
+    }
+}
+
+/* Its driver says that it failed for good. */
+static bool
+has_failed(struct ibv_context *ctx)
+{
+    struct pollfd p = {.fd = ctx->async_fd, .events = POLLIN};
+    struct ibv_async_event event;
+    bool is_fatal = false;
+
+    while (poll(&p, 1, 0) == 1 && (p.revents & POLLIN) != 0 && (host.libs->ibv_get_async_event)(ctx, &event) == 0) {
+        is_fatal |= event.event_type == IBV_EVENT_DEVICE_FATAL;
+        (host.libs->ibv_ack_async_event)(&event);
+    }
+    return is_fatal;
+}
+
+/* librdmacm has all devices of the machine open, those that we do not use as well. */
+static void
+look(void)
+{
+    bool is_new, is_wanted = false;
+
+    for (struct ibv_context **at = host.list; *at != NULL; at++) {
+        if (kvp_rdma_is_present(*at) && !has_failed(*at)) continue;
+        ctx_gone(*at);
+        is_wanted = true;
+        break; /* the list may be another one now: the rest is for the next look */
+    }
+    for (size_t i = 0; i < host.devs_n; i++)
+        is_wanted |= host.devs[i].ctx == NULL;
+    is_new = is_wanted && host.back == NULL && renew_list();
+    for (size_t i = 0; is_new && i < host.devs_n && host.back == NULL; i++)
+        if (host.devs[i].ctx == NULL) take_back(&host.devs[i]);
+}
+
+/* Whoever else has the lock may be long about it. */
+void
+kvp_ibv_devs_look(void)
+{
+    uint64_t now_ns = kvp_now_ns();
+
+    if (pthread_mutex_trylock(&host.lock) != 0) return;
+    if (host.users > 0 && now_ns >= host.look_ns) {
+        host.look_ns = now_ns + LOOK_NS;
+        kvp_rdma_left_end(host.libs);
+        look();
+    }
+    pthread_mutex_unlock(&host.lock);
 }

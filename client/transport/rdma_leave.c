@@ -50,11 +50,17 @@ is_netdev_up(const char *name)
 }
 
 bool
+kvp_rdma_is_present(const struct ibv_context *ctx)
+{
+    return access(ctx->device->dev_path, F_OK) == 0;
+}
+
+bool
 kvp_rdma_port_is_up(const kvp_rdma_libs_t *libs, const struct rdma_cm_id *id, const kvp_rdma_info_t *dev)
 {
     struct ibv_port_attr at = {0};
 
-    if (id->verbs == NULL) return true;
+    if (id->verbs == NULL || !kvp_rdma_is_present(id->verbs)) return true; /* nothing is sent any more */
     if (dev->netdev[0] != '\0' && !is_netdev_up(dev->netdev)) return false;
     if ((libs->ibv_query_port)(id->verbs, id->port_num, (struct _compat_ibv_port_attr *)&at) != 0) return true;
     return at.state == IBV_PORT_ACTIVE;

@@ -8,8 +8,11 @@
 #include "client/transport/rdma_libs.h"
 
 /* kvp_rdma_port_is_up says whether anything that an id on that device sends can arrive, and so whether its connection is made
- * or ended now: the port is active, and its network interface up. */
+ * or ended now: the port is active, and its network interface up; or its device was removed, so that it sends nothing. */
 bool kvp_rdma_port_is_up(const kvp_rdma_libs_t *libs, const struct rdma_cm_id *id, const kvp_rdma_info_t *dev);
+
+/* kvp_rdma_is_present says whether a device that is open is still among those of the machine. */
+bool kvp_rdma_is_present(const struct ibv_context *ctx);
 
 /* kvp_rdma_leave_later takes an id without a queue pair off its channel, to be ended by a later call of left_end; false: it
  * could not be taken. left_end ends those that may be left now. */

@@ -11,6 +11,7 @@
 #include <rdma/rdma_cma.h>
 
 #define KVP_RDMA_IBV_CALLS(X)                                                                                          \
+    X(ibv_ack_async_event)                                                                                             \
     X(ibv_ack_cq_events)                                                                                               \
     X(ibv_alloc_pd)                                                                                                    \
     X(ibv_create_comp_channel)                                                                                         \
@@ -20,6 +21,7 @@
     X(ibv_destroy_comp_channel)                                                                                        \
     X(ibv_destroy_cq)                                                                                                  \
     X(ibv_fork_init)                                                                                                   \
+    X(ibv_get_async_event)                                                                                             \
     X(ibv_get_cq_event)                                                                                                \
     X(ibv_query_device)                                                                                                \
     X(ibv_query_gid)                                                                                                   \

@@ -120,6 +120,12 @@ bool kvp_rdma_rail_take_work(kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_wo
 bool kvp_rdma_rail_arm(kvp_rdma_rail_t *rail);
 /* kvp_rdma_rail_has_writes: something under way may change the peer's memory. */
 bool kvp_rdma_rail_has_writes(const kvp_rdma_rail_t *rail);
+/* kvp_rdma_rail_is_on_gone: its device was removed, and waits for it to be closed. */
+static inline bool
+kvp_rdma_rail_is_on_gone(const kvp_rdma_rail_t *rail)
+{
+    return rail->id != NULL && rail->id->dev != NULL && rail->id->dev->is_gone;
+}
 static inline bool
 kvp_rdma_rail_is_idle(const kvp_rdma_rail_t *rail)
 {

@@ -195,9 +195,16 @@ kvp_rdma_rails_widen(kvp_rdma_ep_t *ep)
 static void
 try_another_of_ours(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
-    if (ep->tp->devs_n == 1) return;
-    use_path(ep->tp, rail, (rail->pair.ours + 1) % (uint32_t)ep->tp->devs_n);
-    rail->is_routed = false;
+    uint32_t n = (uint32_t)ep->tp->devs_n;
+
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t ours = (rail->pair.ours + i) % n;
+
+        if (ep->tp->devs[ours]->is_gone) continue;
+        use_path(ep->tp, rail, ours);
+        rail->is_routed = false;
+        return;
+    }
 }
 
 static kvp_err_t
@@ -264,7 +271,7 @@ patience_ns(const kvp_rdma_rail_t *rail)
 static bool
 wants_more(const kvp_rdma_ep_t *ep)
 {
-    return ep->is_wide || up_n(ep) == 0;
+    return up_n(ep) == 0 || (ep->is_wide && !ep->has_rekeyed); /* a peer with other keys is not for this endpoint */
 }
 
 void
@@ -278,6 +285,10 @@ kvp_rdma_rails_tend(kvp_rdma_ep_t *ep)
     for (uint32_t i = 0; i < ep->rails_n && ep->is_up; i++) {
         kvp_rdma_rail_t *rail = &ep->rails[i];
 
+        if (kvp_rdma_rail_is_on_gone(rail) && KVP_RULE(RDMA_DEVICE_GONE)) {
+            kvp_rdma_rails_failed(ep, rail);
+            continue;
+        }
         if (now_ns < patience_ns(rail) || !KVP_RULE(RDMA_SILENCE)) continue;
         kvp_log_warn("rdma", "nothing is heard of a connection: it is given up device %s bytes %llu",
                      rail_name(ep, rail), (unsigned long long)rail->bytes);

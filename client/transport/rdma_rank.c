@@ -117,9 +117,8 @@ addr_bytes(const struct sockaddr_storage *addr, uint8_t bytes[16])
         memcpy(bytes, &((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr, 16);
 }
 
-/* By how many bits two addresses begin alike; 0 where they are of different families. */
-static uint32_t
-alike_bits(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+uint32_t
+kvp_rdma_alike_bits(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
     uint8_t x[16], y[16];
     uint32_t i = 0;
@@ -156,7 +155,7 @@ next_pair(match_t *t, bool may_share, kvp_rdma_pair_t *pair_out)
 
     for (uint32_t i = 0; i < t->n; i++) {
         for (uint32_t j = 0; j < t->m; j++) {
-            uint32_t score = 2 * alike_bits(&t->ours[i]->info.addr, &t->theirs[j]) + (i == j) + 1;
+            uint32_t score = 2 * kvp_rdma_alike_bits(&t->ours[i]->info.addr, &t->theirs[j]) + (i == j) + 1;
             bool is_new =
                 may_share ? !t->is_ours_used[i] || !t->is_theirs_used[j] : !t->is_ours_used[i] && !t->is_theirs_used[j];
 

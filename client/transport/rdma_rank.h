@@ -28,6 +28,9 @@ void kvp_rdma_rank(kvp_rdma_dev_t *const *devs, size_t n, const kvp_rdma_place_t
  * adapters in the same order, and the n-th of all hosts are often on one switch. Returns how many are left. */
 size_t kvp_rdma_keep_nearest(kvp_rdma_dev_t **devs, size_t n, const kvp_rdma_place_t *near_to, size_t cap);
 
+/* kvp_rdma_alike_bits: by how many bits two addresses begin alike; 0 where they are of different families. */
+uint32_t kvp_rdma_alike_bits(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
+
 typedef struct {
     uint32_t ours;
     uint32_t theirs;

@@ -8,6 +8,7 @@
  */
 #include "client/transport/rdma_tp.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/mutate.h"
 
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 #define EVENTS_A_TURN 64u
+#define TEND_MS 1000 /* from one look at the devices to the next */
 
 typedef struct {
     kvp_list_t link; /* in serving->peers */
@@ -156,7 +158,7 @@ static size_t
 encode_answer(const kvp_rdma_tp_t *tp, const kvp_rdma_id_t *id, uint64_t nonce, kvp_err_t err,
               uint8_t dst[KVP_RDMA_ANSWER_MAX])
 {
-    kvp_rdma_answer_t answer = {.err = err, .nonce = nonce, .epoch = tp->epoch, .rail = rail_of(tp, id)};
+    kvp_rdma_answer_t answer = {.err = err, .nonce = nonce, .epoch = kvp_rdma_epoch(tp), .rail = rail_of(tp, id)};
 
     answer.mtu_bytes = id->dev->info.mtu_bytes;
 
@@ -201,10 +203,18 @@ on_request(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev)
     tp->verbs->id_close(ev->id);
 }
 
-/* Whatever else is told of a connection but that it stands is its end. */
+static void
+listener_close(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
+{
+    if (l->id != NULL) tp->verbs->id_close(l->id);
+    l->id = NULL;
+}
+
+/* Whatever else is told of a connection but that it stands is its end; of a listener it is that its device is gone. */
 static void
 on_event(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev)
 {
+    kvp_rdma_serving_t *s = &tp->serving;
     conn_t *conn = ev->id->arg;
     peer_t *p;
 
@@ -215,6 +225,8 @@ on_event(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev)
         conn_close(tp, conn);
         peer_drop_if_empty(p);
     }
+    for (size_t i = 0; i < s->listeners_n && ev->kind == KVP_RDMA_GONE; i++)
+        if (s->listeners[i].id == ev->id) listener_close(tp, &s->listeners[i]);
 }
 
 /* ---- the slots of the table */
@@ -233,8 +245,8 @@ kvp_rdma_serving_fini(kvp_rdma_tp_t *tp)
 
     kvp_list_foreach_safe (pos, next, &s->peers)
         peer_end(tp, kvp_list_entry(pos, peer_t, link));
-    while (s->listeners_n > 0)
-        tp->verbs->id_close(s->listeners[--s->listeners_n]);
+    for (size_t i = 0; i < s->listeners_n; i++)
+        listener_close(tp, &s->listeners[i]);
     if (s->cm != NULL) tp->verbs->cm_close(s->cm);
     if (s->wake_fd >= 0) close(s->wake_fd);
     kvp_fenced_fini(&s->fenced);
@@ -267,6 +279,17 @@ is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
                   &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
 }
 
+/* Those at all devices are of no device in particular, and see to it themselves. */
+static kvp_err_t
+listener_open(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
+{
+    kvp_rdma_serving_t *s = &tp->serving;
+    kvp_err_t err = tp->verbs->listen(s->cm, &l->at, &l->id, &s->port);
+
+    if (err == KVP_OK) l->dev = l->id->dev;
+    return err;
+}
+
 /* Peers that were let in at one address come to the others as well. */
 static void
 listen_at_others(kvp_rdma_tp_t *tp, const struct sockaddr_storage *first)
@@ -274,11 +297,12 @@ listen_at_others(kvp_rdma_tp_t *tp, const struct sockaddr_storage *first)
     kvp_rdma_serving_t *s = &tp->serving;
 
     for (size_t i = 0; i < tp->devs_n && !kvp_rdma_is_unspecified(first); i++) {
-        struct sockaddr_storage at = rail_addr(tp, i);
+        kvp_rdma_listener_t *l = &s->listeners[s->listeners_n];
         kvp_err_t err;
 
-        if (is_same_host(&at, first)) continue;
-        err = tp->verbs->listen(s->cm, &at, &s->listeners[s->listeners_n], &s->port);
+        l->at = rail_addr(tp, i);
+        if (is_same_host(&l->at, first)) continue;
+        err = listener_open(tp, l);
         if (err == KVP_OK)
             s->listeners_n++;
         else
@@ -299,13 +323,50 @@ kvp_rdma_listen(kvp_tp_t *base, const kvp_addr_t *at, kvp_addr_t *bound_out)
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->wake_fd < 0) return KVP_SYS;
     err = tp->verbs->cm_open(&s->cm);
-    if (err == KVP_OK) err = tp->verbs->listen(s->cm, &addr, &s->listeners[0], &s->port);
+    s->listeners[0].at = addr;
+    if (err == KVP_OK) err = listener_open(tp, &s->listeners[0]);
     if (err != KVP_OK) return err; /* fini takes what there is */
+    kvp_rdma_set_port(&s->listeners[0].at, htons(s->port));
     s->listeners_n = 1;
     listen_at_others(tp, &addr);
     *bound_out = *at;
     bound_out->port = s->port;
     return KVP_OK;
+}
+
+static void
+conns_close_gone(kvp_rdma_tp_t *tp, peer_t *p)
+{
+    kvp_list_foreach_safe (pos, next, &p->conns) {
+        conn_t *conn = kvp_list_entry(pos, conn_t, link);
+
+        if (conn->id->dev->is_gone) conn_close(tp, conn);
+    }
+    peer_drop_if_empty(p);
+}
+
+static void
+listener_tend(kvp_rdma_tp_t *tp, kvp_rdma_listener_t *l)
+{
+    if (l->dev == NULL) return;
+    if (l->dev->is_gone) {
+        listener_close(tp, l);
+    } else if (l->id == NULL && listener_open(tp, l) == KVP_OK) {
+        kvp_log_info("rdma", "peers can come by a device again device %s port %u", l->dev->info.name, tp->serving.port);
+    }
+}
+
+void
+kvp_rdma_serving_tend(kvp_rdma_tp_t *tp)
+{
+    kvp_rdma_serving_t *s = &tp->serving;
+
+    pthread_mutex_lock(&s->lock);
+    kvp_list_foreach_safe (pos, next, &s->peers)
+        conns_close_gone(tp, kvp_list_entry(pos, peer_t, link));
+    for (size_t i = 0; i < s->listeners_n; i++)
+        listener_tend(tp, &s->listeners[i]);
+    pthread_mutex_unlock(&s->lock);
 }
 
 kvp_err_t
@@ -319,6 +380,7 @@ kvp_rdma_serve(kvp_tp_t *base, uint32_t lane, int timeout_ms)
 
     if (s->cm == NULL) return KVP_NOTSUP;
     if (lane == 0) p[1].fd = s->cm->fd;
+    if (lane == 0 && (timeout_ms < 0 || timeout_ms > TEND_MS)) timeout_ms = TEND_MS;
     if (poll(p, 2, timeout_ms) < 0 && errno != EINTR) return KVP_SYS;
     if (lane != 0) return KVP_OK; /* events are few: one lane is enough for them */
     pthread_mutex_lock(&s->lock);
@@ -327,6 +389,10 @@ kvp_rdma_serve(kvp_tp_t *base, uint32_t lane, int timeout_ms)
         if (err == KVP_OK) on_event(tp, &ev);
     }
     pthread_mutex_unlock(&s->lock);
+    if (kvp_now_ns() >= s->tend_ns) {
+        base->ops->tend(base);
+        s->tend_ns = kvp_now_ns() + TEND_MS * KVP_NS_PER_MS;
+    }
     return err == KVP_EAGAIN ? KVP_OK : err;
 }
 

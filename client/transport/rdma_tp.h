@@ -12,16 +12,23 @@
 
 #include <pthread.h>
 
+typedef struct {
+    kvp_rdma_id_t *id; /* NULL = its device is gone */
+    kvp_rdma_dev_t *dev; /* NULL = all */
+    struct sockaddr_storage at;
+} kvp_rdma_listener_t;
+
 /* The serving side. Made with the first listen; the zero value is none. */
 typedef struct {
     pthread_mutex_t lock; /* guards all of it, and every use of the ids */
     kvp_rdma_cm_t *cm;
-    kvp_rdma_id_t *listeners[1 + KVP_RDMA_RAILS_MAX]; /* the first is at the address that was asked for */
+    kvp_rdma_listener_t listeners[1 + KVP_RDMA_RAILS_MAX]; /* the first is at the address that was asked for */
     size_t listeners_n;
     uint16_t port;
     int wake_fd; /* -1 = there is none */
     kvp_list_t peers; /* incarnations that are connected, or have keys to write with */
     uint32_t conns_n;
+    uint64_t tend_ns; /* when lane 0 tends it next; of that lane alone */
     kvp_fenced_t fenced;
 } kvp_rdma_serving_t;
 
@@ -32,7 +39,7 @@ typedef struct {
     size_t devs_n; /* 0 = not open */
     kvp_mrcache_t *cache; /* of local memory */
     uint64_t incarnation;
-    uint64_t epoch; /* never 0 */
+    uint64_t epoch; /* at first; see kvp_rdma_epoch */
     uint8_t pool_id[16];
     uint32_t max_conns;
     kvp_rdma_serving_t serving;
@@ -58,6 +65,9 @@ kvp_rdma_tp_of(const kvp_tp_t *tp)
     return (kvp_rdma_tp_t *)(uintptr_t)tp; /* base comes first */
 }
 
+/* kvp_rdma_epoch is that of the keys that are given out now: another one whenever a device came back, with other keys. */
+uint64_t kvp_rdma_epoch(const kvp_rdma_tp_t *tp);
+
 /* kvp_rdma_regs_make registers memory with every device; on failure nothing is left. regs_drop takes what there is. */
 kvp_err_t kvp_rdma_regs_make(const kvp_rdma_tp_t *tp, void *addr, size_t len, kvp_rdma_access_t access,
                              kvp_rdma_reg_t *regs_out[KVP_RDMA_RAILS_MAX]) KVP_MUST_USE;
@@ -66,6 +76,8 @@ void kvp_rdma_regs_drop(const kvp_rdma_tp_t *tp, kvp_rdma_reg_t *regs[KVP_RDMA_R
 /* rdma_serve.c: the slots of the table that serve, and keys to write with for one incarnation. */
 void kvp_rdma_serving_init(kvp_rdma_serving_t *s);
 void kvp_rdma_serving_fini(kvp_rdma_tp_t *tp);
+/* kvp_rdma_serving_tend closes what is on devices that are gone, and listens again at those that are back. */
+void kvp_rdma_serving_tend(kvp_rdma_tp_t *tp);
 kvp_err_t kvp_rdma_listen(kvp_tp_t *tp, const kvp_addr_t *at, kvp_addr_t *bound_out);
 kvp_err_t kvp_rdma_serve(kvp_tp_t *tp, uint32_t lane, int timeout_ms);
 void kvp_rdma_wake(kvp_tp_t *tp);
@@ -87,5 +99,6 @@ size_t kvp_rdma_ep_poll(kvp_ep_t *ep);
 int kvp_rdma_ep_event_fd(kvp_ep_t *ep);
 short kvp_rdma_ep_arm(kvp_ep_t *ep);
 bool kvp_rdma_ep_is_broken(const kvp_ep_t *ep);
+bool kvp_rdma_ep_is_stale(const kvp_ep_t *ep);
 
 #endif

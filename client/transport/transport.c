@@ -127,6 +127,12 @@ default_ep_is_broken(const kvp_ep_t *ep)
     return false;
 }
 
+static void
+default_tend(kvp_tp_t *tp)
+{
+    (void)tp;
+}
+
 /* Every name that the configuration may hold, in this build or not. Tables are filled once and constant afterwards. */
 static struct {
     const char *name;
@@ -163,6 +169,8 @@ fill_defaults(kvp_transport_ops_t *ops)
     if (ops->ep_event_fd == NULL) ops->ep_event_fd = default_ep_event_fd;
     if (ops->ep_arm == NULL) ops->ep_arm = default_ep_arm;
     if (ops->ep_is_broken == NULL) ops->ep_is_broken = default_ep_is_broken;
+    if (ops->ep_is_stale == NULL) ops->ep_is_stale = default_ep_is_broken;
+    if (ops->tend == NULL) ops->tend = default_tend;
     if (ops->init == NULL || ops->fini == NULL || ops->mr_reg == NULL || ops->mr_dereg == NULL ||
         ops->rseg_open == NULL || ops->rseg_close == NULL || ops->ep_connect == NULL || ops->ep_close == NULL ||
         ops->submit == NULL)

@@ -234,6 +234,13 @@ struct kvp_transport_ops {
     int (*ep_event_fd)(kvp_ep_t *ep);
     short (*ep_arm)(kvp_ep_t *ep);
     bool (*ep_is_broken)(const kvp_ep_t *ep);
+    /* Of one that carries nothing now: whether it is better closed, and the peer attached anew, than used again: a device under
+     * it is gone, or the peer has other keys by now. */
+    bool (*ep_is_stale)(const kvp_ep_t *ep);
+
+    /* tend does an instance's chores: it notices devices that were removed, or came back. Any thread, every second or so; it
+     * does not wait for anything. */
+    void (*tend)(kvp_tp_t *tp);
 };
 
 /* kvp_transports_init registers the built-in transports with plain calls and fills unset slots; idempotent. */

@@ -29,9 +29,9 @@ MASTER_DOWN = {"UNREACHABLE", "DISCONNECTED", "FENCED"}
 class Loads:
     """A process that puts, and one that gets what was put and checks it."""
 
-    def __init__(self, pool, replicas=1):
+    def __init__(self, pool, replicas=1, max_bytes=128 * KIB):
         self.board = Board(pool.bench, 1)
-        common = dict(deadline_ms=DEADLINE_MS, batch=4, min_bytes=4 * KIB, max_bytes=128 * KIB, window=60, **self.board.options)
+        common = dict(deadline_ms=DEADLINE_MS, batch=4, min_bytes=4 * KIB, max_bytes=max_bytes, window=60, **self.board.options)
         self.putter = Load(pool.bench, pool.addr, "put", putters=1, replicas=replicas, **common, **ELSEWHERE).ready()
         self.getter = Load(pool.bench, pool.addr, "get", getters=2, **common, **ELSEWHERE).ready()
         self.both = [self.putter, self.getter]

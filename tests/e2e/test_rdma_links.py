@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links that go under transfers by rdma, and come back. Every call comes back by its deadline with a result for each
+"""Links and devices that go under transfers by rdma, and come back. Every call comes back by its deadline with a result for each
 key, no byte is wrong, and what is whole again is used again. Needs root, and the cable of tests/rdma_vm.
 """
 import functools
+import pathlib
 import random
 import subprocess
 import time
 
 import pytest
 
-from conftest import TIER
-from test_rdma_failures import Loads
+from clients import Shell
+from conftest import TIER, wait_until
+from test_rdma_failures import DEADLINE_MS, ELSEWHERE, GRACE_MS, KIB, TYPED, Loads
 
 ROUNDS = {"quick": 1, "normal": 2, "long": 30}[TIER]
 ENDS = ("eth1", "eth2")  # of the first cable, which are at
 FIRST = ("10.99.0.1", "10.99.0.2")
 SECOND = ("10.99.1.1", "10.99.1.2")  # eth3 with rxe2, eth4 with rxe3
+NETDEVS = {"rxe0": "eth1", "rxe1": "eth2", "rxe2": "eth3", "rxe3": "eth4"}
+WIDE = 512 * KIB  # so large objects go over all rails
 
 # As tests/rdma_vm/agent.py does with the first one. The kernel forgets the routes with the link.
 ROUTES = f"""
@@ -57,6 +61,47 @@ def links():
     yield set_link
     for end in ENDS:
         set_link(end, "up")
+
+
+class Device:
+    """A device that is taken away under those who use it, and given back."""
+
+    def __init__(self, name):
+        self.name, self.netdev = name, NETDEVS[name]
+        self.deleting = None
+
+    def delete(self):
+        """The kernel waits for those who have it open; so does not this."""
+        self.deleting = subprocess.Popen(["rdma", "link", "delete", self.name])
+
+    def check_let_go(self, seconds=5):
+        wait_until(lambda: self.deleting.poll() is not None, seconds, f"{self.name} to be let go by all that had it open")
+        assert self.deleting.returncode == 0
+
+    def add(self):
+        subprocess.run(["rdma", "link", "add", self.name, "type", "rxe", "netdev", self.netdev], check=True)
+        wait_until(lambda: "ACTIVE" in (self.port() / "state").read_text(), 10, f"{self.name} to be active")
+
+    def port(self):
+        return pathlib.Path(f"/sys/class/infiniband/{self.name}/ports/1")
+
+    def packets(self):
+        return int((self.port() / "hw_counters" / "sent_pkts").read_text())
+
+
+@pytest.fixture
+def lend_device():
+    """Gives devices out by name; all are there again in the end."""
+    lent = []
+
+    def lend(name):
+        lent.append(Device(name))
+        return lent[-1]
+
+    yield lend
+    for device in lent:
+        if not device.port().exists():
+            device.add()
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +173,39 @@ def test_one_of_two_rails_loses_its_link(pool, bench, second_cable):
     shell(ROUTES)
     loads.check_whole("with both cables")
     loads.end()
+
+
+@pytest.mark.limit(200)
+@pytest.mark.pool(nodes=0)
+@pytest.mark.parametrize("name", ["rxe2", "rxe0", "rxe3", "rxe1"])
+def test_one_of_two_devices_is_removed(pool, bench, second_cable, lend_device, name):
+    """Fails if, with one of two devices of the clients (rxe0, rxe2) or of the only node (rxe1, rxe3) deleted under transfers over
+    both, nothing is got or put over the other one, a call outlives its deadline, or a byte is wrong; if somebody keeps it, a client
+    that does nothing among them, so that the kernel does not come to an end with it; or if it is not used again once it was added
+    again, or anything fails then.
+    """
+    use_devices(bench, "rxe1", "rxe3")
+    pool.nodes.append(bench.node(pool.master, "far", "64MiB", listen=f"{FIRST[1]}:0"))
+    use_devices(bench, "rxe0", "rxe2")
+    device = lend_device(name)
+    idle = Shell(pool.bench, pool.addr, "idle", **ELSEWHERE)
+    assert idle(f"bput idle/ 0 4 {WIDE}")["results"] == {"OK": 4}
+    for _ in range(3):  # over both: the second one is connected under the first of these
+        assert idle(f"bget idle/ 0 4 {WIDE}")["results"] == {"OK": 4}
+    loads = Loads(pool, max_bytes=WIDE)
+    wait_until(lambda: device.packets() > 100, 20, f"{name} to carry something")
+    device.delete()
+    loads.check_hurt(f"without {name}", floor=20)
+    device.check_let_go()
+    device.add()
+    wait_until(lambda: device.packets() > 100, 20, f"{name} to carry something again")
+    loads.check_whole(f"with {name} again")
+    loads.end()
+
+    def is_served():
+        """It looks for its way anew: the first one may be over a device that is not ready. What it put may have been evicted."""
+        got = idle(f"bget idle/ 0 4 {WIDE} deadline={DEADLINE_MS}")
+        assert got["wrong"] == 0 and set(got["results"]) <= TYPED and got["ms"] < DEADLINE_MS + GRACE_MS, got
+        return set(got["results"]) <= {"OK", "NOT_FOUND"}
+
+    wait_until(is_served, 5, "the client that did nothing to be served")

@@ -212,6 +212,35 @@ nic_devs_close(void)
     nic_exit();
 }
 
+static void
+reg_set_keys(nic_dev_t *dev, nic_reg_t *reg)
+{
+    if (!model_nic.conf.reuses_keys) dev->gens[reg->slot]++;
+    reg->base.lkey = ((dev->gens[reg->slot] + 1) * REGS_MAX + reg->slot) << 1;
+    reg->base.rkey = reg->base.lkey | 1;
+}
+
+static void
+dev_look(nic_dev_t *dev)
+{
+    if (dev->state == DEV_REMOVED) dev->base.is_gone = true;
+    if (dev->state != DEV_BACK) return;
+    for (uint32_t slot = 0; slot < REGS_MAX; slot++)
+        if (dev->regs[slot] != NULL) reg_set_keys(dev, dev->regs[slot]);
+    dev->state = DEV_HERE;
+    dev->base.life++;
+    dev->base.is_gone = false;
+}
+
+static void
+nic_devs_look(void)
+{
+    nic_enter();
+    for (uint32_t i = 0; i < model_nic.conf.devs_n; i++)
+        dev_look(&model_nic.devs[i]);
+    nic_exit();
+}
+
 /* Keys: bit 0 tells local from remote, then the slot, then which of the slot's registrations it is. */
 static kvp_err_t
 reg_place(nic_dev_t *dev, nic_reg_t *reg)
@@ -221,13 +250,11 @@ reg_place(nic_dev_t *dev, nic_reg_t *reg)
         uint32_t slot = (dev->last_slot + i) % REGS_MAX;
 
         if (dev->regs[slot] != NULL) continue;
-        if (!model_nic.conf.reuses_keys) dev->gens[slot]++;
         dev->regs[slot] = reg;
         dev->locked_bytes += reg->len;
         dev->last_slot = slot;
         reg->slot = slot;
-        reg->base.lkey = ((dev->gens[slot] + 1) * REGS_MAX + slot) << 1;
-        reg->base.rkey = reg->base.lkey | 1;
+        reg_set_keys(dev, reg);
         return KVP_OK;
     }
     return KVP_NOMEM;
@@ -477,6 +504,50 @@ model_nic_silence(uint32_t asking_dev, uint32_t serving_dev)
 }
 
 void
+model_nic_remove(uint32_t dev, bool is_told)
+{
+    nic_enter();
+    model_nic.devs[dev].state = DEV_REMOVED;
+    kvp_list_foreach_safe (node, next, &model_nic.ids) {
+        nic_id_t *id = kvp_list_entry(node, nic_id_t, link);
+
+        if (id->dev == &model_nic.devs[dev]) nic_id_dev_removed(id, is_told);
+    }
+    nic_exit();
+}
+
+static size_t
+uses(const nic_dev_t *dev)
+{
+    size_t n = 0;
+
+    kvp_list_foreach (node, &model_nic.ids)
+        n += kvp_list_entry(node, nic_id_t, link)->dev == dev;
+    return n;
+}
+
+size_t
+model_nic_uses(uint32_t dev)
+{
+    size_t n;
+
+    nic_enter();
+    n = uses(&model_nic.devs[dev]);
+    nic_exit();
+    return n;
+}
+
+void
+model_nic_return(uint32_t dev)
+{
+    nic_enter();
+    if (uses(&model_nic.devs[dev]) > 0) kvp_panic("model nic: a device is given back that was not let go");
+    model_nic.devs[dev].state = DEV_BACK;
+    model_nic.devs[dev].base.is_gone = true;
+    nic_exit();
+}
+
+void
 model_nic_kill(kvp_rdma_cm_t *base, bool is_silent)
 {
     nic_cm_t *cm = nic_cm_of(base);
@@ -505,6 +576,7 @@ const kvp_verbs_ops_t kvp_verbs_model = {
     .name = "model",
     .devs_open = nic_devs_open,
     .devs_close = nic_devs_close,
+    .devs_look = nic_devs_look,
     .reg = nic_reg,
     .dereg = nic_dereg,
     .cm_open = nic_cm_open,

@@ -77,6 +77,12 @@ void model_nic_path(uint32_t dev_a, uint32_t dev_b, bool is_up);
  * nothing more to who asked: no completion, no failure; that it would take its adapter a millisecond to give up the peer is
  * what it says now. What departed may land; new connections are sound. */
 void model_nic_silence(uint32_t asking_dev, uint32_t serving_dev);
+/* model_nic_remove takes a device (from 0) from the machine. Its ids do nothing more and are the caller's to close: they hear
+ * GONE or, where nobody tells them, nothing. model_nic_uses: so many are not closed yet; a kernel waits for them.
+ * model_nic_return gives it back once there are none; devs_look notices both. */
+void model_nic_remove(uint32_t dev, bool is_told);
+size_t model_nic_uses(uint32_t dev);
+void model_nic_return(uint32_t dev);
 /* model_nic_kill: the process with that channel dies. Its ids do nothing more and are still the caller's to close; peers
  * learn of it (GONE) unless the machine died with it (is_silent). */
 void model_nic_kill(kvp_rdma_cm_t *cm, bool is_silent);

@@ -73,6 +73,7 @@ dev_by_addr(const struct sockaddr_storage *at)
     for (uint32_t i = 0; i < model_nic.conf.devs_n; i++) {
         const struct sockaddr_in *own = (const struct sockaddr_in *)&model_nic.devs[i].base.info.addr;
 
+        if (model_nic.devs[i].state != DEV_HERE) continue;
         if (at->ss_family == AF_INET && in->sin_addr.s_addr == own->sin_addr.s_addr) return &model_nic.devs[i];
     }
     return NULL;
@@ -139,6 +140,18 @@ id_end(nic_id_t *id)
     kvp_list_del(&id->link);
     free(id->cq);
     free(id);
+}
+
+void
+nic_id_dev_removed(nic_id_t *id, bool is_told)
+{
+    if (id->listener != NULL) { /* its listener has not heard of it, and will not */
+        id_end(id);
+        return;
+    }
+    nic_id_leave(id, nic_coin());
+    id->state = ID_DEAD;
+    if (is_told) pend(id, KVP_RDMA_GONE, NULL, 0);
 }
 
 void
@@ -222,6 +235,7 @@ on_taken(nic_id_t *id, kvp_rdma_event_kind_t kind)
         id->state = ID_OVER;
         break;
     case KVP_RDMA_GONE:
+        if (id->dev != NULL && id->dev->state == DEV_REMOVED) id->dev->base.is_gone = true;
         break;
     }
 }
@@ -282,6 +296,7 @@ listen_locked(nic_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t **i
     if (listener_at(dev, port) != NULL) return KVP_SYS;
     id = id_new(cm, ID_LISTENING);
     id->dev = dev;
+    id->base.dev = dev == NULL ? NULL : &dev->base;
     id->port = port;
     *id_out = &id->base;
     *port_out = port;
@@ -362,7 +377,7 @@ nic_qp_make(kvp_rdma_id_t *id, const kvp_rdma_caps_t *caps)
 static void
 ask_locked(nic_id_t *id, const void *data, size_t len)
 {
-    bool is_down = model_nic.is_down[id->dev->index][id->to->index];
+    bool is_down = model_nic.is_down[id->dev->index][id->to->index] || id->to->state != DEV_HERE;
     bool is_lost = is_unlucky();
     nic_id_t *listener = is_down ? NULL : listener_at(id->to, id->port);
     nic_id_t *other;

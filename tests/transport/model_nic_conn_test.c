@@ -322,6 +322,67 @@ test_steps_out_of_turn_are_refused(void **state)
     rig_down(&r);
 }
 
+/* Both sides of a connection, its listener and a request that nobody has taken: all of them are on the device. */
+static void
+test_removed_device_waits_for_its_ids(void **state)
+{
+    rig_t r;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        bool is_told = seed % 2 == 0;
+        kvp_rdma_sge_t sge = {0};
+        kvp_rdma_wr_t wr = {.sge = &sge};
+        kvp_rdma_event_t e;
+        kvp_rdma_id_t *id;
+        size_t n, gone = 0;
+        uint16_t port;
+
+        rig_up(&r, seed, NULL);
+        post(&r, KVP_RDMA_WR_SIGNALED, 0, BYTES);
+        (void)ask(&r, 16);
+        model_nic_remove(0, is_told);
+        while (next_event(r.asking, &e) || next_event(r.serving, &e))
+            gone += e.kind == KVP_RDMA_GONE;
+        assert_int_equal(
+            gone, is_told ? 3 : 0); /* the connection's sides, and who had asked; the listener is at all devices */
+        assert_int_equal(V->post(r.id, &wr, 1, &n), KVP_DISCONNECTED);
+        assert_int_equal(V->listen(r.serving, &r.devs[0]->info.addr, &id, &port), KVP_SYS);
+        assert_int_equal(V->connect(r.asking, &r.addr, &r.devs[0]->info.addr, &id), KVP_SYS);
+        assert_int_equal(model_nic_uses(0), 3);
+        V->devs_look();
+        assert_true(r.devs[0]->is_gone);
+        rig_down(&r);
+        assert_int_equal(model_nic_uses(0), 0);
+    }
+}
+
+static void
+test_device_that_is_back_has_other_keys(void **state)
+{
+    uint32_t lkey, rkey;
+    rig_t r;
+
+    (void)state;
+    rig_up(&r, 1, NULL);
+    lkey = r.local_reg->lkey;
+    rkey = r.remote_reg->rkey;
+    model_nic_remove(0, false);
+    V->id_close(r.id);
+    V->id_close(r.peer);
+    assert_int_equal(model_nic_uses(0), 0);
+    model_nic_return(0);
+    assert_true(r.devs[0]->is_gone); /* until somebody has looked */
+    V->devs_look();
+    assert_false(r.devs[0]->is_gone);
+    assert_int_equal(r.devs[0]->life, 1);
+    assert_true(r.local_reg->lkey != lkey && r.remote_reg->rkey != rkey);
+    r.id = connect_to(&r, 16, &r.peer);
+    post(&r, KVP_RDMA_WR_READ | KVP_RDMA_WR_SIGNALED, 0, LINE);
+    want_wc(r.id, 0, KVP_RDMA_WC_OK);
+    rig_down(&r);
+}
+
 int
 main(void)
 {
@@ -337,6 +398,8 @@ main(void)
         cmocka_unit_test(test_events_of_several_ids_come_in_any_order),
         cmocka_unit_test(test_channel_is_readable_while_something_comes),
         cmocka_unit_test(test_steps_out_of_turn_are_refused),
+        cmocka_unit_test(test_removed_device_waits_for_its_ids),
+        cmocka_unit_test(test_device_that_is_back_has_other_keys),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

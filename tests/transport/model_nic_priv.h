@@ -23,6 +23,12 @@ typedef struct {
     bool is_peer;
 } nic_reg_t;
 
+typedef enum {
+    DEV_HERE,
+    DEV_REMOVED,
+    DEV_BACK, /* and nobody has looked */
+} dev_state_t;
+
 typedef struct {
     kvp_rdma_dev_t base;
     uint32_t index;
@@ -30,6 +36,7 @@ typedef struct {
     uint32_t gens[REGS_MAX]; /* a slot's keys so far */
     uint32_t last_slot; /* where the search for a free one begins */
     uint64_t locked_bytes;
+    dev_state_t state;
 } nic_dev_t;
 
 typedef struct {
@@ -156,6 +163,7 @@ bool nic_coin(void);
 bool nic_deliver_some(nic_cm_t *cm);
 void nic_id_leave(nic_id_t *id, bool is_silent);
 void nic_cm_end(nic_cm_t *cm);
+void nic_id_dev_removed(nic_id_t *id, bool is_told); /* the device under it was */
 kvp_err_t nic_cm_open(kvp_rdma_cm_t **cm_out);
 void nic_cm_close(kvp_rdma_cm_t *cm);
 kvp_err_t nic_cm_next(kvp_rdma_cm_t *cm, kvp_rdma_event_t *event_out);

@@ -440,6 +440,89 @@ test_known_address_does_not_answer(void **state)
     }
 }
 
+/* ---- devices that go and come back */
+static void
+tend(end_t *client, end_t *server)
+{
+    server->tp->ops->tend(server->tp);
+    client->tp->ops->tend(client->tp);
+    turn(server);
+    turn(client);
+}
+
+/* Those who have it let it go: endpoints that carry something by themselves, idle ones when somebody looks at them. */
+static void
+let_go(end_t *client, end_t *server, uint32_t dev)
+{
+    for (uint32_t i = 0; i < ROUNDS && model_nic_uses(dev) > 0; i++) {
+        tend(client, server);
+        if (client->ep == NULL || !client->tp->ops->ep_is_stale(client->ep)) continue;
+        kvp_ep_destroy(client->ep);
+        client->ep = NULL;
+    }
+    assert_int_equal(model_nic_uses(dev), 0);
+}
+
+static void
+test_device_removed_under_idle_connections(void **state)
+{
+    static end_t client, server;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        uint32_t dev = seed / 2 % 2;
+
+        connect_rails(&client, &server, seed);
+        model_nic_remove(dev, seed % 2 == 0);
+        let_go(&client, &server, dev);
+        for (uint32_t tries = 0; client.ep == NULL || client.verdict != KVP_OK; tries++) {
+            assert_true(tries < 3); /* by the known address, which is gone, and by the other one */
+            kvp_ignore(connect_again(&client, &server), "it is tried again");
+        }
+        read_all(&client, &server, SMALL);
+        read_all(&client, &server, WIDE);
+        end(&client);
+        end(&server);
+    }
+}
+
+/* Back again, with other keys. A connection from before goes on without the device, and is found out to be stale; with the
+ * keys from before nothing is reached by a new one, and with new keys both rails carry. */
+static void
+test_device_comes_back(void **state)
+{
+    static end_t client, server;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        kvp_rseg_t *old;
+
+        connect_rails(&client, &server, seed);
+        begin_read(&client, WIDE);
+        model_nic_remove(1, seed % 2 == 0);
+        client.tp->ops->tend(client.tp);
+        assert_int_equal(finish_read(&client, &server), KVP_OK);
+        let_go(&client, &server, 1);
+        assert_non_null(client.ep);
+        model_nic_return(1);
+        tend(&client, &server);
+        for (uint32_t i = 0; i < ROUNDS && !client.tp->ops->ep_is_stale(client.ep); i++)
+            read_all(&client, &server, WIDE);
+        assert_true(client.tp->ops->ep_is_stale(client.ep));
+        old = client.rseg;
+        client.rseg = NULL;
+        assert_int_equal(connect_again(&client, &server), KVP_OK);
+        kvp_rseg_destroy(client.rseg);
+        client.rseg = old;
+        begin_read(&client, SMALL);
+        assert_int_equal(finish_read(&client, &server), KVP_NO_SEGMENT);
+        assert_int_equal(connect_again(&client, &server), KVP_OK);
+        read_over_both(&client, &server);
+        end(&client);
+        end(&server);
+    }
+}
+
 static void
 test_both_sides_connect_at_once(void **state)
 {
@@ -561,6 +644,8 @@ main(void)
         cmocka_unit_test(test_all_rails_fail),
         cmocka_unit_test(test_peer_restarts_between_two_rails),
         cmocka_unit_test(test_known_address_does_not_answer),
+        cmocka_unit_test(test_device_removed_under_idle_connections),
+        cmocka_unit_test(test_device_comes_back),
         cmocka_unit_test(test_both_sides_connect_at_once),
         cmocka_unit_test(test_larger_packets_than_the_port_takes),
         cmocka_unit_test(test_client_comes_again_with_smaller_packets),

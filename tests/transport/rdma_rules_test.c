@@ -574,6 +574,67 @@ silent_write(rig_t *r, uint64_t seed)
     return is_right;
 }
 
+static bool
+is_let_go(rig_t *r, uint32_t dev)
+{
+    uint64_t until_ns = kvp_now_ns() + PATIENCE_NS;
+
+    while (model_nic_uses(dev) > 0 && kvp_now_ns() < until_ns) {
+        r->server->ops->tend(r->server);
+        assert_int_equal(r->server->ops->serve(r->server, 0, 0), KVP_OK);
+        r->client->ops->tend(r->client);
+        r->ep->tp->ops->ep_poll(r->ep);
+        if (r->done_n > 0 && r->ep->tp->ops->ep_is_stale(r->ep)) r->ep->tp->ops->ep_close(r->ep);
+    }
+    return model_nic_uses(dev) == 0;
+}
+
+/* One of two devices is removed under reads, and who has it hears of that or sees it: they are done by the other one, each
+ * once, with the right bytes, and nobody keeps it. */
+static bool
+removed_under_read(rig_t *r, uint64_t seed)
+{
+    uint32_t dev = (uint32_t)(seed % 2);
+    bool is_right;
+
+    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
+    for (size_t i = 0; i < WIDE_BYTES; i++)
+        r->mem[DATA_AT + i] = (uint8_t)(i * 7 + i / 251);
+    xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local)->flags |= KVP_XFER_SUM;
+    submit(r, 1);
+    step(r, 100);
+    model_nic_remove(dev, seed / 4 % 2 == 0);
+    r->client->ops->tend(r->client);
+    is_right = finish_in_time(r, 1) && r->x[0].status == KVP_OK;
+    is_right = is_right && memcmp(r->local, r->mem + DATA_AT, WIDE_BYTES) == 0;
+    is_right = is_right && r->x[0].sum == kvp_sum(r->local, WIDE_BYTES);
+    is_right = is_right && is_let_go(r, dev);
+    rig_close(r);
+    return is_right;
+}
+
+/* The same under writes: they end, and where one says that it is not done its writer is cut before the extent is anybody's. */
+static bool
+removed_under_write(rig_t *r, uint64_t seed)
+{
+    uint32_t dev = (uint32_t)(seed % 2);
+    bool is_right;
+
+    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
+    write_all(r, 'a');
+    submit(r, 1);
+    step(r, 100);
+    model_nic_remove(dev, seed / 4 % 2 == 0);
+    r->client->ops->tend(r->client);
+    is_right = finish_in_time(r, 1);
+    if (r->x[0].status != KVP_OK) cut(r);
+    memset(r->mem + DATA_AT, 'b', WIDE_BYTES);
+    model_nic_settle();
+    is_right = is_right && is_all_of(r->mem + DATA_AT, WIDE_BYTES, 'b') && is_let_go(r, dev);
+    rig_close(r);
+    return is_right;
+}
+
 /* A writer is cut while some of what it is to write still waits, for a READ here. It may come again, and does: with nothing of
  * that. */
 static bool
@@ -695,6 +756,8 @@ static const struct {
     {KVP_RULE_RDMA_READS_AGAIN, "RDMA_READS_AGAIN", failed_rail_read},
     {KVP_RULE_RDMA_SILENCE, "RDMA_SILENCE", silent_read},
     {KVP_RULE_RDMA_SILENCE, "RDMA_SILENCE (put)", silent_write},
+    {KVP_RULE_RDMA_DEVICE_GONE, "RDMA_DEVICE_GONE", removed_under_read},
+    {KVP_RULE_RDMA_DEVICE_GONE, "RDMA_DEVICE_GONE (put)", removed_under_write},
     {KVP_RULE_RDMA_CUT, "RDMA_CUT", cut_writer},
     {KVP_RULE_RDMA_OLD_WRITES, "RDMA_OLD_WRITES", cut_writer_goes_on},
     {KVP_RULE_RDMA_OLD_WRITES, "RDMA_OLD_WRITES (asleep)", sleeping_writer_connects},
