@@ -50,6 +50,7 @@ typedef struct {
     uint64_t opened_ns; /* and when that began */
     kvp_rdma_path_t path; /* the same pair, as all endpoints know it: */
     kvp_rdma_health_t health; /* that of the path, with what this rail saw since */
+    uint64_t noted_ns; /* when the path was last told of that */
     uint64_t bytes; /* under way */
     uint64_t shown_ns; /* when something was last over, or was posted where nothing was */
     uint64_t ordered; /* works up to here hold what may not be overtaken by a guarded WRITE */

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #define WIDE_BYTES (512u << 10) /* 20 us at 200 Gb/s */
+#define NOTE_NS (10 * KVP_NS_PER_MS) /* from one time that a path is told how it does to the next */
 #define CONNECT_NS (1500 * KVP_NS_PER_MS) /* to stand; the connection manager itself would try for a minute */
 
 /* ---- which there are */
@@ -403,6 +404,15 @@ kvp_rdma_rails_connected(kvp_rdma_rail_t *rail)
     kvp_rdma_health_connected(&rail->health);
 }
 
+/* Later connections ask for it, and seldom: all threads share that lock. */
+static void
+note_health(kvp_rdma_rail_t *rail, uint64_t now_ns)
+{
+    if (now_ns - rail->noted_ns < NOTE_NS) return;
+    rail->noted_ns = now_ns;
+    kvp_rdma_paths_note(&rail->tp->paths, &rail->path, &rail->health);
+}
+
 void
 kvp_rdma_rails_moved(kvp_rdma_rail_t *rail, uint64_t bytes)
 {
@@ -410,7 +420,7 @@ kvp_rdma_rails_moved(kvp_rdma_rail_t *rail, uint64_t bytes)
 
     if (bytes > 0) {
         kvp_rdma_health_moved(&rail->health, bytes, now_ns - rail->shown_ns);
-        kvp_rdma_paths_note(&rail->tp->paths, &rail->path, &rail->health);
+        note_health(rail, now_ns);
     }
     rail->shown_ns = now_ns;
 }
