@@ -4,8 +4,9 @@
  *
  * Calls return 0 (KVPOOL_OK) or a negative error of err.h. Unless a function says otherwise, any thread may call it at any time, also
  * many at once on one endpoint. No call outlives its deadline by more than 200 ms of runnable time, and once it has returned nothing
- * touches its local memory. After an error the destination is undefined, here or at the peer, and what was under way to a
- * peer may still arrive in its registered memory until that peer has noticed.
+ * writes to its local memory; after an error a peer of the same host may still read 1 MiB of it. After an error the destination is
+ * undefined, here or at the peer, and what was under way to a peer may still arrive in its registered memory until that peer has
+ * noticed: over tcp also behind a later write to the same place, so write elsewhere, or wait until the peer was heard of.
  *
  * Who can connect to an endpoint's port may read and write what it has registered; with KVPOOL_P2P_TOKENS, who also knows a
  * range's token. Bytes travel as they are: keep the port inside a network that you trust. An endpoint does not survive fork: in the

@@ -87,9 +87,9 @@ run_once(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p
     return err;
 }
 
-/* Registered local memory is held for as long: one hold a piece, given back from the first on. */
-static kvp_reg_t **
-hold_local(kvpool_p2p_t *p2p, const kvpool_p2p_op_t *ops, size_t n)
+/* One hold a piece, given back from the first on. */
+kvp_reg_t **
+kvp_p2p_hold(kvpool_p2p_t *p2p, const kvpool_p2p_op_t *ops, size_t n)
 {
     kvp_reg_t **held = calloc(n + 1, sizeof *held);
 
@@ -98,21 +98,27 @@ hold_local(kvpool_p2p_t *p2p, const kvpool_p2p_op_t *ops, size_t n)
     return held;
 }
 
+void
+kvp_p2p_rele(kvpool_p2p_t *p2p, kvp_reg_t **held, size_t n)
+{
+    for (size_t i = 0; held != NULL && i < n; i++)
+        kvp_p2p_ranges_rele(&p2p->ranges, held[i]);
+    free(held);
+}
+
 kvp_err_t
 kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
             uint64_t deadline_ns)
 {
-    kvp_reg_t **held = hold_local(p2p, ops, n);
+    kvp_reg_t **held = kvp_p2p_hold(p2p, ops, n);
     kvp_err_t err = KVP_NOMEM;
 
     if (held != NULL) {
         err = run_once(p2p, peer, kind, ops, n, false, deadline_ns);
         /* The peer was restarted, or took memory back under the transfer: a new lane tells which. Moving twice does no harm. */
         if (err == KVP_DISCONNECTED) err = run_once(p2p, peer, kind, ops, n, true, deadline_ns);
-        for (size_t i = 0; i < n; i++)
-            kvp_p2p_ranges_rele(&p2p->ranges, held[i]);
     }
-    free(held);
+    kvp_p2p_rele(p2p, held, n);
     atomic_fetch_add(err == KVP_OK ? &p2p->transfers : &p2p->failed, 1);
     return err;
 }

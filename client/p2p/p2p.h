@@ -37,6 +37,11 @@ struct kvpool_p2p {
 kvp_err_t kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
                       uint64_t deadline_ns) KVP_MUST_USE;
 
+/* kvp_p2p_hold keeps what is registered of the local memory from being unregistered until rele; NULL: no memory. The pieces are
+ * the same in both. */
+kvp_reg_t **kvp_p2p_hold(kvpool_p2p_t *p2p, const kvpool_p2p_op_t *ops, size_t n);
+void kvp_p2p_rele(kvpool_p2p_t *p2p, kvp_reg_t **held, size_t n);
+
 /* kvp_p2p_enter begins a call: INVALID, FORKED, CLOSED; after OK kvp_p2p_leave ends it, and returns err. */
 kvp_err_t kvp_p2p_enter(kvpool_p2p_t *p2p) KVP_MUST_USE;
 kvp_err_t kvp_p2p_leave(kvpool_p2p_t *p2p, kvp_err_t err);

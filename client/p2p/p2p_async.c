@@ -22,6 +22,7 @@ typedef struct {
     kvp_hostport_t peer;
     int kind;
     uint64_t deadline_ns;
+    kvp_reg_t **held; /* from the beginning: memory may be freed once it is unregistered */
     size_t n;
     kvpool_p2p_op_t ops[];
 } job_t;
@@ -61,6 +62,7 @@ drop(kvp_p2p_async_t *async, job_t *job)
 {
     kvp_list_del(&job->link);
     async->jobs_n--;
+    kvp_p2p_rele(async->p2p, job->held, job->n);
     free(job);
 }
 
@@ -112,6 +114,8 @@ worker_main(void *arg)
         async->waiting_n--;
         pthread_mutex_unlock(&async->lock);
         job->result = kvp_p2p_run(async->p2p, &job->peer, job->kind, job->ops, job->n, job->deadline_ns);
+        kvp_p2p_rele(async->p2p, job->held, job->n);
+        job->held = NULL;
         pthread_mutex_lock(&async->lock);
         job->state = JOB_DONE;
         pthread_cond_broadcast(&async->done);
@@ -163,8 +167,11 @@ submit(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2p_op_t *ops
     if (job == NULL) return KVP_NOMEM;
     *job = (job_t){.peer = where, .kind = kind, .deadline_ns = kvp_p2p_deadline(p2p, deadline_ms), .n = n};
     if (n > 0) memcpy(job->ops, ops, n * sizeof *ops);
-    err = enqueue(p2p->async, job, id_out);
-    if (err != KVP_OK) free(job);
+    job->held = kvp_p2p_hold(p2p, job->ops, n);
+    err = job->held == NULL ? KVP_NOMEM : enqueue(p2p->async, job, id_out);
+    if (err == KVP_OK) return KVP_OK;
+    kvp_p2p_rele(p2p, job->held, n);
+    free(job);
     return err;
 }
 

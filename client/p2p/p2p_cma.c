@@ -21,7 +21,12 @@ has_ended(const kvp_cma_proc_t *proc)
 {
     struct pollfd p = {.fd = proc->fd, .events = POLLIN};
 
-    return poll(&p, 1, 0) != 0;
+    int n;
+
+    do
+        n = poll(&p, 1, 0);
+    while (n < 0 && errno == EINTR);
+    return n != 0;
 }
 
 bool

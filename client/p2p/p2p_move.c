@@ -49,7 +49,7 @@ fill_pieces(window_t *w, bool has_from)
     for (uint32_t i = 0; i < w->n; i++) {
         const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
 
-        if (seen == NULL) return KVP_PROTO; /* it told of ranges that overlap */
+        if (seen == NULL) return KVP_NO_SEGMENT; /* it told of another that overlaps, and has it no more */
         w->pieces[i] = (kvp_peer_piece_t){.token = seen->token,
                                           .addr = w->at[i].addr,
                                           .len = w->at[i].len,
@@ -129,7 +129,7 @@ fill_parts(window_t *w)
         const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
         part_t *part = &w->parts[i];
 
-        if (seen == NULL) return KVP_PROTO; /* it told of ranges that overlap */
+        if (seen == NULL) return KVP_NO_SEGMENT;
         *part = (part_t){.iov = {.addr = w->ops[i]->local, .len = w->ops[i]->len}};
         part->xfer = (kvp_xfer_t){.kind = w->is_write ? KVP_XFER_WRITE : KVP_XFER_READ,
                                   .rseg = seen->rseg,

@@ -49,11 +49,22 @@ struct kvp_p2p_server {
 };
 
 /* ---- connections */
+static kvp_err_t
+watch(kvp_p2p_server_t *server, int op, int fd, uint32_t events, void *ptr)
+{
+    struct epoll_event ev = {.events = events, .data.ptr = ptr};
+
+    return epoll_ctl(server->epoll_fd, op, fd, &ev) == 0 ? KVP_OK : KVP_SYS;
+}
+
 static void
 conn_close(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
 {
     if (conn->is_closed) return;
     conn->is_closed = true;
+    /* A child between fork and exec has the socket too, and then closing it does not end the events that name the connection. */
+    if (conn->io.fd >= 0)
+        kvp_ignore(watch(server, EPOLL_CTL_DEL, conn->io.fd, 0, NULL), "it may not have been watched yet");
     kvp_forkguard_del(server->shared.conf.guard, conn->io.fd);
     kvp_forkguard_del(server->shared.conf.guard, conn->proc.fd);
     kvp_framed_fini(&conn->io);
@@ -75,14 +86,6 @@ conn_breach(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, const char *why)
         kvp_log_warn("client", "closing a peer's connection: %s incarnation %llx more_before %u", why,
                      (unsigned long long)conn->incarnation, missed);
     conn_close(server, conn);
-}
-
-static kvp_err_t
-watch(kvp_p2p_server_t *server, int op, int fd, uint32_t events, void *ptr)
-{
-    struct epoll_event ev = {.events = events, .data.ptr = ptr};
-
-    return epoll_ctl(server->epoll_fd, op, fd, &ev) == 0 ? KVP_OK : KVP_SYS;
 }
 
 static void
@@ -243,6 +246,8 @@ on_conn(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
         return;
     }
     if (kvp_framed_out_bytes(&conn->io) > 0) err = kvp_framed_flush(&conn->io);
+    /* Who sends no more and does not read would wake us for ever. */
+    if (err == KVP_EAGAIN && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) err = KVP_DISCONNECTED;
     if (err == KVP_OK && !answer(server, conn)) return;
     for (int i = 0; i < RECVS_A_TURN && err == KVP_OK && !kvp_p2p_conn_has_job(conn); i++) {
         if (kvp_framed_out_bytes(&conn->io) > 0) break;

@@ -51,10 +51,11 @@ def _listen(hostname):
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _deadline_ms():
-    """$MC_TRANSFER_TIMEOUT is in seconds, and no less than 5; 0 leaves it to the library (30 s)."""
+def _deadline_ms(lengths=()):
+    """$MC_TRANSFER_TIMEOUT is in seconds (30), and no less than 5; and a nanosecond more for each byte."""
     text = os.environ.get("MC_TRANSFER_TIMEOUT", "")
-    return max(5, min(int(text), 86400)) * 1000 if text.isdigit() else 0
+    seconds = max(5, min(int(text), 86400)) if text.isdecimal() else 30
+    return min(seconds * 1000 + sum(lengths) // 10**6, 2**32 - 1)
 
 
 class TransferEngine:
@@ -252,7 +253,9 @@ class TransferEngine:
     def _sync(self, target, opcode, buffers, addresses, lengths, notify=None):
         if not self._is_open:
             return _FAILED
-        err = self._raw.transfer(target, int(opcode), buffers, addresses, lengths, 0)
+        if not len(buffers) == len(addresses) == len(lengths):
+            return self._fail(f"transfer with {target}", "the lists are not of one length")
+        err = self._raw.transfer(target, int(opcode), buffers, addresses, lengths, _deadline_ms(lengths))
         if err == 0 and notify is not None:
             err = self._raw.notify(target, notify.name, notify.msg, 0)
         return 0 if err == 0 else self._fail(f"transfer with {target}", _TEXT[err])
@@ -260,7 +263,10 @@ class TransferEngine:
     def _submit(self, target, opcode, buffers, addresses, lengths):
         if not self._is_open:
             return 0
-        err, batch_id = self._raw.submit(target, int(opcode), buffers, addresses, lengths, 0)
+        if not len(buffers) == len(addresses) == len(lengths):
+            self._fail(f"transfer with {target}", "the lists are not of one length")
+            return 0
+        err, batch_id = self._raw.submit(target, int(opcode), buffers, addresses, lengths, _deadline_ms(lengths))
         if err != 0:
             self._fail(f"transfer with {target}", _TEXT[err])
         return batch_id

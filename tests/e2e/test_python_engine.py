@@ -155,6 +155,7 @@ def test_peer_restarted_on_the_same_port(engine, peer):
     try:
         assert again.port == peer.port
         assert engine.transfer_sync_write(again.name, mine.ctypes.data, again.address, MIB) == 0
+        assert engine.batch_transfer_sync_write(again.name, [mine.ctypes.data], [again.address] * 2, [1]) == -1
         assert again.bytes(0, MIB) == mine.tobytes()
     finally:
         again.kill()

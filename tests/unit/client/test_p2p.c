@@ -419,12 +419,24 @@ wait_main(void *arg)
     return NULL;
 }
 
-static void
-test_close_lets_go_who_waits(void **state)
+static int
+listen_in_silence(char peer[32])
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), conn;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fd, 16), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    snprintf(peer, 32, "127.0.0.1:%u", ntohs(at.sin_port));
+    return fd;
+}
+
+static void
+test_close_lets_go_who_waits(void **state)
+{
+    int fd, conn;
     kvpool_p2p_op_t op;
     uint64_t id, began_ns;
     pthread_t thread;
@@ -434,10 +446,7 @@ test_close_lets_go_who_waits(void **state)
     (void)state;
     open_end(&a, NULL, 0, 0);
     w.end = &a;
-    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(fd, 4), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
-    snprintf(w.peer, sizeof w.peer, "127.0.0.1:%u", ntohs(at.sin_port));
+    fd = listen_in_silence(w.peer);
     assert_int_equal(pthread_create(&thread, NULL, wait_main, &w), 0);
     conn = accept(fd, NULL, NULL);
     assert_true(conn >= 0);
@@ -449,6 +458,33 @@ test_close_lets_go_who_waits(void **state)
     pthread_join(thread, NULL);
     assert_int_equal(w.err, KVPOOL_CLOSED);
     close(conn);
+    close(fd);
+    close_end(&a);
+}
+
+/* Memory may be freed once it is unregistered: transfers that wait for a thread use it as much as those that have one. */
+static void
+test_unregister_waits_for_what_is_queued(void **state)
+{
+    uint64_t ids[8], began_ns = kvp_now_ns();
+    int result, fd;
+    char peer[32];
+    end_t a;
+
+    (void)state;
+    open_end(&a, NULL, 0, 0);
+    fd = listen_in_silence(peer);
+    for (size_t i = 0; i < 8; i++) {
+        kvpool_p2p_op_t op = {.local = a.mem, .remote = 4096, .len = 16};
+
+        assert_int_equal(kvpool_p2p_submit(a.p2p, peer, KVPOOL_P2P_WRITE, &op, 1, 2000, &ids[i]), KVPOOL_OK);
+    }
+    assert_int_equal(kvpool_p2p_unregister(a.p2p, a.mem), KVPOOL_OK);
+    assert_true(kvp_now_ns() - began_ns >= 2 * KVP_NS_PER_S);
+    for (size_t i = 0; i < 8; i++) {
+        assert_int_equal(kvpool_p2p_poll(a.p2p, ids[i], 500, &result), KVPOOL_OK);
+        assert_int_equal(result, KVPOOL_DEADLINE);
+    }
     close(fd);
     close_end(&a);
 }
@@ -562,6 +598,7 @@ main(void)
         cmocka_unit_test(test_restart_on_the_same_port),
         cmocka_unit_test(test_unregister_under_load),
         cmocka_unit_test(test_close_lets_go_who_waits),
+        cmocka_unit_test(test_unregister_waits_for_what_is_queued),
         cmocka_unit_test(test_submit_and_poll),
         cmocka_unit_test(test_first_range_and_notes),
         cmocka_unit_test(test_a_forked_child_is_told),
