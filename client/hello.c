@@ -43,12 +43,11 @@ kvp_exchange(kvp_framed_t *c, uint64_t request_id, uint64_t deadline_ns, kvp_fra
         if (err != KVP_OK) break;
         if (has && (frame_out->hdr.flags & KVP_FRAME_REPLY) != 0 && frame_out->hdr.request_id == request_id)
             return KVP_OK;
-        if (has) continue;
-        err = kvp_framed_recv(c);
-        if (err != KVP_EAGAIN) continue;
-        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
+        if (!has) err = kvp_framed_recv(c);
+        if (err != KVP_OK && err != KVP_EAGAIN) break;
+        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE; /* also where it sends and sends, but no answer */
         if (kvp_is_given_up(c->is_given_up)) return KVP_CLOSED;
-        kvp_glance(&p, deadline_ns);
+        if (err == KVP_EAGAIN) kvp_glance(&p, deadline_ns);
         err = KVP_OK;
     }
     return err;

@@ -167,6 +167,18 @@ late_err(const lane_t *lane, const kvp_move_t *mv)
     return KVP_OK;
 }
 
+/* What is left from that move on stays in the lane, and before it what was late: another path may serve it. */
+static void
+put_back(lane_t *lane, uint32_t kept, uint32_t from)
+{
+    uint32_t left = lane->moves_n - from;
+
+    memmove(lane->moves + kept + lane->late_n, lane->moves + from, left * sizeof(kvp_move_t *));
+    if (lane->late_n > 0) memcpy(lane->moves + kept, lane->late, lane->late_n * sizeof(kvp_move_t *));
+    lane->moves_n = kept + lane->late_n + left;
+    lane->late_n = 0;
+}
+
 /* Makes a lane's transfers; moves that cannot be made leave the lane, the late ones for lane->late. False: the path has to be
  * taken again, because it is no more the one to take, or until_ns is 0 and a chunk of the moves that are left has to be
  * opened first. */
@@ -192,8 +204,7 @@ prepare(const kvp_mover_t *m, lane_t *lane, uint64_t until_ns)
             err = kvp_share_make(&lane->shares[kept], &lane->path, until_ns);
         }
         if (err == KVP_STALE || (err == KVP_EAGAIN && until_ns == 0)) {
-            memmove(lane->moves + kept, lane->moves + i, (n - i) * sizeof(kvp_move_t *));
-            lane->moves_n = kept + (n - i);
+            put_back(lane, kept, i);
             return false;
         }
         if (err == KVP_OK) {
@@ -450,6 +461,7 @@ judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
     bool has_heard = lane->done_n > 0 || lane->path.ep->received_bytes != lane->heard_bytes;
 
     if (has_status(lane, KVP_NOT_REGISTERED)) return; /* the fault is here */
+    if (lane->ops->ep_is_stale(lane->path.ep)) return; /* nobody's: it is attached anew once the path is given back */
     if (has_status(lane, KVP_DISCONNECTED) || has_status(lane, KVP_NO_SEGMENT) ||
         (lane->is_cut && !lane->is_silent && now_ns < m->deadline_ns && !is_stopping)) {
         kvp_path_fail(m->peers, &lane->path, "its data connection ended");

@@ -579,6 +579,20 @@ drop_idle_ep(kvp_peers_t *p)
     kvp_peers_rele(p, oldest);
 }
 
+/* Also where no attachment uses it just now: what it waits for may be a device that comes back. */
+static void
+tend_transports(kvp_peers_t *p)
+{
+    for (size_t i = 0; i < p->conf.transports_n; i++) {
+        kvp_tp_t *tp;
+
+        pthread_mutex_lock(&p->lock);
+        tp = p->tps[i]; /* which goes with the link only */
+        pthread_mutex_unlock(&p->lock);
+        if (tp != NULL) tp->ops->tend(tp);
+    }
+}
+
 bool
 kvp_peers_tend(kvp_peers_t *p)
 {
@@ -586,10 +600,10 @@ kvp_peers_tend(kvp_peers_t *p)
     bool has_more = kvp_ways_try(p);
 
     bury_peers(p);
+    tend_transports(p);
     drop_idle_ep(p);
     for (size_t i = 0; hold_nth(p, i, &peer); i++) {
         if (peer == NULL) continue;
-        peer->tp->ops->tend(peer->tp);
         if (kvp_peer_has_hung_up(peer)) {
             kvp_log_info("client", "node %s closed its connection", peer->where);
             drop_peer(p, peer);

@@ -130,7 +130,7 @@ is_registered(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 
 /* What is refused here goes nowhere. */
 static kvp_err_t
-check(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
+check(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
     const kvp_rdma_rseg_t *rseg;
     kvp_err_t err = kvp_xfer_check(xfer);
@@ -139,7 +139,10 @@ check(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     rseg = kvp_container_of(xfer->rseg, const kvp_rdma_rseg_t, base);
     if (xfer->kind != KVP_XFER_READ && !rseg->is_writable) return KVP_INVALID;
     /* A number that a peer's earlier life gave out may by now mean other memory. */
-    if (rseg->keys.epoch != ep->epoch && KVP_RULE(RDMA_EPOCH)) return KVP_NO_SEGMENT;
+    if (rseg->keys.epoch != ep->epoch && KVP_RULE(RDMA_EPOCH)) {
+        ep->has_rekeyed = true;
+        return KVP_NO_SEGMENT;
+    }
     if (ep->peer_rails_n > rseg->keys.rails_n) return KVP_NO_SEGMENT;
     if (kvp_rdma_rails_are_young(ep, xfer)) return KVP_EAGAIN;
     return (xfer->flags & KVP_XFER_DEVICE) == 0 || is_registered(ep, xfer) ? KVP_OK : KVP_NOTSUP;
