@@ -138,8 +138,9 @@ def test_other_nodes_keys_are_served(pool, path):
         lost = 60 - got["results"].get("OK", 0)
         assert client(f"put new/{turn} 100000")["err"] == "OK"
         assert client(f"get new/{turn} 100000")["intact"]
-    # Known locations in shared memory are read on: the mapping outlives the process.
-    assert lost > 20 or path == "shm", "the second node had taken its share"
+    # Known locations in shared memory are read on: the mapping outlives the process. By rdma a part of the node's half goes
+    # elsewhere, since what is put before the first connection stands is begun again.
+    assert lost > 10 or path == "shm", "the second node had taken its share"
 
 
 @pytest.mark.pool(nodes=1, memory="32MiB")
