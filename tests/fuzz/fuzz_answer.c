@@ -55,7 +55,8 @@ take_frame(input_t *in, uint8_t **copy_out, kvp_frame_t *frame_out)
 static void
 move(input_t *in, kvp_move_t *moves, uint32_t n)
 {
-    static const kvp_err_t errs[] = {KVP_OK, KVP_OK, KVP_STALE, KVP_NODE_LOST, KVP_DEADLINE, KVP_CLOSED, KVP_PROTO};
+    static const kvp_err_t errs[] = {KVP_OK,       KVP_OK,     KVP_STALE, KVP_NODE_LOST,
+                                     KVP_DEADLINE, KVP_CLOSED, KVP_PROTO, KVP_EAGAIN};
 
     for (uint32_t i = 0; i < n; i++) {
         check(moves[i].item < ITEMS);
@@ -63,9 +64,10 @@ move(input_t *in, kvp_move_t *moves, uint32_t n)
         moves[i].has_sum = (take(in) & 1) != 0;
         moves[i].is_drained = (take(in) & 1) != 0;
         moves[i].sum = take(in);
+        if (moves[i].kind != KVP_MOVE_READ) continue;
         moves[i].has_desc = !moves[i].may_skip_desc || moves[i].sum % 2 == 0;
         moves[i].is_sum_path = moves[i].may_skip_desc;
-        if (moves[i].kind == KVP_MOVE_READ) memset(&moves[i].desc, take(in), sizeof moves[i].desc);
+        memset(&moves[i].desc, take(in), sizeof moves[i].desc);
     }
 }
 
