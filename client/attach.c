@@ -8,6 +8,7 @@
  */
 #include "client/attach.h"
 
+#include "client/connect.h"
 #include "client/transport/shm.h"
 #include "client/waits.h"
 #include "common/log.h"
@@ -453,47 +454,25 @@ kvp_peer_map_some(kvp_peer_t *peer)
 }
 
 /* ---- endpoints */
-typedef struct {
-    bool is_over;
-    kvp_err_t err;
-} connect_t;
-
-static void
-on_connected(void *arg, kvp_err_t err)
-{
-    connect_t *c = arg;
-
-    c->is_over = true;
-    c->err = err;
-}
-
 /* Drives the connect to its end: the outcome, UNREACHABLE where there is none in time, CLOSED, or DEADLINE where the caller was
  * in too great a hurry to blame the node. */
 static kvp_err_t
-await_ep(kvp_ep_t *ep, const connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
+await_ep(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
 {
-    const kvp_transport_ops_t *ops = ep->tp->ops;
     uint64_t began_ns = kvp_now_ns();
+    kvp_err_t err = kvp_connect_await(ep, c, is_given_up, deadline_ns);
 
-    while (!c->is_over) {
-        struct pollfd p;
-
-        if (ops->ep_poll(ep) > 0 || c->is_over) continue;
-        if (kvp_now_ns() >= deadline_ns) return deadline_ns < began_ns + KVP_HURRY_NS ? KVP_DEADLINE : KVP_UNREACHABLE;
-        if (kvp_is_given_up(is_given_up)) return KVP_CLOSED;
-        p = (struct pollfd){.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
-        kvp_glance(&p, deadline_ns);
-    }
-    return c->err == KVP_BUSY ? KVP_UNREACHABLE : c->err; /* BUSY is said of what is here */
+    if (err == KVP_EAGAIN && !c->is_over) return deadline_ns < began_ns + KVP_HURRY_NS ? KVP_DEADLINE : KVP_UNREACHABLE;
+    return err == KVP_BUSY ? KVP_UNREACHABLE : err; /* BUSY is said of what is here */
 }
 
 static kvp_err_t
 connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
 {
     const kvp_transport_ops_t *ops = peer->tp->ops;
-    connect_t c = {.err = KVP_OK};
+    kvp_connect_t c = {.err = KVP_OK};
     kvp_ep_t *ep = NULL;
-    kvp_err_t err = kvp_ep_create(peer->tp, &peer->addr, on_connected, &c, &ep);
+    kvp_err_t err = kvp_ep_create(peer->tp, &peer->addr, kvp_connect_done, &c, &ep);
 
     if (err == KVP_OK) err = await_ep(ep, &c, peer->is_given_up, deadline_ns);
     if (err == KVP_OK) {

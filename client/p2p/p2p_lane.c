@@ -4,6 +4,7 @@
  */
 #include "client/p2p/p2p_lane.h"
 
+#include "client/connect.h"
 #include "client/hello.h"
 #include "client/waits.h"
 #include "common/log.h"
@@ -149,48 +150,18 @@ kvp_p2p_lane_learn(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, ui
 }
 
 /* ---- the transport's path */
-typedef struct {
-    bool is_over;
-    kvp_err_t err;
-} connect_t;
-
-static void
-on_connected(void *arg, kvp_err_t err)
-{
-    connect_t *c = arg;
-
-    c->is_over = true;
-    c->err = err;
-}
-
-static kvp_err_t
-await_connected(kvp_p2p_lane_t *lane, kvp_ep_t *ep, const connect_t *c, uint64_t deadline_ns)
-{
-    const kvp_transport_ops_t *ops = ep->tp->ops;
-
-    while (!c->is_over) {
-        struct pollfd p;
-
-        if (ops->ep_poll(ep) > 0 || c->is_over) continue;
-        if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
-        if (kvp_is_given_up(lane->conf->is_given_up)) return KVP_CLOSED;
-        p = (struct pollfd){.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
-        kvp_glance(&p, deadline_ns);
-    }
-    return c->err;
-}
-
 kvp_err_t
 kvp_p2p_lane_connect(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
 {
-    connect_t c = {.err = KVP_OK};
+    kvp_connect_t c = {.err = KVP_OK};
     kvp_ep_t *ep;
     kvp_err_t err;
 
     if (lane->ep != NULL) return KVP_OK;
-    err = kvp_ep_create(lane->conf->tp, &lane->addr, on_connected, &c, &ep);
+    err = kvp_ep_create(lane->conf->tp, &lane->addr, kvp_connect_done, &c, &ep);
     if (err != KVP_OK) return err;
-    err = await_connected(lane, ep, &c, deadline_ns);
+    err = kvp_connect_await(ep, &c, lane->conf->is_given_up, deadline_ns);
+    if (err == KVP_EAGAIN && !c.is_over) err = KVP_DEADLINE;
     if (err != KVP_OK) {
         kvp_ep_destroy(ep);
         return err;
