@@ -29,9 +29,10 @@ typedef struct {
     PyObject *capsule; /* DLPack's; NULL = not in use */
     void *addr;
     size_t len;
+    bool is_device; /* no processor may touch it */
 } kvpy_mem_t;
 
-/* kvpy_mem_init takes hold of obj's memory, which has to be contiguous, and writable where is_written. */
+/* kvpy_mem_init takes hold of obj's memory, which has to be contiguous, and writable where is_written: BufferError. */
 bool kvpy_mem_init(kvpy_mem_t *mem, PyObject *obj, bool is_written);
 void kvpy_mem_fini(kvpy_mem_t *mem);
 

@@ -153,6 +153,36 @@ pool_unregister(kvpy_pool_t *self, PyObject *args)
 }
 
 /* ---- single keys */
+/* A device's memory goes the way of a batch, which wants it registered: by the other one the processor would touch it. */
+static int
+put_memory(kvpool_t *pool, const kvpool_key_t *key, const kvpy_mem_t *mem, const kvpool_opts_t *opts)
+{
+    kvpool_iov_t piece = {mem->addr, mem->len};
+    kvpool_item_t item = {.key = *key, .iov = &piece, .iov_n = 1};
+    int err, result;
+
+    if (mem->is_device) {
+        err = kvpool_batch_put(pool, &item, 1, opts, &result);
+        return err != KVPOOL_OK ? err : result;
+    }
+    return opts->flags & KVPOOL_UPSERT ? kvpool_upsert(pool, key->data, key->len, mem->addr, mem->len, opts)
+                                       : kvpool_put(pool, key->data, key->len, mem->addr, mem->len, opts);
+}
+
+static int
+get_memory(kvpool_t *pool, const kvpool_key_t *key, const kvpy_mem_t *mem, const kvpool_opts_t *opts, size_t *len_out)
+{
+    kvpool_iov_t piece = {mem->addr, mem->len};
+    kvpool_item_t item = {.key = *key, .iov = &piece, .iov_n = 1};
+    int err, result;
+
+    if (!mem->is_device) return kvpool_get(pool, key->data, key->len, mem->addr, mem->len, len_out, opts);
+    err = kvpool_batch_get(pool, &item, 1, opts, &result);
+    if (err == KVPOOL_OK) err = result;
+    *len_out = item.len;
+    return err;
+}
+
 /* put(key, object with memory, deadline_ms, flags, replicas) -> error */
 static PyObject *
 pool_put(kvpy_pool_t *self, PyObject *args)
@@ -168,8 +198,7 @@ pool_put(kvpy_pool_t *self, PyObject *args)
         return NULL;
     if (!kvpy_key(key_obj, &key) || !kvpy_mem_init(&mem, value, false)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-        err = opts.flags & KVPOOL_UPSERT ? kvpool_upsert(self->pool, key.data, key.len, mem.addr, mem.len, &opts)
-                                         : kvpool_put(self->pool, key.data, key.len, mem.addr, mem.len, &opts);
+        err = put_memory(self->pool, &key, &mem, &opts);
     Py_END_ALLOW_THREADS
     kvpy_mem_fini(&mem);
     return number(self, err);
@@ -231,7 +260,7 @@ pool_get_into(kvpy_pool_t *self, PyObject *args)
         return NULL;
     if (!kvpy_key(key_obj, &key) || !kvpy_mem_init(&mem, target, true)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-        err = kvpool_get(self->pool, key.data, key.len, mem.addr, mem.len, &len, &opts);
+        err = get_memory(self->pool, &key, &mem, &opts, &len);
     Py_END_ALLOW_THREADS
     kvpy_mem_fini(&mem);
     return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number(self, err);
