@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvpool: one pool of the memory of many hosts, for blocks of KV cache. Start with Pool."""
+"""kvpool: one pool of the memory of many hosts, for blocks of KV cache. Start with Pool, or with AsyncPool under asyncio."""
+from ._async import AsyncPool
 from ._kvpool import version as __version__
 from ._pool import Pool, Reservation, View
 from .errors import (ClosedError, DeadlineError, Error, HeldError, InvalidError, NoSpaceError, NotFoundError,
                      UnreachableError)
 
-__all__ = ["ClosedError", "DeadlineError", "Error", "HeldError", "InvalidError", "NoSpaceError", "NotFoundError", "Pool",
-           "Reservation", "UnreachableError", "View", "__version__"]
+__all__ = ["AsyncPool", "ClosedError", "DeadlineError", "Error", "HeldError", "InvalidError", "NoSpaceError", "NotFoundError",
+           "Pool", "Reservation", "UnreachableError", "View", "__version__"]

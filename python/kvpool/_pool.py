@@ -251,13 +251,17 @@ class Pool:
 
     def list(self, prefix=b"", *, page=1000, deadline=None):
         """Iterates over (key: bytes, length) of what begins with prefix; no snapshot."""
-        prefix = prefix.encode() if isinstance(prefix, str) else prefix
         cursor = 0
         while True:
-            cursor, entries = self._value(self._raw.list(prefix, page, cursor, _ms(deadline)))
+            cursor, entries = self._list_page(prefix, cursor, page=page, deadline=deadline)
             yield from entries
             if cursor == 0:
                 return
+
+    def _list_page(self, prefix, cursor, *, page, deadline):
+        """(where the next page begins or 0, entries)"""
+        prefix = prefix.encode() if isinstance(prefix, str) else prefix
+        return self._value(self._raw.list(prefix, page, cursor, _ms(deadline)))
 
     def stat(self, *, deadline=None):
         """The pool's and this client's figures, as docs/OPERATIONS.md has them."""

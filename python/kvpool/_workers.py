@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fixed number of threads that make blocking calls for one event loop: what AsyncPool stands on.
+
+A call waits for room (the loop's side, beyond the bound), then in the queue, then it has begun. It can be taken back until then,
+and not any more from then on: nobody can stop a call of the library but its deadline and the close of its pool.
+"""
+import asyncio
+import os
+import threading
+from collections import deque
+
+
+class Call:
+    """One call on its way. future is for who awaits it; ended, where somebody wants it, for when nothing runs any more."""
+
+    __slots__ = ("run", "future", "ended")
+
+    def __init__(self, run, future):
+        self.run = run
+        self.future = future
+        self.ended = None
+
+
+def _take(calls, call):
+    try:
+        calls.remove(call)
+    except ValueError:
+        return False
+    return True
+
+
+class Workers:
+    """All but the threads' own loop is called on the event loop's thread, which therefore needs no lock for what it alone uses."""
+
+    def __init__(self, loop, threads, bound, name):
+        self.loop = loop
+        self.pid = os.getpid()
+        self._bound = bound
+        self._held = 0  # handed over and not ended, at most the bound; the event loop's
+        self._waiting = deque()  # for room; the event loop's
+        self._queue = deque()  # handed over and not begun; guarded by _wake
+        self._is_stopped = False  # guarded by _wake
+        self._wake = threading.Condition(threading.Lock())
+        # Daemons, because nothing may keep the interpreter from its end; AsyncPool ends them before that.
+        self._threads = [threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, run):
+        """Queues run, a function without arguments, and returns its Call."""
+        call = Call(run, self.loop.create_future())
+        if self._held < self._bound:
+            self._hand_over(call)
+        else:
+            self._waiting.append(call)
+        return call
+
+    def withdraw(self, call):
+        """Takes back a call that has not begun: it never will. Whether it could."""
+        if _take(self._waiting, call):
+            call.run = None
+            return True
+        with self._wake:
+            if not _take(self._queue, call):
+                return False
+        call.run = None
+        self._make_room()
+        return True
+
+    def withdraw_all(self):
+        """Takes back all that have not begun, and returns them."""
+        with self._wake:
+            calls = [*self._queue, *self._waiting]
+            self._queue.clear()
+        self._waiting.clear()
+        for call in calls:
+            call.run = None
+        return calls
+
+    async def wait_ended(self, call):
+        """Returns when a call that was begun is over. Who is cancelled meanwhile was asked once already, and waits on."""
+        if call.run is None:
+            return
+        call.ended = self.loop.create_future()
+        while not call.ended.done():
+            try:
+                await asyncio.shield(call.ended)
+            except asyncio.CancelledError:
+                pass
+
+    def stop(self):
+        """Lets the threads end after what is queued. From any thread."""
+        with self._wake:
+            self._is_stopped = True
+            self._wake.notify_all()
+
+    def join(self):
+        """Waits for them, after stop."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # where garbage is collected is chance
+                thread.join()
+
+    # ---- the event loop's side
+    def _hand_over(self, call):
+        self._held += 1
+        with self._wake:
+            self._queue.append(call)
+            self._wake.notify()
+
+    def _make_room(self):
+        self._held -= 1
+        if self._waiting:
+            self._hand_over(self._waiting.popleft())
+
+    def _settle(self, call, value, error):
+        call.run = None
+        self._make_room()
+        if call.ended is not None:
+            call.ended.set_result(None)
+        if call.future.done():  # cancelled, or its time was over
+            return
+        if error is None:
+            call.future.set_result(value)
+        else:
+            call.future.set_exception(error)
+
+    # ---- the threads' side
+    def _next(self):
+        with self._wake:
+            while not self._queue and not self._is_stopped:
+                self._wake.wait()
+            return self._queue.popleft() if self._queue else None
+
+    def _work(self):
+        while True:
+            call, value, error = self._next(), None, None
+            if call is None:
+                return
+            try:
+                value = call.run()
+            except BaseException as e:  # whatever it is, it is the caller's
+                error = e
+            if call.future.cancelled():
+                value = error = None  # its end may take long (a pool that was opened), and is no work for the event loop
+            try:
+                self.loop.call_soon_threadsafe(self._settle, call, value, error)
+            except RuntimeError:  # the loop was closed: nobody awaits anything any more
+                pass
+            # A thread that waits keeps no caller's memory alive, nor does an error that remembers this frame.
+            call = value = error = None
