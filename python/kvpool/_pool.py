@@ -9,6 +9,9 @@ _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 
           "GB": 10**9, "TB": 10**12}
 
 
+_CLOSED = _kvpool.errors["CLOSED"][0]
+
+
 def _size(value):
     """Bytes: an int, or text like "4GiB"."""
     if isinstance(value, int):
@@ -73,7 +76,10 @@ class View:
     def __init__(self, raw, key):
         self._raw = raw
         self._key = key
-        self.memory = memoryview(raw)
+        try:
+            self.memory = memoryview(raw)
+        except BufferError:  # the pool was closed since
+            raise error(_CLOSED, key) from None
 
     def __len__(self):
         return len(self._raw)
