@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """AsyncPool: Pool for asyncio. The calls are Pool's, made by a few threads that belong to the pool."""
+from __future__ import annotations
+
 import asyncio
 import os
 import threading
 import weakref
 from functools import partial
+from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _kvpool
-from ._pool import Pool
-from ._workers import Workers
-from .errors import error
+from ._pool import Pool, Reservation, View
+from ._typing import Key, Memory, Parts, Pin
+from ._workers import Call, Workers
+from .errors import Error, error
 
+T = TypeVar("T")
 _DEADLINE_S = 5.0  # kvpool.h: of a call that gives none
 _FORKED = _kvpool.errors["FORKED"][0]
 _CLOSED = _kvpool.errors["CLOSED"][0]
 _TIME_OVER = _kvpool.errors["DEADLINE"][0]
 
 
-def _end(workers, pool):
+def _end(workers: Workers, pool: Pool) -> None:
     """What is left where nobody awaited close(): the pool was dropped, its loop is closed, or the interpreter ends."""
     if os.getpid() != workers.pid:
         return  # of a fork: the threads are the parent's
@@ -50,22 +55,30 @@ class AsyncPool:
     Use it by `async with`, or open() and close(). If the loop ends without, it is closed when it is collected.
     """
 
-    def __init__(self, master=None, *, threads=4, queue=1024, deadline=None, **options):
+    def __init__(self, master: Optional[str] = None, *, threads: int = 4, queue: int = 1024, name: Optional[str] = None,
+                 host_id: Optional[str] = None, transports: Optional[str] = None, deadline: Optional[float] = None,
+                 verify: bool = False, memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0,
+                 tenant: int = 0, locations: int = 0) -> None:
         if threads < 1 or queue < 1:
             raise ValueError(f"threads and queue are at least 1, not {threads} and {queue}")
-        self._options = dict(options, master=master, deadline=deadline)
+        self._make = partial(Pool, master, name=name, host_id=host_id, transports=transports, deadline=deadline, verify=verify,
+                             memory=memory, listen=listen, chunk=chunk, tenant=tenant, locations=locations)
         self._sizes = (threads, queue)
         self._deadline = _DEADLINE_S if deadline is None else deadline
-        self._workers = self._pool = self._closing = self._closer = self._finalizer = None
+        self._workers: Optional[Workers] = None  # from open() on
+        self._pool: Optional[Pool] = None  # once it is open
+        self._finalizer: Optional[weakref.finalize[..., AsyncPool]] = None
+        self._closing: Optional[asyncio.Future[None]] = None  # from close() on
+        self._closer: Optional[threading.Thread] = None
 
     # ---- life
-    async def open(self):
+    async def open(self) -> AsyncPool:
         """Connects, as the making of a Pool does, with its errors, and returns itself. `async with` calls it. Once."""
         if self._workers is not None:
             raise RuntimeError("the pool was opened before")
         self._workers = workers = Workers(asyncio.get_running_loop(), *self._sizes, "kvpool-async")
         try:
-            self._pool = await workers.submit(partial(Pool, **self._options)).future
+            self._pool = await workers.submit(self._make).future
         except BaseException:
             self._workers = None
             workers.stop()
@@ -73,81 +86,86 @@ class AsyncPool:
         self._finalizer = weakref.finalize(self, _end, workers, self._pool)
         return self
 
-    async def close(self):
+    async def close(self) -> None:
         """Ends the session and the threads. Calls that are awaited raise ClosedError, and are over when this returns. Again does
         nothing. BufferError, and all stays as it was, while somebody has a buffer of a view."""
         if self._pool is None:
             return
-        self._check_place()
-        if self._closing is None:
-            self._closing = self._workers.loop.create_future()
+        workers, pool = self._here()
+        closing = self._closing
+        if closing is None:
+            closing = self._closing = workers.loop.create_future()
             # A thread of its own, once: all others may be in calls that only this ends.
-            self._closer = threading.Thread(target=self._close, name="kvpool-async-close", daemon=True)
+            self._closer = threading.Thread(target=self._close, args=(workers, pool, closing), name="kvpool-async-close",
+                                            daemon=True)
             self._closer.start()
-        await asyncio.shield(self._closing)
+        await asyncio.shield(closing)
 
-    def _close(self):
-        loop, failure = self._workers.loop, None
+    def _close(self, workers: Workers, pool: Pool, closing: asyncio.Future[None]) -> None:
+        failure = None
         try:
-            self._pool.close()
+            pool.close()
         except BufferError as e:
             failure = e
         else:
-            self._workers.stop()
-            self._workers.join()
-            self._finalizer.detach()
+            workers.stop()
+            workers.join()
         try:
-            loop.call_soon_threadsafe(self._closed, failure)
+            workers.loop.call_soon_threadsafe(self._closed, workers, closing, failure)
         except RuntimeError:  # the loop was closed meanwhile
             pass
 
-    def _closed(self, failure):
-        closing = self._closing
-        self._closer.join()  # this was the last that it did
-        if failure is None:
-            for call in self._workers.withdraw_all():
-                if not call.future.done():
-                    call.future.set_exception(error(_CLOSED))
-            closing.set_result(None)
-        else:
+    def _closed(self, workers: Workers, closing: asyncio.Future[None], failure: Optional[BufferError]) -> None:
+        if self._closer is not None:
+            self._closer.join()  # this was the last that it did
+        if failure is not None:
             self._closing = None
             closing.set_exception(failure)
+            return
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        for call in workers.withdraw_all():
+            if not call.future.done():
+                call.future.set_exception(error(_CLOSED))
+        closing.set_result(None)
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> AsyncPool:
         return await self.open()
 
-    async def __aexit__(self, *exc):
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     # ---- calls
-    def _check_place(self):
-        workers = self._workers
-        if workers is None or self._pool is None:
+    def _here(self) -> Tuple[Workers, Pool]:
+        """What there is from open() on, in the place where it is of use."""
+        workers, pool = self._workers, self._pool
+        if workers is None or pool is None:
             raise RuntimeError("the pool was not opened: `async with`, or await open()")
         if os.getpid() != workers.pid:
             raise error(_FORKED)
         if asyncio.get_running_loop() is not workers.loop:
             raise RuntimeError("the pool belongs to another event loop")
+        return workers, pool
 
-    def _check(self):
-        self._check_place()
+    def _open(self) -> Tuple[Workers, Pool]:
         if self._closing is not None:
             raise error(_CLOSED)
+        return self._here()
 
-    async def _call(self, call, *args, deadline=None, has_memory=False, **kw):
+    async def _call(self, call: Callable[..., T], *args: Any, deadline: Optional[float] = None, has_memory: bool = False,
+                    **kw: Any) -> T:
         """Awaits call, a method of Pool, on a thread. has_memory: it works on the caller's memory."""
-        self._check()
-        loop, workers, pool = self._workers.loop, self._workers, self._pool
-        end = loop.time() + (self._deadline if deadline is None else deadline)
+        workers, pool = self._open()
+        end = workers.loop.time() + (self._deadline if deadline is None else deadline)
 
-        def run():
-            return call(pool, *args, deadline=max(0.0, end - loop.time()), **kw)
+        def run() -> T:
+            return call(pool, *args, deadline=max(0.0, end - workers.loop.time()), **kw)
 
-        return await self._await(workers.submit(run), end, has_memory)
+        result: T = await self._await(workers, workers.submit(run), end, has_memory)
+        return result
 
-    async def _await(self, call, end, has_memory):
-        workers = self._workers
-        timer = workers.loop.call_at(end, self._expire, call) if end is not None else None
+    async def _await(self, workers: Workers, call: Call, end: Optional[float], has_memory: bool) -> Any:
+        timer = workers.loop.call_at(end, self._expire, workers, call) if end is not None else None
         try:
             return await call.future
         except asyncio.CancelledError:
@@ -158,88 +176,95 @@ class AsyncPool:
             if timer is not None:
                 timer.cancel()
 
-    def _expire(self, call):
+    @staticmethod
+    def _expire(workers: Workers, call: Call) -> None:
         # What has begun has the same deadline, and ends by itself.
-        if not call.future.done() and self._workers.withdraw(call):
+        if not call.future.done() and workers.withdraw(call):
             call.future.set_exception(error(_TIME_OVER, None, "no thread was free in time"))
 
     # ---- memory
-    async def register(self, memory):
-        """As Pool.register."""
-        self._check()
-        await self._await(self._workers.submit(partial(self._pool.register, memory)), None, True)
+    async def register(self, memory: Memory) -> None:
+        """As Pool.register. No deadline."""
+        workers, pool = self._open()
+        await self._await(workers, workers.submit(partial(pool.register, memory)), None, True)
 
-    async def unregister(self, memory):
-        """As Pool.unregister."""
-        self._check()
-        await self._await(self._workers.submit(partial(self._pool.unregister, memory)), None, True)
+    async def unregister(self, memory: Memory) -> None:
+        """As Pool.unregister. No deadline."""
+        workers, pool = self._open()
+        await self._await(workers, workers.submit(partial(pool.unregister, memory)), None, True)
 
     # ---- one key
-    async def put(self, key, value, *, replicas=1, pin=None, upsert=False, wait=False, deadline=None):
+    async def put(self, key: Key, value: Memory, *, replicas: int = 1, pin: Pin = None, upsert: bool = False, wait: bool = False,
+                  deadline: Optional[float] = None) -> None:
         """As Pool.put."""
         await self._call(Pool.put, key, value, replicas=replicas, pin=pin, upsert=upsert, wait=wait, deadline=deadline,
                          has_memory=True)
 
-    async def get(self, key, *, fresh=False, deadline=None):
+    async def get(self, key: Key, *, fresh: bool = False, deadline: Optional[float] = None) -> bytes:
         """As Pool.get."""
         return await self._call(Pool.get, key, fresh=fresh, deadline=deadline)
 
-    async def get_into(self, key, target, *, fresh=False, deadline=None):
+    async def get_into(self, key: Key, target: Memory, *, fresh: bool = False, deadline: Optional[float] = None) -> int:
         """As Pool.get_into."""
         return await self._call(Pool.get_into, key, target, fresh=fresh, deadline=deadline, has_memory=True)
 
-    async def view(self, key, *, deadline=None):
+    async def view(self, key: Key, *, deadline: Optional[float] = None) -> View:
         """As Pool.view: `with await pool.view("a") as memory`. Its release() waits for nobody."""
         return await self._call(Pool.view, key, deadline=deadline)
 
-    async def exists(self, key, *, deadline=None):
+    async def exists(self, key: Key, *, deadline: Optional[float] = None) -> bool:
         """As Pool.exists."""
         return await self._call(Pool.exists, key, deadline=deadline)
 
-    async def size(self, key, *, deadline=None):
+    async def size(self, key: Key, *, deadline: Optional[float] = None) -> int:
         """As Pool.size."""
         return await self._call(Pool.size, key, deadline=deadline)
 
-    async def remove(self, key, *, force=False, wait=False, deadline=None):
+    async def remove(self, key: Key, *, force: bool = False, wait: bool = False, deadline: Optional[float] = None) -> None:
         """As Pool.remove."""
         await self._call(Pool.remove, key, force=force, wait=wait, deadline=deadline)
 
     # ---- many keys
-    async def put_many(self, keys, values, *, replicas=1, pin=None, upsert=False, wait=False, groups=None, deadline=None):
+    async def put_many(self, keys: Sequence[Key], values: Sequence[Parts], *, replicas: int = 1, pin: Pin = None,
+                       upsert: bool = False, wait: bool = False, groups: Optional[Sequence[Key]] = None,
+                       deadline: Optional[float] = None) -> List[Optional[Error]]:
         """As Pool.put_many."""
         return await self._call(Pool.put_many, keys, values, replicas=replicas, pin=pin, upsert=upsert, wait=wait,
                                 groups=groups, deadline=deadline, has_memory=True)
 
-    async def get_many(self, keys, targets, *, fresh=False, deadline=None):
+    async def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False,
+                       deadline: Optional[float] = None) -> List[Union[int, Error]]:
         """As Pool.get_many."""
         return await self._call(Pool.get_many, keys, targets, fresh=fresh, deadline=deadline, has_memory=True)
 
-    async def exists_many(self, keys, *, deadline=None):
+    async def exists_many(self, keys: Sequence[Key], *, deadline: Optional[float] = None) -> List[bool]:
         """As Pool.exists_many."""
         return await self._call(Pool.exists_many, keys, deadline=deadline)
 
-    async def longest_prefix(self, keys, *, ttl=None, deadline=None):
+    async def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None,
+                             deadline: Optional[float] = None) -> Reservation:
         """As Pool.longest_prefix: `with await pool.longest_prefix(keys) as reservation`. Its release() waits for nobody."""
         return await self._call(Pool.longest_prefix, keys, ttl=ttl, deadline=deadline)
 
-    async def lookup(self, keys, *, ttl=None, deadline=None):
+    async def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, deadline: Optional[float] = None) -> Reservation:
         """As Pool.lookup; the Reservation as of longest_prefix."""
         return await self._call(Pool.lookup, keys, ttl=ttl, deadline=deadline)
 
     # ---- the whole
-    async def remove_matching(self, pattern, *, force=False, deadline=None):
+    async def remove_matching(self, pattern: str, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:
         """As Pool.remove_matching."""
         return await self._call(Pool.remove_matching, pattern, force=force, deadline=deadline)
 
-    async def remove_all(self, *, force=False, deadline=None):
+    async def remove_all(self, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:
         """As Pool.remove_all."""
         return await self._call(Pool.remove_all, force=force, deadline=deadline)
 
-    async def bump(self, *, deadline=None):
+    async def bump(self, *, deadline: Optional[float] = None) -> int:
         """As Pool.bump."""
         return await self._call(Pool.bump, deadline=deadline)
 
-    async def list(self, prefix=b"", *, page=1000, deadline=None):
+    async def list(self, prefix: Key = b"", *, page: int = 1000,
+                   deadline: Optional[float] = None) -> AsyncIterator[Tuple[bytes, int]]:
         """As Pool.list: `async for key, length in pool.list(prefix)`. deadline: seconds for each page."""
         cursor = 0
         while True:
@@ -249,6 +274,6 @@ class AsyncPool:
             if cursor == 0:
                 return
 
-    async def stat(self, *, deadline=None):
+    async def stat(self, *, deadline: Optional[float] = None) -> Dict[str, Any]:
         """As Pool.stat."""
         return await self._call(Pool.stat, deadline=deadline)

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pool: the pool as Python sees it. What is a number in _kvpool becomes a value or an exception here."""
+from __future__ import annotations
+
 import json
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from . import _kvpool
-from .errors import error
+from ._typing import Key, Memory, Parts, Pin
+from .errors import Error, error
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "KB": 10**3, "MB": 10**6,
           "GB": 10**9, "TB": 10**12}
 
 
+T = TypeVar("T")
 _CLOSED = _kvpool.errors["CLOSED"][0]
 
 
-def _size(value):
+def _size(value: Union[int, str]) -> int:
     """Bytes: an int, or text like "4GiB"."""
     if isinstance(value, int):
         return value
@@ -24,7 +29,7 @@ def _size(value):
     return int(digits) * _UNITS[unit]
 
 
-def _ms(seconds):
+def _ms(seconds: Optional[float]) -> int:
     """A deadline in milliseconds; None is the pool's own, which is 0 to the library."""
     return 0 if seconds is None else max(1, round(seconds * 1000))
 
@@ -38,25 +43,25 @@ class Reservation:
 
     __slots__ = ("_raw", "_ticket", "found", "granted", "ttl", "present")
 
-    def __init__(self, raw, reservation, present=None):
+    def __init__(self, raw: _kvpool.Pool, reservation: Tuple[int, int, int, int], present: Optional[List[bool]] = None) -> None:
         self._raw = raw
         self._ticket, self.found, self.granted, ttl_ms = reservation
         self.ttl = ttl_ms / 1000
         self.present = present
 
-    def release(self):
+    def release(self) -> None:
         """Ends it. Again, or after its time, does nothing."""
         if self._ticket:
             self._raw.lookup_release(self._ticket, self.found, self.granted)
             self._ticket = 0
 
-    def __enter__(self):
+    def __enter__(self) -> Reservation:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         self.release()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<Reservation found={self.found} granted={self.granted} ttl={self.ttl:g} s>"
 
 
@@ -73,7 +78,7 @@ class View:
 
     __slots__ = ("_raw", "_key", "memory")
 
-    def __init__(self, raw, key):
+    def __init__(self, raw: _kvpool.View, key: Key) -> None:
         self._raw = raw
         self._key = key
         try:
@@ -81,20 +86,20 @@ class View:
         except BufferError:  # the pool was closed since
             raise error(_CLOSED, key) from None
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._raw)
 
-    def release(self):
+    def release(self) -> None:
         """Ends it. Again does nothing."""
         self.memory.release()
         err = self._raw.release()
         if err:
             raise error(err, self._key)
 
-    def __enter__(self):
+    def __enter__(self) -> memoryview:
         return self.memory
 
-    def __exit__(self, kind, *exc):
+    def __exit__(self, kind: Optional[Type[BaseException]], *exc: object) -> None:
         if kind is None:
             self.release()
         else:  # what went wrong comes first, and nothing that was read counts
@@ -123,29 +128,31 @@ class Pool:
     A child of fork has to open a pool of its own; calls on its parent's raise ClosedError.
     """
 
-    def __init__(self, master=None, *, name=None, host_id=None, transports=None, deadline=None, verify=False, memory=0, listen=None,
-                 chunk=0, tenant=0, locations=0):
+    def __init__(self, master: Optional[str] = None, *, name: Optional[str] = None, host_id: Optional[str] = None,
+                 transports: Optional[str] = None, deadline: Optional[float] = None, verify: bool = False,
+                 memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0, tenant: int = 0,
+                 locations: int = 0) -> None:
         self._raw = _kvpool.Pool()
-        self._held = {}  # address: object, so that registered memory outlives its registration
+        self._held: Dict[int, Memory] = {}  # address: object, so that registered memory outlives its registration
         err, detail = self._raw.open(master, name, host_id, transports, _ms(deadline), int(verify), _size(memory), listen,
                                      _size(chunk), tenant, locations)
         if err:
             raise error(err, None, detail)
 
-    def close(self):
+    def close(self) -> None:
         """Ends the session; calls of other threads raise ClosedError. What it gave to the pool is gone. Again does nothing.
         BufferError while somebody has a buffer of a view, whose memory would go."""
         self._raw.close()
         self._held.clear()
 
-    def __enter__(self):
+    def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     # ---- memory
-    def register(self, memory):
+    def register(self, memory: Memory) -> None:
         """Makes memory usable by put_many and get_many, and pins it where an RDMA device is used.
 
         memory: an object as for put. It is kept alive until unregister or close. Not twice: InvalidError.
@@ -154,14 +161,15 @@ class Pool:
         self._check(self._raw.register(address, length))
         self._held[address] = memory
 
-    def unregister(self, memory):
+    def unregister(self, memory: Memory) -> None:
         """Ends register(memory), after the calls that use it. InvalidError where it is not registered."""
         address, _ = _kvpool.memory_of(memory, False)
         self._check(self._raw.unregister(address))
         self._held.pop(address, None)
 
     # ---- one key
-    def put(self, key, value, *, replicas=1, pin=None, upsert=False, wait=False, deadline=None):
+    def put(self, key: Key, value: Memory, *, replicas: int = 1, pin: Pin = None, upsert: bool = False, wait: bool = False,
+            deadline: Optional[float] = None) -> None:
         """Stores value under key. A key that is there keeps what it has; with upsert it gets the new value.
 
         replicas: copies on as many hosts. pin: None, "soft" (evicted last) or "hard" (never evicted). wait: with upsert, until
@@ -171,43 +179,39 @@ class Pool:
         if err:
             raise error(err, key)
 
-    def get(self, key, *, fresh=False, deadline=None):
+    def get(self, key: Key, *, fresh: bool = False, deadline: Optional[float] = None) -> bytes:
         """The value as bytes. NotFoundError. fresh: ask the master, wherever it was before."""
-        value = self._raw.get(key, _ms(deadline), _kvpool.FRESH if fresh else 0)
-        if type(value) is int:
-            raise error(value, key)
-        return value
+        return self._found(self._raw.get(key, _ms(deadline), _kvpool.FRESH if fresh else 0), key)
 
-    def get_into(self, key, target, *, fresh=False, deadline=None):
+    def get_into(self, key: Key, target: Memory, *, fresh: bool = False, deadline: Optional[float] = None) -> int:
         """Copies the value into target, which is an object as for put, writable, at least as long. Returns its length in bytes."""
-        return self._value(self._raw.get_into(key, target, _ms(deadline), _kvpool.FRESH if fresh else 0), key)
+        return self._number(self._raw.get_into(key, target, _ms(deadline), _kvpool.FRESH if fresh else 0), key)
 
-    def view(self, key, *, deadline=None):
+    def view(self, key: Key, *, deadline: Optional[float] = None) -> View:
         """A View of its bytes. kvpool.Error NOTSUP where no copy lies in this host's shared memory."""
-        raw = self._raw.view(key, _ms(deadline))
-        if type(raw) is int:
-            raise error(raw, key)
-        return View(raw, key)
+        return View(self._found(self._raw.view(key, _ms(deadline)), key), key)
 
-    def exists(self, key, *, deadline=None):
+    def exists(self, key: Key, *, deadline: Optional[float] = None) -> bool:
         """Whether it is there. For a while it is evicted after others then."""
-        return bool(self._value(self._raw.exists(key, _ms(deadline)), key))
+        return bool(self._number(self._raw.exists(key, _ms(deadline)), key))
 
-    def __contains__(self, key):
+    def __contains__(self, key: Key) -> bool:
         return self.exists(key)
 
-    def size(self, key, *, deadline=None):
+    def size(self, key: Key, *, deadline: Optional[float] = None) -> int:
         """Its length in bytes. NotFoundError."""
-        return self._value(self._raw.size(key, _ms(deadline)), key)
+        return self._number(self._raw.size(key, _ms(deadline)), key)
 
-    def remove(self, key, *, force=False, wait=False, deadline=None):
+    def remove(self, key: Key, *, force: bool = False, wait: bool = False, deadline: Optional[float] = None) -> None:
         """Removes it. NotFoundError; HeldError where somebody holds it, unless force. wait: until nobody can get it any more."""
         err = self._raw.remove(key, _ms(deadline), (_kvpool.FORCE if force else 0) | (_kvpool.WAIT if wait else 0))
         if err:
             raise error(err, key)
 
     # ---- many keys
-    def put_many(self, keys, values, *, replicas=1, pin=None, upsert=False, wait=False, groups=None, deadline=None):
+    def put_many(self, keys: Sequence[Key], values: Sequence[Parts], *, replicas: int = 1, pin: Pin = None, upsert: bool = False,
+                 wait: bool = False, groups: Optional[Sequence[Key]] = None,
+                 deadline: Optional[float] = None) -> List[Optional[Error]]:
         """Stores many in one call, from registered memory. values: for each key an object as for put, or a list of such, which
         are its parts in order (61 layers are one object). groups: for each key an id; what has the same is evicted together.
 
@@ -216,14 +220,15 @@ class Pool:
         flags = self._put_flags(pin, upsert, wait)
         return self._errors(self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, groups), keys)
 
-    def get_many(self, keys, targets, *, fresh=False, deadline=None):
+    def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False,
+                 deadline: Optional[float] = None) -> List[Union[int, Error]]:
         """Copies many in one call into registered memory. targets: as values of put_many, writable. Returns a list: the length in
         bytes, or the Error of that key."""
         flags = _kvpool.FRESH if fresh else 0
         lengths = self._raw.batch_get(keys, targets, None, _ms(deadline), flags)
         return [n if n >= 0 else error(n, k) for n, k in zip(lengths, keys)]
 
-    def exists_many(self, keys, *, deadline=None):
+    def exists_many(self, keys: Sequence[Key], *, deadline: Optional[float] = None) -> List[bool]:
         """For each key whether it is there, as exists. An error of one is raised."""
         results = self._raw.batch_is_exist(keys, _ms(deadline), 0)
         for key, result in zip(keys, results):
@@ -231,31 +236,32 @@ class Pool:
                 raise error(result, key)
         return [bool(r) for r in results]
 
-    def longest_prefix(self, keys, *, ttl=None, deadline=None):
+    def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None,
+                       deadline: Optional[float] = None) -> Reservation:
         """How many of the keys, from the first on, are there, and reserves them for ttl seconds (the pool's lease time, which
         is also the most). A Reservation."""
-        answer = self._value(self._raw.longest_prefix(keys, _ms(ttl), _ms(deadline), 0))
+        answer = self._found(self._raw.longest_prefix(keys, _ms(ttl), _ms(deadline), 0))
         return Reservation(self._raw, answer)
 
-    def lookup(self, keys, *, ttl=None, deadline=None):
+    def lookup(self, keys: Sequence[Key], *, ttl: Optional[float] = None, deadline: Optional[float] = None) -> Reservation:
         """Which of the keys are there, and reserves those. A Reservation, with present."""
-        reservation, present = self._value(self._raw.lookup(keys, _ms(ttl), _ms(deadline), 0))
+        reservation, present = self._found(self._raw.lookup(keys, _ms(ttl), _ms(deadline), 0))
         return Reservation(self._raw, reservation, present)
 
     # ---- the whole
-    def remove_matching(self, pattern, *, force=False, deadline=None):
+    def remove_matching(self, pattern: str, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:
         """Removes what the regular expression (PCRE2) finds in its key. Returns (how many went, how many are held)."""
-        return self._value(self._raw.remove_many(pattern, _ms(deadline), _kvpool.FORCE if force else 0))
+        return self._found(self._raw.remove_many(pattern, _ms(deadline), _kvpool.FORCE if force else 0))
 
-    def remove_all(self, *, force=False, deadline=None):
+    def remove_all(self, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:
         """Removes all of the tenant. Returns (how many went, how many are held)."""
-        return self._value(self._raw.remove_many(None, _ms(deadline), _kvpool.FORCE if force else 0))
+        return self._found(self._raw.remove_many(None, _ms(deadline), _kvpool.FORCE if force else 0))
 
-    def bump(self, *, deadline=None):
+    def bump(self, *, deadline: Optional[float] = None) -> int:
         """Makes all that the tenant has put so far unfindable, in one step: for new weights. Returns how many bumps there were."""
-        return self._value(self._raw.bump(_ms(deadline)))
+        return self._number(self._raw.bump(_ms(deadline)))
 
-    def list(self, prefix=b"", *, page=1000, deadline=None):
+    def list(self, prefix: Key = b"", *, page: int = 1000, deadline: Optional[float] = None) -> Iterator[Tuple[bytes, int]]:
         """Iterates over (key: bytes, length) of what begins with prefix; no snapshot."""
         cursor = 0
         while True:
@@ -264,36 +270,42 @@ class Pool:
             if cursor == 0:
                 return
 
-    def _list_page(self, prefix, cursor, *, page, deadline):
+    def _list_page(self, prefix: Key, cursor: int, *, page: int,
+                   deadline: Optional[float]) -> Tuple[int, List[Tuple[bytes, int]]]:
         """(where the next page begins or 0, entries)"""
         prefix = prefix.encode() if isinstance(prefix, str) else prefix
-        return self._value(self._raw.list(prefix, page, cursor, _ms(deadline)))
+        return self._found(self._raw.list(prefix, page, cursor, _ms(deadline)))
 
-    def stat(self, *, deadline=None):
+    def stat(self, *, deadline: Optional[float] = None) -> Dict[str, Any]:
         """The pool's and this client's figures, as docs/OPERATIONS.md has them."""
-        text = self._raw.stat(_ms(deadline))
-        if type(text) is int:
-            raise error(text)
-        return json.loads(text)
+        figures: Dict[str, Any] = json.loads(self._found(self._raw.stat(_ms(deadline))))
+        return figures
 
     # ---- numbers into values
     @staticmethod
-    def _check(err):
+    def _check(err: int) -> None:
         if err:
             raise error(err)
 
     @staticmethod
-    def _value(answer, key=None):
-        if type(answer) is int and answer < 0:
+    def _number(answer: int, key: Optional[Key] = None) -> int:
+        if answer < 0:
             raise error(answer, key)
         return answer
 
     @staticmethod
-    def _errors(results, keys):
+    def _found(answer: Union[int, T], key: Optional[Key] = None) -> T:
+        """For calls that answer with an int only where they failed."""
+        if isinstance(answer, int):
+            raise error(answer, key)
+        return answer
+
+    @staticmethod
+    def _errors(results: List[int], keys: Sequence[Key]) -> List[Optional[Error]]:
         return [None if r == 0 else error(r, k) for r, k in zip(results, keys)]
 
     @staticmethod
-    def _put_flags(pin, upsert, wait):
+    def _put_flags(pin: Pin, upsert: bool, wait: bool) -> int:
         pins = {None: 0, "soft": _kvpool.PIN_SOFT, "hard": _kvpool.PIN_HARD}
         if pin not in pins:
             raise ValueError(f'pin is None, "soft" or "hard", not {pin!r}')

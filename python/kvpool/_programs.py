@@ -7,7 +7,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "bin"
 
 
-def _become(name):
+def _become(name: str) -> None:
     path = FOLDER / name
     try:
         os.execv(path, [str(path), *sys.argv[1:]])
@@ -15,13 +15,13 @@ def _become(name):
         sys.exit(f"{name}: {path}: {e.strerror}")
 
 
-def kvpool():
+def kvpool() -> None:
     _become("kvpool")
 
 
-def kvpool_master():
+def kvpool_master() -> None:
     _become("kvpool-master")
 
 
-def kvpool_node():
+def kvpool_node() -> None:
     _become("kvpool-node")

@@ -4,10 +4,13 @@
 A call waits for room (the loop's side, beyond the bound), then in the queue, then it has begun. It can be taken back until then,
 and not any more from then on: nobody can stop a call of the library but its deadline and the close of its pool.
 """
+from __future__ import annotations
+
 import asyncio
 import os
 import threading
 from collections import deque
+from typing import Any, Callable, Deque, List, Optional
 
 
 class Call:
@@ -15,13 +18,13 @@ class Call:
 
     __slots__ = ("run", "future", "ended")
 
-    def __init__(self, run, future):
-        self.run = run
+    def __init__(self, run: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+        self.run: Optional[Callable[[], Any]] = run  # None: over, or taken back
         self.future = future
-        self.ended = None
+        self.ended: Optional[asyncio.Future[None]] = None
 
 
-def _take(calls, call):
+def _take(calls: Deque[Call], call: Call) -> bool:
     try:
         calls.remove(call)
     except ValueError:
@@ -32,13 +35,13 @@ def _take(calls, call):
 class Workers:
     """All but the threads' own loop is called on the event loop's thread, which therefore needs no lock for what it alone uses."""
 
-    def __init__(self, loop, threads, bound, name):
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, bound: int, name: str) -> None:
         self.loop = loop
         self.pid = os.getpid()
         self._bound = bound
         self._held = 0  # handed over and not ended, at most the bound; the event loop's
-        self._waiting = deque()  # for room; the event loop's
-        self._queue = deque()  # handed over and not begun; guarded by _wake
+        self._waiting: Deque[Call] = deque()  # for room; the event loop's
+        self._queue: Deque[Call] = deque()  # handed over and not begun; guarded by _wake
         self._is_stopped = False  # guarded by _wake
         self._wake = threading.Condition(threading.Lock())
         # Daemons, because nothing may keep the interpreter from its end; AsyncPool ends them before that.
@@ -46,7 +49,7 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, run):
+    def submit(self, run: Callable[[], Any]) -> Call:
         """Queues run, a function without arguments, and returns its Call."""
         call = Call(run, self.loop.create_future())
         if self._held < self._bound:
@@ -55,7 +58,7 @@ class Workers:
             self._waiting.append(call)
         return call
 
-    def withdraw(self, call):
+    def withdraw(self, call: Call) -> bool:
         """Takes back a call that has not begun: it never will. Whether it could."""
         if _take(self._waiting, call):
             call.run = None
@@ -67,7 +70,7 @@ class Workers:
         self._make_room()
         return True
 
-    def withdraw_all(self):
+    def withdraw_all(self) -> List[Call]:
         """Takes back all that have not begun, and returns them."""
         with self._wake:
             calls = [*self._queue, *self._waiting]
@@ -77,7 +80,7 @@ class Workers:
             call.run = None
         return calls
 
-    async def wait_ended(self, call):
+    async def wait_ended(self, call: Call) -> None:
         """Returns when a call that was begun is over. Who is cancelled meanwhile was asked once already, and waits on."""
         if call.run is None:
             return
@@ -88,31 +91,31 @@ class Workers:
             except asyncio.CancelledError:
                 pass
 
-    def stop(self):
+    def stop(self) -> None:
         """Lets the threads end after what is queued. From any thread."""
         with self._wake:
             self._is_stopped = True
             self._wake.notify_all()
 
-    def join(self):
+    def join(self) -> None:
         """Waits for them, after stop."""
         for thread in self._threads:
             if thread is not threading.current_thread():  # where garbage is collected is chance
                 thread.join()
 
     # ---- the event loop's side
-    def _hand_over(self, call):
+    def _hand_over(self, call: Call) -> None:
         self._held += 1
         with self._wake:
             self._queue.append(call)
             self._wake.notify()
 
-    def _make_room(self):
+    def _make_room(self) -> None:
         self._held -= 1
         if self._waiting:
             self._hand_over(self._waiting.popleft())
 
-    def _settle(self, call, value, error):
+    def _settle(self, call: Call, value: Any, error: Optional[BaseException]) -> None:
         call.run = None
         self._make_room()
         if call.ended is not None:
@@ -125,19 +128,21 @@ class Workers:
             call.future.set_exception(error)
 
     # ---- the threads' side
-    def _next(self):
+    def _next(self) -> Optional[Call]:
         with self._wake:
             while not self._queue and not self._is_stopped:
                 self._wake.wait()
             return self._queue.popleft() if self._queue else None
 
-    def _work(self):
+    def _work(self) -> None:
         while True:
             call, value, error = self._next(), None, None
             if call is None:
                 return
+            run = call.run
+            assert run is not None  # only what has not begun is taken back
             try:
-                value = call.run()
+                value = run()
             except BaseException as e:  # whatever it is, it is the caller's
                 error = e
             if call.future.cancelled():
@@ -147,4 +152,4 @@ class Workers:
             except RuntimeError:  # the loop was closed: nobody awaits anything any more
                 pass
             # A thread that waits keeps no caller's memory alive, nor does an error that remembers this frame.
-            call = value = error = None
+            call = run = value = error = None

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a pool raises. Every error has its number, its stable name ("NOT_FOUND"), and the key that it is about, if there is one."""
+from __future__ import annotations
+
+from typing import Dict, Optional, Tuple, Type
+
 from . import _kvpool
+from ._typing import Key
 
 _NAMES = {number: name for name, (number, _, _) in _kvpool.errors.items()}
 _TEXTS = {number: text for number, _, text in _kvpool.errors.values()}
@@ -12,14 +17,14 @@ class Error(Exception):
     number: as in kvpool.h, negative. name: its name there. key: str, bytes or None. detail: what else was said, or "".
     """
 
-    def __init__(self, number, key=None, detail=""):
+    def __init__(self, number: int, key: Optional[Key] = None, detail: str = "") -> None:
         self.number = number
         self.name = _NAMES.get(number, "INTERNAL")
         self.key = key
         self.detail = detail
         super().__init__(number, key, detail)
 
-    def __str__(self):
+    def __str__(self) -> str:
         text = f"{self.name}: {_TEXTS.get(self.number, 'unknown error')}"
         if self.key is not None:
             shown = repr(self.key)
@@ -57,7 +62,7 @@ class ClosedError(Error):
     """The pool was closed, or opened before a fork (CLOSED, FORKED)."""
 
 
-_CLASSES = {
+_CLASSES: Dict[Type[Error], Tuple[str, ...]] = {
     NotFoundError: ("NOT_FOUND", "STALE", "NODE_LOST", "CORRUPT"),
     NoSpaceError: ("NO_SPACE", "RETRY_AFTER", "EAGAIN"),
     HeldError: ("HELD",),
@@ -69,6 +74,6 @@ _CLASSES = {
 _CLASS_OF = {_kvpool.errors[name][0]: cls for cls, names in _CLASSES.items() for name in names}
 
 
-def error(number, key=None, detail=""):
+def error(number: int, key: Optional[Key] = None, detail: str = "") -> Error:
     """The error for a number, of the class that fits."""
     return _CLASS_OF.get(number, Error)(number, key, detail)

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types in signatures. Key: text (taken as UTF-8) or bytes. Memory: what has the buffer protocol or DLPack."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Literal, Optional, Protocol, Sequence, Union
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class SupportsDLPack(Protocol):
+    """A tensor, as those of torch."""
+
+    @property
+    def __dlpack__(self) -> Callable[..., Any]: ...
+
+
+Key = Union[str, bytes]
+Memory = Union["Buffer", SupportsDLPack]
+Parts = Union[Memory, Sequence[Memory]]
+Pin = Optional[Literal["soft", "hard"]]
