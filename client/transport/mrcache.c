@@ -502,7 +502,7 @@ kvp_mrcache_find(kvp_mrcursor_t *cursor, size_t dev, const void *addr, size_t le
 
     if (dev == c->devs_n) return 0;
     if (cursor->last == NULL || !serves(cursor->last, at)) cursor->last = search(c, at);
-    if (cursor->last == NULL) return 0;
+    if (cursor->last == NULL || cursor->last->regs[dev]->is_lost) return 0;
     *lkey_out = cursor->last->regs[dev]->lkey;
     return kvp_min_u64(len, cursor->last->end - at);
 }

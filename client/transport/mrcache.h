@@ -3,7 +3,8 @@
  * sessions come and go: so it belongs to nobody's instance, and ends with the last loan of it. Any thread.
  *
  * Memory is registered by pieces of a fixed grid of addresses, so what loans have in common they share; in parallel and
- * in the background where it is much. A piece that is not ready, or that cannot be had (memlock), is just not found.
+ * in the background where it is much. A piece that is not ready, or that cannot be had (memlock), is just not found; nor is
+ * one with a device that came back and did not take it any more.
  * Device memory is registered before lend returns, whole or not at all: as dma-bufs, else by its address, as peer memory.
  */
 #ifndef KVP_CLIENT_MRCACHE_H

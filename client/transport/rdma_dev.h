@@ -79,6 +79,7 @@ typedef struct {
     kvp_rdma_dev_t *dev;
     _Atomic uint32_t lkey;
     _Atomic uint32_t rkey;
+    _Atomic bool is_lost; /* LOCAL: when the device came back it took this memory no more; for good, there is no key */
 } kvp_rdma_reg_t;
 
 typedef struct {

@@ -103,27 +103,36 @@ break_at(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, uint64_t number, kvp_rdma_wc_
     kvp_rdma_ep_finish_all(ep, KVP_DISCONNECTED);
 }
 
-/* What was registered with one of our devices was with all. */
+static bool
+is_registered_with(kvp_mrcursor_t *cursor, size_t dev, const kvp_xfer_t *xfer)
+{
+    uint32_t lkey;
+
+    for (uint32_t i = 0; i < xfer->iov_n; i++) {
+        uint8_t *at = xfer->iov[i].addr;
+        size_t left = xfer->iov[i].len;
+
+        while (left > 0) {
+            size_t n = kvp_mrcache_find(cursor, dev, at, left, &lkey);
+
+            if (n == 0) return false;
+            at += n;
+            left -= n;
+        }
+    }
+    return true;
+}
+
+/* With each device that it may go over: what was registered with one was with all, and one may have lost it since. */
 static bool
 is_registered(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
     bool is_all = true;
     kvp_mrcursor_t cursor;
-    uint32_t lkey;
 
     kvp_mrcache_begin(ep->tp->cache, &cursor);
-    for (uint32_t i = 0; i < xfer->iov_n && is_all; i++) {
-        uint8_t *at = xfer->iov[i].addr;
-        size_t left = xfer->iov[i].len;
-
-        while (left > 0 && is_all) {
-            size_t n = kvp_mrcache_find(&cursor, ep->rails[0].cache_dev, at, left, &lkey);
-
-            is_all = n > 0;
-            at += n;
-            left -= n;
-        }
-    }
+    for (uint32_t r = 0; r < ep->rails_n && is_all; r++)
+        if (r == 0 || ep->rails[r].is_up) is_all = is_registered_with(&cursor, ep->rails[r].cache_dev, xfer);
     kvp_mrcache_end(&cursor);
     return is_all;
 }

@@ -3,9 +3,10 @@
  *
  * Design notes.
  * - Queue pairs are made by the connection manager, so devices are the contexts that it opened.
- * - A device that is removed stays in its place. Once no id uses it, what is registered with it is deregistered and the
- *   context given back, without which some kernels wait with the removal for ever. When one of that name, with the same
- *   address and limits, is there again, a thread registers all of that anew: it may take seconds.
+ * - A device that is removed stays in its place. Once no id uses it, a thread deregisters what is registered with it and gives
+ *   the context back, without which some kernels wait with the removal for ever. When one of that name, with the same
+ *   address and limits, is there again, a thread registers all of that anew. Much memory takes seconds either way: the lock is
+ *   not held meanwhile, since the threads that close connections, and through them a node's heartbeats, wait for it.
  * - librdmacm opens and closes contexts when it is asked for the list of devices. So it is asked only while nobody uses one
  *   that is not listed any more.
  */
@@ -36,7 +37,8 @@ static struct {
     kvp_rdma_want_t want;
     uint64_t look_ns; /* when to look again */
     kvp_ibv_dev_t *back; /* the one that is being made ready again */
-    pthread_cond_t changed; /* back */
+    uint32_t leaving_n; /* those that are being let go */
+    pthread_cond_t changed; /* these two */
     char why[WHY_MAX]; /* no device is open */
 } host = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
@@ -68,6 +70,7 @@ dev_open(kvp_ibv_dev_t *dev, struct ibv_context *ctx, const kvp_rdma_info_t *inf
 {
     *dev = (kvp_ibv_dev_t){.base = {.info = *info}};
     kvp_list_init(&dev->regs);
+    kvp_list_init(&dev->missing);
     return dev_make(dev, ctx);
 }
 
@@ -176,7 +179,7 @@ void
 kvp_ibv_devs_close(void)
 {
     pthread_mutex_lock(&host.lock);
-    while (host.users == 1 && host.back != NULL)
+    while (host.users == 1 && (host.back != NULL || host.leaving_n > 0))
         pthread_cond_wait(&host.changed, &host.lock);
     if (--host.users == 0) close_all();
     pthread_mutex_unlock(&host.lock);
@@ -242,15 +245,35 @@ renew_list(void)
     return is_safe;
 }
 
+/* Who held it meanwhile, to deregister memory of his own, lets it go with his rele. */
+static void *
+let_go(void *arg)
+{
+    kvp_ibv_dev_t *dev = arg;
+
+    kvp_ibv_regs_drop(dev);
+    pthread_mutex_lock(&host.lock);
+    dev->is_leaving = false;
+    host.leaving_n--;
+    if (dev->uses == 0) {
+        dev_drop(dev);
+        kvp_log_info("rdma", "device is let go%s device %s",
+                     renew_list() ? "" : ", but for librdmacm: when another one is there, or is let go as well",
+                     dev->base.info.name);
+    }
+    pthread_cond_broadcast(&host.changed);
+    pthread_mutex_unlock(&host.lock);
+    return NULL;
+}
+
+/* Where there is no thread to be had the next look comes here again. */
 static void
 let_go_if_unused(kvp_ibv_dev_t *dev)
 {
-    if (!dev->base.is_gone || dev->uses > 0 || dev->ctx == NULL || dev == host.back) return;
-    kvp_ibv_regs_drop(dev);
-    dev_drop(dev);
-    kvp_log_info("rdma", "device is let go%s device %s",
-                 renew_list() ? "" : ", but for librdmacm: when another one is there, or is let go as well",
-                 dev->base.info.name);
+    if (!dev->base.is_gone || dev->uses > 0 || dev->ctx == NULL || dev == host.back || dev->is_leaving) return;
+    if (!kvp_detach(let_go, dev)) return;
+    dev->is_leaving = true;
+    host.leaving_n++;
 }
 
 /* All ports of an adapter go with it. */
@@ -269,6 +292,18 @@ kvp_ibv_dev_gone(const struct rdma_cm_id *id)
     pthread_mutex_lock(&host.lock);
     if (id->verbs != NULL) ctx_gone(id->verbs);
     pthread_mutex_unlock(&host.lock);
+}
+
+bool
+kvp_ibv_dev_has_gone(kvp_ibv_dev_t *dev)
+{
+    bool is_gone;
+
+    pthread_mutex_lock(&host.lock);
+    if (!kvp_rdma_is_present(dev->ctx)) ctx_gone(dev->ctx);
+    is_gone = dev->base.is_gone;
+    pthread_mutex_unlock(&host.lock);
+    return is_gone;
 }
 
 kvp_ibv_dev_t *
@@ -398,10 +433,11 @@ look(void)
         if (kvp_rdma_is_present(*at) && !has_failed(*at)) continue;
         ctx_gone(*at);
         is_wanted = true;
-        break; /* the list may be another one now: the rest is for the next look */
     }
-    for (size_t i = 0; i < host.devs_n; i++)
+    for (size_t i = 0; i < host.devs_n; i++) {
+        let_go_if_unused(&host.devs[i]);
         is_wanted |= host.devs[i].ctx == NULL;
+    }
     is_new = is_wanted && host.back == NULL && renew_list();
     for (size_t i = 0; is_new && i < host.devs_n && host.back == NULL; i++)
         if (host.devs[i].ctx == NULL) take_back(&host.devs[i]);

@@ -2,8 +2,10 @@
  * Memory that is registered with this machine's devices, by libibverbs. Any thread.
  *
  * Design notes.
- * - A registration outlives its device: while that is gone there is none, and when it is back one with other keys.
- * - The lock is taken under that of the devices (rdma_ibv_dev.c), and never while memory is registered, which takes long.
+ * - A registration outlives its device: while that is gone there is none, and when it is back one with other keys. Memory of
+ *   our own that is refused then is lost, alone; where it is served the device stays away, since peers would get no key of it.
+ * - The lock is taken under that of the devices (rdma_ibv_dev.c), and never while memory is registered or deregistered, which
+ *   takes long.
  */
 #include "client/transport/rdma_ibv.h"
 
@@ -20,9 +22,9 @@
 
 typedef struct {
     kvp_rdma_reg_t base;
-    kvp_list_t link; /* in its device's, all of which the lock guards */
+    kvp_list_t link; /* in one of its device's two, all of which the lock guards; in none where it is lost */
     struct ibv_mr *mr; /* NULL while there is none */
-    bool is_busy; /* it is being registered */
+    bool is_busy; /* it is being registered, or deregistered with its device */
     void *addr;
     size_t len;
     kvp_rdma_access_t access;
@@ -84,39 +86,43 @@ say_unregistered(const kvp_rdma_dev_t *dev, size_t len, int dmabuf_fd, kvp_err_t
                   dev->info.name, len);
 }
 
-static kvp_err_t
-reg_make(const ibv_reg_t *r, struct ibv_pd *pd, struct ibv_mr **mr_out)
+static struct ibv_mr *
+reg_make(const ibv_reg_t *r, struct ibv_pd *pd)
 {
     int flags = IBV_ACCESS_LOCAL_WRITE;
-    kvp_err_t err;
 
     if (r->access != KVP_RDMA_LOCAL) flags |= IBV_ACCESS_REMOTE_READ;
     if (r->access == KVP_RDMA_WRITABLE) flags |= IBV_ACCESS_REMOTE_WRITE;
-    if (r->dmabuf_fd < 0)
-        *mr_out = register_host(pd, r->addr, r->len, flags);
-    else
-        *mr_out = (kvp_ibv_libs()->ibv_reg_dmabuf_mr)(pd, 0, r->len, (uint64_t)(uintptr_t)r->addr, r->dmabuf_fd, flags);
-    if (*mr_out != NULL) return KVP_OK;
-    err = kvp_ibv_err();
+    if (r->dmabuf_fd < 0) return register_host(pd, r->addr, r->len, flags);
+    return (kvp_ibv_libs()->ibv_reg_dmabuf_mr)(pd, 0, r->len, (uint64_t)(uintptr_t)r->addr, r->dmabuf_fd, flags);
+}
+
+/* errno is that of the registration. */
+static kvp_err_t
+reg_refused(const ibv_reg_t *r)
+{
+    kvp_err_t err = kvp_ibv_err();
+
     say_unregistered(r->base.dev, r->len, r->dmabuf_fd, err);
     return err;
 }
 
-/* Of one that is busy, by whoever made it so. Called and left with the lock held. */
-static kvp_err_t
-reg_make_locked(ibv_reg_t *r, struct ibv_pd *pd)
+/* ---- states. All with the lock held. */
+static void
+set_idle(ibv_reg_t *r)
 {
-    struct ibv_mr *mr;
-    kvp_err_t err;
+    r->is_busy = false;
+    pthread_cond_broadcast(&regs_changed);
+}
 
-    pthread_mutex_unlock(&regs_lock);
-    err = reg_make(r, pd, &mr);
-    pthread_mutex_lock(&regs_lock);
-    if (err != KVP_OK) return err;
+static void
+reg_made(kvp_ibv_dev_t *dev, ibv_reg_t *r, struct ibv_mr *mr)
+{
     r->mr = mr;
     r->base.lkey = mr->lkey;
     r->base.rkey = mr->rkey;
-    return KVP_OK;
+    kvp_list_del(&r->link);
+    kvp_list_add_tail(&dev->regs, &r->link);
 }
 
 static void
@@ -126,23 +132,26 @@ reg_free(ibv_reg_t *r)
     free(r);
 }
 
-/* It is listed before anybody asks whether the device is gone: whoever brings that back finds it. */
+/* It is listed before anybody asks whether the device is gone: whoever brings that back finds it. The same where the device
+ * went under the registration, which failed for that. */
 static kvp_err_t
 reg_begin(kvp_ibv_dev_t *dev, ibv_reg_t *r)
 {
+    struct ibv_mr *mr = NULL;
     kvp_err_t err = KVP_OK;
-    bool is_there;
 
     pthread_mutex_lock(&regs_lock);
     r->is_busy = true;
-    kvp_list_add_tail(&dev->regs, &r->link);
+    kvp_list_add_tail(&dev->missing, &r->link);
     pthread_mutex_unlock(&regs_lock);
-    is_there = kvp_ibv_dev_pin(dev);
+    if (kvp_ibv_dev_pin(dev)) {
+        mr = reg_make(r, dev->pd);
+        if (mr == NULL && !kvp_ibv_dev_has_gone(dev)) err = reg_refused(r);
+    }
     pthread_mutex_lock(&regs_lock);
-    if (is_there) err = reg_make_locked(r, dev->pd);
-    r->is_busy = false;
+    if (mr != NULL) reg_made(dev, r, mr);
     if (err != KVP_OK) kvp_list_del(&r->link);
-    pthread_cond_broadcast(&regs_changed);
+    set_idle(r);
     pthread_mutex_unlock(&regs_lock);
     kvp_ibv_dev_rele(dev);
     return err;
@@ -198,25 +207,21 @@ void
 kvp_ibv_regs_drop(kvp_ibv_dev_t *dev)
 {
     pthread_mutex_lock(&regs_lock);
-    kvp_list_foreach (pos, &dev->regs) {
-        ibv_reg_t *r = kvp_list_entry(pos, ibv_reg_t, link);
+    while (!kvp_list_is_empty(&dev->regs)) {
+        ibv_reg_t *r = kvp_list_first(&dev->regs, ibv_reg_t, link);
+        struct ibv_mr *mr = r->mr;
 
-        if (r->mr != NULL) (void)(kvp_ibv_libs()->ibv_dereg_mr)(r->mr);
+        r->is_busy = true;
         r->mr = NULL;
         r->base.lkey = r->base.rkey = 0;
+        kvp_list_del(&r->link);
+        kvp_list_add_tail(&dev->missing, &r->link);
+        pthread_mutex_unlock(&regs_lock);
+        (void)(kvp_ibv_libs()->ibv_dereg_mr)(mr);
+        pthread_mutex_lock(&regs_lock);
+        set_idle(r);
     }
     pthread_mutex_unlock(&regs_lock);
-}
-
-static ibv_reg_t *
-first_missing(const kvp_ibv_dev_t *dev)
-{
-    kvp_list_foreach (pos, &dev->regs) {
-        ibv_reg_t *r = kvp_list_entry(pos, ibv_reg_t, link);
-
-        if (r->mr == NULL) return r;
-    }
-    return NULL;
 }
 
 bool
@@ -225,28 +230,47 @@ kvp_ibv_regs_are_missing(const kvp_ibv_dev_t *dev)
     bool is_any;
 
     pthread_mutex_lock(&regs_lock);
-    is_any = first_missing(dev) != NULL;
+    is_any = !kvp_list_is_empty(&dev->missing);
     pthread_mutex_unlock(&regs_lock);
     return is_any;
+}
+
+/* Makes one that nobody else is at; false: the device is not to be used. Called and left with the lock held. */
+static bool
+make_again(kvp_ibv_dev_t *dev, ibv_reg_t *r)
+{
+    bool is_lost = false;
+    struct ibv_mr *mr;
+
+    r->is_busy = true;
+    pthread_mutex_unlock(&regs_lock);
+    mr = reg_make(r, dev->pd);
+    if (mr == NULL && kvp_rdma_is_present(dev->ctx)) {
+        (void)reg_refused(r);
+        is_lost = r->access == KVP_RDMA_LOCAL;
+    }
+    pthread_mutex_lock(&regs_lock);
+    if (mr != NULL) reg_made(dev, r, mr);
+    if (is_lost) kvp_list_del(&r->link);
+    r->base.is_lost = is_lost;
+    set_idle(r);
+    return mr != NULL || is_lost;
 }
 
 bool
 kvp_ibv_regs_make(kvp_ibv_dev_t *dev)
 {
-    kvp_err_t err = KVP_OK;
-    ibv_reg_t *r;
+    bool is_ready = true;
 
     pthread_mutex_lock(&regs_lock);
-    while (err == KVP_OK && (r = first_missing(dev)) != NULL) {
-        if (r->is_busy) { /* it is a moment from being found out to be missing */
+    while (is_ready && !kvp_list_is_empty(&dev->missing)) {
+        ibv_reg_t *r = kvp_list_first(&dev->missing, ibv_reg_t, link);
+
+        if (r->is_busy) /* it is a moment from being found out to be missing */
             pthread_cond_wait(&regs_changed, &regs_lock);
-            continue;
-        }
-        r->is_busy = true;
-        err = reg_make_locked(r, dev->pd);
-        r->is_busy = false;
-        pthread_cond_broadcast(&regs_changed);
+        else
+            is_ready = make_again(dev, r);
     }
     pthread_mutex_unlock(&regs_lock);
-    return err == KVP_OK;
+    return is_ready;
 }

@@ -40,8 +40,8 @@ make_area(kvp_rdma_rail_t *rail)
 {
     size_t bytes = KVP_RDMA_AREA_BYTES + LINE_BYTES;
 
-    if (rail->area_reg != NULL && rail->area_reg->dev == rail->id->dev) return KVP_OK;
-    free_area(rail); /* of another device */
+    if (rail->area_reg != NULL && rail->area_reg->dev == rail->id->dev && !rail->area_reg->is_lost) return KVP_OK;
+    free_area(rail); /* of another device, or none that it takes */
     rail->area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (rail->area == MAP_FAILED) {
         rail->area = NULL;

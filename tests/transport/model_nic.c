@@ -221,12 +221,22 @@ reg_set_keys(nic_dev_t *dev, nic_reg_t *reg)
 }
 
 static void
+reg_come_back(nic_dev_t *dev, nic_reg_t *reg)
+{
+    if (reg->access == KVP_RDMA_LOCAL && reg->addr == model_nic.spoiled) reg->base.is_lost = true;
+    if (reg->base.is_lost)
+        reg->base.lkey = reg->base.rkey = 0;
+    else
+        reg_set_keys(dev, reg);
+}
+
+static void
 dev_look(nic_dev_t *dev)
 {
     if (dev->state == DEV_REMOVED) dev->base.is_gone = true;
     if (dev->state != DEV_BACK) return;
     for (uint32_t slot = 0; slot < REGS_MAX; slot++)
-        if (dev->regs[slot] != NULL) reg_set_keys(dev, dev->regs[slot]);
+        if (dev->regs[slot] != NULL) reg_come_back(dev, dev->regs[slot]);
     dev->state = DEV_HERE;
     dev->base.life++;
     dev->base.is_gone = false;
@@ -544,6 +554,14 @@ model_nic_return(uint32_t dev)
     if (uses(&model_nic.devs[dev]) > 0) kvp_panic("model nic: a device is given back that was not let go");
     model_nic.devs[dev].state = DEV_BACK;
     model_nic.devs[dev].base.is_gone = true;
+    nic_exit();
+}
+
+void
+model_nic_spoil(const void *addr)
+{
+    nic_enter();
+    model_nic.spoiled = addr;
     nic_exit();
 }
 

@@ -83,6 +83,8 @@ void model_nic_silence(uint32_t asking_dev, uint32_t serving_dev);
 void model_nic_remove(uint32_t dev, bool is_told);
 size_t model_nic_uses(uint32_t dev);
 void model_nic_return(uint32_t dev);
+/* model_nic_spoil: memory of ours that begins there is taken by no device that comes back. */
+void model_nic_spoil(const void *addr);
 /* model_nic_kill: the process with that channel dies. Its ids do nothing more and are still the caller's to close; peers
  * learn of it (GONE) unless the machine died with it (is_silent). */
 void model_nic_kill(kvp_rdma_cm_t *cm, bool is_silent);

@@ -132,6 +132,7 @@ typedef struct {
     nic_dev_t devs[MODEL_NIC_DEVS_MAX];
     uint32_t opens;
     uint32_t regs_n;
+    const void *spoiled; /* see model_nic_spoil */
     uint16_t next_port;
     kvp_list_t cms;
     kvp_list_t ids;

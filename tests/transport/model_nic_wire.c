@@ -52,7 +52,8 @@ reg_by_key(nic_dev_t *dev, uint32_t key)
 {
     nic_reg_t *reg = dev->regs[(key >> 1) % REGS_MAX];
 
-    return reg != NULL && (reg->base.lkey == key || reg->base.rkey == key) ? reg : NULL;
+    if (reg == NULL || reg->base.is_lost) return NULL;
+    return reg->base.lkey == key || reg->base.rkey == key ? reg : NULL;
 }
 
 static bool

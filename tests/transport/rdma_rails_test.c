@@ -98,7 +98,7 @@ on_done(kvp_xfer_t *x)
 }
 
 static void
-begin_read(end_t *e, size_t len)
+begin_read_as(end_t *e, size_t len, uint32_t flags)
 {
     kvp_xfer_t *list[1] = {&e->x};
     size_t took;
@@ -107,8 +107,15 @@ begin_read(end_t *e, size_t len)
     e->iov = (kvp_iov_t){e->local, len};
     e->x = (kvp_xfer_t){
         .kind = KVP_XFER_READ, .rseg = e->rseg, .iov = &e->iov, .iov_n = 1, .len = len, .done = on_done, .arg = e};
+    e->x.flags = flags;
     assert_int_equal(e->tp->ops->submit(e->ep, list, 1, &took), KVP_OK);
     assert_int_equal(took, 1);
+}
+
+static void
+begin_read(end_t *e, size_t len)
+{
+    begin_read_as(e, len, 0);
 }
 
 static kvp_err_t
@@ -123,17 +130,23 @@ finish_read(end_t *e, end_t *other)
 }
 
 static void
-read_all(end_t *e, end_t *other, size_t len)
+read_as(end_t *e, end_t *other, size_t len, uint32_t flags, kvp_err_t err)
 {
-    begin_read(e, len);
-    assert_int_equal(finish_read(e, other), KVP_OK);
-    assert_memory_equal(e->local, other->mem, len);
+    begin_read_as(e, len, flags);
+    assert_int_equal(finish_read(e, other), err);
+    if (err == KVP_OK) assert_memory_equal(e->local, other->mem, len);
 }
 
 static void
-connect_both(end_t *client, end_t *server, uint64_t seed)
+read_all(end_t *e, end_t *other, size_t len)
 {
-    assert_int_equal(model_nic_reset(seed, &(model_nic_conf_t){.devs_n = 2}), 0);
+    read_as(e, other, len, 0, KVP_OK);
+}
+
+static void
+connect_by(end_t *client, end_t *server, uint64_t seed, uint32_t devs_n)
+{
+    assert_int_equal(model_nic_reset(seed, &(model_nic_conf_t){.devs_n = devs_n}), 0);
     serve(server, 1, 0, 's');
     serve(client, CLIENT, 0, 'c');
     begin_connect(client, server);
@@ -142,6 +155,12 @@ connect_both(end_t *client, end_t *server, uint64_t seed)
         turn(client);
     }
     assert_int_equal(client->verdict, KVP_OK);
+}
+
+static void
+connect_both(end_t *client, end_t *server, uint64_t seed)
+{
+    connect_by(client, server, seed, 2);
 }
 
 /* All rails are there once much was carried and some time has passed. */
@@ -523,6 +542,36 @@ test_device_comes_back(void **state)
     }
 }
 
+/* It does not take our memory again: what goes over it is copied, and a device's memory, which nobody copies, is refused. */
+static void
+test_device_comes_back_without_our_memory(void **state)
+{
+    static end_t client, server;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        kvp_loan_t *loan;
+
+        connect_by(&client, &server, seed, 1);
+        assert_int_equal(client.tp->ops->lend(&kvp_verbs_model, client.local, WIDE, NULL, &loan), KVP_OK);
+        read_as(&client, &server, WIDE, KVP_XFER_LENT, KVP_OK);
+        assert_int_equal(client.ep->costs.copied_bytes, 0);
+        model_nic_remove(0, seed % 2 == 0);
+        let_go(&client, &server, 0);
+        model_nic_spoil(client.local);
+        model_nic_return(0);
+        tend(&client, &server);
+        assert_int_equal(connect_again(&client, &server), KVP_OK);
+        memset(client.local, 0, WIDE);
+        read_as(&client, &server, WIDE, KVP_XFER_LENT, KVP_OK);
+        assert_int_equal(client.ep->costs.copied_bytes, WIDE);
+        read_as(&client, &server, WIDE, KVP_XFER_LENT | KVP_XFER_DEVICE, KVP_NOTSUP);
+        client.tp->ops->unlend(loan);
+        end(&client);
+        end(&server);
+    }
+}
+
 static void
 test_both_sides_connect_at_once(void **state)
 {
@@ -646,6 +695,7 @@ main(void)
         cmocka_unit_test(test_known_address_does_not_answer),
         cmocka_unit_test(test_device_removed_under_idle_connections),
         cmocka_unit_test(test_device_comes_back),
+        cmocka_unit_test(test_device_comes_back_without_our_memory),
         cmocka_unit_test(test_both_sides_connect_at_once),
         cmocka_unit_test(test_larger_packets_than_the_port_takes),
         cmocka_unit_test(test_client_comes_again_with_smaller_packets),
