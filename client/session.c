@@ -533,6 +533,7 @@ run(void *arg)
 
         tend_dead_locked(s);
         pthread_mutex_unlock(&s->lock);
+        kvp_transports_tend(); /* with no master as well */
         if (kvp_session_hold(s, kvp_now_ns() + CONNECT_MAX_NS, &link) == KVP_OK) {
             has_more = do_chores(s, link, &beats);
             kvp_session_rele(s, link);

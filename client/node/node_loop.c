@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #define EVENTS_A_TURN 64
+#define TEND_NS KVP_NS_PER_S /* from one look at the process's devices to the next, at most */
 
 /* ---- the epoll set */
 kvp_err_t
@@ -231,9 +232,8 @@ timeout_ms(const kvp_node_t *node, uint64_t stop_by_ns)
     uint64_t due = kvp_min_u64(kvp_node_serve_due(node), kvp_node_link_due(node));
     uint64_t now = kvp_now_ns();
 
-    due = kvp_min_u64(due, stop_by_ns);
-    if (due == UINT64_MAX) return -1;
-    return due <= now ? 0 : (int)kvp_min_u64((due - now) / KVP_NS_PER_MS + 1, 60000);
+    due = kvp_min_u64(kvp_min_u64(due, stop_by_ns), now + TEND_NS);
+    return due <= now ? 0 : (int)((due - now) / KVP_NS_PER_MS + 1);
 }
 
 /* publish copies the figures for other threads, and looks whether one of them wants the node to stop. */
@@ -303,6 +303,7 @@ kvp_node_loop(void *arg)
         now = kvp_now_ns();
         kvp_node_serve_tick(node, now);
         kvp_node_link_tick(node, now);
+        kvp_transports_tend();
         kvp_node_settle(node);
         kvp_node_link_on_settled(node);
         kvp_node_clear_graves(node);

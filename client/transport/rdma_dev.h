@@ -178,7 +178,7 @@ typedef struct kvp_verbs_ops {
                            const char **why_out);
     void (*devs_close)(void);
     /* devs_look notices what became of devices: is_gone, and life. One that comes back is what it was: where it is not, it
-     * stays gone. Any thread, as often as one likes; it does not wait for devices. */
+     * stays gone. Any thread, as often as one likes; it does not wait for devices. Who has none open may call it as well. */
     void (*devs_look)(void);
 
     /* Memory can be registered with a device that is gone: it will be when that comes back. NOMEM: also where memlock is too small. INVALID: empty, or larger than max_reg_bytes. dmabuf_fd -1: host memory;

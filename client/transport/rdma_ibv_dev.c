@@ -22,6 +22,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define WHY_MAX 512u
 #define LOOK_NS KVP_NS_PER_S /* from one look at the devices to the next */
@@ -34,6 +35,7 @@ static struct {
     kvp_ibv_dev_t devs[KVP_RDMA_DEVS_MAX];
     size_t devs_n;
     uint32_t users;
+    pid_t owner; /* whom the devices belong to: not a child that was forked since */
     kvp_rdma_want_t want;
     uint64_t look_ns; /* when to look again */
     kvp_ibv_dev_t *back; /* the one that is being made ready again */
@@ -150,6 +152,7 @@ open_all(const kvp_rdma_want_t *want, const char **why_out)
     for (int i = 0; is_good && i < n; i++)
         is_good = open_ports(host.list[i], want);
     host.want = *want;
+    host.owner = getpid();
     if (is_good && host.devs_n > 0) return KVP_OK;
     close_all();
     return KVP_NOTSUP;
@@ -450,7 +453,7 @@ kvp_ibv_devs_look(void)
     uint64_t now_ns = kvp_now_ns();
 
     if (pthread_mutex_trylock(&host.lock) != 0) return;
-    if (host.users > 0 && now_ns >= host.look_ns) {
+    if (host.users > 0 && host.owner == getpid() && now_ns >= host.look_ns) {
         host.look_ns = now_ns + LOOK_NS;
         kvp_rdma_left_end(host.libs);
         look();

@@ -319,6 +319,14 @@ kvp_transports_rdma_ports(kvp_rdma_info_t *ports_out, size_t cap)
     return n;
 }
 
+void
+kvp_transports_tend(void)
+{
+#ifdef KVP_HAVE_RDMA
+    kvp_verbs_ibv.devs_look();
+#endif
+}
+
 static bool
 is_in_range(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
 {

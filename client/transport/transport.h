@@ -260,6 +260,10 @@ kvp_err_t kvp_transports_wish(const char *rdma_device, const char *rdma_gid_inde
 kvp_err_t kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why, size_t why_cap)
     KVP_MUST_USE;
 
+/* kvp_transports_tend does the process's chores, whether or not it has an instance: devices that a probe opened, and that were
+ * removed, are let go, and used again when they are back. Any thread, every second or so; it does not wait for anything. */
+void kvp_transports_tend(void);
+
 /* kvp_transports_has_adapter: this machine has an RDMA adapter, which need not be fit for use. */
 bool kvp_transports_has_adapter(void);
 /* kvp_transports_rdma_ports tells of the ports that rdma uses here, which may be none; of no more than cap. */

@@ -181,8 +181,8 @@ def test_one_of_two_rails_loses_its_link(pool, bench, second_cable):
 def test_one_of_two_devices_is_removed(pool, bench, second_cable, lend_device, name):
     """Fails if, with one of two devices of the clients (rxe0, rxe2) or of the only node (rxe1, rxe3) deleted under transfers over
     both, nothing is got or put over the other one, a call outlives its deadline, or a byte is wrong; if somebody keeps it, a client
-    that does nothing among them, so that the kernel does not come to an end with it; or if it is not used again once it was added
-    again, or anything fails then.
+    that does nothing among them, and one that never did anything, so that the kernel does not come to an end with it; or if it is
+    not used again once it was added again, or anything fails then.
     """
     use_devices(bench, "rxe1", "rxe3")
     pool.nodes.append(bench.node(pool.master, "far", "64MiB", listen=f"{FIRST[1]}:0"))
@@ -192,6 +192,7 @@ def test_one_of_two_devices_is_removed(pool, bench, second_cable, lend_device, n
     assert idle(f"bput idle/ 0 4 {WIDE}")["results"] == {"OK": 4}
     for _ in range(3):  # over both: the second one is connected under the first of these
         assert idle(f"bget idle/ 0 4 {WIDE}")["results"] == {"OK": 4}
+    fresh = Shell(pool.bench, pool.addr, "fresh", **ELSEWHERE)  # it has the devices open, and is attached nowhere
     loads = Loads(pool, max_bytes=WIDE)
     wait_until(lambda: device.packets() > 100, 20, f"{name} to carry something")
     device.delete()
@@ -209,3 +210,4 @@ def test_one_of_two_devices_is_removed(pool, bench, second_cable, lend_device, n
         return set(got["results"]) <= {"OK", "NOT_FOUND"}
 
     wait_until(is_served, 5, "the client that did nothing to be served")
+    assert fresh(f"bput fresh/ 0 4 {WIDE} deadline={DEADLINE_MS}")["results"] == {"OK": 4}

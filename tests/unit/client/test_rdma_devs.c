@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Devices that are removed and come back, and what is registered with them, over libraries that are made of tables: what of it
- * may take long, and what fails.
+ * may take long, what fails, and who looks.
  */
 #include "client/transport/transport.h"
 
@@ -334,6 +334,33 @@ test_one_look_finds_all_that_are_gone(void **state)
     end();
 }
 
+/* Nobody has an instance of the transport, nor any memory: the devices that the probe opened are looked at all the same. It
+ * keeps them for the process, so this comes last. */
+static void
+test_a_process_that_only_probed_looks(void **state)
+{
+    const char *why;
+    size_t n;
+
+    (void)state;
+    fake_verbs_begin(2);
+    assert_int_equal(kvp_transport_find("rdma")->probe(&why), KVP_OK);
+    assert_int_equal(V->devs_open(NULL, devs, FAKE_DEVS_MAX, &n, &why), KVP_OK);
+    V->devs_close(); /* devs names them still */
+    fake_verbs_remove(1);
+    while (fake_verbs_is_open(1)) {
+        ahead_ns += 20 * KVP_NS_PER_S;
+        kvp_transports_tend();
+    }
+    assert_true(devs[1]->is_gone);
+    fake_verbs_add(1);
+    while (devs[1]->is_gone) {
+        ahead_ns += 20 * KVP_NS_PER_S;
+        kvp_transports_tend();
+    }
+    assert_int_equal(devs[1]->life, 1);
+}
+
 /* A test that waits for what does not come ends. */
 static int
 setup(void **state)
@@ -356,6 +383,7 @@ main(void)
         cmocka_unit_test_setup(test_memory_of_ours_that_is_refused_then_is_lost_alone, setup),
         cmocka_unit_test_setup(test_a_device_that_does_not_take_what_is_served_stays_away_until_it_does, setup),
         cmocka_unit_test_setup(test_one_look_finds_all_that_are_gone, setup),
+        cmocka_unit_test_setup(test_a_process_that_only_probed_looks, setup),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
