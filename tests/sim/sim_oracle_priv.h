@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The oracle's state, shared by sim_oracle.c (what clients are told, and the end) and sim_watch.c (what the master hears
+ * The oracle's state, shared by sim_oracle.c (what clients are told, and the end) and sim_watch*.c (what the master hears
  * and says).
  */
 #ifndef KVP_TESTS_SIM_ORACLE_PRIV_H
