@@ -144,8 +144,9 @@ ask_locked(kvp_names_t *names, entry_t *e, const char *host)
     return KVP_OK;
 }
 
+/* Who closes the handle does not wake those that wait: they look by themselves. */
 static kvp_err_t
-resolve(kvp_names_t *names, const char *host, uint64_t deadline_ns, addrs_t *addrs)
+resolve(kvp_names_t *names, const char *host, const _Atomic bool *is_given_up, uint64_t deadline_ns, addrs_t *addrs)
 {
     kvp_err_t err = KVP_EAGAIN;
 
@@ -162,8 +163,11 @@ resolve(kvp_names_t *names, const char *host, uint64_t deadline_ns, addrs_t *add
         if (e == NULL) e = oldest_locked(names);
         if (e != NULL && !e->is_asked) err = ask_locked(names, e, host);
         if (err != KVP_OK && err != KVP_EAGAIN) break;
-        err = kvp_now_ns() >= deadline_ns ? KVP_DEADLINE : KVP_EAGAIN;
-        if (err == KVP_EAGAIN) kvp_cond_wait_until(&names->changed, &names->lock, deadline_ns);
+        uint64_t now_ns = kvp_now_ns();
+
+        err = now_ns >= deadline_ns ? KVP_DEADLINE : kvp_is_given_up(is_given_up) ? KVP_CLOSED : KVP_EAGAIN;
+        if (err == KVP_EAGAIN)
+            kvp_cond_wait_until(&names->changed, &names->lock, kvp_min_u64(deadline_ns, now_ns + KVP_GLANCE_NS));
     }
     pthread_mutex_unlock(&names->lock);
     return err;
@@ -210,7 +214,7 @@ kvp_names_connect(kvp_names_t *names, const char *host, uint16_t port, uint64_t 
     ask_system(host, AI_NUMERICHOST, &addrs);
     if (addrs.n == 0) {
         if (names == NULL) return KVP_UNREACHABLE;
-        err = resolve(names, host, deadline_ns, &addrs);
+        err = resolve(names, host, c->is_given_up, deadline_ns, &addrs);
         if (err != KVP_OK) return err;
     }
     for (size_t i = 0; i < addrs.n; i++) {

@@ -15,7 +15,8 @@ kvp_err_t kvp_names_create(kvp_names_t **names_out) KVP_MUST_USE;
 void kvp_names_destroy(kvp_names_t *names);
 
 /* kvp_names_connect makes a TCP connection: to each address of the host in turn, each with its share of the time. An
- * address that is written as one is not asked for; with names NULL there are no others. UNREACHABLE, DEADLINE, SYS. */
+ * address that is written as one is not asked for; with names NULL there are no others. UNREACHABLE, DEADLINE, CLOSED (c was given
+ * up), SYS. */
 kvp_err_t kvp_names_connect(kvp_names_t *names, const char *host, uint16_t port, uint64_t deadline_ns, kvp_framed_t *c)
     KVP_MUST_USE;
 

@@ -4,6 +4,7 @@
  */
 #include "client/kvpool.h"
 
+#include "client/kvpool_p2p.h"
 #include "client/names.h"
 #include "common/clock.h"
 #include "tests/unit/client/fakemaster.h"
@@ -12,6 +13,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 #include <netdb.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -171,6 +173,43 @@ test_a_handle_does_not_wait_for_a_name(void **state)
     kvpool_free(pool);
 }
 
+typedef struct {
+    kvpool_p2p_t *p2p;
+    int err;
+} waiter_t;
+
+static void *
+transfer_main(void *arg)
+{
+    waiter_t *w = arg;
+    char byte = 0;
+    kvpool_p2p_op_t op = {.local = &byte, .remote = 4096, .len = 1};
+
+    w->err = kvpool_p2p_transfer(w->p2p, "localhost:1", KVPOOL_P2P_READ, &op, 1, 60000);
+    return NULL;
+}
+
+/* Who waits for a name is let go by close, as everybody else. */
+static void
+test_an_endpoint_that_closes_does_not_wait_for_a_name(void **state)
+{
+    waiter_t w = {.err = 1};
+    uint64_t began_ns;
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(kvpool_p2p_open(NULL, &w.p2p), KVPOOL_OK);
+    assert_int_equal(pthread_create(&thread, NULL, transfer_main, &w), 0);
+    while (asked == 0)
+        sched_yield();
+    began_ns = kvp_now_ns();
+    assert_int_equal(kvpool_p2p_close(w.p2p), KVPOOL_OK);
+    assert_true(kvp_now_ns() - began_ns < STUCK_MAX_NS / 2);
+    pthread_join(thread, NULL);
+    assert_int_equal(w.err, KVPOOL_CLOSED);
+    kvpool_p2p_free(w.p2p);
+}
+
 int
 main(void)
 {
@@ -180,6 +219,7 @@ main(void)
         cmocka_unit_test_setup_teardown(test_an_address_is_not_asked_for, setup, teardown),
         cmocka_unit_test_setup_teardown(test_every_address_is_tried, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_handle_does_not_wait_for_a_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_endpoint_that_closes_does_not_wait_for_a_name, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
