@@ -50,7 +50,8 @@ pack_hello(kvp_tcp_ep_t *ep)
     hello.version_min = KVP_PROTO_VERSION_MIN;
     hello.pool_id.data = tp->pool_id;
     hello.pool_id.len = sizeof tp->pool_id;
-    hello.incarnation = tp->incarnation;
+    ep->base.incarnation = tp->is_incarnation_drawn ? kvp_random_u64() : tp->incarnation;
+    hello.incarnation = ep->base.incarnation;
     kvp_pb_frame_begin(&ep->hello, KVP_OP_DATA_HELLO, 0, 0, &hello, &at);
     kvp_frame_end(&ep->hello, at);
     return ep->hello.err;
@@ -368,6 +369,7 @@ tcp_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
     kvp_tcp_tp_t *tp = tcp_tp(base);
 
     tp->incarnation = conf->incarnation;
+    tp->is_incarnation_drawn = conf->is_incarnation_drawn;
     memcpy(tp->pool_id, conf->pool_id, sizeof tp->pool_id);
     return kvp_tcp_server_create(conf, &tp->server);
 }
@@ -407,6 +409,12 @@ static void
 tcp_peer_fence(kvp_tp_t *base, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg)
 {
     kvp_tcp_server_fence(tcp_tp(base)->server, incarnation, live_min, done, arg);
+}
+
+static void
+tcp_peer_cut(kvp_tp_t *base, uint64_t incarnation)
+{
+    kvp_tcp_server_cut(tcp_tp(base)->server, incarnation);
 }
 
 static void
@@ -479,6 +487,7 @@ const kvp_transport_ops_t kvp_tcp_ops = {
     .wake = tcp_wake,
     .peer_fence = tcp_peer_fence,
     .quiesce = tcp_quiesce,
+    .peer_cut = tcp_peer_cut,
     .mr_reg = tcp_mr_reg,
     .mr_dereg = tcp_mr_dereg,
     .mr_export = tcp_mr_export,

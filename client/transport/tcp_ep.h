@@ -25,6 +25,7 @@
 typedef struct {
     kvp_tp_t base;
     uint64_t incarnation;
+    bool is_incarnation_drawn;
     uint8_t pool_id[16];
     kvp_tcp_server_t *server;
 } kvp_tcp_tp_t;

@@ -34,6 +34,8 @@ struct kvp_tcp_server {
     uint32_t lanes_n;
     uint32_t max_conns;
     _Atomic uint32_t next_lane;
+    kvp_fd_fn fd_closing;
+    void *fd_arg;
     _Atomic int listen_fd; /* -1 = none; accepted by lane 0 */
     uint64_t accept_again_ns; /* lane 0's thread: accepting is paused until then; 0 = it is not */
 };
@@ -124,16 +126,23 @@ lane_open(kvp_tcp_lane_t *lane)
     return KVP_OK;
 }
 
+static void
+close_conn_fd(const kvp_tcp_server_t *server, int fd)
+{
+    if (server->fd_closing != NULL) server->fd_closing(server->fd_arg, fd);
+    close(fd);
+}
+
 /* Frees those that were ended; by the lane's thread, after its events at hand. */
 static void
-lane_reap(kvp_tcp_lane_t *lane)
+lane_reap(const kvp_tcp_server_t *server, kvp_tcp_lane_t *lane)
 {
     kvp_list_foreach_safe (pos, tmp, &lane->dead) {
         kvp_tcp_conn_t *conn = kvp_list_entry(pos, kvp_tcp_conn_t, on_lane);
         kvp_list_del(&conn->on_lane);
         /* Not close alone: while a forked child holds the socket, its events would go on to name freed memory. */
         (void)epoll_ctl(lane->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
-        close(conn->fd);
+        close_conn_fd(server, conn->fd);
         free(conn);
     }
 }
@@ -281,7 +290,7 @@ kvp_tcp_server_adopt(kvp_tcp_server_t *server, int fd)
 fail:
     atomic_fetch_sub(&server->shared.conns_n, 1);
     free(conn);
-    close(fd);
+    close_conn_fd(server, fd);
     return err;
 }
 
@@ -456,7 +465,7 @@ kvp_tcp_server_serve(kvp_tcp_server_t *server, uint32_t lane_i, int timeout_ms)
     pthread_mutex_lock(&lane->lock);
     lane_end_late_hellos(lane, now_ns);
     lane_pass_quiesces(lane, now_ns, &fired);
-    lane_reap(lane);
+    lane_reap(server, lane);
     pthread_mutex_unlock(&lane->lock);
     fire_quiesces(&fired);
     return KVP_OK;
@@ -471,13 +480,10 @@ kvp_tcp_server_wake(kvp_tcp_server_t *server)
 
 /* Fences and memory */
 
-void
-kvp_tcp_server_fence(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg)
+/* Ends the connections of this incarnation, and of all below live_min. */
+static void
+end_conns(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t live_min)
 {
-    /* First the set, then the connections: a hello at the same time is refused by the one or found by the other. */
-    pthread_mutex_lock(&server->shared.peers_lock);
-    kvp_fenced_add(&server->shared.fenced, incarnation, live_min);
-    pthread_mutex_unlock(&server->shared.peers_lock);
     for (uint32_t i = 0; i < server->lanes_n; i++) {
         kvp_tcp_lane_t *lane = &server->lanes[i];
 
@@ -490,7 +496,23 @@ kvp_tcp_server_fence(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t li
         lane_leave(lane);
         lane_wake(lane);
     }
+}
+
+void
+kvp_tcp_server_fence(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg)
+{
+    /* First the set, then the connections: a hello at the same time is refused by the one or found by the other. */
+    pthread_mutex_lock(&server->shared.peers_lock);
+    kvp_fenced_add(&server->shared.fenced, incarnation, live_min);
+    pthread_mutex_unlock(&server->shared.peers_lock);
+    end_conns(server, incarnation, live_min);
     done(arg, incarnation);
+}
+
+void
+kvp_tcp_server_cut(kvp_tcp_server_t *server, uint64_t incarnation)
+{
+    end_conns(server, incarnation, 0);
 }
 
 kvp_exports_t *
@@ -528,6 +550,8 @@ kvp_tcp_server_create(const kvp_tp_conf_t *conf, kvp_tcp_server_t **server_out)
 
     if (server == NULL) return KVP_NOMEM;
     server->listen_fd = -1;
+    server->fd_closing = conf->fd_closing;
+    server->fd_arg = conf->fd_arg;
     server->max_conns = conf->max_conns == 0 ? MAX_CONNS_DEFAULT : conf->max_conns;
     server->shared.refused_lines = (kvp_log_limit_t){.burst = 5, .interval_ms = 10000};
     memcpy(server->shared.pool_id, conf->pool_id, sizeof server->shared.pool_id);
@@ -569,7 +593,7 @@ kvp_tcp_server_destroy(kvp_tcp_server_t *server)
         kvp_list_foreach_safe (pos, tmp, &lane->conns)
             kvp_tcp_conn_kill(kvp_list_entry(pos, kvp_tcp_conn_t, on_lane));
         lane_pass_quiesces(lane, 0, &fired);
-        lane_reap(lane);
+        lane_reap(server, lane);
         pthread_mutex_unlock(&lane->lock);
     }
     fire_quiesces(&fired);

@@ -22,6 +22,7 @@ void kvp_tcp_server_wake(kvp_tcp_server_t *server);
  * the connection knows that no more bytes land. */
 void kvp_tcp_server_fence(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done,
                           void *arg);
+void kvp_tcp_server_cut(kvp_tcp_server_t *server, uint64_t incarnation);
 void kvp_tcp_server_quiesce(kvp_tcp_server_t *server, kvp_quiesce_fn done, void *arg);
 
 kvp_exports_t *kvp_tcp_server_exports(kvp_tcp_server_t *server);

@@ -661,6 +661,48 @@ test_peer_killed_in_the_middle(void **state)
     free(list);
 }
 
+/* Whoever has that number is ended, with what it had begun; the others are not, and it may come again. */
+static void
+test_cut_ends_connections_of_one_number(void **state)
+{
+    bench_t *b = *state;
+    raw_hello_t other = good_hello;
+    kvp_data_req_t req = {.magic = KVP_DATA_MAGIC, .n_ops = 1, .bytes = sizeof(kvp_data_op_t) + 100};
+    kvp_data_op_t op = {
+        .kind = KVP_DATA_WRITE, .key = key_of_token(b, KVP_ACCESS_WRITE), .off = BENCH_DATA, .len = 100};
+    int cut = raw_open(&b->addr), left = raw_connect(&b->addr);
+    uint8_t body[100];
+    struct {
+        kvp_data_rep_t rep;
+        int32_t status[2];
+    } answer;
+
+    other.incarnation = good_hello.incarnation + 1;
+    raw_send_hello(left, &other);
+    assert_int_equal(raw_verdict(left), KVP_OK);
+    memset(body, 1, sizeof body);
+    memset(b->mem + BENCH_DATA, 0, sizeof body);
+    for (int i = 0; i < 2; i++) { /* all but the last byte of a write */
+        int fd = i == 0 ? cut : left;
+
+        raw_send(fd, &req, sizeof req);
+        raw_send(fd, &op, sizeof op);
+        raw_send(fd, body, sizeof body - 1);
+    }
+    b->ops->peer_cut(b->server, good_hello.incarnation);
+    memset(b->mem + BENCH_DATA, 2, sizeof body);
+    (void)!send(cut, body, 1, MSG_NOSIGNAL);
+    assert_true(raw_is_closed(cut));
+    close(cut);
+    raw_send(left, body, 1);
+    assert_true(raw_recv(left, &answer, sizeof answer));
+    assert_int_equal(answer.status[0], KVP_OK);
+    assert_int_equal(b->mem[BENCH_DATA + sizeof body - 1], 1);
+    close(left);
+    close(raw_open(&b->addr));
+    assert_serves(b);
+}
+
 int
 main(void)
 {
@@ -676,6 +718,7 @@ main(void)
         SUITE_TEST(test_dereg_ends_what_is_under_way, "tcp"),
         SUITE_TEST(test_malformed_answers_break_the_endpoint, "tcp"),
         SUITE_TEST(test_peer_tells_the_sum_of_what_it_sent, "tcp"),
+        SUITE_TEST(test_cut_ends_connections_of_one_number, "tcp"),
     };
 
     return cmocka_run_group_tests(first, NULL, NULL) + suite_run("tcp") + cmocka_run_group_tests(tests, NULL, NULL);
