@@ -5,12 +5,14 @@
  * Calls return 0 (KVPOOL_OK) or a negative error of err.h. Unless a function says otherwise, any thread may call it at any time, also
  * many at once on one endpoint. No call outlives its deadline by more than 200 ms of runnable time, and once it has returned nothing
  * writes to its local memory; after an error a peer of the same host may still read 1 MiB of it. After an error the destination is
- * undefined, here or at the peer, and what was under way to a peer may still arrive in its registered memory until that peer has
- * noticed: over tcp also behind a later write to the same place, so write elsewhere, or wait until the peer was heard of.
+ * undefined, here or at the peer, and what was under way to a peer may still arrive in its registered memory until it notices, or
+ * until the next transfer of this endpoint with that peer begins: before that moves a byte the peer has ended what is left of those that
+ * failed, so none of it lands behind a later write. Other endpoints, also of the same process, know nothing of that; and of connections
+ * that failed the last 4096 are remembered.
  *
  * Who can connect to an endpoint's port may read and write what it has registered; with KVPOOL_P2P_TOKENS, who also knows a
  * range's token. Bytes travel as they are: keep the port inside a network that you trust. An endpoint does not survive fork: in the
- * child every call gives KVPOOL_FORKED, and free frees memory only.
+ * child every call gives KVPOOL_FORKED, free frees memory only, and its connections are closed: peers are not kept waiting by it.
  */
 #ifndef KVPOOL_P2P_H
 #define KVPOOL_P2P_H
@@ -62,7 +64,7 @@ KVPOOL_EXPORT uint16_t kvpool_p2p_port(const kvpool_p2p_t *p2p);
 /* kvpool_p2p_register lets peers read and write [addr, addr + len), which may not overlap a registered range (INVALID) and has to stay
  * mapped and writable until kvpool_p2p_unregister(addr). token_out, which may be NULL, is what that registration is called: random,
  * never 0, another one the next time. NOTSUP: memory of a GPU. Unregister takes the start of a range (NOT_REGISTERED otherwise); it
- * waits for this endpoint's own transfers that use it and for a moment's work of peers, whose transfers fail; after it has
+ * waits for this endpoint's own transfers of which a piece touches it and for a moment's work of peers, whose transfers fail; after it has
  * returned no byte of theirs lands in it. */
 KVPOOL_EXPORT int kvpool_p2p_register(kvpool_p2p_t *p2p, void *addr, size_t len, uint64_t *token_out);
 KVPOOL_EXPORT int kvpool_p2p_unregister(kvpool_p2p_t *p2p, void *addr);
@@ -70,7 +72,7 @@ KVPOOL_EXPORT int kvpool_p2p_unregister(kvpool_p2p_t *p2p, void *addr);
 #define KVPOOL_P2P_READ 0 /* the peer's memory into local */
 #define KVPOOL_P2P_WRITE 1 /* local into the peer's memory */
 
-/* One piece. local need not be registered; remote, all len bytes of it, lies in one range of the peer's. len 0 is nothing to do. */
+/* One piece. local need not be registered, or in one range; remote, all len bytes of it, lies in one range of the peer's. len 0 is nothing to do. */
 typedef struct {
     void *local;
     uint64_t remote; /* address in the peer */
@@ -81,12 +83,13 @@ typedef struct {
 /* kvpool_p2p_transfer moves n pieces, in no order, from or to the endpoint at peer ("HOST:PORT"); OK: all of them are where they
  * belong. deadline_ms 0 = the endpoint's. It connects where it has to, and once more where a connection is lost.
  * NOT_REGISTERED: some piece is not (all) in a range of that peer; UNREACHABLE, DISCONNECTED, DEADLINE (a peer that is stopped), VERSION,
- * BUSY, PROTO (what is there is no endpoint, or a broken one), CORRUPT (sums differ), INVALID, NOMEM, CLOSED. */
+ * BUSY (1024 connections are open there), PROTO (what is there is no endpoint, or a broken one), CORRUPT (sums differ), INVALID, NOMEM, CLOSED. */
 KVPOOL_EXPORT int kvpool_p2p_transfer(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2p_op_t *ops,
                                       size_t n, uint32_t deadline_ms);
 
 /* kvpool_p2p_submit begins the same in the background: peer and ops are copied, local memory has to stay. *id_out is never 0. LIMIT:
- * 4096 are not asked for yet. kvpool_p2p_poll waits up to timeout_ms for one (0 = not at all): EAGAIN, it is still under way; else OK
+ * 4096 are not asked for yet. At most 2 with one peer run at a time, and 32 in all: peers that do not answer delay those with
+ * others only where they are 16 or more. kvpool_p2p_poll waits up to timeout_ms for one (0 = not at all): EAGAIN, it is still under way; else OK
  * with what it came to in *result_out, once: after that the id is NOT_FOUND. */
 KVPOOL_EXPORT int kvpool_p2p_submit(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
                                     uint32_t deadline_ms, uint64_t *id_out);

@@ -78,6 +78,7 @@ typedef enum {
     KVP_OP_PEER_FIND = 81, /* PeerFind, n kvp_peer_at_t -> Reply, n kvp_peer_range_t */
     KVP_OP_PEER_MOVE = 82, /* PeerMove, n kvp_peer_piece_t -> Reply, n kvp_peer_moved_t */
     KVP_OP_PEER_NOTIFY = 83, /* PeerNotify -> Reply */
+    KVP_OP_PEER_CUT = 84, /* PeerCut, n u64 -> Reply */
 } kvp_op_t;
 
 /* PUT_BEGIN: n of these, with has_groups n kvp_wire_group_t, then the keys' bytes. */
@@ -210,7 +211,7 @@ _Static_assert(sizeof(kvp_wire_extent_t) == 16, "wire format");
 _Static_assert(sizeof(kvp_wire_tomb_t) == 24, "wire format");
 
 /* Peer-to-peer transfers: PROTOCOL "Peers". */
-#define KVP_PEER_BATCH_MAX 1024u /* records of one PEER_FIND or PEER_MOVE */
+#define KVP_PEER_BATCH_MAX 1024u /* records of one PEER_FIND, PEER_MOVE or PEER_CUT */
 #define KVP_PEER_NOTIFY_NAME_MAX 256u
 #define KVP_PEER_NOTIFY_MAX 16384u
 #define KVP_PEER_KEY_MAX 64u

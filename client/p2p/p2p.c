@@ -56,8 +56,11 @@ kvp_p2p_check(const char *peer, int kind, const kvpool_p2p_op_t *ops, size_t n, 
 {
     if (peer == NULL || (ops == NULL && n > 0)) return KVP_INVALID;
     if (kind != KVPOOL_P2P_READ && kind != KVPOOL_P2P_WRITE) return KVP_INVALID;
-    for (size_t i = 0; i < n; i++)
-        if (ops[i].len > 0 && (ops[i].local == NULL || ops[i].len > UINT64_MAX - ops[i].remote)) return KVP_INVALID;
+    for (size_t i = 0; i < n; i++) {
+        if (ops[i].len == 0) continue;
+        if (ops[i].local == NULL || ops[i].len > UINT64_MAX - ops[i].remote) return KVP_INVALID;
+        if (ops[i].len > UINTPTR_MAX - (uintptr_t)ops[i].local) return KVP_INVALID;
+    }
     if (kvp_parse_hostport(peer, where_out) != KVP_OK) return KVP_INVALID;
     return where_out->port != 0 && where_out->host[0] != '\0' ? KVP_OK : KVP_INVALID;
 }
@@ -87,38 +90,19 @@ run_once(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p
     return err;
 }
 
-/* One hold a piece, given back from the first on. */
-kvp_reg_t **
-kvp_p2p_hold(kvpool_p2p_t *p2p, const kvpool_p2p_op_t *ops, size_t n)
-{
-    kvp_reg_t **held = calloc(n + 1, sizeof *held);
-
-    for (size_t i = 0; held != NULL && i < n; i++)
-        if (ops[i].len > 0) held[i] = kvp_p2p_ranges_hold(&p2p->ranges, (uintptr_t)ops[i].local, ops[i].len, 0);
-    return held;
-}
-
-void
-kvp_p2p_rele(kvpool_p2p_t *p2p, kvp_reg_t **held, size_t n)
-{
-    for (size_t i = 0; held != NULL && i < n; i++)
-        kvp_p2p_ranges_rele(&p2p->ranges, held[i]);
-    free(held);
-}
-
 kvp_err_t
 kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
             uint64_t deadline_ns)
 {
-    kvp_reg_t **held = kvp_p2p_hold(p2p, ops, n);
-    kvp_err_t err = KVP_NOMEM;
+    kvp_p2p_held_t held = {0};
+    kvp_err_t err = kvp_p2p_ranges_hold_local(&p2p->ranges, ops, n, &held);
 
-    if (held != NULL) {
+    if (err == KVP_OK) {
         err = run_once(p2p, peer, kind, ops, n, false, deadline_ns);
         /* The peer was restarted, or took memory back under the transfer: a new lane tells which. Moving twice does no harm. */
         if (err == KVP_DISCONNECTED) err = run_once(p2p, peer, kind, ops, n, true, deadline_ns);
     }
-    kvp_p2p_rele(p2p, held, n);
+    kvp_p2p_ranges_rele_all(&p2p->ranges, &held);
     atomic_fetch_add(err == KVP_OK ? &p2p->transfers : &p2p->failed, 1);
     return err;
 }
@@ -361,11 +345,21 @@ introduce(kvpool_p2p_t *p2p, const opening_t *o)
     kvp_random_bytes(me->proc.nonce, sizeof me->proc.nonce);
 }
 
+static void
+on_fd_closing(void *arg, int fd)
+{
+    kvp_forkguard_del(arg, fd);
+}
+
 static kvp_err_t
 start(kvpool_p2p_t *p2p, const opening_t *o)
 {
-    kvp_tp_conf_t tp_conf = {
-        .incarnation = p2p->me.incarnation, .lanes = KVP_P2P_LANES, .max_conns = KVP_P2P_CONNS_MAX};
+    kvp_tp_conf_t tp_conf = {.incarnation = p2p->me.incarnation,
+                             .is_incarnation_drawn = true,
+                             .lanes = KVP_P2P_LANES,
+                             .max_conns = KVP_P2P_CONNS_MAX,
+                             .fd_closing = on_fd_closing,
+                             .fd_arg = &p2p->guard};
     kvp_p2p_server_conf_t server = {.listen = o->listen,
                                     .ranges = &p2p->ranges,
                                     .me = &p2p->me,
@@ -374,6 +368,7 @@ start(kvpool_p2p_t *p2p, const opening_t *o)
                                   .is_cma_alone = !o->has_tcp,
                                   .is_given_up = &p2p->is_given_up,
                                   .guard = &p2p->guard,
+                                  .owing = &p2p->owing,
                                   .connects = &p2p->connects};
     kvp_err_t err = kvp_names_create(&p2p->names);
 
@@ -386,6 +381,7 @@ start(kvpool_p2p_t *p2p, const opening_t *o)
     p2p->has_ranges = true;
     lanes.names = p2p->names;
     lanes.tp = p2p->tp;
+    kvp_p2p_owing_init(&p2p->owing);
     kvp_p2p_lanes_init(&p2p->lanes, &lanes);
     p2p->has_lanes = true;
     err = kvp_p2p_async_create(p2p, &p2p->async);
@@ -401,7 +397,10 @@ stop(kvpool_p2p_t *p2p)
 {
     if (p2p->async != NULL) kvp_p2p_async_destroy(p2p->async);
     kvp_p2p_server_stop(p2p->server);
-    if (p2p->has_lanes) kvp_p2p_lanes_fini(&p2p->lanes);
+    if (p2p->has_lanes) {
+        kvp_p2p_lanes_fini(&p2p->lanes);
+        kvp_p2p_owing_fini(&p2p->owing);
+    }
     if (p2p->has_ranges) kvp_p2p_ranges_fini(&p2p->ranges);
     if (p2p->tp != NULL) kvp_tp_destroy(p2p->tp);
     kvp_names_destroy(p2p->names);

@@ -27,6 +27,7 @@ struct kvpool_p2p {
     kvp_p2p_ranges_t ranges;
     kvp_p2p_server_t *server;
     kvp_p2p_lanes_t lanes;
+    kvp_p2p_owing_t owing;
     kvp_p2p_async_t *async;
     _Atomic uint64_t transfers, failed, cma_bytes, tcp_bytes, connects;
 };
@@ -36,11 +37,6 @@ struct kvpool_p2p {
 /* kvp_p2p_run is kvpool_p2p_transfer, within a call that was begun. */
 kvp_err_t kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
                       uint64_t deadline_ns) KVP_MUST_USE;
-
-/* kvp_p2p_hold keeps what is registered of the local memory from being unregistered until rele; NULL: no memory. The pieces are
- * the same in both. */
-kvp_reg_t **kvp_p2p_hold(kvpool_p2p_t *p2p, const kvpool_p2p_op_t *ops, size_t n);
-void kvp_p2p_rele(kvpool_p2p_t *p2p, kvp_reg_t **held, size_t n);
 
 /* kvp_p2p_enter begins a call: INVALID, FORKED, CLOSED; after OK kvp_p2p_leave ends it, and returns err. */
 kvp_err_t kvp_p2p_enter(kvpool_p2p_t *p2p) KVP_MUST_USE;

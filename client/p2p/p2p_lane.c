@@ -33,6 +33,7 @@ kvp_p2p_lane_ask(kvp_p2p_lane_t *lane, uint8_t opcode, uint32_t n, size_t record
 
     if (err == KVP_OK) err = kvp_exchange(&lane->io, lane->last_id, deadline_ns, &frame);
     if (err == KVP_LIMIT) err = KVP_PROTO; /* its answer is longer than any can be */
+    if (err == KVP_OK && KVP_FRAME_HDR_BYTES + (size_t)frame.hdr.length > KVP_PEER_REPLY_MAX) err = KVP_PROTO;
     return err != KVP_OK ? err : kvp_peer_reply_decode(&frame, opcode, n, record_bytes, records_out);
 }
 
@@ -158,6 +159,8 @@ kvp_p2p_lane_connect(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
     kvp_err_t err;
 
     if (lane->ep != NULL) return KVP_OK;
+    if (lane->owed == NULL) lane->owed = malloc(sizeof *lane->owed);
+    if (lane->owed == NULL) return KVP_NOMEM;
     err = kvp_ep_create(lane->conf->tp, &lane->addr, kvp_connect_done, &c, &ep);
     if (err != KVP_OK) return err;
     err = kvp_connect_await(ep, &c, lane->conf->is_given_up, deadline_ns);
@@ -168,24 +171,68 @@ kvp_p2p_lane_connect(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
     }
     kvp_forkguard_add(lane->conf->guard, ep->tp->ops->ep_event_fd(ep));
     lane->ep = ep;
+    *lane->owed = (kvp_p2p_owed_t){.peer = lane->peer, .conn = ep->incarnation};
+    kvp_list_init(&lane->owed->link);
     return KVP_OK;
 }
 
 void
-kvp_p2p_lane_disconnect(kvp_p2p_lane_t *lane)
+kvp_p2p_lane_disconnect(kvp_p2p_lane_t *lane, bool may_land)
 {
     if (lane->ep == NULL) return;
     kvp_forkguard_del(lane->conf->guard, lane->ep->tp->ops->ep_event_fd(lane->ep));
     kvp_ep_destroy(lane->ep);
     lane->ep = NULL;
+    if (!may_land) return;
+    kvp_p2p_owing_add(lane->conf->owing, lane->owed);
+    lane->owed = NULL;
+}
+
+kvp_err_t
+kvp_p2p_lane_settle(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
+{
+    uint64_t conns[64];
+    uint32_t n;
+
+    while ((n = kvp_p2p_owing_find(lane->conf->owing, lane->peer, conns, KVP_ARRAY_LEN(conns))) > 0) {
+        const void *records = NULL;
+        kvp_err_t err;
+
+        kvp_peer_cut_encode(&lane->io.out, kvp_p2p_lane_id(lane), conns, n);
+        err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_CUT, 0, 0, deadline_ns, &records);
+        if (err != KVP_OK) return err;
+        kvp_p2p_owing_paid(lane->conf->owing, conns, n);
+    }
+    return KVP_OK;
+}
+
+/* ---- working memory */
+static void
+drop_work(kvp_p2p_lane_t *lane)
+{
+    free(lane->work);
+    lane->work = NULL;
+    lane->work_bytes = 0;
+}
+
+void *
+kvp_p2p_lane_work(kvp_p2p_lane_t *lane, size_t bytes)
+{
+    if (lane->work != NULL && bytes <= lane->work_bytes) return lane->work;
+    drop_work(lane);
+    lane->work = malloc(bytes);
+    if (lane->work != NULL) lane->work_bytes = bytes;
+    return lane->work;
 }
 
 /* ---- lanes */
 static void
 lane_close(kvp_p2p_lane_t *lane)
 {
-    kvp_p2p_lane_disconnect(lane);
+    kvp_p2p_lane_disconnect(lane, false);
     kvp_p2p_lane_forget(lane);
+    free(lane->owed);
+    drop_work(lane);
     free(lane->seen);
     kvp_forkguard_del(lane->conf->guard, lane->io.fd);
     kvp_forkguard_del(lane->conf->guard, lane->proc.fd);
@@ -283,6 +330,7 @@ introduce(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
     kvp_err_t err = say_hello(lane, &lane->io, deadline_ns, &reply);
 
     if (err != KVP_OK) return err;
+    lane->peer = reply.incarnation;
     come_near(lane, &reply, deadline_ns);
     return judge(lane, &reply);
 }
@@ -388,6 +436,7 @@ kvp_p2p_lane_give(kvp_p2p_lanes_t *lanes, kvp_p2p_lane_t *lane, bool is_good)
         lane_close(lane);
         return;
     }
+    if (lane->work_bytes > KVP_P2P_WORK_KEPT) drop_work(lane);
     pthread_mutex_lock(&lanes->lock);
     kvp_list_add_head(&lanes->idle, &lane->link);
     if (++lanes->idle_n > KVP_P2P_IDLE_MAX) {

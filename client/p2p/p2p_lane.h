@@ -8,10 +8,13 @@
 #include "client/forkguard.h"
 #include "client/names.h"
 #include "client/p2p/p2p_cma.h"
+#include "client/p2p/p2p_owed.h"
 #include "client/transport/transport.h"
 #include "common/parse.h"
 
 #define KVP_P2P_IDLE_MAX 64u /* lanes that wait, to all peers together */
+#define KVP_P2P_WORK_KEPT                                                                                              \
+    (80u << 10) /* bytes of working memory that one of them keeps: enough for 1024 pieces to be copied */
 
 typedef struct {
     kvp_names_t *names; /* borrowed, as is the rest */
@@ -20,6 +23,7 @@ typedef struct {
     bool is_cma_alone; /* peers that cannot be reached so are refused */
     const _Atomic bool *is_given_up;
     kvp_forkguard_t *guard;
+    kvp_p2p_owing_t *owing;
     _Atomic uint64_t *connects;
 } kvp_p2p_lanes_conf_t;
 
@@ -38,7 +42,11 @@ typedef struct {
     uint64_t last_id;
     kvp_cma_proc_t proc; /* the peer's, where both may read the other; then io is a Unix socket */
     kvp_addr_t addr; /* of the peer, resolved */
+    uint64_t peer; /* incarnation of the endpoint at the other end */
     kvp_ep_t *ep; /* NULL = not connected by the transport */
+    kvp_p2p_owed_t *owed; /* of ep, should it end with writes under way; NULL without one */
+    void *work; /* of the transfer that has the lane, */
+    size_t work_bytes; /* as long as the longest, in so far as idle lanes keep that */
     kvp_p2p_seen_t *seen; /* by address, never overlapping */
     size_t seen_n, seen_cap;
 } kvp_p2p_lane_t;
@@ -59,6 +67,9 @@ kvp_err_t kvp_p2p_lane_take(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where,
                             kvp_p2p_lane_t **lane_out) KVP_MUST_USE;
 void kvp_p2p_lane_give(kvp_p2p_lanes_t *lanes, kvp_p2p_lane_t *lane, bool is_good);
 
+/* kvp_p2p_lane_work returns that many bytes, aligned as malloc's, not zeroed, the lane's until the next call; NULL: no memory. */
+void *kvp_p2p_lane_work(kvp_p2p_lane_t *lane, size_t bytes) KVP_MUST_USE;
+
 /* kvp_p2p_lane_ask sends what the caller encoded into lane->io.out under kvp_p2p_lane_id, and returns the n records of the answer,
  * borrowed until the next question; or the peer's refusal. */
 uint64_t kvp_p2p_lane_id(kvp_p2p_lane_t *lane);
@@ -72,8 +83,13 @@ kvp_err_t kvp_p2p_lane_learn(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint
 const kvp_p2p_seen_t *kvp_p2p_lane_seen(const kvp_p2p_lane_t *lane, const kvp_peer_at_t *at);
 void kvp_p2p_lane_forget(kvp_p2p_lane_t *lane);
 
-/* kvp_p2p_lane_connect makes the transport's path where there is none. disconnect ends it, and with CANCELLED what it owns. */
+/* kvp_p2p_lane_settle comes before anything is moved: when it returns OK nothing can land any more that earlier transfers of this
+ * endpoint sent to that peer and gave up. */
+kvp_err_t kvp_p2p_lane_settle(kvp_p2p_lane_t *lane, uint64_t deadline_ns) KVP_MUST_USE;
+
+/* kvp_p2p_lane_connect makes the transport's path where there is none. disconnect ends it, and with CANCELLED what it owns; may_land:
+ * writes are under way on it, which settle has to see to. */
 kvp_err_t kvp_p2p_lane_connect(kvp_p2p_lane_t *lane, uint64_t deadline_ns) KVP_MUST_USE;
-void kvp_p2p_lane_disconnect(kvp_p2p_lane_t *lane);
+void kvp_p2p_lane_disconnect(kvp_p2p_lane_t *lane, bool may_land);
 
 #endif

@@ -11,7 +11,6 @@
 #include "client/waits.h"
 #include "common/log.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define COPY_BYTES (4u << 20) /* between looks at the clock */
@@ -28,11 +27,12 @@ typedef struct {
     uint32_t n;
     uint64_t bytes;
     uint32_t done_n;
-    const kvpool_p2p_op_t *ops[KVP_PEER_BATCH_MAX];
-    kvp_peer_at_t at[KVP_PEER_BATCH_MAX];
-    kvp_peer_piece_t pieces[KVP_PEER_BATCH_MAX];
-    part_t parts[KVP_PEER_BATCH_MAX];
-    kvp_xfer_t *xfers[KVP_PEER_BATCH_MAX];
+    /* In the lane's working memory; parts and xfers for the transport alone. */
+    const kvpool_p2p_op_t **ops;
+    kvp_peer_at_t *at;
+    kvp_peer_piece_t *pieces;
+    part_t *parts;
+    kvp_xfer_t **xfers;
 } window_t;
 
 static kvp_err_t
@@ -174,13 +174,14 @@ drive_all(window_t *w)
     return KVP_OK;
 }
 
-/* What is under way when it fails is cancelled while the window is still there. */
+/* What is under way when it fails is cancelled while the window is still there. A path that broke has ended all its transfers
+ * by itself; what left before that may land all the same. */
 static kvp_err_t
 drive(window_t *w)
 {
     kvp_err_t err = drive_all(w);
 
-    if (err != KVP_OK) kvp_p2p_lane_disconnect(w->lane);
+    if (err != KVP_OK || w->lane->ep->tp->ops->ep_is_broken(w->lane->ep)) kvp_p2p_lane_disconnect(w->lane, w->is_write);
     for (uint32_t i = 0; err == KVP_OK && i < w->n; i++)
         err = w->parts[i].xfer.status;
     return err;
@@ -238,27 +239,43 @@ move_window(window_t *w, kvp_p2p_moved_t *moved_out)
     return err == KVP_NO_SEGMENT ? KVP_NOT_REGISTERED : err;
 }
 
+/* Room for as many pieces as a window of this transfer can have. */
+static kvp_err_t
+window_init(window_t *w, kvp_p2p_lane_t *lane, size_t pieces_n)
+{
+    size_t n = pieces_n == 0 ? 1 : (size_t)kvp_min_u64(pieces_n, KVP_PEER_BATCH_MAX);
+    size_t copied = n * (sizeof *w->at + sizeof *w->pieces + sizeof(void *));
+    size_t sent = lane->proc.fd >= 0 ? 0 : n * (sizeof *w->parts + sizeof(void *));
+    uint8_t *mem = kvp_p2p_lane_work(lane, copied + sent);
+
+    if (mem == NULL) return KVP_NOMEM;
+    w->at = (kvp_peer_at_t *)mem;
+    w->pieces = (kvp_peer_piece_t *)(w->at + n);
+    w->ops = (const kvpool_p2p_op_t **)(w->pieces + n);
+    if (sent == 0) return KVP_OK;
+    w->parts = (part_t *)(w->ops + n);
+    w->xfers = (kvp_xfer_t **)(w->parts + n);
+    return KVP_OK;
+}
+
 kvp_err_t
 kvp_p2p_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t n, uint64_t deadline_ns,
              kvp_p2p_moved_t *moved_out)
 {
-    window_t *w = malloc(sizeof *w);
-    kvp_err_t err = w != NULL ? KVP_OK : KVP_NOMEM;
+    window_t w = {.lane = lane, .is_write = kind == KVPOOL_P2P_WRITE, .deadline_ns = deadline_ns};
+    kvp_err_t err = window_init(&w, lane, n);
 
+    if (err == KVP_OK) err = kvp_p2p_lane_settle(lane, deadline_ns);
     for (size_t i = 0; err == KVP_OK && i < n;) {
-        w->lane = lane;
-        w->is_write = kind == KVPOOL_P2P_WRITE;
-        w->deadline_ns = deadline_ns;
-        w->n = 0;
-        w->bytes = 0;
-        for (; i < n && w->n < KVP_PEER_BATCH_MAX; i++) {
+        w.n = 0;
+        w.bytes = 0;
+        for (; i < n && w.n < KVP_PEER_BATCH_MAX; i++) {
             if (ops[i].len == 0) continue;
-            w->ops[w->n] = &ops[i];
-            w->at[w->n++] = (kvp_peer_at_t){.addr = ops[i].remote, .len = ops[i].len, .token = ops[i].token};
-            w->bytes += ops[i].len;
+            w.ops[w.n] = &ops[i];
+            w.at[w.n++] = (kvp_peer_at_t){.addr = ops[i].remote, .len = ops[i].len, .token = ops[i].token};
+            w.bytes += ops[i].len;
         }
-        if (w->n > 0) err = move_window(w, moved_out);
+        if (w.n > 0) err = move_window(&w, moved_out);
     }
-    free(w);
     return err;
 }

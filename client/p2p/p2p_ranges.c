@@ -181,3 +181,67 @@ kvp_p2p_ranges_rele(kvp_p2p_ranges_t *ranges, kvp_reg_t *reg)
 {
     if (reg != NULL) kvp_regs_rele(&ranges->regs, reg);
 }
+
+static kvp_err_t
+note_held(kvp_p2p_held_t *held, kvp_reg_t *reg)
+{
+    if (held->n == held->cap) {
+        size_t cap = held->cap == 0 ? 8 : held->cap * 2;
+        kvp_reg_t **regs = realloc(held->regs, cap * sizeof *regs);
+
+        if (regs == NULL) return KVP_NOMEM;
+        held->regs = regs;
+        held->cap = cap;
+    }
+    held->regs[held->n++] = reg;
+    return KVP_OK;
+}
+
+/* Each range that the piece touches, whole or in part. Caller holds the lock. */
+static kvp_err_t
+hold_piece(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvpool_p2p_op_t *op, kvp_p2p_held_t *held)
+{
+    uintptr_t start = (uintptr_t)op->local, end = start + op->len;
+    size_t i = upper_bound(ranges, start);
+
+    if (i > 0 && start - (uintptr_t)ranges->sorted[i - 1].base < ranges->sorted[i - 1].len) i--;
+    for (; i < ranges->n && (uintptr_t)ranges->sorted[i].base < end; i++) {
+        bool is_new;
+        kvp_reg_t *reg = kvp_regs_hold(cursor, ranges->sorted[i].base, 1, &is_new);
+
+        if (reg == NULL || !is_new) continue;
+        if (note_held(held, reg) == KVP_OK) continue;
+        kvp_regs_rele(&ranges->regs, reg);
+        return KVP_NOMEM;
+    }
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, size_t n, kvp_p2p_held_t *held_out)
+{
+    kvp_p2p_held_t held = {0};
+    kvp_regs_cursor_t cursor;
+    kvp_err_t err = KVP_OK;
+
+    pthread_mutex_lock(&ranges->lock);
+    kvp_regs_begin(&ranges->regs, &cursor);
+    for (size_t i = 0; i < n && err == KVP_OK; i++)
+        if (ops[i].len > 0) err = hold_piece(ranges, &cursor, &ops[i], &held);
+    kvp_regs_end(&ranges->regs);
+    pthread_mutex_unlock(&ranges->lock);
+    if (err != KVP_OK)
+        kvp_p2p_ranges_rele_all(ranges, &held);
+    else
+        *held_out = held;
+    return err;
+}
+
+void
+kvp_p2p_ranges_rele_all(kvp_p2p_ranges_t *ranges, kvp_p2p_held_t *held)
+{
+    for (size_t i = 0; i < held->n; i++)
+        kvp_regs_rele(&ranges->regs, held->regs[i]);
+    free(held->regs);
+    *held = (kvp_p2p_held_t){0};
+}

@@ -5,6 +5,7 @@
 #ifndef KVP_CLIENT_P2P_RANGES_H
 #define KVP_CLIENT_P2P_RANGES_H
 
+#include "client/kvpool_p2p.h"
 #include "client/regs.h"
 #include "proto/wire.h"
 
@@ -24,6 +25,13 @@ typedef struct {
     size_t cap;
 } kvp_p2p_ranges_t;
 
+/* Ranges that a transfer of this endpoint's own uses. The zero value is none. */
+typedef struct {
+    kvp_reg_t **regs;
+    size_t n;
+    size_t cap;
+} kvp_p2p_held_t;
+
 void kvp_p2p_ranges_init(kvp_p2p_ranges_t *ranges, kvp_tp_t *tp);
 void kvp_p2p_ranges_fini(kvp_p2p_ranges_t *ranges); /* nobody uses a range any more */
 
@@ -39,9 +47,15 @@ kvp_err_t kvp_p2p_ranges_del(kvp_p2p_ranges_t *ranges, void *addr) KVP_MUST_USE;
 kvp_err_t kvp_p2p_ranges_find(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at, uint64_t incarnation,
                               kvp_peer_range_t *range_out) KVP_MUST_USE;
 
-/* kvp_p2p_ranges_hold keeps a range from being unregistered until rele: for a moment's work only, or of one's own transfer
- * (token 0: whichever is there). NULL: not registered so. */
+/* kvp_p2p_ranges_hold keeps a range from being unregistered until rele, for a moment's work. NULL: not all of it is in one range of
+ * that token. */
 kvp_reg_t *kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, uint64_t addr, uint64_t len, uint64_t token);
 void kvp_p2p_ranges_rele(kvp_p2p_ranges_t *ranges, kvp_reg_t *reg);
+
+/* kvp_p2p_ranges_hold_local keeps whatever is registered of the local memory of ops from being unregistered until rele_all: each range
+ * that a piece touches, of which there may be none or many. NOMEM. rele_all empties held. */
+kvp_err_t kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, size_t n,
+                                    kvp_p2p_held_t *held_out) KVP_MUST_USE;
+void kvp_p2p_ranges_rele_all(kvp_p2p_ranges_t *ranges, kvp_p2p_held_t *held);
 
 #endif

@@ -24,6 +24,7 @@
 #define ACCEPTS_A_TURN 64
 #define RECVS_A_TURN 8
 #define HELLO_NS (5 * KVP_NS_PER_S)
+#define REFUSE_SLACK 64u /* connections over the maximum that are told BUSY; beyond, they are just closed */
 #define ACCEPT_PAUSE_MS 100
 #define LANE_NAP_NS (10 * KVP_NS_PER_MS)
 
@@ -109,7 +110,7 @@ wakes_with(int fd, int bytes)
 static void
 conn_open(kvp_p2p_server_t *server, int fd, bool is_unix)
 {
-    kvp_p2p_conn_t *conn = server->conns_n < KVP_P2P_CONNS_MAX ? calloc(1, sizeof *conn) : NULL;
+    kvp_p2p_conn_t *conn = server->conns_n < KVP_P2P_CONNS_MAX + REFUSE_SLACK ? calloc(1, sizeof *conn) : NULL;
 
     if (conn == NULL) {
         close(fd);
@@ -120,6 +121,7 @@ conn_open(kvp_p2p_server_t *server, int fd, bool is_unix)
     conn->proc = (kvp_cma_proc_t){.fd = -1};
     conn->is_unix = is_unix;
     conn->is_raw = !is_unix;
+    conn->is_over = server->conns_n >= KVP_P2P_CONNS_MAX;
     conn->since_ns = kvp_now_ns();
     kvp_list_init(&conn->on_jobs);
     kvp_list_add_tail(&server->conns, &conn->link);
@@ -187,8 +189,7 @@ look_first(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
     conn->is_raw = false;
     if (kvp_frame_hdr_decode(bytes, &hdr) != KVP_OK || hdr.opcode != KVP_OP_DATA_HELLO) return true;
     if (epoll_ctl(server->epoll_fd, EPOLL_CTL_DEL, fd, NULL) == 0) {
-        kvp_forkguard_del(server->shared.conf.guard, fd);
-        conn->io.fd = -1;
+        conn->io.fd = -1; /* a fork closes it in the child as before: the transport says when it goes */
         kvp_ignore(tp->ops->adopt(tp, fd), "it closes what it does not take");
     }
     conn_close(server, conn);

@@ -14,8 +14,12 @@
 
 /* ---- hello */
 static void
-judge(const kvp_peer_hello_t *hello, kvp_peer_hello_reply_t *reply)
+judge(const kvp_p2p_conn_t *conn, const kvp_peer_hello_t *hello, kvp_peer_hello_reply_t *reply)
 {
+    if (conn->is_over) {
+        reply->err = KVP_BUSY;
+        snprintf(reply->detail, sizeof reply->detail, "%u connections are open already", KVP_P2P_CONNS_MAX);
+    }
     if (hello->version < KVP_PROTO_VERSION_MIN || hello->version_min > KVP_PROTO_VERSION) {
         reply->err = KVP_VERSION;
         snprintf(reply->detail, sizeof reply->detail, "this endpoint speaks versions %u to %u, not %u to %u",
@@ -35,7 +39,7 @@ on_hello(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
         *why_out = "no hello";
         return err;
     }
-    judge(&hello, &reply);
+    judge(conn, &hello, &reply);
     conn->is_leaving = reply.err != KVP_OK;
     reply.version = (uint32_t)kvp_min_u64(hello.version, KVP_PROTO_VERSION);
     if (reply.err == KVP_OK) {
@@ -54,7 +58,7 @@ on_hello(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
     return conn->io.out.err;
 }
 
-/* ---- find, notify */
+/* ---- find, notify, cut */
 static kvp_err_t
 on_find(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
 {
@@ -95,6 +99,21 @@ on_note(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame
     free(note);
     kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_NOTIFY, frame->hdr.request_id, err,
                           err == KVP_OK ? "" : "nobody takes this endpoint's messages", NULL, 0, 0);
+    return conn->io.out.err;
+}
+
+static kvp_err_t
+on_cut(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
+{
+    kvp_tp_t *tp = shared->conf.tp;
+    const uint64_t *conns;
+    uint32_t n;
+    kvp_err_t err = kvp_peer_cut_decode(frame, &conns, &n);
+
+    if (err != KVP_OK) return err;
+    for (uint32_t i = 0; i < n; i++)
+        tp->ops->peer_cut(tp, conns[i]);
+    kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_CUT, frame->hdr.request_id, KVP_OK, "", NULL, 0, 0);
     return conn->io.out.err;
 }
 
@@ -189,6 +208,8 @@ kvp_p2p_conn_work(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
 kvp_err_t
 kvp_p2p_conn_on_frame(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame, const char **why_out)
 {
+    *why_out = "request is too long";
+    if (KVP_FRAME_HDR_BYTES + (size_t)frame->hdr.length > KVP_PEER_REQUEST_MAX) return KVP_PROTO;
     *why_out = "malformed request";
     if (conn->incarnation == 0) return on_hello(shared, conn, frame, why_out);
     switch (frame->hdr.opcode) {
@@ -198,6 +219,8 @@ kvp_p2p_conn_on_frame(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_
         return on_move(conn, frame);
     case KVP_OP_PEER_NOTIFY:
         return on_note(shared, conn, frame);
+    case KVP_OP_PEER_CUT:
+        return on_cut(shared, conn, frame);
     default:
         break;
     }

@@ -33,6 +33,7 @@ typedef struct {
     kvp_p2p_job_t job;
     bool is_unix;
     bool is_raw; /* its first bytes are still unread */
+    bool is_over; /* beyond the maximum: to be refused */
     bool is_closed; /* on the server's dead */
     bool is_leaving; /* refused: until it closes */
 } kvp_p2p_conn_t;

@@ -71,6 +71,15 @@ kvp_peer_note_encode(kvp_buf_t *out, uint64_t request_id, const char *name, cons
     whole_frame(out, KVP_OP_PEER_NOTIFY, 0, request_id, &msg, NULL, 0);
 }
 
+void
+kvp_peer_cut_encode(kvp_buf_t *out, uint64_t request_id, const uint64_t *conns, uint32_t n)
+{
+    Kvp__Pb__PeerCut msg = KVP__PB__PEER_CUT__INIT;
+
+    msg.n = n;
+    whole_frame(out, KVP_OP_PEER_CUT, 0, request_id, &msg, conns, n * sizeof *conns);
+}
+
 /* ---- requests, decoded */
 static bool
 is_frame(const kvp_frame_t *frame, uint8_t opcode, uint8_t flags)
@@ -162,6 +171,26 @@ kvp_peer_moves_decode(const kvp_frame_t *frame, kvp_peer_moves_t *moves_out)
     if (moves_out->kind < KVP_PEER_PULL || moves_out->kind > KVP_PEER_CHECK) return KVP_PROTO;
     for (uint32_t i = 0; i < moves_out->n; i++)
         if (!is_piece(&moves_out->pieces[i], moves_out->kind)) return KVP_PROTO;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_peer_cut_decode(const kvp_frame_t *frame, const uint64_t **conns_out, uint32_t *n_out)
+{
+    const uint64_t *conns;
+    Kvp__Pb__PeerCut *msg;
+    kvp_pb_t pb;
+
+    if (!is_frame(frame, KVP_OP_PEER_CUT, 0)) return KVP_PROTO;
+    msg = kvp_pb_unpack(&pb, &kvp__pb__peer_cut__descriptor, frame);
+    if (msg == NULL) return pb.err;
+    conns = take_records(frame, msg->n, sizeof *conns);
+    *n_out = msg->n;
+    kvp_pb_free(&pb, msg);
+    if (conns == NULL) return KVP_PROTO;
+    for (uint32_t i = 0; i < *n_out; i++)
+        if (conns[i] == 0) return KVP_PROTO; /* all that have not said yet who they are */
+    *conns_out = conns;
     return KVP_OK;
 }
 

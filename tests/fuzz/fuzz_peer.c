@@ -22,6 +22,7 @@ on_requests(const kvp_frame_t *frame)
     kvp_peer_hello_t hello;
     kvp_peer_moves_t moves;
     const kvp_peer_at_t *at;
+    const uint64_t *conns;
     kvp_peer_note_t *note;
     uint32_t n;
 
@@ -41,6 +42,12 @@ on_requests(const kvp_frame_t *frame)
             check(piece->token != 0 && piece->len > 0 && piece->addr + piece->len > piece->addr);
             check(piece->from == 0 || moves.kind == KVP_PEER_PULL);
         }
+    }
+    if (kvp_peer_cut_decode(frame, &conns, &n) == KVP_OK) {
+        check(n >= 1 && n <= KVP_PEER_BATCH_MAX);
+        check_inside(frame, conns, n, sizeof *conns);
+        for (uint32_t i = 0; i < n; i++)
+            check(conns[i] != 0);
     }
     if (kvp_peer_note_decode(frame, &note) == KVP_OK) {
         check(strlen(note->name) <= KVP_PEER_NOTIFY_NAME_MAX && strlen(note->message) <= KVP_PEER_NOTIFY_MAX);

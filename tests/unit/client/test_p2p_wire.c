@@ -15,9 +15,11 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -299,6 +301,90 @@ test_sums_and_checks_are_of_what_is_registered(void **state)
     kvp_framed_fini(&c);
 }
 
+/* Connections are cut by their own number. Number 0 is nobody's, and who has not said its own yet is not cut with it. */
+static void
+test_cut_names_connections(void **state)
+{
+    const end_t *end = *state;
+    uint64_t conns[2] = {4711, 0};
+    const void *records;
+    kvp_frame_t frame;
+    kvp_framed_t c;
+
+    enter(end, &c);
+    kvp_peer_cut_encode(&c.out, 2, conns, 1); /* none that is known here */
+    assert_int_equal(kvp_exchange(&c, 2, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_CUT, 0, 0, &records), KVP_OK);
+    kvp_peer_cut_encode(&c.out, 3, conns, 2);
+    expect_closed(&c);
+    enter(end, &c);
+    kvp_peer_cut_encode(&c.out, 2, conns, 0);
+    expect_closed(&c);
+    expect_served(end);
+}
+
+/* A frame may be as long as PROTOCOL says, and no byte longer. */
+static void
+test_long_requests_are_closed(void **state)
+{
+    static uint8_t zeros[KVP_PEER_REQUEST_MAX];
+    const void *records;
+    kvp_frame_t frame;
+    kvp_framed_t c;
+    size_t at;
+
+    enter(*state, &c);
+    for (size_t more = 0; more <= 1; more++) {
+        kvp_frame_begin(&c.out, 200, 0, 5 + more, NULL, 0, &at);
+        kvp_buf_append(&c.out, zeros, KVP_PEER_REQUEST_MAX - KVP_FRAME_HDR_BYTES + more);
+        kvp_frame_end(&c.out, at);
+        if (more > 0) break;
+        assert_int_equal(kvp_exchange(&c, 5, soon(), &frame), KVP_OK);
+        assert_int_equal(kvp_peer_reply_decode(&frame, 200, 0, 0, &records), KVP_NOTSUP);
+    }
+    expect_closed(&c);
+    expect_served(*state);
+}
+
+static void
+test_too_many_connections_are_told_busy(void **state)
+{
+    enum { MAX = 1024 };
+    const end_t *end = *state;
+    struct rlimit files;
+    kvp_framed_t *conns = calloc(MAX, sizeof *conns);
+    kvp_peer_hello_reply_t reply;
+    kvp_frame_t frame;
+    kvp_framed_t c;
+    uint64_t addr;
+    size_t len;
+
+    assert_non_null(conns);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    if (files.rlim_max < 2 * MAX + 200) {
+        free(conns);
+        skip(); /* this process cannot have so many files */
+    }
+    if (files.rlim_cur < 2 * MAX + 200) files.rlim_cur = 2 * MAX + 200;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    for (size_t i = 0; i < MAX; i++)
+        enter(end, &conns[i]);
+    knock(end, &c);
+    kvp_peer_hello_encode(&c.out, 1, &good_hello);
+    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    assert_int_equal(reply.err, KVP_BUSY);
+    assert_true(reply.detail[0] != '\0');
+    kvp_framed_fini(&c);
+    assert_int_equal(kvpool_p2p_first_range(end->p2p, end->at, 0, &addr, &len), KVPOOL_BUSY);
+    for (size_t i = 0; i < MAX; i++)
+        kvp_framed_fini(&conns[i]);
+    free(conns);
+    while (kvpool_p2p_first_range(end->p2p, end->at, 0, &addr, &len) == KVPOOL_BUSY)
+        sched_yield(); /* until it has seen them go */
+    expect_served(end);
+}
+
 /* ---- an endpoint that asks a liar */
 typedef enum { LIE_SILENCE, LIE_JUNK, LIE_REFUSES, LIE_RANGE, LIE_KEY, LIE_MANY } lie_t;
 
@@ -407,6 +493,9 @@ main(void)
         cmocka_unit_test_setup_teardown(test_unknown_requests_are_answered, open_end, close_end),
         cmocka_unit_test_setup_teardown(test_silence_before_hello_ends, open_end, close_end),
         cmocka_unit_test_setup_teardown(test_sums_and_checks_are_of_what_is_registered, open_end, close_end),
+        cmocka_unit_test_setup_teardown(test_cut_names_connections, open_end, close_end),
+        cmocka_unit_test_setup_teardown(test_long_requests_are_closed, open_end, close_end),
+        cmocka_unit_test_setup_teardown(test_too_many_connections_are_told_busy, open_end, close_end),
         cmocka_unit_test_setup_teardown(test_lies_are_seen_through, open_end, close_end),
     };
 

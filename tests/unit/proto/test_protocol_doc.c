@@ -265,6 +265,7 @@ op_name(kvp_op_t op)
         OP(PEER_FIND);
         OP(PEER_MOVE);
         OP(PEER_NOTIFY);
+        OP(PEER_CUT);
     }
 #undef OP
     return NULL;
@@ -320,6 +321,7 @@ static const ProtobufCMessageDescriptor *const heads[] = {
     &kvp__pb__peer_find__descriptor,
     &kvp__pb__peer_move__descriptor,
     &kvp__pb__peer_notify__descriptor,
+    &kvp__pb__peer_cut__descriptor,
 };
 
 static size_t
