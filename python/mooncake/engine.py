@@ -6,7 +6,9 @@ log says what; memory calls give -1 invalid, -3 not registered, -7 overlaps what
 
 What differs. Peers meet by "P2PHANDSHAKE" alone. Protocol "tcp" copies between processes of one host where the system lets them, and
 else goes by TCP; "rdma" is refused: there is no such path yet, and none that is slower is taken in silence. $KVPOOL_P2P_TRANSPORTS
-("cma,tcp", or one of both) goes before any protocol, for engines that cannot be told. Bytes that TCP brought are verified.
+("cma,tcp", or one of both) goes before any protocol, for engines that cannot be told. Bytes that TCP brought are verified. Memory of
+GPUs is not moved yet: SUPPORT_CUDA is False, registering it gives -303, and so do the calls on a stream, which begin nothing.
+get_engine() is what this module stands on, not the reference's class; get_engine_ptr() the address of a kvpool_p2p_t.
 """
 import ctypes
 import logging
@@ -20,20 +22,27 @@ from kvpool import _kvpool
 
 from . import _setup
 
-__all__ = ["TransferEngine", "TransferNotify", "TransferOpcode"]
+__all__ = ["InnerTransferEngine", "Read", "TransferEngine", "TransferNotify", "TransferOpcode", "Write"]
 
 log = logging.getLogger("mooncake.engine")
 
+SUPPORT_CUDA = SUPPORT_EFA = SUPPORT_HIP = SUPPORT_INTRA_NVLINK = SUPPORT_MNNVL = SUPPORT_MUSA = False
+InnerTransferEngine = _kvpool.Peer
+
 _FAILED = -1
+_NOT_IMPLEMENTED = -303
 _NUMBER = {name: entry[0] for name, entry in _kvpool.errors.items()}
 _TEXT = {entry[0]: entry[2] for entry in _kvpool.errors.values()}
-_MEMORY_CODES = {_NUMBER["NOT_REGISTERED"]: -3, _NUMBER["INVALID"]: -7, _NUMBER["NOMEM"]: -302, _NUMBER["NOTSUP"]: -303}
+_MEMORY_CODES = {_NUMBER["NOT_REGISTERED"]: -3, _NUMBER["INVALID"]: -7, _NUMBER["NOMEM"]: -302, _NUMBER["NOTSUP"]: _NOT_IMPLEMENTED}
 _POLL_MS = 1000  # of get_batch_transfer_status, between looks at signals
 
 
 class TransferOpcode(IntEnum):
     Read = 0
     Write = 1
+
+
+Read, Write = TransferOpcode.Read, TransferOpcode.Write
 
 
 class TransferNotify(NamedTuple):
@@ -61,7 +70,7 @@ def _deadline_ms(lengths=()):
 class TransferEngine:
     """One endpoint. Threads may call it as they like; no call holds the interpreter's lock while it waits."""
 
-    SUPPORT_CUDA = SUPPORT_EFA = SUPPORT_HIP = SUPPORT_INTRA_NVLINK = SUPPORT_MNNVL = SUPPORT_MUSA = False
+    TransferOpcode = TransferOpcode
 
     def __init__(self):
         self._raw = _kvpool.Peer()
@@ -94,6 +103,14 @@ class TransferEngine:
 
     def get_rpc_port(self):
         return self._raw.port()
+
+    def get_engine(self):
+        """What other modules of this package take an engine as; None until it is initialized."""
+        return self._raw if self._is_open else None
+
+    def get_engine_ptr(self):
+        """The address of its kvpool_p2p_t, for code in C, as long as this object lives; 0 until it is initialized."""
+        return self._raw.pointer()
 
     def get_local_topology(self, device_name=None):
         """JSON: no adapters are used."""
@@ -203,6 +220,19 @@ class TransferEngine:
             return -2
         return 1 if err == 0 and result == 0 else _FAILED
 
+    # On a CUDA stream: there is no path for memory of GPUs yet, so all that they do is say so.
+    def transfer_write_on_cuda(self, target_hostname, buffer, peer_buffer_address, length, stream_ptr=0):
+        return self._no_streams()
+
+    def transfer_read_on_cuda(self, target_hostname, buffer, peer_buffer_address, length, stream_ptr=0):
+        return self._no_streams()
+
+    def batch_transfer_write_on_cuda(self, target_hostname, buffers, peer_buffer_addresses, lengths, stream_ptr=0):
+        return self._no_streams()
+
+    def batch_transfer_read_on_cuda(self, target_hostname, buffers, peer_buffer_addresses, lengths, stream_ptr=0):
+        return self._no_streams()
+
     def get_batch_transfer_status(self, batch_ids):
         """Waits for all of them: 0, or -1 where one failed."""
         if not self._is_open:
@@ -227,6 +257,10 @@ class TransferEngine:
             return _FAILED
         return 0 if self._raw.first_range(peer_server_name, 0)[0] in (0, _NUMBER["NOT_REGISTERED"]) else _FAILED
 
+    def warmup_efa_segment(self, segment_name):
+        """0: without that adapter there is nothing to be made ready, as in the reference."""
+        return 0
+
     def get_notifies(self):
         """The messages that came since the last call."""
         notes = []
@@ -245,6 +279,10 @@ class TransferEngine:
     def _fail(self, what, why):
         log.error("%s: %s", what, why)
         return _FAILED
+
+    def _no_streams(self):
+        self._fail("transfer on a stream", "memory of GPUs is not moved between processes yet")
+        return _NOT_IMPLEMENTED
 
     @staticmethod
     def _memory_code(err):

@@ -84,6 +84,13 @@ peer_port(peer_t *self, PyObject *Py_UNUSED(args))
     return PyLong_FromLong(kvpool_p2p_port(self->p2p));
 }
 
+/* pointer() -> the address of the kvpool_p2p_t, which stays the endpoint's; 0 where it was never opened */
+static PyObject *
+peer_pointer(peer_t *self, PyObject *Py_UNUSED(args))
+{
+    return PyLong_FromVoidPtr(self->p2p);
+}
+
 /* register(address, length) -> (error, token) */
 static PyObject *
 peer_register(peer_t *self, PyObject *const *args, Py_ssize_t n)
@@ -301,6 +308,7 @@ static PyMethodDef methods[] = {
     {"open", (PyCFunction)peer_open, METH_VARARGS, NULL},
     {"close", (PyCFunction)peer_close, METH_NOARGS, NULL},
     {"port", (PyCFunction)peer_port, METH_NOARGS, NULL},
+    {"pointer", (PyCFunction)peer_pointer, METH_NOARGS, NULL},
     {"register", (PyCFunction)(void (*)(void))peer_register, METH_FASTCALL, NULL},
     {"unregister", (PyCFunction)peer_unregister, METH_O, NULL},
     {"transfer", (PyCFunction)peer_transfer, METH_VARARGS, NULL},

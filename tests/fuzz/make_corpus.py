@@ -68,6 +68,8 @@ def peers():
         "moved": frame(82, pb((3, 2)), struct.pack("<iIQ", 0, 0, 5) + struct.pack("<iIQ", -11, 0, 0), flags=1),
         "notify": frame(83, pb((1, b"name"), (2, b"message"))),
         "notify_long_name": frame(83, pb((1, b"n" * 300))),
+        "cut": frame(84, pb((1, 2)), struct.pack("<QQ", 4711, 1 << 40)),
+        "cut_nobody": frame(84, pb((1, 2)), struct.pack("<QQ", 4711, 0)),
     }
     for name, data in all_of_them.items():
         write("fuzz_peer", name, data)
