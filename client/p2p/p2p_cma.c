@@ -13,7 +13,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 static bool
@@ -59,24 +58,45 @@ kvp_cma_close(kvp_cma_proc_t *proc)
     *proc = (kvp_cma_proc_t){.fd = -1};
 }
 
+/* Of what is not copied yet: got bytes more are. Returns the pieces that are whole by that. */
+static uint32_t
+advance(struct iovec *there, struct iovec *here, size_t got)
+{
+    uint32_t i = 0;
+
+    for (; got > 0 && got >= here[i].iov_len; i++)
+        got -= here[i].iov_len;
+    if (got == 0) return i;
+    there[i].iov_base = (uint8_t *)there[i].iov_base + got;
+    here[i].iov_base = (uint8_t *)here[i].iov_base + got;
+    there[i].iov_len = here[i].iov_len -= got;
+    return i;
+}
+
+kvp_err_t
+kvp_cma_readv(const kvp_cma_proc_t *proc, struct iovec *there, struct iovec *here, uint32_t n, uint32_t *done_n_out)
+{
+    *done_n_out = 0;
+    while (*done_n_out < n) {
+        uint32_t at = *done_n_out;
+        ssize_t got = process_vm_readv(proc->pid, here + at, n - at, there + at, n - at, 0);
+
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && errno == ESRCH) return KVP_DISCONNECTED;
+        if (got <= 0) return has_ended(proc) ? KVP_DISCONNECTED : KVP_INVALID;
+        *done_n_out += advance(there + at, here + at, (size_t)got);
+    }
+    return has_ended(proc) ? KVP_DISCONNECTED : KVP_OK;
+}
+
 kvp_err_t
 kvp_cma_read(const kvp_cma_proc_t *proc, uint64_t from, void *dst, size_t len)
 {
-    uint8_t *to = dst;
+    struct iovec there = {.iov_base = (void *)(uintptr_t)from, .iov_len = len};
+    struct iovec here = {.iov_base = dst, .iov_len = len};
+    uint32_t done_n;
 
-    while (len > 0) {
-        struct iovec here = {.iov_base = to, .iov_len = len};
-        struct iovec there = {.iov_base = (void *)(uintptr_t)from, .iov_len = len};
-        ssize_t n = process_vm_readv(proc->pid, &here, 1, &there, 1, 0);
-
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == ESRCH) return KVP_DISCONNECTED;
-        if (n <= 0) return has_ended(proc) ? KVP_DISCONNECTED : KVP_INVALID;
-        to += n;
-        from += (uint64_t)n;
-        len -= (size_t)n;
-    }
-    return has_ended(proc) ? KVP_DISCONNECTED : KVP_OK;
+    return kvp_cma_readv(proc, &there, &here, 1, &done_n);
 }
 
 void

@@ -8,6 +8,7 @@
 #include "client/p2p/p2p_wire.h"
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 /* A process that was seen to be the right one. The empty value is {.fd = -1}. */
 typedef struct {
@@ -23,6 +24,11 @@ void kvp_cma_close(kvp_cma_proc_t *proc);
 /* kvp_cma_read copies len bytes at from in that process to dst: OK, DISCONNECTED (it has ended), INVALID (not all of it can be
  * read there, or written here). After an error dst is undefined. */
 kvp_err_t kvp_cma_read(const kvp_cma_proc_t *proc, uint64_t from, void *dst, size_t len) KVP_MUST_USE;
+
+/* kvp_cma_readv does the same for n pieces of one length here and there, both arrays being used up. *done_n_out, also after an error,
+ * is how many were copied whole: the next one is what the error is about. */
+kvp_err_t kvp_cma_readv(const kvp_cma_proc_t *proc, struct iovec *there, struct iovec *here, uint32_t n,
+                        uint32_t *done_n_out) KVP_MUST_USE;
 
 /* kvp_cma_allow lets any process of this user read ours where the system wants that to be said (Yama, ptrace_scope 1). */
 void kvp_cma_allow(void);

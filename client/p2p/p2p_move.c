@@ -13,7 +13,8 @@
 
 #include <string.h>
 
-#define COPY_BYTES (4u << 20) /* between looks at the clock */
+#define COPY_BYTES (4u << 20) /* between looks at the clock, */
+#define COPY_PIECES 128u /* and pieces */
 
 typedef struct {
     kvp_xfer_t xfer;
@@ -81,18 +82,27 @@ ask_moves(window_t *w, kvp_peer_move_t kind, const kvp_peer_moved_t **moved_out)
 }
 
 /* ---- copies between processes */
+/* The next pieces, many with one system call; *at and *off are the place that has come to. */
 static kvp_err_t
-copy_one(const window_t *w, const kvpool_p2p_op_t *op)
+copy_some(const window_t *w, uint32_t *at, uint64_t *off)
 {
-    for (size_t off = 0; off < op->len;) {
-        size_t n = (size_t)kvp_min_u64(COPY_BYTES, op->len - off);
-        kvp_err_t err = look_at_time(w);
+    struct iovec here[COPY_PIECES], there[COPY_PIECES];
+    uint64_t left = COPY_BYTES;
+    uint32_t n = 0, done_n;
 
-        if (err == KVP_OK) err = kvp_cma_read(&w->lane->proc, op->remote + off, (uint8_t *)op->local + off, n);
-        if (err != KVP_OK) return err;
-        off += n;
+    while (*at < w->n && n < COPY_PIECES && left > 0) {
+        const kvpool_p2p_op_t *op = w->ops[*at];
+        uint64_t bytes = kvp_min_u64(left, op->len - *off);
+
+        here[n] = (struct iovec){.iov_base = (uint8_t *)op->local + *off, .iov_len = (size_t)bytes};
+        there[n++] = (struct iovec){.iov_base = (void *)(uintptr_t)(op->remote + *off), .iov_len = (size_t)bytes};
+        left -= bytes;
+        *off += bytes;
+        if (*off < op->len) break;
+        (*at)++;
+        *off = 0;
     }
-    return KVP_OK;
+    return kvp_cma_readv(&w->lane->proc, there, here, n, &done_n);
 }
 
 static kvp_err_t
@@ -100,10 +110,13 @@ move_by_cma(window_t *w)
 {
     const kvp_peer_moved_t *moved;
     kvp_err_t err = KVP_OK, checked;
+    uint64_t off = 0;
 
     if (w->is_write) return ask_moves(w, KVP_PEER_PULL, &moved);
-    for (uint32_t i = 0; i < w->n && err == KVP_OK; i++)
-        err = copy_one(w, w->ops[i]);
+    for (uint32_t at = 0; at < w->n && err == KVP_OK;) {
+        err = look_at_time(w);
+        if (err == KVP_OK) err = copy_some(w, &at, &off);
+    }
     if (err != KVP_OK && err != KVP_INVALID) return err;
     /* What could not be read may have been unregistered, and unmapped, meanwhile: then that is the error. */
     checked = ask_moves(w, KVP_PEER_CHECK, &moved);

@@ -159,20 +159,38 @@ kvp_p2p_ranges_find(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at, uint64_t 
     return err;
 }
 
+void
+kvp_p2p_ranges_begin(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor)
+{
+    pthread_mutex_lock(&ranges->lock);
+    kvp_regs_begin(&ranges->regs, cursor);
+}
+
+void
+kvp_p2p_ranges_end(kvp_p2p_ranges_t *ranges)
+{
+    kvp_regs_end(&ranges->regs);
+    pthread_mutex_unlock(&ranges->lock);
+}
+
 kvp_reg_t *
-kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, uint64_t addr, uint64_t len, uint64_t token)
+kvp_p2p_ranges_hold_next(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvp_peer_at_t *at, bool *is_new_out)
+{
+    *is_new_out = false;
+    if (find(ranges, at->addr, at->len, at->token) == NULL) return NULL;
+    return kvp_regs_hold(cursor, (const void *)(uintptr_t)at->addr, (size_t)at->len, is_new_out);
+}
+
+kvp_reg_t *
+kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at)
 {
     kvp_regs_cursor_t cursor;
-    kvp_reg_t *reg = NULL;
+    kvp_reg_t *reg;
     bool is_new;
 
-    pthread_mutex_lock(&ranges->lock);
-    if (find(ranges, addr, len, token) != NULL) {
-        kvp_regs_begin(&ranges->regs, &cursor);
-        reg = kvp_regs_hold(&cursor, (const void *)(uintptr_t)addr, (size_t)len, &is_new);
-        kvp_regs_end(&ranges->regs);
-    }
-    pthread_mutex_unlock(&ranges->lock);
+    kvp_p2p_ranges_begin(ranges, &cursor);
+    reg = kvp_p2p_ranges_hold_next(ranges, &cursor, at, &is_new);
+    kvp_p2p_ranges_end(ranges);
     return reg;
 }
 
@@ -224,12 +242,10 @@ kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, 
     kvp_regs_cursor_t cursor;
     kvp_err_t err = KVP_OK;
 
-    pthread_mutex_lock(&ranges->lock);
-    kvp_regs_begin(&ranges->regs, &cursor);
+    kvp_p2p_ranges_begin(ranges, &cursor);
     for (size_t i = 0; i < n && err == KVP_OK; i++)
         if (ops[i].len > 0) err = hold_piece(ranges, &cursor, &ops[i], &held);
-    kvp_regs_end(&ranges->regs);
-    pthread_mutex_unlock(&ranges->lock);
+    kvp_p2p_ranges_end(ranges);
     if (err != KVP_OK)
         kvp_p2p_ranges_rele_all(ranges, &held);
     else

@@ -49,8 +49,15 @@ kvp_err_t kvp_p2p_ranges_find(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at,
 
 /* kvp_p2p_ranges_hold keeps a range from being unregistered until rele, for a moment's work. NULL: not all of it is in one range of
  * that token. */
-kvp_reg_t *kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, uint64_t addr, uint64_t len, uint64_t token);
+kvp_reg_t *kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at);
 void kvp_p2p_ranges_rele(kvp_p2p_ranges_t *ranges, kvp_reg_t *reg);
+
+/* The same for many: begin, then hold_next for each, then end, with nothing that waits in between. What hold_next gave is released
+ * once for each time that is_new_out was set. */
+void kvp_p2p_ranges_begin(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor);
+kvp_reg_t *kvp_p2p_ranges_hold_next(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvp_peer_at_t *at,
+                                    bool *is_new_out);
+void kvp_p2p_ranges_end(kvp_p2p_ranges_t *ranges);
 
 /* kvp_p2p_ranges_hold_local keeps whatever is registered of the local memory of ops from being unregistered until rele_all: each range
  * that a piece touches, of which there may be none or many. NOMEM. rele_all empties held. */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define SLICE_BYTES (1u << 20)
+#define PULL_PIECES 128u /* of one slice */
 
 /* ---- hello */
 static void
@@ -150,27 +151,6 @@ on_move(kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
     return KVP_OK;
 }
 
-/* slice does n bytes of the piece at hand. */
-static kvp_err_t
-slice(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, uint64_t n)
-{
-    kvp_p2p_job_t *job = &conn->job;
-    const kvp_peer_piece_t *piece = &job->pieces[job->at];
-    uint64_t addr = piece->addr + job->off;
-    kvp_err_t err = KVP_OK;
-    kvp_reg_t *reg;
-
-    if (job->kind == KVP_PEER_PULL && kvp_now_ns() >= job->deadline_ns) return KVP_DEADLINE;
-    reg = kvp_p2p_ranges_hold(shared->conf.ranges, addr, n, piece->token);
-    if (reg == NULL) return KVP_NOT_REGISTERED;
-    if (job->kind == KVP_PEER_PULL)
-        err = kvp_cma_read(&conn->proc, piece->from + job->off, (void *)(uintptr_t)addr, (size_t)n);
-    else if (job->kind == KVP_PEER_SUM)
-        kvp_sum_update(job->sum, (const void *)(uintptr_t)addr, (size_t)n);
-    kvp_p2p_ranges_rele(shared->conf.ranges, reg);
-    return err;
-}
-
 static void
 end_piece(kvp_p2p_job_t *job, kvp_err_t err)
 {
@@ -183,21 +163,114 @@ end_piece(kvp_p2p_job_t *job, kvp_err_t err)
     job->off = 0;
 }
 
-void
-kvp_p2p_conn_work(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
+/* ---- pulls: many pieces with one system call */
+typedef struct {
+    struct iovec here[PULL_PIECES], there[PULL_PIECES];
+    uint32_t piece[PULL_PIECES]; /* of the job */
+    uint32_t n;
+    kvp_reg_t *held[PULL_PIECES];
+    uint32_t held_n;
+} pull_t;
+
+/* gather takes the next slice's pieces, each with its range held, and goes on to behind them. */
+static void
+gather(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job, pull_t *pull)
+{
+    uint64_t left = SLICE_BYTES;
+    kvp_regs_cursor_t cursor;
+
+    kvp_p2p_ranges_begin(shared->conf.ranges, &cursor);
+    while (job->at < job->n && left > 0 && pull->n < PULL_PIECES) {
+        const kvp_peer_piece_t *piece = &job->pieces[job->at];
+        uint64_t n = kvp_min_u64(left, piece->len - job->off);
+        kvp_peer_at_t at = {.addr = piece->addr + job->off, .len = n, .token = piece->token};
+        bool is_new;
+        kvp_reg_t *reg = kvp_p2p_ranges_hold_next(shared->conf.ranges, &cursor, &at, &is_new);
+
+        if (reg == NULL) {
+            end_piece(job, KVP_NOT_REGISTERED);
+            continue;
+        }
+        if (is_new) pull->held[pull->held_n++] = reg;
+        pull->here[pull->n] = (struct iovec){.iov_base = (void *)(uintptr_t)at.addr, .iov_len = (size_t)n};
+        pull->there[pull->n] =
+            (struct iovec){.iov_base = (void *)(uintptr_t)(piece->from + job->off), .iov_len = (size_t)n};
+        pull->piece[pull->n++] = job->at;
+        left -= n;
+        job->off += n;
+        if (job->off == piece->len) end_piece(job, KVP_OK);
+    }
+    kvp_p2p_ranges_end(shared->conf.ranges);
+}
+
+static void
+pull_slice(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
 {
     kvp_p2p_job_t *job = &conn->job;
+    pull_t pull;
+
+    if (kvp_now_ns() >= job->deadline_ns) {
+        while (job->at < job->n)
+            end_piece(job, KVP_DEADLINE);
+        return;
+    }
+    pull.n = pull.held_n = 0;
+    gather(shared, job, &pull);
+    for (uint32_t i = 0, done_n; i < pull.n; i += done_n + 1) {
+        kvp_err_t err = kvp_cma_readv(&conn->proc, pull.there + i, pull.here + i, pull.n - i, &done_n);
+
+        if (err == KVP_OK) break;
+        if (done_n == pull.n - i) done_n--; /* all were copied from one that has ended by now: one error says so */
+        if (pull.piece[i + done_n] == job->at)
+            end_piece(job, err); /* and the rest of it need not be tried */
+        else
+            job->moved[pull.piece[i + done_n]].err = err;
+    }
+    for (uint32_t i = 0; i < pull.held_n; i++)
+        kvp_p2p_ranges_rele(shared->conf.ranges, pull.held[i]);
+}
+
+/* ---- sums and checks */
+
+/* slice does n bytes of the piece at hand. */
+static kvp_err_t
+slice(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job, uint64_t n)
+{
+    const kvp_peer_piece_t *piece = &job->pieces[job->at];
+    kvp_peer_at_t at = {.addr = piece->addr + job->off, .len = n, .token = piece->token};
+    kvp_reg_t *reg = kvp_p2p_ranges_hold(shared->conf.ranges, &at);
+
+    if (reg == NULL) return KVP_NOT_REGISTERED;
+    if (job->kind == KVP_PEER_SUM) kvp_sum_update(job->sum, (const void *)(uintptr_t)at.addr, (size_t)n);
+    kvp_p2p_ranges_rele(shared->conf.ranges, reg);
+    return KVP_OK;
+}
+
+static void
+look_at_some(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job)
+{
     uint64_t left = SLICE_BYTES;
 
     while (left > 0 && job->at < job->n) {
         uint64_t len = job->pieces[job->at].len;
         uint64_t n = job->kind == KVP_PEER_CHECK ? len : kvp_min_u64(left, len - job->off);
-        kvp_err_t err = slice(shared, conn, n);
+        kvp_err_t err = slice(shared, job, n);
 
         job->off += n;
         left -= kvp_min_u64(left, job->kind == KVP_PEER_CHECK ? 1024 : n);
         if (err != KVP_OK || job->off == len) end_piece(job, err);
     }
+}
+
+void
+kvp_p2p_conn_work(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
+{
+    kvp_p2p_job_t *job = &conn->job;
+
+    if (job->kind == KVP_PEER_PULL)
+        pull_slice(shared, conn);
+    else
+        look_at_some(shared, job);
     if (job->at < job->n) return;
     kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_MOVE, job->request_id, KVP_OK, "", job->moved, job->n,
                           sizeof *job->moved);

@@ -160,6 +160,40 @@ test_nonsense_is_closed(void **state)
     expect_served(end);
 }
 
+/* Of many pieces that go with one call each has its own outcome. */
+static void
+some_pieces_fail(kvp_framed_t *c, const end_t *near, uint64_t token)
+{
+    enum { N = 300, EACH = 100, UNREADABLE = 7, UNREGISTERED = 130, LAST = N - 1 };
+    uint8_t *from = malloc(N * EACH);
+    kvp_peer_piece_t pieces[N];
+    kvp_peer_moves_t moves = {.kind = KVP_PEER_PULL, .pieces = pieces, .n = N, .deadline_ns = UINT64_MAX};
+    const kvp_peer_moved_t *moved;
+    const void *records;
+    kvp_frame_t frame;
+
+    assert_non_null(from);
+    memset(from, 'f', N * EACH);
+    memset(near->mem, 0, BYTES);
+    for (size_t i = 0; i < N; i++)
+        pieces[i] = (kvp_peer_piece_t){
+            .token = token, .addr = (uintptr_t)near->mem + i * EACH, .len = EACH, .from = (uintptr_t)from + i * EACH};
+    pieces[UNREADABLE].from = pieces[LAST].from = 4096;
+    pieces[UNREGISTERED].token ^= 1;
+    kvp_peer_moves_encode(&c->out, 3, &moves);
+    assert_int_equal(kvp_exchange(c, 3, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_MOVE, N, sizeof *moved, &records), KVP_OK);
+    moved = records;
+    for (size_t i = 0; i < N; i++) {
+        bool is_read = i != UNREADABLE && i != UNREGISTERED && i != LAST;
+
+        assert_int_equal(moved[i].err, is_read ? KVP_OK : i == UNREGISTERED ? KVP_NOT_REGISTERED : KVP_INVALID);
+        for (size_t k = 0; k < EACH; k++)
+            assert_int_equal(near->mem[i * EACH + k], is_read ? 'f' : 0);
+    }
+    free(from);
+}
+
 /* Over TCP somebody says that it is this very process, and proves that it knows some of its bytes. It is not believed: through the
  * endpoint it could read all of them. */
 static void
@@ -206,6 +240,7 @@ test_nobody_is_a_process_by_saying_so(void **state)
     kvp_peer_moves_encode(&c.out, 2, &moves);
     assert_int_equal(kvp_exchange(&c, 2, soon(), &frame), KVP_OK);
     assert_memory_equal(near.mem, known, sizeof known);
+    some_pieces_fail(&c, &near, token);
     kvp_framed_fini(&c);
     kvpool_p2p_free(near.p2p);
     free(near.mem);
