@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The admin server: libmicrohttpd does HTTP, this file routes, bounds bodies and answers errors as JSON. Everything here
- * but create, route, start, stop and destroy runs on libmicrohttpd's one thread.
+ * but create, route, start, stop and destroy runs on libmicrohttpd's one thread, and slow handlers on those of the jobs: their
+ * connections are suspended meanwhile, so that nobody else touches the request.
  */
 #include "common/daemon/http.h"
 
-#include "common/list.h"
+#include "common/clock.h"
+#include "common/daemon/jobs.h"
 #include "common/log.h"
 
 #include <errno.h>
@@ -12,6 +14,7 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +27,9 @@
 #define HEADERS_MAX 8u
 /* A body over the limit is read and dropped up to here, so that the client gets to see its 413; then it is cut off. */
 #define DRAIN_MAX_BYTES (8u << 20)
+#define TRANSFER_NS (60 * KVP_NS_PER_S) /* for a body, in or out: who is slow but never idle holds its memory as long */
+#define SLOW_THREADS 4
+#define PIECE_BYTES (64u << 10) /* of a response; what is shorter needs no watching, the socket takes it at once */
 
 typedef struct {
     kvp_list_t link;
@@ -32,31 +38,50 @@ typedef struct {
     size_t path_len;
     kvp_http_fn fn;
     void *arg;
+    size_t body_max;
+    bool is_slow;
 } route_t;
 
 struct kvp_http {
     struct MHD_Daemon *mhd; /* NULL = not running */
     kvp_list_t routes;
+    kvp_jobs_t slow;
+    bool has_slow;
+    _Atomic size_t held_bytes; /* of bodies and what handlers claimed */
     bool is_starting;
     char start_error[256]; /* libmicrohttpd's words for what went wrong in start */
 };
 
-struct kvp_http_request {
-    struct MHD_Connection *connection;
-    const char *method;
-    const char *path;
-    const char *rest;
-    kvp_buf_t body;
-    size_t dropped_bytes;
-};
-
 struct kvp_http_response {
+    kvp_http_t *http;
     unsigned status;
     char type[96];
     kvp_buf_t body;
     char *headers[HEADERS_MAX][2]; /* name, value */
     size_t header_count;
+    size_t held_bytes; /* of the request and the response */
 };
+
+struct kvp_http_request {
+    struct MHD_Connection *connection;
+    const route_t *route; /* of a slow one that is under way */
+    kvp_job_t job;
+    const char *method;
+    const char *path;
+    const char *rest;
+    uint64_t begun_ns;
+    kvp_buf_t body;
+    size_t dropped_bytes;
+    bool is_answered; /* by a slow handler: written before the connection is resumed, read after it */
+    kvp_http_response_t response;
+};
+
+/* A body on its way out, which is libmicrohttpd's. */
+typedef struct {
+    uint8_t *data;
+    size_t len;
+    uint64_t end_ns;
+} outgoing_t;
 
 static bool
 is_below(const route_t *route, const char *path)
@@ -102,30 +127,71 @@ answer_not_allowed(const kvp_http_t *http, const char *path, kvp_http_response_t
     kvp_ignore(kvp_http_set_header(response, MHD_HTTP_HEADER_ALLOW, allow), "the text says the same");
 }
 
-static void
-dispatch(const kvp_http_t *http, kvp_http_request_t *request, kvp_http_response_t *response)
+static const char *
+method_of(const char *method)
 {
+    return strcmp(method, MHD_HTTP_METHOD_HEAD) == 0 ? MHD_HTTP_METHOD_GET : method;
+}
+
+static size_t
+body_max(const kvp_http_t *http, const char *path, const char *method)
+{
+    const route_t *at = find_path(http, path);
+    if (at != NULL) at = find_method(http, at->path, method_of(method));
+    return at != NULL ? at->body_max : KVP_HTTP_BODY_MAX;
+}
+
+static void
+run_slow(kvp_job_t *job)
+{
+    kvp_http_request_t *request = kvp_container_of(job, kvp_http_request_t, job);
+    request->route->fn(request->route->arg, request, &request->response);
+    request->is_answered = true;
+    MHD_resume_connection(request->connection);
+}
+
+static void
+hand_over(kvp_http_t *http, kvp_http_request_t *request, const route_t *route)
+{
+    request->route = route;
+    request->job.run = run_slow;
+    MHD_suspend_connection(request->connection); /* first: the job may be done before this returns */
+    if (kvp_jobs_add(&http->slow, &request->job)) return;
+    kvp_http_error(&request->response, MHD_HTTP_SERVICE_UNAVAILABLE, "going down");
+    request->is_answered = true;
+    MHD_resume_connection(request->connection);
+}
+
+/* Whether the response is there. Otherwise a slow handler has the request, and we are called again behind it. */
+static bool
+dispatch(kvp_http_t *http, kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    if (request->is_answered) return true;
     if (request->body.err == KVP_LIMIT) {
-        kvp_http_error(response, MHD_HTTP_CONTENT_TOO_LARGE, "body is larger than %u bytes", KVP_HTTP_BODY_MAX);
-        return;
+        kvp_http_error(response, MHD_HTTP_CONTENT_TOO_LARGE, "body is larger than %zu bytes", request->body.limit);
+        return true;
     }
     if (request->body.err != KVP_OK) {
         kvp_http_error(response, MHD_HTTP_SERVICE_UNAVAILABLE, "%s", kvp_err_text(request->body.err));
-        return;
+        return true;
     }
     const route_t *at = find_path(http, request->path);
     if (at == NULL) {
         kvp_http_error(response, MHD_HTTP_NOT_FOUND, "no such path");
-        return;
+        return true;
     }
-    bool is_head = strcmp(request->method, MHD_HTTP_METHOD_HEAD) == 0;
-    const route_t *route = find_method(http, at->path, is_head ? MHD_HTTP_METHOD_GET : request->method);
+    const route_t *route = find_method(http, at->path, method_of(request->method));
     if (route == NULL) {
         answer_not_allowed(http, at->path, response);
-        return;
+        return true;
     }
     request->rest = is_below(route, request->path) ? request->path + route->path_len : "";
+    if (route->is_slow) {
+        hand_over(http, request, route);
+        return false;
+    }
     route->fn(route->arg, request, response);
+    return true;
 }
 
 static void
@@ -138,6 +204,40 @@ response_fini(kvp_http_response_t *response)
     kvp_buf_fini(&response->body);
 }
 
+static ssize_t
+read_outgoing(void *arg, uint64_t at, char *dst, size_t max)
+{
+    const outgoing_t *out = arg;
+    size_t n = out->len - (size_t)at;
+    if (n == 0) return MHD_CONTENT_READER_END_OF_STREAM;
+    if (kvp_now_ns() > out->end_ns) return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (n > max) n = max;
+    memcpy(dst, out->data + at, n);
+    return (ssize_t)n;
+}
+
+static void
+free_outgoing(void *arg)
+{
+    outgoing_t *out = arg;
+    free(out->data);
+    free(out);
+}
+
+/* Takes the body; NULL leaves it. */
+static struct MHD_Response *
+make_reply(kvp_buf_t *body)
+{
+    if (body->len <= PIECE_BYTES) return MHD_create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_FREE);
+    outgoing_t *out = malloc(sizeof(*out));
+    if (out == NULL) return NULL;
+    *out = (outgoing_t){.data = body->data, .len = body->len, .end_ns = kvp_now_ns() + TRANSFER_NS};
+    struct MHD_Response *reply =
+        MHD_create_response_from_callback(body->len, PIECE_BYTES, read_outgoing, out, free_outgoing);
+    if (reply == NULL) free(out);
+    return reply;
+}
+
 /* send_response gives the body to libmicrohttpd, which frees it. */
 static enum MHD_Result
 send_response(struct MHD_Connection *connection, kvp_http_response_t *response)
@@ -145,8 +245,7 @@ send_response(struct MHD_Connection *connection, kvp_http_response_t *response)
     if (response->body.err != KVP_OK) {
         kvp_http_error(response, MHD_HTTP_INTERNAL_SERVER_ERROR, "%s", kvp_err_text(response->body.err));
     }
-    struct MHD_Response *reply =
-        MHD_create_response_from_buffer(response->body.len, response->body.data, MHD_RESPMEM_MUST_FREE);
+    struct MHD_Response *reply = make_reply(&response->body);
     if (reply == NULL) return MHD_NO;
     response->body.data = NULL;
     response->body.cap = 0;
@@ -161,18 +260,29 @@ send_response(struct MHD_Connection *connection, kvp_http_response_t *response)
 }
 
 static enum MHD_Result
-answer(const kvp_http_t *http, kvp_http_request_t *request)
+answer(kvp_http_t *http, kvp_http_request_t *request)
 {
-    kvp_http_response_t response = {.status = MHD_HTTP_OK};
-    dispatch(http, request, &response);
-    enum MHD_Result ok = send_response(request->connection, &response);
-    response_fini(&response);
-    return ok;
+    if (!dispatch(http, request, &request->response)) return MHD_YES;
+    return send_response(request->connection, &request->response);
+}
+
+static bool
+hold(kvp_http_response_t *response, size_t bytes)
+{
+    size_t held = atomic_fetch_add(&response->http->held_bytes, bytes);
+    if (bytes > KVP_HTTP_HELD_MAX || held > KVP_HTTP_HELD_MAX - bytes) {
+        atomic_fetch_sub(&response->http->held_bytes, bytes);
+        return false;
+    }
+    response->held_bytes += bytes;
+    return true;
 }
 
 static enum MHD_Result
 take_body(kvp_http_request_t *request, const char *data, size_t *len)
 {
+    if (kvp_now_ns() - request->begun_ns > TRANSFER_NS) return MHD_NO;
+    if (request->body.err == KVP_OK && !hold(&request->response, *len)) request->body.err = KVP_EAGAIN;
     kvp_buf_append(&request->body, data, *len);
     if (request->body.err != KVP_OK) {
         request->dropped_bytes += *len;
@@ -188,14 +298,17 @@ on_request(void *cls, struct MHD_Connection *connection, const char *url, const 
            const char *upload_data, size_t *upload_data_size, void **con_cls)
 {
     (void)version;
-    const kvp_http_t *http = cls;
+    kvp_http_t *http = cls;
     kvp_http_request_t *request = *con_cls;
     if (request == NULL) {
         request = calloc(1, sizeof(*request));
         if (request == NULL) return MHD_NO;
         request->connection = connection;
         request->rest = "";
-        kvp_buf_init(&request->body, KVP_HTTP_BODY_MAX);
+        request->begun_ns = kvp_now_ns();
+        request->response.http = http;
+        request->response.status = MHD_HTTP_OK;
+        kvp_buf_init(&request->body, body_max(http, url, method));
         *con_cls = request;
         return MHD_YES;
     }
@@ -207,9 +320,12 @@ on_request(void *cls, struct MHD_Connection *connection, const char *url, const 
 static void
 on_completed(void *cls, struct MHD_Connection *connection, void **con_cls, enum MHD_RequestTerminationCode code)
 {
-    (void)cls, (void)connection, (void)code;
+    (void)connection, (void)code;
+    kvp_http_t *http = cls;
     kvp_http_request_t *request = *con_cls;
     if (request == NULL) return;
+    atomic_fetch_sub(&http->held_bytes, request->response.held_bytes);
+    response_fini(&request->response);
     kvp_buf_fini(&request->body);
     free(request);
     *con_cls = NULL;
@@ -250,30 +366,59 @@ kvp_http_destroy(kvp_http_t *http)
     free(http);
 }
 
+static kvp_err_t
+add_route(kvp_http_t *http, const route_t *wanted)
+{
+    const char *path = wanted->path;
+    if (path[0] != '/') kvp_panic("http: route '%s' does not begin with a slash", path);
+    if (find_method(http, path, wanted->method) != NULL) return KVP_ALREADY;
+    route_t *route = calloc(1, sizeof(*route));
+    if (route == NULL) return KVP_NOMEM;
+    *route = *wanted;
+    route->path_len = strlen(path);
+    kvp_list_add_tail(&http->routes, &route->link);
+    http->has_slow |= route->is_slow;
+    return KVP_OK;
+}
+
 kvp_err_t
 kvp_http_route(kvp_http_t *http, const char *method, const char *path, kvp_http_fn fn, void *arg)
 {
-    if (path[0] != '/') kvp_panic("http: route '%s' does not begin with a slash", path);
-    if (find_method(http, path, method) != NULL) return KVP_ALREADY;
-    route_t *route = calloc(1, sizeof(*route));
-    if (route == NULL) return KVP_NOMEM;
-    *route = (route_t){.method = method, .path = path, .path_len = strlen(path), .fn = fn, .arg = arg};
-    kvp_list_add_tail(&http->routes, &route->link);
-    return KVP_OK;
+    const route_t route = {.method = method, .path = path, .fn = fn, .arg = arg, .body_max = KVP_HTTP_BODY_MAX};
+    return add_route(http, &route);
+}
+
+kvp_err_t
+kvp_http_route_slow(kvp_http_t *http, const char *method, const char *path, size_t body_max_bytes, kvp_http_fn fn,
+                    void *arg)
+{
+    const route_t route = {
+        .method = method, .path = path, .fn = fn, .arg = arg, .body_max = body_max_bytes, .is_slow = true};
+    return add_route(http, &route);
+}
+
+/* Paths are text with an end for all that handles them, and one that was cut by a NUL would name something else. */
+static size_t
+unescape(void *cls, struct MHD_Connection *connection, char *text)
+{
+    (void)cls, (void)connection;
+    if (strstr(text, "%00") == NULL) return MHD_http_unescape(text);
+    text[0] = '\0';
+    return 0;
 }
 
 static struct MHD_Daemon *
 start_daemon(kvp_http_t *http, const struct addrinfo *at)
 {
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG;
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_ALLOW_SUSPEND_RESUME;
     if (at->ai_family == AF_INET6) flags |= MHD_USE_IPv6;
     http->is_starting = true;
     snprintf(http->start_error, sizeof(http->start_error), "libmicrohttpd does not start");
     struct MHD_Daemon *mhd = MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, http, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, http, MHD_OPTION_SOCK_ADDR,
-        at->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL, MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT,
-        MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
+        at->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
+        MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
     http->is_starting = false;
     return mhd;
 }
@@ -299,9 +444,17 @@ kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound
         kvp_log_error("http", "cannot resolve %s: %s", kvp_format_hostport(at, text), gai_strerror(rc));
         return KVP_UNREACHABLE;
     }
+    if (http->has_slow) {
+        kvp_err_t err = kvp_jobs_start(&http->slow, SLOW_THREADS, "kvp-http-slow");
+        if (err != KVP_OK) {
+            freeaddrinfo(found);
+            return err;
+        }
+    }
     http->mhd = start_daemon(http, found);
     freeaddrinfo(found);
     if (http->mhd == NULL) {
+        kvp_jobs_stop(&http->slow);
         kvp_log_error("http", "cannot listen at %s: %s", kvp_format_hostport(at, text), reason(http->start_error));
         return KVP_SYS;
     }
@@ -315,6 +468,7 @@ void
 kvp_http_stop(kvp_http_t *http)
 {
     if (http->mhd == NULL) return;
+    kvp_jobs_stop(&http->slow); /* libmicrohttpd wants no connection suspended when it stops */
     MHD_stop_daemon(http->mhd);
     http->mhd = NULL;
 }
@@ -432,6 +586,14 @@ kvp_http_set_header(kvp_http_response_t *response, const char *name, const char 
     response->headers[response->header_count][1] = value_copy;
     response->header_count++;
     return KVP_OK;
+}
+
+bool
+kvp_http_claim(kvp_http_response_t *response, size_t bytes)
+{
+    if (hold(response, bytes)) return true;
+    kvp_http_error(response, MHD_HTTP_SERVICE_UNAVAILABLE, "too much is under way; try again");
+    return false;
 }
 
 void

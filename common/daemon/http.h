@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The small HTTP server behind a daemon's admin port, over libmicrohttpd. One thread of its own (epoll) runs all
- * handlers one after another: a handler may block for milliseconds (kvp_loop_call), never for longer. What it protects
- * against: more than 64 connections, connections idle for 10 s, bodies over 1 MiB. Errors are {"error": "..."}.
+ * handlers one after another: a handler may block for milliseconds (kvp_loop_call), never for longer. Handlers that may
+ * wait (kvp_http_route_slow) have threads of their own, so that nobody else waits for them. What it protects
+ * against: more than 64 connections, connections idle for 10 s, bodies over 1 MiB (or the slow route's own bound), bodies
+ * that take longer than a minute either way, and more than KVP_HTTP_HELD_MAX of bodies at a time. Errors are {"error": "..."}.
  */
 #ifndef KVP_COMMON_DAEMON_HTTP_H
 #define KVP_COMMON_DAEMON_HTTP_H
@@ -12,6 +14,7 @@
 #include <json-c/json_types.h>
 
 #define KVP_HTTP_BODY_MAX (1u << 20)
+#define KVP_HTTP_HELD_MAX (400u << 20) /* bytes of all requests and responses under way */
 
 typedef struct kvp_http kvp_http_t;
 typedef struct kvp_http_request kvp_http_request_t;
@@ -31,15 +34,21 @@ void kvp_http_destroy(kvp_http_t *http);
 kvp_err_t kvp_http_route(kvp_http_t *http, const char *method, const char *path, kvp_http_fn fn, void *arg)
     KVP_MUST_USE;
 
+/* kvp_http_route_slow is the same for a handler that may wait, for seconds: it runs on one of 4 threads that only such handlers
+ * share. Its bodies have body_max bytes at most. */
+kvp_err_t kvp_http_route_slow(kvp_http_t *http, const char *method, const char *path, size_t body_max, kvp_http_fn fn,
+                              void *arg) KVP_MUST_USE;
+
 /* kvp_http_start binds and serves; bound_out is the address asked with the port that it got. UNREACHABLE for a host that
  * does not resolve, SYS where binding fails; logged. */
 kvp_err_t kvp_http_start(kvp_http_t *http, const kvp_hostport_t *at, kvp_hostport_t *bound_out) KVP_MUST_USE;
 
-/* kvp_http_stop waits until the handler under way has returned; no handler runs after it. Not from a handler. Legal on a
+/* kvp_http_stop waits until the handlers under way have returned, and slow ones that are queued; no handler runs after it. Not from a handler. Legal on a
  * server that was not started. */
 void kvp_http_stop(kvp_http_t *http);
 
-/* The request. Texts are borrowed until the handler returns. path is decoded and has no query; rest is its part below a
+/* The request. Texts are borrowed until the handler returns. path is decoded and has no query (one with a NUL in
+ * it is 404, whatever else it names); rest is its part below a
  * route that ends in a slash, else "". query and header are NULL where absent, "" where given without a value. */
 const char *kvp_http_method(const kvp_http_request_t *request);
 const char *kvp_http_path(const kvp_http_request_t *request);
@@ -58,6 +67,10 @@ void kvp_http_status(kvp_http_response_t *response, unsigned status);
 void kvp_http_type(kvp_http_response_t *response, const char *content_type);
 kvp_buf_t *kvp_http_out(kvp_http_response_t *response);
 kvp_err_t kvp_http_set_header(kvp_http_response_t *response, const char *name, const char *value) KVP_MUST_USE;
+
+/* kvp_http_claim accounts for memory that the request needs beside its body (a large response, a copy), until it is over. false
+ * where there is not so much now: it has answered 503 then. From its handler. */
+bool kvp_http_claim(kvp_http_response_t *response, size_t bytes) KVP_MUST_USE;
 
 /* kvp_http_json answers with value, which it takes (NULL becomes "null"); kvp_http_error with {"error": text}. Both
  * replace what the response held. */

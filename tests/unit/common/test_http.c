@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <json-c/json.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
@@ -56,6 +57,67 @@ double_it(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     json_object_put(body);
 }
 
+/* Waits until it is let go, so that a test can look at what others get meanwhile. */
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    int inside; /* guarded by lock, as is is_open */
+    bool is_open;
+} gate_t;
+
+static gate_t gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, false};
+
+static void
+wait_at_gate(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    (void)arg;
+    pthread_mutex_lock(&gate.lock);
+    gate.inside++;
+    pthread_cond_broadcast(&gate.cond);
+    while (!gate.is_open)
+        pthread_cond_wait(&gate.cond, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+    kvp_buf_append(kvp_http_out(response), kvp_http_rest(request), strlen(kvp_http_rest(request)));
+}
+
+static void
+set_gate(bool is_open)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.inside = 0;
+    gate.is_open = is_open;
+    pthread_cond_broadcast(&gate.cond);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static void
+wait_inside(int n)
+{
+    pthread_mutex_lock(&gate.lock);
+    while (gate.inside < n)
+        pthread_cond_wait(&gate.cond, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+/* Answers if it may have as many bytes as the query says. */
+static void
+claim(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    size_t n = (size_t)strtoull(kvp_http_query(request, "n"), NULL, 10);
+
+    (void)arg;
+    if (kvp_http_claim(response, n)) kvp_buf_append(kvp_http_out(response), "granted", 7);
+}
+
+static void
+large(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    (void)arg, (void)request;
+    uint8_t *bytes = kvp_buf_extend(kvp_http_out(response), 3u << 20);
+    assert_non_null(bytes);
+    memset(bytes, 0xee, 3u << 20); /* no header has it */
+}
+
 static void
 nothing(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
@@ -85,6 +147,9 @@ setup(void **state)
     assert_int_equal(route_echo(fix, "GET", "/", "root"), KVP_OK);
     assert_int_equal(kvp_http_route(fix->http, "POST", "/double", double_it, NULL), KVP_OK);
     assert_int_equal(kvp_http_route(fix->http, "DELETE", "/nothing", nothing, NULL), KVP_OK);
+    assert_int_equal(kvp_http_route_slow(fix->http, "GET", "/gate/", 10, wait_at_gate, NULL), KVP_OK);
+    assert_int_equal(kvp_http_route_slow(fix->http, "PUT", "/claim", 2u << 20, claim, NULL), KVP_OK);
+    assert_int_equal(kvp_http_route_slow(fix->http, "GET", "/large", 10, large, NULL), KVP_OK);
     kvp_hostport_t at = {.host = "127.0.0.1", .port = 0};
     assert_int_equal(kvp_http_start(fix->http, &at, &fix->bound), KVP_OK);
     assert_int_not_equal(fix->bound.port, 0);
@@ -323,6 +388,108 @@ test_stop_with_an_open_connection(void **state)
     assert_int_equal(read_reply(fix, fd), 0);
 }
 
+static int
+begin(const fixture_t *fix, const char *target)
+{
+    char head[128];
+    int n = snprintf(head, sizeof(head), "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", target);
+    int fd = dial(fix);
+    assert_true(send_all(fd, head, (size_t)n));
+    return fd;
+}
+
+static void
+test_slow_handlers_keep_nobody_waiting(void **state)
+{
+    fixture_t *fix = *state;
+    int fds[20];
+    set_gate(false);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(fds); i++)
+        fds[i] = begin(fix, "/gate/a%2Fb");
+    wait_inside(4);
+    assert_int_equal(ask(fix, "GET", "/echo", ""), 200);
+    close(fds[0]); /* who goes meanwhile is noticed later */
+    set_gate(true);
+    for (size_t i = 1; i < KVP_ARRAY_LEN(fds); i++) {
+        assert_int_equal(read_reply(fix, fds[i]), 200);
+        assert_string_equal(fix->body, "a/b");
+    }
+}
+
+static void *
+stop_server(void *arg)
+{
+    kvp_http_stop(arg);
+    return NULL;
+}
+
+static void
+test_stop_waits_for_slow_handlers(void **state)
+{
+    fixture_t *fix = *state;
+    int fds[6];
+    pthread_t stopper;
+    set_gate(false);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(fds); i++)
+        fds[i] = begin(fix, "/gate/x");
+    wait_inside(4);
+    assert_int_equal(pthread_create(&stopper, NULL, stop_server, fix->http), 0);
+    set_gate(true);
+    assert_int_equal(pthread_join(stopper, NULL), 0);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(fds); i++)
+        close(fds[i]);
+}
+
+static void
+test_slow_routes_bound_their_bodies(void **state)
+{
+    fixture_t *fix = *state;
+    size_t len = (2u << 20) + 1;
+    char *body = malloc(len + 1);
+    assert_non_null(body);
+    memset(body, 'x', len);
+    body[len] = '\0';
+    assert_int_equal(ask(fix, "PUT", "/claim?n=1", body), 413);
+    assert_non_null(strstr(fix->body, "larger than 2097152 bytes"));
+    body[len - 1] = '\0';
+    assert_int_equal(ask(fix, "PUT", "/claim?n=1", body), 200);
+    free(body);
+}
+
+static void
+test_claims_have_a_bound_and_end_with_the_request(void **state)
+{
+    fixture_t *fix = *state;
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(ask(fix, "PUT", "/claim?n=419430399", "x"), 200);
+        assert_int_equal(ask(fix, "PUT", "/claim?n=419430400", "x"), 503);
+        assert_non_null(strstr(fix->body, "too much is under way"));
+        assert_int_equal(ask(fix, "PUT", "/claim?n=18446744073709551615", "x"), 503);
+    }
+}
+
+static void
+test_large_responses_come_whole(void **state)
+{
+    fixture_t *fix = *state;
+    int fd = begin(fix, "/large");
+    char piece[1 << 16];
+    size_t total = 0;
+    for (ssize_t n; (n = recv(fd, piece, sizeof(piece), 0)) > 0;)
+        for (ssize_t i = 0; i < n; i++)
+            total += (uint8_t)piece[i] == 0xee;
+    close(fd);
+    assert_int_equal(total, 3u << 20);
+}
+
+static void
+test_a_path_with_a_nul_names_nothing(void **state)
+{
+    fixture_t *fix = *state;
+    assert_int_equal(ask(fix, "GET", "/echo%00x", ""), 404);
+    assert_int_equal(ask(fix, "GET", "/gate/x%00y", ""), 404);
+}
+
 int
 main(void)
 {
@@ -339,6 +506,12 @@ main(void)
         cmocka_unit_test_setup_teardown(test_malformed_requests_leave_the_server_alive, setup, teardown),
         cmocka_unit_test_setup_teardown(test_start_when_the_port_is_taken, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stop_with_an_open_connection, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_slow_handlers_keep_nobody_waiting, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stop_waits_for_slow_handlers, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_slow_routes_bound_their_bodies, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_claims_have_a_bound_and_end_with_the_request, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_large_responses_come_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_path_with_a_nul_names_nothing, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
