@@ -5,6 +5,7 @@
 #include "client/node/node.h"
 #include "client/node/node_admin.h"
 #include "client/node/node_opts.h"
+#include "client/node/node_rest.h"
 
 #include "common/clock.h"
 #include "common/daemon/loop.h"
@@ -23,6 +24,7 @@ typedef struct {
     uv_timer_t look;
     kvp_http_t *http;
     kvp_node_admin_t admin;
+    kvp_node_rest_t rest;
     kvp_hostport_t http_bound; /* host "" = no HTTP */
     kvp_err_t err; /* why it ends by itself */
 } daemon_t;
@@ -107,10 +109,15 @@ build_http(daemon_t *d, const kvp_node_opts_t *s)
 {
     kvp_err_t err;
 
+    if (s->http.host[0] == '\0' && s->has_rest) {
+        kvp_log_error("node", "--rest serves at the address of --http, which is none");
+        return KVP_INVALID;
+    }
     if (s->http.host[0] == '\0') return KVP_OK;
     d->http = kvp_http_create();
     if (d->http == NULL) return KVP_NOMEM;
     err = kvp_node_admin_init(&d->admin, d->http, d->node);
+    if (err == KVP_OK && s->has_rest) err = kvp_node_rest_init(&d->rest, d->http, s);
     return err != KVP_OK ? err : kvp_http_start(d->http, &s->http, &d->http_bound);
 }
 
@@ -122,7 +129,9 @@ tear_down(daemon_t *d)
         if (!uv_is_closing((uv_handle_t *)&d->look)) on_stop(d);
         uv_run(&d->uv, UV_RUN_DEFAULT);
     }
+    kvp_node_rest_stop(&d->rest);
     kvp_http_destroy(d->http);
+    kvp_node_rest_fini(&d->rest);
     kvp_node_admin_fini(&d->admin);
     kvp_loop_fini(&d->loop);
     if (d->has_uv) uv_loop_close(&d->uv);
@@ -145,8 +154,8 @@ main(int argc, char **argv)
     kvp_daemon_raise_nofile();
     d.err = build_loop(&d); /* first: libuv aborts where it finds no descriptor left */
     if (d.err == KVP_OK) d.err = build_node(&d, &settings);
-    is_usage = d.err == KVP_INVALID;
     if (d.err == KVP_OK) d.err = build_http(&d, &settings);
+    is_usage = d.err == KVP_INVALID;
     if (d.err == KVP_OK) uv_run(&d.uv, UV_RUN_DEFAULT);
     tear_down(&d);
     rc = d.err == KVP_OK ? 0 : is_usage ? KVP_CONF_USAGE : 1;

@@ -16,6 +16,7 @@ typedef struct {
     const char *rdma_device;
     const char *rdma_gid_index;
     kvp_hostport_t http;
+    bool has_rest;
     const char *host_id;
     uint64_t lanes;
     bool has_populate;

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects over HTTP (kvpool-node --http --rest): the paths and bodies of the reference's store service, and what a stranger may send."""
+import http.client
+import json
+import socket
+import threading
+import time
+import urllib.parse
+
+import pytest
+
+from clients import Shell
+from conftest import SLOW, wait_until
+
+MIB = 1 << 20
+VALUE_MAX = 100 * MIB
+
+
+class Rest:
+    """Requests to one node, each over a connection of its own."""
+
+    def __init__(self, node):
+        self.node = node
+
+    def ask(self, method, path, body=None, timeout=30 * SLOW):
+        """(status, parsed JSON or bytes)"""
+        host, _, port = self.node.http.rpartition(":")
+        at = http.client.HTTPConnection(host, int(port), timeout=timeout)
+        try:
+            at.request(method, path, body)
+            answer = at.getresponse()
+            data = answer.read()
+            is_json = answer.getheader("Content-Type") == "application/json"
+            return answer.status, json.loads(data) if is_json else data
+        finally:
+            at.close()
+
+    def put(self, key, value):
+        return self.ask("PUT", "/api/put", json.dumps({"key": key, "value": value}))
+
+    def get(self, key):
+        return self.ask("GET", f"/api/get/{urllib.parse.quote(key, safe='')}")
+
+
+@pytest.fixture
+def rest(pool):
+    return Rest(pool.add_node("rest", "64MiB", "--http", "127.0.0.1:0", "--rest", "yes"))
+
+
+def test_put_get_exist_remove(pool, rest):
+    for key in ("plain", "a/b c?d&e%f", "ключ", "x" * 1024):
+        quoted = urllib.parse.quote(key, safe="")
+        assert rest.get(key) == (404, {"error": "Key not found"})
+        assert rest.ask("GET", f"/api/exist/{quoted}") == (200, {"exists": False})
+        assert rest.put(key, "value ü") == (200, {"status": "success"})
+        assert rest.get(key) == (200, "value ü".encode())
+        assert rest.ask("GET", f"/api/exist/{quoted}") == (200, {"exists": True})
+        assert rest.put(key, "another") == (200, {"status": "success"})  # what is there stays, as in any put
+        assert rest.get(key) == (200, "value ü".encode())
+        assert rest.ask("DELETE", f"/api/remove/{quoted}") == (200, {"status": "success"})
+        assert rest.ask("DELETE", f"/api/remove/{quoted}") == (404, {"error": "Key not found"})
+    # The pool's other clients see the same, and bytes are bytes.
+    assert pool.put("cli", bytes(range(256))).rc == 0
+    assert rest.get("cli") == (200, bytes(range(256)))
+    rest.put("theirs", "mine")
+    assert pool.get("theirs").out == b"mine"
+    assert pool.rm("theirs").rc == 0
+    assert rest.get("theirs")[0] == 404
+    for i in range(5):
+        rest.put(f"all{i}", "x")
+    assert rest.ask("DELETE", "/api/remove_all") == (200, {"status": "success removed 6 keys"})
+    assert rest.get("cli")[0] == 404
+
+
+def test_large_values(rest):
+    value = "0123456789abcdef" * (2 * MIB)  # 32 MiB
+    assert rest.put("large", value) == (200, {"status": "success"})
+    status, data = rest.get("large")
+    assert status == 200 and data == value.encode()
+
+
+def test_what_is_held_is_not_removed(pool, rest):
+    holder = Shell(pool.bench, pool.addr, "holder")
+    rest.put("held/0", "x")
+    assert holder("lookup held/ 0 1 ttl=10000")["granted"] == 1
+    status, answer = rest.ask("DELETE", "/api/remove/held%2F0")
+    assert status == 409 and answer["error"].startswith("HELD")
+    assert rest.get("held/0") == (200, b"x")
+
+
+def test_bad_requests(pool, rest):
+    """Each is refused with a reason, and nothing of the pool changes."""
+    rest.put("a", "kept")
+    missing = (400, {"error": "Missing key or value"})
+    for body in ('{}', '{"key": "k"}', '{"value": "v"}', '{"key": "", "value": "v"}', '{"key": "k", "value": ""}', '{"key": 5, "value": "v"}',
+                 '{"key": "k", "value": ["v"]}', '{"key": null, "value": "v"}', '[]', '"k"'):
+        assert rest.ask("PUT", "/api/put", body) == missing, body
+    for body in ("", "{", "5", "null", '{"key": "k", "value": "v"} x', b'{"key": "k", "value": "\xff"}', "[" * 100000):
+        status, answer = rest.ask("PUT", "/api/put", body)
+        assert status == 400 and "error" in answer, body
+    assert rest.put("x" * 1025, "v")[0] == 400
+    for method, path in (("GET", "/api/get/"), ("GET", "/api/exist/"), ("DELETE", "/api/remove/"), ("GET", "/api/get/" + "x" * 1025)):
+        assert rest.ask(method, path)[0] == 400, path
+    # A NUL in a path does not cut it down to another key.
+    for method, path in (("GET", "/api/get/a%00b"), ("DELETE", "/api/remove/a%00b"), ("DELETE", "/api/remove/a%00")):
+        assert rest.ask(method, path)[0] == 404, path
+    assert rest.ask("GET", "/api/get/" + "x" * 40000)[0] in (400, 414, 431)
+    for method, path in (("POST", "/api/put"), ("GET", "/api/put"), ("DELETE", "/api/get/a"), ("GET", "/api/remove_all"), ("POST", "/api/mount"),
+                         ("GET", "/api/"), ("DELETE", "/api/remove_all/x")):
+        assert rest.ask(method, path)[0] in (404, 405), path
+    assert rest.get("a") == (200, b"kept")
+    assert pool.kvpool("stat", "--json").json["pool"]["objects"] == 1
+
+
+def test_bodies_have_a_bound(rest):
+    """Over the limit: 413, or cut off where it goes on; several large ones at a time: 503, and room again once they have gone."""
+    def declared(length):
+        host, _, port = rest.node.http.rpartition(":")
+        s = socket.create_connection((host, int(port)), timeout=30 * SLOW)
+        s.sendall(f"PUT /api/put HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+        return s
+
+    piece = b"x" * MIB
+
+    def fill(s, n):
+        try:
+            for _ in range(n):
+                s.sendall(piece)
+            return True
+        except OSError:
+            return False
+
+    with declared(VALUE_MAX + MIB) as s:
+        fill(s, VALUE_MAX // MIB + 1)
+        assert s.recv(100).startswith(b"HTTP/1.1 413")
+    with declared(1 << 40) as s:
+        assert not fill(s, 200)
+    held = [declared(VALUE_MAX) for _ in range(4)]
+    for s in held:
+        assert fill(s, 98)
+    status, answer = rest.ask("PUT", "/api/put", b"x" * (9 * MIB))
+    assert status == 503, answer
+    assert rest.ask("GET", "/health")[0] == 200
+    for s in held:
+        s.close()
+    wait_until(lambda: rest.put("k", "y" * MIB)[0] == 200, 20, "room for a body")
+
+
+@pytest.mark.limit(120)
+def test_what_waits_keeps_nobody_waiting(pool, rest):
+    """The master is stopped, so every object request waits for its deadline: /health answers meanwhile, the requests end with a
+    reason, and the node is mounted all the time."""
+    assert rest.put("k", "x")[0] == 200
+    remounts = figure(rest, "kvpool_node_remounts_total")
+    pool.master.freeze()
+    answers = []
+
+    def ask():
+        answers.append(rest.ask("GET", "/api/get/k", timeout=60 * SLOW)[0])
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for t in threads:
+        t.start()
+    end = time.monotonic() + 2
+    slowest = 0
+    while time.monotonic() < end:
+        began = time.monotonic()
+        assert rest.ask("GET", "/health")[0] == 200
+        slowest = max(slowest, time.monotonic() - began)
+    assert slowest < 1 * SLOW
+    pool.master.thaw()
+    for t in threads:
+        t.join(60 * SLOW)
+    assert len(answers) == 8 and set(answers) <= {200, 503, 504}
+    wait_until(lambda: rest.get("k") == (200, b"x"), 20, "the master to be asked again")
+    assert figure(rest, "kvpool_node_remounts_total") == remounts and rest.ask("GET", "/health")[1]["is_mounted"]
+
+
+def figure(rest, name):
+    text = rest.ask("GET", "/metrics")[1].decode()
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name + " "))
+
+
+def test_many_at_once(rest):
+    wrong = []
+
+    def work(i):
+        for turn in range(20):
+            key, value = f"{i}/{turn}", f"value {i} {turn} " * 1000
+            if rest.put(key, value) != (200, {"status": "success"}) or rest.get(key) != (200, value.encode()):
+                wrong.append(key)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60 * SLOW)
+    assert wrong == []
+
+
+def test_it_stops_under_requests(pool, rest):
+    """The daemon ends within its time and cleanly, whatever waits; the fixture looks at its exit code."""
+    assert rest.put("k", "x")[0] == 200
+    pool.master.freeze()
+    results = []
+
+    def ask():
+        try:
+            results.append(rest.ask("GET", "/api/get/k")[0])
+        except OSError:
+            results.append(0)
+        except http.client.HTTPException:
+            results.append(0)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for t in threads:
+        t.start()
+    time.sleep(0.3)
+    began = time.monotonic()
+    assert rest.node.terminate() == 0
+    assert time.monotonic() - began < 8 * SLOW
+    pool.master.thaw()
+    for t in threads:
+        t.join(30 * SLOW)
+    assert len(results) == 8 and 200 not in results
+
+
+def test_not_without_being_asked(pool):
+    """Whoever reaches --http may read and remove everything under /api/, so it takes an option of its own."""
+    node = Rest(pool.add_node("plain", "64MiB", "--http", "127.0.0.1:0"))
+    for method, path in (("GET", "/api/get/k"), ("DELETE", "/api/remove_all")):
+        assert node.ask(method, path)[0] == 404
+    assert node.ask("GET", "/health")[0] == 200
+    alone = pool.bench.run("kvpool-node", "--master", pool.addr, "--name", "no-http", "--memory", "1MiB", "--rest", "yes")
+    assert alone.rc == 2 and "--http" in alone.err
+
+
+def test_without_a_master(pool, rest):
+    """Nobody waits for long, however many ask: one tries to connect for all."""
+    pool.master.kill9()
+    answers = []
+    began = time.monotonic()
+    threads = [threading.Thread(target=lambda: answers.append(rest.get("k"))) for _ in range(12)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(30 * SLOW)
+    assert [status for status, _ in answers] == [503] * 12 and all("error" in a for _, a in answers)
+    assert time.monotonic() - began < 8 * SLOW
+    assert rest.ask("GET", "/health")[0] == 200
