@@ -139,7 +139,7 @@ def test_cancelled(pool):
             await asyncio.sleep(0.2)
             assert not into.done()
             await asyncio.wait([into])
-            assert into.cancelled() and time.monotonic() - began > 1
+            assert into.cancelled()
             target[:] = 7
             pool.nodes[0].thaw()
             await served_again(p)
