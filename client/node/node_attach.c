@@ -181,6 +181,8 @@ export_chunk(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__OpenChunk *
     if (err == KVP_OK)
         err = node->tps.tps[tp]->ops->mr_export((*chunk_out)->meta_mrs[tp], access, conn->att.incarnation, &tokens[1]);
     /* Keys to write with are registrations of their own: what is short here is no fault of who asks. */
+    if (err == KVP_EAGAIN && access == KVP_ACCESS_WRITE)
+        err = kvp_node_pin_grant(&node->tps.pin, (uint32_t)tp, ask->chunk, conn->att.incarnation);
     if (err == KVP_NOMEM && (node->tps.tps[tp]->ops->caps & KVP_TP_SLOW_REG) != 0) return KVP_NOTSUP;
     *why_out = err == KVP_OK ? "" : kvp_err_text(err);
     return err;

@@ -5,6 +5,8 @@
  * - A chunk that cannot be registered is refused for good, alone: the others are tried, for what is short (memory that may
  *   be locked) may do for a shorter one, and a refusal is quick.
  * - Nothing interrupts a registration that is under way: so stop waits for those of the moment.
+ * - Of a writer's keys only what could not be made is kept here: whether they are there is the transport's to say, which makes
+ *   them void with the fence, whenever that comes.
  */
 #include "client/node/node_pin.h"
 
@@ -81,26 +83,107 @@ register_with_all(kvp_node_pin_t *p, uint32_t chunk)
     return is_ok;
 }
 
-/* ---- the threads */
-/* take_locked gives the next chunk, chunk_n = there is none left. */
-static uint32_t
-take_locked(kvp_node_pin_t *p)
+/* ---- keys of writers. All with the lock held, but for make_grant. */
+static kvp_node_grant_t *
+grant_find(kvp_node_pin_t *p, const kvp_node_grant_t *like)
 {
-    uint32_t chunk;
+    for (uint32_t i = 0; i < p->grants_n; i++) {
+        kvp_node_grant_t *g = &p->grants[i];
 
-    if (p->wanted_from < p->wanted_to) {
-        chunk = p->wanted[p->wanted_from++];
-    } else {
-        while (p->next < p->mem->chunk_n && p->states[p->next] != WAITS)
-            p->next++;
-        chunk = p->next;
+        if (g->incarnation == like->incarnation && g->chunk == like->chunk && g->tp == like->tp) return g;
     }
-    if (chunk < p->mem->chunk_n) p->states[chunk] = IS_TAKEN;
-    return chunk;
+    return NULL;
 }
 
 static void
-note_locked(kvp_node_pin_t *p, uint32_t chunk, bool is_ok)
+grant_forget(kvp_node_pin_t *p, kvp_node_grant_t *g)
+{
+    memmove(g, g + 1, (size_t)(&p->grants[--p->grants_n] - g) * sizeof *g);
+}
+
+static kvp_node_grant_t *
+grant_in_state(kvp_node_pin_t *p, uint32_t state)
+{
+    for (uint32_t i = 0; i < p->grants_n; i++)
+        if (p->grants[i].state == state) return &p->grants[i];
+    return NULL;
+}
+
+/* Where all places are taken, the client's or everybody's, one goes that nobody has come back to. */
+static void
+grant_add(kvp_node_pin_t *p, const kvp_node_grant_t *g)
+{
+    kvp_node_grant_t *own_failed = NULL, *old = NULL;
+    uint32_t own_n = 0;
+
+    for (uint32_t i = 0; i < p->grants_n; i++) {
+        kvp_node_grant_t *other = &p->grants[i];
+
+        if (other->incarnation != g->incarnation) continue;
+        own_n++;
+        if (own_failed == NULL && other->state == KVP_GRANT_FAILED) own_failed = other;
+    }
+    if (own_n == KVP_NODE_GRANTS_EACH)
+        old = own_failed;
+    else if (p->grants_n == KVP_NODE_GRANTS_MAX)
+        old = grant_in_state(p, KVP_GRANT_FAILED);
+    if (old == NULL && (own_n == KVP_NODE_GRANTS_EACH || p->grants_n == KVP_NODE_GRANTS_MAX)) return;
+    if (old != NULL) grant_forget(p, old);
+    p->grants[p->grants_n++] = *g;
+    pthread_cond_signal(&p->work);
+}
+
+static kvp_err_t
+make_grant(kvp_node_pin_t *p, const kvp_node_grant_t *g)
+{
+    const kvp_node_chunk_t *c = &p->mem->chunks[g->chunk];
+    const kvp_transport_ops_t *ops = p->tps[g->tp]->ops;
+    kvp_err_t err = ops->mr_grant(c->payload_mrs[g->tp], g->incarnation);
+
+    return err == KVP_OK ? ops->mr_grant(c->meta_mrs[g->tp], g->incarnation) : err;
+}
+
+/* Called and left with the lock held, and without it in between. Of whoever is fenced nobody comes back. */
+static void
+run_grant(kvp_node_pin_t *p, kvp_node_grant_t *taken)
+{
+    kvp_node_grant_t g = *taken, *now;
+    kvp_err_t err;
+
+    taken->state = KVP_GRANT_IS_TAKEN;
+    pthread_mutex_unlock(&p->lock);
+    err = make_grant(p, &g);
+    pthread_mutex_lock(&p->lock);
+    now = grant_find(p, &g);
+    now->state = KVP_GRANT_FAILED;
+    now->err = err;
+    if (err == KVP_OK || err == KVP_FENCED) grant_forget(p, now);
+}
+
+/* ---- the threads. All with the lock held. */
+/* Both give a chunk; chunk_n = there is none. */
+static uint32_t
+take_wanted(kvp_node_pin_t *p)
+{
+    uint32_t chunk = p->mem->chunk_n;
+
+    if (p->wanted_from == p->wanted_to) return chunk;
+    chunk = p->wanted[p->wanted_from++];
+    p->states[chunk] = IS_TAKEN;
+    return chunk;
+}
+
+static uint32_t
+take_rest(kvp_node_pin_t *p)
+{
+    while (p->next < p->mem->chunk_n && p->states[p->next] != WAITS)
+        p->next++;
+    if (p->next < p->mem->chunk_n) p->states[p->next] = IS_TAKEN;
+    return p->next;
+}
+
+static void
+note_chunk(kvp_node_pin_t *p, uint32_t chunk, bool is_ok)
 {
     uint64_t *bytes = is_ok ? &p->bytes.registered : &p->bytes.refused;
 
@@ -111,23 +194,46 @@ note_locked(kvp_node_pin_t *p, uint32_t chunk, bool is_ok)
                  (unsigned long long)((kvp_now_ns() - p->began_ns) / KVP_NS_PER_MS), p->threads_n);
 }
 
+/* Called and left with the lock held, and without it in between. */
+static void
+run_chunk(kvp_node_pin_t *p, uint32_t chunk)
+{
+    bool is_ok;
+
+    pthread_mutex_unlock(&p->lock);
+    is_ok = register_with_all(p, chunk);
+    pthread_mutex_lock(&p->lock);
+    note_chunk(p, chunk, is_ok);
+}
+
+/* False: there is nothing to do. */
+static bool
+run_next(kvp_node_pin_t *p)
+{
+    kvp_node_grant_t *grant = NULL;
+    uint32_t chunk = take_wanted(p);
+
+    if (chunk == p->mem->chunk_n) grant = grant_in_state(p, KVP_GRANT_WAITS);
+    if (grant != NULL) {
+        run_grant(p, grant);
+        return true;
+    }
+    if (chunk == p->mem->chunk_n) chunk = take_rest(p);
+    if (chunk == p->mem->chunk_n) return false;
+    run_chunk(p, chunk);
+    return true;
+}
+
 static void *
 pin_main(void *arg)
 {
     kvp_node_pin_t *p = arg;
-    uint32_t chunk;
 
     /* Of this thread alone on Linux. */
     if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICE) != 0) kvp_log_debug("node", "registering at full priority: %m");
     pthread_mutex_lock(&p->lock);
-    while (!p->is_stopping && (chunk = take_locked(p)) < p->mem->chunk_n) {
-        bool is_ok;
-
-        pthread_mutex_unlock(&p->lock);
-        is_ok = register_with_all(p, chunk);
-        pthread_mutex_lock(&p->lock);
-        note_locked(p, chunk, is_ok);
-    }
+    while (!p->is_stopping)
+        if (!run_next(p)) pthread_cond_wait(&p->work, &p->lock);
     pthread_mutex_unlock(&p->lock);
     return NULL;
 }
@@ -191,6 +297,7 @@ kvp_node_pin_start(kvp_node_pin_t *p, kvp_node_mem_t *mem, kvp_tp_t *const *tps,
     p->left_n = mem->chunk_n;
     p->bytes.total = mem->conf.size_bytes;
     pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->work, NULL);
     p->states = calloc(mem->chunk_n, sizeof *p->states);
     p->wanted = calloc(mem->chunk_n, sizeof *p->wanted);
     if (p->states != NULL && p->wanted != NULL) err = start_threads(p);
@@ -204,9 +311,11 @@ kvp_node_pin_stop(kvp_node_pin_t *p)
     if (p->mem == NULL) return;
     pthread_mutex_lock(&p->lock);
     p->is_stopping = true;
+    pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->lock);
     for (uint32_t i = 0; i < p->threads_n; i++)
         pthread_join(p->threads[i], NULL);
+    pthread_cond_destroy(&p->work);
     pthread_mutex_destroy(&p->lock);
     free(p->states);
     free(p->wanted);
@@ -223,6 +332,26 @@ kvp_node_pin_want(kvp_node_pin_t *p, uint32_t chunk)
         p->wanted[p->wanted_to++] = chunk;
     }
     pthread_mutex_unlock(&p->lock);
+}
+
+kvp_err_t
+kvp_node_pin_grant(kvp_node_pin_t *p, uint32_t tp, uint32_t chunk, uint64_t incarnation)
+{
+    kvp_node_grant_t ask = {.incarnation = incarnation, .chunk = chunk, .tp = tp, .state = KVP_GRANT_WAITS};
+    kvp_err_t err = KVP_EAGAIN;
+    kvp_node_grant_t *g;
+
+    if (p->mem == NULL) return KVP_EAGAIN;
+    pthread_mutex_lock(&p->lock);
+    g = grant_find(p, &ask);
+    if (g == NULL) {
+        grant_add(p, &ask);
+    } else if (g->state == KVP_GRANT_FAILED) {
+        err = g->err;
+        grant_forget(p, g);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return err;
 }
 
 void

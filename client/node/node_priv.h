@@ -144,7 +144,7 @@ void kvp_node_bury(kvp_node_t *node, kvp_node_grave_t *grave, void *mem);
 void kvp_node_clear_graves(kvp_node_t *node);
 
 /* kvp_node_is_turn_over: what has arrived had so long in this turn that the rest has to wait for the next, behind heartbeats and
- * orders. Keys to write to a chunk by rdma are registrations, which take long. */
+ * orders. */
 static inline bool
 kvp_node_is_turn_over(const kvp_node_t *node)
 {

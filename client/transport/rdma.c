@@ -4,6 +4,7 @@
  */
 #include "client/transport/builtin.h"
 #include "client/transport/rdma_ep.h"
+#include "client/transport/rdma_peers.h"
 #include "client/transport/rdma_rank.h"
 
 #include "common/clock.h"
@@ -171,6 +172,12 @@ rdma_mr_dereg(kvp_mr_t *base)
 }
 
 static kvp_err_t
+rdma_mr_grant(kvp_mr_t *base, uint64_t incarnation)
+{
+    return kvp_rdma_grant_make(kvp_rdma_tp_of(base->tp), kvp_container_of(base, kvp_rdma_mr_t, base), incarnation);
+}
+
+static kvp_err_t
 rdma_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out)
 {
     kvp_rdma_mr_t *mr = kvp_container_of((kvp_mr_t *)(uintptr_t)base, kvp_rdma_mr_t, base);
@@ -185,7 +192,7 @@ rdma_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, 
 
     for (size_t i = 0; i < tp->devs_n; i++)
         keys.rkeys[i] = mr->regs[i]->rkey;
-    if (access == KVP_ACCESS_WRITE) err = kvp_rdma_grant(tp, mr, incarnation, keys.rkeys);
+    if (access == KVP_ACCESS_WRITE) err = kvp_rdma_grant_keys(tp, mr, incarnation, keys.rkeys);
     if (err == KVP_OK) kvp_rdma_token_encode(&keys, token_out);
     return err;
 }
@@ -236,6 +243,7 @@ const kvp_transport_ops_t kvp_rdma_ops = {
     .peer_cut = kvp_rdma_peer_cut,
     .mr_reg = rdma_mr_reg,
     .mr_dereg = rdma_mr_dereg,
+    .mr_grant = rdma_mr_grant,
     .mr_export = rdma_mr_export,
     .lend = kvp_mrcache_lend,
     .unlend = kvp_mrcache_unlend,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The serving side of rdma: who is let in, who is shut out, and keys to write with. No byte of anybody's data passes here.
+ * The serving side of rdma: who is let in, and who is shut out. No byte of anybody's data passes here.
  *
  * Design notes.
  * - A peer is an incarnation. Its connections and its keys go together when it is fenced: under the lock, so that a request
  *   that is being let in meanwhile is seen by one side or the other.
  * - Events of one connection are read under the lock as well, so that nobody holds an id that another thread closes.
  */
-#include "client/transport/rdma_tp.h"
+#include "client/transport/rdma_peers.h"
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -26,62 +26,12 @@
 #define TEND_MS 1000 /* from one look at the devices to the next */
 
 typedef struct {
-    kvp_list_t link; /* in serving->peers */
-    uint64_t incarnation;
-    kvp_list_t conns;
-    kvp_list_t grants;
-} peer_t;
-
-typedef struct {
     kvp_list_t link; /* in peer->conns */
-    peer_t *peer;
+    kvp_rdma_peer_t *peer;
     kvp_rdma_id_t *id;
 } conn_t;
 
-/* A piece of memory that one incarnation may write to. */
-typedef struct {
-    kvp_list_t of_peer;
-    kvp_list_t of_mr;
-    kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX];
-    peer_t *peer;
-} grant_t;
-
-/* ---- peers. All under the lock. */
-static peer_t *
-peer_find(const kvp_rdma_serving_t *s, uint64_t incarnation)
-{
-    kvp_list_foreach (pos, &s->peers) {
-        peer_t *p = kvp_list_entry(pos, peer_t, link);
-
-        if (p->incarnation == incarnation) return p;
-    }
-    return NULL;
-}
-
-static peer_t *
-peer_make(kvp_rdma_serving_t *s, uint64_t incarnation)
-{
-    peer_t *p = peer_find(s, incarnation);
-
-    if (p != NULL) return p;
-    p = calloc(1, sizeof *p);
-    if (p == NULL) return NULL;
-    p->incarnation = incarnation;
-    kvp_list_init(&p->link);
-    kvp_list_init(&p->conns);
-    kvp_list_init(&p->grants);
-    kvp_list_add_tail(&s->peers, &p->link);
-    return p;
-}
-
-static void
-peer_drop_if_empty(peer_t *p)
-{
-    if (!kvp_list_is_empty(&p->conns) || !kvp_list_is_empty(&p->grants)) return;
-    kvp_list_del(&p->link);
-    free(p);
-}
-
+/* ---- connections. All under the lock. */
 static void
 conn_close(kvp_rdma_tp_t *tp, conn_t *conn)
 {
@@ -92,28 +42,18 @@ conn_close(kvp_rdma_tp_t *tp, conn_t *conn)
 }
 
 static void
-grant_drop(kvp_rdma_tp_t *tp, grant_t *g)
-{
-    kvp_rdma_regs_drop(tp, g->regs);
-    kvp_list_del(&g->of_peer);
-    kvp_list_del(&g->of_mr);
-    free(g);
-}
-
-static void
-conns_close(kvp_rdma_tp_t *tp, peer_t *p)
+conns_close(kvp_rdma_tp_t *tp, kvp_rdma_peer_t *p)
 {
     kvp_list_foreach_safe (pos, next, &p->conns)
         conn_close(tp, kvp_list_entry(pos, conn_t, link));
 }
 
 static void
-peer_end(kvp_rdma_tp_t *tp, peer_t *p)
+peer_end(kvp_rdma_tp_t *tp, kvp_rdma_peer_t *p)
 {
     conns_close(tp, p);
-    kvp_list_foreach_safe (pos, next, &p->grants)
-        grant_drop(tp, kvp_list_entry(pos, grant_t, of_peer));
-    peer_drop_if_empty(p);
+    kvp_rdma_peer_grants_end(tp, p);
+    kvp_rdma_peer_drop_if_empty(p);
 }
 
 /* ---- letting in */
@@ -172,14 +112,14 @@ let_in(kvp_rdma_tp_t *tp, kvp_rdma_id_t *id, const kvp_rdma_ask_t *ask)
 {
     static const kvp_rdma_caps_t serves_only = {0};
     uint8_t answer[KVP_RDMA_ANSWER_MAX];
-    peer_t *p = peer_make(&tp->serving, ask->incarnation);
+    kvp_rdma_peer_t *p = kvp_rdma_peer_make(&tp->serving, ask->incarnation);
     conn_t *conn = calloc(1, sizeof *conn);
     kvp_err_t err = p == NULL || conn == NULL ? KVP_NOMEM : tp->verbs->qp_make(id, &serves_only);
 
     if (err == KVP_OK) err = tp->verbs->accept(id, answer, encode_answer(tp, id, ask->nonce, KVP_OK, answer));
     if (err != KVP_OK) {
         free(conn);
-        if (p != NULL) peer_drop_if_empty(p);
+        if (p != NULL) kvp_rdma_peer_drop_if_empty(p);
         return err;
     }
     *conn = (conn_t){.peer = p, .id = id};
@@ -216,14 +156,14 @@ on_event(kvp_rdma_tp_t *tp, const kvp_rdma_event_t *ev)
 {
     kvp_rdma_serving_t *s = &tp->serving;
     conn_t *conn = ev->id->arg;
-    peer_t *p;
+    kvp_rdma_peer_t *p;
 
     if (ev->kind == KVP_RDMA_REQUEST) {
         on_request(tp, ev);
     } else if (ev->kind != KVP_RDMA_ESTABLISHED && conn != NULL) {
         p = conn->peer;
         conn_close(tp, conn);
-        peer_drop_if_empty(p);
+        kvp_rdma_peer_drop_if_empty(p);
     }
     for (size_t i = 0; i < s->listeners_n && ev->kind == KVP_RDMA_GONE; i++)
         if (s->listeners[i].id == ev->id) listener_close(tp, &s->listeners[i]);
@@ -234,6 +174,7 @@ void
 kvp_rdma_serving_init(kvp_rdma_serving_t *s)
 {
     pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->granted, NULL);
     kvp_list_init(&s->peers);
     s->wake_fd = -1;
 }
@@ -244,12 +185,13 @@ kvp_rdma_serving_fini(kvp_rdma_tp_t *tp)
     kvp_rdma_serving_t *s = &tp->serving;
 
     kvp_list_foreach_safe (pos, next, &s->peers)
-        peer_end(tp, kvp_list_entry(pos, peer_t, link));
+        peer_end(tp, kvp_list_entry(pos, kvp_rdma_peer_t, link));
     for (size_t i = 0; i < s->listeners_n; i++)
         listener_close(tp, &s->listeners[i]);
     if (s->cm != NULL) tp->verbs->cm_close(s->cm);
     if (s->wake_fd >= 0) close(s->wake_fd);
     kvp_fenced_fini(&s->fenced);
+    pthread_cond_destroy(&s->granted);
     pthread_mutex_destroy(&s->lock);
 }
 
@@ -335,14 +277,14 @@ kvp_rdma_listen(kvp_tp_t *base, const kvp_addr_t *at, kvp_addr_t *bound_out)
 }
 
 static void
-conns_close_gone(kvp_rdma_tp_t *tp, peer_t *p)
+conns_close_gone(kvp_rdma_tp_t *tp, kvp_rdma_peer_t *p)
 {
     kvp_list_foreach_safe (pos, next, &p->conns) {
         conn_t *conn = kvp_list_entry(pos, conn_t, link);
 
         if (conn->id->dev->is_gone) conn_close(tp, conn);
     }
-    peer_drop_if_empty(p);
+    kvp_rdma_peer_drop_if_empty(p);
 }
 
 static void
@@ -363,7 +305,7 @@ kvp_rdma_serving_tend(kvp_rdma_tp_t *tp)
 
     pthread_mutex_lock(&s->lock);
     kvp_list_foreach_safe (pos, next, &s->peers)
-        conns_close_gone(tp, kvp_list_entry(pos, peer_t, link));
+        conns_close_gone(tp, kvp_list_entry(pos, kvp_rdma_peer_t, link));
     for (size_t i = 0; i < s->listeners_n; i++)
         listener_tend(tp, &s->listeners[i]);
     pthread_mutex_unlock(&s->lock);
@@ -415,7 +357,7 @@ kvp_rdma_peer_fence(kvp_tp_t *base, uint64_t incarnation, uint64_t live_min, kvp
     pthread_mutex_lock(&s->lock);
     kvp_fenced_add(&s->fenced, incarnation, live_min);
     kvp_list_foreach_safe (pos, next, &s->peers) {
-        peer_t *p = kvp_list_entry(pos, peer_t, link);
+        kvp_rdma_peer_t *p = kvp_list_entry(pos, kvp_rdma_peer_t, link);
 
         if (kvp_fenced_has(&s->fenced, p->incarnation) && KVP_RULE(RDMA_PEER_FENCE)) peer_end(tp, p);
     }
@@ -427,79 +369,13 @@ void
 kvp_rdma_peer_cut(kvp_tp_t *base, uint64_t incarnation)
 {
     kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
-    peer_t *p;
+    kvp_rdma_peer_t *p;
 
     pthread_mutex_lock(&tp->serving.lock);
-    p = peer_find(&tp->serving, incarnation);
+    p = kvp_rdma_peer_find(&tp->serving, incarnation);
     if (p != NULL && KVP_RULE(RDMA_CUT)) {
         conns_close(tp, p);
-        peer_drop_if_empty(p);
-    }
-    pthread_mutex_unlock(&tp->serving.lock);
-}
-
-/* ---- keys to write with */
-static grant_t *
-grant_find(const kvp_rdma_mr_t *mr, uint64_t incarnation)
-{
-    kvp_list_foreach (pos, &mr->grants) {
-        grant_t *g = kvp_list_entry(pos, grant_t, of_mr);
-
-        if (g->peer->incarnation == incarnation) return g;
-    }
-    return NULL;
-}
-
-static kvp_err_t
-grant_make(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation, grant_t **grant_out)
-{
-    peer_t *p = peer_make(&tp->serving, incarnation);
-    grant_t *g = calloc(1, sizeof *g);
-    kvp_err_t err = p == NULL || g == NULL ? KVP_NOMEM : KVP_OK;
-
-    if (err == KVP_OK) err = kvp_rdma_regs_make(tp, mr->base.addr, mr->base.len, KVP_RDMA_WRITABLE, g->regs);
-    if (err != KVP_OK) {
-        free(g);
-        if (p != NULL) peer_drop_if_empty(p);
-        return err;
-    }
-    g->peer = p;
-    kvp_list_init(&g->of_peer);
-    kvp_list_init(&g->of_mr);
-    kvp_list_add_tail(&p->grants, &g->of_peer);
-    kvp_list_add_tail(&mr->grants, &g->of_mr);
-    *grant_out = g;
-    return KVP_OK;
-}
-
-kvp_err_t
-kvp_rdma_grant(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation, uint32_t rkeys_out[KVP_RDMA_RAILS_MAX])
-{
-    kvp_err_t err = KVP_OK;
-    grant_t *g;
-
-    pthread_mutex_lock(&tp->serving.lock);
-    g = grant_find(mr, incarnation);
-    if (kvp_fenced_has(&tp->serving.fenced, incarnation))
-        err = KVP_FENCED;
-    else if (g == NULL)
-        err = grant_make(tp, mr, incarnation, &g);
-    for (size_t i = 0; err == KVP_OK && i < tp->devs_n; i++)
-        rkeys_out[i] = g->regs[i]->rkey;
-    pthread_mutex_unlock(&tp->serving.lock);
-    return err;
-}
-
-void
-kvp_rdma_grants_drop(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr)
-{
-    pthread_mutex_lock(&tp->serving.lock);
-    kvp_list_foreach_safe (pos, next, &mr->grants) {
-        grant_t *g = kvp_list_entry(pos, grant_t, of_mr);
-        peer_t *p = g->peer;
-
-        grant_drop(tp, g);
-        peer_drop_if_empty(p);
+        kvp_rdma_peer_drop_if_empty(p);
     }
     pthread_mutex_unlock(&tp->serving.lock);
 }

@@ -26,7 +26,8 @@ typedef struct {
     size_t listeners_n;
     uint16_t port;
     int wake_fd; /* -1 = there is none */
-    kvp_list_t peers; /* incarnations that are connected, or have keys to write with */
+    kvp_list_t peers; /* incarnations that are connected, or have keys to write with (rdma_peers.h) */
+    pthread_cond_t granted; /* such keys were made, or could not be */
     uint32_t conns_n;
     uint64_t tend_ns; /* when lane 0 tends it next; of that lane alone */
     kvp_fenced_t fenced;
@@ -73,7 +74,7 @@ kvp_err_t kvp_rdma_regs_make(const kvp_rdma_tp_t *tp, void *addr, size_t len, kv
                              kvp_rdma_reg_t *regs_out[KVP_RDMA_RAILS_MAX]) KVP_MUST_USE;
 void kvp_rdma_regs_drop(const kvp_rdma_tp_t *tp, kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]);
 
-/* rdma_serve.c: the slots of the table that serve, and keys to write with for one incarnation. */
+/* rdma_serve.c: the slots of the table that serve. */
 void kvp_rdma_serving_init(kvp_rdma_serving_t *s);
 void kvp_rdma_serving_fini(kvp_rdma_tp_t *tp);
 /* kvp_rdma_serving_tend closes what is on devices that are gone, and listens again at those that are back. */
@@ -83,9 +84,6 @@ kvp_err_t kvp_rdma_serve(kvp_tp_t *tp, uint32_t lane, int timeout_ms);
 void kvp_rdma_wake(kvp_tp_t *tp);
 void kvp_rdma_peer_fence(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg);
 void kvp_rdma_peer_cut(kvp_tp_t *tp, uint64_t incarnation);
-kvp_err_t kvp_rdma_grant(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr, uint64_t incarnation,
-                         uint32_t rkeys_out[KVP_RDMA_RAILS_MAX]) KVP_MUST_USE;
-void kvp_rdma_grants_drop(kvp_rdma_tp_t *tp, kvp_rdma_mr_t *mr);
 
 /* kvp_rdma_addr reads a host, which may be a name, and a port. UNREACHABLE where it is none. */
 kvp_err_t kvp_rdma_addr(const kvp_addr_t *at, struct sockaddr_storage *addr_out) KVP_MUST_USE;

@@ -59,6 +59,13 @@ default_quiesce(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg)
 }
 
 static kvp_err_t
+default_mr_grant(kvp_mr_t *mr, uint64_t incarnation)
+{
+    (void)mr, (void)incarnation;
+    return KVP_OK;
+}
+
+static kvp_err_t
 default_mr_export(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out)
 {
     (void)mr, (void)access, (void)incarnation, (void)token_out;
@@ -161,6 +168,7 @@ fill_defaults(kvp_transport_ops_t *ops)
     if (ops->peer_fence == NULL) ops->peer_fence = default_peer_fence;
     if (ops->quiesce == NULL) ops->quiesce = default_quiesce;
     if (ops->peer_cut == NULL) ops->peer_cut = default_peer_cut;
+    if (ops->mr_grant == NULL) ops->mr_grant = default_mr_grant;
     if (ops->mr_export == NULL) ops->mr_export = default_mr_export;
     if (ops->lend == NULL) ops->lend = default_lend;
     if (ops->unlend == NULL) ops->unlend = default_unlend;

@@ -202,9 +202,13 @@ struct kvp_transport_ops {
     void (*peer_cut)(kvp_tp_t *tp, uint64_t incarnation);
 
     /* Memory: registration apart from connections, by any thread (LIMIT: above mr_max_bytes); export by access, read keys and
-     * write keys differ, and the latter may be good for that client alone (FENCED: it is). mr_dereg returns once nothing of the serving side touches the memory any more. */
+     * write keys differ, and the latter may be good for that client alone (FENCED: it is). mr_dereg returns once nothing of the serving side touches the memory any more.
+     * mr_grant makes what keys to write for that client take, by any thread: where KVP_TP_SLOW_REG as long as mr_reg, and before
+     * it has, mr_export gives EAGAIN to writers. It may fail as mr_reg does; FENCED, also where the fence came meanwhile; EAGAIN:
+     * another thread is at it. The default is right where keys take nothing. */
     kvp_err_t (*mr_reg)(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr);
     void (*mr_dereg)(kvp_mr_t *mr);
+    kvp_err_t (*mr_grant)(kvp_mr_t *mr, uint64_t incarnation);
     kvp_err_t (*mr_export)(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out);
 
     /* Local memory that is used often, told ahead, so that transfers need no copy. It belongs to the process, not to an

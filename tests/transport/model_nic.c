@@ -311,6 +311,7 @@ nic_reg(kvp_rdma_dev_t *dev, void *addr, size_t len, kvp_rdma_access_t access, i
     kvp_err_t err;
 
     if (len == 0 || len > dev->info.max_reg_bytes) return KVP_INVALID;
+    if (model_nic.conf.on_reg != NULL) model_nic.conf.on_reg(access);
     reg = calloc(1, sizeof *reg);
     if (reg == NULL) return KVP_NOMEM;
     *reg = (nic_reg_t){.base.dev = dev, .addr = addr, .len = len, .access = access, .dmabuf_fd = -1};
@@ -543,6 +544,17 @@ model_nic_uses(uint32_t dev)
 
     nic_enter();
     n = uses(&model_nic.devs[dev]);
+    nic_exit();
+    return n;
+}
+
+size_t
+model_nic_regs(void)
+{
+    size_t n;
+
+    nic_enter();
+    n = model_nic.regs_n;
     nic_exit();
     return n;
 }

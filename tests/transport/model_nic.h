@@ -45,6 +45,8 @@ typedef struct {
     uint8_t *(*peer_memory)(const void *addr,
                             size_t len); /* where adapters find a device's memory by the address that the
                                                               process knows; NULL: it is none. [there is no such way] */
+    void (*on_reg)(
+        kvp_rdma_access_t access); /* before each registration, by its thread, which may call anything. [nothing] */
     bool
         reuses_keys; /* the key of a registration is that of the last one that ended: what a peer that was restarted does */
 } model_nic_conf_t;
@@ -82,6 +84,7 @@ void model_nic_silence(uint32_t asking_dev, uint32_t serving_dev);
  * model_nic_return gives it back once there are none; devs_look notices both. */
 void model_nic_remove(uint32_t dev, bool is_told);
 size_t model_nic_uses(uint32_t dev);
+size_t model_nic_regs(void); /* of all devices */
 void model_nic_return(uint32_t dev);
 /* model_nic_spoil: memory of ours that begins there is taken by no device that comes back. */
 void model_nic_spoil(const void *addr);

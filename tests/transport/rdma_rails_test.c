@@ -203,6 +203,7 @@ rails_of_batch(end_t *client, end_t *server, kvp_xfer_kind_t kind, size_t n, siz
     kvp_token_t token;
     size_t took;
 
+    assert_int_equal(server->mr->tp->ops->mr_grant(server->mr, CLIENT), KVP_OK);
     assert_int_equal(server->mr->tp->ops->mr_export(server->mr, KVP_ACCESS_WRITE, CLIENT, &token), KVP_OK);
     assert_int_equal(kvp_rseg_create(client->tp, &token, BYTES, KVP_ACCESS_WRITE, &rseg), KVP_OK);
     for (size_t i = 0; i < n; i++) {

@@ -521,6 +521,7 @@ test_deregistered_memory_is_no_segment(void **state)
     assert_non_null(mem);
     if (b->has_keys) {
         assert_int_equal(kvp_mr_create(b->server, &(kvp_mem_t){.addr = mem, .len = n, .fd = -1}, &mr), KVP_OK);
+        assert_int_equal(b->ops->mr_grant(mr, BENCH_CLIENT), KVP_OK);
         assert_int_equal(b->ops->mr_export(mr, KVP_ACCESS_WRITE, BENCH_CLIENT, &token), KVP_OK);
         assert_int_equal(kvp_rseg_create(b->client, &token, n, KVP_ACCESS_WRITE, &rseg), KVP_OK);
         assert_int_equal(bench_move(b->ep, KVP_XFER_WRITE, 0, rseg, 0, local, 100, NULL), KVP_OK);

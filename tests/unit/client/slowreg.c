@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define BEGUN_MAX 256u
+#define BEGUN_MAX 1024u
 #define FAILS_MAX 4u
+#define GRANTS_MAX 1024u
 
 static struct {
     pthread_mutex_t lock;
@@ -21,36 +22,82 @@ static struct {
     const void *bad[FAILS_MAX];
     kvp_err_t errs[FAILS_MAX];
     _Atomic uint32_t exports_n, export_ms;
+    struct {
+        const kvp_mr_t *mr;
+        uint64_t incarnation;
+    } granted[GRANTS_MAX];
+    uint32_t granted_n;
 } gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static kvp_transport_ops_t ops;
 static kvp_err_t (*quick_reg)(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr);
 static kvp_err_t (*quick_export)(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out);
 
+/* Under the lock. */
 static kvp_err_t
-slow_reg(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr)
+pass(const void *addr)
 {
     kvp_err_t err = KVP_OK;
 
-    pthread_mutex_lock(&gate.lock);
     if (gate.begun_n == BEGUN_MAX) abort();
-    gate.begun[gate.begun_n++] = mem->addr;
+    gate.begun[gate.begun_n++] = addr;
     pthread_cond_broadcast(&gate.changed);
     while (!gate.is_open && gate.permits == 0)
         pthread_cond_wait(&gate.changed, &gate.lock);
     if (!gate.is_open) gate.permits--;
     for (uint32_t i = 0; i < gate.fails_n; i++)
-        if (gate.bad[i] == mem->addr) err = gate.errs[i];
+        if (gate.bad[i] == addr) err = gate.errs[i];
+    return err;
+}
+
+static kvp_err_t
+slow_reg(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr)
+{
+    kvp_err_t err;
+
+    pthread_mutex_lock(&gate.lock);
+    err = pass(mem->addr);
     pthread_mutex_unlock(&gate.lock);
     return err == KVP_OK ? quick_reg(tp, mem, mr) : err;
+}
+
+/* Under the lock. */
+static bool
+is_granted(const kvp_mr_t *mr, uint64_t incarnation)
+{
+    for (uint32_t i = 0; i < gate.granted_n; i++)
+        if (gate.granted[i].mr == mr && gate.granted[i].incarnation == incarnation) return true;
+    return false;
+}
+
+static kvp_err_t
+slow_grant(kvp_mr_t *mr, uint64_t incarnation)
+{
+    kvp_err_t err = KVP_OK;
+
+    pthread_mutex_lock(&gate.lock);
+    if (!is_granted(mr, incarnation)) {
+        err = pass(mr->addr);
+        if (gate.granted_n == GRANTS_MAX) abort();
+        gate.granted[gate.granted_n].mr = mr;
+        gate.granted[gate.granted_n].incarnation = incarnation;
+        gate.granted_n += err == KVP_OK;
+    }
+    pthread_mutex_unlock(&gate.lock);
+    return err;
 }
 
 static kvp_err_t
 slow_export(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out)
 {
+    bool is_early;
+
     gate.exports_n++;
     usleep(gate.export_ms * 1000);
-    return quick_export(mr, access, incarnation, token_out);
+    pthread_mutex_lock(&gate.lock);
+    is_early = access == KVP_ACCESS_WRITE && !is_granted(mr, incarnation);
+    pthread_mutex_unlock(&gate.lock);
+    return is_early ? KVP_EAGAIN : quick_export(mr, access, incarnation, token_out);
 }
 
 const kvp_transport_ops_t *
@@ -58,12 +105,13 @@ slow_reg_reset(void)
 {
     pthread_mutex_lock(&gate.lock);
     gate.is_open = false;
-    gate.permits = gate.begun_n = gate.fails_n = 0;
+    gate.permits = gate.begun_n = gate.fails_n = gate.granted_n = 0;
     gate.exports_n = gate.export_ms = 0;
     pthread_mutex_unlock(&gate.lock);
     ops = *kvp_transport_find("mem");
     quick_reg = ops.mr_reg;
     ops.mr_reg = slow_reg;
+    ops.mr_grant = slow_grant;
     quick_export = ops.mr_export;
     ops.mr_export = slow_export;
     ops.caps |= KVP_TP_SLOW_REG;
@@ -76,6 +124,15 @@ slow_reg_let(uint32_t n)
     pthread_mutex_lock(&gate.lock);
     gate.permits += n;
     pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+void
+slow_reg_shut(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.is_open = false;
+    gate.permits = 0;
     pthread_mutex_unlock(&gate.lock);
 }
 

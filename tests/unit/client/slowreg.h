@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The transport "mem" with registrations that take as long as the test wants: each waits at a gate, is noted, and fails
- * where the test says so. There is one gate, for one test at a time.
+ * The transport "mem" with registrations, and keys of writers, that take as long as the test wants: each waits at a gate, is noted,
+ * and fails where the test says so. There is one gate, for one test at a time.
  */
 #ifndef KVP_TEST_SLOWREG_H
 #define KVP_TEST_SLOWREG_H
@@ -10,9 +10,10 @@
 /* slow_reg_reset shuts the gate and forgets everything; the table is constant. */
 const kvp_transport_ops_t *slow_reg_reset(void);
 
-/* slow_reg_let lets so many registrations more pass; slow_reg_open lets all pass from now on. */
+/* slow_reg_let lets so many registrations more pass; slow_reg_open lets all pass from now on; shut none again. */
 void slow_reg_let(uint32_t n);
 void slow_reg_open(void);
+void slow_reg_shut(void);
 
 /* slow_reg_fail: memory that begins there is not registered, with that error. */
 void slow_reg_fail(const void *addr, kvp_err_t err);

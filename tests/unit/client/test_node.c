@@ -1140,9 +1140,46 @@ test_registration_that_takes_long_delays_nothing_else(void **state)
     chunk_close(&chunk);
     slow_reg_open();
     await_registered(f, MEMORY, 0);
-    for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(client_open(&c, f->master.uuid, i, KVP_ACCESS_WRITE, "mem", &chunk), KVP_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        kvp_err_t err;
+
+        while ((err = client_open(&c, f->master.uuid, i, KVP_ACCESS_WRITE, "mem", &chunk)) == KVP_EAGAIN)
+            usleep(100);
+        assert_int_equal(err, KVP_OK);
+    }
     kvp_framed_fini(&c.conn);
+}
+
+/* A writer's keys take long: nobody waits for them but who asked, also where he is fenced meanwhile. */
+static void
+test_keys_of_a_writer_delay_nothing_else(void **state)
+{
+    fixture_t *f = *state;
+    client_t c, other;
+    uint32_t begun;
+    chunk_t chunk;
+
+    slow_reg_open();
+    await_registered(f, MEMORY, 0);
+    begun = slow_reg_begun();
+    slow_reg_shut();
+    assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
+    assert_int_equal(client_attach_here(&other, f, 61), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "mem", &chunk), KVP_EAGAIN);
+    slow_reg_await(begun + 1);
+    master_hear(&f->master, 3);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "mem", &chunk), KVP_EAGAIN);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "mem", &chunk), KVP_OK);
+    assert_int_equal(client_open(&other, f->master.uuid, 1, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
+    chunk_close(&chunk);
+    master_fence(&f->master, 60); /* it is obeyed while they are made */
+    slow_reg_open();
+    for (kvp_err_t err = KVP_EAGAIN; err != KVP_OK;) {
+        err = client_open(&other, f->master.uuid, 0, KVP_ACCESS_WRITE, "mem", &chunk);
+        assert_true(err == KVP_OK || err == KVP_EAGAIN);
+    }
+    kvp_framed_fini(&c.conn);
+    kvp_framed_fini(&other.conn);
 }
 
 /* What a device cannot take is the clients' to move in another way, and is told so. */
@@ -1250,6 +1287,7 @@ main(void)
         cmocka_unit_test_setup_teardown(test_registration_that_takes_long_delays_nothing_else, setup_slow,
                                         teardown_slow),
         cmocka_unit_test_setup_teardown(test_a_chunk_that_cannot_be_registered_is_refused, setup_slow, teardown_slow),
+        cmocka_unit_test_setup_teardown(test_keys_of_a_writer_delay_nothing_else, setup_slow, teardown_slow),
         cmocka_unit_test_setup_teardown(test_slow_answers_leave_time_for_heartbeats, setup_slow, teardown_slow),
         cmocka_unit_test(test_start_says_why_it_failed),
         cmocka_unit_test(test_name_that_is_taken_is_asked_for_again),

@@ -18,7 +18,8 @@
 #include <unistd.h>
 
 #define CHUNK_BYTES (64u << 10)
-#define CHUNKS 12u /* more than there are threads, and two that are asked for */
+#define CHUNKS                                                                                                         \
+    40u /* more than there are threads, and two that are asked for; and than one client may ask keys of at a time */
 
 typedef struct {
     kvp_node_mem_t *mem;
@@ -203,6 +204,167 @@ test_stop_waits_for_what_is_under_way_alone(void **state)
     teardown(&f);
 }
 
+/* All that is to be registered is, and none that was asked for is under way. */
+static void
+setup_registered(fixture_t *f)
+{
+    setup(f);
+    slow_reg_open();
+    assert_int_equal(kvp_node_pin_start(&f->pin, f->mem, &f->tp, 1), KVP_OK);
+    await_all(&f->pin);
+}
+
+static kvp_err_t export(const fixture_t *f, uint32_t chunk, uint64_t incarnation)
+{
+    kvp_token_t token;
+    kvp_err_t err = f->tp->ops->mr_export(f->mem->chunks[chunk].payload_mrs[0], KVP_ACCESS_WRITE, incarnation, &token);
+
+    if (err != KVP_OK) return err;
+    return f->tp->ops->mr_export(f->mem->chunks[chunk].meta_mrs[0], KVP_ACCESS_WRITE, incarnation, &token);
+}
+
+static uint32_t
+grants_n(fixture_t *f)
+{
+    uint32_t n;
+
+    pthread_mutex_lock(&f->pin.lock);
+    n = f->pin.grants_n;
+    pthread_mutex_unlock(&f->pin.lock);
+    return n;
+}
+
+/* Who asks does not wait, and finds them later; asking again meanwhile begins nothing. */
+static void
+test_keys_of_a_writer_are_made_by_the_threads(void **state)
+{
+    uint32_t begun;
+    fixture_t f;
+
+    (void)state;
+    setup_registered(&f);
+    begun = slow_reg_begun();
+    slow_reg_shut();
+    assert_int_equal(export(&f, 3, 77), KVP_EAGAIN);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(kvp_node_pin_grant(&f.pin, 0, 3, 77), KVP_EAGAIN);
+    slow_reg_await(begun + 1);
+    assert_ptr_equal(slow_reg_at(begun), f.mem->chunks[3].payload.addr);
+    assert_int_equal(kvp_node_pin_grant(&f.pin, 0, 3, 77), KVP_EAGAIN);
+    assert_int_equal(export(&f, 3, 77), KVP_EAGAIN);
+    slow_reg_let(1);
+    slow_reg_await(begun + 2);
+    assert_int_equal(export(&f, 3, 77), KVP_EAGAIN); /* of the metadata they are not there */
+    slow_reg_open();
+    while (grants_n(&f) > 0)
+        usleep(100);
+    assert_int_equal(export(&f, 3, 77), KVP_OK);
+    assert_int_equal(export(&f, 3, 78), KVP_EAGAIN); /* they are one client's */
+    assert_int_equal(slow_reg_begun(), begun + 2);
+    teardown(&f);
+}
+
+/* What kept them from being made is told to who comes back, and then it is tried again. */
+static void
+test_keys_that_cannot_be_made_are_told_once(void **state)
+{
+    uint32_t begun;
+    kvp_err_t err;
+    fixture_t f;
+
+    (void)state;
+    setup_registered(&f);
+    begun = slow_reg_begun();
+    slow_reg_fail(f.mem->chunks[2].meta.addr, KVP_NOMEM);
+    slow_reg_fail(f.mem->chunks[5].payload.addr, KVP_FENCED);
+    while ((err = kvp_node_pin_grant(&f.pin, 0, 2, 77)) == KVP_EAGAIN)
+        usleep(100);
+    assert_int_equal(err, KVP_NOMEM);
+    assert_int_equal(slow_reg_begun(), begun + 2);
+    assert_int_equal(grants_n(&f), 0);
+    assert_int_equal(kvp_node_pin_grant(&f.pin, 0, 2, 77), KVP_EAGAIN);
+    slow_reg_await(begun + 3);
+    assert_int_equal(kvp_node_pin_grant(&f.pin, 0, 5, 77), KVP_EAGAIN);
+    slow_reg_await(begun + 4);
+    while (grants_n(&f) > 1) /* nobody who is fenced comes back */
+        usleep(100);
+    teardown(&f);
+}
+
+/* However many are asked for, by one client or by many: a number of places are taken, and whoever comes back gets through. */
+static void
+test_keys_that_are_asked_for_are_bounded(void **state)
+{
+    enum { CLIENTS = 60 };
+    fixture_t f;
+
+    (void)state;
+    setup_registered(&f);
+    slow_reg_shut();
+    for (uint32_t chunk = 0; chunk < CHUNKS; chunk++)
+        assert_int_equal(kvp_node_pin_grant(&f.pin, 0, chunk, 1), KVP_EAGAIN);
+    assert_int_equal(grants_n(&f), KVP_NODE_GRANTS_EACH);
+    for (uint64_t client = 1; client <= CLIENTS; client++)
+        for (uint32_t chunk = 0; chunk < CHUNKS; chunk++)
+            assert_int_equal(kvp_node_pin_grant(&f.pin, 0, chunk, client), KVP_EAGAIN);
+    assert_int_equal(grants_n(&f), KVP_NODE_GRANTS_MAX);
+    slow_reg_fail(f.mem->chunks[0].payload.addr, KVP_NOMEM); /* these places are taken from who does not come back */
+    slow_reg_open();
+    for (uint32_t chunk = 1; chunk < CHUNKS; chunk += 8)
+        for (uint64_t client = 1; client <= CLIENTS / 2; client++)
+            while (export(&f, chunk, client) != KVP_OK)
+                assert_int_equal(kvp_node_pin_grant(&f.pin, 0, chunk, client), KVP_EAGAIN);
+    teardown(&f);
+}
+
+/* What could not be made takes no place from what can, where nobody comes back for the one. */
+static void
+test_keys_that_cannot_be_made_stand_in_nobodys_way(void **state)
+{
+    enum { BAD = 4 }; /* chunks */
+    fixture_t f;
+
+    (void)state;
+    setup_registered(&f);
+    for (uint32_t chunk = 0; chunk < BAD; chunk++)
+        slow_reg_fail(f.mem->chunks[chunk].payload.addr, KVP_NOMEM);
+    for (uint64_t client = 1; client <= KVP_NODE_GRANTS_MAX / BAD; client++)
+        for (uint32_t chunk = 0; chunk < BAD; chunk++)
+            assert_int_equal(kvp_node_pin_grant(&f.pin, 0, chunk, client), KVP_EAGAIN);
+    assert_int_equal(grants_n(&f), KVP_NODE_GRANTS_MAX);
+    while (export(&f, BAD, 1) != KVP_OK)
+        assert_int_equal(kvp_node_pin_grant(&f.pin, 0, BAD, 1), KVP_EAGAIN);
+    teardown(&f);
+}
+
+/* It ends with those that are under way, and begins none of the rest. */
+static void
+test_stop_leaves_keys_that_wait(void **state)
+{
+    uint32_t begun, threads;
+    pthread_t thread;
+    fixture_t f;
+
+    (void)state;
+    setup_registered(&f);
+    begun = slow_reg_begun();
+    threads = f.pin.threads_n;
+    slow_reg_shut();
+    for (uint32_t chunk = 0; chunk < CHUNKS; chunk++)
+        assert_int_equal(kvp_node_pin_grant(&f.pin, 0, chunk, 77), KVP_EAGAIN);
+    slow_reg_await(begun + threads);
+    assert_int_equal(pthread_create(&thread, NULL, stop_pin, &f), 0);
+    for (bool is_stopping = false; !is_stopping;) {
+        pthread_mutex_lock(&f.pin.lock);
+        is_stopping = f.pin.is_stopping;
+        pthread_mutex_unlock(&f.pin.lock);
+    }
+    slow_reg_open();
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(slow_reg_begun(), begun + 2 * threads);
+    teardown(&f);
+}
+
 static char last_line[1024];
 
 static void
@@ -277,6 +439,11 @@ main(void)
         cmocka_unit_test(test_what_was_asked_for_goes_first),
         cmocka_unit_test(test_a_chunk_that_cannot_be_registered_is_refused),
         cmocka_unit_test(test_stop_waits_for_what_is_under_way_alone),
+        cmocka_unit_test(test_keys_of_a_writer_are_made_by_the_threads),
+        cmocka_unit_test(test_keys_that_cannot_be_made_are_told_once),
+        cmocka_unit_test(test_keys_that_are_asked_for_are_bounded),
+        cmocka_unit_test(test_keys_that_cannot_be_made_stand_in_nobodys_way),
+        cmocka_unit_test(test_stop_leaves_keys_that_wait),
         cmocka_unit_test(test_what_cannot_be_had_at_all_is_told_at_once),
         cmocka_unit_test(test_nobody_waits_for_the_slow_one),
     };
