@@ -88,6 +88,18 @@ KVPOOL_EXPORT void kvpool_free(kvpool_t *pool);
 KVPOOL_EXPORT int kvpool_register(kvpool_t *pool, void *addr, size_t len);
 KVPOOL_EXPORT int kvpool_unregister(kvpool_t *pool, void *addr);
 
+/* kvpool_copy copies n pieces within this process, between registered memory of the host and of devices in any direction but
+ * from one device's to a device's (NOTSUP of that piece). The pieces are independent, in no order; dst and src of one may not overlap.
+ * Each lies in one registered range (NOT_REGISTERED), and none is NULL or empty (INVALID). results[i] is the error of piece i, SYS
+ * where a device fails. Returns OK when all pieces were gone through, else an error (INVALID, CLOSED, FORKED, NOMEM): then it is
+ * not known which were copied. The pool is not asked and there is no deadline: it takes as long as these bytes take to copy. */
+typedef struct {
+    void *dst;
+    const void *src;
+    size_t len; /* bytes */
+} kvpool_copy_t;
+KVPOOL_EXPORT int kvpool_copy(kvpool_t *pool, const kvpool_copy_t *pieces, size_t n, int *results);
+
 /* Options of one call; NULL = defaults. */
 typedef struct {
     size_t struct_size;

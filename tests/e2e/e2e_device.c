@@ -248,6 +248,37 @@ check_driver_failures(void)
     expect_true("its bytes", got == len && device_is(device, len, 9));
 }
 
+/* Between the host's memory and the device's, in one call. */
+static void
+check_copies(void)
+{
+    static const size_t len = 100000;
+    kvpool_copy_t pieces[] = {
+        {device + len, host, len},
+        {host + 2 * len, host + len, len},
+        {device + 3 * len, device, len},
+        {host + ARENA_BYTES - 1, device, 2},
+    };
+    int results[4];
+
+    e2e_fill(host, len, 1, 21);
+    e2e_fill(host + len, len, 1, 22);
+    expect("copy", kvpool_copy(pool, pieces, 4, results), KVPOOL_OK);
+    expect("copy to a device", results[0], KVPOOL_OK);
+    expect("copy within the host's memory", results[1], KVPOOL_OK);
+    expect("copy from a device to a device", results[2], KVPOOL_NOTSUP);
+    expect("copy beyond what is registered", results[3], KVPOOL_NOT_REGISTERED);
+    expect_true("copied bytes", device_is(device + len, len, 21) && is_version(host + 2 * len, len, 22));
+    pieces[0] = (kvpool_copy_t){host + 3 * len, device + len, len};
+    expect("copy back", kvpool_copy(pool, pieces, 1, results), KVPOOL_OK);
+    expect_true("copied back", results[0] == KVPOOL_OK && is_version(host + 3 * len, len, 21));
+    fake_cuda_knobs.synchronize = 700;
+    expect("copy while copies fail", kvpool_copy(pool, pieces, 2, results), KVPOOL_OK);
+    expect("its piece of the device", results[0], KVPOOL_SYS);
+    expect("its piece of the host", results[1], KVPOOL_OK);
+    fake_cuda_knobs.synchronize = 0;
+}
+
 static void *
 put_and_get(void *arg)
 {
@@ -323,6 +354,7 @@ main(int argc, char **argv)
     check_many();
     check_registering();
     check_driver_failures();
+    check_copies();
     check_threads();
     check_figures();
     kvpool_free(pool);

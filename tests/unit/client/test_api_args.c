@@ -286,6 +286,46 @@ test_batches_check_item_by_item(void **state)
     assert_int_equal(kvpool_unregister(pool, memory), KVPOOL_NOT_REGISTERED);
 }
 
+/* More pieces than are held at a time, some of them bad. */
+static void
+test_copies_check_piece_by_piece(void **state)
+{
+    kvpool_t *pool = ((fixture_t *)*state)->pool;
+    static uint8_t from[200], to[200], elsewhere[16];
+    kvpool_copy_t pieces[200];
+    int results[200];
+
+    for (size_t i = 0; i < 200; i++) {
+        from[i] = (uint8_t)(i + 1);
+        pieces[i] = (kvpool_copy_t){to + 199 - i, from + i, 1};
+    }
+    pieces[3].dst = NULL;
+    pieces[4].src = NULL;
+    pieces[5].len = 0;
+    pieces[70].src = elsewhere;
+    pieces[71].dst = elsewhere;
+    pieces[72].len = SIZE_MAX;
+    assert_int_equal(kvpool_register(pool, from, sizeof from), KVPOOL_OK);
+    assert_int_equal(kvpool_register(pool, to, sizeof to), KVPOOL_OK);
+    assert_int_equal(kvpool_copy(pool, pieces, 200, results), KVPOOL_OK);
+    for (size_t i = 0; i < 200; i++) {
+        int want = i >= 3 && i <= 5 ? KVPOOL_INVALID : i >= 70 && i <= 72 ? KVPOOL_NOT_REGISTERED : KVPOOL_OK;
+
+        assert_int_equal(results[i], want);
+        assert_int_equal(to[199 - i], want == KVPOOL_OK ? i + 1 : 0);
+    }
+    assert_int_equal(kvpool_copy(pool, NULL, 1, results), KVPOOL_INVALID);
+    assert_int_equal(kvpool_copy(pool, pieces, 1, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_copy(pool, NULL, 0, NULL), KVPOOL_OK);
+    assert_int_equal(kvpool_copy(NULL, pieces, 1, results), KVPOOL_INVALID);
+    assert_int_equal(kvpool_unregister(pool, from), KVPOOL_OK); /* nobody holds it any more */
+    assert_int_equal(kvpool_copy(pool, pieces, 1, results), KVPOOL_OK);
+    assert_int_equal(results[0], KVPOOL_NOT_REGISTERED);
+    assert_int_equal(kvpool_unregister(pool, to), KVPOOL_OK);
+    assert_int_equal(kvpool_close(pool), KVPOOL_OK);
+    assert_int_equal(kvpool_copy(pool, pieces, 1, results), KVPOOL_CLOSED);
+}
+
 static void
 test_closed_handle_says_so(void **state)
 {
@@ -395,6 +435,7 @@ main(void)
         WITH_POOL(test_bad_options),
         WITH_POOL(test_detail_is_the_masters_or_empty),
         WITH_POOL(test_batches_check_item_by_item),
+        WITH_POOL(test_copies_check_piece_by_piece),
         WITH_POOL(test_closed_handle_says_so),
         WITH_POOL(test_forked_child_cannot_use_the_handle),
         WITH_POOL(test_forked_child_keeps_no_descriptor),
