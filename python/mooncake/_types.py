@@ -31,15 +31,51 @@ class ReplicaStatus(enum.IntEnum):
     FAILED = 5
 
 
+class TaskType(enum.IntEnum):
+    REPLICA_COPY = 0
+    REPLICA_MOVE = 1
+
+
+class TaskStatus(enum.IntEnum):
+    PENDING = 0
+    PROCESSING = 1
+    FAILED = 2
+    SUCCESS = 3
+
+
+class QueryTaskResponse:
+    """What is told of a task. A pool has none (create_copy_task), so only callers make these."""
+
+    __slots__ = ("id", "type", "status", "created_at_ms_epoch", "last_updated_at_ms_epoch", "assigned_client", "message")
+
+    def __init__(self):
+        self.id = (0, 0)
+        self.type = TaskType.REPLICA_COPY
+        self.status = TaskStatus.PENDING
+        self.created_at_ms_epoch = 0
+        self.last_updated_at_ms_epoch = 0
+        self.assigned_client = (0, 0)
+        self.message = ""
+
+
 class Descriptor:
     """Where a copy lies. buffer_address is 0: addresses are the node's own business."""
 
     __slots__ = ("size", "buffer_address", "transport_endpoint")
 
-    def __init__(self, size, endpoint):
+    def __init__(self, size=0, endpoint=""):
         self.size = size
         self.buffer_address = 0
         self.transport_endpoint = endpoint
+
+    def __repr__(self):
+        return f"<Descriptor size={self.size} buffer_address={self.buffer_address} transport_endpoint={self.transport_endpoint}>"
+
+
+class DiskDescriptor:
+    """Of a copy in a file. Nothing of a pool is told of by these: what a node has on its disk is its own business."""
+
+    __slots__ = ("file_path", "object_size")
 
 
 class MemoryDescriptor:

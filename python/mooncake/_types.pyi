@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import enum
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 class ObjectDataType(enum.IntEnum):
     UNKNOWN = 0
@@ -27,11 +27,35 @@ class ReplicaStatus(enum.IntEnum):
     REMOVED = 4
     FAILED = 5
 
+class TaskType(enum.IntEnum):
+    REPLICA_COPY = 0
+    REPLICA_MOVE = 1
+
+class TaskStatus(enum.IntEnum):
+    PENDING = 0
+    PROCESSING = 1
+    FAILED = 2
+    SUCCESS = 3
+
+class QueryTaskResponse:
+    id: Tuple[int, int]
+    type: TaskType
+    status: TaskStatus
+    created_at_ms_epoch: int
+    last_updated_at_ms_epoch: int
+    assigned_client: Tuple[int, int]
+    message: str
+    def __init__(self) -> None: ...
+
 class Descriptor:
     size: int
     buffer_address: int
     transport_endpoint: str
-    def __init__(self, size: int, endpoint: str) -> None: ...
+    def __init__(self, size: int = 0, endpoint: str = "") -> None: ...
+
+class DiskDescriptor:
+    file_path: str
+    object_size: int
 
 class MemoryDescriptor:
     buffer_descriptor: Descriptor

@@ -2,49 +2,48 @@
 """mooncake.store over a kvpool: the names, signatures and return codes that connectors call.
 
 Numbers are 0 or more where all is well, else a code: -200 no space, -600 invalid (not set up, closed, memory that is not
-registered, a buffer that is too small), -704 not there, -706 held, -900 not reached in time. Bytes are b"" for what is not there.
+registered, a buffer that is too small), -704 not there, -705 there already (sessions), -706 held, -900 not reached in time,
+-1012 what a pool cannot do (the log says why). Bytes are b"" for what is not there. Arguments of a wrong type are a TypeError.
 """
-import json
 import logging
 import os
 
 from kvpool import _kvpool
 
-from . import _setup
-from ._types import (Descriptor, MemoryDescriptor, ObjectDataType, ReplicaDescriptor, ReplicaStatus, ReplicateConfig,
-                     SoftPinAction)
+from . import _setup, _staging
+from ._buffers import BufferHandle, BufferLease, BufferLeaseView, BufferPool
+from ._config import groups_of, put_options
+from ._segments import Segments
+from ._sessions import Ranges
+from ._types import (Descriptor, DiskDescriptor, MemoryDescriptor, ObjectDataType, QueryTaskResponse, ReplicaDescriptor, ReplicaStatus,
+                     ReplicateConfig, SoftPinAction, TaskStatus, TaskType)
 
-__all__ = ["BufferHandle", "Descriptor", "MemoryDescriptor", "MooncakeDistributedStore", "ObjectDataType", "ReplicaDescriptor",
-           "ReplicaStatus", "ReplicateConfig", "SoftPinAction"]
+RegisteredBufferPool, RegisteredBufferLease, RegisteredBufferLeaseView = BufferPool, BufferLease, BufferLeaseView
+
+__all__ = ["BufferHandle", "BufferLease", "BufferLeaseView", "BufferPool", "Descriptor", "DiskDescriptor", "MemoryDescriptor",
+           "MooncakeDistributedStore", "ObjectDataType", "QueryTaskResponse", "RegisteredBufferLease", "RegisteredBufferLeaseView",
+           "RegisteredBufferPool", "ReplicaDescriptor", "ReplicaStatus", "ReplicateConfig", "SoftPinAction", "TaskStatus", "TaskType"]
 
 log = logging.getLogger("mooncake.store")
 
 _INVALID = -600
 _UNREACHABLE = -900
 _SETUP_TRIES = 20  # another process may take the port that was free
+_STAGED_LEAST = 1 << 30
 
 
-class BufferHandle(bytearray):
-    """The bytes of an object, in memory of their own: len(), the buffer protocol, ptr and size."""
-
-    def ptr(self):
-        return _kvpool.memory_of(self, True)[0]
-
-    def size(self):
-        return len(self)
-
-
-def _flags(config):
-    flags = _kvpool.PIN_HARD if config.with_hard_pin else 0
-    return flags | (_kvpool.PIN_SOFT if config.soft_pin_action == SoftPinAction.ENABLE else 0)
-
-
-class MooncakeDistributedStore:
+class MooncakeDistributedStore(Ranges, Segments):
     """A client of a pool, and with setup(global_segment_size > 0) a node of it, whose work never waits for the interpreter."""
 
     def __init__(self):
         self._raw = None
         self._hostname = ""
+        self._local_buffer = 0
+        self._is_closed = False
+        self._joined = {}  # segment id: the handle whose embedded node it is
+        self._gets = {}  # sessions: key -> (address, length, what holds the memory)
+        self._puts = {}
+        self._staged = _staging.Budget(_STAGED_LEAST)
 
     # ---- life
     def setup(self, local_hostname, metadata_server=None, global_segment_size=None, local_buffer_size=None, protocol=None,
@@ -52,7 +51,8 @@ class MooncakeDistributedStore:
               tenant_id="default", enable_client_http_server=False, client_http_port=9300):
         """Joins the pool of master_server_addr. One dict with the same names will do as well.
 
-        A pool needs neither metadata_server nor local_buffer_size nor engine. 0, or a code.
+        A pool needs neither metadata_server nor engine. local_buffer_size bounds a BufferPool that names no bound, and what
+        sessions stage. 0, or a code.
         """
         if isinstance(local_hostname, dict):
             try:
@@ -68,27 +68,51 @@ class MooncakeDistributedStore:
             return _INVALID
         if rdma_devices:
             os.environ.setdefault("KVPOOL_RDMA_DEVICE", rdma_devices)
+        self._local_buffer = _setup.parse_size(local_buffer_size)
+        self._staged.limit = max(self._local_buffer, _STAGED_LEAST)
         return self._open(local_hostname, _setup.parse_size(global_segment_size), protocol, master_server_addr, tenant_id)
 
     def _open(self, local_hostname, memory, protocol, master, tenant_id):
-        host, port = _setup.split_host(local_hostname or "127.0.0.1")
+        self._how = (_setup.split_host(local_hostname or "127.0.0.1"), _setup.transports(protocol), master,
+                     _setup.tenant_number(tenant_id))
+        raw, self._hostname, err = self._join(memory)
+        if err == 0:
+            self._raw = raw
+        return err
+
+    def _join(self, memory):
+        """A handle of its own, with a node where there is memory: (raw, "host:port", 0 or a code)."""
+        (host, port), transports, master, tenant = self._how
+        port = port if self._raw is None else 0  # the one that was named is taken by setup()'s node
         for turn in range(_SETUP_TRIES):
             at = port or (_setup.free_port(host, os.getpid() + 97 * turn) if memory else 0)
             raw = _kvpool.Pool(is_dropin=True)
-            err, detail = raw.open(master, f"{host}:{at}", None, _setup.transports(protocol), 0, 0, memory,
-                                   f"{host}:{at}" if memory else None, 0, _setup.tenant_number(tenant_id), 0)
+            err, detail = raw.open(master, f"{host}:{at}", None, transports, 0, 0, memory, f"{host}:{at}" if memory else None, 0,
+                                   tenant, 0)
             if err == 0:
-                self._raw, self._hostname = raw, f"{host}:{at}"
-                return 0
+                return raw, f"{host}:{at}", 0
             if port or not memory or "address already in use" not in detail.lower():
                 break
         log.error("setup: %s", detail or f"code {err}")
-        return err
+        return None, "", err
+
+    def init_all(self, protocol, device_name, mount_segment_size):
+        """setup() at 127.0.0.1, with the master of $MOONCAKE_MASTER or 127.0.0.1:50051."""
+        master = os.environ.get("MOONCAKE_MASTER", "127.0.0.1:50051")
+        return self.setup("127.0.0.1", "P2PHANDSHAKE", mount_segment_size, 0, protocol, device_name, master)
+
+    def setup_dummy(self, mem_pool_size, local_buffer_size, server_address):
+        """-1: there is no client process to be the dummy of, as every process has its own way to the nodes. Use setup()."""
+        log.error("setup_dummy: every process joins the pool itself; use setup()")
+        return -1
 
     def close(self):
         """Ends the session, and the embedded node with what it held. 0, also when it was ended before."""
+        self._is_closed = True
+        self._leave_segments(list(self._joined))
         if self._raw is not None:
             self._raw.close()
+            self._end_sessions()
         return 0
 
     def get_hostname(self):
@@ -116,27 +140,29 @@ class MooncakeDistributedStore:
         return self._put_value(key, value, _kvpool.UPSERT, config)
 
     def put_parts(self, key, *parts, config=None):
-        return self._put_value(key, b"".join(parts), 0, config)
+        """The parts, which have the buffer protocol, as one object. 0 also where they are empty: then nothing is put."""
+        return self._put_parts(key, parts, 0, config)
 
     def upsert_parts(self, key, *parts, config=None):
-        return self._put_value(key, b"".join(parts), _kvpool.UPSERT, config)
+        return self._put_parts(key, parts, _kvpool.UPSERT, config)
 
     def put_batch(self, keys, values, config=None):
-        return self._put_values(keys, values, self.put, config)
+        """0, or the first code. A group id of config is of the key at the same place."""
+        return self._put_values(keys, values, 0, config)
 
     def upsert_batch(self, keys, values, config=None):
-        return self._put_values(keys, values, self.upsert, config)
+        return self._put_values(keys, values, _kvpool.UPSERT, config)
 
     def _put_value(self, key, value, flags, config):
-        if self._raw is None:
-            return _INVALID
-        config = config or _DEFAULT
-        return self._raw.put(key, value, 0, _flags(config) | flags, config.replica_num)
+        return self._raw.put(key, value, 0, *put_options(config, flags)) if self._raw is not None else _INVALID
 
-    def _put_values(self, keys, values, put, config):
-        if len(keys) != len(values):
+    def _put_parts(self, key, parts, flags, config):
+        return self._raw.put_parts(key, parts, 0, *put_options(config, flags)) if self._raw is not None else _INVALID
+
+    def _put_values(self, keys, values, flags, config):
+        if self._raw is None or len(keys) != len(values):
             return _INVALID
-        results = [put(k, v, config) for k, v in zip(keys, values)]
+        results = [self._put_value(key, value, flags, config) for key, value in zip(keys, values)]
         return next((r for r in results if r != 0), 0)
 
     def get(self, key):
@@ -152,10 +178,16 @@ class MooncakeDistributedStore:
     def get_buffer(self, key):
         """A BufferHandle, or None."""
         value = self.get(key)
-        return BufferHandle(value) if value else None
+        return BufferHandle(_kvpool.memory_of(value, False)[0], len(value), value) if value else None
 
     def batch_get_buffer(self, keys):
-        return [self.get_buffer(key) for key in keys]
+        """A BufferHandle or None for each. What was read in one batch is freed together."""
+        if self._raw is None or not keys:
+            return [None] * len(keys)
+        found = {}
+        for window in _staging.read(self._raw, keys):
+            found.update(window)
+        return [BufferHandle(*found[key]) if type(found[key]) is tuple else None for key in keys]
 
     # ---- registered memory
     def put_from(self, key, buffer_ptr, size, config=None):
@@ -178,11 +210,10 @@ class MooncakeDistributedStore:
         return self._put_memory(keys, all_buffer_ptrs, all_sizes, 0, config)
 
     def _put_memory(self, keys, ptrs, sizes, flags, config):
-        config = config or _DEFAULT
-        groups = config.group_ids
-        if self._raw is None or not len(keys) == len(ptrs) == len(sizes) or (groups is not None and len(groups) != len(keys)):
+        groups = groups_of(config, len(keys))
+        if self._raw is None or groups is False or not len(keys) == len(ptrs) == len(sizes):
             return [_INVALID] * len(keys)
-        return self._raw.batch_put(keys, ptrs, sizes, 0, _flags(config) | flags, config.replica_num, groups)
+        return self._raw.batch_put(keys, ptrs, sizes, 0, *put_options(config, flags), groups)
 
     def get_into(self, key, buffer_ptr, size):
         return self.batch_get_into([key], [buffer_ptr], [size])[0]
@@ -205,23 +236,6 @@ class MooncakeDistributedStore:
 
     def get_size(self, key):
         return self._raw.size(key, 0) if self._raw is not None else _INVALID
-
-    def get_replica_desc(self, key):
-        """A ReplicaDescriptor for each copy; [] where there is none."""
-        return self.batch_get_replica_desc([key]).get(key, [])
-
-    def batch_get_replica_desc(self, keys):
-        """key -> list of ReplicaDescriptor, of those that are there."""
-        if self._raw is None:
-            return {}
-        found = {k: place for k, place in zip(keys, self._raw.batch_locate(keys, 0, 0)) if type(place) is tuple}
-        nodes = self._nodes() if found else {}
-        return {k: [ReplicaDescriptor(size, nodes.get(s, "")) for s in segments] for k, (size, segments) in found.items()}
-
-    def _nodes(self):
-        """segment_id -> "host:port" of its node."""
-        text = self._raw.stat(0)
-        return {s["segment_id"]: s["addr"] for s in json.loads(text)["segments"]} if type(text) is str else {}
 
     # ---- removal
     def remove(self, key, force=False):
@@ -246,6 +260,3 @@ class MooncakeDistributedStore:
 
 def _remove_flags(force):
     return _kvpool.FORCE if force else _kvpool.HEED_PROBES
-
-
-_DEFAULT = ReplicateConfig()

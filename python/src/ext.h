@@ -23,6 +23,7 @@ typedef struct {
 extern PyTypeObject kvpy_pool_type;
 extern PyTypeObject kvpy_view_type; /* of what kvpy_view makes */
 extern PyTypeObject kvpy_peer_type; /* peer.c */
+extern PyTypeObject kvpy_span_type; /* span.c */
 
 /* kvpy_code is the number that the handle's callers get for an error of the library. */
 long kvpy_code(const kvpy_pool_t *self, int err);
@@ -41,5 +42,9 @@ PyObject *kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t
 PyObject *kvpy_longest_prefix(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *kvpy_lookup(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *kvpy_lookup_release(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
+
+/* Copies within this process (pool_copy.c): METH_FASTCALL and METH_VARARGS. */
+PyObject *kvpy_copy_ranges(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
+PyObject *kvpy_put_parts(kvpy_pool_t *self, PyObject *args);
 
 #endif

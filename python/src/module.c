@@ -78,16 +78,19 @@ PyInit__kvpool(void)
 {
     PyObject *module, *errors;
 
-    if (PyType_Ready(&kvpy_pool_type) < 0 || PyType_Ready(&kvpy_view_type) < 0 || PyType_Ready(&kvpy_peer_type) < 0)
+    if (PyType_Ready(&kvpy_pool_type) < 0 || PyType_Ready(&kvpy_view_type) < 0 || PyType_Ready(&kvpy_peer_type) < 0 ||
+        PyType_Ready(&kvpy_span_type) < 0)
         return NULL;
     module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     errors = make_errors();
     Py_INCREF(&kvpy_pool_type);
     Py_INCREF(&kvpy_peer_type);
+    Py_INCREF(&kvpy_span_type);
     if (errors == NULL || PyModule_AddObject(module, "errors", errors) < 0 ||
         PyModule_AddObject(module, "Pool", (PyObject *)&kvpy_pool_type) < 0 ||
-        PyModule_AddObject(module, "Peer", (PyObject *)&kvpy_peer_type) < 0 || !add_flags(module) ||
+        PyModule_AddObject(module, "Peer", (PyObject *)&kvpy_peer_type) < 0 ||
+        PyModule_AddObject(module, "Span", (PyObject *)&kvpy_span_type) < 0 || !add_flags(module) ||
         PyModule_AddStringConstant(module, "version", kvpool_version()) < 0) {
         Py_DECREF(module);
         return NULL;

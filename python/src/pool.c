@@ -454,11 +454,31 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
     }
 
 static PyMethodDef methods[] = {
-    PLAIN(open),     PLAIN(close),         PLAIN(register),       PLAIN(unregister),  PLAIN(put),
-    PLAIN(get),      PLAIN(get_into),      PLAIN(view),           PLAIN(size),        PLAIN(exists),
-    PLAIN(remove),   PLAIN(remove_many),   PLAIN(bump),           PLAIN(list),        PLAIN(stat),
-    FAST(batch_put), FAST(batch_get),      FAST(batch_is_exist),  FAST(batch_locate), FAST(longest_prefix),
-    FAST(lookup),    FAST(lookup_release), {NULL, NULL, 0, NULL},
+    PLAIN(open),
+    PLAIN(close),
+    PLAIN(register),
+    PLAIN(unregister),
+    PLAIN(put),
+    PLAIN(get),
+    PLAIN(get_into),
+    PLAIN(view),
+    PLAIN(size),
+    PLAIN(exists),
+    PLAIN(remove),
+    PLAIN(remove_many),
+    PLAIN(bump),
+    PLAIN(list),
+    PLAIN(stat),
+    FAST(batch_put),
+    FAST(batch_get),
+    FAST(batch_is_exist),
+    FAST(batch_locate),
+    FAST(longest_prefix),
+    FAST(lookup),
+    FAST(lookup_release),
+    FAST(copy_ranges),
+    {"put_parts", (PyCFunction)(void (*)(void))kvpy_put_parts, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject kvpy_pool_type = {

@@ -16,15 +16,9 @@ import pytest
 from clients import free_ports
 from conftest import wait_until
 from mooncake.store import BufferHandle, MooncakeDistributedStore, ObjectDataType, ReplicaStatus, ReplicateConfig, SoftPinAction
+from stores import MIB, make
 
 FOLDER = os.path.dirname(sys.executable)
-MIB = 1 << 20
-
-
-def make(addr, memory=0, **kw):
-    store = MooncakeDistributedStore()
-    assert store.setup("127.0.0.1", "P2PHANDSHAKE", memory, 16 * MIB, "tcp", "", addr, **kw) == 0
-    return store
 
 
 @pytest.fixture
@@ -45,6 +39,11 @@ def test_before_setup_and_after_close(pool):
         assert handle.batch_put_from(["k"], [1], [1]) == [-600]
         assert handle.get_size("k") == -600 and handle.remove("k") == -600 and handle.remove_all() == -600
         assert handle.register_buffer(4096, 4096) == -600
+        assert handle.put_parts("k", b"x") == handle.put_batch(["k"], [b"x"]) == handle.upsert_batch(["k"], [b"x"]) == -600
+        assert handle.batch_get_buffer(["k"]) == [None] and handle.get_buffer("k") is None
+        assert handle.get_replica_desc("k") == [] and handle.batch_replica_clear(["k"]) == []
+        assert handle.create_copy_task("k", ["x"]) == ((0, 0), -600)
+        assert handle.allocate_and_mount_segment(MIB)["ret"] == -600
         assert handle.health_check() == 1
         if state == "new":
             assert handle.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", pool.addr) == 0
@@ -87,6 +86,9 @@ def test_put_get_remove(store):
     assert store.put("e", b"") == -600 and store.put("", b"x") < 0
     assert store.put_batch(["a", "b"], [b"1", b"22"]) == 0 and store.put_batch(["a", "b"], [b"1"]) == -600
     assert store.put_parts("parts", b"ab", bytearray(b"cd"), memoryview(b"e")) == 0 and store.get("parts") == b"abcde"
+    assert store.put_parts("none") == 0 and store.put_parts("none", b"", b"") == 0 and store.is_exist("none") == 0
+    assert store.upsert_parts("parts", b"x", b"yz") == 0 and store.get("parts") == b"xyz"
+    assert store.upsert_batch(["a", "b"], [b"one", b"22"]) == 0 and store.get_batch(["a", "b"]) == [b"one", b"22"]
     assert store.upsert("k", b"new") == 0 and store.get("k") == b"new"
     assert store.get_size("b") == 2 and store.get_size("absent") == -704
     assert store.is_exist("k") == 1 and store.is_exist("absent") == 0
@@ -102,8 +104,14 @@ def test_buffer_handles(store):
     handle = store.get_buffer("k")
     assert isinstance(handle, BufferHandle) and handle.size() == len(handle) == 4 and handle.ptr() != 0
     assert bytes(memoryview(handle)) == b"abcd" and np.frombuffer(handle, np.uint8).tolist() == list(b"abcd")
+    memoryview(handle)[0] = ord("z")  # its own, and nobody else's
+    assert bytes(handle) == b"zbcd" and store.get("k") == b"abcd"
     assert store.get_buffer("absent") is None
-    assert [h and bytes(h) for h in store.batch_get_buffer(["k", "absent"])] == [b"abcd", None]
+    one, none, same = store.batch_get_buffer(["k", "absent", "k"])
+    assert (bytes(one), none, bytes(same)) == (b"abcd", None, b"abcd") and store.batch_get_buffer([]) == []
+    seen = memoryview(one)
+    del one, same, store
+    assert bytes(seen) == b"abcd"
 
 
 @pytest.mark.pool(nodes=0)
@@ -120,6 +128,54 @@ def test_replica_descriptors(store, pool):
     assert store.get_replica_desc("absent") == []
     found = store.batch_get_replica_desc(["k", "absent"])
     assert list(found) == ["k"] and len(found["k"]) == 2
+
+
+@pytest.mark.pool(nodes=0)
+def test_clearing_copies(store, pool):
+    for host in ("one", "two"):
+        pool.add_node(host, "64MiB", "--host-id", host)
+    both = ReplicateConfig()
+    both.replica_num = 2
+    assert store.put("one", b"1") == 0 and store.put("both", b"2", both) == 0 and store.put("more", b"3") == 0
+    [at] = store.get_replica_desc("one")
+    at = at.get_memory_descriptor().buffer_descriptor.transport_endpoint
+    assert store.batch_replica_clear(["one", "both"], "nowhere:1") == []
+    assert store.batch_replica_clear(["one", "both", "absent"], at) == ["one"]
+    assert store.get("one") == b"" and store.get("both") == b"2"
+    assert store.batch_replica_clear(["both", "more"]) == ["both", "more"] and store.get("both") == b""
+
+
+def test_tasks_are_refused_with_a_reason(store, caplog):
+    """No copy is made of what is there already."""
+    assert store.put("k", b"1") == 0
+    at = store.get_replica_desc("k")[0].get_memory_descriptor().buffer_descriptor.transport_endpoint
+    assert store.create_copy_task("absent", [at]) == ((0, 0), -704)
+    assert store.create_copy_task("k", []) == store.create_copy_task("k", ["nowhere:1"]) == ((0, 0), -600)
+    assert store.create_move_task("k", "nowhere:1", at) == store.create_move_task("k", at, at) == ((0, 0), -600)
+    assert not caplog.records
+    assert store.create_copy_task("k", [at]) == ((0, 0), -1012)
+    assert "replica_num" in caplog.text
+    assert store.query_task((1, 2)) == (None, -1400)
+
+
+@pytest.mark.pool(nodes=0)
+def test_memory_that_is_given_later(store, pool):
+    assert store.put("k", b"1") == -200
+    one, two = store.allocate_and_mount_segment(16 * MIB), store.allocate_and_mount_segment(32 * MIB)
+    assert (one["ret"], one["allocated_size"], two["ret"]) == (0, 16 * MIB, 0) and one["segment_ids"] != two["segment_ids"]
+    assert pool.kvpool("stat", "--json").json["pool"]["size_bytes"] == 48 * MIB
+    assert store.put("k", b"1") == 0
+    assert store.unmount_segment(["nowhere:1"]) == -1
+    assert store.unmount_and_free_segment(two["segment_ids"]) == 0 == store.unmount_segment([])
+    assert store.unmount_segment(two["segment_ids"]) == -1
+    wait_until(lambda: pool.kvpool("stat", "--json").json["pool"]["size_bytes"] == 16 * MIB, 10, "one segment to be left")
+    for size in (0, -1, True, "16MB", 1 << 60):
+        assert store.allocate_and_mount_segment(size)["ret"] < 0
+    assert store.mount_segment("/dev/shm/x", MIB) == {"ret": -1012, "segment_ids": []}
+    assert store.setup_dummy(1, 1, "127.0.0.1:1") == -1 and store.unmount_local_disk_segment() == 0
+    assert store.alloc_from_mem_pool(4096) == 0 and store.get_offload_rpc_read_count() == 0
+    assert store.close() == 0
+    wait_until(lambda: pool.kvpool("stat", "--json").json["pool"]["size_bytes"] == 0, 10, "no segment to be left")
 
 
 @pytest.fixture
@@ -188,6 +244,24 @@ def test_wrong_types(store):
             call()
     with pytest.raises(UnicodeEncodeError):
         store.is_exist("\ud800")
+    with pytest.raises(TypeError):
+        store.put_parts("k", b"a", "b")
+    with pytest.raises(BufferError):
+        store.put_parts("k", np.arange(10)[::2])
+    with pytest.raises(TypeError):
+        store.query_task(5)
+
+
+def test_keys_and_values_that_are_none(store):
+    """Every form of a call says so, and none of them dies."""
+    long = "k" * (10 << 20)
+    assert store.put(long, b"x") == -400 and store.get(long) == b"" and store.is_exist(long) == -400
+    assert store.batch_is_exist([long, "", "k"]) == [-400, -400, 0] and store.get_size(long) == -400
+    assert store.put_batch(["c", "b"], [b"", b"x" * 10]) == -600 and store.get("b") == b"x" * 10
+    assert store.remove(long) == -400 and store.get_buffer(long) is None
+    assert store.batch_get_replica_desc([long]) == {}
+    assert store.put(b"\xff\x00", b"bytes") == 0 and store.get(b"\xff\x00") == b"bytes"
+    assert store.put("a\0b", b"1") == 0 and store.get("a\0b") == b"1" and store.is_exist("a") == 0
 
 
 def test_names():

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that is given out: BufferHandle of what was read, and BufferPool, which keeps registered memory to be used again."""
+import mmap
+import threading
+import time
+
+from kvpool import _kvpool
+
+_PAGE = mmap.PAGESIZE
+
+
+class BufferHandle(_kvpool.Span):
+    """The bytes of an object, in memory of their own: len(), the buffer protocol, ptr and size."""
+
+    def ptr(self):
+        return self.address()
+
+    def size(self):
+        return len(self)
+
+
+class BufferLeaseView(_kvpool.Span):
+    """What a lease's memory is seen through. It tells whether somebody has a buffer of it."""
+
+
+class _Loan:
+    """A block that is out. It is back when neither its lease nor a view of it is left."""
+
+    __slots__ = ("_pool", "block")
+
+    def __init__(self, pool, block):
+        self._pool = pool
+        self.block = block
+
+    def __del__(self):
+        self._pool._give(self.block)
+
+
+class BufferLease:
+    """A block of a BufferPool, until release() or the end of `with`. ptr, size in bytes, buffer (a memoryview)."""
+
+    def __init__(self, pool, block, size):
+        self._loan = _Loan(pool, block)
+        self._view = BufferLeaseView(block.start, size, self._loan)
+        self.size = size
+
+    @property
+    def ptr(self):
+        if self._loan is None:
+            raise RuntimeError("buffer lease is closed")
+        return self._loan.block.start
+
+    @property
+    def buffer(self):
+        if self._loan is None:
+            raise BufferError("buffer lease is closed")
+        return memoryview(self._view)
+
+    def release(self):
+        """Gives it back. Again does nothing. RuntimeError while somebody has a buffer of it."""
+        if not self._view.end():
+            raise RuntimeError("cannot release buffer while exported views exist")
+        self._loan = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.release()
+
+
+class _Region:
+    """Registered memory in blocks of one size. It is unregistered when nobody refers to it or its blocks any more."""
+
+    def __init__(self, raw, block_bytes, blocks_n, alignment):
+        self._raw = None
+        self.block_bytes = block_bytes
+        self.size = block_bytes * blocks_n
+        self._map = mmap.mmap(-1, self.size + alignment, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        begin = _kvpool.memory_of(self._map, True)[0]
+        self._start = -(-begin // alignment) * alignment
+        err = raw.register(self._start, self.size)
+        if err != 0:
+            raise RuntimeError(f"the memory of a buffer pool cannot be registered: code {err}")
+        self._raw = raw
+        self.idle = [_Block(self, self._start + i * block_bytes) for i in reversed(range(blocks_n))]
+        self.blocks_n = blocks_n
+
+    def __del__(self):
+        if self._raw is not None:
+            self._raw.unregister(self._start)
+
+
+class _Block:
+    __slots__ = ("region", "start")
+
+    def __init__(self, region, start):
+        self.region = region
+        self.start = start
+
+
+def _seconds(timeout):
+    timeout = float(timeout)
+    if not timeout >= 0:
+        raise RuntimeError("timeout must be non-negative")
+    return timeout
+
+
+class BufferPool:
+    """Registered memory in blocks that are used again: to register memory takes long, and this does it once.
+
+    store: a MooncakeDistributedStore that is set up. max_bytes: how much it may hold, 0 = the store's local_buffer_size. Blocks are
+    min_size_class bytes times a power of two; what is larger than max_size_class, or where that is more than max_bytes, gets its own size.
+    They are taken from regions that begin at a multiple of alignment and have as many bytes, where a block is not larger; max_regions
+    bounds how many there are. What is idle in regions of other sizes is given up where room is needed.
+    block_on_exhaustion, default_timeout (seconds, None = for ever): what acquire does when all is leased.
+    prewarm_size, prewarm_count: as prewarm(). Any thread. What goes wrong is a RuntimeError.
+    """
+
+    def __init__(self, store, max_bytes=0, min_size_class=65536, max_size_class=None, alignment=8 << 20, block_on_exhaustion=True,
+                 default_timeout=None, max_regions=None, prewarm_size=None, prewarm_count=0):
+        raw = getattr(store, "_raw", None)
+        if raw is None:
+            raise RuntimeError("MooncakeDistributedStore is not initialized")
+        if min_size_class <= 0 or alignment <= 0:
+            raise RuntimeError("min_size_class and alignment must be positive")
+        if alignment & (alignment - 1):
+            raise RuntimeError("alignment must be a power of two")
+        if max_bytes < 0 or prewarm_count < 0 or (max_regions is not None and max_regions < 0):
+            raise ValueError("max_bytes, max_regions and prewarm_count are not below 0")
+        self._raw = raw
+        self._capacity = max_bytes or store._local_buffer
+        self._classes = (min_size_class, max_size_class)
+        self._alignment = max(alignment, _PAGE)
+        self._defaults = (bool(block_on_exhaustion), None if default_timeout is None else _seconds(default_timeout))
+        self._max_regions = max_regions
+        self._regions = []  # guarded by _freed, as all of theirs
+        self._bytes = 0  # of the regions
+        self._leases_n = 0
+        self._is_closed = False
+        self._freed = threading.Condition(threading.RLock())  # a lease may be collected anywhere
+        if prewarm_size is not None and prewarm_count:
+            self.prewarm(prewarm_size, prewarm_count)
+
+    def acquire(self, size, block=None, timeout=None):
+        """A BufferLease of size bytes. block: wait, for timeout seconds at most, until there is room; else RuntimeError at once."""
+        waits = self._defaults[0] if block is None else block
+        timeout = self._defaults[1] if timeout is None else _seconds(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        unit = self._unit(size)
+        with self._freed:
+            while True:
+                if self._is_closed:
+                    raise RuntimeError("buffer pool is closed")
+                found = self._take(unit)
+                if found is not None:
+                    self._leases_n += 1
+                    return BufferLease(self, found, size)
+                if not waits:
+                    raise RuntimeError("buffer pool is exhausted")
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    raise RuntimeError("timed out waiting for buffer")
+                self._freed.wait(left)
+
+    buffer = acquire
+
+    def prewarm(self, size, count):
+        """Makes blocks for count leases of size bytes, as many as there is room for."""
+        if count < 0:
+            raise ValueError("count is not below 0")
+        unit = self._unit(size)
+        with self._freed:
+            if self._is_closed:
+                raise RuntimeError("buffer pool is closed")
+            while sum(len(r.idle) for r in self._regions if r.block_bytes == unit) < count and self._add_region(unit):
+                pass
+
+    def close(self):
+        """Unregisters and frees all of it. RuntimeError while there are leases. Again does nothing."""
+        with self._freed:
+            if self._leases_n:
+                raise RuntimeError("cannot close buffer pool with active leases")
+            self._is_closed = True
+            while self._regions:
+                self._drop(self._regions[-1])
+            self._freed.notify_all()
+
+    # ---- with _freed held
+    def _unit(self, size):
+        """The bytes of the block that a lease of size bytes gets."""
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"size is an int, not {type(size).__name__}")
+        if size < 0:
+            raise ValueError("size is not below 0")
+        if size > self._capacity or self._capacity == 0:
+            raise RuntimeError("requested buffer size exceeds pool capacity")
+        least, most = self._classes
+        unit = least
+        while unit < size:
+            unit *= 2
+        if unit > self._capacity or (most is not None and size > most):
+            return max(size, 1)
+        return unit
+
+    def _take(self, unit):
+        for region in self._regions:
+            if region.block_bytes == unit and region.idle:
+                return region.idle.pop()
+        if not self._add_region(unit):
+            self._drop_idle(unit)
+            if not self._add_region(unit):
+                return None
+        return self._regions[-1].idle.pop()
+
+    def _add_region(self, unit):
+        left = self._capacity - self._bytes
+        if unit > left or (self._max_regions is not None and len(self._regions) >= self._max_regions):
+            return False
+        try:
+            region = _Region(self._raw, unit, max(1, min(self._alignment, left) // unit), self._alignment)
+        except (OSError, OverflowError) as e:
+            raise RuntimeError(f"no memory for a buffer pool: {e}") from e
+        self._regions.append(region)
+        self._bytes += region.size
+        return True
+
+    def _drop_idle(self, unit):
+        """Gives up regions that are idle as a whole, until there is room for another block."""
+        for region in [r for r in self._regions if len(r.idle) == r.blocks_n]:
+            if self._capacity - self._bytes >= unit and (self._max_regions is None or len(self._regions) < self._max_regions):
+                return
+            self._drop(region)
+
+    def _drop(self, region):
+        self._regions.remove(region)
+        self._bytes -= region.size
+        region.idle.clear()  # blocks refer to it
+
+    # ---- without
+    def _give(self, block):
+        with self._freed:
+            block.region.idle.append(block)
+            self._leases_n -= 1
+            self._freed.notify()

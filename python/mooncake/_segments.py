@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where copies of objects lie, and memory that a process gives to the pool beside what setup() gave."""
+import json
+import logging
+
+from kvpool import _kvpool
+
+from ._types import ReplicaDescriptor
+
+log = logging.getLogger("mooncake.store")
+
+_INTERNAL = -1
+_INVALID = -600
+_NOT_SUPPORTED = -1012
+_NO_TASK = -1400
+_NO_ID = (0, 0)
+
+
+class Segments:
+    """A part of MooncakeDistributedStore."""
+
+    # ---- copies
+    def get_replica_desc(self, key):
+        """A ReplicaDescriptor for each copy; [] where there is none."""
+        return self.batch_get_replica_desc([key]).get(key, [])
+
+    def batch_get_replica_desc(self, keys):
+        """key -> list of ReplicaDescriptor, of those that are there."""
+        found = self._places(keys)
+        nodes = self._nodes() if found else {}
+        return {k: [ReplicaDescriptor(size, nodes.get(s, "")) for s in segments] for k, (size, segments) in found.items()}
+
+    def batch_replica_clear(self, keys, segment_name=""):
+        """Removes what nobody holds, and with a segment's "host:port" only what lies there alone: a pool keeps all copies of an object
+        or none. The keys that went."""
+        found = self._places(keys)
+        if segment_name and found:
+            nodes = self._nodes()
+            found = {k: place for k, place in found.items() if {nodes.get(s) for s in place[1]} == {segment_name}}
+        return [key for key in found if self._raw.remove(key, 0, _kvpool.HEED_PROBES) == 0]
+
+    def create_copy_task(self, key, targets):
+        """((0, 0), code): -1012 where all arguments are sound, for a pool makes copies when an object is put (replica_num), and none later."""
+        return self._refuse_task(key, targets, [])
+
+    def create_move_task(self, key, source, target):
+        """((0, 0), code), as create_copy_task: an object stays where it was put."""
+        return self._refuse_task(key, [target], [source])
+
+    def query_task(self, task_id):
+        """(None, -1400): there are no tasks."""
+        if not isinstance(task_id, tuple) or len(task_id) != 2:
+            raise TypeError("a task's id is a pair of ints")
+        return None, _NO_TASK if self._raw is not None else _INVALID
+
+    def _refuse_task(self, key, targets, sources):
+        if self._raw is None or isinstance(targets, (str, bytes)):
+            return _NO_ID, _INVALID
+        place = self._raw.batch_locate([key], 0, 0)[0]
+        if type(place) is int:
+            return _NO_ID, place
+        nodes = self._nodes()
+        holders = {nodes.get(s) for s in place[1]}
+        if not targets or not set(targets) <= set(nodes.values()) or not set(sources) <= holders or (sources and sources == targets):
+            return _NO_ID, _INVALID
+        log.error("%r: a pool makes copies of an object when it is put (ReplicateConfig.replica_num), not later", key)
+        return _NO_ID, _NOT_SUPPORTED
+
+    def _places(self, keys):
+        """key -> (length, segments), of those that are there."""
+        if self._raw is None or not keys:
+            return {}
+        return {k: place for k, place in zip(keys, self._raw.batch_locate(keys, 0, 0)) if type(place) is tuple}
+
+    def _nodes(self):
+        """segment_id -> "host:port" of its node."""
+        text = self._raw.stat(0)
+        return {s["segment_id"]: s["addr"] for s in json.loads(text)["segments"]} if type(text) is str else {}
+
+    # ---- memory
+    def allocate_and_mount_segment(self, size, protocol="tcp", location=""):
+        """Gives so many bytes more to the pool, as a node of their own. {"ret": 0 or code, "segment_ids": [its "host:port"],
+        "allocated_size": bytes}."""
+        if self._raw is None or self._is_closed or isinstance(size, bool) or not isinstance(size, int) or size <= 0:
+            return {"ret": _INVALID, "segment_ids": [], "allocated_size": 0}
+        raw, name, err = self._join(size)
+        if err != 0:
+            return {"ret": err, "segment_ids": [], "allocated_size": 0}
+        self._joined[name] = raw
+        if self._is_closed:  # by another thread, meanwhile
+            self._leave_segments([name])
+        return {"ret": 0, "segment_ids": [name], "allocated_size": size}
+
+    def mount_segment(self, path, size, offset=0, protocol="tcp", location=""):
+        """{"ret": -1012, ...}: a node's memory is its own and no file. See allocate_and_mount_segment."""
+        log.error("mount_segment(%r): a node's memory is no file; use allocate_and_mount_segment()", path)
+        return {"ret": _NOT_SUPPORTED, "segment_ids": []}
+
+    def unmount_segment(self, segment_ids, grace_period_seconds=0):
+        """Takes back what allocate_and_mount_segment gave, at once: what lay there alone is gone. 0, or -1 for an id that is none."""
+        return self._leave_segments(segment_ids)
+
+    def unmount_and_free_segment(self, segment_ids, grace_period_seconds=0):
+        return self._leave_segments(segment_ids)
+
+    def unmount_local_disk_segment(self, grace_period_seconds=0):
+        """0: this process has no disk in the pool."""
+        return 0
+
+    def _leave_segments(self, segment_ids):
+        if isinstance(segment_ids, (str, bytes)):
+            raise TypeError("segment_ids is a list")
+        result = 0
+        for name in segment_ids:
+            raw = self._joined.pop(name, None)
+            if raw is not None:
+                raw.close()
+            else:
+                result = _INTERNAL
+        return result
+
+    def alloc_from_mem_pool(self, size):
+        """0: only a dummy client has such a pool, and there are none (setup_dummy)."""
+        return 0
+
+    def get_offload_rpc_read_count(self):
+        """0: what lies on a disk is read by its node."""
+        return 0

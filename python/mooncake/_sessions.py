@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges of objects: in one call, and in sessions of many calls, as layers come and go one after the other.
+
+A pool moves whole objects. So a get session reads its objects at its start and keeps them until its end, and a put session gathers
+its objects and puts them at its end; both in memory of this process, at most 1 GiB, or setup()'s local_buffer_size where that is more
+(-200 beyond). Ranges lie in registered memory, of the host or a device. What was never written of an object is zeros.
+"""
+import operator
+
+from . import _staging
+from ._config import groups_of, put_options
+
+_INVALID = -600
+_EXISTS = -705
+
+
+class Ranges:
+    """A part of MooncakeDistributedStore."""
+
+    # ---- in one call
+    def get_into_ranges(self, buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes):
+        """Of buffer b and its key k, range r: all_sizes[b][k][r] bytes from all_src_offsets in the object to all_dst_offsets in the
+        buffer. The bytes or a code of each range, in lists as these."""
+        if not len(buffer_ptrs) == len(all_keys) == len(all_dst_offsets) == len(all_src_offsets) == len(all_sizes):
+            return [[[_INVALID] for _ in all_keys[b]] if b < len(all_keys) else [[_INVALID]] for b in range(len(buffer_ptrs))]
+        results = [[None] * len(keys) for keys in all_keys]
+        items = {}  # key -> [(where its result goes, addresses, sizes, offsets)]
+        for b, (base, keys, dst, src, sizes) in enumerate(zip(buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes)):
+            if isinstance(keys, (str, bytes)):
+                raise TypeError("the keys of a buffer are a list")
+            if not len(keys) == len(dst) == len(src) == len(sizes):
+                results[b] = [[_INVALID] for _ in keys]
+                continue
+            base = operator.index(base)
+            for k, key in enumerate(keys):
+                items.setdefault(key, []).append(((b, k), [base + offset for offset in dst[k]], sizes[k], src[k]))
+        if self._raw is None:
+            return [[[_INVALID] * len(dst) for dst in of] for of in all_dst_offsets]
+        for window in _staging.read(self._raw, items) if items else ():
+            self._copy_window(window, items, results)
+        return results
+
+    def _copy_window(self, window, items, results):
+        places, rows = [], []
+        for key, place in window.items():
+            for row in items[key]:
+                places.append(place if type(place) is int else place[:2])
+                rows.append(row)
+        where, addresses, sizes, offsets = zip(*rows)
+        for (b, k), result in zip(where, self._raw.copy_ranges(places, addresses, sizes, offsets, False, False)):
+            results[b][k] = result
+
+    # ---- get sessions
+    def batch_get_session_start(self, keys):
+        """Reads the objects of keys. 0 or a code for each. A key that has a session gets its object anew."""
+        if self._raw is None:
+            return [_INVALID] * len(keys)
+        found = {}
+        for window in _staging.read(self._raw, keys, self._staged) if keys else ():
+            found.update(window)
+        self._gets.update({key: place for key, place in found.items() if type(place) is tuple})
+        return [place if type(place) is int else 0 for place in (found[key] for key in keys)]
+
+    def batch_get_into_multi_buffer_ranges(self, keys, all_buffer_ptrs, all_sizes, all_src_offsets):
+        """From offsets in the object to addresses, of keys that have a session. The bytes or a code for each key."""
+        return self._copy_session(self._gets, keys, all_buffer_ptrs, all_sizes, all_src_offsets, False)
+
+    def batch_get_session_end(self, keys):
+        """Ends the sessions of keys. 0, also for those that have none."""
+        if self._raw is None:
+            return _INVALID
+        for key in keys:
+            self._gets.pop(key, None)
+        return 0
+
+    # ---- put sessions
+    def batch_put_session_start(self, keys, sizes, config=None):
+        """Begins objects of so many bytes. 0 or a code for each: -705 for a key that is there. Nobody else sees them before the end."""
+        sizes = [operator.index(size) for size in sizes]
+        if any(size < 0 for size in sizes):
+            raise ValueError("a size is not below 0")
+        groups = groups_of(config, len(keys))
+        if self._raw is None or len(keys) != len(sizes) or groups is False:
+            return [_INVALID] * len(keys)
+        results = [_EXISTS if found == 1 else found for found in self._raw.batch_is_exist(keys, 0, 0)] if keys else []
+        begun = {}
+        for i, (key, size) in enumerate(zip(keys, sizes)):
+            if results[i] == 0 and key in begun:
+                results[i] = _EXISTS
+            elif results[i] == 0 and (key in self._puts or size == 0):
+                results[i] = _INVALID
+            elif results[i] == 0:
+                begun[key] = i
+        self._begin_puts(keys, sizes, begun.values(), put_options(config), groups, results)
+        return results
+
+    def _begin_puts(self, keys, sizes, which, options, groups, results):
+        which = list(which)
+        try:
+            slab = _staging.Slab(self._raw, [sizes[i] for i in which], self._staged) if which else None
+        except MemoryError:
+            for i in which:
+                results[i] = _staging.NO_SPACE
+            return
+        for at, i in enumerate(which):
+            entry = (slab.at[at], sizes[i], slab, options, groups[i] if groups else None)
+            if self._puts.setdefault(keys[i], entry) is not entry:  # another thread was faster
+                results[i] = _INVALID
+
+    def batch_put_from_multi_buffer_ranges(self, keys, all_buffer_ptrs, all_sizes, all_dst_offsets):
+        """From addresses to offsets in the object, of keys that have a session: the memory may change when it returns. The bytes or a
+        code for each key."""
+        return self._copy_session(self._puts, keys, all_buffer_ptrs, all_sizes, all_dst_offsets, True)
+
+    def batch_put_session_end(self, keys):
+        """Puts the objects. 0 or a code for each; the session is over in either case."""
+        if self._raw is None:
+            return [_INVALID] * len(keys)
+        results = [_INVALID] * len(keys)
+        entries = {}  # options and whether there are groups -> [(index, entry)]
+        for i, key in enumerate(keys):
+            entry = self._puts.pop(key, None)
+            if entry is not None:
+                entries.setdefault((entry[3], entry[4] is not None), []).append((i, entry))
+        for ((flags, replicas), has_groups), rows in entries.items():
+            groups = [entry[4] for _, entry in rows] if has_groups else None
+            put = self._raw.batch_put([keys[i] for i, _ in rows], [entry[0] for _, entry in rows], [entry[1] for _, entry in rows], 0,
+                                      flags, replicas, groups)
+            for (i, _), result in zip(rows, put):
+                results[i] = result
+        return results
+
+    def batch_put_session_revoke(self, keys):
+        """Ends sessions without a put. 0, or -600 where there is none."""
+        return [0 if self._puts.pop(key, None) is not None else _INVALID for key in keys]
+
+    def _copy_session(self, sessions, keys, ptrs, sizes, offsets, is_put):
+        if self._raw is None or not len(keys) == len(ptrs) == len(sizes) == len(offsets):
+            return [_INVALID] * len(keys)
+        entries = [sessions.get(key) for key in keys]  # they keep their memory, whoever ends the session meanwhile
+        places = [_INVALID if entry is None else entry[:2] for entry in entries]
+        return self._raw.copy_ranges(places, ptrs, sizes, offsets, is_put, True)
+
+    def _end_sessions(self):
+        self._gets.clear()
+        self._puts.clear()

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Span: bytes at an address as an object of the buffer protocol, writable, which keeps their owner alive and counts who has a buffer of
+ * it. What a lease or a handle of mooncake.store gives out.
+ */
+#include "python/src/convert.h"
+
+#include <stddef.h>
+
+typedef struct {
+    PyObject_HEAD PyObject *owner; /* of the memory; NULL = ended */
+    void *addr;
+    size_t len;
+    Py_ssize_t exports_n;
+} kvpy_span_t;
+
+/* Span(address, length, owner) */
+static PyObject *
+span_new(PyTypeObject *type, PyObject *args, PyObject *kw)
+{
+    PyObject *addr_obj, *len_obj, *owner;
+    uint64_t addr, len;
+    kvpy_span_t *self;
+
+    if (kw != NULL && PyDict_GET_SIZE(kw) > 0) {
+        PyErr_SetString(PyExc_TypeError, "Span takes no keywords");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OOO", &addr_obj, &len_obj, &owner)) return NULL;
+    if (!kvpy_uint(addr_obj, UINTPTR_MAX, "an address", &addr) || !kvpy_uint(len_obj, PY_SSIZE_T_MAX, "a length", &len))
+        return NULL;
+    self = (kvpy_span_t *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    Py_INCREF(owner);
+    self->owner = owner;
+    self->addr = (void *)(uintptr_t)addr;
+    self->len = (size_t)len;
+    return (PyObject *)self;
+}
+
+static void
+span_dealloc(kvpy_span_t *self)
+{
+    Py_CLEAR(self->owner);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static int
+span_getbuffer(kvpy_span_t *self, Py_buffer *buf, int flags)
+{
+    if (self->owner == NULL) {
+        buf->obj = NULL;
+        PyErr_SetString(PyExc_BufferError, "the memory was given back");
+        return -1;
+    }
+    if (PyBuffer_FillInfo(buf, (PyObject *)self, self->addr, (Py_ssize_t)self->len, 0, flags) < 0) return -1;
+    self->exports_n++;
+    return 0;
+}
+
+static void
+span_releasebuffer(kvpy_span_t *self, Py_buffer *Py_UNUSED(buf))
+{
+    self->exports_n--;
+}
+
+/* end() -> whether nobody has a buffer of it; only then has it ended, and gives none any more. */
+static PyObject *
+span_end(kvpy_span_t *self, PyObject *Py_UNUSED(args))
+{
+    if (self->exports_n > 0) Py_RETURN_FALSE;
+    Py_CLEAR(self->owner);
+    Py_RETURN_TRUE;
+}
+
+static Py_ssize_t
+span_length(kvpy_span_t *self)
+{
+    return (Py_ssize_t)self->len;
+}
+
+/* address() -> int */
+static PyObject *
+span_address(kvpy_span_t *self, PyObject *Py_UNUSED(args))
+{
+    return PyLong_FromVoidPtr(self->addr);
+}
+
+static PyMethodDef methods[] = {
+    {"end", (PyCFunction)(void (*)(void))span_end, METH_NOARGS, NULL},
+    {"address", (PyCFunction)(void (*)(void))span_address, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyBufferProcs as_buffer = {
+    .bf_getbuffer = (getbufferproc)span_getbuffer,
+    .bf_releasebuffer = (releasebufferproc)span_releasebuffer,
+};
+
+static PySequenceMethods as_sequence = {.sq_length = (lenfunc)span_length};
+
+PyTypeObject kvpy_span_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvpool._kvpool.Span",
+    .tp_basicsize = sizeof(kvpy_span_t),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "Memory of an owner, by the buffer protocol.",
+    .tp_new = span_new,
+    .tp_dealloc = (destructor)span_dealloc,
+    .tp_methods = methods,
+    .tp_as_buffer = &as_buffer,
+    .tp_as_sequence = &as_sequence,
+};
