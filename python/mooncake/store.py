@@ -10,11 +10,12 @@ import os
 
 from kvpool import _kvpool
 
-from . import _setup, _staging
+from . import _setup, _staging, _tensor_format
 from ._buffers import BufferHandle, BufferLease, BufferLeaseView, BufferPool
 from ._config import groups_of, put_options
 from ._segments import Segments
 from ._sessions import Ranges
+from ._tensors import Tensors, deserialize, serialize
 from ._types import (Descriptor, DiskDescriptor, MemoryDescriptor, ObjectDataType, QueryTaskResponse, ReplicaDescriptor, ReplicaStatus,
                      ReplicateConfig, SoftPinAction, TaskStatus, TaskType)
 
@@ -32,7 +33,7 @@ _SETUP_TRIES = 20  # another process may take the port that was free
 _STAGED_LEAST = 1 << 30
 
 
-class MooncakeDistributedStore(Ranges, Segments):
+class MooncakeDistributedStore(Ranges, Segments, Tensors):
     """A client of a pool, and with setup(global_segment_size > 0) a node of it, whose work never waits for the interpreter."""
 
     def __init__(self):
@@ -260,3 +261,12 @@ class MooncakeDistributedStore(Ranges, Segments):
 
 def _remove_flags(force):
     return _kvpool.FORCE if force else _kvpool.HEED_PROBES
+
+
+# ---- what programs that store tensors themselves call
+_serialize_tensor = serialize
+_deserialize_tensor = deserialize
+
+
+def _tensor_metadata_size():
+    return _tensor_format.SIZE

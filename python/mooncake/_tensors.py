@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of torch, as objects with a header (_tensor_format.py). A shard of rank r of KEY is the object KEY_tp_r. torch is imported by the
+first call that has a tensor to make. Addresses are of registered memory of the host."""
+import importlib
+import logging
+
+from kvpool import _kvpool
+
+from . import _staging, _tensor_format
+from ._buffers import BufferHandle
+from ._config import put_options
+
+log = logging.getLogger("mooncake.store")
+
+_INVALID = -600
+_NOT_FOUND = -704
+
+
+def _torch():
+    return importlib.import_module("torch")  # takes seconds, and most programs have no use for it
+
+
+def serialize(tensor):
+    """(header, address, bytes, what holds the memory): of the host, contiguous, so perhaps a copy. TypeError for what no header tells of."""
+    torch = _torch()
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a tensor of torch is wanted, not {type(tensor).__name__}")
+    name = str(tensor.dtype).rpartition(".")[2]
+    if name not in _tensor_format.DTYPES or tensor.dim() > _tensor_format.DIMS_MAX or tensor.layout != torch.strided:
+        raise TypeError(f"a tensor of {tensor.dtype}, {tensor.dim()} dimensions and layout {tensor.layout} has no form in the pool")
+    owner = tensor.detach().cpu().contiguous()
+    size = owner.numel() * owner.element_size()
+    return _tensor_format.pack(_tensor_format.DTYPES.index(name), list(owner.shape), size), owner.data_ptr(), size, owner
+
+
+def deserialize(memory):
+    """The tensor in an object's bytes, which it is made over and keeps; ValueError."""
+    view = memoryview(memory).cast("B")
+    form = _tensor_format.unpack(view[:_tensor_format.SIZE], view.nbytes)
+    if form is None:
+        raise ValueError("invalid serialized Mooncake tensor payload")
+    torch = _torch()
+    if view.readonly:
+        memory = bytearray(view)  # a tensor may be written to
+    dtype, shape = getattr(torch, _tensor_format.DTYPES[form[0]]), form[1]
+    if view.nbytes == _tensor_format.SIZE:
+        return torch.empty(shape, dtype=dtype)
+    flat = torch.frombuffer(memory, dtype=dtype, offset=_tensor_format.SIZE)
+    return flat.reshape(shape) if shape else flat  # of none, the reference makes one
+
+
+def _tensor_or_none(memory):
+    try:
+        return deserialize(memory) if memory is not None else None
+    except ValueError:
+        return None
+
+
+def _is_alike(*lists):
+    return len({len(one) for one in lists}) == 1
+
+
+class Tensors:
+    """A part of MooncakeDistributedStore. Gets give a tensor or None; puts 0 or a code, -600 for what is no tensor."""
+
+    # ---- whole tensors
+    def put_tensor(self, key, tensor):
+        return self._put_tensor(key, tensor, 0, None)
+
+    def upsert_tensor(self, key, tensor):
+        return self._put_tensor(key, tensor, _kvpool.UPSERT, None)
+
+    def pub_tensor(self, key, tensor, config=None):
+        return self._put_tensor(key, tensor, 0, config)
+
+    def upsert_pub_tensor(self, key, tensor, config=None):
+        return self._put_tensor(key, tensor, _kvpool.UPSERT, config)
+
+    def batch_put_tensor(self, keys, tensors_list):
+        return self._put_tensors(keys, tensors_list, 0, None)
+
+    def batch_upsert_tensor(self, keys, tensors_list):
+        return self._put_tensors(keys, tensors_list, _kvpool.UPSERT, None)
+
+    def batch_pub_tensor(self, keys, tensors_list, config=None):
+        return self._put_tensors(keys, tensors_list, 0, config)
+
+    def batch_upsert_pub_tensor(self, keys, tensors_list, config=None):
+        return self._put_tensors(keys, tensors_list, _kvpool.UPSERT, config)
+
+    def get_tensor(self, key):
+        return _tensor_or_none(self.get_buffer(key))
+
+    def batch_get_tensor(self, keys):
+        """Tensors of one call share memory: it is freed when none of them is left."""
+        return [_tensor_or_none(memory) for memory in self.batch_get_buffer(keys)]
+
+    def _put_tensor(self, key, tensor, flags, config, shard=None):
+        try:
+            head, address, size, owner = serialize(tensor)
+        except TypeError as e:
+            log.error("%r: %s", key, e)
+            return _INVALID
+        if self._raw is None:
+            return _INVALID
+        if shard is not None:
+            dtype, shape = _tensor_format.unpack(head, _tensor_format.SIZE + size)
+            head = _tensor_format.pack(dtype, shape, size, shard)
+        return self._raw.put_parts(key, (head, _kvpool.Span(address, size, owner)), 0, *put_options(config, flags))
+
+    def _put_tensors(self, keys, tensors, flags, config):
+        if not _is_alike(keys, tensors):
+            return [_INVALID] * len(keys)
+        return [self._put_tensor(key, tensor, flags, config) for key, tensor in zip(keys, tensors)]
+
+    # ---- shards: a put makes those of all ranks, whatever tp_rank is
+    def put_tensor_with_tp(self, key, tensor, tp_rank=0, tp_size=1, split_dim=0):
+        return self._put_shards(key, tensor, tp_size, split_dim, None)
+
+    def pub_tensor_with_tp(self, key, tensor, config=None, tp_rank=0, tp_size=1, split_dim=0):
+        return self._put_shards(key, tensor, tp_size, split_dim, config)
+
+    def batch_put_tensor_with_tp(self, base_keys, tensors_list, tp_rank=0, tp_size=1, split_dim=0):
+        return self.batch_pub_tensor_with_tp(base_keys, tensors_list, None, tp_rank, tp_size, split_dim)
+
+    def batch_pub_tensor_with_tp(self, base_keys, tensors_list, config=None, tp_rank=0, tp_size=1, split_dim=0):
+        if not _is_alike(base_keys, tensors_list):
+            return [_INVALID] * len(base_keys)
+        return [self._put_shards(key, tensor, tp_size, split_dim, config) for key, tensor in zip(base_keys, tensors_list)]
+
+    def get_tensor_with_tp(self, key, tp_rank=0, tp_size=1, split_dim=0):
+        return self.get_tensor(_shard_key(key, tp_rank, tp_size))
+
+    def batch_get_tensor_with_tp(self, base_keys, tp_rank=0, tp_size=1):
+        return self.batch_get_tensor([_shard_key(key, tp_rank, tp_size) for key in base_keys])
+
+    def _put_shards(self, key, tensor, ranks, dimension, config):
+        """0, or the first code. The dimension has to be a multiple of ranks."""
+        if ranks <= 1:
+            return self._put_tensor(key, tensor, 0, config)
+        if not isinstance(tensor, _torch().Tensor) or not 0 <= dimension < tensor.dim():
+            return _INVALID
+        whole, code = list(tensor.shape), 0
+        if whole[dimension] == 0 or whole[dimension] % ranks:
+            return _INVALID
+        for rank, part in enumerate(tensor.chunk(ranks, dimension)):
+            one = self._put_tensor(_shard_key(key, rank, ranks), part, 0, config, (rank, ranks, dimension, whole))
+            code = code or one
+        return code
+
+    # ---- in registered memory: the header, and the bytes behind it
+    def get_tensor_into(self, key, buffer_ptr, size):
+        """A tensor over the caller's memory, which has to outlive it; None also where it does not fit."""
+        return self.batch_get_tensor_into([key], [buffer_ptr], [size])[0]
+
+    def batch_get_tensor_into(self, keys, buffer_ptrs, sizes):
+        if not _is_alike(keys, buffer_ptrs, sizes):
+            return [None] * len(keys)
+        got = self.batch_get_into(keys, buffer_ptrs, sizes)
+        return [_tensor_or_none(BufferHandle(ptr, n, None)) if n > 0 else None for ptr, n in zip(buffer_ptrs, got)]
+
+    def get_tensor_with_tp_into(self, key, buffer_ptr, size, tp_rank=0, tp_size=1, split_dim=0):
+        return self.get_tensor_into(_shard_key(key, tp_rank, tp_size), buffer_ptr, size)
+
+    def batch_get_tensor_with_tp_into(self, base_keys, buffer_ptrs, sizes, tp_rank=0, tp_size=1):
+        return self.batch_get_tensor_into([_shard_key(key, tp_rank, tp_size) for key in base_keys], buffer_ptrs, sizes)
+
+    def put_tensor_from(self, key, buffer_ptr, size):
+        return self._put_tensors_from([key], [buffer_ptr], [size], 0)[0]
+
+    def upsert_tensor_from(self, key, buffer_ptr, size):
+        return self._put_tensors_from([key], [buffer_ptr], [size], _kvpool.UPSERT)[0]
+
+    def batch_put_tensor_from(self, keys, buffer_ptrs, sizes):
+        return self._put_tensors_from(keys, buffer_ptrs, sizes, 0)
+
+    def batch_upsert_tensor_from(self, keys, buffer_ptrs, sizes):
+        return self._put_tensors_from(keys, buffer_ptrs, sizes, _kvpool.UPSERT)
+
+    def put_tensor_with_tp_from(self, key, buffer_ptr, size, tp_rank=0, tp_size=1, split_dim=0):
+        """Splits a whole tensor into the shards of all ranks."""
+        return self.batch_put_tensor_with_tp_from([key], [buffer_ptr], [size], tp_rank, tp_size, split_dim)[0]
+
+    def batch_put_tensor_with_tp_from(self, base_keys, buffer_ptrs, sizes, tp_rank=0, tp_size=1, split_dim=0):
+        if not _is_alike(base_keys, buffer_ptrs, sizes):
+            return [_INVALID] * len(base_keys)
+        if tp_size <= 1:
+            return self._put_tensors_from(base_keys, buffer_ptrs, sizes, 0)
+        tensors = (_tensor_or_none(self._copy_of(ptr, size)) for ptr, size in zip(buffer_ptrs, sizes))
+        return [self._put_shards(key, tensor, tp_size, split_dim, None) for key, tensor in zip(base_keys, tensors)]
+
+    def _put_tensors_from(self, keys, ptrs, sizes, flags):
+        if self._raw is None or not _is_alike(keys, ptrs, sizes):
+            return [_INVALID] * len(keys)
+        heads = [self._copy_of(ptr, _tensor_format.SIZE) for ptr in ptrs]
+        are_sound = [head is not None and _tensor_format.unpack(memoryview(head), size) is not None for head, size in zip(heads, sizes)]
+        sound = [row for row, is_sound in zip(zip(keys, ptrs, sizes), are_sound) if is_sound]
+        put = iter(self._put_memory(*zip(*sound), flags, None) if sound else ())
+        return [next(put) if is_sound else _INVALID for is_sound in are_sound]
+
+    def _copy_of(self, ptr, size):
+        """A copy of registered memory, or None: it is read where the library has found that it is some."""
+        if self._raw is None or size < _tensor_format.SIZE:
+            return None
+        try:
+            slab = _staging.Slab(self._raw, [size], self._staged)
+        except MemoryError:
+            return None
+        [n] = self._raw.copy_ranges([(slab.at[0], size)], [[ptr]], [[size]], [[0]], True, True)
+        return BufferHandle(slab.at[0], size, slab) if n == size else None
+
+    # ---- elsewhere
+    def get_tensor_into_cuda(self, key, tensor):
+        """Copies the payload into a tensor on a GPU of as many bytes. How many these are, or a code."""
+        if not (isinstance(tensor, _torch().Tensor) and tensor.is_cuda and tensor.is_contiguous()):
+            return _INVALID
+        found = self.get_tensor(key)
+        if found is None:
+            return _NOT_FOUND if self._raw is not None else _INVALID
+        size = found.numel() * found.element_size()
+        if found.dtype != tensor.dtype or size != tensor.numel() * tensor.element_size():
+            return _INVALID
+        tensor.copy_(found.reshape(tensor.shape))
+        return size
+
+    def batch_get_tensor_into_cuda(self, keys, tensors_list):
+        if not _is_alike(keys, tensors_list):
+            return [_INVALID] * len(keys)
+        return [self.get_tensor_into_cuda(key, tensor) for key, tensor in zip(keys, tensors_list)]
+
+    def save_tensor_to_safetensor(self, key, file_name=None):
+        """Writes a tensor to a file, by default one that is named as its key, which decides where: 0 or a code."""
+        tensor = self.get_tensor(key)
+        if tensor is None:
+            return _NOT_FOUND if self._raw is not None else _INVALID
+        try:
+            importlib.import_module("safetensors.torch").save_file({key: tensor.contiguous()}, file_name or key)
+        except Exception as e:  # whatever it raises of a file or a dtype that it cannot write
+            log.error("%s: %s", file_name or key, e)
+            return _INVALID
+        return 0
+
+    def load_tensor_from_safetensor(self, key=None, file_name=None):
+        """Reads the tensor of that name, or the first, from a file and puts it under key, by default the file's name. The tensor or None."""
+        if file_name is None:
+            raise TypeError("file_name is wanted")
+        try:
+            tensors = importlib.import_module("safetensors.torch").load_file(file_name)
+        except Exception as e:  # whatever it raises of a file that it cannot read
+            log.error("%s: %s", file_name, e)
+            return None
+        if not tensors:
+            return None
+        if key is not None and key not in tensors:
+            log.warning("%s has no tensor %r; the first one is taken", file_name, key)
+        tensor = tensors.get(key, next(iter(tensors.values())))
+        return tensor if self._put_tensor(key or file_name, tensor, 0, None) == 0 else None
+
+
+def _shard_key(key, rank, ranks):
+    if ranks <= 1:
+        return key
+    return b"%s_tp_%d" % (key, rank) if isinstance(key, bytes) else f"{key}_tp_{rank}"
