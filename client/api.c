@@ -135,8 +135,10 @@ choose_transports(opening_t *o)
     const bool is_told = o->conf.transports != NULL && o->conf.transports[0] != '\0';
     const char *text = or_env(o->conf.transports, "KVPOOL_TRANSPORTS", NULL);
     char why[WHY_MAX] = "";
-    kvp_err_t err = kvp_transports_wish(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
+    kvp_err_t err = KVP_OK;
 
+    if (text == NULL || kvp_is_listed(text, "rdma"))
+        err = kvp_transports_wish(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
     if (err != KVP_OK) return refuse(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
     if (text == NULL) {
         err = kvp_transports_default(p->transports, KVP_TRANSPORTS_MAX, &p->transports_n, why, sizeof why);
@@ -220,6 +222,7 @@ start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
         .name = conf->name,
         .host_id = conf->host_id,
         .listen = conf->listen,
+        .needed = or_env(conf->transports, "KVPOOL_TRANSPORTS", NULL),
         .memory_bytes = conf->memory_bytes,
         .chunk_bytes = conf->chunk_bytes,
     };

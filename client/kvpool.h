@@ -54,7 +54,8 @@ typedef struct {
     uint32_t deadline_ms; /* of a call that gives none; default 5000 */
     uint32_t verify; /* KVPOOL_VERIFY_* */
     uint64_t memory_bytes; /* > 0: an embedded node offers that much memory to the pool while the handle is open */
-    const char *listen; /* embedded node: "HOST:PORT" for peers; default 127.0.0.1:0 */
+    const char *listen; /* embedded node: "HOST:PORT" for peers; default 127.0.0.1:0. It serves by all transports there
+                           are: rdma where HOST is an address of a device; an error where it is none and rdma is named */
     uint64_t chunk_bytes; /* embedded node: 0 = default */
     uint32_t tenant; /* keys are the tenant's own: equal keys of two tenants are two objects */
     uint32_t locations; /* kept, so that what was got before is got again with no message to anyone (128 bytes each);

@@ -79,6 +79,9 @@ kvp_bench_explain(const kvp_bench_conf_t *conf, int err)
     if (err == KVPOOL_NOT_FOUND)
         return "a part of the set was evicted or removed: the pool has not room for all of it, or others use it as "
                "well";
+    if (err == KVPOOL_DEADLINE)
+        return "a call moves more than this path does in its time: give a longer --deadline, or a smaller --batch or "
+               "--size";
     return NULL;
 }
 

@@ -24,10 +24,15 @@ static kvp_err_t
 read_transports(kvp_node_t *node, const kvp_node_conf_t *conf)
 {
     const bool has_wish = conf->rdma_device != NULL || conf->rdma_gid_index != NULL;
+    const char *needed = conf->needed != NULL ? conf->needed : conf->transports;
     char why[WHY_MAX] = "";
     kvp_err_t err = KVP_OK;
 
-    node->has_named = conf->transports != NULL || has_wish;
+    if (has_wish && conf->transports != NULL && !kvp_is_listed(conf->transports, "rdma")) {
+        kvp_log_error("node", "an RDMA device or GID index is given, and rdma is not among the transports: %s",
+                      conf->transports);
+        return KVP_INVALID;
+    }
     if (has_wish) err = kvp_transports_wish(conf->rdma_device, conf->rdma_gid_index, why, sizeof why);
     if (err == KVP_OK && conf->transports != NULL)
         err = kvp_transports_parse(conf->transports, node->ops, KVP_NODE_TPS_MAX, &node->ops_n, why, sizeof why);
@@ -36,6 +41,8 @@ read_transports(kvp_node_t *node, const kvp_node_conf_t *conf)
     if (err == KVP_OK && why[0] != '\0')
         kvp_log_write(kvp_transports_has_adapter() ? KVP_LOG_INFO : KVP_LOG_DEBUG, "node",
                       "%s; clients come by the other transports", why);
+    for (size_t i = 0; i < node->ops_n; i++)
+        if (has_wish || (needed != NULL && kvp_is_listed(needed, node->ops[i]->name))) node->needed |= 1u << i;
     if (err == KVP_OK) return KVP_OK;
     kvp_log_error("node", "transports: %s", why);
     return KVP_INVALID;

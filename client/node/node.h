@@ -16,6 +16,7 @@ typedef struct {
     const char *host_id; /* NULL = the machine's */
     const char *listen; /* "HOST:PORT"; NULL = a free port of 127.0.0.1 */
     const char *transports; /* NULL = shm, rdma where this machine can, tcp */
+    const char *needed; /* "rdma,...": it serves by these of them, or does not start; NULL = transports, if given */
     const char *rdma_device; /* "NAME[:PORT],..."; NULL = the process's choice so far, as for the next one */
     const char *rdma_gid_index;
     uint64_t memory_bytes; /* payload; rounded down to 4 KiB, at least 64 KiB */

@@ -47,7 +47,7 @@ dial(kvp_node_t *node, bool is_good)
     kvp_node_dial_want(&node->dial, is_good, &was);
 }
 
-/* lose drops the connection and looks for another one. */
+/* lose drops the connection and looks for another one. why NULL: it was said already. */
 static void
 lose(kvp_node_t *node, const char *why)
 {
@@ -57,7 +57,8 @@ lose(kvp_node_t *node, const char *why)
     uint32_t missed;
 
     if (l->state == KVP_LINK_DOWN) return;
-    if (kvp_log_limit_ok(&l->noise, &missed)) kvp_log_warn("node", "connection to the master is over: %s", why);
+    if (why != NULL && kvp_log_limit_ok(&l->noise, &missed))
+        kvp_log_warn("node", "connection to the master is over: %s", why);
     kvp_node_unwatch(node, &l->ev);
     kvp_framed_fini(&l->conn);
     l->state = KVP_LINK_DOWN;
@@ -198,7 +199,7 @@ kvp_node_link_on_dial(kvp_node_t *node)
     err = adopt(node, &dialed);
     if (err != KVP_OK) {
         kvp_node_failed(node, err);
-        lose(node, kvp_err_text(err));
+        lose(node, NULL);
         return;
     }
     ask_mount(node);

@@ -195,7 +195,7 @@ kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello)
     memcpy(conf.pool_id, hello->pool_id, sizeof conf.pool_id);
     err = kvp_node_mem_create(&conf, &mem);
     if (err != KVP_OK) return err;
-    err = kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->has_named, node->lanes, &at, mem);
+    err = kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->needed, node->lanes, &at, mem);
     if (err != KVP_OK) {
         kvp_node_mem_destroy(mem);
         return err;

@@ -93,7 +93,7 @@ struct kvp_node {
     char unix_path[108]; /* empty = none */
     const kvp_transport_ops_t *ops[KVP_NODE_TPS_MAX];
     size_t ops_n;
-    bool has_named; /* somebody named those: none may be left out */
+    uint32_t needed; /* a bit for each that somebody named: it may not be left out */
     uint64_t size_bytes;
     uint64_t chunk_bytes;
     uint32_t lanes;

@@ -109,7 +109,7 @@ add_tp(kvp_node_tps_t *t, const kvp_transport_ops_t *ops, const kvp_tp_conf_t *c
 }
 
 kvp_err_t
-kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, bool has_named, uint32_t lanes,
+kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t needed, uint32_t lanes,
                    const kvp_addr_t *listen_at, kvp_node_mem_t *mem)
 {
     kvp_tp_conf_t conf = {.lanes = lanes};
@@ -119,13 +119,13 @@ kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, siz
     t->mem = mem;
     memcpy(conf.pool_id, mem->conf.pool_id, sizeof conf.pool_id);
     for (size_t i = 0; i < n; i++) {
-        bool is_optional = !has_named && (ops[i]->caps & KVP_TP_OWN_PORT) != 0;
+        bool has_port = (ops[i]->caps & KVP_TP_OWN_PORT) != 0, is_optional = has_port && (needed & 1u << i) == 0;
         char why[WHY_MAX] = "";
 
-        /* What nobody asked for and cannot be had is one line, with what the transport says helps. */
-        if (is_optional) kvp_log_divert(why, sizeof why);
+        /* What cannot be had is one line, with what the transport says helps. */
+        if (has_port) kvp_log_divert(why, sizeof why);
         err = add_tp(t, ops[i], &conf, listen_at);
-        if (is_optional) kvp_log_divert(NULL, 0);
+        if (has_port) kvp_log_divert(NULL, 0);
         if (err == KVP_OK && why[0] != '\0') kvp_log_warn("node", "%s: %s", ops[i]->name, why);
         if (err != KVP_OK && is_optional) {
             kvp_log_info("node", "the memory is not served by %s, and by the other transports all the same: %s",
@@ -134,7 +134,8 @@ kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, siz
         }
         if (err == KVP_OK) err = start_lanes(t, t->tps[t->tps_n - 1], lanes);
         if (err == KVP_OK) continue;
-        kvp_log_error("node", "cannot serve the memory by %s: %s", ops[i]->name, kvp_err_text(err));
+        kvp_log_error("node", "cannot serve the memory by %s: %s", ops[i]->name,
+                      why[0] != '\0' ? why : kvp_err_text(err));
         kvp_node_tps_stop(t);
         return err;
     }

@@ -31,8 +31,9 @@ typedef struct {
 
 /* kvp_node_tps_start makes instances, registers mem, in the background where that takes long (a chunk's mrs_err tells), and
  * starts the lanes of those that have a serving side; those with a port of their own listen where the node does. On an error everything is undone. mem is borrowed until kvp_node_tps_stop, which ends all data connections; legal on a zeroed or
- * stopped value. Unless has_named, a transport with a port of its own that cannot serve here is left out with a warning. */
-kvp_err_t kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, bool has_named,
+ * stopped value. A transport with a port of its own that
+ * cannot serve here is left out with a warning, unless its bit in needed is set. */
+kvp_err_t kvp_node_tps_start(kvp_node_tps_t *t, const kvp_transport_ops_t *const *ops, size_t n, uint32_t needed,
                              uint32_t lanes, const kvp_addr_t *at, kvp_node_mem_t *mem) KVP_MUST_USE;
 void kvp_node_tps_stop(kvp_node_tps_t *t);
 

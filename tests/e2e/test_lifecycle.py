@@ -9,7 +9,7 @@ import time
 import pytest
 
 from clients import E2E, PATHS, Board, Load, Shell, Talker, figures, settled, slow, work
-from conftest import SAN, SLOW, TIER, wait_until
+from conftest import RDMA, SAN, SLOW, TIER, wait_until
 
 MIB = 1 << 20
 CROWD_S = 30 if TIER == "long" else 6
@@ -289,6 +289,9 @@ def test_master_restarts_under_load(pool):
 
 # ---- many at once
 
+# Queue pairs of soft RoCE fall silent now and then (tests/rdma_vm/README.md): who waits for one is told that its node is lost.
+FINE = {"OK", "NOT_FOUND", "STALE"} | ({"NODE_LOST"} if RDMA else set())
+
 
 @slow
 @pytest.mark.pool(nodes=2, memory="32MiB")
@@ -303,7 +306,7 @@ def test_many_threads_on_one_handle(pool):
     work(CROWD_S, lambda: load.done() > enough)
     got = load.stop()
     assert got["wrong"] == 0, got["first_wrong"]
-    assert set(got["results"]) <= {"OK", "NOT_FOUND", "STALE"}, got["results"]
+    assert set(got["results"]) <= FINE, got["results"]
     assert got["results"]["OK"] > enough, got["results"]
 
 
@@ -325,7 +328,7 @@ def test_many_processes(pool):
     for load in loads:
         got = load.stop()
         assert got["wrong"] == 0, got["first_wrong"]
-        assert set(got["results"]) <= {"OK", "NOT_FOUND", "STALE"}, got["results"]
+        assert set(got["results"]) <= FINE, got["results"]
         assert got["results"].get("OK", 0) > enough, got["results"]
     settled(pool.master, "all of it to be cleaned up")
 

@@ -95,7 +95,7 @@ def test_master_killed(make_pool, bench, disk):
     workers = [Worker(pool, f"w{i}", i, (25 if i < 2 else 2000) * SLOW, **PATHS[path])
                for i, path in enumerate(sorted(PATHS) * 2)]
     for i in range(0, FILL, 500):
-        assert prober(f"bput fill/ {i} 500 {LEN}")["results"] == {"OK": 500}
+        assert prober(f"bput fill/ {i} 500 {LEN} deadline={10000 * SLOW}")["results"] == {"OK": 500}
     for worker in workers:
         worker.start()
     for turn in range(5 if TIER == "long" else 2):

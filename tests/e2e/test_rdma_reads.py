@@ -8,7 +8,7 @@ import re
 import pytest
 
 from clients import PATHS, Shell, slow
-from conftest import SLOW, TIER
+from conftest import RDMA, SLOW, TIER
 from test_known import MAY_LAPSE, SIZE, counters, get_known
 
 GETS = 300
@@ -103,6 +103,19 @@ def test_nodes_serve_by_rdma_without_being_told(bench, make_pool):
     assert by_rdma(f"bput k/ 0 8 {SIZE}")["results"] == {"OK": 8}
     got = by_rdma(f"bget k/ 0 8 {SIZE}")
     assert got["results"] == {"OK": 8} and got["wrong"] == 0, got
+
+
+def test_memory_of_a_process_is_served_by_rdma_where_that_is_named(bench, make_pool):
+    """Fails if a program that names rdma and gives memory is not told that nobody could get at it by rdma where it listens, or
+    if its memory is not served by rdma at the address of a device."""
+    pool = make_pool(nodes=0)
+    lost = Shell(bench, pool.addr, "lost", is_open=False)
+    got = lost(f"open master={pool.addr} transports=rdma memory_bytes={16 << 20} deadline=4000")
+    assert got["err"] != "OK", got
+    assert re.search(r"error node: cannot serve the memory by rdma: no device .*127\.0\.0\.1: listen at ", lost.log()), lost.log()
+    owner = Shell(bench, pool.addr, "owner", transports="rdma", listen=f"{RDMA[0]}:0", memory_bytes=16 << 20)
+    assert list(offers(pool).values()) == ["shm,rdma,tcp"]
+    assert owner(f"bput k/ 0 8 {SIZE}")["results"] == {"OK": 8}
 
 
 # ---- a trace

@@ -415,7 +415,7 @@ test_nobody_waits_for_the_slow_one(void **state)
     (void)state;
     assert_non_null(t);
     slow_reg_let(1); /* the check; all else waits at the gate */
-    assert_int_equal(kvp_node_tps_start(t, ops, 2, true, 1, &at, mem), KVP_OK);
+    assert_int_equal(kvp_node_tps_start(t, ops, 2, 3, 1, &at, mem), KVP_OK);
     kvp_node_tps_names(t, names);
     assert_string_equal(names, "shm,mem");
     for (uint32_t i = 0; i < CHUNKS; i++) {
