@@ -297,13 +297,28 @@ kvp_ibv_dev_gone(const struct rdma_cm_id *id)
     pthread_mutex_unlock(&host.lock);
 }
 
+/* Its driver says that it failed for good. */
+static bool
+has_failed(struct ibv_context *ctx)
+{
+    struct pollfd p = {.fd = ctx->async_fd, .events = POLLIN};
+    struct ibv_async_event event;
+    bool is_fatal = false;
+
+    while (poll(&p, 1, 0) == 1 && (p.revents & POLLIN) != 0 && (host.libs->ibv_get_async_event)(ctx, &event) == 0) {
+        is_fatal |= event.event_type == IBV_EVENT_DEVICE_FATAL;
+        (host.libs->ibv_ack_async_event)(&event);
+    }
+    return is_fatal;
+}
+
 bool
 kvp_ibv_dev_has_gone(kvp_ibv_dev_t *dev)
 {
     bool is_gone;
 
     pthread_mutex_lock(&host.lock);
-    if (!kvp_rdma_is_present(dev->ctx)) ctx_gone(dev->ctx);
+    if (!kvp_rdma_is_present(dev->ctx) || has_failed(dev->ctx)) ctx_gone(dev->ctx);
     is_gone = dev->base.is_gone;
     pthread_mutex_unlock(&host.lock);
     return is_gone;
@@ -409,21 +424,6 @@ take_back(kvp_ibv_dev_t *dev)
         dev_drop(dev);
         return;
     }
-}
-
-/* Its driver says that it failed for good. */
-static bool
-has_failed(struct ibv_context *ctx)
-{
-    struct pollfd p = {.fd = ctx->async_fd, .events = POLLIN};
-    struct ibv_async_event event;
-    bool is_fatal = false;
-
-    while (poll(&p, 1, 0) == 1 && (p.revents & POLLIN) != 0 && (host.libs->ibv_get_async_event)(ctx, &event) == 0) {
-        is_fatal |= event.event_type == IBV_EVENT_DEVICE_FATAL;
-        (host.libs->ibv_ack_async_event)(&event);
-    }
-    return is_fatal;
 }
 
 /* librdmacm has all devices of the machine open, those that we do not use as well. */

@@ -29,6 +29,9 @@
 #define DRAIN_MAX_BYTES (8u << 20)
 #define TRANSFER_NS (60 * KVP_NS_PER_S) /* for a body, in or out: who is slow but never idle holds its memory as long */
 #define SLOW_THREADS 4
+#define SLOW_MAX                                                                                                       \
+    (CONNECTION_LIMIT / 2) /* requests at slow handlers: the other connections are for who wants to know how we are */
+#define JSON_VALUES_MAX 4096u /* of a body: the parser takes hundreds of bytes for a value that is written with two */
 #define PIECE_BYTES (64u << 10) /* of a response; what is shorter needs no watching, the socket takes it at once */
 
 typedef struct {
@@ -48,6 +51,7 @@ struct kvp_http {
     kvp_jobs_t slow;
     bool has_slow;
     _Atomic size_t held_bytes; /* of bodies and what handlers claimed */
+    _Atomic uint32_t slow_n; /* requests that slow handlers have, or will */
     bool is_starting;
     char start_error[256]; /* libmicrohttpd's words for what went wrong in start */
 };
@@ -147,19 +151,28 @@ run_slow(kvp_job_t *job)
     kvp_http_request_t *request = kvp_container_of(job, kvp_http_request_t, job);
     request->route->fn(request->route->arg, request, &request->response);
     request->is_answered = true;
+    request->response.http->slow_n--;
     MHD_resume_connection(request->connection);
 }
 
-static void
+/* Whether a slow handler has it; else it is answered. */
+static bool
 hand_over(kvp_http_t *http, kvp_http_request_t *request, const route_t *route)
 {
+    if (http->slow_n >= SLOW_MAX) {
+        kvp_http_error(&request->response, MHD_HTTP_SERVICE_UNAVAILABLE, "too many requests are under way");
+        return false;
+    }
     request->route = route;
     request->job.run = run_slow;
+    http->slow_n++;
     MHD_suspend_connection(request->connection); /* first: the job may be done before this returns */
-    if (kvp_jobs_add(&http->slow, &request->job)) return;
+    if (kvp_jobs_add(&http->slow, &request->job)) return true;
+    http->slow_n--;
     kvp_http_error(&request->response, MHD_HTTP_SERVICE_UNAVAILABLE, "going down");
     request->is_answered = true;
     MHD_resume_connection(request->connection);
+    return true;
 }
 
 /* Whether the response is there. Otherwise a slow handler has the request, and we are called again behind it. */
@@ -186,10 +199,7 @@ dispatch(kvp_http_t *http, kvp_http_request_t *request, kvp_http_response_t *res
         return true;
     }
     request->rest = is_below(route, request->path) ? request->path + route->path_len : "";
-    if (route->is_slow) {
-        hand_over(http, request, route);
-        return false;
-    }
+    if (route->is_slow) return !hand_over(http, request, route);
     route->fn(route->arg, request, response);
     return true;
 }
@@ -518,9 +528,30 @@ kvp_http_body(const kvp_http_request_t *request)
     return &request->body;
 }
 
+static bool
+has_too_many_values(const kvp_buf_t *body)
+{
+    size_t n = 0;
+    bool is_text = false;
+    for (size_t i = 0; i < body->len && n <= JSON_VALUES_MAX; i++) {
+        uint8_t c = body->data[i];
+        if (c == '"')
+            is_text = !is_text;
+        else if (is_text)
+            i += c == '\\';
+        else
+            n += c == ',' || c == '[' || c == '{';
+    }
+    return n > JSON_VALUES_MAX;
+}
+
 json_object *
 kvp_http_body_json(const kvp_http_request_t *request, kvp_http_response_t *response)
 {
+    if (has_too_many_values(&request->body)) {
+        kvp_http_error(response, MHD_HTTP_BAD_REQUEST, "body has more than %u values", JSON_VALUES_MAX);
+        return NULL;
+    }
     struct json_tokener *tokener = json_tokener_new_ex(JSON_DEPTH_MAX);
     if (tokener == NULL) {
         kvp_http_error(response, MHD_HTTP_SERVICE_UNAVAILABLE, "%s", kvp_err_text(KVP_NOMEM));

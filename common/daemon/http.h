@@ -57,7 +57,7 @@ const char *kvp_http_query(const kvp_http_request_t *request, const char *name);
 const char *kvp_http_header(const kvp_http_request_t *request, const char *name);
 const kvp_buf_t *kvp_http_body(const kvp_http_request_t *request);
 
-/* kvp_http_body_json parses the body strictly, 32 levels at most. On failure it has answered 400, and returns NULL.
+/* kvp_http_body_json parses the body strictly, 32 levels and 4096 values at most. On failure it has answered 400, and returns NULL.
  * Returned to json_object_put. */
 json_object *kvp_http_body_json(const kvp_http_request_t *request, kvp_http_response_t *response);
 

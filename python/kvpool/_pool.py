@@ -29,9 +29,20 @@ def _size(value: Union[int, str]) -> int:
     return int(digits) * _UNITS[unit]
 
 
+_MS_MAX = 2**32 - 1
+
+
+def _held(memory: Any) -> Any:
+    """What keeps memory where it is: its buffer, which cannot be resized or closed meanwhile, or the object."""
+    try:
+        return memoryview(memory)
+    except TypeError:  # DLPack alone
+        return memory
+
+
 def _ms(seconds: Optional[float]) -> int:
     """A deadline in milliseconds; None is the pool's own, which is 0 to the library."""
-    return 0 if seconds is None else max(1, round(seconds * 1000))
+    return 0 if seconds is None else max(1, round(min(seconds * 1000, _MS_MAX)))
 
 
 class Reservation:
@@ -132,6 +143,9 @@ class Pool:
                  transports: Optional[str] = None, deadline: Optional[float] = None, verify: bool = False,
                  memory: Union[int, str] = 0, listen: Optional[str] = None, chunk: Union[int, str] = 0, tenant: int = 0,
                  locations: int = 0) -> None:
+        for what, number in (("tenant", tenant), ("locations", locations)):
+            if not 0 <= number < 2**32:
+                raise ValueError(f"{what}: {number} does not fit in 32 bits")
         self._raw = _kvpool.Pool()
         self._held: Dict[int, Memory] = {}  # address: object, so that registered memory outlives its registration
         err, detail = self._raw.open(master, name, host_id, transports, _ms(deadline), int(verify), _size(memory), listen,
@@ -159,7 +173,7 @@ class Pool:
         """
         address, length = _kvpool.memory_of(memory, False)
         self._check(self._raw.register(address, length))
-        self._held[address] = memory
+        self._held[address] = _held(memory)
 
     def unregister(self, memory: Memory) -> None:
         """Ends register(memory), after the calls that use it. InvalidError where it is not registered."""
@@ -251,6 +265,8 @@ class Pool:
     # ---- the whole
     def remove_matching(self, pattern: str, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:
         """Removes what the regular expression (PCRE2) finds in its key. Returns (how many went, how many are held)."""
+        if not isinstance(pattern, str):
+            raise TypeError(f"a pattern is a str, not {type(pattern).__name__}")
         return self._found(self._raw.remove_many(pattern, _ms(deadline), _kvpool.FORCE if force else 0))
 
     def remove_all(self, *, force: bool = False, deadline: Optional[float] = None) -> Tuple[int, int]:

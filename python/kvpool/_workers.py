@@ -43,7 +43,7 @@ class Workers:
         self._waiting: Deque[Call] = deque()  # for room; the event loop's
         self._queue: Deque[Call] = deque()  # handed over and not begun; guarded by _wake
         self._is_stopped = False  # guarded by _wake
-        self._wake = threading.Condition(threading.Lock())
+        self._wake = threading.Condition()  # its lock may be taken again: a finalizer calls stop() wherever garbage is collected
         # Daemons, because nothing may keep the interpreter from its end; AsyncPool ends them before that.
         self._threads = [threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(threads)]
         for thread in self._threads:

@@ -242,4 +242,4 @@ class BufferPool:
         with self._freed:
             block.region.idle.append(block)
             self._leases_n -= 1
-            self._freed.notify()
+            self._freed.notify_all()  # the next in turn may want a larger block than this one

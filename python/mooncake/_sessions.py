@@ -33,7 +33,7 @@ class Ranges:
                 continue
             base = operator.index(base)
             for k, key in enumerate(keys):
-                items.setdefault(key, []).append(((b, k), [base + offset for offset in dst[k]], sizes[k], src[k]))
+                items.setdefault(key, []).append(((b, k), [base + offset if offset >= 0 else 0 for offset in dst[k]], sizes[k], src[k]))
         if self._raw is None:
             return [[[_INVALID] * len(dst) for dst in of] for of in all_dst_offsets]
         for window in _staging.read(self._raw, items) if items else ():

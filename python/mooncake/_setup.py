@@ -60,6 +60,10 @@ def split_host(hostname):
     return host.strip("[]"), int(port) if port.isdigit() else 0
 
 
+def join_host(host, port):
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def from_dict(config):
     """The arguments of setup() from its form with one dict, whose values may all be text."""
     text = {str(k): str(v) for k, v in config.items()}

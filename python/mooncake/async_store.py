@@ -13,6 +13,11 @@ THREADS = 8  # calls that are made at a time
 QUEUE = 1024  # that have begun or wait for a thread; beyond it a call waits where it is awaited
 
 
+def _stop(workers):
+    if os.getpid() == workers.pid:  # of a fork: the threads, and a lock that one may have held, are the parent's
+        workers.stop()
+
+
 class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
     """A MooncakeDistributedStore with `await store.async_NAME(...)` for each of its calls NAME.
 
@@ -40,7 +45,7 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
         loop = asyncio.get_running_loop()
         if self._workers is None or self._workers.pid != os.getpid():  # a child of fork has no threads, and no pool either
             self._workers = Workers(loop, THREADS, QUEUE, "mooncake-async")
-            weakref.finalize(self, self._workers.stop)
+            weakref.finalize(self, _stop, self._workers)
         workers = self._workers
         if workers.loop is not loop:
             raise RuntimeError("the store belongs to another event loop")

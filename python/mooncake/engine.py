@@ -13,6 +13,7 @@ get_engine() is what this module stands on, not the reference's class; get_engin
 import ctypes
 import logging
 import mmap
+import operator
 import os
 import threading
 from enum import IntEnum
@@ -55,11 +56,6 @@ def _transports(protocol):
     return os.environ.get("KVPOOL_P2P_TRANSPORTS") or {"tcp": "cma,tcp", "rdma": "rdma"}.get(protocol.lower())
 
 
-def _listen(hostname):
-    host, port = _setup.split_host(hostname)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _deadline_ms(lengths=()):
     """$MC_TRANSFER_TIMEOUT is in seconds (30), and no less than 5; and a nanosecond more for each byte."""
     text = os.environ.get("MC_TRANSFER_TIMEOUT", "")
@@ -90,7 +86,7 @@ class TransferEngine:
         if transports is None:
             return self._fail("initialize", f'the protocol is "tcp" or "rdma", not {protocol!r}')
         flags = _kvpool.P2P_TRACEABLE if os.environ.get("KVPOOL_P2P_TRACEABLE") == "1" else 0
-        err, detail = self._raw.open(_listen(local_hostname), transports, _deadline_ms(), flags)
+        err, detail = self._raw.open(_setup.join_host(*_setup.split_host(local_hostname)), transports, _deadline_ms(), flags)
         if err == _NUMBER["NOTSUP"] and protocol.lower() == "rdma":
             detail += '; use the protocol "tcp", or set KVPOOL_P2P_TRANSPORTS=cma,tcp'
         if err != 0:
@@ -169,13 +165,16 @@ class TransferEngine:
 
     def write_bytes_to_buffer(self, dest_address, src_ptr, length):
         """The first length bytes of src_ptr (bytes) to an address of this process."""
-        if dest_address == 0 or length < 0 or length > len(src_ptr):
+        dest_address, length = operator.index(dest_address), operator.index(length)
+        source = src_ptr.encode() if isinstance(src_ptr, str) else bytes(memoryview(src_ptr))
+        if dest_address <= 0 or length < 0 or length > len(source):
             return _FAILED
-        ctypes.memmove(dest_address, src_ptr, length)
+        ctypes.memmove(dest_address, source, length)
         return 0
 
     def read_bytes_from_buffer(self, source_address, length):
-        return ctypes.string_at(source_address, length) if source_address != 0 and length >= 0 else b""
+        source_address, length = operator.index(source_address), operator.index(length)
+        return ctypes.string_at(source_address, length) if source_address > 0 and length >= 0 else b""
 
     # ---- transfers
     def transfer_sync_write(self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""):

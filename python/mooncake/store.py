@@ -88,10 +88,10 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         for turn in range(_SETUP_TRIES):
             at = port or (_setup.free_port(host, os.getpid() + 97 * turn) if memory else 0)
             raw = _kvpool.Pool(is_dropin=True)
-            err, detail = raw.open(master, f"{host}:{at}", None, transports, 0, 0, memory, f"{host}:{at}" if memory else None, 0,
-                                   tenant, 0)
+            name = _setup.join_host(host, at)
+            err, detail = raw.open(master, name, None, transports, 0, 0, memory, name if memory else None, 0, tenant, 0)
             if err == 0:
-                return raw, f"{host}:{at}", 0
+                return raw, name, 0
             if port or not memory or "address already in use" not in detail.lower():
                 break
         log.error("setup: %s", detail or f"code {err}")
@@ -243,10 +243,14 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         return self._raw.remove(key, 0, _remove_flags(force)) if self._raw is not None else _INVALID
 
     def batch_remove(self, keys, force=False):
+        if isinstance(keys, (str, bytes)):
+            raise TypeError("keys are a list")
         return [self.remove(key, force) for key in keys]
 
     def remove_by_regex(self, regex_pattern, force=False):
         """How many went, or a code."""
+        if not isinstance(regex_pattern, str):
+            raise TypeError(f"a pattern is a str, not {type(regex_pattern).__name__}")
         return self._remove_many(regex_pattern, force)
 
     def remove_all(self, force=False):

@@ -14,11 +14,13 @@ typedef struct {
 static int
 end_view(kvpy_view_t *self)
 {
+    kvpool_view_t view = self->view; /* taken before another thread may come with the same */
     int err;
 
-    if (self->view.handle == NULL) return KVPOOL_OK;
+    if (view.handle == NULL) return KVPOOL_OK;
+    self->view = (kvpool_view_t){.handle = NULL};
     Py_BEGIN_ALLOW_THREADS
-        err = kvpool_view_release(self->pool->pool, &self->view);
+        err = kvpool_view_release(self->pool->pool, &view);
     Py_END_ALLOW_THREADS
     return err;
 }

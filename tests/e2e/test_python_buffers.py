@@ -104,6 +104,17 @@ def test_exhaustion(store):
     assert buffers.acquire(MIB, block=False).size == MIB
     with pytest.raises(RuntimeError, match="exceeds"):
         buffers.acquire(MIB + 1)
+    held, got = [buffers.acquire(512 * KIB), buffers.acquire(64 * KIB)], []
+    waiters = [threading.Thread(target=lambda size=size: got.append(buffers.acquire(size, timeout=20).size)) for size in (MIB, 512 * KIB)]
+    for waiter in waiters:  # the first to wait cannot use what comes back first
+        waiter.start()
+        time.sleep(0.1)
+    held.pop(0).release()
+    waiters[1].join(20)
+    assert got == [512 * KIB]
+    held.pop().release()
+    waiters[0].join(20)
+    assert got == [512 * KIB, MIB]
     one = BufferPool(store, max_bytes=MIB, block_on_exhaustion=False)
     whole = one.acquire(MIB)
     with pytest.raises(RuntimeError, match="exhausted"):

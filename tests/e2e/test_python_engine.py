@@ -252,6 +252,12 @@ def test_memory_codes(engine):
     assert engine.write_bytes_to_buffer(buffer + 5, b"hello", 5) == 0
     assert engine.write_bytes_to_buffer(buffer, b"short", 6) == -1
     assert engine.read_bytes_from_buffer(buffer, 10) == b"\0\0\0\0\0hello"
+    assert engine.write_bytes_to_buffer(buffer, "h\u00e9", 3) == 0 and engine.read_bytes_from_buffer(buffer, 3) == b"h\xc3\xa9"
+    for address in (None, "1", 1.5):
+        with pytest.raises(TypeError):
+            engine.write_bytes_to_buffer(address, b"x", 1)
+        with pytest.raises(TypeError):
+            engine.read_bytes_from_buffer(address, 1)
     assert engine.free_managed_buffer(buffer, 10000) == 0
     assert engine.free_managed_buffer(buffer, 10000) == -1
     assert engine.allocate_managed_buffer(0) == 0

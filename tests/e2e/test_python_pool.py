@@ -165,6 +165,29 @@ def test_views(pool_here):
 
 
 @pytest.mark.pool(nodes=1)
+def test_a_view_that_two_threads_release(pool_here):
+    """Fails if both give back what one had."""
+    pool_here.put("v", bytes(4096))
+    for _ in range(300):
+        view = pool_here.view("v")
+        other = threading.Thread(target=view.release)
+        other.start()
+        view.release()
+        other.join()
+
+
+@pytest.mark.pool(nodes=1)
+def test_registered_memory_stays(pool_here):
+    """Fails if what is registered can be resized or closed meanwhile."""
+    memory = bytearray(8192)
+    pool_here.register(memory)
+    with pytest.raises(BufferError):
+        memory.extend(bytes(1 << 20))
+    pool_here.unregister(memory)
+    memory.extend(b"x")
+
+
+@pytest.mark.pool(nodes=1)
 def test_reservations(pool_here):
     for i in range(4):
         pool_here.put(f"r{i}", b"x")
@@ -206,6 +229,20 @@ def test_a_process_gives_memory(pool):
         one.put("k", b"value")
         assert other.get("k") == b"value"
         assert other.stat()["pool"]["size_bytes"] == 32 << 20
+
+
+@pytest.mark.pool(nodes=1)
+def test_what_is_no_pattern_removes_nothing(pool_here):
+    pool_here.put("a", b"x")
+    with pytest.raises(TypeError):
+        pool_here.remove_matching(None, force=True)
+    assert pool_here.get("a", deadline=1e9) == b"x"
+
+
+def test_numbers_that_do_not_fit():
+    for number in (-1, 2**32):
+        with pytest.raises(ValueError, match="32 bits"):
+            kvpool.Pool(tenant=number)
 
 
 def test_what_is_wrong_is_said():

@@ -34,7 +34,7 @@ def test_ranges_in_one_call(store, target):
                                  [[[6, 4], [1], [1]]]) == [[[-600, 4], [-704], [1]]]
     assert target.part(10, 4) == b"0123" and target.part(30, 1) == b"9"
     for dst, src, size, want in ((0, 5, 0, 0), (0, 10, 0, 0), (0, 11, 0, -600), (MIB, 0, 1, -600), (MIB - 1, 0, 2, -600),
-                                 (0, 1 << 63, 1, -600), (0, 1, 1 << 63, -600), (0, 9, (1 << 64) - 9, -600)):
+                                 (0, 1 << 63, 1, -600), (0, 1, 1 << 63, -600), (0, 9, (1 << 64) - 9, -600), (-1, 0, 1, -600)):
         assert store.get_into_ranges([at], [["b"]], [[[dst]]], [[[src]]], [[[size]]]) == [[[want]]], (dst, src, size)
     assert store.get_into_ranges([4096], [["b"]], [[[0]]], [[[0]]], [[[1]]]) == [[[-600]]]
     assert store.get_into_ranges([0], [["b"]], [[[0]]], [[[0]]], [[[1]]]) == [[[-600]]]

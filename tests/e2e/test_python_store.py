@@ -264,6 +264,25 @@ def test_keys_and_values_that_are_none(store):
     assert store.put("a\0b", b"1") == 0 and store.get("a\0b") == b"1" and store.is_exist("a") == 0
 
 
+def test_what_is_no_pattern_removes_nothing(store):
+    """Fails if None, for want of a pattern, removes all there is, or a text is taken for a list of keys."""
+    assert store.put("a", b"x") == 0
+    for none in (None, b"a", 5):
+        with pytest.raises(TypeError):
+            store.remove_by_regex(none, force=True)
+    with pytest.raises(TypeError):
+        store.batch_remove("a", force=True)
+    assert store.get("a") == b"x"
+
+
+def test_a_host_with_an_ipv6_address(pool):
+    handle = MooncakeDistributedStore()
+    assert handle.setup("::1", "P2PHANDSHAKE", 16 * MIB, 16 * MIB, "tcp", "", pool.addr) == 0
+    assert handle.get_hostname().startswith("[::1]:")
+    assert handle.put("a", b"x") == 0 and handle.get("a") == b"x"
+    assert handle.close() == 0
+
+
 def test_names():
     config = ReplicateConfig()
     assert hasattr(ReplicateConfig, "group_ids") and config.group_ids is None and config.replica_num == 1

@@ -98,6 +98,10 @@ def test_bad_requests(pool, rest):
     for body in ("", "{", "5", "null", '{"key": "k", "value": "v"} x', b'{"key": "k", "value": "\xff"}', "[" * 100000):
         status, answer = rest.ask("PUT", "/api/put", body)
         assert status == 400 and "error" in answer, body
+    many = {"error": "body has more than 4096 values"}  # the parser would take gigabytes for them
+    for body in ("[" + "{}," * (8 * MIB) + "{}]", '{"key": "k", "value": "v", "more": [' + "0," * 5000 + "0]}"):
+        assert rest.ask("PUT", "/api/put", body) == (400, many)
+    assert rest.put("commas", ",[{" * 5000)[0] == 200 and rest.ask("DELETE", "/api/remove/commas")[0] == 200
     assert rest.put("x" * 1025, "v")[0] == 400
     for method, path in (("GET", "/api/get/"), ("GET", "/api/exist/"), ("DELETE", "/api/remove/"), ("GET", "/api/get/" + "x" * 1025)):
         assert rest.ask(method, path)[0] == 400, path
