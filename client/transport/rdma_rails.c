@@ -371,7 +371,8 @@ kvp_rdma_rails_failed(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
         return;
     }
     if (up_n(ep) == 0) connect_more(ep, kvp_now_ns());
-    if (!has_hope(ep)) kvp_rdma_ep_lose(ep);
+    /* Who has nothing to do is tended by nobody, and refuses writes for as long as no rail stands. */
+    if (!has_hope(ep) || (was_up && ep->bytes == 0 && up_n(ep) == 0)) kvp_rdma_ep_lose(ep);
 }
 
 kvp_rdma_work_t *

@@ -83,7 +83,7 @@ kvp_jobs_add(kvp_jobs_t *jobs, kvp_job_t *job)
 void
 kvp_jobs_stop(kvp_jobs_t *jobs)
 {
-    if (jobs->queue.next == NULL || jobs->is_ending) return;
+    if (jobs->threads_n == 0 || jobs->is_ending) return;
     pthread_mutex_lock(&jobs->lock);
     jobs->is_ending = true;
     pthread_cond_broadcast(&jobs->wake);

@@ -4,6 +4,7 @@
 import hashlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -39,6 +40,13 @@ class Peer:
 
     def bytes(self, offset, length):
         return bytes.fromhex(self.ask("bytes", offset, length))
+
+    def stop(self):
+        """SIGSTOP, and waits until every thread has stopped: one may be in the middle of a transfer."""
+        self.process.send_signal(signal.SIGSTOP)
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task")
+        wait_until(lambda: all((t / "stat").read_text().rpartition(")")[2].split()[0] == "T" for t in tasks.iterdir()), what="it to stop",
+                   timeout=5)
 
     def kill(self):
         self.process.kill()
@@ -169,7 +177,7 @@ def test_peer_stopped(monkeypatch, path):
     try:
         mine = pattern(SIZE, 6)
         assert engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, SIZE) == 0
-        os.kill(peer.process.pid, signal.SIGSTOP)
+        peer.stop()
         started = time.monotonic()
         assert engine.transfer_sync_write(peer.name, mine.ctypes.data, peer.address, SIZE) == -1
         batch = engine.transfer_submit_write(peer.name, mine.ctypes.data, peer.address, SIZE)
