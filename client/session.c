@@ -19,12 +19,12 @@
 #include "client/debts.h"
 #include "client/waits.h"
 #include "common/log.h"
+#include "common/thread.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
 
 #include "proto/kvpool.pb-c.h"
 
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -550,23 +550,13 @@ run(void *arg)
 static kvp_err_t
 start_thread(kvp_session_t *s)
 {
-    sigset_t all, before;
-    int rc;
+    kvp_err_t err;
 
-    /* Signals are the program's: its own threads get them. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_mutex_lock(&s->lock);
-    rc = pthread_create(&s->thread, NULL, run, s);
-    s->has_thread = rc == 0;
+    err = kvp_thread_start(&s->thread, "kvpool-session", run, s);
+    s->has_thread = err == KVP_OK;
     pthread_mutex_unlock(&s->lock);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc != 0) {
-        kvp_log_error("client", "cannot start a thread: %s", strerror(rc));
-        return KVP_SYS;
-    }
-    pthread_setname_np(s->thread, "kvpool-session");
-    return KVP_OK;
+    return err;
 }
 
 /* ---- start, stop */

@@ -10,8 +10,8 @@
  */
 #include "client/node/node_pin.h"
 
-#include "client/node/node_thread.h"
 #include "common/clock.h"
+#include "common/thread.h"
 
 #include <stdlib.h>
 #include <string.h>

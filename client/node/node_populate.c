@@ -4,9 +4,9 @@
  */
 #include "client/node/node_populate.h"
 
-#include "client/node/node_thread.h"
 #include "client/transport/mapping.h"
 #include "common/log.h"
+#include "common/thread.h"
 
 #include <errno.h>
 #include <sys/mman.h>

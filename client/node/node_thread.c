@@ -1,31 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Starting and waking threads.
+ * Waking threads.
  */
 #include "client/node/node_thread.h"
 
-#include "common/log.h"
-
-#include <signal.h>
-#include <string.h>
 #include <unistd.h>
-
-kvp_err_t
-kvp_thread_start(pthread_t *thread_out, const char *name, void *(*fn)(void *), void *arg)
-{
-    sigset_t all, before;
-    int rc;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(thread_out, NULL, fn, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc != 0) {
-        kvp_log_error("node", "cannot start thread %s: %s", name, strerror(rc));
-        return KVP_SYS;
-    }
-    pthread_setname_np(*thread_out, name);
-    return KVP_OK;
-}
 
 void
 kvp_wake(int wake_fd)

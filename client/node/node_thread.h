@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Threads of the node and what one of them waits for from others.
+ * What one thread of the node waits for from others, and how they wake it.
  */
 #ifndef KVP_CLIENT_NODE_THREAD_H
 #define KVP_CLIENT_NODE_THREAD_H
 
-#include "common/base.h"
+#include "common/thread.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
-
-/* kvp_thread_start runs fn(arg) in a new thread of that name (at most 15 bytes), with every signal blocked: signals are
- * the program's, also where the node is a library inside it. SYS, logged. */
-kvp_err_t kvp_thread_start(pthread_t *thread_out, const char *name, void *(*fn)(void *), void *arg) KVP_MUST_USE;
 
 /* A gather is several answers that the control thread waits for without blocking: one part each is given out, and
  * whoever gives the last one back wakes it. The owner holds a part of its own, so that none ends before all are out. */

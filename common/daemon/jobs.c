@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/daemon/jobs.h"
 
-#include "common/log.h"
+#include "common/thread.h"
 
-#include <signal.h>
 #include <string.h>
 
 static void *
@@ -27,24 +26,6 @@ work(void *arg)
     return NULL;
 }
 
-/* Signals are the main thread's. */
-static int
-start_one(kvp_jobs_t *jobs, const char *name)
-{
-    pthread_t *thread = &jobs->threads[jobs->threads_n];
-    sigset_t all, old;
-    int rc;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    rc = pthread_create(thread, NULL, work, jobs);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc != 0) return rc;
-    pthread_setname_np(*thread, name);
-    jobs->threads_n++;
-    return 0;
-}
-
 kvp_err_t
 kvp_jobs_start(kvp_jobs_t *jobs, size_t threads_n, const char *name)
 {
@@ -54,12 +35,13 @@ kvp_jobs_start(kvp_jobs_t *jobs, size_t threads_n, const char *name)
     pthread_mutex_init(&jobs->lock, NULL);
     pthread_cond_init(&jobs->wake, NULL);
     while (jobs->threads_n < threads_n) {
-        int rc = start_one(jobs, name);
+        kvp_err_t err = kvp_thread_start(&jobs->threads[jobs->threads_n], name, work, jobs);
 
-        if (rc == 0) continue;
-        kvp_log_error("daemon", "cannot start a thread: %s", strerror(rc));
-        kvp_jobs_stop(jobs);
-        return KVP_SYS;
+        if (err != KVP_OK) {
+            kvp_jobs_stop(jobs);
+            return err;
+        }
+        jobs->threads_n++;
     }
     return KVP_OK;
 }

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/thread.h"
+
+#include "common/log.h"
+
+#include <signal.h>
+#include <string.h>
+
+/* A new thread has its creator's mask: from inside it, a signal could come first. */
+int
+kvp_thread_create(pthread_t *thread_out, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
+{
+    sigset_t all, before;
+    int rc;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    rc = pthread_create(thread_out, attr, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
+kvp_err_t
+kvp_thread_start(pthread_t *thread_out, const char *name, void *(*fn)(void *), void *arg)
+{
+    int rc = kvp_thread_create(thread_out, NULL, fn, arg);
+
+    if (rc != 0) {
+        kvp_log_error("thread", "cannot start thread %s: %s", name, strerror(rc));
+        return KVP_SYS;
+    }
+    pthread_setname_np(*thread_out, name);
+    return KVP_OK;
+}
