@@ -33,7 +33,8 @@ LEFT_OUT = {
         "test_view.py::test_view_shows", "test_view.py::test_view_holds", "test_view.py::test_ended_holds",
         "test_view.py::test_view_is_stale", "test_view.py::test_view_ends", "test_view.py::test_view_of_a_lost_session",
         "test_bench.py::test_operation[view]", "test_presented.py::test_view_outlives", "test_full_pool.py::test_everything_held",
-        "test_failures.py::test_stopped_writer_under_pressure"),
+        "test_failures.py::test_stopped_writer_under_pressure", "test_put_killed.py::test_stopped_writer_with_a_view",
+        "test_put_killed.py::test_stopped_writer_closes_without_a_master"),
     "it goes by tcp, by name": (
         "test_bad_input.py::test_data_", "test_bad_input.py::test_open_chunk", "test_bad_input.py::test_bytes_that_changed_in_memory",
         "test_bad_input.py::test_reader_that_does_not_read", "test_bench.py::test_pieces_by_each_transport",
