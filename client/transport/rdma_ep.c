@@ -123,16 +123,19 @@ is_registered_with(kvp_mrcursor_t *cursor, size_t dev, const kvp_xfer_t *xfer)
     return true;
 }
 
-/* With each device that it may go over: what was registered with one was with all, and one may have lost it since. */
+/* With each device that it may go over, once more rails stand as well: what was registered with one was with all, and one may
+ * have lost it since. */
 static bool
 is_registered(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
-    bool is_all = true;
+    const kvp_rdma_tp_t *tp = ep->tp;
+    bool is_all;
     kvp_mrcursor_t cursor;
 
-    kvp_mrcache_begin(ep->tp->cache, &cursor);
-    for (uint32_t r = 0; r < ep->rails_n && is_all; r++)
-        if (r == 0 || ep->rails[r].is_up) is_all = is_registered_with(&cursor, ep->rails[r].cache_dev, xfer);
+    kvp_mrcache_begin(tp->cache, &cursor);
+    is_all = is_registered_with(&cursor, ep->rails[0].cache_dev, xfer);
+    for (size_t i = 0; i < tp->devs_n && is_all; i++)
+        if (!tp->devs[i]->is_gone) is_all = is_registered_with(&cursor, kvp_mrcache_dev(tp->cache, tp->devs[i]), xfer);
     kvp_mrcache_end(&cursor);
     return is_all;
 }
