@@ -51,6 +51,18 @@ kvp_list_del(kvp_list_t *node)
     kvp_list_init(node);
 }
 
+/* kvp_list_splice moves all of one list behind what is in another. */
+static inline void
+kvp_list_splice(kvp_list_t *from, kvp_list_t *to)
+{
+    if (kvp_list_is_empty(from)) return;
+    from->next->prev = to->prev;
+    to->prev->next = from->next;
+    from->prev->next = to;
+    to->prev = from->prev;
+    kvp_list_init(from);
+}
+
 #define kvp_list_entry(node, type, member) kvp_container_of(node, type, member)
 #define kvp_list_first(head, type, member) kvp_list_entry((head)->next, type, member)
 #define kvp_list_foreach(pos, head) for (kvp_list_t *pos = (head)->next; pos != (head); pos = pos->next)

@@ -9,6 +9,7 @@
  */
 #include "client/transport/rdma_leave.h"
 
+#include "common/detach.h"
 #include "common/list.h"
 
 #include <net/if.h>
@@ -31,6 +32,7 @@ static struct {
     struct rdma_event_channel *channel; /* guarded by the lock, as is */
     kvp_list_t ids;
     _Atomic uint32_t n;
+    _Atomic bool is_ending; /* a thread of that is there */
 } left = {.lock = PTHREAD_MUTEX_INITIALIZER, .ids = {&left.ids, &left.ids}};
 
 /* The interface is down before its routes are gone, and its port is after them. */
@@ -88,19 +90,40 @@ kvp_rdma_leave_later(const kvp_rdma_libs_t *libs, struct rdma_cm_id *id, const k
     return is_taken;
 }
 
-void
-kvp_rdma_left_end(const kvp_rdma_libs_t *libs)
+/* One that is ended may wait for the kernel: nobody else waits for that. */
+static void *
+end_left(void *arg)
 {
-    if (left.n == 0) return;
+    const kvp_rdma_libs_t *libs = arg;
+    kvp_list_t ids, stay;
+
+    kvp_list_init(&ids);
+    kvp_list_init(&stay);
     pthread_mutex_lock(&left.lock);
-    kvp_list_foreach_safe (pos, next, &left.ids) {
+    kvp_list_splice(&left.ids, &ids);
+    pthread_mutex_unlock(&left.lock);
+    kvp_list_foreach_safe (pos, next, &ids) {
         left_t *l = kvp_list_entry(pos, left_t, link);
 
-        if (!kvp_rdma_port_is_up(libs, l->id, &l->dev)) continue;
         kvp_list_del(&l->link);
+        if (!kvp_rdma_port_is_up(libs, l->id, &l->dev)) {
+            kvp_list_add_tail(&stay, &l->link);
+            continue;
+        }
         (libs->rdma_destroy_id)(l->id);
         free(l);
         left.n--;
     }
+    pthread_mutex_lock(&left.lock);
+    kvp_list_splice(&stay, &left.ids);
     pthread_mutex_unlock(&left.lock);
+    left.is_ending = false;
+    return NULL;
+}
+
+void
+kvp_rdma_left_end(const kvp_rdma_libs_t *libs)
+{
+    if (left.n == 0 || atomic_exchange(&left.is_ending, true)) return;
+    if (!kvp_detach(end_left, (void *)(uintptr_t)libs)) left.is_ending = false;
 }

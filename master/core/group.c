@@ -23,17 +23,6 @@ hash_of(const kvp_master_t *m, const kvp_tenant_t *t, kvp_digest_t digest)
 }
 
 static void
-splice(kvp_list_t *from, kvp_list_t *to)
-{
-    if (kvp_list_is_empty(from)) return;
-    from->next->prev = to->prev;
-    to->prev->next = from->next;
-    from->prev->next = to;
-    to->prev = from->prev;
-    kvp_list_init(from);
-}
-
-static void
 take_out(kvp_master_t *m, kvp_group_t *g)
 {
     kvp_htab_del(&m->groups, &g->node);
@@ -51,7 +40,7 @@ doom(kvp_master_t *m, kvp_group_t *g, bool is_evicted)
     g->is_evicted = is_evicted;
     take_out(m, g);
     m->doomed_bytes += g->bytes;
-    splice(&g->committed, &m->doomed);
+    kvp_list_splice(&g->committed, &m->doomed);
 }
 
 static kvp_group_t *
@@ -186,7 +175,7 @@ expel(kvp_master_t *m, kvp_group_t *g)
 void
 kvp_groups_abandon(kvp_master_t *m, kvp_session_t *s)
 {
-    splice(&s->members, &m->leavers);
+    kvp_list_splice(&s->members, &m->leavers);
     s->members_n = 0;
 }
 
@@ -553,7 +542,7 @@ kvp_group_seen(kvp_master_t *m, const kvp_tenant_t *t, kvp_digest_t digest)
 void
 kvp_groups_tick(kvp_master_t *m)
 {
-    if (!kvp_owed_is_rebuilding(m)) splice(&m->orphans, &m->leavers); /* nobody brings the rest of their groups */
+    if (!kvp_owed_is_rebuilding(m)) kvp_list_splice(&m->orphans, &m->leavers); /* nobody brings the rest of their groups */
     while (m->slice_left > 0 && !kvp_list_is_empty(&m->leavers)) {
         kvp_member_t *mb = kvp_list_first(&m->leavers, kvp_member_t, of_owner);
 

@@ -257,6 +257,32 @@ dereg_mr(struct ibv_mr *mr)
     return 0;
 }
 
+/* ---- ids */
+static struct rdma_event_channel *
+create_event_channel(void)
+{
+    static struct rdma_event_channel channel = {.fd = -1};
+
+    return &channel;
+}
+
+static int
+migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel)
+{
+    id->channel = channel;
+    return 0;
+}
+
+static int
+destroy_id(struct rdma_cm_id *id)
+{
+    pthread_mutex_lock(&fake.lock);
+    pass(FAKE_LEAVE);
+    pthread_mutex_unlock(&fake.lock);
+    free(id);
+    return 0;
+}
+
 static const kvp_rdma_libs_t libs = {
     .ibv_alloc_pd = alloc_pd,
     .ibv_create_cq = create_cq,
@@ -267,8 +293,11 @@ static const kvp_rdma_libs_t libs = {
     .ibv_query_gid = query_gid,
     .ibv_query_port = query_port,
     .ibv_reg_mr = reg_mr,
+    .rdma_create_event_channel = create_event_channel,
+    .rdma_destroy_id = destroy_id,
     .rdma_free_devices = free_devices,
     .rdma_get_devices = get_devices,
+    .rdma_migrate_id = migrate_id,
 };
 
 /* The linker puts it in the place of kvp_rdma_libs. */
@@ -317,6 +346,12 @@ fake_verbs_end(void)
     for (uint32_t i = 0; i < fake.devs_n; i++)
         for (uint32_t l = 0; l <= fake.devs[i].life; l++)
             life_end(&fake.devs[i].lives[l]);
+    fake_verbs_leave();
+}
+
+void
+fake_verbs_leave(void)
+{
     run("rm -r %s", fake.root);
 }
 
@@ -396,6 +431,17 @@ fake_verbs_await(fake_call_t kind, uint32_t n)
 }
 
 uint32_t
+fake_verbs_begun(fake_call_t kind)
+{
+    uint32_t n;
+
+    pthread_mutex_lock(&fake.lock);
+    n = fake.gates[kind].begun;
+    pthread_mutex_unlock(&fake.lock);
+    return n;
+}
+
+uint32_t
 fake_verbs_regs(uint32_t dev)
 {
     uint32_t n = 0;
@@ -416,4 +462,13 @@ fake_verbs_is_open(uint32_t dev)
     is_open = fake.devs[dev].lives[fake.devs[dev].life].is_open;
     pthread_mutex_unlock(&fake.lock);
     return is_open;
+}
+
+struct rdma_cm_id *
+fake_verbs_id(void)
+{
+    struct rdma_cm_id *id = calloc(1, sizeof *id);
+
+    must(id != NULL, "no memory");
+    return id;
 }

@@ -2,6 +2,7 @@
  * Devices that are removed and come back, and what is registered with them, over libraries that are made of tables: what of it
  * may take long, what fails, and who looks.
  */
+#include "client/transport/rdma_leave.h"
 #include "client/transport/transport.h"
 
 #include "common/clock.h"
@@ -334,6 +335,27 @@ test_one_look_finds_all_that_are_gone(void **state)
     end();
 }
 
+/* Each waits at the gate: whoever looks, and whoever leaves another one, does not. */
+static void
+test_nobody_waits_while_ids_are_ended(void **state)
+{
+    static const kvp_rdma_info_t nowhere;
+    const char *why;
+
+    (void)state;
+    begin(1);
+    fake_verbs_shut(FAKE_LEAVE);
+    assert_true(kvp_rdma_leave_later(kvp_rdma_libs(&why), fake_verbs_id(), &nowhere));
+    look();
+    fake_verbs_await(FAKE_LEAVE, 1);
+    assert_true(kvp_rdma_leave_later(kvp_rdma_libs(&why), fake_verbs_id(), &nowhere));
+    look();
+    fake_verbs_open(FAKE_LEAVE);
+    while (fake_verbs_begun(FAKE_LEAVE) < 2) /* the second by a thread of a look after that */
+        look();
+    end();
+}
+
 /* Nobody has an instance of the transport, nor any memory: the devices that the probe opened are looked at all the same. It
  * keeps them for the process, so this comes last. */
 static void
@@ -359,6 +381,7 @@ test_a_process_that_only_probed_looks(void **state)
         kvp_transports_tend();
     }
     assert_int_equal(devs[1]->life, 1);
+    fake_verbs_leave();
 }
 
 /* A test that waits for what does not come ends. */
@@ -383,6 +406,7 @@ main(void)
         cmocka_unit_test_setup(test_memory_of_ours_that_is_refused_then_is_lost_alone, setup),
         cmocka_unit_test_setup(test_a_device_that_does_not_take_what_is_served_stays_away_until_it_does, setup),
         cmocka_unit_test_setup(test_one_look_finds_all_that_are_gone, setup),
+        cmocka_unit_test_setup(test_nobody_waits_while_ids_are_ended, setup),
         cmocka_unit_test_setup(test_a_process_that_only_probed_looks, setup),
     };
 
