@@ -18,6 +18,7 @@ typedef struct {
     kvp_list_t missing; /* and those that are to be made, or made again, with it */
     uint32_t uses; /* by ids, and by calls: it is let go after the last */
     bool is_leaving; /* a thread lets it go */
+    bool is_dead; /* its context is of no use any more */
     bool is_refused; /* what came back under its name is another one: it was said */
 } kvp_ibv_dev_t;
 
@@ -34,12 +35,14 @@ void kvp_ibv_dereg(kvp_rdma_reg_t *reg);
 const kvp_rdma_libs_t *kvp_ibv_libs(void);
 /* kvp_ibv_dev_at returns the i-th device that is open, NULL behind the last. dev_hold gives the one that a connection leads
  * over, and it is not let go before rele; NULL where it is not ours, or gone. pin holds any; false: it is gone. dev_gone: an event
- * says that it was removed. dev_has_gone looks whether one that is held was, after something failed with it. */
+ * says that it was removed. dev_is_dead looks whether one that is held was removed or has failed for good since it was last made
+ * ready, dev_has_gone whether it is gone at all, after something failed with it. */
 kvp_ibv_dev_t *kvp_ibv_dev_at(size_t i);
 kvp_ibv_dev_t *kvp_ibv_dev_hold(const struct rdma_cm_id *id);
 bool kvp_ibv_dev_pin(kvp_ibv_dev_t *dev);
 void kvp_ibv_dev_rele(kvp_ibv_dev_t *dev);
 void kvp_ibv_dev_gone(const struct rdma_cm_id *id);
+bool kvp_ibv_dev_is_dead(kvp_ibv_dev_t *dev);
 bool kvp_ibv_dev_has_gone(kvp_ibv_dev_t *dev);
 /* rdma_ibv_mem.c, for the device that goes or comes back: regs_drop deregisters all that is registered with it; regs_make
  * registers it again (false: the device cannot be used, not now), what are_missing says there is. Both take long, and are

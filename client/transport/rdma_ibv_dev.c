@@ -59,6 +59,7 @@ static bool
 dev_make(kvp_ibv_dev_t *dev, struct ibv_context *ctx)
 {
     dev->ctx = ctx;
+    dev->is_dead = false;
     dev->pd = (host.libs->ibv_alloc_pd)(ctx);
     if (dev->pd != NULL) dev->no_cq = (host.libs->ibv_create_cq)(ctx, 1, NULL, NULL, 0);
     if (dev->no_cq != NULL) return true;
@@ -283,8 +284,11 @@ let_go_if_unused(kvp_ibv_dev_t *dev)
 static void
 ctx_gone(const struct ibv_context *ctx)
 {
-    for (size_t i = 0; i < host.devs_n; i++)
-        if (host.devs[i].ctx == ctx) note_gone(&host.devs[i]);
+    for (size_t i = 0; i < host.devs_n; i++) {
+        if (host.devs[i].ctx != ctx) continue;
+        note_gone(&host.devs[i]);
+        host.devs[i].is_dead = true;
+    }
     for (size_t i = 0; i < host.devs_n; i++)
         if (host.devs[i].ctx == ctx) let_go_if_unused(&host.devs[i]);
 }
@@ -313,15 +317,27 @@ has_failed(struct ibv_context *ctx)
 }
 
 bool
+kvp_ibv_dev_is_dead(kvp_ibv_dev_t *dev)
+{
+    bool is_dead;
+
+    pthread_mutex_lock(&host.lock);
+    if (!dev->is_dead && (!kvp_rdma_is_present(dev->ctx) || has_failed(dev->ctx))) ctx_gone(dev->ctx);
+    is_dead = dev->is_dead;
+    pthread_mutex_unlock(&host.lock);
+    return is_dead;
+}
+
+bool
 kvp_ibv_dev_has_gone(kvp_ibv_dev_t *dev)
 {
+    bool is_dead = kvp_ibv_dev_is_dead(dev);
     bool is_gone;
 
     pthread_mutex_lock(&host.lock);
-    if (!kvp_rdma_is_present(dev->ctx) || has_failed(dev->ctx)) ctx_gone(dev->ctx);
     is_gone = dev->base.is_gone;
     pthread_mutex_unlock(&host.lock);
-    return is_gone;
+    return is_dead || is_gone;
 }
 
 kvp_ibv_dev_t *
@@ -374,6 +390,7 @@ make_ready(void *arg)
         pthread_mutex_unlock(&host.lock);
         is_ready = kvp_ibv_regs_make(dev);
         pthread_mutex_lock(&host.lock);
+        is_ready &= !dev->is_dead;
     }
     if (is_ready) {
         dev->base.life++;

@@ -245,7 +245,7 @@ make_again(kvp_ibv_dev_t *dev, ibv_reg_t *r)
     r->is_busy = true;
     pthread_mutex_unlock(&regs_lock);
     mr = reg_make(r, dev->pd);
-    if (mr == NULL && kvp_rdma_is_present(dev->ctx)) {
+    if (mr == NULL && !kvp_ibv_dev_is_dead(dev)) {
         (void)reg_refused(r);
         is_lost = r->access == KVP_RDMA_LOCAL;
     }

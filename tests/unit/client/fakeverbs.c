@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <sys/eventfd.h>
 
 #define LIVES_MAX 8u
 #define REFUSED_MAX 4u
@@ -25,7 +26,7 @@ typedef struct {
 
 typedef struct {
     struct ibv_device device;
-    bool is_there;
+    bool is_there, has_failed;
     life_t lives[LIVES_MAX];
     uint32_t life; /* the last one */
 } fake_dev_t;
@@ -70,6 +71,7 @@ life_end(life_t *life)
 {
     must(life->pds == 0 && life->cqs == 0 && life->regs == 0, "a context is closed with something left on it");
     life->is_open = false;
+    close(life->ctx.async_fd);
 }
 
 static void
@@ -77,7 +79,7 @@ life_begin(fake_dev_t *dev)
 {
     life_t *life = &dev->lives[dev->life];
 
-    life->ctx = (struct ibv_context){.device = &dev->device, .async_fd = -1};
+    life->ctx = (struct ibv_context){.device = &dev->device, .async_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     life->is_open = true;
 }
 
@@ -94,7 +96,7 @@ get_devices(int *n_out)
         fake_dev_t *dev = &fake.devs[i];
         life_t *life = &dev->lives[dev->life];
 
-        if (!dev->is_there) continue;
+        if (!dev->is_there || dev->has_failed) continue;
         if (!life->is_open) life_begin(dev);
         life->lists++;
         list[n++] = &life->ctx;
@@ -114,7 +116,7 @@ free_devices(struct ibv_context **list)
         const fake_dev_t *dev = kvp_container_of((*at)->device, fake_dev_t, device);
         life_t *life = life_of(*at);
 
-        if (--life->lists == 0 && (!dev->is_there || life != &dev->lives[dev->life])) life_end(life);
+        if (--life->lists == 0 && (!dev->is_there || dev->has_failed || life != &dev->lives[dev->life])) life_end(life);
     }
     pthread_mutex_unlock(&fake.lock);
     free(list);
@@ -215,9 +217,26 @@ pass(fake_call_t kind)
 }
 
 static int
+get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
+{
+    uint64_t n;
+
+    *event = (struct ibv_async_event){.event_type = IBV_EVENT_DEVICE_FATAL};
+    return read(ctx->async_fd, &n, sizeof n) == sizeof n ? 0 : -1;
+}
+
+static void
+ack_async_event(struct ibv_async_event *event)
+{
+    (void)event;
+}
+
+static int
 refusal(const struct ibv_context *ctx, const void *addr)
 {
-    if (!kvp_container_of(ctx->device, fake_dev_t, device)->is_there) return EIO;
+    const fake_dev_t *dev = kvp_container_of(ctx->device, fake_dev_t, device);
+
+    if (!dev->is_there || dev->has_failed) return EIO;
     for (uint32_t i = 0; i < REFUSED_MAX; i++)
         if (fake.refused[i].addr == addr) return fake.refused[i].no;
     return 0;
@@ -284,11 +303,13 @@ destroy_id(struct rdma_cm_id *id)
 }
 
 static const kvp_rdma_libs_t libs = {
+    .ibv_ack_async_event = ack_async_event,
     .ibv_alloc_pd = alloc_pd,
     .ibv_create_cq = create_cq,
     .ibv_dealloc_pd = dealloc_pd,
     .ibv_dereg_mr = dereg_mr,
     .ibv_destroy_cq = destroy_cq,
+    .ibv_get_async_event = get_async_event,
     .ibv_query_device = query_device,
     .ibv_query_gid = query_gid,
     .ibv_query_port = query_port,
@@ -377,6 +398,19 @@ fake_verbs_add(uint32_t dev)
     must(fd >= 0, "the device cannot be made");
     close(fd);
     d->is_there = true;
+    d->has_failed = false;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+void
+fake_verbs_fail(uint32_t dev)
+{
+    fake_dev_t *d = &fake.devs[dev];
+    uint64_t one = 1;
+
+    pthread_mutex_lock(&fake.lock);
+    d->has_failed = true;
+    must(write(d->lives[d->life].ctx.async_fd, &one, sizeof one) == sizeof one, "no event");
     pthread_mutex_unlock(&fake.lock);
 }
 

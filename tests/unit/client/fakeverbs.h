@@ -27,6 +27,9 @@ void fake_verbs_leave(void);
 void fake_verbs_remove(uint32_t dev);
 void fake_verbs_add(uint32_t dev);
 
+/* fake_verbs_fail has the driver say that the device failed for good, and refuse what is asked of it until it is added again. */
+void fake_verbs_fail(uint32_t dev);
+
 /* fake_verbs_refuse: memory that begins there is not registered, with that errno; 0 = it is again. */
 void fake_verbs_refuse(const void *addr, int no);
 

@@ -230,6 +230,40 @@ test_memory_that_its_owner_deregisters_meanwhile_is_so_once(void **state)
     end();
 }
 
+/* Its driver says so while it is in the list of devices, and once more while its memory is registered anew: nothing of that is
+ * lost, and none of it is a fault of the memory. */
+static void
+test_a_device_that_fails_is_as_one_that_is_removed(void **state)
+{
+    kvp_rdma_reg_t *r, *later;
+
+    (void)state;
+    begin(2);
+    r = reg(0, mem[0]);
+    fake_verbs_fail(0);
+    later = reg(0, mem[1]); /* it is found out by who wants something of it */
+    assert_true(devs[0]->is_gone);
+    look_until_let_go(0);
+    fake_verbs_shut(FAKE_REG);
+    fake_verbs_add(0);
+    while (fake_verbs_begun(FAKE_REG) < 3)
+        look();
+    fake_verbs_fail(0);
+    fake_verbs_open(FAKE_REG);
+    look_until_let_go(0);
+    assert_false(r->is_lost);
+    assert_false(later->is_lost);
+    fake_verbs_add(0);
+    look_until_back(0);
+    assert_int_equal(errors_n, 0);
+    assert_int_not_equal(r->lkey, 0);
+    assert_int_not_equal(later->lkey, 0);
+    assert_false(devs[1]->is_gone);
+    V->dereg(later);
+    V->dereg(r);
+    end();
+}
+
 static void *
 close_in_thread(void *arg)
 {
@@ -402,6 +436,7 @@ main(void)
         cmocka_unit_test_setup(test_what_a_device_refuses_that_is_there_is_refused, setup),
         cmocka_unit_test_setup(test_nobody_waits_while_a_removed_device_is_let_go, setup),
         cmocka_unit_test_setup(test_memory_that_its_owner_deregisters_meanwhile_is_so_once, setup),
+        cmocka_unit_test_setup(test_a_device_that_fails_is_as_one_that_is_removed, setup),
         cmocka_unit_test_setup(test_closing_waits_for_what_is_being_let_go, setup),
         cmocka_unit_test_setup(test_memory_of_ours_that_is_refused_then_is_lost_alone, setup),
         cmocka_unit_test_setup(test_a_device_that_does_not_take_what_is_served_stays_away_until_it_does, setup),
