@@ -148,6 +148,7 @@ static void
 run_grant(kvp_node_pin_t *p, kvp_node_grant_t *taken)
 {
     kvp_node_grant_t g = *taken, *now;
+    bool has_left;
     kvp_err_t err;
 
     taken->state = KVP_GRANT_IS_TAKEN;
@@ -157,7 +158,12 @@ run_grant(kvp_node_pin_t *p, kvp_node_grant_t *taken)
     now = grant_find(p, &g);
     now->state = KVP_GRANT_FAILED;
     now->err = err;
-    if (err == KVP_OK || err == KVP_FENCED) grant_forget(p, now);
+    has_left = now->has_left;
+    if (err == KVP_OK || err == KVP_FENCED || has_left) grant_forget(p, now);
+    if (!has_left) return;
+    pthread_mutex_unlock(&p->lock);
+    p->tps[g.tp]->ops->peer_left(p->tps[g.tp], g.incarnation);
+    pthread_mutex_lock(&p->lock);
 }
 
 /* ---- the threads. All with the lock held. */
@@ -352,6 +358,21 @@ kvp_node_pin_grant(kvp_node_pin_t *p, uint32_t tp, uint32_t chunk, uint64_t inca
     }
     pthread_mutex_unlock(&p->lock);
     return err;
+}
+
+void
+kvp_node_pin_left(kvp_node_pin_t *p, uint64_t incarnation)
+{
+    if (p->mem == NULL) return;
+    pthread_mutex_lock(&p->lock);
+    for (uint32_t i = p->grants_n; i-- > 0;) {
+        kvp_node_grant_t *g = &p->grants[i];
+
+        if (g->incarnation != incarnation) continue;
+        g->has_left = true;
+        if (g->state != KVP_GRANT_IS_TAKEN) grant_forget(p, g);
+    }
+    pthread_mutex_unlock(&p->lock);
 }
 
 void

@@ -36,6 +36,7 @@ typedef struct {
         KVP_GRANT_FAILED,
     } state;
     kvp_err_t err; /* FAILED: why */
+    bool has_left; /* whose they are, while they were made */
 } kvp_node_grant_t;
 
 typedef struct {
@@ -80,6 +81,10 @@ void kvp_node_pin_want(kvp_node_pin_t *p, uint32_t chunk);
  * does not have (EAGAIN). EAGAIN: they are under way, or will be asked for again, since as many are as may be; else what kept
  * them from being made, which is told once. Nobody need come for them: a fence makes them void at any time. The same thread. */
 kvp_err_t kvp_node_pin_grant(kvp_node_pin_t *p, uint32_t tp, uint32_t chunk, uint64_t incarnation) KVP_MUST_USE;
+
+/* kvp_node_pin_left forgets what waits for a client that has left, before the transports are told so; what is being made for it
+ * then is given back. The same thread. */
+void kvp_node_pin_left(kvp_node_pin_t *p, uint64_t incarnation);
 
 /* kvp_node_pin_bytes: zeros where there is nothing to do. The same thread. */
 void kvp_node_pin_bytes(kvp_node_pin_t *p, kvp_node_pinned_t *bytes_out);

@@ -34,9 +34,11 @@
 static void
 conn_close(kvp_node_t *node, kvp_node_conn_t *conn)
 {
+    uint64_t incarnation = conn->att.incarnation;
+
     kvp_node_unwatch(node, &conn->ev);
     conn->ev.fn = NULL;
-    kvp_node_core_detach(node->core, &conn->att);
+    if (kvp_node_core_detach(node->core, &conn->att)) kvp_node_tps_left(&node->tps, incarnation);
     kvp_list_del(&conn->link);
     kvp_framed_fini(&conn->io);
     node->serve.conns_n--;

@@ -220,3 +220,11 @@ kvp_node_tps_cut(kvp_node_tps_t *t, uint64_t incarnation)
     for (size_t i = 0; i < t->tps_n; i++)
         if ((t->tps[i]->ops->caps & KVP_TP_LATE_WRITES) != 0) t->tps[i]->ops->peer_cut(t->tps[i], incarnation);
 }
+
+void
+kvp_node_tps_left(kvp_node_tps_t *t, uint64_t incarnation)
+{
+    kvp_node_pin_left(&t->pin, incarnation);
+    for (size_t i = 0; i < t->tps_n; i++)
+        t->tps[i]->ops->peer_left(t->tps[i], incarnation);
+}

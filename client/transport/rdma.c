@@ -241,6 +241,7 @@ const kvp_transport_ops_t kvp_rdma_ops = {
     .wake = kvp_rdma_wake,
     .peer_fence = kvp_rdma_peer_fence,
     .peer_cut = kvp_rdma_peer_cut,
+    .peer_left = kvp_rdma_peer_left,
     .mr_reg = rdma_mr_reg,
     .mr_dereg = rdma_mr_dereg,
     .mr_grant = rdma_mr_grant,

@@ -2,8 +2,9 @@
  * The serving side of rdma: who is let in, and who is shut out. No byte of anybody's data passes here.
  *
  * Design notes.
- * - A peer is an incarnation. Its connections and its keys go together when it is fenced: under the lock, so that a request
- *   that is being let in meanwhile is seen by one side or the other.
+ * - A peer is an incarnation. Its connections and its keys go together when it is fenced, or has left: under the lock, so that
+ *   a request that is being let in meanwhile is seen by one side or the other. A host that vanished says nothing here, where
+ *   nothing is sent to it: that it has left is what the sockets of its attachments show.
  * - Events of one connection are read under the lock as well, so that nobody holds an id that another thread closes.
  */
 #include "client/transport/rdma_peers.h"
@@ -176,6 +177,9 @@ kvp_rdma_serving_init(kvp_rdma_serving_t *s)
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->granted, NULL);
     kvp_list_init(&s->peers);
+    kvp_list_init(&s->ended);
+    for (size_t i = 0; i < KVP_RDMA_PEER_BUCKETS; i++)
+        kvp_list_init(&s->peers_of[i]);
     s->wake_fd = -1;
 }
 
@@ -186,6 +190,7 @@ kvp_rdma_serving_fini(kvp_rdma_tp_t *tp)
 
     kvp_list_foreach_safe (pos, next, &s->peers)
         peer_end(tp, kvp_list_entry(pos, kvp_rdma_peer_t, link));
+    kvp_rdma_grants_wait(tp);
     for (size_t i = 0; i < s->listeners_n; i++)
         listener_close(tp, &s->listeners[i]);
     if (s->cm != NULL) tp->verbs->cm_close(s->cm);
@@ -308,6 +313,7 @@ kvp_rdma_serving_tend(kvp_rdma_tp_t *tp)
         conns_close_gone(tp, kvp_list_entry(pos, kvp_rdma_peer_t, link));
     for (size_t i = 0; i < s->listeners_n; i++)
         listener_tend(tp, &s->listeners[i]);
+    kvp_rdma_grants_sweep(tp);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -377,5 +383,17 @@ kvp_rdma_peer_cut(kvp_tp_t *base, uint64_t incarnation)
         conns_close(tp, p);
         kvp_rdma_peer_drop_if_empty(p);
     }
+    pthread_mutex_unlock(&tp->serving.lock);
+}
+
+void
+kvp_rdma_peer_left(kvp_tp_t *base, uint64_t incarnation)
+{
+    kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
+    kvp_rdma_peer_t *p;
+
+    pthread_mutex_lock(&tp->serving.lock);
+    p = kvp_rdma_peer_find(&tp->serving, incarnation);
+    if (p != NULL) peer_end(tp, p);
     pthread_mutex_unlock(&tp->serving.lock);
 }

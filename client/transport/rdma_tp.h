@@ -12,6 +12,8 @@
 
 #include <pthread.h>
 
+#define KVP_RDMA_PEER_BUCKETS 256u
+
 typedef struct {
     kvp_rdma_id_t *id; /* NULL = its device is gone */
     kvp_rdma_dev_t *dev; /* NULL = all */
@@ -27,7 +29,10 @@ typedef struct {
     uint16_t port;
     int wake_fd; /* -1 = there is none */
     kvp_list_t peers; /* incarnations that are connected, or have keys to write with (rdma_peers.h) */
-    pthread_cond_t granted; /* such keys were made, or could not be */
+    kvp_list_t peers_of[KVP_RDMA_PEER_BUCKETS]; /* the same, to be found */
+    kvp_list_t ended; /* grants that are nobody's any more, to be deregistered */
+    bool is_ending; /* a thread is at these */
+    pthread_cond_t granted; /* keys were made, or could not be, or were deregistered */
     uint32_t conns_n;
     uint64_t tend_ns; /* when lane 0 tends it next; of that lane alone */
     kvp_fenced_t fenced;
@@ -84,6 +89,7 @@ kvp_err_t kvp_rdma_serve(kvp_tp_t *tp, uint32_t lane, int timeout_ms);
 void kvp_rdma_wake(kvp_tp_t *tp);
 void kvp_rdma_peer_fence(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg);
 void kvp_rdma_peer_cut(kvp_tp_t *tp, uint64_t incarnation);
+void kvp_rdma_peer_left(kvp_tp_t *tp, uint64_t incarnation);
 
 /* kvp_rdma_addr reads a host, which may be a name, and a port. UNREACHABLE where it is none. */
 kvp_err_t kvp_rdma_addr(const kvp_addr_t *at, struct sockaddr_storage *addr_out) KVP_MUST_USE;

@@ -94,6 +94,12 @@ default_probe(const char **why_out)
 }
 
 static void
+default_peer_left(kvp_tp_t *tp, uint64_t incarnation)
+{
+    (void)tp, (void)incarnation;
+}
+
+static void
 default_peer_cut(kvp_tp_t *tp, uint64_t incarnation)
 {
     (void)tp, (void)incarnation;
@@ -168,6 +174,7 @@ fill_defaults(kvp_transport_ops_t *ops)
     if (ops->peer_fence == NULL) ops->peer_fence = default_peer_fence;
     if (ops->quiesce == NULL) ops->quiesce = default_quiesce;
     if (ops->peer_cut == NULL) ops->peer_cut = default_peer_cut;
+    if (ops->peer_left == NULL) ops->peer_left = default_peer_left;
     if (ops->mr_grant == NULL) ops->mr_grant = default_mr_grant;
     if (ops->mr_export == NULL) ops->mr_export = default_mr_export;
     if (ops->lend == NULL) ops->lend = default_lend;

@@ -196,15 +196,18 @@ struct kvp_transport_ops {
      * from now on. Shared memory cannot tell what a peer that mapped it still stores: its peer_fence never calls done,
      * and the caller proves the same by the death of the process. The default is right where nobody writes.
      * peer_cut ends every connection that this client has now: when it returns, no byte that was sent on one of them lands
-     * any more; the client may connect again. The default is right where a quiesce says as much. */
+     * any more; the client may connect again. The default is right where a quiesce says as much.
+     * peer_left: that client has no attachment any more. Its connections are ended as by a cut, and what its keys take is given
+     * back, in the background; it may come again. The default is right where nothing is kept for a client. */
     void (*peer_fence)(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg);
     void (*quiesce)(kvp_tp_t *tp, kvp_quiesce_fn done, void *arg);
     void (*peer_cut)(kvp_tp_t *tp, uint64_t incarnation);
+    void (*peer_left)(kvp_tp_t *tp, uint64_t incarnation);
 
     /* Memory: registration apart from connections, by any thread (LIMIT: above mr_max_bytes); export by access, read keys and
      * write keys differ, and the latter may be good for that client alone (FENCED: it is). mr_dereg returns once nothing of the serving side touches the memory any more.
      * mr_grant makes what keys to write for that client take, by any thread: where KVP_TP_SLOW_REG as long as mr_reg, and before
-     * it has, mr_export gives EAGAIN to writers. It may fail as mr_reg does; FENCED, also where the fence came meanwhile; EAGAIN:
+     * it has, mr_export gives EAGAIN to writers. It may fail as mr_reg does; FENCED, also where the fence came or the client left meanwhile; EAGAIN:
      * another thread is at it. The default is right where keys take nothing. */
     kvp_err_t (*mr_reg)(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *mr);
     void (*mr_dereg)(kvp_mr_t *mr);

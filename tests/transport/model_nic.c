@@ -342,10 +342,13 @@ reg_end(nic_reg_t *reg)
 }
 
 static void
-nic_dereg(kvp_rdma_reg_t *reg)
+nic_dereg(kvp_rdma_reg_t *base)
 {
+    nic_reg_t *reg = kvp_container_of(base, nic_reg_t, base);
+
+    if (model_nic.conf.on_dereg != NULL) model_nic.conf.on_dereg(reg->access);
     nic_enter();
-    reg_end(kvp_container_of(reg, nic_reg_t, base));
+    reg_end(reg);
     nic_exit();
 }
 

@@ -47,6 +47,7 @@ typedef struct {
                                                               process knows; NULL: it is none. [there is no such way] */
     void (*on_reg)(
         kvp_rdma_access_t access); /* before each registration, by its thread, which may call anything. [nothing] */
+    void (*on_dereg)(kvp_rdma_access_t access); /* before each ends, likewise. [nothing] */
     bool
         reuses_keys; /* the key of a registration is that of the last one that ended: what a peer that was restarted does */
 } model_nic_conf_t;

@@ -37,6 +37,54 @@ on_reg(kvp_rdma_access_t access)
     if (access == KVP_RDMA_WRITABLE && ++meanwhile.seen == meanwhile.at) meanwhile.fn();
 }
 
+/* Writers' keys are not deregistered while it is shut. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_shut;
+    uint32_t waiting;
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void
+on_dereg(kvp_rdma_access_t access)
+{
+    if (access != KVP_RDMA_WRITABLE) return;
+    pthread_mutex_lock(&gate.lock);
+    gate.waiting++;
+    pthread_cond_broadcast(&gate.changed);
+    while (gate.is_shut)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    gate.waiting--;
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static void
+gate_set(bool is_shut)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.is_shut = is_shut;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+/* Until somebody stands there. */
+static void
+gate_await(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    while (gate.waiting == 0)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+/* What is not needed any more is deregistered by a thread. */
+static void
+await_regs(uint32_t n)
+{
+    while (model_nic_regs() != n)
+        sched_yield();
+}
+
 static void
 begin(uint32_t at, void (*fn)(void))
 {
@@ -46,7 +94,7 @@ begin(uint32_t at, void (*fn)(void))
     meanwhile.seen = 0;
     meanwhile.at = at;
     meanwhile.fn = fn;
-    assert_int_equal(model_nic_reset(1, &(model_nic_conf_t){.devs_n = DEVS, .on_reg = on_reg}), 0);
+    assert_int_equal(model_nic_reset(1, &(model_nic_conf_t){.devs_n = DEVS, .on_reg = on_reg, .on_dereg = on_dereg}), 0);
     assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &server), KVP_OK);
     mem = aligned_alloc(4096, BYTES);
     assert_non_null(mem);
@@ -164,9 +212,92 @@ test_keys_go_with_the_fence(void **state)
     assert_int_equal(grant(WRITER), KVP_OK);
     assert_int_equal(model_nic_regs(), 2 * DEVS);
     fence_writer();
-    assert_int_equal(model_nic_regs(), DEVS);
+    await_regs(DEVS);
     assert_int_equal(meanwhile.seen, DEVS); /* to try again registers nothing */
     end();
+}
+
+static void
+leave(uint64_t incarnation)
+{
+    server->ops->peer_left(server, incarnation);
+}
+
+static void
+writer_leaves(void)
+{
+    leave(WRITER);
+    assert_int_equal(export(WRITER), KVP_EAGAIN);
+}
+
+/* Whoever comes and goes leaves no key behind, and gets new ones when he comes again. */
+static void
+test_keys_go_with_the_last_attachment(void **state)
+{
+    (void)state;
+    begin(0, NULL);
+    assert_int_equal(grant(OTHER), KVP_OK);
+    for (uint32_t i = 0; i < 100; i++) {
+        assert_int_equal(grant(WRITER), KVP_OK);
+        assert_int_equal(export(WRITER), KVP_OK);
+        writer_leaves();
+    }
+    assert_int_equal(export(OTHER), KVP_OK);
+    await_regs(2 * DEVS);
+    leave(WRITER); /* of whom there is nothing */
+    end();
+}
+
+static void
+test_keys_that_are_made_as_their_client_leaves_are_nobodys(void **state)
+{
+    (void)state;
+    for (uint32_t at = 1; at <= DEVS; at++) {
+        begin(at, writer_leaves);
+        assert_int_equal(grant(WRITER), KVP_FENCED);
+        assert_int_equal(export(WRITER), KVP_EAGAIN);
+        assert_int_equal(model_nic_regs(), DEVS);
+        assert_int_equal(grant(WRITER), KVP_OK); /* it has come again */
+        assert_int_equal(export(WRITER), KVP_OK);
+        end();
+    }
+}
+
+static void *
+destroy_in_thread(void *arg)
+{
+    kvp_mr_destroy(mr);
+    *(_Atomic bool *)arg = true;
+    return NULL;
+}
+
+/* A node's heartbeats are of the thread that fences: it does not wait, nor does anybody else but the memory's owner. */
+static void
+test_nobody_waits_while_keys_are_deregistered(void **state)
+{
+    _Atomic bool is_gone = false;
+    pthread_t thread;
+
+    (void)state;
+    begin(0, NULL);
+    assert_int_equal(grant(WRITER), KVP_OK);
+    assert_int_equal(grant(OTHER), KVP_OK);
+    gate_set(true);
+    fence_writer();
+    gate_await();
+    leave(OTHER);
+    assert_int_equal(grant(OTHER + 1), KVP_OK);
+    assert_int_equal(export(OTHER + 1), KVP_OK);
+    assert_int_equal(model_nic_regs(), 4 * DEVS);
+    assert_int_equal(pthread_create(&thread, NULL, destroy_in_thread, &is_gone), 0);
+    usleep(20000);
+    assert_false(is_gone);
+    gate_set(false);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    mr = NULL;
+    assert_int_equal(model_nic_regs(), 0);
+    kvp_tp_destroy(server);
+    free(mem);
 }
 
 /* A retired extent costs its writer the connections alone: these are the proof, keys are not (ADR 0013). */
@@ -275,7 +406,7 @@ test_keys_and_fences_at_once(void **state)
     }
     for (uint32_t i = 0; i < KVP_ARRAY_LEN(threads); i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
-    assert_int_equal(model_nic_regs(), DEVS);
+    await_regs(DEVS);
     end();
 }
 
@@ -286,6 +417,9 @@ main(void)
         cmocka_unit_test(test_keys_are_made_once_and_then_told),
         cmocka_unit_test(test_keys_that_are_made_as_the_fence_comes_are_nobodys),
         cmocka_unit_test(test_keys_go_with_the_fence),
+        cmocka_unit_test(test_keys_go_with_the_last_attachment),
+        cmocka_unit_test(test_keys_that_are_made_as_their_client_leaves_are_nobodys),
+        cmocka_unit_test(test_nobody_waits_while_keys_are_deregistered),
         cmocka_unit_test(test_keys_outlive_a_cut_while_they_are_made),
         cmocka_unit_test(test_keys_that_cannot_be_made_leave_nothing),
         cmocka_unit_test(test_memory_stays_until_its_keys_are_made),

@@ -20,6 +20,8 @@ kvp_node_core_create(const kvp_node_core_conf_t *conf)
     kvp_list_init(&core->idle);
     for (size_t i = 0; i < KVP_NODE_OWNER_BUCKETS; i++)
         kvp_list_init(&core->owners[i]);
+    for (size_t i = 0; i < KVP_NODE_OWNER_BUCKETS; i++)
+        kvp_list_init(&core->present[i]);
     kvp_list_init(&core->any.waiting);
     kvp_list_init(&core->quiescing);
     kvp_list_init(&core->quarantined);

@@ -54,6 +54,7 @@ typedef struct {
 typedef struct {
     uint64_t incarnation;
     struct kvp_node_record *record; /* NULL: attached from another host, or not attached */
+    struct kvp_node_presence *presence; /* NULL: not attached */
     kvp_list_t link;
     bool is_attached;
     bool is_closing; /* waits to be taken by kvp_node_core_take_close, or was */
@@ -165,8 +166,9 @@ kvp_err_t kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint6
 /* kvp_node_core_open_write notes that this attachment gets memory that it can store to past us. INVALID without a live
  * process or when the attachment is to be closed, LIMIT when that process has left too many incarnations behind, NOMEM. */
 kvp_err_t kvp_node_core_open_write(kvp_node_core_t *core, kvp_node_att_t *att) KVP_MUST_USE;
-/* kvp_node_core_detach ends an attachment; legal on one that is not attached. A writer's record stays. */
-void kvp_node_core_detach(kvp_node_core_t *core, kvp_node_att_t *att);
+/* kvp_node_core_detach ends an attachment; legal on one that is not attached. A writer's record stays. True: that was the last
+ * one of its incarnation. */
+bool kvp_node_core_detach(kvp_node_core_t *core, kvp_node_att_t *att);
 
 /* The two proofs. kvp_node_core_drained is the word of the process behind att about one of its incarnations; attachments
  * that it still has under that one are to be closed. INVALID without a process. */

@@ -21,6 +21,13 @@ typedef struct {
     bool is_old; /* of a term before the one that is obeyed */
 } kvp_node_owner_t;
 
+/* An incarnation that is attached, from wherever. */
+typedef struct kvp_node_presence {
+    uint64_t incarnation;
+    kvp_list_t bucket;
+    uint32_t attachments;
+} kvp_node_presence_t;
+
 /* One incarnation of one process. Lives while it is attached, and as a writer until the proof. */
 typedef struct kvp_node_record {
     uint64_t incarnation;
@@ -85,6 +92,7 @@ struct kvp_node_core {
     kvp_list_t closing;
     kvp_list_t idle;
     kvp_list_t owners[KVP_NODE_OWNER_BUCKETS];
+    kvp_list_t present[KVP_NODE_OWNER_BUCKETS];
     kvp_node_owner_t any; /* KVP_OWNER_ANY: proved when no old owner is left; has no writers of its own */
     uint32_t old_owners;
 

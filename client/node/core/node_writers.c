@@ -25,15 +25,15 @@ kvp_node_att_init(kvp_node_att_t *att)
 }
 
 static kvp_list_t *
-bucket_of(kvp_node_core_t *core, uint64_t incarnation)
+bucket_of(kvp_list_t buckets[KVP_NODE_OWNER_BUCKETS], uint64_t incarnation)
 {
-    return &core->owners[incarnation * 0x9E3779B97F4A7C15ull >> 56];
+    return &buckets[incarnation * 0x9E3779B97F4A7C15ull >> 56];
 }
 
 kvp_node_owner_t *
 kvp_node_owner_find(kvp_node_core_t *core, uint64_t incarnation)
 {
-    kvp_list_t *bucket = bucket_of(core, incarnation);
+    kvp_list_t *bucket = bucket_of(core->owners, incarnation);
 
     kvp_list_foreach (link, bucket) {
         kvp_node_owner_t *owner = kvp_list_entry(link, kvp_node_owner_t, bucket);
@@ -52,7 +52,7 @@ owner_create(kvp_node_core_t *core, uint64_t incarnation)
     kvp_list_init(&owner->writers);
     kvp_list_init(&owner->waiting);
     kvp_list_init(&owner->bucket);
-    kvp_list_add_tail(bucket_of(core, incarnation), &owner->bucket);
+    kvp_list_add_tail(bucket_of(core->owners, incarnation), &owner->bucket);
     return owner;
 }
 
@@ -124,9 +124,37 @@ record_drop_if_done(kvp_node_core_t *core, kvp_node_record_t *r)
     kvp_list_add_tail(&core->idle, &proc->idle);
 }
 
+static kvp_node_presence_t *
+presence_get(kvp_node_core_t *core, uint64_t incarnation)
+{
+    kvp_list_t *bucket = bucket_of(core->present, incarnation);
+    kvp_node_presence_t *p;
+
+    kvp_list_foreach (link, bucket) {
+        p = kvp_list_entry(link, kvp_node_presence_t, bucket);
+        if (p->incarnation == incarnation) return p;
+    }
+    p = calloc(1, sizeof *p);
+    if (p == NULL) return NULL;
+    p->incarnation = incarnation;
+    kvp_list_init(&p->bucket);
+    kvp_list_add_tail(bucket, &p->bucket);
+    return p;
+}
+
+static bool
+presence_drop_if_over(kvp_node_presence_t *p)
+{
+    if (p == NULL || p->attachments > 0) return false;
+    kvp_list_del(&p->bucket);
+    free(p);
+    return true;
+}
+
 kvp_err_t
 kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarnation, kvp_node_proc_t *proc)
 {
+    kvp_node_presence_t *presence = NULL;
     kvp_node_record_t *record = NULL;
     kvp_err_t err = KVP_OK;
 
@@ -136,21 +164,28 @@ kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarn
         err = KVP_FENCED;
     else if (core->stats.attached >= core->conf.max_attachments)
         err = KVP_BUSY;
+    if (err == KVP_OK) {
+        presence = presence_get(core, incarnation);
+        if (presence == NULL) err = KVP_NOMEM;
+    }
     if (err == KVP_OK && proc != NULL) {
         record = record_find(proc, incarnation);
         if (record == NULL) record = record_create(proc, incarnation);
         if (record == NULL) err = KVP_NOMEM;
     }
     if (err != KVP_OK) {
+        (void)presence_drop_if_over(presence);
         core->stats.refused++;
         return err;
     }
+    presence->attachments++;
     if (record != NULL) {
         if (record->attachments == 0 && record->owner != NULL) proc->left--;
         record->attachments++;
     }
     att->incarnation = incarnation;
     att->record = record;
+    att->presence = presence;
     att->is_attached = true;
     kvp_list_add_tail(&core->attachments, &att->link);
     core->stats.attached++;
@@ -175,18 +210,22 @@ kvp_node_core_open_write(kvp_node_core_t *core, kvp_node_att_t *att)
     return KVP_OK;
 }
 
-void
+bool
 kvp_node_core_detach(kvp_node_core_t *core, kvp_node_att_t *att)
 {
+    kvp_node_presence_t *presence = att->presence;
     kvp_node_record_t *r = att->record;
 
-    if (!att->is_attached) return;
+    if (!att->is_attached) return false;
     kvp_list_del(&att->link);
     core->stats.attached--;
     kvp_node_att_init(att);
-    if (r == NULL) return;
-    if (--r->attachments == 0 && r->owner != NULL) r->proc->left++;
-    record_drop_if_done(core, r);
+    presence->attachments--;
+    if (r != NULL) {
+        if (--r->attachments == 0 && r->owner != NULL) r->proc->left++;
+        record_drop_if_done(core, r);
+    }
+    return presence_drop_if_over(presence);
 }
 
 static void

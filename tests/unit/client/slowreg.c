@@ -87,6 +87,19 @@ slow_grant(kvp_mr_t *mr, uint64_t incarnation)
     return err;
 }
 
+static void
+slow_left(kvp_tp_t *tp, uint64_t incarnation)
+{
+    uint32_t n = 0;
+
+    (void)tp;
+    pthread_mutex_lock(&gate.lock);
+    for (uint32_t i = 0; i < gate.granted_n; i++)
+        if (gate.granted[i].incarnation != incarnation) gate.granted[n++] = gate.granted[i];
+    gate.granted_n = n;
+    pthread_mutex_unlock(&gate.lock);
+}
+
 static kvp_err_t
 slow_export(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_token_t *token_out)
 {
@@ -98,6 +111,17 @@ slow_export(const kvp_mr_t *mr, kvp_access_t access, uint64_t incarnation, kvp_t
     is_early = access == KVP_ACCESS_WRITE && !is_granted(mr, incarnation);
     pthread_mutex_unlock(&gate.lock);
     return is_early ? KVP_EAGAIN : quick_export(mr, access, incarnation, token_out);
+}
+
+uint32_t
+slow_reg_granted(void)
+{
+    uint32_t n;
+
+    pthread_mutex_lock(&gate.lock);
+    n = gate.granted_n;
+    pthread_mutex_unlock(&gate.lock);
+    return n;
 }
 
 const kvp_transport_ops_t *
@@ -112,6 +136,7 @@ slow_reg_reset(void)
     quick_reg = ops.mr_reg;
     ops.mr_reg = slow_reg;
     ops.mr_grant = slow_grant;
+    ops.peer_left = slow_left;
     quick_export = ops.mr_export;
     ops.mr_export = slow_export;
     ops.caps |= KVP_TP_SLOW_REG;

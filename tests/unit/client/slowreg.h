@@ -21,6 +21,9 @@ void slow_reg_fail(const void *addr, kvp_err_t err);
 /* slow_reg_exports: from now on each export takes so long; returns how many were made since reset. */
 uint32_t slow_reg_exports(uint32_t each_ms);
 
+/* slow_reg_granted: keys of writers that there are. */
+uint32_t slow_reg_granted(void);
+
 /* slow_reg_await waits until n registrations have come to the gate; begun: how many have, and where the i-th one's memory
  * begins. */
 void slow_reg_await(uint32_t n);

@@ -459,6 +459,30 @@ test_drained_ends_the_attachments_of_that_incarnation(void **state)
     kvp_node_core_detach(f->core, &remote);
 }
 
+/* From this host or another one, of whichever process. */
+static void
+test_last_attachment_of_an_incarnation_is_told(void **state)
+{
+    fixture_t *f = *state;
+    kvp_node_att_t remote, other, never;
+    writer_t w;
+
+    kvp_node_att_init(&remote);
+    kvp_node_att_init(&other);
+    kvp_node_att_init(&never);
+    attach_writer(f, &w, 60);
+    assert_int_equal(kvp_node_core_attach(f->core, &remote, 60, NULL), KVP_OK);
+    assert_int_equal(kvp_node_core_attach(f->core, &other, 61, NULL), KVP_OK);
+    assert_false(kvp_node_core_detach(f->core, &w.att));
+    assert_false(kvp_node_core_detach(f->core, &w.att)); /* which is none any more */
+    assert_true(kvp_node_core_detach(f->core, &other));
+    assert_true(kvp_node_core_detach(f->core, &remote));
+    assert_false(kvp_node_core_detach(f->core, &never));
+    assert_int_equal(kvp_node_core_attach(f->core, &remote, 60, NULL), KVP_OK);
+    assert_true(kvp_node_core_detach(f->core, &remote));
+    kvp_node_core_process_dead(f->core, &w.proc);
+}
+
 static void
 test_two_processes_of_one_incarnation_must_both_be_proved(void **state)
 {
@@ -1162,6 +1186,7 @@ main(void)
         TEST(test_dead_process_cannot_become_a_writer),
         TEST(test_drained_is_believed_of_the_same_process_only),
         TEST(test_drained_ends_the_attachments_of_that_incarnation),
+        TEST(test_last_attachment_of_an_incarnation_is_told),
         TEST(test_two_processes_of_one_incarnation_must_both_be_proved),
         TEST(test_incarnations_that_a_process_leaves_are_bounded),
         TEST(test_extent_asked_again_without_its_owner_is_freed),

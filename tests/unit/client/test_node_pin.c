@@ -264,6 +264,37 @@ test_keys_of_a_writer_are_made_by_the_threads(void **state)
     teardown(&f);
 }
 
+/* What waits is forgotten; what is being made is given back when it is, the second part as well as the first. */
+static void
+test_keys_of_whoever_has_left_are_given_back(void **state)
+{
+    (void)state;
+    for (uint32_t passed = 0; passed < 2; passed++) {
+        uint32_t begun, chunks;
+        fixture_t f;
+
+        setup_registered(&f);
+        begun = slow_reg_begun();
+        slow_reg_shut();
+        chunks = f.pin.threads_n + 1;
+        for (uint32_t chunk = 0; chunk < chunks; chunk++)
+            assert_int_equal(kvp_node_pin_grant(&f.pin, 0, chunk, 77), KVP_EAGAIN);
+        slow_reg_await(begun + f.pin.threads_n);
+        slow_reg_let(passed * f.pin.threads_n);
+        slow_reg_await(begun + (1 + passed) * f.pin.threads_n);
+        kvp_node_pin_left(&f.pin, 77);
+        f.tp->ops->peer_left(f.tp, 77);
+        assert_int_equal(grants_n(&f), f.pin.threads_n);
+        assert_int_equal(kvp_node_pin_grant(&f.pin, 0, chunks, 78), KVP_EAGAIN);
+        slow_reg_open();
+        while (export(&f, chunks, 78) != KVP_OK || grants_n(&f) > 0 || slow_reg_granted() > 2)
+            usleep(100);
+        assert_int_equal(export(&f, 0, 77), KVP_EAGAIN);
+        assert_int_equal(slow_reg_begun(), begun + 2 * f.pin.threads_n + 2);
+        teardown(&f);
+    }
+}
+
 /* What kept them from being made is told to who comes back, and then it is tried again. */
 static void
 test_keys_that_cannot_be_made_are_told_once(void **state)
@@ -440,6 +471,7 @@ main(void)
         cmocka_unit_test(test_a_chunk_that_cannot_be_registered_is_refused),
         cmocka_unit_test(test_stop_waits_for_what_is_under_way_alone),
         cmocka_unit_test(test_keys_of_a_writer_are_made_by_the_threads),
+        cmocka_unit_test(test_keys_of_whoever_has_left_are_given_back),
         cmocka_unit_test(test_keys_that_cannot_be_made_are_told_once),
         cmocka_unit_test(test_keys_that_are_asked_for_are_bounded),
         cmocka_unit_test(test_keys_that_cannot_be_made_stand_in_nobodys_way),
