@@ -123,7 +123,7 @@ def test_two_nodes_of_one_name(pool):
     second one does not take over by itself when the first one is gone.
     """
     got = Shell(pool.bench, pool.addr, "twin", is_open=False).ask(
-        f"open master={pool.addr} name=node1 memory_bytes={8 * MIB} deadline=2000")
+        f"open master={pool.addr} name=node1 memory_bytes={8 * MIB} deadline=2000 listen={RDMA[0] if RDMA else '127.0.0.1'}:0")
     assert got["err"] == "SEGMENT_EXISTS", got
     second = pool.bench.node(pool.master, "node1", "8MiB", ready=False)
     second.wait_log("that is connected")

@@ -4,11 +4,12 @@ import json
 import pathlib
 import random
 import re
+import subprocess
 
 import pytest
 
 from clients import PATHS, Shell, slow
-from conftest import RDMA, SLOW, TIER
+from conftest import RDMA, SLOW, TIER, wait_until
 from test_known import MAY_LAPSE, SIZE, counters, get_known
 
 GETS = 300
@@ -87,6 +88,36 @@ def test_stopped_node_is_read_from(pool, known):
 
 
 # ---- what nodes offer
+
+
+def registrations(node):
+    """Pieces of memory that the node's process has registered, as the kernel lists them: by thread."""
+    ran = subprocess.run(["rdma", "-j", "resource", "show", "mr"], capture_output=True, text=True, check=True)
+    threads = {int(task.name) for task in pathlib.Path(f"/proc/{node.pid}/task").iterdir()}
+    return sum(mr.get("pid") in threads for mr in json.loads(ran.stdout))
+
+
+@pytest.mark.pool(nodes=1)
+def test_clients_that_end_leave_nothing_registered(pool):
+    """Fails if what a node registers for a client that writes stays so after that has ended, by itself or by a signal, while an
+    older client lives: nobody fences who left nothing unfinished.
+    """
+    node = pool.nodes[0]
+    older = Shell(pool.bench, pool.addr, "older", **PATHS["tcp"])
+    assert older(f"put k {SIZE} version=1")["err"] == "OK"
+    wait_until(lambda: registrations(node) > 0, 20, "the node's memory to be registered")
+    before = registrations(node)
+    for i in range(4):
+        newcomer = Shell(pool.bench, pool.addr, f"newcomer{i}", **PATHS["tcp"])
+        wait_until(lambda: newcomer(f"put n{i} {SIZE} version=1")["err"] in ("OK", "EXISTS") and registrations(node) > before,
+                   20, "keys of its own to be registered")
+        if i % 2 == 0:
+            assert newcomer.finish() == 0
+        else:
+                newcomer.kill9()
+        wait_until(lambda: registrations(node) == before, 20, "these to be given back")
+    assert older(f"put l {SIZE} version=1")["err"] == "OK", "its own are there"
+    assert registrations(node) == before
 
 
 def offers(pool):
