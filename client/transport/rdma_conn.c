@@ -53,7 +53,8 @@ on_resolved(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     kvp_err_t err = kvp_rdma_rail_make(rail);
 
     memcpy(ask.pool_id, ep->tp->pool_id, sizeof ask.pool_id);
-    ask.mtu_bytes = rail->mtu_bytes != 0 ? rail->mtu_bytes : rail->id->dev->info.mtu_bytes;
+    if (!rail->id->dev->info.is_infiniband)
+        ask.mtu_bytes = rail->mtu_bytes != 0 ? rail->mtu_bytes : rail->id->dev->info.mtu_bytes;
     if (err == KVP_OK && !watch(ep, rail->id->cq_fd)) err = KVP_SYS;
     return err == KVP_OK ? ep->tp->verbs->ask(rail->id, data, kvp_rdma_ask_encode(&ask, data)) : err;
 }

@@ -245,16 +245,22 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     return true;
 }
 
-static void
+/* False: a rail failed, and what it had may go over another one. */
+static bool
 ring(kvp_rdma_ep_t *ep)
 {
+    bool is_well = true;
+
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         kvp_rdma_rail_t *rail = &ep->rails[i];
 
         if (!rail->is_up) continue;
         if (KVP_RULE(RDMA_PUSH) && (i == 0 || KVP_RULE(RDMA_PUSH_RAILS))) kvp_rdma_rail_push(rail);
-        if (kvp_rdma_rail_ring(rail) != KVP_OK) kvp_rdma_rails_failed(ep, rail);
+        if (kvp_rdma_rail_ring(rail) == KVP_OK) continue;
+        is_well = false;
+        kvp_rdma_rails_failed(ep, rail);
     }
+    return is_well;
 }
 
 /* Whether what waits is more than a queue takes, or goes over several in slices. */
@@ -287,10 +293,11 @@ kvp_rdma_post(kvp_rdma_ep_t *ep)
 {
     kvp_mrcursor_t cursor;
 
-    kvp_mrcache_begin(ep->tp->cache, &cursor);
-    post_all(ep, &cursor);
-    kvp_mrcache_end(&cursor);
-    ring(ep);
+    do {
+        kvp_mrcache_begin(ep->tp->cache, &cursor);
+        post_all(ep, &cursor);
+        kvp_mrcache_end(&cursor);
+    } while (!ring(ep) && ep->is_up); /* one fewer each time */
     if (ep->busy_ns == 0 && !kvp_rdma_ep_is_idle(ep)) ep->busy_ns = kvp_now_ns();
     sum_written(ep);
 }

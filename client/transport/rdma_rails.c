@@ -220,25 +220,28 @@ open_rail(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return kvp_rdma_rail_open(rail, ep->tp, ep->cm, rail->is_routed ? NULL : &from, &ep->base.costs);
 }
 
-kvp_err_t
-kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
-{
-    kvp_rdma_rail_close(rail);
-    return open_rail(ep, rail);
-}
-
 static void
 path_failed(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
     rail->health = kvp_rdma_paths_failed(&ep->tp->paths, &rail->path, rail->opened_ns, kvp_now_ns(), kvp_random_u64());
 }
 
-static void
+static kvp_err_t
 begin(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
-    if (open_rail(ep, rail) == KVP_OK) return;
+    kvp_err_t err = open_rail(ep, rail);
+
+    if (err == KVP_OK) return KVP_OK;
     path_failed(ep, rail);
     try_another_of_ours(ep, rail);
+    return err;
+}
+
+kvp_err_t
+kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    kvp_rdma_rail_close(rail);
+    return begin(ep, rail);
 }
 
 static void
@@ -247,7 +250,8 @@ connect_more(kvp_rdma_ep_t *ep, uint64_t now_ns)
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         kvp_rdma_rail_t *rail = &ep->rails[i];
 
-        if (rail->id == NULL && kvp_rdma_health_may_try(&rail->health, now_ns)) begin(ep, rail);
+        if (rail->id == NULL && kvp_rdma_health_may_try(&rail->health, now_ns))
+            kvp_ignore(begin(ep, rail), "it is tried again");
     }
 }
 

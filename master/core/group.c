@@ -542,7 +542,8 @@ kvp_group_seen(kvp_master_t *m, const kvp_tenant_t *t, kvp_digest_t digest)
 void
 kvp_groups_tick(kvp_master_t *m)
 {
-    if (!kvp_owed_is_rebuilding(m)) kvp_list_splice(&m->orphans, &m->leavers); /* nobody brings the rest of their groups */
+    if (!kvp_owed_is_rebuilding(m))
+        kvp_list_splice(&m->orphans, &m->leavers); /* nobody brings the rest of their groups */
     while (m->slice_left > 0 && !kvp_list_is_empty(&m->leavers)) {
         kvp_member_t *mb = kvp_list_first(&m->leavers, kvp_member_t, of_owner);
 

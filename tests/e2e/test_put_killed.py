@@ -8,7 +8,7 @@ import time
 import pytest
 
 from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled, slow
-from conftest import SAN, SLOW, TIER, wait_until
+from conftest import RDMA, SAN, SLOW, TIER, wait_until
 
 MIB = 1 << 20
 ROUNDS = (500 if TIER == "long" else 50) // (2 if SAN else 1)
@@ -51,7 +51,7 @@ def test_killed_at_any_time(pool, path, fill):
         board = Board(pool.bench, 1, name=f"board{n}")
         writer = Load(pool.bench, pool.addr, "writer", prefix=f"{n}/", putters=1, batch=4, **board.options,
                       min_bytes=2 * MIB, max_bytes=2 * MIB, **PATHS[path]).ready()
-        time.sleep(rng.uniform(0, 0.05))
+        time.sleep(rng.uniform(0, 0.5 if RDMA else 0.05))  # by rdma it takes a while until the first bytes move
         writer.kill9()
         first = board.begun(0)
         for i in range(first, first + 4):

@@ -391,6 +391,8 @@ nic_post(kvp_rdma_id_t *base, const kvp_rdma_wr_t *wrs, size_t n, size_t *n_out)
     nic_enter();
     if (id->state == ID_DEAD) err = KVP_DISCONNECTED;
     if (err == KVP_OK && id->state != ID_CONNECTED) err = KVP_INVALID;
+    if (err == KVP_OK && model_nic.refuses_post) err = KVP_SYS;
+    model_nic.refuses_post = false;
     if (err == KVP_OK) model_nic.counts.posts++;
     for (; i < n && err == KVP_OK; i += err == KVP_OK) {
         uint64_t len = 0;
@@ -577,6 +579,14 @@ model_nic_spoil(const void *addr)
 {
     nic_enter();
     model_nic.spoiled = addr;
+    nic_exit();
+}
+
+void
+model_nic_refuse_post(void)
+{
+    nic_enter();
+    model_nic.refuses_post = true;
     nic_exit();
 }
 

@@ -87,6 +87,8 @@ void model_nic_remove(uint32_t dev, bool is_told);
 size_t model_nic_uses(uint32_t dev);
 size_t model_nic_regs(void); /* of all devices */
 void model_nic_return(uint32_t dev);
+/* model_nic_refuse_post: the next post takes nothing, and fails. */
+void model_nic_refuse_post(void);
 /* model_nic_spoil: memory of ours that begins there is taken by no device that comes back. */
 void model_nic_spoil(const void *addr);
 /* model_nic_kill: the process with that channel dies. Its ids do nothing more and are still the caller's to close; peers

@@ -133,6 +133,7 @@ typedef struct {
     uint32_t opens;
     uint32_t regs_n;
     const void *spoiled; /* see model_nic_spoil */
+    bool refuses_post; /* see model_nic_refuse_post */
     uint16_t next_port;
     kvp_list_t cms;
     kvp_list_t ids;

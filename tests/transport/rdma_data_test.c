@@ -238,6 +238,7 @@ test_small_puts_take_one_doorbell_and_one_completion(void **state)
     uint8_t *local = malloc(N * BYTES);
     kvp_iov_t iov[KINDS * N];
     kvp_xfer_t x[KINDS * N];
+    model_nic_counts_t was, is;
     kvp_loan_t *loan;
     uint64_t word;
 
@@ -262,7 +263,10 @@ test_small_puts_take_one_doorbell_and_one_completion(void **state)
             to->guard_rseg = b->wr;
             to->guard_off = i * 128;
         }
+    model_nic_counts(&was);
     assert_true(bench_run(b->ep, x, KINDS * N));
+    model_nic_counts(&is);
+    assert_int_equal(is.inlines - was.inlines, 4 * N); /* all but the payload */
     assert_memory_equal(b->mem + BENCH_DATA, local, N * BYTES);
     for (size_t i = 0; i < N; i++) {
         memcpy(&word, b->mem + i * 128, sizeof word);

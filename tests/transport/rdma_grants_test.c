@@ -94,7 +94,8 @@ begin(uint32_t at, void (*fn)(void))
     meanwhile.seen = 0;
     meanwhile.at = at;
     meanwhile.fn = fn;
-    assert_int_equal(model_nic_reset(1, &(model_nic_conf_t){.devs_n = DEVS, .on_reg = on_reg, .on_dereg = on_dereg}), 0);
+    assert_int_equal(model_nic_reset(1, &(model_nic_conf_t){.devs_n = DEVS, .on_reg = on_reg, .on_dereg = on_dereg}),
+                     0);
     assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &server), KVP_OK);
     mem = aligned_alloc(4096, BYTES);
     assert_non_null(mem);
