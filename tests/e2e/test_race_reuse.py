@@ -5,7 +5,7 @@ descriptor's word stands between them and wrong bytes: there is no sum to help.
 import pytest
 
 from clients import PATHS, Board, Load, Shell, figures, slow, work
-from conftest import SAN, TIER, wait_until
+from conftest import RDMA, SAN, TIER, wait_until
 
 MIB = 1 << 20
 RACE_S = {"quick": 2, "normal": 60, "long": 600}[TIER]
@@ -31,6 +31,12 @@ def judge_reader(results):
     """A machine on which nothing moves for a second makes clients give a node up for a moment; that must stay rare."""
     assert set(results) <= {"OK", "NOT_FOUND", "STALE", "NODE_LOST", "DEADLINE"}, results
     assert results.get("NODE_LOST", 0) + results.get("DEADLINE", 0) <= results["OK"] // 100, results
+
+
+def judge_writer(results):
+    """Soft RoCE's queue pairs fall silent at times: whoever wrote over one gives its node up for a moment."""
+    lost = results.get("NODE_LOST", 0)
+    assert set(results) <= ({"OK", "NODE_LOST"} if RDMA else {"OK"}) and lost <= results["OK"] // 100, results
 
 
 @pytest.mark.pool(nodes=1, memory="64MiB")
@@ -63,7 +69,7 @@ def test_readers_race_reuse(pool):
         assert ok > enough, f"{name} read only {ok} objects: {reports[name]['results']}"
         judge_reader(reports[name]["results"])
     for name in ("put-shm", "put-tcp"):
-        assert set(reports[name]["results"]) == {"OK"}, reports[name]["results"]
+        judge_writer(reports[name]["results"])
     assert stale_reads(reports) > 0 or TIER == "quick", "no reader met an extent that was given away"
 
 

@@ -12,9 +12,10 @@ import subprocess
 import pytest
 
 from clients import free_ports
-from conftest import PROGRAMS, SLOW, STOP_S, run_program, wait_until
+from conftest import PROGRAMS, RDMA, SLOW, STOP_S, run_program, wait_until
 
 HOST_PORT = r"127\.0\.0\.1:[1-9]\d*"
+NODE_HOST_PORT = rf"({'|'.join(map(re.escape, RDMA or ['127.0.0.1']))}):[1-9]\d*"
 
 
 def keys_of(value):
@@ -102,7 +103,7 @@ def test_ready_lines(bench):
     master = bench.master()
     assert re.fullmatch(rf"ready listen={HOST_PORT}( unix=\S+)? http={HOST_PORT} data=none", master.ready_line)
     node = bench.node(master, "node1", "32MiB")
-    assert re.fullmatch(rf"ready listen={HOST_PORT}( unix=\S+)?( http=\S+)?( data=none)?", node.ready_line)
+    assert re.fullmatch(rf"ready listen={NODE_HOST_PORT}( unix=\S+)?( http=\S+)?( data=none)?", node.ready_line)
     ports = {d.rpartition(":")[2] for d in (master.listen, master.http, node.listen)}
     assert len(ports) == 3
     assert master.stdout() == master.ready_line, "one line on standard output, no more"
