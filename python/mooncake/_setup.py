@@ -11,17 +11,21 @@ _UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 2
 
 
 def parse_size(value):
-    """Bytes of an int or of text ("16MB", "16 MB": powers of 1024). ValueError."""
+    """Bytes of an int or of text ("16MB", "16 MB": powers of 1024). ValueError; OverflowError of what 64 bits do not hold."""
     if isinstance(value, int) and not isinstance(value, bool):
-        if value < 0:
-            raise ValueError(f"not a size: {value}")
-        return value
-    text = str(value).strip()
-    digits = text.rstrip("BbKkMmGgTt ")
-    unit = text[len(digits):].strip().upper()
-    if unit not in _UNITS or not digits.isdigit():
-        raise ValueError(f"not a size: {value!r}")
-    return int(digits) * _UNITS[unit]
+        size = value
+    else:
+        text = str(value).strip()
+        digits = text.rstrip("BbKkMmGgTt ")
+        unit = text[len(digits):].strip().upper()
+        if unit not in _UNITS or not digits.isdigit():
+            raise ValueError(f"not a size: {value!r}")
+        size = int(digits) * _UNITS[unit]
+    if size < 0:
+        raise ValueError(f"not a size: {value}")
+    if size >= 2**64:
+        raise OverflowError(f"a size does not fit in 64 bits: {value}")
+    return size
 
 
 def transports(protocol):

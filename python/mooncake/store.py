@@ -58,7 +58,7 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         if isinstance(local_hostname, dict):
             try:
                 return self.setup(**_setup.from_dict(local_hostname))
-            except ValueError as e:
+            except (OverflowError, ValueError) as e:
                 log.error("setup: %s", e)
                 return _INVALID
         if None in (metadata_server, global_segment_size, local_buffer_size, protocol, rdma_devices, master_server_addr):

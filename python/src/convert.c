@@ -46,6 +46,22 @@ kvpy_uint(PyObject *obj, uint64_t max, const char *what, uint64_t *value_out)
     return true;
 }
 
+int
+kvpy_u32(PyObject *obj, void *value_out)
+{
+    uint64_t value;
+
+    if (!kvpy_uint(obj, UINT32_MAX, "a number of 32 bits", &value)) return 0;
+    *(uint32_t *)value_out = (uint32_t)value;
+    return 1;
+}
+
+int
+kvpy_u64(PyObject *obj, void *value_out)
+{
+    return kvpy_uint(obj, UINT64_MAX, "a number of 64 bits", value_out);
+}
+
 /* A str is a sequence, too, and never meant. */
 static bool
 check_list(PyObject *obj, const char *what)

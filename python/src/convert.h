@@ -13,6 +13,11 @@ bool kvpy_key(PyObject *obj, kvpool_key_t *key_out);
 /* kvpy_uint takes an int, or what has __index__, from 0 to max. No float, no bool. */
 bool kvpy_uint(PyObject *obj, uint64_t max, const char *what, uint64_t *value_out);
 
+/* The same as converters for the "O&" of PyArg_ParseTuple, into a uint32_t and a uint64_t: its own formats for unsigned
+ * ints ("I", "K") take what does not fit and cut it. */
+int kvpy_u32(PyObject *obj, void *value_out);
+int kvpy_u64(PyObject *obj, void *value_out);
+
 /* Keys of a call. held keeps them alive while the lock is released, whatever happens to the caller's list. */
 typedef struct {
     PyObject *held; /* tuple */

@@ -46,7 +46,9 @@ peer_open(peer_t *self, PyObject *args)
     kvpool_p2p_t *p2p = NULL;
     int err;
 
-    if (!PyArg_ParseTuple(args, "zzII", &conf.listen, &conf.transports, &conf.deadline_ms, &conf.flags)) return NULL;
+    if (!PyArg_ParseTuple(args, "zzO&O&", &conf.listen, &conf.transports, kvpy_u32, &conf.deadline_ms, kvpy_u32,
+                          &conf.flags))
+        return NULL;
     conf.detail = detail;
     conf.detail_cap = sizeof detail;
     if (self->p2p != NULL) return Py_BuildValue("(is)", KVPOOL_INVALID, "the endpoint is open already");
@@ -59,7 +61,7 @@ peer_open(peer_t *self, PyObject *args)
         Py_END_ALLOW_THREADS
         return Py_BuildValue("(is)", KVPOOL_INVALID, "the endpoint is open already");
     }
-    self->p2p = p2p;
+    if (p2p != NULL) self->p2p = p2p; /* one that failed is not stored over what another thread opened */
     return Py_BuildValue("(iN)", err, PyUnicode_DecodeUTF8(detail, (Py_ssize_t)strlen(detail), "replace"));
 }
 
@@ -175,7 +177,7 @@ done:
 typedef struct {
     const char *where;
     int kind;
-    unsigned deadline_ms;
+    uint32_t deadline_ms;
     kvpool_p2p_op_t *ops;
     size_t n;
 } transfer_t;
@@ -187,7 +189,8 @@ take_transfer(const peer_t *self, PyObject *args, transfer_t *t)
     PyObject *locals, *remotes, *lens;
 
     return check_open(self) &&
-           PyArg_ParseTuple(args, "siOOOI", &t->where, &t->kind, &locals, &remotes, &lens, &t->deadline_ms) &&
+           PyArg_ParseTuple(args, "siOOOO&", &t->where, &t->kind, &locals, &remotes, &lens, kvpy_u32,
+                            &t->deadline_ms) &&
            take_ops(locals, remotes, lens, &t->ops, &t->n);
 }
 
@@ -226,11 +229,11 @@ peer_submit(peer_t *self, PyObject *args)
 static PyObject *
 peer_poll(peer_t *self, PyObject *args)
 {
-    unsigned long long id;
-    unsigned timeout_ms;
+    uint32_t timeout_ms;
+    uint64_t id;
     int err, result = 0;
 
-    if (!check_open(self) || !PyArg_ParseTuple(args, "KI", &id, &timeout_ms)) return NULL;
+    if (!check_open(self) || !PyArg_ParseTuple(args, "O&O&", kvpy_u64, &id, kvpy_u32, &timeout_ms)) return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_p2p_poll(self->p2p, id, timeout_ms, &result);
     Py_END_ALLOW_THREADS
@@ -242,13 +245,13 @@ peer_poll(peer_t *self, PyObject *args)
 static PyObject *
 peer_first_range(peer_t *self, PyObject *args)
 {
-    unsigned deadline_ms;
+    uint32_t deadline_ms;
     const char *where;
     uint64_t addr = 0;
     size_t len = 0;
     int err;
 
-    if (!check_open(self) || !PyArg_ParseTuple(args, "sI", &where, &deadline_ms)) return NULL;
+    if (!check_open(self) || !PyArg_ParseTuple(args, "sO&", &where, kvpy_u32, &deadline_ms)) return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_p2p_first_range(self->p2p, where, deadline_ms, &addr, &len);
     Py_END_ALLOW_THREADS
@@ -260,10 +263,11 @@ static PyObject *
 peer_notify(peer_t *self, PyObject *args)
 {
     const char *where, *name, *message;
-    unsigned deadline_ms;
+    uint32_t deadline_ms;
     int err;
 
-    if (!check_open(self) || !PyArg_ParseTuple(args, "sssI", &where, &name, &message, &deadline_ms)) return NULL;
+    if (!check_open(self) || !PyArg_ParseTuple(args, "sssO&", &where, &name, &message, kvpy_u32, &deadline_ms))
+        return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_p2p_notify(self->p2p, where, name, message, deadline_ms);
     Py_END_ALLOW_THREADS

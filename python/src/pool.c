@@ -76,18 +76,15 @@ static PyObject *
 pool_open(kvpy_pool_t *self, PyObject *args)
 {
     kvpool_conf_t conf = {.struct_size = sizeof conf};
-    unsigned long long memory_bytes, chunk_bytes;
     char detail[DETAIL_BYTES] = "";
     kvpool_t *pool = NULL;
     int err;
 
-    if (!PyArg_ParseTuple(args, "zzzzIIKzKII", &conf.master, &conf.name, &conf.host_id, &conf.transports,
-                          &conf.deadline_ms, &conf.verify, &memory_bytes, &conf.listen, &chunk_bytes, &conf.tenant,
-                          &conf.locations))
+    if (!PyArg_ParseTuple(args, "zzzzO&O&O&zO&O&O&", &conf.master, &conf.name, &conf.host_id, &conf.transports,
+                          kvpy_u32, &conf.deadline_ms, kvpy_u32, &conf.verify, kvpy_u64, &conf.memory_bytes,
+                          &conf.listen, kvpy_u64, &conf.chunk_bytes, kvpy_u32, &conf.tenant, kvpy_u32, &conf.locations))
         return NULL;
     if (self->pool != NULL) return Py_BuildValue("(ls)", kvpy_code(self, KVPOOL_INVALID), "the pool is open already");
-    conf.memory_bytes = memory_bytes;
-    conf.chunk_bytes = chunk_bytes;
     conf.detail = detail;
     conf.detail_cap = sizeof detail;
     Py_BEGIN_ALLOW_THREADS
@@ -99,7 +96,7 @@ pool_open(kvpy_pool_t *self, PyObject *args)
         Py_END_ALLOW_THREADS
         return Py_BuildValue("(ls)", kvpy_code(self, KVPOOL_INVALID), "the pool is open already");
     }
-    self->pool = pool;
+    if (pool != NULL) self->pool = pool; /* one that failed is not stored over what another thread opened */
     return Py_BuildValue("(lN)", kvpy_code(self, err),
                          PyUnicode_DecodeUTF8(detail, (Py_ssize_t)strlen(detail), "replace"));
 }
@@ -128,10 +125,10 @@ pool_close(kvpy_pool_t *self, PyObject *Py_UNUSED(args))
 static PyObject *
 pool_register(kvpy_pool_t *self, PyObject *args)
 {
-    unsigned long long addr, len;
+    uint64_t addr, len;
     int err;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "KK", &addr, &len)) return NULL;
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "O&O&", kvpy_u64, &addr, kvpy_u64, &len)) return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_register(self->pool, (void *)(uintptr_t)addr, (size_t)len);
     Py_END_ALLOW_THREADS
@@ -142,10 +139,10 @@ pool_register(kvpy_pool_t *self, PyObject *args)
 static PyObject *
 pool_unregister(kvpy_pool_t *self, PyObject *args)
 {
-    unsigned long long addr;
+    uint64_t addr;
     int err;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "K", &addr)) return NULL;
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "O&", kvpy_u64, &addr)) return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_unregister(self->pool, (void *)(uintptr_t)addr);
     Py_END_ALLOW_THREADS
@@ -193,8 +190,8 @@ pool_put(kvpy_pool_t *self, PyObject *args)
     kvpy_mem_t mem;
     int err;
 
-    if (!kvpy_check(self) ||
-        !PyArg_ParseTuple(args, "OOIII", &key_obj, &value, &opts.deadline_ms, &opts.flags, &opts.replicas))
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OOO&O&O&", &key_obj, &value, kvpy_u32, &opts.deadline_ms,
+                                               kvpy_u32, &opts.flags, kvpy_u32, &opts.replicas))
         return NULL;
     if (!kvpy_key(key_obj, &key) || !kvpy_mem_init(&mem, value, false)) return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -228,7 +225,9 @@ pool_get(kvpy_pool_t *self, PyObject *args)
     size_t len = self->guess;
     kvpool_key_t key;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OII", &key_obj, &opts.deadline_ms, &opts.flags)) return NULL;
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "OO&O&", &key_obj, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags))
+        return NULL;
     if (!kvpy_key(key_obj, &key)) return NULL;
     for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) { /* it may be replaced by a larger one */
         Py_XDECREF(bytes);
@@ -256,7 +255,8 @@ pool_get_into(kvpy_pool_t *self, PyObject *args)
     size_t len = 0;
     int err;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OOII", &key_obj, &target, &opts.deadline_ms, &opts.flags))
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "OOO&O&", &key_obj, &target, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags))
         return NULL;
     if (!kvpy_key(key_obj, &key) || !kvpy_mem_init(&mem, target, true)) return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -274,7 +274,8 @@ pool_view(kvpy_pool_t *self, PyObject *args)
     PyObject *key_obj;
     kvpool_key_t key;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OI", &key_obj, &opts.deadline_ms) || !kvpy_key(key_obj, &key))
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OO&", &key_obj, kvpy_u32, &opts.deadline_ms) ||
+        !kvpy_key(key_obj, &key))
         return NULL;
     return kvpy_view(self, &key, &opts);
 }
@@ -289,7 +290,8 @@ pool_size(kvpy_pool_t *self, PyObject *args)
     size_t len = 0;
     int err;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OI", &key_obj, &opts.deadline_ms) || !kvpy_key(key_obj, &key))
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OO&", &key_obj, kvpy_u32, &opts.deadline_ms) ||
+        !kvpy_key(key_obj, &key))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_size(self->pool, key.data, key.len, &len, &opts);
@@ -306,7 +308,8 @@ pool_exists(kvpy_pool_t *self, PyObject *args)
     PyObject *key_obj;
     kvpool_key_t key;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OI", &key_obj, &opts.deadline_ms) || !kvpy_key(key_obj, &key))
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OO&", &key_obj, kvpy_u32, &opts.deadline_ms) ||
+        !kvpy_key(key_obj, &key))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_exists(self->pool, key.data, key.len, &exists, &opts);
@@ -323,7 +326,8 @@ pool_remove(kvpy_pool_t *self, PyObject *args)
     kvpool_key_t key;
     int err;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OII", &key_obj, &opts.deadline_ms, &opts.flags) ||
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "OO&O&", &key_obj, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags) ||
         !kvpy_key(key_obj, &key))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -341,7 +345,9 @@ pool_remove_many(kvpy_pool_t *self, PyObject *args)
     const char *pattern;
     int err;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "zII", &pattern, &opts.deadline_ms, &opts.flags)) return NULL;
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "zO&O&", &pattern, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags))
+        return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = pattern != NULL ? kvpool_remove_by_regex(self->pool, pattern, &opts, &removed, &held)
                               : kvpool_remove_all(self->pool, &opts, &removed, &held);
@@ -358,7 +364,7 @@ pool_bump(kvpy_pool_t *self, PyObject *args)
     uint32_t epoch = 0;
     int err;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "I", &opts.deadline_ms)) return NULL;
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "O&", kvpy_u32, &opts.deadline_ms)) return NULL;
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_bump(self->pool, &opts, &epoch);
     Py_END_ALLOW_THREADS
@@ -394,7 +400,6 @@ static PyObject *
 pool_list(kvpy_pool_t *self, PyObject *args)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts};
-    unsigned long long cursor_in;
     Py_ssize_t prefix_len;
     const char *prefix;
     uint64_t cursor;
@@ -402,10 +407,9 @@ pool_list(kvpy_pool_t *self, PyObject *args)
     listing_t l;
     int err;
 
-    if (!kvpy_check(self) ||
-        !PyArg_ParseTuple(args, "y#IKI", &prefix, &prefix_len, &limit, &cursor_in, &opts.deadline_ms))
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "y#O&O&O&", &prefix, &prefix_len, kvpy_u32, &limit, kvpy_u64,
+                                               &cursor, kvpy_u32, &opts.deadline_ms))
         return NULL;
-    cursor = cursor_in;
     l.list = PyList_New(0);
     if (l.list == NULL) return NULL;
     l.state = PyEval_SaveThread();
@@ -428,7 +432,7 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
     PyObject *text;
     char *buf = NULL;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "I", &opts.deadline_ms)) return NULL;
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "O&", kvpy_u32, &opts.deadline_ms)) return NULL;
     for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) { /* it may have grown meanwhile */
         size_t cap = len + 4096;
 

@@ -320,8 +320,8 @@ kvpy_put_parts(kvpy_pool_t *self, PyObject *args)
     parts_t parts;
     int err = KVPOOL_OK;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OO!III", &key_obj, &PyTuple_Type, &tuple, &opts.deadline_ms,
-                                               &opts.flags, &opts.replicas))
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OO!O&O&O&", &key_obj, &PyTuple_Type, &tuple, kvpy_u32,
+                                               &opts.deadline_ms, kvpy_u32, &opts.flags, kvpy_u32, &opts.replicas))
         return NULL;
     if (!kvpy_key(key_obj, &key) || !parts_init(&parts, tuple)) return NULL;
     if (parts.len > 0) {

@@ -2,6 +2,7 @@
 """The package kvpool, in this interpreter, which has the wheel installed (stage `python` of tests/run)."""
 import array
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -243,6 +244,40 @@ def test_numbers_that_do_not_fit():
     for number in (-1, 2**32):
         with pytest.raises(ValueError, match="32 bits"):
             kvpool.Pool(tenant=number)
+    for number in (2**64, 2**64 + (32 << 20)):
+        for what in ("memory", "chunk"):
+            with pytest.raises(OverflowError):
+                kvpool.Pool("127.0.0.1:1", deadline=0.1, **{what: number})
+
+
+@pytest.mark.pool(nodes=1)
+def test_numbers_of_calls_that_do_not_fit(pool_here):
+    """One that is cut would be another call: one copy, a page of five, no flag."""
+    for replicas in (-1, 2**32, 2**32 + 1, 2**64 + 1):
+        for call in (lambda: pool_here.put("k", b"x", replicas=replicas), lambda: pool_here.put_many(["k"], [b"x"], replicas=replicas)):
+            with pytest.raises(OverflowError):
+                call()
+    assert not pool_here.exists("k")
+    with pytest.raises(OverflowError):
+        next(pool_here.list(page=2**32 + 5))
+
+
+@pytest.mark.pool(nodes=0)
+def test_an_open_that_fails_ends_no_other(pool):
+    """Two threads open one handle: the first waits for a master that does not answer."""
+    raw = _kvpool.Pool()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        failed = []
+        thread = threading.Thread(target=lambda: failed.append(raw.open(at, None, None, None, 1000, 0, 0, None, 0, 0, 0)[0]))
+        thread.start()
+        silent.accept()[0].close()  # it is under way, and tries again
+        assert raw.open(pool.addr, None, None, None, 0, 0, 0, None, 0, 0, 0) == (0, "")
+        thread.join(10)
+    assert failed[0] < 0
+    assert raw.exists("k", 0) == 0
+    assert raw.open(pool.addr, None, None, None, 0, 0, 0, None, 0, 0, 0)[1] == "the pool is open already"
+    assert raw.close() == 0
 
 
 def test_what_is_wrong_is_said():

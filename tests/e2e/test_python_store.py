@@ -275,6 +275,29 @@ def test_what_is_no_pattern_removes_nothing(store):
     assert store.get("a") == b"x"
 
 
+def test_numbers_that_do_not_fit(store, memory, pool):
+    """An address or length beyond 64 bits is not cut to one that fits."""
+    at = memory[1].ctypes.data
+    assert store.unregister_buffer(at) == 0
+    for call in (lambda: store.register_buffer(at + 2**64, 4096), lambda: store.register_buffer(at, 2**64 + 4096),
+                 lambda: store.unregister_buffer(at + 2**64), lambda: store.register_buffer(-at, 4096)):
+        with pytest.raises(OverflowError):
+            call()
+    assert store.unregister_buffer(at) == -600  # nothing was registered
+    many = ReplicateConfig()
+    many.replica_num = 2**32 + 1
+    for call in (lambda: store.put("k", b"x", many), lambda: store.put_parts("k", b"x", config=many)):
+        with pytest.raises(OverflowError):
+            call()
+    assert store.is_exist("k") == 0
+    other = MooncakeDistributedStore()
+    for sizes in ((2**64, 0), (2**64 + 32 * MIB, 0), (0, 2**64)):
+        with pytest.raises(OverflowError):
+            other.setup("127.0.0.1", "P2PHANDSHAKE", *sizes, "tcp", "", pool.addr)
+    assert other.setup({"local_hostname": "127.0.0.1", "global_segment_size": f"{2**24} TB", "master_server_addr": pool.addr}) == -600
+    assert other.health_check() == 1
+
+
 def test_a_host_with_an_ipv6_address(pool):
     handle = MooncakeDistributedStore()
     assert handle.setup("::1", "P2PHANDSHAKE", 16 * MIB, 16 * MIB, "tcp", "", pool.addr) == 0
