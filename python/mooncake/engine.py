@@ -10,7 +10,6 @@ else goes by TCP; "rdma" is refused: there is no such path yet, and none that is
 GPUs is not moved yet: SUPPORT_CUDA is False, registering it gives -303, and so do the calls on a stream, which begin nothing.
 get_engine() is what this module stands on, not the reference's class; get_engine_ptr() the address of a kvpool_p2p_t.
 """
-import ctypes
 import logging
 import mmap
 import operator
@@ -164,17 +163,15 @@ class TransferEngine:
         return code
 
     def write_bytes_to_buffer(self, dest_address, src_ptr, length):
-        """The first length bytes of src_ptr (bytes) to an address of this process."""
+        """The first length bytes of src_ptr (str, or what has the buffer protocol) to an address of this process."""
         dest_address, length = operator.index(dest_address), operator.index(length)
-        source = src_ptr.encode() if isinstance(src_ptr, str) else bytes(memoryview(src_ptr))
-        if dest_address <= 0 or length < 0 or length > len(source):
+        if dest_address <= 0 or length < 0:
             return _FAILED
-        ctypes.memmove(dest_address, source, length)
-        return 0
+        return 0 if _kvpool.write_bytes(dest_address, src_ptr, length) else _FAILED
 
     def read_bytes_from_buffer(self, source_address, length):
         source_address, length = operator.index(source_address), operator.index(length)
-        return ctypes.string_at(source_address, length) if source_address > 0 and length >= 0 else b""
+        return _kvpool.read_bytes(source_address, length) if source_address > 0 and length >= 0 else b""
 
     # ---- transfers
     def transfer_sync_write(self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""):

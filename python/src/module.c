@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The module kvpool._kvpool: the types, the flags, the table of errors.
+ * The module kvpool._kvpool: the types, the flags, the table of errors, and bytes at addresses of this process.
  */
 #include "python/src/convert.h"
 
 #include "client/kvpool_p2p.h"
+
+#include <string.h>
+
+#define PAGE_BYTES 4096u
 
 /* errors: {name: (number, code of the drop-in, text)} */
 static PyObject *
@@ -63,8 +67,71 @@ memory_of(PyObject *Py_UNUSED(module), PyObject *args)
     return pair;
 }
 
+/* More than a page is copied without the interpreter's lock: other threads run meanwhile. */
+static void
+copy_bytes(void *dst, const void *src, size_t len)
+{
+    if (len <= PAGE_BYTES) {
+        memmove(dst, src, len);
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+        memmove(dst, src, len);
+    Py_END_ALLOW_THREADS
+}
+
+/* A str's UTF-8, or what has the buffer protocol: a processor reads it. */
+static bool
+take_source(kvpy_mem_t *mem, PyObject *obj)
+{
+    kvpool_key_t text;
+
+    if (!PyUnicode_Check(obj) && !PyObject_CheckBuffer(obj)) {
+        PyErr_Format(PyExc_TypeError, "bytes are wanted, not %.100s", Py_TYPE(obj)->tp_name);
+        return false;
+    }
+    if (!PyUnicode_Check(obj)) return kvpy_mem_init(mem, obj, false);
+    if (!kvpy_key(obj, &text)) return false;
+    *mem = (kvpy_mem_t){.addr = (void *)text.data, .len = text.len};
+    return true;
+}
+
+/* write_bytes(address, str or object with memory, length) -> whether it has as many bytes; only then they are copied to
+ * the address. */
+static PyObject *
+write_bytes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source;
+    uint64_t addr, len;
+    kvpy_mem_t mem;
+    bool is_enough;
+
+    if (!PyArg_ParseTuple(args, "O&OO&", kvpy_u64, &addr, &source, kvpy_u64, &len) || !take_source(&mem, source))
+        return NULL;
+    is_enough = len <= mem.len;
+    if (is_enough && len > 0) copy_bytes((void *)(uintptr_t)addr, mem.addr, (size_t)len);
+    kvpy_mem_fini(&mem);
+    return PyBool_FromLong(is_enough);
+}
+
+/* read_bytes(address, length) -> bytes */
+static PyObject *
+read_bytes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    uint64_t addr, len;
+    PyObject *bytes;
+
+    if (!PyArg_ParseTuple(args, "O&O&", kvpy_u64, &addr, kvpy_u64, &len)) return NULL;
+    if (len > PY_SSIZE_T_MAX) return PyErr_NoMemory();
+    bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)len);
+    if (bytes != NULL && len > 0) copy_bytes(PyBytes_AS_STRING(bytes), (const void *)(uintptr_t)addr, (size_t)len);
+    return bytes;
+}
+
 static PyMethodDef functions[] = {
     {"memory_of", memory_of, METH_VARARGS, NULL},
+    {"write_bytes", write_bytes, METH_VARARGS, NULL},
+    {"read_bytes", read_bytes, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

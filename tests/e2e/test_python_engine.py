@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from conftest import wait_until
+from kvpool import _kvpool
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
 
 MIB = 1 << 20
@@ -270,6 +271,72 @@ def test_memory_codes(engine):
     assert engine.free_managed_buffer(buffer, 10000) == -1
     assert engine.allocate_managed_buffer(0) == 0
     assert engine.allocate_managed_buffer(1 << 62) == 0
+
+
+def test_an_open_that_fails_ends_no_other():
+    """Threads open one endpoint, all but one of them where nobody can listen."""
+    for _ in range(200):
+        raw, errors = _kvpool.Peer(), []
+        start = threading.Barrier(8)
+
+        def open_at(host):
+            start.wait()
+            errors.append(raw.open(f"{host}:0", "tcp", 0, 0)[0])
+
+        threads = [threading.Thread(target=open_at, args=("127.0.0.1" if i == 0 else "203.0.113.1",)) for i in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert errors.count(0) == 1 and raw.port() > 0 and raw.stat()["failed"] == 0
+        assert raw.close() == 0
+
+
+def longest_pause(call):
+    """How much of call another thread, which wants the interpreter at every turn, had to wait for it at one time: 0 to 1."""
+    worst, is_over, is_running = 0.0, threading.Event(), threading.Event()
+
+    def count():
+        nonlocal worst
+        last = time.monotonic()
+        while not is_over.is_set():
+            now = time.monotonic()
+            worst = max(worst, now - last)
+            last = now
+            is_running.set()
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    is_running.wait()
+    begin = time.monotonic()
+    call()
+    took = time.monotonic() - begin
+    is_over.set()
+    thread.join()
+    return worst / took
+
+
+@pytest.mark.parametrize("what", ["write", "write of text", "read"])
+def test_other_threads_run_while_bytes_are_copied(what):
+    """Fails if a copy of many bytes keeps the interpreter's lock: then another thread stands still for most of it."""
+    engine, size = TransferEngine(), 128 * MIB
+    target = np.ones(size, np.uint8)  # its pages are there
+    source = "x" * size if what == "write of text" else bytes(size)
+    shares = []
+
+    def write():
+        assert engine.write_bytes_to_buffer(target.ctypes.data, source, size) == 0
+
+    def read():
+        assert len(engine.read_bytes_from_buffer(target.ctypes.data, size)) == size
+
+    for _ in range(10):  # of several, as the machine may have other things to do
+        shares.append(longest_pause(read if what == "read" else write))
+        if shares[-1] < 0.35:
+            break
+    assert shares[-1] < 0.35, shares
+    if what != "read":
+        assert target[0] == target[-1] == (ord("x") if isinstance(source, str) else 0)
 
 
 def test_the_rest_of_the_reference_is_there(engine, caplog):
