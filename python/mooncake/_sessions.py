@@ -98,9 +98,9 @@ class Ranges:
         which = list(which)
         try:
             slab = _staging.Slab(self._raw, [sizes[i] for i in which], self._staged) if which else None
-        except MemoryError:
+        except _staging.Refused as e:
             for i in which:
-                results[i] = _staging.NO_SPACE
+                results[i] = e.code
             return
         for at, i in enumerate(which):
             entry = (slab.at[at], sizes[i], slab, options, groups[i] if groups else None)

@@ -32,27 +32,36 @@ class Budget:
             self._used -= size
 
 
+class Refused(Exception):
+    """There is no such room. code: what a call answers."""
+
+    def __init__(self, code):
+        super().__init__(code)
+        self.code = code
+
+
 class Slab:
     """Room for objects of these lengths, which are at `at`; zeros at first. It is given back when nobody refers to it any more."""
 
     def __init__(self, raw, lengths, budget=None):
-        """MemoryError: beyond the budget, or there is none."""
+        """Refused: beyond the budget, there is no memory (NO_SPACE both), or the pool does not register it and says why."""
         self._raw = self._budget = None
         offsets, size = [], 0
         for length in lengths:
             offsets.append(size)
             size += -(-length // _ALIGN) * _ALIGN
         if budget is not None and not budget.take(size):
-            raise MemoryError
+            raise Refused(NO_SPACE)
         self._budget, self._size = budget, size
         try:
             self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError, OverflowError) as e:
-            raise MemoryError from e
+            raise Refused(NO_SPACE) from e
         start = _kvpool.memory_of(self._map, True)[0]
         self.at = [start + offset for offset in offsets]
-        if raw.register(start, size) != 0:
-            raise MemoryError
+        err = raw.register(start, size)
+        if err != 0:
+            raise Refused(err)
         self._raw, self._start = raw, start
 
     def __del__(self):
@@ -81,8 +90,8 @@ def _read(raw, window, budget):
     keys, lengths = [key for key, _ in window], [length for _, length in window]
     try:
         slab = Slab(raw, lengths, budget)
-    except MemoryError:
-        return dict.fromkeys(keys, NO_SPACE)
+    except Refused as e:
+        return dict.fromkeys(keys, e.code)
     got = raw.batch_get(keys, slab.at, lengths, 0, 0)
     return {key: (at, n, slab) if n >= 0 else n for key, at, n in zip(keys, slab.at, got)}
 

@@ -204,7 +204,7 @@ class Tensors:
             return None
         try:
             slab = _staging.Slab(self._raw, [size], self._staged)
-        except MemoryError:
+        except _staging.Refused:
             return None
         [n] = self._raw.copy_ranges([(slab.at[0], size)], [[ptr]], [[size]], [[0]], True, True)
         return BufferHandle(slab.at[0], size, slab) if n == size else None

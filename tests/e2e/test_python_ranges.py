@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """mooncake.store: ranges of objects, in one call and in sessions (stage `python` of tests/run)."""
+import gc
 import threading
 
 import numpy as np
 import pytest
 
+from mooncake import _staging
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 from stores import MIB, Memory, make
 
@@ -166,6 +168,23 @@ def test_sessions_of_a_closed_store(pool, store):
             assert other.batch_put_session_start(["left open"], [1]) == [0]
         assert other.close() == 0
     assert store.is_exist("left open") == 0
+
+
+def test_memory_that_a_closed_pool_does_not_take(pool, store):
+    """What is staged says why there is no room for it: the store may be closed meanwhile."""
+    raw = make(pool.addr)._raw
+    assert raw.close() == 0
+    for budget in (None, store._staged):
+        with pytest.raises(_staging.Refused) as e:
+            _staging.Slab(raw, [8], budget)
+        assert e.value.code == -600
+    assert _staging._read(raw, [("k", 8)], None) == {"k": -600}
+    with pytest.raises(_staging.Refused) as e:
+        _staging.Slab(store._raw, [store._staged.limit + 1], store._staged)
+    assert e.value.code == -200
+    del e
+    gc.collect()
+    assert store._staged.take(store._staged.limit)  # nothing of it is lost
 
 
 def test_layers_of_many_blocks(store):
