@@ -2,7 +2,11 @@
 """The reference's admin paths over HTTP, answered from the pool. Answers are as long as the pool has keys, and streamed a page
 at a time; at most _AT_ONCE are made at once, others wait their turn."""
 import http.client
+import itertools
 import json
+import logging
+import socket
+import struct
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -12,6 +16,16 @@ import kvpool
 _AT_ONCE = 16
 _SILENCE_S = 10  # of a client in the middle of a request
 _PATIENCE_S = 5
+_PAGE_KEYS = 1000
+_BODY_MAX = 65536
+_TEXT = "text/plain; charset=utf-8"
+
+log = logging.getLogger("mooncake.master")
+
+
+def _lines(entries):
+    """The next page of keys, a line each; b"" where there are no more."""
+    return b"".join(key + b"\n" for key, _ in itertools.islice(entries, _PAGE_KEYS))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -31,7 +45,12 @@ class _Handler(BaseHTTPRequestHandler):
         })
 
     def do_POST(self):
-        self.rfile.read(min(int(self.headers.get("Content-Length") or 0), 65536))
+        length = self.headers.get("Content-Length") or "0"
+        if not length.isdecimal() or len(length) > len(str(_BODY_MAX)) or int(length) > _BODY_MAX:
+            self.close_connection = True
+            self._text("400 Bad Request\n", 400)
+            return
+        self.rfile.read(int(length))  # nobody looks at it
         self._answer({"/api/v1/remove_all": self._remove_all})
 
     def _answer(self, paths):
@@ -48,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json({"success": False, "error_message": str(e)}, 503)
 
     def _text(self, text, status=200):
-        self._body(text.encode(), "text/plain; charset=utf-8", status)
+        self._body(text.encode(), _TEXT, status)
 
     def _json(self, value, status=200):
         self._body(json.dumps(value).encode(), "application/json; charset=utf-8", status)
@@ -62,24 +81,34 @@ class _Handler(BaseHTTPRequestHandler):
 
     # ---- paths
     def _all_keys(self, query):
-        """A key a line; as there is no end known before, the connection's end is it."""
-        pages = self.server.pool.list(page=1000, deadline=_PATIENCE_S)
-        first = next(pages, None)
+        """A key a line, in chunks, as it is not known before how many there are."""
+        entries = self.server.pool.list(page=_PAGE_KEYS, deadline=_PATIENCE_S)
+        lines = _lines(entries)  # what goes wrong here has an answer of its own yet
+        is_chunked = self.request_version >= "HTTP/1.1"
         self.send_response(200)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Connection", "close")
+        self.send_header("Content-Type", _TEXT)
+        if is_chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+        else:
+            self.send_header("Connection", "close")
+            self.close_connection = True
         self.end_headers()
+        try:
+            while lines:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(lines), lines) if is_chunked else lines)
+                lines = _lines(entries)
+        except kvpool.Error as e:
+            log.warning("/get_all_keys was cut: %s", e)
+            self._cut()
+            return
+        if is_chunked:
+            self.wfile.write(b"0\r\n\r\n")
+
+    def _cut(self):
+        """Resets the connection, so that nobody takes what was sent for the whole: to a client of HTTP/1.0 an end would be the end."""
         self.close_connection = True
-        if first is not None:
-            self.wfile.write(first[0] + b"\n")
-        lines = []
-        for key, _ in pages:
-            lines.append(key)
-            if len(lines) == 1000:
-                self.wfile.write(b"\n".join(lines) + b"\n")
-                lines.clear()
-        if lines:
-            self.wfile.write(b"\n".join(lines) + b"\n")
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        socket.close(self.connection.detach())
 
     def _all_segments(self, query):
         nodes = self.server.pool.stat(deadline=_PATIENCE_S).get("segments", [])
@@ -91,6 +120,10 @@ class _Handler(BaseHTTPRequestHandler):
             size = self.server.pool.size(key, deadline=_PATIENCE_S)
         except kvpool.NotFoundError:
             return None
+        except kvpool.Error as e:
+            if e.name == "BAD_KEY":  # no object can have it
+                return None
+            raise
         return [{"size_": size, "buffer_address_": 0, "protocol_": "kvpool", "transport_endpoint_": ""}]
 
     def _query_key(self, query):
@@ -116,11 +149,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             connection.request("GET", "/metrics")
             answer = connection.getresponse()
-            self._body(answer.read(), answer.headers["Content-Type"], answer.status)
+            body, kind, status = answer.read(), answer.headers["Content-Type"], answer.status
         except (OSError, http.client.HTTPException) as e:
-            self._text(f"the master does not answer: {e}\n", 503)
+            body, kind, status = f"the master does not answer: {e}\n".encode(), _TEXT, 503
         finally:
             connection.close()
+        self._body(body, kind, status)
 
     def _summary(self, query):
         self._text(json.dumps(self.server.pool.stat(deadline=_PATIENCE_S)) + "\n")

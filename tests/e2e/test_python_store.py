@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """mooncake.store over a pool: what connectors call, with the reference's return codes (stage `python` of tests/run)."""
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,8 +15,10 @@ import urllib.request
 import numpy as np
 import pytest
 
+import kvpool
 from clients import free_ports
 from conftest import wait_until
+from mooncake._admin import Admin
 from mooncake.store import BufferHandle, MooncakeDistributedStore, ObjectDataType, ReplicaStatus, ReplicateConfig, SoftPinAction
 from stores import MIB, make
 
@@ -399,6 +403,59 @@ def test_master_and_client_programs(programs):
     handle.close()
     master.send_signal(signal.SIGTERM)
     assert master.wait(20) == 0
+
+
+@pytest.fixture
+def admin(pool):
+    """The admin paths, in this process."""
+    server = Admin(("127.0.0.1", 0), pool.addr, "127.0.0.1:1")
+    server.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    server.pool.close()
+
+
+@pytest.mark.pool(nodes=1, memory="256MiB")
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_keys_that_end_too_early(pool, admin, version):
+    """An error in the middle of the answer: it does not look whole, and no second answer is in it."""
+    n, more = 16384, "k" * 1000  # more than both sockets hold, so that it is still under way
+    with kvpool.Pool(pool.addr) as handle:
+        value = np.ones(1, np.uint8)
+        handle.register(value)
+        assert not any(handle.put_many([f"{i:06}{more}" for i in range(n)], [value] * n))
+    for is_cut in (False, True):
+        with socket.create_connection(admin.server_address, 10) as client:
+            client.settimeout(20)
+            client.sendall(f"GET /get_all_keys HTTP/{version}\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            got = [client.recv(100)]
+            if is_cut:
+                admin.pool.close()
+            with pytest.raises(ConnectionResetError) if is_cut else contextlib.nullcontext():
+                while got[-1]:
+                    got.append(client.recv(1 << 20))
+        head, _, text = b"".join(got).partition(b"\r\n\r\n")
+        answers, keys, end = text.count(b"HTTP/1"), text.count(more.encode()), text[-7:]
+        del text  # nobody wants to read it where an assertion fails
+        assert head.startswith(b"HTTP/1.1 200 ") and (b"Transfer-Encoding: chunked" in head) == (version == "1.1")
+        assert answers == 0 and (keys == n) != is_cut
+        assert (end == b"\r\n0\r\n\r\n") == (version == "1.1" and not is_cut)
+
+
+@pytest.mark.pool(nodes=0)
+def test_admin_requests_that_are_wrong(admin):
+    port = admin.server_address[1]
+    for key in ("", "k" * 1025):
+        status, body = fetch(port, f"/query_key?key={key}")
+        assert status == 404 and json.loads(body)["error_code"] == -704
+        assert json.loads(fetch(port, f"/batch_query_keys?keys={key}")[1])["data"] == {key: {"ok": False, "error": "OBJECT_NOT_FOUND",
+                                                                                            "values": None}}
+    for length in ("-1", "1e3", "65537", "9" * 5000):
+        with socket.create_connection(admin.server_address, 10) as client:
+            client.sendall(f"POST /api/v1/remove_all HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+    assert fetch(port, "/metrics")[0] == 503
 
 
 def test_a_killed_wrapper_takes_the_master_with_it(programs):
