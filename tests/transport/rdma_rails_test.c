@@ -656,6 +656,53 @@ ask_with_mtu(end_t *server, uint32_t mtu_bytes)
     return answer.err;
 }
 
+/* Who answers another ask than the one that was made, or one of before it, has let in somebody else. */
+static void
+test_answer_to_another_ask(void **state)
+{
+    static const kvp_rdma_caps_t serves_only = {0};
+    static const uint64_t off_by[] = {0, 1, UINT64_MAX};
+    const kvp_verbs_ops_t *verbs = &kvp_verbs_model;
+    static end_t client;
+
+    (void)state;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(off_by); i++) {
+        struct sockaddr_in at = {.sin_family = AF_INET};
+        end_t other = {.at = {.host = "10.99.1.1"}};
+        kvp_rdma_answer_t answer = {.epoch = 1, .mtu_bytes = 4096, .rails_n = 1};
+        uint8_t data[KVP_RDMA_ANSWER_MAX];
+        kvp_rdma_id_t *listener;
+        kvp_rdma_event_t ev;
+        kvp_rdma_cm_t *cm;
+        kvp_rdma_ask_t ask;
+
+        assert_int_equal(model_nic_reset(i, NULL), 0);
+        serve(&client, CLIENT, 0, 'c');
+        assert_int_equal(inet_pton(AF_INET, other.at.host, &at.sin_addr), 1);
+        memcpy(&answer.rails[0], &at, sizeof at);
+        assert_int_equal(verbs->cm_open(&cm), KVP_OK);
+        assert_int_equal(verbs->listen(cm, &answer.rails[0], &listener, &other.at.port), KVP_OK);
+        other.mr = client.mr;
+        begin_connect(&client, &other);
+        for (uint32_t n = 0; verbs->cm_next(cm, &ev) != KVP_OK; n++) {
+            assert_true(n < ROUNDS);
+            turn(&client);
+        }
+        assert_int_equal(ev.kind, KVP_RDMA_REQUEST);
+        assert_int_equal(kvp_rdma_ask_decode(ev.data, ev.len, &ask), KVP_OK);
+        answer.nonce = ask.nonce + off_by[i];
+        assert_int_equal(verbs->qp_make(ev.id, &serves_only), KVP_OK);
+        assert_int_equal(verbs->accept(ev.id, data, kvp_rdma_answer_encode(&answer, data)), KVP_OK);
+        for (uint32_t n = 0; n < ROUNDS && client.verdict == KVP_EAGAIN; n++)
+            turn(&client);
+        assert_int_equal(client.verdict, off_by[i] == 0 ? KVP_OK : KVP_PROTO);
+        verbs->id_close(ev.id);
+        verbs->id_close(listener);
+        verbs->cm_close(cm);
+        end(&client);
+    }
+}
+
 static void
 test_larger_packets_than_the_port_takes(void **state)
 {
@@ -726,6 +773,7 @@ main(void)
         cmocka_unit_test(test_device_comes_back),
         cmocka_unit_test(test_device_comes_back_without_our_memory),
         cmocka_unit_test(test_both_sides_connect_at_once),
+        cmocka_unit_test(test_answer_to_another_ask),
         cmocka_unit_test(test_larger_packets_than_the_port_takes),
         cmocka_unit_test(test_client_comes_again_with_smaller_packets),
     };
