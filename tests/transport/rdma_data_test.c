@@ -5,6 +5,7 @@
 #include "tests/transport/suite.h"
 
 #include "client/transport/mrcache.h"
+#include "common/clock.h"
 #include "tests/transport/model_nic.h"
 
 #include <stdio.h>
@@ -17,6 +18,17 @@
 #define TURNS_MAX 10000000u
 
 static model_nic_conf_t nic_conf;
+
+/* The linker puts it in the place of kvp_now_ns: where a test wants it, each look at the clock finds it so much later. */
+uint64_t __real_kvp_now_ns(void);
+uint64_t __wrap_kvp_now_ns(void);
+static _Atomic uint64_t astray_ns, step_ns; /* 0 = as it is */
+
+uint64_t
+__wrap_kvp_now_ns(void)
+{
+    return astray_ns == 0 ? __real_kvp_now_ns() : (astray_ns += step_ns);
+}
 
 static int
 setup(void **state)
@@ -278,6 +290,28 @@ test_small_puts_take_one_doorbell_and_one_completion(void **state)
     assert_int_equal(b->ep->costs.copied_bytes - before.copied_bytes, 0);
     kvp_mrcache_unlend(loan);
     free(local);
+}
+
+/* Where batches take less than waking up does, waiting for them is polling; where they take longer, it is sleep. */
+static void
+test_one_polls_for_what_comes_soon(void **state)
+{
+    enum { BATCHES = 20 };
+    static const uint64_t steps_ns[] = {0, KVP_NS_PER_MS, 0};
+    static uint8_t local[64];
+    bench_t *b = *state;
+
+    astray_ns = __real_kvp_now_ns();
+    for (size_t i = 0; i < KVP_ARRAY_LEN(steps_ns); i++) {
+        step_ns = steps_ns[i];
+        for (uint32_t n = 0; n < BATCHES; n++)
+            assert_int_equal(bench_move(b->ep, KVP_XFER_READ, 0, b->rd, BENCH_DATA, local, sizeof local, NULL), KVP_OK);
+        if (step_ns == 0)
+            assert_in_range(b->ep->spin_ns, 1, KVP_NS_PER_MS);
+        else
+            assert_int_equal(b->ep->spin_ns, 0);
+    }
+    astray_ns = step_ns = 0;
 }
 
 /* 61 layers are one object: as many work requests as their pieces need, and no copy. */
@@ -580,6 +614,7 @@ main(void)
         cmocka_unit_test_setup_teardown(test_small_puts_take_one_doorbell_and_one_completion, setup, teardown),
         cmocka_unit_test_setup_teardown(test_small_puts_take_one_doorbell_and_one_completion, setup_two_devices,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_one_polls_for_what_comes_soon, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pieces_share_work_requests, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_transfer_is_cut_where_messages_end, setup_small_messages, teardown),
         cmocka_unit_test_setup_teardown(test_batch_longer_than_the_queue, setup, teardown),
