@@ -81,14 +81,19 @@ class Segments:
     def allocate_and_mount_segment(self, size, protocol="tcp", location=""):
         """Gives so many bytes more to the pool, as a node of their own. {"ret": 0 or code, "segment_ids": [its "host:port"],
         "allocated_size": bytes}."""
-        if self._raw is None or self._is_closed or isinstance(size, bool) or not isinstance(size, int) or size <= 0:
+        session = self._session
+        if session is None or isinstance(size, bool) or not isinstance(size, int) or size <= 0:
             return {"ret": _INVALID, "segment_ids": [], "allocated_size": 0}
-        raw, name, err = self._join(size)
+        raw, name, err = self._join(size, self._how)
         if err != 0:
             return {"ret": err, "segment_ids": [], "allocated_size": 0}
-        self._joined[name] = raw
-        if self._is_closed:  # by another thread, meanwhile
-            self._leave_segments([name])
+        with self._lock:
+            is_open = self._session is session  # else it was closed by another thread meanwhile
+            if is_open:
+                self._joined[name] = raw
+        if not is_open:
+            raw.close()
+            return {"ret": _INVALID, "segment_ids": [], "allocated_size": 0}
         return {"ret": 0, "segment_ids": [name], "allocated_size": size}
 
     def mount_segment(self, path, size, offset=0, protocol="tcp", location=""):

@@ -140,7 +140,3 @@ class Ranges:
         entries = [sessions.get(key) for key in keys]  # they keep their memory, whoever ends the session meanwhile
         places = [_INVALID if entry is None else entry[:2] for entry in entries]
         return self._raw.copy_ranges(places, ptrs, sizes, offsets, is_put, True)
-
-    def _end_sessions(self):
-        self._gets.clear()
-        self._puts.clear()

@@ -7,6 +7,7 @@ registered, a buffer that is too small), -704 not there, -705 there already (ses
 """
 import logging
 import os
+import threading
 
 from kvpool import _kvpool
 
@@ -40,7 +41,9 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         self._raw = None
         self._hostname = ""
         self._local_buffer = 0
-        self._is_closed = False
+        self._lock = threading.Lock()  # of these; never held while something is waited for
+        self._opening = None  # the setup() that is under way
+        self._session = None  # the one that is done; None = closed, or not yet
         self._joined = {}  # segment id: the handle whose embedded node it is
         self._gets = {}  # sessions: key -> (address, length, what holds the memory)
         self._puts = {}
@@ -64,27 +67,38 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         if None in (metadata_server, global_segment_size, local_buffer_size, protocol, rdma_devices, master_server_addr):
             raise TypeError("setup() takes local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol, "
                             "rdma_devices, master_server_addr, or one dict")
-        if self._raw is not None:
-            log.error("setup: done before")
+        opening = object()
+        with self._lock:
+            if self._opening is not None or self._session is not None:
+                log.error("setup: done before, or under way")
+                return _INVALID
+            self._opening = opening
+        raw, name, how = None, "", None
+        try:
+            how = (_setup.split_host(local_hostname or "127.0.0.1"), _setup.transports(protocol), master_server_addr,
+                   _setup.tenant_number(tenant_id))
+            memory, local_buffer = _setup.parse_size(global_segment_size), _setup.parse_size(local_buffer_size)
+            if rdma_devices:
+                os.environ.setdefault("KVPOOL_RDMA_DEVICE", rdma_devices)
+            raw, name, err = self._join(memory, how, how[0][1])
+        finally:
+            with self._lock:
+                is_wanted = self._opening is opening
+                if is_wanted:
+                    self._opening = None
+                if is_wanted and raw is not None:
+                    self._raw, self._hostname, self._how, self._session = raw, name, how, opening
+                    self._local_buffer = local_buffer
+                    self._staged.limit = max(local_buffer, _STAGED_LEAST)
+        if raw is not None and not is_wanted:
+            raw.close()
+            log.error("setup: the store was closed meanwhile")
             return _INVALID
-        if rdma_devices:
-            os.environ.setdefault("KVPOOL_RDMA_DEVICE", rdma_devices)
-        self._local_buffer = _setup.parse_size(local_buffer_size)
-        self._staged.limit = max(self._local_buffer, _STAGED_LEAST)
-        return self._open(local_hostname, _setup.parse_size(global_segment_size), protocol, master_server_addr, tenant_id)
-
-    def _open(self, local_hostname, memory, protocol, master, tenant_id):
-        self._how = (_setup.split_host(local_hostname or "127.0.0.1"), _setup.transports(protocol), master,
-                     _setup.tenant_number(tenant_id))
-        raw, self._hostname, err = self._join(memory)
-        if err == 0:
-            self._raw = raw
         return err
 
-    def _join(self, memory):
-        """A handle of its own, with a node where there is memory: (raw, "host:port", 0 or a code)."""
-        (host, port), transports, master, tenant = self._how
-        port = port if self._raw is None else 0  # the one that was named is taken by setup()'s node
+    def _join(self, memory, how, port=0):
+        """A handle of its own, with a node where there is memory, at that port if it is not 0: (raw, "host:port", 0 or a code)."""
+        (host, _), transports, master, tenant = how
         for turn in range(_SETUP_TRIES):
             at = port or (_setup.free_port(host, os.getpid() + 97 * turn) if memory else 0)
             raw = _kvpool.Pool(is_dropin=True)
@@ -108,12 +122,17 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         return -1
 
     def close(self):
-        """Ends the session, and the embedded node with what it held. 0, also when it was ended before."""
-        self._is_closed = True
-        self._leave_segments(list(self._joined))
-        if self._raw is not None:
-            self._raw.close()
-            self._end_sessions()
+        """Ends the session, and the embedded node with what it held; a setup() that is under way comes to nothing, and is not
+        waited for. 0, also when it was ended before. Another setup() may follow."""
+        with self._lock:
+            self._opening = self._session = None
+            raw, joined, sessions = self._raw, self._joined, (self._gets, self._puts)
+            self._joined, self._gets, self._puts = {}, {}, {}
+        for node in list(joined.values()):
+            node.close()
+        if raw is not None:
+            raw.close()
+        del sessions  # with their memory
         return 0
 
     def get_hostname(self):

@@ -55,6 +55,43 @@ def test_before_setup_and_after_close(pool):
         assert handle.close() == 0
 
 
+def test_setup_again_after_close(pool):
+    handle = MooncakeDistributedStore()
+    for value in (b"one", b"two"):
+        assert handle.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 * MIB, "tcp", "", pool.addr) == 0
+        assert handle.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 * MIB, "tcp", "", pool.addr) == -600
+        assert handle.upsert("k", value) == 0 and handle.get("k") == value
+        assert handle.batch_put_session_start(["left open"], [1]) == [0]
+        assert handle.close() == 0 and handle.get("k") == b"" and handle.health_check() == 1
+
+
+def test_setup_by_several_threads(pool):
+    """One of them has it, and close() does not wait for one that hangs."""
+    handle, codes = MooncakeDistributedStore(), []
+
+    def setup(at):
+        codes.append(handle.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 * MIB, "tcp", "", at))
+
+    threads = [threading.Thread(target=setup, args=(pool.addr,)) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert sorted(codes) == [-600] * 7 + [0] and handle.put("k", b"x") == 0
+    assert handle.close() == 0
+    codes.clear()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        thread = threading.Thread(target=setup, args=(f"127.0.0.1:{silent.getsockname()[1]}",))
+        thread.start()
+        with silent.accept()[0]:
+            assert handle.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 * MIB, "tcp", "", pool.addr) == -600  # it is under way
+            assert handle.close() == 0 and thread.is_alive()
+            assert handle.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 * MIB, "tcp", "", pool.addr) == 0
+            thread.join(20)
+    assert codes[0] < 0 and handle.get("k") == b"x"
+    assert handle.close() == 0
+
+
 @pytest.mark.pool(nodes=0)
 def test_setup_in_both_forms(pool):
     by_dict = MooncakeDistributedStore()
