@@ -55,7 +55,8 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
               tenant_id="default", enable_client_http_server=False, client_http_port=9300):
         """Joins the pool of master_server_addr. One dict with the same names will do as well.
 
-        A pool needs neither metadata_server nor engine. local_buffer_size bounds a BufferPool that names no bound, and what
+        A pool needs no metadata_server. Of an engine it is only known that it listens at local_hostname's port, so that a node takes
+        another one. local_buffer_size bounds a BufferPool that names no bound, and what
         sessions stage. 0, or a code.
         """
         if isinstance(local_hostname, dict):
@@ -80,7 +81,8 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
             memory, local_buffer = _setup.parse_size(global_segment_size), _setup.parse_size(local_buffer_size)
             if rdma_devices:
                 os.environ.setdefault("KVPOOL_RDMA_DEVICE", rdma_devices)
-            raw, name, err = self._join(memory, how, how[0][1])
+            port = how[0][1] if engine is None or memory == 0 else 0  # the engine listens at its own
+            raw, name, err = self._join(memory, how, port)
         finally:
             with self._lock:
                 is_wanted = self._opening is opening

@@ -19,6 +19,7 @@ import kvpool
 from clients import free_ports
 from conftest import wait_until
 from mooncake._admin import Admin
+from mooncake.engine import TransferEngine
 from mooncake.store import BufferHandle, MooncakeDistributedStore, ObjectDataType, ReplicaStatus, ReplicateConfig, SoftPinAction
 from stores import MIB, make
 
@@ -63,6 +64,19 @@ def test_setup_again_after_close(pool):
         assert handle.upsert("k", value) == 0 and handle.get("k") == value
         assert handle.batch_put_session_start(["left open"], [1]) == [0]
         assert handle.close() == 0 and handle.get("k") == b"" and handle.health_check() == 1
+
+
+@pytest.mark.pool(nodes=0)
+def test_setup_beside_an_engine(pool):
+    """SGLang names the port of its TransferEngine, which listens there."""
+    engine = TransferEngine()
+    assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    at = f"127.0.0.1:{engine.get_rpc_port()}"
+    handle = MooncakeDistributedStore()
+    assert handle.setup(at, "P2PHANDSHAKE", 16 * MIB, 16 * MIB, "tcp", "", pool.addr) < 0  # it is taken
+    assert handle.setup(at, "P2PHANDSHAKE", 16 * MIB, 16 * MIB, "tcp", "", pool.addr, engine.get_engine()) == 0
+    assert handle.get_hostname() != at and handle.put("k", b"x") == 0 and handle.get("k") == b"x"
+    assert handle.close() == 0
 
 
 def test_setup_by_several_threads(pool):
