@@ -3,48 +3,16 @@
  */
 #include "client/node/node_mem.h"
 
-#include "client/transport/mapping.h"
+#include "client/transport/memfile.h"
 #include "common/clock.h"
 #include "common/log.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-/* A client must not be able to cut the file under another's mapping, nor to add seals that stop the node's stores. */
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-
 static const kvp_mem_t no_mem = {.fd = -1};
-
-static void
-unmap(kvp_mem_t *m)
-{
-    if (m->addr != NULL) {
-        if (madvise(m->addr, m->len, MADV_REMOVE) != 0) kvp_log_warn("node", "cannot punch out old memory: %m");
-        munmap(m->addr, m->len);
-    }
-    if (m->fd >= 0) close(m->fd);
-    *m = no_mem;
-}
-
-/* map makes one sealed file of len bytes and maps it. The caller unmaps, also after a failure. */
-static bool
-map(kvp_mem_t *m, const char *name, uint64_t len)
-{
-    m->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (m->fd < 0) return false;
-    if (ftruncate(m->fd, (off_t)len) != 0 || fcntl(m->fd, F_ADD_SEALS, SEALS) != 0) return false;
-    m->addr = kvp_map_shared(m->fd, len, PROT_READ | PROT_WRITE);
-    if (m->addr == NULL) return false;
-    m->len = len;
-    if (madvise(m->addr, len, MADV_DONTFORK) != 0) return false;
-    /* Where the system gives huge pages to those who ask, they come with the first touch. */
-    (void)madvise(m->addr, len, MADV_HUGEPAGE);
-    return true;
-}
 
 static void
 write_superblock(const kvp_node_mem_t *mem, uint32_t index)
@@ -78,7 +46,8 @@ make_chunk(kvp_node_mem_t *mem, uint32_t index)
     uint64_t bytes = kvp_min_u64(mem->conf.chunk_bytes, mem->conf.size_bytes - before);
 
     kvp_chunk_geo(bytes, &c->geo);
-    if (!map(&c->payload, "kvpool-payload", bytes) || !map(&c->meta, "kvpool-meta", c->geo.meta_bytes)) return false;
+    if (!kvp_memfile_make("kvpool-payload", bytes, &c->payload)) return false;
+    if (!kvp_memfile_make("kvpool-meta", c->geo.meta_bytes, &c->meta)) return false;
     write_superblock(mem, index);
     return true;
 }
@@ -117,9 +86,9 @@ kvp_node_mem_destroy(kvp_node_mem_t *mem)
     if (mem == NULL) return;
     /* Descriptors first, all of them: a reader that maps it still finds no SEALED behind what is taken away. */
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
-        unmap(&mem->chunks[i].meta);
+        kvp_memfile_drop(&mem->chunks[i].meta);
     for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
-        unmap(&mem->chunks[i].payload);
+        kvp_memfile_drop(&mem->chunks[i].payload);
     free(mem->chunks);
     free(mem);
 }

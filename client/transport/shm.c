@@ -3,7 +3,8 @@
  * calling thread. There is no serving side: nobody here sees a peer's stores.
  *
  * Design notes.
- * - A memfd that can shrink would let its owner kill us with SIGBUS, so an unsealed one is refused.
+ * - A memfd that can shrink would let its owner kill us with SIGBUS, so an unsealed one is refused; so is one of hugetlbfs, whose
+ *   pages come out of a store that may be empty, with the same end.
  * - peer_fence never fires. A process that mapped our memory for writing keeps the mapping; only its death, which the
  *   node proves by pidfd, or its own word ends what it can store. Whoever fences asks that, not this transport.
  * - quiesce has nothing to wait for (the default): the serving side makes no copies.
@@ -22,8 +23,10 @@
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#define TMPFS_KIND 0x01021994 /* TMPFS_MAGIC of linux/magic.h */
 #define SEALS_NEEDED (F_SEAL_SHRINK | F_SEAL_GROW)
 
 typedef struct {
@@ -66,6 +69,7 @@ shm_peer_fence(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_
 static kvp_err_t
 check_memfd(int fd, uint64_t len)
 {
+    struct statfs fs;
     struct stat st;
     int seals;
 
@@ -73,6 +77,10 @@ check_memfd(int fd, uint64_t len)
     seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS_NEEDED) != SEALS_NEEDED) {
         kvp_log_warn("transport", "shared memory refused, it could shrink or grow");
+        return KVP_INVALID;
+    }
+    if (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_KIND) {
+        kvp_log_warn("transport", "shared memory refused, it is of huge pages that could run out");
         return KVP_INVALID;
     }
     if ((uint64_t)st.st_size < len) {

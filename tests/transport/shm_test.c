@@ -34,6 +34,15 @@ test_unsealed_or_short_memory_is_refused(void **state)
     kvp_rseg_destroy(rseg);
     close(token.fd);
 
+    /* Sealed and long enough, but its pages come out of a store that may be empty. */
+    token.fd = memfd_create("kvpool-test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+    if (token.fd >= 0) {
+        assert_int_equal(ftruncate(token.fd, 2 << 20), 0);
+        assert_int_equal(fcntl(token.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+        assert_int_equal(kvp_rseg_create(b->client, &token, 8192, KVP_ACCESS_READ, &rseg), KVP_INVALID);
+        close(token.fd);
+    }
+
     token.fd = -1;
     assert_int_equal(kvp_rseg_create(b->client, &token, 8192, KVP_ACCESS_READ, &rseg), KVP_INVALID);
     token.fd = open("/dev/null", O_RDWR);
