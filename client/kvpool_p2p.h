@@ -69,6 +69,17 @@ KVPOOL_EXPORT uint16_t kvpool_p2p_port(const kvpool_p2p_t *p2p);
 KVPOOL_EXPORT int kvpool_p2p_register(kvpool_p2p_t *p2p, void *addr, size_t len, uint64_t *token_out);
 KVPOOL_EXPORT int kvpool_p2p_unregister(kvpool_p2p_t *p2p, void *addr);
 
+/* kvpool_p2p_alloc gives len bytes of new memory, zero, and registered under *token_out (which may be NULL): peers of this host that "cma"
+ * reaches map it, and copy at memory's speed, without this process having to run. It may be unregistered and registered as
+ * any other. NOMEM: also more than the machine has. kvpool_p2p_dealloc unregisters it where it is registered and takes it away: NOT_REGISTERED for
+ * what alloc did not give. What is left goes with kvpool_p2p_free; between close and that a peer may end what it was storing there. A forked child
+ * does not have it.
+ * Unregister without dealloc, of memory that a peer has mapped, copies it into other pages at the same addresses, which peers do not
+ * reach: what threads of this process store meanwhile stays. NOMEM: there was no memory for that; it is not registered, but to keep it from peers
+ * that are stopped within a copy it has to be freed. */
+KVPOOL_EXPORT int kvpool_p2p_alloc(kvpool_p2p_t *p2p, size_t len, void **addr_out, uint64_t *token_out);
+KVPOOL_EXPORT int kvpool_p2p_dealloc(kvpool_p2p_t *p2p, void *addr);
+
 #define KVPOOL_P2P_READ 0 /* the peer's memory into local */
 #define KVPOOL_P2P_WRITE 1 /* local into the peer's memory */
 
@@ -111,7 +122,8 @@ typedef struct {
     size_t struct_size;
     uint64_t transfers; /* calls that came to OK, */
     uint64_t failed; /* and that did not */
-    uint64_t cma_bytes; /* by copies between processes of this host */
+    uint64_t cma_bytes; /* by copies between processes of this host; */
+    uint64_t mapped_bytes; /* of these, in a peer's own memory (kvpool_p2p_alloc) that is mapped here */
     uint64_t tcp_bytes;
     uint64_t connects; /* connections to peers that were made */
 } kvpool_p2p_stat_t;

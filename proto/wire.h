@@ -79,6 +79,7 @@ typedef enum {
     KVP_OP_PEER_MOVE = 82, /* PeerMove, n kvp_peer_piece_t -> Reply, n kvp_peer_moved_t */
     KVP_OP_PEER_NOTIFY = 83, /* PeerNotify -> Reply */
     KVP_OP_PEER_CUT = 84, /* PeerCut, n u64 -> Reply */
+    KVP_OP_PEER_MAP = 85, /* PeerMap -> Reply, 1 u64: the cell (+ descriptors) */
 } kvp_op_t;
 
 /* PUT_BEGIN: n of these, with has_groups n kvp_wire_group_t, then the keys' bytes. */
@@ -215,6 +216,7 @@ _Static_assert(sizeof(kvp_wire_tomb_t) == 24, "wire format");
 #define KVP_PEER_NOTIFY_NAME_MAX 256u
 #define KVP_PEER_NOTIFY_MAX 16384u
 #define KVP_PEER_KEY_MAX 64u
+#define KVP_PEER_CELLS 4096u /* u64 in an endpoint's words */
 
 typedef struct {
     uint64_t addr; /* with len 0: the range that begins lowest */

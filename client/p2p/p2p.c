@@ -86,6 +86,7 @@ run_once(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p
     err = kvp_p2p_move(lane, kind, ops, n, deadline_ns, &moved);
     kvp_p2p_lane_give(&p2p->lanes, lane, is_lane_good(err));
     atomic_fetch_add(&p2p->cma_bytes, moved.cma_bytes);
+    atomic_fetch_add(&p2p->mapped_bytes, moved.mapped_bytes);
     atomic_fetch_add(&p2p->tcp_bytes, moved.tcp_bytes);
     return err;
 }
@@ -220,27 +221,7 @@ kvpool_p2p_take_notify(kvpool_p2p_t *p2p, char **name_out, char **message_out)
     return kvp_p2p_leave(p2p, KVP_OK);
 }
 
-/* ---- memory, figures */
-int
-kvpool_p2p_register(kvpool_p2p_t *p2p, void *addr, size_t len, uint64_t *token_out)
-{
-    uint64_t token;
-    kvp_err_t err = kvp_p2p_enter(p2p);
-
-    if (err != KVP_OK) return err;
-    err = kvp_p2p_ranges_add(&p2p->ranges, addr, len, &token);
-    if (err == KVP_OK && token_out != NULL) *token_out = token;
-    return kvp_p2p_leave(p2p, err);
-}
-
-int
-kvpool_p2p_unregister(kvpool_p2p_t *p2p, void *addr)
-{
-    kvp_err_t err = kvp_p2p_enter(p2p);
-
-    return err != KVP_OK ? err : kvp_p2p_leave(p2p, kvp_p2p_ranges_del(&p2p->ranges, addr));
-}
-
+/* ---- figures */
 uint16_t
 kvpool_p2p_port(const kvpool_p2p_t *p2p)
 {
@@ -257,6 +238,7 @@ kvpool_p2p_stat(kvpool_p2p_t *p2p, kvpool_p2p_stat_t *stat_out)
     stat_out->transfers = atomic_load(&p2p->transfers);
     stat_out->failed = atomic_load(&p2p->failed);
     stat_out->cma_bytes = atomic_load(&p2p->cma_bytes);
+    stat_out->mapped_bytes = atomic_load(&p2p->mapped_bytes);
     stat_out->tcp_bytes = atomic_load(&p2p->tcp_bytes);
     stat_out->connects = atomic_load(&p2p->connects);
     return kvp_p2p_leave(p2p, KVP_OK);
@@ -351,6 +333,22 @@ on_fd_closing(void *arg, int fd)
     kvp_forkguard_del(arg, fd);
 }
 
+static void
+watch_peer(void *arg, int fd)
+{
+    const kvpool_p2p_t *p2p = arg;
+
+    kvp_p2p_server_watch(p2p->server, fd);
+}
+
+static void
+on_peer_gone(void *arg)
+{
+    kvpool_p2p_t *p2p = arg;
+
+    kvp_p2p_lanes_sweep(&p2p->lanes);
+}
+
 static kvp_err_t
 start(kvpool_p2p_t *p2p, const opening_t *o)
 {
@@ -362,6 +360,9 @@ start(kvpool_p2p_t *p2p, const opening_t *o)
                              .fd_arg = &p2p->guard};
     kvp_p2p_server_conf_t server = {.listen = o->listen,
                                     .ranges = &p2p->ranges,
+                                    .owns = &p2p->owns,
+                                    .watched = on_peer_gone,
+                                    .watched_arg = p2p,
                                     .me = &p2p->me,
                                     .needs_tokens = (o->conf.flags & KVPOOL_P2P_TOKENS) != 0};
     kvp_p2p_lanes_conf_t lanes = {.me = &p2p->me,
@@ -369,6 +370,10 @@ start(kvpool_p2p_t *p2p, const opening_t *o)
                                   .is_given_up = &p2p->is_given_up,
                                   .guard = &p2p->guard,
                                   .owing = &p2p->owing,
+                                  .maps = &p2p->maps,
+                                  .ranges = &p2p->ranges,
+                                  .watch = watch_peer,
+                                  .watch_arg = p2p,
                                   .connects = &p2p->connects};
     kvp_err_t err = kvp_names_create(&p2p->names);
 
@@ -376,12 +381,16 @@ start(kvpool_p2p_t *p2p, const opening_t *o)
     kvp_transports_init();
     memcpy(tp_conf.pool_id, pool_of_peers, sizeof tp_conf.pool_id);
     err = kvp_tp_create(kvp_transport_find("tcp"), &tp_conf, &p2p->tp);
+    if (err == KVP_OK) err = kvp_tp_create(kvp_transport_find("shm"), &tp_conf, &p2p->shm);
     if (err != KVP_OK) return err;
+    kvp_p2p_owns_init(&p2p->owns, p2p->shm, &p2p->guard);
+    p2p->has_owns = true;
     kvp_p2p_ranges_init(&p2p->ranges, p2p->tp);
     p2p->has_ranges = true;
     lanes.names = p2p->names;
     lanes.tp = p2p->tp;
     kvp_p2p_owing_init(&p2p->owing);
+    kvp_p2p_maps_init(&p2p->maps, p2p->shm);
     kvp_p2p_lanes_init(&p2p->lanes, &lanes);
     p2p->has_lanes = true;
     err = kvp_p2p_async_create(p2p, &p2p->async);
@@ -391,14 +400,16 @@ start(kvpool_p2p_t *p2p, const opening_t *o)
     return kvp_p2p_server_start(&server, &p2p->server, &p2p->port);
 }
 
-/* stop ends all parts, any of which may be missing. No call is under way. */
+/* stop ends all parts, any of which may be missing, but for the memory that was given out. No call is under way. */
 static void
 stop(kvpool_p2p_t *p2p)
 {
     if (p2p->async != NULL) kvp_p2p_async_destroy(p2p->async);
+    if (p2p->has_owns) kvp_p2p_owns_close(&p2p->owns);
     kvp_p2p_server_stop(p2p->server);
     if (p2p->has_lanes) {
         kvp_p2p_lanes_fini(&p2p->lanes);
+        kvp_p2p_maps_fini(&p2p->maps);
         kvp_p2p_owing_fini(&p2p->owing);
     }
     if (p2p->has_ranges) kvp_p2p_ranges_fini(&p2p->ranges);
@@ -466,6 +477,8 @@ kvpool_p2p_free(kvpool_p2p_t *p2p)
     if (p2p == NULL) return;
     if (!kvp_forkguard_is_forked(&p2p->guard)) {
         kvp_ignore(kvpool_p2p_close(p2p), "it may be closed already");
+        if (p2p->has_owns) kvp_p2p_owns_fini(&p2p->owns);
+        if (p2p->shm != NULL) kvp_tp_destroy(p2p->shm);
         kvp_forkguard_fini(&p2p->guard);
         pthread_cond_destroy(&p2p->idle);
         pthread_mutex_destroy(&p2p->lock);

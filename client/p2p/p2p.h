@@ -24,12 +24,16 @@ struct kvpool_p2p {
     bool has_lanes;
     kvp_names_t *names;
     kvp_tp_t *tp;
+    kvp_tp_t *shm; /* for memory that peers map, theirs and ours; until the endpoint is freed, as */
+    bool has_owns;
+    kvp_p2p_owns_t owns;
+    kvp_p2p_maps_t maps;
     kvp_p2p_ranges_t ranges;
     kvp_p2p_server_t *server;
     kvp_p2p_lanes_t lanes;
     kvp_p2p_owing_t owing;
     kvp_p2p_async_t *async;
-    _Atomic uint64_t transfers, failed, cma_bytes, tcp_bytes, connects;
+    _Atomic uint64_t transfers, failed, cma_bytes, mapped_bytes, tcp_bytes, connects;
 };
 
 #define KVP_P2P_CLOSED (1ull << 63)

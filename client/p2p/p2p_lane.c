@@ -10,6 +10,7 @@
 #include "common/log.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -37,6 +38,13 @@ kvp_p2p_lane_ask(kvp_p2p_lane_t *lane, uint8_t opcode, uint32_t n, size_t record
     return err != KVP_OK ? err : kvp_peer_reply_decode(&frame, opcode, n, record_bytes, records_out);
 }
 
+kvp_err_t
+kvp_p2p_lane_look(const kvp_p2p_lane_t *lane, uint64_t deadline_ns)
+{
+    if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
+    return kvp_is_given_up(lane->conf->is_given_up) ? KVP_CLOSED : KVP_OK;
+}
+
 /* ---- what the peer has told of its ranges */
 static size_t
 upper_bound(const kvp_p2p_lane_t *lane, uint64_t addr)
@@ -54,22 +62,29 @@ upper_bound(const kvp_p2p_lane_t *lane, uint64_t addr)
     return lo;
 }
 
-const kvp_p2p_seen_t *
+kvp_p2p_seen_t *
 kvp_p2p_lane_seen(const kvp_p2p_lane_t *lane, const kvp_peer_at_t *at)
 {
     size_t i = upper_bound(lane, at->addr);
-    const kvp_p2p_seen_t *seen = i > 0 ? &lane->seen[i - 1] : NULL;
+    kvp_p2p_seen_t *seen = i > 0 ? &lane->seen[i - 1] : NULL;
 
     if (seen == NULL || (at->token != 0 && at->token != seen->token)) return NULL;
     uint64_t off = at->addr - seen->base;
     return off < seen->len && at->len <= seen->len - off ? seen : NULL;
 }
 
+static void
+seen_drop(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen)
+{
+    kvp_rseg_destroy(seen->rseg);
+    kvp_p2p_maps_rele(lane->conf->maps, seen->map);
+}
+
 void
 kvp_p2p_lane_forget(kvp_p2p_lane_t *lane)
 {
     for (size_t i = 0; i < lane->seen_n; i++)
-        kvp_rseg_destroy(lane->seen[i].rseg);
+        seen_drop(lane, &lane->seen[i]);
     lane->seen_n = 0;
 }
 
@@ -84,7 +99,7 @@ drop_overlapping(kvp_p2p_lane_t *lane, uint64_t base, uint64_t len)
         end++;
     if (end == first) return;
     for (size_t i = first; i < end; i++)
-        kvp_rseg_destroy(lane->seen[i].rseg);
+        seen_drop(lane, &lane->seen[i]);
     memmove(lane->seen + first, lane->seen + end, (lane->seen_n - end) * sizeof *lane->seen);
     lane->seen_n -= end - first;
 }
@@ -318,6 +333,7 @@ come_near(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *far, uint64_t dead
         lane->io = io;
         kvp_forkguard_add(conf->guard, io.fd);
         kvp_forkguard_add(conf->guard, lane->proc.fd);
+        conf->watch(conf->watch_arg, lane->proc.fd);
         return;
     }
     kvp_framed_fini(&io);
@@ -370,15 +386,21 @@ kvp_p2p_lanes_init(kvp_p2p_lanes_t *lanes, const kvp_p2p_lanes_conf_t *conf)
     kvp_list_init(&lanes->idle);
 }
 
-void
-kvp_p2p_lanes_fini(kvp_p2p_lanes_t *lanes)
+static void
+close_all(kvp_list_t *list)
 {
-    while (!kvp_list_is_empty(&lanes->idle)) {
-        kvp_p2p_lane_t *lane = kvp_list_first(&lanes->idle, kvp_p2p_lane_t, link);
+    while (!kvp_list_is_empty(list)) {
+        kvp_p2p_lane_t *lane = kvp_list_first(list, kvp_p2p_lane_t, link);
 
         kvp_list_del(&lane->link);
         lane_close(lane);
     }
+}
+
+void
+kvp_p2p_lanes_fini(kvp_p2p_lanes_t *lanes)
+{
+    close_all(&lanes->idle);
     pthread_mutex_destroy(&lanes->lock);
 }
 
@@ -402,12 +424,35 @@ take_idle(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where)
 }
 
 /* An idle peer says nothing: whatever can be read there is its end. */
-static bool
-is_alive(const kvp_p2p_lane_t *lane)
+bool
+kvp_p2p_lane_is_alive(const kvp_p2p_lane_t *lane)
 {
-    struct pollfd p = {.fd = lane->io.fd, .events = POLLIN};
+    struct pollfd p[2] = {{.fd = lane->io.fd, .events = POLLIN}, {.fd = lane->proc.fd, .events = POLLIN}};
+    int n;
 
-    return poll(&p, 1, 0) == 0;
+    do
+        n = poll(p, 2, 0); /* a descriptor of -1 is skipped */
+    while (n < 0 && errno == EINTR);
+    return n == 0;
+}
+
+void
+kvp_p2p_lanes_sweep(kvp_p2p_lanes_t *lanes)
+{
+    kvp_list_t dead;
+
+    kvp_list_init(&dead);
+    pthread_mutex_lock(&lanes->lock);
+    kvp_list_foreach_safe (pos, tmp, &lanes->idle) {
+        kvp_p2p_lane_t *lane = kvp_list_entry(pos, kvp_p2p_lane_t, link);
+
+        if (kvp_p2p_lane_is_alive(lane)) continue;
+        kvp_list_del(&lane->link);
+        kvp_list_add_tail(&dead, &lane->link);
+        lanes->idle_n--;
+    }
+    pthread_mutex_unlock(&lanes->lock);
+    close_all(&dead);
 }
 
 kvp_err_t
@@ -417,7 +462,7 @@ kvp_p2p_lane_take(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where, bool is_n
     kvp_p2p_lane_t *lane;
 
     while (!is_new && (lane = take_idle(lanes, where)) != NULL) {
-        if (is_alive(lane)) {
+        if (kvp_p2p_lane_is_alive(lane)) {
             lane->is_kept = true;
             *lane_out = lane;
             return KVP_OK;
@@ -439,7 +484,12 @@ kvp_p2p_lane_give(kvp_p2p_lanes_t *lanes, kvp_p2p_lane_t *lane, bool is_good)
     if (lane->work_bytes > KVP_P2P_WORK_KEPT) drop_work(lane);
     pthread_mutex_lock(&lanes->lock);
     kvp_list_add_head(&lanes->idle, &lane->link);
-    if (++lanes->idle_n > KVP_P2P_IDLE_MAX) {
+    lanes->idle_n++;
+    if (!kvp_p2p_lane_is_alive(lane)) { /* under the lock: of one that ends later, a sweep is told later */
+        last = lane;
+        kvp_list_del(&lane->link);
+        lanes->idle_n--;
+    } else if (lanes->idle_n > KVP_P2P_IDLE_MAX) {
         last = kvp_list_entry(lanes->idle.prev, kvp_p2p_lane_t, link);
         kvp_list_del(&last->link);
         lanes->idle_n--;

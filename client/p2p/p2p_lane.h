@@ -8,7 +8,9 @@
 #include "client/forkguard.h"
 #include "client/names.h"
 #include "client/p2p/p2p_cma.h"
+#include "client/p2p/p2p_maps.h"
 #include "client/p2p/p2p_owed.h"
+#include "client/p2p/p2p_ranges.h"
 #include "client/transport/transport.h"
 #include "common/parse.h"
 
@@ -24,6 +26,10 @@ typedef struct {
     const _Atomic bool *is_given_up;
     kvp_forkguard_t *guard;
     kvp_p2p_owing_t *owing;
+    kvp_p2p_maps_t *maps;
+    kvp_p2p_ranges_t *ranges; /* this endpoint's own */
+    void (*watch)(void *arg, int fd); /* once fd is readable, lanes_sweep is called */
+    void *watch_arg;
     _Atomic uint64_t *connects;
 } kvp_p2p_lanes_conf_t;
 
@@ -31,6 +37,8 @@ typedef struct {
 typedef struct {
     uint64_t base, len, token;
     kvp_rseg_t *rseg;
+    bool is_asked; /* whether it can be mapped */
+    kvp_p2p_map_t *map; /* held; NULL = it is not mapped */
 } kvp_p2p_seen_t;
 
 typedef struct {
@@ -61,11 +69,20 @@ typedef struct {
 void kvp_p2p_lanes_init(kvp_p2p_lanes_t *lanes, const kvp_p2p_lanes_conf_t *conf);
 void kvp_p2p_lanes_fini(kvp_p2p_lanes_t *lanes); /* every lane was given back */
 
+/* kvp_p2p_lanes_sweep closes the idle lanes of peers that have ended: what they have mapped would keep its pages. */
+void kvp_p2p_lanes_sweep(kvp_p2p_lanes_t *lanes);
+
 /* kvp_p2p_lane_take gives an idle lane to that peer (unless is_new), or makes one: UNREACHABLE, DEADLINE, VERSION, PROTO, NOTSUP, CLOSED,
  * ... kvp_p2p_lane_give takes it back: to be kept, or, after an error that leaves something under way, to be closed. */
 kvp_err_t kvp_p2p_lane_take(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where, bool is_new, uint64_t deadline_ns,
                             kvp_p2p_lane_t **lane_out) KVP_MUST_USE;
 void kvp_p2p_lane_give(kvp_p2p_lanes_t *lanes, kvp_p2p_lane_t *lane, bool is_good);
+
+/* kvp_p2p_lane_is_alive: the peer has neither ended nor closed the connection; between questions. */
+bool kvp_p2p_lane_is_alive(const kvp_p2p_lane_t *lane);
+
+/* kvp_p2p_lane_look comes between slices of work: DEADLINE, CLOSED (the endpoint is being closed). */
+kvp_err_t kvp_p2p_lane_look(const kvp_p2p_lane_t *lane, uint64_t deadline_ns) KVP_MUST_USE;
 
 /* kvp_p2p_lane_work returns that many bytes, aligned as malloc's, not zeroed, the lane's until the next call; NULL: no memory. */
 void *kvp_p2p_lane_work(kvp_p2p_lane_t *lane, size_t bytes) KVP_MUST_USE;
@@ -80,7 +97,7 @@ kvp_err_t kvp_p2p_lane_ask(kvp_p2p_lane_t *lane, uint8_t opcode, uint32_t n, siz
  * that is known, NULL otherwise; valid until learn or forget. */
 kvp_err_t kvp_p2p_lane_learn(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, uint64_t deadline_ns)
     KVP_MUST_USE;
-const kvp_p2p_seen_t *kvp_p2p_lane_seen(const kvp_p2p_lane_t *lane, const kvp_peer_at_t *at);
+kvp_p2p_seen_t *kvp_p2p_lane_seen(const kvp_p2p_lane_t *lane, const kvp_peer_at_t *at);
 void kvp_p2p_lane_forget(kvp_p2p_lane_t *lane);
 
 /* kvp_p2p_lane_settle comes before anything is moved: when it returns OK nothing can land any more that earlier transfers of this

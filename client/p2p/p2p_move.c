@@ -8,6 +8,8 @@
  */
 #include "client/p2p/p2p_move.h"
 
+#include "client/p2p/p2p_near.h"
+
 #include "client/waits.h"
 #include "common/log.h"
 
@@ -35,13 +37,6 @@ typedef struct {
     part_t *parts;
     kvp_xfer_t **xfers;
 } window_t;
-
-static kvp_err_t
-look_at_time(const window_t *w)
-{
-    if (kvp_now_ns() >= w->deadline_ns) return KVP_DEADLINE;
-    return kvp_is_given_up(w->lane->conf->is_given_up) ? KVP_CLOSED : KVP_OK;
-}
 
 /* ---- questions about the pieces */
 static kvp_err_t
@@ -114,13 +109,23 @@ move_by_cma(window_t *w)
 
     if (w->is_write) return ask_moves(w, KVP_PEER_PULL, &moved);
     for (uint32_t at = 0; at < w->n && err == KVP_OK;) {
-        err = look_at_time(w);
+        err = kvp_p2p_lane_look(w->lane, w->deadline_ns);
         if (err == KVP_OK) err = copy_some(w, &at, &off);
     }
     if (err != KVP_OK && err != KVP_INVALID) return err;
     /* What could not be read may have been unregistered, and unmapped, meanwhile: then that is the error. */
     checked = ask_moves(w, KVP_PEER_CHECK, &moved);
     return checked != KVP_OK ? checked : err;
+}
+
+/* What lies in memory that is mapped here first; what is left of the window goes by the kernel. */
+static kvp_err_t
+move_near(window_t *w, kvp_p2p_moved_t *moved_out)
+{
+    kvp_err_t err =
+        kvp_p2p_near_move(w->lane, w->is_write, w->ops, w->at, &w->n, w->deadline_ns, &moved_out->mapped_bytes);
+
+    return err == KVP_OK && w->n > 0 ? move_by_cma(w) : err;
 }
 
 /* ---- the transport */
@@ -171,7 +176,7 @@ drive_all(window_t *w)
     while (w->done_n < w->n) {
         uint32_t before = w->done_n;
         size_t n = 0;
-        kvp_err_t err = look_at_time(w);
+        kvp_err_t err = kvp_p2p_lane_look(w->lane, w->deadline_ns);
 
         if (err == KVP_OK && submitted_n < w->n) {
             err = ops->submit(ep, w->xfers + submitted_n, w->n - submitted_n, &n);
@@ -236,7 +241,7 @@ move_once(window_t *w, kvp_p2p_moved_t *moved_out)
     bool is_cma = lane->proc.fd >= 0;
     kvp_err_t err = kvp_p2p_lane_learn(lane, w->at, w->n, w->deadline_ns);
 
-    if (err == KVP_OK) err = is_cma ? move_by_cma(w) : move_by_transport(w);
+    if (err == KVP_OK) err = is_cma ? move_near(w, moved_out) : move_by_transport(w);
     if (err == KVP_OK) *(is_cma ? &moved_out->cma_bytes : &moved_out->tcp_bytes) += w->bytes;
     return err;
 }

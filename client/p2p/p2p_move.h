@@ -9,7 +9,8 @@
 #include "client/p2p/p2p_lane.h"
 
 typedef struct {
-    uint64_t cma_bytes;
+    uint64_t cma_bytes; /* within this host, */
+    uint64_t mapped_bytes; /* of that in memory which is mapped here */
     uint64_t tcp_bytes;
 } kvp_p2p_moved_t;
 

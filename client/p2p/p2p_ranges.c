@@ -261,3 +261,12 @@ kvp_p2p_ranges_rele_all(kvp_p2p_ranges_t *ranges, kvp_p2p_held_t *held)
     free(held->regs);
     *held = (kvp_p2p_held_t){0};
 }
+
+void
+kvp_p2p_ranges_cover(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *const *ops, uint32_t n, bool *covered_out)
+{
+    pthread_mutex_lock(&ranges->lock);
+    for (uint32_t i = 0; i < n; i++)
+        covered_out[i] = find(ranges, (uintptr_t)ops[i]->local, ops[i]->len, 0) != NULL;
+    pthread_mutex_unlock(&ranges->lock);
+}

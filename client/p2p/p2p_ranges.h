@@ -65,4 +65,7 @@ kvp_err_t kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_o
                                     kvp_p2p_held_t *held_out) KVP_MUST_USE;
 void kvp_p2p_ranges_rele_all(kvp_p2p_ranges_t *ranges, kvp_p2p_held_t *held);
 
+/* kvp_p2p_ranges_cover tells of each op whether its local memory is registered, all of it in one range. */
+void kvp_p2p_ranges_cover(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *const *ops, uint32_t n, bool *covered_out);
+
 #endif

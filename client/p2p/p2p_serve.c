@@ -314,7 +314,9 @@ turn(kvp_p2p_server_t *server)
         void *ptr = events[i].data.ptr;
 
         if (ptr == &server->wake_fd) continue; /* is_stopping says the rest */
-        if (ptr == &server->tcp_fd || ptr == &server->unix_fd)
+        if (ptr == server)
+            server->shared.conf.watched(server->shared.conf.watched_arg);
+        else if (ptr == &server->tcp_fd || ptr == &server->unix_fd)
             accept_some(server, ptr);
         else
             on_conn(server, ptr, events[i].events);
@@ -343,6 +345,13 @@ lane_main(void *arg)
     while (!atomic_load(&lane->server->is_stopping))
         if (tp->ops->serve(tp, lane->lane, -1) != KVP_OK) nanosleep(&nap, NULL);
     return NULL;
+}
+
+void
+kvp_p2p_server_watch(kvp_p2p_server_t *server, int fd)
+{
+    kvp_ignore(watch(server, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT, server),
+               "it is noticed later, when it is used");
 }
 
 /* ---- life */

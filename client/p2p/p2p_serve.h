@@ -8,6 +8,7 @@
 
 #include "client/forkguard.h"
 #include "client/p2p/p2p_cma.h"
+#include "client/p2p/p2p_own.h"
 #include "client/p2p/p2p_ranges.h"
 #include "common/parse.h"
 
@@ -20,6 +21,9 @@ typedef struct kvp_p2p_server kvp_p2p_server_t;
 typedef struct {
     kvp_hostport_t listen;
     kvp_p2p_ranges_t *ranges; /* borrowed, as is the rest, until stop */
+    kvp_p2p_owns_t *owns;
+    void (*watched)(void *arg); /* called by the control thread once a descriptor that it watches is readable */
+    void *watched_arg;
     kvp_tp_t *tp;
     kvp_forkguard_t *guard;
     const kvp_peer_hello_t
@@ -32,6 +36,9 @@ kvp_err_t kvp_p2p_server_start(const kvp_p2p_server_conf_t *conf, kvp_p2p_server
     KVP_MUST_USE;
 /* kvp_p2p_server_stop ends every connection and the threads. When it returns nothing of them touches the ranges. NULL is legal. */
 void kvp_p2p_server_stop(kvp_p2p_server_t *server);
+
+/* kvp_p2p_server_watch lets the control thread call conf.watched, once, when fd is readable; closing fd ends that. Any thread. */
+void kvp_p2p_server_watch(kvp_p2p_server_t *server, int fd);
 
 /* kvp_p2p_server_note takes the oldest message that came, or NULL; the caller frees it. Any thread. */
 kvp_peer_note_t *kvp_p2p_server_note(kvp_p2p_server_t *server);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SLICE_BYTES (1u << 20)
 #define PULL_PIECES 128u /* of one slice */
@@ -116,6 +117,28 @@ on_cut(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *
         tp->ops->peer_cut(tp, conns[i]);
     kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_CUT, frame->hdr.request_id, KVP_OK, "", NULL, 0, 0);
     return conn->io.out.err;
+}
+
+/* ---- map */
+static kvp_err_t
+on_map(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
+{
+    kvp_buf_t *out = &conn->io.out;
+    uint64_t token, cell = 0;
+    int fds[2];
+    kvp_err_t err = kvp_peer_map_decode(frame, &token);
+
+    if (err != KVP_OK) return err;
+    /* What is said over TCP could be another's word; and who may not be read is given nothing. */
+    err = conn->proc.fd >= 0 ? kvp_p2p_owns_share(shared->conf.owns, token, fds, &cell) : KVP_NOTSUP;
+    if (err == KVP_OK) {
+        err = kvp_framed_out_fds(&conn->io, out->len, fds, 2);
+        close(fds[0]);
+        close(fds[1]);
+    }
+    kvp_peer_reply_encode(out, KVP_OP_PEER_MAP, frame->hdr.request_id, err,
+                          err == KVP_OK ? "" : "it is not to be mapped", &cell, err == KVP_OK ? 1 : 0, sizeof cell);
+    return out->err;
 }
 
 /* ---- moves */
@@ -294,6 +317,8 @@ kvp_p2p_conn_on_frame(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_
         return on_note(shared, conn, frame);
     case KVP_OP_PEER_CUT:
         return on_cut(shared, conn, frame);
+    case KVP_OP_PEER_MAP:
+        return on_map(shared, conn, frame);
     default:
         break;
     }

@@ -80,6 +80,15 @@ kvp_peer_cut_encode(kvp_buf_t *out, uint64_t request_id, const uint64_t *conns, 
     whole_frame(out, KVP_OP_PEER_CUT, 0, request_id, &msg, conns, n * sizeof *conns);
 }
 
+void
+kvp_peer_map_encode(kvp_buf_t *out, uint64_t request_id, uint64_t token)
+{
+    Kvp__Pb__PeerMap msg = KVP__PB__PEER_MAP__INIT;
+
+    msg.token = token;
+    whole_frame(out, KVP_OP_PEER_MAP, 0, request_id, &msg, NULL, 0);
+}
+
 /* ---- requests, decoded */
 static bool
 is_frame(const kvp_frame_t *frame, uint8_t opcode, uint8_t flags)
@@ -191,6 +200,23 @@ kvp_peer_cut_decode(const kvp_frame_t *frame, const uint64_t **conns_out, uint32
     for (uint32_t i = 0; i < *n_out; i++)
         if (conns[i] == 0) return KVP_PROTO; /* all that have not said yet who they are */
     *conns_out = conns;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_peer_map_decode(const kvp_frame_t *frame, uint64_t *token_out)
+{
+    Kvp__Pb__PeerMap *msg;
+    uint64_t token;
+    kvp_pb_t pb;
+
+    if (!is_frame(frame, KVP_OP_PEER_MAP, 0) || frame->tail_len != 0) return KVP_PROTO;
+    msg = kvp_pb_unpack(&pb, &kvp__pb__peer_map__descriptor, frame);
+    if (msg == NULL) return pb.err;
+    token = msg->token;
+    kvp_pb_free(&pb, msg);
+    if (token == 0) return KVP_PROTO;
+    *token_out = token;
     return KVP_OK;
 }
 

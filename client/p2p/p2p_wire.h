@@ -62,11 +62,13 @@ void kvp_peer_find_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_at
 void kvp_peer_moves_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_moves_t *moves);
 void kvp_peer_note_encode(kvp_buf_t *out, uint64_t request_id, const char *name, const char *message);
 void kvp_peer_cut_encode(kvp_buf_t *out, uint64_t request_id, const uint64_t *conns, uint32_t n);
+void kvp_peer_map_encode(kvp_buf_t *out, uint64_t request_id, uint64_t token);
 
 kvp_err_t kvp_peer_hello_decode(const kvp_frame_t *frame, kvp_peer_hello_t *hello_out) KVP_MUST_USE;
 kvp_err_t kvp_peer_find_decode(const kvp_frame_t *frame, const kvp_peer_at_t **at_out, uint32_t *n_out) KVP_MUST_USE;
 kvp_err_t kvp_peer_moves_decode(const kvp_frame_t *frame, kvp_peer_moves_t *moves_out) KVP_MUST_USE;
 kvp_err_t kvp_peer_cut_decode(const kvp_frame_t *frame, const uint64_t **conns_out, uint32_t *n_out) KVP_MUST_USE;
+kvp_err_t kvp_peer_map_decode(const kvp_frame_t *frame, uint64_t *token_out) KVP_MUST_USE;
 /* kvp_peer_note_decode: also NOMEM. *note_out is the caller's to free. */
 kvp_err_t kvp_peer_note_decode(const kvp_frame_t *frame, kvp_peer_note_t **note_out) KVP_MUST_USE;
 

@@ -11,10 +11,8 @@ GPUs is not moved yet: SUPPORT_CUDA is False, registering it gives -303, and so 
 get_engine() is what this module stands on, not the reference's class; get_engine_ptr() the address of a kvpool_p2p_t.
 """
 import logging
-import mmap
 import operator
 import os
-import threading
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -70,11 +68,9 @@ class TransferEngine:
     def __init__(self):
         self._raw = _kvpool.Peer()
         self._is_open = False
-        self._lock = threading.Lock()
-        self._managed = {}  # address: mmap
 
     def __del__(self):
-        self._raw.close()  # before the managed memory goes
+        self._raw.close()
 
     # ---- life
     def initialize(self, local_hostname, metadata_server, protocol, device_name):
@@ -138,29 +134,16 @@ class TransferEngine:
         return next((code for code in codes if code != 0), 0)
 
     def allocate_managed_buffer(self, length):
-        """The address of new memory, zero and registered; 0 where there is none."""
+        """The address of new memory, zero and registered; 0 where there is none. Peers of this host map it, and it is gone with the engine."""
         if not self._is_open or length <= 0:
             return 0
         try:
-            # Private: the kernel copies pages of shared memory from process to process at half the rate.
-            memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except (OSError, OverflowError, MemoryError, ValueError):
+            return self._raw.alloc(length)[1]
+        except OverflowError:
             return 0
-        address = _kvpool.memory_of(memory, True)[0]
-        if self.register_memory(address, length) != 0:
-            return 0
-        with self._lock:
-            self._managed[address] = memory
-        return address
 
     def free_managed_buffer(self, buffer_addr, length):
-        with self._lock:
-            memory = self._managed.pop(buffer_addr, None)
-        if memory is None:
-            return _FAILED
-        code = self.unregister_memory(buffer_addr)
-        memory.close()
-        return code
+        return 0 if self._is_open and self._raw.dealloc(buffer_addr) == 0 else _FAILED
 
     def write_bytes_to_buffer(self, dest_address, src_ptr, length):
         """The first length bytes of src_ptr (str, or what has the buffer protocol) to an address of this process."""

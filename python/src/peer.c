@@ -111,6 +111,34 @@ peer_register(peer_t *self, PyObject *const *args, Py_ssize_t n)
     return Py_BuildValue("(iK)", err, (unsigned long long)token);
 }
 
+/* alloc(length) -> (error, address); dealloc(address) -> error */
+static PyObject *
+peer_alloc(peer_t *self, PyObject *len_obj)
+{
+    void *addr = NULL;
+    uint64_t len;
+    int err;
+
+    if (!check_open(self) || !kvpy_uint(len_obj, SIZE_MAX, "a length", &len)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_p2p_alloc(self->p2p, (size_t)len, &addr, NULL);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("(iN)", err, PyLong_FromVoidPtr(addr));
+}
+
+static PyObject *
+peer_dealloc_memory(peer_t *self, PyObject *addr_obj)
+{
+    uint64_t addr;
+    int err;
+
+    if (!check_open(self) || !kvpy_uint(addr_obj, UINTPTR_MAX, "an address", &addr)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_p2p_dealloc(self->p2p, (void *)(uintptr_t)addr);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(err);
+}
+
 /* unregister(address) -> error */
 static PyObject *
 peer_unregister(peer_t *self, PyObject *addr_obj)
@@ -303,8 +331,9 @@ peer_stat(peer_t *self, PyObject *Py_UNUSED(args))
 
     if (!check_open(self)) return NULL;
     if (kvpool_p2p_stat(self->p2p, &stat) != KVPOOL_OK) return PyDict_New();
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K}", "transfers", (unsigned long long)stat.transfers, "failed",
-                         (unsigned long long)stat.failed, "cma_bytes", (unsigned long long)stat.cma_bytes, "tcp_bytes",
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K}", "transfers", (unsigned long long)stat.transfers, "failed",
+                         (unsigned long long)stat.failed, "cma_bytes", (unsigned long long)stat.cma_bytes,
+                         "mapped_bytes", (unsigned long long)stat.mapped_bytes, "tcp_bytes",
                          (unsigned long long)stat.tcp_bytes, "connects", (unsigned long long)stat.connects);
 }
 
@@ -315,6 +344,8 @@ static PyMethodDef methods[] = {
     {"pointer", (PyCFunction)peer_pointer, METH_NOARGS, NULL},
     {"register", (PyCFunction)(void (*)(void))peer_register, METH_FASTCALL, NULL},
     {"unregister", (PyCFunction)peer_unregister, METH_O, NULL},
+    {"alloc", (PyCFunction)peer_alloc, METH_O, NULL},
+    {"dealloc", (PyCFunction)peer_dealloc_memory, METH_O, NULL},
     {"transfer", (PyCFunction)peer_transfer, METH_VARARGS, NULL},
     {"submit", (PyCFunction)peer_submit, METH_VARARGS, NULL},
     {"poll", (PyCFunction)peer_poll, METH_VARARGS, NULL},

@@ -221,6 +221,32 @@ def test_unregister_under_load(engine, peer):
         thread.join()
 
 
+def test_managed_buffers_are_mapped(monkeypatch):
+    """One copy by the caller: also to a process that is stopped, and again after another one came to its address."""
+    engine = engine_of(monkeypatch, "cma")
+    mine = engine.allocate_managed_buffer(SIZE)
+    peer = Peer()
+    try:
+        for seed in (10, 11, 12):
+            data = pattern(SIZE, seed).tobytes()
+            assert engine.write_bytes_to_buffer(mine, data, SIZE) == 0
+            if seed == 11:
+                peer.stop()
+            if seed == 12:
+                peer.kill()
+                peer = Peer(host=f"127.0.0.1:{peer.port}")
+            before = engine.get_stat()["mapped_bytes"]
+            assert engine.transfer_sync_write(peer.name, mine, peer.address, SIZE) == 0
+            assert engine.get_stat()["mapped_bytes"] == before + SIZE
+            os.kill(peer.process.pid, signal.SIGCONT)
+            assert peer.bytes(0, SIZE) == data
+        peer.kill()
+        assert engine.transfer_sync_write(peer.name, mine, peer.address, SIZE) == -1
+    finally:
+        peer.kill()
+    assert engine.free_managed_buffer(mine, SIZE) == 0
+
+
 def test_background_transfers(engine, peer):
     mine = pattern(MIB, 8)
     batches = [engine.batch_transfer_async_write(peer.name, [mine.ctypes.data + o], [peer.address + o], [MIB // 4])

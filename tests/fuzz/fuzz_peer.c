@@ -24,6 +24,7 @@ on_requests(const kvp_frame_t *frame)
     const kvp_peer_at_t *at;
     const uint64_t *conns;
     kvp_peer_note_t *note;
+    uint64_t token;
     uint32_t n;
 
     if (kvp_peer_hello_decode(frame, &hello) == KVP_OK) {
@@ -49,6 +50,7 @@ on_requests(const kvp_frame_t *frame)
         for (uint32_t i = 0; i < n; i++)
             check(conns[i] != 0);
     }
+    if (kvp_peer_map_decode(frame, &token) == KVP_OK) check(token != 0);
     if (kvp_peer_note_decode(frame, &note) == KVP_OK) {
         check(strlen(note->name) <= KVP_PEER_NOTIFY_NAME_MAX && strlen(note->message) <= KVP_PEER_NOTIFY_MAX);
         free(note);

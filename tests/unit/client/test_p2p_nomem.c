@@ -68,6 +68,28 @@ do_read(void)
     return kvpool_p2p_transfer(fix.here, fix.at, KVPOOL_P2P_READ, &op, 1, 0);
 }
 
+/* Memory of the endpoints' own, from its beginning to its end, and a write that maps it. */
+static int
+do_own(void)
+{
+    void *mine = NULL, *theirs = NULL;
+    kvpool_p2p_op_t op = {.len = BYTES};
+    int err = kvpool_p2p_alloc(fix.here, BYTES, &mine, NULL);
+
+    if (err == KVPOOL_OK) err = kvpool_p2p_alloc(fix.there, BYTES, &theirs, NULL);
+    if (err == KVPOOL_OK) {
+        op.local = mine;
+        op.remote = (uintptr_t)theirs;
+        memset(mine, 9, BYTES);
+        err = kvpool_p2p_transfer(fix.here, fix.at, KVPOOL_P2P_WRITE, &op, 1, 0);
+    }
+    if (err == KVPOOL_OK) assert_memory_equal(mine, theirs, BYTES);
+    if (theirs != NULL) assert_int_equal(kvpool_p2p_unregister(fix.there, theirs), KVPOOL_OK);
+    if (theirs != NULL) assert_int_equal(kvpool_p2p_dealloc(fix.there, theirs), KVPOOL_OK);
+    if (mine != NULL) assert_int_equal(kvpool_p2p_dealloc(fix.here, mine), KVPOOL_OK);
+    return err;
+}
+
 static int
 do_register(void)
 {
@@ -132,6 +154,7 @@ test_transfers(void **state)
         each_fails(do_write, "write", paths[i]);
         each_fails(do_read, "read", paths[i]);
         each_fails(do_submit, "submit", paths[i]);
+        each_fails(do_own, "own memory", paths[i]);
     }
 }
 

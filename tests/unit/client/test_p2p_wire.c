@@ -147,6 +147,10 @@ test_nonsense_is_closed(void **state)
     kvp_peer_moves_encode(&c.out, 2, &moves);
     expect_closed(&c);
 
+    enter(end, &c); /* of no registration */
+    kvp_peer_map_encode(&c.out, 2, 0);
+    expect_closed(&c);
+
     enter(end, &c);
     moves.kind = KVP_PEER_CHECK; /* which has no source */
     kvp_peer_moves_encode(&c.out, 2, &moves);
@@ -194,6 +198,17 @@ some_pieces_fail(kvp_framed_t *c, const end_t *near, uint64_t token)
     free(from);
 }
 
+static kvp_err_t
+ask_map(kvp_framed_t *c, uint64_t id, uint64_t token)
+{
+    const void *cell;
+    kvp_frame_t frame;
+
+    kvp_peer_map_encode(&c->out, id, token);
+    assert_int_equal(kvp_exchange(c, id, soon(), &frame), KVP_OK);
+    return kvp_peer_reply_decode(&frame, KVP_OP_PEER_MAP, 1, sizeof(uint64_t), &cell);
+}
+
 /* Over TCP somebody says that it is this very process, and proves that it knows some of its bytes. It is not believed: through the
  * endpoint it could read all of them. */
 static void
@@ -208,13 +223,15 @@ test_nobody_is_a_process_by_saying_so(void **state)
     kvp_frame_t frame;
     kvp_framed_t c;
     end_t near = {0};
-    uint64_t token;
+    uint64_t token, own_token;
+    void *own;
 
     (void)state;
     assert_int_equal(kvpool_p2p_open(&conf, &near.p2p), KVPOOL_OK);
     near.mem = calloc(1, BYTES);
     assert_non_null(near.mem);
     assert_int_equal(kvpool_p2p_register(near.p2p, near.mem, BYTES, &token), KVPOOL_OK);
+    assert_int_equal(kvpool_p2p_alloc(near.p2p, BYTES, &own, &own_token), KVPOOL_OK);
     kvp_host_id(hello.host_id);
     hello.proc = (kvp_peer_proc_t){.is_told = true, .nonce_at = (uintptr_t)known};
     memcpy(hello.proc.nonce, known, sizeof known);
@@ -226,6 +243,7 @@ test_nobody_is_a_process_by_saying_so(void **state)
     assert_false(reply.proc.is_told);
     piece.token = token;
     piece.addr = (uintptr_t)near.mem;
+    assert_int_equal(ask_map(&c, 3, own_token), KVP_NOTSUP);
     kvp_peer_moves_encode(&c.out, 2, &moves);
     expect_closed(&c);
     assert_int_equal(near.mem[0], 0);
@@ -241,6 +259,13 @@ test_nobody_is_a_process_by_saying_so(void **state)
     assert_int_equal(kvp_exchange(&c, 2, soon(), &frame), KVP_OK);
     assert_memory_equal(near.mem, known, sizeof known);
     some_pieces_fail(&c, &near, token);
+    assert_int_equal(ask_map(&c, 4, own_token), KVP_OK);
+    assert_int_equal(c.fds_in_n, 2);
+    assert_int_equal(ask_map(&c, 5, token), KVP_NOTSUP); /* private */
+    assert_int_equal(ask_map(&c, 6, own_token ^ 1), KVP_NOTSUP);
+    assert_int_equal(kvpool_p2p_unregister(near.p2p, own), KVPOOL_OK);
+    assert_int_equal(ask_map(&c, 7, own_token), KVP_NOTSUP);
+    assert_int_equal(c.fds_in_n, 2);
     kvp_framed_fini(&c);
     kvpool_p2p_free(near.p2p);
     free(near.mem);

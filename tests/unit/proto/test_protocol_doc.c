@@ -167,8 +167,9 @@ static const struct {
     CONSTANT(KVP_PRESENT_HOLD),      CONSTANT(KVP_PRESENT_RESERVE),
     CONSTANT(KVP_PRESENT_GROUP),     CONSTANT(KVP_PEER_BATCH_MAX),
     CONSTANT(KVP_PEER_NOTIFY_MAX),   CONSTANT(KVP_PEER_NOTIFY_NAME_MAX),
-    CONSTANT(KVP_PEER_KEY_MAX),      CONSTANT(KVP_PEER_PULL),
-    CONSTANT(KVP_PEER_SUM),          CONSTANT(KVP_PEER_CHECK),
+    CONSTANT(KVP_PEER_CELLS),        CONSTANT(KVP_PEER_KEY_MAX),
+    CONSTANT(KVP_PEER_PULL),         CONSTANT(KVP_PEER_SUM),
+    CONSTANT(KVP_PEER_CHECK),
 #undef CONSTANT
 };
 
@@ -266,6 +267,7 @@ op_name(kvp_op_t op)
         OP(PEER_MOVE);
         OP(PEER_NOTIFY);
         OP(PEER_CUT);
+        OP(PEER_MAP);
     }
 #undef OP
     return NULL;
@@ -322,6 +324,7 @@ static const ProtobufCMessageDescriptor *const heads[] = {
     &kvp__pb__peer_move__descriptor,
     &kvp__pb__peer_notify__descriptor,
     &kvp__pb__peer_cut__descriptor,
+    &kvp__pb__peer_map__descriptor,
 };
 
 static size_t
