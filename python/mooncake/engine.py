@@ -4,7 +4,12 @@
 Numbers are 0 (or a port, an address, an id) where all is well; initialize and transfers give -1 for whatever went wrong, and the
 log says what; memory calls give -1 invalid, -3 not registered, -7 overlaps what is registered, -302 no memory, -303 not possible.
 
-What differs. Peers meet by "P2PHANDSHAKE" alone. Protocol "tcp" copies between processes of one host where the system lets them, and
+Peers find one another by "P2PHANDSHAKE" (a peer's name is its HOST:PORT) or at an HTTP metadata server ("http://HOST:PORT/metadata": a
+peer's name is what it gave to initialize as local_hostname). Where an engine is, is asked once, and again when it could not be
+reached; of two engines of one name the last one to come is found. Entries are this package's own: engines of the reference do not
+see them.
+
+What differs. There are no other metadata servers. Protocol "tcp" copies between processes of one host where the system lets them, and
 else goes by TCP; "rdma" is refused: there is no such path yet, and none that is slower is taken in silence. $KVPOOL_P2P_TRANSPORTS
 ("cma,tcp", or one of both) goes before any protocol, for engines that cannot be told. Bytes that TCP brought are verified. Memory of
 GPUs is not moved yet: SUPPORT_CUDA is False, registering it gives -303, and so do the calls on a stream, which begin nothing.
@@ -13,12 +18,14 @@ get_engine() is what this module stands on, not the reference's class; get_engin
 import logging
 import operator
 import os
+import weakref
 from enum import IntEnum
 from typing import NamedTuple
 
 from kvpool import _kvpool
 
 from . import _setup
+from ._names import Names, NamesError
 
 __all__ = ["InnerTransferEngine", "Read", "TransferEngine", "TransferNotify", "TransferOpcode", "Write"]
 
@@ -32,6 +39,8 @@ _NOT_IMPLEMENTED = -303
 _NUMBER = {name: entry[0] for name, entry in _kvpool.errors.items()}
 _TEXT = {entry[0]: entry[2] for entry in _kvpool.errors.values()}
 _MEMORY_CODES = {_NUMBER["NOT_REGISTERED"]: -3, _NUMBER["INVALID"]: -7, _NUMBER["NOMEM"]: -302, _NUMBER["NOTSUP"]: _NOT_IMPLEMENTED}
+# After these a peer may be elsewhere; NOT_REGISTERED: where it was, another engine is.
+_LOST = frozenset(_NUMBER[name] for name in ("UNREACHABLE", "DISCONNECTED", "DEADLINE", "VERSION", "PROTO", "NOT_REGISTERED"))
 _POLL_MS = 1000  # of get_batch_transfer_status, between looks at signals
 
 
@@ -68,28 +77,52 @@ class TransferEngine:
     def __init__(self):
         self._raw = _kvpool.Peer()
         self._is_open = False
+        self._names = None  # where there is a metadata server
+        self._targets = {}  # id: name of the peer, of what is under way and goes by names
+        self._farewell = None
 
     def __del__(self):
+        if self._farewell is not None:
+            self._farewell()
         self._raw.close()
 
     # ---- life
     def initialize(self, local_hostname, metadata_server, protocol, device_name):
-        """Listens at local_hostname, "HOST" or "HOST:PORT" (else a port that is free: get_rpc_port). 0 or -1."""
+        """Listens at local_hostname, "HOST" or "HOST:PORT" (else a port that is free: get_rpc_port), and says so to the metadata
+        server, where one is named. 0 or -1."""
+        host, port = _setup.split_host(local_hostname)
+        names = None
         if metadata_server != "P2PHANDSHAKE":
-            return self._fail("initialize", f'metadata_server is "P2PHANDSHAKE" here, not {metadata_server!r}')
+            try:
+                names = Names(metadata_server)
+            except NamesError as e:
+                return self._fail("initialize", e)
+            if host in ("", "0.0.0.0", "::"):
+                return self._fail("initialize", f"local_hostname is what peers connect to by a metadata server, not {local_hostname!r}")
         transports = _transports(protocol)
         if transports is None:
             return self._fail("initialize", f'the protocol is "tcp" or "rdma", not {protocol!r}')
         flags = _kvpool.P2P_TRACEABLE if os.environ.get("KVPOOL_P2P_TRACEABLE") == "1" else 0
-        err, detail = self._raw.open(_setup.join_host(*_setup.split_host(local_hostname)), transports, _deadline_ms(), flags)
+        err, detail = self._raw.open(_setup.join_host(host, port), transports, _deadline_ms(), flags)
         if err == _NUMBER["NOTSUP"] and protocol.lower() == "rdma":
             detail += '; use the protocol "tcp", or set KVPOOL_P2P_TRANSPORTS=cma,tcp'
         if err != 0:
             return self._fail("initialize", detail or _TEXT[err])
+        if names is not None:
+            try:
+                names.publish(local_hostname, host, self._raw.port())
+            except NamesError as e:
+                self._raw.close()
+                self._raw = _kvpool.Peer()
+                return self._fail("initialize", e)
+            self._names, self._farewell = names, weakref.finalize(self, names.close)
         self._is_open = True
         return 0
 
     def initialize_ext(self, local_hostname, metadata_server, protocol, device_name, metadata_type):
+        """metadata_server may leave out its scheme: that is metadata_type then."""
+        if metadata_server != "P2PHANDSHAKE" and "://" not in metadata_server:
+            metadata_server = f"{metadata_type}://{metadata_server}"
         return self.initialize(local_hostname, metadata_server, protocol, device_name)
 
     def get_rpc_port(self):
@@ -193,7 +226,7 @@ class TransferEngine:
         """1 done, 0 under way, -1 failed, -2 late. What is over is told once."""
         if not self._is_open or batch_id <= 0:
             return _FAILED
-        err, result = self._raw.poll(batch_id, 0)
+        err, result = self._poll(batch_id, 0)
         if err == _NUMBER["EAGAIN"]:
             return 0
         if err == 0 and result == _NUMBER["DEADLINE"]:
@@ -221,21 +254,21 @@ class TransferEngine:
         for batch_id in batch_ids:
             err, result = _NUMBER["EAGAIN"], 0
             while err == _NUMBER["EAGAIN"]:
-                err, result = self._raw.poll(batch_id, _POLL_MS)
+                err, result = self._poll(batch_id, _POLL_MS)
             if err != 0 or result != 0:
                 code = self._fail(f"batch {batch_id}", _TEXT[err or result])
         return code
 
     # ---- peers
     def get_first_buffer_address(self, segment_name):
-        """The lowest address that the peer "HOST:PORT" has registered; 0 where there is none."""
-        return self._raw.first_range(segment_name, 0)[1] if self._is_open else 0
+        """The lowest address that the peer has registered; 0 where there is none."""
+        return self._first_range(segment_name)[1] if self._is_open else 0
 
     def send_probe(self, peer_server_name):
         """0 where the peer answers."""
         if not self._is_open:
             return _FAILED
-        return 0 if self._raw.first_range(peer_server_name, 0)[0] in (0, _NUMBER["NOT_REGISTERED"]) else _FAILED
+        return 0 if self._first_range(peer_server_name)[0] in (0, _NUMBER["NOT_REGISTERED"]) else _FAILED
 
     def warmup_efa_segment(self, segment_name):
         """0: without that adapter there is nothing to be made ready, as in the reference."""
@@ -273,9 +306,13 @@ class TransferEngine:
             return _FAILED
         if not len(buffers) == len(addresses) == len(lengths):
             return self._fail(f"transfer with {target}", "the lists are not of one length")
-        err = self._raw.transfer(target, int(opcode), buffers, addresses, lengths, _deadline_ms(lengths))
+        address = self._find(target)
+        if address is None:
+            return _FAILED
+        err = self._raw.transfer(address, int(opcode), buffers, addresses, lengths, _deadline_ms(lengths))
         if err == 0 and notify is not None:
-            err = self._raw.notify(target, notify.name, notify.msg, 0)
+            err = self._raw.notify(address, notify.name, notify.msg, 0)
+        self._note(target, err)
         return 0 if err == 0 else self._fail(f"transfer with {target}", _TEXT[err])
 
     def _submit(self, target, opcode, buffers, addresses, lengths):
@@ -284,7 +321,42 @@ class TransferEngine:
         if not len(buffers) == len(addresses) == len(lengths):
             self._fail(f"transfer with {target}", "the lists are not of one length")
             return 0
-        err, batch_id = self._raw.submit(target, int(opcode), buffers, addresses, lengths, _deadline_ms(lengths))
+        address = self._find(target)
+        if address is None:
+            return 0
+        err, batch_id = self._raw.submit(address, int(opcode), buffers, addresses, lengths, _deadline_ms(lengths))
         if err != 0:
             self._fail(f"transfer with {target}", _TEXT[err])
+        elif self._names is not None:
+            self._targets[batch_id] = target
         return batch_id
+
+    # ---- names
+    def _find(self, target):
+        """"HOST:PORT" of the peer of that name, or None, and the log says why."""
+        if self._names is None:
+            return target
+        try:
+            return self._names.find(target)
+        except NamesError as e:
+            self._fail(f"peer {target}", e)
+            return None
+
+    def _note(self, target, err):
+        """What a call came to that has ended: a peer that was not reached is looked for again the next time."""
+        if self._names is not None and err in _LOST:
+            self._names.forget(target)
+
+    def _poll(self, batch_id, timeout_ms):
+        err, result = self._raw.poll(batch_id, timeout_ms)
+        if err != _NUMBER["EAGAIN"] and self._names is not None:
+            self._note(self._targets.pop(batch_id, ""), result)
+        return err, result
+
+    def _first_range(self, target):
+        address = self._find(target)
+        if address is None:
+            return _FAILED, 0
+        found = self._raw.first_range(address, 0)
+        self._note(target, found[0])
+        return found

@@ -10,9 +10,9 @@ PROTOCOL = "tcp"
 
 
 def main():
-    host, size = sys.argv[1], int(sys.argv[2])
+    host, size, metadata = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     engine = TransferEngine()
-    assert engine.initialize(host, "P2PHANDSHAKE", PROTOCOL, "") == 0
+    assert engine.initialize(host, metadata, PROTOCOL, "") == 0
     buffer = engine.allocate_managed_buffer(size)
     assert buffer != 0
 

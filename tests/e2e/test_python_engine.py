@@ -27,8 +27,8 @@ PEER = Path(__file__).with_name("engine_peer.py")
 class Peer:
     """engine_peer.py in a process of its own."""
 
-    def __init__(self, host="127.0.0.1", size=SIZE, env=None):
-        self.process = subprocess.Popen([sys.executable, PEER, host, str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    def __init__(self, host="127.0.0.1", size=SIZE, env=None, metadata="P2PHANDSHAKE"):
+        self.process = subprocess.Popen([sys.executable, PEER, host, str(size), metadata], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, **(env or {})})
         said = json.loads(self.process.stdout.readline())
         self.port, self.address = said["port"], said["address"]

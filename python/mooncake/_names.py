@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines' names at an HTTP metadata server: one engine's own entry, and where others are.
+
+An entry is JSON under kvpool/engine/NAME: {"host": ..., "port": ..., "engine": ...}, the last of which is random and says whose it is.
+A thread puts the entry back where the server has lost it. Nothing that the server says is trusted to be short, quick or sound.
+"""
+import http.client
+import io
+import json
+import logging
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from urllib.parse import quote, urlsplit
+
+from . import _setup
+
+log = logging.getLogger("mooncake.engine")
+
+_PATIENCE_S = 5  # for one answer, names of hosts left out
+_REFRESH_S = 10
+_ANSWER_BYTES = 16384
+_NAME_BYTES = 256
+_CACHED = 4096
+_HOST = re.compile(r"[0-9A-Za-z.:%_-]{1,253}")
+
+
+class NamesError(Exception):
+    """What is wrong with a name or with the server, for a person."""
+
+
+class _Answer(io.RawIOBase):
+    """A socket, for http.client.HTTPResponse, of which all reads together end at one time and after _ANSWER_BYTES."""
+
+    def __init__(self, sock, end):
+        self._sock, self._end, self._left = sock, end, _ANSWER_BYTES
+
+    def makefile(self, mode):
+        return io.BufferedReader(self)
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        seconds = self._end - time.monotonic()
+        if seconds <= 0:
+            raise socket.timeout("timed out")
+        if self._left == 0:
+            raise http.client.HTTPException("the answer is too long")
+        self._sock.settimeout(seconds)
+        n = self._sock.recv_into(buffer, min(len(buffer), self._left))
+        self._left -= n
+        return n
+
+
+def _address(value):
+    """"HOST:PORT" of an entry."""
+    try:
+        entry = json.loads(value)
+        host, port = entry["host"], entry["port"]
+        if type(port) is int and 0 < port < 65536 and _HOST.fullmatch(host):
+            return _setup.join_host(host, port)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        pass
+    raise NamesError("what the metadata server has under that name is no engine's entry")
+
+
+class Names:
+    """The names that the server at url knows. NamesError where url is none. Threads may call it as they like."""
+
+    def __init__(self, url):
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as e:
+            raise NamesError(f"{url!r} is no URL: {e}") from None
+        if parts.scheme != "http" or not parts.hostname or parts.query or parts.username is not None:
+            raise NamesError(f'a metadata server is "http://HOST:PORT/metadata", or "P2PHANDSHAKE" where there is none, not {url!r}')
+        self._at = (parts.hostname, port or 80)
+        self._path = quote(parts.path, safe="/%") or "/metadata"
+        self._lock = threading.Lock()
+        self._found = {}  # name: "HOST:PORT". Guarded by _lock
+        self._own = None  # (name, entry)
+        self._process = os.getpid()
+        self._is_over = threading.Event()
+        self._keeper = None
+
+    # ---- the engine's own entry
+    def publish(self, name, host, port):
+        """Takes name for the engine at host:port, also where another one has it: that may have been killed."""
+        entry = json.dumps({"host": host, "port": port, "engine": secrets.token_hex(8)}).encode()
+        self._put(name, entry)
+        self._own = name, entry
+        self._keeper = threading.Thread(target=self._keep, name="kvpool-name", daemon=True)
+        self._keeper.start()
+
+    def _put(self, name, entry):
+        status, said = self._ask("PUT", name, entry)
+        if status != 200:
+            raise NamesError(f"the metadata server answers {status} {said[:100]!r} to {name!r}")
+
+    def _keep(self):
+        """The entry is back soon after the server has lost it, as one that was restarted has."""
+        told = ""
+        while not self._is_over.wait(_REFRESH_S):
+            now = ""
+            try:
+                status, said = self._ask("GET", self._own[0])
+                if status == 404:
+                    self._put(*self._own)
+                elif status == 200 and said != self._own[1]:
+                    now = f"another engine has taken the name {self._own[0]!r}"
+            except NamesError as e:
+                now = str(e)
+            if now and now != told:
+                log.warning("%s", now)
+            told = now
+
+    def close(self):
+        """Removes the entry, where it is still this engine's. Ends within some seconds whatever the server does."""
+        if self._own is None or os.getpid() != self._process:  # a forked child's copy: the entry is its parent's
+            return
+        self._is_over.set()
+        if threading.current_thread() is not self._keeper:  # where the collector came by
+            self._keeper.join(2 * _PATIENCE_S)
+        (name, entry), self._own = self._own, None
+        try:
+            if self._ask("GET", name) == (200, entry):
+                self._ask("DELETE", name)
+        except NamesError as e:
+            log.warning("the name %r is left behind: %s", name, e)
+
+    # ---- others'
+    def find(self, name):
+        """"HOST:PORT" of the engine of that name. NamesError."""
+        with self._lock:
+            known = self._found.get(name)
+        if known is not None:
+            return known
+        status, said = self._ask("GET", name)
+        if status != 200:
+            raise NamesError("no engine of that name is known" if status == 404 else f"the metadata server answers {status}")
+        address = _address(said)
+        with self._lock:
+            while len(self._found) >= _CACHED:
+                del self._found[next(iter(self._found))]
+            self._found[name] = address
+        return address
+
+    def forget(self, name):
+        """The next find() asks again."""
+        with self._lock:
+            self._found.pop(name, None)
+
+    # ---- the server
+    def _ask(self, method, name, body=b""):
+        """(status, body)."""
+        end = time.monotonic() + _PATIENCE_S
+        try:
+            if not 0 < len(name.encode()) <= _NAME_BYTES:
+                raise NamesError(f"an engine's name has 1 to {_NAME_BYTES} bytes")
+            head = (f"{method} {self._path}?key={quote(f'kvpool/engine/{name}', safe='')} HTTP/1.1\r\n"
+                    f"Host: {_setup.join_host(*self._at)}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n")
+            with socket.create_connection(self._at, _PATIENCE_S) as sock:
+                sock.settimeout(max(end - time.monotonic(), 0.001))
+                sock.sendall(head.encode() + body)
+                with http.client.HTTPResponse(_Answer(sock, end), method=method) as answer:
+                    answer.begin()
+                    return answer.status, answer.read()
+        except (OSError, http.client.HTTPException, ValueError) as e:
+            raise NamesError(f"the metadata server at {_setup.join_host(*self._at)}: {e or type(e).__name__}") from None

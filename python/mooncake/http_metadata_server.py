@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mooncake.http_metadata_server: where engines find one another by name, in Python or as the program mooncake_http_metadata_server."""
+import argparse
+import logging
+import signal
+import sys
+from enum import Enum
+
+from ._metadata import MetadataServer
+
+__all__ = ["KVBootstrapServer", "KVPoll", "main"]
+
+log = logging.getLogger("mooncake.http_metadata_server")
+_PROGRAM = "mooncake_http_metadata_server"
+
+
+class KVPoll(Enum):
+    Failed = 0
+    Bootstrapping = 1
+    WaitingForInput = 2
+    Transferring = 3
+    Success = 4
+
+
+class KVBootstrapServer:
+    """A metadata server in a thread of this process. Port 0 is any that is free: `port` tells it after run()."""
+
+    def __init__(self, port, host="0.0.0.0"):
+        self.port = port
+        self.host = host
+        self.thread = None
+        self._server = None
+
+    def run(self):
+        """Starts it, and returns its thread. Where it cannot listen the log says why, and poll() is Failed."""
+        self._server = MetadataServer(self.host, self.port)
+        try:
+            self._server.start()
+        except OSError as e:
+            log.error("%s:%s: %s", self.host, self.port, e.strerror or e)
+        self.port, self.thread = self._server.port, self._server.thread
+        return self.thread
+
+    def close(self):
+        """Ends it, and the connections to it. What was stored is gone."""
+        if self._server is not None:
+            self._server.stop()
+
+    def poll(self):
+        """Success where it serves, else Failed."""
+        return KVPoll.Success if self.thread is not None and self.thread.is_alive() else KVPoll.Failed
+
+
+def main():
+    parser = argparse.ArgumentParser(prog=_PROGRAM, description="Keeps where engines are, under their names.",
+                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--port", type=int, default=8080, help="port to listen on, 0: any")
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
+    parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], default="INFO")
+    args = parser.parse_args()
+    logging.basicConfig(level=args.log_level, format="%(asctime)s - %(name)s - %(levelname)s - %(message)s")
+    # Blocked before the server's thread begins, which has them so too: sigwait takes them.
+    ends = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    server = MetadataServer(args.host, args.port)
+    try:
+        server.start()
+    except OSError as e:
+        sys.exit(f"{_PROGRAM}: {args.host}:{args.port}: {e.strerror or e}")
+    print(f"ready http={args.host}:{server.port}", flush=True)
+    signal.sigwait(ends)
+    server.stop()
+    return 0
