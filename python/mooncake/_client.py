@@ -6,14 +6,14 @@ import sys
 from kvpool._programs import FOLDER
 
 from . import _setup
-from ._flags import Flags, number
+from ._flags import OFFLOAD, Flags, number
 
 _PROGRAM = "mooncake_client"
 _FLAGS = Flags(_PROGRAM, {
     "host": "0.0.0.0", "port": "50052", "master_server_address": "127.0.0.1:50051", "protocol": "tcp", "device_names": "",
     "global_segment_size": "4 GB", "enable_http_server": False, "http_port": "9300",
-}, without_use=("metadata_server", "local_buffer_size", "threads", "tenant_id", "enable_offload", "start_offload_rpc_server",
-                "logtostderr", "v", "minloglevel"))
+}, without_use=("metadata_server", "local_buffer_size", "threads", "tenant_id", "start_offload_rpc_server", "logtostderr",
+                "v", "minloglevel"), instead=OFFLOAD)
 
 
 def main():

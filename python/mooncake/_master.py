@@ -2,12 +2,15 @@
 """mooncake_master: a pool's master under the reference's flags, and its admin paths over HTTP.
 
 Starts kvpool-master and ends with it, whichever ends first. The paths are answered here, by a client of the pool like others, so
-that a list of all keys costs the master no long step.
+that a list of all keys costs the master no long step. So is the HTTP metadata server, which has nothing to do with the pool.
 """
 import ctypes
+import fcntl
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -16,20 +19,54 @@ from pathlib import Path
 from kvpool._programs import FOLDER
 
 from ._admin import Admin
-from ._flags import Flags, number
+from ._flags import OFFLOAD, Flags, number
+from ._metadata import MetadataServer
 
 _PROGRAM = "mooncake_master"
 _DURATION = re.compile(r"(\d+)(ms|s|m|h)?")
 _PR_SET_PDEATHSIG = 1
+_SIOCGIFADDR = 0x8915
 _FLAGS = Flags(_PROGRAM, {
-    "port": "50051", "rpc_port": "0", "rpc_address": "0.0.0.0", "enable_metric_reporting": True, "metrics_port": "9003",
-    "metrics_host": "0.0.0.0", "default_kv_lease_ttl": "10000",
+    "port": "50051", "rpc_port": "0", "rpc_address": "0.0.0.0", "rpc_interface": "", "enable_metric_reporting": True,
+    "metrics_port": "9003", "metrics_host": "0.0.0.0", "default_kv_lease_ttl": "10000", "enable_http_metadata_server": False,
+    "http_metadata_server_port": "8080", "http_metadata_server_host": "0.0.0.0", "config_path": "", "log_dir": "",
 }, without_use=(
     "rpc_thread_num", "max_threads", "rpc_conn_timeout_seconds", "rpc_enable_tcp_no_delay", "default_kv_soft_pin_ttl",
-    "max_kv_soft_pin_ttl", "allow_evict_soft_pinned_objects", "eviction_ratio", "eviction_high_watermark_ratio",
-    "put_start_discard_timeout_sec", "put_start_release_timeout_sec", "client_ttl", "memory_allocator", "allocation_strategy",
-    "enable_http_metadata_server", "http_metadata_server_port", "http_metadata_server_host", "logtostderr", "v", "minloglevel",
-    "cluster_id"))
+    "max_kv_soft_pin_ttl", "allow_evict_soft_pinned_objects", "eviction_ratio", "eviction_high_watermark_ratio", "nof_eviction_ratio",
+    "nof_eviction_high_watermark_ratio", "nof_heartbeat_interval_sec", "nof_heartbeat_probe_timeout_ms",
+    "nof_heartbeat_failures_threshold", "put_start_discard_timeout_sec", "put_start_release_timeout_sec", "client_ttl",
+    "memory_allocator", "allocation_strategy", "cxl_path", "cxl_size", "cluster_id", "offload_force_evict", "offloading_queue_limit",
+    "offload_cap_ratio", "promotion_on_hit", "promotion_admission_threshold", "promotion_queue_limit",
+    "promotion_max_per_heartbeat", "enable_disk_eviction", "quota_bytes", "global_file_segment_size",
+    "dynamic_replication_heat_window_seconds", "dynamic_replication_admission_qps_threshold",
+    "dynamic_replication_max_memory_replicas", "kv_events_bind_endpoint", "kv_events_backend_id", "kv_events_emit_legacy_compat",
+    "kv_events_emit_object_key", "kv_events_queue_capacity", "kv_events_model_name", "kv_events_tenant_id",
+    "kv_events_additional_salt", "kv_events_lora_name", "kv_events_block_size", "kv_events_dp_rank", "ha_backend_type",
+    "ha_backend_connstring", "etcd_endpoints", "pod_name", "pod_namespace", "oplog_poll_interval_ms", "oplog_batch_max_entries",
+    "batch_oplog_retry_timeout_sec", "tenant_quota_connector_type", "snapshot_backup_dir", "snapshot_interval_seconds",
+    "snapshot_child_timeout_seconds", "snapshot_retention_count", "snapshot_object_store_type", "snapshot_catalog_store_type",
+    "snapshot_catalog_store_connstring", "snapshot_payload_store_type", "snapshot_payload_backend_type",
+    "snapshot_catalog_backend_type", "snapshot_catalog_backend_connstring", "max_total_finished_tasks", "max_total_pending_tasks",
+    "max_total_processing_tasks", "pending_task_timeout_sec", "processing_task_timeout_sec", "max_retry_attempts", "logtostderr",
+    "alsologtostderr", "stderrthreshold", "colorlogtostderr", "max_log_size", "v", "minloglevel"),
+instead={
+    **OFFLOAD,
+    "offload_on_evict": "what is evicted from memory is gone",
+    "root_fs_dir": "no object is written to files: they end with the nodes that hold them",
+    "enable_snapshot": "nodes tell a master that was started again what they hold, without a snapshot",
+    "enable_snapshot_restore": "nodes tell a master that was started again what they hold, without a snapshot",
+    "enable_multi_tenants": "tenants are always apart, and share the space by use, without quotas",
+    "enable_kv_events": "no events are published: a router that waits for them hears nothing",
+    "dynamic_replication_mode": "objects have the copies that their put asked for, however often they are read",
+    "enable_metadata_cleanup_on_timeout": "an engine's entry stays until it ends, or one of its name takes its place",
+}, refused={
+    "enable_ha": "a pool has one master and no other one to take over; leave it out, and have systemd or Kubernetes start this one "
+                 "again: nodes keep what they hold meanwhile",
+    "enable_oplog": "it goes with --enable_ha, which a pool does not have; leave it out",
+    "tenant_quota_connector_uri": "there are no quotas, and nothing would hold tenants to those in it; leave it out",
+    "enable_cxl": "no node serves CXL memory; leave it out, and start mooncake_client where there is memory",
+})
+
 
 
 def _duration(text):
@@ -37,6 +74,25 @@ def _duration(text):
     if not match:
         sys.exit(f"{_PROGRAM}: --default_kv_lease_ttl is a number of ms, or with ms, s, m or h, not {text!r}")
     return f"{match[1]}{match[2] or 'ms'}"
+
+
+def _address_of(interface):
+    """The IPv4 address of one of this host's."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("16s240x", os.fsencode(interface)[:15]))
+        return socket.inet_ntoa(answer[20:24])
+    except OSError as e:
+        sys.exit(f"{_PROGRAM}: --rpc_interface {interface!r}: {e.strerror}")
+
+
+def _log_in(folder):
+    """The file there that the master's log goes to; None for standard error."""
+    path = Path(folder) / f"{_PROGRAM}.log"
+    try:
+        return open(path, "ab") if folder else None
+    except (OSError, ValueError) as e:
+        sys.exit(f"{_PROGRAM}: --log_dir: {path}: {getattr(e, 'strerror', e)}")
 
 
 def _state_folder(port):
@@ -58,26 +114,42 @@ def _die_with(parent):
         os._exit(1)
 
 
+def _starts(at, make):
+    """Whether what make() makes serves there; where not, it is told."""
+    try:
+        make().start()
+        return True
+    except OSError as e:
+        print(f"{_PROGRAM}: {at[0]}:{at[1]}: {e.strerror or e}", file=sys.stderr)
+        return False
+
+
 def main():
     flags = _FLAGS.parse(sys.argv[1:])
     port = number(_PROGRAM, "rpc_port", flags["rpc_port"], 0, 65535) or number(_PROGRAM, "port", flags["port"], 0, 65535)
+    host = _address_of(flags["rpc_interface"]) if flags["rpc_interface"] else flags["rpc_address"]
     http_port = number(_PROGRAM, "metrics_port", flags["metrics_port"], 0, 65535)
+    metadata_port = number(_PROGRAM, "http_metadata_server_port", flags["http_metadata_server_port"], 0, 65535)
     parent = os.getpid()
     child = subprocess.Popen(
-        [str(FOLDER / "kvpool-master"), "--listen", f"{flags['rpc_address']}:{port}", "--http", "127.0.0.1:0", "--data-dir",
+        [str(FOLDER / "kvpool-master"), "--listen", f"{host}:{port}", "--http", "127.0.0.1:0", "--data-dir",
          _state_folder(port), "--lease-ttl", _duration(flags["default_kv_lease_ttl"])],
-        stdout=subprocess.PIPE, text=True, preexec_fn=lambda: _die_with(parent))
+        stdout=subprocess.PIPE, stderr=_log_in(flags["log_dir"]), text=True, preexec_fn=lambda: _die_with(parent))
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, lambda *_: child.terminate())
     ready = child.stdout.readline()
     print(ready, end="", flush=True)
     said = dict(word.split("=", 1) for word in ready.split()[1:] if "=" in word)
-    if "listen" in said and flags["enable_metric_reporting"]:
+    is_whole = True
+    if "listen" in said:
         threading.Thread(target=lambda: sys.stdout.writelines(child.stdout), daemon=True).start()
-        try:
-            Admin((flags["metrics_host"], http_port), said["listen"], said["http"]).start()
-        except OSError as e:
+        if flags["enable_metric_reporting"]:
+            at = flags["metrics_host"], http_port
+            is_whole = _starts(at, lambda: Admin(at, said["listen"], said["http"]))
+        if is_whole and flags["enable_http_metadata_server"]:
+            at = flags["http_metadata_server_host"], metadata_port
+            is_whole = _starts(at, lambda: MetadataServer(*at))
+        if not is_whole:
             child.terminate()
-            print(f"{_PROGRAM}: {flags['metrics_host']}:{http_port}: {e.strerror}", file=sys.stderr)
     code = child.wait()
-    sys.exit(code if code >= 0 else 128 - code)
+    sys.exit((code if code >= 0 else 128 - code) if is_whole else 1)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mooncake_master under the flags that scripts start the reference's with, and its files of flags (stage `python`
+of tests/run)."""
+import re
+from pathlib import Path
+
+import pytest
+
+from clients import free_ports
+from conftest import wait_until
+from mooncake.engine import TransferEngine
+from test_python_store import fetch, programs  # noqa: F401: a fixture
+
+
+def said(process):
+    return Path(process.log).read_text()
+
+
+@pytest.fixture
+def master(programs):  # noqa: F811
+    """start(*flags) -> (the process, its port, that of its HTTP paths), once it serves these."""
+
+    def start(*flags):
+        rpc, metrics = free_ports(2)
+        process = programs("mooncake_master", f"--rpc_port={rpc}", f"--metrics_port={metrics}", "--rpc_address=127.0.0.1", *flags)
+        wait_until(lambda: fetch(metrics, "/health")[0] == 200 or process.poll() is not None, 20, "the master's health")
+        assert process.poll() is None, said(process)
+        return process, rpc, metrics
+
+    return start
+
+
+def test_metadata_server(master, programs):  # noqa: F811
+    port = free_ports(1)[0]
+    flags = "--enable_http_metadata_server", f"--http_metadata_server_port={port}", "--http_metadata_server_host=127.0.0.1"
+    process, _, _ = master(*flags)
+    wait_until(lambda: fetch(port, "/health") == (200, "OK"), 10, "the metadata server")
+    engine = TransferEngine()
+    assert engine.initialize("127.0.0.1", f"http://127.0.0.1:{port}/metadata", "tcp", "") == 0
+    assert engine.send_probe("127.0.0.1") == 0
+    # A port that is taken ends the whole program, and says which.
+    rpc, metrics = free_ports(2)
+    second = programs("mooncake_master", f"--rpc_port={rpc}", f"--metrics_port={metrics}", "--rpc_address=127.0.0.1", *flags)
+    assert second.wait(20) == 1 and f"127.0.0.1:{port}: " in said(second)
+    process.terminate()
+    assert process.wait(20) == 0
+
+
+def test_flags_of_scripts(master):
+    """What a pool does not do is told in a line each, and the master serves."""
+    on = ["enable_offload", "offload_on_evict", "root_fs_dir", "enable_snapshot", "enable_multi_tenants", "enable_kv_events",
+          "dynamic_replication_mode"]
+    process, _, _ = master("--enable_offload=true", "-offload_on_evict", "--root_fs_dir=/mnt/kv", "--quota_bytes", "1099511627776",
+                           "--enable_snapshot", "--enable_multi_tenants=true", "--enable_kv_events=1",
+                           "--dynamic_replication_mode=enforce", "--enable_ha=false", "--noenable_oplog", "--etcd_endpoints=",
+                           "--snapshot_interval_seconds=600", "--promotion_on_hit=false", "--logtostderr")
+    text = said(process)
+    for name in on:
+        assert len(re.findall(rf"^mooncake_master: --{name}: \w.*$", text, re.M)) == 1, text
+    assert "--quota_bytes is of no use to a pool" in text and "enable_ha" not in text and "oplog:" not in text
+
+
+@pytest.mark.parametrize("flag", ["--enable_ha=true", "--enable_ha", "--enable_oplog=1", "--enable_cxl=true",
+                                  "--tenant_quota_connector_uri=/etc/quotas.json"])
+def test_flags_that_would_be_relied_on(programs, flag):  # noqa: F811
+    process = programs("mooncake_master", flag)
+    assert process.wait(20) == 1
+    assert re.fullmatch(rf"mooncake_master: {flag.partition('=')[0]}: .*leave it out.*\n", said(process))
+
+
+def test_interface_and_log(master, bench, programs):  # noqa: F811
+    process, rpc, _ = master("--rpc_interface=lo", f"--log_dir={bench.home}")
+    assert f"listen=127.0.0.1:{rpc}" in said(process)
+    assert f"listen=127.0.0.1:{rpc}" in (Path(bench.home) / "mooncake_master.log").read_text()
+    for flag in ("--rpc_interface=nosuchdevice0", "--log_dir=/no/such/folder"):
+        bad = programs("mooncake_master", flag)
+        assert bad.wait(20) == 1 and flag.partition("=")[0] in said(bad) and said(bad).count("\n") == 1
+
+
+JSON = '{{"rpc_port": {rpc}, "rpc_address": "127.0.0.1", "metrics_port": 1, "enable_metric_reporting": true, "enable_offload": true, "cluster_id": null}}'
+YAML = """---
+# a master's
+rpc_port: {rpc}      # of clients
+rpc_address: "127.0.0.1"
+metrics_port: 1
+enable_metric_reporting: 'true'
+enable_offload: true
+cluster_id:
+"""
+
+
+@pytest.mark.parametrize("content", [JSON, YAML], ids=["json", "yaml"])
+def test_config_file(programs, bench, content):  # noqa: F811
+    rpc, metrics = free_ports(2)
+    path = Path(bench.home) / "master.conf"
+    path.write_text(content.format(rpc=rpc))
+    process = programs("mooncake_master", f"--metrics_port={metrics}", f"--config_path={path}")  # the command line goes before it
+    wait_until(lambda: fetch(metrics, "/health")[0] == 200, 20, "the master's health")
+    assert f"listen=127.0.0.1:{rpc}" in said(process) and "--enable_offload: " in said(process)
+
+
+@pytest.mark.parametrize("content", [
+    None, b"", b"{", b'{"rpc_port": [1]}', b'{"rpc_port": {"a": 1}}', b'{"no_such": 1}', b"[" * 100000, b'{"rpc_port": ' + b"[" * 100000,
+    b"no_such: 1\n", b"rpc_port 5\n", b"rpc_port:5\n", b"rpc_port:\n  - 1\n", b"rpc_address: [a]\n", b"rpc_address: 'a\n", b"- rpc_port\n",
+    b"rpc_port: many\n", b"enable_metric_reporting: perhaps\n", b"config_path: other\n", b"\xff\xfe", b"#" * ((1 << 20) + 1)],
+    ids=lambda c: "absent" if c is None else c[:20].decode("latin-1") or "empty")
+def test_bad_config_files(programs, bench, content):  # noqa: F811
+    path = Path(bench.home) / "master.conf"
+    if content is not None:
+        path.write_bytes(content)
+    flags = ["--rpc_port=99999"] if content == b"" else []  # an empty file is none the worse; something has to end it
+    process = programs("mooncake_master", f"--config_path={path}", *flags)
+    assert process.wait(20) == 1
+    assert said(process).startswith("mooncake_master: ") and said(process).count("\n") == 1
