@@ -18,6 +18,7 @@ _SILENCE_S = 10  # of a client in the middle of a request
 _PATIENCE_S = 5
 _PAGE_KEYS = 1000
 _BODY_MAX = 65536
+_STATUS = {"up": "OK", "draining": "DRAINING", "lost": "UNMOUNTING"}  # of a segment, in the reference's words
 _TEXT = "text/plain; charset=utf-8"
 
 log = logging.getLogger("mooncake.master")
@@ -42,6 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/get_all_keys": self._all_keys, "/get_all_segments": self._all_segments, "/query_key": self._query_key,
             "/batch_query_keys": self._batch_query_keys, "/health": self._health, "/metrics": self._metrics,
             "/metrics/summary": self._summary, "/role": lambda q: self._text("leader"),
+            "/ha_status": self._ha_status, "/query_segment": self._query_segment, "/get_segments_detail": self._segments_detail,
         })
 
     def do_POST(self):
@@ -110,33 +112,63 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         socket.close(self.connection.detach())
 
-    def _all_segments(self, query):
-        nodes = self.server.pool.stat(deadline=_PATIENCE_S).get("segments", [])
-        self._text("".join(f"{node['node']}\n" for node in nodes))
+    def _segments(self):
+        return self.server.pool.stat(deadline=_PATIENCE_S).get("segments", [])
 
-    def _found(self, key):
-        """What is told of one key, or None."""
-        try:
-            size = self.server.pool.size(key, deadline=_PATIENCE_S)
-        except kvpool.NotFoundError:
-            return None
-        except kvpool.Error as e:
-            if e.name == "BAD_KEY":  # no object can have it
+    def _all_segments(self, query):
+        self._text("".join(f"{node['node']}\n" for node in self._segments()))
+
+    def _query_segment(self, query):
+        """By the name that /get_all_segments has, or by "host:port"."""
+        name = query.get("segment", [""])[0]
+        found = [node for node in self._segments() if name in (node["node"], node["addr"])]
+        if found:
+            self._text(f"{name}\nUsed(bytes): {found[0]['used_bytes']}\nCapacity(bytes) : {found[0]['size_bytes']}\n")
+        else:
+            self._text("Failed to query segment\n", 404)
+
+    def _segments_detail(self, query):
+        """Addresses in a node's memory and its client's id are nothing that others could use here: they are empty."""
+        segments = [{
+            "segment_name": node["node"], "segment_id": f"{node['segment_id']:016x}", "client_id": "", "base_address": "0x0",
+            "size_bytes": node["size_bytes"], "size_human": f"{node['size_bytes'] / 2**30:g} GiB", "te_endpoint": node["addr"],
+            "protocol": node["offers"], "status": _STATUS.get(node["state"], "UNDEFINED"),
+            "allocator_used_bytes": node["used_bytes"], "allocator_capacity_bytes": node["size_bytes"],
+            "allocator_usage_percent": 100 * node["used_bytes"] / max(node["size_bytes"], 1),
+        } for node in self._segments()]
+        self._json({"total_segments": len(segments), "segments": segments})
+
+    def _ha_status(self, query):
+        self.server.pool.stat(deadline=_PATIENCE_S)
+        self._text("serving")
+
+    def _nodes(self):
+        """segment_id -> "host:port"."""
+        return {node["segment_id"]: node["addr"] for node in self._segments()}
+
+    def _found(self, key, nodes):
+        """What is told of one key, a copy each, or None."""
+        place = self.server.pool._raw.batch_locate([key], _PATIENCE_S * 1000, 0)[0]
+        if type(place) is int:
+            error = kvpool.errors.error(place, key)
+            if isinstance(error, kvpool.NotFoundError) or error.name == "BAD_KEY":  # which no object can have
                 return None
-            raise
-        return [{"size_": size, "buffer_address_": 0, "protocol_": "kvpool", "transport_endpoint_": ""}]
+            raise error
+        size, segments = place
+        return [{"size_": size, "buffer_address_": 0, "protocol_": "kvpool", "transport_endpoint_": nodes.get(segment, "")}
+                for segment in segments]
 
     def _query_key(self, query):
-        found = self._found(query.get("key", [""])[0])
+        found = self._found(query.get("key", [""])[0], self._nodes())
         if found is None:
             self._json({"success": False, "error_code": -704, "error_message": "OBJECT_NOT_FOUND"}, 404)
         else:
             self._json({"success": True, "data": found})
 
     def _batch_query_keys(self, query):
-        data = {}
+        data, nodes = {}, self._nodes()
         for key in query.get("keys", [""])[0].split(","):
-            found = self._found(key)
+            found = self._found(key, nodes)
             data[key] = {"ok": found is not None, "error": None if found else "OBJECT_NOT_FOUND", "values": found}
         self._json({"success": True, "data": data})
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mooncake_master under the flags that scripts start the reference's with, and its files of flags (stage `python`
+"""mooncake_master under the flags that scripts start the reference's with, and its files of flags, and its paths for people (stage `python`
 of tests/run)."""
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from clients import free_ports
 from conftest import wait_until
 from mooncake.engine import TransferEngine
+from stores import make
 from test_python_store import fetch, programs  # noqa: F401: a fixture
 
 
@@ -112,3 +114,32 @@ def test_bad_config_files(programs, bench, content):  # noqa: F811
     process = programs("mooncake_master", f"--config_path={path}", *flags)
     assert process.wait(20) == 1
     assert said(process).startswith("mooncake_master: ") and said(process).count("\n") == 1
+
+
+def test_paths_for_people(master, programs):  # noqa: F811
+    _, rpc, metrics = master()
+    owner = free_ports(1)[0]
+    node = f"127.0.0.1:{owner}"
+    programs("mooncake_client", "--master_server_address", f"127.0.0.1:{rpc}", "--host", "127.0.0.1", "--port", str(owner),
+             "--protocol", "tcp", "--global_segment_size", "64MB", "--enable_offload")
+    name = wait_until(lambda: fetch(metrics, "/get_all_segments")[1].strip(), 20, "the node")
+    assert fetch(metrics, "/ha_status") == (200, "serving")
+    store = make(f"127.0.0.1:{rpc}")
+    assert store.put("k", b"v" * 100000) == 0
+    status, text = fetch(metrics, "/get_segments_detail")
+    detail = json.loads(text)
+    assert status == 200 and detail["total_segments"] == 1
+    [segment] = detail["segments"]
+    assert segment["segment_name"] == name and segment["te_endpoint"] == node and segment["status"] == "OK"
+    assert segment["size_bytes"] == segment["allocator_capacity_bytes"] == 64 << 20
+    used = segment["allocator_used_bytes"]
+    assert 100000 <= used < 64 << 20 and segment["allocator_usage_percent"] == pytest.approx(100 * used / (64 << 20))
+    for asked in (name, node):
+        assert fetch(metrics, f"/query_segment?segment={asked}") == (200, f"{asked}\nUsed(bytes): {used}\nCapacity(bytes) : {64 << 20}\n")
+    for asked in ("?segment=nosuch", "?segment=", "", "?segment=%ff%00", "?segment=" + "x" * 5000):
+        assert fetch(metrics, f"/query_segment{asked}") == (404, "Failed to query segment\n")
+    [copy] = json.loads(fetch(metrics, "/query_key?key=k")[1])["data"]
+    assert copy["transport_endpoint_"] == node and copy["size_"] == 100000
+    found = json.loads(fetch(metrics, "/batch_query_keys?keys=k,absent")[1])["data"]
+    assert found["k"]["values"] == [copy] and not found["absent"]["ok"]
+    store.close()
