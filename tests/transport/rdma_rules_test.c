@@ -227,24 +227,32 @@ rig_open_wide(rig_t *r, uint64_t seed, const model_nic_conf_t *conf)
 
 /* ---- histories: each returns whether nothing was wrong */
 
-/* The owner retires the extent, and writes it again, in the middle of a read: what the descriptor vouches for is whole. */
+/* The owner retires the extent, and writes it again, in the middle of a read, after so many steps at most: what the descriptor
+ * vouches for is whole. */
 static bool
-read_while_reused(rig_t *r, uint64_t seed)
+is_whole_while_reused(rig_t *r, uint32_t most)
 {
     uint64_t sealed = kvp_word_make(GENERATION, KVP_DESC_SEALED);
-    bool is_right;
 
-    rig_open(r, seed, NULL);
-    memset(r->mem + DATA_AT, 'a', DATA_BYTES);
+    memset(r->mem + DATA_AT, 'a', r->bytes);
     memcpy(r->mem + WORD_AT, &sealed, 8);
     (void)xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local);
     xfer(r, 1, KVP_XFER_READ, WORD_AT, &r->iov_line)->flags = KVP_XFER_AFTER_PRIOR;
     submit(r, 2);
-    step(r, 200);
+    step(r, most);
     memset(r->mem + WORD_AT, 0, 8);
-    memset(r->mem + DATA_AT, 'b', DATA_BYTES);
+    memset(r->mem + DATA_AT, 'b', r->bytes);
     finish(r, 2);
-    is_right = r->line[0] != sealed || is_all(r->local, 'a');
+    return r->line[0] != sealed || is_all_of(r->local, r->bytes, 'a');
+}
+
+static bool
+read_while_reused(rig_t *r, uint64_t seed)
+{
+    bool is_right;
+
+    rig_open(r, seed, NULL);
+    is_right = is_whole_while_reused(r, 200);
     rig_close(r);
     return is_right;
 }
@@ -421,20 +429,10 @@ fenced_writer(rig_t *r, uint64_t seed)
 static bool
 wide_read_while_reused(rig_t *r, uint64_t seed)
 {
-    uint64_t sealed = kvp_word_make(GENERATION, KVP_DESC_SEALED);
     bool is_right;
 
     rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
-    memset(r->mem + DATA_AT, 'a', WIDE_BYTES);
-    memcpy(r->mem + WORD_AT, &sealed, 8);
-    (void)xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local);
-    xfer(r, 1, KVP_XFER_READ, WORD_AT, &r->iov_line)->flags = KVP_XFER_AFTER_PRIOR;
-    submit(r, 2);
-    step(r, 300);
-    memset(r->mem + WORD_AT, 0, 8);
-    memset(r->mem + DATA_AT, 'b', WIDE_BYTES);
-    finish(r, 2);
-    is_right = r->line[0] != sealed || is_all_of(r->local, WIDE_BYTES, 'a');
+    is_right = is_whole_while_reused(r, 300);
     rig_close(r);
     return is_right;
 }
@@ -473,6 +471,42 @@ wide_sealed_is_whole(rig_t *r, uint64_t seed)
     return is_right;
 }
 
+/* ---- something happens under a move */
+static void
+begin_write(rig_t *r, uint64_t seed)
+{
+    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
+    write_all(r, 'a');
+    submit(r, 1);
+    step(r, 100);
+}
+
+/* A write that is over: one that is not said to be done may still land, so its writer is cut before the extent is anybody's. */
+static bool
+is_owners_again(rig_t *r)
+{
+    if (r->x[0].status != KVP_OK) cut(r);
+    memset(r->mem + DATA_AT, 'b', WIDE_BYTES);
+    model_nic_settle();
+    return is_all_of(r->mem + DATA_AT, WIDE_BYTES, 'b');
+}
+
+/* Bytes that differ from their neighbours, and the read of them all, which takes their sum. */
+static void
+make_read(rig_t *r)
+{
+    for (size_t i = 0; i < r->bytes; i++)
+        r->mem[DATA_AT + i] = (uint8_t)(i * 7 + i / 251);
+    xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local)->flags |= KVP_XFER_SUM;
+}
+
+static bool
+is_read(const rig_t *r)
+{
+    return r->x[0].status == KVP_OK && memcmp(r->local, r->mem + DATA_AT, r->bytes) == 0 &&
+           r->x[0].sum == kvp_sum(r->local, r->bytes);
+}
+
 /* A rail fails under writes. Where the move is said to be done the extent may be anybody's next; else the writer is cut
  * first, since what was sent may still land. */
 static bool
@@ -481,16 +515,10 @@ failed_rail_wrote(rig_t *r, uint64_t seed)
     uint32_t rail = (uint32_t)(seed % 2);
     bool is_right;
 
-    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
-    write_all(r, 'a');
-    submit(r, 1);
-    step(r, 100);
+    begin_write(r, seed);
     model_nic_path(rail, rail, false);
     finish(r, 1);
-    if (r->x[0].status != KVP_OK) cut(r);
-    memset(r->mem + DATA_AT, 'b', WIDE_BYTES);
-    model_nic_settle();
-    is_right = is_all_of(r->mem + DATA_AT, WIDE_BYTES, 'b');
+    is_right = is_owners_again(r);
     rig_close(r);
     return is_right;
 }
@@ -504,18 +532,14 @@ failed_rail_read(rig_t *r, uint64_t seed)
     bool is_right;
 
     rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
-    for (size_t i = 0; i < WIDE_BYTES; i++)
-        r->mem[DATA_AT + i] = (uint8_t)(i * 7 + i / 251);
     memcpy(r->mem + WORD_AT, &sealed, 8);
-    xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local)->flags |= KVP_XFER_SUM;
+    make_read(r);
     xfer(r, 1, KVP_XFER_READ, WORD_AT, &r->iov_line)->flags = KVP_XFER_AFTER_PRIOR;
     submit(r, 2);
     step(r, 100);
     model_nic_path(rail, rail, false);
     finish(r, 2);
-    is_right = r->x[0].status == KVP_OK && r->x[1].status == KVP_OK && r->line[0] == sealed;
-    is_right = is_right && memcmp(r->local, r->mem + DATA_AT, WIDE_BYTES) == 0;
-    is_right = is_right && r->x[0].sum == kvp_sum(r->local, WIDE_BYTES);
+    is_right = is_read(r) && r->x[1].status == KVP_OK && r->line[0] == sealed;
     rig_close(r);
     return is_right;
 }
@@ -540,15 +564,11 @@ silent_read(rig_t *r, uint64_t seed)
     bool is_right;
 
     rig_open(r, seed, NULL);
-    for (size_t i = 0; i < DATA_BYTES; i++)
-        r->mem[DATA_AT + i] = (uint8_t)(i * 7 + i / 251);
-    xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local)->flags |= KVP_XFER_SUM;
+    make_read(r);
     submit(r, 1);
     step(r, 20);
     model_nic_silence(0, 0);
-    is_right = finish_in_time(r, 1) && r->x[0].status == KVP_OK;
-    is_right = is_right && memcmp(r->local, r->mem + DATA_AT, DATA_BYTES) == 0;
-    is_right = is_right && r->x[0].sum == kvp_sum(r->local, DATA_BYTES);
+    is_right = finish_in_time(r, 1) && is_read(r);
     rig_close(r);
     return is_right;
 }
@@ -561,16 +581,10 @@ silent_write(rig_t *r, uint64_t seed)
     uint32_t rail = (uint32_t)(seed % 2);
     bool is_right;
 
-    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
-    write_all(r, 'a');
-    submit(r, 1);
-    step(r, 100);
+    begin_write(r, seed);
     model_nic_silence(rail, rail);
     is_right = finish_in_time(r, 1);
-    if (r->x[0].status != KVP_OK) cut(r);
-    memset(r->mem + DATA_AT, 'b', WIDE_BYTES);
-    model_nic_settle();
-    is_right = is_right && is_all_of(r->mem + DATA_AT, WIDE_BYTES, 'b');
+    is_right = is_owners_again(r) && is_right;
     rig_close(r);
     return is_right;
 }
@@ -599,17 +613,12 @@ removed_under_read(rig_t *r, uint64_t seed)
     bool is_right;
 
     rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
-    for (size_t i = 0; i < WIDE_BYTES; i++)
-        r->mem[DATA_AT + i] = (uint8_t)(i * 7 + i / 251);
-    xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local)->flags |= KVP_XFER_SUM;
+    make_read(r);
     submit(r, 1);
     step(r, 100);
     model_nic_remove(dev, seed / 4 % 2 == 0);
     r->client->ops->tend(r->client);
-    is_right = finish_in_time(r, 1) && r->x[0].status == KVP_OK;
-    is_right = is_right && memcmp(r->local, r->mem + DATA_AT, WIDE_BYTES) == 0;
-    is_right = is_right && r->x[0].sum == kvp_sum(r->local, WIDE_BYTES);
-    is_right = is_right && is_let_go(r, dev);
+    is_right = finish_in_time(r, 1) && is_read(r) && is_let_go(r, dev);
     rig_close(r);
     return is_right;
 }
@@ -621,17 +630,11 @@ removed_under_write(rig_t *r, uint64_t seed)
     uint32_t dev = (uint32_t)(seed % 2);
     bool is_right;
 
-    rig_open_wide(r, seed, &(model_nic_conf_t){.devs_n = 2});
-    write_all(r, 'a');
-    submit(r, 1);
-    step(r, 100);
+    begin_write(r, seed);
     model_nic_remove(dev, seed / 4 % 2 == 0);
     r->client->ops->tend(r->client);
     is_right = finish_in_time(r, 1);
-    if (r->x[0].status != KVP_OK) cut(r);
-    memset(r->mem + DATA_AT, 'b', WIDE_BYTES);
-    model_nic_settle();
-    is_right = is_right && is_all_of(r->mem + DATA_AT, WIDE_BYTES, 'b') && is_let_go(r, dev);
+    is_right = is_owners_again(r) && is_right && is_let_go(r, dev);
     rig_close(r);
     return is_right;
 }

@@ -6,28 +6,15 @@
 
 #include "client/mover.h"
 
-#include "tests/unit/client/fakemaster.h"
-#include "tests/unit/client/fakenode.h"
+#include "tests/unit/client/fakepool.h"
 
-#include "common/clock.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 
-#define LONG_NS (20 * KVP_NS_PER_S)
 #define VALUE 10000u
 #define KEY "a key"
 
 typedef struct {
-    fake_master_t master;
-    fake_node_t node;
-    fake_segment_t segment;
-    kvp_forkguard_t guard;
-    kvp_counters_t counters;
+    fake_pool_t pool;
     kvp_session_t *session;
     kvp_link_t *link;
     kvp_scratch_pool_t scratches;
@@ -42,28 +29,15 @@ typedef struct {
 static inline void
 setup_by(fixture_t *f, const kvp_transport_ops_t *const *ops, size_t n)
 {
-    kvp_session_conf_t conf = {.peers = {.name = "a test", .host_id = FAKE_MASTER_HOST, .transports_n = n}};
-    char masters[32];
-
     memset(f, 0, sizeof *f);
-    fake_master_start(&f->master);
-    fake_node_start(&f->node);
-    f->segment = (fake_segment_t){
-        .unix_path = f->node.path, .uuid = f->node.uuid, .bytes = FAKE_NODE_BYTES, .transports = f->offered};
     for (size_t i = 0, at = 0; i < n; i++)
         at += (size_t)snprintf(f->offered + at, sizeof f->offered - at, "%s%s", i == 0 ? "" : ",", ops[i]->name);
-    f->master.segment = &f->segment;
-    kvp_forkguard_init(&f->guard);
+    fake_pool_start(&f->pool, f->offered);
     kvp_scratch_pool_init(&f->scratches);
     f->scratch = kvp_scratch_take(&f->scratches);
     assert_non_null(f->scratch);
-    snprintf(masters, sizeof masters, "127.0.0.1:%u", f->master.port);
-    conf.masters = masters;
-    memcpy(conf.peers.transports, ops, n * sizeof(const kvp_transport_ops_t *));
-    conf.peers.guard = &f->guard;
-    conf.peers.counters = &f->counters;
-    f->deadline_ns = kvp_now_ns() + LONG_NS;
-    assert_int_equal(kvp_session_start(&conf, f->deadline_ns, &f->session), KVP_OK);
+    f->deadline_ns = in(LONG_NS);
+    f->session = fake_pool_session(&f->pool, ops, n);
     assert_int_equal(kvp_session_hold(f->session, f->deadline_ns, &f->link), KVP_OK);
     for (size_t i = 0; i < VALUE; i++)
         f->value[i] = (uint8_t)(i * 7 + i / 251);
@@ -89,9 +63,7 @@ teardown(fixture_t *f)
     kvp_session_destroy(f->session);
     kvp_scratch_rele(&f->scratches, f->scratch);
     kvp_scratch_pool_fini(&f->scratches);
-    kvp_forkguard_fini(&f->guard);
-    fake_node_end(&f->node);
-    fake_master_end(&f->master);
+    fake_pool_end(&f->pool);
 }
 
 static inline void
@@ -118,7 +90,7 @@ move_at(const fixture_t *f, kvp_move_kind_t kind, uint32_t slot)
 
     mv.loc.segment_id = FAKE_MASTER_SEGMENT;
     mv.loc.slot = slot;
-    mv.loc.key_off = kvp_key_cell_units(&f->node.geo, slot);
+    mv.loc.key_off = kvp_key_cell_units(&f->pool.node.geo, slot);
     mv.loc.generation = kvp_gen_make(1, 100 + slot);
     mv.loc.offset = 65536ull * slot;
     mv.desc = (kvp_desc_t){.word = kvp_word_make(mv.loc.generation, KVP_DESC_SEALED), .len = VALUE, .sum = 99};
@@ -128,7 +100,7 @@ move_at(const fixture_t *f, kvp_move_kind_t kind, uint32_t slot)
 static inline uint64_t *
 word_of(fixture_t *f, uint32_t slot)
 {
-    return (uint64_t *)(f->node.meta + kvp_desc_off(slot));
+    return (uint64_t *)(f->pool.node.meta + kvp_desc_off(slot));
 }
 
 static inline kvp_err_t

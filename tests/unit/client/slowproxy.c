@@ -4,6 +4,7 @@
 
 #include "proto/frame.h"
 #include "proto/wire.h"
+#include "tests/unit/client/loopback.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +12,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -165,16 +165,10 @@ proxy_main(void *arg)
 void
 slow_proxy_start(slow_proxy_t *proxy, uint16_t to_port)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
-
-    *proxy = (slow_proxy_t){.to_port = to_port, .listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    *proxy = (slow_proxy_t){.to_port = to_port};
     for (size_t i = 0; i < SLOW_PAIRS; i++)
         proxy->pairs[i].near = proxy->pairs[i].far = -1;
-    assert_int_equal(bind(proxy->listen_fd, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(proxy->listen_fd, SLOW_PAIRS), 0);
-    assert_int_equal(getsockname(proxy->listen_fd, (struct sockaddr *)&at, &len), 0);
-    snprintf(proxy->at, sizeof proxy->at, "127.0.0.1:%u", ntohs(at.sin_port));
+    proxy->listen_fd = listen_local(proxy->at);
     assert_int_equal(pthread_create(&proxy->thread, NULL, proxy_main, proxy), 0);
 }
 

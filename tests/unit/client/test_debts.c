@@ -4,53 +4,19 @@
  */
 #include "client/debts.h"
 
-#include "client/session.h"
-#include "tests/unit/client/fakemaster.h"
-#include "tests/unit/client/fakenode.h"
+#include "tests/unit/client/fakepool.h"
 
-#include "common/clock.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LONG_NS (20 * KVP_NS_PER_S)
 #define LINKS 4
 
 typedef struct {
-    fake_master_t master;
-    fake_node_t node;
-    fake_segment_t segment;
-    kvp_forkguard_t guard;
-    kvp_counters_t counters;
+    fake_pool_t pool;
     kvp_session_t *session;
 } fixture_t;
-
-static uint64_t
-in(uint64_t ns)
-{
-    return kvp_now_ns() + ns;
-}
-
-static void
-open_session(fixture_t *f)
-{
-    kvp_session_conf_t conf = {.peers = {.name = "a test", .host_id = FAKE_MASTER_HOST, .transports_n = 1}};
-    char masters[32];
-
-    snprintf(masters, sizeof masters, "127.0.0.1:%u", f->master.port);
-    conf.masters = masters;
-    conf.peers.transports[0] = kvp_transport_find("shm");
-    conf.peers.guard = &f->guard;
-    conf.peers.counters = &f->counters;
-    assert_int_equal(kvp_session_start(&conf, in(LONG_NS), &f->session), KVP_OK);
-}
 
 static void
 close_session(fixture_t *f)
@@ -63,20 +29,8 @@ static void
 setup(fixture_t *f)
 {
     memset(f, 0, sizeof *f);
-    fake_master_start(&f->master);
-    fake_node_start(&f->node);
-    f->segment = (fake_segment_t){.unix_path = f->node.path, .uuid = f->node.uuid, .bytes = FAKE_NODE_BYTES};
-    f->master.segment = &f->segment;
-    kvp_forkguard_init(&f->guard);
-    open_session(f);
-}
-
-static void
-teardown(fixture_t *f)
-{
-    kvp_forkguard_fini(&f->guard);
-    fake_node_end(&f->node);
-    fake_master_end(&f->master);
+    fake_pool_start(&f->pool, NULL);
+    f->session = fake_pool_session(&f->pool, NULL, 0);
 }
 
 static kvp_link_t *
@@ -112,10 +66,10 @@ incarnation_of(const kvp_link_t *link)
 static void
 lose_session(fixture_t *f)
 {
-    uint64_t hellos = f->master.hellos;
+    uint64_t hellos = f->pool.master.hellos;
 
-    f->master.is_cutting = true;
-    while (f->master.hellos == hellos)
+    f->pool.master.is_cutting = true;
+    while (f->pool.master.hellos == hellos)
         sched_yield();
     kvp_session_rele(f->session, hold(f));
 }
@@ -124,8 +78,8 @@ lose_session(fixture_t *f)
 static void
 lose_master(fixture_t *f, const kvp_link_t *link)
 {
-    f->master.is_mute = true;
-    f->master.is_cutting = true;
+    f->pool.master.is_mute = true;
+    f->pool.master.is_cutting = true;
     while (!kvp_conn_is_broken(link->conn))
         sched_yield();
 }
@@ -134,9 +88,9 @@ lose_master(fixture_t *f, const kvp_link_t *link)
 static void
 let_heartbeats_pass(fixture_t *f, uint64_t n)
 {
-    uint64_t before = f->master.heartbeats;
+    uint64_t before = f->pool.master.heartbeats;
 
-    while (f->master.heartbeats < before + n)
+    while (f->pool.master.heartbeats < before + n)
         sched_yield();
 }
 
@@ -161,17 +115,17 @@ test_a_view_does_not_keep_nodes_waiting(void **state)
     incarnation = incarnation_of(writer);
     lose_session(&f);
     let_heartbeats_pass(&f, 5);
-    assert_int_equal(f.node.drained, 0); /* it may still store */
+    assert_int_equal(f.pool.node.drained, 0); /* it may still store */
     kvp_session_rele(f.session, writer);
-    while (f.node.drained < 1)
+    while (f.pool.node.drained < 1)
         sched_yield();
-    assert_int_equal(f.node.last_drained, incarnation);
+    assert_int_equal(f.pool.node.last_drained, incarnation);
     let_heartbeats_pass(&f, 5);
-    assert_int_equal(f.node.drained, 1); /* once is enough */
+    assert_int_equal(f.pool.node.drained, 1); /* once is enough */
     kvp_session_rele_view(f.session, view);
     close_session(&f);
-    assert_int_equal(f.node.drained, 1); /* nothing was stored in the second session */
-    teardown(&f);
+    assert_int_equal(f.pool.node.drained, 1); /* nothing was stored in the second session */
+    fake_pool_end(&f.pool);
 }
 
 static void
@@ -186,9 +140,9 @@ test_a_handle_without_a_master_tells_its_nodes(void **state)
     lose_master(&f, link);
     kvp_session_rele(f.session, link);
     close_session(&f);
-    assert_int_equal(f.node.drained, 1);
+    assert_int_equal(f.pool.node.drained, 1);
     assert_int_equal(owed(), 0);
-    teardown(&f);
+    fake_pool_end(&f.pool);
 }
 
 static void
@@ -205,12 +159,12 @@ test_what_is_owed_outlives_its_handle(void **state)
     link = hold_to_store(&f);
     incarnation = incarnation_of(link);
     lose_master(&f, link);
-    f.node.is_cutting = true; /* as a node does that was told of the end of the session */
-    while (f.node.is_cutting)
+    f.pool.node.is_cutting = true; /* as a node does that was told of the end of the session */
+    while (f.pool.node.is_cutting)
         sched_yield();
     kvp_session_rele(f.session, link);
     close_session(&f);
-    assert_int_equal(f.node.drained, 0);
+    assert_int_equal(f.pool.node.drained, 0);
     assert_int_equal(owed(), 1);
 
     child = fork();
@@ -218,27 +172,27 @@ test_what_is_owed_outlives_its_handle(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0); /* what a child says no node takes */
 
-    f.master.is_mute = false;
-    open_session(&f);
-    while (f.node.drained < 1)
+    f.pool.master.is_mute = false;
+    f.session = fake_pool_session(&f.pool, NULL, 0);
+    while (f.pool.node.drained < 1)
         sched_yield();
-    assert_int_equal(f.node.last_drained, incarnation);
+    assert_int_equal(f.pool.node.last_drained, incarnation);
     while (owed() > 0)
         sched_yield();
     close_session(&f);
-    teardown(&f);
+    fake_pool_end(&f.pool);
 }
 
 /* The longest time between two heartbeats while nodes are told in vain. */
 static uint64_t
 longest_silence_ns(fixture_t *f)
 {
-    uint64_t end_ns = in(2 * KVP_NS_PER_S), beats = f->master.heartbeats, last_ns = kvp_now_ns(), longest_ns = 0;
+    uint64_t end_ns = in(2 * KVP_NS_PER_S), beats = f->pool.master.heartbeats, last_ns = kvp_now_ns(), longest_ns = 0;
 
     for (uint64_t now; (now = kvp_now_ns()) < end_ns; sched_yield()) {
         longest_ns = kvp_max_u64(longest_ns, now - last_ns);
-        if (f->master.heartbeats == beats) continue;
-        beats = f->master.heartbeats;
+        if (f->pool.master.heartbeats == beats) continue;
+        beats = f->pool.master.heartbeats;
         last_ns = now;
     }
     return longest_ns;
@@ -259,17 +213,17 @@ test_heartbeats_go_on_while_a_node_does_not_hear(void **state)
             links[i] = hold_to_store(&f);
             lose_session(&f);
         }
-        f.node.is_mute = true;
+        f.pool.node.is_mute = true;
         for (int i = 0; i < LINKS; i++)
             kvp_session_rele(f.session, links[i]);
         silence_ns = longest_silence_ns(&f);
-        f.node.is_mute = false;
-        while (f.node.drained < LINKS || owed() > 0)
+        f.pool.node.is_mute = false;
+        while (f.pool.node.drained < LINKS || owed() > 0)
             sched_yield();
     }
     assert_in_range(silence_ns, 0, 500 * KVP_NS_PER_MS);
     close_session(&f);
-    teardown(&f);
+    fake_pool_end(&f.pool);
 }
 
 int

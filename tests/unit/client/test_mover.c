@@ -31,13 +31,13 @@ test_fill_seal_read(void **state)
     assert_true(mv.has_sum && mv.is_drained);
     assert_true(mv.sum == kvp_sum(f.value, VALUE));
     assert_true(*word_of(&f, 3) == kvp_word_make(mv.loc.generation, KVP_DESC_WRITING));
-    assert_memory_equal(f.node.payload + mv.loc.offset, f.value, VALUE);
+    assert_memory_equal(f.pool.node.payload + mv.loc.offset, f.value, VALUE);
 
     mv = move_at(&f, KVP_MOVE_SEAL, 3);
     assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_OK);
     memcpy(&desc, word_of(&f, 3), sizeof desc);
     assert_memory_equal(&desc, &mv.desc, sizeof desc);
-    assert_memory_equal(f.node.meta + (size_t)mv.loc.key_off * 64, KEY, sizeof KEY);
+    assert_memory_equal(f.pool.node.meta + (size_t)mv.loc.key_off * 64, KEY, sizeof KEY);
 
     mv = move_at(&f, KVP_MOVE_READ, 3);
     iov = (kvp_iov_t){f.back, VALUE};
@@ -45,9 +45,9 @@ test_fill_seal_read(void **state)
     assert_false(mv.has_sum); /* the word vouches */
     assert_memory_equal(f.back, f.value, VALUE);
     assert_memory_equal(&mv.desc, &desc, KVP_DESC_LINE_BYTES);
-    assert_int_equal(f.counters.paths[0].reads, 1);
-    assert_int_equal(f.counters.paths[0].read_bytes, VALUE);
-    assert_int_equal(f.counters.paths[0].writes, 1);
+    assert_int_equal(f.pool.counters.paths[0].reads, 1);
+    assert_int_equal(f.pool.counters.paths[0].read_bytes, VALUE);
+    assert_int_equal(f.pool.counters.paths[0].writes, 1);
     teardown(&f);
 }
 
@@ -74,14 +74,14 @@ test_put_fills_and_seals_in_one_go(void **state)
         assert_int_equal(run_one(&f, iov, is_scattered ? 3 : 1, &mv), KVP_OK);
         assert_true(mv.has_sum && mv.is_drained);
         assert_true(mv.sum == kvp_sum(f.value, VALUE));
-        assert_memory_equal(f.node.payload + mv.loc.offset, f.value, VALUE);
-        assert_memory_equal(f.node.meta + (size_t)mv.loc.key_off * 64, KEY, sizeof KEY);
+        assert_memory_equal(f.pool.node.payload + mv.loc.offset, f.value, VALUE);
+        assert_memory_equal(f.pool.node.meta + (size_t)mv.loc.key_off * 64, KEY, sizeof KEY);
         want = (kvp_desc_t){.word = kvp_word_make(mv.loc.generation, KVP_DESC_SEALED), .len = VALUE, .sum = mv.sum};
         kvp_desc_seal(&want);
         memcpy(&desc, word_of(&f, 3), sizeof desc);
         assert_memory_equal(&desc, &want, sizeof desc);
-        assert_int_equal(f.counters.paths[0].writes, 1);
-        assert_int_equal(f.counters.paths[0].write_bytes, VALUE);
+        assert_int_equal(f.pool.counters.paths[0].writes, 1);
+        assert_int_equal(f.pool.counters.paths[0].write_bytes, VALUE);
         teardown(&f);
     }
 }
@@ -115,7 +115,7 @@ test_puts_of_many_windows(void **state)
         assert_int_equal(moves[i].err, KVP_OK);
         assert_true(moves[i].sum == kvp_sum(f.value, 100));
         assert_true(*word_of(&f, 1 + i) == kvp_word_make(moves[i].loc.generation, state_of));
-        assert_memory_equal(f.node.payload + moves[i].loc.offset, f.value, 100);
+        assert_memory_equal(f.pool.node.payload + moves[i].loc.offset, f.value, 100);
     }
     teardown(&f);
 }
@@ -164,7 +164,7 @@ test_a_read_skips_the_descriptor_where_the_sum_is_enough(void **state)
         assert_int_equal(mv.has_sum, skips);
         assert_true(!skips || mv.sum == kvp_sum(f.value, VALUE));
         assert_int_equal(mv.is_sum_path, may >= 2);
-        assert_int_equal(f.counters.paths[0].reads, 1);
+        assert_int_equal(f.pool.counters.paths[0].reads, 1);
         teardown(&f);
     }
 }
@@ -215,9 +215,9 @@ test_a_write_that_comes_too_late_is_refused(void **state)
     assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_STALE);
     assert_true(*word_of(&f, 4) == later);
     for (size_t i = 0; i < VALUE; i++)
-        assert_int_equal(f.node.payload[65536 * 4 + i], 0);
-    assert_int_equal(f.node.meta[(size_t)mv.loc.key_off * 64], 0);
-    assert_int_equal(f.counters.paths[0].writes, 0);
+        assert_int_equal(f.pool.node.payload[65536 * 4 + i], 0);
+    assert_int_equal(f.pool.node.meta[(size_t)mv.loc.key_off * 64], 0);
+    assert_int_equal(f.pool.counters.paths[0].writes, 0);
     teardown(&f);
 }
 
@@ -233,7 +233,7 @@ test_a_place_that_is_not_there_is_the_masters_fault(void **state)
     mv = move_at(&f, KVP_MOVE_READ, 1);
     mv.loc.offset = FAKE_NODE_BYTES - VALUE + 1;
     assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_PROTO);
-    mv = move_at(&f, KVP_MOVE_READ, f.node.geo.slots_max * 4);
+    mv = move_at(&f, KVP_MOVE_READ, f.pool.node.geo.slots_max * 4);
     mv.loc.offset = 0;
     assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_PROTO);
     mv = move_at(&f, KVP_MOVE_READ, 1);
@@ -244,7 +244,7 @@ test_a_place_that_is_not_there_is_the_masters_fault(void **state)
     mv.loc.offset = FAKE_NODE_BYTES - VALUE + 1;
     assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_PROTO);
     assert_true(*word_of(&f, 1) == 0);
-    assert_int_equal(f.counters.peer_failures, 0);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
     teardown(&f);
 }
 
@@ -263,7 +263,7 @@ test_after_the_deadline_nothing_is_moved(void **state)
     assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_DEADLINE);
     assert_true(mv.is_drained);
     assert_int_equal(f.back[1], 0);
-    assert_int_equal(f.counters.peer_failures, 0);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
     teardown(&f);
 }
 
@@ -298,12 +298,12 @@ test_memory_that_one_transport_cannot_use_is_reached_by_the_next(void **state)
     run(&f, spans, moves, 3);
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(moves[i].err, KVP_OK);
-        assert_memory_equal(f.node.payload + 65536 * i, f.value, VALUE);
+        assert_memory_equal(f.pool.node.payload + 65536 * i, f.value, VALUE);
     }
-    assert_int_equal(f.counters.bypasses, 1);
-    assert_int_equal(f.counters.peer_failures, 0);
-    assert_int_equal(f.counters.paths[0].writes, 0);
-    assert_int_equal(f.counters.paths[1].writes, 3);
+    assert_int_equal(f.pool.counters.bypasses, 1);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
+    assert_int_equal(f.pool.counters.paths[0].writes, 0);
+    assert_int_equal(f.pool.counters.paths[1].writes, 3);
     teardown(&f);
 }
 
@@ -329,7 +329,7 @@ test_lost_nodes_hold_up_nobody(void **state)
         spans[i] = (kvp_span_t){.iov = &iov[i], .iov_n = 1};
         if (i % 2 == 0) moves[i].loc.segment_id = 1000 + i;
     }
-    f.node.payload[65536] = 0x77;
+    f.pool.node.payload[65536] = 0x77;
     run(&f, spans, moves, MOVES);
     for (uint32_t i = 0; i < MOVES; i++) {
         assert_int_equal(moves[i].err, i % 2 == 0 ? KVP_NODE_LOST : KVP_OK);
@@ -352,16 +352,16 @@ test_a_short_deadline_does_not_cost_the_node(void **state)
     setup(&f);
     assert_int_equal(kvp_peers_take(f.link->peers, FAKE_MASTER_SEGMENT, 0, f.deadline_ns, &path), KVP_OK);
     kvp_path_rele(f.link->peers, &path, false);
-    f.node.is_mute = true;
+    f.pool.node.is_mute = true;
     f.deadline_ns = kvp_now_ns() + 10 * KVP_NS_PER_MS;
     mv = move_at(&f, KVP_MOVE_FILL, 1);
     assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_DEADLINE);
     assert_true(mv.is_drained);
-    f.node.is_mute = false;
+    f.pool.node.is_mute = false;
     f.deadline_ns = kvp_now_ns() + LONG_NS;
     mv = move_at(&f, KVP_MOVE_FILL, 1);
     assert_int_equal(run_one(&f, &iov, 1, &mv), KVP_OK);
-    assert_int_equal(f.node.opens, 1);
+    assert_int_equal(f.pool.node.opens, 1);
     teardown(&f);
 }
 
@@ -383,7 +383,7 @@ test_a_silent_node_costs_a_share_of_the_time(void **state)
             assert_int_equal(kvp_peers_take(f.link->peers, FAKE_MASTER_SEGMENT, 0, f.deadline_ns, &path), KVP_OK);
             kvp_path_rele(f.link->peers, &path, false);
         }
-        f.node.is_mute = true;
+        f.pool.node.is_mute = true;
         f.others = !is_put;
         f.has_copies = is_put;
         f.deadline_ns = kvp_now_ns() + 900 * KVP_NS_PER_MS;

@@ -21,8 +21,8 @@ setup_late(fixture_t *f, size_t ways, kvp_err_t err)
     late_ops = *ops[1];
     late_ops.name = LATE;
     setup_by(f, ops, ways);
-    f->node.open_err_by = LATE;
-    f->node.open_err = err;
+    f->pool.node.open_err_by = LATE;
+    f->pool.node.open_err = err;
 }
 
 static kvp_err_t
@@ -40,9 +40,9 @@ serve_it_soon(void *arg)
 {
     fixture_t *f = arg;
 
-    while (f->node.refused_opens < KEEPS_SAYING)
+    while (f->pool.node.refused_opens < KEEPS_SAYING)
         usleep(100);
-    f->node.open_err = KVP_OK;
+    f->pool.node.open_err = KVP_OK;
     return NULL;
 }
 
@@ -57,10 +57,10 @@ test_what_is_not_served_yet_is_waited_for(void **state)
     assert_int_equal(pthread_create(&thread, NULL, serve_it_soon, &f), 0);
     assert_int_equal(fill(&f, 1), KVP_OK);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_memory_equal(f.node.payload + 65536, f.value, VALUE);
-    assert_true(f.node.refused_opens >= KEEPS_SAYING);
-    assert_int_equal(f.node.hellos, 1);
-    assert_int_equal(f.counters.peer_failures, 0);
+    assert_memory_equal(f.pool.node.payload + 65536, f.value, VALUE);
+    assert_true(f.pool.node.refused_opens >= KEEPS_SAYING);
+    assert_int_equal(f.pool.node.hellos, 1);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
     teardown(&f);
 }
 
@@ -78,13 +78,13 @@ test_patience_with_a_late_node_ends(void **state)
     assert_int_equal(fill(&f, 1), KVP_NODE_LOST);
     now_ns = kvp_now_ns();
     assert_true(now_ns >= began_ns + KVP_CTL_LEAST_NS && now_ns < f.deadline_ns);
-    assert_true(f.node.refused_opens < 100); /* it is asked now and then, not all the time */
+    assert_true(f.pool.node.refused_opens < 100); /* it is asked now and then, not all the time */
     assert_int_equal(kvp_peers_rank(f.link->peers, FAKE_MASTER_SEGMENT), 3);
-    assert_int_equal(f.counters.peer_failures, 0);
-    f.node.open_err = KVP_OK;
+    assert_int_equal(f.pool.counters.peer_failures, 0);
+    f.pool.node.open_err = KVP_OK;
     f.deadline_ns = now_ns + LONG_NS;
     assert_int_equal(fill(&f, 1), KVP_OK); /* at once: it was not given up */
-    assert_int_equal(f.node.hellos, 1);
+    assert_int_equal(f.pool.node.hellos, 1);
     teardown(&f);
 }
 
@@ -99,7 +99,7 @@ test_a_short_call_waits_no_longer_than_it_may(void **state)
     f.deadline_ns = kvp_now_ns() + 50 * KVP_NS_PER_MS;
     assert_int_equal(fill(&f, 1), KVP_DEADLINE);
     assert_true(kvp_now_ns() >= f.deadline_ns);
-    assert_int_equal(f.counters.peer_failures, 0);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
     teardown(&f);
 }
 
@@ -112,18 +112,18 @@ test_the_next_transport_is_taken_meanwhile(void **state)
     for (int how = 0; how < 2; how++) {
         setup_late(&f, 2, how == 0 ? KVP_EAGAIN : KVP_NOTSUP);
         assert_int_equal(fill(&f, 1), KVP_OK);
-        assert_memory_equal(f.node.payload + 65536, f.value, VALUE);
-        assert_int_equal(f.counters.paths[0].writes, 0);
-        assert_int_equal(f.counters.paths[1].writes, 1);
-        assert_int_equal(f.node.refused_opens, 1);
-        f.node.open_err = KVP_OK;
+        assert_memory_equal(f.pool.node.payload + 65536, f.value, VALUE);
+        assert_int_equal(f.pool.counters.paths[0].writes, 0);
+        assert_int_equal(f.pool.counters.paths[1].writes, 1);
+        assert_int_equal(f.pool.node.refused_opens, 1);
+        f.pool.node.open_err = KVP_OK;
         assert_int_equal(fill(&f, 2), KVP_OK);
         /* By the first one again, over the attachment that is there; what it cannot serve is not asked for with each call. */
-        assert_int_equal(f.counters.paths[0].writes, how == 0);
-        assert_int_equal(f.counters.paths[1].writes, how == 0 ? 1 : 2);
-        assert_int_equal(f.node.refused_opens, 1);
-        assert_int_equal(f.node.hellos, 2);
-        assert_int_equal(f.counters.peer_failures, 0);
+        assert_int_equal(f.pool.counters.paths[0].writes, how == 0);
+        assert_int_equal(f.pool.counters.paths[1].writes, how == 0 ? 1 : 2);
+        assert_int_equal(f.pool.node.refused_opens, 1);
+        assert_int_equal(f.pool.node.hellos, 2);
+        assert_int_equal(f.pool.counters.peer_failures, 0);
         assert_int_equal(kvp_peers_rank(f.link->peers, FAKE_MASTER_SEGMENT), 0);
         teardown(&f);
     }
@@ -141,8 +141,8 @@ test_what_cannot_be_served_is_an_error_without_another_way(void **state)
     assert_int_equal(fill(&f, 1), KVP_NOTSUP);
     assert_int_equal(fill(&f, 1), KVP_NOTSUP);
     assert_true(kvp_now_ns() - began_ns < KVP_CTL_LEAST_NS);
-    assert_int_equal(f.node.refused_opens, 1);
-    assert_int_equal(f.counters.peer_failures, 0);
+    assert_int_equal(f.pool.node.refused_opens, 1);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
     teardown(&f);
 }
 
@@ -158,11 +158,11 @@ test_the_rest_does_not_wait(void **state)
 
     (void)state;
     setup_late(&f, 1, KVP_OK);
-    f.node.payload[65536] = 0x77;
+    f.pool.node.payload[65536] = 0x77;
     moves[0] = move_at(&f, KVP_MOVE_READ_PART, 1);
     assert_int_equal(run_one(&f, &iov, 1, &moves[0]), KVP_OK); /* from now on it is open, for reading */
     f.back[0] = 0;
-    f.node.open_err = KVP_EAGAIN;
+    f.pool.node.open_err = KVP_EAGAIN;
     f.deadline_ns = kvp_now_ns() + 100 * KVP_NS_PER_MS;
     moves[0] = move_at(&f, KVP_MOVE_READ_PART, 1);
     moves[1] = move_at(&f, KVP_MOVE_FILL, 2);
@@ -184,7 +184,7 @@ test_the_rest_does_not_wait(void **state)
     run(&f, spans, moves + 1, 2);
     assert_int_equal(moves[1].err, KVP_OK);
     assert_int_equal(moves[2].err, KVP_OK);
-    assert_int_equal(f.node.refused_opens, 1); /* one question is enough */
+    assert_int_equal(f.pool.node.refused_opens, 1); /* one question is enough */
     teardown(&f);
 }
 

@@ -7,6 +7,7 @@
 #include "client/hello.h"
 #include "client/names.h"
 #include "client/transport/transport.h"
+#include "tests/unit/client/loopback.h"
 #include "tests/unit/client/slowreg.h"
 
 #include "common/clock.h"
@@ -22,7 +23,6 @@
 #include <stdarg.h>
 #include <cmocka.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -74,17 +74,10 @@ wait_readable(int fd)
 static void
 master_listen(master_t *m)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
-
     memset(m, 0, sizeof *m);
     kvp_framed_init(&m->conn);
     memset(m->pool_id, 0x42, sizeof m->pool_id);
-    m->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(m->listen_fd, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(m->listen_fd, 8), 0);
-    assert_int_equal(getsockname(m->listen_fd, (struct sockaddr *)&at, &len), 0);
-    snprintf(m->addr, sizeof m->addr, "127.0.0.1:%u", ntohs(at.sin_port));
+    m->listen_fd = listen_local(m->addr);
 }
 
 static void

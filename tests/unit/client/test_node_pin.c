@@ -171,12 +171,27 @@ stop_pin(void *arg)
     return NULL;
 }
 
+/* Stops it while registrations wait at the gate, and lets them pass once it knows that it is to stop. */
+static void
+stop_under_way(fixture_t *f)
+{
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, stop_pin, f), 0);
+    for (bool is_stopping = false; !is_stopping;) {
+        pthread_mutex_lock(&f->pin.lock);
+        is_stopping = f->pin.is_stopping;
+        pthread_mutex_unlock(&f->pin.lock);
+    }
+    slow_reg_open();
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
 /* It ends with the chunks of the moment, and begins no other. */
 static void
 test_stop_waits_for_what_is_under_way_alone(void **state)
 {
     uint32_t threads, done = 0;
-    pthread_t thread;
     fixture_t f;
 
     (void)state;
@@ -184,14 +199,7 @@ test_stop_waits_for_what_is_under_way_alone(void **state)
     assert_int_equal(kvp_node_pin_start(&f.pin, f.mem, &f.tp, 1), KVP_OK);
     threads = f.pin.threads_n;
     slow_reg_await(threads);
-    assert_int_equal(pthread_create(&thread, NULL, stop_pin, &f), 0);
-    for (bool is_stopping = false; !is_stopping;) {
-        pthread_mutex_lock(&f.pin.lock);
-        is_stopping = f.pin.is_stopping;
-        pthread_mutex_unlock(&f.pin.lock);
-    }
-    slow_reg_open();
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    stop_under_way(&f);
     assert_int_equal(slow_reg_begun(), 2 * threads);
     for (uint32_t i = 0; i < CHUNKS; i++) {
         kvp_err_t err = f.mem->chunks[i].mrs_err[0];
@@ -373,7 +381,6 @@ static void
 test_stop_leaves_keys_that_wait(void **state)
 {
     uint32_t begun, threads;
-    pthread_t thread;
     fixture_t f;
 
     (void)state;
@@ -384,14 +391,7 @@ test_stop_leaves_keys_that_wait(void **state)
     for (uint32_t chunk = 0; chunk < CHUNKS; chunk++)
         assert_int_equal(kvp_node_pin_grant(&f.pin, 0, chunk, 77), KVP_EAGAIN);
     slow_reg_await(begun + threads);
-    assert_int_equal(pthread_create(&thread, NULL, stop_pin, &f), 0);
-    for (bool is_stopping = false; !is_stopping;) {
-        pthread_mutex_lock(&f.pin.lock);
-        is_stopping = f.pin.is_stopping;
-        pthread_mutex_unlock(&f.pin.lock);
-    }
-    slow_reg_open();
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    stop_under_way(&f);
     assert_int_equal(slow_reg_begun(), begun + 2 * threads);
     teardown(&f);
 }

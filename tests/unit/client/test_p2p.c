@@ -6,17 +6,16 @@
 #include "client/kvpool_p2p.h"
 
 #include "common/clock.h"
+#include "tests/unit/client/loopback.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -419,20 +418,6 @@ wait_main(void *arg)
     return NULL;
 }
 
-static int
-listen_in_silence(char peer[32])
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(fd, 16), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
-    snprintf(peer, 32, "127.0.0.1:%u", ntohs(at.sin_port));
-    return fd;
-}
-
 static void
 test_close_lets_go_who_waits(void **state)
 {
@@ -446,7 +431,7 @@ test_close_lets_go_who_waits(void **state)
     (void)state;
     open_end(&a, NULL, 0, 0);
     w.end = &a;
-    fd = listen_in_silence(w.peer);
+    fd = listen_local(w.peer);
     assert_int_equal(pthread_create(&thread, NULL, wait_main, &w), 0);
     conn = accept(fd, NULL, NULL);
     assert_true(conn >= 0);
@@ -473,7 +458,7 @@ test_unregister_waits_for_what_is_queued(void **state)
 
     (void)state;
     open_end(&a, NULL, 0, 0);
-    fd = listen_in_silence(peer);
+    fd = listen_local(peer);
     for (size_t i = 0; i < 8; i++) {
         kvpool_p2p_op_t op = {.local = a.mem, .remote = 4096, .len = 16};
 

@@ -8,6 +8,7 @@
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
+#include "tests/unit/client/loopback.h"
 #include "tests/unit/client/slowproxy.h"
 
 #include <setjmp.h>
@@ -158,20 +159,6 @@ test_what_was_lost_on_its_way_lands_no_more(void **state)
 }
 
 /* ---- peers that do not answer */
-static int
-listen_in_silence(char peer[32])
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(fd, 16), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
-    snprintf(peer, 32, "127.0.0.1:%u", ntohs(at.sin_port));
-    return fd;
-}
-
 static void
 test_silent_peers_hold_up_no_other(void **state)
 {
@@ -187,7 +174,7 @@ test_silent_peers_hold_up_no_other(void **state)
     open_end(&b);
     op = (kvpool_p2p_op_t){.local = a.mem, .remote = (uintptr_t)b.mem, .len = BYTES};
     for (size_t i = 0; i < PEERS; i++) {
-        fds[i] = listen_in_silence(peers[i]);
+        fds[i] = listen_local(peers[i]);
         for (size_t k = 0; k < EACH; k++)
             assert_int_equal(kvpool_p2p_submit(a.p2p, peers[i], KVPOOL_P2P_WRITE, &op, 1, 600000, &id), KVPOOL_OK);
     }
@@ -223,7 +210,7 @@ test_a_piece_holds_all_ranges_that_it_touches(void **state)
     (void)state;
     assert_non_null(mem);
     open_end(&a);
-    fd = listen_in_silence(peer);
+    fd = listen_local(peer);
     for (size_t i = 0; i < 3; i++) {
         /* The first, the second, and the third of them is asked to go while the piece is under way. */
         for (size_t k = 0; k < 3; k++)

@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
+#include "tests/unit/client/loopback.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -515,16 +516,11 @@ liar_main(void *arg)
 static void
 ask_liar(const end_t *end, lie_t lie, int want)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
-    liar_t liar = {.lie = lie, .fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    liar_t liar = {.lie = lie};
     kvpool_p2p_op_t op = {.local = end->mem, .remote = 1 << 20, .len = 4096};
     uint64_t began_ns = kvp_now_ns();
 
-    assert_int_equal(bind(liar.fd, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(liar.fd, 4), 0);
-    assert_int_equal(getsockname(liar.fd, (struct sockaddr *)&at, &len), 0);
-    snprintf(liar.at, sizeof liar.at, "127.0.0.1:%u", ntohs(at.sin_port));
+    liar.fd = listen_local(liar.at);
     assert_int_equal(pthread_create(&liar.thread, NULL, liar_main, &liar), 0);
     assert_int_equal(kvpool_p2p_transfer(end->p2p, liar.at, KVPOOL_P2P_READ, &op, 1, 500), want);
     assert_true(kvp_now_ns() - began_ns < 10 * KVP_NS_PER_S);

@@ -4,63 +4,33 @@
 #include "client/peers.h"
 
 #include "client/attach.h"
-#include "tests/unit/client/fakemaster.h"
-#include "tests/unit/client/fakenode.h"
+#include "tests/unit/client/fakepool.h"
 
-#include "common/clock.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LONG_NS (20 * KVP_NS_PER_S)
 #define HURRY_NS (10 * KVP_NS_PER_MS)
 
 typedef struct {
-    fake_master_t master;
-    fake_node_t node;
-    fake_segment_t segment;
-    kvp_forkguard_t guard;
-    kvp_counters_t counters;
+    fake_pool_t pool;
     kvp_conn_t *conn;
     kvp_peers_t *peers;
 } fixture_t;
 
-static uint64_t
-in(uint64_t ns)
-{
-    return kvp_now_ns() + ns;
-}
-
 static void
 setup_limited(fixture_t *f, const char *host_id, uint32_t max_idle_eps)
 {
-    kvp_hostport_t at = {.host = "127.0.0.1"};
-    kvp_hello_ask_t ask = {.name = "a test", .host_id = host_id, .pidfd = -1};
-    kvp_peers_conf_t conf = {.name = "a test", .host_id = host_id, .transports_n = 1, .max_idle_eps = max_idle_eps};
-    char detail[160];
+    kvp_peers_conf_t conf = {.transports_n = 1, .max_idle_eps = max_idle_eps};
 
     memset(f, 0, sizeof *f);
-    fake_master_start(&f->master);
-    fake_node_start(&f->node);
-    f->segment = (fake_segment_t){.unix_path = f->node.path, .uuid = f->node.uuid, .bytes = FAKE_NODE_BYTES};
-    f->master.segment = &f->segment;
-    kvp_forkguard_init(&f->guard);
-    at.port = f->master.port;
+    fake_pool_start(&f->pool, NULL);
     conf.transports[0] = kvp_transport_find("shm");
-    conf.guard = &f->guard;
-    conf.counters = &f->counters;
-    assert_int_equal(kvp_conn_open(NULL, &at, &ask, &f->guard, in(LONG_NS), detail, sizeof detail, &f->conn), KVP_OK);
-    assert_int_equal(kvp_peers_create(&conf, f->conn, &f->peers), KVP_OK);
+    fake_pool_peers(&f->pool, host_id, conf, &f->conn, &f->peers);
 }
 
 static void
@@ -74,9 +44,7 @@ teardown(fixture_t *f)
 {
     kvp_peers_destroy(f->peers);
     kvp_conn_destroy(f->conn);
-    kvp_forkguard_fini(&f->guard);
-    fake_node_end(&f->node);
-    fake_master_end(&f->master);
+    fake_pool_end(&f->pool);
 }
 
 static kvp_err_t
@@ -109,8 +77,8 @@ test_a_node_is_attached_once(void **state)
     assert_ptr_not_equal(first.ep, second.ep);
     kvp_path_rele(f.peers, &first, false);
     kvp_path_rele(f.peers, &second, false);
-    assert_int_equal(f.node.hellos, 1);
-    assert_int_equal(f.counters.attaches, 1);
+    assert_int_equal(f.pool.node.hellos, 1);
+    assert_int_equal(f.pool.counters.attaches, 1);
     teardown(&f);
 }
 
@@ -126,12 +94,12 @@ test_a_chunk_is_opened_once_for_each_access(void **state)
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
     for (int i = 0; i < 3; i++)
         assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
-    assert_int_equal(f.node.opens, 1);
+    assert_int_equal(f.pool.node.opens, 1);
     for (int i = 0; i < 3; i++)
         assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
-    assert_int_equal(f.node.opens, 2);
+    assert_int_equal(f.pool.node.opens, 2);
     assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
-    assert_int_equal(f.node.opens, 2);
+    assert_int_equal(f.pool.node.opens, 2);
     /* A chunk that the segment does not have is the master's mistake, and says nothing about the node. */
     assert_int_equal(kvp_path_chunk(f.peers, &path, 1, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_PROTO);
     assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
@@ -149,15 +117,15 @@ test_a_hurried_caller_leaves_the_answer_to_the_next(void **state)
     (void)state;
     setup(&f, FAKE_MASTER_HOST);
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.node.is_mute = true;
+    f.pool.node.is_mute = true;
     for (int i = 0; i < 3; i++)
         assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
-    assert_int_equal(f.counters.peer_failures, 0);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
     assert_int_equal(take(&f, 0, &again), KVP_OK); /* the attachment is there as before */
-    f.node.is_mute = false;
+    f.pool.node.is_mute = false;
     assert_int_equal(open_chunk(&f, &again, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
-    assert_int_equal(f.node.opens, 1);
-    assert_int_equal(f.node.hellos, 1);
+    assert_int_equal(f.pool.node.opens, 1);
+    assert_int_equal(f.pool.node.hellos, 1);
     kvp_path_rele(f.peers, &path, false);
     kvp_path_rele(f.peers, &again, false);
     teardown(&f);
@@ -172,13 +140,13 @@ test_what_was_left_may_have_been_another_access(void **state)
     (void)state;
     setup(&f, FAKE_MASTER_HOST);
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.node.is_mute = true;
+    f.pool.node.is_mute = true;
     assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, HURRY_NS), KVP_DEADLINE);
-    f.node.is_mute = false;
+    f.pool.node.is_mute = false;
     assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
-    assert_int_equal(f.node.opens, 2);
+    assert_int_equal(f.pool.node.opens, 2);
     assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
-    assert_int_equal(f.node.opens, 2);
+    assert_int_equal(f.pool.node.opens, 2);
     kvp_path_rele(f.peers, &path, false);
     teardown(&f);
 }
@@ -195,15 +163,15 @@ test_a_node_that_never_answers_is_given_up(void **state)
     (void)state;
     setup(&f, FAKE_MASTER_HOST);
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.node.is_mute = true;
+    f.pool.node.is_mute = true;
     do
         err = open_chunk(&f, &path, KVP_ACCESS_READ, HURRY_NS);
     while (err == KVP_DEADLINE);
     assert_int_equal(err, KVP_NODE_LOST);
     assert_true(kvp_now_ns() - began_ns >= KVP_CTL_LEAST_NS);
-    assert_int_equal(f.counters.peer_failures, 1);
+    assert_int_equal(f.pool.counters.peer_failures, 1);
     assert_int_equal(take(&f, in(LONG_NS), &again), KVP_NODE_LOST); /* at once, and not after LONG_NS */
-    f.node.is_mute = false;
+    f.pool.node.is_mute = false;
     while ((err = take(&f, in(LONG_NS), &again)) == KVP_NODE_LOST)
         continue;
     assert_int_equal(err, KVP_OK);
@@ -248,7 +216,7 @@ test_who_has_time_has_patience(void **state)
     assert_int_equal(kvp_ctl_patience(5, 0), KVP_CTL_LEAST_NS);
     setup(&f, FAKE_MASTER_HOST);
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.node.is_mute = true;
+    f.pool.node.is_mute = true;
     assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, HURRY_NS), KVP_DEADLINE);
     assert_int_equal(pthread_create(&thread, NULL, be_patient, &p), 0);
     while (!p.is_asking)
@@ -256,10 +224,10 @@ test_who_has_time_has_patience(void **state)
     until_ns = in(KVP_CTL_LEAST_NS + 50 * KVP_NS_PER_MS);
     while (kvp_now_ns() < until_ns)
         usleep(1000);
-    f.node.is_mute = false;
+    f.pool.node.is_mute = false;
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(p.err, KVP_OK);
-    assert_int_equal(f.counters.peer_failures, 0);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
     kvp_path_rele(f.peers, &path, false);
     teardown(&f);
 }
@@ -275,7 +243,7 @@ test_hurried_callers_add_up(void **state)
 
     (void)state;
     setup(&f, FAKE_MASTER_HOST);
-    f.node.is_mute = true;
+    f.pool.node.is_mute = true;
     while ((err = take(&f, in(HURRY_NS), &path)) == KVP_DEADLINE)
         assert_true(kvp_now_ns() - began_ns < LONG_NS);
     assert_int_equal(err, KVP_NODE_LOST);
@@ -307,7 +275,7 @@ test_silence_adds_up_over_calls(void **state)
         kvp_path_silent(f.peers, &path, at_ns, at_ns + step_ns);
     }
     assert_int_equal(take(&f, in(LONG_NS), &again), KVP_NODE_LOST);
-    assert_int_equal(f.counters.peer_failures, 1);
+    assert_int_equal(f.pool.counters.peer_failures, 1);
     kvp_path_rele(f.peers, &path, false);
     teardown(&f);
 }
@@ -360,10 +328,10 @@ test_a_refusal_drops_the_attachment(void **state)
     (void)state;
     setup(&f, FAKE_MASTER_HOST);
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.node.open_err = KVP_NO_SEGMENT;
+    f.pool.node.open_err = KVP_NO_SEGMENT;
     assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_NODE_LOST);
     assert_int_equal(take(&f, in(LONG_NS), &again), KVP_NODE_LOST);
-    assert_int_equal(f.counters.peer_failures, 1);
+    assert_int_equal(f.pool.counters.peer_failures, 1);
     kvp_path_rele(f.peers, &path, false);
     teardown(&f);
 }
@@ -376,9 +344,9 @@ test_a_segment_that_is_not_there_is_a_lost_node(void **state)
 
     (void)state;
     setup(&f, FAKE_MASTER_HOST);
-    f.master.segment = NULL;
+    f.pool.master.segment = NULL;
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_NODE_LOST);
-    assert_int_equal(f.node.hellos, 0);
+    assert_int_equal(f.pool.node.hellos, 0);
     assert_int_equal(kvp_peers_take(f.peers, 1234, 0, 0, &path), KVP_EAGAIN);
     teardown(&f);
 }
@@ -394,7 +362,7 @@ test_shared_memory_of_another_host_is_out_of_reach(void **state)
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_NOTSUP);
     assert_int_equal(take(&f, 0, &path), KVP_NOTSUP); /* and is known to be */
     assert_string_equal(kvp_peers_transport(f.peers, FAKE_MASTER_SEGMENT, FAKE_MASTER_HOST, "shm"), "none");
-    assert_int_equal(f.node.hellos, 0);
+    assert_int_equal(f.pool.node.hellos, 0);
     teardown(&f);
 }
 
@@ -454,9 +422,9 @@ test_a_node_that_hangs_up_is_noticed(void **state)
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
     kvp_path_rele(f.peers, &path, false);
     (void)kvp_peers_tend(f.peers);
-    assert_int_equal(f.counters.peer_failures, 0);
-    f.node.is_cutting = true;
-    while (f.counters.peer_failures == 0)
+    assert_int_equal(f.pool.counters.peer_failures, 0);
+    f.pool.node.is_cutting = true;
+    while (f.pool.counters.peer_failures == 0)
         (void)kvp_peers_tend(f.peers);
     assert_int_equal(take(&f, 0, &path), KVP_NODE_LOST);
     teardown(&f);
@@ -494,8 +462,8 @@ test_a_reader_owes_nothing_and_a_writer_once(void **state)
     assert_int_equal(debts[0].incarnation, kvp_conn_hello(f.conn)->incarnation);
     kvp_path_rele(f.peers, &path, false);
     assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(LONG_NS)), KVP_OK);
-    assert_int_equal(f.node.drained, 1);
-    assert_int_equal(f.node.last_drained, debts[0].incarnation);
+    assert_int_equal(f.pool.node.drained, 1);
+    assert_int_equal(f.pool.node.last_drained, debts[0].incarnation);
     free(debts);
     teardown(&f);
 }
@@ -512,16 +480,16 @@ test_who_only_asked_to_write_owes_as_well(void **state)
     (void)state;
     setup(&f, FAKE_MASTER_HOST);
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.node.is_mute = true;
+    f.pool.node.is_mute = true;
     assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
     assert_int_equal(kvp_peers_debts(f.peers, &debts, &n), KVP_OK);
     assert_int_equal(n, 1);
     /* To pay it, the answer that is still due is waited for. */
     assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(HURRY_NS)), KVP_DEADLINE);
-    f.node.is_mute = false;
+    f.pool.node.is_mute = false;
     assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(LONG_NS)), KVP_OK);
-    assert_int_equal(f.node.opens, 1);
-    assert_int_equal(f.node.drained, 1);
+    assert_int_equal(f.pool.node.opens, 1);
+    assert_int_equal(f.pool.node.drained, 1);
     /* Memory that is gone is owed nothing. */
     memset(debts[0].uuid, 0xEE, sizeof debts[0].uuid);
     assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(LONG_NS)), KVP_NO_SEGMENT);

@@ -5,28 +5,15 @@
 #include "client/staging.h"
 
 #include "tests/device/fake_cuda.h"
-#include "tests/unit/client/fakemaster.h"
-#include "tests/unit/client/fakenode.h"
+#include "tests/unit/client/fakepool.h"
 
-#include "common/clock.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#define LONG_NS (20 * KVP_NS_PER_S)
 #define BYTES (5u << 20) /* more than two windows */
 #define SLOT 3u
 
 typedef struct {
-    fake_master_t master;
-    fake_node_t node;
-    fake_segment_t segment;
-    kvp_forkguard_t guard;
-    kvp_counters_t counters;
+    fake_pool_t pool;
     kvp_session_t *session;
     kvp_link_t *link;
     kvp_scratch_pool_t scratches;
@@ -38,21 +25,6 @@ typedef struct {
     uint8_t *value, *back; /* of BYTES */
 } fixture_t;
 
-static void
-start_session(fixture_t *f)
-{
-    kvp_session_conf_t conf = {.peers = {.name = "a test", .host_id = FAKE_MASTER_HOST, .transports_n = 1}};
-    char masters[32];
-
-    snprintf(masters, sizeof masters, "127.0.0.1:%u", f->master.port);
-    conf.masters = masters;
-    conf.peers.transports[0] = kvp_transport_find("shm");
-    conf.peers.guard = &f->guard;
-    conf.peers.counters = &f->counters;
-    assert_int_equal(kvp_session_start(&conf, f->deadline_ns, &f->session), KVP_OK);
-    assert_int_equal(kvp_session_hold(f->session, f->deadline_ns, &f->link), KVP_OK);
-}
-
 static int
 setup(void **state)
 {
@@ -61,17 +33,14 @@ setup(void **state)
 
     assert_non_null(f);
     fake_cuda_reset();
-    fake_master_start(&f->master);
-    fake_node_start(&f->node);
-    f->segment = (fake_segment_t){.unix_path = f->node.path, .uuid = f->node.uuid, .bytes = FAKE_NODE_BYTES};
-    f->master.segment = &f->segment;
-    kvp_forkguard_init(&f->guard);
+    fake_pool_start(&f->pool, NULL);
     kvp_scratch_pool_init(&f->scratches);
     f->scratch = kvp_scratch_take(&f->scratches);
     kvp_regs_init(&f->regs, NULL, 0);
     kvp_stages_init(&f->stages);
-    f->deadline_ns = kvp_now_ns() + LONG_NS;
-    start_session(f);
+    f->deadline_ns = in(LONG_NS);
+    f->session = fake_pool_session(&f->pool, NULL, 0);
+    assert_int_equal(kvp_session_hold(f->session, f->deadline_ns, &f->link), KVP_OK);
     f->value = malloc(BYTES);
     f->back = malloc(BYTES);
     f->device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN);
@@ -98,9 +67,7 @@ teardown(void **state)
     kvp_session_destroy(f->session);
     kvp_scratch_rele(&f->scratches, f->scratch);
     kvp_scratch_pool_fini(&f->scratches);
-    kvp_forkguard_fini(&f->guard);
-    fake_node_end(&f->node);
-    fake_master_end(&f->master);
+    fake_pool_end(&f->pool);
     free(f->value);
     free(f->back);
     free(f);
@@ -115,7 +82,7 @@ move_of(const fixture_t *f, kvp_move_kind_t kind, uint64_t len)
 
     mv.loc.segment_id = FAKE_MASTER_SEGMENT;
     mv.loc.slot = SLOT;
-    mv.loc.key_off = kvp_key_cell_units(&f->node.geo, SLOT);
+    mv.loc.key_off = kvp_key_cell_units(&f->pool.node.geo, SLOT);
     mv.loc.generation = kvp_gen_make(1, 100);
     mv.loc.offset = 65536;
     return mv;
@@ -141,7 +108,7 @@ run(fixture_t *f, kvp_move_t *mv)
 static uint64_t *
 word_of(fixture_t *f)
 {
-    return (uint64_t *)(f->node.meta + kvp_desc_off(SLOT));
+    return (uint64_t *)(f->pool.node.meta + kvp_desc_off(SLOT));
 }
 
 /* ---- reports */
@@ -157,11 +124,11 @@ test_an_object_larger_than_a_window_is_filled_whole_and_summed(void **state)
     assert_true(mv.has_sum);
     assert_true(mv.sum == kvp_sum(f->value, BYTES));
     assert_true(*word_of(f) == kvp_word_make(mv.loc.generation, KVP_DESC_WRITING));
-    assert_memory_equal(f->node.payload + mv.loc.offset, f->value, BYTES);
-    assert_int_equal(f->counters.device_staged, 1);
-    assert_int_equal(f->counters.device_staged_bytes, BYTES);
-    assert_int_equal(f->counters.paths[0].writes, 1);
-    assert_int_equal(f->counters.paths[0].write_bytes, BYTES);
+    assert_memory_equal(f->pool.node.payload + mv.loc.offset, f->value, BYTES);
+    assert_int_equal(f->pool.counters.device_staged, 1);
+    assert_int_equal(f->pool.counters.device_staged_bytes, BYTES);
+    assert_int_equal(f->pool.counters.paths[0].writes, 1);
+    assert_int_equal(f->pool.counters.paths[0].write_bytes, BYTES);
 }
 
 static void
@@ -172,7 +139,7 @@ test_an_object_larger_than_a_window_is_read_whole_and_summed(void **state)
 
     for (size_t i = 0; i < BYTES; i++)
         f->value[i] = (uint8_t)~f->value[i];
-    memcpy(f->node.payload + mv.loc.offset, f->value, BYTES);
+    memcpy(f->pool.node.payload + mv.loc.offset, f->value, BYTES);
     *word_of(f) = kvp_word_make(mv.loc.generation, KVP_DESC_SEALED);
     run(f, &mv);
     assert_int_equal(mv.err, KVP_OK);
@@ -181,8 +148,8 @@ test_an_object_larger_than_a_window_is_read_whole_and_summed(void **state)
     assert_true(mv.desc.word == *word_of(f)); /* looked at behind the last part */
     fake_cuda_read(f->device, f->back, BYTES);
     assert_memory_equal(f->back, f->value, BYTES);
-    assert_int_equal(f->counters.paths[0].reads, 1);
-    assert_int_equal(f->counters.paths[0].read_bytes, BYTES);
+    assert_int_equal(f->pool.counters.paths[0].reads, 1);
+    assert_int_equal(f->pool.counters.paths[0].read_bytes, BYTES);
 }
 
 /* What of the same batch is the host's goes along as it is, also where one move does all of it. */
@@ -204,7 +171,7 @@ test_a_batch_of_device_and_host_memory(void **state)
 
     moves[1].item = 1;
     moves[1].loc.slot = SLOT + 1;
-    moves[1].loc.key_off = kvp_key_cell_units(&f->node.geo, SLOT + 1);
+    moves[1].loc.key_off = kvp_key_cell_units(&f->pool.node.geo, SLOT + 1);
     moves[1].loc.offset = 0;
     moves[1].key = "key";
     moves[1].key_len = 3;
@@ -214,9 +181,9 @@ test_a_batch_of_device_and_host_memory(void **state)
         assert_int_equal(moves[i].err, KVP_OK);
         assert_true(moves[i].has_sum && moves[i].is_drained);
         assert_true(moves[i].sum == kvp_sum(f->value, moves[i].len));
-        assert_memory_equal(f->node.payload + moves[i].loc.offset, f->value, moves[i].len);
+        assert_memory_equal(f->pool.node.payload + moves[i].loc.offset, f->value, moves[i].len);
     }
-    memcpy(&desc, f->node.meta + kvp_desc_off(SLOT + 1), sizeof desc);
+    memcpy(&desc, f->pool.node.meta + kvp_desc_off(SLOT + 1), sizeof desc);
     assert_true(desc.word == kvp_word_make(moves[1].loc.generation, KVP_DESC_SEALED));
     assert_true(desc.sum == moves[1].sum);
 }
@@ -229,12 +196,12 @@ test_a_lost_extent_ends_it(void **state)
     kvp_move_t mv = move_of(f, KVP_MOVE_FILL, BYTES);
 
     *word_of(f) = kvp_word_make(kvp_gen_make(1, 101), KVP_DESC_WRITING);
-    memset(f->node.payload, 0, FAKE_NODE_BYTES);
+    memset(f->pool.node.payload, 0, FAKE_NODE_BYTES);
     run(f, &mv);
     assert_int_equal(mv.err, KVP_STALE);
     assert_true(mv.is_drained);
     for (size_t i = 0; i < BYTES; i++)
-        assert_int_equal(f->node.payload[mv.loc.offset + i], 0);
+        assert_int_equal(f->pool.node.payload[mv.loc.offset + i], 0);
 }
 
 /* ---- stages */

@@ -5,32 +5,20 @@
 #include "client/ways.h"
 
 #include "client/attach.h"
-#include "tests/unit/client/fakemaster.h"
-#include "tests/unit/client/fakenode.h"
+#include "tests/unit/client/fakepool.h"
 
-#include "common/clock.h"
 #include "common/log.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#define LONG_NS (20 * KVP_NS_PER_S)
 #define HURRY_NS (10 * KVP_NS_PER_MS)
 #define RDMA 0u /* in the order of the fixture's transports */
 #define SHM 1u
 
 typedef struct {
-    fake_master_t master;
-    fake_node_t node;
-    fake_segment_t segment;
-    kvp_forkguard_t guard;
-    kvp_counters_t counters;
+    fake_pool_t pool;
     kvp_conn_t *conn;
     kvp_peers_t *peers;
     _Atomic uint32_t lines_n; /* at info, that name the way */
@@ -82,12 +70,6 @@ moody(void)
     return &ops;
 }
 
-static uint64_t
-in(uint64_t ns)
-{
-    return kvp_now_ns() + ns;
-}
-
 static void
 count_line(void *arg, kvp_log_level_t level, const char *line)
 {
@@ -99,30 +81,18 @@ count_line(void *arg, kvp_log_level_t level, const char *line)
 static void
 setup(fixture_t *f, size_t transports_n)
 {
-    kvp_hostport_t at = {.host = "127.0.0.1"};
-    kvp_hello_ask_t ask = {.name = "a test", .host_id = FAKE_MASTER_HOST, .pidfd = -1};
-    kvp_peers_conf_t conf = {.name = "a test", .host_id = FAKE_MASTER_HOST, .transports_n = transports_n};
-    char detail[160];
+    kvp_peers_conf_t conf = {.transports_n = transports_n};
 
     memset(f, 0, sizeof *f);
     outcome = init_outcome = KVP_OK;
     connects_n = 0;
     hello_refuser = NULL;
-    fake_master_start(&f->master);
-    fake_node_start(&f->node);
-    f->segment = (fake_segment_t){
-        .unix_path = f->node.path, .uuid = f->node.uuid, .bytes = FAKE_NODE_BYTES, .transports = "shm,rdma"};
-    f->master.segment = &f->segment;
-    at.port = f->master.port;
+    fake_pool_start(&f->pool, "shm,rdma");
     conf.transports[RDMA] = moody();
     conf.transports[SHM] = kvp_transport_find("shm");
-    kvp_forkguard_init(&f->guard);
-    conf.guard = &f->guard;
-    conf.counters = &f->counters;
     kvp_log_set_level(KVP_LOG_INFO);
     kvp_log_set_sink(count_line, f);
-    assert_int_equal(kvp_conn_open(NULL, &at, &ask, &f->guard, in(LONG_NS), detail, sizeof detail, &f->conn), KVP_OK);
-    assert_int_equal(kvp_peers_create(&conf, f->conn, &f->peers), KVP_OK);
+    fake_pool_peers(&f->pool, FAKE_MASTER_HOST, conf, &f->conn, &f->peers);
 }
 
 static void
@@ -130,9 +100,7 @@ teardown(fixture_t *f)
 {
     kvp_peers_destroy(f->peers);
     kvp_conn_destroy(f->conn);
-    kvp_forkguard_fini(&f->guard);
-    fake_node_end(&f->node);
-    fake_master_end(&f->master);
+    fake_pool_end(&f->pool);
     kvp_log_set_sink(NULL, NULL);
 }
 
@@ -174,8 +142,8 @@ test_a_way_that_is_refused_is_left_within_the_call(void **state)
     assert_int_equal(way_taken(&f), SHM);
     assert_int_equal(way_taken(&f), SHM); /* which asks nobody again */
     assert_int_equal(connects_n, 1);
-    assert_int_equal(f.counters.bypasses, 1);
-    assert_int_equal(f.counters.peer_failures, 0);
+    assert_int_equal(f.pool.counters.bypasses, 1);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
     assert_int_equal(f.lines_n, 1);
     assert_string_equal(way_told(&f), "shm");
     teardown(&f);
@@ -193,7 +161,7 @@ test_whatever_keeps_it_from_connecting_counts(void **state)
         setup(&f, 2);
         outcome = errs[i];
         assert_int_equal(way_taken(&f), SHM);
-        assert_int_equal(f.counters.bypasses, 1);
+        assert_int_equal(f.pool.counters.bypasses, 1);
         teardown(&f);
     }
 }
@@ -231,7 +199,7 @@ test_hurried_callers_add_up(void **state)
         assert_true(kvp_now_ns() - began_ns < LONG_NS);
     assert_int_equal(err, KVP_OK);
     assert_int_equal(path.transport, SHM);
-    assert_int_equal(f.counters.peer_failures, 0);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
     kvp_path_rele(f.peers, &path, false);
     teardown(&f);
 }
@@ -246,11 +214,11 @@ test_memory_that_is_not_opened_is_asked_for_by_the_next(void **state)
     (void)state;
     setup(&f, 2);
     assert_int_equal(take(&f, LONG_NS, &path), KVP_OK);
-    f.node.open_err = KVP_LIMIT;
+    f.pool.node.open_err = KVP_LIMIT;
     assert_int_equal(kvp_path_chunk(f.peers, &path, 0, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_STALE);
     kvp_path_rele(f.peers, &path, false);
-    assert_int_equal(f.counters.bypasses, 1);
-    f.node.open_err = KVP_OK;
+    assert_int_equal(f.pool.counters.bypasses, 1);
+    f.pool.node.open_err = KVP_OK;
     assert_int_equal(take(&f, LONG_NS, &path), KVP_OK);
     assert_int_equal(path.transport, SHM);
     assert_int_equal(kvp_path_chunk(f.peers, &path, 0, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_OK);
@@ -269,10 +237,10 @@ test_what_the_node_lacks_is_no_ways_fault(void **state)
     (void)state;
     setup(&f, 2);
     assert_int_equal(take(&f, LONG_NS, &path), KVP_OK);
-    f.node.open_err = KVP_NO_SEGMENT;
+    f.pool.node.open_err = KVP_NO_SEGMENT;
     assert_int_equal(kvp_path_chunk(f.peers, &path, 0, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_NODE_LOST);
     kvp_path_rele(f.peers, &path, false);
-    assert_int_equal(f.counters.bypasses, 0);
+    assert_int_equal(f.pool.counters.bypasses, 0);
     teardown(&f);
 }
 
@@ -285,7 +253,7 @@ test_a_transport_that_cannot_be_used_here_is_left(void **state)
     setup(&f, 2);
     init_outcome = KVP_NOTSUP;
     assert_int_equal(way_taken(&f), SHM);
-    assert_int_equal(f.counters.bypasses, 1);
+    assert_int_equal(f.pool.counters.bypasses, 1);
     assert_int_equal(f.lines_n, 1);
     teardown(&f);
 }
@@ -310,8 +278,8 @@ test_a_way_on_which_nothing_moves_is_left(void **state)
         continue;
     assert_int_equal(path.transport, SHM);
     kvp_path_rele(f.peers, &path, false);
-    assert_int_equal(f.counters.peer_failures, 2);
-    assert_int_equal(f.counters.bypasses, 1);
+    assert_int_equal(f.pool.counters.peer_failures, 2);
+    assert_int_equal(f.pool.counters.bypasses, 1);
     teardown(&f);
 }
 
@@ -329,7 +297,7 @@ test_who_named_one_transport_gets_that_or_an_error(void **state)
     while (take(&f, LONG_NS, &path) == KVP_NODE_LOST)
         continue;
     assert_int_equal(take(&f, LONG_NS, &path), KVP_NOMEM);
-    assert_int_equal(f.counters.bypasses, 0);
+    assert_int_equal(f.pool.counters.bypasses, 0);
     outcome = KVP_OK;
     assert_int_equal(way_taken(&f), RDMA);
     teardown(&f);
@@ -346,10 +314,10 @@ test_a_node_that_is_gone_blames_no_way(void **state)
     (void)state;
     setup(&f, 2);
     outcome = KVP_UNREACHABLE;
-    hello_refuser = &f.node;
+    hello_refuser = &f.pool.node;
     assert_int_equal(take(&f, LONG_NS, &path), KVP_NODE_LOST);
     hello_refuser = NULL;
-    outcome = f.node.hello_err = KVP_OK;
+    outcome = f.pool.node.hello_err = KVP_OK;
     while (take(&f, LONG_NS, &path) == KVP_NODE_LOST)
         continue;
     assert_int_equal(path.transport, RDMA);
@@ -397,7 +365,7 @@ test_who_waits_goes_the_other_way(void **state)
         assert_int_equal(takers[i].path.transport, SHM);
         kvp_path_rele(f.peers, &takers[i].path, false);
     }
-    assert_int_equal(f.counters.bypasses, 1);
+    assert_int_equal(f.pool.counters.bypasses, 1);
     assert_int_equal(take(&f, LONG_NS, &path), KVP_OK);
     assert_int_equal(path.transport, SHM);
     kvp_path_rele(f.peers, &path, false);
@@ -466,8 +434,8 @@ test_a_way_is_tried_in_the_background_before_it_is_taken(void **state)
     tend_until_tried(&f, 3);
     assert_int_equal(way_taken(&f), RDMA);
     assert_int_equal(f.lines_n, 1);
-    assert_int_equal(f.counters.bypasses, 1);
-    assert_int_equal(f.counters.peer_failures, 0);
+    assert_int_equal(f.pool.counters.bypasses, 1);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
     kvp_path_rele(f.peers, &held, false); /* who was at it finishes */
     teardown(&f);
 }
