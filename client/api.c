@@ -12,7 +12,6 @@
 #include "common/log.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,19 +36,6 @@
      KVPOOL_FRESH | KVPOOL_GROUPS)
 
 /* ---- every call */
-static kvp_err_t
-leave(kvpool_t *pool)
-{
-    uint64_t before = atomic_fetch_sub_explicit(&pool->calls, 1, memory_order_acq_rel);
-
-    if (before != (KVP_POOL_CLOSED | 1)) return KVP_CLOSED;
-    pthread_mutex_lock(&pool->lock);
-    pool->is_idle = true;
-    pthread_cond_broadcast(&pool->idle);
-    pthread_mutex_unlock(&pool->lock);
-    return KVP_CLOSED;
-}
-
 static bool
 are_opts_legal(const kvpool_opts_t *opts)
 {
@@ -65,12 +51,14 @@ kvp_err_t
 kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out)
 {
     bool has_detail = opts != NULL && opts->struct_size > OPTS_V2_BYTES && opts->detail != NULL && opts->detail_cap > 0;
+    kvp_err_t err;
     uint32_t ms;
 
     if (pool == NULL) return KVP_INVALID;
     if (kvp_forkguard_is_forked(&pool->guard)) return KVP_FORKED;
     if (opts != NULL && !are_opts_legal(opts)) return KVP_INVALID;
-    if ((atomic_fetch_add_explicit(&pool->calls, 1, memory_order_acq_rel) & KVP_POOL_CLOSED) != 0) return leave(pool);
+    err = kvp_calls_enter(&pool->calls);
+    if (err != KVP_OK) return err;
 
     ms = opts != NULL && opts->deadline_ms != 0 ? opts->deadline_ms : pool->deadline_ms;
     *call_out = (kvp_apicall_t){
@@ -85,7 +73,7 @@ kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_ou
     };
     if (has_detail) opts->detail[0] = '\0';
     if (call_out->scratch != NULL) return KVP_OK;
-    kvp_ignore(leave(pool), "only its side effect is wanted");
+    kvp_calls_leave(&pool->calls);
     return KVP_NOMEM;
 }
 
@@ -96,7 +84,7 @@ kvp_call_end(kvp_apicall_t *call, kvp_err_t err)
 
     kvp_count(&pool->counters.deadlines, err == KVP_DEADLINE);
     kvp_scratch_rele(&pool->scratches, call->scratch);
-    kvp_ignore(leave(pool), "only its side effect is wanted");
+    kvp_calls_leave(&pool->calls);
     return err;
 }
 
@@ -116,15 +104,10 @@ or_env(const char *value, const char *variable, const char *fallback)
     return value != NULL && value[0] != '\0' ? value : fallback;
 }
 
-/* refuse says what is wrong where the caller wants to hear it, else in the log. */
 static kvp_err_t
 refuse(const opening_t *o, kvp_err_t err, const char *what, const char *why)
 {
-    if (o->conf.detail != NULL && o->conf.detail_cap > 0)
-        snprintf(o->conf.detail, o->conf.detail_cap, "%s: %s", what, why);
-    else
-        kvp_log_error("client", "%s: %s", what, why);
-    return err;
+    return kvp_refuse(o->conf.detail, o->conf.detail_cap, err, what, why);
 }
 
 /* "shm,tcp" into the session's list. */
@@ -238,8 +221,8 @@ pool_create(const opening_t *o)
 
     if (pool == NULL) return NULL;
     kvp_forkguard_init(&pool->guard);
+    kvp_calls_init(&pool->calls);
     pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->idle, NULL);
     kvp_list_init(&pool->views);
     kvp_regs_init(&pool->regs, o->session.peers.transports, o->session.peers.transports_n);
     kvp_stages_init(&pool->stages);
@@ -296,26 +279,17 @@ kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
 }
 
 /* ---- close */
-static void
-wait_for_calls(kvpool_t *pool)
-{
-    pthread_mutex_lock(&pool->lock);
-    while (!pool->is_idle)
-        pthread_cond_wait(&pool->idle, &pool->lock);
-    pthread_mutex_unlock(&pool->lock);
-}
-
 int
 kvpool_close(kvpool_t *pool)
 {
-    uint64_t before;
+    kvp_err_t err;
 
     if (pool == NULL) return KVP_INVALID;
     if (kvp_forkguard_is_forked(&pool->guard)) return KVP_FORKED;
-    before = atomic_fetch_or(&pool->calls, KVP_POOL_CLOSED);
-    if ((before & KVP_POOL_CLOSED) != 0) return KVP_CLOSED;
+    err = kvp_calls_close(&pool->calls);
+    if (err != KVP_OK) return err;
     if (pool->session != NULL) kvp_session_stop(pool->session);
-    if (before > 0) wait_for_calls(pool);
+    kvp_calls_wait(&pool->calls);
     kvp_views_end(pool);
     if (pool->node != NULL) kvp_node_stop(pool->node, kvp_now_ns() + UNMOUNT_NS);
     if (pool->session != NULL) kvp_session_destroy(pool->session);
@@ -338,8 +312,8 @@ kvpool_free(kvpool_t *pool)
     kvp_scratch_pool_fini(&pool->scratches);
     kvp_holdings_fini(&pool->holdings);
     kvp_forkguard_fini(&pool->guard);
-    pthread_cond_destroy(&pool->idle);
     pthread_mutex_destroy(&pool->lock);
+    kvp_calls_fini(&pool->calls);
     free(pool);
 }
 

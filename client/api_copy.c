@@ -110,7 +110,7 @@ kvpool_copy(kvpool_t *pool, const kvpool_copy_t *pieces, size_t n, int *results)
     if (n > 0 && (pieces == NULL || results == NULL)) return kvp_call_end(&call, KVP_INVALID);
     c.regs = &pool->regs;
     for (size_t at = 0; at < n; at += CHUNK) {
-        if ((atomic_load_explicit(&pool->calls, memory_order_relaxed) & KVP_POOL_CLOSED) != 0) {
+        if (kvp_calls_are_closed(&pool->calls)) {
             err = KVP_CLOSED;
             break;
         }

@@ -4,6 +4,7 @@
 #ifndef KVP_CLIENT_POOL_H
 #define KVP_CLIENT_POOL_H
 
+#include "client/calls.h"
 #include "client/core/op.h"
 #include "client/holdings.h"
 #include "client/kvpool.h"
@@ -16,10 +17,8 @@
 
 struct kvpool {
     kvp_forkguard_t guard;
-    _Atomic uint64_t calls; /* calls under way, and KVP_POOL_CLOSED */
+    kvp_calls_t calls;
     pthread_mutex_t lock;
-    pthread_cond_t idle;
-    bool is_idle; /* closed, and the last call has gone; guarded by lock */
 
     kvp_session_t *session;
     kvp_node_t *node; /* embedded; NULL = none */
@@ -35,8 +34,6 @@ struct kvpool {
     uint32_t tenant;
     uint32_t locations; /* kept for reads without a message; 0 = none */
 };
-
-#define KVP_POOL_CLOSED (1ull << 63)
 
 typedef struct {
     kvpool_t *pool;

@@ -29,19 +29,13 @@ kvp_p2p_enter(kvpool_p2p_t *p2p)
 {
     if (p2p == NULL) return KVP_INVALID;
     if (kvp_forkguard_is_forked(&p2p->guard)) return KVP_FORKED;
-    if ((atomic_fetch_add(&p2p->calls, 1) & KVP_P2P_CLOSED) != 0) return kvp_p2p_leave(p2p, KVP_CLOSED);
-    return KVP_OK;
+    return kvp_calls_enter(&p2p->calls);
 }
 
 kvp_err_t
 kvp_p2p_leave(kvpool_p2p_t *p2p, kvp_err_t err)
 {
-    if (atomic_fetch_sub(&p2p->calls, 1) == (KVP_P2P_CLOSED | 1)) {
-        pthread_mutex_lock(&p2p->lock);
-        p2p->is_idle = true;
-        pthread_cond_broadcast(&p2p->idle);
-        pthread_mutex_unlock(&p2p->lock);
-    }
+    kvp_calls_leave(&p2p->calls);
     return err;
 }
 
@@ -254,11 +248,7 @@ typedef struct {
 static kvp_err_t
 refuse(const opening_t *o, kvp_err_t err, const char *what, const char *why)
 {
-    if (o->conf.detail != NULL && o->conf.detail_cap > 0)
-        snprintf(o->conf.detail, o->conf.detail_cap, "%s: %s", what, why);
-    else
-        kvp_log_error("client", "%s: %s", what, why);
-    return err;
+    return kvp_refuse(o->conf.detail, o->conf.detail_cap, err, what, why);
 }
 
 static bool
@@ -435,8 +425,7 @@ kvpool_p2p_open(const kvpool_p2p_conf_t *conf, kvpool_p2p_t **p2p_out)
     p2p = calloc(1, sizeof *p2p);
     if (p2p == NULL) return KVP_NOMEM;
     kvp_forkguard_init(&p2p->guard);
-    pthread_mutex_init(&p2p->lock, NULL);
-    pthread_cond_init(&p2p->idle, NULL);
+    kvp_calls_init(&p2p->calls);
     p2p->deadline_ms = o.conf.deadline_ms;
     introduce(p2p, &o);
     kvp_log_divert(o.conf.detail_cap > 0 ? o.conf.detail : NULL, o.conf.detail_cap);
@@ -454,19 +443,14 @@ kvpool_p2p_open(const kvpool_p2p_conf_t *conf, kvpool_p2p_t **p2p_out)
 int
 kvpool_p2p_close(kvpool_p2p_t *p2p)
 {
-    uint64_t before;
+    kvp_err_t err;
 
     if (p2p == NULL) return KVP_INVALID;
     if (kvp_forkguard_is_forked(&p2p->guard)) return KVP_FORKED;
-    before = atomic_fetch_or(&p2p->calls, KVP_P2P_CLOSED);
-    if ((before & KVP_P2P_CLOSED) != 0) return KVP_CLOSED;
+    err = kvp_calls_close(&p2p->calls);
+    if (err != KVP_OK) return err;
     atomic_store(&p2p->is_given_up, true);
-    if (before > 0) {
-        pthread_mutex_lock(&p2p->lock);
-        while (!p2p->is_idle)
-            pthread_cond_wait(&p2p->idle, &p2p->lock);
-        pthread_mutex_unlock(&p2p->lock);
-    }
+    kvp_calls_wait(&p2p->calls);
     stop(p2p);
     return KVP_OK;
 }
@@ -480,8 +464,7 @@ kvpool_p2p_free(kvpool_p2p_t *p2p)
         if (p2p->has_owns) kvp_p2p_owns_fini(&p2p->owns);
         if (p2p->shm != NULL) kvp_tp_destroy(p2p->shm);
         kvp_forkguard_fini(&p2p->guard);
-        pthread_cond_destroy(&p2p->idle);
-        pthread_mutex_destroy(&p2p->lock);
+        kvp_calls_fini(&p2p->calls);
     }
     free(p2p);
 }

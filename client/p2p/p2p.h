@@ -4,6 +4,7 @@
 #ifndef KVP_CLIENT_P2P_H
 #define KVP_CLIENT_P2P_H
 
+#include "client/calls.h"
 #include "client/p2p/p2p_move.h"
 #include "client/p2p/p2p_serve.h"
 
@@ -11,11 +12,8 @@ typedef struct kvp_p2p_async kvp_p2p_async_t;
 
 struct kvpool_p2p {
     kvp_forkguard_t guard;
-    _Atomic uint64_t calls; /* calls under way, and KVP_P2P_CLOSED */
+    kvp_calls_t calls;
     _Atomic bool is_given_up; /* closing: whoever waits leaves */
-    pthread_mutex_t lock;
-    pthread_cond_t idle;
-    bool is_idle; /* closed, and the last call has gone; guarded by lock */
 
     kvp_peer_hello_t me; /* never changes: me.proc.nonce is what peers read */
     uint32_t deadline_ms;
@@ -35,8 +33,6 @@ struct kvpool_p2p {
     kvp_p2p_async_t *async;
     _Atomic uint64_t transfers, failed, cma_bytes, mapped_bytes, tcp_bytes, connects;
 };
-
-#define KVP_P2P_CLOSED (1ull << 63)
 
 /* kvp_p2p_run is kvpool_p2p_transfer, within a call that was begun. */
 kvp_err_t kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
