@@ -16,50 +16,40 @@
 #define EMPTY_GID "0000:0000:0000:0000:0000:0000:0000:0000"
 #define V4_PREFIX "0000:0000:0000:0000:0000:ffff:"
 
-static void read_line(char *line, size_t cap, const char *fmt, ...) KVP_PRINTF(3, 4);
-static DIR *open_dir(const char *fmt, ...) KVP_PRINTF(1, 2);
-static bool may_use(const char *fmt, ...) KVP_PRINTF(1, 2);
+typedef struct {
+    char text[PATH_BYTES];
+} path_t;
+
+static path_t path_of(const char *fmt, ...) KVP_PRINTF(1, 2);
+
+static path_t
+path_of(const char *fmt, ...)
+{
+    path_t path;
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(path.text, sizeof path.text, fmt, ap);
+    va_end(ap);
+    return path;
+}
 
 /* The first line of a file, without its end; empty where there is none. */
 static void
-read_line(char *line, size_t cap, const char *fmt, ...)
+read_line(char *line, size_t cap, const char *path)
 {
-    char path[PATH_BYTES];
-    va_list ap;
-    FILE *f;
+    FILE *f = fopen(path, "re");
 
-    va_start(ap, fmt);
-    vsnprintf(path, sizeof path, fmt, ap);
-    va_end(ap);
     line[0] = '\0';
-    f = fopen(path, "re");
     if (f == NULL) return;
     if (fgets(line, (int)cap, f) == NULL) line[0] = '\0';
     line[strcspn(line, "\n")] = '\0';
     fclose(f);
 }
 
-static DIR *
-open_dir(const char *fmt, ...)
-{
-    char path[PATH_BYTES];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(path, sizeof path, fmt, ap);
-    va_end(ap);
-    return opendir(path);
-}
-
 static bool
-may_use(const char *fmt, ...)
+may_use(const char *path)
 {
-    char path[PATH_BYTES];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(path, sizeof path, fmt, ap);
-    va_end(ap);
     return access(path, R_OK | W_OK) == 0;
 }
 
@@ -99,16 +89,16 @@ look_at_gids(const char *at, kvp_doctor_port_t *port)
     struct dirent *entry;
     DIR *dir;
 
-    dir = open_dir("%s/gids", at);
+    dir = opendir(path_of("%s/gids", at).text);
     while (dir != NULL && (entry = readdir(dir)) != NULL && port->gids_n < KVP_DOCTOR_GIDS_MAX) {
         kvp_doctor_gid_t *it = &port->gids[port->gids_n];
 
         if (entry->d_name[0] == '.') continue;
-        read_line(gid, sizeof gid, "%s/gids/%s", at, entry->d_name);
+        read_line(gid, sizeof gid, path_of("%s/gids/%s", at, entry->d_name).text);
         if (gid[0] == '\0' || strcmp(gid, EMPTY_GID) == 0) continue;
         it->index = atoi(entry->d_name);
         write_address(gid, it->address, sizeof it->address);
-        read_line(it->type, sizeof it->type, "%s/gid_attrs/types/%d", at, it->index);
+        read_line(it->type, sizeof it->type, path_of("%s/gid_attrs/types/%d", at, it->index).text);
         port->gids_n++;
     }
     if (dir != NULL) closedir(dir);
@@ -121,10 +111,10 @@ look_at_netdev(const char *root, const char *at, kvp_doctor_port_t *port)
 {
     char line[32];
 
-    read_line(port->netdev, sizeof port->netdev, "%s/gid_attrs/ndevs/%d", at,
-              port->gids_n > 0 ? port->gids[0].index : 0);
+    read_line(port->netdev, sizeof port->netdev,
+              path_of("%s/gid_attrs/ndevs/%d", at, port->gids_n > 0 ? port->gids[0].index : 0).text);
     if (port->netdev[0] == '\0') return;
-    read_line(line, sizeof line, "%s/sys/class/net/%s/mtu", root, port->netdev);
+    read_line(line, sizeof line, path_of("%s/sys/class/net/%s/mtu", root, port->netdev).text);
     port->netdev_mtu_bytes = (uint32_t)strtoul(line, NULL, 10);
 }
 
@@ -136,10 +126,10 @@ look_at_port(const char *root, const char *device, const char *number, kvp_docto
     snprintf(at, sizeof at, "%.200s/sys/class/infiniband/%.63s/ports/%.8s", root, device, number);
     *port = (kvp_doctor_port_t){.port = (unsigned)strtoul(number, NULL, 10), .numa_node = -1};
     snprintf(port->device, sizeof port->device, "%.63s", device);
-    read_line(port->state, sizeof port->state, "%s/state", at);
+    read_line(port->state, sizeof port->state, path_of("%s/state", at).text);
     strip_number(port->state);
-    read_line(port->link_layer, sizeof port->link_layer, "%s/link_layer", at);
-    read_line(port->rate, sizeof port->rate, "%s/rate", at);
+    read_line(port->link_layer, sizeof port->link_layer, path_of("%s/link_layer", at).text);
+    read_line(port->rate, sizeof port->rate, path_of("%s/rate", at).text);
     look_at_gids(at, port);
     look_at_netdev(root, at, port);
 }
@@ -152,13 +142,13 @@ look_at_verbs(const char *root, kvp_doctor_port_t *port)
     struct dirent *entry;
     DIR *dir;
 
-    dir = open_dir("%s/sys/class/infiniband_verbs", root);
+    dir = opendir(path_of("%s/sys/class/infiniband_verbs", root).text);
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
         if (entry->d_name[0] == '.') continue;
-        read_line(name, sizeof name, "%s/sys/class/infiniband_verbs/%s/ibdev", root, entry->d_name);
+        read_line(name, sizeof name, path_of("%s/sys/class/infiniband_verbs/%s/ibdev", root, entry->d_name).text);
         if (strcmp(name, port->device) != 0) continue;
         port->has_verbs = true;
-        port->may_open = may_use("%s/dev/infiniband/%s", root, entry->d_name);
+        port->may_open = may_use(path_of("%s/dev/infiniband/%s", root, entry->d_name).text);
     }
     if (dir != NULL) closedir(dir);
 }
@@ -168,7 +158,7 @@ look_at_numa(const char *root, kvp_doctor_port_t *port)
 {
     char line[32];
 
-    read_line(line, sizeof line, "%s/sys/class/infiniband/%s/device/numa_node", root, port->device);
+    read_line(line, sizeof line, path_of("%s/sys/class/infiniband/%s/device/numa_node", root, port->device).text);
     if (line[0] != '\0') port->numa_node = atoi(line);
 }
 
@@ -178,7 +168,7 @@ look_at_device(const char *root, const char *device, kvp_doctor_facts_t *facts)
     struct dirent *entry;
     DIR *dir;
 
-    dir = open_dir("%s/sys/class/infiniband/%s/ports", root, device);
+    dir = opendir(path_of("%s/sys/class/infiniband/%s/ports", root, device).text);
     while (dir != NULL && (entry = readdir(dir)) != NULL && facts->ports_n < KVP_DOCTOR_PORTS_MAX) {
         kvp_doctor_port_t *port = &facts->ports[facts->ports_n];
 
@@ -206,12 +196,12 @@ look_at_devices(const char *root, kvp_doctor_facts_t *facts)
     struct dirent *entry;
     DIR *dir;
 
-    dir = open_dir("%s/sys/class/infiniband", root);
+    dir = opendir(path_of("%s/sys/class/infiniband", root).text);
     while (dir != NULL && (entry = readdir(dir)) != NULL)
         if (entry->d_name[0] != '.') look_at_device(root, entry->d_name, facts);
     if (dir != NULL) closedir(dir);
     qsort(facts->ports, facts->ports_n, sizeof facts->ports[0], by_name);
-    facts->has_rdma_cm = may_use("%s/dev/infiniband/rdma_cm", root);
+    facts->has_rdma_cm = may_use(path_of("%s/dev/infiniband/rdma_cm", root).text);
 }
 
 /* ---- limits */
@@ -231,7 +221,7 @@ look_at_huge_pages(const char *root, kvp_doctor_facts_t *facts)
     char line[128];
     const char *open;
 
-    read_line(line, sizeof line, "%s/sys/kernel/mm/transparent_hugepage/shmem_enabled", root);
+    read_line(line, sizeof line, path_of("%s/sys/kernel/mm/transparent_hugepage/shmem_enabled", root).text);
     open = strchr(line, '[');
     if (open == NULL) return;
     snprintf(facts->shmem_huge, sizeof facts->shmem_huge, "%.*s", (int)strcspn(open + 1, "]"), open + 1);
