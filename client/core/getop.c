@@ -303,7 +303,7 @@ has_small_sum(const kvp_getop_item_t *it)
 static bool
 may_skip_desc(const kvp_getop_t *op, const kvp_getop_item_t *it)
 {
-    if (!has_small_sum(it)) return false;
+    if (!has_small_sum(it) || it->is_last_ask) return false;
     return !it->is_known || (!it->needs_desc && was_told_lately(op, it, op->session.boot_ns));
 }
 
@@ -335,13 +335,12 @@ fill_moves(kvp_getop_t *op)
     }
 }
 
-/* Where a location was known the extent is most likely another object's by now; where the master has just told it, and
- * holds it, the bytes are broken. */
+/* The extent is most likely another object's by now: where its location was known, and also where the master has just told it,
+ * since an upsert waits for no hold. Whether bytes are broken the descriptor tells, which is read once the master was asked again. */
 static kvp_err_t
 judge_by_sum(const kvp_getop_item_t *it, const kvp_move_t *mv)
 {
-    if ((mv->has_sum && mv->sum == it->sum) || !KVP_RULE(READ_BY_SUM)) return KVP_OK;
-    return it->is_known ? KVP_STALE : KVP_CORRUPT;
+    return (mv->has_sum && mv->sum == it->sum) || !KVP_RULE(READ_BY_SUM) ? KVP_OK : KVP_STALE;
 }
 
 static kvp_err_t
