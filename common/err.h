@@ -25,7 +25,7 @@ extern "C" {
     X(-10, BUFFER_SMALL, -600, "buffer is smaller than the object")                                                    \
     X(-11, NOT_REGISTERED, -600, "buffer is not registered")                                                           \
     X(-12, TOO_LARGE, -600, "value is larger than a chunk, or a request than its limit")                               \
-    X(-13, BAD_KEY, -400, "key is empty or longer than 1024 bytes")                                                    \
+    X(-13, BAD_KEY, -600, "key is empty or longer than 1024 bytes")                                                    \
     X(-14, ABORTED, -700, "the attempt was aborted")                                                                   \
     X(-15, STALE, -704, "the bytes are gone or were replaced while they were read")                                    \
     X(-16, NOTSUP, -600, "not supported here")                                                                         \

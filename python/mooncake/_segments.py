@@ -5,6 +5,7 @@ import logging
 
 from kvpool import _kvpool
 
+from ._arguments import list_of
 from ._types import ReplicaDescriptor
 
 log = logging.getLogger("mooncake.store")
@@ -54,21 +55,22 @@ class Segments:
         return None, _NO_TASK if self._raw is not None else _INVALID
 
     def _refuse_task(self, key, targets, sources):
-        if self._raw is None or isinstance(targets, (str, bytes)):
+        targets = list(list_of(targets))
+        if self._raw is None or not targets:
             return _NO_ID, _INVALID
         place = self._raw.batch_locate([key], 0, 0)[0]
         if type(place) is int:
             return _NO_ID, place
         nodes = self._nodes()
         holders = {nodes.get(s) for s in place[1]}
-        if not targets or not set(targets) <= set(nodes.values()) or not set(sources) <= holders or (sources and sources == targets):
+        if not set(targets) <= set(nodes.values()) or not set(sources) <= holders or (sources and sources == targets):
             return _NO_ID, _INVALID
         log.error("%r: a pool makes copies of an object when it is put (ReplicateConfig.replica_num), not later", key)
         return _NO_ID, _NOT_SUPPORTED
 
     def _places(self, keys):
         """key -> (length, segments), of those that are there."""
-        if self._raw is None or not keys:
+        if self._raw is None or len(list_of(keys)) == 0:
             return {}
         return {k: place for k, place in zip(keys, self._raw.batch_locate(keys, 0, 0)) if type(place) is tuple}
 
@@ -81,9 +83,11 @@ class Segments:
     def allocate_and_mount_segment(self, size, protocol="tcp", location=""):
         """Gives so many bytes more to the pool, as a node of their own. {"ret": 0 or code, "segment_ids": [its "host:port"],
         "allocated_size": bytes}."""
+        if not isinstance(size, int):
+            raise TypeError(f"size is an int, not {type(size).__name__}")
         session = self._session
-        if session is None or isinstance(size, bool) or not isinstance(size, int) or size <= 0:
-            return {"ret": _INVALID, "segment_ids": [], "allocated_size": 0}
+        if session is None or isinstance(size, bool) or size <= 0:
+            return {"ret": _INTERNAL, "segment_ids": [], "allocated_size": 0}
         raw, name, err = self._join(size, self._how)
         if err != 0:
             return {"ret": err, "segment_ids": [], "allocated_size": 0}
@@ -93,7 +97,7 @@ class Segments:
                 self._joined[name] = raw
         if not is_open:
             raw.close()
-            return {"ret": _INVALID, "segment_ids": [], "allocated_size": 0}
+            return {"ret": _INTERNAL, "segment_ids": [], "allocated_size": 0}
         return {"ret": 0, "segment_ids": [name], "allocated_size": size}
 
     def mount_segment(self, path, size, offset=0, protocol="tcp", location=""):
@@ -113,10 +117,8 @@ class Segments:
         return 0
 
     def _leave_segments(self, segment_ids):
-        if isinstance(segment_ids, (str, bytes)):
-            raise TypeError("segment_ids is a list")
         result = 0
-        for name in segment_ids:
+        for name in list_of(segment_ids):
             raw = self._joined.pop(name, None)
             if raw is not None:
                 raw.close()

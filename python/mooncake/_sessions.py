@@ -8,9 +8,10 @@ its objects and puts them at its end; both in memory of this process, at most 1 
 import operator
 
 from . import _staging
-from ._config import groups_of, put_options
+from ._arguments import are_alike, is_key, list_of, put_terms
 
 _INVALID = -600
+_NOT_FOUND = -704
 _EXISTS = -705
 
 
@@ -26,9 +27,7 @@ class Ranges:
         results = [[None] * len(keys) for keys in all_keys]
         items = {}  # key -> [(where its result goes, addresses, sizes, offsets)]
         for b, (base, keys, dst, src, sizes) in enumerate(zip(buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes)):
-            if isinstance(keys, (str, bytes)):
-                raise TypeError("the keys of a buffer are a list")
-            if not len(keys) == len(dst) == len(src) == len(sizes):
+            if not are_alike(keys, dst, src, sizes):
                 results[b] = [[_INVALID] for _ in keys]
                 continue
             base = operator.index(base)
@@ -53,10 +52,10 @@ class Ranges:
     # ---- get sessions
     def batch_get_session_start(self, keys):
         """Reads the objects of keys. 0 or a code for each. A key that has a session gets its object anew."""
-        if self._raw is None:
+        if self._raw is None or len(list_of(keys)) == 0:
             return [_INVALID] * len(keys)
         found = {}
-        for window in _staging.read(self._raw, keys, self._staged) if keys else ():
+        for window in _staging.read(self._raw, keys, self._staged):
             found.update(window)
         self._gets.update({key: place for key, place in found.items() if type(place) is tuple})
         return [place if type(place) is int else 0 for place in (found[key] for key in keys)]
@@ -69,7 +68,7 @@ class Ranges:
         """Ends the sessions of keys. 0, also for those that have none."""
         if self._raw is None:
             return _INVALID
-        for key in keys:
+        for key in list_of(keys):
             self._gets.pop(key, None)
         return 0
 
@@ -79,22 +78,24 @@ class Ranges:
         sizes = [operator.index(size) for size in sizes]
         if any(size < 0 for size in sizes):
             raise ValueError("a size is not below 0")
-        groups = groups_of(config, len(keys))
-        if self._raw is None or len(keys) != len(sizes) or groups is False:
+        terms = put_terms(config, len(list_of(keys)))
+        if self._raw is None or terms is None or not are_alike(keys, sizes) or len(keys) == 0:
             return [_INVALID] * len(keys)
-        results = [_EXISTS if found == 1 else found for found in self._raw.batch_is_exist(keys, 0, 0)] if keys else []
+        places = self._raw.batch_locate(keys, 0, 0)  # unlike is_exist it protects nothing
+        results = [_EXISTS if type(place) is tuple else 0 if place == _NOT_FOUND else place for place in places]
         begun = {}
         for i, (key, size) in enumerate(zip(keys, sizes)):
             if results[i] == 0 and key in begun:
                 results[i] = _EXISTS
-            elif results[i] == 0 and (key in self._puts or size == 0):
+            elif results[i] == 0 and (key in self._puts or size == 0 or not is_key(key)):
                 results[i] = _INVALID
             elif results[i] == 0:
                 begun[key] = i
-        self._begin_puts(keys, sizes, begun.values(), put_options(config), groups, results)
+        self._begin_puts(keys, sizes, begun.values(), terms, results)
         return results
 
-    def _begin_puts(self, keys, sizes, which, options, groups, results):
+    def _begin_puts(self, keys, sizes, which, terms, results):
+        options, groups = terms
         which = list(which)
         try:
             slab = _staging.Slab(self._raw, [sizes[i] for i in which], self._staged) if which else None
@@ -118,7 +119,7 @@ class Ranges:
             return [_INVALID] * len(keys)
         results = [_INVALID] * len(keys)
         entries = {}  # options and whether there are groups -> [(index, entry)]
-        for i, key in enumerate(keys):
+        for i, key in enumerate(list_of(keys)):
             entry = self._puts.pop(key, None)
             if entry is not None:
                 entries.setdefault((entry[3], entry[4] is not None), []).append((i, entry))
@@ -132,10 +133,10 @@ class Ranges:
 
     def batch_put_session_revoke(self, keys):
         """Ends sessions without a put. 0, or -600 where there is none."""
-        return [0 if self._puts.pop(key, None) is not None else _INVALID for key in keys]
+        return [0 if self._puts.pop(key, None) is not None else _INVALID for key in list_of(keys)]
 
     def _copy_session(self, sessions, keys, ptrs, sizes, offsets, is_put):
-        if self._raw is None or not len(keys) == len(ptrs) == len(sizes) == len(offsets):
+        if self._raw is None or not are_alike(keys, ptrs, sizes, offsets):
             return [_INVALID] * len(keys)
         entries = [sessions.get(key) for key in keys]  # they keep their memory, whoever ends the session meanwhile
         places = [_INVALID if entry is None else entry[:2] for entry in entries]

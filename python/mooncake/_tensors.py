@@ -3,12 +3,13 @@
 first call that has a tensor to make. Addresses are of registered memory of the host."""
 import importlib
 import logging
+import sys
 
 from kvpool import _kvpool
 
 from . import _staging, _tensor_format
+from ._arguments import are_alike, list_of, put_terms
 from ._buffers import BufferHandle
-from ._config import put_options
 
 log = logging.getLogger("mooncake.store")
 
@@ -20,13 +21,16 @@ def _torch():
     return importlib.import_module("torch")  # takes seconds, and most programs have no use for it
 
 
+def _is_tensor(value):
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))  # whoever has one has imported it
+
+
 def serialize(tensor):
     """(header, address, bytes, what holds the memory): of the host, contiguous, so perhaps a copy. TypeError for what no header tells of."""
-    torch = _torch()
-    if not isinstance(tensor, torch.Tensor):
+    if not _is_tensor(tensor):
         raise TypeError(f"a tensor of torch is wanted, not {type(tensor).__name__}")
     name = str(tensor.dtype).rpartition(".")[2]
-    if name not in _tensor_format.DTYPES or tensor.dim() > _tensor_format.DIMS_MAX or tensor.layout != torch.strided:
+    if name not in _tensor_format.DTYPES or tensor.dim() > _tensor_format.DIMS_MAX or tensor.layout != _torch().strided:
         raise TypeError(f"a tensor of {tensor.dtype}, {tensor.dim()} dimensions and layout {tensor.layout} has no form in the pool")
     owner = tensor.detach().cpu().contiguous()
     size = owner.numel() * owner.element_size()
@@ -56,25 +60,21 @@ def _tensor_or_none(memory):
         return None
 
 
-def _is_alike(*lists):
-    return len({len(one) for one in lists}) == 1
-
-
 class Tensors:
     """A part of MooncakeDistributedStore. Gets give a tensor or None; puts 0 or a code, -600 for what is no tensor."""
 
     # ---- whole tensors
     def put_tensor(self, key, tensor):
-        return self._put_tensor(key, tensor, 0, None)
+        return self._put_tensors([key], [tensor], 0, None)[0]
 
     def upsert_tensor(self, key, tensor):
-        return self._put_tensor(key, tensor, _kvpool.UPSERT, None)
+        return self._put_tensors([key], [tensor], _kvpool.UPSERT, None)[0]
 
     def pub_tensor(self, key, tensor, config=None):
-        return self._put_tensor(key, tensor, 0, config)
+        return self._put_tensors([key], [tensor], 0, config)[0]
 
     def upsert_pub_tensor(self, key, tensor, config=None):
-        return self._put_tensor(key, tensor, _kvpool.UPSERT, config)
+        return self._put_tensors([key], [tensor], _kvpool.UPSERT, config)[0]
 
     def batch_put_tensor(self, keys, tensors_list):
         return self._put_tensors(keys, tensors_list, 0, None)
@@ -95,7 +95,7 @@ class Tensors:
         """Tensors of one call share memory: it is freed when none of them is left."""
         return [_tensor_or_none(memory) for memory in self.batch_get_buffer(keys)]
 
-    def _put_tensor(self, key, tensor, flags, config, shard=None):
+    def _put_tensor(self, key, tensor, options, shard=None):
         try:
             head, address, size, owner = serialize(tensor)
         except TypeError as e:
@@ -106,27 +106,29 @@ class Tensors:
         if shard is not None:
             dtype, shape = _tensor_format.unpack(head, _tensor_format.SIZE + size)
             head = _tensor_format.pack(dtype, shape, size, shard)
-        return self._raw.put_parts(key, (head, _kvpool.Span(address, size, owner)), 0, *put_options(config, flags))
+        return self._raw.put_parts(key, (head, _kvpool.Span(address, size, owner)), 0, *options)
 
     def _put_tensors(self, keys, tensors, flags, config):
-        if not _is_alike(keys, tensors):
+        terms = put_terms(config, len(list_of(keys)), flags)
+        if terms is None or not are_alike(keys, tensors):
             return [_INVALID] * len(keys)
-        return [self._put_tensor(key, tensor, flags, config) for key, tensor in zip(keys, tensors)]
+        return [self._put_tensor(key, tensor, terms[0]) for key, tensor in zip(keys, tensors)]
 
     # ---- shards: a put makes those of all ranks, whatever tp_rank is
     def put_tensor_with_tp(self, key, tensor, tp_rank=0, tp_size=1, split_dim=0):
-        return self._put_shards(key, tensor, tp_size, split_dim, None)
+        return self.batch_pub_tensor_with_tp([key], [tensor], None, tp_rank, tp_size, split_dim)[0]
 
     def pub_tensor_with_tp(self, key, tensor, config=None, tp_rank=0, tp_size=1, split_dim=0):
-        return self._put_shards(key, tensor, tp_size, split_dim, config)
+        return self.batch_pub_tensor_with_tp([key], [tensor], config, tp_rank, tp_size, split_dim)[0]
 
     def batch_put_tensor_with_tp(self, base_keys, tensors_list, tp_rank=0, tp_size=1, split_dim=0):
         return self.batch_pub_tensor_with_tp(base_keys, tensors_list, None, tp_rank, tp_size, split_dim)
 
     def batch_pub_tensor_with_tp(self, base_keys, tensors_list, config=None, tp_rank=0, tp_size=1, split_dim=0):
-        if not _is_alike(base_keys, tensors_list):
+        terms = put_terms(config, len(list_of(base_keys)))
+        if terms is None or not are_alike(base_keys, tensors_list):
             return [_INVALID] * len(base_keys)
-        return [self._put_shards(key, tensor, tp_size, split_dim, config) for key, tensor in zip(base_keys, tensors_list)]
+        return [self._put_shards(key, tensor, tp_size, split_dim, terms[0]) for key, tensor in zip(base_keys, tensors_list)]
 
     def get_tensor_with_tp(self, key, tp_rank=0, tp_size=1, split_dim=0):
         return self.get_tensor(_shard_key(key, tp_rank, tp_size))
@@ -134,17 +136,17 @@ class Tensors:
     def batch_get_tensor_with_tp(self, base_keys, tp_rank=0, tp_size=1):
         return self.batch_get_tensor([_shard_key(key, tp_rank, tp_size) for key in base_keys])
 
-    def _put_shards(self, key, tensor, ranks, dimension, config):
+    def _put_shards(self, key, tensor, ranks, dimension, options):
         """0, or the first code. The dimension has to be a multiple of ranks."""
         if ranks <= 1:
-            return self._put_tensor(key, tensor, 0, config)
-        if not isinstance(tensor, _torch().Tensor) or not 0 <= dimension < tensor.dim():
+            return self._put_tensor(key, tensor, options)
+        if not _is_tensor(tensor) or not 0 <= dimension < tensor.dim():
             return _INVALID
         whole, code = list(tensor.shape), 0
         if whole[dimension] == 0 or whole[dimension] % ranks:
             return _INVALID
         for rank, part in enumerate(tensor.chunk(ranks, dimension)):
-            one = self._put_tensor(_shard_key(key, rank, ranks), part, 0, config, (rank, ranks, dimension, whole))
+            one = self._put_tensor(_shard_key(key, rank, ranks), part, options, (rank, ranks, dimension, whole))
             code = code or one
         return code
 
@@ -154,7 +156,7 @@ class Tensors:
         return self.batch_get_tensor_into([key], [buffer_ptr], [size])[0]
 
     def batch_get_tensor_into(self, keys, buffer_ptrs, sizes):
-        if not _is_alike(keys, buffer_ptrs, sizes):
+        if not are_alike(keys, buffer_ptrs, sizes):
             return [None] * len(keys)
         got = self.batch_get_into(keys, buffer_ptrs, sizes)
         return [_tensor_or_none(BufferHandle(ptr, n, None)) if n > 0 else None for ptr, n in zip(buffer_ptrs, got)]
@@ -182,15 +184,16 @@ class Tensors:
         return self.batch_put_tensor_with_tp_from([key], [buffer_ptr], [size], tp_rank, tp_size, split_dim)[0]
 
     def batch_put_tensor_with_tp_from(self, base_keys, buffer_ptrs, sizes, tp_rank=0, tp_size=1, split_dim=0):
-        if not _is_alike(base_keys, buffer_ptrs, sizes):
+        if not are_alike(base_keys, buffer_ptrs, sizes):
             return [_INVALID] * len(base_keys)
         if tp_size <= 1:
             return self._put_tensors_from(base_keys, buffer_ptrs, sizes, 0)
-        tensors = (_tensor_or_none(self._copy_of(ptr, size)) for ptr, size in zip(buffer_ptrs, sizes))
-        return [self._put_shards(key, tensor, tp_size, split_dim, None) for key, tensor in zip(base_keys, tensors)]
+        tensors = (_tensor_or_none(self._copy_of(ptr, size)) for ptr, size in zip(buffer_ptrs, sizes))  # one at a time in memory
+        options, _ = put_terms(None, len(base_keys))
+        return [self._put_shards(key, tensor, tp_size, split_dim, options) for key, tensor in zip(base_keys, tensors)]
 
     def _put_tensors_from(self, keys, ptrs, sizes, flags):
-        if self._raw is None or not _is_alike(keys, ptrs, sizes):
+        if self._raw is None or not are_alike(keys, ptrs, sizes):
             return [_INVALID] * len(keys)
         heads = [self._copy_of(ptr, _tensor_format.SIZE) for ptr in ptrs]
         are_sound = [head is not None and _tensor_format.unpack(memoryview(head), size) is not None for head, size in zip(heads, sizes)]
@@ -212,7 +215,7 @@ class Tensors:
     # ---- elsewhere
     def get_tensor_into_cuda(self, key, tensor):
         """Copies the payload into a tensor on a GPU of as many bytes. How many these are, or a code."""
-        if not (isinstance(tensor, _torch().Tensor) and tensor.is_cuda and tensor.is_contiguous()):
+        if not (_is_tensor(tensor) and tensor.is_cuda and tensor.is_contiguous()):
             return _INVALID
         found = self.get_tensor(key)
         if found is None:
@@ -224,7 +227,7 @@ class Tensors:
         return size
 
     def batch_get_tensor_into_cuda(self, keys, tensors_list):
-        if not _is_alike(keys, tensors_list):
+        if not are_alike(keys, tensors_list):
             return [_INVALID] * len(keys)
         return [self.get_tensor_into_cuda(key, tensor) for key, tensor in zip(keys, tensors_list)]
 
@@ -254,7 +257,7 @@ class Tensors:
         if key is not None and key not in tensors:
             log.warning("%s has no tensor %r; the first one is taken", file_name, key)
         tensor = tensors.get(key, next(iter(tensors.values())))
-        return tensor if self._put_tensor(key or file_name, tensor, 0, None) == 0 else None
+        return tensor if self.put_tensor(key or file_name, tensor) == 0 else None
 
 
 def _shard_key(key, rank, ranks):

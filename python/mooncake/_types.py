@@ -113,7 +113,8 @@ class ReplicaDescriptor:
 class ReplicateConfig:
     """How an object is put. What a pool has no use for is taken, and changes nothing:
 
-    used: replica_num (copies on as many hosts), with_hard_pin, soft_pin_action (ENABLE), group_ids (evicted together).
+    used: replica_num (copies on as many hosts), with_hard_pin, soft_pin_action (ENABLE), group_ids (evicted together; of what
+    is put from registered memory).
     not used: preferred_segment and preferred_segments (a put goes to this host first, where it has room),
     prefer_alloc_in_same_node (an object is never spread), soft_pin_ttl_ms, nof_replica_num, dfs_replica_num,
     preferred_nof_segments, data_type.
@@ -137,5 +138,14 @@ class ReplicateConfig:
         self.data_type = ObjectDataType.UNKNOWN
         self.group_ids = None
 
+    def __setattr__(self, name, value):
+        kinds = _KINDS.get(name)
+        if kinds is not None and not isinstance(value, kinds):
+            raise TypeError(f"{name} is {' or '.join(kind.__name__ for kind in kinds)}, not {type(value).__name__}")
+        super().__setattr__(name, value)
+
     def __repr__(self):
         return "ReplicateConfig(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__) + ")"
+
+
+_KINDS = {"replica_num": (int,), "with_hard_pin": (bool, int), "preferred_segment": (str,), "group_ids": (list, tuple, type(None))}

@@ -12,8 +12,8 @@ import threading
 from kvpool import _kvpool
 
 from . import _setup, _staging, _tensor_format
+from ._arguments import are_alike, are_buffers, list_of, put_terms
 from ._buffers import BufferHandle, BufferLease, BufferLeaseView, BufferPool
-from ._config import groups_of, put_options
 from ._segments import Segments
 from ._sessions import Ranges
 from ._tensors import Tensors, deserialize, serialize
@@ -169,22 +169,24 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         return self._put_parts(key, parts, _kvpool.UPSERT, config)
 
     def put_batch(self, keys, values, config=None):
-        """0, or the first code. A group id of config is of the key at the same place."""
+        """0, or the first code; the others are put all the same."""
         return self._put_values(keys, values, 0, config)
 
     def upsert_batch(self, keys, values, config=None):
         return self._put_values(keys, values, _kvpool.UPSERT, config)
 
     def _put_value(self, key, value, flags, config):
-        return self._raw.put(key, value, 0, *put_options(config, flags)) if self._raw is not None else _INVALID
+        return self._put_values([key], [value], flags, config)
 
     def _put_parts(self, key, parts, flags, config):
-        return self._raw.put_parts(key, parts, 0, *put_options(config, flags)) if self._raw is not None else _INVALID
+        terms = put_terms(config, 1, flags)
+        return self._raw.put_parts(key, parts, 0, *terms[0]) if self._raw is not None and terms is not None else _INVALID
 
     def _put_values(self, keys, values, flags, config):
-        if self._raw is None or len(keys) != len(values):
+        terms = put_terms(config, len(list_of(keys)), flags)
+        if self._raw is None or terms is None or not are_alike(keys, values):
             return _INVALID
-        results = [self._put_value(key, value, flags, config) for key, value in zip(keys, values)]
+        results = [self._raw.put(key, value, 0, *terms[0]) for key, value in zip(keys, values)]
         return next((r for r in results if r != 0), 0)
 
     def get(self, key):
@@ -195,7 +197,7 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         return value if type(value) is bytes else b""
 
     def get_batch(self, keys):
-        return [self.get(key) for key in keys]
+        return [self.get(key) for key in list_of(keys)]
 
     def get_buffer(self, key):
         """A BufferHandle, or None."""
@@ -204,7 +206,7 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
 
     def batch_get_buffer(self, keys):
         """A BufferHandle or None for each. What was read in one batch is freed together."""
-        if self._raw is None or not keys:
+        if self._raw is None or len(list_of(keys)) == 0:
             return [None] * len(keys)
         found = {}
         for window in _staging.read(self._raw, keys):
@@ -232,16 +234,17 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         return self._put_memory(keys, all_buffer_ptrs, all_sizes, 0, config)
 
     def _put_memory(self, keys, ptrs, sizes, flags, config):
-        groups = groups_of(config, len(keys))
-        if self._raw is None or groups is False or not len(keys) == len(ptrs) == len(sizes):
+        terms = put_terms(config, len(list_of(keys)), flags)
+        if self._raw is None or terms is None or not are_buffers(keys, ptrs, sizes):
             return [_INVALID] * len(keys)
-        return self._raw.batch_put(keys, ptrs, sizes, 0, *put_options(config, flags), groups)
+        options, groups = terms
+        return self._raw.batch_put(keys, ptrs, sizes, 0, *options, groups)
 
     def get_into(self, key, buffer_ptr, size):
         return self.batch_get_into([key], [buffer_ptr], [size])[0]
 
     def batch_get_into(self, keys, buffer_ptrs, sizes):
-        if self._raw is None or not len(keys) == len(buffer_ptrs) == len(sizes):
+        if self._raw is None or not are_buffers(keys, buffer_ptrs, sizes):
             return [_INVALID] * len(keys)
         return self._raw.batch_get(keys, buffer_ptrs, sizes, 0, 0)
 
@@ -264,9 +267,7 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         return self._raw.remove(key, 0, _remove_flags(force)) if self._raw is not None else _INVALID
 
     def batch_remove(self, keys, force=False):
-        if isinstance(keys, (str, bytes)):
-            raise TypeError("keys are a list")
-        return [self.remove(key, force) for key in keys]
+        return [self.remove(key, force) for key in list_of(keys)]
 
     def remove_by_regex(self, regex_pattern, force=False):
         """How many went, or a code."""

@@ -169,6 +169,7 @@ static bool
 take_inner(kvpy_items_t *it, const lists_t *l, PyObject *addrs, PyObject *sizes, kvpool_iov_t *pieces, size_t *n_out)
 {
     Py_ssize_t n = PyTuple_GET_SIZE(addrs);
+    size_t used = 0;
 
     if (sizes != NULL) {
         if (!PyTuple_Check(sizes)) {
@@ -177,11 +178,13 @@ take_inner(kvpy_items_t *it, const lists_t *l, PyObject *addrs, PyObject *sizes,
         }
         if (!check_lengths(n, n, PyTuple_GET_SIZE(sizes), "pieces")) return false;
     }
-    for (Py_ssize_t k = 0; k < n; k++)
+    for (Py_ssize_t k = 0; k < n; k++) {
         if (!take_piece(it, l, PyTuple_GET_ITEM(addrs, k), sizes != NULL ? PyTuple_GET_ITEM(sizes, k) : NULL,
-                        &pieces[k]))
+                        &pieces[used]))
             return false;
-    *n_out = (size_t)n;
+        if (pieces[used].len > 0) used++; /* an empty piece adds nothing */
+    }
+    *n_out = used;
     return true;
 }
 

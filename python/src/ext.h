@@ -28,6 +28,10 @@ extern PyTypeObject kvpy_span_type; /* span.c */
 /* kvpy_code is the number that the handle's callers get for an error of the library. */
 long kvpy_code(const kvpy_pool_t *self, int err);
 
+/* kvpy_lookup_err is an error of a call that looks for what is there or removes it: to connectors a key that no object can have
+ * is one that is not there. */
+int kvpy_lookup_err(const kvpy_pool_t *self, int err);
+
 /* kvpy_check sets an exception and returns false for a handle that was never opened. */
 bool kvpy_check(const kvpy_pool_t *self);
 

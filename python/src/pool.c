@@ -29,6 +29,12 @@ kvpy_code(const kvpy_pool_t *self, int err)
     return -1;
 }
 
+int
+kvpy_lookup_err(const kvpy_pool_t *self, int err)
+{
+    return self->is_dropin && err == KVPOOL_BAD_KEY ? KVPOOL_NOT_FOUND : err;
+}
+
 bool
 kvpy_check(const kvpy_pool_t *self)
 {
@@ -237,7 +243,7 @@ pool_get(kvpy_pool_t *self, PyObject *args)
     }
     if (err != KVPOOL_OK) {
         Py_DECREF(bytes);
-        return number(self, err);
+        return number(self, kvpy_lookup_err(self, err));
     }
     self->guess = len;
     if (len < (size_t)PyBytes_GET_SIZE(bytes) && _PyBytes_Resize(&bytes, (Py_ssize_t)len) < 0) return NULL;
@@ -263,7 +269,7 @@ pool_get_into(kvpy_pool_t *self, PyObject *args)
         err = get_memory(self->pool, &key, &mem, &opts, &len);
     Py_END_ALLOW_THREADS
     kvpy_mem_fini(&mem);
-    return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number(self, err);
+    return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number(self, kvpy_lookup_err(self, err));
 }
 
 /* view(key, deadline_ms) -> View or error */
@@ -296,7 +302,7 @@ pool_size(kvpy_pool_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_size(self->pool, key.data, key.len, &len, &opts);
     Py_END_ALLOW_THREADS
-    return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number(self, err);
+    return err == KVPOOL_OK ? PyLong_FromSize_t(len) : number(self, kvpy_lookup_err(self, err));
 }
 
 /* exists(key, deadline_ms) -> 1, 0 or error */
@@ -314,7 +320,8 @@ pool_exists(kvpy_pool_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_exists(self->pool, key.data, key.len, &exists, &opts);
     Py_END_ALLOW_THREADS
-    return number(self, err == KVPOOL_OK ? exists : err);
+    err = kvpy_lookup_err(self, err);
+    return number(self, err == KVPOOL_OK || err == KVPOOL_NOT_FOUND ? exists : err);
 }
 
 /* remove(key, deadline_ms, flags) -> error */
@@ -333,7 +340,7 @@ pool_remove(kvpy_pool_t *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
         err = kvpool_remove(self->pool, key.data, key.len, &opts);
     Py_END_ALLOW_THREADS
-    return number(self, err);
+    return number(self, kvpy_lookup_err(self, err));
 }
 
 /* remove_many(pattern or None, deadline_ms, flags) -> error, or (removed, held) */

@@ -45,6 +45,14 @@ spread(int err, int *results, Py_ssize_t n)
         results[i] = err;
 }
 
+/* See kvpy_lookup_err; absent is what a call says of what is not there. */
+static void
+lookup_results(const kvpy_pool_t *self, int *results, Py_ssize_t n, int absent)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (kvpy_lookup_err(self, results[i]) != results[i]) results[i] = absent;
+}
+
 /* lens NULL: 0 where all is well (put). */
 static PyObject *
 list_of_results(const kvpy_pool_t *self, const int *results, const kvpool_item_t *lens, Py_ssize_t n)
@@ -140,6 +148,7 @@ kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
         err = kvpool_batch_get(self->pool, it.items, (size_t)it.keys.n, &opts, it.results);
     Py_END_ALLOW_THREADS
     spread(err, it.results, it.keys.n);
+    lookup_results(self, it.results, it.keys.n, KVPOOL_NOT_FOUND);
     list = list_of_results(self, it.results, it.items, it.keys.n);
     kvpy_items_fini(&it);
     return list;
@@ -164,6 +173,7 @@ kvpy_batch_is_exist(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
             err = kvpool_batch_is_exist(self->pool, keys.keys, (size_t)keys.n, &opts, results);
         Py_END_ALLOW_THREADS
         spread(err, results, keys.n);
+        lookup_results(self, results, keys.n, 0);
         list = list_of_results(self, results, NULL, keys.n);
     }
     PyMem_Free(results);
@@ -227,6 +237,7 @@ kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
             err = kvpool_batch_locate(self->pool, keys.keys, (size_t)keys.n, &opts, places, results);
         Py_END_ALLOW_THREADS
         spread(err, results, keys.n);
+        lookup_results(self, results, keys.n, KVPOOL_NOT_FOUND);
         list = list_of_places(self, places, results, keys.n);
     }
     PyMem_Free(results);

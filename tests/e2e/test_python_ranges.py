@@ -59,7 +59,7 @@ def test_lists_that_do_not_fit_together(store, target):
             store.get_into_ranges([at], keys, [[[0]]], [[[0]]], [[[1]]])
     with pytest.raises(UnicodeEncodeError):
         store.get_into_ranges([at], [["\ud800"]], [[[0]]], [[[0]]], [[[1]]])
-    assert store.get_into_ranges([at], [["k" * 2000]], [[[0]]], [[[0]]], [[[1]]]) == [[[-400]]]
+    assert store.get_into_ranges([at], [["k" * 2000]], [[[0]]], [[[0]]], [[[1]]]) == [[[-704]]]
     assert store.get("b") == b"0123456789"
 
 
@@ -108,7 +108,7 @@ def test_a_put_session(store):
     assert store.batch_put_session_start(["p", "q", "there", "p"], [100, 10, 5, 3]) == [0, 0, -705, -705]
     assert store.batch_put_session_start(["p"], [100]) == [-600] and store.batch_is_exist(["p", "q"]) == [0, 0]
     assert store.batch_put_session_start(["z"], [0]) == store.batch_put_session_start(["z"], [1, 2]) == [-600]
-    assert store.batch_put_session_start(["z"], [1 << 40]) == [-200] and store.batch_put_session_start([""], [1]) == [-400]
+    assert store.batch_put_session_start(["z"], [1 << 40]) == [-200] and store.batch_put_session_start([""], [1]) == [-600]
     assert store.batch_put_session_start(["z"], [1 << 62]) == [-200] and store.batch_put_session_start([], []) == []
     for size in (-1, "1", 1.5, None):
         with pytest.raises((TypeError, ValueError)):
@@ -124,6 +124,7 @@ def test_a_put_session(store):
     source.bytes[:1000] ^= 0xff
     assert store.get("p") == source.part(50, 50) + source.part(0, 50) and store.get("q") == source.part(3, 10)
     assert store.batch_put_session_end(["p"]) == [-600]
+    assert store.batch_put_session_start(["there"], [1]) == [-705] and store.remove("there") == 0  # to ask protects nothing
     # What was not written is zeros; what is revoked is not put.
     assert store.batch_put_session_start(["part", "gone"], [100, 100]) == [0, 0] and write(["part"], [[at]], [[50]], [[10]]) == [50]
     assert store.batch_put_session_revoke(["gone", "absent"]) == [0, -600]
