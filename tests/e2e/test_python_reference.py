@@ -121,7 +121,7 @@ class Judge:
         assert self.same > calls // 2, f"only {self.same} of {calls} outcomes were the same"
 
 
-@pytest.mark.limit(240)
+@pytest.mark.limit(600)
 def test_same_calls_same_outcomes(sides, scaled):
     calls = reference_calls.make(SEED, 2000 + scaled(20000), CLIENTS)
     judge = Judge()

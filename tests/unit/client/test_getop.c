@@ -222,7 +222,10 @@ test_get_without_a_descriptor_needs_the_sum(void **state)
         uint64_t computed;
         bool is_computed, is_given_away;
         kvp_err_t err;
-    } cases[] = {{9, true, false, KVP_OK}, {8, true, false, KVP_CORRUPT}, {8, true, true, KVP_STALE}, {9, false, true, KVP_STALE}};
+    } cases[] = {{9, true, false, KVP_OK},
+                 {8, true, false, KVP_CORRUPT},
+                 {8, true, true, KVP_STALE},
+                 {9, false, true, KVP_STALE}};
 
     (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++) {
