@@ -82,6 +82,7 @@ attach(kvp_node_t *node, kvp_node_conn_t *conn, const Kvp__Pb__Hello *hello, con
         return err;
     }
     err = kvp_node_core_attach(node->core, &conn->att, hello->incarnation, proc == NULL ? NULL : &proc->core);
+    if (err == KVP_OK) kvp_node_pin_came(&node->tps.pin, hello->incarnation);
     *why_out = err == KVP_OK ? "" : kvp_err_text(err);
     if (err != KVP_OK && proc != NULL && kvp_list_is_empty(&proc->core.records)) kvp_node_proc_drop(node, proc);
     return err;

@@ -160,10 +160,8 @@ run_grant(kvp_node_pin_t *p, kvp_node_grant_t *taken)
     now->err = err;
     has_left = now->has_left;
     if (err == KVP_OK || err == KVP_FENCED || has_left) grant_forget(p, now);
-    if (!has_left) return;
-    pthread_mutex_unlock(&p->lock);
-    p->tps[g.tp]->ops->peer_left(p->tps[g.tp], g.incarnation);
-    pthread_mutex_lock(&p->lock);
+    if (has_left)
+        p->tps[g.tp]->ops->peer_left(p->tps[g.tp], g.incarnation); /* with the lock: it does not come meanwhile */
 }
 
 /* ---- the threads. All with the lock held. */
@@ -372,6 +370,16 @@ kvp_node_pin_left(kvp_node_pin_t *p, uint64_t incarnation)
         g->has_left = true;
         if (g->state != KVP_GRANT_IS_TAKEN) grant_forget(p, g);
     }
+    pthread_mutex_unlock(&p->lock);
+}
+
+void
+kvp_node_pin_came(kvp_node_pin_t *p, uint64_t incarnation)
+{
+    if (p->mem == NULL) return;
+    pthread_mutex_lock(&p->lock);
+    for (uint32_t i = 0; i < p->grants_n; i++)
+        if (p->grants[i].incarnation == incarnation) p->grants[i].has_left = false;
     pthread_mutex_unlock(&p->lock);
 }
 

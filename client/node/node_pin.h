@@ -83,8 +83,9 @@ void kvp_node_pin_want(kvp_node_pin_t *p, uint32_t chunk);
 kvp_err_t kvp_node_pin_grant(kvp_node_pin_t *p, uint32_t tp, uint32_t chunk, uint64_t incarnation) KVP_MUST_USE;
 
 /* kvp_node_pin_left forgets what waits for a client that has left, before the transports are told so; what is being made for it
- * then is given back. The same thread. */
+ * then is given back, unless it has come again: kvp_node_pin_came. The same thread. */
 void kvp_node_pin_left(kvp_node_pin_t *p, uint64_t incarnation);
+void kvp_node_pin_came(kvp_node_pin_t *p, uint64_t incarnation);
 
 /* kvp_node_pin_bytes: zeros where there is nothing to do. The same thread. */
 void kvp_node_pin_bytes(kvp_node_pin_t *p, kvp_node_pinned_t *bytes_out);

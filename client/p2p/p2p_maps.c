@@ -12,7 +12,6 @@ struct kvp_p2p_map {
     kvp_list_t link;
     uint32_t users; /* guarded by the maps' lock */
     kvp_p2p_map_key_t key;
-    uint64_t len;
     kvp_rseg_t *mem, *words; /* words: the peer stores there, nobody else */
     const _Atomic uint64_t *cell;
 };
@@ -46,7 +45,8 @@ find(kvp_p2p_maps_t *maps, const kvp_p2p_map_key_t *key)
     kvp_list_foreach (pos, &maps->list) {
         kvp_p2p_map_t *map = kvp_list_entry(pos, kvp_p2p_map_t, link);
 
-        if (map->key.pid != key->pid || map->key.peer != key->peer || map->key.token != key->token) continue;
+        if (map->key.pid != key->pid || map->key.peer != key->peer) continue;
+        if (map->key.token != key->token || map->key.len != key->len) continue;
         map->users++;
         return map;
     }
@@ -68,7 +68,7 @@ static kvp_err_t
 map_open(kvp_p2p_maps_t *maps, const kvp_p2p_told_t *told, kvp_p2p_map_t *map)
 {
     kvp_token_t mem = {.fd = told->mem_fd}, words = {.fd = told->words_fd};
-    kvp_err_t err = kvp_rseg_create(maps->shm, &mem, told->len, KVP_ACCESS_WRITE, &map->mem);
+    kvp_err_t err = kvp_rseg_create(maps->shm, &mem, told->key.len, KVP_ACCESS_WRITE, &map->mem);
 
     if (err == KVP_OK)
         err = kvp_rseg_create(maps->shm, &words, KVP_PEER_CELLS * sizeof(uint64_t), KVP_ACCESS_READ, &map->words);
@@ -85,12 +85,12 @@ enter(kvp_p2p_maps_t *maps, kvp_p2p_map_t *map, kvp_p2p_map_t **map_out)
 
     pthread_mutex_lock(&maps->lock);
     *map_out = find(maps, &map->key);
-    if (*map_out == NULL && (maps->n >= KVP_P2P_MAPS_MAX || map->len > KVP_P2P_MAPS_BYTES - maps->bytes)) {
+    if (*map_out == NULL && (maps->n >= KVP_P2P_MAPS_MAX || map->key.len > KVP_P2P_MAPS_BYTES - maps->bytes)) {
         err = KVP_LIMIT;
     } else if (*map_out == NULL) {
         kvp_list_add_tail(&maps->list, &map->link);
         maps->n++;
-        maps->bytes += map->len;
+        maps->bytes += map->key.len;
         *map_out = map;
     }
     pthread_mutex_unlock(&maps->lock);
@@ -106,7 +106,7 @@ kvp_p2p_maps_add(kvp_p2p_maps_t *maps, const kvp_p2p_told_t *told, kvp_p2p_map_t
     if (told->cell >= KVP_PEER_CELLS) return KVP_PROTO;
     map = calloc(1, sizeof *map);
     if (map == NULL) return KVP_NOMEM;
-    *map = (kvp_p2p_map_t){.users = 1, .key = told->key, .len = told->len};
+    *map = (kvp_p2p_map_t){.users = 1, .key = told->key};
     err = map_open(maps, told, map);
     if (err == KVP_OK) err = enter(maps, map, &entered);
     if (entered != map) map_close(map);
@@ -125,7 +125,7 @@ kvp_p2p_maps_rele(kvp_p2p_maps_t *maps, kvp_p2p_map_t *map)
     if (is_last) {
         kvp_list_del(&map->link);
         maps->n--;
-        maps->bytes -= map->len;
+        maps->bytes -= map->key.len;
     }
     pthread_mutex_unlock(&maps->lock);
     if (is_last) map_close(map);

@@ -23,17 +23,19 @@ typedef struct {
     uint64_t bytes;
 } kvp_p2p_maps_t;
 
-/* Whose registration it is. What an endpoint says of itself does not do: another could say the same. */
+/* Whose registration it is. What an endpoint says of itself does not do: another could say the same; and it could say the same of two
+ * ranges, of which the longer one would be looked for in the shorter one's mapping. */
 typedef struct {
     pid_t pid;
     uint64_t peer; /* incarnation of the endpoint */
     uint64_t token;
+    uint64_t len;
 } kvp_p2p_map_key_t;
 
 /* What a peer told of a range that can be mapped. */
 typedef struct {
     kvp_p2p_map_key_t key;
-    uint64_t len, cell;
+    uint64_t cell;
     int mem_fd, words_fd; /* borrowed */
 } kvp_p2p_told_t;
 

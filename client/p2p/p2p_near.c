@@ -15,7 +15,7 @@
 static kvp_err_t
 take_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, const kvp_p2p_map_key_t *key, uint64_t cell)
 {
-    kvp_p2p_told_t told = {.key = *key, .len = seen->len, .cell = cell};
+    kvp_p2p_told_t told = {.key = *key, .cell = cell};
     int fds[KVP_FRAMED_FDS];
     int n = kvp_framed_take_fds(&lane->io, fds, KVP_FRAMED_FDS);
     kvp_err_t err = KVP_PROTO;
@@ -34,7 +34,7 @@ take_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, const kvp_p2p_map_key_t *ke
 static kvp_err_t
 need_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, uint64_t deadline_ns)
 {
-    kvp_p2p_map_key_t key = {.pid = lane->proc.pid, .peer = lane->peer, .token = seen->token};
+    kvp_p2p_map_key_t key = {.pid = lane->proc.pid, .peer = lane->peer, .token = seen->token, .len = seen->len};
     const void *records = NULL;
     kvp_err_t err;
 
@@ -46,9 +46,9 @@ need_map(kvp_p2p_lane_t *lane, kvp_p2p_seen_t *seen, uint64_t deadline_ns)
     kvp_peer_map_encode(&lane->io.out, kvp_p2p_lane_id(lane), seen->token);
     err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_MAP, 1, sizeof(uint64_t), deadline_ns, &records);
     if (err == KVP_OK) err = take_map(lane, seen, &key, *(const uint64_t *)records);
-    if (err == KVP_LIMIT || err == KVP_SYS)
+    if (err == KVP_LIMIT || err == KVP_SYS || err == KVP_NOMEM)
         kvp_log_debug("client", "memory of a peer is not mapped: %s", kvp_err_text(err));
-    return err == KVP_NOTSUP || err == KVP_LIMIT || err == KVP_SYS ? KVP_OK : err;
+    return err == KVP_NOTSUP || err == KVP_LIMIT || err == KVP_SYS || err == KVP_NOMEM ? KVP_OK : err;
 }
 
 /* ---- copying */

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference's admin paths over HTTP, answered from the pool. Answers are as long as the pool has keys, and streamed a page
-at a time; at most _AT_ONCE are made at once, others wait their turn."""
+at a time. At most _AT_ONCE questions are put to the pool at once, and nobody keeps others from it who reads slowly; connections above
+_CONNECTIONS are closed."""
+import contextlib
 import http.client
 import itertools
 import json
@@ -14,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import kvpool
 
 _AT_ONCE = 16
+_CONNECTIONS = 256
 _SILENCE_S = 10  # of a client in the middle of a request
 _PATIENCE_S = 5
 _PAGE_KEYS = 1000
@@ -24,9 +27,24 @@ _TEXT = "text/plain; charset=utf-8"
 log = logging.getLogger("mooncake.master")
 
 
+class _BusyError(Exception):
+    """Too many others ask the pool."""
+
+
 def _lines(entries):
     """The next page of keys, a line each; b"" where there are no more."""
     return b"".join(key + b"\n" for key, _ in itertools.islice(entries, _PAGE_KEYS))
+
+
+def _told(key, place, nodes):
+    if type(place) is int:
+        error = kvpool.errors.error(place, key)
+        if isinstance(error, kvpool.NotFoundError) or error.name == "BAD_KEY":  # which no object can have
+            return None
+        raise error
+    size, segments = place
+    return [{"size_": size, "buffer_address_": 0, "protocol_": "kvpool", "transport_endpoint_": nodes.get(segment, "")}
+            for segment in segments]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -38,7 +56,14 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *args):
         pass
 
+    def _bad(self):
+        self.close_connection = True
+        self._text("400 Bad Request\n", 400)
+
     def do_GET(self):
+        if self.headers.get("Transfer-Encoding") or self.headers.get("Content-Length", "0") != "0":
+            self._bad()  # what nobody reads would be taken for the next request
+            return
         self._answer({
             "/get_all_keys": self._all_keys, "/get_all_segments": self._all_segments, "/query_key": self._query_key,
             "/batch_query_keys": self._batch_query_keys, "/health": self._health, "/metrics": self._metrics,
@@ -48,9 +73,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         length = self.headers.get("Content-Length") or "0"
-        if not length.isdecimal() or len(length) > len(str(_BODY_MAX)) or int(length) > _BODY_MAX:
-            self.close_connection = True
-            self._text("400 Bad Request\n", 400)
+        is_number = length.isdecimal() and len(length) <= len(str(_BODY_MAX))
+        if self.headers.get("Transfer-Encoding") or not is_number or int(length) > _BODY_MAX:
+            self._bad()
             return
         self.rfile.read(int(length))  # nobody looks at it
         self._answer({"/api/v1/remove_all": self._remove_all})
@@ -61,12 +86,29 @@ class _Handler(BaseHTTPRequestHandler):
         if known is None:
             self._text("404 Not Found\n", 404)
             return
-        with self.server.turns:
-            try:
-                known(parse_qs(url.query))
-            except kvpool.Error as e:
-                self.close_connection = True
-                self._json({"success": False, "error_message": str(e)}, 503)
+        try:
+            known(parse_qs(url.query))
+        except (kvpool.Error, _BusyError) as e:
+            self.close_connection = True
+            self._json({"success": False, "error_message": str(e)}, 503)
+
+    @contextlib.contextmanager
+    def _turn(self):
+        """To ask the pool, and not to write what it said."""
+        if not self.server.turns.acquire(timeout=_PATIENCE_S):
+            raise _BusyError("too many ask at once")
+        try:
+            yield
+        finally:
+            self.server.turns.release()
+
+    def _page(self, entries):
+        with self._turn():
+            return _lines(entries)
+
+    def _stat(self):
+        with self._turn():
+            return self.server.pool.stat(deadline=_PATIENCE_S)
 
     def _text(self, text, status=200):
         self._body(text.encode(), _TEXT, status)
@@ -85,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _all_keys(self, query):
         """A key a line, in chunks, as it is not known before how many there are."""
         entries = self.server.pool.list(page=_PAGE_KEYS, deadline=_PATIENCE_S)
-        lines = _lines(entries)  # what goes wrong here has an answer of its own yet
+        lines = self._page(entries)  # what goes wrong here has an answer of its own yet
         is_chunked = self.request_version >= "HTTP/1.1"
         self.send_response(200)
         self.send_header("Content-Type", _TEXT)
@@ -98,8 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             while lines:
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(lines), lines) if is_chunked else lines)
-                lines = _lines(entries)
-        except kvpool.Error as e:
+                lines = self._page(entries)
+        except (kvpool.Error, _BusyError, OSError) as e:
             log.warning("/get_all_keys was cut: %s", e)
             self._cut()
             return
@@ -113,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         socket.close(self.connection.detach())
 
     def _segments(self):
-        return self.server.pool.stat(deadline=_PATIENCE_S).get("segments", [])
+        return self._stat().get("segments", [])
 
     def _all_segments(self, query):
         self._text("".join(f"{node['node']}\n" for node in self._segments()))
@@ -139,41 +181,35 @@ class _Handler(BaseHTTPRequestHandler):
         self._json({"total_segments": len(segments), "segments": segments})
 
     def _ha_status(self, query):
-        self.server.pool.stat(deadline=_PATIENCE_S)
+        self._stat()
         self._text("serving")
 
     def _nodes(self):
         """segment_id -> "host:port"."""
         return {node["segment_id"]: node["addr"] for node in self._segments()}
 
-    def _found(self, key, nodes):
-        """What is told of one key, a copy each, or None."""
-        place = self.server.pool._raw.batch_locate([key], _PATIENCE_S * 1000, 0)[0]
-        if type(place) is int:
-            error = kvpool.errors.error(place, key)
-            if isinstance(error, kvpool.NotFoundError) or error.name == "BAD_KEY":  # which no object can have
-                return None
-            raise error
-        size, segments = place
-        return [{"size_": size, "buffer_address_": 0, "protocol_": "kvpool", "transport_endpoint_": nodes.get(segment, "")}
-                for segment in segments]
+    def _found(self, keys):
+        """What is told of each key, a copy each, or None."""
+        nodes = self._nodes()
+        with self._turn():
+            places = self.server.pool._raw.batch_locate(keys, _PATIENCE_S * 1000, 0)
+        return [_told(key, place, nodes) for key, place in zip(keys, places)]
 
     def _query_key(self, query):
-        found = self._found(query.get("key", [""])[0], self._nodes())
+        found = self._found([query.get("key", [""])[0]])[0]
         if found is None:
             self._json({"success": False, "error_code": -704, "error_message": "OBJECT_NOT_FOUND"}, 404)
         else:
             self._json({"success": True, "data": found})
 
     def _batch_query_keys(self, query):
-        data, nodes = {}, self._nodes()
-        for key in query.get("keys", [""])[0].split(","):
-            found = self._found(key, nodes)
-            data[key] = {"ok": found is not None, "error": None if found else "OBJECT_NOT_FOUND", "values": found}
-        self._json({"success": True, "data": data})
+        keys = list(dict.fromkeys(query.get("keys", [""])[0].split(",")))
+        self._json({"success": True, "data": {
+            key: {"ok": found is not None, "error": None if found else "OBJECT_NOT_FOUND", "values": found}
+            for key, found in zip(keys, self._found(keys))}})
 
     def _health(self, query):
-        self.server.pool.stat(deadline=_PATIENCE_S)
+        self._stat()
         self._json({"status": "ok", "role": "leader", "ha_state": "serving", "service_ready": True})
 
     def _metrics(self, query):
@@ -189,10 +225,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._body(body, kind, status)
 
     def _summary(self, query):
-        self._text(json.dumps(self.server.pool.stat(deadline=_PATIENCE_S)) + "\n")
+        self._text(json.dumps(self._stat()) + "\n")
 
     def _remove_all(self, query):
-        removed, _ = self.server.pool.remove_all(force=query.get("force", ["false"])[0] == "true", deadline=_PATIENCE_S)
+        with self._turn():
+            removed, _ = self.server.pool.remove_all(force=query.get("force", ["false"])[0] == "true", deadline=_PATIENCE_S)
         self._json({"success": True, "removed_count": removed})
 
 
@@ -200,6 +237,7 @@ class Admin(ThreadingHTTPServer):
     """Serves at `at`, from the pool of `master`; metrics_at is where the master serves its own."""
 
     daemon_threads = True
+    request_queue_size = 128  # who comes while others do waits for no second try
 
     def __init__(self, at, master, metrics_at):
         super().__init__(at, _Handler)
@@ -207,6 +245,23 @@ class Admin(ThreadingHTTPServer):
         self.pool = kvpool.Pool(f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}", name="mooncake_master")
         self.metrics_at = metrics_at
         self.turns = threading.BoundedSemaphore(_AT_ONCE)
+        self.rooms = threading.BoundedSemaphore(_CONNECTIONS)
+
+    def process_request(self, request, client_address):
+        if not self.rooms.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self.rooms.release()
+            raise
+
+    def process_request_thread(self, request, client_address):
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.rooms.release()
 
     def start(self):
         threading.Thread(target=self.serve_forever, daemon=True).start()

@@ -112,7 +112,8 @@ def read(raw, keys, budget=None):
                 left += [key for key, place in places.items() if place == _BUFFER_SMALL]
             for key in left:
                 places.pop(key, None)
-            yield places
+            if places:
+                yield places
             places = None
         if not left:
             return

@@ -529,6 +529,27 @@ def test_keys_that_end_too_early(pool, admin, version):
         assert (end == b"\r\n0\r\n\r\n") == (version == "1.1" and not is_cut)
 
 
+@pytest.mark.pool(nodes=1, memory="256MiB")
+def test_who_reads_slowly_keeps_nobody_waiting(pool, admin):
+    """More readers of a long answer than questions may be put at once, none of which reads it; and more connections than there are."""
+    n, more = 8192, "k" * 1000
+    with kvpool.Pool(pool.addr) as handle:
+        value = np.ones(1, np.uint8)
+        handle.register(value)
+        assert not any(handle.put_many([f"{i:06}{more}" for i in range(n)], [value] * n))
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection(admin.server_address, 10)) for _ in range(20)]
+        for client in slow:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(b"GET /get_all_keys HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(9) == b"HTTP/1.1 "
+        assert fetch(admin.server_address[1], "/health")[0] == 200
+        idle = [stack.enter_context(socket.create_connection(admin.server_address, 10)) for _ in range(260)]
+        idle[-1].settimeout(10)
+        assert idle[-1].recv(1) == b"", "one above the number of those that are served is closed"
+    wait_until(lambda: fetch(admin.server_address[1], "/health")[0] == 200, 20, "the rooms to be free again")
+
+
 @pytest.mark.pool(nodes=0)
 def test_admin_requests_that_are_wrong(admin):
     port = admin.server_address[1]
@@ -541,6 +562,15 @@ def test_admin_requests_that_are_wrong(admin):
         with socket.create_connection(admin.server_address, 10) as client:
             client.sendall(f"POST /api/v1/remove_all HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
             assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+    for head in ("GET /health HTTP/1.1\r\nContent-Length: 60", "GET /health HTTP/1.1\r\nTransfer-Encoding: chunked",
+                 "POST /api/v1/remove_all HTTP/1.1\r\nTransfer-Encoding: chunked"):
+        with socket.create_connection(admin.server_address, 10) as client:
+            client.sendall(f"{head}\r\nHost: x\r\n\r\nPOST /api/v1/remove_all?force=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            got = b""
+            with contextlib.suppress(ConnectionResetError):
+                while part := client.recv(4096):
+                    got += part
+        assert got.startswith(b"HTTP/1.1 400 ") and got.count(b"HTTP/1.1 ") == 1, "its body was taken for a request"
     assert fetch(port, "/metrics")[0] == 503
 
 

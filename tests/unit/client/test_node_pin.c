@@ -303,6 +303,29 @@ test_keys_of_whoever_has_left_are_given_back(void **state)
     }
 }
 
+/* It has come again before they were made: nothing of it is ended then, and what it asked for is there. */
+static void
+test_keys_of_whoever_has_come_again_stay(void **state)
+{
+    uint32_t begun;
+    fixture_t f;
+
+    (void)state;
+    setup_registered(&f);
+    begun = slow_reg_begun();
+    slow_reg_shut();
+    assert_int_equal(kvp_node_pin_grant(&f.pin, 0, 3, 77), KVP_EAGAIN);
+    slow_reg_await(begun + 1);
+    kvp_node_pin_left(&f.pin, 77);
+    f.tp->ops->peer_left(f.tp, 77);
+    kvp_node_pin_came(&f.pin, 77);
+    slow_reg_open();
+    while (grants_n(&f) > 0)
+        usleep(100);
+    assert_int_equal(export(&f, 3, 77), KVP_OK);
+    teardown(&f);
+}
+
 /* What kept them from being made is told to who comes back, and then it is tried again. */
 static void
 test_keys_that_cannot_be_made_are_told_once(void **state)
@@ -472,6 +495,7 @@ main(void)
         cmocka_unit_test(test_stop_waits_for_what_is_under_way_alone),
         cmocka_unit_test(test_keys_of_a_writer_are_made_by_the_threads),
         cmocka_unit_test(test_keys_of_whoever_has_left_are_given_back),
+        cmocka_unit_test(test_keys_of_whoever_has_come_again_stay),
         cmocka_unit_test(test_keys_that_cannot_be_made_are_told_once),
         cmocka_unit_test(test_keys_that_are_asked_for_are_bounded),
         cmocka_unit_test(test_keys_that_cannot_be_made_stand_in_nobodys_way),

@@ -27,6 +27,8 @@
 
 #define BYTES 65536u
 #define BASE 0x100000u /* where the liar says that its range is */
+#define LONG_BASE 0x10000000u /* and another one, */
+#define LONG_BYTES (1u << 30) /* of the same token */
 #define TOKEN 77u
 #define CELL 5u
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
@@ -47,6 +49,7 @@ typedef enum {
     LIE_THREE_FDS,
     LIE_EARLY_FDS,
     LIE_NO_TOKEN,
+    LIE_ONE_TOKEN_FOR_TWO,
 } lie_t;
 
 static const uint8_t nonce[KVP_PEER_NONCE_BYTES] = "read it yourself";
@@ -110,9 +113,12 @@ answer_map(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
     kvp_peer_reply_encode(&c->out, KVP_OP_PEER_MAP, frame->hdr.request_id, KVP_OK, "", &cell, 1, sizeof cell);
 }
 
+static uint32_t finds_n; /* of the liar's thread */
+
 static void
 answer(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
 {
+    static const kvp_peer_range_t other = {.base = LONG_BASE, .len = LONG_BYTES, .token = TOKEN, .key_len = 8};
     kvp_peer_range_t range = {.base = BASE, .len = BYTES, .token = TOKEN, .key_len = 8};
     kvp_peer_hello_reply_t reply = {.version = 1, .incarnation = 9, .transport = "tcp"};
 
@@ -128,6 +134,7 @@ answer(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
         kvp_peer_hello_reply_encode(&c->out, frame->hdr.request_id, &reply);
         break;
     case KVP_OP_PEER_FIND:
+        if (liar->lie == LIE_ONE_TOKEN_FOR_TWO && finds_n++ > 0) range = other;
         if (liar->lie == LIE_EARLY_FDS) assert_int_equal(kvp_framed_out_fds(c, c->out.len, liar->fds, 2), KVP_OK);
         kvp_peer_reply_encode(&c->out, KVP_OP_PEER_FIND, frame->hdr.request_id, KVP_OK, "", &range, 1, sizeof range);
         break;
@@ -230,12 +237,18 @@ ask_liar(lie_t lie, int want)
         free(mem);
         return;
     }
+    finds_n = 0;
     listen_at(&liar);
     assert_int_equal(kvpool_p2p_open(&conf, &p2p), KVPOOL_OK);
     assert_int_equal(kvpool_p2p_register(p2p, mem, BYTES, NULL), KVPOOL_OK);
     assert_int_equal(pthread_create(&liar.thread, NULL, liar_main, &liar), 0);
     op.local = mem;
     err = kvpool_p2p_transfer(p2p, liar.at, KVPOOL_P2P_WRITE, &op, 1, 5000);
+    if (lie == LIE_ONE_TOKEN_FOR_TWO) {
+        assert_int_equal(err, KVPOOL_OK);
+        op.remote = LONG_BASE + LONG_BYTES - op.len;
+        err = kvpool_p2p_transfer(p2p, liar.at, KVPOOL_P2P_WRITE, &op, 1, 5000);
+    }
     if (err != want) fail_msg("lie %d: %s", lie, kvpool_errname(err));
     kvpool_p2p_free(p2p);
     pthread_join(liar.thread, NULL);
@@ -274,12 +287,21 @@ test_a_cell_without_the_token_is_no_registration(void **state)
     ask_liar(LIE_NO_TOKEN, KVPOOL_NOT_REGISTERED);
 }
 
+/* What was mapped for the one is not where the other one's bytes go. */
+static void
+test_one_token_for_two_ranges(void **state)
+{
+    (void)state;
+    ask_liar(LIE_ONE_TOKEN_FOR_TWO, KVPOOL_PROTO);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_liar_is_believed_where_it_does_not_lie),
         cmocka_unit_test(test_what_could_harm_is_refused),
+        cmocka_unit_test(test_one_token_for_two_ranges),
         cmocka_unit_test(test_a_cell_without_the_token_is_no_registration),
     };
 
