@@ -71,12 +71,12 @@ KVPOOL_EXPORT int kvpool_p2p_unregister(kvpool_p2p_t *p2p, void *addr);
 
 /* kvpool_p2p_alloc gives len bytes of new memory, zero, and registered under *token_out (which may be NULL): peers of this host that "cma"
  * reaches map it, and copy at memory's speed, without this process having to run. It may be unregistered and registered as
- * any other; to unregister it puts other pages in its place, with the same bytes, so devices that were told of these pages (RDMA, CUDA,
- * O_DIRECT under way) have to be told again, or not before kvpool_p2p_dealloc. NOMEM: also more than the machine has. kvpool_p2p_dealloc unregisters it where it is registered and takes it away: NOT_REGISTERED for
+ * any other. NOMEM: also more than the machine has. kvpool_p2p_dealloc unregisters it where it is registered and takes it away: NOT_REGISTERED for
  * what alloc did not give. What is left goes with kvpool_p2p_free; between close and that a peer may end what it was storing there. A forked child
  * does not have it.
  * Unregister without dealloc, of memory that a peer has mapped, copies it into other pages at the same addresses, which peers do not
- * reach: what threads of this process store meanwhile stays. NOMEM: there was no memory for that; it is not registered, but to keep it from peers
+ * reach: what threads of this process store meanwhile stays, and what a device stores that was told of the pages (RDMA, CUDA, O_DIRECT) does not:
+ * such memory is deallocated, or the device told again. NOMEM: there was no memory for that; it is not registered, but to keep it from peers
  * that are stopped within a copy it has to be freed. */
 KVPOOL_EXPORT int kvpool_p2p_alloc(kvpool_p2p_t *p2p, size_t len, void **addr_out, uint64_t *token_out);
 KVPOOL_EXPORT int kvpool_p2p_dealloc(kvpool_p2p_t *p2p, void *addr);
