@@ -332,6 +332,19 @@ assert_result(const operation_t *op, uint64_t n, int err, bool is_for_good)
     fail_msg("%s, allocation %llu: %s", op->name, (unsigned long long)n, kvpool_errname(err));
 }
 
+/* A node that was not told in time that writes are over, on a busy machine, is told by the next handle: until then that is kept in mind. */
+static bool
+has_leaked(int64_t live)
+{
+    uint64_t until = kvp_now_ns() + SETTLE_NS;
+
+    while (fail_live() != live && kvp_now_ns() < until) {
+        open_pool(NULL);
+        close_pool();
+    }
+    return fail_live() != live;
+}
+
 /* One operation on a new handle with its n-th allocation failing. Returns whether there was one. */
 static bool
 step(const operation_t *op, uint64_t n, const char *transports, bool is_for_good)
@@ -358,7 +371,7 @@ step(const operation_t *op, uint64_t n, const char *transports, bool is_for_good
         fail_msg("%s, after allocation %llu had failed: %s", op->name, (unsigned long long)n, kvpool_errname(err));
     assert_nothing_is_held(op, n);
     close_pool();
-    if (fail_live() != live) fail_msg("%s, allocation %llu: a leak", op->name, (unsigned long long)n);
+    if (has_leaked(live)) fail_msg("%s, allocation %llu: a leak", op->name, (unsigned long long)n);
     return has_failed || is_late;
 }
 
@@ -419,7 +432,7 @@ test_open_fails(void **state)
                 fail_msg("allocation %llu: %s", (unsigned long long)n, kvpool_errname(err));
             if (err == KVPOOL_OK) assert_int_equal(do_exists(), KVPOOL_OK);
             if (err == KVPOOL_OK) close_pool();
-            if (fail_live() != live) fail_msg("allocation %llu: a leak", (unsigned long long)n);
+            if (has_leaked(live)) fail_msg("allocation %llu: a leak", (unsigned long long)n);
         }
     }
 }
@@ -443,7 +456,7 @@ test_close_fails(void **state)
         assert_int_equal(err, KVPOOL_OK); /* it gives no error for what it could not say */
         assert_int_equal(do_exists(), KVPOOL_CLOSED);
         close_pool();
-        if (fail_live() != live) fail_msg("allocation %llu: a leak", (unsigned long long)n);
+        if (has_leaked(live)) fail_msg("allocation %llu: a leak", (unsigned long long)n);
     }
 }
 
