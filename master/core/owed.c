@@ -159,7 +159,8 @@ kvp_owed_flush(kvp_master_t *m)
     kvp_buf_reset(&m->tomb_news);
 }
 
-/* What is new from now on it is told like all others, so it need not be met. */
+/* What is new from now on it is told like all others, so it need not be met. Who gave up its only segment meanwhile, and mounts
+ * another one, is told from the beginning. */
 void
 kvp_owed_greet(kvp_master_t *m, kvp_session_t *node)
 {
@@ -167,6 +168,7 @@ kvp_owed_greet(kvp_master_t *m, kvp_session_t *node)
     node->tombs_from = m->request_seq;
     node->tombs_whole = UINT64_MAX; /* that is not told yet */
     node->tombs_at = kvp_digestmap_end(&m->tombs);
+    kvp_list_del(&node->greeting);
     kvp_list_add_tail(&m->greeting, &node->greeting);
 }
 
