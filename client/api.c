@@ -9,7 +9,9 @@
 #include "client/pool.h"
 
 #include "client/waits.h"
+#include "common/forkguard.h"
 #include "common/log.h"
+#include "common/pages.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -120,7 +122,8 @@ choose_transports(opening_t *o)
     char why[WHY_MAX] = "";
     kvp_err_t err = KVP_OK;
 
-    if (text == NULL || kvp_is_listed(text, "rdma"))
+    /* Where nobody names devices now, what an earlier handle wished for, perhaps in vain, is not an embedded node's. */
+    if (text == NULL || kvp_is_listed(text, "rdma") || or_env(NULL, "KVPOOL_RDMA_DEVICE", NULL) == NULL)
         err = kvp_transports_wish(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
     if (err != KVP_OK) return refuse(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
     if (text == NULL) {
@@ -134,14 +137,13 @@ choose_transports(opening_t *o)
 static kvp_err_t
 choose_verify(opening_t *o)
 {
-    const char *text = getenv("KVPOOL_VERIFY");
+    kvp_err_t err;
 
-    if (o->conf.verify > KVPOOL_VERIFY_PAYLOAD)
+    if (o->conf.verify > KVPOOL_VERIFY_ADAPTERS)
         return refuse(o, KVP_INVALID, "verify", "there is no such way to verify");
-    if (text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0) return KVP_OK;
-    if (strcmp(text, "payload") != 0)
-        return refuse(o, KVP_INVALID, "KVPOOL_VERIFY", "\"payload\" or \"auto\" is expected");
-    o->conf.verify = KVPOOL_VERIFY_PAYLOAD;
+    err = kvp_verify_read(o->conf.detail, o->conf.detail_cap, &o->conf.verify);
+    if (err != KVP_OK) return err;
+    o->session.peers.trusts_adapters = o->conf.verify == KVPOOL_VERIFY_ADAPTERS;
     return KVP_OK;
 }
 
@@ -225,7 +227,7 @@ pool_create(const opening_t *o)
     pthread_mutex_init(&pool->lock, NULL);
     kvp_list_init(&pool->views);
     kvp_regs_init(&pool->regs, o->session.peers.transports, o->session.peers.transports_n);
-    kvp_stages_init(&pool->stages);
+    kvp_stages_init(&pool->stages, KVP_STAGES_MAX, 2);
     kvp_scratch_pool_init(&pool->scratches);
     kvp_holdings_init(&pool->holdings);
     pool->deadline_ms = o->conf.deadline_ms;
@@ -265,7 +267,6 @@ kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
     if (err != KVP_OK) return err;
     pool = pool_create(&o);
     if (pool == NULL) return KVP_NOMEM;
-    o.session.peers.guard = &pool->guard;
     o.session.peers.counters = &pool->counters;
     o.session.holdings = &pool->holdings;
     deadline_ns = kvp_now_ns() + o.conf.deadline_ms * KVP_NS_PER_MS;
@@ -328,6 +329,7 @@ kvpool_register(kvpool_t *pool, void *addr, size_t len)
     if (err != KVP_OK) return err;
     if (addr == NULL || len == 0) return kvp_call_end(&call, KVP_INVALID);
     err = kvp_device_cuda.look(addr, len, &mem);
+    if (err == KVP_OK && mem.kind == KVP_MEM_HOST && !kvp_is_mapped(addr, len)) err = KVP_INVALID;
     if (err == KVP_OK) err = kvp_regs_add(&pool->regs, addr, len, &mem);
     return kvp_call_end(&call, err);
 }

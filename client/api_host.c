@@ -4,7 +4,7 @@
  */
 #include "client/pool.h"
 
-#include "client/jsonw.h"
+#include "common/jsonw.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

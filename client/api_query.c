@@ -10,14 +10,11 @@
 
 #include <string.h>
 
-#define RETRY_NS (20 * KVP_NS_PER_MS)
-
 /* The keys of a question, and where its answer goes. */
 typedef struct {
     const kvpool_key_t *keys;
     uint32_t n;
     uint8_t opcode;
-    uint32_t flags; /* of the call */
 
     int *results; /* EXISTS, GET */
     kvpool_place_t *places; /* GET; NULL where only the length is wanted */
@@ -41,16 +38,11 @@ static void
 build_head(const ask_t *a, kvp_buf_t *out, size_t *at)
 {
     Kvp__Pb__Exists exists = KVP__PB__EXISTS__INIT;
-    Kvp__Pb__Remove remove = KVP__PB__REMOVE__INIT;
     Kvp__Pb__Get get = KVP__PB__GET__INIT;
     const ProtobufCMessage *head = &exists.base;
 
-    exists.n = remove.n = get.n = a->n;
-    remove.force = (a->flags & KVPOOL_FORCE) != 0;
-    remove.heeds_probes = (a->flags & KVPOOL_HEED_PROBES) != 0;
-    remove.wait = (a->flags & KVPOOL_WAIT) != 0;
+    exists.n = get.n = a->n;
     get.no_hold = true;
-    if (a->opcode == KVP_OP_REMOVE) head = &remove.base;
     if (a->opcode == KVP_OP_GET) head = &get.base;
     kvp_pb_frame_begin(out, a->opcode, 0, 0, head, at);
 }
@@ -71,9 +63,8 @@ build(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
 
 /* ---- answers */
 
-/* A Reply head with n records of size bytes behind it. */
-static kvp_err_t
-read_reply(const kvp_frame_t *answer, uint32_t n, size_t size, const void **records_out)
+kvp_err_t
+kvp_reply_read(const kvp_frame_t *answer, uint32_t n, size_t size, const void **records_out)
 {
     Kvp__Pb__Reply *msg;
     kvp_pb_t pb;
@@ -98,7 +89,7 @@ read_exists(void *arg, const kvp_frame_t *answer, bool was_cut)
     const ask_t *a = arg;
     const void *records;
     const uint8_t *found;
-    kvp_err_t err = read_reply(answer, a->n, 1, &records);
+    kvp_err_t err = kvp_reply_read(answer, a->n, 1, &records);
 
     (void)was_cut;
     if (err != KVP_OK) return err;
@@ -142,21 +133,6 @@ read_places(void *arg, const kvp_frame_t *answer, bool was_cut)
             place->segments[k] = loc++->segment_id;
     }
     return KVP_OK;
-}
-
-static kvp_err_t
-read_remove(void *arg, const kvp_frame_t *answer, bool was_cut)
-{
-    const void *records;
-    kvp_err_t err = read_reply(answer, 1, sizeof(int32_t), &records);
-    int32_t one;
-
-    (void)arg;
-    if (err != KVP_OK) return err;
-    memcpy(&one, records, sizeof one);
-    err = kvp_op_peer_err(one);
-    /* The session was lost on an earlier try: that one may have removed it, and it is gone now. */
-    return err == KVP_NOT_FOUND && was_cut ? KVP_OK : err;
 }
 
 static kvp_err_t
@@ -275,193 +251,6 @@ kvpool_size(kvpool_t *pool, const void *key, size_t key_len, size_t *len_out, co
     err = len_out == NULL ? KVP_INVALID : kvp_keys_check(&one, 1);
     if (err == KVP_OK) err = run(&call, &a, read_size);
     if (err == KVP_OK) *len_out = (size_t)a.len;
-    return kvp_call_end(&call, err);
-}
-
-/* ---- removing */
-
-/* Who removed something does not read it himself from where he knew it to be. key NULL = whatever is known. */
-static void
-forget_known(kvpool_t *pool, const kvpool_key_t *key)
-{
-    kvp_link_t *link = kvp_session_hold_known(pool->session);
-    kvp_op_session_t session;
-
-    if (link == NULL) return;
-    session = kvp_link_session(pool, link);
-    if (key != NULL)
-        kvp_locs_forget(link->locs, kvp_op_digest(&session, key->data, key->len));
-    else
-        kvp_locs_drop_all(link->locs);
-    kvp_session_rele(pool->session, link);
-}
-
-/* Whoever gives a hold back does not wait for the master to hear of it: a call of another client that ended before this
- * one began may still hold the key there. By the time of our second question the first answer's turn is over, in which
- * the master has read what had come before. */
-static kvp_err_t
-remove_asking_twice(kvp_apicall_t *call, ask_t *a)
-{
-    kvp_err_t err = run(call, a, read_remove);
-
-    return err == KVP_HELD ? run(call, a, read_remove) : err;
-}
-
-/* A master that took over does not know for a while what is held, and one whose disk is behind begins nothing new. */
-static kvp_err_t
-remove_in_time(kvp_apicall_t *call, ask_t *a)
-{
-    kvp_err_t err = remove_asking_twice(call, a);
-
-    while (err == KVP_RETRY_AFTER && kvp_now_ns() + RETRY_NS < call->deadline_ns) {
-        if (kvp_session_sleep(call->pool->session, kvp_now_ns() + RETRY_NS) != KVP_OK) return KVP_CLOSED;
-        err = remove_asking_twice(call, a);
-    }
-    return err;
-}
-
-int
-kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts)
-{
-    kvpool_key_t one = {key, key_len};
-    kvp_apicall_t call;
-    ask_t a = {.keys = &one, .n = 1, .opcode = KVP_OP_REMOVE};
-    kvp_err_t err = kvp_call_begin(pool, opts, &call);
-
-    if (err != KVP_OK) return err;
-    a.flags = call.flags;
-    err = kvp_keys_check(&one, 1);
-    if (err == KVP_OK) err = remove_in_time(&call, &a);
-    if (err == KVP_OK) forget_known(pool, &one);
-    return kvp_call_end(&call, err);
-}
-
-typedef struct {
-    const char *pattern;
-    bool is_forced;
-    bool heeds_probes;
-    uint64_t removed;
-    uint64_t held;
-} remove_many_t;
-
-static void
-build_remove_many(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
-{
-    const remove_many_t *r = arg;
-    Kvp__Pb__RemoveMany head = KVP__PB__REMOVE_MANY__INIT;
-    size_t at;
-
-    (void)session;
-    head.pattern = (char *)r->pattern;
-    head.force = r->is_forced;
-    head.heeds_probes = r->heeds_probes;
-    kvp_pb_frame_begin(out, KVP_OP_REMOVE_MANY, 0, 0, &head.base, &at);
-    kvp_frame_end(out, at);
-}
-
-static kvp_err_t
-read_remove_many(void *arg, const kvp_frame_t *answer, bool was_cut)
-{
-    remove_many_t *r = arg;
-    Kvp__Pb__RemoveManyReply *msg;
-    kvp_pb_t pb;
-    kvp_err_t err;
-
-    (void)was_cut;
-    msg = kvp_pb_unpack(&pb, &kvp__pb__remove_many_reply__descriptor, answer);
-    if (msg == NULL) return pb.err;
-    err = kvp_op_peer_err(msg->err);
-    r->removed = msg->removed;
-    r->held = msg->held;
-    kvp_pb_free(&pb, msg);
-    return err;
-}
-
-static int
-remove_many(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts, uint64_t *removed_out, uint64_t *held_out)
-{
-    remove_many_t r = {.pattern = pattern};
-    kvp_query_t query = {.arg = &r, .build = build_remove_many, .read = read_remove_many};
-    kvp_apicall_t call;
-    kvp_err_t err = kvp_call_begin(pool, opts, &call);
-
-    if (err != KVP_OK) return err;
-    if (removed_out == NULL) return kvp_call_end(&call, KVP_INVALID);
-    if ((call.flags & KVPOOL_WAIT) != 0) return kvp_call_end(&call, KVP_NOTSUP);
-    r.is_forced = (call.flags & KVPOOL_FORCE) != 0;
-    r.heeds_probes = (call.flags & KVPOOL_HEED_PROBES) != 0;
-    err = kvp_query_run(&call, &query);
-    if (err == KVP_OK) forget_known(pool, NULL);
-    if (err == KVP_OK) *removed_out = r.removed;
-    if (err == KVP_OK && held_out != NULL) *held_out = r.held;
-    return kvp_call_end(&call, err);
-}
-
-int
-kvpool_remove_by_regex(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts, uint64_t *removed_out,
-                       uint64_t *held_out)
-{
-    if (pattern == NULL) return KVP_INVALID;
-    /* An empty pattern means "all" on the wire, which is not what an empty variable of a script means. */
-    if (pattern[0] == '\0' || strlen(pattern) > KVP_PATTERN_MAX) return KVP_BAD_PATTERN;
-    return remove_many(pool, pattern, opts, removed_out, held_out);
-}
-
-int
-kvpool_remove_all(kvpool_t *pool, const kvpool_opts_t *opts, uint64_t *removed_out, uint64_t *held_out)
-{
-    return remove_many(pool, "", opts, removed_out, held_out);
-}
-
-/* ---- bump */
-typedef struct {
-    uint32_t wait_ms;
-    uint32_t epoch;
-} bump_t;
-
-static void
-build_bump(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
-{
-    const bump_t *b = arg;
-    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
-    size_t at;
-
-    (void)session;
-    head.wait_ms = b->wait_ms;
-    kvp_pb_frame_begin(out, KVP_OP_BUMP, 0, 0, &head.base, &at);
-    kvp_frame_end(out, at);
-}
-
-static kvp_err_t
-read_bump(void *arg, const kvp_frame_t *answer, bool was_cut)
-{
-    bump_t *b = arg;
-    Kvp__Pb__BumpReply *msg;
-    kvp_pb_t pb;
-    kvp_err_t err;
-
-    (void)was_cut;
-    msg = kvp_pb_unpack(&pb, &kvp__pb__bump_reply__descriptor, answer);
-    if (msg == NULL) return pb.err;
-    err = kvp_op_peer_err(msg->err);
-    b->epoch = msg->epoch;
-    kvp_pb_free(&pb, msg);
-    return err;
-}
-
-int
-kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out)
-{
-    bump_t b = {.epoch = 0};
-    kvp_query_t query = {.arg = &b, .build = build_bump, .read = read_bump};
-    kvp_apicall_t call;
-    kvp_err_t err = kvp_call_begin(pool, opts, &call);
-
-    if (err != KVP_OK) return err;
-    b.wait_ms = kvp_call_left_ms(&call);
-    err = kvp_query_run(&call, &query);
-    if (err == KVP_OK) forget_known(pool, NULL);
-    if (err == KVP_OK && epoch_out != NULL) *epoch_out = b.epoch;
     return kvp_call_end(&call, err);
 }
 

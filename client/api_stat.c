@@ -4,8 +4,8 @@
  */
 #include "client/pool.h"
 
-#include "client/jsonw.h"
 #include "client/segments.h"
+#include "common/jsonw.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
 

@@ -9,6 +9,7 @@
 #include "client/attach.h"
 
 #include "client/connect.h"
+#include "client/transport/mapping.h"
 #include "client/transport/shm.h"
 #include "client/waits.h"
 #include "common/log.h"
@@ -29,11 +30,6 @@
 
 #define CTL_FIRST_ID 16u /* above the id of Hello */
 #define MAP_SLICE_BYTES (32ull << 20) /* mapped in one go: some ten milliseconds */
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
-#endif
 
 struct kvp_chunk {
     kvp_chunk_mem_t mem;
@@ -109,7 +105,6 @@ kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_
     memcpy(peer->uuid, how->uuid, sizeof peer->uuid);
     peer->tp = how->tp;
     peer->transport = how->transport;
-    peer->guard = how->guard;
     peer->is_given_up = peer->ctl.is_given_up = how->is_given_up;
     peer->ctl_id = CTL_FIRST_ID;
     peer->refs = 1;
@@ -122,7 +117,6 @@ kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_
         kvp_peer_destroy(peer);
         return err;
     }
-    kvp_forkguard_add(peer->guard, peer->ctl.fd);
     *peer_out = peer;
     return KVP_OK;
 }
@@ -136,24 +130,16 @@ chunk_close(kvp_chunk_t *chunk)
     free(chunk);
 }
 
-static void
-close_ep(kvp_peer_t *peer, kvp_ep_t *ep)
-{
-    kvp_forkguard_del(peer->guard, peer->tp->ops->ep_event_fd(ep));
-    kvp_ep_destroy(ep);
-}
-
 void
 kvp_peer_destroy(kvp_peer_t *peer)
 {
     if (peer == NULL) return;
     for (uint32_t i = 0; i < peer->idle_n; i++)
-        close_ep(peer, peer->idle[i]);
+        kvp_ep_destroy(peer->idle[i]);
     for (uint32_t i = 0; peer->chunks != NULL && i < peer->chunks_n; i++) {
         chunk_close(peer->chunks[i].read);
         chunk_close(peer->chunks[i].write);
     }
-    kvp_forkguard_del(peer->guard, peer->ctl.fd);
     kvp_framed_fini(&peer->ctl);
     free(peer->chunks);
     pthread_cond_destroy(&peer->changed);
@@ -425,12 +411,12 @@ kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
 static bool
 map_slice(kvp_chunk_t *chunk)
 {
-    int advice = chunk->access == KVP_ACCESS_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
     uint64_t len = chunk->mem.payload->len;
     uint64_t n = kvp_min_u64(MAP_SLICE_BYTES, len - chunk->mapped_bytes);
     uint8_t *addr = kvp_shm_rseg_addr(chunk->mem.payload);
 
-    if (madvise(addr + chunk->mapped_bytes, n, advice) != 0) n = len - chunk->mapped_bytes;
+    if (!kvp_touch_ahead(addr + chunk->mapped_bytes, n, chunk->access == KVP_ACCESS_WRITE))
+        n = len - chunk->mapped_bytes;
     chunk->mapped_bytes += n;
     return chunk->mapped_bytes == len;
 }
@@ -469,18 +455,16 @@ await_ep(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, 
 static kvp_err_t
 connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
 {
-    const kvp_transport_ops_t *ops = peer->tp->ops;
     kvp_connect_t c = {.err = KVP_OK};
     kvp_ep_t *ep = NULL;
     kvp_err_t err = kvp_ep_create(peer->tp, &peer->addr, kvp_connect_done, &c, &ep);
 
-    if (err == KVP_OK) err = await_ep(ep, &c, peer->is_given_up, deadline_ns);
-    if (err == KVP_OK) {
-        kvp_forkguard_add(peer->guard, ops->ep_event_fd(ep));
+    if (err != KVP_OK) return err;
+    err = await_ep(ep, &c, peer->is_given_up, deadline_ns);
+    if (err == KVP_OK)
         *ep_out = ep;
-        return KVP_OK;
-    }
-    kvp_ep_destroy(ep);
+    else
+        kvp_ep_destroy(ep);
     return err;
 }
 
@@ -540,7 +524,7 @@ void
 kvp_peer_give_ep(kvp_peer_t *peer, kvp_ep_t *ep, bool is_spent)
 {
     if (is_spent || peer->tp->ops->ep_is_broken(ep)) {
-        close_ep(peer, ep);
+        kvp_ep_destroy(ep);
         forget_ep(peer);
         return;
     }
@@ -593,6 +577,6 @@ kvp_peer_drop_idle(kvp_peer_t *peer)
     }
     pthread_mutex_unlock(&peer->lock);
     if (ep == NULL) return; /* somebody was faster */
-    close_ep(peer, ep);
+    kvp_ep_destroy(ep);
     forget_ep(peer);
 }

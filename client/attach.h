@@ -39,7 +39,6 @@ struct kvp_peer {
     kvp_addr_t addr; /* for data connections: that of the control connection, where it is of the network */
     kvp_tp_t *tp; /* borrowed from the peers */
     size_t transport; /* index in conf.transports */
-    kvp_forkguard_t *guard;
     const _Atomic bool *is_given_up; /* borrowed: the session is being closed. NULL = nobody says so */
     _Atomic uint32_t refs; /* raised, and taken from 1 to 0, under peers->lock */
     _Atomic bool is_on_trial; /* its slot has failed, and nothing was moved since; set under peers->lock */
@@ -77,7 +76,6 @@ typedef struct {
     size_t transport;
     kvp_hello_ask_t hello; /* pidfd is filled in here */
     kvp_names_t *names;
-    kvp_forkguard_t *guard;
     const _Atomic bool *is_given_up;
 } kvp_attach_t;
 

@@ -8,6 +8,7 @@
 #include "common/log.h"
 
 #include <arpa/inet.h>
+#include <pthread.h>
 
 bool
 kvp_ways_is_fault(kvp_err_t err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the handles of the C API share: the calls under way, which close waits for, and how open says what is wrong. Calls of any
- * number of threads; fork is the handle's own to look at, before it comes here.
+ * What the handles of the C API share: the calls under way, which close waits for, and at open what the environment says and how to
+ * say what is wrong. Calls of any number of threads; fork is the handle's own to look at, before it comes here.
  */
 #ifndef KVP_CLIENT_CALLS_H
 #define KVP_CLIENT_CALLS_H
@@ -33,5 +33,9 @@ void kvp_calls_wait(kvp_calls_t *calls);
 
 /* kvp_refuse says "what: why" in the caller's detail, or in the log where that is NULL or of no bytes. Returns err. */
 kvp_err_t kvp_refuse(char *detail, size_t cap, kvp_err_t err, const char *what, const char *why);
+
+/* kvp_verify_read sets *verify to what $KVPOOL_VERIFY says, a KVPOOL_VERIFY_*; nothing, or "auto", leaves what the program said.
+ * INVALID, said as above, for what is no word of these. */
+kvp_err_t kvp_verify_read(char *detail, size_t cap, uint32_t *verify) KVP_MUST_USE;
 
 #endif

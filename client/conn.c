@@ -13,14 +13,15 @@
 #include "client/conn.h"
 
 #include "client/waits.h"
+#include "common/forkguard.h"
 #include "common/list.h"
 #include "common/log.h"
+#include "common/thread.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
 
 #include "proto/kvpool.pb-c.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +49,6 @@ struct kvp_conn {
     kvp_framed_t framed;
     kvp_buf_t releases; /* frames to be sent for late answers; the leader's */
     kvp_hello_reply_t hello;
-    kvp_forkguard_t *guard;
     int kick;
     uint32_t cpus;
     _Atomic uint64_t next_id;
@@ -65,15 +65,6 @@ struct kvp_conn {
     _Atomic bool is_broken; /* set under lock */
     bool was_ended; /* set before is_broken */
 };
-
-static uint32_t
-usable_cpus(void)
-{
-    cpu_set_t set;
-
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-    return (uint32_t)CPU_COUNT(&set);
-}
 
 /* ---- opening */
 static kvp_err_t
@@ -122,7 +113,7 @@ go_unix(kvp_conn_t *conn, const kvp_hello_ask_t *ask, uint64_t deadline_ns)
 }
 
 static kvp_conn_t *
-conn_create(kvp_forkguard_t *guard)
+conn_create(void)
 {
     kvp_conn_t *conn = calloc(1, sizeof *conn);
 
@@ -132,8 +123,7 @@ conn_create(kvp_forkguard_t *guard)
     kvp_list_init(&conn->waiters);
     pthread_mutex_init(&conn->lock, NULL);
     pthread_mutex_init(&conn->out_lock, NULL);
-    conn->guard = guard;
-    conn->cpus = usable_cpus();
+    conn->cpus = kvp_usable_cpus();
     conn->answer_ns = ANSWER_FIRST_NS;
     conn->next_id = 16; /* above the ids of Hello */
     conn->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -141,10 +131,10 @@ conn_create(kvp_forkguard_t *guard)
 }
 
 kvp_err_t
-kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_t *ask, kvp_forkguard_t *guard,
-              uint64_t deadline_ns, char *detail, size_t cap, kvp_conn_t **conn_out)
+kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_t *ask, uint64_t deadline_ns,
+              char *detail, size_t cap, kvp_conn_t **conn_out)
 {
-    kvp_conn_t *conn = conn_create(guard);
+    kvp_conn_t *conn = conn_create();
     kvp_err_t err;
 
     if (conn == NULL) return KVP_NOMEM;
@@ -159,8 +149,7 @@ kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_
         return err;
     }
     go_unix(conn, ask, deadline_ns);
-    kvp_forkguard_add(guard, conn->framed.fd);
-    kvp_forkguard_add(guard, conn->kick);
+    kvp_forkguard_add(conn->kick);
     *conn_out = conn;
     return KVP_OK;
 }
@@ -169,11 +158,9 @@ void
 kvp_conn_destroy(kvp_conn_t *conn)
 {
     if (conn == NULL) return;
-    kvp_forkguard_del(conn->guard, conn->framed.fd);
-    kvp_forkguard_del(conn->guard, conn->kick);
     kvp_framed_fini(&conn->framed);
     kvp_buf_fini(&conn->releases);
-    if (conn->kick >= 0) close(conn->kick);
+    kvp_forkguard_close(conn->kick);
     pthread_mutex_destroy(&conn->lock);
     pthread_mutex_destroy(&conn->out_lock);
     free(conn);

@@ -5,7 +5,6 @@
 #ifndef KVP_CLIENT_CONN_H
 #define KVP_CLIENT_CONN_H
 
-#include "client/forkguard.h"
 #include "client/hello.h"
 #include "client/names.h"
 #include "common/parse.h"
@@ -14,9 +13,8 @@ typedef struct kvp_conn kvp_conn_t;
 
 /* kvp_conn_open connects and says Hello, over the master's Unix socket where it is on this host. ask->pool_id is NULL.
  * names are borrowed for the call. Blocks until deadline_ns: UNREACHABLE, DEADLINE, VERSION, PROTO ...; detail (of cap bytes) says more for a person. */
-kvp_err_t kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_t *ask,
-                        kvp_forkguard_t *guard, uint64_t deadline_ns, char *detail, size_t cap, kvp_conn_t **conn_out)
-    KVP_MUST_USE;
+kvp_err_t kvp_conn_open(kvp_names_t *names, const kvp_hostport_t *at, const kvp_hello_ask_t *ask, uint64_t deadline_ns,
+                        char *detail, size_t cap, kvp_conn_t **conn_out) KVP_MUST_USE;
 
 /* kvp_conn_destroy closes it; no thread is in a call. */
 void kvp_conn_destroy(kvp_conn_t *conn);

@@ -9,6 +9,7 @@
 
 #include "client/waits.h"
 #include "common/clock.h"
+#include "common/forkguard.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +46,7 @@ kvp_framed_init(kvp_framed_t *c)
 void
 kvp_framed_fini(kvp_framed_t *c)
 {
-    if (c->fd >= 0) close(c->fd);
+    kvp_forkguard_close(c->fd);
     close_fds(c->fds_in, &c->fds_in_n);
     close_fds(c->fds_out, &c->fds_out_n);
     kvp_buf_fini(&c->in);
@@ -61,9 +62,10 @@ kvp_framed_adopt(kvp_framed_t *c, int fd, bool is_unix)
 
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 ||
         (!is_unix && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) < 0)) {
-        close(fd);
+        kvp_forkguard_close(fd);
         return KVP_SYS;
     }
+    kvp_forkguard_add(fd);
     c->fd = fd;
     c->is_unix = is_unix;
     return KVP_OK;
@@ -107,6 +109,7 @@ connect_fd(int fd, const struct sockaddr *to, socklen_t len, const _Atomic bool 
 {
     kvp_err_t err = KVP_OK;
 
+    kvp_forkguard_add(fd);
     while (connect(fd, to, len) < 0) {
         struct timespec nap = {.tv_nsec = BACKLOG_RETRY_NS};
 
@@ -126,7 +129,7 @@ connect_fd(int fd, const struct sockaddr *to, socklen_t len, const _Atomic bool 
         nanosleep(&nap, NULL);
     }
     if (err == KVP_OK && to->sa_family != AF_UNIX && is_connected_to_itself(fd)) err = KVP_UNREACHABLE;
-    if (err != KVP_OK) close(fd);
+    if (err != KVP_OK) kvp_forkguard_close(fd);
     return err;
 }
 
@@ -246,17 +249,21 @@ kvp_framed_out_bytes(const kvp_framed_t *c)
     return c->out.len - c->out_at;
 }
 
-/* take_control keeps the descriptors of one message. PROTO when the peer sent more than may wait here. */
+/* take_control keeps the descriptors of one message. PROTO when the peer sent more than may wait here; SYS when this process may not have so
+ * many: the kernel says both in the same way, but cuts what is too long at what we gave it room for. Then none of the message is kept. */
 static kvp_err_t
 take_control(kvp_framed_t *c, struct msghdr *msg)
 {
-    bool has_too_many = (msg->msg_flags & MSG_CTRUNC) != 0;
+    int had = c->fds_in_n;
+    size_t came_n = 0;
+    bool has_too_many = false, is_cut = (msg->msg_flags & MSG_CTRUNC) != 0;
 
     for (struct cmsghdr *h = CMSG_FIRSTHDR(msg); h != NULL; h = CMSG_NXTHDR(msg, h)) {
         size_t n;
 
         if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
         n = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        came_n += n;
         for (size_t i = 0; i < n; i++) {
             int fd;
 
@@ -269,7 +276,11 @@ take_control(kvp_framed_t *c, struct msghdr *msg)
             }
         }
     }
-    return has_too_many ? KVP_PROTO : KVP_OK;
+    if (has_too_many || (is_cut && came_n >= KVP_FRAMED_FDS)) return KVP_PROTO;
+    if (!is_cut) return KVP_OK;
+    while (c->fds_in_n > had)
+        close(c->fds_in[--c->fds_in_n]);
+    return KVP_SYS;
 }
 
 /* recv_room drops what was consumed and returns room to read into: more for a frame of which much has arrived. */

@@ -55,7 +55,8 @@ size_t kvp_framed_out_bytes(const kvp_framed_t *c);
 
 /* kvp_framed_recv reads what is there into the buffer (at most about a frame): OK with something read, EAGAIN,
  * DISCONNECTED (also end of file), LIMIT or NOMEM for a frame that does not fit, PROTO for more descriptors than may
- * wait here. kvp_framed_next then returns whole frames: OK with *has_out, PROTO where framing is lost. The frame is
+ * wait here, SYS for descriptors that this process has no room for (RLIMIT_NOFILE): they are lost, the bytes are there, and the connection
+ * can go on. kvp_framed_next then returns whole frames: OK with *has_out, PROTO where framing is lost. The frame is
  * borrowed until the next recv or next, and its tail is 8-aligned in memory. */
 kvp_err_t kvp_framed_recv(kvp_framed_t *c) KVP_MUST_USE;
 kvp_err_t kvp_framed_next(kvp_framed_t *c, kvp_frame_t *frame_out, bool *has_out) KVP_MUST_USE;

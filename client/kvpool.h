@@ -37,10 +37,12 @@ extern "C" {
 
 typedef struct kvpool kvpool_t;
 
-/* Verification of what is read (conf.verify): AUTO is what the transport needs (TCP always by sum), PAYLOAD checks the
- * sum of every object that has one, on every transport. Environment: KVPOOL_VERIFY=payload. */
+/* Verification of what is read (conf.verify): AUTO is what the way needs (by sum over TCP, and where the kernel plays the RDMA
+ * adapter), PAYLOAD checks the sum of every object that has one, on every transport, and ADAPTERS is AUTO for who believes adapters
+ * of any kind. Environment: KVPOOL_VERIFY=payload or adapters. */
 #define KVPOOL_VERIFY_AUTO 0
 #define KVPOOL_VERIFY_PAYLOAD 1
+#define KVPOOL_VERIFY_ADAPTERS 2
 
 /* All members may be zero or NULL: defaults. Set struct_size to sizeof(kvpool_conf_t). Strings are copied. */
 typedef struct {
@@ -78,7 +80,7 @@ KVPOOL_EXPORT int kvpool_close(kvpool_t *pool);
  * in a call on it. */
 KVPOOL_EXPORT void kvpool_free(kvpool_t *pool);
 
-/* kvpool_register makes [addr, addr + len) usable by batch calls. Ranges may not overlap a registered one
+/* kvpool_register makes [addr, addr + len) usable by batch calls. There has to be memory, and ranges may not overlap a registered one
  * (INVALID). The memory must stay mapped until kvpool_unregister(addr), which takes the start of a registered range
  * (NOT_REGISTERED otherwise) and waits for calls that use it. Where an RDMA device is used the
  * memory is pinned, in the background where it is much; what cannot be pinned (ulimit -l) is moved by copies.
@@ -112,8 +114,8 @@ typedef struct {
                      nothing. Cut to detail_cap bytes with the terminator; of a batch, what it said last */
     size_t detail_cap;
     uint32_t
-        segment; /* put: only there (`segment_id` of kvpool_stat), or NO_SPACE: to see whether a node is reached; 0 =
-                         anywhere */
+        segment; /* put: only there (`segment_id` of kvpool_stat), or NO_SPACE: to see whether a node is reached, or
+                         before a put that goes anywhere; 0 = anywhere */
 } kvpool_opts_t;
 
 #define KVPOOL_FORCE 1u /* remove: also what a reader or a reservation holds */
@@ -251,6 +253,12 @@ KVPOOL_EXPORT int kvpool_longest_prefix(kvpool_t *pool, const kvpool_key_t *keys
 KVPOOL_EXPORT int kvpool_lookup(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms,
                                 const kvpool_opts_t *opts, uint8_t *present, kvpool_lookup_t *lookup_out);
 KVPOOL_EXPORT int kvpool_lookup_release(kvpool_t *pool, const kvpool_lookup_t *lookup);
+
+/* kvpool_batch_remove: results[i] is what kvpool_remove says of that key; of one that is there twice the second is NOT_FOUND.
+ * One message to the master has up to 512 keys. OK when all were gone through; an error (INVALID, CLOSED, FORKED, NOMEM)
+ * means that nothing was done. n may be 0. */
+KVPOOL_EXPORT int kvpool_batch_remove(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
+                                      int *results);
 
 /* Removing many. *removed_out counts what went, *held_out (may be NULL) what stayed because it is held. The pattern is
  * a PCRE2 regular expression of at most 1024 bytes, matched unanchored against whole keys with a bounded effort

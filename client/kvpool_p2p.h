@@ -10,8 +10,10 @@
  * failed, so none of it lands behind a later write. Other endpoints, also of the same process, know nothing of that; and of connections
  * that failed the last 4096 are remembered.
  *
+ * What goes by rdma is done by adapters alone: a write to a peer that is stopped comes to OK, and is there when it goes on.
+ *
  * Who can connect to an endpoint's port may read and write what it has registered; with KVPOOL_P2P_TOKENS, who also knows a
- * range's token. Bytes travel as they are: keep the port inside a network that you trust. An endpoint does not survive fork: in the
+ * range's token (by rdma, or has guessed a key of its adapter, of 32 bits). Bytes travel as they are: keep the port inside a network that you trust. An endpoint does not survive fork: in the
  * child every call gives KVPOOL_FORKED, free frees memory only, and its connections are closed: peers are not kept waiting by it.
  */
 #ifndef KVPOOL_P2P_H
@@ -37,9 +39,12 @@ typedef struct kvpool_p2p kvpool_p2p_t;
 typedef struct {
     size_t struct_size;
     const char *listen; /* "HOST:PORT" for peers, port 0 = any; default 127.0.0.1:0 */
-    const char
-        *transports; /* "cma,tcp" (default) or one of both: cma copies between processes of one host that may read one
-                               another, tcp is for all others; with cma alone these are refused. NOTSUP: rdma is not there yet */
+    const char *
+        transports; /* some of "cma,rdma,tcp", the default, of which each transfer takes the first that reaches the peer: cma
+                               copies between processes of one host that may read one another, rdma and tcp are for all others; those whom
+                               none of these reaches are refused. rdma that is named here has to be there (NOTSUP), and without tcp
+                               nothing goes by tcp; by default it is used where both hosts have it. $KVPOOL_RDMA_DEVICE and
+                               $KVPOOL_RDMA_GID_INDEX choose devices, and say that rdma has to be there */
     const char *host_id; /* default: the machine's id; two ids on one machine count as two hosts */
     uint32_t deadline_ms; /* of a call that gives none; default 30000 */
     uint32_t flags; /* KVPOOL_P2P_* */
@@ -48,7 +53,7 @@ typedef struct {
     size_t detail_cap;
 } kvpool_p2p_conf_t;
 
-/* kvpool_p2p_open listens, and starts three threads that serve peers. conf may be NULL. INVALID, NOTSUP, SYS (an address that is in
+/* kvpool_p2p_open listens, and starts three threads that serve peers, and a fourth where it has rdma. conf may be NULL. INVALID, NOTSUP, SYS (an address that is in
  * use, among others), NOMEM. *p2p_out is set only on success. */
 KVPOOL_EXPORT int kvpool_p2p_open(const kvpool_p2p_conf_t *conf, kvpool_p2p_t **p2p_out);
 
@@ -61,9 +66,12 @@ KVPOOL_EXPORT void kvpool_p2p_free(kvpool_p2p_t *p2p);
 /* kvpool_p2p_port returns the port that peers connect to, also after close; 0 for NULL. */
 KVPOOL_EXPORT uint16_t kvpool_p2p_port(const kvpool_p2p_t *p2p);
 
-/* kvpool_p2p_register lets peers read and write [addr, addr + len), which may not overlap a registered range (INVALID) and has to stay
- * mapped and writable until kvpool_p2p_unregister(addr). token_out, which may be NULL, is what that registration is called: random,
- * never 0, another one the next time. NOTSUP: memory of a GPU. Unregister takes the start of a range (NOT_REGISTERED otherwise); it
+/* kvpool_p2p_register lets peers read and write [addr, addr + len), which has to be there and may not overlap a registered range (INVALID), and has to stay
+ * mapped and writable until kvpool_p2p_unregister(addr). Where the endpoint has rdma its adapters are told of the memory, which pins it and
+ * takes as long as it is large; what they refuse is reached by tcp, or is an error where that is not allowed. token_out, which may be NULL, is what that registration is called: random,
+ * never 0, another one the next time. Memory of a GPU (CUDA) is
+ * registered as it is, all of it of one device; it is copied through pinned host memory on its side, whichever way the bytes go. Its context lives
+ * until the endpoint is closed. Unregister takes the start of a range (NOT_REGISTERED otherwise); it
  * waits for this endpoint's own transfers of which a piece touches it and for a moment's work of peers, whose transfers fail; after it has
  * returned no byte of theirs lands in it. */
 KVPOOL_EXPORT int kvpool_p2p_register(kvpool_p2p_t *p2p, void *addr, size_t len, uint64_t *token_out);
@@ -71,20 +79,22 @@ KVPOOL_EXPORT int kvpool_p2p_unregister(kvpool_p2p_t *p2p, void *addr);
 
 /* kvpool_p2p_alloc gives len bytes of new memory, zero, and registered under *token_out (which may be NULL): peers of this host that "cma"
  * reaches map it, and copy at memory's speed, without this process having to run. It may be unregistered and registered as
- * any other. NOMEM: also more than the machine has. kvpool_p2p_dealloc unregisters it where it is registered and takes it away: NOT_REGISTERED for
- * what alloc did not give. What is left goes with kvpool_p2p_free; between close and that a peer may end what it was storing there. A forked child
+ * any other. NOMEM: also more than the machine has. kvpool_p2p_dealloc unregisters it where it is registered, as a whole or in parts, and takes it
+ * away: every range that a byte of it lies in ends, as by unregister. NOT_REGISTERED for what alloc did not give. What is left goes with kvpool_p2p_free; between close and that a peer may end what it was storing there. A forked child
  * does not have it.
  * Unregister without dealloc, of memory that a peer has mapped, copies it into other pages at the same addresses, which peers do not
  * reach: what threads of this process store meanwhile stays, and what a device stores that was told of the pages (RDMA, CUDA, O_DIRECT) does not:
- * such memory is deallocated, or the device told again. NOMEM: there was no memory for that; it is not registered, but to keep it from peers
- * that are stopped within a copy it has to be freed. */
+ * such memory is deallocated, or the device told again. NOMEM: there was no memory for that, or (strict overcommit, limits) no promise of any; its
+ * contents and addresses are as they were, and it is not registered, but to keep it from peers that are stopped within a copy it has to be freed. */
 KVPOOL_EXPORT int kvpool_p2p_alloc(kvpool_p2p_t *p2p, size_t len, void **addr_out, uint64_t *token_out);
 KVPOOL_EXPORT int kvpool_p2p_dealloc(kvpool_p2p_t *p2p, void *addr);
 
 #define KVPOOL_P2P_READ 0 /* the peer's memory into local */
 #define KVPOOL_P2P_WRITE 1 /* local into the peer's memory */
 
-/* One piece. local need not be registered, or in one range; remote, all len bytes of it, lies in one range of the peer's. len 0 is nothing to do. */
+/* One piece. local need not be registered: it is then len bytes of whatever lies there, which the caller answers for (INVALID where there is no memory). Where it begins in
+ * registered memory it has to end there, too, in one range or in several that follow one another without a gap. remote, all len
+ * bytes of it, lies in one range of the peer's. len 0 is nothing to do. */
 typedef struct {
     void *local;
     uint64_t remote; /* address in the peer */
@@ -94,8 +104,11 @@ typedef struct {
 
 /* kvpool_p2p_transfer moves n pieces, in no order, from or to the endpoint at peer ("HOST:PORT"); OK: all of them are where they
  * belong. deadline_ms 0 = the endpoint's. It connects where it has to, and once more where a connection is lost.
- * NOT_REGISTERED: some piece is not (all) in a range of that peer; UNREACHABLE, DISCONNECTED, DEADLINE (a peer that is stopped), VERSION,
- * BUSY (1024 connections are open there), PROTO (what is there is no endpoint, or a broken one), CORRUPT (sums differ), INVALID, NOMEM, CLOSED. */
+ * NOT_REGISTERED: some piece is not (all) in a range of that peer; or its local memory begins in a range of this endpoint and ends
+ * beyond what is registered (submit gives that, too), and then nothing has moved. UNREACHABLE, DISCONNECTED, DEADLINE (a peer that is stopped), VERSION,
+ * BUSY (1024 connections are open there), PROTO (what is there is no endpoint, or a broken one), CORRUPT (sums differ: also where the peer's program
+ * changes what is being moved), INVALID, NOMEM, CLOSED. With memory of a GPU also SYS (it did not copy), NOTSUP and LIMIT (contexts); of local memory
+ * of one that is not registered NOT_REGISTERED. */
 KVPOOL_EXPORT int kvpool_p2p_transfer(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2p_op_t *ops,
                                       size_t n, uint32_t deadline_ms);
 
@@ -121,12 +134,13 @@ KVPOOL_EXPORT int kvpool_p2p_take_notify(kvpool_p2p_t *p2p, char **name_out, cha
 /* What this endpoint's own transfers have moved since it was opened. */
 typedef struct {
     size_t struct_size;
-    uint64_t transfers; /* calls that came to OK, */
-    uint64_t failed; /* and that did not */
+    uint64_t transfers; /* calls of transfer, and what was submitted, that came to OK, */
+    uint64_t failed; /* and that did not, also what was refused at once (but FORKED and CLOSED) */
     uint64_t cma_bytes; /* by copies between processes of this host; */
     uint64_t mapped_bytes; /* of these, in a peer's own memory (kvpool_p2p_alloc) that is mapped here */
     uint64_t tcp_bytes;
     uint64_t connects; /* connections to peers that were made */
+    uint64_t rdma_bytes; /* set where struct_size says that it is there */
 } kvpool_p2p_stat_t;
 KVPOOL_EXPORT int kvpool_p2p_stat(kvpool_p2p_t *p2p, kvpool_p2p_stat_t *stat_out);
 

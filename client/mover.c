@@ -195,7 +195,7 @@ prepare(const kvp_mover_t *m, lane_t *lane, uint64_t until_ns)
         kvp_move_t *mv = lane->moves[i];
         kvp_err_t err = has_room ? late_err(lane, mv) : KVP_NOMEM;
 
-        if (kvp_share_must_stage(m, lane->ops, mv)) {
+        if (kvp_share_must_stage(m, lane->path.ep, mv)) {
             refuse(mv, KVP_NOTSUP);
             continue;
         }

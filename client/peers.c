@@ -164,7 +164,7 @@ kvp_err_t
 kvp_peers_need_tp(kvp_peers_t *p, size_t transport, kvp_tp_t **tp_out)
 {
     const kvp_hello_reply_t *hello = kvp_conn_hello(p->conn);
-    kvp_tp_conf_t conf = {.incarnation = hello->incarnation};
+    kvp_tp_conf_t conf = {.incarnation = hello->incarnation, .trusts_adapters = p->conf.trusts_adapters};
     kvp_err_t err = KVP_OK;
 
     memcpy(conf.pool_id, hello->pool_id, sizeof conf.pool_id);
@@ -202,7 +202,6 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
         .chunks_n = info->chunk_n,
         .transport = transport,
         .names = p->conf.names,
-        .guard = p->conf.guard,
         .is_given_up = p->conf.is_given_up,
         .hello =
             {

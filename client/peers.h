@@ -25,10 +25,10 @@ typedef struct {
     const kvp_transport_ops_t *transports[KVP_TRANSPORTS_MAX]; /* in order of preference */
     size_t transports_n;
     kvp_names_t *names; /* NULL = only addresses are reached */
-    kvp_forkguard_t *guard;
     kvp_counters_t *counters;
     const _Atomic bool
         *is_given_up; /* set when the session is being closed: who waits for a node gives CLOSED. May be NULL */
+    bool trusts_adapters; /* kvp_tp_conf_t */
     uint32_t max_idle_eps; /* over all nodes; beyond it the least recently used are closed. 0 = default 128 */
 } kvp_peers_conf_t;
 

@@ -14,6 +14,7 @@
 #include "client/session.h"
 #include "client/staging.h"
 #include "common/clock.h"
+#include "common/forkguard.h"
 
 struct kvpool {
     kvp_forkguard_t guard;
@@ -51,16 +52,6 @@ typedef struct {
 kvp_err_t kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out) KVP_MUST_USE;
 kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
 
-/* kvp_call_left_ms returns the time until the deadline, at least 1. */
-static inline uint32_t
-kvp_call_left_ms(const kvp_apicall_t *call)
-{
-    uint64_t now = kvp_now_ns();
-    uint64_t left_ms = call->deadline_ns > now ? (call->deadline_ns - now) / KVP_NS_PER_MS : 0;
-
-    return (uint32_t)kvp_max_u64(1, kvp_min_u64(left_ms, UINT32_MAX));
-}
-
 /* kvp_call_detail keeps what an answer of the master says of a refusal, if it says something. */
 void kvp_call_detail(const kvp_apicall_t *call, const kvp_frame_t *answer);
 
@@ -75,6 +66,9 @@ kvp_key_is_legal(const void *key, size_t len)
 
 /* kvp_keys_check: BAD_KEY where one of them is none. */
 kvp_err_t kvp_keys_check(const kvpool_key_t *keys, size_t n) KVP_MUST_USE;
+
+/* kvp_reply_read: a Reply with n records of size bytes behind it, borrowed as long as the answer; its error, or PROTO. */
+kvp_err_t kvp_reply_read(const kvp_frame_t *answer, uint32_t n, size_t size, const void **records_out) KVP_MUST_USE;
 
 /* kvp_link_session describes the session of a link to a core. */
 kvp_op_session_t kvp_link_session(const kvpool_t *pool, const kvp_link_t *link);

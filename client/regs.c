@@ -53,7 +53,7 @@ reg_create(const kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *m
     for (size_t i = 0; i < regs->transports_n; i++) {
         const kvp_transport_ops_t *ops = regs->transports[i];
 
-        if (device != NULL && (ops->caps & KVP_TP_DEVICE_MEM) == 0) continue;
+        if (device != NULL && (regs->stages_devices || (ops->caps & KVP_TP_DEVICE_MEM) == 0)) continue;
         if (ops->lend(NULL, addr, len, device, &reg->loans[i]) != KVP_OK) reg->loans[i] = NULL;
         reg->is_reached |= device != NULL && reg->loans[i] != NULL;
     }

@@ -21,6 +21,7 @@ typedef struct {
     size_t n;
     size_t cap;
     _Atomic size_t devices_n; /* ranges of device memory */
+    bool stages_devices; /* their memory is lent to nobody; set before anything is registered */
     pthread_mutex_t idle_lock; /* a leaf, only for waiting */
     pthread_cond_t idle;
 } kvp_regs_t;

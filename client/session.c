@@ -11,13 +11,14 @@
  *   last: a master may take every connection and drop it at the first question.
  *
  * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
- * conn->out_lock, forkguard->lock, scratch pool, stages, regs->idle_lock, the debts', the holdings'. No lock is held over a call to master or node.
+ * conn->out_lock, scratch pool, stages, regs->idle_lock, the debts', the holdings'. No lock is held over a call to master or node.
  * Threads: the callers', and one of ours a handle ("kvpool-session"); an embedded node has its own.
  */
 #include "client/session.h"
 
 #include "client/debts.h"
 #include "client/waits.h"
+#include "common/forkguard.h"
 #include "common/log.h"
 #include "common/thread.h"
 #include "proto/pb.h"
@@ -157,7 +158,7 @@ connect_one(kvp_session_t *s, const kvp_hostport_t *at, uint64_t incarnation, ui
     kvp_err_t err;
 
     deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + CONNECT_MAX_NS);
-    err = kvp_conn_open(s->conf.peers.names, at, &ask, s->conf.peers.guard, deadline_ns, detail, sizeof detail, &conn);
+    err = kvp_conn_open(s->conf.peers.names, at, &ask, deadline_ns, detail, sizeof detail, &conn);
     if (err == KVP_OK) err = link_create(s, conn, link_out);
     if (err == KVP_OK)
         kvp_log_debug("client", "connected master %s incarnation %llu unix %d", kvp_format_hostport(at, text),
@@ -591,7 +592,7 @@ kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns, kvp_sess
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     err = s->stop_fd < 0 ? KVP_SYS : copy_conf(s, conf);
     if (err != KVP_OK) goto fail;
-    kvp_forkguard_add(s->conf.peers.guard, s->stop_fd);
+    kvp_forkguard_add(s->stop_fd);
     err = kvp_session_hold(s, deadline_ns, &link);
     if (err != KVP_OK) goto fail;
     kvp_session_rele(s, link);
@@ -649,10 +650,7 @@ kvp_session_destroy(kvp_session_t *s)
         say_farewell(s->link);
         link_destroy(s->link);
     }
-    if (s->stop_fd >= 0) {
-        if (s->conf.peers.guard != NULL) kvp_forkguard_del(s->conf.peers.guard, s->stop_fd);
-        close(s->stop_fd);
-    }
+    kvp_forkguard_close(s->stop_fd);
     kvp_names_destroy(s->conf.peers.names);
     free((char *)s->conf.masters);
     free((char *)s->conf.peers.name);

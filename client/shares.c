@@ -19,12 +19,13 @@ kvp_share_xfers_n(const kvp_move_t *mv)
 
 /* Only the host sees bytes well enough to sum them. */
 bool
-kvp_share_must_stage(const kvp_mover_t *m, const kvp_transport_ops_t *ops, const kvp_move_t *mv)
+kvp_share_must_stage(const kvp_mover_t *m, const kvp_ep_t *ep, const kvp_move_t *mv)
 {
     const kvp_span_t *span = &m->spans[mv->item];
 
     if (mv->kind == KVP_MOVE_SEAL || !span->has_device) return false;
-    return !span->is_direct || (ops->caps & KVP_TP_DEVICE_MEM) == 0 || (kvp_move_is_read(mv) && mv->wants_sum);
+    if (!span->is_direct || (ep->tp->ops->caps & KVP_TP_DEVICE_MEM) == 0) return true;
+    return ep->needs_sums || (kvp_move_is_read(mv) && mv->wants_sum);
 }
 
 /* The first len bytes of the span; trimmed where it is longer. NULL: no memory, or shorter (which the core excludes). */
@@ -91,7 +92,8 @@ make_payload(const kvp_share_t *s, kvp_xfer_t *x)
 {
     const kvp_mover_t *m = s->mover;
     const kvp_move_t *mv = s->move;
-    bool must_sum = (s->ops->caps & KVP_TP_VERIFY_SUM) != 0;
+    bool is_told = (s->ops->caps & KVP_TP_VERIFY_SUM) != 0; /* the peer says what it sent */
+    bool must_sum = is_told || s->needs_sums;
     const kvp_iov_t *iov;
     uint32_t n;
 
@@ -105,7 +107,7 @@ make_payload(const kvp_share_t *s, kvp_xfer_t *x)
     }
     if (!kvp_move_is_read(mv) || mv->wants_sum || must_sum || (mv->kind == KVP_MOVE_READ && !mv->has_desc))
         x->flags |= KVP_XFER_SUM;
-    if (kvp_move_is_read(mv) && must_sum && mv->lacks_sum) x->flags |= KVP_XFER_PEER_SUM;
+    if (kvp_move_is_read(mv) && is_told && mv->lacks_sum) x->flags |= KVP_XFER_PEER_SUM;
     return KVP_OK;
 }
 
@@ -230,6 +232,7 @@ kvp_share_make(kvp_share_t *s, const kvp_path_t *path, uint64_t until_ns)
 
     if (err != KVP_OK) return err;
     s->ops = path->ep->tp->ops;
+    s->needs_sums = path->ep->needs_sums;
     if (kvp_move_is_read(mv)) return make_read(s, &mem);
     if (mv->kind == KVP_MOVE_FILL) return make_fill(s, &mem);
     if (mv->kind == KVP_MOVE_FILL_MORE) return make_write(s, &mem, &s->x[0]);

@@ -19,6 +19,7 @@ typedef struct {
     kvp_xfer_t x[KVP_SHARE_XFERS_MAX];
     kvp_iov_t pieces[2]; /* our own memory: descriptor, key */
     const kvp_transport_ops_t *ops; /* of the path */
+    bool needs_sums; /* the same */
 } kvp_share_t;
 
 static inline bool
@@ -29,8 +30,8 @@ kvp_move_is_read(const kvp_move_t *mv)
 
 /* kvp_share_xfers_n: how many transfers a move is made of, once it was made. */
 uint32_t kvp_share_xfers_n(const kvp_move_t *mv);
-/* kvp_share_must_stage: the move's memory is a device's, which this transport does not reach. */
-bool kvp_share_must_stage(const kvp_mover_t *m, const kvp_transport_ops_t *ops, const kvp_move_t *mv);
+/* kvp_share_must_stage: the move's memory is a device's, which this way does not reach, or may not without a sum. */
+bool kvp_share_must_stage(const kvp_mover_t *m, const kvp_ep_t *ep, const kvp_move_t *mv);
 /* kvp_share_make opens the chunk where it must and makes the transfers; errors and until_ns are kvp_path_chunk's, and NOMEM, and
  * PROTO: the location is not in the chunk. The share lies where it is until they are over. */
 kvp_err_t kvp_share_make(kvp_share_t *s, const kvp_path_t *path, uint64_t until_ns) KVP_MUST_USE;

@@ -11,24 +11,12 @@
 #include "client/staging.h"
 
 #include "client/transport/copy.h"
-#include "client/waits.h"
 #include "common/hash.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define PARTS_MAX 512u /* of a window */
-#define QUEUES_MAX 64u /* contexts that a stage copies in */
-
-struct kvp_stage {
-    kvp_list_t link; /* of the idle ones */
-    kvp_devmem_t mem; /* whose pinned memory it is */
-    uint8_t *halves[2];
-    kvp_sum_state_t *sum;
-    kvp_device_queue_t *queues[QUEUES_MAX]; /* opened when first needed */
-    bool is_busy[QUEUES_MAX]; /* there are copies to wait for */
-    uint32_t queues_n;
-};
 
 /* Some bytes of an object, and where they are in the half. The moves [move, move + n) are copies of that object. */
 typedef struct {
@@ -51,6 +39,7 @@ typedef struct {
     const kvp_mover_t *mover;
     kvp_regs_t *regs;
     kvp_stage_t *stage;
+    kvp_sum_state_t *sum; /* the stage's */
     kvp_move_t *moves;
     uint32_t n;
     uint32_t next; /* the move that the next part is of, */
@@ -58,146 +47,7 @@ typedef struct {
     window_t *windows; /* two */
 } run_t;
 
-/* ---- stages */
-void
-kvp_stages_init(kvp_stages_t *stages)
-{
-    memset(stages, 0, sizeof *stages);
-    pthread_mutex_init(&stages->lock, NULL);
-    kvp_cond_init(&stages->freed);
-    kvp_list_init(&stages->idle);
-}
-
-static void
-stage_destroy(kvp_stage_t *stage)
-{
-    for (uint32_t i = 0; i < stage->queues_n; i++)
-        stage->queues[i]->ops->queue_close(stage->queues[i]);
-    for (int i = 0; i < 2; i++)
-        if (stage->halves[i] != NULL) stage->mem.ops->pinned_free(&stage->mem, stage->halves[i]);
-    if (stage->sum != NULL) kvp_sum_destroy(stage->sum);
-    free(stage);
-}
-
-static kvp_err_t
-stage_create(const kvp_devmem_t *mem, kvp_stage_t **stage_out)
-{
-    kvp_stage_t *stage = calloc(1, sizeof *stage);
-    kvp_err_t err = KVP_OK;
-
-    if (stage == NULL) return KVP_NOMEM;
-    stage->mem = *mem;
-    stage->sum = kvp_sum_create();
-    if (stage->sum == NULL) err = KVP_NOMEM;
-    for (int i = 0; i < 2 && err == KVP_OK; i++) {
-        void *half;
-
-        err = mem->ops->pinned_alloc(mem, KVP_STAGE_HALF_BYTES, &half);
-        if (err == KVP_OK) stage->halves[i] = half;
-    }
-    if (err != KVP_OK)
-        stage_destroy(stage);
-    else
-        *stage_out = stage;
-    return err;
-}
-
-void
-kvp_stages_fini(kvp_stages_t *stages)
-{
-    while (!kvp_list_is_empty(&stages->idle)) {
-        kvp_stage_t *stage = kvp_list_first(&stages->idle, kvp_stage_t, link);
-
-        kvp_list_del(&stage->link);
-        stage_destroy(stage);
-    }
-    pthread_cond_destroy(&stages->freed);
-    pthread_mutex_destroy(&stages->lock);
-}
-
-/* An idle one, or the right to make one (OK with NULL), or DEADLINE. */
-static kvp_err_t
-wait_for_stage(kvp_stages_t *stages, uint64_t deadline_ns, kvp_stage_t **stage_out)
-{
-    kvp_err_t err = KVP_OK;
-
-    *stage_out = NULL;
-    pthread_mutex_lock(&stages->lock);
-    while (kvp_list_is_empty(&stages->idle) && stages->made == KVP_STAGES_MAX && err == KVP_OK) {
-        kvp_cond_wait_until(&stages->freed, &stages->lock, deadline_ns);
-        if (kvp_now_ns() >= deadline_ns) err = KVP_DEADLINE;
-    }
-    if (!kvp_list_is_empty(&stages->idle)) {
-        err = KVP_OK;
-        *stage_out = kvp_list_first(&stages->idle, kvp_stage_t, link);
-        kvp_list_del(&(*stage_out)->link);
-    } else if (err == KVP_OK) {
-        stages->made++;
-    }
-    pthread_mutex_unlock(&stages->lock);
-    return err;
-}
-
-/* Gives it back; stage NULL: the right to make one. */
-static void
-stage_rele(kvp_stages_t *stages, kvp_stage_t *stage)
-{
-    pthread_mutex_lock(&stages->lock);
-    if (stage != NULL)
-        kvp_list_add_head(&stages->idle, &stage->link);
-    else
-        stages->made--;
-    pthread_cond_signal(&stages->freed);
-    pthread_mutex_unlock(&stages->lock);
-}
-
-static kvp_err_t
-stage_take(kvp_stages_t *stages, const kvp_devmem_t *mem, uint64_t deadline_ns, kvp_stage_t **stage_out)
-{
-    kvp_err_t err = wait_for_stage(stages, deadline_ns, stage_out);
-
-    if (err != KVP_OK || *stage_out != NULL) return err;
-    err = stage_create(mem, stage_out);
-    if (err != KVP_OK) stage_rele(stages, NULL);
-    return err;
-}
-
 /* ---- copying between device and stage */
-
-/* Waits for all copies that are under way. */
-static kvp_err_t
-wait_for_copies(kvp_stage_t *stage)
-{
-    kvp_err_t err = KVP_OK;
-
-    for (uint32_t i = 0; i < stage->queues_n; i++) {
-        kvp_err_t one = stage->is_busy[i] ? stage->queues[i]->ops->wait(stage->queues[i]) : KVP_OK;
-
-        stage->is_busy[i] = false;
-        if (err == KVP_OK) err = one;
-    }
-    return err;
-}
-
-/* The queue of that memory's context. */
-static kvp_err_t
-find_queue(kvp_stage_t *stage, const kvp_devmem_t *mem, uint32_t *at_out)
-{
-    uint32_t at = 0;
-    kvp_err_t err;
-
-    while (at < stage->queues_n && stage->queues[at]->context != mem->context)
-        at++;
-    if (at == QUEUES_MAX) return KVP_LIMIT;
-    if (at == stage->queues_n) {
-        err = mem->ops->queue_open(mem, &stage->queues[at]);
-        if (err != KVP_OK) return err;
-        stage->is_busy[at] = false;
-        stage->queues_n++;
-    }
-    *at_out = at;
-    return KVP_OK;
-}
 
 /* Copies one piece, at once or in the background. */
 static kvp_err_t
@@ -206,19 +56,10 @@ copy_piece(run_t *r, void *piece, uint8_t *at, size_t len, bool is_read)
     const kvp_devmem_t *mem = kvp_regs_find_mem(r->regs, piece);
     void *dst = is_read ? piece : at;
     const void *src = is_read ? at : piece;
-    kvp_device_queue_t *queue;
-    uint32_t which;
-    kvp_err_t err;
 
-    if (mem == NULL) {
-        kvp_copy(dst, src, len);
-        return KVP_OK;
-    }
-    err = find_queue(r->stage, mem, &which);
-    if (err != KVP_OK) return err;
-    queue = r->stage->queues[which];
-    r->stage->is_busy[which] = true;
-    return queue->ops->copy(queue, dst, src, len);
+    if (mem != NULL) return kvp_stage_copy(r->stage, mem, dst, src, len);
+    kvp_copy(dst, src, len);
+    return KVP_OK;
 }
 
 static kvp_err_t
@@ -279,7 +120,7 @@ begin_copies(run_t *r, window_t *w)
 static void
 end_copies(run_t *r, const window_t *w)
 {
-    kvp_err_t err = wait_for_copies(r->stage);
+    kvp_err_t err = kvp_stage_wait(r->stage);
 
     for (uint32_t i = 0; i < w->parts_n; i++) {
         const part_t *part = &w->parts[i];
@@ -315,14 +156,14 @@ add_part(run_t *r, window_t *w)
     if (r->next == r->n || w->parts_n == PARTS_MAX) return false;
     left = mv->len - r->next_off;
     /* What fits in a half stays whole. */
-    if (is_staged && w->used > 0 && left > KVP_STAGE_HALF_BYTES - w->used) return false;
+    if (is_staged && w->used > 0 && left > KVP_STAGE_PART_BYTES - w->used) return false;
     part = &w->parts[w->parts_n++];
     *part = (part_t){.move = r->next, .n = copies_n(r, r->next), .off = r->next_off, .len = left};
     if (is_staged) {
-        part->len = kvp_min_u64(left, KVP_STAGE_HALF_BYTES);
+        part->len = kvp_min_u64(left, KVP_STAGE_PART_BYTES);
         part->at = w->half + w->used;
         w->used += (size_t)((part->len + 63) / 64 * 64);
-        if (w->used > KVP_STAGE_HALF_BYTES) w->used = KVP_STAGE_HALF_BYTES;
+        if (w->used > KVP_STAGE_PART_BYTES) w->used = KVP_STAGE_PART_BYTES;
     }
     r->next_off += part->len;
     if (r->next_off == mv->len) {
@@ -339,7 +180,7 @@ next_window(run_t *r, uint32_t number)
 
     w->parts_n = 0;
     w->used = 0;
-    w->half = r->stage->halves[number % 2];
+    w->half = kvp_stage_part(r->stage, number % 2);
     while (add_part(r, w))
         ;
     return w;
@@ -381,10 +222,10 @@ sum_part(run_t *r, const part_t *part)
     uint64_t sum;
 
     if (part->at == NULL || is_whole(r, part) || !is_alive(r, part)) return;
-    if (part->off == 0) kvp_sum_reset(r->stage->sum);
-    kvp_sum_update(r->stage->sum, part->at, (size_t)part->len);
+    if (part->off == 0) kvp_sum_reset(r->sum);
+    kvp_sum_update(r->sum, part->at, (size_t)part->len);
     if (part->off + part->len < r->moves[part->move].len) return;
-    sum = kvp_sum_digest(r->stage->sum);
+    sum = kvp_sum_digest(r->sum);
     for (uint32_t i = 0; i < part->n; i++) {
         r->moves[part->move + i].has_sum = true;
         r->moves[part->move + i].sum = sum;
@@ -512,11 +353,14 @@ static kvp_err_t
 prepare(run_t *r, kvp_stages_t *stages)
 {
     const kvp_devmem_t *mem = first_device(r);
+    kvp_err_t err;
 
     if (mem == NULL) return KVP_NOT_REGISTERED;
     r->windows = kvp_scratch_alloc(r->mover->scratch, 2, sizeof *r->windows);
     if (r->windows == NULL) return KVP_NOMEM;
-    return stage_take(stages, mem, r->mover->deadline_ns, &r->stage);
+    err = kvp_stage_take(stages, mem, r->mover->deadline_ns, &r->stage);
+    if (err == KVP_OK) r->sum = kvp_stage_sum(r->stage);
+    return err;
 }
 
 static void
@@ -550,6 +394,6 @@ kvp_staged_run(const kvp_mover_t *mover, kvp_stages_t *stages, kvp_regs_t *regs,
         run_reads(&r);
     else
         run_fills(&r);
-    stage_rele(stages, r.stage);
+    kvp_stage_rele(stages, r.stage);
     count_staged(&r);
 }

@@ -7,22 +7,7 @@
 
 #include "client/mover.h"
 #include "client/regs.h"
-
-#define KVP_STAGE_HALF_BYTES (2u << 20)
-#define KVP_STAGES_MAX 8u /* of a handle: so many threads stage at a time, the others wait */
-
-typedef struct kvp_stage kvp_stage_t;
-
-/* A handle's. Made when they are first needed, kept until fini. Any thread. */
-typedef struct {
-    pthread_mutex_t lock; /* a leaf */
-    pthread_cond_t freed;
-    kvp_list_t idle; /* guarded by lock */
-    uint32_t made; /* guarded by lock */
-} kvp_stages_t;
-
-void kvp_stages_init(kvp_stages_t *stages);
-void kvp_stages_fini(kvp_stages_t *stages); /* nobody stages any more */
+#include "client/stage.h"
 
 /* kvp_staged_run is kvp_mover_run for moves of one kind, READ or FILL, where some span has device memory; which, `regs` knows,
  * and the caller holds those ranges. When it returns, nothing touches that memory any more. Also: SYS, NOMEM where the device

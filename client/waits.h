@@ -40,6 +40,16 @@ kvp_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadli
         pthread_cond_timedwait(cond, lock, &at);
 }
 
+/* kvp_left_ms returns the time until the deadline of a call, at least 1: where 0 means another thing. */
+static inline uint32_t
+kvp_left_ms(uint64_t deadline_ns)
+{
+    uint64_t now = kvp_now_ns();
+    uint64_t left_ms = deadline_ns > now ? (deadline_ns - now) / KVP_NS_PER_MS : 0;
+
+    return (uint32_t)kvp_max_u64(1, kvp_min_u64(left_ms, UINT32_MAX));
+}
+
 /* kvp_cpu_relax is for the inside of a spin. */
 static inline void
 kvp_cpu_relax(void)

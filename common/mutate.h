@@ -108,6 +108,7 @@
     X(RDMA_WRITES_ONCE, "what a failed rail wrote is not written again over another one")                              \
     X(RDMA_OLD_WRITES, "what is written to a place goes over no connection that is younger than its grant")            \
     X(RDMA_READS_AGAIN, "what it was reading is")                                                                      \
+    X(RDMA_LOST_ORDER, "in the order in which it was first asked for, however often rails fail")                       \
     X(RDMA_SILENCE, "a queue pair that shows nothing for longer than adapters try is given up")                        \
     X(RDMA_DEVICE_GONE, "so is one on a device that was removed, at once")                                             \
     X(RDMA_CUT, "a writer that is cut lands nothing more")                                                             \

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define PAGE_BYTES 4096u
 #define SIZES_MAX 8u
@@ -316,4 +317,13 @@ kvp_pages_stats(kvp_pages_stats_t *stats_out)
     stats_out->missed = mine->missed;
     for (uint32_t i = 0; i < SIZES_MAX; i++)
         stats_out->kept_bytes += ring_count(&mine->kept[i].ready) * mine->kept[i].bytes;
+}
+
+/* msync looks for gaps, and with MS_ASYNC has done nothing else since Linux 2.6.19. */
+bool
+kvp_is_mapped(const void *addr, size_t len)
+{
+    uintptr_t at = (uintptr_t)addr, start = at & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1);
+
+    return msync((void *)start, len + (at - start), MS_ASYNC) == 0 || errno != ENOMEM;
 }

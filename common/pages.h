@@ -23,6 +23,10 @@ void kvp_pages_free(void *pages, size_t bytes);
 void *kvp_table_alloc(size_t n, size_t entry_bytes);
 void kvp_table_free(void *table, size_t n, size_t entry_bytes);
 
+/* kvp_is_mapped: whether there is memory at all of these addresses; who may touch it is not looked at. Takes as long as the range has
+ * mappings, not pages. True where the system does not say. */
+bool kvp_is_mapped(const void *addr, size_t len);
+
 /* kvp_pages_stock_start: SYS (logged), NOMEM. kvp_pages_stock_stop: by the same thread; legal where there is none. */
 kvp_err_t kvp_pages_stock_start(void) KVP_MUST_USE;
 void kvp_pages_stock_stop(void);

@@ -3,6 +3,7 @@
 
 #include "common/log.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 
@@ -31,4 +32,13 @@ kvp_thread_start(pthread_t *thread_out, const char *name, void *(*fn)(void *), v
     }
     pthread_setname_np(*thread_out, name);
     return KVP_OK;
+}
+
+uint32_t
+kvp_usable_cpus(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+    return (uint32_t)CPU_COUNT(&set);
 }

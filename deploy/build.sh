@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by deploy/quickstart and tests/run: configure and build a meson directory quietly. The log is kept beside the
 # build and its end is shown when something fails. Needs bash, $root (the repository) and deploy/packages.sh.
@@ -54,6 +55,7 @@ kvp_build_setup() {
     fi
     if [ -f "$dir/build.ninja" ]; then
         source=$(kvp_build_source "$dir")
+        # shellcheck disable=SC2154 # root is set by who sources this
         if [ "$source" = "$root" ]; then
             if [ $# -gt 0 ] && kvp_build_differs "$dir" "$@"; then
                 meson configure "$dir" "$@" </dev/null >"$log" 2>&1 || {

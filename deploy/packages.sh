@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by deploy/quickstart, tests/run and tests/lint: which Debian or Ubuntu packages are needed, which of them are
 # missing, and how they get installed. Needs bash. Sets functions kvp_* only.
@@ -11,7 +12,7 @@ kvp_packages_build=(gcc libc6-dev meson ninja-build pkg-config protobuf-c-compil
 kvp_packages_test=(libcmocka-dev python3-pytest)
 kvp_packages_fuzz=(clang) # and clang's sanitizer run-time, whose name carries clang's version
 kvp_packages_python=(python3-dev python3-venv python3-pip)
-kvp_packages_lint=(g++ codespell clang-format)
+kvp_packages_lint=(g++ codespell clang-format shellcheck)
 kvp_packages_rdma=(qemu-system-x86 kmod cpio xz-utils iproute2 ibverbs-providers ibverbs-utils rdmacm-utils perftest)
 
 # What the build needs, for systems without dpkg.

@@ -6,7 +6,6 @@
 
 #include "common/clock.h"
 
-#include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -118,21 +117,19 @@ static void
 on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     kvp_admin_t *admin = arg;
-    char pool_id[2 * sizeof admin->ident.pool_id + 1];
 
     (void)request;
     if (!scrape(admin, response)) return;
-    for (size_t i = 0; i < sizeof admin->ident.pool_id; i++)
-        snprintf(pool_id + 2 * i, 3, "%02x", admin->ident.pool_id[i]);
-    json_object *answer = json_object_new_object();
-    json_object_object_add(answer, "status", json_object_new_string("ok"));
-    json_object_object_add(answer, "version", json_object_new_string(KVP_RELEASE));
-    json_object_object_add(answer, "pool_id", json_object_new_string(pool_id));
-    json_object_object_add(answer, "term", json_object_new_uint64(admin->term));
-    json_object_object_add(answer, "uptime_ms", json_object_new_uint64(admin->uptime_ms));
-    json_object_object_add(answer, "segments", json_object_new_uint64(admin->core.segments));
-    json_object_object_add(answer, "objects", json_object_new_uint64(admin->core.objects));
-    kvp_http_json(response, 200, answer);
+    kvp_jsonw_t answer = kvp_http_json(response, 200);
+    kvp_jsonw_open(&answer, NULL, '{');
+    kvp_jsonw_text(&answer, "status", "ok");
+    kvp_jsonw_text(&answer, "version", KVP_RELEASE);
+    kvp_jsonw_hex(&answer, "pool_id", admin->ident.pool_id, sizeof admin->ident.pool_id);
+    kvp_jsonw_u64(&answer, "term", admin->term);
+    kvp_jsonw_u64(&answer, "uptime_ms", admin->uptime_ms);
+    kvp_jsonw_u64(&answer, "segments", admin->core.segments);
+    kvp_jsonw_u64(&answer, "objects", admin->core.objects);
+    kvp_jsonw_close(&answer, '}');
 }
 
 static void

@@ -80,6 +80,8 @@ typedef enum {
     KVP_OP_PEER_NOTIFY = 83, /* PeerNotify -> Reply */
     KVP_OP_PEER_CUT = 84, /* PeerCut, n u64 -> Reply */
     KVP_OP_PEER_MAP = 85, /* PeerMap -> Reply, 1 u64: the cell (+ descriptors) */
+    KVP_OP_PEER_RDMA = 86, /* PeerRdma -> Reply */
+    KVP_OP_PEER_STAGE = 87, /* PeerStage -> Reply, 1 kvp_peer_at_t; none where it is given back */
 } kvp_op_t;
 
 /* PUT_BEGIN: n of these, with has_groups n kvp_wire_group_t, then the keys' bytes. */
@@ -227,7 +229,7 @@ typedef struct {
 /* The registered range that holds all of it. */
 typedef struct {
     int32_t err;
-    uint32_t key_len;
+    uint32_t key_len; /* 0 = memory of a device, reached through a stage */
     uint64_t base;
     uint64_t len;
     uint64_t token;
@@ -238,13 +240,15 @@ typedef enum {
     KVP_PEER_PULL = 1, /* copy len bytes from the asker's memory at from to addr */
     KVP_PEER_SUM = 2, /* tell the content sum of what is at addr */
     KVP_PEER_CHECK = 3, /* tell whether it is still registered under that token */
+    KVP_PEER_FETCH = 4, /* copy it from a device's memory at addr to from in the stage */
+    KVP_PEER_STORE = 5, /* and the reverse */
 } kvp_peer_move_t;
 
 typedef struct {
     uint64_t token; /* as PEER_FIND told it; never 0 */
     uint64_t addr;
     uint64_t len; /* 1 or more */
-    uint64_t from; /* PULL: an address in the asking process; else 0 */
+    uint64_t from; /* PULL: an address in the asking process; FETCH, STORE: an offset in the stage; else 0 */
 } kvp_peer_piece_t;
 
 typedef struct {

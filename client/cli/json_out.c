@@ -5,6 +5,7 @@
 #include "client/cli/json_out.h"
 
 #include "client/cli/cli.h"
+#include "common/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,43 +13,10 @@
 #define STAT_FIRST_BYTES 65536u
 #define STAT_MAX_BYTES (64u << 20)
 
-/* utf8_step returns the length of the sequence that text begins with, 0 if it is not well-formed UTF-8. */
-static size_t
-utf8_step(const unsigned char *text, size_t len)
-{
-    static const struct {
-        unsigned char mask, lead, bytes;
-        uint32_t min;
-    } forms[] = {{0x80, 0x00, 1, 0}, {0xe0, 0xc0, 2, 0x80}, {0xf0, 0xe0, 3, 0x800}, {0xf8, 0xf0, 4, 0x10000}};
-    for (size_t f = 0; f < KVP_ARRAY_LEN(forms); f++) {
-        if ((text[0] & forms[f].mask) != forms[f].lead) continue;
-        if (forms[f].bytes > len) return 0;
-        uint32_t point = text[0] & (unsigned char)~forms[f].mask;
-        for (size_t i = 1; i < forms[f].bytes; i++) {
-            if ((text[i] & 0xc0) != 0x80) return 0;
-            point = point << 6 | (text[i] & 0x3fu);
-        }
-        const bool is_valid = point >= forms[f].min && point <= 0x10ffff && (point < 0xd800 || point > 0xdfff);
-        return is_valid ? forms[f].bytes : 0;
-    }
-    return 0;
-}
-
-static bool
-is_utf8(const unsigned char *text, size_t len)
-{
-    for (size_t at = 0; at < len;) {
-        size_t step = utf8_step(text + at, len - at);
-        if (step == 0) return false;
-        at += step;
-    }
-    return true;
-}
-
 void
 kvp_json_add_key(struct json_object *to, const void *key, size_t len)
 {
-    if (is_utf8(key, len)) {
+    if (kvp_is_utf8(key, len)) {
         json_object_object_add(to, "key", json_object_new_string_len(key, (int)len));
         return;
     }

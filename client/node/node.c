@@ -7,6 +7,7 @@
 #include "client/node/node_priv.h"
 
 #include "client/waits.h"
+#include "common/forkguard.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -153,8 +154,8 @@ node_destroy(kvp_node_t *node)
     kvp_node_populate_stop(&node->populate);
     kvp_node_clear_graves(node);
     kvp_node_core_destroy(node->core);
-    if (node->wake.fd >= 0) close(node->wake.fd);
-    if (node->epoll_fd >= 0) close(node->epoll_fd);
+    kvp_forkguard_close(node->wake.fd);
+    kvp_forkguard_close(node->epoll_fd);
     pthread_cond_destroy(&node->changed);
     pthread_mutex_destroy(&node->lock);
     free(node);
@@ -170,6 +171,8 @@ open_loop(kvp_node_t *node)
     if (node->core == NULL) return KVP_NOMEM;
     node->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     node->wake = (kvp_node_ev_t){.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), .fn = kvp_node_on_wake};
+    kvp_forkguard_add(node->epoll_fd);
+    kvp_forkguard_add(node->wake.fd);
     if (node->epoll_fd < 0 || node->wake.fd < 0) {
         kvp_log_error("node", "cannot make the event loop: %m");
         return KVP_SYS;

@@ -3,7 +3,6 @@
  */
 #include "client/node/node_admin.h"
 
-#include <json-c/json.h>
 #include <string.h>
 
 static const struct {
@@ -69,20 +68,22 @@ static void
 on_health(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
 {
     kvp_node_admin_t *admin = arg;
-    json_object *answer = json_object_new_object();
+    const kvp_node_info_t *info = &admin->info;
+    /* Not mounted is the master's trouble as often as ours; a supervisor must not kill the memory for it. */
+    kvp_jsonw_t answer = kvp_http_json(response, 200);
 
     (void)request;
     copy_figures(admin);
-    json_object_object_add(answer, "status", json_object_new_string(admin->info.is_mounted ? "ok" : "not mounted"));
-    json_object_object_add(answer, "version", json_object_new_string(KVP_RELEASE));
-    json_object_object_add(answer, "listen", json_object_new_string(admin->info.addr));
-    json_object_object_add(answer, "unix_path", json_object_new_string(admin->info.unix_path));
-    json_object_object_add(answer, "is_mounted", json_object_new_boolean(admin->info.is_mounted));
-    json_object_object_add(answer, "term", json_object_new_uint64(admin->info.term));
-    json_object_object_add(answer, "size_bytes", json_object_new_uint64(admin->info.size_bytes));
-    json_object_object_add(answer, "attached_clients", json_object_new_uint64(admin->info.attached_clients));
-    /* Not mounted is the master's trouble as often as ours; a supervisor must not kill the memory for it. */
-    kvp_http_json(response, 200, answer);
+    kvp_jsonw_open(&answer, NULL, '{');
+    kvp_jsonw_text(&answer, "status", info->is_mounted ? "ok" : "not mounted");
+    kvp_jsonw_text(&answer, "version", KVP_RELEASE);
+    kvp_jsonw_text(&answer, "listen", info->addr);
+    kvp_jsonw_text(&answer, "unix_path", info->unix_path);
+    kvp_jsonw_bool(&answer, "is_mounted", info->is_mounted);
+    kvp_jsonw_u64(&answer, "term", info->term);
+    kvp_jsonw_u64(&answer, "size_bytes", info->size_bytes);
+    kvp_jsonw_u64(&answer, "attached_clients", info->attached_clients);
+    kvp_jsonw_close(&answer, '}');
 }
 
 static void

@@ -72,7 +72,8 @@ static const kvp_opt_t opts[] = {
      .type = KVP_OPT_BOOL,
      .offset = offsetof(kvp_node_opts_t, has_populate),
      .fallback = "yes",
-     .help = "Touch all memory in the background, so that no put waits for pages."},
+     .help = "Touch all memory in the background, so that no put waits for pages. Takes half of one processor while it "
+             "lasts."},
 };
 
 const kvp_conf_spec_t kvp_node_spec = {

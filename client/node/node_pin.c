@@ -20,7 +20,7 @@
 
 #define CPUS_A_THREAD 2
 #define CHECK_BYTES (16ull << 20) /* more than systems commonly let a process lock where they set a limit */
-#define NICE 10 /* behind what serves, before what only touches memory ahead */
+#define NICE 10 /* behind what serves */
 
 enum {
     WAITS,

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The populating thread. It alone destroys a segment's memory while the node runs, so it may work on one without the lock
- * that guards which one it is.
+ * The populating thread.
+ *
+ * Design notes.
+ * - It alone destroys a segment's memory while the node runs, so it may work on one without the lock that guards which one
+ *   it is.
+ * - It has no lower priority than others. In a step the kernel holds locks for it, of a page and of all the process's
+ *   mappings; on busy processors a thread of the lowest priority keeps them for as long as it is not let run, and with
+ *   them everybody who maps memory: that was seconds, for an engine that this node is embedded in. It rests instead, for
+ *   as long as it has worked, which is the longer the busier the processors are.
  */
 #include "client/node/node_populate.h"
 
 #include "client/transport/mapping.h"
+#include "client/waits.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/thread.h"
 
 #include <errno.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 #define STEP_BYTES (4u << 20)
 
@@ -46,7 +48,7 @@ populate_step(cursor_t *cur)
     uint8_t *addr = (uint8_t *)payload->addr + cur->at;
 
     populate_huge(cur, addr, n);
-    if (madvise(addr, n, MADV_POPULATE_WRITE) != 0 && errno != EAGAIN && errno != EINTR) {
+    if (!kvp_touch_ahead(addr, n, true) && errno != EAGAIN && errno != EINTR) {
         /* An old kernel, or a limit: pages then come as they are first used. */
         kvp_log_warn("node", "no more memory is populated ahead chunk %u: %m", cur->chunk);
         cur->is_done = true;
@@ -76,24 +78,29 @@ populate_main(void *arg)
 {
     kvp_node_populate_t *p = arg;
     cursor_t cur = {.is_done = true};
+    uint64_t rested_ns = 0;
 
-    /* Of this thread alone on Linux. */
-    if (setpriority(PRIO_PROCESS, (id_t)gettid(), 19) != 0) kvp_log_debug("node", "populating at full priority: %m");
     pthread_mutex_lock(&p->lock);
     while (!p->is_stopping) {
         kvp_node_mem_t *old = next_old(p);
-        uint64_t n = 0;
+        uint64_t now_ns = kvp_now_ns(), n = 0;
 
         if (p->mem != cur.mem) cur = (cursor_t){.mem = p->mem, .is_done = p->mem == NULL || p->is_lazy};
         if (old == NULL && cur.is_done) {
             pthread_cond_wait(&p->changed, &p->lock);
             continue;
         }
+        if (old == NULL && now_ns < rested_ns) {
+            kvp_cond_wait_until(&p->changed, &p->lock, rested_ns);
+            continue;
+        }
         pthread_mutex_unlock(&p->lock);
-        if (old != NULL)
+        if (old != NULL) {
             kvp_node_mem_destroy(old);
-        else
+        } else {
             n = populate_step(&cur);
+            rested_ns = 2 * kvp_now_ns() - now_ns;
+        }
         pthread_mutex_lock(&p->lock);
         if (old != NULL && old == cur.mem)
             cur = (cursor_t){.is_done = true}; /* its address may come again */
@@ -109,7 +116,7 @@ kvp_node_populate_start(kvp_node_populate_t *p, bool is_lazy)
 {
     p->is_lazy = is_lazy;
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->changed, NULL);
+    kvp_cond_init(&p->changed);
     kvp_list_init(&p->old);
     if (kvp_thread_start(&p->thread, "kvp-populate", populate_main, p) != KVP_OK) return KVP_SYS;
     p->has_thread = true;

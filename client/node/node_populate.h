@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The thread that touches memory in the background: populates the segment, so that no put waits for pages, and gives old
- * segments back, which takes seconds for large ones. Runs at the lowest priority, in steps of a few milliseconds.
+ * segments back, which takes seconds for large ones. Populates in steps of a few milliseconds, and rests as long after each.
  */
 #ifndef KVP_CLIENT_NODE_POPULATE_H
 #define KVP_CLIENT_NODE_POPULATE_H

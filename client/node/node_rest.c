@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/node/node_rest.h"
 
-#include "common/clock.h"
+#include "client/waits.h"
 
 #include <json-c/json.h>
 #include <stdio.h>
@@ -40,10 +40,11 @@ answer_error(kvp_http_response_t *response, int err)
 static void
 answer_status(kvp_http_response_t *response, const char *text)
 {
-    json_object *answer = json_object_new_object();
+    kvp_jsonw_t answer = kvp_http_json(response, 200);
 
-    json_object_object_add(answer, "status", json_object_new_string(text));
-    kvp_http_json(response, 200, answer);
+    kvp_jsonw_open(&answer, NULL, '{');
+    kvp_jsonw_text(&answer, "status", text);
+    kvp_jsonw_close(&answer, '}');
 }
 
 /* The handle, which the first request opens. NULL = there is none now, and it was answered. */
@@ -98,6 +99,10 @@ put_members(kvp_node_rest_t *rest, json_object *body, kvp_http_response_t *respo
         kvp_http_error(response, 400, "Missing key or value");
         return;
     }
+    if (memchr(key, '\0', key_len) != NULL) {
+        kvp_http_error(response, 400, "a key over HTTP has no NUL: no path could name it");
+        return;
+    }
     pool = open_pool(rest, response);
     if (pool == NULL) return;
     err = kvpool_put(pool, key, key_len, value, value_len, &call_opts);
@@ -136,16 +141,20 @@ key_of(const kvp_http_request_t *request, kvp_http_response_t *response, size_t 
     return NULL;
 }
 
+/* One round of a call that has until deadline_ns. */
 static int
-get_once(kvpool_t *pool, const char *key, size_t key_len, kvp_buf_t *out, size_t *len)
+get_once(kvpool_t *pool, const char *key, size_t key_len, uint64_t deadline_ns, kvp_buf_t *out, size_t *len)
 {
+    kvpool_opts_t opts = call_opts;
     uint8_t *room;
     int err;
 
     kvp_buf_reset(out);
     room = kvp_buf_reserve(out, *len);
     if (room == NULL) return KVPOOL_NOMEM;
-    err = kvpool_get(pool, key, key_len, room, *len, len, &call_opts);
+    if (kvp_now_ns() >= deadline_ns) return KVPOOL_DEADLINE;
+    opts.deadline_ms = kvp_left_ms(deadline_ns);
+    err = kvpool_get(pool, key, key_len, room, *len, len, &opts);
     if (err == KVPOOL_OK) out->len = *len;
     return err;
 }
@@ -157,9 +166,11 @@ on_get(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respon
     size_t key_len, len = 0;
     const char *key = key_of(request, response, &key_len);
     kvpool_t *pool = key != NULL ? open_pool(arg, response) : NULL;
+    uint64_t deadline_ns;
     int err;
 
     if (pool == NULL) return;
+    deadline_ns = kvp_now_ns() + CALL_MS * KVP_NS_PER_MS;
     err = kvpool_size(pool, key, key_len, &len, &call_opts);
     if (err == KVPOOL_OK) err = KVPOOL_BUFFER_SMALL;
     for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < GET_ROUNDS; round++) {
@@ -169,7 +180,7 @@ on_get(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respon
             return;
         }
         if (!kvp_http_claim(response, len)) return;
-        err = get_once(pool, key, key_len, kvp_http_out(response), &len);
+        err = get_once(pool, key, key_len, deadline_ns, kvp_http_out(response), &len);
     }
     if (err == KVPOOL_OK)
         kvp_http_type(response, "application/octet-stream");
@@ -184,7 +195,7 @@ on_exist(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
     size_t key_len;
     const char *key = key_of(request, response, &key_len);
     kvpool_t *pool = key != NULL ? open_pool(arg, response) : NULL;
-    json_object *answer;
+    kvp_jsonw_t answer;
     int err, exists = 0;
 
     if (pool == NULL) return;
@@ -193,9 +204,10 @@ on_exist(void *arg, const kvp_http_request_t *request, kvp_http_response_t *resp
         answer_error(response, err);
         return;
     }
-    answer = json_object_new_object();
-    json_object_object_add(answer, "exists", json_object_new_boolean(exists));
-    kvp_http_json(response, 200, answer);
+    answer = kvp_http_json(response, 200);
+    kvp_jsonw_open(&answer, NULL, '{');
+    kvp_jsonw_bool(&answer, "exists", exists != 0);
+    kvp_jsonw_close(&answer, '}');
 }
 
 /* DELETE /api/remove/KEY */

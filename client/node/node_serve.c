@@ -7,6 +7,7 @@
  */
 #include "client/node/node_priv.h"
 
+#include "common/forkguard.h"
 #include "proto/wire.h"
 
 #include <dirent.h>
@@ -243,6 +244,7 @@ listen_on(kvp_node_t *node, kvp_node_listener_t *l, int fd, bool is_unix)
 {
     *l = (kvp_node_listener_t){
         .ev = {.fd = fd, .fn = on_accept}, .is_unix = is_unix, .noise = {.burst = 10, .interval_ms = 1000}};
+    kvp_forkguard_add(fd);
     if (listen(fd, BACKLOG) != 0) return KVP_SYS;
     return kvp_node_watch(node, &l->ev, EPOLLIN);
 }
@@ -345,7 +347,7 @@ close_listener(kvp_node_t *node, kvp_node_listener_t *l)
 {
     if (l->ev.fd < 0) return;
     kvp_node_unwatch(node, &l->ev);
-    close(l->ev.fd);
+    kvp_forkguard_close(l->ev.fd);
     l->ev.fd = -1;
 }
 

@@ -7,6 +7,7 @@
 #include "client/p2p/p2p.h"
 
 #include "client/waits.h"
+#include "common/forkguard.h"
 #include "common/hostid.h"
 #include "common/log.h"
 
@@ -17,7 +18,11 @@
 
 #define DEADLINE_DEFAULT_MS 30000u
 #define LISTEN_DEFAULT "127.0.0.1:0"
-#define TRANSPORTS_DEFAULT "cma,tcp"
+#define TRANSPORTS_DEFAULT "cma,rdma,tcp"
+#define STAT_V1_BYTES offsetof(kvpool_p2p_stat_t, rdma_bytes)
+#define WHY_MAX 512
+#define OWN_STAGES_MAX                                                                                                 \
+    32u /* as many as transfers run in the background: a stopped peer has one for each that is with it */
 #define FLAGS_ALL (KVPOOL_P2P_TOKENS | KVPOOL_P2P_TRACEABLE)
 
 /* Peers are of no pool; the transport's connections say this in place of one. */
@@ -60,6 +65,14 @@ kvp_p2p_check(const char *peer, int kind, const kvpool_p2p_op_t *ops, size_t n, 
 }
 
 /* ---- transfers */
+typedef struct {
+    const kvp_hostport_t *peer;
+    int kind;
+    const kvpool_p2p_op_t *ops;
+    size_t n;
+    uint64_t deadline_ns;
+    bool has_device; /* some local memory is a device's */
+} transfer_t;
 
 /* With what else fails, the lane is not to be used again. */
 static bool
@@ -69,36 +82,58 @@ is_lane_good(kvp_err_t err)
 }
 
 static kvp_err_t
-run_once(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n, bool is_new,
-         uint64_t deadline_ns)
+run_once(kvpool_p2p_t *p2p, const transfer_t *t, bool is_new)
 {
     kvp_p2p_moved_t moved = {0};
     kvp_p2p_lane_t *lane;
-    kvp_err_t err = kvp_p2p_lane_take(&p2p->lanes, peer, is_new, deadline_ns, &lane);
+    kvp_err_t err = kvp_p2p_lane_take(&p2p->lanes, t->peer, is_new, t->deadline_ns, &lane);
 
     if (err != KVP_OK) return err;
-    err = kvp_p2p_move(lane, kind, ops, n, deadline_ns, &moved);
-    kvp_p2p_lane_give(&p2p->lanes, lane, is_lane_good(err));
+    err = t->has_device ? KVP_NOTSUP : kvp_p2p_move(lane, t->kind, t->ops, t->n, t->deadline_ns, &moved);
+    if (t->has_device || moved.met_device) {
+        moved = (kvp_p2p_moved_t){0};
+        err = kvp_p2p_staged_move(lane, t->kind, t->ops, t->n, t->deadline_ns, &moved);
+    }
+    kvp_p2p_lane_give(&p2p->lanes, lane, is_lane_good(err) && !lane->has_stage);
     atomic_fetch_add(&p2p->cma_bytes, moved.cma_bytes);
     atomic_fetch_add(&p2p->mapped_bytes, moved.mapped_bytes);
+    atomic_fetch_add(&p2p->rdma_bytes, moved.rdma_bytes);
     atomic_fetch_add(&p2p->tcp_bytes, moved.tcp_bytes);
     return err;
+}
+
+void
+kvp_p2p_count(kvpool_p2p_t *p2p, kvp_err_t err)
+{
+    atomic_fetch_add(err == KVP_OK ? &p2p->transfers : &p2p->failed, 1);
 }
 
 kvp_err_t
 kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
             uint64_t deadline_ns)
 {
+    transfer_t t = {.peer = peer, .kind = kind, .ops = ops, .n = n, .deadline_ns = deadline_ns};
+    kvp_err_t err = kvp_p2p_ranges_have_device(&p2p->ranges, ops, n, &t.has_device);
+
+    if (err == KVP_OK) {
+        err = run_once(p2p, &t, false);
+        /* The peer was restarted, or took memory back under the transfer: a new lane tells which. What came out wrong may be read once
+         * more; written it may be another's by now. */
+        if (err == KVP_DISCONNECTED || (err == KVP_CORRUPT && kind == KVPOOL_P2P_READ)) err = run_once(p2p, &t, true);
+    }
+    return err;
+}
+
+static kvp_err_t
+hold_and_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
+             uint64_t deadline_ns)
+{
     kvp_p2p_held_t held = {0};
     kvp_err_t err = kvp_p2p_ranges_hold_local(&p2p->ranges, ops, n, &held);
 
-    if (err == KVP_OK) {
-        err = run_once(p2p, peer, kind, ops, n, false, deadline_ns);
-        /* The peer was restarted, or took memory back under the transfer: a new lane tells which. Moving twice does no harm. */
-        if (err == KVP_DISCONNECTED) err = run_once(p2p, peer, kind, ops, n, true, deadline_ns);
-    }
+    if (err != KVP_OK) return err;
+    err = kvp_p2p_run(p2p, peer, kind, ops, n, deadline_ns);
     kvp_p2p_ranges_rele_all(&p2p->ranges, &held);
-    atomic_fetch_add(err == KVP_OK ? &p2p->transfers : &p2p->failed, 1);
     return err;
 }
 
@@ -111,7 +146,8 @@ kvpool_p2p_transfer(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_
 
     if (err != KVP_OK) return err;
     err = kvp_p2p_check(peer, kind, ops, n, &where);
-    if (err == KVP_OK) err = kvp_p2p_run(p2p, &where, kind, ops, n, kvp_p2p_deadline(p2p, deadline_ms));
+    if (err == KVP_OK) err = hold_and_run(p2p, &where, kind, ops, n, kvp_p2p_deadline(p2p, deadline_ms));
+    kvp_p2p_count(p2p, err);
     return kvp_p2p_leave(p2p, err);
 }
 
@@ -143,10 +179,11 @@ ask_first(kvp_p2p_lane_t *lane, void *arg, uint64_t deadline_ns)
 {
     kvp_peer_range_t *range = arg;
     kvp_peer_at_t at = {0};
+    kvp_peer_find_t asked = {.at = &at, .n = 1, .may_stage = true};
     const void *records = NULL;
     kvp_err_t err;
 
-    kvp_peer_find_encode(&lane->io.out, kvp_p2p_lane_id(lane), &at, 1);
+    kvp_peer_find_encode(&lane->io.out, kvp_p2p_lane_id(lane), &asked);
     err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_FIND, 1, sizeof *range, deadline_ns, &records);
     if (err != KVP_OK) return err;
     memcpy(range, records, sizeof *range);
@@ -228,13 +265,15 @@ kvpool_p2p_stat(kvpool_p2p_t *p2p, kvpool_p2p_stat_t *stat_out)
     kvp_err_t err = kvp_p2p_enter(p2p);
 
     if (err != KVP_OK) return err;
-    if (stat_out == NULL || stat_out->struct_size != sizeof *stat_out) return kvp_p2p_leave(p2p, KVP_INVALID);
+    if (stat_out == NULL || (stat_out->struct_size != sizeof *stat_out && stat_out->struct_size != STAT_V1_BYTES))
+        return kvp_p2p_leave(p2p, KVP_INVALID);
     stat_out->transfers = atomic_load(&p2p->transfers);
     stat_out->failed = atomic_load(&p2p->failed);
     stat_out->cma_bytes = atomic_load(&p2p->cma_bytes);
     stat_out->mapped_bytes = atomic_load(&p2p->mapped_bytes);
     stat_out->tcp_bytes = atomic_load(&p2p->tcp_bytes);
     stat_out->connects = atomic_load(&p2p->connects);
+    if (stat_out->struct_size > STAT_V1_BYTES) stat_out->rdma_bytes = atomic_load(&p2p->rdma_bytes);
     return kvp_p2p_leave(p2p, KVP_OK);
 }
 
@@ -242,7 +281,9 @@ kvpool_p2p_stat(kvpool_p2p_t *p2p, kvpool_p2p_stat_t *stat_out)
 typedef struct {
     kvpool_p2p_conf_t conf; /* with defaults */
     kvp_hostport_t listen;
-    bool has_cma, has_tcp;
+    bool has_cma, has_rdma, has_tcp;
+    bool needs_rdma; /* it was asked for */
+    bool trusts_adapters;
 } opening_t;
 
 static kvp_err_t
@@ -265,14 +306,14 @@ read_transports(opening_t *o)
     for (;;) {
         size_t len = strcspn(at, ",");
 
-        if (is_word(at, len, "rdma"))
-            return refuse(o, KVP_NOTSUP, "rdma", "transfers between processes go by cma and tcp, not by rdma yet");
         if (is_word(at, len, "cma"))
             o->has_cma = true;
+        else if (is_word(at, len, "rdma"))
+            o->has_rdma = true;
         else if (is_word(at, len, "tcp"))
             o->has_tcp = true;
         else
-            return refuse(o, KVP_INVALID, "transports", "\"cma,tcp\" or one of both is expected");
+            return refuse(o, KVP_INVALID, "transports", "\"cma,rdma,tcp\" or some of these are expected");
         if (at[len] == '\0') return KVP_OK;
         at += len + 1;
     }
@@ -281,6 +322,9 @@ read_transports(opening_t *o)
 static kvp_err_t
 read_conf(const kvpool_p2p_conf_t *conf, opening_t *o)
 {
+    uint32_t verify = KVPOOL_VERIFY_AUTO;
+    kvp_err_t err;
+
     memset(o, 0, sizeof *o);
     if (conf != NULL) {
         if (conf->struct_size != sizeof *conf) return KVP_INVALID;
@@ -288,13 +332,17 @@ read_conf(const kvpool_p2p_conf_t *conf, opening_t *o)
         if (o->conf.detail != NULL && o->conf.detail_cap > 0) o->conf.detail[0] = '\0';
     }
     if (o->conf.listen == NULL || o->conf.listen[0] == '\0') o->conf.listen = LISTEN_DEFAULT;
-    if (o->conf.transports == NULL || o->conf.transports[0] == '\0') o->conf.transports = TRANSPORTS_DEFAULT;
+    o->needs_rdma = o->conf.transports != NULL && o->conf.transports[0] != '\0'; /* where it is among these */
+    if (!o->needs_rdma) o->conf.transports = TRANSPORTS_DEFAULT;
     if (o->conf.deadline_ms == 0) o->conf.deadline_ms = DEADLINE_DEFAULT_MS;
     if ((o->conf.flags & ~FLAGS_ALL) != 0) return refuse(o, KVP_INVALID, "flags", "there are no such flags");
     if (o->conf.host_id != NULL && strlen(o->conf.host_id) > KVP_HOST_ID_MAX)
         return refuse(o, KVP_INVALID, "host_id", "at most 128 bytes are expected");
     if (kvp_parse_hostport(o->conf.listen, &o->listen) != KVP_OK)
         return refuse(o, KVP_INVALID, "listen", "\"HOST:PORT\" is expected");
+    err = kvp_verify_read(o->conf.detail, o->conf.detail_cap, &verify);
+    if (err != KVP_OK) return err;
+    o->trusts_adapters = verify == KVPOOL_VERIFY_ADAPTERS;
     return read_transports(o);
 }
 
@@ -318,12 +366,6 @@ introduce(kvpool_p2p_t *p2p, const opening_t *o)
 }
 
 static void
-on_fd_closing(void *arg, int fd)
-{
-    kvp_forkguard_del(arg, fd);
-}
-
-static void
 watch_peer(void *arg, int fd)
 {
     const kvpool_p2p_t *p2p = arg;
@@ -339,29 +381,47 @@ on_peer_gone(void *arg)
     kvp_p2p_lanes_sweep(&p2p->lanes);
 }
 
+/* rdma that nobody asked for is left out where it cannot be had; whoever names a device asks for it. */
+static kvp_err_t
+open_rdma(kvpool_p2p_t *p2p, const opening_t *o, const kvp_tp_conf_t *tp_conf)
+{
+    const char *device = getenv("KVPOOL_RDMA_DEVICE");
+    bool is_needed = o->needs_rdma || (device != NULL && device[0] != '\0');
+    char why[WHY_MAX] = "";
+    kvp_err_t err;
+
+    if (!o->has_rdma) return KVP_OK;
+    err = kvp_p2p_rdma_open(&p2p->rdma, tp_conf, o->listen.host, why, sizeof why);
+    if (err == KVP_OK || err == KVP_NOMEM) return err;
+    if (is_needed) return refuse(o, err, "rdma", why);
+    kvp_log_debug("client", "peers are not reached by rdma: %s", why);
+    return KVP_OK;
+}
+
 static kvp_err_t
 start(kvpool_p2p_t *p2p, const opening_t *o)
 {
     kvp_tp_conf_t tp_conf = {.incarnation = p2p->me.incarnation,
                              .is_incarnation_drawn = true,
+                             .trusts_adapters = o->trusts_adapters,
                              .lanes = KVP_P2P_LANES,
-                             .max_conns = KVP_P2P_CONNS_MAX,
-                             .fd_closing = on_fd_closing,
-                             .fd_arg = &p2p->guard};
+                             .max_conns = KVP_P2P_CONNS_MAX};
     kvp_p2p_server_conf_t server = {.listen = o->listen,
                                     .ranges = &p2p->ranges,
                                     .owns = &p2p->owns,
+                                    .pullers = &p2p->pullers,
                                     .watched = on_peer_gone,
                                     .watched_arg = p2p,
                                     .me = &p2p->me,
                                     .needs_tokens = (o->conf.flags & KVPOOL_P2P_TOKENS) != 0};
     kvp_p2p_lanes_conf_t lanes = {.me = &p2p->me,
-                                  .is_cma_alone = !o->has_tcp,
+                                  .has_tcp = o->has_tcp,
                                   .is_given_up = &p2p->is_given_up,
-                                  .guard = &p2p->guard,
                                   .owing = &p2p->owing,
                                   .maps = &p2p->maps,
                                   .ranges = &p2p->ranges,
+                                  .pullers = &p2p->pullers,
+                                  .stages = &p2p->stages,
                                   .watch = watch_peer,
                                   .watch_arg = p2p,
                                   .connects = &p2p->connects};
@@ -372,21 +432,28 @@ start(kvpool_p2p_t *p2p, const opening_t *o)
     memcpy(tp_conf.pool_id, pool_of_peers, sizeof tp_conf.pool_id);
     err = kvp_tp_create(kvp_transport_find("tcp"), &tp_conf, &p2p->tp);
     if (err == KVP_OK) err = kvp_tp_create(kvp_transport_find("shm"), &tp_conf, &p2p->shm);
+    if (err == KVP_OK) err = open_rdma(p2p, o, &tp_conf);
     if (err != KVP_OK) return err;
-    kvp_p2p_owns_init(&p2p->owns, p2p->shm, &p2p->guard);
+    kvp_p2p_owns_init(&p2p->owns, p2p->shm);
     p2p->has_owns = true;
-    kvp_p2p_ranges_init(&p2p->ranges, p2p->tp);
+    kvp_p2p_ranges_init(&p2p->ranges, p2p->tp, p2p->rdma.tp, !o->has_tcp);
+    kvp_p2p_pullers_init(&p2p->pullers);
+    kvp_stages_init(&p2p->stages, OWN_STAGES_MAX, 1);
     p2p->has_ranges = true;
     lanes.names = p2p->names;
     lanes.tp = p2p->tp;
+    lanes.rdma = p2p->rdma.tp;
     kvp_p2p_owing_init(&p2p->owing);
     kvp_p2p_maps_init(&p2p->maps, p2p->shm);
     kvp_p2p_lanes_init(&p2p->lanes, &lanes);
     p2p->has_lanes = true;
     err = kvp_p2p_async_create(p2p, &p2p->async);
     if (err != KVP_OK) return err;
+    err = kvp_p2p_rdma_start(&p2p->rdma, on_peer_gone, p2p);
+    if (err != KVP_OK) return err;
     server.tp = p2p->tp;
-    server.guard = &p2p->guard;
+    server.rdma = p2p->rdma.tp;
+    server.rdma_port = p2p->rdma.port;
     return kvp_p2p_server_start(&server, &p2p->server, &p2p->port);
 }
 
@@ -396,13 +463,19 @@ stop(kvpool_p2p_t *p2p)
 {
     if (p2p->async != NULL) kvp_p2p_async_destroy(p2p->async);
     if (p2p->has_owns) kvp_p2p_owns_close(&p2p->owns);
+    kvp_p2p_rdma_stop(&p2p->rdma); /* it looks at lanes */
     kvp_p2p_server_stop(p2p->server);
     if (p2p->has_lanes) {
         kvp_p2p_lanes_fini(&p2p->lanes);
         kvp_p2p_maps_fini(&p2p->maps);
         kvp_p2p_owing_fini(&p2p->owing);
     }
-    if (p2p->has_ranges) kvp_p2p_ranges_fini(&p2p->ranges);
+    if (p2p->has_ranges) {
+        kvp_stages_fini(&p2p->stages);
+        kvp_p2p_pullers_fini(&p2p->pullers);
+        kvp_p2p_ranges_fini(&p2p->ranges);
+    }
+    kvp_p2p_rdma_close(&p2p->rdma);
     if (p2p->tp != NULL) kvp_tp_destroy(p2p->tp);
     kvp_names_destroy(p2p->names);
     p2p->async = NULL;

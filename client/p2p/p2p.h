@@ -6,7 +6,10 @@
 
 #include "client/calls.h"
 #include "client/p2p/p2p_move.h"
+#include "client/p2p/p2p_rdma.h"
 #include "client/p2p/p2p_serve.h"
+#include "client/p2p/p2p_staged.h"
+#include "common/forkguard.h"
 
 typedef struct kvp_p2p_async kvp_p2p_async_t;
 
@@ -22,21 +25,28 @@ struct kvpool_p2p {
     bool has_lanes;
     kvp_names_t *names;
     kvp_tp_t *tp;
+    kvp_p2p_rdma_t rdma;
     kvp_tp_t *shm; /* for memory that peers map, theirs and ours; until the endpoint is freed, as */
     bool has_owns;
     kvp_p2p_owns_t owns;
     kvp_p2p_maps_t maps;
     kvp_p2p_ranges_t ranges;
+    kvp_p2p_pullers_t pullers;
+    kvp_stages_t stages; /* for local memory of devices */
     kvp_p2p_server_t *server;
     kvp_p2p_lanes_t lanes;
     kvp_p2p_owing_t owing;
     kvp_p2p_async_t *async;
-    _Atomic uint64_t transfers, failed, cma_bytes, mapped_bytes, tcp_bytes, connects;
+    _Atomic uint64_t transfers, failed, cma_bytes, mapped_bytes, rdma_bytes, tcp_bytes, connects;
 };
 
-/* kvp_p2p_run is kvpool_p2p_transfer, within a call that was begun. */
+/* kvp_p2p_run is kvpool_p2p_transfer, within a call that was begun, with local memory that the caller holds
+ * (kvp_p2p_ranges_hold_local), and not counted. */
 kvp_err_t kvp_p2p_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
                       uint64_t deadline_ns) KVP_MUST_USE;
+
+/* kvp_p2p_count notes what a transfer came to: once for each, also for what was refused. */
+void kvp_p2p_count(kvpool_p2p_t *p2p, kvp_err_t err);
 
 /* kvp_p2p_enter begins a call: INVALID, FORKED, CLOSED; after OK kvp_p2p_leave ends it, and returns err. */
 kvp_err_t kvp_p2p_enter(kvpool_p2p_t *p2p) KVP_MUST_USE;

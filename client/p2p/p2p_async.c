@@ -189,6 +189,7 @@ worker_main(void *arg)
         pthread_mutex_unlock(&async->lock);
         job->result = kvp_p2p_run(async->p2p, &job->peer->where, job->kind, job->ops, job->n, job->deadline_ns);
         kvp_p2p_ranges_rele_all(&async->p2p->ranges, &job->held);
+        kvp_p2p_count(async->p2p, job->result);
         pthread_mutex_lock(&async->lock);
         job->peer->running_n--;
         rank(async, job->peer);
@@ -284,7 +285,10 @@ kvpool_p2p_submit(kvpool_p2p_t *p2p, const char *peer, int kind, const kvpool_p2
 {
     kvp_err_t err = kvp_p2p_enter(p2p);
 
-    return err != KVP_OK ? err : kvp_p2p_leave(p2p, submit(p2p, peer, kind, ops, n, deadline_ms, id_out));
+    if (err != KVP_OK) return err;
+    err = submit(p2p, peer, kind, ops, n, deadline_ms, id_out);
+    if (err != KVP_OK) kvp_p2p_count(p2p, err); /* else its thread does */
+    return kvp_p2p_leave(p2p, err);
 }
 
 /* Caller holds the lock. */

@@ -5,6 +5,7 @@
  */
 #include "client/p2p/p2p_cma.h"
 
+#include "common/forkguard.h"
 #include "common/log.h"
 
 #include <errno.h>
@@ -28,7 +29,7 @@ has_ended(const kvp_cma_proc_t *proc)
     return n != 0;
 }
 
-bool
+kvp_err_t
 kvp_cma_open(int unix_fd, const kvp_peer_proc_t *told, kvp_cma_proc_t *proc_out)
 {
     uint8_t nonce[KVP_PEER_NONCE_BYTES];
@@ -37,24 +38,25 @@ kvp_cma_open(int unix_fd, const kvp_peer_proc_t *told, kvp_cma_proc_t *proc_out)
     socklen_t len = sizeof who;
 
     *proc_out = proc;
-    if (!told->is_told || getsockopt(unix_fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0) return false;
-    if (who.pid <= 0 || who.uid != geteuid()) return false; /* 0: a process of another namespace */
+    if (!told->is_told || getsockopt(unix_fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0) return KVP_NOTSUP;
+    if (who.pid <= 0 || who.uid != geteuid()) return KVP_NOTSUP; /* 0: a process of another namespace */
     proc.pid = who.pid;
     proc.fd = (int)syscall(SYS_pidfd_open, proc.pid, 0);
-    if (proc.fd < 0) return false;
+    if (proc.fd < 0) return errno == EMFILE || errno == ENFILE ? KVP_SYS : KVP_NOTSUP;
     if (kvp_cma_read(&proc, told->nonce_at, nonce, sizeof nonce) != KVP_OK ||
         memcmp(nonce, told->nonce, sizeof nonce) != 0) {
         close(proc.fd);
-        return false;
+        return KVP_NOTSUP;
     }
+    kvp_forkguard_add(proc.fd);
     *proc_out = proc;
-    return true;
+    return KVP_OK;
 }
 
 void
 kvp_cma_close(kvp_cma_proc_t *proc)
 {
-    if (proc->fd >= 0) close(proc->fd);
+    kvp_forkguard_close(proc->fd);
     *proc = (kvp_cma_proc_t){.fd = -1};
 }
 

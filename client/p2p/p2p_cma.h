@@ -16,9 +16,9 @@ typedef struct {
     pid_t pid;
 } kvp_cma_proc_t;
 
-/* kvp_cma_open: true where the process at the other end of this Unix socket is of our user and its nonce is where it was told
- * to be. Only the kernel's word of who that is counts: who could name a process would read any, through us. */
-bool kvp_cma_open(int unix_fd, const kvp_peer_proc_t *told, kvp_cma_proc_t *proc_out);
+/* kvp_cma_open: OK where the process at the other end of this Unix socket is of our user and its nonce is where it was told
+ * to be; NOTSUP where not, SYS where no descriptor was left for it. Only the kernel's word of who that is counts: who could name a process would read any, through us. */
+kvp_err_t kvp_cma_open(int unix_fd, const kvp_peer_proc_t *told, kvp_cma_proc_t *proc_out) KVP_MUST_USE;
 void kvp_cma_close(kvp_cma_proc_t *proc);
 
 /* kvp_cma_read copies len bytes at from in that process to dst: OK, DISCONNECTED (it has ended), INVALID (not all of it can be

@@ -4,7 +4,8 @@
  */
 #include "client/p2p/p2p_lane.h"
 
-#include "client/connect.h"
+#include "client/p2p/p2p_path.h"
+
 #include "client/hello.h"
 #include "client/waits.h"
 #include "common/log.h"
@@ -121,8 +122,12 @@ add_seen(kvp_p2p_lane_t *lane, const kvp_peer_range_t *range)
         lane->seen = grown;
         lane->seen_cap = cap;
     }
-    err = kvp_rseg_create(lane->conf->tp, &key, range->len, KVP_ACCESS_WRITE, &seen.rseg);
-    if (err != KVP_OK) return err == KVP_NOMEM ? err : KVP_PROTO;
+    if (range->key_len == 0) {
+        lane->has_devices = true;
+    } else {
+        err = kvp_rseg_create(lane->tp, &key, range->len, KVP_ACCESS_WRITE, &seen.rseg);
+        if (err != KVP_OK) return err == KVP_NOMEM ? err : KVP_PROTO;
+    }
     size_t i = upper_bound(lane, range->base);
     memmove(lane->seen + i + 1, lane->seen + i, (lane->seen_n - i) * sizeof *lane->seen);
     lane->seen[i] = seen;
@@ -136,9 +141,10 @@ find(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, uint64_t deadlin
 {
     const kvp_peer_range_t *ranges;
     const void *records = NULL;
+    kvp_peer_find_t asked = {.at = at, .n = n, .by_rdma = kvp_p2p_lane_is_by_rdma(lane), .may_stage = true};
     kvp_err_t err;
 
-    kvp_peer_find_encode(&lane->io.out, kvp_p2p_lane_id(lane), at, n);
+    kvp_peer_find_encode(&lane->io.out, kvp_p2p_lane_id(lane), &asked);
     err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_FIND, n, sizeof *ranges, deadline_ns, &records);
     ranges = records;
     for (uint32_t i = 0; err == KVP_OK && i < n; i++) {
@@ -161,62 +167,6 @@ kvp_p2p_lane_learn(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, ui
         kvp_err_t err = find(lane, unknown, unknown_n, deadline_ns);
         if (err != KVP_OK) return err;
         unknown_n = 0;
-    }
-    return KVP_OK;
-}
-
-/* ---- the transport's path */
-kvp_err_t
-kvp_p2p_lane_connect(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
-{
-    kvp_connect_t c = {.err = KVP_OK};
-    kvp_ep_t *ep;
-    kvp_err_t err;
-
-    if (lane->ep != NULL) return KVP_OK;
-    if (lane->owed == NULL) lane->owed = malloc(sizeof *lane->owed);
-    if (lane->owed == NULL) return KVP_NOMEM;
-    err = kvp_ep_create(lane->conf->tp, &lane->addr, kvp_connect_done, &c, &ep);
-    if (err != KVP_OK) return err;
-    err = kvp_connect_await(ep, &c, lane->conf->is_given_up, deadline_ns);
-    if (err == KVP_EAGAIN && !c.is_over) err = KVP_DEADLINE;
-    if (err != KVP_OK) {
-        kvp_ep_destroy(ep);
-        return err;
-    }
-    kvp_forkguard_add(lane->conf->guard, ep->tp->ops->ep_event_fd(ep));
-    lane->ep = ep;
-    *lane->owed = (kvp_p2p_owed_t){.peer = lane->peer, .conn = ep->incarnation};
-    kvp_list_init(&lane->owed->link);
-    return KVP_OK;
-}
-
-void
-kvp_p2p_lane_disconnect(kvp_p2p_lane_t *lane, bool may_land)
-{
-    if (lane->ep == NULL) return;
-    kvp_forkguard_del(lane->conf->guard, lane->ep->tp->ops->ep_event_fd(lane->ep));
-    kvp_ep_destroy(lane->ep);
-    lane->ep = NULL;
-    if (!may_land) return;
-    kvp_p2p_owing_add(lane->conf->owing, lane->owed);
-    lane->owed = NULL;
-}
-
-kvp_err_t
-kvp_p2p_lane_settle(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
-{
-    uint64_t conns[64];
-    uint32_t n;
-
-    while ((n = kvp_p2p_owing_find(lane->conf->owing, lane->peer, conns, KVP_ARRAY_LEN(conns))) > 0) {
-        const void *records = NULL;
-        kvp_err_t err;
-
-        kvp_peer_cut_encode(&lane->io.out, kvp_p2p_lane_id(lane), conns, n);
-        err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_CUT, 0, 0, deadline_ns, &records);
-        if (err != KVP_OK) return err;
-        kvp_p2p_owing_paid(lane->conf->owing, conns, n);
     }
     return KVP_OK;
 }
@@ -244,13 +194,11 @@ kvp_p2p_lane_work(kvp_p2p_lane_t *lane, size_t bytes)
 static void
 lane_close(kvp_p2p_lane_t *lane)
 {
-    kvp_p2p_lane_disconnect(lane, false);
+    kvp_p2p_path_disconnect(lane, false);
     kvp_p2p_lane_forget(lane);
     free(lane->owed);
     drop_work(lane);
     free(lane->seen);
-    kvp_forkguard_del(lane->conf->guard, lane->io.fd);
-    kvp_forkguard_del(lane->conf->guard, lane->proc.fd);
     kvp_cma_close(&lane->proc);
     kvp_framed_fini(&lane->io);
     free(lane);
@@ -271,20 +219,24 @@ note_addr(kvp_p2p_lane_t *lane)
     return KVP_OK;
 }
 
+/* Which way it goes: within the host, else by rdma, else by tcp, as far as both ends have that. */
 static kvp_err_t
-judge(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *reply)
+judge(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *reply, kvp_err_t near_err)
 {
     const kvp_p2p_lanes_conf_t *conf = lane->conf;
     char text[KVP_HOSTPORT_TEXT_MAX];
 
+    lane->has_tcp = conf->has_tcp && strcmp(reply->transport, conf->tp->ops->name) == 0;
+    if (lane->proc.fd >= 0) return KVP_OK;
+    if (conf->rdma != NULL) lane->rdma_port = reply->rdma_port;
+    if (lane->rdma_port != 0) lane->tp = conf->rdma;
+    if (lane->rdma_port != 0 || lane->has_tcp) return KVP_OK;
     kvp_format_hostport(&lane->where, text);
-    if (conf->is_cma_alone && lane->proc.fd < 0) {
-        kvp_log_warn("client", "peer %s: its memory cannot be reached by cma, and tcp is not allowed", text);
-        return KVP_NOTSUP;
-    }
-    if (conf->is_cma_alone || strcmp(reply->transport, conf->tp->ops->name) == 0) return KVP_OK;
-    kvp_log_warn("client", "peer %s is reached by %s, this endpoint has %s", text, reply->transport,
-                 conf->tp->ops->name);
+    kvp_log_warn("client", "peer %s is not reached: cma: %s, rdma %s, tcp %s, and the peer has %s%s", text,
+                 conf->me->proc.is_told ? kvp_err_text(near_err) : "not to be used",
+                 conf->rdma != NULL ? "is here" : "is not here", conf->has_tcp ? "is here" : "is not to be used",
+                 reply->transport, reply->rdma_port != 0 ? " and rdma" : "");
+    if (near_err == KVP_SYS) return KVP_SYS; /* no descriptors are left: it is not so for good */
     return KVP_NOTSUP;
 }
 
@@ -315,28 +267,29 @@ init_io(const kvp_p2p_lane_t *lane, kvp_framed_t *io)
 }
 
 /* come_near goes on by the peer's Unix socket, where both then may read the other. Where that does not come about it stays as it was. */
-static void
+static kvp_err_t
 come_near(kvp_p2p_lane_t *lane, const kvp_peer_hello_reply_t *far, uint64_t deadline_ns)
 {
     const kvp_p2p_lanes_conf_t *conf = lane->conf;
     kvp_peer_hello_reply_t near;
     kvp_framed_t io;
+    kvp_err_t err;
 
     if (!conf->me->proc.is_told || strncmp(far->unix_path, KVP_PEER_UNIX_PREFIX, strlen(KVP_PEER_UNIX_PREFIX)) != 0)
-        return;
+        return KVP_NOTSUP;
     init_io(lane, &io);
-    if (kvp_framed_connect_unix(&io, far->unix_path, deadline_ns) == KVP_OK &&
-        say_hello(lane, &io, deadline_ns, &near) == KVP_OK && near.incarnation == far->incarnation && near.can_pull &&
-        kvp_cma_open(io.fd, &near.proc, &lane->proc)) {
-        kvp_forkguard_del(conf->guard, lane->io.fd);
-        kvp_framed_fini(&lane->io);
-        lane->io = io;
-        kvp_forkguard_add(conf->guard, io.fd);
-        kvp_forkguard_add(conf->guard, lane->proc.fd);
-        conf->watch(conf->watch_arg, lane->proc.fd);
-        return;
+    err = kvp_framed_connect_unix(&io, far->unix_path, deadline_ns);
+    if (err == KVP_OK) err = say_hello(lane, &io, deadline_ns, &near);
+    if (err == KVP_OK && (near.incarnation != far->incarnation || !near.can_pull)) err = KVP_NOTSUP;
+    if (err == KVP_OK) err = kvp_cma_open(io.fd, &near.proc, &lane->proc);
+    if (err != KVP_OK) {
+        kvp_framed_fini(&io);
+        return err;
     }
-    kvp_framed_fini(&io);
+    kvp_framed_fini(&lane->io);
+    lane->io = io;
+    conf->watch(conf->watch_arg, lane->proc.fd);
+    return KVP_OK;
 }
 
 static kvp_err_t
@@ -347,8 +300,7 @@ introduce(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
 
     if (err != KVP_OK) return err;
     lane->peer = reply.incarnation;
-    come_near(lane, &reply, deadline_ns);
-    return judge(lane, &reply);
+    return judge(lane, &reply, come_near(lane, &reply, deadline_ns));
 }
 
 static kvp_err_t
@@ -360,12 +312,12 @@ lane_open(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where, uint64_t deadline
     if (lane == NULL) return KVP_NOMEM;
     kvp_list_init(&lane->link);
     lane->conf = &lanes->conf;
+    lane->tp = lanes->conf.tp;
     lane->proc = (kvp_cma_proc_t){.fd = -1};
     init_io(lane, &lane->io);
     lane->where = *where;
     err = kvp_names_connect(lanes->conf.names, where->host, where->port, deadline_ns, &lane->io);
     if (err == KVP_OK) {
-        kvp_forkguard_add(lanes->conf.guard, lane->io.fd);
         atomic_fetch_add(lanes->conf.connects, 1);
         err = note_addr(lane);
     }
@@ -446,7 +398,7 @@ kvp_p2p_lanes_sweep(kvp_p2p_lanes_t *lanes)
     kvp_list_foreach_safe (pos, tmp, &lanes->idle) {
         kvp_p2p_lane_t *lane = kvp_list_entry(pos, kvp_p2p_lane_t, link);
 
-        if (kvp_p2p_lane_is_alive(lane)) continue;
+        if (kvp_p2p_lane_is_alive(lane) && !kvp_p2p_path_is_stale(lane)) continue;
         kvp_list_del(&lane->link);
         kvp_list_add_tail(&dead, &lane->link);
         lanes->idle_n--;

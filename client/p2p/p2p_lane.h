@@ -5,13 +5,15 @@
 #ifndef KVP_CLIENT_P2P_LANE_H
 #define KVP_CLIENT_P2P_LANE_H
 
-#include "client/forkguard.h"
 #include "client/names.h"
 #include "client/p2p/p2p_cma.h"
 #include "client/p2p/p2p_maps.h"
 #include "client/p2p/p2p_owed.h"
+#include "client/p2p/p2p_pull.h"
 #include "client/p2p/p2p_ranges.h"
+#include "client/stage.h"
 #include "client/transport/transport.h"
+#include "client/ways.h"
 #include "common/parse.h"
 
 #define KVP_P2P_IDLE_MAX 64u /* lanes that wait, to all peers together */
@@ -21,13 +23,15 @@
 typedef struct {
     kvp_names_t *names; /* borrowed, as is the rest */
     kvp_tp_t *tp;
+    kvp_tp_t *rdma; /* NULL = there is none */
     const kvp_peer_hello_t *me; /* proc not told: no copies between processes */
-    bool is_cma_alone; /* peers that cannot be reached so are refused */
+    bool has_tcp; /* else peers that nothing else reaches are refused */
     const _Atomic bool *is_given_up;
-    kvp_forkguard_t *guard;
     kvp_p2p_owing_t *owing;
     kvp_p2p_maps_t *maps;
     kvp_p2p_ranges_t *ranges; /* this endpoint's own */
+    kvp_p2p_pullers_t *pullers;
+    kvp_stages_t *stages;
     void (*watch)(void *arg, int fd); /* once fd is readable, lanes_sweep is called */
     void *watch_arg;
     _Atomic uint64_t *connects;
@@ -36,7 +40,7 @@ typedef struct {
 /* A range of the peer's. */
 typedef struct {
     uint64_t base, len, token;
-    kvp_rseg_t *rseg;
+    kvp_rseg_t *rseg; /* NULL: memory of a device, reached through a stage */
     bool is_asked; /* whether it can be mapped */
     kvp_p2p_map_t *map; /* held; NULL = it is not mapped */
 } kvp_p2p_seen_t;
@@ -50,11 +54,17 @@ typedef struct {
     uint64_t last_id;
     kvp_cma_proc_t proc; /* the peer's, where both may read the other; then io is a Unix socket */
     kvp_addr_t addr; /* of the peer, resolved */
+    kvp_tp_t *tp; /* which its ranges' keys are of, and ep */
+    bool has_tcp; /* it may be reached by that as well */
+    uint16_t rdma_port; /* 0 = not by rdma; else */
+    kvp_way_t rdma_way; /* whether that works */
     uint64_t peer; /* incarnation of the endpoint at the other end */
     kvp_ep_t *ep; /* NULL = not connected by the transport */
     kvp_p2p_owed_t *owed; /* of ep, should it end with writes under way; NULL without one */
     void *work; /* of the transfer that has the lane, */
     size_t work_bytes; /* as long as the longest, in so far as idle lanes keep that */
+    bool has_devices; /* memory of a device was among what the peer told */
+    bool has_stage; /* the peer's, for the transfer that has the lane */
     kvp_p2p_seen_t *seen; /* by address, never overlapping */
     size_t seen_n, seen_cap;
 } kvp_p2p_lane_t;
@@ -69,7 +79,8 @@ typedef struct {
 void kvp_p2p_lanes_init(kvp_p2p_lanes_t *lanes, const kvp_p2p_lanes_conf_t *conf);
 void kvp_p2p_lanes_fini(kvp_p2p_lanes_t *lanes); /* every lane was given back */
 
-/* kvp_p2p_lanes_sweep closes the idle lanes of peers that have ended: what they have mapped would keep its pages. */
+/* kvp_p2p_lanes_sweep closes the idle lanes of peers that have ended: what they have mapped would keep its pages; and those on devices that
+ * were removed, which would be kept from going. */
 void kvp_p2p_lanes_sweep(kvp_p2p_lanes_t *lanes);
 
 /* kvp_p2p_lane_take gives an idle lane to that peer (unless is_new), or makes one: UNREACHABLE, DEADLINE, VERSION, PROTO, NOTSUP, CLOSED,
@@ -100,13 +111,11 @@ kvp_err_t kvp_p2p_lane_learn(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint
 kvp_p2p_seen_t *kvp_p2p_lane_seen(const kvp_p2p_lane_t *lane, const kvp_peer_at_t *at);
 void kvp_p2p_lane_forget(kvp_p2p_lane_t *lane);
 
-/* kvp_p2p_lane_settle comes before anything is moved: when it returns OK nothing can land any more that earlier transfers of this
- * endpoint sent to that peer and gave up. */
-kvp_err_t kvp_p2p_lane_settle(kvp_p2p_lane_t *lane, uint64_t deadline_ns) KVP_MUST_USE;
-
-/* kvp_p2p_lane_connect makes the transport's path where there is none. disconnect ends it, and with CANCELLED what it owns; may_land:
- * writes are under way on it, which settle has to see to. */
-kvp_err_t kvp_p2p_lane_connect(kvp_p2p_lane_t *lane, uint64_t deadline_ns) KVP_MUST_USE;
-void kvp_p2p_lane_disconnect(kvp_p2p_lane_t *lane, bool may_land);
+/* kvp_p2p_lane_is_by_rdma: the next piece that does not stay within the host goes by rdma. */
+static inline bool
+kvp_p2p_lane_is_by_rdma(const kvp_p2p_lane_t *lane)
+{
+    return lane->tp == lane->conf->rdma;
+}
 
 #endif

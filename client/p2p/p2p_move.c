@@ -2,21 +2,21 @@
  * Design notes.
  * - Windows of KVP_PEER_BATCH_MAX pieces, each whole before the next begins: learn the ranges, move, be told that it holds.
  * - Whoever's memory is written does the writing. A write is pulled by the peer; a read is copied here, and counts only if the peer
- *   says afterwards that the ranges are still registered. By the transport the peer's side checks keys, and reads carry a sum; what was
- *   written is summed here on its way out and by the peer where it lies.
+ *   says afterwards that the ranges are still registered. By a transport the peer's side, or its adapter, checks keys. Where that does not
+ *   vouch for bytes (tcp) reads carry a sum; what was written is summed here on its way out and by the peer where it lies.
+ * - By rdma a write that is over is in the peer's memory: the transport pushes it there. Nobody of the peer has a part in it, so afterwards we
+ *   look whether there still is somebody: an adapter serves memory for as long as a process holds it, even one that is being killed.
  * - A range that is not what was told any more is asked for once more: it may have been registered anew, or there is an error to tell.
  */
 #include "client/p2p/p2p_move.h"
 
 #include "client/p2p/p2p_near.h"
+#include "client/p2p/p2p_path.h"
 
 #include "client/waits.h"
 #include "common/log.h"
 
 #include <string.h>
-
-#define COPY_BYTES (4u << 20) /* between looks at the clock, */
-#define COPY_PIECES 128u /* and pieces */
 
 typedef struct {
     kvp_xfer_t xfer;
@@ -30,10 +30,11 @@ typedef struct {
     uint32_t n;
     uint64_t bytes;
     uint32_t done_n;
-    /* In the lane's working memory; parts and xfers for the transport alone. */
+    /* In the lane's working memory; moved for reads between processes, parts and xfers for the transport alone. */
     const kvpool_p2p_op_t **ops;
     kvp_peer_at_t *at;
     kvp_peer_piece_t *pieces;
+    kvp_peer_moved_t *moved;
     part_t *parts;
     kvp_xfer_t **xfers;
 } window_t;
@@ -54,21 +55,18 @@ fill_pieces(window_t *w, bool has_from)
     return KVP_OK;
 }
 
-/* ask_moves: the records are as many as the pieces. The first error among them is the answer. */
-static kvp_err_t
-ask_moves(window_t *w, kvp_peer_move_t kind, const kvp_peer_moved_t **moved_out)
+kvp_err_t
+kvp_p2p_ask_moves(kvp_p2p_lane_t *lane, const kvp_peer_moves_t *moves, uint64_t deadline_ns,
+                  const kvp_peer_moved_t **moved_out)
 {
-    kvp_peer_moves_t moves = {.kind = kind, .pieces = w->pieces, .n = w->n};
     const void *records = NULL;
-    kvp_err_t err = fill_pieces(w, kind == KVP_PEER_PULL);
+    kvp_err_t err;
 
-    if (err != KVP_OK) return err;
-    if (kind == KVP_PEER_PULL) moves.deadline_ns = w->deadline_ns;
-    kvp_peer_moves_encode(&w->lane->io.out, kvp_p2p_lane_id(w->lane), &moves);
-    err = kvp_p2p_lane_ask(w->lane, KVP_OP_PEER_MOVE, w->n, sizeof **moved_out, w->deadline_ns, &records);
+    kvp_peer_moves_encode(&lane->io.out, kvp_p2p_lane_id(lane), moves);
+    err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_MOVE, moves->n, sizeof **moved_out, deadline_ns, &records);
     if (err != KVP_OK) return err;
     *moved_out = records;
-    for (uint32_t i = 0; i < w->n; i++) {
+    for (uint32_t i = 0; i < moves->n; i++) {
         err = (*moved_out)[i].err;
         if (err == KVP_NOT_REGISTERED) return KVP_NO_SEGMENT;
         if (err != KVP_OK) return err > 0 || err == KVP_EAGAIN ? KVP_PROTO : err;
@@ -76,42 +74,54 @@ ask_moves(window_t *w, kvp_peer_move_t kind, const kvp_peer_moved_t **moved_out)
     return KVP_OK;
 }
 
-/* ---- copies between processes */
-/* The next pieces, many with one system call; *at and *off are the place that has come to. */
 static kvp_err_t
-copy_some(const window_t *w, uint32_t *at, uint64_t *off)
+ask_moves(window_t *w, kvp_peer_move_t kind, const kvp_peer_moved_t **moved_out)
 {
-    struct iovec here[COPY_PIECES], there[COPY_PIECES];
-    uint64_t left = COPY_BYTES;
-    uint32_t n = 0, done_n;
+    kvp_peer_moves_t moves = {.kind = kind, .pieces = w->pieces, .n = w->n};
+    kvp_err_t err = fill_pieces(w, kind == KVP_PEER_PULL);
 
-    while (*at < w->n && n < COPY_PIECES && left > 0) {
-        const kvpool_p2p_op_t *op = w->ops[*at];
-        uint64_t bytes = kvp_min_u64(left, op->len - *off);
+    if (kind == KVP_PEER_PULL) moves.deadline_ns = w->deadline_ns;
+    return err == KVP_OK ? kvp_p2p_ask_moves(w->lane, &moves, w->deadline_ns, moved_out) : err;
+}
 
-        here[n] = (struct iovec){.iov_base = (uint8_t *)op->local + *off, .iov_len = (size_t)bytes};
-        there[n++] = (struct iovec){.iov_base = (void *)(uintptr_t)(op->remote + *off), .iov_len = (size_t)bytes};
-        left -= bytes;
-        *off += bytes;
-        if (*off < op->len) break;
-        (*at)++;
-        *off = 0;
+/* ---- copies between processes */
+/* Out of the peer's process, by this thread and others. The first error among the pieces is the answer. */
+static kvp_err_t
+read_all(window_t *w)
+{
+    kvp_p2p_pullers_t *pullers = w->lane->conf->pullers;
+    kvp_p2p_pull_t pull = {.proc = &w->lane->proc,
+                           .wake_fd = -1,
+                           .pieces = w->pieces,
+                           .moved = w->moved,
+                           .deadline_ns = w->deadline_ns,
+                           .n = w->n};
+    kvp_p2p_pull_state_t state = KVP_P2P_PULL_MORE;
+    kvp_err_t err = KVP_OK;
+
+    memset(w->moved, 0, w->n * sizeof *w->moved);
+    for (uint32_t i = 0; i < w->n; i++)
+        w->pieces[i] =
+            (kvp_peer_piece_t){.addr = (uintptr_t)w->ops[i]->local, .len = w->ops[i]->len, .from = w->ops[i]->remote};
+    kvp_p2p_pull_begin(pullers, &pull);
+    while (err == KVP_OK && state == KVP_P2P_PULL_MORE) {
+        err = kvp_p2p_lane_look(w->lane, w->deadline_ns);
+        if (err == KVP_OK) state = kvp_p2p_pull_work(pullers, &pull);
     }
-    return kvp_cma_readv(&w->lane->proc, there, here, n, &done_n);
+    if (!kvp_p2p_pull_drop(pullers, &pull)) kvp_p2p_pull_wait(pullers, &pull);
+    for (uint32_t i = 0; err == KVP_OK && i < w->n; i++)
+        err = w->moved[i].err;
+    return err;
 }
 
 static kvp_err_t
 move_by_cma(window_t *w)
 {
     const kvp_peer_moved_t *moved;
-    kvp_err_t err = KVP_OK, checked;
-    uint64_t off = 0;
+    kvp_err_t err, checked;
 
     if (w->is_write) return ask_moves(w, KVP_PEER_PULL, &moved);
-    for (uint32_t at = 0; at < w->n && err == KVP_OK;) {
-        err = kvp_p2p_lane_look(w->lane, w->deadline_ns);
-        if (err == KVP_OK) err = copy_some(w, &at, &off);
-    }
+    err = read_all(w);
     if (err != KVP_OK && err != KVP_INVALID) return err;
     /* What could not be read may have been unregistered, and unmapped, meanwhile: then that is the error. */
     checked = ask_moves(w, KVP_PEER_CHECK, &moved);
@@ -137,12 +147,20 @@ on_done(kvp_xfer_t *xfer)
     w->done_n++;
 }
 
+/* Nothing on the way checks the bytes: who sends them says their sum. */
+static bool
+is_sum_told(const window_t *w)
+{
+    return (w->lane->tp->ops->caps & KVP_TP_VERIFY_SUM) != 0;
+}
+
 static kvp_err_t
 fill_parts(window_t *w)
 {
-    const kvp_transport_ops_t *ops = w->lane->conf->tp->ops;
-    bool wants_sum = (ops->caps & KVP_TP_VERIFY_SUM) != 0;
+    bool is_told = is_sum_told(w);
+    bool is_lent[KVP_PEER_BATCH_MAX];
 
+    kvp_p2p_ranges_cover(w->lane->conf->ranges, w->ops, w->n, is_lent);
     for (uint32_t i = 0; i < w->n; i++) {
         const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
         part_t *part = &w->parts[i];
@@ -158,7 +176,9 @@ fill_parts(window_t *w)
                                   .deadline_ns = w->deadline_ns,
                                   .done = on_done,
                                   .arg = w};
-        if (wants_sum) part->xfer.flags = KVP_XFER_SUM | (w->is_write ? 0 : KVP_XFER_PEER_SUM);
+        if (is_lent[i]) part->xfer.flags = KVP_XFER_LENT;
+        if (is_told || w->lane->ep->needs_sums) part->xfer.flags |= KVP_XFER_SUM;
+        if (is_told && !w->is_write) part->xfer.flags |= KVP_XFER_PEER_SUM;
         w->xfers[i] = &part->xfer;
     }
     return KVP_OK;
@@ -193,21 +213,25 @@ drive_all(window_t *w)
 }
 
 /* What is under way when it fails is cancelled while the window is still there. A path that broke has ended all its transfers
- * by itself; what left before that may land all the same. */
+ * by itself; what left before that may land all the same, and by rdma also where one of several connections is left. */
 static kvp_err_t
 drive(window_t *w)
 {
     kvp_err_t err = drive_all(w);
 
-    if (err != KVP_OK || w->lane->ep->tp->ops->ep_is_broken(w->lane->ep)) kvp_p2p_lane_disconnect(w->lane, w->is_write);
+    kvp_p2p_lane_t *lane = w->lane;
+    bool is_over = err != KVP_OK || lane->ep->tp->ops->ep_is_broken(lane->ep);
+
     for (uint32_t i = 0; err == KVP_OK && i < w->n; i++)
         err = w->parts[i].xfer.status;
+    if (is_over || (err != KVP_OK && kvp_p2p_lane_is_by_rdma(lane))) kvp_p2p_path_disconnect(lane, w->is_write);
+    if (err == KVP_OK && kvp_p2p_lane_is_by_rdma(lane) && !kvp_p2p_lane_is_alive(lane)) err = KVP_DISCONNECTED;
     return err;
 }
 
-/* What lies there is what left here. */
+/* What lies there is what left here, or came. */
 static kvp_err_t
-verify_written(window_t *w)
+compare_sums(window_t *w)
 {
     const kvp_peer_moved_t *moved;
     kvp_err_t err = ask_moves(w, KVP_PEER_SUM, &moved);
@@ -220,12 +244,11 @@ verify_written(window_t *w)
 static kvp_err_t
 move_by_transport(window_t *w)
 {
-    kvp_err_t err = kvp_p2p_lane_connect(w->lane, w->deadline_ns);
+    bool needs_sums = w->lane->ep->needs_sums;
+    kvp_err_t err = fill_parts(w);
 
-    if (err == KVP_OK) err = fill_parts(w);
     if (err == KVP_OK) err = drive(w);
-    if (err == KVP_OK && w->is_write && (w->lane->conf->tp->ops->caps & KVP_TP_VERIFY_SUM) != 0)
-        err = verify_written(w);
+    if (err == KVP_OK && (needs_sums || (w->is_write && is_sum_told(w)))) err = compare_sums(w);
     for (uint32_t i = 0; err == KVP_CORRUPT && !w->is_write && i < w->n; i++)
         if (w->parts[i].xfer.status == KVP_CORRUPT)
             kvp_log_warn("client", "a read of %llu bytes from a peer has another sum",
@@ -234,16 +257,34 @@ move_by_transport(window_t *w)
 }
 
 /* ---- all */
+static bool
+meets_device(const window_t *w)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        const kvp_p2p_seen_t *seen = kvp_p2p_lane_seen(w->lane, &w->at[i]);
+
+        if (seen != NULL && seen->rseg == NULL) return true;
+    }
+    return false;
+}
+
 static kvp_err_t
 move_once(window_t *w, kvp_p2p_moved_t *moved_out)
 {
     kvp_p2p_lane_t *lane = w->lane;
     bool is_cma = lane->proc.fd >= 0;
-    kvp_err_t err = kvp_p2p_lane_learn(lane, w->at, w->n, w->deadline_ns);
+    kvp_err_t err = kvp_p2p_path_reach(lane, w->at, w->n, w->deadline_ns);
 
-    if (err == KVP_OK) err = is_cma ? move_near(w, moved_out) : move_by_transport(w);
-    if (err == KVP_OK) *(is_cma ? &moved_out->cma_bytes : &moved_out->tcp_bytes) += w->bytes;
-    return err;
+    if (err != KVP_OK) return err;
+    moved_out->met_device = lane->has_devices && meets_device(w);
+    if (moved_out->met_device) return KVP_NOTSUP;
+    err = is_cma ? move_near(w, moved_out) : move_by_transport(w);
+    if (err != KVP_OK) return err;
+    if (is_cma)
+        moved_out->cma_bytes += w->bytes;
+    else
+        *(kvp_p2p_lane_is_by_rdma(lane) ? &moved_out->rdma_bytes : &moved_out->tcp_bytes) += w->bytes;
+    return KVP_OK;
 }
 
 static kvp_err_t
@@ -253,7 +294,8 @@ move_window(window_t *w, kvp_p2p_moved_t *moved_out)
 
     if (err != KVP_NO_SEGMENT) return err;
     kvp_p2p_lane_forget(w->lane);
-    err = move_once(w, moved_out);
+    err = kvp_p2p_path_settle(w->lane, w->deadline_ns); /* by rdma a key that is not there ends the path */
+    if (err == KVP_OK) err = move_once(w, moved_out);
     return err == KVP_NO_SEGMENT ? KVP_NOT_REGISTERED : err;
 }
 
@@ -262,14 +304,15 @@ static kvp_err_t
 window_init(window_t *w, kvp_p2p_lane_t *lane, size_t pieces_n)
 {
     size_t n = pieces_n == 0 ? 1 : (size_t)kvp_min_u64(pieces_n, KVP_PEER_BATCH_MAX);
-    size_t copied = n * (sizeof *w->at + sizeof *w->pieces + sizeof(void *));
+    size_t copied = n * (sizeof *w->at + sizeof *w->pieces + sizeof *w->moved + sizeof(void *));
     size_t sent = lane->proc.fd >= 0 ? 0 : n * (sizeof *w->parts + sizeof(void *));
     uint8_t *mem = kvp_p2p_lane_work(lane, copied + sent);
 
     if (mem == NULL) return KVP_NOMEM;
     w->at = (kvp_peer_at_t *)mem;
     w->pieces = (kvp_peer_piece_t *)(w->at + n);
-    w->ops = (const kvpool_p2p_op_t **)(w->pieces + n);
+    w->moved = (kvp_peer_moved_t *)(w->pieces + n);
+    w->ops = (const kvpool_p2p_op_t **)(w->moved + n);
     if (sent == 0) return KVP_OK;
     w->parts = (part_t *)(w->ops + n);
     w->xfers = (kvp_xfer_t **)(w->parts + n);
@@ -283,7 +326,7 @@ kvp_p2p_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t 
     window_t w = {.lane = lane, .is_write = kind == KVPOOL_P2P_WRITE, .deadline_ns = deadline_ns};
     kvp_err_t err = window_init(&w, lane, n);
 
-    if (err == KVP_OK) err = kvp_p2p_lane_settle(lane, deadline_ns);
+    if (err == KVP_OK) err = kvp_p2p_path_settle(lane, deadline_ns);
     for (size_t i = 0; err == KVP_OK && i < n;) {
         w.n = 0;
         w.bytes = 0;

@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-#define LOOK_BYTES (4u << 20) /* between looks at the clock and the cell */
+#define LOOK_BYTES (4u << 20) /* between looks at the clock, the peer and the cell */
 
 /* ---- mapping */
 static kvp_err_t
@@ -75,6 +75,7 @@ copy_piece(copying_t *c, const kvpool_p2p_op_t *op, const kvp_p2p_map_t *map, ui
         if (c->left > 0) continue;
         kvp_err_t err = kvp_p2p_lane_look(c->lane, c->deadline_ns);
         if (err != KVP_OK) return err;
+        if (!kvp_p2p_lane_is_alive(c->lane)) return KVP_DISCONNECTED; /* the dead keep their word */
         if (!kvp_p2p_map_is_live(map)) return KVP_NO_SEGMENT;
         c->left = LOOK_BYTES;
     }

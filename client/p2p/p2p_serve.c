@@ -10,6 +10,7 @@
 #include "client/node/node_thread.h"
 #include "client/transport/tcp_sock.h"
 #include "common/clock.h"
+#include "common/forkguard.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -36,14 +37,14 @@ typedef struct {
 
 struct kvp_p2p_server {
     kvp_p2p_shared_t shared;
-    int tcp_fd, unix_fd, epoll_fd, wake_fd; /* unix_fd -1: nobody copies from or to this process */
+    int tcp_fd, unix_fd, epoll_fd; /* unix_fd -1: nobody copies from or to this process */
     _Atomic bool is_stopping;
     bool has_thread;
     pthread_t thread;
     lane_t lanes[KVP_P2P_LANES];
     uint32_t lanes_n;
     /* all below is the control thread's */
-    kvp_list_t conns, dead, jobs, hellos;
+    kvp_list_t conns, dead, jobs, waiting, hellos;
     uint32_t conns_n;
     bool is_paused; /* no descriptors are left: the listeners are looked at later */
     kvp_log_limit_t noise;
@@ -66,11 +67,8 @@ conn_close(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
     /* A child between fork and exec has the socket too, and then closing it does not end the events that name the connection. */
     if (conn->io.fd >= 0)
         kvp_ignore(watch(server, EPOLL_CTL_DEL, conn->io.fd, 0, NULL), "it may not have been watched yet");
-    kvp_forkguard_del(server->shared.conf.guard, conn->io.fd);
-    kvp_forkguard_del(server->shared.conf.guard, conn->proc.fd);
     kvp_framed_fini(&conn->io);
-    kvp_cma_close(&conn->proc);
-    kvp_p2p_job_drop(&conn->job);
+    kvp_p2p_conn_end_rdma(&server->shared, conn);
     kvp_list_del(&conn->on_jobs);
     kvp_list_del(&conn->on_hellos);
     kvp_list_del(&conn->link);
@@ -89,12 +87,17 @@ conn_breach(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, const char *why)
     conn_close(server, conn);
 }
 
+/* Those whose bytes a puller is still copying are looked at again when it is done: it wakes the loop. */
 static void
 free_dead(kvp_p2p_server_t *server)
 {
-    while (!kvp_list_is_empty(&server->dead)) {
-        kvp_p2p_conn_t *conn = kvp_list_first(&server->dead, kvp_p2p_conn_t, link);
+    kvp_list_foreach_safe (pos, tmp, &server->dead) {
+        kvp_p2p_conn_t *conn = kvp_list_entry(pos, kvp_p2p_conn_t, link);
 
+        if (!kvp_p2p_job_stop(&server->shared, &conn->job)) continue;
+        kvp_p2p_job_drop(&conn->job);
+        if (conn->stage != NULL) kvp_p2p_stages_give(&server->shared.stages, conn->stage, false);
+        kvp_cma_close(&conn->proc);
         kvp_list_del(&conn->link);
         free(conn);
     }
@@ -131,8 +134,6 @@ conn_open(kvp_p2p_server_t *server, int fd, bool is_unix)
         (!is_unix && (kvp_tcp_sock_setup(fd) != KVP_OK || !wakes_with(fd, KVP_FRAME_HDR_BYTES))) ||
         watch(server, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP, conn) != KVP_OK)
         conn_close(server, conn);
-    else
-        kvp_forkguard_add(server->shared.conf.guard, fd);
 }
 
 /* watch_listeners asks for what comes, or for nothing. */
@@ -189,7 +190,7 @@ look_first(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
     conn->is_raw = false;
     if (kvp_frame_hdr_decode(bytes, &hdr) != KVP_OK || hdr.opcode != KVP_OP_DATA_HELLO) return true;
     if (epoll_ctl(server->epoll_fd, EPOLL_CTL_DEL, fd, NULL) == 0) {
-        conn->io.fd = -1; /* a fork closes it in the child as before: the transport says when it goes */
+        conn->io.fd = -1; /* the transport's from now on */
         kvp_ignore(tp->ops->adopt(tp, fd), "it closes what it does not take");
     }
     conn_close(server, conn);
@@ -277,10 +278,22 @@ work(kvp_p2p_server_t *server)
         kvp_p2p_conn_t *conn = kvp_list_entry(pos, kvp_p2p_conn_t, on_jobs);
 
         kvp_p2p_conn_work(&server->shared, conn);
-        if (kvp_p2p_conn_has_job(conn)) continue;
+        if (kvp_p2p_conn_has_job(conn) && !conn->job.is_waiting) continue;
         kvp_list_del(&conn->on_jobs);
-        on_conn(server, conn, 0);
+        if (kvp_p2p_conn_has_job(conn))
+            kvp_list_add_tail(&server->waiting, &conn->on_jobs);
+        else
+            on_conn(server, conn, 0);
     }
+}
+
+static void
+on_wake(kvp_p2p_server_t *server)
+{
+    eventfd_t n;
+
+    kvp_ignore(eventfd_read(server->shared.wake_fd, &n) == 0 ? KVP_OK : KVP_SYS, "what it counts is looked up");
+    kvp_list_splice(&server->waiting, &server->jobs);
 }
 
 /* How long the loop may sleep, and what is late by now. */
@@ -313,8 +326,9 @@ turn(kvp_p2p_server_t *server)
     for (int i = 0; i < n; i++) {
         void *ptr = events[i].data.ptr;
 
-        if (ptr == &server->wake_fd) continue; /* is_stopping says the rest */
-        if (ptr == server)
+        if (ptr == &server->shared.wake_fd)
+            on_wake(server);
+        else if (ptr == server)
             server->shared.conf.watched(server->shared.conf.watched_arg);
         else if (ptr == &server->tcp_fd || ptr == &server->unix_fd)
             accept_some(server, ptr);
@@ -355,14 +369,6 @@ kvp_p2p_server_watch(kvp_p2p_server_t *server, int fd)
 }
 
 /* ---- life */
-static void
-close_fd(kvp_p2p_server_t *server, int fd)
-{
-    if (fd < 0) return;
-    kvp_forkguard_del(server->shared.conf.guard, fd);
-    close(fd);
-}
-
 /* The socket that tells who is at its other end. Its name is in no file system: nothing is left where this process is killed. Without it
  * everybody comes by TCP. */
 static void
@@ -399,15 +405,15 @@ open_fds(kvp_p2p_server_t *server, uint16_t *port_out)
     if (err != KVP_OK) return err;
     *port_out = bound.port;
     open_unix(server);
-    kvp_forkguard_add(server->shared.conf.guard, server->tcp_fd);
-    kvp_forkguard_add(server->shared.conf.guard, server->unix_fd);
+    kvp_forkguard_add(server->tcp_fd);
+    kvp_forkguard_add(server->unix_fd);
     server->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    server->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (server->epoll_fd < 0 || server->wake_fd < 0) {
+    server->shared.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (server->epoll_fd < 0 || server->shared.wake_fd < 0) {
         kvp_log_error("client", "cannot serve peers: %m");
         return KVP_SYS;
     }
-    err = watch(server, EPOLL_CTL_ADD, server->wake_fd, EPOLLIN, &server->wake_fd);
+    err = watch(server, EPOLL_CTL_ADD, server->shared.wake_fd, EPOLLIN, &server->shared.wake_fd);
     return err != KVP_OK ? err : watch_listeners(server, EPOLL_CTL_ADD, EPOLLIN);
 }
 
@@ -433,13 +439,15 @@ kvp_p2p_server_start(const kvp_p2p_server_conf_t *conf, kvp_p2p_server_t **serve
 
     if (server == NULL) return KVP_NOMEM;
     server->shared.conf = *conf;
-    server->tcp_fd = server->unix_fd = server->epoll_fd = server->wake_fd = -1;
+    server->tcp_fd = server->unix_fd = server->epoll_fd = server->shared.wake_fd = -1;
     server->noise = (kvp_log_limit_t){.burst = 10, .interval_ms = 1000};
     pthread_mutex_init(&server->shared.notes_lock, NULL);
+    kvp_p2p_stages_init(&server->shared.stages, conf->ranges, conf->needs_tokens);
     kvp_list_init(&server->shared.notes);
     kvp_list_init(&server->conns);
     kvp_list_init(&server->dead);
     kvp_list_init(&server->jobs);
+    kvp_list_init(&server->waiting);
     kvp_list_init(&server->hellos);
     err = open_fds(server, port_out);
     if (err == KVP_OK) err = start_threads(server);
@@ -459,21 +467,23 @@ kvp_p2p_server_stop(kvp_p2p_server_t *server)
     if (server == NULL) return;
     atomic_store(&server->is_stopping, true);
     if (server->has_thread) {
-        kvp_wake(server->wake_fd);
+        kvp_wake(server->shared.wake_fd);
         server->shared.conf.tp->ops->wake(server->shared.conf.tp);
         pthread_join(server->thread, NULL);
         for (uint32_t i = 0; i < server->lanes_n; i++)
             pthread_join(server->lanes[i].thread, NULL);
     }
+    kvp_p2p_pullers_stop(server->shared.conf.pullers); /* nothing else of the endpoint pulls any more */
     while (!kvp_list_is_empty(&server->conns))
         conn_close(server, kvp_list_first(&server->conns, kvp_p2p_conn_t, link));
     free_dead(server);
+    kvp_p2p_stages_fini(&server->shared.stages);
     while ((note = kvp_p2p_server_note(server)) != NULL)
         free(note);
-    close_fd(server, server->tcp_fd);
-    close_fd(server, server->unix_fd);
+    kvp_forkguard_close(server->tcp_fd);
+    kvp_forkguard_close(server->unix_fd);
     if (server->epoll_fd >= 0) close(server->epoll_fd);
-    if (server->wake_fd >= 0) close(server->wake_fd);
+    if (server->shared.wake_fd >= 0) close(server->shared.wake_fd);
     pthread_mutex_destroy(&server->shared.notes_lock);
     free(server);
 }

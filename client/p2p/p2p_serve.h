@@ -6,9 +6,9 @@
 #ifndef KVP_CLIENT_P2P_SERVE_H
 #define KVP_CLIENT_P2P_SERVE_H
 
-#include "client/forkguard.h"
 #include "client/p2p/p2p_cma.h"
 #include "client/p2p/p2p_own.h"
+#include "client/p2p/p2p_pull.h"
 #include "client/p2p/p2p_ranges.h"
 #include "common/parse.h"
 
@@ -22,10 +22,12 @@ typedef struct {
     kvp_hostport_t listen;
     kvp_p2p_ranges_t *ranges; /* borrowed, as is the rest, until stop */
     kvp_p2p_owns_t *owns;
+    kvp_p2p_pullers_t *pullers;
     void (*watched)(void *arg); /* called by the control thread once a descriptor that it watches is readable */
     void *watched_arg;
     kvp_tp_t *tp;
-    kvp_forkguard_t *guard;
+    kvp_tp_t *rdma; /* NULL = there is none; then */
+    uint16_t rdma_port; /* is 0 */
     const kvp_peer_hello_t
         *me; /* what is said of this endpoint; proc not told: it is not to be read, and reads nobody */
     bool needs_tokens; /* ranges are found by their token alone */

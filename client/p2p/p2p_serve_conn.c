@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #define SLICE_BYTES (1u << 20)
-#define PULL_PIECES 128u /* of one slice */
 
 /* ---- hello */
 static void
@@ -48,10 +47,10 @@ on_hello(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
         conn->incarnation = hello.incarnation;
         kvp_list_del(&conn->on_hellos);
         snprintf(reply.transport, sizeof reply.transport, "%s", shared->conf.tp->ops->name);
+        reply.rdma_port = shared->conf.rdma_port;
         if (conn->is_unix) {
             reply.proc = me->proc;
-            reply.can_pull = kvp_cma_open(conn->io.fd, &hello.proc, &conn->proc);
-            kvp_forkguard_add(shared->conf.guard, conn->proc.fd);
+            reply.can_pull = kvp_cma_open(conn->io.fd, &hello.proc, &conn->proc) == KVP_OK;
         } else if (strcmp(hello.host_id, me->host_id) == 0) {
             snprintf(reply.unix_path, sizeof reply.unix_path, "%s", shared->unix_path);
         }
@@ -60,25 +59,25 @@ on_hello(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
     return conn->io.out.err;
 }
 
-/* ---- find, notify, cut */
+/* ---- find, notify, cut, rdma */
 static kvp_err_t
 on_find(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
 {
-    const kvp_peer_at_t *at;
     kvp_peer_range_t *found;
-    uint32_t n;
-    kvp_err_t err = kvp_peer_find_decode(frame, &at, &n);
+    kvp_peer_find_t find;
+    kvp_err_t err = kvp_peer_find_decode(frame, &find);
 
     if (err != KVP_OK) return err;
-    found = malloc(n * sizeof *found);
+    found = malloc(find.n * sizeof *found);
     if (found == NULL) return KVP_NOMEM;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < find.n; i++) {
         found[i] = (kvp_peer_range_t){.err = KVP_NOT_REGISTERED};
-        if (at[i].token == 0 && shared->conf.needs_tokens) continue;
-        kvp_ignore(kvp_p2p_ranges_find(shared->conf.ranges, &at[i], conn->incarnation, &found[i]),
+        if (find.at[i].token == 0 && shared->conf.needs_tokens) continue;
+        kvp_ignore(kvp_p2p_ranges_find(shared->conf.ranges, &find, &find.at[i], conn->incarnation, &found[i]),
                    "it is in the record");
     }
-    kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_FIND, frame->hdr.request_id, KVP_OK, "", found, n, sizeof *found);
+    kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_FIND, frame->hdr.request_id, KVP_OK, "", found, find.n,
+                          sizeof *found);
     free(found);
     return conn->io.out.err;
 }
@@ -107,16 +106,73 @@ on_note(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame
 static kvp_err_t
 on_cut(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
 {
-    kvp_tp_t *tp = shared->conf.tp;
+    kvp_tp_t *tp = shared->conf.tp, *rdma = shared->conf.rdma;
     const uint64_t *conns;
     uint32_t n;
     kvp_err_t err = kvp_peer_cut_decode(frame, &conns, &n);
 
     if (err != KVP_OK) return err;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         tp->ops->peer_cut(tp, conns[i]);
+        if (rdma != NULL) rdma->ops->peer_cut(rdma, conns[i]);
+    }
     kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_CUT, frame->hdr.request_id, KVP_OK, "", NULL, 0, 0);
     return conn->io.out.err;
+}
+
+void
+kvp_p2p_conn_end_rdma(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
+{
+    if (conn->rdma_conn != 0) shared->conf.rdma->ops->peer_left(shared->conf.rdma, conn->rdma_conn);
+    conn->rdma_conn = 0;
+}
+
+/* It has one at a time, so a peer that tells many holds no more than that. */
+static kvp_err_t
+on_rdma(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
+{
+    uint64_t rdma_conn;
+    kvp_err_t err = kvp_peer_rdma_decode(frame, &rdma_conn);
+
+    if (err != KVP_OK) return err;
+    err = shared->conf.rdma != NULL ? KVP_OK : KVP_NOTSUP;
+    if (err == KVP_OK) {
+        kvp_p2p_conn_end_rdma(shared, conn);
+        conn->rdma_conn = rdma_conn;
+    }
+    kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_RDMA, frame->hdr.request_id, err,
+                          err == KVP_OK ? "" : "this endpoint has no rdma", NULL, 0, 0);
+    return conn->io.out.err;
+}
+
+/* ---- stage */
+static kvp_err_t
+on_stage(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
+{
+    kvp_peer_at_t at = {0};
+    bool is_return;
+    kvp_err_t err = kvp_peer_stage_decode(frame, &is_return);
+
+    if (err != KVP_OK) return err;
+    if (is_return && conn->stage != NULL) {
+        kvp_p2p_stages_give(&shared->stages, conn->stage, true); /* its peer answers for that */
+        conn->stage = NULL;
+    }
+    if (!is_return && conn->stage == NULL) err = kvp_p2p_stages_take(&shared->stages, &conn->stage);
+    if (!is_return && err == KVP_OK) at = kvp_p2p_stage_at(conn->stage);
+    kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_STAGE, frame->hdr.request_id, err,
+                          err == KVP_OK ? "" : "there is no stage", &at, err == KVP_OK && !is_return ? 1 : 0,
+                          sizeof at);
+    return conn->io.out.err;
+}
+
+static void
+copy_some(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
+{
+    kvp_p2p_job_t *job = &conn->job;
+    kvp_peer_moves_t left = {.kind = job->kind, .pieces = job->pieces + job->at, .n = job->n - job->at};
+
+    job->at += kvp_p2p_stage_copy(&shared->stages, conn->stage, &left, job->moved + job->at);
 }
 
 /* ---- map */
@@ -151,8 +207,20 @@ kvp_p2p_job_drop(kvp_p2p_job_t *job)
     memset(job, 0, sizeof *job);
 }
 
+bool
+kvp_p2p_job_stop(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job)
+{
+    return job->pieces == NULL || job->kind != KVP_PEER_PULL || kvp_p2p_pull_drop(shared->conf.pullers, &job->pull);
+}
+
+static bool
+is_staged(kvp_peer_move_t kind)
+{
+    return kind == KVP_PEER_FETCH || kind == KVP_PEER_STORE;
+}
+
 static kvp_err_t
-on_move(kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
+on_move(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
 {
     kvp_p2p_job_t *job = &conn->job;
     kvp_peer_moves_t moves;
@@ -160,8 +228,8 @@ on_move(kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
 
     if (err != KVP_OK) return err;
     if (moves.kind == KVP_PEER_PULL && conn->proc.fd < 0) return KVP_PROTO; /* it was told that we cannot */
-    *job = (kvp_p2p_job_t){
-        .request_id = frame->hdr.request_id, .kind = moves.kind, .deadline_ns = moves.deadline_ns, .n = moves.n};
+    if (is_staged(moves.kind) && (conn->stage == NULL || !kvp_p2p_stage_takes(&moves))) return KVP_PROTO;
+    *job = (kvp_p2p_job_t){.request_id = frame->hdr.request_id, .kind = moves.kind, .n = moves.n};
     job->pieces = malloc(moves.n * sizeof *job->pieces);
     job->moved = calloc(moves.n, sizeof *job->moved);
     if (moves.kind == KVP_PEER_SUM) job->sum = kvp_sum_create();
@@ -171,6 +239,15 @@ on_move(kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
     }
     memcpy(job->pieces, moves.pieces, moves.n * sizeof *job->pieces);
     if (job->sum != NULL) kvp_sum_reset(job->sum);
+    if (job->kind != KVP_PEER_PULL) return KVP_OK;
+    job->pull = (kvp_p2p_pull_t){.proc = &conn->proc,
+                                 .ranges = shared->conf.ranges,
+                                 .wake_fd = shared->wake_fd,
+                                 .pieces = job->pieces,
+                                 .moved = job->moved,
+                                 .deadline_ns = moves.deadline_ns,
+                                 .n = job->n};
+    kvp_p2p_pull_begin(shared->conf.pullers, &job->pull);
     return KVP_OK;
 }
 
@@ -184,73 +261,6 @@ end_piece(kvp_p2p_job_t *job, kvp_err_t err)
     }
     job->at++;
     job->off = 0;
-}
-
-/* ---- pulls: many pieces with one system call */
-typedef struct {
-    struct iovec here[PULL_PIECES], there[PULL_PIECES];
-    uint32_t piece[PULL_PIECES]; /* of the job */
-    uint32_t n;
-    kvp_reg_t *held[PULL_PIECES];
-    uint32_t held_n;
-} pull_t;
-
-/* gather takes the next slice's pieces, each with its range held, and goes on to behind them. */
-static void
-gather(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job, pull_t *pull)
-{
-    uint64_t left = SLICE_BYTES;
-    kvp_regs_cursor_t cursor;
-
-    kvp_p2p_ranges_begin(shared->conf.ranges, &cursor);
-    while (job->at < job->n && left > 0 && pull->n < PULL_PIECES) {
-        const kvp_peer_piece_t *piece = &job->pieces[job->at];
-        uint64_t n = kvp_min_u64(left, piece->len - job->off);
-        kvp_peer_at_t at = {.addr = piece->addr + job->off, .len = n, .token = piece->token};
-        bool is_new;
-        kvp_reg_t *reg = kvp_p2p_ranges_hold_next(shared->conf.ranges, &cursor, &at, &is_new);
-
-        if (reg == NULL) {
-            end_piece(job, KVP_NOT_REGISTERED);
-            continue;
-        }
-        if (is_new) pull->held[pull->held_n++] = reg;
-        pull->here[pull->n] = (struct iovec){.iov_base = (void *)(uintptr_t)at.addr, .iov_len = (size_t)n};
-        pull->there[pull->n] =
-            (struct iovec){.iov_base = (void *)(uintptr_t)(piece->from + job->off), .iov_len = (size_t)n};
-        pull->piece[pull->n++] = job->at;
-        left -= n;
-        job->off += n;
-        if (job->off == piece->len) end_piece(job, KVP_OK);
-    }
-    kvp_p2p_ranges_end(shared->conf.ranges);
-}
-
-static void
-pull_slice(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
-{
-    kvp_p2p_job_t *job = &conn->job;
-    pull_t pull;
-
-    if (kvp_now_ns() >= job->deadline_ns) {
-        while (job->at < job->n)
-            end_piece(job, KVP_DEADLINE);
-        return;
-    }
-    pull.n = pull.held_n = 0;
-    gather(shared, job, &pull);
-    for (uint32_t i = 0, done_n; i < pull.n; i += done_n + 1) {
-        kvp_err_t err = kvp_cma_readv(&conn->proc, pull.there + i, pull.here + i, pull.n - i, &done_n);
-
-        if (err == KVP_OK) break;
-        if (done_n == pull.n - i) done_n--; /* all were copied from one that has ended by now: one error says so */
-        if (pull.piece[i + done_n] == job->at)
-            end_piece(job, err); /* and the rest of it need not be tried */
-        else
-            job->moved[pull.piece[i + done_n]].err = err;
-    }
-    for (uint32_t i = 0; i < pull.held_n; i++)
-        kvp_p2p_ranges_rele(shared->conf.ranges, pull.held[i]);
 }
 
 /* ---- sums and checks */
@@ -267,6 +277,15 @@ slice(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job, uint64_t n)
     if (job->kind == KVP_PEER_SUM) kvp_sum_update(job->sum, (const void *)(uintptr_t)at.addr, (size_t)n);
     kvp_p2p_ranges_rele(shared->conf.ranges, reg);
     return KVP_OK;
+}
+
+static void
+pull_some(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job)
+{
+    kvp_p2p_pull_state_t state = kvp_p2p_pull_work(shared->conf.pullers, &job->pull);
+
+    job->is_waiting = state == KVP_P2P_PULL_BUSY;
+    if (state == KVP_P2P_PULL_OVER) job->at = job->n;
 }
 
 static void
@@ -291,7 +310,9 @@ kvp_p2p_conn_work(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
     kvp_p2p_job_t *job = &conn->job;
 
     if (job->kind == KVP_PEER_PULL)
-        pull_slice(shared, conn);
+        pull_some(shared, job);
+    else if (is_staged(job->kind))
+        copy_some(shared, conn);
     else
         look_at_some(shared, job);
     if (job->at < job->n) return;
@@ -312,13 +333,17 @@ kvp_p2p_conn_on_frame(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_
     case KVP_OP_PEER_FIND:
         return on_find(shared, conn, frame);
     case KVP_OP_PEER_MOVE:
-        return on_move(conn, frame);
+        return on_move(shared, conn, frame);
     case KVP_OP_PEER_NOTIFY:
         return on_note(shared, conn, frame);
     case KVP_OP_PEER_CUT:
         return on_cut(shared, conn, frame);
     case KVP_OP_PEER_MAP:
         return on_map(shared, conn, frame);
+    case KVP_OP_PEER_RDMA:
+        return on_rdma(shared, conn, frame);
+    case KVP_OP_PEER_STAGE:
+        return on_stage(shared, conn, frame);
     default:
         break;
     }

@@ -42,12 +42,14 @@ kvp_peer_hello_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_hello_
 }
 
 void
-kvp_peer_find_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_at_t *at, uint32_t n)
+kvp_peer_find_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_find_t *find)
 {
     Kvp__Pb__PeerFind msg = KVP__PB__PEER_FIND__INIT;
 
-    msg.n = n;
-    whole_frame(out, KVP_OP_PEER_FIND, 0, request_id, &msg, at, n * sizeof *at);
+    msg.n = find->n;
+    msg.by_rdma = find->by_rdma;
+    msg.may_stage = find->may_stage;
+    whole_frame(out, KVP_OP_PEER_FIND, 0, request_id, &msg, find->at, find->n * sizeof *find->at);
 }
 
 void
@@ -87,6 +89,24 @@ kvp_peer_map_encode(kvp_buf_t *out, uint64_t request_id, uint64_t token)
 
     msg.token = token;
     whole_frame(out, KVP_OP_PEER_MAP, 0, request_id, &msg, NULL, 0);
+}
+
+void
+kvp_peer_rdma_encode(kvp_buf_t *out, uint64_t request_id, uint64_t conn)
+{
+    Kvp__Pb__PeerRdma msg = KVP__PB__PEER_RDMA__INIT;
+
+    msg.conn = conn;
+    whole_frame(out, KVP_OP_PEER_RDMA, 0, request_id, &msg, NULL, 0);
+}
+
+void
+kvp_peer_stage_encode(kvp_buf_t *out, uint64_t request_id, bool is_return)
+{
+    Kvp__Pb__PeerStage msg = KVP__PB__PEER_STAGE__INIT;
+
+    msg.is_return = is_return;
+    whole_frame(out, KVP_OP_PEER_STAGE, 0, request_id, &msg, NULL, 0);
 }
 
 /* ---- requests, decoded */
@@ -139,27 +159,28 @@ take_records(const kvp_frame_t *frame, uint32_t n, size_t record_bytes)
 }
 
 kvp_err_t
-kvp_peer_find_decode(const kvp_frame_t *frame, const kvp_peer_at_t **at_out, uint32_t *n_out)
+kvp_peer_find_decode(const kvp_frame_t *frame, kvp_peer_find_t *find_out)
 {
-    const kvp_peer_at_t *at;
     Kvp__Pb__PeerFind *msg;
     kvp_pb_t pb;
 
     if (!is_frame(frame, KVP_OP_PEER_FIND, 0)) return KVP_PROTO;
     msg = kvp_pb_unpack(&pb, &kvp__pb__peer_find__descriptor, frame);
     if (msg == NULL) return pb.err;
-    at = take_records(frame, msg->n, sizeof *at);
-    *n_out = msg->n;
-    *at_out = at;
+    *find_out = (kvp_peer_find_t){.at = take_records(frame, msg->n, sizeof *find_out->at),
+                                  .n = msg->n,
+                                  .by_rdma = msg->by_rdma,
+                                  .may_stage = msg->may_stage};
     kvp_pb_free(&pb, msg);
-    return at != NULL ? KVP_OK : KVP_PROTO;
+    return find_out->at != NULL ? KVP_OK : KVP_PROTO;
 }
 
 static bool
 is_piece(const kvp_peer_piece_t *piece, kvp_peer_move_t kind)
 {
     if (piece->token == 0 || piece->len == 0 || piece->len > UINT64_MAX - piece->addr) return false;
-    return kind == KVP_PEER_PULL ? piece->len <= UINT64_MAX - piece->from : piece->from == 0;
+    if (kind == KVP_PEER_SUM || kind == KVP_PEER_CHECK) return piece->from == 0;
+    return piece->len <= UINT64_MAX - piece->from;
 }
 
 kvp_err_t
@@ -177,7 +198,7 @@ kvp_peer_moves_decode(const kvp_frame_t *frame, kvp_peer_moves_t *moves_out)
                                     .n = msg->n};
     kvp_pb_free(&pb, msg);
     if (moves_out->pieces == NULL) return KVP_PROTO;
-    if (moves_out->kind < KVP_PEER_PULL || moves_out->kind > KVP_PEER_CHECK) return KVP_PROTO;
+    if (moves_out->kind < KVP_PEER_PULL || moves_out->kind > KVP_PEER_STORE) return KVP_PROTO;
     for (uint32_t i = 0; i < moves_out->n; i++)
         if (!is_piece(&moves_out->pieces[i], moves_out->kind)) return KVP_PROTO;
     return KVP_OK;
@@ -217,6 +238,37 @@ kvp_peer_map_decode(const kvp_frame_t *frame, uint64_t *token_out)
     kvp_pb_free(&pb, msg);
     if (token == 0) return KVP_PROTO;
     *token_out = token;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_peer_rdma_decode(const kvp_frame_t *frame, uint64_t *conn_out)
+{
+    Kvp__Pb__PeerRdma *msg;
+    uint64_t conn;
+    kvp_pb_t pb;
+
+    if (!is_frame(frame, KVP_OP_PEER_RDMA, 0) || frame->tail_len != 0) return KVP_PROTO;
+    msg = kvp_pb_unpack(&pb, &kvp__pb__peer_rdma__descriptor, frame);
+    if (msg == NULL) return pb.err;
+    conn = msg->conn;
+    kvp_pb_free(&pb, msg);
+    if (conn == 0) return KVP_PROTO;
+    *conn_out = conn;
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_peer_stage_decode(const kvp_frame_t *frame, bool *is_return_out)
+{
+    Kvp__Pb__PeerStage *msg;
+    kvp_pb_t pb;
+
+    if (!is_frame(frame, KVP_OP_PEER_STAGE, 0) || frame->tail_len != 0) return KVP_PROTO;
+    msg = kvp_pb_unpack(&pb, &kvp__pb__peer_stage__descriptor, frame);
+    if (msg == NULL) return pb.err;
+    *is_return_out = msg->is_return;
+    kvp_pb_free(&pb, msg);
     return KVP_OK;
 }
 
@@ -263,6 +315,7 @@ kvp_peer_hello_reply_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_
     msg.nonce_at = reply->proc.nonce_at;
     msg.nonce = nonce_data(&reply->proc);
     msg.can_pull = reply->can_pull;
+    msg.rdma_port = reply->rdma_port;
     whole_frame(out, KVP_OP_PEER_HELLO, KVP_FRAME_REPLY, request_id, &msg, NULL, 0);
 }
 
@@ -296,7 +349,7 @@ kvp_peer_hello_reply_decode(const kvp_frame_t *frame, kvp_peer_hello_reply_t *re
     msg = kvp_pb_unpack(&pb, &kvp__pb__peer_hello_reply__descriptor, frame);
     if (msg == NULL) return pb.err;
     if (strlen(msg->transport) < sizeof reply_out->transport && strlen(msg->unix_path) < sizeof reply_out->unix_path &&
-        (msg->err != KVP_OK || msg->incarnation != 0)) {
+        (msg->err != KVP_OK || msg->incarnation != 0) && msg->rdma_port <= UINT16_MAX) {
         reply_out->err = take_err(msg->err);
         snprintf(reply_out->detail, sizeof reply_out->detail, "%s", msg->detail);
         reply_out->version = msg->version;
@@ -304,6 +357,7 @@ kvp_peer_hello_reply_decode(const kvp_frame_t *frame, kvp_peer_hello_reply_t *re
         snprintf(reply_out->transport, sizeof reply_out->transport, "%s", msg->transport);
         snprintf(reply_out->unix_path, sizeof reply_out->unix_path, "%s", msg->unix_path);
         reply_out->can_pull = msg->can_pull;
+        reply_out->rdma_port = (uint16_t)msg->rdma_port;
         err = take_proc(msg->nonce_at, &msg->nonce, &reply_out->proc);
     }
     kvp_pb_free(&pb, msg);
@@ -333,7 +387,7 @@ kvp_peer_range_check(const kvp_peer_range_t *range, const kvp_peer_at_t *at)
 {
     if (range->err != KVP_OK) return take_err(range->err);
     if (range->token == 0 || range->len == 0 || range->len > UINT64_MAX - range->base) return KVP_PROTO;
-    if (range->key_len == 0 || range->key_len > KVP_PEER_KEY_MAX) return KVP_PROTO;
+    if (range->key_len > KVP_PEER_KEY_MAX) return KVP_PROTO;
     if (at->len == 0) return KVP_OK;
     if (at->token != 0 && at->token != range->token) return KVP_PROTO;
     if (at->addr < range->base || at->addr - range->base > range->len) return KVP_PROTO;

@@ -40,6 +40,7 @@ typedef struct {
     char unix_path[KVP_PEER_UNIX_MAX]; /* empty = none */
     kvp_peer_proc_t proc;
     bool can_pull;
+    uint16_t rdma_port; /* 0 = it is not reached so */
 } kvp_peer_hello_reply_t;
 
 /* A message from a peer's application, one allocation. */
@@ -50,6 +51,13 @@ typedef struct {
 } kvp_peer_note_t;
 
 typedef struct {
+    const kvp_peer_at_t *at;
+    uint32_t n;
+    bool by_rdma;
+    bool may_stage;
+} kvp_peer_find_t;
+
+typedef struct {
     kvp_peer_move_t kind;
     uint64_t deadline_ns;
     const kvp_peer_piece_t *pieces;
@@ -58,17 +66,21 @@ typedef struct {
 
 /* Requests. */
 void kvp_peer_hello_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_hello_t *hello);
-void kvp_peer_find_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_at_t *at, uint32_t n);
+void kvp_peer_find_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_find_t *find);
 void kvp_peer_moves_encode(kvp_buf_t *out, uint64_t request_id, const kvp_peer_moves_t *moves);
 void kvp_peer_note_encode(kvp_buf_t *out, uint64_t request_id, const char *name, const char *message);
 void kvp_peer_cut_encode(kvp_buf_t *out, uint64_t request_id, const uint64_t *conns, uint32_t n);
 void kvp_peer_map_encode(kvp_buf_t *out, uint64_t request_id, uint64_t token);
+void kvp_peer_rdma_encode(kvp_buf_t *out, uint64_t request_id, uint64_t conn);
+void kvp_peer_stage_encode(kvp_buf_t *out, uint64_t request_id, bool is_return);
 
 kvp_err_t kvp_peer_hello_decode(const kvp_frame_t *frame, kvp_peer_hello_t *hello_out) KVP_MUST_USE;
-kvp_err_t kvp_peer_find_decode(const kvp_frame_t *frame, const kvp_peer_at_t **at_out, uint32_t *n_out) KVP_MUST_USE;
+kvp_err_t kvp_peer_find_decode(const kvp_frame_t *frame, kvp_peer_find_t *find_out) KVP_MUST_USE;
 kvp_err_t kvp_peer_moves_decode(const kvp_frame_t *frame, kvp_peer_moves_t *moves_out) KVP_MUST_USE;
 kvp_err_t kvp_peer_cut_decode(const kvp_frame_t *frame, const uint64_t **conns_out, uint32_t *n_out) KVP_MUST_USE;
 kvp_err_t kvp_peer_map_decode(const kvp_frame_t *frame, uint64_t *token_out) KVP_MUST_USE;
+kvp_err_t kvp_peer_rdma_decode(const kvp_frame_t *frame, uint64_t *conn_out) KVP_MUST_USE;
+kvp_err_t kvp_peer_stage_decode(const kvp_frame_t *frame, bool *is_return_out) KVP_MUST_USE;
 /* kvp_peer_note_decode: also NOMEM. *note_out is the caller's to free. */
 kvp_err_t kvp_peer_note_decode(const kvp_frame_t *frame, kvp_peer_note_t **note_out) KVP_MUST_USE;
 
@@ -83,7 +95,8 @@ kvp_err_t kvp_peer_hello_reply_decode(const kvp_frame_t *frame, kvp_peer_hello_r
 kvp_err_t kvp_peer_reply_decode(const kvp_frame_t *frame, uint8_t opcode, uint32_t n, size_t record_bytes,
                                 const void **records_out) KVP_MUST_USE;
 
-/* kvp_peer_range_check: a range as a peer tells it holds len bytes at addr, under a token and a key that can be. PROTO. */
+/* kvp_peer_range_check: a range as a peer tells it holds len bytes at addr, under a token and a key that can be. PROTO. No key means
+ * memory of a device. */
 kvp_err_t kvp_peer_range_check(const kvp_peer_range_t *range, const kvp_peer_at_t *at) KVP_MUST_USE;
 
 #endif

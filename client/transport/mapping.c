@@ -8,13 +8,16 @@
  *   nothing else without a mount of its own. MADV_COLLAPSE is the call that is obeyed all the same ("deny" apart): it
  *   makes one huge page out of what is there of its range, under the eyes of everybody who maps the file. It wants at
  *   least one page to be there.
+ * - While the kernel populates it holds the lock of the whole process's mappings, and whoever of that process maps or unmaps
+ *   anything waits for it, also in code that is not ours. So it is asked for little at a time.
  */
 #include "client/transport/mapping.h"
 
 #include <errno.h>
 #include <sys/mman.h>
 
-#ifndef MADV_POPULATE_WRITE
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
 #ifndef MADV_COLLAPSE
@@ -22,6 +25,7 @@
 #endif
 
 #define PAGE_BYTES 4096u
+#define TOUCH_BYTES (256u << 10) /* in small pages that are new: some hundred microseconds */
 
 static void *
 not_failed(void *addr)
@@ -63,4 +67,14 @@ kvp_make_huge(void *addr, size_t len, bool *is_hopeless_out)
     if (madvise(at, len, MADV_COLLAPSE) == 0) return true;
     *is_hopeless_out = errno == EINVAL;
     return false;
+}
+
+bool
+kvp_touch_ahead(void *addr, size_t len, bool is_for_writing)
+{
+    int advice = is_for_writing ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+
+    for (size_t off = 0; off < len; off += TOUCH_BYTES)
+        if (madvise((uint8_t *)addr + off, kvp_min_u64(TOUCH_BYTES, len - off), advice) != 0) return false;
+    return true;
 }

@@ -17,4 +17,8 @@ void *kvp_map_shared(int fd, size_t len, int prot);
  * cannot, or not now: *is_hopeless_out tells the former. */
 bool kvp_make_huge(void *addr, size_t len, bool *is_hopeless_out);
 
+/* kvp_touch_ahead maps len bytes of such a mapping, making what is not there, before somebody stores to them (is_for_writing) or
+ * loads. addr is the beginning of a page. False: see errno; less is mapped, and the first touch does the rest. */
+bool kvp_touch_ahead(void *addr, size_t len, bool is_for_writing);
+
 #endif

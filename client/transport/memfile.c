@@ -3,6 +3,7 @@
 #include "client/transport/memfile.h"
 
 #include "client/transport/mapping.h"
+#include "common/forkguard.h"
 #include "common/log.h"
 
 #include <fcntl.h>
@@ -17,6 +18,7 @@ kvp_memfile_make(const char *name, uint64_t len, kvp_mem_t *mem_out)
 {
     *mem_out = (kvp_mem_t){.fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)};
     if (mem_out->fd < 0) return false;
+    kvp_forkguard_add(mem_out->fd);
     if (ftruncate(mem_out->fd, (off_t)len) != 0 || fcntl(mem_out->fd, F_ADD_SEALS, SEALS) != 0) return false;
     mem_out->addr = kvp_map_shared(mem_out->fd, len, PROT_READ | PROT_WRITE);
     if (mem_out->addr == NULL) return false;
@@ -35,6 +37,6 @@ kvp_memfile_drop(kvp_mem_t *mem)
             kvp_log_warn("transport", "cannot punch out old memory: %m");
         munmap(mem->addr, mem->len);
     }
-    if (mem->fd >= 0) close(mem->fd);
+    kvp_forkguard_close(mem->fd);
     *mem = (kvp_mem_t){.fd = -1};
 }

@@ -53,9 +53,10 @@ rdma_probe(const char **why_out)
     return KVP_NOTSUP;
 }
 
-/* Of more adapters than peers can be told of, those nearest to the thread that makes the instance are used. */
+/* Of more adapters than peers can be told of, those nearest to the thread that makes the instance are used; of these the nearest
+ * carry what one is enough for. */
 static kvp_err_t
-open_devs(kvp_rdma_tp_t *tp)
+open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
 {
     kvp_rdma_dev_t *devs[KVP_RDMA_DEVS_MAX];
     kvp_rdma_place_t here = {.numa_node = -1, .pci = ""};
@@ -75,8 +76,13 @@ open_devs(kvp_rdma_tp_t *tp)
     tp->devs_n = kvp_rdma_keep_nearest(devs, n, &here, KVP_ARRAY_LEN(tp->devs));
     memcpy(tp->devs, devs, tp->devs_n * sizeof devs[0]);
     tp->base.mr_max_bytes = UINT64_MAX;
-    for (size_t i = 0; i < tp->devs_n; i++)
+    for (size_t i = 0; i < tp->devs_n; i++) {
+        kvp_rdma_place_t at = kvp_rdma_place_of(tp->devs[i]);
+
+        tp->far[i] = kvp_rdma_distance(&at, &here);
         tp->base.mr_max_bytes = kvp_min_u64(tp->base.mr_max_bytes, tp->devs[i]->info.max_reg_bytes);
+        tp->needs_sums |= tp->devs[i]->info.is_soft && !conf->trusts_adapters;
+    }
     return KVP_OK;
 }
 
@@ -88,13 +94,14 @@ rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
 
     tp->verbs = conf->verbs != NULL ? conf->verbs : &kvp_verbs_ibv;
     tp->incarnation = conf->incarnation;
+    tp->is_incarnation_drawn = conf->is_incarnation_drawn;
     tp->max_conns = conf->max_conns == 0 ? CONNS_DEFAULT : conf->max_conns;
     tp->epoch = kvp_random_u64();
     memcpy(tp->pool_id, conf->pool_id, sizeof tp->pool_id);
     kvp_rdma_serving_init(&tp->serving);
     kvp_rdma_book_init(&tp->book);
     kvp_rdma_paths_init(&tp->paths);
-    err = open_devs(tp);
+    err = open_devs(tp, conf);
     return err == KVP_OK ? kvp_mrcache_hold(tp->verbs, &tp->cache) : err;
 }
 

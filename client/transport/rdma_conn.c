@@ -48,7 +48,7 @@ watch(const kvp_rdma_ep_t *ep, int fd)
 static kvp_err_t
 on_resolved(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
-    kvp_rdma_ask_t ask = {.nonce = rail->nonce, .incarnation = ep->tp->incarnation};
+    kvp_rdma_ask_t ask = {.nonce = rail->nonce, .incarnation = ep->base.incarnation};
     uint8_t data[KVP_RDMA_ASK_MAX];
     kvp_err_t err = kvp_rdma_rail_make(rail);
 
@@ -161,6 +161,8 @@ kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_d
     kvp_err_t err;
 
     ep->tp = kvp_rdma_tp_of(tp);
+    base->incarnation = ep->tp->is_incarnation_drawn ? kvp_random_u64() : ep->tp->incarnation;
+    base->needs_sums = ep->tp->needs_sums;
     kvp_list_init(&ep->todo);
     kvp_list_init(&ep->posted);
     ep->kick_fd = ep->timer_fd = -1;

@@ -39,6 +39,7 @@ typedef struct {
                                      where there is another; ss_family 0 = none */
     char netdev[KVP_RDMA_NETDEV_MAX]; /* the network interface with that address; "" = not told */
     uint32_t mtu_bytes; /* of a packet's payload */
+    bool is_soft; /* no adapter but the kernel does it (soft RoCE): what it says to be there may not be */
     bool is_infiniband; /* its subnet's manager gives each path an MTU that both ends take */
     uint32_t max_sge;
     uint32_t max_wr; /* work requests that may be outstanding on a queue pair */

@@ -317,7 +317,7 @@ kvp_rdma_ep_poll(kvp_ep_t *base)
 static void
 set_timer(kvp_rdma_ep_t *ep)
 {
-    uint64_t at_ns = kvp_rdma_rails_next_ns(ep);
+    uint64_t at_ns = kvp_max_u64(kvp_rdma_rails_next_ns(ep), 1); /* 0 would stop the timer */
     struct itimerspec at = {.it_value = {(time_t)(at_ns / KVP_NS_PER_S), (long)(at_ns % KVP_NS_PER_S)}};
 
     if (at_ns == UINT64_MAX || (ep->timed_ns != 0 && ep->timed_ns <= at_ns)) return;

@@ -9,6 +9,7 @@
 
 #include "client/transport/rdma_leave.h"
 #include "client/transport/rdma_rank.h"
+#include "common/forkguard.h"
 #include "common/log.h"
 
 #include <arpa/inet.h>
@@ -89,6 +90,7 @@ cm_open(kvp_rdma_cm_t **cm_out)
         free(cm);
         return KVP_SYS;
     }
+    kvp_forkguard_add(cm->channel->fd); /* a child would keep what listens by it */
     cm->base.fd = cm->channel->fd;
     *cm_out = &cm->base;
     return KVP_OK;
@@ -99,6 +101,7 @@ cm_close(kvp_rdma_cm_t *base)
 {
     ibv_cm_t *cm = cm_of(base);
 
+    kvp_forkguard_del(cm->channel->fd);
     (kvp_ibv_libs()->rdma_destroy_event_channel)(cm->channel);
     free(cm);
 }

@@ -316,13 +316,19 @@ has_failed(struct ibv_context *ctx)
     return is_fatal;
 }
 
+static void
+find_out(kvp_ibv_dev_t *dev)
+{
+    if (!dev->is_dead && (!kvp_rdma_is_present(dev->ctx) || has_failed(dev->ctx))) ctx_gone(dev->ctx);
+}
+
 bool
 kvp_ibv_dev_is_dead(kvp_ibv_dev_t *dev)
 {
     bool is_dead;
 
     pthread_mutex_lock(&host.lock);
-    if (!dev->is_dead && (!kvp_rdma_is_present(dev->ctx) || has_failed(dev->ctx))) ctx_gone(dev->ctx);
+    find_out(dev);
     is_dead = dev->is_dead;
     pthread_mutex_unlock(&host.lock);
     return is_dead;
@@ -331,13 +337,13 @@ kvp_ibv_dev_is_dead(kvp_ibv_dev_t *dev)
 bool
 kvp_ibv_dev_has_gone(kvp_ibv_dev_t *dev)
 {
-    bool is_dead = kvp_ibv_dev_is_dead(dev);
     bool is_gone;
 
     pthread_mutex_lock(&host.lock);
-    is_gone = dev->base.is_gone;
+    find_out(dev);
+    is_gone = dev->base.is_gone || dev->is_dead;
     pthread_mutex_unlock(&host.lock);
-    return is_dead || is_gone;
+    return is_gone;
 }
 
 kvp_ibv_dev_t *

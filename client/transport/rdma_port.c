@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define GIDS_MAX 256
+#define SOFT_ROCE_VENDOR 0xffffffu
 
 /* The first line of a file of sysfs, without its end; empty where there is none. */
 static void
@@ -228,6 +229,7 @@ kvp_rdma_port_info(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t
     *info_out = (kvp_rdma_info_t){
         .port = port,
         .mtu_bytes = mtu_bytes_of(at.active_mtu),
+        .is_soft = dev.vendor_id == SOFT_ROCE_VENDOR,
         .is_infiniband = at.link_layer == IBV_LINK_LAYER_INFINIBAND,
         .max_sge = (uint32_t)kvp_max_u64((uint64_t)dev.max_sge, 1),
         .max_wr = (uint32_t)dev.max_qp_wr,

@@ -70,7 +70,7 @@ typedef struct {
     bool is_again; /* on a rail that failed it was posted before */
     kvp_xfer_t *xfer;
     kvp_rdma_at_t at;
-    uint64_t off;
+    uint64_t off, seq;
     uint32_t len; /* at most; once it is posted, of what was */
 } slice_t;
 
@@ -81,7 +81,8 @@ next_slice(kvp_rdma_ep_t *ep, slice_t *s)
     const kvp_rdma_work_t *lost = kvp_rdma_rails_orphan(ep);
 
     if (lost != NULL) {
-        *s = (slice_t){true, lost->xfer, lost->at, lost->off, lost->len};
+        *s = (slice_t){
+            .is_again = true, .xfer = lost->xfer, .at = lost->at, .off = lost->off, .seq = lost->seq, .len = lost->len};
         return true;
     }
     if (kvp_list_is_empty(&ep->todo)) return false;
@@ -238,7 +239,7 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     work = kvp_rdma_rail_add(rail, s->xfer, flags, q.n, s->len, raddr, rseg->keys.rkeys[rail->pair.theirs]);
     work->at = at;
     work->off = s->off;
-    work->seq = ep->seq++;
+    work->seq = s->is_again && KVP_RULE(RDMA_LOST_ORDER) ? s->seq : ep->seq++;
     work->is_copied = q.is_copied;
     work->slot = q.slot;
     rail->quiet_work += late_work(s, &q);
@@ -267,10 +268,13 @@ ring(kvp_rdma_ep_t *ep)
 static bool
 is_long(const kvp_rdma_ep_t *ep)
 {
-    const kvp_rdma_rail_t *first = &ep->rails[0];
+    if (ep->rails_n > 1 && ep->is_wide) return true;
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        const kvp_rdma_rail_t *rail = &ep->rails[i];
 
-    return (ep->rails_n > 1 && ep->is_wide) ||
-           ep->todo_n + RESERVED > first->sends - (first->works_head - first->works_tail);
+        if (rail->is_up && ep->todo_n + RESERVED > rail->sends - (rail->works_head - rail->works_tail)) return true;
+    }
+    return false;
 }
 
 static void

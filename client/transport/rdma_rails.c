@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - An endpoint that carries little has one rail. The others are connected when it first carries much, or has lost that one.
+ * - An endpoint that carries little has one rail, and a second where the network led over an adapter that is farther away than
+ *   another. The others are connected when it first carries much, or has lost that one.
  * - Little goes over one rail: another doorbell, another completion and waiting for both cost more than half of the time
  *   of WIDE_BYTES. Slices of more go to the rail that has least under way for its share.
  * - Order between rails is by completions: what must come after others waits until these are over on all rails but its own,
  *   where a fence does the same.
- * - The works of a rail that failed are posted again in the order in which they were first posted, before anything new. A
+ * - The works of a rail that failed are posted again in the order in which they were first posted, before anything new: a
+ *   descriptor must not come before its payload, also where the next rail fails under the same works. A
  *   rail that was trusted may be tried again after a moment, so an endpoint with one rail outlives that one's end.
  * - No queue pair is waited for without a clock of our own: some end in silence.
  */
@@ -20,6 +22,7 @@
 
 #define WIDE_BYTES (512u << 10) /* 20 us at 200 Gb/s */
 #define NOTE_NS (10 * KVP_NS_PER_MS) /* from one time that a path is told how it does to the next */
+#define NEAR_TRIES 8u /* some twenty seconds */
 #define CONNECT_NS (1500 * KVP_NS_PER_MS) /* to stand; the connection manager itself would try for a minute */
 
 /* ---- which there are */
@@ -102,7 +105,39 @@ may_carry(const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
     return rail->is_up && !(is_bound && rail->stood_ns >= xfer->granted_ns);
 }
 
-/* The one that little goes over: the first of those that are trusted most. */
+/* How far our end of a rail is from the thread that made the instance, and thereby from what it works with, as far as is known:
+ * a worker is bound to a NUMA node, and has its buffers there. */
+static uint32_t
+far_of(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
+{
+    return rail->pair.ours < ep->tp->devs_n ? ep->tp->far[rail->pair.ours] : UINT32_MAX;
+}
+
+static bool
+is_nearer(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *a, const kvp_rdma_rail_t *b)
+{
+    return far_of(ep, a) < far_of(ep, b);
+}
+
+/* A nearer one that has failed shows what it is good for by reading, which the other may do again, and once at a time; nothing else
+ * would ever make it trusted again. */
+static bool
+is_nearer_and_as_good(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, const kvp_rdma_rail_t *a,
+                      const kvp_rdma_rail_t *b)
+{
+    bool may_probe = xfer->kind == KVP_XFER_READ && a->bytes == 0;
+
+    return is_nearer(ep, a, b) && (may_probe || a->health.score >= b->health.score);
+}
+
+static bool
+is_better(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, const kvp_rdma_rail_t *a, const kvp_rdma_rail_t *b)
+{
+    if (is_nearer_and_as_good(ep, xfer, a, b)) return true;
+    return a->health.score > b->health.score && !is_nearer_and_as_good(ep, xfer, b, a);
+}
+
+/* The one that little goes over: of those that are trusted most the nearest, and of these the first. */
 static const kvp_rdma_rail_t *
 home(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
@@ -111,7 +146,7 @@ home(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         const kvp_rdma_rail_t *rail = &ep->rails[i];
 
-        if (may_carry(rail, xfer) && (best == NULL || rail->health.score > best->health.score)) best = rail;
+        if (may_carry(rail, xfer) && (best == NULL || is_better(ep, xfer, rail, best))) best = rail;
     }
     return best;
 }
@@ -192,12 +227,13 @@ kvp_rdma_rails_widen(kvp_rdma_ep_t *ep)
 }
 
 /* ---- connecting the others, and giving up */
-/* Where an adapter of ours did not lead there, another one may. */
+/* Where an adapter of ours did not lead there, another one may; not where the rail is wanted because that one is near. */
 static void
 try_another_of_ours(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
     uint32_t n = (uint32_t)ep->tp->devs_n;
 
+    if (up_n(ep) > 0 && !ep->is_wide) return;
     for (uint32_t i = 1; i < n; i++) {
         uint32_t ours = (rail->pair.ours + i) % n;
 
@@ -211,13 +247,14 @@ try_another_of_ours(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 static kvp_err_t
 open_rail(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
+    bool is_bound = !rail->is_routed && rail->pair.ours < ep->tp->devs_n;
     struct sockaddr_storage from;
 
-    if (!rail->is_routed) {
+    if (is_bound) {
         from = ep->tp->devs[rail->pair.ours]->info.addr;
         kvp_rdma_set_port(&from, 0);
     }
-    return kvp_rdma_rail_open(rail, ep->tp, ep->cm, rail->is_routed ? NULL : &from, &ep->base.costs);
+    return kvp_rdma_rail_open(rail, ep->tp, ep->cm, is_bound ? &from : NULL, &ep->base.costs);
 }
 
 static void
@@ -244,13 +281,43 @@ kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return begin(ep, rail);
 }
 
+/* The first of the rails that are nearer than all that are connected, or on their way; NULL = there is none, or it has failed so
+ * often in a row that it is left until much is under way. */
+static const kvp_rdma_rail_t *
+nearest(const kvp_rdma_ep_t *ep)
+{
+    const kvp_rdma_rail_t *best = &ep->rails[0];
+
+    for (uint32_t i = 1; i < ep->rails_n; i++) {
+        const kvp_rdma_rail_t *rail = &ep->rails[i];
+
+        if (is_nearer(ep, rail, best) || (rail->id != NULL && !is_nearer(ep, best, rail))) best = rail;
+    }
+    return best->id == NULL && best->health.fails < NEAR_TRIES ? best : NULL;
+}
+
+/* Which of those that are not there should be, a bit each. A peer with other keys is not for this endpoint. */
+static uint32_t
+wanted(const kvp_rdma_ep_t *ep)
+{
+    bool wants_all = up_n(ep) == 0 || (ep->is_wide && !ep->has_rekeyed);
+    const kvp_rdma_rail_t *near = ep->has_rekeyed ? NULL : nearest(ep);
+    uint32_t bits = 0;
+
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        if (ep->rails[i].id == NULL && (wants_all || &ep->rails[i] == near)) bits |= 1u << i;
+    return bits;
+}
+
 static void
 connect_more(kvp_rdma_ep_t *ep, uint64_t now_ns)
 {
+    uint32_t bits = wanted(ep);
+
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         kvp_rdma_rail_t *rail = &ep->rails[i];
 
-        if (rail->id == NULL && kvp_rdma_health_may_try(&rail->health, now_ns))
+        if ((bits & 1u << i) != 0 && kvp_rdma_health_may_try(&rail->health, now_ns))
             kvp_ignore(begin(ep, rail), "it is tried again");
     }
 }
@@ -265,18 +332,13 @@ kvp_rdma_rails_are_connecting(const kvp_rdma_ep_t *ep)
 
 /* When a rail is given up if nothing is heard of it; UINT64_MAX = nothing is awaited. */
 static uint64_t
-patience_ns(const kvp_rdma_rail_t *rail)
+patience_ns(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
 {
     if (rail->id == NULL) return UINT64_MAX;
-    if (!rail->is_up) return rail->opened_ns + CONNECT_NS;
+    /* It gets on while somebody looks, which nobody does while nothing is under way. */
+    if (!rail->is_up) return ep->busy_ns == 0 ? UINT64_MAX : kvp_max_u64(rail->opened_ns, ep->busy_ns) + CONNECT_NS;
     if (kvp_rdma_rail_is_idle(rail)) return UINT64_MAX;
     return kvp_rdma_health_stalled_at(&rail->health, rail->id->give_up_ns, rail->shown_ns, rail->bytes);
-}
-
-static bool
-wants_more(const kvp_rdma_ep_t *ep)
-{
-    return up_n(ep) == 0 || (ep->is_wide && !ep->has_rekeyed); /* a peer with other keys is not for this endpoint */
 }
 
 void
@@ -286,7 +348,7 @@ kvp_rdma_rails_tend(kvp_rdma_ep_t *ep)
 
     if (!ep->is_up || ep->bytes == 0) return;
     now_ns = kvp_now_ns();
-    if (wants_more(ep)) connect_more(ep, now_ns);
+    connect_more(ep, now_ns);
     for (uint32_t i = 0; i < ep->rails_n && ep->is_up; i++) {
         kvp_rdma_rail_t *rail = &ep->rails[i];
 
@@ -294,7 +356,7 @@ kvp_rdma_rails_tend(kvp_rdma_ep_t *ep)
             kvp_rdma_rails_failed(ep, rail);
             continue;
         }
-        if (now_ns < patience_ns(rail) || !KVP_RULE(RDMA_SILENCE)) continue;
+        if (now_ns < patience_ns(ep, rail) || !KVP_RULE(RDMA_SILENCE)) continue;
         kvp_log_warn("rdma", "nothing is heard of a connection: it is given up device %s bytes %llu",
                      rail_name(ep, rail), (unsigned long long)rail->bytes);
         kvp_rdma_rails_failed(ep, rail);
@@ -305,18 +367,32 @@ uint64_t
 kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep)
 {
     uint64_t next_ns = UINT64_MAX;
+    uint32_t bits;
 
     if (!ep->is_up || ep->bytes == 0) return next_ns;
+    bits = wanted(ep);
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         const kvp_rdma_rail_t *rail = &ep->rails[i];
 
-        next_ns = kvp_min_u64(next_ns, patience_ns(rail));
-        if (rail->id == NULL && wants_more(ep)) next_ns = kvp_min_u64(next_ns, rail->health.retry_ns);
+        next_ns = kvp_min_u64(next_ns, patience_ns(ep, rail));
+        if ((bits & 1u << i) != 0) next_ns = kvp_min_u64(next_ns, rail->health.retry_ns);
     }
     return next_ns;
 }
 
 /* ---- a rail's end */
+
+/* One that took a part of a work, and failed, has it beside the rest of it. */
+static int
+by_first_posted(const void *a, const void *b)
+{
+    const kvp_rdma_work_t *x = a, *y = b;
+
+    if (x->seq != y->seq) return x->seq < y->seq ? -1 : 1;
+    return x->off < y->off ? -1 : x->off > y->off;
+}
+
+/* A rail that posts again has works of others behind younger ones of its own, so all are put in order anew. */
 static bool
 keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
@@ -324,14 +400,11 @@ keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     kvp_rdma_work_t *all = calloc(kept + KVP_RDMA_SENDS, sizeof *all), work;
 
     if (all == NULL) return false;
-    while (kvp_rdma_rail_take_work(rail, UINT64_MAX, &work)) {
-        if (work.xfer == NULL) continue; /* it only pushed */
-        while (ep->lost_at < ep->lost_n && ep->lost[ep->lost_at].seq < work.seq)
-            all[n++] = ep->lost[ep->lost_at++];
-        all[n++] = work;
-    }
     while (ep->lost_at < ep->lost_n)
         all[n++] = ep->lost[ep->lost_at++];
+    while (kvp_rdma_rail_take_work(rail, UINT64_MAX, &work))
+        if (work.xfer != NULL) all[n++] = work; /* the others only pushed */
+    qsort(all, n, sizeof *all, by_first_posted);
     free(ep->lost);
     ep->lost = all;
     ep->lost_at = 0;

@@ -80,7 +80,7 @@ kvp_rdma_rank(kvp_rdma_dev_t *const *devs, size_t n, const kvp_rdma_place_t *nea
     uint32_t far[KVP_RDMA_DEVS_MAX];
 
     for (size_t i = 0; i < n; i++) {
-        kvp_rdma_place_t at = {devs[i]->info.numa_node, devs[i]->info.pci};
+        kvp_rdma_place_t at = kvp_rdma_place_of(devs[i]);
         size_t slot = i;
 
         far[i] = kvp_rdma_distance(&at, near_to);

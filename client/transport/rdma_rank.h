@@ -12,6 +12,12 @@ typedef struct {
     const char *pci; /* borrowed; see kvp_rdma_info_t */
 } kvp_rdma_place_t;
 
+static inline kvp_rdma_place_t
+kvp_rdma_place_of(const kvp_rdma_dev_t *dev)
+{
+    return (kvp_rdma_place_t){dev->info.numa_node, dev->info.pci};
+}
+
 /* kvp_rdma_place_at reads where a device is from its directory in sysfs ("/sys/class/infiniband/mlx5_0/device",
  * "/sys/bus/pci/devices/0000:3b:00.0"); what is not told there is -1 and "". */
 void kvp_rdma_place_at(const char *sysfs_dir, int *numa_node_out, char pci_out[KVP_RDMA_PCI_MAX]);

@@ -43,8 +43,11 @@ typedef struct {
     const kvp_verbs_ops_t *verbs;
     kvp_rdma_dev_t *devs[KVP_RDMA_RAILS_MAX];
     size_t devs_n; /* 0 = not open */
+    uint32_t far[KVP_RDMA_RAILS_MAX]; /* kvp_rdma_distance of each from the thread that made the instance */
+    bool needs_sums; /* one of them is soft, and not trusted: what it reads counts only where its sum is right */
     kvp_mrcache_t *cache; /* of local memory */
     uint64_t incarnation;
+    bool is_incarnation_drawn; /* each endpoint tells one of its own instead */
     uint64_t epoch; /* at first; see kvp_rdma_epoch */
     uint8_t pool_id[16];
     uint32_t max_conns;

@@ -51,7 +51,7 @@ is_last_named_twice(const kvp_rdma_want_t *want)
 static kvp_err_t
 parse_picks(const char *text, kvp_rdma_want_t *want, char *why, size_t cap)
 {
-    for (const char *at = text; *at != '\0';) {
+    for (const char *at = *text == '\0' ? NULL : text; at != NULL;) {
         size_t len = strcspn(at, ",");
 
         if (want->picks_n == KVP_RDMA_PICKS_MAX) {
@@ -67,8 +67,7 @@ parse_picks(const char *text, kvp_rdma_want_t *want, char *why, size_t cap)
             snprintf(why, cap, "RDMA device \"%.*s\" is named twice", (int)len, at);
             return KVP_INVALID;
         }
-        at += len;
-        at += *at == ',';
+        at = at[len] == ',' ? at + len + 1 : NULL;
     }
     return KVP_OK;
 }

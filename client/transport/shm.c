@@ -16,6 +16,7 @@
 #include "client/transport/local.h"
 #include "client/transport/mapping.h"
 #include "client/transport/words.h"
+#include "common/forkguard.h"
 #include "common/log.h"
 
 #include <errno.h>
@@ -96,8 +97,8 @@ shm_mr_dereg(kvp_mr_t *base)
 {
     shm_mr_t *mr = kvp_container_of(base, shm_mr_t, base);
 
-    if (mr->fd >= 0) close(mr->fd);
-    if (mr->read_fd >= 0) close(mr->read_fd);
+    kvp_forkguard_close(mr->fd);
+    kvp_forkguard_close(mr->read_fd);
     mr->fd = mr->read_fd = -1;
 }
 
@@ -115,12 +116,14 @@ shm_mr_reg(kvp_tp_t *tp, const kvp_mem_t *mem, kvp_mr_t *base)
 
     mr->fd = fcntl(mem->fd, F_DUPFD_CLOEXEC, 3);
     if (mr->fd < 0) goto fail;
+    kvp_forkguard_add(mr->fd);
     /* Memory files are made for everybody; as it is, a reader of another user could open its descriptor again, for
      * writing. */
     if (fchmod(mr->fd, S_IRUSR | S_IWUSR) != 0) goto fail;
     snprintf(path, sizeof path, "/proc/self/fd/%d", mr->fd);
     mr->read_fd = open(path, O_RDONLY | O_CLOEXEC);
     if (mr->read_fd < 0) goto fail;
+    kvp_forkguard_add(mr->read_fd);
     return KVP_OK;
 fail:
     kvp_log_error("transport", "cannot duplicate the descriptor of shared memory: %m");

@@ -9,6 +9,7 @@
 #include "client/transport/tcp_conn.h"
 #include "client/transport/tcp_sock.h"
 #include "common/clock.h"
+#include "common/forkguard.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -34,8 +35,6 @@ struct kvp_tcp_server {
     uint32_t lanes_n;
     uint32_t max_conns;
     _Atomic uint32_t next_lane;
-    kvp_fd_fn fd_closing;
-    void *fd_arg;
     _Atomic int listen_fd; /* -1 = none; accepted by lane 0 */
     uint64_t accept_again_ns; /* lane 0's thread: accepting is paused until then; 0 = it is not */
 };
@@ -89,8 +88,8 @@ lane_wake(kvp_tcp_lane_t *lane)
 static void
 lane_fini(kvp_tcp_lane_t *lane)
 {
-    if (lane->epoll_fd >= 0) close(lane->epoll_fd);
-    if (lane->wake_fd >= 0) close(lane->wake_fd);
+    kvp_forkguard_close(lane->epoll_fd);
+    kvp_forkguard_close(lane->wake_fd);
     while (lane->spare != NULL) {
         kvp_tcp_work_t *w = lane->spare;
         lane->spare = w->next;
@@ -119,6 +118,8 @@ lane_open(kvp_tcp_lane_t *lane)
 
     lane->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     lane->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    kvp_forkguard_add(lane->epoll_fd);
+    kvp_forkguard_add(lane->wake_fd);
     if (lane->epoll_fd < 0 || lane->wake_fd < 0 || epoll_ctl(lane->epoll_fd, EPOLL_CTL_ADD, lane->wake_fd, &ev) != 0) {
         kvp_log_error("transport", "cannot make a serving lane: %m");
         return KVP_SYS;
@@ -126,23 +127,16 @@ lane_open(kvp_tcp_lane_t *lane)
     return KVP_OK;
 }
 
-static void
-close_conn_fd(const kvp_tcp_server_t *server, int fd)
-{
-    if (server->fd_closing != NULL) server->fd_closing(server->fd_arg, fd);
-    close(fd);
-}
-
 /* Frees those that were ended; by the lane's thread, after its events at hand. */
 static void
-lane_reap(const kvp_tcp_server_t *server, kvp_tcp_lane_t *lane)
+lane_reap(kvp_tcp_lane_t *lane)
 {
     kvp_list_foreach_safe (pos, tmp, &lane->dead) {
         kvp_tcp_conn_t *conn = kvp_list_entry(pos, kvp_tcp_conn_t, on_lane);
         kvp_list_del(&conn->on_lane);
         /* Not close alone: while a forked child holds the socket, its events would go on to name freed memory. */
         (void)epoll_ctl(lane->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
-        close_conn_fd(server, conn->fd);
+        kvp_forkguard_close(conn->fd);
         free(conn);
     }
 }
@@ -251,6 +245,7 @@ kvp_tcp_server_adopt(kvp_tcp_server_t *server, int fd)
     kvp_tcp_lane_t *lane;
     kvp_err_t err = KVP_BUSY;
 
+    kvp_forkguard_add(fd);
     if (server->lanes_n == 0) {
         err = KVP_NOTSUP;
         goto fail;
@@ -290,7 +285,7 @@ kvp_tcp_server_adopt(kvp_tcp_server_t *server, int fd)
 fail:
     atomic_fetch_sub(&server->shared.conns_n, 1);
     free(conn);
-    close_conn_fd(server, fd);
+    kvp_forkguard_close(fd);
     return err;
 }
 
@@ -312,6 +307,7 @@ kvp_tcp_server_listen(kvp_tcp_server_t *server, const kvp_addr_t *at, kvp_addr_t
     if (server->lanes_n == 0 || atomic_load(&server->listen_fd) >= 0) return KVP_INVALID;
     err = kvp_tcp_sock_listen(at, &fd, bound_out);
     if (err != KVP_OK) return err;
+    kvp_forkguard_add(fd);
     atomic_store(&server->listen_fd, fd);
     watch_listener(server, EPOLL_CTL_ADD, EPOLLIN);
     return KVP_OK;
@@ -465,7 +461,7 @@ kvp_tcp_server_serve(kvp_tcp_server_t *server, uint32_t lane_i, int timeout_ms)
     pthread_mutex_lock(&lane->lock);
     lane_end_late_hellos(lane, now_ns);
     lane_pass_quiesces(lane, now_ns, &fired);
-    lane_reap(server, lane);
+    lane_reap(lane);
     pthread_mutex_unlock(&lane->lock);
     fire_quiesces(&fired);
     return KVP_OK;
@@ -550,8 +546,6 @@ kvp_tcp_server_create(const kvp_tp_conf_t *conf, kvp_tcp_server_t **server_out)
 
     if (server == NULL) return KVP_NOMEM;
     server->listen_fd = -1;
-    server->fd_closing = conf->fd_closing;
-    server->fd_arg = conf->fd_arg;
     server->max_conns = conf->max_conns == 0 ? MAX_CONNS_DEFAULT : conf->max_conns;
     server->shared.refused_lines = (kvp_log_limit_t){.burst = 5, .interval_ms = 10000};
     memcpy(server->shared.pool_id, conf->pool_id, sizeof server->shared.pool_id);
@@ -584,7 +578,7 @@ kvp_tcp_server_destroy(kvp_tcp_server_t *server)
     kvp_list_t fired;
 
     if (server == NULL) return;
-    if (atomic_load(&server->listen_fd) >= 0) close(atomic_load(&server->listen_fd));
+    kvp_forkguard_close(atomic_load(&server->listen_fd));
     kvp_list_init(&fired);
     for (uint32_t i = 0; i < server->lanes_n; i++) {
         kvp_tcp_lane_t *lane = &server->lanes[i];
@@ -593,7 +587,7 @@ kvp_tcp_server_destroy(kvp_tcp_server_t *server)
         kvp_list_foreach_safe (pos, tmp, &lane->conns)
             kvp_tcp_conn_kill(kvp_list_entry(pos, kvp_tcp_conn_t, on_lane));
         lane_pass_quiesces(lane, 0, &fired);
-        lane_reap(server, lane);
+        lane_reap(lane);
         pthread_mutex_unlock(&lane->lock);
     }
     fire_quiesces(&fired);

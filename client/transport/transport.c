@@ -4,6 +4,7 @@
  */
 #include "client/transport/builtin.h"
 
+#include "common/forkguard.h"
 #include "common/log.h"
 
 #include <dirent.h>
@@ -25,7 +26,7 @@ static kvp_err_t
 default_adopt(kvp_tp_t *tp, int fd)
 {
     (void)tp;
-    close(fd);
+    kvp_forkguard_close(fd);
     return KVP_NOTSUP;
 }
 
@@ -94,13 +95,7 @@ default_probe(const char **why_out)
 }
 
 static void
-default_peer_left(kvp_tp_t *tp, uint64_t incarnation)
-{
-    (void)tp, (void)incarnation;
-}
-
-static void
-default_peer_cut(kvp_tp_t *tp, uint64_t incarnation)
+default_of_peer(kvp_tp_t *tp, uint64_t incarnation)
 {
     (void)tp, (void)incarnation;
 }
@@ -173,8 +168,8 @@ fill_defaults(kvp_transport_ops_t *ops)
     if (ops->wake == NULL) ops->wake = default_wake;
     if (ops->peer_fence == NULL) ops->peer_fence = default_peer_fence;
     if (ops->quiesce == NULL) ops->quiesce = default_quiesce;
-    if (ops->peer_cut == NULL) ops->peer_cut = default_peer_cut;
-    if (ops->peer_left == NULL) ops->peer_left = default_peer_left;
+    if (ops->peer_cut == NULL) ops->peer_cut = default_of_peer;
+    if (ops->peer_left == NULL) ops->peer_left = default_of_peer;
     if (ops->mr_grant == NULL) ops->mr_grant = default_mr_grant;
     if (ops->mr_export == NULL) ops->mr_export = default_mr_export;
     if (ops->lend == NULL) ops->lend = default_lend;
@@ -456,6 +451,7 @@ kvp_ep_create(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_done_fn done, void *arg
         free(ep);
         return err;
     }
+    kvp_forkguard_add(tp->ops->ep_event_fd(ep));
     *ep_out = ep;
     return KVP_OK;
 }
@@ -464,6 +460,7 @@ void
 kvp_ep_destroy(kvp_ep_t *ep)
 {
     if (ep == NULL) return;
+    kvp_forkguard_del(ep->tp->ops->ep_event_fd(ep));
     ep->tp->ops->ep_close(ep);
     free(ep);
 }

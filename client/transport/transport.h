@@ -63,6 +63,8 @@ typedef struct {
     uint64_t incarnation; /* what the peer is told; 0 = nothing is */
     kvp_ep_costs_t costs;
     uint32_t spin_ns; /* for so long it is worth polling before one sleeps */
+    bool
+        needs_sums; /* what is read by it counts only where its sum is right, also where the transport's caps do not say so */
     /* Of a transport that works in the background, of its data only: a peer that takes and gives nothing is silent. */
     uint64_t sent_bytes;
     uint64_t received_bytes;
@@ -93,16 +95,14 @@ typedef struct {
     uint16_t port;
 } kvp_addr_t;
 
-typedef void (*kvp_fd_fn)(void *arg, int fd);
-
 typedef struct {
     uint64_t incarnation; /* of this client, told to peers; 0 on a serving-only instance */
-    bool is_incarnation_drawn; /* tcp: each endpoint tells one of its own instead, and can be cut alone (kvp_ep_t) */
+    bool
+        is_incarnation_drawn; /* tcp, rdma: each endpoint tells one of its own instead, and can be cut alone (kvp_ep_t) */
     uint8_t pool_id[16];
     uint32_t lanes; /* serving threads that will call serve(); 0 = none serve here */
     uint32_t max_conns; /* serving side; 0 = default 4096 */
-    kvp_fd_fn fd_closing; /* tcp: told of each socket that was adopted, before it is closed; NULL = nobody asks */
-    void *fd_arg;
+    bool trusts_adapters; /* rdma: endpoints need no sums, whatever the adapters are */
     const struct kvp_verbs_ops *verbs; /* rdma: NULL = this machine's */
 } kvp_tp_conf_t;
 

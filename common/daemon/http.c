@@ -6,11 +6,11 @@
 #include "common/daemon/http.h"
 
 #include "common/clock.h"
+#include "common/daemon/http_places.h"
 #include "common/daemon/jobs.h"
 #include "common/log.h"
 
 #include <errno.h>
-#include <json-c/json.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <stdarg.h>
@@ -20,18 +20,15 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define CONNECTION_LIMIT 64u
+#define CONNECTION_LIMIT (KVP_HTTP_PLACES + 64) /* room for those that were ended and are not gone yet */
 #define CONNECTION_TIMEOUT_S 10u
 #define CONNECTION_MEMORY_BYTES (32u << 10)
-#define JSON_DEPTH_MAX 32
+#define JSON_TYPE "application/json"
 #define HEADERS_MAX 8u
 /* A body over the limit is read and dropped up to here, so that the client gets to see its 413; then it is cut off. */
 #define DRAIN_MAX_BYTES (8u << 20)
-#define TRANSFER_NS (60 * KVP_NS_PER_S) /* for a body, in or out: who is slow but never idle holds its memory as long */
 #define SLOW_THREADS 4
-#define SLOW_MAX                                                                                                       \
-    (CONNECTION_LIMIT / 2) /* requests at slow handlers: the other connections are for who wants to know how we are */
-#define JSON_VALUES_MAX 4096u /* of a body: the parser takes hundreds of bytes for a value that is written with two */
+#define SLOW_MAX 32u /* requests at slow handlers, waiting or running: a bound for how long the last of them waits */
 #define PIECE_BYTES (64u << 10) /* of a response; what is shorter needs no watching, the socket takes it at once */
 
 typedef struct {
@@ -47,6 +44,7 @@ typedef struct {
 
 struct kvp_http {
     struct MHD_Daemon *mhd; /* NULL = not running */
+    kvp_http_places_t places;
     kvp_list_t routes;
     kvp_jobs_t slow;
     bool has_slow;
@@ -68,6 +66,7 @@ struct kvp_http_response {
 
 struct kvp_http_request {
     struct MHD_Connection *connection;
+    kvp_http_place_t *place; /* the connection's */
     const route_t *route; /* of a slow one that is under way */
     kvp_job_t job;
     const char *method;
@@ -159,10 +158,11 @@ run_slow(kvp_job_t *job)
 static bool
 hand_over(kvp_http_t *http, kvp_http_request_t *request, const route_t *route)
 {
-    if (http->slow_n >= SLOW_MAX) {
+    if (http->slow_n >= SLOW_MAX || !kvp_http_places_hold(&http->places, request->place)) {
         kvp_http_error(&request->response, MHD_HTTP_SERVICE_UNAVAILABLE, "too many requests are under way");
         return false;
     }
+    kvp_http_places_park(request->place);
     request->route = route;
     request->job.run = run_slow;
     http->slow_n++;
@@ -238,33 +238,52 @@ free_outgoing(void *arg)
 static struct MHD_Response *
 make_reply(kvp_buf_t *body)
 {
-    if (body->len <= PIECE_BYTES) return MHD_create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_FREE);
-    outgoing_t *out = malloc(sizeof(*out));
-    if (out == NULL) return NULL;
-    *out = (outgoing_t){.data = body->data, .len = body->len, .end_ns = kvp_now_ns() + TRANSFER_NS};
-    struct MHD_Response *reply =
-        MHD_create_response_from_callback(body->len, PIECE_BYTES, read_outgoing, out, free_outgoing);
-    if (reply == NULL) free(out);
+    struct MHD_Response *reply;
+    if (body->len <= PIECE_BYTES) {
+        reply = MHD_create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_FREE);
+    } else {
+        outgoing_t *out = malloc(sizeof(*out));
+        if (out == NULL) return NULL;
+        *out = (outgoing_t){.data = body->data, .len = body->len, .end_ns = kvp_now_ns() + KVP_HTTP_TRANSFER_NS};
+        reply = MHD_create_response_from_callback(body->len, PIECE_BYTES, read_outgoing, out, free_outgoing);
+        if (reply == NULL) free(out);
+    }
+    if (reply == NULL) return NULL;
+    body->data = NULL;
+    body->cap = 0;
     return reply;
 }
 
-/* send_response gives the body to libmicrohttpd, which frees it. */
-static enum MHD_Result
-send_response(struct MHD_Connection *connection, kvp_http_response_t *response)
+/* An answer that there was no memory for, in words that need none. */
+static struct MHD_Response *
+make_excuse(kvp_http_response_t *response)
 {
-    if (response->body.err != KVP_OK) {
-        kvp_http_error(response, MHD_HTTP_INTERNAL_SERVER_ERROR, "%s", kvp_err_text(response->body.err));
-    }
-    struct MHD_Response *reply = make_reply(&response->body);
+    static char text[] = "{\"error\":\"no memory for the answer\"}";
+    response->status = MHD_HTTP_SERVICE_UNAVAILABLE;
+    kvp_http_type(response, JSON_TYPE);
+    return MHD_create_response_from_buffer(sizeof(text) - 1, text, MHD_RESPMEM_PERSISTENT);
+}
+
+static enum MHD_Result
+send_response(kvp_http_request_t *request)
+{
+    kvp_http_response_t *response = &request->response;
+    kvp_http_places_t *places = &response->http->places;
+    struct MHD_Response *reply = response->body.err == KVP_OK ? make_reply(&response->body) : make_excuse(response);
     if (reply == NULL) return MHD_NO;
-    response->body.data = NULL;
-    response->body.cap = 0;
     enum MHD_Result ok = MHD_YES;
     if (response->type[0] != '\0') ok = MHD_add_response_header(reply, MHD_HTTP_HEADER_CONTENT_TYPE, response->type);
     for (size_t i = 0; i < response->header_count && ok == MHD_YES; i++) {
         ok = MHD_add_response_header(reply, response->headers[i][0], response->headers[i][1]);
     }
-    if (ok == MHD_YES) ok = MHD_queue_response(connection, response->status, reply);
+    if (ok == MHD_YES && kvp_http_places_are_scarce(places)) {
+        ok = MHD_add_response_header(reply, MHD_HTTP_HEADER_CONNECTION, "close");
+    }
+    if (ok == MHD_YES) ok = MHD_queue_response(request->connection, response->status, reply);
+    if (response->body.len > PIECE_BYTES)
+        kvp_ignore(kvp_http_places_hold(places, request->place),
+                   "where there is none it may be cut off for a newcomer");
+    kvp_http_places_move(places, request->place, kvp_now_ns());
     MHD_destroy_response(reply);
     return ok;
 }
@@ -273,7 +292,7 @@ static enum MHD_Result
 answer(kvp_http_t *http, kvp_http_request_t *request)
 {
     if (!dispatch(http, request, &request->response)) return MHD_YES;
-    return send_response(request->connection, &request->response);
+    return send_response(request);
 }
 
 static bool
@@ -291,7 +310,15 @@ hold(kvp_http_response_t *response, size_t bytes)
 static enum MHD_Result
 take_body(kvp_http_request_t *request, const char *data, size_t *len)
 {
-    if (kvp_now_ns() - request->begun_ns > TRANSFER_NS) return MHD_NO;
+    kvp_http_places_t *places = &request->response.http->places;
+    uint64_t now_ns = kvp_now_ns();
+    if (now_ns - request->begun_ns > KVP_HTTP_TRANSFER_NS) return MHD_NO;
+    if (request->body.err == KVP_OK && !request->place->is_held) {
+        if (kvp_http_places_hold(places, request->place))
+            kvp_http_places_move(places, request->place, now_ns);
+        else
+            request->body.err = KVP_EAGAIN;
+    }
     if (request->body.err == KVP_OK && !hold(&request->response, *len)) request->body.err = KVP_EAGAIN;
     kvp_buf_append(&request->body, data, *len);
     if (request->body.err != KVP_OK) {
@@ -311,11 +338,16 @@ on_request(void *cls, struct MHD_Connection *connection, const char *url, const 
     kvp_http_t *http = cls;
     kvp_http_request_t *request = *con_cls;
     if (request == NULL) {
+        kvp_http_place_t *place =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+        uint64_t now_ns = kvp_now_ns();
+        if (place == NULL || !kvp_http_places_begin(&http->places, place, now_ns)) return MHD_NO;
         request = calloc(1, sizeof(*request));
         if (request == NULL) return MHD_NO;
         request->connection = connection;
+        request->place = place;
         request->rest = "";
-        request->begun_ns = kvp_now_ns();
+        request->begun_ns = now_ns;
         request->response.http = http;
         request->response.status = MHD_HTTP_OK;
         kvp_buf_init(&request->body, body_max(http, url, method));
@@ -334,11 +366,32 @@ on_completed(void *cls, struct MHD_Connection *connection, void **con_cls, enum 
     kvp_http_t *http = cls;
     kvp_http_request_t *request = *con_cls;
     if (request == NULL) return;
+    kvp_http_places_finish(&http->places, request->place);
     atomic_fetch_sub(&http->held_bytes, request->response.held_bytes);
     response_fini(&request->response);
     kvp_buf_fini(&request->body);
     free(request);
     *con_cls = NULL;
+}
+
+/* place_out is libmicrohttpd's word for us about the connection. Without memory it has none, and ends. */
+static void
+on_connection(void *cls, struct MHD_Connection *connection, void **place_out, enum MHD_ConnectionNotificationCode code)
+{
+    kvp_http_t *http = cls;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        int fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        kvp_http_place_t *place = malloc(sizeof(*place));
+        if (place == NULL)
+            shutdown(fd, SHUT_RDWR);
+        else
+            kvp_http_places_enter(&http->places, place, fd, kvp_now_ns());
+        *place_out = place;
+    } else if (*place_out != NULL) {
+        kvp_http_places_leave(&http->places, *place_out);
+        free(*place_out);
+        *place_out = NULL;
+    }
 }
 
 static void on_mhd_log(void *cls, const char *fmt, va_list ap) KVP_PRINTF(2, 0);
@@ -362,7 +415,9 @@ kvp_http_t *
 kvp_http_create(void)
 {
     kvp_http_t *http = calloc(1, sizeof(*http));
-    if (http != NULL) kvp_list_init(&http->routes);
+    if (http == NULL) return NULL;
+    kvp_list_init(&http->routes);
+    kvp_http_places_init(&http->places);
     return http;
 }
 
@@ -426,9 +481,10 @@ start_daemon(kvp_http_t *http, const struct addrinfo *at)
     snprintf(http->start_error, sizeof(http->start_error), "libmicrohttpd does not start");
     struct MHD_Daemon *mhd = MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, http, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, http, MHD_OPTION_SOCK_ADDR,
-        at->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
-        MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
+        at->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, on_connection, http,
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_CONNECTION_LIMIT, CONNECTION_LIMIT,
+        MHD_OPTION_CONNECTION_TIMEOUT, CONNECTION_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
     http->is_starting = false;
     return mhd;
 }
@@ -528,52 +584,6 @@ kvp_http_body(const kvp_http_request_t *request)
     return &request->body;
 }
 
-static bool
-has_too_many_values(const kvp_buf_t *body)
-{
-    size_t n = 0;
-    bool is_text = false;
-    for (size_t i = 0; i < body->len && n <= JSON_VALUES_MAX; i++) {
-        uint8_t c = body->data[i];
-        if (c == '"')
-            is_text = !is_text;
-        else if (is_text)
-            i += c == '\\';
-        else
-            n += c == ',' || c == '[' || c == '{';
-    }
-    return n > JSON_VALUES_MAX;
-}
-
-json_object *
-kvp_http_body_json(const kvp_http_request_t *request, kvp_http_response_t *response)
-{
-    if (has_too_many_values(&request->body)) {
-        kvp_http_error(response, MHD_HTTP_BAD_REQUEST, "body has more than %u values", JSON_VALUES_MAX);
-        return NULL;
-    }
-    struct json_tokener *tokener = json_tokener_new_ex(JSON_DEPTH_MAX);
-    if (tokener == NULL) {
-        kvp_http_error(response, MHD_HTTP_SERVICE_UNAVAILABLE, "%s", kvp_err_text(KVP_NOMEM));
-        return NULL;
-    }
-    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT | JSON_TOKENER_VALIDATE_UTF8);
-    const char *text = request->body.data != NULL ? (const char *)request->body.data : "";
-    json_object *value = json_tokener_parse_ex(tokener, text, (int)request->body.len);
-    enum json_tokener_error err = json_tokener_get_error(tokener);
-    bool is_whole = err == json_tokener_success && json_tokener_get_parse_end(tokener) == request->body.len;
-    if (!is_whole) {
-        json_object_put(value);
-        value = NULL;
-        const char *why = err == json_tokener_continue ? "it ends too early" : json_tokener_error_desc(err);
-        kvp_http_error(response, MHD_HTTP_BAD_REQUEST, "body is not JSON: %s", why);
-    } else if (value == NULL) {
-        kvp_http_error(response, MHD_HTTP_BAD_REQUEST, "body is null");
-    }
-    json_tokener_free(tokener);
-    return value;
-}
-
 void
 kvp_http_status(kvp_http_response_t *response, unsigned status)
 {
@@ -627,20 +637,15 @@ kvp_http_claim(kvp_http_response_t *response, size_t bytes)
     return false;
 }
 
-void
-kvp_http_json(kvp_http_response_t *response, unsigned status, json_object *value)
+kvp_jsonw_t
+kvp_http_json(kvp_http_response_t *response, unsigned status)
 {
-    const char *text = json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+    kvp_jsonw_t writer;
     kvp_buf_reset(&response->body);
-    if (text == NULL) {
-        kvp_buf_append(&response->body, "{}", 2);
-        status = MHD_HTTP_INTERNAL_SERVER_ERROR;
-    } else {
-        kvp_buf_append(&response->body, text, strlen(text));
-    }
-    kvp_http_type(response, "application/json");
+    kvp_jsonw_init(&writer, &response->body);
+    kvp_http_type(response, JSON_TYPE);
     response->status = status;
-    json_object_put(value);
+    return writer;
 }
 
 void
@@ -651,8 +656,8 @@ kvp_http_error(kvp_http_response_t *response, unsigned status, const char *fmt, 
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    json_object *value = json_object_new_object();
-    json_object *error = json_object_new_string(text);
-    if (value == NULL || json_object_object_add(value, "error", error) != 0) json_object_put(error);
-    kvp_http_json(response, status, value);
+    kvp_jsonw_t answer = kvp_http_json(response, status);
+    kvp_jsonw_open(&answer, NULL, '{');
+    kvp_jsonw_text(&answer, "error", text);
+    kvp_jsonw_close(&answer, '}');
 }

@@ -2,13 +2,15 @@
  * The small HTTP server behind a daemon's admin port, over libmicrohttpd. One thread of its own (epoll) runs all
  * handlers one after another: a handler may block for milliseconds (kvp_loop_call), never for longer. Handlers that may
  * wait (kvp_http_route_slow) have threads of their own, so that nobody else waits for them. What it protects
- * against: more than 64 connections, connections idle for 10 s, bodies over 1 MiB (or the slow route's own bound), bodies
- * that take longer than a minute either way, and more than KVP_HTTP_HELD_MAX of bodies at a time. Errors are {"error": "..."}.
+ * against: more connections than there are places (http_places.h: who does nothing makes room), connections idle for 10 s,
+ * bodies over 1 MiB (or the slow route's own bound), bodies that take longer than a minute either way, and more than
+ * KVP_HTTP_HELD_MAX of bodies at a time. Errors are {"error": "..."}.
  */
 #ifndef KVP_COMMON_DAEMON_HTTP_H
 #define KVP_COMMON_DAEMON_HTTP_H
 
 #include "common/buf.h"
+#include "common/jsonw.h"
 #include "common/parse.h"
 
 #include <json-c/json_types.h>
@@ -57,8 +59,8 @@ const char *kvp_http_query(const kvp_http_request_t *request, const char *name);
 const char *kvp_http_header(const kvp_http_request_t *request, const char *name);
 const kvp_buf_t *kvp_http_body(const kvp_http_request_t *request);
 
-/* kvp_http_body_json parses the body strictly, 32 levels and 4096 values at most. On failure it has answered 400, and returns NULL.
- * Returned to json_object_put. */
+/* kvp_http_body_json parses the body strictly: UTF-8, no half of a surrogate pair, 32 levels and 4096 values at most, and not
+ * null. On failure it has answered (400; 503 on no memory) and returns NULL. Returned to json_object_put. In http_json.c. */
 json_object *kvp_http_body_json(const kvp_http_request_t *request, kvp_http_response_t *response);
 
 /* The response. The buffer is the response's; type and header names and values are copied. At most 8 headers; header
@@ -72,9 +74,9 @@ kvp_err_t kvp_http_set_header(kvp_http_response_t *response, const char *name, c
  * where there is not so much now: it has answered 503 then. From its handler. */
 bool kvp_http_claim(kvp_http_response_t *response, size_t bytes) KVP_MUST_USE;
 
-/* kvp_http_json answers with value, which it takes (NULL becomes "null"); kvp_http_error with {"error": text}. Both
- * replace what the response held. */
-void kvp_http_json(kvp_http_response_t *response, unsigned status, json_object *value);
+/* kvp_http_json begins an answer of JSON, of which the handler writes the value; kvp_http_error answers {"error": text}. Both
+ * replace what the response held. Where there is no memory for an answer it becomes 503, whatever was written. */
+kvp_jsonw_t kvp_http_json(kvp_http_response_t *response, unsigned status) KVP_MUST_USE;
 void kvp_http_error(kvp_http_response_t *response, unsigned status, const char *fmt, ...) KVP_PRINTF(3, 4);
 
 #endif

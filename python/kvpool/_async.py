@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 import weakref
 from functools import partial
-from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Sequence, Set, Tuple, TypeVar, Union
 
 from . import _kvpool
-from ._pool import Pool, Reservation, View
+from ._pool import Pool, Reservation, View, _ms
 from ._typing import Key, Memory, Parts, Pin
 from ._workers import Call, Workers
 from .errors import Error, error
@@ -22,16 +23,36 @@ _CLOSED = _kvpool.errors["CLOSED"][0]
 _TIME_OVER = _kvpool.errors["DEADLINE"][0]
 
 
-def _end(workers: Workers, pool: Pool) -> None:
-    """What is left where nobody awaited close(): the pool was dropped, its loop is closed, or the interpreter ends."""
-    if os.getpid() != workers.pid:
-        return  # of a fork: the threads are the parent's
-    workers.stop()
+_living: Set[Tuple[Workers, Pool]] = set()  # those that are open
+
+
+def _close_dropped(workers: Workers, pool: Pool) -> None:
     try:
         pool.close()  # ends the calls under way
     except BufferError:  # of a view, which keeps the pool as long
-        return
-    workers.join()
+        pass
+    _living.discard((workers, pool))
+
+
+def _drop(workers: Workers, pool: Pool) -> None:
+    """Nobody awaited close(), and the object is garbage. Where that is found is chance: a thread that holds some lock, or one that is in
+    a call of this very pool. A close waits for calls, so it is a thread of the pool that does it, behind what it is at."""
+    if os.getpid() == workers.pid:  # else of a fork: the threads are the parent's
+        workers.stop(partial(_close_dropped, workers, pool))
+
+
+@atexit.register
+def _close_all() -> None:
+    """The interpreter ends: it may not go while threads are in calls."""
+    for workers, pool in list(_living):
+        if os.getpid() != workers.pid:
+            continue
+        workers.stop()
+        try:
+            pool.close()
+        except BufferError:
+            continue
+        workers.join()
 
 
 class AsyncPool:
@@ -52,7 +73,8 @@ class AsyncPool:
     latest, and raises CancelledError then; any other await ends at once. Whether a put that was cancelled has happened is not known.
 
     It belongs to the event loop that opened it and to its process: RuntimeError in another loop, ClosedError (FORKED) in a child.
-    Use it by `async with`, or open() and close(). If the loop ends without, it is closed when it is collected.
+    Use it by `async with`, or open() and close(). If the loop ends without, it is closed soon after it is collected, by a thread of its
+    own when one has ended its call.
     """
 
     def __init__(self, master: Optional[str] = None, *, threads: int = 4, queue: int = 1024, name: Optional[str] = None,
@@ -78,12 +100,14 @@ class AsyncPool:
             raise RuntimeError("the pool was opened before")
         self._workers = workers = Workers(asyncio.get_running_loop(), *self._sizes, "kvpool-async")
         try:
-            self._pool = await workers.submit(self._make).future
+            self._pool = pool = await workers.submit(self._make).future
         except BaseException:
             self._workers = None
             workers.stop()
             raise
-        self._finalizer = weakref.finalize(self, _end, workers, self._pool)
+        _living.add((workers, pool))
+        self._finalizer = weakref.finalize(self, _drop, workers, pool)
+        self._finalizer.atexit = False  # that is _close_all's
         return self
 
     async def close(self) -> None:
@@ -110,6 +134,7 @@ class AsyncPool:
         else:
             workers.stop()
             workers.join()
+            _living.discard((workers, pool))
         try:
             workers.loop.call_soon_threadsafe(self._closed, workers, closing, failure)
         except RuntimeError:  # the loop was closed meanwhile
@@ -156,6 +181,7 @@ class AsyncPool:
                     **kw: Any) -> T:
         """Awaits call, a method of Pool, on a thread. has_memory: it works on the caller's memory."""
         workers, pool = self._open()
+        _ms(deadline)  # ValueError: below 0 it could not have been begun
         end = workers.loop.time() + (self._deadline if deadline is None else deadline)
 
         def run() -> T:
@@ -240,6 +266,11 @@ class AsyncPool:
     async def exists_many(self, keys: Sequence[Key], *, deadline: Optional[float] = None) -> List[bool]:
         """As Pool.exists_many."""
         return await self._call(Pool.exists_many, keys, deadline=deadline)
+
+    async def remove_many(self, keys: Sequence[Key], *, force: bool = False, wait: bool = False,
+                          deadline: Optional[float] = None) -> List[Optional[Error]]:
+        """As Pool.remove_many."""
+        return await self._call(Pool.remove_many, keys, force=force, wait=wait, deadline=deadline)
 
     async def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None,
                              deadline: Optional[float] = None) -> Reservation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Type, TypeVar, Union, cast
 
 from . import _kvpool
 from ._typing import Key, Memory, Parts, Pin
@@ -15,6 +15,7 @@ _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 
 
 T = TypeVar("T")
 _CLOSED = _kvpool.errors["CLOSED"][0]
+_INVALID = _kvpool.errors["INVALID"][0]
 
 
 def _size(value: Union[int, str]) -> int:
@@ -24,7 +25,7 @@ def _size(value: Union[int, str]) -> int:
     text = value.strip()
     digits = text.rstrip("BIKMGTbikmgt ")
     unit = text[len(digits):].strip().upper()
-    if unit not in _UNITS:
+    if unit not in _UNITS or not digits.isdecimal():
         raise ValueError(f"not a size: {value!r} (as in 512MiB)")
     return int(digits) * _UNITS[unit]
 
@@ -36,13 +37,24 @@ def _held(memory: Any) -> Any:
     """What keeps memory where it is: its buffer, which cannot be resized or closed meanwhile, or the object."""
     try:
         return memoryview(memory)
-    except TypeError:  # DLPack alone
+    except (TypeError, ValueError):  # DLPack alone; an array of dates, which has no format
         return memory
 
 
 def _ms(seconds: Optional[float]) -> int:
-    """A deadline in milliseconds; None is the pool's own, which is 0 to the library."""
-    return 0 if seconds is None else max(1, round(min(seconds * 1000, _MS_MAX)))
+    """A time in milliseconds; None is the pool's own, which is 0 to the library. ValueError below 0."""
+    if seconds is None:
+        return 0
+    if not seconds >= 0:  # nan, too
+        raise ValueError(f"a time is seconds, 0 or more, not {seconds!r}")
+    return max(1, round(min(seconds * 1000, _MS_MAX)))
+
+
+def _put_error(number: int, key: Key, value: Parts) -> Error:
+    """The error of a put, which says so where there is nothing in the value."""
+    parts = value if isinstance(value, (list, tuple)) else [cast(Memory, value)]
+    is_empty = number == _INVALID and not any(_kvpool.memory_of(part, False)[1] for part in parts)
+    return error(number, key, "the value is empty, and an object has a byte at least" if is_empty else "")
 
 
 class Reservation:
@@ -172,8 +184,12 @@ class Pool:
         memory: an object as for put. It is kept alive until unregister or close. Not twice: InvalidError.
         """
         address, length = _kvpool.memory_of(memory, False)
-        self._check(self._raw.register(address, length))
-        self._held[address] = _held(memory)
+        held = _held(memory)
+        err = self._raw.register(address, length)
+        if err:
+            why = "it is empty" if length == 0 else "it, or a part of it, is registered already"
+            raise error(err, None, why if err == _INVALID else "")
+        self._held[address] = held
 
     def unregister(self, memory: Memory) -> None:
         """Ends register(memory), after the calls that use it. InvalidError where it is not registered."""
@@ -189,9 +205,9 @@ class Pool:
         replicas: copies on as many hosts. pin: None, "soft" (evicted last) or "hard" (never evicted). wait: with upsert, until
         nobody can get the old value any more. deadline: seconds.
         """
-        err = self._raw.put(key, value, _ms(deadline), self._put_flags(pin, upsert, wait), replicas)
+        err = self._raw.put(key, value, _ms(deadline), self._put_flags(pin, upsert, wait), replicas, 0)
         if err:
-            raise error(err, key)
+            raise _put_error(err, key, value)
 
     def get(self, key: Key, *, fresh: bool = False, deadline: Optional[float] = None) -> bytes:
         """The value as bytes. NotFoundError. fresh: ask the master, wherever it was before."""
@@ -218,7 +234,7 @@ class Pool:
 
     def remove(self, key: Key, *, force: bool = False, wait: bool = False, deadline: Optional[float] = None) -> None:
         """Removes it. NotFoundError; HeldError where somebody holds it, unless force. wait: until nobody can get it any more."""
-        err = self._raw.remove(key, _ms(deadline), (_kvpool.FORCE if force else 0) | (_kvpool.WAIT if wait else 0))
+        err = self._raw.remove(key, _ms(deadline), self._remove_flags(force, wait))
         if err:
             raise error(err, key)
 
@@ -232,7 +248,8 @@ class Pool:
         Returns a list: None, or the Error of that key.
         """
         flags = self._put_flags(pin, upsert, wait)
-        return self._errors(self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, groups), keys)
+        results = self._raw.batch_put(keys, values, None, _ms(deadline), flags, replicas, 0, groups)
+        return [None if r == 0 else _put_error(r, k, v) for r, k, v in zip(results, keys, values)]
 
     def get_many(self, keys: Sequence[Key], targets: Sequence[Parts], *, fresh: bool = False,
                  deadline: Optional[float] = None) -> List[Union[int, Error]]:
@@ -249,6 +266,11 @@ class Pool:
             if result < 0:
                 raise error(result, key)
         return [bool(r) for r in results]
+
+    def remove_many(self, keys: Sequence[Key], *, force: bool = False, wait: bool = False,
+                    deadline: Optional[float] = None) -> List[Optional[Error]]:
+        """Removes many in one call, as remove. Returns a list: None, or the Error of that key."""
+        return self._errors(self._raw.batch_remove(keys, _ms(deadline), self._remove_flags(force, wait)), keys)
 
     def longest_prefix(self, keys: Sequence[Key], *, ttl: Optional[float] = None,
                        deadline: Optional[float] = None) -> Reservation:
@@ -319,6 +341,10 @@ class Pool:
     @staticmethod
     def _errors(results: List[int], keys: Sequence[Key]) -> List[Optional[Error]]:
         return [None if r == 0 else error(r, k) for r, k in zip(results, keys)]
+
+    @staticmethod
+    def _remove_flags(force: bool, wait: bool) -> int:
+        return (_kvpool.FORCE if force else 0) | (_kvpool.WAIT if wait else 0)
 
     @staticmethod
     def _put_flags(pin: Pin, upsert: bool, wait: bool) -> int:

@@ -3,6 +3,9 @@
 
 A call waits for room (the loop's side, beyond the bound), then in the queue, then it has begun. It can be taken back until then,
 and not any more from then on: nobody can stop a call of the library but its deadline and the close of its pool.
+
+Nothing here takes a lock that Python code may hold: stop() is called wherever garbage is collected, which is in the middle of any
+line of any thread. What two threads use is a deque or a SimpleQueue, whose single calls are whole.
 """
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ import asyncio
 import os
 import threading
 from collections import deque
-from typing import Any, Callable, Deque, List, Optional
+from queue import Empty, SimpleQueue
+from typing import Any, Callable, Deque, List, Optional, TypeVar
+
+T = TypeVar("T")
 
 
 class Call:
@@ -22,6 +28,13 @@ class Call:
         self.run: Optional[Callable[[], Any]] = run  # None: over, or taken back
         self.future = future
         self.ended: Optional[asyncio.Future[None]] = None
+
+
+def _pop(items: Deque[T]) -> Optional[T]:
+    try:
+        return items.popleft()
+    except IndexError:
+        return None
 
 
 def _take(calls: Deque[Call], call: Call) -> bool:
@@ -41,9 +54,10 @@ class Workers:
         self._bound = bound
         self._held = 0  # handed over and not ended, at most the bound; the event loop's
         self._waiting: Deque[Call] = deque()  # for room; the event loop's
-        self._queue: Deque[Call] = deque()  # handed over and not begun; guarded by _wake
-        self._is_stopped = False  # guarded by _wake
-        self._wake = threading.Condition()  # its lock may be taken again: a finalizer calls stop() wherever garbage is collected
+        self._queue: Deque[Call] = deque()  # handed over and not begun
+        self._wakes: SimpleQueue[None] = SimpleQueue()  # at least one for each call in the queue, and for each thread that is to end
+        self._is_stopped = False
+        self._ends: Deque[Callable[[], None]] = deque()  # what the next thread that ends has to do
         # Daemons, because nothing may keep the interpreter from its end; AsyncPool ends them before that.
         self._threads = [threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True) for i in range(threads)]
         for thread in self._threads:
@@ -63,19 +77,22 @@ class Workers:
         if _take(self._waiting, call):
             call.run = None
             return True
-        with self._wake:
-            if not _take(self._queue, call):
-                return False
+        if not _take(self._queue, call):
+            return False
+        try:
+            self._wakes.get_nowait()
+        except Empty:  # a thread is on its way with it, and will find that there is nothing
+            pass
         call.run = None
         self._make_room()
         return True
 
     def withdraw_all(self) -> List[Call]:
         """Takes back all that have not begun, and returns them."""
-        with self._wake:
-            calls = [*self._queue, *self._waiting]
-            self._queue.clear()
-        self._waiting.clear()
+        calls = []
+        for queue in (self._queue, self._waiting):
+            while (call := _pop(queue)) is not None:
+                calls.append(call)
         for call in calls:
             call.run = None
         return calls
@@ -91,24 +108,24 @@ class Workers:
             except asyncio.CancelledError:
                 pass
 
-    def stop(self) -> None:
-        """Lets the threads end after what is queued. From any thread."""
-        with self._wake:
-            self._is_stopped = True
-            self._wake.notify_all()
+    def stop(self, end: Optional[Callable[[], None]] = None) -> None:
+        """Lets the threads end after what is queued; the first to do so calls end. Waits for nothing, wherever it is called."""
+        if end is not None:
+            self._ends.append(end)
+        self._is_stopped = True
+        for _ in self._threads:
+            self._wakes.put(None)
 
     def join(self) -> None:
         """Waits for them, after stop."""
         for thread in self._threads:
-            if thread is not threading.current_thread():  # where garbage is collected is chance
-                thread.join()
+            thread.join()
 
     # ---- the event loop's side
     def _hand_over(self, call: Call) -> None:
         self._held += 1
-        with self._wake:
-            self._queue.append(call)
-            self._wake.notify()
+        self._queue.append(call)
+        self._wakes.put(None)
 
     def _make_room(self) -> None:
         self._held -= 1
@@ -129,15 +146,20 @@ class Workers:
 
     # ---- the threads' side
     def _next(self) -> Optional[Call]:
-        with self._wake:
-            while not self._queue and not self._is_stopped:
-                self._wake.wait()
-            return self._queue.popleft() if self._queue else None
+        """Waits for a call. None: there are no more."""
+        while True:
+            self._wakes.get()
+            call = _pop(self._queue)
+            if call is not None or self._is_stopped:
+                return call
 
     def _work(self) -> None:
         while True:
             call, value, error = self._next(), None, None
             if call is None:
+                end = _pop(self._ends)
+                if end is not None:
+                    end()
                 return
             run = call.run
             assert run is not None  # only what has not begun is taken back

@@ -24,6 +24,10 @@ class Error(Exception):
         self.detail = detail
         super().__init__(number, key, detail)
 
+    def __repr__(self) -> str:
+        told = [self.name] + [f"{what}={value!r}" for what, value in (("key", self.key), ("detail", self.detail)) if value not in (None, "")]
+        return f"{type(self).__name__}({', '.join(told)})"
+
     def __str__(self) -> str:
         text = f"{self.name}: {_TEXTS.get(self.number, 'unknown error')}"
         if self.key is not None:

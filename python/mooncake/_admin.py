@@ -71,6 +71,9 @@ class _Handler(BaseHTTPRequestHandler):
             "/ha_status": self._ha_status, "/query_segment": self._query_segment, "/get_segments_detail": self._segments_detail,
         })
 
+    def do_HEAD(self):
+        self.do_GET()
+
     def do_POST(self):
         length = self.headers.get("Content-Length") or "0"
         is_number = length.isdecimal() and len(length) <= len(str(_BODY_MAX))
@@ -121,7 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     # ---- paths
     def _all_keys(self, query):
@@ -137,6 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
             self.close_connection = True
         self.end_headers()
+        if self.command == "HEAD":
+            return
         try:
             while lines:
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(lines), lines) if is_chunked else lines)

@@ -5,6 +5,7 @@ from kvpool import _kvpool
 from ._types import ReplicateConfig, SoftPinAction
 
 _DEFAULT = ReplicateConfig()
+_REPLICAS_MAX = 8  # of a put
 
 
 def list_of(keys):
@@ -28,14 +29,19 @@ def are_buffers(keys, ptrs, sizes):
     return not has_pieces or all(len(p) == len(s) for p, s in zip(ptrs, sizes))
 
 
+def are_some(values):
+    """Has each of these objects with memory (TypeError) a byte?"""
+    return all([_kvpool.memory_of(value, False)[1] > 0 for value in values])
+
+
 def is_key(key):
     """May an object have this key?"""
     return 0 < len(key.encode() if isinstance(key, str) else key) <= _kvpool.KEY_MAX
 
 
 def put_terms(config, n, flags=0):
-    """((flags, replicas), group ids of the n objects or None) of a put; None where n objects cannot be put so. config None is the
-    default one; TypeError for what is no config."""
+    """((flags, replicas), group ids of the n objects or None, nodes that are preferred) of a put; None where n objects cannot be put so.
+    config None is the default one; TypeError for what is no config."""
     if config is None:
         config = _DEFAULT
     if not isinstance(config, ReplicateConfig):
@@ -43,7 +49,13 @@ def put_terms(config, n, flags=0):
     if config.replica_num <= 0 or (config.group_ids is not None and len(config.group_ids) != n):
         return None
     if config.with_hard_pin:
-        flags |= _kvpool.PIN_HARD
-    if config.soft_pin_action == SoftPinAction.ENABLE:
+        flags |= _kvpool.PIN_HARD  # what is never evicted needs no softer pin
+    elif config.soft_pin_action == SoftPinAction.ENABLE:
         flags |= _kvpool.PIN_SOFT
-    return (flags, config.replica_num), config.group_ids
+    names = [name for name in (config.preferred_segment, *config.preferred_segments) if name]
+    return (flags, min(config.replica_num, _REPLICAS_MAX)), config.group_ids, names
+
+
+def groups_of(terms, n):
+    """The group id, or None, of each of n objects."""
+    return terms[1] if terms[1] is not None else [None] * n

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that is given out: BufferHandle of what was read, and BufferPool, which keeps registered memory to be used again."""
+import collections
 import mmap
+import queue
 import threading
 import time
 
@@ -134,11 +136,13 @@ class BufferPool:
         self._alignment = max(alignment, _PAGE)
         self._defaults = (bool(block_on_exhaustion), None if default_timeout is None else _seconds(default_timeout))
         self._max_regions = max_regions
-        self._regions = []  # guarded by _freed, as all of theirs
+        self._lock = threading.RLock()  # of what follows; garbage that is collected meanwhile may have calls of its own
+        self._regions = []  # and all of theirs
         self._bytes = 0  # of the regions
         self._leases_n = 0
         self._is_closed = False
-        self._freed = threading.Condition(threading.RLock())  # a lease may be collected anywhere
+        self._waiters = ()  # a SimpleQueue of each that waits; replaced, so that _give can look at it without the lock
+        self._given = collections.deque()  # blocks that came back, without the lock
         if prewarm_size is not None and prewarm_count:
             self.prewarm(prewarm_size, prewarm_count)
 
@@ -148,20 +152,10 @@ class BufferPool:
         timeout = self._defaults[1] if timeout is None else _seconds(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         unit = self._unit(size)
-        with self._freed:
-            while True:
-                if self._is_closed:
-                    raise RuntimeError("buffer pool is closed")
-                found = self._take(unit)
-                if found is not None:
-                    self._leases_n += 1
-                    return BufferLease(self, found, size)
-                if not waits:
-                    raise RuntimeError("buffer pool is exhausted")
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
-                    raise RuntimeError("timed out waiting for buffer")
-                self._freed.wait(left)
+        lease = self._try(unit, size)
+        if lease is None and not waits:
+            raise RuntimeError("buffer pool is exhausted")
+        return lease or self._wait(unit, size, end)
 
     buffer = acquire
 
@@ -170,7 +164,8 @@ class BufferPool:
         if count < 0:
             raise ValueError("count is not below 0")
         unit = self._unit(size)
-        with self._freed:
+        with self._lock:
+            self._take_back()
             if self._is_closed:
                 raise RuntimeError("buffer pool is closed")
             while sum(len(r.idle) for r in self._regions if r.block_bytes == unit) < count and self._add_region(unit):
@@ -178,15 +173,57 @@ class BufferPool:
 
     def close(self):
         """Unregisters and frees all of it. RuntimeError while there are leases. Again does nothing."""
-        with self._freed:
+        with self._lock:
+            self._take_back()
             if self._leases_n:
                 raise RuntimeError("cannot close buffer pool with active leases")
             self._is_closed = True
             while self._regions:
                 self._drop(self._regions[-1])
-            self._freed.notify_all()
+        self._tell()
 
-    # ---- with _freed held
+    def _try(self, unit, size):
+        with self._lock:
+            self._take_back()
+            if self._is_closed:
+                raise RuntimeError("buffer pool is closed")
+            found = self._take(unit)
+            if found is None:
+                return None
+            self._leases_n += 1
+            return BufferLease(self, found, size)
+
+    def _wait(self, unit, size, end):
+        """_try, until `end` (None = for ever)."""
+        waiter = queue.SimpleQueue()
+        with self._lock:
+            self._waiters += (waiter,)  # before the next look: what comes back is seen there, or heard of afterwards
+        try:
+            while True:
+                lease = self._try(unit, size)
+                if lease is not None:
+                    return lease
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    raise RuntimeError("timed out waiting for buffer")
+                try:
+                    waiter.get(timeout=left)
+                except queue.Empty:
+                    pass
+        finally:
+            with self._lock:
+                self._waiters = tuple(w for w in self._waiters if w is not waiter)
+
+    # ---- with the lock
+    def _take_back(self):
+        try:
+            while True:
+                block = self._given.popleft()
+                block.region.idle.append(block)
+                self._leases_n -= 1
+        except IndexError:
+            pass
+
     def _unit(self, size):
         """The bytes of the block that a lease of size bytes gets."""
         if isinstance(size, bool) or not isinstance(size, int):
@@ -239,7 +276,10 @@ class BufferPool:
 
     # ---- without
     def _give(self, block):
-        with self._freed:
-            block.region.idle.append(block)
-            self._leases_n -= 1
-            self._freed.notify_all()  # the next in turn may want a larger block than this one
+        """Anywhere, also in a thread that is in a call of this pool: a lease may be collected there."""
+        self._given.append(block)
+        self._tell()
+
+    def _tell(self):
+        for waiter in self._waiters:  # the next in turn may want a larger block than this one
+            waiter.put(None)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP metadata server: bytes under keys, by GET, PUT and DELETE of /metadata?key=KEY, in memory alone.
+"""The HTTP metadata server: bytes under keys, by GET, PUT and DELETE of /metadata?key=KEY, in memory alone. A GET tells the value's
+ETag, and a DELETE may say by If-Match which value is meant.
 
 Whoever reaches its port reads and changes all of it, as in the reference: keep it inside a network that you trust. What strangers may
 take is bounded: keys, bytes, connections, and the time of a request and of its answer. One thread runs it, so that a client that is slow
@@ -7,6 +8,7 @@ costs a connection and nobody's turn.
 """
 import asyncio
 import errno
+import hashlib
 import threading
 from concurrent.futures import Future
 from urllib.parse import parse_qs, urlsplit
@@ -20,11 +22,17 @@ _HEAD_BYTES = 8192  # a request's first line and fields
 _EXCHANGE_S = 10  # for a request to come whole, counted from the answer before it, and again for its answer to go
 _LINGER_S = 1
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 411: "Length Required",
+            412: "Precondition Failed",
             413: "Content Too Large", 431: "Request Header Fields Too Large", 503: "Service Unavailable", 507: "Insufficient Storage"}
 
 
 class _Refused(Exception):
     """A request that gets (status, text), and whose connection ends then, because nobody knows where the next one begins."""
+
+
+def _tag(value):
+    """What HTTP calls the ETag of a value: equal for equal ones alone."""
+    return f'"{hashlib.sha256(value).hexdigest()[:32]}"'
 
 
 class _Entries:
@@ -48,10 +56,16 @@ class _Entries:
         self._values[key] = value
         return 200, b"metadata updated"
 
-    def delete(self, key):
-        old = self._values.pop(key, None)
+    def delete(self, key, wanted=""):
+        """wanted: an If-Match, tags of the values of which it has to be one. Who has found an entry to be of nobody removes that one and
+        no later one."""
+        old = self._values.get(key)
         if old is None:
             return 404, b"metadata not found"
+        tags = [tag.strip() for tag in wanted.split(",")]
+        if wanted and "*" not in tags and _tag(old) not in tags:
+            return 412, b"metadata has changed"
+        del self._values[key]
         self._bytes -= len(old) + len(key.encode())
         return 200, b"metadata deleted"
 
@@ -96,9 +110,27 @@ class MetadataServer:
     def start(self):
         """Returns when it listens; port is then the one it has. OSError where it cannot."""
         listens = Future()
-        self.thread = threading.Thread(target=lambda: asyncio.run(self._run(listens)), name="kvpool-metadata", daemon=True)
-        self.thread.start()
-        self.port = listens.result()
+
+        def run():
+            serving = self._run(listens)
+            try:
+                asyncio.run(serving)
+            except BaseException as e:  # no event loop, as where there are no descriptors left: start()'s caller is told
+                serving.close()
+                if listens.done():
+                    raise
+                listens.set_exception(e if isinstance(e, OSError) else OSError(errno.EAGAIN, f"no event loop: {e}"))
+
+        self.thread = threading.Thread(target=run, name="kvpool-metadata", daemon=True)
+        try:
+            self.thread.start()
+        except RuntimeError as e:
+            raise OSError(errno.EAGAIN, str(e)) from None
+        try:
+            self.port = listens.result()
+        except OSError:
+            self.thread.join()  # who asks whether it serves asks whether the thread lives
+            raise
 
     def stop(self):
         """Ends what clients are at. Waits for the thread, which waits for nobody."""
@@ -142,12 +174,12 @@ class MetadataServer:
         """One request and its answer. True where another one may follow."""
         try:
             method, target, fields, body = await asyncio.wait_for(self._read(reader, writer), _EXCHANGE_S)
-            status, answer = self._answer(method, target, body)
+            status, answer, tag = self._answer(method, target, fields, body)
         except _Refused as e:
             await self._refuse(reader, writer, *e.args)
             return False
         stays = fields.get("connection", "").lower() != "close"
-        await self._send(writer, status, answer, stays)
+        await self._send(writer, status, answer, stays, tag)
         return stays
 
     async def _read(self, reader, writer):
@@ -161,7 +193,12 @@ class MetadataServer:
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return method, target, fields, await reader.readexactly(length)
 
-    def _answer(self, method, target, body):
+    def _answer(self, method, target, fields, body):
+        """(status, body, tag of the value that the body is, or "")."""
+        status, answer = self._outcome(method, target, fields, body)
+        return status, answer, _tag(answer) if method == "GET" and status == 200 else ""
+
+    def _outcome(self, method, target, fields, body):
         try:
             url = urlsplit(target)
             key = parse_qs(url.query, errors="strict", max_num_fields=16).get("key", [""])[0].strip()
@@ -177,11 +214,13 @@ class MetadataServer:
             return 400, b"metadata keys are %d bytes at most" % MAX_KEY_BYTES
         if method == "PUT":
             return self._entries.put(key, body)
-        calls = {"GET": self._entries.get, "DELETE": self._entries.delete}
-        return calls[method](key) if method in calls else (405, b"Method not allowed")
+        if method == "DELETE":
+            return self._entries.delete(key, fields.get("if-match", ""))
+        return self._entries.get(key) if method == "GET" else (405, b"Method not allowed")
 
-    async def _send(self, writer, status, body, stays):
-        writer.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    async def _send(self, writer, status, body, stays, tag=""):
+        field = f"ETag: {tag}\r\n" if tag else ""
+        writer.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{field}"
                      f"Connection: {'keep-alive' if stays else 'close'}\r\n\r\n".encode() + body)
         await asyncio.wait_for(writer.drain(), _EXCHANGE_S)
 

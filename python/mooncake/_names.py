@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines' names at an HTTP metadata server: one engine's own entry, and where others are.
 
-An entry is JSON under kvpool/engine/NAME: {"host": ..., "port": ..., "engine": ...}, the last of which is random and says whose it is.
-A thread puts the entry back where the server has lost it. Nothing that the server says is trusted to be short, quick or sound.
+An entry is JSON under kvpool/rpc_meta/NAME: {"host": ..., "port": ..., "engine": ...}, the last of which is random and says whose it is.
+A server takes no second one under such a key (_metadata.py, and the reference's), so that of two engines one has the name. A thread puts the entry back where the server has lost it. Nothing that the server says is trusted to be short, quick or sound.
 """
 import http.client
 import io
@@ -14,22 +14,35 @@ import secrets
 import socket
 import threading
 import time
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from . import _setup
+from ._telling import shown
 
 log = logging.getLogger("mooncake.engine")
 
 _PATIENCE_S = 5  # for one answer, names of hosts left out
 _REFRESH_S = 10
+_TRIES = 3  # to take a name: others may come and go meanwhile
+_TAKEN = 400  # what a server answers to a second entry of one key
 _ANSWER_BYTES = 16384
 _NAME_BYTES = 256
 _CACHED = 4096
+_TAG = re.compile(r'"[!#-~]{1,100}"')
 _HOST = re.compile(r"[0-9A-Za-z.:%_-]{1,253}")
 
 
 class NamesError(Exception):
     """What is wrong with a name or with the server, for a person."""
+
+
+class _Said(NamedTuple):
+    """A server's answer. tag: its ETag, which a DELETE can name, or ""."""
+
+    status: int
+    body: bytes
+    tag: str = ""
 
 
 class _Answer(io.RawIOBase):
@@ -76,9 +89,9 @@ class Names:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as e:
-            raise NamesError(f"{url!r} is no URL: {e}") from None
+            raise NamesError(f"{shown(url)!r} is no URL: {shown(str(e))}") from None
         if parts.scheme != "http" or not parts.hostname or parts.query or parts.username is not None:
-            raise NamesError(f'a metadata server is "http://HOST:PORT/metadata", or "P2PHANDSHAKE" where there is none, not {url!r}')
+            raise NamesError(f'a metadata server is "http://HOST:PORT/metadata", or "P2PHANDSHAKE" where there is none, not {shown(url)!r}')
         self._at = (parts.hostname, port or 80)
         self._path = quote(parts.path, safe="/%") or "/metadata"
         self._lock = threading.Lock()
@@ -89,30 +102,65 @@ class Names:
         self._keeper = None
 
     # ---- the engine's own entry
-    def publish(self, name, host, port):
-        """Takes name for the engine at host:port, also where another one has it: that may have been killed."""
+    def publish(self, name, host, port, is_gone):
+        """Takes name for the engine at host:port. NamesError where another one has it, unless is_gone("HOST:PORT") says that nobody is
+        there any more, as where it was killed."""
         entry = json.dumps({"host": host, "port": port, "engine": secrets.token_hex(8)}).encode()
-        self._put(name, entry)
+        try:
+            for _ in range(_TRIES):
+                said = self._ask("PUT", name, entry)
+                if said.status != _TAKEN:
+                    break
+                self._make_way(name, _setup.join_host(host, port), is_gone)
+        except NamesError:
+            self._withdraw(name, entry)  # an answer that was late may have come after the deed
+            raise
+        self._check(name, said)
         self._own = name, entry
         self._keeper = threading.Thread(target=self._keep, name="kvpool-name", daemon=True)
         self._keeper.start()
 
-    def _put(self, name, entry):
-        status, said = self._ask("PUT", name, entry)
-        if status != 200:
-            raise NamesError(f"the metadata server answers {status} {said[:100]!r} to {name!r}")
+    def _make_way(self, name, here, is_gone):
+        """Removes the entry of an engine that is gone. here: its place is ours now."""
+        said = self._ask("GET", name)
+        if said.status == 404:  # it went meanwhile
+            return
+        self._check(name, said)
+        address = _address(said.body)
+        if address != here and not is_gone(address):
+            raise NamesError(f"another engine has the name {name!r}, at {address}")
+        self._remove(name, said.body)
+
+    def _withdraw(self, name, entry):
+        """Removes the entry, where it is there and this engine's."""
+        try:
+            self._remove(name, entry)
+        except NamesError as e:
+            log.warning("the name %r may be left behind: %s", name, e)
+
+    def _remove(self, name, entry):
+        """Removes that entry, where it is still there, and none that took its place meanwhile: two engines may find one of a third to be
+        nobody's at a time, and the slower one would remove the other's. A server that knows no ETag does not keep it from that."""
+        said = self._ask("GET", name)
+        if (said.status, said.body) == (200, entry):
+            self._ask("DELETE", name, tag=said.tag)
+
+    @staticmethod
+    def _check(name, said):
+        if said.status != 200:
+            raise NamesError(f"the metadata server answers {said.status} {said.body[:100]!r} to {name!r}")
 
     def _keep(self):
         """The entry is back soon after the server has lost it, as one that was restarted has."""
-        told = ""
+        (name, entry), told = self._own, ""
         while not self._is_over.wait(_REFRESH_S):
             now = ""
             try:
-                status, said = self._ask("GET", self._own[0])
-                if status == 404:
-                    self._put(*self._own)
-                elif status == 200 and said != self._own[1]:
-                    now = f"another engine has taken the name {self._own[0]!r}"
+                said = self._ask("GET", name)
+                if said.status == 404:
+                    self._check(name, self._ask("PUT", name, entry))
+                elif said.status == 200 and said.body != entry:
+                    now = f"another engine has taken the name {name!r}"
             except NamesError as e:
                 now = str(e)
             if now and now != told:
@@ -127,11 +175,7 @@ class Names:
         if threading.current_thread() is not self._keeper:  # where the collector came by
             self._keeper.join(2 * _PATIENCE_S)
         (name, entry), self._own = self._own, None
-        try:
-            if self._ask("GET", name) == (200, entry):
-                self._ask("DELETE", name)
-        except NamesError as e:
-            log.warning("the name %r is left behind: %s", name, e)
+        self._withdraw(name, entry)
 
     # ---- others'
     def find(self, name):
@@ -140,10 +184,10 @@ class Names:
             known = self._found.get(name)
         if known is not None:
             return known
-        status, said = self._ask("GET", name)
-        if status != 200:
-            raise NamesError("no engine of that name is known" if status == 404 else f"the metadata server answers {status}")
-        address = _address(said)
+        said = self._ask("GET", name)
+        if said.status != 200:
+            raise NamesError("no engine of that name is known" if said.status == 404 else f"the metadata server answers {said.status}")
+        address = _address(said.body)
         with self._lock:
             while len(self._found) >= _CACHED:
                 del self._found[next(iter(self._found))]
@@ -156,19 +200,21 @@ class Names:
             self._found.pop(name, None)
 
     # ---- the server
-    def _ask(self, method, name, body=b""):
-        """(status, body)."""
+    def _ask(self, method, name, body=b"", tag=""):
+        """A _Said. tag: of what a DELETE is to remove, and nothing else."""
         end = time.monotonic() + _PATIENCE_S
         try:
             if not 0 < len(name.encode()) <= _NAME_BYTES:
                 raise NamesError(f"an engine's name has 1 to {_NAME_BYTES} bytes")
-            head = (f"{method} {self._path}?key={quote(f'kvpool/engine/{name}', safe='')} HTTP/1.1\r\n"
-                    f"Host: {_setup.join_host(*self._at)}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n")
+            head = (f"{method} {self._path}?key={quote(f'kvpool/rpc_meta/{name}', safe='')} HTTP/1.1\r\n"
+                    f"Host: {_setup.join_host(*self._at)}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+                    + (f"If-Match: {tag}\r\n" if tag else "") + "\r\n")
             with socket.create_connection(self._at, _PATIENCE_S) as sock:
                 sock.settimeout(max(end - time.monotonic(), 0.001))
                 sock.sendall(head.encode() + body)
                 with http.client.HTTPResponse(_Answer(sock, end), method=method) as answer:
                     answer.begin()
-                    return answer.status, answer.read()
+                    tag = answer.headers.get("ETag", "")
+                    return _Said(answer.status, answer.read(), tag if _TAG.fullmatch(tag) else "")
         except (OSError, http.client.HTTPException, ValueError) as e:
             raise NamesError(f"the metadata server at {_setup.join_host(*self._at)}: {e or type(e).__name__}") from None

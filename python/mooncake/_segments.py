@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where copies of objects lie, and memory that a process gives to the pool beside what setup() gave."""
 import json
-import logging
+import time
 
 from kvpool import _kvpool
 
-from ._arguments import list_of
+from ._arguments import list_of, put_terms
+from ._telling import shown_key
 from ._types import ReplicaDescriptor
-
-log = logging.getLogger("mooncake.store")
 
 _INTERNAL = -1
 _INVALID = -600
 _NOT_SUPPORTED = -1012
 _NO_TASK = -1400
 _NO_ID = (0, 0)
+_KNOWN_S = 1.0  # what is known of nodes is asked for again after that
+_ASK_MS = 1000
+_FULL = 0.9  # of a node's memory
 
 
 class Segments:
@@ -38,15 +40,17 @@ class Segments:
         if segment_name and found:
             nodes = self._nodes()
             found = {k: place for k, place in found.items() if {nodes.get(s) for s in place[1]} == {segment_name}}
-        return [key for key in found if self._raw.remove(key, 0, _kvpool.HEED_PROBES) == 0]
+        if not found:
+            return []
+        return [key for key, code in zip(found, self._raw.batch_remove(list(found), 0, _kvpool.HEED_PROBES)) if code == 0]
 
     def create_copy_task(self, key, targets):
         """((0, 0), code): -1012 where all arguments are sound, for a pool makes copies when an object is put (replica_num), and none later."""
-        return self._refuse_task(key, targets, [])
+        return self._refuse_task("create_copy_task", key, targets, [])
 
     def create_move_task(self, key, source, target):
         """((0, 0), code), as create_copy_task: an object stays where it was put."""
-        return self._refuse_task(key, [target], [source])
+        return self._refuse_task("create_move_task", key, [target], [source])
 
     def query_task(self, task_id):
         """(None, -1400): there are no tasks."""
@@ -54,7 +58,7 @@ class Segments:
             raise TypeError("a task's id is a pair of ints")
         return None, _NO_TASK if self._raw is not None else _INVALID
 
-    def _refuse_task(self, key, targets, sources):
+    def _refuse_task(self, what, key, targets, sources):
         targets = list(list_of(targets))
         if self._raw is None or not targets:
             return _NO_ID, _INVALID
@@ -65,7 +69,8 @@ class Segments:
         holders = {nodes.get(s) for s in place[1]}
         if not set(targets) <= set(nodes.values()) or not set(sources) <= holders or (sources and sources == targets):
             return _NO_ID, _INVALID
-        log.error("%r: a pool makes copies of an object when it is put (ReplicateConfig.replica_num), not later", key)
+        self._teller.error(what, "%s: %s: a pool makes copies of an object when it is put (ReplicateConfig.replica_num), not later", what,
+                           shown_key(key))
         return _NO_ID, _NOT_SUPPORTED
 
     def _places(self, keys):
@@ -76,8 +81,33 @@ class Segments:
 
     def _nodes(self):
         """segment_id -> "host:port" of its node."""
-        text = self._raw.stat(0)
-        return {s["segment_id"]: s["addr"] for s in json.loads(text)["segments"]} if type(text) is str else {}
+        return {s["segment_id"]: s["addr"] for s in self._ask_segments(0)}
+
+    def _ask_segments(self, deadline_ms):
+        text = self._raw.stat(deadline_ms)
+        return json.loads(text)["segments"] if type(text) is str else []
+
+    def _put_terms(self, config, n, flags=0):
+        """((flags, replicas, segment_id), group ids or None) of a put, as put_terms. Copies on several hosts go where there are hosts."""
+        terms = put_terms(config, n, flags)
+        if terms is None:
+            return None
+        (flags, replicas), groups, names = terms
+        return (flags, replicas, self._prefer(names) if names and replicas == 1 else 0), groups
+
+    def _prefer(self, names):
+        """The segment_id of the first of these nodes, by name or "host:port", that takes puts; 0 where none does. One that is full gives
+        way to a node that is not: an object that lies elsewhere is better than one that was evicted for it."""
+        if self._raw is None:
+            return 0
+        until, nodes = self._known_nodes
+        if time.monotonic() > until:
+            nodes = [s for s in self._ask_segments(_ASK_MS) if s["state"] == "up"]
+            self._known_nodes = time.monotonic() + _KNOWN_S, nodes
+        wanted = [s for name in names for s in nodes if name in (s["addr"], s["node"])]
+        if any(_has_room(s) for s in nodes):
+            wanted = [s for s in wanted if _has_room(s)]
+        return wanted[0]["segment_id"] if wanted else 0
 
     # ---- memory
     def allocate_and_mount_segment(self, size, protocol="tcp", location=""):
@@ -102,11 +132,12 @@ class Segments:
 
     def mount_segment(self, path, size, offset=0, protocol="tcp", location=""):
         """{"ret": -1012, ...}: a node's memory is its own and no file. See allocate_and_mount_segment."""
-        log.error("mount_segment(%r): a node's memory is no file; use allocate_and_mount_segment()", path)
+        self._teller.error("mount_segment", "mount_segment(%s): a node's memory is no file; use allocate_and_mount_segment()", shown_key(path))
         return {"ret": _NOT_SUPPORTED, "segment_ids": []}
 
     def unmount_segment(self, segment_ids, grace_period_seconds=0):
-        """Takes back what allocate_and_mount_segment gave, at once: what lay there alone is gone. 0, or -1 for an id that is none."""
+        """Takes back what allocate_and_mount_segment gave, at once: what lay there alone is gone. 0, or -1 for an id that is
+        none, and of a store that was not set up."""
         return self._leave_segments(segment_ids)
 
     def unmount_and_free_segment(self, segment_ids, grace_period_seconds=0):
@@ -117,7 +148,7 @@ class Segments:
         return 0
 
     def _leave_segments(self, segment_ids):
-        result = 0
+        result = 0 if self._session is not None else _INTERNAL
         for name in list_of(segment_ids):
             raw = self._joined.pop(name, None)
             if raw is not None:
@@ -126,10 +157,10 @@ class Segments:
                 result = _INTERNAL
         return result
 
-    def alloc_from_mem_pool(self, size):
-        """0: only a dummy client has such a pool, and there are none (setup_dummy)."""
-        return 0
-
     def get_offload_rpc_read_count(self):
         """0: what lies on a disk is read by its node."""
         return 0
+
+
+def _has_room(segment):
+    return segment["used_bytes"] < _FULL * segment["size_bytes"]

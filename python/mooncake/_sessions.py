@@ -8,7 +8,7 @@ its objects and puts them at its end; both in memory of this process, at most 1 
 import operator
 
 from . import _staging
-from ._arguments import are_alike, is_key, list_of, put_terms
+from ._arguments import are_alike, is_key, list_of
 
 _INVALID = -600
 _NOT_FOUND = -704
@@ -78,7 +78,7 @@ class Ranges:
         sizes = [operator.index(size) for size in sizes]
         if any(size < 0 for size in sizes):
             raise ValueError("a size is not below 0")
-        terms = put_terms(config, len(list_of(keys)))
+        terms = self._put_terms(config, len(list_of(keys)))
         if self._raw is None or terms is None or not are_alike(keys, sizes) or len(keys) == 0:
             return [_INVALID] * len(keys)
         places = self._raw.batch_locate(keys, 0, 0)  # unlike is_exist it protects nothing
@@ -123,10 +123,10 @@ class Ranges:
             entry = self._puts.pop(key, None)
             if entry is not None:
                 entries.setdefault((entry[3], entry[4] is not None), []).append((i, entry))
-        for ((flags, replicas), has_groups), rows in entries.items():
+        for (options, has_groups), rows in entries.items():
             groups = [entry[4] for _, entry in rows] if has_groups else None
             put = self._raw.batch_put([keys[i] for i, _ in rows], [entry[0] for _, entry in rows], [entry[1] for _, entry in rows], 0,
-                                      flags, replicas, groups)
+                                      *options, groups)
             for (i, _), result in zip(rows, put):
                 results[i] = result
         return results

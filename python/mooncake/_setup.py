@@ -1,26 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """What setup() is told, in the words of a pool."""
+import errno
 import hashlib
+import logging
 import os
+import re
 import socket
+import threading
+from fractions import Fraction
+
+from ._telling import shown
+
+log = logging.getLogger("mooncake.store")
 
 PORTS = range(12300, 14300)  # of those an embedded node takes one where none is named
+PROTOCOLS = {"tcp": "shm,tcp", "rdma": "shm,rdma"}
 _DEFAULT_SIZE = 16 << 20
-_UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20, "G": 1 << 30, "GB": 1 << 30, "T": 1 << 40,
-          "TB": 1 << 40}
+UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "M": 1 << 20, "MB": 1 << 20, "G": 1 << 30, "GB": 1 << 30, "T": 1 << 40,
+         "TB": 1 << 40}
+_NAMES = {"local_hostname", "metadata_server", "global_segment_size", "local_buffer_size", "protocol", "rdma_devices", "master_server_addr",
+          "tenant_id"}  # of a dict
+_UNUSED = {"enable_ssd_offload", "ssd_offload_path", "enable_client_http_server", "client_http_port", "ipc_socket_path"}
+
+
+_SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})\s*([BKMGT]{0,2})", re.ASCII)
+_HOST_LONGEST = 253  # of DNS
+
+
+class ProtocolError(ValueError):
+    """A protocol that is none."""
+
+
+class HostError(ValueError):
+    """A host at which nothing can listen."""
 
 
 def parse_size(value):
-    """Bytes of an int or of text ("16MB", "16 MB": powers of 1024). ValueError; OverflowError of what 64 bits do not hold."""
+    """Bytes of an int or of text ("16MB", "1.5 GB": powers of 1024). ValueError; OverflowError of what 64 bits do not hold; TypeError for
+    a float."""
+    if isinstance(value, float):
+        raise TypeError("a size is an int, or text with a unit, not float")
     if isinstance(value, int) and not isinstance(value, bool):
         size = value
     else:
-        text = str(value).strip()
-        digits = text.rstrip("BbKkMmGgTt ")
-        unit = text[len(digits):].strip().upper()
-        if unit not in _UNITS or not digits.isdigit():
-            raise ValueError(f"not a size: {value!r}")
-        size = int(digits) * _UNITS[unit]
+        parts = _SIZE.fullmatch(str(value).strip().upper())
+        if parts is None or parts[2] not in UNITS:
+            raise ValueError(f"not a size: {shown(str(value))!r} (as in 512MB or 1.5 GB)")
+        size = int(Fraction(parts[1].rstrip(".")) * UNITS[parts[2]])
     if size < 0:
         raise ValueError(f"not a size: {value}")
     if size >= 2**64:
@@ -29,10 +55,53 @@ def parse_size(value):
 
 
 def transports(protocol):
-    """Which transports a protocol stands for, in order. $KVPOOL_TRANSPORTS comes first: None leaves it to the library."""
-    if "KVPOOL_TRANSPORTS" in os.environ:
+    """Which transports a protocol stands for, in order. None leaves it to the library: $KVPOOL_TRANSPORTS goes before any protocol, and
+    "" names none. ProtocolError."""
+    if "KVPOOL_TRANSPORTS" in os.environ or protocol == "":
         return None
-    return {"tcp": "shm,tcp", "rdma": "shm,rdma"}.get(protocol.lower())
+    if protocol.lower() not in PROTOCOLS:
+        raise ProtocolError(f'the protocol is "tcp" or "rdma", not {shown(protocol)!r}')
+    return PROTOCOLS[protocol.lower()]
+
+
+class Devices:
+    """Which RDMA devices stores and engines have named: the library has one choice for all of a process ($KVPOOL_RDMA_DEVICE)."""
+
+    _VARIABLE = "KVPOOL_RDMA_DEVICE"
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._names = frozenset()  # guarded by _lock, as the next one
+        self._users_n = 0  # who named them, but those that came to nothing
+        self._is_ours = False  # the variable is not the operator's
+
+    def take(self, text):
+        """Makes the devices in text ("mlx5_0,mlx5_1") the process's. False where somebody has named others. What the environment says
+        beforehand is the operator's word, and stays."""
+        if not isinstance(text, str):
+            raise TypeError(f"devices are named by a str, not {type(text).__name__}")
+        names = frozenset(name.strip() for name in text.split(","))
+        with self._lock:
+            if self._users_n == 0:
+                self._names, self._is_ours = names, self._VARIABLE not in os.environ
+                os.environ.setdefault(self._VARIABLE, text)
+            elif self._is_ours and names != self._names:
+                return False
+            self._users_n += 1
+            return True
+
+    def give(self):
+        """Of who took them, and came to nothing."""
+        with self._lock:
+            self._users_n -= 1
+            if self._users_n == 0 and self._is_ours:
+                os.environ.pop(self._VARIABLE, None)
+
+    def __str__(self):
+        return ",".join(sorted(self._names))
+
+
+devices = Devices()
 
 
 def tenant_number(name):
@@ -42,22 +111,36 @@ def tenant_number(name):
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") or 1
 
 
+def _listening_at(host):
+    """(family, address) of host that a node would listen at: the first one that the system names. HostError."""
+    if len(host) > _HOST_LONGEST:
+        raise HostError(f"a host's name has {_HOST_LONGEST} characters at most, not {len(host)}")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, PORTS[0], type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, ValueError) as e:  # the latter: what is no name
+        raise HostError(f"the host {host!r} is not known: {e}") from None
+    return family, address
+
+
 def free_port(host, start):
-    """A port of host that nobody listens at, from start on in PORTS, or 0."""
+    """A port of host that nobody listens at, from start on in PORTS. HostError where it has none, or none can be had there. The system is
+    asked for the name once: it may take its time."""
+    family, address = _listening_at(host)
     for i in range(len(PORTS)):
         port = PORTS[(start + i) % len(PORTS)]
         try:
-            with socket.create_server((host, port)):
+            with socket.create_server((address[0], port, *address[2:]), family=family):
                 return port
-        except socket.gaierror:
-            return 0
-        except OSError:
-            continue
-    return 0
+        except OSError as e:
+            if e.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise HostError(f"nothing can listen at {host!r}: {e.strerror or e}") from None
+    raise HostError(f"{host!r} has no port from {PORTS[0]} to {PORTS[-1]} that is free")
 
 
 def split_host(hostname):
-    """("host", port or 0) of "host", "host:port" or "[v6]:port"."""
+    """("host", port or 0) of "host", "host:port", "[v6]" or "[v6]:port"."""
+    if hostname.startswith("[") and hostname.endswith("]"):
+        return hostname[1:-1], 0
     host, colon, port = hostname.rpartition(":")
     if not colon or (":" in host and not host.startswith("[")):
         return hostname, 0
@@ -69,8 +152,15 @@ def join_host(host, port):
 
 
 def from_dict(config):
-    """The arguments of setup() from its form with one dict, whose values may all be text."""
+    """The arguments of setup() from its form with one dict, whose values may all be text. Names that nobody knows are told in the log:
+    the reference takes them, too, and a size that is misspelt is 16 MB. A value that is None is refused there, too: ValueError."""
+    for name, value in config.items():
+        if value is None:
+            raise ValueError(f"{shown(str(name))} is None")
     text = {str(k): str(v) for k, v in config.items()}
+    unknown = sorted(text.keys() - _NAMES - _UNUSED)
+    if unknown:
+        log.warning("setup: what is not known is not heeded: %s", ", ".join(name[:100] for name in unknown[:20]))
     return dict(local_hostname=text.get("local_hostname", ""), metadata_server=text.get("metadata_server", ""),
                 global_segment_size=parse_size(text.get("global_segment_size", _DEFAULT_SIZE)),
                 local_buffer_size=parse_size(text.get("local_buffer_size", _DEFAULT_SIZE)),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole objects in registered memory of this process, on their way between a pool and the ranges that callers name: a pool moves
 objects, and no parts of them."""
+import collections
 import mmap
 import threading
 
@@ -17,19 +18,22 @@ class Budget:
 
     def __init__(self, limit):
         self.limit = limit
-        self._used = 0
+        self._used = 0  # guarded by _lock
+        self._given = collections.deque()  # sizes that came back, until the next take()
         self._lock = threading.Lock()
 
     def take(self, size):
         with self._lock:
+            while self._given:
+                self._used -= self._given.popleft()
             if size > self.limit - self._used:
                 return False
             self._used += size
             return True
 
     def give(self, size):
-        with self._lock:
-            self._used -= size
+        """Without the lock: a slab may be collected anywhere, also in a thread that is in take()."""
+        self._given.append(size)
 
 
 class Refused(Exception):

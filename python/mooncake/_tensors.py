@@ -2,39 +2,43 @@
 """Tensors of torch, as objects with a header (_tensor_format.py). A shard of rank r of KEY is the object KEY_tp_r. torch is imported by the
 first call that has a tensor to make. Addresses are of registered memory of the host."""
 import importlib
-import logging
 import sys
 
 from kvpool import _kvpool
 
 from . import _staging, _tensor_format
-from ._arguments import are_alike, list_of, put_terms
+from ._arguments import are_alike, groups_of, list_of
 from ._buffers import BufferHandle
-
-log = logging.getLogger("mooncake.store")
+from ._telling import shown_key, shown_why
 
 _INVALID = -600
 _NOT_FOUND = -704
 
 
-def _torch():
+def torch():
     return importlib.import_module("torch")  # takes seconds, and most programs have no use for it
 
 
-def _is_tensor(value):
+def is_tensor(value):
     return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))  # whoever has one has imported it
 
 
 def serialize(tensor):
     """(header, address, bytes, what holds the memory): of the host, contiguous, so perhaps a copy. TypeError for what no header tells of."""
-    if not _is_tensor(tensor):
+    if not is_tensor(tensor):
         raise TypeError(f"a tensor of torch is wanted, not {type(tensor).__name__}")
-    name = str(tensor.dtype).rpartition(".")[2]
-    if name not in _tensor_format.DTYPES or tensor.dim() > _tensor_format.DIMS_MAX or tensor.layout != _torch().strided:
+    dtype = _tensor_format.number_of(tensor.dtype)
+    if dtype is None or tensor.dim() > _tensor_format.DIMS_MAX or tensor.layout != torch().strided:
         raise TypeError(f"a tensor of {tensor.dtype}, {tensor.dim()} dimensions and layout {tensor.layout} has no form in the pool")
-    owner = tensor.detach().cpu().contiguous()
-    size = owner.numel() * owner.element_size()
-    return _tensor_format.pack(_tensor_format.DTYPES.index(name), list(owner.shape), size), owner.data_ptr(), size, owner
+    try:
+        owner = tensor.detach().cpu().resolve_neg().contiguous()
+        size = owner.numel() * owner.element_size()
+        address = owner.data_ptr()
+    except (NotImplementedError, RuntimeError) as e:  # of those without bytes of their own: meta tensors, subclasses that wrap others
+        raise TypeError(f"a tensor whose memory is not known has no form in the pool: {e}") from e
+    if address == 0 and size > 0:
+        raise TypeError(f"a {type(tensor).__name__} has no memory of its own")
+    return _tensor_format.pack(dtype, list(owner.shape), size), address, size, owner
 
 
 def deserialize(memory):
@@ -43,17 +47,17 @@ def deserialize(memory):
     form = _tensor_format.unpack(view[:_tensor_format.SIZE], view.nbytes)
     if form is None:
         raise ValueError("invalid serialized Mooncake tensor payload")
-    torch = _torch()
+    library = torch()
     if view.readonly:
         memory = bytearray(view)  # a tensor may be written to
-    dtype, shape = getattr(torch, _tensor_format.DTYPES[form[0]]), form[1]
+    dtype, shape = getattr(library, _tensor_format.DTYPES[form[0]]), form[1]
     if view.nbytes == _tensor_format.SIZE:
-        return torch.empty(shape, dtype=dtype)
-    flat = torch.frombuffer(memory, dtype=dtype, offset=_tensor_format.SIZE)
+        return library.empty(shape, dtype=dtype)
+    flat = library.frombuffer(memory, dtype=dtype, offset=_tensor_format.SIZE)
     return flat.reshape(shape) if shape else flat  # of none, the reference makes one
 
 
-def _tensor_or_none(memory):
+def tensor_or_none(memory):
     try:
         return deserialize(memory) if memory is not None else None
     except ValueError:
@@ -89,30 +93,32 @@ class Tensors:
         return self._put_tensors(keys, tensors_list, _kvpool.UPSERT, config)
 
     def get_tensor(self, key):
-        return _tensor_or_none(self.get_buffer(key))
+        return tensor_or_none(self.get_buffer(key))
 
     def batch_get_tensor(self, keys):
         """Tensors of one call share memory: it is freed when none of them is left."""
-        return [_tensor_or_none(memory) for memory in self.batch_get_buffer(keys)]
+        return [tensor_or_none(memory) for memory in self.batch_get_buffer(keys)]
 
-    def _put_tensor(self, key, tensor, options, shard=None):
+    def _put_tensor(self, key, tensor, options, group=None, shard=None):
+        """shard: (shape of the whole, axes as of _tensor_format.pack) where the tensor is a part."""
         try:
             head, address, size, owner = serialize(tensor)
         except TypeError as e:
-            log.error("%r: %s", key, e)
+            self._teller.error("put_tensor", "%s: %s", shown_key(key), shown_why(e))
             return _INVALID
         if self._raw is None:
             return _INVALID
         if shard is not None:
             dtype, shape = _tensor_format.unpack(head, _tensor_format.SIZE + size)
-            head = _tensor_format.pack(dtype, shape, size, shard)
-        return self._raw.put_parts(key, (head, _kvpool.Span(address, size, owner)), 0, *options)
+            head = _tensor_format.pack(dtype, shape, size, *shard)
+        return self._put_one(key, (head, _kvpool.Span(address, size, owner)), options, group)
 
     def _put_tensors(self, keys, tensors, flags, config):
-        terms = put_terms(config, len(list_of(keys)), flags)
+        terms = self._put_terms(config, len(list_of(keys)), flags)
         if terms is None or not are_alike(keys, tensors):
             return [_INVALID] * len(keys)
-        return [self._put_tensor(key, tensor, terms[0]) for key, tensor in zip(keys, tensors)]
+        groups = groups_of(terms, len(keys))
+        return [self._put_tensor(key, tensor, terms[0], group) for key, tensor, group in zip(keys, tensors, groups)]
 
     # ---- shards: a put makes those of all ranks, whatever tp_rank is
     def put_tensor_with_tp(self, key, tensor, tp_rank=0, tp_size=1, split_dim=0):
@@ -125,28 +131,30 @@ class Tensors:
         return self.batch_pub_tensor_with_tp(base_keys, tensors_list, None, tp_rank, tp_size, split_dim)
 
     def batch_pub_tensor_with_tp(self, base_keys, tensors_list, config=None, tp_rank=0, tp_size=1, split_dim=0):
-        terms = put_terms(config, len(list_of(base_keys)))
+        terms = self._put_terms(config, len(list_of(base_keys)))
         if terms is None or not are_alike(base_keys, tensors_list):
             return [_INVALID] * len(base_keys)
-        return [self._put_shards(key, tensor, tp_size, split_dim, terms[0]) for key, tensor in zip(base_keys, tensors_list)]
+        return [self._put_shards(key, tensor, tp_size, split_dim, terms[0], group)
+                for key, tensor, group in zip(base_keys, tensors_list, groups_of(terms, len(base_keys)))]
 
     def get_tensor_with_tp(self, key, tp_rank=0, tp_size=1, split_dim=0):
         return self.get_tensor(_shard_key(key, tp_rank, tp_size))
 
     def batch_get_tensor_with_tp(self, base_keys, tp_rank=0, tp_size=1):
-        return self.batch_get_tensor([_shard_key(key, tp_rank, tp_size) for key in base_keys])
+        return self.batch_get_tensor([_shard_key(key, tp_rank, tp_size) for key in list_of(base_keys)])
 
-    def _put_shards(self, key, tensor, ranks, dimension, options):
-        """0, or the first code. The dimension has to be a multiple of ranks."""
+    def _put_shards(self, key, tensor, ranks, dimension, options, group=None):
+        """0, or the first code. The dimension has to be a multiple of ranks. The shards are of one group."""
         if ranks <= 1:
-            return self._put_tensor(key, tensor, options)
-        if not _is_tensor(tensor) or not 0 <= dimension < tensor.dim():
+            return self._put_tensor(key, tensor, options, group)
+        if not is_tensor(tensor) or not 0 <= dimension < tensor.dim():
             return _INVALID
         whole, code = list(tensor.shape), 0
         if whole[dimension] == 0 or whole[dimension] % ranks:
             return _INVALID
         for rank, part in enumerate(tensor.chunk(ranks, dimension)):
-            one = self._put_tensor(_shard_key(key, rank, ranks), part, options, (rank, ranks, dimension, whole))
+            axis = (_tensor_format.TENSOR_PARALLEL, rank, ranks, dimension, 0, part.shape[dimension])
+            one = self._put_tensor(_shard_key(key, rank, ranks), part, options, group, (whole, [axis]))
             code = code or one
         return code
 
@@ -157,9 +165,9 @@ class Tensors:
 
     def batch_get_tensor_into(self, keys, buffer_ptrs, sizes):
         if not are_alike(keys, buffer_ptrs, sizes):
-            return [None] * len(keys)
+            return [_INVALID] * len(keys)
         got = self.batch_get_into(keys, buffer_ptrs, sizes)
-        return [_tensor_or_none(BufferHandle(ptr, n, None)) if n > 0 else None for ptr, n in zip(buffer_ptrs, got)]
+        return [tensor_or_none(BufferHandle(ptr, n, None)) if n > 0 else None for ptr, n in zip(buffer_ptrs, got)]
 
     def get_tensor_with_tp_into(self, key, buffer_ptr, size, tp_rank=0, tp_size=1, split_dim=0):
         return self.get_tensor_into(_shard_key(key, tp_rank, tp_size), buffer_ptr, size)
@@ -188,8 +196,8 @@ class Tensors:
             return [_INVALID] * len(base_keys)
         if tp_size <= 1:
             return self._put_tensors_from(base_keys, buffer_ptrs, sizes, 0)
-        tensors = (_tensor_or_none(self._copy_of(ptr, size)) for ptr, size in zip(buffer_ptrs, sizes))  # one at a time in memory
-        options, _ = put_terms(None, len(base_keys))
+        tensors = (tensor_or_none(self._copy_of(ptr, size)) for ptr, size in zip(buffer_ptrs, sizes))  # one at a time in memory
+        options, _ = self._put_terms(None, len(base_keys))
         return [self._put_shards(key, tensor, tp_size, split_dim, options) for key, tensor in zip(base_keys, tensors)]
 
     def _put_tensors_from(self, keys, ptrs, sizes, flags):
@@ -215,7 +223,7 @@ class Tensors:
     # ---- elsewhere
     def get_tensor_into_cuda(self, key, tensor):
         """Copies the payload into a tensor on a GPU of as many bytes. How many these are, or a code."""
-        if not (_is_tensor(tensor) and tensor.is_cuda and tensor.is_contiguous()):
+        if not (is_tensor(tensor) and tensor.is_cuda and tensor.is_contiguous()):
             return _INVALID
         found = self.get_tensor(key)
         if found is None:
@@ -239,7 +247,7 @@ class Tensors:
         try:
             importlib.import_module("safetensors.torch").save_file({key: tensor.contiguous()}, file_name or key)
         except Exception as e:  # whatever it raises of a file or a dtype that it cannot write
-            log.error("%s: %s", file_name or key, e)
+            self._teller.error("save_tensor", "%s: %s", shown_key(file_name or key), shown_why(e))
             return _INVALID
         return 0
 
@@ -250,12 +258,12 @@ class Tensors:
         try:
             tensors = importlib.import_module("safetensors.torch").load_file(file_name)
         except Exception as e:  # whatever it raises of a file that it cannot read
-            log.error("%s: %s", file_name, e)
+            self._teller.error("load_tensor", "%s: %s", shown_key(file_name), shown_why(e))
             return None
         if not tensors:
             return None
         if key is not None and key not in tensors:
-            log.warning("%s has no tensor %r; the first one is taken", file_name, key)
+            self._teller.warning("another tensor", "%s has no tensor %s; the first one is taken", shown_key(file_name), shown_key(key))
         tensor = tensors.get(key, next(iter(tensors.values())))
         return tensor if self.put_tensor(key or file_name, tensor) == 0 else None
 

@@ -113,10 +113,11 @@ class ReplicaDescriptor:
 class ReplicateConfig:
     """How an object is put. What a pool has no use for is taken, and changes nothing:
 
-    used: replica_num (copies on as many hosts), with_hard_pin, soft_pin_action (ENABLE), group_ids (evicted together; of what
-    is put from registered memory).
-    not used: preferred_segment and preferred_segments (a put goes to this host first, where it has room),
-    prefer_alloc_in_same_node (an object is never spread), soft_pin_ttl_ms, nof_replica_num, dfs_replica_num,
+    used: replica_num (copies on as many hosts, fewer where there are fewer, 8 at most), with_hard_pin, soft_pin_action (ENABLE; nothing
+    beside a hard pin), group_ids (evicted together; memory that is not registered is staged for it), preferred_segment and then
+    preferred_segments (nodes by get_hostname() or name: the first that takes puts and is not full, of one copy; else, and of what it
+    has no room for or does not take in half of the call's time, any node).
+    not used: prefer_alloc_in_same_node (an object is never spread), soft_pin_ttl_ms, nof_replica_num, dfs_replica_num,
     preferred_nof_segments, data_type.
     """
 
@@ -142,10 +143,69 @@ class ReplicateConfig:
         kinds = _KINDS.get(name)
         if kinds is not None and not isinstance(value, kinds):
             raise TypeError(f"{name} is {' or '.join(kind.__name__ for kind in kinds)}, not {type(value).__name__}")
+        if name == "preferred_segments":
+            if not all(isinstance(segment, str) for segment in value):
+                raise TypeError("preferred_segments is a list of str")
+            value = list(value)
         super().__setattr__(name, value)
 
     def __repr__(self):
         return "ReplicateConfig(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__) + ")"
 
 
-_KINDS = {"replica_num": (int,), "with_hard_pin": (bool, int), "preferred_segment": (str,), "group_ids": (list, tuple, type(None))}
+_KINDS = {"replica_num": (int,), "with_hard_pin": (bool, int), "preferred_segment": (str,), "preferred_segments": (list, tuple),
+          "group_ids": (list, tuple, type(None))}
+
+
+class _Checked:
+    """Attributes of those types alone: TypeError."""
+
+    __slots__ = ()
+    _kinds = {}
+
+    def __setattr__(self, name, value):
+        kinds = self._kinds.get(name, ())
+        if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+            raise TypeError(f"{name} is no {type(value).__name__}")
+        super().__setattr__(name, value)
+
+
+class ParallelAxis(_Checked):
+    """rank of size ranks, of kind "dp", "tp" (which split dimension split_dim), "ep" (expert_id) or "pp" (stage_id)."""
+
+    __slots__ = ("kind", "rank", "size", "split_dim", "expert_id", "stage_id")
+    _kinds = {"kind": (str,), "rank": (int,), "size": (int,), **dict.fromkeys(("split_dim", "expert_id", "stage_id"), (int, type(None)))}
+
+    def __init__(self):
+        self.kind, self.rank, self.size = "", 0, 1
+        self.split_dim = self.expert_id = self.stage_id = None
+
+
+class TensorParallelism(_Checked):
+    """axes: a list of ParallelAxis, of a kind each."""
+
+    __slots__ = ("axes",)
+    _kinds = {"axes": (list, tuple)}
+
+    def __init__(self):
+        self.axes = []
+
+    def __setattr__(self, name, value):
+        if name == "axes" and not all(isinstance(axis, ParallelAxis) for axis in value):
+            raise TypeError("axes is a list of ParallelAxis")
+        super().__setattr__(name, value)
+
+
+class ReadTarget(_Checked):
+    """mode: "as_stored", "full" or "shard"; parallelism: whose, None where the tensor was put without one. RuntimeError for other modes."""
+
+    __slots__ = ("mode", "parallelism")
+    _kinds = {"mode": (str,), "parallelism": (TensorParallelism, type(None))}
+
+    def __init__(self):
+        self.mode, self.parallelism = "as_stored", None
+
+    def __setattr__(self, name, value):
+        if name == "mode" and isinstance(value, str) and value not in ("as_stored", "full", "shard"):
+            raise RuntimeError("Unsupported ReadTarget mode")
+        super().__setattr__(name, value)

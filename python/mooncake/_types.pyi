@@ -84,3 +84,21 @@ class ReplicateConfig:
     data_type: ObjectDataType
     group_ids: Optional[List[str]]
     def __init__(self) -> None: ...
+
+class ParallelAxis:
+    kind: str
+    rank: int
+    size: int
+    split_dim: Optional[int]
+    expert_id: Optional[int]
+    stage_id: Optional[int]
+    def __init__(self) -> None: ...
+
+class TensorParallelism:
+    axes: List[ParallelAxis]
+    def __init__(self) -> None: ...
+
+class ReadTarget:
+    mode: str
+    parallelism: Optional[TensorParallelism]
+    def __init__(self) -> None: ...

@@ -14,7 +14,7 @@ QUEUE = 1024  # that have begun or wait for a thread; beyond it a call waits whe
 
 
 def _stop(workers):
-    if os.getpid() == workers.pid:  # of a fork: the threads, and a lock that one may have held, are the parent's
+    if os.getpid() == workers.pid:  # else of a fork: the threads are the parent's
         workers.stop()
 
 

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """mooncake.engine over a kvpool's endpoints: transfers between the memory of processes, with the reference's names and codes.
 
-Numbers are 0 (or a port, an address, an id) where all is well; initialize and transfers give -1 for whatever went wrong, and the
-log says what; memory calls give -1 invalid, -3 not registered, -7 overlaps what is registered, -302 no memory, -303 not possible.
+Numbers are 0 (or a port, an address, an id) where all is well, and what is not of the type is a TypeError; initialize and transfers give -1 for whatever went wrong, and the
+log says what (of transfers that fail alike once a second); memory calls give -1 invalid, -3 not registered, -7 overlaps what is registered, -302 no memory, -303 not possible.
 
 Peers find one another by "P2PHANDSHAKE" (a peer's name is its HOST:PORT) or at an HTTP metadata server ("http://HOST:PORT/metadata": a
 peer's name is what it gave to initialize as local_hostname). Where an engine is, is asked once, and again when it could not be
-reached; of two engines of one name the last one to come is found. Entries are this package's own: engines of the reference do not
-see them.
+reached. A name that an engine has is refused to a second one, with -1 as by the reference; but one whose engine was killed, so that
+nothing of the kind answers there any more, is taken over. Entries are this package's own: engines of the reference do not see them.
 
-What differs. There are no other metadata servers. Protocol "tcp" copies between processes of one host where the system lets them, and
-else goes by TCP; "rdma" is refused: there is no such path yet, and none that is slower is taken in silence. $KVPOOL_P2P_TRANSPORTS
-("cma,tcp", or one of both) goes before any protocol, for engines that cannot be told. Bytes that TCP brought are verified. Memory of
-GPUs is not moved yet: SUPPORT_CUDA is False, registering it gives -303, and so do the calls on a stream, which begin nothing.
+What differs. There are no other metadata servers. Both protocols copy between processes of one host where the system lets them; between hosts
+"tcp" goes by TCP, and "rdma" by RDMA alone: initialize fails where there is no device, and nothing that is slower is taken in silence.
+device_name, or $KVPOOL_RDMA_DEVICE, which goes before it, chooses devices. $KVPOOL_P2P_TRANSPORTS (some of "cma,rdma,tcp", the first
+that reaches a peer is taken) goes before any protocol, for engines that cannot be told. Bytes that TCP brought are verified. Memory of
+GPUs goes through pinned host memory on its side, and waits for no stream: SUPPORT_CUDA is False, and the calls on a stream give -303, and
+begin nothing.
+Local memory that is not registered is taken, as by the reference: a transfer reads or writes as many bytes as it is told at the address
+that it is told, whosesoever they are; where there is no memory the call is -1. Where it begins in memory that is registered here, it
+has to end in what is registered there without a gap: -1 otherwise, and nothing moves. (The reference writes over what lies behind.)
 get_engine() is what this module stands on, not the reference's class; get_engine_ptr() the address of a kvpool_p2p_t.
 """
 import logging
@@ -26,6 +31,7 @@ from kvpool import _kvpool
 
 from . import _setup
 from ._names import Names, NamesError
+from ._telling import Teller, shown
 
 __all__ = ["InnerTransferEngine", "Read", "TransferEngine", "TransferNotify", "TransferOpcode", "Write"]
 
@@ -41,6 +47,9 @@ _TEXT = {entry[0]: entry[2] for entry in _kvpool.errors.values()}
 _MEMORY_CODES = {_NUMBER["NOT_REGISTERED"]: -3, _NUMBER["INVALID"]: -7, _NUMBER["NOMEM"]: -302, _NUMBER["NOTSUP"]: _NOT_IMPLEMENTED}
 # After these a peer may be elsewhere; NOT_REGISTERED: where it was, another engine is.
 _LOST = frozenset(_NUMBER[name] for name in ("UNREACHABLE", "DISCONNECTED", "DEADLINE", "VERSION", "PROTO", "NOT_REGISTERED"))
+# After these nothing listens where an engine was, or something else. One that is silent may be stopped, and go on.
+_GONE = frozenset(_NUMBER[name] for name in ("UNREACHABLE", "DISCONNECTED", "VERSION", "PROTO"))
+_PROBE_MS = 5000
 _POLL_MS = 1000  # of get_batch_transfer_status, between looks at signals
 
 
@@ -59,7 +68,12 @@ class TransferNotify(NamedTuple):
 
 def _transports(protocol):
     """What a protocol stands for, or None."""
-    return os.environ.get("KVPOOL_P2P_TRANSPORTS") or {"tcp": "cma,tcp", "rdma": "rdma"}.get(protocol.lower())
+    return os.environ.get("KVPOOL_P2P_TRANSPORTS") or {"tcp": "cma,tcp", "rdma": "cma,rdma"}.get(protocol.lower())
+
+
+def _name(word):
+    if not isinstance(word, str):
+        raise TypeError(f"a host, a server, a protocol and a peer are named by a str, not {type(word).__name__}")
 
 
 def _deadline_ms(lengths=()):
@@ -76,6 +90,7 @@ class TransferEngine:
 
     def __init__(self):
         self._raw = _kvpool.Peer()
+        self._teller = Teller(log)
         self._is_open = False
         self._names = None  # where there is a metadata server
         self._targets = {}  # id: name of the peer, of what is under way and goes by names
@@ -90,6 +105,8 @@ class TransferEngine:
     def initialize(self, local_hostname, metadata_server, protocol, device_name):
         """Listens at local_hostname, "HOST" or "HOST:PORT" (else a port that is free: get_rpc_port), and says so to the metadata
         server, where one is named. 0 or -1."""
+        for word in (local_hostname, metadata_server, protocol):
+            _name(word)
         host, port = _setup.split_host(local_hostname)
         names = None
         if metadata_server != "P2PHANDSHAKE":
@@ -98,10 +115,29 @@ class TransferEngine:
             except NamesError as e:
                 return self._fail("initialize", e)
             if host in ("", "0.0.0.0", "::"):
-                return self._fail("initialize", f"local_hostname is what peers connect to by a metadata server, not {local_hostname!r}")
+                return self._fail("initialize", f"local_hostname is what peers connect to by a metadata server, not {shown(local_hostname)!r}")
         transports = _transports(protocol)
         if transports is None:
-            return self._fail("initialize", f'the protocol is "tcp" or "rdma", not {protocol!r}')
+            return self._fail("initialize", f'the protocol is "tcp" or "rdma", not {shown(protocol)!r}')
+        has_devices = bool(device_name) and "rdma" in transports.split(",") and self._takes(device_name)
+        code = _FAILED
+        try:
+            code = self._begin(local_hostname, host, port, protocol, transports, names)
+        finally:
+            if has_devices and code != 0:
+                _setup.devices.give()  # not left in the environment of this process
+        return code
+
+    @staticmethod
+    def _takes(device_name):
+        """Are these the devices of the process from now on? Where others are, the engine goes by them."""
+        is_taken = _setup.devices.take(device_name)
+        if not is_taken:
+            log.warning("initialize: a process uses one set of RDMA devices, here %s as others said before, and not %s", _setup.devices,
+                        device_name)
+        return is_taken
+
+    def _begin(self, local_hostname, host, port, protocol, transports, names):
         flags = _kvpool.P2P_TRACEABLE if os.environ.get("KVPOOL_P2P_TRACEABLE") == "1" else 0
         err, detail = self._raw.open(_setup.join_host(host, port), transports, _deadline_ms(), flags)
         if err == _NUMBER["NOTSUP"] and protocol.lower() == "rdma":
@@ -110,7 +146,7 @@ class TransferEngine:
             return self._fail("initialize", detail or _TEXT[err])
         if names is not None:
             try:
-                names.publish(local_hostname, host, self._raw.port())
+                names.publish(local_hostname, host, self._raw.port(), lambda at: self._raw.first_range(at, _PROBE_MS)[0] in _GONE)
             except NamesError as e:
                 self._raw.close()
                 self._raw = _kvpool.Peer()
@@ -150,20 +186,25 @@ class TransferEngine:
         return self._memory_code(self._raw.unregister(buffer_addr)) if self._is_open else _FAILED
 
     def batch_register_memory(self, buffer_addresses, capacities, location="*"):
-        """All of them or none."""
+        """All of them or none, also where an address or a length is none (TypeError, OverflowError)."""
         if len(buffer_addresses) != len(capacities):
             return _FAILED
-        for i, (addr, capacity) in enumerate(zip(buffer_addresses, capacities)):
-            code = self.register_memory(addr, capacity, location)
-            if code != 0:
-                for done in buffer_addresses[:i]:
-                    self.unregister_memory(done)
-                return code
-        return 0
+        done = []
+        try:
+            for addr, capacity in zip(buffer_addresses, capacities):
+                code = self.register_memory(addr, capacity, location)
+                if code != 0:
+                    return code
+                done.append(addr)
+            return 0
+        finally:
+            if len(done) < len(buffer_addresses):
+                for addr in done:
+                    self.unregister_memory(addr)
 
     def batch_unregister_memory(self, buffer_addresses):
-        """All that are registered; the first code that is not 0."""
-        codes = [self.unregister_memory(addr) for addr in buffer_addresses]
+        """All that are registered; the first code that is not 0. TypeError, and all stay, where one is no address."""
+        codes = [self.unregister_memory(addr) for addr in [operator.index(addr) for addr in buffer_addresses]]
         return next((code for code in codes if code != 0), 0)
 
     def allocate_managed_buffer(self, length):
@@ -179,15 +220,17 @@ class TransferEngine:
         return 0 if self._is_open and self._raw.dealloc(buffer_addr) == 0 else _FAILED
 
     def write_bytes_to_buffer(self, dest_address, src_ptr, length):
-        """The first length bytes of src_ptr (str, or what has the buffer protocol) to an address of this process."""
+        """The first length bytes of src_ptr (str, or what has the buffer protocol) to an address of this process. -1 where it has fewer,
+        or there is no memory to be written (then some of it may be)."""
         dest_address, length = operator.index(dest_address), operator.index(length)
         if dest_address <= 0 or length < 0:
             return _FAILED
-        return 0 if _kvpool.write_bytes(dest_address, src_ptr, length) else _FAILED
+        return 0 if _kvpool.write_bytes(dest_address, src_ptr, length, True) else _FAILED
 
     def read_bytes_from_buffer(self, source_address, length):
+        """b"" also where there is no memory, or not as much."""
         source_address, length = operator.index(source_address), operator.index(length)
-        return _kvpool.read_bytes(source_address, length) if source_address > 0 and length >= 0 else b""
+        return _kvpool.read_bytes(source_address, length, True) or b"" if source_address > 0 and length >= 0 else b""
 
     # ---- transfers
     def transfer_sync_write(self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""):
@@ -233,7 +276,7 @@ class TransferEngine:
             return -2
         return 1 if err == 0 and result == 0 else _FAILED
 
-    # On a CUDA stream: there is no path for memory of GPUs yet, so all that they do is say so.
+    # On a CUDA stream: transfers are in no stream's order, so all that they do is say so.
     def transfer_write_on_cuda(self, target_hostname, buffer, peer_buffer_address, length, stream_ptr=0):
         return self._no_streams()
 
@@ -256,7 +299,7 @@ class TransferEngine:
             while err == _NUMBER["EAGAIN"]:
                 err, result = self._poll(batch_id, _POLL_MS)
             if err != 0 or result != 0:
-                code = self._fail(f"batch {batch_id}", _TEXT[err or result])
+                code = self._fail_again(("batch", err or result), f"batch {batch_id}", _TEXT[err or result])
         return code
 
     # ---- peers
@@ -289,12 +332,25 @@ class TransferEngine:
         return self._raw.stat() if self._is_open else {}
 
     # ---- inside
-    def _fail(self, what, why):
+    @staticmethod
+    def _fail(what, why):
         log.error("%s: %s", what, why)
         return _FAILED
 
+    def _fail_again(self, kind, what, why):
+        """Of calls that programs make all the time, and may go on making where they fail."""
+        self._teller.error(kind, "%s: %s", what, why)
+        return _FAILED
+
+    def _fail_transfer(self, target, err):
+        return self._fail_again(("transfer", err), f"transfer with {shown(target)}", _TEXT[err])
+
+    def _fail_lists(self, target):
+        _name(target)
+        return self._fail_again("lists", f"transfer with {shown(target)}", "the lists are not of one length")
+
     def _no_streams(self):
-        self._fail("transfer on a stream", "memory of GPUs is not moved between processes yet")
+        self._fail_again("stream", "transfer on a stream", "memory of a GPU is moved in no stream's order: synchronize, and transfer it without one")
         return _NOT_IMPLEMENTED
 
     @staticmethod
@@ -305,7 +361,7 @@ class TransferEngine:
         if not self._is_open:
             return _FAILED
         if not len(buffers) == len(addresses) == len(lengths):
-            return self._fail(f"transfer with {target}", "the lists are not of one length")
+            return self._fail_lists(target)
         address = self._find(target)
         if address is None:
             return _FAILED
@@ -313,33 +369,34 @@ class TransferEngine:
         if err == 0 and notify is not None:
             err = self._raw.notify(address, notify.name, notify.msg, 0)
         self._note(target, err)
-        return 0 if err == 0 else self._fail(f"transfer with {target}", _TEXT[err])
+        return 0 if err == 0 else self._fail_transfer(target, err)
 
     def _submit(self, target, opcode, buffers, addresses, lengths):
         if not self._is_open:
             return 0
         if not len(buffers) == len(addresses) == len(lengths):
-            self._fail(f"transfer with {target}", "the lists are not of one length")
+            self._fail_lists(target)
             return 0
         address = self._find(target)
         if address is None:
             return 0
         err, batch_id = self._raw.submit(address, int(opcode), buffers, addresses, lengths, _deadline_ms(lengths))
         if err != 0:
-            self._fail(f"transfer with {target}", _TEXT[err])
+            self._fail_transfer(target, err)
         elif self._names is not None:
             self._targets[batch_id] = target
         return batch_id
 
     # ---- names
     def _find(self, target):
-        """"HOST:PORT" of the peer of that name, or None, and the log says why."""
+        """"HOST:PORT" of the peer of that name, or None, and the log says why. TypeError for what is no name."""
+        _name(target)
         if self._names is None:
             return target
         try:
             return self._names.find(target)
         except NamesError as e:
-            self._fail(f"peer {target}", e)
+            self._fail_again("peer", f"peer {shown(target)}", e)
             return None
 
     def _note(self, target, err):

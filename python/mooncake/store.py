@@ -11,30 +11,41 @@ import threading
 
 from kvpool import _kvpool
 
-from . import _setup, _staging, _tensor_format
-from ._arguments import are_alike, are_buffers, list_of, put_terms
+from . import _pieces, _setup, _staging, _tensor_format
+from ._arguments import are_alike, are_buffers, are_some, groups_of, is_key, list_of, put_terms
 from ._buffers import BufferHandle, BufferLease, BufferLeaseView, BufferPool
+from ._dummy import Dummy
+from ._hostmem import MooncakeHostMemAllocator, bind_to_numa_node
+from ._parallel import Parallel
 from ._segments import Segments
 from ._sessions import Ranges
+from ._telling import Teller
 from ._tensors import Tensors, deserialize, serialize
-from ._types import (Descriptor, DiskDescriptor, MemoryDescriptor, ObjectDataType, QueryTaskResponse, ReplicaDescriptor, ReplicaStatus,
-                     ReplicateConfig, SoftPinAction, TaskStatus, TaskType)
+from ._types import (Descriptor, DiskDescriptor, MemoryDescriptor, ObjectDataType, ParallelAxis, QueryTaskResponse, ReadTarget,
+                     ReplicaDescriptor, ReplicaStatus, ReplicateConfig, SoftPinAction, TaskStatus, TaskType, TensorParallelism)
 
 RegisteredBufferPool, RegisteredBufferLease, RegisteredBufferLeaseView = BufferPool, BufferLease, BufferLeaseView
 
 __all__ = ["BufferHandle", "BufferLease", "BufferLeaseView", "BufferPool", "Descriptor", "DiskDescriptor", "MemoryDescriptor",
-           "MooncakeDistributedStore", "ObjectDataType", "QueryTaskResponse", "RegisteredBufferLease", "RegisteredBufferLeaseView",
-           "RegisteredBufferPool", "ReplicaDescriptor", "ReplicaStatus", "ReplicateConfig", "SoftPinAction", "TaskStatus", "TaskType"]
+           "MooncakeDistributedStore", "MooncakeHostMemAllocator", "ObjectDataType", "ParallelAxis", "QueryTaskResponse", "ReadTarget",
+           "RegisteredBufferLease", "RegisteredBufferLeaseView", "RegisteredBufferPool", "ReplicaDescriptor", "ReplicaStatus",
+           "ReplicateConfig", "SoftPinAction", "TaskStatus", "TaskType", "TensorParallelism", "bind_to_numa_node"]
+
+# The members of these are names of the reference's module, too: FAILED and PROCESSING are the last one's.
+for _kind in (ObjectDataType, ReplicaStatus, TaskType, TaskStatus):
+    globals().update(_kind.__members__)
+    __all__ += [name for name in _kind.__members__ if name not in __all__]
 
 log = logging.getLogger("mooncake.store")
 
+_FAILED = -1
 _INVALID = -600
 _UNREACHABLE = -900
 _SETUP_TRIES = 20  # another process may take the port that was free
 _STAGED_LEAST = 1 << 30
 
 
-class MooncakeDistributedStore(Ranges, Segments, Tensors):
+class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
     """A client of a pool, and with setup(global_segment_size > 0) a node of it, whose work never waits for the interpreter."""
 
     def __init__(self):
@@ -47,7 +58,10 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         self._joined = {}  # segment id: the handle whose embedded node it is
         self._gets = {}  # sessions: key -> (address, length, what holds the memory)
         self._puts = {}
+        self._mem_pool = None  # of setup_dummy()
         self._staged = _staging.Budget(_STAGED_LEAST)
+        self._teller = Teller(log)
+        self._known_nodes = 0.0, []  # until when, and what was told of them
 
     # ---- life
     def setup(self, local_hostname, metadata_server=None, global_segment_size=None, local_buffer_size=None, protocol=None,
@@ -57,7 +71,9 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
 
         A pool needs no metadata_server. Of an engine it is only known that it listens at local_hostname's port, so that a node takes
         another one. local_buffer_size bounds a BufferPool that names no bound, and what
-        sessions stage. 0, or a code.
+        sessions stage. rdma_devices are the process's: -600 where another store has named others, and
+        $KVPOOL_RDMA_DEVICE goes before them. 0, or a code: -1 for a protocol that is none, and for a host at which a node
+        cannot listen.
         """
         if isinstance(local_hostname, dict):
             try:
@@ -65,25 +81,36 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
             except (OverflowError, ValueError) as e:
                 log.error("setup: %s", e)
                 return _INVALID
-        if None in (metadata_server, global_segment_size, local_buffer_size, protocol, rdma_devices, master_server_addr):
+        if None in (local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol, rdma_devices, master_server_addr):
             raise TypeError("setup() takes local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol, "
                             "rdma_devices, master_server_addr, or one dict")
+        if not isinstance(local_hostname, str):
+            raise TypeError(f"local_hostname is a str, not {type(local_hostname).__name__}")
         opening = object()
         with self._lock:
             if self._opening is not None or self._session is not None:
                 log.error("setup: done before, or under way")
                 return _INVALID
             self._opening = opening
-        raw, name, how = None, "", None
+        raw, name, how, has_devices = None, "", None, False
         try:
             how = (_setup.split_host(local_hostname or "127.0.0.1"), _setup.transports(protocol), master_server_addr,
                    _setup.tenant_number(tenant_id))
             memory, local_buffer = _setup.parse_size(global_segment_size), _setup.parse_size(local_buffer_size)
-            if rdma_devices:
-                os.environ.setdefault("KVPOOL_RDMA_DEVICE", rdma_devices)
+            if rdma_devices and "rdma" in (how[1] or os.environ.get("KVPOOL_TRANSPORTS") or "rdma"):
+                has_devices = _setup.devices.take(rdma_devices)
+                if not has_devices:
+                    log.error("setup: a process uses one set of RDMA devices, here %s as others said before, and not %s",
+                              _setup.devices, rdma_devices)
+                    return _INVALID
             port = how[0][1] if engine is None or memory == 0 else 0  # the engine listens at its own
             raw, name, err = self._join(memory, how, port)
+        except _setup.ProtocolError as e:
+            log.error("setup: %s", e)
+            err = _FAILED
         finally:
+            if has_devices and raw is None:
+                _setup.devices.give()
             with self._lock:
                 is_wanted = self._opening is opening
                 if is_wanted:
@@ -102,7 +129,11 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         """A handle of its own, with a node where there is memory, at that port if it is not 0: (raw, "host:port", 0 or a code)."""
         (host, _), transports, master, tenant = how
         for turn in range(_SETUP_TRIES):
-            at = port or (_setup.free_port(host, os.getpid() + 97 * turn) if memory else 0)
+            try:
+                at = port or (_setup.free_port(host, os.getpid() + 97 * turn) if memory else 0)
+            except _setup.HostError as e:
+                log.error("setup: %s", e)
+                return None, "", _FAILED
             raw = _kvpool.Pool(is_dropin=True)
             name = _setup.join_host(host, at)
             err, detail = raw.open(master, name, None, transports, 0, 0, memory, name if memory else None, 0, tenant, 0)
@@ -118,23 +149,18 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         master = os.environ.get("MOONCAKE_MASTER", "127.0.0.1:50051")
         return self.setup("127.0.0.1", "P2PHANDSHAKE", mount_segment_size, 0, protocol, device_name, master)
 
-    def setup_dummy(self, mem_pool_size, local_buffer_size, server_address):
-        """-1: there is no client process to be the dummy of, as every process has its own way to the nodes. Use setup()."""
-        log.error("setup_dummy: every process joins the pool itself; use setup()")
-        return -1
-
     def close(self):
         """Ends the session, and the embedded node with what it held; a setup() that is under way comes to nothing, and is not
         waited for. 0, also when it was ended before. Another setup() may follow."""
         with self._lock:
             self._opening = self._session = None
-            raw, joined, sessions = self._raw, self._joined, (self._gets, self._puts)
-            self._joined, self._gets, self._puts = {}, {}, {}
+            raw, joined, memory = self._raw, self._joined, (self._gets, self._puts, self._mem_pool)
+            self._joined, self._gets, self._puts, self._mem_pool, self._known_nodes = {}, {}, {}, None, (0.0, [])
         for node in list(joined.values()):
             node.close()
         if raw is not None:
             raw.close()
-        del sessions  # with their memory
+        del memory  # of sessions and the pool
         return 0
 
     def get_hostname(self):
@@ -169,7 +195,7 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         return self._put_parts(key, parts, _kvpool.UPSERT, config)
 
     def put_batch(self, keys, values, config=None):
-        """0, or the first code; the others are put all the same."""
+        """0, or the first code; the others are put all the same. None is put where one is empty or no memory."""
         return self._put_values(keys, values, 0, config)
 
     def upsert_batch(self, keys, values, config=None):
@@ -179,14 +205,20 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         return self._put_values([key], [value], flags, config)
 
     def _put_parts(self, key, parts, flags, config):
-        terms = put_terms(config, 1, flags)
-        return self._raw.put_parts(key, parts, 0, *terms[0]) if self._raw is not None and terms is not None else _INVALID
+        terms = self._put_terms(config, 1, flags)
+        return self._put_one(key, parts, terms[0], groups_of(terms, 1)[0]) if self._raw is not None and terms is not None else _INVALID
+
+    def _put_one(self, key, parts, options, group):
+        if group is None or not any(_kvpool.memory_of(part, False)[1] for part in parts):
+            return self._raw.put_parts(key, parts, 0, *options)
+        return _pieces.put_grouped(self._raw, self._staged, key, parts, options, group)
 
     def _put_values(self, keys, values, flags, config):
-        terms = put_terms(config, len(list_of(keys)), flags)
-        if self._raw is None or terms is None or not are_alike(keys, values):
+        terms = self._put_terms(config, len(list_of(keys)), flags)
+        if self._raw is None or terms is None or not are_alike(keys, values) or not are_some(values):
             return _INVALID
-        results = [self._raw.put(key, value, 0, *terms[0]) for key, value in zip(keys, values)]
+        results = [self._raw.put(key, value, 0, *terms[0]) if group is None else self._put_one(key, (value,), terms[0], group)
+                   for key, value, group in zip(keys, values, groups_of(terms, len(keys)))]
         return next((r for r in results if r != 0), 0)
 
     def get(self, key):
@@ -197,7 +229,12 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         return value if type(value) is bytes else b""
 
     def get_batch(self, keys):
-        return [self.get(key) for key in list_of(keys)]
+        if self._raw is None or len(list_of(keys)) == 0:
+            return [b""] * len(keys)
+        found = {}
+        for window in _staging.read(self._raw, keys):
+            found.update((key, _kvpool.read_bytes(*place[:2]) if type(place) is tuple else b"") for key, place in window.items())
+        return [found[key] for key in keys]
 
     def get_buffer(self, key):
         """A BufferHandle, or None."""
@@ -215,14 +252,25 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
 
     # ---- registered memory
     def put_from(self, key, buffer_ptr, size, config=None):
-        return self.batch_put_from([key], [buffer_ptr], [size], config)[0]
+        """0 also where size is 0: then nothing is put. A batch refuses that."""
+        return 0 if self._is_nothing(key, size, config) else self.batch_put_from([key], [buffer_ptr], [size], config)[0]
 
     def upsert_from(self, key, buffer_ptr, size, config=None):
-        return self.batch_upsert_from([key], [buffer_ptr], [size], config)[0]
+        return 0 if self._is_nothing(key, size, config) else self.batch_upsert_from([key], [buffer_ptr], [size], config)[0]
 
     def put_from_with_metadata(self, key, buffer_ptr, metadata_buffer_ptr, size, metadata_size, config=None):
         """The metadata lies before the data, in one object."""
+        if self._is_nothing(key, size, config) and self._is_nothing(key, metadata_size, config):
+            return 0
         return self.batch_put_from_multi_buffers([key], [[metadata_buffer_ptr, buffer_ptr]], [[metadata_size, size]], config)[0]
+
+    def _is_nothing(self, key, size, config):
+        """Are there no bytes, whatever the key and config, which are sound in kind (TypeError)?"""
+        if self._raw is None or type(size) is not int or size != 0:
+            return False
+        put_terms(config, 1)
+        is_key(key)
+        return True
 
     def batch_put_from(self, keys, buffer_ptrs, sizes, config=None):
         return self._put_memory(keys, buffer_ptrs, sizes, 0, config)
@@ -234,11 +282,11 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         return self._put_memory(keys, all_buffer_ptrs, all_sizes, 0, config)
 
     def _put_memory(self, keys, ptrs, sizes, flags, config):
-        terms = put_terms(config, len(list_of(keys)), flags)
+        terms = self._put_terms(config, len(list_of(keys)), flags)
         if self._raw is None or terms is None or not are_buffers(keys, ptrs, sizes):
             return [_INVALID] * len(keys)
         options, groups = terms
-        return self._raw.batch_put(keys, ptrs, sizes, 0, *options, groups)
+        return _pieces.put(self._raw, self._staged, keys, ptrs, sizes, options, groups)
 
     def get_into(self, key, buffer_ptr, size):
         return self.batch_get_into([key], [buffer_ptr], [size])[0]
@@ -246,7 +294,7 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
     def batch_get_into(self, keys, buffer_ptrs, sizes):
         if self._raw is None or not are_buffers(keys, buffer_ptrs, sizes):
             return [_INVALID] * len(keys)
-        return self._raw.batch_get(keys, buffer_ptrs, sizes, 0, 0)
+        return _pieces.get(self._raw, self._staged, keys, buffer_ptrs, sizes)
 
     def batch_get_into_multi_buffers(self, keys, all_buffer_ptrs, all_sizes, prefer_alloc_in_same_node=False):
         return self.batch_get_into(keys, all_buffer_ptrs, all_sizes)
@@ -267,7 +315,9 @@ class MooncakeDistributedStore(Ranges, Segments, Tensors):
         return self._raw.remove(key, 0, _remove_flags(force)) if self._raw is not None else _INVALID
 
     def batch_remove(self, keys, force=False):
-        return [self.remove(key, force) for key in list_of(keys)]
+        if self._raw is None:
+            return [_INVALID] * len(list_of(keys))
+        return self._raw.batch_remove(list_of(keys), 0, _remove_flags(force))
 
     def remove_by_regex(self, regex_pattern, force=False):
         """How many went, or a code."""

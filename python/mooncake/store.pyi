@@ -1,15 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Final, List, Optional, Sequence, Tuple, Union
 
 from kvpool._kvpool import Span
 from kvpool._typing import Key, Memory
 
-from ._types import (Descriptor, DiskDescriptor, MemoryDescriptor, ObjectDataType, QueryTaskResponse, ReplicaDescriptor, ReplicaStatus,
-                     ReplicateConfig, SoftPinAction, TaskStatus, TaskType)
+from ._types import (Descriptor, DiskDescriptor, MemoryDescriptor, ObjectDataType, ParallelAxis, QueryTaskResponse, ReadTarget,
+                     ReplicaDescriptor, ReplicaStatus, ReplicateConfig, SoftPinAction, TaskStatus, TaskType, TensorParallelism)
 
 __all__ = ["BufferHandle", "BufferLease", "BufferLeaseView", "BufferPool", "Descriptor", "DiskDescriptor", "MemoryDescriptor",
-           "MooncakeDistributedStore", "ObjectDataType", "QueryTaskResponse", "RegisteredBufferLease", "RegisteredBufferLeaseView",
-           "RegisteredBufferPool", "ReplicaDescriptor", "ReplicaStatus", "ReplicateConfig", "SoftPinAction", "TaskStatus", "TaskType"]
+           "MooncakeDistributedStore", "MooncakeHostMemAllocator", "ObjectDataType", "ParallelAxis", "QueryTaskResponse", "ReadTarget",
+           "RegisteredBufferLease", "RegisteredBufferLeaseView", "RegisteredBufferPool", "ReplicaDescriptor", "ReplicaStatus",
+           "ReplicateConfig", "SoftPinAction", "TaskStatus", "TaskType", "TensorParallelism", "bind_to_numa_node",
+           "UNKNOWN", "KVCACHE", "TENSOR", "WEIGHT", "SAMPLE", "ACTIVATION", "GRADIENT", "OPTIMIZER_STATE", "METADATA", "GENERAL",
+           "UNDEFINED", "INITIALIZED", "PROCESSING", "COMPLETE", "REMOVED", "FAILED", "REPLICA_COPY", "REPLICA_MOVE", "PENDING",
+           "SUCCESS"]
+
+UNKNOWN: Final = ObjectDataType.UNKNOWN
+KVCACHE: Final = ObjectDataType.KVCACHE
+TENSOR: Final = ObjectDataType.TENSOR
+WEIGHT: Final = ObjectDataType.WEIGHT
+SAMPLE: Final = ObjectDataType.SAMPLE
+ACTIVATION: Final = ObjectDataType.ACTIVATION
+GRADIENT: Final = ObjectDataType.GRADIENT
+OPTIMIZER_STATE: Final = ObjectDataType.OPTIMIZER_STATE
+METADATA: Final = ObjectDataType.METADATA
+GENERAL: Final = ObjectDataType.GENERAL
+UNDEFINED: Final = ReplicaStatus.UNDEFINED
+INITIALIZED: Final = ReplicaStatus.INITIALIZED
+PROCESSING: Final = TaskStatus.PROCESSING
+COMPLETE: Final = ReplicaStatus.COMPLETE
+REMOVED: Final = ReplicaStatus.REMOVED
+FAILED: Final = TaskStatus.FAILED
+REPLICA_COPY: Final = TaskType.REPLICA_COPY
+REPLICA_MOVE: Final = TaskType.REPLICA_MOVE
+PENDING: Final = TaskStatus.PENDING
+SUCCESS: Final = TaskStatus.SUCCESS
 
 class BufferHandle(Span):
     def ptr(self) -> int: ...
@@ -38,6 +63,12 @@ class BufferPool:
     def prewarm(self, size: int, count: int) -> None: ...
     def close(self) -> None: ...
 
+class MooncakeHostMemAllocator:
+    def alloc(self, size: int) -> int: ...
+    def free(self, address: int) -> int: ...
+
+def bind_to_numa_node(node: int) -> None: ...
+
 RegisteredBufferPool = BufferPool
 RegisteredBufferLease = BufferLease
 RegisteredBufferLeaseView = BufferLeaseView
@@ -45,6 +76,8 @@ RegisteredBufferLeaseView = BufferLeaseView
 _Ints = Sequence[Sequence[int]]
 _Ranges = Sequence[Sequence[Sequence[int]]]
 _Task = Tuple[Tuple[int, int], int]
+_Parallelisms = Optional[Sequence[Optional[TensorParallelism]]]
+_Targets = Optional[Sequence[Optional[ReadTarget]]]
 
 class MooncakeDistributedStore:
     def __init__(self) -> None: ...
@@ -156,6 +189,29 @@ class MooncakeDistributedStore:
                                       tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> List[int]: ...
     def get_tensor_into_cuda(self, key: Key, tensor: Any) -> int: ...
     def batch_get_tensor_into_cuda(self, keys: Sequence[Key], tensors_list: Sequence[Any]) -> List[int]: ...
+    def put_tensor_with_parallelism(self, key: Key, tensor: Any, parallelism: Optional[TensorParallelism] = None,
+        config: Optional[ReplicateConfig] = None, writer_partition: Any = None) -> int: ...
+    def batch_put_tensor_with_parallelism(self, keys: Sequence[Key], tensors_list: Sequence[Any], parallelisms: _Parallelisms = None,
+        config: Optional[ReplicateConfig] = None, writer_partitions: Optional[Sequence[Any]] = None) -> List[int]: ...
+    def put_tensor_with_parallelism_from(self, key: Key, buffer_ptr: int, size: int, parallelism: Optional[TensorParallelism] = None,
+        config: Optional[ReplicateConfig] = None, writer_partition: Any = None) -> int: ...
+    def batch_put_tensor_with_parallelism_from(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int],
+        parallelisms: _Parallelisms = None, config: Optional[ReplicateConfig] = None,
+        writer_partitions: Optional[Sequence[Any]] = None) -> List[int]: ...
+    def upsert_tensor_with_parallelism(self, key: Key, tensor: Any, parallelism: Optional[TensorParallelism] = None,
+        config: Optional[ReplicateConfig] = None, writer_partition: Any = None) -> int: ...
+    def batch_upsert_tensor_with_parallelism(self, keys: Sequence[Key], tensors_list: Sequence[Any], parallelisms: _Parallelisms = None,
+        config: Optional[ReplicateConfig] = None, writer_partitions: Optional[Sequence[Any]] = None) -> List[int]: ...
+    def upsert_tensor_with_parallelism_from(self, key: Key, buffer_ptr: int, size: int, parallelism: Optional[TensorParallelism] = None,
+        config: Optional[ReplicateConfig] = None, writer_partition: Any = None) -> int: ...
+    def batch_upsert_tensor_with_parallelism_from(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int],
+        parallelisms: _Parallelisms = None, config: Optional[ReplicateConfig] = None,
+        writer_partitions: Optional[Sequence[Any]] = None) -> List[int]: ...
+    def get_tensor_with_parallelism(self, key: Key, target: Optional[ReadTarget] = None) -> Any: ...
+    def batch_get_tensor_with_parallelism(self, keys: Sequence[Key], targets: _Targets = None) -> List[Any]: ...
+    def get_tensor_with_parallelism_into(self, key: Key, buffer_ptr: int, size: int, target: Optional[ReadTarget] = None) -> Any: ...
+    def batch_get_tensor_with_parallelism_into(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int],
+        targets: _Targets = None) -> List[Any]: ...
     def save_tensor_to_safetensor(self, key: Key, file_name: Optional[str] = None) -> int: ...
     def load_tensor_from_safetensor(self, key: Optional[Key] = None, file_name: Optional[str] = None) -> Any: ...
 

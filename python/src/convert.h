@@ -37,7 +37,8 @@ typedef struct {
     bool is_device; /* no processor may touch it */
 } kvpy_mem_t;
 
-/* kvpy_mem_init takes hold of obj's memory, which has to be contiguous, and writable where is_written: BufferError. */
+/* kvpy_mem_init takes hold of obj's memory, which has to be contiguous, and writable where is_written: BufferError. TypeError for what
+ * has none, or has Python objects or pointers in it. */
 bool kvpy_mem_init(kvpy_mem_t *mem, PyObject *obj, bool is_written);
 void kvpy_mem_fini(kvpy_mem_t *mem);
 

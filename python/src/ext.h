@@ -15,6 +15,7 @@
 typedef struct {
     PyObject_HEAD kvpool_t *pool; /* NULL = never opened */
     bool is_dropin; /* results are the codes that connectors know */
+    uint32_t deadline_ms; /* of a call that gives none; 0 = the library's default */
     size_t guess; /* length of what a get brought last */
     bool is_closing;
     Py_ssize_t exports_n; /* buffers of views that somebody has */
@@ -38,14 +39,33 @@ bool kvpy_check(const kvpy_pool_t *self);
 /* kvpy_view returns a View, or an error as an int; NULL with an exception. */
 PyObject *kvpy_view(kvpy_pool_t *self, const kvpool_key_t *key, const kvpool_opts_t *opts);
 
+/* What is left of one call's time, where it asks the library more than once (budget.c). */
+typedef struct {
+    uint64_t end_ms; /* of CLOCK_MONOTONIC */
+} kvpy_budget_t;
+
+kvpy_budget_t kvpy_budget_begin(const kvpy_pool_t *self, const kvpool_opts_t *opts);
+/* For opts.deadline_ms: 1 at least, as 0 would be the handle's own. */
+uint32_t kvpy_budget_left(const kvpy_budget_t *budget);
+
+/* Puts without the interpreter's lock (prefer.c). opts->segment is where they would rather lie: what cannot is put anywhere,
+ * in the same time. Else as kvpool_put, with KVPOOL_UPSERT too, and kvpool_batch_put. */
+int kvpy_put_one(const kvpy_pool_t *self, const kvpool_key_t *key, const void *value, size_t len,
+                 const kvpool_opts_t *opts);
+int kvpy_put_items(const kvpy_pool_t *self, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts, int *results);
+
 /* The batch calls, METH_FASTCALL methods of the type (pool_batch.c). */
 PyObject *kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *kvpy_batch_is_exist(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
+PyObject *kvpy_batch_remove(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *kvpy_batch_locate(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *kvpy_longest_prefix(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *kvpy_lookup(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
 PyObject *kvpy_lookup_release(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);
+
+/* pool_list.c, METH_VARARGS. */
+PyObject *kvpy_list(kvpy_pool_t *self, PyObject *args);
 
 /* Copies within this process (pool_copy.c): METH_FASTCALL and METH_VARARGS. */
 PyObject *kvpy_copy_ranges(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n);

@@ -39,6 +39,9 @@ typedef struct {
 #define DL_READ_ONLY 1u
 #define DL_IS_COPIED 2u
 
+/* What lies there are handles of whoever made it. */
+#define DL_OPAQUE 3u
+
 /* Devices whose data is an address that this process, or CUDA in it, knows. That of others is a handle of theirs. */
 enum { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, DL_ROCM_HOST = 11, DL_CUDA_MANAGED = 13 };
 
@@ -72,6 +75,13 @@ refuse(const char *why)
 }
 
 static bool
+refuse_addresses(void)
+{
+    PyErr_SetString(PyExc_TypeError, "the memory holds Python objects or pointers, which only this process can use");
+    return false;
+}
+
+static bool
 take_tensor(kvpy_mem_t *mem, const dl_tensor_t *t)
 {
     uint64_t n, bits;
@@ -82,6 +92,7 @@ take_tensor(kvpy_mem_t *mem, const dl_tensor_t *t)
                      (int)t->device.type);
         return false;
     }
+    if (t->dtype.code == DL_OPAQUE) return refuse_addresses();
     if (!count_elements(t, &n)) return refuse("the tensor is not contiguous (C order)");
     if (__builtin_mul_overflow(n, (uint64_t)t->dtype.bits * t->dtype.lanes, &bits) || bits > SIZE_MAX - 7)
         return refuse("the tensor is larger than memory");
@@ -151,12 +162,57 @@ take_dlpack(kvpy_mem_t *mem, PyObject *obj, bool is_written)
     return true;
 }
 
-/* Any strides are asked for, so that what is refused is refused here, in the same words whoever made the object. No format, which
- * some arrays of numpy (dates) have none of. */
+/* Whether a format (PEP 3118) has Python objects or pointers in it: bytes that are got over these end the process when they are used next,
+ * and nobody else can use them. Names of fields, ":like this:", may be of any letters; "Zd" is a complex number. */
+static bool
+has_addresses(const char *format)
+{
+    for (const char *p = format; *p != '\0'; p++) {
+        if (*p == ':') {
+            p = strchr(p + 1, ':');
+            if (p == NULL) return false;
+        } else if (*p == 'Z' && p[1] != '\0' && strchr("fdg", p[1]) != NULL) {
+            p++;
+        } else if (strchr("OP&XzZ", *p) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The same of an array of numpy that has no format, as those with dates or text of any length in them. */
+static bool
+has_objects(PyObject *obj)
+{
+    PyObject *dtype = PyObject_GetAttrString(obj, "dtype");
+    PyObject *has = dtype != NULL ? PyObject_GetAttrString(dtype, "hasobject") : NULL;
+    bool is_true = has != NULL && PyObject_IsTrue(has) == 1;
+
+    PyErr_Clear(); /* of what is no array */
+    Py_XDECREF(has);
+    Py_XDECREF(dtype);
+    return is_true;
+}
+
+/* Any strides are asked for, so that what is refused is refused by the caller, in the same words whoever made the object. */
+static bool
+get_buffer(Py_buffer *view, PyObject *obj)
+{
+    if (PyObject_GetBuffer(obj, view, PyBUF_INDIRECT | PyBUF_FORMAT) == 0) {
+        if (view->format == NULL || !has_addresses(view->format)) return true;
+        PyBuffer_Release(view);
+        return refuse_addresses();
+    }
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+    PyErr_Clear();
+    if (has_objects(obj)) return refuse_addresses();
+    return PyObject_GetBuffer(obj, view, PyBUF_INDIRECT) == 0;
+}
+
 static bool
 take_buffer(kvpy_mem_t *mem, PyObject *obj, bool is_written)
 {
-    if (PyObject_GetBuffer(obj, &mem->view, PyBUF_INDIRECT) < 0) return false;
+    if (!get_buffer(&mem->view, obj)) return false;
     if ((is_written && mem->view.readonly) || !PyBuffer_IsContiguous(&mem->view, 'C')) {
         bool is_readonly = is_written && mem->view.readonly;
 

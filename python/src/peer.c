@@ -331,10 +331,11 @@ peer_stat(peer_t *self, PyObject *Py_UNUSED(args))
 
     if (!check_open(self)) return NULL;
     if (kvpool_p2p_stat(self->p2p, &stat) != KVPOOL_OK) return PyDict_New();
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K}", "transfers", (unsigned long long)stat.transfers, "failed",
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "transfers", (unsigned long long)stat.transfers, "failed",
                          (unsigned long long)stat.failed, "cma_bytes", (unsigned long long)stat.cma_bytes,
-                         "mapped_bytes", (unsigned long long)stat.mapped_bytes, "tcp_bytes",
-                         (unsigned long long)stat.tcp_bytes, "connects", (unsigned long long)stat.connects);
+                         "mapped_bytes", (unsigned long long)stat.mapped_bytes, "rdma_bytes",
+                         (unsigned long long)stat.rdma_bytes, "tcp_bytes", (unsigned long long)stat.tcp_bytes,
+                         "connects", (unsigned long long)stat.connects);
 }
 
 static PyMethodDef methods[] = {

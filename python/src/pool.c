@@ -53,7 +53,8 @@ number(const kvpy_pool_t *self, int err)
 static int
 pool_init(kvpy_pool_t *self, PyObject *args, PyObject *kw)
 {
-    static char *names[] = {"is_dropin", NULL};
+    static char name[] = "is_dropin"; /* no literal: before 3.13 Python asks for char * */
+    static char *names[] = {name, NULL};
     int is_dropin = 0;
 
     if (!PyArg_ParseTupleAndKeywords(args, kw, "|p", names, &is_dropin)) return -1;
@@ -62,6 +63,8 @@ pool_init(kvpy_pool_t *self, PyObject *args, PyObject *kw)
     return 0;
 }
 
+/* In whatever thread finds it to be garbage, and as long as a close takes. It waits for the library's own threads alone, which never
+ * want the interpreter: who is in a call has a reference. */
 static void
 pool_dealloc(kvpy_pool_t *self)
 {
@@ -91,6 +94,7 @@ pool_open(kvpy_pool_t *self, PyObject *args)
                           &conf.listen, kvpy_u64, &conf.chunk_bytes, kvpy_u32, &conf.tenant, kvpy_u32, &conf.locations))
         return NULL;
     if (self->pool != NULL) return Py_BuildValue("(ls)", kvpy_code(self, KVPOOL_INVALID), "the pool is open already");
+    self->deadline_ms = conf.deadline_ms;
     conf.detail = detail;
     conf.detail_cap = sizeof detail;
     Py_BEGIN_ALLOW_THREADS
@@ -158,18 +162,15 @@ pool_unregister(kvpy_pool_t *self, PyObject *args)
 /* ---- single keys */
 /* A device's memory goes the way of a batch, which wants it registered: by the other one the processor would touch it. */
 static int
-put_memory(kvpool_t *pool, const kvpool_key_t *key, const kvpy_mem_t *mem, const kvpool_opts_t *opts)
+put_memory(const kvpy_pool_t *self, const kvpool_key_t *key, const kvpy_mem_t *mem, const kvpool_opts_t *opts)
 {
     kvpool_iov_t piece = {mem->addr, mem->len};
     kvpool_item_t item = {.key = *key, .iov = &piece, .iov_n = 1};
     int err, result;
 
-    if (mem->is_device) {
-        err = kvpool_batch_put(pool, &item, 1, opts, &result);
-        return err != KVPOOL_OK ? err : result;
-    }
-    return opts->flags & KVPOOL_UPSERT ? kvpool_upsert(pool, key->data, key->len, mem->addr, mem->len, opts)
-                                       : kvpool_put(pool, key->data, key->len, mem->addr, mem->len, opts);
+    if (!mem->is_device) return kvpy_put_one(self, key, mem->addr, mem->len, opts);
+    err = kvpy_put_items(self, &item, 1, opts, &result);
+    return err != KVPOOL_OK ? err : result;
 }
 
 static int
@@ -186,7 +187,7 @@ get_memory(kvpool_t *pool, const kvpool_key_t *key, const kvpy_mem_t *mem, const
     return err;
 }
 
-/* put(key, object with memory, deadline_ms, flags, replicas) -> error */
+/* put(key, object with memory, deadline_ms, flags, replicas, preferred segment or 0) -> error */
 static PyObject *
 pool_put(kvpy_pool_t *self, PyObject *args)
 {
@@ -196,12 +197,13 @@ pool_put(kvpy_pool_t *self, PyObject *args)
     kvpy_mem_t mem;
     int err;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OOO&O&O&", &key_obj, &value, kvpy_u32, &opts.deadline_ms,
-                                               kvpy_u32, &opts.flags, kvpy_u32, &opts.replicas))
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "OOO&O&O&O&", &key_obj, &value, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags,
+                          kvpy_u32, &opts.replicas, kvpy_u32, &opts.segment))
         return NULL;
     if (!kvpy_key(key_obj, &key) || !kvpy_mem_init(&mem, value, false)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-        err = put_memory(self->pool, &key, &mem, &opts);
+        err = put_memory(self, &key, &mem, &opts);
     Py_END_ALLOW_THREADS
     kvpy_mem_fini(&mem);
     return number(self, err);
@@ -229,16 +231,19 @@ pool_get(kvpy_pool_t *self, PyObject *args)
     int err = KVPOOL_BUFFER_SMALL;
     PyObject *key_obj, *bytes = NULL;
     size_t len = self->guess;
+    kvpy_budget_t budget;
     kvpool_key_t key;
 
     if (!kvpy_check(self) ||
         !PyArg_ParseTuple(args, "OO&O&", &key_obj, kvpy_u32, &opts.deadline_ms, kvpy_u32, &opts.flags))
         return NULL;
     if (!kvpy_key(key_obj, &key)) return NULL;
+    budget = kvpy_budget_begin(self, &opts);
     for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) { /* it may be replaced by a larger one */
         Py_XDECREF(bytes);
         bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)len);
         if (bytes == NULL) return NULL;
+        opts.deadline_ms = kvpy_budget_left(&budget);
         err = get_round(self, &key, &opts, bytes, &len);
     }
     if (err != KVPOOL_OK) {
@@ -379,56 +384,6 @@ pool_bump(kvpy_pool_t *self, PyObject *args)
 }
 
 /* ---- what is there */
-typedef struct {
-    PyObject *list; /* of (key, length) */
-    PyThreadState *state; /* of the thread that is in kvpool_list */
-} listing_t;
-
-/* The one place where the library calls back. */
-static int
-list_one(void *arg, const void *key, size_t key_len, uint64_t len)
-{
-    listing_t *l = arg;
-    PyObject *entry;
-    int err = -1;
-
-    PyEval_RestoreThread(l->state);
-    entry = Py_BuildValue("(y#K)", key, (Py_ssize_t)key_len, (unsigned long long)len);
-    if (entry != NULL) {
-        err = PyList_Append(l->list, entry);
-        Py_DECREF(entry);
-    }
-    l->state = PyEval_SaveThread();
-    return err;
-}
-
-/* list(prefix: bytes, limit, cursor, deadline_ms) -> error, or (cursor, [(key: bytes, length)]) */
-static PyObject *
-pool_list(kvpy_pool_t *self, PyObject *args)
-{
-    kvpool_opts_t opts = {.struct_size = sizeof opts};
-    Py_ssize_t prefix_len;
-    const char *prefix;
-    uint64_t cursor;
-    uint32_t limit;
-    listing_t l;
-    int err;
-
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "y#O&O&O&", &prefix, &prefix_len, kvpy_u32, &limit, kvpy_u64,
-                                               &cursor, kvpy_u32, &opts.deadline_ms))
-        return NULL;
-    l.list = PyList_New(0);
-    if (l.list == NULL) return NULL;
-    l.state = PyEval_SaveThread();
-    err = kvpool_list(self->pool, prefix, (size_t)prefix_len, limit, &cursor, list_one, &l, &opts);
-    PyEval_RestoreThread(l.state);
-    if (PyErr_Occurred() || err != KVPOOL_OK) {
-        Py_DECREF(l.list);
-        return PyErr_Occurred() ? NULL : number(self, err);
-    }
-    return Py_BuildValue("(KN)", (unsigned long long)cursor, l.list);
-}
-
 /* stat(deadline_ms) -> error, or JSON */
 static PyObject *
 pool_stat(kvpy_pool_t *self, PyObject *args)
@@ -436,16 +391,19 @@ pool_stat(kvpy_pool_t *self, PyObject *args)
     kvpool_opts_t opts = {.struct_size = sizeof opts};
     int err = KVPOOL_BUFFER_SMALL;
     size_t len = 16384;
+    kvpy_budget_t budget;
     PyObject *text;
     char *buf = NULL;
 
     if (!kvpy_check(self) || !PyArg_ParseTuple(args, "O&", kvpy_u32, &opts.deadline_ms)) return NULL;
+    budget = kvpy_budget_begin(self, &opts);
     for (int round = 0; err == KVPOOL_BUFFER_SMALL && round < 4; round++) { /* it may have grown meanwhile */
         size_t cap = len + 4096;
 
         PyMem_RawFree(buf);
         buf = PyMem_RawMalloc(cap);
         if (buf == NULL) return PyErr_NoMemory();
+        opts.deadline_ms = kvpy_budget_left(&budget);
         Py_BEGIN_ALLOW_THREADS
             err = kvpool_stat(self->pool, buf, cap, &len, &opts);
         Py_END_ALLOW_THREADS
@@ -478,16 +436,17 @@ static PyMethodDef methods[] = {
     PLAIN(remove),
     PLAIN(remove_many),
     PLAIN(bump),
-    PLAIN(list),
     PLAIN(stat),
     FAST(batch_put),
     FAST(batch_get),
     FAST(batch_is_exist),
+    FAST(batch_remove),
     FAST(batch_locate),
     FAST(longest_prefix),
     FAST(lookup),
     FAST(lookup_release),
     FAST(copy_ranges),
+    {"list", (PyCFunction)(void (*)(void))kvpy_list, METH_VARARGS, NULL},
     {"put_parts", (PyCFunction)(void (*)(void))kvpy_put_parts, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

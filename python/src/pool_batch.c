@@ -30,10 +30,13 @@ take_opts(PyObject *const *args, kvpool_opts_t *opts_out)
 static bool
 take_put_opts(PyObject *const *args, kvpool_opts_t *opts_out)
 {
-    uint64_t replicas;
+    uint64_t replicas, segment;
 
-    if (!take_opts(args, opts_out) || !kvpy_uint(args[2], UINT32_MAX, "replicas", &replicas)) return false;
+    if (!take_opts(args, opts_out) || !kvpy_uint(args[2], UINT32_MAX, "replicas", &replicas) ||
+        !kvpy_uint(args[3], UINT32_MAX, "segment", &segment))
+        return false;
     opts_out->replicas = (uint32_t)replicas;
+    opts_out->segment = (uint32_t)segment;
     return true;
 }
 
@@ -107,7 +110,7 @@ groups_init(groups_t *g, PyObject *ids, kvpy_items_t *it)
     return true;
 }
 
-/* (keys, buffers, sizes, deadline_ms, flags, replicas, group_ids) -> [0 or error] */
+/* (keys, buffers, sizes, deadline_ms, flags, replicas, preferred segment or 0, group_ids) -> [0 or error] */
 PyObject *
 kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -117,14 +120,14 @@ kvpy_batch_put(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     PyObject *list;
     int err;
 
-    if (!kvpy_check(self) || !check_args("batch_put", n, 7) || !take_put_opts(args + 3, &opts)) return NULL;
+    if (!kvpy_check(self) || !check_args("batch_put", n, 8) || !take_put_opts(args + 3, &opts)) return NULL;
     if (!kvpy_items_init(&it, args[0], args[1], args[2], false)) return NULL;
-    if (!groups_init(&groups, args[6], &it)) {
+    if (!groups_init(&groups, args[7], &it)) {
         kvpy_items_fini(&it);
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-        err = kvpool_batch_put(self->pool, it.items, (size_t)it.keys.n, &opts, it.results);
+        err = kvpy_put_items(self, it.items, (size_t)it.keys.n, &opts, it.results);
     Py_END_ALLOW_THREADS
     spread(err, it.results, it.keys.n);
     list = list_of_results(self, it.results, NULL, it.keys.n);
@@ -154,31 +157,49 @@ kvpy_batch_get(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
     return list;
 }
 
-/* (keys, deadline_ms, flags) -> [1, 0 or error] */
-PyObject *
-kvpy_batch_is_exist(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+/* What is asked of each key: (keys, deadline_ms, flags) -> [0, 1 or error]. absent is what it says of a key that no
+ * object can have, to connectors. */
+typedef int (*per_key_fn)(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts, int *results);
+
+static PyObject *
+ask_each(const kvpy_pool_t *self, PyObject *const *args, per_key_fn ask, int absent)
 {
     PyObject *list = NULL;
     kvpool_opts_t opts;
     kvpy_keys_t keys;
     int *results, err;
 
-    if (!kvpy_check(self) || !check_args("batch_is_exist", n, 3) || !take_opts(args + 1, &opts)) return NULL;
-    if (!kvpy_keys_init(&keys, args[0])) return NULL;
+    if (!take_opts(args + 1, &opts) || !kvpy_keys_init(&keys, args[0])) return NULL;
     results = PyMem_New(int, (size_t)keys.n + 1);
     if (results == NULL) {
         PyErr_NoMemory();
     } else {
         Py_BEGIN_ALLOW_THREADS
-            err = kvpool_batch_is_exist(self->pool, keys.keys, (size_t)keys.n, &opts, results);
+            err = ask(self->pool, keys.keys, (size_t)keys.n, &opts, results);
         Py_END_ALLOW_THREADS
         spread(err, results, keys.n);
-        lookup_results(self, results, keys.n, 0);
+        lookup_results(self, results, keys.n, absent);
         list = list_of_results(self, results, NULL, keys.n);
     }
     PyMem_Free(results);
     kvpy_keys_fini(&keys);
     return list;
+}
+
+/* (keys, deadline_ms, flags) -> [1, 0 or error] */
+PyObject *
+kvpy_batch_is_exist(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    if (!kvpy_check(self) || !check_args("batch_is_exist", n, 3)) return NULL;
+    return ask_each(self, args, kvpool_batch_is_exist, 0);
+}
+
+/* (keys, deadline_ms, flags) -> [0 or error] */
+PyObject *
+kvpy_batch_remove(kvpy_pool_t *self, PyObject *const *args, Py_ssize_t n)
+{
+    if (!kvpy_check(self) || !check_args("batch_remove", n, 3)) return NULL;
+    return ask_each(self, args, kvpool_batch_remove, KVPOOL_NOT_FOUND);
 }
 
 /* ---- places */

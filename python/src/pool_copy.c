@@ -281,11 +281,12 @@ parts_init(parts_t *p, PyObject *tuple)
     for (; p->n < n; p->n++) {
         PyObject *part = PyTuple_GET_ITEM(tuple, p->n);
 
-        if (!PyObject_CheckBuffer(part)) { /* what comes by DLPack may be a device's, which nobody here can read */
-            PyErr_Format(PyExc_TypeError, "a part has the buffer protocol; %.100s has not", Py_TYPE(part)->tp_name);
+        if (!kvpy_mem_init(&p->mems[p->n], part, false)) break;
+        if (p->mems[p->n].is_device) {
+            PyErr_SetString(PyExc_TypeError, "a part is memory of the host, and not a device's");
+            kvpy_mem_fini(&p->mems[p->n]);
             break;
         }
-        if (!kvpy_mem_init(&p->mems[p->n], part, false)) break;
         if (__builtin_add_overflow(p->len, p->mems[p->n].len, &p->len)) p->len = SIZE_MAX; /* no memory has that */
     }
     if (p->n == n) return true;
@@ -304,13 +305,13 @@ put_joined(kvpy_pool_t *self, const kvpool_key_t *key, const parts_t *p, const k
         if (p->mems[i].len > 0) memcpy(at, p->mems[i].addr, p->mems[i].len);
         at += p->mems[i].len;
     }
-    err = kvpool_put(self->pool, key->data, key->len, joined, p->len, opts);
+    err = kvpy_put_one(self, key, joined, p->len, opts);
     free(joined);
     return err;
 }
 
-/* put_parts(key, tuple of objects with memory of the host, deadline_ms, flags, replicas) -> error. Of nothing at all: 0, and
- * nothing is put, as connectors know it. */
+/* put_parts(key, tuple of objects with memory of the host, deadline_ms, flags, replicas, preferred segment or 0) -> error. Of
+ * nothing at all: 0, and nothing is put, as connectors know it. */
 PyObject *
 kvpy_put_parts(kvpy_pool_t *self, PyObject *args)
 {
@@ -320,8 +321,9 @@ kvpy_put_parts(kvpy_pool_t *self, PyObject *args)
     parts_t parts;
     int err = KVPOOL_OK;
 
-    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "OO!O&O&O&", &key_obj, &PyTuple_Type, &tuple, kvpy_u32,
-                                               &opts.deadline_ms, kvpy_u32, &opts.flags, kvpy_u32, &opts.replicas))
+    if (!kvpy_check(self) ||
+        !PyArg_ParseTuple(args, "OO!O&O&O&O&", &key_obj, &PyTuple_Type, &tuple, kvpy_u32, &opts.deadline_ms, kvpy_u32,
+                          &opts.flags, kvpy_u32, &opts.replicas, kvpy_u32, &opts.segment))
         return NULL;
     if (!kvpy_key(key_obj, &key) || !parts_init(&parts, tuple)) return NULL;
     if (parts.len > 0) {

@@ -7,6 +7,7 @@
  * SIGUSR1, then the page is given and the call goes on.
  */
 #include "tests/e2e/e2e_util.h"
+#include "tests/e2e/e2e_words.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -15,7 +16,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define WORDS_MAX 16
 #define PAGE 4096u
 #define POISON 0xa5
 
@@ -25,8 +25,6 @@ typedef struct {
 } name_t;
 
 static kvpool_t *pool;
-static char *words[WORDS_MAX];
-static size_t words_n;
 static kvpool_lookup_t lookup;
 static kvpool_view_t view;
 static uint8_t *kept; /* the buffer of the last get: must not be touched any more */
@@ -34,37 +32,6 @@ static size_t kept_len;
 static uint8_t *volatile missing_page;
 
 /* ---- words of the command */
-static const char *
-word(size_t i)
-{
-    return i < words_n ? words[i] : "";
-}
-
-static uint64_t
-number(size_t i)
-{
-    return strtoull(word(i), NULL, 10);
-}
-
-/* name=value among the words, or NULL. */
-static const char *
-named(const char *name)
-{
-    const size_t len = strlen(name);
-
-    for (size_t i = 1; i < words_n; i++)
-        if (strncmp(words[i], name, len) == 0 && words[i][len] == '=') return words[i] + len + 1;
-    return NULL;
-}
-
-static uint64_t
-named_number(const char *name, uint64_t fallback)
-{
-    const char *value = named(name);
-
-    return value == NULL ? fallback : strtoull(value, NULL, 10);
-}
-
 static void
 read_name(const char *text, name_t *name)
 {
@@ -96,7 +63,7 @@ call_flags(void)
     uint32_t all = 0;
 
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
-        if (named_number(flags[i].name, 0) != 0) all |= flags[i].flag;
+        if (e2e_named_number(flags[i].name, 0) != 0) all |= flags[i].flag;
     return all;
 }
 
@@ -105,9 +72,9 @@ call_opts(void)
 {
     return (kvpool_opts_t){
         .struct_size = sizeof(kvpool_opts_t),
-        .deadline_ms = (uint32_t)named_number("deadline", 0),
+        .deadline_ms = (uint32_t)e2e_named_number("deadline", 0),
         .flags = call_flags(),
-        .replicas = (uint32_t)named_number("replicas", 0),
+        .replicas = (uint32_t)e2e_named_number("replicas", 0),
     };
 }
 
@@ -188,16 +155,16 @@ do_open(void)
     uint64_t begun = e2e_runnable_ns();
     int err;
 
-    conf.master = named("master");
-    conf.name = named("name");
-    conf.host_id = named("host_id");
-    conf.transports = named("transports");
-    conf.listen = named("listen");
-    conf.deadline_ms = (uint32_t)named_number("deadline", 0);
-    conf.memory_bytes = named_number("memory_bytes", 0);
-    conf.chunk_bytes = named_number("chunk_bytes", 0);
-    conf.verify = (uint32_t)named_number("verify", 0);
-    conf.tenant = (uint32_t)named_number("tenant", 0);
+    conf.master = e2e_named("master");
+    conf.name = e2e_named("name");
+    conf.host_id = e2e_named("host_id");
+    conf.transports = e2e_named("transports");
+    conf.listen = e2e_named("listen");
+    conf.deadline_ms = (uint32_t)e2e_named_number("deadline", 0);
+    conf.memory_bytes = e2e_named_number("memory_bytes", 0);
+    conf.chunk_bytes = e2e_named_number("chunk_bytes", 0);
+    conf.verify = (uint32_t)e2e_named_number("verify", 0);
+    conf.tenant = (uint32_t)e2e_named_number("tenant", 0);
     err = kvpool_open(&conf, &pool);
     begin(err, begun);
     end();
@@ -232,10 +199,10 @@ put_from(const name_t *name, uint8_t *buf, size_t len, size_t missing_at)
     uint64_t begun;
     int err;
 
-    e2e_fill(buf, len, e2e_hash(name->bytes, name->len), named_number("version", 0));
+    e2e_fill(buf, len, e2e_hash(name->bytes, name->len), e2e_named_number("version", 0));
     if (missing_at < len) take_page_away(buf, missing_at);
     begun = e2e_runnable_ns();
-    if (named_number("upsert", 0) != 0)
+    if (e2e_named_number("upsert", 0) != 0)
         err = kvpool_upsert(pool, name->bytes, name->len, buf, len, &o);
     else
         err = kvpool_put(pool, name->bytes, name->len, buf, len, &o);
@@ -247,12 +214,12 @@ put_from(const name_t *name, uint8_t *buf, size_t len, size_t missing_at)
 static void
 do_put(void)
 {
-    const size_t len = number(2);
+    const size_t len = e2e_number(2);
     uint8_t *buf = e2e_alloc(len + PAGE);
     name_t name;
 
-    read_name(word(1), &name);
-    put_from(&name, buf, len, named_number("stuck_at", UINT64_MAX));
+    read_name(e2e_word(1), &name);
+    put_from(&name, buf, len, e2e_named_number("stuck_at", UINT64_MAX));
     munmap(buf, len + PAGE);
 }
 
@@ -260,7 +227,7 @@ do_put(void)
 static void
 do_get(void)
 {
-    const size_t cap = number(2), missing_at = named_number("stuck_at", UINT64_MAX);
+    const size_t cap = e2e_number(2), missing_at = e2e_named_number("stuck_at", UINT64_MAX);
     kvpool_opts_t o = call_opts();
     uint64_t version = 0, begun;
     size_t len = 0, at = 0;
@@ -271,7 +238,7 @@ do_get(void)
     if (kept != NULL) munmap(kept, kept_len);
     kept_len = cap + PAGE;
     kept = e2e_alloc(kept_len);
-    read_name(word(1), &name);
+    read_name(e2e_word(1), &name);
     if (missing_at < cap) take_page_away(kept, missing_at);
     begun = e2e_runnable_ns();
     err = kvpool_get(pool, name.bytes, name.len, kept, cap, &len, &o);
@@ -305,7 +272,7 @@ do_exists(void)
     int is_there = -1, err;
     name_t name;
 
-    read_name(word(1), &name);
+    read_name(e2e_word(1), &name);
     err = kvpool_exists(pool, name.bytes, name.len, &is_there, &o);
     begin(err, begun);
     printf(",\"exists\":%d", is_there);
@@ -321,7 +288,7 @@ do_size(void)
     name_t name;
     int err;
 
-    read_name(word(1), &name);
+    read_name(e2e_word(1), &name);
     err = kvpool_size(pool, name.bytes, name.len, &len, &o);
     begin(err, begun);
     add("len", len);
@@ -336,7 +303,7 @@ do_remove(void)
     name_t name;
     int err;
 
-    read_name(word(1), &name);
+    read_name(e2e_word(1), &name);
     err = kvpool_remove(pool, name.bytes, name.len, &o);
     begin(err, begun);
     end();
@@ -366,7 +333,7 @@ do_view(void)
     name_t name;
     int err;
 
-    read_name(word(1), &name);
+    read_name(e2e_word(1), &name);
     err = kvpool_view(pool, name.bytes, name.len, &o, &view);
     answer_view(&name, err, begun);
 }
@@ -376,7 +343,7 @@ do_look(void)
 {
     name_t name;
 
-    read_name(word(1), &name);
+    read_name(e2e_word(1), &name);
     answer_view(&name, KVPOOL_OK, e2e_runnable_ns());
 }
 
@@ -478,7 +445,7 @@ batch_join(batch_t *b, const char *id, uint32_t members, kvpool_group_t *groups)
 {
     for (size_t i = 0; i < b->n; i++) {
         groups[i] = (kvpool_group_t){.id = {id, strlen(id)}, .members = members};
-        if (members > 0) groups[i].member = (uint32_t)(number(2) + i);
+        if (members > 0) groups[i].member = (uint32_t)(e2e_number(2) + i);
         b->items[i].group = &groups[i];
     }
 }
@@ -488,18 +455,18 @@ static void
 do_bput(void)
 {
     kvpool_group_t groups[4096];
-    const size_t n = number(3), len = number(4), missing_at = named_number("stuck_at", UINT64_MAX);
+    const size_t n = e2e_number(3), len = e2e_number(4), missing_at = e2e_named_number("stuck_at", UINT64_MAX);
     kvpool_opts_t o = call_opts();
     uint64_t begun;
     batch_t b;
     int err;
 
-    batch_init(&b, word(1), number(2), n, len);
+    batch_init(&b, e2e_word(1), e2e_number(2), n, len);
     for (size_t i = 0; i < n; i++)
-        e2e_fill(b.iovs[i].addr, len, hash_of(&b, i), named_number("version", 0));
+        e2e_fill(b.iovs[i].addr, len, hash_of(&b, i), e2e_named_number("version", 0));
     if (missing_at < len) take_page_away(b.arena, missing_at);
-    if (named("group") != NULL && n <= sizeof groups / sizeof groups[0])
-        batch_join(&b, named("group"), (uint32_t)named_number("members", 0), groups);
+    if (e2e_named("group") != NULL && n <= sizeof groups / sizeof groups[0])
+        batch_join(&b, e2e_named("group"), (uint32_t)e2e_named_number("members", 0), groups);
     begun = e2e_runnable_ns();
     err = kvpool_batch_put(pool, b.items, n, &o, b.results);
     answer_batch(&b, err, begun, 0);
@@ -510,14 +477,14 @@ do_bput(void)
 static void
 do_bget(void)
 {
-    const size_t n = number(3), len = number(4), missing_at = named_number("stuck_at", UINT64_MAX);
+    const size_t n = e2e_number(3), len = e2e_number(4), missing_at = e2e_named_number("stuck_at", UINT64_MAX);
     kvpool_opts_t o = call_opts();
     uint64_t begun, version, wrong = 0;
     size_t at;
     batch_t b;
     int err;
 
-    batch_init(&b, word(1), number(2), n, len);
+    batch_init(&b, e2e_word(1), e2e_number(2), n, len);
     if (missing_at < len) take_page_away(b.arena, missing_at);
     begun = e2e_runnable_ns();
     err = kvpool_batch_get(pool, b.items, n, &o, b.results);
@@ -537,7 +504,7 @@ do_bexist(void)
     batch_t b;
     int err;
 
-    batch_init(&b, word(1), number(2), number(3), 0);
+    batch_init(&b, e2e_word(1), e2e_number(2), e2e_number(3), 0);
     err = kvpool_batch_is_exist(pool, b.keys, b.n, &o, b.results);
     for (size_t i = 0; i < b.n && err == KVPOOL_OK; i++) {
         there += b.results[i] == 1;
@@ -546,6 +513,30 @@ do_bexist(void)
     begin(err, begun);
     add("exist", there);
     add("failed", failed);
+    end();
+    batch_fini(&b);
+}
+
+/* bremove PREFIX FROM N */
+static void
+do_bremove(void)
+{
+    kvpool_opts_t o = call_opts();
+    uint64_t begun = e2e_runnable_ns(), removed = 0, absent = 0, held = 0;
+    batch_t b;
+    int err;
+
+    batch_init(&b, e2e_word(1), e2e_number(2), e2e_number(3), 0);
+    err = kvpool_batch_remove(pool, b.keys, b.n, &o, b.results);
+    for (size_t i = 0; i < b.n && err == KVPOOL_OK; i++) {
+        removed += b.results[i] == KVPOOL_OK;
+        absent += b.results[i] == KVPOOL_NOT_FOUND;
+        held += b.results[i] == KVPOOL_HELD;
+    }
+    begin(err, begun);
+    add("removed", removed);
+    add("absent", absent);
+    add("held", held);
     end();
     batch_fini(&b);
 }
@@ -570,8 +561,8 @@ do_lookup(void)
     batch_t b;
     int err;
 
-    batch_init(&b, word(1), number(2), number(3), 0);
-    err = kvpool_lookup(pool, b.keys, b.n, (uint32_t)named_number("ttl", 0), &o, NULL, &lookup);
+    batch_init(&b, e2e_word(1), e2e_number(2), e2e_number(3), 0);
+    err = kvpool_lookup(pool, b.keys, b.n, (uint32_t)e2e_named_number("ttl", 0), &o, NULL, &lookup);
     answer_lookup(err, begun);
     batch_fini(&b);
 }
@@ -585,8 +576,8 @@ do_prefix(void)
     batch_t b;
     int err;
 
-    batch_init(&b, word(1), number(2), number(3), 0);
-    err = kvpool_longest_prefix(pool, b.keys, b.n, (uint32_t)named_number("ttl", 0), &o, &lookup);
+    batch_init(&b, e2e_word(1), e2e_number(2), e2e_number(3), 0);
+    err = kvpool_longest_prefix(pool, b.keys, b.n, (uint32_t)e2e_named_number("ttl", 0), &o, &lookup);
     answer_lookup(err, begun);
     batch_fini(&b);
 }
@@ -607,8 +598,8 @@ do_remove_many(void)
 {
     kvpool_opts_t o = call_opts();
     uint64_t begun = e2e_runnable_ns(), removed = 0, held = 0;
-    int err = strcmp(word(0), "all") == 0 ? kvpool_remove_all(pool, &o, &removed, &held)
-                                          : kvpool_remove_by_regex(pool, word(1), &o, &removed, &held);
+    int err = strcmp(e2e_word(0), "all") == 0 ? kvpool_remove_all(pool, &o, &removed, &held)
+                                              : kvpool_remove_by_regex(pool, e2e_word(1), &o, &removed, &held);
 
     begin(err, begun);
     add("removed", removed);
@@ -628,14 +619,14 @@ static void
 do_list(void)
 {
     kvpool_opts_t o = call_opts();
-    const char *prefix = named("prefix") != NULL ? named("prefix") : "";
+    const char *prefix = e2e_named("prefix") != NULL ? e2e_named("prefix") : "";
     uint64_t begun = e2e_runnable_ns(), cursor = 0, pages = 0;
-    FILE *to = fopen(word(1), "w");
+    FILE *to = fopen(e2e_word(1), "w");
     int err;
 
-    if (to == NULL) e2e_die("cannot write %s: %s", word(1), strerror(errno));
+    if (to == NULL) e2e_die("cannot write %s: %s", e2e_word(1), strerror(errno));
     do {
-        err = kvpool_list(pool, prefix, strlen(prefix), (uint32_t)number(2), &cursor, write_key, to, &o);
+        err = kvpool_list(pool, prefix, strlen(prefix), (uint32_t)e2e_number(2), &cursor, write_key, to, &o);
         pages++;
     } while (err == KVPOOL_OK && cursor != 0);
     fclose(to);
@@ -657,40 +648,20 @@ do_stat(void)
     end();
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} commands[] = {
+static const e2e_command_t commands[] = {
     {"open", do_open},       {"close", do_close},   {"free", do_free},           {"put", do_put},
     {"get", do_get},         {"size", do_size},     {"untouched", do_untouched}, {"exists", do_exists},
     {"remove", do_remove},   {"bput", do_bput},     {"bget", do_bget},           {"bexist", do_bexist},
     {"lookup", do_lookup},   {"prefix", do_prefix}, {"release", do_release},     {"regex", do_remove_many},
     {"all", do_remove_many}, {"list", do_list},     {"stat", do_stat},           {"view", do_view},
-    {"look", do_look},       {"unview", do_unview}, {"bump", do_bump},
+    {"look", do_look},       {"unview", do_unview}, {"bump", do_bump},           {"bremove", do_bremove},
 };
-
-static void
-run_line(char *line)
-{
-    words_n = 0;
-    for (char *at = strtok(line, " \n"); at != NULL && words_n < WORDS_MAX; at = strtok(NULL, " \n"))
-        words[words_n++] = at;
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        if (strcmp(commands[i].name, word(0)) != 0) continue;
-        commands[i].run();
-        return;
-    }
-    e2e_die("unknown command %s", word(0));
-}
 
 int
 main(void)
 {
-    static char line[16384];
-
     install_handlers();
-    while (fgets(line, sizeof line, stdin) != NULL)
-        run_line(line);
+    e2e_obey(commands, sizeof commands / sizeof commands[0]);
     kvpool_free(pool);
     return 0;
 }

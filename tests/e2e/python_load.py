@@ -41,17 +41,18 @@ def is_whole(data, key):
 
 
 class Load:
-    """Threads on one pool, until stop() or `until`; what went wrong is in wrong."""
+    """Threads on one pool, until stop(); what went wrong is in wrong. worker: of a pool of what kind."""
 
-    def __init__(self, pool, threads, seed):
+    def __init__(self, pool, threads, seed, worker=None, is_daemon=False):
         self.pool = pool
+        self.worker = worker or PoolWorker
         self.counts = collections.Counter()
         self.wrong = []
         self.done = [0] * threads  # calls of each
         self.is_stopping = False
         self.may_close = False  # CLOSED is how a thread ends then
         self._lock = threading.Lock()
-        self.threads = [threading.Thread(target=self._run, args=(i, seed * 1000 + i)) for i in range(threads)]
+        self.threads = [threading.Thread(target=self._run, args=(i, seed * 1000 + i), daemon=is_daemon) for i in range(threads)]
         for thread in self.threads:
             thread.start()
 
@@ -68,7 +69,7 @@ class Load:
 
     def _run(self, i, seed):
         try:
-            _Worker(self, i, random.Random(seed)).run()
+            self.worker(self, i, random.Random(seed)).run()
         except kvpool.ClosedError as e:
             if not self.may_close or e.name != "CLOSED":
                 self.wrong.append(repr(e))
@@ -76,31 +77,64 @@ class Load:
             self.wrong.append(repr(e))
 
 
-class _Worker:
+class Worker:
+    """What a thread does: CALLS, at random, with memory of its own."""
+
+    CALLS = ()
+
     def __init__(self, load, i, rng):
         self.load, self.pool, self.i, self.rng = load, load.pool, i, rng
         self.memory = np.zeros((2 * BATCH, CAP), np.uint8)
         self.counts = collections.Counter()
 
     def run(self):
-        calls = (self.put, self.upsert, self.get, self.get, self.get_into, self.put_many, self.get_many, self.get_many, self.view,
-                 self.look, self.prefix, self.remove)
         try:
-            self.pool.register(self.memory)
+            self.register()
             while not self.load.is_stopping:
-                call = self.rng.choice(calls)
-                try:
-                    call(self.rng.randrange(KEYS))
-                    self.counts[call.__name__] += 1
-                except kvpool.ClosedError:
-                    raise
-                except kvpool.Error as e:
-                    self.expect(e)
+                call = self.rng.choice(self.CALLS)
+                if self.turn(getattr(self, call), self.rng.randrange(KEYS)):
+                    self.counts[call] += 1
                 self.load.done[self.i] += 1
-            self.pool.unregister(self.memory)
+            self.unregister()
         finally:
             with self.load._lock:
                 self.load.counts.update(self.counts)
+
+    def turn(self, call, key):
+        """Whether it did what it is for."""
+        call(key)
+        return True
+
+    def check(self, data, key, how):
+        if not is_whole(data, key):
+            self.load.wrong.append(f"{how} of k{key}: wrong bytes, length {len(data)}, first {bytes(data[:16])!r}")
+
+    def numbers(self, key):
+        """A batch of keys."""
+        return [(key + i) % KEYS for i in range(BATCH)]
+
+    def value(self, key, slot=0):
+        return fill(self.memory[slot], key, self.rng.randrange(1 << 40))
+
+
+class PoolWorker(Worker):
+    """On a kvpool.Pool."""
+
+    CALLS = ("put", "upsert", "get", "get", "get_into", "put_many", "get_many", "get_many", "view", "look", "prefix", "remove")
+
+    def register(self):
+        self.pool.register(self.memory)
+
+    def unregister(self):
+        self.pool.unregister(self.memory)
+
+    def turn(self, call, key):
+        try:
+            call(key)
+            return True
+        except kvpool.Error as e:
+            self.expect(e)
+            return False
 
     def expect(self, e):
         if isinstance(e, kvpool.ClosedError):
@@ -108,13 +142,6 @@ class _Worker:
         self.counts[e.name] += 1
         if e.name not in EXPECTED:
             self.load.wrong.append(str(e))
-
-    def check(self, data, key, how):
-        if not is_whole(data, key):
-            self.load.wrong.append(f"{how} of k{key}: wrong bytes, length {len(data)}, first {bytes(data[:16])!r}")
-
-    def value(self, key, slot=0):
-        return fill(self.memory[slot], key, self.rng.randrange(1 << 40))
 
     def put(self, key):
         self.pool.put(f"k{key}", self.value(key))
@@ -130,13 +157,13 @@ class _Worker:
         self.check(self.memory[0][:n], key, "get_into")
 
     def put_many(self, key):
-        keys = [(key + i) % KEYS for i in range(BATCH)]
+        keys = self.numbers(key)
         for error in self.pool.put_many([f"k{k}" for k in keys], [self.value(k, slot) for slot, k in enumerate(keys)]):
             if error is not None:
                 self.expect(error)
 
     def get_many(self, key):
-        keys = [(key + i) % KEYS for i in range(BATCH)]
+        keys = self.numbers(key)
         slots = self.memory[BATCH:]
         for k, slot, n in zip(keys, slots, self.pool.get_many([f"k{k}" for k in keys], [[s[:CAP // 2], s[CAP // 2:]] for s in slots])):
             if isinstance(n, int):

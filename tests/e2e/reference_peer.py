@@ -9,11 +9,7 @@ input, or with whoever started it.
 """
 import array
 import ctypes
-import fcntl
 import json
-import multiprocessing
-import random
-import signal
 import socket
 import struct
 import subprocess
@@ -21,29 +17,15 @@ import sys
 import time
 import zlib
 
-from mooncake import store as module
+from reference_process import Process, answer, data, die_with_parent, digest, evaluate, loopback_up
+
+sys.modules["torch"] = None  # neither side is to find one: whether a machine has it must not decide what is compared
+from mooncake import store as module  # noqa: E402
 
 MASTER = ("127.0.0.1", 50051)
 MEMORY_BYTES = 256 << 10  # registered, of each client
 READY_S = 30
-CALL_S = 30
 LOCAL_BYTES = 16 << 20
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent():
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def loopback_up():
-    """SIOCGIFFLAGS, then SIOCSIFFLAGS with IFF_UP."""
-    with socket.socket() as s:
-        name, flags = struct.unpack("16sh", fcntl.ioctl(s, 0x8913, struct.pack("16sh", b"lo", 0)))
-        fcntl.ioctl(s, 0x8914, struct.pack("16sh", name, flags | 1))
-
-
-def data(size, seed):
-    return random.Random(seed).randbytes(size)
 
 
 def config(**fields):
@@ -60,21 +42,14 @@ def pieces(length, places, sizes):
     return b"".join(ctypes.string_at(at, size) for at, size in zip(places, sizes))[:length]
 
 
-def plain(value):
-    """A result as JSON that tells types apart."""
-    if value is None or type(value) in (bool, int, str):
-        return value
-    if isinstance(value, (bytes, module.BufferHandle)):
-        held = bytes(value)
-        return {type(value).__name__: held.hex() if len(held) <= 16 else f"{len(held)} bytes, {zlib.crc32(held):08x}"}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, dict):
-        return [[plain(k), plain(value[k])] for k in sorted(value)]
+def plain_of_store(value):
+    """What only this module has; else None."""
+    if isinstance(value, module.BufferHandle):
+        return {"BufferHandle": digest(bytes(value))}
     if isinstance(value, module.ReplicaDescriptor):
         size = value.get_memory_descriptor().buffer_descriptor.size
         return {"replica": [value.status.name, value.is_memory_replica(), value.is_disk_replica(), size]}
-    return {type(value).__name__: str(value)}
+    return None
 
 
 class Client:
@@ -84,7 +59,7 @@ class Client:
         self.store = module.MooncakeDistributedStore()
         self.memory, other = (ctypes.create_string_buffer(MEMORY_BYTES) for _ in range(2))
         self.names = dict(s=self.store, A=ctypes.addressof(self.memory), C=ctypes.addressof(other), N=MEMORY_BYTES, array=array,
-                          c=module, data=data, config=config, refill=self.refill, got=self.got,
+                          c=module, data=data, config=config, refill=self.refill, head=self.head, given=self.given, got=self.got,
                           got_ranges=self.got_ranges, leased=self.leased, setup=self.setup, other=other)
         self.refill(number)
 
@@ -119,65 +94,38 @@ class Client:
         pool.close()
         return (*found, self.store.remove("leased", True))
 
+    def given(self, unmount):
+        """What allocate_and_mount_segment says, and unmount of what it gave, twice."""
+        told = self.store.allocate_and_mount_segment(16 << 20)
+        return told["ret"], told["allocated_size"], len(told["segment_ids"]), *(unmount(told["segment_ids"]) for _ in range(2))
+
+    def head(self, at, shape, size):
+        """Writes the header of an int32 tensor of that shape and so many bytes: what the reference wrote of one (magic, version and
+        length of the header, type, dimensions, ..., lengths; -1 for what is not used)."""
+        words = [0x4d4f4f4e, 0x01300001, 6, len(shape)] + [0] * 6 + [-1] * 32 + [0] * 34
+        words[6], words[8] = 4 * len(words), size
+        for i, length in enumerate(shape):
+            words[10 + 2 * i:12 + 2 * i] = words[26 + 2 * i:28 + 2 * i] = struct.unpack("<ii", struct.pack("<q", length))
+        ctypes.memmove(at, struct.pack(f"<{len(words)}i", *words), 4 * len(words))
+
     def setup(self, memory):
         return self.store.setup("127.0.0.1", "P2PHANDSHAKE", memory, LOCAL_BYTES, "tcp", "", "%s:%d" % MASTER)
 
     def outcome(self, expression):
-        """{"value"} or {"raised"}, and what the registered memory holds after it."""
-        try:
-            found = {"value": plain(eval(expression, dict(self.names)))}
-        except Exception as e:  # whatever it is, it is the outcome
-            found = {"raised": type(e).__name__, "text": str(e)[:200]}
-        return {**found, "memory": zlib.crc32(self.memory)}
+        """What came of it, and what the registered memory holds after it."""
+        return {**evaluate(expression, self.names, plain_of_store), "memory": zlib.crc32(self.memory)}
 
 
-def run_client(pipe, number, memory):
-    die_with_parent()
+def run_client(pipe, number, memory=0):
     client = Client(number)
     if number >= 0:
         pipe.send([client.setup(memory), client.store.register_buffer(client.names["A"], MEMORY_BYTES)])
-    for expression in iter(pipe.recv, None):
-        pipe.send(client.outcome(expression))
+    answer(pipe, client.outcome)
     client.store.close()
 
 
-class Process:
-    """A client in a process of its own."""
-
-    def __init__(self, number, memory=0):
-        self.pipe, theirs = multiprocessing.Pipe()
-        self.process = multiprocessing.get_context("fork").Process(target=run_client, args=(theirs, number, memory), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    def answer(self):
-        """What it says, or how it ended, or that it says nothing."""
-        if not self.pipe.poll(CALL_S):
-            self.process.kill()
-            return {"hung": CALL_S}
-        try:
-            return self.pipe.recv()
-        except EOFError:
-            self.process.join()
-            return {"died": signal.Signals(-self.process.exitcode).name if self.process.exitcode < 0 else self.process.exitcode}
-
-    def ask(self, expression):
-        self.pipe.send(expression)
-        return self.answer()
-
-    def end(self):
-        if self.process.is_alive():
-            self.pipe.send(None)
-
-    def wait_ended(self):
-        self.process.join(CALL_S)
-        if self.process.is_alive():
-            self.process.kill()
-        self.process.join()
-
-
 def once(expression):
-    process = Process(-1)
+    process = Process(run_client, -1)
     found = process.ask(expression)
     process.end()
     process.wait_ended()
@@ -200,7 +148,7 @@ def main():
     loopback_up()
     master = subprocess.Popen(told["master"], stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=die_with_parent)
     await_master(master)
-    clients = [Process(number, told["memory"]) for number in range(told["clients"])]
+    clients = [Process(run_client, number, told["memory"]) for number in range(told["clients"])]
     print(json.dumps([c.answer() for c in clients]), flush=True)
     for line in sys.stdin:
         number, expression = json.loads(line)

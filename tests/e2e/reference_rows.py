@@ -1,73 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where ours answers otherwise than the reference, on purpose: the table of test_python_reference.py. A row that no call of a run
 uses fails the test."""
-import re
-
-
-class Row:
-    """One difference: in calls that match, ours against theirs (values as JSON; regular expressions, of all of it), and why."""
-
-    def __init__(self, calls, ours, theirs, reason):
-        self.calls, self.ours, self.theirs = re.compile(calls), re.compile(ours), re.compile(theirs)
-        self.reason = reason
-        self.uses = 0
-
-    def covers(self, call, ours, theirs):
-        return bool(self.calls.search(call) and self.ours.fullmatch(ours) and self.theirs.fullmatch(theirs))
-
-    def __repr__(self):
-        return f"Row({self.calls.pattern!r}, {self.ours.pattern!r}, {self.theirs.pattern!r}): {self.reason}"
+from reference_row import TYPE_ERROR, Row, died, is_more, raised, value
 
 
 def rows():
-    number = r"-?\d+"
+    key = r"'[^']*'"
     replica = r'\{"replica": \[[^]]*\]\}'
-    type_error = r'\{"raised": "TypeError"\}'
+    into_more = rf"^(got\()?s\.batch_get_into_multi_buffers(, |\()\[{key}"
     return [
         # Of safety.
-        Row(r"", r".*", r'\{"died": "SIGSEGV"\}',
-            "a store that was not set up, or was closed, answers; there it takes the process with it"),
-        Row(r"\bC\b", "-600", r"0|-704|\d+", "memory has to be registered, by TCP, too; there only RDMA asks for it"),
-        Row(r"A \+ N - 10", "-600", "0", "a buffer must not go beyond what is registered"),
-        Row(r"\[::2\]", r'\{"raised": "BufferError"\}', r'\{"value": \[.*, 0\]\}',
+        Row(r"^s\.(put\('k', b'x'|is_exist\('k'|get_into\('k', A, 10|get_size\('k'|remove\('k'|remove_all\(|register_buffer\(A, N|"
+            r"unregister_buffer\(A|put_parts\('k', b'x'|put_batch\(\['k'\], \[b'x'\])\)$", value("-600"), died(),
+            "a store that was not set up says so; there it takes the process with it"),
+        Row(r"^s\.(batch_put_from\(\['k'\], \[A\], \[10\]|batch_is_exist\(\['k'\])\)$", value(r"\[-600\]"), died(), "the same of each key"),
+        Row(r"^s\.get_into_ranges\(\[A\], \[\['k'\]\], ", value(r"\[\[\[-600\]\]\]"), died(), "the same of each range"),
+        Row(r"^s\.create_copy_task\('k', |^s\.query_task\(\(1, 2\)\)$", value(r"\[(\[0, 0\]|null), -600\]"), died(), "the same of tasks"),
+        Row(r"^s\.(batch_get_buffer\(\['k'\]|get_buffer\('k'|get_replica_desc\('k'|get_hostname\()\)$", value(r'null|\[null\]|\[\]|""'), died(),
+            "a store that was not set up has nothing; there it takes the process with it"),
+        Row(r"^\(setup\(0\), s\.close\(\), s\.put\('k', b'x'\)\)$", value(r"\[0, 0, -600\]"), died(), "a store that was closed says so"),
+        Row(r"^\(?s\.init_all\('tcp', '', (0|1 << 24)\)", value(r"0|\[0, 0\]"), died(),
+            "init_all joins the pool; there it takes the process with it"),
+        Row(r"^s\.setup_dummy\(1 << 24, 1 << 24, ''\)$", value("-1"), died(), "no address is refused"),
+        Row(r"^s\.batch_get_tensor_into\(\['k'\], ", "null", "-600", "of a store that was not set up there is no tensor"),
+        Row(r"^s\.(put_from|upsert_from|upsert_tensor_from)\('k\d', C, |^s\.put_from_with_metadata\('k\d', C, C, ", "-600", "0",
+            "memory has to be registered, by TCP, too; there only RDMA asks for it (puts)"),
+        Row(r"^s\.get_into\(('k\d'|'absent'), C, 100\)", "-600", r"-704|\d+",
+            "the same of gets: it is looked at before an object is looked for", lambda ours, theirs: theirs == -704 or 0 < theirs <= 100),
+        Row(r"batch_(get_into|put_from)_multi_buffer_ranges\(\['\w+'\], \[\[C\]\], \[\[1\]\]", "-600", "1", "the same of sessions"),
+        Row(r"^s\.put_from\('k\d', A \+ N - 10, 100\)", "-600", "0", "a buffer must not go beyond what is registered"),
+        Row(r"s\.put\('k\d', memoryview\(b'abcdef'\)\[::2\]\)", raised("BufferError"), value(r"\[(0|-704), 0\]"),
             "memory with gaps is refused; there other bytes are stored"),
-        Row(r"array\.array", r'\{"bytes": "010000000200000003000000"\}', r'\{"bytes": "010000"\}',
+        Row(r"array\.array\('i', \[1, 2, 3\]\)", r'\{"bytes": "010000000200000003000000"\}', r'\{"bytes": "010000"\}',
             "an array's bytes are stored; there as many bytes as it has items"),
-        Row(r"remove_by_regex\('', True\)", "-600", number, "an empty pattern removes nothing; there it removes all"),
+        Row(r"^s\.remove_by_regex\('', True\)", "-600", r"\d+", "an empty pattern removes nothing; there it removes all"),
         # Of what is there.
-        Row(r"remove|batch_remove", "0", "-706",
+        Row(r"^s\.(batch_)?remove\((?!.*True\)$)", "0", "-706",
             "a get does not hold an object: its bytes stay until it is done, however long that takes"),
-        Row(r"batch_replica_clear", r"\[.*\]", r"\[.*\]", "a get does not hold an object (the keys of those that went)"),
-        Row(r"remove_(all|by_regex)", number, number, "a get does not hold an object (the number of those that went)"),
-        Row(r"put_from\('k\d', A, 0\)", "-600", "0", "no bytes are no object"),
-        Row(r"'L' \* 5000", "-600", "0", "a key has 1,024 bytes at most"),
-        Row(r"bytes\(\d+ << 20\)", "0", "-600", "no local buffer bounds an object: it goes from the caller's memory"),
-        Row(r"put_batch", "1", "0",
-            "of a batch each object is put or not for itself; there one that is empty keeps all from being put"),
-        Row(r"'twice'", "-703|10", "0|20", "of two objects with one key in a batch the first is put; there the second, too"),
-        Row(r"get_into.*\b65536\b|get_into_multi_buffers", r"\d+", "-800", "buffers may be larger than the object, in pieces, too"),
-        Row(r"get_into.*\[10, 0\]|\[\[\]\]|\[\[A, A \+ 100\]\], \[\[10\]\]", "-600", "-704|-800",
-            "buffers of no bytes, and lists of other lengths, are refused before anything is asked"),
-        Row(r"get_into_ranges", r'-704|\{"value": \[\[\[-704\]\]\]\}', f"-600|{type_error}",
-            "of an object that is not there it is not looked at what was to be read, and where to"),
-        Row(r"get_replica_desc", rf"\[{replica}\]", rf"\[{replica}, {replica}\]",
+        Row(rf"^s\.batch_replica_clear\(\[{key}.*, ''\)", r"\[.*\]", r"\[.*\]",
+            "a get does not hold an object (the keys of those that went)", is_more),
+        Row(r"^s\.remove_(all|by_regex)\((?!.*True\)$)", r"\d+", r"\d+", "a get does not hold an object (the number of those that went)",
+            is_more),
+        Row(r"put(_from|_session_start)?\(\[?'L' \* 5000", "-600", "0", "a key has 1,024 bytes at most"),
+        Row(r"^s\.put\('k\d', bytes\((20|100) << 20\)\)", "0", "-600", "no local buffer bounds an object: it goes from the caller's memory"),
+        Row(r"batch_put_tensor_from\(\['k\d', 'kt'\], \[A, A\], \[400, 399\]\)", "0|1", "-600|0",
+            "the same of tensors of which one is none", lambda ours, theirs: (ours, theirs) in ((0, -600), (1, 0))),
+        Row(r"batch_put_from\(\['twice', 'twice'\]", "-703|10", "0|20",
+            "of two objects with one key in a batch the first is put; there the second, too",
+            lambda ours, theirs: (ours, theirs) in ((-703, 0), (10, 20))),
+        Row(into_more, r"[1-9]\d*", "-800", "buffers may be larger than the object, in pieces, too"),
+        Row(into_more, r'\{"bytes": ".+"\}', "null", "buffers may be larger than the object, in pieces, too (the bytes)"),
+        Row(r"^s\.batch_get_into\(\['absent', 'k\d'\], \[A, A\], \[10, 0\]\)", "-600", "-704",
+            "buffers of no bytes are refused before anything is asked"),
+        Row(r"^s\.batch_get_into_multi_buffers\(\['k\d'\], (\[\[A, A \+ 100\]\], \[\[10\]\]|\[\[\]\], \[\[\]\])\)", "-600", "-704|-800",
+            "lists of other lengths, or of none, are refused before anything is asked"),
+        Row(r"^s\.get_into_ranges\(\[C\], \[\[('k\d'|'absent')\]\]", "-704", "-600",
+            "of an object that is not there it is not looked at where it was to be read to"),
+        Row(r"^s\.get_into_ranges\(\[A\], \[\[('k\d'|'absent')\]\], \[\[\[0\]\]\], \[\[\[-1\]\]\]", value(r"\[\[\[-704\]\]\]"), TYPE_ERROR,
+            "of an object that is not there it is not looked at what was to be read"),
+        Row(r"config\(replica_num=2\)\), s\.get_replica_desc", rf"\[{replica}\]", rf"\[{replica}, {replica}\]",
             "copies lie on different hosts, and here is one; there two segments are enough"),
-        Row(r"got\(", r'\{"bytes": .*\}', "null", "buffers may be larger than the object, in pieces, too (the bytes)"),
-        Row(r"metadata\('k\d', A, A \+ 500, 0, 10\)", "1", "0", "metadata alone is an object; there it says 0 and stores nothing"),
+        Row(r"put_from_with_metadata\('k\d', A, A \+ 500, 0, 10\)", "1", "0", "metadata alone is an object; there it says 0 and stores nothing"),
         Row(r"prefer_alloc_in_same_node", "0", "-600", "it changes nothing here; there it is for puts of several buffers alone"),
-        Row(r"get_batch\(\[\]\)", r"\[\]", r'\[\{"bytes": ""\}\]', "to no keys there are no values"),
-        Row(r"put_from_with_metadata\(''", "-600", "600", "an error is negative"),
-        Row(r"setup\(0\), setup\(0\)", "-600", "0", "a store is set up once; there the second call loses the first one's pool"),
-        Row(r"^s\.batch_(get|put)_session_", r"\[-600\]|-600", r"\[\]|-1",
-            "a store that was not set up says so, of each key; there of none, and once with another code"),
-        Row(r"^leased\(1 << 20, 1 << 21", r'\{"raised": "RuntimeError"\}', r'\{"value": .*\}',
+        Row(r"^s\.get_batch\(\[\]\)", r"\[\]", r'\[\{"bytes": ""\}\]', "to no keys there are no values"),
+        Row(r"^s\.put_from_with_metadata\(''", "-600", "600", "an error is negative"),
+        Row(r"^\(setup\(0\), setup\(0\)\)", "-600", "0", "a store is set up once; there the second call loses the first one's pool"),
+        Row(r"^s\.batch_(get_session_start|put_session_(start|end|revoke))\(\['k'\](, \[1\])?\)", r"\[-600\]", r"\[\]",
+            "a store that was not set up says so, of each key; there of none"),
+        Row(r"^s\.batch_get_session_end\(\['k'\]\)", "-600", "-1", "a store that was not set up says so with one code"),
+        Row(r"^leased\(1 << 20, 1 << 21\)", raised("RuntimeError"), value(r"\[2097152, 0, 0\]"),
             "max_bytes bounds what a BufferPool leases; there a region may be larger"),
+        Row(r"given\(s\.unmount_segment\)", "0", "-1", "memory that was given is taken back by either name"),
+        Row(r"^s\.save_tensor_to_safetensor\('(absent)?'", "-704", "-1100", "what is not there is an object; there a file"),
+        # Of what is not there yet, or cannot be.
+        Row(r"^s\.mount_segment\('", "-1012", "-1", "a node's memory is no file, and the code says that it cannot be"),
+        Row(r"^s\.(batch_)?get_tensor(_into)?\(\[?'kt'|put_tensor_with_tp_from\(\[?'k\d'\]?, \[?A\]?, \[?400\]?, 0, 2, ",
+            raised("ModuleNotFoundError"), value(r"null|\[null\]|\[null, (-600|\[-600\])\]"),
+            "a process without torch is told that; there it is as if nothing were there"),
         # Of Python.
-        Row(r"-\d|1 << 64", r'\{"value": -600\}|\{"raised": "(Overflow|Value)Error"\}', type_error,
-            "a number out of range is said to be that"),
-        Row(r"udc80", r'\{"raised": "UnicodeEncodeError"\}', type_error, "a str that is no UTF-8 is said to be that"),
-        Row(r"put.*, None\)", r'\{"value": (0|\[\[0\], \[0\]\])\}', type_error, "None is the default config"),
-        Row(r"key=", r'\{"value".*', type_error, "arguments have names"),
-        Row(r"'yes'", r'\{"value".*', type_error, "force is whatever is true"),
-        Row(r"multi_buffers\([^,]*, \[A\]", r'\{"value".*', type_error, "a buffer alone does for a list of one"),
+        Row(r"^s\.(register_buffer\((-1, 5|C, -5)|unregister_buffer\(-1|put_from\('k\d', A, (-1|1 << 64)|get_into\('k\d', (A, -1|1 << 64, 1))\)",
+            raised("OverflowError"), TYPE_ERROR, "a number out of range is said to be that"),
+        Row(r"^leased\((-1, 10|1 << 20, -1)\)|^s\.batch_put_session_start\(\['new'\], \[-1\]\)", raised("ValueError"), TYPE_ERROR,
+            "a number out of range is said to be that (pools and sessions)"),
+        Row(r"'\\udc80'", raised("UnicodeEncodeError"), TYPE_ERROR, "a str that is no UTF-8 is said to be that"),
+        Row(r"^s\.put\('k\d', b'x', None\)", value("0"), TYPE_ERROR, "None is the default config"),
+        Row(r"batch_put_session_start\(\['new'\], \[1\], None\)", value(r"\[\[0\], \[0\]\]"), TYPE_ERROR, "None is the default config (sessions)"),
+        Row(r"^s\.get\(key='k\d'\)", value(r'\{"bytes": ".*"\}'), TYPE_ERROR, "arguments have names"),
+        Row(r"^s\.remove\('k\d', 'yes'\)", value("0|-704"), TYPE_ERROR, "force is whatever is true"),
+        Row(r"^s\.batch_put_from_multi_buffers\(\['k\d'\], \[A\], \[10\]\)", value(r"\[0\]"), TYPE_ERROR, "a buffer alone does for a list of one"),
+        Row(r"^s\.batch_get_into_multi_buffers\(\['k\d'\], \[A\], \[10\]\)", value(r"\[(-600|-704|[1-9]|10)\]"), TYPE_ERROR,
+            "a buffer alone does for a list of one (gets)"),
+        Row(r"^s\.(upsert_tensor|get_tensor_into_cuda)\(7, 7\)|^s\.init_all\('tcp', '', 'text'\)", value("-600"), TYPE_ERROR,
+            "it has a code before the argument of a wrong type is looked at"),
+        Row(r"^s\.setup_dummy\('text', |^s\.unmount_and_free_segment\(\['nowhere:1'\], 'text'\)", value("-1"), TYPE_ERROR,
+            "the same of arguments that nothing depends on"),
+        Row(r"^s\.mount_segment\(7, ", value(r'\[\["ret", -1012\], \["segment_ids", \[\]\]\]'), TYPE_ERROR, "the same of a segment that is a file"),
+        Row(r"^s\.load_tensor_from_safetensor\(file_name=7\)", value("null"), TYPE_ERROR, "a file that cannot be read is none"),
     ]

@@ -120,3 +120,21 @@ def test_remove_of_one_that_is_held(pool):
     assert holder("lookup k 0 1 ttl=10000")["granted"] == 1
     assert client("remove k0 force=1")["err"] == "OK"
     assert holder("get k0 1000")["err"] == "NOT_FOUND"
+
+
+@pytest.mark.pool(nodes=1, memory="64MiB")
+def test_remove_of_many_keys(pool, filled):
+    """Fails if a batch takes other keys than it names, or what is held without force; if one key's refusal is another's; or if
+    what went is found again.
+    """
+    holder = Shell(pool.bench, pool.addr, "holder")
+    n, at = MANY * 3 // 5, MANY // 5
+    assert holder(f"lookup many/ {at} 10 ttl=10000")["granted"] == 10
+    got = filled(f"bremove many/ 0 {n}")
+    assert (got["err"], got["removed"], got["held"], got["absent"]) == ("OK", n - 10, 10, 0), got
+    assert set(listed(filled, pool.bench, 4096)[0]) == names([*range(at, at + 10), *range(n, MANY)])
+    assert filled(f"bget many/ 0 {n} 100")["results"] == {"NOT_FOUND": n - 10, "OK": 10}
+    got = filled(f"bremove many/ 0 {n + 1} force=1")
+    assert (got["removed"], got["held"], got["absent"]) == (11, 0, n - 10), got
+    assert set(listed(filled, pool.bench, 4096)[0]) == names(range(n + 1, MANY))
+    assert filled("bput many/ 0 100 100")["results"] == {"OK": 100}

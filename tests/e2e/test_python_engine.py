@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """mooncake.engine between processes: what connectors call, and peers that are killed, stopped, restarted, or take memory back
 (stage `python` of tests/run)."""
+import ctypes
 import hashlib
 import json
+import mmap
 import os
 import pathlib
 import signal
@@ -15,8 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kvpool
+import stores
 from conftest import wait_until
 from kvpool import _kvpool
+from mooncake import _setup
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
 
 MIB = 1 << 20
@@ -118,6 +123,23 @@ def test_what_vllm_calls(engine, peer):
     assert codes == [0] * 4
     assert peer.bytes(0, 4 * MIB) == b"".join(a.tobytes() for a in layers)
     assert engine.batch_unregister_memory([a.ctypes.data for a in layers]) == 0
+
+
+def test_what_begins_in_registered_memory_ends_there(engine, peer):
+    """Fails if a length that is too large is written over what lies behind the registered memory."""
+    mine = np.zeros(4 * MIB, np.uint8)
+    here = mine.ctypes.data
+    assert peer.ask("fill", 7) == 0 and engine.register_memory(here, MIB) == 0
+    for length in (4 * MIB, MIB + 1):
+        assert engine.transfer_sync_read(peer.name, here, peer.address, length) == -1
+        assert engine.transfer_sync_write(peer.name, here, peer.address, length) == -1
+        assert engine.batch_transfer_sync_read(peer.name, [here, here], [peer.address] * 2, [16, length]) == -1
+        assert engine.batch_transfer_async_read(peer.name, [here], [peer.address], [length]) == 0
+    assert not mine.any() and peer.bytes(0, 4 * MIB) == b"\x07" * (4 * MIB)
+    assert engine.register_memory(here + MIB, MIB) == 0
+    assert engine.transfer_sync_read(peer.name, here + 5, peer.address, 2 * MIB - 5) == 0
+    assert engine.transfer_sync_read(peer.name, here + 3 * MIB, peer.address, 16) == 0  # of nobody
+    assert (mine == 7).sum() == 2 * MIB - 5 + 16 and not mine[2 * MIB:3 * MIB].any()
 
 
 def test_out_of_range_is_refused(engine, peer):
@@ -282,6 +304,16 @@ def test_memory_codes(engine):
     assert engine.unregister_memory(address + 1) == -3
     assert engine.batch_register_memory([address + 8192, address], [64, 64]) == -7
     assert engine.unregister_memory(address + 8192) == -3  # none of them
+    for bad, why in (("x", TypeError), (1.5, TypeError), (None, TypeError), (1 << 70, OverflowError), (-1, OverflowError)):
+        with pytest.raises(why):
+            engine.batch_register_memory([address + 8192, bad], [64, 64])
+        with pytest.raises(why):
+            engine.batch_register_memory([address + 8192, address + 16384], [64, bad])
+        assert engine.unregister_memory(address + 8192) == -3  # none of them
+    assert engine.register_memory(address + 8192, 64) == 0
+    with pytest.raises(TypeError):
+        engine.batch_unregister_memory([address + 8192, "x"])
+    assert engine.batch_unregister_memory([address + 8192]) == 0  # it was all the time
     buffer = engine.allocate_managed_buffer(10000)
     assert buffer != 0
     assert engine.write_bytes_to_buffer(buffer + 5, b"hello", 5) == 0
@@ -297,6 +329,69 @@ def test_memory_codes(engine):
     assert engine.free_managed_buffer(buffer, 10000) == -1
     assert engine.allocate_managed_buffer(0) == 0
     assert engine.allocate_managed_buffer(1 << 62) == 0
+
+
+def test_memory_that_is_not_there_is_told(engine):
+    """Unmapped since, read-only, or only at its beginning: a code, where it ended the process."""
+    page = mmap.PAGESIZE
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.munmap.argtypes, libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t], [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    at = libc.mmap(None, 2 * page, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    assert engine.write_bytes_to_buffer(at + page - 3, b"abcdef", 6) == 0
+    assert libc.munmap(at + page, page) == 0
+    assert engine.read_bytes_from_buffer(at + page - 3, 3) == b"abc"
+    for start, size in ((at + page, 1), (at + page - 3, 4), (at, 2 * page), (1, 1), ((1 << 64) - 1, 1)):
+        assert engine.read_bytes_from_buffer(start, size) == b"", (start, size)
+        assert engine.write_bytes_to_buffer(start, bytes(size), size) == -1, (start, size)
+    assert libc.mprotect(at, page, mmap.PROT_READ) == 0
+    assert engine.write_bytes_to_buffer(at, b"x", 1) == -1 and engine.read_bytes_from_buffer(at, 1) == b"\0"
+    assert libc.munmap(at, page) == 0
+
+
+def test_names_that_are_no_text(engine):
+    new = TransferEngine()
+    good = ["127.0.0.1", "P2PHANDSHAKE", "tcp", ""]
+    for i in range(3):
+        for bad in (7, None, b"127.0.0.1"):
+            with pytest.raises(TypeError):
+                new.initialize(*good[:i], bad, *good[i + 1:])
+    assert new.initialize(*good) == 0
+    for bad in (7, None, b"127.0.0.1:1"):
+        for call in (lambda: engine.transfer_sync_read(bad, 4096, 4096, 1), lambda: engine.transfer_submit_write(bad, 4096, 4096, 1),
+                     lambda: engine.send_probe(bad), lambda: engine.get_first_buffer_address(bad)):
+            with pytest.raises(TypeError):
+                call()
+
+
+def test_devices_of_an_engine_that_did_not_begin(monkeypatch, caplog):
+    """They are not left in the environment; those of others it takes, and says so."""
+    monkeypatch.delenv("KVPOOL_P2P_TRANSPORTS", raising=False)
+    monkeypatch.setenv("KVPOOL_RDMA_DEVICE", "")  # so that it is undone
+    monkeypatch.delenv("KVPOOL_RDMA_DEVICE")
+    devices = _setup.Devices()
+    monkeypatch.setattr(_setup, "devices", devices)
+    new = TransferEngine()
+    assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "none_0") == -1 and "RDMA device" in caplog.text
+    assert "KVPOOL_RDMA_DEVICE" not in os.environ
+    with pytest.raises(kvpool.UnreachableError):  # it gets as far as that; with the wish it has no device
+        kvpool.Pool("127.0.0.1:1", deadline=0.5)
+    assert devices.take("none_2")
+    caplog.clear()
+    assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "none_3") == -1
+    assert "here none_2 as others said before, and not none_3" in caplog.text and os.environ["KVPOOL_RDMA_DEVICE"] == "none_2"
+    devices.give()
+    assert "KVPOOL_RDMA_DEVICE" not in os.environ
+    assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") == -1  # the library keeps what it was last told
+    assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "none_3") == 0 and "KVPOOL_RDMA_DEVICE" not in os.environ
+
+
+def test_store_behind_an_engine_that_did_not_begin(pool, monkeypatch):
+    """The devices that it was told, and did not find, are no store's that is told none."""
+    monkeypatch.delenv("KVPOOL_P2P_TRANSPORTS", raising=False)
+    assert TransferEngine().initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "none_0") == -1
+    stores.make(pool.addr, 16 << 20).close()
 
 
 def test_an_open_that_fails_ends_no_other():
@@ -391,6 +486,7 @@ def test_initialize_says_what_is_wrong(monkeypatch, caplog):
     assert new.register_memory(4096, 1) == -1
     assert new.initialize("127.0.0.1", "etcd://127.0.0.1:2379", "tcp", "") == -1
     assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "cxl", "") == -1
+    monkeypatch.setenv("KVPOOL_RDMA_DEVICE", "of-no-machine")
     assert new.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") == -1
     assert "KVPOOL_P2P_TRANSPORTS" in caplog.text
     assert new.initialize("203.0.113.1", "P2PHANDSHAKE", "tcp", "") == -1  # an address of nobody here

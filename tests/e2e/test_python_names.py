@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP metadata server, and engines that find one another there: what strangers send it, what it may answer, and peers and servers
 that come and go (stage `python` of tests/run)."""
+import asyncio
 import gc
 import http.client
 import json
@@ -60,7 +61,7 @@ def ask(port, method, key, body=None):
 
 def entry(port, name):
     """(status, body) of an engine's entry."""
-    return ask(port, "GET", f"kvpool/engine/{name}")
+    return ask(port, "GET", f"kvpool/rpc_meta/{name}")
 
 
 def send(port, *pieces):
@@ -105,6 +106,23 @@ def test_port_that_is_taken_is_told(server, caplog):
     second.run()
     assert second.poll() is KVPoll.Failed and "in use" in caplog.text
     second.close()
+
+
+@pytest.mark.parametrize("why", [OSError(24, "Too many open files"), RuntimeError("no loop")])
+def test_start_without_an_event_loop_is_told(monkeypatch, caplog, why):
+    """run() has an answer also where asyncio cannot begin."""
+    def fail():
+        raise why
+
+    monkeypatch.setattr(asyncio, "new_event_loop", fail)
+    monkeypatch.setattr(asyncio.events, "new_event_loop", fail)
+    server = KVBootstrapServer(0, "127.0.0.1")
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert server.poll() is KVPoll.Failed and why.args[-1] in caplog.text
+    server.close()
 
 
 HEAD = b"PUT /metadata?key=k HTTP/1.1\r\n"
@@ -188,6 +206,9 @@ def test_transfer_by_name(engine, url, server):
         assert engine.transfer_sync_write(f"{THERE}:{peer.port}", mine.ctypes.data, peer.address, 8) == -1
         assert engine.send_probe("nobody") == -1 and engine.get_first_buffer_address("nobody") == 0
         assert engine.transfer_submit_write("nobody", mine.ctypes.data, peer.address, 8) == -1
+        for bad in (None, 7):
+            with pytest.raises(TypeError):
+                engine.transfer_sync_read(bad, mine.ctypes.data, peer.address, 8)
     finally:
         peer.kill()
 
@@ -211,12 +232,133 @@ def test_entry_goes_with_its_engine(url, server):
     assert entry(server.port, THERE)[0] == 404
 
 
-def test_entry_of_another_engine_stays(url, server):
-    first, second = TransferEngine(), TransferEngine()
-    assert first.initialize("127.0.0.1", url, "tcp", "") == 0 and second.initialize("127.0.0.1", url, "tcp", "") == 0
-    del first
-    gc.collect()
+def test_entry_of_another_engine_stays(engine, server):
+    other = b'{"host": "127.0.0.1", "port": 7}'
+    assert ask(server.port, "DELETE", "kvpool/rpc_meta/127.0.0.1")[0] == 200
+    assert ask(server.port, "PUT", "kvpool/rpc_meta/127.0.0.1", other)[0] == 200
+    engine._farewell()
+    assert entry(server.port, "127.0.0.1") == (200, other)
+
+
+def test_a_name_is_one_engines(engine, url, server, caplog):
+    """The second one is refused, and the first one keeps it; it is free once that has ended."""
+    second = TransferEngine()
+    for _ in range(2):
+        assert second.initialize("127.0.0.1", url, "tcp", "") == -1
+        assert "another engine has the name" in caplog.text
+        assert second.get_rpc_port() == 0 and second.register_memory(4096, 1) == -1
+        assert json.loads(entry(server.port, "127.0.0.1")[1])["port"] == engine.get_rpc_port()
+    engine._farewell()
+    assert second.initialize("127.0.0.1", url, "tcp", "") == 0
     assert json.loads(entry(server.port, "127.0.0.1")[1])["port"] == second.get_rpc_port()
+
+
+def test_one_of_eight_has_the_name(url, server):
+    """They come at once, as the processes of a host do."""
+    engines, codes = [TransferEngine() for _ in range(8)], {}
+    start = threading.Barrier(8)
+
+    def begin(i):
+        start.wait()
+        codes[i] = engines[i].initialize("127.0.0.1", url, "tcp", "")
+
+    threads = [threading.Thread(target=begin, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert sorted(codes.values()) == [-1] * 7 + [0]
+    [winner] = [engines[i] for i in codes if codes[i] == 0]
+    assert json.loads(entry(server.port, "127.0.0.1")[1])["port"] == winner.get_rpc_port()
+
+
+def test_the_slower_of_two_does_not_remove_the_faster_s_entry(url, server, monkeypatch):
+    """Both find an entry of a third to be nobody's. The faster one takes the name between the slower one's last look and its removal."""
+    gone = free_ports(1)[0]
+    assert ask(server.port, "PUT", "kvpool/rpc_meta/n", json.dumps({"host": "127.0.0.1", "port": gone}).encode())[0] == 200
+    faster, slower = _names.Names(url), _names.Names(url)
+    plain = _names.Names._ask
+
+    def is_gone(address):
+        return address == f"127.0.0.1:{gone}"
+
+    def slowly(self, method, *args, **kw):
+        if method == "DELETE" and self is slower and faster._own is None:
+            faster.publish("n", "127.0.0.1", 7, is_gone)
+        return plain(self, method, *args, **kw)
+
+    monkeypatch.setattr(_names.Names, "_ask", slowly)
+    try:
+        with pytest.raises(_names.NamesError, match="another engine has the name 'n', at 127.0.0.1:7"):
+            slower.publish("n", "127.0.0.1", 8, is_gone)
+        assert json.loads(entry(server.port, "n")[1])["port"] == 7
+    finally:
+        faster.close()
+        slower.close()
+    assert entry(server.port, "n")[0] == 404
+
+
+def test_a_value_can_be_named_by_its_tag(server):
+    """What DELETE does with If-Match, and that only a value that is told has an ETag."""
+    def say(method, body=None, **fields):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection.request(method, "/metadata?key=k", body, {name.replace("_", "-"): text for name, text in fields.items()})
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer.status, answer.headers.get("ETag")
+
+    assert say("GET") == (404, None) and say("DELETE", If_Match='"x"') == (404, None)
+    assert say("PUT", b"one") == (200, None)
+    one = say("GET")[1]
+    assert say("PUT", b"two") == (200, None)
+    two = say("GET")[1]
+    assert one and two and one != two
+    for wanted in (one, '"x"', "nonsense", f"W/{two}", "," * 1000):
+        assert say("DELETE", If_Match=wanted) == (412, None), wanted
+    assert say("DELETE", If_Match=f"{one}, {two}") == (200, None) and say("GET")[0] == 404
+    assert say("PUT", b"one") == (200, None) and say("GET")[1] == one
+    assert say("DELETE", If_Match="*") == (200, None)
+
+
+def test_a_stopped_engine_keeps_its_name(url, server, monkeypatch, caplog):
+    monkeypatch.setattr("mooncake.engine._PROBE_MS", 1000)
+    peer = Peer(THERE, metadata=url)
+    try:
+        peer.stop()
+        assert TransferEngine().initialize(THERE, url, "tcp", "") == -1
+        assert "another engine has the name" in caplog.text
+        os.kill(peer.process.pid, signal.SIGCONT)
+        assert json.loads(entry(server.port, THERE)[1])["port"] == peer.port
+    finally:
+        peer.kill()
+
+
+def test_an_engine_is_back_at_its_port(url, server):
+    """It was killed, and its name is of the place where it listens again itself."""
+    at = f"{THERE}:{free_ports(1)[0]}"
+    Peer(at, metadata=url).kill()
+    assert entry(server.port, at)[0] == 200
+    again = TransferEngine()
+    assert again.initialize(at, url, "tcp", "") == 0 and entry(server.port, at)[0] == 200
+
+
+def test_an_answer_that_is_late_leaves_no_entry(url, server, monkeypatch, caplog):
+    """The server has stored it, and its answer does not come in time."""
+    monkeypatch.setattr(_names, "_PATIENCE_S", 1)
+    put = _metadata.MetadataServer._send
+
+    async def send(self, writer, status, body, *more):
+        if body == b"metadata updated":
+            await asyncio.sleep(3)
+        await put(self, writer, status, body, *more)
+
+    monkeypatch.setattr(_metadata.MetadataServer, "_send", send)
+    new = TransferEngine()
+    assert new.initialize("127.0.0.1", url, "tcp", "") == -1 and "timed out" in caplog.text
+    assert entry(server.port, "127.0.0.1")[0] == 404 and new.get_rpc_port() == 0
+    monkeypatch.undo()
+    assert new.initialize("127.0.0.1", url, "tcp", "") == 0
 
 
 def test_peer_killed_and_back_under_its_name(engine, url, caplog):
@@ -354,7 +496,7 @@ def test_names_that_are_known_are_bounded(url, server, monkeypatch):
     names = _names.Names(url)
     value = b'{"host": "127.0.0.1", "port": 7}'
     for i in range(20):
-        assert ask(server.port, "PUT", f"kvpool/engine/n{i}", value)[0] == 200
+        assert ask(server.port, "PUT", f"kvpool/rpc_meta/n{i}", value)[0] == 200
         assert names.find(f"n{i}") == "127.0.0.1:7"
     assert len(names._found) == 8
 

@@ -2,6 +2,7 @@
 """The package kvpool, in this interpreter, which has the wheel installed (stage `python` of tests/run)."""
 import array
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -78,8 +79,12 @@ def test_values_are_whatever_has_memory(pool_here):
         with pytest.raises(BufferError, match="read-only"):
             pool_here.get_into("v0", target)
     assert not frozen.any()
-    with pytest.raises(kvpool.InvalidError):
+    with pytest.raises(kvpool.InvalidError, match="the value is empty"):
         pool_here.put("bad", b"")
+    pool_here.register(numbers)
+    for empty in (b"", [], [b"", numbers[:0]]):
+        [failed] = pool_here.put_many(["bad"], [empty])
+        assert isinstance(failed, kvpool.InvalidError) and "the value is empty" in str(failed)
 
 
 @pytest.mark.pool(nodes=1)
@@ -114,6 +119,12 @@ def test_many_at_once(pool_here):
     length, error = pool_here.get_many(["m1", "absent"], [targets[1], targets[2]])
     assert length == 4096 and isinstance(error, kvpool.NotFoundError) and error.key == "absent"
     assert pool_here.exists_many(["m1", "absent"]) == [True, False]
+    gone, error = pool_here.remove_many(["m1", "absent"])
+    assert gone is None and isinstance(error, kvpool.NotFoundError) and "m1" not in pool_here
+    with pool_here.lookup(["m2"]):
+        error, gone = pool_here.remove_many(["m2", "m3"])
+        assert isinstance(error, kvpool.HeldError) and gone is None and pool_here.remove_many([]) == []
+        assert pool_here.remove_many(["m2"], force=True) == [None]
     error, = pool_here.put_many(["loose"], [b"not registered"])
     assert error.name == "NOT_REGISTERED"
     for bad in ([values[0]], [values[0], values[1], values[2]]):
@@ -186,6 +197,19 @@ def test_registered_memory_stays(pool_here):
         memory.extend(bytes(1 << 20))
     pool_here.unregister(memory)
     memory.extend(b"x")
+
+
+@pytest.mark.pool(nodes=1)
+def test_why_memory_is_not_registered(pool_here):
+    memory = bytearray(8192)
+    pool_here.register(memory)
+    for again in (memory, memoryview(memory)[100:200]):
+        with pytest.raises(kvpool.InvalidError, match="registered already"):
+            pool_here.register(again)
+    with pytest.raises(kvpool.InvalidError, match="it is empty"):
+        pool_here.register(bytearray())
+    pool_here.unregister(memory)
+    pool_here.register(memory)
 
 
 @pytest.mark.pool(nodes=1)
@@ -286,9 +310,30 @@ def test_what_is_wrong_is_said():
     with pytest.raises(kvpool.InvalidError) as e:
         kvpool.Pool("no port")
     assert "port" in str(e.value)
-    for size in ("5 apples", "", "1.5GiB"):
-        with pytest.raises(ValueError):
+    for size in ("5 apples", "", "1.5GiB", "4XB", "GiB"):
+        with pytest.raises(ValueError, match="not a size"):
             kvpool.Pool(memory=size)
+
+
+@pytest.mark.pool(nodes=1)
+def test_times_below_zero(pool, pool_here):
+    """They were a millisecond."""
+    for bad in (-1, -0.001, float("-inf"), float("nan")):
+        for call in (lambda: kvpool.Pool(pool.addr, deadline=bad), lambda: pool_here.get("k", deadline=bad),
+                     lambda: pool_here.put("k", b"x", deadline=bad), lambda: pool_here.lookup(["k"], ttl=bad)):
+            with pytest.raises(ValueError, match="0 or more"):
+                call()
+    assert not pool_here.exists("k", deadline=float("inf"))
+
+
+def test_errors_show_their_names():
+    """As they are shown in a list of results, and behind a pickle."""
+    for e, text in ((kvpool.errors.error(-5), None), (kvpool.InvalidError(_kvpool.errors["BAD_KEY"][0], b"k"), "InvalidError(BAD_KEY, key=b'k')"),
+                    (kvpool.NotFoundError(_kvpool.errors["NOT_FOUND"][0], "k", "gone"), "NotFoundError(NOT_FOUND, key='k', detail='gone')"),
+                    (kvpool.InvalidError(_kvpool.errors["INVALID"][0]), "InvalidError(INVALID)")):
+        assert repr(e) == (text or f"{type(e).__name__}({e.name})")
+        again = pickle.loads(pickle.dumps(e))
+        assert repr(again) == repr(e) and str(again) == str(e) and type(again) is type(e)
 
 
 @pytest.mark.pool(nodes=1)
@@ -362,6 +407,28 @@ def test_other_threads_run_meanwhile(pool):
         assert counted > 10_000
         thread.join(10)
         pool.nodes[0].thaw()
+
+
+@pytest.mark.pool(nodes=1)
+def test_rounds_of_a_get_share_its_deadline(pool):
+    """The first learns that the object is longer than guessed, from a master that was stopped for a while; the second waits for its
+    node, which still is. Together they have one deadline."""
+    pool.put("short", b"x")
+    pool.put("long", b"x" * 100_000)
+    with kvpool.Pool(pool.addr, transports="tcp") as handle:
+        assert handle.get("short") == b"x"  # it has met the node
+        pool.nodes[0].freeze()
+        pool.master.freeze()
+        thaw = threading.Timer(2.5, pool.master.thaw)
+        thaw.start()
+        began = time.monotonic()
+        try:
+            with pytest.raises(kvpool.DeadlineError):
+                handle.get("long", deadline=4)
+            assert 3.5 < time.monotonic() - began < 5.5
+        finally:
+            thaw.join()
+            pool.nodes[0].thaw()
 
 
 def test_programs_of_the_wheel(bench):

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """mooncake_master under the flags that scripts start the reference's with, and its files of flags, and its paths for people (stage `python`
 of tests/run)."""
+import http.client
 import json
 import re
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,43 @@ def test_metadata_server(master, programs):  # noqa: F811
     assert second.wait(20) == 1 and f"127.0.0.1:{port}: " in said(second)
     process.terminate()
     assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("size", ["50%", "-1", "99999999999999999999", "16777216TB"])
+def test_sizes_that_are_none(programs, size):  # noqa: F811
+    process = programs("mooncake_client", f"--global_segment_size={size}")
+    assert process.wait(20) == 1
+    assert "mooncake_client: --global_segment_size: " in said(process) and "Traceback" not in said(process)
+
+
+@pytest.mark.parametrize("flags", [["--protocol=bogus"], ["--rest"], ["--rest=yes", "--enable_http_server=false"]])
+def test_flags_of_a_client_that_cannot_be(programs, flags):  # noqa: F811
+    process = programs("mooncake_client", *flags)
+    assert process.wait(20) == 1
+    assert said(process).startswith("mooncake_client: --") and said(process).count("\n") == 1
+
+
+def test_objects_over_http(master, programs):  # noqa: F811
+    """A client serves them where it is told to, and where it is not told nobody reaches them by --enable_http_server alone, as in the
+    reference."""
+    _, rpc, _ = master()
+    for flags, status in ((["--rest"], 200), ([], 404)):
+        port, http = free_ports(2)
+        programs("mooncake_client", "--master_server_address", f"127.0.0.1:{rpc}", "--host", "127.0.0.1", "--port", str(port), "--protocol",
+                 "tcp", "--global_segment_size", "64MB", "--enable_http_server", "--http_port", str(http), *flags)
+        # Health is 200 from the first moment; only a client whose memory the master has can hold an object.
+        wait_until(lambda: '"is_mounted":true' in fetch(http, "/health")[1], 20, "the client's memory in the pool")
+        at = f"http://127.0.0.1:{http}/api/put"
+        put = urllib.request.Request(at, json.dumps({"key": "k", "value": "v"}).encode(), method="PUT")
+        try:
+            with urllib.request.urlopen(put, timeout=20) as answer:
+                got, said_of_it = answer.status, answer.read()
+        except urllib.error.HTTPError as e:
+            got, said_of_it = e.code, e.read()
+        assert got == status, said_of_it
+        found = fetch(http, "/api/get/k")
+        assert found[0] == status and (found[1] == "v" or status == 404)
+        assert fetch(http, "/api/remove/k", "DELETE")[0] == status
 
 
 def test_flags_of_scripts(master):
@@ -116,6 +156,24 @@ def test_bad_config_files(programs, bench, content):  # noqa: F811
     assert said(process).startswith("mooncake_master: ") and said(process).count("\n") == 1
 
 
+def heads_are_as_gets(port):
+    """HEAD has the status and the fields of GET and no body, which the next answer on the connection would begin with."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    for path in ("/get_all_keys", "/query_key?key=k", "/metrics", "/health", "/role", "/query_segment?segment=nosuch", "/nosuch",
+                 "/api/v1/remove_all"):
+        said = {}
+        for method in ("GET", "HEAD", "GET"):
+            connection.request(method, path)
+            answer = connection.getresponse()
+            body = answer.read()
+            assert (body == b"") == (method == "HEAD"), (method, path)
+            told = answer.status, *(answer.headers[name] for name in ("Content-Type", "Transfer-Encoding"))
+            assert said.setdefault("as", told) == told
+            length = answer.headers["Content-Length"]
+            assert path == "/metrics" or said.setdefault("long", length) == length  # whose figures change
+    connection.close()
+
+
 def test_paths_for_people(master, programs):  # noqa: F811
     _, rpc, metrics = master()
     owner = free_ports(1)[0]
@@ -143,3 +201,4 @@ def test_paths_for_people(master, programs):  # noqa: F811
     found = json.loads(fetch(metrics, "/batch_query_keys?keys=k,absent")[1])["data"]
     assert found["k"]["values"] == [copy] and not found["absent"]["ok"]
     store.close()
+    heads_are_as_gets(metrics)

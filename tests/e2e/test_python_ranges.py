@@ -145,6 +145,43 @@ def test_sessions_of_several_configs_and_groups(store, pool):
     assert store.get_batch(["a", "b", "c"]) == [source.part(0, 8)] * 3
 
 
+class _Collecting:
+    """A lock. Whoever has it collects garbage, as Python may do wherever it allocates."""
+
+    def __init__(self, lock):
+        self._lock = lock
+
+    def __enter__(self):
+        self._lock.acquire()
+        gc.collect()
+
+    def __exit__(self, *exc):
+        self._lock.release()
+
+
+def test_a_slab_that_is_collected_inside_the_budgets_lock(store):
+    budget = _staging.Budget(MIB)
+    budget._lock = _Collecting(budget._lock)
+    took = []
+
+    def take_twice():
+        for _ in range(2):
+            slab = _staging.Slab(store._raw, [MIB], budget)
+            slab.circle = slab  # only the collector frees it
+            del slab
+        gc.collect()
+        took.append(budget.take(MIB))
+
+    thread = threading.Thread(target=take_twice, daemon=True)
+    gc.disable()  # at no other place
+    try:
+        thread.start()
+        thread.join(20)
+    finally:
+        gc.enable()
+    assert not thread.is_alive() and took == [True]
+
+
 def test_staged_memory_is_bounded_and_comes_back(store):
     """More than a session may stage: -200, until sessions end, revoked or not."""
     keys = [f"k{i}" for i in range(5)]

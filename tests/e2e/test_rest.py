@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects over HTTP (kvpool-node --http --rest): the paths and bodies of the reference's store service, and what a stranger may send."""
+import contextlib
 import http.client
+import itertools
 import json
 import socket
 import threading
@@ -102,6 +104,16 @@ def test_bad_requests(pool, rest):
     for body in ("[" + "{}," * (8 * MIB) + "{}]", '{"key": "k", "value": "v", "more": [' + "0," * 5000 + "0]}"):
         assert rest.ask("PUT", "/api/put", body) == (400, many)
     assert rest.put("commas", ",[{" * 5000)[0] == 200 and rest.ask("DELETE", "/api/remove/commas")[0] == 200
+    assert rest.ask("PUT", "/api/put", "null") == (400, {"error": "body is null"})
+    for value in ('"\\ud800"', '"\\ude00\\ud83d"', b'"\xed\xa0\x80"'):  # no characters: they were stored as U+FFFD, or as they are
+        body = b'{"key": "half", "value": ' + (value if isinstance(value, bytes) else value.encode()) + b"}"
+        assert rest.ask("PUT", "/api/put", body)[0] == 400, body
+    assert rest.put("smile", "\U0001f600")[0] == 200 and rest.get("smile") == (200, "\U0001f600".encode())  # json.dumps writes a pair
+    assert rest.ask("DELETE", "/api/remove/smile")[0] == 200
+    for key in ("a\0b", "\0", "a\0"):  # no path could name them
+        assert rest.put(key, "v")[0] == 400, key
+    assert rest.put("nul", "\0v\0")[0] == 200 and rest.get("nul") == (200, b"\0v\0")
+    assert rest.ask("DELETE", "/api/remove/nul")[0] == 200
     assert rest.put("x" * 1025, "v")[0] == 400
     for method, path in (("GET", "/api/get/"), ("GET", "/api/exist/"), ("DELETE", "/api/remove/"), ("GET", "/api/get/" + "x" * 1025)):
         assert rest.ask(method, path)[0] == 400, path
@@ -114,6 +126,23 @@ def test_bad_requests(pool, rest):
         assert rest.ask(method, path)[0] in (404, 405), path
     assert rest.get("a") == (200, b"kept")
     assert pool.kvpool("stat", "--json").json["pool"]["objects"] == 1
+
+
+def test_head_is_get_without_a_body(pool, rest):
+    """Where GET is served, by the node and by the master; for an object it tells the length."""
+    rest.put("a", "kept")
+    for at, paths in ((rest, ("/health", "/metrics", "/api/get/a", "/api/exist/a", "/api/remove/a")), (Rest(pool.master), ("/health", "/metrics", "/"))):
+        host, _, port = at.node.http.rpartition(":")
+        with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=30 * SLOW)) as kept:
+            for path in paths:
+                kept.request("HEAD", path)
+                answer = kept.getresponse()
+                assert answer.status == (405 if "remove" in path else 200) and answer.read() == b"", path
+                if path == "/api/get/a":
+                    assert answer.getheader("Content-Length") == "4"
+            kept.request("GET", "/health")  # nothing of a body came before it
+            assert json.loads(kept.getresponse().read())["status"] == "ok"
+    assert rest.get("a") == (200, b"kept")
 
 
 def test_bodies_have_a_bound(rest):
@@ -150,6 +179,30 @@ def test_bodies_have_a_bound(rest):
     wait_until(lambda: rest.put("k", "y" * MIB)[0] == 200, 20, "room for a body")
 
 
+@contextlib.contextmanager
+def idle(at, n):
+    """n connections that ask for nothing, every other of them in the middle of a word. The server may end them."""
+    host, _, port = at.node.http.rpartition(":")
+    with contextlib.ExitStack() as held:
+        for i in range(n):
+            s = held.enter_context(socket.create_connection((host, int(port)), timeout=30 * SLOW))
+            if i % 2:
+                with contextlib.suppress(OSError):
+                    s.sendall(b"GET /hea")
+        yield
+
+
+def slowest_probe(at, seconds):
+    """The longest that a probe of /health or /metrics takes, one behind the other, each over a connection of its own."""
+    slowest, end = 0, time.monotonic() + seconds
+    for path in itertools.cycle(("/health", "/metrics")):
+        began = time.monotonic()
+        if began > end:
+            return slowest
+        assert at.ask("GET", path)[0] == 200
+        slowest = max(slowest, time.monotonic() - began)
+
+
 @pytest.mark.limit(120)
 def test_what_waits_keeps_nobody_waiting(pool, rest):
     """The master is stopped, so every object request waits for its deadline: /health answers meanwhile, the requests end with a
@@ -165,13 +218,7 @@ def test_what_waits_keeps_nobody_waiting(pool, rest):
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for t in threads:
         t.start()
-    end = time.monotonic() + 2
-    slowest = 0
-    while time.monotonic() < end:
-        began = time.monotonic()
-        assert rest.ask("GET", "/health")[0] == 200
-        slowest = max(slowest, time.monotonic() - began)
-    assert slowest < 1 * SLOW
+    assert slowest_probe(rest, 2) < 1 * SLOW
     pool.master.thaw()
     for t in threads:
         t.join(60 * SLOW)
@@ -183,6 +230,57 @@ def test_what_waits_keeps_nobody_waiting(pool, rest):
 def figure(rest, name):
     text = rest.ask("GET", "/metrics")[1].decode()
     return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name + " "))
+
+
+def test_idle_connections_keep_nobody_from_health(pool, rest):
+    """More than there is room for; nor from the objects, nor those who are in the middle of a body."""
+    body = b'{"key": "k", "value": "' + b"x" * MIB + b'"}'
+    for at in (rest, Rest(pool.master)):
+        with idle(at, 300):
+            assert slowest_probe(at, 0.5) < 2 * SLOW
+    host, _, port = rest.node.http.rpartition(":")
+    with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=30 * SLOW)) as putter:
+        putter.putrequest("PUT", "/api/put")
+        putter.putheader("Content-Length", str(len(body)))
+        putter.endheaders(body[:1000])
+        assert rest.get("k")[0] == 404
+        with idle(rest, 300):
+            assert rest.get("k")[0] == 404
+            putter.send(body[1000:])
+            assert putter.getresponse().status == 200
+            assert rest.get("k") == (200, b"x" * MIB)
+
+
+def test_busy_connections_keep_nobody_from_health(rest):
+    """200 clients that keep their connections and ask all the time. What they get is right, or 503."""
+    assert rest.put("k", "x")[0] == 200
+    host, _, port = rest.node.http.rpartition(":")
+    statuses, wrong, over = set(), [], threading.Event()
+
+    def work():
+        try:
+            with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=30 * SLOW)) as kept:
+                while not over.wait(0.3):
+                    kept.request("GET", "/api/get/k")  # connects again where the last answer said that it ends
+                    answer = kept.getresponse()
+                    data = answer.read()
+                    statuses.add(answer.status)
+                    if answer.status == 200 and data != b"x":
+                        wrong.append(data)
+        except (OSError, http.client.HTTPException) as e:
+            wrong.append(e)
+
+    threads = [threading.Thread(target=work) for _ in range(200)]
+    for t in threads:
+        t.start()
+    try:
+        slowest = slowest_probe(rest, 3)
+    finally:
+        over.set()
+        for t in threads:
+            t.join(60 * SLOW)
+    assert slowest < 2 * SLOW
+    assert wrong == [] and 200 in statuses and statuses <= {200, 503}
 
 
 def test_many_at_once(rest):

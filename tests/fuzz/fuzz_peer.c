@@ -21,18 +21,19 @@ on_requests(const kvp_frame_t *frame)
 {
     kvp_peer_hello_t hello;
     kvp_peer_moves_t moves;
-    const kvp_peer_at_t *at;
+    kvp_peer_find_t find;
     const uint64_t *conns;
     kvp_peer_note_t *note;
-    uint64_t token;
+    uint64_t token, conn;
+    bool is_return;
     uint32_t n;
 
     if (kvp_peer_hello_decode(frame, &hello) == KVP_OK) {
         check(hello.incarnation != 0 && strlen(hello.host_id) <= KVP_HOST_ID_MAX);
     }
-    if (kvp_peer_find_decode(frame, &at, &n) == KVP_OK) {
-        check(n >= 1 && n <= KVP_PEER_BATCH_MAX);
-        check_inside(frame, at, n, sizeof *at);
+    if (kvp_peer_find_decode(frame, &find) == KVP_OK) {
+        check(find.n >= 1 && find.n <= KVP_PEER_BATCH_MAX);
+        check_inside(frame, find.at, find.n, sizeof *find.at);
     }
     if (kvp_peer_moves_decode(frame, &moves) == KVP_OK) {
         check(moves.n >= 1 && moves.n <= KVP_PEER_BATCH_MAX);
@@ -41,7 +42,8 @@ on_requests(const kvp_frame_t *frame)
             const kvp_peer_piece_t *piece = &moves.pieces[i];
 
             check(piece->token != 0 && piece->len > 0 && piece->addr + piece->len > piece->addr);
-            check(piece->from == 0 || moves.kind == KVP_PEER_PULL);
+            check(piece->from == 0 || (moves.kind != KVP_PEER_SUM && moves.kind != KVP_PEER_CHECK));
+            check(piece->from + piece->len >= piece->from);
         }
     }
     if (kvp_peer_cut_decode(frame, &conns, &n) == KVP_OK) {
@@ -51,6 +53,8 @@ on_requests(const kvp_frame_t *frame)
             check(conns[i] != 0);
     }
     if (kvp_peer_map_decode(frame, &token) == KVP_OK) check(token != 0);
+    if (kvp_peer_rdma_decode(frame, &conn) == KVP_OK) check(conn != 0);
+    if (kvp_peer_stage_decode(frame, &is_return) == KVP_OK) check(frame->tail_len == 0);
     if (kvp_peer_note_decode(frame, &note) == KVP_OK) {
         check(strlen(note->name) <= KVP_PEER_NOTIFY_NAME_MAX && strlen(note->message) <= KVP_PEER_NOTIFY_MAX);
         free(note);
@@ -73,7 +77,7 @@ on_answers(const kvp_frame_t *frame)
         memcpy(&range, records, sizeof range);
         if (kvp_peer_range_check(&range, &asked) == KVP_OK) {
             check(range.base <= asked.addr && asked.addr + asked.len - range.base <= range.len);
-            check(range.token != 0 && range.key_len >= 1 && range.key_len <= KVP_PEER_KEY_MAX);
+            check(range.token != 0 && range.key_len <= KVP_PEER_KEY_MAX);
         }
     }
     if (kvp_peer_reply_decode(frame, KVP_OP_PEER_MOVE, 2, sizeof(kvp_peer_moved_t), &records) == KVP_OK)

@@ -35,6 +35,9 @@ ADDRESSES = ("10.99.0.1", "10.99.0.2")
 BOOT_S = 120  # it takes 4 s, but the machine may be busy
 ANSWER_S = 30  # for what the guest does at once
 CONSOLE_LINES = 25
+# The oldest processor that our builds run on (x86-64-v2). What newer ones have is slower when emulated: `rep movsb` goes byte by
+# byte, and the loader saves all of AVX's registers for each symbol that it binds.
+OLDEST = "Nehalem"
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -124,8 +127,8 @@ class Guest:
     see; those of the repository, of the build and the current one are. keep: where the console and the streams of all
     programs stay."""
 
-    def __init__(self, devices=2, mtu=4200, cores=2, memory="2G", visible=(), keep=None):
-        self.devices, self.mtu, self.cores, self.memory = devices, mtu, cores, memory
+    def __init__(self, devices=2, mtu=4200, cores=2, memory="2G", visible=(), keep=None, cpu=OLDEST):
+        self.devices, self.mtu, self.cores, self.memory, self.cpu = devices, mtu, cores, memory, cpu
         self.visible = [str(pathlib.Path(p).resolve()) for p in (ROOT, BUILD, os.getcwd(), *visible)]
         self.keep = keep
         self.home = self.share = self.console = self.qemu = self.control = None
@@ -206,10 +209,8 @@ class Guest:
         # panic: qemu ends with the guest. no_timer_check: on a busy host the kernel counts too few ticks, and panics. The rest spares an emulated processor what only costs it time.
         kernel = ("console=ttyS0 quiet panic=-1 oops=panic mitigations=off audit=0 apparmor=0 cryptomgr.notests nowatchdog "
                   "no_timer_check init_on_alloc=0 hardened_usercopy=off rcupdate.rcu_expedited=1")
-        # Nehalem is the oldest processor that our builds run on (x86-64-v2). What newer ones have is slower when emulated: `rep
-        # movsb` goes byte by byte, and the loader saves all of AVX's registers for each symbol that it binds.
         # KVM is left alone even where there is one: on nested machines it is seen to hang in the kernel's first steps.
-        return ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", str(self.cores),
+        return ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", self.cpu, "-smp", str(self.cores),
                 "-m", str(self.memory), "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot",
                 "-nic", "none", "-kernel", str(parts / "vmlinuz"), "-initrd", str(parts / "initramfs"), "-append", kernel,
                 "-serial", f"file:{self.console}", *folder("host", "/", ",readonly=on"), *folder("share", self.share, ""),

@@ -53,3 +53,22 @@ def judge(ran, name):
     assert not bad, "\n".join(f"{test}: {text}" for test, text in bad.items())
     if all(how == "skipped" for how, _ in mine.values()):
         pytest.skip("; ".join(text.strip().splitlines()[0] for _, text in mine.values()))
+
+
+def ran_alone(names, limit_s):
+    """The fixture `ran` of a module whose tests have a guest of their own."""
+    @pytest.fixture(scope="module")
+    def ran(guest_parts):
+        with guest.Guest() as g:
+            yield run(g, names, limit_s)
+
+    return ran
+
+
+def one_test_each(names):
+    """The test of a module: of what `ran` says became of these, one name each."""
+    @pytest.mark.parametrize("name", names)
+    def test_in_the_guest(ran, name):
+        judge(ran, name)
+
+    return test_in_the_guest

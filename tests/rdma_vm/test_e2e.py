@@ -29,7 +29,8 @@ PART = [
 ]
 # What is not run in there for good: why, and how the names begin. It is counted as skipped.
 LEFT_OUT = {
-    "test_rdma_failures.py or test_rdma_links.py of this directory does it": ("test_rdma_failures.py::", "test_rdma_links.py::"),
+    "test_rdma_failures.py, test_rdma_links.py or test_rdma_p2p.py of this directory does it": (
+        "test_rdma_failures.py::", "test_rdma_links.py::", "test_rdma_p2p.py::"),
     "it is about shared memory": (
         "test_view.py::test_view_shows", "test_view.py::test_view_holds", "test_view.py::test_ended_holds",
         "test_view.py::test_view_is_stale", "test_view.py::test_view_ends", "test_view.py::test_view_of_a_lost_session",

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tests/e2e/test_rdma_links.py in a guest of its own: links that go down, and devices that are removed, under transfers by rdma."""
 import inside
-import pytest
-
-import guest
 
 CHOSEN = [f"test_rdma_links.py::{name}" for name in (
     "test_link_down_and_up",
@@ -13,13 +10,5 @@ CHOSEN = [f"test_rdma_links.py::{name}" for name in (
 )]
 LIMIT_S = {"quick": 600, "normal": 900, "long": 3600}[inside.TIER]
 
-
-@pytest.fixture(scope="module")
-def ran(guest_parts):
-    with guest.Guest() as g:
-        yield inside.run(g, CHOSEN, LIMIT_S)
-
-
-@pytest.mark.parametrize("name", CHOSEN)
-def test_in_the_guest(ran, name):
-    inside.judge(ran, name)
+ran = inside.ran_alone(CHOSEN, LIMIT_S)
+test_in_the_guest = inside.one_test_each(CHOSEN)

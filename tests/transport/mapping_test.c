@@ -128,6 +128,32 @@ test_huge_pages_change_no_byte_under_a_writer(void **state)
     if (is_hopeless) skip(); /* a kernel without huge pages for files: the above held for small ones */
 }
 
+/* Fails if what is to be mapped ahead is not there throughout, of a length that is no multiple of what the kernel is asked for
+ * at once, or if that a mapping is only read, or gone, is not told. */
+static void
+test_touch_ahead_makes_all_of_it(void **state)
+{
+    enum { FIRST = 3, PAGES = 5 * KVP_HUGE_BYTES / PAGE + 7, ALL = BYTES / PAGE };
+    unsigned char is_there[ALL];
+    uint8_t *mem;
+    int fd = bench_memfd(BYTES, &mem);
+    uint8_t *at = map(fd, BYTES);
+    uint8_t *read_only = kvp_map_shared(fd, BYTES, PROT_READ);
+
+    (void)state;
+    assert_true(kvp_touch_ahead(at + FIRST * PAGE, PAGES * (size_t)PAGE, true));
+    assert_int_equal(mincore(at, BYTES, is_there), 0);
+    for (int i = FIRST; i < FIRST + PAGES; i++)
+        assert_int_equal(is_there[i] & 1, 1);
+    assert_true(kvp_touch_ahead(read_only, BYTES, false));
+    assert_false(kvp_touch_ahead(read_only, BYTES, true));
+    munmap(read_only, BYTES);
+    assert_false(kvp_touch_ahead(read_only, BYTES, false));
+    munmap(at, BYTES);
+    munmap(mem, BYTES);
+    close(fd);
+}
+
 int
 main(void)
 {
@@ -135,6 +161,7 @@ main(void)
         cmocka_unit_test(test_map_lies_where_huge_pages_can),
         cmocka_unit_test(test_map_leaves_nothing_behind),
         cmocka_unit_test(test_huge_pages_change_no_byte_under_a_writer),
+        cmocka_unit_test(test_touch_ahead_makes_all_of_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

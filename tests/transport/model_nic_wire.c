@@ -264,6 +264,12 @@ first_unsent(const nic_id_t *q)
 }
 
 static bool
+is_forgotten(void)
+{
+    return model_nic.conf.forgets_per_mille > 0 && nic_below(1000) < model_nic.conf.forgets_per_mille;
+}
+
+static bool
 depart(nic_id_t *q)
 {
     nic_msg_t *m = first_unsent(q);
@@ -284,8 +290,8 @@ depart(nic_id_t *q)
     }
     shuffle_pieces(m);
     if (is_read) {
-        m->is_done = m->len == 0;
-        q->reads_open += m->len > 0;
+        m->is_done = m->len == 0 || is_forgotten();
+        q->reads_open += !m->is_done;
     } else if (m->len > 0) {
         if (m->bytes == NULL) { /* else inline */
             m->bytes = malloc(m->len);

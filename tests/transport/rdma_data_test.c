@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "tests/transport/model_nic.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,9 @@ static _Atomic uint64_t astray_ns, step_ns; /* 0 = as it is */
 uint64_t
 __wrap_kvp_now_ns(void)
 {
-    return astray_ns == 0 ? __real_kvp_now_ns() : (astray_ns += step_ns);
+    if (astray_ns == 0) return __real_kvp_now_ns();
+    const uint64_t step = step_ns;
+    return atomic_fetch_add(&astray_ns, step) + step;
 }
 
 static int

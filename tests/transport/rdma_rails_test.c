@@ -12,8 +12,10 @@
 #include <stdarg.h>
 #include <cmocka.h>
 #include <arpa/inet.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define BYTES ((size_t)1 << 20)
 #define WIDE ((size_t)768 << 10)
@@ -145,9 +147,9 @@ read_all(end_t *e, end_t *other, size_t len)
 }
 
 static void
-connect_by(end_t *client, end_t *server, uint64_t seed, uint32_t devs_n)
+connect_as(end_t *client, end_t *server, uint64_t seed, const model_nic_conf_t *conf)
 {
-    assert_int_equal(model_nic_reset(seed, &(model_nic_conf_t){.devs_n = devs_n}), 0);
+    assert_int_equal(model_nic_reset(seed, conf), 0);
     serve(server, 1, 0, 's');
     serve(client, CLIENT, 0, 'c');
     begin_connect(client, server);
@@ -156,6 +158,12 @@ connect_by(end_t *client, end_t *server, uint64_t seed, uint32_t devs_n)
         turn(client);
     }
     assert_int_equal(client->verdict, KVP_OK);
+}
+
+static void
+connect_by(end_t *client, end_t *server, uint64_t seed, uint32_t devs_n)
+{
+    connect_as(client, server, seed, &(model_nic_conf_t){.devs_n = devs_n});
 }
 
 static void
@@ -297,6 +305,76 @@ test_little_connects_one_rail(void **state)
     assert_true(counts.failures == 0);
     end(&client);
     end(&server);
+}
+
+/* Little, and again, until the way between the first adapters can be down without anybody noticing. */
+static void
+want_second_rail(end_t *client, end_t *server)
+{
+    model_nic_counts_t before, after;
+
+    for (uint32_t i = 0; i < 300; i++) {
+        read_all(client, server, SMALL);
+        model_nic_settle();
+        usleep(100 + 10 * i);
+    }
+    model_nic_counts(&before);
+    model_nic_path(0, 0, false); /* were it used, it would count as a failure */
+    for (uint32_t i = 0; i < 20; i++)
+        read_all(client, server, SMALL);
+    model_nic_counts(&after);
+    assert_int_equal(after.posts - before.posts, 20);
+    assert_int_equal(after.failures, before.failures);
+    model_nic_path(0, 0, true);
+}
+
+/* The network led over an adapter of another NUMA node: little goes over the near one as soon as it stands, over the far one where
+ * that fails, and over the near one again once that carries; also if for a while nobody asked. */
+static void
+test_little_goes_over_the_nearer(void **state)
+{
+    static end_t client, server;
+    const kvp_rdma_rail_t *near;
+    bool has_slept = false;
+    cpu_set_t cpus, here;
+
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof cpus, &cpus), 0);
+    CPU_ZERO(&here);
+    CPU_SET((size_t)sched_getcpu(), &here);
+    assert_int_equal(sched_setaffinity(0, sizeof here, &here), 0);
+    for (uint64_t seed = 0; seed < 5; seed++) {
+        connect_as(&client, &server, seed, &(model_nic_conf_t){.devs_n = 2, .is_first_far = true});
+        read_all(&client, &server, SMALL);
+        near = &kvp_rdma_ep_of(client.ep)->rails[1];
+        for (uint32_t i = 0; i < 100 && near->id == NULL; i++)
+            read_all(&client, &server, SMALL);
+        if (!near->is_up && !has_slept) {
+            has_slept = true;
+            usleep(1600000); /* longer than connecting may take */
+            model_nic_pause(true);
+            begin_read(&client, SMALL);
+            turn(&client);
+            model_nic_pause(false);
+            assert_int_equal(finish_read(&client, &server), KVP_OK);
+            assert_int_equal(near->health.fails, 0);
+        }
+        want_second_rail(&client, &server);
+        begin_read(&client, SMALL);
+        model_nic_path(1, 1, false);
+        assert_int_equal(finish_read(&client, &server), KVP_OK);
+        assert_memory_equal(client.local, server.mem, SMALL);
+        for (uint32_t i = 0; i < 100; i++) { /* and is tried again in vain */
+            read_all(&client, &server, SMALL);
+            usleep(2000);
+        }
+        model_nic_path(1, 1, true);
+        want_second_rail(&client, &server);
+        end(&client);
+        end(&server);
+    }
+    assert_true(has_slept);
+    assert_int_equal(sched_setaffinity(0, sizeof cpus, &cpus), 0);
 }
 
 /* The only rail in use fails under little: another one is connected for it. */
@@ -762,6 +840,7 @@ main(void)
         cmocka_unit_test(test_doorbell_and_completion_for_each_rail_used),
         cmocka_unit_test(test_doorbell_and_completion_for_each_rail_of_a_batch),
         cmocka_unit_test(test_little_connects_one_rail),
+        cmocka_unit_test(test_little_goes_over_the_nearer),
         cmocka_unit_test(test_first_rail_fails_under_little),
         cmocka_unit_test(test_rail_that_takes_no_request),
         cmocka_unit_test(test_only_rail_falls_silent),

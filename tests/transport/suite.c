@@ -5,6 +5,7 @@
 #include "tests/transport/suite.h"
 
 #include "common/clock.h"
+#include "tests/transport/tsan.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -14,17 +15,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#if defined(__SANITIZE_THREAD__)
-#define IS_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define IS_TSAN 1
-#endif
-#endif
-#ifndef IS_TSAN
-#define IS_TSAN 0
-#endif
 
 static uint64_t
 server_word(const bench_t *b, uint64_t off)

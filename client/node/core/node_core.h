@@ -56,7 +56,6 @@ typedef struct {
     struct kvp_node_record *record; /* NULL: attached from another host, or not attached */
     struct kvp_node_presence *presence; /* NULL: not attached */
     kvp_list_t link;
-    bool is_attached;
     bool is_closing; /* waits to be taken by kvp_node_core_take_close, or was */
 } kvp_node_att_t;
 

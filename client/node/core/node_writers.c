@@ -186,7 +186,6 @@ kvp_node_core_attach(kvp_node_core_t *core, kvp_node_att_t *att, uint64_t incarn
     att->incarnation = incarnation;
     att->record = record;
     att->presence = presence;
-    att->is_attached = true;
     kvp_list_add_tail(&core->attachments, &att->link);
     core->stats.attached++;
     return KVP_OK;
@@ -216,7 +215,7 @@ kvp_node_core_detach(kvp_node_core_t *core, kvp_node_att_t *att)
     kvp_node_presence_t *presence = att->presence;
     kvp_node_record_t *r = att->record;
 
-    if (!att->is_attached) return false;
+    if (presence == NULL) return false;
     kvp_list_del(&att->link);
     core->stats.attached--;
     kvp_node_att_init(att);

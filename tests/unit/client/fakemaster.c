@@ -11,6 +11,7 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -81,6 +82,25 @@ on_exists(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     m->exists++;
     answer(c, f, &msg.base, found, n);
     free(found);
+}
+
+static void
+on_remove(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+{
+    Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
+    const kvp_digest_t *digests = (const kvp_digest_t *)f->tail;
+    uint32_t n = (uint32_t)(f->tail_len / sizeof *digests);
+    int32_t *errs = calloc(n + 1, sizeof *errs), all = atomic_exchange(&m->remove_err, 0);
+
+    if (errs == NULL) abort();
+    for (uint32_t i = 0; i < n; i++) {
+        errs[i] = digests[i].lo & 1 ? KVP_OK : KVP_NOT_FOUND;
+        if (all != 0) errs[i] = all;
+    }
+    msg.n = n;
+    m->removes++;
+    answer(c, f, &msg.base, errs, n * sizeof *errs);
+    free(errs);
 }
 
 /* Every key is missed, under a hold that has to be given back. */
@@ -181,6 +201,9 @@ on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
         return;
     case KVP_OP_EXISTS:
         on_exists(m, c, f);
+        return;
+    case KVP_OP_REMOVE:
+        on_remove(m, c, f);
         return;
     case KVP_OP_GET:
         on_get(m, c, f);

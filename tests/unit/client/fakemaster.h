@@ -35,6 +35,7 @@ typedef struct {
     _Atomic bool is_dropping; /* ends every connection at the first question behind Hello */
     _Atomic bool is_cutting; /* closes all connections once, and clears this */
     _Atomic int hello_err;
+    _Atomic int remove_err; /* of every key of the next REMOVE, which clears it */
     _Atomic int present_err; /* that every record of a PRESENT is answered; a ticket 1000 with OK */
     _Atomic int delay_ms; /* before each answer to EXISTS and GET */
     _Atomic uint32_t heartbeat_ms, ttl_ms;
@@ -42,14 +43,14 @@ typedef struct {
     const fake_segment_t *_Atomic segment; /* NULL = there is none */
 
     /* Seen by the test. */
-    _Atomic uint64_t hellos, heartbeats, byes, exists, gets, lookups, presents, honoured, releases, segments;
+    _Atomic uint64_t hellos, heartbeats, byes, exists, gets, removes, lookups, presents, honoured, releases, segments;
     /* honoured: of presents, answered OK. */
     _Atomic uint64_t last_released; /* the first ticket of the last RELEASE */
     _Atomic uint64_t last_before; /* the incarnation of the session before, in the last Hello */
 } fake_master_t;
 
 /* fake_master_start listens on a port of its own; end stops the thread and closes everything. EXISTS is answered with 1
- * for every digest whose lowest bit is set, GET of one key with a miss and a ticket, LOOKUP with all found under tickets 1, 2, ... */
+ * for every digest whose lowest bit is set, REMOVE with OK for those and NOT_FOUND else, GET of one key with a miss and a ticket, LOOKUP with all found under tickets 1, 2, ... */
 void fake_master_start(fake_master_t *m);
 void fake_master_end(fake_master_t *m);
 

@@ -24,7 +24,6 @@ typedef struct {
     fake_master_t master;
     fake_node_t node;
     fake_segment_t segment;
-    kvp_forkguard_t guard; /* the client's */
     kvp_counters_t counters; /* the client's */
 } fake_pool_t;
 
@@ -45,13 +44,11 @@ fake_pool_start(fake_pool_t *pool, const char *transports)
     pool->segment = (fake_segment_t){
         .unix_path = pool->node.path, .uuid = pool->node.uuid, .bytes = FAKE_NODE_BYTES, .transports = transports};
     pool->master.segment = &pool->segment;
-    kvp_forkguard_init(&pool->guard);
 }
 
 static inline void
 fake_pool_end(fake_pool_t *pool)
 {
-    kvp_forkguard_fini(&pool->guard);
     fake_node_end(&pool->node);
     fake_master_end(&pool->master);
 }
@@ -69,7 +66,6 @@ fake_pool_session(fake_pool_t *pool, const kvp_transport_ops_t *const *ops, size
     conf.peers.transports[0] = kvp_transport_find("shm");
     for (size_t i = 0; i < n; i++)
         conf.peers.transports[i] = ops[i];
-    conf.peers.guard = &pool->guard;
     conf.peers.counters = &pool->counters;
     assert_int_equal(kvp_session_start(&conf, in(LONG_NS), &session), KVP_OK);
     return session;
@@ -86,10 +82,8 @@ fake_pool_peers(fake_pool_t *pool, const char *host_id, kvp_peers_conf_t conf, k
 
     conf.name = ask.name;
     conf.host_id = host_id;
-    conf.guard = &pool->guard;
     conf.counters = &pool->counters;
-    assert_int_equal(kvp_conn_open(NULL, &at, &ask, &pool->guard, in(LONG_NS), detail, sizeof detail, conn_out),
-                     KVP_OK);
+    assert_int_equal(kvp_conn_open(NULL, &at, &ask, in(LONG_NS), detail, sizeof detail, conn_out), KVP_OK);
     assert_int_equal(kvp_peers_create(&conf, *conn_out, peers_out), KVP_OK);
 }
 

@@ -87,7 +87,7 @@ test_open_refuses_bad_configurations(void **state)
             conf.transports = "shm,carrier-pigeon";
             break;
         case 5:
-            conf.verify = 2;
+            conf.verify = KVPOOL_VERIFY_ADAPTERS + 1;
             break;
         case 6:
             conf.name = long_name;
@@ -151,6 +151,7 @@ test_null_handle_is_invalid(void **state)
     assert_int_equal(kvpool_get(NULL, "k", 1, &yes, sizeof yes, &len, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_exists(NULL, "k", 1, &yes, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_batch_is_exist(NULL, &key, 1, NULL, &yes), KVPOOL_INVALID);
+    assert_int_equal(kvpool_batch_remove(NULL, &key, 1, NULL, &yes), KVPOOL_INVALID);
     assert_int_equal(kvpool_lookup_release(NULL, &lookup), KVPOOL_INVALID);
 }
 
@@ -179,6 +180,9 @@ test_bad_keys(void **state)
         assert_int_equal(kvpool_lookup(pool, &one, 1, 0, NULL, NULL, &lookup), KVPOOL_BAD_KEY);
         assert_int_equal(kvpool_batch_is_exist(pool, &one, 1, NULL, &yes), KVPOOL_OK);
         assert_int_equal(yes, KVPOOL_BAD_KEY);
+        yes = 0;
+        assert_int_equal(kvpool_batch_remove(pool, &one, 1, NULL, &yes), KVPOOL_OK);
+        assert_int_equal(yes, KVPOOL_BAD_KEY);
     }
     assert_int_equal(kvpool_exists(pool, key, KVPOOL_KEY_MAX, &yes, NULL), KVPOOL_OK);
 }
@@ -201,6 +205,8 @@ test_bad_values_and_outputs(void **state)
     assert_int_equal(kvpool_size(pool, "k", 1, NULL, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_batch_is_exist(pool, NULL, 1, NULL, &yes), KVPOOL_INVALID);
     assert_int_equal(kvpool_batch_is_exist(pool, &key, 1, NULL, NULL), KVPOOL_INVALID);
+    assert_int_equal(kvpool_batch_remove(pool, NULL, 1, NULL, &yes), KVPOOL_INVALID);
+    assert_int_equal(kvpool_batch_remove(pool, &key, 1, NULL, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_batch_put(pool, NULL, 1, NULL, &yes), KVPOOL_INVALID);
     assert_int_equal(kvpool_longest_prefix(pool, &key, 1, 0, NULL, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_lookup_release(pool, NULL), KVPOOL_INVALID);

@@ -21,7 +21,6 @@
 
 typedef struct {
     fake_master_t master;
-    kvp_forkguard_t guard;
     kvp_conn_t *conn;
 } fixture_t;
 
@@ -34,17 +33,14 @@ setup(fixture_t *f)
 
     memset(f, 0, sizeof *f);
     fake_master_start(&f->master);
-    kvp_forkguard_init(&f->guard);
     at.port = f->master.port;
-    assert_int_equal(kvp_conn_open(NULL, &at, &ask, &f->guard, kvp_now_ns() + LONG_NS, detail, sizeof detail, &f->conn),
-                     KVP_OK);
+    assert_int_equal(kvp_conn_open(NULL, &at, &ask, kvp_now_ns() + LONG_NS, detail, sizeof detail, &f->conn), KVP_OK);
 }
 
 static void
 teardown(fixture_t *f)
 {
     kvp_conn_destroy(f->conn);
-    kvp_forkguard_fini(&f->guard);
     fake_master_end(&f->master);
 }
 

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -349,6 +350,36 @@ test_connect_unix(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* It is this process that lacks room, not the peer that is broken: what was said is there, and so is the connection. */
+static void
+test_descriptors_without_room_here(void **state)
+{
+    pair_t *p = *state;
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), fds[2] = {fd, fd}, got[2];
+    struct rlimit much, limit;
+    kvp_frame_t frame;
+    bool has;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &much), 0);
+    for (uint64_t i = 1; i <= 2; i++) {
+        assert_int_equal(kvp_framed_out_fds(&p->a, put(&p->a, i, 0, 0), fds, 2), KVP_OK);
+        assert_int_equal(kvp_framed_flush(&p->a), KVP_OK);
+        got[0] = dup(fd);
+        close(got[0]);
+        limit = much;
+        if (i == 1) limit.rlim_cur = (rlim_t)got[0] + 1; /* one has room */
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        assert_int_equal(kvp_framed_recv(&p->b), i == 1 ? KVP_SYS : KVP_OK);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &much), 0);
+        assert_int_equal(kvp_framed_next(&p->b, &frame, &has), KVP_OK);
+        assert_true(has && frame.hdr.request_id == i);
+        assert_int_equal(kvp_framed_take_fds(&p->b, got, 2), i == 1 ? 0 : 2);
+    }
+    close(got[0]);
+    close(got[1]);
+    close(fd);
+}
+
 int
 main(void)
 {
@@ -358,6 +389,7 @@ main(void)
         TEST(test_long_frame_over_a_full_socket),
         TEST(test_descriptors_come_with_their_frame),
         TEST(test_more_descriptors_than_fit_are_closed),
+        TEST(test_descriptors_without_room_here),
         TEST(test_malformed_header_is_refused),
         TEST(test_owner_may_bound_what_it_takes),
         TEST(test_end_of_the_peer_is_told),

@@ -51,7 +51,6 @@ static void
 test_lease_does_not_outlast_a_suspend(void **state)
 {
     fake_master_t master;
-    kvp_forkguard_t guard;
     kvp_counters_t counters = {0};
     kvp_session_conf_t conf = {.peers = {.name = "a test", .host_id = "a host"}, .locations = 16};
     kvp_session_t *session;
@@ -61,9 +60,7 @@ test_lease_does_not_outlast_a_suspend(void **state)
     fake_master_start(&master);
     master.lease_ms = LEASE_MS;
     snprintf(at, sizeof at, "127.0.0.1:%u", master.port);
-    kvp_forkguard_init(&guard);
     conf.masters = at;
-    conf.peers.guard = &guard;
     conf.peers.counters = &counters;
     assert_int_equal(kvp_session_start(&conf, kvp_now_ns() + LONG_NS, &session), KVP_OK);
     get_lease(session);
@@ -72,7 +69,6 @@ test_lease_does_not_outlast_a_suspend(void **state)
     assert_null(kvp_session_hold_known(session));
     kvp_session_stop(session);
     kvp_session_destroy(session);
-    kvp_forkguard_fini(&guard);
     fake_master_end(&master);
 }
 

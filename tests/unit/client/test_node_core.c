@@ -1019,7 +1019,7 @@ step_attach(model_t *m)
     uint32_t p = chance(m, PROCS), incarnation = 1 + chance(m, INCARNATIONS - 1);
     kvp_node_att_t *att = &m->atts[p][chance(m, ATTS)];
 
-    if (att->is_attached) {
+    if (att->presence != NULL) {
         kvp_node_core_detach(m->f->core, att);
         return;
     }
@@ -1040,7 +1040,7 @@ step_prove(model_t *m)
     uint32_t p = chance(m, PROCS), incarnation = 1 + chance(m, INCARNATIONS - 1);
     kvp_node_att_t *att = &m->atts[p][0];
 
-    if (att->is_attached && chance(m, 4) != 0) {
+    if (att->presence != NULL && chance(m, 4) != 0) {
         if (kvp_node_core_drained(m->f->core, att, incarnation) == KVP_OK) prove(m, p, incarnation);
     } else if (!m->is_idle[p]) {
         kvp_node_core_process_dead(m->f->core, &m->procs[p]);

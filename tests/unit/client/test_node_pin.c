@@ -100,7 +100,7 @@ static void
 test_what_was_asked_for_goes_first(void **state)
 {
     const uint32_t want[] = {11, 9, 11};
-    uint32_t threads, seen = 0, others[CHUNKS], others_n = 0;
+    uint32_t threads, seen = 0, others[CHUNKS] = {0}, others_n = 0;
     bool was_seen[CHUNKS] = {false};
     fixture_t f;
 

@@ -6,107 +6,46 @@
 #include "client/kvpool_p2p.h"
 
 #include "common/clock.h"
+#include "tests/unit/client/forked.h"
 #include "tests/unit/client/loopback.h"
+#include "tests/unit/client/p2pend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#define BYTES ((size_t)3 << 20)
-
-typedef struct {
-    kvpool_p2p_t *p2p;
-    char at[32];
-    uint8_t *mem; /* BYTES, registered */
-    uint64_t token;
-} end_t;
-
-static void
-open_end(end_t *end, const char *transports, uint32_t flags, uint16_t port)
-{
-    kvpool_p2p_conf_t conf = {.struct_size = sizeof conf,
-                              .transports = transports,
-                              .flags = flags | KVPOOL_P2P_TRACEABLE,
-                              .deadline_ms = 10000};
-    char listen[32];
-
-    snprintf(listen, sizeof listen, "127.0.0.1:%u", port);
-    conf.listen = listen;
-    assert_int_equal(kvpool_p2p_open(&conf, &end->p2p), KVPOOL_OK);
-    snprintf(end->at, sizeof end->at, "127.0.0.1:%u", kvpool_p2p_port(end->p2p));
-    end->mem = calloc(1, BYTES);
-    assert_non_null(end->mem);
-    assert_int_equal(kvpool_p2p_register(end->p2p, end->mem, BYTES, &end->token), KVPOOL_OK);
-    assert_true(end->token != 0);
-}
-
-static void
-close_end(end_t *end)
-{
-    kvpool_p2p_free(end->p2p);
-    free(end->mem);
-}
-
-static void
-fill(uint8_t *mem, size_t len, uint32_t seed)
-{
-    for (size_t i = 0; i < len; i++)
-        mem[i] = (uint8_t)((seed = seed * 1664525u + 1013904223u) >> 24);
-}
-
-static kvpool_p2p_stat_t
-stat_of(const end_t *end)
-{
-    kvpool_p2p_stat_t stat = {.struct_size = sizeof stat};
-
-    assert_int_equal(kvpool_p2p_stat(end->p2p, &stat), KVPOOL_OK);
-    return stat;
-}
-
-static int
-move(const end_t *from, const end_t *to, int kind, size_t here, size_t there, size_t len)
-{
-    kvpool_p2p_op_t op = {.local = from->mem + here, .remote = (uintptr_t)to->mem + there, .len = len};
-
-    return kvpool_p2p_transfer(from->p2p, to->at, kind, &op, 1, 0);
-}
 
 /* ---- bytes arrive */
 static void
 roundtrip(const char *transports)
 {
     end_t a, b;
-    uint8_t *want = malloc(BYTES);
+    uint8_t *want = malloc(END_BYTES);
     kvpool_p2p_stat_t stat;
 
     assert_non_null(want);
     open_end(&a, transports, 0, 0);
     open_end(&b, transports, 0, 0);
-    fill(a.mem, BYTES, 1);
-    memcpy(want, a.mem, BYTES);
-    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, BYTES), KVPOOL_OK);
-    assert_memory_equal(b.mem, want, BYTES);
+    fill(a.mem, END_BYTES, 1);
+    memcpy(want, a.mem, END_BYTES);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, END_BYTES), KVPOOL_OK);
+    assert_memory_equal(b.mem, want, END_BYTES);
     /* An odd piece in the middle, and not a byte beside it. */
-    fill(a.mem, BYTES, 2);
+    fill(a.mem, END_BYTES, 2);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 777, 1001, 4099), KVPOOL_OK);
     memcpy(want + 1001, a.mem + 777, 4099);
-    assert_memory_equal(b.mem, want, BYTES);
-    memset(a.mem, 0, BYTES);
-    assert_int_equal(move(&a, &b, KVPOOL_P2P_READ, 5, 3, BYTES - 5), KVPOOL_OK);
-    assert_memory_equal(a.mem + 5, want + 3, BYTES - 5);
+    assert_memory_equal(b.mem, want, END_BYTES);
+    memset(a.mem, 0, END_BYTES);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_READ, 5, 3, END_BYTES - 5), KVPOOL_OK);
+    assert_memory_equal(a.mem + 5, want + 3, END_BYTES - 5);
     assert_int_equal(a.mem[4], 0);
     stat = stat_of(&a);
     assert_int_equal(stat.transfers, 3);
     assert_int_equal(stat.connects, 1);
-    assert_int_equal(strcmp(transports, "tcp") == 0 ? stat.tcp_bytes : stat.cma_bytes, 2 * BYTES - 5 + 4099);
+    assert_int_equal(strcmp(transports, "tcp") == 0 ? stat.tcp_bytes : stat.cma_bytes, 2 * END_BYTES - 5 + 4099);
     assert_int_equal(strcmp(transports, "tcp") == 0 ? stat.cma_bytes : stat.tcp_bytes, 0);
     close_end(&a);
     close_end(&b);
@@ -138,7 +77,7 @@ batch(const char *transports)
     assert_non_null(ops);
     open_end(&a, transports, 0, 0);
     open_end(&b, transports, 0, 0);
-    fill(a.mem, BYTES, 3);
+    fill(a.mem, END_BYTES, 3);
     for (size_t i = 0; i < N; i++) {
         size_t to = (i * 7) % N;
 
@@ -152,7 +91,7 @@ batch(const char *transports)
         if (i % 50 != 0) assert_memory_equal(there, a.mem + i * PIECE, PIECE);
         if (i % 50 == 0) assert_true(there[0] == 0 && memcmp(there, there + 1, PIECE - 1) == 0);
     }
-    memset(a.mem, 0, BYTES);
+    memset(a.mem, 0, END_BYTES);
     assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_READ, ops, N, 0), KVPOOL_OK);
     for (size_t i = 0; i < N; i++)
         if (i % 50 != 0) assert_memory_equal(b.mem + (i * 7) % N * PIECE, a.mem + i * PIECE, PIECE);
@@ -180,10 +119,10 @@ refusals(const char *transports)
     assert_non_null(loose);
     open_end(&a, transports, 0, 0);
     open_end(&b, transports, 0, 0);
-    fill(a.mem, BYTES, 4);
+    fill(a.mem, END_BYTES, 4);
     for (int kind = KVPOOL_P2P_READ; kind <= KVPOOL_P2P_WRITE; kind++) {
-        assert_int_equal(move(&a, &b, kind, 0, 1, BYTES), KVPOOL_NOT_REGISTERED);
-        assert_int_equal(move(&a, &b, kind, 0, BYTES, 1), KVPOOL_NOT_REGISTERED);
+        assert_int_equal(move(&a, &b, kind, 0, 1, END_BYTES), KVPOOL_NOT_REGISTERED);
+        assert_int_equal(move(&a, &b, kind, 0, END_BYTES, 1), KVPOOL_NOT_REGISTERED);
         ops[0] = (kvpool_p2p_op_t){.local = a.mem, .remote = (uintptr_t)loose, .len = 16};
         assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, kind, ops, 1, 0), KVPOOL_NOT_REGISTERED);
         ops[0].remote = UINT64_MAX - 7;
@@ -193,11 +132,9 @@ refusals(const char *transports)
         ops[0].local = NULL;
         assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, kind, ops, 1, 0), KVPOOL_INVALID);
     }
-    for (size_t i = 0; i < 4096; i++)
-        assert_int_equal(loose[i], 0);
-    for (size_t i = 0; i < BYTES; i++)
-        if (b.mem[i] != 0) fail_msg("a byte at %zu was written", i);
-    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, BYTES), KVPOOL_OK);
+    expect_all(loose, 4096, 0);
+    expect_all(b.mem, END_BYTES, 0);
+    assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, END_BYTES), KVPOOL_OK);
     close_end(&a);
     close_end(&b);
     free(loose);
@@ -225,7 +162,9 @@ test_arguments(void **state)
     conf.detail = detail;
     conf.detail_cap = sizeof detail;
     conf.transports = "rdma";
+    assert_int_equal(setenv("KVPOOL_RDMA_DEVICE", "of-no-machine", 1), 0);
     assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_NOTSUP);
+    assert_int_equal(unsetenv("KVPOOL_RDMA_DEVICE"), 0);
     assert_non_null(strstr(detail, "rdma"));
     conf.transports = "shm";
     assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_INVALID);
@@ -237,6 +176,11 @@ test_arguments(void **state)
     conf.listen = NULL;
     conf.flags = 64;
     assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_INVALID);
+    conf.flags = 0;
+    assert_int_equal(setenv("KVPOOL_VERIFY", "all", 1), 0);
+    assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_INVALID);
+    assert_int_equal(unsetenv("KVPOOL_VERIFY"), 0);
+    assert_non_null(strstr(detail, "KVPOOL_VERIFY"));
     conf.struct_size = 1;
     assert_int_equal(kvpool_p2p_open(&conf, &none), KVPOOL_INVALID);
     assert_null(none);
@@ -280,7 +224,7 @@ test_tokens_may_be_demanded(void **state)
     assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_OK);
     /* Registered anew it is another one, and the old token is worth nothing. */
     assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
-    assert_int_equal(kvpool_p2p_register(b.p2p, b.mem, BYTES, &b.token), KVPOOL_OK);
+    assert_int_equal(kvpool_p2p_register(b.p2p, b.mem, END_BYTES, &b.token), KVPOOL_OK);
     assert_true(b.token != op.token);
     assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_NOT_REGISTERED);
     op.token = b.token;
@@ -299,7 +243,7 @@ restart(const char *transports)
     open_end(&a, transports, 0, 0);
     open_end(&b, transports, 0, 0);
     port = kvpool_p2p_port(b.p2p);
-    fill(a.mem, BYTES, 5);
+    fill(a.mem, END_BYTES, 5);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 4096), KVPOOL_OK);
     close_end(&b);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 4096), KVPOOL_UNREACHABLE);
@@ -334,7 +278,7 @@ static void *
 load_main(void *arg)
 {
     load_t *load = arg;
-    size_t half = BYTES / 2, at = atomic_fetch_add(&load->threads_n, 1) * half;
+    size_t half = END_BYTES / 2, at = atomic_fetch_add(&load->threads_n, 1) * half;
 
     while (!atomic_load(&load->is_over)) {
         int err = move(load->from, load->to, KVPOOL_P2P_WRITE, at, at, half);
@@ -349,20 +293,6 @@ load_main(void *arg)
     return NULL;
 }
 
-static void
-wait_for(_Atomic uint32_t *n, uint32_t more)
-{
-    uint64_t late_ns = kvp_now_ns() + 60 * KVP_NS_PER_S;
-    uint32_t want = atomic_load(n) + more;
-
-    while (atomic_load(n) < want) {
-        struct timespec nap = {.tv_nsec = 200000};
-
-        assert_true(kvp_now_ns() < late_ns);
-        nanosleep(&nap, NULL);
-    }
-}
-
 /* After unregister has returned the memory is the owner's: what it writes there stays. */
 static void
 unregister_under_load(const char *transports)
@@ -373,17 +303,16 @@ unregister_under_load(const char *transports)
 
     open_end(&a, transports, 0, 0);
     open_end(&b, transports, 0, 0);
-    memset(a.mem, 0x5a, BYTES);
+    memset(a.mem, 0x5a, END_BYTES);
     for (size_t i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, load_main, &load), 0);
     for (int round = 0; round < 5; round++) {
         wait_for(&load.ok_n, 3);
         assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
-        memset(b.mem, 0, BYTES);
+        memset(b.mem, 0, END_BYTES);
         wait_for(&load.refused_n, 4);
-        for (size_t i = 0; i < BYTES; i++)
-            if (b.mem[i] != 0) fail_msg("byte %zu was written after unregister had returned", i);
-        assert_int_equal(kvpool_p2p_register(b.p2p, b.mem, BYTES, NULL), KVPOOL_OK);
+        expect_all(b.mem, END_BYTES, 0);
+        assert_int_equal(kvpool_p2p_register(b.p2p, b.mem, END_BYTES, NULL), KVPOOL_OK);
     }
     atomic_store(&load.is_over, true);
     for (size_t i = 0; i < 2; i++)
@@ -486,7 +415,7 @@ test_submit_and_poll(void **state)
     (void)state;
     open_end(&a, NULL, 0, 0);
     open_end(&b, NULL, 0, 0);
-    fill(a.mem, BYTES, 6);
+    fill(a.mem, END_BYTES, 6);
     for (size_t i = 0; i < 8; i++) {
         op = (kvpool_p2p_op_t){.local = a.mem + i * 1000, .remote = (uintptr_t)b.mem + i * 1000, .len = 1000};
         assert_int_equal(kvpool_p2p_submit(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0, &ids[i]), KVPOOL_OK);
@@ -502,6 +431,15 @@ test_submit_and_poll(void **state)
     assert_memory_equal(a.mem, b.mem, 8000);
     assert_int_equal(kvpool_p2p_poll(a.p2p, id, 10000, &result), KVPOOL_OK);
     assert_int_equal(result, KVPOOL_NOT_REGISTERED);
+    assert_int_equal(stat_of(&a).transfers, 8);
+    assert_int_equal(stat_of(&a).failed, 1);
+
+    /* What is refused at once has failed as well, and the same of both calls. */
+    assert_int_equal(kvpool_p2p_submit(a.p2p, "nowhere", KVPOOL_P2P_WRITE, &op, 1, 0, &id), KVPOOL_INVALID);
+    assert_int_equal(stat_of(&a).failed, 2);
+    assert_int_equal(kvpool_p2p_transfer(a.p2p, "nowhere", KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_INVALID);
+    assert_int_equal(stat_of(&a).failed, 3);
+    assert_int_equal(stat_of(&a).transfers, 8);
     close_end(&a);
     close_end(&b);
 }
@@ -518,7 +456,7 @@ test_first_range_and_notes(void **state)
     open_end(&a, NULL, 0, 0);
     open_end(&b, NULL, 0, 0);
     assert_int_equal(kvpool_p2p_first_range(a.p2p, b.at, 0, &addr, &len), KVPOOL_OK);
-    assert_true(addr == (uintptr_t)b.mem && len == BYTES);
+    assert_true(addr == (uintptr_t)b.mem && len == END_BYTES);
     assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
     assert_int_equal(kvpool_p2p_first_range(a.p2p, b.at, 0, &addr, &len), KVPOOL_NOT_REGISTERED);
     assert_int_equal(kvpool_p2p_take_notify(b.p2p, &name, &message), KVPOOL_NOT_FOUND);
@@ -544,27 +482,31 @@ test_first_range_and_notes(void **state)
     close_end(&b);
 }
 
+typedef struct {
+    const end_t *a, *b;
+} pair_t;
+
+static int
+use_in_child(void *arg)
+{
+    const pair_t *pair = arg;
+    bool is_told = move(pair->a, pair->b, KVPOOL_P2P_WRITE, 0, 0, 64) == KVPOOL_FORKED &&
+                   kvpool_p2p_close(pair->a->p2p) == KVPOOL_FORKED;
+
+    kvpool_p2p_free(pair->a->p2p);
+    return is_told ? 0 : 1;
+}
+
 static void
 test_a_forked_child_is_told(void **state)
 {
     end_t a, b;
-    int status;
-    pid_t pid;
 
     (void)state;
     open_end(&a, NULL, 0, 0);
     open_end(&b, NULL, 0, 0);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 64), KVPOOL_OK);
-    pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        bool is_told =
-            move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 64) == KVPOOL_FORKED && kvpool_p2p_close(a.p2p) == KVPOOL_FORKED;
-        kvpool_p2p_free(a.p2p);
-        _exit(is_told ? 0 : 1);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    expect_in_child(use_in_child, &(pair_t){&a, &b});
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 64), KVPOOL_OK);
     close_end(&a);
     close_end(&b);

@@ -6,6 +6,8 @@
 #include "client/kvpool_p2p.h"
 
 #include "common/clock.h"
+#include "tests/unit/client/forked.h"
+#include "tests/unit/client/p2pown.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,78 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
-
-#define BYTES (((size_t)8 << 20) + 5000) /* no whole number of pages */
-#define SOON_NS (20 * KVP_NS_PER_S)
-
-typedef struct {
-    kvpool_p2p_t *p2p;
-    char at[32];
-    uint8_t *mem; /* BYTES of its own, registered */
-} end_t;
-
-static uint8_t *
-alloc(const end_t *end)
-{
-    void *mem = NULL;
-
-    assert_int_equal(kvpool_p2p_alloc(end->p2p, BYTES, &mem, NULL), KVPOOL_OK);
-    return mem;
-}
-
-static void
-open_end(end_t *end)
-{
-    kvpool_p2p_conf_t conf = {
-        .struct_size = sizeof conf, .transports = "cma", .flags = KVPOOL_P2P_TRACEABLE, .deadline_ms = 10000};
-
-    assert_int_equal(kvpool_p2p_open(&conf, &end->p2p), KVPOOL_OK);
-    snprintf(end->at, sizeof end->at, "127.0.0.1:%u", kvpool_p2p_port(end->p2p));
-    end->mem = alloc(end);
-}
-
-static void
-fill(uint8_t *mem, size_t len, uint32_t seed)
-{
-    for (size_t i = 0; i < len; i++)
-        mem[i] = (uint8_t)((seed = seed * 1664525u + 1013904223u) >> 24);
-}
-
-static void
-expect_all(const uint8_t *mem, size_t len, uint8_t value)
-{
-    for (size_t i = 0; i < len; i++)
-        if (mem[i] != value) fail_msg("byte %zu is %02x, not %02x", i, mem[i], value);
-}
-
-static uint64_t
-mapped_bytes(const end_t *end)
-{
-    kvpool_p2p_stat_t stat = {.struct_size = sizeof stat};
-
-    assert_int_equal(kvpool_p2p_stat(end->p2p, &stat), KVPOOL_OK);
-    assert_int_equal(stat.tcp_bytes, 0);
-    assert_true(stat.mapped_bytes <= stat.cma_bytes);
-    return stat.mapped_bytes;
-}
-
-static int
-move(const end_t *from, const char *to, int kind, void *local, uint64_t remote, size_t len)
-{
-    kvpool_p2p_op_t op = {.local = local, .remote = remote, .len = len};
-
-    return kvpool_p2p_transfer(from->p2p, to, kind, &op, 1, 0);
-}
-
-static int
-write_all(const end_t *from, const end_t *to)
-{
-    return move(from, to->at, KVPOOL_P2P_WRITE, from->mem, (uintptr_t)to->mem, BYTES);
-}
 
 /* Mappings of peers' memory that this process has. */
 static uint32_t
@@ -113,23 +46,23 @@ test_bytes_arrive_by_one_copy(void **state)
 
     (void)state;
     assert_non_null(want);
-    open_end(&a);
-    open_end(&b);
+    open_own(&a);
+    open_own(&b);
     expect_all(b.mem, BYTES, 0);
     fill(a.mem, BYTES, 1);
     memcpy(want, a.mem, BYTES);
     assert_int_equal(write_all(&a, &b), KVPOOL_OK);
     assert_memory_equal(b.mem, want, BYTES);
     fill(a.mem, BYTES, 2);
-    assert_int_equal(move(&a, b.at, KVPOOL_P2P_WRITE, a.mem + 777, (uintptr_t)b.mem + 1001, 4099), KVPOOL_OK);
+    assert_int_equal(move_piece(&a, b.at, KVPOOL_P2P_WRITE, a.mem + 777, (uintptr_t)b.mem + 1001, 4099), KVPOOL_OK);
     memcpy(want + 1001, a.mem + 777, 4099);
     assert_memory_equal(b.mem, want, BYTES);
-    assert_int_equal(move(&a, b.at, KVPOOL_P2P_READ, a.mem + 5, (uintptr_t)b.mem + 3, BYTES - 5), KVPOOL_OK);
+    assert_int_equal(move_piece(&a, b.at, KVPOOL_P2P_READ, a.mem + 5, (uintptr_t)b.mem + 3, BYTES - 5), KVPOOL_OK);
     assert_memory_equal(a.mem + 5, want + 3, BYTES - 5);
     assert_int_equal(mapped_bytes(&a), 2 * BYTES - 5 + 4099);
     /* Beyond its end, and before it. */
-    assert_int_equal(move(&a, b.at, KVPOOL_P2P_WRITE, a.mem, (uintptr_t)b.mem + 1, BYTES), KVPOOL_NOT_REGISTERED);
-    assert_int_equal(move(&a, b.at, KVPOOL_P2P_WRITE, a.mem, (uintptr_t)b.mem - 1, 2), KVPOOL_NOT_REGISTERED);
+    assert_int_equal(move_piece(&a, b.at, KVPOOL_P2P_WRITE, a.mem, (uintptr_t)b.mem + 1, BYTES), KVPOOL_NOT_REGISTERED);
+    assert_int_equal(move_piece(&a, b.at, KVPOOL_P2P_WRITE, a.mem, (uintptr_t)b.mem - 1, 2), KVPOOL_NOT_REGISTERED);
     assert_memory_equal(b.mem, want, BYTES);
     assert_int_equal(kvpool_p2p_dealloc(b.p2p, b.mem + 1), KVPOOL_NOT_REGISTERED);
     assert_int_equal(kvpool_p2p_dealloc(b.p2p, b.mem), KVPOOL_OK);
@@ -156,8 +89,8 @@ test_mixed_lists(void **state)
     assert_non_null(ops);
     assert_non_null(mine);
     assert_non_null(theirs);
-    open_end(&a);
-    open_end(&b);
+    open_own(&a);
+    open_own(&b);
     assert_int_equal(kvpool_p2p_register(b.p2p, theirs, N * EACH, NULL), KVPOOL_OK);
     fill(a.mem, BYTES, 3);
     fill(mine, N * EACH, 4);
@@ -197,7 +130,7 @@ load_main(void *arg)
     load_t *load = arg;
 
     while (!atomic_load(&load->is_over)) {
-        int err = move(load->from, load->to, KVPOOL_P2P_WRITE, load->from->mem, load->remote, BYTES);
+        int err = move_piece(load->from, load->to, KVPOOL_P2P_WRITE, load->from->mem, load->remote, BYTES);
 
         atomic_fetch_add(err == KVPOOL_OK               ? &load->ok_n
                          : err == KVPOOL_NOT_REGISTERED ? &load->refused_n
@@ -205,20 +138,6 @@ load_main(void *arg)
                          1);
     }
     return NULL;
-}
-
-static void
-wait_for(_Atomic uint32_t *n, uint32_t more)
-{
-    uint64_t late_ns = kvp_now_ns() + 60 * KVP_NS_PER_S;
-    uint32_t want = atomic_load(n) + more;
-
-    while (atomic_load(n) < want) {
-        struct timespec nap = {.tv_nsec = 200000};
-
-        assert_true(kvp_now_ns() < late_ns);
-        nanosleep(&nap, NULL);
-    }
 }
 
 static load_t *
@@ -258,9 +177,9 @@ test_unregister_under_load(void **state)
     uint64_t mapped;
 
     (void)state;
-    open_end(&a);
+    open_own(&a);
     for (int round = 0; round < 5; round++) {
-        open_end(&b);
+        open_own(&b);
         mapped = mapped_bytes(&a);
         start_load(&load, &a, &b, &thread);
         wait_for(&load.ok_n, 3);
@@ -279,7 +198,7 @@ test_unregister_under_load(void **state)
         kvpool_p2p_free(b.p2p);
     }
     /* What the owner stores while its pages are exchanged stays. */
-    open_end(&b);
+    open_own(&b);
     fill(a.mem, BYTES, 9);
     assert_int_equal(write_all(&a, &b), KVPOOL_OK);
     counter.word = (_Atomic uint32_t *)(b.mem + BYTES / 2 / 4096 * 4096);
@@ -301,8 +220,8 @@ test_what_no_peer_has_seen_stays_shared(void **state)
     end_t a, b;
 
     (void)state;
-    open_end(&a);
-    open_end(&b);
+    open_own(&a);
+    open_own(&b);
     assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
     assert_int_equal(write_all(&a, &b), KVPOOL_NOT_REGISTERED);
     assert_int_equal(kvpool_p2p_register(b.p2p, b.mem, BYTES, NULL), KVPOOL_OK);
@@ -311,7 +230,7 @@ test_what_no_peer_has_seen_stays_shared(void **state)
     /* Of a part of it nothing can be mapped: what lies beside may be registered by itself. */
     assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
     assert_int_equal(kvpool_p2p_register(b.p2p, b.mem + 100, 5000, NULL), KVPOOL_OK);
-    assert_int_equal(move(&a, b.at, KVPOOL_P2P_WRITE, a.mem, (uintptr_t)b.mem + 100, 5000), KVPOOL_OK);
+    assert_int_equal(move_piece(&a, b.at, KVPOOL_P2P_WRITE, a.mem, (uintptr_t)b.mem + 100, 5000), KVPOOL_OK);
     assert_int_equal(mapped_bytes(&a), BYTES);
     kvpool_p2p_free(a.p2p);
     kvpool_p2p_free(b.p2p);
@@ -325,8 +244,8 @@ test_dealloc_under_load(void **state)
     pthread_t thread;
 
     (void)state;
-    open_end(&a);
-    open_end(&b);
+    open_own(&a);
+    open_own(&b);
     for (int round = 0; round < 10; round++) {
         uint8_t *other;
 
@@ -348,59 +267,9 @@ test_dealloc_under_load(void **state)
 
 /* ---- other processes */
 typedef struct {
-    pid_t pid;
-    int from, to; /* pipes */
-} other_t;
-
-typedef struct {
     char at[32];
     uint64_t mem;
 } place_t;
-
-/* Forks, and runs what is given in a process of its own, which dies with this one. No endpoint may be open. */
-static other_t
-start(void (*run)(int from, int to))
-{
-    int up[2], down[2];
-    other_t other;
-
-    assert_int_equal(pipe(up), 0);
-    assert_int_equal(pipe(down), 0);
-    other.pid = fork();
-    assert_true(other.pid >= 0);
-    if (other.pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(up[1]);
-        close(down[0]);
-        run(up[0], down[1]);
-        _exit(0);
-    }
-    close(up[0]);
-    close(down[1]);
-    other.to = up[1];
-    other.from = down[0];
-    return other;
-}
-
-static void
-finish(other_t *other)
-{
-    kill(other->pid, SIGKILL);
-    assert_int_equal(waitpid(other->pid, NULL, 0), other->pid);
-    close(other->from);
-    close(other->to);
-}
-
-/* Stopped, when every thread of it is: one may be in the middle of a copy. */
-static void
-stop(const other_t *other)
-{
-    int status;
-
-    assert_int_equal(kill(other->pid, SIGSTOP), 0);
-    assert_int_equal(waitpid(other->pid, &status, WUNTRACED), other->pid);
-    assert_true(WIFSTOPPED(status));
-}
 
 static void
 owner(int from, int to)
@@ -409,7 +278,7 @@ owner(int from, int to)
     end_t end;
     uint8_t at;
 
-    open_end(&end);
+    open_own(&end);
     memset(end.mem, 7, BYTES);
     memcpy(place.at, end.at, sizeof place.at);
     place.mem = (uintptr_t)end.mem;
@@ -437,16 +306,17 @@ test_a_stopped_owner_is_written_to(void **state)
     end_t a;
 
     (void)state;
-    open_end(&a);
+    open_own(&a);
     memset(a.mem, 1, BYTES);
-    assert_int_equal(move(&a, place.at, KVPOOL_P2P_WRITE, a.mem, place.mem, BYTES), KVPOOL_OK);
+    assert_int_equal(move_piece(&a, place.at, KVPOOL_P2P_WRITE, a.mem, place.mem, BYTES), KVPOOL_OK);
     stop(&other);
     memset(a.mem, 2, BYTES);
-    assert_int_equal(move(&a, place.at, KVPOOL_P2P_WRITE, a.mem, place.mem, BYTES), KVPOOL_OK);
+    assert_int_equal(move_piece(&a, place.at, KVPOOL_P2P_WRITE, a.mem, place.mem, BYTES), KVPOOL_OK);
     assert_int_equal(kill(other.pid, SIGCONT), 0);
     assert_int_equal(write(other.to, "?", 1), 1);
     assert_int_equal(read(other.from, told, sizeof told), sizeof told);
     expect_all(told, sizeof told, 2);
+    assert_int_equal(mapped_bytes(&a), 2 * BYTES);
     kvpool_p2p_free(a.p2p);
     finish(&other);
 }
@@ -462,7 +332,7 @@ test_a_killed_owner_is_noticed(void **state)
     end_t a;
 
     (void)state;
-    open_end(&a);
+    open_own(&a);
     load.from = &a;
     load.remote = place.mem;
     memcpy(load.to, place.at, sizeof load.to);
@@ -473,12 +343,13 @@ test_a_killed_owner_is_noticed(void **state)
     atomic_store(&load.is_over, true);
     pthread_join(thread, NULL);
     assert_int_equal(load.refused_n, 0);
-    assert_int_equal(move(&a, place.at, KVPOOL_P2P_READ, a.mem, place.mem, BYTES), KVPOOL_UNREACHABLE);
+    assert_int_equal(mapped_bytes(&a), load.ok_n * BYTES);
+    assert_int_equal(move_piece(&a, place.at, KVPOOL_P2P_READ, a.mem, place.mem, BYTES), KVPOOL_UNREACHABLE);
 
     /* And where nobody asks: the mapping would keep the dead's memory. a.mem is the one that is left. */
     other = start(owner);
     place = place_of(&other);
-    assert_int_equal(move(&a, place.at, KVPOOL_P2P_READ, a.mem, place.mem, BYTES), KVPOOL_OK);
+    assert_int_equal(move_piece(&a, place.at, KVPOOL_P2P_READ, a.mem, place.mem, BYTES), KVPOOL_OK);
     assert_int_equal(a.mem[BYTES - 1], 7);
     assert_int_equal(maps_n(), 2);
     finish(&other);
@@ -492,30 +363,169 @@ test_a_killed_owner_is_noticed(void **state)
     kvpool_p2p_free(a.p2p);
 }
 
+/* ---- no descriptors */
+
+/* The limit is reached at each point of a first write to a peer: it says so, or the bytes went another way. */
+static void
+test_without_descriptors(void **state)
+{
+    uint32_t failed_n = 0, copied_n = 0, mapped_n = 0;
+    struct rlimit much;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &much), 0);
+    for (int room = 0; mapped_n < 2; room++) {
+        other_t other = start(owner);
+        place_t place = place_of(&other);
+        struct rlimit limit = much;
+        int err, first;
+        end_t a;
+
+        open_own(&a);
+        first = dup(0);
+        close(first);
+        limit.rlim_cur = (rlim_t)(first + room);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        err = move_piece(&a, place.at, KVPOOL_P2P_WRITE, a.mem, place.mem, BYTES);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &much), 0);
+        if (err != KVPOOL_OK && err != KVPOOL_SYS) fail_msg("room for %d: %s", room, kvpool_errname(err));
+        if (err != KVPOOL_OK)
+            failed_n++;
+        else if (mapped_bytes(&a) == 0)
+            copied_n++;
+        else
+            mapped_n++;
+        assert_int_equal(move_piece(&a, place.at, KVPOOL_P2P_WRITE, a.mem, place.mem, BYTES), KVPOOL_OK);
+        kvpool_p2p_free(a.p2p);
+        finish(&other);
+        assert_true(room < 50);
+    }
+    assert_true(failed_n > 0 && copied_n > 0);
+}
+
+/* ---- a long transfer, with an owner that is stopped and then killed */
+#define LONG_BYTES ((size_t)128 << 20)
+
+typedef struct {
+    char at[32];
+    uint64_t mapped, copied; /* LONG_BYTES of its own, and BYTES that are not to be mapped */
+} long_place_t;
+
+static void
+long_owner(int from, int to)
+{
+    uint8_t *copied = calloc(1, BYTES);
+    long_place_t place = {.copied = (uintptr_t)copied};
+    void *mapped = NULL;
+    uint8_t end_of_time;
+    end_t end;
+
+    open_own(&end);
+    assert_int_equal(kvpool_p2p_alloc(end.p2p, LONG_BYTES, &mapped, NULL), KVPOOL_OK);
+    assert_int_equal(kvpool_p2p_register(end.p2p, copied, BYTES, NULL), KVPOOL_OK);
+    memcpy(place.at, end.at, sizeof place.at);
+    place.mapped = (uintptr_t)mapped;
+    assert_int_equal(write(to, &place, sizeof place), sizeof place);
+    if (read(from, &end_of_time, 1) < 0) _exit(1);
+}
+
+enum {
+    LONG_N = 1024
+}; /* pieces of one window, each of all of it: minutes of copying, between two questions to the peer */
+
+typedef struct {
+    const end_t *from;
+    char to[32];
+    kvpool_p2p_op_t ops[LONG_N];
+    int err;
+} long_move_t;
+
+static void *
+long_main(void *arg)
+{
+    long_move_t *m = arg;
+
+    m->err = kvpool_p2p_transfer(m->from->p2p, m->to, KVPOOL_P2P_WRITE, m->ops, LONG_N, 5000);
+    return NULL;
+}
+
+static void
+killed_while_stopped(bool is_mapped)
+{
+    other_t other = start(long_owner);
+    struct timespec nap = {.tv_nsec = 100000000};
+    long_move_t *m = calloc(1, sizeof *m);
+    long_place_t place;
+    pthread_t thread;
+    void *mine = NULL;
+    end_t a;
+
+    assert_non_null(m);
+    assert_int_equal(read(other.from, &place, sizeof place), sizeof place);
+    open_own(&a);
+    assert_int_equal(kvpool_p2p_alloc(a.p2p, LONG_BYTES, &mine, NULL), KVPOOL_OK);
+    m->from = &a;
+    memcpy(m->to, place.at, sizeof m->to);
+    for (size_t i = 0; i < LONG_N; i++)
+        m->ops[i] = (kvpool_p2p_op_t){
+            .local = mine, .remote = is_mapped ? place.mapped : place.copied, .len = is_mapped ? LONG_BYTES : BYTES};
+    assert_int_equal(move_piece(&a, place.at, KVPOOL_P2P_WRITE, mine, m->ops[0].remote, 4096), KVPOOL_OK);
+    assert_int_equal(mapped_bytes(&a), is_mapped ? 4096 : 0);
+    stop(&other);
+    assert_int_equal(pthread_create(&thread, NULL, long_main, m), 0);
+    nanosleep(&nap, NULL);
+    finish(&other);
+    pthread_join(thread, NULL);
+    /* Not DEADLINE; one that is about to end may still be connected to. */
+    if (m->err != KVPOOL_UNREACHABLE && m->err != KVPOOL_DISCONNECTED) fail_msg("%s", kvpool_errname(m->err));
+    kvpool_p2p_free(a.p2p);
+    free(m);
+}
+
+static void
+test_an_owner_killed_while_stopped_ends_transfers(void **state)
+{
+    (void)state;
+    killed_while_stopped(true);
+    killed_while_stopped(false);
+}
+
+/* ---- writers that are stopped */
+
+/* What a write came to, and whether it went into memory that both have mapped. */
+typedef struct {
+    int err;
+    bool is_mapped;
+} outcome_t;
+
 /* Writes to where it is told, again and again, and says so of each that came to its end. */
 static void
 writer(int from, int to)
 {
+    uint64_t mapped = 0;
     place_t place;
     end_t end;
 
     assert_int_equal(read(from, &place, sizeof place), sizeof place);
-    open_end(&end);
+    open_own(&end);
     memset(end.mem, 0x5a, BYTES);
     for (;;) {
-        int err = move(&end, place.at, KVPOOL_P2P_WRITE, end.mem, place.mem, BYTES);
+        outcome_t outcome = {.err = move_piece(&end, place.at, KVPOOL_P2P_WRITE, end.mem, place.mem, BYTES)};
 
-        if (write(to, &err, sizeof err) != sizeof err) return;
+        outcome.is_mapped = mapped_bytes(&end) == mapped + BYTES;
+        mapped = mapped_bytes(&end);
+        if (write(to, &outcome, sizeof outcome) != sizeof outcome) return;
     }
 }
 
 static int
-outcome(const other_t *other)
+outcome_of(const other_t *other)
 {
-    int err;
+    outcome_t outcome;
 
-    assert_int_equal(read(other->from, &err, sizeof err), sizeof err);
-    return err;
+    assert_int_equal(read(other->from, &outcome, sizeof outcome), sizeof outcome);
+    assert_int_equal(outcome.is_mapped, outcome.err == KVPOOL_OK);
+    return outcome.err;
 }
 
 /* A peer that is stopped within a copy goes on with it once it is continued. By then the memory is its owner's. */
@@ -532,12 +542,12 @@ stopped_writer(bool is_freed)
         end_t b;
         int err;
 
-        open_end(&b);
+        open_own(&b);
         memcpy(place.at, b.at, sizeof place.at);
         place.mem = (uintptr_t)b.mem;
         assert_int_equal(write(other.to, &place, sizeof place), sizeof place);
         for (int i = 0; i < 3; i++)
-            assert_int_equal(outcome(&other), KVPOOL_OK);
+            assert_int_equal(outcome_of(&other), KVPOOL_OK);
         nanosleep(&nap, NULL);
         stop(&other);
         began_ns = kvp_now_ns();
@@ -552,10 +562,10 @@ stopped_writer(bool is_freed)
         memset(b.mem, 3, BYTES);
         assert_int_equal(kill(other.pid, SIGCONT), 0);
         do
-            err = outcome(&other);
+            err = outcome_of(&other);
         while (err == KVPOOL_OK); /* of before */
         assert_int_equal(err, KVPOOL_NOT_REGISTERED);
-        assert_int_equal(outcome(&other), KVPOOL_NOT_REGISTERED);
+        assert_int_equal(outcome_of(&other), KVPOOL_NOT_REGISTERED);
         expect_all(b.mem, BYTES, 3);
         finish(&other);
         kvpool_p2p_free(b.p2p);
@@ -587,6 +597,8 @@ main(void)
         cmocka_unit_test(test_dealloc_under_load),
         cmocka_unit_test(test_a_stopped_owner_is_written_to),
         cmocka_unit_test(test_a_killed_owner_is_noticed),
+        cmocka_unit_test(test_an_owner_killed_while_stopped_ends_transfers),
+        cmocka_unit_test(test_without_descriptors),
         cmocka_unit_test(test_a_writer_stopped_under_unregister),
         cmocka_unit_test(test_a_writer_stopped_under_dealloc),
     };

@@ -9,6 +9,7 @@
 #include "proto/pb.h"
 #include "proto/wire.h"
 #include "tests/unit/client/loopback.h"
+#include "tests/unit/client/p2pend.h"
 #include "tests/unit/client/slowproxy.h"
 
 #include <setjmp.h>
@@ -18,7 +19,6 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -29,31 +29,6 @@
 #define BYTES 65536u
 #define SENT (sizeof(kvp_data_req_t) + sizeof(kvp_data_op_t) + BYTES) /* by tcp, of one write of BYTES */
 #define SOON_NS (30 * KVP_NS_PER_S)
-
-typedef struct {
-    kvpool_p2p_t *p2p;
-    char at[32];
-    uint8_t *mem; /* BYTES, registered */
-} end_t;
-
-static void
-open_end(end_t *end)
-{
-    kvpool_p2p_conf_t conf = {.struct_size = sizeof conf, .transports = "tcp", .deadline_ms = 20000};
-
-    assert_int_equal(kvpool_p2p_open(&conf, &end->p2p), KVPOOL_OK);
-    snprintf(end->at, sizeof end->at, "127.0.0.1:%u", kvpool_p2p_port(end->p2p));
-    end->mem = calloc(1, BYTES);
-    assert_non_null(end->mem);
-    assert_int_equal(kvpool_p2p_register(end->p2p, end->mem, BYTES, NULL), KVPOOL_OK);
-}
-
-static void
-close_end(end_t *end)
-{
-    kvpool_p2p_free(end->p2p);
-    free(end->mem);
-}
 
 static void
 nap(void)
@@ -112,8 +87,8 @@ test_what_was_given_up_lands_no_more(void **state)
     end_t a, b;
 
     (void)state;
-    open_end(&a);
-    open_end(&b);
+    open_end_of(&a, BYTES, "tcp", 0, 0);
+    open_end_of(&b, BYTES, "tcp", 0, 0);
     slow_proxy_start(&proxy, kvpool_p2p_port(b.p2p));
     assert_int_equal(write_all(&a, proxy.at, &b, 'z', 0), KVPOOL_OK);
     proxy.must_hold = true;
@@ -142,8 +117,8 @@ test_what_was_lost_on_its_way_lands_no_more(void **state)
     end_t a, b;
 
     (void)state;
-    open_end(&a);
-    open_end(&b);
+    open_end_of(&a, BYTES, "tcp", 0, 0);
+    open_end_of(&b, BYTES, "tcp", 0, 0);
     slow_proxy_start(&proxy, kvpool_p2p_port(b.p2p));
     proxy.drop_at = SENT;
     proxy.must_hold = true;
@@ -170,8 +145,8 @@ test_silent_peers_hold_up_no_other(void **state)
     end_t a, b;
 
     (void)state;
-    open_end(&a);
-    open_end(&b);
+    open_end_of(&a, BYTES, "tcp", 0, 0);
+    open_end_of(&b, BYTES, "tcp", 0, 0);
     op = (kvpool_p2p_op_t){.local = a.mem, .remote = (uintptr_t)b.mem, .len = BYTES};
     for (size_t i = 0; i < PEERS; i++) {
         fds[i] = listen_local(peers[i]);
@@ -209,7 +184,7 @@ test_a_piece_holds_all_ranges_that_it_touches(void **state)
 
     (void)state;
     assert_non_null(mem);
-    open_end(&a);
+    open_end_of(&a, BYTES, "tcp", 0, 0);
     fd = listen_local(peer);
     for (size_t i = 0; i < 3; i++) {
         /* The first, the second, and the third of them is asked to go while the piece is under way. */
@@ -239,8 +214,8 @@ test_a_remote_piece_over_two_ranges_is_refused(void **state)
 
     (void)state;
     assert_non_null(mem);
-    open_end(&a);
-    open_end(&b);
+    open_end_of(&a, BYTES, "tcp", 0, 0);
+    open_end_of(&b, BYTES, "tcp", 0, 0);
     memset(a.mem, 'a', BYTES);
     for (size_t k = 0; k < 2; k++)
         assert_int_equal(kvpool_p2p_register(b.p2p, mem + k * BYTES, BYTES, NULL), KVPOOL_OK);
@@ -300,7 +275,7 @@ owner_main(const wires_t *w)
     end_t a;
 
     close(w->from_test[1]);
-    open_end(&a);
+    open_end_of(&a, BYTES, "tcp", 0, 0);
     port = kvpool_p2p_port(a.p2p);
     if (write(w->to_test[1], &port, sizeof port) != sizeof port || read(w->from_test[0], &word, 1) != 1) _exit(1);
     if (fork() == 0) {

@@ -8,6 +8,7 @@
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 #include "tests/unit/client/loopback.h"
+#include "tests/unit/client/p2pend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,36 +27,22 @@
 
 #define BYTES 65536u
 
-typedef struct {
-    kvpool_p2p_t *p2p;
-    char at[32];
-    uint8_t *mem;
-} end_t;
-
 static int
-open_end(void **state)
+setup(void **state)
 {
-    kvpool_p2p_conf_t conf = {.struct_size = sizeof conf, .transports = "tcp"};
     end_t *end = calloc(1, sizeof *end);
 
     assert_non_null(end);
-    assert_int_equal(kvpool_p2p_open(&conf, &end->p2p), KVPOOL_OK);
-    snprintf(end->at, sizeof end->at, "127.0.0.1:%u", kvpool_p2p_port(end->p2p));
-    end->mem = calloc(1, BYTES);
-    assert_non_null(end->mem);
-    assert_int_equal(kvpool_p2p_register(end->p2p, end->mem, BYTES, NULL), KVPOOL_OK);
+    open_end_of(end, BYTES, "tcp", 0, 0);
     *state = end;
     return 0;
 }
 
 static int
-close_end(void **state)
+teardown(void **state)
 {
-    end_t *end = *state;
-
-    kvpool_p2p_free(end->p2p);
-    free(end->mem);
-    free(end);
+    close_end(*state);
+    free(*state);
     return 0;
 }
 
@@ -132,7 +119,7 @@ test_nonsense_is_closed(void **state)
     expect_closed(&c);
 
     knock(end, &c); /* before Hello */
-    kvp_peer_find_encode(&c.out, 1, at, 1);
+    kvp_peer_find_encode(&c.out, 1, &(kvp_peer_find_t){.at = at, .n = 1});
     expect_closed(&c);
 
     enter(end, &c); /* twice */
@@ -140,7 +127,7 @@ test_nonsense_is_closed(void **state)
     expect_closed(&c);
 
     enter(end, &c); /* fewer records than it says */
-    kvp_peer_find_encode(&c.out, 2, at, 2);
+    kvp_peer_find_encode(&c.out, 2, &(kvp_peer_find_t){.at = at, .n = 2});
     c.out.data[KVP_FRAME_HDR_BYTES + 1] = 9; /* n, behind its field number */
     expect_closed(&c);
 
@@ -150,6 +137,15 @@ test_nonsense_is_closed(void **state)
 
     enter(end, &c); /* of no registration */
     kvp_peer_map_encode(&c.out, 2, 0);
+    expect_closed(&c);
+
+    enter(end, &c); /* a connection of nobody's */
+    kvp_peer_rdma_encode(&c.out, 2, 0);
+    expect_closed(&c);
+
+    enter(end, &c); /* through a stage, and there is none */
+    moves.kind = KVP_PEER_STORE;
+    kvp_peer_moves_encode(&c.out, 2, &moves);
     expect_closed(&c);
 
     enter(end, &c);
@@ -167,7 +163,7 @@ test_nonsense_is_closed(void **state)
 
 /* Of many pieces that go with one call each has its own outcome. */
 static void
-some_pieces_fail(kvp_framed_t *c, const end_t *near, uint64_t token)
+some_pieces_fail(kvp_framed_t *c, const end_t *near)
 {
     enum { N = 300, EACH = 100, UNREADABLE = 7, UNREGISTERED = 130, LAST = N - 1 };
     uint8_t *from = malloc(N * EACH);
@@ -181,8 +177,10 @@ some_pieces_fail(kvp_framed_t *c, const end_t *near, uint64_t token)
     memset(from, 'f', N * EACH);
     memset(near->mem, 0, BYTES);
     for (size_t i = 0; i < N; i++)
-        pieces[i] = (kvp_peer_piece_t){
-            .token = token, .addr = (uintptr_t)near->mem + i * EACH, .len = EACH, .from = (uintptr_t)from + i * EACH};
+        pieces[i] = (kvp_peer_piece_t){.token = near->token,
+                                       .addr = (uintptr_t)near->mem + i * EACH,
+                                       .len = EACH,
+                                       .from = (uintptr_t)from + i * EACH};
     pieces[UNREADABLE].from = pieces[LAST].from = 4096;
     pieces[UNREGISTERED].token ^= 1;
     kvp_peer_moves_encode(&c->out, 3, &moves);
@@ -216,22 +214,18 @@ static void
 test_nobody_is_a_process_by_saying_so(void **state)
 {
     static const uint8_t known[KVP_PEER_NONCE_BYTES] = "what all know";
-    kvpool_p2p_conf_t conf = {.struct_size = sizeof conf, .transports = "cma,tcp", .flags = KVPOOL_P2P_TRACEABLE};
     kvp_peer_hello_t hello = good_hello;
     kvp_peer_hello_reply_t reply;
     kvp_peer_piece_t piece = {.token = 1, .len = 16, .from = (uintptr_t)known};
     kvp_peer_moves_t moves = {.kind = KVP_PEER_PULL, .pieces = &piece, .n = 1, .deadline_ns = UINT64_MAX};
     kvp_frame_t frame;
     kvp_framed_t c;
-    end_t near = {0};
-    uint64_t token, own_token;
+    end_t near;
+    uint64_t own_token;
     void *own;
 
     (void)state;
-    assert_int_equal(kvpool_p2p_open(&conf, &near.p2p), KVPOOL_OK);
-    near.mem = calloc(1, BYTES);
-    assert_non_null(near.mem);
-    assert_int_equal(kvpool_p2p_register(near.p2p, near.mem, BYTES, &token), KVPOOL_OK);
+    open_end_of(&near, BYTES, "cma,tcp", 0, 0);
     assert_int_equal(kvpool_p2p_alloc(near.p2p, BYTES, &own, &own_token), KVPOOL_OK);
     kvp_host_id(hello.host_id);
     hello.proc = (kvp_peer_proc_t){.is_told = true, .nonce_at = (uintptr_t)known};
@@ -242,7 +236,7 @@ test_nobody_is_a_process_by_saying_so(void **state)
     assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
     assert_false(reply.can_pull);
     assert_false(reply.proc.is_told);
-    piece.token = token;
+    piece.token = near.token;
     piece.addr = (uintptr_t)near.mem;
     assert_int_equal(ask_map(&c, 3, own_token), KVP_NOTSUP);
     kvp_peer_moves_encode(&c.out, 2, &moves);
@@ -259,17 +253,16 @@ test_nobody_is_a_process_by_saying_so(void **state)
     kvp_peer_moves_encode(&c.out, 2, &moves);
     assert_int_equal(kvp_exchange(&c, 2, soon(), &frame), KVP_OK);
     assert_memory_equal(near.mem, known, sizeof known);
-    some_pieces_fail(&c, &near, token);
+    some_pieces_fail(&c, &near);
     assert_int_equal(ask_map(&c, 4, own_token), KVP_OK);
     assert_int_equal(c.fds_in_n, 2);
-    assert_int_equal(ask_map(&c, 5, token), KVP_NOTSUP); /* private */
+    assert_int_equal(ask_map(&c, 5, near.token), KVP_NOTSUP); /* private */
     assert_int_equal(ask_map(&c, 6, own_token ^ 1), KVP_NOTSUP);
     assert_int_equal(kvpool_p2p_unregister(near.p2p, own), KVPOOL_OK);
     assert_int_equal(ask_map(&c, 7, own_token), KVP_NOTSUP);
     assert_int_equal(c.fds_in_n, 2);
     kvp_framed_fini(&c);
-    kvpool_p2p_free(near.p2p);
-    free(near.mem);
+    close_end(&near);
 }
 
 static void
@@ -336,7 +329,7 @@ test_sums_and_checks_are_of_what_is_registered(void **state)
     for (size_t i = 0; i < BYTES; i++)
         end->mem[i] = (uint8_t)(i * 31);
     enter(end, &c);
-    kvp_peer_find_encode(&c.out, 2, &at, 1);
+    kvp_peer_find_encode(&c.out, 2, &(kvp_peer_find_t){.at = &at, .n = 1});
     assert_int_equal(kvp_exchange(&c, 2, soon(), &frame), KVP_OK);
     assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_FIND, 1, sizeof range, &records), KVP_OK);
     memcpy(&range, records, sizeof range);
@@ -471,12 +464,11 @@ answer_hello(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
 static void
 answer_find(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
 {
-    const kvp_peer_at_t *at;
     kvp_peer_range_t ranges[2] = {0};
-    uint32_t n;
+    kvp_peer_find_t find;
 
-    assert_int_equal(kvp_peer_find_decode(frame, &at, &n), KVP_OK);
-    ranges[0] = (kvp_peer_range_t){.base = at->addr, .len = at->len, .token = 1, .key_len = 8};
+    assert_int_equal(kvp_peer_find_decode(frame, &find), KVP_OK);
+    ranges[0] = (kvp_peer_range_t){.base = find.at->addr, .len = find.at->len, .token = 1, .key_len = 8};
     if (liar->lie == LIE_RANGE) ranges[0].base += 1;
     if (liar->lie == LIE_KEY) ranges[0].key_len = 65;
     kvp_peer_reply_encode(&c->out, KVP_OP_PEER_FIND, frame->hdr.request_id, KVP_OK, "", ranges,
@@ -543,16 +535,16 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_nonsense_is_closed, open_end, close_end),
+        cmocka_unit_test_setup_teardown(test_nonsense_is_closed, setup, teardown),
         cmocka_unit_test(test_nobody_is_a_process_by_saying_so),
-        cmocka_unit_test_setup_teardown(test_hello_of_another_version_is_refused, open_end, close_end),
-        cmocka_unit_test_setup_teardown(test_unknown_requests_are_answered, open_end, close_end),
-        cmocka_unit_test_setup_teardown(test_silence_before_hello_ends, open_end, close_end),
-        cmocka_unit_test_setup_teardown(test_sums_and_checks_are_of_what_is_registered, open_end, close_end),
-        cmocka_unit_test_setup_teardown(test_cut_names_connections, open_end, close_end),
-        cmocka_unit_test_setup_teardown(test_long_requests_are_closed, open_end, close_end),
-        cmocka_unit_test_setup_teardown(test_too_many_connections_are_told_busy, open_end, close_end),
-        cmocka_unit_test_setup_teardown(test_lies_are_seen_through, open_end, close_end),
+        cmocka_unit_test_setup_teardown(test_hello_of_another_version_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_unknown_requests_are_answered, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_silence_before_hello_ends, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_sums_and_checks_are_of_what_is_registered, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cut_names_connections, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_long_requests_are_closed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_too_many_connections_are_told_busy, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lies_are_seen_through, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

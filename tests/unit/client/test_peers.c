@@ -602,7 +602,6 @@ typedef struct {
     fake_node_t node; /* its control connection */
     kvp_tp_t *server, *client;
     kvp_addr_t at;
-    kvp_forkguard_t guard;
     kvp_peer_t *peer;
     pthread_t lane;
     _Atomic bool is_ending;
@@ -629,7 +628,6 @@ setup_far(far_t *far)
 
     memset(far, 0, sizeof *far);
     fake_node_start(&far->node);
-    kvp_forkguard_init(&far->guard);
     assert_int_equal(kvp_tp_create(tcp, &serving, &far->server), KVP_OK);
     assert_int_equal(tcp->listen(far->server, &any, &far->at), KVP_OK);
     assert_int_equal(kvp_tp_create(tcp, &asking, &far->client), KVP_OK);
@@ -639,7 +637,6 @@ setup_far(far_t *far)
     how.addr = addr;
     how.unix_path = far->node.path;
     how.tp = far->client;
-    how.guard = &far->guard;
     how.hello.pool_id = far->node.uuid;
     assert_int_equal(kvp_peer_open(&how, in(LONG_NS), detail, sizeof detail, &far->peer), KVP_OK);
 }
@@ -658,7 +655,6 @@ teardown_far(far_t *far)
 {
     kvp_peer_destroy(far->peer);
     kvp_tp_destroy(far->client);
-    kvp_forkguard_fini(&far->guard);
     fake_node_end(&far->node);
 }
 

@@ -57,6 +57,8 @@ test_what_is_no_device_is_said(void **state)
         {"mlx5_0:x", NULL, "NAME[:PORT]"},
         {":1", NULL, "NAME[:PORT]"},
         {"a,,b", NULL, "NAME[:PORT]"},
+        {"a,", NULL, "NAME[:PORT]"},
+        {",", NULL, "NAME[:PORT]"},
         {NULL, "-1", "no GID index"},
         {NULL, "65536", "no GID index"},
         {NULL, "one", "no GID index"},

@@ -131,6 +131,101 @@ test_large_batches_are_split(void **state)
     free(keys), free(results), free(texts);
 }
 
+/* Asks to remove the keys "0" to n - 1, of which `bad` is none. */
+static void
+remove_numbers(const fixture_t *f, int *results, size_t n, size_t bad)
+{
+    kvpool_key_t *keys = calloc(n, sizeof *keys);
+    char(*texts)[16] = calloc(n, 16);
+
+    assert_true(keys != NULL && texts != NULL);
+    for (size_t i = 0; i < n; i++)
+        keys[i] = (kvpool_key_t){texts[i], i == bad ? 0 : (size_t)snprintf(texts[i], 16, "%zu", i)};
+    assert_int_equal(kvpool_batch_remove(f->pool, keys, n, NULL, results), KVPOOL_OK);
+    free(keys), free(texts);
+}
+
+/* What one removal of each says, which is what the batch has to say. */
+static void
+check_removed(const fixture_t *f, const int *results, size_t n, size_t bad)
+{
+    size_t removed = 0;
+    char text[16];
+
+    for (size_t i = 0; i < n; i++) {
+        size_t len = (size_t)snprintf(text, sizeof text, "%zu", i);
+
+        assert_int_equal(results[i], i == bad ? KVPOOL_BAD_KEY : kvpool_remove(f->pool, text, len, NULL));
+        removed += results[i] == KVPOOL_OK;
+    }
+    assert_true(removed > 0 && removed < n - 1);
+}
+
+static void
+test_many_removals_are_few_questions(void **state)
+{
+    enum { KEYS = 1000, BAD = 600 };
+    int results[KEYS];
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 20000);
+    remove_numbers(&f, results, KEYS, BAD);
+    assert_int_equal(f.master.removes, 2); /* of 512 keys at most */
+    check_removed(&f, results, KEYS, BAD);
+    f.master.removes = 0;
+    assert_int_equal(kvpool_batch_remove(f.pool, NULL, 0, NULL, NULL), KVPOOL_OK);
+    assert_int_equal(f.master.removes, 0);
+    teardown(&f);
+}
+
+/* What is held is asked about twice, what is not possible at this moment until it is; and of nothing more often. */
+static void
+test_removals_that_are_refused_first(void **state)
+{
+    enum { KEYS = 100 };
+    const int refusals[] = {KVPOOL_HELD, KVPOOL_RETRY_AFTER};
+    int results[KEYS];
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 20000);
+    for (size_t i = 0; i < 2; i++) {
+        f.master.removes = 0;
+        f.master.remove_err = refusals[i];
+        remove_numbers(&f, results, KEYS, KEYS);
+        assert_int_equal(f.master.removes, 2);
+        check_removed(&f, results, KEYS, KEYS);
+    }
+    f.master.removes = 0;
+    f.master.remove_err = KVPOOL_INTERNAL;
+    remove_numbers(&f, results, KEYS, KEYS);
+    assert_int_equal(f.master.removes, 1);
+    for (size_t i = 0; i < KEYS; i++)
+        assert_int_equal(results[i], KVPOOL_INTERNAL);
+    teardown(&f);
+}
+
+/* A master that answers nothing: each key has the error when the deadline is over, not a deadline of its own. */
+static void
+test_removals_meet_one_deadline(void **state)
+{
+    enum { KEYS = 1000 };
+    int results[KEYS];
+    uint64_t begun;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 300);
+    f.master.is_mute = true;
+    begun = kvp_now_ns();
+    remove_numbers(&f, results, KEYS, KEYS);
+    assert_true(kvp_now_ns() - begun < 3000 * KVP_NS_PER_MS);
+    for (size_t i = 0; i < KEYS; i++)
+        assert_int_equal(results[i], KVPOOL_DEADLINE);
+    teardown(&f);
+}
+
 static void
 test_late_answers_are_dropped(void **state)
 {
@@ -351,6 +446,8 @@ test_reservation_is_presented_in_the_next_session(void **state)
     assert_int_equal(ask(&f, 5000), KVPOOL_OK);
     assert_int_equal(f.master.hellos, 2);
     assert_int_equal(kvpool_lookup_release(f.pool, &lookup), KVPOOL_OK);
+    while (f.master.releases == 0) /* by who presented, if the answer to that was not read yet */
+        sched_yield();
     assert_int_equal(ask(&f, 5000), KVPOOL_OK);
     assert_int_equal(f.master.releases, 1);
     assert_int_equal(f.master.last_released, 1000);
@@ -399,6 +496,9 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_go_to_who_asked),
         cmocka_unit_test(test_large_batches_are_split),
+        cmocka_unit_test(test_many_removals_are_few_questions),
+        cmocka_unit_test(test_removals_that_are_refused_first),
+        cmocka_unit_test(test_removals_meet_one_deadline),
         cmocka_unit_test(test_late_answers_are_dropped),
         cmocka_unit_test(test_late_holds_are_given_back),
         cmocka_unit_test(test_deadline_is_kept),

@@ -37,7 +37,7 @@ setup(void **state)
     kvp_scratch_pool_init(&f->scratches);
     f->scratch = kvp_scratch_take(&f->scratches);
     kvp_regs_init(&f->regs, NULL, 0);
-    kvp_stages_init(&f->stages);
+    kvp_stages_init(&f->stages, KVP_STAGES_MAX, 2);
     f->deadline_ns = in(LONG_NS);
     f->session = fake_pool_session(&f->pool, NULL, 0);
     assert_int_equal(kvp_session_hold(f->session, f->deadline_ns, &f->link), KVP_OK);
@@ -250,7 +250,7 @@ test_stages_are_used_again(void **state)
         assert_int_equal(mv.err, KVP_OK);
     }
     assert_int_equal(f->stages.made, 1);
-    assert_int_equal(fake_cuda_left().pinned_bytes_max, 2 * KVP_STAGE_HALF_BYTES);
+    assert_int_equal(fake_cuda_left().pinned_bytes_max, 2 * KVP_STAGE_PART_BYTES);
     assert_int_equal(fake_cuda_left().streams, 1);
 }
 

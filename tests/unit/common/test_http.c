@@ -18,6 +18,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define PATIENCE_S 5 /* of whom nobody may keep waiting; the server gives up on who is idle in 10 s */
+
 typedef struct {
     kvp_http_t *http;
     kvp_hostport_t bound;
@@ -48,9 +50,10 @@ double_it(void *arg, const kvp_http_request_t *request, kvp_http_response_t *res
     if (body == NULL) return;
     json_object *n = NULL;
     if (json_object_object_get_ex(body, "n", &n)) {
-        json_object *reply = json_object_new_object();
-        json_object_object_add(reply, "n", json_object_new_int64(2 * json_object_get_int64(n)));
-        kvp_http_json(response, 201, reply);
+        kvp_jsonw_t reply = kvp_http_json(response, 201);
+        kvp_jsonw_open(&reply, NULL, '{');
+        kvp_jsonw_u64(&reply, "n", 2 * json_object_get_uint64(n));
+        kvp_jsonw_close(&reply, '}');
     } else {
         kvp_http_error(response, 422, "no \"n\" in %s", "it");
     }
@@ -125,6 +128,15 @@ nothing(void *arg, const kvp_http_request_t *request, kvp_http_response_t *respo
     kvp_http_status(response, 204);
 }
 
+/* Answers with more than there is memory for; the buffer's limit stands for the memory. */
+static void
+too_much(void *arg, const kvp_http_request_t *request, kvp_http_response_t *response)
+{
+    (void)arg, (void)request;
+    kvp_http_out(response)->limit = 8;
+    kvp_http_error(response, 418, "longer than eight bytes");
+}
+
 /* Route to echo, which names the route that it was reached by. */
 static kvp_err_t
 route_echo(fixture_t *fix, const char *method, const char *path, const char *name)
@@ -150,6 +162,7 @@ setup(void **state)
     assert_int_equal(kvp_http_route_slow(fix->http, "GET", "/gate/", 10, wait_at_gate, NULL), KVP_OK);
     assert_int_equal(kvp_http_route_slow(fix->http, "PUT", "/claim", 2u << 20, claim, NULL), KVP_OK);
     assert_int_equal(kvp_http_route_slow(fix->http, "GET", "/large", 10, large, NULL), KVP_OK);
+    assert_int_equal(kvp_http_route(fix->http, "GET", "/toomuch", too_much, NULL), KVP_OK);
     kvp_hostport_t at = {.host = "127.0.0.1", .port = 0};
     assert_int_equal(kvp_http_start(fix->http, &at, &fix->bound), KVP_OK);
     assert_int_not_equal(fix->bound.port, 0);
@@ -175,6 +188,8 @@ dial(const fixture_t *fix)
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    const struct timeval patience = {.tv_sec = PATIENCE_S};
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
     return fd;
 }
 
@@ -284,7 +299,16 @@ test_json_body_in_and_out(void **state)
     assert_int_equal(ask(fix, "POST", "/double", "{\"n\": 21}\n"), 201);
     assert_string_equal(fix->body, "{\"n\":42}");
     assert_int_equal(ask(fix, "POST", "/double", "{}"), 422);
-    assert_string_equal(fix->body, "{\"error\":\"no \\\"n\\\" in it\"}");
+    assert_string_equal(fix->body, "{\"error\":\"no \\u0022n\\u0022 in it\"}");
+}
+
+static void
+test_an_answer_without_memory_is_503(void **state)
+{
+    fixture_t *fix = *state;
+    assert_int_equal(ask(fix, "GET", "/toomuch", ""), 503);
+    assert_string_equal(fix->body, "{\"error\":\"no memory for the answer\"}");
+    assert_non_null(strstr(fix->reply, "Content-Type: application/json\r\n"));
 }
 
 static void
@@ -298,6 +322,39 @@ test_bad_json_is_400(void **state)
     for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
         if (ask(fix, "POST", "/double", bad[i]) != 400) fail_msg("'%s' gave %s", bad[i], fix->reply);
         assert_non_null(strstr(fix->body, "{\"error\":\"body is"));
+    }
+    static const struct {
+        const char *body, *error;
+    } told[] = {{"", "body is not JSON: it ends too early"},
+                {"nul", "body is not JSON: it ends too early"},
+                {"null", "body is null"},
+                {" null\n", "body is null"},
+                {"{} x", "body is not JSON: unexpected character"},
+                {"\"\xed\xa0\x80\"", "body is not UTF-8"}};
+    for (size_t i = 0; i < KVP_ARRAY_LEN(told); i++) {
+        char want[128];
+        snprintf(want, sizeof(want), "{\"error\":\"%s\"}", told[i].error);
+        assert_int_equal(ask(fix, "POST", "/double", told[i].body), 400);
+        assert_string_equal(fix->body, want);
+    }
+}
+
+static void
+test_half_a_surrogate_pair_is_400(void **state)
+{
+    fixture_t *fix = *state;
+    static const char *const halves[] = {"\\ud800", "\\uDFFF",          "\\udc00\\ud800", "a\\ud83d\\u0041",
+                                         "\\ud83d", "\\ud83d\\\\udc00", "\\\\\\ud800",    "\\ud83d\\ude00\\ude00"};
+    static const char *const whole[] = {"\\ud83d\\ude00", "\\uD83D\\uDE00z", "\\\\ud800", "\\u0041\\ufffd", "\\\"\\\\"};
+    char body[64];
+    for (size_t i = 0; i < KVP_ARRAY_LEN(halves); i++) {
+        snprintf(body, sizeof(body), "{\"n\": 4, \"t\": \"%s\"}", halves[i]);
+        if (ask(fix, "POST", "/double", body) != 400) fail_msg("'%s' gave %s", body, fix->reply);
+        assert_non_null(strstr(fix->body, "half of a surrogate pair"));
+    }
+    for (size_t i = 0; i < KVP_ARRAY_LEN(whole); i++) {
+        snprintf(body, sizeof(body), "{\"n\": 4, \"t\": \"%s\"}", whole[i]);
+        if (ask(fix, "POST", "/double", body) != 201) fail_msg("'%s' gave %s", body, fix->reply);
     }
 }
 
@@ -402,7 +459,7 @@ static void
 test_slow_handlers_keep_nobody_waiting(void **state)
 {
     fixture_t *fix = *state;
-    int fds[32]; /* half of the connections there may be */
+    int fds[32]; /* as many as may be under way */
     set_gate(false);
     for (size_t i = 0; i < KVP_ARRAY_LEN(fds); i++)
         fds[i] = begin(fix, "/gate/a%2Fb");
@@ -416,6 +473,108 @@ test_slow_handlers_keep_nobody_waiting(void **state)
         assert_int_equal(read_reply(fix, fds[i]), 200);
         assert_string_equal(fix->body, "a/b");
     }
+}
+
+/* Connections that ask for nothing, every other of them in the middle of a word. */
+static void
+dial_silent(const fixture_t *fix, int *fds, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        fds[i] = dial(fix);
+        if (i % 2 == 1) assert_true(send_all(fds[i], "GET /ec", 7));
+    }
+}
+
+static void
+close_all(const int *fds, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+static int
+begin_body(const fixture_t *fix)
+{
+    static const char head[] =
+        "PUT /claim?n=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 10\r\n\r\nhello";
+    int fd = dial(fix);
+    assert_true(send_all(fd, head, strlen(head)));
+    return fd;
+}
+
+static void
+test_silent_connections_make_room(void **state)
+{
+    fixture_t *fix = *state;
+    int fds[300];
+    char c;
+    int body = begin_body(fix);
+    assert_int_equal(ask(fix, "GET", "/echo", ""), 200); /* behind which the body has begun */
+    dial_silent(fix, fds, KVP_ARRAY_LEN(fds));
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(ask(fix, "GET", "/echo", ""), 200);
+    assert_int_equal(recv(fds[0], &c, 1, 0), 0); /* who came first went first */
+    assert_int_equal(recv(fds[KVP_ARRAY_LEN(fds) - 1], &c, 1, MSG_DONTWAIT), -1);
+    assert_true(send_all(body, "world", 5)); /* who is in the middle of a body stays */
+    assert_int_equal(read_reply(fix, body), 200);
+    assert_string_equal(fix->body, "granted");
+    close_all(fds, KVP_ARRAY_LEN(fds));
+}
+
+/* Asks on a connection that is kept, and returns whether it is, after the answer. */
+static bool
+ask_kept(int fd)
+{
+    static const char head[] = "DELETE /nothing HTTP/1.1\r\nHost: x\r\n\r\n";
+    char reply[512];
+    size_t len = 0;
+    assert_true(send_all(fd, head, strlen(head)));
+    do {
+        ssize_t n = recv(fd, reply + len, sizeof(reply) - 1 - len, 0);
+        assert_true(n > 0);
+        len += (size_t)n;
+        reply[len] = '\0';
+    } while (strstr(reply, "\r\n\r\n") == NULL);
+    assert_non_null(strstr(reply, "HTTP/1.1 204"));
+    return strstr(reply, "Connection: close\r\n") == NULL;
+}
+
+static void
+test_connections_are_not_kept_where_places_are_scarce(void **state)
+{
+    fixture_t *fix = *state;
+    int fds[130];
+    char c;
+    int kept = dial(fix);
+    for (int i = 0; i < 5; i++)
+        assert_true(ask_kept(kept));
+    dial_silent(fix, fds, KVP_ARRAY_LEN(fds));
+    assert_int_equal(ask(fix, "GET", "/echo", ""), 200); /* behind which all of these have been taken */
+    assert_false(ask_kept(kept));
+    assert_int_equal(recv(kept, &c, 1, 0), 0);
+    close(kept);
+    close_all(fds, KVP_ARRAY_LEN(fds));
+}
+
+static void
+test_bodies_hold_half_of_the_places(void **state)
+{
+    fixture_t *fix = *state;
+    int bodies[128], fds[200];
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bodies); i++)
+        bodies[i] = begin_body(fix);
+    assert_int_equal(ask(fix, "GET", "/echo", ""), 200);
+    assert_int_equal(ask(fix, "PUT", "/claim?n=1", "x"), 503);
+    assert_int_equal(ask(fix, "GET", "/gate/x", ""), 503);
+    dial_silent(fix, fds, KVP_ARRAY_LEN(fds));
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(ask(fix, "GET", "/echo", ""), 200);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bodies); i++) {
+        assert_true(send_all(bodies[i], "world", 5));
+        assert_int_equal(read_reply(fix, bodies[i]), 200);
+    }
+    assert_int_equal(ask(fix, "PUT", "/claim?n=1", "x"), 200);
+    close_all(fds, KVP_ARRAY_LEN(fds));
 }
 
 static void *
@@ -502,13 +661,18 @@ main(void)
         cmocka_unit_test_setup_teardown(test_head_is_get_without_a_body, setup, teardown),
         cmocka_unit_test_setup_teardown(test_empty_response_has_its_status, setup, teardown),
         cmocka_unit_test_setup_teardown(test_json_body_in_and_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_answer_without_memory_is_503, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_json_is_400, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_half_a_surrogate_pair_is_400, setup, teardown),
         cmocka_unit_test_setup_teardown(test_body_over_the_limit_is_413, setup, teardown),
         cmocka_unit_test_setup_teardown(test_endless_body_is_cut_off, setup, teardown),
         cmocka_unit_test_setup_teardown(test_malformed_requests_leave_the_server_alive, setup, teardown),
         cmocka_unit_test_setup_teardown(test_start_when_the_port_is_taken, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stop_with_an_open_connection, setup, teardown),
         cmocka_unit_test_setup_teardown(test_slow_handlers_keep_nobody_waiting, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_silent_connections_make_room, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_connections_are_not_kept_where_places_are_scarce, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bodies_hold_half_of_the_places, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stop_waits_for_slow_handlers, setup, teardown),
         cmocka_unit_test_setup_teardown(test_slow_routes_bound_their_bodies, setup, teardown),
         cmocka_unit_test_setup_teardown(test_claims_have_a_bound_and_end_with_the_request, setup, teardown),

@@ -5,6 +5,7 @@
 
 #include <sched.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <setjmp.h>
@@ -184,6 +185,23 @@ test_tables(void **state)
     kvp_table_free(NULL, 1, sizeof(uint64_t));
 }
 
+static void
+test_gaps_are_seen(void **state)
+{
+    size_t page = 4096, n = 8;
+    uint8_t *mem = mmap(NULL, n * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    (void)state;
+    assert_true(mem != MAP_FAILED);
+    assert_true(kvp_is_mapped(mem, n * page) && kvp_is_mapped(mem + 5, 1) && kvp_is_mapped(mem + n * page - 1, 1));
+    assert_int_equal(munmap(mem + 3 * page, page), 0);
+    assert_false(kvp_is_mapped(mem, n * page));
+    assert_false(kvp_is_mapped(mem + 3 * page - 1, 2));
+    assert_false(kvp_is_mapped(mem + 3 * page, 1));
+    assert_true(kvp_is_mapped(mem, 3 * page) && kvp_is_mapped(mem + 4 * page, 4 * page));
+    munmap(mem, n * page);
+}
+
 int
 main(void)
 {
@@ -193,6 +211,7 @@ main(void)
         cmocka_unit_test(test_pages_kept_are_few),
         cmocka_unit_test(test_pages_without_a_stock_of_their_own),
         cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_gaps_are_seen),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

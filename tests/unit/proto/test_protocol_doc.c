@@ -169,7 +169,8 @@ static const struct {
     CONSTANT(KVP_PEER_NOTIFY_MAX),   CONSTANT(KVP_PEER_NOTIFY_NAME_MAX),
     CONSTANT(KVP_PEER_CELLS),        CONSTANT(KVP_PEER_KEY_MAX),
     CONSTANT(KVP_PEER_PULL),         CONSTANT(KVP_PEER_SUM),
-    CONSTANT(KVP_PEER_CHECK),
+    CONSTANT(KVP_PEER_CHECK),        CONSTANT(KVP_PEER_FETCH),
+    CONSTANT(KVP_PEER_STORE),
 #undef CONSTANT
 };
 
@@ -268,6 +269,8 @@ op_name(kvp_op_t op)
         OP(PEER_NOTIFY);
         OP(PEER_CUT);
         OP(PEER_MAP);
+        OP(PEER_RDMA);
+        OP(PEER_STAGE);
     }
 #undef OP
     return NULL;
@@ -325,6 +328,8 @@ static const ProtobufCMessageDescriptor *const heads[] = {
     &kvp__pb__peer_notify__descriptor,
     &kvp__pb__peer_cut__descriptor,
     &kvp__pb__peer_map__descriptor,
+    &kvp__pb__peer_rdma__descriptor,
+    &kvp__pb__peer_stage__descriptor,
 };
 
 static size_t

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Writes JSON into a growing buffer: just what kvpool_stat needs. libkvpool links no JSON library. Names are ours and
- * are written as they are; string values may come from peers and are escaped. Errors stay in the buffer.
+ * Writes JSON into a growing buffer: just what kvpool_stat and the daemons' HTTP answers need. libkvpool links no JSON
+ * library, and json-c's objects want a check after each call where memory may be short. Names are ours and are written as
+ * they are; string values may come from peers and are escaped. Errors stay in the buffer.
  */
-#ifndef KVP_CLIENT_JSONW_H
-#define KVP_CLIENT_JSONW_H
+#ifndef KVP_COMMON_JSONW_H
+#define KVP_COMMON_JSONW_H
 
 #include "common/buf.h"
 

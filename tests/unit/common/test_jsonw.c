@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The JSON writer: commas where they belong, and no text of a peer breaks out of its string.
  */
-#include "client/jsonw.h"
+#include "common/jsonw.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The writer keeps one bit of state: whether the next value needs a comma before it.
  */
-#include "client/jsonw.h"
+#include "common/jsonw.h"
+
+#include "common/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,24 +20,14 @@ put(kvp_jsonw_t *w, const char *text)
     kvp_buf_append(w->out, text, strlen(text));
 }
 
-/* The length of the UTF-8 sequence at c, 0 where there is none. Overlong forms are no matter of a writer. */
-static size_t
-utf8_len(const char *c)
-{
-    unsigned char lead = (unsigned char)*c;
-    size_t n = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
-
-    for (size_t i = 1; i < n; i++)
-        if (((unsigned char)c[i] & 0xc0) != 0x80) return 0;
-    return n;
-}
-
 static void
 put_string(kvp_jsonw_t *w, const char *text)
 {
+    const char *end = text + strlen(text);
+
     kvp_buf_append(w->out, "\"", 1);
-    while (*text != '\0') {
-        size_t n = utf8_len(text);
+    while (text < end) {
+        size_t n = kvp_utf8_step(text, (size_t)(end - text));
         char escaped[8];
 
         if (n == 0) {

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes. The child's handler runs while locks may be held for ever by threads that do not exist there, so descriptors are bits
+ * without one. The list of handles is locked over the fork by the parent's handlers.
+ */
+#include "common/forkguard.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#define WORD_BITS 64
+#define FDS_MAX                                                                                                        \
+    (1 << 20) /* the most that kernels give a process unasked (fs.nr_open); beyond it a child keeps what it gets */
+
+static _Atomic uint64_t fds[FDS_MAX / WORD_BITS]; /* a page of it costs nothing until it is used */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static kvp_list_t list = {&list, &list}; /* guarded by list_lock */
+
+static void
+before_fork(void)
+{
+    pthread_mutex_lock(&list_lock);
+}
+
+static void
+after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void
+close_word(int first_fd, _Atomic uint64_t *word)
+{
+    uint64_t bits = atomic_exchange(word, 0);
+
+    for (; bits != 0; bits &= bits - 1)
+        close(first_fd + __builtin_ctzll(bits));
+}
+
+static void
+after_fork_in_child(void)
+{
+    kvp_list_foreach_safe (pos, tmp, &list) {
+        kvp_forkguard_t *guard = kvp_list_entry(pos, kvp_forkguard_t, link);
+
+        atomic_store_explicit(&guard->is_forked, true, memory_order_relaxed);
+        kvp_list_del(pos);
+    }
+    for (int i = 0; i < FDS_MAX / WORD_BITS; i++)
+        if (fds[i] != 0) close_word(i * WORD_BITS, &fds[i]);
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void
+install(void)
+{
+    /* It fails only for want of memory at the first open; fork then behaves as for any library. */
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+void
+kvp_forkguard_init(kvp_forkguard_t *guard)
+{
+    pthread_once(&once, install);
+    guard->is_forked = false;
+    pthread_mutex_lock(&list_lock);
+    kvp_list_add_tail(&list, &guard->link);
+    pthread_mutex_unlock(&list_lock);
+}
+
+void
+kvp_forkguard_fini(kvp_forkguard_t *guard)
+{
+    pthread_mutex_lock(&list_lock);
+    kvp_list_del(&guard->link);
+    pthread_mutex_unlock(&list_lock);
+}
+
+void
+kvp_forkguard_add(int fd)
+{
+    pthread_once(&once, install);
+    if (fd >= 0 && fd < FDS_MAX) atomic_fetch_or(&fds[fd / WORD_BITS], 1ULL << fd % WORD_BITS);
+}
+
+void
+kvp_forkguard_del(int fd)
+{
+    if (fd >= 0 && fd < FDS_MAX) atomic_fetch_and(&fds[fd / WORD_BITS], ~(1ULL << fd % WORD_BITS));
+}
+
+void
+kvp_forkguard_close(int fd)
+{
+    if (fd < 0) return;
+    kvp_forkguard_del(fd);
+    close(fd);
+}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of the host for programs that leave its making to the store, and the NUMA node that they run on."""
+import mmap
+import operator
+import os
+import threading
+
+from kvpool import _kvpool
+
+
+class Map:
+    """size bytes at `start`, zeros at first and of nobody else; a forked child has the same ones, so that what devices write is seen."""
+
+    def __init__(self, size):
+        """OSError, ValueError or OverflowError where there is no such memory."""
+        self.size = size
+        self._map = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+        self.start = _kvpool.memory_of(self._map, True)[0]
+
+    def close(self):
+        self._map.close()
+
+
+class MooncakeHostMemAllocator:
+    """Memory for buffers that are registered later on. It is the process's, whatever becomes of the allocator. Any thread."""
+
+    _maps: "dict[int, Map]" = {}  # by start, of all allocators. Guarded by _lock
+    _lock = threading.Lock()
+
+    def alloc(self, size):
+        """The address of size bytes, of pages of their own. RuntimeError where there is none."""
+        size = operator.index(size)
+        try:
+            made = Map(size)
+        except (OSError, ValueError, OverflowError) as e:
+            raise RuntimeError(f"no memory of {size} bytes: {e}") from e
+        with self._lock:
+            self._maps[made.start] = made
+        return made.start
+
+    def free(self, address):
+        """Gives memory back, which is registered nowhere any more. 0; -1 where alloc() did not give that address."""
+        with self._lock:
+            made = self._maps.pop(operator.index(address), None)
+        if made is None:
+            return -1
+        made.close()
+        return 0
+
+
+class MemPool:
+    """What alloc_from_mem_pool() takes from: size bytes, made and registered when they are first asked for, and freed as a whole."""
+
+    _ALIGN = 4096
+
+    def __init__(self, raw, size):
+        self._raw, self._size = raw, size
+        self._map = None  # guarded by _lock, as _used
+        self._used = 0
+        self._lock = threading.Lock()
+
+    def alloc(self, size):
+        """An address, or 0."""
+        with self._lock:
+            if size <= 0 or size > self._size - self._used or (self._map is None and not self._make()):
+                return 0
+            at = self._map.start + self._used
+            self._used = min(self._size, self._used + -(-size // self._ALIGN) * self._ALIGN)
+            return at
+
+    def _make(self):
+        try:
+            made = Map(self._size)
+        except (OSError, ValueError, OverflowError):
+            return False
+        if self._raw.register(made.start, made.size) != 0:
+            return False
+        self._map = made
+        return True
+
+
+def bind_to_numa_node(node):
+    """Keeps this thread on the processors of a NUMA node. Nothing happens where there is no such node, or none of them is allowed."""
+    try:
+        with open(f"/sys/devices/system/node/node{operator.index(node)}/cpulist", encoding="ascii") as file:
+            ranges = [part.partition("-") for part in file.read().strip().split(",") if part]
+        os.sched_setaffinity(0, {cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)})
+    except (OSError, ValueError):
+        pass

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * list: what is there, a page at a time. The one place where the library calls back.
+ */
+#include "python/src/convert.h"
+
+#include <string.h>
+
+/* What the library has told, without the interpreter's lock: entry_t and key, one after the other. No object is made there, for
+ * that may collect garbage, and what is collected may close this very pool: its close would wait for the call that it is in. */
+typedef struct {
+    char *bytes;
+    size_t len, cap, n;
+    bool is_short; /* there was no memory */
+} listing_t;
+
+typedef struct {
+    uint64_t len;
+    size_t key_len;
+} entry_t;
+
+static int
+list_one(void *arg, const void *key, size_t key_len, uint64_t len)
+{
+    entry_t entry = {.len = len, .key_len = key_len};
+    listing_t *l = arg;
+
+    if (sizeof entry + key_len > l->cap - l->len) {
+        size_t cap = 2 * l->cap + sizeof entry + key_len;
+        char *bytes = PyMem_RawRealloc(l->bytes, cap);
+
+        l->is_short = bytes == NULL;
+        if (l->is_short) return -1;
+        l->bytes = bytes;
+        l->cap = cap;
+    }
+    memcpy(l->bytes + l->len, &entry, sizeof entry);
+    memcpy(l->bytes + l->len + sizeof entry, key, key_len);
+    l->len += sizeof entry + key_len;
+    l->n++;
+    return 0;
+}
+
+static PyObject *
+list_of_entries(const listing_t *l)
+{
+    PyObject *list = PyList_New((Py_ssize_t)l->n);
+    const char *at = l->bytes;
+
+    for (size_t i = 0; list != NULL && i < l->n; i++) {
+        PyObject *pair;
+        entry_t entry;
+
+        memcpy(&entry, at, sizeof entry);
+        at += sizeof entry;
+        pair = Py_BuildValue("(y#K)", at, (Py_ssize_t)entry.key_len, (unsigned long long)entry.len);
+        at += entry.key_len;
+        if (pair == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, pair);
+    }
+    return list;
+}
+
+/* list(prefix: bytes, limit, cursor, deadline_ms) -> error, or (cursor, [(key: bytes, length)]) */
+PyObject *
+kvpy_list(kvpy_pool_t *self, PyObject *args)
+{
+    kvpool_opts_t opts = {.struct_size = sizeof opts};
+    listing_t l = {.bytes = NULL};
+    PyObject *list = NULL;
+    Py_ssize_t prefix_len;
+    const char *prefix;
+    uint64_t cursor;
+    uint32_t limit;
+    int err;
+
+    if (!kvpy_check(self) || !PyArg_ParseTuple(args, "y#O&O&O&", &prefix, &prefix_len, kvpy_u32, &limit, kvpy_u64,
+                                               &cursor, kvpy_u32, &opts.deadline_ms))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+        err = kvpool_list(self->pool, prefix, (size_t)prefix_len, limit, &cursor, list_one, &l, &opts);
+    Py_END_ALLOW_THREADS
+    if (err == KVPOOL_OK && !l.is_short) list = list_of_entries(&l);
+    PyMem_RawFree(l.bytes);
+    if (err != KVPOOL_OK) return PyLong_FromLong(kvpy_code(self, err));
+    if (l.is_short) return PyErr_NoMemory();
+    return list != NULL ? Py_BuildValue("(KN)", (unsigned long long)cursor, list) : NULL;
+}

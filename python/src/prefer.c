@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Puts that would rather lie in one segment. The library's `segment` means there or nowhere; here what keeps an object
+ * from there does not keep it from elsewhere: it is put again, anywhere, in what is left of the call's time.
+ */
+#include "python/src/convert.h"
+
+#include <stdlib.h>
+
+/* Half of the time is for the segment that is preferred: its node may be stopped. */
+static kvpool_opts_t
+opts_there(const kvpy_budget_t *budget, const kvpool_opts_t *opts)
+{
+    kvpool_opts_t there = *opts;
+
+    if (opts->segment != 0) there.deadline_ms = (kvpy_budget_left(budget) + 1) / 2;
+    return there;
+}
+
+static kvpool_opts_t
+opts_anywhere(const kvpy_budget_t *budget, const kvpool_opts_t *opts)
+{
+    kvpool_opts_t anywhere = *opts;
+
+    anywhere.segment = 0;
+    anywhere.deadline_ms = kvpy_budget_left(budget);
+    return anywhere;
+}
+
+static bool
+may_lie_elsewhere(int err)
+{
+    return err == KVPOOL_NO_SPACE || err == KVPOOL_RETRY_AFTER || err == KVPOOL_TOO_LARGE || err == KVPOOL_DEADLINE ||
+           err == KVPOOL_NODE_LOST || err == KVPOOL_UNREACHABLE || err == KVPOOL_DISCONNECTED;
+}
+
+int
+kvpy_put_one(const kvpy_pool_t *self, const kvpool_key_t *key, const void *value, size_t len, const kvpool_opts_t *opts)
+{
+    kvpy_budget_t budget = kvpy_budget_begin(self, opts);
+    kvpool_opts_t one = opts_there(&budget, opts);
+    int err = kvpool_put(self->pool, key->data, key->len, value, len, &one);
+
+    if (opts->segment == 0 || !may_lie_elsewhere(err)) return err;
+    one = opts_anywhere(&budget, opts);
+    return kvpool_put(self->pool, key->data, key->len, value, len, &one);
+}
+
+/* The items that may lie elsewhere, as a batch of their own. Without memory for it the results are what they are. */
+static void
+put_rest(const kvpy_pool_t *self, const kvpool_item_t *items, size_t n, const kvpool_opts_t *opts, int *results)
+{
+    kvpool_item_t *rest = malloc(n * sizeof *rest);
+    size_t *which = malloc(n * sizeof *which), rest_n = 0;
+    int *found = malloc(n * sizeof *found);
+
+    for (size_t i = 0; rest != NULL && which != NULL && i < n; i++) {
+        if (!may_lie_elsewhere(results[i])) continue;
+        rest[rest_n] = items[i];
+        which[rest_n++] = i;
+    }
+    if (found != NULL && rest_n > 0 && kvpool_batch_put(self->pool, rest, rest_n, opts, found) == KVPOOL_OK)
+        for (size_t i = 0; i < rest_n; i++)
+            results[which[i]] = found[i];
+    free(found);
+    free(which);
+    free(rest);
+}
+
+int
+kvpy_put_items(const kvpy_pool_t *self, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts, int *results)
+{
+    kvpy_budget_t budget = kvpy_budget_begin(self, opts);
+    kvpool_opts_t some = opts_there(&budget, opts);
+    int err = kvpool_batch_put(self->pool, items, n, &some, results);
+
+    if (opts->segment == 0 || err != KVPOOL_OK || n == 0) return err;
+    some = opts_anywhere(&budget, opts);
+    put_rest(self, items, n, &some, results);
+    return KVPOOL_OK;
+}

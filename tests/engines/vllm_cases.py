@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of tests/engines/run; runs in vLLM's environment. Each case takes a package that has `mooncake`: this tree's, or the
+reference's, whose times are printed beside ours. Prints a line a run."""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from importlib.metadata import version
+
+HERE = pathlib.Path(__file__).resolve().parent
+BLOCK_TOKENS = 32  # as in vllm_once.py
+# Limits of a machine with two processors and much else to do: an engine alone takes minutes there to import what it needs. None of
+# them is waited for where all goes well.
+START_S = 600
+CALL_S = 120
+STORED_S = 120
+STOP_S = 240
+OURS, REFERENCE = "ours", "reference"
+
+
+class Wrong(Exception):
+    """What a case found to be otherwise than it has to be."""
+
+
+def free_ports(n):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n)]
+        return [s.getsockname()[1] for s in sockets]
+
+
+class Place:
+    """Where a case keeps its processes and logs. All of them have ended when it has. `packages` is a folder with the package
+    `mooncake`, `programs` one with what it installs."""
+
+    def __init__(self, folder, model, packages, programs):
+        self.folder, self.model, self.programs = folder, model, programs
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self.processes = []
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("KVPOOL_", "MOONCAKE_", "VLLM_"))}
+        self.env.update(HF_HUB_OFFLINE="1", DO_NOT_TRACK="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_KVCACHE_SPACE="1",
+                        VLLM_HOST_IP="127.0.0.1", MOONCAKE_REQUESTER_LOCAL_HOSTNAME="127.0.0.1", XDG_STATE_HOME=str(folder),
+                        VLLM_MOONCAKE_CONNECTOR_TIMEOUT=str(CALL_S), PYTHONPATH=f"{packages}:{HERE}")
+
+    def start(self, name, *argv, **kw):
+        # A group of its own: an API server that has to be killed leaves its engines behind.
+        log = (self.folder / f"{name}.log").open("w")
+        process = subprocess.Popen([str(word) for word in argv], env=self.env, stdin=subprocess.PIPE, stderr=log, text=True,
+                                   process_group=0, **{"stdout": log, **kw})
+        log.close()
+        self.processes.append(process)
+        return process
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in reversed(self.processes):
+            if process.poll() is None:
+                process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def await_http(url, *processes):
+    """Until it answers, or one of the processes ends."""
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            return urllib.request.urlopen(url, timeout=5).read().decode()
+        if any(process.poll() is not None for process in processes):
+            raise Wrong(f"a process ended before {url} answered")
+        time.sleep(0.2)
+    raise Wrong(f"{url} did not answer in {START_S} s")
+
+
+# ---- MooncakeStoreConnector
+
+
+class Store:
+    """A master under the reference's flags, and engines that use its pool."""
+
+    def __init__(self, place, mode, segment):
+        self.place = place
+        self.port, self.http = free_ports(2)
+        self.address = f"127.0.0.1:{self.port}"
+        self.master = place.start(
+            "master", place.programs / "mooncake_master", "--rpc_address=127.0.0.1", f"--rpc_port={self.port}",
+            "--metrics_host=127.0.0.1", f"--metrics_port={self.http}")
+        await_http(f"http://127.0.0.1:{self.http}/health", self.master)
+        conf = place.folder / f"{mode}.json"
+        conf.write_text(json.dumps({
+            "metadata_server": "P2PHANDSHAKE", "master_server_address": self.address, "protocol": "tcp",
+            "device_name": "", "mode": mode, "global_segment_size": segment, "local_buffer_size": "64MB"}))
+        place.env["MOONCAKE_CONFIG_PATH"] = str(conf)
+
+    def owner(self):
+        """A process that holds the memory, for engines that hold none."""
+        port, http = free_ports(2)
+        owner = self.place.start(
+            "owner", self.place.programs / "mooncake_client", f"--master_server_address={self.address}", "--host=127.0.0.1",
+            f"--port={port}", f"--http_port={http}", "--enable_http_server", "--protocol=tcp", "--metadata_server=P2PHANDSHAKE",
+            "--global_segment_size=512MB", "--local_buffer_size=64MB")
+        await_http(f"http://127.0.0.1:{http}/health", owner)
+
+    def keys(self):
+        text = urllib.request.urlopen(f"http://127.0.0.1:{self.http}/get_all_keys", timeout=CALL_S).read().decode()
+        return text.split()
+
+    def stored(self, found):
+        """The keys, when there is one for each full block of what a writer was asked, or what there is after a while."""
+        wanted = sum(r["prompt"] // BLOCK_TOKENS for r in found["results"])
+        end = time.monotonic() + STORED_S
+        while len(keys := self.keys()) < wanted and time.monotonic() < end:
+            time.sleep(0.2)
+        if len(keys) != wanted or any(r["cached"] for r in found["results"]):
+            raise Wrong(f"{len(keys)} keys, not {wanted}; the first engine had {found}")
+        return keys
+
+    def engine(self, name):
+        """What it generated, and the process, which waits."""
+        process = self.place.start(name, sys.executable, HERE / "vllm_once.py", self.place.model, stdout=subprocess.PIPE)
+        watchdog = threading.Timer(START_S, process.kill)
+        watchdog.start()
+        try:
+            for line in process.stdout:
+                if line.startswith("result "):
+                    return json.loads(line.removeprefix("result ")), process
+        finally:
+            watchdog.cancel()
+        raise Wrong(f"engine {name} ended with {process.wait()}: see {self.place.folder / name}.log")
+
+    def writer(self):
+        """What the first engine generated, and the keys that it stored; it is gone."""
+        found, process = self.engine("writer")
+        keys = self.stored(found)
+        end_engine(process)
+        return found, keys
+
+    def reader(self):
+        found, process = self.engine("reader")
+        end_engine(process)
+        return found
+
+
+def end_engine(process):
+    """An engine that ends is to do so by itself."""
+    process.stdin.close()
+    if process.wait(STOP_S) != 0:
+        raise Wrong(f"an engine ended with {process.returncode}")
+
+
+def tokens(found):
+    return [r["tokens"] for r in found["results"]]
+
+
+def check_hits(found):
+    """Every full block of each prompt came from the pool, but for the last token's."""
+    for r in found["results"]:
+        wanted = (r["prompt"] - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+        if r["cached"] != wanted:
+            raise Wrong(f"{r['cached']} of {r['prompt']} tokens came from the pool, not {wanted}; {found}")
+    if found["failed_keys"]:
+        raise Wrong(f"{found['failed_keys']} keys failed; {found}")
+
+
+def check_same(one, other):
+    if tokens(one) != tokens(other):
+        raise Wrong(f"not the same tokens: {tokens(one)} and {tokens(other)}")
+
+
+def said(written, read, keys):
+    def ms(found, operation):
+        count, seconds = found["calls"].get(operation, (0, 0.0))
+        return f"{1000 * seconds / count:.1f} ms" if count else "not seen"
+
+    hits, prompts = (sum(r[what] for r in read["results"]) for what in ("cached", "prompt"))
+    return (f"{len(keys)} keys; {hits} of {prompts} prompt tokens from the pool, same tokens; mean times: "
+            f"put {ms(written, 'save_put')}, look-up {ms(read, 'lookup_exists')}, get {ms(read, 'load_get')}")
+
+
+def embedded(place):
+    """The writer holds the memory itself, and lives; another engine reads."""
+    store = Store(place, "embedded", "512MB")
+    written, writer = store.engine("writer")
+    keys = store.stored(written)
+    read = store.reader()
+    check_hits(read)
+    check_same(written, read)
+    end_engine(writer)
+    return said(written, read, keys)
+
+
+def standalone(place):
+    """A node holds the memory; the writer is gone when another engine reads."""
+    store = Store(place, "standalone-store", 0)
+    store.owner()
+    written, keys = store.writer()
+    read = store.reader()
+    check_hits(read)
+    check_same(written, read)
+    return said(written, read, keys)
+
+
+def control(place):
+    """What a reader generates depends on the stored bytes: with others in their place it differs."""
+    store = Store(place, "standalone-store", 0)
+    store.owner()
+    written, keys = store.writer()
+    process = place.start("overwrite", sys.executable, HERE / "overwrite.py", store.address)
+    process.communicate("\n".join(keys), timeout=CALL_S)
+    if process.returncode != 0:
+        raise Wrong("the keys were not overwritten")
+    read = store.reader()
+    check_hits(read)
+    if any(a == b for a, b in zip(tokens(written), tokens(read))):
+        raise Wrong("with other bytes in the pool the same tokens were generated: they did not come from it")
+    return f"{len(keys)} keys overwritten, other tokens"
+
+
+# ---- MooncakeConnector, from a prefill engine to a decode engine
+
+
+def post(port, body):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request, timeout=CALL_S))
+
+
+def counters(port, start):
+    """name with labels -> value, of metrics that begin so."""
+    lines = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=CALL_S).read().decode().splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line.startswith(start))}
+
+
+def p2p(place):
+    ports, bootstrap = free_ports(2), free_ports(1)[0]
+    place.env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] = str(bootstrap)
+    servers = []
+    for port, role in zip(ports, ("producer", "consumer")):
+        transfer = {"kv_connector": "CpuMooncakeConnector", "kv_connector_module_path": "cpu_connector", "kv_role": f"kv_{role}",
+                    "kv_connector_extra_config": {"mooncake_protocol": "tcp", "num_workers": 2}}
+        servers.append(place.start(
+            role, sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", place.model, "--served-model-name", "tiny",
+            "--host", "127.0.0.1", "--port", port, "--enforce-eager", "--dtype", "bfloat16", "--max-model-len", "2048",
+            "--max-num-seqs", "4", "--block-size", str(BLOCK_TOKENS), "--kv-transfer-config", json.dumps(transfer)))
+    for port in ports:
+        await_http(f"http://127.0.0.1:{port}/health", *servers)
+    boot = f"http://127.0.0.1:{bootstrap}"
+    engine = json.loads(await_http(f"{boot}/query", *servers))["0"]["engine_id"]
+    total, times = 0, []
+    prompts = ["the quick brown fox jumps over the lazy dog " * 24, "blocks go from one engine to the other " * 20]
+    for turn, prompt in enumerate(prompts):
+        body = {"model": "tiny", "prompt": prompt, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        transfer = {"transfer_id": f"transfer-{turn}"}
+        post(ports[0], {**body, "max_tokens": 1, "kv_transfer_params": {
+            **transfer, "do_remote_decode": True, "do_remote_prefill": False}})
+        begun = time.monotonic()
+        far = post(ports[1], {**body, "max_tokens": 16, "kv_transfer_params": {
+            **transfer, "do_remote_decode": False, "do_remote_prefill": True, "remote_bootstrap_addr": boot,
+            "remote_engine_id": engine}})
+        times.append(time.monotonic() - begun)
+        near = post(ports[0], {**body, "max_tokens": 16})
+        if far["choices"][0]["token_ids"] != near["choices"][0]["token_ids"]:
+            raise Wrong(f"prompt {turn}: the decode engine generated other tokens than the prefill engine alone")
+        total += far["usage"]["prompt_tokens"]
+    came = sum(n for name, n in counters(ports[1], "vllm:prompt_tokens_by_source_total").items() if "external_kv_transfer" in name)
+    if came < total - 2 * BLOCK_TOKENS:
+        raise Wrong(f"{came:.0f} of {total} prompt tokens came by transfer")
+    return (f"{came:.0f} of {total} prompt tokens came by transfer, same tokens; decode requests took "
+            + " and ".join(f"{1000 * s:.0f} ms" for s in times))
+
+
+CASES = {"embedded": embedded, "standalone": standalone, "control": control, "p2p": p2p}
+# What has times to compare. That the tokens depend on what is stored is shown of ours.
+COMPARED = ["embedded", "standalone", "p2p"]
+
+
+def run(name, of, place):
+    begun = time.monotonic()
+    with place:
+        try:
+            verdict, text = "pass", CASES[name](place)
+        except (Wrong, OSError, ValueError, KeyError, subprocess.SubprocessError) as e:
+            verdict, text = "FAIL", f"{e or type(e).__name__}; logs in {place.folder}"
+    print(f"{name:<11} {of:<10} {verdict}  {time.monotonic() - begun:4.0f} s  {text}", flush=True)
+    return verdict == "pass"
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--dir", type=pathlib.Path, required=True, help="where the model and the logs go")
+    p.add_argument("--ours", type=pathlib.Path, nargs=2, required=True, metavar=("PACKAGES", "BIN"))
+    p.add_argument("--reference", type=pathlib.Path, nargs=2, metavar=("PACKAGES", "BIN"))
+    p.add_argument("cases", nargs="*", metavar="CASE")
+    args = p.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # through the cases' own ends: no process is left
+    model = args.dir / "model"
+    if not (model / "model.safetensors").exists():
+        subprocess.run([sys.executable, str(HERE / "tiny_model.py"), str(model)], check=True, timeout=START_S)
+    print(f"Python {sys.version.split()[0]}, vllm-cpu {version('vllm-cpu')}, torch {version('torch')}", flush=True)
+    good = True
+    for name in args.cases or CASES:
+        good &= run(name, OURS, Place(args.dir / "logs" / name / OURS, model, *args.ours))
+        if args.reference and name in COMPARED:
+            # Only for its times: what it answers is no matter of this tree.
+            run(name, REFERENCE, Place(args.dir / "logs" / name / REFERENCE, model, *args.reference))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One vLLM engine, in this process alone, with upstream's MooncakeStoreConnector: vllm_once.py MODEL. Generates from PROMPTS,
+prints a line that begins with "result " and holds JSON, and keeps the engine, and with it an embedded node, until standard input
+ends: what it stores it stores from a thread of its own, so who started it waits for that. MOONCAKE_CONFIG_PATH says where the
+pool is."""
+import json
+import os
+import sys
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # all in this process; before vllm is imported
+
+from vllm import LLM, SamplingParams  # noqa: E402
+
+BLOCK_TOKENS = 32
+PROMPTS = ["the quick brown fox jumps over the lazy dog " * 24, "a pool keeps the blocks that attention computed " * 16 + "again"]
+TIMES = "vllm:mooncake_store_operation_time_seconds"
+
+
+def calls(llm):
+    """By the connector's operation: how many calls of the store it made so far, and how many seconds they took."""
+    found = {}
+    for metric in llm.get_metrics():
+        if metric.name == TIMES:
+            count, seconds = found.get(metric.labels["operation"], (0, 0.0))
+            found[metric.labels["operation"]] = count + metric.count, seconds + metric.sum
+    return found
+
+
+def failed_keys(llm):
+    return sum(metric.value for metric in llm.get_metrics() if metric.name == "vllm:mooncake_store_operation_failed_keys")
+
+
+def main():
+    llm = LLM(model=sys.argv[1], enforce_eager=True, dtype="bfloat16", max_model_len=2048, max_num_seqs=4, block_size=BLOCK_TOKENS,
+              seed=0, disable_log_stats=False, distributed_executor_backend="uni", prefix_caching_hash_algo="sha256_cbor",
+              kv_transfer_config={"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"})
+    greedy = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    results = []
+    for prompt in PROMPTS:
+        answer = llm.generate([prompt], greedy, use_tqdm=False)[0]
+        results.append({"tokens": list(answer.outputs[0].token_ids), "prompt": len(answer.prompt_token_ids),
+                        "cached": answer.num_cached_tokens})
+    print("result " + json.dumps({"results": results, "calls": calls(llm), "failed_keys": failed_keys(llm)}), flush=True)
+    sys.stdin.read()
+    del llm
+
+
+if __name__ == "__main__":
+    main()
