@@ -10,6 +10,8 @@
  *   it is summed while it is under way.
  * - An attempt that the master may know of and that is not committed is always aborted, also when its PUT_BEGIN was not
  *   answered in time: the master gets the two in this order on one connection. The end of a session aborts as well.
+ * - Who puts the same block at the same moment is mostly nearly done, and its value is as good: it is waited for, for a moment,
+ *   once all else of the batch has its place and is committed.
  * - Where bytes can land late, they go over connections that are older than the attempt, which the node ends before others
  *   get the place. The first put to a node makes that connection, and is begun again: also where another copy is whole.
  */
@@ -25,7 +27,8 @@
 #define MS 1000000ull
 #define RESTARTS_MAX 4u /* of one item, after its attempt was lost with a node */
 #define RESTART_BACKOFF_NS (20 * MS)
-#define CUT_RETRY_NS (10 * MS)
+#define JOIN_NS (250 * MS) /* some times as long as a put takes */
+#define JOIN_STEP_MAX_NS (10 * MS)
 #define RETRY_MS_MAX 1000u
 
 enum { PHASE_ASK, PHASE_FILL, PHASE_SEAL, PHASE_COMMIT, PHASE_ABORT, PHASE_DONE };
@@ -75,6 +78,7 @@ kvp_putop_begin(kvp_putop_t *op)
         it->phase = PHASE_ASK;
         it->err = KVP_DEADLINE; /* the result if it is never answered */
         it->restarts = 0;
+        it->joined_ns = 0;
         it->was_cut = false;
         it->is_again = false;
     }
@@ -195,6 +199,20 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     kvp_frame_end(op->out, at);
 }
 
+/* More and more seldom. An attempt of our own that went with its session ends by itself. */
+static void
+join(kvp_putop_t *op, kvp_putop_item_t *it, uint64_t now_ns)
+{
+    uint64_t waited_ns;
+
+    if (it->joined_ns == 0) it->joined_ns = now_ns;
+    waited_ns = now_ns - it->joined_ns;
+    if (waited_ns < JOIN_NS || it->was_cut)
+        ask_again(op, it, KVP_IN_PROGRESS, now_ns + kvp_max_u64(MS, kvp_min_u64(waited_ns / 2, JOIN_STEP_MAX_NS)));
+    else
+        finish(op, it, KVP_IN_PROGRESS);
+}
+
 static void
 take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_grants, uint64_t retry_ns, uint64_t now_ns)
 {
@@ -204,8 +222,8 @@ take_refusal(kvp_putop_t *op, kvp_putop_item_t *it, kvp_err_t err, bool has_gran
         ask_again(op, it, err, retry_ns);
     else if (err == KVP_NO_SPACE && has_grants)
         ask_again(op, it, err, 0);
-    else if (err == KVP_IN_PROGRESS && it->was_cut)
-        ask_again(op, it, err, now_ns + CUT_RETRY_NS);
+    else if (err == KVP_IN_PROGRESS)
+        join(op, it, now_ns);
     else
         finish(op, it, err);
 }

@@ -46,6 +46,7 @@ typedef struct {
     kvp_digest_t digest;
     uint64_t attempt;
     uint64_t begun_ns; /* before the master was asked for it */
+    uint64_t joined_ns; /* since when another writer of the key is waited for; 0 = there was none */
     uint64_t version;
     uint64_t sum;
 } kvp_putop_item_t;

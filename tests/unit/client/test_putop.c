@@ -128,15 +128,87 @@ test_put_of_committed_key_is_ok(void **state)
     fixture_t f;
 
     (void)state;
-    setup(&f, 2);
+    setup(&f, 1);
     give_session(&f, 1);
-    expect_begin(&f, 0, 2);
+    expect_begin(&f, 0, 1);
     answer_obj(&f.answer, KVP_ALREADY, 0, 0, 0, 0);
-    answer_obj(&f.answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
     reply_places(&f);
     expect_step(&f, KVP_STEP_DONE);
     assert_int_equal(f.items[0].err, KVP_OK);
+    teardown(&f);
+}
+
+/* The master says of one item, asked last, that another live writer has it; the machine is to wait. */
+static void
+refuse_for_another(fixture_t *f)
+{
+    expect_begin(f, 0, 1);
+    answer_obj(&f->answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
+    reply_places(f);
+    f->now = expect_step(f, KVP_STEP_SLEEP).until_ns;
+}
+
+static void
+test_put_joins_another_writer(void **state)
+{
+    fixture_t f;
+
+    (void)state;
+    for (uint32_t is_committed = 0; is_committed <= 1; is_committed++) {
+        setup(&f, 1);
+        give_session(&f, 1);
+        for (uint32_t i = 0; i < 5; i++)
+            refuse_for_another(&f);
+        if (is_committed) {
+            expect_begin(&f, 0, 1);
+            answer_obj(&f.answer, KVP_ALREADY, 0, 0, 0, 0);
+            reply_places(&f);
+            expect_step(&f, KVP_STEP_DONE);
+            assert_int_equal(f.items[0].err, KVP_OK);
+        } else {
+            finish_well(&f); /* the other one is gone: this one puts it */
+        }
+        teardown(&f);
+    }
+}
+
+/* What has its place is committed before anything is waited for; the wait is bounded, and so is how often is asked. */
+static void
+test_put_does_not_join_for_ever(void **state)
+{
+    static const uint32_t first = 0;
+    static const int32_t ok = KVP_OK;
+    uint64_t begun_ns;
+    uint32_t asked = 1;
+    kvp_step_t step;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 2);
+    give_session(&f, 1);
+    expect_begin(&f, 0, 2);
+    answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
+    answer_obj(&f.answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
+    reply_places(&f);
+    begun_ns = f.now;
+    expect_moves(&f, KVP_MOVE_FILL, 1);
+    moved(&f);
+    expect_moves(&f, KVP_MOVE_SEAL, 1);
+    moved(&f);
+    expect_commit(&f, &first, 1);
+    assert_int_equal(kvp_putop_on_reply(&f.op, answer_reply(&f.answer, KVP_OK, &ok, 1), f.now), KVP_OK);
+    for (step = kvp_putop_next(&f.op, f.now); step.kind == KVP_STEP_SLEEP; step = kvp_putop_next(&f.op, f.now)) {
+        f.now = step.until_ns;
+        expect_begin(&f, 1, 1);
+        answer_obj(&f.answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
+        reply_places(&f);
+        asked++;
+    }
+    assert_int_equal(step.kind, KVP_STEP_DONE);
+    assert_int_equal(f.items[0].err, KVP_OK);
     assert_int_equal(f.items[1].err, KVP_IN_PROGRESS);
+    assert_in_range(f.now - begun_ns, 250 * MS, 260 * MS);
+    assert_in_range(asked, 10, 40);
     teardown(&f);
 }
 
@@ -545,6 +617,8 @@ main(void)
         cmocka_unit_test(test_put_of_what_is_small_takes_one_move),
         cmocka_unit_test(test_put_by_one_move_that_failed_begins_anew),
         cmocka_unit_test(test_put_of_committed_key_is_ok),
+        cmocka_unit_test(test_put_joins_another_writer),
+        cmocka_unit_test(test_put_does_not_join_for_ever),
         cmocka_unit_test(test_put_comes_back_after_retry_after),
         cmocka_unit_test(test_put_keeps_reason_at_deadline),
         cmocka_unit_test(test_put_asks_again_where_own_objects_took_the_space),
