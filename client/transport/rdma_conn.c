@@ -115,7 +115,10 @@ on_event(kvp_rdma_ep_t *ep, const kvp_rdma_event_t *ev)
     kvp_rdma_rail_t *rail = ev->id->arg;
     kvp_err_t err = KVP_OK;
 
+    if (ev->kind != KVP_RDMA_REQUEST) rail->shown_ns = kvp_now_ns();
     switch (ev->kind) {
+    case KVP_RDMA_ON_ITS_WAY:
+        return;
     case KVP_RDMA_RESOLVED:
         err = on_resolved(ep, rail);
         if (err != KVP_OK) on_failure(ep, rail, err);

@@ -107,6 +107,7 @@ typedef enum {
 } kvp_rdma_access_t;
 
 typedef enum {
+    KVP_RDMA_ON_ITS_WAY, /* connect: something is known, and nothing to be done. Not every one tells so */
     KVP_RDMA_RESOLVED, /* connect: the id has its device; make the queue pair, then ask */
     KVP_RDMA_REQUEST, /* listener: `id` is new, has its device, and `data` is what the peer sent */
     KVP_RDMA_ESTABLISHED, /* on the asking side `data` is what the peer sent */

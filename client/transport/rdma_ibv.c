@@ -206,8 +206,8 @@ translate(kvp_rdma_cm_t *cm, const struct rdma_cm_event *ev, kvp_rdma_event_t *o
     out->id = &id->base;
     switch (ev->event) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
-        out->kind = KVP_RDMA_UNREACHABLE;
-        return find_route(id) != 0;
+        out->kind = find_route(id) == 0 ? KVP_RDMA_ON_ITS_WAY : KVP_RDMA_UNREACHABLE;
+        return true;
     case RDMA_CM_EVENT_ROUTE_RESOLVED:
         dev = kvp_ibv_dev_hold(ev->id);
         id->base.dev = dev == NULL ? NULL : &dev->base;

@@ -59,7 +59,7 @@ kvp_rdma_rail_open(kvp_rdma_rail_t *rail, kvp_rdma_tp_t *tp, kvp_rdma_cm_t *cm, 
     rail->tp = tp;
     rail->costs = costs;
     rail->nonce = kvp_random_u64();
-    rail->opened_ns = kvp_now_ns();
+    rail->opened_ns = rail->shown_ns = kvp_now_ns();
     err = tp->verbs->connect(cm, &rail->at, from, &rail->id);
     if (err != KVP_OK) return err;
     rail->id->arg = rail;

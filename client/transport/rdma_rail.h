@@ -52,7 +52,7 @@ typedef struct {
     kvp_rdma_health_t health; /* that of the path, with what this rail saw since */
     uint64_t noted_ns; /* when the path was last told of that */
     uint64_t bytes; /* under way */
-    uint64_t shown_ns; /* when something was last over, or was posted where nothing was */
+    uint64_t shown_ns; /* when something was last over, or was posted where nothing was; or was heard of a connect */
     uint64_t ordered; /* works up to here hold what may not be overtaken by a guarded WRITE */
     kvp_rdma_arriving_t arriving;
     uint32_t sends; /* work requests that the queue pair takes */

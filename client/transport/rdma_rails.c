@@ -23,7 +23,7 @@
 #define WIDE_BYTES (512u << 10) /* 20 us at 200 Gb/s */
 #define NOTE_NS (10 * KVP_NS_PER_MS) /* from one time that a path is told how it does to the next */
 #define NEAR_TRIES 8u /* some twenty seconds */
-#define CONNECT_NS (1500 * KVP_NS_PER_MS) /* to stand; the connection manager itself would try for a minute */
+#define CONNECT_NS (1500 * KVP_NS_PER_MS) /* for each step; the connection manager itself would try for a minute */
 
 /* ---- which there are */
 static uint32_t
@@ -332,11 +332,12 @@ kvp_rdma_rails_are_connecting(const kvp_rdma_ep_t *ep)
 
 /* When a rail is given up if nothing is heard of it; UINT64_MAX = nothing is awaited. */
 static uint64_t
-patience_ns(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
+patience_ns(const kvp_rdma_rail_t *rail)
 {
     if (rail->id == NULL) return UINT64_MAX;
-    /* It gets on while somebody looks, which nobody does while nothing is under way. */
-    if (!rail->is_up) return ep->busy_ns == 0 ? UINT64_MAX : kvp_max_u64(rail->opened_ns, ep->busy_ns) + CONNECT_NS;
+    /* Nobody looks while nothing is under way, and then at what was heard meanwhile first: so each step has its time, and
+     * bursts that are shorter than that do not begin it anew. */
+    if (!rail->is_up) return rail->shown_ns + CONNECT_NS;
     if (kvp_rdma_rail_is_idle(rail)) return UINT64_MAX;
     return kvp_rdma_health_stalled_at(&rail->health, rail->id->give_up_ns, rail->shown_ns, rail->bytes);
 }
@@ -356,7 +357,7 @@ kvp_rdma_rails_tend(kvp_rdma_ep_t *ep)
             kvp_rdma_rails_failed(ep, rail);
             continue;
         }
-        if (now_ns < patience_ns(ep, rail) || !KVP_RULE(RDMA_SILENCE)) continue;
+        if (now_ns < patience_ns(rail) || !KVP_RULE(RDMA_SILENCE)) continue;
         kvp_log_warn("rdma", "nothing is heard of a connection: it is given up device %s bytes %llu",
                      rail_name(ep, rail), (unsigned long long)rail->bytes);
         kvp_rdma_rails_failed(ep, rail);
@@ -374,7 +375,7 @@ kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep)
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         const kvp_rdma_rail_t *rail = &ep->rails[i];
 
-        next_ns = kvp_min_u64(next_ns, patience_ns(ep, rail));
+        next_ns = kvp_min_u64(next_ns, patience_ns(rail));
         if ((bits & 1u << i) != 0) next_ns = kvp_min_u64(next_ns, rail->health.retry_ns);
     }
     return next_ns;

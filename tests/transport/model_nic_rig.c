@@ -16,7 +16,7 @@ next_event(kvp_rdma_cm_t *cm, kvp_rdma_event_t *e)
 
     do
         err = V->cm_next(cm, e);
-    while (err == KVP_EAGAIN && model_nic_step());
+    while ((err == KVP_EAGAIN && model_nic_step()) || (err == KVP_OK && e->kind == KVP_RDMA_ON_ITS_WAY));
     if (err == KVP_EAGAIN) err = V->cm_next(cm, e);
     return err == KVP_OK;
 }

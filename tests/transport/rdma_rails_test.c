@@ -328,6 +328,35 @@ want_second_rail(end_t *client, end_t *server)
     model_nic_path(0, 0, true);
 }
 
+/* The other side does nothing. */
+static void
+read_alone(end_t *client, size_t len)
+{
+    begin_read(client, len);
+    for (uint32_t i = 0; i < ROUNDS && client->done_n == 0; i++)
+        turn(client);
+    assert_int_equal(client->x.status, KVP_OK);
+}
+
+/* Between one step and the next of connecting nobody asks for longer than a step may take: it is not given up for that. */
+static void
+connect_near_by_and_by(end_t *client, end_t *server, const kvp_rdma_rail_t *near)
+{
+    model_nic_pause(true);
+    begin_read(client, SMALL);
+    turn(client);
+    assert_non_null(near->id);
+    model_nic_pause(false);
+    for (uint32_t i = 0; i < 100; i++)
+        turn(server); /* the network gets on */
+    usleep(1600000);
+    assert_null(near->id->dev);
+    assert_int_equal(finish_read(client, server), KVP_OK);
+    read_alone(client, SMALL);
+    assert_non_null(near->id);
+    assert_int_equal(near->health.fails, 0);
+}
+
 /* The network led over an adapter of another NUMA node: little goes over the near one as soon as it stands, over the far one where
  * that fails, and over the near one again once that carries; also if for a while nobody asked. */
 static void
@@ -335,7 +364,6 @@ test_little_goes_over_the_nearer(void **state)
 {
     static end_t client, server;
     const kvp_rdma_rail_t *near;
-    bool has_slept = false;
     cpu_set_t cpus, here;
 
     (void)state;
@@ -345,20 +373,8 @@ test_little_goes_over_the_nearer(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof here, &here), 0);
     for (uint64_t seed = 0; seed < 5; seed++) {
         connect_as(&client, &server, seed, &(model_nic_conf_t){.devs_n = 2, .is_first_far = true});
-        read_all(&client, &server, SMALL);
         near = &kvp_rdma_ep_of(client.ep)->rails[1];
-        for (uint32_t i = 0; i < 100 && near->id == NULL; i++)
-            read_all(&client, &server, SMALL);
-        if (!near->is_up && !has_slept) {
-            has_slept = true;
-            usleep(1600000); /* longer than connecting may take */
-            model_nic_pause(true);
-            begin_read(&client, SMALL);
-            turn(&client);
-            model_nic_pause(false);
-            assert_int_equal(finish_read(&client, &server), KVP_OK);
-            assert_int_equal(near->health.fails, 0);
-        }
+        if (seed == 0) connect_near_by_and_by(&client, &server, near);
         want_second_rail(&client, &server);
         begin_read(&client, SMALL);
         model_nic_path(1, 1, false);
@@ -373,7 +389,6 @@ test_little_goes_over_the_nearer(void **state)
         end(&client);
         end(&server);
     }
-    assert_true(has_slept);
     assert_int_equal(sched_setaffinity(0, sizeof cpus, &cpus), 0);
 }
 
@@ -397,7 +412,6 @@ test_first_rail_fails_under_little(void **state)
     }
 }
 
-/* The only connection between two adapters shows nothing more: a new one does what it was to do. */
 /* No completion and no event follows that would make anybody look again: what it had goes over the other one at once. */
 static void
 test_rail_that_takes_no_request(void **state)
@@ -417,6 +431,44 @@ test_rail_that_takes_no_request(void **state)
     }
 }
 
+/* Until a wide read rings two doorbells: a rail that failed is left alone for a moment. */
+static void
+read_over_both(end_t *client, end_t *server)
+{
+    uint64_t until_ns = kvp_now_ns() + 5 * KVP_NS_PER_S;
+    model_nic_counts_t before, after;
+
+    do {
+        assert_true(kvp_now_ns() < until_ns);
+        model_nic_counts(&before);
+        read_all(client, server, WIDE);
+        model_nic_counts(&after);
+    } while (after.posts - before.posts < 2);
+}
+
+/* Nobody answers to a connect while bursts go over the other rail, each of them shorter than a step of it may take: it is given up. */
+static void
+test_connect_falls_silent_under_bursts(void **state)
+{
+    static end_t client, server;
+    const kvp_rdma_rail_t *second;
+    uint64_t until_ns;
+
+    (void)state;
+    connect_both(&client, &server, 1);
+    until_ns = kvp_now_ns() + 5 * KVP_NS_PER_S;
+    second = &kvp_rdma_ep_of(client.ep)->rails[1];
+    while (second->health.fails == 0 && second->pair.ours == 1) {
+        assert_true(kvp_now_ns() < until_ns);
+        read_alone(&client, WIDE);
+        usleep(1000);
+    }
+    read_over_both(&client, &server);
+    end(&client);
+    end(&server);
+}
+
+/* The only connection between two adapters shows nothing more: a new one does what it was to do. */
 static void
 test_only_rail_falls_silent(void **state)
 {
@@ -441,21 +493,6 @@ test_only_rail_falls_silent(void **state)
         end(&client);
         end(&server);
     }
-}
-
-/* Until a wide read rings two doorbells: a rail that failed is left alone for a moment. */
-static void
-read_over_both(end_t *client, end_t *server)
-{
-    uint64_t until_ns = kvp_now_ns() + 5 * KVP_NS_PER_S;
-    model_nic_counts_t before, after;
-
-    do {
-        assert_true(kvp_now_ns() < until_ns);
-        model_nic_counts(&before);
-        read_all(client, server, WIDE);
-        model_nic_counts(&after);
-    } while (after.posts - before.posts < 2);
 }
 
 /* Its share after a failure is less than a slice of what is read here: it gets one all the same, and all in the end. */
@@ -722,6 +759,7 @@ ask_with_mtu(end_t *server, uint32_t mtu_bytes)
         assert_true(i < ROUNDS);
         turn(server);
         if (verbs->cm_next(cm, &ev) != KVP_OK) continue;
+        if (ev.kind == KVP_RDMA_ON_ITS_WAY) continue;
         if (ev.kind != KVP_RDMA_RESOLVED) break;
         assert_int_equal(verbs->qp_make(id, &(kvp_rdma_caps_t){.sends = 1, .sge = 1}), KVP_OK);
         assert_int_equal(verbs->ask(id, data, kvp_rdma_ask_encode(&ask, data)), KVP_OK);
@@ -843,6 +881,7 @@ main(void)
         cmocka_unit_test(test_little_goes_over_the_nearer),
         cmocka_unit_test(test_first_rail_fails_under_little),
         cmocka_unit_test(test_rail_that_takes_no_request),
+        cmocka_unit_test(test_connect_falls_silent_under_bursts),
         cmocka_unit_test(test_only_rail_falls_silent),
         cmocka_unit_test(test_failed_rail_carries_again),
         cmocka_unit_test(test_all_rails_fail),
