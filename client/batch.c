@@ -264,6 +264,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
         .deadline_ns = call->deadline_ns,
         .replicas = call->replicas,
         .only = call->segment,
+        .join_until_ns = call->join_until_ns,
         .pin = pin_of(call->flags),
         .is_upsert = (call->flags & KVPOOL_UPSERT) != 0,
         .waits = (call->flags & KVPOOL_WAIT) != 0,
@@ -296,5 +297,6 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
     }
     leave_session(&sh);
     kvp_session_write_end(call->pool->session);
+    call->join_until_ns = op.join_until_ns;
     count_puts(&call->pool->counters, &op);
 }

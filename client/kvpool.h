@@ -129,8 +129,8 @@ typedef struct {
 
 /* Single-object calls. The memory need not be registered, unless it is a GPU's.
  * kvpool_put: OK also when the key is already committed (the value that is there stays; it is immutable).
- *   IN_PROGRESS: another live writer has begun the key, and was not done 250 ms later (or at the deadline); one that is
- *   stopped loses it to who asks after 1.25 s. NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY, DEADLINE, ...
+ *   IN_PROGRESS: another live writer has begun the key, and was not done when the call had waited for such for 250 ms in all (or at
+ *   its deadline); one that is stopped loses it to who asks after 1.25 s. NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY, DEADLINE, ...
  * kvpool_get: copies the whole object to buf; *len_out is its length (also set with BUFFER_SMALL). NOT_FOUND,
  *   NODE_LOST, STALE (replaced while it was read, more than once).
  * kvpool_exists: *exists_out = 1 or 0. kvpool_size: *len_out = length in bytes, or NOT_FOUND.
@@ -207,7 +207,8 @@ typedef struct {
 
 /* kvpool_batch_put / kvpool_batch_get move n objects; results[i] is the error of item i (as for put and get). Returns
  * OK when the batch was carried out, whatever the single results are; an error (INVALID, CLOSED, FORKED, NOMEM)
- * means that nothing was done. n may be 0. A key that occurs twice in one put batch is put once, the first value. */
+ * means that nothing was done. n may be 0. A key that occurs twice in one put batch is put once, the first value that can be; of an upsert the last
+ * one stays. */
 KVPOOL_EXPORT int kvpool_batch_put(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts,
                                    int *results);
 KVPOOL_EXPORT int kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts,

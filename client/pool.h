@@ -45,6 +45,7 @@ typedef struct {
     char *detail; /* the caller's, for what the master says of a refusal; NULL = nobody asks */
     size_t detail_cap;
     uint32_t segment; /* of a put; 0 = any */
+    uint64_t join_until_ns; /* of a put: see client/core/putop.h */
 } kvp_apicall_t;
 
 /* kvp_call_begin checks handle and options: INVALID, FORKED, CLOSED, NOMEM. After OK the call is ended by kvp_call_end,

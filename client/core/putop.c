@@ -28,7 +28,8 @@
 #define RESTARTS_MAX 4u /* of one item, after its attempt was lost with a node */
 #define RESTART_BACKOFF_NS (20 * MS)
 #define JOIN_NS (250 * MS) /* some times as long as a put takes */
-#define JOIN_STEP_MAX_NS (10 * MS)
+#define JOIN_STEP_MIN_NS (1 * MS)
+#define JOIN_STEP_MAX_NS (16 * MS)
 #define RETRY_MS_MAX 1000u
 
 enum { PHASE_ASK, PHASE_FILL, PHASE_SEAL, PHASE_COMMIT, PHASE_ABORT, PHASE_DONE };
@@ -78,7 +79,6 @@ kvp_putop_begin(kvp_putop_t *op)
         it->phase = PHASE_ASK;
         it->err = KVP_DEADLINE; /* the result if it is never answered */
         it->restarts = 0;
-        it->joined_ns = 0;
         it->was_cut = false;
         it->is_again = false;
     }
@@ -172,6 +172,7 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     uint32_t key_at = 0;
     size_t at;
 
+    op->asked_ns = now_ns;
     head.n = op->asked_n;
     head.wait_ms = wait_ms(op, now_ns);
     head.replicas = op->replicas;
@@ -199,16 +200,18 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     kvp_frame_end(op->out, at);
 }
 
-/* More and more seldom. An attempt of our own that went with its session ends by itself. */
+/* By when it was asked: an answer may be held back for other keys of the message. More and more seldom; what may be an attempt
+ * of our own, which went with its session, ends by itself. */
 static void
 join(kvp_putop_t *op, kvp_putop_item_t *it, uint64_t now_ns)
 {
     uint64_t waited_ns;
 
-    if (it->joined_ns == 0) it->joined_ns = now_ns;
-    waited_ns = now_ns - it->joined_ns;
+    if (op->join_until_ns == 0) op->join_until_ns = op->asked_ns + JOIN_NS;
+    waited_ns = op->asked_ns + JOIN_NS - op->join_until_ns;
     if (waited_ns < JOIN_NS || it->was_cut)
-        ask_again(op, it, KVP_IN_PROGRESS, now_ns + kvp_max_u64(MS, kvp_min_u64(waited_ns / 2, JOIN_STEP_MAX_NS)));
+        ask_again(op, it, KVP_IN_PROGRESS,
+                  now_ns + kvp_min_u64(kvp_max_u64(waited_ns / 2, JOIN_STEP_MIN_NS), JOIN_STEP_MAX_NS));
     else
         finish(op, it, KVP_IN_PROGRESS);
 }

@@ -46,7 +46,6 @@ typedef struct {
     kvp_digest_t digest;
     uint64_t attempt;
     uint64_t begun_ns; /* before the master was asked for it */
-    uint64_t joined_ns; /* since when another writer of the key is waited for; 0 = there was none */
     uint64_t version;
     uint64_t sum;
 } kvp_putop_item_t;
@@ -64,6 +63,9 @@ typedef struct {
     uint32_t only; /* the one segment that they may lie in; 0 = any */
     kvp_pin_t pin;
     bool is_upsert; /* a committed key gets the new value */
+    uint64_t
+        join_until_ns; /* until when other writers of keys are waited for, which a call may hand on from batch to batch; 0 =
+                               there was none yet */
     bool waits; /* upsert: until nobody can read the old one any more */
     kvp_attempts_fn attempts;
     void *attempts_arg;
@@ -82,6 +84,7 @@ typedef struct {
     bool has_session;
     uint8_t calling; /* opcode under way */
     uint32_t asked_n; /* items in the call that is under way */
+    uint64_t asked_ns; /* when that was, of places */
     uint32_t left_n; /* items without a result */
     uint64_t again_ns; /* nothing is asked again before */
 } kvp_putop_t;
