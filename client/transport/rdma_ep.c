@@ -359,6 +359,7 @@ kvp_rdma_drain(kvp_ep_t *base, uint64_t deadline_ns)
         poll(&p, 1, (int)kvp_min_u64((deadline_ns - now) / KVP_NS_PER_MS + 1, 1000));
     }
     if (KVP_RULE(RDMA_DRAIN)) {
+        kvp_rdma_rails_blame(ep);
         kvp_rdma_ep_hang_up(ep);
         kvp_rdma_ep_finish_all(ep, KVP_CANCELLED);
     }

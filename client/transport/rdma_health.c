@@ -29,12 +29,6 @@ kvp_rdma_health_failed(kvp_rdma_health_t *h, uint64_t now_ns, uint64_t dice)
     h->retry_ns = now_ns + dice % wait_ns + (was_trusted ? 0 : wait_ns);
 }
 
-bool
-kvp_rdma_health_may_try(const kvp_rdma_health_t *h, uint64_t now_ns)
-{
-    return now_ns >= h->retry_ns;
-}
-
 void
 kvp_rdma_health_connected(kvp_rdma_health_t *h)
 {

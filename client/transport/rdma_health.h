@@ -20,10 +20,9 @@ typedef struct {
 void kvp_rdma_health_init(kvp_rdma_health_t *h);
 
 /* kvp_rdma_health_failed: a connect or a connection failed. The rail is left alone for a while, which is a moment where it was
- * trusted, and then doubles up to some seconds; dice (any number) spreads those who lost theirs together. may_try: that time
- * is over. is_doubtful: it has failed again since. */
+ * trusted, and then doubles up to some seconds: until retry_ns; dice (any number) spreads those who lost theirs together.
+ * is_doubtful: it has failed again since. */
 void kvp_rdma_health_failed(kvp_rdma_health_t *h, uint64_t now_ns, uint64_t dice);
-bool kvp_rdma_health_may_try(const kvp_rdma_health_t *h, uint64_t now_ns);
 static inline bool
 kvp_rdma_health_is_doubtful(const kvp_rdma_health_t *h)
 {

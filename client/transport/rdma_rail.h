@@ -45,6 +45,7 @@ typedef struct {
     kvp_rdma_pair_t pair; /* of whose adapters; of the peer's it is also which of a token's keys counts */
     struct sockaddr_storage at; /* the peer's address that it is opened to */
     bool is_routed; /* by whichever of our adapters the network leads there: the endpoint's first */
+    bool is_for_near; /* it is opened because its adapter is near, and not to have more of them */
     uint32_t mtu_bytes; /* what the peer's port takes, where that is less than ours sends; 0 = ours is good */
     uint64_t nonce; /* of the connect at hand, */
     uint64_t opened_ns; /* and when that began */

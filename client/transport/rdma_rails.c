@@ -22,7 +22,8 @@
 
 #define WIDE_BYTES (512u << 10) /* 20 us at 200 Gb/s */
 #define NOTE_NS (10 * KVP_NS_PER_MS) /* from one time that a path is told how it does to the next */
-#define NEAR_TRIES 8u /* some twenty seconds */
+#define NEAR_TRIES 8u /* some twenty seconds; then */
+#define NEAR_SELDOM_NS (60 * KVP_NS_PER_S) /* so much later than others */
 #define CONNECT_NS (1500 * KVP_NS_PER_MS) /* for each step; the connection manager itself would try for a minute */
 
 /* ---- which there are */
@@ -227,13 +228,13 @@ kvp_rdma_rails_widen(kvp_rdma_ep_t *ep)
 }
 
 /* ---- connecting the others, and giving up */
-/* Where an adapter of ours did not lead there, another one may; not where the rail is wanted because that one is near. */
+/* Where an adapter of ours did not lead there, another one may; not where the rail was wanted because that one is near. */
 static void
 try_another_of_ours(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
     uint32_t n = (uint32_t)ep->tp->devs_n;
 
-    if (up_n(ep) > 0 && !ep->is_wide) return;
+    if (rail->is_for_near && up_n(ep) > 0) return;
     for (uint32_t i = 1; i < n; i++) {
         uint32_t ours = (rail->pair.ours + i) % n;
 
@@ -281,8 +282,7 @@ kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return begin(ep, rail);
 }
 
-/* The first of the rails that are nearer than all that are connected, or on their way; NULL = there is none, or it has failed so
- * often in a row that it is left until much is under way. */
+/* The first of the rails that are nearer than all that are connected, or on their way; NULL = there is none. */
 static const kvp_rdma_rail_t *
 nearest(const kvp_rdma_ep_t *ep)
 {
@@ -293,32 +293,50 @@ nearest(const kvp_rdma_ep_t *ep)
 
         if (is_nearer(ep, rail, best) || (rail->id != NULL && !is_nearer(ep, best, rail))) best = rail;
     }
-    return best->id == NULL && best->health.fails < NEAR_TRIES ? best : NULL;
+    return best->id == NULL ? best : NULL;
 }
 
-/* Which of those that are not there should be, a bit each. A peer with other keys is not for this endpoint. */
+/* A peer with other keys is not for this endpoint. */
+static bool
+wants_all(const kvp_rdma_ep_t *ep)
+{
+    return up_n(ep) == 0 || (ep->is_wide && !ep->has_rekeyed);
+}
+
+/* Which of those that are not there should be, a bit each. */
 static uint32_t
 wanted(const kvp_rdma_ep_t *ep)
 {
-    bool wants_all = up_n(ep) == 0 || (ep->is_wide && !ep->has_rekeyed);
+    bool is_all = wants_all(ep);
     const kvp_rdma_rail_t *near = ep->has_rekeyed ? NULL : nearest(ep);
     uint32_t bits = 0;
 
     for (uint32_t i = 0; i < ep->rails_n; i++)
-        if (ep->rails[i].id == NULL && (wants_all || &ep->rails[i] == near)) bits |= 1u << i;
+        if (ep->rails[i].id == NULL && (is_all || &ep->rails[i] == near)) bits |= 1u << i;
     return bits;
+}
+
+/* To look for what is heard of a connect costs each poll a system call: a near adapter that leads nowhere is seldom tried. */
+static uint64_t
+try_at_ns(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
+{
+    bool is_seldom = rail->health.fails >= NEAR_TRIES && !wants_all(ep);
+
+    return rail->health.retry_ns + (is_seldom ? NEAR_SELDOM_NS : 0);
 }
 
 static void
 connect_more(kvp_rdma_ep_t *ep, uint64_t now_ns)
 {
     uint32_t bits = wanted(ep);
+    bool is_for_near = !wants_all(ep);
 
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         kvp_rdma_rail_t *rail = &ep->rails[i];
 
-        if ((bits & 1u << i) != 0 && kvp_rdma_health_may_try(&rail->health, now_ns))
-            kvp_ignore(begin(ep, rail), "it is tried again");
+        if ((bits & 1u << i) == 0 || now_ns < try_at_ns(ep, rail)) continue;
+        rail->is_for_near = is_for_near;
+        kvp_ignore(begin(ep, rail), "it is tried again");
     }
 }
 
@@ -364,6 +382,19 @@ kvp_rdma_rails_tend(kvp_rdma_ep_t *ep)
     }
 }
 
+void
+kvp_rdma_rails_blame(kvp_rdma_ep_t *ep)
+{
+    uint64_t now_ns = kvp_now_ns();
+
+    for (uint32_t i = 0; i < ep->rails_n; i++) {
+        kvp_rdma_rail_t *rail = &ep->rails[i];
+
+        if (rail->id == NULL || (rail->is_up && kvp_rdma_rail_is_idle(rail))) continue;
+        if (now_ns - rail->shown_ns >= (rail->is_up ? rail->id->give_up_ns : CONNECT_NS) / 2) path_failed(ep, rail);
+    }
+}
+
 uint64_t
 kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep)
 {
@@ -376,7 +407,7 @@ kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep)
         const kvp_rdma_rail_t *rail = &ep->rails[i];
 
         next_ns = kvp_min_u64(next_ns, patience_ns(rail));
-        if ((bits & 1u << i) != 0) next_ns = kvp_min_u64(next_ns, rail->health.retry_ns);
+        if ((bits & 1u << i) != 0) next_ns = kvp_min_u64(next_ns, try_at_ns(ep, rail));
     }
     return next_ns;
 }

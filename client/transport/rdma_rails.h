@@ -24,6 +24,10 @@ void kvp_rdma_rails_widen(kvp_rdma_ep_t *ep);
 void kvp_rdma_rails_tend(kvp_rdma_ep_t *ep);
 uint64_t kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep);
 
+/* kvp_rdma_rails_blame, before all connections are ended with works under way: the paths of those that were silent for a while
+ * are not trusted by the next endpoint, though tend would have waited longer. */
+void kvp_rdma_rails_blame(kvp_rdma_ep_t *ep);
+
 /* kvp_rdma_rails_are_connecting: there will be events. */
 bool kvp_rdma_rails_are_connecting(const kvp_rdma_ep_t *ep);
 

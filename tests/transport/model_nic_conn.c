@@ -217,6 +217,7 @@ on_taken(nic_id_t *id, kvp_rdma_event_kind_t kind)
 {
     switch (kind) {
     case KVP_RDMA_ON_ITS_WAY:
+        pend(id, KVP_RDMA_RESOLVED, NULL, 0);
         break;
     case KVP_RDMA_RESOLVED:
         id->state = ID_RESOLVED;
@@ -336,8 +337,7 @@ nic_connect(kvp_rdma_cm_t *cm, const struct sockaddr_storage *to, const struct s
         id->dev = from == NULL ? id->to : dev_by_addr(from);
         id->port = ntohs(((const struct sockaddr_in *)to)->sin_port);
         has_way = id->to != NULL && !model_nic.is_down[id->dev->index][id->to->index] && !is_unlucky();
-        if (has_way && nic_coin()) pend(id, KVP_RDMA_ON_ITS_WAY, NULL, 0);
-        pend(id, has_way ? KVP_RDMA_RESOLVED : KVP_RDMA_UNREACHABLE, NULL, 0);
+        pend(id, !has_way ? KVP_RDMA_UNREACHABLE : nic_coin() ? KVP_RDMA_ON_ITS_WAY : KVP_RDMA_RESOLVED, NULL, 0);
         *id_out = &id->base;
     }
     nic_exit();
