@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define MTU_MIN 256u /* of verbs */
+#define ANSWER_OLD_NS (10 * KVP_NS_PER_S) /* the other side's manager gives up after a minute, and tells nobody */
 
 void
 kvp_rdma_ep_hang_up(kvp_rdma_ep_t *ep)
@@ -67,20 +68,27 @@ may_lower(const kvp_rdma_rail_t *rail, const kvp_rdma_answer_t *answer)
     return answer->mtu_bytes >= MTU_MIN && answer->mtu_bytes < rail->id->dev->info.mtu_bytes;
 }
 
-/* EAGAIN: another answer comes. */
 static kvp_err_t
-on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev)
+ask_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
+{
+    return kvp_rdma_rails_open_again(ep, rail) == KVP_OK ? KVP_EAGAIN : KVP_UNREACHABLE;
+}
+
+/* What the peer says, or said: quiet_ns ago something was heard of the rail before. EAGAIN: another answer comes. */
+static kvp_err_t
+on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, uint64_t quiet_ns)
 {
     kvp_rdma_answer_t answer;
     kvp_err_t err = kvp_rdma_answer_decode(ev->data, ev->len, &answer);
 
     if (err != KVP_OK) return err;
+    if (ep->is_up && quiet_ns > ANSWER_OLD_NS) return ask_again(ep, rail); /* nobody looked */
     if (answer.err == KVP_OK && ev->kind == KVP_RDMA_REFUSED) return KVP_PROTO;
     if (answer.err == KVP_LIMIT && may_lower(rail, &answer)) {
         rail->mtu_bytes = answer.mtu_bytes;
         kvp_log_info("rdma", "device %s sends packets of %u bytes and the peer takes %u: these are sent",
                      rail->id->dev->info.name, rail->id->dev->info.mtu_bytes, answer.mtu_bytes);
-        return kvp_rdma_rails_open_again(ep, rail) == KVP_OK ? KVP_EAGAIN : KVP_UNREACHABLE;
+        return ask_again(ep, rail);
     }
     if (answer.err == KVP_LIMIT)
         kvp_log_error("rdma", "device %s sends packets of %u bytes and the peer takes %u: give both interfaces one MTU",
@@ -114,8 +122,14 @@ on_event(kvp_rdma_ep_t *ep, const kvp_rdma_event_t *ev)
 {
     kvp_rdma_rail_t *rail = ev->id->arg;
     kvp_err_t err = KVP_OK;
+    uint64_t quiet_ns = 0;
 
-    if (ev->kind != KVP_RDMA_REQUEST) rail->shown_ns = kvp_now_ns();
+    if (ev->kind != KVP_RDMA_REQUEST) {
+        uint64_t now_ns = kvp_now_ns();
+
+        quiet_ns = now_ns - rail->shown_ns;
+        rail->shown_ns = now_ns;
+    }
     switch (ev->kind) {
     case KVP_RDMA_ON_ITS_WAY:
         return;
@@ -125,7 +139,7 @@ on_event(kvp_rdma_ep_t *ep, const kvp_rdma_event_t *ev)
         return;
     case KVP_RDMA_ESTABLISHED:
     case KVP_RDMA_REFUSED:
-        err = on_answer(ep, rail, ev);
+        err = on_answer(ep, rail, ev, quiet_ns);
         if (err == KVP_EAGAIN) return;
         if (err != KVP_OK)
             on_failure(ep, rail, err);

@@ -478,6 +478,32 @@ test_connect_falls_silent_under_bursts(void **state)
     end(&server);
 }
 
+/* Nobody looked at an answer for so long that the peer may have given up what it accepted: it is asked anew. */
+static void
+test_old_answer(void **state)
+{
+    static end_t client, server;
+    kvp_rdma_rail_t *second;
+    uint64_t nonce;
+
+    (void)state;
+    connect_both(&client, &server, 1);
+    second = &kvp_rdma_ep_of(client.ep)->rails[1];
+    for (uint32_t i = 0; i < 100 && (second->id == NULL || second->id->dev == NULL); i++)
+        read_alone(&client, WIDE);
+    assert_non_null(second->id->dev);
+    for (uint32_t i = 0; i < 100; i++)
+        turn(&server);
+    nonce = second->nonce;
+    second->shown_ns -= 11 * KVP_NS_PER_S;
+    turn(&client);
+    assert_false(second->is_up);
+    assert_int_not_equal(second->nonce, nonce);
+    read_over_both(&client, &server);
+    end(&client);
+    end(&server);
+}
+
 /* Who has no time to wait until a silent rail is given up ends the endpoint: the next one trusts that path less, and no other. */
 static void
 test_silent_rail_is_blamed_by_who_cuts_it(void **state)
@@ -919,6 +945,7 @@ main(void)
         cmocka_unit_test(test_first_rail_fails_under_little),
         cmocka_unit_test(test_rail_that_takes_no_request),
         cmocka_unit_test(test_connect_falls_silent_under_bursts),
+        cmocka_unit_test(test_old_answer),
         cmocka_unit_test(test_silent_rail_is_blamed_by_who_cuts_it),
         cmocka_unit_test(test_only_rail_falls_silent),
         cmocka_unit_test(test_failed_rail_carries_again),
