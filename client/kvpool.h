@@ -129,8 +129,9 @@ typedef struct {
 
 /* Single-object calls. The memory need not be registered, unless it is a GPU's.
  * kvpool_put: OK also when the key is already committed (the value that is there stays; it is immutable).
- *   IN_PROGRESS: another live writer has begun the key, and was not done when the call had waited for such for 250 ms in all (or at
- *   its deadline); one that is stopped loses it to who asks after 1.25 s. NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY, DEADLINE, ...
+ *   IN_PROGRESS: other live writers have had the key each time that was asked, for 250 ms in all of the call or to its deadline
+ *   (DEADLINE, where that comes before an answer); one that is stopped loses it to who asks after 1.25 s. NO_SPACE, RETRY_AFTER,
+ *   TOO_LARGE, BAD_KEY, DEADLINE, ...
  * kvpool_get: copies the whole object to buf; *len_out is its length (also set with BUFFER_SMALL). NOT_FOUND,
  *   NODE_LOST, STALE (replaced while it was read, more than once).
  * kvpool_exists: *exists_out = 1 or 0. kvpool_size: *len_out = length in bytes, or NOT_FOUND.

@@ -204,6 +204,9 @@ class Pool:
 
         replicas: copies on as many hosts. pin: None, "soft" (evicted last) or "hard" (never evicted). wait: with upsert, until
         nobody can get the old value any more. deadline: seconds.
+
+        A key that others are putting is waited for, for a quarter of a second in all: then it is an Error whose name is
+        "IN_PROGRESS", and may be put again.
         """
         err = self._raw.put(key, value, _ms(deadline), self._put_flags(pin, upsert, wait), replicas, 0)
         if err:
