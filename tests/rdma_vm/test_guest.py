@@ -119,10 +119,13 @@ def test_pingpong_crosses_the_cable(vm):
 
 @pytest.mark.parametrize("source", [["-I", A], []])
 def test_connection_manager(vm, source):
-    """With an address of its own or without, who connects to the other end gets there over the cable."""
+    """With an address of its own or without, who connects to the other end gets there over the cable. In the end rping closes its
+    event channel, which a thread of it may still read (then it ends with 255): what counts is what came back.
+    """
     before = counters(vm)
     server = serve_rdma(vm, ["rping", "-s", "-a", B, "-C", "5"])
-    assert vm.run(["rping", "-c", "-a", B, *source, "-C", "5"], timeout=60).rc == 0
+    r = vm.run(["rping", "-v", "-c", "-a", B, *source, "-C", "5"], timeout=60)
+    assert r.out.count(b"ping data: rdma-ping-") == 5 and r.rc in (0, 255), r
     server.wait(60)
     after = counters(vm)
     assert after["received"][1] - before["received"][1] >= 5, (before, after)
