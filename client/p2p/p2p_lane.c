@@ -415,7 +415,6 @@ kvp_p2p_lane_take(kvp_p2p_lanes_t *lanes, const kvp_hostport_t *where, bool is_n
 
     while (!is_new && (lane = take_idle(lanes, where)) != NULL) {
         if (kvp_p2p_lane_is_alive(lane)) {
-            lane->is_kept = true;
             *lane_out = lane;
             return KVP_OK;
         }

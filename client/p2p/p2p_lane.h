@@ -49,7 +49,6 @@ typedef struct {
     kvp_list_t link;
     const kvp_p2p_lanes_conf_t *conf;
     kvp_hostport_t where;
-    bool is_kept; /* was used before: the peer may have gone since */
     kvp_framed_t io;
     uint64_t last_id;
     kvp_cma_proc_t proc; /* the peer's, where both may read the other; then io is a Unix socket */

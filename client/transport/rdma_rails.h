@@ -9,7 +9,7 @@
 /* kvp_rdma_rails_learn takes in from the first consent where the peer's other adapters are. */
 void kvp_rdma_rails_learn(kvp_rdma_ep_t *ep, const kvp_rdma_answer_t *answer);
 
-/* kvp_rdma_rails_open_again opens one that was refused anew: what kept it out has changed. */
+/* kvp_rdma_rails_open_again connects one anew whose answer was of no use: a refusal for what is different now, or too old. */
 kvp_err_t kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail) KVP_MUST_USE;
 
 /* kvp_rdma_rails_pick chooses the rail for the next slice of a transfer (off: where in it that begins); NULL: it has to

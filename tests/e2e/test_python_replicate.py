@@ -271,7 +271,7 @@ def test_preferred_segment_that_hangs(store, pool, how):
         pool.nodes[1].thaw()
 
 
-def test_preferred_segments_that_cannot_be(store):
+def test_preferred_segments_that_cannot_be():
     for value in (7, None, "text", [7], [b"x"]):
         with pytest.raises(TypeError):
             config(preferred_segments=value)

@@ -594,7 +594,6 @@ random_step(fixture_t *f, kvp_step_t step)
     }
 }
 
-/* Whatever happens, the machine ends and every item has a result. */
 /* The walk over an answer ends with the batch, whatever the two counts say. */
 static void
 test_put_reads_no_answer_beyond_its_items(void **state)
@@ -615,6 +614,7 @@ test_put_reads_no_answer_beyond_its_items(void **state)
     teardown(&f);
 }
 
+/* Whatever happens, the machine ends and every item has a result. */
 static void
 test_put_always_ends(void **state)
 {
