@@ -172,7 +172,6 @@ encode_begin(kvp_putop_t *op, uint64_t now_ns)
     uint32_t key_at = 0;
     size_t at;
 
-    op->asked_ns = now_ns;
     head.n = op->asked_n;
     head.wait_ms = wait_ms(op, now_ns);
     head.replicas = op->replicas;
@@ -207,8 +206,8 @@ join(kvp_putop_t *op, kvp_putop_item_t *it, uint64_t now_ns)
 {
     uint64_t waited_ns;
 
-    if (op->join_until_ns == 0) op->join_until_ns = op->asked_ns + JOIN_NS;
-    waited_ns = op->asked_ns + JOIN_NS - op->join_until_ns;
+    if (op->join_until_ns == 0) op->join_until_ns = it->begun_ns + JOIN_NS;
+    waited_ns = it->begun_ns + JOIN_NS - op->join_until_ns;
     if (waited_ns < JOIN_NS || it->was_cut)
         ask_again(op, it, KVP_IN_PROGRESS,
                   now_ns + kvp_min_u64(kvp_max_u64(waited_ns / 2, JOIN_STEP_MIN_NS), JOIN_STEP_MAX_NS));

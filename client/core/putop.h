@@ -64,8 +64,7 @@ typedef struct {
     kvp_pin_t pin;
     bool is_upsert; /* a committed key gets the new value */
     uint64_t
-        join_until_ns; /* until when other writers of keys are waited for, which a call may hand on from batch to batch; 0 =
-                               there was none yet */
+        join_until_ns; /* other writers of keys are waited for so long; 0 = none was met yet. Handed on from batch to batch */
     bool waits; /* upsert: until nobody can read the old one any more */
     kvp_attempts_fn attempts;
     void *attempts_arg;
@@ -84,7 +83,6 @@ typedef struct {
     bool has_session;
     uint8_t calling; /* opcode under way */
     uint32_t asked_n; /* items in the call that is under way */
-    uint64_t asked_ns; /* when that was, of places */
     uint32_t left_n; /* items without a result */
     uint64_t again_ns; /* nothing is asked again before */
 } kvp_putop_t;
