@@ -68,6 +68,7 @@ typedef struct {
     sim_counts_t counts;
     uint64_t seeds, failed;
     uint64_t seed; /* under way */
+    uint64_t histories; /* the sum over seeds of a mix of seed and history: the order of seeds does not matter */
 } tally_t;
 
 static void
@@ -115,6 +116,7 @@ count_add(tally_t *to, const tally_t *from)
     to->counts.stores += from->counts.stores;
     to->counts.loads += from->counts.loads;
     to->counts.faults += from->counts.faults;
+    to->histories += from->histories;
 }
 
 /* ---- one seed */
@@ -126,6 +128,7 @@ run_plan(const options_t *o, const plan_t *plan, tally_t *tally)
     bool is_ok = sim_run(plan, o->is_traced, &tally->counts, &hash, failure);
 
     tally->seeds++;
+    tally->histories += (hash ^ plan->seed) * 0x9e3779b97f4a7c15ull;
     if (is_ok && o->is_twice) {
         sim_counts_t unused = {0};
 
@@ -203,12 +206,13 @@ run_all(const options_t *o)
         count_add(&all, &tallies[i]);
     munmap(tallies, bytes);
     printf("seeds %llu operations %llu (calls' keys %llu, frames %llu, stores %llu, loads %llu) faults %llu "
-           "violations %llu wall_s %.1f\n",
+           "violations %llu histories %016llx wall_s %.1f\n",
            (unsigned long long)all.seeds,
            (unsigned long long)(all.counts.calls + all.counts.frames + all.counts.stores + all.counts.loads),
            (unsigned long long)all.counts.calls, (unsigned long long)all.counts.frames,
            (unsigned long long)all.counts.stores, (unsigned long long)all.counts.loads,
-           (unsigned long long)all.counts.faults, (unsigned long long)all.failed, now_s() - began_s);
+           (unsigned long long)all.counts.faults, (unsigned long long)all.failed,
+           (unsigned long long)all.histories, now_s() - began_s);
     return rc;
 }
 
