@@ -5,7 +5,7 @@
  */
 #include "common/clock.h"
 #include "common/slab.h"
-#include "master/core/objindex.h"
+#include "master/core/catalog/index.h"
 
 #include <malloc.h>
 #include <stdio.h>

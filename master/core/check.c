@@ -2,7 +2,7 @@
  * kvp_master_check: everything that the core keeps twice is counted from one side and held against the other. For tests
  * and the simulator; nothing else calls it, and it may take as long as it likes.
  */
-#include "master/core/internal.h"
+#include "master/core/state.h"
 
 #include <stdlib.h>
 

@@ -211,8 +211,8 @@ run_all(const options_t *o)
            (unsigned long long)(all.counts.calls + all.counts.frames + all.counts.stores + all.counts.loads),
            (unsigned long long)all.counts.calls, (unsigned long long)all.counts.frames,
            (unsigned long long)all.counts.stores, (unsigned long long)all.counts.loads,
-           (unsigned long long)all.counts.faults, (unsigned long long)all.failed,
-           (unsigned long long)all.histories, now_s() - began_s);
+           (unsigned long long)all.counts.faults, (unsigned long long)all.failed, (unsigned long long)all.histories,
+           now_s() - began_s);
     return rc;
 }
 

@@ -2,7 +2,7 @@
  * The journal of the core: what is withheld until it is durable, what a master after knows of it, wherever it was cut, and
  * what that decides about what nodes report.
  */
-#include "master/core/internal.h"
+#include "master/core/state.h"
 
 #include "tests/unit/master/core_report.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The heap against a plain array.
  */
-#include "master/core/heap.h"
+#include "master/core/base/heap.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The hash table that grows and shrinks by single buckets, against a plain array.
  */
-#include "master/core/htab.h"
+#include "master/core/base/htab.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

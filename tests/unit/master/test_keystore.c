@@ -2,7 +2,7 @@
  * The key store against a plain array of copies, with keys of every form, and what keys cost.
  */
 #include "common/hash.h"
-#include "master/core/keystore.h"
+#include "master/core/catalog/keys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The index against a plain array, through growth, shrinking and every stage between the two.
  */
-#include "master/core/objindex.h"
+#include "master/core/catalog/index.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

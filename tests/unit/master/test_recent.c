@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What is known of attempts that are over.
  */
-#include "master/core/recent.h"
+#include "master/core/base/recent.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

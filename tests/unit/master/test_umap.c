@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The small map against a plain array.
  */
-#include "master/core/umap.h"
+#include "master/core/base/umap.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

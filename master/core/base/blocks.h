@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An array of pointers that grows by blocks, each as long as all before it, which never move: no growth copies anything,
+ * or touches new memory before it is used. The zero value is an empty one.
+ */
+#ifndef KVP_MASTER_CORE_BASE_BLOCKS_H
+#define KVP_MASTER_CORE_BASE_BLOCKS_H
+
+#include "common/base.h"
+
+#define KVP_BLOCKS_FIRST_BITS 6u
+
+typedef struct {
+    void **blocks[32 - KVP_BLOCKS_FIRST_BITS + 1];
+} kvp_blocks_t;
+
+void kvp_blocks_reach(kvp_blocks_t *b, uint32_t i); /* element i may be used from now on; it says nothing yet */
+void kvp_blocks_fini(kvp_blocks_t *b);
+
+static inline void **
+kvp_blocks_at(const kvp_blocks_t *b, uint32_t i)
+{
+    uint64_t biased = (uint64_t)i + (1u << KVP_BLOCKS_FIRST_BITS);
+    uint32_t top = 63u - (uint32_t)__builtin_clzll(biased);
+
+    return &b->blocks[top - KVP_BLOCKS_FIRST_BITS][biased - (1ull << top)];
+}
+
+#endif

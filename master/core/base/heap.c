@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Binary heap. Node i is not greater than nodes 2i + 1 and 2i + 2.
+ */
+#include "master/core/base/heap.h"
+
+static kvp_heapnode_t *
+get(const kvp_heap_t *heap, uint32_t i)
+{
+    return *kvp_blocks_at(&heap->nodes, i);
+}
+
+static void
+put(const kvp_heap_t *heap, uint32_t i, kvp_heapnode_t *node)
+{
+    *kvp_blocks_at(&heap->nodes, i) = node;
+    node->at = i + 1;
+}
+
+static void
+swap(const kvp_heap_t *heap, uint32_t a, uint32_t b)
+{
+    kvp_heapnode_t *node = get(heap, a);
+
+    put(heap, a, get(heap, b));
+    put(heap, b, node);
+}
+
+static uint64_t
+key(const kvp_heap_t *heap, uint32_t i)
+{
+    return get(heap, i)->key;
+}
+
+static void
+settle(const kvp_heap_t *heap, uint32_t i)
+{
+    while (i > 0 && key(heap, i) < key(heap, (i - 1) / 2)) {
+        swap(heap, i, (i - 1) / 2);
+        i = (i - 1) / 2;
+    }
+    for (;;) {
+        uint32_t least = i;
+
+        for (uint32_t child = 2 * i + 1; child <= 2 * i + 2 && child < heap->n; child++)
+            if (key(heap, child) < key(heap, least)) least = child;
+        if (least == i) return;
+        swap(heap, i, least);
+        i = least;
+    }
+}
+
+void
+kvp_heap_fini(kvp_heap_t *heap)
+{
+    kvp_blocks_fini(&heap->nodes);
+    *heap = (kvp_heap_t){0};
+}
+
+void
+kvp_heap_add(kvp_heap_t *heap, kvp_heapnode_t *node, uint64_t node_key)
+{
+    kvp_blocks_reach(&heap->nodes, heap->n);
+    node->key = node_key;
+    put(heap, heap->n++, node);
+    settle(heap, heap->n - 1);
+}
+
+void
+kvp_heap_del(kvp_heap_t *heap, kvp_heapnode_t *node)
+{
+    uint32_t i = node->at - 1;
+
+    if (node->at == 0) return;
+    node->at = 0;
+    heap->n--;
+    if (i == heap->n) return;
+    put(heap, i, get(heap, heap->n));
+    settle(heap, i);
+}
+
+const char *
+kvp_heap_check(const kvp_heap_t *heap)
+{
+    for (uint32_t i = 0; i < heap->n; i++) {
+        if (get(heap, i)->at != i + 1) return "a node of a heap is elsewhere";
+        if (i > 0 && key(heap, i) < key(heap, (i - 1) / 2)) return "a heap is out of order";
+    }
+    return NULL;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tables that give records a small number, and the records back by it.
+ */
+#ifndef KVP_MASTER_CORE_BASE_PTAB_H
+#define KVP_MASTER_CORE_BASE_PTAB_H
+
+#include "master/core/base/blocks.h"
+
+#define KVP_RETIRING_BIT 0x80000000u
+#define KVP_NONE UINT32_MAX
+
+typedef struct {
+    kvp_blocks_t records;
+    uint32_t limit, free_head, n;
+} kvp_ptab_t;
+
+uint32_t kvp_ptab_add(kvp_ptab_t *t, void *rec);
+void kvp_ptab_del(kvp_ptab_t *t, uint32_t number);
+void *kvp_ptab_get(const kvp_ptab_t *t, uint32_t number); /* NULL where there is none */
+void kvp_ptab_fini(kvp_ptab_t *t);
+
+#endif

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - A resize begins with memory that nobody has touched, where every new key would wait for a page of its own. So before
+ *   anything goes into the new table, every change touches TOUCH_BYTES of it.
+ * - Then two tables are live. What is new goes into the new one, and every change moves MOVE_SLOTS of the old one over,
+ *   from its end to its start: behind what is left of it all is empty, so that only its very last slot, where probing
+ *   wraps, needs a deletion by shifting; any other is just emptied.
+ * - A table that grows is 5/8 full when it begins, and 3/4 at most when the new one is ready; one that shrinks is 1/8 full
+ *   and fills a quarter of the new one. Nothing else begins before the move is over.
+ */
+#include "master/core/base/umap.h"
+
+#include "common/pages.h"
+
+#include <stdlib.h>
+
+#define CAP_MIN 8u
+#define MOVE_SLOTS 16u
+#define TOUCH_BYTES 512u
+#define ENTRY_BYTES (sizeof(uint64_t) + sizeof(uint32_t))
+#define CAP_KEPT 64u /* of a map that is empty */
+
+void *
+kvp_core_alloc(size_t n, size_t size)
+{
+    void *p = calloc(n, size);
+
+    if (p == NULL) kvp_panic("out of memory: %zu records of %zu bytes", n, size);
+    return p;
+}
+
+/* ---- one table */
+static uint32_t
+home(const kvp_umaptab_t *tab, uint64_t key)
+{
+    key ^= key >> 33;
+    key *= 0xff51afd7ed558ccdull;
+    key ^= key >> 33;
+    return (uint32_t)key & (tab->cap - 1);
+}
+
+/* The slot of key, or the free slot where it belongs. */
+static uint32_t
+probe(const kvp_umaptab_t *tab, uint64_t key)
+{
+    uint32_t i = home(tab, key);
+
+    while (tab->keys[i] != 0 && tab->keys[i] != key)
+        i = (i + 1) & (tab->cap - 1);
+    return i;
+}
+
+/* Where the key's value lies; NULL = it is not there. */
+static uint32_t *
+find(const kvp_umaptab_t *tab, uint64_t key)
+{
+    uint32_t i;
+
+    if (tab->cap == 0) return NULL;
+    i = probe(tab, key);
+    return tab->keys[i] == 0 ? NULL : &tab->vals[i];
+}
+
+static void
+add(const kvp_umaptab_t *tab, uint64_t key, uint32_t val)
+{
+    uint32_t i = probe(tab, key);
+
+    tab->keys[i] = key;
+    tab->vals[i] = val;
+}
+
+/* Empties the slot: what was pushed past it moves back. */
+static void
+clear(const kvp_umaptab_t *tab, uint32_t hole)
+{
+    uint32_t mask = tab->cap - 1;
+
+    for (uint32_t i = (hole + 1) & mask; tab->keys[i] != 0; i = (i + 1) & mask) {
+        /* Move back only what may not sit behind the hole. */
+        if (((i - home(tab, tab->keys[i])) & mask) < ((i - hole) & mask)) continue;
+        tab->keys[hole] = tab->keys[i];
+        tab->vals[hole] = tab->vals[i];
+        hole = i;
+    }
+    tab->keys[hole] = 0;
+}
+
+static void
+tab_fini(kvp_umaptab_t *tab)
+{
+    kvp_table_free(tab->keys, tab->cap, ENTRY_BYTES);
+    *tab = (kvp_umaptab_t){0};
+}
+
+/* ---- resizing */
+static void
+prepare(kvp_umap_t *map, uint32_t cap)
+{
+    map->next.cap = cap;
+    map->next.keys = kvp_table_alloc(cap, ENTRY_BYTES);
+    if (map->next.keys == NULL) kvp_panic("out of memory: a map of %u", cap);
+    map->next.vals = (uint32_t *)(void *)(map->next.keys + cap);
+    map->next_left = cap * (uint32_t)ENTRY_BYTES;
+}
+
+static void
+begin(kvp_umap_t *map)
+{
+    map->old = map->now;
+    map->old_left = map->old.cap;
+    map->now = map->next;
+    map->next = (kvp_umaptab_t){0};
+}
+
+static void
+touch_some(kvp_umap_t *map)
+{
+    volatile uint8_t *bytes = (volatile uint8_t *)map->next.keys;
+
+    map->next_left -= (uint32_t)kvp_min_u64(map->next_left, TOUCH_BYTES);
+    bytes[map->next_left] = 0;
+    if (map->next_left == 0) begin(map);
+}
+
+static void
+move_some(kvp_umap_t *map)
+{
+    for (uint32_t n = 0; n < MOVE_SLOTS && map->old_left > 0; n++) {
+        uint32_t last = map->old_left - 1;
+
+        for (; map->old.keys[last] != 0; clear(&map->old, last))
+            add(&map->now, map->old.keys[last], map->old.vals[last]);
+        map->old_left = last;
+    }
+    if (map->old_left == 0) tab_fini(&map->old);
+}
+
+/* Before an insertion, and after a deletion. */
+static void
+maybe_resize(kvp_umap_t *map)
+{
+    uint32_t cap = map->now.cap;
+
+    if (map->old.cap != 0)
+        move_some(map);
+    else if (map->next.cap != 0)
+        touch_some(map);
+    else if (map->n * 8ull >= cap * 5ull)
+        prepare(map, cap * 2);
+    else if (cap > CAP_MIN && map->n * 8ull < cap)
+        prepare(map, cap / 2);
+}
+
+/* ---- the map */
+void
+kvp_umap_fini(kvp_umap_t *map)
+{
+    tab_fini(&map->now);
+    tab_fini(&map->old);
+    tab_fini(&map->next);
+    *map = (kvp_umap_t){0};
+}
+
+static uint32_t *
+val_of(const kvp_umap_t *map, uint64_t key)
+{
+    uint32_t *val;
+
+    if (map->n == 0 || key == 0) return NULL;
+    val = find(&map->now, key);
+    return val != NULL ? val : find(&map->old, key);
+}
+
+void
+kvp_umap_set(kvp_umap_t *map, uint64_t key, uint32_t val)
+{
+    uint32_t *at = val_of(map, key);
+
+    if (at != NULL) {
+        *at = val;
+        return;
+    }
+    if (map->now.cap == 0) {
+        prepare(map, CAP_MIN);
+        begin(map);
+    }
+    maybe_resize(map);
+    add(&map->now, key, val);
+    map->n++;
+}
+
+bool
+kvp_umap_get(const kvp_umap_t *map, uint64_t key, uint32_t *val_out)
+{
+    const uint32_t *at = val_of(map, key);
+
+    if (at == NULL) return false;
+    *val_out = *at;
+    return true;
+}
+
+bool
+kvp_umap_del(kvp_umap_t *map, uint64_t key)
+{
+    const kvp_umaptab_t *tab = &map->now;
+
+    if (map->n == 0 || key == 0) return false;
+    if (find(tab, key) == NULL) tab = &map->old;
+    if (find(tab, key) == NULL) return false;
+    clear(tab, probe(tab, key));
+    map->n--;
+    if (map->n == 0 && map->now.cap > CAP_KEPT)
+        kvp_umap_fini(map);
+    else
+        maybe_resize(map);
+    return true;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Segments, and the chunks that they are cut into: where replicas lie.
+ */
+#ifndef KVP_MASTER_CORE_CATALOG_CHUNK_H
+#define KVP_MASTER_CORE_CATALOG_CHUNK_H
+
+#include "common/list.h"
+#include "common/recpool.h"
+#include "common/segfmt.h"
+#include "common/slab.h"
+#include "master/core/base/heap.h"
+#include "master/core/catalog/index.h"
+#include "master/core/master.h"
+#include "proto/wire.h"
+
+typedef struct kvp_chunk kvp_chunk_t;
+typedef struct kvp_pkey kvp_pkey_t;
+typedef struct kvp_report kvp_report_t;
+typedef struct kvp_segment kvp_segment_t;
+typedef struct kvp_session kvp_session_t;
+typedef struct kvp_tenant kvp_tenant_t;
+
+/* An allocator whose chunk is gone, or a pool of records whose owner is. */
+typedef struct {
+    kvp_list_t link; /* master->graves */
+    kvp_slab_t *slab; /* NULL = a pool */
+    kvp_recpool_t pool;
+} kvp_grave_t;
+
+struct kvp_chunk {
+    kvp_segment_t *segment;
+    kvp_slab_t *slab; /* NULL = nothing was ever placed here */
+    kvp_slab_t *long_keys; /* made with the first long key */
+    kvp_chunk_geo_t geo;
+    uint64_t bytes;
+    kvp_tenant_t *tenant; /* whose objects are in it; NULL = it is empty */
+    kvp_pkey_t *clearing; /* for whom a large window of it is cleared; NULL = nobody: then it is open to others */
+    kvp_tenant_t *taker; /* for whom all of it is cleared, or kept; NULL = nobody */
+    uint64_t untaken_ns; /* until then it is not looked at again as one to be taken */
+    uint32_t gaps; /* extents that a writer of an earlier term might still store to */
+    uint8_t *sealed; /* while there are: a bit for each slot that was SEALED when it was reported; NULL = for none */
+    uint32_t index; /* in the segment */
+    uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
+    uint64_t memory_bytes; /* of its allocators, as counted in master->slab_bytes */
+};
+
+struct kvp_segment {
+    kvp_list_t link; /* master->segments, by rising id */
+    kvp_list_t of_node;
+    kvp_list_t sending; /* master->sending while orders might have to go out */
+    kvp_list_t retires; /* records not yet free */
+    kvp_list_t unsent; /* of these, to go out with the next Retire */
+    kvp_list_t sent; /* of these, told to the node that is connected now, and not free */
+    kvp_list_t claims; /* pkeys with a window here */
+    kvp_objlist_t aside; /* victims that are passed over: candidates.c */
+    kvp_session_t *node; /* NULL = lost */
+    kvp_report_t *report; /* owned: its node is telling what is in it; until that is over it is as good as lost */
+    kvp_chunk_t *chunks; /* kvp_segment_chunk makes one of them */
+    uint32_t *room; /* a tree over the chunks: the longest free extent in each, and the longest of each pair above */
+    uint32_t room_leaves;
+    uint32_t chunk_n;
+    uint32_t id;
+    uint32_t host; /* a number: the same for segments of one host */
+    uint32_t state; /* kvp_segment_state_t */
+    uint32_t up_at; /* UP: its place in master->up, */
+    kvp_heapnode_t up_chunk; /* and in master->up_chunks */
+    uint32_t purge_chunk, purge_slot; /* where dropping it goes on */
+    bool is_dropped; /* being purged; nothing in it exists any more */
+    bool is_slow; /* its node owes an answer to a Retire for too long */
+    uint64_t lost_ns;
+    uint64_t lost_stall_ns; /* the master's own stalls, when the node was lost */
+    uint64_t size_bytes, chunk_bytes, objects, epoch;
+    uint64_t used_bytes, retiring_bytes, quarantine_bytes; /* in the pool's totals while the segment is not lost */
+    uint64_t held; /* tickets on objects here */
+    uint8_t uuid[16];
+    char name[KVP_NAME_MAX + 1];
+    char host_id[KVP_NAME_MAX + 1];
+    char *addr, *unix_path, *transports; /* owned */
+    uint64_t unmount_conn; /* 0 = nobody asked */
+    kvp_frame_hdr_t unmount_ask;
+    uint64_t unmount_due_ns;
+};
+
+#endif

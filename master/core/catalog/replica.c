@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An object's copies: where they lie, which of them are served, and how they are told to clients. The first copy lies in
+ * the record, the others, which are rare, in its extension. No two are on one host.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#include <stdlib.h>
+
+static kvp_chunk_t *
+chunk_of(const kvp_master_t *m, const kvp_place_t *at)
+{
+    return kvp_ptab_get(&m->chunks, at->chunk);
+}
+
+kvp_place_t
+kvp_obj_place(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_objext_t *ext = kvp_obj_ext(m->index, o);
+
+    return (kvp_place_t){
+        .chunk = o->chunk == KVP_OBJ_CHUNK_NONE ? KVP_NONE : (uint32_t)o->chunk,
+        .slot = o->slot & 0xffffffu,
+        .generation = ext != NULL && ext->generation != 0 ? ext->generation : o->generation,
+        .long_key_slot = ext == NULL ? KVP_SLAB_NONE : ext->long_key_slot,
+    };
+}
+
+uint32_t
+kvp_obj_places(const kvp_master_t *m, const kvp_obj_t *o, kvp_place_t places[KVP_REPLICAS_MAX])
+{
+    const kvp_objext_t *ext = kvp_obj_ext(m->index, o);
+
+    if (o->chunk == KVP_OBJ_CHUNK_NONE) return 0;
+    places[0] = kvp_obj_place(m, o);
+    if (ext == NULL || ext->more_n == 0) return 1;
+    memcpy(&places[1], ext->more, ext->more_n * sizeof *ext->more);
+    return 1 + ext->more_n;
+}
+
+bool
+kvp_obj_lies_at(const kvp_master_t *m, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n;
+
+    if (o->chunk == c->number && o->slot == slot) return true;
+    if (!o->has_ext) return false;
+    n = kvp_obj_places(m, o, places);
+    for (uint32_t i = 1; i < n; i++)
+        if (places[i].chunk == c->number && places[i].slot == slot) return true;
+    return false;
+}
+
+uint64_t
+kvp_obj_len(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_chunk_t *c = kvp_obj_chunk(m, o);
+
+    if (c != NULL) return kvp_slab_len(c->slab, (uint32_t)o->slot) - o->slack;
+    return ((const kvp_attempt_t *)kvp_ptab_get(&m->attempts, o->attempt))->bytes;
+}
+
+uint64_t
+kvp_obj_bytes(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places);
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        bytes += kvp_slab_len(chunk_of(m, &places[i])->slab, places[i].slot);
+    return bytes;
+}
+
+/* The record tells the first copy. */
+static void
+set_first(kvp_master_t *m, kvp_obj_t *o, const kvp_place_t *at, uint64_t slack)
+{
+    bool is_version = o->generation == 0 || o->generation == at->generation;
+
+    o->chunk = at->chunk & 0xffffffu;
+    o->slot = at->slot & 0xffffffu;
+    o->slack = slack & 0xffffu;
+    if (o->generation == 0) o->generation = at->generation;
+    if (at->long_key_slot == KVP_SLAB_NONE && is_version && !o->has_ext) return;
+    kvp_obj_ext_make(m->index, o)->long_key_slot = at->long_key_slot;
+    kvp_obj_ext(m->index, o)->generation = is_version ? 0 : at->generation;
+}
+
+static void
+add_more(kvp_objext_t *ext, const kvp_place_t *at)
+{
+    ext->more = realloc(ext->more, (ext->more_n + 1) * sizeof *ext->more);
+    if (ext->more == NULL) kvp_panic("out of memory: a copy");
+    ext->more[ext->more_n++] = *at;
+}
+
+void
+kvp_obj_add_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t slack)
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    if (o->chunk == KVP_OBJ_CHUNK_NONE)
+        set_first(m, o, at, slack);
+    else
+        add_more(kvp_obj_ext_make(m->index, o), at);
+    chunk_of(m, at)->segment->held += o->tickets;
+}
+
+void
+kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_objext_t *ext = kvp_obj_ext(m->index, o);
+    uint64_t len = kvp_obj_len(m, o);
+    kvp_place_t first;
+    uint32_t i = 0;
+
+    chunk_of(m, at)->segment->held -= o->tickets;
+    kvp_pin_count(m, o, -(int64_t)kvp_slab_len(chunk_of(m, at)->slab, at->slot));
+    kvp_group_bytes(m, o, -(int64_t)kvp_slab_len(chunk_of(m, at)->slab, at->slot));
+    if (ext == NULL || ext->more_n == 0) {
+        o->chunk = KVP_OBJ_CHUNK_NONE;
+        return;
+    }
+    if (kvp_obj_place(m, o).generation == at->generation) {
+        bool was_listed = kvp_victim_is_listed(o); /* on a list of the segment that it leaves, perhaps */
+
+        kvp_victim_removed(m, oid);
+        first = ext->more[0];
+        set_first(m, o, &first, kvp_slab_len(chunk_of(m, &first)->slab, first.slot) - len);
+        if (was_listed) kvp_victim_used(m, oid);
+    } else {
+        while (ext->more[i].generation != at->generation)
+            i++;
+    }
+    memmove(&ext->more[i], &ext->more[i + 1], (ext->more_n - i - 1) * sizeof *ext->more);
+    ext->more_n--;
+}
+
+/* Which of its copies lies there. */
+static uint32_t
+place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot)
+{
+    uint32_t i = 0;
+
+    while (places[i].chunk != c->number || places[i].slot != slot)
+        i++;
+    return i;
+}
+
+void
+kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
+{
+    uint32_t oid = kvp_slab_owner(c->slab, slot), i, n;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+
+    n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
+    i = place_at(places, c, slot);
+    if (kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) {
+        kvp_attempt_lose_copy(m, oid, &places[i]);
+    } else if (n > 1) {
+        kvp_obj_del_place(m, oid, &places[i]);
+        (void)kvp_retire_place(m, &places[i], 0, NULL);
+    } else {
+        m->st.purged++;
+        kvp_obj_lose(m, oid);
+    }
+}
+
+void
+kvp_copy_set_long_key(kvp_master_t *m, uint32_t oid, const kvp_chunk_t *c, uint32_t slot, uint32_t long_key_slot)
+{
+    kvp_objext_t *ext = kvp_obj_ext_make(m->index, kvp_obj(m->index, oid));
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t i;
+
+    (void)kvp_obj_places(m, kvp_obj(m->index, oid), places);
+    i = place_at(places, c, slot);
+    if (i == 0)
+        ext->long_key_slot = long_key_slot;
+    else
+        ext->more[i - 1].long_key_slot = long_key_slot;
+}
+
+void
+kvp_obj_count_held(kvp_master_t *m, const kvp_obj_t *o, int32_t sign)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places);
+
+    for (uint32_t i = 0; i < n; i++)
+        chunk_of(m, &places[i])->segment->held += (uint64_t)(int64_t)sign;
+}
+
+/* ---- what clients are told */
+static bool
+is_up(const kvp_master_t *m, uint32_t chunk)
+{
+    return ((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, chunk))->segment->state != KVP_SEG_LOST;
+}
+
+uint32_t
+kvp_obj_up_n(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n, up = 0;
+
+    if (o->state != KVP_OBJ_COMMITTED) return 0;
+    if (kvp_obj_version(o) <= kvp_obj_tenant(m, o)->min_version && KVP_RULE(BUMP_HIDES)) return 0;
+    if (!o->has_ext) return is_up(m, (uint32_t)o->chunk); /* one copy, as nearly all have */
+    n = kvp_obj_places(m, o, places);
+    for (uint32_t i = 0; i < n; i++)
+        up += is_up(m, places[i].chunk);
+    return up;
+}
+
+bool
+kvp_obj_is_reported(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (chunk_of(m, &places[i])->segment->report != NULL) return true;
+    return false;
+}
+
+void
+kvp_place_wire(const kvp_master_t *m, const kvp_place_t *at, kvp_wire_loc_t *loc)
+{
+    const kvp_chunk_t *c = chunk_of(m, at);
+
+    *loc = (kvp_wire_loc_t){
+        .segment_id = c->segment->id,
+        .chunk = c->index,
+        .slot = at->slot,
+        .key_off = kvp_place_key_off(c, at),
+        .generation = at->generation,
+        .offset = kvp_slab_offset(c->slab, at->slot),
+    };
+}
+
+uint32_t
+kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
+             kvp_wire_loc_t locs[KVP_REPLICAS_MAX])
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places), nloc = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_chunk_t *c = chunk_of(m, &places[i]);
+
+        if (c->segment->state == KVP_SEG_LOST) continue;
+        kvp_place_wire(m, &places[i], &locs[nloc]);
+        if (nloc > 0 && strcmp(c->segment->host_id, host_id) == 0) {
+            kvp_wire_loc_t own = locs[nloc];
+
+            locs[nloc] = locs[0];
+            locs[0] = own;
+        }
+        nloc++;
+    }
+    *obj = (kvp_wire_obj_t){
+        .err = KVP_OK,
+        .nloc = nloc,
+        .version = kvp_obj_version(o),
+        .len = kvp_obj_len(m, o),
+        .sum = o->sum,
+    };
+    return nloc;
+}

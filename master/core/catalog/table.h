@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The hash table of the index: digest -> oid, in about 9 bytes an object. It holds 16 bits of a digest; the other half
+ * of it is in the object's record. Grows and shrinks a few buckets at a time.
+ */
+#ifndef KVP_MASTER_CORE_CATALOG_TABLE_H
+#define KVP_MASTER_CORE_CATALOG_TABLE_H
+
+#include "common/recpool.h"
+#include "master/core/catalog/index.h"
+
+typedef struct kvp_objbucket kvp_objbucket_t;
+
+typedef struct {
+    kvp_objbucket_t **pieces; /* NULL = nothing in it */
+    uint32_t cap; /* buckets; 0 = there is no table */
+    uint32_t n; /* objects */
+} kvp_objpart_t;
+
+typedef struct {
+    const kvp_recpool_t *records; /* borrowed: kvp_obj_t */
+    uint64_t spread; /* odd and by chance: nobody outside knows which digests lie together */
+    kvp_objpart_t now;
+    kvp_objpart_t old; /* while a resize is under way */
+    uint32_t old_at; /* buckets below are moved */
+    uint64_t memory_bytes;
+} kvp_objtable_t;
+
+void kvp_objtable_init(kvp_objtable_t *t, const kvp_recpool_t *records, uint64_t seed);
+void kvp_objtable_fini(kvp_objtable_t *t);
+
+/* kvp_objtable_add: the digest is absent, and the record has its half of it. del finds the object by its record. */
+void kvp_objtable_add(kvp_objtable_t *t, kvp_digest_t digest, uint32_t oid);
+void kvp_objtable_del(kvp_objtable_t *t, uint32_t oid);
+uint32_t kvp_objtable_find(const kvp_objtable_t *t, kvp_digest_t digest);
+void kvp_objtable_find_many(const kvp_objtable_t *t, const kvp_digest_t *digests, size_t n, uint32_t *oids);
+bool kvp_objtable_step(kvp_objtable_t *t); /* moves a few buckets of a resize; true while there is more */
+
+#endif

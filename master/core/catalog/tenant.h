@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tenants: who may see what. tenant.c has the life of a record.
+ */
+#ifndef KVP_MASTER_CORE_CATALOG_TENANT_H
+#define KVP_MASTER_CORE_CATALOG_TENANT_H
+
+#include "common/hash.h"
+#include "common/list.h"
+#include "master/core/base/heap.h"
+#include "master/core/catalog/index.h"
+#include "master/core/master.h"
+
+typedef struct kvp_chunk kvp_chunk_t;
+typedef struct kvp_job kvp_job_t;
+typedef struct kvp_session kvp_session_t;
+
+#define KVP_LOST_LEASES_MAX 16u /* of clients whose connection ended, kept apart in a tenant */
+
+/* A chunk on its way from one tenant to another: rebalance.c. A tenant takes one at a time. */
+typedef enum {
+    KVP_TAKE_NONE,
+    KVP_TAKE_LOOK, /* whether all in it can go, and is worth it */
+    KVP_TAKE_CLEAR, /* its objects are evicted */
+    KVP_TAKE_KEPT, /* it is empty, and waits for the taker's next put */
+} kvp_take_state_t;
+
+typedef struct kvp_take {
+    kvp_list_t link; /* master->taking */
+    kvp_take_state_t state;
+    kvp_chunk_t *chunk;
+    uint32_t age; /* of the taker's own first victim, when it began */
+    uint32_t slot; /* where the walk goes on; KVP_SLAB_NONE = at the start */
+    uint64_t young_bytes; /* in what was walked: used since that victim */
+    bool has_stayed; /* something that was walked could not go just then */
+    uint64_t next_ns, end_ns; /* the next look at what is in the way, and when it is given up */
+} kvp_take_t;
+
+typedef struct {
+    uint64_t applied; /* the last revocation that it has applied */
+    uint64_t until_ns;
+} kvp_lost_lease_t;
+
+typedef struct kvp_tenant {
+    uint32_t id;
+    uint32_t number; /* in master->tenants */
+    uint32_t refs; /* sessions, chunks, jobs */
+    uint32_t epoch; /* of the namespace */
+    uint32_t chunks; /* that are its own, */
+    uint64_t chunk_bytes; /* and how long they are */
+    uint64_t objects; /* committed, older epochs included */
+    uint64_t used_bytes; /* extents in its chunks, */
+    uint64_t going_bytes; /* and those of them that nothing keeps from becoming free */
+    uint64_t soft_pinned_bytes, hard_pinned_bytes; /* committed objects', all copies */
+    kvp_job_t *sweep; /* behind a bump; NULL = none is under way */
+    uint64_t min_version; /* what was put up to this version is from an older epoch */
+    kvp_objlist_t lru; /* what can be evicted of it */
+    kvp_list_t owning; /* master->owners, while it has chunks */
+    kvp_take_t take;
+    uint64_t put_bytes; /* placed since it looked for a chunk of others last */
+    uint32_t foreign_clears; /* chunks of others that are cleared for puts of it */
+
+    /* lease.c */
+    uint64_t revoke_seq; /* the last revocation */
+    uint64_t revoked_from; /* those up to this one are not in the ring */
+    kvp_digest_t *revoked; /* the ring: revocation seq at seq % revoked_cap */
+    uint32_t revoked_cap;
+    uint32_t lost_n;
+    kvp_lost_lease_t lost[KVP_LOST_LEASES_MAX];
+    kvp_heap_t leases; /* of the sessions, by the revocation applied */
+    kvp_list_t waiters; /* for leases, by rising revoke_seq */
+    kvp_list_t leasing; /* master->leasing, while there is anything in lost or waiters */
+} kvp_tenant_t;
+
+kvp_tenant_t *kvp_tenant_find(const kvp_master_t *m, uint32_t id); /* NULL = unknown */
+bool kvp_tenant_may_open(const kvp_master_t *m, uint32_t id); /* there are not too many */
+kvp_tenant_t *kvp_tenant_open(kvp_master_t *m, uint32_t id); /* one reference more */
+void kvp_tenant_rele(kvp_master_t *m, kvp_tenant_t *t);
+void kvp_tenant_prune(kvp_master_t *m, kvp_tenant_t *t); /* frees it if nothing needs it any more */
+void kvp_tenants_fini(kvp_master_t *m);
+
+#endif

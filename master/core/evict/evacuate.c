@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Clearing: room that takes more evictions than one step can do. A window with many extents, and for a tenant of which
+ * nothing can go a whole chunk of another. Meanwhile the chunk is closed: nobody else places anything in it, so that what
+ * comes free in it stays free.
+ *
+ * Design notes. Nothing is promised that is not kept: objects in the window may be read and held while it is cleared, and
+ * then they stay. The walk is repeated for a while, since most holds are short; then the key looks for another window,
+ * for which what is free by then is no loss. So holds and pins need no look at what is being cleared.
+ */
+#include "master/core/state.h"
+
+#define AGAIN_NS KVP_MS(10)
+#define GIVE_UP_NS KVP_MS(1000)
+
+void
+kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, uint64_t to)
+{
+    k->chunk = c;
+    k->from = kvp_slab_offset(c->slab, first);
+    k->to = to;
+    k->pend->claims++;
+    m->claims++;
+    kvp_list_add_tail(&c->segment->claims, &k->of_segment);
+    k->is_clearing = true;
+    k->is_foreign = c->tenant != k->attempt->tenant;
+    k->attempt->tenant->foreign_clears += k->is_foreign;
+    k->is_walked = false;
+    k->clear_slot = first;
+    k->clear_next_ns = UINT64_MAX;
+    k->clear_end_ns = m->now_ns + GIVE_UP_NS;
+    c->clearing = k;
+    kvp_list_add_tail(&m->clearings, &k->clearing);
+    m->has_clear_news = true;
+}
+
+void
+kvp_clear_end(kvp_pkey_t *k)
+{
+    if (!k->is_clearing) return;
+    k->is_clearing = false;
+    k->attempt->tenant->foreign_clears -= k->is_foreign;
+    k->takes = KVP_TAKES_PLAIN;
+    k->chunk->clearing = NULL;
+    kvp_list_del(&k->clearing);
+}
+
+/* Evicts what lies in the extent. False where that cannot be now. */
+static bool
+clear_extent(kvp_master_t *m, const kvp_pkey_t *k, uint32_t slot)
+{
+    const kvp_chunk_t *c = k->chunk;
+    uint32_t oid = kvp_slab_owner(c->slab, slot);
+
+    if (oid == KVP_SLAB_NONE || kvp_retire_of(m, c, slot) != NULL) return true;
+    if (!kvp_evict_may_go(m, k, oid)) return false;
+    m->st.evict_foreground++;
+    m->st.evict_window++;
+    if (oid == k->attempt->over)
+        kvp_evict_one(m, oid);
+    else
+        kvp_evict_unit(m, oid);
+    return true;
+}
+
+/* As far as the step reaches; false where that is not the end of the window. */
+static bool
+walk(kvp_master_t *m, kvp_pkey_t *k)
+{
+    const kvp_slab_t *slab = k->chunk->slab;
+    uint32_t slot = k->clear_slot;
+
+    if (kvp_slab_len(slab, slot) == 0) slot = kvp_slab_first(slab); /* it was joined with a neighbour */
+    for (; slot != KVP_SLAB_NONE && kvp_slab_offset(slab, slot) < k->to; slot = kvp_slab_next(slab, slot)) {
+        k->clear_slot = slot;
+        if (m->work_left == 0 || m->slice_left == 0) return false;
+        m->work_left--;
+        if (kvp_slab_offset(slab, slot) < k->from) continue;
+        if (!clear_extent(m, k, slot)) k->clear_next_ns = m->now_ns + AGAIN_NS;
+    }
+    k->clear_slot = KVP_SLAB_NONE;
+    return true;
+}
+
+static bool
+has_room(const kvp_pkey_t *k)
+{
+    const kvp_chunk_t *c = k->chunk;
+
+    return (c->tenant == NULL || c->tenant == k->attempt->tenant) && kvp_slab_can_fit(c->slab, k->attempt->bytes);
+}
+
+/* False where the step's budget is used up. */
+static bool
+clear_some(kvp_master_t *m, kvp_pkey_t *k)
+{
+    if (k->is_walked && m->now_ns >= k->clear_next_ns) {
+        k->is_walked = false;
+        k->clear_next_ns = UINT64_MAX;
+    }
+    if (!k->is_walked && !walk(m, k)) return false;
+    k->is_walked = true;
+    if (has_room(k)) {
+        m->st.chunks_taken += k->is_foreign;
+        kvp_pkey_window_free(m, k);
+    } else if (m->now_ns >= k->clear_end_ns) {
+        kvp_pkey_restart(m, k);
+    }
+    return true;
+}
+
+void
+kvp_clear_tick(kvp_master_t *m)
+{
+    m->has_clear_news = false;
+    kvp_list_foreach_safe (pos, tmp, &m->clearings) {
+        kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, clearing);
+
+        if (k->chunk->segment->state != KVP_SEG_UP) continue; /* it is about to be given up */
+        if (!clear_some(m, k)) {
+            m->has_clear_news = true;
+            return;
+        }
+    }
+}
+
+/* ---- a chunk of another tenant */
+/* The most chunks that one of the others has. */
+static uint32_t
+most_chunks(const kvp_master_t *m, const kvp_tenant_t *own)
+{
+    uint32_t most = 0;
+
+    for (uint32_t i = 0; i < m->tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
+
+        if (t != NULL && t != own && t->chunks > most) most = t->chunks;
+    }
+    return most;
+}
+
+/* The last chunk of a tenant goes only where nobody has two. */
+static bool
+is_eligible(const kvp_master_t *m, const kvp_pkey_t *k, const kvp_chunk_t *c, uint32_t most)
+{
+    return c != NULL && c->slab != NULL && c->tenant != NULL && c->tenant != k->attempt->tenant &&
+           (c->tenant->chunks > 1 || most == 1) && c->clearing == NULL && c->taker == NULL &&
+           c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(m, c->segment) &&
+           kvp_place_may_lie(m, k->attempt, c->segment) && c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
+}
+
+static bool
+may_extent_go(const kvp_master_t *m, const kvp_pkey_t *k, const kvp_chunk_t *c, uint32_t slot)
+{
+    const kvp_retire_t *r = kvp_retire_of(m, c, slot);
+
+    if (!kvp_slab_is_allocated(c->slab, slot)) return true;
+    if (r != NULL) return r->claim == NULL && r->owner == 0;
+    return kvp_evict_may_go(m, k, kvp_slab_owner(c->slab, slot));
+}
+
+/* Whether everything in the chunk can go: KVP_OK, NO_SPACE, or EAGAIN at the end of the step's work. */
+static kvp_err_t
+look_at(kvp_master_t *m, kvp_pkey_t *k, const kvp_chunk_t *c)
+{
+    uint32_t slot = kvp_slab_len(c->slab, k->scan_slot) == 0 ? kvp_slab_first(c->slab) : k->scan_slot;
+
+    for (; slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
+        k->scan_slot = slot;
+        if (m->work_left == 0) return KVP_EAGAIN;
+        m->work_left--;
+        if (!may_extent_go(m, k, c, slot)) return KVP_NO_SPACE;
+    }
+    return KVP_OK;
+}
+
+/* All chunks, from the coldest on. */
+static void
+begin_taking(kvp_master_t *m, kvp_pkey_t *k)
+{
+    const kvp_chunk_t *first = kvp_share_coldest(m, k->attempt->tenant, k->attempt->bytes);
+
+    k->is_taking = true;
+    k->takes = KVP_TAKES_PROBED;
+    k->scan_chunk = first == NULL ? 0 : first->number;
+    k->scan_left = m->chunks.limit;
+    k->scan_slot = KVP_SLAB_NONE;
+}
+
+static void
+next_chunk(const kvp_master_t *m, kvp_pkey_t *k)
+{
+    k->scan_chunk = k->scan_chunk + 1 < m->chunks.limit ? k->scan_chunk + 1 : 0;
+    k->scan_slot = KVP_SLAB_NONE;
+}
+
+static kvp_err_t
+not_taking(kvp_pkey_t *k)
+{
+    k->is_taking = false;
+    k->takes = KVP_TAKES_PLAIN;
+    return KVP_NO_SPACE;
+}
+
+kvp_err_t
+kvp_clear_foreign(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_tenant_t *t = k->attempt->tenant;
+    uint32_t most;
+
+    if (t->foreign_clears > 0 || t->take.state != KVP_TAKE_NONE) return not_taking(k);
+    if (!k->is_taking) begin_taking(m, k);
+    most = most_chunks(m, t);
+    for (; k->scan_left > 0; k->scan_left--, next_chunk(m, k)) {
+        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, k->scan_chunk);
+        kvp_err_t err;
+
+        if (m->work_left == 0) return KVP_EAGAIN;
+        m->work_left--;
+        err = is_eligible(m, k, c, most) ? look_at(m, k, c) : KVP_NO_SPACE;
+        if (err == KVP_NO_SPACE) continue;
+        if (err == KVP_EAGAIN) return err;
+        k->is_taking = false;
+        k->is_scanned = true; /* whatever comes of it, another search begins anew */
+        kvp_clear_begin(m, k, c, kvp_slab_first(c->slab), c->bytes);
+        return KVP_OK;
+    }
+    return not_taking(k);
+}

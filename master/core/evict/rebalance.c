@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Space between tenants: a chunk is one tenant's, and yet what is evicted shall be what is oldest in the whole pool
+ * (docs/adr/0007). A tenant that has to evict something of its own looks now and then at the tails of the others' lists.
+ * Where one of them is so much older that even with a chunk less it would not be shorter than its own with a chunk more,
+ * it takes the other's coldest chunk: all in it is evicted, and what becomes free is kept for it. Where one of them has
+ * freed more than half of its chunks it does so as well.
+ *
+ * Design notes. No order of all chunks is kept: the first victims of a tenant are its oldest objects, and the chunk with
+ * the most of them is its coldest, as near as it matters. Nobody waits for a chunk that is taken: meanwhile the taker
+ * evicts its own. The last chunk of a tenant is not taken here; who has nothing that can go is served by evacuate.c.
+ */
+#include "master/core/state.h"
+
+#define LOOK_SHARE 8u /* a tenant looks when it has put an eighth of what its chunks are long on average */
+#define OWNERS_LOOKED_AT 64u /* tenants in one look; the next one looks at others */
+#define TAIL 128u /* first victims that tell where the coldest chunk is, */
+#define TAIL_CHUNKS 16u /* in so many chunks at most */
+#define MARGIN 8u /* the other's tail has to be older by an eighth, or chunks would go back and forth by chance */
+#define OLD_SHARE 8u /* of a chunk, at least an eighth has to be older than the taker's own first victim */
+#define FREE_AGE (UINT64_MAX / 16) /* of what is free: older than any object */
+#define AGAIN_NS KVP_MS(10)
+#define GIVE_UP_NS KVP_MS(1000)
+#define KEPT_NS KVP_MS(1000) /* an empty chunk for its taker */
+#define UNTAKEN_NS KVP_MS(1000) /* a chunk that could not be taken is left alone for so long */
+
+/* ---- whose */
+/* How old the tenant's first victim would be if it had n chunks: a list is as long as there is room for it. */
+static uint64_t
+age_with(kvp_master_t *m, kvp_tenant_t *t, uint64_t n)
+{
+    uint32_t oid = kvp_victim_behind(m, &t->lru, KVP_OID_NONE);
+
+    if (oid == KVP_OID_NONE || t->chunks == 0) return 0;
+    return kvp_obj_age(m->index, kvp_obj(m->index, oid)) * n / t->chunks;
+}
+
+/* The same of what it could give: nothing, if it has one chunk. Less than half in use is more than holes between objects. */
+static uint64_t
+age_to_give(kvp_master_t *m, kvp_tenant_t *t)
+{
+    if (t->chunks == 1) return 0;
+    if ((t->used_bytes - t->going_bytes) * 2 < t->chunk_bytes) return FREE_AGE;
+    return age_with(m, t, t->chunks - 1ull);
+}
+
+/* Who would still have the oldest objects with a chunk less; NULL = nobody has one to give. */
+static kvp_tenant_t *
+richest(kvp_master_t *m, const kvp_tenant_t *own, uint64_t *age_out)
+{
+    kvp_tenant_t *best = NULL;
+
+    *age_out = 0;
+    for (uint64_t i = kvp_min_u64(m->owners_n, OWNERS_LOOKED_AT); i > 0; i--) {
+        kvp_tenant_t *t = kvp_list_first(&m->owners, kvp_tenant_t, owning);
+        uint64_t age = age_to_give(m, t);
+
+        kvp_master_spend(m, 1);
+        kvp_list_del(&t->owning);
+        kvp_list_add_tail(&m->owners, &t->owning);
+        if (t == own || age <= *age_out) continue;
+        best = t;
+        *age_out = age;
+    }
+    return best;
+}
+
+/* ---- which chunk */
+static bool
+may_take(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len)
+{
+    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(m, c->segment) && c->clearing == NULL &&
+           c->taker == NULL && c->gaps == 0 && m->now_ns >= c->untaken_ns && c->bytes >= kvp_slab_extent_bytes(len);
+}
+
+typedef struct {
+    kvp_chunk_t *chunk;
+    uint64_t bytes; /* of first victims in it */
+} coldness_t;
+
+/* Where the tenant's first victims are; NULL = in no chunk that may be taken. */
+static kvp_chunk_t *
+coldest_of(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
+{
+    coldness_t seen[TAIL_CHUNKS], best = {0};
+    uint32_t n = 0, oid = KVP_OID_NONE;
+
+    for (uint32_t left = TAIL; left > 0 && (oid = kvp_victim_behind(m, &t->lru, oid)) != KVP_OID_NONE; left--) {
+        const kvp_obj_t *o = kvp_obj(m->index, oid);
+        kvp_chunk_t *c = kvp_obj_chunk(m, o);
+        uint32_t i = 0;
+
+        if (!may_take(m, c, len)) continue;
+        while (i < n && seen[i].chunk != c)
+            i++;
+        if (i == TAIL_CHUNKS) continue;
+        if (i == n) seen[n++] = (coldness_t){.chunk = c};
+        seen[i].bytes += kvp_slab_len(c->slab, (uint32_t)o->slot);
+        if (seen[i].bytes > best.bytes) best = seen[i];
+    }
+    kvp_master_spend(m, TAIL);
+    return best.chunk;
+}
+
+kvp_chunk_t *
+kvp_share_coldest(kvp_master_t *m, const kvp_tenant_t *t, uint64_t len)
+{
+    uint64_t age;
+    kvp_tenant_t *from = richest(m, t, &age);
+
+    return from == NULL ? NULL : coldest_of(m, from, len);
+}
+
+/* ---- taking one */
+static void
+begin(kvp_master_t *m, kvp_tenant_t *t, kvp_chunk_t *c)
+{
+    uint32_t own = kvp_victim_behind(m, &t->lru, KVP_OID_NONE);
+
+    t->take.state = KVP_TAKE_LOOK;
+    t->take.chunk = c;
+    t->take.age = own == KVP_OID_NONE ? 0 : kvp_obj_age(m->index, kvp_obj(m->index, own));
+    t->take.slot = KVP_SLAB_NONE;
+    t->take.young_bytes = 0;
+    t->take.next_ns = m->now_ns;
+    t->take.end_ns = m->now_ns + GIVE_UP_NS;
+    c->taker = t;
+    t->refs++;
+    kvp_list_add_tail(&m->taking, &t->take.link);
+    m->has_take_news = true;
+}
+
+/* The chunk is open again, to whoever has it then. */
+static void
+end(kvp_master_t *m, kvp_tenant_t *t)
+{
+    t->take.chunk->taker = NULL;
+    t->take.chunk = NULL;
+    t->take.state = KVP_TAKE_NONE;
+    kvp_list_del(&t->take.link);
+    kvp_master_space_news(m);
+    kvp_tenant_rele(m, t);
+}
+
+static void
+give_up(kvp_master_t *m, kvp_tenant_t *t)
+{
+    t->take.chunk->untaken_ns = m->now_ns + UNTAKEN_NS;
+    end(m, t);
+}
+
+void
+kvp_share_look(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
+{
+    uint64_t theirs;
+    kvp_tenant_t *from;
+    kvp_chunk_t *c;
+
+    if (m->owners_n < 2 || t->chunks == 0 || t->take.state != KVP_TAKE_NONE) return;
+    if (t->put_bytes * LOOK_SHARE < t->chunk_bytes / t->chunks || m->slice_left < TAIL) return;
+    t->put_bytes = 0;
+    from = richest(m, t, &theirs);
+    if (from == NULL || age_with(m, t, t->chunks + 1ull) * (MARGIN + 1) >= theirs * MARGIN) return;
+    c = coldest_of(m, from, len);
+    if (c != NULL) begin(m, t, c);
+}
+
+/* ---- looking, and clearing */
+typedef enum {
+    GOES,
+    STAYS, /* for now: it is written, read or waited for */
+    STAYS_LONG, /* it is pinned, asked for, or a dead writer might store there */
+} may_go_t;
+
+static may_go_t
+may_extent_go(kvp_master_t *m, kvp_take_t *take, uint32_t slot)
+{
+    const kvp_slab_t *slab = take->chunk->slab;
+    const kvp_retire_t *r = kvp_retire_of(m, take->chunk, slot);
+    const kvp_obj_t *o, *unit;
+    uint32_t oid;
+
+    if (!kvp_slab_is_allocated(slab, slot)) return GOES;
+    kvp_master_spend(m, 1);
+    if (r != NULL) return r->owner != 0 ? STAYS_LONG : r->claim != NULL ? STAYS : GOES;
+    oid = kvp_slab_owner(slab, slot);
+    o = kvp_obj(m->index, oid);
+    if (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED) return GOES;
+    oid = kvp_victim_unit(m, oid);
+    unit = kvp_obj(m->index, oid);
+    if (o->pin != KVP_PIN_NONE || unit->list == KVP_OBJLIST_PINNED || kvp_probe_protects(m, oid)) return STAYS_LONG;
+    if (!kvp_victim_may_go(m, oid)) return STAYS;
+    if (kvp_obj_age(m->index, unit) < take->age) take->young_bytes += kvp_slab_len(slab, slot);
+    return GOES;
+}
+
+/* The slot where a walk goes on. One that is gone was joined with a neighbour: then from the start. */
+static uint32_t
+walk_from(kvp_take_t *take)
+{
+    if (take->slot != KVP_SLAB_NONE && kvp_slab_len(take->chunk->slab, take->slot) > 0) return take->slot;
+    take->young_bytes = 0;
+    return kvp_slab_first(take->chunk->slab);
+}
+
+/* EAGAIN: something is in the way, or the step's budget is used up. NO_SPACE: the chunk is not to be had, or not worth
+ * it. The chunk is closed meanwhile, so what is written in it will be committed, and what is read released. */
+static kvp_err_t
+look(kvp_master_t *m, kvp_take_t *take)
+{
+    const kvp_chunk_t *c = take->chunk;
+
+    for (uint32_t slot = walk_from(take); slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
+        take->slot = slot;
+        if (m->work_left == 0 || m->slice_left == 0) return KVP_EAGAIN;
+        m->work_left--;
+        switch (may_extent_go(m, take, slot)) {
+        case GOES:
+            break;
+        case STAYS:
+            take->next_ns = m->now_ns + AGAIN_NS;
+            return KVP_EAGAIN;
+        case STAYS_LONG:
+            return KVP_NO_SPACE;
+        }
+        if (take->young_bytes > c->bytes - c->bytes / OLD_SHARE) return KVP_NO_SPACE;
+    }
+    return KVP_OK;
+}
+
+/* False where the step's budget is used up. What cannot go just now is met again by a later walk; where there is nothing
+ * of the kind, all that is left to wait for is the node. */
+static bool
+clear(kvp_master_t *m, kvp_take_t *take)
+{
+    const kvp_chunk_t *c = take->chunk;
+
+    if (take->slot == KVP_SLAB_NONE) take->has_stayed = false;
+    for (uint32_t slot = walk_from(take); slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
+        take->slot = slot;
+        if (m->work_left == 0 || m->slice_left == 0) return false;
+        m->work_left--;
+        if (!kvp_slab_is_allocated(c->slab, slot) || kvp_retire_of(m, c, slot) != NULL) continue;
+        if (may_extent_go(m, take, slot) == GOES)
+            kvp_evict_unit(m, kvp_slab_owner(c->slab, slot));
+        else
+            take->has_stayed = true;
+    }
+    take->slot = KVP_SLAB_NONE;
+    take->next_ns = take->has_stayed ? m->now_ns + AGAIN_NS : UINT64_MAX;
+    if (!take->has_stayed) take->end_ns = UINT64_MAX;
+    return true;
+}
+
+/* Once a chunk is empty it is kept for a while for whom it was cleared: who had it would have it again at once. */
+static void
+note_empty(kvp_master_t *m, kvp_take_t *take)
+{
+    take->state = KVP_TAKE_KEPT;
+    take->end_ns = m->now_ns + KEPT_NS;
+    m->st.chunks_taken++;
+    kvp_master_space_news(m);
+}
+
+/* False where the step's budget is used up. */
+static bool
+go_on(kvp_master_t *m, kvp_tenant_t *t)
+{
+    kvp_take_t *take = &t->take;
+
+    if (take->chunk->segment->state != KVP_SEG_UP) {
+        end(m, t);
+        return true;
+    }
+    if (take->chunk->tenant == NULL && take->state != KVP_TAKE_KEPT) note_empty(m, take);
+    if (take->state == KVP_TAKE_KEPT) {
+        if (take->chunk->tenant != NULL || m->now_ns >= take->end_ns) end(m, t);
+        return true;
+    }
+    if (m->now_ns >= take->end_ns) {
+        give_up(m, t);
+        return true;
+    }
+    if (m->now_ns < take->next_ns) return true;
+    if (take->state == KVP_TAKE_CLEAR) return clear(m, take);
+    switch (look(m, take)) {
+    case KVP_OK:
+        take->state = KVP_TAKE_CLEAR;
+        take->slot = KVP_SLAB_NONE;
+        take->next_ns = m->now_ns;
+        take->end_ns = m->now_ns + GIVE_UP_NS;
+        return clear(m, take);
+    case KVP_NO_SPACE:
+        give_up(m, t);
+        return true;
+    default:
+        return m->now_ns < take->next_ns;
+    }
+}
+
+void
+kvp_share_tick(kvp_master_t *m)
+{
+    m->has_take_news = false;
+    kvp_list_foreach_safe (pos, tmp, &m->taking) {
+        if (!go_on(m, kvp_container_of(pos, kvp_tenant_t, take.link))) {
+            m->has_take_news = true;
+            return;
+        }
+    }
+}
+
+void
+kvp_share_leave_segment(kvp_master_t *m, const kvp_segment_t *g)
+{
+    kvp_list_foreach_safe (pos, tmp, &m->taking) {
+        kvp_tenant_t *t = kvp_container_of(pos, kvp_tenant_t, take.link);
+
+        if (t->take.chunk->segment == g) end(m, t);
+    }
+}

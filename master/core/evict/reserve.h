@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The eviction reserve: what is freed ahead of need.
+ */
+#ifndef KVP_MASTER_CORE_EVICT_RESERVE_H
+#define KVP_MASTER_CORE_EVICT_RESERVE_H
+
+#include "master/core/master.h"
+
+void kvp_evict_ahead(kvp_master_t *m);
+
+#endif

@@ -1,0 +1,639 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Making room. For a put that waits: the policy's first victims are picked, as many bytes of them as are wanted, and of
+ * the runs of neighbours around them that are long enough the cheapest is taken. What the policy evicts next costs
+ * nothing; other neighbours cost their bytes, the more the less time has passed since their last use. With blocks of one
+ * size that is exactly the policy's first victim.
+ *
+ * Design notes. Where the cheapest run needs neighbours, the victims that are not in it go as well. They make holes, in
+ * which later puts find place: in a full pool as many bytes are evicted as are put, so what an old object gives is not
+ * asked of a younger one. Were they left, the oldest of all would be small objects among young ones, whose neighbours
+ * were evicted again and again for lack of better candidates (bench/alloc_bench shows the order of what is evicted).
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#include <stdlib.h>
+
+#define CANDIDATES 16u /* victims by policy whose neighbourhood is looked at, */
+#define AROUND_WORK 4096u /* and no more than so many extents */
+#define KEY_CANDIDATES 4096u /* first victims among which one with a long key is looked for */
+#define LOST_WORK 16u /* an eviction from a lost segment counts for so many extents */
+#define CLAIM_MOST 256u /* extents in a window that is claimed in one step; a larger one is cleared: evacuate.c */
+
+typedef struct {
+    uint64_t owner;
+    kvp_waiter_t *waiter;
+    kvp_wire_tomb_t tomb; /* what is owed for it */
+    bool is_superseded; /* by a commit that may not be durable: until it is, this is what the journal has */
+} leave_t;
+
+static void
+drop(kvp_master_t *m, uint32_t oid, const leave_t *leave)
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places);
+    kvp_attempt_t *heir = kvp_attempt_heir(m, o);
+    bool was_served = o->state == KVP_OBJ_COMMITTED;
+
+    if (was_served) {
+        m->st.objects--;
+        kvp_obj_tenant(m, o)->objects--;
+    }
+    if (o->state != KVP_OBJ_DRAFT) kvp_objindex_unlink(m->index, oid);
+    if (heir != NULL) kvp_attempt_inherit(m, heir);
+    kvp_victim_removed(m, oid);
+    kvp_group_leave(m, oid);
+    kvp_master_spend(m, 1 + n);
+    for (uint32_t i = n; i-- > 0;) {
+        kvp_retire_t *r;
+
+        kvp_obj_del_place(m, oid, &places[i]);
+        r = kvp_retire_place(m, &places[i], leave->owner, leave->waiter);
+        if (leave->is_superseded && kvp_journal_withholds(m) && KVP_RULE(SUPERSEDED_STAYS))
+            kvp_retire_hold_back(m, r, &leave->tomb);
+        else
+            kvp_owed_retire(m, r, &leave->tomb);
+        if (was_served) kvp_retire_of_key(m, r, o->id);
+    }
+    if (o->tickets > 0)
+        o->state = KVP_OBJ_GONE;
+    else
+        kvp_objindex_free(m->index, oid);
+}
+
+void
+kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter)
+{
+    leave_t leave = {.owner = owner, .waiter = waiter};
+
+    leave.tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid), waiter != NULL);
+    kvp_journal_gone(m, kvp_obj(m->index, oid));
+    drop(m, oid, &leave);
+}
+
+void
+kvp_obj_supersede(kvp_master_t *m, uint32_t oid, kvp_waiter_t *waiter)
+{
+    leave_t leave = {
+        .waiter = waiter,
+        .tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid), true),
+        .is_superseded = true,
+    };
+
+    drop(m, oid, &leave);
+}
+
+void
+kvp_obj_lose(kvp_master_t *m, uint32_t oid)
+{
+    static const leave_t leave;
+
+    kvp_owed_lost(m, kvp_obj(m->index, oid));
+    kvp_journal_lost(m, kvp_obj(m->index, oid));
+    drop(m, oid, &leave);
+}
+
+void
+kvp_evict_one(kvp_master_t *m, uint32_t oid)
+{
+    m->st.evictions++;
+    m->st.evicted_bytes += kvp_obj_len(m, kvp_obj(m->index, oid));
+    kvp_obj_drop(m, oid, 0, NULL);
+}
+
+void
+kvp_evict_unit(kvp_master_t *m, uint32_t oid)
+{
+    kvp_group_evict(m, oid);
+    kvp_evict_one(m, oid);
+}
+
+/* ---- windows */
+/* What a place is looked for. */
+typedef struct {
+    const kvp_attempt_t *attempt;
+    uint64_t len;
+    uint16_t key_len;
+    uint32_t free_age; /* what was used so long ago or longer goes in any case, and costs nothing */
+} wanted_t;
+
+typedef struct {
+    kvp_chunk_t *chunk; /* NULL = none */
+    uint32_t first, last; /* slots */
+    uint64_t cost;
+} window_t;
+
+static bool
+is_free(const kvp_chunk_t *c, uint32_t slot)
+{
+    return !kvp_slab_is_allocated(c->slab, slot);
+}
+
+static kvp_takes_t
+kind_of(const kvp_master_t *m, uint32_t unit)
+{
+    if (kvp_obj(m->index, unit)->list == KVP_OBJLIST_PINNED) return KVP_TAKES_PINNED;
+    return kvp_probe_protects(m, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
+}
+
+/* Whether an extent may be part of a window. Space that a dead writer might still touch is not promised to anyone: no timer
+ * says when it comes back. */
+static bool
+is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
+{
+    const kvp_retire_t *r;
+    const kvp_obj_t *o;
+    kvp_takes_t kind;
+    uint32_t unit;
+
+    if (is_free(c, slot)) return !kvp_place_is_promised(m, c, slot, KVP_SLAB_NONE);
+    r = kvp_retire_of(m, c, slot);
+    if (r != NULL) return r->claim == NULL && r->owner == 0;
+    /* Held or not: better that it goes than no new one. */
+    if (kvp_slab_owner(c->slab, slot) == wanted->attempt->over) return true;
+    o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
+    if (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED) return true; /* it goes in any case */
+    unit = kvp_victim_unit(m, kvp_slab_owner(c->slab, slot));
+    if (!kvp_victim_may_go(m, unit) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED)) return false;
+    kind = kind_of(m, unit);
+    if (KVP_RULE(PROBE_YIELDS) || kind != KVP_TAKES_PROBED) m->met |= 1u << kind;
+    return kind <= m->takes;
+}
+
+bool
+kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    uint32_t unit;
+
+    if (oid == k->attempt->over || (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED)) return true;
+    if (kvp_present_may_come(m)) return false; /* a report has ended since this was begun */
+    unit = kvp_victim_unit(m, oid);
+    return kvp_victim_may_go(m, unit) && kind_of(m, unit) <= k->takes;
+}
+
+/* What is doomed is older than anything else. */
+static uint32_t
+age_of(const kvp_master_t *m, uint32_t oid)
+{
+    if (kvp_group_is_doomed(m, kvp_obj(m->index, oid))) return UINT32_MAX;
+    return kvp_obj_age(m->index, kvp_obj(m->index, kvp_victim_unit(m, oid)));
+}
+
+/* What it costs to take a usable extent. What is to be replaced counts as just used: it goes when nothing else can. */
+static uint64_t
+cost_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
+{
+    uint32_t oid, age;
+
+    if (is_free(c, slot) || kvp_retire_of(m, c, slot) != NULL) return 0;
+    oid = kvp_slab_owner(c->slab, slot);
+    age = oid == wanted->attempt->over ? 0 : age_of(m, oid);
+    if (age >= wanted->free_age) return 0;
+    return (kvp_slab_len(c->slab, slot) / KVP_SLAB_UNIT << 32) / (age + 1ull); /* a chunk is less than 2^31 units */
+}
+
+static bool
+fits(const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
+{
+    uint64_t start = kvp_align_up(kvp_slab_offset(c->slab, first), kvp_slab_align_bytes(len));
+    uint64_t end = kvp_slab_offset(c->slab, last) + kvp_slab_len(c->slab, last);
+
+    return start + kvp_slab_extent_bytes(len) <= end;
+}
+
+/* ---- the search: a window slides over the extents, so that each is looked at once
+ *
+ * shorten drops what the window does not need. A window of nothing but a free extent is none: that the extent is free was
+ * no help before, so at least one slot beside it must come free as well. */
+static void
+shorten(const kvp_master_t *m, window_t *w, const wanted_t *wanted)
+{
+    while (w->first != w->last) {
+        uint32_t next = kvp_slab_next(w->chunk->slab, w->first);
+
+        if (!fits(w->chunk, next, w->last, wanted->len) || (next == w->last && is_free(w->chunk, w->last))) return;
+        w->cost -= kvp_min_u64(w->cost, cost_of(m, w->chunk, w->first, wanted)); /* it may have been used meanwhile */
+        w->first = next;
+    }
+}
+
+/* Looks for a cheaper window than *best among the runs of usable extents that begin at `from` or behind and end before
+ * the offset `to`; *run is one that ends at `from`, and may be none. Returns the slot where it ended for want of work, and
+ * the run that reaches to there, or KVP_SLAB_NONE when all was looked at. */
+static uint32_t
+search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted_t *wanted, window_t *run,
+       window_t *best)
+{
+    window_t w = *run;
+    uint32_t slot = from;
+
+    for (; slot != KVP_SLAB_NONE && kvp_slab_offset(c->slab, slot) < to; slot = kvp_slab_next(c->slab, slot)) {
+        if (m->work_left == 0) {
+            *run = w;
+            return slot;
+        }
+        m->work_left--;
+        if (!is_usable(m, c, slot, wanted)) {
+            w.first = KVP_SLAB_NONE;
+            continue;
+        }
+        if (w.first == KVP_SLAB_NONE) w = (window_t){.chunk = c, .first = slot};
+        w.last = slot;
+        w.cost += cost_of(m, c, slot, wanted);
+        if (!fits(c, w.first, slot, wanted->len)) continue;
+        shorten(m, &w, wanted);
+        if (w.first == slot && is_free(c, slot)) continue;
+        if (best->chunk == NULL || w.cost < best->cost) *best = w;
+    }
+    return KVP_SLAB_NONE;
+}
+
+/* Where a run that reaches slot begins, as far back as a window that ends behind slot may need it and at most *steps
+ * extents, which count down. */
+static uint32_t
+run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, uint32_t *steps)
+{
+    uint64_t end = kvp_slab_offset(c->slab, slot);
+    uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
+
+    for (; *steps > 0 && end - kvp_slab_offset(c->slab, slot) < need; --*steps) {
+        uint32_t prev = kvp_slab_prev(c->slab, slot);
+
+        if (prev == KVP_SLAB_NONE || !is_usable(m, c, prev, wanted)) break;
+        slot = prev;
+    }
+    return slot;
+}
+
+/* ---- candidates */
+static bool
+takes_windows(const kvp_master_t *m, const kvp_chunk_t *c)
+{
+    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(m, c->segment);
+}
+
+static bool
+may_hold(const kvp_master_t *m, const kvp_chunk_t *c, const wanted_t *wanted)
+{
+    return takes_windows(m, c) && kvp_place_is_open_to(c, wanted->attempt->tenant) &&
+           kvp_place_may_lie(m, wanted->attempt, c->segment) && c->bytes >= kvp_slab_extent_bytes(wanted->len) &&
+           kvp_place_has_key_room(c, wanted->key_len);
+}
+
+static bool
+gives_key_room(const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
+{
+    return victim->long_key_slot != KVP_SLAB_NONE &&
+           kvp_slab_len(c->long_keys, victim->long_key_slot) >= kvp_slab_extent_bytes(wanted->key_len);
+}
+
+/* The common case: the victim's own extent is enough. */
+static bool
+is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
+{
+    return takes_windows(m, c) && kvp_place_is_own(c, wanted->attempt->tenant) &&
+           kvp_place_may_lie(m, wanted->attempt, c->segment) && fits(c, victim->slot, victim->slot, wanted->len) &&
+           (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
+}
+
+static window_t
+own_extent(kvp_chunk_t *c, const kvp_place_t *victim)
+{
+    return (window_t){.chunk = c, .first = victim->slot, .last = victim->slot};
+}
+
+static void
+search_around(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, window_t *best)
+{
+    window_t run = {.first = KVP_SLAB_NONE};
+    uint32_t from;
+    uint64_t end = kvp_slab_offset(c->slab, slot) + kvp_slab_len(c->slab, slot);
+    uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
+
+    if (!may_hold(m, c, wanted)) return;
+    from = run_start(m, c, slot, wanted, &m->work_left);
+    (void)search(m, c, from, end + need, wanted, &run, best);
+}
+
+/* The copy of a victim whose space may serve; the first one where there is none. */
+static kvp_place_t
+copy_for(kvp_master_t *m, uint32_t oid, const wanted_t *wanted)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
+
+    for (uint32_t i = 0; n > 1 && i < n; i++) {
+        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, places[i].chunk);
+
+        if (takes_windows(m, c) && kvp_place_may_lie(m, wanted->attempt, c->segment)) return places[i];
+    }
+    return places[0];
+}
+
+typedef struct {
+    uint32_t n;
+    uint32_t going; /* the first of them: as many bytes as are wanted */
+    uint32_t oids[CANDIDATES];
+    kvp_place_t places[CANDIDATES];
+} picked_t;
+
+/* The kinds of candidates follow one another where they may be taken, or where there are none of the kinds before. What
+ * is doomed comes first, and is on no list of victims. Plain ones are the tenant's own, the few others anybody's. */
+static uint32_t
+next_candidate(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
+{
+    uint32_t list = after == KVP_OID_NONE ? KVP_OBJLIST_NONE : kvp_obj(m->index, after)->list;
+    uint32_t oid;
+
+    if (list == KVP_OBJLIST_NONE) {
+        oid = kvp_group_next_doomed(m, after);
+        if (oid != KVP_OID_NONE) return oid;
+        after = KVP_OID_NONE;
+    }
+    if (list == KVP_OBJLIST_NONE || list == KVP_OBJLIST_LRU) {
+        oid = kvp_victim_next(m, t, after);
+        if (oid != KVP_OID_NONE || (t->lru.n > 0 && m->takes < KVP_TAKES_PROBED)) return oid;
+    }
+    if (list != KVP_OBJLIST_PINNED) {
+        oid = kvp_probe_victim(m, list == KVP_OBJLIST_PROBED ? after : KVP_OID_NONE);
+        if (oid != KVP_OID_NONE || (t->lru.n + m->probes.n > 0 && m->takes < KVP_TAKES_PINNED)) return oid;
+    }
+    return kvp_victim_behind(m, &m->pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
+}
+
+/* The first of those whose going can help, in the policy's order, up to one that is enough alone. */
+static void
+pick(kvp_master_t *m, wanted_t *wanted, picked_t *p)
+{
+    kvp_tenant_t *t = wanted->attempt->tenant;
+    uint64_t bytes = 0;
+    uint32_t oid = next_candidate(m, t, KVP_OID_NONE);
+    bool is_last = false;
+
+    for (uint32_t left = CANDIDATES, next; left > 0 && !is_last && oid != KVP_OID_NONE; oid = next) {
+        kvp_place_t at = copy_for(m, oid, wanted);
+        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
+
+        next = next_candidate(m, t, oid);
+        if (c->segment->state == KVP_SEG_LOST) {
+            /* Its turn, though it makes no room until its node is back. */
+            if (m->work_left < LOST_WORK) return;
+            m->work_left -= LOST_WORK;
+            kvp_evict_unit(m, oid);
+            continue;
+        }
+        left--;
+        is_last = is_enough(m, c, &at, wanted);
+        if (!is_last && !may_hold(m, c, wanted)) continue;
+        p->places[p->n] = at;
+        p->oids[p->n++] = oid;
+        if (bytes >= wanted->len) continue;
+        bytes += kvp_slab_len(c->slab, at.slot);
+        p->going = p->n;
+        wanted->free_age = age_of(m, oid);
+    }
+}
+
+static bool
+is_in(const window_t *w, const kvp_place_t *at)
+{
+    uint64_t offset = kvp_slab_offset(w->chunk->slab, at->slot);
+
+    return at->chunk == w->chunk->number && offset >= kvp_slab_offset(w->chunk->slab, w->first) &&
+           offset <= kvp_slab_offset(w->chunk->slab, w->last);
+}
+
+/* Around those that are going; around others only while no window is found. */
+static void
+search_around_picked(kvp_master_t *m, const picked_t *p, const wanted_t *wanted, window_t *best)
+{
+    for (uint32_t i = 0; i < p->n && (i < p->going || best->chunk == NULL); i++) {
+        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, p->places[i].chunk);
+
+        if (is_enough(m, c, &p->places[i], wanted)) {
+            *best = own_extent(c, &p->places[i]);
+            return;
+        }
+        search_around(m, c, p->places[i].slot, wanted, best);
+        if (best->chunk != NULL && best->cost == 0) return;
+    }
+}
+
+static void
+search_candidates(kvp_master_t *m, wanted_t *wanted, window_t *best)
+{
+    picked_t p;
+
+    p.n = p.going = 0;
+    pick(m, wanted, &p);
+    search_around_picked(m, &p, wanted, best);
+    for (uint32_t i = 0; best->chunk != NULL && best->cost > 0 && i < p.going; i++) {
+        if (is_in(best, &p.places[i])) continue;
+        m->st.evict_foreground++;
+        kvp_evict_unit(m, p.oids[i]);
+    }
+}
+
+/* A part of the step's work, so that some is left to go through all chunks. */
+static void
+search_oldest(kvp_master_t *m, wanted_t *wanted, window_t *best)
+{
+    uint32_t kept = m->work_left > AROUND_WORK ? m->work_left - AROUND_WORK : 0;
+
+    m->work_left -= kept;
+    search_candidates(m, wanted, best);
+    m->work_left += kept;
+}
+
+/* Where the search goes on in a chunk. A slot that is gone meanwhile was joined with a neighbour: then from the start of
+ * the chunk. The run that reached to there is not looked at again, however long it is: what has changed in it since shows
+ * when it is taken. Where it is gone, as much of one is found again as may be looked at. */
+static uint32_t
+scan_from(kvp_master_t *m, const kvp_pkey_t *k, kvp_chunk_t *c, const wanted_t *wanted, window_t *run)
+{
+    uint32_t slot = k->scan_slot, back = AROUND_WORK;
+
+    if (kvp_slab_len(c->slab, slot) == 0) return kvp_slab_first(c->slab);
+    if (k->scan_run == KVP_SLAB_NONE) return slot;
+    if (kvp_slab_len(c->slab, k->scan_run) == 0 || kvp_slab_offset(c->slab, k->scan_run) != k->scan_run_off ||
+        k->scan_run_off >= kvp_slab_offset(c->slab, slot))
+        return run_start(m, c, slot, wanted, &back);
+    *run = (window_t){.chunk = c, .first = k->scan_run, .last = kvp_slab_prev(c->slab, slot), .cost = k->scan_cost};
+    return slot;
+}
+
+/* Goes through all chunks, as far as the step's work reaches: with everything else held, the only window may be
+ * anywhere. What changes behind its back counts as news, and it begins again. */
+static void
+search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *best)
+{
+    if (k->is_scanned) {
+        k->is_scanned = false;
+        k->scan_chunk = 0;
+        k->scan_slot = KVP_SLAB_NONE;
+    }
+    if (k->scan_chunk == 0 && k->scan_slot == KVP_SLAB_NONE) k->scan_news = m->space_news;
+    for (; k->scan_chunk < m->chunks.limit; k->scan_chunk++, k->scan_slot = KVP_SLAB_NONE) {
+        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, k->scan_chunk);
+        window_t run = {.first = KVP_SLAB_NONE};
+        uint32_t from;
+
+        if (best->chunk != NULL || m->work_left == 0) return;
+        m->work_left--;
+        if (c == NULL || c->slab == NULL || !may_hold(m, c, wanted)) continue;
+        from = scan_from(m, k, c, wanted, &run);
+        k->scan_slot = search(m, c, from, UINT64_MAX, wanted, &run, best);
+        k->scan_run = run.first;
+        if (k->scan_slot == KVP_SLAB_NONE) continue;
+        k->scan_run_off = run.first == KVP_SLAB_NONE ? 0 : kvp_slab_offset(c->slab, run.first);
+        k->scan_cost = run.cost;
+        return;
+    }
+    k->is_scanned = true;
+}
+
+/* The long keys of every chunk are used up: the oldest object goes whose key makes room for this one. */
+static void
+search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
+{
+    kvp_tenant_t *t = wanted->attempt->tenant;
+    uint32_t oid = next_candidate(m, t, KVP_OID_NONE);
+
+    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = next_candidate(m, t, oid)) {
+        kvp_place_t at = copy_for(m, oid, wanted);
+        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
+
+        if (!takes_windows(m, c) || !kvp_place_is_own(c, t) || !kvp_place_may_lie(m, wanted->attempt, c->segment) ||
+            !gives_key_room(c, &at, wanted))
+            continue;
+        *best = own_extent(c, &at);
+        return;
+    }
+}
+
+static bool
+is_large(const window_t *w)
+{
+    uint32_t slot = w->first, n = 0;
+
+    while (slot != w->last && ++n < CLAIM_MOST)
+        slot = kvp_slab_next(w->chunk->slab, slot);
+    return slot != w->last;
+}
+
+static void
+claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
+{
+    kvp_slab_t *slab = w->chunk->slab;
+    uint32_t next, slot = w->first;
+    bool is_first = true;
+
+    k->chunk = w->chunk;
+    k->from = kvp_slab_offset(slab, w->first);
+    k->to = kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last);
+    k->claim_left = 0;
+    k->pend->claims++;
+    m->claims++;
+    kvp_list_add_tail(&w->chunk->segment->claims, &k->of_segment);
+    do {
+        kvp_retire_t *r = kvp_retire_of(m, w->chunk, slot);
+
+        next = kvp_slab_next(slab, slot);
+        if (r == NULL && !is_free(w->chunk, slot)) {
+            m->st.evict_foreground++;
+            if (!is_first) m->st.evict_window++;
+            is_first = false;
+            if (kvp_slab_owner(slab, slot) == k->attempt->over)
+                kvp_evict_one(m, k->attempt->over); /* for the sake of one member the others need not go */
+            else
+                kvp_evict_unit(m, kvp_slab_owner(slab, slot));
+            r = kvp_retire_of(m, w->chunk, slot);
+        }
+        if (r != NULL) {
+            r->claim = k;
+            k->claim_left++;
+            kvp_list_add_tail(&k->claimed, &r->claimed);
+        }
+    } while (slot != w->last && (slot = next) != KVP_SLAB_NONE);
+}
+
+/* All was looked at in vain: once more with the next kind of what was left out. */
+static kvp_err_t
+retry_with_more(kvp_pkey_t *k)
+{
+    uint32_t left_out = k->met & ~((2u << k->takes) - 1);
+
+    k->met = 0;
+    k->takes = left_out == 0 ? KVP_TAKES_PLAIN : (kvp_takes_t)__builtin_ctz(left_out);
+    if (left_out == 0) return KVP_NO_SPACE;
+    k->is_scanned = false;
+    k->scan_chunk = 0;
+    k->scan_slot = KVP_SLAB_NONE;
+    return KVP_EAGAIN;
+}
+
+static void
+take_window(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
+{
+    const kvp_slab_t *slab = w->chunk->slab;
+
+    if (is_large(w)) {
+        kvp_clear_begin(m, k, w->chunk, w->first, kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last));
+        return;
+    }
+    k->takes = KVP_TAKES_PLAIN;
+    claim(m, k, w);
+}
+
+/* After a report nearly all that is free waits for the word of older writers, which comes as they find the new master: for
+ * a while that is waited for, so that what was just learned is not evicted for the want of it. And clients may come for what
+ * they held before (restore.c). */
+bool
+kvp_evict_is_early(const kvp_master_t *m)
+{
+    return (m->gaps > 0 && m->now_ns < m->gaps_due_ns) || kvp_present_may_come(m);
+}
+
+void
+kvp_evict_tick(kvp_master_t *m)
+{
+    if ((m->gaps_due_ns == 0 && m->presents_due_ns == 0) || kvp_evict_is_early(m)) return;
+    m->gaps_due_ns = 0;
+    m->presents_due_ns = 0;
+    kvp_master_space_news(m);
+}
+
+static bool
+has_company(const kvp_master_t *m, const kvp_tenant_t *t)
+{
+    return m->owners_n > (t->chunks > 0);
+}
+
+kvp_err_t
+kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
+{
+    wanted_t wanted = {k->attempt, k->attempt->bytes, kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid)), UINT32_MAX};
+    window_t best = {0};
+    kvp_err_t err;
+
+    if (k->is_taking) return kvp_clear_foreign(m, k);
+    if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */
+    if (kvp_evict_is_early(m)) return KVP_NO_SPACE;
+    kvp_share_look(m, k->attempt->tenant, k->attempt->bytes);
+    m->takes = k->takes;
+    m->met = 0;
+    search_oldest(m, &wanted, &best);
+    if (best.chunk == NULL) search_all(m, k, &wanted, &best);
+    k->met |= m->met;
+    if (best.chunk == NULL && !k->is_scanned) return KVP_EAGAIN;
+    if (best.chunk == NULL && wanted.key_len > KVP_KEY_CELL_BYTES) search_key(m, &wanted, &best);
+    if (best.chunk == NULL) {
+        err = retry_with_more(k);
+        return err == KVP_NO_SPACE && has_company(m, wanted.attempt->tenant) ? kvp_clear_foreign(m, k) : err;
+    }
+    take_window(m, k, &best);
+    return KVP_OK;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Making room: an object leaves the index, and a window of extents is claimed for a put that waits.
+ */
+#ifndef KVP_MASTER_CORE_EVICT_WINDOW_H
+#define KVP_MASTER_CORE_EVICT_WINDOW_H
+
+#include "master/core/catalog/index.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/put/queue.h"
+
+/* Takes an object out of the index and retires its extents; the record goes with its last ticket. */
+void kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter);
+void kvp_obj_supersede(kvp_master_t *m, uint32_t oid, kvp_waiter_t *waiter); /* the same, by a commit that is written */
+void kvp_obj_lose(kvp_master_t *m,
+                  uint32_t oid); /* the same, because its memory is gone: its node may report it again */
+/* kvp_evict_for claims a window for the key. NO_SPACE: nothing can be evicted for it now. EAGAIN: the step's work is
+ * used up before everything was looked at. */
+kvp_err_t kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k);
+bool kvp_evict_is_early(const kvp_master_t *m); /* nothing is evicted yet: after a take-over */
+void kvp_evict_one(kvp_master_t *m, uint32_t oid); /* and no other member of its group */
+void kvp_evict_tick(kvp_master_t *m);
+void kvp_evict_unit(kvp_master_t *m, uint32_t oid); /* and with it all of its group */
+bool kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid); /* for this key, as things are */
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What one log will replace: the journal of what is committed and gone (journal.c), what a master before has written, read
+ * back (replay.c), and what other nodes are asked to keep in mind (tombstones.c). ADR 0008, ADR 0012.
+ *
+ * A position is a number of bytes: of all that was believed when the journal was opened, and written since.
+ */
+#ifndef KVP_MASTER_CORE_LOG_INTERIM_H
+#define KVP_MASTER_CORE_LOG_INTERIM_H
+
+#include "common/buf.h"
+#include "common/digestmap.h"
+#include "common/list.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/session/session.h"
+#include "master/core/space/retire.h"
+#include "proto/jrec.h"
+#include "proto/wire.h"
+
+typedef struct kvp_waiter kvp_waiter_t;
+
+#define KVP_JOURNAL_BEHIND_MAX (4u << 20) /* bytes that are not durable, before nothing new is begun */
+
+typedef struct {
+    bool is_on; /* the shell has one */
+    bool is_open;
+    uint64_t check; /* of the last record */
+    uint64_t end; /* behind the last record */
+    uint64_t durable;
+    uint64_t term_end; /* behind the record that names our term: nothing is said before that is durable */
+    kvp_buf_t fresh; /* records that the shell has not taken */
+
+    /* what waits, each in the order of positions */
+    kvp_list_t waiters; /* answers */
+    kvp_list_t retires; /* orders about what was superseded */
+    kvp_buf_t young; /* kvp_young_t: commits, from young_at on */
+    size_t young_at;
+
+    /* a base under way: everything that is there is said once more */
+    bool is_relied_on; /* as it is durable, it says all that is committed */
+    bool is_basing;
+    bool is_based; /* one is complete and durable, and the shell was not told */
+    uint64_t base_from, base_end; /* positions; base_end 0 = its last record is not written */
+    uint32_t base_cursor, base_to; /* oids */
+
+    /* replay.c */
+    kvp_buf_t rest; /* of what was given: the beginning of a record */
+    uint32_t read_term; /* 0 = nothing was read */
+    kvp_err_t read_err; /* CORRUPT: nothing more is believed */
+    bool is_whole; /* what was read says all that was committed */
+    kvp_digestmap_t known; /* keys -> versions that were */
+    bool is_judge; /* that decides what becomes of what nodes report */
+    bool is_settling; /* nodes have reported: what none of them had is written off */
+    uint32_t settled; /* places of the map that were looked at */
+} kvp_journal_t;
+
+/* A commit that is not durable. */
+typedef struct {
+    uint64_t after;
+    kvp_digest_t digest;
+    uint64_t version;
+} kvp_young_t;
+
+/* journal.c: see there. Without a journal none of it does anything.
+ * What happens is written: kvp_journal_commit, of an object with its version; _gone, of one that is about to go; _lost, with
+ * its memory, which may be reported yet; _forget, of a key that is not there; _bumped; _term: ours; _base: all that is there
+ * once more, is_anew where nothing that was written before counts any more. */
+void kvp_journal_init(kvp_master_t *m);
+void kvp_journal_fini(kvp_master_t *m);
+void kvp_journal_commit(kvp_master_t *m, uint32_t oid, kvp_digest_t digest);
+void kvp_journal_gone(kvp_master_t *m, const kvp_obj_t *o);
+void kvp_journal_lost(kvp_master_t *m, const kvp_obj_t *o);
+void kvp_journal_forget(kvp_master_t *m, kvp_digest_t digest, uint64_t version);
+void kvp_journal_bumped(kvp_master_t *m, const kvp_tenant_t *t);
+void kvp_journal_term(kvp_master_t *m);
+void kvp_journal_base(kvp_master_t *m, bool is_anew);
+/* kvp_journal_withholds: some of what is written is not durable, so that a promise must wait. kvp_journal_is_behind: so
+ * much that nothing new is to be begun. */
+bool kvp_journal_withholds(const kvp_master_t *m);
+bool kvp_journal_is_behind(const kvp_master_t *m);
+bool kvp_journal_remembers(const kvp_master_t *m); /* the next master believes it, whatever nodes report */
+void kvp_journal_durable(kvp_master_t *m, uint64_t end);
+void kvp_journal_tick(kvp_master_t *m);
+bool kvp_journal_has_work(const kvp_master_t *m);
+const char *kvp_journal_check(const kvp_master_t *m);
+
+/* replay.c. What a master before had committed: kvp_ledger_admits, that version may be adopted; _knows, it was written;
+ * _drop, versions up to that one are gone; _unknown, a key was removed that is not there. _begin_anew: what was written is
+ * not to be relied on. */
+bool kvp_ledger_admits(const kvp_master_t *m, kvp_digest_t digest, uint64_t version);
+bool kvp_ledger_knows(const kvp_master_t *m, kvp_digest_t digest, uint64_t version);
+void kvp_ledger_drop(kvp_master_t *m, kvp_digest_t digest, uint64_t version);
+void kvp_ledger_unknown(kvp_master_t *m, kvp_digest_t digest);
+void kvp_ledger_begin_anew(kvp_master_t *m);
+void kvp_ledger_settle_some(kvp_master_t *m);
+
+/* tombstones.c. kvp_owed_is_rebuilding: memory of older terms may be reported. kvp_owed_version: no version of the key up to
+ * that one exists, 0 = nothing is known.
+ * What goes is held against what nodes report. kvp_owed_dropped: the object is about to leave the index; returns what is
+ * to be told of it, version 0 = nothing. kvp_owed_lost: it is, because its memory is gone. kvp_owed_unknown: a key was
+ * removed, whatever of it up to that version nodes may report: the answer waits until some node keeps it in mind. kvp_owed_bumped: a namespace was.
+ * kvp_owed_retire: an extent of it is on its way out; kvp_owed_tell: nodes are to keep that in mind (false: they are told too
+ * much already); kvp_owed_paid: it is dead, or given up. kvp_owed_stray: versions of that key up to that one are gone, and
+ * what was evicted of them may not be dead: the answer waits until some node keeps it in mind, where no journal does.
+ * kvp_owed_learn: a node kept that tombstone; kvp_owed_answer: it says that it keeps what it was told. kvp_owed_flush tells nodes what is new, kvp_owed_greet tells one of them all, in as many steps as that
+ * takes (kvp_owed_some). kvp_owed_remind tells one that reports why some of it is not wanted, before it hears that it is not;
+ * empties the buffer. */
+bool kvp_owed_is_rebuilding(const kvp_master_t *m);
+uint64_t kvp_owed_version(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest);
+kvp_wire_tomb_t kvp_owed_tomb(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest); /* which says so */
+void kvp_owed_remind(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs);
+bool kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t); /* false: nodes are told too much already */
+kvp_wire_tomb_t kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o, bool is_promised);
+void kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o);
+void kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
+void kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
+bool kvp_owed_tell(kvp_master_t *m, kvp_retire_t *r);
+void kvp_owed_stray(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
+void kvp_owed_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_owed_paid(kvp_master_t *m, kvp_retire_t *r);
+void kvp_owed_learn(kvp_master_t *m, const kvp_wire_tomb_t *tomb);
+void kvp_owed_flush(kvp_master_t *m);
+void kvp_owed_greet(kvp_master_t *m, kvp_session_t *node);
+void kvp_owed_expect(kvp_master_t *m, uint64_t objects); /* to be owed: they lie where nobody answers */
+void kvp_owed_some(kvp_master_t *m); /* what of this can wait */
+void kvp_owed_tick(kvp_master_t *m);
+uint64_t kvp_owed_memory_bytes(const kvp_master_t *m); /* of its maps */
+void kvp_owed_fini(kvp_master_t *m);
+
+#endif

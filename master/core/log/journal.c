@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The journal as an output: records in the order of what happened, and what is withheld until they are durable. Where the
+ * shell has none, nothing here does anything.
+ *
+ * Design notes.
+ * - Everything takes effect in the index at once, so that nothing but promises waits: an answer that says "committed" or
+ *   "gone" waits for all that was written before it. Readers may see a commit that is not durable, and lose it again with
+ *   the master, as they may lose the race with its writer.
+ * - What a new version replaces is retired when the commit of that one is durable: else a master that dies in between
+ *   would leave neither of them.
+ * - An eviction is only written, in order: whoever puts the key anew writes behind it.
+ * - A base says everything once more, a slice at a time, between the records of what happens meanwhile. Each record holds
+ *   for a version, so whatever their order is, the last word on a key is right.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#define BASE_AHEAD_MAX (KVP_JOURNAL_BEHIND_MAX / 4) /* a base leaves the rest of the bound to what happens */
+
+/* ---- writing */
+static void
+append(kvp_master_t *m, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
+{
+    kvp_journal_t *j = &m->journal;
+
+    j->check = kvp_jrec_seal(rec, kind, j->check);
+    kvp_buf_append(&j->fresh, rec, rec->head.bytes);
+    if (j->fresh.err != KVP_OK) kvp_panic("out of memory: journal");
+    j->end += rec->head.bytes;
+}
+
+static void
+append_key(kvp_master_t *m, kvp_jrec_kind_t kind, kvp_digest_t digest, uint64_t version)
+{
+    kvp_jrec_any_t rec = {.key = {.digest = digest, .version = version}};
+
+    append(m, &rec, kind);
+}
+
+static void
+append_term(kvp_master_t *m, kvp_jrec_kind_t kind, bool is_anew)
+{
+    kvp_jrec_any_t rec = {.term = {
+                              .magic = KVP_JOURNAL_MAGIC,
+                              .digest_seed = m->conf.digest_seed,
+                              .term = m->term,
+                              .is_anew = is_anew,
+                          }};
+
+    memcpy(rec.term.pool_id, m->conf.pool_id, sizeof rec.term.pool_id);
+    append(m, &rec, kind);
+}
+
+void
+kvp_journal_term(kvp_master_t *m)
+{
+    append_term(m, KVP_JREC_TERM, false);
+    m->journal.term_end = m->journal.end;
+}
+
+void
+kvp_journal_commit(kvp_master_t *m, uint32_t oid, kvp_digest_t digest)
+{
+    kvp_journal_t *j = &m->journal;
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_young_t young = {.digest = digest, .version = kvp_obj_version(o)};
+
+    if (!j->is_on) return;
+    append_key(m, KVP_JREC_COMMIT, digest, kvp_obj_version(o));
+    if (j->is_judge) (void)kvp_digestmap_del(&j->known, digest);
+    young.after = j->end;
+    kvp_buf_append(&j->young, &young, sizeof young);
+    if (j->young.err != KVP_OK) kvp_panic("out of memory: commits that are not durable");
+    o->is_young = 1;
+}
+
+void
+kvp_journal_forget(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+{
+    append_key(m, KVP_JREC_GONE, digest, version);
+}
+
+void
+kvp_journal_gone(kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_tenant_t *t;
+    kvp_digest_t digest;
+
+    if (!m->journal.is_on || o->state != KVP_OBJ_COMMITTED) return;
+    t = kvp_obj_tenant(m, o);
+    if (kvp_obj_version(o) <= t->min_version) return; /* the bump has said so */
+    digest = kvp_obj_digest(m->index, o, m->conf.digest_seed, t->id);
+    kvp_journal_forget(m, digest, kvp_obj_version(o));
+    kvp_ledger_drop(m, digest, kvp_obj_version(o));
+}
+
+void
+kvp_journal_lost(kvp_master_t *m, const kvp_obj_t *o)
+{
+    kvp_digest_t digest;
+
+    if (!m->journal.is_judge || o->state != KVP_OBJ_COMMITTED) {
+        kvp_journal_gone(m, o);
+        return;
+    }
+    digest = kvp_obj_digest(m->index, o, m->conf.digest_seed, kvp_obj_tenant(m, o)->id);
+    if (!kvp_ledger_knows(m, digest, kvp_obj_version(o))) kvp_journal_gone(m, o);
+}
+
+void
+kvp_journal_bumped(kvp_master_t *m, const kvp_tenant_t *t)
+{
+    kvp_jrec_any_t rec = {.bump = {.tenant = t->id, .epoch = t->epoch, .min_version = t->min_version}};
+
+    if (m->journal.is_on) append(m, &rec, KVP_JREC_BUMP);
+}
+
+/* ---- a base */
+static bool
+is_base_walking(const kvp_master_t *m)
+{
+    return m->journal.base_cursor < kvp_min_u64(m->journal.base_to, kvp_obj_limit(m->index));
+}
+
+/* While nodes report it is not known what there is. */
+static bool
+may_base_go_on(const kvp_master_t *m)
+{
+    const kvp_journal_t *j = &m->journal;
+
+    if (!j->is_basing || j->end - j->durable >= BASE_AHEAD_MAX) return false;
+    return is_base_walking(m) || !kvp_owed_is_rebuilding(m);
+}
+
+static void
+say_again(kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_tenant_t *t;
+
+    if (o->state != KVP_OBJ_COMMITTED || !KVP_RULE(SNAPSHOT_WHOLE)) return;
+    t = kvp_obj_tenant(m, o);
+    if (kvp_obj_version(o) <= t->min_version) return;
+    append_key(m, KVP_JREC_COMMIT, kvp_obj_digest(m->index, o, m->conf.digest_seed, t->id), kvp_obj_version(o));
+}
+
+static void
+base_some(kvp_master_t *m)
+{
+    kvp_journal_t *j = &m->journal;
+    uint32_t left = m->slice_left, oid;
+    kvp_jrec_any_t rec = {.head = {0}};
+
+    if (!may_base_go_on(m)) return;
+    while ((oid = kvp_objindex_walk(m->index, &j->base_cursor, j->base_to, &left)) != KVP_OID_NONE)
+        say_again(m, kvp_obj(m->index, oid));
+    kvp_master_spend(m, m->slice_left - left);
+    if (is_base_walking(m) || kvp_owed_is_rebuilding(m)) return;
+    append(m, &rec, KVP_JREC_WHOLE);
+    j->is_basing = false;
+    j->base_end = j->end;
+}
+
+void
+kvp_journal_base(kvp_master_t *m, bool is_anew)
+{
+    kvp_journal_t *j = &m->journal;
+
+    j->base_from = j->end;
+    j->base_end = 0;
+    j->base_cursor = 0;
+    j->base_to = kvp_obj_limit(m->index); /* what comes to lie behind says so itself */
+    j->is_basing = true;
+    append_term(m, KVP_JREC_BASE, is_anew);
+    if (is_anew) j->term_end = j->end;
+    if (is_anew) j->is_relied_on = false;
+    for (uint32_t i = 0; i < m->tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
+
+        if (t != NULL && t->epoch > 0) kvp_journal_bumped(m, t);
+    }
+    base_some(m); /* where nothing is there, that is all */
+}
+
+bool
+kvp_master_snapshot(kvp_master_t *m)
+{
+    const kvp_journal_t *j = &m->journal;
+
+    if (!j->is_open || j->is_basing) return false;
+    if ((j->is_judge || j->is_settling) && KVP_RULE(SNAPSHOT_REPORTED)) return false;
+    kvp_journal_base(m, false);
+    return true;
+}
+
+bool
+kvp_master_take_snapshot(kvp_master_t *m, uint64_t *from_out)
+{
+    if (!m->journal.is_based) return false;
+    m->journal.is_based = false;
+    *from_out = m->journal.base_from;
+    return true;
+}
+
+/* ---- what waits */
+bool
+kvp_journal_is_behind(const kvp_master_t *m)
+{
+    return m->journal.end - m->journal.durable > KVP_JOURNAL_BEHIND_MAX;
+}
+
+bool
+kvp_journal_remembers(const kvp_master_t *m)
+{
+    return m->journal.is_relied_on || !KVP_RULE(KEPT_IN_MIND);
+}
+
+bool
+kvp_journal_withholds(const kvp_master_t *m)
+{
+    return m->journal.durable < m->journal.end && KVP_RULE(WITHHOLD_UNTIL_DURABLE);
+}
+
+static bool
+release_waiters(kvp_master_t *m)
+{
+    kvp_journal_t *j = &m->journal;
+
+    while (!kvp_list_is_empty(&j->waiters)) {
+        kvp_waiter_t *w = kvp_list_first(&j->waiters, kvp_waiter_t, durable);
+
+        if (w->after > j->durable) return true;
+        if (m->slice_left == 0) return false;
+        kvp_waiter_durable(m, w);
+    }
+    return true;
+}
+
+static bool
+release_retires(kvp_master_t *m)
+{
+    kvp_journal_t *j = &m->journal;
+
+    while (!kvp_list_is_empty(&j->retires)) {
+        kvp_retire_t *r = kvp_list_first(&j->retires, kvp_retire_t, queue);
+
+        if (r->after > j->durable) return true;
+        if (m->slice_left == 0) return false;
+        kvp_retire_go_on(m, r);
+    }
+    return true;
+}
+
+static void
+grow_old(kvp_master_t *m, const kvp_young_t *young)
+{
+    uint32_t oid = kvp_objindex_find(m->index, young->digest);
+    kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+
+    if (o != NULL && kvp_obj_version(o) == young->version) o->is_young = 0;
+}
+
+/* The bytes in front are given up when they are half of all: what is moved then was paid for. */
+static bool
+release_young(kvp_master_t *m)
+{
+    kvp_journal_t *j = &m->journal;
+
+    for (; j->young_at < j->young.len; j->young_at += sizeof(kvp_young_t)) {
+        const kvp_young_t *young = (const kvp_young_t *)(j->young.data + j->young_at);
+
+        if (young->after > j->durable) break;
+        if (m->slice_left == 0) return false;
+        kvp_master_spend(m, 1);
+        grow_old(m, young);
+    }
+    if (j->young_at < j->young.len / 2) return true;
+    kvp_buf_consume(&j->young, j->young_at);
+    j->young_at = 0;
+    return true;
+}
+
+/* False where the step's budget is used up before everything went on that may. */
+static bool
+release(kvp_master_t *m)
+{
+    return release_retires(m) && release_waiters(m) && release_young(m);
+}
+
+void
+kvp_journal_durable(kvp_master_t *m, uint64_t end)
+{
+    kvp_journal_t *j = &m->journal;
+
+    if (end > j->end || end < j->durable)
+        kvp_panic("durable up to %llu of %llu", (unsigned long long)end, (unsigned long long)j->end);
+    j->durable = end;
+    if (j->base_end > 0 && (j->durable >= j->base_end || !KVP_RULE(SNAPSHOT_DURABLE))) {
+        j->is_based = j->is_relied_on = true;
+        j->base_end = 0;
+    }
+    m->is_behind |= !release(m);
+}
+
+bool
+kvp_master_take_journal(kvp_master_t *m, kvp_buf_t *bytes, uint64_t *end_out)
+{
+    kvp_buf_t swap = m->journal.fresh;
+
+    if (swap.len == 0) return false;
+    m->journal.fresh = *bytes;
+    *bytes = swap;
+    *end_out = m->journal.end;
+    return true;
+}
+
+void
+kvp_journal_tick(kvp_master_t *m)
+{
+    if (!m->journal.is_on) return;
+    kvp_ledger_settle_some(m);
+    base_some(m);
+    m->is_behind |= !release(m);
+}
+
+bool
+kvp_journal_has_work(const kvp_master_t *m)
+{
+    const kvp_journal_t *j = &m->journal;
+
+    if (!j->is_on) return false;
+    return (j->is_settling && !kvp_journal_is_behind(m)) || may_base_go_on(m);
+}
+
+void
+kvp_journal_init(kvp_master_t *m)
+{
+    m->journal.is_on = m->conf.has_journal;
+    kvp_list_init(&m->journal.waiters);
+    kvp_list_init(&m->journal.retires);
+}
+
+void
+kvp_journal_fini(kvp_master_t *m)
+{
+    kvp_journal_t *j = &m->journal;
+
+    kvp_buf_fini(&j->fresh);
+    kvp_buf_fini(&j->young);
+    kvp_buf_fini(&j->rest);
+    kvp_digestmap_fini(&j->known);
+}
+
+/* ---- for tests */
+const char *
+kvp_journal_check(const kvp_master_t *m)
+{
+    const kvp_journal_t *j = &m->journal;
+    uint64_t young = (j->young.len - j->young_at) / sizeof(kvp_young_t), last = 0;
+    uint32_t cursor = 0, left = UINT32_MAX, oid;
+
+    if (j->durable > j->end) return "more of the journal is durable than was written";
+    while ((oid = kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
+        const kvp_obj_t *o = kvp_obj(m->index, oid);
+
+        if (o->state == KVP_OBJ_COMMITTED && o->is_young != 0 && young-- == 0) return "a commit stays young";
+    }
+    kvp_list_foreach (pos, &j->waiters) {
+        const kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, durable);
+
+        if (!w->is_durable_awaited || w->after < last) return "answers wait for the journal out of order";
+        last = w->after;
+    }
+    return NULL;
+}

@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Removals that are owed, as tombstones: "no version of this key up to that one exists any more".
+ *
+ * Design notes.
+ * - While the master lives its retire records are enough: what an absent node holds is in no index, and is retired
+ *   when the node is back. Tombstones are for the next master, which knows nothing: the other nodes keep them until the
+ *   extent is dead, or its segment is given up. And for this one, as long as nodes may come whose memory it does not know:
+ *   what was removed, or went, meanwhile is held against what they report, and told as well, for the next master would
+ *   ask them, too.
+ * - Nodes are told at once of what lies on one that is away, and of what is not dead when its answer is due (deferred.c). The
+ *   answer waits until one of them, whichever, has said that it keeps all of it. One that came later has heard of it when it
+ *   has said so of all that it was greeted with.
+ * - A tombstone speaks of all versions up to one. So none is made of an upsert that is aborted: the version before it
+ *   stays; nor of an aborted put while an older version may be reported yet.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#define TENANT_TOMBS 4096u
+#define TOMBS_MAX ((1u << 18) - TENANT_TOMBS) /* that nodes take */
+#define STRAYS_MAX (1u << 14)
+#define GUESSES_MAX (1u << 18)
+#define BATCH 4096u
+#define TOMB_RECORDS                                                                                                   \
+    8u /* to enter a tombstone in maps that are long and cold costs as much as to touch so many records, */
+#define TOLD_A_RECORD 8u /* to tell one less, */
+#define LOOKS_A_RECORD 64u /* and to look at a place in a map still less */
+#define EXPECTED_MIN 4096u /* objects on a node that is away, for which the maps are made ready */
+#define TOUCHED_PLACES 1024u /* of the maps at a time; a dozen pages, */
+#define TOUCH_RECORDS 128u /* which cost as much as so many records */
+#define IDLE_NS 5000000000ull /* for which nothing has been owed when the maps are let go */
+
+bool
+kvp_owed_is_rebuilding(const kvp_master_t *m)
+{
+    return !m->is_rebuild_over && (m->now_ns < m->rebuild_until_ns || m->reports > 0);
+}
+
+/* ---- memory. Removals of what lies on an absent node enter tombstones all over maps that are long: so its pages are
+ * there before, else each key of a message would wait for two of them. */
+void
+kvp_owed_expect(kvp_master_t *m, uint64_t objects)
+{
+    if (objects < EXPECTED_MIN || m->tombs_touched > 0) return;
+    if ((m->tombs.cap == 0 && !kvp_digestmap_reserve(&m->tombs, TOMBS_MAX)) ||
+        (m->tomb_refs.cap == 0 && !kvp_digestmap_reserve(&m->tomb_refs, TOMBS_MAX)))
+        kvp_panic("out of memory: tombstones");
+    m->is_touching = true;
+}
+
+static void
+touch_some(kvp_master_t *m)
+{
+    for (; m->is_touching && m->slice_left >= TOUCH_RECORDS; kvp_master_spend(m, TOUCH_RECORDS)) {
+        kvp_digestmap_touch(&m->tombs, m->tombs_touched, TOUCHED_PLACES);
+        kvp_digestmap_touch(&m->tomb_refs, m->tombs_touched, TOUCHED_PLACES);
+        m->tombs_touched += TOUCHED_PLACES;
+        m->is_touching = m->tombs_touched < m->tombs.cap;
+    }
+}
+
+/* ---- what is known of a key */
+static uint64_t
+version_in(const kvp_digestmap_t *map, kvp_digest_t digest)
+{
+    const uint64_t *version = kvp_digestmap_at(map, digest);
+
+    return version == NULL ? 0 : *version;
+}
+
+kvp_wire_tomb_t
+kvp_owed_tomb(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest)
+{
+    const kvp_tenant_t *t = kvp_tenant_find(m, tenant);
+    uint64_t of_key = kvp_max_u64(version_in(&m->tombs, digest), version_in(&m->removed, digest));
+
+    if (t == NULL || t->min_version <= of_key) return (kvp_wire_tomb_t){.digest = digest, .version = of_key};
+    return (kvp_wire_tomb_t){.digest = kvp_wire_tomb_tenant(tenant), .version = t->min_version};
+}
+
+uint64_t
+kvp_owed_version(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest)
+{
+    return kvp_owed_tomb(m, tenant, digest).version;
+}
+
+/* The value, 0 where it is new. Maps are made as long as they can get: no step of ours moves a long one. */
+static uint64_t *
+insert(kvp_digestmap_t *map, kvp_digest_t digest, uint32_t max)
+{
+    bool has_memory = map->cap > 0 || kvp_digestmap_reserve(map, max);
+    uint64_t *at = has_memory ? kvp_digestmap_insert(map, digest) : NULL;
+
+    if (at == NULL) kvp_panic("out of memory: tombstones");
+    return at;
+}
+
+static bool
+raise_to(kvp_digestmap_t *map, kvp_digest_t digest, uint64_t version, uint32_t max)
+{
+    uint64_t *at;
+
+    if (map->n >= max && kvp_digestmap_at(map, digest) == NULL) return false;
+    at = insert(map, digest, max);
+    *at = kvp_max_u64(*at, version);
+    return true;
+}
+
+/* ---- telling nodes */
+static void
+tell(kvp_master_t *m, kvp_session_t *node, uint32_t segment_id, const kvp_wire_tomb_t *tombs, uint32_t n)
+{
+    Kvp__Pb__Tombs msg = KVP__PB__TOMBS__INIT;
+    size_t at;
+
+    msg.n = n;
+    msg.term = m->term;
+    msg.segment_id = segment_id;
+    node->tombs_told = ++m->request_seq;
+    kvp_pb_frame_begin(&node->out, KVP_OP_TOMBS, 0, node->tombs_told, &msg.base, &at);
+    kvp_buf_append(&node->out, tombs, n * sizeof *tombs);
+    kvp_frame_end(&node->out, at);
+    kvp_session_dirty(m, node);
+}
+
+void
+kvp_owed_remind(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs)
+{
+    uint32_t n = (uint32_t)(tombs->len / sizeof(kvp_wire_tomb_t));
+
+    if (n > 0 && KVP_RULE(HELD_IS_TOLD)) tell(m, node, g->id, (const kvp_wire_tomb_t *)tombs->data, n);
+    kvp_buf_reset(tombs);
+}
+
+static void
+queue(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+{
+    kvp_wire_tomb_t tomb = {.digest = digest, .version = version};
+
+    kvp_buf_append(&m->tomb_news, &tomb, sizeof tomb);
+    if (m->tomb_news.len >= BATCH * sizeof tomb) kvp_owed_flush(m);
+}
+
+void
+kvp_owed_flush(kvp_master_t *m)
+{
+    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)m->tomb_news.data;
+    uint32_t n = (uint32_t)(m->tomb_news.len / sizeof *tombs);
+
+    if (n == 0) return;
+    m->request_seq++; /* also where nobody is told: who waits for these waits for a later request */
+    kvp_list_foreach (pos, &m->segments) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        /* A node of several segments is told once. */
+        if (g->node != NULL && g->node->segments.next == &g->of_node) tell(m, g->node, g->id, tombs, n);
+    }
+    kvp_buf_reset(&m->tomb_news);
+}
+
+/* What is new from now on it is told like all others, so it need not be met. Who gave up its only segment meanwhile, and mounts
+ * another one, is told from the beginning. */
+void
+kvp_owed_greet(kvp_master_t *m, kvp_session_t *node)
+{
+    if (m->tombs.n == 0) return;
+    node->tombs_from = m->request_seq;
+    node->tombs_whole = UINT64_MAX; /* that is not told yet */
+    node->tombs_at = kvp_digestmap_end(&m->tombs);
+    kvp_list_del(&node->greeting);
+    kvp_list_add_tail(&m->greeting, &node->greeting);
+}
+
+/* The next of those that it was not told yet, as far as the step reaches. */
+static uint32_t
+next_tombs(kvp_master_t *m, kvp_session_t *node, kvp_wire_tomb_t *batch, uint32_t max)
+{
+    uint32_t n = 0, looks = LOOKS_A_RECORD * m->slice_left, start = node->tombs_at;
+
+    for (; node->tombs_at > 0 && n < max && start - node->tombs_at < looks;) {
+        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->tombs, &node->tombs_at);
+
+        if (found != NULL) batch[n++] = (kvp_wire_tomb_t){.digest = found->digest, .version = found->val};
+    }
+    kvp_master_spend(m, 1 + (start - node->tombs_at) / LOOKS_A_RECORD + n / TOLD_A_RECORD);
+    return n;
+}
+
+/* What it was told with its greeting, if that is so. */
+static void
+know_all(kvp_master_t *m, kvp_session_t *node)
+{
+    if (node->tombs_kept >= node->tombs_whole) node->tombs_from = 0;
+    kvp_waiters_kept(m);
+}
+
+static void
+greet_some(kvp_master_t *m)
+{
+    kvp_owed_flush(m); /* an answer is to everything told before */
+    while (!kvp_list_is_empty(&m->greeting) && m->slice_left > 0) {
+        kvp_session_t *node = kvp_list_first(&m->greeting, kvp_session_t, greeting);
+        kvp_wire_tomb_t batch[256];
+        uint32_t n;
+
+        if (kvp_list_is_empty(&node->segments)) node->tombs_at = 0; /* it holds nothing any more, and is told nothing */
+        n = next_tombs(m, node, batch, KVP_ARRAY_LEN(batch));
+        if (n > 0) tell(m, node, kvp_list_first(&node->segments, kvp_segment_t, of_node)->id, batch, n);
+        if (node->tombs_at > 0) continue;
+        kvp_list_del(&node->greeting);
+        if (node->tombs_from == UINT64_MAX) continue;
+        node->tombs_whole = node->tombs_told;
+        know_all(m, node);
+    }
+}
+
+/* One that cannot keep more keeps nothing that counts. */
+void
+kvp_owed_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    uint64_t request = f->hdr.request_id;
+    Kvp__Pb__Reply *msg;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, f);
+    if (msg == NULL || request > m->request_seq) {
+        kvp_session_close(m, s, "an answer to no Tombs");
+    } else if (msg->err != KVP_OK) {
+        s->tombs_from = UINT64_MAX;
+        s->tombs_whole = UINT64_MAX;
+    } else {
+        s->tombs_kept = kvp_max_u64(s->tombs_kept, request);
+        know_all(m, s);
+    }
+    kvp_pb_free(&pb, msg);
+}
+
+/* ---- an object goes */
+/* One of those that need it less. */
+static void
+unref(kvp_master_t *m, kvp_digest_t digest)
+{
+    uint64_t *refs = kvp_digestmap_at(&m->tomb_refs, digest);
+
+    if (*refs > 1) {
+        --*refs;
+        return;
+    }
+    (void)kvp_digestmap_del(&m->tomb_refs, digest);
+    (void)kvp_digestmap_del(&m->tombs, digest);
+    queue(m, digest, 0);
+}
+
+/* The answer waits until some node keeps it in mind, where no journal does. */
+static void
+promise(kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (w == NULL || kvp_journal_remembers(m)) return;
+    w->has_strays = true;
+    kvp_waiter_told(m, w);
+}
+
+/* No version of it up to that one is believed, whoever reports it, to this master or to the next. Where more went than can be
+ * remembered, nothing is believed that is reported from now on. */
+static void
+hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
+{
+    bool is_new = kvp_digestmap_at(&m->removed, digest) == NULL;
+
+    if (m->journal.is_judge) return; /* that decides, and remembers all of it */
+    if (!kvp_owed_is_rebuilding(m)) return;
+    kvp_master_spend(m, 2 * TOMB_RECORDS);
+    if ((is_new && m->removed.n == GUESSES_MAX) || !raise_to(&m->tombs, digest, version, TOMBS_MAX)) {
+        m->is_rebuild_over = true;
+        kvp_master_note(m, "too much was removed before all nodes were back: what others hold is given up");
+        return;
+    }
+    (void)raise_to(&m->removed, digest, version, GUESSES_MAX);
+    if (is_new) ++*insert(&m->tomb_refs, digest, TOMBS_MAX);
+    if (!KVP_RULE(HELD_IS_TOLD)) return;
+    promise(m, w);
+    queue(m, digest, version_in(&m->tombs, digest));
+}
+
+/* Nobody may report any more what was held against it. */
+static void
+release_held(kvp_master_t *m)
+{
+    uint32_t looks = LOOKS_A_RECORD * m->slice_left, start;
+
+    if (m->removed.cap == 0 || kvp_owed_is_rebuilding(m)) return;
+    if (m->removed_at == 0) m->removed_at = kvp_digestmap_end(&m->removed);
+    start = m->removed_at;
+    while (m->removed_at > 0 && m->slice_left > 0 && start - m->removed_at < looks) {
+        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->removed, &m->removed_at);
+        kvp_digest_t digest;
+
+        if (found == NULL) continue;
+        digest = found->digest;
+        (void)kvp_digestmap_del(&m->removed, digest);
+        unref(m, digest);
+        kvp_master_spend(m, 2 * TOMB_RECORDS);
+    }
+    kvp_master_spend(m, 1 + (start - m->removed_at) / LOOKS_A_RECORD);
+    if (m->removed.n > 0) return;
+    kvp_digestmap_fini(&m->removed);
+    m->removed_at = 0;
+}
+
+/* Its node does not answer, and may be back with it. */
+static bool
+is_away(const kvp_segment_t *g)
+{
+    return !g->is_dropped && (g->state == KVP_SEG_LOST || g->is_slow);
+}
+
+static bool
+has_copy_away(const kvp_master_t *m, const kvp_place_t *places, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (is_away(((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, places[i].chunk))->segment)) return true;
+    return false;
+}
+
+static kvp_digest_t
+digest_of(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return kvp_obj_digest(m->index, o, m->conf.digest_seed, kvp_obj_tenant(m, o)->id);
+}
+
+kvp_wire_tomb_t
+kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o, bool is_promised)
+{
+    bool is_rebuilding = kvp_owed_is_rebuilding(m);
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places);
+    kvp_wire_tomb_t tomb = {.version = 0};
+
+    if (o->state != KVP_OBJ_COMMITTED && (o->state != KVP_OBJ_WRITING || is_rebuilding)) return tomb;
+    if (n == 0 || (!is_rebuilding && !is_promised && !has_copy_away(m, places, n))) return tomb;
+    tomb = (kvp_wire_tomb_t){.digest = digest_of(m, o), .version = kvp_obj_version(o)};
+    hold_against(m, tomb.digest, tomb.version, NULL);
+    return tomb;
+}
+
+void
+kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o)
+{
+    if (kvp_owed_is_rebuilding(m)) hold_against(m, digest_of(m, o), kvp_obj_version(o) - 1, NULL);
+}
+
+void
+kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
+{
+    hold_against(m, digest, kvp_min_u64(version, kvp_gen_make(m->term, 0)), w); /* whatever older terms have put */
+}
+
+bool
+kvp_owed_tell(kvp_master_t *m, kvp_retire_t *r)
+{
+    if (r->has_tomb) return true;
+    kvp_master_spend(m, TOMB_RECORDS);
+    if (!raise_to(&m->tombs, r->tomb.digest, r->tomb.version, TOMBS_MAX)) return false;
+    ++*insert(&m->tomb_refs, r->tomb.digest, TOMBS_MAX);
+    r->has_tomb = true;
+    if (r->waiter != NULL) kvp_waiter_told(m, r->waiter);
+    queue(m, r->tomb.digest, r->tomb.version);
+    return true;
+}
+
+void
+kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
+{
+    bool is_told;
+
+    if (tomb->version == 0) return;
+    r->tomb = *tomb;
+    is_told = is_away(r->chunk->segment) && kvp_owed_tell(m, r);
+    if (!is_told && r->waiter != NULL) kvp_list_add_tail(&r->waiter->retires, &r->of_waiter);
+}
+
+void
+kvp_owed_paid(kvp_master_t *m, kvp_retire_t *r)
+{
+    kvp_list_del(&r->of_waiter);
+    if (!r->has_tomb) return;
+    r->has_tomb = false;
+    unref(m, r->tomb.digest);
+}
+
+/* ---- what was evicted: nobody was promised that it is gone before somebody is promised that nothing of its key is older
+ * than something. Whose records its extents have is not looked for: the tombstone stays until the count of extents under
+ * such keys that are not dead is 0. */
+void
+kvp_owed_stray(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
+{
+    if (w == NULL || kvp_journal_remembers(m) || !kvp_retire_is_readable(m, digest.hi)) return;
+    kvp_master_spend(m, TOMB_RECORDS);
+    if (kvp_digestmap_at(&m->strays, digest) == NULL) {
+        if (m->strays.n >= STRAYS_MAX || !raise_to(&m->tombs, digest, version, TOMBS_MAX)) return;
+        *insert(&m->strays, digest, STRAYS_MAX) = 1;
+        ++*insert(&m->tomb_refs, digest, TOMBS_MAX);
+    }
+    (void)raise_to(&m->tombs, digest, version, TOMBS_MAX);
+    promise(m, w);
+    queue(m, digest, version_in(&m->tombs, digest));
+}
+
+static void
+pay_strays(kvp_master_t *m)
+{
+    uint32_t looks = LOOKS_A_RECORD * m->slice_left, start;
+
+    if (m->strays.n == 0) return;
+    if (m->strays_at == 0) m->strays_at = kvp_digestmap_end(&m->strays);
+    start = m->strays_at;
+    while (m->strays_at > 0 && start - m->strays_at < looks) {
+        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->strays, &m->strays_at);
+        kvp_digest_t digest;
+
+        if (found == NULL || kvp_retire_is_readable(m, found->digest.hi)) continue;
+        digest = found->digest;
+        (void)kvp_digestmap_del(&m->strays, digest);
+        unref(m, digest);
+    }
+    kvp_master_spend(m, 1 + (start - m->strays_at) / LOOKS_A_RECORD);
+}
+
+void
+kvp_owed_some(kvp_master_t *m)
+{
+    touch_some(m);
+    pay_strays(m);
+    release_held(m);
+    greet_some(m);
+}
+
+/* ---- bumps: a tombstone for all keys of a tenant, which every node keeps for good */
+bool
+kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t)
+{
+    kvp_digest_t digest = kvp_wire_tomb_tenant(t->id);
+
+    if (!raise_to(&m->tombs, digest, t->min_version, TOMBS_MAX + TENANT_TOMBS)) return false;
+    queue(m, digest, t->min_version);
+    return true;
+}
+
+static void
+learn_bump(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
+{
+    kvp_tenant_t *t;
+
+    if (tomb->digest.lo > UINT32_MAX || !kvp_tenant_may_open(m, (uint32_t)tomb->digest.lo)) return;
+    t = kvp_tenant_open(m, (uint32_t)tomb->digest.lo);
+    if (t->epoch == 0) t->epoch = 1; /* how many they were is not known: that there was one is */
+    if (tomb->version > t->min_version) {
+        t->min_version = tomb->version;
+        (void)kvp_owed_bumped(m, t);
+        kvp_journal_bumped(m, t);
+        kvp_bump_sweep(m, t);
+    }
+    kvp_tenant_rele(m, t);
+}
+
+/* ---- what a node kept for a master that is gone. Whose memory it was meant for is not known, so it is never paid: the
+ * reference is nobody's. */
+void
+kvp_owed_learn(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
+{
+    uint32_t oid;
+
+    if (tomb->version >= kvp_gen_make(m->term, 0)) return; /* no older term can have said so */
+    if (tomb->digest.hi == kvp_wire_tomb_tenant(0).hi) {
+        learn_bump(m, tomb);
+        return;
+    }
+    if (raise_to(&m->tombs, tomb->digest, tomb->version, TOMBS_MAX)) ++*insert(&m->tomb_refs, tomb->digest, TOMBS_MAX);
+    oid = kvp_objindex_find(m->index, tomb->digest);
+    if (oid == KVP_OID_NONE || kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) return;
+    if (kvp_obj_version(kvp_obj(m->index, oid)) > tomb->version) return;
+    (void)kvp_revoke(kvp_obj_tenant(m, kvp_obj(m->index, oid)), tomb->digest);
+    kvp_obj_drop(m, oid, 0, NULL);
+}
+
+static bool
+is_any_away(const kvp_master_t *m)
+{
+    kvp_list_foreach (pos, &m->segments)
+        if (is_away(kvp_list_entry(pos, kvp_segment_t, link))) return true;
+    return false;
+}
+
+/* The maps that are not needed go back to the system; not between two bursts of removals, each of which would touch all of
+ * their pages anew, nor while they are made ready for what may be removed from a node that is away. */
+static void
+let_go_idle(kvp_master_t *m)
+{
+    bool is_idle = m->tombs.n == 0 && m->strays.n == 0 && !m->is_touching && kvp_list_is_empty(&m->greeting);
+
+    if (!is_idle || m->tombs.cap + m->strays.cap == 0) {
+        m->tombs_idle_ns = 0;
+        return;
+    }
+    if (m->tombs_idle_ns == 0) m->tombs_idle_ns = m->now_ns;
+    if (m->now_ns - m->tombs_idle_ns < IDLE_NS) return;
+    m->tombs_idle_ns = 0;
+    if (is_any_away(m)) return;
+    kvp_digestmap_fini(&m->tombs);
+    kvp_digestmap_fini(&m->tomb_refs);
+    kvp_digestmap_fini(&m->strays);
+    m->tombs_touched = m->strays_at = 0;
+}
+
+void
+kvp_owed_tick(kvp_master_t *m)
+{
+    let_go_idle(m);
+}
+
+uint64_t
+kvp_owed_memory_bytes(const kvp_master_t *m)
+{
+    uint64_t places = (uint64_t)m->tombs.cap + m->tomb_refs.cap + m->strays.cap + m->removed.cap;
+
+    return places * sizeof(kvp_digestmap_at_t);
+}
+
+void
+kvp_owed_fini(kvp_master_t *m)
+{
+    kvp_digestmap_fini(&m->tombs);
+    kvp_digestmap_fini(&m->tomb_refs);
+    kvp_digestmap_fini(&m->strays);
+    kvp_digestmap_fini(&m->removed);
+    kvp_buf_fini(&m->tomb_news);
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What can be evicted, and in which order. An object that may go at some time is on one list: its tenant's, which the
+ * policy orders, or, while the node of its segment does not answer orders, that segment's own, or while a probe protects
+ * it, one of probe.c's, so that it is not met again and again by everybody who looks for the oldest. What is pinned softly
+ * has a list that comes after all these. What is pinned hard is on none. A group is on a list by one of its members:
+ * group.c.
+ *
+ * Design notes. A ticket keeps its object from eviction and changes nothing else: the object stays where it stands, and
+ * grows older. Eviction that meets it sets it aside, off every list, so that nobody meets it twice; with the end of the
+ * last ticket it comes back to the place that its last use gives. So each ticket costs eviction one step at most.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+static kvp_objlist_t *
+list_of(kvp_master_t *m, const kvp_obj_t *o)
+{
+    switch (o->list) {
+    case KVP_OBJLIST_LRU:
+        return &kvp_obj_tenant(m, o)->lru;
+    case KVP_OBJLIST_PINNED:
+        return &m->pinned;
+    case KVP_OBJLIST_ASIDE:
+        return &kvp_obj_chunk(m, o)->segment->aside;
+    default:
+        return NULL;
+    }
+}
+
+static bool
+is_pinned_hard(const kvp_obj_t *o, const kvp_member_t *mb)
+{
+    if (mb == NULL) return o->pin == KVP_PIN_HARD && KVP_RULE(HARD_PIN);
+    return mb->group->pinned_n[KVP_PIN_HARD] > 0;
+}
+
+/* The list on which the policy orders a unit; NULL = it is no victim at all. */
+static kvp_objlist_t *
+home_of(kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(m, o);
+    bool is_soft = mb == NULL ? o->pin == KVP_PIN_SOFT : mb->group->pinned_n[KVP_PIN_SOFT] > 0;
+
+    if (is_pinned_hard(o, mb) || (mb != NULL && mb->group->is_doomed)) return NULL;
+    return is_soft ? &m->pinned : &kvp_obj_tenant(m, o)->lru;
+}
+
+/* A ticket on what would be evicted with this one, or on all of it. */
+static bool
+is_kept(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    if (mb == NULL) return o->tickets > 0;
+    return mb->group->reserved_n > 0 || (mb->group->held_n > 0 && KVP_RULE(GROUP_HELD));
+}
+
+bool
+kvp_victim_may_go(const kvp_master_t *m, uint32_t unit)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, unit);
+
+    return kvp_victim_is_listed(o) && !is_kept(m, o);
+}
+
+void
+kvp_victim_removed(kvp_master_t *m, uint32_t oid)
+{
+    kvp_objlist_t *list = list_of(m, kvp_obj(m->index, oid));
+
+    if (kvp_obj(m->index, oid)->list == KVP_OBJLIST_PROBED) kvp_probe_forget(m, oid);
+    if (kvp_obj(m->index, oid)->list == KVP_OBJLIST_LRU || list == &m->pinned)
+        m->policy->removed(m->index, list, oid);
+    else if (list != NULL)
+        kvp_objlist_remove(m->index, list, oid);
+}
+
+void
+kvp_victim_used(kvp_master_t *m, uint32_t oid)
+{
+    uint32_t unit = kvp_victim_unit(m, oid);
+    kvp_obj_t *o = kvp_obj(m->index, unit);
+    kvp_objlist_t *home = home_of(m, o);
+
+    kvp_victim_removed(m, unit);
+    o->is_asking_counted = 0;
+    if (home != NULL)
+        m->policy->used(m->index, home, unit);
+    else
+        kvp_obj_touch(m->index, o);
+}
+
+uint64_t
+kvp_victim_bytes(const kvp_master_t *m, uint32_t unit)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, unit);
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    if (mb != NULL && mb->group->lead == unit) return mb->group->bytes;
+    return kvp_slab_len(kvp_obj_chunk(m, o)->slab, (uint32_t)o->slot);
+}
+
+void
+kvp_victim_back(kvp_master_t *m, uint32_t oid)
+{
+    m->policy->back(m->index, home_of(m, kvp_obj(m->index, oid)), oid);
+}
+
+/* ---- tickets */
+void
+kvp_victim_keep(kvp_master_t *m, uint32_t oid)
+{
+    uint32_t unit = kvp_victim_unit(m, oid);
+
+    if (kvp_obj(m->index, unit)->list == KVP_OBJLIST_PROBED) kvp_victim_removed(m, unit);
+}
+
+void
+kvp_victim_let_go(kvp_master_t *m, uint32_t oid)
+{
+    uint32_t unit = kvp_victim_unit(m, oid);
+    const kvp_obj_t *o = kvp_obj(m->index, unit);
+
+    if (!kvp_victim_is_listed(o) && !is_kept(m, o) && home_of(m, o) != NULL) kvp_victim_back(m, unit);
+}
+
+uint32_t
+kvp_victim_behind(kvp_master_t *m, kvp_objlist_t *list, uint32_t after)
+{
+    for (;;) {
+        uint32_t oid = m->policy->victim(m->index, list, after);
+
+        if (oid == KVP_OID_NONE || !is_kept(m, kvp_obj(m->index, oid))) return oid;
+        if (m->work_left == 0) return KVP_OID_NONE;
+        m->work_left--;
+        m->st.ticket_asides++;
+        m->policy->removed(m->index, list, oid);
+    }
+}
+
+/* ---- candidates
+ *
+ * The next one that makes room and that nobody has just asked for: others are put aside on the way. */
+uint32_t
+kvp_victim_next(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
+{
+    for (;;) {
+        uint32_t oid = kvp_victim_behind(m, &t->lru, after);
+        kvp_segment_t *g = oid == KVP_OID_NONE ? NULL : kvp_obj_chunk(m, kvp_obj(m->index, oid))->segment;
+
+        bool is_probed = g != NULL && kvp_probe_protects(m, oid);
+
+        if (g == NULL || (!is_probed && !kvp_segment_is_passed_over(m, g))) return oid;
+        if (m->work_left == 0) return KVP_OID_NONE;
+        m->work_left--;
+        if (is_probed) {
+            kvp_probe_set_aside(m, oid);
+            continue;
+        }
+        m->st.passed_over++;
+        m->policy->removed(m->index, &t->lru, oid);
+        kvp_objlist_push_young(m->index, &g->aside, oid);
+    }
+}
+
+bool
+kvp_victims_back(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
+{
+    while (g->aside.n > 0) {
+        uint32_t oid = g->aside.youngest;
+
+        if (*left == 0) return false;
+        --*left;
+        kvp_objlist_remove(m->index, &g->aside, oid);
+        kvp_victim_back(m, oid);
+        kvp_master_space_news(m);
+    }
+    return true;
+}

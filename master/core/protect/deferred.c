@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Answers that wait: until every extent that the request retired is dead, so that no reader gets it any more, or for
+ * KVP_OWED_MS where a node does not answer (the rest is owed); and, where it was asked for, until no location lease
+ * names what is gone. In a master that is not the pool's first, clients may still read under leases of the one before:
+ * until these are over, an answer waits for all extents however long it takes. And where there is a journal, until what
+ * the answer promises is durable; what is owed is counted from then on. Where there is none that a next master would
+ * believe, until some node has said that it keeps in mind what is owed (tombstones.c): nobody is told that something is gone
+ * which only this master knows to be.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#include <stdlib.h>
+
+#define RESULTS_A_RECORD 64u /* to copy a result costs less than to touch a record */
+
+bool
+kvp_waiter_may_open(const kvp_session_t *s, uint32_t n)
+{
+    return s->waiters_n < KVP_WAITERS_MAX && n <= KVP_WAITER_KEYS_MAX - s->waiter_keys;
+}
+
+kvp_waiter_t *
+kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
+{
+    kvp_waiter_t *w = kvp_core_alloc(1, sizeof *w);
+
+    w->session = s;
+    w->ask = *ask;
+    w->id = ++s->waiter_seq;
+    w->left = 1; /* the request itself, until it has dropped everything: */
+    w->is_dead_awaited = true;
+    w->n = n;
+    if (n > 0) w->results = kvp_core_alloc(n, sizeof *w->results);
+    s->waiters_n++;
+    s->waiter_keys += n;
+    kvp_list_add_tail(&s->waiters, &w->link);
+    kvp_list_init(&w->leases);
+    kvp_list_init(&w->durable);
+    kvp_list_init(&w->keeping);
+    kvp_list_init(&w->retires);
+    kvp_list_init(&w->followers);
+    kvp_list_init(&w->behind);
+    return w;
+}
+
+static void
+answer(kvp_master_t *m, kvp_waiter_t *w)
+{
+    kvp_session_t *s = w->session;
+    kvp_buf_t *out;
+    size_t at;
+
+    kvp_master_spend(m, 1 + w->n / RESULTS_A_RECORD);
+    if (w->ask.opcode == KVP_OP_REMOVE_MANY) {
+        Kvp__Pb__RemoveManyReply reply = KVP__PB__REMOVE_MANY_REPLY__INIT;
+
+        reply.err = w->err;
+        reply.detail = (char *)(w->err == KVP_OK ? "" : "the pattern is too costly");
+        reply.removed = w->removed;
+        reply.held = w->held;
+        out = kvp_reply_begin(m, s, &w->ask, &reply.base, &at);
+    } else if (w->ask.opcode == KVP_OP_BUMP) {
+        Kvp__Pb__BumpReply reply = KVP__PB__BUMP_REPLY__INIT;
+
+        reply.err = w->err;
+        reply.detail = (char *)(w->err == KVP_OK ? "" : "bumped, but some lease still lives");
+        reply.epoch = w->epoch;
+        out = kvp_reply_begin(m, s, &w->ask, &reply.base, &at);
+    } else {
+        kvp_reply_results(m, s, &w->ask, w->results, w->n, sizeof *w->results);
+        return;
+    }
+    kvp_frame_end(out, at);
+}
+
+/* ---- what says again what was said, or will be */
+/* From the newest: what is asked for again was asked for not long ago. */
+kvp_waiter_t *
+kvp_waiter_find(const kvp_session_t *s, uint64_t id)
+{
+    if (id == 0) return NULL;
+    for (kvp_list_t *pos = s->waiters.prev; pos != &s->waiters; pos = pos->prev) {
+        kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, link);
+
+        if (w->id <= id) return w->id == id ? w : NULL;
+    }
+    return NULL;
+}
+
+void
+kvp_waiter_line_up(kvp_waiter_t *w, kvp_waiter_t *first)
+{
+    kvp_list_t *last = first->followers.prev;
+    kvp_follow_t *f;
+
+    if (first == w) return;
+    if (last != &first->followers && kvp_list_entry(last, kvp_follow_t, of_first)->repeat == w) return;
+    f = kvp_core_alloc(1, sizeof *f);
+    f->repeat = w;
+    kvp_list_add_tail(&first->followers, &f->of_first);
+    kvp_list_add_tail(&w->behind, &f->of_repeat);
+}
+
+static void
+end_follow(kvp_follow_t *f)
+{
+    kvp_list_del(&f->of_first);
+    kvp_list_del(&f->of_repeat);
+    free(f);
+}
+
+static void settle(kvp_master_t *m, kvp_waiter_t *w);
+
+/* It goes: who was behind it only may be answered. */
+static void
+let_pass(kvp_master_t *m, kvp_waiter_t *w)
+{
+    while (!kvp_list_is_empty(&w->behind))
+        end_follow(kvp_list_first(&w->behind, kvp_follow_t, of_repeat));
+    while (!kvp_list_is_empty(&w->followers)) {
+        kvp_follow_t *f = kvp_list_first(&w->followers, kvp_follow_t, of_first);
+        kvp_waiter_t *repeat = f->repeat;
+
+        end_follow(f);
+        settle(m, repeat);
+    }
+}
+
+/* Answered or given up, the record stays until the last extent has let go of it. */
+static void
+detach(kvp_master_t *m, kvp_waiter_t *w)
+{
+    let_pass(m, w);
+    w->session->waiters_n--;
+    w->session->waiter_keys -= w->n;
+    w->session = NULL;
+    kvp_list_del(&w->link);
+    kvp_list_del(&w->leases);
+    kvp_list_del(&w->durable);
+    kvp_list_del(&w->keeping);
+    kvp_heap_del(&m->waiters, &w->due);
+    free(w->results);
+    w->results = NULL;
+    if (w->left == 0) free(w);
+}
+
+/* ---- tombstones that it waits for */
+void
+kvp_waiter_told(const kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (!w->has_tombs) w->kept_from = m->request_seq;
+    w->kept_after = m->request_seq;
+    w->has_tombs = true;
+}
+
+void
+kvp_waiter_follow(const kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (kvp_list_is_empty(&m->keeping)) return;
+    w->has_strays = w->has_tombs = true;
+    w->kept_from = 0;
+    w->kept_after = kvp_max_u64(w->kept_after, kvp_list_entry(m->keeping.prev, kvp_waiter_t, keeping)->kept_after);
+}
+
+/* Some node has said that it keeps all of them. */
+static bool
+is_kept(const kvp_master_t *m, const kvp_waiter_t *w)
+{
+    kvp_list_foreach (pos, &m->segments) {
+        const kvp_session_t *node = kvp_list_entry(pos, kvp_segment_t, link)->node;
+
+        if (node != NULL && node->tombs_from <= w->kept_from && node->tombs_kept > w->kept_after) return true;
+    }
+    return false;
+}
+
+static void
+end_keeping(kvp_waiter_t *w)
+{
+    w->is_kept_awaited = false;
+    kvp_list_del(&w->keeping);
+}
+
+/* Nearly always behind all others: their tombstones were told before. */
+static void
+begin_keeping(kvp_master_t *m, kvp_waiter_t *w)
+{
+    kvp_list_t *pos = &m->keeping;
+
+    if (w->is_kept_awaited) return;
+    w->is_kept_awaited = true;
+    while (pos->prev != &m->keeping && kvp_list_entry(pos->prev, kvp_waiter_t, keeping)->kept_after > w->kept_after)
+        pos = pos->prev;
+    kvp_list_add_tail(pos, &w->keeping);
+}
+
+/* Something of it is not dead, or may not be, no journal says that it is gone, and who had said to keep it in mind is gone, or
+ * nobody did. */
+static bool
+must_keep(const kvp_master_t *m, const kvp_waiter_t *w)
+{
+    if (!w->has_tombs || w->err != KVP_OK || kvp_journal_remembers(m)) return false;
+    return (w->has_strays || w->left > 0) && !is_kept(m, w);
+}
+
+static void
+settle(kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (w->is_dead_awaited || w->is_lease_awaited || w->is_durable_awaited || w->is_kept_awaited) return;
+    if (!kvp_list_is_empty(&w->behind)) return;
+    if (must_keep(m, w)) {
+        begin_keeping(m, w);
+        return;
+    }
+    answer(m, w);
+    detach(m, w);
+}
+
+void
+kvp_waiters_kept(kvp_master_t *m)
+{
+    kvp_list_foreach_safe (pos, tmp, &m->keeping) {
+        kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, keeping);
+
+        if (m->slice_left == 0) {
+            m->is_behind = true;
+            return;
+        }
+        kvp_master_spend(m, 1);
+        if (!is_kept(m, w)) continue;
+        end_keeping(w);
+        settle(m, w);
+    }
+}
+
+void
+kvp_waiter_dead(kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (--w->left > 0) return;
+    if (w->session == NULL) {
+        free(w);
+        return;
+    }
+    w->is_dead_awaited = false;
+    if (!w->has_strays) end_keeping(w);
+    settle(m, w);
+}
+
+void
+kvp_waiter_revoked(kvp_master_t *m, kvp_waiter_t *w)
+{
+    kvp_list_del(&w->leases);
+    w->is_lease_awaited = false;
+    settle(m, w);
+}
+
+static void
+owe_soon(kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (w->ask.opcode == KVP_OP_BUMP || !w->is_dead_awaited || !KVP_RULE(OWED_SOON)) return;
+    kvp_heap_add(&m->waiters, &w->due, kvp_max_u64(m->now_ns + KVP_MS(KVP_OWED_MS), m->old_leases_end_ns));
+}
+
+void
+kvp_waiter_durable(kvp_master_t *m, kvp_waiter_t *w)
+{
+    kvp_list_del(&w->durable);
+    w->is_durable_awaited = false;
+    owe_soon(m, w);
+    settle(m, w);
+}
+
+void
+kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait)
+{
+    if (w->session == NULL) { /* it went while the request was carried out */
+        kvp_waiter_dead(m, w);
+        return;
+    }
+    if (must_keep(m, w)) begin_keeping(m, w);
+    w->revoke_seq = w->session->tenant->revoke_seq;
+    if (wait && !kvp_lease_is_over(m, w->session->tenant, w->revoke_seq)) {
+        w->is_lease_awaited = true;
+        kvp_lease_wait(m, w);
+    }
+    if (kvp_journal_withholds(m)) {
+        w->is_durable_awaited = true;
+        w->after = m->journal.end;
+        kvp_list_add_tail(&m->journal.waiters, &w->durable);
+    } else {
+        owe_soon(m, w);
+    }
+    if (w->ask.opcode == KVP_OP_BUMP && w->wait_ms != 0)
+        kvp_heap_add(&m->waiters, &w->due, m->now_ns + KVP_MS(w->wait_ms));
+    kvp_waiter_dead(m, w);
+}
+
+/* From the last, so that nobody moves up. */
+void
+kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s)
+{
+    while (!kvp_list_is_empty(&s->waiters))
+        detach(m, kvp_list_entry(s->waiters.prev, kvp_waiter_t, link));
+}
+
+/* It is time, and something of it is not dead: nodes are told of that. False where the step's budget does not reach. */
+static bool
+tell_owed(kvp_master_t *m, kvp_waiter_t *w)
+{
+    while (!kvp_list_is_empty(&w->retires)) {
+        kvp_retire_t *r = kvp_list_first(&w->retires, kvp_retire_t, of_waiter);
+
+        if (m->slice_left == 0) return false;
+        kvp_list_del(&r->of_waiter);
+        w->is_unkept |= !kvp_owed_tell(m, r);
+    }
+    return true;
+}
+
+/* What is not dead is owed from now on, and the answer goes when that is known to the journal, or to some node. */
+static void
+owe(kvp_master_t *m, kvp_waiter_t *w)
+{
+    if (!tell_owed(m, w)) {
+        kvp_heap_add(&m->waiters, &w->due, m->now_ns);
+        return;
+    }
+    if (w->is_unkept && !kvp_journal_remembers(m)) return;
+    w->is_dead_awaited = false;
+    settle(m, w);
+}
+
+static void
+be_late(kvp_master_t *m, kvp_waiter_t *w)
+{
+    w->err = KVP_DEADLINE;
+    w->is_lease_awaited = w->is_dead_awaited = false;
+    end_keeping(w);
+    settle(m, w);
+}
+
+void
+kvp_waiter_tick(kvp_master_t *m)
+{
+    kvp_heapnode_t *first;
+
+    kvp_waiters_kept(m);
+    while ((first = kvp_heap_least(&m->waiters)) != NULL && first->key <= m->now_ns && m->slice_left > 0) {
+        kvp_waiter_t *w = kvp_heap_entry(first, kvp_waiter_t, due);
+
+        kvp_heap_del(&m->waiters, &w->due);
+        if (w->ask.opcode == KVP_OP_BUMP)
+            be_late(m, w);
+        else
+            owe(m, w);
+    }
+}

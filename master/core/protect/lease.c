@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Location leases: clients read again from locations that they know, with no message, and what is removed meanwhile is
+ * revoked. PROTOCOL "HEARTBEAT".
+ *
+ * Design notes. Each tenant counts its revocations, and keeps the last of them in a ring while somebody has a lease; a
+ * client that is further behind drops all that it knows. A lease is one record a session: until when, and which
+ * revocation the client says it has applied. Whoever waits for a revocation waits for the least of these (a heap), and
+ * for clients whose connection ended without a word: of them only a short list is kept, in which each entry lasts longer
+ * than those before it and has applied more, because an entry that neither lasts longer nor lacks more says nothing.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#include <stdlib.h>
+
+#define RING_FIRST 64u /* entries; it doubles up to KVP_REVOKED_MAX */
+#define WAITERS_SLICE 256u /* answered in one step */
+
+/* ---- the ring: revocations revoked_from + 1 to revoke_seq */
+static void
+ring_grow(kvp_tenant_t *t)
+{
+    uint32_t cap = t->revoked_cap == 0 ? RING_FIRST : t->revoked_cap * 2;
+    kvp_digest_t *ring = kvp_core_alloc(cap, sizeof *ring);
+
+    for (uint64_t seq = t->revoked_from + 1; seq <= t->revoke_seq; seq++)
+        ring[seq % cap] = t->revoked[seq % t->revoked_cap];
+    free(t->revoked);
+    t->revoked = ring;
+    t->revoked_cap = cap;
+}
+
+uint64_t
+kvp_revoke_all(kvp_tenant_t *t)
+{
+    t->revoked_from = ++t->revoke_seq;
+    return t->revoke_seq;
+}
+
+uint64_t
+kvp_revoke(kvp_tenant_t *t, kvp_digest_t digest)
+{
+    if (t->leases.n == 0) return kvp_revoke_all(t); /* nobody is to be told */
+    if (t->revoke_seq - t->revoked_from == t->revoked_cap) {
+        if (t->revoked_cap < KVP_REVOKED_MAX)
+            ring_grow(t);
+        else
+            t->revoked_from++;
+    }
+    t->revoke_seq++;
+    t->revoked[t->revoke_seq % t->revoked_cap] = digest;
+    return t->revoke_seq;
+}
+
+/* ---- clients whose connection ended */
+static void
+lost_add(kvp_master_t *m, kvp_tenant_t *t, uint64_t applied)
+{
+    kvp_lost_lease_t *last;
+
+    while (t->lost_n > 0 && t->lost[t->lost_n - 1].applied >= applied)
+        t->lost_n--;
+    if (t->lost_n < KVP_LOST_LEASES_MAX) t->lost[t->lost_n++].applied = applied;
+    last = &t->lost[t->lost_n - 1]; /* where there is no room, the last entry stands for both */
+    last->until_ns = m->now_ns + m->conf.location_grace_ns;
+    if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&m->leasing, &t->leasing);
+}
+
+static void
+lost_expire(const kvp_master_t *m, kvp_tenant_t *t)
+{
+    uint32_t gone = 0;
+
+    while (gone < t->lost_n && t->lost[gone].until_ns <= m->now_ns)
+        gone++;
+    t->lost_n -= gone;
+    memmove(t->lost, t->lost + gone, t->lost_n * sizeof *t->lost);
+}
+
+/* ---- waiting */
+bool
+kvp_lease_is_over(const kvp_master_t *m, const kvp_tenant_t *t, uint64_t seq)
+{
+    const kvp_heapnode_t *least = kvp_heap_least(&t->leases);
+
+    if (!KVP_RULE(WAIT_FOR_LEASES)) return true;
+    if (m->now_ns < m->old_leases_end_ns && KVP_RULE(OLD_TERM_LEASES)) return false;
+    if (least != NULL && least->key < seq) return false;
+    /* An entry that is over hides none that is not: those behind it have applied more. */
+    for (uint32_t i = 0; i < t->lost_n && t->lost[i].applied < seq; i++)
+        if (t->lost[i].until_ns > m->now_ns) return false;
+    return true;
+}
+
+void
+kvp_lease_wait(kvp_master_t *m, kvp_waiter_t *w)
+{
+    kvp_tenant_t *t = w->session->tenant;
+
+    kvp_list_add_tail(&t->waiters, &w->leases);
+    if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&m->leasing, &t->leasing);
+}
+
+/* Waiters stand in the order of their revocations, so the first that must wait ends it. */
+static void
+answer_waiters(kvp_master_t *m, kvp_tenant_t *t)
+{
+    for (uint32_t n = 0; n < WAITERS_SLICE && !kvp_list_is_empty(&t->waiters); n++) {
+        kvp_waiter_t *w = kvp_list_first(&t->waiters, kvp_waiter_t, leases);
+
+        if (!kvp_lease_is_over(m, t, w->revoke_seq)) return;
+        kvp_waiter_revoked(m, w);
+    }
+}
+
+/* ---- leases */
+static void
+lease_free(kvp_master_t *m, kvp_lease_t *l)
+{
+    kvp_tenant_t *t = l->session->tenant;
+
+    kvp_heap_del(&t->leases, &l->applied);
+    kvp_list_del(&l->link);
+    l->session->lease = NULL;
+    free(l);
+    m->st.leases--;
+    if (t->leases.n > 0) return;
+    free(t->revoked);
+    t->revoked = NULL;
+    t->revoked_cap = 0;
+    t->revoked_from = t->revoke_seq;
+}
+
+static kvp_lease_t *
+lease_make(kvp_master_t *m, kvp_session_t *s)
+{
+    kvp_lease_t *l = kvp_core_alloc(1, sizeof *l);
+
+    l->session = s;
+    s->lease = l;
+    kvp_list_init(&l->link);
+    kvp_heap_add(&s->tenant->leases, &l->applied, s->born_seq); /* it knows nothing that is older than itself */
+    m->st.leases++;
+    return l;
+}
+
+/* A client that says it is behind what it was told is given the lease again only for as long as a lease lasts: nobody
+ * waits for ever for one that does not apply what it is told. */
+static bool
+may_renew(const kvp_master_t *m, const kvp_lease_t *l)
+{
+    return l->applied.key >= l->told_seq || m->now_ns - l->told_ns < m->conf.location_lease_ns;
+}
+
+bool
+kvp_lease_renew(kvp_master_t *m, kvp_session_t *s, uint64_t applied_seq)
+{
+    kvp_tenant_t *t = s->tenant;
+    kvp_lease_t *l = s->lease == NULL ? lease_make(m, s) : s->lease;
+
+    if (applied_seq > l->applied.key && applied_seq <= t->revoke_seq) {
+        kvp_heap_del(&t->leases, &l->applied);
+        kvp_heap_add(&t->leases, &l->applied, applied_seq);
+    }
+    answer_waiters(m, t);
+    if (!may_renew(m, l)) return false;
+    if (l->applied.key >= l->told_seq) {
+        l->told_seq = t->revoke_seq;
+        l->told_ns = m->now_ns;
+    }
+    l->until_ns = m->now_ns + m->conf.location_lease_ns;
+    kvp_list_del(&l->link);
+    kvp_list_add_tail(&m->leases, &l->link);
+    return true;
+}
+
+const kvp_digest_t *
+kvp_lease_news(const kvp_tenant_t *t, uint64_t applied_seq, kvp_digest_t *news, uint32_t *n_out)
+{
+    *n_out = 0;
+    if (applied_seq < t->revoked_from || applied_seq > t->revoke_seq) return NULL;
+    while (applied_seq < t->revoke_seq)
+        news[(*n_out)++] = t->revoked[++applied_seq % t->revoked_cap];
+    return news;
+}
+
+void
+kvp_lease_end(kvp_master_t *m, kvp_session_t *s, bool is_given_up)
+{
+    kvp_tenant_t *t = s->tenant;
+    uint64_t applied;
+
+    if (s->lease == NULL) return;
+    applied = s->lease->applied.key;
+    lease_free(m, s->lease);
+    if (!is_given_up && KVP_RULE(LEASE_OF_THE_LOST)) lost_add(m, t, applied);
+    answer_waiters(m, t);
+}
+
+void
+kvp_lease_tick(kvp_master_t *m)
+{
+    while (!kvp_list_is_empty(&m->leases)) {
+        kvp_lease_t *l = kvp_list_first(&m->leases, kvp_lease_t, link);
+
+        if (m->now_ns < l->until_ns || m->slice_left == 0) break;
+        kvp_master_spend(m, 1);
+        lease_free(m, l);
+    }
+    kvp_list_foreach_safe (pos, tmp, &m->leasing) {
+        kvp_tenant_t *t = kvp_list_entry(pos, kvp_tenant_t, leasing);
+
+        lost_expire(m, t);
+        answer_waiters(m, t);
+        if (t->lost_n > 0 || !kvp_list_is_empty(&t->waiters)) continue;
+        kvp_list_del(&t->leasing);
+        kvp_tenant_prune(m, t);
+    }
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Probes: EXISTS leaves one on what it finds, for the pool's lease time. It is two ticks in the object's record, since and
+ * until, so that it costs a store and nothing else; until is renewed by later probes, since is of the first one of an
+ * unbroken row. A row protects for the lease time, however often it is renewed: eviction that meets it sets the object aside;
+ * when nothing else can be evicted, those aside go in the order of since. Together they take three quarters of the pool and
+ * no more, the oldest giving way: so what is new is not evicted by the next put while somebody asks for all the rest
+ * (docs/adr/0016). Rows younger than two ticks protect a quarter.
+ *
+ * Design notes. Aside are lists by since: a ring of them, one a tick, for those that protect, and one list for those whose
+ * time is over, which come back as victims in turns. since does not change while an object is aside. Ticks of 16 bits wrap
+ * after 109 minutes: an old row that nobody touched in that time, or that was unbroken for so long, may look new, and protect
+ * for one lease time more.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#include <stdlib.h>
+
+#define LASTS_MAX 30000u /* ticks; less than half of what 16 bits tell apart */
+#define YOUNG 2u /* ticks */
+#define YOUNG_SHARE 4u
+#define GIVE_WAY_MAX 8u /* objects that make room for one */
+
+void
+kvp_probe_init(kvp_master_t *m)
+{
+    kvp_probes_t *p = &m->probes;
+
+    p->tick = p->seen = m->now_ns / KVP_PROBE_TICK_NS;
+    p->first = p->tick;
+    p->lasts = (uint16_t)kvp_min_u64((m->conf.lease_ns - 1) / KVP_PROBE_TICK_NS + 2, LASTS_MAX);
+    p->ring_n = p->lasts + 1u;
+    p->ring = kvp_core_alloc(p->ring_n, sizeof *p->ring);
+    for (uint32_t i = 0; i < p->ring_n; i++)
+        kvp_objlist_init(&p->ring[i].list, KVP_OBJLIST_PROBED);
+    kvp_objlist_init(&p->older, KVP_OBJLIST_PROBED);
+    p->cursor = KVP_OID_NONE;
+}
+
+void
+kvp_probe_fini(kvp_master_t *m)
+{
+    free(m->probes.ring);
+}
+
+/* ---- lists */
+static kvp_probe_slot_t *
+slot_at(kvp_probes_t *p, uint64_t tick)
+{
+    return &p->ring[tick % p->ring_n];
+}
+
+static uint64_t
+since_of(const kvp_probes_t *p, const kvp_obj_t *o)
+{
+    return p->tick - (uint16_t)((uint16_t)p->tick - o->probe_since);
+}
+
+/* The slot of the ring in which an object aside is; NULL = it is among the older ones. */
+static kvp_probe_slot_t *
+slot_of(kvp_probes_t *p, const kvp_obj_t *o)
+{
+    uint64_t since = since_of(p, o);
+
+    return p->tick - since >= p->ring_n ? NULL : slot_at(p, since);
+}
+
+void
+kvp_probe_advance(kvp_master_t *m)
+{
+    kvp_probes_t *p = &m->probes;
+    uint64_t now = m->now_ns / KVP_PROBE_TICK_NS;
+    uint64_t end = p->tick + kvp_min_u64(now - p->seen, p->ring_n);
+
+    /* After a stall of any length each slot is emptied once, and all probes are over. The rest of it is left out: ages
+     * that grew by it would wrap. */
+    while (p->tick < end) {
+        kvp_probe_slot_t *slot = slot_at(p, ++p->tick); /* what it holds is ring_n ticks old now */
+
+        kvp_objlist_append(m->index, &p->older, &slot->list);
+        slot->bytes = 0;
+    }
+    p->seen = now;
+}
+
+void
+kvp_probe_forget(kvp_master_t *m, uint32_t oid)
+{
+    kvp_probes_t *p = &m->probes;
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_probe_slot_t *slot = slot_of(p, o);
+
+    if (p->cursor == oid) p->cursor = o->next;
+    if (slot != NULL) slot->bytes -= kvp_victim_bytes(m, oid);
+    p->bytes -= kvp_victim_bytes(m, oid);
+    kvp_objlist_remove(m->index, slot == NULL ? &p->older : &slot->list, oid);
+    p->n--;
+}
+
+static void
+come_back(kvp_master_t *m, uint32_t oid)
+{
+    kvp_probe_forget(m, oid);
+    kvp_victim_back(m, oid);
+}
+
+/* ---- all of them together */
+static bool
+is_over_share(const kvp_master_t *m, uint64_t more)
+{
+    return m->probes.bytes + more > m->st.size_bytes / 4 * 3 && KVP_RULE(PROBE_SHARE);
+}
+
+static void
+give_way(kvp_master_t *m, uint32_t to)
+{
+    for (uint32_t n = 0; n < GIVE_WAY_MAX && is_over_share(m, 0); n++) {
+        uint32_t oldest = kvp_probe_victim(m, KVP_OID_NONE);
+
+        if (oldest == KVP_OID_NONE || oldest == to) return;
+        come_back(m, oldest);
+    }
+}
+
+void
+kvp_probe_set_aside(kvp_master_t *m, uint32_t oid)
+{
+    kvp_probes_t *p = &m->probes;
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_probe_slot_t *slot = slot_of(p, o);
+
+    kvp_victim_removed(m, oid);
+    p->n++;
+    m->st.probe_asides++;
+    kvp_objlist_push_young(m->index, &slot->list, oid);
+    slot->bytes += kvp_victim_bytes(m, oid);
+    p->bytes += kvp_victim_bytes(m, oid);
+    p->first = kvp_min_u64(p->first, since_of(p, o));
+    give_way(m, oid);
+}
+
+/* ---- probing */
+void
+kvp_probe_begin(kvp_master_t *m, uint32_t oid)
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    if (o->list == KVP_OBJLIST_PROBED) come_back(m, oid); /* its last probe is over, and its turn has not come */
+    o->has_probe = 1;
+    o->probe_since = (uint16_t)m->probes.tick;
+}
+
+uint64_t
+kvp_probe_young_bytes(const kvp_master_t *m)
+{
+    const kvp_probes_t *p = &m->probes;
+    uint64_t bytes = 0;
+
+    for (uint64_t age = 0; age < YOUNG; age++)
+        bytes += p->ring[(p->tick - age) % p->ring_n].bytes;
+    return bytes;
+}
+
+/* When the oldest row aside began; UINT64_MAX = there is none. */
+static uint64_t
+oldest_since(const kvp_probes_t *p)
+{
+    if (p->older.n > 0) return 0;
+    for (uint64_t tick = kvp_max_u64(p->first, p->tick - p->lasts); tick <= p->tick; tick++)
+        if (p->ring[tick % p->ring_n].list.n > 0) return tick;
+    return UINT64_MAX;
+}
+
+bool
+kvp_probe_protects(const kvp_master_t *m, uint32_t unit)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, unit);
+    const kvp_probes_t *p = &m->probes;
+    uint64_t bytes, since = since_of(p, o), age = p->tick - since;
+
+    if (!kvp_probe_is_live(m, o) || age >= p->lasts) return false;
+    if (o->list == KVP_OBJLIST_PROBED) return true;
+    bytes = kvp_victim_bytes(m, unit);
+    if (is_over_share(m, bytes) && oldest_since(p) >= since) return false; /* none of those aside gives way to it */
+    if (age >= YOUNG || !KVP_RULE(YOUNG_PROBES)) return true;
+    return kvp_probe_young_bytes(m) + bytes <= m->st.size_bytes / YOUNG_SHARE;
+}
+
+/* ---- victims among those aside */
+static uint32_t
+first_from(kvp_probes_t *p, uint64_t tick)
+{
+    for (; tick <= p->tick; tick++)
+        if (slot_at(p, tick)->list.n > 0) return slot_at(p, tick)->list.oldest;
+    return KVP_OID_NONE;
+}
+
+uint32_t
+kvp_probe_victim(kvp_master_t *m, uint32_t after)
+{
+    kvp_probes_t *p = &m->probes;
+    const kvp_obj_t *o = after == KVP_OID_NONE ? NULL : kvp_obj(m->index, after);
+
+    if (p->n == 0 || !KVP_RULE(PROBE_YIELDS)) return KVP_OID_NONE;
+    if (o != NULL && o->next != KVP_OID_NONE) return o->next;
+    if (o != NULL && slot_of(p, o) != NULL) return first_from(p, since_of(p, o) + 1);
+    if (o == NULL && p->older.n > 0) return p->older.oldest;
+    /* Nothing in the ring is older than first: what is empty is not looked at again and again. */
+    p->first = kvp_max_u64(p->first, p->tick - p->lasts);
+    while (p->first < p->tick && slot_at(p, p->first)->list.n == 0)
+        p->first++;
+    return first_from(p, p->first);
+}
+
+void
+kvp_probe_tick(kvp_master_t *m)
+{
+    kvp_probes_t *p = &m->probes;
+
+    if (p->cursor == KVP_OID_NONE) p->cursor = p->older.oldest;
+    for (uint32_t left = KVP_SLICE; left > 0 && p->cursor != KVP_OID_NONE; left--) {
+        uint32_t oid = p->cursor;
+
+        p->cursor = kvp_obj(m->index, oid)->next;
+        come_back(m, oid);
+        kvp_master_space_news(m);
+    }
+}
+
+const char *
+kvp_probe_check(const kvp_master_t *m)
+{
+    const kvp_probes_t *p = &m->probes;
+    uint64_t n = p->older.n, all_bytes = 0;
+
+    for (uint32_t i = 0; i < p->ring_n; i++) {
+        uint64_t bytes = 0;
+        uint32_t walked = 0;
+
+        for (uint32_t oid = p->ring[i].list.oldest; oid != KVP_OID_NONE; oid = kvp_obj(m->index, oid)->next) {
+            const kvp_obj_t *o = kvp_obj(m->index, oid);
+
+            if (o->list != KVP_OBJLIST_PROBED || since_of(p, o) % p->ring_n != i) return "a probe is in a wrong list";
+            bytes += kvp_victim_bytes(m, oid);
+            walked++;
+        }
+        if (bytes != p->ring[i].bytes || walked != p->ring[i].list.n) return "probed bytes are wrong";
+        n += walked;
+        all_bytes += bytes;
+    }
+    for (uint32_t oid = p->older.oldest; oid != KVP_OID_NONE; oid = kvp_obj(m->index, oid)->next)
+        all_bytes += kvp_victim_bytes(m, oid);
+    if (all_bytes != p->bytes) return "probed bytes do not add up";
+    return n == p->n ? NULL : "probed objects are miscounted";
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attempts: what a writer has begun and not ended. An attempt has a record of the object that it will be, which is in the
+ * index (WRITING), or, when it is to replace one that is committed, outside of it (DRAFT): readers go on finding the old
+ * one. If that goes before, the draft takes its place as an ordinary put.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#include <stdlib.h>
+
+kvp_attempt_t *
+kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id)
+{
+    uint32_t number;
+
+    return kvp_umap_get(&s->attempt_ids, id, &number) ? kvp_ptab_get(&m->attempts, number) : NULL;
+}
+
+kvp_attempt_t *
+kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return kvp_ptab_get(&m->attempts, o->attempt);
+}
+
+const kvp_tenant_t *
+kvp_obj_owner(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return o->state == KVP_OBJ_COMMITTED ? kvp_obj_tenant(m, o) : kvp_attempt_of(m, o)->tenant;
+}
+
+kvp_attempt_t *
+kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, const kvp_wire_group_t *group,
+                 uint32_t oid)
+{
+    kvp_attempt_t *a = kvp_core_alloc(1, sizeof *a);
+
+    a->session = p->session;
+    a->tenant = p->session->tenant;
+    a->epoch = p->epoch;
+    a->is_upsert = p->is_upsert;
+    a->pin = p->pin;
+    a->group = *group;
+    a->id = put->attempt;
+    a->digest = put->digest;
+    a->oid = oid;
+    a->over = KVP_OID_NONE;
+    a->bytes = put->len;
+    a->copies = p->copies;
+    a->pend = p;
+    a->at = at;
+    a->number = kvp_ptab_add(&m->attempts, a);
+    kvp_obj(m->index, oid)->attempt = a->number;
+    kvp_list_init(&a->pkeys);
+    kvp_umap_set(&a->session->attempt_ids, a->id, a->number);
+    kvp_list_add_tail(&a->session->attempts, &a->link);
+    kvp_list_add_tail(&p->attempts, &a->of_pend);
+    a->session->attempt_bytes += a->bytes * a->copies;
+    m->st.attempts++;
+    return a;
+}
+
+static void
+disown(kvp_attempt_t *a)
+{
+    kvp_list_del(&a->link);
+    a->session->attempt_bytes -= a->bytes * a->copies;
+    kvp_umap_del(&a->session->attempt_ids, a->id);
+}
+
+void
+kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a)
+{
+    kvp_obj(m->index, a->oid)->attempt = KVP_NONE;
+    disown(a);
+    kvp_ptab_del(&m->attempts, a->number);
+    kvp_list_del(&a->of_pend);
+    m->st.attempts--;
+    free(a->granted);
+    free(a);
+}
+
+/* ---- drafts */
+void
+kvp_attempt_draft(kvp_master_t *m, kvp_attempt_t *a, uint32_t over)
+{
+    a->over = over;
+    kvp_obj(m->index, a->oid)->state = KVP_OBJ_DRAFT;
+    kvp_obj_ext_make(m->index, kvp_obj(m->index, over))->heir = a->oid;
+}
+
+/* The draft and what it was to replace are strangers from now on. */
+static void
+part(kvp_master_t *m, kvp_attempt_t *a)
+{
+    kvp_obj_ext(m->index, kvp_obj(m->index, a->over))->heir = KVP_OID_NONE;
+    a->over = KVP_OID_NONE;
+}
+
+kvp_attempt_t *
+kvp_attempt_heir(const kvp_master_t *m, const kvp_obj_t *old)
+{
+    const kvp_objext_t *ext = kvp_obj_ext(m->index, old);
+
+    return ext == NULL || ext->heir == KVP_OID_NONE ? NULL : kvp_attempt_of(m, kvp_obj(m->index, ext->heir));
+}
+
+void
+kvp_attempt_inherit(kvp_master_t *m, kvp_attempt_t *a)
+{
+    part(m, a);
+    kvp_obj(m->index, a->oid)->state = KVP_OBJ_WRITING;
+    kvp_objindex_link(m->index, a->oid, a->digest);
+}
+
+/* ---- ends */
+/* A message that is not answered yet says err for this key. The caller answers it when nothing is left in it. */
+static void
+refuse(kvp_attempt_t *a, kvp_err_t err)
+{
+    kvp_wire_obj_t *obj;
+
+    if (a->pend == NULL) return;
+    obj = &a->pend->objs[a->at];
+    a->pend->grants -= obj->nloc;
+    *obj = (kvp_wire_obj_t){.err = err};
+}
+
+uint64_t
+kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained)
+{
+    return is_drained || a->pend != NULL || !KVP_RULE(OWNER_OF_ABORTED) ? 0 : a->session->incarnation;
+}
+
+/* Takes the record away with the attempt. */
+static void
+drop(kvp_master_t *m, kvp_attempt_t *a, uint64_t owner, kvp_waiter_t *waiter)
+{
+    uint32_t oid = a->oid;
+
+    if (a->over != KVP_OID_NONE) part(m, a);
+    kvp_attempt_close(m, a);
+    kvp_obj_drop(m, oid, owner, waiter);
+    m->st.aborts++;
+}
+
+void
+kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err)
+{
+    refuse(a, err);
+    kvp_master_spend(m, 1);
+    while (!kvp_list_is_empty(&a->pkeys))
+        kvp_pkey_close(m, kvp_list_first(&a->pkeys, kvp_pkey_t, of_attempt));
+    drop(m, a, kvp_attempt_owner(a, is_drained), NULL);
+}
+
+void
+kvp_attempt_refuse(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_waiter_t *waiter)
+{
+    drop(m, a, kvp_attempt_owner(a, is_drained), waiter);
+}
+
+/* A client that has something unfinished says so several times in that span, whatever it is doing (PROTOCOL
+ * "Attempts"). */
+bool
+kvp_attempt_is_silent(const kvp_master_t *m, const kvp_session_t *s)
+{
+    return m->now_ns - s->seen_ns >= KVP_MS(KVP_WRITER_SILENT_MS) + (m->stall_ns - s->stall_seen_ns);
+}
+
+/* It may be stopped in the middle of a store and go on at any time: its extents stay in its hands, until the node knows
+ * better or it says itself that it is done. */
+static void
+take_from_silent(kvp_master_t *m, kvp_attempt_t *a)
+{
+    kvp_session_t *s = a->session;
+    kvp_pend_t *p = a->pend;
+    uint64_t id = a->id;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
+
+    kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED, 0);
+    kvp_attempt_abort(m, a, false, KVP_ABORTED);
+    m->st.put_taken++;
+    for (uint32_t i = 0; i < n && p == NULL; i++)
+        kvp_retire_stray(kvp_retire_of(m, kvp_ptab_get(&m->chunks, places[i].chunk), places[i].slot), s, id);
+    if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
+}
+
+bool
+kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a)
+{
+    if (a->session->is_over) {
+        kvp_attempt_abort_over(m, a);
+        return true;
+    }
+    if (!kvp_attempt_is_silent(m, a->session) || !KVP_RULE(SILENT_WRITER)) return false;
+    take_from_silent(m, a);
+    return true;
+}
+
+void
+kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a, kvp_err_t err)
+{
+    kvp_pend_t *p = a->pend;
+
+    kvp_attempt_abort(m, a, false, err);
+    if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
+}
+
+void
+kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
+{
+    kvp_attempt_t *a = kvp_attempt_of(m, kvp_obj(m->index, oid));
+    kvp_place_t places[KVP_REPLICAS_MAX];
+
+    if (kvp_obj_places(m, kvp_obj(m->index, oid), places) == 1 && kvp_list_is_empty(&a->pkeys)) {
+        refuse(a, KVP_RETRY_AFTER); /* the writer never heard of this place */
+        drop(m, a, 0, NULL);
+        return;
+    }
+    kvp_obj_del_place(m, oid, at);
+    (void)kvp_retire_place(m, at, 0, NULL);
+    if (a->pend == NULL) return;
+    a->pend->objs[a->at].nloc--;
+    a->pend->grants--;
+}
+
+void
+kvp_attempt_abort_over(kvp_master_t *m, kvp_attempt_t *a)
+{
+    kvp_pend_t *p = a->pend;
+
+    kvp_attempt_abort(m, a, a->session->is_drained, KVP_ABORTED);
+    if (p != NULL && kvp_list_is_empty(&p->attempts)) kvp_pend_end(p);
+}

@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Puts that wait for space. A message is answered once, when every key of it is decided. A copy that found no free
+ * extent waits in the order of arrival, claims a window of extents that are being retired, and gets its place when the
+ * last of them is free. Of an object with several copies each waits on its own, and one is enough.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define RETRY_MS 10u /* a client that was refused may come back after that, */
+#define RETRY_GRANTED_MS 1u /* and one that was granted a part, when it has committed that */
+#define RETRY_LOOK_MAX 4096u /* keys that one retry looks at */
+#define MOUNT_WAIT_NS KVP_MS(10000) /* after a master's start, nodes are expected for so long */
+
+/* ---- why there is no room */
+/* A segment may be mounted soon, or again. */
+bool
+kvp_put_may_nodes_come(const kvp_master_t *m)
+{
+    if (m->segment_seq == 0)
+        return m->now_ns - m->started_ns < MOUNT_WAIT_NS + m->stall_ns || m->now_ns < m->rebuild_until_ns;
+    kvp_list_foreach (pos, &m->segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (g->state == KVP_SEG_LOST && !g->is_dropped) return true;
+    }
+    return false;
+}
+
+/* Also when its node has just answered, and the next look at it is still to come. */
+static bool
+is_some_passed_over(const kvp_master_t *m)
+{
+    return m->slow_n > 0 && m->slow_n < m->up_n;
+}
+
+/* Something will become free or evictable without anybody's removing it. */
+static bool
+is_space_coming(const kvp_master_t *m)
+{
+    if (!KVP_RULE(SPACE_COMES)) return false;
+    if (m->claims > 0) return true; /* what is written there can be evicted */
+    if (kvp_present_may_come(m)) return true; /* and what nobody comes for */
+    if (!kvp_list_is_empty(&m->taking)) return true; /* the chunk is its taker's before long, or open again */
+    return m->st.retiring_bytes > 0 || m->st.attempts > m->waiting_attempts ||
+           m->st.held_bytes + m->st.reserved_bytes > 0 || is_some_passed_over(m) || kvp_put_may_nodes_come(m);
+}
+
+/* All that may be evicted was looked at, and nothing has changed since. */
+static kvp_err_t
+pkey_refusal(const kvp_master_t *m, const kvp_pkey_t *k)
+{
+    bool is_sure = k->is_scanned && k->scan_news == m->space_news;
+
+    return is_sure && !is_space_coming(m) ? KVP_NO_SPACE : KVP_RETRY_AFTER;
+}
+
+/* The reason of a NO_SPACE, and of a RETRY_AFTER, for a person. */
+static char *
+explain_full(const kvp_master_t *m, const kvp_tenant_t *t, char *buf, size_t len)
+{
+    uint64_t used = m->st.used_bytes;
+
+    if (m->up_n == 0)
+        snprintf(buf, len, "no node offers memory that takes puts");
+    else
+        snprintf(buf, len,
+                 "of %llu bytes, %llu are used, %llu of these pinned hard and %llu in chunks of other tenants; nothing "
+                 "can be evicted for this",
+                 (unsigned long long)m->st.size_bytes, (unsigned long long)used,
+                 (unsigned long long)m->st.hard_pinned_bytes,
+                 (unsigned long long)(used - kvp_min_u64(used, t->used_bytes)));
+    return buf;
+}
+
+static char *
+explain_wait(const kvp_master_t *m, char *buf, size_t len)
+{
+    if (m->up_n == 0 && m->lost_n == 0)
+        snprintf(buf, len, "no node has offered memory yet, and some may be on their way");
+    else
+        snprintf(buf, len,
+                 "%llu bytes are held by readers, %llu reserved, %llu on their way back; %llu puts are unfinished, and "
+                 "%lu segments away",
+                 (unsigned long long)m->st.held_bytes, (unsigned long long)m->st.reserved_bytes,
+                 (unsigned long long)m->st.retiring_bytes, (unsigned long long)m->st.attempts,
+                 (unsigned long)m->lost_n);
+    return buf;
+}
+
+/* ---- messages */
+kvp_pend_t *
+kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg)
+{
+    kvp_pend_t *p = kvp_core_alloc(1, sizeof *p);
+    uint64_t wait_ms = msg->wait_ms == 0 ? KVP_PUT_WAIT_MS : kvp_min_u64(msg->wait_ms, KVP_PUT_WAIT_MAX_MS);
+
+    p->session = s;
+    p->ask = *ask;
+    p->due_ns = m->now_ns + KVP_MS(wait_ms);
+    p->n = msg->n;
+    p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->up_hosts.n), KVP_REPLICAS_MAX));
+    p->is_upsert = msg->is_upsert;
+    p->pin = (kvp_pin_t)msg->pin;
+    p->only = msg->only;
+    p->avoid_n = (uint32_t)msg->n_avoid;
+    for (uint32_t i = 0; i < p->avoid_n; i++)
+        p->avoid[i] = msg->avoid[i];
+    p->epoch = s->tenant->epoch;
+    p->objs = kvp_core_alloc(msg->n, sizeof *p->objs);
+    kvp_list_init(&p->attempts);
+    kvp_list_init(&p->keys);
+    kvp_list_add_tail(&s->pends, &p->link);
+    kvp_list_add_tail(&m->pends[(p->due_ns + KVP_TICK_NS - 1) / KVP_TICK_NS % KVP_PUT_WHEEL], &p->due);
+    return p;
+}
+
+void
+kvp_pend_end(kvp_pend_t *p)
+{
+    kvp_list_foreach_safe (pos, tmp, &p->attempts) {
+        kvp_list_entry(pos, kvp_attempt_t, of_pend)->pend = NULL;
+        kvp_list_del(pos);
+    }
+    kvp_list_del(&p->link);
+    kvp_list_del(&p->due);
+    free(p->objs);
+    free(p);
+}
+
+/* The copies in the order in which the client will name them. */
+static void
+append_places(kvp_master_t *m, kvp_attempt_t *a, kvp_buf_t *out)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
+
+    if (n > 1) a->granted = kvp_core_alloc(n, sizeof *a->granted);
+    a->granted_n = n;
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_wire_loc_t loc;
+
+        if (n > 1) a->granted[i] = places[i].generation;
+        kvp_place_wire(m, &places[i], &loc);
+        kvp_buf_append(out, &loc, sizeof loc);
+    }
+}
+
+/* A key that was refused for good may have waited for the others of its message: by what these evicted, or since, room may
+ * have come, or be on its way. */
+static void
+settle_refusals(kvp_master_t *m, kvp_pend_t *p)
+{
+    bool is_final = !p->is_refused || (p->refused_news == m->space_news && !is_space_coming(m));
+
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (p->objs[i].err == KVP_NO_SPACE && !is_final) p->objs[i].err = KVP_RETRY_AFTER;
+        m->st.put_no_space += p->objs[i].err == KVP_NO_SPACE;
+        m->st.put_retry_after += p->objs[i].err == KVP_RETRY_AFTER;
+    }
+}
+
+void
+kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
+{
+    Kvp__Pb__Places msg = KVP__PB__PLACES__INIT;
+    kvp_err_t err, refused = KVP_OK;
+    kvp_buf_t *out;
+    char why[224];
+    size_t at;
+
+    if (p->session->is_over) {
+        kvp_pend_end(p);
+        return;
+    }
+    settle_refusals(m, p);
+    msg.n = p->n;
+    msg.ns_epoch = p->epoch;
+    for (uint32_t i = 0; i < p->n; i++) {
+        msg.nloc += p->objs[i].nloc;
+        err = p->objs[i].err;
+        if (err != KVP_RETRY_AFTER && err != KVP_NO_SPACE) continue;
+        if (err == KVP_RETRY_AFTER) msg.retry_ms = p->grants > 0 ? RETRY_GRANTED_MS : RETRY_MS;
+        refused = refused == KVP_NO_SPACE ? refused : err;
+    }
+    if (refused == KVP_NO_SPACE) msg.detail = explain_full(m, p->session->tenant, why, sizeof why);
+    if (refused == KVP_RETRY_AFTER) msg.detail = explain_wait(m, why, sizeof why);
+    out = kvp_reply_begin(m, p->session, &p->ask, &msg.base, &at);
+    kvp_buf_append(out, p->objs, p->n * sizeof *p->objs);
+    kvp_list_foreach (pos, &p->attempts) /* in the order of their keys */
+        append_places(m, kvp_list_entry(pos, kvp_attempt_t, of_pend), out);
+    kvp_frame_end(out, at);
+    kvp_pend_end(p);
+}
+
+/* ---- keys */
+void
+kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a)
+{
+    kvp_pkey_t *k = kvp_core_alloc(1, sizeof *k);
+
+    k->pend = a->pend;
+    k->attempt = a;
+    k->oid = a->oid;
+    k->scan_slot = k->scan_run = KVP_SLAB_NONE;
+    kvp_list_init(&k->claimed);
+    kvp_list_init(&k->of_segment);
+    kvp_list_init(&k->clearing);
+    kvp_list_add_tail(&m->waiting, &k->link);
+    kvp_list_add_tail(&k->pend->keys, &k->of_pend);
+    m->waiting_attempts += kvp_list_is_empty(&a->pkeys);
+    kvp_list_add_tail(&a->pkeys, &k->of_attempt);
+    k->pend->left++;
+    m->st.pending_puts++;
+}
+
+void
+kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_master_spend(m, 1);
+    kvp_retire_unclaim(m, k);
+    kvp_list_del(&k->link);
+    kvp_list_del(&k->of_pend);
+    kvp_list_del(&k->of_attempt);
+    m->waiting_attempts -= kvp_list_is_empty(&k->attempt->pkeys);
+    k->pend->left--;
+    m->st.pending_puts--;
+    free(k);
+}
+
+void
+kvp_pend_place(kvp_master_t *m, const kvp_attempt_t *a)
+{
+    kvp_wire_obj_t *obj = &a->pend->objs[a->at];
+
+    obj->nloc++;
+    obj->version = kvp_obj_version(kvp_obj(m->index, a->oid));
+    obj->len = a->bytes;
+    a->pend->grants++;
+}
+
+static void
+pkey_done(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_pend_t *p = k->pend;
+
+    kvp_pend_place(m, k->attempt);
+    kvp_pkey_close(m, k);
+    if (p->left == 0) kvp_pend_answer(m, p);
+}
+
+/* A copy less; an object that has no other is refused. */
+static void
+pkey_refuse(kvp_master_t *m, kvp_pkey_t *k, kvp_err_t err)
+{
+    kvp_attempt_t *a = k->attempt;
+
+    if (a->pend->objs[a->at].nloc > 0 || a->pkeys.next != a->pkeys.prev) {
+        kvp_pkey_close(m, k);
+        return;
+    }
+    if (err == KVP_NO_SPACE && !a->pend->is_refused) {
+        a->pend->is_refused = true;
+        a->pend->refused_news = m->space_news;
+    }
+    kvp_attempt_abort(m, a, true, err);
+}
+
+/* Refuses every key of the message that waits, which answers it. */
+static void
+pend_refuse(kvp_master_t *m, kvp_pend_t *p)
+{
+    while (p->left > 0) {
+        kvp_pkey_t *k = kvp_list_first(&p->keys, kvp_pkey_t, of_pend);
+
+        /* Where some segments were passed over for its client's sake, not all was looked at. */
+        pkey_refuse(m, k, p->avoid_n > 0 ? KVP_RETRY_AFTER : pkey_refusal(m, k));
+    }
+    kvp_pend_answer(m, p);
+}
+
+/* Looks for a place, then for a window. Errors are kvp_evict_for's; then the key stays on the waiting list. */
+static kvp_err_t
+pkey_try(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_err_t err = kvp_place_alloc(m, k->attempt);
+
+    if (err == KVP_OK) {
+        pkey_done(m, k);
+        return KVP_OK;
+    }
+    err = kvp_evict_for(m, k);
+    if (err == KVP_OK) kvp_list_del(&k->link);
+    return err;
+}
+
+void
+kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_chunk_t *c = k->chunk;
+
+    kvp_retire_unclaim(m, k);
+    /* Its turn to leave a segment that takes no puts any more may not have come yet. */
+    if (c->segment->state == KVP_SEG_UP && kvp_place_alloc_in(m, c, k->oid) == KVP_OK)
+        pkey_done(m, k);
+    else
+        kvp_pkey_restart(m, k);
+}
+
+void
+kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_retire_unclaim(m, k);
+    kvp_list_del(&k->link);
+    kvp_list_add_head(&m->waiting, &k->link);
+    kvp_master_space_news(m);
+}
+
+bool
+kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g)
+{
+    for (; !kvp_list_is_empty(&g->claims) && m->slice_left > 0; kvp_master_spend(m, 1))
+        kvp_pkey_restart(m, kvp_list_first(&g->claims, kvp_pkey_t, of_segment));
+    kvp_share_leave_segment(m, g);
+    if (!kvp_list_is_empty(&g->claims)) m->is_leaving = true;
+    return kvp_list_is_empty(&g->claims);
+}
+
+/* A message that was granted something and cannot get the rest for now is answered: what its writer commits can be
+ * evicted, and while it is held back everybody may be waiting for everybody. */
+static bool
+pend_cut(kvp_master_t *m, kvp_pend_t *p)
+{
+    if (p->grants == 0 || p->claims > 0) return false;
+    pend_refuse(m, p);
+    return true;
+}
+
+/* The shortest lengths for which a retry found no room: for keys that lie in their cell, and for long ones. Each tenant
+ * has chunks of its own, so what one did not find may be there for another. */
+typedef struct {
+    const kvp_tenant_t *tenant;
+    uint64_t any, long_key;
+    bool is_final; /* and none will come */
+} failed_t;
+
+static bool
+has_failed(const failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is_long_key)
+{
+    if (tenant != failed->tenant) return false;
+    return len >= failed->any || (is_long_key && len >= failed->long_key);
+}
+
+/* Not of a copy that some segments are closed to: what it did not find may be there for others. */
+static void
+note_failure(failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is_long_key, bool is_final)
+{
+    if (tenant != failed->tenant) *failed = (failed_t){.tenant = tenant, .any = UINT64_MAX, .long_key = UINT64_MAX};
+    if (is_long_key)
+        failed->long_key = len; /* it may be the key that found no room */
+    else
+        failed->any = len;
+    failed->is_final = is_final;
+}
+
+static void
+refuse_one(kvp_master_t *m, kvp_pkey_t *k)
+{
+    kvp_pend_t *p = k->pend;
+
+    pkey_refuse(m, k, KVP_NO_SPACE);
+    if (p->left == 0) kvp_pend_answer(m, p);
+}
+
+/* All but what the client does not reach was looked at in vain: better there than nowhere. */
+static void
+drop_wish(kvp_master_t *m, kvp_pend_t *p)
+{
+    p->avoid_n = 0;
+    kvp_master_space_news(m);
+}
+
+/* In the order of arrival. A key that cannot be served stays, and then nothing of its length or longer is tried behind
+ * it: shorter ones may still find a place. Returns false where it stopped at a message that was cut: the list changed. */
+static bool
+retry_pass(kvp_master_t *m, failed_t *failed)
+{
+    uint32_t looked = 0;
+
+    kvp_list_foreach_safe (pos, tmp, &m->waiting) {
+        kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, link);
+        uint64_t len = k->attempt->bytes;
+        bool is_long_key = kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid)) > KVP_KEY_CELL_BYTES;
+        bool is_final;
+        kvp_err_t err;
+
+        if (k->pend->session->is_over) continue; /* its turn to be aborted comes */
+        if (looked++ == RETRY_LOOK_MAX) return true;
+        if (m->slice_left == 0) {
+            m->has_space_news = true;
+            return true;
+        }
+        /* An upsert may have the space of what it replaces, which the others do not. */
+        if (k->attempt->over == KVP_OID_NONE && has_failed(failed, k->attempt->tenant, len, is_long_key)) {
+            if (failed->is_final) refuse_one(m, k);
+            continue;
+        }
+        err = pkey_try(m, k);
+        if (err == KVP_OK) continue;
+        if (err == KVP_EAGAIN) m->has_space_news = true; /* its search goes on with the next step */
+        is_final = err == KVP_NO_SPACE && pkey_refusal(m, k) == KVP_NO_SPACE;
+        if (is_final && k->pend->avoid_n > 0) {
+            drop_wish(m, k->pend);
+            continue;
+        }
+        if (k->attempt->copies == 1 && k->pend->avoid_n == 0 && k->pend->only == 0)
+            note_failure(failed, k->attempt->tenant, len, is_long_key, is_final);
+        if (err != KVP_NO_SPACE) continue;
+        if (pend_cut(m, k->pend)) return false;
+        if (is_final) refuse_one(m, k);
+    }
+    return true;
+}
+
+void
+kvp_put_retry_waiting(kvp_master_t *m)
+{
+    failed_t failed = {.tenant = NULL};
+
+    while (!retry_pass(m, &failed))
+        continue;
+}
+
+void
+kvp_put_tick(kvp_master_t *m)
+{
+    uint64_t now_tick = m->now_ns / KVP_TICK_NS;
+
+    /* A wait is shorter than the wheel, so each list is looked at once however late it is. */
+    if (now_tick - m->put_tick > KVP_PUT_WHEEL) m->put_tick = now_tick - KVP_PUT_WHEEL;
+    while (m->put_tick < now_tick) {
+        kvp_list_t *list = &m->pends[(m->put_tick + 1) % KVP_PUT_WHEEL];
+
+        kvp_list_foreach_safe (pos, tmp, list) {
+            kvp_pend_t *p = kvp_list_entry(pos, kvp_pend_t, due);
+
+            if (m->slice_left == 0) return;
+            if (p->due_ns <= m->now_ns) pend_refuse(m, p);
+        }
+        m->put_tick++;
+    }
+}

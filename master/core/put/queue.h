@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Puts that wait for space: one kvp_pend_t a message, one kvp_pkey_t a key that has no extent yet.
+ */
+#ifndef KVP_MASTER_CORE_PUT_QUEUE_H
+#define KVP_MASTER_CORE_PUT_QUEUE_H
+
+#include "common/list.h"
+#include "master/core/base/step.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/put/attempt.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/wire.h"
+
+typedef struct kvp_pend kvp_pend_t;
+typedef struct kvp_pkey kvp_pkey_t;
+
+#define KVP_PUT_WAIT_MS 1000u /* PutBegin with wait_ms 0 */
+#define KVP_PUT_WAIT_MAX_MS 10000u
+#define KVP_PUT_WHEEL 1024u /* a list for each tick in which a waiting put may be due */
+
+/* What may have to make room: the next kind when without it all was looked at in vain. */
+typedef enum {
+    KVP_TAKES_PLAIN,
+    KVP_TAKES_PROBED, /* also what only a probe protects */
+    KVP_TAKES_PINNED, /* also what is pinned softly */
+} kvp_takes_t;
+
+struct kvp_pkey {
+    kvp_list_t link; /* master->waiting, unless it has claimed a window */
+    kvp_list_t of_attempt;
+    kvp_list_t of_pend;
+    kvp_list_t claimed; /* retire records of the window */
+    kvp_list_t of_segment; /* segment->claims */
+    kvp_pend_t *pend;
+    kvp_attempt_t *attempt;
+    kvp_chunk_t *chunk; /* of the window; NULL = none */
+    uint64_t from, to; /* the window in the chunk, bytes */
+    uint32_t oid;
+    uint32_t claim_left; /* records of the window that are not free yet */
+    uint32_t scan_chunk, scan_slot; /* where the search through all chunks goes on, */
+    uint32_t scan_run; /* and the run that reaches to there: its first slot, where that lies, */
+    uint64_t scan_run_off;
+    uint64_t scan_cost; /* and what it costs up to there */
+    uint64_t scan_news; /* master->space_news when that search began */
+    bool is_scanned; /* it came to the end, in vain */
+    kvp_takes_t takes;
+    uint32_t met; /* a bit for each kind that was left out */
+    bool is_taking; /* it looks through the chunks of other tenants: scan_left more, from scan_chunk and scan_slot on */
+    uint32_t scan_left;
+
+    /* evacuate.c */
+    kvp_list_t clearing; /* master->clearings: its window is large, and not claimed but cleared */
+    bool is_clearing;
+    bool is_foreign; /* a whole chunk of another tenant */
+    bool is_walked; /* the window, to its end; what was blocked is tried again */
+    uint32_t clear_slot; /* where the walk goes on; KVP_SLAB_NONE = at the start */
+    uint64_t clear_next_ns, clear_end_ns; /* the next walk, and when it is given up */
+};
+
+struct kvp_pend {
+    kvp_list_t link; /* session->pends */
+    kvp_list_t due; /* master->pends, by the tick */
+    kvp_list_t attempts; /* begun by it */
+    kvp_list_t keys; /* those that wait */
+    kvp_session_t *session;
+    kvp_frame_hdr_t ask;
+    uint64_t due_ns;
+    uint32_t n;
+    uint32_t left; /* keys not decided */
+    uint32_t claims; /* of these, with a window */
+    uint32_t grants; /* copies */
+    uint32_t copies; /* wanted of each object */
+    uint32_t epoch; /* of the namespace, when it came */
+    bool is_upsert;
+    bool is_refused; /* some key that waited, for good, */
+    uint64_t refused_news; /* after so many space_news */
+    kvp_pin_t pin;
+    kvp_wire_obj_t *objs; /* owned, n */
+    uint32_t avoid[KVP_AVOID_MAX]; /* segments that its client does not reach */
+    uint32_t avoid_n; /* 0 also when that wish was dropped */
+    uint32_t only; /* the segment that its client wants it in; 0 = any */
+};
+
+kvp_pend_t *kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg);
+void kvp_pend_place(kvp_master_t *m, const kvp_attempt_t *a); /* a copy of it has its place */
+void kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p); /* frees it */
+void kvp_pend_end(kvp_pend_t *p); /* without an answer */
+void kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a); /* one copy of it waits */
+void kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k); /* it waits no more; what becomes of its attempt is the caller's */
+void kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k); /* every record of its window is free */
+void kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k); /* its window is lost */
+bool kvp_put_may_nodes_come(const kvp_master_t *m); /* a segment may be mounted soon, or again */
+/* kvp_put_leave_segment gives up the windows in it, as far as the step reaches; false while there are more. */
+bool kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g);
+void kvp_put_tick(kvp_master_t *m);
+void kvp_put_retry_waiting(kvp_master_t *m);
+
+#endif

@@ -1,0 +1,633 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Memory that this master does not know: its node reports what is SEALED, and what is sound and newest is adopted. The
+ * segment is as good as lost until the report is over: nothing in it is served, nothing is placed there.
+ *
+ * Design notes.
+ * - Clients wrote the descriptors. Whatever does not follow from the key, the geometry and the order is not wanted, and
+ *   its node makes it DEAD. Versions are generations, so the greatest of a key is the newest, in whatever order nodes come,
+ *   and extents of one version are copies.
+ * - Space between what is adopted may be granted already, by a master that is gone, to a writer that is not. It is retired
+ *   under generations of this term, with "whoever could write before" as owner: one more extent in quarantine.
+ * - What is not wanted stays SEALED until its node has read the answer, and is space like any other by then. So the last page
+ *   tells of nothing: who sends it has obeyed all answers, and nothing is placed in the segment before.
+ * - Pages are small, what is left to do at the end goes in slices: no step is long, however much there is.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+#include "common/recpool.h"
+
+#include <stdlib.h>
+
+#define PAGE_MAX 256u /* records, */
+#define PAGE_TOMBS_MAX 1024u /* and tombstones of a page */
+#define LARGE_BYTES 65536u /* extents from here up lie on pages */
+#define KEY_OFFSET_BITS 40u /* of an offset among the long keys of a chunk */
+#define CLOSE_RECORDS 8u /* to make a chunk's allocator costs as much as to touch so many records */
+
+/* One record of a page, taken apart. */
+typedef struct {
+    kvp_wire_extent_t rec;
+    kvp_desc_t desc;
+    const uint8_t *key;
+} told_t;
+
+/* A long key: where it lies is adopted when all of its chunk are known, since they come in no order. */
+typedef struct {
+    kvp_heapnode_t node; /* by chunk, then by offset in the area of long keys */
+    uint32_t number; /* in the report's pool */
+    uint32_t oid;
+    uint32_t slot; /* of the extent */
+    uint32_t bytes;
+} long_key_t;
+
+struct kvp_report {
+    kvp_session_t *node;
+    uint32_t chunk; /* that is being adopted */
+    uint32_t closed; /* chunks that nothing is left to do for */
+    bool is_busy; /* a page has come, and is answered when what it left to do is done */
+    bool is_last; /* it was the last one: that is every chunk */
+    kvp_frame_hdr_t ask; /* that page */
+    uint32_t ask_n;
+    uint8_t verdicts[PAGE_MAX]; /* its answer */
+    kvp_buf_t reminders; /* kvp_wire_tomb_t because of which some of it is not wanted */
+    kvp_heap_t keys; /* long ones that are not adopted yet */
+    kvp_recpool_t key_pool;
+};
+
+/* ---- lifetime */
+void
+kvp_report_begin(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node)
+{
+    g->report = kvp_core_alloc(1, sizeof *g->report);
+    g->report->node = node;
+    kvp_recpool_init(&g->report->key_pool, sizeof(long_key_t), offsetof(long_key_t, oid), UINT32_MAX);
+    m->reports++;
+}
+
+void
+kvp_report_free(kvp_master_t *m, kvp_segment_t *g)
+{
+    if (g->report == NULL) return;
+    m->reports--;
+    m->closing -= g->report->is_busy;
+    kvp_heap_fini(&g->report->keys);
+    kvp_buf_fini(&g->report->reminders);
+    kvp_place_bury_pool(m, &g->report->key_pool);
+    free(g->report);
+    g->report = NULL;
+}
+
+kvp_segment_t *
+kvp_report_by(const kvp_master_t *m, const kvp_session_t *node)
+{
+    if (m->reports == 0) return NULL;
+    kvp_list_foreach (pos, &m->segments) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (g->report != NULL && g->report->node == node) return g;
+    }
+    return NULL;
+}
+
+/* Half a report is none: the next one begins anew. */
+static void
+give_up(kvp_master_t *m, kvp_segment_t *g)
+{
+    kvp_report_free(m, g);
+    kvp_segment_drop(m, g);
+}
+
+/* A node that has sent its last page cannot know whether that came, and so whether anything was placed in its memory: it says
+ * at the next mount that it may have been. Here it is known. What there is no room for is made anew, which is safe, and
+ * loses what it held. Returns cut_n where it is none of them. */
+static uint32_t
+cut_at(const kvp_master_t *m, const uint8_t uuid[16])
+{
+    uint32_t i = 0;
+
+    while (i < m->cut_n && memcmp(m->cut[i], uuid, sizeof m->cut[i]) != 0)
+        i++;
+    return i;
+}
+
+bool
+kvp_report_was_cut(const kvp_master_t *m, const uint8_t uuid[16])
+{
+    return cut_at(m, uuid) < m->cut_n && KVP_RULE(REPORT_AGAIN);
+}
+
+static void
+note_cut(kvp_master_t *m, const kvp_segment_t *g)
+{
+    uint32_t i = m->cut_n < KVP_CUT_REPORTS_MAX ? m->cut_n : m->cut_seq++ % KVP_CUT_REPORTS_MAX;
+
+    if (kvp_report_was_cut(m, g->uuid)) return;
+    memcpy(m->cut[i], g->uuid, sizeof m->cut[i]);
+    if (i == m->cut_n) m->cut_n++;
+}
+
+static void
+forget_cut(kvp_master_t *m, const kvp_segment_t *g)
+{
+    uint32_t i = cut_at(m, g->uuid);
+
+    if (i < m->cut_n) memmove(m->cut[i], m->cut[--m->cut_n], sizeof m->cut[i]);
+}
+
+void
+kvp_report_lost(kvp_master_t *m, const kvp_session_t *node)
+{
+    kvp_segment_t *g = kvp_report_by(m, node);
+
+    if (g == NULL) return;
+    note_cut(m, g);
+    give_up(m, g);
+}
+
+/* The node made up, or mixed up, what it told: its memory is to be made anew. */
+static void
+spoil(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s, const char *why)
+{
+    memcpy(m->spoiled[m->spoiled_at++ % KVP_SPOILED_MAX], g->uuid, sizeof g->uuid);
+    give_up(m, g);
+    kvp_session_close(m, s, why);
+}
+
+/* ---- space that might still be written to */
+/* Large extents lie on pages, so a gap among small ones is up to three. */
+static uint64_t
+next_piece(uint64_t from, uint64_t to)
+{
+    uint64_t page = kvp_slab_align_bytes(LARGE_BYTES), first = kvp_align_up(from, page);
+
+    if (to - from < LARGE_BYTES) return to - from;
+    return first > from ? first - from : (to - from) / page * page;
+}
+
+/* Retires everything from the chunk's tail up to `to`. */
+static kvp_err_t
+close_gap(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
+{
+    for (uint64_t from = kvp_slab_tail(c->slab); from < to; from = kvp_slab_tail(c->slab)) {
+        kvp_place_t at = {.chunk = c->number, .long_key_slot = KVP_SLAB_NONE};
+        kvp_err_t err = kvp_slab_adopt(c->slab, KVP_SLAB_NONE, from, next_piece(from, to), 0, &at.slot);
+
+        if (err != KVP_OK) return err;
+        at.generation = kvp_gen_make(m->term, ++m->gen_seq);
+        c->segment->objects++; /* as if one had lain there */
+        c->tenant->used_bytes += kvp_slab_len(c->slab, at.slot);
+        c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
+        (void)kvp_retire_place(m, &at, KVP_RULE(GAP_WRITERS) ? KVP_OWNER_ANY : 0, NULL);
+    }
+    return KVP_OK;
+}
+
+/* A gap's slot may turn out to be that of an extent behind it. */
+static kvp_err_t
+clear_slot(const kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
+{
+    kvp_retire_t *r = kvp_retire_of(m, c, slot);
+
+    if (!kvp_slab_is_allocated(c->slab, slot)) return KVP_OK;
+    if (r == NULL || r->owner != KVP_OWNER_ANY) return KVP_INVALID; /* told twice */
+    return kvp_slab_move(c->slab, slot, &r->slot);
+}
+
+/* ---- one extent */
+static bool
+is_key_in_place(const kvp_chunk_t *c, const told_t *t)
+{
+    if (t->desc.key_len <= KVP_KEY_CELL_BYTES) return t->desc.key_off == kvp_key_cell_units(&c->geo, t->rec.slot);
+    return (uint64_t)t->desc.key_off * 64 >= c->geo.long_keys_off;
+}
+
+static kvp_wire_group_t
+group_of(const told_t *t)
+{
+    return (kvp_wire_group_t){t->desc.group, t->desc.group_n, t->desc.group_member};
+}
+
+/* What does not depend on anything but the record and the chunk. */
+static bool
+is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const told_t *t)
+{
+    const kvp_wire_group_t group = group_of(t);
+    const kvp_desc_t *d = &t->desc;
+    uint64_t extent = kvp_slab_extent_bytes(d->len), generation = kvp_word_generation(t->rec.word);
+
+    if (t->rec.slot >= c->geo.slots_max || kvp_word_state(t->rec.word) != KVP_DESC_SEALED) return false;
+    if (generation == 0 || generation >= kvp_gen_make(m->term, 0) || d->version > generation) return false;
+    if (d->offset % kvp_slab_align_bytes(d->len) != 0 || extent > c->bytes || d->offset > c->bytes - extent)
+        return false;
+    if (kvp_group_check_named(&group) != KVP_OK) return false;
+    if (!is_key_in_place(c, t)) return false;
+    return kvp_digest_eq(d->digest, kvp_key_digest(m->conf.digest_seed, d->tenant, t->key, d->key_len)) &&
+           d->key_hash2 == kvp_key_hash2(m->conf.digest_seed, d->tenant, t->key, d->key_len);
+}
+
+/* Copies of the key's object in memory that is being dropped are not there any more, though their turn has not come. */
+static void
+shed_dropped(kvp_master_t *m, kvp_digest_t digest)
+{
+    uint32_t oid = kvp_objindex_find(m->index, digest), n;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+
+    if (oid == KVP_OID_NONE || m->dropping == 0 || kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) return;
+    n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
+    for (uint32_t i = n; i-- > 0;) {
+        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, places[i].chunk);
+
+        if (c->segment->is_dropped) kvp_copy_lose(m, c, places[i].slot);
+    }
+}
+
+/* Whether it is one more copy of that object. */
+static bool
+may_join(const kvp_master_t *m, const kvp_obj_t *o, const kvp_segment_t *g, const told_t *t)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places);
+
+    if (n == KVP_REPLICAS_MAX || kvp_obj_len(m, o) != t->desc.len || o->sum != t->desc.sum) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, places[i].chunk);
+
+        if (c->segment->host == g->host || places[i].generation == kvp_word_generation(t->rec.word)) return false;
+    }
+    return true;
+}
+
+static bool
+is_same_key(const kvp_master_t *m, const kvp_obj_t *o, const told_t *t)
+{
+    return kvp_obj_owner(m, o)->id == t->desc.tenant && kvp_obj_has_key(m->index, o, t->key, t->desc.key_len);
+}
+
+/* Whether the index knows nothing newer. *joins_out is the object that has this version already; KVP_OID_NONE = none. Of
+ * two keys with one digest as well: while one of them was there, or was being put, the other was refused. */
+static bool
+is_wanted(const kvp_master_t *m, const kvp_segment_t *g, const told_t *t, uint32_t *joins_out)
+{
+    uint32_t oid = kvp_objindex_find(m->index, t->desc.digest);
+    const kvp_obj_t *o;
+
+    *joins_out = KVP_OID_NONE;
+    if (oid == KVP_OID_NONE) return true;
+    o = kvp_obj(m->index, oid);
+    if (o->state == KVP_OBJ_WRITING) return is_same_key(m, o, t);
+    if (KVP_RULE(NEWEST_WINS) ? kvp_obj_version(o) < t->desc.version : kvp_obj_version(o) != t->desc.version)
+        return true;
+    *joins_out = oid;
+    return kvp_obj_version(o) == t->desc.version && is_same_key(m, o, t) && may_join(m, o, g, t);
+}
+
+static bool
+has_group_room(kvp_master_t *m, const kvp_tenant_t *tenant, const told_t *t)
+{
+    const kvp_wire_group_t group = group_of(t);
+    uint32_t over = kvp_objindex_find(m->index, t->desc.digest);
+
+    return !kvp_group_is_named(&group) || kvp_group_may_adopt(m, tenant, &group, t->desc.version, over);
+}
+
+/* Takes what is older, or unfinished, out of the index. An upsert of that key under way stays, to replace what is found
+ * now: it is returned, else NULL. A put under way is one of what is committed: its client asks again, and is told. */
+static kvp_attempt_t *
+make_way(kvp_master_t *m, const told_t *t)
+{
+    uint32_t oid;
+
+    while ((oid = kvp_objindex_find(m->index, t->desc.digest)) != KVP_OID_NONE) {
+        const kvp_obj_t *o = kvp_obj(m->index, oid);
+        bool is_same = is_same_key(m, o, t);
+        kvp_attempt_t *a;
+
+        if (o->state == KVP_OBJ_COMMITTED) {
+            (void)kvp_revoke(kvp_obj_tenant(m, o), t->desc.digest);
+            kvp_obj_drop(m, oid, 0, NULL);
+            continue;
+        }
+        a = kvp_attempt_of(m, o);
+        if (a->is_upsert && is_same) {
+            kvp_objindex_unlink(m->index, oid);
+            kvp_group_leave(m, oid); /* it joins when it takes the place of what is found */
+            return a;
+        }
+        kvp_attempt_void(m, a, is_same ? KVP_ALREADY : KVP_COLLISION);
+    }
+    return NULL;
+}
+
+static void
+note_long_key(kvp_report_t *r, const kvp_chunk_t *c, const told_t *t, uint32_t oid)
+{
+    uint64_t offset = (uint64_t)t->desc.key_off * 64 - c->geo.long_keys_off;
+    uint32_t number;
+    long_key_t *k;
+
+    if (t->desc.key_len <= KVP_KEY_CELL_BYTES) return;
+    number = kvp_recpool_take(&r->key_pool);
+    if (number == KVP_RECPOOL_NONE) kvp_panic("out of memory: %u long keys", r->key_pool.n);
+    k = kvp_recpool_at(&r->key_pool, number);
+    *k = (long_key_t){
+        .number = number,
+        .oid = oid,
+        .slot = t->rec.slot,
+        .bytes = (uint32_t)kvp_slab_extent_bytes(t->desc.key_len),
+    };
+    kvp_heap_add(&r->keys, &k->node, (uint64_t)c->index << KEY_OFFSET_BITS | offset);
+}
+
+/* The extent is the object's from now on. */
+static void
+enter_copy(kvp_master_t *m, kvp_chunk_t *c, const told_t *t, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    uint64_t extent = kvp_slab_len(c->slab, t->rec.slot);
+    kvp_place_t at = {
+        .chunk = c->number,
+        .slot = t->rec.slot,
+        .generation = kvp_word_generation(t->rec.word),
+        .long_key_slot = KVP_SLAB_NONE,
+    };
+
+    kvp_slab_set_owner(c->slab, at.slot, oid);
+    kvp_obj_add_place(m, oid, &at, extent - t->desc.len);
+    kvp_pin_count(m, o, (int64_t)extent);
+    kvp_group_bytes(m, o, (int64_t)extent);
+    c->segment->objects++;
+    c->segment->used_bytes += extent;
+    c->tenant->used_bytes += extent;
+    note_long_key(c->segment->report, c, t, oid);
+}
+
+/* What can be evicted is, once its segment is up: it comes back on the common list then. */
+static void
+list_aside(kvp_master_t *m, uint32_t oid)
+{
+    uint32_t unit = kvp_victim_unit(m, oid);
+    const kvp_obj_t *o = kvp_obj(m->index, unit);
+    kvp_segment_t *g = kvp_obj_chunk(m, o)->segment;
+
+    kvp_victim_used(m, unit);
+    if (o->list != KVP_OBJLIST_LRU || g->report == NULL) return;
+    kvp_victim_removed(m, unit);
+    kvp_objlist_push_young(m->index, &g->aside, unit);
+}
+
+static void
+enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
+{
+    const kvp_wire_group_t group = group_of(t);
+    kvp_attempt_t *heir = make_way(m, t);
+    uint32_t oid = kvp_objindex_make(m->index, t->desc.digest, t->key, t->desc.key_len);
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    kvp_objindex_link(m->index, oid, t->desc.digest);
+    o->generation = t->desc.version;
+    o->sum = t->desc.sum;
+    o->state = KVP_OBJ_COMMITTED;
+    o->attempt = KVP_NONE;
+    o->pin = t->desc.flags & KVP_DESC_PIN;
+    enter_copy(m, c, t, oid);
+    if (kvp_group_is_named(&group)) kvp_group_adopt(m, c->tenant, oid, &group);
+    list_aside(m, oid);
+    c->tenant->objects++;
+    m->st.objects++;
+    m->st.adopted++;
+    if (!m->journal.is_judge) kvp_journal_commit(m, oid, t->desc.digest);
+    if (heir != NULL) kvp_attempt_draft(m, heir, oid);
+}
+
+/* A chunk belongs to the tenant whose object comes first. */
+static bool
+give_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant)
+{
+    kvp_tenant_t *t;
+
+    if (c->tenant != NULL) return c->tenant->id == tenant;
+    if (!kvp_tenant_may_open(m, tenant)) return false;
+    t = kvp_tenant_open(m, tenant);
+    kvp_place_chunk_take(m, c, t);
+    kvp_tenant_rele(m, t);
+    return true;
+}
+
+/* That one is gone. It may be what tells that an older one is, too: its node keeps that in mind before it makes it DEAD. */
+static bool
+is_gone(const kvp_master_t *m, kvp_segment_t *g, const told_t *t)
+{
+    kvp_wire_tomb_t tomb = kvp_owed_tomb(m, t->desc.tenant, t->desc.digest);
+
+    if (t->desc.version > tomb.version || !KVP_RULE(TOMBSTONE)) return false;
+    kvp_buf_append(&g->report->reminders, &tomb, sizeof tomb);
+    return true;
+}
+
+static bool
+adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
+{
+    uint32_t slot, joins;
+
+    if (!is_sound(m, c, t) || t->desc.offset < kvp_slab_tail(c->slab)) return false;
+    if (!kvp_owed_is_rebuilding(m)) return false;
+    if (is_gone(m, c->segment, t)) return false;
+    if (!kvp_ledger_admits(m, t->desc.digest, t->desc.version)) return false;
+    if (!give_chunk(m, c, t->desc.tenant)) return false;
+    shed_dropped(m, t->desc.digest);
+    if (!is_wanted(m, c->segment, t, &joins)) return false;
+    if (joins == KVP_OID_NONE && !has_group_room(m, c->tenant, t)) return false;
+    if (close_gap(m, c, t->desc.offset) != KVP_OK || clear_slot(m, c, t->rec.slot) != KVP_OK) return false;
+    if (kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_slab_extent_bytes(t->desc.len), 0, &slot) != KVP_OK)
+        return false;
+    kvp_place_note_sealed(c, slot);
+    if (joins != KVP_OID_NONE)
+        enter_copy(m, c, t, joins);
+    else
+        enter(m, c, t);
+    return true;
+}
+
+/* ---- one chunk */
+static void
+open_chunk(kvp_chunk_t *c)
+{
+    if (c->slab == NULL && kvp_slab_create(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
+        kvp_panic("out of memory: allocator of a chunk");
+}
+
+/* A key whose place is another's as well cannot be kept, nor the copy. */
+static void
+adopt_long_key(kvp_master_t *m, kvp_chunk_t *c, const long_key_t *k)
+{
+    uint64_t offset = k->node.key & ((1ull << KEY_OFFSET_BITS) - 1);
+    uint32_t slot;
+
+    if (c->long_keys == NULL && kvp_slab_create(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys) != KVP_OK)
+        kvp_panic("out of memory: allocator of long keys");
+    if (kvp_slab_owner(c->slab, k->slot) != k->oid) return; /* removed meanwhile */
+    if (kvp_slab_adopt(c->long_keys, KVP_SLAB_NONE, offset, k->bytes, 0, &slot) == KVP_OK)
+        kvp_copy_set_long_key(m, k->oid, c, k->slot, slot);
+    else
+        kvp_copy_lose(m, c, k->slot);
+}
+
+/* Those of chunks of which nothing more is told. False while there are more. */
+static bool
+adopt_long_keys(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
+{
+    kvp_report_t *r = g->report;
+    kvp_heapnode_t *first;
+
+    while ((first = kvp_heap_least(&r->keys)) != NULL) {
+        long_key_t *k = kvp_heap_entry(first, long_key_t, node);
+        uint32_t chunk = (uint32_t)(first->key >> KEY_OFFSET_BITS);
+
+        if (chunk == r->chunk && !r->is_last) return true;
+        if (*left == 0) return false;
+        --*left;
+        kvp_master_spend(m, 1);
+        kvp_heap_del(&r->keys, first);
+        adopt_long_key(m, &g->chunks[chunk], k);
+        kvp_recpool_give(&r->key_pool, k->number);
+    }
+    return true;
+}
+
+/* What lies behind the last extent of a chunk, or in one that has none. */
+static kvp_err_t
+close_chunk(kvp_master_t *m, kvp_chunk_t *c)
+{
+    kvp_err_t err;
+
+    open_chunk(c);
+    if (c->tenant == NULL && !give_chunk(m, c, 0)) return KVP_LIMIT; /* whoever it is: it is empty soon */
+    err = close_gap(m, c, kvp_slab_region_bytes(c->slab));
+    if (c->gaps == 0) kvp_place_forget_sealed(c);
+    kvp_place_room_changed(c);
+    return err;
+}
+
+/* ---- pages */
+static bool
+take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, told_t *t_out)
+{
+    const kvp_wire_extent_t *rec = kvp_rd_array(rd, 1, sizeof *rec);
+    const uint8_t *desc = kvp_rd_array(rd, sizeof(kvp_desc_t), 1);
+    const kvp_chunk_t *c;
+
+    if (rec == NULL || desc == NULL || rec->chunk >= g->chunk_n) return false;
+    t_out->rec = *rec;
+    memcpy(&t_out->desc, desc, sizeof t_out->desc);
+    if (t_out->desc.key_len > KVP_KEY_MAX) return false;
+    t_out->key = kvp_rd_array(rd, kvp_align_up(t_out->desc.key_len, 8), 1);
+    if (t_out->key == NULL) return false;
+    c = kvp_segment_chunk(m, g, rec->chunk);
+    /* What is broken is only not wanted; it says so by a state that is not SEALED. */
+    if (t_out->desc.word != rec->word ||
+        kvp_desc_verify(desc, sizeof t_out->desc, &c->geo, c->bytes, &t_out->desc) != KVP_OK)
+        t_out->rec.word = 0;
+    return true;
+}
+
+static bool
+take_tombs(kvp_master_t *m, kvp_rd_t *rd, uint32_t n)
+{
+    const kvp_wire_tomb_t *tombs = kvp_rd_array(rd, n, sizeof *tombs);
+
+    if (n > 0 && tombs == NULL) return false;
+    for (uint32_t i = 0; i < n; i++)
+        kvp_owed_learn(m, &tombs[i]);
+    return true;
+}
+
+/* False where the page breaks the protocol, or its chunks do not rise. */
+static bool
+take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
+{
+    kvp_report_t *r = g->report;
+    kvp_rd_t rd;
+    told_t t;
+
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (!msg->is_whole || msg->n > (msg->is_last ? 0 : PAGE_MAX) || msg->tombs_n > PAGE_TOMBS_MAX ||
+        !take_tombs(m, &rd, msg->tombs_n))
+        return false;
+    for (uint32_t i = 0; i < msg->n; i++) {
+        if (!take_told(m, &rd, g, &t) || t.rec.chunk < r->chunk) return false;
+        if (r->chunk < t.rec.chunk) kvp_place_room_changed(kvp_segment_chunk(m, g, r->chunk));
+        r->chunk = t.rec.chunk;
+        open_chunk(&g->chunks[r->chunk]);
+        r->verdicts[i] = (uint8_t)(adopt(m, &g->chunks[r->chunk], &t) ? 0 : KVP_RETIRE_DEAD);
+    }
+    kvp_place_room_changed(kvp_segment_chunk(m, g, r->chunk));
+    return true;
+}
+
+static void
+on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Report *msg, const kvp_frame_t *f)
+{
+    kvp_report_t *r = g->report;
+    uint32_t nothing_more = 0; /* in this step: it is answered at once where no long keys are to be adopted */
+
+    if (r->is_busy || !take_page(m, g, msg, f)) {
+        spoil(m, g, s, "a report that breaks the rules");
+        return;
+    }
+    kvp_owed_remind(m, g, s, &r->reminders);
+    kvp_master_spend(m, msg->n);
+    r->is_busy = true;
+    r->is_last = msg->is_last;
+    r->ask = f->hdr;
+    r->ask_n = msg->n;
+    m->closing++;
+    if (!r->is_last) (void)kvp_report_slice(m, g, &nothing_more);
+}
+
+void
+kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    kvp_segment_t *g = kvp_report_by(m, s);
+    Kvp__Pb__Report *msg;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__report__descriptor, f);
+    if (msg == NULL)
+        kvp_session_close(m, s, "malformed Report");
+    else if (g == NULL || msg->uuid.len != sizeof g->uuid || memcmp(msg->uuid.data, g->uuid, sizeof g->uuid) != 0)
+        kvp_reply_plain(m, s, &f->hdr, KVP_NO_SEGMENT, "no report was asked for");
+    else
+        on_page(m, s, g, msg, f);
+    kvp_pb_free(&pb, msg);
+}
+
+bool
+kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
+{
+    kvp_report_t *r = g->report;
+    kvp_session_t *s = r->node;
+
+    if (!r->is_busy) return true;
+    if (!adopt_long_keys(m, g, left)) return false;
+    if (!r->is_last) {
+        r->is_busy = false;
+        m->closing--;
+        kvp_reply_results(m, s, &r->ask, r->verdicts, r->ask_n, sizeof *r->verdicts);
+        return true;
+    }
+    for (; r->closed < g->chunk_n; *left -= CLOSE_RECORDS) {
+        if (*left < CLOSE_RECORDS) return false;
+        if (close_chunk(m, kvp_segment_chunk(m, g, r->closed++)) != KVP_OK) {
+            spoil(m, g, s, "a report that leaves no slots");
+            return true;
+        }
+    }
+    kvp_reply_results(m, s, &r->ask, NULL, 0, sizeof(uint8_t));
+    kvp_report_free(m, g);
+    forget_cut(m, g);
+    m->gaps_due_ns = m->now_ns + KVP_GAP_WAIT_NS;
+    kvp_present_reported(m);
+    kvp_segment_up(m, g, s);
+    return true;
+}

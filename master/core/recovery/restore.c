@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tickets that clients present again, of sessions that were lost: PROTOCOL "PRESENT", ADR 0010. And the time for which a
+ * master that took over keeps what they may come for.
+ *
+ * Design notes.
+ * - Nothing of a ticket is believed: an object is protected for who asks for it, as by a GET or a LOOKUP, within the same
+ *   bounds. What differs is that an object need not be served for that: its node may be away, or still reporting.
+ * - The bounds are shares of the pool, which is not whole before all nodes are back. Until then what is beyond them is
+ *   asked for again.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#define TAKE_OVER_WAIT_NS KVP_MS(2000) /* clients are back by then, */
+#define REPORT_WAIT_NS KVP_MS(500) /* and ask again for what that report has brought */
+#define RETRY_MS 100u
+
+/* ---- what may be presented yet */
+void
+kvp_present_expect(kvp_master_t *m)
+{
+    m->took_over_ns = m->now_ns;
+    m->presents_due_ns = m->now_ns + kvp_min_u64(TAKE_OVER_WAIT_NS, m->conf.lease_ns);
+}
+
+void
+kvp_present_reported(kvp_master_t *m)
+{
+    uint64_t due = kvp_min_u64(m->now_ns + REPORT_WAIT_NS, m->took_over_ns + m->conf.lease_ns);
+
+    m->presents_due_ns = kvp_max_u64(m->presents_due_ns, due);
+}
+
+bool
+kvp_present_may_come(const kvp_master_t *m)
+{
+    return m->now_ns < m->presents_due_ns && KVP_RULE(PRESENT_GRACE);
+}
+
+bool
+kvp_present_may_name(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return kvp_present_may_come(m) && kvp_obj_version(o) < kvp_gen_make(m->term, 0);
+}
+
+/* ---- one record */
+static bool
+is_more_expected(const kvp_master_t *m)
+{
+    return kvp_owed_is_rebuilding(m) || m->journal.is_settling;
+}
+
+/* What can still become of a key that is not here, or only in an older version than is wanted. */
+static kvp_err_t
+missing(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *rec)
+{
+    uint64_t gone = kvp_owed_version(m, s->tenant->id, rec->digest);
+
+    if (!is_more_expected(m) || (rec->version != 0 && rec->version <= gone)) return KVP_NOT_FOUND;
+    return KVP_RETRY_AFTER;
+}
+
+/* Some of its memory is there, or may come back. */
+static bool
+has_memory(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, o, places);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (!((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, places[i].chunk))->segment->is_dropped) return true;
+    return false;
+}
+
+static kvp_err_t
+find_object(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *rec, uint32_t *oid_out)
+{
+    uint32_t oid = kvp_objindex_find(m->index, rec->digest);
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+
+    if (o == NULL || o->state != KVP_OBJ_COMMITTED || !has_memory(m, o)) return missing(m, s, rec);
+    if (kvp_obj_tenant(m, o) != s->tenant || kvp_obj_version(o) <= s->tenant->min_version) return KVP_NOT_FOUND;
+    if (rec->version != 0 && kvp_obj_version(o) != rec->version)
+        return kvp_obj_version(o) < rec->version ? missing(m, s, rec) : KVP_NOT_FOUND;
+    if (kvp_group_hides(m, o)) return is_more_expected(m) ? KVP_RETRY_AFTER : KVP_NOT_FOUND;
+    *oid_out = oid;
+    return KVP_OK;
+}
+
+static kvp_err_t
+find_group(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *rec, kvp_group_t **group_out)
+{
+    kvp_group_t *g = kvp_group_seen(m, s->tenant, rec->digest);
+
+    if (g == NULL) return is_more_expected(m) || m->lost_n > 0 ? KVP_RETRY_AFTER : KVP_NOT_FOUND;
+    *group_out = g;
+    return KVP_OK;
+}
+
+/* ---- what goes under one ticket */
+typedef struct {
+    uint32_t at[KVP_PLACES_MAX]; /* of what was found: its place in the message, */
+    uint32_t oids[KVP_PLACES_MAX]; /* and what it is */
+    kvp_group_t *groups[KVP_PLACES_MAX];
+    uint32_t n;
+} found_t;
+
+static bool
+is_same_set(const kvp_wire_present_t *a, const kvp_wire_present_t *b)
+{
+    return a->set == b->set && a->kind == b->kind && a->ttl_ms == b->ttl_ms;
+}
+
+static void
+find_all(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *recs, uint32_t from, uint32_t to,
+         kvp_wire_presented_t *answers, found_t *found)
+{
+    found->n = 0;
+    for (uint32_t i = from; i < to; i++) {
+        if (recs[i].kind == KVP_PRESENT_GROUP)
+            answers[i].err = find_group(m, s, &recs[i], &found->groups[found->n]);
+        else
+            answers[i].err = find_object(m, s, &recs[i], &found->oids[found->n]);
+        if (answers[i].err == KVP_OK) found->at[found->n++] = i;
+    }
+}
+
+static uint32_t
+grantable(const kvp_master_t *m, const kvp_session_t *s, uint32_t kind, const found_t *found)
+{
+    if (kind == KVP_PRESENT_GROUP) return kvp_ticket_grantable_groups(m, s, found->groups, found->n);
+    if (kind == KVP_PRESENT_RESERVE) return kvp_ticket_grantable(m, s, found->oids, found->n);
+    return kvp_ticket_may_take(m, s, found->oids, found->n) ? found->n : 0;
+}
+
+static uint64_t
+take(kvp_master_t *m, kvp_session_t *s, const kvp_wire_present_t *like, const found_t *found, uint32_t n)
+{
+    uint64_t ttl_ns = kvp_min_u64(KVP_MS(like->ttl_ms), m->conf.lease_ns);
+
+    if (!KVP_RULE(PRESENT)) return 1;
+    if (like->kind == KVP_PRESENT_GROUP) return kvp_ticket_take_groups(m, s, found->groups, n, ttl_ns);
+    return kvp_ticket_take(m, s, like->kind == KVP_PRESENT_HOLD ? KVP_TICKET_HOLD : KVP_TICKET_RESERVE, found->oids, n,
+                           ttl_ns);
+}
+
+static kvp_err_t
+check_set(const kvp_wire_present_t *like)
+{
+    if (like->kind < KVP_PRESENT_HOLD || like->kind > KVP_PRESENT_GROUP) return KVP_INVALID;
+    return like->kind != KVP_PRESENT_HOLD && like->ttl_ms == 0 ? KVP_NOT_FOUND : KVP_OK; /* its time is over */
+}
+
+static void
+take_set(kvp_master_t *m, kvp_session_t *s, const kvp_wire_present_t *recs, uint32_t from, uint32_t to,
+         kvp_wire_presented_t *answers)
+{
+    const kvp_wire_present_t *like = &recs[from];
+    kvp_err_t beyond = is_more_expected(m) ? KVP_RETRY_AFTER : KVP_LIMIT, err = check_set(like);
+    uint32_t granted;
+    uint64_t ticket;
+    found_t found;
+
+    for (uint32_t i = from; i < to && err != KVP_OK; i++)
+        answers[i].err = err;
+    if (err != KVP_OK) return;
+    find_all(m, s, recs, from, to, answers, &found);
+    granted = grantable(m, s, like->kind, &found);
+    ticket = granted == 0 ? 0 : take(m, s, like, &found, granted);
+    for (uint32_t i = 0; i < found.n; i++) {
+        answers[found.at[i]].ticket = i < granted ? ticket : 0;
+        if (i >= granted) answers[found.at[i]].err = beyond;
+    }
+    m->st.presented += granted;
+}
+
+void
+kvp_on_present(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__PresentReply reply = KVP__PB__PRESENT_REPLY__INIT;
+    kvp_wire_presented_t answers[KVP_PLACES_MAX];
+    const kvp_wire_present_t *recs = NULL;
+    Kvp__Pb__Present *msg;
+    kvp_buf_t *out;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__present__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX) recs = kvp_rd_array(&rd, msg->n, sizeof *recs);
+    if (recs == NULL) {
+        kvp_session_close(m, s, "malformed Present");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    memset(answers, 0, sizeof answers);
+    for (uint32_t from = 0, to; from < msg->n; from = to) {
+        for (to = from + 1; to < msg->n && is_same_set(&recs[from], &recs[to]);)
+            to++;
+        take_set(m, s, recs, from, to, answers);
+    }
+    kvp_master_spend(m, msg->n);
+    reply.n = msg->n;
+    for (uint32_t i = 0; i < msg->n; i++)
+        if (answers[i].err == KVP_RETRY_AFTER) reply.retry_ms = RETRY_MS;
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    kvp_buf_append(out, answers, msg->n * sizeof *answers);
+    kvp_frame_end(out, at);
+    kvp_pb_free(&pb, msg);
+}

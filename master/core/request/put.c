@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Puts: begin (an attempt gets its extents, at once or after room was made), commit, abort. Only the writer's transfers
+ * come between begin and commit; if the writer goes, its keys are free at once and its extents are retired with it as
+ * owner, so the node proves that it cannot store any more.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+/* ---- begin */
+static kvp_err_t
+check_put(const kvp_master_t *m, uint32_t tenant, const kvp_wire_put_t *put, const uint8_t *keys, size_t keys_len)
+{
+    if (put->key_len == 0 || put->key_len > KVP_KEY_MAX) return KVP_BAD_KEY;
+    if (put->key_at > keys_len || put->key_len > keys_len - put->key_at) return KVP_INVALID;
+    if (put->len == 0 || put->attempt == 0) return KVP_INVALID;
+    if (!kvp_digest_eq(put->digest, kvp_key_digest(m->conf.digest_seed, tenant, keys + put->key_at, put->key_len)))
+        return KVP_INVALID;
+    return KVP_OK;
+}
+
+/* Whether a committed object is one for those who put its key: ALREADY, or OK where a fresh copy is better than waiting
+ * for it: its node is away, its epoch is over, or its group is. IN_PROGRESS: it is hidden, and somebody else's. */
+static kvp_err_t
+check_worth(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    if (kvp_obj_up_n(m, o) == 0) return KVP_OK;
+    return kvp_group_hides(m, o) ? kvp_group_claim(m, s, oid) : KVP_ALREADY;
+}
+
+/* A committed object in the way: what a put, or an upsert, of its key is answered. */
+static kvp_err_t
+check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t digest, bool is_upsert,
+                uint32_t *over_out)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_attempt_t *heir = kvp_attempt_heir(m, o);
+    kvp_err_t err = check_worth(m, s, oid);
+
+    /* Worth waiting for: it may be the only copy. */
+    if (!kvp_obj_is_served(m, o) && kvp_obj_is_reported(m, o)) return KVP_RETRY_AFTER;
+    if (err == KVP_IN_PROGRESS) return err;
+    if (heir != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(m, heir)) return KVP_IN_PROGRESS;
+    if (err == KVP_OK) {
+        (void)kvp_revoke(kvp_obj_tenant(m, o), digest);
+        kvp_obj_drop(m, oid, 0, NULL);
+        return KVP_OK;
+    }
+    kvp_victim_used(m, oid); /* so what an upsert replaces is not evicted for its sake first */
+    if (!is_upsert) return o->is_young == 0 ? KVP_ALREADY : KVP_RETRY_AFTER; /* not durable yet: nothing is promised */
+    *over_out = oid;
+    return KVP_OK;
+}
+
+/* What is asked for in a PutBegin. */
+typedef struct {
+    const kvp_wire_put_t *puts;
+    const kvp_wire_group_t *groups; /* NULL = none */
+    const uint8_t *keys;
+    size_t keys_len;
+} asked_t;
+
+/* What stands in the way of a new attempt, or OK; then *over_out is what it is to replace. */
+static kvp_err_t
+check_present(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put, const uint8_t *keys, uint32_t *over_out)
+{
+    uint32_t oid = kvp_objindex_find(m->index, put->digest);
+    const kvp_obj_t *o;
+
+    *over_out = KVP_OID_NONE;
+    if (oid == KVP_OID_NONE) return KVP_OK;
+    o = kvp_obj(m->index, oid);
+    if (kvp_obj_owner(m, o) != p->session->tenant && KVP_RULE(TENANT_COMPARE)) return KVP_COLLISION;
+    if (!kvp_obj_has_key(m->index, o, keys + put->key_at, put->key_len)) return KVP_COLLISION;
+    if (o->state == KVP_OBJ_COMMITTED) return check_committed(m, p->session, oid, put->digest, p->is_upsert, over_out);
+    if (kvp_attempt_take(m, kvp_attempt_of(m, o))) return KVP_OK;
+    return KVP_RULE(ALREADY_IS_COMMITTED) ? KVP_IN_PROGRESS : KVP_ALREADY;
+}
+
+static void
+count_present(kvp_master_t *m, kvp_err_t err)
+{
+    m->st.put_already += err == KVP_ALREADY;
+    m->st.put_in_progress += err == KVP_IN_PROGRESS;
+    m->st.put_collisions += err == KVP_COLLISION;
+}
+
+static bool
+is_over_limit(const kvp_master_t *m, const kvp_session_t *s, uint64_t len, uint32_t copies)
+{
+    uint64_t max = m->conf.attempt_bytes, bytes = s->attempt_bytes + s->quarantine_bytes;
+
+    if (!KVP_RULE(UNFINISHED_BYTES)) return false;
+    return s->attempt_ids.n >= KVP_ATTEMPTS_MAX || bytes > max || len > (max - bytes) / copies;
+}
+
+/* Whether the client may begin one more like that. */
+static kvp_err_t
+check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
+{
+    if (put->len > kvp_segment_longest_chunk(m))
+        return kvp_put_may_nodes_come(m) ? KVP_RETRY_AFTER : m->up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
+    if (kvp_journal_is_behind(m)) return KVP_RETRY_AFTER;
+    if (kvp_attempt_find(m, p->session, put->attempt) != NULL) return KVP_INVALID;
+    if (kvp_recent_find(&p->session->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
+    return is_over_limit(m, p->session, put->len, p->copies) ? KVP_LIMIT : KVP_OK;
+}
+
+static kvp_err_t
+begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const asked_t *asked)
+{
+    static const kvp_wire_group_t no_group;
+    const kvp_wire_put_t *put = &asked->puts[at];
+    const kvp_wire_group_t *group = asked->groups == NULL ? &no_group : &asked->groups[at];
+    kvp_session_t *s = p->session;
+    kvp_attempt_t *a;
+    kvp_err_t err;
+    uint32_t oid, over;
+
+    err = check_put(m, s->tenant->id, put, asked->keys, asked->keys_len);
+    if (err == KVP_OK) err = kvp_group_check_named(group);
+    if (err != KVP_OK) return err;
+    err = check_present(m, p, put, asked->keys, &over);
+    count_present(m, err);
+    if (err == KVP_OK) err = check_client(m, p, put);
+    if (err == KVP_OK && kvp_group_is_named(group)) err = kvp_group_may_join(m, s, group, over);
+    if (err != KVP_OK) return err;
+
+    oid = kvp_objindex_make(m->index, put->digest, asked->keys + put->key_at, (uint16_t)put->key_len);
+    a = kvp_attempt_open(m, p, at, put, group, oid);
+    if (over == KVP_OID_NONE) {
+        kvp_objindex_link(m->index, oid, put->digest);
+        if (kvp_group_is_named(group)) kvp_group_join(m, s, oid, group);
+    } else {
+        kvp_attempt_draft(m, a, over); /* it joins when it takes the place of the old one */
+    }
+    for (uint32_t i = 0; i < a->copies; i++) {
+        /* Nobody overtakes a put that waits. */
+        if (kvp_list_is_empty(&m->waiting) && kvp_place_alloc(m, a) == KVP_OK)
+            kvp_pend_place(m, a);
+        else
+            kvp_pkey_open(m, a);
+    }
+    return KVP_OK;
+}
+
+void
+kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    asked_t asked = {0};
+    Kvp__Pb__PutBegin *msg;
+    kvp_pend_t *p;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX && msg->n_avoid <= KVP_AVOID_MAX) {
+        asked.puts = kvp_rd_array(&rd, msg->n, sizeof *asked.puts);
+        if (msg->has_groups) asked.groups = kvp_rd_array(&rd, msg->n, sizeof *asked.groups);
+    }
+    if (asked.puts == NULL || rd.is_bad) {
+        kvp_session_close(m, s, "malformed PutBegin");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    m->st.put_begins += msg->n;
+    if (msg->pin > KVP_PIN_HARD) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_INVALID, "unknown pin");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    asked.keys = rd.at;
+    asked.keys_len = rd.left;
+    p = kvp_pend_open(m, s, &f->hdr, msg);
+    for (uint32_t i = 0; i < msg->n; i++) {
+        kvp_err_t err = begin_one(m, p, i, &asked);
+
+        if (err != KVP_OK) p->objs[i] = (kvp_wire_obj_t){.err = err};
+    }
+    if (p->left == 0)
+        kvp_pend_answer(m, p);
+    else
+        m->has_space_news = true; /* who waits is tried for when the input is done */
+    kvp_pb_free(&pb, msg);
+}
+
+/* ---- commit and abort */
+/* Which of the copies that were granted this one is. */
+static uint32_t
+granted_at(const kvp_attempt_t *a, uint64_t generation)
+{
+    uint32_t i = 0;
+
+    while (a->granted_n > 1 && a->granted[i] != generation)
+        i++;
+    return i;
+}
+
+static bool
+is_dropped(const kvp_master_t *m, const kvp_place_t *at)
+{
+    return ((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, at->chunk))->segment->is_dropped;
+}
+
+/* Takes away the copies that are not sealed, if one that is sealed is still there. */
+static bool
+keep_sealed(kvp_master_t *m, const kvp_attempt_t *a, uint32_t sealed)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places), kept = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        kept += (sealed >> granted_at(a, places[i].generation) & 1) != 0 && !is_dropped(m, &places[i]);
+    if (kept == 0) return false;
+    for (uint32_t i = n; i-- > 0;) {
+        if ((sealed >> granted_at(a, places[i].generation) & 1) != 0) continue;
+        kvp_obj_del_place(m, a->oid, &places[i]);
+        (void)kvp_retire_place(m, &places[i], kvp_attempt_owner(a, false), NULL);
+    }
+    return true;
+}
+
+/* An answer that may promise something. It waits where something is superseded, or is not durable. */
+typedef struct {
+    const kvp_frame_hdr_t *ask;
+    uint32_t n;
+    kvp_waiter_t *waiter; /* NULL = there is nothing to wait for */
+    bool waits; /* until no lease names what is superseded */
+    bool has_revoked; /* something that leases may name */
+} reply_t;
+
+static bool
+may_wait(kvp_session_t *s, reply_t *reply)
+{
+    if (reply->waiter != NULL) return true;
+    if (!kvp_waiter_may_open(s, reply->n)) return false;
+    reply->waiter = kvp_waiter_open(s, reply->ask, reply->n);
+    return true;
+}
+
+static uint64_t
+answer_of(const reply_t *reply)
+{
+    return reply->waiter == NULL ? 0 : reply->waiter->id;
+}
+
+/* The old version, if it is still there, takes the draft for its heir as it goes: that is the key's object then. */
+static void
+supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_waiter_t *w)
+{
+    if (a->over != KVP_OID_NONE) kvp_obj_supersede(m, a->over, w);
+}
+
+/* What was asked for before is told again: not before the first answer, which may wait. */
+static kvp_err_t
+again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, kvp_err_t what, reply_t *reply)
+{
+    kvp_waiter_t *first = kvp_waiter_find(s, kvp_recent_answer(&s->recent, attempt));
+
+    if (!KVP_RULE(AGAIN_WAITS)) first = NULL;
+    if (first == NULL && !kvp_journal_withholds(m)) return what;
+    if (!may_wait(s, reply)) return KVP_LIMIT;
+    if (first != NULL) kvp_waiter_line_up(reply->waiter, first);
+    return what;
+}
+
+static kvp_err_t
+commit_again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, reply_t *reply)
+{
+    bool is_committed = kvp_recent_find(&s->recent, attempt) == KVP_RECENT_COMMITTED;
+
+    return again(m, s, attempt, is_committed ? KVP_OK : KVP_ABORTED, reply);
+}
+
+/* Not if the namespace was bumped meanwhile, no copy that is sealed is there any more, or its group has no place for it. */
+static bool
+may_commit(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a, uint32_t sealed)
+{
+    if (a->epoch != a->tenant->epoch && KVP_RULE(BUMP_UNDER_WAY)) return false;
+    return keep_sealed(m, a, sealed) && kvp_group_enter(m, s, a) == KVP_OK;
+}
+
+static kvp_err_t
+commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, reply_t *reply)
+{
+    kvp_attempt_t *a = kvp_attempt_find(m, s, commit->attempt);
+    bool is_undead, may_be_known, waits;
+    kvp_pin_t pin;
+    kvp_obj_t *o;
+    uint32_t oid;
+
+    if (a == NULL) return commit_again(m, s, commit->attempt, reply);
+    if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
+    if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
+    is_undead = kvp_retire_is_readable(m, a->digest.hi);
+    may_be_known = a->is_upsert || (reply->waits && KVP_RULE(REVOKE_EVICTED));
+    waits = may_be_known || is_undead || m->journal.is_on;
+    if (waits && !may_wait(s, reply)) return KVP_LIMIT;
+    if (!may_commit(m, s, a, commit->replicas)) {
+        /* What is sealed a later master would adopt: it is dead before its writer hears that it was refused. Of who waits
+         * for too many answers already that is not promised. What a commit does not name may be written to still. */
+        (void)may_wait(s, reply);
+        kvp_recent_add(&s->recent, a->id, KVP_RECENT_ABORTED, answer_of(reply));
+        kvp_attempt_refuse(m, a, commit->replicas + 1 == 1u << a->granted_n, reply->waiter);
+        return KVP_ABORTED;
+    }
+    oid = a->oid;
+    pin = a->pin;
+    /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not obeyed yet, nor those, for
+     * the time of a lease, who do not look. */
+    if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_undead && KVP_RULE(REVOKE_UNDEAD)))
+        (void)kvp_revoke(a->tenant, a->digest);
+    if (is_undead) kvp_owed_stray(m, a->digest, kvp_obj_version(kvp_obj(m->index, oid)) - 1, reply->waiter);
+    reply->has_revoked |= may_be_known;
+    kvp_journal_commit(m, oid, a->digest);
+    if (a->is_upsert) supersede(m, a, reply->waiter);
+    kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED, waits ? answer_of(reply) : 0);
+    kvp_attempt_close(m, a);
+    o = kvp_obj(m->index, oid);
+    o->state = KVP_OBJ_COMMITTED;
+    o->sum = commit->sum;
+    o->pin = pin & 3u;
+    kvp_pin_count(m, o, (int64_t)kvp_obj_bytes(m, o));
+    kvp_group_committed(m, oid);
+    kvp_victim_used(m, oid);
+    m->st.objects++;
+    kvp_obj_tenant(m, o)->objects++;
+    m->st.commits++;
+    return KVP_OK;
+}
+
+static void
+answer(kvp_master_t *m, kvp_session_t *s, const reply_t *reply, const int32_t *results, bool wait)
+{
+    if (reply->waiter != NULL) {
+        memcpy(reply->waiter->results, results, reply->n * sizeof *results);
+        kvp_waiter_arm(m, reply->waiter, wait);
+    } else {
+        kvp_reply_results(m, s, reply->ask, results, reply->n, sizeof *results);
+    }
+}
+
+void
+kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const kvp_wire_commit_t *commits = NULL;
+    int32_t results[KVP_PLACES_MAX];
+    Kvp__Pb__PutCommit *msg;
+    reply_t reply;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__put_commit__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_PLACES_MAX) commits = kvp_rd_array(&rd, msg->n, sizeof *commits);
+    if (commits == NULL) {
+        kvp_session_close(m, s, "malformed PutCommit");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    reply = (reply_t){.ask = &f->hdr, .n = msg->n, .waits = msg->wait};
+    for (uint32_t i = 0; i < msg->n; i++)
+        results[i] = commit_one(m, s, &commits[i], &reply);
+    answer(m, s, &reply, results, msg->wait && reply.has_revoked);
+    kvp_master_space_news(m); /* what is committed can be evicted */
+    kvp_pb_free(&pb, msg);
+}
+
+static kvp_err_t
+abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained, reply_t *reply)
+{
+    kvp_attempt_t *a = kvp_attempt_find(m, s, id);
+    kvp_pend_t *p;
+
+    if (a == NULL) {
+        switch (kvp_recent_find(&s->recent, id)) {
+        case KVP_RECENT_COMMITTED:
+            return again(m, s, id, KVP_ALREADY, reply);
+        case KVP_RECENT_ABORTED:
+            if (is_drained) kvp_retire_drained(m, s, id);
+            return KVP_OK;
+        default:
+            return KVP_ABORTED;
+        }
+    }
+    p = a->pend;
+    kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED, 0);
+    kvp_attempt_abort(m, a, is_drained, KVP_ABORTED);
+    if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
+    return KVP_OK;
+}
+
+void
+kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    int32_t results[KVP_PLACES_MAX];
+    const uint64_t *ids = NULL;
+    Kvp__Pb__PutAbort *msg;
+    reply_t reply;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__put_abort__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_PLACES_MAX) ids = kvp_rd_array(&rd, msg->n, sizeof *ids);
+    if (ids == NULL) {
+        kvp_session_close(m, s, "malformed PutAbort");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    reply = (reply_t){.ask = &f->hdr, .n = msg->n};
+    for (uint32_t i = 0; i < msg->n; i++)
+        results[i] = abort_one(m, s, ids[i], msg->is_drained, &reply);
+    answer(m, s, &reply, results, false);
+    kvp_pb_free(&pb, msg);
+}

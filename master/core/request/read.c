@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Everything that only looks: get, exists, lookup, release, list, status.
+ */
+#include "master/core/state.h"
+
+#include <stdlib.h>
+
+#define LIST_SCAN_MAX 8192u /* records that one List walks */
+#define LIST_BYTES_MAX (256u << 10)
+
+/* The digests behind a head with a count, of at most max. NULL after the connection was given up. */
+static const kvp_digest_t *
+read_digests(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n, uint32_t max)
+{
+    const kvp_digest_t *digests = NULL;
+    kvp_rd_t rd;
+
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (n > 0 && n <= max) digests = kvp_rd_array(&rd, n, sizeof *digests);
+    if (digests == NULL) kvp_session_close(m, s, "malformed batch of digests");
+    return digests;
+}
+
+/* A digest of another tenant's is one that is not there. */
+static bool
+is_found(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
+{
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+
+    return o != NULL && kvp_obj_is_served(m, o) && kvp_obj_tenant(m, o) == s->tenant;
+}
+
+/* Its length and place will be asked for soon. */
+static void
+prefetch_place(const kvp_master_t *m, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_chunk_t *c = kvp_obj_chunk(m, o);
+
+    if (c != NULL) kvp_slab_prefetch(c->slab, (uint32_t)o->slot);
+}
+
+/* There, and only its node is away. */
+static bool
+is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
+{
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+
+    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(m, o) == s->tenant &&
+           kvp_obj_version(o) > s->tenant->min_version && !kvp_group_hides(m, o);
+}
+
+/* The n records of an answer to Get, and the nloc places of those that are found behind them. */
+static void
+append_found(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, const Kvp__Pb__Places *reply,
+             kvp_buf_t *out)
+{
+    size_t objs_bytes = reply->n * sizeof(kvp_wire_obj_t);
+    uint8_t *obj_at = kvp_buf_extend(out, objs_bytes + reply->nloc * sizeof(kvp_wire_loc_t));
+    uint8_t *loc_at = obj_at == NULL ? NULL : obj_at + objs_bytes;
+
+    for (uint32_t i = 0; i < reply->n && obj_at != NULL; i++, obj_at += sizeof(kvp_wire_obj_t)) {
+        kvp_wire_obj_t obj = {.err = KVP_NOT_FOUND};
+        kvp_wire_loc_t locs[KVP_REPLICAS_MAX];
+
+        if (is_found(m, s, oids[i]))
+            (void)kvp_obj_wire(m, kvp_obj(m->index, oids[i]), s->host_id, &obj, locs);
+        else if (is_away(m, s, oids[i]))
+            obj.err = KVP_NODE_LOST;
+        memcpy(obj_at, &obj, sizeof obj);
+        memcpy(loc_at, locs, obj.nloc * sizeof *locs);
+        loc_at += obj.nloc * sizeof *locs;
+    }
+}
+
+void
+kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__Places reply = KVP__PB__PLACES__INIT;
+    uint32_t oids[KVP_PLACES_MAX], found[KVP_PLACES_MAX], found_n = 0;
+    const kvp_digest_t *digests;
+    Kvp__Pb__Get *msg;
+    kvp_buf_t *out;
+    kvp_pb_t pb;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__get__descriptor, f);
+    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, KVP_PLACES_MAX);
+    if (digests == NULL) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    kvp_objindex_find_many(m->index, digests, msg->n, oids);
+    for (uint32_t i = 0; i < msg->n; i++) {
+        if (!is_found(m, s, oids[i])) continue;
+        found[found_n++] = oids[i];
+        prefetch_place(m, oids[i]);
+    }
+    for (uint32_t i = 0; i < found_n; i++)
+        reply.nloc += kvp_obj_served_n(m, kvp_obj(m->index, found[i]));
+    m->st.gets += msg->n;
+    m->st.get_misses += msg->n - found_n;
+    reply.n = msg->n;
+    reply.is_leased = msg->wants_lease;
+    reply.revoke_seq = s->tenant->revoke_seq;
+    if (!msg->no_hold && !kvp_ticket_may_take(m, s, found, found_n)) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many objects held");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (!msg->no_hold) reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_HOLD, found, found_n, 0);
+
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    append_found(m, s, oids, &reply, out);
+    kvp_frame_end(out, at);
+    kvp_pb_free(&pb, msg);
+}
+
+/* The first probe since an object's last use counts as a use; what follows does not, or whoever only asks would keep
+ * what nobody reads. */
+static void
+count_probes(kvp_master_t *m, const uint32_t *oids, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_obj_t *o = kvp_obj(m->index, oids[i]);
+
+        if (o->is_asking_counted != 0) continue; /* twice in one message */
+        kvp_victim_used(m, oids[i]);
+        o->is_asking_counted = 1;
+    }
+}
+
+void
+kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__Reply reply = KVP__PB__REPLY__INIT;
+    uint32_t oids[KVP_BATCH_MAX], first[KVP_BATCH_MAX], first_n = 0;
+    const kvp_digest_t *digests;
+    Kvp__Pb__Exists *msg;
+    kvp_buf_t *out;
+    uint8_t *flags;
+    uint32_t hits = 0, unit;
+    kvp_pb_t pb;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__exists__descriptor, f);
+    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, KVP_BATCH_MAX);
+    if (digests == NULL) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    kvp_objindex_find_many(m->index, digests, msg->n, oids);
+    reply.n = msg->n;
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    flags = kvp_buf_extend(out, msg->n);
+    for (uint32_t i = 0; flags != NULL && i < msg->n; i++) {
+        flags[i] = is_found(m, s, oids[i]);
+        hits += flags[i];
+        if (flags[i] == 0 || msg->is_plain) continue;
+        unit = kvp_victim_unit(m, oids[i]);
+        if (kvp_obj(m->index, unit)->is_asking_counted == 0) first[first_n++] = unit;
+        kvp_probe_leave(m, unit);
+    }
+    kvp_frame_end(out, at);
+    count_probes(m, first, first_n);
+    m->st.exists += msg->n;
+    m->st.exists_misses += msg->n - hits;
+    kvp_pb_free(&pb, msg);
+}
+
+/* Reads that the master was not asked for. What is gone, or never was, says nothing. */
+void
+kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const kvp_wire_used_t *used = NULL;
+    Kvp__Pb__Used *msg;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__used__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_PLACES_MAX) used = kvp_rd_array(&rd, msg->n, sizeof *used);
+    if (used == NULL) {
+        kvp_session_close(m, s, "malformed Used");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    for (uint32_t i = 0; i < msg->n; i++) {
+        uint32_t oid = kvp_objindex_find(m->index, used[i].digest);
+
+        if (used[i].reads == 0 || !is_found(m, s, oid)) continue;
+        kvp_victim_used(m, oid);
+        m->st.used++;
+    }
+    kvp_reply_plain(m, s, &f->hdr, KVP_OK, "");
+    kvp_pb_free(&pb, msg);
+}
+
+/* What a Lookup finds: objects or groups, one a digest. */
+typedef struct {
+    uint32_t oids[KVP_BATCH_MAX];
+    kvp_group_t *groups[KVP_BATCH_MAX];
+    uint8_t present[KVP_BATCH_MAX];
+    const kvp_digest_t *hole; /* the first that is not there; NULL = all are */
+} looked_up_t;
+
+static bool
+look_up(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t digest, bool is_group, uint32_t at, looked_up_t *l)
+{
+    if (!is_group) return is_found(m, s, l->oids[at]);
+    l->groups[at] = kvp_group_seen(m, s->tenant, digest);
+    return l->groups[at] != NULL;
+}
+
+/* Moves what was found to the front. */
+static uint32_t
+find_all(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, const kvp_digest_t *digests,
+         looked_up_t *l)
+{
+    uint32_t found = 0;
+
+    if (!msg->is_groups) kvp_objindex_find_many(m->index, digests, msg->n, l->oids);
+    memset(l->present, 0, msg->n);
+    l->hole = NULL;
+    for (uint32_t i = 0; i < msg->n; i++) {
+        if (!look_up(m, s, digests[i], msg->is_groups, i, l)) {
+            if (l->hole == NULL) l->hole = &digests[i];
+            if (msg->is_prefix) break;
+            continue;
+        }
+        l->present[i] = 1;
+        if (msg->is_groups)
+            l->groups[found++] = l->groups[i];
+        else
+            l->oids[found++] = l->oids[i];
+    }
+    return found;
+}
+
+void
+kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__LookupReply reply = KVP__PB__LOOKUP_REPLY__INIT;
+    const kvp_digest_t *digests;
+    Kvp__Pb__Lookup *msg;
+    looked_up_t l;
+    kvp_buf_t *out;
+    uint64_t ttl_ns;
+    kvp_pb_t pb;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__lookup__descriptor, f);
+    digests = read_digests(m, s, f, msg == NULL ? 0 : msg->n, KVP_BATCH_MAX);
+    if (digests == NULL) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    ttl_ns = msg->ttl_ms == 0 ? m->conf.lease_ns : kvp_min_u64(KVP_MS(msg->ttl_ms), m->conf.lease_ns);
+    reply.found = find_all(m, s, msg, digests, &l);
+    if (msg->is_groups) {
+        reply.granted = kvp_ticket_grantable_groups(m, s, l.groups, reply.found);
+        reply.ticket = kvp_ticket_take_groups(m, s, l.groups, reply.granted, ttl_ns);
+    } else {
+        reply.granted = kvp_ticket_grantable(m, s, l.oids, reply.found);
+        reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_RESERVE, l.oids, reply.granted, ttl_ns);
+    }
+    if (l.hole != NULL) kvp_ticket_note_hole(m, reply.ticket, *l.hole);
+    reply.ttl_ms = (uint32_t)(ttl_ns / KVP_MS(1));
+    reply.n = msg->is_prefix ? 0 : msg->n;
+    m->st.lookups += msg->n;
+    m->st.lookup_found += reply.found;
+    m->st.lookup_ungranted += reply.found - reply.granted;
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    kvp_buf_append(out, l.present, reply.n);
+    kvp_frame_end(out, at);
+    kvp_pb_free(&pb, msg);
+}
+
+void
+kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const uint64_t *ids = NULL;
+    Kvp__Pb__Release *msg;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__release__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_BATCH_MAX) ids = kvp_rd_array(&rd, msg->n, sizeof *ids);
+    if (ids == NULL) {
+        kvp_session_close(m, s, "malformed Release");
+    } else {
+        for (uint32_t i = 0; i < msg->n; i++)
+            kvp_ticket_release(m, s, ids[i]);
+        kvp_reply_plain(m, s, &f->hdr, KVP_OK, "");
+    }
+    kvp_pb_free(&pb, msg);
+}
+
+/* ---- list */
+static bool
+is_listed(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid, const ProtobufCBinaryData *prefix)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    uint8_t key[KVP_KEY_MAX];
+
+    if (!is_found(m, s, oid) || kvp_obj_key_len(m->index, o) < prefix->len) return false;
+    if (prefix->len == 0) return true;
+    (void)kvp_obj_key_copy(m->index, o, key);
+    return memcmp(key, prefix->data, prefix->len) == 0;
+}
+
+void
+kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__ListReply reply = KVP__PB__LIST_REPLY__INIT;
+    uint32_t found[KVP_LIST_MAX], cursor, limit, left = LIST_SCAN_MAX;
+    Kvp__Pb__List *msg;
+    uint32_t key_bytes = 0;
+    kvp_buf_t *out;
+    kvp_pb_t pb;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__list__descriptor, f);
+    if (msg == NULL || msg->prefix.len > KVP_KEY_MAX) {
+        kvp_session_close(m, s, "malformed List");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    /* Records keep their numbers, so a cursor is one: what is put behind it meanwhile is missed, nothing comes twice. */
+    limit = msg->limit == 0 ? KVP_LIST_MAX : (uint32_t)kvp_min_u64(msg->limit, KVP_LIST_MAX);
+    cursor = (uint32_t)kvp_min_u64(msg->cursor, kvp_obj_limit(m->index));
+    while (reply.n < limit && key_bytes < LIST_BYTES_MAX) {
+        uint32_t oid = kvp_objindex_walk(m->index, &cursor, KVP_OID_NONE, &left);
+
+        if (oid == KVP_OID_NONE) break;
+        if (!is_listed(m, s, oid, &msg->prefix)) continue;
+        found[reply.n++] = oid;
+        key_bytes += kvp_obj_key_len(m->index, kvp_obj(m->index, oid));
+    }
+    reply.cursor = cursor < kvp_obj_limit(m->index) ? cursor : 0;
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    key_bytes = 0;
+    for (uint32_t i = 0; i < reply.n; i++) {
+        const kvp_obj_t *o = kvp_obj(m->index, found[i]);
+        kvp_wire_entry_t entry = {
+            .len = kvp_obj_len(m, o),
+            .version = kvp_obj_version(o),
+            .key_at = key_bytes,
+            .key_len = kvp_obj_key_len(m->index, o),
+        };
+
+        kvp_buf_append(out, &entry, sizeof entry);
+        key_bytes += entry.key_len;
+    }
+    for (uint32_t i = 0; i < reply.n; i++) {
+        uint8_t key[KVP_KEY_MAX];
+        uint16_t key_len = kvp_obj_key_copy(m->index, kvp_obj(m->index, found[i]), key);
+
+        kvp_buf_append(out, key, key_len);
+    }
+    kvp_frame_end(out, at);
+    kvp_pb_free(&pb, msg);
+}
+
+/* ---- status */
+void
+kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+#define ONE(name, help) +1
+    enum { N = 0 KVP_MASTER_STATS(ONE) };
+#undef ONE
+    Kvp__Pb__StatusReply reply = KVP__PB__STATUS_REPLY__INIT;
+    Kvp__Pb__Counter counters[N], *list[N];
+    Kvp__Pb__TenantInfo own = KVP__PB__TENANT_INFO__INIT, *tenants = &own;
+    kvp_master_stats_t st;
+    Kvp__Pb__Status *msg;
+    kvp_buf_t *out;
+    size_t at, n = 0;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__status__descriptor, f);
+    if (msg == NULL) {
+        kvp_session_close(m, s, "malformed Status");
+        return;
+    }
+    kvp_pb_free(&pb, msg);
+    kvp_master_stats(m, &st);
+#define COUNTER(field, help)                                                                                           \
+    kvp__pb__counter__init(&counters[n]);                                                                              \
+    counters[n].name = (char *)#field;                                                                                 \
+    counters[n].value = st.field;                                                                                      \
+    list[n] = &counters[n];                                                                                            \
+    n++;
+    KVP_MASTER_STATS(COUNTER)
+#undef COUNTER
+    reply.counters = list;
+    reply.n_counters = n;
+    reply.term = m->term;
+    reply.uptime_ms = (m->now_ns - m->started_ns) / KVP_MS(1);
+    reply.objects = st.objects;
+    reply.attempts = st.attempts;
+    reply.clients = st.clients;
+    reply.size_bytes = st.size_bytes;
+    reply.used_bytes = st.used_bytes;
+    reply.quarantine_bytes = st.quarantine_bytes;
+    reply.held_bytes = st.held_bytes;
+    reply.reserved_bytes = st.reserved_bytes;
+    reply.memory_bytes = st.memory_bytes;
+    reply.segments = (uint32_t)st.segments;
+    reply.software = (char *)("kvpool " KVP_RELEASE);
+    reply.pool_id = (ProtobufCBinaryData){sizeof m->conf.pool_id, m->conf.pool_id};
+    if (s->tenant != NULL) { /* tenants do not see one another */
+        own.tenant = s->tenant->id;
+        own.objects = s->tenant->objects;
+        own.used_bytes = s->tenant->used_bytes;
+        own.chunks = s->tenant->chunks;
+        own.chunk_bytes = s->tenant->chunk_bytes;
+        own.epoch = s->tenant->epoch;
+        own.soft_pinned_bytes = s->tenant->soft_pinned_bytes;
+        own.hard_pinned_bytes = s->tenant->hard_pinned_bytes;
+        reply.tenants = &tenants;
+        reply.n_tenants = 1;
+    }
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    kvp_frame_end(out, at);
+}

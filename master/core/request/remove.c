@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Removing: by key, by pattern, all that a tenant has put so far. What is removed is revoked, and the answer waits
+ * (deferred.c). Walks over all objects go in slices.
+ */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MATCH_STEPS 20000u /* that one key may take; a pattern that needs more is too costly */
+#define STEPS_PER_RECORD 32u /* so many count for a record of a slice */
+#define DEPTH_LIMIT 10000u
+#define HEAP_LIMIT_KIB 4096u
+#define JOBS_MAX 16u /* walks at a time in one session */
+
+/* Whether nothing may be removed now; then the question is answered. Before a first node came it is not sure which pool
+ * this is, and what is there of it. From then on the answer makes the pool's name a fact: it would be forgotten with it. */
+static bool
+refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const char *why = NULL;
+
+    if (kvp_journal_is_behind(m)) why = "too much is not durable yet";
+    if (!m->is_named && m->segment_seq == 0)
+        why = "no node has offered memory yet";
+    else
+        kvp_pool_granted(m);
+    if (why != NULL) kvp_reply_plain(m, s, &f->hdr, KVP_RETRY_AFTER, why);
+    return why != NULL;
+}
+
+/* ---- one object */
+typedef struct {
+    bool is_forced;
+    bool heeds_probes; /* HELD also while somebody has just asked for it */
+    bool waits; /* until no lease names what is gone */
+} remove_mode_t;
+
+static bool
+is_there(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
+{
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+
+    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(m, o) == t &&
+           kvp_obj_version(o) > t->min_version;
+}
+
+static kvp_err_t
+remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
+           kvp_waiter_t *w)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *unit = kvp_obj(m->index, kvp_victim_unit(m, oid));
+    bool is_held = o->tickets > 0 || kvp_group_is_reserved(m, o);
+
+    if (!mode->is_forced && is_held && KVP_RULE(HOLD_AGAINST_REMOVAL)) return KVP_HELD;
+    if (!mode->is_forced && kvp_present_may_name(m, o)) return KVP_RETRY_AFTER;
+    if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
+        return KVP_HELD;
+    if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
+    kvp_owed_stray(m, digest, kvp_obj_version(o), w);
+    kvp_obj_drop(m, oid, 0, w);
+    kvp_owed_unknown(m, digest, UINT64_MAX, w); /* a node may still tell of a newer version */
+    kvp_master_space_news(m); /* a window may go over what could not be evicted before */
+    m->st.removes++;
+    return KVP_OK;
+}
+
+/* What is not there may have been evicted from a node that has not obeyed yet, and be read from known locations; and for the
+ * time of a lease also where it has, by those who do not look at descriptors. */
+static void
+revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool waits)
+{
+    bool is_undead = kvp_retire_is_readable(m, digest.hi) && KVP_RULE(REVOKE_UNDEAD);
+
+    if (is_undead || (waits && KVP_RULE(REVOKE_EVICTED))) (void)kvp_revoke(t, digest);
+}
+
+/* The greatest version that can have been of a key that is not there: it may be being put. */
+static uint64_t
+version_before(const kvp_master_t *m, uint32_t oid)
+{
+    uint64_t next = oid == KVP_OID_NONE ? 0 : kvp_obj_version(kvp_obj(m->index, oid));
+
+    return next == 0 ? kvp_gen_make(m->term, m->gen_seq) : next - 1;
+}
+
+/* Digests are salted by tenant, but a client may send any. */
+static bool
+is_of_another(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
+{
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+
+    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(m, o) != t;
+}
+
+/* Nor may it be read where it was, or come back with what a node reports. */
+static void
+remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
+              kvp_waiter_t *w)
+{
+    uint64_t version = version_before(m, oid);
+
+    revoke_absent(m, t, digest, mode->waits);
+    kvp_owed_stray(m, digest, version, w);
+    if (is_of_another(m, t, oid)) { /* as is what else is known of the digest */
+        kvp_owed_unknown(m, digest, version, w);
+        return;
+    }
+    /* What a bump has hidden is gone when some node keeps that in mind. */
+    if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->index, oid)->state == KVP_OBJ_COMMITTED) kvp_waiter_follow(m, w);
+    kvp_owed_unknown(m, digest, UINT64_MAX, w);
+    kvp_ledger_unknown(m, digest);
+}
+
+void
+kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    const kvp_digest_t *digests = NULL;
+    Kvp__Pb__Remove *msg;
+    kvp_waiter_t *w = NULL;
+    bool is_oneway = (f->hdr.flags & KVP_FRAME_ONEWAY) != 0;
+    remove_mode_t mode;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__remove__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX) digests = kvp_rd_array(&rd, msg->n, sizeof *digests);
+    if (digests == NULL) {
+        kvp_session_close(m, s, "malformed Remove");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (refuse_early(m, s, f)) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (!is_oneway && !kvp_waiter_may_open(s, msg->n)) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many removals wait");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (!is_oneway) w = kvp_waiter_open(s, &f->hdr, msg->n);
+    mode = (remove_mode_t){.is_forced = msg->force, .heeds_probes = msg->heeds_probes, .waits = msg->wait};
+    for (uint32_t i = 0; i < msg->n; i++) {
+        uint32_t oid = kvp_objindex_find(m->index, digests[i]);
+        kvp_err_t err = KVP_NOT_FOUND;
+
+        if (is_there(m, s->tenant, oid))
+            err = remove_one(m, s->tenant, oid, digests[i], &mode, w);
+        else
+            remove_absent(m, s->tenant, oid, digests[i], &mode, w);
+        if (w != NULL) w->results[i] = err;
+    }
+    if (w != NULL) kvp_waiter_arm(m, w, msg->wait);
+    kvp_pb_free(&pb, msg);
+}
+
+/* ---- walks */
+static pcre2_code *
+compile(const char *pattern)
+{
+    pcre2_compile_context *ctx = pcre2_compile_context_create(NULL);
+    pcre2_code *code;
+    PCRE2_SIZE at;
+    int err;
+
+    if (ctx == NULL) kvp_panic("out of memory: a pattern");
+    pcre2_set_max_pattern_length(ctx, KVP_PATTERN_MAX);
+    pcre2_set_parens_nest_limit(ctx, 50);
+    /* \C is of no use on bytes. */
+    code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                         PCRE2_NEVER_BACKSLASH_C | PCRE2_NEVER_UTF | PCRE2_AUTO_CALLOUT, &err, &at, ctx);
+    pcre2_compile_context_free(ctx);
+    return code;
+}
+
+/* PCRE2's own limit counts anew at each start in the key, so it bounds nothing that is long: we count. Called before
+ * every item of the pattern. */
+static int
+on_step(pcre2_callout_block *block, void *arg)
+{
+    uint32_t *left = arg;
+
+    (void)block;
+    if (*left == 0) return PCRE2_ERROR_CALLOUT;
+    --*left;
+    return 0;
+}
+
+/* Whether the pattern matches the key: 1 or 0, or -1 where that takes too many steps to say. *left counts them down, in
+ * records of a slice. */
+static int
+match(kvp_master_t *m, const pcre2_code *code, const kvp_obj_t *o, uint32_t *left)
+{
+    uint8_t key[KVP_KEY_MAX];
+    uint16_t key_len;
+    int rc;
+
+    if (code == NULL) return 1;
+    key_len = kvp_obj_key_copy(m->index, o, key);
+    m->match_left = MATCH_STEPS;
+    rc = pcre2_match(code, key, key_len, 0, 0, m->match_data, m->match_ctx);
+    *left -= (uint32_t)kvp_min_u64(*left, (MATCH_STEPS - m->match_left) / STEPS_PER_RECORD);
+    if (rc >= 0) return 1;
+    return rc == PCRE2_ERROR_NOMATCH ? 0 : -1;
+}
+
+static kvp_job_t *
+job_open(kvp_master_t *m, kvp_tenant_t *t)
+{
+    kvp_job_t *job = kvp_core_alloc(1, sizeof *job);
+
+    job->tenant = t;
+    job->tenant->refs++;
+    job->end = kvp_obj_limit(m->index);
+    kvp_list_add_tail(&m->jobs, &job->link);
+    kvp_list_init(&job->of_session);
+    return job;
+}
+
+static void
+job_free(kvp_master_t *m, kvp_job_t *job)
+{
+    kvp_list_del(&job->link);
+    kvp_list_del(&job->of_session);
+    if (job->tenant->sweep == job) job->tenant->sweep = NULL;
+    kvp_tenant_rele(m, job->tenant);
+    pcre2_code_free(job->pattern);
+    free(job);
+}
+
+/* False where the pattern turned out to be too costly. */
+static bool
+job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_waiter_t *w = job->waiter;
+    remove_mode_t mode = {.is_forced = job->is_forced, .heeds_probes = job->heeds_probes};
+    kvp_digest_t digest;
+    int is_match;
+
+    if (!is_there(m, job->tenant, oid)) return true;
+    is_match = match(m, job->pattern, o, left);
+    if (is_match <= 0) return is_match == 0;
+    digest = kvp_obj_digest(m->index, o, m->conf.digest_seed, job->tenant->id);
+    if (remove_one(m, job->tenant, oid, digest, &mode, w) == KVP_OK)
+        w->removed++;
+    else
+        w->held++;
+    return true;
+}
+
+/* What was put before a bump: it is found by nobody already, and all leases on it were revoked at once. */
+static void
+job_sweep(kvp_master_t *m, const kvp_job_t *job, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    if (o->state != KVP_OBJ_COMMITTED || kvp_obj_tenant(m, o) != job->tenant) return;
+    if (kvp_obj_version(o) > job->tenant->min_version) return;
+    kvp_obj_drop(m, oid, 0, NULL);
+    kvp_master_space_news(m);
+    m->st.bumped++;
+}
+
+static void
+job_step(kvp_master_t *m, kvp_job_t *job)
+{
+    kvp_waiter_t *w = job->waiter;
+    uint32_t left = m->slice_left / 2, oid; /* an object may cost two records */
+    bool is_ok = true;
+
+    while (is_ok && m->slice_left > 0 &&
+           (oid = kvp_objindex_walk(m->index, &job->cursor, job->end, &left)) != KVP_OID_NONE) {
+        if (w == NULL)
+            job_sweep(m, job, oid);
+        else
+            is_ok = job_remove(m, job, oid, &left);
+    }
+    if (is_ok && job->cursor < kvp_min_u64(job->end, kvp_obj_limit(m->index))) return;
+    if (job->is_due_again) { /* bumped again meanwhile */
+        job->is_due_again = false;
+        job->cursor = 0;
+        job->end = kvp_obj_limit(m->index);
+        return;
+    }
+    job_free(m, job);
+    if (w == NULL) return;
+    if (!is_ok) w->err = KVP_BAD_PATTERN;
+    kvp_waiter_arm(m, w, false);
+}
+
+void
+kvp_remove_end_all(kvp_master_t *m, kvp_session_t *s)
+{
+    while (!kvp_list_is_empty(&s->jobs)) {
+        kvp_job_t *job = kvp_list_first(&s->jobs, kvp_job_t, of_session);
+        kvp_waiter_t *w = job->waiter;
+
+        job_free(m, job);
+        kvp_waiter_dead(m, w);
+    }
+}
+
+void
+kvp_remove_tick(kvp_master_t *m)
+{
+    kvp_job_t *job;
+
+    if (kvp_list_is_empty(&m->jobs)) return;
+    job = kvp_list_first(&m->jobs, kvp_job_t, link);
+    kvp_list_del(&job->link);
+    kvp_list_add_tail(&m->jobs, &job->link); /* walks take turns */
+    job_step(m, job);
+}
+
+static bool
+has_too_many_jobs(const kvp_session_t *s)
+{
+    uint32_t n = 0;
+
+    kvp_list_foreach (pos, &s->jobs)
+        n++;
+    return n >= JOBS_MAX;
+}
+
+/* A walk cannot meet what was not reported yet. */
+static void
+refuse_while_rebuilding(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask)
+{
+    char why[128] = "nodes are reporting what they hold";
+
+    if (m->rebuild_until_ns > m->now_ns)
+        snprintf(why, sizeof why, "nodes of before this master's start may still report what they hold, for %llu s",
+                 (unsigned long long)((m->rebuild_until_ns - m->now_ns) / KVP_MS(1000) + 1));
+    kvp_reply_plain(m, s, ask, KVP_RETRY_AFTER, why);
+}
+
+void
+kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__RemoveMany *msg;
+    pcre2_code *code = NULL;
+    kvp_job_t *job;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__remove_many__descriptor, f);
+    if (msg == NULL) {
+        kvp_session_close(m, s, "malformed RemoveMany");
+        return;
+    }
+    if (refuse_early(m, s, f)) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (has_too_many_jobs(s) || !kvp_waiter_may_open(s, 0)) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many removals under way");
+    } else if (kvp_owed_is_rebuilding(m) || m->journal.is_settling) { /* a walk cannot meet what was not reported yet */
+        refuse_while_rebuilding(m, s, &f->hdr);
+    } else if (msg->pattern[0] != '\0' && (code = compile(msg->pattern)) == NULL) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");
+    } else {
+        job = job_open(m, s->tenant);
+        job->pattern = code;
+        job->is_forced = msg->force;
+        job->heeds_probes = msg->heeds_probes;
+        job->waiter = kvp_waiter_open(s, &f->hdr, 0);
+        kvp_list_add_tail(&s->jobs, &job->of_session);
+    }
+    kvp_pb_free(&pb, msg);
+}
+
+void
+kvp_bump_sweep(kvp_master_t *m, kvp_tenant_t *t)
+{
+    if (t->sweep != NULL)
+        t->sweep->is_due_again = true;
+    else
+        t->sweep = job_open(m, t);
+}
+
+/* ---- bump: in one step nothing is found any more that was put before; the sweep gives its space back later. Puts under
+ * way belong to the old epoch, so their commits are refused (put.c). */
+void
+kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    kvp_tenant_t *t = s->tenant;
+    Kvp__Pb__Bump *msg;
+    kvp_waiter_t *w;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__bump__descriptor, f);
+    if (msg == NULL) {
+        kvp_session_close(m, s, "malformed Bump");
+        return;
+    }
+    if (refuse_early(m, s, f)) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (t->epoch == UINT32_MAX || !kvp_waiter_may_open(s, 0)) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many bumps");
+    } else {
+        t->epoch++;
+        t->min_version = kvp_gen_make(m->term, m->gen_seq);
+        w = kvp_waiter_open(s, &f->hdr, 0);
+        kvp_waiter_told(m, w);
+        w->has_strays = kvp_owed_bumped(m, t) && !kvp_journal_remembers(m);
+        kvp_journal_bumped(m, t);
+        if (KVP_RULE(BUMP_REVOKES)) (void)kvp_revoke_all(t);
+        kvp_bump_sweep(m, t);
+        w->epoch = t->epoch;
+        w->wait_ms = msg->wait_ms;
+        kvp_waiter_arm(m, w, true);
+    }
+    kvp_pb_free(&pb, msg);
+}
+
+void
+kvp_remove_init(kvp_master_t *m)
+{
+    m->match_ctx = pcre2_match_context_create(NULL);
+    m->match_data = pcre2_match_data_create(1, NULL);
+    if (m->match_ctx == NULL || m->match_data == NULL) kvp_panic("out of memory: pattern matching");
+    pcre2_set_callout(m->match_ctx, on_step, &m->match_left);
+    pcre2_set_depth_limit(m->match_ctx, DEPTH_LIMIT);
+    pcre2_set_heap_limit(m->match_ctx, HEAP_LIMIT_KIB);
+}
+
+void
+kvp_remove_fini(kvp_master_t *m)
+{
+    while (!kvp_list_is_empty(&m->jobs))
+        job_free(m, kvp_list_first(&m->jobs, kvp_job_t, link));
+    pcre2_match_data_free(m->match_data);
+    pcre2_match_context_free(m->match_ctx);
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sessions: one a connection, and what the core says to it.
+ */
+#ifndef KVP_MASTER_CORE_SESSION_SESSION_H
+#define KVP_MASTER_CORE_SESSION_SESSION_H
+
+#include "common/buf.h"
+#include "common/list.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/recent.h"
+#include "master/core/base/umap.h"
+#include "master/core/master.h"
+#include "proto/wire.h"
+
+typedef struct kvp_lease kvp_lease_t;
+typedef struct kvp_tenant kvp_tenant_t;
+
+#define KVP_HEARTBEAT_MS 1000u
+#define KVP_WRITER_SILENT_MS 1250u /* whose writer says nothing for so long, that key is given to who asks for it */
+
+typedef struct kvp_session kvp_session_t;
+struct kvp_session {
+    uint64_t conn; /* 0 = it has ended, and the record stays until what it had is gone */
+    kvp_list_t link; /* all sessions that have a connection, in the order of their last frame */
+    kvp_list_t over; /* master->over */
+    kvp_list_t born; /* live clients, in the order of their incarnation */
+    kvp_list_t dirty; /* output waits */
+    kvp_list_t attempts, tickets, pends, waiters, jobs, segments, retire_reqs;
+    kvp_list_t strays; /* retire records of attempts that were taken from it while it was silent */
+    kvp_list_t members; /* that it owns */
+    kvp_list_t greeting; /* master->greeting: a node that is still told what is owed to others, */
+    uint32_t tombs_at; /* from there on */
+    uint64_t
+        tombs_from; /* told by requests up to this one, a tombstone may be one that it does not know; all ones = it keeps no more */
+    uint64_t tombs_whole; /* request; when that is answered it knows all; 0 = it does */
+    uint64_t tombs_told, tombs_kept; /* the last one that it was sent, and that it has answered */
+    uint32_t members_n;
+    uint32_t segments_n, retire_reqs_n, tickets_n, waiters_n;
+    uint32_t strays_n;
+    uint32_t waiter_keys;
+    uint32_t ticket_objects;
+    uint64_t incarnation; /* 0 = no Hello yet */
+    uint64_t seen_ns;
+    uint64_t stall_seen_ns; /* the master's own stalls, when the session was last seen */
+    uint64_t attempt_bytes; /* of unfinished attempts */
+    uint64_t quarantine_bytes; /* of attempts that it aborted without a word about its stores */
+    uint64_t reserved_bytes;
+    uint64_t waiter_seq;
+    kvp_umap_t attempt_ids;
+    kvp_recent_t recent; /* attempts that are over */
+    kvp_buf_t out;
+    uint32_t number; /* in master->sessions */
+    uint32_t role;
+    bool is_drained; /* its word, with Bye: none of its stores is under way */
+    bool is_closing; /* close after the output is sent; input is ignored */
+    bool is_over; /* it owns nothing any more but attempts and tickets, whose turn to end has not come */
+    char name[KVP_NAME_MAX + 1];
+    char host_id[KVP_NAME_MAX + 1];
+    kvp_tenant_t *tenant; /* a client's */
+    kvp_lease_t *lease; /* NULL = it may not read from known locations */
+    uint64_t born_seq; /* its tenant's revocations when it was greeted */
+};
+
+kvp_session_t *kvp_session_find(kvp_master_t *m, uint64_t conn);
+kvp_session_t *kvp_session_open(kvp_master_t *m, uint64_t conn);
+void kvp_session_end(kvp_master_t *m, kvp_session_t *s); /* its connection is gone; freed here or in a later step */
+void kvp_session_end_some(kvp_master_t *m); /* attempts and tickets of sessions that are over */
+void kvp_session_close(kvp_master_t *m, kvp_session_t *s, const char *why); /* breach or expiry; freed at on_close */
+void kvp_session_dirty(kvp_master_t *m, kvp_session_t *s);
+void kvp_session_tick(kvp_master_t *m);
+void kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+/* kvp_reply_begin begins the answer to ask and returns the buffer for its tail; kvp_frame_end(buffer, *at_out) ends it.
+ * The answer to a one-way question goes nowhere. */
+kvp_buf_t *kvp_reply_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg,
+                           size_t *at_out);
+/* kvp_reply_results: OK, and of each of the n that were asked for a result of `each` bytes. */
+void kvp_reply_results(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *results, uint32_t n,
+                       size_t each);
+void kvp_reply_plain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err, const char *detail);
+void kvp_fence_tell(kvp_master_t *m, kvp_session_t *node, uint64_t incarnation); /* 0 = only who is alive at all */
+
+#endif

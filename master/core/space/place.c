@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Placement: which segment, which chunk. Of two segments drawn by chance the emptier one is tried first, then the other,
+ * then all. Inside a segment the tightest fit in the first few chunks with a free extent that is long enough: a tree over
+ * the chunks finds them. Holes of a full pool are of all lengths, and the first that is long enough is rarely the best.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#include <stdlib.h>
+
+#define FITS_MAX 8u /* chunks whose best fits are compared */
+#define BLOCK_RECORDS 64u /* giving a block back to the system costs as much as to touch so many records */
+#define PROMISED_MAX 16u /* free extents promised to others that one allocation passes over */
+
+/* ---- room: leaf i of the tree, at room[leaves + i], is the longest free extent of chunk i in units; node i above is the
+ * greater of 2i and 2i + 1. Lengths are rounded to extents before they are compared, so what fits by the tree fits. */
+static uint32_t
+room_of(const kvp_segment_t *g, uint32_t index)
+{
+    const kvp_slab_t *slab = g->chunks[index].slab;
+    uint64_t longest = slab == NULL ? kvp_segment_chunk_bytes(g, index) : kvp_slab_largest_free(slab);
+
+    return (uint32_t)(longest / KVP_SLAB_UNIT);
+}
+
+static uint32_t
+greater(const uint32_t *room, uint32_t node)
+{
+    return room[2 * node] > room[2 * node + 1] ? room[2 * node] : room[2 * node + 1];
+}
+
+void
+kvp_place_room_init(kvp_segment_t *g)
+{
+    g->room_leaves = 1;
+    while (g->room_leaves < g->chunk_n)
+        g->room_leaves *= 2;
+    g->room = kvp_core_alloc(2 * (size_t)g->room_leaves, sizeof *g->room);
+    for (uint32_t i = 0; i < g->chunk_n; i++)
+        g->room[g->room_leaves + i] = (uint32_t)(kvp_segment_chunk_bytes(g, i) / KVP_SLAB_UNIT);
+    for (uint32_t node = g->room_leaves - 1; node > 0; node--)
+        g->room[node] = greater(g->room, node);
+}
+
+void
+kvp_place_room_changed(kvp_chunk_t *c)
+{
+    uint32_t *room = c->segment->room;
+    uint32_t node = c->segment->room_leaves + c->index;
+
+    room[node] = room_of(c->segment, c->index);
+    for (node /= 2; node > 0; node /= 2) {
+        uint32_t most = greater(room, node);
+
+        if (room[node] == most) return;
+        room[node] = most;
+    }
+}
+
+void
+kvp_place_memory_changed(kvp_master_t *m, kvp_chunk_t *c)
+{
+    uint64_t now = (c->slab == NULL ? 0 : kvp_slab_memory_bytes(c->slab)) +
+                   (c->long_keys == NULL ? 0 : kvp_slab_memory_bytes(c->long_keys));
+
+    m->slab_bytes += now - c->memory_bytes;
+    c->memory_bytes = now;
+}
+
+/* ---- what is gone, and large */
+static kvp_grave_t *
+dig(kvp_master_t *m)
+{
+    kvp_grave_t *grave = kvp_core_alloc(1, sizeof *grave);
+
+    kvp_list_add_tail(&m->graves, &grave->link);
+    return grave;
+}
+
+static void
+bury(kvp_master_t *m, kvp_slab_t **slab)
+{
+    if (*slab == NULL) return;
+    dig(m)->slab = *slab;
+    *slab = NULL;
+}
+
+void
+kvp_place_bury_pool(kvp_master_t *m, kvp_recpool_t *pool)
+{
+    dig(m)->pool = *pool;
+    *pool = (kvp_recpool_t){0};
+}
+
+static bool
+decay(kvp_grave_t *grave)
+{
+    return grave->slab == NULL ? kvp_recpool_fini_some(&grave->pool, 1) : kvp_slab_destroy_some(grave->slab, 1);
+}
+
+void
+kvp_place_chunk_fini(kvp_master_t *m, kvp_chunk_t *c)
+{
+    kvp_place_forget_sealed(c);
+    bury(m, &c->slab);
+    bury(m, &c->long_keys);
+    kvp_place_memory_changed(m, c);
+}
+
+void
+kvp_place_bury_some(kvp_master_t *m)
+{
+    while (!kvp_list_is_empty(&m->graves)) {
+        kvp_grave_t *grave = kvp_list_first(&m->graves, kvp_grave_t, link);
+
+        if (m->slice_left < BLOCK_RECORDS) return;
+        kvp_master_spend(m, BLOCK_RECORDS);
+        if (!decay(grave)) continue;
+        kvp_list_del(&grave->link);
+        free(grave);
+    }
+}
+
+/* The first chunk from index `from` on with room for that many units; NULL = none. */
+static kvp_chunk_t *
+room_find(kvp_master_t *m, kvp_segment_t *g, uint32_t from, uint32_t units)
+{
+    uint32_t node = g->room_leaves + from;
+
+    if (from >= g->chunk_n) return NULL;
+    while (g->room[node] < units) {
+        while ((node & 1) != 0)
+            node /= 2; /* right children have nothing behind them here: up */
+        if (node == 0) return NULL;
+        node++;
+    }
+    while (node < g->room_leaves)
+        node = g->room[2 * node] >= units ? 2 * node : 2 * node + 1;
+    return kvp_segment_chunk(m, g, node - g->room_leaves);
+}
+
+/* ---- what else an extent needs */
+static bool
+is_skipped(const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
+{
+    uint32_t owner = kvp_slab_owner(c->slab, slot);
+
+    return owner == KVP_SLAB_NONE || owner == mine;
+}
+
+static bool
+is_in_claim_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t neighbour, uint64_t from, uint64_t to)
+{
+    const kvp_retire_t *r = kvp_retire_of(m, c, neighbour);
+
+    return r != NULL && r->claim != NULL && from < r->claim->to && r->claim->from < to;
+}
+
+/* A window may have free space in it. Beside that lies, inside the window, an extent that is not free yet, since free
+ * neighbours are one: so it is enough to look at the next extent on each side that is neither free nor mine. */
+bool
+kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
+{
+    uint64_t from = kvp_slab_offset(c->slab, slot), to = from + kvp_slab_len(c->slab, slot);
+    uint32_t prev = kvp_slab_prev(c->slab, slot), next = kvp_slab_next(c->slab, slot);
+
+    while (prev != KVP_SLAB_NONE && is_skipped(c, prev, mine))
+        prev = kvp_slab_prev(c->slab, prev);
+    while (next != KVP_SLAB_NONE && is_skipped(c, next, mine))
+        next = kvp_slab_next(c->slab, next);
+    return is_in_claim_of(m, c, prev, from, to) || is_in_claim_of(m, c, next, from, to);
+}
+
+bool
+kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len)
+{
+    if (key_len <= KVP_KEY_CELL_BYTES) return true;
+    if (c->gaps > 0) return false; /* somebody might still be writing his there */
+    return c->long_keys == NULL || kvp_slab_can_fit(c->long_keys, key_len);
+}
+
+static kvp_err_t
+key_alloc(kvp_chunk_t *c, uint16_t key_len, kvp_place_t *at)
+{
+    uint64_t offset;
+    kvp_err_t err;
+
+    at->long_key_slot = KVP_SLAB_NONE;
+    if (key_len <= KVP_KEY_CELL_BYTES) return KVP_OK;
+    if (!kvp_place_has_key_room(c, key_len)) return KVP_NO_SPACE;
+    if (c->long_keys == NULL) {
+        err = kvp_slab_create(c->geo.long_keys_bytes, c->geo.slots_max, &c->long_keys);
+        if (err != KVP_OK) return err;
+    }
+    err = kvp_slab_alloc(c->long_keys, key_len, 0, &at->long_key_slot, &offset);
+    return err == KVP_OK ? KVP_OK : KVP_NO_SPACE;
+}
+
+uint32_t
+kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at)
+{
+    if (at->long_key_slot == KVP_SLAB_NONE) return kvp_key_cell_units(&c->geo, at->slot);
+    return (uint32_t)((c->geo.long_keys_off + kvp_slab_offset(c->long_keys, at->long_key_slot)) / 64);
+}
+
+/* ---- slots that old writers may have in hand. A writer that was granted one by an earlier master, and sleeps between its
+ * look at the word and its store of the descriptor, writes that beside whatever word is there by then: so while the chunk
+ * has gaps only the slots of what was SEALED are used again. */
+void
+kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot)
+{
+    if (c->sealed == NULL) c->sealed = kvp_core_alloc((c->geo.slots_max + 7) / 8, 1);
+    c->sealed[slot / 8] = (uint8_t)(c->sealed[slot / 8] | 1u << slot % 8);
+}
+
+void
+kvp_place_forget_sealed(kvp_chunk_t *c)
+{
+    free(c->sealed);
+    c->sealed = NULL;
+}
+
+static bool
+is_slot_ours(const kvp_chunk_t *c, uint32_t slot)
+{
+    if (c->gaps == 0 || !KVP_RULE(OLD_SLOTS_WAIT)) return true;
+    return c->sealed != NULL && (c->sealed[slot / 8] >> slot % 8 & 1) != 0;
+}
+
+/* The best fit may be promised, or its slot in an old writer's hand: it is kept aside while the next best is asked for. */
+static kvp_err_t
+slab_alloc(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len, uint32_t oid, uint32_t *slot_out)
+{
+    uint32_t aside[PROMISED_MAX], n = 0;
+    uint64_t offset;
+    kvp_err_t err;
+
+    for (;;) {
+        err = kvp_slab_alloc(c->slab, len, oid, slot_out, &offset);
+        if (err != KVP_OK) break;
+        if (is_slot_ours(c, *slot_out) && !kvp_place_is_promised(m, c, *slot_out, oid)) break;
+        aside[n++] = *slot_out;
+        err = KVP_NO_SPACE;
+        if (n == PROMISED_MAX) break;
+    }
+    while (n > 0)
+        kvp_slab_free(c->slab, aside[--n]);
+    return err;
+}
+
+/* ---- a chunk belongs to the tenant whose object came first, until it is empty again */
+void
+kvp_place_chunk_take(kvp_master_t *m, kvp_chunk_t *c, kvp_tenant_t *t)
+{
+    if (c->tenant != NULL) return;
+    c->tenant = t;
+    if (c->taker != NULL) m->has_take_news = true;
+    t->refs++;
+    t->chunk_bytes += c->bytes;
+    m->owned_bytes += c->bytes;
+    if (t->chunks++ > 0) return;
+    kvp_list_add_tail(&m->owners, &t->owning);
+    m->owners_n++;
+}
+
+void
+kvp_place_chunk_leave(kvp_master_t *m, kvp_chunk_t *c)
+{
+    kvp_tenant_t *t = c->tenant;
+
+    if (t == NULL) return;
+    c->tenant = NULL;
+    t->chunk_bytes -= c->bytes;
+    m->owned_bytes -= c->bytes;
+    if (c->slab != NULL) t->used_bytes -= kvp_slab_used_bytes(c->slab);
+    if (--t->chunks == 0) {
+        kvp_list_del(&t->owning);
+        m->owners_n--;
+    }
+    kvp_tenant_rele(m, t);
+}
+
+kvp_err_t
+kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
+{
+    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_tenant_t *t = kvp_attempt_of(m, o)->tenant;
+    kvp_place_t at = {.chunk = c->number};
+    uint64_t len = kvp_obj_len(m, o);
+
+    if (!kvp_place_is_open_to(c, t)) return KVP_NO_SPACE;
+    if (m->gen_seq >= KVP_GEN_SEQ_MAX) return KVP_NO_SPACE;
+    if (c->slab == NULL && kvp_slab_create(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
+        kvp_panic("out of memory: allocator of a chunk");
+    if (slab_alloc(m, c, len, oid, &at.slot) != KVP_OK) return KVP_NO_SPACE;
+    if (key_alloc(c, kvp_obj_key_len(m->index, o), &at) != KVP_OK) {
+        kvp_slab_free(c->slab, at.slot);
+        return KVP_NO_SPACE;
+    }
+    kvp_place_chunk_take(m, c, t);
+    kvp_place_room_changed(c);
+    kvp_place_memory_changed(m, c);
+    kvp_master_spend(m, 1);
+    m->gen_seq += KVP_RULE(FRESH_GENERATION) || m->gen_seq == 0;
+    kvp_pool_granted(m);
+    at.generation = kvp_gen_make(m->term, m->gen_seq);
+    kvp_obj_add_place(m, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
+    c->segment->objects++;
+    t->used_bytes += kvp_slab_len(c->slab, at.slot);
+    t->put_bytes += kvp_slab_len(c->slab, at.slot);
+    m->placing = t;
+    c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
+    m->st.used_bytes += kvp_slab_len(c->slab, at.slot);
+    return KVP_OK;
+}
+
+static bool
+is_named(const kvp_pend_t *p, uint32_t segment_id)
+{
+    for (uint32_t i = 0; i < p->avoid_n; i++)
+        if (p->avoid[i] == segment_id) return true;
+    return false;
+}
+
+/* Ids are different, so the walk ends soon. */
+static bool
+is_avoided(const kvp_master_t *m, const kvp_pend_t *p, const kvp_segment_t *g)
+{
+    if (p->avoid_n == 0 || !is_named(p, g->id)) return false;
+    for (uint32_t i = 0; i < m->up_n; i++)
+        if (!is_named(p, m->up[i]->id)) return true;
+    return false;
+}
+
+bool
+kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segment_t *g)
+{
+    kvp_place_t places[KVP_REPLICAS_MAX];
+    uint32_t n;
+
+    if (a->pend->only != 0 && a->pend->only != g->id) return false;
+    if (a->pend->only == 0 && is_avoided(m, a->pend, g)) return false;
+    if (a->copies == 1 || !KVP_RULE(COPIES_APART)) return true;
+    n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
+    for (uint32_t i = 0; i < n; i++)
+        if (((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, places[i].chunk))->segment->host == g->host) return false;
+    kvp_list_foreach (pos, &a->pkeys) {
+        const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, of_attempt);
+
+        if (k->chunk != NULL && k->chunk->segment->host == g->host) return false;
+    }
+    return true;
+}
+
+/* The chunk with the tightest fit among the first few with room; NULL = none has. */
+static kvp_chunk_t *
+tightest(kvp_master_t *m, kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
+{
+    uint64_t extent = kvp_slab_extent_bytes(len), least = UINT64_MAX;
+    kvp_chunk_t *best = NULL, *c;
+
+    for (uint32_t n = 0, from = 0;
+         n < FITS_MAX && (c = room_find(m, g, from, (uint32_t)(extent / KVP_SLAB_UNIT))) != NULL; n++) {
+        uint64_t fit;
+
+        from = c->index + 1;
+        if (!kvp_place_is_open_to(c, t)) continue;
+        fit = c->slab == NULL ? c->bytes : kvp_slab_best_fit(c->slab, len);
+        if (fit >= least) continue;
+        best = c;
+        least = fit;
+        if (fit == extent) break;
+    }
+    return best;
+}
+
+static kvp_err_t
+alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, const kvp_attempt_t *a)
+{
+    uint32_t oid = a->oid;
+    uint32_t units = (uint32_t)(kvp_slab_extent_bytes(a->bytes) / KVP_SLAB_UNIT);
+    kvp_chunk_t *c;
+
+    if (kvp_segment_is_passed_over(m, g) || !kvp_place_may_lie(m, a, g)) return KVP_NO_SPACE;
+    c = tightest(m, g, a->tenant, a->bytes);
+    if (c != NULL && kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
+    /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */
+    for (uint32_t from = 0; (c = room_find(m, g, from, units)) != NULL; from = c->index + 1)
+        if (kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
+    return KVP_NO_SPACE;
+}
+
+static bool
+is_emptier(const kvp_segment_t *a, const kvp_segment_t *b)
+{
+    /* Shares, not bytes: segments differ in size. */
+    return (unsigned __int128)a->used_bytes * b->size_bytes < (unsigned __int128)b->used_bytes * a->size_bytes;
+}
+
+kvp_err_t
+kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a)
+{
+    kvp_segment_t *first, *second;
+
+    if (m->up_n == 0) return KVP_NO_SPACE;
+    first = m->up[kvp_master_random(m) % m->up_n];
+    second = m->up[kvp_master_random(m) % m->up_n];
+    if (is_emptier(second, first)) {
+        kvp_segment_t *swap = first;
+
+        first = second;
+        second = swap;
+    }
+    if (alloc_in_segment(m, first, a) == KVP_OK) return KVP_OK;
+    if (second != first && alloc_in_segment(m, second, a) == KVP_OK) return KVP_OK;
+    for (uint32_t i = 0; i < m->up_n; i++)
+        if (m->up[i] != first && m->up[i] != second && alloc_in_segment(m, m->up[i], a) == KVP_OK) return KVP_OK;
+    return KVP_NO_SPACE;
+}

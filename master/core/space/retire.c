@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * RETIRE: an extent is made unreadable before it is made writable. Records live from the moment an extent loses its
+ * object until its node has said that it is free. A record with an owner is quarantined space: the node answers free
+ * only once it has proved that the writer cannot store any more.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#include <stdlib.h>
+
+#define RETIRE_BATCH 1024u
+#define ORDERS_A_RECORD 8u /* to send an order costs less than to touch a record */
+#define LATE_NS KVP_MS(100) /* a node that owes an answer for so long takes no puts while others do */
+
+kvp_retire_t *
+kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
+{
+    uint32_t owner = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, slot);
+
+    if (owner == KVP_SLAB_NONE || (owner & KVP_RETIRING_BIT) == 0) return NULL;
+    return kvp_ptab_get(&m->retires, owner & ~KVP_RETIRING_BIT);
+}
+
+/* The client in whose hands the extent was, while its session lives. */
+static kvp_session_t *
+owner_of(const kvp_master_t *m, const kvp_retire_t *r)
+{
+    uint32_t number;
+
+    if (r->owner == 0 || !kvp_umap_get(&m->by_incarnation, r->owner, &number)) return NULL;
+    return kvp_ptab_get(&m->sessions, number);
+}
+
+/* What a live client leaves in quarantine counts against what it may have unfinished. */
+static void
+count_quarantine(kvp_master_t *m, const kvp_retire_t *r, int64_t sign)
+{
+    kvp_session_t *s = owner_of(m, r);
+
+    if (s != NULL) s->quarantine_bytes += (uint64_t)sign * r->bytes;
+}
+
+/* A lost segment's bytes are out of the pool's totals until its node is back. */
+static void
+count_bytes(kvp_master_t *m, const kvp_retire_t *r, int64_t sign)
+{
+    kvp_segment_t *g = r->chunk->segment;
+    uint64_t retiring = (uint64_t)sign * r->bytes;
+    uint64_t quarantined = r->owner == 0 ? 0 : retiring;
+
+    r->chunk->tenant->going_bytes += retiring - quarantined;
+    g->retiring_bytes += retiring;
+    g->quarantine_bytes += quarantined;
+    count_quarantine(m, r, sign);
+    if (g->state == KVP_SEG_LOST) return;
+    m->st.retiring_bytes += retiring;
+    m->st.quarantine_bytes += quarantined;
+}
+
+static void
+want_sending(kvp_master_t *m, kvp_segment_t *g)
+{
+    if (g->node != NULL && kvp_list_is_empty(&g->sending)) kvp_list_add_tail(&m->sending, &g->sending);
+}
+
+kvp_retire_t *
+kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter)
+{
+    kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at->chunk);
+    kvp_retire_t *r = kvp_core_alloc(1, sizeof *r);
+
+    r->chunk = c;
+    r->slot = at->slot;
+    r->long_key_slot = at->long_key_slot;
+    r->generation = at->generation;
+    r->owner = owner;
+    r->bytes = kvp_slab_len(c->slab, at->slot);
+    r->waiter = waiter;
+    if (waiter != NULL) waiter->left++;
+    r->number = kvp_ptab_add(&m->retires, r);
+    kvp_list_init(&r->claimed);
+    kvp_list_init(&r->stray);
+    kvp_list_init(&r->of_waiter);
+    kvp_list_add_tail(&c->segment->retires, &r->link);
+    kvp_list_add_tail(&c->segment->unsent, &r->queue);
+    kvp_slab_set_owner(c->slab, at->slot, KVP_RETIRING_BIT | r->number);
+    c->segment->objects--;
+    c->gaps += owner == KVP_OWNER_ANY;
+    m->gaps += owner == KVP_OWNER_ANY;
+    m->st.retires++;
+    count_bytes(m, r, 1);
+    want_sending(m, c->segment);
+    return r;
+}
+
+void
+kvp_retire_hold_back(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
+{
+    r->after = m->journal.end;
+    r->held_back = *tomb;
+    kvp_list_del(&r->queue);
+    kvp_list_add_tail(&m->journal.retires, &r->queue);
+}
+
+void
+kvp_retire_go_on(kvp_master_t *m, kvp_retire_t *r)
+{
+    r->after = 0;
+    kvp_list_del(&r->queue);
+    kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
+    want_sending(m, r->chunk->segment);
+    kvp_owed_retire(m, r, &r->held_back);
+    kvp_master_spend(m, 1);
+}
+
+/* ---- what may still be read though its key is gone */
+static uint32_t *
+undead_of(const kvp_master_t *m, uint64_t id)
+{
+    return &m->undead[id % KVP_UNDEAD_KEYS];
+}
+
+void
+kvp_retire_of_key(kvp_master_t *m, kvp_retire_t *r, uint64_t id)
+{
+    r->undead = undead_of(m, id);
+    ++*r->undead;
+}
+
+bool
+kvp_retire_is_readable(const kvp_master_t *m, uint64_t id)
+{
+    return *undead_of(m, id) > 0;
+}
+
+static void
+end_undead(kvp_retire_t *r)
+{
+    if (r->undead == NULL) return;
+    --*r->undead;
+    r->undead = NULL;
+}
+
+static void
+end_stray(const kvp_master_t *m, kvp_retire_t *r)
+{
+    kvp_session_t *s = owner_of(m, r);
+
+    if (r->attempt == 0) return;
+    r->attempt = 0;
+    kvp_list_del(&r->stray);
+    if (s != NULL) s->strays_n--;
+}
+
+/* The waiter may end with it, so this lets go first. */
+static void
+end_wait(kvp_master_t *m, kvp_retire_t *r)
+{
+    kvp_waiter_t *w = r->waiter;
+
+    if (w == NULL) return;
+    kvp_list_del(&r->of_waiter);
+    r->waiter = NULL;
+    kvp_waiter_dead(m, w);
+}
+
+/* The record's own end; what becomes of the extent is the caller's. */
+static void
+discard(kvp_master_t *m, kvp_retire_t *r)
+{
+    end_wait(m, r);
+    kvp_owed_paid(m, r);
+    kvp_list_del(&r->link);
+    kvp_list_del(&r->queue);
+    kvp_list_del(&r->claimed);
+    end_undead(r);
+    end_stray(m, r);
+    count_bytes(m, r, -1);
+    r->chunk->gaps -= r->owner == KVP_OWNER_ANY;
+    m->gaps -= r->owner == KVP_OWNER_ANY;
+    if (r->owner == KVP_OWNER_ANY && r->chunk->gaps == 0) kvp_place_forget_sealed(r->chunk);
+    kvp_ptab_del(&m->retires, r->number);
+    free(r);
+}
+
+static void
+give_back(kvp_master_t *m, kvp_retire_t *r)
+{
+    kvp_chunk_t *c = r->chunk;
+
+    kvp_master_spend(m, 1);
+    kvp_slab_free(c->slab, r->slot);
+    if (r->long_key_slot != KVP_SLAB_NONE) kvp_slab_free(c->long_keys, r->long_key_slot);
+    c->tenant->used_bytes -= r->bytes;
+    c->segment->used_bytes -= r->bytes;
+    if (c->segment->state != KVP_SEG_LOST) m->st.used_bytes -= r->bytes;
+    kvp_place_room_changed(c);
+    kvp_place_memory_changed(m, c);
+    if (c->clearing != NULL) m->has_clear_news = true;
+    if (c->taker != NULL) m->has_take_news = true;
+    kvp_master_space_news(m);
+    discard(m, r);
+    if (kvp_slab_used_bytes(c->slab) == 0) kvp_place_chunk_leave(m, c);
+}
+
+void
+kvp_retire_forget(kvp_master_t *m, kvp_retire_t *r)
+{
+    discard(m, r);
+}
+
+/* ---- extents of a writer that was silent */
+void
+kvp_retire_stray(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt)
+{
+    if (s->strays_n == KVP_STRAYS_MAX) return; /* it stays in quarantine until the client is gone */
+    s->strays_n++;
+    r->attempt = attempt;
+    kvp_list_add_tail(&s->strays, &r->stray);
+}
+
+/* The node is told once more, and this time of no owner. */
+static void
+disown(kvp_master_t *m, kvp_retire_t *r)
+{
+    end_stray(m, r);
+    count_bytes(m, r, -1);
+    r->owner = 0;
+    count_bytes(m, r, 1);
+    kvp_list_del(&r->queue);
+    kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
+    want_sending(m, r->chunk->segment);
+}
+
+void
+kvp_retire_drained(kvp_master_t *m, kvp_session_t *s, uint64_t attempt)
+{
+    kvp_list_foreach_safe (pos, tmp, &s->strays) {
+        kvp_retire_t *r = kvp_list_entry(pos, kvp_retire_t, stray);
+
+        if (r->attempt == attempt) disown(m, r);
+    }
+}
+
+static void
+set_dead(kvp_master_t *m, kvp_retire_t *r)
+{
+    r->state = KVP_RT_DEAD;
+    end_undead(r);
+    kvp_owed_paid(m, r);
+    end_wait(m, r);
+}
+
+static void
+set_free(kvp_master_t *m, kvp_retire_t *r)
+{
+    kvp_pkey_t *claim = r->claim;
+
+    set_dead(m, r);
+    if (claim == NULL) {
+        give_back(m, r);
+        return;
+    }
+    /* Kept until the whole window is free, so that nobody else takes a part of it. */
+    r->state = KVP_RT_HELD;
+    kvp_list_del(&r->queue);
+    if (--claim->claim_left == 0) kvp_pkey_window_free(m, claim);
+}
+
+void
+kvp_retire_unclaim(kvp_master_t *m, kvp_pkey_t *k)
+{
+    if (k->chunk == NULL) return;
+    kvp_list_foreach_safe (pos, tmp, &k->claimed) {
+        kvp_retire_t *r = kvp_list_entry(pos, kvp_retire_t, claimed);
+
+        kvp_list_del(&r->claimed);
+        r->claim = NULL;
+        if (r->state == KVP_RT_HELD) give_back(m, r);
+    }
+    kvp_clear_end(k);
+    kvp_list_del(&k->of_segment);
+    k->pend->claims--;
+    m->claims--;
+    k->claim_left = 0;
+    k->chunk = NULL;
+    kvp_master_space_news(m);
+}
+
+/* ---- orders and answers */
+static void
+send_batch(kvp_master_t *m, kvp_segment_t *g)
+{
+    Kvp__Pb__Retire msg = KVP__PB__RETIRE__INIT;
+    kvp_session_t *node = g->node;
+    kvp_retire_req_t *req = kvp_core_alloc(1, sizeof *req);
+    uint32_t n = 0;
+    size_t at;
+
+    kvp_list_foreach (pos, &g->unsent)
+        if (++n == RETIRE_BATCH) break;
+    req->request_id = ++m->request_seq;
+    req->sent_ns = m->now_ns;
+    req->sent_stall_ns = m->stall_ns;
+    req->n = n;
+    req->numbers = kvp_core_alloc(n, sizeof *req->numbers);
+    kvp_list_add_tail(&node->retire_reqs, &req->link);
+    node->retire_reqs_n++;
+
+    msg.n = n;
+    msg.term = m->term;
+    msg.segment_id = g->id;
+    kvp_pb_frame_begin(&node->out, KVP_OP_RETIRE, 0, req->request_id, &msg.base, &at);
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_retire_t *r = kvp_list_first(&g->unsent, kvp_retire_t, queue);
+        kvp_wire_slot_t rec = {r->chunk->index, r->slot, r->generation, r->owner};
+
+        kvp_buf_append(&node->out, &rec, sizeof rec);
+        kvp_list_del(&r->queue);
+        kvp_list_add_tail(&g->sent, &r->queue);
+        if (r->state == KVP_RT_QUEUED) r->state = KVP_RT_SENT;
+        r->sent_in = req->request_id;
+        req->numbers[i] = r->number;
+        if (!KVP_RULE(RETIRE_BEFORE_REUSE)) set_free(m, r);
+    }
+    kvp_frame_end(&node->out, at);
+    kvp_session_dirty(m, node);
+    kvp_master_spend(m, 1 + n / ORDERS_A_RECORD);
+}
+
+/* A node that is greeted hears first what it is to keep in mind: what becomes DEAD may have been all that told of it. */
+static bool
+may_send(const kvp_segment_t *g)
+{
+    if (!kvp_list_is_empty(&g->node->greeting)) return false;
+    return !kvp_list_is_empty(&g->unsent) && g->node->retire_reqs_n < KVP_RETIRE_REQS_MAX;
+}
+
+/* A node that is slow to answer does not make its queue grow: what is over a few orders waits here. One order goes out
+ * whatever else the step has done, the rest as its budget allows. */
+void
+kvp_retire_flush(kvp_master_t *m)
+{
+    bool was_sent = false;
+
+    m->has_orders = false;
+    kvp_list_foreach_safe (pos, tmp, &m->sending) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
+
+        for (; may_send(g) && (!was_sent || m->slice_left > 0); was_sent = true)
+            send_batch(m, g);
+        m->has_orders |= may_send(g);
+        if (kvp_list_is_empty(&g->unsent)) kvp_list_del(&g->sending);
+    }
+}
+
+/* Puts all of `from` in front of what is in `to`. */
+static void
+splice(kvp_list_t *from, kvp_list_t *to)
+{
+    if (kvp_list_is_empty(from)) return;
+    from->prev->next = to->next;
+    to->next->prev = from->prev;
+    to->next = from->next;
+    from->next->prev = to;
+    kvp_list_init(from);
+}
+
+/* The node that is connected now was told nothing, and does not know what an earlier connection was owed. */
+void
+kvp_retire_resend(kvp_master_t *m, kvp_segment_t *g)
+{
+    if (KVP_RULE(RETIRE_AGAIN)) splice(&g->sent, &g->unsent);
+    if (!kvp_list_is_empty(&g->unsent)) want_sending(m, g);
+}
+
+static void
+free_req(kvp_session_t *node, kvp_retire_req_t *req)
+{
+    kvp_list_del(&req->link);
+    node->retire_reqs_n--;
+    free(req->numbers);
+    free(req);
+}
+
+void
+kvp_retire_lost(kvp_session_t *node)
+{
+    while (!kvp_list_is_empty(&node->retire_reqs))
+        free_req(node, kvp_list_first(&node->retire_reqs, kvp_retire_req_t, link));
+}
+
+/* Answers come in the order of the orders, or nearly so: the first one that is due tells. */
+bool
+kvp_retire_is_late(const kvp_master_t *m, const kvp_session_t *node)
+{
+    const kvp_retire_req_t *req;
+
+    if (kvp_list_is_empty(&node->retire_reqs)) return false;
+    req = kvp_list_first(&node->retire_reqs, kvp_retire_req_t, link);
+    return m->now_ns - req->sent_ns >= LATE_NS + (m->stall_ns - req->sent_stall_ns);
+}
+
+static kvp_retire_req_t *
+find_req(kvp_session_t *node, uint64_t request_id)
+{
+    kvp_list_foreach (pos, &node->retire_reqs) {
+        kvp_retire_req_t *req = kvp_list_entry(pos, kvp_retire_req_t, link);
+
+        if (req->request_id == request_id) return req;
+    }
+    return NULL;
+}
+
+static bool
+is_waited_for(const kvp_retire_t *r, const kvp_session_t *node)
+{
+    return (r->state == KVP_RT_SENT || r->state == KVP_RT_DEAD) && r->chunk->segment->node == node;
+}
+
+void
+kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    kvp_retire_req_t *req = find_req(s, f->hdr.request_id);
+
+    if (req == NULL || f->tail_len != req->n) {
+        kvp_session_close(m, s, "an answer to no Retire");
+        return;
+    }
+    for (uint32_t i = 0; i < req->n; i++) {
+        kvp_retire_t *r = kvp_ptab_get(&m->retires, req->numbers[i]);
+
+        if (r == NULL || r->sent_in != req->request_id || !is_waited_for(r, s)) continue;
+        if ((f->tail[i] & KVP_RETIRE_FREE) != 0 || !KVP_RULE(FREE_BEFORE_REUSE))
+            set_free(m, r);
+        else if ((f->tail[i] & KVP_RETIRE_DEAD) != 0)
+            set_dead(m, r);
+        else
+            kvp_session_close(m, s, "a Retire not obeyed"); /* it is asked again when the node is back */
+    }
+    free_req(s, req);
+}
+
+void
+kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__Freed *msg;
+    const kvp_wire_slot_t *slots = NULL;
+    kvp_segment_t *g;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__freed__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_PLACES_MAX) slots = kvp_rd_array(&rd, msg->n, sizeof *slots);
+    if (slots == NULL) {
+        kvp_session_close(m, s, "malformed Freed");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    g = kvp_segment_find(m, msg->segment_id);
+    for (uint32_t i = 0; g != NULL && g->node == s && i < msg->n; i++) {
+        kvp_retire_t *r;
+
+        if (slots[i].chunk >= g->chunk_n) continue;
+        r = kvp_retire_of(m, &g->chunks[slots[i].chunk], slots[i].slot);
+        if (r != NULL && r->generation == slots[i].generation && r->state == KVP_RT_DEAD) set_free(m, r);
+    }
+    kvp_pb_free(&pb, msg);
+}

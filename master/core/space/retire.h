@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Extents on their way out: from the moment that one loses its object until its node has said that it is free.
+ */
+#ifndef KVP_MASTER_CORE_SPACE_RETIRE_H
+#define KVP_MASTER_CORE_SPACE_RETIRE_H
+
+#include "common/list.h"
+#include "master/core/base/step.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/session/session.h"
+#include "proto/wire.h"
+
+typedef struct kvp_pkey kvp_pkey_t;
+typedef struct kvp_waiter kvp_waiter_t;
+
+#define KVP_STRAYS_MAX 16u /* extents taken from a silent client, which its own word can still free early */
+#define KVP_UNDEAD_KEYS (1u << 16) /* counters; by a part of the digest */
+#define KVP_RETIRE_REQS_MAX 8u /* orders that a node has not answered; the rest waits here */
+
+typedef enum {
+    KVP_RT_QUEUED, /* Retire never sent */
+    KVP_RT_SENT,
+    KVP_RT_DEAD, /* unreadable; not yet free */
+    KVP_RT_HELD, /* free, and kept for the put that claimed it */
+} kvp_retire_state_t;
+
+typedef struct kvp_retire {
+    kvp_list_t link; /* segment->retires */
+    kvp_list_t queue; /* segment->unsent, or ->sent */
+    kvp_list_t claimed; /* claim->claimed */
+    kvp_list_t stray; /* session->strays */
+    kvp_chunk_t *chunk;
+    uint32_t slot;
+    uint32_t number;
+    uint32_t long_key_slot;
+    kvp_retire_state_t state;
+    uint32_t *undead; /* counts it for its key until it is dead; NULL = it was never served */
+    uint64_t attempt; /* whose extent a stray was; 0 = it is none */
+    uint64_t generation;
+    uint64_t owner; /* incarnation of a writer that may still store; 0 = none */
+    uint64_t bytes;
+    uint64_t sent_in; /* the Retire that it went out with last: numbers are reused, requests are not */
+    kvp_pkey_t *claim;
+    kvp_waiter_t *waiter; /* to be told when it is dead */
+    kvp_list_t of_waiter; /* waiter->retires */
+    uint64_t after; /* it goes out when the journal is durable up to there; 0 = at once */
+    kvp_wire_tomb_t held_back; /* what nodes are told then */
+    bool has_tomb; /* nodes remember it */
+    kvp_wire_tomb_t tomb; /* what they do, or would; version 0 = nothing */
+} kvp_retire_t;
+
+typedef struct kvp_retire_req {
+    kvp_list_t link; /* session->retire_reqs */
+    uint64_t request_id;
+    uint64_t sent_ns;
+    uint64_t sent_stall_ns; /* the master's own stalls, when it was sent */
+    uint32_t n;
+    uint32_t *numbers; /* owned: retire records; one that went since has another sent_in, or none */
+} kvp_retire_req_t;
+
+kvp_retire_t *kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter);
+/* kvp_retire_hold_back: its order, and what nodes are to be told, wait until what is written so far is durable;
+ * kvp_retire_go_on: it is. */
+void kvp_retire_hold_back(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
+void kvp_retire_go_on(kvp_master_t *m, kvp_retire_t *r);
+void kvp_retire_flush(kvp_master_t *m);
+void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */
+bool kvp_retire_is_late(const kvp_master_t *m, const kvp_session_t *node); /* an answer of it is overdue */
+void kvp_retire_resend(kvp_master_t *m, kvp_segment_t *g); /* all that is not free goes out (again) */
+void kvp_retire_forget(kvp_master_t *m, kvp_retire_t *r); /* its segment is gone */
+void kvp_retire_unclaim(kvp_master_t *m, kvp_pkey_t *k);
+/* kvp_retire_of_key: the extent was served under that key, by half of its digest. kvp_retire_is_readable: some extent
+ * that was may not be dead yet; also for a key with which that one shares a counter. */
+void kvp_retire_of_key(kvp_master_t *m, kvp_retire_t *r, uint64_t id);
+bool kvp_retire_is_readable(const kvp_master_t *m, uint64_t id);
+/* kvp_retire_stray keeps in mind that the extent was that attempt's, whose client lives; kvp_retire_drained: by its word
+ * nothing of the attempt is under way, so that the node need not wait for its end. */
+void kvp_retire_stray(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt);
+void kvp_retire_drained(kvp_master_t *m, kvp_session_t *s, uint64_t attempt);
+void kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+kvp_retire_t *kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot); /* NULL = not retiring */
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Segments: mounting, loss and return of their node, and dropping what a node took with it.
+ */
+#ifndef KVP_MASTER_CORE_SPACE_SEGMENT_H
+#define KVP_MASTER_CORE_SPACE_SEGMENT_H
+
+#include "common/base.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/session/session.h"
+
+#define KVP_NODE_SEGMENTS_MAX 64u /* mounted by one node */
+
+void kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_segments_lost(kvp_master_t *m, kvp_session_t *node);
+void kvp_segment_tick(kvp_master_t *m);
+void kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g);
+void kvp_segment_free(kvp_master_t *m, kvp_segment_t *g);
+/* A chunk is made with its first use: until then its record is zero, and all of it is free. */
+kvp_chunk_t *kvp_segment_chunk(kvp_master_t *m, kvp_segment_t *g, uint32_t index);
+static inline uint64_t
+kvp_segment_chunk_bytes(const kvp_segment_t *g, uint32_t index)
+{
+    return kvp_min_u64(g->chunk_bytes, g->size_bytes - (uint64_t)index * g->chunk_bytes);
+}
+uint64_t kvp_segment_longest_chunk(const kvp_master_t *m); /* bytes, of those in which something can be put */
+kvp_segment_t *kvp_segment_find(kvp_master_t *m, uint32_t id);
+
+/* kvp_segment_up: its node, which is that session, answers for it from now on. */
+void kvp_segment_up(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s);
+
+#endif

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The core as a whole. Only files of master/core, and tests of them, include this.
+ *
+ * Life of an extent: free -> (PutBegin) WRITING -> (PutCommit) live -> (evict, remove, abort) retiring -> free. An
+ * extent's owner number in the chunk's allocator says which: an oid, or RETIRING_BIT | number of a retire record.
+ *
+ * Generations come from one sequence a master, so that the generation of an object's extent is its version as well:
+ * unique in the pool and rising. A version that is not would lie in the object's extension.
+ */
+#ifndef KVP_MASTER_CORE_STATE_H
+#define KVP_MASTER_CORE_STATE_H
+
+#include "common/mutate.h"
+#include "master/core/base/blocks.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/htab.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/recent.h"
+#include "master/core/base/step.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/keys.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/table.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/evict/evacuate.h"
+#include "master/core/evict/rebalance.h"
+#include "master/core/evict/reserve.h"
+#include "master/core/evict/window.h"
+#include "master/core/state.h"
+#include "master/core/log/interim.h"
+#include "master/core/master.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/lease.h"
+#include "master/core/protect/pin.h"
+#include "master/core/protect/policy.h"
+#include "master/core/protect/probe.h"
+#include "master/core/protect/ticket.h"
+#include "master/core/put/attempt.h"
+#include "master/core/put/queue.h"
+#include "master/core/recovery/rebuild.h"
+#include "master/core/recovery/restore.h"
+#include "master/core/request/put.h"
+#include "master/core/request/read.h"
+#include "master/core/request/remove.h"
+#include "master/core/session/identity.h"
+#include "master/core/session/session.h"
+#include "master/core/space/place.h"
+#include "master/core/space/retire.h"
+#include "master/core/space/segment.h"
+#include "master/core/master.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+
+#include <string.h>
+
+struct kvp_master {
+    kvp_master_conf_t conf;
+    char host_id[KVP_NAME_MAX + 1];
+    char unix_path[256];
+    uint32_t term;
+    uint64_t now_ns;
+    uint64_t ticked_ns;
+    uint64_t stall_ns; /* time in which the master's own loop did not run */
+    uint64_t started_ns;
+    uint64_t rng;
+    uint64_t incarnation_seq, ticket_seq, request_seq;
+    uint64_t gen_seq; /* of every extent that is granted: a generation is also the object's version */
+    uint32_t segment_seq;
+    kvp_objindex_t *index;
+    const kvp_policy_ops_t *policy;
+    kvp_objlist_t pinned; /* what goes after all that is on the tenants' lists: pinned softly, in the order of uses */
+    kvp_list_t owners; /* tenants that have chunks, in the order of who looks at whom */
+    uint32_t owners_n;
+    uint64_t owned_bytes; /* of their chunks */
+    kvp_tenant_t *placing; /* borrowed: whose object got a place last; NULL = nobody's */
+    kvp_list_t taking; /* tenants that take a chunk */
+    bool has_take_news; /* a chunk that is taken may be empty, or its walk goes on */
+    kvp_umap_t by_conn, by_incarnation; /* -> numbers in sessions */
+    kvp_ptab_t sessions, tenants, chunks, attempts, tickets, retires;
+    kvp_list_t seen, born, dirty;
+    kvp_list_t segments, sending, waiting, jobs;
+    kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */
+    kvp_list_t leases, leasing;
+    kvp_htab_t groups;
+    uint64_t groups_seed;
+    kvp_list_t doomed; /* memberships: their objects are still to be dropped */
+    kvp_list_t leavers; /* memberships whose owner's session is over */
+    kvp_list_t orphans; /* that were reported, and whose group is not whole */
+    uint64_t doomed_bytes;
+    kvp_probes_t probes;
+    uint64_t took_over_ns; /* when it did from the master before */
+    uint64_t presents_due_ns; /* until then sessions may come for what they held before; 0 = they have */
+    uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
+    kvp_heap_t waiters; /* by the time when they are answered come what may */
+    kvp_list_t keeping; /* waiters whose tombstones no node has said to keep, by rising kept_after */
+    kvp_list_t over; /* sessions, while they have attempts or tickets */
+    kvp_list_t ending; /* tickets that let go of their objects */
+    kvp_list_t pends[KVP_PUT_WHEEL]; /* by the tick of their due_ns */
+    uint64_t put_tick; /* the last one looked at */
+    kvp_segment_t **up; /* segments that take puts */
+    uint32_t up_n, up_cap;
+    kvp_umap_t up_hosts; /* their hosts' numbers -> how many of them are there */
+    kvp_heap_t up_chunks; /* these segments, that with the longest chunks first */
+    uint32_t lost_n; /* segments whose node is away */
+    uint32_t host_seq;
+    uint32_t slow_n; /* of the segments that take puts, with a node that does not answer */
+    bool is_leaving; /* some windows are still to be given up, in segments that take no puts */
+    bool has_aside; /* victims put aside are on their way back */
+    uint64_t known_bytes; /* of all segments that are mounted, or may come back */
+    uint32_t work_left; /* of this step's search for space */
+    kvp_takes_t takes; /* of the key for which it is, as the next */
+    uint32_t met;
+    uint32_t slice_left; /* records that this step may still touch for what can wait */
+    bool has_orders; /* that may go out, and did not for want of budget */
+    bool is_behind; /* something that was due was left for the next step */
+    kvp_heap_t expiries; /* reservations, by the time when they end */
+    uint32_t *undead; /* KVP_UNDEAD_KEYS: extents of keys that may still be read where the key is gone */
+    kvp_buf_t unwanted; /* answers to one-way questions go here */
+    uint64_t waiting_attempts; /* of which some copy has no place yet */
+    uint64_t claims; /* keys that wait for a window of theirs */
+    bool has_space_news; /* something became free or evictable: waiting puts look again */
+    uint64_t space_news; /* how often that was so */
+    uint64_t slab_bytes; /* memory of all allocators of chunks */
+    uint32_t turn; /* whose slice comes first in a step */
+    kvp_list_t graves;
+    kvp_list_t clearings;
+    bool has_clear_news; /* a window that is cleared may be free, or its walk goes on */
+    uint32_t chunks_n; /* of all segments, made or not */
+    uint32_t dropping; /* segments being purged */
+    uint32_t reports; /* under way */
+    uint32_t closing; /* of these, behind their last page */
+    uint64_t rebuild_until_ns; /* until then nodes may come whose memory is of an older term */
+    kvp_digestmap_t removed; /* while they may: keys -> versions that went meanwhile, each with a tombstone */
+    uint32_t removed_at; /* when they may not any more: how far these are paid */
+    bool is_rebuild_over; /* these were too many: nothing that is reported is believed any more */
+    kvp_digestmap_t tombs,
+        tomb_refs; /* keys -> versions, and how many retires, and what else, they are owed by; none: learned */
+    kvp_list_t greeting; /* nodes */
+    kvp_digestmap_t strays; /* keys with a tombstone of extents that were evicted and are not dead */
+    uint32_t strays_at; /* where the next look at them begins */
+    uint32_t tombs_touched; /* places of tombs and tomb_refs whose memory is there, */
+    bool is_touching; /* and more are to come */
+    uint64_t tombs_idle_ns; /* since when nothing is owed; 0 = something is, or the maps are not there */
+    kvp_buf_t tomb_news; /* kvp_wire_tomb_t that nodes are to be told with the end of this step */
+    uint64_t gaps; /* extents that a writer of an older term might still store to */
+    uint64_t gaps_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
+    uint32_t dropped_term; /* in which a segment was dropped last; 0 = none was */
+    bool is_named; /* the pool is what conf says: a master before, a node or a grant has made that a fact */
+    bool is_ident_news; /* the term or the name changed, and the shell was not told yet */
+    uint8_t spoiled[KVP_SPOILED_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
+    uint32_t spoiled_at;
+    uint8_t cut[KVP_CUT_REPORTS_MAX]
+               [16]; /* segments whose reports to this term were cut: none of it was ever placed there */
+    uint32_t cut_n, cut_seq;
+    kvp_journal_t journal;
+    kvp_master_stats_t st;
+    void *match_ctx, *match_data; /* PCRE2's, for removals by pattern */
+    uint32_t match_left; /* steps that the match under way may still take */
+    char note[256], note_out[256];
+};
+
+void kvp_master_space_news(kvp_master_t *m);
+void kvp_master_take_over(kvp_master_t *m); /* another master served the pool, maybe until just now */
+void kvp_master_note(kvp_master_t *m, const char *fmt, ...) KVP_PRINTF(2, 3);
+uint64_t kvp_master_random(kvp_master_t *m);
+/* kvp_master_outdated: somebody obeys that term, so ours has to be higher. Every connection is closed. False where no
+ * term is left. */
+bool kvp_master_outdated(kvp_master_t *m, uint32_t term);
+
+/* ---- what looks into the struct */
+static inline bool
+kvp_probe_is_live(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    uint16_t left = (uint16_t)(o->probe_until - (uint16_t)m->probes.tick);
+
+    return o->has_probe != 0 && left > 0 && left <= m->probes.lasts;
+}
+static inline void
+kvp_probe_leave(kvp_master_t *m, uint32_t oid) /* of a group: its lead */
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+
+    if (!kvp_probe_is_live(m, o)) kvp_probe_begin(m, oid);
+    o->probe_until = (uint16_t)(m->probes.tick + m->probes.lasts);
+}
+/* A segment whose node does not answer is passed over for puts as long as there are others. */
+static inline bool
+kvp_segment_is_passed_over(const kvp_master_t *m, const kvp_segment_t *g)
+{
+    return g->is_slow && m->slow_n < m->up_n;
+}
+static inline kvp_member_t *
+kvp_group_member(const kvp_master_t *m, const kvp_obj_t *o) /* its membership; NULL = of no group */
+{
+    return o->has_ext == 0 ? NULL : kvp_obj_ext(m->index, o)->member;
+}
+static inline bool
+kvp_group_is_doomed(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    return mb != NULL && mb->group->is_doomed;
+}
+/* kvp_group_hides: committed, and yet not to be seen. */
+static inline bool
+kvp_group_hides(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    if (mb == NULL || mb->group->is_doomed) return mb != NULL;
+    return mb->group->size > 0 && !mb->group->is_whole && KVP_RULE(GROUP_HIDDEN);
+}
+static inline bool
+kvp_group_is_reserved(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(m, o);
+
+    return mb != NULL && mb->group->reserved_n > 0;
+}
+/* The chunk in which an object lies; NULL = nowhere. */
+static inline kvp_chunk_t *
+kvp_obj_chunk(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return o->chunk == KVP_OBJ_CHUNK_NONE ? NULL : kvp_ptab_get(&m->chunks, o->chunk);
+}
+/* Whose an object is that has a place. */
+static inline kvp_tenant_t *
+kvp_obj_tenant(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return kvp_obj_chunk(m, o)->tenant;
+}
+static inline uint32_t
+kvp_obj_served_n(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return kvp_group_hides(m, o) ? 0 : kvp_obj_up_n(m, o);
+}
+static inline bool
+kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o)
+{
+    return kvp_obj_served_n(m, o) > 0;
+}
+/* What is evicted together stands on the lists as one: kvp_victim_unit is the object that stands for this one. */
+static inline uint32_t
+kvp_victim_unit(const kvp_master_t *m, uint32_t oid)
+{
+    const kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
+
+    return mb == NULL || !mb->is_committed || mb->group->is_doomed ? oid : mb->group->lead;
+}
+/* kvp_master_spend counts n records that the step has touched. Work that can wait asks slice_left first. */
+static inline void
+kvp_master_spend(kvp_master_t *m, uint32_t n)
+{
+    m->st.work += n;
+    m->slice_left -= (uint32_t)kvp_min_u64(n, m->slice_left);
+}
+
+#endif
