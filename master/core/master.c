@@ -94,6 +94,7 @@ kvp_master_destroy(kvp_master_t *m)
             kvp_slab_destroy(g->chunks[i].long_keys);
             kvp_place_forget_sealed(&g->chunks[i]);
         }
+        kvp_report_free(m, g);
         kvp_segment_free(m, g);
     }
     kvp_place_bury_some(m);

@@ -140,34 +140,14 @@ kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
     ext->more_n--;
 }
 
-/* Which of its copies lies there. */
-static uint32_t
-place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot)
+uint32_t
+kvp_place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot)
 {
     uint32_t i = 0;
 
     while (places[i].chunk != c->number || places[i].slot != slot)
         i++;
     return i;
-}
-
-void
-kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
-{
-    uint32_t oid = kvp_slab_owner(c->slab, slot), i, n;
-    kvp_place_t places[KVP_REPLICAS_MAX];
-
-    n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
-    i = place_at(places, c, slot);
-    if (kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) {
-        kvp_attempt_lose_copy(m, oid, &places[i]);
-    } else if (n > 1) {
-        kvp_obj_del_place(m, oid, &places[i]);
-        (void)kvp_retire_place(m, &places[i], 0, NULL);
-    } else {
-        m->st.purged++;
-        kvp_obj_lose(m, oid);
-    }
 }
 
 void
@@ -178,7 +158,7 @@ kvp_copy_set_long_key(kvp_master_t *m, uint32_t oid, const kvp_chunk_t *c, uint3
     uint32_t i;
 
     (void)kvp_obj_places(m, kvp_obj(m->index, oid), places);
-    i = place_at(places, c, slot);
+    i = kvp_place_at(places, c, slot);
     if (i == 0)
         ext->long_key_slot = long_key_slot;
     else
@@ -271,4 +251,11 @@ kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, const char *host_id, kvp
         .sum = o->sum,
     };
     return nloc;
+}
+
+uint32_t
+kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at)
+{
+    if (at->long_key_slot == KVP_SLAB_NONE) return kvp_key_cell_units(&c->geo, at->slot);
+    return (uint32_t)((c->geo.long_keys_off + kvp_slab_offset(c->long_keys, at->long_key_slot)) / 64);
 }

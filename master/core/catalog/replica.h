@@ -10,6 +10,10 @@
 #include "master/core/catalog/tenant.h"
 #include "proto/wire.h"
 
+/* kvp_place_at: which of an object's places is that extent; one is. kvp_place_key_off: where the key lies in the chunk's
+ * metadata, in units of 64 bytes. */
+uint32_t kvp_place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot);
+uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
 kvp_place_t kvp_obj_place(const kvp_master_t *m, const kvp_obj_t *o); /* the first copy */
 uint32_t kvp_obj_places(const kvp_master_t *m, const kvp_obj_t *o, kvp_place_t places[KVP_REPLICAS_MAX]);
 bool kvp_obj_lies_at(const kvp_master_t *m, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot);
@@ -17,8 +21,6 @@ bool kvp_obj_lies_at(const kvp_master_t *m, const kvp_obj_t *o, const kvp_chunk_
 void kvp_obj_add_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t slack);
 void kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at);
 uint64_t kvp_obj_bytes(const kvp_master_t *m, const kvp_obj_t *o); /* extents of all copies */
-/* kvp_copy_lose takes the copy in that extent from its object, which goes with its last one. The extent is retired. */
-void kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot);
 /* kvp_copy_set_long_key: where the key of the copy in that extent lies, once that is known. */
 void kvp_copy_set_long_key(kvp_master_t *m, uint32_t oid, const kvp_chunk_t *c, uint32_t slot, uint32_t long_key_slot);
 void kvp_obj_count_held(kvp_master_t *m, const kvp_obj_t *o, int32_t sign); /* a ticket more or less, in its segments */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Making room: an object leaves the index, and a window of extents is claimed for a put that waits.
+ * Making room: a window of extents is claimed for a put that waits, and what lies in it is evicted.
  */
 #ifndef KVP_MASTER_CORE_EVICT_WINDOW_H
 #define KVP_MASTER_CORE_EVICT_WINDOW_H
@@ -8,11 +8,6 @@
 #include "master/core/protect/deferred.h"
 #include "master/core/put/queue.h"
 
-/* Takes an object out of the index and retires its extents; the record goes with its last ticket. */
-void kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter);
-void kvp_obj_supersede(kvp_master_t *m, uint32_t oid, kvp_waiter_t *waiter); /* the same, by a commit that is written */
-void kvp_obj_lose(kvp_master_t *m,
-                  uint32_t oid); /* the same, because its memory is gone: its node may report it again */
 /* kvp_evict_for claims a window for the key. NO_SPACE: nothing can be evicted for it now. EAGAIN: the step's work is
  * used up before everything was looked at. */
 kvp_err_t kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k);

@@ -63,13 +63,8 @@ struct kvp_session {
 
 kvp_session_t *kvp_session_find(kvp_master_t *m, uint64_t conn);
 kvp_session_t *kvp_session_open(kvp_master_t *m, uint64_t conn);
-void kvp_session_end(kvp_master_t *m, kvp_session_t *s); /* its connection is gone; freed here or in a later step */
-void kvp_session_end_some(kvp_master_t *m); /* attempts and tickets of sessions that are over */
 void kvp_session_close(kvp_master_t *m, kvp_session_t *s, const char *why); /* breach or expiry; freed at on_close */
 void kvp_session_dirty(kvp_master_t *m, kvp_session_t *s);
-void kvp_session_tick(kvp_master_t *m);
-void kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 /* kvp_reply_begin begins the answer to ask and returns the buffer for its tail; kvp_frame_end(buffer, *at_out) ends it.
  * The answer to a one-way question goes nowhere. */
 kvp_buf_t *kvp_reply_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg,
@@ -78,6 +73,7 @@ kvp_buf_t *kvp_reply_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hd
 void kvp_reply_results(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *results, uint32_t n,
                        size_t each);
 void kvp_reply_plain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err, const char *detail);
+uint64_t kvp_incarnation_make(const kvp_master_t *m, uint64_t seq); /* of this term */
 void kvp_fence_tell(kvp_master_t *m, kvp_session_t *node, uint64_t incarnation); /* 0 = only who is alive at all */
 
 #endif

@@ -197,13 +197,6 @@ key_alloc(kvp_chunk_t *c, uint16_t key_len, kvp_place_t *at)
     return err == KVP_OK ? KVP_OK : KVP_NO_SPACE;
 }
 
-uint32_t
-kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at)
-{
-    if (at->long_key_slot == KVP_SLAB_NONE) return kvp_key_cell_units(&c->geo, at->slot);
-    return (uint32_t)((c->geo.long_keys_off + kvp_slab_offset(c->long_keys, at->long_key_slot)) / 64);
-}
-
 /* ---- slots that old writers may have in hand. A writer that was granted one by an earlier master, and sleeps between its
  * look at the word and its store of the descriptor, writes that beside whatever word is there by then: so while the chunk
  * has gaps only the slots of what was SEALED are used again. */

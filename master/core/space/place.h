@@ -35,8 +35,6 @@ kvp_place_is_own(const kvp_chunk_t *c, const kvp_tenant_t *t)
 void kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot);
 void kvp_place_forget_sealed(kvp_chunk_t *c);
 bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len); /* now; a chunk with gaps may have it later */
-/* Where the key lies in the chunk's metadata, in units of 64 bytes. */
-uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
 /* kvp_place_may_lie: the attempt has no copy on that segment's host, nor waits for one there, and its client does not want
  * to be spared the segment. */
 bool kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segment_t *g);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Segments: mounting, loss and return of their node, and dropping what a node took with it.
+ * Segments: their records, and the list of those that take puts.
  */
 #ifndef KVP_MASTER_CORE_SPACE_SEGMENT_H
 #define KVP_MASTER_CORE_SPACE_SEGMENT_H
@@ -7,15 +7,16 @@
 #include "common/base.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/session/session.h"
+#include "proto/kvpool.pb-c.h"
 
 #define KVP_NODE_SEGMENTS_MAX 64u /* mounted by one node */
 
-void kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_segments_lost(kvp_master_t *m, kvp_session_t *node);
-void kvp_segment_tick(kvp_master_t *m);
-void kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g);
+/* kvp_segment_make makes the record of what a node offers: no state, no node. kvp_segment_set_state is the one place where
+ * the state changes: the pool's totals and the list of those that take puts follow. kvp_segment_detach: its node is gone.
+ * kvp_segment_free takes one in which nothing is left, and no report. */
+kvp_segment_t *kvp_segment_make(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg);
+void kvp_segment_set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state);
+void kvp_segment_detach(kvp_segment_t *g);
 void kvp_segment_free(kvp_master_t *m, kvp_segment_t *g);
 /* A chunk is made with its first use: until then its record is zero, and all of it is free. */
 kvp_chunk_t *kvp_segment_chunk(kvp_master_t *m, kvp_segment_t *g, uint32_t index);

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Loss: what becomes of a segment whose node went away, or is slow. Nothing, while it may be back; later the segment is
+ * dropped: a walk over its chunks, in slices. Until an object's turn comes it is not served because its segment is not.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+/* What lies in a lost segment can be evicted and put again elsewhere while no DEAD reaches its memory, which clients may
+ * still read: known locations end here, and not with their descriptors. */
+static void
+revoke_everything(kvp_master_t *m)
+{
+    for (uint32_t i = 0; i < m->tenants.limit; i++) {
+        kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
+
+        if (t != NULL) (void)kvp_revoke_all(t);
+    }
+}
+
+void
+kvp_segments_lost(kvp_master_t *m, kvp_session_t *node)
+{
+    if (!kvp_list_is_empty(&node->segments) && KVP_RULE(REVOKE_OF_LOST)) revoke_everything(m);
+    kvp_report_lost(m, node);
+    while (!kvp_list_is_empty(&node->segments)) {
+        kvp_segment_t *g = kvp_list_first(&node->segments, kvp_segment_t, of_node);
+
+        kvp_segment_detach(g);
+        g->lost_ns = m->now_ns;
+        g->lost_stall_ns = m->stall_ns;
+        g->unmount_conn = 0;
+        kvp_segment_set_state(m, g, KVP_SEG_LOST);
+        (void)kvp_put_leave_segment(m, g);
+    }
+}
+
+void
+kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
+{
+    kvp_session_t *s = kvp_session_find(m, g->unmount_conn);
+
+    if (g->is_dropped) return;
+    g->is_dropped = true;
+    m->dropped_term = m->term;
+    m->known_bytes -= g->size_bytes;
+    kvp_segment_set_state(m, g, KVP_SEG_LOST);
+    (void)kvp_put_leave_segment(m, g);
+    kvp_segment_detach(g);
+    g->purge_slot = KVP_SLAB_NONE;
+    m->dropping++;
+    if (s != NULL) kvp_reply_plain(m, s, &g->unmount_ask, KVP_OK, "");
+    g->unmount_conn = 0;
+}
+
+void
+kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
+{
+    uint32_t oid = kvp_slab_owner(c->slab, slot), i, n;
+    kvp_place_t places[KVP_REPLICAS_MAX];
+
+    n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
+    i = kvp_place_at(places, c, slot);
+    if (kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) {
+        kvp_attempt_lose_copy(m, oid, &places[i]);
+    } else if (n > 1) {
+        kvp_obj_del_place(m, oid, &places[i]);
+        (void)kvp_retire_place(m, &places[i], 0, NULL);
+    } else {
+        m->st.purged++;
+        kvp_obj_lose(m, oid);
+    }
+}
+
+/* Drops what lies in one extent. Its own extent is not given back: the whole chunk goes. */
+static void
+purge_extent(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
+{
+    if (!kvp_slab_is_allocated(c->slab, slot)) return;
+    if (kvp_retire_of(m, c, slot) == NULL) kvp_copy_lose(m, c, slot);
+    kvp_retire_forget(m, kvp_retire_of(m, c, slot));
+}
+
+static void
+purge_chunk(kvp_master_t *m, kvp_chunk_t *c)
+{
+    if (c->segment == NULL) return; /* it was never used */
+    kvp_place_chunk_leave(m, c);
+    kvp_ptab_del(&m->chunks, c->number);
+    kvp_place_chunk_fini(m, c);
+}
+
+/* True when everything in the segment is gone, and no put waits for a part of it. Physical order is stable meanwhile: nothing is freed in its allocators. */
+static bool
+purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
+{
+    if (!kvp_put_leave_segment(m, g)) return false;
+    for (; g->purge_chunk < g->chunk_n; g->purge_chunk++) {
+        kvp_chunk_t *c = &g->chunks[g->purge_chunk];
+
+        if (*left == 0) return false;
+        --*left;
+        if (c->slab != NULL && g->purge_slot == KVP_SLAB_NONE) g->purge_slot = kvp_slab_first(c->slab);
+        while (g->purge_slot != KVP_SLAB_NONE) {
+            if (*left == 0 || m->slice_left == 0) return false;
+            --*left;
+            purge_extent(m, c, g->purge_slot);
+            g->purge_slot = kvp_slab_next(c->slab, g->purge_slot);
+        }
+        purge_chunk(m, c);
+    }
+    return true;
+}
+
+/* Windows in a segment that is passed over are given up: others get their puts done meanwhile. */
+static void
+watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
+{
+    bool is_slow = g->state == KVP_SEG_UP && kvp_retire_is_late(m, g->node);
+
+    if (is_slow != g->is_slow) {
+        g->is_slow = is_slow;
+        m->slow_n += is_slow ? 1 : UINT32_MAX;
+        if (is_slow) kvp_owed_expect(m, g->objects);
+        kvp_master_space_news(m);
+    }
+    if (kvp_segment_is_passed_over(m, g) || g->state != KVP_SEG_UP) (void)kvp_put_leave_segment(m, g);
+    if (!kvp_segment_is_passed_over(m, g) && !kvp_victims_back(m, g, left)) m->has_aside = true;
+}
+
+static bool
+is_grace_over(const kvp_master_t *m, const kvp_segment_t *g)
+{
+    return m->now_ns - g->lost_ns >= m->conf.node_grace_ns + (m->stall_ns - g->lost_stall_ns);
+}
+
+void
+kvp_segment_tick(kvp_master_t *m)
+{
+    uint32_t left = m->slice_left / 2; /* an extent may cost two records */
+
+    m->has_aside = false;
+    m->is_leaving = false;
+    kvp_list_foreach_safe (pos, tmp, &m->segments) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (g->report != NULL) {
+            (void)kvp_report_slice(m, g, &left);
+            continue;
+        }
+        if (!g->is_dropped) watch_node(m, g, &left);
+        if (g->is_dropped) {
+            if (!purge_slice(m, g, &left)) continue;
+            m->dropping--;
+            kvp_report_free(m, g);
+            kvp_segment_free(m, g);
+        } else if (g->state == KVP_SEG_LOST && is_grace_over(m, g)) {
+            kvp_master_note(m, "segment %s is dropped: its node did not come back", g->name);
+            kvp_segment_drop(m, g);
+        } else if (g->unmount_conn != 0 && (g->held == 0 || m->now_ns >= g->unmount_due_ns)) {
+            kvp_segment_drop(m, g);
+        }
+    }
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Segments whose node is away, and what becomes of what lies there.
+ */
+#ifndef KVP_MASTER_CORE_RECOVERY_LOSS_H
+#define KVP_MASTER_CORE_RECOVERY_LOSS_H
+
+#include "master/core/catalog/chunk.h"
+#include "master/core/session/session.h"
+
+void kvp_segments_lost(kvp_master_t *m, kvp_session_t *node);
+void kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g);
+void kvp_segment_tick(kvp_master_t *m);
+/* kvp_copy_lose takes the copy in that extent from its object, which goes with its last one. The extent is retired. */
+void kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot);
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The end of a session: by a close, by expiry, or by the peer's own word. What it owns goes: what may be much, in slices.
+ */
+#include "master/core/state.h"
+
+#include <stdlib.h>
+
+static void
+fence(kvp_master_t *m, const kvp_session_t *dead)
+{
+    kvp_list_foreach (pos, &m->segments) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        /* A node may have several segments: it is told with its first. */
+        if (g->node != NULL && g->node->segments.next == &g->of_node) kvp_fence_tell(m, g->node, dead->incarnation);
+    }
+    m->st.fences++;
+}
+
+static void
+session_free(kvp_master_t *m, kvp_session_t *s)
+{
+    if (s->tenant != NULL) kvp_tenant_rele(m, s->tenant);
+    kvp_ptab_del(&m->sessions, s->number);
+    kvp_umap_fini(&s->attempt_ids);
+    kvp_recent_fini(&s->recent);
+    kvp_buf_fini(&s->out);
+    free(s);
+}
+
+/* As far as the step's budget reaches. True where nothing is left. */
+static bool
+end_some_of(kvp_master_t *m, kvp_session_t *s)
+{
+    while (!kvp_list_is_empty(&s->attempts)) {
+        if (m->slice_left == 0) return false;
+        kvp_attempt_abort_over(m, kvp_list_first(&s->attempts, kvp_attempt_t, link));
+    }
+    while (!kvp_list_is_empty(&s->tickets)) {
+        if (m->slice_left == 0) return false;
+        kvp_ticket_drop(m, kvp_list_first(&s->tickets, kvp_ticket_t, link));
+    }
+    while (!kvp_list_is_empty(&s->pends)) /* whose last attempt ended in another way; they are few */
+        kvp_pend_end(kvp_list_first(&s->pends, kvp_pend_t, link));
+    return true;
+}
+
+void
+kvp_session_end_some(kvp_master_t *m)
+{
+    while (!kvp_list_is_empty(&m->over)) {
+        kvp_session_t *s = kvp_list_first(&m->over, kvp_session_t, over);
+
+        if (!end_some_of(m, s)) return;
+        kvp_list_del(&s->over);
+        if (s->conn == 0) session_free(m, s);
+    }
+}
+
+/* Everything that the session owns goes: what may be much, in slices. */
+static void
+strip(kvp_master_t *m, kvp_session_t *s)
+{
+    bool is_unfinished = !kvp_list_is_empty(&s->attempts) && !s->is_drained;
+
+    if (s->incarnation != 0) {
+        kvp_list_del(&s->born);
+        kvp_umap_del(&m->by_incarnation, s->incarnation);
+        if (s->role == KVP_ROLE_CLIENT)
+            m->st.clients--;
+        else
+            m->st.nodes--;
+    }
+    if (is_unfinished) fence(m, s);
+    kvp_groups_abandon(m, s);
+    kvp_list_del(&s->greeting);
+    kvp_list_del(&s->strays); /* they stay in a ring of their own: nobody's word frees them now */
+    kvp_waiter_end_all(m, s); /* before what they wait for: nobody is answered any more */
+    kvp_remove_end_all(m, s);
+    kvp_lease_end(m, s, s->is_drained);
+    kvp_segments_lost(m, s);
+    kvp_retire_lost(s);
+    s->role = 0;
+    s->is_over = true;
+    kvp_list_add_tail(&m->over, &s->over);
+    kvp_master_spend(m, 1);
+    kvp_session_end_some(m);
+    kvp_ticket_end_some(m);
+}
+
+void
+kvp_session_end(kvp_master_t *m, kvp_session_t *s)
+{
+    kvp_list_del(&s->dirty);
+    kvp_list_del(&s->link);
+    kvp_umap_del(&m->by_conn, s->conn);
+    s->conn = 0;
+    if (!s->is_over)
+        strip(m, s);
+    else if (kvp_list_is_empty(&s->over))
+        session_free(m, s);
+}
+
+void
+kvp_session_tick(kvp_master_t *m)
+{
+    while (!kvp_list_is_empty(&m->seen)) {
+        kvp_session_t *s = kvp_list_first(&m->seen, kvp_session_t, link);
+        uint64_t stalled = m->stall_ns - s->stall_seen_ns;
+
+        if (m->now_ns - s->seen_ns < m->conf.session_ttl_ns + stalled) return;
+        if (m->slice_left == 0) return;
+        /* To the end of the list, so that a connection that the shell is slow to close does not hide the others. */
+        kvp_list_del(&s->link);
+        kvp_list_add_tail(&m->seen, &s->link);
+        s->seen_ns = m->now_ns;
+        s->stall_seen_ns = m->stall_ns;
+        if (s->is_closing) continue;
+        kvp_master_note(m, "session of %s is over: silent for too long", s->name);
+        m->st.sessions_expired++;
+        s->is_closing = true;
+        strip(m, s);
+        kvp_session_dirty(m, s);
+    }
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Hello and heartbeats: who a peer is, and that it lives.
+ */
+#include "master/core/state.h"
+
+#include <stdio.h>
+
+static const char *
+hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err_out)
+{
+    *err_out = KVP_VERSION;
+    if (hello->version < KVP_PROTO_VERSION_MIN) return "peer is too old for this master";
+    if (hello->version_min > KVP_PROTO_VERSION) return "peer is too new for this master";
+    *err_out = KVP_INVALID;
+    if (hello->version < hello->version_min) return "version below version_min";
+    if (hello->role != KVP_ROLE_CLIENT && hello->role != KVP_ROLE_NODE) return "unknown role";
+    if (strlen(hello->name) > KVP_NAME_MAX || strlen(hello->host_id) > KVP_NAME_MAX) return "name is too long";
+    if (hello->role == KVP_ROLE_NODE && hello->name[0] == '\0') return "a node needs a name";
+    if (hello->pool_id.len != 0 && (hello->pool_id.len != sizeof m->conf.pool_id ||
+                                    memcmp(hello->pool_id.data, m->conf.pool_id, sizeof m->conf.pool_id) != 0))
+        return "another pool";
+    *err_out = KVP_LIMIT;
+    if (hello->role == KVP_ROLE_CLIENT && !kvp_tenant_may_open(m, hello->tenant)) return "too many tenants";
+    *err_out = KVP_OK;
+    return "";
+}
+
+static void
+greet(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
+{
+    s->role = hello->role;
+    s->incarnation = kvp_incarnation_make(m, ++m->incarnation_seq);
+    kvp_umap_set(&m->by_incarnation, s->incarnation, s->number);
+    snprintf(s->name, sizeof s->name, "%s", hello->name);
+    snprintf(s->host_id, sizeof s->host_id, "%s", hello->host_id);
+    if (s->role == KVP_ROLE_CLIENT) {
+        s->tenant = kvp_tenant_open(m, hello->tenant);
+        s->born_seq = s->tenant->revoke_seq;
+        kvp_list_add_tail(&m->born, &s->born);
+        m->st.clients++;
+    } else {
+        m->st.nodes++;
+    }
+}
+
+void
+kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__HelloReply reply = KVP__PB__HELLO_REPLY__INIT;
+    Kvp__Pb__Hello *hello;
+    kvp_pb_t pb;
+    kvp_err_t err;
+    kvp_buf_t *out;
+    size_t at;
+
+    hello = kvp_pb_unpack(&pb, &kvp__pb__hello__descriptor, f);
+    if (hello == NULL) {
+        kvp_session_close(m, s, "malformed Hello");
+        return;
+    }
+    reply.detail = (char *)hello_refusal(m, hello, &err);
+    if (err == KVP_OK && hello->role == KVP_ROLE_NODE && kvp_pool_named_by(m, hello->known)) {
+        kvp_pb_free(&pb, hello);
+        return;
+    }
+    reply.err = err;
+    reply.version = KVP_PROTO_VERSION < hello->version ? KVP_PROTO_VERSION : hello->version;
+    reply.software = (char *)("kvpool " KVP_RELEASE);
+    if (err == KVP_OK) {
+        greet(m, s, hello);
+        reply.term = m->term;
+        reply.incarnation = s->incarnation;
+        reply.pool_id = (ProtobufCBinaryData){sizeof m->conf.pool_id, m->conf.pool_id};
+        reply.digest_seed = m->conf.digest_seed;
+        reply.host_id = m->host_id;
+        reply.unix_path = m->unix_path;
+        reply.heartbeat_ms = KVP_HEARTBEAT_MS;
+        reply.session_ttl_ms = (uint32_t)(m->conf.session_ttl_ns / KVP_MS(1));
+        reply.lease_ttl_ms = (uint32_t)(m->conf.lease_ns / KVP_MS(1));
+    }
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    kvp_frame_end(out, at);
+    if (err != KVP_OK) kvp_session_close(m, s, reply.detail);
+    kvp_pb_free(&pb, hello);
+}
+
+/* The lease counts at the client from when it sent the question, so it is over there before it is over here. */
+static const kvp_digest_t *
+give_lease(kvp_master_t *m, kvp_session_t *s, uint64_t applied_seq, Kvp__Pb__HeartbeatReply *reply, kvp_digest_t *room)
+{
+    const kvp_digest_t *news;
+
+    reply->grace_ms = (uint32_t)(m->conf.location_grace_ns / KVP_MS(1));
+    if (kvp_lease_renew(m, s, applied_seq)) reply->lease_ms = (uint32_t)(m->conf.location_lease_ns / KVP_MS(1));
+    news = kvp_lease_news(s->tenant, applied_seq, room, &reply->n);
+    reply->revoke_seq = s->tenant->revoke_seq;
+    reply->drop_all = news == NULL;
+    return news;
+}
+
+void
+kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__HeartbeatReply reply = KVP__PB__HEARTBEAT_REPLY__INIT;
+    kvp_digest_t room[KVP_REVOKED_MAX];
+    const kvp_digest_t *news = NULL;
+    Kvp__Pb__Heartbeat *hb;
+    kvp_pb_t pb;
+    kvp_buf_t *out;
+    size_t at;
+
+    hb = kvp_pb_unpack(&pb, &kvp__pb__heartbeat__descriptor, f);
+    if (hb == NULL) {
+        kvp_session_close(m, s, "malformed Heartbeat");
+        return;
+    }
+    if (s->role == KVP_ROLE_NODE && hb->term > m->term && kvp_master_outdated(m, hb->term)) {
+        kvp_pb_free(&pb, hb);
+        return;
+    }
+    reply.err = hb->incarnation == s->incarnation ? KVP_OK : KVP_FENCED;
+    reply.term = m->term;
+    if (reply.err == KVP_OK && hb->wants_lease && s->role == KVP_ROLE_CLIENT)
+        news = give_lease(m, s, hb->revoke_seq, &reply, room);
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    kvp_buf_append(out, news, reply.n * sizeof *news);
+    kvp_frame_end(out, at);
+    kvp_pb_free(&pb, hb);
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Mount, Unmount, Segments: nodes offer memory, and clients hear of it.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+#include <stdlib.h>
+
+#define UUID_BYTES 16u
+#define CHUNKS_MAX 65536u
+#define CHUNK_BYTES_MIN (64u << 10)
+#define CHUNK_BYTES_MAX (64ull << 30)
+#define UNMOUNT_WAIT_MAX_MS 60000u
+#define REPORT_WHOLE 2u /* in MountReply */
+
+/* ---- mounting */
+static kvp_segment_t *
+find_name(kvp_master_t *m, const char *name)
+{
+    kvp_list_foreach (pos, &m->segments) {
+        kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (!g->is_dropped && strcmp(g->name, name) == 0) return g;
+    }
+    return NULL;
+}
+
+static const char *
+mount_refusal(const Kvp__Pb__Mount *msg)
+{
+    if (msg->name[0] == '\0' || strlen(msg->name) > KVP_NAME_MAX) return "bad segment name";
+    if (msg->uuid.len != UUID_BYTES) return "uuid is not 16 bytes";
+    if (strlen(msg->addr) > 319 || strlen(msg->unix_path) > 107 || strlen(msg->transports) > KVP_NAME_MAX)
+        return "address is too long";
+    if (msg->chunk_bytes < CHUNK_BYTES_MIN || msg->chunk_bytes > CHUNK_BYTES_MAX || msg->chunk_bytes % 4096 != 0)
+        return "chunk size out of range";
+    if (msg->term > KVP_TERM_MAX || msg->mounted_term > msg->term) return "no such term";
+    if (msg->size_bytes < CHUNK_BYTES_MIN || msg->size_bytes % 4096 != 0) return "segment size out of range";
+    if ((msg->size_bytes - 1) / msg->chunk_bytes >= CHUNKS_MAX) return "too many chunks";
+    return NULL;
+}
+
+static void
+replace_text(char **at, const char *text)
+{
+    free(*at);
+    *at = strdup(text);
+    if (*at == NULL) kvp_panic("out of memory: an address");
+}
+
+static void
+set_addresses(kvp_segment_t *g, const Kvp__Pb__Mount *msg)
+{
+    replace_text(&g->addr, msg->addr);
+    replace_text(&g->unix_path, msg->unix_path);
+    replace_text(&g->transports, msg->transports);
+}
+
+static bool
+is_spoiled(const kvp_master_t *m, const uint8_t *uuid)
+{
+    for (uint32_t i = 0; i < KVP_SPOILED_MAX; i++)
+        if (memcmp(m->spoiled[i], uuid, UUID_BYTES) == 0) return true;
+    return false;
+}
+
+/* Memory that we do not know, and that is not new, is of an older term: what is in it is asked for. Grants of this term
+ * might be out for it where it was mounted in this term, and forgotten: only new memory is surely nobody's then, unless its
+ * report of this term was cut. The same where so much time has passed that what was removed meanwhile is not known any
+ * more. */
+static void
+mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
+{
+    kvp_segment_t *old = find_name(m, msg->name), *g;
+    bool is_older = (msg->mounted_term != 0 && msg->mounted_term < m->term) || kvp_report_was_cut(m, msg->uuid.data);
+    bool is_believed = is_older && kvp_owed_is_rebuilding(m) && !is_spoiled(m, msg->uuid.data);
+
+    if (!msg->is_fresh && !is_believed && KVP_RULE(RESET_OF_STRANGE_MEMORY)) {
+        reply->is_reset = true;
+        return;
+    }
+    if (old != NULL) kvp_segment_drop(m, old);
+    g = kvp_segment_make(m, s, msg);
+    set_addresses(g, msg);
+    reply->segment_id = g->id;
+    if (!is_believed) {
+        kvp_segment_up(m, g, s);
+        return;
+    }
+    kvp_segment_set_state(m, g, KVP_SEG_LOST);
+    kvp_report_begin(m, g, s);
+    reply->report = REPORT_WHOLE;
+}
+
+static kvp_err_t
+mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
+{
+    kvp_segment_t *g = find_name(m, msg->name);
+    bool is_known = g != NULL && memcmp(g->uuid, msg->uuid.data, UUID_BYTES) == 0 && g->epoch == msg->epoch &&
+                    g->size_bytes == msg->size_bytes && g->chunk_bytes == msg->chunk_bytes;
+
+    if (g != NULL && ((g->node != NULL && g->node != s) || g->report != NULL)) {
+        reply->detail = (char *)"a node of that name is connected";
+        return KVP_SEGMENT_EXISTS;
+    }
+    if (!is_known && m->chunks_n + (msg->size_bytes - 1) / msg->chunk_bytes >= KVP_OBJ_CHUNK_NONE) {
+        reply->detail = (char *)"too many chunks in the pool";
+        return KVP_LIMIT;
+    }
+    if ((g == NULL || g->node != s) && s->segments_n >= KVP_NODE_SEGMENTS_MAX) {
+        reply->detail = (char *)"too many segments of one node";
+        return KVP_LIMIT;
+    }
+    if (!is_known && kvp_report_by(m, s) != NULL) {
+        reply->detail = (char *)"this node reports another segment";
+        return KVP_IN_PROGRESS;
+    }
+    if (!is_known) {
+        mount_unknown(m, s, msg, reply);
+        return KVP_OK;
+    }
+    if (g->node == NULL) {
+        set_addresses(g, msg);
+        kvp_segment_up(m, g, s);
+    }
+    reply->segment_id = g->id;
+    return KVP_OK;
+}
+
+/* Memory of this very term that this master has neither now nor had and dropped: another one served the pool in it, of which
+ * the nodes that named the pool, or an old copy of the data directory, did not know. */
+static bool
+is_of_a_twin(const kvp_master_t *m, const Kvp__Pb__Mount *msg)
+{
+    if (msg->is_fresh || msg->mounted_term != m->term || m->dropped_term == m->term) return false;
+    kvp_list_foreach (pos, &m->segments)
+        if (memcmp(kvp_list_entry(pos, kvp_segment_t, link)->uuid, msg->uuid.data, UUID_BYTES) == 0) return false;
+    return !kvp_report_was_cut(m, msg->uuid.data);
+}
+
+void
+kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__MountReply reply = KVP__PB__MOUNT_REPLY__INIT;
+    Kvp__Pb__Mount *msg;
+    const char *why;
+    kvp_pb_t pb;
+    kvp_buf_t *out;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__mount__descriptor, f);
+    if (msg == NULL) {
+        kvp_session_close(m, s, "malformed Mount");
+        return;
+    }
+    why = mount_refusal(msg);
+    if (why == NULL && (msg->term > m->term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK) &&
+        kvp_master_outdated(m, msg->term)) {
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    if (why != NULL) {
+        reply.err = KVP_INVALID;
+        reply.detail = (char *)why;
+    } else {
+        reply.err = mount(m, s, msg, &reply);
+    }
+    reply.term = m->term;
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    kvp_frame_end(out, at);
+    kvp_pb_free(&pb, msg);
+}
+
+void
+kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__Unmount *msg;
+    kvp_segment_t *g;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__unmount__descriptor, f);
+    if (msg == NULL) {
+        kvp_session_close(m, s, "malformed Unmount");
+        return;
+    }
+    g = kvp_segment_find(m, msg->segment_id);
+    if (g == NULL || g->node != s) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_NO_SEGMENT, "no such segment of this node");
+    } else if (g->unmount_conn != 0) {
+        kvp_reply_plain(m, s, &f->hdr, KVP_IN_PROGRESS, "being unmounted");
+    } else {
+        /* Draining: readers finish, nothing new is put. The rest is done by the tick. */
+        kvp_segment_set_state(m, g, KVP_SEG_DRAINING);
+        (void)kvp_put_leave_segment(m, g);
+        g->unmount_conn = s->conn;
+        g->unmount_ask = f->hdr;
+        g->unmount_due_ns = m->now_ns + KVP_MS(kvp_min_u64(msg->wait_ms, UNMOUNT_WAIT_MAX_MS));
+    }
+    kvp_pb_free(&pb, msg);
+}
+
+/* ---- telling clients */
+static void
+describe(const kvp_segment_t *g, Kvp__Pb__SegmentInfo *info)
+{
+    kvp__pb__segment_info__init(info);
+    info->segment_id = g->id;
+    info->node = (char *)g->name;
+    info->host_id = (char *)g->host_id;
+    info->node_incarnation = g->epoch;
+    info->uuid = (ProtobufCBinaryData){UUID_BYTES, (uint8_t *)g->uuid};
+    info->addr = g->addr;
+    info->unix_path = g->unix_path;
+    info->transports = g->transports;
+    info->size_bytes = g->size_bytes;
+    info->chunk_bytes = g->chunk_bytes;
+    info->chunk_n = g->chunk_n;
+    info->state = g->state;
+    info->used_bytes = g->used_bytes;
+    info->objects = g->objects;
+}
+
+static bool
+is_wanted(const Kvp__Pb__Segments *msg, uint32_t id)
+{
+    if (msg->n_ids == 0) return id >= msg->from_id;
+    for (size_t i = 0; i < msg->n_ids; i++)
+        if (msg->ids[i] == id) return true;
+    return false;
+}
+
+void
+kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__SegmentsReply reply = KVP__PB__SEGMENTS_REPLY__INIT;
+    Kvp__Pb__SegmentInfo infos[KVP_SEGMENTS_MAX], *list[KVP_SEGMENTS_MAX];
+    Kvp__Pb__Segments *msg;
+    kvp_pb_t pb;
+    kvp_buf_t *out;
+    size_t at;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__segments__descriptor, f);
+    if (msg == NULL || msg->n_ids > KVP_SEGMENTS_MAX) {
+        kvp_session_close(m, s, "malformed Segments");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    kvp_list_foreach (pos, &m->segments) {
+        const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
+
+        if (g->is_dropped || !is_wanted(msg, g->id)) continue;
+        if (reply.n_segments == KVP_SEGMENTS_MAX) {
+            reply.next_id = g->id;
+            break;
+        }
+        list[reply.n_segments] = &infos[reply.n_segments];
+        describe(g, list[reply.n_segments++]);
+    }
+    reply.segments = list;
+    reply.term = m->term;
+    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    kvp_frame_end(out, at);
+    kvp_pb_free(&pb, msg);
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An object leaves the index, and its extents retire; the record goes with its last ticket.
+ */
+#ifndef KVP_MASTER_CORE_SPACE_DROP_H
+#define KVP_MASTER_CORE_SPACE_DROP_H
+
+#include "master/core/catalog/index.h"
+#include "master/core/protect/deferred.h"
+
+void kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter);
+void kvp_obj_supersede(kvp_master_t *m, uint32_t oid, kvp_waiter_t *waiter); /* the same, by a commit that is written */
+/* kvp_obj_lose: the same, because its memory is gone: its node may report it again. */
+void kvp_obj_lose(kvp_master_t *m, uint32_t oid);
+
+#endif
