@@ -180,11 +180,11 @@ check_segments(const kvp_master_t *m)
         size += g->size_bytes;
         n++;
     }
-    if (totals.used != m->st.used_bytes) return "used bytes of the pool are wrong";
-    if (totals.retiring != m->st.retiring_bytes) return "retiring bytes of the pool are wrong";
-    if (totals.quarantined != m->st.quarantine_bytes) return "quarantined bytes of the pool are wrong";
+    if (totals.used != m->ctx.st.used_bytes) return "used bytes of the pool are wrong";
+    if (totals.retiring != m->ctx.st.retiring_bytes) return "retiring bytes of the pool are wrong";
+    if (totals.quarantined != m->ctx.st.quarantine_bytes) return "quarantined bytes of the pool are wrong";
     if (claims != m->claims) return "the keys that have a window are miscounted";
-    if (size != m->st.size_bytes || n != m->st.segments || known != m->known_bytes)
+    if (size != m->ctx.st.size_bytes || n != m->ctx.st.segments || known != m->known_bytes)
         return "the size of the pool is wrong";
     if (up != m->up_n || slow != m->slow_n || lost != m->lost_n) return "segments are miscounted";
     return kvp_heap_check(&m->up_chunks);
@@ -201,7 +201,7 @@ tenant_of(const kvp_master_t *m, const kvp_obj_t *o)
 static uint32_t
 indexed_as(const kvp_master_t *m, const kvp_obj_t *o)
 {
-    return kvp_objindex_find(m->index, kvp_obj_digest(m->index, o, m->conf.digest_seed, tenant_of(m, o)));
+    return kvp_objindex_find(m->index, kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, tenant_of(m, o)));
 }
 
 static const char *
@@ -305,7 +305,7 @@ check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
         const kvp_obj_t *o = kvp_obj(m->index, oid);
 
         /* Those that were put aside do not come back in order. */
-        if (m->st.passed_over + m->st.probe_asides + m->st.ticket_asides + m->st.adopted == 0 &&
+        if (m->ctx.st.passed_over + m->ctx.st.probe_asides + m->ctx.st.ticket_asides + m->ctx.st.adopted == 0 &&
             kvp_obj_age(m->index, o) > age)
             return "objects are out of order";
         if (o->list != list->kind || is_soft(m, o) != (list == &m->pinned)) return "a pin is not heeded";
@@ -349,9 +349,9 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
         listed += kvp_victim_is_listed(o);
         pinned[o->pin] += kvp_obj_bytes(m, o);
     }
-    if (committed != m->st.objects) return "the count of objects is wrong";
-    if (writing != m->st.attempts) return "the count of attempts is wrong";
-    if (pinned[KVP_PIN_SOFT] != m->st.soft_pinned_bytes || pinned[KVP_PIN_HARD] != m->st.hard_pinned_bytes)
+    if (committed != m->ctx.st.objects) return "the count of objects is wrong";
+    if (writing != m->ctx.st.attempts) return "the count of attempts is wrong";
+    if (pinned[KVP_PIN_SOFT] != m->ctx.st.soft_pinned_bytes || pinned[KVP_PIN_HARD] != m->ctx.st.hard_pinned_bytes)
         return "pinned bytes are wrong";
     return check_victims(m, listed);
 }
@@ -465,9 +465,9 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets, uint64_t *reserved_grou
         if (why == NULL && s != NULL) why = check_session(s, &pending, &waiting);
         if (why != NULL) return why;
     }
-    if (totals.held != m->st.held_bytes) return "the held bytes are wrong";
-    if (totals.reserved != m->st.reserved_bytes) return "the reserved bytes are wrong";
-    if (pending != m->st.pending_puts || waiting != m->waiting_attempts) return "the puts that wait are miscounted";
+    if (totals.held != m->ctx.st.held_bytes) return "the held bytes are wrong";
+    if (totals.reserved != m->ctx.st.reserved_bytes) return "the reserved bytes are wrong";
+    if (pending != m->ctx.st.pending_puts || waiting != m->waiting_attempts) return "the puts that wait are miscounted";
     *reserved_groups = totals.groups;
     return kvp_heap_check(&m->expiries);
 }
@@ -575,7 +575,7 @@ check_tenants(const kvp_master_t *m)
     }
     free(sums);
     if (why == NULL && (owned != m->owned_bytes || list_len(&m->owners) != m->owners_n)) why = "owners are miscounted";
-    if (why == NULL && (leases != m->st.leases || leases != list_len(&m->leases))) why = "leases are miscounted";
+    if (why == NULL && (leases != m->ctx.st.leases || leases != list_len(&m->leases))) why = "leases are miscounted";
     return why;
 }
 

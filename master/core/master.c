@@ -5,7 +5,6 @@
 
 #include "common/pages.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,27 +20,27 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (conf->term == 0 || conf->term > KVP_TERM_MAX) return KVP_INVALID;
     if (strlen(conf->host_id) > KVP_NAME_MAX) return KVP_INVALID;
     m = kvp_core_alloc(1, sizeof *m);
-    m->conf = *conf;
-    if (m->conf.lease_ns == 0) m->conf.lease_ns = KVP_MS(10000);
-    if (m->conf.session_ttl_ns == 0) m->conf.session_ttl_ns = KVP_MS(10000);
-    if (m->conf.node_grace_ns == 0) m->conf.node_grace_ns = KVP_MS(30000);
-    if (m->conf.location_lease_ns == 0) m->conf.location_lease_ns = KVP_MS(1000);
-    if (m->conf.location_grace_ns == 0) m->conf.location_grace_ns = KVP_MS(10000);
-    if (m->conf.max_sessions == 0) m->conf.max_sessions = 65536;
-    if (m->conf.attempt_bytes == 0) m->conf.attempt_bytes = 4ull << 30;
+    m->ctx.conf = *conf;
+    if (m->ctx.conf.lease_ns == 0) m->ctx.conf.lease_ns = KVP_MS(10000);
+    if (m->ctx.conf.session_ttl_ns == 0) m->ctx.conf.session_ttl_ns = KVP_MS(10000);
+    if (m->ctx.conf.node_grace_ns == 0) m->ctx.conf.node_grace_ns = KVP_MS(30000);
+    if (m->ctx.conf.location_lease_ns == 0) m->ctx.conf.location_lease_ns = KVP_MS(1000);
+    if (m->ctx.conf.location_grace_ns == 0) m->ctx.conf.location_grace_ns = KVP_MS(10000);
+    if (m->ctx.conf.max_sessions == 0) m->ctx.conf.max_sessions = 65536;
+    if (m->ctx.conf.attempt_bytes == 0) m->ctx.conf.attempt_bytes = 4ull << 30;
     snprintf(m->host_id, sizeof m->host_id, "%s", conf->host_id);
     snprintf(m->unix_path, sizeof m->unix_path, "%s", conf->unix_path == NULL ? "" : conf->unix_path);
-    m->term = conf->term;
+    m->ctx.term = conf->term;
     m->is_named = conf->had_master || conf->has_journal;
-    m->rng = conf->seed | 1;
+    m->ctx.rng = conf->seed | 1;
     m->ticket_seq = conf->seed; /* so that tickets of the master before are nobody's */
-    m->now_ns = now_ns;
+    m->ctx.now_ns = now_ns;
     m->ticked_ns = now_ns;
     m->put_tick = now_ns / KVP_TICK_NS;
     m->started_ns = now_ns;
-    m->old_leases_end_ns = m->conf.had_master ? now_ns + m->conf.location_grace_ns : now_ns;
-    if (m->conf.had_master) m->rebuild_until_ns = now_ns + m->conf.node_grace_ns;
-    if (m->conf.had_master) kvp_present_expect(m);
+    m->old_leases_end_ns = m->ctx.conf.had_master ? now_ns + m->ctx.conf.location_grace_ns : now_ns;
+    if (m->ctx.conf.had_master) m->rebuild_until_ns = now_ns + m->ctx.conf.node_grace_ns;
+    if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(m);
     m->undead = kvp_table_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead); /* touched as it is used: a core is made quickly */
     if (m->undead == NULL) kvp_panic("out of memory: counters of keys");
     m->index = kvp_objindex_create(conf->seed);
@@ -81,7 +80,7 @@ kvp_master_destroy(kvp_master_t *m)
     if (m == NULL) return;
     while (!kvp_list_is_empty(&m->seen))
         kvp_session_end(m, kvp_list_first(&m->seen, kvp_session_t, link));
-    m->slice_left = UINT32_MAX;
+    m->ctx.slice_left = UINT32_MAX;
     kvp_session_end_some(m);
     kvp_ticket_end_some(m);
     while (!kvp_list_is_empty(&m->segments)) {
@@ -122,75 +121,24 @@ kvp_master_destroy(kvp_master_t *m)
     free(m);
 }
 
-void
-kvp_master_note(kvp_master_t *m, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(m->note, sizeof m->note, fmt, ap);
-    va_end(ap);
-}
-
 const char *
 kvp_master_take_note(kvp_master_t *m)
 {
-    if (m->note[0] == '\0') return NULL;
-    memcpy(m->note_out, m->note, sizeof m->note_out);
-    m->note[0] = '\0';
+    if (m->ctx.note[0] == '\0') return NULL;
+    memcpy(m->note_out, m->ctx.note, sizeof m->note_out);
+    m->ctx.note[0] = '\0';
     return m->note_out;
-}
-
-/* ---- terms */
-void
-kvp_master_take_over(kvp_master_t *m)
-{
-    m->old_leases_end_ns = m->now_ns + m->conf.location_grace_ns;
-    m->rebuild_until_ns = m->now_ns + m->conf.node_grace_ns;
-    kvp_present_expect(m);
-}
-
-bool
-kvp_master_outdated(kvp_master_t *m, uint32_t term)
-{
-    if (term >= KVP_TERM_MAX) return false;
-    m->term = term + 1;
-    m->is_ident_news = true;
-    kvp_master_take_over(m);
-    if (m->journal.is_open) kvp_ledger_begin_anew(m); /* what that one has done is not in it */
-    /* Incarnations and grants of the old term are void, so everybody begins anew. */
-    kvp_list_foreach (pos, &m->seen)
-        kvp_session_close(m, kvp_list_entry(pos, kvp_session_t, link), "a node obeys a higher term");
-    return true;
-}
-
-/* xorshift64*: placement needs spread, not secrecy. */
-uint64_t
-kvp_master_random(kvp_master_t *m)
-{
-    m->rng ^= m->rng >> 12;
-    m->rng ^= m->rng << 25;
-    m->rng ^= m->rng >> 27;
-    return m->rng * 0x2545f4914f6cdd1dull;
 }
 
 /* ---- time */
 static void
 advance(kvp_master_t *m, uint64_t now_ns)
 {
-    if (now_ns > m->now_ns) {
-        if (now_ns - m->now_ns > STALL_NS) m->stall_ns += now_ns - m->now_ns;
-        m->now_ns = now_ns;
+    if (now_ns > m->ctx.now_ns) {
+        if (now_ns - m->ctx.now_ns > STALL_NS) m->ctx.stall_ns += now_ns - m->ctx.now_ns;
+        m->ctx.now_ns = now_ns;
         kvp_objindex_set_time(m->index, now_ns);
     }
-}
-
-/* Something may fit now that did not: it was freed, or it can be evicted, or claimed. */
-void
-kvp_master_space_news(kvp_master_t *m)
-{
-    m->has_space_news = true;
-    m->space_news++;
 }
 
 /* What every input begins with. */
@@ -198,8 +146,8 @@ static void
 begin(kvp_master_t *m, uint64_t now_ns)
 {
     advance(m, now_ns);
-    m->work_left = KVP_STEP_WORK;
-    m->slice_left = KVP_SLICE;
+    m->ctx.work_left = KVP_STEP_WORK;
+    m->ctx.slice_left = KVP_SLICE;
     kvp_probe_advance(m);
 }
 
@@ -207,8 +155,8 @@ begin(kvp_master_t *m, uint64_t now_ns)
 static void
 settle(kvp_master_t *m)
 {
-    if (m->has_space_news) {
-        m->has_space_news = false;
+    if (m->ctx.has_space_news) {
+        m->ctx.has_space_news = false;
         kvp_put_retry_waiting(m);
     }
     kvp_pin_trim(m);
@@ -221,11 +169,11 @@ settle(kvp_master_t *m)
 static void
 timed_tick(kvp_master_t *m)
 {
-    bool is_due = m->now_ns - m->ticked_ns >= KVP_TICK_NS;
+    bool is_due = m->ctx.now_ns - m->ticked_ns >= KVP_TICK_NS;
 
-    if (!is_due && !m->is_behind) return;
+    if (!is_due && !m->ctx.is_behind) return;
     if (is_due) {
-        m->ticked_ns = m->now_ns;
+        m->ticked_ns = m->ctx.now_ns;
         kvp_probe_tick(m);
     }
     kvp_session_tick(m);
@@ -233,7 +181,7 @@ timed_tick(kvp_master_t *m)
     kvp_lease_tick(m);
     kvp_waiter_tick(m);
     kvp_put_tick(m);
-    m->is_behind = m->slice_left == 0;
+    m->ctx.is_behind = m->ctx.slice_left == 0;
 }
 
 void
@@ -260,7 +208,7 @@ uint64_t
 kvp_master_due(const kvp_master_t *m)
 {
     /* One tick serves all that is timed here: all of it is coarse. With nothing but sessions to watch it is rare. */
-    bool is_quiet = m->st.pending_puts == 0 && m->waiters.n == 0 && kvp_list_is_empty(&m->leasing) &&
+    bool is_quiet = m->ctx.st.pending_puts == 0 && m->waiters.n == 0 && kvp_list_is_empty(&m->leasing) &&
                     m->expiries.n == 0 && kvp_list_is_empty(&m->taking);
 
     return m->ticked_ns + (is_quiet ? QUIET_TICK_NS : KVP_TICK_NS);
@@ -269,12 +217,12 @@ kvp_master_due(const kvp_master_t *m)
 bool
 kvp_master_has_work(const kvp_master_t *m)
 {
-    bool is_searching = m->has_space_news && !kvp_list_is_empty(&m->waiting);
+    bool is_searching = m->ctx.has_space_news && !kvp_list_is_empty(&m->waiting);
     bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->over) || !kvp_list_is_empty(&m->graves) ||
                      !kvp_list_is_empty(&m->greeting);
 
     if (m->has_clear_news || m->has_take_news || m->closing > 0 || kvp_journal_has_work(m)) return true;
-    if (is_searching || is_ending || m->is_behind || m->has_orders || m->dropping > 0) return true;
+    if (is_searching || is_ending || m->ctx.is_behind || m->has_orders || m->dropping > 0) return true;
     if (m->is_leaving || m->is_touching) return true;
     return m->has_aside || kvp_pin_is_over(m) || kvp_groups_have_work(m) || !kvp_list_is_empty(&m->jobs);
 }
@@ -287,7 +235,7 @@ kvp_master_on_connect(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
 
     begin(m, now_ns);
     s = kvp_session_open(m, conn);
-    if (m->sessions.n > m->conf.max_sessions) kvp_session_close(m, s, "too many sessions");
+    if (m->sessions.n > m->ctx.conf.max_sessions) kvp_session_close(m, s, "too many sessions");
 }
 
 void
@@ -380,9 +328,9 @@ kvp_master_on_frame(kvp_master_t *m, uint64_t conn, const kvp_frame_t *frame, ui
 
     begin(m, now_ns);
     if (s == NULL || s->is_closing) return;
-    m->st.frames++;
-    s->seen_ns = m->now_ns;
-    s->stall_seen_ns = m->stall_ns;
+    m->ctx.st.frames++;
+    s->seen_ns = m->ctx.now_ns;
+    s->stall_seen_ns = m->ctx.stall_ns;
     kvp_list_del(&s->link);
     kvp_list_add_tail(&m->seen, &s->link);
     dispatch(m, s, frame);
@@ -408,7 +356,7 @@ kvp_master_take_output(kvp_master_t *m, uint64_t *conn_out, kvp_buf_t *bytes, bo
     s = kvp_list_first(&m->dirty, kvp_session_t, dirty);
     kvp_list_del(&s->dirty);
     if (s->out.err != KVP_OK) { /* an answer over the frame limit: our own bounds should have prevented it */
-        kvp_master_note(m, "answer too large for %s", s->name);
+        kvp_ctx_note(&m->ctx, "answer too large for %s", s->name);
         kvp_buf_reset(&s->out);
         s->is_closing = true;
     }
@@ -423,16 +371,6 @@ kvp_master_take_output(kvp_master_t *m, uint64_t *conn_out, kvp_buf_t *bytes, bo
 void
 kvp_master_note_times(kvp_master_t *m, uint64_t step_longest_ns, uint64_t answer_longest_ns)
 {
-    m->st.step_longest_ns = step_longest_ns;
-    m->st.answer_longest_ns = answer_longest_ns;
-}
-
-void
-kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
-{
-    *stats_out = m->st;
-    stats_out->term = m->term;
-    stats_out->probed_bytes = m->probes.bytes;
-    stats_out->young_probed_bytes = kvp_probe_young_bytes(m);
-    stats_out->memory_bytes = kvp_objindex_memory_bytes(m->index) + m->slab_bytes + kvp_owed_memory_bytes(m);
+    m->ctx.st.step_longest_ns = step_longest_ns;
+    m->ctx.st.answer_longest_ns = answer_longest_ns;
 }

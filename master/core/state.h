@@ -16,7 +16,7 @@
 #include "master/core/base/htab.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/recent.h"
-#include "master/core/base/step.h"
+#include "master/core/base/ctx.h"
 #include "master/core/base/umap.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
@@ -42,6 +42,7 @@
 #include "master/core/recovery/loss.h"
 #include "master/core/recovery/rebuild.h"
 #include "master/core/recovery/restore.h"
+#include "master/core/recovery/term.h"
 #include "master/core/request/end.h"
 #include "master/core/request/hello.h"
 #include "master/core/request/mount.h"
@@ -50,6 +51,7 @@
 #include "master/core/request/remove.h"
 #include "master/core/session/identity.h"
 #include "master/core/session/session.h"
+#include "master/core/session/takeover.h"
 #include "master/core/space/drop.h"
 #include "master/core/space/place.h"
 #include "master/core/space/retire.h"
@@ -61,15 +63,11 @@
 #include <string.h>
 
 struct kvp_master {
-    kvp_master_conf_t conf;
+    kvp_ctx_t ctx;
     char host_id[KVP_NAME_MAX + 1];
     char unix_path[256];
-    uint32_t term;
-    uint64_t now_ns;
     uint64_t ticked_ns;
-    uint64_t stall_ns; /* time in which the master's own loop did not run */
     uint64_t started_ns;
-    uint64_t rng;
     uint64_t incarnation_seq, ticket_seq, request_seq;
     uint64_t gen_seq; /* of every extent that is granted: a generation is also the object's version */
     uint32_t segment_seq;
@@ -114,19 +112,14 @@ struct kvp_master {
     bool is_leaving; /* some windows are still to be given up, in segments that take no puts */
     bool has_aside; /* victims put aside are on their way back */
     uint64_t known_bytes; /* of all segments that are mounted, or may come back */
-    uint32_t work_left; /* of this step's search for space */
     kvp_takes_t takes; /* of the key for which it is, as the next */
     uint32_t met;
-    uint32_t slice_left; /* records that this step may still touch for what can wait */
     bool has_orders; /* that may go out, and did not for want of budget */
-    bool is_behind; /* something that was due was left for the next step */
     kvp_heap_t expiries; /* reservations, by the time when they end */
     uint32_t *undead; /* KVP_UNDEAD_KEYS: extents of keys that may still be read where the key is gone */
     kvp_buf_t unwanted; /* answers to one-way questions go here */
     uint64_t waiting_attempts; /* of which some copy has no place yet */
     uint64_t claims; /* keys that wait for a window of theirs */
-    bool has_space_news; /* something became free or evictable: waiting puts look again */
-    uint64_t space_news; /* how often that was so */
     uint64_t slab_bytes; /* memory of all allocators of chunks */
     uint32_t turn; /* whose slice comes first in a step */
     kvp_list_t graves;
@@ -160,19 +153,10 @@ struct kvp_master {
                [16]; /* segments whose reports to this term were cut: none of it was ever placed there */
     uint32_t cut_n, cut_seq;
     kvp_journal_t journal;
-    kvp_master_stats_t st;
     void *match_ctx, *match_data; /* PCRE2's, for removals by pattern */
     uint32_t match_left; /* steps that the match under way may still take */
-    char note[256], note_out[256];
+    char note_out[256];
 };
-
-void kvp_master_space_news(kvp_master_t *m);
-void kvp_master_take_over(kvp_master_t *m); /* another master served the pool, maybe until just now */
-void kvp_master_note(kvp_master_t *m, const char *fmt, ...) KVP_PRINTF(2, 3);
-uint64_t kvp_master_random(kvp_master_t *m);
-/* kvp_master_outdated: somebody obeys that term, so ours has to be higher. Every connection is closed. False where no
- * term is left. */
-bool kvp_master_outdated(kvp_master_t *m, uint32_t term);
 
 /* ---- what looks into the struct */
 static inline bool
@@ -253,13 +237,6 @@ kvp_victim_unit(const kvp_master_t *m, uint32_t oid)
     const kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
 
     return mb == NULL || !mb->is_committed || mb->group->is_doomed ? oid : mb->group->lead;
-}
-/* kvp_master_spend counts n records that the step has touched. Work that can wait asks slice_left first. */
-static inline void
-kvp_master_spend(kvp_master_t *m, uint32_t n)
-{
-    m->st.work += n;
-    m->slice_left -= (uint32_t)kvp_min_u64(n, m->slice_left);
 }
 
 #endif

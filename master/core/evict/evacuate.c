@@ -27,7 +27,7 @@ kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, 
     k->is_walked = false;
     k->clear_slot = first;
     k->clear_next_ns = UINT64_MAX;
-    k->clear_end_ns = m->now_ns + GIVE_UP_NS;
+    k->clear_end_ns = m->ctx.now_ns + GIVE_UP_NS;
     c->clearing = k;
     kvp_list_add_tail(&m->clearings, &k->clearing);
     m->has_clear_news = true;
@@ -53,8 +53,8 @@ clear_extent(kvp_master_t *m, const kvp_pkey_t *k, uint32_t slot)
 
     if (oid == KVP_SLAB_NONE || kvp_retire_of(m, c, slot) != NULL) return true;
     if (!kvp_evict_may_go(m, k, oid)) return false;
-    m->st.evict_foreground++;
-    m->st.evict_window++;
+    m->ctx.st.evict_foreground++;
+    m->ctx.st.evict_window++;
     if (oid == k->attempt->over)
         kvp_evict_one(m, oid);
     else
@@ -72,10 +72,10 @@ walk(kvp_master_t *m, kvp_pkey_t *k)
     if (kvp_slab_len(slab, slot) == 0) slot = kvp_slab_first(slab); /* it was joined with a neighbour */
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(slab, slot) < k->to; slot = kvp_slab_next(slab, slot)) {
         k->clear_slot = slot;
-        if (m->work_left == 0 || m->slice_left == 0) return false;
-        m->work_left--;
+        if (m->ctx.work_left == 0 || m->ctx.slice_left == 0) return false;
+        m->ctx.work_left--;
         if (kvp_slab_offset(slab, slot) < k->from) continue;
-        if (!clear_extent(m, k, slot)) k->clear_next_ns = m->now_ns + AGAIN_NS;
+        if (!clear_extent(m, k, slot)) k->clear_next_ns = m->ctx.now_ns + AGAIN_NS;
     }
     k->clear_slot = KVP_SLAB_NONE;
     return true;
@@ -93,16 +93,16 @@ has_room(const kvp_pkey_t *k)
 static bool
 clear_some(kvp_master_t *m, kvp_pkey_t *k)
 {
-    if (k->is_walked && m->now_ns >= k->clear_next_ns) {
+    if (k->is_walked && m->ctx.now_ns >= k->clear_next_ns) {
         k->is_walked = false;
         k->clear_next_ns = UINT64_MAX;
     }
     if (!k->is_walked && !walk(m, k)) return false;
     k->is_walked = true;
     if (has_room(k)) {
-        m->st.chunks_taken += k->is_foreign;
+        m->ctx.st.chunks_taken += k->is_foreign;
         kvp_pkey_window_free(m, k);
-    } else if (m->now_ns >= k->clear_end_ns) {
+    } else if (m->ctx.now_ns >= k->clear_end_ns) {
         kvp_pkey_restart(m, k);
     }
     return true;
@@ -166,8 +166,8 @@ look_at(kvp_master_t *m, kvp_pkey_t *k, const kvp_chunk_t *c)
 
     for (; slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
         k->scan_slot = slot;
-        if (m->work_left == 0) return KVP_EAGAIN;
-        m->work_left--;
+        if (m->ctx.work_left == 0) return KVP_EAGAIN;
+        m->ctx.work_left--;
         if (!may_extent_go(m, k, c, slot)) return KVP_NO_SPACE;
     }
     return KVP_OK;
@@ -214,8 +214,8 @@ kvp_clear_foreign(kvp_master_t *m, kvp_pkey_t *k)
         kvp_chunk_t *c = kvp_ptab_get(&m->chunks, k->scan_chunk);
         kvp_err_t err;
 
-        if (m->work_left == 0) return KVP_EAGAIN;
-        m->work_left--;
+        if (m->ctx.work_left == 0) return KVP_EAGAIN;
+        m->ctx.work_left--;
         err = is_eligible(m, k, c, most) ? look_at(m, k, c) : KVP_NO_SPACE;
         if (err == KVP_NO_SPACE) continue;
         if (err == KVP_EAGAIN) return err;

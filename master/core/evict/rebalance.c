@@ -54,7 +54,7 @@ richest(kvp_master_t *m, const kvp_tenant_t *own, uint64_t *age_out)
         kvp_tenant_t *t = kvp_list_first(&m->owners, kvp_tenant_t, owning);
         uint64_t age = age_to_give(m, t);
 
-        kvp_master_spend(m, 1);
+        kvp_ctx_spend(&m->ctx, 1);
         kvp_list_del(&t->owning);
         kvp_list_add_tail(&m->owners, &t->owning);
         if (t == own || age <= *age_out) continue;
@@ -69,7 +69,7 @@ static bool
 may_take(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len)
 {
     return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(m, c->segment) && c->clearing == NULL &&
-           c->taker == NULL && c->gaps == 0 && m->now_ns >= c->untaken_ns && c->bytes >= kvp_slab_extent_bytes(len);
+           c->taker == NULL && c->gaps == 0 && m->ctx.now_ns >= c->untaken_ns && c->bytes >= kvp_slab_extent_bytes(len);
 }
 
 typedef struct {
@@ -97,7 +97,7 @@ coldest_of(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
         seen[i].bytes += kvp_slab_len(c->slab, (uint32_t)o->slot);
         if (seen[i].bytes > best.bytes) best = seen[i];
     }
-    kvp_master_spend(m, TAIL);
+    kvp_ctx_spend(&m->ctx, TAIL);
     return best.chunk;
 }
 
@@ -121,8 +121,8 @@ begin(kvp_master_t *m, kvp_tenant_t *t, kvp_chunk_t *c)
     t->take.age = own == KVP_OID_NONE ? 0 : kvp_obj_age(m->index, kvp_obj(m->index, own));
     t->take.slot = KVP_SLAB_NONE;
     t->take.young_bytes = 0;
-    t->take.next_ns = m->now_ns;
-    t->take.end_ns = m->now_ns + GIVE_UP_NS;
+    t->take.next_ns = m->ctx.now_ns;
+    t->take.end_ns = m->ctx.now_ns + GIVE_UP_NS;
     c->taker = t;
     t->refs++;
     kvp_list_add_tail(&m->taking, &t->take.link);
@@ -137,14 +137,14 @@ end(kvp_master_t *m, kvp_tenant_t *t)
     t->take.chunk = NULL;
     t->take.state = KVP_TAKE_NONE;
     kvp_list_del(&t->take.link);
-    kvp_master_space_news(m);
+    kvp_ctx_space_news(&m->ctx);
     kvp_tenant_rele(m, t);
 }
 
 static void
 give_up(kvp_master_t *m, kvp_tenant_t *t)
 {
-    t->take.chunk->untaken_ns = m->now_ns + UNTAKEN_NS;
+    t->take.chunk->untaken_ns = m->ctx.now_ns + UNTAKEN_NS;
     end(m, t);
 }
 
@@ -156,7 +156,7 @@ kvp_share_look(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
     kvp_chunk_t *c;
 
     if (m->owners_n < 2 || t->chunks == 0 || t->take.state != KVP_TAKE_NONE) return;
-    if (t->put_bytes * LOOK_SHARE < t->chunk_bytes / t->chunks || m->slice_left < TAIL) return;
+    if (t->put_bytes * LOOK_SHARE < t->chunk_bytes / t->chunks || m->ctx.slice_left < TAIL) return;
     t->put_bytes = 0;
     from = richest(m, t, &theirs);
     if (from == NULL || age_with(m, t, t->chunks + 1ull) * (MARGIN + 1) >= theirs * MARGIN) return;
@@ -180,7 +180,7 @@ may_extent_go(kvp_master_t *m, kvp_take_t *take, uint32_t slot)
     uint32_t oid;
 
     if (!kvp_slab_is_allocated(slab, slot)) return GOES;
-    kvp_master_spend(m, 1);
+    kvp_ctx_spend(&m->ctx, 1);
     if (r != NULL) return r->owner != 0 ? STAYS_LONG : r->claim != NULL ? STAYS : GOES;
     oid = kvp_slab_owner(slab, slot);
     o = kvp_obj(m->index, oid);
@@ -211,13 +211,13 @@ look(kvp_master_t *m, kvp_take_t *take)
 
     for (uint32_t slot = walk_from(take); slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
         take->slot = slot;
-        if (m->work_left == 0 || m->slice_left == 0) return KVP_EAGAIN;
-        m->work_left--;
+        if (m->ctx.work_left == 0 || m->ctx.slice_left == 0) return KVP_EAGAIN;
+        m->ctx.work_left--;
         switch (may_extent_go(m, take, slot)) {
         case GOES:
             break;
         case STAYS:
-            take->next_ns = m->now_ns + AGAIN_NS;
+            take->next_ns = m->ctx.now_ns + AGAIN_NS;
             return KVP_EAGAIN;
         case STAYS_LONG:
             return KVP_NO_SPACE;
@@ -237,8 +237,8 @@ clear(kvp_master_t *m, kvp_take_t *take)
     if (take->slot == KVP_SLAB_NONE) take->has_stayed = false;
     for (uint32_t slot = walk_from(take); slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
         take->slot = slot;
-        if (m->work_left == 0 || m->slice_left == 0) return false;
-        m->work_left--;
+        if (m->ctx.work_left == 0 || m->ctx.slice_left == 0) return false;
+        m->ctx.work_left--;
         if (!kvp_slab_is_allocated(c->slab, slot) || kvp_retire_of(m, c, slot) != NULL) continue;
         if (may_extent_go(m, take, slot) == GOES)
             kvp_evict_unit(m, kvp_slab_owner(c->slab, slot));
@@ -246,7 +246,7 @@ clear(kvp_master_t *m, kvp_take_t *take)
             take->has_stayed = true;
     }
     take->slot = KVP_SLAB_NONE;
-    take->next_ns = take->has_stayed ? m->now_ns + AGAIN_NS : UINT64_MAX;
+    take->next_ns = take->has_stayed ? m->ctx.now_ns + AGAIN_NS : UINT64_MAX;
     if (!take->has_stayed) take->end_ns = UINT64_MAX;
     return true;
 }
@@ -256,9 +256,9 @@ static void
 note_empty(kvp_master_t *m, kvp_take_t *take)
 {
     take->state = KVP_TAKE_KEPT;
-    take->end_ns = m->now_ns + KEPT_NS;
-    m->st.chunks_taken++;
-    kvp_master_space_news(m);
+    take->end_ns = m->ctx.now_ns + KEPT_NS;
+    m->ctx.st.chunks_taken++;
+    kvp_ctx_space_news(&m->ctx);
 }
 
 /* False where the step's budget is used up. */
@@ -273,27 +273,27 @@ go_on(kvp_master_t *m, kvp_tenant_t *t)
     }
     if (take->chunk->tenant == NULL && take->state != KVP_TAKE_KEPT) note_empty(m, take);
     if (take->state == KVP_TAKE_KEPT) {
-        if (take->chunk->tenant != NULL || m->now_ns >= take->end_ns) end(m, t);
+        if (take->chunk->tenant != NULL || m->ctx.now_ns >= take->end_ns) end(m, t);
         return true;
     }
-    if (m->now_ns >= take->end_ns) {
+    if (m->ctx.now_ns >= take->end_ns) {
         give_up(m, t);
         return true;
     }
-    if (m->now_ns < take->next_ns) return true;
+    if (m->ctx.now_ns < take->next_ns) return true;
     if (take->state == KVP_TAKE_CLEAR) return clear(m, take);
     switch (look(m, take)) {
     case KVP_OK:
         take->state = KVP_TAKE_CLEAR;
         take->slot = KVP_SLAB_NONE;
-        take->next_ns = m->now_ns;
-        take->end_ns = m->now_ns + GIVE_UP_NS;
+        take->next_ns = m->ctx.now_ns;
+        take->end_ns = m->ctx.now_ns + GIVE_UP_NS;
         return clear(m, take);
     case KVP_NO_SPACE:
         give_up(m, t);
         return true;
     default:
-        return m->now_ns < take->next_ns;
+        return m->ctx.now_ns < take->next_ns;
     }
 }
 

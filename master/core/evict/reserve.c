@@ -13,14 +13,14 @@
 static uint64_t
 size_for(const kvp_master_t *m, const kvp_tenant_t *t)
 {
-    return m->owners_n == 1 ? m->st.size_bytes : t->chunk_bytes;
+    return m->owners_n == 1 ? m->ctx.st.size_bytes : t->chunk_bytes;
 }
 
 static uint64_t
 free_for(const kvp_master_t *m, const kvp_tenant_t *t)
 {
-    uint64_t going = m->st.retiring_bytes - m->st.quarantine_bytes;
-    uint64_t busy = m->owners_n == 1 ? m->st.used_bytes - going - m->doomed_bytes : t->used_bytes - t->going_bytes;
+    uint64_t going = m->ctx.st.retiring_bytes - m->ctx.st.quarantine_bytes;
+    uint64_t busy = m->owners_n == 1 ? m->ctx.st.used_bytes - going - m->doomed_bytes : t->used_bytes - t->going_bytes;
 
     if (m->owners_n > 1 && m->owned_bytes < m->known_bytes) return UINT64_MAX; /* some chunk is empty */
     return size_for(m, t) - kvp_min_u64(busy, size_for(m, t));

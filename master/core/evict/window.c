@@ -24,8 +24,8 @@
 void
 kvp_evict_one(kvp_master_t *m, uint32_t oid)
 {
-    m->st.evictions++;
-    m->st.evicted_bytes += kvp_obj_len(m, kvp_obj(m->index, oid));
+    m->ctx.st.evictions++;
+    m->ctx.st.evicted_bytes += kvp_obj_len(m, kvp_obj(m->index, oid));
     kvp_obj_drop(m, oid, 0, NULL);
 }
 
@@ -95,7 +95,7 @@ kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid)
     uint32_t unit;
 
     if (oid == k->attempt->over || (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED)) return true;
-    if (kvp_present_may_come(m)) return false; /* a report has ended since this was begun */
+    if (kvp_takeover_may_tickets_come(m)) return false; /* a report has ended since this was begun */
     unit = kvp_victim_unit(m, oid);
     return kvp_victim_may_go(m, unit) && kind_of(m, unit) <= k->takes;
 }
@@ -157,11 +157,11 @@ search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted
     uint32_t slot = from;
 
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(c->slab, slot) < to; slot = kvp_slab_next(c->slab, slot)) {
-        if (m->work_left == 0) {
+        if (m->ctx.work_left == 0) {
             *run = w;
             return slot;
         }
-        m->work_left--;
+        m->ctx.work_left--;
         if (!is_usable(m, c, slot, wanted)) {
             w.first = KVP_SLAB_NONE;
             continue;
@@ -240,7 +240,7 @@ search_around(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot, const wanted_t *wa
     uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
 
     if (!may_hold(m, c, wanted)) return;
-    from = run_start(m, c, slot, wanted, &m->work_left);
+    from = run_start(m, c, slot, wanted, &m->ctx.work_left);
     (void)search(m, c, from, end + need, wanted, &run, best);
 }
 
@@ -306,8 +306,8 @@ pick(kvp_master_t *m, wanted_t *wanted, picked_t *p)
         next = next_candidate(m, t, oid);
         if (c->segment->state == KVP_SEG_LOST) {
             /* Its turn, though it makes no room until its node is back. */
-            if (m->work_left < LOST_WORK) return;
-            m->work_left -= LOST_WORK;
+            if (m->ctx.work_left < LOST_WORK) return;
+            m->ctx.work_left -= LOST_WORK;
             kvp_evict_unit(m, oid);
             continue;
         }
@@ -358,7 +358,7 @@ search_candidates(kvp_master_t *m, wanted_t *wanted, window_t *best)
     search_around_picked(m, &p, wanted, best);
     for (uint32_t i = 0; best->chunk != NULL && best->cost > 0 && i < p.going; i++) {
         if (is_in(best, &p.places[i])) continue;
-        m->st.evict_foreground++;
+        m->ctx.st.evict_foreground++;
         kvp_evict_unit(m, p.oids[i]);
     }
 }
@@ -367,11 +367,11 @@ search_candidates(kvp_master_t *m, wanted_t *wanted, window_t *best)
 static void
 search_oldest(kvp_master_t *m, wanted_t *wanted, window_t *best)
 {
-    uint32_t kept = m->work_left > AROUND_WORK ? m->work_left - AROUND_WORK : 0;
+    uint32_t kept = m->ctx.work_left > AROUND_WORK ? m->ctx.work_left - AROUND_WORK : 0;
 
-    m->work_left -= kept;
+    m->ctx.work_left -= kept;
     search_candidates(m, wanted, best);
-    m->work_left += kept;
+    m->ctx.work_left += kept;
 }
 
 /* Where the search goes on in a chunk. A slot that is gone meanwhile was joined with a neighbour: then from the start of
@@ -401,14 +401,14 @@ search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *bes
         k->scan_chunk = 0;
         k->scan_slot = KVP_SLAB_NONE;
     }
-    if (k->scan_chunk == 0 && k->scan_slot == KVP_SLAB_NONE) k->scan_news = m->space_news;
+    if (k->scan_chunk == 0 && k->scan_slot == KVP_SLAB_NONE) k->scan_news = m->ctx.space_news;
     for (; k->scan_chunk < m->chunks.limit; k->scan_chunk++, k->scan_slot = KVP_SLAB_NONE) {
         kvp_chunk_t *c = kvp_ptab_get(&m->chunks, k->scan_chunk);
         window_t run = {.first = KVP_SLAB_NONE};
         uint32_t from;
 
-        if (best->chunk != NULL || m->work_left == 0) return;
-        m->work_left--;
+        if (best->chunk != NULL || m->ctx.work_left == 0) return;
+        m->ctx.work_left--;
         if (c == NULL || c->slab == NULL || !may_hold(m, c, wanted)) continue;
         from = scan_from(m, k, c, wanted, &run);
         k->scan_slot = search(m, c, from, UINT64_MAX, wanted, &run, best);
@@ -469,8 +469,8 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
 
         next = kvp_slab_next(slab, slot);
         if (r == NULL && !is_free(w->chunk, slot)) {
-            m->st.evict_foreground++;
-            if (!is_first) m->st.evict_window++;
+            m->ctx.st.evict_foreground++;
+            if (!is_first) m->ctx.st.evict_window++;
             is_first = false;
             if (kvp_slab_owner(slab, slot) == k->attempt->over)
                 kvp_evict_one(m, k->attempt->over); /* for the sake of one member the others need not go */
@@ -520,7 +520,7 @@ take_window(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
 bool
 kvp_evict_is_early(const kvp_master_t *m)
 {
-    return (m->gaps > 0 && m->now_ns < m->gaps_due_ns) || kvp_present_may_come(m);
+    return (m->gaps > 0 && m->ctx.now_ns < m->gaps_due_ns) || kvp_takeover_may_tickets_come(m);
 }
 
 void
@@ -529,7 +529,7 @@ kvp_evict_tick(kvp_master_t *m)
     if ((m->gaps_due_ns == 0 && m->presents_due_ns == 0) || kvp_evict_is_early(m)) return;
     m->gaps_due_ns = 0;
     m->presents_due_ns = 0;
-    kvp_master_space_news(m);
+    kvp_ctx_space_news(&m->ctx);
 }
 
 static bool
@@ -546,7 +546,7 @@ kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
     kvp_err_t err;
 
     if (k->is_taking) return kvp_clear_foreign(m, k);
-    if (k->is_scanned && k->scan_news == m->space_news) return KVP_NO_SPACE; /* nothing has changed since */
+    if (k->is_scanned && k->scan_news == m->ctx.space_news) return KVP_NO_SPACE; /* nothing has changed since */
     if (kvp_evict_is_early(m)) return KVP_NO_SPACE;
     kvp_share_look(m, k->attempt->tenant, k->attempt->bytes);
     m->takes = k->takes;

@@ -43,12 +43,12 @@ append_term(kvp_master_t *m, kvp_jrec_kind_t kind, bool is_anew)
 {
     kvp_jrec_any_t rec = {.term = {
                               .magic = KVP_JOURNAL_MAGIC,
-                              .digest_seed = m->conf.digest_seed,
-                              .term = m->term,
+                              .digest_seed = m->ctx.conf.digest_seed,
+                              .term = m->ctx.term,
                               .is_anew = is_anew,
                           }};
 
-    memcpy(rec.term.pool_id, m->conf.pool_id, sizeof rec.term.pool_id);
+    memcpy(rec.term.pool_id, m->ctx.conf.pool_id, sizeof rec.term.pool_id);
     append(m, &rec, kind);
 }
 
@@ -90,7 +90,7 @@ kvp_journal_gone(kvp_master_t *m, const kvp_obj_t *o)
     if (!m->journal.is_on || o->state != KVP_OBJ_COMMITTED) return;
     t = kvp_obj_tenant(m, o);
     if (kvp_obj_version(o) <= t->min_version) return; /* the bump has said so */
-    digest = kvp_obj_digest(m->index, o, m->conf.digest_seed, t->id);
+    digest = kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, t->id);
     kvp_journal_forget(m, digest, kvp_obj_version(o));
     kvp_ledger_drop(m, digest, kvp_obj_version(o));
 }
@@ -104,7 +104,7 @@ kvp_journal_lost(kvp_master_t *m, const kvp_obj_t *o)
         kvp_journal_gone(m, o);
         return;
     }
-    digest = kvp_obj_digest(m->index, o, m->conf.digest_seed, kvp_obj_tenant(m, o)->id);
+    digest = kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(m, o)->id);
     if (!kvp_ledger_knows(m, digest, kvp_obj_version(o))) kvp_journal_gone(m, o);
 }
 
@@ -141,20 +141,20 @@ say_again(kvp_master_t *m, const kvp_obj_t *o)
     if (o->state != KVP_OBJ_COMMITTED || !KVP_RULE(SNAPSHOT_WHOLE)) return;
     t = kvp_obj_tenant(m, o);
     if (kvp_obj_version(o) <= t->min_version) return;
-    append_key(m, KVP_JREC_COMMIT, kvp_obj_digest(m->index, o, m->conf.digest_seed, t->id), kvp_obj_version(o));
+    append_key(m, KVP_JREC_COMMIT, kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, t->id), kvp_obj_version(o));
 }
 
 static void
 base_some(kvp_master_t *m)
 {
     kvp_journal_t *j = &m->journal;
-    uint32_t left = m->slice_left, oid;
+    uint32_t left = m->ctx.slice_left, oid;
     kvp_jrec_any_t rec = {.head = {0}};
 
     if (!may_base_go_on(m)) return;
     while ((oid = kvp_objindex_walk(m->index, &j->base_cursor, j->base_to, &left)) != KVP_OID_NONE)
         say_again(m, kvp_obj(m->index, oid));
-    kvp_master_spend(m, m->slice_left - left);
+    kvp_ctx_spend(&m->ctx, m->ctx.slice_left - left);
     if (is_base_walking(m) || kvp_owed_is_rebuilding(m)) return;
     append(m, &rec, KVP_JREC_WHOLE);
     j->is_basing = false;
@@ -230,7 +230,7 @@ release_waiters(kvp_master_t *m)
         kvp_waiter_t *w = kvp_list_first(&j->waiters, kvp_waiter_t, durable);
 
         if (w->after > j->durable) return true;
-        if (m->slice_left == 0) return false;
+        if (m->ctx.slice_left == 0) return false;
         kvp_waiter_durable(m, w);
     }
     return true;
@@ -245,7 +245,7 @@ release_retires(kvp_master_t *m)
         kvp_retire_t *r = kvp_list_first(&j->retires, kvp_retire_t, queue);
 
         if (r->after > j->durable) return true;
-        if (m->slice_left == 0) return false;
+        if (m->ctx.slice_left == 0) return false;
         kvp_retire_go_on(m, r);
     }
     return true;
@@ -270,8 +270,8 @@ release_young(kvp_master_t *m)
         const kvp_young_t *young = (const kvp_young_t *)(j->young.data + j->young_at);
 
         if (young->after > j->durable) break;
-        if (m->slice_left == 0) return false;
-        kvp_master_spend(m, 1);
+        if (m->ctx.slice_left == 0) return false;
+        kvp_ctx_spend(&m->ctx, 1);
         grow_old(m, young);
     }
     if (j->young_at < j->young.len / 2) return true;
@@ -299,7 +299,7 @@ kvp_journal_durable(kvp_master_t *m, uint64_t end)
         j->is_based = j->is_relied_on = true;
         j->base_end = 0;
     }
-    m->is_behind |= !release(m);
+    m->ctx.is_behind |= !release(m);
 }
 
 bool
@@ -320,7 +320,7 @@ kvp_journal_tick(kvp_master_t *m)
     if (!m->journal.is_on) return;
     kvp_ledger_settle_some(m);
     base_some(m);
-    m->is_behind |= !release(m);
+    m->ctx.is_behind |= !release(m);
 }
 
 bool
@@ -335,7 +335,7 @@ kvp_journal_has_work(const kvp_master_t *m)
 void
 kvp_journal_init(kvp_master_t *m)
 {
-    m->journal.is_on = m->conf.has_journal;
+    m->journal.is_on = m->ctx.conf.has_journal;
     kvp_list_init(&m->journal.waiters);
     kvp_list_init(&m->journal.retires);
 }

@@ -73,8 +73,8 @@ kvp_ledger_settle_some(kvp_master_t *m)
     for (; j->settled < j->known.cap; j->settled++) {
         const kvp_digestmap_at_t *at = &j->known.slots[j->settled];
 
-        if (m->slice_left == 0 || kvp_journal_is_behind(m)) return;
-        kvp_master_spend(m, 1);
+        if (m->ctx.slice_left == 0 || kvp_journal_is_behind(m)) return;
+        kvp_ctx_spend(&m->ctx, 1);
         if (at->val != 0 && (!is_there(m, at->digest) || !KVP_RULE(WRITE_OFF)))
             kvp_journal_forget(m, at->digest, at->val);
     }
@@ -86,8 +86,8 @@ kvp_ledger_settle_some(kvp_master_t *m)
 static bool
 is_ours(const kvp_master_t *m, const kvp_jrec_term_t *rec)
 {
-    return rec->magic == KVP_JOURNAL_MAGIC && rec->digest_seed == m->conf.digest_seed &&
-           memcmp(rec->pool_id, m->conf.pool_id, sizeof rec->pool_id) == 0;
+    return rec->magic == KVP_JOURNAL_MAGIC && rec->digest_seed == m->ctx.conf.digest_seed &&
+           memcmp(rec->pool_id, m->ctx.conf.pool_id, sizeof rec->pool_id) == 0;
 }
 
 static bool
@@ -227,8 +227,8 @@ kvp_master_open_journal(kvp_master_t *m, uint64_t *end_out)
 
     if (!j->is_on || j->is_open) return KVP_INVALID;
     if (j->read_err != KVP_OK && j->read_err != KVP_CORRUPT) return j->read_err;
-    if (j->read_term >= m->term && !kvp_master_outdated(m, j->read_term)) return KVP_LIMIT;
-    if (j->read_term > 0) kvp_master_take_over(m);
+    if (j->read_term >= m->ctx.term && !kvp_term_outdated(m, j->read_term)) return KVP_LIMIT;
+    if (j->read_term > 0) kvp_takeover_begin(m);
     kvp_buf_fini(&j->rest);
     j->is_open = true;
     j->is_judge = j->is_relied_on = j->is_whole;

@@ -34,7 +34,7 @@
 bool
 kvp_owed_is_rebuilding(const kvp_master_t *m)
 {
-    return !m->is_rebuild_over && (m->now_ns < m->rebuild_until_ns || m->reports > 0);
+    return !m->is_rebuild_over && (m->ctx.now_ns < m->rebuild_until_ns || m->reports > 0);
 }
 
 /* ---- memory. Removals of what lies on an absent node enter tombstones all over maps that are long: so its pages are
@@ -52,7 +52,7 @@ kvp_owed_expect(kvp_master_t *m, uint64_t objects)
 static void
 touch_some(kvp_master_t *m)
 {
-    for (; m->is_touching && m->slice_left >= TOUCH_RECORDS; kvp_master_spend(m, TOUCH_RECORDS)) {
+    for (; m->is_touching && m->ctx.slice_left >= TOUCH_RECORDS; kvp_ctx_spend(&m->ctx, TOUCH_RECORDS)) {
         kvp_digestmap_touch(&m->tombs, m->tombs_touched, TOUCHED_PLACES);
         kvp_digestmap_touch(&m->tomb_refs, m->tombs_touched, TOUCHED_PLACES);
         m->tombs_touched += TOUCHED_PLACES;
@@ -115,7 +115,7 @@ tell(kvp_master_t *m, kvp_session_t *node, uint32_t segment_id, const kvp_wire_t
     size_t at;
 
     msg.n = n;
-    msg.term = m->term;
+    msg.term = m->ctx.term;
     msg.segment_id = segment_id;
     node->tombs_told = ++m->request_seq;
     kvp_pb_frame_begin(&node->out, KVP_OP_TOMBS, 0, node->tombs_told, &msg.base, &at);
@@ -176,14 +176,14 @@ kvp_owed_greet(kvp_master_t *m, kvp_session_t *node)
 static uint32_t
 next_tombs(kvp_master_t *m, kvp_session_t *node, kvp_wire_tomb_t *batch, uint32_t max)
 {
-    uint32_t n = 0, looks = LOOKS_A_RECORD * m->slice_left, start = node->tombs_at;
+    uint32_t n = 0, looks = LOOKS_A_RECORD * m->ctx.slice_left, start = node->tombs_at;
 
     for (; node->tombs_at > 0 && n < max && start - node->tombs_at < looks;) {
         const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->tombs, &node->tombs_at);
 
         if (found != NULL) batch[n++] = (kvp_wire_tomb_t){.digest = found->digest, .version = found->val};
     }
-    kvp_master_spend(m, 1 + (start - node->tombs_at) / LOOKS_A_RECORD + n / TOLD_A_RECORD);
+    kvp_ctx_spend(&m->ctx, 1 + (start - node->tombs_at) / LOOKS_A_RECORD + n / TOLD_A_RECORD);
     return n;
 }
 
@@ -199,7 +199,7 @@ static void
 greet_some(kvp_master_t *m)
 {
     kvp_owed_flush(m); /* an answer is to everything told before */
-    while (!kvp_list_is_empty(&m->greeting) && m->slice_left > 0) {
+    while (!kvp_list_is_empty(&m->greeting) && m->ctx.slice_left > 0) {
         kvp_session_t *node = kvp_list_first(&m->greeting, kvp_session_t, greeting);
         kvp_wire_tomb_t batch[256];
         uint32_t n;
@@ -270,10 +270,10 @@ hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_
 
     if (m->journal.is_judge) return; /* that decides, and remembers all of it */
     if (!kvp_owed_is_rebuilding(m)) return;
-    kvp_master_spend(m, 2 * TOMB_RECORDS);
+    kvp_ctx_spend(&m->ctx, 2 * TOMB_RECORDS);
     if ((is_new && m->removed.n == GUESSES_MAX) || !raise_to(&m->tombs, digest, version, TOMBS_MAX)) {
         m->is_rebuild_over = true;
-        kvp_master_note(m, "too much was removed before all nodes were back: what others hold is given up");
+        kvp_ctx_note(&m->ctx, "too much was removed before all nodes were back: what others hold is given up");
         return;
     }
     (void)raise_to(&m->removed, digest, version, GUESSES_MAX);
@@ -287,12 +287,12 @@ hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_
 static void
 release_held(kvp_master_t *m)
 {
-    uint32_t looks = LOOKS_A_RECORD * m->slice_left, start;
+    uint32_t looks = LOOKS_A_RECORD * m->ctx.slice_left, start;
 
     if (m->removed.cap == 0 || kvp_owed_is_rebuilding(m)) return;
     if (m->removed_at == 0) m->removed_at = kvp_digestmap_end(&m->removed);
     start = m->removed_at;
-    while (m->removed_at > 0 && m->slice_left > 0 && start - m->removed_at < looks) {
+    while (m->removed_at > 0 && m->ctx.slice_left > 0 && start - m->removed_at < looks) {
         const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->removed, &m->removed_at);
         kvp_digest_t digest;
 
@@ -300,9 +300,9 @@ release_held(kvp_master_t *m)
         digest = found->digest;
         (void)kvp_digestmap_del(&m->removed, digest);
         unref(m, digest);
-        kvp_master_spend(m, 2 * TOMB_RECORDS);
+        kvp_ctx_spend(&m->ctx, 2 * TOMB_RECORDS);
     }
-    kvp_master_spend(m, 1 + (start - m->removed_at) / LOOKS_A_RECORD);
+    kvp_ctx_spend(&m->ctx, 1 + (start - m->removed_at) / LOOKS_A_RECORD);
     if (m->removed.n > 0) return;
     kvp_digestmap_fini(&m->removed);
     m->removed_at = 0;
@@ -326,7 +326,7 @@ has_copy_away(const kvp_master_t *m, const kvp_place_t *places, uint32_t n)
 static kvp_digest_t
 digest_of(const kvp_master_t *m, const kvp_obj_t *o)
 {
-    return kvp_obj_digest(m->index, o, m->conf.digest_seed, kvp_obj_tenant(m, o)->id);
+    return kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(m, o)->id);
 }
 
 kvp_wire_tomb_t
@@ -353,14 +353,14 @@ kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o)
 void
 kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
 {
-    hold_against(m, digest, kvp_min_u64(version, kvp_gen_make(m->term, 0)), w); /* whatever older terms have put */
+    hold_against(m, digest, kvp_min_u64(version, kvp_gen_make(m->ctx.term, 0)), w); /* whatever older terms have put */
 }
 
 bool
 kvp_owed_tell(kvp_master_t *m, kvp_retire_t *r)
 {
     if (r->has_tomb) return true;
-    kvp_master_spend(m, TOMB_RECORDS);
+    kvp_ctx_spend(&m->ctx, TOMB_RECORDS);
     if (!raise_to(&m->tombs, r->tomb.digest, r->tomb.version, TOMBS_MAX)) return false;
     ++*insert(&m->tomb_refs, r->tomb.digest, TOMBS_MAX);
     r->has_tomb = true;
@@ -396,7 +396,7 @@ void
 kvp_owed_stray(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
 {
     if (w == NULL || kvp_journal_remembers(m) || !kvp_retire_is_readable(m, digest.hi)) return;
-    kvp_master_spend(m, TOMB_RECORDS);
+    kvp_ctx_spend(&m->ctx, TOMB_RECORDS);
     if (kvp_digestmap_at(&m->strays, digest) == NULL) {
         if (m->strays.n >= STRAYS_MAX || !raise_to(&m->tombs, digest, version, TOMBS_MAX)) return;
         *insert(&m->strays, digest, STRAYS_MAX) = 1;
@@ -410,7 +410,7 @@ kvp_owed_stray(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waite
 static void
 pay_strays(kvp_master_t *m)
 {
-    uint32_t looks = LOOKS_A_RECORD * m->slice_left, start;
+    uint32_t looks = LOOKS_A_RECORD * m->ctx.slice_left, start;
 
     if (m->strays.n == 0) return;
     if (m->strays_at == 0) m->strays_at = kvp_digestmap_end(&m->strays);
@@ -424,7 +424,7 @@ pay_strays(kvp_master_t *m)
         (void)kvp_digestmap_del(&m->strays, digest);
         unref(m, digest);
     }
-    kvp_master_spend(m, 1 + (start - m->strays_at) / LOOKS_A_RECORD);
+    kvp_ctx_spend(&m->ctx, 1 + (start - m->strays_at) / LOOKS_A_RECORD);
 }
 
 void
@@ -471,7 +471,7 @@ kvp_owed_learn(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
 {
     uint32_t oid;
 
-    if (tomb->version >= kvp_gen_make(m->term, 0)) return; /* no older term can have said so */
+    if (tomb->version >= kvp_gen_make(m->ctx.term, 0)) return; /* no older term can have said so */
     if (tomb->digest.hi == kvp_wire_tomb_tenant(0).hi) {
         learn_bump(m, tomb);
         return;
@@ -503,8 +503,8 @@ let_go_idle(kvp_master_t *m)
         m->tombs_idle_ns = 0;
         return;
     }
-    if (m->tombs_idle_ns == 0) m->tombs_idle_ns = m->now_ns;
-    if (m->now_ns - m->tombs_idle_ns < IDLE_NS) return;
+    if (m->tombs_idle_ns == 0) m->tombs_idle_ns = m->ctx.now_ns;
+    if (m->ctx.now_ns - m->tombs_idle_ns < IDLE_NS) return;
     m->tombs_idle_ns = 0;
     if (is_any_away(m)) return;
     kvp_digestmap_fini(&m->tombs);

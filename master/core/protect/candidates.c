@@ -132,9 +132,9 @@ kvp_victim_behind(kvp_master_t *m, kvp_objlist_t *list, uint32_t after)
         uint32_t oid = m->policy->victim(m->index, list, after);
 
         if (oid == KVP_OID_NONE || !is_kept(m, kvp_obj(m->index, oid))) return oid;
-        if (m->work_left == 0) return KVP_OID_NONE;
-        m->work_left--;
-        m->st.ticket_asides++;
+        if (m->ctx.work_left == 0) return KVP_OID_NONE;
+        m->ctx.work_left--;
+        m->ctx.st.ticket_asides++;
         m->policy->removed(m->index, list, oid);
     }
 }
@@ -152,13 +152,13 @@ kvp_victim_next(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
         bool is_probed = g != NULL && kvp_probe_protects(m, oid);
 
         if (g == NULL || (!is_probed && !kvp_segment_is_passed_over(m, g))) return oid;
-        if (m->work_left == 0) return KVP_OID_NONE;
-        m->work_left--;
+        if (m->ctx.work_left == 0) return KVP_OID_NONE;
+        m->ctx.work_left--;
         if (is_probed) {
             kvp_probe_set_aside(m, oid);
             continue;
         }
-        m->st.passed_over++;
+        m->ctx.st.passed_over++;
         m->policy->removed(m->index, &t->lru, oid);
         kvp_objlist_push_young(m->index, &g->aside, oid);
     }
@@ -174,7 +174,7 @@ kvp_victims_back(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         --*left;
         kvp_objlist_remove(m->index, &g->aside, oid);
         kvp_victim_back(m, oid);
-        kvp_master_space_news(m);
+        kvp_ctx_space_news(&m->ctx);
     }
     return true;
 }

@@ -52,7 +52,7 @@ answer(kvp_master_t *m, kvp_waiter_t *w)
     kvp_buf_t *out;
     size_t at;
 
-    kvp_master_spend(m, 1 + w->n / RESULTS_A_RECORD);
+    kvp_ctx_spend(&m->ctx, 1 + w->n / RESULTS_A_RECORD);
     if (w->ask.opcode == KVP_OP_REMOVE_MANY) {
         Kvp__Pb__RemoveManyReply reply = KVP__PB__REMOVE_MANY_REPLY__INIT;
 
@@ -224,11 +224,11 @@ kvp_waiters_kept(kvp_master_t *m)
     kvp_list_foreach_safe (pos, tmp, &m->keeping) {
         kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, keeping);
 
-        if (m->slice_left == 0) {
-            m->is_behind = true;
+        if (m->ctx.slice_left == 0) {
+            m->ctx.is_behind = true;
             return;
         }
-        kvp_master_spend(m, 1);
+        kvp_ctx_spend(&m->ctx, 1);
         if (!is_kept(m, w)) continue;
         end_keeping(w);
         settle(m, w);
@@ -260,7 +260,7 @@ static void
 owe_soon(kvp_master_t *m, kvp_waiter_t *w)
 {
     if (w->ask.opcode == KVP_OP_BUMP || !w->is_dead_awaited || !KVP_RULE(OWED_SOON)) return;
-    kvp_heap_add(&m->waiters, &w->due, kvp_max_u64(m->now_ns + KVP_MS(KVP_OWED_MS), m->old_leases_end_ns));
+    kvp_heap_add(&m->waiters, &w->due, kvp_max_u64(m->ctx.now_ns + KVP_MS(KVP_OWED_MS), m->old_leases_end_ns));
 }
 
 void
@@ -293,7 +293,7 @@ kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait)
         owe_soon(m, w);
     }
     if (w->ask.opcode == KVP_OP_BUMP && w->wait_ms != 0)
-        kvp_heap_add(&m->waiters, &w->due, m->now_ns + KVP_MS(w->wait_ms));
+        kvp_heap_add(&m->waiters, &w->due, m->ctx.now_ns + KVP_MS(w->wait_ms));
     kvp_waiter_dead(m, w);
 }
 
@@ -312,7 +312,7 @@ tell_owed(kvp_master_t *m, kvp_waiter_t *w)
     while (!kvp_list_is_empty(&w->retires)) {
         kvp_retire_t *r = kvp_list_first(&w->retires, kvp_retire_t, of_waiter);
 
-        if (m->slice_left == 0) return false;
+        if (m->ctx.slice_left == 0) return false;
         kvp_list_del(&r->of_waiter);
         w->is_unkept |= !kvp_owed_tell(m, r);
     }
@@ -324,7 +324,7 @@ static void
 owe(kvp_master_t *m, kvp_waiter_t *w)
 {
     if (!tell_owed(m, w)) {
-        kvp_heap_add(&m->waiters, &w->due, m->now_ns);
+        kvp_heap_add(&m->waiters, &w->due, m->ctx.now_ns);
         return;
     }
     if (w->is_unkept && !kvp_journal_remembers(m)) return;
@@ -347,7 +347,7 @@ kvp_waiter_tick(kvp_master_t *m)
     kvp_heapnode_t *first;
 
     kvp_waiters_kept(m);
-    while ((first = kvp_heap_least(&m->waiters)) != NULL && first->key <= m->now_ns && m->slice_left > 0) {
+    while ((first = kvp_heap_least(&m->waiters)) != NULL && first->key <= m->ctx.now_ns && m->ctx.slice_left > 0) {
         kvp_waiter_t *w = kvp_heap_entry(first, kvp_waiter_t, due);
 
         kvp_heap_del(&m->waiters, &w->due);

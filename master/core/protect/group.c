@@ -27,7 +27,7 @@ take_out(kvp_master_t *m, kvp_group_t *g)
 {
     kvp_htab_del(&m->groups, &g->node);
     kvp_tenant_rele(m, kvp_ptab_get(&m->tenants, g->tenant));
-    m->st.groups--;
+    m->ctx.st.groups--;
 }
 
 /* Nobody finds the group any more, and its committed members are dropped with the next ticks. */
@@ -71,7 +71,7 @@ make(kvp_master_t *m, kvp_tenant_t *t, const kvp_wire_group_t *want)
     kvp_list_init(&g->committed);
     kvp_list_init(&g->begun);
     kvp_htab_add(&m->groups, &g->node, hash_of(m, t, want->group));
-    m->st.groups++;
+    m->ctx.st.groups++;
     t->refs++;
     return g;
 }
@@ -394,7 +394,7 @@ numbered(kvp_master_t *m, const kvp_list_t *members, uint32_t number)
     kvp_list_foreach (pos, members) {
         kvp_member_t *mb = kvp_list_entry(pos, kvp_member_t, of_group);
 
-        kvp_master_spend(m, 1);
+        kvp_ctx_spend(&m->ctx, 1);
         if (mb->number == number) return mb;
     }
     return NULL;
@@ -440,7 +440,7 @@ kvp_group_adopt(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_g
     if (mb != NULL) {
         const kvp_obj_t *old = kvp_obj(m->index, mb->oid);
 
-        (void)kvp_revoke(t, kvp_obj_digest(m->index, old, m->conf.digest_seed, t->id));
+        (void)kvp_revoke(t, kvp_obj_digest(m->index, old, m->ctx.conf.digest_seed, t->id));
         kvp_obj_drop(m, mb->oid, 0, NULL);
     }
     mb = join(m, t, oid, want);
@@ -460,7 +460,7 @@ kvp_group_evict(kvp_master_t *m, uint32_t oid)
 
     if (mb == NULL || mb->group->is_doomed || !KVP_RULE(GROUP_AS_ONE)) return;
     doom(m, mb->group, true);
-    m->st.group_evictions++;
+    m->ctx.st.group_evictions++;
 }
 
 void
@@ -503,7 +503,7 @@ kvp_group_unreserved(kvp_master_t *m, kvp_group_t *g)
 void
 kvp_group_unpin(kvp_master_t *m, kvp_group_t *g)
 {
-    kvp_master_spend(m, g->committed_n);
+    kvp_ctx_spend(&m->ctx, g->committed_n);
     kvp_list_foreach (pos, &g->committed) {
         kvp_obj_t *o = kvp_obj(m->index, kvp_list_entry(pos, kvp_member_t, of_group)->oid);
 
@@ -521,8 +521,8 @@ is_served(kvp_master_t *m, const kvp_group_t *g)
 {
     if (m->lost_n == 0) return true;
     kvp_list_foreach (pos, &g->committed) {
-        if (m->work_left == 0) return false;
-        m->work_left--;
+        if (m->ctx.work_left == 0) return false;
+        m->ctx.work_left--;
         if (!kvp_obj_is_served(m, kvp_obj(m->index, kvp_list_entry(pos, kvp_member_t, of_group)->oid))) return false;
     }
     return true;
@@ -544,21 +544,21 @@ kvp_groups_tick(kvp_master_t *m)
 {
     if (!kvp_owed_is_rebuilding(m))
         kvp_list_splice(&m->orphans, &m->leavers); /* nobody brings the rest of their groups */
-    while (m->slice_left > 0 && !kvp_list_is_empty(&m->leavers)) {
+    while (m->ctx.slice_left > 0 && !kvp_list_is_empty(&m->leavers)) {
         kvp_member_t *mb = kvp_list_first(&m->leavers, kvp_member_t, of_owner);
 
         disown(m, mb);
         settle(m, mb->group);
-        kvp_master_spend(m, 1);
+        kvp_ctx_spend(&m->ctx, 1);
     }
-    while (m->slice_left > 0 && !kvp_list_is_empty(&m->doomed)) {
+    while (m->ctx.slice_left > 0 && !kvp_list_is_empty(&m->doomed)) {
         const kvp_member_t *mb = kvp_list_first(&m->doomed, kvp_member_t, of_group);
 
         if (mb->group->is_evicted)
             kvp_evict_one(m, mb->oid);
         else
             kvp_obj_drop(m, mb->oid, 0, NULL);
-        kvp_master_space_news(m);
+        kvp_ctx_space_news(&m->ctx);
     }
 }
 
@@ -583,7 +583,7 @@ kvp_groups_init(kvp_master_t *m)
     kvp_list_init(&m->doomed);
     kvp_list_init(&m->leavers);
     kvp_list_init(&m->orphans);
-    m->groups_seed = kvp_master_random(m);
+    m->groups_seed = kvp_ctx_random(&m->ctx);
 }
 
 static void

@@ -63,7 +63,7 @@ lost_add(kvp_master_t *m, kvp_tenant_t *t, uint64_t applied)
         t->lost_n--;
     if (t->lost_n < KVP_LOST_LEASES_MAX) t->lost[t->lost_n++].applied = applied;
     last = &t->lost[t->lost_n - 1]; /* where there is no room, the last entry stands for both */
-    last->until_ns = m->now_ns + m->conf.location_grace_ns;
+    last->until_ns = m->ctx.now_ns + m->ctx.conf.location_grace_ns;
     if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&m->leasing, &t->leasing);
 }
 
@@ -72,7 +72,7 @@ lost_expire(const kvp_master_t *m, kvp_tenant_t *t)
 {
     uint32_t gone = 0;
 
-    while (gone < t->lost_n && t->lost[gone].until_ns <= m->now_ns)
+    while (gone < t->lost_n && t->lost[gone].until_ns <= m->ctx.now_ns)
         gone++;
     t->lost_n -= gone;
     memmove(t->lost, t->lost + gone, t->lost_n * sizeof *t->lost);
@@ -85,11 +85,11 @@ kvp_lease_is_over(const kvp_master_t *m, const kvp_tenant_t *t, uint64_t seq)
     const kvp_heapnode_t *least = kvp_heap_least(&t->leases);
 
     if (!KVP_RULE(WAIT_FOR_LEASES)) return true;
-    if (m->now_ns < m->old_leases_end_ns && KVP_RULE(OLD_TERM_LEASES)) return false;
+    if (m->ctx.now_ns < m->old_leases_end_ns && KVP_RULE(OLD_TERM_LEASES)) return false;
     if (least != NULL && least->key < seq) return false;
     /* An entry that is over hides none that is not: those behind it have applied more. */
     for (uint32_t i = 0; i < t->lost_n && t->lost[i].applied < seq; i++)
-        if (t->lost[i].until_ns > m->now_ns) return false;
+        if (t->lost[i].until_ns > m->ctx.now_ns) return false;
     return true;
 }
 
@@ -124,7 +124,7 @@ lease_free(kvp_master_t *m, kvp_lease_t *l)
     kvp_list_del(&l->link);
     l->session->lease = NULL;
     free(l);
-    m->st.leases--;
+    m->ctx.st.leases--;
     if (t->leases.n > 0) return;
     free(t->revoked);
     t->revoked = NULL;
@@ -141,7 +141,7 @@ lease_make(kvp_master_t *m, kvp_session_t *s)
     s->lease = l;
     kvp_list_init(&l->link);
     kvp_heap_add(&s->tenant->leases, &l->applied, s->born_seq); /* it knows nothing that is older than itself */
-    m->st.leases++;
+    m->ctx.st.leases++;
     return l;
 }
 
@@ -150,7 +150,7 @@ lease_make(kvp_master_t *m, kvp_session_t *s)
 static bool
 may_renew(const kvp_master_t *m, const kvp_lease_t *l)
 {
-    return l->applied.key >= l->told_seq || m->now_ns - l->told_ns < m->conf.location_lease_ns;
+    return l->applied.key >= l->told_seq || m->ctx.now_ns - l->told_ns < m->ctx.conf.location_lease_ns;
 }
 
 bool
@@ -167,9 +167,9 @@ kvp_lease_renew(kvp_master_t *m, kvp_session_t *s, uint64_t applied_seq)
     if (!may_renew(m, l)) return false;
     if (l->applied.key >= l->told_seq) {
         l->told_seq = t->revoke_seq;
-        l->told_ns = m->now_ns;
+        l->told_ns = m->ctx.now_ns;
     }
-    l->until_ns = m->now_ns + m->conf.location_lease_ns;
+    l->until_ns = m->ctx.now_ns + m->ctx.conf.location_lease_ns;
     kvp_list_del(&l->link);
     kvp_list_add_tail(&m->leases, &l->link);
     return true;
@@ -204,8 +204,8 @@ kvp_lease_tick(kvp_master_t *m)
     while (!kvp_list_is_empty(&m->leases)) {
         kvp_lease_t *l = kvp_list_first(&m->leases, kvp_lease_t, link);
 
-        if (m->now_ns < l->until_ns || m->slice_left == 0) break;
-        kvp_master_spend(m, 1);
+        if (m->ctx.now_ns < l->until_ns || m->ctx.slice_left == 0) break;
+        kvp_ctx_spend(&m->ctx, 1);
         lease_free(m, l);
     }
     kvp_list_foreach_safe (pos, tmp, &m->leasing) {

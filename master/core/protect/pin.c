@@ -14,10 +14,10 @@ void
 kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
 {
     if (o->pin == KVP_PIN_SOFT) {
-        m->st.soft_pinned_bytes += (uint64_t)bytes;
+        m->ctx.st.soft_pinned_bytes += (uint64_t)bytes;
         kvp_obj_tenant(m, o)->soft_pinned_bytes += (uint64_t)bytes;
     } else if (o->pin == KVP_PIN_HARD) {
-        m->st.hard_pinned_bytes += (uint64_t)bytes;
+        m->ctx.st.hard_pinned_bytes += (uint64_t)bytes;
         kvp_obj_tenant(m, o)->hard_pinned_bytes += (uint64_t)bytes;
     }
 }
@@ -28,7 +28,7 @@ kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
 bool
 kvp_pin_is_over(const kvp_master_t *m)
 {
-    return m->pinned.n > 0 && !kvp_owed_is_rebuilding(m) && m->st.soft_pinned_bytes > m->known_bytes / SOFT_SHARE &&
+    return m->pinned.n > 0 && !kvp_owed_is_rebuilding(m) && m->ctx.st.soft_pinned_bytes > m->known_bytes / SOFT_SHARE &&
            KVP_RULE(PIN_BUDGET);
 }
 
@@ -37,13 +37,13 @@ kvp_pin_lose(kvp_master_t *m, kvp_obj_t *o)
 {
     kvp_pin_count(m, o, -(int64_t)kvp_obj_bytes(m, o));
     o->pin = KVP_PIN_NONE;
-    m->st.pins_lost++;
+    m->ctx.st.pins_lost++;
 }
 
 void
 kvp_pin_trim(kvp_master_t *m)
 {
-    while (m->slice_left > 0 && kvp_pin_is_over(m)) {
+    while (m->ctx.slice_left > 0 && kvp_pin_is_over(m)) {
         uint32_t unit = kvp_victim_behind(m, &m->pinned, KVP_OID_NONE);
         const kvp_member_t *mb;
 
@@ -55,6 +55,6 @@ kvp_pin_trim(kvp_master_t *m)
         else
             kvp_group_unpin(m, mb->group);
         kvp_victim_used(m, unit);
-        kvp_master_spend(m, 1);
+        kvp_ctx_spend(&m->ctx, 1);
     }
 }

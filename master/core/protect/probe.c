@@ -27,9 +27,9 @@ kvp_probe_init(kvp_master_t *m)
 {
     kvp_probes_t *p = &m->probes;
 
-    p->tick = p->seen = m->now_ns / KVP_PROBE_TICK_NS;
+    p->tick = p->seen = m->ctx.now_ns / KVP_PROBE_TICK_NS;
     p->first = p->tick;
-    p->lasts = (uint16_t)kvp_min_u64((m->conf.lease_ns - 1) / KVP_PROBE_TICK_NS + 2, LASTS_MAX);
+    p->lasts = (uint16_t)kvp_min_u64((m->ctx.conf.lease_ns - 1) / KVP_PROBE_TICK_NS + 2, LASTS_MAX);
     p->ring_n = p->lasts + 1u;
     p->ring = kvp_core_alloc(p->ring_n, sizeof *p->ring);
     for (uint32_t i = 0; i < p->ring_n; i++)
@@ -70,7 +70,7 @@ void
 kvp_probe_advance(kvp_master_t *m)
 {
     kvp_probes_t *p = &m->probes;
-    uint64_t now = m->now_ns / KVP_PROBE_TICK_NS;
+    uint64_t now = m->ctx.now_ns / KVP_PROBE_TICK_NS;
     uint64_t end = p->tick + kvp_min_u64(now - p->seen, p->ring_n);
 
     /* After a stall of any length each slot is emptied once, and all probes are over. The rest of it is left out: ages
@@ -109,7 +109,7 @@ come_back(kvp_master_t *m, uint32_t oid)
 static bool
 is_over_share(const kvp_master_t *m, uint64_t more)
 {
-    return m->probes.bytes + more > m->st.size_bytes / 4 * 3 && KVP_RULE(PROBE_SHARE);
+    return m->probes.bytes + more > m->ctx.st.size_bytes / 4 * 3 && KVP_RULE(PROBE_SHARE);
 }
 
 static void
@@ -132,7 +132,7 @@ kvp_probe_set_aside(kvp_master_t *m, uint32_t oid)
 
     kvp_victim_removed(m, oid);
     p->n++;
-    m->st.probe_asides++;
+    m->ctx.st.probe_asides++;
     kvp_objlist_push_young(m->index, &slot->list, oid);
     slot->bytes += kvp_victim_bytes(m, oid);
     p->bytes += kvp_victim_bytes(m, oid);
@@ -184,7 +184,7 @@ kvp_probe_protects(const kvp_master_t *m, uint32_t unit)
     bytes = kvp_victim_bytes(m, unit);
     if (is_over_share(m, bytes) && oldest_since(p) >= since) return false; /* none of those aside gives way to it */
     if (age >= YOUNG || !KVP_RULE(YOUNG_PROBES)) return true;
-    return kvp_probe_young_bytes(m) + bytes <= m->st.size_bytes / YOUNG_SHARE;
+    return kvp_probe_young_bytes(m) + bytes <= m->ctx.st.size_bytes / YOUNG_SHARE;
 }
 
 /* ---- victims among those aside */
@@ -224,7 +224,7 @@ kvp_probe_tick(kvp_master_t *m)
 
         p->cursor = kvp_obj(m->index, oid)->next;
         come_back(m, oid);
-        kvp_master_space_news(m);
+        kvp_ctx_space_news(&m->ctx);
     }
 }
 

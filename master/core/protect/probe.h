@@ -4,7 +4,7 @@
 #ifndef KVP_MASTER_CORE_PROTECT_PROBE_H
 #define KVP_MASTER_CORE_PROTECT_PROBE_H
 
-#include "master/core/base/step.h"
+#include "master/core/base/ctx.h"
 #include "master/core/catalog/index.h"
 #include "master/core/master.h"
 

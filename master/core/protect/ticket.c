@@ -21,9 +21,9 @@
 static uint64_t
 reserve_budget(const kvp_master_t *m, const kvp_session_t *s)
 {
-    uint64_t pool = m->st.size_bytes / RESERVE_POOL_SHARE;
-    uint64_t client = m->st.size_bytes / RESERVE_CLIENT_SHARE;
-    uint64_t pool_left = pool > m->st.reserved_bytes ? pool - m->st.reserved_bytes : 0;
+    uint64_t pool = m->ctx.st.size_bytes / RESERVE_POOL_SHARE;
+    uint64_t client = m->ctx.st.size_bytes / RESERVE_CLIENT_SHARE;
+    uint64_t pool_left = pool > m->ctx.st.reserved_bytes ? pool - m->ctx.st.reserved_bytes : 0;
     uint64_t client_left = client > s->reserved_bytes ? client - s->reserved_bytes : 0;
 
     if (!KVP_RULE(RESERVATION_BOUND)) return UINT64_MAX;
@@ -61,7 +61,7 @@ object_release(kvp_master_t *m, const kvp_ticket_t *t, uint32_t oid)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
 
-    kvp_master_spend(m, 1);
+    kvp_ctx_spend(&m->ctx, 1);
     o->tickets--;
     kvp_obj_count_held(m, o, -1);
     if (o->state == KVP_OBJ_GONE) {
@@ -73,17 +73,17 @@ object_release(kvp_master_t *m, const kvp_ticket_t *t, uint32_t oid)
         kvp_victim_used(m, oid);
     else
         unreserve(m, t, kvp_victim_unit(m, oid));
-    if (o->tickets == 0) kvp_master_space_news(m);
+    if (o->tickets == 0) kvp_ctx_space_news(&m->ctx);
 }
 
 static void
 group_release(kvp_master_t *m, const kvp_ticket_t *t, kvp_group_t *g)
 {
-    kvp_master_spend(m, 1);
+    kvp_ctx_spend(&m->ctx, 1);
     g->reserved_n--;
     if (g->lead != KVP_OID_NONE) {
         unreserve(m, t, g->lead);
-        kvp_master_space_news(m);
+        kvp_ctx_space_news(&m->ctx);
     }
     kvp_group_unreserved(m, g);
 }
@@ -131,9 +131,9 @@ ticket_open(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, uint32_t 
 static void
 count_reserved(kvp_master_t *m, kvp_ticket_t *t, uint64_t ttl_ns)
 {
-    kvp_heap_add(&m->expiries, &t->expiry, m->now_ns + ttl_ns);
+    kvp_heap_add(&m->expiries, &t->expiry, m->ctx.now_ns + ttl_ns);
     t->session->reserved_bytes += t->bytes;
-    m->st.reserved_bytes += t->bytes;
+    m->ctx.st.reserved_bytes += t->bytes;
 }
 
 uint64_t
@@ -153,7 +153,7 @@ kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const
     if (kind == KVP_TICKET_RESERVE)
         count_reserved(m, t, ttl_ns);
     else
-        m->st.held_bytes += t->bytes;
+        m->ctx.st.held_bytes += t->bytes;
     return t->id;
 }
 
@@ -183,7 +183,7 @@ kvp_ticket_note_hole(kvp_master_t *m, uint64_t id, kvp_digest_t hole)
     t->has_hole = true;
     t->hole = hole;
     t->tenant = t->session->tenant->id;
-    t->version = kvp_gen_make(m->term, m->gen_seq);
+    t->version = kvp_gen_make(m->ctx.term, m->gen_seq);
 }
 
 uint32_t
@@ -243,7 +243,7 @@ judge(kvp_master_t *m, kvp_ticket_t *t)
     if (t->is_judged || t->kind == KVP_TICKET_HOLD) return;
     t->is_judged = true;
     t->is_use = was_last_read(m, t) || was_hole_put(m, t) || !KVP_RULE(LOOKUP_IS_NO_USE);
-    kvp_master_spend(m, 1);
+    kvp_ctx_spend(&m->ctx, 1);
 }
 
 void
@@ -258,16 +258,16 @@ kvp_ticket_drop(kvp_master_t *m, kvp_ticket_t *t)
     t->session = NULL;
     kvp_list_del(&t->link);
     kvp_list_add_tail(&m->ending, &t->link);
-    kvp_master_spend(m, 1);
+    kvp_ctx_spend(&m->ctx, 1);
 }
 
 static void
 ticket_free(kvp_master_t *m, kvp_ticket_t *t)
 {
     if (t->kind == KVP_TICKET_RESERVE)
-        m->st.reserved_bytes -= t->bytes;
+        m->ctx.st.reserved_bytes -= t->bytes;
     else
-        m->st.held_bytes -= t->bytes;
+        m->ctx.st.held_bytes -= t->bytes;
     kvp_list_del(&t->link);
     kvp_ptab_del(&m->tickets, t->number);
     free(t->oids);
@@ -281,10 +281,10 @@ kvp_ticket_end_some(kvp_master_t *m)
     while (!kvp_list_is_empty(&m->ending)) {
         kvp_ticket_t *t = kvp_list_first(&m->ending, kvp_ticket_t, link);
 
-        if (m->slice_left == 0) return;
+        if (m->ctx.slice_left == 0) return;
         judge(m, t);
         for (; t->n > 0; t->n--) {
-            if (m->slice_left == 0) return;
+            if (m->ctx.slice_left == 0) return;
             if (t->oids != NULL)
                 object_release(m, t, t->oids[t->n - 1]);
             else
@@ -310,6 +310,6 @@ kvp_ticket_tick(kvp_master_t *m)
     const kvp_heapnode_t *first;
 
     if (!KVP_RULE(RESERVATION_TIME)) return;
-    while ((first = kvp_heap_least(&m->expiries)) != NULL && first->key <= m->now_ns && m->slice_left > 0)
+    while ((first = kvp_heap_least(&m->expiries)) != NULL && first->key <= m->ctx.now_ns && m->ctx.slice_left > 0)
         kvp_ticket_drop(m, kvp_heap_entry(first, kvp_ticket_t, expiry));
 }

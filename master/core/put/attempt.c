@@ -56,7 +56,7 @@ kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put
     kvp_list_add_tail(&a->session->attempts, &a->link);
     kvp_list_add_tail(&p->attempts, &a->of_pend);
     a->session->attempt_bytes += a->bytes * a->copies;
-    m->st.attempts++;
+    m->ctx.st.attempts++;
     return a;
 }
 
@@ -75,7 +75,7 @@ kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a)
     disown(a);
     kvp_ptab_del(&m->attempts, a->number);
     kvp_list_del(&a->of_pend);
-    m->st.attempts--;
+    m->ctx.st.attempts--;
     free(a->granted);
     free(a);
 }
@@ -141,14 +141,14 @@ drop(kvp_master_t *m, kvp_attempt_t *a, uint64_t owner, kvp_waiter_t *waiter)
     if (a->over != KVP_OID_NONE) part(m, a);
     kvp_attempt_close(m, a);
     kvp_obj_drop(m, oid, owner, waiter);
-    m->st.aborts++;
+    m->ctx.st.aborts++;
 }
 
 void
 kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err)
 {
     refuse(a, err);
-    kvp_master_spend(m, 1);
+    kvp_ctx_spend(&m->ctx, 1);
     while (!kvp_list_is_empty(&a->pkeys))
         kvp_pkey_close(m, kvp_list_first(&a->pkeys, kvp_pkey_t, of_attempt));
     drop(m, a, kvp_attempt_owner(a, is_drained), NULL);
@@ -165,7 +165,7 @@ kvp_attempt_refuse(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_waite
 bool
 kvp_attempt_is_silent(const kvp_master_t *m, const kvp_session_t *s)
 {
-    return m->now_ns - s->seen_ns >= KVP_MS(KVP_WRITER_SILENT_MS) + (m->stall_ns - s->stall_seen_ns);
+    return m->ctx.now_ns - s->seen_ns >= KVP_MS(KVP_WRITER_SILENT_MS) + (m->ctx.stall_ns - s->stall_seen_ns);
 }
 
 /* It may be stopped in the middle of a store and go on at any time: its extents stay in its hands, until the node knows
@@ -181,7 +181,7 @@ take_from_silent(kvp_master_t *m, kvp_attempt_t *a)
 
     kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED, 0);
     kvp_attempt_abort(m, a, false, KVP_ABORTED);
-    m->st.put_taken++;
+    m->ctx.st.put_taken++;
     for (uint32_t i = 0; i < n && p == NULL; i++)
         kvp_retire_stray(kvp_retire_of(m, kvp_ptab_get(&m->chunks, places[i].chunk), places[i].slot), s, id);
     if (p != NULL && p->left == 0) kvp_pend_answer(m, p);

@@ -21,7 +21,7 @@ bool
 kvp_put_may_nodes_come(const kvp_master_t *m)
 {
     if (m->segment_seq == 0)
-        return m->now_ns - m->started_ns < MOUNT_WAIT_NS + m->stall_ns || m->now_ns < m->rebuild_until_ns;
+        return m->ctx.now_ns - m->started_ns < MOUNT_WAIT_NS + m->ctx.stall_ns || m->ctx.now_ns < m->rebuild_until_ns;
     kvp_list_foreach (pos, &m->segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
@@ -43,17 +43,17 @@ is_space_coming(const kvp_master_t *m)
 {
     if (!KVP_RULE(SPACE_COMES)) return false;
     if (m->claims > 0) return true; /* what is written there can be evicted */
-    if (kvp_present_may_come(m)) return true; /* and what nobody comes for */
+    if (kvp_takeover_may_tickets_come(m)) return true; /* and what nobody comes for */
     if (!kvp_list_is_empty(&m->taking)) return true; /* the chunk is its taker's before long, or open again */
-    return m->st.retiring_bytes > 0 || m->st.attempts > m->waiting_attempts ||
-           m->st.held_bytes + m->st.reserved_bytes > 0 || is_some_passed_over(m) || kvp_put_may_nodes_come(m);
+    return m->ctx.st.retiring_bytes > 0 || m->ctx.st.attempts > m->waiting_attempts ||
+           m->ctx.st.held_bytes + m->ctx.st.reserved_bytes > 0 || is_some_passed_over(m) || kvp_put_may_nodes_come(m);
 }
 
 /* All that may be evicted was looked at, and nothing has changed since. */
 static kvp_err_t
 pkey_refusal(const kvp_master_t *m, const kvp_pkey_t *k)
 {
-    bool is_sure = k->is_scanned && k->scan_news == m->space_news;
+    bool is_sure = k->is_scanned && k->scan_news == m->ctx.space_news;
 
     return is_sure && !is_space_coming(m) ? KVP_NO_SPACE : KVP_RETRY_AFTER;
 }
@@ -62,7 +62,7 @@ pkey_refusal(const kvp_master_t *m, const kvp_pkey_t *k)
 static char *
 explain_full(const kvp_master_t *m, const kvp_tenant_t *t, char *buf, size_t len)
 {
-    uint64_t used = m->st.used_bytes;
+    uint64_t used = m->ctx.st.used_bytes;
 
     if (m->up_n == 0)
         snprintf(buf, len, "no node offers memory that takes puts");
@@ -70,8 +70,8 @@ explain_full(const kvp_master_t *m, const kvp_tenant_t *t, char *buf, size_t len
         snprintf(buf, len,
                  "of %llu bytes, %llu are used, %llu of these pinned hard and %llu in chunks of other tenants; nothing "
                  "can be evicted for this",
-                 (unsigned long long)m->st.size_bytes, (unsigned long long)used,
-                 (unsigned long long)m->st.hard_pinned_bytes,
+                 (unsigned long long)m->ctx.st.size_bytes, (unsigned long long)used,
+                 (unsigned long long)m->ctx.st.hard_pinned_bytes,
                  (unsigned long long)(used - kvp_min_u64(used, t->used_bytes)));
     return buf;
 }
@@ -85,8 +85,8 @@ explain_wait(const kvp_master_t *m, char *buf, size_t len)
         snprintf(buf, len,
                  "%llu bytes are held by readers, %llu reserved, %llu on their way back; %llu puts are unfinished, and "
                  "%lu segments away",
-                 (unsigned long long)m->st.held_bytes, (unsigned long long)m->st.reserved_bytes,
-                 (unsigned long long)m->st.retiring_bytes, (unsigned long long)m->st.attempts,
+                 (unsigned long long)m->ctx.st.held_bytes, (unsigned long long)m->ctx.st.reserved_bytes,
+                 (unsigned long long)m->ctx.st.retiring_bytes, (unsigned long long)m->ctx.st.attempts,
                  (unsigned long)m->lost_n);
     return buf;
 }
@@ -100,7 +100,7 @@ kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, con
 
     p->session = s;
     p->ask = *ask;
-    p->due_ns = m->now_ns + KVP_MS(wait_ms);
+    p->due_ns = m->ctx.now_ns + KVP_MS(wait_ms);
     p->n = msg->n;
     p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->up_hosts.n), KVP_REPLICAS_MAX));
     p->is_upsert = msg->is_upsert;
@@ -154,12 +154,12 @@ append_places(kvp_master_t *m, kvp_attempt_t *a, kvp_buf_t *out)
 static void
 settle_refusals(kvp_master_t *m, kvp_pend_t *p)
 {
-    bool is_final = !p->is_refused || (p->refused_news == m->space_news && !is_space_coming(m));
+    bool is_final = !p->is_refused || (p->refused_news == m->ctx.space_news && !is_space_coming(m));
 
     for (uint32_t i = 0; i < p->n; i++) {
         if (p->objs[i].err == KVP_NO_SPACE && !is_final) p->objs[i].err = KVP_RETRY_AFTER;
-        m->st.put_no_space += p->objs[i].err == KVP_NO_SPACE;
-        m->st.put_retry_after += p->objs[i].err == KVP_RETRY_AFTER;
+        m->ctx.st.put_no_space += p->objs[i].err == KVP_NO_SPACE;
+        m->ctx.st.put_retry_after += p->objs[i].err == KVP_RETRY_AFTER;
     }
 }
 
@@ -214,20 +214,20 @@ kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a)
     m->waiting_attempts += kvp_list_is_empty(&a->pkeys);
     kvp_list_add_tail(&a->pkeys, &k->of_attempt);
     k->pend->left++;
-    m->st.pending_puts++;
+    m->ctx.st.pending_puts++;
 }
 
 void
 kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k)
 {
-    kvp_master_spend(m, 1);
+    kvp_ctx_spend(&m->ctx, 1);
     kvp_retire_unclaim(m, k);
     kvp_list_del(&k->link);
     kvp_list_del(&k->of_pend);
     kvp_list_del(&k->of_attempt);
     m->waiting_attempts -= kvp_list_is_empty(&k->attempt->pkeys);
     k->pend->left--;
-    m->st.pending_puts--;
+    m->ctx.st.pending_puts--;
     free(k);
 }
 
@@ -264,7 +264,7 @@ pkey_refuse(kvp_master_t *m, kvp_pkey_t *k, kvp_err_t err)
     }
     if (err == KVP_NO_SPACE && !a->pend->is_refused) {
         a->pend->is_refused = true;
-        a->pend->refused_news = m->space_news;
+        a->pend->refused_news = m->ctx.space_news;
     }
     kvp_attempt_abort(m, a, true, err);
 }
@@ -316,13 +316,13 @@ kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k)
     kvp_retire_unclaim(m, k);
     kvp_list_del(&k->link);
     kvp_list_add_head(&m->waiting, &k->link);
-    kvp_master_space_news(m);
+    kvp_ctx_space_news(&m->ctx);
 }
 
 bool
 kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g)
 {
-    for (; !kvp_list_is_empty(&g->claims) && m->slice_left > 0; kvp_master_spend(m, 1))
+    for (; !kvp_list_is_empty(&g->claims) && m->ctx.slice_left > 0; kvp_ctx_spend(&m->ctx, 1))
         kvp_pkey_restart(m, kvp_list_first(&g->claims, kvp_pkey_t, of_segment));
     kvp_share_leave_segment(m, g);
     if (!kvp_list_is_empty(&g->claims)) m->is_leaving = true;
@@ -380,7 +380,7 @@ static void
 drop_wish(kvp_master_t *m, kvp_pend_t *p)
 {
     p->avoid_n = 0;
-    kvp_master_space_news(m);
+    kvp_ctx_space_news(&m->ctx);
 }
 
 /* In the order of arrival. A key that cannot be served stays, and then nothing of its length or longer is tried behind
@@ -399,8 +399,8 @@ retry_pass(kvp_master_t *m, failed_t *failed)
 
         if (k->pend->session->is_over) continue; /* its turn to be aborted comes */
         if (looked++ == RETRY_LOOK_MAX) return true;
-        if (m->slice_left == 0) {
-            m->has_space_news = true;
+        if (m->ctx.slice_left == 0) {
+            m->ctx.has_space_news = true;
             return true;
         }
         /* An upsert may have the space of what it replaces, which the others do not. */
@@ -410,7 +410,7 @@ retry_pass(kvp_master_t *m, failed_t *failed)
         }
         err = pkey_try(m, k);
         if (err == KVP_OK) continue;
-        if (err == KVP_EAGAIN) m->has_space_news = true; /* its search goes on with the next step */
+        if (err == KVP_EAGAIN) m->ctx.has_space_news = true; /* its search goes on with the next step */
         is_final = err == KVP_NO_SPACE && pkey_refusal(m, k) == KVP_NO_SPACE;
         if (is_final && k->pend->avoid_n > 0) {
             drop_wish(m, k->pend);
@@ -437,7 +437,7 @@ kvp_put_retry_waiting(kvp_master_t *m)
 void
 kvp_put_tick(kvp_master_t *m)
 {
-    uint64_t now_tick = m->now_ns / KVP_TICK_NS;
+    uint64_t now_tick = m->ctx.now_ns / KVP_TICK_NS;
 
     /* A wait is shorter than the wheel, so each list is looked at once however late it is. */
     if (now_tick - m->put_tick > KVP_PUT_WHEEL) m->put_tick = now_tick - KVP_PUT_WHEEL;
@@ -447,8 +447,8 @@ kvp_put_tick(kvp_master_t *m)
         kvp_list_foreach_safe (pos, tmp, list) {
             kvp_pend_t *p = kvp_list_entry(pos, kvp_pend_t, due);
 
-            if (m->slice_left == 0) return;
-            if (p->due_ns <= m->now_ns) pend_refuse(m, p);
+            if (m->ctx.slice_left == 0) return;
+            if (p->due_ns <= m->ctx.now_ns) pend_refuse(m, p);
         }
         m->put_tick++;
     }

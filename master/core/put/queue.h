@@ -5,7 +5,7 @@
 #define KVP_MASTER_CORE_PUT_QUEUE_H
 
 #include "common/list.h"
-#include "master/core/base/step.h"
+#include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/put/attempt.h"
 #include "proto/kvpool.pb-c.h"

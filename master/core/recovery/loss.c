@@ -27,8 +27,8 @@ kvp_segments_lost(kvp_master_t *m, kvp_session_t *node)
         kvp_segment_t *g = kvp_list_first(&node->segments, kvp_segment_t, of_node);
 
         kvp_segment_detach(g);
-        g->lost_ns = m->now_ns;
-        g->lost_stall_ns = m->stall_ns;
+        g->lost_ns = m->ctx.now_ns;
+        g->lost_stall_ns = m->ctx.stall_ns;
         g->unmount_conn = 0;
         kvp_segment_set_state(m, g, KVP_SEG_LOST);
         (void)kvp_put_leave_segment(m, g);
@@ -42,7 +42,7 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
 
     if (g->is_dropped) return;
     g->is_dropped = true;
-    m->dropped_term = m->term;
+    m->dropped_term = m->ctx.term;
     m->known_bytes -= g->size_bytes;
     kvp_segment_set_state(m, g, KVP_SEG_LOST);
     (void)kvp_put_leave_segment(m, g);
@@ -67,7 +67,7 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
         kvp_obj_del_place(m, oid, &places[i]);
         (void)kvp_retire_place(m, &places[i], 0, NULL);
     } else {
-        m->st.purged++;
+        m->ctx.st.purged++;
         kvp_obj_lose(m, oid);
     }
 }
@@ -102,7 +102,7 @@ purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         --*left;
         if (c->slab != NULL && g->purge_slot == KVP_SLAB_NONE) g->purge_slot = kvp_slab_first(c->slab);
         while (g->purge_slot != KVP_SLAB_NONE) {
-            if (*left == 0 || m->slice_left == 0) return false;
+            if (*left == 0 || m->ctx.slice_left == 0) return false;
             --*left;
             purge_extent(m, c, g->purge_slot);
             g->purge_slot = kvp_slab_next(c->slab, g->purge_slot);
@@ -122,7 +122,7 @@ watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         g->is_slow = is_slow;
         m->slow_n += is_slow ? 1 : UINT32_MAX;
         if (is_slow) kvp_owed_expect(m, g->objects);
-        kvp_master_space_news(m);
+        kvp_ctx_space_news(&m->ctx);
     }
     if (kvp_segment_is_passed_over(m, g) || g->state != KVP_SEG_UP) (void)kvp_put_leave_segment(m, g);
     if (!kvp_segment_is_passed_over(m, g) && !kvp_victims_back(m, g, left)) m->has_aside = true;
@@ -131,13 +131,13 @@ watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 static bool
 is_grace_over(const kvp_master_t *m, const kvp_segment_t *g)
 {
-    return m->now_ns - g->lost_ns >= m->conf.node_grace_ns + (m->stall_ns - g->lost_stall_ns);
+    return m->ctx.now_ns - g->lost_ns >= m->ctx.conf.node_grace_ns + (m->ctx.stall_ns - g->lost_stall_ns);
 }
 
 void
 kvp_segment_tick(kvp_master_t *m)
 {
-    uint32_t left = m->slice_left / 2; /* an extent may cost two records */
+    uint32_t left = m->ctx.slice_left / 2; /* an extent may cost two records */
 
     m->has_aside = false;
     m->is_leaving = false;
@@ -155,9 +155,9 @@ kvp_segment_tick(kvp_master_t *m)
             kvp_report_free(m, g);
             kvp_segment_free(m, g);
         } else if (g->state == KVP_SEG_LOST && is_grace_over(m, g)) {
-            kvp_master_note(m, "segment %s is dropped: its node did not come back", g->name);
+            kvp_ctx_note(&m->ctx, "segment %s is dropped: its node did not come back", g->name);
             kvp_segment_drop(m, g);
-        } else if (g->unmount_conn != 0 && (g->held == 0 || m->now_ns >= g->unmount_due_ns)) {
+        } else if (g->unmount_conn != 0 && (g->held == 0 || m->ctx.now_ns >= g->unmount_due_ns)) {
             kvp_segment_drop(m, g);
         }
     }

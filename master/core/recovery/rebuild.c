@@ -174,7 +174,7 @@ close_gap(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
         kvp_err_t err = kvp_slab_adopt(c->slab, KVP_SLAB_NONE, from, next_piece(from, to), 0, &at.slot);
 
         if (err != KVP_OK) return err;
-        at.generation = kvp_gen_make(m->term, ++m->gen_seq);
+        at.generation = kvp_gen_make(m->ctx.term, ++m->gen_seq);
         c->segment->objects++; /* as if one had lain there */
         c->tenant->used_bytes += kvp_slab_len(c->slab, at.slot);
         c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
@@ -217,13 +217,13 @@ is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const told_t *t)
     uint64_t extent = kvp_slab_extent_bytes(d->len), generation = kvp_word_generation(t->rec.word);
 
     if (t->rec.slot >= c->geo.slots_max || kvp_word_state(t->rec.word) != KVP_DESC_SEALED) return false;
-    if (generation == 0 || generation >= kvp_gen_make(m->term, 0) || d->version > generation) return false;
+    if (generation == 0 || generation >= kvp_gen_make(m->ctx.term, 0) || d->version > generation) return false;
     if (d->offset % kvp_slab_align_bytes(d->len) != 0 || extent > c->bytes || d->offset > c->bytes - extent)
         return false;
     if (kvp_group_check_named(&group) != KVP_OK) return false;
     if (!is_key_in_place(c, t)) return false;
-    return kvp_digest_eq(d->digest, kvp_key_digest(m->conf.digest_seed, d->tenant, t->key, d->key_len)) &&
-           d->key_hash2 == kvp_key_hash2(m->conf.digest_seed, d->tenant, t->key, d->key_len);
+    return kvp_digest_eq(d->digest, kvp_key_digest(m->ctx.conf.digest_seed, d->tenant, t->key, d->key_len)) &&
+           d->key_hash2 == kvp_key_hash2(m->ctx.conf.digest_seed, d->tenant, t->key, d->key_len);
 }
 
 /* Copies of the key's object in memory that is being dropped are not there any more, though their turn has not come. */
@@ -394,8 +394,8 @@ enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     if (kvp_group_is_named(&group)) kvp_group_adopt(m, c->tenant, oid, &group);
     list_aside(m, oid);
     c->tenant->objects++;
-    m->st.objects++;
-    m->st.adopted++;
+    m->ctx.st.objects++;
+    m->ctx.st.adopted++;
     if (!m->journal.is_judge) kvp_journal_commit(m, oid, t->desc.digest);
     if (heir != NULL) kvp_attempt_draft(m, heir, oid);
 }
@@ -487,7 +487,7 @@ adopt_long_keys(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         if (chunk == r->chunk && !r->is_last) return true;
         if (*left == 0) return false;
         --*left;
-        kvp_master_spend(m, 1);
+        kvp_ctx_spend(&m->ctx, 1);
         kvp_heap_del(&r->keys, first);
         adopt_long_key(m, &g->chunks[chunk], k);
         kvp_recpool_give(&r->key_pool, k->number);
@@ -576,7 +576,7 @@ on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Repo
         return;
     }
     kvp_owed_remind(m, g, s, &r->reminders);
-    kvp_master_spend(m, msg->n);
+    kvp_ctx_spend(&m->ctx, msg->n);
     r->is_busy = true;
     r->is_last = msg->is_last;
     r->ask = f->hdr;
@@ -626,8 +626,8 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     kvp_reply_results(m, s, &r->ask, NULL, 0, sizeof(uint8_t));
     kvp_report_free(m, g);
     forget_cut(m, g);
-    m->gaps_due_ns = m->now_ns + KVP_GAP_WAIT_NS;
-    kvp_present_reported(m);
+    m->gaps_due_ns = m->ctx.now_ns + KVP_GAP_WAIT_NS;
+    kvp_takeover_reported(m);
     kvp_segment_up(m, g, s);
     return true;
 }

@@ -4,7 +4,7 @@
 #ifndef KVP_MASTER_CORE_RECOVERY_REBUILD_H
 #define KVP_MASTER_CORE_RECOVERY_REBUILD_H
 
-#include "master/core/base/step.h"
+#include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/session/session.h"
 

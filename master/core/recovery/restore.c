@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tickets that clients present again, of sessions that were lost: PROTOCOL "PRESENT", ADR 0010. And the time for which a
- * master that took over keeps what they may come for.
+ * Tickets that clients present again, of sessions that were lost: PROTOCOL "PRESENT", ADR 0010.
  *
  * Design notes.
  * - Nothing of a ticket is believed: an object is protected for who asks for it, as by a GET or a LOOKUP, within the same
@@ -12,37 +11,7 @@
 
 #include "common/mutate.h"
 
-#define TAKE_OVER_WAIT_NS KVP_MS(2000) /* clients are back by then, */
-#define REPORT_WAIT_NS KVP_MS(500) /* and ask again for what that report has brought */
 #define RETRY_MS 100u
-
-/* ---- what may be presented yet */
-void
-kvp_present_expect(kvp_master_t *m)
-{
-    m->took_over_ns = m->now_ns;
-    m->presents_due_ns = m->now_ns + kvp_min_u64(TAKE_OVER_WAIT_NS, m->conf.lease_ns);
-}
-
-void
-kvp_present_reported(kvp_master_t *m)
-{
-    uint64_t due = kvp_min_u64(m->now_ns + REPORT_WAIT_NS, m->took_over_ns + m->conf.lease_ns);
-
-    m->presents_due_ns = kvp_max_u64(m->presents_due_ns, due);
-}
-
-bool
-kvp_present_may_come(const kvp_master_t *m)
-{
-    return m->now_ns < m->presents_due_ns && KVP_RULE(PRESENT_GRACE);
-}
-
-bool
-kvp_present_may_name(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    return kvp_present_may_come(m) && kvp_obj_version(o) < kvp_gen_make(m->term, 0);
-}
 
 /* ---- one record */
 static bool
@@ -137,7 +106,7 @@ grantable(const kvp_master_t *m, const kvp_session_t *s, uint32_t kind, const fo
 static uint64_t
 take(kvp_master_t *m, kvp_session_t *s, const kvp_wire_present_t *like, const found_t *found, uint32_t n)
 {
-    uint64_t ttl_ns = kvp_min_u64(KVP_MS(like->ttl_ms), m->conf.lease_ns);
+    uint64_t ttl_ns = kvp_min_u64(KVP_MS(like->ttl_ms), m->ctx.conf.lease_ns);
 
     if (!KVP_RULE(PRESENT)) return 1;
     if (like->kind == KVP_PRESENT_GROUP) return kvp_ticket_take_groups(m, s, found->groups, n, ttl_ns);
@@ -172,7 +141,7 @@ take_set(kvp_master_t *m, kvp_session_t *s, const kvp_wire_present_t *recs, uint
         answers[found.at[i]].ticket = i < granted ? ticket : 0;
         if (i >= granted) answers[found.at[i]].err = beyond;
     }
-    m->st.presented += granted;
+    m->ctx.st.presented += granted;
 }
 
 void
@@ -201,7 +170,7 @@ kvp_on_present(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             to++;
         take_set(m, s, recs, from, to, answers);
     }
-    kvp_master_spend(m, msg->n);
+    kvp_ctx_spend(&m->ctx, msg->n);
     reply.n = msg->n;
     for (uint32_t i = 0; i < msg->n; i++)
         if (answers[i].err == KVP_RETRY_AFTER) reply.retry_ms = RETRY_MS;

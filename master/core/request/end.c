@@ -14,7 +14,7 @@ fence(kvp_master_t *m, const kvp_session_t *dead)
         /* A node may have several segments: it is told with its first. */
         if (g->node != NULL && g->node->segments.next == &g->of_node) kvp_fence_tell(m, g->node, dead->incarnation);
     }
-    m->st.fences++;
+    m->ctx.st.fences++;
 }
 
 static void
@@ -33,11 +33,11 @@ static bool
 end_some_of(kvp_master_t *m, kvp_session_t *s)
 {
     while (!kvp_list_is_empty(&s->attempts)) {
-        if (m->slice_left == 0) return false;
+        if (m->ctx.slice_left == 0) return false;
         kvp_attempt_abort_over(m, kvp_list_first(&s->attempts, kvp_attempt_t, link));
     }
     while (!kvp_list_is_empty(&s->tickets)) {
-        if (m->slice_left == 0) return false;
+        if (m->ctx.slice_left == 0) return false;
         kvp_ticket_drop(m, kvp_list_first(&s->tickets, kvp_ticket_t, link));
     }
     while (!kvp_list_is_empty(&s->pends)) /* whose last attempt ended in another way; they are few */
@@ -67,9 +67,9 @@ strip(kvp_master_t *m, kvp_session_t *s)
         kvp_list_del(&s->born);
         kvp_umap_del(&m->by_incarnation, s->incarnation);
         if (s->role == KVP_ROLE_CLIENT)
-            m->st.clients--;
+            m->ctx.st.clients--;
         else
-            m->st.nodes--;
+            m->ctx.st.nodes--;
     }
     if (is_unfinished) fence(m, s);
     kvp_groups_abandon(m, s);
@@ -83,7 +83,7 @@ strip(kvp_master_t *m, kvp_session_t *s)
     s->role = 0;
     s->is_over = true;
     kvp_list_add_tail(&m->over, &s->over);
-    kvp_master_spend(m, 1);
+    kvp_ctx_spend(&m->ctx, 1);
     kvp_session_end_some(m);
     kvp_ticket_end_some(m);
 }
@@ -106,18 +106,18 @@ kvp_session_tick(kvp_master_t *m)
 {
     while (!kvp_list_is_empty(&m->seen)) {
         kvp_session_t *s = kvp_list_first(&m->seen, kvp_session_t, link);
-        uint64_t stalled = m->stall_ns - s->stall_seen_ns;
+        uint64_t stalled = m->ctx.stall_ns - s->stall_seen_ns;
 
-        if (m->now_ns - s->seen_ns < m->conf.session_ttl_ns + stalled) return;
-        if (m->slice_left == 0) return;
+        if (m->ctx.now_ns - s->seen_ns < m->ctx.conf.session_ttl_ns + stalled) return;
+        if (m->ctx.slice_left == 0) return;
         /* To the end of the list, so that a connection that the shell is slow to close does not hide the others. */
         kvp_list_del(&s->link);
         kvp_list_add_tail(&m->seen, &s->link);
-        s->seen_ns = m->now_ns;
-        s->stall_seen_ns = m->stall_ns;
+        s->seen_ns = m->ctx.now_ns;
+        s->stall_seen_ns = m->ctx.stall_ns;
         if (s->is_closing) continue;
-        kvp_master_note(m, "session of %s is over: silent for too long", s->name);
-        m->st.sessions_expired++;
+        kvp_ctx_note(&m->ctx, "session of %s is over: silent for too long", s->name);
+        m->ctx.st.sessions_expired++;
         s->is_closing = true;
         strip(m, s);
         kvp_session_dirty(m, s);

@@ -16,8 +16,8 @@ hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err
     if (hello->role != KVP_ROLE_CLIENT && hello->role != KVP_ROLE_NODE) return "unknown role";
     if (strlen(hello->name) > KVP_NAME_MAX || strlen(hello->host_id) > KVP_NAME_MAX) return "name is too long";
     if (hello->role == KVP_ROLE_NODE && hello->name[0] == '\0') return "a node needs a name";
-    if (hello->pool_id.len != 0 && (hello->pool_id.len != sizeof m->conf.pool_id ||
-                                    memcmp(hello->pool_id.data, m->conf.pool_id, sizeof m->conf.pool_id) != 0))
+    if (hello->pool_id.len != 0 && (hello->pool_id.len != sizeof m->ctx.conf.pool_id ||
+                                    memcmp(hello->pool_id.data, m->ctx.conf.pool_id, sizeof m->ctx.conf.pool_id) != 0))
         return "another pool";
     *err_out = KVP_LIMIT;
     if (hello->role == KVP_ROLE_CLIENT && !kvp_tenant_may_open(m, hello->tenant)) return "too many tenants";
@@ -37,9 +37,9 @@ greet(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
         s->tenant = kvp_tenant_open(m, hello->tenant);
         s->born_seq = s->tenant->revoke_seq;
         kvp_list_add_tail(&m->born, &s->born);
-        m->st.clients++;
+        m->ctx.st.clients++;
     } else {
-        m->st.nodes++;
+        m->ctx.st.nodes++;
     }
 }
 
@@ -59,7 +59,7 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     reply.detail = (char *)hello_refusal(m, hello, &err);
-    if (err == KVP_OK && hello->role == KVP_ROLE_NODE && kvp_pool_named_by(m, hello->known)) {
+    if (err == KVP_OK && hello->role == KVP_ROLE_NODE && kvp_term_pool_named_by(m, hello->known)) {
         kvp_pb_free(&pb, hello);
         return;
     }
@@ -68,15 +68,15 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.software = (char *)("kvpool " KVP_RELEASE);
     if (err == KVP_OK) {
         greet(m, s, hello);
-        reply.term = m->term;
+        reply.term = m->ctx.term;
         reply.incarnation = s->incarnation;
-        reply.pool_id = (ProtobufCBinaryData){sizeof m->conf.pool_id, m->conf.pool_id};
-        reply.digest_seed = m->conf.digest_seed;
+        reply.pool_id = (ProtobufCBinaryData){sizeof m->ctx.conf.pool_id, m->ctx.conf.pool_id};
+        reply.digest_seed = m->ctx.conf.digest_seed;
         reply.host_id = m->host_id;
         reply.unix_path = m->unix_path;
         reply.heartbeat_ms = KVP_HEARTBEAT_MS;
-        reply.session_ttl_ms = (uint32_t)(m->conf.session_ttl_ns / KVP_MS(1));
-        reply.lease_ttl_ms = (uint32_t)(m->conf.lease_ns / KVP_MS(1));
+        reply.session_ttl_ms = (uint32_t)(m->ctx.conf.session_ttl_ns / KVP_MS(1));
+        reply.lease_ttl_ms = (uint32_t)(m->ctx.conf.lease_ns / KVP_MS(1));
     }
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
@@ -90,8 +90,8 @@ give_lease(kvp_master_t *m, kvp_session_t *s, uint64_t applied_seq, Kvp__Pb__Hea
 {
     const kvp_digest_t *news;
 
-    reply->grace_ms = (uint32_t)(m->conf.location_grace_ns / KVP_MS(1));
-    if (kvp_lease_renew(m, s, applied_seq)) reply->lease_ms = (uint32_t)(m->conf.location_lease_ns / KVP_MS(1));
+    reply->grace_ms = (uint32_t)(m->ctx.conf.location_grace_ns / KVP_MS(1));
+    if (kvp_lease_renew(m, s, applied_seq)) reply->lease_ms = (uint32_t)(m->ctx.conf.location_lease_ns / KVP_MS(1));
     news = kvp_lease_news(s->tenant, applied_seq, room, &reply->n);
     reply->revoke_seq = s->tenant->revoke_seq;
     reply->drop_all = news == NULL;
@@ -114,12 +114,12 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(m, s, "malformed Heartbeat");
         return;
     }
-    if (s->role == KVP_ROLE_NODE && hb->term > m->term && kvp_master_outdated(m, hb->term)) {
+    if (s->role == KVP_ROLE_NODE && hb->term > m->ctx.term && kvp_term_outdated(m, hb->term)) {
         kvp_pb_free(&pb, hb);
         return;
     }
     reply.err = hb->incarnation == s->incarnation ? KVP_OK : KVP_FENCED;
-    reply.term = m->term;
+    reply.term = m->ctx.term;
     if (reply.err == KVP_OK && hb->wants_lease && s->role == KVP_ROLE_CLIENT)
         news = give_lease(m, s, hb->revoke_seq, &reply, room);
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);

@@ -73,7 +73,8 @@ static void
 mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__MountReply *reply)
 {
     kvp_segment_t *old = find_name(m, msg->name), *g;
-    bool is_older = (msg->mounted_term != 0 && msg->mounted_term < m->term) || kvp_report_was_cut(m, msg->uuid.data);
+    bool is_older =
+        (msg->mounted_term != 0 && msg->mounted_term < m->ctx.term) || kvp_report_was_cut(m, msg->uuid.data);
     bool is_believed = is_older && kvp_owed_is_rebuilding(m) && !is_spoiled(m, msg->uuid.data);
 
     if (!msg->is_fresh && !is_believed && KVP_RULE(RESET_OF_STRANGE_MEMORY)) {
@@ -133,7 +134,7 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
 static bool
 is_of_a_twin(const kvp_master_t *m, const Kvp__Pb__Mount *msg)
 {
-    if (msg->is_fresh || msg->mounted_term != m->term || m->dropped_term == m->term) return false;
+    if (msg->is_fresh || msg->mounted_term != m->ctx.term || m->dropped_term == m->ctx.term) return false;
     kvp_list_foreach (pos, &m->segments)
         if (memcmp(kvp_list_entry(pos, kvp_segment_t, link)->uuid, msg->uuid.data, UUID_BYTES) == 0) return false;
     return !kvp_report_was_cut(m, msg->uuid.data);
@@ -155,8 +156,8 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     why = mount_refusal(msg);
-    if (why == NULL && (msg->term > m->term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK) &&
-        kvp_master_outdated(m, msg->term)) {
+    if (why == NULL && (msg->term > m->ctx.term || is_of_a_twin(m, msg)) && KVP_RULE(TERM_CHECK) &&
+        kvp_term_outdated(m, msg->term)) {
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -166,7 +167,7 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     } else {
         reply.err = mount(m, s, msg, &reply);
     }
-    reply.term = m->term;
+    reply.term = m->ctx.term;
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);
@@ -195,7 +196,7 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         (void)kvp_put_leave_segment(m, g);
         g->unmount_conn = s->conn;
         g->unmount_ask = f->hdr;
-        g->unmount_due_ns = m->now_ns + KVP_MS(kvp_min_u64(msg->wait_ms, UNMOUNT_WAIT_MAX_MS));
+        g->unmount_due_ns = m->ctx.now_ns + KVP_MS(kvp_min_u64(msg->wait_ms, UNMOUNT_WAIT_MAX_MS));
     }
     kvp_pb_free(&pb, msg);
 }
@@ -258,7 +259,7 @@ kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         describe(g, list[reply.n_segments++]);
     }
     reply.segments = list;
-    reply.term = m->term;
+    reply.term = m->ctx.term;
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);

@@ -14,7 +14,7 @@ check_put(const kvp_master_t *m, uint32_t tenant, const kvp_wire_put_t *put, con
     if (put->key_len == 0 || put->key_len > KVP_KEY_MAX) return KVP_BAD_KEY;
     if (put->key_at > keys_len || put->key_len > keys_len - put->key_at) return KVP_INVALID;
     if (put->len == 0 || put->attempt == 0) return KVP_INVALID;
-    if (!kvp_digest_eq(put->digest, kvp_key_digest(m->conf.digest_seed, tenant, keys + put->key_at, put->key_len)))
+    if (!kvp_digest_eq(put->digest, kvp_key_digest(m->ctx.conf.digest_seed, tenant, keys + put->key_at, put->key_len)))
         return KVP_INVALID;
     return KVP_OK;
 }
@@ -82,15 +82,15 @@ check_present(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put, c
 static void
 count_present(kvp_master_t *m, kvp_err_t err)
 {
-    m->st.put_already += err == KVP_ALREADY;
-    m->st.put_in_progress += err == KVP_IN_PROGRESS;
-    m->st.put_collisions += err == KVP_COLLISION;
+    m->ctx.st.put_already += err == KVP_ALREADY;
+    m->ctx.st.put_in_progress += err == KVP_IN_PROGRESS;
+    m->ctx.st.put_collisions += err == KVP_COLLISION;
 }
 
 static bool
 is_over_limit(const kvp_master_t *m, const kvp_session_t *s, uint64_t len, uint32_t copies)
 {
-    uint64_t max = m->conf.attempt_bytes, bytes = s->attempt_bytes + s->quarantine_bytes;
+    uint64_t max = m->ctx.conf.attempt_bytes, bytes = s->attempt_bytes + s->quarantine_bytes;
 
     if (!KVP_RULE(UNFINISHED_BYTES)) return false;
     return s->attempt_ids.n >= KVP_ATTEMPTS_MAX || bytes > max || len > (max - bytes) / copies;
@@ -166,7 +166,7 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    m->st.put_begins += msg->n;
+    m->ctx.st.put_begins += msg->n;
     if (msg->pin > KVP_PIN_HARD) {
         kvp_reply_plain(m, s, &f->hdr, KVP_INVALID, "unknown pin");
         kvp_pb_free(&pb, msg);
@@ -183,7 +183,7 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (p->left == 0)
         kvp_pend_answer(m, p);
     else
-        m->has_space_news = true; /* who waits is tried for when the input is done */
+        m->ctx.has_space_news = true; /* who waits is tried for when the input is done */
     kvp_pb_free(&pb, msg);
 }
 
@@ -326,9 +326,9 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     kvp_pin_count(m, o, (int64_t)kvp_obj_bytes(m, o));
     kvp_group_committed(m, oid);
     kvp_victim_used(m, oid);
-    m->st.objects++;
+    m->ctx.st.objects++;
     kvp_obj_tenant(m, o)->objects++;
-    m->st.commits++;
+    m->ctx.st.commits++;
     return KVP_OK;
 }
 
@@ -365,7 +365,7 @@ kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     for (uint32_t i = 0; i < msg->n; i++)
         results[i] = commit_one(m, s, &commits[i], &reply);
     answer(m, s, &reply, results, msg->wait && reply.has_revoked);
-    kvp_master_space_news(m); /* what is committed can be evicted */
+    kvp_ctx_space_news(&m->ctx); /* what is committed can be evicted */
     kvp_pb_free(&pb, msg);
 }
 

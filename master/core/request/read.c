@@ -98,8 +98,8 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     for (uint32_t i = 0; i < found_n; i++)
         reply.nloc += kvp_obj_served_n(m, kvp_obj(m->index, found[i]));
-    m->st.gets += msg->n;
-    m->st.get_misses += msg->n - found_n;
+    m->ctx.st.gets += msg->n;
+    m->ctx.st.get_misses += msg->n - found_n;
     reply.n = msg->n;
     reply.is_leased = msg->wants_lease;
     reply.revoke_seq = s->tenant->revoke_seq;
@@ -163,8 +163,8 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     kvp_frame_end(out, at);
     count_probes(m, first, first_n);
-    m->st.exists += msg->n;
-    m->st.exists_misses += msg->n - hits;
+    m->ctx.st.exists += msg->n;
+    m->ctx.st.exists_misses += msg->n - hits;
     kvp_pb_free(&pb, msg);
 }
 
@@ -190,7 +190,7 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
         if (used[i].reads == 0 || !is_found(m, s, oid)) continue;
         kvp_victim_used(m, oid);
-        m->st.used++;
+        m->ctx.st.used++;
     }
     kvp_reply_plain(m, s, &f->hdr, KVP_OK, "");
     kvp_pb_free(&pb, msg);
@@ -255,7 +255,7 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    ttl_ns = msg->ttl_ms == 0 ? m->conf.lease_ns : kvp_min_u64(KVP_MS(msg->ttl_ms), m->conf.lease_ns);
+    ttl_ns = msg->ttl_ms == 0 ? m->ctx.conf.lease_ns : kvp_min_u64(KVP_MS(msg->ttl_ms), m->ctx.conf.lease_ns);
     reply.found = find_all(m, s, msg, digests, &l);
     if (msg->is_groups) {
         reply.granted = kvp_ticket_grantable_groups(m, s, l.groups, reply.found);
@@ -267,9 +267,9 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (l.hole != NULL) kvp_ticket_note_hole(m, reply.ticket, *l.hole);
     reply.ttl_ms = (uint32_t)(ttl_ns / KVP_MS(1));
     reply.n = msg->is_prefix ? 0 : msg->n;
-    m->st.lookups += msg->n;
-    m->st.lookup_found += reply.found;
-    m->st.lookup_ungranted += reply.found - reply.granted;
+    m->ctx.st.lookups += msg->n;
+    m->ctx.st.lookup_found += reply.found;
+    m->ctx.st.lookup_ungranted += reply.found - reply.granted;
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
     kvp_buf_append(out, l.present, reply.n);
     kvp_frame_end(out, at);
@@ -365,6 +365,16 @@ kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
 /* ---- status */
 void
+kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
+{
+    *stats_out = m->ctx.st;
+    stats_out->term = m->ctx.term;
+    stats_out->probed_bytes = m->probes.bytes;
+    stats_out->young_probed_bytes = kvp_probe_young_bytes(m);
+    stats_out->memory_bytes = kvp_objindex_memory_bytes(m->index) + m->slab_bytes + kvp_owed_memory_bytes(m);
+}
+
+void
 kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
 #define ONE(name, help) +1
@@ -396,8 +406,8 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 #undef COUNTER
     reply.counters = list;
     reply.n_counters = n;
-    reply.term = m->term;
-    reply.uptime_ms = (m->now_ns - m->started_ns) / KVP_MS(1);
+    reply.term = m->ctx.term;
+    reply.uptime_ms = (m->ctx.now_ns - m->started_ns) / KVP_MS(1);
     reply.objects = st.objects;
     reply.attempts = st.attempts;
     reply.clients = st.clients;
@@ -409,7 +419,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.memory_bytes = st.memory_bytes;
     reply.segments = (uint32_t)st.segments;
     reply.software = (char *)("kvpool " KVP_RELEASE);
-    reply.pool_id = (ProtobufCBinaryData){sizeof m->conf.pool_id, m->conf.pool_id};
+    reply.pool_id = (ProtobufCBinaryData){sizeof m->ctx.conf.pool_id, m->ctx.conf.pool_id};
     if (s->tenant != NULL) { /* tenants do not see one another */
         own.tenant = s->tenant->id;
         own.objects = s->tenant->objects;

@@ -58,15 +58,15 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     bool is_held = o->tickets > 0 || kvp_group_is_reserved(m, o);
 
     if (!mode->is_forced && is_held && KVP_RULE(HOLD_AGAINST_REMOVAL)) return KVP_HELD;
-    if (!mode->is_forced && kvp_present_may_name(m, o)) return KVP_RETRY_AFTER;
+    if (!mode->is_forced && kvp_takeover_may_ticket_name(m, o)) return KVP_RETRY_AFTER;
     if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
         return KVP_HELD;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_owed_stray(m, digest, kvp_obj_version(o), w);
     kvp_obj_drop(m, oid, 0, w);
     kvp_owed_unknown(m, digest, UINT64_MAX, w); /* a node may still tell of a newer version */
-    kvp_master_space_news(m); /* a window may go over what could not be evicted before */
-    m->st.removes++;
+    kvp_ctx_space_news(&m->ctx); /* a window may go over what could not be evicted before */
+    m->ctx.st.removes++;
     return KVP_OK;
 }
 
@@ -86,7 +86,7 @@ version_before(const kvp_master_t *m, uint32_t oid)
 {
     uint64_t next = oid == KVP_OID_NONE ? 0 : kvp_obj_version(kvp_obj(m->index, oid));
 
-    return next == 0 ? kvp_gen_make(m->term, m->gen_seq) : next - 1;
+    return next == 0 ? kvp_gen_make(m->ctx.term, m->gen_seq) : next - 1;
 }
 
 /* Digests are salted by tenant, but a client may send any. */
@@ -248,7 +248,7 @@ job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
     if (!is_there(m, job->tenant, oid)) return true;
     is_match = match(m, job->pattern, o, left);
     if (is_match <= 0) return is_match == 0;
-    digest = kvp_obj_digest(m->index, o, m->conf.digest_seed, job->tenant->id);
+    digest = kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, job->tenant->id);
     if (remove_one(m, job->tenant, oid, digest, &mode, w) == KVP_OK)
         w->removed++;
     else
@@ -265,18 +265,18 @@ job_sweep(kvp_master_t *m, const kvp_job_t *job, uint32_t oid)
     if (o->state != KVP_OBJ_COMMITTED || kvp_obj_tenant(m, o) != job->tenant) return;
     if (kvp_obj_version(o) > job->tenant->min_version) return;
     kvp_obj_drop(m, oid, 0, NULL);
-    kvp_master_space_news(m);
-    m->st.bumped++;
+    kvp_ctx_space_news(&m->ctx);
+    m->ctx.st.bumped++;
 }
 
 static void
 job_step(kvp_master_t *m, kvp_job_t *job)
 {
     kvp_waiter_t *w = job->waiter;
-    uint32_t left = m->slice_left / 2, oid; /* an object may cost two records */
+    uint32_t left = m->ctx.slice_left / 2, oid; /* an object may cost two records */
     bool is_ok = true;
 
-    while (is_ok && m->slice_left > 0 &&
+    while (is_ok && m->ctx.slice_left > 0 &&
            (oid = kvp_objindex_walk(m->index, &job->cursor, job->end, &left)) != KVP_OID_NONE) {
         if (w == NULL)
             job_sweep(m, job, oid);
@@ -336,9 +336,9 @@ refuse_while_rebuilding(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t
 {
     char why[128] = "nodes are reporting what they hold";
 
-    if (m->rebuild_until_ns > m->now_ns)
+    if (m->rebuild_until_ns > m->ctx.now_ns)
         snprintf(why, sizeof why, "nodes of before this master's start may still report what they hold, for %llu s",
-                 (unsigned long long)((m->rebuild_until_ns - m->now_ns) / KVP_MS(1000) + 1));
+                 (unsigned long long)((m->rebuild_until_ns - m->ctx.now_ns) / KVP_MS(1000) + 1));
     kvp_reply_plain(m, s, ask, KVP_RETRY_AFTER, why);
 }
 
@@ -408,7 +408,7 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many bumps");
     } else {
         t->epoch++;
-        t->min_version = kvp_gen_make(m->term, m->gen_seq);
+        t->min_version = kvp_gen_make(m->ctx.term, m->gen_seq);
         w = kvp_waiter_open(s, &f->hdr, 0);
         kvp_waiter_told(m, w);
         w->has_strays = kvp_owed_bumped(m, t) && !kvp_journal_remembers(m);

@@ -11,9 +11,9 @@
 void
 kvp_master_ident(const kvp_master_t *m, kvp_master_ident_t *ident_out)
 {
-    memcpy(ident_out->pool_id, m->conf.pool_id, sizeof ident_out->pool_id);
-    ident_out->digest_seed = m->conf.digest_seed;
-    ident_out->term = m->term;
+    memcpy(ident_out->pool_id, m->ctx.conf.pool_id, sizeof ident_out->pool_id);
+    ident_out->digest_seed = m->ctx.conf.digest_seed;
+    ident_out->term = m->ctx.term;
 }
 
 bool
@@ -31,24 +31,4 @@ kvp_pool_granted(kvp_master_t *m)
     if (m->is_named) return;
     m->is_named = true;
     m->is_ident_news = true;
-}
-
-static bool
-is_other(const kvp_master_t *m, const Kvp__Pb__KnownPool *known)
-{
-    return known->pool_id.len == sizeof m->conf.pool_id &&
-           memcmp(known->pool_id.data, m->conf.pool_id, sizeof m->conf.pool_id) != 0;
-}
-
-bool
-kvp_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known)
-{
-    if (m->is_named || known == NULL || !is_other(m, known)) return false;
-    if (!kvp_master_outdated(m, known->term > m->term ? known->term : m->term)) return false;
-    memcpy(m->conf.pool_id, known->pool_id.data, sizeof m->conf.pool_id);
-    m->conf.digest_seed = known->digest_seed;
-    m->is_named = true;
-    kvp_master_note(m,
-                    "the pool has its name from a node: the masters before are not known here, their objects may be");
-    return true;
 }

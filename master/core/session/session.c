@@ -7,7 +7,7 @@
 uint64_t
 kvp_incarnation_make(const kvp_master_t *m, uint64_t seq)
 {
-    return (uint64_t)m->term << KVP_INCARNATION_SEQ_BITS | seq;
+    return (uint64_t)m->ctx.term << KVP_INCARNATION_SEQ_BITS | seq;
 }
 
 kvp_session_t *
@@ -24,8 +24,8 @@ kvp_session_open(kvp_master_t *m, uint64_t conn)
     kvp_session_t *s = kvp_core_alloc(1, sizeof *s);
 
     s->conn = conn;
-    s->seen_ns = m->now_ns;
-    s->stall_seen_ns = m->stall_ns;
+    s->seen_ns = m->ctx.now_ns;
+    s->stall_seen_ns = m->ctx.stall_ns;
     s->number = kvp_ptab_add(&m->sessions, s);
     kvp_umap_set(&m->by_conn, conn, s->number);
     kvp_list_add_tail(&m->seen, &s->link);
@@ -53,7 +53,7 @@ kvp_fence_tell(kvp_master_t *m, kvp_session_t *node, uint64_t incarnation)
     Kvp__Pb__Fence msg = KVP__PB__FENCE__INIT;
     size_t at;
 
-    msg.term = m->term;
+    msg.term = m->ctx.term;
     msg.incarnation = incarnation;
     msg.live_min = kvp_list_is_empty(&m->born) ? kvp_incarnation_make(m, m->incarnation_seq + 1)
                                                : kvp_list_first(&m->born, kvp_session_t, born)->incarnation;
@@ -66,8 +66,8 @@ void
 kvp_session_close(kvp_master_t *m, kvp_session_t *s, const char *why)
 {
     if (s->is_closing) return;
-    kvp_master_note(m, "closing connection of %s: %s", s->name[0] == '\0' ? "a stranger" : s->name, why);
-    m->st.protocol_errors++;
+    kvp_ctx_note(&m->ctx, "closing connection of %s: %s", s->name[0] == '\0' ? "a stranger" : s->name, why);
+    m->ctx.st.protocol_errors++;
     s->is_closing = true;
     kvp_session_dirty(m, s);
 }

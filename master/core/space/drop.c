@@ -22,14 +22,14 @@ drop(kvp_master_t *m, uint32_t oid, const leave_t *leave)
     bool was_served = o->state == KVP_OBJ_COMMITTED;
 
     if (was_served) {
-        m->st.objects--;
+        m->ctx.st.objects--;
         kvp_obj_tenant(m, o)->objects--;
     }
     if (o->state != KVP_OBJ_DRAFT) kvp_objindex_unlink(m->index, oid);
     if (heir != NULL) kvp_attempt_inherit(m, heir);
     kvp_victim_removed(m, oid);
     kvp_group_leave(m, oid);
-    kvp_master_spend(m, 1 + n);
+    kvp_ctx_spend(&m->ctx, 1 + n);
     for (uint32_t i = n; i-- > 0;) {
         kvp_retire_t *r;
 

@@ -114,8 +114,8 @@ kvp_place_bury_some(kvp_master_t *m)
     while (!kvp_list_is_empty(&m->graves)) {
         kvp_grave_t *grave = kvp_list_first(&m->graves, kvp_grave_t, link);
 
-        if (m->slice_left < BLOCK_RECORDS) return;
-        kvp_master_spend(m, BLOCK_RECORDS);
+        if (m->ctx.slice_left < BLOCK_RECORDS) return;
+        kvp_ctx_spend(&m->ctx, BLOCK_RECORDS);
         if (!decay(grave)) continue;
         kvp_list_del(&grave->link);
         free(grave);
@@ -294,17 +294,17 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
     kvp_place_chunk_take(m, c, t);
     kvp_place_room_changed(c);
     kvp_place_memory_changed(m, c);
-    kvp_master_spend(m, 1);
+    kvp_ctx_spend(&m->ctx, 1);
     m->gen_seq += KVP_RULE(FRESH_GENERATION) || m->gen_seq == 0;
     kvp_pool_granted(m);
-    at.generation = kvp_gen_make(m->term, m->gen_seq);
+    at.generation = kvp_gen_make(m->ctx.term, m->gen_seq);
     kvp_obj_add_place(m, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     c->segment->objects++;
     t->used_bytes += kvp_slab_len(c->slab, at.slot);
     t->put_bytes += kvp_slab_len(c->slab, at.slot);
     m->placing = t;
     c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
-    m->st.used_bytes += kvp_slab_len(c->slab, at.slot);
+    m->ctx.st.used_bytes += kvp_slab_len(c->slab, at.slot);
     return KVP_OK;
 }
 
@@ -397,8 +397,8 @@ kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a)
     kvp_segment_t *first, *second;
 
     if (m->up_n == 0) return KVP_NO_SPACE;
-    first = m->up[kvp_master_random(m) % m->up_n];
-    second = m->up[kvp_master_random(m) % m->up_n];
+    first = m->up[kvp_ctx_random(&m->ctx) % m->up_n];
+    second = m->up[kvp_ctx_random(&m->ctx) % m->up_n];
     if (is_emptier(second, first)) {
         kvp_segment_t *swap = first;
 

@@ -54,8 +54,8 @@ count_bytes(kvp_master_t *m, const kvp_retire_t *r, int64_t sign)
     g->quarantine_bytes += quarantined;
     count_quarantine(m, r, sign);
     if (g->state == KVP_SEG_LOST) return;
-    m->st.retiring_bytes += retiring;
-    m->st.quarantine_bytes += quarantined;
+    m->ctx.st.retiring_bytes += retiring;
+    m->ctx.st.quarantine_bytes += quarantined;
 }
 
 static void
@@ -88,7 +88,7 @@ kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_wai
     c->segment->objects--;
     c->gaps += owner == KVP_OWNER_ANY;
     m->gaps += owner == KVP_OWNER_ANY;
-    m->st.retires++;
+    m->ctx.st.retires++;
     count_bytes(m, r, 1);
     want_sending(m, c->segment);
     return r;
@@ -111,7 +111,7 @@ kvp_retire_go_on(kvp_master_t *m, kvp_retire_t *r)
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
     want_sending(m, r->chunk->segment);
     kvp_owed_retire(m, r, &r->held_back);
-    kvp_master_spend(m, 1);
+    kvp_ctx_spend(&m->ctx, 1);
 }
 
 /* ---- what may still be read though its key is gone */
@@ -189,17 +189,17 @@ give_back(kvp_master_t *m, kvp_retire_t *r)
 {
     kvp_chunk_t *c = r->chunk;
 
-    kvp_master_spend(m, 1);
+    kvp_ctx_spend(&m->ctx, 1);
     kvp_slab_free(c->slab, r->slot);
     if (r->long_key_slot != KVP_SLAB_NONE) kvp_slab_free(c->long_keys, r->long_key_slot);
     c->tenant->used_bytes -= r->bytes;
     c->segment->used_bytes -= r->bytes;
-    if (c->segment->state != KVP_SEG_LOST) m->st.used_bytes -= r->bytes;
+    if (c->segment->state != KVP_SEG_LOST) m->ctx.st.used_bytes -= r->bytes;
     kvp_place_room_changed(c);
     kvp_place_memory_changed(m, c);
     if (c->clearing != NULL) m->has_clear_news = true;
     if (c->taker != NULL) m->has_take_news = true;
-    kvp_master_space_news(m);
+    kvp_ctx_space_news(&m->ctx);
     discard(m, r);
     if (kvp_slab_used_bytes(c->slab) == 0) kvp_place_chunk_leave(m, c);
 }
@@ -285,7 +285,7 @@ kvp_retire_unclaim(kvp_master_t *m, kvp_pkey_t *k)
     m->claims--;
     k->claim_left = 0;
     k->chunk = NULL;
-    kvp_master_space_news(m);
+    kvp_ctx_space_news(&m->ctx);
 }
 
 /* ---- orders and answers */
@@ -301,15 +301,15 @@ send_batch(kvp_master_t *m, kvp_segment_t *g)
     kvp_list_foreach (pos, &g->unsent)
         if (++n == RETIRE_BATCH) break;
     req->request_id = ++m->request_seq;
-    req->sent_ns = m->now_ns;
-    req->sent_stall_ns = m->stall_ns;
+    req->sent_ns = m->ctx.now_ns;
+    req->sent_stall_ns = m->ctx.stall_ns;
     req->n = n;
     req->numbers = kvp_core_alloc(n, sizeof *req->numbers);
     kvp_list_add_tail(&node->retire_reqs, &req->link);
     node->retire_reqs_n++;
 
     msg.n = n;
-    msg.term = m->term;
+    msg.term = m->ctx.term;
     msg.segment_id = g->id;
     kvp_pb_frame_begin(&node->out, KVP_OP_RETIRE, 0, req->request_id, &msg.base, &at);
     for (uint32_t i = 0; i < n; i++) {
@@ -326,7 +326,7 @@ send_batch(kvp_master_t *m, kvp_segment_t *g)
     }
     kvp_frame_end(&node->out, at);
     kvp_session_dirty(m, node);
-    kvp_master_spend(m, 1 + n / ORDERS_A_RECORD);
+    kvp_ctx_spend(&m->ctx, 1 + n / ORDERS_A_RECORD);
 }
 
 /* A node that is greeted hears first what it is to keep in mind: what becomes DEAD may have been all that told of it. */
@@ -348,7 +348,7 @@ kvp_retire_flush(kvp_master_t *m)
     kvp_list_foreach_safe (pos, tmp, &m->sending) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
-        for (; may_send(g) && (!was_sent || m->slice_left > 0); was_sent = true)
+        for (; may_send(g) && (!was_sent || m->ctx.slice_left > 0); was_sent = true)
             send_batch(m, g);
         m->has_orders |= may_send(g);
         if (kvp_list_is_empty(&g->unsent)) kvp_list_del(&g->sending);
@@ -399,7 +399,7 @@ kvp_retire_is_late(const kvp_master_t *m, const kvp_session_t *node)
 
     if (kvp_list_is_empty(&node->retire_reqs)) return false;
     req = kvp_list_first(&node->retire_reqs, kvp_retire_req_t, link);
-    return m->now_ns - req->sent_ns >= LATE_NS + (m->stall_ns - req->sent_stall_ns);
+    return m->ctx.now_ns - req->sent_ns >= LATE_NS + (m->ctx.stall_ns - req->sent_stall_ns);
 }
 
 static kvp_retire_req_t *

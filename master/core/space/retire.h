@@ -5,7 +5,7 @@
 #define KVP_MASTER_CORE_SPACE_RETIRE_H
 
 #include "common/list.h"
-#include "master/core/base/step.h"
+#include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/session/session.h"

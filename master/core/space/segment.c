@@ -75,18 +75,18 @@ kvp_segment_set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
     bool is_counted = state != KVP_SEG_LOST;
     uint64_t sign = (uint64_t)is_counted - (uint64_t)was_counted; /* 1, 0, or all ones */
 
-    m->st.size_bytes += sign * g->size_bytes;
-    m->st.used_bytes += sign * g->used_bytes;
-    m->st.retiring_bytes += sign * g->retiring_bytes;
-    m->st.quarantine_bytes += sign * g->quarantine_bytes;
-    m->st.segments += sign;
+    m->ctx.st.size_bytes += sign * g->size_bytes;
+    m->ctx.st.used_bytes += sign * g->used_bytes;
+    m->ctx.st.retiring_bytes += sign * g->retiring_bytes;
+    m->ctx.st.quarantine_bytes += sign * g->quarantine_bytes;
+    m->ctx.st.segments += sign;
     m->lost_n += (uint32_t)(state == KVP_SEG_LOST) - (uint32_t)(g->state == KVP_SEG_LOST);
     if (g->state == KVP_SEG_UP && state != KVP_SEG_UP) up_del(m, g);
     if (g->state != KVP_SEG_UP && state == KVP_SEG_UP) up_add(m, g);
     g->state = state;
     if (g->aside.n > 0) m->has_aside = true;
     if (state == KVP_SEG_LOST && !g->is_dropped) kvp_owed_expect(m, g->objects);
-    kvp_master_space_news(m);
+    kvp_ctx_space_news(&m->ctx);
 }
 
 kvp_chunk_t *

@@ -434,7 +434,7 @@ test_journal_that_is_lost(void **state)
     assert_int_equal(kvp_master_create(&w->conf, w->now, &m), KVP_OK);
     assert_int_equal(kvp_master_restore(m, w->journal.data, w->journal.len), KVP_OK);
     assert_int_equal(kvp_master_open_journal(m, &end), KVP_OK);
-    assert_true(m->journal.is_judge && m->term > w->conf.term); /* as it named a term that is in use */
+    assert_true(m->journal.is_judge && m->ctx.term > w->conf.term); /* as it named a term that is in use */
     kvp_master_destroy(m);
     world_restart(w);
     (void)node_open(w, a);

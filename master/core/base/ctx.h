@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The context that every layer has: options, term, time, chance, counters, and what the step under way may still do. A step
+ * is what the core does for one input. It knows no other module.
+ */
+#ifndef KVP_MASTER_CORE_BASE_CTX_H
+#define KVP_MASTER_CORE_BASE_CTX_H
+
+#include "common/base.h"
+#include "master/core/master.h"
+
+#define KVP_MS(n) ((uint64_t)(n)*1000000u)
+#define KVP_TICK_NS KVP_MS(10)
+#define KVP_SLICE 1024u /* records that a step may touch for what can wait: kvp_ctx_spend */
+#define KVP_STEP_WORK 8192u /* extents that the search for space looks at in one step */
+
+typedef struct {
+    kvp_master_conf_t conf;
+    kvp_master_stats_t st;
+    uint32_t term;
+    uint64_t now_ns;
+    uint64_t stall_ns; /* time in which the master's own loop did not run */
+    uint64_t rng;
+    uint32_t work_left; /* of this step's search for space */
+    uint32_t slice_left; /* records that this step may still touch for what can wait */
+    bool is_behind; /* something that was due was left for the next step */
+    bool has_space_news; /* something became free or evictable: waiting puts look again */
+    uint64_t space_news; /* how often that was so */
+    char note[256]; /* for the shell's log; "" = none */
+} kvp_ctx_t;
+
+/* kvp_ctx_spend counts n records that the step has touched. Work that can wait asks slice_left first. */
+static inline void
+kvp_ctx_spend(kvp_ctx_t *ctx, uint32_t n)
+{
+    ctx->st.work += n;
+    ctx->slice_left -= (uint32_t)kvp_min_u64(n, ctx->slice_left);
+}
+/* The event space_wanted: something may fit now that did not: it was freed, or it can be evicted, or claimed. The put queue
+ * looks again before the input returns. */
+static inline void
+kvp_ctx_space_news(kvp_ctx_t *ctx)
+{
+    ctx->has_space_news = true;
+    ctx->space_news++;
+}
+uint64_t kvp_ctx_random(kvp_ctx_t *ctx); /* spread, not secrecy */
+void kvp_ctx_note(kvp_ctx_t *ctx, const char *fmt, ...) KVP_PRINTF(2, 3);
+
+#endif
