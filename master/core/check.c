@@ -98,21 +98,21 @@ static const char *
 check_claims(const kvp_master_t *m, const kvp_segment_t *g)
 {
     kvp_list_foreach (pos, &g->claims) {
-        const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, of_segment);
+        const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, claim.of_segment);
         uint32_t left = 0;
 
-        if (k->chunk == NULL || k->chunk->segment != g) return "a window is elsewhere";
+        if (k->claim.chunk == NULL || k->claim.chunk->segment != g) return "a window is elsewhere";
         if (g->state != KVP_SEG_UP && !m->is_leaving) return "a window is kept in a segment that takes no puts";
         if (!kvp_list_is_empty(&k->link)) return "a key has a window and waits for one";
-        if ((k->chunk->clearing == k) != k->is_clearing) return "a chunk is closed for somebody else";
+        if ((k->claim.chunk->clearing == &k->claim) != k->is_clearing) return "a chunk is closed for somebody else";
         if (k->is_clearing) continue;
-        kvp_list_foreach (at, &k->claimed) {
+        kvp_list_foreach (at, &k->claim.records) {
             const kvp_retire_t *r = kvp_list_entry(at, kvp_retire_t, claimed);
 
             left += r->state != KVP_RT_HELD;
-            if (r->claim != k || r->chunk != k->chunk) return "a window has an extent of another";
+            if (r->claim != &k->claim || r->chunk != k->claim.chunk) return "a window has an extent of another";
         }
-        if (left == 0 || left != k->claim_left) return "the count of a window is wrong";
+        if (left == 0 || left != k->claim.left) return "the count of a window is wrong";
     }
     return NULL;
 }
@@ -225,7 +225,7 @@ static const char *
 check_attempt(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const kvp_attempt_t *a)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t placed = kvp_obj_places(m, o, places), waiting = list_len(&a->pkeys);
+    uint32_t placed = kvp_obj_places(m, o, places), waiting = list_len(&a->claims);
     const kvp_attempt_t *heir = a->over == KVP_OID_NONE ? NULL : kvp_attempt_heir(m, kvp_obj(m->index, a->over));
 
     if (placed + waiting == 0 || placed + waiting > a->copies) return "the copies of an attempt are miscounted";
@@ -409,9 +409,9 @@ check_pend(const kvp_pend_t *p, uint64_t *pending)
     kvp_list_foreach (pos, &p->keys) {
         const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, of_pend);
 
-        claims += k->chunk != NULL;
+        claims += k->claim.chunk != NULL;
         if (k->pend != p || k->attempt->pend != p) return "a key waits for another message";
-        if (k->chunk == NULL && kvp_list_is_empty(&k->link)) return "a key waits for nothing";
+        if (k->claim.chunk == NULL && kvp_list_is_empty(&k->link)) return "a key waits for nothing";
     }
     for (uint32_t i = 0; i < p->n; i++)
         grants += p->objs[i].nloc;
@@ -431,7 +431,7 @@ check_session(const kvp_session_t *s, uint64_t *pending, uint64_t *waiting)
         const kvp_attempt_t *a = kvp_list_entry(pos, kvp_attempt_t, link);
 
         bytes += a->bytes * a->copies;
-        *waiting += !kvp_list_is_empty(&a->pkeys);
+        *waiting += !kvp_list_is_empty(&a->claims);
         if (!kvp_umap_get(&s->attempt_ids, a->id, &number) || number != a->number) return "an attempt cannot be found";
         if ((a->pend == NULL) != kvp_list_is_empty(&a->of_pend)) return "an attempt is not linked to its message";
     }

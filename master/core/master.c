@@ -63,6 +63,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->owners);
     kvp_list_init(&m->taking);
     kvp_list_init(&m->waiting);
+    kvp_list_init(&m->claims_ready);
     kvp_list_init(&m->leases);
     kvp_list_init(&m->leasing);
     kvp_list_init(&m->jobs);
@@ -157,12 +158,13 @@ settle(kvp_master_t *m)
 {
     if (m->ctx.has_space_news) {
         m->ctx.has_space_news = false;
-        kvp_put_retry_waiting(m);
+        kvp_evict_retry_waiting(m);
     }
     kvp_pin_trim(m);
     kvp_evict_ahead(m);
     kvp_owed_flush(m); /* first: a node keeps in mind what its extents told, before these are dead */
     kvp_retire_flush(m);
+    kvp_put_windows_free(m);
 }
 
 /* What is due at some time. */

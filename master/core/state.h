@@ -27,6 +27,8 @@
 #include "master/core/evict/evacuate.h"
 #include "master/core/evict/rebalance.h"
 #include "master/core/evict/reserve.h"
+#include "master/core/evict/retry.h"
+#include "master/core/evict/units.h"
 #include "master/core/evict/window.h"
 #include "master/core/log/interim.h"
 #include "master/core/protect/candidates.h"
@@ -49,6 +51,7 @@
 #include "master/core/request/put.h"
 #include "master/core/request/read.h"
 #include "master/core/request/remove.h"
+#include "master/core/request/retired.h"
 #include "master/core/session/identity.h"
 #include "master/core/session/session.h"
 #include "master/core/session/takeover.h"
@@ -120,6 +123,7 @@ struct kvp_master {
     kvp_buf_t unwanted; /* answers to one-way questions go here */
     uint64_t waiting_attempts; /* of which some copy has no place yet */
     uint64_t claims; /* keys that wait for a window of theirs */
+    kvp_list_t claims_ready; /* windows that are free, until their puts hear of it */
     uint64_t slab_bytes; /* memory of all allocators of chunks */
     uint32_t turn; /* whose slice comes first in a step */
     kvp_list_t graves;

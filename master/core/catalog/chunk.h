@@ -14,7 +14,7 @@
 #include "proto/wire.h"
 
 typedef struct kvp_chunk kvp_chunk_t;
-typedef struct kvp_pkey kvp_pkey_t;
+typedef struct kvp_claim kvp_claim_t;
 typedef struct kvp_report kvp_report_t;
 typedef struct kvp_segment kvp_segment_t;
 typedef struct kvp_session kvp_session_t;
@@ -34,7 +34,7 @@ struct kvp_chunk {
     kvp_chunk_geo_t geo;
     uint64_t bytes;
     kvp_tenant_t *tenant; /* whose objects are in it; NULL = it is empty */
-    kvp_pkey_t *clearing; /* for whom a large window of it is cleared; NULL = nobody: then it is open to others */
+    kvp_claim_t *clearing; /* for whom a large window of it is cleared; NULL = nobody: then it is open to others */
     kvp_tenant_t *taker; /* for whom all of it is cleared, or kept; NULL = nobody */
     uint64_t untaken_ns; /* until then it is not looked at again as one to be taken */
     uint32_t gaps; /* extents that a writer of an earlier term might still store to */
@@ -51,7 +51,7 @@ struct kvp_segment {
     kvp_list_t retires; /* records not yet free */
     kvp_list_t unsent; /* of these, to go out with the next Retire */
     kvp_list_t sent; /* of these, told to the node that is connected now, and not free */
-    kvp_list_t claims; /* pkeys with a window here */
+    kvp_list_t claims; /* windows here */
     kvp_objlist_t aside; /* victims that are passed over: candidates.c */
     kvp_session_t *node; /* NULL = lost */
     kvp_report_t *report; /* owned: its node is telling what is in it; until that is over it is as good as lost */

@@ -110,7 +110,7 @@ kvp_obj_add_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t
 }
 
 void
-kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
+kvp_replica_del(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
 {
     kvp_obj_t *o = kvp_obj(m->index, oid);
     kvp_objext_t *ext = kvp_obj_ext(m->index, o);
@@ -119,19 +119,13 @@ kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
     uint32_t i = 0;
 
     chunk_of(m, at)->segment->held -= o->tickets;
-    kvp_pin_count(m, o, -(int64_t)kvp_slab_len(chunk_of(m, at)->slab, at->slot));
-    kvp_group_bytes(m, o, -(int64_t)kvp_slab_len(chunk_of(m, at)->slab, at->slot));
     if (ext == NULL || ext->more_n == 0) {
         o->chunk = KVP_OBJ_CHUNK_NONE;
         return;
     }
     if (kvp_obj_place(m, o).generation == at->generation) {
-        bool was_listed = kvp_victim_is_listed(o); /* on a list of the segment that it leaves, perhaps */
-
-        kvp_victim_removed(m, oid);
         first = ext->more[0];
         set_first(m, o, &first, kvp_slab_len(chunk_of(m, &first)->slab, first.slot) - len);
-        if (was_listed) kvp_victim_used(m, oid);
     } else {
         while (ext->more[i].generation != at->generation)
             i++;

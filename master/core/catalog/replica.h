@@ -19,7 +19,7 @@ uint32_t kvp_obj_places(const kvp_master_t *m, const kvp_obj_t *o, kvp_place_t p
 bool kvp_obj_lies_at(const kvp_master_t *m, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot);
 /* What becomes of the extent is the caller's. */
 void kvp_obj_add_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t slack);
-void kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at);
+void kvp_replica_del(kvp_master_t *m, uint32_t oid, const kvp_place_t *at);
 uint64_t kvp_obj_bytes(const kvp_master_t *m, const kvp_obj_t *o); /* extents of all copies */
 /* kvp_copy_set_long_key: where the key of the copy in that extent lies, once that is known. */
 void kvp_copy_set_long_key(kvp_master_t *m, uint32_t oid, const kvp_chunk_t *c, uint32_t slot, uint32_t long_key_slot);

@@ -15,12 +15,12 @@
 void
 kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, uint64_t to)
 {
-    k->chunk = c;
-    k->from = kvp_slab_offset(c->slab, first);
-    k->to = to;
+    k->claim.chunk = c;
+    k->claim.from = kvp_slab_offset(c->slab, first);
+    k->claim.to = to;
     k->pend->claims++;
     m->claims++;
-    kvp_list_add_tail(&c->segment->claims, &k->of_segment);
+    kvp_list_add_tail(&c->segment->claims, &k->claim.of_segment);
     k->is_clearing = true;
     k->is_foreign = c->tenant != k->attempt->tenant;
     k->attempt->tenant->foreign_clears += k->is_foreign;
@@ -28,27 +28,16 @@ kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, 
     k->clear_slot = first;
     k->clear_next_ns = UINT64_MAX;
     k->clear_end_ns = m->ctx.now_ns + GIVE_UP_NS;
-    c->clearing = k;
+    c->clearing = &k->claim;
     kvp_list_add_tail(&m->clearings, &k->clearing);
     m->has_clear_news = true;
-}
-
-void
-kvp_clear_end(kvp_pkey_t *k)
-{
-    if (!k->is_clearing) return;
-    k->is_clearing = false;
-    k->attempt->tenant->foreign_clears -= k->is_foreign;
-    k->takes = KVP_TAKES_PLAIN;
-    k->chunk->clearing = NULL;
-    kvp_list_del(&k->clearing);
 }
 
 /* Evicts what lies in the extent. False where that cannot be now. */
 static bool
 clear_extent(kvp_master_t *m, const kvp_pkey_t *k, uint32_t slot)
 {
-    const kvp_chunk_t *c = k->chunk;
+    const kvp_chunk_t *c = k->claim.chunk;
     uint32_t oid = kvp_slab_owner(c->slab, slot);
 
     if (oid == KVP_SLAB_NONE || kvp_retire_of(m, c, slot) != NULL) return true;
@@ -66,15 +55,15 @@ clear_extent(kvp_master_t *m, const kvp_pkey_t *k, uint32_t slot)
 static bool
 walk(kvp_master_t *m, kvp_pkey_t *k)
 {
-    const kvp_slab_t *slab = k->chunk->slab;
+    const kvp_slab_t *slab = k->claim.chunk->slab;
     uint32_t slot = k->clear_slot;
 
     if (kvp_slab_len(slab, slot) == 0) slot = kvp_slab_first(slab); /* it was joined with a neighbour */
-    for (; slot != KVP_SLAB_NONE && kvp_slab_offset(slab, slot) < k->to; slot = kvp_slab_next(slab, slot)) {
+    for (; slot != KVP_SLAB_NONE && kvp_slab_offset(slab, slot) < k->claim.to; slot = kvp_slab_next(slab, slot)) {
         k->clear_slot = slot;
         if (m->ctx.work_left == 0 || m->ctx.slice_left == 0) return false;
         m->ctx.work_left--;
-        if (kvp_slab_offset(slab, slot) < k->from) continue;
+        if (kvp_slab_offset(slab, slot) < k->claim.from) continue;
         if (!clear_extent(m, k, slot)) k->clear_next_ns = m->ctx.now_ns + AGAIN_NS;
     }
     k->clear_slot = KVP_SLAB_NONE;
@@ -84,7 +73,7 @@ walk(kvp_master_t *m, kvp_pkey_t *k)
 static bool
 has_room(const kvp_pkey_t *k)
 {
-    const kvp_chunk_t *c = k->chunk;
+    const kvp_chunk_t *c = k->claim.chunk;
 
     return (c->tenant == NULL || c->tenant == k->attempt->tenant) && kvp_slab_can_fit(c->slab, k->attempt->bytes);
 }
@@ -115,7 +104,7 @@ kvp_clear_tick(kvp_master_t *m)
     kvp_list_foreach_safe (pos, tmp, &m->clearings) {
         kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, clearing);
 
-        if (k->chunk->segment->state != KVP_SEG_UP) continue; /* it is about to be given up */
+        if (k->claim.chunk->segment->state != KVP_SEG_UP) continue; /* it is about to be given up */
         if (!clear_some(m, k)) {
             m->has_clear_news = true;
             return;
@@ -145,7 +134,8 @@ is_eligible(const kvp_master_t *m, const kvp_pkey_t *k, const kvp_chunk_t *c, ui
     return c != NULL && c->slab != NULL && c->tenant != NULL && c->tenant != k->attempt->tenant &&
            (c->tenant->chunks > 1 || most == 1) && c->clearing == NULL && c->taker == NULL &&
            c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(m, c->segment) &&
-           kvp_place_may_lie(m, k->attempt, c->segment) && c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
+           kvp_place_may_lie(m, k->attempt, &k->pend->wish, c->segment) &&
+           c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
 }
 
 static bool

@@ -21,21 +21,6 @@
 #define LOST_WORK 16u /* an eviction from a lost segment counts for so many extents */
 #define CLAIM_MOST 256u /* extents in a window that is claimed in one step; a larger one is cleared: evacuate.c */
 
-void
-kvp_evict_one(kvp_master_t *m, uint32_t oid)
-{
-    m->ctx.st.evictions++;
-    m->ctx.st.evicted_bytes += kvp_obj_len(m, kvp_obj(m->index, oid));
-    kvp_obj_drop(m, oid, 0, NULL);
-}
-
-void
-kvp_evict_unit(kvp_master_t *m, uint32_t oid)
-{
-    kvp_group_evict(m, oid);
-    kvp_evict_one(m, oid);
-}
-
 /* ---- windows */
 /* What a place is looked for. */
 typedef struct {
@@ -205,8 +190,8 @@ static bool
 may_hold(const kvp_master_t *m, const kvp_chunk_t *c, const wanted_t *wanted)
 {
     return takes_windows(m, c) && kvp_place_is_open_to(c, wanted->attempt->tenant) &&
-           kvp_place_may_lie(m, wanted->attempt, c->segment) && c->bytes >= kvp_slab_extent_bytes(wanted->len) &&
-           kvp_place_has_key_room(c, wanted->key_len);
+           kvp_place_may_lie(m, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
+           c->bytes >= kvp_slab_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
 static bool
@@ -221,7 +206,8 @@ static bool
 is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
 {
     return takes_windows(m, c) && kvp_place_is_own(c, wanted->attempt->tenant) &&
-           kvp_place_may_lie(m, wanted->attempt, c->segment) && fits(c, victim->slot, victim->slot, wanted->len) &&
+           kvp_place_may_lie(m, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
+           fits(c, victim->slot, victim->slot, wanted->len) &&
            (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
 }
 
@@ -254,7 +240,8 @@ copy_for(kvp_master_t *m, uint32_t oid, const wanted_t *wanted)
     for (uint32_t i = 0; n > 1 && i < n; i++) {
         const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, places[i].chunk);
 
-        if (takes_windows(m, c) && kvp_place_may_lie(m, wanted->attempt, c->segment)) return places[i];
+        if (takes_windows(m, c) && kvp_place_may_lie(m, wanted->attempt, &wanted->attempt->pend->wish, c->segment))
+            return places[i];
     }
     return places[0];
 }
@@ -432,7 +419,8 @@ search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
         kvp_place_t at = copy_for(m, oid, wanted);
         kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
 
-        if (!takes_windows(m, c) || !kvp_place_is_own(c, t) || !kvp_place_may_lie(m, wanted->attempt, c->segment) ||
+        if (!takes_windows(m, c) || !kvp_place_is_own(c, t) ||
+            !kvp_place_may_lie(m, wanted->attempt, &wanted->attempt->pend->wish, c->segment) ||
             !gives_key_room(c, &at, wanted))
             continue;
         *best = own_extent(c, &at);
@@ -457,13 +445,13 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
     uint32_t next, slot = w->first;
     bool is_first = true;
 
-    k->chunk = w->chunk;
-    k->from = kvp_slab_offset(slab, w->first);
-    k->to = kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last);
-    k->claim_left = 0;
+    k->claim.chunk = w->chunk;
+    k->claim.from = kvp_slab_offset(slab, w->first);
+    k->claim.to = kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last);
+    k->claim.left = 0;
     k->pend->claims++;
     m->claims++;
-    kvp_list_add_tail(&w->chunk->segment->claims, &k->of_segment);
+    kvp_list_add_tail(&w->chunk->segment->claims, &k->claim.of_segment);
     do {
         kvp_retire_t *r = kvp_retire_of(m, w->chunk, slot);
 
@@ -479,9 +467,9 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
             r = kvp_retire_of(m, w->chunk, slot);
         }
         if (r != NULL) {
-            r->claim = k;
-            k->claim_left++;
-            kvp_list_add_tail(&k->claimed, &r->claimed);
+            r->claim = &k->claim;
+            k->claim.left++;
+            kvp_list_add_tail(&k->claim.records, &r->claimed);
         }
     } while (slot != w->last && (slot = next) != KVP_SLAB_NONE);
 }

@@ -12,9 +12,7 @@
  * used up before everything was looked at. */
 kvp_err_t kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k);
 bool kvp_evict_is_early(const kvp_master_t *m); /* nothing is evicted yet: after a take-over */
-void kvp_evict_one(kvp_master_t *m, uint32_t oid); /* and no other member of its group */
 void kvp_evict_tick(kvp_master_t *m);
-void kvp_evict_unit(kvp_master_t *m, uint32_t oid); /* and with it all of its group */
 bool kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid); /* for this key, as things are */
 
 #endif

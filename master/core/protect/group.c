@@ -374,7 +374,7 @@ kvp_group_claim(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
         return KVP_ALREADY;
     }
     if (mb->owner == 0 || mb->owner == KVP_OWNER_ANY) return KVP_IN_PROGRESS; /* others go on putting its group */
-    if (find_session(m, mb->owner, &owner)) return kvp_attempt_is_silent(m, owner) ? KVP_OK : KVP_IN_PROGRESS;
+    if (find_session(m, mb->owner, &owner)) return kvp_session_is_silent(m, owner) ? KVP_OK : KVP_IN_PROGRESS;
     expel(m, mb->group);
     return mb->group->is_doomed ? KVP_OK : KVP_IN_PROGRESS;
 }
@@ -426,24 +426,25 @@ kvp_group_may_adopt(kvp_master_t *m, const kvp_tenant_t *t, const kvp_wire_group
     return mb == NULL || mb->oid == over || is_older(m, mb, version);
 }
 
-void
-kvp_group_adopt(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want)
+uint32_t
+kvp_group_displaced(kvp_master_t *m, const kvp_tenant_t *t, const kvp_wire_group_t *want)
 {
     kvp_group_t *g = find(m, t, want->group);
-    kvp_member_t *mb;
+    const kvp_member_t *mb;
 
     if (g != NULL && g->size != want->members) {
         doom(m, g, false);
         g = NULL;
     }
     mb = holder_of(m, g, want->member);
-    if (mb != NULL) {
-        const kvp_obj_t *old = kvp_obj(m->index, mb->oid);
+    return mb == NULL ? KVP_OID_NONE : mb->oid;
+}
 
-        (void)kvp_revoke(t, kvp_obj_digest(m->index, old, m->ctx.conf.digest_seed, t->id));
-        kvp_obj_drop(m, mb->oid, 0, NULL);
-    }
-    mb = join(m, t, oid, want);
+void
+kvp_group_adopt(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want)
+{
+    kvp_member_t *mb = join(m, t, oid, want);
+
     if (want->members > 0) {
         mb->owner = KVP_OWNER_ANY;
         mb->group->owned_n++;
@@ -540,7 +541,7 @@ kvp_group_seen(kvp_master_t *m, const kvp_tenant_t *t, kvp_digest_t digest)
 
 /* ---- background */
 void
-kvp_groups_tick(kvp_master_t *m)
+kvp_groups_settle(kvp_master_t *m)
 {
     if (!kvp_owed_is_rebuilding(m))
         kvp_list_splice(&m->orphans, &m->leavers); /* nobody brings the rest of their groups */
@@ -550,15 +551,6 @@ kvp_groups_tick(kvp_master_t *m)
         disown(m, mb);
         settle(m, mb->group);
         kvp_ctx_spend(&m->ctx, 1);
-    }
-    while (m->ctx.slice_left > 0 && !kvp_list_is_empty(&m->doomed)) {
-        const kvp_member_t *mb = kvp_list_first(&m->doomed, kvp_member_t, of_group);
-
-        if (mb->group->is_evicted)
-            kvp_evict_one(m, mb->oid);
-        else
-            kvp_obj_drop(m, mb->oid, 0, NULL);
-        kvp_ctx_space_news(&m->ctx);
     }
 }
 

@@ -18,7 +18,7 @@
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/master.h"
-#include "master/core/put/attempt.h"
+#include "master/core/catalog/staged.h"
 #include "master/core/session/session.h"
 #include "proto/wire.h"
 
@@ -74,7 +74,9 @@ void kvp_group_leave(kvp_master_t *m, uint32_t oid); /* the object is on its way
  * object is good for nobody any more. */
 kvp_err_t kvp_group_claim(kvp_master_t *m, kvp_session_t *s, uint32_t oid);
 /* What nodes report. kvp_group_may_adopt: a version of a key may have that place; over: what it replaces, or KVP_OID_NONE.
- * Of two that have one place the newer is right, so kvp_group_adopt drops the older. Its object is committed by then. */
+ * kvp_group_displaced: of two that have one place the newer is right, so the older one, if there is one, is to be dropped
+ * before kvp_group_adopt. Its object is committed by then. */
+uint32_t kvp_group_displaced(kvp_master_t *m, const kvp_tenant_t *t, const kvp_wire_group_t *want);
 bool kvp_group_may_adopt(kvp_master_t *m, const kvp_tenant_t *t, const kvp_wire_group_t *want, uint64_t version,
                          uint32_t over);
 void kvp_group_adopt(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want);
@@ -88,7 +90,7 @@ kvp_group_t *kvp_group_seen(kvp_master_t *m, const kvp_tenant_t *t, kvp_digest_t
 void kvp_group_unpin(kvp_master_t *m, kvp_group_t *g); /* takes all soft pins in it */
 void kvp_groups_abandon(kvp_master_t *m, kvp_session_t *s); /* its session is over */
 uint32_t kvp_group_next_doomed(const kvp_master_t *m, uint32_t after); /* KVP_OID_NONE at the end */
-void kvp_groups_tick(kvp_master_t *m);
+void kvp_groups_settle(kvp_master_t *m); /* owners that are gone; a slice of them */
 bool kvp_groups_have_work(const kvp_master_t *m);
 void kvp_groups_init(kvp_master_t *m);
 void kvp_groups_fini(kvp_master_t *m);

@@ -1,33 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attempts: what a writer has begun and not ended. An attempt has a record of the object that it will be, which is in the
- * index (WRITING), or, when it is to replace one that is committed, outside of it (DRAFT): readers go on finding the old
- * one. If that goes before, the draft takes its place as an ordinary put.
+ * Attempts: how they begin and end. catalog/staged.c has their records.
  */
 #include "master/core/state.h"
 
 #include "common/mutate.h"
 
 #include <stdlib.h>
-
-kvp_attempt_t *
-kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id)
-{
-    uint32_t number;
-
-    return kvp_umap_get(&s->attempt_ids, id, &number) ? kvp_ptab_get(&m->attempts, number) : NULL;
-}
-
-kvp_attempt_t *
-kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    return kvp_ptab_get(&m->attempts, o->attempt);
-}
-
-const kvp_tenant_t *
-kvp_obj_owner(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    return o->state == KVP_OBJ_COMMITTED ? kvp_obj_tenant(m, o) : kvp_attempt_of(m, o)->tenant;
-}
 
 kvp_attempt_t *
 kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, const kvp_wire_group_t *group,
@@ -51,7 +29,7 @@ kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put
     a->at = at;
     a->number = kvp_ptab_add(&m->attempts, a);
     kvp_obj(m->index, oid)->attempt = a->number;
-    kvp_list_init(&a->pkeys);
+    kvp_list_init(&a->claims);
     kvp_umap_set(&a->session->attempt_ids, a->id, a->number);
     kvp_list_add_tail(&a->session->attempts, &a->link);
     kvp_list_add_tail(&p->attempts, &a->of_pend);
@@ -80,39 +58,6 @@ kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a)
     free(a);
 }
 
-/* ---- drafts */
-void
-kvp_attempt_draft(kvp_master_t *m, kvp_attempt_t *a, uint32_t over)
-{
-    a->over = over;
-    kvp_obj(m->index, a->oid)->state = KVP_OBJ_DRAFT;
-    kvp_obj_ext_make(m->index, kvp_obj(m->index, over))->heir = a->oid;
-}
-
-/* The draft and what it was to replace are strangers from now on. */
-static void
-part(kvp_master_t *m, kvp_attempt_t *a)
-{
-    kvp_obj_ext(m->index, kvp_obj(m->index, a->over))->heir = KVP_OID_NONE;
-    a->over = KVP_OID_NONE;
-}
-
-kvp_attempt_t *
-kvp_attempt_heir(const kvp_master_t *m, const kvp_obj_t *old)
-{
-    const kvp_objext_t *ext = kvp_obj_ext(m->index, old);
-
-    return ext == NULL || ext->heir == KVP_OID_NONE ? NULL : kvp_attempt_of(m, kvp_obj(m->index, ext->heir));
-}
-
-void
-kvp_attempt_inherit(kvp_master_t *m, kvp_attempt_t *a)
-{
-    part(m, a);
-    kvp_obj(m->index, a->oid)->state = KVP_OBJ_WRITING;
-    kvp_objindex_link(m->index, a->oid, a->digest);
-}
-
 /* ---- ends */
 /* A message that is not answered yet says err for this key. The caller answers it when nothing is left in it. */
 static void
@@ -138,7 +83,7 @@ drop(kvp_master_t *m, kvp_attempt_t *a, uint64_t owner, kvp_waiter_t *waiter)
 {
     uint32_t oid = a->oid;
 
-    if (a->over != KVP_OID_NONE) part(m, a);
+    if (a->over != KVP_OID_NONE) kvp_attempt_part(m, a);
     kvp_attempt_close(m, a);
     kvp_obj_drop(m, oid, owner, waiter);
     m->ctx.st.aborts++;
@@ -149,8 +94,8 @@ kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t 
 {
     refuse(a, err);
     kvp_ctx_spend(&m->ctx, 1);
-    while (!kvp_list_is_empty(&a->pkeys))
-        kvp_pkey_close(m, kvp_list_first(&a->pkeys, kvp_pkey_t, of_attempt));
+    while (!kvp_list_is_empty(&a->claims))
+        kvp_pkey_close(m, kvp_list_first(&a->claims, kvp_pkey_t, claim.of_attempt));
     drop(m, a, kvp_attempt_owner(a, is_drained), NULL);
 }
 
@@ -158,14 +103,6 @@ void
 kvp_attempt_refuse(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_waiter_t *waiter)
 {
     drop(m, a, kvp_attempt_owner(a, is_drained), waiter);
-}
-
-/* A client that has something unfinished says so several times in that span, whatever it is doing (PROTOCOL
- * "Attempts"). */
-bool
-kvp_attempt_is_silent(const kvp_master_t *m, const kvp_session_t *s)
-{
-    return m->ctx.now_ns - s->seen_ns >= KVP_MS(KVP_WRITER_SILENT_MS) + (m->ctx.stall_ns - s->stall_seen_ns);
 }
 
 /* It may be stopped in the middle of a store and go on at any time: its extents stay in its hands, until the node knows
@@ -194,7 +131,7 @@ kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a)
         kvp_attempt_abort_over(m, a);
         return true;
     }
-    if (!kvp_attempt_is_silent(m, a->session) || !KVP_RULE(SILENT_WRITER)) return false;
+    if (!kvp_session_is_silent(m, a->session) || !KVP_RULE(SILENT_WRITER)) return false;
     take_from_silent(m, a);
     return true;
 }
@@ -214,7 +151,7 @@ kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
     kvp_attempt_t *a = kvp_attempt_of(m, kvp_obj(m->index, oid));
     kvp_place_t places[KVP_REPLICAS_MAX];
 
-    if (kvp_obj_places(m, kvp_obj(m->index, oid), places) == 1 && kvp_list_is_empty(&a->pkeys)) {
+    if (kvp_obj_places(m, kvp_obj(m->index, oid), places) == 1 && kvp_list_is_empty(&a->claims)) {
         refuse(a, KVP_RETRY_AFTER); /* the writer never heard of this place */
         drop(m, a, 0, NULL);
         return;

@@ -5,8 +5,7 @@
 #define KVP_MASTER_CORE_PUT_ATTEMPT_H
 
 #include "common/list.h"
-#include "master/core/catalog/index.h"
-#include "master/core/catalog/tenant.h"
+#include "master/core/catalog/staged.h"
 #include "master/core/session/session.h"
 #include "proto/wire.h"
 
@@ -15,38 +14,11 @@ typedef struct kvp_waiter kvp_waiter_t;
 
 #define KVP_ATTEMPTS_MAX 65536u /* a client's */
 
-typedef struct kvp_attempt {
-    kvp_list_t link; /* session->attempts */
-    kvp_list_t of_pend;
-    kvp_session_t *session;
-    kvp_tenant_t *tenant;
-    uint32_t epoch; /* of the namespace, when it was begun */
-    uint64_t id;
-    uint64_t bytes; /* of one copy */
-    kvp_digest_t digest;
-    uint32_t oid;
-    uint32_t over; /* the object that it is to replace; KVP_OID_NONE = none */
-    bool is_upsert; /* though what it was to replace may have gone since */
-    kvp_pin_t pin;
-    kvp_wire_group_t group; /* that it is put into */
-    uint32_t number;
-    kvp_pend_t *pend; /* its PutBegin, while that is not answered */
-    uint32_t at; /* index in that message */
-    kvp_list_t pkeys; /* copies that still wait for space */
-    uint64_t *granted; /* owned: generations of the copies as the client was told, where these are several */
-    uint32_t granted_n;
-    uint32_t copies; /* wanted, each on a host of its own */
-} kvp_attempt_t;
-
-kvp_attempt_t *kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id); /* NULL = none */
-kvp_attempt_t *kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o); /* of one that is not committed */
-const kvp_tenant_t *kvp_obj_owner(const kvp_master_t *m, const kvp_obj_t *o); /* whose it is, committed or not */
 kvp_attempt_t *kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put,
                                 const kvp_wire_group_t *group, uint32_t oid);
 void kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a); /* ends it; the object stays as it is */
 /* kvp_attempt_take ends it where its writer is gone or silent for too long: the key is free then. False: it lives. */
 bool kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a);
-bool kvp_attempt_is_silent(const kvp_master_t *m, const kvp_session_t *s); /* too long for a writer */
 /* kvp_attempt_abort ends it with its object. A message that is not answered says err for it. */
 void kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
 /* kvp_attempt_refuse: its commit is refused, and the waiter's answer says so once what it had sealed is dead, or owed. */
@@ -55,10 +27,6 @@ void kvp_attempt_refuse(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_
 void kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a, kvp_err_t err);
 /* Who may still be storing to its places; 0 = nobody. A writer that was not told of them is not. */
 uint64_t kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained);
-/* Its object is not in the index, and replaces `over` when it is committed. kvp_attempt_heir: the attempt that is to
- * replace this object, or NULL; kvp_attempt_inherit: that object is out of the index, and the heir comes in its place. */
-void kvp_attempt_draft(kvp_master_t *m, kvp_attempt_t *a, uint32_t over);
-kvp_attempt_t *kvp_attempt_heir(const kvp_master_t *m, const kvp_obj_t *old);
 void kvp_attempt_inherit(kvp_master_t *m, kvp_attempt_t *a);
 void kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at); /* the memory it wrote to is gone */
 void kvp_attempt_abort_over(kvp_master_t *m,

@@ -12,7 +12,6 @@
 
 #define RETRY_MS 10u /* a client that was refused may come back after that, */
 #define RETRY_GRANTED_MS 1u /* and one that was granted a part, when it has committed that */
-#define RETRY_LOOK_MAX 4096u /* keys that one retry looks at */
 #define MOUNT_WAIT_NS KVP_MS(10000) /* after a master's start, nodes are expected for so long */
 
 /* ---- why there is no room */
@@ -50,8 +49,8 @@ is_space_coming(const kvp_master_t *m)
 }
 
 /* All that may be evicted was looked at, and nothing has changed since. */
-static kvp_err_t
-pkey_refusal(const kvp_master_t *m, const kvp_pkey_t *k)
+kvp_err_t
+kvp_pkey_refusal(const kvp_master_t *m, const kvp_pkey_t *k)
 {
     bool is_sure = k->is_scanned && k->scan_news == m->ctx.space_news;
 
@@ -105,10 +104,10 @@ kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, con
     p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->up_hosts.n), KVP_REPLICAS_MAX));
     p->is_upsert = msg->is_upsert;
     p->pin = (kvp_pin_t)msg->pin;
-    p->only = msg->only;
-    p->avoid_n = (uint32_t)msg->n_avoid;
-    for (uint32_t i = 0; i < p->avoid_n; i++)
-        p->avoid[i] = msg->avoid[i];
+    p->wish.only = msg->only;
+    p->wish.avoid_n = (uint32_t)msg->n_avoid;
+    for (uint32_t i = 0; i < p->wish.avoid_n; i++)
+        p->wish.avoid[i] = msg->avoid[i];
     p->epoch = s->tenant->epoch;
     p->objs = kvp_core_alloc(msg->n, sizeof *p->objs);
     kvp_list_init(&p->attempts);
@@ -206,26 +205,51 @@ kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a)
     k->attempt = a;
     k->oid = a->oid;
     k->scan_slot = k->scan_run = KVP_SLAB_NONE;
-    kvp_list_init(&k->claimed);
-    kvp_list_init(&k->of_segment);
+    kvp_list_init(&k->claim.records);
+    kvp_list_init(&k->claim.of_segment);
+    kvp_list_init(&k->claim.ready);
     kvp_list_init(&k->clearing);
     kvp_list_add_tail(&m->waiting, &k->link);
     kvp_list_add_tail(&k->pend->keys, &k->of_pend);
-    m->waiting_attempts += kvp_list_is_empty(&a->pkeys);
-    kvp_list_add_tail(&a->pkeys, &k->of_attempt);
+    m->waiting_attempts += kvp_list_is_empty(&a->claims);
+    kvp_list_add_tail(&a->claims, &k->claim.of_attempt);
     k->pend->left++;
     m->ctx.st.pending_puts++;
+}
+
+static void
+end_evacuation(kvp_pkey_t *k)
+{
+    if (!k->is_clearing) return;
+    k->is_clearing = false;
+    k->attempt->tenant->foreign_clears -= k->is_foreign;
+    k->takes = KVP_TAKES_PLAIN;
+    k->claim.chunk->clearing = NULL;
+    kvp_list_del(&k->clearing);
+}
+
+/* It has its window no more. */
+static void
+unclaim(kvp_master_t *m, kvp_pkey_t *k)
+{
+    if (k->claim.chunk == NULL) return;
+    kvp_retire_unclaim(m, &k->claim);
+    end_evacuation(k);
+    k->pend->claims--;
+    m->claims--;
+    k->claim.chunk = NULL;
+    kvp_ctx_space_news(&m->ctx);
 }
 
 void
 kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k)
 {
     kvp_ctx_spend(&m->ctx, 1);
-    kvp_retire_unclaim(m, k);
+    unclaim(m, k);
     kvp_list_del(&k->link);
     kvp_list_del(&k->of_pend);
-    kvp_list_del(&k->of_attempt);
-    m->waiting_attempts -= kvp_list_is_empty(&k->attempt->pkeys);
+    kvp_list_del(&k->claim.of_attempt);
+    m->waiting_attempts -= kvp_list_is_empty(&k->attempt->claims);
     k->pend->left--;
     m->ctx.st.pending_puts--;
     free(k);
@@ -242,8 +266,8 @@ kvp_pend_place(kvp_master_t *m, const kvp_attempt_t *a)
     a->pend->grants++;
 }
 
-static void
-pkey_done(kvp_master_t *m, kvp_pkey_t *k)
+void
+kvp_pkey_done(kvp_master_t *m, kvp_pkey_t *k)
 {
     kvp_pend_t *p = k->pend;
 
@@ -253,12 +277,12 @@ pkey_done(kvp_master_t *m, kvp_pkey_t *k)
 }
 
 /* A copy less; an object that has no other is refused. */
-static void
-pkey_refuse(kvp_master_t *m, kvp_pkey_t *k, kvp_err_t err)
+void
+kvp_pkey_refuse(kvp_master_t *m, kvp_pkey_t *k, kvp_err_t err)
 {
     kvp_attempt_t *a = k->attempt;
 
-    if (a->pend->objs[a->at].nloc > 0 || a->pkeys.next != a->pkeys.prev) {
+    if (a->pend->objs[a->at].nloc > 0 || a->claims.next != a->claims.prev) {
         kvp_pkey_close(m, k);
         return;
     }
@@ -270,50 +294,46 @@ pkey_refuse(kvp_master_t *m, kvp_pkey_t *k, kvp_err_t err)
 }
 
 /* Refuses every key of the message that waits, which answers it. */
-static void
-pend_refuse(kvp_master_t *m, kvp_pend_t *p)
+void
+kvp_pend_refuse(kvp_master_t *m, kvp_pend_t *p)
 {
     while (p->left > 0) {
         kvp_pkey_t *k = kvp_list_first(&p->keys, kvp_pkey_t, of_pend);
 
         /* Where some segments were passed over for its client's sake, not all was looked at. */
-        pkey_refuse(m, k, p->avoid_n > 0 ? KVP_RETRY_AFTER : pkey_refusal(m, k));
+        kvp_pkey_refuse(m, k, p->wish.avoid_n > 0 ? KVP_RETRY_AFTER : kvp_pkey_refusal(m, k));
     }
     kvp_pend_answer(m, p);
-}
-
-/* Looks for a place, then for a window. Errors are kvp_evict_for's; then the key stays on the waiting list. */
-static kvp_err_t
-pkey_try(kvp_master_t *m, kvp_pkey_t *k)
-{
-    kvp_err_t err = kvp_place_alloc(m, k->attempt);
-
-    if (err == KVP_OK) {
-        pkey_done(m, k);
-        return KVP_OK;
-    }
-    err = kvp_evict_for(m, k);
-    if (err == KVP_OK) kvp_list_del(&k->link);
-    return err;
 }
 
 void
 kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k)
 {
-    kvp_chunk_t *c = k->chunk;
+    kvp_chunk_t *c = k->claim.chunk;
 
-    kvp_retire_unclaim(m, k);
+    unclaim(m, k);
     /* Its turn to leave a segment that takes no puts any more may not have come yet. */
     if (c->segment->state == KVP_SEG_UP && kvp_place_alloc_in(m, c, k->oid) == KVP_OK)
-        pkey_done(m, k);
+        kvp_pkey_done(m, k);
     else
         kvp_pkey_restart(m, k);
 }
 
 void
+kvp_put_windows_free(kvp_master_t *m)
+{
+    while (!kvp_list_is_empty(&m->claims_ready)) {
+        kvp_list_t *first = m->claims_ready.next;
+
+        kvp_list_del(first);
+        kvp_pkey_window_free(m, kvp_list_entry(first, kvp_pkey_t, claim.ready));
+    }
+}
+
+void
 kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k)
 {
-    kvp_retire_unclaim(m, k);
+    unclaim(m, k);
     kvp_list_del(&k->link);
     kvp_list_add_head(&m->waiting, &k->link);
     kvp_ctx_space_news(&m->ctx);
@@ -323,115 +343,9 @@ bool
 kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g)
 {
     for (; !kvp_list_is_empty(&g->claims) && m->ctx.slice_left > 0; kvp_ctx_spend(&m->ctx, 1))
-        kvp_pkey_restart(m, kvp_list_first(&g->claims, kvp_pkey_t, of_segment));
-    kvp_share_leave_segment(m, g);
+        kvp_pkey_restart(m, kvp_list_first(&g->claims, kvp_pkey_t, claim.of_segment));
     if (!kvp_list_is_empty(&g->claims)) m->is_leaving = true;
     return kvp_list_is_empty(&g->claims);
-}
-
-/* A message that was granted something and cannot get the rest for now is answered: what its writer commits can be
- * evicted, and while it is held back everybody may be waiting for everybody. */
-static bool
-pend_cut(kvp_master_t *m, kvp_pend_t *p)
-{
-    if (p->grants == 0 || p->claims > 0) return false;
-    pend_refuse(m, p);
-    return true;
-}
-
-/* The shortest lengths for which a retry found no room: for keys that lie in their cell, and for long ones. Each tenant
- * has chunks of its own, so what one did not find may be there for another. */
-typedef struct {
-    const kvp_tenant_t *tenant;
-    uint64_t any, long_key;
-    bool is_final; /* and none will come */
-} failed_t;
-
-static bool
-has_failed(const failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is_long_key)
-{
-    if (tenant != failed->tenant) return false;
-    return len >= failed->any || (is_long_key && len >= failed->long_key);
-}
-
-/* Not of a copy that some segments are closed to: what it did not find may be there for others. */
-static void
-note_failure(failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is_long_key, bool is_final)
-{
-    if (tenant != failed->tenant) *failed = (failed_t){.tenant = tenant, .any = UINT64_MAX, .long_key = UINT64_MAX};
-    if (is_long_key)
-        failed->long_key = len; /* it may be the key that found no room */
-    else
-        failed->any = len;
-    failed->is_final = is_final;
-}
-
-static void
-refuse_one(kvp_master_t *m, kvp_pkey_t *k)
-{
-    kvp_pend_t *p = k->pend;
-
-    pkey_refuse(m, k, KVP_NO_SPACE);
-    if (p->left == 0) kvp_pend_answer(m, p);
-}
-
-/* All but what the client does not reach was looked at in vain: better there than nowhere. */
-static void
-drop_wish(kvp_master_t *m, kvp_pend_t *p)
-{
-    p->avoid_n = 0;
-    kvp_ctx_space_news(&m->ctx);
-}
-
-/* In the order of arrival. A key that cannot be served stays, and then nothing of its length or longer is tried behind
- * it: shorter ones may still find a place. Returns false where it stopped at a message that was cut: the list changed. */
-static bool
-retry_pass(kvp_master_t *m, failed_t *failed)
-{
-    uint32_t looked = 0;
-
-    kvp_list_foreach_safe (pos, tmp, &m->waiting) {
-        kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, link);
-        uint64_t len = k->attempt->bytes;
-        bool is_long_key = kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid)) > KVP_KEY_CELL_BYTES;
-        bool is_final;
-        kvp_err_t err;
-
-        if (k->pend->session->is_over) continue; /* its turn to be aborted comes */
-        if (looked++ == RETRY_LOOK_MAX) return true;
-        if (m->ctx.slice_left == 0) {
-            m->ctx.has_space_news = true;
-            return true;
-        }
-        /* An upsert may have the space of what it replaces, which the others do not. */
-        if (k->attempt->over == KVP_OID_NONE && has_failed(failed, k->attempt->tenant, len, is_long_key)) {
-            if (failed->is_final) refuse_one(m, k);
-            continue;
-        }
-        err = pkey_try(m, k);
-        if (err == KVP_OK) continue;
-        if (err == KVP_EAGAIN) m->ctx.has_space_news = true; /* its search goes on with the next step */
-        is_final = err == KVP_NO_SPACE && pkey_refusal(m, k) == KVP_NO_SPACE;
-        if (is_final && k->pend->avoid_n > 0) {
-            drop_wish(m, k->pend);
-            continue;
-        }
-        if (k->attempt->copies == 1 && k->pend->avoid_n == 0 && k->pend->only == 0)
-            note_failure(failed, k->attempt->tenant, len, is_long_key, is_final);
-        if (err != KVP_NO_SPACE) continue;
-        if (pend_cut(m, k->pend)) return false;
-        if (is_final) refuse_one(m, k);
-    }
-    return true;
-}
-
-void
-kvp_put_retry_waiting(kvp_master_t *m)
-{
-    failed_t failed = {.tenant = NULL};
-
-    while (!retry_pass(m, &failed))
-        continue;
 }
 
 void
@@ -448,7 +362,7 @@ kvp_put_tick(kvp_master_t *m)
             kvp_pend_t *p = kvp_list_entry(pos, kvp_pend_t, due);
 
             if (m->ctx.slice_left == 0) return;
-            if (p->due_ns <= m->ctx.now_ns) pend_refuse(m, p);
+            if (p->due_ns <= m->ctx.now_ns) kvp_pend_refuse(m, p);
         }
         m->put_tick++;
     }

@@ -8,6 +8,8 @@
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/put/attempt.h"
+#include "master/core/space/claim.h"
+#include "master/core/space/place.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/wire.h"
 
@@ -27,16 +29,11 @@ typedef enum {
 
 struct kvp_pkey {
     kvp_list_t link; /* master->waiting, unless it has claimed a window */
-    kvp_list_t of_attempt;
     kvp_list_t of_pend;
-    kvp_list_t claimed; /* retire records of the window */
-    kvp_list_t of_segment; /* segment->claims */
+    kvp_claim_t claim;
     kvp_pend_t *pend;
     kvp_attempt_t *attempt;
-    kvp_chunk_t *chunk; /* of the window; NULL = none */
-    uint64_t from, to; /* the window in the chunk, bytes */
     uint32_t oid;
-    uint32_t claim_left; /* records of the window that are not free yet */
     uint32_t scan_chunk, scan_slot; /* where the search through all chunks goes on, */
     uint32_t scan_run; /* and the run that reaches to there: its first slot, where that lies, */
     uint64_t scan_run_off;
@@ -76,9 +73,7 @@ struct kvp_pend {
     uint64_t refused_news; /* after so many space_news */
     kvp_pin_t pin;
     kvp_wire_obj_t *objs; /* owned, n */
-    uint32_t avoid[KVP_AVOID_MAX]; /* segments that its client does not reach */
-    uint32_t avoid_n; /* 0 also when that wish was dropped */
-    uint32_t only; /* the segment that its client wants it in; 0 = any */
+    kvp_wish_t wish;
 };
 
 kvp_pend_t *kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg);
@@ -88,11 +83,18 @@ void kvp_pend_end(kvp_pend_t *p); /* without an answer */
 void kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a); /* one copy of it waits */
 void kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k); /* it waits no more; what becomes of its attempt is the caller's */
 void kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k); /* every record of its window is free */
+void kvp_put_windows_free(kvp_master_t *m); /* drains what kvp_retire_set_free has told */
+void kvp_pkey_done(kvp_master_t *m, kvp_pkey_t *k); /* it has its place */
+/* kvp_pkey_refusal: NO_SPACE where all that may be evicted was looked at and none will come, else RETRY_AFTER.
+ * kvp_pkey_refuse: a copy less; an object that has no other is refused. kvp_pend_refuse refuses every key of the message that
+ * waits, which answers it. */
+kvp_err_t kvp_pkey_refusal(const kvp_master_t *m, const kvp_pkey_t *k);
+void kvp_pkey_refuse(kvp_master_t *m, kvp_pkey_t *k, kvp_err_t err);
+void kvp_pend_refuse(kvp_master_t *m, kvp_pend_t *p);
 void kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k); /* its window is lost */
 bool kvp_put_may_nodes_come(const kvp_master_t *m); /* a segment may be mounted soon, or again */
 /* kvp_put_leave_segment gives up the windows in it, as far as the step reaches; false while there are more. */
 bool kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g);
 void kvp_put_tick(kvp_master_t *m);
-void kvp_put_retry_waiting(kvp_master_t *m);
 
 #endif

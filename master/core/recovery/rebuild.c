@@ -377,6 +377,18 @@ list_aside(kvp_master_t *m, uint32_t oid)
 }
 
 static void
+adopt_in_group(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want)
+{
+    uint32_t old = kvp_group_displaced(m, t, want);
+
+    if (old != KVP_OID_NONE) {
+        (void)kvp_revoke(t, kvp_obj_digest(m->index, kvp_obj(m->index, old), m->ctx.conf.digest_seed, t->id));
+        kvp_obj_drop(m, old, 0, NULL);
+    }
+    kvp_group_adopt(m, t, oid, want);
+}
+
+static void
 enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
 {
     const kvp_wire_group_t group = group_of(t);
@@ -391,7 +403,7 @@ enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     o->attempt = KVP_NONE;
     o->pin = t->desc.flags & KVP_DESC_PIN;
     enter_copy(m, c, t, oid);
-    if (kvp_group_is_named(&group)) kvp_group_adopt(m, c->tenant, oid, &group);
+    if (kvp_group_is_named(&group)) adopt_in_group(m, c->tenant, oid, &group);
     list_aside(m, oid);
     c->tenant->objects++;
     m->ctx.st.objects++;

@@ -138,7 +138,7 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const asked_t *asked)
     }
     for (uint32_t i = 0; i < a->copies; i++) {
         /* Nobody overtakes a put that waits. */
-        if (kvp_list_is_empty(&m->waiting) && kvp_place_alloc(m, a) == KVP_OK)
+        if (kvp_list_is_empty(&m->waiting) && kvp_place_alloc(m, a, &p->wish) == KVP_OK)
             kvp_pend_place(m, a);
         else
             kvp_pkey_open(m, a);

@@ -120,3 +120,11 @@ kvp_reply_plain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, k
     out = kvp_reply_begin(m, s, ask, &msg.base, &at);
     kvp_frame_end(out, at);
 }
+
+/* A client that has something unfinished says so several times in that span, whatever it is doing (PROTOCOL
+ * "Attempts"). */
+bool
+kvp_session_is_silent(const kvp_master_t *m, const kvp_session_t *s)
+{
+    return m->ctx.now_ns - s->seen_ns >= KVP_MS(KVP_WRITER_SILENT_MS) + (m->ctx.stall_ns - s->stall_seen_ns);
+}

@@ -64,6 +64,7 @@ struct kvp_session {
 kvp_session_t *kvp_session_find(kvp_master_t *m, uint64_t conn);
 kvp_session_t *kvp_session_open(kvp_master_t *m, uint64_t conn);
 void kvp_session_close(kvp_master_t *m, kvp_session_t *s, const char *why); /* breach or expiry; freed at on_close */
+bool kvp_session_is_silent(const kvp_master_t *m, const kvp_session_t *s); /* too long for a writer */
 void kvp_session_dirty(kvp_master_t *m, kvp_session_t *s);
 /* kvp_reply_begin begins the answer to ask and returns the buffer for its tail; kvp_frame_end(buffer, *at_out) ends it.
  * The answer to a one-way question goes nowhere. */

@@ -12,6 +12,23 @@ typedef struct {
     bool is_superseded; /* by a commit that may not be durable: until it is, this is what the journal has */
 } leave_t;
 
+void
+kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
+{
+    kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_objext_t *ext = kvp_obj_ext(m->index, o);
+    uint64_t bytes = kvp_slab_len(((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, at->chunk))->slab, at->slot);
+    bool is_first = ext != NULL && ext->more_n > 0 && kvp_obj_place(m, o).generation == at->generation;
+    bool was_listed;
+
+    kvp_pin_count(m, o, -(int64_t)bytes);
+    kvp_group_bytes(m, o, -(int64_t)bytes);
+    was_listed = is_first && kvp_victim_is_listed(o); /* on a list of the segment that it leaves, perhaps */
+    if (is_first) kvp_victim_removed(m, oid);
+    kvp_replica_del(m, oid, at);
+    if (was_listed) kvp_victim_used(m, oid);
+}
+
 static void
 drop(kvp_master_t *m, uint32_t oid, const leave_t *leave)
 {

@@ -309,37 +309,37 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
 }
 
 static bool
-is_named(const kvp_pend_t *p, uint32_t segment_id)
+is_named(const kvp_wish_t *wish, uint32_t segment_id)
 {
-    for (uint32_t i = 0; i < p->avoid_n; i++)
-        if (p->avoid[i] == segment_id) return true;
+    for (uint32_t i = 0; i < wish->avoid_n; i++)
+        if (wish->avoid[i] == segment_id) return true;
     return false;
 }
 
 /* Ids are different, so the walk ends soon. */
 static bool
-is_avoided(const kvp_master_t *m, const kvp_pend_t *p, const kvp_segment_t *g)
+is_avoided(const kvp_master_t *m, const kvp_wish_t *wish, const kvp_segment_t *g)
 {
-    if (p->avoid_n == 0 || !is_named(p, g->id)) return false;
+    if (wish->avoid_n == 0 || !is_named(wish, g->id)) return false;
     for (uint32_t i = 0; i < m->up_n; i++)
-        if (!is_named(p, m->up[i]->id)) return true;
+        if (!is_named(wish, m->up[i]->id)) return true;
     return false;
 }
 
 bool
-kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segment_t *g)
+kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n;
 
-    if (a->pend->only != 0 && a->pend->only != g->id) return false;
-    if (a->pend->only == 0 && is_avoided(m, a->pend, g)) return false;
+    if (wish->only != 0 && wish->only != g->id) return false;
+    if (wish->only == 0 && is_avoided(m, wish, g)) return false;
     if (a->copies == 1 || !KVP_RULE(COPIES_APART)) return true;
     n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
     for (uint32_t i = 0; i < n; i++)
         if (((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, places[i].chunk))->segment->host == g->host) return false;
-    kvp_list_foreach (pos, &a->pkeys) {
-        const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, of_attempt);
+    kvp_list_foreach (pos, &a->claims) {
+        const kvp_claim_t *k = kvp_list_entry(pos, kvp_claim_t, of_attempt);
 
         if (k->chunk != NULL && k->chunk->segment->host == g->host) return false;
     }
@@ -369,13 +369,13 @@ tightest(kvp_master_t *m, kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
 }
 
 static kvp_err_t
-alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, const kvp_attempt_t *a)
+alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, const kvp_attempt_t *a, const kvp_wish_t *wish)
 {
     uint32_t oid = a->oid;
     uint32_t units = (uint32_t)(kvp_slab_extent_bytes(a->bytes) / KVP_SLAB_UNIT);
     kvp_chunk_t *c;
 
-    if (kvp_segment_is_passed_over(m, g) || !kvp_place_may_lie(m, a, g)) return KVP_NO_SPACE;
+    if (kvp_segment_is_passed_over(m, g) || !kvp_place_may_lie(m, a, wish, g)) return KVP_NO_SPACE;
     c = tightest(m, g, a->tenant, a->bytes);
     if (c != NULL && kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
     /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */
@@ -392,7 +392,7 @@ is_emptier(const kvp_segment_t *a, const kvp_segment_t *b)
 }
 
 kvp_err_t
-kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a)
+kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a, const kvp_wish_t *wish)
 {
     kvp_segment_t *first, *second;
 
@@ -405,9 +405,9 @@ kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a)
         first = second;
         second = swap;
     }
-    if (alloc_in_segment(m, first, a) == KVP_OK) return KVP_OK;
-    if (second != first && alloc_in_segment(m, second, a) == KVP_OK) return KVP_OK;
+    if (alloc_in_segment(m, first, a, wish) == KVP_OK) return KVP_OK;
+    if (second != first && alloc_in_segment(m, second, a, wish) == KVP_OK) return KVP_OK;
     for (uint32_t i = 0; i < m->up_n; i++)
-        if (m->up[i] != first && m->up[i] != second && alloc_in_segment(m, m->up[i], a) == KVP_OK) return KVP_OK;
+        if (m->up[i] != first && m->up[i] != second && alloc_in_segment(m, m->up[i], a, wish) == KVP_OK) return KVP_OK;
     return KVP_NO_SPACE;
 }

@@ -6,9 +6,17 @@
 
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/put/attempt.h"
+#include "master/core/catalog/staged.h"
 
-kvp_err_t kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a); /* gives its object one copy more; NO_SPACE */
+/* Where a client wants its objects to lie. */
+typedef struct {
+    uint32_t avoid[KVP_AVOID_MAX]; /* segments that the client does not reach */
+    uint32_t avoid_n; /* 0 also when that wish was dropped */
+    uint32_t only; /* the segment that it wants; 0 = any */
+} kvp_wish_t;
+
+kvp_err_t kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a,
+                          const kvp_wish_t *wish); /* gives its object one copy more; NO_SPACE */
 kvp_err_t kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid);
 void kvp_place_room_init(kvp_segment_t *g); /* every chunk is empty */
 void kvp_place_room_changed(kvp_chunk_t *c); /* its allocator was used */
@@ -37,6 +45,6 @@ void kvp_place_forget_sealed(kvp_chunk_t *c);
 bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len); /* now; a chunk with gaps may have it later */
 /* kvp_place_may_lie: the attempt has no copy on that segment's host, nor waits for one there, and its client does not want
  * to be spared the segment. */
-bool kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_segment_t *g);
+bool kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g);
 
 #endif

@@ -243,8 +243,8 @@ kvp_retire_drained(kvp_master_t *m, kvp_session_t *s, uint64_t attempt)
     }
 }
 
-static void
-set_dead(kvp_master_t *m, kvp_retire_t *r)
+void
+kvp_retire_set_dead(kvp_master_t *m, kvp_retire_t *r)
 {
     r->state = KVP_RT_DEAD;
     end_undead(r);
@@ -252,12 +252,12 @@ set_dead(kvp_master_t *m, kvp_retire_t *r)
     end_wait(m, r);
 }
 
-static void
-set_free(kvp_master_t *m, kvp_retire_t *r)
+void
+kvp_retire_set_free(kvp_master_t *m, kvp_retire_t *r)
 {
-    kvp_pkey_t *claim = r->claim;
+    kvp_claim_t *claim = r->claim;
 
-    set_dead(m, r);
+    kvp_retire_set_dead(m, r);
     if (claim == NULL) {
         give_back(m, r);
         return;
@@ -265,27 +265,22 @@ set_free(kvp_master_t *m, kvp_retire_t *r)
     /* Kept until the whole window is free, so that nobody else takes a part of it. */
     r->state = KVP_RT_HELD;
     kvp_list_del(&r->queue);
-    if (--claim->claim_left == 0) kvp_pkey_window_free(m, claim);
+    if (--claim->left == 0) kvp_list_add_tail(&m->claims_ready, &claim->ready);
 }
 
 void
-kvp_retire_unclaim(kvp_master_t *m, kvp_pkey_t *k)
+kvp_retire_unclaim(kvp_master_t *m, kvp_claim_t *claim)
 {
-    if (k->chunk == NULL) return;
-    kvp_list_foreach_safe (pos, tmp, &k->claimed) {
+    kvp_list_foreach_safe (pos, tmp, &claim->records) {
         kvp_retire_t *r = kvp_list_entry(pos, kvp_retire_t, claimed);
 
         kvp_list_del(&r->claimed);
         r->claim = NULL;
         if (r->state == KVP_RT_HELD) give_back(m, r);
     }
-    kvp_clear_end(k);
-    kvp_list_del(&k->of_segment);
-    k->pend->claims--;
-    m->claims--;
-    k->claim_left = 0;
-    k->chunk = NULL;
-    kvp_ctx_space_news(&m->ctx);
+    kvp_list_del(&claim->of_segment);
+    kvp_list_del(&claim->ready);
+    claim->left = 0;
 }
 
 /* ---- orders and answers */
@@ -322,7 +317,7 @@ send_batch(kvp_master_t *m, kvp_segment_t *g)
         if (r->state == KVP_RT_QUEUED) r->state = KVP_RT_SENT;
         r->sent_in = req->request_id;
         req->numbers[i] = r->number;
-        if (!KVP_RULE(RETIRE_BEFORE_REUSE)) set_free(m, r);
+        if (!KVP_RULE(RETIRE_BEFORE_REUSE)) kvp_retire_set_free(m, r);
     }
     kvp_frame_end(&node->out, at);
     kvp_session_dirty(m, node);
@@ -375,8 +370,8 @@ kvp_retire_resend(kvp_master_t *m, kvp_segment_t *g)
     if (!kvp_list_is_empty(&g->unsent)) want_sending(m, g);
 }
 
-static void
-free_req(kvp_session_t *node, kvp_retire_req_t *req)
+void
+kvp_retire_req_free(kvp_session_t *node, kvp_retire_req_t *req)
 {
     kvp_list_del(&req->link);
     node->retire_reqs_n--;
@@ -388,7 +383,7 @@ void
 kvp_retire_lost(kvp_session_t *node)
 {
     while (!kvp_list_is_empty(&node->retire_reqs))
-        free_req(node, kvp_list_first(&node->retire_reqs, kvp_retire_req_t, link));
+        kvp_retire_req_free(node, kvp_list_first(&node->retire_reqs, kvp_retire_req_t, link));
 }
 
 /* Answers come in the order of the orders, or nearly so: the first one that is due tells. */
@@ -402,8 +397,8 @@ kvp_retire_is_late(const kvp_master_t *m, const kvp_session_t *node)
     return m->ctx.now_ns - req->sent_ns >= LATE_NS + (m->ctx.stall_ns - req->sent_stall_ns);
 }
 
-static kvp_retire_req_t *
-find_req(kvp_session_t *node, uint64_t request_id)
+kvp_retire_req_t *
+kvp_retire_req_find(kvp_session_t *node, uint64_t request_id)
 {
     kvp_list_foreach (pos, &node->retire_reqs) {
         kvp_retire_req_t *req = kvp_list_entry(pos, kvp_retire_req_t, link);
@@ -411,61 +406,4 @@ find_req(kvp_session_t *node, uint64_t request_id)
         if (req->request_id == request_id) return req;
     }
     return NULL;
-}
-
-static bool
-is_waited_for(const kvp_retire_t *r, const kvp_session_t *node)
-{
-    return (r->state == KVP_RT_SENT || r->state == KVP_RT_DEAD) && r->chunk->segment->node == node;
-}
-
-void
-kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
-{
-    kvp_retire_req_t *req = find_req(s, f->hdr.request_id);
-
-    if (req == NULL || f->tail_len != req->n) {
-        kvp_session_close(m, s, "an answer to no Retire");
-        return;
-    }
-    for (uint32_t i = 0; i < req->n; i++) {
-        kvp_retire_t *r = kvp_ptab_get(&m->retires, req->numbers[i]);
-
-        if (r == NULL || r->sent_in != req->request_id || !is_waited_for(r, s)) continue;
-        if ((f->tail[i] & KVP_RETIRE_FREE) != 0 || !KVP_RULE(FREE_BEFORE_REUSE))
-            set_free(m, r);
-        else if ((f->tail[i] & KVP_RETIRE_DEAD) != 0)
-            set_dead(m, r);
-        else
-            kvp_session_close(m, s, "a Retire not obeyed"); /* it is asked again when the node is back */
-    }
-    free_req(s, req);
-}
-
-void
-kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
-{
-    Kvp__Pb__Freed *msg;
-    const kvp_wire_slot_t *slots = NULL;
-    kvp_segment_t *g;
-    kvp_rd_t rd;
-    kvp_pb_t pb;
-
-    msg = kvp_pb_unpack(&pb, &kvp__pb__freed__descriptor, f);
-    kvp_rd_init(&rd, f->tail, f->tail_len);
-    if (msg != NULL && msg->n <= KVP_PLACES_MAX) slots = kvp_rd_array(&rd, msg->n, sizeof *slots);
-    if (slots == NULL) {
-        kvp_session_close(m, s, "malformed Freed");
-        kvp_pb_free(&pb, msg);
-        return;
-    }
-    g = kvp_segment_find(m, msg->segment_id);
-    for (uint32_t i = 0; g != NULL && g->node == s && i < msg->n; i++) {
-        kvp_retire_t *r;
-
-        if (slots[i].chunk >= g->chunk_n) continue;
-        r = kvp_retire_of(m, &g->chunks[slots[i].chunk], slots[i].slot);
-        if (r != NULL && r->generation == slots[i].generation && r->state == KVP_RT_DEAD) set_free(m, r);
-    }
-    kvp_pb_free(&pb, msg);
 }

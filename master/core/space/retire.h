@@ -8,10 +8,10 @@
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
+#include "master/core/space/claim.h"
 #include "master/core/session/session.h"
 #include "proto/wire.h"
 
-typedef struct kvp_pkey kvp_pkey_t;
 typedef struct kvp_waiter kvp_waiter_t;
 
 #define KVP_STRAYS_MAX 16u /* extents taken from a silent client, which its own word can still free early */
@@ -28,7 +28,7 @@ typedef enum {
 typedef struct kvp_retire {
     kvp_list_t link; /* segment->retires */
     kvp_list_t queue; /* segment->unsent, or ->sent */
-    kvp_list_t claimed; /* claim->claimed */
+    kvp_list_t claimed; /* claim->records */
     kvp_list_t stray; /* session->strays */
     kvp_chunk_t *chunk;
     uint32_t slot;
@@ -41,7 +41,7 @@ typedef struct kvp_retire {
     uint64_t owner; /* incarnation of a writer that may still store; 0 = none */
     uint64_t bytes;
     uint64_t sent_in; /* the Retire that it went out with last: numbers are reused, requests are not */
-    kvp_pkey_t *claim;
+    kvp_claim_t *claim;
     kvp_waiter_t *waiter; /* to be told when it is dead */
     kvp_list_t of_waiter; /* waiter->retires */
     uint64_t after; /* it goes out when the journal is durable up to there; 0 = at once */
@@ -69,7 +69,13 @@ void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be a
 bool kvp_retire_is_late(const kvp_master_t *m, const kvp_session_t *node); /* an answer of it is overdue */
 void kvp_retire_resend(kvp_master_t *m, kvp_segment_t *g); /* all that is not free goes out (again) */
 void kvp_retire_forget(kvp_master_t *m, kvp_retire_t *r); /* its segment is gone */
-void kvp_retire_unclaim(kvp_master_t *m, kvp_pkey_t *k);
+/* Its node has said so. Of what a put has claimed nothing is given back before all of it is free: then the claim is put on
+ * master->claims_ready, an event that kvp_put_windows_free drains. kvp_retire_unclaim lets go of the window. */
+void kvp_retire_set_dead(kvp_master_t *m, kvp_retire_t *r);
+void kvp_retire_set_free(kvp_master_t *m, kvp_retire_t *r);
+void kvp_retire_unclaim(kvp_master_t *m, kvp_claim_t *claim);
+kvp_retire_req_t *kvp_retire_req_find(kvp_session_t *node, uint64_t request_id); /* NULL = none */
+void kvp_retire_req_free(kvp_session_t *node, kvp_retire_req_t *req);
 /* kvp_retire_of_key: the extent was served under that key, by half of its digest. kvp_retire_is_readable: some extent
  * that was may not be dead yet; also for a key with which that one shares a counter. */
 void kvp_retire_of_key(kvp_master_t *m, kvp_retire_t *r, uint64_t id);
@@ -78,8 +84,6 @@ bool kvp_retire_is_readable(const kvp_master_t *m, uint64_t id);
  * nothing of the attempt is under way, so that the node need not wait for its end. */
 void kvp_retire_stray(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt);
 void kvp_retire_drained(kvp_master_t *m, kvp_session_t *s, uint64_t attempt);
-void kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
 kvp_retire_t *kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot); /* NULL = not retiring */
 
 #endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attempts: objects that are being written. put/ has how they begin and end.
+ */
+#ifndef KVP_MASTER_CORE_CATALOG_STAGED_H
+#define KVP_MASTER_CORE_CATALOG_STAGED_H
+
+#include "common/hash.h"
+#include "common/list.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/tenant.h"
+#include "proto/wire.h"
+
+typedef struct kvp_pend kvp_pend_t;
+typedef struct kvp_session kvp_session_t;
+
+typedef struct kvp_attempt {
+    kvp_list_t link; /* session->attempts */
+    kvp_list_t of_pend;
+    kvp_session_t *session;
+    kvp_tenant_t *tenant;
+    uint32_t epoch; /* of the namespace, when it was begun */
+    uint64_t id;
+    uint64_t bytes; /* of one copy */
+    kvp_digest_t digest;
+    uint32_t oid;
+    uint32_t over; /* the object that it is to replace; KVP_OID_NONE = none */
+    bool is_upsert; /* though what it was to replace may have gone since */
+    kvp_pin_t pin;
+    kvp_wire_group_t group; /* that it is put into */
+    uint32_t number;
+    kvp_pend_t *pend; /* its PutBegin, while that is not answered */
+    uint32_t at; /* index in that message */
+    kvp_list_t claims; /* of copies that still wait for space */
+    uint64_t *granted; /* owned: generations of the copies as the client was told, where these are several */
+    uint32_t granted_n;
+    uint32_t copies; /* wanted, each on a host of its own */
+} kvp_attempt_t;
+
+kvp_attempt_t *kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id); /* NULL = none */
+kvp_attempt_t *kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o); /* of one that is not committed */
+const kvp_tenant_t *kvp_obj_owner(const kvp_master_t *m, const kvp_obj_t *o); /* whose it is, committed or not */
+/* Its object is not in the index, and replaces `over` when it is committed. kvp_attempt_heir: the attempt that is to
+ * replace this object, or NULL; kvp_attempt_inherit: that object is out of the index, and the heir comes in its place. */
+/* kvp_attempt_part: it and what it was to replace are strangers from now on. */
+void kvp_attempt_part(kvp_master_t *m, kvp_attempt_t *a);
+void kvp_attempt_draft(kvp_master_t *m, kvp_attempt_t *a, uint32_t over);
+kvp_attempt_t *kvp_attempt_heir(const kvp_master_t *m, const kvp_obj_t *old);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What nodes say of extents on their way out: answers to Retire, and Freed.
+ */
+#include "master/core/state.h"
+
+#include "common/mutate.h"
+
+/* Its window may be free with it, and is its put's before anything else becomes free. */
+static void
+set_free(kvp_master_t *m, kvp_retire_t *r)
+{
+    kvp_retire_set_free(m, r);
+    kvp_put_windows_free(m);
+}
+
+static bool
+is_waited_for(const kvp_retire_t *r, const kvp_session_t *node)
+{
+    return (r->state == KVP_RT_SENT || r->state == KVP_RT_DEAD) && r->chunk->segment->node == node;
+}
+
+void
+kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    kvp_retire_req_t *req = kvp_retire_req_find(s, f->hdr.request_id);
+
+    if (req == NULL || f->tail_len != req->n) {
+        kvp_session_close(m, s, "an answer to no Retire");
+        return;
+    }
+    for (uint32_t i = 0; i < req->n; i++) {
+        kvp_retire_t *r = kvp_ptab_get(&m->retires, req->numbers[i]);
+
+        if (r == NULL || r->sent_in != req->request_id || !is_waited_for(r, s)) continue;
+        if ((f->tail[i] & KVP_RETIRE_FREE) != 0 || !KVP_RULE(FREE_BEFORE_REUSE))
+            set_free(m, r);
+        else if ((f->tail[i] & KVP_RETIRE_DEAD) != 0)
+            kvp_retire_set_dead(m, r);
+        else
+            kvp_session_close(m, s, "a Retire not obeyed"); /* it is asked again when the node is back */
+    }
+    kvp_retire_req_free(s, req);
+}
+
+void
+kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+{
+    Kvp__Pb__Freed *msg;
+    const kvp_wire_slot_t *slots = NULL;
+    kvp_segment_t *g;
+    kvp_rd_t rd;
+    kvp_pb_t pb;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__freed__descriptor, f);
+    kvp_rd_init(&rd, f->tail, f->tail_len);
+    if (msg != NULL && msg->n <= KVP_PLACES_MAX) slots = kvp_rd_array(&rd, msg->n, sizeof *slots);
+    if (slots == NULL) {
+        kvp_session_close(m, s, "malformed Freed");
+        kvp_pb_free(&pb, msg);
+        return;
+    }
+    g = kvp_segment_find(m, msg->segment_id);
+    for (uint32_t i = 0; g != NULL && g->node == s && i < msg->n; i++) {
+        kvp_retire_t *r;
+
+        if (slots[i].chunk >= g->chunk_n) continue;
+        r = kvp_retire_of(m, &g->chunks[slots[i].chunk], slots[i].slot);
+        if (r != NULL && r->generation == slots[i].generation && r->state == KVP_RT_DEAD) set_free(m, r);
+    }
+    kvp_pb_free(&pb, msg);
+}
