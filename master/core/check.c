@@ -590,7 +590,7 @@ kvp_master_check(const kvp_master_t *m)
     if (why == NULL) why = check_segments(m);
     if (why == NULL) why = check_tenants(m);
     if (why == NULL) why = kvp_probe_check(m);
-    if (why == NULL) why = kvp_journal_check(m);
+    if (why == NULL) why = kvp_journal_check(&m->log);
     if (why == NULL) why = kvp_groups_check(m, reserved_groups);
     if (why == NULL) why = kvp_heap_check(&m->waiters);
     free(tickets);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define SLICES 11u
 #define QUIET_TICK_NS KVP_MS(100)
 #define STALL_NS KVP_MS(500) /* a gap between two inputs that long is the master's own, not its peers' */
 
@@ -20,6 +21,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (conf->term == 0 || conf->term > KVP_TERM_MAX) return KVP_INVALID;
     if (strlen(conf->host_id) > KVP_NAME_MAX) return KVP_INVALID;
     m = kvp_core_alloc(1, sizeof *m);
+    m->log.core = m;
     m->ctx.conf = *conf;
     if (m->ctx.conf.lease_ns == 0) m->ctx.conf.lease_ns = KVP_MS(10000);
     if (m->ctx.conf.session_ttl_ns == 0) m->ctx.conf.session_ttl_ns = KVP_MS(10000);
@@ -55,7 +57,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
         kvp_list_init(&m->pends[i]);
     kvp_list_init(&m->ending);
-    kvp_list_init(&m->greeting);
+    kvp_list_init(&m->log.greeting);
     kvp_list_init(&m->keeping);
     kvp_list_init(&m->over);
     kvp_list_init(&m->graves);
@@ -70,7 +72,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_probe_init(m);
     kvp_groups_init(m);
     kvp_remove_init(m);
-    kvp_journal_init(m);
+    kvp_journal_init(&m->log);
     *master_out = m;
     return KVP_OK;
 }
@@ -101,8 +103,8 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_groups_fini(m);
     kvp_objindex_destroy(m->index);
     kvp_remove_fini(m);
-    kvp_owed_fini(m);
-    kvp_journal_fini(m);
+    kvp_owed_fini(&m->log);
+    kvp_journal_fini(&m->log);
     kvp_umap_fini(&m->by_conn);
     kvp_umap_fini(&m->by_incarnation);
     kvp_probe_fini(m);
@@ -162,7 +164,7 @@ settle(kvp_master_t *m)
     }
     kvp_pin_trim(m);
     kvp_evict_ahead(m);
-    kvp_owed_flush(m); /* first: a node keeps in mind what its extents told, before these are dead */
+    kvp_owed_flush(&m->log); /* first: a node keeps in mind what its extents told, before these are dead */
     kvp_retire_flush(m);
     kvp_put_windows_free(m);
 }
@@ -186,21 +188,55 @@ timed_tick(kvp_master_t *m)
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }
 
+/* What can wait shares the step's budget, so each of these comes first in its turn. */
+static void
+slice(kvp_master_t *m, uint32_t which)
+{
+    switch (which) {
+    case 0:
+        timed_tick(m);
+        break;
+    case 1:
+        kvp_session_end_some(m);
+        break;
+    case 2:
+        kvp_ticket_end_some(m);
+        break;
+    case 3:
+        kvp_groups_tick(m);
+        break;
+    case 4:
+        kvp_remove_tick(m);
+        break;
+    case 5:
+        kvp_segment_tick(m);
+        break;
+    case 6:
+        kvp_place_bury_some(m);
+        break;
+    case 7:
+        kvp_clear_tick(m);
+        break;
+    case 8:
+        kvp_journal_tick(&m->log);
+        break;
+    case 9:
+        kvp_share_tick(m);
+        break;
+    default:
+        kvp_owed_some(&m->log);
+        break;
+    }
+}
+
 void
 kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
 {
-    /* They share the step's budget, so each of them comes first in its turn. */
-    static void (*const slices[])(kvp_master_t *) = {
-        timed_tick,       kvp_session_end_some, kvp_ticket_end_some, kvp_groups_tick,
-        kvp_remove_tick,  kvp_segment_tick,     kvp_place_bury_some, kvp_clear_tick,
-        kvp_journal_tick, kvp_share_tick,       kvp_owed_some,
-    };
-
     begin(m, now_ns);
     m->turn++;
-    for (uint32_t i = 0; i < KVP_ARRAY_LEN(slices); i++)
-        slices[(m->turn + i) % KVP_ARRAY_LEN(slices)](m);
-    kvp_owed_tick(m);
+    for (uint32_t i = 0; i < SLICES; i++)
+        slice(m, (m->turn + i) % SLICES);
+    kvp_owed_tick(&m->log);
     kvp_evict_tick(m);
     (void)kvp_objindex_step(m->index);
     settle(m);
@@ -221,11 +257,11 @@ kvp_master_has_work(const kvp_master_t *m)
 {
     bool is_searching = m->ctx.has_space_news && !kvp_list_is_empty(&m->waiting);
     bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->over) || !kvp_list_is_empty(&m->graves) ||
-                     !kvp_list_is_empty(&m->greeting);
+                     !kvp_list_is_empty(&m->log.greeting);
 
-    if (m->has_clear_news || m->has_take_news || m->closing > 0 || kvp_journal_has_work(m)) return true;
+    if (m->has_clear_news || m->has_take_news || m->closing > 0 || kvp_journal_has_work(&m->log)) return true;
     if (is_searching || is_ending || m->ctx.is_behind || m->has_orders || m->dropping > 0) return true;
-    if (m->is_leaving || m->is_touching) return true;
+    if (m->is_leaving || m->log.is_touching) return true;
     return m->has_aside || kvp_pin_is_over(m) || kvp_groups_have_work(m) || !kvp_list_is_empty(&m->jobs);
 }
 
@@ -303,7 +339,7 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (s->role == KVP_ROLE_NODE && op == KVP_OP_RETIRE)
             kvp_retire_answer(m, s, f);
         else if (s->role == KVP_ROLE_NODE && op == KVP_OP_TOMBS)
-            kvp_owed_answer(m, s, f);
+            kvp_owed_answer(&m->log, s, f);
         else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* that one needs no answer */
             kvp_session_close(m, s, "an answer to no question");
         return;
@@ -343,7 +379,7 @@ void
 kvp_master_on_durable(kvp_master_t *m, uint64_t end, uint64_t now_ns)
 {
     begin(m, now_ns);
-    kvp_journal_durable(m, end);
+    kvp_journal_durable(&m->log, end);
     settle(m);
 }
 
@@ -354,7 +390,7 @@ kvp_master_take_output(kvp_master_t *m, uint64_t *conn_out, kvp_buf_t *bytes, bo
     kvp_session_t *s;
     kvp_buf_t swap;
 
-    if (kvp_list_is_empty(&m->dirty) || m->journal.durable < m->journal.term_end) return false;
+    if (kvp_list_is_empty(&m->dirty) || m->log.journal.durable < m->log.journal.term_end) return false;
     s = kvp_list_first(&m->dirty, kvp_session_t, dirty);
     kvp_list_del(&s->dirty);
     if (s->out.err != KVP_OK) { /* an answer over the frame limit: our own bounds should have prevented it */

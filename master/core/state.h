@@ -67,6 +67,7 @@
 
 struct kvp_master {
     kvp_ctx_t ctx;
+    kvp_interim_t log;
     char host_id[KVP_NAME_MAX + 1];
     char unix_path[256];
     uint64_t ticked_ns;
@@ -134,18 +135,6 @@ struct kvp_master {
     uint32_t reports; /* under way */
     uint32_t closing; /* of these, behind their last page */
     uint64_t rebuild_until_ns; /* until then nodes may come whose memory is of an older term */
-    kvp_digestmap_t removed; /* while they may: keys -> versions that went meanwhile, each with a tombstone */
-    uint32_t removed_at; /* when they may not any more: how far these are paid */
-    bool is_rebuild_over; /* these were too many: nothing that is reported is believed any more */
-    kvp_digestmap_t tombs,
-        tomb_refs; /* keys -> versions, and how many retires, and what else, they are owed by; none: learned */
-    kvp_list_t greeting; /* nodes */
-    kvp_digestmap_t strays; /* keys with a tombstone of extents that were evicted and are not dead */
-    uint32_t strays_at; /* where the next look at them begins */
-    uint32_t tombs_touched; /* places of tombs and tomb_refs whose memory is there, */
-    bool is_touching; /* and more are to come */
-    uint64_t tombs_idle_ns; /* since when nothing is owed; 0 = something is, or the maps are not there */
-    kvp_buf_t tomb_news; /* kvp_wire_tomb_t that nodes are to be told with the end of this step */
     uint64_t gaps; /* extents that a writer of an older term might still store to */
     uint64_t gaps_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
     uint32_t dropped_term; /* in which a segment was dropped last; 0 = none was */
@@ -156,7 +145,6 @@ struct kvp_master {
     uint8_t cut[KVP_CUT_REPORTS_MAX]
                [16]; /* segments whose reports to this term were cut: none of it was ever placed there */
     uint32_t cut_n, cut_seq;
-    kvp_journal_t journal;
     void *match_ctx, *match_data; /* PCRE2's, for removals by pattern */
     uint32_t match_left; /* steps that the match under way may still take */
     char note_out[256];

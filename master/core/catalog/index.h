@@ -30,7 +30,7 @@ typedef enum {
     KVP_OBJLIST_PINNED, /* softly: pin.c */
 } kvp_objlist_kind_t;
 
-typedef struct {
+typedef struct kvp_obj {
     uint64_t id; /* half of the digest */
     uint64_t sum;
     uint64_t

@@ -10,14 +10,15 @@
 #include "common/buf.h"
 #include "common/digestmap.h"
 #include "common/list.h"
-#include "master/core/catalog/chunk.h"
-#include "master/core/catalog/index.h"
-#include "master/core/catalog/tenant.h"
-#include "master/core/session/session.h"
-#include "master/core/space/retire.h"
+#include "master/core/master.h"
 #include "proto/jrec.h"
 #include "proto/wire.h"
 
+typedef struct kvp_obj kvp_obj_t;
+typedef struct kvp_retire kvp_retire_t;
+typedef struct kvp_segment kvp_segment_t;
+typedef struct kvp_session kvp_session_t;
+typedef struct kvp_tenant kvp_tenant_t;
 typedef struct kvp_waiter kvp_waiter_t;
 
 #define KVP_JOURNAL_BEHIND_MAX (4u << 20) /* bytes that are not durable, before nothing new is begun */
@@ -62,38 +63,58 @@ typedef struct {
     uint64_t version;
 } kvp_young_t;
 
+/* core: these files still know all of it, nobody below does. */
+typedef struct {
+    kvp_master_t *core; /* borrowed */
+    kvp_journal_t journal;
+
+    /* tombstones.c */
+    kvp_digestmap_t removed; /* while they may: keys -> versions that went meanwhile, each with a tombstone */
+    uint32_t removed_at; /* when they may not any more: how far these are paid */
+    bool is_rebuild_over; /* these were too many: nothing that is reported is believed any more */
+    /* keys -> versions, and how many retires, and what else, they are owed by; none: learned */
+    kvp_digestmap_t tombs, tomb_refs;
+    kvp_list_t greeting; /* nodes */
+    kvp_digestmap_t strays; /* keys with a tombstone of extents that were evicted and are not dead */
+    uint32_t strays_at; /* where the next look at them begins */
+    uint32_t tombs_touched; /* places of tombs and tomb_refs whose memory is there, */
+    bool is_touching; /* and more are to come */
+    uint64_t tombs_idle_ns; /* since when nothing is owed; 0 = something is, or the maps are not there */
+    kvp_buf_t tomb_news; /* kvp_wire_tomb_t that nodes are to be told with the end of this step */
+} kvp_interim_t;
+
 /* journal.c: see there. Without a journal none of it does anything.
  * What happens is written: kvp_journal_commit, of an object with its version; _gone, of one that is about to go; _lost, with
  * its memory, which may be reported yet; _forget, of a key that is not there; _bumped; _term: ours; _base: all that is there
  * once more, is_anew where nothing that was written before counts any more. */
-void kvp_journal_init(kvp_master_t *m);
-void kvp_journal_fini(kvp_master_t *m);
-void kvp_journal_commit(kvp_master_t *m, uint32_t oid, kvp_digest_t digest);
-void kvp_journal_gone(kvp_master_t *m, const kvp_obj_t *o);
-void kvp_journal_lost(kvp_master_t *m, const kvp_obj_t *o);
-void kvp_journal_forget(kvp_master_t *m, kvp_digest_t digest, uint64_t version);
-void kvp_journal_bumped(kvp_master_t *m, const kvp_tenant_t *t);
-void kvp_journal_term(kvp_master_t *m);
-void kvp_journal_base(kvp_master_t *m, bool is_anew);
+void kvp_journal_init(kvp_interim_t *log);
+void kvp_journal_fini(kvp_interim_t *log);
+void kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest);
+void kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o);
+void kvp_journal_lost(kvp_interim_t *log, const kvp_obj_t *o);
+void kvp_journal_forget(kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
+void kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t);
+void kvp_journal_term(kvp_interim_t *log);
+void kvp_journal_base(kvp_interim_t *log, bool is_anew);
 /* kvp_journal_withholds: some of what is written is not durable, so that a promise must wait. kvp_journal_is_behind: so
  * much that nothing new is to be begun. */
-bool kvp_journal_withholds(const kvp_master_t *m);
-bool kvp_journal_is_behind(const kvp_master_t *m);
-bool kvp_journal_remembers(const kvp_master_t *m); /* the next master believes it, whatever nodes report */
-void kvp_journal_durable(kvp_master_t *m, uint64_t end);
-void kvp_journal_tick(kvp_master_t *m);
-bool kvp_journal_has_work(const kvp_master_t *m);
-const char *kvp_journal_check(const kvp_master_t *m);
+bool kvp_journal_withholds(const kvp_interim_t *log);
+bool kvp_journal_is_behind(const kvp_interim_t *log);
+bool kvp_journal_remembers(const kvp_interim_t *log); /* the next master believes it, whatever nodes report */
+void kvp_journal_durable(kvp_interim_t *log, uint64_t end);
+void kvp_journal_tick(kvp_interim_t *log);
+bool kvp_journal_has_work(const kvp_interim_t *log);
+const char *kvp_journal_check(const kvp_interim_t *log);
 
 /* replay.c. What a master before had committed: kvp_ledger_admits, that version may be adopted; _knows, it was written;
  * _drop, versions up to that one are gone; _unknown, a key was removed that is not there. _begin_anew: what was written is
  * not to be relied on. */
-bool kvp_ledger_admits(const kvp_master_t *m, kvp_digest_t digest, uint64_t version);
-bool kvp_ledger_knows(const kvp_master_t *m, kvp_digest_t digest, uint64_t version);
-void kvp_ledger_drop(kvp_master_t *m, kvp_digest_t digest, uint64_t version);
-void kvp_ledger_unknown(kvp_master_t *m, kvp_digest_t digest);
-void kvp_ledger_begin_anew(kvp_master_t *m);
-void kvp_ledger_settle_some(kvp_master_t *m);
+bool kvp_ledger_admits(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
+bool kvp_ledger_knows(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
+void kvp_ledger_drop(kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
+void kvp_ledger_unknown(kvp_interim_t *log, kvp_digest_t digest);
+void kvp_ledger_begin_anew(kvp_interim_t *log);
+void kvp_ledger_settle_some(kvp_interim_t *log);
 
 /* tombstones.c. kvp_owed_is_rebuilding: memory of older terms may be reported. kvp_owed_version: no version of the key up to
  * that one exists, 0 = nothing is known.
@@ -106,26 +127,26 @@ void kvp_ledger_settle_some(kvp_master_t *m);
  * kvp_owed_learn: a node kept that tombstone; kvp_owed_answer: it says that it keeps what it was told. kvp_owed_flush tells nodes what is new, kvp_owed_greet tells one of them all, in as many steps as that
  * takes (kvp_owed_some). kvp_owed_remind tells one that reports why some of it is not wanted, before it hears that it is not;
  * empties the buffer. */
-bool kvp_owed_is_rebuilding(const kvp_master_t *m);
-uint64_t kvp_owed_version(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest);
-kvp_wire_tomb_t kvp_owed_tomb(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest); /* which says so */
-void kvp_owed_remind(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs);
-bool kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t); /* false: nodes are told too much already */
-kvp_wire_tomb_t kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o, bool is_promised);
-void kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o);
-void kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
-void kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
-bool kvp_owed_tell(kvp_master_t *m, kvp_retire_t *r);
-void kvp_owed_stray(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
-void kvp_owed_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_owed_paid(kvp_master_t *m, kvp_retire_t *r);
-void kvp_owed_learn(kvp_master_t *m, const kvp_wire_tomb_t *tomb);
-void kvp_owed_flush(kvp_master_t *m);
-void kvp_owed_greet(kvp_master_t *m, kvp_session_t *node);
-void kvp_owed_expect(kvp_master_t *m, uint64_t objects); /* to be owed: they lie where nobody answers */
-void kvp_owed_some(kvp_master_t *m); /* what of this can wait */
-void kvp_owed_tick(kvp_master_t *m);
-uint64_t kvp_owed_memory_bytes(const kvp_master_t *m); /* of its maps */
-void kvp_owed_fini(kvp_master_t *m);
+bool kvp_owed_is_rebuilding(const kvp_interim_t *log);
+uint64_t kvp_owed_version(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest);
+kvp_wire_tomb_t kvp_owed_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest); /* which says so */
+void kvp_owed_remind(kvp_interim_t *log, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs);
+bool kvp_owed_bumped(kvp_interim_t *log, const kvp_tenant_t *t); /* false: nodes are told too much already */
+kvp_wire_tomb_t kvp_owed_dropped(kvp_interim_t *log, const kvp_obj_t *o, bool is_promised);
+void kvp_owed_lost(kvp_interim_t *log, const kvp_obj_t *o);
+void kvp_owed_unknown(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
+void kvp_owed_retire(kvp_interim_t *log, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
+bool kvp_owed_tell(kvp_interim_t *log, kvp_retire_t *r);
+void kvp_owed_stray(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
+void kvp_owed_answer(kvp_interim_t *log, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_owed_paid(kvp_interim_t *log, kvp_retire_t *r);
+void kvp_owed_learn(kvp_interim_t *log, const kvp_wire_tomb_t *tomb);
+void kvp_owed_flush(kvp_interim_t *log);
+void kvp_owed_greet(kvp_interim_t *log, kvp_session_t *node);
+void kvp_owed_expect(kvp_interim_t *log, uint64_t objects); /* to be owed: they lie where nobody answers */
+void kvp_owed_some(kvp_interim_t *log); /* what of this can wait */
+void kvp_owed_tick(kvp_interim_t *log);
+uint64_t kvp_owed_memory_bytes(const kvp_interim_t *log); /* of its maps */
+void kvp_owed_fini(kvp_interim_t *log);
 
 #endif

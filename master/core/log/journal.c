@@ -22,7 +22,7 @@
 static void
 append(kvp_master_t *m, kvp_jrec_any_t *rec, kvp_jrec_kind_t kind)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_journal_t *j = &m->log.journal;
 
     j->check = kvp_jrec_seal(rec, kind, j->check);
     kvp_buf_append(&j->fresh, rec, rec->head.bytes);
@@ -53,16 +53,19 @@ append_term(kvp_master_t *m, kvp_jrec_kind_t kind, bool is_anew)
 }
 
 void
-kvp_journal_term(kvp_master_t *m)
+kvp_journal_term(kvp_interim_t *log)
 {
+    kvp_master_t *m = log->core;
+
     append_term(m, KVP_JREC_TERM, false);
-    m->journal.term_end = m->journal.end;
+    m->log.journal.term_end = m->log.journal.end;
 }
 
 void
-kvp_journal_commit(kvp_master_t *m, uint32_t oid, kvp_digest_t digest)
+kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_master_t *m = log->core;
+    kvp_journal_t *j = &m->log.journal;
     kvp_obj_t *o = kvp_obj(m->index, oid);
     kvp_young_t young = {.digest = digest, .version = kvp_obj_version(o)};
 
@@ -76,61 +79,66 @@ kvp_journal_commit(kvp_master_t *m, uint32_t oid, kvp_digest_t digest)
 }
 
 void
-kvp_journal_forget(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+kvp_journal_forget(kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
 {
+    kvp_master_t *m = log->core;
+
     append_key(m, KVP_JREC_GONE, digest, version);
 }
 
 void
-kvp_journal_gone(kvp_master_t *m, const kvp_obj_t *o)
+kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o)
 {
+    kvp_master_t *m = log->core;
     const kvp_tenant_t *t;
     kvp_digest_t digest;
 
-    if (!m->journal.is_on || o->state != KVP_OBJ_COMMITTED) return;
+    if (!m->log.journal.is_on || o->state != KVP_OBJ_COMMITTED) return;
     t = kvp_obj_tenant(m, o);
     if (kvp_obj_version(o) <= t->min_version) return; /* the bump has said so */
     digest = kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, t->id);
-    kvp_journal_forget(m, digest, kvp_obj_version(o));
-    kvp_ledger_drop(m, digest, kvp_obj_version(o));
+    kvp_journal_forget(&m->log, digest, kvp_obj_version(o));
+    kvp_ledger_drop(&m->log, digest, kvp_obj_version(o));
 }
 
 void
-kvp_journal_lost(kvp_master_t *m, const kvp_obj_t *o)
+kvp_journal_lost(kvp_interim_t *log, const kvp_obj_t *o)
 {
+    kvp_master_t *m = log->core;
     kvp_digest_t digest;
 
-    if (!m->journal.is_judge || o->state != KVP_OBJ_COMMITTED) {
-        kvp_journal_gone(m, o);
+    if (!m->log.journal.is_judge || o->state != KVP_OBJ_COMMITTED) {
+        kvp_journal_gone(&m->log, o);
         return;
     }
     digest = kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(m, o)->id);
-    if (!kvp_ledger_knows(m, digest, kvp_obj_version(o))) kvp_journal_gone(m, o);
+    if (!kvp_ledger_knows(&m->log, digest, kvp_obj_version(o))) kvp_journal_gone(&m->log, o);
 }
 
 void
-kvp_journal_bumped(kvp_master_t *m, const kvp_tenant_t *t)
+kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
 {
+    kvp_master_t *m = log->core;
     kvp_jrec_any_t rec = {.bump = {.tenant = t->id, .epoch = t->epoch, .min_version = t->min_version}};
 
-    if (m->journal.is_on) append(m, &rec, KVP_JREC_BUMP);
+    if (m->log.journal.is_on) append(m, &rec, KVP_JREC_BUMP);
 }
 
 /* ---- a base */
 static bool
 is_base_walking(const kvp_master_t *m)
 {
-    return m->journal.base_cursor < kvp_min_u64(m->journal.base_to, kvp_obj_limit(m->index));
+    return m->log.journal.base_cursor < kvp_min_u64(m->log.journal.base_to, kvp_obj_limit(m->index));
 }
 
 /* While nodes report it is not known what there is. */
 static bool
 may_base_go_on(const kvp_master_t *m)
 {
-    const kvp_journal_t *j = &m->journal;
+    const kvp_journal_t *j = &m->log.journal;
 
     if (!j->is_basing || j->end - j->durable >= BASE_AHEAD_MAX) return false;
-    return is_base_walking(m) || !kvp_owed_is_rebuilding(m);
+    return is_base_walking(m) || !kvp_owed_is_rebuilding(&m->log);
 }
 
 static void
@@ -147,7 +155,7 @@ say_again(kvp_master_t *m, const kvp_obj_t *o)
 static void
 base_some(kvp_master_t *m)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_journal_t *j = &m->log.journal;
     uint32_t left = m->ctx.slice_left, oid;
     kvp_jrec_any_t rec = {.head = {0}};
 
@@ -155,16 +163,17 @@ base_some(kvp_master_t *m)
     while ((oid = kvp_objindex_walk(m->index, &j->base_cursor, j->base_to, &left)) != KVP_OID_NONE)
         say_again(m, kvp_obj(m->index, oid));
     kvp_ctx_spend(&m->ctx, m->ctx.slice_left - left);
-    if (is_base_walking(m) || kvp_owed_is_rebuilding(m)) return;
+    if (is_base_walking(m) || kvp_owed_is_rebuilding(&m->log)) return;
     append(m, &rec, KVP_JREC_WHOLE);
     j->is_basing = false;
     j->base_end = j->end;
 }
 
 void
-kvp_journal_base(kvp_master_t *m, bool is_anew)
+kvp_journal_base(kvp_interim_t *log, bool is_anew)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_master_t *m = log->core;
+    kvp_journal_t *j = &m->log.journal;
 
     j->base_from = j->end;
     j->base_end = 0;
@@ -177,7 +186,7 @@ kvp_journal_base(kvp_master_t *m, bool is_anew)
     for (uint32_t i = 0; i < m->tenants.limit; i++) {
         const kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
 
-        if (t != NULL && t->epoch > 0) kvp_journal_bumped(m, t);
+        if (t != NULL && t->epoch > 0) kvp_journal_bumped(&m->log, t);
     }
     base_some(m); /* where nothing is there, that is all */
 }
@@ -185,46 +194,52 @@ kvp_journal_base(kvp_master_t *m, bool is_anew)
 bool
 kvp_master_snapshot(kvp_master_t *m)
 {
-    const kvp_journal_t *j = &m->journal;
+    const kvp_journal_t *j = &m->log.journal;
 
     if (!j->is_open || j->is_basing) return false;
     if ((j->is_judge || j->is_settling) && KVP_RULE(SNAPSHOT_REPORTED)) return false;
-    kvp_journal_base(m, false);
+    kvp_journal_base(&m->log, false);
     return true;
 }
 
 bool
 kvp_master_take_snapshot(kvp_master_t *m, uint64_t *from_out)
 {
-    if (!m->journal.is_based) return false;
-    m->journal.is_based = false;
-    *from_out = m->journal.base_from;
+    if (!m->log.journal.is_based) return false;
+    m->log.journal.is_based = false;
+    *from_out = m->log.journal.base_from;
     return true;
 }
 
 /* ---- what waits */
 bool
-kvp_journal_is_behind(const kvp_master_t *m)
+kvp_journal_is_behind(const kvp_interim_t *log)
 {
-    return m->journal.end - m->journal.durable > KVP_JOURNAL_BEHIND_MAX;
+    const kvp_master_t *m = log->core;
+
+    return m->log.journal.end - m->log.journal.durable > KVP_JOURNAL_BEHIND_MAX;
 }
 
 bool
-kvp_journal_remembers(const kvp_master_t *m)
+kvp_journal_remembers(const kvp_interim_t *log)
 {
-    return m->journal.is_relied_on || !KVP_RULE(KEPT_IN_MIND);
+    const kvp_master_t *m = log->core;
+
+    return m->log.journal.is_relied_on || !KVP_RULE(KEPT_IN_MIND);
 }
 
 bool
-kvp_journal_withholds(const kvp_master_t *m)
+kvp_journal_withholds(const kvp_interim_t *log)
 {
-    return m->journal.durable < m->journal.end && KVP_RULE(WITHHOLD_UNTIL_DURABLE);
+    const kvp_master_t *m = log->core;
+
+    return m->log.journal.durable < m->log.journal.end && KVP_RULE(WITHHOLD_UNTIL_DURABLE);
 }
 
 static bool
 release_waiters(kvp_master_t *m)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_journal_t *j = &m->log.journal;
 
     while (!kvp_list_is_empty(&j->waiters)) {
         kvp_waiter_t *w = kvp_list_first(&j->waiters, kvp_waiter_t, durable);
@@ -239,7 +254,7 @@ release_waiters(kvp_master_t *m)
 static bool
 release_retires(kvp_master_t *m)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_journal_t *j = &m->log.journal;
 
     while (!kvp_list_is_empty(&j->retires)) {
         kvp_retire_t *r = kvp_list_first(&j->retires, kvp_retire_t, queue);
@@ -264,7 +279,7 @@ grow_old(kvp_master_t *m, const kvp_young_t *young)
 static bool
 release_young(kvp_master_t *m)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_journal_t *j = &m->log.journal;
 
     for (; j->young_at < j->young.len; j->young_at += sizeof(kvp_young_t)) {
         const kvp_young_t *young = (const kvp_young_t *)(j->young.data + j->young_at);
@@ -288,9 +303,10 @@ release(kvp_master_t *m)
 }
 
 void
-kvp_journal_durable(kvp_master_t *m, uint64_t end)
+kvp_journal_durable(kvp_interim_t *log, uint64_t end)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_master_t *m = log->core;
+    kvp_journal_t *j = &m->log.journal;
 
     if (end > j->end || end < j->durable)
         kvp_panic("durable up to %llu of %llu", (unsigned long long)end, (unsigned long long)j->end);
@@ -305,45 +321,51 @@ kvp_journal_durable(kvp_master_t *m, uint64_t end)
 bool
 kvp_master_take_journal(kvp_master_t *m, kvp_buf_t *bytes, uint64_t *end_out)
 {
-    kvp_buf_t swap = m->journal.fresh;
+    kvp_buf_t swap = m->log.journal.fresh;
 
     if (swap.len == 0) return false;
-    m->journal.fresh = *bytes;
+    m->log.journal.fresh = *bytes;
     *bytes = swap;
-    *end_out = m->journal.end;
+    *end_out = m->log.journal.end;
     return true;
 }
 
 void
-kvp_journal_tick(kvp_master_t *m)
+kvp_journal_tick(kvp_interim_t *log)
 {
-    if (!m->journal.is_on) return;
-    kvp_ledger_settle_some(m);
+    kvp_master_t *m = log->core;
+
+    if (!m->log.journal.is_on) return;
+    kvp_ledger_settle_some(&m->log);
     base_some(m);
     m->ctx.is_behind |= !release(m);
 }
 
 bool
-kvp_journal_has_work(const kvp_master_t *m)
+kvp_journal_has_work(const kvp_interim_t *log)
 {
-    const kvp_journal_t *j = &m->journal;
+    const kvp_master_t *m = log->core;
+    const kvp_journal_t *j = &m->log.journal;
 
     if (!j->is_on) return false;
-    return (j->is_settling && !kvp_journal_is_behind(m)) || may_base_go_on(m);
+    return (j->is_settling && !kvp_journal_is_behind(&m->log)) || may_base_go_on(m);
 }
 
 void
-kvp_journal_init(kvp_master_t *m)
+kvp_journal_init(kvp_interim_t *log)
 {
-    m->journal.is_on = m->ctx.conf.has_journal;
-    kvp_list_init(&m->journal.waiters);
-    kvp_list_init(&m->journal.retires);
+    kvp_master_t *m = log->core;
+
+    m->log.journal.is_on = m->ctx.conf.has_journal;
+    kvp_list_init(&m->log.journal.waiters);
+    kvp_list_init(&m->log.journal.retires);
 }
 
 void
-kvp_journal_fini(kvp_master_t *m)
+kvp_journal_fini(kvp_interim_t *log)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_master_t *m = log->core;
+    kvp_journal_t *j = &m->log.journal;
 
     kvp_buf_fini(&j->fresh);
     kvp_buf_fini(&j->young);
@@ -353,9 +375,10 @@ kvp_journal_fini(kvp_master_t *m)
 
 /* ---- for tests */
 const char *
-kvp_journal_check(const kvp_master_t *m)
+kvp_journal_check(const kvp_interim_t *log)
 {
-    const kvp_journal_t *j = &m->journal;
+    const kvp_master_t *m = log->core;
+    const kvp_journal_t *j = &m->log.journal;
     uint64_t young = (j->young.len - j->young_at) / sizeof(kvp_young_t), last = 0;
     uint32_t cursor = 0, left = UINT32_MAX, oid;
 

@@ -15,38 +15,46 @@
 static uint64_t
 version_of(const kvp_master_t *m, kvp_digest_t digest)
 {
-    const uint64_t *version = kvp_digestmap_at(&m->journal.known, digest);
+    const uint64_t *version = kvp_digestmap_at(&m->log.journal.known, digest);
 
     return version == NULL ? 0 : *version;
 }
 
 bool
-kvp_ledger_knows(const kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+kvp_ledger_knows(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
 {
+    const kvp_master_t *m = log->core;
+
     return version > 0 && version_of(m, digest) == version;
 }
 
 bool
-kvp_ledger_admits(const kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+kvp_ledger_admits(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
 {
-    return !m->journal.is_judge || kvp_ledger_knows(m, digest, version) || !KVP_RULE(JOURNAL_KNOWS);
+    const kvp_master_t *m = log->core;
+
+    return !m->log.journal.is_judge || kvp_ledger_knows(&m->log, digest, version) || !KVP_RULE(JOURNAL_KNOWS);
 }
 
 void
-kvp_ledger_drop(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
+kvp_ledger_drop(kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
 {
-    if (m->journal.is_judge && version_of(m, digest) <= version) (void)kvp_digestmap_del(&m->journal.known, digest);
+    kvp_master_t *m = log->core;
+
+    if (m->log.journal.is_judge && version_of(m, digest) <= version)
+        (void)kvp_digestmap_del(&m->log.journal.known, digest);
 }
 
 void
-kvp_ledger_unknown(kvp_master_t *m, kvp_digest_t digest)
+kvp_ledger_unknown(kvp_interim_t *log, kvp_digest_t digest)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_master_t *m = log->core;
+    kvp_journal_t *j = &m->log.journal;
     uint64_t version = j->is_judge || j->is_settling ? version_of(m, digest) : 0;
 
     if (version == 0) return;
-    kvp_journal_forget(m, digest, version);
-    kvp_ledger_drop(m, digest, version);
+    kvp_journal_forget(&m->log, digest, version);
+    kvp_ledger_drop(&m->log, digest, version);
 }
 
 /* ---- when all has been reported */
@@ -60,11 +68,12 @@ is_there(const kvp_master_t *m, kvp_digest_t digest)
 }
 
 void
-kvp_ledger_settle_some(kvp_master_t *m)
+kvp_ledger_settle_some(kvp_interim_t *log)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_master_t *m = log->core;
+    kvp_journal_t *j = &m->log.journal;
 
-    if (j->is_judge && !kvp_owed_is_rebuilding(m)) {
+    if (j->is_judge && !kvp_owed_is_rebuilding(&m->log)) {
         j->is_judge = false;
         j->is_settling = true;
         j->settled = 0;
@@ -73,10 +82,10 @@ kvp_ledger_settle_some(kvp_master_t *m)
     for (; j->settled < j->known.cap; j->settled++) {
         const kvp_digestmap_at_t *at = &j->known.slots[j->settled];
 
-        if (m->ctx.slice_left == 0 || kvp_journal_is_behind(m)) return;
+        if (m->ctx.slice_left == 0 || kvp_journal_is_behind(&m->log)) return;
         kvp_ctx_spend(&m->ctx, 1);
         if (at->val != 0 && (!is_there(m, at->digest) || !KVP_RULE(WRITE_OFF)))
-            kvp_journal_forget(m, at->digest, at->val);
+            kvp_journal_forget(&m->log, at->digest, at->val);
     }
     j->is_settling = false;
     kvp_digestmap_fini(&j->known);
@@ -99,7 +108,7 @@ is_of_read_terms(const kvp_journal_t *j, uint64_t version)
 static kvp_err_t
 read_term(kvp_master_t *m, const kvp_jrec_term_t *rec)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_journal_t *j = &m->log.journal;
     bool is_base = rec->head.kind == KVP_JREC_BASE;
 
     if (!is_ours(m, rec)) return KVP_INVALID;
@@ -138,7 +147,7 @@ read_bump(kvp_master_t *m, const kvp_jrec_bump_t *rec)
     t = kvp_tenant_open(m, rec->tenant);
     t->epoch = (uint32_t)kvp_max_u64(t->epoch, kvp_max_u64(rec->epoch, 1));
     t->min_version = kvp_max_u64(t->min_version, rec->min_version);
-    (void)kvp_owed_bumped(m, t);
+    (void)kvp_owed_bumped(&m->log, t);
     kvp_tenant_rele(m, t);
     return KVP_OK;
 }
@@ -146,7 +155,7 @@ read_bump(kvp_master_t *m, const kvp_jrec_bump_t *rec)
 static kvp_err_t
 apply(kvp_master_t *m, const kvp_jrec_any_t *rec)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_journal_t *j = &m->log.journal;
     uint32_t kind = rec->head.kind;
 
     if (kind == KVP_JREC_BASE || kind == KVP_JREC_TERM) return read_term(m, &rec->term);
@@ -168,7 +177,7 @@ apply(kvp_master_t *m, const kvp_jrec_any_t *rec)
 static kvp_err_t
 read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_journal_t *j = &m->log.journal;
     kvp_jrec_any_t rec;
     kvp_err_t err = kvp_jrec_read(bytes, len, j->check, &rec, used_out);
 
@@ -184,7 +193,7 @@ read_one(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
 static kvp_err_t
 read_across(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
 {
-    kvp_buf_t *rest = &m->journal.rest;
+    kvp_buf_t *rest = &m->log.journal.rest;
     size_t had = rest->len, used;
     kvp_err_t err;
 
@@ -201,7 +210,7 @@ read_across(kvp_master_t *m, const uint8_t *bytes, size_t len, size_t *used_out)
 kvp_err_t
 kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_journal_t *j = &m->log.journal;
     const uint8_t *at = bytes;
     size_t used;
 
@@ -223,7 +232,7 @@ kvp_master_restore(kvp_master_t *m, const void *bytes, size_t len)
 kvp_err_t
 kvp_master_open_journal(kvp_master_t *m, uint64_t *end_out)
 {
-    kvp_journal_t *j = &m->journal;
+    kvp_journal_t *j = &m->log.journal;
 
     if (!j->is_on || j->is_open) return KVP_INVALID;
     if (j->read_err != KVP_OK && j->read_err != KVP_CORRUPT) return j->read_err;
@@ -235,17 +244,19 @@ kvp_master_open_journal(kvp_master_t *m, uint64_t *end_out)
     j->durable = j->end;
     *end_out = j->end;
     if (j->is_judge)
-        kvp_journal_term(m);
+        kvp_journal_term(&m->log);
     else
-        kvp_ledger_begin_anew(m);
+        kvp_ledger_begin_anew(&m->log);
     return KVP_OK;
 }
 
 void
-kvp_ledger_begin_anew(kvp_master_t *m)
+kvp_ledger_begin_anew(kvp_interim_t *log)
 {
-    m->journal.is_judge = false;
-    m->journal.is_settling = false;
-    kvp_digestmap_fini(&m->journal.known);
-    kvp_journal_base(m, true);
+    kvp_master_t *m = log->core;
+
+    m->log.journal.is_judge = false;
+    m->log.journal.is_settling = false;
+    kvp_digestmap_fini(&m->log.journal.known);
+    kvp_journal_base(&m->log, true);
 }

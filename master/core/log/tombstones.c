@@ -32,31 +32,35 @@
 #define IDLE_NS 5000000000ull /* for which nothing has been owed when the maps are let go */
 
 bool
-kvp_owed_is_rebuilding(const kvp_master_t *m)
+kvp_owed_is_rebuilding(const kvp_interim_t *log)
 {
-    return !m->is_rebuild_over && (m->ctx.now_ns < m->rebuild_until_ns || m->reports > 0);
+    const kvp_master_t *m = log->core;
+
+    return !m->log.is_rebuild_over && (m->ctx.now_ns < m->rebuild_until_ns || m->reports > 0);
 }
 
 /* ---- memory. Removals of what lies on an absent node enter tombstones all over maps that are long: so its pages are
  * there before, else each key of a message would wait for two of them. */
 void
-kvp_owed_expect(kvp_master_t *m, uint64_t objects)
+kvp_owed_expect(kvp_interim_t *log, uint64_t objects)
 {
-    if (objects < EXPECTED_MIN || m->tombs_touched > 0) return;
-    if ((m->tombs.cap == 0 && !kvp_digestmap_reserve(&m->tombs, TOMBS_MAX)) ||
-        (m->tomb_refs.cap == 0 && !kvp_digestmap_reserve(&m->tomb_refs, TOMBS_MAX)))
+    kvp_master_t *m = log->core;
+
+    if (objects < EXPECTED_MIN || m->log.tombs_touched > 0) return;
+    if ((m->log.tombs.cap == 0 && !kvp_digestmap_reserve(&m->log.tombs, TOMBS_MAX)) ||
+        (m->log.tomb_refs.cap == 0 && !kvp_digestmap_reserve(&m->log.tomb_refs, TOMBS_MAX)))
         kvp_panic("out of memory: tombstones");
-    m->is_touching = true;
+    m->log.is_touching = true;
 }
 
 static void
 touch_some(kvp_master_t *m)
 {
-    for (; m->is_touching && m->ctx.slice_left >= TOUCH_RECORDS; kvp_ctx_spend(&m->ctx, TOUCH_RECORDS)) {
-        kvp_digestmap_touch(&m->tombs, m->tombs_touched, TOUCHED_PLACES);
-        kvp_digestmap_touch(&m->tomb_refs, m->tombs_touched, TOUCHED_PLACES);
-        m->tombs_touched += TOUCHED_PLACES;
-        m->is_touching = m->tombs_touched < m->tombs.cap;
+    for (; m->log.is_touching && m->ctx.slice_left >= TOUCH_RECORDS; kvp_ctx_spend(&m->ctx, TOUCH_RECORDS)) {
+        kvp_digestmap_touch(&m->log.tombs, m->log.tombs_touched, TOUCHED_PLACES);
+        kvp_digestmap_touch(&m->log.tomb_refs, m->log.tombs_touched, TOUCHED_PLACES);
+        m->log.tombs_touched += TOUCHED_PLACES;
+        m->log.is_touching = m->log.tombs_touched < m->log.tombs.cap;
     }
 }
 
@@ -70,19 +74,22 @@ version_in(const kvp_digestmap_t *map, kvp_digest_t digest)
 }
 
 kvp_wire_tomb_t
-kvp_owed_tomb(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest)
+kvp_owed_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest)
 {
+    const kvp_master_t *m = log->core;
     const kvp_tenant_t *t = kvp_tenant_find(m, tenant);
-    uint64_t of_key = kvp_max_u64(version_in(&m->tombs, digest), version_in(&m->removed, digest));
+    uint64_t of_key = kvp_max_u64(version_in(&m->log.tombs, digest), version_in(&m->log.removed, digest));
 
     if (t == NULL || t->min_version <= of_key) return (kvp_wire_tomb_t){.digest = digest, .version = of_key};
     return (kvp_wire_tomb_t){.digest = kvp_wire_tomb_tenant(tenant), .version = t->min_version};
 }
 
 uint64_t
-kvp_owed_version(const kvp_master_t *m, uint32_t tenant, kvp_digest_t digest)
+kvp_owed_version(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest)
 {
-    return kvp_owed_tomb(m, tenant, digest).version;
+    const kvp_master_t *m = log->core;
+
+    return kvp_owed_tomb(&m->log, tenant, digest).version;
 }
 
 /* The value, 0 where it is new. Maps are made as long as they can get: no step of ours moves a long one. */
@@ -125,8 +132,9 @@ tell(kvp_master_t *m, kvp_session_t *node, uint32_t segment_id, const kvp_wire_t
 }
 
 void
-kvp_owed_remind(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs)
+kvp_owed_remind(kvp_interim_t *log, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs)
 {
+    kvp_master_t *m = log->core;
     uint32_t n = (uint32_t)(tombs->len / sizeof(kvp_wire_tomb_t));
 
     if (n > 0 && KVP_RULE(HELD_IS_TOLD)) tell(m, node, g->id, (const kvp_wire_tomb_t *)tombs->data, n);
@@ -138,15 +146,16 @@ queue(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
 {
     kvp_wire_tomb_t tomb = {.digest = digest, .version = version};
 
-    kvp_buf_append(&m->tomb_news, &tomb, sizeof tomb);
-    if (m->tomb_news.len >= BATCH * sizeof tomb) kvp_owed_flush(m);
+    kvp_buf_append(&m->log.tomb_news, &tomb, sizeof tomb);
+    if (m->log.tomb_news.len >= BATCH * sizeof tomb) kvp_owed_flush(&m->log);
 }
 
 void
-kvp_owed_flush(kvp_master_t *m)
+kvp_owed_flush(kvp_interim_t *log)
 {
-    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)m->tomb_news.data;
-    uint32_t n = (uint32_t)(m->tomb_news.len / sizeof *tombs);
+    kvp_master_t *m = log->core;
+    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)m->log.tomb_news.data;
+    uint32_t n = (uint32_t)(m->log.tomb_news.len / sizeof *tombs);
 
     if (n == 0) return;
     m->request_seq++; /* also where nobody is told: who waits for these waits for a later request */
@@ -156,20 +165,22 @@ kvp_owed_flush(kvp_master_t *m)
         /* A node of several segments is told once. */
         if (g->node != NULL && g->node->segments.next == &g->of_node) tell(m, g->node, g->id, tombs, n);
     }
-    kvp_buf_reset(&m->tomb_news);
+    kvp_buf_reset(&m->log.tomb_news);
 }
 
 /* What is new from now on it is told like all others, so it need not be met. Who gave up its only segment meanwhile, and mounts
  * another one, is told from the beginning. */
 void
-kvp_owed_greet(kvp_master_t *m, kvp_session_t *node)
+kvp_owed_greet(kvp_interim_t *log, kvp_session_t *node)
 {
-    if (m->tombs.n == 0) return;
+    kvp_master_t *m = log->core;
+
+    if (m->log.tombs.n == 0) return;
     node->tombs_from = m->request_seq;
     node->tombs_whole = UINT64_MAX; /* that is not told yet */
-    node->tombs_at = kvp_digestmap_end(&m->tombs);
+    node->tombs_at = kvp_digestmap_end(&m->log.tombs);
     kvp_list_del(&node->greeting);
-    kvp_list_add_tail(&m->greeting, &node->greeting);
+    kvp_list_add_tail(&m->log.greeting, &node->greeting);
 }
 
 /* The next of those that it was not told yet, as far as the step reaches. */
@@ -179,7 +190,7 @@ next_tombs(kvp_master_t *m, kvp_session_t *node, kvp_wire_tomb_t *batch, uint32_
     uint32_t n = 0, looks = LOOKS_A_RECORD * m->ctx.slice_left, start = node->tombs_at;
 
     for (; node->tombs_at > 0 && n < max && start - node->tombs_at < looks;) {
-        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->tombs, &node->tombs_at);
+        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->log.tombs, &node->tombs_at);
 
         if (found != NULL) batch[n++] = (kvp_wire_tomb_t){.digest = found->digest, .version = found->val};
     }
@@ -198,9 +209,9 @@ know_all(kvp_master_t *m, kvp_session_t *node)
 static void
 greet_some(kvp_master_t *m)
 {
-    kvp_owed_flush(m); /* an answer is to everything told before */
-    while (!kvp_list_is_empty(&m->greeting) && m->ctx.slice_left > 0) {
-        kvp_session_t *node = kvp_list_first(&m->greeting, kvp_session_t, greeting);
+    kvp_owed_flush(&m->log); /* an answer is to everything told before */
+    while (!kvp_list_is_empty(&m->log.greeting) && m->ctx.slice_left > 0) {
+        kvp_session_t *node = kvp_list_first(&m->log.greeting, kvp_session_t, greeting);
         kvp_wire_tomb_t batch[256];
         uint32_t n;
 
@@ -217,8 +228,9 @@ greet_some(kvp_master_t *m)
 
 /* One that cannot keep more keeps nothing that counts. */
 void
-kvp_owed_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
+kvp_owed_answer(kvp_interim_t *log, kvp_session_t *s, const kvp_frame_t *f)
 {
+    kvp_master_t *m = log->core;
     uint64_t request = f->hdr.request_id;
     Kvp__Pb__Reply *msg;
     kvp_pb_t pb;
@@ -241,14 +253,14 @@ kvp_owed_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 static void
 unref(kvp_master_t *m, kvp_digest_t digest)
 {
-    uint64_t *refs = kvp_digestmap_at(&m->tomb_refs, digest);
+    uint64_t *refs = kvp_digestmap_at(&m->log.tomb_refs, digest);
 
     if (*refs > 1) {
         --*refs;
         return;
     }
-    (void)kvp_digestmap_del(&m->tomb_refs, digest);
-    (void)kvp_digestmap_del(&m->tombs, digest);
+    (void)kvp_digestmap_del(&m->log.tomb_refs, digest);
+    (void)kvp_digestmap_del(&m->log.tombs, digest);
     queue(m, digest, 0);
 }
 
@@ -256,7 +268,7 @@ unref(kvp_master_t *m, kvp_digest_t digest)
 static void
 promise(kvp_master_t *m, kvp_waiter_t *w)
 {
-    if (w == NULL || kvp_journal_remembers(m)) return;
+    if (w == NULL || kvp_journal_remembers(&m->log)) return;
     w->has_strays = true;
     kvp_waiter_told(m, w);
 }
@@ -266,21 +278,21 @@ promise(kvp_master_t *m, kvp_waiter_t *w)
 static void
 hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
 {
-    bool is_new = kvp_digestmap_at(&m->removed, digest) == NULL;
+    bool is_new = kvp_digestmap_at(&m->log.removed, digest) == NULL;
 
-    if (m->journal.is_judge) return; /* that decides, and remembers all of it */
-    if (!kvp_owed_is_rebuilding(m)) return;
+    if (m->log.journal.is_judge) return; /* that decides, and remembers all of it */
+    if (!kvp_owed_is_rebuilding(&m->log)) return;
     kvp_ctx_spend(&m->ctx, 2 * TOMB_RECORDS);
-    if ((is_new && m->removed.n == GUESSES_MAX) || !raise_to(&m->tombs, digest, version, TOMBS_MAX)) {
-        m->is_rebuild_over = true;
+    if ((is_new && m->log.removed.n == GUESSES_MAX) || !raise_to(&m->log.tombs, digest, version, TOMBS_MAX)) {
+        m->log.is_rebuild_over = true;
         kvp_ctx_note(&m->ctx, "too much was removed before all nodes were back: what others hold is given up");
         return;
     }
-    (void)raise_to(&m->removed, digest, version, GUESSES_MAX);
-    if (is_new) ++*insert(&m->tomb_refs, digest, TOMBS_MAX);
+    (void)raise_to(&m->log.removed, digest, version, GUESSES_MAX);
+    if (is_new) ++*insert(&m->log.tomb_refs, digest, TOMBS_MAX);
     if (!KVP_RULE(HELD_IS_TOLD)) return;
     promise(m, w);
-    queue(m, digest, version_in(&m->tombs, digest));
+    queue(m, digest, version_in(&m->log.tombs, digest));
 }
 
 /* Nobody may report any more what was held against it. */
@@ -289,23 +301,23 @@ release_held(kvp_master_t *m)
 {
     uint32_t looks = LOOKS_A_RECORD * m->ctx.slice_left, start;
 
-    if (m->removed.cap == 0 || kvp_owed_is_rebuilding(m)) return;
-    if (m->removed_at == 0) m->removed_at = kvp_digestmap_end(&m->removed);
-    start = m->removed_at;
-    while (m->removed_at > 0 && m->ctx.slice_left > 0 && start - m->removed_at < looks) {
-        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->removed, &m->removed_at);
+    if (m->log.removed.cap == 0 || kvp_owed_is_rebuilding(&m->log)) return;
+    if (m->log.removed_at == 0) m->log.removed_at = kvp_digestmap_end(&m->log.removed);
+    start = m->log.removed_at;
+    while (m->log.removed_at > 0 && m->ctx.slice_left > 0 && start - m->log.removed_at < looks) {
+        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->log.removed, &m->log.removed_at);
         kvp_digest_t digest;
 
         if (found == NULL) continue;
         digest = found->digest;
-        (void)kvp_digestmap_del(&m->removed, digest);
+        (void)kvp_digestmap_del(&m->log.removed, digest);
         unref(m, digest);
         kvp_ctx_spend(&m->ctx, 2 * TOMB_RECORDS);
     }
-    kvp_ctx_spend(&m->ctx, 1 + (start - m->removed_at) / LOOKS_A_RECORD);
-    if (m->removed.n > 0) return;
-    kvp_digestmap_fini(&m->removed);
-    m->removed_at = 0;
+    kvp_ctx_spend(&m->ctx, 1 + (start - m->log.removed_at) / LOOKS_A_RECORD);
+    if (m->log.removed.n > 0) return;
+    kvp_digestmap_fini(&m->log.removed);
+    m->log.removed_at = 0;
 }
 
 /* Its node does not answer, and may be back with it. */
@@ -330,9 +342,10 @@ digest_of(const kvp_master_t *m, const kvp_obj_t *o)
 }
 
 kvp_wire_tomb_t
-kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o, bool is_promised)
+kvp_owed_dropped(kvp_interim_t *log, const kvp_obj_t *o, bool is_promised)
 {
-    bool is_rebuilding = kvp_owed_is_rebuilding(m);
+    kvp_master_t *m = log->core;
+    bool is_rebuilding = kvp_owed_is_rebuilding(&m->log);
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(m, o, places);
     kvp_wire_tomb_t tomb = {.version = 0};
@@ -345,24 +358,30 @@ kvp_owed_dropped(kvp_master_t *m, const kvp_obj_t *o, bool is_promised)
 }
 
 void
-kvp_owed_lost(kvp_master_t *m, const kvp_obj_t *o)
+kvp_owed_lost(kvp_interim_t *log, const kvp_obj_t *o)
 {
-    if (kvp_owed_is_rebuilding(m)) hold_against(m, digest_of(m, o), kvp_obj_version(o) - 1, NULL);
+    kvp_master_t *m = log->core;
+
+    if (kvp_owed_is_rebuilding(&m->log)) hold_against(m, digest_of(m, o), kvp_obj_version(o) - 1, NULL);
 }
 
 void
-kvp_owed_unknown(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
+kvp_owed_unknown(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
 {
+    kvp_master_t *m = log->core;
+
     hold_against(m, digest, kvp_min_u64(version, kvp_gen_make(m->ctx.term, 0)), w); /* whatever older terms have put */
 }
 
 bool
-kvp_owed_tell(kvp_master_t *m, kvp_retire_t *r)
+kvp_owed_tell(kvp_interim_t *log, kvp_retire_t *r)
 {
+    kvp_master_t *m = log->core;
+
     if (r->has_tomb) return true;
     kvp_ctx_spend(&m->ctx, TOMB_RECORDS);
-    if (!raise_to(&m->tombs, r->tomb.digest, r->tomb.version, TOMBS_MAX)) return false;
-    ++*insert(&m->tomb_refs, r->tomb.digest, TOMBS_MAX);
+    if (!raise_to(&m->log.tombs, r->tomb.digest, r->tomb.version, TOMBS_MAX)) return false;
+    ++*insert(&m->log.tomb_refs, r->tomb.digest, TOMBS_MAX);
     r->has_tomb = true;
     if (r->waiter != NULL) kvp_waiter_told(m, r->waiter);
     queue(m, r->tomb.digest, r->tomb.version);
@@ -370,19 +389,22 @@ kvp_owed_tell(kvp_master_t *m, kvp_retire_t *r)
 }
 
 void
-kvp_owed_retire(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
+kvp_owed_retire(kvp_interim_t *log, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
 {
+    kvp_master_t *m = log->core;
     bool is_told;
 
     if (tomb->version == 0) return;
     r->tomb = *tomb;
-    is_told = is_away(r->chunk->segment) && kvp_owed_tell(m, r);
+    is_told = is_away(r->chunk->segment) && kvp_owed_tell(&m->log, r);
     if (!is_told && r->waiter != NULL) kvp_list_add_tail(&r->waiter->retires, &r->of_waiter);
 }
 
 void
-kvp_owed_paid(kvp_master_t *m, kvp_retire_t *r)
+kvp_owed_paid(kvp_interim_t *log, kvp_retire_t *r)
 {
+    kvp_master_t *m = log->core;
+
     kvp_list_del(&r->of_waiter);
     if (!r->has_tomb) return;
     r->has_tomb = false;
@@ -393,18 +415,20 @@ kvp_owed_paid(kvp_master_t *m, kvp_retire_t *r)
  * than something. Whose records its extents have is not looked for: the tombstone stays until the count of extents under
  * such keys that are not dead is 0. */
 void
-kvp_owed_stray(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
+kvp_owed_stray(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
 {
-    if (w == NULL || kvp_journal_remembers(m) || !kvp_retire_is_readable(m, digest.hi)) return;
+    kvp_master_t *m = log->core;
+
+    if (w == NULL || kvp_journal_remembers(&m->log) || !kvp_retire_is_readable(m, digest.hi)) return;
     kvp_ctx_spend(&m->ctx, TOMB_RECORDS);
-    if (kvp_digestmap_at(&m->strays, digest) == NULL) {
-        if (m->strays.n >= STRAYS_MAX || !raise_to(&m->tombs, digest, version, TOMBS_MAX)) return;
-        *insert(&m->strays, digest, STRAYS_MAX) = 1;
-        ++*insert(&m->tomb_refs, digest, TOMBS_MAX);
+    if (kvp_digestmap_at(&m->log.strays, digest) == NULL) {
+        if (m->log.strays.n >= STRAYS_MAX || !raise_to(&m->log.tombs, digest, version, TOMBS_MAX)) return;
+        *insert(&m->log.strays, digest, STRAYS_MAX) = 1;
+        ++*insert(&m->log.tomb_refs, digest, TOMBS_MAX);
     }
-    (void)raise_to(&m->tombs, digest, version, TOMBS_MAX);
+    (void)raise_to(&m->log.tombs, digest, version, TOMBS_MAX);
     promise(m, w);
-    queue(m, digest, version_in(&m->tombs, digest));
+    queue(m, digest, version_in(&m->log.tombs, digest));
 }
 
 static void
@@ -412,24 +436,26 @@ pay_strays(kvp_master_t *m)
 {
     uint32_t looks = LOOKS_A_RECORD * m->ctx.slice_left, start;
 
-    if (m->strays.n == 0) return;
-    if (m->strays_at == 0) m->strays_at = kvp_digestmap_end(&m->strays);
-    start = m->strays_at;
-    while (m->strays_at > 0 && start - m->strays_at < looks) {
-        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->strays, &m->strays_at);
+    if (m->log.strays.n == 0) return;
+    if (m->log.strays_at == 0) m->log.strays_at = kvp_digestmap_end(&m->log.strays);
+    start = m->log.strays_at;
+    while (m->log.strays_at > 0 && start - m->log.strays_at < looks) {
+        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->log.strays, &m->log.strays_at);
         kvp_digest_t digest;
 
         if (found == NULL || kvp_retire_is_readable(m, found->digest.hi)) continue;
         digest = found->digest;
-        (void)kvp_digestmap_del(&m->strays, digest);
+        (void)kvp_digestmap_del(&m->log.strays, digest);
         unref(m, digest);
     }
-    kvp_ctx_spend(&m->ctx, 1 + (start - m->strays_at) / LOOKS_A_RECORD);
+    kvp_ctx_spend(&m->ctx, 1 + (start - m->log.strays_at) / LOOKS_A_RECORD);
 }
 
 void
-kvp_owed_some(kvp_master_t *m)
+kvp_owed_some(kvp_interim_t *log)
 {
+    kvp_master_t *m = log->core;
+
     touch_some(m);
     pay_strays(m);
     release_held(m);
@@ -438,11 +464,12 @@ kvp_owed_some(kvp_master_t *m)
 
 /* ---- bumps: a tombstone for all keys of a tenant, which every node keeps for good */
 bool
-kvp_owed_bumped(kvp_master_t *m, const kvp_tenant_t *t)
+kvp_owed_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
 {
+    kvp_master_t *m = log->core;
     kvp_digest_t digest = kvp_wire_tomb_tenant(t->id);
 
-    if (!raise_to(&m->tombs, digest, t->min_version, TOMBS_MAX + TENANT_TOMBS)) return false;
+    if (!raise_to(&m->log.tombs, digest, t->min_version, TOMBS_MAX + TENANT_TOMBS)) return false;
     queue(m, digest, t->min_version);
     return true;
 }
@@ -457,8 +484,8 @@ learn_bump(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
     if (t->epoch == 0) t->epoch = 1; /* how many they were is not known: that there was one is */
     if (tomb->version > t->min_version) {
         t->min_version = tomb->version;
-        (void)kvp_owed_bumped(m, t);
-        kvp_journal_bumped(m, t);
+        (void)kvp_owed_bumped(&m->log, t);
+        kvp_journal_bumped(&m->log, t);
         kvp_bump_sweep(m, t);
     }
     kvp_tenant_rele(m, t);
@@ -467,8 +494,9 @@ learn_bump(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
 /* ---- what a node kept for a master that is gone. Whose memory it was meant for is not known, so it is never paid: the
  * reference is nobody's. */
 void
-kvp_owed_learn(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
+kvp_owed_learn(kvp_interim_t *log, const kvp_wire_tomb_t *tomb)
 {
+    kvp_master_t *m = log->core;
     uint32_t oid;
 
     if (tomb->version >= kvp_gen_make(m->ctx.term, 0)) return; /* no older term can have said so */
@@ -476,7 +504,8 @@ kvp_owed_learn(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
         learn_bump(m, tomb);
         return;
     }
-    if (raise_to(&m->tombs, tomb->digest, tomb->version, TOMBS_MAX)) ++*insert(&m->tomb_refs, tomb->digest, TOMBS_MAX);
+    if (raise_to(&m->log.tombs, tomb->digest, tomb->version, TOMBS_MAX))
+        ++*insert(&m->log.tomb_refs, tomb->digest, TOMBS_MAX);
     oid = kvp_objindex_find(m->index, tomb->digest);
     if (oid == KVP_OID_NONE || kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) return;
     if (kvp_obj_version(kvp_obj(m->index, oid)) > tomb->version) return;
@@ -497,42 +526,48 @@ is_any_away(const kvp_master_t *m)
 static void
 let_go_idle(kvp_master_t *m)
 {
-    bool is_idle = m->tombs.n == 0 && m->strays.n == 0 && !m->is_touching && kvp_list_is_empty(&m->greeting);
+    bool is_idle =
+        m->log.tombs.n == 0 && m->log.strays.n == 0 && !m->log.is_touching && kvp_list_is_empty(&m->log.greeting);
 
-    if (!is_idle || m->tombs.cap + m->strays.cap == 0) {
-        m->tombs_idle_ns = 0;
+    if (!is_idle || m->log.tombs.cap + m->log.strays.cap == 0) {
+        m->log.tombs_idle_ns = 0;
         return;
     }
-    if (m->tombs_idle_ns == 0) m->tombs_idle_ns = m->ctx.now_ns;
-    if (m->ctx.now_ns - m->tombs_idle_ns < IDLE_NS) return;
-    m->tombs_idle_ns = 0;
+    if (m->log.tombs_idle_ns == 0) m->log.tombs_idle_ns = m->ctx.now_ns;
+    if (m->ctx.now_ns - m->log.tombs_idle_ns < IDLE_NS) return;
+    m->log.tombs_idle_ns = 0;
     if (is_any_away(m)) return;
-    kvp_digestmap_fini(&m->tombs);
-    kvp_digestmap_fini(&m->tomb_refs);
-    kvp_digestmap_fini(&m->strays);
-    m->tombs_touched = m->strays_at = 0;
+    kvp_digestmap_fini(&m->log.tombs);
+    kvp_digestmap_fini(&m->log.tomb_refs);
+    kvp_digestmap_fini(&m->log.strays);
+    m->log.tombs_touched = m->log.strays_at = 0;
 }
 
 void
-kvp_owed_tick(kvp_master_t *m)
+kvp_owed_tick(kvp_interim_t *log)
 {
+    kvp_master_t *m = log->core;
+
     let_go_idle(m);
 }
 
 uint64_t
-kvp_owed_memory_bytes(const kvp_master_t *m)
+kvp_owed_memory_bytes(const kvp_interim_t *log)
 {
-    uint64_t places = (uint64_t)m->tombs.cap + m->tomb_refs.cap + m->strays.cap + m->removed.cap;
+    const kvp_master_t *m = log->core;
+    uint64_t places = (uint64_t)m->log.tombs.cap + m->log.tomb_refs.cap + m->log.strays.cap + m->log.removed.cap;
 
     return places * sizeof(kvp_digestmap_at_t);
 }
 
 void
-kvp_owed_fini(kvp_master_t *m)
+kvp_owed_fini(kvp_interim_t *log)
 {
-    kvp_digestmap_fini(&m->tombs);
-    kvp_digestmap_fini(&m->tomb_refs);
-    kvp_digestmap_fini(&m->strays);
-    kvp_digestmap_fini(&m->removed);
-    kvp_buf_fini(&m->tomb_news);
+    kvp_master_t *m = log->core;
+
+    kvp_digestmap_fini(&m->log.tombs);
+    kvp_digestmap_fini(&m->log.tomb_refs);
+    kvp_digestmap_fini(&m->log.strays);
+    kvp_digestmap_fini(&m->log.removed);
+    kvp_buf_fini(&m->log.tomb_news);
 }

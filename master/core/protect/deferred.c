@@ -201,7 +201,7 @@ begin_keeping(kvp_master_t *m, kvp_waiter_t *w)
 static bool
 must_keep(const kvp_master_t *m, const kvp_waiter_t *w)
 {
-    if (!w->has_tombs || w->err != KVP_OK || kvp_journal_remembers(m)) return false;
+    if (!w->has_tombs || w->err != KVP_OK || kvp_journal_remembers(&m->log)) return false;
     return (w->has_strays || w->left > 0) && !is_kept(m, w);
 }
 
@@ -285,10 +285,10 @@ kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait)
         w->is_lease_awaited = true;
         kvp_lease_wait(m, w);
     }
-    if (kvp_journal_withholds(m)) {
+    if (kvp_journal_withholds(&m->log)) {
         w->is_durable_awaited = true;
-        w->after = m->journal.end;
-        kvp_list_add_tail(&m->journal.waiters, &w->durable);
+        w->after = m->log.journal.end;
+        kvp_list_add_tail(&m->log.journal.waiters, &w->durable);
     } else {
         owe_soon(m, w);
     }
@@ -314,7 +314,7 @@ tell_owed(kvp_master_t *m, kvp_waiter_t *w)
 
         if (m->ctx.slice_left == 0) return false;
         kvp_list_del(&r->of_waiter);
-        w->is_unkept |= !kvp_owed_tell(m, r);
+        w->is_unkept |= !kvp_owed_tell(&m->log, r);
     }
     return true;
 }
@@ -327,7 +327,7 @@ owe(kvp_master_t *m, kvp_waiter_t *w)
         kvp_heap_add(&m->waiters, &w->due, m->ctx.now_ns);
         return;
     }
-    if (w->is_unkept && !kvp_journal_remembers(m)) return;
+    if (w->is_unkept && !kvp_journal_remembers(&m->log)) return;
     w->is_dead_awaited = false;
     settle(m, w);
 }

@@ -543,7 +543,7 @@ kvp_group_seen(kvp_master_t *m, const kvp_tenant_t *t, kvp_digest_t digest)
 void
 kvp_groups_settle(kvp_master_t *m)
 {
-    if (!kvp_owed_is_rebuilding(m))
+    if (!kvp_owed_is_rebuilding(&m->log))
         kvp_list_splice(&m->orphans, &m->leavers); /* nobody brings the rest of their groups */
     while (m->ctx.slice_left > 0 && !kvp_list_is_empty(&m->leavers)) {
         kvp_member_t *mb = kvp_list_first(&m->leavers, kvp_member_t, of_owner);

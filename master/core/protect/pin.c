@@ -28,8 +28,8 @@ kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
 bool
 kvp_pin_is_over(const kvp_master_t *m)
 {
-    return m->pinned.n > 0 && !kvp_owed_is_rebuilding(m) && m->ctx.st.soft_pinned_bytes > m->known_bytes / SOFT_SHARE &&
-           KVP_RULE(PIN_BUDGET);
+    return m->pinned.n > 0 && !kvp_owed_is_rebuilding(&m->log) &&
+           m->ctx.st.soft_pinned_bytes > m->known_bytes / SOFT_SHARE && KVP_RULE(PIN_BUDGET);
 }
 
 void

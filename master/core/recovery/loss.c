@@ -121,7 +121,7 @@ watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     if (is_slow != g->is_slow) {
         g->is_slow = is_slow;
         m->slow_n += is_slow ? 1 : UINT32_MAX;
-        if (is_slow) kvp_owed_expect(m, g->objects);
+        if (is_slow) kvp_owed_expect(&m->log, g->objects);
         kvp_ctx_space_news(&m->ctx);
     }
     if (kvp_segment_is_passed_over(m, g) || g->state != KVP_SEG_UP) (void)kvp_evict_leave_segment(m, g);

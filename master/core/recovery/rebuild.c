@@ -408,7 +408,7 @@ enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     c->tenant->objects++;
     m->ctx.st.objects++;
     m->ctx.st.adopted++;
-    if (!m->journal.is_judge) kvp_journal_commit(m, oid, t->desc.digest);
+    if (!m->log.journal.is_judge) kvp_journal_commit(&m->log, oid, t->desc.digest);
     if (heir != NULL) kvp_attempt_draft(m, heir, oid);
 }
 
@@ -430,7 +430,7 @@ give_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant)
 static bool
 is_gone(const kvp_master_t *m, kvp_segment_t *g, const told_t *t)
 {
-    kvp_wire_tomb_t tomb = kvp_owed_tomb(m, t->desc.tenant, t->desc.digest);
+    kvp_wire_tomb_t tomb = kvp_owed_tomb(&m->log, t->desc.tenant, t->desc.digest);
 
     if (t->desc.version > tomb.version || !KVP_RULE(TOMBSTONE)) return false;
     kvp_buf_append(&g->report->reminders, &tomb, sizeof tomb);
@@ -443,9 +443,9 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     uint32_t slot, joins;
 
     if (!is_sound(m, c, t) || t->desc.offset < kvp_slab_tail(c->slab)) return false;
-    if (!kvp_owed_is_rebuilding(m)) return false;
+    if (!kvp_owed_is_rebuilding(&m->log)) return false;
     if (is_gone(m, c->segment, t)) return false;
-    if (!kvp_ledger_admits(m, t->desc.digest, t->desc.version)) return false;
+    if (!kvp_ledger_admits(&m->log, t->desc.digest, t->desc.version)) return false;
     if (!give_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
     if (!is_wanted(m, c->segment, t, &joins)) return false;
@@ -550,7 +550,7 @@ take_tombs(kvp_master_t *m, kvp_rd_t *rd, uint32_t n)
 
     if (n > 0 && tombs == NULL) return false;
     for (uint32_t i = 0; i < n; i++)
-        kvp_owed_learn(m, &tombs[i]);
+        kvp_owed_learn(&m->log, &tombs[i]);
     return true;
 }
 
@@ -587,7 +587,7 @@ on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Repo
         spoil(m, g, s, "a report that breaks the rules");
         return;
     }
-    kvp_owed_remind(m, g, s, &r->reminders);
+    kvp_owed_remind(&m->log, g, s, &r->reminders);
     kvp_ctx_spend(&m->ctx, msg->n);
     r->is_busy = true;
     r->is_last = msg->is_last;

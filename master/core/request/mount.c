@@ -75,7 +75,7 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
     kvp_segment_t *old = find_name(m, msg->name), *g;
     bool is_older =
         (msg->mounted_term != 0 && msg->mounted_term < m->ctx.term) || kvp_report_was_cut(m, msg->uuid.data);
-    bool is_believed = is_older && kvp_owed_is_rebuilding(m) && !is_spoiled(m, msg->uuid.data);
+    bool is_believed = is_older && kvp_owed_is_rebuilding(&m->log) && !is_spoiled(m, msg->uuid.data);
 
     if (!msg->is_fresh && !is_believed && KVP_RULE(RESET_OF_STRANGE_MEMORY)) {
         reply->is_reset = true;

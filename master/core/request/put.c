@@ -102,7 +102,7 @@ check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
 {
     if (put->len > kvp_segment_longest_chunk(m))
         return kvp_put_may_nodes_come(m) ? KVP_RETRY_AFTER : m->up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
-    if (kvp_journal_is_behind(m)) return KVP_RETRY_AFTER;
+    if (kvp_journal_is_behind(&m->log)) return KVP_RETRY_AFTER;
     if (kvp_attempt_find(m, p->session, put->attempt) != NULL) return KVP_INVALID;
     if (kvp_recent_find(&p->session->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
     return is_over_limit(m, p->session, put->len, p->copies) ? KVP_LIMIT : KVP_OK;
@@ -261,7 +261,7 @@ again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, kvp_err_t what,
     kvp_waiter_t *first = kvp_waiter_find(s, kvp_recent_answer(&s->recent, attempt));
 
     if (!KVP_RULE(AGAIN_WAITS)) first = NULL;
-    if (first == NULL && !kvp_journal_withholds(m)) return what;
+    if (first == NULL && !kvp_journal_withholds(&m->log)) return what;
     if (!may_wait(s, reply)) return KVP_LIMIT;
     if (first != NULL) kvp_waiter_line_up(reply->waiter, first);
     return what;
@@ -297,7 +297,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
     is_undead = kvp_retire_is_readable(m, a->digest.hi);
     may_be_known = a->is_upsert || (reply->waits && KVP_RULE(REVOKE_EVICTED));
-    waits = may_be_known || is_undead || m->journal.is_on;
+    waits = may_be_known || is_undead || m->log.journal.is_on;
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
         /* What is sealed a later master would adopt: it is dead before its writer hears that it was refused. Of who waits
@@ -313,9 +313,9 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
      * the time of a lease, who do not look. */
     if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_undead && KVP_RULE(REVOKE_UNDEAD)))
         (void)kvp_revoke(a->tenant, a->digest);
-    if (is_undead) kvp_owed_stray(m, a->digest, kvp_obj_version(kvp_obj(m->index, oid)) - 1, reply->waiter);
+    if (is_undead) kvp_owed_stray(&m->log, a->digest, kvp_obj_version(kvp_obj(m->index, oid)) - 1, reply->waiter);
     reply->has_revoked |= may_be_known;
-    kvp_journal_commit(m, oid, a->digest);
+    kvp_journal_commit(&m->log, oid, a->digest);
     if (a->is_upsert) supersede(m, a, reply->waiter);
     kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED, waits ? answer_of(reply) : 0);
     kvp_attempt_close(m, a);

@@ -371,7 +371,7 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
     stats_out->term = m->ctx.term;
     stats_out->probed_bytes = m->probes.bytes;
     stats_out->young_probed_bytes = kvp_probe_young_bytes(m);
-    stats_out->memory_bytes = kvp_objindex_memory_bytes(m->index) + m->slab_bytes + kvp_owed_memory_bytes(m);
+    stats_out->memory_bytes = kvp_objindex_memory_bytes(m->index) + m->slab_bytes + kvp_owed_memory_bytes(&m->log);
 }
 
 void

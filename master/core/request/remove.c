@@ -24,7 +24,7 @@ refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     const char *why = NULL;
 
-    if (kvp_journal_is_behind(m)) why = "too much is not durable yet";
+    if (kvp_journal_is_behind(&m->log)) why = "too much is not durable yet";
     if (!m->is_named && m->segment_seq == 0)
         why = "no node has offered memory yet";
     else
@@ -62,9 +62,9 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
         return KVP_HELD;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
-    kvp_owed_stray(m, digest, kvp_obj_version(o), w);
+    kvp_owed_stray(&m->log, digest, kvp_obj_version(o), w);
     kvp_obj_drop(m, oid, 0, w);
-    kvp_owed_unknown(m, digest, UINT64_MAX, w); /* a node may still tell of a newer version */
+    kvp_owed_unknown(&m->log, digest, UINT64_MAX, w); /* a node may still tell of a newer version */
     kvp_ctx_space_news(&m->ctx); /* a window may go over what could not be evicted before */
     m->ctx.st.removes++;
     return KVP_OK;
@@ -106,15 +106,15 @@ remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t diges
     uint64_t version = version_before(m, oid);
 
     revoke_absent(m, t, digest, mode->waits);
-    kvp_owed_stray(m, digest, version, w);
+    kvp_owed_stray(&m->log, digest, version, w);
     if (is_of_another(m, t, oid)) { /* as is what else is known of the digest */
-        kvp_owed_unknown(m, digest, version, w);
+        kvp_owed_unknown(&m->log, digest, version, w);
         return;
     }
     /* What a bump has hidden is gone when some node keeps that in mind. */
     if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->index, oid)->state == KVP_OBJ_COMMITTED) kvp_waiter_follow(m, w);
-    kvp_owed_unknown(m, digest, UINT64_MAX, w);
-    kvp_ledger_unknown(m, digest);
+    kvp_owed_unknown(&m->log, digest, UINT64_MAX, w);
+    kvp_ledger_unknown(&m->log, digest);
 }
 
 void
@@ -361,7 +361,8 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     if (has_too_many_jobs(s) || !kvp_waiter_may_open(s, 0)) {
         kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many removals under way");
-    } else if (kvp_owed_is_rebuilding(m) || m->journal.is_settling) { /* a walk cannot meet what was not reported yet */
+    } else if (kvp_owed_is_rebuilding(&m->log) ||
+               m->log.journal.is_settling) { /* a walk cannot meet what was not reported yet */
         refuse_while_rebuilding(m, s, &f->hdr);
     } else if (msg->pattern[0] != '\0' && (code = compile(msg->pattern)) == NULL) {
         kvp_reply_plain(m, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");
@@ -411,8 +412,8 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         t->min_version = kvp_gen_make(m->ctx.term, m->gen_seq);
         w = kvp_waiter_open(s, &f->hdr, 0);
         kvp_waiter_told(m, w);
-        w->has_strays = kvp_owed_bumped(m, t) && !kvp_journal_remembers(m);
-        kvp_journal_bumped(m, t);
+        w->has_strays = kvp_owed_bumped(&m->log, t) && !kvp_journal_remembers(&m->log);
+        kvp_journal_bumped(&m->log, t);
         if (KVP_RULE(BUMP_REVOKES)) (void)kvp_revoke_all(t);
         kvp_bump_sweep(m, t);
         w->epoch = t->epoch;

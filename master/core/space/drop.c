@@ -52,10 +52,10 @@ drop(kvp_master_t *m, uint32_t oid, const leave_t *leave)
 
         kvp_obj_del_place(m, oid, &places[i]);
         r = kvp_retire_place(m, &places[i], leave->owner, leave->waiter);
-        if (leave->is_superseded && kvp_journal_withholds(m) && KVP_RULE(SUPERSEDED_STAYS))
+        if (leave->is_superseded && kvp_journal_withholds(&m->log) && KVP_RULE(SUPERSEDED_STAYS))
             kvp_retire_hold_back(m, r, &leave->tomb);
         else
-            kvp_owed_retire(m, r, &leave->tomb);
+            kvp_owed_retire(&m->log, r, &leave->tomb);
         if (was_served) kvp_retire_of_key(m, r, o->id);
     }
     if (o->tickets > 0)
@@ -69,8 +69,8 @@ kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter
 {
     leave_t leave = {.owner = owner, .waiter = waiter};
 
-    leave.tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid), waiter != NULL);
-    kvp_journal_gone(m, kvp_obj(m->index, oid));
+    leave.tomb = kvp_owed_dropped(&m->log, kvp_obj(m->index, oid), waiter != NULL);
+    kvp_journal_gone(&m->log, kvp_obj(m->index, oid));
     drop(m, oid, &leave);
 }
 
@@ -79,7 +79,7 @@ kvp_obj_supersede(kvp_master_t *m, uint32_t oid, kvp_waiter_t *waiter)
 {
     leave_t leave = {
         .waiter = waiter,
-        .tomb = kvp_owed_dropped(m, kvp_obj(m->index, oid), true),
+        .tomb = kvp_owed_dropped(&m->log, kvp_obj(m->index, oid), true),
         .is_superseded = true,
     };
 
@@ -91,7 +91,7 @@ kvp_obj_lose(kvp_master_t *m, uint32_t oid)
 {
     static const leave_t leave;
 
-    kvp_owed_lost(m, kvp_obj(m->index, oid));
-    kvp_journal_lost(m, kvp_obj(m->index, oid));
+    kvp_owed_lost(&m->log, kvp_obj(m->index, oid));
+    kvp_journal_lost(&m->log, kvp_obj(m->index, oid));
     drop(m, oid, &leave);
 }

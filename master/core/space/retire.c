@@ -97,10 +97,10 @@ kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_wai
 void
 kvp_retire_hold_back(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
 {
-    r->after = m->journal.end;
+    r->after = m->log.journal.end;
     r->held_back = *tomb;
     kvp_list_del(&r->queue);
-    kvp_list_add_tail(&m->journal.retires, &r->queue);
+    kvp_list_add_tail(&m->log.journal.retires, &r->queue);
 }
 
 void
@@ -110,7 +110,7 @@ kvp_retire_go_on(kvp_master_t *m, kvp_retire_t *r)
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
     want_sending(m, r->chunk->segment);
-    kvp_owed_retire(m, r, &r->held_back);
+    kvp_owed_retire(&m->log, r, &r->held_back);
     kvp_ctx_spend(&m->ctx, 1);
 }
 
@@ -170,7 +170,7 @@ static void
 discard(kvp_master_t *m, kvp_retire_t *r)
 {
     end_wait(m, r);
-    kvp_owed_paid(m, r);
+    kvp_owed_paid(&m->log, r);
     kvp_list_del(&r->link);
     kvp_list_del(&r->queue);
     kvp_list_del(&r->claimed);
@@ -248,7 +248,7 @@ kvp_retire_set_dead(kvp_master_t *m, kvp_retire_t *r)
 {
     r->state = KVP_RT_DEAD;
     end_undead(r);
-    kvp_owed_paid(m, r);
+    kvp_owed_paid(&m->log, r);
     end_wait(m, r);
 }
 

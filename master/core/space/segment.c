@@ -85,7 +85,7 @@ kvp_segment_set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
     if (g->state != KVP_SEG_UP && state == KVP_SEG_UP) up_add(m, g);
     g->state = state;
     if (g->aside.n > 0) m->has_aside = true;
-    if (state == KVP_SEG_LOST && !g->is_dropped) kvp_owed_expect(m, g->objects);
+    if (state == KVP_SEG_LOST && !g->is_dropped) kvp_owed_expect(&m->log, g->objects);
     kvp_ctx_space_news(&m->ctx);
 }
 
@@ -155,7 +155,7 @@ kvp_segment_up(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s)
     kvp_segment_set_state(m, g, KVP_SEG_UP);
     kvp_fence_tell(m, s, 0); /* who died while it was away */
     kvp_retire_resend(m, g);
-    if (is_first) kvp_owed_greet(m, s);
+    if (is_first) kvp_owed_greet(&m->log, s);
 }
 
 /* ---- going away */

@@ -434,7 +434,7 @@ test_journal_that_is_lost(void **state)
     assert_int_equal(kvp_master_create(&w->conf, w->now, &m), KVP_OK);
     assert_int_equal(kvp_master_restore(m, w->journal.data, w->journal.len), KVP_OK);
     assert_int_equal(kvp_master_open_journal(m, &end), KVP_OK);
-    assert_true(m->journal.is_judge && m->ctx.term > w->conf.term); /* as it named a term that is in use */
+    assert_true(m->log.journal.is_judge && m->ctx.term > w->conf.term); /* as it named a term that is in use */
     kvp_master_destroy(m);
     world_restart(w);
     (void)node_open(w, a);
@@ -514,7 +514,7 @@ is_known(const world_t *w, const kvp_master_t *m, uint32_t k, uint64_t version)
 {
     kvp_digest_t digest = digest_of(w, key_name("k", k));
     const kvp_tenant_t *t = kvp_tenant_find(m, 0);
-    const uint64_t *at = kvp_digestmap_at(&m->journal.known, digest);
+    const uint64_t *at = kvp_digestmap_at(&m->log.journal.known, digest);
     uint64_t now = at == NULL || (t != NULL && *at <= t->min_version) ? 0 : *at;
 
     return now == version;
@@ -532,11 +532,11 @@ check_cut(const world_t *w, const moment_t *moments, size_t cut)
     while (moments[i + 1].end <= end)
         i++;
     if (end < moments[0].end) { /* not even its beginning */
-        assert_false(m->journal.is_judge);
+        assert_false(m->log.journal.is_judge);
         kvp_master_destroy(m);
         return;
     }
-    assert_true(m->journal.is_judge);
+    assert_true(m->log.journal.is_judge);
     for (uint32_t k = 0; k < KEYS; k++) {
         bool is_old = is_known(w, m, k, moments[i].versions[k]);
         bool may_be_new = end > moments[i].end && is_known(w, m, k, moments[i + 1].versions[k]);
