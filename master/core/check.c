@@ -23,9 +23,9 @@ check_extents(const kvp_master_t *m, const kvp_chunk_t *c)
         } else {
             const kvp_obj_t *o;
 
-            if (kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left) != owner) return "an extent has no object";
-            o = kvp_obj(m->index, owner);
-            if (!kvp_obj_lies_at(m, o, c, slot)) return "an extent and its object differ";
+            if (kvp_objindex_walk(m->cat.index, &cursor, UINT32_MAX, &left) != owner) return "an extent has no object";
+            o = kvp_obj(m->cat.index, owner);
+            if (!kvp_obj_lies_at(&m->cat, o, c, slot)) return "an extent and its object differ";
         }
     }
     return NULL;
@@ -58,7 +58,7 @@ add_chunk(const kvp_master_t *m, const kvp_chunk_t *c, sums_t *sums)
         sums->used += kvp_slab_len(c->slab, slot);
         if (kvp_retire_of(m, c, slot) != NULL) continue;
         sums->objects++;
-        sums->held += kvp_obj(m->index, kvp_slab_owner(c->slab, slot))->tickets;
+        sums->held += kvp_obj(m->cat.index, kvp_slab_owner(c->slab, slot))->tickets;
     }
 }
 
@@ -147,14 +147,14 @@ check_segment(const kvp_master_t *m, const kvp_segment_t *g, sums_t *totals)
 static const char *
 check_up(const kvp_master_t *m, const kvp_segment_t *g)
 {
-    bool is_listed = g->up_at < m->up_n && m->up[g->up_at] == g;
+    bool is_listed = g->up_at < m->cat.up_n && m->cat.up[g->up_at] == g;
     uint32_t of_host = 0, counted = 0;
 
     if (is_listed != (g->state == KVP_SEG_UP)) return "the list of segments that take puts is wrong";
     if (is_listed != (g->up_chunk.at != 0)) return "the longest chunks are of other segments";
-    for (uint32_t i = 0; i < m->up_n; i++)
-        of_host += m->up[i]->host == g->host;
-    (void)kvp_umap_get(&m->up_hosts, g->host, &counted);
+    for (uint32_t i = 0; i < m->cat.up_n; i++)
+        of_host += m->cat.up[i]->host == g->host;
+    (void)kvp_umap_get(&m->cat.up_hosts, g->host, &counted);
     return of_host == counted ? NULL : "the segments of a host are miscounted";
 }
 
@@ -164,7 +164,7 @@ check_segments(const kvp_master_t *m)
     sums_t totals = {0};
     uint64_t size = 0, known = 0, n = 0, claims = 0, up = 0, slow = 0, lost = 0;
 
-    kvp_list_foreach (pos, &m->segments) {
+    kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
         const char *why = g->is_dropped ? NULL : check_segment(m, g, &totals);
 
@@ -184,34 +184,34 @@ check_segments(const kvp_master_t *m)
     if (totals.retiring != m->ctx.st.retiring_bytes) return "retiring bytes of the pool are wrong";
     if (totals.quarantined != m->ctx.st.quarantine_bytes) return "quarantined bytes of the pool are wrong";
     if (claims != m->claims) return "the keys that have a window are miscounted";
-    if (size != m->ctx.st.size_bytes || n != m->ctx.st.segments || known != m->known_bytes)
+    if (size != m->ctx.st.size_bytes || n != m->ctx.st.segments || known != m->cat.known_bytes)
         return "the size of the pool is wrong";
-    if (up != m->up_n || slow != m->slow_n || lost != m->lost_n) return "segments are miscounted";
-    return kvp_heap_check(&m->up_chunks);
+    if (up != m->cat.up_n || slow != m->cat.slow_n || lost != m->cat.lost_n) return "segments are miscounted";
+    return kvp_heap_check(&m->cat.up_chunks);
 }
 
 /* ---- objects */
 static uint32_t
 tenant_of(const kvp_master_t *m, const kvp_obj_t *o)
 {
-    if (o->state == KVP_OBJ_COMMITTED) return kvp_obj_tenant(m, o)->id;
-    return kvp_attempt_of(m, o)->tenant->id;
+    if (o->state == KVP_OBJ_COMMITTED) return kvp_obj_tenant(&m->cat, o)->id;
+    return kvp_attempt_of(&m->cat, o)->tenant->id;
 }
 
 static uint32_t
 indexed_as(const kvp_master_t *m, const kvp_obj_t *o)
 {
-    return kvp_objindex_find(m->index, kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, tenant_of(m, o)));
+    return kvp_objindex_find(m->cat.index, kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, tenant_of(m, o)));
 }
 
 static const char *
 check_copies(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, o, places), hosts[KVP_REPLICAS_MAX];
+    uint32_t n = kvp_obj_places(&m->cat, o, places), hosts[KVP_REPLICAS_MAX];
 
     for (uint32_t i = 0; i < n; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, places[i].chunk);
+        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
 
         if (c == NULL || kvp_slab_owner(c->slab, places[i].slot) != oid) return "a copy lies where another does";
         hosts[i] = c->segment->host;
@@ -225,8 +225,9 @@ static const char *
 check_attempt(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const kvp_attempt_t *a)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t placed = kvp_obj_places(m, o, places), waiting = list_len(&a->claims);
-    const kvp_attempt_t *heir = a->over == KVP_OID_NONE ? NULL : kvp_attempt_heir(m, kvp_obj(m->index, a->over));
+    uint32_t placed = kvp_obj_places(&m->cat, o, places), waiting = list_len(&a->claims);
+    const kvp_attempt_t *heir =
+        a->over == KVP_OID_NONE ? NULL : kvp_attempt_heir(&m->cat, kvp_obj(m->cat.index, a->over));
 
     if (placed + waiting == 0 || placed + waiting > a->copies) return "the copies of an attempt are miscounted";
     if (waiting > 0 && a->pend == NULL) return "an attempt waits for nobody";
@@ -240,7 +241,7 @@ check_attempt(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const kvp
 static bool
 may_be_listed(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
 {
-    const kvp_member_t *mb = kvp_group_member(m, o);
+    const kvp_member_t *mb = kvp_group_member(&m->cat, o);
 
     if (o->state != KVP_OBJ_COMMITTED) return false;
     if (mb == NULL) return o->pin != KVP_PIN_HARD;
@@ -251,7 +252,7 @@ may_be_listed(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
 static bool
 has_ticket(const kvp_master_t *m, const kvp_obj_t *o)
 {
-    const kvp_member_t *mb = kvp_group_member(m, o);
+    const kvp_member_t *mb = kvp_group_member(&m->cat, o);
 
     return mb == NULL ? o->tickets > 0 : mb->group->held_n + mb->group->reserved_n > 0;
 }
@@ -272,24 +273,24 @@ static const char *
 check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint32_t *tickets)
 {
     bool is_unfinished = o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_DRAFT;
-    const kvp_attempt_t *a = is_unfinished ? kvp_attempt_of(m, o) : NULL;
+    const kvp_attempt_t *a = is_unfinished ? kvp_attempt_of(&m->cat, o) : NULL;
     const char *why = check_listed(m, oid, o);
 
     if (why != NULL) return why;
     if (is_unfinished != (a != NULL)) return "an object and its attempt disagree";
     if (a != NULL && a->oid != oid) return "an attempt is another object's";
     if (o->tickets != tickets[oid]) return "the tickets of an object are miscounted";
-    if (o->state == KVP_OBJ_GONE ? kvp_obj_chunk(m, o) != NULL || o->tickets == 0
+    if (o->state == KVP_OBJ_GONE ? kvp_obj_chunk(&m->cat, o) != NULL || o->tickets == 0
                                  : indexed_as(m, o) != (o->state == KVP_OBJ_DRAFT ? a->over : oid))
         return "an object is not indexed, or still is";
-    if (o->state == KVP_OBJ_COMMITTED && kvp_obj_chunk(m, o) == NULL) return "an object lies nowhere";
+    if (o->state == KVP_OBJ_COMMITTED && kvp_obj_chunk(&m->cat, o) == NULL) return "an object lies nowhere";
     return a == NULL ? check_copies(m, oid, o) : check_attempt(m, oid, o, a);
 }
 
 static bool
 is_soft(const kvp_master_t *m, const kvp_obj_t *o)
 {
-    const kvp_member_t *mb = kvp_group_member(m, o);
+    const kvp_member_t *mb = kvp_group_member(&m->cat, o);
 
     return mb == NULL ? o->pin == KVP_PIN_SOFT : mb->group->pinned_n[KVP_PIN_SOFT] > 0;
 }
@@ -300,16 +301,16 @@ check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
 {
     uint64_t n = 0, age = UINT64_MAX;
 
-    for (uint32_t oid = m->policy->victim(m->index, list, KVP_OID_NONE); oid != KVP_OID_NONE && n <= list->n;
-         oid = m->policy->victim(m->index, list, oid)) {
-        const kvp_obj_t *o = kvp_obj(m->index, oid);
+    for (uint32_t oid = m->policy->victim(m->cat.index, list, KVP_OID_NONE); oid != KVP_OID_NONE && n <= list->n;
+         oid = m->policy->victim(m->cat.index, list, oid)) {
+        const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
         /* Those that were put aside do not come back in order. */
         if (m->ctx.st.passed_over + m->ctx.st.probe_asides + m->ctx.st.ticket_asides + m->ctx.st.adopted == 0 &&
-            kvp_obj_age(m->index, o) > age)
+            kvp_obj_age(m->cat.index, o) > age)
             return "objects are out of order";
         if (o->list != list->kind || is_soft(m, o) != (list == &m->pinned)) return "a pin is not heeded";
-        age = kvp_obj_age(m->index, o);
+        age = kvp_obj_age(m->cat.index, o);
         n++;
     }
     *walked += n;
@@ -322,13 +323,13 @@ check_victims(const kvp_master_t *m, uint64_t listed)
     uint64_t walked = m->probes.n;
     const char *why = check_order(m, &m->pinned, &walked);
 
-    for (uint32_t i = 0; why == NULL && i < m->tenants.limit; i++) {
-        const kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
+    for (uint32_t i = 0; why == NULL && i < m->cat.tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
         if (t != NULL) why = check_order(m, &t->lru, &walked);
     }
     if (why != NULL) return why;
-    kvp_list_foreach (pos, &m->segments)
+    kvp_list_foreach (pos, &m->cat.segments)
         walked += kvp_list_entry(pos, kvp_segment_t, link)->aside.n;
     return walked == listed ? NULL : "a victim is lost";
 }
@@ -339,15 +340,15 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
     uint64_t committed = 0, writing = 0, listed = 0, pinned[KVP_PIN_HARD + 1] = {0};
     uint32_t cursor = 0, left = UINT32_MAX, oid;
 
-    while ((oid = kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
-        const kvp_obj_t *o = kvp_obj(m->index, oid);
+    while ((oid = kvp_objindex_walk(m->cat.index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
+        const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
         const char *why = check_object(m, oid, o, tickets);
 
         if (why != NULL) return why;
         committed += o->state == KVP_OBJ_COMMITTED;
         writing += o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_DRAFT;
         listed += kvp_victim_is_listed(o);
-        pinned[o->pin] += kvp_obj_bytes(m, o);
+        pinned[o->pin] += kvp_obj_bytes(&m->cat, o);
     }
     if (committed != m->ctx.st.objects) return "the count of objects is wrong";
     if (writing != m->ctx.st.attempts) return "the count of attempts is wrong";
@@ -481,8 +482,8 @@ typedef struct {
 static void
 add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
 {
-    for (uint32_t i = 0; i < m->chunks.limit; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, i);
+    for (uint32_t i = 0; i < m->cat.chunks.limit; i++) {
+        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, i);
 
         if (c != NULL && c->taker != NULL) sums[c->taker->number].refs++;
         if (c == NULL || c->tenant == NULL) continue;
@@ -492,12 +493,12 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
         sums[c->tenant->number].used += kvp_slab_used_bytes(c->slab);
     }
     for (uint32_t cursor = 0, left = UINT32_MAX, oid;
-         (oid = kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE;) {
-        const kvp_obj_t *o = kvp_obj(m->index, oid);
+         (oid = kvp_objindex_walk(m->cat.index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE;) {
+        const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
         if (o->state != KVP_OBJ_COMMITTED) continue;
-        sums[kvp_obj_tenant(m, o)->number].objects++;
-        sums[kvp_obj_tenant(m, o)->number].pinned[o->pin] += kvp_obj_bytes(m, o);
+        sums[kvp_obj_tenant(&m->cat, o)->number].objects++;
+        sums[kvp_obj_tenant(&m->cat, o)->number].pinned[o->pin] += kvp_obj_bytes(&m->cat, o);
     }
     for (uint32_t i = 0; i < m->retires.limit; i++) {
         const kvp_retire_t *r = kvp_ptab_get(&m->retires, i);
@@ -555,13 +556,13 @@ check_share(const kvp_tenant_t *t, const tenant_sums_t *sum)
 static const char *
 check_tenants(const kvp_master_t *m)
 {
-    tenant_sums_t *sums = kvp_core_alloc((size_t)m->tenants.limit + 1, sizeof *sums);
+    tenant_sums_t *sums = kvp_core_alloc((size_t)m->cat.tenants.limit + 1, sizeof *sums);
     const char *why = NULL;
     uint64_t leases = 0, owned = 0;
 
     add_tenants(m, sums);
-    for (uint32_t i = 0; why == NULL && i < m->tenants.limit; i++) {
-        const kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
+    for (uint32_t i = 0; why == NULL && i < m->cat.tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
         if (t == NULL) continue;
         leases += t->leases.n;
@@ -574,7 +575,8 @@ check_tenants(const kvp_master_t *m)
         if (sums[i].refs != t->refs) why = "a tenant's record is kept for nobody, or may go too early";
     }
     free(sums);
-    if (why == NULL && (owned != m->owned_bytes || list_len(&m->owners) != m->owners_n)) why = "owners are miscounted";
+    if (why == NULL && (owned != m->cat.owned_bytes || list_len(&m->cat.owners) != m->cat.owners_n))
+        why = "owners are miscounted";
     if (why == NULL && (leases != m->ctx.st.leases || leases != list_len(&m->leases))) why = "leases are miscounted";
     return why;
 }
@@ -582,7 +584,7 @@ check_tenants(const kvp_master_t *m)
 const char *
 kvp_master_check(const kvp_master_t *m)
 {
-    uint32_t *tickets = kvp_core_alloc((size_t)kvp_obj_limit(m->index) + 1, sizeof *tickets);
+    uint32_t *tickets = kvp_core_alloc((size_t)kvp_obj_limit(m->cat.index) + 1, sizeof *tickets);
     uint64_t reserved_groups = 0;
     const char *why = check_sessions(m, tickets, &reserved_groups);
 

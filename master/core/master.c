@@ -22,6 +22,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (strlen(conf->host_id) > KVP_NAME_MAX) return KVP_INVALID;
     m = kvp_core_alloc(1, sizeof *m);
     m->log.core = m;
+    m->cat.ctx = &m->ctx;
     m->ctx.conf = *conf;
     if (m->ctx.conf.lease_ns == 0) m->ctx.conf.lease_ns = KVP_MS(10000);
     if (m->ctx.conf.session_ttl_ns == 0) m->ctx.conf.session_ttl_ns = KVP_MS(10000);
@@ -45,14 +46,14 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(m);
     m->undead = kvp_table_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead); /* touched as it is used: a core is made quickly */
     if (m->undead == NULL) kvp_panic("out of memory: counters of keys");
-    m->index = kvp_objindex_create(conf->seed);
+    m->cat.index = kvp_objindex_create(conf->seed);
     kvp_objlist_init(&m->pinned, KVP_OBJLIST_PINNED);
-    kvp_objindex_set_time(m->index, now_ns);
+    kvp_objindex_set_time(m->cat.index, now_ns);
     m->policy = &kvp_policy_lru;
     kvp_list_init(&m->seen);
     kvp_list_init(&m->born);
     kvp_list_init(&m->dirty);
-    kvp_list_init(&m->segments);
+    kvp_list_init(&m->cat.segments);
     kvp_list_init(&m->sending);
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
         kvp_list_init(&m->pends[i]);
@@ -62,8 +63,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->over);
     kvp_list_init(&m->graves);
     kvp_list_init(&m->clearings);
-    kvp_list_init(&m->owners);
-    kvp_list_init(&m->taking);
+    kvp_list_init(&m->cat.owners);
+    kvp_list_init(&m->cat.taking);
     kvp_list_init(&m->waiting);
     kvp_list_init(&m->claims_ready);
     kvp_list_init(&m->leases);
@@ -86,8 +87,8 @@ kvp_master_destroy(kvp_master_t *m)
     m->ctx.slice_left = UINT32_MAX;
     kvp_session_end_some(m);
     kvp_ticket_end_some(m);
-    while (!kvp_list_is_empty(&m->segments)) {
-        kvp_segment_t *g = kvp_list_first(&m->segments, kvp_segment_t, link);
+    while (!kvp_list_is_empty(&m->cat.segments)) {
+        kvp_segment_t *g = kvp_list_first(&m->cat.segments, kvp_segment_t, link);
 
         while (!kvp_list_is_empty(&g->retires))
             kvp_retire_forget(m, kvp_list_first(&g->retires, kvp_retire_t, link));
@@ -101,26 +102,26 @@ kvp_master_destroy(kvp_master_t *m)
     }
     kvp_place_bury_some(m);
     kvp_groups_fini(m);
-    kvp_objindex_destroy(m->index);
+    kvp_objindex_destroy(m->cat.index);
     kvp_remove_fini(m);
     kvp_owed_fini(&m->log);
     kvp_journal_fini(&m->log);
     kvp_umap_fini(&m->by_conn);
     kvp_umap_fini(&m->by_incarnation);
     kvp_probe_fini(m);
-    kvp_tenants_fini(m);
+    kvp_tenants_fini(&m->cat);
     kvp_heap_fini(&m->waiters);
     kvp_ptab_fini(&m->sessions);
-    kvp_ptab_fini(&m->chunks);
-    kvp_ptab_fini(&m->attempts);
+    kvp_ptab_fini(&m->cat.chunks);
+    kvp_ptab_fini(&m->cat.attempts);
     kvp_ptab_fini(&m->tickets);
     kvp_ptab_fini(&m->retires);
     kvp_buf_fini(&m->unwanted);
     kvp_table_free(m->undead, KVP_UNDEAD_KEYS, sizeof *m->undead);
     kvp_heap_fini(&m->expiries);
-    kvp_umap_fini(&m->up_hosts);
-    kvp_heap_fini(&m->up_chunks);
-    free(m->up);
+    kvp_umap_fini(&m->cat.up_hosts);
+    kvp_heap_fini(&m->cat.up_chunks);
+    free(m->cat.up);
     free(m);
 }
 
@@ -140,7 +141,7 @@ advance(kvp_master_t *m, uint64_t now_ns)
     if (now_ns > m->ctx.now_ns) {
         if (now_ns - m->ctx.now_ns > STALL_NS) m->ctx.stall_ns += now_ns - m->ctx.now_ns;
         m->ctx.now_ns = now_ns;
-        kvp_objindex_set_time(m->index, now_ns);
+        kvp_objindex_set_time(m->cat.index, now_ns);
     }
 }
 
@@ -238,7 +239,7 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
         slice(m, (m->turn + i) % SLICES);
     kvp_owed_tick(&m->log);
     kvp_evict_tick(m);
-    (void)kvp_objindex_step(m->index);
+    (void)kvp_objindex_step(m->cat.index);
     settle(m);
 }
 
@@ -247,7 +248,7 @@ kvp_master_due(const kvp_master_t *m)
 {
     /* One tick serves all that is timed here: all of it is coarse. With nothing but sessions to watch it is rare. */
     bool is_quiet = m->ctx.st.pending_puts == 0 && m->waiters.n == 0 && kvp_list_is_empty(&m->leasing) &&
-                    m->expiries.n == 0 && kvp_list_is_empty(&m->taking);
+                    m->expiries.n == 0 && kvp_list_is_empty(&m->cat.taking);
 
     return m->ticked_ns + (is_quiet ? QUIET_TICK_NS : KVP_TICK_NS);
 }

@@ -11,6 +11,7 @@
 #define KVP_MASTER_CORE_STATE_H
 
 #include "common/mutate.h"
+#include "master/core/catalog/catalog.h"
 #include "master/core/base/blocks.h"
 #include "master/core/base/heap.h"
 #include "master/core/base/htab.h"
@@ -66,6 +67,7 @@
 #include <string.h>
 
 struct kvp_master {
+    kvp_catalog_t cat;
     kvp_ctx_t ctx;
     kvp_interim_t log;
     char host_id[KVP_NAME_MAX + 1];
@@ -73,22 +75,13 @@ struct kvp_master {
     uint64_t ticked_ns;
     uint64_t started_ns;
     uint64_t incarnation_seq, ticket_seq, request_seq;
-    uint64_t gen_seq; /* of every extent that is granted: a generation is also the object's version */
-    uint32_t segment_seq;
-    kvp_objindex_t *index;
     const kvp_policy_ops_t *policy;
     kvp_objlist_t pinned; /* what goes after all that is on the tenants' lists: pinned softly, in the order of uses */
-    kvp_list_t owners; /* tenants that have chunks, in the order of who looks at whom */
-    uint32_t owners_n;
-    uint64_t owned_bytes; /* of their chunks */
-    kvp_tenant_t *placing; /* borrowed: whose object got a place last; NULL = nobody's */
-    kvp_list_t taking; /* tenants that take a chunk */
     bool has_take_news; /* a chunk that is taken may be empty, or its walk goes on */
     kvp_umap_t by_conn, by_incarnation; /* -> numbers in sessions */
-    kvp_ptab_t sessions, tenants, chunks, attempts, tickets, retires;
+    kvp_ptab_t sessions, tickets, retires;
     kvp_list_t seen, born, dirty;
-    kvp_list_t segments, sending, waiting, jobs;
-    kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */
+    kvp_list_t sending, waiting, jobs;
     kvp_list_t leases, leasing;
     kvp_htab_t groups;
     uint64_t groups_seed;
@@ -106,16 +99,8 @@ struct kvp_master {
     kvp_list_t ending; /* tickets that let go of their objects */
     kvp_list_t pends[KVP_PUT_WHEEL]; /* by the tick of their due_ns */
     uint64_t put_tick; /* the last one looked at */
-    kvp_segment_t **up; /* segments that take puts */
-    uint32_t up_n, up_cap;
-    kvp_umap_t up_hosts; /* their hosts' numbers -> how many of them are there */
-    kvp_heap_t up_chunks; /* these segments, that with the longest chunks first */
-    uint32_t lost_n; /* segments whose node is away */
-    uint32_t host_seq;
-    uint32_t slow_n; /* of the segments that take puts, with a node that does not answer */
     bool is_leaving; /* some windows are still to be given up, in segments that take no puts */
     bool has_aside; /* victims put aside are on their way back */
-    uint64_t known_bytes; /* of all segments that are mounted, or may come back */
     kvp_takes_t takes; /* of the key for which it is, as the next */
     uint32_t met;
     bool has_orders; /* that may go out, and did not for want of budget */
@@ -130,7 +115,6 @@ struct kvp_master {
     kvp_list_t graves;
     kvp_list_t clearings;
     bool has_clear_news; /* a window that is cleared may be free, or its walk goes on */
-    uint32_t chunks_n; /* of all segments, made or not */
     uint32_t dropping; /* segments being purged */
     uint32_t reports; /* under way */
     uint32_t closing; /* of these, behind their last page */
@@ -161,74 +145,10 @@ kvp_probe_is_live(const kvp_master_t *m, const kvp_obj_t *o)
 static inline void
 kvp_probe_leave(kvp_master_t *m, uint32_t oid) /* of a group: its lead */
 {
-    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
     if (!kvp_probe_is_live(m, o)) kvp_probe_begin(m, oid);
     o->probe_until = (uint16_t)(m->probes.tick + m->probes.lasts);
-}
-/* A segment whose node does not answer is passed over for puts as long as there are others. */
-static inline bool
-kvp_segment_is_passed_over(const kvp_master_t *m, const kvp_segment_t *g)
-{
-    return g->is_slow && m->slow_n < m->up_n;
-}
-static inline kvp_member_t *
-kvp_group_member(const kvp_master_t *m, const kvp_obj_t *o) /* its membership; NULL = of no group */
-{
-    return o->has_ext == 0 ? NULL : kvp_obj_ext(m->index, o)->member;
-}
-static inline bool
-kvp_group_is_doomed(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    const kvp_member_t *mb = kvp_group_member(m, o);
-
-    return mb != NULL && mb->group->is_doomed;
-}
-/* kvp_group_hides: committed, and yet not to be seen. */
-static inline bool
-kvp_group_hides(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    const kvp_member_t *mb = kvp_group_member(m, o);
-
-    if (mb == NULL || mb->group->is_doomed) return mb != NULL;
-    return mb->group->size > 0 && !mb->group->is_whole && KVP_RULE(GROUP_HIDDEN);
-}
-static inline bool
-kvp_group_is_reserved(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    const kvp_member_t *mb = kvp_group_member(m, o);
-
-    return mb != NULL && mb->group->reserved_n > 0;
-}
-/* The chunk in which an object lies; NULL = nowhere. */
-static inline kvp_chunk_t *
-kvp_obj_chunk(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    return o->chunk == KVP_OBJ_CHUNK_NONE ? NULL : kvp_ptab_get(&m->chunks, o->chunk);
-}
-/* Whose an object is that has a place. */
-static inline kvp_tenant_t *
-kvp_obj_tenant(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    return kvp_obj_chunk(m, o)->tenant;
-}
-static inline uint32_t
-kvp_obj_served_n(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    return kvp_group_hides(m, o) ? 0 : kvp_obj_up_n(m, o);
-}
-static inline bool
-kvp_obj_is_served(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    return kvp_obj_served_n(m, o) > 0;
-}
-/* What is evicted together stands on the lists as one: kvp_victim_unit is the object that stands for this one. */
-static inline uint32_t
-kvp_victim_unit(const kvp_master_t *m, uint32_t oid)
-{
-    const kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
-
-    return mb == NULL || !mb->is_committed || mb->group->is_doomed ? oid : mb->group->lead;
 }
 
 #endif

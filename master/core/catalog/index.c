@@ -3,12 +3,14 @@
  */
 #include "master/core/catalog/index.h"
 
+#include "common/hash.h"
 #include "common/mutate.h"
 #include "common/recpool.h"
 #include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/umap.h"
 #include "master/core/catalog/keys.h"
 #include "master/core/catalog/table.h"
-#include "master/core/base/umap.h"
 
 #include <stdlib.h>
 

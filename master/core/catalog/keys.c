@@ -13,6 +13,7 @@
 #include "common/hash.h"
 #include "common/pages.h"
 #include "common/recpool.h"
+#include "master/core/base/ctx.h"
 #include "master/core/base/umap.h"
 
 #include <stdlib.h>

@@ -2,22 +2,31 @@
  * An object's copies: where they lie, which of them are served, and how they are told to clients. The first copy lies in
  * the record, the others, which are rare, in its extension. No two are on one host.
  */
-#include "master/core/state.h"
+#include "master/core/catalog/replica.h"
 
 #include "common/mutate.h"
+#include "common/segfmt.h"
+#include "common/slab.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/staged.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static kvp_chunk_t *
-chunk_of(const kvp_master_t *m, const kvp_place_t *at)
+chunk_of(const kvp_catalog_t *cat, const kvp_place_t *at)
 {
-    return kvp_ptab_get(&m->chunks, at->chunk);
+    return kvp_ptab_get(&cat->chunks, at->chunk);
 }
 
 kvp_place_t
-kvp_obj_place(const kvp_master_t *m, const kvp_obj_t *o)
+kvp_obj_place(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
-    const kvp_objext_t *ext = kvp_obj_ext(m->index, o);
+    const kvp_objext_t *ext = kvp_obj_ext(cat->index, o);
 
     return (kvp_place_t){
         .chunk = o->chunk == KVP_OBJ_CHUNK_NONE ? KVP_NONE : (uint32_t)o->chunk,
@@ -28,55 +37,55 @@ kvp_obj_place(const kvp_master_t *m, const kvp_obj_t *o)
 }
 
 uint32_t
-kvp_obj_places(const kvp_master_t *m, const kvp_obj_t *o, kvp_place_t places[KVP_REPLICAS_MAX])
+kvp_obj_places(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_place_t places[KVP_REPLICAS_MAX])
 {
-    const kvp_objext_t *ext = kvp_obj_ext(m->index, o);
+    const kvp_objext_t *ext = kvp_obj_ext(cat->index, o);
 
     if (o->chunk == KVP_OBJ_CHUNK_NONE) return 0;
-    places[0] = kvp_obj_place(m, o);
+    places[0] = kvp_obj_place(cat, o);
     if (ext == NULL || ext->more_n == 0) return 1;
     memcpy(&places[1], ext->more, ext->more_n * sizeof *ext->more);
     return 1 + ext->more_n;
 }
 
 bool
-kvp_obj_lies_at(const kvp_master_t *m, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot)
+kvp_obj_lies_at(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n;
 
     if (o->chunk == c->number && o->slot == slot) return true;
     if (!o->has_ext) return false;
-    n = kvp_obj_places(m, o, places);
+    n = kvp_obj_places(cat, o, places);
     for (uint32_t i = 1; i < n; i++)
         if (places[i].chunk == c->number && places[i].slot == slot) return true;
     return false;
 }
 
 uint64_t
-kvp_obj_len(const kvp_master_t *m, const kvp_obj_t *o)
+kvp_obj_len(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
-    const kvp_chunk_t *c = kvp_obj_chunk(m, o);
+    const kvp_chunk_t *c = kvp_obj_chunk(cat, o);
 
     if (c != NULL) return kvp_slab_len(c->slab, (uint32_t)o->slot) - o->slack;
-    return ((const kvp_attempt_t *)kvp_ptab_get(&m->attempts, o->attempt))->bytes;
+    return ((const kvp_attempt_t *)kvp_ptab_get(&cat->attempts, o->attempt))->bytes;
 }
 
 uint64_t
-kvp_obj_bytes(const kvp_master_t *m, const kvp_obj_t *o)
+kvp_obj_bytes(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, o, places);
+    uint32_t n = kvp_obj_places(cat, o, places);
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < n; i++)
-        bytes += kvp_slab_len(chunk_of(m, &places[i])->slab, places[i].slot);
+        bytes += kvp_slab_len(chunk_of(cat, &places[i])->slab, places[i].slot);
     return bytes;
 }
 
 /* The record tells the first copy. */
 static void
-set_first(kvp_master_t *m, kvp_obj_t *o, const kvp_place_t *at, uint64_t slack)
+set_first(kvp_catalog_t *cat, kvp_obj_t *o, const kvp_place_t *at, uint64_t slack)
 {
     bool is_version = o->generation == 0 || o->generation == at->generation;
 
@@ -85,8 +94,8 @@ set_first(kvp_master_t *m, kvp_obj_t *o, const kvp_place_t *at, uint64_t slack)
     o->slack = slack & 0xffffu;
     if (o->generation == 0) o->generation = at->generation;
     if (at->long_key_slot == KVP_SLAB_NONE && is_version && !o->has_ext) return;
-    kvp_obj_ext_make(m->index, o)->long_key_slot = at->long_key_slot;
-    kvp_obj_ext(m->index, o)->generation = is_version ? 0 : at->generation;
+    kvp_obj_ext_make(cat->index, o)->long_key_slot = at->long_key_slot;
+    kvp_obj_ext(cat->index, o)->generation = is_version ? 0 : at->generation;
 }
 
 static void
@@ -98,34 +107,34 @@ add_more(kvp_objext_t *ext, const kvp_place_t *at)
 }
 
 void
-kvp_obj_add_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t slack)
+kvp_obj_add_place(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at, uint64_t slack)
 {
-    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_obj_t *o = kvp_obj(cat->index, oid);
 
     if (o->chunk == KVP_OBJ_CHUNK_NONE)
-        set_first(m, o, at, slack);
+        set_first(cat, o, at, slack);
     else
-        add_more(kvp_obj_ext_make(m->index, o), at);
-    chunk_of(m, at)->segment->held += o->tickets;
+        add_more(kvp_obj_ext_make(cat->index, o), at);
+    chunk_of(cat, at)->segment->held += o->tickets;
 }
 
 void
-kvp_replica_del(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
+kvp_replica_del(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at)
 {
-    kvp_obj_t *o = kvp_obj(m->index, oid);
-    kvp_objext_t *ext = kvp_obj_ext(m->index, o);
-    uint64_t len = kvp_obj_len(m, o);
+    kvp_obj_t *o = kvp_obj(cat->index, oid);
+    kvp_objext_t *ext = kvp_obj_ext(cat->index, o);
+    uint64_t len = kvp_obj_len(cat, o);
     kvp_place_t first;
     uint32_t i = 0;
 
-    chunk_of(m, at)->segment->held -= o->tickets;
+    chunk_of(cat, at)->segment->held -= o->tickets;
     if (ext == NULL || ext->more_n == 0) {
         o->chunk = KVP_OBJ_CHUNK_NONE;
         return;
     }
-    if (kvp_obj_place(m, o).generation == at->generation) {
+    if (kvp_obj_place(cat, o).generation == at->generation) {
         first = ext->more[0];
-        set_first(m, o, &first, kvp_slab_len(chunk_of(m, &first)->slab, first.slot) - len);
+        set_first(cat, o, &first, kvp_slab_len(chunk_of(cat, &first)->slab, first.slot) - len);
     } else {
         while (ext->more[i].generation != at->generation)
             i++;
@@ -145,13 +154,13 @@ kvp_place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot)
 }
 
 void
-kvp_copy_set_long_key(kvp_master_t *m, uint32_t oid, const kvp_chunk_t *c, uint32_t slot, uint32_t long_key_slot)
+kvp_copy_set_long_key(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c, uint32_t slot, uint32_t long_key_slot)
 {
-    kvp_objext_t *ext = kvp_obj_ext_make(m->index, kvp_obj(m->index, oid));
+    kvp_objext_t *ext = kvp_obj_ext_make(cat->index, kvp_obj(cat->index, oid));
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t i;
 
-    (void)kvp_obj_places(m, kvp_obj(m->index, oid), places);
+    (void)kvp_obj_places(cat, kvp_obj(cat->index, oid), places);
     i = kvp_place_at(places, c, slot);
     if (i == 0)
         ext->long_key_slot = long_key_slot;
@@ -160,52 +169,52 @@ kvp_copy_set_long_key(kvp_master_t *m, uint32_t oid, const kvp_chunk_t *c, uint3
 }
 
 void
-kvp_obj_count_held(kvp_master_t *m, const kvp_obj_t *o, int32_t sign)
+kvp_obj_count_held(kvp_catalog_t *cat, const kvp_obj_t *o, int32_t sign)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, o, places);
+    uint32_t n = kvp_obj_places(cat, o, places);
 
     for (uint32_t i = 0; i < n; i++)
-        chunk_of(m, &places[i])->segment->held += (uint64_t)(int64_t)sign;
+        chunk_of(cat, &places[i])->segment->held += (uint64_t)(int64_t)sign;
 }
 
 /* ---- what clients are told */
 static bool
-is_up(const kvp_master_t *m, uint32_t chunk)
+is_up(const kvp_catalog_t *cat, uint32_t chunk)
 {
-    return ((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, chunk))->segment->state != KVP_SEG_LOST;
+    return ((const kvp_chunk_t *)kvp_ptab_get(&cat->chunks, chunk))->segment->state != KVP_SEG_LOST;
 }
 
 uint32_t
-kvp_obj_up_n(const kvp_master_t *m, const kvp_obj_t *o)
+kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n, up = 0;
 
     if (o->state != KVP_OBJ_COMMITTED) return 0;
-    if (kvp_obj_version(o) <= kvp_obj_tenant(m, o)->min_version && KVP_RULE(BUMP_HIDES)) return 0;
-    if (!o->has_ext) return is_up(m, (uint32_t)o->chunk); /* one copy, as nearly all have */
-    n = kvp_obj_places(m, o, places);
+    if (kvp_obj_version(o) <= kvp_obj_tenant(cat, o)->min_version && KVP_RULE(BUMP_HIDES)) return 0;
+    if (!o->has_ext) return is_up(cat, (uint32_t)o->chunk); /* one copy, as nearly all have */
+    n = kvp_obj_places(cat, o, places);
     for (uint32_t i = 0; i < n; i++)
-        up += is_up(m, places[i].chunk);
+        up += is_up(cat, places[i].chunk);
     return up;
 }
 
 bool
-kvp_obj_is_reported(const kvp_master_t *m, const kvp_obj_t *o)
+kvp_obj_is_reported(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, o, places);
+    uint32_t n = kvp_obj_places(cat, o, places);
 
     for (uint32_t i = 0; i < n; i++)
-        if (chunk_of(m, &places[i])->segment->report != NULL) return true;
+        if (chunk_of(cat, &places[i])->segment->report != NULL) return true;
     return false;
 }
 
 void
-kvp_place_wire(const kvp_master_t *m, const kvp_place_t *at, kvp_wire_loc_t *loc)
+kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc)
 {
-    const kvp_chunk_t *c = chunk_of(m, at);
+    const kvp_chunk_t *c = chunk_of(cat, at);
 
     *loc = (kvp_wire_loc_t){
         .segment_id = c->segment->id,
@@ -218,17 +227,17 @@ kvp_place_wire(const kvp_master_t *m, const kvp_place_t *at, kvp_wire_loc_t *loc
 }
 
 uint32_t
-kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
+kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
              kvp_wire_loc_t locs[KVP_REPLICAS_MAX])
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, o, places), nloc = 0;
+    uint32_t n = kvp_obj_places(cat, o, places), nloc = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        const kvp_chunk_t *c = chunk_of(m, &places[i]);
+        const kvp_chunk_t *c = chunk_of(cat, &places[i]);
 
         if (c->segment->state == KVP_SEG_LOST) continue;
-        kvp_place_wire(m, &places[i], &locs[nloc]);
+        kvp_place_wire(cat, &places[i], &locs[nloc]);
         if (nloc > 0 && strcmp(c->segment->host_id, host_id) == 0) {
             kvp_wire_loc_t own = locs[nloc];
 
@@ -241,7 +250,7 @@ kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, const char *host_id, kvp
         .err = KVP_OK,
         .nloc = nloc,
         .version = kvp_obj_version(o),
-        .len = kvp_obj_len(m, o),
+        .len = kvp_obj_len(cat, o),
         .sum = o->sum,
     };
     return nloc;

@@ -4,39 +4,54 @@
 #ifndef KVP_MASTER_CORE_CATALOG_REPLICA_H
 #define KVP_MASTER_CORE_CATALOG_REPLICA_H
 
+#include "master/core/catalog/catalog.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
 #include "proto/wire.h"
 
+/* The chunk in which an object lies; NULL = nowhere. */
+static inline kvp_chunk_t *
+kvp_obj_chunk(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    return o->chunk == KVP_OBJ_CHUNK_NONE ? NULL : kvp_ptab_get(&cat->chunks, o->chunk);
+}
+/* Whose an object is that has a place. */
+static inline kvp_tenant_t *
+kvp_obj_tenant(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    return kvp_obj_chunk(cat, o)->tenant;
+}
 /* kvp_place_at: which of an object's places is that extent; one is. kvp_place_key_off: where the key lies in the chunk's
  * metadata, in units of 64 bytes. */
 uint32_t kvp_place_at(const kvp_place_t *places, const kvp_chunk_t *c, uint32_t slot);
 uint32_t kvp_place_key_off(const kvp_chunk_t *c, const kvp_place_t *at);
-kvp_place_t kvp_obj_place(const kvp_master_t *m, const kvp_obj_t *o); /* the first copy */
-uint32_t kvp_obj_places(const kvp_master_t *m, const kvp_obj_t *o, kvp_place_t places[KVP_REPLICAS_MAX]);
-bool kvp_obj_lies_at(const kvp_master_t *m, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot);
+kvp_place_t kvp_obj_place(const kvp_catalog_t *cat, const kvp_obj_t *o); /* the first copy */
+uint32_t kvp_obj_places(const kvp_catalog_t *cat, const kvp_obj_t *o, kvp_place_t places[KVP_REPLICAS_MAX]);
+bool kvp_obj_lies_at(const kvp_catalog_t *cat, const kvp_obj_t *o, const kvp_chunk_t *c, uint32_t slot);
 /* What becomes of the extent is the caller's. */
-void kvp_obj_add_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at, uint64_t slack);
-void kvp_replica_del(kvp_master_t *m, uint32_t oid, const kvp_place_t *at);
-uint64_t kvp_obj_bytes(const kvp_master_t *m, const kvp_obj_t *o); /* extents of all copies */
+void kvp_obj_add_place(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at, uint64_t slack);
+void kvp_replica_del(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at);
+uint64_t kvp_obj_bytes(const kvp_catalog_t *cat, const kvp_obj_t *o); /* extents of all copies */
 /* kvp_copy_set_long_key: where the key of the copy in that extent lies, once that is known. */
-void kvp_copy_set_long_key(kvp_master_t *m, uint32_t oid, const kvp_chunk_t *c, uint32_t slot, uint32_t long_key_slot);
-void kvp_obj_count_held(kvp_master_t *m, const kvp_obj_t *o, int32_t sign); /* a ticket more or less, in its segments */
+void kvp_copy_set_long_key(kvp_catalog_t *cat, uint32_t oid, const kvp_chunk_t *c, uint32_t slot,
+                           uint32_t long_key_slot);
+void kvp_obj_count_held(kvp_catalog_t *cat, const kvp_obj_t *o,
+                        int32_t sign); /* a ticket more or less, in its segments */
 /* kvp_obj_len: without an extent it is what its attempt asked for. */
-uint64_t kvp_obj_len(const kvp_master_t *m, const kvp_obj_t *o);
+uint64_t kvp_obj_len(const kvp_catalog_t *cat, const kvp_obj_t *o);
 static inline uint64_t
 kvp_obj_version(const kvp_obj_t *o)
 {
     return o->generation;
 }
 /* Copies whose nodes answer; 0: not committed, or before a bump. kvp_obj_served_n: 0 also while its group hides it. */
-uint32_t kvp_obj_up_n(const kvp_master_t *m, const kvp_obj_t *o);
-bool kvp_obj_is_reported(const kvp_master_t *m, const kvp_obj_t *o); /* it will be served when a report is over */
-void kvp_place_wire(const kvp_master_t *m, const kvp_place_t *at, kvp_wire_loc_t *loc);
+uint32_t kvp_obj_up_n(const kvp_catalog_t *cat, const kvp_obj_t *o);
+bool kvp_obj_is_reported(const kvp_catalog_t *cat, const kvp_obj_t *o); /* it will be served when a report is over */
+void kvp_place_wire(const kvp_catalog_t *cat, const kvp_place_t *at, kvp_wire_loc_t *loc);
 /* kvp_obj_wire tells the copies whose nodes answer, one on that host first. Returns how many they are. */
-uint32_t kvp_obj_wire(const kvp_master_t *m, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
+uint32_t kvp_obj_wire(const kvp_catalog_t *cat, const kvp_obj_t *o, const char *host_id, kvp_wire_obj_t *obj,
                       kvp_wire_loc_t locs[KVP_REPLICAS_MAX]);
 
 #endif

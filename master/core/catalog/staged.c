@@ -3,57 +3,55 @@
  * (WRITING), or, when it is to replace one that is committed, outside of it (DRAFT): readers go on finding the old one. If
  * that goes before, the staged version takes its place as an ordinary put.
  */
-#include "master/core/state.h"
+#include "master/core/catalog/staged.h"
+
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
 
 kvp_attempt_t *
-kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id)
+kvp_attempt_of(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
-    uint32_t number;
-
-    return kvp_umap_get(&s->attempt_ids, id, &number) ? kvp_ptab_get(&m->attempts, number) : NULL;
-}
-
-kvp_attempt_t *
-kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    return kvp_ptab_get(&m->attempts, o->attempt);
+    return kvp_ptab_get(&cat->attempts, o->attempt);
 }
 
 const kvp_tenant_t *
-kvp_obj_owner(const kvp_master_t *m, const kvp_obj_t *o)
+kvp_obj_owner(const kvp_catalog_t *cat, const kvp_obj_t *o)
 {
-    return o->state == KVP_OBJ_COMMITTED ? kvp_obj_tenant(m, o) : kvp_attempt_of(m, o)->tenant;
+    return o->state == KVP_OBJ_COMMITTED ? kvp_obj_tenant(cat, o) : kvp_attempt_of(cat, o)->tenant;
 }
 
 /* ---- drafts */
 void
-kvp_attempt_draft(kvp_master_t *m, kvp_attempt_t *a, uint32_t over)
+kvp_attempt_draft(kvp_catalog_t *cat, kvp_attempt_t *a, uint32_t over)
 {
     a->over = over;
-    kvp_obj(m->index, a->oid)->state = KVP_OBJ_DRAFT;
-    kvp_obj_ext_make(m->index, kvp_obj(m->index, over))->heir = a->oid;
+    kvp_obj(cat->index, a->oid)->state = KVP_OBJ_DRAFT;
+    kvp_obj_ext_make(cat->index, kvp_obj(cat->index, over))->heir = a->oid;
 }
 
 /* The draft and what it was to replace are strangers from now on. */
 void
-kvp_attempt_part(kvp_master_t *m, kvp_attempt_t *a)
+kvp_attempt_part(kvp_catalog_t *cat, kvp_attempt_t *a)
 {
-    kvp_obj_ext(m->index, kvp_obj(m->index, a->over))->heir = KVP_OID_NONE;
+    kvp_obj_ext(cat->index, kvp_obj(cat->index, a->over))->heir = KVP_OID_NONE;
     a->over = KVP_OID_NONE;
 }
 
 kvp_attempt_t *
-kvp_attempt_heir(const kvp_master_t *m, const kvp_obj_t *old)
+kvp_attempt_heir(const kvp_catalog_t *cat, const kvp_obj_t *old)
 {
-    const kvp_objext_t *ext = kvp_obj_ext(m->index, old);
+    const kvp_objext_t *ext = kvp_obj_ext(cat->index, old);
 
-    return ext == NULL || ext->heir == KVP_OID_NONE ? NULL : kvp_attempt_of(m, kvp_obj(m->index, ext->heir));
+    return ext == NULL || ext->heir == KVP_OID_NONE ? NULL : kvp_attempt_of(cat, kvp_obj(cat->index, ext->heir));
 }
 
 void
-kvp_attempt_inherit(kvp_master_t *m, kvp_attempt_t *a)
+kvp_attempt_inherit(kvp_catalog_t *cat, kvp_attempt_t *a)
 {
-    kvp_attempt_part(m, a);
-    kvp_obj(m->index, a->oid)->state = KVP_OBJ_WRITING;
-    kvp_objindex_link(m->index, a->oid, a->digest);
+    kvp_attempt_part(cat, a);
+    kvp_obj(cat->index, a->oid)->state = KVP_OBJ_WRITING;
+    kvp_objindex_link(cat->index, a->oid, a->digest);
 }

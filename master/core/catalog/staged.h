@@ -6,6 +6,7 @@
 
 #include "common/hash.h"
 #include "common/list.h"
+#include "master/core/catalog/catalog.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
 #include "proto/wire.h"
@@ -36,14 +37,14 @@ typedef struct kvp_attempt {
     uint32_t copies; /* wanted, each on a host of its own */
 } kvp_attempt_t;
 
-kvp_attempt_t *kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id); /* NULL = none */
-kvp_attempt_t *kvp_attempt_of(const kvp_master_t *m, const kvp_obj_t *o); /* of one that is not committed */
-const kvp_tenant_t *kvp_obj_owner(const kvp_master_t *m, const kvp_obj_t *o); /* whose it is, committed or not */
-/* Its object is not in the index, and replaces `over` when it is committed. kvp_attempt_heir: the attempt that is to
- * replace this object, or NULL; kvp_attempt_inherit: that object is out of the index, and the heir comes in its place. */
-/* kvp_attempt_part: it and what it was to replace are strangers from now on. */
-void kvp_attempt_part(kvp_master_t *m, kvp_attempt_t *a);
-void kvp_attempt_draft(kvp_master_t *m, kvp_attempt_t *a, uint32_t over);
-kvp_attempt_t *kvp_attempt_heir(const kvp_master_t *m, const kvp_obj_t *old);
+kvp_attempt_t *kvp_attempt_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* of one that is not committed */
+const kvp_tenant_t *kvp_obj_owner(const kvp_catalog_t *cat, const kvp_obj_t *o); /* whose it is, committed or not */
+/* kvp_attempt_draft: its object is not in the index, and replaces `over` when it is committed. kvp_attempt_heir: the attempt that is to
+ * replace this object, or NULL; kvp_attempt_inherit: that object is out of the index, and the heir comes in its place.
+ * kvp_attempt_part: it and what it was to replace are strangers from now on. */
+void kvp_attempt_part(kvp_catalog_t *cat, kvp_attempt_t *a);
+void kvp_attempt_draft(kvp_catalog_t *cat, kvp_attempt_t *a, uint32_t over);
+kvp_attempt_t *kvp_attempt_heir(const kvp_catalog_t *cat, const kvp_obj_t *old);
+void kvp_attempt_inherit(kvp_catalog_t *cat, kvp_attempt_t *a);
 
 #endif

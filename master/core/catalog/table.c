@@ -16,8 +16,12 @@
  */
 #include "master/core/catalog/table.h"
 
+#include "common/hash.h"
 #include "common/pages.h"
+#include "common/recpool.h"
+#include "master/core/base/ctx.h"
 #include "master/core/base/umap.h"
+#include "master/core/catalog/index.h"
 
 #include <stdlib.h>
 

@@ -6,6 +6,7 @@
 
 #include "common/hash.h"
 #include "common/list.h"
+#include "master/core/catalog/catalog.h"
 #include "master/core/base/heap.h"
 #include "master/core/catalog/index.h"
 #include "master/core/master.h"
@@ -71,11 +72,11 @@ typedef struct kvp_tenant {
     kvp_list_t leasing; /* master->leasing, while there is anything in lost or waiters */
 } kvp_tenant_t;
 
-kvp_tenant_t *kvp_tenant_find(const kvp_master_t *m, uint32_t id); /* NULL = unknown */
-bool kvp_tenant_may_open(const kvp_master_t *m, uint32_t id); /* there are not too many */
-kvp_tenant_t *kvp_tenant_open(kvp_master_t *m, uint32_t id); /* one reference more */
-void kvp_tenant_rele(kvp_master_t *m, kvp_tenant_t *t);
-void kvp_tenant_prune(kvp_master_t *m, kvp_tenant_t *t); /* frees it if nothing needs it any more */
-void kvp_tenants_fini(kvp_master_t *m);
+kvp_tenant_t *kvp_tenant_find(const kvp_catalog_t *cat, uint32_t id); /* NULL = unknown */
+bool kvp_tenant_may_open(const kvp_catalog_t *cat, uint32_t id); /* there are not too many */
+kvp_tenant_t *kvp_tenant_open(kvp_catalog_t *cat, uint32_t id); /* one reference more */
+void kvp_tenant_rele(kvp_catalog_t *cat, kvp_tenant_t *t);
+void kvp_tenant_prune(kvp_catalog_t *cat, kvp_tenant_t *t); /* frees it if nothing needs it any more */
+void kvp_tenants_fini(kvp_catalog_t *cat);
 
 #endif

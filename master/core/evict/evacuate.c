@@ -119,8 +119,8 @@ most_chunks(const kvp_master_t *m, const kvp_tenant_t *own)
 {
     uint32_t most = 0;
 
-    for (uint32_t i = 0; i < m->tenants.limit; i++) {
-        const kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
+    for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
         if (t != NULL && t != own && t->chunks > most) most = t->chunks;
     }
@@ -133,7 +133,7 @@ is_eligible(const kvp_master_t *m, const kvp_pkey_t *k, const kvp_chunk_t *c, ui
 {
     return c != NULL && c->slab != NULL && c->tenant != NULL && c->tenant != k->attempt->tenant &&
            (c->tenant->chunks > 1 || most == 1) && c->clearing == NULL && c->taker == NULL &&
-           c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(m, c->segment) &&
+           c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(&m->cat, c->segment) &&
            kvp_place_may_lie(m, k->attempt, &k->pend->wish, c->segment) &&
            c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
 }
@@ -172,14 +172,14 @@ begin_taking(kvp_master_t *m, kvp_pkey_t *k)
     k->is_taking = true;
     k->takes = KVP_TAKES_PROBED;
     k->scan_chunk = first == NULL ? 0 : first->number;
-    k->scan_left = m->chunks.limit;
+    k->scan_left = m->cat.chunks.limit;
     k->scan_slot = KVP_SLAB_NONE;
 }
 
 static void
 next_chunk(const kvp_master_t *m, kvp_pkey_t *k)
 {
-    k->scan_chunk = k->scan_chunk + 1 < m->chunks.limit ? k->scan_chunk + 1 : 0;
+    k->scan_chunk = k->scan_chunk + 1 < m->cat.chunks.limit ? k->scan_chunk + 1 : 0;
     k->scan_slot = KVP_SLAB_NONE;
 }
 
@@ -201,7 +201,7 @@ kvp_clear_foreign(kvp_master_t *m, kvp_pkey_t *k)
     if (!k->is_taking) begin_taking(m, k);
     most = most_chunks(m, t);
     for (; k->scan_left > 0; k->scan_left--, next_chunk(m, k)) {
-        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, k->scan_chunk);
+        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, k->scan_chunk);
         kvp_err_t err;
 
         if (m->ctx.work_left == 0) return KVP_EAGAIN;

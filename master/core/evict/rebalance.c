@@ -31,7 +31,7 @@ age_with(kvp_master_t *m, kvp_tenant_t *t, uint64_t n)
     uint32_t oid = kvp_victim_behind(m, &t->lru, KVP_OID_NONE);
 
     if (oid == KVP_OID_NONE || t->chunks == 0) return 0;
-    return kvp_obj_age(m->index, kvp_obj(m->index, oid)) * n / t->chunks;
+    return kvp_obj_age(m->cat.index, kvp_obj(m->cat.index, oid)) * n / t->chunks;
 }
 
 /* The same of what it could give: nothing, if it has one chunk. Less than half in use is more than holes between objects. */
@@ -50,13 +50,13 @@ richest(kvp_master_t *m, const kvp_tenant_t *own, uint64_t *age_out)
     kvp_tenant_t *best = NULL;
 
     *age_out = 0;
-    for (uint64_t i = kvp_min_u64(m->owners_n, OWNERS_LOOKED_AT); i > 0; i--) {
-        kvp_tenant_t *t = kvp_list_first(&m->owners, kvp_tenant_t, owning);
+    for (uint64_t i = kvp_min_u64(m->cat.owners_n, OWNERS_LOOKED_AT); i > 0; i--) {
+        kvp_tenant_t *t = kvp_list_first(&m->cat.owners, kvp_tenant_t, owning);
         uint64_t age = age_to_give(m, t);
 
         kvp_ctx_spend(&m->ctx, 1);
         kvp_list_del(&t->owning);
-        kvp_list_add_tail(&m->owners, &t->owning);
+        kvp_list_add_tail(&m->cat.owners, &t->owning);
         if (t == own || age <= *age_out) continue;
         best = t;
         *age_out = age;
@@ -68,7 +68,7 @@ richest(kvp_master_t *m, const kvp_tenant_t *own, uint64_t *age_out)
 static bool
 may_take(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len)
 {
-    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(m, c->segment) && c->clearing == NULL &&
+    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(&m->cat, c->segment) && c->clearing == NULL &&
            c->taker == NULL && c->gaps == 0 && m->ctx.now_ns >= c->untaken_ns && c->bytes >= kvp_slab_extent_bytes(len);
 }
 
@@ -85,8 +85,8 @@ coldest_of(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
     uint32_t n = 0, oid = KVP_OID_NONE;
 
     for (uint32_t left = TAIL; left > 0 && (oid = kvp_victim_behind(m, &t->lru, oid)) != KVP_OID_NONE; left--) {
-        const kvp_obj_t *o = kvp_obj(m->index, oid);
-        kvp_chunk_t *c = kvp_obj_chunk(m, o);
+        const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+        kvp_chunk_t *c = kvp_obj_chunk(&m->cat, o);
         uint32_t i = 0;
 
         if (!may_take(m, c, len)) continue;
@@ -118,14 +118,14 @@ begin(kvp_master_t *m, kvp_tenant_t *t, kvp_chunk_t *c)
 
     t->take.state = KVP_TAKE_LOOK;
     t->take.chunk = c;
-    t->take.age = own == KVP_OID_NONE ? 0 : kvp_obj_age(m->index, kvp_obj(m->index, own));
+    t->take.age = own == KVP_OID_NONE ? 0 : kvp_obj_age(m->cat.index, kvp_obj(m->cat.index, own));
     t->take.slot = KVP_SLAB_NONE;
     t->take.young_bytes = 0;
     t->take.next_ns = m->ctx.now_ns;
     t->take.end_ns = m->ctx.now_ns + GIVE_UP_NS;
     c->taker = t;
     t->refs++;
-    kvp_list_add_tail(&m->taking, &t->take.link);
+    kvp_list_add_tail(&m->cat.taking, &t->take.link);
     m->has_take_news = true;
 }
 
@@ -138,7 +138,7 @@ end(kvp_master_t *m, kvp_tenant_t *t)
     t->take.state = KVP_TAKE_NONE;
     kvp_list_del(&t->take.link);
     kvp_ctx_space_news(&m->ctx);
-    kvp_tenant_rele(m, t);
+    kvp_tenant_rele(&m->cat, t);
 }
 
 static void
@@ -155,7 +155,7 @@ kvp_share_look(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
     kvp_tenant_t *from;
     kvp_chunk_t *c;
 
-    if (m->owners_n < 2 || t->chunks == 0 || t->take.state != KVP_TAKE_NONE) return;
+    if (m->cat.owners_n < 2 || t->chunks == 0 || t->take.state != KVP_TAKE_NONE) return;
     if (t->put_bytes * LOOK_SHARE < t->chunk_bytes / t->chunks || m->ctx.slice_left < TAIL) return;
     t->put_bytes = 0;
     from = richest(m, t, &theirs);
@@ -183,13 +183,13 @@ may_extent_go(kvp_master_t *m, kvp_take_t *take, uint32_t slot)
     kvp_ctx_spend(&m->ctx, 1);
     if (r != NULL) return r->owner != 0 ? STAYS_LONG : r->claim != NULL ? STAYS : GOES;
     oid = kvp_slab_owner(slab, slot);
-    o = kvp_obj(m->index, oid);
-    if (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED) return GOES;
-    oid = kvp_victim_unit(m, oid);
-    unit = kvp_obj(m->index, oid);
+    o = kvp_obj(m->cat.index, oid);
+    if (kvp_group_is_doomed(&m->cat, o) && o->state == KVP_OBJ_COMMITTED) return GOES;
+    oid = kvp_victim_unit(&m->cat, oid);
+    unit = kvp_obj(m->cat.index, oid);
     if (o->pin != KVP_PIN_NONE || unit->list == KVP_OBJLIST_PINNED || kvp_probe_protects(m, oid)) return STAYS_LONG;
     if (!kvp_victim_may_go(m, oid)) return STAYS;
-    if (kvp_obj_age(m->index, unit) < take->age) take->young_bytes += kvp_slab_len(slab, slot);
+    if (kvp_obj_age(m->cat.index, unit) < take->age) take->young_bytes += kvp_slab_len(slab, slot);
     return GOES;
 }
 
@@ -301,7 +301,7 @@ void
 kvp_share_tick(kvp_master_t *m)
 {
     m->has_take_news = false;
-    kvp_list_foreach_safe (pos, tmp, &m->taking) {
+    kvp_list_foreach_safe (pos, tmp, &m->cat.taking) {
         if (!go_on(m, kvp_container_of(pos, kvp_tenant_t, take.link))) {
             m->has_take_news = true;
             return;
@@ -312,7 +312,7 @@ kvp_share_tick(kvp_master_t *m)
 void
 kvp_share_leave_segment(kvp_master_t *m, const kvp_segment_t *g)
 {
-    kvp_list_foreach_safe (pos, tmp, &m->taking) {
+    kvp_list_foreach_safe (pos, tmp, &m->cat.taking) {
         kvp_tenant_t *t = kvp_container_of(pos, kvp_tenant_t, take.link);
 
         if (t->take.chunk->segment == g) end(m, t);

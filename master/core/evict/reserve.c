@@ -13,16 +13,17 @@
 static uint64_t
 size_for(const kvp_master_t *m, const kvp_tenant_t *t)
 {
-    return m->owners_n == 1 ? m->ctx.st.size_bytes : t->chunk_bytes;
+    return m->cat.owners_n == 1 ? m->ctx.st.size_bytes : t->chunk_bytes;
 }
 
 static uint64_t
 free_for(const kvp_master_t *m, const kvp_tenant_t *t)
 {
     uint64_t going = m->ctx.st.retiring_bytes - m->ctx.st.quarantine_bytes;
-    uint64_t busy = m->owners_n == 1 ? m->ctx.st.used_bytes - going - m->doomed_bytes : t->used_bytes - t->going_bytes;
+    uint64_t busy =
+        m->cat.owners_n == 1 ? m->ctx.st.used_bytes - going - m->doomed_bytes : t->used_bytes - t->going_bytes;
 
-    if (m->owners_n > 1 && m->owned_bytes < m->known_bytes) return UINT64_MAX; /* some chunk is empty */
+    if (m->cat.owners_n > 1 && m->cat.owned_bytes < m->cat.known_bytes) return UINT64_MAX; /* some chunk is empty */
     return size_for(m, t) - kvp_min_u64(busy, size_for(m, t));
 }
 
@@ -30,7 +31,7 @@ free_for(const kvp_master_t *m, const kvp_tenant_t *t)
 static kvp_tenant_t *
 ahead_for(const kvp_master_t *m)
 {
-    return m->owners_n == 1 ? kvp_list_first(&m->owners, kvp_tenant_t, owning) : m->placing;
+    return m->cat.owners_n == 1 ? kvp_list_first(&m->cat.owners, kvp_tenant_t, owning) : m->cat.placing;
 }
 
 void

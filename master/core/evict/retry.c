@@ -85,7 +85,7 @@ retry_pass(kvp_master_t *m, failed_t *failed)
     kvp_list_foreach_safe (pos, tmp, &m->waiting) {
         kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, link);
         uint64_t len = k->attempt->bytes;
-        bool is_long_key = kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid)) > KVP_KEY_CELL_BYTES;
+        bool is_long_key = kvp_obj_key_len(m->cat.index, kvp_obj(m->cat.index, k->oid)) > KVP_KEY_CELL_BYTES;
         bool is_final;
         kvp_err_t err;
 

@@ -7,7 +7,7 @@ void
 kvp_evict_one(kvp_master_t *m, uint32_t oid)
 {
     m->ctx.st.evictions++;
-    m->ctx.st.evicted_bytes += kvp_obj_len(m, kvp_obj(m->index, oid));
+    m->ctx.st.evicted_bytes += kvp_obj_len(&m->cat, kvp_obj(m->cat.index, oid));
     kvp_obj_drop(m, oid, 0, NULL);
 }
 
@@ -24,7 +24,7 @@ drop_doomed(kvp_master_t *m)
     uint32_t oid;
 
     while (m->ctx.slice_left > 0 && (oid = kvp_group_next_doomed(m, KVP_OID_NONE)) != KVP_OID_NONE) {
-        if (kvp_group_member(m, kvp_obj(m->index, oid))->group->is_evicted)
+        if (kvp_group_member(&m->cat, kvp_obj(m->cat.index, oid))->group->is_evicted)
             kvp_evict_one(m, oid);
         else
             kvp_obj_drop(m, oid, 0, NULL);

@@ -45,7 +45,7 @@ is_free(const kvp_chunk_t *c, uint32_t slot)
 static kvp_takes_t
 kind_of(const kvp_master_t *m, uint32_t unit)
 {
-    if (kvp_obj(m->index, unit)->list == KVP_OBJLIST_PINNED) return KVP_TAKES_PINNED;
+    if (kvp_obj(m->cat.index, unit)->list == KVP_OBJLIST_PINNED) return KVP_TAKES_PINNED;
     return kvp_probe_protects(m, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
 }
 
@@ -64,9 +64,9 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     if (r != NULL) return r->claim == NULL && r->owner == 0;
     /* Held or not: better that it goes than no new one. */
     if (kvp_slab_owner(c->slab, slot) == wanted->attempt->over) return true;
-    o = kvp_obj(m->index, kvp_slab_owner(c->slab, slot));
-    if (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED) return true; /* it goes in any case */
-    unit = kvp_victim_unit(m, kvp_slab_owner(c->slab, slot));
+    o = kvp_obj(m->cat.index, kvp_slab_owner(c->slab, slot));
+    if (kvp_group_is_doomed(&m->cat, o) && o->state == KVP_OBJ_COMMITTED) return true; /* it goes in any case */
+    unit = kvp_victim_unit(&m->cat, kvp_slab_owner(c->slab, slot));
     if (!kvp_victim_may_go(m, unit) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED)) return false;
     kind = kind_of(m, unit);
     if (KVP_RULE(PROBE_YIELDS) || kind != KVP_TAKES_PROBED) m->met |= 1u << kind;
@@ -76,12 +76,12 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
 bool
 kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     uint32_t unit;
 
-    if (oid == k->attempt->over || (kvp_group_is_doomed(m, o) && o->state == KVP_OBJ_COMMITTED)) return true;
+    if (oid == k->attempt->over || (kvp_group_is_doomed(&m->cat, o) && o->state == KVP_OBJ_COMMITTED)) return true;
     if (kvp_takeover_may_tickets_come(m)) return false; /* a report has ended since this was begun */
-    unit = kvp_victim_unit(m, oid);
+    unit = kvp_victim_unit(&m->cat, oid);
     return kvp_victim_may_go(m, unit) && kind_of(m, unit) <= k->takes;
 }
 
@@ -89,8 +89,8 @@ kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid)
 static uint32_t
 age_of(const kvp_master_t *m, uint32_t oid)
 {
-    if (kvp_group_is_doomed(m, kvp_obj(m->index, oid))) return UINT32_MAX;
-    return kvp_obj_age(m->index, kvp_obj(m->index, kvp_victim_unit(m, oid)));
+    if (kvp_group_is_doomed(&m->cat, kvp_obj(m->cat.index, oid))) return UINT32_MAX;
+    return kvp_obj_age(m->cat.index, kvp_obj(m->cat.index, kvp_victim_unit(&m->cat, oid)));
 }
 
 /* What it costs to take a usable extent. What is to be replaced counts as just used: it goes when nothing else can. */
@@ -183,7 +183,7 @@ run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
 static bool
 takes_windows(const kvp_master_t *m, const kvp_chunk_t *c)
 {
-    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(m, c->segment);
+    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(&m->cat, c->segment);
 }
 
 static bool
@@ -235,10 +235,10 @@ static kvp_place_t
 copy_for(kvp_master_t *m, uint32_t oid, const wanted_t *wanted)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
+    uint32_t n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
 
     for (uint32_t i = 0; n > 1 && i < n; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, places[i].chunk);
+        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
 
         if (takes_windows(m, c) && kvp_place_may_lie(m, wanted->attempt, &wanted->attempt->pend->wish, c->segment))
             return places[i];
@@ -258,7 +258,7 @@ typedef struct {
 static uint32_t
 next_candidate(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
 {
-    uint32_t list = after == KVP_OID_NONE ? KVP_OBJLIST_NONE : kvp_obj(m->index, after)->list;
+    uint32_t list = after == KVP_OID_NONE ? KVP_OBJLIST_NONE : kvp_obj(m->cat.index, after)->list;
     uint32_t oid;
 
     if (list == KVP_OBJLIST_NONE) {
@@ -288,7 +288,7 @@ pick(kvp_master_t *m, wanted_t *wanted, picked_t *p)
 
     for (uint32_t left = CANDIDATES, next; left > 0 && !is_last && oid != KVP_OID_NONE; oid = next) {
         kvp_place_t at = copy_for(m, oid, wanted);
-        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
+        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at.chunk);
 
         next = next_candidate(m, t, oid);
         if (c->segment->state == KVP_SEG_LOST) {
@@ -324,7 +324,7 @@ static void
 search_around_picked(kvp_master_t *m, const picked_t *p, const wanted_t *wanted, window_t *best)
 {
     for (uint32_t i = 0; i < p->n && (i < p->going || best->chunk == NULL); i++) {
-        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, p->places[i].chunk);
+        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, p->places[i].chunk);
 
         if (is_enough(m, c, &p->places[i], wanted)) {
             *best = own_extent(c, &p->places[i]);
@@ -389,8 +389,8 @@ search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *bes
         k->scan_slot = KVP_SLAB_NONE;
     }
     if (k->scan_chunk == 0 && k->scan_slot == KVP_SLAB_NONE) k->scan_news = m->ctx.space_news;
-    for (; k->scan_chunk < m->chunks.limit; k->scan_chunk++, k->scan_slot = KVP_SLAB_NONE) {
-        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, k->scan_chunk);
+    for (; k->scan_chunk < m->cat.chunks.limit; k->scan_chunk++, k->scan_slot = KVP_SLAB_NONE) {
+        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, k->scan_chunk);
         window_t run = {.first = KVP_SLAB_NONE};
         uint32_t from;
 
@@ -417,7 +417,7 @@ search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
 
     for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = next_candidate(m, t, oid)) {
         kvp_place_t at = copy_for(m, oid, wanted);
-        kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at.chunk);
+        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at.chunk);
 
         if (!takes_windows(m, c) || !kvp_place_is_own(c, t) ||
             !kvp_place_may_lie(m, wanted->attempt, &wanted->attempt->pend->wish, c->segment) ||
@@ -523,13 +523,14 @@ kvp_evict_tick(kvp_master_t *m)
 static bool
 has_company(const kvp_master_t *m, const kvp_tenant_t *t)
 {
-    return m->owners_n > (t->chunks > 0);
+    return m->cat.owners_n > (t->chunks > 0);
 }
 
 kvp_err_t
 kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
 {
-    wanted_t wanted = {k->attempt, k->attempt->bytes, kvp_obj_key_len(m->index, kvp_obj(m->index, k->oid)), UINT32_MAX};
+    wanted_t wanted = {k->attempt, k->attempt->bytes, kvp_obj_key_len(m->cat.index, kvp_obj(m->cat.index, k->oid)),
+                       UINT32_MAX};
     window_t best = {0};
     kvp_err_t err;
 

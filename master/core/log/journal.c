@@ -66,7 +66,7 @@ kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest)
 {
     kvp_master_t *m = log->core;
     kvp_journal_t *j = &m->log.journal;
-    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_young_t young = {.digest = digest, .version = kvp_obj_version(o)};
 
     if (!j->is_on) return;
@@ -94,9 +94,9 @@ kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o)
     kvp_digest_t digest;
 
     if (!m->log.journal.is_on || o->state != KVP_OBJ_COMMITTED) return;
-    t = kvp_obj_tenant(m, o);
+    t = kvp_obj_tenant(&m->cat, o);
     if (kvp_obj_version(o) <= t->min_version) return; /* the bump has said so */
-    digest = kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, t->id);
+    digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id);
     kvp_journal_forget(&m->log, digest, kvp_obj_version(o));
     kvp_ledger_drop(&m->log, digest, kvp_obj_version(o));
 }
@@ -111,7 +111,7 @@ kvp_journal_lost(kvp_interim_t *log, const kvp_obj_t *o)
         kvp_journal_gone(&m->log, o);
         return;
     }
-    digest = kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(m, o)->id);
+    digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(&m->cat, o)->id);
     if (!kvp_ledger_knows(&m->log, digest, kvp_obj_version(o))) kvp_journal_gone(&m->log, o);
 }
 
@@ -128,7 +128,7 @@ kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
 static bool
 is_base_walking(const kvp_master_t *m)
 {
-    return m->log.journal.base_cursor < kvp_min_u64(m->log.journal.base_to, kvp_obj_limit(m->index));
+    return m->log.journal.base_cursor < kvp_min_u64(m->log.journal.base_to, kvp_obj_limit(m->cat.index));
 }
 
 /* While nodes report it is not known what there is. */
@@ -147,9 +147,9 @@ say_again(kvp_master_t *m, const kvp_obj_t *o)
     const kvp_tenant_t *t;
 
     if (o->state != KVP_OBJ_COMMITTED || !KVP_RULE(SNAPSHOT_WHOLE)) return;
-    t = kvp_obj_tenant(m, o);
+    t = kvp_obj_tenant(&m->cat, o);
     if (kvp_obj_version(o) <= t->min_version) return;
-    append_key(m, KVP_JREC_COMMIT, kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, t->id), kvp_obj_version(o));
+    append_key(m, KVP_JREC_COMMIT, kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id), kvp_obj_version(o));
 }
 
 static void
@@ -160,8 +160,8 @@ base_some(kvp_master_t *m)
     kvp_jrec_any_t rec = {.head = {0}};
 
     if (!may_base_go_on(m)) return;
-    while ((oid = kvp_objindex_walk(m->index, &j->base_cursor, j->base_to, &left)) != KVP_OID_NONE)
-        say_again(m, kvp_obj(m->index, oid));
+    while ((oid = kvp_objindex_walk(m->cat.index, &j->base_cursor, j->base_to, &left)) != KVP_OID_NONE)
+        say_again(m, kvp_obj(m->cat.index, oid));
     kvp_ctx_spend(&m->ctx, m->ctx.slice_left - left);
     if (is_base_walking(m) || kvp_owed_is_rebuilding(&m->log)) return;
     append(m, &rec, KVP_JREC_WHOLE);
@@ -178,13 +178,13 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
     j->base_from = j->end;
     j->base_end = 0;
     j->base_cursor = 0;
-    j->base_to = kvp_obj_limit(m->index); /* what comes to lie behind says so itself */
+    j->base_to = kvp_obj_limit(m->cat.index); /* what comes to lie behind says so itself */
     j->is_basing = true;
     append_term(m, KVP_JREC_BASE, is_anew);
     if (is_anew) j->term_end = j->end;
     if (is_anew) j->is_relied_on = false;
-    for (uint32_t i = 0; i < m->tenants.limit; i++) {
-        const kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
+    for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
         if (t != NULL && t->epoch > 0) kvp_journal_bumped(&m->log, t);
     }
@@ -269,8 +269,8 @@ release_retires(kvp_master_t *m)
 static void
 grow_old(kvp_master_t *m, const kvp_young_t *young)
 {
-    uint32_t oid = kvp_objindex_find(m->index, young->digest);
-    kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+    uint32_t oid = kvp_objindex_find(m->cat.index, young->digest);
+    kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
 
     if (o != NULL && kvp_obj_version(o) == young->version) o->is_young = 0;
 }
@@ -383,8 +383,8 @@ kvp_journal_check(const kvp_interim_t *log)
     uint32_t cursor = 0, left = UINT32_MAX, oid;
 
     if (j->durable > j->end) return "more of the journal is durable than was written";
-    while ((oid = kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
-        const kvp_obj_t *o = kvp_obj(m->index, oid);
+    while ((oid = kvp_objindex_walk(m->cat.index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
+        const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
         if (o->state == KVP_OBJ_COMMITTED && o->is_young != 0 && young-- == 0) return "a commit stays young";
     }

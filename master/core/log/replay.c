@@ -62,9 +62,9 @@ kvp_ledger_unknown(kvp_interim_t *log, kvp_digest_t digest)
 static bool
 is_there(const kvp_master_t *m, kvp_digest_t digest)
 {
-    uint32_t oid = kvp_objindex_find(m->index, digest);
+    uint32_t oid = kvp_objindex_find(m->cat.index, digest);
 
-    return oid != KVP_OID_NONE && kvp_obj(m->index, oid)->state == KVP_OBJ_COMMITTED;
+    return oid != KVP_OID_NONE && kvp_obj(m->cat.index, oid)->state == KVP_OBJ_COMMITTED;
 }
 
 void
@@ -143,12 +143,12 @@ read_bump(kvp_master_t *m, const kvp_jrec_bump_t *rec)
 {
     kvp_tenant_t *t;
 
-    if (!kvp_tenant_may_open(m, rec->tenant)) return KVP_CORRUPT;
-    t = kvp_tenant_open(m, rec->tenant);
+    if (!kvp_tenant_may_open(&m->cat, rec->tenant)) return KVP_CORRUPT;
+    t = kvp_tenant_open(&m->cat, rec->tenant);
     t->epoch = (uint32_t)kvp_max_u64(t->epoch, kvp_max_u64(rec->epoch, 1));
     t->min_version = kvp_max_u64(t->min_version, rec->min_version);
     (void)kvp_owed_bumped(&m->log, t);
-    kvp_tenant_rele(m, t);
+    kvp_tenant_rele(&m->cat, t);
     return KVP_OK;
 }
 

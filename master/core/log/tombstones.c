@@ -77,7 +77,7 @@ kvp_wire_tomb_t
 kvp_owed_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest)
 {
     const kvp_master_t *m = log->core;
-    const kvp_tenant_t *t = kvp_tenant_find(m, tenant);
+    const kvp_tenant_t *t = kvp_tenant_find(&m->cat, tenant);
     uint64_t of_key = kvp_max_u64(version_in(&m->log.tombs, digest), version_in(&m->log.removed, digest));
 
     if (t == NULL || t->min_version <= of_key) return (kvp_wire_tomb_t){.digest = digest, .version = of_key};
@@ -159,7 +159,7 @@ kvp_owed_flush(kvp_interim_t *log)
 
     if (n == 0) return;
     m->request_seq++; /* also where nobody is told: who waits for these waits for a later request */
-    kvp_list_foreach (pos, &m->segments) {
+    kvp_list_foreach (pos, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         /* A node of several segments is told once. */
@@ -331,14 +331,14 @@ static bool
 has_copy_away(const kvp_master_t *m, const kvp_place_t *places, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (is_away(((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, places[i].chunk))->segment)) return true;
+        if (is_away(((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, places[i].chunk))->segment)) return true;
     return false;
 }
 
 static kvp_digest_t
 digest_of(const kvp_master_t *m, const kvp_obj_t *o)
 {
-    return kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(m, o)->id);
+    return kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(&m->cat, o)->id);
 }
 
 kvp_wire_tomb_t
@@ -347,7 +347,7 @@ kvp_owed_dropped(kvp_interim_t *log, const kvp_obj_t *o, bool is_promised)
     kvp_master_t *m = log->core;
     bool is_rebuilding = kvp_owed_is_rebuilding(&m->log);
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, o, places);
+    uint32_t n = kvp_obj_places(&m->cat, o, places);
     kvp_wire_tomb_t tomb = {.version = 0};
 
     if (o->state != KVP_OBJ_COMMITTED && (o->state != KVP_OBJ_WRITING || is_rebuilding)) return tomb;
@@ -479,8 +479,8 @@ learn_bump(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
 {
     kvp_tenant_t *t;
 
-    if (tomb->digest.lo > UINT32_MAX || !kvp_tenant_may_open(m, (uint32_t)tomb->digest.lo)) return;
-    t = kvp_tenant_open(m, (uint32_t)tomb->digest.lo);
+    if (tomb->digest.lo > UINT32_MAX || !kvp_tenant_may_open(&m->cat, (uint32_t)tomb->digest.lo)) return;
+    t = kvp_tenant_open(&m->cat, (uint32_t)tomb->digest.lo);
     if (t->epoch == 0) t->epoch = 1; /* how many they were is not known: that there was one is */
     if (tomb->version > t->min_version) {
         t->min_version = tomb->version;
@@ -488,7 +488,7 @@ learn_bump(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
         kvp_journal_bumped(&m->log, t);
         kvp_bump_sweep(m, t);
     }
-    kvp_tenant_rele(m, t);
+    kvp_tenant_rele(&m->cat, t);
 }
 
 /* ---- what a node kept for a master that is gone. Whose memory it was meant for is not known, so it is never paid: the
@@ -506,17 +506,17 @@ kvp_owed_learn(kvp_interim_t *log, const kvp_wire_tomb_t *tomb)
     }
     if (raise_to(&m->log.tombs, tomb->digest, tomb->version, TOMBS_MAX))
         ++*insert(&m->log.tomb_refs, tomb->digest, TOMBS_MAX);
-    oid = kvp_objindex_find(m->index, tomb->digest);
-    if (oid == KVP_OID_NONE || kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) return;
-    if (kvp_obj_version(kvp_obj(m->index, oid)) > tomb->version) return;
-    (void)kvp_revoke(kvp_obj_tenant(m, kvp_obj(m->index, oid)), tomb->digest);
+    oid = kvp_objindex_find(m->cat.index, tomb->digest);
+    if (oid == KVP_OID_NONE || kvp_obj(m->cat.index, oid)->state != KVP_OBJ_COMMITTED) return;
+    if (kvp_obj_version(kvp_obj(m->cat.index, oid)) > tomb->version) return;
+    (void)kvp_revoke(kvp_obj_tenant(&m->cat, kvp_obj(m->cat.index, oid)), tomb->digest);
     kvp_obj_drop(m, oid, 0, NULL);
 }
 
 static bool
 is_any_away(const kvp_master_t *m)
 {
-    kvp_list_foreach (pos, &m->segments)
+    kvp_list_foreach (pos, &m->cat.segments)
         if (is_away(kvp_list_entry(pos, kvp_segment_t, link))) return true;
     return false;
 }

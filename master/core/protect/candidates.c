@@ -18,11 +18,11 @@ list_of(kvp_master_t *m, const kvp_obj_t *o)
 {
     switch (o->list) {
     case KVP_OBJLIST_LRU:
-        return &kvp_obj_tenant(m, o)->lru;
+        return &kvp_obj_tenant(&m->cat, o)->lru;
     case KVP_OBJLIST_PINNED:
         return &m->pinned;
     case KVP_OBJLIST_ASIDE:
-        return &kvp_obj_chunk(m, o)->segment->aside;
+        return &kvp_obj_chunk(&m->cat, o)->segment->aside;
     default:
         return NULL;
     }
@@ -39,18 +39,18 @@ is_pinned_hard(const kvp_obj_t *o, const kvp_member_t *mb)
 static kvp_objlist_t *
 home_of(kvp_master_t *m, const kvp_obj_t *o)
 {
-    const kvp_member_t *mb = kvp_group_member(m, o);
+    const kvp_member_t *mb = kvp_group_member(&m->cat, o);
     bool is_soft = mb == NULL ? o->pin == KVP_PIN_SOFT : mb->group->pinned_n[KVP_PIN_SOFT] > 0;
 
     if (is_pinned_hard(o, mb) || (mb != NULL && mb->group->is_doomed)) return NULL;
-    return is_soft ? &m->pinned : &kvp_obj_tenant(m, o)->lru;
+    return is_soft ? &m->pinned : &kvp_obj_tenant(&m->cat, o)->lru;
 }
 
 /* A ticket on what would be evicted with this one, or on all of it. */
 static bool
 is_kept(const kvp_master_t *m, const kvp_obj_t *o)
 {
-    const kvp_member_t *mb = kvp_group_member(m, o);
+    const kvp_member_t *mb = kvp_group_member(&m->cat, o);
 
     if (mb == NULL) return o->tickets > 0;
     return mb->group->reserved_n > 0 || (mb->group->held_n > 0 && KVP_RULE(GROUP_HELD));
@@ -59,7 +59,7 @@ is_kept(const kvp_master_t *m, const kvp_obj_t *o)
 bool
 kvp_victim_may_go(const kvp_master_t *m, uint32_t unit)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, unit);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, unit);
 
     return kvp_victim_is_listed(o) && !is_kept(m, o);
 }
@@ -67,60 +67,60 @@ kvp_victim_may_go(const kvp_master_t *m, uint32_t unit)
 void
 kvp_victim_removed(kvp_master_t *m, uint32_t oid)
 {
-    kvp_objlist_t *list = list_of(m, kvp_obj(m->index, oid));
+    kvp_objlist_t *list = list_of(m, kvp_obj(m->cat.index, oid));
 
-    if (kvp_obj(m->index, oid)->list == KVP_OBJLIST_PROBED) kvp_probe_forget(m, oid);
-    if (kvp_obj(m->index, oid)->list == KVP_OBJLIST_LRU || list == &m->pinned)
-        m->policy->removed(m->index, list, oid);
+    if (kvp_obj(m->cat.index, oid)->list == KVP_OBJLIST_PROBED) kvp_probe_forget(m, oid);
+    if (kvp_obj(m->cat.index, oid)->list == KVP_OBJLIST_LRU || list == &m->pinned)
+        m->policy->removed(m->cat.index, list, oid);
     else if (list != NULL)
-        kvp_objlist_remove(m->index, list, oid);
+        kvp_objlist_remove(m->cat.index, list, oid);
 }
 
 void
 kvp_victim_used(kvp_master_t *m, uint32_t oid)
 {
-    uint32_t unit = kvp_victim_unit(m, oid);
-    kvp_obj_t *o = kvp_obj(m->index, unit);
+    uint32_t unit = kvp_victim_unit(&m->cat, oid);
+    kvp_obj_t *o = kvp_obj(m->cat.index, unit);
     kvp_objlist_t *home = home_of(m, o);
 
     kvp_victim_removed(m, unit);
     o->is_asking_counted = 0;
     if (home != NULL)
-        m->policy->used(m->index, home, unit);
+        m->policy->used(m->cat.index, home, unit);
     else
-        kvp_obj_touch(m->index, o);
+        kvp_obj_touch(m->cat.index, o);
 }
 
 uint64_t
 kvp_victim_bytes(const kvp_master_t *m, uint32_t unit)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, unit);
-    const kvp_member_t *mb = kvp_group_member(m, o);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, unit);
+    const kvp_member_t *mb = kvp_group_member(&m->cat, o);
 
     if (mb != NULL && mb->group->lead == unit) return mb->group->bytes;
-    return kvp_slab_len(kvp_obj_chunk(m, o)->slab, (uint32_t)o->slot);
+    return kvp_slab_len(kvp_obj_chunk(&m->cat, o)->slab, (uint32_t)o->slot);
 }
 
 void
 kvp_victim_back(kvp_master_t *m, uint32_t oid)
 {
-    m->policy->back(m->index, home_of(m, kvp_obj(m->index, oid)), oid);
+    m->policy->back(m->cat.index, home_of(m, kvp_obj(m->cat.index, oid)), oid);
 }
 
 /* ---- tickets */
 void
 kvp_victim_keep(kvp_master_t *m, uint32_t oid)
 {
-    uint32_t unit = kvp_victim_unit(m, oid);
+    uint32_t unit = kvp_victim_unit(&m->cat, oid);
 
-    if (kvp_obj(m->index, unit)->list == KVP_OBJLIST_PROBED) kvp_victim_removed(m, unit);
+    if (kvp_obj(m->cat.index, unit)->list == KVP_OBJLIST_PROBED) kvp_victim_removed(m, unit);
 }
 
 void
 kvp_victim_let_go(kvp_master_t *m, uint32_t oid)
 {
-    uint32_t unit = kvp_victim_unit(m, oid);
-    const kvp_obj_t *o = kvp_obj(m->index, unit);
+    uint32_t unit = kvp_victim_unit(&m->cat, oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, unit);
 
     if (!kvp_victim_is_listed(o) && !is_kept(m, o) && home_of(m, o) != NULL) kvp_victim_back(m, unit);
 }
@@ -129,13 +129,13 @@ uint32_t
 kvp_victim_behind(kvp_master_t *m, kvp_objlist_t *list, uint32_t after)
 {
     for (;;) {
-        uint32_t oid = m->policy->victim(m->index, list, after);
+        uint32_t oid = m->policy->victim(m->cat.index, list, after);
 
-        if (oid == KVP_OID_NONE || !is_kept(m, kvp_obj(m->index, oid))) return oid;
+        if (oid == KVP_OID_NONE || !is_kept(m, kvp_obj(m->cat.index, oid))) return oid;
         if (m->ctx.work_left == 0) return KVP_OID_NONE;
         m->ctx.work_left--;
         m->ctx.st.ticket_asides++;
-        m->policy->removed(m->index, list, oid);
+        m->policy->removed(m->cat.index, list, oid);
     }
 }
 
@@ -147,11 +147,11 @@ kvp_victim_next(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
 {
     for (;;) {
         uint32_t oid = kvp_victim_behind(m, &t->lru, after);
-        kvp_segment_t *g = oid == KVP_OID_NONE ? NULL : kvp_obj_chunk(m, kvp_obj(m->index, oid))->segment;
+        kvp_segment_t *g = oid == KVP_OID_NONE ? NULL : kvp_obj_chunk(&m->cat, kvp_obj(m->cat.index, oid))->segment;
 
         bool is_probed = g != NULL && kvp_probe_protects(m, oid);
 
-        if (g == NULL || (!is_probed && !kvp_segment_is_passed_over(m, g))) return oid;
+        if (g == NULL || (!is_probed && !kvp_segment_is_passed_over(&m->cat, g))) return oid;
         if (m->ctx.work_left == 0) return KVP_OID_NONE;
         m->ctx.work_left--;
         if (is_probed) {
@@ -159,8 +159,8 @@ kvp_victim_next(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
             continue;
         }
         m->ctx.st.passed_over++;
-        m->policy->removed(m->index, &t->lru, oid);
-        kvp_objlist_push_young(m->index, &g->aside, oid);
+        m->policy->removed(m->cat.index, &t->lru, oid);
+        kvp_objlist_push_young(m->cat.index, &g->aside, oid);
     }
 }
 
@@ -172,7 +172,7 @@ kvp_victims_back(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 
         if (*left == 0) return false;
         --*left;
-        kvp_objlist_remove(m->index, &g->aside, oid);
+        kvp_objlist_remove(m->cat.index, &g->aside, oid);
         kvp_victim_back(m, oid);
         kvp_ctx_space_news(&m->ctx);
     }

@@ -4,11 +4,20 @@
 #ifndef KVP_MASTER_CORE_PROTECT_CANDIDATES_H
 #define KVP_MASTER_CORE_PROTECT_CANDIDATES_H
 
+#include "master/core/catalog/catalog.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/protect/group.h"
 
+/* What is evicted together stands on the lists as one: kvp_victim_unit is the object that stands for this one. */
+static inline uint32_t
+kvp_victim_unit(const kvp_catalog_t *cat, uint32_t oid)
+{
+    const kvp_member_t *mb = kvp_group_member(cat, kvp_obj(cat->index, oid));
+
+    return mb == NULL || !mb->is_committed || mb->group->is_doomed ? oid : mb->group->lead;
+}
 uint64_t kvp_victim_bytes(const kvp_master_t *m, uint32_t unit); /* extents that evicting it frees */
 static inline bool
 kvp_victim_is_listed(const kvp_obj_t *o)

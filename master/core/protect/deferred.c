@@ -168,7 +168,7 @@ kvp_waiter_follow(const kvp_master_t *m, kvp_waiter_t *w)
 static bool
 is_kept(const kvp_master_t *m, const kvp_waiter_t *w)
 {
-    kvp_list_foreach (pos, &m->segments) {
+    kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_session_t *node = kvp_list_entry(pos, kvp_segment_t, link)->node;
 
         if (node != NULL && node->tombs_from <= w->kept_from && node->tombs_kept > w->kept_after) return true;

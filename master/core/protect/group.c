@@ -26,7 +26,7 @@ static void
 take_out(kvp_master_t *m, kvp_group_t *g)
 {
     kvp_htab_del(&m->groups, &g->node);
-    kvp_tenant_rele(m, kvp_ptab_get(&m->tenants, g->tenant));
+    kvp_tenant_rele(&m->cat, kvp_ptab_get(&m->cat.tenants, g->tenant));
     m->ctx.st.groups--;
 }
 
@@ -192,7 +192,7 @@ kvp_group_check_named(const kvp_wire_group_t *want)
 static kvp_member_t *
 same_place(const kvp_master_t *m, uint32_t over, const kvp_group_t *g, const kvp_wire_group_t *want)
 {
-    kvp_member_t *mb = over == KVP_OID_NONE ? NULL : kvp_group_member(m, kvp_obj(m->index, over));
+    kvp_member_t *mb = over == KVP_OID_NONE ? NULL : kvp_group_member(&m->cat, kvp_obj(m->cat.index, over));
 
     return mb != NULL && mb->group == g && mb->number == want->member ? mb : NULL;
 }
@@ -224,7 +224,7 @@ join(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *wan
     kvp_list_add_tail(&g->begun, &mb->of_group);
     g->begun_n++;
     set_taken(g, mb->number, true);
-    kvp_obj_ext_make(m->index, kvp_obj(m->index, oid))->member = mb;
+    kvp_obj_ext_make(m->cat.index, kvp_obj(m->cat.index, oid))->member = mb;
     return mb;
 }
 
@@ -240,7 +240,7 @@ kvp_group_join(kvp_master_t *m, kvp_session_t *s, uint32_t oid, const kvp_wire_g
 static void
 count(kvp_master_t *m, kvp_member_t *mb)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, mb->oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, mb->oid);
     kvp_group_t *g = mb->group;
 
     if (g->lead != KVP_OID_NONE) kvp_victim_removed(m, g->lead);
@@ -249,7 +249,7 @@ count(kvp_master_t *m, kvp_member_t *mb)
     mb->is_committed = true;
     g->begun_n--;
     g->committed_n++;
-    g->bytes += kvp_obj_bytes(m, o);
+    g->bytes += kvp_obj_bytes(&m->cat, o);
     g->pinned_n[o->pin]++;
     if (g->lead == KVP_OID_NONE) g->lead = mb->oid;
 }
@@ -257,8 +257,8 @@ count(kvp_master_t *m, kvp_member_t *mb)
 static void
 set_lead(kvp_master_t *m, kvp_group_t *g, uint32_t oid)
 {
-    const kvp_obj_t *old = kvp_obj(m->index, g->lead);
-    kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *old = kvp_obj(m->cat.index, g->lead);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
     o->has_probe = old->has_probe;
     o->probe_since = old->probe_since;
@@ -269,9 +269,9 @@ set_lead(kvp_master_t *m, kvp_group_t *g, uint32_t oid)
 static void
 uncount(kvp_master_t *m, kvp_member_t *mb)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, mb->oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, mb->oid);
     kvp_group_t *g = mb->group;
-    uint64_t bytes = kvp_obj_bytes(m, o);
+    uint64_t bytes = kvp_obj_bytes(&m->cat, o);
 
     if (g->lead != KVP_OID_NONE) kvp_victim_removed(m, g->lead);
     kvp_list_del(&mb->of_group);
@@ -293,8 +293,8 @@ uncount(kvp_master_t *m, kvp_member_t *mb)
 void
 kvp_group_leave(kvp_master_t *m, uint32_t oid)
 {
-    kvp_obj_t *o = kvp_obj(m->index, oid);
-    kvp_member_t *mb = kvp_group_member(m, o);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_member_t *mb = kvp_group_member(&m->cat, o);
     kvp_group_t *g;
 
     if (mb == NULL) return;
@@ -308,7 +308,7 @@ kvp_group_leave(kvp_master_t *m, uint32_t oid)
     }
     set_taken(g, mb->number, false);
     if (g->committed_n == 0) g->is_whole = false; /* it begins anew */
-    kvp_obj_ext(m->index, o)->member = NULL;
+    kvp_obj_ext(m->cat.index, o)->member = NULL;
     free(mb);
     settle(m, g);
 }
@@ -321,15 +321,15 @@ pass_on(kvp_master_t *m, kvp_member_t *mb, uint32_t oid)
     uncount(m, mb);
     kvp_list_add_tail(&mb->group->begun, &mb->of_group);
     mb->group->begun_n++;
-    kvp_obj_ext(m->index, kvp_obj(m->index, mb->oid))->member = NULL;
-    kvp_obj_ext_make(m->index, kvp_obj(m->index, oid))->member = mb;
+    kvp_obj_ext(m->cat.index, kvp_obj(m->cat.index, mb->oid))->member = NULL;
+    kvp_obj_ext_make(m->cat.index, kvp_obj(m->cat.index, oid))->member = mb;
     mb->oid = oid;
 }
 
 kvp_err_t
 kvp_group_enter(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a)
 {
-    kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, a->oid)), *old;
+    kvp_member_t *mb = kvp_group_member(&m->cat, kvp_obj(m->cat.index, a->oid)), *old;
     kvp_err_t err;
 
     if (!kvp_group_is_named(&a->group) || (mb != NULL && !mb->group->is_doomed)) return KVP_OK;
@@ -348,7 +348,7 @@ kvp_group_enter(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a)
 void
 kvp_group_committed(kvp_master_t *m, uint32_t oid)
 {
-    kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
+    kvp_member_t *mb = kvp_group_member(&m->cat, kvp_obj(m->cat.index, oid));
     kvp_group_t *g;
 
     if (mb == NULL) return;
@@ -364,7 +364,7 @@ kvp_group_committed(kvp_master_t *m, uint32_t oid)
 kvp_err_t
 kvp_group_claim(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
 {
-    kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
+    kvp_member_t *mb = kvp_group_member(&m->cat, kvp_obj(m->cat.index, oid));
     kvp_session_t *owner;
 
     if (mb->owner == s->incarnation) return KVP_ALREADY;
@@ -384,7 +384,7 @@ kvp_group_claim(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
 static bool
 is_older(const kvp_master_t *m, const kvp_member_t *mb, uint64_t version)
 {
-    return mb->is_committed && kvp_obj_version(kvp_obj(m->index, mb->oid)) < version;
+    return mb->is_committed && kvp_obj_version(kvp_obj(m->cat.index, mb->oid)) < version;
 }
 
 /* Who has the number, in one of the lists; NULL. */
@@ -457,7 +457,7 @@ kvp_group_adopt(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_g
 void
 kvp_group_evict(kvp_master_t *m, uint32_t oid)
 {
-    const kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
+    const kvp_member_t *mb = kvp_group_member(&m->cat, kvp_obj(m->cat.index, oid));
 
     if (mb == NULL || mb->group->is_doomed || !KVP_RULE(GROUP_AS_ONE)) return;
     doom(m, mb->group, true);
@@ -467,7 +467,7 @@ kvp_group_evict(kvp_master_t *m, uint32_t oid)
 void
 kvp_group_hold(kvp_master_t *m, uint32_t oid, bool is_held)
 {
-    const kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
+    const kvp_member_t *mb = kvp_group_member(&m->cat, kvp_obj(m->cat.index, oid));
 
     if (mb != NULL) mb->group->held_n += is_held ? 1 : UINT32_MAX;
 }
@@ -475,14 +475,14 @@ kvp_group_hold(kvp_master_t *m, uint32_t oid, bool is_held)
 void
 kvp_group_bytes(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
 {
-    const kvp_member_t *mb = kvp_group_member(m, o);
+    const kvp_member_t *mb = kvp_group_member(&m->cat, o);
     kvp_group_t *g;
     bool was_listed;
 
     if (mb == NULL || !mb->is_committed) return;
     g = mb->group;
     if (g->is_doomed) m->doomed_bytes += (uint64_t)bytes;
-    was_listed = g->lead != KVP_OID_NONE && kvp_victim_is_listed(kvp_obj(m->index, g->lead));
+    was_listed = g->lead != KVP_OID_NONE && kvp_victim_is_listed(kvp_obj(m->cat.index, g->lead));
     if (was_listed) kvp_victim_removed(m, g->lead);
     g->bytes += (uint64_t)bytes;
     if (was_listed) kvp_victim_used(m, g->lead);
@@ -506,7 +506,7 @@ kvp_group_unpin(kvp_master_t *m, kvp_group_t *g)
 {
     kvp_ctx_spend(&m->ctx, g->committed_n);
     kvp_list_foreach (pos, &g->committed) {
-        kvp_obj_t *o = kvp_obj(m->index, kvp_list_entry(pos, kvp_member_t, of_group)->oid);
+        kvp_obj_t *o = kvp_obj(m->cat.index, kvp_list_entry(pos, kvp_member_t, of_group)->oid);
 
         if (o->pin != KVP_PIN_SOFT) continue;
         g->pinned_n[o->pin]--;
@@ -520,11 +520,12 @@ kvp_group_unpin(kvp_master_t *m, kvp_group_t *g)
 static bool
 is_served(kvp_master_t *m, const kvp_group_t *g)
 {
-    if (m->lost_n == 0) return true;
+    if (m->cat.lost_n == 0) return true;
     kvp_list_foreach (pos, &g->committed) {
         if (m->ctx.work_left == 0) return false;
         m->ctx.work_left--;
-        if (!kvp_obj_is_served(m, kvp_obj(m->index, kvp_list_entry(pos, kvp_member_t, of_group)->oid))) return false;
+        if (!kvp_obj_is_served(&m->cat, kvp_obj(m->cat.index, kvp_list_entry(pos, kvp_member_t, of_group)->oid)))
+            return false;
     }
     return true;
 }
@@ -559,7 +560,7 @@ kvp_group_next_doomed(const kvp_master_t *m, uint32_t after)
 {
     const kvp_list_t *pos = &m->doomed;
 
-    if (after != KVP_OID_NONE) pos = &kvp_group_member(m, kvp_obj(m->index, after))->of_group;
+    if (after != KVP_OID_NONE) pos = &kvp_group_member(&m->cat, kvp_obj(m->cat.index, after))->of_group;
     return pos->next == &m->doomed ? KVP_OID_NONE : kvp_list_entry(pos->next, kvp_member_t, of_group)->oid;
 }
 

@@ -14,6 +14,7 @@
 
 #include "common/list.h"
 #include "common/mutate.h"
+#include "master/core/catalog/replica.h"
 #include "master/core/base/htab.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
@@ -56,6 +57,34 @@ typedef struct kvp_member {
     bool is_committed;
 } kvp_member_t;
 
+static inline kvp_member_t *
+kvp_group_member(const kvp_catalog_t *cat, const kvp_obj_t *o) /* its membership; NULL = of no group */
+{
+    return o->has_ext == 0 ? NULL : kvp_obj_ext(cat->index, o)->member;
+}
+static inline bool
+kvp_group_is_doomed(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(cat, o);
+
+    return mb != NULL && mb->group->is_doomed;
+}
+/* kvp_group_hides: committed, and yet not to be seen. */
+static inline bool
+kvp_group_hides(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(cat, o);
+
+    if (mb == NULL || mb->group->is_doomed) return mb != NULL;
+    return mb->group->size > 0 && !mb->group->is_whole && KVP_RULE(GROUP_HIDDEN);
+}
+static inline bool
+kvp_group_is_reserved(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    const kvp_member_t *mb = kvp_group_member(cat, o);
+
+    return mb != NULL && mb->group->reserved_n > 0;
+}
 static inline bool
 kvp_group_is_named(const kvp_wire_group_t *want)
 {
@@ -95,5 +124,16 @@ bool kvp_groups_have_work(const kvp_master_t *m);
 void kvp_groups_init(kvp_master_t *m);
 void kvp_groups_fini(kvp_master_t *m);
 const char *kvp_groups_check(const kvp_master_t *m, uint64_t reserved); /* so often by tickets */
+/* Copies whose nodes answer, as by kvp_obj_up_n; 0 also while its group hides it. */
+static inline uint32_t
+kvp_obj_served_n(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    return kvp_group_hides(cat, o) ? 0 : kvp_obj_up_n(cat, o);
+}
+static inline bool
+kvp_obj_is_served(const kvp_catalog_t *cat, const kvp_obj_t *o)
+{
+    return kvp_obj_served_n(cat, o) > 0;
+}
 
 #endif

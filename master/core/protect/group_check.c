@@ -23,15 +23,15 @@ check_group(const kvp_master_t *m, const kvp_group_t *g, sums_t *sums)
 
     kvp_list_foreach (pos, &g->committed) {
         const kvp_member_t *mb = kvp_list_entry(pos, kvp_member_t, of_group);
-        const kvp_obj_t *o = kvp_obj(m->index, mb->oid);
+        const kvp_obj_t *o = kvp_obj(m->cat.index, mb->oid);
 
         if (mb->group != g || !mb->is_committed || o->state != KVP_OBJ_COMMITTED) return "a member is not committed";
-        if (kvp_group_member(m, o) != mb) return "a member is another object's";
+        if (kvp_group_member(&m->cat, o) != mb) return "a member is another object's";
         if (g->size > 0 && !is_number_taken(g, mb->number)) return "the number of a member is not taken";
         if (g->is_whole && mb->owner != 0) return "a member of a whole group has an owner";
         has_lead |= mb->oid == g->lead;
         seen.committed_n++;
-        seen.bytes += kvp_obj_bytes(m, o);
+        seen.bytes += kvp_obj_bytes(&m->cat, o);
         seen.pinned_n[o->pin]++;
         seen.held_n += o->tickets > 0;
         seen.owned_n += mb->owner != 0;
@@ -61,8 +61,8 @@ check_members(const kvp_master_t *m, sums_t *sums)
     uint64_t members = 0;
     uint32_t cursor = 0, left = UINT32_MAX, oid;
 
-    while ((oid = kvp_objindex_walk(m->index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
-        const kvp_member_t *mb = kvp_group_member(m, kvp_obj(m->index, oid));
+    while ((oid = kvp_objindex_walk(m->cat.index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
+        const kvp_member_t *mb = kvp_group_member(&m->cat, kvp_obj(m->cat.index, oid));
 
         if (mb == NULL) continue;
         if (mb->oid != oid) return "a membership is another object's";
@@ -88,7 +88,7 @@ kvp_groups_check(const kvp_master_t *m, uint64_t reserved)
 
         if (!mb->group->is_doomed || !mb->is_committed) return "a member is doomed and its group is not";
         sums.members++;
-        sums.bytes += kvp_obj_bytes(m, kvp_obj(m->index, mb->oid));
+        sums.bytes += kvp_obj_bytes(&m->cat, kvp_obj(m->cat.index, mb->oid));
     }
     if (sums.bytes != m->doomed_bytes) return "doomed bytes are wrong";
     if (sums.reserved > reserved) return "a group is reserved by nobody";

@@ -215,6 +215,6 @@ kvp_lease_tick(kvp_master_t *m)
         answer_waiters(m, t);
         if (t->lost_n > 0 || !kvp_list_is_empty(&t->waiters)) continue;
         kvp_list_del(&t->leasing);
-        kvp_tenant_prune(m, t);
+        kvp_tenant_prune(&m->cat, t);
     }
 }

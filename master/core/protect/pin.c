@@ -15,10 +15,10 @@ kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
 {
     if (o->pin == KVP_PIN_SOFT) {
         m->ctx.st.soft_pinned_bytes += (uint64_t)bytes;
-        kvp_obj_tenant(m, o)->soft_pinned_bytes += (uint64_t)bytes;
+        kvp_obj_tenant(&m->cat, o)->soft_pinned_bytes += (uint64_t)bytes;
     } else if (o->pin == KVP_PIN_HARD) {
         m->ctx.st.hard_pinned_bytes += (uint64_t)bytes;
-        kvp_obj_tenant(m, o)->hard_pinned_bytes += (uint64_t)bytes;
+        kvp_obj_tenant(&m->cat, o)->hard_pinned_bytes += (uint64_t)bytes;
     }
 }
 
@@ -29,13 +29,13 @@ bool
 kvp_pin_is_over(const kvp_master_t *m)
 {
     return m->pinned.n > 0 && !kvp_owed_is_rebuilding(&m->log) &&
-           m->ctx.st.soft_pinned_bytes > m->known_bytes / SOFT_SHARE && KVP_RULE(PIN_BUDGET);
+           m->ctx.st.soft_pinned_bytes > m->cat.known_bytes / SOFT_SHARE && KVP_RULE(PIN_BUDGET);
 }
 
 void
 kvp_pin_lose(kvp_master_t *m, kvp_obj_t *o)
 {
-    kvp_pin_count(m, o, -(int64_t)kvp_obj_bytes(m, o));
+    kvp_pin_count(m, o, -(int64_t)kvp_obj_bytes(&m->cat, o));
     o->pin = KVP_PIN_NONE;
     m->ctx.st.pins_lost++;
 }
@@ -48,10 +48,10 @@ kvp_pin_trim(kvp_master_t *m)
         const kvp_member_t *mb;
 
         if (unit == KVP_OID_NONE) return;
-        mb = kvp_group_member(m, kvp_obj(m->index, unit));
+        mb = kvp_group_member(&m->cat, kvp_obj(m->cat.index, unit));
         kvp_victim_removed(m, unit);
         if (mb == NULL)
-            kvp_pin_lose(m, kvp_obj(m->index, unit));
+            kvp_pin_lose(m, kvp_obj(m->cat.index, unit));
         else
             kvp_group_unpin(m, mb->group);
         kvp_victim_used(m, unit);

@@ -78,7 +78,7 @@ kvp_probe_advance(kvp_master_t *m)
     while (p->tick < end) {
         kvp_probe_slot_t *slot = slot_at(p, ++p->tick); /* what it holds is ring_n ticks old now */
 
-        kvp_objlist_append(m->index, &p->older, &slot->list);
+        kvp_objlist_append(m->cat.index, &p->older, &slot->list);
         slot->bytes = 0;
     }
     p->seen = now;
@@ -88,13 +88,13 @@ void
 kvp_probe_forget(kvp_master_t *m, uint32_t oid)
 {
     kvp_probes_t *p = &m->probes;
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_probe_slot_t *slot = slot_of(p, o);
 
     if (p->cursor == oid) p->cursor = o->next;
     if (slot != NULL) slot->bytes -= kvp_victim_bytes(m, oid);
     p->bytes -= kvp_victim_bytes(m, oid);
-    kvp_objlist_remove(m->index, slot == NULL ? &p->older : &slot->list, oid);
+    kvp_objlist_remove(m->cat.index, slot == NULL ? &p->older : &slot->list, oid);
     p->n--;
 }
 
@@ -127,13 +127,13 @@ void
 kvp_probe_set_aside(kvp_master_t *m, uint32_t oid)
 {
     kvp_probes_t *p = &m->probes;
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_probe_slot_t *slot = slot_of(p, o);
 
     kvp_victim_removed(m, oid);
     p->n++;
     m->ctx.st.probe_asides++;
-    kvp_objlist_push_young(m->index, &slot->list, oid);
+    kvp_objlist_push_young(m->cat.index, &slot->list, oid);
     slot->bytes += kvp_victim_bytes(m, oid);
     p->bytes += kvp_victim_bytes(m, oid);
     p->first = kvp_min_u64(p->first, since_of(p, o));
@@ -144,7 +144,7 @@ kvp_probe_set_aside(kvp_master_t *m, uint32_t oid)
 void
 kvp_probe_begin(kvp_master_t *m, uint32_t oid)
 {
-    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
     if (o->list == KVP_OBJLIST_PROBED) come_back(m, oid); /* its last probe is over, and its turn has not come */
     o->has_probe = 1;
@@ -175,7 +175,7 @@ oldest_since(const kvp_probes_t *p)
 bool
 kvp_probe_protects(const kvp_master_t *m, uint32_t unit)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, unit);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, unit);
     const kvp_probes_t *p = &m->probes;
     uint64_t bytes, since = since_of(p, o), age = p->tick - since;
 
@@ -200,7 +200,7 @@ uint32_t
 kvp_probe_victim(kvp_master_t *m, uint32_t after)
 {
     kvp_probes_t *p = &m->probes;
-    const kvp_obj_t *o = after == KVP_OID_NONE ? NULL : kvp_obj(m->index, after);
+    const kvp_obj_t *o = after == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, after);
 
     if (p->n == 0 || !KVP_RULE(PROBE_YIELDS)) return KVP_OID_NONE;
     if (o != NULL && o->next != KVP_OID_NONE) return o->next;
@@ -222,7 +222,7 @@ kvp_probe_tick(kvp_master_t *m)
     for (uint32_t left = KVP_SLICE; left > 0 && p->cursor != KVP_OID_NONE; left--) {
         uint32_t oid = p->cursor;
 
-        p->cursor = kvp_obj(m->index, oid)->next;
+        p->cursor = kvp_obj(m->cat.index, oid)->next;
         come_back(m, oid);
         kvp_ctx_space_news(&m->ctx);
     }
@@ -238,8 +238,8 @@ kvp_probe_check(const kvp_master_t *m)
         uint64_t bytes = 0;
         uint32_t walked = 0;
 
-        for (uint32_t oid = p->ring[i].list.oldest; oid != KVP_OID_NONE; oid = kvp_obj(m->index, oid)->next) {
-            const kvp_obj_t *o = kvp_obj(m->index, oid);
+        for (uint32_t oid = p->ring[i].list.oldest; oid != KVP_OID_NONE; oid = kvp_obj(m->cat.index, oid)->next) {
+            const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
             if (o->list != KVP_OBJLIST_PROBED || since_of(p, o) % p->ring_n != i) return "a probe is in a wrong list";
             bytes += kvp_victim_bytes(m, oid);
@@ -249,7 +249,7 @@ kvp_probe_check(const kvp_master_t *m)
         n += walked;
         all_bytes += bytes;
     }
-    for (uint32_t oid = p->older.oldest; oid != KVP_OID_NONE; oid = kvp_obj(m->index, oid)->next)
+    for (uint32_t oid = p->older.oldest; oid != KVP_OID_NONE; oid = kvp_obj(m->cat.index, oid)->next)
         all_bytes += kvp_victim_bytes(m, oid);
     if (all_bytes != p->bytes) return "probed bytes do not add up";
     return n == p->n ? NULL : "probed objects are miscounted";

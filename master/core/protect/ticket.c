@@ -33,22 +33,22 @@ reserve_budget(const kvp_master_t *m, const kvp_session_t *s)
 static void
 object_take(kvp_master_t *m, uint32_t oid)
 {
-    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
     if (o->tickets++ == 0) {
         kvp_victim_keep(m, oid);
         kvp_group_hold(m, oid, true);
     }
-    kvp_obj_count_held(m, o, 1);
+    kvp_obj_count_held(&m->cat, o, 1);
 }
 
 /* What a reservation that ends means for one of its units. */
 static void
 unreserve(kvp_master_t *m, const kvp_ticket_t *t, uint32_t unit)
 {
-    kvp_obj_t *o = kvp_obj(m->index, unit);
+    kvp_obj_t *o = kvp_obj(m->cat.index, unit);
 
-    if (!t->is_use || kvp_obj_is_used_since(m->index, o, t->mark)) {
+    if (!t->is_use || kvp_obj_is_used_since(m->cat.index, o, t->mark)) {
         kvp_victim_let_go(m, unit);
         return;
     }
@@ -59,20 +59,20 @@ unreserve(kvp_master_t *m, const kvp_ticket_t *t, uint32_t unit)
 static void
 object_release(kvp_master_t *m, const kvp_ticket_t *t, uint32_t oid)
 {
-    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
     kvp_ctx_spend(&m->ctx, 1);
     o->tickets--;
-    kvp_obj_count_held(m, o, -1);
+    kvp_obj_count_held(&m->cat, o, -1);
     if (o->state == KVP_OBJ_GONE) {
-        if (o->tickets == 0) kvp_objindex_free(m->index, oid);
+        if (o->tickets == 0) kvp_objindex_free(m->cat.index, oid);
         return;
     }
     if (o->tickets == 0) kvp_group_hold(m, oid, false);
     if (t->kind == KVP_TICKET_HOLD)
         kvp_victim_used(m, oid);
     else
-        unreserve(m, t, kvp_victim_unit(m, oid));
+        unreserve(m, t, kvp_victim_unit(&m->cat, oid));
     if (o->tickets == 0) kvp_ctx_space_news(&m->ctx);
 }
 
@@ -91,7 +91,7 @@ group_release(kvp_master_t *m, const kvp_ticket_t *t, kvp_group_t *g)
 static uint64_t
 object_bytes(const kvp_master_t *m, uint32_t oid)
 {
-    return kvp_obj_bytes(m, kvp_obj(m->index, oid)); /* a ticket protects all copies */
+    return kvp_obj_bytes(&m->cat, kvp_obj(m->cat.index, oid)); /* a ticket protects all copies */
 }
 
 bool
@@ -100,7 +100,7 @@ kvp_ticket_may_take(const kvp_master_t *m, const kvp_session_t *s, const uint32_
     if (s->tickets_n >= KVP_TICKETS_MAX || n > KVP_TICKET_OBJECTS_MAX - s->ticket_objects) return false;
     /* All n may name the same object. */
     for (uint32_t i = 0; i < n; i++)
-        if (kvp_obj(m->index, oids[i])->tickets > KVP_OBJ_TICKETS_MAX - n) return false;
+        if (kvp_obj(m->cat.index, oids[i])->tickets > KVP_OBJ_TICKETS_MAX - n) return false;
     return true;
 }
 
@@ -121,7 +121,7 @@ ticket_open(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, uint32_t 
     t->n = n;
     t->number = kvp_ptab_add(&m->tickets, t);
     t->id = make_id(m, t->number);
-    t->mark = kvp_objindex_mark(m->index);
+    t->mark = kvp_objindex_mark(m->cat.index);
     kvp_list_add_tail(&s->tickets, &t->link);
     s->tickets_n++;
     s->ticket_objects += n;
@@ -183,7 +183,7 @@ kvp_ticket_note_hole(kvp_master_t *m, uint64_t id, kvp_digest_t hole)
     t->has_hole = true;
     t->hole = hole;
     t->tenant = t->session->tenant->id;
-    t->version = kvp_gen_make(m->ctx.term, m->gen_seq);
+    t->version = kvp_gen_make(m->ctx.term, m->cat.gen_seq);
 }
 
 uint32_t
@@ -219,22 +219,22 @@ kvp_ticket_grantable_groups(const kvp_master_t *m, const kvp_session_t *s, kvp_g
 static bool
 was_last_read(kvp_master_t *m, const kvp_ticket_t *t)
 {
-    uint32_t unit = t->groups == NULL ? kvp_victim_unit(m, t->oids[t->n - 1]) : t->groups[t->n - 1]->lead;
-    const kvp_obj_t *o = unit == KVP_OID_NONE ? NULL : kvp_obj(m->index, unit);
+    uint32_t unit = t->groups == NULL ? kvp_victim_unit(&m->cat, t->oids[t->n - 1]) : t->groups[t->n - 1]->lead;
+    const kvp_obj_t *o = unit == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, unit);
 
-    return o != NULL && o->is_asking_counted == 0 && kvp_obj_is_used_since(m->index, o, t->mark);
+    return o != NULL && o->is_asking_counted == 0 && kvp_obj_is_used_since(m->cat.index, o, t->mark);
 }
 
 static bool
 was_hole_put(kvp_master_t *m, const kvp_ticket_t *t)
 {
-    const kvp_tenant_t *tenant = t->has_hole ? kvp_tenant_find(m, t->tenant) : NULL;
+    const kvp_tenant_t *tenant = t->has_hole ? kvp_tenant_find(&m->cat, t->tenant) : NULL;
     uint32_t oid;
 
     if (tenant == NULL) return false;
     if (t->groups != NULL) return kvp_group_seen(m, tenant, t->hole) != NULL;
-    oid = kvp_objindex_find(m->index, t->hole);
-    return oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->index, oid)) > t->version;
+    oid = kvp_objindex_find(m->cat.index, t->hole);
+    return oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->cat.index, oid)) > t->version;
 }
 
 static void

@@ -27,8 +27,8 @@ kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put
     a->copies = p->copies;
     a->pend = p;
     a->at = at;
-    a->number = kvp_ptab_add(&m->attempts, a);
-    kvp_obj(m->index, oid)->attempt = a->number;
+    a->number = kvp_ptab_add(&m->cat.attempts, a);
+    kvp_obj(m->cat.index, oid)->attempt = a->number;
     kvp_list_init(&a->claims);
     kvp_umap_set(&a->session->attempt_ids, a->id, a->number);
     kvp_list_add_tail(&a->session->attempts, &a->link);
@@ -49,9 +49,9 @@ disown(kvp_attempt_t *a)
 void
 kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a)
 {
-    kvp_obj(m->index, a->oid)->attempt = KVP_NONE;
+    kvp_obj(m->cat.index, a->oid)->attempt = KVP_NONE;
     disown(a);
-    kvp_ptab_del(&m->attempts, a->number);
+    kvp_ptab_del(&m->cat.attempts, a->number);
     kvp_list_del(&a->of_pend);
     m->ctx.st.attempts--;
     free(a->granted);
@@ -83,7 +83,7 @@ drop(kvp_master_t *m, kvp_attempt_t *a, uint64_t owner, kvp_waiter_t *waiter)
 {
     uint32_t oid = a->oid;
 
-    if (a->over != KVP_OID_NONE) kvp_attempt_part(m, a);
+    if (a->over != KVP_OID_NONE) kvp_attempt_part(&m->cat, a);
     kvp_attempt_close(m, a);
     kvp_obj_drop(m, oid, owner, waiter);
     m->ctx.st.aborts++;
@@ -114,13 +114,13 @@ take_from_silent(kvp_master_t *m, kvp_attempt_t *a)
     kvp_pend_t *p = a->pend;
     uint64_t id = a->id;
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
+    uint32_t n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, a->oid), places);
 
     kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED, 0);
     kvp_attempt_abort(m, a, false, KVP_ABORTED);
     m->ctx.st.put_taken++;
     for (uint32_t i = 0; i < n && p == NULL; i++)
-        kvp_retire_stray(kvp_retire_of(m, kvp_ptab_get(&m->chunks, places[i].chunk), places[i].slot), s, id);
+        kvp_retire_stray(kvp_retire_of(m, kvp_ptab_get(&m->cat.chunks, places[i].chunk), places[i].slot), s, id);
     if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
 }
 
@@ -148,10 +148,10 @@ kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a, kvp_err_t err)
 void
 kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
 {
-    kvp_attempt_t *a = kvp_attempt_of(m, kvp_obj(m->index, oid));
+    kvp_attempt_t *a = kvp_attempt_of(&m->cat, kvp_obj(m->cat.index, oid));
     kvp_place_t places[KVP_REPLICAS_MAX];
 
-    if (kvp_obj_places(m, kvp_obj(m->index, oid), places) == 1 && kvp_list_is_empty(&a->claims)) {
+    if (kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places) == 1 && kvp_list_is_empty(&a->claims)) {
         refuse(a, KVP_RETRY_AFTER); /* the writer never heard of this place */
         drop(m, a, 0, NULL);
         return;
@@ -170,4 +170,12 @@ kvp_attempt_abort_over(kvp_master_t *m, kvp_attempt_t *a)
 
     kvp_attempt_abort(m, a, a->session->is_drained, KVP_ABORTED);
     if (p != NULL && kvp_list_is_empty(&p->attempts)) kvp_pend_end(p);
+}
+
+kvp_attempt_t *
+kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id)
+{
+    uint32_t number;
+
+    return kvp_umap_get(&s->attempt_ids, id, &number) ? kvp_ptab_get(&m->cat.attempts, number) : NULL;
 }

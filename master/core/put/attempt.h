@@ -14,6 +14,7 @@ typedef struct kvp_waiter kvp_waiter_t;
 
 #define KVP_ATTEMPTS_MAX 65536u /* a client's */
 
+kvp_attempt_t *kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id); /* NULL = none */
 kvp_attempt_t *kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put,
                                 const kvp_wire_group_t *group, uint32_t oid);
 void kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a); /* ends it; the object stays as it is */
@@ -27,7 +28,6 @@ void kvp_attempt_refuse(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_
 void kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a, kvp_err_t err);
 /* Who may still be storing to its places; 0 = nobody. A writer that was not told of them is not. */
 uint64_t kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained);
-void kvp_attempt_inherit(kvp_master_t *m, kvp_attempt_t *a);
 void kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at); /* the memory it wrote to is gone */
 void kvp_attempt_abort_over(kvp_master_t *m,
                             kvp_attempt_t *a); /* of a session that is over; its message goes with its last */

@@ -19,9 +19,9 @@
 bool
 kvp_put_may_nodes_come(const kvp_master_t *m)
 {
-    if (m->segment_seq == 0)
+    if (m->cat.segment_seq == 0)
         return m->ctx.now_ns - m->started_ns < MOUNT_WAIT_NS + m->ctx.stall_ns || m->ctx.now_ns < m->rebuild_until_ns;
-    kvp_list_foreach (pos, &m->segments) {
+    kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (g->state == KVP_SEG_LOST && !g->is_dropped) return true;
@@ -33,7 +33,7 @@ kvp_put_may_nodes_come(const kvp_master_t *m)
 static bool
 is_some_passed_over(const kvp_master_t *m)
 {
-    return m->slow_n > 0 && m->slow_n < m->up_n;
+    return m->cat.slow_n > 0 && m->cat.slow_n < m->cat.up_n;
 }
 
 /* Something will become free or evictable without anybody's removing it. */
@@ -43,7 +43,7 @@ is_space_coming(const kvp_master_t *m)
     if (!KVP_RULE(SPACE_COMES)) return false;
     if (m->claims > 0) return true; /* what is written there can be evicted */
     if (kvp_takeover_may_tickets_come(m)) return true; /* and what nobody comes for */
-    if (!kvp_list_is_empty(&m->taking)) return true; /* the chunk is its taker's before long, or open again */
+    if (!kvp_list_is_empty(&m->cat.taking)) return true; /* the chunk is its taker's before long, or open again */
     return m->ctx.st.retiring_bytes > 0 || m->ctx.st.attempts > m->waiting_attempts ||
            m->ctx.st.held_bytes + m->ctx.st.reserved_bytes > 0 || is_some_passed_over(m) || kvp_put_may_nodes_come(m);
 }
@@ -63,7 +63,7 @@ explain_full(const kvp_master_t *m, const kvp_tenant_t *t, char *buf, size_t len
 {
     uint64_t used = m->ctx.st.used_bytes;
 
-    if (m->up_n == 0)
+    if (m->cat.up_n == 0)
         snprintf(buf, len, "no node offers memory that takes puts");
     else
         snprintf(buf, len,
@@ -78,7 +78,7 @@ explain_full(const kvp_master_t *m, const kvp_tenant_t *t, char *buf, size_t len
 static char *
 explain_wait(const kvp_master_t *m, char *buf, size_t len)
 {
-    if (m->up_n == 0 && m->lost_n == 0)
+    if (m->cat.up_n == 0 && m->cat.lost_n == 0)
         snprintf(buf, len, "no node has offered memory yet, and some may be on their way");
     else
         snprintf(buf, len,
@@ -86,7 +86,7 @@ explain_wait(const kvp_master_t *m, char *buf, size_t len)
                  "%lu segments away",
                  (unsigned long long)m->ctx.st.held_bytes, (unsigned long long)m->ctx.st.reserved_bytes,
                  (unsigned long long)m->ctx.st.retiring_bytes, (unsigned long long)m->ctx.st.attempts,
-                 (unsigned long)m->lost_n);
+                 (unsigned long)m->cat.lost_n);
     return buf;
 }
 
@@ -101,7 +101,7 @@ kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, con
     p->ask = *ask;
     p->due_ns = m->ctx.now_ns + KVP_MS(wait_ms);
     p->n = msg->n;
-    p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->up_hosts.n), KVP_REPLICAS_MAX));
+    p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->cat.up_hosts.n), KVP_REPLICAS_MAX));
     p->is_upsert = msg->is_upsert;
     p->pin = (kvp_pin_t)msg->pin;
     p->wish.only = msg->only;
@@ -135,7 +135,7 @@ static void
 append_places(kvp_master_t *m, kvp_attempt_t *a, kvp_buf_t *out)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
+    uint32_t n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, a->oid), places);
 
     if (n > 1) a->granted = kvp_core_alloc(n, sizeof *a->granted);
     a->granted_n = n;
@@ -143,7 +143,7 @@ append_places(kvp_master_t *m, kvp_attempt_t *a, kvp_buf_t *out)
         kvp_wire_loc_t loc;
 
         if (n > 1) a->granted[i] = places[i].generation;
-        kvp_place_wire(m, &places[i], &loc);
+        kvp_place_wire(&m->cat, &places[i], &loc);
         kvp_buf_append(out, &loc, sizeof loc);
     }
 }
@@ -261,7 +261,7 @@ kvp_pend_place(kvp_master_t *m, const kvp_attempt_t *a)
     kvp_wire_obj_t *obj = &a->pend->objs[a->at];
 
     obj->nloc++;
-    obj->version = kvp_obj_version(kvp_obj(m->index, a->oid));
+    obj->version = kvp_obj_version(kvp_obj(m->cat.index, a->oid));
     obj->len = a->bytes;
     a->pend->grants++;
 }

@@ -11,8 +11,8 @@
 static void
 revoke_everything(kvp_master_t *m)
 {
-    for (uint32_t i = 0; i < m->tenants.limit; i++) {
-        kvp_tenant_t *t = kvp_ptab_get(&m->tenants, i);
+    for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
+        kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
         if (t != NULL) (void)kvp_revoke_all(t);
     }
@@ -43,7 +43,7 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
     if (g->is_dropped) return;
     g->is_dropped = true;
     m->dropped_term = m->ctx.term;
-    m->known_bytes -= g->size_bytes;
+    m->cat.known_bytes -= g->size_bytes;
     kvp_segment_set_state(m, g, KVP_SEG_LOST);
     (void)kvp_evict_leave_segment(m, g);
     kvp_segment_detach(g);
@@ -59,9 +59,9 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
     uint32_t oid = kvp_slab_owner(c->slab, slot), i, n;
     kvp_place_t places[KVP_REPLICAS_MAX];
 
-    n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
+    n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
     i = kvp_place_at(places, c, slot);
-    if (kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) {
+    if (kvp_obj(m->cat.index, oid)->state != KVP_OBJ_COMMITTED) {
         kvp_attempt_lose_copy(m, oid, &places[i]);
     } else if (n > 1) {
         kvp_obj_del_place(m, oid, &places[i]);
@@ -86,7 +86,7 @@ purge_chunk(kvp_master_t *m, kvp_chunk_t *c)
 {
     if (c->segment == NULL) return; /* it was never used */
     kvp_place_chunk_leave(m, c);
-    kvp_ptab_del(&m->chunks, c->number);
+    kvp_ptab_del(&m->cat.chunks, c->number);
     kvp_place_chunk_fini(m, c);
 }
 
@@ -120,12 +120,12 @@ watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 
     if (is_slow != g->is_slow) {
         g->is_slow = is_slow;
-        m->slow_n += is_slow ? 1 : UINT32_MAX;
+        m->cat.slow_n += is_slow ? 1 : UINT32_MAX;
         if (is_slow) kvp_owed_expect(&m->log, g->objects);
         kvp_ctx_space_news(&m->ctx);
     }
-    if (kvp_segment_is_passed_over(m, g) || g->state != KVP_SEG_UP) (void)kvp_evict_leave_segment(m, g);
-    if (!kvp_segment_is_passed_over(m, g) && !kvp_victims_back(m, g, left)) m->has_aside = true;
+    if (kvp_segment_is_passed_over(&m->cat, g) || g->state != KVP_SEG_UP) (void)kvp_evict_leave_segment(m, g);
+    if (!kvp_segment_is_passed_over(&m->cat, g) && !kvp_victims_back(m, g, left)) m->has_aside = true;
 }
 
 static bool
@@ -141,7 +141,7 @@ kvp_segment_tick(kvp_master_t *m)
 
     m->has_aside = false;
     m->is_leaving = false;
-    kvp_list_foreach_safe (pos, tmp, &m->segments) {
+    kvp_list_foreach_safe (pos, tmp, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (g->report != NULL) {

@@ -82,7 +82,7 @@ kvp_segment_t *
 kvp_report_by(const kvp_master_t *m, const kvp_session_t *node)
 {
     if (m->reports == 0) return NULL;
-    kvp_list_foreach (pos, &m->segments) {
+    kvp_list_foreach (pos, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (g->report != NULL && g->report->node == node) return g;
@@ -174,7 +174,7 @@ close_gap(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
         kvp_err_t err = kvp_slab_adopt(c->slab, KVP_SLAB_NONE, from, next_piece(from, to), 0, &at.slot);
 
         if (err != KVP_OK) return err;
-        at.generation = kvp_gen_make(m->ctx.term, ++m->gen_seq);
+        at.generation = kvp_gen_make(m->ctx.term, ++m->cat.gen_seq);
         c->segment->objects++; /* as if one had lain there */
         c->tenant->used_bytes += kvp_slab_len(c->slab, at.slot);
         c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
@@ -230,13 +230,13 @@ is_sound(const kvp_master_t *m, const kvp_chunk_t *c, const told_t *t)
 static void
 shed_dropped(kvp_master_t *m, kvp_digest_t digest)
 {
-    uint32_t oid = kvp_objindex_find(m->index, digest), n;
+    uint32_t oid = kvp_objindex_find(m->cat.index, digest), n;
     kvp_place_t places[KVP_REPLICAS_MAX];
 
-    if (oid == KVP_OID_NONE || m->dropping == 0 || kvp_obj(m->index, oid)->state != KVP_OBJ_COMMITTED) return;
-    n = kvp_obj_places(m, kvp_obj(m->index, oid), places);
+    if (oid == KVP_OID_NONE || m->dropping == 0 || kvp_obj(m->cat.index, oid)->state != KVP_OBJ_COMMITTED) return;
+    n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
     for (uint32_t i = n; i-- > 0;) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, places[i].chunk);
+        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
 
         if (c->segment->is_dropped) kvp_copy_lose(m, c, places[i].slot);
     }
@@ -247,11 +247,11 @@ static bool
 may_join(const kvp_master_t *m, const kvp_obj_t *o, const kvp_segment_t *g, const told_t *t)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, o, places);
+    uint32_t n = kvp_obj_places(&m->cat, o, places);
 
-    if (n == KVP_REPLICAS_MAX || kvp_obj_len(m, o) != t->desc.len || o->sum != t->desc.sum) return false;
+    if (n == KVP_REPLICAS_MAX || kvp_obj_len(&m->cat, o) != t->desc.len || o->sum != t->desc.sum) return false;
     for (uint32_t i = 0; i < n; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->chunks, places[i].chunk);
+        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
 
         if (c->segment->host == g->host || places[i].generation == kvp_word_generation(t->rec.word)) return false;
     }
@@ -261,7 +261,7 @@ may_join(const kvp_master_t *m, const kvp_obj_t *o, const kvp_segment_t *g, cons
 static bool
 is_same_key(const kvp_master_t *m, const kvp_obj_t *o, const told_t *t)
 {
-    return kvp_obj_owner(m, o)->id == t->desc.tenant && kvp_obj_has_key(m->index, o, t->key, t->desc.key_len);
+    return kvp_obj_owner(&m->cat, o)->id == t->desc.tenant && kvp_obj_has_key(m->cat.index, o, t->key, t->desc.key_len);
 }
 
 /* Whether the index knows nothing newer. *joins_out is the object that has this version already; KVP_OID_NONE = none. Of
@@ -269,12 +269,12 @@ is_same_key(const kvp_master_t *m, const kvp_obj_t *o, const told_t *t)
 static bool
 is_wanted(const kvp_master_t *m, const kvp_segment_t *g, const told_t *t, uint32_t *joins_out)
 {
-    uint32_t oid = kvp_objindex_find(m->index, t->desc.digest);
+    uint32_t oid = kvp_objindex_find(m->cat.index, t->desc.digest);
     const kvp_obj_t *o;
 
     *joins_out = KVP_OID_NONE;
     if (oid == KVP_OID_NONE) return true;
-    o = kvp_obj(m->index, oid);
+    o = kvp_obj(m->cat.index, oid);
     if (o->state == KVP_OBJ_WRITING) return is_same_key(m, o, t);
     if (KVP_RULE(NEWEST_WINS) ? kvp_obj_version(o) < t->desc.version : kvp_obj_version(o) != t->desc.version)
         return true;
@@ -286,7 +286,7 @@ static bool
 has_group_room(kvp_master_t *m, const kvp_tenant_t *tenant, const told_t *t)
 {
     const kvp_wire_group_t group = group_of(t);
-    uint32_t over = kvp_objindex_find(m->index, t->desc.digest);
+    uint32_t over = kvp_objindex_find(m->cat.index, t->desc.digest);
 
     return !kvp_group_is_named(&group) || kvp_group_may_adopt(m, tenant, &group, t->desc.version, over);
 }
@@ -298,19 +298,19 @@ make_way(kvp_master_t *m, const told_t *t)
 {
     uint32_t oid;
 
-    while ((oid = kvp_objindex_find(m->index, t->desc.digest)) != KVP_OID_NONE) {
-        const kvp_obj_t *o = kvp_obj(m->index, oid);
+    while ((oid = kvp_objindex_find(m->cat.index, t->desc.digest)) != KVP_OID_NONE) {
+        const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
         bool is_same = is_same_key(m, o, t);
         kvp_attempt_t *a;
 
         if (o->state == KVP_OBJ_COMMITTED) {
-            (void)kvp_revoke(kvp_obj_tenant(m, o), t->desc.digest);
+            (void)kvp_revoke(kvp_obj_tenant(&m->cat, o), t->desc.digest);
             kvp_obj_drop(m, oid, 0, NULL);
             continue;
         }
-        a = kvp_attempt_of(m, o);
+        a = kvp_attempt_of(&m->cat, o);
         if (a->is_upsert && is_same) {
-            kvp_objindex_unlink(m->index, oid);
+            kvp_objindex_unlink(m->cat.index, oid);
             kvp_group_leave(m, oid); /* it joins when it takes the place of what is found */
             return a;
         }
@@ -343,7 +343,7 @@ note_long_key(kvp_report_t *r, const kvp_chunk_t *c, const told_t *t, uint32_t o
 static void
 enter_copy(kvp_master_t *m, kvp_chunk_t *c, const told_t *t, uint32_t oid)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     uint64_t extent = kvp_slab_len(c->slab, t->rec.slot);
     kvp_place_t at = {
         .chunk = c->number,
@@ -353,7 +353,7 @@ enter_copy(kvp_master_t *m, kvp_chunk_t *c, const told_t *t, uint32_t oid)
     };
 
     kvp_slab_set_owner(c->slab, at.slot, oid);
-    kvp_obj_add_place(m, oid, &at, extent - t->desc.len);
+    kvp_obj_add_place(&m->cat, oid, &at, extent - t->desc.len);
     kvp_pin_count(m, o, (int64_t)extent);
     kvp_group_bytes(m, o, (int64_t)extent);
     c->segment->objects++;
@@ -366,14 +366,14 @@ enter_copy(kvp_master_t *m, kvp_chunk_t *c, const told_t *t, uint32_t oid)
 static void
 list_aside(kvp_master_t *m, uint32_t oid)
 {
-    uint32_t unit = kvp_victim_unit(m, oid);
-    const kvp_obj_t *o = kvp_obj(m->index, unit);
-    kvp_segment_t *g = kvp_obj_chunk(m, o)->segment;
+    uint32_t unit = kvp_victim_unit(&m->cat, oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, unit);
+    kvp_segment_t *g = kvp_obj_chunk(&m->cat, o)->segment;
 
     kvp_victim_used(m, unit);
     if (o->list != KVP_OBJLIST_LRU || g->report == NULL) return;
     kvp_victim_removed(m, unit);
-    kvp_objlist_push_young(m->index, &g->aside, unit);
+    kvp_objlist_push_young(m->cat.index, &g->aside, unit);
 }
 
 static void
@@ -382,7 +382,7 @@ adopt_in_group(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_gr
     uint32_t old = kvp_group_displaced(m, t, want);
 
     if (old != KVP_OID_NONE) {
-        (void)kvp_revoke(t, kvp_obj_digest(m->index, kvp_obj(m->index, old), m->ctx.conf.digest_seed, t->id));
+        (void)kvp_revoke(t, kvp_obj_digest(m->cat.index, kvp_obj(m->cat.index, old), m->ctx.conf.digest_seed, t->id));
         kvp_obj_drop(m, old, 0, NULL);
     }
     kvp_group_adopt(m, t, oid, want);
@@ -393,10 +393,10 @@ enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
 {
     const kvp_wire_group_t group = group_of(t);
     kvp_attempt_t *heir = make_way(m, t);
-    uint32_t oid = kvp_objindex_make(m->index, t->desc.digest, t->key, t->desc.key_len);
-    kvp_obj_t *o = kvp_obj(m->index, oid);
+    uint32_t oid = kvp_objindex_make(m->cat.index, t->desc.digest, t->key, t->desc.key_len);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
-    kvp_objindex_link(m->index, oid, t->desc.digest);
+    kvp_objindex_link(m->cat.index, oid, t->desc.digest);
     o->generation = t->desc.version;
     o->sum = t->desc.sum;
     o->state = KVP_OBJ_COMMITTED;
@@ -409,7 +409,7 @@ enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     m->ctx.st.objects++;
     m->ctx.st.adopted++;
     if (!m->log.journal.is_judge) kvp_journal_commit(&m->log, oid, t->desc.digest);
-    if (heir != NULL) kvp_attempt_draft(m, heir, oid);
+    if (heir != NULL) kvp_attempt_draft(&m->cat, heir, oid);
 }
 
 /* A chunk belongs to the tenant whose object comes first. */
@@ -419,10 +419,10 @@ give_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant)
     kvp_tenant_t *t;
 
     if (c->tenant != NULL) return c->tenant->id == tenant;
-    if (!kvp_tenant_may_open(m, tenant)) return false;
-    t = kvp_tenant_open(m, tenant);
+    if (!kvp_tenant_may_open(&m->cat, tenant)) return false;
+    t = kvp_tenant_open(&m->cat, tenant);
     kvp_place_chunk_take(m, c, t);
-    kvp_tenant_rele(m, t);
+    kvp_tenant_rele(&m->cat, t);
     return true;
 }
 
@@ -480,7 +480,7 @@ adopt_long_key(kvp_master_t *m, kvp_chunk_t *c, const long_key_t *k)
         kvp_panic("out of memory: allocator of long keys");
     if (kvp_slab_owner(c->slab, k->slot) != k->oid) return; /* removed meanwhile */
     if (kvp_slab_adopt(c->long_keys, KVP_SLAB_NONE, offset, k->bytes, 0, &slot) == KVP_OK)
-        kvp_copy_set_long_key(m, k->oid, c, k->slot, slot);
+        kvp_copy_set_long_key(&m->cat, k->oid, c, k->slot, slot);
     else
         kvp_copy_lose(m, c, k->slot);
 }

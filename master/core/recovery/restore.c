@@ -35,24 +35,24 @@ static bool
 has_memory(const kvp_master_t *m, const kvp_obj_t *o)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, o, places);
+    uint32_t n = kvp_obj_places(&m->cat, o, places);
 
     for (uint32_t i = 0; i < n; i++)
-        if (!((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, places[i].chunk))->segment->is_dropped) return true;
+        if (!((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, places[i].chunk))->segment->is_dropped) return true;
     return false;
 }
 
 static kvp_err_t
 find_object(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *rec, uint32_t *oid_out)
 {
-    uint32_t oid = kvp_objindex_find(m->index, rec->digest);
-    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+    uint32_t oid = kvp_objindex_find(m->cat.index, rec->digest);
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
 
     if (o == NULL || o->state != KVP_OBJ_COMMITTED || !has_memory(m, o)) return missing(m, s, rec);
-    if (kvp_obj_tenant(m, o) != s->tenant || kvp_obj_version(o) <= s->tenant->min_version) return KVP_NOT_FOUND;
+    if (kvp_obj_tenant(&m->cat, o) != s->tenant || kvp_obj_version(o) <= s->tenant->min_version) return KVP_NOT_FOUND;
     if (rec->version != 0 && kvp_obj_version(o) != rec->version)
         return kvp_obj_version(o) < rec->version ? missing(m, s, rec) : KVP_NOT_FOUND;
-    if (kvp_group_hides(m, o)) return is_more_expected(m) ? KVP_RETRY_AFTER : KVP_NOT_FOUND;
+    if (kvp_group_hides(&m->cat, o)) return is_more_expected(m) ? KVP_RETRY_AFTER : KVP_NOT_FOUND;
     *oid_out = oid;
     return KVP_OK;
 }
@@ -62,7 +62,7 @@ find_group(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *re
 {
     kvp_group_t *g = kvp_group_seen(m, s->tenant, rec->digest);
 
-    if (g == NULL) return is_more_expected(m) || m->lost_n > 0 ? KVP_RETRY_AFTER : KVP_NOT_FOUND;
+    if (g == NULL) return is_more_expected(m) || m->cat.lost_n > 0 ? KVP_RETRY_AFTER : KVP_NOT_FOUND;
     *group_out = g;
     return KVP_OK;
 }

@@ -8,7 +8,7 @@
 static void
 fence(kvp_master_t *m, const kvp_session_t *dead)
 {
-    kvp_list_foreach (pos, &m->segments) {
+    kvp_list_foreach (pos, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         /* A node may have several segments: it is told with its first. */
@@ -20,7 +20,7 @@ fence(kvp_master_t *m, const kvp_session_t *dead)
 static void
 session_free(kvp_master_t *m, kvp_session_t *s)
 {
-    if (s->tenant != NULL) kvp_tenant_rele(m, s->tenant);
+    if (s->tenant != NULL) kvp_tenant_rele(&m->cat, s->tenant);
     kvp_ptab_del(&m->sessions, s->number);
     kvp_umap_fini(&s->attempt_ids);
     kvp_recent_fini(&s->recent);

@@ -20,7 +20,7 @@ hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err
                                     memcmp(hello->pool_id.data, m->ctx.conf.pool_id, sizeof m->ctx.conf.pool_id) != 0))
         return "another pool";
     *err_out = KVP_LIMIT;
-    if (hello->role == KVP_ROLE_CLIENT && !kvp_tenant_may_open(m, hello->tenant)) return "too many tenants";
+    if (hello->role == KVP_ROLE_CLIENT && !kvp_tenant_may_open(&m->cat, hello->tenant)) return "too many tenants";
     *err_out = KVP_OK;
     return "";
 }
@@ -34,7 +34,7 @@ greet(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
     snprintf(s->name, sizeof s->name, "%s", hello->name);
     snprintf(s->host_id, sizeof s->host_id, "%s", hello->host_id);
     if (s->role == KVP_ROLE_CLIENT) {
-        s->tenant = kvp_tenant_open(m, hello->tenant);
+        s->tenant = kvp_tenant_open(&m->cat, hello->tenant);
         s->born_seq = s->tenant->revoke_seq;
         kvp_list_add_tail(&m->born, &s->born);
         m->ctx.st.clients++;

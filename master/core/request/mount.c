@@ -18,7 +18,7 @@
 static kvp_segment_t *
 find_name(kvp_master_t *m, const char *name)
 {
-    kvp_list_foreach (pos, &m->segments) {
+    kvp_list_foreach (pos, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (!g->is_dropped && strcmp(g->name, name) == 0) return g;
@@ -105,7 +105,7 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
         reply->detail = (char *)"a node of that name is connected";
         return KVP_SEGMENT_EXISTS;
     }
-    if (!is_known && m->chunks_n + (msg->size_bytes - 1) / msg->chunk_bytes >= KVP_OBJ_CHUNK_NONE) {
+    if (!is_known && m->cat.chunks_n + (msg->size_bytes - 1) / msg->chunk_bytes >= KVP_OBJ_CHUNK_NONE) {
         reply->detail = (char *)"too many chunks in the pool";
         return KVP_LIMIT;
     }
@@ -135,7 +135,7 @@ static bool
 is_of_a_twin(const kvp_master_t *m, const Kvp__Pb__Mount *msg)
 {
     if (msg->is_fresh || msg->mounted_term != m->ctx.term || m->dropped_term == m->ctx.term) return false;
-    kvp_list_foreach (pos, &m->segments)
+    kvp_list_foreach (pos, &m->cat.segments)
         if (memcmp(kvp_list_entry(pos, kvp_segment_t, link)->uuid, msg->uuid.data, UUID_BYTES) == 0) return false;
     return !kvp_report_was_cut(m, msg->uuid.data);
 }
@@ -247,7 +247,7 @@ kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    kvp_list_foreach (pos, &m->segments) {
+    kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (g->is_dropped || !is_wanted(msg, g->id)) continue;

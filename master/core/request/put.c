@@ -24,10 +24,10 @@ check_put(const kvp_master_t *m, uint32_t tenant, const kvp_wire_put_t *put, con
 static kvp_err_t
 check_worth(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
-    if (kvp_obj_up_n(m, o) == 0) return KVP_OK;
-    return kvp_group_hides(m, o) ? kvp_group_claim(m, s, oid) : KVP_ALREADY;
+    if (kvp_obj_up_n(&m->cat, o) == 0) return KVP_OK;
+    return kvp_group_hides(&m->cat, o) ? kvp_group_claim(m, s, oid) : KVP_ALREADY;
 }
 
 /* A committed object in the way: what a put, or an upsert, of its key is answered. */
@@ -35,16 +35,16 @@ static kvp_err_t
 check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t digest, bool is_upsert,
                 uint32_t *over_out)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
-    kvp_attempt_t *heir = kvp_attempt_heir(m, o);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_attempt_t *heir = kvp_attempt_heir(&m->cat, o);
     kvp_err_t err = check_worth(m, s, oid);
 
     /* Worth waiting for: it may be the only copy. */
-    if (!kvp_obj_is_served(m, o) && kvp_obj_is_reported(m, o)) return KVP_RETRY_AFTER;
+    if (!kvp_obj_is_served(&m->cat, o) && kvp_obj_is_reported(&m->cat, o)) return KVP_RETRY_AFTER;
     if (err == KVP_IN_PROGRESS) return err;
     if (heir != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(m, heir)) return KVP_IN_PROGRESS;
     if (err == KVP_OK) {
-        (void)kvp_revoke(kvp_obj_tenant(m, o), digest);
+        (void)kvp_revoke(kvp_obj_tenant(&m->cat, o), digest);
         kvp_obj_drop(m, oid, 0, NULL);
         return KVP_OK;
     }
@@ -66,16 +66,16 @@ typedef struct {
 static kvp_err_t
 check_present(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put, const uint8_t *keys, uint32_t *over_out)
 {
-    uint32_t oid = kvp_objindex_find(m->index, put->digest);
+    uint32_t oid = kvp_objindex_find(m->cat.index, put->digest);
     const kvp_obj_t *o;
 
     *over_out = KVP_OID_NONE;
     if (oid == KVP_OID_NONE) return KVP_OK;
-    o = kvp_obj(m->index, oid);
-    if (kvp_obj_owner(m, o) != p->session->tenant && KVP_RULE(TENANT_COMPARE)) return KVP_COLLISION;
-    if (!kvp_obj_has_key(m->index, o, keys + put->key_at, put->key_len)) return KVP_COLLISION;
+    o = kvp_obj(m->cat.index, oid);
+    if (kvp_obj_owner(&m->cat, o) != p->session->tenant && KVP_RULE(TENANT_COMPARE)) return KVP_COLLISION;
+    if (!kvp_obj_has_key(m->cat.index, o, keys + put->key_at, put->key_len)) return KVP_COLLISION;
     if (o->state == KVP_OBJ_COMMITTED) return check_committed(m, p->session, oid, put->digest, p->is_upsert, over_out);
-    if (kvp_attempt_take(m, kvp_attempt_of(m, o))) return KVP_OK;
+    if (kvp_attempt_take(m, kvp_attempt_of(&m->cat, o))) return KVP_OK;
     return KVP_RULE(ALREADY_IS_COMMITTED) ? KVP_IN_PROGRESS : KVP_ALREADY;
 }
 
@@ -101,7 +101,7 @@ static kvp_err_t
 check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
 {
     if (put->len > kvp_segment_longest_chunk(m))
-        return kvp_put_may_nodes_come(m) ? KVP_RETRY_AFTER : m->up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
+        return kvp_put_may_nodes_come(m) ? KVP_RETRY_AFTER : m->cat.up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
     if (kvp_journal_is_behind(&m->log)) return KVP_RETRY_AFTER;
     if (kvp_attempt_find(m, p->session, put->attempt) != NULL) return KVP_INVALID;
     if (kvp_recent_find(&p->session->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
@@ -128,13 +128,13 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const asked_t *asked)
     if (err == KVP_OK && kvp_group_is_named(group)) err = kvp_group_may_join(m, s, group, over);
     if (err != KVP_OK) return err;
 
-    oid = kvp_objindex_make(m->index, put->digest, asked->keys + put->key_at, (uint16_t)put->key_len);
+    oid = kvp_objindex_make(m->cat.index, put->digest, asked->keys + put->key_at, (uint16_t)put->key_len);
     a = kvp_attempt_open(m, p, at, put, group, oid);
     if (over == KVP_OID_NONE) {
-        kvp_objindex_link(m->index, oid, put->digest);
+        kvp_objindex_link(m->cat.index, oid, put->digest);
         if (kvp_group_is_named(group)) kvp_group_join(m, s, oid, group);
     } else {
-        kvp_attempt_draft(m, a, over); /* it joins when it takes the place of the old one */
+        kvp_attempt_draft(&m->cat, a, over); /* it joins when it takes the place of the old one */
     }
     for (uint32_t i = 0; i < a->copies; i++) {
         /* Nobody overtakes a put that waits. */
@@ -202,7 +202,7 @@ granted_at(const kvp_attempt_t *a, uint64_t generation)
 static bool
 is_dropped(const kvp_master_t *m, const kvp_place_t *at)
 {
-    return ((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, at->chunk))->segment->is_dropped;
+    return ((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, at->chunk))->segment->is_dropped;
 }
 
 /* Takes away the copies that are not sealed, if one that is sealed is still there. */
@@ -210,7 +210,7 @@ static bool
 keep_sealed(kvp_master_t *m, const kvp_attempt_t *a, uint32_t sealed)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places), kept = 0;
+    uint32_t n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, a->oid), places), kept = 0;
 
     for (uint32_t i = 0; i < n; i++)
         kept += (sealed >> granted_at(a, places[i].generation) & 1) != 0 && !is_dropped(m, &places[i]);
@@ -313,21 +313,21 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
      * the time of a lease, who do not look. */
     if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_undead && KVP_RULE(REVOKE_UNDEAD)))
         (void)kvp_revoke(a->tenant, a->digest);
-    if (is_undead) kvp_owed_stray(&m->log, a->digest, kvp_obj_version(kvp_obj(m->index, oid)) - 1, reply->waiter);
+    if (is_undead) kvp_owed_stray(&m->log, a->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)) - 1, reply->waiter);
     reply->has_revoked |= may_be_known;
     kvp_journal_commit(&m->log, oid, a->digest);
     if (a->is_upsert) supersede(m, a, reply->waiter);
     kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED, waits ? answer_of(reply) : 0);
     kvp_attempt_close(m, a);
-    o = kvp_obj(m->index, oid);
+    o = kvp_obj(m->cat.index, oid);
     o->state = KVP_OBJ_COMMITTED;
     o->sum = commit->sum;
     o->pin = pin & 3u;
-    kvp_pin_count(m, o, (int64_t)kvp_obj_bytes(m, o));
+    kvp_pin_count(m, o, (int64_t)kvp_obj_bytes(&m->cat, o));
     kvp_group_committed(m, oid);
     kvp_victim_used(m, oid);
     m->ctx.st.objects++;
-    kvp_obj_tenant(m, o)->objects++;
+    kvp_obj_tenant(&m->cat, o)->objects++;
     m->ctx.st.commits++;
     return KVP_OK;
 }

@@ -25,17 +25,17 @@ read_digests(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n
 static bool
 is_found(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 {
-    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
 
-    return o != NULL && kvp_obj_is_served(m, o) && kvp_obj_tenant(m, o) == s->tenant;
+    return o != NULL && kvp_obj_is_served(&m->cat, o) && kvp_obj_tenant(&m->cat, o) == s->tenant;
 }
 
 /* Its length and place will be asked for soon. */
 static void
 prefetch_place(const kvp_master_t *m, uint32_t oid)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
-    const kvp_chunk_t *c = kvp_obj_chunk(m, o);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    const kvp_chunk_t *c = kvp_obj_chunk(&m->cat, o);
 
     if (c != NULL) kvp_slab_prefetch(c->slab, (uint32_t)o->slot);
 }
@@ -44,10 +44,10 @@ prefetch_place(const kvp_master_t *m, uint32_t oid)
 static bool
 is_away(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid)
 {
-    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
 
-    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(m, o) == s->tenant &&
-           kvp_obj_version(o) > s->tenant->min_version && !kvp_group_hides(m, o);
+    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(&m->cat, o) == s->tenant &&
+           kvp_obj_version(o) > s->tenant->min_version && !kvp_group_hides(&m->cat, o);
 }
 
 /* The n records of an answer to Get, and the nloc places of those that are found behind them. */
@@ -64,7 +64,7 @@ append_found(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids
         kvp_wire_loc_t locs[KVP_REPLICAS_MAX];
 
         if (is_found(m, s, oids[i]))
-            (void)kvp_obj_wire(m, kvp_obj(m->index, oids[i]), s->host_id, &obj, locs);
+            (void)kvp_obj_wire(&m->cat, kvp_obj(m->cat.index, oids[i]), s->host_id, &obj, locs);
         else if (is_away(m, s, oids[i]))
             obj.err = KVP_NODE_LOST;
         memcpy(obj_at, &obj, sizeof obj);
@@ -90,14 +90,14 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    kvp_objindex_find_many(m->index, digests, msg->n, oids);
+    kvp_objindex_find_many(m->cat.index, digests, msg->n, oids);
     for (uint32_t i = 0; i < msg->n; i++) {
         if (!is_found(m, s, oids[i])) continue;
         found[found_n++] = oids[i];
         prefetch_place(m, oids[i]);
     }
     for (uint32_t i = 0; i < found_n; i++)
-        reply.nloc += kvp_obj_served_n(m, kvp_obj(m->index, found[i]));
+        reply.nloc += kvp_obj_served_n(&m->cat, kvp_obj(m->cat.index, found[i]));
     m->ctx.st.gets += msg->n;
     m->ctx.st.get_misses += msg->n - found_n;
     reply.n = msg->n;
@@ -122,7 +122,7 @@ static void
 count_probes(kvp_master_t *m, const uint32_t *oids, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        kvp_obj_t *o = kvp_obj(m->index, oids[i]);
+        kvp_obj_t *o = kvp_obj(m->cat.index, oids[i]);
 
         if (o->is_asking_counted != 0) continue; /* twice in one message */
         kvp_victim_used(m, oids[i]);
@@ -149,7 +149,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    kvp_objindex_find_many(m->index, digests, msg->n, oids);
+    kvp_objindex_find_many(m->cat.index, digests, msg->n, oids);
     reply.n = msg->n;
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
     flags = kvp_buf_extend(out, msg->n);
@@ -157,8 +157,8 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         flags[i] = is_found(m, s, oids[i]);
         hits += flags[i];
         if (flags[i] == 0 || msg->is_plain) continue;
-        unit = kvp_victim_unit(m, oids[i]);
-        if (kvp_obj(m->index, unit)->is_asking_counted == 0) first[first_n++] = unit;
+        unit = kvp_victim_unit(&m->cat, oids[i]);
+        if (kvp_obj(m->cat.index, unit)->is_asking_counted == 0) first[first_n++] = unit;
         kvp_probe_leave(m, unit);
     }
     kvp_frame_end(out, at);
@@ -186,7 +186,7 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     for (uint32_t i = 0; i < msg->n; i++) {
-        uint32_t oid = kvp_objindex_find(m->index, used[i].digest);
+        uint32_t oid = kvp_objindex_find(m->cat.index, used[i].digest);
 
         if (used[i].reads == 0 || !is_found(m, s, oid)) continue;
         kvp_victim_used(m, oid);
@@ -219,7 +219,7 @@ find_all(kvp_master_t *m, const kvp_session_t *s, const Kvp__Pb__Lookup *msg, co
 {
     uint32_t found = 0;
 
-    if (!msg->is_groups) kvp_objindex_find_many(m->index, digests, msg->n, l->oids);
+    if (!msg->is_groups) kvp_objindex_find_many(m->cat.index, digests, msg->n, l->oids);
     memset(l->present, 0, msg->n);
     l->hole = NULL;
     for (uint32_t i = 0; i < msg->n; i++) {
@@ -301,12 +301,12 @@ kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 static bool
 is_listed(const kvp_master_t *m, const kvp_session_t *s, uint32_t oid, const ProtobufCBinaryData *prefix)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     uint8_t key[KVP_KEY_MAX];
 
-    if (!is_found(m, s, oid) || kvp_obj_key_len(m->index, o) < prefix->len) return false;
+    if (!is_found(m, s, oid) || kvp_obj_key_len(m->cat.index, o) < prefix->len) return false;
     if (prefix->len == 0) return true;
-    (void)kvp_obj_key_copy(m->index, o, key);
+    (void)kvp_obj_key_copy(m->cat.index, o, key);
     return memcmp(key, prefix->data, prefix->len) == 0;
 }
 
@@ -329,25 +329,25 @@ kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     /* Records keep their numbers, so a cursor is one: what is put behind it meanwhile is missed, nothing comes twice. */
     limit = msg->limit == 0 ? KVP_LIST_MAX : (uint32_t)kvp_min_u64(msg->limit, KVP_LIST_MAX);
-    cursor = (uint32_t)kvp_min_u64(msg->cursor, kvp_obj_limit(m->index));
+    cursor = (uint32_t)kvp_min_u64(msg->cursor, kvp_obj_limit(m->cat.index));
     while (reply.n < limit && key_bytes < LIST_BYTES_MAX) {
-        uint32_t oid = kvp_objindex_walk(m->index, &cursor, KVP_OID_NONE, &left);
+        uint32_t oid = kvp_objindex_walk(m->cat.index, &cursor, KVP_OID_NONE, &left);
 
         if (oid == KVP_OID_NONE) break;
         if (!is_listed(m, s, oid, &msg->prefix)) continue;
         found[reply.n++] = oid;
-        key_bytes += kvp_obj_key_len(m->index, kvp_obj(m->index, oid));
+        key_bytes += kvp_obj_key_len(m->cat.index, kvp_obj(m->cat.index, oid));
     }
-    reply.cursor = cursor < kvp_obj_limit(m->index) ? cursor : 0;
+    reply.cursor = cursor < kvp_obj_limit(m->cat.index) ? cursor : 0;
     out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
     key_bytes = 0;
     for (uint32_t i = 0; i < reply.n; i++) {
-        const kvp_obj_t *o = kvp_obj(m->index, found[i]);
+        const kvp_obj_t *o = kvp_obj(m->cat.index, found[i]);
         kvp_wire_entry_t entry = {
-            .len = kvp_obj_len(m, o),
+            .len = kvp_obj_len(&m->cat, o),
             .version = kvp_obj_version(o),
             .key_at = key_bytes,
-            .key_len = kvp_obj_key_len(m->index, o),
+            .key_len = kvp_obj_key_len(m->cat.index, o),
         };
 
         kvp_buf_append(out, &entry, sizeof entry);
@@ -355,7 +355,7 @@ kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     for (uint32_t i = 0; i < reply.n; i++) {
         uint8_t key[KVP_KEY_MAX];
-        uint16_t key_len = kvp_obj_key_copy(m->index, kvp_obj(m->index, found[i]), key);
+        uint16_t key_len = kvp_obj_key_copy(m->cat.index, kvp_obj(m->cat.index, found[i]), key);
 
         kvp_buf_append(out, key, key_len);
     }
@@ -371,7 +371,7 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
     stats_out->term = m->ctx.term;
     stats_out->probed_bytes = m->probes.bytes;
     stats_out->young_probed_bytes = kvp_probe_young_bytes(m);
-    stats_out->memory_bytes = kvp_objindex_memory_bytes(m->index) + m->slab_bytes + kvp_owed_memory_bytes(&m->log);
+    stats_out->memory_bytes = kvp_objindex_memory_bytes(m->cat.index) + m->slab_bytes + kvp_owed_memory_bytes(&m->log);
 }
 
 void

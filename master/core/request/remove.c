@@ -25,7 +25,7 @@ refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     const char *why = NULL;
 
     if (kvp_journal_is_behind(&m->log)) why = "too much is not durable yet";
-    if (!m->is_named && m->segment_seq == 0)
+    if (!m->is_named && m->cat.segment_seq == 0)
         why = "no node has offered memory yet";
     else
         kvp_pool_granted(m);
@@ -43,9 +43,9 @@ typedef struct {
 static bool
 is_there(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 {
-    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
 
-    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(m, o) == t &&
+    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(&m->cat, o) == t &&
            kvp_obj_version(o) > t->min_version;
 }
 
@@ -53,9 +53,9 @@ static kvp_err_t
 remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
            kvp_waiter_t *w)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
-    const kvp_obj_t *unit = kvp_obj(m->index, kvp_victim_unit(m, oid));
-    bool is_held = o->tickets > 0 || kvp_group_is_reserved(m, o);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    const kvp_obj_t *unit = kvp_obj(m->cat.index, kvp_victim_unit(&m->cat, oid));
+    bool is_held = o->tickets > 0 || kvp_group_is_reserved(&m->cat, o);
 
     if (!mode->is_forced && is_held && KVP_RULE(HOLD_AGAINST_REMOVAL)) return KVP_HELD;
     if (!mode->is_forced && kvp_takeover_may_ticket_name(m, o)) return KVP_RETRY_AFTER;
@@ -84,18 +84,18 @@ revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool 
 static uint64_t
 version_before(const kvp_master_t *m, uint32_t oid)
 {
-    uint64_t next = oid == KVP_OID_NONE ? 0 : kvp_obj_version(kvp_obj(m->index, oid));
+    uint64_t next = oid == KVP_OID_NONE ? 0 : kvp_obj_version(kvp_obj(m->cat.index, oid));
 
-    return next == 0 ? kvp_gen_make(m->ctx.term, m->gen_seq) : next - 1;
+    return next == 0 ? kvp_gen_make(m->ctx.term, m->cat.gen_seq) : next - 1;
 }
 
 /* Digests are salted by tenant, but a client may send any. */
 static bool
 is_of_another(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 {
-    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->index, oid);
+    const kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
 
-    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(m, o) != t;
+    return o != NULL && o->state == KVP_OBJ_COMMITTED && kvp_obj_tenant(&m->cat, o) != t;
 }
 
 /* Nor may it be read where it was, or come back with what a node reports. */
@@ -112,7 +112,8 @@ remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t diges
         return;
     }
     /* What a bump has hidden is gone when some node keeps that in mind. */
-    if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->index, oid)->state == KVP_OBJ_COMMITTED) kvp_waiter_follow(m, w);
+    if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->cat.index, oid)->state == KVP_OBJ_COMMITTED)
+        kvp_waiter_follow(m, w);
     kvp_owed_unknown(&m->log, digest, UINT64_MAX, w);
     kvp_ledger_unknown(&m->log, digest);
 }
@@ -148,7 +149,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     if (!is_oneway) w = kvp_waiter_open(s, &f->hdr, msg->n);
     mode = (remove_mode_t){.is_forced = msg->force, .heeds_probes = msg->heeds_probes, .waits = msg->wait};
     for (uint32_t i = 0; i < msg->n; i++) {
-        uint32_t oid = kvp_objindex_find(m->index, digests[i]);
+        uint32_t oid = kvp_objindex_find(m->cat.index, digests[i]);
         kvp_err_t err = KVP_NOT_FOUND;
 
         if (is_there(m, s->tenant, oid))
@@ -203,7 +204,7 @@ match(kvp_master_t *m, const pcre2_code *code, const kvp_obj_t *o, uint32_t *lef
     int rc;
 
     if (code == NULL) return 1;
-    key_len = kvp_obj_key_copy(m->index, o, key);
+    key_len = kvp_obj_key_copy(m->cat.index, o, key);
     m->match_left = MATCH_STEPS;
     rc = pcre2_match(code, key, key_len, 0, 0, m->match_data, m->match_ctx);
     *left -= (uint32_t)kvp_min_u64(*left, (MATCH_STEPS - m->match_left) / STEPS_PER_RECORD);
@@ -218,7 +219,7 @@ job_open(kvp_master_t *m, kvp_tenant_t *t)
 
     job->tenant = t;
     job->tenant->refs++;
-    job->end = kvp_obj_limit(m->index);
+    job->end = kvp_obj_limit(m->cat.index);
     kvp_list_add_tail(&m->jobs, &job->link);
     kvp_list_init(&job->of_session);
     return job;
@@ -230,7 +231,7 @@ job_free(kvp_master_t *m, kvp_job_t *job)
     kvp_list_del(&job->link);
     kvp_list_del(&job->of_session);
     if (job->tenant->sweep == job) job->tenant->sweep = NULL;
-    kvp_tenant_rele(m, job->tenant);
+    kvp_tenant_rele(&m->cat, job->tenant);
     pcre2_code_free(job->pattern);
     free(job);
 }
@@ -239,7 +240,7 @@ job_free(kvp_master_t *m, kvp_job_t *job)
 static bool
 job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_waiter_t *w = job->waiter;
     remove_mode_t mode = {.is_forced = job->is_forced, .heeds_probes = job->heeds_probes};
     kvp_digest_t digest;
@@ -248,7 +249,7 @@ job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
     if (!is_there(m, job->tenant, oid)) return true;
     is_match = match(m, job->pattern, o, left);
     if (is_match <= 0) return is_match == 0;
-    digest = kvp_obj_digest(m->index, o, m->ctx.conf.digest_seed, job->tenant->id);
+    digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, job->tenant->id);
     if (remove_one(m, job->tenant, oid, digest, &mode, w) == KVP_OK)
         w->removed++;
     else
@@ -260,9 +261,9 @@ job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
 static void
 job_sweep(kvp_master_t *m, const kvp_job_t *job, uint32_t oid)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
-    if (o->state != KVP_OBJ_COMMITTED || kvp_obj_tenant(m, o) != job->tenant) return;
+    if (o->state != KVP_OBJ_COMMITTED || kvp_obj_tenant(&m->cat, o) != job->tenant) return;
     if (kvp_obj_version(o) > job->tenant->min_version) return;
     kvp_obj_drop(m, oid, 0, NULL);
     kvp_ctx_space_news(&m->ctx);
@@ -277,17 +278,17 @@ job_step(kvp_master_t *m, kvp_job_t *job)
     bool is_ok = true;
 
     while (is_ok && m->ctx.slice_left > 0 &&
-           (oid = kvp_objindex_walk(m->index, &job->cursor, job->end, &left)) != KVP_OID_NONE) {
+           (oid = kvp_objindex_walk(m->cat.index, &job->cursor, job->end, &left)) != KVP_OID_NONE) {
         if (w == NULL)
             job_sweep(m, job, oid);
         else
             is_ok = job_remove(m, job, oid, &left);
     }
-    if (is_ok && job->cursor < kvp_min_u64(job->end, kvp_obj_limit(m->index))) return;
+    if (is_ok && job->cursor < kvp_min_u64(job->end, kvp_obj_limit(m->cat.index))) return;
     if (job->is_due_again) { /* bumped again meanwhile */
         job->is_due_again = false;
         job->cursor = 0;
-        job->end = kvp_obj_limit(m->index);
+        job->end = kvp_obj_limit(m->cat.index);
         return;
     }
     job_free(m, job);
@@ -409,7 +410,7 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many bumps");
     } else {
         t->epoch++;
-        t->min_version = kvp_gen_make(m->ctx.term, m->gen_seq);
+        t->min_version = kvp_gen_make(m->ctx.term, m->cat.gen_seq);
         w = kvp_waiter_open(s, &f->hdr, 0);
         kvp_waiter_told(m, w);
         w->has_strays = kvp_owed_bumped(&m->log, t) && !kvp_journal_remembers(&m->log);

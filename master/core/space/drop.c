@@ -15,35 +15,35 @@ typedef struct {
 void
 kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
 {
-    kvp_obj_t *o = kvp_obj(m->index, oid);
-    const kvp_objext_t *ext = kvp_obj_ext(m->index, o);
-    uint64_t bytes = kvp_slab_len(((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, at->chunk))->slab, at->slot);
-    bool is_first = ext != NULL && ext->more_n > 0 && kvp_obj_place(m, o).generation == at->generation;
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    const kvp_objext_t *ext = kvp_obj_ext(m->cat.index, o);
+    uint64_t bytes = kvp_slab_len(((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, at->chunk))->slab, at->slot);
+    bool is_first = ext != NULL && ext->more_n > 0 && kvp_obj_place(&m->cat, o).generation == at->generation;
     bool was_listed;
 
     kvp_pin_count(m, o, -(int64_t)bytes);
     kvp_group_bytes(m, o, -(int64_t)bytes);
     was_listed = is_first && kvp_victim_is_listed(o); /* on a list of the segment that it leaves, perhaps */
     if (is_first) kvp_victim_removed(m, oid);
-    kvp_replica_del(m, oid, at);
+    kvp_replica_del(&m->cat, oid, at);
     if (was_listed) kvp_victim_used(m, oid);
 }
 
 static void
 drop(kvp_master_t *m, uint32_t oid, const leave_t *leave)
 {
-    kvp_obj_t *o = kvp_obj(m->index, oid);
+    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(m, o, places);
-    kvp_attempt_t *heir = kvp_attempt_heir(m, o);
+    uint32_t n = kvp_obj_places(&m->cat, o, places);
+    kvp_attempt_t *heir = kvp_attempt_heir(&m->cat, o);
     bool was_served = o->state == KVP_OBJ_COMMITTED;
 
     if (was_served) {
         m->ctx.st.objects--;
-        kvp_obj_tenant(m, o)->objects--;
+        kvp_obj_tenant(&m->cat, o)->objects--;
     }
-    if (o->state != KVP_OBJ_DRAFT) kvp_objindex_unlink(m->index, oid);
-    if (heir != NULL) kvp_attempt_inherit(m, heir);
+    if (o->state != KVP_OBJ_DRAFT) kvp_objindex_unlink(m->cat.index, oid);
+    if (heir != NULL) kvp_attempt_inherit(&m->cat, heir);
     kvp_victim_removed(m, oid);
     kvp_group_leave(m, oid);
     kvp_ctx_spend(&m->ctx, 1 + n);
@@ -61,7 +61,7 @@ drop(kvp_master_t *m, uint32_t oid, const leave_t *leave)
     if (o->tickets > 0)
         o->state = KVP_OBJ_GONE;
     else
-        kvp_objindex_free(m->index, oid);
+        kvp_objindex_free(m->cat.index, oid);
 }
 
 void
@@ -69,8 +69,8 @@ kvp_obj_drop(kvp_master_t *m, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter
 {
     leave_t leave = {.owner = owner, .waiter = waiter};
 
-    leave.tomb = kvp_owed_dropped(&m->log, kvp_obj(m->index, oid), waiter != NULL);
-    kvp_journal_gone(&m->log, kvp_obj(m->index, oid));
+    leave.tomb = kvp_owed_dropped(&m->log, kvp_obj(m->cat.index, oid), waiter != NULL);
+    kvp_journal_gone(&m->log, kvp_obj(m->cat.index, oid));
     drop(m, oid, &leave);
 }
 
@@ -79,7 +79,7 @@ kvp_obj_supersede(kvp_master_t *m, uint32_t oid, kvp_waiter_t *waiter)
 {
     leave_t leave = {
         .waiter = waiter,
-        .tomb = kvp_owed_dropped(&m->log, kvp_obj(m->index, oid), true),
+        .tomb = kvp_owed_dropped(&m->log, kvp_obj(m->cat.index, oid), true),
         .is_superseded = true,
     };
 
@@ -91,7 +91,7 @@ kvp_obj_lose(kvp_master_t *m, uint32_t oid)
 {
     static const leave_t leave;
 
-    kvp_owed_lost(&m->log, kvp_obj(m->index, oid));
-    kvp_journal_lost(&m->log, kvp_obj(m->index, oid));
+    kvp_owed_lost(&m->log, kvp_obj(m->cat.index, oid));
+    kvp_journal_lost(&m->log, kvp_obj(m->cat.index, oid));
     drop(m, oid, &leave);
 }

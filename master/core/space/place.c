@@ -251,10 +251,10 @@ kvp_place_chunk_take(kvp_master_t *m, kvp_chunk_t *c, kvp_tenant_t *t)
     if (c->taker != NULL) m->has_take_news = true;
     t->refs++;
     t->chunk_bytes += c->bytes;
-    m->owned_bytes += c->bytes;
+    m->cat.owned_bytes += c->bytes;
     if (t->chunks++ > 0) return;
-    kvp_list_add_tail(&m->owners, &t->owning);
-    m->owners_n++;
+    kvp_list_add_tail(&m->cat.owners, &t->owning);
+    m->cat.owners_n++;
 }
 
 void
@@ -265,29 +265,29 @@ kvp_place_chunk_leave(kvp_master_t *m, kvp_chunk_t *c)
     if (t == NULL) return;
     c->tenant = NULL;
     t->chunk_bytes -= c->bytes;
-    m->owned_bytes -= c->bytes;
+    m->cat.owned_bytes -= c->bytes;
     if (c->slab != NULL) t->used_bytes -= kvp_slab_used_bytes(c->slab);
     if (--t->chunks == 0) {
         kvp_list_del(&t->owning);
-        m->owners_n--;
+        m->cat.owners_n--;
     }
-    kvp_tenant_rele(m, t);
+    kvp_tenant_rele(&m->cat, t);
 }
 
 kvp_err_t
 kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
 {
-    const kvp_obj_t *o = kvp_obj(m->index, oid);
-    kvp_tenant_t *t = kvp_attempt_of(m, o)->tenant;
+    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_tenant_t *t = kvp_attempt_of(&m->cat, o)->tenant;
     kvp_place_t at = {.chunk = c->number};
-    uint64_t len = kvp_obj_len(m, o);
+    uint64_t len = kvp_obj_len(&m->cat, o);
 
     if (!kvp_place_is_open_to(c, t)) return KVP_NO_SPACE;
-    if (m->gen_seq >= KVP_GEN_SEQ_MAX) return KVP_NO_SPACE;
+    if (m->cat.gen_seq >= KVP_GEN_SEQ_MAX) return KVP_NO_SPACE;
     if (c->slab == NULL && kvp_slab_create(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
         kvp_panic("out of memory: allocator of a chunk");
     if (slab_alloc(m, c, len, oid, &at.slot) != KVP_OK) return KVP_NO_SPACE;
-    if (key_alloc(c, kvp_obj_key_len(m->index, o), &at) != KVP_OK) {
+    if (key_alloc(c, kvp_obj_key_len(m->cat.index, o), &at) != KVP_OK) {
         kvp_slab_free(c->slab, at.slot);
         return KVP_NO_SPACE;
     }
@@ -295,14 +295,14 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
     kvp_place_room_changed(c);
     kvp_place_memory_changed(m, c);
     kvp_ctx_spend(&m->ctx, 1);
-    m->gen_seq += KVP_RULE(FRESH_GENERATION) || m->gen_seq == 0;
+    m->cat.gen_seq += KVP_RULE(FRESH_GENERATION) || m->cat.gen_seq == 0;
     kvp_pool_granted(m);
-    at.generation = kvp_gen_make(m->ctx.term, m->gen_seq);
-    kvp_obj_add_place(m, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
+    at.generation = kvp_gen_make(m->ctx.term, m->cat.gen_seq);
+    kvp_obj_add_place(&m->cat, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     c->segment->objects++;
     t->used_bytes += kvp_slab_len(c->slab, at.slot);
     t->put_bytes += kvp_slab_len(c->slab, at.slot);
-    m->placing = t;
+    m->cat.placing = t;
     c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
     m->ctx.st.used_bytes += kvp_slab_len(c->slab, at.slot);
     return KVP_OK;
@@ -321,8 +321,8 @@ static bool
 is_avoided(const kvp_master_t *m, const kvp_wish_t *wish, const kvp_segment_t *g)
 {
     if (wish->avoid_n == 0 || !is_named(wish, g->id)) return false;
-    for (uint32_t i = 0; i < m->up_n; i++)
-        if (!is_named(wish, m->up[i]->id)) return true;
+    for (uint32_t i = 0; i < m->cat.up_n; i++)
+        if (!is_named(wish, m->cat.up[i]->id)) return true;
     return false;
 }
 
@@ -335,9 +335,10 @@ kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_wish_
     if (wish->only != 0 && wish->only != g->id) return false;
     if (wish->only == 0 && is_avoided(m, wish, g)) return false;
     if (a->copies == 1 || !KVP_RULE(COPIES_APART)) return true;
-    n = kvp_obj_places(m, kvp_obj(m->index, a->oid), places);
+    n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, a->oid), places);
     for (uint32_t i = 0; i < n; i++)
-        if (((const kvp_chunk_t *)kvp_ptab_get(&m->chunks, places[i].chunk))->segment->host == g->host) return false;
+        if (((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, places[i].chunk))->segment->host == g->host)
+            return false;
     kvp_list_foreach (pos, &a->claims) {
         const kvp_claim_t *k = kvp_list_entry(pos, kvp_claim_t, of_attempt);
 
@@ -375,7 +376,7 @@ alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, const kvp_attempt_t *a, cons
     uint32_t units = (uint32_t)(kvp_slab_extent_bytes(a->bytes) / KVP_SLAB_UNIT);
     kvp_chunk_t *c;
 
-    if (kvp_segment_is_passed_over(m, g) || !kvp_place_may_lie(m, a, wish, g)) return KVP_NO_SPACE;
+    if (kvp_segment_is_passed_over(&m->cat, g) || !kvp_place_may_lie(m, a, wish, g)) return KVP_NO_SPACE;
     c = tightest(m, g, a->tenant, a->bytes);
     if (c != NULL && kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
     /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */
@@ -396,9 +397,9 @@ kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a, const kvp_wish_t *wish)
 {
     kvp_segment_t *first, *second;
 
-    if (m->up_n == 0) return KVP_NO_SPACE;
-    first = m->up[kvp_ctx_random(&m->ctx) % m->up_n];
-    second = m->up[kvp_ctx_random(&m->ctx) % m->up_n];
+    if (m->cat.up_n == 0) return KVP_NO_SPACE;
+    first = m->cat.up[kvp_ctx_random(&m->ctx) % m->cat.up_n];
+    second = m->cat.up[kvp_ctx_random(&m->ctx) % m->cat.up_n];
     if (is_emptier(second, first)) {
         kvp_segment_t *swap = first;
 
@@ -407,7 +408,8 @@ kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a, const kvp_wish_t *wish)
     }
     if (alloc_in_segment(m, first, a, wish) == KVP_OK) return KVP_OK;
     if (second != first && alloc_in_segment(m, second, a, wish) == KVP_OK) return KVP_OK;
-    for (uint32_t i = 0; i < m->up_n; i++)
-        if (m->up[i] != first && m->up[i] != second && alloc_in_segment(m, m->up[i], a, wish) == KVP_OK) return KVP_OK;
+    for (uint32_t i = 0; i < m->cat.up_n; i++)
+        if (m->cat.up[i] != first && m->cat.up[i] != second && alloc_in_segment(m, m->cat.up[i], a, wish) == KVP_OK)
+            return KVP_OK;
     return KVP_NO_SPACE;
 }

@@ -67,7 +67,7 @@ want_sending(kvp_master_t *m, kvp_segment_t *g)
 kvp_retire_t *
 kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter)
 {
-    kvp_chunk_t *c = kvp_ptab_get(&m->chunks, at->chunk);
+    kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at->chunk);
     kvp_retire_t *r = kvp_core_alloc(1, sizeof *r);
 
     r->chunk = c;

@@ -12,7 +12,7 @@
 kvp_segment_t *
 kvp_segment_find(kvp_master_t *m, uint32_t id)
 {
-    kvp_list_foreach (pos, &m->segments) {
+    kvp_list_foreach (pos, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (g->id == id) return g;
@@ -26,22 +26,22 @@ up_on_host(const kvp_master_t *m, uint32_t host)
 {
     uint32_t n = 0;
 
-    (void)kvp_umap_get(&m->up_hosts, host, &n);
+    (void)kvp_umap_get(&m->cat.up_hosts, host, &n);
     return n;
 }
 
 static void
 up_add(kvp_master_t *m, kvp_segment_t *g)
 {
-    if (m->up_n == m->up_cap) {
-        m->up_cap = m->up_cap == 0 ? 16 : m->up_cap * 2;
-        m->up = realloc(m->up, m->up_cap * sizeof *m->up);
-        if (m->up == NULL) kvp_panic("out of memory: %u segments", m->up_cap);
+    if (m->cat.up_n == m->cat.up_cap) {
+        m->cat.up_cap = m->cat.up_cap == 0 ? 16 : m->cat.up_cap * 2;
+        m->cat.up = realloc(m->cat.up, m->cat.up_cap * sizeof *m->cat.up);
+        if (m->cat.up == NULL) kvp_panic("out of memory: %u segments", m->cat.up_cap);
     }
-    g->up_at = m->up_n;
-    m->up[m->up_n++] = g;
-    kvp_umap_set(&m->up_hosts, g->host, up_on_host(m, g->host) + 1);
-    kvp_heap_add(&m->up_chunks, &g->up_chunk, UINT64_MAX - kvp_segment_chunk_bytes(g, 0));
+    g->up_at = m->cat.up_n;
+    m->cat.up[m->cat.up_n++] = g;
+    kvp_umap_set(&m->cat.up_hosts, g->host, up_on_host(m, g->host) + 1);
+    kvp_heap_add(&m->cat.up_chunks, &g->up_chunk, UINT64_MAX - kvp_segment_chunk_bytes(g, 0));
 }
 
 static void
@@ -49,21 +49,21 @@ up_del(kvp_master_t *m, kvp_segment_t *g)
 {
     uint32_t others = up_on_host(m, g->host) - 1;
 
-    m->up[g->up_at] = m->up[--m->up_n];
-    m->up[g->up_at]->up_at = g->up_at;
+    m->cat.up[g->up_at] = m->cat.up[--m->cat.up_n];
+    m->cat.up[g->up_at]->up_at = g->up_at;
     if (others > 0)
-        kvp_umap_set(&m->up_hosts, g->host, others);
+        kvp_umap_set(&m->cat.up_hosts, g->host, others);
     else
-        (void)kvp_umap_del(&m->up_hosts, g->host);
-    kvp_heap_del(&m->up_chunks, &g->up_chunk);
-    m->slow_n -= g->is_slow;
+        (void)kvp_umap_del(&m->cat.up_hosts, g->host);
+    kvp_heap_del(&m->cat.up_chunks, &g->up_chunk);
+    m->cat.slow_n -= g->is_slow;
     g->is_slow = false;
 }
 
 uint64_t
 kvp_segment_longest_chunk(const kvp_master_t *m)
 {
-    const kvp_heapnode_t *longest = kvp_heap_least(&m->up_chunks);
+    const kvp_heapnode_t *longest = kvp_heap_least(&m->cat.up_chunks);
 
     return longest == NULL ? 0 : UINT64_MAX - longest->key;
 }
@@ -80,7 +80,7 @@ kvp_segment_set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
     m->ctx.st.retiring_bytes += sign * g->retiring_bytes;
     m->ctx.st.quarantine_bytes += sign * g->quarantine_bytes;
     m->ctx.st.segments += sign;
-    m->lost_n += (uint32_t)(state == KVP_SEG_LOST) - (uint32_t)(g->state == KVP_SEG_LOST);
+    m->cat.lost_n += (uint32_t)(state == KVP_SEG_LOST) - (uint32_t)(g->state == KVP_SEG_LOST);
     if (g->state == KVP_SEG_UP && state != KVP_SEG_UP) up_del(m, g);
     if (g->state != KVP_SEG_UP && state == KVP_SEG_UP) up_add(m, g);
     g->state = state;
@@ -99,19 +99,19 @@ kvp_segment_chunk(kvp_master_t *m, kvp_segment_t *g, uint32_t index)
     c->index = index;
     c->bytes = kvp_segment_chunk_bytes(g, index);
     kvp_chunk_geo(c->bytes, &c->geo);
-    c->number = kvp_ptab_add(&m->chunks, c);
+    c->number = kvp_ptab_add(&m->cat.chunks, c);
     return c;
 }
 
 static uint32_t
 host_number(kvp_master_t *m, const char *host_id)
 {
-    kvp_list_foreach (pos, &m->segments) {
+    kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (strcmp(g->host_id, host_id) == 0) return g->host;
     }
-    return ++m->host_seq;
+    return ++m->cat.host_seq;
 }
 
 kvp_segment_t *
@@ -119,7 +119,7 @@ kvp_segment_make(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg)
 {
     kvp_segment_t *g = kvp_core_alloc(1, sizeof *g);
 
-    g->id = ++m->segment_seq;
+    g->id = ++m->cat.segment_seq;
     g->host = host_number(m, s->host_id);
     kvp_list_init(&g->of_node);
     kvp_list_init(&g->retires);
@@ -137,10 +137,10 @@ kvp_segment_make(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg)
     g->chunk_n = (uint32_t)((g->size_bytes - 1) / g->chunk_bytes + 1);
     g->chunks = kvp_pages_alloc(g->chunk_n * sizeof *g->chunks); /* touched as they are used */
     if (g->chunks == NULL) kvp_panic("out of memory: %u chunks", g->chunk_n);
-    m->chunks_n += g->chunk_n;
-    m->known_bytes += g->size_bytes;
+    m->cat.chunks_n += g->chunk_n;
+    m->cat.known_bytes += g->size_bytes;
     kvp_place_room_init(g);
-    kvp_list_add_tail(&m->segments, &g->link);
+    kvp_list_add_tail(&m->cat.segments, &g->link);
     return g;
 }
 
@@ -173,8 +173,8 @@ kvp_segment_free(kvp_master_t *m, kvp_segment_t *g)
 {
     kvp_list_del(&g->link);
     kvp_pages_free(g->chunks, g->chunk_n * sizeof *g->chunks);
-    m->chunks_n -= g->chunk_n;
-    m->lost_n -= g->state == KVP_SEG_LOST;
+    m->cat.chunks_n -= g->chunk_n;
+    m->cat.lost_n -= g->state == KVP_SEG_LOST;
     free(g->room);
     free(g->addr);
     free(g->unix_path);

@@ -513,7 +513,7 @@ static bool
 is_known(const world_t *w, const kvp_master_t *m, uint32_t k, uint64_t version)
 {
     kvp_digest_t digest = digest_of(w, key_name("k", k));
-    const kvp_tenant_t *t = kvp_tenant_find(m, 0);
+    const kvp_tenant_t *t = kvp_tenant_find(&m->cat, 0);
     const uint64_t *at = kvp_digestmap_at(&m->log.journal.known, digest);
     uint64_t now = at == NULL || (t != NULL && *at <= t->min_version) ? 0 : *at;
 

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is in the pool: the objects, their tenants, and the segments in which replicas lie.
+ */
+#ifndef KVP_MASTER_CORE_CATALOG_CATALOG_H
+#define KVP_MASTER_CORE_CATALOG_CATALOG_H
+
+#include "common/list.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+
+typedef struct kvp_segment kvp_segment_t;
+typedef struct kvp_tenant kvp_tenant_t;
+
+/* Objects, tenants, and the memory in which replicas lie. */
+typedef struct kvp_catalog {
+    kvp_ctx_t *ctx; /* borrowed */
+    kvp_objindex_t *index;
+    uint64_t gen_seq; /* of every extent that is granted: a generation is also the object's version */
+    kvp_ptab_t attempts; /* of objects that are being written */
+
+    kvp_ptab_t tenants;
+    kvp_umap_t tenant_ids; /* id + 1 -> number in tenants */
+    kvp_list_t owners; /* tenants that have chunks, in the order of who looks at whom */
+    uint32_t owners_n;
+    uint64_t owned_bytes; /* of their chunks */
+    kvp_tenant_t *placing; /* borrowed: whose object got a place last; NULL = nobody's */
+    kvp_list_t taking; /* tenants that take a chunk */
+
+    kvp_list_t segments;
+    uint32_t segment_seq, host_seq;
+    kvp_ptab_t chunks;
+    uint32_t chunks_n; /* of all segments, made or not */
+    uint64_t known_bytes; /* of all segments that are mounted, or may come back */
+    uint32_t lost_n; /* segments whose node is away */
+    kvp_segment_t **up; /* segments that take puts */
+    uint32_t up_n, up_cap;
+    kvp_umap_t up_hosts; /* their hosts' numbers -> how many of them are there */
+    kvp_heap_t up_chunks; /* these segments, that with the longest chunks first */
+    uint32_t slow_n; /* of the segments that take puts, with a node that does not answer */
+} kvp_catalog_t;
+
+/* A segment whose node does not answer is passed over for puts as long as there are others. */
+static inline bool
+kvp_segment_is_passed_over(const kvp_catalog_t *cat, const kvp_segment_t *g)
+{
+    return g->is_slow && cat->slow_n < cat->up_n;
+}
+
+#endif
