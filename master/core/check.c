@@ -459,8 +459,8 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets, uint64_t *reserved_grou
     const char *ending = add_tickets(m, &m->ending, NULL, tickets, &totals);
 
     if (ending != NULL) return ending;
-    for (uint32_t i = 0; i < m->sessions.limit; i++) {
-        const kvp_session_t *s = kvp_ptab_get(&m->sessions, i);
+    for (uint32_t i = 0; i < m->peers.sessions.limit; i++) {
+        const kvp_session_t *s = kvp_ptab_get(&m->peers.sessions, i);
         const char *why = s == NULL ? NULL : check_tickets(m, s, tickets, &totals);
 
         if (why == NULL && s != NULL) why = check_session(s, &pending, &waiting);
@@ -505,8 +505,8 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
 
         if (r != NULL && r->owner == 0) sums[r->chunk->tenant->number].going += r->bytes;
     }
-    for (uint32_t i = 0; i < m->sessions.limit; i++) {
-        const kvp_session_t *s = kvp_ptab_get(&m->sessions, i);
+    for (uint32_t i = 0; i < m->peers.sessions.limit; i++) {
+        const kvp_session_t *s = kvp_ptab_get(&m->peers.sessions, i);
 
         if (s != NULL && s->tenant != NULL) sums[s->tenant->number].refs++;
     }

@@ -23,6 +23,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m = kvp_core_alloc(1, sizeof *m);
     m->log.core = m;
     m->cat.ctx = &m->ctx;
+    m->peers.ctx = &m->ctx;
+    m->peers.cat = &m->cat;
     m->ctx.conf = *conf;
     if (m->ctx.conf.lease_ns == 0) m->ctx.conf.lease_ns = KVP_MS(10000);
     if (m->ctx.conf.session_ttl_ns == 0) m->ctx.conf.session_ttl_ns = KVP_MS(10000);
@@ -34,25 +36,25 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     snprintf(m->host_id, sizeof m->host_id, "%s", conf->host_id);
     snprintf(m->unix_path, sizeof m->unix_path, "%s", conf->unix_path == NULL ? "" : conf->unix_path);
     m->ctx.term = conf->term;
-    m->is_named = conf->had_master || conf->has_journal;
+    m->peers.is_named = conf->had_master || conf->has_journal;
     m->ctx.rng = conf->seed | 1;
     m->ticket_seq = conf->seed; /* so that tickets of the master before are nobody's */
     m->ctx.now_ns = now_ns;
     m->ticked_ns = now_ns;
     m->put_tick = now_ns / KVP_TICK_NS;
     m->started_ns = now_ns;
-    m->old_leases_end_ns = m->ctx.conf.had_master ? now_ns + m->ctx.conf.location_grace_ns : now_ns;
-    if (m->ctx.conf.had_master) m->rebuild_until_ns = now_ns + m->ctx.conf.node_grace_ns;
-    if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(m);
+    m->peers.old_leases_end_ns = m->ctx.conf.had_master ? now_ns + m->ctx.conf.location_grace_ns : now_ns;
+    if (m->ctx.conf.had_master) m->peers.rebuild_until_ns = now_ns + m->ctx.conf.node_grace_ns;
+    if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(&m->peers);
     m->undead = kvp_table_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead); /* touched as it is used: a core is made quickly */
     if (m->undead == NULL) kvp_panic("out of memory: counters of keys");
     m->cat.index = kvp_objindex_create(conf->seed);
     kvp_objlist_init(&m->pinned, KVP_OBJLIST_PINNED);
     kvp_objindex_set_time(m->cat.index, now_ns);
     m->policy = &kvp_policy_lru;
-    kvp_list_init(&m->seen);
-    kvp_list_init(&m->born);
-    kvp_list_init(&m->dirty);
+    kvp_list_init(&m->peers.seen);
+    kvp_list_init(&m->peers.born);
+    kvp_list_init(&m->peers.dirty);
     kvp_list_init(&m->cat.segments);
     kvp_list_init(&m->sending);
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
@@ -82,8 +84,8 @@ void
 kvp_master_destroy(kvp_master_t *m)
 {
     if (m == NULL) return;
-    while (!kvp_list_is_empty(&m->seen))
-        kvp_session_end(m, kvp_list_first(&m->seen, kvp_session_t, link));
+    while (!kvp_list_is_empty(&m->peers.seen))
+        kvp_session_end(m, kvp_list_first(&m->peers.seen, kvp_session_t, link));
     m->ctx.slice_left = UINT32_MAX;
     kvp_session_end_some(m);
     kvp_ticket_end_some(m);
@@ -106,17 +108,17 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_remove_fini(m);
     kvp_owed_fini(&m->log);
     kvp_journal_fini(&m->log);
-    kvp_umap_fini(&m->by_conn);
-    kvp_umap_fini(&m->by_incarnation);
+    kvp_umap_fini(&m->peers.by_conn);
+    kvp_umap_fini(&m->peers.by_incarnation);
     kvp_probe_fini(m);
     kvp_tenants_fini(&m->cat);
     kvp_heap_fini(&m->waiters);
-    kvp_ptab_fini(&m->sessions);
+    kvp_ptab_fini(&m->peers.sessions);
     kvp_ptab_fini(&m->cat.chunks);
     kvp_ptab_fini(&m->cat.attempts);
     kvp_ptab_fini(&m->tickets);
     kvp_ptab_fini(&m->retires);
-    kvp_buf_fini(&m->unwanted);
+    kvp_buf_fini(&m->peers.unwanted);
     kvp_table_free(m->undead, KVP_UNDEAD_KEYS, sizeof *m->undead);
     kvp_heap_fini(&m->expiries);
     kvp_umap_fini(&m->cat.up_hosts);
@@ -273,14 +275,14 @@ kvp_master_on_connect(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
     kvp_session_t *s;
 
     begin(m, now_ns);
-    s = kvp_session_open(m, conn);
-    if (m->sessions.n > m->ctx.conf.max_sessions) kvp_session_close(m, s, "too many sessions");
+    s = kvp_session_open(&m->peers, conn);
+    if (m->peers.sessions.n > m->ctx.conf.max_sessions) kvp_session_close(&m->peers, s, "too many sessions");
 }
 
 void
 kvp_master_on_close(kvp_master_t *m, uint64_t conn, uint64_t now_ns)
 {
-    kvp_session_t *s = kvp_session_find(m, conn);
+    kvp_session_t *s = kvp_session_find(&m->peers, conn);
 
     begin(m, now_ns);
     if (s == NULL) return;
@@ -295,9 +297,9 @@ on_bye(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     /* Bye is also the client's word that nothing of it is under way: what it left unfinished is aborted as drained. */
     s->is_drained = true;
-    kvp_reply_plain(m, s, &f->hdr, KVP_OK, "");
+    kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     s->is_closing = true;
-    kvp_session_dirty(m, s);
+    kvp_session_dirty(&m->peers, s);
 }
 
 static const struct {
@@ -342,19 +344,19 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         else if (s->role == KVP_ROLE_NODE && op == KVP_OP_TOMBS)
             kvp_owed_answer(&m->log, s, f);
         else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* that one needs no answer */
-            kvp_session_close(m, s, "an answer to no question");
+            kvp_session_close(&m->peers, s, "an answer to no question");
         return;
     }
     if (s->incarnation == 0) {
         if (op == KVP_OP_HELLO)
             kvp_on_hello(m, s, f);
         else
-            kvp_session_close(m, s, "no Hello");
+            kvp_session_close(&m->peers, s, "no Hello");
         return;
     }
     if (handlers[op].fn == NULL || (handlers[op].roles & 1u << s->role) == 0) {
         /* An unknown opcode is what a newer peer might send: it is told, and the connection lives. */
-        kvp_reply_plain(m, s, &f->hdr, KVP_NOTSUP, "unknown operation");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NOTSUP, "unknown operation");
         return;
     }
     handlers[op].fn(m, s, f);
@@ -363,7 +365,7 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 void
 kvp_master_on_frame(kvp_master_t *m, uint64_t conn, const kvp_frame_t *frame, uint64_t now_ns)
 {
-    kvp_session_t *s = kvp_session_find(m, conn);
+    kvp_session_t *s = kvp_session_find(&m->peers, conn);
 
     begin(m, now_ns);
     if (s == NULL || s->is_closing) return;
@@ -371,7 +373,7 @@ kvp_master_on_frame(kvp_master_t *m, uint64_t conn, const kvp_frame_t *frame, ui
     s->seen_ns = m->ctx.now_ns;
     s->stall_seen_ns = m->ctx.stall_ns;
     kvp_list_del(&s->link);
-    kvp_list_add_tail(&m->seen, &s->link);
+    kvp_list_add_tail(&m->peers.seen, &s->link);
     dispatch(m, s, frame);
     settle(m);
 }
@@ -391,8 +393,8 @@ kvp_master_take_output(kvp_master_t *m, uint64_t *conn_out, kvp_buf_t *bytes, bo
     kvp_session_t *s;
     kvp_buf_t swap;
 
-    if (kvp_list_is_empty(&m->dirty) || m->log.journal.durable < m->log.journal.term_end) return false;
-    s = kvp_list_first(&m->dirty, kvp_session_t, dirty);
+    if (kvp_list_is_empty(&m->peers.dirty) || m->log.journal.durable < m->log.journal.term_end) return false;
+    s = kvp_list_first(&m->peers.dirty, kvp_session_t, dirty);
     kvp_list_del(&s->dirty);
     if (s->out.err != KVP_OK) { /* an answer over the frame limit: our own bounds should have prevented it */
         kvp_ctx_note(&m->ctx, "answer too large for %s", s->name);

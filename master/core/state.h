@@ -11,6 +11,7 @@
 #define KVP_MASTER_CORE_STATE_H
 
 #include "common/mutate.h"
+#include "master/core/session/peers.h"
 #include "master/core/catalog/catalog.h"
 #include "master/core/base/blocks.h"
 #include "master/core/base/heap.h"
@@ -67,6 +68,7 @@
 #include <string.h>
 
 struct kvp_master {
+    kvp_peers_t peers;
     kvp_catalog_t cat;
     kvp_ctx_t ctx;
     kvp_interim_t log;
@@ -74,13 +76,11 @@ struct kvp_master {
     char unix_path[256];
     uint64_t ticked_ns;
     uint64_t started_ns;
-    uint64_t incarnation_seq, ticket_seq, request_seq;
+    uint64_t ticket_seq;
     const kvp_policy_ops_t *policy;
     kvp_objlist_t pinned; /* what goes after all that is on the tenants' lists: pinned softly, in the order of uses */
     bool has_take_news; /* a chunk that is taken may be empty, or its walk goes on */
-    kvp_umap_t by_conn, by_incarnation; /* -> numbers in sessions */
-    kvp_ptab_t sessions, tickets, retires;
-    kvp_list_t seen, born, dirty;
+    kvp_ptab_t tickets, retires;
     kvp_list_t sending, waiting, jobs;
     kvp_list_t leases, leasing;
     kvp_htab_t groups;
@@ -90,9 +90,6 @@ struct kvp_master {
     kvp_list_t orphans; /* that were reported, and whose group is not whole */
     uint64_t doomed_bytes;
     kvp_probes_t probes;
-    uint64_t took_over_ns; /* when it did from the master before */
-    uint64_t presents_due_ns; /* until then sessions may come for what they held before; 0 = they have */
-    uint64_t old_leases_end_ns; /* until then clients may read under leases of the master before */
     kvp_heap_t waiters; /* by the time when they are answered come what may */
     kvp_list_t keeping; /* waiters whose tombstones no node has said to keep, by rising kept_after */
     kvp_list_t over; /* sessions, while they have attempts or tickets */
@@ -106,7 +103,6 @@ struct kvp_master {
     bool has_orders; /* that may go out, and did not for want of budget */
     kvp_heap_t expiries; /* reservations, by the time when they end */
     uint32_t *undead; /* KVP_UNDEAD_KEYS: extents of keys that may still be read where the key is gone */
-    kvp_buf_t unwanted; /* answers to one-way questions go here */
     uint64_t waiting_attempts; /* of which some copy has no place yet */
     uint64_t claims; /* keys that wait for a window of theirs */
     kvp_list_t claims_ready; /* windows that are free, until their puts hear of it */
@@ -118,12 +114,9 @@ struct kvp_master {
     uint32_t dropping; /* segments being purged */
     uint32_t reports; /* under way */
     uint32_t closing; /* of these, behind their last page */
-    uint64_t rebuild_until_ns; /* until then nodes may come whose memory is of an older term */
     uint64_t gaps; /* extents that a writer of an older term might still store to */
     uint64_t gaps_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
     uint32_t dropped_term; /* in which a segment was dropped last; 0 = none was */
-    bool is_named; /* the pool is what conf says: a master before, a node or a grant has made that a fact */
-    bool is_ident_news; /* the term or the name changed, and the shell was not told yet */
     uint8_t spoiled[KVP_SPOILED_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
     uint32_t spoiled_at;
     uint8_t cut[KVP_CUT_REPORTS_MAX]

@@ -80,7 +80,7 @@ kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid)
     uint32_t unit;
 
     if (oid == k->attempt->over || (kvp_group_is_doomed(&m->cat, o) && o->state == KVP_OBJ_COMMITTED)) return true;
-    if (kvp_takeover_may_tickets_come(m)) return false; /* a report has ended since this was begun */
+    if (kvp_takeover_may_tickets_come(&m->peers)) return false; /* a report has ended since this was begun */
     unit = kvp_victim_unit(&m->cat, oid);
     return kvp_victim_may_go(m, unit) && kind_of(m, unit) <= k->takes;
 }
@@ -508,15 +508,15 @@ take_window(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
 bool
 kvp_evict_is_early(const kvp_master_t *m)
 {
-    return (m->gaps > 0 && m->ctx.now_ns < m->gaps_due_ns) || kvp_takeover_may_tickets_come(m);
+    return (m->gaps > 0 && m->ctx.now_ns < m->gaps_due_ns) || kvp_takeover_may_tickets_come(&m->peers);
 }
 
 void
 kvp_evict_tick(kvp_master_t *m)
 {
-    if ((m->gaps_due_ns == 0 && m->presents_due_ns == 0) || kvp_evict_is_early(m)) return;
+    if ((m->gaps_due_ns == 0 && m->peers.presents_due_ns == 0) || kvp_evict_is_early(m)) return;
     m->gaps_due_ns = 0;
-    m->presents_due_ns = 0;
+    m->peers.presents_due_ns = 0;
     kvp_ctx_space_news(&m->ctx);
 }
 

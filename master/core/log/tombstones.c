@@ -36,7 +36,7 @@ kvp_owed_is_rebuilding(const kvp_interim_t *log)
 {
     const kvp_master_t *m = log->core;
 
-    return !m->log.is_rebuild_over && (m->ctx.now_ns < m->rebuild_until_ns || m->reports > 0);
+    return !m->log.is_rebuild_over && (m->ctx.now_ns < m->peers.rebuild_until_ns || m->reports > 0);
 }
 
 /* ---- memory. Removals of what lies on an absent node enter tombstones all over maps that are long: so its pages are
@@ -124,11 +124,11 @@ tell(kvp_master_t *m, kvp_session_t *node, uint32_t segment_id, const kvp_wire_t
     msg.n = n;
     msg.term = m->ctx.term;
     msg.segment_id = segment_id;
-    node->tombs_told = ++m->request_seq;
+    node->tombs_told = ++m->peers.request_seq;
     kvp_pb_frame_begin(&node->out, KVP_OP_TOMBS, 0, node->tombs_told, &msg.base, &at);
     kvp_buf_append(&node->out, tombs, n * sizeof *tombs);
     kvp_frame_end(&node->out, at);
-    kvp_session_dirty(m, node);
+    kvp_session_dirty(&m->peers, node);
 }
 
 void
@@ -158,7 +158,7 @@ kvp_owed_flush(kvp_interim_t *log)
     uint32_t n = (uint32_t)(m->log.tomb_news.len / sizeof *tombs);
 
     if (n == 0) return;
-    m->request_seq++; /* also where nobody is told: who waits for these waits for a later request */
+    m->peers.request_seq++; /* also where nobody is told: who waits for these waits for a later request */
     kvp_list_foreach (pos, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
@@ -176,7 +176,7 @@ kvp_owed_greet(kvp_interim_t *log, kvp_session_t *node)
     kvp_master_t *m = log->core;
 
     if (m->log.tombs.n == 0) return;
-    node->tombs_from = m->request_seq;
+    node->tombs_from = m->peers.request_seq;
     node->tombs_whole = UINT64_MAX; /* that is not told yet */
     node->tombs_at = kvp_digestmap_end(&m->log.tombs);
     kvp_list_del(&node->greeting);
@@ -236,8 +236,8 @@ kvp_owed_answer(kvp_interim_t *log, kvp_session_t *s, const kvp_frame_t *f)
     kvp_pb_t pb;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, f);
-    if (msg == NULL || request > m->request_seq) {
-        kvp_session_close(m, s, "an answer to no Tombs");
+    if (msg == NULL || request > m->peers.request_seq) {
+        kvp_session_close(&m->peers, s, "an answer to no Tombs");
     } else if (msg->err != KVP_OK) {
         s->tombs_from = UINT64_MAX;
         s->tombs_whole = UINT64_MAX;

@@ -60,16 +60,16 @@ answer(kvp_master_t *m, kvp_waiter_t *w)
         reply.detail = (char *)(w->err == KVP_OK ? "" : "the pattern is too costly");
         reply.removed = w->removed;
         reply.held = w->held;
-        out = kvp_reply_begin(m, s, &w->ask, &reply.base, &at);
+        out = kvp_reply_begin(&m->peers, s, &w->ask, &reply.base, &at);
     } else if (w->ask.opcode == KVP_OP_BUMP) {
         Kvp__Pb__BumpReply reply = KVP__PB__BUMP_REPLY__INIT;
 
         reply.err = w->err;
         reply.detail = (char *)(w->err == KVP_OK ? "" : "bumped, but some lease still lives");
         reply.epoch = w->epoch;
-        out = kvp_reply_begin(m, s, &w->ask, &reply.base, &at);
+        out = kvp_reply_begin(&m->peers, s, &w->ask, &reply.base, &at);
     } else {
-        kvp_reply_results(m, s, &w->ask, w->results, w->n, sizeof *w->results);
+        kvp_reply_results(&m->peers, s, &w->ask, w->results, w->n, sizeof *w->results);
         return;
     }
     kvp_frame_end(out, at);
@@ -150,8 +150,8 @@ detach(kvp_master_t *m, kvp_waiter_t *w)
 void
 kvp_waiter_told(const kvp_master_t *m, kvp_waiter_t *w)
 {
-    if (!w->has_tombs) w->kept_from = m->request_seq;
-    w->kept_after = m->request_seq;
+    if (!w->has_tombs) w->kept_from = m->peers.request_seq;
+    w->kept_after = m->peers.request_seq;
     w->has_tombs = true;
 }
 
@@ -260,7 +260,7 @@ static void
 owe_soon(kvp_master_t *m, kvp_waiter_t *w)
 {
     if (w->ask.opcode == KVP_OP_BUMP || !w->is_dead_awaited || !KVP_RULE(OWED_SOON)) return;
-    kvp_heap_add(&m->waiters, &w->due, kvp_max_u64(m->ctx.now_ns + KVP_MS(KVP_OWED_MS), m->old_leases_end_ns));
+    kvp_heap_add(&m->waiters, &w->due, kvp_max_u64(m->ctx.now_ns + KVP_MS(KVP_OWED_MS), m->peers.old_leases_end_ns));
 }
 
 void

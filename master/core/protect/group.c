@@ -113,8 +113,8 @@ find_session(const kvp_master_t *m, uint64_t incarnation, kvp_session_t **sessio
 {
     uint32_t number;
 
-    if (!kvp_umap_get(&m->by_incarnation, incarnation, &number)) return false;
-    *session_out = kvp_ptab_get(&m->sessions, number);
+    if (!kvp_umap_get(&m->peers.by_incarnation, incarnation, &number)) return false;
+    *session_out = kvp_ptab_get(&m->peers.sessions, number);
     return true;
 }
 
@@ -374,7 +374,7 @@ kvp_group_claim(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
         return KVP_ALREADY;
     }
     if (mb->owner == 0 || mb->owner == KVP_OWNER_ANY) return KVP_IN_PROGRESS; /* others go on putting its group */
-    if (find_session(m, mb->owner, &owner)) return kvp_session_is_silent(m, owner) ? KVP_OK : KVP_IN_PROGRESS;
+    if (find_session(m, mb->owner, &owner)) return kvp_session_is_silent(&m->peers, owner) ? KVP_OK : KVP_IN_PROGRESS;
     expel(m, mb->group);
     return mb->group->is_doomed ? KVP_OK : KVP_IN_PROGRESS;
 }

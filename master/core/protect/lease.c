@@ -85,7 +85,7 @@ kvp_lease_is_over(const kvp_master_t *m, const kvp_tenant_t *t, uint64_t seq)
     const kvp_heapnode_t *least = kvp_heap_least(&t->leases);
 
     if (!KVP_RULE(WAIT_FOR_LEASES)) return true;
-    if (m->ctx.now_ns < m->old_leases_end_ns && KVP_RULE(OLD_TERM_LEASES)) return false;
+    if (m->ctx.now_ns < m->peers.old_leases_end_ns && KVP_RULE(OLD_TERM_LEASES)) return false;
     if (least != NULL && least->key < seq) return false;
     /* An entry that is over hides none that is not: those behind it have applied more. */
     for (uint32_t i = 0; i < t->lost_n && t->lost[i].applied < seq; i++)

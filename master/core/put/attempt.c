@@ -131,7 +131,7 @@ kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a)
         kvp_attempt_abort_over(m, a);
         return true;
     }
-    if (!kvp_session_is_silent(m, a->session) || !KVP_RULE(SILENT_WRITER)) return false;
+    if (!kvp_session_is_silent(&m->peers, a->session) || !KVP_RULE(SILENT_WRITER)) return false;
     take_from_silent(m, a);
     return true;
 }

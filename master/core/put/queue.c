@@ -20,7 +20,8 @@ bool
 kvp_put_may_nodes_come(const kvp_master_t *m)
 {
     if (m->cat.segment_seq == 0)
-        return m->ctx.now_ns - m->started_ns < MOUNT_WAIT_NS + m->ctx.stall_ns || m->ctx.now_ns < m->rebuild_until_ns;
+        return m->ctx.now_ns - m->started_ns < MOUNT_WAIT_NS + m->ctx.stall_ns ||
+               m->ctx.now_ns < m->peers.rebuild_until_ns;
     kvp_list_foreach (pos, &m->cat.segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
@@ -42,7 +43,7 @@ is_space_coming(const kvp_master_t *m)
 {
     if (!KVP_RULE(SPACE_COMES)) return false;
     if (m->claims > 0) return true; /* what is written there can be evicted */
-    if (kvp_takeover_may_tickets_come(m)) return true; /* and what nobody comes for */
+    if (kvp_takeover_may_tickets_come(&m->peers)) return true; /* and what nobody comes for */
     if (!kvp_list_is_empty(&m->cat.taking)) return true; /* the chunk is its taker's before long, or open again */
     return m->ctx.st.retiring_bytes > 0 || m->ctx.st.attempts > m->waiting_attempts ||
            m->ctx.st.held_bytes + m->ctx.st.reserved_bytes > 0 || is_some_passed_over(m) || kvp_put_may_nodes_come(m);
@@ -187,7 +188,7 @@ kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
     }
     if (refused == KVP_NO_SPACE) msg.detail = explain_full(m, p->session->tenant, why, sizeof why);
     if (refused == KVP_RETRY_AFTER) msg.detail = explain_wait(m, why, sizeof why);
-    out = kvp_reply_begin(m, p->session, &p->ask, &msg.base, &at);
+    out = kvp_reply_begin(&m->peers, p->session, &p->ask, &msg.base, &at);
     kvp_buf_append(out, p->objs, p->n * sizeof *p->objs);
     kvp_list_foreach (pos, &p->attempts) /* in the order of their keys */
         append_places(m, kvp_list_entry(pos, kvp_attempt_t, of_pend), out);

@@ -38,7 +38,7 @@ kvp_segments_lost(kvp_master_t *m, kvp_session_t *node)
 void
 kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
 {
-    kvp_session_t *s = kvp_session_find(m, g->unmount_conn);
+    kvp_session_t *s = kvp_session_find(&m->peers, g->unmount_conn);
 
     if (g->is_dropped) return;
     g->is_dropped = true;
@@ -49,7 +49,7 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
     kvp_segment_detach(g);
     g->purge_slot = KVP_SLAB_NONE;
     m->dropping++;
-    if (s != NULL) kvp_reply_plain(m, s, &g->unmount_ask, KVP_OK, "");
+    if (s != NULL) kvp_reply_plain(&m->peers, s, &g->unmount_ask, KVP_OK, "");
     g->unmount_conn = 0;
 }
 

@@ -151,7 +151,7 @@ spoil(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s, const char *why)
 {
     memcpy(m->spoiled[m->spoiled_at++ % KVP_SPOILED_MAX], g->uuid, sizeof g->uuid);
     give_up(m, g);
-    kvp_session_close(m, s, why);
+    kvp_session_close(&m->peers, s, why);
 }
 
 /* ---- space that might still be written to */
@@ -606,9 +606,9 @@ kvp_on_report(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__report__descriptor, f);
     if (msg == NULL)
-        kvp_session_close(m, s, "malformed Report");
+        kvp_session_close(&m->peers, s, "malformed Report");
     else if (g == NULL || msg->uuid.len != sizeof g->uuid || memcmp(msg->uuid.data, g->uuid, sizeof g->uuid) != 0)
-        kvp_reply_plain(m, s, &f->hdr, KVP_NO_SEGMENT, "no report was asked for");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NO_SEGMENT, "no report was asked for");
     else
         on_page(m, s, g, msg, f);
     kvp_pb_free(&pb, msg);
@@ -625,7 +625,7 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     if (!r->is_last) {
         r->is_busy = false;
         m->closing--;
-        kvp_reply_results(m, s, &r->ask, r->verdicts, r->ask_n, sizeof *r->verdicts);
+        kvp_reply_results(&m->peers, s, &r->ask, r->verdicts, r->ask_n, sizeof *r->verdicts);
         return true;
     }
     for (; r->closed < g->chunk_n; *left -= CLOSE_RECORDS) {
@@ -635,11 +635,11 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
             return true;
         }
     }
-    kvp_reply_results(m, s, &r->ask, NULL, 0, sizeof(uint8_t));
+    kvp_reply_results(&m->peers, s, &r->ask, NULL, 0, sizeof(uint8_t));
     kvp_report_free(m, g);
     forget_cut(m, g);
     m->gaps_due_ns = m->ctx.now_ns + KVP_GAP_WAIT_NS;
-    kvp_takeover_reported(m);
+    kvp_takeover_reported(&m->peers);
     kvp_segment_up(m, g, s);
     return true;
 }

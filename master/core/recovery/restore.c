@@ -160,7 +160,7 @@ kvp_on_present(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_rd_init(&rd, f->tail, f->tail_len);
     if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX) recs = kvp_rd_array(&rd, msg->n, sizeof *recs);
     if (recs == NULL) {
-        kvp_session_close(m, s, "malformed Present");
+        kvp_session_close(&m->peers, s, "malformed Present");
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -174,7 +174,7 @@ kvp_on_present(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.n = msg->n;
     for (uint32_t i = 0; i < msg->n; i++)
         if (answers[i].err == KVP_RETRY_AFTER) reply.retry_ms = RETRY_MS;
-    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_buf_append(out, answers, msg->n * sizeof *answers);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);

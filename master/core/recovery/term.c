@@ -8,12 +8,12 @@ kvp_term_outdated(kvp_master_t *m, uint32_t term)
 {
     if (term >= KVP_TERM_MAX) return false;
     m->ctx.term = term + 1;
-    m->is_ident_news = true;
-    kvp_takeover_begin(m);
+    m->peers.is_ident_news = true;
+    kvp_takeover_begin(&m->peers);
     if (m->log.journal.is_open) kvp_ledger_begin_anew(&m->log); /* what that one has done is not in it */
     /* Incarnations and grants of the old term are void, so everybody begins anew. */
-    kvp_list_foreach (pos, &m->seen)
-        kvp_session_close(m, kvp_list_entry(pos, kvp_session_t, link), "a node obeys a higher term");
+    kvp_list_foreach (pos, &m->peers.seen)
+        kvp_session_close(&m->peers, kvp_list_entry(pos, kvp_session_t, link), "a node obeys a higher term");
     return true;
 }
 
@@ -27,12 +27,29 @@ is_other(const kvp_master_t *m, const Kvp__Pb__KnownPool *known)
 bool
 kvp_term_pool_named_by(kvp_master_t *m, const Kvp__Pb__KnownPool *known)
 {
-    if (m->is_named || known == NULL || !is_other(m, known)) return false;
+    if (m->peers.is_named || known == NULL || !is_other(m, known)) return false;
     if (!kvp_term_outdated(m, known->term > m->ctx.term ? known->term : m->ctx.term)) return false;
     memcpy(m->ctx.conf.pool_id, known->pool_id.data, sizeof m->ctx.conf.pool_id);
     m->ctx.conf.digest_seed = known->digest_seed;
-    m->is_named = true;
+    m->peers.is_named = true;
     kvp_ctx_note(&m->ctx,
                  "the pool has its name from a node: the masters before are not known here, their objects may be");
+    return true;
+}
+
+void
+kvp_master_ident(const kvp_master_t *m, kvp_master_ident_t *ident_out)
+{
+    memcpy(ident_out->pool_id, m->ctx.conf.pool_id, sizeof ident_out->pool_id);
+    ident_out->digest_seed = m->ctx.conf.digest_seed;
+    ident_out->term = m->ctx.term;
+}
+
+bool
+kvp_master_take_ident(kvp_master_t *m, kvp_master_ident_t *ident_out)
+{
+    if (!m->peers.is_ident_news) return false;
+    m->peers.is_ident_news = false;
+    kvp_master_ident(m, ident_out);
     return true;
 }

@@ -12,7 +12,8 @@ fence(kvp_master_t *m, const kvp_session_t *dead)
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         /* A node may have several segments: it is told with its first. */
-        if (g->node != NULL && g->node->segments.next == &g->of_node) kvp_fence_tell(m, g->node, dead->incarnation);
+        if (g->node != NULL && g->node->segments.next == &g->of_node)
+            kvp_fence_tell(&m->peers, g->node, dead->incarnation);
     }
     m->ctx.st.fences++;
 }
@@ -21,7 +22,7 @@ static void
 session_free(kvp_master_t *m, kvp_session_t *s)
 {
     if (s->tenant != NULL) kvp_tenant_rele(&m->cat, s->tenant);
-    kvp_ptab_del(&m->sessions, s->number);
+    kvp_ptab_del(&m->peers.sessions, s->number);
     kvp_umap_fini(&s->attempt_ids);
     kvp_recent_fini(&s->recent);
     kvp_buf_fini(&s->out);
@@ -65,7 +66,7 @@ strip(kvp_master_t *m, kvp_session_t *s)
 
     if (s->incarnation != 0) {
         kvp_list_del(&s->born);
-        kvp_umap_del(&m->by_incarnation, s->incarnation);
+        kvp_umap_del(&m->peers.by_incarnation, s->incarnation);
         if (s->role == KVP_ROLE_CLIENT)
             m->ctx.st.clients--;
         else
@@ -93,7 +94,7 @@ kvp_session_end(kvp_master_t *m, kvp_session_t *s)
 {
     kvp_list_del(&s->dirty);
     kvp_list_del(&s->link);
-    kvp_umap_del(&m->by_conn, s->conn);
+    kvp_umap_del(&m->peers.by_conn, s->conn);
     s->conn = 0;
     if (!s->is_over)
         strip(m, s);
@@ -104,15 +105,15 @@ kvp_session_end(kvp_master_t *m, kvp_session_t *s)
 void
 kvp_session_tick(kvp_master_t *m)
 {
-    while (!kvp_list_is_empty(&m->seen)) {
-        kvp_session_t *s = kvp_list_first(&m->seen, kvp_session_t, link);
+    while (!kvp_list_is_empty(&m->peers.seen)) {
+        kvp_session_t *s = kvp_list_first(&m->peers.seen, kvp_session_t, link);
         uint64_t stalled = m->ctx.stall_ns - s->stall_seen_ns;
 
         if (m->ctx.now_ns - s->seen_ns < m->ctx.conf.session_ttl_ns + stalled) return;
         if (m->ctx.slice_left == 0) return;
         /* To the end of the list, so that a connection that the shell is slow to close does not hide the others. */
         kvp_list_del(&s->link);
-        kvp_list_add_tail(&m->seen, &s->link);
+        kvp_list_add_tail(&m->peers.seen, &s->link);
         s->seen_ns = m->ctx.now_ns;
         s->stall_seen_ns = m->ctx.stall_ns;
         if (s->is_closing) continue;
@@ -120,6 +121,6 @@ kvp_session_tick(kvp_master_t *m)
         m->ctx.st.sessions_expired++;
         s->is_closing = true;
         strip(m, s);
-        kvp_session_dirty(m, s);
+        kvp_session_dirty(&m->peers, s);
     }
 }

@@ -29,14 +29,14 @@ static void
 greet(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Hello *hello)
 {
     s->role = hello->role;
-    s->incarnation = kvp_incarnation_make(m, ++m->incarnation_seq);
-    kvp_umap_set(&m->by_incarnation, s->incarnation, s->number);
+    s->incarnation = kvp_incarnation_make(&m->peers, ++m->peers.incarnation_seq);
+    kvp_umap_set(&m->peers.by_incarnation, s->incarnation, s->number);
     snprintf(s->name, sizeof s->name, "%s", hello->name);
     snprintf(s->host_id, sizeof s->host_id, "%s", hello->host_id);
     if (s->role == KVP_ROLE_CLIENT) {
         s->tenant = kvp_tenant_open(&m->cat, hello->tenant);
         s->born_seq = s->tenant->revoke_seq;
-        kvp_list_add_tail(&m->born, &s->born);
+        kvp_list_add_tail(&m->peers.born, &s->born);
         m->ctx.st.clients++;
     } else {
         m->ctx.st.nodes++;
@@ -55,7 +55,7 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     hello = kvp_pb_unpack(&pb, &kvp__pb__hello__descriptor, f);
     if (hello == NULL) {
-        kvp_session_close(m, s, "malformed Hello");
+        kvp_session_close(&m->peers, s, "malformed Hello");
         return;
     }
     reply.detail = (char *)hello_refusal(m, hello, &err);
@@ -78,9 +78,9 @@ kvp_on_hello(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         reply.session_ttl_ms = (uint32_t)(m->ctx.conf.session_ttl_ns / KVP_MS(1));
         reply.lease_ttl_ms = (uint32_t)(m->ctx.conf.lease_ns / KVP_MS(1));
     }
-    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
-    if (err != KVP_OK) kvp_session_close(m, s, reply.detail);
+    if (err != KVP_OK) kvp_session_close(&m->peers, s, reply.detail);
     kvp_pb_free(&pb, hello);
 }
 
@@ -111,7 +111,7 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     hb = kvp_pb_unpack(&pb, &kvp__pb__heartbeat__descriptor, f);
     if (hb == NULL) {
-        kvp_session_close(m, s, "malformed Heartbeat");
+        kvp_session_close(&m->peers, s, "malformed Heartbeat");
         return;
     }
     if (s->role == KVP_ROLE_NODE && hb->term > m->ctx.term && kvp_term_outdated(m, hb->term)) {
@@ -122,7 +122,7 @@ kvp_on_heartbeat(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.term = m->ctx.term;
     if (reply.err == KVP_OK && hb->wants_lease && s->role == KVP_ROLE_CLIENT)
         news = give_lease(m, s, hb->revoke_seq, &reply, room);
-    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_buf_append(out, news, reply.n * sizeof *news);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, hb);

@@ -152,7 +152,7 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__mount__descriptor, f);
     if (msg == NULL) {
-        kvp_session_close(m, s, "malformed Mount");
+        kvp_session_close(&m->peers, s, "malformed Mount");
         return;
     }
     why = mount_refusal(msg);
@@ -168,7 +168,7 @@ kvp_on_mount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         reply.err = mount(m, s, msg, &reply);
     }
     reply.term = m->ctx.term;
-    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);
 }
@@ -182,14 +182,14 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__unmount__descriptor, f);
     if (msg == NULL) {
-        kvp_session_close(m, s, "malformed Unmount");
+        kvp_session_close(&m->peers, s, "malformed Unmount");
         return;
     }
     g = kvp_segment_find(m, msg->segment_id);
     if (g == NULL || g->node != s) {
-        kvp_reply_plain(m, s, &f->hdr, KVP_NO_SEGMENT, "no such segment of this node");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NO_SEGMENT, "no such segment of this node");
     } else if (g->unmount_conn != 0) {
-        kvp_reply_plain(m, s, &f->hdr, KVP_IN_PROGRESS, "being unmounted");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_IN_PROGRESS, "being unmounted");
     } else {
         /* Draining: readers finish, nothing new is put. The rest is done by the tick. */
         kvp_segment_set_state(m, g, KVP_SEG_DRAINING);
@@ -243,7 +243,7 @@ kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__segments__descriptor, f);
     if (msg == NULL || msg->n_ids > KVP_SEGMENTS_MAX) {
-        kvp_session_close(m, s, "malformed Segments");
+        kvp_session_close(&m->peers, s, "malformed Segments");
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -260,7 +260,7 @@ kvp_on_segments(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     reply.segments = list;
     reply.term = m->ctx.term;
-    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);
 }

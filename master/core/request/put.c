@@ -162,13 +162,13 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (msg->has_groups) asked.groups = kvp_rd_array(&rd, msg->n, sizeof *asked.groups);
     }
     if (asked.puts == NULL || rd.is_bad) {
-        kvp_session_close(m, s, "malformed PutBegin");
+        kvp_session_close(&m->peers, s, "malformed PutBegin");
         kvp_pb_free(&pb, msg);
         return;
     }
     m->ctx.st.put_begins += msg->n;
     if (msg->pin > KVP_PIN_HARD) {
-        kvp_reply_plain(m, s, &f->hdr, KVP_INVALID, "unknown pin");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_INVALID, "unknown pin");
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -339,7 +339,7 @@ answer(kvp_master_t *m, kvp_session_t *s, const reply_t *reply, const int32_t *r
         memcpy(reply->waiter->results, results, reply->n * sizeof *results);
         kvp_waiter_arm(m, reply->waiter, wait);
     } else {
-        kvp_reply_results(m, s, reply->ask, results, reply->n, sizeof *results);
+        kvp_reply_results(&m->peers, s, reply->ask, results, reply->n, sizeof *results);
     }
 }
 
@@ -357,7 +357,7 @@ kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_rd_init(&rd, f->tail, f->tail_len);
     if (msg != NULL && msg->n <= KVP_PLACES_MAX) commits = kvp_rd_array(&rd, msg->n, sizeof *commits);
     if (commits == NULL) {
-        kvp_session_close(m, s, "malformed PutCommit");
+        kvp_session_close(&m->peers, s, "malformed PutCommit");
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -407,7 +407,7 @@ kvp_on_put_abort(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_rd_init(&rd, f->tail, f->tail_len);
     if (msg != NULL && msg->n <= KVP_PLACES_MAX) ids = kvp_rd_array(&rd, msg->n, sizeof *ids);
     if (ids == NULL) {
-        kvp_session_close(m, s, "malformed PutAbort");
+        kvp_session_close(&m->peers, s, "malformed PutAbort");
         kvp_pb_free(&pb, msg);
         return;
     }

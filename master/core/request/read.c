@@ -17,7 +17,7 @@ read_digests(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f, uint32_t n
 
     kvp_rd_init(&rd, f->tail, f->tail_len);
     if (n > 0 && n <= max) digests = kvp_rd_array(&rd, n, sizeof *digests);
-    if (digests == NULL) kvp_session_close(m, s, "malformed batch of digests");
+    if (digests == NULL) kvp_session_close(&m->peers, s, "malformed batch of digests");
     return digests;
 }
 
@@ -104,13 +104,13 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.is_leased = msg->wants_lease;
     reply.revoke_seq = s->tenant->revoke_seq;
     if (!msg->no_hold && !kvp_ticket_may_take(m, s, found, found_n)) {
-        kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many objects held");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many objects held");
         kvp_pb_free(&pb, msg);
         return;
     }
     if (!msg->no_hold) reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_HOLD, found, found_n, 0);
 
-    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     append_found(m, s, oids, &reply, out);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);
@@ -151,7 +151,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     kvp_objindex_find_many(m->cat.index, digests, msg->n, oids);
     reply.n = msg->n;
-    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     flags = kvp_buf_extend(out, msg->n);
     for (uint32_t i = 0; flags != NULL && i < msg->n; i++) {
         flags[i] = is_found(m, s, oids[i]);
@@ -181,7 +181,7 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_rd_init(&rd, f->tail, f->tail_len);
     if (msg != NULL && msg->n <= KVP_PLACES_MAX) used = kvp_rd_array(&rd, msg->n, sizeof *used);
     if (used == NULL) {
-        kvp_session_close(m, s, "malformed Used");
+        kvp_session_close(&m->peers, s, "malformed Used");
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -192,7 +192,7 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_victim_used(m, oid);
         m->ctx.st.used++;
     }
-    kvp_reply_plain(m, s, &f->hdr, KVP_OK, "");
+    kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     kvp_pb_free(&pb, msg);
 }
 
@@ -270,7 +270,7 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     m->ctx.st.lookups += msg->n;
     m->ctx.st.lookup_found += reply.found;
     m->ctx.st.lookup_ungranted += reply.found - reply.granted;
-    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_buf_append(out, l.present, reply.n);
     kvp_frame_end(out, at);
     kvp_pb_free(&pb, msg);
@@ -288,11 +288,11 @@ kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_rd_init(&rd, f->tail, f->tail_len);
     if (msg != NULL && msg->n <= KVP_BATCH_MAX) ids = kvp_rd_array(&rd, msg->n, sizeof *ids);
     if (ids == NULL) {
-        kvp_session_close(m, s, "malformed Release");
+        kvp_session_close(&m->peers, s, "malformed Release");
     } else {
         for (uint32_t i = 0; i < msg->n; i++)
             kvp_ticket_release(m, s, ids[i]);
-        kvp_reply_plain(m, s, &f->hdr, KVP_OK, "");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     }
     kvp_pb_free(&pb, msg);
 }
@@ -323,7 +323,7 @@ kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__list__descriptor, f);
     if (msg == NULL || msg->prefix.len > KVP_KEY_MAX) {
-        kvp_session_close(m, s, "malformed List");
+        kvp_session_close(&m->peers, s, "malformed List");
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -339,7 +339,7 @@ kvp_on_list(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         key_bytes += kvp_obj_key_len(m->cat.index, kvp_obj(m->cat.index, oid));
     }
     reply.cursor = cursor < kvp_obj_limit(m->cat.index) ? cursor : 0;
-    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     key_bytes = 0;
     for (uint32_t i = 0; i < reply.n; i++) {
         const kvp_obj_t *o = kvp_obj(m->cat.index, found[i]);
@@ -391,7 +391,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__status__descriptor, f);
     if (msg == NULL) {
-        kvp_session_close(m, s, "malformed Status");
+        kvp_session_close(&m->peers, s, "malformed Status");
         return;
     }
     kvp_pb_free(&pb, msg);
@@ -432,6 +432,6 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         reply.tenants = &tenants;
         reply.n_tenants = 1;
     }
-    out = kvp_reply_begin(m, s, &f->hdr, &reply.base, &at);
+    out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     kvp_frame_end(out, at);
 }

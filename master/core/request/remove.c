@@ -25,11 +25,11 @@ refuse_early(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     const char *why = NULL;
 
     if (kvp_journal_is_behind(&m->log)) why = "too much is not durable yet";
-    if (!m->is_named && m->cat.segment_seq == 0)
+    if (!m->peers.is_named && m->cat.segment_seq == 0)
         why = "no node has offered memory yet";
     else
-        kvp_pool_granted(m);
-    if (why != NULL) kvp_reply_plain(m, s, &f->hdr, KVP_RETRY_AFTER, why);
+        kvp_pool_granted(&m->peers);
+    if (why != NULL) kvp_reply_plain(&m->peers, s, &f->hdr, KVP_RETRY_AFTER, why);
     return why != NULL;
 }
 
@@ -58,7 +58,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     bool is_held = o->tickets > 0 || kvp_group_is_reserved(&m->cat, o);
 
     if (!mode->is_forced && is_held && KVP_RULE(HOLD_AGAINST_REMOVAL)) return KVP_HELD;
-    if (!mode->is_forced && kvp_takeover_may_ticket_name(m, o)) return KVP_RETRY_AFTER;
+    if (!mode->is_forced && kvp_takeover_may_ticket_name(&m->peers, o)) return KVP_RETRY_AFTER;
     if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
         return KVP_HELD;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
@@ -133,7 +133,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_rd_init(&rd, f->tail, f->tail_len);
     if (msg != NULL && msg->n > 0 && msg->n <= KVP_PLACES_MAX) digests = kvp_rd_array(&rd, msg->n, sizeof *digests);
     if (digests == NULL) {
-        kvp_session_close(m, s, "malformed Remove");
+        kvp_session_close(&m->peers, s, "malformed Remove");
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -142,7 +142,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     if (!is_oneway && !kvp_waiter_may_open(s, msg->n)) {
-        kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many removals wait");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many removals wait");
         kvp_pb_free(&pb, msg);
         return;
     }
@@ -337,10 +337,10 @@ refuse_while_rebuilding(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t
 {
     char why[128] = "nodes are reporting what they hold";
 
-    if (m->rebuild_until_ns > m->ctx.now_ns)
+    if (m->peers.rebuild_until_ns > m->ctx.now_ns)
         snprintf(why, sizeof why, "nodes of before this master's start may still report what they hold, for %llu s",
-                 (unsigned long long)((m->rebuild_until_ns - m->ctx.now_ns) / KVP_MS(1000) + 1));
-    kvp_reply_plain(m, s, ask, KVP_RETRY_AFTER, why);
+                 (unsigned long long)((m->peers.rebuild_until_ns - m->ctx.now_ns) / KVP_MS(1000) + 1));
+    kvp_reply_plain(&m->peers, s, ask, KVP_RETRY_AFTER, why);
 }
 
 void
@@ -353,7 +353,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__remove_many__descriptor, f);
     if (msg == NULL) {
-        kvp_session_close(m, s, "malformed RemoveMany");
+        kvp_session_close(&m->peers, s, "malformed RemoveMany");
         return;
     }
     if (refuse_early(m, s, f)) {
@@ -361,12 +361,12 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     if (has_too_many_jobs(s) || !kvp_waiter_may_open(s, 0)) {
-        kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many removals under way");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many removals under way");
     } else if (kvp_owed_is_rebuilding(&m->log) ||
                m->log.journal.is_settling) { /* a walk cannot meet what was not reported yet */
         refuse_while_rebuilding(m, s, &f->hdr);
     } else if (msg->pattern[0] != '\0' && (code = compile(msg->pattern)) == NULL) {
-        kvp_reply_plain(m, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_BAD_PATTERN, "bad pattern");
     } else {
         job = job_open(m, s->tenant);
         job->pattern = code;
@@ -399,7 +399,7 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__bump__descriptor, f);
     if (msg == NULL) {
-        kvp_session_close(m, s, "malformed Bump");
+        kvp_session_close(&m->peers, s, "malformed Bump");
         return;
     }
     if (refuse_early(m, s, f)) {
@@ -407,7 +407,7 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     if (t->epoch == UINT32_MAX || !kvp_waiter_may_open(s, 0)) {
-        kvp_reply_plain(m, s, &f->hdr, KVP_LIMIT, "too many bumps");
+        kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many bumps");
     } else {
         t->epoch++;
         t->min_version = kvp_gen_make(m->ctx.term, m->cat.gen_seq);

@@ -25,7 +25,7 @@ kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_retire_req_t *req = kvp_retire_req_find(s, f->hdr.request_id);
 
     if (req == NULL || f->tail_len != req->n) {
-        kvp_session_close(m, s, "an answer to no Retire");
+        kvp_session_close(&m->peers, s, "an answer to no Retire");
         return;
     }
     for (uint32_t i = 0; i < req->n; i++) {
@@ -37,7 +37,7 @@ kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         else if ((f->tail[i] & KVP_RETIRE_DEAD) != 0)
             kvp_retire_set_dead(m, r);
         else
-            kvp_session_close(m, s, "a Retire not obeyed"); /* it is asked again when the node is back */
+            kvp_session_close(&m->peers, s, "a Retire not obeyed"); /* it is asked again when the node is back */
     }
     kvp_retire_req_free(s, req);
 }
@@ -55,7 +55,7 @@ kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     kvp_rd_init(&rd, f->tail, f->tail_len);
     if (msg != NULL && msg->n <= KVP_PLACES_MAX) slots = kvp_rd_array(&rd, msg->n, sizeof *slots);
     if (slots == NULL) {
-        kvp_session_close(m, s, "malformed Freed");
+        kvp_session_close(&m->peers, s, "malformed Freed");
         kvp_pb_free(&pb, msg);
         return;
     }

@@ -4,31 +4,14 @@
  * digests would be found again: so the first of them that comes names the pool, as long as nothing hangs on the made-up
  * name (ADR 0011).
  */
-#include "master/core/state.h"
+#include "master/core/session/identity.h"
 
-#include <string.h>
-
-void
-kvp_master_ident(const kvp_master_t *m, kvp_master_ident_t *ident_out)
-{
-    memcpy(ident_out->pool_id, m->ctx.conf.pool_id, sizeof ident_out->pool_id);
-    ident_out->digest_seed = m->ctx.conf.digest_seed;
-    ident_out->term = m->ctx.term;
-}
-
-bool
-kvp_master_take_ident(kvp_master_t *m, kvp_master_ident_t *ident_out)
-{
-    if (!m->is_ident_news) return false;
-    m->is_ident_news = false;
-    kvp_master_ident(m, ident_out);
-    return true;
-}
+#include "master/core/session/peers.h"
 
 void
-kvp_pool_granted(kvp_master_t *m)
+kvp_pool_granted(kvp_peers_t *peers)
 {
-    if (m->is_named) return;
-    m->is_named = true;
-    m->is_ident_news = true;
+    if (peers->is_named) return;
+    peers->is_named = true;
+    peers->is_ident_news = true;
 }

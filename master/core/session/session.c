@@ -2,33 +2,44 @@
  * Sessions: who is connected, and what the core says to it. One session a connection; a session that was cut off is not
  * resumed, the peer comes back with a new incarnation. request/hello.c greets, request/end.c ends.
  */
-#include "master/core/state.h"
+#include "master/core/session/session.h"
+
+#include "common/buf.h"
+#include "common/list.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
+#include "master/core/session/peers.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
 
 uint64_t
-kvp_incarnation_make(const kvp_master_t *m, uint64_t seq)
+kvp_incarnation_make(const kvp_peers_t *peers, uint64_t seq)
 {
-    return (uint64_t)m->ctx.term << KVP_INCARNATION_SEQ_BITS | seq;
+    return (uint64_t)peers->ctx->term << KVP_INCARNATION_SEQ_BITS | seq;
 }
 
 kvp_session_t *
-kvp_session_find(kvp_master_t *m, uint64_t conn)
+kvp_session_find(kvp_peers_t *peers, uint64_t conn)
 {
     uint32_t number;
 
-    return kvp_umap_get(&m->by_conn, conn, &number) ? kvp_ptab_get(&m->sessions, number) : NULL;
+    return kvp_umap_get(&peers->by_conn, conn, &number) ? kvp_ptab_get(&peers->sessions, number) : NULL;
 }
 
 kvp_session_t *
-kvp_session_open(kvp_master_t *m, uint64_t conn)
+kvp_session_open(kvp_peers_t *peers, uint64_t conn)
 {
     kvp_session_t *s = kvp_core_alloc(1, sizeof *s);
 
     s->conn = conn;
-    s->seen_ns = m->ctx.now_ns;
-    s->stall_seen_ns = m->ctx.stall_ns;
-    s->number = kvp_ptab_add(&m->sessions, s);
-    kvp_umap_set(&m->by_conn, conn, s->number);
-    kvp_list_add_tail(&m->seen, &s->link);
+    s->seen_ns = peers->ctx->now_ns;
+    s->stall_seen_ns = peers->ctx->stall_ns;
+    s->number = kvp_ptab_add(&peers->sessions, s);
+    kvp_umap_set(&peers->by_conn, conn, s->number);
+    kvp_list_add_tail(&peers->seen, &s->link);
     kvp_list_init(&s->over);
     kvp_list_init(&s->born);
     kvp_list_init(&s->dirty);
@@ -48,54 +59,54 @@ kvp_session_open(kvp_master_t *m, uint64_t conn)
 /* Tells the node that a client is dead to the pool: its connections are closed, and it is refused from now on. Clients
  * below the oldest that lives need not be named one by one. */
 void
-kvp_fence_tell(kvp_master_t *m, kvp_session_t *node, uint64_t incarnation)
+kvp_fence_tell(kvp_peers_t *peers, kvp_session_t *node, uint64_t incarnation)
 {
     Kvp__Pb__Fence msg = KVP__PB__FENCE__INIT;
     size_t at;
 
-    msg.term = m->ctx.term;
+    msg.term = peers->ctx->term;
     msg.incarnation = incarnation;
-    msg.live_min = kvp_list_is_empty(&m->born) ? kvp_incarnation_make(m, m->incarnation_seq + 1)
-                                               : kvp_list_first(&m->born, kvp_session_t, born)->incarnation;
-    kvp_pb_frame_begin(&node->out, KVP_OP_FENCE, 0, ++m->request_seq, &msg.base, &at);
+    msg.live_min = kvp_list_is_empty(&peers->born) ? kvp_incarnation_make(peers, peers->incarnation_seq + 1)
+                                                   : kvp_list_first(&peers->born, kvp_session_t, born)->incarnation;
+    kvp_pb_frame_begin(&node->out, KVP_OP_FENCE, 0, ++peers->request_seq, &msg.base, &at);
     kvp_frame_end(&node->out, at);
-    kvp_session_dirty(m, node);
+    kvp_session_dirty(peers, node);
 }
 
 void
-kvp_session_close(kvp_master_t *m, kvp_session_t *s, const char *why)
+kvp_session_close(kvp_peers_t *peers, kvp_session_t *s, const char *why)
 {
     if (s->is_closing) return;
-    kvp_ctx_note(&m->ctx, "closing connection of %s: %s", s->name[0] == '\0' ? "a stranger" : s->name, why);
-    m->ctx.st.protocol_errors++;
+    kvp_ctx_note(peers->ctx, "closing connection of %s: %s", s->name[0] == '\0' ? "a stranger" : s->name, why);
+    peers->ctx->st.protocol_errors++;
     s->is_closing = true;
-    kvp_session_dirty(m, s);
+    kvp_session_dirty(peers, s);
 }
 
 void
-kvp_session_dirty(kvp_master_t *m, kvp_session_t *s)
+kvp_session_dirty(kvp_peers_t *peers, kvp_session_t *s)
 {
-    if (kvp_list_is_empty(&s->dirty)) kvp_list_add_tail(&m->dirty, &s->dirty);
+    if (kvp_list_is_empty(&s->dirty)) kvp_list_add_tail(&peers->dirty, &s->dirty);
 }
 
 /* ---- answers */
 kvp_buf_t *
-kvp_reply_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg, size_t *at_out)
+kvp_reply_begin(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *msg, size_t *at_out)
 {
     kvp_buf_t *out = &s->out;
 
     if ((ask->flags & KVP_FRAME_ONEWAY) != 0) {
-        out = &m->unwanted;
+        out = &peers->unwanted;
         kvp_buf_reset(out);
     } else {
-        kvp_session_dirty(m, s);
+        kvp_session_dirty(peers, s);
     }
     kvp_pb_frame_begin(out, ask->opcode, KVP_FRAME_REPLY, ask->request_id, msg, at_out);
     return out;
 }
 
 void
-kvp_reply_results(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *results, uint32_t n,
+kvp_reply_results(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, const void *results, uint32_t n,
                   size_t each)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
@@ -103,13 +114,13 @@ kvp_reply_results(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask,
     size_t at;
 
     msg.n = n;
-    out = kvp_reply_begin(m, s, ask, &msg.base, &at);
+    out = kvp_reply_begin(peers, s, ask, &msg.base, &at);
     kvp_buf_append(out, results, n * each);
     kvp_frame_end(out, at);
 }
 
 void
-kvp_reply_plain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err, const char *detail)
+kvp_reply_plain(kvp_peers_t *peers, kvp_session_t *s, const kvp_frame_hdr_t *ask, kvp_err_t err, const char *detail)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
     kvp_buf_t *out;
@@ -117,14 +128,14 @@ kvp_reply_plain(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, k
 
     msg.err = err;
     msg.detail = (char *)detail;
-    out = kvp_reply_begin(m, s, ask, &msg.base, &at);
+    out = kvp_reply_begin(peers, s, ask, &msg.base, &at);
     kvp_frame_end(out, at);
 }
 
 /* A client that has something unfinished says so several times in that span, whatever it is doing (PROTOCOL
  * "Attempts"). */
 bool
-kvp_session_is_silent(const kvp_master_t *m, const kvp_session_t *s)
+kvp_session_is_silent(const kvp_peers_t *peers, const kvp_session_t *s)
 {
-    return m->ctx.now_ns - s->seen_ns >= KVP_MS(KVP_WRITER_SILENT_MS) + (m->ctx.stall_ns - s->stall_seen_ns);
+    return peers->ctx->now_ns - s->seen_ns >= KVP_MS(KVP_WRITER_SILENT_MS) + (peers->ctx->stall_ns - s->stall_seen_ns);
 }

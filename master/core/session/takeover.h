@@ -4,16 +4,17 @@
 #ifndef KVP_MASTER_CORE_SESSION_TAKEOVER_H
 #define KVP_MASTER_CORE_SESSION_TAKEOVER_H
 
+#include "master/core/session/peers.h"
 #include "master/core/catalog/index.h"
 #include "master/core/master.h"
 
 /* kvp_takeover_begin: another master served the pool, maybe until just now. kvp_takeover_expect_tickets: sessions may come
  * with tickets of the one before; kvp_takeover_reported: and with those on what that report has brought.
  * kvp_takeover_may_tickets_come: they still may; kvp_takeover_may_ticket_name: for that object. */
-void kvp_takeover_begin(kvp_master_t *m);
-void kvp_takeover_expect_tickets(kvp_master_t *m);
-void kvp_takeover_reported(kvp_master_t *m);
-bool kvp_takeover_may_tickets_come(const kvp_master_t *m);
-bool kvp_takeover_may_ticket_name(const kvp_master_t *m, const kvp_obj_t *o);
+void kvp_takeover_begin(kvp_peers_t *peers);
+void kvp_takeover_expect_tickets(kvp_peers_t *peers);
+void kvp_takeover_reported(kvp_peers_t *peers);
+bool kvp_takeover_may_tickets_come(const kvp_peers_t *peers);
+bool kvp_takeover_may_ticket_name(const kvp_peers_t *peers, const kvp_obj_t *o);
 
 #endif

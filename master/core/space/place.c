@@ -296,7 +296,7 @@ kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
     kvp_place_memory_changed(m, c);
     kvp_ctx_spend(&m->ctx, 1);
     m->cat.gen_seq += KVP_RULE(FRESH_GENERATION) || m->cat.gen_seq == 0;
-    kvp_pool_granted(m);
+    kvp_pool_granted(&m->peers);
     at.generation = kvp_gen_make(m->ctx.term, m->cat.gen_seq);
     kvp_obj_add_place(&m->cat, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     c->segment->objects++;

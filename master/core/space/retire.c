@@ -28,8 +28,8 @@ owner_of(const kvp_master_t *m, const kvp_retire_t *r)
 {
     uint32_t number;
 
-    if (r->owner == 0 || !kvp_umap_get(&m->by_incarnation, r->owner, &number)) return NULL;
-    return kvp_ptab_get(&m->sessions, number);
+    if (r->owner == 0 || !kvp_umap_get(&m->peers.by_incarnation, r->owner, &number)) return NULL;
+    return kvp_ptab_get(&m->peers.sessions, number);
 }
 
 /* What a live client leaves in quarantine counts against what it may have unfinished. */
@@ -295,7 +295,7 @@ send_batch(kvp_master_t *m, kvp_segment_t *g)
 
     kvp_list_foreach (pos, &g->unsent)
         if (++n == RETIRE_BATCH) break;
-    req->request_id = ++m->request_seq;
+    req->request_id = ++m->peers.request_seq;
     req->sent_ns = m->ctx.now_ns;
     req->sent_stall_ns = m->ctx.stall_ns;
     req->n = n;
@@ -320,7 +320,7 @@ send_batch(kvp_master_t *m, kvp_segment_t *g)
         if (!KVP_RULE(RETIRE_BEFORE_REUSE)) kvp_retire_set_free(m, r);
     }
     kvp_frame_end(&node->out, at);
-    kvp_session_dirty(m, node);
+    kvp_session_dirty(&m->peers, node);
     kvp_ctx_spend(&m->ctx, 1 + n / ORDERS_A_RECORD);
 }
 

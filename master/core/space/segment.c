@@ -153,7 +153,7 @@ kvp_segment_up(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s)
     s->segments_n++;
     kvp_list_add_tail(&s->segments, &g->of_node);
     kvp_segment_set_state(m, g, KVP_SEG_UP);
-    kvp_fence_tell(m, s, 0); /* who died while it was away */
+    kvp_fence_tell(&m->peers, s, 0); /* who died while it was away */
     kvp_retire_resend(m, g);
     if (is_first) kvp_owed_greet(&m->log, s);
 }

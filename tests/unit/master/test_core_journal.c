@@ -172,7 +172,7 @@ test_nothing_is_said_before_the_term_is_durable(void **state)
     assert_int_equal(kvp_master_open_journal(m, &end), KVP_OK);
     assert_int_equal(end, 0);
     kvp_master_on_connect(m, 1, SEC);
-    kvp_session_close(m, kvp_session_find(m, 1), "a test");
+    kvp_session_close(&m->peers, kvp_session_find(&m->peers, 1), "a test");
     assert_false(kvp_master_take_output(m, &conn, &out, &is_last));
     assert_true(kvp_master_take_journal(m, &journal, &end));
     kvp_master_on_durable(m, end, SEC);
