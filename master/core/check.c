@@ -264,7 +264,7 @@ check_listed(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
 
     if (kvp_victim_is_listed(o) ? !may_be : may_be && !has_ticket(m, o))
         return "an object is on a list of victims and should not be, or is not and should";
-    if (kvp_victim_may_go(m, oid) != (may_be && !has_ticket(m, o)))
+    if (kvp_victim_may_go(&m->prot, oid) != (may_be && !has_ticket(m, o)))
         return "an object is evictable and should not be, or is not and should";
     return o->list == KVP_OBJLIST_PROBED && has_ticket(m, o) ? "an object with a ticket is aside for its probe" : NULL;
 }
@@ -301,15 +301,15 @@ check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
 {
     uint64_t n = 0, age = UINT64_MAX;
 
-    for (uint32_t oid = m->policy->victim(m->cat.index, list, KVP_OID_NONE); oid != KVP_OID_NONE && n <= list->n;
-         oid = m->policy->victim(m->cat.index, list, oid)) {
+    for (uint32_t oid = m->prot.policy->victim(m->cat.index, list, KVP_OID_NONE); oid != KVP_OID_NONE && n <= list->n;
+         oid = m->prot.policy->victim(m->cat.index, list, oid)) {
         const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
         /* Those that were put aside do not come back in order. */
         if (m->ctx.st.passed_over + m->ctx.st.probe_asides + m->ctx.st.ticket_asides + m->ctx.st.adopted == 0 &&
             kvp_obj_age(m->cat.index, o) > age)
             return "objects are out of order";
-        if (o->list != list->kind || is_soft(m, o) != (list == &m->pinned)) return "a pin is not heeded";
+        if (o->list != list->kind || is_soft(m, o) != (list == &m->prot.pinned)) return "a pin is not heeded";
         age = kvp_obj_age(m->cat.index, o);
         n++;
     }
@@ -320,8 +320,8 @@ check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
 static const char *
 check_victims(const kvp_master_t *m, uint64_t listed)
 {
-    uint64_t walked = m->probes.n;
-    const char *why = check_order(m, &m->pinned, &walked);
+    uint64_t walked = m->prot.probes.n;
+    const char *why = check_order(m, &m->prot.pinned, &walked);
 
     for (uint32_t i = 0; why == NULL && i < m->cat.tenants.limit; i++) {
         const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
@@ -371,7 +371,8 @@ add_tickets(const kvp_master_t *m, const kvp_list_t *list, const kvp_session_t *
     kvp_list_foreach (pos, list) {
         const kvp_ticket_t *t = kvp_list_entry(pos, kvp_ticket_t, link);
 
-        if (t->session != owner || kvp_ptab_get(&m->tickets, t->number) != t) return "a ticket is not in its table";
+        if (t->session != owner || kvp_ptab_get(&m->prot.tickets, t->number) != t)
+            return "a ticket is not in its table";
         if ((t->kind == KVP_TICKET_RESERVE && owner != NULL) != (t->expiry.at != 0))
             return "a reservation will not expire";
         for (uint32_t i = 0; i < t->n && t->oids != NULL; i++)
@@ -456,7 +457,7 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets, uint64_t *reserved_grou
 {
     ticket_sums_t totals = {0};
     uint64_t pending = 0, waiting = 0;
-    const char *ending = add_tickets(m, &m->ending, NULL, tickets, &totals);
+    const char *ending = add_tickets(m, &m->prot.ending, NULL, tickets, &totals);
 
     if (ending != NULL) return ending;
     for (uint32_t i = 0; i < m->peers.sessions.limit; i++) {
@@ -470,7 +471,7 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets, uint64_t *reserved_grou
     if (totals.reserved != m->ctx.st.reserved_bytes) return "the reserved bytes are wrong";
     if (pending != m->ctx.st.pending_puts || waiting != m->waiting_attempts) return "the puts that wait are miscounted";
     *reserved_groups = totals.groups;
-    return kvp_heap_check(&m->expiries);
+    return kvp_heap_check(&m->prot.expiries);
 }
 
 /* ---- tenants and leases */
@@ -510,7 +511,7 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
 
         if (s != NULL && s->tenant != NULL) sums[s->tenant->number].refs++;
     }
-    for (kvp_htabnode_t *n = kvp_htab_first(&m->groups); n != NULL; n = kvp_htab_after(&m->groups, n))
+    for (kvp_htabnode_t *n = kvp_htab_first(&m->prot.groups); n != NULL; n = kvp_htab_after(&m->prot.groups, n))
         sums[kvp_container_of(n, kvp_group_t, node)->tenant].refs++;
     kvp_list_foreach (pos, &m->jobs)
         sums[kvp_list_entry(pos, kvp_job_t, link)->tenant->number].refs++;
@@ -577,7 +578,8 @@ check_tenants(const kvp_master_t *m)
     free(sums);
     if (why == NULL && (owned != m->cat.owned_bytes || list_len(&m->cat.owners) != m->cat.owners_n))
         why = "owners are miscounted";
-    if (why == NULL && (leases != m->ctx.st.leases || leases != list_len(&m->leases))) why = "leases are miscounted";
+    if (why == NULL && (leases != m->ctx.st.leases || leases != list_len(&m->prot.leases)))
+        why = "leases are miscounted";
     return why;
 }
 
@@ -591,10 +593,10 @@ kvp_master_check(const kvp_master_t *m)
     if (why == NULL) why = check_objects(m, tickets);
     if (why == NULL) why = check_segments(m);
     if (why == NULL) why = check_tenants(m);
-    if (why == NULL) why = kvp_probe_check(m);
+    if (why == NULL) why = kvp_probe_check(&m->prot);
     if (why == NULL) why = kvp_journal_check(&m->log);
-    if (why == NULL) why = kvp_groups_check(m, reserved_groups);
-    if (why == NULL) why = kvp_heap_check(&m->waiters);
+    if (why == NULL) why = kvp_groups_check(&m->prot, reserved_groups);
+    if (why == NULL) why = kvp_heap_check(&m->prot.waiters);
     free(tickets);
     return why;
 }

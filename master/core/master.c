@@ -25,6 +25,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->cat.ctx = &m->ctx;
     m->peers.ctx = &m->ctx;
     m->peers.cat = &m->cat;
+    m->prot = (kvp_protect_t){.ctx = &m->ctx, .log = &m->log, .cat = &m->cat, .peers = &m->peers};
     m->ctx.conf = *conf;
     if (m->ctx.conf.lease_ns == 0) m->ctx.conf.lease_ns = KVP_MS(10000);
     if (m->ctx.conf.session_ttl_ns == 0) m->ctx.conf.session_ttl_ns = KVP_MS(10000);
@@ -38,7 +39,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->ctx.term = conf->term;
     m->peers.is_named = conf->had_master || conf->has_journal;
     m->ctx.rng = conf->seed | 1;
-    m->ticket_seq = conf->seed; /* so that tickets of the master before are nobody's */
+    m->prot.ticket_seq = conf->seed; /* so that tickets of the master before are nobody's */
     m->ctx.now_ns = now_ns;
     m->ticked_ns = now_ns;
     m->put_tick = now_ns / KVP_TICK_NS;
@@ -49,9 +50,9 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->undead = kvp_table_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead); /* touched as it is used: a core is made quickly */
     if (m->undead == NULL) kvp_panic("out of memory: counters of keys");
     m->cat.index = kvp_objindex_create(conf->seed);
-    kvp_objlist_init(&m->pinned, KVP_OBJLIST_PINNED);
+    kvp_objlist_init(&m->prot.pinned, KVP_OBJLIST_PINNED);
     kvp_objindex_set_time(m->cat.index, now_ns);
-    m->policy = &kvp_policy_lru;
+    m->prot.policy = &kvp_policy_lru;
     kvp_list_init(&m->peers.seen);
     kvp_list_init(&m->peers.born);
     kvp_list_init(&m->peers.dirty);
@@ -59,9 +60,9 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->sending);
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
         kvp_list_init(&m->pends[i]);
-    kvp_list_init(&m->ending);
+    kvp_list_init(&m->prot.ending);
     kvp_list_init(&m->log.greeting);
-    kvp_list_init(&m->keeping);
+    kvp_list_init(&m->prot.keeping);
     kvp_list_init(&m->over);
     kvp_list_init(&m->graves);
     kvp_list_init(&m->clearings);
@@ -69,11 +70,11 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->cat.taking);
     kvp_list_init(&m->waiting);
     kvp_list_init(&m->claims_ready);
-    kvp_list_init(&m->leases);
-    kvp_list_init(&m->leasing);
+    kvp_list_init(&m->prot.leases);
+    kvp_list_init(&m->prot.leasing);
     kvp_list_init(&m->jobs);
-    kvp_probe_init(m);
-    kvp_groups_init(m);
+    kvp_probe_init(&m->prot);
+    kvp_groups_init(&m->prot);
     kvp_remove_init(m);
     kvp_journal_init(&m->log);
     *master_out = m;
@@ -88,7 +89,7 @@ kvp_master_destroy(kvp_master_t *m)
         kvp_session_end(m, kvp_list_first(&m->peers.seen, kvp_session_t, link));
     m->ctx.slice_left = UINT32_MAX;
     kvp_session_end_some(m);
-    kvp_ticket_end_some(m);
+    kvp_ticket_end_some(&m->prot);
     while (!kvp_list_is_empty(&m->cat.segments)) {
         kvp_segment_t *g = kvp_list_first(&m->cat.segments, kvp_segment_t, link);
 
@@ -103,24 +104,24 @@ kvp_master_destroy(kvp_master_t *m)
         kvp_segment_free(m, g);
     }
     kvp_place_bury_some(m);
-    kvp_groups_fini(m);
+    kvp_groups_fini(&m->prot);
     kvp_objindex_destroy(m->cat.index);
     kvp_remove_fini(m);
     kvp_owed_fini(&m->log);
     kvp_journal_fini(&m->log);
     kvp_umap_fini(&m->peers.by_conn);
     kvp_umap_fini(&m->peers.by_incarnation);
-    kvp_probe_fini(m);
+    kvp_probe_fini(&m->prot);
     kvp_tenants_fini(&m->cat);
-    kvp_heap_fini(&m->waiters);
+    kvp_heap_fini(&m->prot.waiters);
     kvp_ptab_fini(&m->peers.sessions);
     kvp_ptab_fini(&m->cat.chunks);
     kvp_ptab_fini(&m->cat.attempts);
-    kvp_ptab_fini(&m->tickets);
+    kvp_ptab_fini(&m->prot.tickets);
     kvp_ptab_fini(&m->retires);
     kvp_buf_fini(&m->peers.unwanted);
     kvp_table_free(m->undead, KVP_UNDEAD_KEYS, sizeof *m->undead);
-    kvp_heap_fini(&m->expiries);
+    kvp_heap_fini(&m->prot.expiries);
     kvp_umap_fini(&m->cat.up_hosts);
     kvp_heap_fini(&m->cat.up_chunks);
     free(m->cat.up);
@@ -154,7 +155,7 @@ begin(kvp_master_t *m, uint64_t now_ns)
     advance(m, now_ns);
     m->ctx.work_left = KVP_STEP_WORK;
     m->ctx.slice_left = KVP_SLICE;
-    kvp_probe_advance(m);
+    kvp_probe_advance(&m->prot);
 }
 
 /* What every input ends with. */
@@ -165,7 +166,7 @@ settle(kvp_master_t *m)
         m->ctx.has_space_news = false;
         kvp_evict_retry_waiting(m);
     }
-    kvp_pin_trim(m);
+    kvp_pin_trim(&m->prot);
     kvp_evict_ahead(m);
     kvp_owed_flush(&m->log); /* first: a node keeps in mind what its extents told, before these are dead */
     kvp_retire_flush(m);
@@ -181,12 +182,12 @@ timed_tick(kvp_master_t *m)
     if (!is_due && !m->ctx.is_behind) return;
     if (is_due) {
         m->ticked_ns = m->ctx.now_ns;
-        kvp_probe_tick(m);
+        kvp_probe_tick(&m->prot);
     }
     kvp_session_tick(m);
-    kvp_ticket_tick(m);
-    kvp_lease_tick(m);
-    kvp_waiter_tick(m);
+    kvp_ticket_tick(&m->prot);
+    kvp_lease_tick(&m->prot);
+    kvp_waiter_tick(&m->prot);
     kvp_put_tick(m);
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }
@@ -203,7 +204,7 @@ slice(kvp_master_t *m, uint32_t which)
         kvp_session_end_some(m);
         break;
     case 2:
-        kvp_ticket_end_some(m);
+        kvp_ticket_end_some(&m->prot);
         break;
     case 3:
         kvp_groups_tick(m);
@@ -249,8 +250,8 @@ uint64_t
 kvp_master_due(const kvp_master_t *m)
 {
     /* One tick serves all that is timed here: all of it is coarse. With nothing but sessions to watch it is rare. */
-    bool is_quiet = m->ctx.st.pending_puts == 0 && m->waiters.n == 0 && kvp_list_is_empty(&m->leasing) &&
-                    m->expiries.n == 0 && kvp_list_is_empty(&m->cat.taking);
+    bool is_quiet = m->ctx.st.pending_puts == 0 && m->prot.waiters.n == 0 && kvp_list_is_empty(&m->prot.leasing) &&
+                    m->prot.expiries.n == 0 && kvp_list_is_empty(&m->cat.taking);
 
     return m->ticked_ns + (is_quiet ? QUIET_TICK_NS : KVP_TICK_NS);
 }
@@ -259,13 +260,13 @@ bool
 kvp_master_has_work(const kvp_master_t *m)
 {
     bool is_searching = m->ctx.has_space_news && !kvp_list_is_empty(&m->waiting);
-    bool is_ending = !kvp_list_is_empty(&m->ending) || !kvp_list_is_empty(&m->over) || !kvp_list_is_empty(&m->graves) ||
-                     !kvp_list_is_empty(&m->log.greeting);
+    bool is_ending = !kvp_list_is_empty(&m->prot.ending) || !kvp_list_is_empty(&m->over) ||
+                     !kvp_list_is_empty(&m->graves) || !kvp_list_is_empty(&m->log.greeting);
 
     if (m->has_clear_news || m->has_take_news || m->closing > 0 || kvp_journal_has_work(&m->log)) return true;
     if (is_searching || is_ending || m->ctx.is_behind || m->has_orders || m->dropping > 0) return true;
     if (m->is_leaving || m->log.is_touching) return true;
-    return m->has_aside || kvp_pin_is_over(m) || kvp_groups_have_work(m) || !kvp_list_is_empty(&m->jobs);
+    return m->has_aside || kvp_pin_is_over(&m->prot) || kvp_groups_have_work(&m->prot) || !kvp_list_is_empty(&m->jobs);
 }
 
 /* ---- input */

@@ -11,6 +11,7 @@
 #define KVP_MASTER_CORE_STATE_H
 
 #include "common/mutate.h"
+#include "master/core/protect/protection.h"
 #include "master/core/session/peers.h"
 #include "master/core/catalog/catalog.h"
 #include "master/core/base/blocks.h"
@@ -68,6 +69,7 @@
 #include <string.h>
 
 struct kvp_master {
+    kvp_protect_t prot;
     kvp_peers_t peers;
     kvp_catalog_t cat;
     kvp_ctx_t ctx;
@@ -76,24 +78,10 @@ struct kvp_master {
     char unix_path[256];
     uint64_t ticked_ns;
     uint64_t started_ns;
-    uint64_t ticket_seq;
-    const kvp_policy_ops_t *policy;
-    kvp_objlist_t pinned; /* what goes after all that is on the tenants' lists: pinned softly, in the order of uses */
     bool has_take_news; /* a chunk that is taken may be empty, or its walk goes on */
-    kvp_ptab_t tickets, retires;
+    kvp_ptab_t retires;
     kvp_list_t sending, waiting, jobs;
-    kvp_list_t leases, leasing;
-    kvp_htab_t groups;
-    uint64_t groups_seed;
-    kvp_list_t doomed; /* memberships: their objects are still to be dropped */
-    kvp_list_t leavers; /* memberships whose owner's session is over */
-    kvp_list_t orphans; /* that were reported, and whose group is not whole */
-    uint64_t doomed_bytes;
-    kvp_probes_t probes;
-    kvp_heap_t waiters; /* by the time when they are answered come what may */
-    kvp_list_t keeping; /* waiters whose tombstones no node has said to keep, by rising kept_after */
     kvp_list_t over; /* sessions, while they have attempts or tickets */
-    kvp_list_t ending; /* tickets that let go of their objects */
     kvp_list_t pends[KVP_PUT_WHEEL]; /* by the tick of their due_ns */
     uint64_t put_tick; /* the last one looked at */
     bool is_leaving; /* some windows are still to be given up, in segments that take no puts */
@@ -101,7 +89,6 @@ struct kvp_master {
     kvp_takes_t takes; /* of the key for which it is, as the next */
     uint32_t met;
     bool has_orders; /* that may go out, and did not for want of budget */
-    kvp_heap_t expiries; /* reservations, by the time when they end */
     uint32_t *undead; /* KVP_UNDEAD_KEYS: extents of keys that may still be read where the key is gone */
     uint64_t waiting_attempts; /* of which some copy has no place yet */
     uint64_t claims; /* keys that wait for a window of theirs */
@@ -126,22 +113,5 @@ struct kvp_master {
     uint32_t match_left; /* steps that the match under way may still take */
     char note_out[256];
 };
-
-/* ---- what looks into the struct */
-static inline bool
-kvp_probe_is_live(const kvp_master_t *m, const kvp_obj_t *o)
-{
-    uint16_t left = (uint16_t)(o->probe_until - (uint16_t)m->probes.tick);
-
-    return o->has_probe != 0 && left > 0 && left <= m->probes.lasts;
-}
-static inline void
-kvp_probe_leave(kvp_master_t *m, uint32_t oid) /* of a group: its lead */
-{
-    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
-
-    if (!kvp_probe_is_live(m, o)) kvp_probe_begin(m, oid);
-    o->probe_until = (uint16_t)(m->probes.tick + m->probes.lasts);
-}
 
 #endif

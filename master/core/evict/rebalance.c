@@ -28,7 +28,7 @@
 static uint64_t
 age_with(kvp_master_t *m, kvp_tenant_t *t, uint64_t n)
 {
-    uint32_t oid = kvp_victim_behind(m, &t->lru, KVP_OID_NONE);
+    uint32_t oid = kvp_victim_behind(&m->prot, &t->lru, KVP_OID_NONE);
 
     if (oid == KVP_OID_NONE || t->chunks == 0) return 0;
     return kvp_obj_age(m->cat.index, kvp_obj(m->cat.index, oid)) * n / t->chunks;
@@ -84,7 +84,7 @@ coldest_of(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
     coldness_t seen[TAIL_CHUNKS], best = {0};
     uint32_t n = 0, oid = KVP_OID_NONE;
 
-    for (uint32_t left = TAIL; left > 0 && (oid = kvp_victim_behind(m, &t->lru, oid)) != KVP_OID_NONE; left--) {
+    for (uint32_t left = TAIL; left > 0 && (oid = kvp_victim_behind(&m->prot, &t->lru, oid)) != KVP_OID_NONE; left--) {
         const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
         kvp_chunk_t *c = kvp_obj_chunk(&m->cat, o);
         uint32_t i = 0;
@@ -114,7 +114,7 @@ kvp_share_coldest(kvp_master_t *m, const kvp_tenant_t *t, uint64_t len)
 static void
 begin(kvp_master_t *m, kvp_tenant_t *t, kvp_chunk_t *c)
 {
-    uint32_t own = kvp_victim_behind(m, &t->lru, KVP_OID_NONE);
+    uint32_t own = kvp_victim_behind(&m->prot, &t->lru, KVP_OID_NONE);
 
     t->take.state = KVP_TAKE_LOOK;
     t->take.chunk = c;
@@ -187,8 +187,9 @@ may_extent_go(kvp_master_t *m, kvp_take_t *take, uint32_t slot)
     if (kvp_group_is_doomed(&m->cat, o) && o->state == KVP_OBJ_COMMITTED) return GOES;
     oid = kvp_victim_unit(&m->cat, oid);
     unit = kvp_obj(m->cat.index, oid);
-    if (o->pin != KVP_PIN_NONE || unit->list == KVP_OBJLIST_PINNED || kvp_probe_protects(m, oid)) return STAYS_LONG;
-    if (!kvp_victim_may_go(m, oid)) return STAYS;
+    if (o->pin != KVP_PIN_NONE || unit->list == KVP_OBJLIST_PINNED || kvp_probe_protects(&m->prot, oid))
+        return STAYS_LONG;
+    if (!kvp_victim_may_go(&m->prot, oid)) return STAYS;
     if (kvp_obj_age(m->cat.index, unit) < take->age) take->young_bytes += kvp_slab_len(slab, slot);
     return GOES;
 }

@@ -21,7 +21,7 @@ free_for(const kvp_master_t *m, const kvp_tenant_t *t)
 {
     uint64_t going = m->ctx.st.retiring_bytes - m->ctx.st.quarantine_bytes;
     uint64_t busy =
-        m->cat.owners_n == 1 ? m->ctx.st.used_bytes - going - m->doomed_bytes : t->used_bytes - t->going_bytes;
+        m->cat.owners_n == 1 ? m->ctx.st.used_bytes - going - m->prot.doomed_bytes : t->used_bytes - t->going_bytes;
 
     if (m->cat.owners_n > 1 && m->cat.owned_bytes < m->cat.known_bytes) return UINT64_MAX; /* some chunk is empty */
     return size_for(m, t) - kvp_min_u64(busy, size_for(m, t));
@@ -46,11 +46,11 @@ kvp_evict_ahead(kvp_master_t *m)
         uint32_t oid;
 
         if (free_for(m, t) >= reserve) return;
-        oid = kvp_victim_next(m, t, KVP_OID_NONE);
+        oid = kvp_victim_next(&m->prot, t, KVP_OID_NONE);
         if (oid == KVP_OID_NONE) return;
         /* One that is larger than the reserve would cost more than it keeps ahead: its room is made when a put asks. */
-        if (kvp_victim_bytes(m, oid) > reserve) return;
-        kvp_share_look(m, t, kvp_victim_bytes(m, oid));
+        if (kvp_victim_bytes(&m->prot, oid) > reserve) return;
+        kvp_share_look(m, t, kvp_victim_bytes(&m->prot, oid));
         kvp_evict_unit(m, oid);
     }
 }

@@ -14,7 +14,7 @@ kvp_evict_one(kvp_master_t *m, uint32_t oid)
 void
 kvp_evict_unit(kvp_master_t *m, uint32_t oid)
 {
-    kvp_group_evict(m, oid);
+    kvp_group_evict(&m->prot, oid);
     kvp_evict_one(m, oid);
 }
 
@@ -23,7 +23,7 @@ drop_doomed(kvp_master_t *m)
 {
     uint32_t oid;
 
-    while (m->ctx.slice_left > 0 && (oid = kvp_group_next_doomed(m, KVP_OID_NONE)) != KVP_OID_NONE) {
+    while (m->ctx.slice_left > 0 && (oid = kvp_group_next_doomed(&m->prot, KVP_OID_NONE)) != KVP_OID_NONE) {
         if (kvp_group_member(&m->cat, kvp_obj(m->cat.index, oid))->group->is_evicted)
             kvp_evict_one(m, oid);
         else
@@ -35,6 +35,6 @@ drop_doomed(kvp_master_t *m)
 void
 kvp_groups_tick(kvp_master_t *m)
 {
-    kvp_groups_settle(m);
+    kvp_groups_settle(&m->prot);
     drop_doomed(m);
 }

@@ -46,7 +46,7 @@ static kvp_takes_t
 kind_of(const kvp_master_t *m, uint32_t unit)
 {
     if (kvp_obj(m->cat.index, unit)->list == KVP_OBJLIST_PINNED) return KVP_TAKES_PINNED;
-    return kvp_probe_protects(m, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
+    return kvp_probe_protects(&m->prot, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
 }
 
 /* Whether an extent may be part of a window. Space that a dead writer might still touch is not promised to anyone: no timer
@@ -67,7 +67,8 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     o = kvp_obj(m->cat.index, kvp_slab_owner(c->slab, slot));
     if (kvp_group_is_doomed(&m->cat, o) && o->state == KVP_OBJ_COMMITTED) return true; /* it goes in any case */
     unit = kvp_victim_unit(&m->cat, kvp_slab_owner(c->slab, slot));
-    if (!kvp_victim_may_go(m, unit) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED)) return false;
+    if (!kvp_victim_may_go(&m->prot, unit) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED))
+        return false;
     kind = kind_of(m, unit);
     if (KVP_RULE(PROBE_YIELDS) || kind != KVP_TAKES_PROBED) m->met |= 1u << kind;
     return kind <= m->takes;
@@ -82,7 +83,7 @@ kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid)
     if (oid == k->attempt->over || (kvp_group_is_doomed(&m->cat, o) && o->state == KVP_OBJ_COMMITTED)) return true;
     if (kvp_takeover_may_tickets_come(&m->peers)) return false; /* a report has ended since this was begun */
     unit = kvp_victim_unit(&m->cat, oid);
-    return kvp_victim_may_go(m, unit) && kind_of(m, unit) <= k->takes;
+    return kvp_victim_may_go(&m->prot, unit) && kind_of(m, unit) <= k->takes;
 }
 
 /* What is doomed is older than anything else. */
@@ -262,19 +263,19 @@ next_candidate(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
     uint32_t oid;
 
     if (list == KVP_OBJLIST_NONE) {
-        oid = kvp_group_next_doomed(m, after);
+        oid = kvp_group_next_doomed(&m->prot, after);
         if (oid != KVP_OID_NONE) return oid;
         after = KVP_OID_NONE;
     }
     if (list == KVP_OBJLIST_NONE || list == KVP_OBJLIST_LRU) {
-        oid = kvp_victim_next(m, t, after);
+        oid = kvp_victim_next(&m->prot, t, after);
         if (oid != KVP_OID_NONE || (t->lru.n > 0 && m->takes < KVP_TAKES_PROBED)) return oid;
     }
     if (list != KVP_OBJLIST_PINNED) {
-        oid = kvp_probe_victim(m, list == KVP_OBJLIST_PROBED ? after : KVP_OID_NONE);
-        if (oid != KVP_OID_NONE || (t->lru.n + m->probes.n > 0 && m->takes < KVP_TAKES_PINNED)) return oid;
+        oid = kvp_probe_victim(&m->prot, list == KVP_OBJLIST_PROBED ? after : KVP_OID_NONE);
+        if (oid != KVP_OID_NONE || (t->lru.n + m->prot.probes.n > 0 && m->takes < KVP_TAKES_PINNED)) return oid;
     }
-    return kvp_victim_behind(m, &m->pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
+    return kvp_victim_behind(&m->prot, &m->prot.pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
 }
 
 /* The first of those whose going can help, in the policy's order, up to one that is enough alone. */

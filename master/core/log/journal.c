@@ -246,7 +246,7 @@ release_waiters(kvp_master_t *m)
 
         if (w->after > j->durable) return true;
         if (m->ctx.slice_left == 0) return false;
-        kvp_waiter_durable(m, w);
+        kvp_waiter_durable(&m->prot, w);
     }
     return true;
 }

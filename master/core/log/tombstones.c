@@ -203,7 +203,7 @@ static void
 know_all(kvp_master_t *m, kvp_session_t *node)
 {
     if (node->tombs_kept >= node->tombs_whole) node->tombs_from = 0;
-    kvp_waiters_kept(m);
+    kvp_waiters_kept(&m->prot);
 }
 
 static void
@@ -270,7 +270,7 @@ promise(kvp_master_t *m, kvp_waiter_t *w)
 {
     if (w == NULL || kvp_journal_remembers(&m->log)) return;
     w->has_strays = true;
-    kvp_waiter_told(m, w);
+    kvp_waiter_told(&m->prot, w);
 }
 
 /* No version of it up to that one is believed, whoever reports it, to this master or to the next. Where more went than can be
@@ -383,7 +383,7 @@ kvp_owed_tell(kvp_interim_t *log, kvp_retire_t *r)
     if (!raise_to(&m->log.tombs, r->tomb.digest, r->tomb.version, TOMBS_MAX)) return false;
     ++*insert(&m->log.tomb_refs, r->tomb.digest, TOMBS_MAX);
     r->has_tomb = true;
-    if (r->waiter != NULL) kvp_waiter_told(m, r->waiter);
+    if (r->waiter != NULL) kvp_waiter_told(&m->prot, r->waiter);
     queue(m, r->tomb.digest, r->tomb.version);
     return true;
 }

@@ -9,20 +9,31 @@
  * grows older. Eviction that meets it sets it aside, off every list, so that nobody meets it twice; with the end of the
  * last ticket it comes back to the place that its last use gives. So each ticket costs eviction one step at most.
  */
-#include "master/core/state.h"
+#include "master/core/protect/candidates.h"
 
 #include "common/mutate.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/probe.h"
+#include "master/core/protect/protection.h"
+#include "proto/wire.h"
 
 static kvp_objlist_t *
-list_of(kvp_master_t *m, const kvp_obj_t *o)
+list_of(kvp_protect_t *prot, const kvp_obj_t *o)
 {
     switch (o->list) {
     case KVP_OBJLIST_LRU:
-        return &kvp_obj_tenant(&m->cat, o)->lru;
+        return &kvp_obj_tenant(prot->cat, o)->lru;
     case KVP_OBJLIST_PINNED:
-        return &m->pinned;
+        return &prot->pinned;
     case KVP_OBJLIST_ASIDE:
-        return &kvp_obj_chunk(&m->cat, o)->segment->aside;
+        return &kvp_obj_chunk(prot->cat, o)->segment->aside;
     default:
         return NULL;
     }
@@ -37,105 +48,105 @@ is_pinned_hard(const kvp_obj_t *o, const kvp_member_t *mb)
 
 /* The list on which the policy orders a unit; NULL = it is no victim at all. */
 static kvp_objlist_t *
-home_of(kvp_master_t *m, const kvp_obj_t *o)
+home_of(kvp_protect_t *prot, const kvp_obj_t *o)
 {
-    const kvp_member_t *mb = kvp_group_member(&m->cat, o);
+    const kvp_member_t *mb = kvp_group_member(prot->cat, o);
     bool is_soft = mb == NULL ? o->pin == KVP_PIN_SOFT : mb->group->pinned_n[KVP_PIN_SOFT] > 0;
 
     if (is_pinned_hard(o, mb) || (mb != NULL && mb->group->is_doomed)) return NULL;
-    return is_soft ? &m->pinned : &kvp_obj_tenant(&m->cat, o)->lru;
+    return is_soft ? &prot->pinned : &kvp_obj_tenant(prot->cat, o)->lru;
 }
 
 /* A ticket on what would be evicted with this one, or on all of it. */
 static bool
-is_kept(const kvp_master_t *m, const kvp_obj_t *o)
+is_kept(const kvp_protect_t *prot, const kvp_obj_t *o)
 {
-    const kvp_member_t *mb = kvp_group_member(&m->cat, o);
+    const kvp_member_t *mb = kvp_group_member(prot->cat, o);
 
     if (mb == NULL) return o->tickets > 0;
     return mb->group->reserved_n > 0 || (mb->group->held_n > 0 && KVP_RULE(GROUP_HELD));
 }
 
 bool
-kvp_victim_may_go(const kvp_master_t *m, uint32_t unit)
+kvp_victim_may_go(const kvp_protect_t *prot, uint32_t unit)
 {
-    const kvp_obj_t *o = kvp_obj(m->cat.index, unit);
+    const kvp_obj_t *o = kvp_obj(prot->cat->index, unit);
 
-    return kvp_victim_is_listed(o) && !is_kept(m, o);
+    return kvp_victim_is_listed(o) && !is_kept(prot, o);
 }
 
 void
-kvp_victim_removed(kvp_master_t *m, uint32_t oid)
+kvp_victim_removed(kvp_protect_t *prot, uint32_t oid)
 {
-    kvp_objlist_t *list = list_of(m, kvp_obj(m->cat.index, oid));
+    kvp_objlist_t *list = list_of(prot, kvp_obj(prot->cat->index, oid));
 
-    if (kvp_obj(m->cat.index, oid)->list == KVP_OBJLIST_PROBED) kvp_probe_forget(m, oid);
-    if (kvp_obj(m->cat.index, oid)->list == KVP_OBJLIST_LRU || list == &m->pinned)
-        m->policy->removed(m->cat.index, list, oid);
+    if (kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_PROBED) kvp_probe_forget(prot, oid);
+    if (kvp_obj(prot->cat->index, oid)->list == KVP_OBJLIST_LRU || list == &prot->pinned)
+        prot->policy->removed(prot->cat->index, list, oid);
     else if (list != NULL)
-        kvp_objlist_remove(m->cat.index, list, oid);
+        kvp_objlist_remove(prot->cat->index, list, oid);
 }
 
 void
-kvp_victim_used(kvp_master_t *m, uint32_t oid)
+kvp_victim_used(kvp_protect_t *prot, uint32_t oid)
 {
-    uint32_t unit = kvp_victim_unit(&m->cat, oid);
-    kvp_obj_t *o = kvp_obj(m->cat.index, unit);
-    kvp_objlist_t *home = home_of(m, o);
+    uint32_t unit = kvp_victim_unit(prot->cat, oid);
+    kvp_obj_t *o = kvp_obj(prot->cat->index, unit);
+    kvp_objlist_t *home = home_of(prot, o);
 
-    kvp_victim_removed(m, unit);
+    kvp_victim_removed(prot, unit);
     o->is_asking_counted = 0;
     if (home != NULL)
-        m->policy->used(m->cat.index, home, unit);
+        prot->policy->used(prot->cat->index, home, unit);
     else
-        kvp_obj_touch(m->cat.index, o);
+        kvp_obj_touch(prot->cat->index, o);
 }
 
 uint64_t
-kvp_victim_bytes(const kvp_master_t *m, uint32_t unit)
+kvp_victim_bytes(const kvp_protect_t *prot, uint32_t unit)
 {
-    const kvp_obj_t *o = kvp_obj(m->cat.index, unit);
-    const kvp_member_t *mb = kvp_group_member(&m->cat, o);
+    const kvp_obj_t *o = kvp_obj(prot->cat->index, unit);
+    const kvp_member_t *mb = kvp_group_member(prot->cat, o);
 
     if (mb != NULL && mb->group->lead == unit) return mb->group->bytes;
-    return kvp_slab_len(kvp_obj_chunk(&m->cat, o)->slab, (uint32_t)o->slot);
+    return kvp_slab_len(kvp_obj_chunk(prot->cat, o)->slab, (uint32_t)o->slot);
 }
 
 void
-kvp_victim_back(kvp_master_t *m, uint32_t oid)
+kvp_victim_back(kvp_protect_t *prot, uint32_t oid)
 {
-    m->policy->back(m->cat.index, home_of(m, kvp_obj(m->cat.index, oid)), oid);
+    prot->policy->back(prot->cat->index, home_of(prot, kvp_obj(prot->cat->index, oid)), oid);
 }
 
 /* ---- tickets */
 void
-kvp_victim_keep(kvp_master_t *m, uint32_t oid)
+kvp_victim_keep(kvp_protect_t *prot, uint32_t oid)
 {
-    uint32_t unit = kvp_victim_unit(&m->cat, oid);
+    uint32_t unit = kvp_victim_unit(prot->cat, oid);
 
-    if (kvp_obj(m->cat.index, unit)->list == KVP_OBJLIST_PROBED) kvp_victim_removed(m, unit);
+    if (kvp_obj(prot->cat->index, unit)->list == KVP_OBJLIST_PROBED) kvp_victim_removed(prot, unit);
 }
 
 void
-kvp_victim_let_go(kvp_master_t *m, uint32_t oid)
+kvp_victim_let_go(kvp_protect_t *prot, uint32_t oid)
 {
-    uint32_t unit = kvp_victim_unit(&m->cat, oid);
-    const kvp_obj_t *o = kvp_obj(m->cat.index, unit);
+    uint32_t unit = kvp_victim_unit(prot->cat, oid);
+    const kvp_obj_t *o = kvp_obj(prot->cat->index, unit);
 
-    if (!kvp_victim_is_listed(o) && !is_kept(m, o) && home_of(m, o) != NULL) kvp_victim_back(m, unit);
+    if (!kvp_victim_is_listed(o) && !is_kept(prot, o) && home_of(prot, o) != NULL) kvp_victim_back(prot, unit);
 }
 
 uint32_t
-kvp_victim_behind(kvp_master_t *m, kvp_objlist_t *list, uint32_t after)
+kvp_victim_behind(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t after)
 {
     for (;;) {
-        uint32_t oid = m->policy->victim(m->cat.index, list, after);
+        uint32_t oid = prot->policy->victim(prot->cat->index, list, after);
 
-        if (oid == KVP_OID_NONE || !is_kept(m, kvp_obj(m->cat.index, oid))) return oid;
-        if (m->ctx.work_left == 0) return KVP_OID_NONE;
-        m->ctx.work_left--;
-        m->ctx.st.ticket_asides++;
-        m->policy->removed(m->cat.index, list, oid);
+        if (oid == KVP_OID_NONE || !is_kept(prot, kvp_obj(prot->cat->index, oid))) return oid;
+        if (prot->ctx->work_left == 0) return KVP_OID_NONE;
+        prot->ctx->work_left--;
+        prot->ctx->st.ticket_asides++;
+        prot->policy->removed(prot->cat->index, list, oid);
     }
 }
 
@@ -143,38 +154,39 @@ kvp_victim_behind(kvp_master_t *m, kvp_objlist_t *list, uint32_t after)
  *
  * The next one that makes room and that nobody has just asked for: others are put aside on the way. */
 uint32_t
-kvp_victim_next(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
+kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
 {
     for (;;) {
-        uint32_t oid = kvp_victim_behind(m, &t->lru, after);
-        kvp_segment_t *g = oid == KVP_OID_NONE ? NULL : kvp_obj_chunk(&m->cat, kvp_obj(m->cat.index, oid))->segment;
+        uint32_t oid = kvp_victim_behind(prot, &t->lru, after);
+        kvp_segment_t *g =
+            oid == KVP_OID_NONE ? NULL : kvp_obj_chunk(prot->cat, kvp_obj(prot->cat->index, oid))->segment;
 
-        bool is_probed = g != NULL && kvp_probe_protects(m, oid);
+        bool is_probed = g != NULL && kvp_probe_protects(prot, oid);
 
-        if (g == NULL || (!is_probed && !kvp_segment_is_passed_over(&m->cat, g))) return oid;
-        if (m->ctx.work_left == 0) return KVP_OID_NONE;
-        m->ctx.work_left--;
+        if (g == NULL || (!is_probed && !kvp_segment_is_passed_over(prot->cat, g))) return oid;
+        if (prot->ctx->work_left == 0) return KVP_OID_NONE;
+        prot->ctx->work_left--;
         if (is_probed) {
-            kvp_probe_set_aside(m, oid);
+            kvp_probe_set_aside(prot, oid);
             continue;
         }
-        m->ctx.st.passed_over++;
-        m->policy->removed(m->cat.index, &t->lru, oid);
-        kvp_objlist_push_young(m->cat.index, &g->aside, oid);
+        prot->ctx->st.passed_over++;
+        prot->policy->removed(prot->cat->index, &t->lru, oid);
+        kvp_objlist_push_young(prot->cat->index, &g->aside, oid);
     }
 }
 
 bool
-kvp_victims_back(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
+kvp_victims_back(kvp_protect_t *prot, kvp_segment_t *g, uint32_t *left)
 {
     while (g->aside.n > 0) {
         uint32_t oid = g->aside.youngest;
 
         if (*left == 0) return false;
         --*left;
-        kvp_objlist_remove(m->cat.index, &g->aside, oid);
-        kvp_victim_back(m, oid);
-        kvp_ctx_space_news(&m->ctx);
+        kvp_objlist_remove(prot->cat->index, &g->aside, oid);
+        kvp_victim_back(prot, oid);
+        kvp_ctx_space_news(prot->ctx);
     }
     return true;
 }

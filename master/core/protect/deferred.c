@@ -7,9 +7,23 @@
  * believe, until some node has said that it keeps in mind what is owed (tombstones.c): nobody is told that something is gone
  * which only this master knows to be.
  */
-#include "master/core/state.h"
+#include "master/core/protect/deferred.h"
 
+#include "common/buf.h"
+#include "common/list.h"
 #include "common/mutate.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/lease.h"
+#include "master/core/protect/protection.h"
+#include "master/core/session/session.h"
+#include "master/core/space/retire.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
 
@@ -46,13 +60,13 @@ kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
 }
 
 static void
-answer(kvp_master_t *m, kvp_waiter_t *w)
+answer(kvp_protect_t *prot, kvp_waiter_t *w)
 {
     kvp_session_t *s = w->session;
     kvp_buf_t *out;
     size_t at;
 
-    kvp_ctx_spend(&m->ctx, 1 + w->n / RESULTS_A_RECORD);
+    kvp_ctx_spend(prot->ctx, 1 + w->n / RESULTS_A_RECORD);
     if (w->ask.opcode == KVP_OP_REMOVE_MANY) {
         Kvp__Pb__RemoveManyReply reply = KVP__PB__REMOVE_MANY_REPLY__INIT;
 
@@ -60,16 +74,16 @@ answer(kvp_master_t *m, kvp_waiter_t *w)
         reply.detail = (char *)(w->err == KVP_OK ? "" : "the pattern is too costly");
         reply.removed = w->removed;
         reply.held = w->held;
-        out = kvp_reply_begin(&m->peers, s, &w->ask, &reply.base, &at);
+        out = kvp_reply_begin(prot->peers, s, &w->ask, &reply.base, &at);
     } else if (w->ask.opcode == KVP_OP_BUMP) {
         Kvp__Pb__BumpReply reply = KVP__PB__BUMP_REPLY__INIT;
 
         reply.err = w->err;
         reply.detail = (char *)(w->err == KVP_OK ? "" : "bumped, but some lease still lives");
         reply.epoch = w->epoch;
-        out = kvp_reply_begin(&m->peers, s, &w->ask, &reply.base, &at);
+        out = kvp_reply_begin(prot->peers, s, &w->ask, &reply.base, &at);
     } else {
-        kvp_reply_results(&m->peers, s, &w->ask, w->results, w->n, sizeof *w->results);
+        kvp_reply_results(prot->peers, s, &w->ask, w->results, w->n, sizeof *w->results);
         return;
     }
     kvp_frame_end(out, at);
@@ -111,11 +125,11 @@ end_follow(kvp_follow_t *f)
     free(f);
 }
 
-static void settle(kvp_master_t *m, kvp_waiter_t *w);
+static void settle(kvp_protect_t *prot, kvp_waiter_t *w);
 
 /* It goes: who was behind it only may be answered. */
 static void
-let_pass(kvp_master_t *m, kvp_waiter_t *w)
+let_pass(kvp_protect_t *prot, kvp_waiter_t *w)
 {
     while (!kvp_list_is_empty(&w->behind))
         end_follow(kvp_list_first(&w->behind, kvp_follow_t, of_repeat));
@@ -124,15 +138,15 @@ let_pass(kvp_master_t *m, kvp_waiter_t *w)
         kvp_waiter_t *repeat = f->repeat;
 
         end_follow(f);
-        settle(m, repeat);
+        settle(prot, repeat);
     }
 }
 
 /* Answered or given up, the record stays until the last extent has let go of it. */
 static void
-detach(kvp_master_t *m, kvp_waiter_t *w)
+detach(kvp_protect_t *prot, kvp_waiter_t *w)
 {
-    let_pass(m, w);
+    let_pass(prot, w);
     w->session->waiters_n--;
     w->session->waiter_keys -= w->n;
     w->session = NULL;
@@ -140,7 +154,7 @@ detach(kvp_master_t *m, kvp_waiter_t *w)
     kvp_list_del(&w->leases);
     kvp_list_del(&w->durable);
     kvp_list_del(&w->keeping);
-    kvp_heap_del(&m->waiters, &w->due);
+    kvp_heap_del(&prot->waiters, &w->due);
     free(w->results);
     w->results = NULL;
     if (w->left == 0) free(w);
@@ -148,27 +162,27 @@ detach(kvp_master_t *m, kvp_waiter_t *w)
 
 /* ---- tombstones that it waits for */
 void
-kvp_waiter_told(const kvp_master_t *m, kvp_waiter_t *w)
+kvp_waiter_told(const kvp_protect_t *prot, kvp_waiter_t *w)
 {
-    if (!w->has_tombs) w->kept_from = m->peers.request_seq;
-    w->kept_after = m->peers.request_seq;
+    if (!w->has_tombs) w->kept_from = prot->peers->request_seq;
+    w->kept_after = prot->peers->request_seq;
     w->has_tombs = true;
 }
 
 void
-kvp_waiter_follow(const kvp_master_t *m, kvp_waiter_t *w)
+kvp_waiter_follow(const kvp_protect_t *prot, kvp_waiter_t *w)
 {
-    if (kvp_list_is_empty(&m->keeping)) return;
+    if (kvp_list_is_empty(&prot->keeping)) return;
     w->has_strays = w->has_tombs = true;
     w->kept_from = 0;
-    w->kept_after = kvp_max_u64(w->kept_after, kvp_list_entry(m->keeping.prev, kvp_waiter_t, keeping)->kept_after);
+    w->kept_after = kvp_max_u64(w->kept_after, kvp_list_entry(prot->keeping.prev, kvp_waiter_t, keeping)->kept_after);
 }
 
 /* Some node has said that it keeps all of them. */
 static bool
-is_kept(const kvp_master_t *m, const kvp_waiter_t *w)
+is_kept(const kvp_protect_t *prot, const kvp_waiter_t *w)
 {
-    kvp_list_foreach (pos, &m->cat.segments) {
+    kvp_list_foreach (pos, &prot->cat->segments) {
         const kvp_session_t *node = kvp_list_entry(pos, kvp_segment_t, link)->node;
 
         if (node != NULL && node->tombs_from <= w->kept_from && node->tombs_kept > w->kept_after) return true;
@@ -185,13 +199,13 @@ end_keeping(kvp_waiter_t *w)
 
 /* Nearly always behind all others: their tombstones were told before. */
 static void
-begin_keeping(kvp_master_t *m, kvp_waiter_t *w)
+begin_keeping(kvp_protect_t *prot, kvp_waiter_t *w)
 {
-    kvp_list_t *pos = &m->keeping;
+    kvp_list_t *pos = &prot->keeping;
 
     if (w->is_kept_awaited) return;
     w->is_kept_awaited = true;
-    while (pos->prev != &m->keeping && kvp_list_entry(pos->prev, kvp_waiter_t, keeping)->kept_after > w->kept_after)
+    while (pos->prev != &prot->keeping && kvp_list_entry(pos->prev, kvp_waiter_t, keeping)->kept_after > w->kept_after)
         pos = pos->prev;
     kvp_list_add_tail(pos, &w->keeping);
 }
@@ -199,44 +213,44 @@ begin_keeping(kvp_master_t *m, kvp_waiter_t *w)
 /* Something of it is not dead, or may not be, no journal says that it is gone, and who had said to keep it in mind is gone, or
  * nobody did. */
 static bool
-must_keep(const kvp_master_t *m, const kvp_waiter_t *w)
+must_keep(const kvp_protect_t *prot, const kvp_waiter_t *w)
 {
-    if (!w->has_tombs || w->err != KVP_OK || kvp_journal_remembers(&m->log)) return false;
-    return (w->has_strays || w->left > 0) && !is_kept(m, w);
+    if (!w->has_tombs || w->err != KVP_OK || kvp_journal_remembers(prot->log)) return false;
+    return (w->has_strays || w->left > 0) && !is_kept(prot, w);
 }
 
 static void
-settle(kvp_master_t *m, kvp_waiter_t *w)
+settle(kvp_protect_t *prot, kvp_waiter_t *w)
 {
     if (w->is_dead_awaited || w->is_lease_awaited || w->is_durable_awaited || w->is_kept_awaited) return;
     if (!kvp_list_is_empty(&w->behind)) return;
-    if (must_keep(m, w)) {
-        begin_keeping(m, w);
+    if (must_keep(prot, w)) {
+        begin_keeping(prot, w);
         return;
     }
-    answer(m, w);
-    detach(m, w);
+    answer(prot, w);
+    detach(prot, w);
 }
 
 void
-kvp_waiters_kept(kvp_master_t *m)
+kvp_waiters_kept(kvp_protect_t *prot)
 {
-    kvp_list_foreach_safe (pos, tmp, &m->keeping) {
+    kvp_list_foreach_safe (pos, tmp, &prot->keeping) {
         kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, keeping);
 
-        if (m->ctx.slice_left == 0) {
-            m->ctx.is_behind = true;
+        if (prot->ctx->slice_left == 0) {
+            prot->ctx->is_behind = true;
             return;
         }
-        kvp_ctx_spend(&m->ctx, 1);
-        if (!is_kept(m, w)) continue;
+        kvp_ctx_spend(prot->ctx, 1);
+        if (!is_kept(prot, w)) continue;
         end_keeping(w);
-        settle(m, w);
+        settle(prot, w);
     }
 }
 
 void
-kvp_waiter_dead(kvp_master_t *m, kvp_waiter_t *w)
+kvp_waiter_dead(kvp_protect_t *prot, kvp_waiter_t *w)
 {
     if (--w->left > 0) return;
     if (w->session == NULL) {
@@ -245,115 +259,117 @@ kvp_waiter_dead(kvp_master_t *m, kvp_waiter_t *w)
     }
     w->is_dead_awaited = false;
     if (!w->has_strays) end_keeping(w);
-    settle(m, w);
+    settle(prot, w);
 }
 
 void
-kvp_waiter_revoked(kvp_master_t *m, kvp_waiter_t *w)
+kvp_waiter_revoked(kvp_protect_t *prot, kvp_waiter_t *w)
 {
     kvp_list_del(&w->leases);
     w->is_lease_awaited = false;
-    settle(m, w);
+    settle(prot, w);
 }
 
 static void
-owe_soon(kvp_master_t *m, kvp_waiter_t *w)
+owe_soon(kvp_protect_t *prot, kvp_waiter_t *w)
 {
     if (w->ask.opcode == KVP_OP_BUMP || !w->is_dead_awaited || !KVP_RULE(OWED_SOON)) return;
-    kvp_heap_add(&m->waiters, &w->due, kvp_max_u64(m->ctx.now_ns + KVP_MS(KVP_OWED_MS), m->peers.old_leases_end_ns));
+    kvp_heap_add(&prot->waiters, &w->due,
+                 kvp_max_u64(prot->ctx->now_ns + KVP_MS(KVP_OWED_MS), prot->peers->old_leases_end_ns));
 }
 
 void
-kvp_waiter_durable(kvp_master_t *m, kvp_waiter_t *w)
+kvp_waiter_durable(kvp_protect_t *prot, kvp_waiter_t *w)
 {
     kvp_list_del(&w->durable);
     w->is_durable_awaited = false;
-    owe_soon(m, w);
-    settle(m, w);
+    owe_soon(prot, w);
+    settle(prot, w);
 }
 
 void
-kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait)
+kvp_waiter_arm(kvp_protect_t *prot, kvp_waiter_t *w, bool wait)
 {
     if (w->session == NULL) { /* it went while the request was carried out */
-        kvp_waiter_dead(m, w);
+        kvp_waiter_dead(prot, w);
         return;
     }
-    if (must_keep(m, w)) begin_keeping(m, w);
+    if (must_keep(prot, w)) begin_keeping(prot, w);
     w->revoke_seq = w->session->tenant->revoke_seq;
-    if (wait && !kvp_lease_is_over(m, w->session->tenant, w->revoke_seq)) {
+    if (wait && !kvp_lease_is_over(prot, w->session->tenant, w->revoke_seq)) {
         w->is_lease_awaited = true;
-        kvp_lease_wait(m, w);
+        kvp_lease_wait(prot, w);
     }
-    if (kvp_journal_withholds(&m->log)) {
+    if (kvp_journal_withholds(prot->log)) {
         w->is_durable_awaited = true;
-        w->after = m->log.journal.end;
-        kvp_list_add_tail(&m->log.journal.waiters, &w->durable);
+        w->after = prot->log->journal.end;
+        kvp_list_add_tail(&prot->log->journal.waiters, &w->durable);
     } else {
-        owe_soon(m, w);
+        owe_soon(prot, w);
     }
     if (w->ask.opcode == KVP_OP_BUMP && w->wait_ms != 0)
-        kvp_heap_add(&m->waiters, &w->due, m->ctx.now_ns + KVP_MS(w->wait_ms));
-    kvp_waiter_dead(m, w);
+        kvp_heap_add(&prot->waiters, &w->due, prot->ctx->now_ns + KVP_MS(w->wait_ms));
+    kvp_waiter_dead(prot, w);
 }
 
 /* From the last, so that nobody moves up. */
 void
-kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s)
+kvp_waiter_end_all(kvp_protect_t *prot, kvp_session_t *s)
 {
     while (!kvp_list_is_empty(&s->waiters))
-        detach(m, kvp_list_entry(s->waiters.prev, kvp_waiter_t, link));
+        detach(prot, kvp_list_entry(s->waiters.prev, kvp_waiter_t, link));
 }
 
 /* It is time, and something of it is not dead: nodes are told of that. False where the step's budget does not reach. */
 static bool
-tell_owed(kvp_master_t *m, kvp_waiter_t *w)
+tell_owed(kvp_protect_t *prot, kvp_waiter_t *w)
 {
     while (!kvp_list_is_empty(&w->retires)) {
         kvp_retire_t *r = kvp_list_first(&w->retires, kvp_retire_t, of_waiter);
 
-        if (m->ctx.slice_left == 0) return false;
+        if (prot->ctx->slice_left == 0) return false;
         kvp_list_del(&r->of_waiter);
-        w->is_unkept |= !kvp_owed_tell(&m->log, r);
+        w->is_unkept |= !kvp_owed_tell(prot->log, r);
     }
     return true;
 }
 
 /* What is not dead is owed from now on, and the answer goes when that is known to the journal, or to some node. */
 static void
-owe(kvp_master_t *m, kvp_waiter_t *w)
+owe(kvp_protect_t *prot, kvp_waiter_t *w)
 {
-    if (!tell_owed(m, w)) {
-        kvp_heap_add(&m->waiters, &w->due, m->ctx.now_ns);
+    if (!tell_owed(prot, w)) {
+        kvp_heap_add(&prot->waiters, &w->due, prot->ctx->now_ns);
         return;
     }
-    if (w->is_unkept && !kvp_journal_remembers(&m->log)) return;
+    if (w->is_unkept && !kvp_journal_remembers(prot->log)) return;
     w->is_dead_awaited = false;
-    settle(m, w);
+    settle(prot, w);
 }
 
 static void
-be_late(kvp_master_t *m, kvp_waiter_t *w)
+be_late(kvp_protect_t *prot, kvp_waiter_t *w)
 {
     w->err = KVP_DEADLINE;
     w->is_lease_awaited = w->is_dead_awaited = false;
     end_keeping(w);
-    settle(m, w);
+    settle(prot, w);
 }
 
 void
-kvp_waiter_tick(kvp_master_t *m)
+kvp_waiter_tick(kvp_protect_t *prot)
 {
     kvp_heapnode_t *first;
 
-    kvp_waiters_kept(m);
-    while ((first = kvp_heap_least(&m->waiters)) != NULL && first->key <= m->ctx.now_ns && m->ctx.slice_left > 0) {
+    kvp_waiters_kept(prot);
+    while ((first = kvp_heap_least(&prot->waiters)) != NULL && first->key <= prot->ctx->now_ns &&
+           prot->ctx->slice_left > 0) {
         kvp_waiter_t *w = kvp_heap_entry(first, kvp_waiter_t, due);
 
-        kvp_heap_del(&m->waiters, &w->due);
+        kvp_heap_del(&prot->waiters, &w->due);
         if (w->ask.opcode == KVP_OP_BUMP)
-            be_late(m, w);
+            be_late(prot, w);
         else
-            owe(m, w);
+            owe(prot, w);
     }
 }

@@ -5,6 +5,7 @@
 #define KVP_MASTER_CORE_PROTECT_DEFERRED_H
 
 #include "common/list.h"
+#include "master/core/protect/protection.h"
 #include "master/core/base/heap.h"
 #include "master/core/session/session.h"
 #include "proto/wire.h"
@@ -54,20 +55,20 @@ struct kvp_waiter {
  * client has too many of them. */
 bool kvp_waiter_may_open(const kvp_session_t *s, uint32_t n);
 kvp_waiter_t *kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n);
-void kvp_waiter_arm(kvp_master_t *m, kvp_waiter_t *w, bool wait);
-void kvp_waiter_dead(kvp_master_t *m, kvp_waiter_t *w); /* one record less */
-void kvp_waiter_revoked(kvp_master_t *m, kvp_waiter_t *w); /* no lease stands in its way */
-void kvp_waiter_durable(kvp_master_t *m, kvp_waiter_t *w); /* nor the journal */
+void kvp_waiter_arm(kvp_protect_t *prot, kvp_waiter_t *w, bool wait);
+void kvp_waiter_dead(kvp_protect_t *prot, kvp_waiter_t *w); /* one record less */
+void kvp_waiter_revoked(kvp_protect_t *prot, kvp_waiter_t *w); /* no lease stands in its way */
+void kvp_waiter_durable(kvp_protect_t *prot, kvp_waiter_t *w); /* nor the journal */
 /* kvp_waiter_told: a tombstone that it may have to wait for goes out with this step. kvp_waiters_kept: some node has said
  * what it keeps. */
-void kvp_waiter_told(const kvp_master_t *m, kvp_waiter_t *w);
-void kvp_waiter_follow(const kvp_master_t *m, kvp_waiter_t *w); /* what others wait for, it waits for as well */
-void kvp_waiters_kept(kvp_master_t *m);
+void kvp_waiter_told(const kvp_protect_t *prot, kvp_waiter_t *w);
+void kvp_waiter_follow(const kvp_protect_t *prot, kvp_waiter_t *w); /* what others wait for, it waits for as well */
+void kvp_waiters_kept(kvp_protect_t *prot);
 /* kvp_waiter_find: NULL where it has been answered. kvp_waiter_line_up: w is answered after first, which is another of its
  * session. */
 kvp_waiter_t *kvp_waiter_find(const kvp_session_t *s, uint64_t id);
 void kvp_waiter_line_up(kvp_waiter_t *w, kvp_waiter_t *first);
-void kvp_waiter_end_all(kvp_master_t *m, kvp_session_t *s);
-void kvp_waiter_tick(kvp_master_t *m);
+void kvp_waiter_end_all(kvp_protect_t *prot, kvp_session_t *s);
+void kvp_waiter_tick(kvp_protect_t *prot);
 
 #endif

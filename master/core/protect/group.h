@@ -14,6 +14,7 @@
 
 #include "common/list.h"
 #include "common/mutate.h"
+#include "master/core/protect/protection.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/base/htab.h"
 #include "master/core/catalog/index.h"
@@ -92,38 +93,38 @@ kvp_group_is_named(const kvp_wire_group_t *want)
 }
 kvp_err_t kvp_group_check_named(const kvp_wire_group_t *want); /* INVALID in itself */
 /* kvp_group_may_join: INVALID, LIMIT. over: what an upsert replaces, whose place it may take; KVP_OID_NONE = nothing. */
-kvp_err_t kvp_group_may_join(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_group_t *want, uint32_t over);
-void kvp_group_join(kvp_master_t *m, kvp_session_t *s, uint32_t oid, const kvp_wire_group_t *want); /* it may */
+kvp_err_t kvp_group_may_join(kvp_protect_t *prot, const kvp_session_t *s, const kvp_wire_group_t *want, uint32_t over);
+void kvp_group_join(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid, const kvp_wire_group_t *want); /* it may */
 /* kvp_group_enter gives what is about to be committed the membership that it wants, where it has none, or none that is
  * worth anything any more. kvp_group_committed: now it is. */
-kvp_err_t kvp_group_enter(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a);
-void kvp_group_committed(kvp_master_t *m, uint32_t oid);
-void kvp_group_leave(kvp_master_t *m, uint32_t oid); /* the object is on its way out */
+kvp_err_t kvp_group_enter(kvp_protect_t *prot, kvp_session_t *s, const kvp_attempt_t *a);
+void kvp_group_committed(kvp_protect_t *prot, uint32_t oid);
+void kvp_group_leave(kvp_protect_t *prot, uint32_t oid); /* the object is on its way out */
 /* kvp_group_claim says what a put by s of a key means that is committed and hidden: ALREADY, IN_PROGRESS, or OK: the
  * object is good for nobody any more. */
-kvp_err_t kvp_group_claim(kvp_master_t *m, kvp_session_t *s, uint32_t oid);
+kvp_err_t kvp_group_claim(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid);
 /* What nodes report. kvp_group_may_adopt: a version of a key may have that place; over: what it replaces, or KVP_OID_NONE.
  * kvp_group_displaced: of two that have one place the newer is right, so the older one, if there is one, is to be dropped
  * before kvp_group_adopt. Its object is committed by then. */
-uint32_t kvp_group_displaced(kvp_master_t *m, const kvp_tenant_t *t, const kvp_wire_group_t *want);
-bool kvp_group_may_adopt(kvp_master_t *m, const kvp_tenant_t *t, const kvp_wire_group_t *want, uint64_t version,
+uint32_t kvp_group_displaced(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_group_t *want);
+bool kvp_group_may_adopt(kvp_protect_t *prot, const kvp_tenant_t *t, const kvp_wire_group_t *want, uint64_t version,
                          uint32_t over);
-void kvp_group_adopt(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want);
-void kvp_group_evict(kvp_master_t *m, uint32_t oid); /* all of its group goes, if it is in one */
-void kvp_group_hold(kvp_master_t *m, uint32_t oid, bool is_held); /* it has its first ticket, or lost the last */
-void kvp_group_bytes(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes); /* a committed member's extents changed */
-void kvp_group_reserve(kvp_master_t *m, kvp_group_t *g);
-void kvp_group_unreserved(kvp_master_t *m, kvp_group_t *g); /* frees it if nothing needs it any more */
+void kvp_group_adopt(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want);
+void kvp_group_evict(kvp_protect_t *prot, uint32_t oid); /* all of its group goes, if it is in one */
+void kvp_group_hold(kvp_protect_t *prot, uint32_t oid, bool is_held); /* it has its first ticket, or lost the last */
+void kvp_group_bytes(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes); /* a committed member's extents changed */
+void kvp_group_reserve(kvp_protect_t *prot, kvp_group_t *g);
+void kvp_group_unreserved(kvp_protect_t *prot, kvp_group_t *g); /* frees it if nothing needs it any more */
 /* kvp_group_seen finds a group all of whose members are there and served; NULL. */
-kvp_group_t *kvp_group_seen(kvp_master_t *m, const kvp_tenant_t *t, kvp_digest_t digest);
-void kvp_group_unpin(kvp_master_t *m, kvp_group_t *g); /* takes all soft pins in it */
-void kvp_groups_abandon(kvp_master_t *m, kvp_session_t *s); /* its session is over */
-uint32_t kvp_group_next_doomed(const kvp_master_t *m, uint32_t after); /* KVP_OID_NONE at the end */
-void kvp_groups_settle(kvp_master_t *m); /* owners that are gone; a slice of them */
-bool kvp_groups_have_work(const kvp_master_t *m);
-void kvp_groups_init(kvp_master_t *m);
-void kvp_groups_fini(kvp_master_t *m);
-const char *kvp_groups_check(const kvp_master_t *m, uint64_t reserved); /* so often by tickets */
+kvp_group_t *kvp_group_seen(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest);
+void kvp_group_unpin(kvp_protect_t *prot, kvp_group_t *g); /* takes all soft pins in it */
+void kvp_groups_abandon(kvp_protect_t *prot, kvp_session_t *s); /* its session is over */
+uint32_t kvp_group_next_doomed(const kvp_protect_t *prot, uint32_t after); /* KVP_OID_NONE at the end */
+void kvp_groups_settle(kvp_protect_t *prot); /* owners that are gone; a slice of them */
+bool kvp_groups_have_work(const kvp_protect_t *prot);
+void kvp_groups_init(kvp_protect_t *prot);
+void kvp_groups_fini(kvp_protect_t *prot);
+const char *kvp_groups_check(const kvp_protect_t *prot, uint64_t reserved); /* so often by tickets */
 /* Copies whose nodes answer, as by kvp_obj_up_n; 0 also while its group hides it. */
 static inline uint32_t
 kvp_obj_served_n(const kvp_catalog_t *cat, const kvp_obj_t *o)

@@ -1,7 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What kvp_master_check asks of groups: everything that they keep twice is counted from their members.
  */
-#include "master/core/state.h"
+#include "common/list.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/htab.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/protection.h"
+
+#include <string.h>
 
 #define GROUP_OF(n) kvp_container_of(n, kvp_group_t, node)
 
@@ -16,22 +25,22 @@ typedef struct {
 } sums_t;
 
 static const char *
-check_group(const kvp_master_t *m, const kvp_group_t *g, sums_t *sums)
+check_group(const kvp_protect_t *prot, const kvp_group_t *g, sums_t *sums)
 {
     kvp_group_t seen = {.lead = g->lead};
     bool has_lead = g->committed_n == 0;
 
     kvp_list_foreach (pos, &g->committed) {
         const kvp_member_t *mb = kvp_list_entry(pos, kvp_member_t, of_group);
-        const kvp_obj_t *o = kvp_obj(m->cat.index, mb->oid);
+        const kvp_obj_t *o = kvp_obj(prot->cat->index, mb->oid);
 
         if (mb->group != g || !mb->is_committed || o->state != KVP_OBJ_COMMITTED) return "a member is not committed";
-        if (kvp_group_member(&m->cat, o) != mb) return "a member is another object's";
+        if (kvp_group_member(prot->cat, o) != mb) return "a member is another object's";
         if (g->size > 0 && !is_number_taken(g, mb->number)) return "the number of a member is not taken";
         if (g->is_whole && mb->owner != 0) return "a member of a whole group has an owner";
         has_lead |= mb->oid == g->lead;
         seen.committed_n++;
-        seen.bytes += kvp_obj_bytes(&m->cat, o);
+        seen.bytes += kvp_obj_bytes(prot->cat, o);
         seen.pinned_n[o->pin]++;
         seen.held_n += o->tickets > 0;
         seen.owned_n += mb->owner != 0;
@@ -56,13 +65,13 @@ check_group(const kvp_master_t *m, const kvp_group_t *g, sums_t *sums)
 }
 
 static const char *
-check_members(const kvp_master_t *m, sums_t *sums)
+check_members(const kvp_protect_t *prot, sums_t *sums)
 {
     uint64_t members = 0;
     uint32_t cursor = 0, left = UINT32_MAX, oid;
 
-    while ((oid = kvp_objindex_walk(m->cat.index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
-        const kvp_member_t *mb = kvp_group_member(&m->cat, kvp_obj(m->cat.index, oid));
+    while ((oid = kvp_objindex_walk(prot->cat->index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
+        const kvp_member_t *mb = kvp_group_member(prot->cat, kvp_obj(prot->cat->index, oid));
 
         if (mb == NULL) continue;
         if (mb->oid != oid) return "a membership is another object's";
@@ -74,23 +83,23 @@ check_members(const kvp_master_t *m, sums_t *sums)
 }
 
 const char *
-kvp_groups_check(const kvp_master_t *m, uint64_t reserved)
+kvp_groups_check(const kvp_protect_t *prot, uint64_t reserved)
 {
     sums_t sums = {0};
     const char *why;
 
-    for (kvp_htabnode_t *n = kvp_htab_first(&m->groups); n != NULL; n = kvp_htab_after(&m->groups, n)) {
-        why = check_group(m, GROUP_OF(n), &sums);
+    for (kvp_htabnode_t *n = kvp_htab_first(&prot->groups); n != NULL; n = kvp_htab_after(&prot->groups, n)) {
+        why = check_group(prot, GROUP_OF(n), &sums);
         if (why != NULL) return why;
     }
-    kvp_list_foreach (pos, &m->doomed) {
+    kvp_list_foreach (pos, &prot->doomed) {
         const kvp_member_t *mb = kvp_list_entry(pos, kvp_member_t, of_group);
 
         if (!mb->group->is_doomed || !mb->is_committed) return "a member is doomed and its group is not";
         sums.members++;
-        sums.bytes += kvp_obj_bytes(&m->cat, kvp_obj(m->cat.index, mb->oid));
+        sums.bytes += kvp_obj_bytes(prot->cat, kvp_obj(prot->cat->index, mb->oid));
     }
-    if (sums.bytes != m->doomed_bytes) return "doomed bytes are wrong";
+    if (sums.bytes != prot->doomed_bytes) return "doomed bytes are wrong";
     if (sums.reserved > reserved) return "a group is reserved by nobody";
-    return check_members(m, &sums);
+    return check_members(prot, &sums);
 }

@@ -8,11 +8,22 @@
  * for clients whose connection ended without a word: of them only a short list is kept, in which each entry lasts longer
  * than those before it and has applied more, because an entry that neither lasts longer nor lacks more says nothing.
  */
-#include "master/core/state.h"
+#include "master/core/protect/lease.h"
 
+#include "common/hash.h"
+#include "common/list.h"
 #include "common/mutate.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/protect/protection.h"
+#include "master/core/session/session.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define RING_FIRST 64u /* entries; it doubles up to KVP_REVOKED_MAX */
 #define WAITERS_SLICE 256u /* answered in one step */
@@ -55,7 +66,7 @@ kvp_revoke(kvp_tenant_t *t, kvp_digest_t digest)
 
 /* ---- clients whose connection ended */
 static void
-lost_add(kvp_master_t *m, kvp_tenant_t *t, uint64_t applied)
+lost_add(kvp_protect_t *prot, kvp_tenant_t *t, uint64_t applied)
 {
     kvp_lost_lease_t *last;
 
@@ -63,16 +74,16 @@ lost_add(kvp_master_t *m, kvp_tenant_t *t, uint64_t applied)
         t->lost_n--;
     if (t->lost_n < KVP_LOST_LEASES_MAX) t->lost[t->lost_n++].applied = applied;
     last = &t->lost[t->lost_n - 1]; /* where there is no room, the last entry stands for both */
-    last->until_ns = m->ctx.now_ns + m->ctx.conf.location_grace_ns;
-    if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&m->leasing, &t->leasing);
+    last->until_ns = prot->ctx->now_ns + prot->ctx->conf.location_grace_ns;
+    if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&prot->leasing, &t->leasing);
 }
 
 static void
-lost_expire(const kvp_master_t *m, kvp_tenant_t *t)
+lost_expire(const kvp_protect_t *prot, kvp_tenant_t *t)
 {
     uint32_t gone = 0;
 
-    while (gone < t->lost_n && t->lost[gone].until_ns <= m->ctx.now_ns)
+    while (gone < t->lost_n && t->lost[gone].until_ns <= prot->ctx->now_ns)
         gone++;
     t->lost_n -= gone;
     memmove(t->lost, t->lost + gone, t->lost_n * sizeof *t->lost);
@@ -80,43 +91,43 @@ lost_expire(const kvp_master_t *m, kvp_tenant_t *t)
 
 /* ---- waiting */
 bool
-kvp_lease_is_over(const kvp_master_t *m, const kvp_tenant_t *t, uint64_t seq)
+kvp_lease_is_over(const kvp_protect_t *prot, const kvp_tenant_t *t, uint64_t seq)
 {
     const kvp_heapnode_t *least = kvp_heap_least(&t->leases);
 
     if (!KVP_RULE(WAIT_FOR_LEASES)) return true;
-    if (m->ctx.now_ns < m->peers.old_leases_end_ns && KVP_RULE(OLD_TERM_LEASES)) return false;
+    if (prot->ctx->now_ns < prot->peers->old_leases_end_ns && KVP_RULE(OLD_TERM_LEASES)) return false;
     if (least != NULL && least->key < seq) return false;
     /* An entry that is over hides none that is not: those behind it have applied more. */
     for (uint32_t i = 0; i < t->lost_n && t->lost[i].applied < seq; i++)
-        if (t->lost[i].until_ns > m->ctx.now_ns) return false;
+        if (t->lost[i].until_ns > prot->ctx->now_ns) return false;
     return true;
 }
 
 void
-kvp_lease_wait(kvp_master_t *m, kvp_waiter_t *w)
+kvp_lease_wait(kvp_protect_t *prot, kvp_waiter_t *w)
 {
     kvp_tenant_t *t = w->session->tenant;
 
     kvp_list_add_tail(&t->waiters, &w->leases);
-    if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&m->leasing, &t->leasing);
+    if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&prot->leasing, &t->leasing);
 }
 
 /* Waiters stand in the order of their revocations, so the first that must wait ends it. */
 static void
-answer_waiters(kvp_master_t *m, kvp_tenant_t *t)
+answer_waiters(kvp_protect_t *prot, kvp_tenant_t *t)
 {
     for (uint32_t n = 0; n < WAITERS_SLICE && !kvp_list_is_empty(&t->waiters); n++) {
         kvp_waiter_t *w = kvp_list_first(&t->waiters, kvp_waiter_t, leases);
 
-        if (!kvp_lease_is_over(m, t, w->revoke_seq)) return;
-        kvp_waiter_revoked(m, w);
+        if (!kvp_lease_is_over(prot, t, w->revoke_seq)) return;
+        kvp_waiter_revoked(prot, w);
     }
 }
 
 /* ---- leases */
 static void
-lease_free(kvp_master_t *m, kvp_lease_t *l)
+lease_free(kvp_protect_t *prot, kvp_lease_t *l)
 {
     kvp_tenant_t *t = l->session->tenant;
 
@@ -124,7 +135,7 @@ lease_free(kvp_master_t *m, kvp_lease_t *l)
     kvp_list_del(&l->link);
     l->session->lease = NULL;
     free(l);
-    m->ctx.st.leases--;
+    prot->ctx->st.leases--;
     if (t->leases.n > 0) return;
     free(t->revoked);
     t->revoked = NULL;
@@ -133,7 +144,7 @@ lease_free(kvp_master_t *m, kvp_lease_t *l)
 }
 
 static kvp_lease_t *
-lease_make(kvp_master_t *m, kvp_session_t *s)
+lease_make(kvp_protect_t *prot, kvp_session_t *s)
 {
     kvp_lease_t *l = kvp_core_alloc(1, sizeof *l);
 
@@ -141,37 +152,37 @@ lease_make(kvp_master_t *m, kvp_session_t *s)
     s->lease = l;
     kvp_list_init(&l->link);
     kvp_heap_add(&s->tenant->leases, &l->applied, s->born_seq); /* it knows nothing that is older than itself */
-    m->ctx.st.leases++;
+    prot->ctx->st.leases++;
     return l;
 }
 
 /* A client that says it is behind what it was told is given the lease again only for as long as a lease lasts: nobody
  * waits for ever for one that does not apply what it is told. */
 static bool
-may_renew(const kvp_master_t *m, const kvp_lease_t *l)
+may_renew(const kvp_protect_t *prot, const kvp_lease_t *l)
 {
-    return l->applied.key >= l->told_seq || m->ctx.now_ns - l->told_ns < m->ctx.conf.location_lease_ns;
+    return l->applied.key >= l->told_seq || prot->ctx->now_ns - l->told_ns < prot->ctx->conf.location_lease_ns;
 }
 
 bool
-kvp_lease_renew(kvp_master_t *m, kvp_session_t *s, uint64_t applied_seq)
+kvp_lease_renew(kvp_protect_t *prot, kvp_session_t *s, uint64_t applied_seq)
 {
     kvp_tenant_t *t = s->tenant;
-    kvp_lease_t *l = s->lease == NULL ? lease_make(m, s) : s->lease;
+    kvp_lease_t *l = s->lease == NULL ? lease_make(prot, s) : s->lease;
 
     if (applied_seq > l->applied.key && applied_seq <= t->revoke_seq) {
         kvp_heap_del(&t->leases, &l->applied);
         kvp_heap_add(&t->leases, &l->applied, applied_seq);
     }
-    answer_waiters(m, t);
-    if (!may_renew(m, l)) return false;
+    answer_waiters(prot, t);
+    if (!may_renew(prot, l)) return false;
     if (l->applied.key >= l->told_seq) {
         l->told_seq = t->revoke_seq;
-        l->told_ns = m->ctx.now_ns;
+        l->told_ns = prot->ctx->now_ns;
     }
-    l->until_ns = m->ctx.now_ns + m->ctx.conf.location_lease_ns;
+    l->until_ns = prot->ctx->now_ns + prot->ctx->conf.location_lease_ns;
     kvp_list_del(&l->link);
-    kvp_list_add_tail(&m->leases, &l->link);
+    kvp_list_add_tail(&prot->leases, &l->link);
     return true;
 }
 
@@ -186,35 +197,35 @@ kvp_lease_news(const kvp_tenant_t *t, uint64_t applied_seq, kvp_digest_t *news, 
 }
 
 void
-kvp_lease_end(kvp_master_t *m, kvp_session_t *s, bool is_given_up)
+kvp_lease_end(kvp_protect_t *prot, kvp_session_t *s, bool is_given_up)
 {
     kvp_tenant_t *t = s->tenant;
     uint64_t applied;
 
     if (s->lease == NULL) return;
     applied = s->lease->applied.key;
-    lease_free(m, s->lease);
-    if (!is_given_up && KVP_RULE(LEASE_OF_THE_LOST)) lost_add(m, t, applied);
-    answer_waiters(m, t);
+    lease_free(prot, s->lease);
+    if (!is_given_up && KVP_RULE(LEASE_OF_THE_LOST)) lost_add(prot, t, applied);
+    answer_waiters(prot, t);
 }
 
 void
-kvp_lease_tick(kvp_master_t *m)
+kvp_lease_tick(kvp_protect_t *prot)
 {
-    while (!kvp_list_is_empty(&m->leases)) {
-        kvp_lease_t *l = kvp_list_first(&m->leases, kvp_lease_t, link);
+    while (!kvp_list_is_empty(&prot->leases)) {
+        kvp_lease_t *l = kvp_list_first(&prot->leases, kvp_lease_t, link);
 
-        if (m->ctx.now_ns < l->until_ns || m->ctx.slice_left == 0) break;
-        kvp_ctx_spend(&m->ctx, 1);
-        lease_free(m, l);
+        if (prot->ctx->now_ns < l->until_ns || prot->ctx->slice_left == 0) break;
+        kvp_ctx_spend(prot->ctx, 1);
+        lease_free(prot, l);
     }
-    kvp_list_foreach_safe (pos, tmp, &m->leasing) {
+    kvp_list_foreach_safe (pos, tmp, &prot->leasing) {
         kvp_tenant_t *t = kvp_list_entry(pos, kvp_tenant_t, leasing);
 
-        lost_expire(m, t);
-        answer_waiters(m, t);
+        lost_expire(prot, t);
+        answer_waiters(prot, t);
         if (t->lost_n > 0 || !kvp_list_is_empty(&t->waiters)) continue;
         kvp_list_del(&t->leasing);
-        kvp_tenant_prune(&m->cat, t);
+        kvp_tenant_prune(prot->cat, t);
     }
 }

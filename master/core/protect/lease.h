@@ -5,6 +5,7 @@
 #define KVP_MASTER_CORE_PROTECT_LEASE_H
 
 #include "common/hash.h"
+#include "master/core/protect/protection.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/protect/deferred.h"
 #include "master/core/session/session.h"
@@ -22,15 +23,15 @@ typedef struct kvp_lease {
 uint64_t kvp_revoke(kvp_tenant_t *t, kvp_digest_t digest);
 uint64_t kvp_revoke_all(kvp_tenant_t *t);
 /* kvp_lease_is_over: no client can read from a location that the revocation took away. */
-bool kvp_lease_is_over(const kvp_master_t *m, const kvp_tenant_t *t, uint64_t seq);
-void kvp_lease_wait(kvp_master_t *m, kvp_waiter_t *w); /* for its revoke_seq, the greatest that anybody waits for */
+bool kvp_lease_is_over(const kvp_protect_t *prot, const kvp_tenant_t *t, uint64_t seq);
+void kvp_lease_wait(kvp_protect_t *prot, kvp_waiter_t *w); /* for its revoke_seq, the greatest that anybody waits for */
 /* kvp_lease_renew gives the session a lease from now on, or not (false): it has applied the revocations up to seq. */
-bool kvp_lease_renew(kvp_master_t *m, kvp_session_t *s, uint64_t applied_seq);
+bool kvp_lease_renew(kvp_protect_t *prot, kvp_session_t *s, uint64_t applied_seq);
 /* kvp_lease_news finds what was revoked after applied_seq. NULL = more than is known here; news has room for
  * KVP_REVOKED_MAX and is returned otherwise. */
 const kvp_digest_t *kvp_lease_news(const kvp_tenant_t *t, uint64_t applied_seq, kvp_digest_t *news, uint32_t *n_out);
 /* kvp_lease_end: the session is over. is_given_up: by its own word, so that it reads nothing from now on. */
-void kvp_lease_end(kvp_master_t *m, kvp_session_t *s, bool is_given_up);
-void kvp_lease_tick(kvp_master_t *m);
+void kvp_lease_end(kvp_protect_t *prot, kvp_session_t *s, bool is_given_up);
+void kvp_lease_tick(kvp_protect_t *prot);
 
 #endif

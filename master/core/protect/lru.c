@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Least recently used: the list is in the order of uses.
  */
+#include "master/core/catalog/index.h"
 #include "master/core/protect/policy.h"
 
 #define BACK_STEPS 8u /* objects that one which comes back is compared with */

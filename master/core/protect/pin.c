@@ -4,21 +4,29 @@
  * just used. An object's pin is what the put that made it said. A group is pinned as its members are: hard, if one of them
 is, else softly, if one of them is.
  */
-#include "master/core/state.h"
+#include "master/core/protect/pin.h"
 
 #include "common/mutate.h"
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/protection.h"
+#include "proto/wire.h"
 
 #define SOFT_SHARE 4u /* budget: a quarter of the pool */
 
 void
-kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
+kvp_pin_count(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes)
 {
     if (o->pin == KVP_PIN_SOFT) {
-        m->ctx.st.soft_pinned_bytes += (uint64_t)bytes;
-        kvp_obj_tenant(&m->cat, o)->soft_pinned_bytes += (uint64_t)bytes;
+        prot->ctx->st.soft_pinned_bytes += (uint64_t)bytes;
+        kvp_obj_tenant(prot->cat, o)->soft_pinned_bytes += (uint64_t)bytes;
     } else if (o->pin == KVP_PIN_HARD) {
-        m->ctx.st.hard_pinned_bytes += (uint64_t)bytes;
-        kvp_obj_tenant(&m->cat, o)->hard_pinned_bytes += (uint64_t)bytes;
+        prot->ctx->st.hard_pinned_bytes += (uint64_t)bytes;
+        kvp_obj_tenant(prot->cat, o)->hard_pinned_bytes += (uint64_t)bytes;
     }
 }
 
@@ -26,35 +34,35 @@ kvp_pin_count(kvp_master_t *m, const kvp_obj_t *o, int64_t bytes)
  * come that this master does not know yet, nobody knows how large the pool is. What is held when its turn comes is set
  * aside, and loses its pin, if it must, when it is on the list again. */
 bool
-kvp_pin_is_over(const kvp_master_t *m)
+kvp_pin_is_over(const kvp_protect_t *prot)
 {
-    return m->pinned.n > 0 && !kvp_owed_is_rebuilding(&m->log) &&
-           m->ctx.st.soft_pinned_bytes > m->cat.known_bytes / SOFT_SHARE && KVP_RULE(PIN_BUDGET);
+    return prot->pinned.n > 0 && !kvp_owed_is_rebuilding(prot->log) &&
+           prot->ctx->st.soft_pinned_bytes > prot->cat->known_bytes / SOFT_SHARE && KVP_RULE(PIN_BUDGET);
 }
 
 void
-kvp_pin_lose(kvp_master_t *m, kvp_obj_t *o)
+kvp_pin_lose(kvp_protect_t *prot, kvp_obj_t *o)
 {
-    kvp_pin_count(m, o, -(int64_t)kvp_obj_bytes(&m->cat, o));
+    kvp_pin_count(prot, o, -(int64_t)kvp_obj_bytes(prot->cat, o));
     o->pin = KVP_PIN_NONE;
-    m->ctx.st.pins_lost++;
+    prot->ctx->st.pins_lost++;
 }
 
 void
-kvp_pin_trim(kvp_master_t *m)
+kvp_pin_trim(kvp_protect_t *prot)
 {
-    while (m->ctx.slice_left > 0 && kvp_pin_is_over(m)) {
-        uint32_t unit = kvp_victim_behind(m, &m->pinned, KVP_OID_NONE);
+    while (prot->ctx->slice_left > 0 && kvp_pin_is_over(prot)) {
+        uint32_t unit = kvp_victim_behind(prot, &prot->pinned, KVP_OID_NONE);
         const kvp_member_t *mb;
 
         if (unit == KVP_OID_NONE) return;
-        mb = kvp_group_member(&m->cat, kvp_obj(m->cat.index, unit));
-        kvp_victim_removed(m, unit);
+        mb = kvp_group_member(prot->cat, kvp_obj(prot->cat->index, unit));
+        kvp_victim_removed(prot, unit);
         if (mb == NULL)
-            kvp_pin_lose(m, kvp_obj(m->cat.index, unit));
+            kvp_pin_lose(prot, kvp_obj(prot->cat->index, unit));
         else
-            kvp_group_unpin(m, mb->group);
-        kvp_victim_used(m, unit);
-        kvp_ctx_spend(&m->ctx, 1);
+            kvp_group_unpin(prot, mb->group);
+        kvp_victim_used(prot, unit);
+        kvp_ctx_spend(prot->ctx, 1);
     }
 }

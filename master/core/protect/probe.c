@@ -11,9 +11,14 @@
  * after 109 minutes: an old row that nobody touched in that time, or that was unbroken for so long, may look new, and protect
  * for one lease time more.
  */
-#include "master/core/state.h"
+#include "master/core/protect/probe.h"
 
 #include "common/mutate.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/index.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/protection.h"
 
 #include <stdlib.h>
 
@@ -23,13 +28,13 @@
 #define GIVE_WAY_MAX 8u /* objects that make room for one */
 
 void
-kvp_probe_init(kvp_master_t *m)
+kvp_probe_init(kvp_protect_t *prot)
 {
-    kvp_probes_t *p = &m->probes;
+    kvp_probes_t *p = &prot->probes;
 
-    p->tick = p->seen = m->ctx.now_ns / KVP_PROBE_TICK_NS;
+    p->tick = p->seen = prot->ctx->now_ns / KVP_PROBE_TICK_NS;
     p->first = p->tick;
-    p->lasts = (uint16_t)kvp_min_u64((m->ctx.conf.lease_ns - 1) / KVP_PROBE_TICK_NS + 2, LASTS_MAX);
+    p->lasts = (uint16_t)kvp_min_u64((prot->ctx->conf.lease_ns - 1) / KVP_PROBE_TICK_NS + 2, LASTS_MAX);
     p->ring_n = p->lasts + 1u;
     p->ring = kvp_core_alloc(p->ring_n, sizeof *p->ring);
     for (uint32_t i = 0; i < p->ring_n; i++)
@@ -39,9 +44,9 @@ kvp_probe_init(kvp_master_t *m)
 }
 
 void
-kvp_probe_fini(kvp_master_t *m)
+kvp_probe_fini(kvp_protect_t *prot)
 {
-    free(m->probes.ring);
+    free(prot->probes.ring);
 }
 
 /* ---- lists */
@@ -67,10 +72,10 @@ slot_of(kvp_probes_t *p, const kvp_obj_t *o)
 }
 
 void
-kvp_probe_advance(kvp_master_t *m)
+kvp_probe_advance(kvp_protect_t *prot)
 {
-    kvp_probes_t *p = &m->probes;
-    uint64_t now = m->ctx.now_ns / KVP_PROBE_TICK_NS;
+    kvp_probes_t *p = &prot->probes;
+    uint64_t now = prot->ctx->now_ns / KVP_PROBE_TICK_NS;
     uint64_t end = p->tick + kvp_min_u64(now - p->seen, p->ring_n);
 
     /* After a stall of any length each slot is emptied once, and all probes are over. The rest of it is left out: ages
@@ -78,83 +83,83 @@ kvp_probe_advance(kvp_master_t *m)
     while (p->tick < end) {
         kvp_probe_slot_t *slot = slot_at(p, ++p->tick); /* what it holds is ring_n ticks old now */
 
-        kvp_objlist_append(m->cat.index, &p->older, &slot->list);
+        kvp_objlist_append(prot->cat->index, &p->older, &slot->list);
         slot->bytes = 0;
     }
     p->seen = now;
 }
 
 void
-kvp_probe_forget(kvp_master_t *m, uint32_t oid)
+kvp_probe_forget(kvp_protect_t *prot, uint32_t oid)
 {
-    kvp_probes_t *p = &m->probes;
-    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_probes_t *p = &prot->probes;
+    const kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
     kvp_probe_slot_t *slot = slot_of(p, o);
 
     if (p->cursor == oid) p->cursor = o->next;
-    if (slot != NULL) slot->bytes -= kvp_victim_bytes(m, oid);
-    p->bytes -= kvp_victim_bytes(m, oid);
-    kvp_objlist_remove(m->cat.index, slot == NULL ? &p->older : &slot->list, oid);
+    if (slot != NULL) slot->bytes -= kvp_victim_bytes(prot, oid);
+    p->bytes -= kvp_victim_bytes(prot, oid);
+    kvp_objlist_remove(prot->cat->index, slot == NULL ? &p->older : &slot->list, oid);
     p->n--;
 }
 
 static void
-come_back(kvp_master_t *m, uint32_t oid)
+come_back(kvp_protect_t *prot, uint32_t oid)
 {
-    kvp_probe_forget(m, oid);
-    kvp_victim_back(m, oid);
+    kvp_probe_forget(prot, oid);
+    kvp_victim_back(prot, oid);
 }
 
 /* ---- all of them together */
 static bool
-is_over_share(const kvp_master_t *m, uint64_t more)
+is_over_share(const kvp_protect_t *prot, uint64_t more)
 {
-    return m->probes.bytes + more > m->ctx.st.size_bytes / 4 * 3 && KVP_RULE(PROBE_SHARE);
+    return prot->probes.bytes + more > prot->ctx->st.size_bytes / 4 * 3 && KVP_RULE(PROBE_SHARE);
 }
 
 static void
-give_way(kvp_master_t *m, uint32_t to)
+give_way(kvp_protect_t *prot, uint32_t to)
 {
-    for (uint32_t n = 0; n < GIVE_WAY_MAX && is_over_share(m, 0); n++) {
-        uint32_t oldest = kvp_probe_victim(m, KVP_OID_NONE);
+    for (uint32_t n = 0; n < GIVE_WAY_MAX && is_over_share(prot, 0); n++) {
+        uint32_t oldest = kvp_probe_victim(prot, KVP_OID_NONE);
 
         if (oldest == KVP_OID_NONE || oldest == to) return;
-        come_back(m, oldest);
+        come_back(prot, oldest);
     }
 }
 
 void
-kvp_probe_set_aside(kvp_master_t *m, uint32_t oid)
+kvp_probe_set_aside(kvp_protect_t *prot, uint32_t oid)
 {
-    kvp_probes_t *p = &m->probes;
-    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_probes_t *p = &prot->probes;
+    const kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
     kvp_probe_slot_t *slot = slot_of(p, o);
 
-    kvp_victim_removed(m, oid);
+    kvp_victim_removed(prot, oid);
     p->n++;
-    m->ctx.st.probe_asides++;
-    kvp_objlist_push_young(m->cat.index, &slot->list, oid);
-    slot->bytes += kvp_victim_bytes(m, oid);
-    p->bytes += kvp_victim_bytes(m, oid);
+    prot->ctx->st.probe_asides++;
+    kvp_objlist_push_young(prot->cat->index, &slot->list, oid);
+    slot->bytes += kvp_victim_bytes(prot, oid);
+    p->bytes += kvp_victim_bytes(prot, oid);
     p->first = kvp_min_u64(p->first, since_of(p, o));
-    give_way(m, oid);
+    give_way(prot, oid);
 }
 
 /* ---- probing */
 void
-kvp_probe_begin(kvp_master_t *m, uint32_t oid)
+kvp_probe_begin(kvp_protect_t *prot, uint32_t oid)
 {
-    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
 
-    if (o->list == KVP_OBJLIST_PROBED) come_back(m, oid); /* its last probe is over, and its turn has not come */
+    if (o->list == KVP_OBJLIST_PROBED) come_back(prot, oid); /* its last probe is over, and its turn has not come */
     o->has_probe = 1;
-    o->probe_since = (uint16_t)m->probes.tick;
+    o->probe_since = (uint16_t)prot->probes.tick;
 }
 
 uint64_t
-kvp_probe_young_bytes(const kvp_master_t *m)
+kvp_probe_young_bytes(const kvp_protect_t *prot)
 {
-    const kvp_probes_t *p = &m->probes;
+    const kvp_probes_t *p = &prot->probes;
     uint64_t bytes = 0;
 
     for (uint64_t age = 0; age < YOUNG; age++)
@@ -173,18 +178,18 @@ oldest_since(const kvp_probes_t *p)
 }
 
 bool
-kvp_probe_protects(const kvp_master_t *m, uint32_t unit)
+kvp_probe_protects(const kvp_protect_t *prot, uint32_t unit)
 {
-    const kvp_obj_t *o = kvp_obj(m->cat.index, unit);
-    const kvp_probes_t *p = &m->probes;
+    const kvp_obj_t *o = kvp_obj(prot->cat->index, unit);
+    const kvp_probes_t *p = &prot->probes;
     uint64_t bytes, since = since_of(p, o), age = p->tick - since;
 
-    if (!kvp_probe_is_live(m, o) || age >= p->lasts) return false;
+    if (!kvp_probe_is_live(prot, o) || age >= p->lasts) return false;
     if (o->list == KVP_OBJLIST_PROBED) return true;
-    bytes = kvp_victim_bytes(m, unit);
-    if (is_over_share(m, bytes) && oldest_since(p) >= since) return false; /* none of those aside gives way to it */
+    bytes = kvp_victim_bytes(prot, unit);
+    if (is_over_share(prot, bytes) && oldest_since(p) >= since) return false; /* none of those aside gives way to it */
     if (age >= YOUNG || !KVP_RULE(YOUNG_PROBES)) return true;
-    return kvp_probe_young_bytes(m) + bytes <= m->ctx.st.size_bytes / YOUNG_SHARE;
+    return kvp_probe_young_bytes(prot) + bytes <= prot->ctx->st.size_bytes / YOUNG_SHARE;
 }
 
 /* ---- victims among those aside */
@@ -197,10 +202,10 @@ first_from(kvp_probes_t *p, uint64_t tick)
 }
 
 uint32_t
-kvp_probe_victim(kvp_master_t *m, uint32_t after)
+kvp_probe_victim(kvp_protect_t *prot, uint32_t after)
 {
-    kvp_probes_t *p = &m->probes;
-    const kvp_obj_t *o = after == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, after);
+    kvp_probes_t *p = &prot->probes;
+    const kvp_obj_t *o = after == KVP_OID_NONE ? NULL : kvp_obj(prot->cat->index, after);
 
     if (p->n == 0 || !KVP_RULE(PROBE_YIELDS)) return KVP_OID_NONE;
     if (o != NULL && o->next != KVP_OID_NONE) return o->next;
@@ -214,43 +219,43 @@ kvp_probe_victim(kvp_master_t *m, uint32_t after)
 }
 
 void
-kvp_probe_tick(kvp_master_t *m)
+kvp_probe_tick(kvp_protect_t *prot)
 {
-    kvp_probes_t *p = &m->probes;
+    kvp_probes_t *p = &prot->probes;
 
     if (p->cursor == KVP_OID_NONE) p->cursor = p->older.oldest;
     for (uint32_t left = KVP_SLICE; left > 0 && p->cursor != KVP_OID_NONE; left--) {
         uint32_t oid = p->cursor;
 
-        p->cursor = kvp_obj(m->cat.index, oid)->next;
-        come_back(m, oid);
-        kvp_ctx_space_news(&m->ctx);
+        p->cursor = kvp_obj(prot->cat->index, oid)->next;
+        come_back(prot, oid);
+        kvp_ctx_space_news(prot->ctx);
     }
 }
 
 const char *
-kvp_probe_check(const kvp_master_t *m)
+kvp_probe_check(const kvp_protect_t *prot)
 {
-    const kvp_probes_t *p = &m->probes;
+    const kvp_probes_t *p = &prot->probes;
     uint64_t n = p->older.n, all_bytes = 0;
 
     for (uint32_t i = 0; i < p->ring_n; i++) {
         uint64_t bytes = 0;
         uint32_t walked = 0;
 
-        for (uint32_t oid = p->ring[i].list.oldest; oid != KVP_OID_NONE; oid = kvp_obj(m->cat.index, oid)->next) {
-            const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+        for (uint32_t oid = p->ring[i].list.oldest; oid != KVP_OID_NONE; oid = kvp_obj(prot->cat->index, oid)->next) {
+            const kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
 
             if (o->list != KVP_OBJLIST_PROBED || since_of(p, o) % p->ring_n != i) return "a probe is in a wrong list";
-            bytes += kvp_victim_bytes(m, oid);
+            bytes += kvp_victim_bytes(prot, oid);
             walked++;
         }
         if (bytes != p->ring[i].bytes || walked != p->ring[i].list.n) return "probed bytes are wrong";
         n += walked;
         all_bytes += bytes;
     }
-    for (uint32_t oid = p->older.oldest; oid != KVP_OID_NONE; oid = kvp_obj(m->cat.index, oid)->next)
-        all_bytes += kvp_victim_bytes(m, oid);
+    for (uint32_t oid = p->older.oldest; oid != KVP_OID_NONE; oid = kvp_obj(prot->cat->index, oid)->next)
+        all_bytes += kvp_victim_bytes(prot, oid);
     if (all_bytes != p->bytes) return "probed bytes do not add up";
     return n == p->n ? NULL : "probed objects are miscounted";
 }

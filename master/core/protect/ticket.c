@@ -8,9 +8,23 @@
  * meanwhile. What was used since it began has had its use. Whose reads and puts these are is not asked: who looks up for
  * an engine's workers is not one of them.
  */
-#include "master/core/state.h"
+#include "master/core/protect/ticket.h"
 
+#include "common/hash.h"
+#include "common/list.h"
 #include "common/mutate.h"
+#include "common/segfmt.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/protection.h"
+#include "master/core/session/session.h"
 
 #include <stdlib.h>
 
@@ -19,11 +33,11 @@
 
 /* ---- tickets */
 static uint64_t
-reserve_budget(const kvp_master_t *m, const kvp_session_t *s)
+reserve_budget(const kvp_protect_t *prot, const kvp_session_t *s)
 {
-    uint64_t pool = m->ctx.st.size_bytes / RESERVE_POOL_SHARE;
-    uint64_t client = m->ctx.st.size_bytes / RESERVE_CLIENT_SHARE;
-    uint64_t pool_left = pool > m->ctx.st.reserved_bytes ? pool - m->ctx.st.reserved_bytes : 0;
+    uint64_t pool = prot->ctx->st.size_bytes / RESERVE_POOL_SHARE;
+    uint64_t client = prot->ctx->st.size_bytes / RESERVE_CLIENT_SHARE;
+    uint64_t pool_left = pool > prot->ctx->st.reserved_bytes ? pool - prot->ctx->st.reserved_bytes : 0;
     uint64_t client_left = client > s->reserved_bytes ? client - s->reserved_bytes : 0;
 
     if (!KVP_RULE(RESERVATION_BOUND)) return UINT64_MAX;
@@ -31,97 +45,97 @@ reserve_budget(const kvp_master_t *m, const kvp_session_t *s)
 }
 
 static void
-object_take(kvp_master_t *m, uint32_t oid)
+object_take(kvp_protect_t *prot, uint32_t oid)
 {
-    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
 
     if (o->tickets++ == 0) {
-        kvp_victim_keep(m, oid);
-        kvp_group_hold(m, oid, true);
+        kvp_victim_keep(prot, oid);
+        kvp_group_hold(prot, oid, true);
     }
-    kvp_obj_count_held(&m->cat, o, 1);
+    kvp_obj_count_held(prot->cat, o, 1);
 }
 
 /* What a reservation that ends means for one of its units. */
 static void
-unreserve(kvp_master_t *m, const kvp_ticket_t *t, uint32_t unit)
+unreserve(kvp_protect_t *prot, const kvp_ticket_t *t, uint32_t unit)
 {
-    kvp_obj_t *o = kvp_obj(m->cat.index, unit);
+    kvp_obj_t *o = kvp_obj(prot->cat->index, unit);
 
-    if (!t->is_use || kvp_obj_is_used_since(m->cat.index, o, t->mark)) {
-        kvp_victim_let_go(m, unit);
+    if (!t->is_use || kvp_obj_is_used_since(prot->cat->index, o, t->mark)) {
+        kvp_victim_let_go(prot, unit);
         return;
     }
-    kvp_victim_used(m, unit);
+    kvp_victim_used(prot, unit);
     o->is_asking_counted = 1;
 }
 
 static void
-object_release(kvp_master_t *m, const kvp_ticket_t *t, uint32_t oid)
+object_release(kvp_protect_t *prot, const kvp_ticket_t *t, uint32_t oid)
 {
-    kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
 
-    kvp_ctx_spend(&m->ctx, 1);
+    kvp_ctx_spend(prot->ctx, 1);
     o->tickets--;
-    kvp_obj_count_held(&m->cat, o, -1);
+    kvp_obj_count_held(prot->cat, o, -1);
     if (o->state == KVP_OBJ_GONE) {
-        if (o->tickets == 0) kvp_objindex_free(m->cat.index, oid);
+        if (o->tickets == 0) kvp_objindex_free(prot->cat->index, oid);
         return;
     }
-    if (o->tickets == 0) kvp_group_hold(m, oid, false);
+    if (o->tickets == 0) kvp_group_hold(prot, oid, false);
     if (t->kind == KVP_TICKET_HOLD)
-        kvp_victim_used(m, oid);
+        kvp_victim_used(prot, oid);
     else
-        unreserve(m, t, kvp_victim_unit(&m->cat, oid));
-    if (o->tickets == 0) kvp_ctx_space_news(&m->ctx);
+        unreserve(prot, t, kvp_victim_unit(prot->cat, oid));
+    if (o->tickets == 0) kvp_ctx_space_news(prot->ctx);
 }
 
 static void
-group_release(kvp_master_t *m, const kvp_ticket_t *t, kvp_group_t *g)
+group_release(kvp_protect_t *prot, const kvp_ticket_t *t, kvp_group_t *g)
 {
-    kvp_ctx_spend(&m->ctx, 1);
+    kvp_ctx_spend(prot->ctx, 1);
     g->reserved_n--;
     if (g->lead != KVP_OID_NONE) {
-        unreserve(m, t, g->lead);
-        kvp_ctx_space_news(&m->ctx);
+        unreserve(prot, t, g->lead);
+        kvp_ctx_space_news(prot->ctx);
     }
-    kvp_group_unreserved(m, g);
+    kvp_group_unreserved(prot, g);
 }
 
 static uint64_t
-object_bytes(const kvp_master_t *m, uint32_t oid)
+object_bytes(const kvp_protect_t *prot, uint32_t oid)
 {
-    return kvp_obj_bytes(&m->cat, kvp_obj(m->cat.index, oid)); /* a ticket protects all copies */
+    return kvp_obj_bytes(prot->cat, kvp_obj(prot->cat->index, oid)); /* a ticket protects all copies */
 }
 
 bool
-kvp_ticket_may_take(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n)
+kvp_ticket_may_take(const kvp_protect_t *prot, const kvp_session_t *s, const uint32_t *oids, uint32_t n)
 {
     if (s->tickets_n >= KVP_TICKETS_MAX || n > KVP_TICKET_OBJECTS_MAX - s->ticket_objects) return false;
     /* All n may name the same object. */
     for (uint32_t i = 0; i < n; i++)
-        if (kvp_obj(m->cat.index, oids[i])->tickets > KVP_OBJ_TICKETS_MAX - n) return false;
+        if (kvp_obj(prot->cat->index, oids[i])->tickets > KVP_OBJ_TICKETS_MAX - n) return false;
     return true;
 }
 
 /* A ticket's id is its number, with a count above it that tells it from the ones which had that number before. */
 static uint64_t
-make_id(kvp_master_t *m, uint32_t number)
+make_id(kvp_protect_t *prot, uint32_t number)
 {
-    return (++m->ticket_seq % UINT32_MAX + 1) << 32 | number;
+    return (++prot->ticket_seq % UINT32_MAX + 1) << 32 | number;
 }
 
 static kvp_ticket_t *
-ticket_open(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, uint32_t n)
+ticket_open(kvp_protect_t *prot, kvp_session_t *s, kvp_ticket_kind_t kind, uint32_t n)
 {
     kvp_ticket_t *t = kvp_core_alloc(1, sizeof *t);
 
     t->session = s;
     t->kind = kind;
     t->n = n;
-    t->number = kvp_ptab_add(&m->tickets, t);
-    t->id = make_id(m, t->number);
-    t->mark = kvp_objindex_mark(m->cat.index);
+    t->number = kvp_ptab_add(&prot->tickets, t);
+    t->id = make_id(prot, t->number);
+    t->mark = kvp_objindex_mark(prot->cat->index);
     kvp_list_add_tail(&s->tickets, &t->link);
     s->tickets_n++;
     s->ticket_objects += n;
@@ -129,72 +143,72 @@ ticket_open(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, uint32_t 
 }
 
 static void
-count_reserved(kvp_master_t *m, kvp_ticket_t *t, uint64_t ttl_ns)
+count_reserved(kvp_protect_t *prot, kvp_ticket_t *t, uint64_t ttl_ns)
 {
-    kvp_heap_add(&m->expiries, &t->expiry, m->ctx.now_ns + ttl_ns);
+    kvp_heap_add(&prot->expiries, &t->expiry, prot->ctx->now_ns + ttl_ns);
     t->session->reserved_bytes += t->bytes;
-    m->ctx.st.reserved_bytes += t->bytes;
+    prot->ctx->st.reserved_bytes += t->bytes;
 }
 
 uint64_t
-kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids, uint32_t n,
+kvp_ticket_take(kvp_protect_t *prot, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids, uint32_t n,
                 uint64_t ttl_ns)
 {
     kvp_ticket_t *t;
 
     if (n == 0) return 0;
-    t = ticket_open(m, s, kind, n);
+    t = ticket_open(prot, s, kind, n);
     t->oids = kvp_core_alloc(n, sizeof *t->oids);
     for (uint32_t i = 0; i < n; i++) {
         t->oids[i] = oids[i];
-        t->bytes += object_bytes(m, oids[i]);
-        object_take(m, oids[i]);
+        t->bytes += object_bytes(prot, oids[i]);
+        object_take(prot, oids[i]);
     }
     if (kind == KVP_TICKET_RESERVE)
-        count_reserved(m, t, ttl_ns);
+        count_reserved(prot, t, ttl_ns);
     else
-        m->ctx.st.held_bytes += t->bytes;
+        prot->ctx->st.held_bytes += t->bytes;
     return t->id;
 }
 
 uint64_t
-kvp_ticket_take_groups(kvp_master_t *m, kvp_session_t *s, kvp_group_t *const *groups, uint32_t n, uint64_t ttl_ns)
+kvp_ticket_take_groups(kvp_protect_t *prot, kvp_session_t *s, kvp_group_t *const *groups, uint32_t n, uint64_t ttl_ns)
 {
     kvp_ticket_t *t;
 
     if (n == 0) return 0;
-    t = ticket_open(m, s, KVP_TICKET_RESERVE, n);
+    t = ticket_open(prot, s, KVP_TICKET_RESERVE, n);
     t->groups = kvp_core_alloc(n, sizeof *t->groups);
     for (uint32_t i = 0; i < n; i++) {
         t->groups[i] = groups[i];
         t->bytes += groups[i]->bytes;
-        kvp_group_reserve(m, groups[i]);
+        kvp_group_reserve(prot, groups[i]);
     }
-    count_reserved(m, t, ttl_ns);
+    count_reserved(prot, t, ttl_ns);
     return t->id;
 }
 
 void
-kvp_ticket_note_hole(kvp_master_t *m, uint64_t id, kvp_digest_t hole)
+kvp_ticket_note_hole(kvp_protect_t *prot, uint64_t id, kvp_digest_t hole)
 {
-    kvp_ticket_t *t = id == 0 ? NULL : kvp_ptab_get(&m->tickets, (uint32_t)id);
+    kvp_ticket_t *t = id == 0 ? NULL : kvp_ptab_get(&prot->tickets, (uint32_t)id);
 
     if (t == NULL) return;
     t->has_hole = true;
     t->hole = hole;
     t->tenant = t->session->tenant->id;
-    t->version = kvp_gen_make(m->ctx.term, m->cat.gen_seq);
+    t->version = kvp_gen_make(prot->ctx->term, prot->cat->gen_seq);
 }
 
 uint32_t
-kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n)
+kvp_ticket_grantable(const kvp_protect_t *prot, const kvp_session_t *s, const uint32_t *oids, uint32_t n)
 {
-    uint64_t left = reserve_budget(m, s);
+    uint64_t left = reserve_budget(prot, s);
     uint32_t i;
 
-    if (!kvp_ticket_may_take(m, s, oids, n)) return 0;
+    if (!kvp_ticket_may_take(prot, s, oids, n)) return 0;
     for (i = 0; i < n; i++) {
-        uint64_t bytes = object_bytes(m, oids[i]);
+        uint64_t bytes = object_bytes(prot, oids[i]);
 
         if (bytes > left) break;
         left -= bytes;
@@ -203,12 +217,12 @@ kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32
 }
 
 uint32_t
-kvp_ticket_grantable_groups(const kvp_master_t *m, const kvp_session_t *s, kvp_group_t *const *groups, uint32_t n)
+kvp_ticket_grantable_groups(const kvp_protect_t *prot, const kvp_session_t *s, kvp_group_t *const *groups, uint32_t n)
 {
-    uint64_t left = reserve_budget(m, s);
+    uint64_t left = reserve_budget(prot, s);
     uint32_t i;
 
-    if (!kvp_ticket_may_take(m, s, NULL, 0) || n > KVP_TICKET_OBJECTS_MAX - s->ticket_objects) return 0;
+    if (!kvp_ticket_may_take(prot, s, NULL, 0) || n > KVP_TICKET_OBJECTS_MAX - s->ticket_objects) return 0;
     for (i = 0; i < n && groups[i]->bytes <= left; i++)
         left -= groups[i]->bytes;
     return i;
@@ -217,99 +231,100 @@ kvp_ticket_grantable_groups(const kvp_master_t *m, const kvp_session_t *s, kvp_g
 /* ---- the end */
 /* A use that itself came of asking is no read. */
 static bool
-was_last_read(kvp_master_t *m, const kvp_ticket_t *t)
+was_last_read(kvp_protect_t *prot, const kvp_ticket_t *t)
 {
-    uint32_t unit = t->groups == NULL ? kvp_victim_unit(&m->cat, t->oids[t->n - 1]) : t->groups[t->n - 1]->lead;
-    const kvp_obj_t *o = unit == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, unit);
+    uint32_t unit = t->groups == NULL ? kvp_victim_unit(prot->cat, t->oids[t->n - 1]) : t->groups[t->n - 1]->lead;
+    const kvp_obj_t *o = unit == KVP_OID_NONE ? NULL : kvp_obj(prot->cat->index, unit);
 
-    return o != NULL && o->is_asking_counted == 0 && kvp_obj_is_used_since(m->cat.index, o, t->mark);
+    return o != NULL && o->is_asking_counted == 0 && kvp_obj_is_used_since(prot->cat->index, o, t->mark);
 }
 
 static bool
-was_hole_put(kvp_master_t *m, const kvp_ticket_t *t)
+was_hole_put(kvp_protect_t *prot, const kvp_ticket_t *t)
 {
-    const kvp_tenant_t *tenant = t->has_hole ? kvp_tenant_find(&m->cat, t->tenant) : NULL;
+    const kvp_tenant_t *tenant = t->has_hole ? kvp_tenant_find(prot->cat, t->tenant) : NULL;
     uint32_t oid;
 
     if (tenant == NULL) return false;
-    if (t->groups != NULL) return kvp_group_seen(m, tenant, t->hole) != NULL;
-    oid = kvp_objindex_find(m->cat.index, t->hole);
-    return oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(m->cat.index, oid)) > t->version;
+    if (t->groups != NULL) return kvp_group_seen(prot, tenant, t->hole) != NULL;
+    oid = kvp_objindex_find(prot->cat->index, t->hole);
+    return oid != KVP_OID_NONE && kvp_obj_version(kvp_obj(prot->cat->index, oid)) > t->version;
 }
 
 static void
-judge(kvp_master_t *m, kvp_ticket_t *t)
+judge(kvp_protect_t *prot, kvp_ticket_t *t)
 {
     if (t->is_judged || t->kind == KVP_TICKET_HOLD) return;
     t->is_judged = true;
-    t->is_use = was_last_read(m, t) || was_hole_put(m, t) || !KVP_RULE(LOOKUP_IS_NO_USE);
-    kvp_ctx_spend(&m->ctx, 1);
+    t->is_use = was_last_read(prot, t) || was_hole_put(prot, t) || !KVP_RULE(LOOKUP_IS_NO_USE);
+    kvp_ctx_spend(prot->ctx, 1);
 }
 
 void
-kvp_ticket_drop(kvp_master_t *m, kvp_ticket_t *t)
+kvp_ticket_drop(kvp_protect_t *prot, kvp_ticket_t *t)
 {
     if (t->kind == KVP_TICKET_RESERVE) {
-        kvp_heap_del(&m->expiries, &t->expiry);
+        kvp_heap_del(&prot->expiries, &t->expiry);
         t->session->reserved_bytes -= t->bytes;
     }
     t->session->tickets_n--;
     t->session->ticket_objects -= t->n;
     t->session = NULL;
     kvp_list_del(&t->link);
-    kvp_list_add_tail(&m->ending, &t->link);
-    kvp_ctx_spend(&m->ctx, 1);
+    kvp_list_add_tail(&prot->ending, &t->link);
+    kvp_ctx_spend(prot->ctx, 1);
 }
 
 static void
-ticket_free(kvp_master_t *m, kvp_ticket_t *t)
+ticket_free(kvp_protect_t *prot, kvp_ticket_t *t)
 {
     if (t->kind == KVP_TICKET_RESERVE)
-        m->ctx.st.reserved_bytes -= t->bytes;
+        prot->ctx->st.reserved_bytes -= t->bytes;
     else
-        m->ctx.st.held_bytes -= t->bytes;
+        prot->ctx->st.held_bytes -= t->bytes;
     kvp_list_del(&t->link);
-    kvp_ptab_del(&m->tickets, t->number);
+    kvp_ptab_del(&prot->tickets, t->number);
     free(t->oids);
     free(t->groups);
     free(t);
 }
 
 void
-kvp_ticket_end_some(kvp_master_t *m)
+kvp_ticket_end_some(kvp_protect_t *prot)
 {
-    while (!kvp_list_is_empty(&m->ending)) {
-        kvp_ticket_t *t = kvp_list_first(&m->ending, kvp_ticket_t, link);
+    while (!kvp_list_is_empty(&prot->ending)) {
+        kvp_ticket_t *t = kvp_list_first(&prot->ending, kvp_ticket_t, link);
 
-        if (m->ctx.slice_left == 0) return;
-        judge(m, t);
+        if (prot->ctx->slice_left == 0) return;
+        judge(prot, t);
         for (; t->n > 0; t->n--) {
-            if (m->ctx.slice_left == 0) return;
+            if (prot->ctx->slice_left == 0) return;
             if (t->oids != NULL)
-                object_release(m, t, t->oids[t->n - 1]);
+                object_release(prot, t, t->oids[t->n - 1]);
             else
-                group_release(m, t, t->groups[t->n - 1]);
+                group_release(prot, t, t->groups[t->n - 1]);
         }
-        ticket_free(m, t);
+        ticket_free(prot, t);
     }
 }
 
 void
-kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id)
+kvp_ticket_release(kvp_protect_t *prot, kvp_session_t *s, uint64_t id)
 {
-    kvp_ticket_t *t = kvp_ptab_get(&m->tickets, (uint32_t)id);
+    kvp_ticket_t *t = kvp_ptab_get(&prot->tickets, (uint32_t)id);
 
     if (t == NULL || t->id != id || t->session != s) return;
-    kvp_ticket_drop(m, t);
-    kvp_ticket_end_some(m);
+    kvp_ticket_drop(prot, t);
+    kvp_ticket_end_some(prot);
 }
 
 void
-kvp_ticket_tick(kvp_master_t *m)
+kvp_ticket_tick(kvp_protect_t *prot)
 {
     const kvp_heapnode_t *first;
 
     if (!KVP_RULE(RESERVATION_TIME)) return;
-    while ((first = kvp_heap_least(&m->expiries)) != NULL && first->key <= m->ctx.now_ns && m->ctx.slice_left > 0)
-        kvp_ticket_drop(m, kvp_heap_entry(first, kvp_ticket_t, expiry));
+    while ((first = kvp_heap_least(&prot->expiries)) != NULL && first->key <= prot->ctx->now_ns &&
+           prot->ctx->slice_left > 0)
+        kvp_ticket_drop(prot, kvp_heap_entry(first, kvp_ticket_t, expiry));
 }

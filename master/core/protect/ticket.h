@@ -6,6 +6,7 @@
 
 #include "common/hash.h"
 #include "common/list.h"
+#include "master/core/protect/protection.h"
 #include "master/core/base/heap.h"
 #include "master/core/protect/group.h"
 #include "master/core/session/session.h"
@@ -36,20 +37,21 @@ typedef struct kvp_ticket {
 } kvp_ticket_t;
 
 /* kvp_ticket_may_take: within what a client may have in tickets, and none of the objects has all that it can have. */
-bool kvp_ticket_may_take(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
-uint64_t kvp_ticket_take_groups(kvp_master_t *m, kvp_session_t *s, kvp_group_t *const *groups, uint32_t n,
+bool kvp_ticket_may_take(const kvp_protect_t *prot, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
+uint64_t kvp_ticket_take_groups(kvp_protect_t *prot, kvp_session_t *s, kvp_group_t *const *groups, uint32_t n,
                                 uint64_t ttl_ns);
-uint64_t kvp_ticket_take(kvp_master_t *m, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids, uint32_t n,
-                         uint64_t ttl_ns);
-void kvp_ticket_note_hole(kvp_master_t *m, uint64_t id, kvp_digest_t hole); /* what the look-up did not find first */
-void kvp_ticket_release(kvp_master_t *m, kvp_session_t *s, uint64_t id);
+uint64_t kvp_ticket_take(kvp_protect_t *prot, kvp_session_t *s, kvp_ticket_kind_t kind, const uint32_t *oids,
+                         uint32_t n, uint64_t ttl_ns);
+void kvp_ticket_note_hole(kvp_protect_t *prot, uint64_t id,
+                          kvp_digest_t hole); /* what the look-up did not find first */
+void kvp_ticket_release(kvp_protect_t *prot, kvp_session_t *s, uint64_t id);
 /* kvp_ticket_drop takes a ticket from its session; its objects are let go of by kvp_ticket_end_some. */
-void kvp_ticket_drop(kvp_master_t *m, kvp_ticket_t *t);
-void kvp_ticket_end_some(kvp_master_t *m);
-void kvp_ticket_tick(kvp_master_t *m);
+void kvp_ticket_drop(kvp_protect_t *prot, kvp_ticket_t *t);
+void kvp_ticket_end_some(kvp_protect_t *prot);
+void kvp_ticket_tick(kvp_protect_t *prot);
 /* How many of the objects, from the first on, may be reserved within the bounds. */
-uint32_t kvp_ticket_grantable(const kvp_master_t *m, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
-uint32_t kvp_ticket_grantable_groups(const kvp_master_t *m, const kvp_session_t *s, kvp_group_t *const *groups,
+uint32_t kvp_ticket_grantable(const kvp_protect_t *prot, const kvp_session_t *s, const uint32_t *oids, uint32_t n);
+uint32_t kvp_ticket_grantable_groups(const kvp_protect_t *prot, const kvp_session_t *s, kvp_group_t *const *groups,
                                      uint32_t n);
 
 #endif

@@ -288,7 +288,7 @@ has_group_room(kvp_master_t *m, const kvp_tenant_t *tenant, const told_t *t)
     const kvp_wire_group_t group = group_of(t);
     uint32_t over = kvp_objindex_find(m->cat.index, t->desc.digest);
 
-    return !kvp_group_is_named(&group) || kvp_group_may_adopt(m, tenant, &group, t->desc.version, over);
+    return !kvp_group_is_named(&group) || kvp_group_may_adopt(&m->prot, tenant, &group, t->desc.version, over);
 }
 
 /* Takes what is older, or unfinished, out of the index. An upsert of that key under way stays, to replace what is found
@@ -311,7 +311,7 @@ make_way(kvp_master_t *m, const told_t *t)
         a = kvp_attempt_of(&m->cat, o);
         if (a->is_upsert && is_same) {
             kvp_objindex_unlink(m->cat.index, oid);
-            kvp_group_leave(m, oid); /* it joins when it takes the place of what is found */
+            kvp_group_leave(&m->prot, oid); /* it joins when it takes the place of what is found */
             return a;
         }
         kvp_attempt_void(m, a, is_same ? KVP_ALREADY : KVP_COLLISION);
@@ -354,8 +354,8 @@ enter_copy(kvp_master_t *m, kvp_chunk_t *c, const told_t *t, uint32_t oid)
 
     kvp_slab_set_owner(c->slab, at.slot, oid);
     kvp_obj_add_place(&m->cat, oid, &at, extent - t->desc.len);
-    kvp_pin_count(m, o, (int64_t)extent);
-    kvp_group_bytes(m, o, (int64_t)extent);
+    kvp_pin_count(&m->prot, o, (int64_t)extent);
+    kvp_group_bytes(&m->prot, o, (int64_t)extent);
     c->segment->objects++;
     c->segment->used_bytes += extent;
     c->tenant->used_bytes += extent;
@@ -370,22 +370,22 @@ list_aside(kvp_master_t *m, uint32_t oid)
     const kvp_obj_t *o = kvp_obj(m->cat.index, unit);
     kvp_segment_t *g = kvp_obj_chunk(&m->cat, o)->segment;
 
-    kvp_victim_used(m, unit);
+    kvp_victim_used(&m->prot, unit);
     if (o->list != KVP_OBJLIST_LRU || g->report == NULL) return;
-    kvp_victim_removed(m, unit);
+    kvp_victim_removed(&m->prot, unit);
     kvp_objlist_push_young(m->cat.index, &g->aside, unit);
 }
 
 static void
 adopt_in_group(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_group_t *want)
 {
-    uint32_t old = kvp_group_displaced(m, t, want);
+    uint32_t old = kvp_group_displaced(&m->prot, t, want);
 
     if (old != KVP_OID_NONE) {
         (void)kvp_revoke(t, kvp_obj_digest(m->cat.index, kvp_obj(m->cat.index, old), m->ctx.conf.digest_seed, t->id));
         kvp_obj_drop(m, old, 0, NULL);
     }
-    kvp_group_adopt(m, t, oid, want);
+    kvp_group_adopt(&m->prot, t, oid, want);
 }
 
 static void

@@ -60,7 +60,7 @@ find_object(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_presen
 static kvp_err_t
 find_group(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *rec, kvp_group_t **group_out)
 {
-    kvp_group_t *g = kvp_group_seen(m, s->tenant, rec->digest);
+    kvp_group_t *g = kvp_group_seen(&m->prot, s->tenant, rec->digest);
 
     if (g == NULL) return is_more_expected(m) || m->cat.lost_n > 0 ? KVP_RETRY_AFTER : KVP_NOT_FOUND;
     *group_out = g;
@@ -98,9 +98,9 @@ find_all(kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *recs
 static uint32_t
 grantable(const kvp_master_t *m, const kvp_session_t *s, uint32_t kind, const found_t *found)
 {
-    if (kind == KVP_PRESENT_GROUP) return kvp_ticket_grantable_groups(m, s, found->groups, found->n);
-    if (kind == KVP_PRESENT_RESERVE) return kvp_ticket_grantable(m, s, found->oids, found->n);
-    return kvp_ticket_may_take(m, s, found->oids, found->n) ? found->n : 0;
+    if (kind == KVP_PRESENT_GROUP) return kvp_ticket_grantable_groups(&m->prot, s, found->groups, found->n);
+    if (kind == KVP_PRESENT_RESERVE) return kvp_ticket_grantable(&m->prot, s, found->oids, found->n);
+    return kvp_ticket_may_take(&m->prot, s, found->oids, found->n) ? found->n : 0;
 }
 
 static uint64_t
@@ -109,9 +109,9 @@ take(kvp_master_t *m, kvp_session_t *s, const kvp_wire_present_t *like, const fo
     uint64_t ttl_ns = kvp_min_u64(KVP_MS(like->ttl_ms), m->ctx.conf.lease_ns);
 
     if (!KVP_RULE(PRESENT)) return 1;
-    if (like->kind == KVP_PRESENT_GROUP) return kvp_ticket_take_groups(m, s, found->groups, n, ttl_ns);
-    return kvp_ticket_take(m, s, like->kind == KVP_PRESENT_HOLD ? KVP_TICKET_HOLD : KVP_TICKET_RESERVE, found->oids, n,
-                           ttl_ns);
+    if (like->kind == KVP_PRESENT_GROUP) return kvp_ticket_take_groups(&m->prot, s, found->groups, n, ttl_ns);
+    return kvp_ticket_take(&m->prot, s, like->kind == KVP_PRESENT_HOLD ? KVP_TICKET_HOLD : KVP_TICKET_RESERVE,
+                           found->oids, n, ttl_ns);
 }
 
 static kvp_err_t

@@ -39,7 +39,7 @@ end_some_of(kvp_master_t *m, kvp_session_t *s)
     }
     while (!kvp_list_is_empty(&s->tickets)) {
         if (m->ctx.slice_left == 0) return false;
-        kvp_ticket_drop(m, kvp_list_first(&s->tickets, kvp_ticket_t, link));
+        kvp_ticket_drop(&m->prot, kvp_list_first(&s->tickets, kvp_ticket_t, link));
     }
     while (!kvp_list_is_empty(&s->pends)) /* whose last attempt ended in another way; they are few */
         kvp_pend_end(kvp_list_first(&s->pends, kvp_pend_t, link));
@@ -73,12 +73,12 @@ strip(kvp_master_t *m, kvp_session_t *s)
             m->ctx.st.nodes--;
     }
     if (is_unfinished) fence(m, s);
-    kvp_groups_abandon(m, s);
+    kvp_groups_abandon(&m->prot, s);
     kvp_list_del(&s->greeting);
     kvp_list_del(&s->strays); /* they stay in a ring of their own: nobody's word frees them now */
-    kvp_waiter_end_all(m, s); /* before what they wait for: nobody is answered any more */
+    kvp_waiter_end_all(&m->prot, s); /* before what they wait for: nobody is answered any more */
     kvp_remove_end_all(m, s);
-    kvp_lease_end(m, s, s->is_drained);
+    kvp_lease_end(&m->prot, s, s->is_drained);
     kvp_segments_lost(m, s);
     kvp_retire_lost(s);
     s->role = 0;
@@ -86,7 +86,7 @@ strip(kvp_master_t *m, kvp_session_t *s)
     kvp_list_add_tail(&m->over, &s->over);
     kvp_ctx_spend(&m->ctx, 1);
     kvp_session_end_some(m);
-    kvp_ticket_end_some(m);
+    kvp_ticket_end_some(&m->prot);
 }
 
 void

@@ -91,7 +91,8 @@ give_lease(kvp_master_t *m, kvp_session_t *s, uint64_t applied_seq, Kvp__Pb__Hea
     const kvp_digest_t *news;
 
     reply->grace_ms = (uint32_t)(m->ctx.conf.location_grace_ns / KVP_MS(1));
-    if (kvp_lease_renew(m, s, applied_seq)) reply->lease_ms = (uint32_t)(m->ctx.conf.location_lease_ns / KVP_MS(1));
+    if (kvp_lease_renew(&m->prot, s, applied_seq))
+        reply->lease_ms = (uint32_t)(m->ctx.conf.location_lease_ns / KVP_MS(1));
     news = kvp_lease_news(s->tenant, applied_seq, room, &reply->n);
     reply->revoke_seq = s->tenant->revoke_seq;
     reply->drop_all = news == NULL;

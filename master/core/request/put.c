@@ -27,7 +27,7 @@ check_worth(kvp_master_t *m, kvp_session_t *s, uint32_t oid)
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
     if (kvp_obj_up_n(&m->cat, o) == 0) return KVP_OK;
-    return kvp_group_hides(&m->cat, o) ? kvp_group_claim(m, s, oid) : KVP_ALREADY;
+    return kvp_group_hides(&m->cat, o) ? kvp_group_claim(&m->prot, s, oid) : KVP_ALREADY;
 }
 
 /* A committed object in the way: what a put, or an upsert, of its key is answered. */
@@ -48,7 +48,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
         kvp_obj_drop(m, oid, 0, NULL);
         return KVP_OK;
     }
-    kvp_victim_used(m, oid); /* so what an upsert replaces is not evicted for its sake first */
+    kvp_victim_used(&m->prot, oid); /* so what an upsert replaces is not evicted for its sake first */
     if (!is_upsert) return o->is_young == 0 ? KVP_ALREADY : KVP_RETRY_AFTER; /* not durable yet: nothing is promised */
     *over_out = oid;
     return KVP_OK;
@@ -125,14 +125,14 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const asked_t *asked)
     err = check_present(m, p, put, asked->keys, &over);
     count_present(m, err);
     if (err == KVP_OK) err = check_client(m, p, put);
-    if (err == KVP_OK && kvp_group_is_named(group)) err = kvp_group_may_join(m, s, group, over);
+    if (err == KVP_OK && kvp_group_is_named(group)) err = kvp_group_may_join(&m->prot, s, group, over);
     if (err != KVP_OK) return err;
 
     oid = kvp_objindex_make(m->cat.index, put->digest, asked->keys + put->key_at, (uint16_t)put->key_len);
     a = kvp_attempt_open(m, p, at, put, group, oid);
     if (over == KVP_OID_NONE) {
         kvp_objindex_link(m->cat.index, oid, put->digest);
-        if (kvp_group_is_named(group)) kvp_group_join(m, s, oid, group);
+        if (kvp_group_is_named(group)) kvp_group_join(&m->prot, s, oid, group);
     } else {
         kvp_attempt_draft(&m->cat, a, over); /* it joins when it takes the place of the old one */
     }
@@ -280,7 +280,7 @@ static bool
 may_commit(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a, uint32_t sealed)
 {
     if (a->epoch != a->tenant->epoch && KVP_RULE(BUMP_UNDER_WAY)) return false;
-    return keep_sealed(m, a, sealed) && kvp_group_enter(m, s, a) == KVP_OK;
+    return keep_sealed(m, a, sealed) && kvp_group_enter(&m->prot, s, a) == KVP_OK;
 }
 
 static kvp_err_t
@@ -323,9 +323,9 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     o->state = KVP_OBJ_COMMITTED;
     o->sum = commit->sum;
     o->pin = pin & 3u;
-    kvp_pin_count(m, o, (int64_t)kvp_obj_bytes(&m->cat, o));
-    kvp_group_committed(m, oid);
-    kvp_victim_used(m, oid);
+    kvp_pin_count(&m->prot, o, (int64_t)kvp_obj_bytes(&m->cat, o));
+    kvp_group_committed(&m->prot, oid);
+    kvp_victim_used(&m->prot, oid);
     m->ctx.st.objects++;
     kvp_obj_tenant(&m->cat, o)->objects++;
     m->ctx.st.commits++;
@@ -337,7 +337,7 @@ answer(kvp_master_t *m, kvp_session_t *s, const reply_t *reply, const int32_t *r
 {
     if (reply->waiter != NULL) {
         memcpy(reply->waiter->results, results, reply->n * sizeof *results);
-        kvp_waiter_arm(m, reply->waiter, wait);
+        kvp_waiter_arm(&m->prot, reply->waiter, wait);
     } else {
         kvp_reply_results(&m->peers, s, reply->ask, results, reply->n, sizeof *results);
     }

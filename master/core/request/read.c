@@ -103,12 +103,12 @@ kvp_on_get(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.n = msg->n;
     reply.is_leased = msg->wants_lease;
     reply.revoke_seq = s->tenant->revoke_seq;
-    if (!msg->no_hold && !kvp_ticket_may_take(m, s, found, found_n)) {
+    if (!msg->no_hold && !kvp_ticket_may_take(&m->prot, s, found, found_n)) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many objects held");
         kvp_pb_free(&pb, msg);
         return;
     }
-    if (!msg->no_hold) reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_HOLD, found, found_n, 0);
+    if (!msg->no_hold) reply.ticket = kvp_ticket_take(&m->prot, s, KVP_TICKET_HOLD, found, found_n, 0);
 
     out = kvp_reply_begin(&m->peers, s, &f->hdr, &reply.base, &at);
     append_found(m, s, oids, &reply, out);
@@ -125,7 +125,7 @@ count_probes(kvp_master_t *m, const uint32_t *oids, uint32_t n)
         kvp_obj_t *o = kvp_obj(m->cat.index, oids[i]);
 
         if (o->is_asking_counted != 0) continue; /* twice in one message */
-        kvp_victim_used(m, oids[i]);
+        kvp_victim_used(&m->prot, oids[i]);
         o->is_asking_counted = 1;
     }
 }
@@ -159,7 +159,7 @@ kvp_on_exists(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (flags[i] == 0 || msg->is_plain) continue;
         unit = kvp_victim_unit(&m->cat, oids[i]);
         if (kvp_obj(m->cat.index, unit)->is_asking_counted == 0) first[first_n++] = unit;
-        kvp_probe_leave(m, unit);
+        kvp_probe_leave(&m->prot, unit);
     }
     kvp_frame_end(out, at);
     count_probes(m, first, first_n);
@@ -189,7 +189,7 @@ kvp_on_used(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         uint32_t oid = kvp_objindex_find(m->cat.index, used[i].digest);
 
         if (used[i].reads == 0 || !is_found(m, s, oid)) continue;
-        kvp_victim_used(m, oid);
+        kvp_victim_used(&m->prot, oid);
         m->ctx.st.used++;
     }
     kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
@@ -208,7 +208,7 @@ static bool
 look_up(kvp_master_t *m, const kvp_session_t *s, kvp_digest_t digest, bool is_group, uint32_t at, looked_up_t *l)
 {
     if (!is_group) return is_found(m, s, l->oids[at]);
-    l->groups[at] = kvp_group_seen(m, s->tenant, digest);
+    l->groups[at] = kvp_group_seen(&m->prot, s->tenant, digest);
     return l->groups[at] != NULL;
 }
 
@@ -258,13 +258,13 @@ kvp_on_lookup(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     ttl_ns = msg->ttl_ms == 0 ? m->ctx.conf.lease_ns : kvp_min_u64(KVP_MS(msg->ttl_ms), m->ctx.conf.lease_ns);
     reply.found = find_all(m, s, msg, digests, &l);
     if (msg->is_groups) {
-        reply.granted = kvp_ticket_grantable_groups(m, s, l.groups, reply.found);
-        reply.ticket = kvp_ticket_take_groups(m, s, l.groups, reply.granted, ttl_ns);
+        reply.granted = kvp_ticket_grantable_groups(&m->prot, s, l.groups, reply.found);
+        reply.ticket = kvp_ticket_take_groups(&m->prot, s, l.groups, reply.granted, ttl_ns);
     } else {
-        reply.granted = kvp_ticket_grantable(m, s, l.oids, reply.found);
-        reply.ticket = kvp_ticket_take(m, s, KVP_TICKET_RESERVE, l.oids, reply.granted, ttl_ns);
+        reply.granted = kvp_ticket_grantable(&m->prot, s, l.oids, reply.found);
+        reply.ticket = kvp_ticket_take(&m->prot, s, KVP_TICKET_RESERVE, l.oids, reply.granted, ttl_ns);
     }
-    if (l.hole != NULL) kvp_ticket_note_hole(m, reply.ticket, *l.hole);
+    if (l.hole != NULL) kvp_ticket_note_hole(&m->prot, reply.ticket, *l.hole);
     reply.ttl_ms = (uint32_t)(ttl_ns / KVP_MS(1));
     reply.n = msg->is_prefix ? 0 : msg->n;
     m->ctx.st.lookups += msg->n;
@@ -291,7 +291,7 @@ kvp_on_release(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(&m->peers, s, "malformed Release");
     } else {
         for (uint32_t i = 0; i < msg->n; i++)
-            kvp_ticket_release(m, s, ids[i]);
+            kvp_ticket_release(&m->prot, s, ids[i]);
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_OK, "");
     }
     kvp_pb_free(&pb, msg);
@@ -369,8 +369,8 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
 {
     *stats_out = m->ctx.st;
     stats_out->term = m->ctx.term;
-    stats_out->probed_bytes = m->probes.bytes;
-    stats_out->young_probed_bytes = kvp_probe_young_bytes(m);
+    stats_out->probed_bytes = m->prot.probes.bytes;
+    stats_out->young_probed_bytes = kvp_probe_young_bytes(&m->prot);
     stats_out->memory_bytes = kvp_objindex_memory_bytes(m->cat.index) + m->slab_bytes + kvp_owed_memory_bytes(&m->log);
 }
 

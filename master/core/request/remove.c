@@ -59,7 +59,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
 
     if (!mode->is_forced && is_held && KVP_RULE(HOLD_AGAINST_REMOVAL)) return KVP_HELD;
     if (!mode->is_forced && kvp_takeover_may_ticket_name(&m->peers, o)) return KVP_RETRY_AFTER;
-    if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(m, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
+    if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(&m->prot, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
         return KVP_HELD;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_owed_stray(&m->log, digest, kvp_obj_version(o), w);
@@ -113,7 +113,7 @@ remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t diges
     }
     /* What a bump has hidden is gone when some node keeps that in mind. */
     if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->cat.index, oid)->state == KVP_OBJ_COMMITTED)
-        kvp_waiter_follow(m, w);
+        kvp_waiter_follow(&m->prot, w);
     kvp_owed_unknown(&m->log, digest, UINT64_MAX, w);
     kvp_ledger_unknown(&m->log, digest);
 }
@@ -158,7 +158,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             remove_absent(m, s->tenant, oid, digests[i], &mode, w);
         if (w != NULL) w->results[i] = err;
     }
-    if (w != NULL) kvp_waiter_arm(m, w, msg->wait);
+    if (w != NULL) kvp_waiter_arm(&m->prot, w, msg->wait);
     kvp_pb_free(&pb, msg);
 }
 
@@ -294,7 +294,7 @@ job_step(kvp_master_t *m, kvp_job_t *job)
     job_free(m, job);
     if (w == NULL) return;
     if (!is_ok) w->err = KVP_BAD_PATTERN;
-    kvp_waiter_arm(m, w, false);
+    kvp_waiter_arm(&m->prot, w, false);
 }
 
 void
@@ -305,7 +305,7 @@ kvp_remove_end_all(kvp_master_t *m, kvp_session_t *s)
         kvp_waiter_t *w = job->waiter;
 
         job_free(m, job);
-        kvp_waiter_dead(m, w);
+        kvp_waiter_dead(&m->prot, w);
     }
 }
 
@@ -412,14 +412,14 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         t->epoch++;
         t->min_version = kvp_gen_make(m->ctx.term, m->cat.gen_seq);
         w = kvp_waiter_open(s, &f->hdr, 0);
-        kvp_waiter_told(m, w);
+        kvp_waiter_told(&m->prot, w);
         w->has_strays = kvp_owed_bumped(&m->log, t) && !kvp_journal_remembers(&m->log);
         kvp_journal_bumped(&m->log, t);
         if (KVP_RULE(BUMP_REVOKES)) (void)kvp_revoke_all(t);
         kvp_bump_sweep(m, t);
         w->epoch = t->epoch;
         w->wait_ms = msg->wait_ms;
-        kvp_waiter_arm(m, w, true);
+        kvp_waiter_arm(&m->prot, w, true);
     }
     kvp_pb_free(&pb, msg);
 }

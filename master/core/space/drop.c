@@ -21,12 +21,12 @@ kvp_obj_del_place(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
     bool is_first = ext != NULL && ext->more_n > 0 && kvp_obj_place(&m->cat, o).generation == at->generation;
     bool was_listed;
 
-    kvp_pin_count(m, o, -(int64_t)bytes);
-    kvp_group_bytes(m, o, -(int64_t)bytes);
+    kvp_pin_count(&m->prot, o, -(int64_t)bytes);
+    kvp_group_bytes(&m->prot, o, -(int64_t)bytes);
     was_listed = is_first && kvp_victim_is_listed(o); /* on a list of the segment that it leaves, perhaps */
-    if (is_first) kvp_victim_removed(m, oid);
+    if (is_first) kvp_victim_removed(&m->prot, oid);
     kvp_replica_del(&m->cat, oid, at);
-    if (was_listed) kvp_victim_used(m, oid);
+    if (was_listed) kvp_victim_used(&m->prot, oid);
 }
 
 static void
@@ -44,8 +44,8 @@ drop(kvp_master_t *m, uint32_t oid, const leave_t *leave)
     }
     if (o->state != KVP_OBJ_DRAFT) kvp_objindex_unlink(m->cat.index, oid);
     if (heir != NULL) kvp_attempt_inherit(&m->cat, heir);
-    kvp_victim_removed(m, oid);
-    kvp_group_leave(m, oid);
+    kvp_victim_removed(&m->prot, oid);
+    kvp_group_leave(&m->prot, oid);
     kvp_ctx_spend(&m->ctx, 1 + n);
     for (uint32_t i = n; i-- > 0;) {
         kvp_retire_t *r;

@@ -162,7 +162,7 @@ end_wait(kvp_master_t *m, kvp_retire_t *r)
     if (w == NULL) return;
     kvp_list_del(&r->of_waiter);
     r->waiter = NULL;
-    kvp_waiter_dead(m, w);
+    kvp_waiter_dead(&m->prot, w);
 }
 
 /* The record's own end; what becomes of the extent is the caller's. */

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What keeps objects from being evicted, and in which order the others go.
+ */
+#ifndef KVP_MASTER_CORE_PROTECT_PROTECTION_H
+#define KVP_MASTER_CORE_PROTECT_PROTECTION_H
+
+#include "common/list.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/htab.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/catalog/index.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/policy.h"
+#include "master/core/session/peers.h"
+
+#define KVP_PROBE_TICK_NS KVP_MS(100)
+
+typedef struct {
+    kvp_objlist_t list;
+    uint64_t bytes;
+} kvp_probe_slot_t;
+
+typedef struct {
+    uint64_t tick;
+    uint64_t seen; /* the time that was looked at last, in ticks */
+    uint64_t first; /* nothing in the ring is from before */
+    uint64_t n, bytes; /* objects aside, and what their end would give */
+    uint16_t lasts; /* ticks */
+    uint32_t ring_n;
+    kvp_probe_slot_t *ring; /* aside, by the tick of the first probe, modulo ring_n */
+    kvp_objlist_t older;
+    uint32_t cursor; /* the next of these that is looked at */
+} kvp_probes_t;
+
+/* What keeps objects from going: tickets, leases, probes, pins and groups, and the lists of what may go. */
+typedef struct kvp_protect {
+    kvp_ctx_t *ctx; /* borrowed, */
+    kvp_interim_t *log; /* and these */
+    kvp_catalog_t *cat;
+    kvp_peers_t *peers;
+
+    const kvp_policy_ops_t *policy;
+    kvp_objlist_t pinned; /* what goes after all that is on the tenants' lists: pinned softly, in the order of uses */
+    kvp_probes_t probes;
+
+    kvp_list_t leases, leasing;
+    kvp_heap_t waiters; /* by the time when they are answered come what may */
+    kvp_list_t keeping; /* waiters whose tombstones no node has said to keep, by rising kept_after */
+
+    kvp_ptab_t tickets;
+    uint64_t ticket_seq;
+    kvp_list_t ending; /* tickets that let go of their objects */
+    kvp_heap_t expiries; /* reservations, by the time when they end */
+
+    kvp_htab_t groups;
+    uint64_t groups_seed;
+    kvp_list_t doomed; /* memberships: their objects are still to be dropped */
+    kvp_list_t leavers; /* memberships whose owner's session is over */
+    kvp_list_t orphans; /* that were reported, and whose group is not whole */
+    uint64_t doomed_bytes;
+} kvp_protect_t;
+
+#endif
