@@ -17,7 +17,7 @@ check_extents(const kvp_master_t *m, const kvp_chunk_t *c)
 
         if (!kvp_slab_is_allocated(c->slab, slot)) continue;
         if ((owner & KVP_RETIRING_BIT) != 0) {
-            const kvp_retire_t *r = kvp_ptab_get(&m->retires, owner & ~KVP_RETIRING_BIT);
+            const kvp_retire_t *r = kvp_ptab_get(&m->space.retires, owner & ~KVP_RETIRING_BIT);
 
             if (r == NULL || r->chunk != c || r->slot != slot) return "a retiring extent has no record";
         } else {
@@ -56,7 +56,7 @@ add_chunk(const kvp_master_t *m, const kvp_chunk_t *c, sums_t *sums)
     for (uint32_t slot = kvp_slab_first(c->slab); slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
         if (!kvp_slab_is_allocated(c->slab, slot)) continue;
         sums->used += kvp_slab_len(c->slab, slot);
-        if (kvp_retire_of(m, c, slot) != NULL) continue;
+        if (kvp_retire_of(&m->space, c, slot) != NULL) continue;
         sums->objects++;
         sums->held += kvp_obj(m->cat.index, kvp_slab_owner(c->slab, slot))->tickets;
     }
@@ -501,8 +501,8 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
         sums[kvp_obj_tenant(&m->cat, o)->number].objects++;
         sums[kvp_obj_tenant(&m->cat, o)->number].pinned[o->pin] += kvp_obj_bytes(&m->cat, o);
     }
-    for (uint32_t i = 0; i < m->retires.limit; i++) {
-        const kvp_retire_t *r = kvp_ptab_get(&m->retires, i);
+    for (uint32_t i = 0; i < m->space.retires.limit; i++) {
+        const kvp_retire_t *r = kvp_ptab_get(&m->space.retires, i);
 
         if (r != NULL && r->owner == 0) sums[r->chunk->tenant->number].going += r->bytes;
     }

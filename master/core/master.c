@@ -26,6 +26,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->peers.ctx = &m->ctx;
     m->peers.cat = &m->cat;
     m->prot = (kvp_protect_t){.ctx = &m->ctx, .log = &m->log, .cat = &m->cat, .peers = &m->peers};
+    m->space = (kvp_space_t){.ctx = &m->ctx, .log = &m->log, .cat = &m->cat, .peers = &m->peers, .prot = &m->prot};
     m->ctx.conf = *conf;
     if (m->ctx.conf.lease_ns == 0) m->ctx.conf.lease_ns = KVP_MS(10000);
     if (m->ctx.conf.session_ttl_ns == 0) m->ctx.conf.session_ttl_ns = KVP_MS(10000);
@@ -47,8 +48,9 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->peers.old_leases_end_ns = m->ctx.conf.had_master ? now_ns + m->ctx.conf.location_grace_ns : now_ns;
     if (m->ctx.conf.had_master) m->peers.rebuild_until_ns = now_ns + m->ctx.conf.node_grace_ns;
     if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(&m->peers);
-    m->undead = kvp_table_alloc(KVP_UNDEAD_KEYS, sizeof *m->undead); /* touched as it is used: a core is made quickly */
-    if (m->undead == NULL) kvp_panic("out of memory: counters of keys");
+    m->space.undead =
+        kvp_table_alloc(KVP_UNDEAD_KEYS, sizeof *m->space.undead); /* touched as it is used: a core is made quickly */
+    if (m->space.undead == NULL) kvp_panic("out of memory: counters of keys");
     m->cat.index = kvp_objindex_create(conf->seed);
     kvp_objlist_init(&m->prot.pinned, KVP_OBJLIST_PINNED);
     kvp_objindex_set_time(m->cat.index, now_ns);
@@ -57,19 +59,19 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->peers.born);
     kvp_list_init(&m->peers.dirty);
     kvp_list_init(&m->cat.segments);
-    kvp_list_init(&m->sending);
+    kvp_list_init(&m->space.sending);
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
         kvp_list_init(&m->pends[i]);
     kvp_list_init(&m->prot.ending);
     kvp_list_init(&m->log.greeting);
     kvp_list_init(&m->prot.keeping);
     kvp_list_init(&m->over);
-    kvp_list_init(&m->graves);
+    kvp_list_init(&m->space.graves);
     kvp_list_init(&m->clearings);
     kvp_list_init(&m->cat.owners);
     kvp_list_init(&m->cat.taking);
     kvp_list_init(&m->waiting);
-    kvp_list_init(&m->claims_ready);
+    kvp_list_init(&m->space.claims_ready);
     kvp_list_init(&m->prot.leases);
     kvp_list_init(&m->prot.leasing);
     kvp_list_init(&m->jobs);
@@ -94,16 +96,16 @@ kvp_master_destroy(kvp_master_t *m)
         kvp_segment_t *g = kvp_list_first(&m->cat.segments, kvp_segment_t, link);
 
         while (!kvp_list_is_empty(&g->retires))
-            kvp_retire_forget(m, kvp_list_first(&g->retires, kvp_retire_t, link));
+            kvp_retire_forget(&m->space, kvp_list_first(&g->retires, kvp_retire_t, link));
         for (uint32_t i = g->purge_chunk; i < g->chunk_n; i++) {
             kvp_slab_destroy(g->chunks[i].slab);
             kvp_slab_destroy(g->chunks[i].long_keys);
             kvp_place_forget_sealed(&g->chunks[i]);
         }
         kvp_report_free(m, g);
-        kvp_segment_free(m, g);
+        kvp_segment_free(&m->space, g);
     }
-    kvp_place_bury_some(m);
+    kvp_place_bury_some(&m->space);
     kvp_groups_fini(&m->prot);
     kvp_objindex_destroy(m->cat.index);
     kvp_remove_fini(m);
@@ -118,9 +120,9 @@ kvp_master_destroy(kvp_master_t *m)
     kvp_ptab_fini(&m->cat.chunks);
     kvp_ptab_fini(&m->cat.attempts);
     kvp_ptab_fini(&m->prot.tickets);
-    kvp_ptab_fini(&m->retires);
+    kvp_ptab_fini(&m->space.retires);
     kvp_buf_fini(&m->peers.unwanted);
-    kvp_table_free(m->undead, KVP_UNDEAD_KEYS, sizeof *m->undead);
+    kvp_table_free(m->space.undead, KVP_UNDEAD_KEYS, sizeof *m->space.undead);
     kvp_heap_fini(&m->prot.expiries);
     kvp_umap_fini(&m->cat.up_hosts);
     kvp_heap_fini(&m->cat.up_chunks);
@@ -169,7 +171,7 @@ settle(kvp_master_t *m)
     kvp_pin_trim(&m->prot);
     kvp_evict_ahead(m);
     kvp_owed_flush(&m->log); /* first: a node keeps in mind what its extents told, before these are dead */
-    kvp_retire_flush(m);
+    kvp_retire_flush(&m->space);
     kvp_put_windows_free(m);
 }
 
@@ -216,7 +218,7 @@ slice(kvp_master_t *m, uint32_t which)
         kvp_segment_tick(m);
         break;
     case 6:
-        kvp_place_bury_some(m);
+        kvp_place_bury_some(&m->space);
         break;
     case 7:
         kvp_clear_tick(m);
@@ -261,12 +263,14 @@ kvp_master_has_work(const kvp_master_t *m)
 {
     bool is_searching = m->ctx.has_space_news && !kvp_list_is_empty(&m->waiting);
     bool is_ending = !kvp_list_is_empty(&m->prot.ending) || !kvp_list_is_empty(&m->over) ||
-                     !kvp_list_is_empty(&m->graves) || !kvp_list_is_empty(&m->log.greeting);
+                     !kvp_list_is_empty(&m->space.graves) || !kvp_list_is_empty(&m->log.greeting);
 
-    if (m->has_clear_news || m->has_take_news || m->closing > 0 || kvp_journal_has_work(&m->log)) return true;
-    if (is_searching || is_ending || m->ctx.is_behind || m->has_orders || m->dropping > 0) return true;
+    if (m->space.has_clear_news || m->space.has_take_news || m->closing > 0 || kvp_journal_has_work(&m->log))
+        return true;
+    if (is_searching || is_ending || m->ctx.is_behind || m->space.has_orders || m->dropping > 0) return true;
     if (m->is_leaving || m->log.is_touching) return true;
-    return m->has_aside || kvp_pin_is_over(&m->prot) || kvp_groups_have_work(&m->prot) || !kvp_list_is_empty(&m->jobs);
+    return m->space.has_aside || kvp_pin_is_over(&m->prot) || kvp_groups_have_work(&m->prot) ||
+           !kvp_list_is_empty(&m->jobs);
 }
 
 /* ---- input */

@@ -11,6 +11,7 @@
 #define KVP_MASTER_CORE_STATE_H
 
 #include "common/mutate.h"
+#include "master/core/space/space.h"
 #include "master/core/protect/protection.h"
 #include "master/core/session/peers.h"
 #include "master/core/catalog/catalog.h"
@@ -69,6 +70,7 @@
 #include <string.h>
 
 struct kvp_master {
+    kvp_space_t space;
     kvp_protect_t prot;
     kvp_peers_t peers;
     kvp_catalog_t cat;
@@ -78,31 +80,20 @@ struct kvp_master {
     char unix_path[256];
     uint64_t ticked_ns;
     uint64_t started_ns;
-    bool has_take_news; /* a chunk that is taken may be empty, or its walk goes on */
-    kvp_ptab_t retires;
-    kvp_list_t sending, waiting, jobs;
+    kvp_list_t waiting, jobs;
     kvp_list_t over; /* sessions, while they have attempts or tickets */
     kvp_list_t pends[KVP_PUT_WHEEL]; /* by the tick of their due_ns */
     uint64_t put_tick; /* the last one looked at */
     bool is_leaving; /* some windows are still to be given up, in segments that take no puts */
-    bool has_aside; /* victims put aside are on their way back */
     kvp_takes_t takes; /* of the key for which it is, as the next */
     uint32_t met;
-    bool has_orders; /* that may go out, and did not for want of budget */
-    uint32_t *undead; /* KVP_UNDEAD_KEYS: extents of keys that may still be read where the key is gone */
     uint64_t waiting_attempts; /* of which some copy has no place yet */
     uint64_t claims; /* keys that wait for a window of theirs */
-    kvp_list_t claims_ready; /* windows that are free, until their puts hear of it */
-    uint64_t slab_bytes; /* memory of all allocators of chunks */
     uint32_t turn; /* whose slice comes first in a step */
-    kvp_list_t graves;
     kvp_list_t clearings;
-    bool has_clear_news; /* a window that is cleared may be free, or its walk goes on */
     uint32_t dropping; /* segments being purged */
     uint32_t reports; /* under way */
     uint32_t closing; /* of these, behind their last page */
-    uint64_t gaps; /* extents that a writer of an older term might still store to */
-    uint64_t gaps_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
     uint32_t dropped_term; /* in which a segment was dropped last; 0 = none was */
     uint8_t spoiled[KVP_SPOILED_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
     uint32_t spoiled_at;

@@ -30,7 +30,7 @@ kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, 
     k->clear_end_ns = m->ctx.now_ns + GIVE_UP_NS;
     c->clearing = &k->claim;
     kvp_list_add_tail(&m->clearings, &k->clearing);
-    m->has_clear_news = true;
+    m->space.has_clear_news = true;
 }
 
 /* Evicts what lies in the extent. False where that cannot be now. */
@@ -40,7 +40,7 @@ clear_extent(kvp_master_t *m, const kvp_pkey_t *k, uint32_t slot)
     const kvp_chunk_t *c = k->claim.chunk;
     uint32_t oid = kvp_slab_owner(c->slab, slot);
 
-    if (oid == KVP_SLAB_NONE || kvp_retire_of(m, c, slot) != NULL) return true;
+    if (oid == KVP_SLAB_NONE || kvp_retire_of(&m->space, c, slot) != NULL) return true;
     if (!kvp_evict_may_go(m, k, oid)) return false;
     m->ctx.st.evict_foreground++;
     m->ctx.st.evict_window++;
@@ -100,13 +100,13 @@ clear_some(kvp_master_t *m, kvp_pkey_t *k)
 void
 kvp_clear_tick(kvp_master_t *m)
 {
-    m->has_clear_news = false;
+    m->space.has_clear_news = false;
     kvp_list_foreach_safe (pos, tmp, &m->clearings) {
         kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, clearing);
 
         if (k->claim.chunk->segment->state != KVP_SEG_UP) continue; /* it is about to be given up */
         if (!clear_some(m, k)) {
-            m->has_clear_news = true;
+            m->space.has_clear_news = true;
             return;
         }
     }
@@ -134,14 +134,14 @@ is_eligible(const kvp_master_t *m, const kvp_pkey_t *k, const kvp_chunk_t *c, ui
     return c != NULL && c->slab != NULL && c->tenant != NULL && c->tenant != k->attempt->tenant &&
            (c->tenant->chunks > 1 || most == 1) && c->clearing == NULL && c->taker == NULL &&
            c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(&m->cat, c->segment) &&
-           kvp_place_may_lie(m, k->attempt, &k->pend->wish, c->segment) &&
+           kvp_place_may_lie(&m->space, k->attempt, &k->pend->wish, c->segment) &&
            c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
 }
 
 static bool
 may_extent_go(const kvp_master_t *m, const kvp_pkey_t *k, const kvp_chunk_t *c, uint32_t slot)
 {
-    const kvp_retire_t *r = kvp_retire_of(m, c, slot);
+    const kvp_retire_t *r = kvp_retire_of(&m->space, c, slot);
 
     if (!kvp_slab_is_allocated(c->slab, slot)) return true;
     if (r != NULL) return r->claim == NULL && r->owner == 0;

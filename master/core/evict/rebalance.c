@@ -126,7 +126,7 @@ begin(kvp_master_t *m, kvp_tenant_t *t, kvp_chunk_t *c)
     c->taker = t;
     t->refs++;
     kvp_list_add_tail(&m->cat.taking, &t->take.link);
-    m->has_take_news = true;
+    m->space.has_take_news = true;
 }
 
 /* The chunk is open again, to whoever has it then. */
@@ -175,7 +175,7 @@ static may_go_t
 may_extent_go(kvp_master_t *m, kvp_take_t *take, uint32_t slot)
 {
     const kvp_slab_t *slab = take->chunk->slab;
-    const kvp_retire_t *r = kvp_retire_of(m, take->chunk, slot);
+    const kvp_retire_t *r = kvp_retire_of(&m->space, take->chunk, slot);
     const kvp_obj_t *o, *unit;
     uint32_t oid;
 
@@ -240,7 +240,7 @@ clear(kvp_master_t *m, kvp_take_t *take)
         take->slot = slot;
         if (m->ctx.work_left == 0 || m->ctx.slice_left == 0) return false;
         m->ctx.work_left--;
-        if (!kvp_slab_is_allocated(c->slab, slot) || kvp_retire_of(m, c, slot) != NULL) continue;
+        if (!kvp_slab_is_allocated(c->slab, slot) || kvp_retire_of(&m->space, c, slot) != NULL) continue;
         if (may_extent_go(m, take, slot) == GOES)
             kvp_evict_unit(m, kvp_slab_owner(c->slab, slot));
         else
@@ -301,10 +301,10 @@ go_on(kvp_master_t *m, kvp_tenant_t *t)
 void
 kvp_share_tick(kvp_master_t *m)
 {
-    m->has_take_news = false;
+    m->space.has_take_news = false;
     kvp_list_foreach_safe (pos, tmp, &m->cat.taking) {
         if (!go_on(m, kvp_container_of(pos, kvp_tenant_t, take.link))) {
-            m->has_take_news = true;
+            m->space.has_take_news = true;
             return;
         }
     }

@@ -18,7 +18,7 @@ typedef struct {
 static kvp_err_t
 pkey_try(kvp_master_t *m, kvp_pkey_t *k)
 {
-    kvp_err_t err = kvp_place_alloc(m, k->attempt, &k->pend->wish);
+    kvp_err_t err = kvp_place_alloc(&m->space, k->attempt, &k->pend->wish);
 
     if (err == KVP_OK) {
         kvp_pkey_done(m, k);

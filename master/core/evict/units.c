@@ -8,7 +8,7 @@ kvp_evict_one(kvp_master_t *m, uint32_t oid)
 {
     m->ctx.st.evictions++;
     m->ctx.st.evicted_bytes += kvp_obj_len(&m->cat, kvp_obj(m->cat.index, oid));
-    kvp_obj_drop(m, oid, 0, NULL);
+    kvp_obj_drop(&m->space, oid, 0, NULL);
 }
 
 void
@@ -27,7 +27,7 @@ drop_doomed(kvp_master_t *m)
         if (kvp_group_member(&m->cat, kvp_obj(m->cat.index, oid))->group->is_evicted)
             kvp_evict_one(m, oid);
         else
-            kvp_obj_drop(m, oid, 0, NULL);
+            kvp_obj_drop(&m->space, oid, 0, NULL);
         kvp_ctx_space_news(&m->ctx);
     }
 }

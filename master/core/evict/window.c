@@ -59,8 +59,8 @@ is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     kvp_takes_t kind;
     uint32_t unit;
 
-    if (is_free(c, slot)) return !kvp_place_is_promised(m, c, slot, KVP_SLAB_NONE);
-    r = kvp_retire_of(m, c, slot);
+    if (is_free(c, slot)) return !kvp_place_is_promised(&m->space, c, slot, KVP_SLAB_NONE);
+    r = kvp_retire_of(&m->space, c, slot);
     if (r != NULL) return r->claim == NULL && r->owner == 0;
     /* Held or not: better that it goes than no new one. */
     if (kvp_slab_owner(c->slab, slot) == wanted->attempt->over) return true;
@@ -100,7 +100,7 @@ cost_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted
 {
     uint32_t oid, age;
 
-    if (is_free(c, slot) || kvp_retire_of(m, c, slot) != NULL) return 0;
+    if (is_free(c, slot) || kvp_retire_of(&m->space, c, slot) != NULL) return 0;
     oid = kvp_slab_owner(c->slab, slot);
     age = oid == wanted->attempt->over ? 0 : age_of(m, oid);
     if (age >= wanted->free_age) return 0;
@@ -191,7 +191,7 @@ static bool
 may_hold(const kvp_master_t *m, const kvp_chunk_t *c, const wanted_t *wanted)
 {
     return takes_windows(m, c) && kvp_place_is_open_to(c, wanted->attempt->tenant) &&
-           kvp_place_may_lie(m, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
+           kvp_place_may_lie(&m->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
            c->bytes >= kvp_slab_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
@@ -207,7 +207,7 @@ static bool
 is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
 {
     return takes_windows(m, c) && kvp_place_is_own(c, wanted->attempt->tenant) &&
-           kvp_place_may_lie(m, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
+           kvp_place_may_lie(&m->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
            fits(c, victim->slot, victim->slot, wanted->len) &&
            (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
 }
@@ -241,7 +241,8 @@ copy_for(kvp_master_t *m, uint32_t oid, const wanted_t *wanted)
     for (uint32_t i = 0; n > 1 && i < n; i++) {
         const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
 
-        if (takes_windows(m, c) && kvp_place_may_lie(m, wanted->attempt, &wanted->attempt->pend->wish, c->segment))
+        if (takes_windows(m, c) &&
+            kvp_place_may_lie(&m->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment))
             return places[i];
     }
     return places[0];
@@ -421,7 +422,7 @@ search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
         kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at.chunk);
 
         if (!takes_windows(m, c) || !kvp_place_is_own(c, t) ||
-            !kvp_place_may_lie(m, wanted->attempt, &wanted->attempt->pend->wish, c->segment) ||
+            !kvp_place_may_lie(&m->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) ||
             !gives_key_room(c, &at, wanted))
             continue;
         *best = own_extent(c, &at);
@@ -454,7 +455,7 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
     m->claims++;
     kvp_list_add_tail(&w->chunk->segment->claims, &k->claim.of_segment);
     do {
-        kvp_retire_t *r = kvp_retire_of(m, w->chunk, slot);
+        kvp_retire_t *r = kvp_retire_of(&m->space, w->chunk, slot);
 
         next = kvp_slab_next(slab, slot);
         if (r == NULL && !is_free(w->chunk, slot)) {
@@ -465,7 +466,7 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
                 kvp_evict_one(m, k->attempt->over); /* for the sake of one member the others need not go */
             else
                 kvp_evict_unit(m, kvp_slab_owner(slab, slot));
-            r = kvp_retire_of(m, w->chunk, slot);
+            r = kvp_retire_of(&m->space, w->chunk, slot);
         }
         if (r != NULL) {
             r->claim = &k->claim;
@@ -509,14 +510,14 @@ take_window(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
 bool
 kvp_evict_is_early(const kvp_master_t *m)
 {
-    return (m->gaps > 0 && m->ctx.now_ns < m->gaps_due_ns) || kvp_takeover_may_tickets_come(&m->peers);
+    return (m->space.gaps > 0 && m->ctx.now_ns < m->space.gaps_due_ns) || kvp_takeover_may_tickets_come(&m->peers);
 }
 
 void
 kvp_evict_tick(kvp_master_t *m)
 {
-    if ((m->gaps_due_ns == 0 && m->peers.presents_due_ns == 0) || kvp_evict_is_early(m)) return;
-    m->gaps_due_ns = 0;
+    if ((m->space.gaps_due_ns == 0 && m->peers.presents_due_ns == 0) || kvp_evict_is_early(m)) return;
+    m->space.gaps_due_ns = 0;
     m->peers.presents_due_ns = 0;
     kvp_ctx_space_news(&m->ctx);
 }

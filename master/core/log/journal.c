@@ -261,7 +261,7 @@ release_retires(kvp_master_t *m)
 
         if (r->after > j->durable) return true;
         if (m->ctx.slice_left == 0) return false;
-        kvp_retire_go_on(m, r);
+        kvp_retire_go_on(&m->space, r);
     }
     return true;
 }

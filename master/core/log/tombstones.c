@@ -419,7 +419,7 @@ kvp_owed_stray(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_wa
 {
     kvp_master_t *m = log->core;
 
-    if (w == NULL || kvp_journal_remembers(&m->log) || !kvp_retire_is_readable(m, digest.hi)) return;
+    if (w == NULL || kvp_journal_remembers(&m->log) || !kvp_retire_is_readable(&m->space, digest.hi)) return;
     kvp_ctx_spend(&m->ctx, TOMB_RECORDS);
     if (kvp_digestmap_at(&m->log.strays, digest) == NULL) {
         if (m->log.strays.n >= STRAYS_MAX || !raise_to(&m->log.tombs, digest, version, TOMBS_MAX)) return;
@@ -443,7 +443,7 @@ pay_strays(kvp_master_t *m)
         const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->log.strays, &m->log.strays_at);
         kvp_digest_t digest;
 
-        if (found == NULL || kvp_retire_is_readable(m, found->digest.hi)) continue;
+        if (found == NULL || kvp_retire_is_readable(&m->space, found->digest.hi)) continue;
         digest = found->digest;
         (void)kvp_digestmap_del(&m->log.strays, digest);
         unref(m, digest);
@@ -510,7 +510,7 @@ kvp_owed_learn(kvp_interim_t *log, const kvp_wire_tomb_t *tomb)
     if (oid == KVP_OID_NONE || kvp_obj(m->cat.index, oid)->state != KVP_OBJ_COMMITTED) return;
     if (kvp_obj_version(kvp_obj(m->cat.index, oid)) > tomb->version) return;
     (void)kvp_revoke(kvp_obj_tenant(&m->cat, kvp_obj(m->cat.index, oid)), tomb->digest);
-    kvp_obj_drop(m, oid, 0, NULL);
+    kvp_obj_drop(&m->space, oid, 0, NULL);
 }
 
 static bool

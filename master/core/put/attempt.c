@@ -85,7 +85,7 @@ drop(kvp_master_t *m, kvp_attempt_t *a, uint64_t owner, kvp_waiter_t *waiter)
 
     if (a->over != KVP_OID_NONE) kvp_attempt_part(&m->cat, a);
     kvp_attempt_close(m, a);
-    kvp_obj_drop(m, oid, owner, waiter);
+    kvp_obj_drop(&m->space, oid, owner, waiter);
     m->ctx.st.aborts++;
 }
 
@@ -120,7 +120,8 @@ take_from_silent(kvp_master_t *m, kvp_attempt_t *a)
     kvp_attempt_abort(m, a, false, KVP_ABORTED);
     m->ctx.st.put_taken++;
     for (uint32_t i = 0; i < n && p == NULL; i++)
-        kvp_retire_stray(kvp_retire_of(m, kvp_ptab_get(&m->cat.chunks, places[i].chunk), places[i].slot), s, id);
+        kvp_retire_stray(kvp_retire_of(&m->space, kvp_ptab_get(&m->cat.chunks, places[i].chunk), places[i].slot), s,
+                         id);
     if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
 }
 
@@ -156,8 +157,8 @@ kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
         drop(m, a, 0, NULL);
         return;
     }
-    kvp_obj_del_place(m, oid, at);
-    (void)kvp_retire_place(m, at, 0, NULL);
+    kvp_obj_del_place(&m->space, oid, at);
+    (void)kvp_retire_place(&m->space, at, 0, NULL);
     if (a->pend == NULL) return;
     a->pend->objs[a->at].nloc--;
     a->pend->grants--;

@@ -234,7 +234,7 @@ static void
 unclaim(kvp_master_t *m, kvp_pkey_t *k)
 {
     if (k->claim.chunk == NULL) return;
-    kvp_retire_unclaim(m, &k->claim);
+    kvp_retire_unclaim(&m->space, &k->claim);
     end_evacuation(k);
     k->pend->claims--;
     m->claims--;
@@ -314,7 +314,7 @@ kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k)
 
     unclaim(m, k);
     /* Its turn to leave a segment that takes no puts any more may not have come yet. */
-    if (c->segment->state == KVP_SEG_UP && kvp_place_alloc_in(m, c, k->oid) == KVP_OK)
+    if (c->segment->state == KVP_SEG_UP && kvp_place_alloc_in(&m->space, c, k->oid) == KVP_OK)
         kvp_pkey_done(m, k);
     else
         kvp_pkey_restart(m, k);
@@ -323,8 +323,8 @@ kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k)
 void
 kvp_put_windows_free(kvp_master_t *m)
 {
-    while (!kvp_list_is_empty(&m->claims_ready)) {
-        kvp_list_t *first = m->claims_ready.next;
+    while (!kvp_list_is_empty(&m->space.claims_ready)) {
+        kvp_list_t *first = m->space.claims_ready.next;
 
         kvp_list_del(first);
         kvp_pkey_window_free(m, kvp_list_entry(first, kvp_pkey_t, claim.ready));

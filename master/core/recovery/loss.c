@@ -30,7 +30,7 @@ kvp_segments_lost(kvp_master_t *m, kvp_session_t *node)
         g->lost_ns = m->ctx.now_ns;
         g->lost_stall_ns = m->ctx.stall_ns;
         g->unmount_conn = 0;
-        kvp_segment_set_state(m, g, KVP_SEG_LOST);
+        kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
         (void)kvp_evict_leave_segment(m, g);
     }
 }
@@ -44,7 +44,7 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
     g->is_dropped = true;
     m->dropped_term = m->ctx.term;
     m->cat.known_bytes -= g->size_bytes;
-    kvp_segment_set_state(m, g, KVP_SEG_LOST);
+    kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
     (void)kvp_evict_leave_segment(m, g);
     kvp_segment_detach(g);
     g->purge_slot = KVP_SLAB_NONE;
@@ -64,11 +64,11 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
     if (kvp_obj(m->cat.index, oid)->state != KVP_OBJ_COMMITTED) {
         kvp_attempt_lose_copy(m, oid, &places[i]);
     } else if (n > 1) {
-        kvp_obj_del_place(m, oid, &places[i]);
-        (void)kvp_retire_place(m, &places[i], 0, NULL);
+        kvp_obj_del_place(&m->space, oid, &places[i]);
+        (void)kvp_retire_place(&m->space, &places[i], 0, NULL);
     } else {
         m->ctx.st.purged++;
-        kvp_obj_lose(m, oid);
+        kvp_obj_lose(&m->space, oid);
     }
 }
 
@@ -77,17 +77,17 @@ static void
 purge_extent(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 {
     if (!kvp_slab_is_allocated(c->slab, slot)) return;
-    if (kvp_retire_of(m, c, slot) == NULL) kvp_copy_lose(m, c, slot);
-    kvp_retire_forget(m, kvp_retire_of(m, c, slot));
+    if (kvp_retire_of(&m->space, c, slot) == NULL) kvp_copy_lose(m, c, slot);
+    kvp_retire_forget(&m->space, kvp_retire_of(&m->space, c, slot));
 }
 
 static void
 purge_chunk(kvp_master_t *m, kvp_chunk_t *c)
 {
     if (c->segment == NULL) return; /* it was never used */
-    kvp_place_chunk_leave(m, c);
+    kvp_place_chunk_leave(&m->space, c);
     kvp_ptab_del(&m->cat.chunks, c->number);
-    kvp_place_chunk_fini(m, c);
+    kvp_place_chunk_fini(&m->space, c);
 }
 
 /* True when everything in the segment is gone, and no put waits for a part of it. Physical order is stable meanwhile: nothing is freed in its allocators. */
@@ -116,7 +116,7 @@ purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 static void
 watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {
-    bool is_slow = g->state == KVP_SEG_UP && kvp_retire_is_late(m, g->node);
+    bool is_slow = g->state == KVP_SEG_UP && kvp_retire_is_late(&m->space, g->node);
 
     if (is_slow != g->is_slow) {
         g->is_slow = is_slow;
@@ -125,7 +125,7 @@ watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         kvp_ctx_space_news(&m->ctx);
     }
     if (kvp_segment_is_passed_over(&m->cat, g) || g->state != KVP_SEG_UP) (void)kvp_evict_leave_segment(m, g);
-    if (!kvp_segment_is_passed_over(&m->cat, g) && !kvp_victims_back(&m->prot, g, left)) m->has_aside = true;
+    if (!kvp_segment_is_passed_over(&m->cat, g) && !kvp_victims_back(&m->prot, g, left)) m->space.has_aside = true;
 }
 
 static bool
@@ -139,7 +139,7 @@ kvp_segment_tick(kvp_master_t *m)
 {
     uint32_t left = m->ctx.slice_left / 2; /* an extent may cost two records */
 
-    m->has_aside = false;
+    m->space.has_aside = false;
     m->is_leaving = false;
     kvp_list_foreach_safe (pos, tmp, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
@@ -153,7 +153,7 @@ kvp_segment_tick(kvp_master_t *m)
             if (!purge_slice(m, g, &left)) continue;
             m->dropping--;
             kvp_report_free(m, g);
-            kvp_segment_free(m, g);
+            kvp_segment_free(&m->space, g);
         } else if (g->state == KVP_SEG_LOST && is_grace_over(m, g)) {
             kvp_ctx_note(&m->ctx, "segment %s is dropped: its node did not come back", g->name);
             kvp_segment_drop(m, g);

@@ -73,7 +73,7 @@ kvp_report_free(kvp_master_t *m, kvp_segment_t *g)
     m->closing -= g->report->is_busy;
     kvp_heap_fini(&g->report->keys);
     kvp_buf_fini(&g->report->reminders);
-    kvp_place_bury_pool(m, &g->report->key_pool);
+    kvp_place_bury_pool(&m->space, &g->report->key_pool);
     free(g->report);
     g->report = NULL;
 }
@@ -178,7 +178,7 @@ close_gap(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
         c->segment->objects++; /* as if one had lain there */
         c->tenant->used_bytes += kvp_slab_len(c->slab, at.slot);
         c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
-        (void)kvp_retire_place(m, &at, KVP_RULE(GAP_WRITERS) ? KVP_OWNER_ANY : 0, NULL);
+        (void)kvp_retire_place(&m->space, &at, KVP_RULE(GAP_WRITERS) ? KVP_OWNER_ANY : 0, NULL);
     }
     return KVP_OK;
 }
@@ -187,7 +187,7 @@ close_gap(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
 static kvp_err_t
 clear_slot(const kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 {
-    kvp_retire_t *r = kvp_retire_of(m, c, slot);
+    kvp_retire_t *r = kvp_retire_of(&m->space, c, slot);
 
     if (!kvp_slab_is_allocated(c->slab, slot)) return KVP_OK;
     if (r == NULL || r->owner != KVP_OWNER_ANY) return KVP_INVALID; /* told twice */
@@ -305,7 +305,7 @@ make_way(kvp_master_t *m, const told_t *t)
 
         if (o->state == KVP_OBJ_COMMITTED) {
             (void)kvp_revoke(kvp_obj_tenant(&m->cat, o), t->desc.digest);
-            kvp_obj_drop(m, oid, 0, NULL);
+            kvp_obj_drop(&m->space, oid, 0, NULL);
             continue;
         }
         a = kvp_attempt_of(&m->cat, o);
@@ -383,7 +383,7 @@ adopt_in_group(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, const kvp_wire_gr
 
     if (old != KVP_OID_NONE) {
         (void)kvp_revoke(t, kvp_obj_digest(m->cat.index, kvp_obj(m->cat.index, old), m->ctx.conf.digest_seed, t->id));
-        kvp_obj_drop(m, old, 0, NULL);
+        kvp_obj_drop(&m->space, old, 0, NULL);
     }
     kvp_group_adopt(&m->prot, t, oid, want);
 }
@@ -421,7 +421,7 @@ give_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant)
     if (c->tenant != NULL) return c->tenant->id == tenant;
     if (!kvp_tenant_may_open(&m->cat, tenant)) return false;
     t = kvp_tenant_open(&m->cat, tenant);
-    kvp_place_chunk_take(m, c, t);
+    kvp_place_chunk_take(&m->space, c, t);
     kvp_tenant_rele(&m->cat, t);
     return true;
 }
@@ -535,7 +535,7 @@ take_told(kvp_master_t *m, kvp_rd_t *rd, kvp_segment_t *g, told_t *t_out)
     if (t_out->desc.key_len > KVP_KEY_MAX) return false;
     t_out->key = kvp_rd_array(rd, kvp_align_up(t_out->desc.key_len, 8), 1);
     if (t_out->key == NULL) return false;
-    c = kvp_segment_chunk(m, g, rec->chunk);
+    c = kvp_segment_chunk(&m->space, g, rec->chunk);
     /* What is broken is only not wanted; it says so by a state that is not SEALED. */
     if (t_out->desc.word != rec->word ||
         kvp_desc_verify(desc, sizeof t_out->desc, &c->geo, c->bytes, &t_out->desc) != KVP_OK)
@@ -568,12 +568,12 @@ take_page(kvp_master_t *m, kvp_segment_t *g, const Kvp__Pb__Report *msg, const k
         return false;
     for (uint32_t i = 0; i < msg->n; i++) {
         if (!take_told(m, &rd, g, &t) || t.rec.chunk < r->chunk) return false;
-        if (r->chunk < t.rec.chunk) kvp_place_room_changed(kvp_segment_chunk(m, g, r->chunk));
+        if (r->chunk < t.rec.chunk) kvp_place_room_changed(kvp_segment_chunk(&m->space, g, r->chunk));
         r->chunk = t.rec.chunk;
         open_chunk(&g->chunks[r->chunk]);
         r->verdicts[i] = (uint8_t)(adopt(m, &g->chunks[r->chunk], &t) ? 0 : KVP_RETIRE_DEAD);
     }
-    kvp_place_room_changed(kvp_segment_chunk(m, g, r->chunk));
+    kvp_place_room_changed(kvp_segment_chunk(&m->space, g, r->chunk));
     return true;
 }
 
@@ -630,7 +630,7 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     }
     for (; r->closed < g->chunk_n; *left -= CLOSE_RECORDS) {
         if (*left < CLOSE_RECORDS) return false;
-        if (close_chunk(m, kvp_segment_chunk(m, g, r->closed++)) != KVP_OK) {
+        if (close_chunk(m, kvp_segment_chunk(&m->space, g, r->closed++)) != KVP_OK) {
             spoil(m, g, s, "a report that leaves no slots");
             return true;
         }
@@ -638,8 +638,8 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     kvp_reply_results(&m->peers, s, &r->ask, NULL, 0, sizeof(uint8_t));
     kvp_report_free(m, g);
     forget_cut(m, g);
-    m->gaps_due_ns = m->ctx.now_ns + KVP_GAP_WAIT_NS;
+    m->space.gaps_due_ns = m->ctx.now_ns + KVP_GAP_WAIT_NS;
     kvp_takeover_reported(&m->peers);
-    kvp_segment_up(m, g, s);
+    kvp_segment_up(&m->space, g, s);
     return true;
 }

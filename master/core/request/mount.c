@@ -82,14 +82,14 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
         return;
     }
     if (old != NULL) kvp_segment_drop(m, old);
-    g = kvp_segment_make(m, s, msg);
+    g = kvp_segment_make(&m->space, s, msg);
     set_addresses(g, msg);
     reply->segment_id = g->id;
     if (!is_believed) {
-        kvp_segment_up(m, g, s);
+        kvp_segment_up(&m->space, g, s);
         return;
     }
-    kvp_segment_set_state(m, g, KVP_SEG_LOST);
+    kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
     kvp_report_begin(m, g, s);
     reply->report = REPORT_WHOLE;
 }
@@ -123,7 +123,7 @@ mount(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp__Pb__Mou
     }
     if (g->node == NULL) {
         set_addresses(g, msg);
-        kvp_segment_up(m, g, s);
+        kvp_segment_up(&m->space, g, s);
     }
     reply->segment_id = g->id;
     return KVP_OK;
@@ -185,14 +185,14 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_session_close(&m->peers, s, "malformed Unmount");
         return;
     }
-    g = kvp_segment_find(m, msg->segment_id);
+    g = kvp_segment_find(&m->space, msg->segment_id);
     if (g == NULL || g->node != s) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_NO_SEGMENT, "no such segment of this node");
     } else if (g->unmount_conn != 0) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_IN_PROGRESS, "being unmounted");
     } else {
         /* Draining: readers finish, nothing new is put. The rest is done by the tick. */
-        kvp_segment_set_state(m, g, KVP_SEG_DRAINING);
+        kvp_segment_set_state(&m->space, g, KVP_SEG_DRAINING);
         (void)kvp_evict_leave_segment(m, g);
         g->unmount_conn = s->conn;
         g->unmount_ask = f->hdr;

@@ -45,7 +45,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
     if (heir != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(m, heir)) return KVP_IN_PROGRESS;
     if (err == KVP_OK) {
         (void)kvp_revoke(kvp_obj_tenant(&m->cat, o), digest);
-        kvp_obj_drop(m, oid, 0, NULL);
+        kvp_obj_drop(&m->space, oid, 0, NULL);
         return KVP_OK;
     }
     kvp_victim_used(&m->prot, oid); /* so what an upsert replaces is not evicted for its sake first */
@@ -100,7 +100,7 @@ is_over_limit(const kvp_master_t *m, const kvp_session_t *s, uint64_t len, uint3
 static kvp_err_t
 check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
 {
-    if (put->len > kvp_segment_longest_chunk(m))
+    if (put->len > kvp_segment_longest_chunk(&m->space))
         return kvp_put_may_nodes_come(m) ? KVP_RETRY_AFTER : m->cat.up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
     if (kvp_journal_is_behind(&m->log)) return KVP_RETRY_AFTER;
     if (kvp_attempt_find(m, p->session, put->attempt) != NULL) return KVP_INVALID;
@@ -138,7 +138,7 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const asked_t *asked)
     }
     for (uint32_t i = 0; i < a->copies; i++) {
         /* Nobody overtakes a put that waits. */
-        if (kvp_list_is_empty(&m->waiting) && kvp_place_alloc(m, a, &p->wish) == KVP_OK)
+        if (kvp_list_is_empty(&m->waiting) && kvp_place_alloc(&m->space, a, &p->wish) == KVP_OK)
             kvp_pend_place(m, a);
         else
             kvp_pkey_open(m, a);
@@ -217,8 +217,8 @@ keep_sealed(kvp_master_t *m, const kvp_attempt_t *a, uint32_t sealed)
     if (kept == 0) return false;
     for (uint32_t i = n; i-- > 0;) {
         if ((sealed >> granted_at(a, places[i].generation) & 1) != 0) continue;
-        kvp_obj_del_place(m, a->oid, &places[i]);
-        (void)kvp_retire_place(m, &places[i], kvp_attempt_owner(a, false), NULL);
+        kvp_obj_del_place(&m->space, a->oid, &places[i]);
+        (void)kvp_retire_place(&m->space, &places[i], kvp_attempt_owner(a, false), NULL);
     }
     return true;
 }
@@ -251,7 +251,7 @@ answer_of(const reply_t *reply)
 static void
 supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_waiter_t *w)
 {
-    if (a->over != KVP_OID_NONE) kvp_obj_supersede(m, a->over, w);
+    if (a->over != KVP_OID_NONE) kvp_obj_supersede(&m->space, a->over, w);
 }
 
 /* What was asked for before is told again: not before the first answer, which may wait. */
@@ -295,7 +295,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     if (a == NULL) return commit_again(m, s, commit->attempt, reply);
     if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
-    is_undead = kvp_retire_is_readable(m, a->digest.hi);
+    is_undead = kvp_retire_is_readable(&m->space, a->digest.hi);
     may_be_known = a->is_upsert || (reply->waits && KVP_RULE(REVOKE_EVICTED));
     waits = may_be_known || is_undead || m->log.journal.is_on;
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;
@@ -380,7 +380,7 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained, reply
         case KVP_RECENT_COMMITTED:
             return again(m, s, id, KVP_ALREADY, reply);
         case KVP_RECENT_ABORTED:
-            if (is_drained) kvp_retire_drained(m, s, id);
+            if (is_drained) kvp_retire_drained(&m->space, s, id);
             return KVP_OK;
         default:
             return KVP_ABORTED;

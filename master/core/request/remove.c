@@ -63,7 +63,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
         return KVP_HELD;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
     kvp_owed_stray(&m->log, digest, kvp_obj_version(o), w);
-    kvp_obj_drop(m, oid, 0, w);
+    kvp_obj_drop(&m->space, oid, 0, w);
     kvp_owed_unknown(&m->log, digest, UINT64_MAX, w); /* a node may still tell of a newer version */
     kvp_ctx_space_news(&m->ctx); /* a window may go over what could not be evicted before */
     m->ctx.st.removes++;
@@ -75,7 +75,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
 static void
 revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool waits)
 {
-    bool is_undead = kvp_retire_is_readable(m, digest.hi) && KVP_RULE(REVOKE_UNDEAD);
+    bool is_undead = kvp_retire_is_readable(&m->space, digest.hi) && KVP_RULE(REVOKE_UNDEAD);
 
     if (is_undead || (waits && KVP_RULE(REVOKE_EVICTED))) (void)kvp_revoke(t, digest);
 }
@@ -265,7 +265,7 @@ job_sweep(kvp_master_t *m, const kvp_job_t *job, uint32_t oid)
 
     if (o->state != KVP_OBJ_COMMITTED || kvp_obj_tenant(&m->cat, o) != job->tenant) return;
     if (kvp_obj_version(o) > job->tenant->min_version) return;
-    kvp_obj_drop(m, oid, 0, NULL);
+    kvp_obj_drop(&m->space, oid, 0, NULL);
     kvp_ctx_space_news(&m->ctx);
     m->ctx.st.bumped++;
 }

@@ -9,7 +9,7 @@
 static void
 set_free(kvp_master_t *m, kvp_retire_t *r)
 {
-    kvp_retire_set_free(m, r);
+    kvp_retire_set_free(&m->space, r);
     kvp_put_windows_free(m);
 }
 
@@ -29,13 +29,13 @@ kvp_retire_answer(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         return;
     }
     for (uint32_t i = 0; i < req->n; i++) {
-        kvp_retire_t *r = kvp_ptab_get(&m->retires, req->numbers[i]);
+        kvp_retire_t *r = kvp_ptab_get(&m->space.retires, req->numbers[i]);
 
         if (r == NULL || r->sent_in != req->request_id || !is_waited_for(r, s)) continue;
         if ((f->tail[i] & KVP_RETIRE_FREE) != 0 || !KVP_RULE(FREE_BEFORE_REUSE))
             set_free(m, r);
         else if ((f->tail[i] & KVP_RETIRE_DEAD) != 0)
-            kvp_retire_set_dead(m, r);
+            kvp_retire_set_dead(&m->space, r);
         else
             kvp_session_close(&m->peers, s, "a Retire not obeyed"); /* it is asked again when the node is back */
     }
@@ -59,12 +59,12 @@ kvp_on_freed(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    g = kvp_segment_find(m, msg->segment_id);
+    g = kvp_segment_find(&m->space, msg->segment_id);
     for (uint32_t i = 0; g != NULL && g->node == s && i < msg->n; i++) {
         kvp_retire_t *r;
 
         if (slots[i].chunk >= g->chunk_n) continue;
-        r = kvp_retire_of(m, &g->chunks[slots[i].chunk], slots[i].slot);
+        r = kvp_retire_of(&m->space, &g->chunks[slots[i].chunk], slots[i].slot);
         if (r != NULL && r->generation == slots[i].generation && r->state == KVP_RT_DEAD) set_free(m, r);
     }
     kvp_pb_free(&pb, msg);

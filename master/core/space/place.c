@@ -3,9 +3,28 @@
  * then all. Inside a segment the tightest fit in the first few chunks with a free extent that is long enough: a tree over
  * the chunks finds them. Holes of a full pool are of all lengths, and the first that is long enough is rarely the best.
  */
-#include "master/core/state.h"
+#include "master/core/space/place.h"
 
+#include "common/list.h"
 #include "common/mutate.h"
+#include "common/recpool.h"
+#include "common/segfmt.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/staged.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/session/identity.h"
+#include "master/core/space/claim.h"
+#include "master/core/space/retire.h"
+#include "master/core/space/segment.h"
+#include "master/core/space/space.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
 
@@ -59,37 +78,37 @@ kvp_place_room_changed(kvp_chunk_t *c)
 }
 
 void
-kvp_place_memory_changed(kvp_master_t *m, kvp_chunk_t *c)
+kvp_place_memory_changed(kvp_space_t *sp, kvp_chunk_t *c)
 {
     uint64_t now = (c->slab == NULL ? 0 : kvp_slab_memory_bytes(c->slab)) +
                    (c->long_keys == NULL ? 0 : kvp_slab_memory_bytes(c->long_keys));
 
-    m->slab_bytes += now - c->memory_bytes;
+    sp->slab_bytes += now - c->memory_bytes;
     c->memory_bytes = now;
 }
 
 /* ---- what is gone, and large */
 static kvp_grave_t *
-dig(kvp_master_t *m)
+dig(kvp_space_t *sp)
 {
     kvp_grave_t *grave = kvp_core_alloc(1, sizeof *grave);
 
-    kvp_list_add_tail(&m->graves, &grave->link);
+    kvp_list_add_tail(&sp->graves, &grave->link);
     return grave;
 }
 
 static void
-bury(kvp_master_t *m, kvp_slab_t **slab)
+bury(kvp_space_t *sp, kvp_slab_t **slab)
 {
     if (*slab == NULL) return;
-    dig(m)->slab = *slab;
+    dig(sp)->slab = *slab;
     *slab = NULL;
 }
 
 void
-kvp_place_bury_pool(kvp_master_t *m, kvp_recpool_t *pool)
+kvp_place_bury_pool(kvp_space_t *sp, kvp_recpool_t *pool)
 {
-    dig(m)->pool = *pool;
+    dig(sp)->pool = *pool;
     *pool = (kvp_recpool_t){0};
 }
 
@@ -100,22 +119,22 @@ decay(kvp_grave_t *grave)
 }
 
 void
-kvp_place_chunk_fini(kvp_master_t *m, kvp_chunk_t *c)
+kvp_place_chunk_fini(kvp_space_t *sp, kvp_chunk_t *c)
 {
     kvp_place_forget_sealed(c);
-    bury(m, &c->slab);
-    bury(m, &c->long_keys);
-    kvp_place_memory_changed(m, c);
+    bury(sp, &c->slab);
+    bury(sp, &c->long_keys);
+    kvp_place_memory_changed(sp, c);
 }
 
 void
-kvp_place_bury_some(kvp_master_t *m)
+kvp_place_bury_some(kvp_space_t *sp)
 {
-    while (!kvp_list_is_empty(&m->graves)) {
-        kvp_grave_t *grave = kvp_list_first(&m->graves, kvp_grave_t, link);
+    while (!kvp_list_is_empty(&sp->graves)) {
+        kvp_grave_t *grave = kvp_list_first(&sp->graves, kvp_grave_t, link);
 
-        if (m->ctx.slice_left < BLOCK_RECORDS) return;
-        kvp_ctx_spend(&m->ctx, BLOCK_RECORDS);
+        if (sp->ctx->slice_left < BLOCK_RECORDS) return;
+        kvp_ctx_spend(sp->ctx, BLOCK_RECORDS);
         if (!decay(grave)) continue;
         kvp_list_del(&grave->link);
         free(grave);
@@ -124,7 +143,7 @@ kvp_place_bury_some(kvp_master_t *m)
 
 /* The first chunk from index `from` on with room for that many units; NULL = none. */
 static kvp_chunk_t *
-room_find(kvp_master_t *m, kvp_segment_t *g, uint32_t from, uint32_t units)
+room_find(kvp_space_t *sp, kvp_segment_t *g, uint32_t from, uint32_t units)
 {
     uint32_t node = g->room_leaves + from;
 
@@ -137,7 +156,7 @@ room_find(kvp_master_t *m, kvp_segment_t *g, uint32_t from, uint32_t units)
     }
     while (node < g->room_leaves)
         node = g->room[2 * node] >= units ? 2 * node : 2 * node + 1;
-    return kvp_segment_chunk(m, g, node - g->room_leaves);
+    return kvp_segment_chunk(sp, g, node - g->room_leaves);
 }
 
 /* ---- what else an extent needs */
@@ -150,9 +169,9 @@ is_skipped(const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
 }
 
 static bool
-is_in_claim_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t neighbour, uint64_t from, uint64_t to)
+is_in_claim_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t neighbour, uint64_t from, uint64_t to)
 {
-    const kvp_retire_t *r = kvp_retire_of(m, c, neighbour);
+    const kvp_retire_t *r = kvp_retire_of(sp, c, neighbour);
 
     return r != NULL && r->claim != NULL && from < r->claim->to && r->claim->from < to;
 }
@@ -160,7 +179,7 @@ is_in_claim_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t neighbour, 
 /* A window may have free space in it. Beside that lies, inside the window, an extent that is not free yet, since free
  * neighbours are one: so it is enough to look at the next extent on each side that is neither free nor mine. */
 bool
-kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
+kvp_place_is_promised(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot, uint32_t mine)
 {
     uint64_t from = kvp_slab_offset(c->slab, slot), to = from + kvp_slab_len(c->slab, slot);
     uint32_t prev = kvp_slab_prev(c->slab, slot), next = kvp_slab_next(c->slab, slot);
@@ -169,7 +188,7 @@ kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot
         prev = kvp_slab_prev(c->slab, prev);
     while (next != KVP_SLAB_NONE && is_skipped(c, next, mine))
         next = kvp_slab_next(c->slab, next);
-    return is_in_claim_of(m, c, prev, from, to) || is_in_claim_of(m, c, next, from, to);
+    return is_in_claim_of(sp, c, prev, from, to) || is_in_claim_of(sp, c, next, from, to);
 }
 
 bool
@@ -223,7 +242,7 @@ is_slot_ours(const kvp_chunk_t *c, uint32_t slot)
 
 /* The best fit may be promised, or its slot in an old writer's hand: it is kept aside while the next best is asked for. */
 static kvp_err_t
-slab_alloc(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len, uint32_t oid, uint32_t *slot_out)
+slab_alloc(const kvp_space_t *sp, const kvp_chunk_t *c, uint64_t len, uint32_t oid, uint32_t *slot_out)
 {
     uint32_t aside[PROMISED_MAX], n = 0;
     uint64_t offset;
@@ -232,7 +251,7 @@ slab_alloc(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len, uint32_t o
     for (;;) {
         err = kvp_slab_alloc(c->slab, len, oid, slot_out, &offset);
         if (err != KVP_OK) break;
-        if (is_slot_ours(c, *slot_out) && !kvp_place_is_promised(m, c, *slot_out, oid)) break;
+        if (is_slot_ours(c, *slot_out) && !kvp_place_is_promised(sp, c, *slot_out, oid)) break;
         aside[n++] = *slot_out;
         err = KVP_NO_SPACE;
         if (n == PROMISED_MAX) break;
@@ -244,67 +263,67 @@ slab_alloc(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len, uint32_t o
 
 /* ---- a chunk belongs to the tenant whose object came first, until it is empty again */
 void
-kvp_place_chunk_take(kvp_master_t *m, kvp_chunk_t *c, kvp_tenant_t *t)
+kvp_place_chunk_take(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t)
 {
     if (c->tenant != NULL) return;
     c->tenant = t;
-    if (c->taker != NULL) m->has_take_news = true;
+    if (c->taker != NULL) sp->has_take_news = true;
     t->refs++;
     t->chunk_bytes += c->bytes;
-    m->cat.owned_bytes += c->bytes;
+    sp->cat->owned_bytes += c->bytes;
     if (t->chunks++ > 0) return;
-    kvp_list_add_tail(&m->cat.owners, &t->owning);
-    m->cat.owners_n++;
+    kvp_list_add_tail(&sp->cat->owners, &t->owning);
+    sp->cat->owners_n++;
 }
 
 void
-kvp_place_chunk_leave(kvp_master_t *m, kvp_chunk_t *c)
+kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c)
 {
     kvp_tenant_t *t = c->tenant;
 
     if (t == NULL) return;
     c->tenant = NULL;
     t->chunk_bytes -= c->bytes;
-    m->cat.owned_bytes -= c->bytes;
+    sp->cat->owned_bytes -= c->bytes;
     if (c->slab != NULL) t->used_bytes -= kvp_slab_used_bytes(c->slab);
     if (--t->chunks == 0) {
         kvp_list_del(&t->owning);
-        m->cat.owners_n--;
+        sp->cat->owners_n--;
     }
-    kvp_tenant_rele(&m->cat, t);
+    kvp_tenant_rele(sp->cat, t);
 }
 
 kvp_err_t
-kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid)
+kvp_place_alloc_in(kvp_space_t *sp, kvp_chunk_t *c, uint32_t oid)
 {
-    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
-    kvp_tenant_t *t = kvp_attempt_of(&m->cat, o)->tenant;
+    const kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
+    kvp_tenant_t *t = kvp_attempt_of(sp->cat, o)->tenant;
     kvp_place_t at = {.chunk = c->number};
-    uint64_t len = kvp_obj_len(&m->cat, o);
+    uint64_t len = kvp_obj_len(sp->cat, o);
 
     if (!kvp_place_is_open_to(c, t)) return KVP_NO_SPACE;
-    if (m->cat.gen_seq >= KVP_GEN_SEQ_MAX) return KVP_NO_SPACE;
+    if (sp->cat->gen_seq >= KVP_GEN_SEQ_MAX) return KVP_NO_SPACE;
     if (c->slab == NULL && kvp_slab_create(c->bytes, c->geo.slots_max, &c->slab) != KVP_OK)
         kvp_panic("out of memory: allocator of a chunk");
-    if (slab_alloc(m, c, len, oid, &at.slot) != KVP_OK) return KVP_NO_SPACE;
-    if (key_alloc(c, kvp_obj_key_len(m->cat.index, o), &at) != KVP_OK) {
+    if (slab_alloc(sp, c, len, oid, &at.slot) != KVP_OK) return KVP_NO_SPACE;
+    if (key_alloc(c, kvp_obj_key_len(sp->cat->index, o), &at) != KVP_OK) {
         kvp_slab_free(c->slab, at.slot);
         return KVP_NO_SPACE;
     }
-    kvp_place_chunk_take(m, c, t);
+    kvp_place_chunk_take(sp, c, t);
     kvp_place_room_changed(c);
-    kvp_place_memory_changed(m, c);
-    kvp_ctx_spend(&m->ctx, 1);
-    m->cat.gen_seq += KVP_RULE(FRESH_GENERATION) || m->cat.gen_seq == 0;
-    kvp_pool_granted(&m->peers);
-    at.generation = kvp_gen_make(m->ctx.term, m->cat.gen_seq);
-    kvp_obj_add_place(&m->cat, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
+    kvp_place_memory_changed(sp, c);
+    kvp_ctx_spend(sp->ctx, 1);
+    sp->cat->gen_seq += KVP_RULE(FRESH_GENERATION) || sp->cat->gen_seq == 0;
+    kvp_pool_granted(sp->peers);
+    at.generation = kvp_gen_make(sp->ctx->term, sp->cat->gen_seq);
+    kvp_obj_add_place(sp->cat, oid, &at, kvp_slab_len(c->slab, at.slot) - len);
     c->segment->objects++;
     t->used_bytes += kvp_slab_len(c->slab, at.slot);
     t->put_bytes += kvp_slab_len(c->slab, at.slot);
-    m->cat.placing = t;
+    sp->cat->placing = t;
     c->segment->used_bytes += kvp_slab_len(c->slab, at.slot);
-    m->ctx.st.used_bytes += kvp_slab_len(c->slab, at.slot);
+    sp->ctx->st.used_bytes += kvp_slab_len(c->slab, at.slot);
     return KVP_OK;
 }
 
@@ -318,26 +337,26 @@ is_named(const kvp_wish_t *wish, uint32_t segment_id)
 
 /* Ids are different, so the walk ends soon. */
 static bool
-is_avoided(const kvp_master_t *m, const kvp_wish_t *wish, const kvp_segment_t *g)
+is_avoided(const kvp_space_t *sp, const kvp_wish_t *wish, const kvp_segment_t *g)
 {
     if (wish->avoid_n == 0 || !is_named(wish, g->id)) return false;
-    for (uint32_t i = 0; i < m->cat.up_n; i++)
-        if (!is_named(wish, m->cat.up[i]->id)) return true;
+    for (uint32_t i = 0; i < sp->cat->up_n; i++)
+        if (!is_named(wish, sp->cat->up[i]->id)) return true;
     return false;
 }
 
 bool
-kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g)
+kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n;
 
     if (wish->only != 0 && wish->only != g->id) return false;
-    if (wish->only == 0 && is_avoided(m, wish, g)) return false;
+    if (wish->only == 0 && is_avoided(sp, wish, g)) return false;
     if (a->copies == 1 || !KVP_RULE(COPIES_APART)) return true;
-    n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, a->oid), places);
+    n = kvp_obj_places(sp->cat, kvp_obj(sp->cat->index, a->oid), places);
     for (uint32_t i = 0; i < n; i++)
-        if (((const kvp_chunk_t *)kvp_ptab_get(&m->cat.chunks, places[i].chunk))->segment->host == g->host)
+        if (((const kvp_chunk_t *)kvp_ptab_get(&sp->cat->chunks, places[i].chunk))->segment->host == g->host)
             return false;
     kvp_list_foreach (pos, &a->claims) {
         const kvp_claim_t *k = kvp_list_entry(pos, kvp_claim_t, of_attempt);
@@ -349,13 +368,13 @@ kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_wish_
 
 /* The chunk with the tightest fit among the first few with room; NULL = none has. */
 static kvp_chunk_t *
-tightest(kvp_master_t *m, kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
+tightest(kvp_space_t *sp, kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
 {
     uint64_t extent = kvp_slab_extent_bytes(len), least = UINT64_MAX;
     kvp_chunk_t *best = NULL, *c;
 
     for (uint32_t n = 0, from = 0;
-         n < FITS_MAX && (c = room_find(m, g, from, (uint32_t)(extent / KVP_SLAB_UNIT))) != NULL; n++) {
+         n < FITS_MAX && (c = room_find(sp, g, from, (uint32_t)(extent / KVP_SLAB_UNIT))) != NULL; n++) {
         uint64_t fit;
 
         from = c->index + 1;
@@ -370,18 +389,18 @@ tightest(kvp_master_t *m, kvp_segment_t *g, const kvp_tenant_t *t, uint64_t len)
 }
 
 static kvp_err_t
-alloc_in_segment(kvp_master_t *m, kvp_segment_t *g, const kvp_attempt_t *a, const kvp_wish_t *wish)
+alloc_in_segment(kvp_space_t *sp, kvp_segment_t *g, const kvp_attempt_t *a, const kvp_wish_t *wish)
 {
     uint32_t oid = a->oid;
     uint32_t units = (uint32_t)(kvp_slab_extent_bytes(a->bytes) / KVP_SLAB_UNIT);
     kvp_chunk_t *c;
 
-    if (kvp_segment_is_passed_over(&m->cat, g) || !kvp_place_may_lie(m, a, wish, g)) return KVP_NO_SPACE;
-    c = tightest(m, g, a->tenant, a->bytes);
-    if (c != NULL && kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
+    if (kvp_segment_is_passed_over(sp->cat, g) || !kvp_place_may_lie(sp, a, wish, g)) return KVP_NO_SPACE;
+    c = tightest(sp, g, a->tenant, a->bytes);
+    if (c != NULL && kvp_place_alloc_in(sp, c, oid) == KVP_OK) return KVP_OK;
     /* A chunk with room may still refuse: its slots or long keys are used up, or the room is promised. */
-    for (uint32_t from = 0; (c = room_find(m, g, from, units)) != NULL; from = c->index + 1)
-        if (kvp_place_alloc_in(m, c, oid) == KVP_OK) return KVP_OK;
+    for (uint32_t from = 0; (c = room_find(sp, g, from, units)) != NULL; from = c->index + 1)
+        if (kvp_place_alloc_in(sp, c, oid) == KVP_OK) return KVP_OK;
     return KVP_NO_SPACE;
 }
 
@@ -393,23 +412,24 @@ is_emptier(const kvp_segment_t *a, const kvp_segment_t *b)
 }
 
 kvp_err_t
-kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a, const kvp_wish_t *wish)
+kvp_place_alloc(kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish)
 {
     kvp_segment_t *first, *second;
 
-    if (m->cat.up_n == 0) return KVP_NO_SPACE;
-    first = m->cat.up[kvp_ctx_random(&m->ctx) % m->cat.up_n];
-    second = m->cat.up[kvp_ctx_random(&m->ctx) % m->cat.up_n];
+    if (sp->cat->up_n == 0) return KVP_NO_SPACE;
+    first = sp->cat->up[kvp_ctx_random(sp->ctx) % sp->cat->up_n];
+    second = sp->cat->up[kvp_ctx_random(sp->ctx) % sp->cat->up_n];
     if (is_emptier(second, first)) {
         kvp_segment_t *swap = first;
 
         first = second;
         second = swap;
     }
-    if (alloc_in_segment(m, first, a, wish) == KVP_OK) return KVP_OK;
-    if (second != first && alloc_in_segment(m, second, a, wish) == KVP_OK) return KVP_OK;
-    for (uint32_t i = 0; i < m->cat.up_n; i++)
-        if (m->cat.up[i] != first && m->cat.up[i] != second && alloc_in_segment(m, m->cat.up[i], a, wish) == KVP_OK)
+    if (alloc_in_segment(sp, first, a, wish) == KVP_OK) return KVP_OK;
+    if (second != first && alloc_in_segment(sp, second, a, wish) == KVP_OK) return KVP_OK;
+    for (uint32_t i = 0; i < sp->cat->up_n; i++)
+        if (sp->cat->up[i] != first && sp->cat->up[i] != second &&
+            alloc_in_segment(sp, sp->cat->up[i], a, wish) == KVP_OK)
             return KVP_OK;
     return KVP_NO_SPACE;
 }

@@ -4,6 +4,7 @@
 #ifndef KVP_MASTER_CORE_SPACE_PLACE_H
 #define KVP_MASTER_CORE_SPACE_PLACE_H
 
+#include "master/core/space/space.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/catalog/staged.h"
@@ -15,19 +16,19 @@ typedef struct {
     uint32_t only; /* the segment that it wants; 0 = any */
 } kvp_wish_t;
 
-kvp_err_t kvp_place_alloc(kvp_master_t *m, const kvp_attempt_t *a,
+kvp_err_t kvp_place_alloc(kvp_space_t *sp, const kvp_attempt_t *a,
                           const kvp_wish_t *wish); /* gives its object one copy more; NO_SPACE */
-kvp_err_t kvp_place_alloc_in(kvp_master_t *m, kvp_chunk_t *c, uint32_t oid);
+kvp_err_t kvp_place_alloc_in(kvp_space_t *sp, kvp_chunk_t *c, uint32_t oid);
 void kvp_place_room_init(kvp_segment_t *g); /* every chunk is empty */
 void kvp_place_room_changed(kvp_chunk_t *c); /* its allocator was used */
-void kvp_place_chunk_fini(kvp_master_t *m, kvp_chunk_t *c); /* nothing is in it any more; its allocators go in slices */
-void kvp_place_bury_pool(kvp_master_t *m, kvp_recpool_t *pool); /* taken: its blocks go in slices */
-void kvp_place_bury_some(kvp_master_t *m);
-void kvp_place_memory_changed(kvp_master_t *m, kvp_chunk_t *c); /* perhaps: that of its allocators in this process */
+void kvp_place_chunk_fini(kvp_space_t *sp, kvp_chunk_t *c); /* nothing is in it any more; its allocators go in slices */
+void kvp_place_bury_pool(kvp_space_t *sp, kvp_recpool_t *pool); /* taken: its blocks go in slices */
+void kvp_place_bury_some(kvp_space_t *sp);
+void kvp_place_memory_changed(kvp_space_t *sp, kvp_chunk_t *c); /* perhaps: that of its allocators in this process */
 /* kvp_place_is_promised: a free extent, or one that mine has just got, is part of the window of a put that waits. */
-bool kvp_place_is_promised(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, uint32_t mine);
-void kvp_place_chunk_take(kvp_master_t *m, kvp_chunk_t *c, kvp_tenant_t *t); /* something of it is in the chunk */
-void kvp_place_chunk_leave(kvp_master_t *m, kvp_chunk_t *c); /* nothing is */
+bool kvp_place_is_promised(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot, uint32_t mine);
+void kvp_place_chunk_take(kvp_space_t *sp, kvp_chunk_t *c, kvp_tenant_t *t); /* something of it is in the chunk */
+void kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c); /* nothing is */
 static inline bool
 kvp_place_is_open_to(const kvp_chunk_t *c, const kvp_tenant_t *t)
 {
@@ -45,6 +46,6 @@ void kvp_place_forget_sealed(kvp_chunk_t *c);
 bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len); /* now; a chunk with gaps may have it later */
 /* kvp_place_may_lie: the attempt has no copy on that segment's host, nor waits for one there, and its client does not want
  * to be spared the segment. */
-bool kvp_place_may_lie(const kvp_master_t *m, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g);
+bool kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g);
 
 #endif

@@ -3,9 +3,27 @@
  * object until its node has said that it is free. A record with an owner is quarantined space: the node answers free
  * only once it has proved that the writer cannot store any more.
  */
-#include "master/core/state.h"
+#include "master/core/space/retire.h"
 
+#include "common/buf.h"
+#include "common/list.h"
 #include "common/mutate.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/session/session.h"
+#include "master/core/space/claim.h"
+#include "master/core/space/place.h"
+#include "master/core/space/space.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
 
@@ -14,36 +32,36 @@
 #define LATE_NS KVP_MS(100) /* a node that owes an answer for so long takes no puts while others do */
 
 kvp_retire_t *
-kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
+kvp_retire_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot)
 {
     uint32_t owner = c->slab == NULL ? KVP_SLAB_NONE : kvp_slab_owner(c->slab, slot);
 
     if (owner == KVP_SLAB_NONE || (owner & KVP_RETIRING_BIT) == 0) return NULL;
-    return kvp_ptab_get(&m->retires, owner & ~KVP_RETIRING_BIT);
+    return kvp_ptab_get(&sp->retires, owner & ~KVP_RETIRING_BIT);
 }
 
 /* The client in whose hands the extent was, while its session lives. */
 static kvp_session_t *
-owner_of(const kvp_master_t *m, const kvp_retire_t *r)
+owner_of(const kvp_space_t *sp, const kvp_retire_t *r)
 {
     uint32_t number;
 
-    if (r->owner == 0 || !kvp_umap_get(&m->peers.by_incarnation, r->owner, &number)) return NULL;
-    return kvp_ptab_get(&m->peers.sessions, number);
+    if (r->owner == 0 || !kvp_umap_get(&sp->peers->by_incarnation, r->owner, &number)) return NULL;
+    return kvp_ptab_get(&sp->peers->sessions, number);
 }
 
 /* What a live client leaves in quarantine counts against what it may have unfinished. */
 static void
-count_quarantine(kvp_master_t *m, const kvp_retire_t *r, int64_t sign)
+count_quarantine(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
 {
-    kvp_session_t *s = owner_of(m, r);
+    kvp_session_t *s = owner_of(sp, r);
 
     if (s != NULL) s->quarantine_bytes += (uint64_t)sign * r->bytes;
 }
 
 /* A lost segment's bytes are out of the pool's totals until its node is back. */
 static void
-count_bytes(kvp_master_t *m, const kvp_retire_t *r, int64_t sign)
+count_bytes(kvp_space_t *sp, const kvp_retire_t *r, int64_t sign)
 {
     kvp_segment_t *g = r->chunk->segment;
     uint64_t retiring = (uint64_t)sign * r->bytes;
@@ -52,22 +70,22 @@ count_bytes(kvp_master_t *m, const kvp_retire_t *r, int64_t sign)
     r->chunk->tenant->going_bytes += retiring - quarantined;
     g->retiring_bytes += retiring;
     g->quarantine_bytes += quarantined;
-    count_quarantine(m, r, sign);
+    count_quarantine(sp, r, sign);
     if (g->state == KVP_SEG_LOST) return;
-    m->ctx.st.retiring_bytes += retiring;
-    m->ctx.st.quarantine_bytes += quarantined;
+    sp->ctx->st.retiring_bytes += retiring;
+    sp->ctx->st.quarantine_bytes += quarantined;
 }
 
 static void
-want_sending(kvp_master_t *m, kvp_segment_t *g)
+want_sending(kvp_space_t *sp, kvp_segment_t *g)
 {
-    if (g->node != NULL && kvp_list_is_empty(&g->sending)) kvp_list_add_tail(&m->sending, &g->sending);
+    if (g->node != NULL && kvp_list_is_empty(&g->sending)) kvp_list_add_tail(&sp->sending, &g->sending);
 }
 
 kvp_retire_t *
-kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter)
+kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter)
 {
-    kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at->chunk);
+    kvp_chunk_t *c = kvp_ptab_get(&sp->cat->chunks, at->chunk);
     kvp_retire_t *r = kvp_core_alloc(1, sizeof *r);
 
     r->chunk = c;
@@ -78,7 +96,7 @@ kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_wai
     r->bytes = kvp_slab_len(c->slab, at->slot);
     r->waiter = waiter;
     if (waiter != NULL) waiter->left++;
-    r->number = kvp_ptab_add(&m->retires, r);
+    r->number = kvp_ptab_add(&sp->retires, r);
     kvp_list_init(&r->claimed);
     kvp_list_init(&r->stray);
     kvp_list_init(&r->of_waiter);
@@ -87,51 +105,51 @@ kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_wai
     kvp_slab_set_owner(c->slab, at->slot, KVP_RETIRING_BIT | r->number);
     c->segment->objects--;
     c->gaps += owner == KVP_OWNER_ANY;
-    m->gaps += owner == KVP_OWNER_ANY;
-    m->ctx.st.retires++;
-    count_bytes(m, r, 1);
-    want_sending(m, c->segment);
+    sp->gaps += owner == KVP_OWNER_ANY;
+    sp->ctx->st.retires++;
+    count_bytes(sp, r, 1);
+    want_sending(sp, c->segment);
     return r;
 }
 
 void
-kvp_retire_hold_back(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
+kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
 {
-    r->after = m->log.journal.end;
+    r->after = sp->log->journal.end;
     r->held_back = *tomb;
     kvp_list_del(&r->queue);
-    kvp_list_add_tail(&m->log.journal.retires, &r->queue);
+    kvp_list_add_tail(&sp->log->journal.retires, &r->queue);
 }
 
 void
-kvp_retire_go_on(kvp_master_t *m, kvp_retire_t *r)
+kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r)
 {
     r->after = 0;
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
-    want_sending(m, r->chunk->segment);
-    kvp_owed_retire(&m->log, r, &r->held_back);
-    kvp_ctx_spend(&m->ctx, 1);
+    want_sending(sp, r->chunk->segment);
+    kvp_owed_retire(sp->log, r, &r->held_back);
+    kvp_ctx_spend(sp->ctx, 1);
 }
 
 /* ---- what may still be read though its key is gone */
 static uint32_t *
-undead_of(const kvp_master_t *m, uint64_t id)
+undead_of(const kvp_space_t *sp, uint64_t id)
 {
-    return &m->undead[id % KVP_UNDEAD_KEYS];
+    return &sp->undead[id % KVP_UNDEAD_KEYS];
 }
 
 void
-kvp_retire_of_key(kvp_master_t *m, kvp_retire_t *r, uint64_t id)
+kvp_retire_of_key(kvp_space_t *sp, kvp_retire_t *r, uint64_t id)
 {
-    r->undead = undead_of(m, id);
+    r->undead = undead_of(sp, id);
     ++*r->undead;
 }
 
 bool
-kvp_retire_is_readable(const kvp_master_t *m, uint64_t id)
+kvp_retire_is_readable(const kvp_space_t *sp, uint64_t id)
 {
-    return *undead_of(m, id) > 0;
+    return *undead_of(sp, id) > 0;
 }
 
 static void
@@ -143,9 +161,9 @@ end_undead(kvp_retire_t *r)
 }
 
 static void
-end_stray(const kvp_master_t *m, kvp_retire_t *r)
+end_stray(const kvp_space_t *sp, kvp_retire_t *r)
 {
-    kvp_session_t *s = owner_of(m, r);
+    kvp_session_t *s = owner_of(sp, r);
 
     if (r->attempt == 0) return;
     r->attempt = 0;
@@ -155,59 +173,59 @@ end_stray(const kvp_master_t *m, kvp_retire_t *r)
 
 /* The waiter may end with it, so this lets go first. */
 static void
-end_wait(kvp_master_t *m, kvp_retire_t *r)
+end_wait(kvp_space_t *sp, kvp_retire_t *r)
 {
     kvp_waiter_t *w = r->waiter;
 
     if (w == NULL) return;
     kvp_list_del(&r->of_waiter);
     r->waiter = NULL;
-    kvp_waiter_dead(&m->prot, w);
+    kvp_waiter_dead(sp->prot, w);
 }
 
 /* The record's own end; what becomes of the extent is the caller's. */
 static void
-discard(kvp_master_t *m, kvp_retire_t *r)
+discard(kvp_space_t *sp, kvp_retire_t *r)
 {
-    end_wait(m, r);
-    kvp_owed_paid(&m->log, r);
+    end_wait(sp, r);
+    kvp_owed_paid(sp->log, r);
     kvp_list_del(&r->link);
     kvp_list_del(&r->queue);
     kvp_list_del(&r->claimed);
     end_undead(r);
-    end_stray(m, r);
-    count_bytes(m, r, -1);
+    end_stray(sp, r);
+    count_bytes(sp, r, -1);
     r->chunk->gaps -= r->owner == KVP_OWNER_ANY;
-    m->gaps -= r->owner == KVP_OWNER_ANY;
+    sp->gaps -= r->owner == KVP_OWNER_ANY;
     if (r->owner == KVP_OWNER_ANY && r->chunk->gaps == 0) kvp_place_forget_sealed(r->chunk);
-    kvp_ptab_del(&m->retires, r->number);
+    kvp_ptab_del(&sp->retires, r->number);
     free(r);
 }
 
 static void
-give_back(kvp_master_t *m, kvp_retire_t *r)
+give_back(kvp_space_t *sp, kvp_retire_t *r)
 {
     kvp_chunk_t *c = r->chunk;
 
-    kvp_ctx_spend(&m->ctx, 1);
+    kvp_ctx_spend(sp->ctx, 1);
     kvp_slab_free(c->slab, r->slot);
     if (r->long_key_slot != KVP_SLAB_NONE) kvp_slab_free(c->long_keys, r->long_key_slot);
     c->tenant->used_bytes -= r->bytes;
     c->segment->used_bytes -= r->bytes;
-    if (c->segment->state != KVP_SEG_LOST) m->ctx.st.used_bytes -= r->bytes;
+    if (c->segment->state != KVP_SEG_LOST) sp->ctx->st.used_bytes -= r->bytes;
     kvp_place_room_changed(c);
-    kvp_place_memory_changed(m, c);
-    if (c->clearing != NULL) m->has_clear_news = true;
-    if (c->taker != NULL) m->has_take_news = true;
-    kvp_ctx_space_news(&m->ctx);
-    discard(m, r);
-    if (kvp_slab_used_bytes(c->slab) == 0) kvp_place_chunk_leave(m, c);
+    kvp_place_memory_changed(sp, c);
+    if (c->clearing != NULL) sp->has_clear_news = true;
+    if (c->taker != NULL) sp->has_take_news = true;
+    kvp_ctx_space_news(sp->ctx);
+    discard(sp, r);
+    if (kvp_slab_used_bytes(c->slab) == 0) kvp_place_chunk_leave(sp, c);
 }
 
 void
-kvp_retire_forget(kvp_master_t *m, kvp_retire_t *r)
+kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r)
 {
-    discard(m, r);
+    discard(sp, r);
 }
 
 /* ---- extents of a writer that was silent */
@@ -222,61 +240,61 @@ kvp_retire_stray(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt)
 
 /* The node is told once more, and this time of no owner. */
 static void
-disown(kvp_master_t *m, kvp_retire_t *r)
+disown(kvp_space_t *sp, kvp_retire_t *r)
 {
-    end_stray(m, r);
-    count_bytes(m, r, -1);
+    end_stray(sp, r);
+    count_bytes(sp, r, -1);
     r->owner = 0;
-    count_bytes(m, r, 1);
+    count_bytes(sp, r, 1);
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
-    want_sending(m, r->chunk->segment);
+    want_sending(sp, r->chunk->segment);
 }
 
 void
-kvp_retire_drained(kvp_master_t *m, kvp_session_t *s, uint64_t attempt)
+kvp_retire_drained(kvp_space_t *sp, kvp_session_t *s, uint64_t attempt)
 {
     kvp_list_foreach_safe (pos, tmp, &s->strays) {
         kvp_retire_t *r = kvp_list_entry(pos, kvp_retire_t, stray);
 
-        if (r->attempt == attempt) disown(m, r);
+        if (r->attempt == attempt) disown(sp, r);
     }
 }
 
 void
-kvp_retire_set_dead(kvp_master_t *m, kvp_retire_t *r)
+kvp_retire_set_dead(kvp_space_t *sp, kvp_retire_t *r)
 {
     r->state = KVP_RT_DEAD;
     end_undead(r);
-    kvp_owed_paid(&m->log, r);
-    end_wait(m, r);
+    kvp_owed_paid(sp->log, r);
+    end_wait(sp, r);
 }
 
 void
-kvp_retire_set_free(kvp_master_t *m, kvp_retire_t *r)
+kvp_retire_set_free(kvp_space_t *sp, kvp_retire_t *r)
 {
     kvp_claim_t *claim = r->claim;
 
-    kvp_retire_set_dead(m, r);
+    kvp_retire_set_dead(sp, r);
     if (claim == NULL) {
-        give_back(m, r);
+        give_back(sp, r);
         return;
     }
     /* Kept until the whole window is free, so that nobody else takes a part of it. */
     r->state = KVP_RT_HELD;
     kvp_list_del(&r->queue);
-    if (--claim->left == 0) kvp_list_add_tail(&m->claims_ready, &claim->ready);
+    if (--claim->left == 0) kvp_list_add_tail(&sp->claims_ready, &claim->ready);
 }
 
 void
-kvp_retire_unclaim(kvp_master_t *m, kvp_claim_t *claim)
+kvp_retire_unclaim(kvp_space_t *sp, kvp_claim_t *claim)
 {
     kvp_list_foreach_safe (pos, tmp, &claim->records) {
         kvp_retire_t *r = kvp_list_entry(pos, kvp_retire_t, claimed);
 
         kvp_list_del(&r->claimed);
         r->claim = NULL;
-        if (r->state == KVP_RT_HELD) give_back(m, r);
+        if (r->state == KVP_RT_HELD) give_back(sp, r);
     }
     kvp_list_del(&claim->of_segment);
     kvp_list_del(&claim->ready);
@@ -285,7 +303,7 @@ kvp_retire_unclaim(kvp_master_t *m, kvp_claim_t *claim)
 
 /* ---- orders and answers */
 static void
-send_batch(kvp_master_t *m, kvp_segment_t *g)
+send_batch(kvp_space_t *sp, kvp_segment_t *g)
 {
     Kvp__Pb__Retire msg = KVP__PB__RETIRE__INIT;
     kvp_session_t *node = g->node;
@@ -295,16 +313,16 @@ send_batch(kvp_master_t *m, kvp_segment_t *g)
 
     kvp_list_foreach (pos, &g->unsent)
         if (++n == RETIRE_BATCH) break;
-    req->request_id = ++m->peers.request_seq;
-    req->sent_ns = m->ctx.now_ns;
-    req->sent_stall_ns = m->ctx.stall_ns;
+    req->request_id = ++sp->peers->request_seq;
+    req->sent_ns = sp->ctx->now_ns;
+    req->sent_stall_ns = sp->ctx->stall_ns;
     req->n = n;
     req->numbers = kvp_core_alloc(n, sizeof *req->numbers);
     kvp_list_add_tail(&node->retire_reqs, &req->link);
     node->retire_reqs_n++;
 
     msg.n = n;
-    msg.term = m->ctx.term;
+    msg.term = sp->ctx->term;
     msg.segment_id = g->id;
     kvp_pb_frame_begin(&node->out, KVP_OP_RETIRE, 0, req->request_id, &msg.base, &at);
     for (uint32_t i = 0; i < n; i++) {
@@ -317,11 +335,11 @@ send_batch(kvp_master_t *m, kvp_segment_t *g)
         if (r->state == KVP_RT_QUEUED) r->state = KVP_RT_SENT;
         r->sent_in = req->request_id;
         req->numbers[i] = r->number;
-        if (!KVP_RULE(RETIRE_BEFORE_REUSE)) kvp_retire_set_free(m, r);
+        if (!KVP_RULE(RETIRE_BEFORE_REUSE)) kvp_retire_set_free(sp, r);
     }
     kvp_frame_end(&node->out, at);
-    kvp_session_dirty(&m->peers, node);
-    kvp_ctx_spend(&m->ctx, 1 + n / ORDERS_A_RECORD);
+    kvp_session_dirty(sp->peers, node);
+    kvp_ctx_spend(sp->ctx, 1 + n / ORDERS_A_RECORD);
 }
 
 /* A node that is greeted hears first what it is to keep in mind: what becomes DEAD may have been all that told of it. */
@@ -335,17 +353,17 @@ may_send(const kvp_segment_t *g)
 /* A node that is slow to answer does not make its queue grow: what is over a few orders waits here. One order goes out
  * whatever else the step has done, the rest as its budget allows. */
 void
-kvp_retire_flush(kvp_master_t *m)
+kvp_retire_flush(kvp_space_t *sp)
 {
     bool was_sent = false;
 
-    m->has_orders = false;
-    kvp_list_foreach_safe (pos, tmp, &m->sending) {
+    sp->has_orders = false;
+    kvp_list_foreach_safe (pos, tmp, &sp->sending) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, sending);
 
-        for (; may_send(g) && (!was_sent || m->ctx.slice_left > 0); was_sent = true)
-            send_batch(m, g);
-        m->has_orders |= may_send(g);
+        for (; may_send(g) && (!was_sent || sp->ctx->slice_left > 0); was_sent = true)
+            send_batch(sp, g);
+        sp->has_orders |= may_send(g);
         if (kvp_list_is_empty(&g->unsent)) kvp_list_del(&g->sending);
     }
 }
@@ -364,10 +382,10 @@ splice(kvp_list_t *from, kvp_list_t *to)
 
 /* The node that is connected now was told nothing, and does not know what an earlier connection was owed. */
 void
-kvp_retire_resend(kvp_master_t *m, kvp_segment_t *g)
+kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g)
 {
     if (KVP_RULE(RETIRE_AGAIN)) splice(&g->sent, &g->unsent);
-    if (!kvp_list_is_empty(&g->unsent)) want_sending(m, g);
+    if (!kvp_list_is_empty(&g->unsent)) want_sending(sp, g);
 }
 
 void
@@ -388,13 +406,13 @@ kvp_retire_lost(kvp_session_t *node)
 
 /* Answers come in the order of the orders, or nearly so: the first one that is due tells. */
 bool
-kvp_retire_is_late(const kvp_master_t *m, const kvp_session_t *node)
+kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node)
 {
     const kvp_retire_req_t *req;
 
     if (kvp_list_is_empty(&node->retire_reqs)) return false;
     req = kvp_list_first(&node->retire_reqs, kvp_retire_req_t, link);
-    return m->ctx.now_ns - req->sent_ns >= LATE_NS + (m->ctx.stall_ns - req->sent_stall_ns);
+    return sp->ctx->now_ns - req->sent_ns >= LATE_NS + (sp->ctx->stall_ns - req->sent_stall_ns);
 }
 
 kvp_retire_req_t *

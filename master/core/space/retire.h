@@ -5,6 +5,7 @@
 #define KVP_MASTER_CORE_SPACE_RETIRE_H
 
 #include "common/list.h"
+#include "master/core/space/space.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
@@ -59,31 +60,31 @@ typedef struct kvp_retire_req {
     uint32_t *numbers; /* owned: retire records; one that went since has another sent_in, or none */
 } kvp_retire_req_t;
 
-kvp_retire_t *kvp_retire_place(kvp_master_t *m, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter);
+kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter);
 /* kvp_retire_hold_back: its order, and what nodes are to be told, wait until what is written so far is durable;
  * kvp_retire_go_on: it is. */
-void kvp_retire_hold_back(kvp_master_t *m, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
-void kvp_retire_go_on(kvp_master_t *m, kvp_retire_t *r);
-void kvp_retire_flush(kvp_master_t *m);
+void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
+void kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r);
+void kvp_retire_flush(kvp_space_t *sp);
 void kvp_retire_lost(kvp_session_t *node); /* nothing that it was sent will be answered */
-bool kvp_retire_is_late(const kvp_master_t *m, const kvp_session_t *node); /* an answer of it is overdue */
-void kvp_retire_resend(kvp_master_t *m, kvp_segment_t *g); /* all that is not free goes out (again) */
-void kvp_retire_forget(kvp_master_t *m, kvp_retire_t *r); /* its segment is gone */
+bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* an answer of it is overdue */
+void kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g); /* all that is not free goes out (again) */
+void kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r); /* its segment is gone */
 /* Its node has said so. Of what a put has claimed nothing is given back before all of it is free: then the claim is put on
  * master->claims_ready, an event that kvp_put_windows_free drains. kvp_retire_unclaim lets go of the window. */
-void kvp_retire_set_dead(kvp_master_t *m, kvp_retire_t *r);
-void kvp_retire_set_free(kvp_master_t *m, kvp_retire_t *r);
-void kvp_retire_unclaim(kvp_master_t *m, kvp_claim_t *claim);
+void kvp_retire_set_dead(kvp_space_t *sp, kvp_retire_t *r);
+void kvp_retire_set_free(kvp_space_t *sp, kvp_retire_t *r);
+void kvp_retire_unclaim(kvp_space_t *sp, kvp_claim_t *claim);
 kvp_retire_req_t *kvp_retire_req_find(kvp_session_t *node, uint64_t request_id); /* NULL = none */
 void kvp_retire_req_free(kvp_session_t *node, kvp_retire_req_t *req);
 /* kvp_retire_of_key: the extent was served under that key, by half of its digest. kvp_retire_is_readable: some extent
  * that was may not be dead yet; also for a key with which that one shares a counter. */
-void kvp_retire_of_key(kvp_master_t *m, kvp_retire_t *r, uint64_t id);
-bool kvp_retire_is_readable(const kvp_master_t *m, uint64_t id);
+void kvp_retire_of_key(kvp_space_t *sp, kvp_retire_t *r, uint64_t id);
+bool kvp_retire_is_readable(const kvp_space_t *sp, uint64_t id);
 /* kvp_retire_stray keeps in mind that the extent was that attempt's, whose client lives; kvp_retire_drained: by its word
  * nothing of the attempt is under way, so that the node need not wait for its end. */
 void kvp_retire_stray(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt);
-void kvp_retire_drained(kvp_master_t *m, kvp_session_t *s, uint64_t attempt);
-kvp_retire_t *kvp_retire_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot); /* NULL = not retiring */
+void kvp_retire_drained(kvp_space_t *sp, kvp_session_t *s, uint64_t attempt);
+kvp_retire_t *kvp_retire_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot); /* NULL = not retiring */
 
 #endif

@@ -2,17 +2,33 @@
  * Segments: their records, the state of each, and the list of those that take puts. request/mount.c mounts them, and
  * recovery/loss.c has what becomes of one whose node is away.
  */
-#include "master/core/state.h"
+#include "master/core/space/segment.h"
 
+#include "common/list.h"
 #include "common/pages.h"
+#include "common/segfmt.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/log/interim.h"
+#include "master/core/session/session.h"
+#include "master/core/space/place.h"
+#include "master/core/space/retire.h"
+#include "master/core/space/space.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 kvp_segment_t *
-kvp_segment_find(kvp_master_t *m, uint32_t id)
+kvp_segment_find(kvp_space_t *sp, uint32_t id)
 {
-    kvp_list_foreach (pos, &m->cat.segments) {
+    kvp_list_foreach (pos, &sp->cat->segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (g->id == id) return g;
@@ -22,75 +38,75 @@ kvp_segment_find(kvp_master_t *m, uint32_t id)
 
 /* ---- the list of those that take puts; in no order */
 static uint32_t
-up_on_host(const kvp_master_t *m, uint32_t host)
+up_on_host(const kvp_space_t *sp, uint32_t host)
 {
     uint32_t n = 0;
 
-    (void)kvp_umap_get(&m->cat.up_hosts, host, &n);
+    (void)kvp_umap_get(&sp->cat->up_hosts, host, &n);
     return n;
 }
 
 static void
-up_add(kvp_master_t *m, kvp_segment_t *g)
+up_add(kvp_space_t *sp, kvp_segment_t *g)
 {
-    if (m->cat.up_n == m->cat.up_cap) {
-        m->cat.up_cap = m->cat.up_cap == 0 ? 16 : m->cat.up_cap * 2;
-        m->cat.up = realloc(m->cat.up, m->cat.up_cap * sizeof *m->cat.up);
-        if (m->cat.up == NULL) kvp_panic("out of memory: %u segments", m->cat.up_cap);
+    if (sp->cat->up_n == sp->cat->up_cap) {
+        sp->cat->up_cap = sp->cat->up_cap == 0 ? 16 : sp->cat->up_cap * 2;
+        sp->cat->up = realloc(sp->cat->up, sp->cat->up_cap * sizeof *sp->cat->up);
+        if (sp->cat->up == NULL) kvp_panic("out of memory: %u segments", sp->cat->up_cap);
     }
-    g->up_at = m->cat.up_n;
-    m->cat.up[m->cat.up_n++] = g;
-    kvp_umap_set(&m->cat.up_hosts, g->host, up_on_host(m, g->host) + 1);
-    kvp_heap_add(&m->cat.up_chunks, &g->up_chunk, UINT64_MAX - kvp_segment_chunk_bytes(g, 0));
+    g->up_at = sp->cat->up_n;
+    sp->cat->up[sp->cat->up_n++] = g;
+    kvp_umap_set(&sp->cat->up_hosts, g->host, up_on_host(sp, g->host) + 1);
+    kvp_heap_add(&sp->cat->up_chunks, &g->up_chunk, UINT64_MAX - kvp_segment_chunk_bytes(g, 0));
 }
 
 static void
-up_del(kvp_master_t *m, kvp_segment_t *g)
+up_del(kvp_space_t *sp, kvp_segment_t *g)
 {
-    uint32_t others = up_on_host(m, g->host) - 1;
+    uint32_t others = up_on_host(sp, g->host) - 1;
 
-    m->cat.up[g->up_at] = m->cat.up[--m->cat.up_n];
-    m->cat.up[g->up_at]->up_at = g->up_at;
+    sp->cat->up[g->up_at] = sp->cat->up[--sp->cat->up_n];
+    sp->cat->up[g->up_at]->up_at = g->up_at;
     if (others > 0)
-        kvp_umap_set(&m->cat.up_hosts, g->host, others);
+        kvp_umap_set(&sp->cat->up_hosts, g->host, others);
     else
-        (void)kvp_umap_del(&m->cat.up_hosts, g->host);
-    kvp_heap_del(&m->cat.up_chunks, &g->up_chunk);
-    m->cat.slow_n -= g->is_slow;
+        (void)kvp_umap_del(&sp->cat->up_hosts, g->host);
+    kvp_heap_del(&sp->cat->up_chunks, &g->up_chunk);
+    sp->cat->slow_n -= g->is_slow;
     g->is_slow = false;
 }
 
 uint64_t
-kvp_segment_longest_chunk(const kvp_master_t *m)
+kvp_segment_longest_chunk(const kvp_space_t *sp)
 {
-    const kvp_heapnode_t *longest = kvp_heap_least(&m->cat.up_chunks);
+    const kvp_heapnode_t *longest = kvp_heap_least(&sp->cat->up_chunks);
 
     return longest == NULL ? 0 : UINT64_MAX - longest->key;
 }
 
 void
-kvp_segment_set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state)
+kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state)
 {
     bool was_counted = g->state != 0 && g->state != KVP_SEG_LOST;
     bool is_counted = state != KVP_SEG_LOST;
     uint64_t sign = (uint64_t)is_counted - (uint64_t)was_counted; /* 1, 0, or all ones */
 
-    m->ctx.st.size_bytes += sign * g->size_bytes;
-    m->ctx.st.used_bytes += sign * g->used_bytes;
-    m->ctx.st.retiring_bytes += sign * g->retiring_bytes;
-    m->ctx.st.quarantine_bytes += sign * g->quarantine_bytes;
-    m->ctx.st.segments += sign;
-    m->cat.lost_n += (uint32_t)(state == KVP_SEG_LOST) - (uint32_t)(g->state == KVP_SEG_LOST);
-    if (g->state == KVP_SEG_UP && state != KVP_SEG_UP) up_del(m, g);
-    if (g->state != KVP_SEG_UP && state == KVP_SEG_UP) up_add(m, g);
+    sp->ctx->st.size_bytes += sign * g->size_bytes;
+    sp->ctx->st.used_bytes += sign * g->used_bytes;
+    sp->ctx->st.retiring_bytes += sign * g->retiring_bytes;
+    sp->ctx->st.quarantine_bytes += sign * g->quarantine_bytes;
+    sp->ctx->st.segments += sign;
+    sp->cat->lost_n += (uint32_t)(state == KVP_SEG_LOST) - (uint32_t)(g->state == KVP_SEG_LOST);
+    if (g->state == KVP_SEG_UP && state != KVP_SEG_UP) up_del(sp, g);
+    if (g->state != KVP_SEG_UP && state == KVP_SEG_UP) up_add(sp, g);
     g->state = state;
-    if (g->aside.n > 0) m->has_aside = true;
-    if (state == KVP_SEG_LOST && !g->is_dropped) kvp_owed_expect(&m->log, g->objects);
-    kvp_ctx_space_news(&m->ctx);
+    if (g->aside.n > 0) sp->has_aside = true;
+    if (state == KVP_SEG_LOST && !g->is_dropped) kvp_owed_expect(sp->log, g->objects);
+    kvp_ctx_space_news(sp->ctx);
 }
 
 kvp_chunk_t *
-kvp_segment_chunk(kvp_master_t *m, kvp_segment_t *g, uint32_t index)
+kvp_segment_chunk(kvp_space_t *sp, kvp_segment_t *g, uint32_t index)
 {
     kvp_chunk_t *c = &g->chunks[index];
 
@@ -99,28 +115,28 @@ kvp_segment_chunk(kvp_master_t *m, kvp_segment_t *g, uint32_t index)
     c->index = index;
     c->bytes = kvp_segment_chunk_bytes(g, index);
     kvp_chunk_geo(c->bytes, &c->geo);
-    c->number = kvp_ptab_add(&m->cat.chunks, c);
+    c->number = kvp_ptab_add(&sp->cat->chunks, c);
     return c;
 }
 
 static uint32_t
-host_number(kvp_master_t *m, const char *host_id)
+host_number(kvp_space_t *sp, const char *host_id)
 {
-    kvp_list_foreach (pos, &m->cat.segments) {
+    kvp_list_foreach (pos, &sp->cat->segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (strcmp(g->host_id, host_id) == 0) return g->host;
     }
-    return ++m->cat.host_seq;
+    return ++sp->cat->host_seq;
 }
 
 kvp_segment_t *
-kvp_segment_make(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg)
+kvp_segment_make(kvp_space_t *sp, kvp_session_t *s, const Kvp__Pb__Mount *msg)
 {
     kvp_segment_t *g = kvp_core_alloc(1, sizeof *g);
 
-    g->id = ++m->cat.segment_seq;
-    g->host = host_number(m, s->host_id);
+    g->id = ++sp->cat->segment_seq;
+    g->host = host_number(sp, s->host_id);
     kvp_list_init(&g->of_node);
     kvp_list_init(&g->retires);
     kvp_list_init(&g->unsent);
@@ -137,25 +153,25 @@ kvp_segment_make(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg)
     g->chunk_n = (uint32_t)((g->size_bytes - 1) / g->chunk_bytes + 1);
     g->chunks = kvp_pages_alloc(g->chunk_n * sizeof *g->chunks); /* touched as they are used */
     if (g->chunks == NULL) kvp_panic("out of memory: %u chunks", g->chunk_n);
-    m->cat.chunks_n += g->chunk_n;
-    m->cat.known_bytes += g->size_bytes;
+    sp->cat->chunks_n += g->chunk_n;
+    sp->cat->known_bytes += g->size_bytes;
     kvp_place_room_init(g);
-    kvp_list_add_tail(&m->cat.segments, &g->link);
+    kvp_list_add_tail(&sp->cat->segments, &g->link);
     return g;
 }
 
 void
-kvp_segment_up(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s)
+kvp_segment_up(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s)
 {
     bool is_first = s->segments_n == 0;
 
     g->node = s;
     s->segments_n++;
     kvp_list_add_tail(&s->segments, &g->of_node);
-    kvp_segment_set_state(m, g, KVP_SEG_UP);
-    kvp_fence_tell(&m->peers, s, 0); /* who died while it was away */
-    kvp_retire_resend(m, g);
-    if (is_first) kvp_owed_greet(&m->log, s);
+    kvp_segment_set_state(sp, g, KVP_SEG_UP);
+    kvp_fence_tell(sp->peers, s, 0); /* who died while it was away */
+    kvp_retire_resend(sp, g);
+    if (is_first) kvp_owed_greet(sp->log, s);
 }
 
 /* ---- going away */
@@ -169,12 +185,12 @@ kvp_segment_detach(kvp_segment_t *g)
 }
 
 void
-kvp_segment_free(kvp_master_t *m, kvp_segment_t *g)
+kvp_segment_free(kvp_space_t *sp, kvp_segment_t *g)
 {
     kvp_list_del(&g->link);
     kvp_pages_free(g->chunks, g->chunk_n * sizeof *g->chunks);
-    m->cat.chunks_n -= g->chunk_n;
-    m->cat.lost_n -= g->state == KVP_SEG_LOST;
+    sp->cat->chunks_n -= g->chunk_n;
+    sp->cat->lost_n -= g->state == KVP_SEG_LOST;
     free(g->room);
     free(g->addr);
     free(g->unix_path);

@@ -5,6 +5,7 @@
 #define KVP_MASTER_CORE_SPACE_SEGMENT_H
 
 #include "common/base.h"
+#include "master/core/space/space.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/session/session.h"
 #include "proto/kvpool.pb-c.h"
@@ -14,21 +15,21 @@
 /* kvp_segment_make makes the record of what a node offers: no state, no node. kvp_segment_set_state is the one place where
  * the state changes: the pool's totals and the list of those that take puts follow. kvp_segment_detach: its node is gone.
  * kvp_segment_free takes one in which nothing is left, and no report. */
-kvp_segment_t *kvp_segment_make(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg);
-void kvp_segment_set_state(kvp_master_t *m, kvp_segment_t *g, uint32_t state);
+kvp_segment_t *kvp_segment_make(kvp_space_t *sp, kvp_session_t *s, const Kvp__Pb__Mount *msg);
+void kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state);
 void kvp_segment_detach(kvp_segment_t *g);
-void kvp_segment_free(kvp_master_t *m, kvp_segment_t *g);
+void kvp_segment_free(kvp_space_t *sp, kvp_segment_t *g);
 /* A chunk is made with its first use: until then its record is zero, and all of it is free. */
-kvp_chunk_t *kvp_segment_chunk(kvp_master_t *m, kvp_segment_t *g, uint32_t index);
+kvp_chunk_t *kvp_segment_chunk(kvp_space_t *sp, kvp_segment_t *g, uint32_t index);
 static inline uint64_t
 kvp_segment_chunk_bytes(const kvp_segment_t *g, uint32_t index)
 {
     return kvp_min_u64(g->chunk_bytes, g->size_bytes - (uint64_t)index * g->chunk_bytes);
 }
-uint64_t kvp_segment_longest_chunk(const kvp_master_t *m); /* bytes, of those in which something can be put */
-kvp_segment_t *kvp_segment_find(kvp_master_t *m, uint32_t id);
+uint64_t kvp_segment_longest_chunk(const kvp_space_t *sp); /* bytes, of those in which something can be put */
+kvp_segment_t *kvp_segment_find(kvp_space_t *sp, uint32_t id);
 
 /* kvp_segment_up: its node, which is that session, answers for it from now on. */
-void kvp_segment_up(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s);
+void kvp_segment_up(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s);
 
 #endif

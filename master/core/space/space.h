@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The memory of the pool: extents that are given out, and those on their way back.
+ */
+#ifndef KVP_MASTER_CORE_SPACE_SPACE_H
+#define KVP_MASTER_CORE_SPACE_SPACE_H
+
+#include "common/list.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/protection.h"
+#include "master/core/session/peers.h"
+
+/* Extents: where they are given out, and on their way back. */
+typedef struct kvp_space {
+    kvp_ctx_t *ctx; /* borrowed, */
+    kvp_interim_t *log; /* and these */
+    kvp_catalog_t *cat;
+    kvp_peers_t *peers;
+    kvp_protect_t *prot;
+
+    kvp_ptab_t retires;
+    kvp_list_t sending; /* segments to which orders might have to go out */
+    bool has_orders; /* that may go out, and did not for want of budget */
+    uint32_t *undead; /* KVP_UNDEAD_KEYS: extents of keys that may still be read where the key is gone */
+    uint64_t gaps; /* extents that a writer of an older term might still store to */
+    uint64_t gaps_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
+    uint64_t slab_bytes; /* memory of all allocators of chunks */
+    kvp_list_t graves;
+    bool has_aside; /* victims put aside are on their way back */
+
+    /* Events, for the layers above. */
+    kvp_list_t claims_ready; /* windows that are free: kvp_put_windows_free */
+    bool has_clear_news; /* a window that is cleared may be free, or its walk goes on: kvp_clear_tick */
+    bool has_take_news; /* a chunk that is taken may be empty, or its walk goes on: kvp_share_tick */
+} kvp_space_t;
+
+#endif
