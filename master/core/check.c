@@ -102,7 +102,7 @@ check_claims(const kvp_master_t *m, const kvp_segment_t *g)
         uint32_t left = 0;
 
         if (k->claim.chunk == NULL || k->claim.chunk->segment != g) return "a window is elsewhere";
-        if (g->state != KVP_SEG_UP && !m->is_leaving) return "a window is kept in a segment that takes no puts";
+        if (g->state != KVP_SEG_UP && !m->puts.is_leaving) return "a window is kept in a segment that takes no puts";
         if (!kvp_list_is_empty(&k->link)) return "a key has a window and waits for one";
         if ((k->claim.chunk->clearing == &k->claim) != k->is_clearing) return "a chunk is closed for somebody else";
         if (k->is_clearing) continue;
@@ -183,7 +183,7 @@ check_segments(const kvp_master_t *m)
     if (totals.used != m->ctx.st.used_bytes) return "used bytes of the pool are wrong";
     if (totals.retiring != m->ctx.st.retiring_bytes) return "retiring bytes of the pool are wrong";
     if (totals.quarantined != m->ctx.st.quarantine_bytes) return "quarantined bytes of the pool are wrong";
-    if (claims != m->claims) return "the keys that have a window are miscounted";
+    if (claims != m->puts.claims) return "the keys that have a window are miscounted";
     if (size != m->ctx.st.size_bytes || n != m->ctx.st.segments || known != m->cat.known_bytes)
         return "the size of the pool is wrong";
     if (up != m->cat.up_n || slow != m->cat.slow_n || lost != m->cat.lost_n) return "segments are miscounted";
@@ -469,7 +469,8 @@ check_sessions(const kvp_master_t *m, uint32_t *tickets, uint64_t *reserved_grou
     }
     if (totals.held != m->ctx.st.held_bytes) return "the held bytes are wrong";
     if (totals.reserved != m->ctx.st.reserved_bytes) return "the reserved bytes are wrong";
-    if (pending != m->ctx.st.pending_puts || waiting != m->waiting_attempts) return "the puts that wait are miscounted";
+    if (pending != m->ctx.st.pending_puts || waiting != m->puts.waiting_attempts)
+        return "the puts that wait are miscounted";
     *reserved_groups = totals.groups;
     return kvp_heap_check(&m->prot.expiries);
 }

@@ -27,6 +27,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->peers.cat = &m->cat;
     m->prot = (kvp_protect_t){.ctx = &m->ctx, .log = &m->log, .cat = &m->cat, .peers = &m->peers};
     m->space = (kvp_space_t){.ctx = &m->ctx, .log = &m->log, .cat = &m->cat, .peers = &m->peers, .prot = &m->prot};
+    m->puts = (kvp_puts_t){
+        .ctx = &m->ctx, .log = &m->log, .cat = &m->cat, .peers = &m->peers, .prot = &m->prot, .space = &m->space};
     m->ctx.conf = *conf;
     if (m->ctx.conf.lease_ns == 0) m->ctx.conf.lease_ns = KVP_MS(10000);
     if (m->ctx.conf.session_ttl_ns == 0) m->ctx.conf.session_ttl_ns = KVP_MS(10000);
@@ -43,8 +45,8 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->prot.ticket_seq = conf->seed; /* so that tickets of the master before are nobody's */
     m->ctx.now_ns = now_ns;
     m->ticked_ns = now_ns;
-    m->put_tick = now_ns / KVP_TICK_NS;
-    m->started_ns = now_ns;
+    m->puts.put_tick = now_ns / KVP_TICK_NS;
+    m->puts.started_ns = now_ns;
     m->peers.old_leases_end_ns = m->ctx.conf.had_master ? now_ns + m->ctx.conf.location_grace_ns : now_ns;
     if (m->ctx.conf.had_master) m->peers.rebuild_until_ns = now_ns + m->ctx.conf.node_grace_ns;
     if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(&m->peers);
@@ -61,7 +63,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->cat.segments);
     kvp_list_init(&m->space.sending);
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
-        kvp_list_init(&m->pends[i]);
+        kvp_list_init(&m->puts.pends[i]);
     kvp_list_init(&m->prot.ending);
     kvp_list_init(&m->log.greeting);
     kvp_list_init(&m->prot.keeping);
@@ -70,7 +72,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->clearings);
     kvp_list_init(&m->cat.owners);
     kvp_list_init(&m->cat.taking);
-    kvp_list_init(&m->waiting);
+    kvp_list_init(&m->puts.waiting);
     kvp_list_init(&m->space.claims_ready);
     kvp_list_init(&m->prot.leases);
     kvp_list_init(&m->prot.leasing);
@@ -172,7 +174,7 @@ settle(kvp_master_t *m)
     kvp_evict_ahead(m);
     kvp_owed_flush(&m->log); /* first: a node keeps in mind what its extents told, before these are dead */
     kvp_retire_flush(&m->space);
-    kvp_put_windows_free(m);
+    kvp_put_windows_free(&m->puts);
 }
 
 /* What is due at some time. */
@@ -190,7 +192,7 @@ timed_tick(kvp_master_t *m)
     kvp_ticket_tick(&m->prot);
     kvp_lease_tick(&m->prot);
     kvp_waiter_tick(&m->prot);
-    kvp_put_tick(m);
+    kvp_put_tick(&m->puts);
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }
 
@@ -261,14 +263,14 @@ kvp_master_due(const kvp_master_t *m)
 bool
 kvp_master_has_work(const kvp_master_t *m)
 {
-    bool is_searching = m->ctx.has_space_news && !kvp_list_is_empty(&m->waiting);
+    bool is_searching = m->ctx.has_space_news && !kvp_list_is_empty(&m->puts.waiting);
     bool is_ending = !kvp_list_is_empty(&m->prot.ending) || !kvp_list_is_empty(&m->over) ||
                      !kvp_list_is_empty(&m->space.graves) || !kvp_list_is_empty(&m->log.greeting);
 
     if (m->space.has_clear_news || m->space.has_take_news || m->closing > 0 || kvp_journal_has_work(&m->log))
         return true;
     if (is_searching || is_ending || m->ctx.is_behind || m->space.has_orders || m->dropping > 0) return true;
-    if (m->is_leaving || m->log.is_touching) return true;
+    if (m->puts.is_leaving || m->log.is_touching) return true;
     return m->space.has_aside || kvp_pin_is_over(&m->prot) || kvp_groups_have_work(&m->prot) ||
            !kvp_list_is_empty(&m->jobs);
 }

@@ -11,6 +11,7 @@
 #define KVP_MASTER_CORE_STATE_H
 
 #include "common/mutate.h"
+#include "master/core/put/puts.h"
 #include "master/core/space/space.h"
 #include "master/core/protect/protection.h"
 #include "master/core/session/peers.h"
@@ -70,6 +71,7 @@
 #include <string.h>
 
 struct kvp_master {
+    kvp_puts_t puts;
     kvp_space_t space;
     kvp_protect_t prot;
     kvp_peers_t peers;
@@ -79,16 +81,10 @@ struct kvp_master {
     char host_id[KVP_NAME_MAX + 1];
     char unix_path[256];
     uint64_t ticked_ns;
-    uint64_t started_ns;
-    kvp_list_t waiting, jobs;
+    kvp_list_t jobs;
     kvp_list_t over; /* sessions, while they have attempts or tickets */
-    kvp_list_t pends[KVP_PUT_WHEEL]; /* by the tick of their due_ns */
-    uint64_t put_tick; /* the last one looked at */
-    bool is_leaving; /* some windows are still to be given up, in segments that take no puts */
     kvp_takes_t takes; /* of the key for which it is, as the next */
     uint32_t met;
-    uint64_t waiting_attempts; /* of which some copy has no place yet */
-    uint64_t claims; /* keys that wait for a window of theirs */
     uint32_t turn; /* whose slice comes first in a step */
     kvp_list_t clearings;
     uint32_t dropping; /* segments being purged */

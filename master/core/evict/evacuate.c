@@ -19,7 +19,7 @@ kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, 
     k->claim.from = kvp_slab_offset(c->slab, first);
     k->claim.to = to;
     k->pend->claims++;
-    m->claims++;
+    m->puts.claims++;
     kvp_list_add_tail(&c->segment->claims, &k->claim.of_segment);
     k->is_clearing = true;
     k->is_foreign = c->tenant != k->attempt->tenant;
@@ -90,9 +90,9 @@ clear_some(kvp_master_t *m, kvp_pkey_t *k)
     k->is_walked = true;
     if (has_room(k)) {
         m->ctx.st.chunks_taken += k->is_foreign;
-        kvp_pkey_window_free(m, k);
+        kvp_pkey_window_free(&m->puts, k);
     } else if (m->ctx.now_ns >= k->clear_end_ns) {
-        kvp_pkey_restart(m, k);
+        kvp_pkey_restart(&m->puts, k);
     }
     return true;
 }

@@ -21,7 +21,7 @@ pkey_try(kvp_master_t *m, kvp_pkey_t *k)
     kvp_err_t err = kvp_place_alloc(&m->space, k->attempt, &k->pend->wish);
 
     if (err == KVP_OK) {
-        kvp_pkey_done(m, k);
+        kvp_pkey_done(&m->puts, k);
         return KVP_OK;
     }
     err = kvp_evict_for(m, k);
@@ -35,7 +35,7 @@ static bool
 pend_cut(kvp_master_t *m, kvp_pend_t *p)
 {
     if (p->grants == 0 || p->claims > 0) return false;
-    kvp_pend_refuse(m, p);
+    kvp_pend_refuse(&m->puts, p);
     return true;
 }
 
@@ -63,8 +63,8 @@ refuse_one(kvp_master_t *m, kvp_pkey_t *k)
 {
     kvp_pend_t *p = k->pend;
 
-    kvp_pkey_refuse(m, k, KVP_NO_SPACE);
-    if (p->left == 0) kvp_pend_answer(m, p);
+    kvp_pkey_refuse(&m->puts, k, KVP_NO_SPACE);
+    if (p->left == 0) kvp_pend_answer(&m->puts, p);
 }
 
 /* All but what the client does not reach was looked at in vain: better there than nowhere. */
@@ -82,7 +82,7 @@ retry_pass(kvp_master_t *m, failed_t *failed)
 {
     uint32_t looked = 0;
 
-    kvp_list_foreach_safe (pos, tmp, &m->waiting) {
+    kvp_list_foreach_safe (pos, tmp, &m->puts.waiting) {
         kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, link);
         uint64_t len = k->attempt->bytes;
         bool is_long_key = kvp_obj_key_len(m->cat.index, kvp_obj(m->cat.index, k->oid)) > KVP_KEY_CELL_BYTES;
@@ -103,7 +103,7 @@ retry_pass(kvp_master_t *m, failed_t *failed)
         err = pkey_try(m, k);
         if (err == KVP_OK) continue;
         if (err == KVP_EAGAIN) m->ctx.has_space_news = true; /* its search goes on with the next step */
-        is_final = err == KVP_NO_SPACE && kvp_pkey_refusal(m, k) == KVP_NO_SPACE;
+        is_final = err == KVP_NO_SPACE && kvp_pkey_refusal(&m->puts, k) == KVP_NO_SPACE;
         if (is_final && k->pend->wish.avoid_n > 0) {
             drop_wish(m, k->pend);
             continue;
@@ -129,7 +129,7 @@ kvp_evict_retry_waiting(kvp_master_t *m)
 bool
 kvp_evict_leave_segment(kvp_master_t *m, kvp_segment_t *g)
 {
-    bool is_left = kvp_put_leave_segment(m, g);
+    bool is_left = kvp_put_leave_segment(&m->puts, g);
 
     kvp_share_leave_segment(m, g);
     return is_left;

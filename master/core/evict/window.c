@@ -452,7 +452,7 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
     k->claim.to = kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last);
     k->claim.left = 0;
     k->pend->claims++;
-    m->claims++;
+    m->puts.claims++;
     kvp_list_add_tail(&w->chunk->segment->claims, &k->claim.of_segment);
     do {
         kvp_retire_t *r = kvp_retire_of(&m->space, w->chunk, slot);

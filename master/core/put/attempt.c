@@ -1,14 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attempts: how they begin and end. catalog/staged.c has their records.
  */
-#include "master/core/state.h"
+#include "master/core/put/attempt.h"
 
+#include "common/list.h"
 #include "common/mutate.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/recent.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/staged.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/put/puts.h"
+#include "master/core/put/queue.h"
+#include "master/core/session/session.h"
+#include "master/core/space/drop.h"
+#include "master/core/space/retire.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
 
 kvp_attempt_t *
-kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, const kvp_wire_group_t *group,
+kvp_attempt_open(kvp_puts_t *pq, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, const kvp_wire_group_t *group,
                  uint32_t oid)
 {
     kvp_attempt_t *a = kvp_core_alloc(1, sizeof *a);
@@ -27,14 +42,14 @@ kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put
     a->copies = p->copies;
     a->pend = p;
     a->at = at;
-    a->number = kvp_ptab_add(&m->cat.attempts, a);
-    kvp_obj(m->cat.index, oid)->attempt = a->number;
+    a->number = kvp_ptab_add(&pq->cat->attempts, a);
+    kvp_obj(pq->cat->index, oid)->attempt = a->number;
     kvp_list_init(&a->claims);
     kvp_umap_set(&a->session->attempt_ids, a->id, a->number);
     kvp_list_add_tail(&a->session->attempts, &a->link);
     kvp_list_add_tail(&p->attempts, &a->of_pend);
     a->session->attempt_bytes += a->bytes * a->copies;
-    m->ctx.st.attempts++;
+    pq->ctx->st.attempts++;
     return a;
 }
 
@@ -47,13 +62,13 @@ disown(kvp_attempt_t *a)
 }
 
 void
-kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a)
+kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a)
 {
-    kvp_obj(m->cat.index, a->oid)->attempt = KVP_NONE;
+    kvp_obj(pq->cat->index, a->oid)->attempt = KVP_NONE;
     disown(a);
-    kvp_ptab_del(&m->cat.attempts, a->number);
+    kvp_ptab_del(&pq->cat->attempts, a->number);
     kvp_list_del(&a->of_pend);
-    m->ctx.st.attempts--;
+    pq->ctx->st.attempts--;
     free(a->granted);
     free(a);
 }
@@ -79,104 +94,104 @@ kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained)
 
 /* Takes the record away with the attempt. */
 static void
-drop(kvp_master_t *m, kvp_attempt_t *a, uint64_t owner, kvp_waiter_t *waiter)
+drop(kvp_puts_t *pq, kvp_attempt_t *a, uint64_t owner, kvp_waiter_t *waiter)
 {
     uint32_t oid = a->oid;
 
-    if (a->over != KVP_OID_NONE) kvp_attempt_part(&m->cat, a);
-    kvp_attempt_close(m, a);
-    kvp_obj_drop(&m->space, oid, owner, waiter);
-    m->ctx.st.aborts++;
+    if (a->over != KVP_OID_NONE) kvp_attempt_part(pq->cat, a);
+    kvp_attempt_close(pq, a);
+    kvp_obj_drop(pq->space, oid, owner, waiter);
+    pq->ctx->st.aborts++;
 }
 
 void
-kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err)
+kvp_attempt_abort(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_err_t err)
 {
     refuse(a, err);
-    kvp_ctx_spend(&m->ctx, 1);
+    kvp_ctx_spend(pq->ctx, 1);
     while (!kvp_list_is_empty(&a->claims))
-        kvp_pkey_close(m, kvp_list_first(&a->claims, kvp_pkey_t, claim.of_attempt));
-    drop(m, a, kvp_attempt_owner(a, is_drained), NULL);
+        kvp_pkey_close(pq, kvp_list_first(&a->claims, kvp_pkey_t, claim.of_attempt));
+    drop(pq, a, kvp_attempt_owner(a, is_drained), NULL);
 }
 
 void
-kvp_attempt_refuse(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_waiter_t *waiter)
+kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_waiter_t *waiter)
 {
-    drop(m, a, kvp_attempt_owner(a, is_drained), waiter);
+    drop(pq, a, kvp_attempt_owner(a, is_drained), waiter);
 }
 
 /* It may be stopped in the middle of a store and go on at any time: its extents stay in its hands, until the node knows
  * better or it says itself that it is done. */
 static void
-take_from_silent(kvp_master_t *m, kvp_attempt_t *a)
+take_from_silent(kvp_puts_t *pq, kvp_attempt_t *a)
 {
     kvp_session_t *s = a->session;
     kvp_pend_t *p = a->pend;
     uint64_t id = a->id;
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, a->oid), places);
+    uint32_t n = kvp_obj_places(pq->cat, kvp_obj(pq->cat->index, a->oid), places);
 
     kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED, 0);
-    kvp_attempt_abort(m, a, false, KVP_ABORTED);
-    m->ctx.st.put_taken++;
+    kvp_attempt_abort(pq, a, false, KVP_ABORTED);
+    pq->ctx->st.put_taken++;
     for (uint32_t i = 0; i < n && p == NULL; i++)
-        kvp_retire_stray(kvp_retire_of(&m->space, kvp_ptab_get(&m->cat.chunks, places[i].chunk), places[i].slot), s,
+        kvp_retire_stray(kvp_retire_of(pq->space, kvp_ptab_get(&pq->cat->chunks, places[i].chunk), places[i].slot), s,
                          id);
-    if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
+    if (p != NULL && p->left == 0) kvp_pend_answer(pq, p);
 }
 
 bool
-kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a)
+kvp_attempt_take(kvp_puts_t *pq, kvp_attempt_t *a)
 {
     if (a->session->is_over) {
-        kvp_attempt_abort_over(m, a);
+        kvp_attempt_abort_over(pq, a);
         return true;
     }
-    if (!kvp_session_is_silent(&m->peers, a->session) || !KVP_RULE(SILENT_WRITER)) return false;
-    take_from_silent(m, a);
+    if (!kvp_session_is_silent(pq->peers, a->session) || !KVP_RULE(SILENT_WRITER)) return false;
+    take_from_silent(pq, a);
     return true;
 }
 
 void
-kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a, kvp_err_t err)
+kvp_attempt_void(kvp_puts_t *pq, kvp_attempt_t *a, kvp_err_t err)
 {
     kvp_pend_t *p = a->pend;
 
-    kvp_attempt_abort(m, a, false, err);
-    if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
+    kvp_attempt_abort(pq, a, false, err);
+    if (p != NULL && p->left == 0) kvp_pend_answer(pq, p);
 }
 
 void
-kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at)
+kvp_attempt_lose_copy(kvp_puts_t *pq, uint32_t oid, const kvp_place_t *at)
 {
-    kvp_attempt_t *a = kvp_attempt_of(&m->cat, kvp_obj(m->cat.index, oid));
+    kvp_attempt_t *a = kvp_attempt_of(pq->cat, kvp_obj(pq->cat->index, oid));
     kvp_place_t places[KVP_REPLICAS_MAX];
 
-    if (kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places) == 1 && kvp_list_is_empty(&a->claims)) {
+    if (kvp_obj_places(pq->cat, kvp_obj(pq->cat->index, oid), places) == 1 && kvp_list_is_empty(&a->claims)) {
         refuse(a, KVP_RETRY_AFTER); /* the writer never heard of this place */
-        drop(m, a, 0, NULL);
+        drop(pq, a, 0, NULL);
         return;
     }
-    kvp_obj_del_place(&m->space, oid, at);
-    (void)kvp_retire_place(&m->space, at, 0, NULL);
+    kvp_obj_del_place(pq->space, oid, at);
+    (void)kvp_retire_place(pq->space, at, 0, NULL);
     if (a->pend == NULL) return;
     a->pend->objs[a->at].nloc--;
     a->pend->grants--;
 }
 
 void
-kvp_attempt_abort_over(kvp_master_t *m, kvp_attempt_t *a)
+kvp_attempt_abort_over(kvp_puts_t *pq, kvp_attempt_t *a)
 {
     kvp_pend_t *p = a->pend;
 
-    kvp_attempt_abort(m, a, a->session->is_drained, KVP_ABORTED);
+    kvp_attempt_abort(pq, a, a->session->is_drained, KVP_ABORTED);
     if (p != NULL && kvp_list_is_empty(&p->attempts)) kvp_pend_end(p);
 }
 
 kvp_attempt_t *
-kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id)
+kvp_attempt_find(const kvp_puts_t *pq, const kvp_session_t *s, uint64_t id)
 {
     uint32_t number;
 
-    return kvp_umap_get(&s->attempt_ids, id, &number) ? kvp_ptab_get(&m->cat.attempts, number) : NULL;
+    return kvp_umap_get(&s->attempt_ids, id, &number) ? kvp_ptab_get(&pq->cat->attempts, number) : NULL;
 }

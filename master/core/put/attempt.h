@@ -5,6 +5,7 @@
 #define KVP_MASTER_CORE_PUT_ATTEMPT_H
 
 #include "common/list.h"
+#include "master/core/put/puts.h"
 #include "master/core/catalog/staged.h"
 #include "master/core/session/session.h"
 #include "proto/wire.h"
@@ -14,22 +15,22 @@ typedef struct kvp_waiter kvp_waiter_t;
 
 #define KVP_ATTEMPTS_MAX 65536u /* a client's */
 
-kvp_attempt_t *kvp_attempt_find(const kvp_master_t *m, const kvp_session_t *s, uint64_t id); /* NULL = none */
-kvp_attempt_t *kvp_attempt_open(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put,
+kvp_attempt_t *kvp_attempt_find(const kvp_puts_t *pq, const kvp_session_t *s, uint64_t id); /* NULL = none */
+kvp_attempt_t *kvp_attempt_open(kvp_puts_t *pq, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put,
                                 const kvp_wire_group_t *group, uint32_t oid);
-void kvp_attempt_close(kvp_master_t *m, kvp_attempt_t *a); /* ends it; the object stays as it is */
+void kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a); /* ends it; the object stays as it is */
 /* kvp_attempt_take ends it where its writer is gone or silent for too long: the key is free then. False: it lives. */
-bool kvp_attempt_take(kvp_master_t *m, kvp_attempt_t *a);
+bool kvp_attempt_take(kvp_puts_t *pq, kvp_attempt_t *a);
 /* kvp_attempt_abort ends it with its object. A message that is not answered says err for it. */
-void kvp_attempt_abort(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
+void kvp_attempt_abort(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
 /* kvp_attempt_refuse: its commit is refused, and the waiter's answer says so once what it had sealed is dead, or owed. */
-void kvp_attempt_refuse(kvp_master_t *m, kvp_attempt_t *a, bool is_drained, kvp_waiter_t *waiter);
+void kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_waiter_t *waiter);
 /* kvp_attempt_void: its key turned out to be committed, or another one with its digest; its client is told err. */
-void kvp_attempt_void(kvp_master_t *m, kvp_attempt_t *a, kvp_err_t err);
+void kvp_attempt_void(kvp_puts_t *pq, kvp_attempt_t *a, kvp_err_t err);
 /* Who may still be storing to its places; 0 = nobody. A writer that was not told of them is not. */
 uint64_t kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained);
-void kvp_attempt_lose_copy(kvp_master_t *m, uint32_t oid, const kvp_place_t *at); /* the memory it wrote to is gone */
-void kvp_attempt_abort_over(kvp_master_t *m,
+void kvp_attempt_lose_copy(kvp_puts_t *pq, uint32_t oid, const kvp_place_t *at); /* the memory it wrote to is gone */
+void kvp_attempt_abort_over(kvp_puts_t *pq,
                             kvp_attempt_t *a); /* of a session that is over; its message goes with its last */
 
 #endif

@@ -3,9 +3,28 @@
  * extent waits in the order of arrival, claims a window of extents that are being retired, and gets its place when the
  * last of them is free. Of an object with several copies each waits on its own, and one is enough.
  */
-#include "master/core/state.h"
+#include "master/core/put/queue.h"
 
+#include "common/buf.h"
+#include "common/list.h"
 #include "common/mutate.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/staged.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/put/attempt.h"
+#include "master/core/put/puts.h"
+#include "master/core/session/session.h"
+#include "master/core/session/takeover.h"
+#include "master/core/space/place.h"
+#include "master/core/space/retire.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,12 +36,12 @@
 /* ---- why there is no room */
 /* A segment may be mounted soon, or again. */
 bool
-kvp_put_may_nodes_come(const kvp_master_t *m)
+kvp_put_may_nodes_come(const kvp_puts_t *pq)
 {
-    if (m->cat.segment_seq == 0)
-        return m->ctx.now_ns - m->started_ns < MOUNT_WAIT_NS + m->ctx.stall_ns ||
-               m->ctx.now_ns < m->peers.rebuild_until_ns;
-    kvp_list_foreach (pos, &m->cat.segments) {
+    if (pq->cat->segment_seq == 0)
+        return pq->ctx->now_ns - pq->started_ns < MOUNT_WAIT_NS + pq->ctx->stall_ns ||
+               pq->ctx->now_ns < pq->peers->rebuild_until_ns;
+    kvp_list_foreach (pos, &pq->cat->segments) {
         const kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 
         if (g->state == KVP_SEG_LOST && !g->is_dropped) return true;
@@ -32,77 +51,79 @@ kvp_put_may_nodes_come(const kvp_master_t *m)
 
 /* Also when its node has just answered, and the next look at it is still to come. */
 static bool
-is_some_passed_over(const kvp_master_t *m)
+is_some_passed_over(const kvp_puts_t *pq)
 {
-    return m->cat.slow_n > 0 && m->cat.slow_n < m->cat.up_n;
+    return pq->cat->slow_n > 0 && pq->cat->slow_n < pq->cat->up_n;
 }
 
 /* Something will become free or evictable without anybody's removing it. */
 static bool
-is_space_coming(const kvp_master_t *m)
+is_space_coming(const kvp_puts_t *pq)
 {
     if (!KVP_RULE(SPACE_COMES)) return false;
-    if (m->claims > 0) return true; /* what is written there can be evicted */
-    if (kvp_takeover_may_tickets_come(&m->peers)) return true; /* and what nobody comes for */
-    if (!kvp_list_is_empty(&m->cat.taking)) return true; /* the chunk is its taker's before long, or open again */
-    return m->ctx.st.retiring_bytes > 0 || m->ctx.st.attempts > m->waiting_attempts ||
-           m->ctx.st.held_bytes + m->ctx.st.reserved_bytes > 0 || is_some_passed_over(m) || kvp_put_may_nodes_come(m);
+    if (pq->claims > 0) return true; /* what is written there can be evicted */
+    if (kvp_takeover_may_tickets_come(pq->peers)) return true; /* and what nobody comes for */
+    if (!kvp_list_is_empty(&pq->cat->taking)) return true; /* the chunk is its taker's before long, or open again */
+    return pq->ctx->st.retiring_bytes > 0 || pq->ctx->st.attempts > pq->waiting_attempts ||
+           pq->ctx->st.held_bytes + pq->ctx->st.reserved_bytes > 0 || is_some_passed_over(pq) ||
+           kvp_put_may_nodes_come(pq);
 }
 
 /* All that may be evicted was looked at, and nothing has changed since. */
 kvp_err_t
-kvp_pkey_refusal(const kvp_master_t *m, const kvp_pkey_t *k)
+kvp_pkey_refusal(const kvp_puts_t *pq, const kvp_pkey_t *k)
 {
-    bool is_sure = k->is_scanned && k->scan_news == m->ctx.space_news;
+    bool is_sure = k->is_scanned && k->scan_news == pq->ctx->space_news;
 
-    return is_sure && !is_space_coming(m) ? KVP_NO_SPACE : KVP_RETRY_AFTER;
+    return is_sure && !is_space_coming(pq) ? KVP_NO_SPACE : KVP_RETRY_AFTER;
 }
 
 /* The reason of a NO_SPACE, and of a RETRY_AFTER, for a person. */
 static char *
-explain_full(const kvp_master_t *m, const kvp_tenant_t *t, char *buf, size_t len)
+explain_full(const kvp_puts_t *pq, const kvp_tenant_t *t, char *buf, size_t len)
 {
-    uint64_t used = m->ctx.st.used_bytes;
+    uint64_t used = pq->ctx->st.used_bytes;
 
-    if (m->cat.up_n == 0)
+    if (pq->cat->up_n == 0)
         snprintf(buf, len, "no node offers memory that takes puts");
     else
         snprintf(buf, len,
                  "of %llu bytes, %llu are used, %llu of these pinned hard and %llu in chunks of other tenants; nothing "
                  "can be evicted for this",
-                 (unsigned long long)m->ctx.st.size_bytes, (unsigned long long)used,
-                 (unsigned long long)m->ctx.st.hard_pinned_bytes,
+                 (unsigned long long)pq->ctx->st.size_bytes, (unsigned long long)used,
+                 (unsigned long long)pq->ctx->st.hard_pinned_bytes,
                  (unsigned long long)(used - kvp_min_u64(used, t->used_bytes)));
     return buf;
 }
 
 static char *
-explain_wait(const kvp_master_t *m, char *buf, size_t len)
+explain_wait(const kvp_puts_t *pq, char *buf, size_t len)
 {
-    if (m->cat.up_n == 0 && m->cat.lost_n == 0)
+    if (pq->cat->up_n == 0 && pq->cat->lost_n == 0)
         snprintf(buf, len, "no node has offered memory yet, and some may be on their way");
     else
         snprintf(buf, len,
                  "%llu bytes are held by readers, %llu reserved, %llu on their way back; %llu puts are unfinished, and "
                  "%lu segments away",
-                 (unsigned long long)m->ctx.st.held_bytes, (unsigned long long)m->ctx.st.reserved_bytes,
-                 (unsigned long long)m->ctx.st.retiring_bytes, (unsigned long long)m->ctx.st.attempts,
-                 (unsigned long)m->cat.lost_n);
+                 (unsigned long long)pq->ctx->st.held_bytes, (unsigned long long)pq->ctx->st.reserved_bytes,
+                 (unsigned long long)pq->ctx->st.retiring_bytes, (unsigned long long)pq->ctx->st.attempts,
+                 (unsigned long)pq->cat->lost_n);
     return buf;
 }
 
 /* ---- messages */
 kvp_pend_t *
-kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg)
+kvp_pend_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg)
 {
     kvp_pend_t *p = kvp_core_alloc(1, sizeof *p);
     uint64_t wait_ms = msg->wait_ms == 0 ? KVP_PUT_WAIT_MS : kvp_min_u64(msg->wait_ms, KVP_PUT_WAIT_MAX_MS);
 
     p->session = s;
     p->ask = *ask;
-    p->due_ns = m->ctx.now_ns + KVP_MS(wait_ms);
+    p->due_ns = pq->ctx->now_ns + KVP_MS(wait_ms);
     p->n = msg->n;
-    p->copies = (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, m->cat.up_hosts.n), KVP_REPLICAS_MAX));
+    p->copies =
+        (uint32_t)kvp_max_u64(1, kvp_min_u64(kvp_min_u64(msg->replicas, pq->cat->up_hosts.n), KVP_REPLICAS_MAX));
     p->is_upsert = msg->is_upsert;
     p->pin = (kvp_pin_t)msg->pin;
     p->wish.only = msg->only;
@@ -114,7 +135,7 @@ kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, con
     kvp_list_init(&p->attempts);
     kvp_list_init(&p->keys);
     kvp_list_add_tail(&s->pends, &p->link);
-    kvp_list_add_tail(&m->pends[(p->due_ns + KVP_TICK_NS - 1) / KVP_TICK_NS % KVP_PUT_WHEEL], &p->due);
+    kvp_list_add_tail(&pq->pends[(p->due_ns + KVP_TICK_NS - 1) / KVP_TICK_NS % KVP_PUT_WHEEL], &p->due);
     return p;
 }
 
@@ -133,10 +154,10 @@ kvp_pend_end(kvp_pend_t *p)
 
 /* The copies in the order in which the client will name them. */
 static void
-append_places(kvp_master_t *m, kvp_attempt_t *a, kvp_buf_t *out)
+append_places(kvp_puts_t *pq, kvp_attempt_t *a, kvp_buf_t *out)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, a->oid), places);
+    uint32_t n = kvp_obj_places(pq->cat, kvp_obj(pq->cat->index, a->oid), places);
 
     if (n > 1) a->granted = kvp_core_alloc(n, sizeof *a->granted);
     a->granted_n = n;
@@ -144,7 +165,7 @@ append_places(kvp_master_t *m, kvp_attempt_t *a, kvp_buf_t *out)
         kvp_wire_loc_t loc;
 
         if (n > 1) a->granted[i] = places[i].generation;
-        kvp_place_wire(&m->cat, &places[i], &loc);
+        kvp_place_wire(pq->cat, &places[i], &loc);
         kvp_buf_append(out, &loc, sizeof loc);
     }
 }
@@ -152,19 +173,19 @@ append_places(kvp_master_t *m, kvp_attempt_t *a, kvp_buf_t *out)
 /* A key that was refused for good may have waited for the others of its message: by what these evicted, or since, room may
  * have come, or be on its way. */
 static void
-settle_refusals(kvp_master_t *m, kvp_pend_t *p)
+settle_refusals(kvp_puts_t *pq, kvp_pend_t *p)
 {
-    bool is_final = !p->is_refused || (p->refused_news == m->ctx.space_news && !is_space_coming(m));
+    bool is_final = !p->is_refused || (p->refused_news == pq->ctx->space_news && !is_space_coming(pq));
 
     for (uint32_t i = 0; i < p->n; i++) {
         if (p->objs[i].err == KVP_NO_SPACE && !is_final) p->objs[i].err = KVP_RETRY_AFTER;
-        m->ctx.st.put_no_space += p->objs[i].err == KVP_NO_SPACE;
-        m->ctx.st.put_retry_after += p->objs[i].err == KVP_RETRY_AFTER;
+        pq->ctx->st.put_no_space += p->objs[i].err == KVP_NO_SPACE;
+        pq->ctx->st.put_retry_after += p->objs[i].err == KVP_RETRY_AFTER;
     }
 }
 
 void
-kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
+kvp_pend_answer(kvp_puts_t *pq, kvp_pend_t *p)
 {
     Kvp__Pb__Places msg = KVP__PB__PLACES__INIT;
     kvp_err_t err, refused = KVP_OK;
@@ -176,7 +197,7 @@ kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
         kvp_pend_end(p);
         return;
     }
-    settle_refusals(m, p);
+    settle_refusals(pq, p);
     msg.n = p->n;
     msg.ns_epoch = p->epoch;
     for (uint32_t i = 0; i < p->n; i++) {
@@ -186,19 +207,19 @@ kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p)
         if (err == KVP_RETRY_AFTER) msg.retry_ms = p->grants > 0 ? RETRY_GRANTED_MS : RETRY_MS;
         refused = refused == KVP_NO_SPACE ? refused : err;
     }
-    if (refused == KVP_NO_SPACE) msg.detail = explain_full(m, p->session->tenant, why, sizeof why);
-    if (refused == KVP_RETRY_AFTER) msg.detail = explain_wait(m, why, sizeof why);
-    out = kvp_reply_begin(&m->peers, p->session, &p->ask, &msg.base, &at);
+    if (refused == KVP_NO_SPACE) msg.detail = explain_full(pq, p->session->tenant, why, sizeof why);
+    if (refused == KVP_RETRY_AFTER) msg.detail = explain_wait(pq, why, sizeof why);
+    out = kvp_reply_begin(pq->peers, p->session, &p->ask, &msg.base, &at);
     kvp_buf_append(out, p->objs, p->n * sizeof *p->objs);
     kvp_list_foreach (pos, &p->attempts) /* in the order of their keys */
-        append_places(m, kvp_list_entry(pos, kvp_attempt_t, of_pend), out);
+        append_places(pq, kvp_list_entry(pos, kvp_attempt_t, of_pend), out);
     kvp_frame_end(out, at);
     kvp_pend_end(p);
 }
 
 /* ---- keys */
 void
-kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a)
+kvp_pkey_open(kvp_puts_t *pq, kvp_attempt_t *a)
 {
     kvp_pkey_t *k = kvp_core_alloc(1, sizeof *k);
 
@@ -210,12 +231,12 @@ kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a)
     kvp_list_init(&k->claim.of_segment);
     kvp_list_init(&k->claim.ready);
     kvp_list_init(&k->clearing);
-    kvp_list_add_tail(&m->waiting, &k->link);
+    kvp_list_add_tail(&pq->waiting, &k->link);
     kvp_list_add_tail(&k->pend->keys, &k->of_pend);
-    m->waiting_attempts += kvp_list_is_empty(&a->claims);
+    pq->waiting_attempts += kvp_list_is_empty(&a->claims);
     kvp_list_add_tail(&a->claims, &k->claim.of_attempt);
     k->pend->left++;
-    m->ctx.st.pending_puts++;
+    pq->ctx->st.pending_puts++;
 }
 
 static void
@@ -231,140 +252,140 @@ end_evacuation(kvp_pkey_t *k)
 
 /* It has its window no more. */
 static void
-unclaim(kvp_master_t *m, kvp_pkey_t *k)
+unclaim(kvp_puts_t *pq, kvp_pkey_t *k)
 {
     if (k->claim.chunk == NULL) return;
-    kvp_retire_unclaim(&m->space, &k->claim);
+    kvp_retire_unclaim(pq->space, &k->claim);
     end_evacuation(k);
     k->pend->claims--;
-    m->claims--;
+    pq->claims--;
     k->claim.chunk = NULL;
-    kvp_ctx_space_news(&m->ctx);
+    kvp_ctx_space_news(pq->ctx);
 }
 
 void
-kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k)
+kvp_pkey_close(kvp_puts_t *pq, kvp_pkey_t *k)
 {
-    kvp_ctx_spend(&m->ctx, 1);
-    unclaim(m, k);
+    kvp_ctx_spend(pq->ctx, 1);
+    unclaim(pq, k);
     kvp_list_del(&k->link);
     kvp_list_del(&k->of_pend);
     kvp_list_del(&k->claim.of_attempt);
-    m->waiting_attempts -= kvp_list_is_empty(&k->attempt->claims);
+    pq->waiting_attempts -= kvp_list_is_empty(&k->attempt->claims);
     k->pend->left--;
-    m->ctx.st.pending_puts--;
+    pq->ctx->st.pending_puts--;
     free(k);
 }
 
 void
-kvp_pend_place(kvp_master_t *m, const kvp_attempt_t *a)
+kvp_pend_place(kvp_puts_t *pq, const kvp_attempt_t *a)
 {
     kvp_wire_obj_t *obj = &a->pend->objs[a->at];
 
     obj->nloc++;
-    obj->version = kvp_obj_version(kvp_obj(m->cat.index, a->oid));
+    obj->version = kvp_obj_version(kvp_obj(pq->cat->index, a->oid));
     obj->len = a->bytes;
     a->pend->grants++;
 }
 
 void
-kvp_pkey_done(kvp_master_t *m, kvp_pkey_t *k)
+kvp_pkey_done(kvp_puts_t *pq, kvp_pkey_t *k)
 {
     kvp_pend_t *p = k->pend;
 
-    kvp_pend_place(m, k->attempt);
-    kvp_pkey_close(m, k);
-    if (p->left == 0) kvp_pend_answer(m, p);
+    kvp_pend_place(pq, k->attempt);
+    kvp_pkey_close(pq, k);
+    if (p->left == 0) kvp_pend_answer(pq, p);
 }
 
 /* A copy less; an object that has no other is refused. */
 void
-kvp_pkey_refuse(kvp_master_t *m, kvp_pkey_t *k, kvp_err_t err)
+kvp_pkey_refuse(kvp_puts_t *pq, kvp_pkey_t *k, kvp_err_t err)
 {
     kvp_attempt_t *a = k->attempt;
 
     if (a->pend->objs[a->at].nloc > 0 || a->claims.next != a->claims.prev) {
-        kvp_pkey_close(m, k);
+        kvp_pkey_close(pq, k);
         return;
     }
     if (err == KVP_NO_SPACE && !a->pend->is_refused) {
         a->pend->is_refused = true;
-        a->pend->refused_news = m->ctx.space_news;
+        a->pend->refused_news = pq->ctx->space_news;
     }
-    kvp_attempt_abort(m, a, true, err);
+    kvp_attempt_abort(pq, a, true, err);
 }
 
 /* Refuses every key of the message that waits, which answers it. */
 void
-kvp_pend_refuse(kvp_master_t *m, kvp_pend_t *p)
+kvp_pend_refuse(kvp_puts_t *pq, kvp_pend_t *p)
 {
     while (p->left > 0) {
         kvp_pkey_t *k = kvp_list_first(&p->keys, kvp_pkey_t, of_pend);
 
         /* Where some segments were passed over for its client's sake, not all was looked at. */
-        kvp_pkey_refuse(m, k, p->wish.avoid_n > 0 ? KVP_RETRY_AFTER : kvp_pkey_refusal(m, k));
+        kvp_pkey_refuse(pq, k, p->wish.avoid_n > 0 ? KVP_RETRY_AFTER : kvp_pkey_refusal(pq, k));
     }
-    kvp_pend_answer(m, p);
+    kvp_pend_answer(pq, p);
 }
 
 void
-kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k)
+kvp_pkey_window_free(kvp_puts_t *pq, kvp_pkey_t *k)
 {
     kvp_chunk_t *c = k->claim.chunk;
 
-    unclaim(m, k);
+    unclaim(pq, k);
     /* Its turn to leave a segment that takes no puts any more may not have come yet. */
-    if (c->segment->state == KVP_SEG_UP && kvp_place_alloc_in(&m->space, c, k->oid) == KVP_OK)
-        kvp_pkey_done(m, k);
+    if (c->segment->state == KVP_SEG_UP && kvp_place_alloc_in(pq->space, c, k->oid) == KVP_OK)
+        kvp_pkey_done(pq, k);
     else
-        kvp_pkey_restart(m, k);
+        kvp_pkey_restart(pq, k);
 }
 
 void
-kvp_put_windows_free(kvp_master_t *m)
+kvp_put_windows_free(kvp_puts_t *pq)
 {
-    while (!kvp_list_is_empty(&m->space.claims_ready)) {
-        kvp_list_t *first = m->space.claims_ready.next;
+    while (!kvp_list_is_empty(&pq->space->claims_ready)) {
+        kvp_list_t *first = pq->space->claims_ready.next;
 
         kvp_list_del(first);
-        kvp_pkey_window_free(m, kvp_list_entry(first, kvp_pkey_t, claim.ready));
+        kvp_pkey_window_free(pq, kvp_list_entry(first, kvp_pkey_t, claim.ready));
     }
 }
 
 void
-kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k)
+kvp_pkey_restart(kvp_puts_t *pq, kvp_pkey_t *k)
 {
-    unclaim(m, k);
+    unclaim(pq, k);
     kvp_list_del(&k->link);
-    kvp_list_add_head(&m->waiting, &k->link);
-    kvp_ctx_space_news(&m->ctx);
+    kvp_list_add_head(&pq->waiting, &k->link);
+    kvp_ctx_space_news(pq->ctx);
 }
 
 bool
-kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g)
+kvp_put_leave_segment(kvp_puts_t *pq, kvp_segment_t *g)
 {
-    for (; !kvp_list_is_empty(&g->claims) && m->ctx.slice_left > 0; kvp_ctx_spend(&m->ctx, 1))
-        kvp_pkey_restart(m, kvp_list_first(&g->claims, kvp_pkey_t, claim.of_segment));
-    if (!kvp_list_is_empty(&g->claims)) m->is_leaving = true;
+    for (; !kvp_list_is_empty(&g->claims) && pq->ctx->slice_left > 0; kvp_ctx_spend(pq->ctx, 1))
+        kvp_pkey_restart(pq, kvp_list_first(&g->claims, kvp_pkey_t, claim.of_segment));
+    if (!kvp_list_is_empty(&g->claims)) pq->is_leaving = true;
     return kvp_list_is_empty(&g->claims);
 }
 
 void
-kvp_put_tick(kvp_master_t *m)
+kvp_put_tick(kvp_puts_t *pq)
 {
-    uint64_t now_tick = m->ctx.now_ns / KVP_TICK_NS;
+    uint64_t now_tick = pq->ctx->now_ns / KVP_TICK_NS;
 
     /* A wait is shorter than the wheel, so each list is looked at once however late it is. */
-    if (now_tick - m->put_tick > KVP_PUT_WHEEL) m->put_tick = now_tick - KVP_PUT_WHEEL;
-    while (m->put_tick < now_tick) {
-        kvp_list_t *list = &m->pends[(m->put_tick + 1) % KVP_PUT_WHEEL];
+    if (now_tick - pq->put_tick > KVP_PUT_WHEEL) pq->put_tick = now_tick - KVP_PUT_WHEEL;
+    while (pq->put_tick < now_tick) {
+        kvp_list_t *list = &pq->pends[(pq->put_tick + 1) % KVP_PUT_WHEEL];
 
         kvp_list_foreach_safe (pos, tmp, list) {
             kvp_pend_t *p = kvp_list_entry(pos, kvp_pend_t, due);
 
-            if (m->ctx.slice_left == 0) return;
-            if (p->due_ns <= m->ctx.now_ns) kvp_pend_refuse(m, p);
+            if (pq->ctx->slice_left == 0) return;
+            if (p->due_ns <= pq->ctx->now_ns) kvp_pend_refuse(pq, p);
         }
-        m->put_tick++;
+        pq->put_tick++;
     }
 }

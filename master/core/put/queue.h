@@ -5,6 +5,7 @@
 #define KVP_MASTER_CORE_PUT_QUEUE_H
 
 #include "common/list.h"
+#include "master/core/put/puts.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/put/attempt.h"
@@ -18,7 +19,6 @@ typedef struct kvp_pkey kvp_pkey_t;
 
 #define KVP_PUT_WAIT_MS 1000u /* PutBegin with wait_ms 0 */
 #define KVP_PUT_WAIT_MAX_MS 10000u
-#define KVP_PUT_WHEEL 1024u /* a list for each tick in which a waiting put may be due */
 
 /* What may have to make room: the next kind when without it all was looked at in vain. */
 typedef enum {
@@ -76,25 +76,25 @@ struct kvp_pend {
     kvp_wish_t wish;
 };
 
-kvp_pend_t *kvp_pend_open(kvp_master_t *m, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg);
-void kvp_pend_place(kvp_master_t *m, const kvp_attempt_t *a); /* a copy of it has its place */
-void kvp_pend_answer(kvp_master_t *m, kvp_pend_t *p); /* frees it */
+kvp_pend_t *kvp_pend_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg);
+void kvp_pend_place(kvp_puts_t *pq, const kvp_attempt_t *a); /* a copy of it has its place */
+void kvp_pend_answer(kvp_puts_t *pq, kvp_pend_t *p); /* frees it */
 void kvp_pend_end(kvp_pend_t *p); /* without an answer */
-void kvp_pkey_open(kvp_master_t *m, kvp_attempt_t *a); /* one copy of it waits */
-void kvp_pkey_close(kvp_master_t *m, kvp_pkey_t *k); /* it waits no more; what becomes of its attempt is the caller's */
-void kvp_pkey_window_free(kvp_master_t *m, kvp_pkey_t *k); /* every record of its window is free */
-void kvp_put_windows_free(kvp_master_t *m); /* drains what kvp_retire_set_free has told */
-void kvp_pkey_done(kvp_master_t *m, kvp_pkey_t *k); /* it has its place */
+void kvp_pkey_open(kvp_puts_t *pq, kvp_attempt_t *a); /* one copy of it waits */
+void kvp_pkey_close(kvp_puts_t *pq, kvp_pkey_t *k); /* it waits no more; what becomes of its attempt is the caller's */
+void kvp_pkey_window_free(kvp_puts_t *pq, kvp_pkey_t *k); /* every record of its window is free */
+void kvp_put_windows_free(kvp_puts_t *pq); /* drains what kvp_retire_set_free has told */
+void kvp_pkey_done(kvp_puts_t *pq, kvp_pkey_t *k); /* it has its place */
 /* kvp_pkey_refusal: NO_SPACE where all that may be evicted was looked at and none will come, else RETRY_AFTER.
  * kvp_pkey_refuse: a copy less; an object that has no other is refused. kvp_pend_refuse refuses every key of the message that
  * waits, which answers it. */
-kvp_err_t kvp_pkey_refusal(const kvp_master_t *m, const kvp_pkey_t *k);
-void kvp_pkey_refuse(kvp_master_t *m, kvp_pkey_t *k, kvp_err_t err);
-void kvp_pend_refuse(kvp_master_t *m, kvp_pend_t *p);
-void kvp_pkey_restart(kvp_master_t *m, kvp_pkey_t *k); /* its window is lost */
-bool kvp_put_may_nodes_come(const kvp_master_t *m); /* a segment may be mounted soon, or again */
+kvp_err_t kvp_pkey_refusal(const kvp_puts_t *pq, const kvp_pkey_t *k);
+void kvp_pkey_refuse(kvp_puts_t *pq, kvp_pkey_t *k, kvp_err_t err);
+void kvp_pend_refuse(kvp_puts_t *pq, kvp_pend_t *p);
+void kvp_pkey_restart(kvp_puts_t *pq, kvp_pkey_t *k); /* its window is lost */
+bool kvp_put_may_nodes_come(const kvp_puts_t *pq); /* a segment may be mounted soon, or again */
 /* kvp_put_leave_segment gives up the windows in it, as far as the step reaches; false while there are more. */
-bool kvp_put_leave_segment(kvp_master_t *m, kvp_segment_t *g);
-void kvp_put_tick(kvp_master_t *m);
+bool kvp_put_leave_segment(kvp_puts_t *pq, kvp_segment_t *g);
+void kvp_put_tick(kvp_puts_t *pq);
 
 #endif

@@ -62,7 +62,7 @@ kvp_copy_lose(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot)
     n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
     i = kvp_place_at(places, c, slot);
     if (kvp_obj(m->cat.index, oid)->state != KVP_OBJ_COMMITTED) {
-        kvp_attempt_lose_copy(m, oid, &places[i]);
+        kvp_attempt_lose_copy(&m->puts, oid, &places[i]);
     } else if (n > 1) {
         kvp_obj_del_place(&m->space, oid, &places[i]);
         (void)kvp_retire_place(&m->space, &places[i], 0, NULL);
@@ -140,7 +140,7 @@ kvp_segment_tick(kvp_master_t *m)
     uint32_t left = m->ctx.slice_left / 2; /* an extent may cost two records */
 
     m->space.has_aside = false;
-    m->is_leaving = false;
+    m->puts.is_leaving = false;
     kvp_list_foreach_safe (pos, tmp, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);
 

@@ -314,7 +314,7 @@ make_way(kvp_master_t *m, const told_t *t)
             kvp_group_leave(&m->prot, oid); /* it joins when it takes the place of what is found */
             return a;
         }
-        kvp_attempt_void(m, a, is_same ? KVP_ALREADY : KVP_COLLISION);
+        kvp_attempt_void(&m->puts, a, is_same ? KVP_ALREADY : KVP_COLLISION);
     }
     return NULL;
 }

@@ -35,7 +35,7 @@ end_some_of(kvp_master_t *m, kvp_session_t *s)
 {
     while (!kvp_list_is_empty(&s->attempts)) {
         if (m->ctx.slice_left == 0) return false;
-        kvp_attempt_abort_over(m, kvp_list_first(&s->attempts, kvp_attempt_t, link));
+        kvp_attempt_abort_over(&m->puts, kvp_list_first(&s->attempts, kvp_attempt_t, link));
     }
     while (!kvp_list_is_empty(&s->tickets)) {
         if (m->ctx.slice_left == 0) return false;

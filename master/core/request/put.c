@@ -42,7 +42,7 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
     /* Worth waiting for: it may be the only copy. */
     if (!kvp_obj_is_served(&m->cat, o) && kvp_obj_is_reported(&m->cat, o)) return KVP_RETRY_AFTER;
     if (err == KVP_IN_PROGRESS) return err;
-    if (heir != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(m, heir)) return KVP_IN_PROGRESS;
+    if (heir != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(&m->puts, heir)) return KVP_IN_PROGRESS;
     if (err == KVP_OK) {
         (void)kvp_revoke(kvp_obj_tenant(&m->cat, o), digest);
         kvp_obj_drop(&m->space, oid, 0, NULL);
@@ -75,7 +75,7 @@ check_present(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put, c
     if (kvp_obj_owner(&m->cat, o) != p->session->tenant && KVP_RULE(TENANT_COMPARE)) return KVP_COLLISION;
     if (!kvp_obj_has_key(m->cat.index, o, keys + put->key_at, put->key_len)) return KVP_COLLISION;
     if (o->state == KVP_OBJ_COMMITTED) return check_committed(m, p->session, oid, put->digest, p->is_upsert, over_out);
-    if (kvp_attempt_take(m, kvp_attempt_of(&m->cat, o))) return KVP_OK;
+    if (kvp_attempt_take(&m->puts, kvp_attempt_of(&m->cat, o))) return KVP_OK;
     return KVP_RULE(ALREADY_IS_COMMITTED) ? KVP_IN_PROGRESS : KVP_ALREADY;
 }
 
@@ -101,9 +101,9 @@ static kvp_err_t
 check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
 {
     if (put->len > kvp_segment_longest_chunk(&m->space))
-        return kvp_put_may_nodes_come(m) ? KVP_RETRY_AFTER : m->cat.up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
+        return kvp_put_may_nodes_come(&m->puts) ? KVP_RETRY_AFTER : m->cat.up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
     if (kvp_journal_is_behind(&m->log)) return KVP_RETRY_AFTER;
-    if (kvp_attempt_find(m, p->session, put->attempt) != NULL) return KVP_INVALID;
+    if (kvp_attempt_find(&m->puts, p->session, put->attempt) != NULL) return KVP_INVALID;
     if (kvp_recent_find(&p->session->recent, put->attempt) != KVP_RECENT_UNKNOWN) return KVP_INVALID;
     return is_over_limit(m, p->session, put->len, p->copies) ? KVP_LIMIT : KVP_OK;
 }
@@ -129,7 +129,7 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const asked_t *asked)
     if (err != KVP_OK) return err;
 
     oid = kvp_objindex_make(m->cat.index, put->digest, asked->keys + put->key_at, (uint16_t)put->key_len);
-    a = kvp_attempt_open(m, p, at, put, group, oid);
+    a = kvp_attempt_open(&m->puts, p, at, put, group, oid);
     if (over == KVP_OID_NONE) {
         kvp_objindex_link(m->cat.index, oid, put->digest);
         if (kvp_group_is_named(group)) kvp_group_join(&m->prot, s, oid, group);
@@ -138,10 +138,10 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const asked_t *asked)
     }
     for (uint32_t i = 0; i < a->copies; i++) {
         /* Nobody overtakes a put that waits. */
-        if (kvp_list_is_empty(&m->waiting) && kvp_place_alloc(&m->space, a, &p->wish) == KVP_OK)
-            kvp_pend_place(m, a);
+        if (kvp_list_is_empty(&m->puts.waiting) && kvp_place_alloc(&m->space, a, &p->wish) == KVP_OK)
+            kvp_pend_place(&m->puts, a);
         else
-            kvp_pkey_open(m, a);
+            kvp_pkey_open(&m->puts, a);
     }
     return KVP_OK;
 }
@@ -174,14 +174,14 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     asked.keys = rd.at;
     asked.keys_len = rd.left;
-    p = kvp_pend_open(m, s, &f->hdr, msg);
+    p = kvp_pend_open(&m->puts, s, &f->hdr, msg);
     for (uint32_t i = 0; i < msg->n; i++) {
         kvp_err_t err = begin_one(m, p, i, &asked);
 
         if (err != KVP_OK) p->objs[i] = (kvp_wire_obj_t){.err = err};
     }
     if (p->left == 0)
-        kvp_pend_answer(m, p);
+        kvp_pend_answer(&m->puts, p);
     else
         m->ctx.has_space_news = true; /* who waits is tried for when the input is done */
     kvp_pb_free(&pb, msg);
@@ -286,7 +286,7 @@ may_commit(kvp_master_t *m, kvp_session_t *s, const kvp_attempt_t *a, uint32_t s
 static kvp_err_t
 commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, reply_t *reply)
 {
-    kvp_attempt_t *a = kvp_attempt_find(m, s, commit->attempt);
+    kvp_attempt_t *a = kvp_attempt_find(&m->puts, s, commit->attempt);
     bool is_undead, may_be_known, waits;
     kvp_pin_t pin;
     kvp_obj_t *o;
@@ -304,7 +304,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
          * for too many answers already that is not promised. What a commit does not name may be written to still. */
         (void)may_wait(s, reply);
         kvp_recent_add(&s->recent, a->id, KVP_RECENT_ABORTED, answer_of(reply));
-        kvp_attempt_refuse(m, a, commit->replicas + 1 == 1u << a->granted_n, reply->waiter);
+        kvp_attempt_refuse(&m->puts, a, commit->replicas + 1 == 1u << a->granted_n, reply->waiter);
         return KVP_ABORTED;
     }
     oid = a->oid;
@@ -318,7 +318,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     kvp_journal_commit(&m->log, oid, a->digest);
     if (a->is_upsert) supersede(m, a, reply->waiter);
     kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED, waits ? answer_of(reply) : 0);
-    kvp_attempt_close(m, a);
+    kvp_attempt_close(&m->puts, a);
     o = kvp_obj(m->cat.index, oid);
     o->state = KVP_OBJ_COMMITTED;
     o->sum = commit->sum;
@@ -372,7 +372,7 @@ kvp_on_put_commit(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 static kvp_err_t
 abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained, reply_t *reply)
 {
-    kvp_attempt_t *a = kvp_attempt_find(m, s, id);
+    kvp_attempt_t *a = kvp_attempt_find(&m->puts, s, id);
     kvp_pend_t *p;
 
     if (a == NULL) {
@@ -388,8 +388,8 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained, reply
     }
     p = a->pend;
     kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED, 0);
-    kvp_attempt_abort(m, a, is_drained, KVP_ABORTED);
-    if (p != NULL && p->left == 0) kvp_pend_answer(m, p);
+    kvp_attempt_abort(&m->puts, a, is_drained, KVP_ABORTED);
+    if (p != NULL && p->left == 0) kvp_pend_answer(&m->puts, p);
     return KVP_OK;
 }
 

@@ -408,7 +408,7 @@ kvp_on_status(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     reply.counters = list;
     reply.n_counters = n;
     reply.term = m->ctx.term;
-    reply.uptime_ms = (m->ctx.now_ns - m->started_ns) / KVP_MS(1);
+    reply.uptime_ms = (m->ctx.now_ns - m->puts.started_ns) / KVP_MS(1);
     reply.objects = st.objects;
     reply.attempts = st.attempts;
     reply.clients = st.clients;

@@ -10,7 +10,7 @@ static void
 set_free(kvp_master_t *m, kvp_retire_t *r)
 {
     kvp_retire_set_free(&m->space, r);
-    kvp_put_windows_free(m);
+    kvp_put_windows_free(&m->puts);
 }
 
 static bool
