@@ -29,6 +29,13 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->space = (kvp_space_t){.ctx = &m->ctx, .log = &m->log, .cat = &m->cat, .peers = &m->peers, .prot = &m->prot};
     m->puts = (kvp_puts_t){
         .ctx = &m->ctx, .log = &m->log, .cat = &m->cat, .peers = &m->peers, .prot = &m->prot, .space = &m->space};
+    m->evict = (kvp_evict_t){.ctx = &m->ctx,
+                             .log = &m->log,
+                             .cat = &m->cat,
+                             .peers = &m->peers,
+                             .prot = &m->prot,
+                             .space = &m->space,
+                             .puts = &m->puts};
     m->ctx.conf = *conf;
     if (m->ctx.conf.lease_ns == 0) m->ctx.conf.lease_ns = KVP_MS(10000);
     if (m->ctx.conf.session_ttl_ns == 0) m->ctx.conf.session_ttl_ns = KVP_MS(10000);
@@ -69,7 +76,7 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->prot.keeping);
     kvp_list_init(&m->over);
     kvp_list_init(&m->space.graves);
-    kvp_list_init(&m->clearings);
+    kvp_list_init(&m->evict.clearings);
     kvp_list_init(&m->cat.owners);
     kvp_list_init(&m->cat.taking);
     kvp_list_init(&m->puts.waiting);
@@ -168,10 +175,10 @@ settle(kvp_master_t *m)
 {
     if (m->ctx.has_space_news) {
         m->ctx.has_space_news = false;
-        kvp_evict_retry_waiting(m);
+        kvp_evict_retry_waiting(&m->evict);
     }
     kvp_pin_trim(&m->prot);
-    kvp_evict_ahead(m);
+    kvp_evict_ahead(&m->evict);
     kvp_owed_flush(&m->log); /* first: a node keeps in mind what its extents told, before these are dead */
     kvp_retire_flush(&m->space);
     kvp_put_windows_free(&m->puts);
@@ -211,7 +218,7 @@ slice(kvp_master_t *m, uint32_t which)
         kvp_ticket_end_some(&m->prot);
         break;
     case 3:
-        kvp_groups_tick(m);
+        kvp_groups_tick(&m->evict);
         break;
     case 4:
         kvp_remove_tick(m);
@@ -223,13 +230,13 @@ slice(kvp_master_t *m, uint32_t which)
         kvp_place_bury_some(&m->space);
         break;
     case 7:
-        kvp_clear_tick(m);
+        kvp_clear_tick(&m->evict);
         break;
     case 8:
         kvp_journal_tick(&m->log);
         break;
     case 9:
-        kvp_share_tick(m);
+        kvp_share_tick(&m->evict);
         break;
     default:
         kvp_owed_some(&m->log);
@@ -245,7 +252,7 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
     for (uint32_t i = 0; i < SLICES; i++)
         slice(m, (m->turn + i) % SLICES);
     kvp_owed_tick(&m->log);
-    kvp_evict_tick(m);
+    kvp_evict_tick(&m->evict);
     (void)kvp_objindex_step(m->cat.index);
     settle(m);
 }

@@ -11,6 +11,7 @@
 #define KVP_MASTER_CORE_STATE_H
 
 #include "common/mutate.h"
+#include "master/core/evict/eviction.h"
 #include "master/core/put/puts.h"
 #include "master/core/space/space.h"
 #include "master/core/protect/protection.h"
@@ -71,6 +72,7 @@
 #include <string.h>
 
 struct kvp_master {
+    kvp_evict_t evict;
     kvp_puts_t puts;
     kvp_space_t space;
     kvp_protect_t prot;
@@ -83,10 +85,7 @@ struct kvp_master {
     uint64_t ticked_ns;
     kvp_list_t jobs;
     kvp_list_t over; /* sessions, while they have attempts or tickets */
-    kvp_takes_t takes; /* of the key for which it is, as the next */
-    uint32_t met;
     uint32_t turn; /* whose slice comes first in a step */
-    kvp_list_t clearings;
     uint32_t dropping; /* segments being purged */
     uint32_t reports; /* under way */
     uint32_t closing; /* of these, behind their last page */

@@ -7,19 +7,35 @@
  * then they stay. The walk is repeated for a while, since most holds are short; then the key looks for another window,
  * for which what is free by then is no loss. So holds and pins need no look at what is being cleared.
  */
-#include "master/core/state.h"
+#include "master/core/evict/evacuate.h"
+
+#include "common/list.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/evict/eviction.h"
+#include "master/core/evict/rebalance.h"
+#include "master/core/evict/units.h"
+#include "master/core/evict/window.h"
+#include "master/core/put/queue.h"
+#include "master/core/space/place.h"
+#include "master/core/space/retire.h"
+#include "proto/wire.h"
 
 #define AGAIN_NS KVP_MS(10)
 #define GIVE_UP_NS KVP_MS(1000)
 
 void
-kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, uint64_t to)
+kvp_clear_begin(kvp_evict_t *ev, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, uint64_t to)
 {
     k->claim.chunk = c;
     k->claim.from = kvp_slab_offset(c->slab, first);
     k->claim.to = to;
     k->pend->claims++;
-    m->puts.claims++;
+    ev->puts->claims++;
     kvp_list_add_tail(&c->segment->claims, &k->claim.of_segment);
     k->is_clearing = true;
     k->is_foreign = c->tenant != k->attempt->tenant;
@@ -27,33 +43,33 @@ kvp_clear_begin(kvp_master_t *m, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, 
     k->is_walked = false;
     k->clear_slot = first;
     k->clear_next_ns = UINT64_MAX;
-    k->clear_end_ns = m->ctx.now_ns + GIVE_UP_NS;
+    k->clear_end_ns = ev->ctx->now_ns + GIVE_UP_NS;
     c->clearing = &k->claim;
-    kvp_list_add_tail(&m->clearings, &k->clearing);
-    m->space.has_clear_news = true;
+    kvp_list_add_tail(&ev->clearings, &k->clearing);
+    ev->space->has_clear_news = true;
 }
 
 /* Evicts what lies in the extent. False where that cannot be now. */
 static bool
-clear_extent(kvp_master_t *m, const kvp_pkey_t *k, uint32_t slot)
+clear_extent(kvp_evict_t *ev, const kvp_pkey_t *k, uint32_t slot)
 {
     const kvp_chunk_t *c = k->claim.chunk;
     uint32_t oid = kvp_slab_owner(c->slab, slot);
 
-    if (oid == KVP_SLAB_NONE || kvp_retire_of(&m->space, c, slot) != NULL) return true;
-    if (!kvp_evict_may_go(m, k, oid)) return false;
-    m->ctx.st.evict_foreground++;
-    m->ctx.st.evict_window++;
+    if (oid == KVP_SLAB_NONE || kvp_retire_of(ev->space, c, slot) != NULL) return true;
+    if (!kvp_evict_may_go(ev, k, oid)) return false;
+    ev->ctx->st.evict_foreground++;
+    ev->ctx->st.evict_window++;
     if (oid == k->attempt->over)
-        kvp_evict_one(m, oid);
+        kvp_evict_one(ev, oid);
     else
-        kvp_evict_unit(m, oid);
+        kvp_evict_unit(ev, oid);
     return true;
 }
 
 /* As far as the step reaches; false where that is not the end of the window. */
 static bool
-walk(kvp_master_t *m, kvp_pkey_t *k)
+walk(kvp_evict_t *ev, kvp_pkey_t *k)
 {
     const kvp_slab_t *slab = k->claim.chunk->slab;
     uint32_t slot = k->clear_slot;
@@ -61,10 +77,10 @@ walk(kvp_master_t *m, kvp_pkey_t *k)
     if (kvp_slab_len(slab, slot) == 0) slot = kvp_slab_first(slab); /* it was joined with a neighbour */
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(slab, slot) < k->claim.to; slot = kvp_slab_next(slab, slot)) {
         k->clear_slot = slot;
-        if (m->ctx.work_left == 0 || m->ctx.slice_left == 0) return false;
-        m->ctx.work_left--;
+        if (ev->ctx->work_left == 0 || ev->ctx->slice_left == 0) return false;
+        ev->ctx->work_left--;
         if (kvp_slab_offset(slab, slot) < k->claim.from) continue;
-        if (!clear_extent(m, k, slot)) k->clear_next_ns = m->ctx.now_ns + AGAIN_NS;
+        if (!clear_extent(ev, k, slot)) k->clear_next_ns = ev->ctx->now_ns + AGAIN_NS;
     }
     k->clear_slot = KVP_SLAB_NONE;
     return true;
@@ -80,33 +96,33 @@ has_room(const kvp_pkey_t *k)
 
 /* False where the step's budget is used up. */
 static bool
-clear_some(kvp_master_t *m, kvp_pkey_t *k)
+clear_some(kvp_evict_t *ev, kvp_pkey_t *k)
 {
-    if (k->is_walked && m->ctx.now_ns >= k->clear_next_ns) {
+    if (k->is_walked && ev->ctx->now_ns >= k->clear_next_ns) {
         k->is_walked = false;
         k->clear_next_ns = UINT64_MAX;
     }
-    if (!k->is_walked && !walk(m, k)) return false;
+    if (!k->is_walked && !walk(ev, k)) return false;
     k->is_walked = true;
     if (has_room(k)) {
-        m->ctx.st.chunks_taken += k->is_foreign;
-        kvp_pkey_window_free(&m->puts, k);
-    } else if (m->ctx.now_ns >= k->clear_end_ns) {
-        kvp_pkey_restart(&m->puts, k);
+        ev->ctx->st.chunks_taken += k->is_foreign;
+        kvp_pkey_window_free(ev->puts, k);
+    } else if (ev->ctx->now_ns >= k->clear_end_ns) {
+        kvp_pkey_restart(ev->puts, k);
     }
     return true;
 }
 
 void
-kvp_clear_tick(kvp_master_t *m)
+kvp_clear_tick(kvp_evict_t *ev)
 {
-    m->space.has_clear_news = false;
-    kvp_list_foreach_safe (pos, tmp, &m->clearings) {
+    ev->space->has_clear_news = false;
+    kvp_list_foreach_safe (pos, tmp, &ev->clearings) {
         kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, clearing);
 
         if (k->claim.chunk->segment->state != KVP_SEG_UP) continue; /* it is about to be given up */
-        if (!clear_some(m, k)) {
-            m->space.has_clear_news = true;
+        if (!clear_some(ev, k)) {
+            ev->space->has_clear_news = true;
             return;
         }
     }
@@ -115,12 +131,12 @@ kvp_clear_tick(kvp_master_t *m)
 /* ---- a chunk of another tenant */
 /* The most chunks that one of the others has. */
 static uint32_t
-most_chunks(const kvp_master_t *m, const kvp_tenant_t *own)
+most_chunks(const kvp_evict_t *ev, const kvp_tenant_t *own)
 {
     uint32_t most = 0;
 
-    for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
-        const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
+    for (uint32_t i = 0; i < ev->cat->tenants.limit; i++) {
+        const kvp_tenant_t *t = kvp_ptab_get(&ev->cat->tenants, i);
 
         if (t != NULL && t != own && t->chunks > most) most = t->chunks;
     }
@@ -129,57 +145,57 @@ most_chunks(const kvp_master_t *m, const kvp_tenant_t *own)
 
 /* The last chunk of a tenant goes only where nobody has two. */
 static bool
-is_eligible(const kvp_master_t *m, const kvp_pkey_t *k, const kvp_chunk_t *c, uint32_t most)
+is_eligible(const kvp_evict_t *ev, const kvp_pkey_t *k, const kvp_chunk_t *c, uint32_t most)
 {
     return c != NULL && c->slab != NULL && c->tenant != NULL && c->tenant != k->attempt->tenant &&
            (c->tenant->chunks > 1 || most == 1) && c->clearing == NULL && c->taker == NULL &&
-           c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(&m->cat, c->segment) &&
-           kvp_place_may_lie(&m->space, k->attempt, &k->pend->wish, c->segment) &&
+           c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment) &&
+           kvp_place_may_lie(ev->space, k->attempt, &k->pend->wish, c->segment) &&
            c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
 }
 
 static bool
-may_extent_go(const kvp_master_t *m, const kvp_pkey_t *k, const kvp_chunk_t *c, uint32_t slot)
+may_extent_go(const kvp_evict_t *ev, const kvp_pkey_t *k, const kvp_chunk_t *c, uint32_t slot)
 {
-    const kvp_retire_t *r = kvp_retire_of(&m->space, c, slot);
+    const kvp_retire_t *r = kvp_retire_of(ev->space, c, slot);
 
     if (!kvp_slab_is_allocated(c->slab, slot)) return true;
     if (r != NULL) return r->claim == NULL && r->owner == 0;
-    return kvp_evict_may_go(m, k, kvp_slab_owner(c->slab, slot));
+    return kvp_evict_may_go(ev, k, kvp_slab_owner(c->slab, slot));
 }
 
 /* Whether everything in the chunk can go: KVP_OK, NO_SPACE, or EAGAIN at the end of the step's work. */
 static kvp_err_t
-look_at(kvp_master_t *m, kvp_pkey_t *k, const kvp_chunk_t *c)
+look_at(kvp_evict_t *ev, kvp_pkey_t *k, const kvp_chunk_t *c)
 {
     uint32_t slot = kvp_slab_len(c->slab, k->scan_slot) == 0 ? kvp_slab_first(c->slab) : k->scan_slot;
 
     for (; slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
         k->scan_slot = slot;
-        if (m->ctx.work_left == 0) return KVP_EAGAIN;
-        m->ctx.work_left--;
-        if (!may_extent_go(m, k, c, slot)) return KVP_NO_SPACE;
+        if (ev->ctx->work_left == 0) return KVP_EAGAIN;
+        ev->ctx->work_left--;
+        if (!may_extent_go(ev, k, c, slot)) return KVP_NO_SPACE;
     }
     return KVP_OK;
 }
 
 /* All chunks, from the coldest on. */
 static void
-begin_taking(kvp_master_t *m, kvp_pkey_t *k)
+begin_taking(kvp_evict_t *ev, kvp_pkey_t *k)
 {
-    const kvp_chunk_t *first = kvp_share_coldest(m, k->attempt->tenant, k->attempt->bytes);
+    const kvp_chunk_t *first = kvp_share_coldest(ev, k->attempt->tenant, k->attempt->bytes);
 
     k->is_taking = true;
     k->takes = KVP_TAKES_PROBED;
     k->scan_chunk = first == NULL ? 0 : first->number;
-    k->scan_left = m->cat.chunks.limit;
+    k->scan_left = ev->cat->chunks.limit;
     k->scan_slot = KVP_SLAB_NONE;
 }
 
 static void
-next_chunk(const kvp_master_t *m, kvp_pkey_t *k)
+next_chunk(const kvp_evict_t *ev, kvp_pkey_t *k)
 {
-    k->scan_chunk = k->scan_chunk + 1 < m->cat.chunks.limit ? k->scan_chunk + 1 : 0;
+    k->scan_chunk = k->scan_chunk + 1 < ev->cat->chunks.limit ? k->scan_chunk + 1 : 0;
     k->scan_slot = KVP_SLAB_NONE;
 }
 
@@ -192,26 +208,26 @@ not_taking(kvp_pkey_t *k)
 }
 
 kvp_err_t
-kvp_clear_foreign(kvp_master_t *m, kvp_pkey_t *k)
+kvp_clear_foreign(kvp_evict_t *ev, kvp_pkey_t *k)
 {
     kvp_tenant_t *t = k->attempt->tenant;
     uint32_t most;
 
     if (t->foreign_clears > 0 || t->take.state != KVP_TAKE_NONE) return not_taking(k);
-    if (!k->is_taking) begin_taking(m, k);
-    most = most_chunks(m, t);
-    for (; k->scan_left > 0; k->scan_left--, next_chunk(m, k)) {
-        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, k->scan_chunk);
+    if (!k->is_taking) begin_taking(ev, k);
+    most = most_chunks(ev, t);
+    for (; k->scan_left > 0; k->scan_left--, next_chunk(ev, k)) {
+        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, k->scan_chunk);
         kvp_err_t err;
 
-        if (m->ctx.work_left == 0) return KVP_EAGAIN;
-        m->ctx.work_left--;
-        err = is_eligible(m, k, c, most) ? look_at(m, k, c) : KVP_NO_SPACE;
+        if (ev->ctx->work_left == 0) return KVP_EAGAIN;
+        ev->ctx->work_left--;
+        err = is_eligible(ev, k, c, most) ? look_at(ev, k, c) : KVP_NO_SPACE;
         if (err == KVP_NO_SPACE) continue;
         if (err == KVP_EAGAIN) return err;
         k->is_taking = false;
         k->is_scanned = true; /* whatever comes of it, another search begins anew */
-        kvp_clear_begin(m, k, c, kvp_slab_first(c->slab), c->bytes);
+        kvp_clear_begin(ev, k, c, kvp_slab_first(c->slab), c->bytes);
         return KVP_OK;
     }
     return not_taking(k);

@@ -9,7 +9,24 @@
  * the most of them is its coldest, as near as it matters. Nobody waits for a chunk that is taken: meanwhile the taker
  * evicts its own. The last chunk of a tenant is not taken here; who has nothing that can go is served by evacuate.c.
  */
-#include "master/core/state.h"
+#include "master/core/evict/rebalance.h"
+
+#include "common/list.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/heap.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/evict/eviction.h"
+#include "master/core/evict/units.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/probe.h"
+#include "master/core/space/retire.h"
+#include "proto/wire.h"
 
 #define LOOK_SHARE 8u /* a tenant looks when it has put an eighth of what its chunks are long on average */
 #define OWNERS_LOOKED_AT 64u /* tenants in one look; the next one looks at others */
@@ -26,37 +43,37 @@
 /* ---- whose */
 /* How old the tenant's first victim would be if it had n chunks: a list is as long as there is room for it. */
 static uint64_t
-age_with(kvp_master_t *m, kvp_tenant_t *t, uint64_t n)
+age_with(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t n)
 {
-    uint32_t oid = kvp_victim_behind(&m->prot, &t->lru, KVP_OID_NONE);
+    uint32_t oid = kvp_victim_behind(ev->prot, &t->lru, KVP_OID_NONE);
 
     if (oid == KVP_OID_NONE || t->chunks == 0) return 0;
-    return kvp_obj_age(m->cat.index, kvp_obj(m->cat.index, oid)) * n / t->chunks;
+    return kvp_obj_age(ev->cat->index, kvp_obj(ev->cat->index, oid)) * n / t->chunks;
 }
 
 /* The same of what it could give: nothing, if it has one chunk. Less than half in use is more than holes between objects. */
 static uint64_t
-age_to_give(kvp_master_t *m, kvp_tenant_t *t)
+age_to_give(kvp_evict_t *ev, kvp_tenant_t *t)
 {
     if (t->chunks == 1) return 0;
     if ((t->used_bytes - t->going_bytes) * 2 < t->chunk_bytes) return FREE_AGE;
-    return age_with(m, t, t->chunks - 1ull);
+    return age_with(ev, t, t->chunks - 1ull);
 }
 
 /* Who would still have the oldest objects with a chunk less; NULL = nobody has one to give. */
 static kvp_tenant_t *
-richest(kvp_master_t *m, const kvp_tenant_t *own, uint64_t *age_out)
+richest(kvp_evict_t *ev, const kvp_tenant_t *own, uint64_t *age_out)
 {
     kvp_tenant_t *best = NULL;
 
     *age_out = 0;
-    for (uint64_t i = kvp_min_u64(m->cat.owners_n, OWNERS_LOOKED_AT); i > 0; i--) {
-        kvp_tenant_t *t = kvp_list_first(&m->cat.owners, kvp_tenant_t, owning);
-        uint64_t age = age_to_give(m, t);
+    for (uint64_t i = kvp_min_u64(ev->cat->owners_n, OWNERS_LOOKED_AT); i > 0; i--) {
+        kvp_tenant_t *t = kvp_list_first(&ev->cat->owners, kvp_tenant_t, owning);
+        uint64_t age = age_to_give(ev, t);
 
-        kvp_ctx_spend(&m->ctx, 1);
+        kvp_ctx_spend(ev->ctx, 1);
         kvp_list_del(&t->owning);
-        kvp_list_add_tail(&m->cat.owners, &t->owning);
+        kvp_list_add_tail(&ev->cat->owners, &t->owning);
         if (t == own || age <= *age_out) continue;
         best = t;
         *age_out = age;
@@ -66,10 +83,11 @@ richest(kvp_master_t *m, const kvp_tenant_t *own, uint64_t *age_out)
 
 /* ---- which chunk */
 static bool
-may_take(const kvp_master_t *m, const kvp_chunk_t *c, uint64_t len)
+may_take(const kvp_evict_t *ev, const kvp_chunk_t *c, uint64_t len)
 {
-    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(&m->cat, c->segment) && c->clearing == NULL &&
-           c->taker == NULL && c->gaps == 0 && m->ctx.now_ns >= c->untaken_ns && c->bytes >= kvp_slab_extent_bytes(len);
+    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment) && c->clearing == NULL &&
+           c->taker == NULL && c->gaps == 0 && ev->ctx->now_ns >= c->untaken_ns &&
+           c->bytes >= kvp_slab_extent_bytes(len);
 }
 
 typedef struct {
@@ -79,17 +97,17 @@ typedef struct {
 
 /* Where the tenant's first victims are; NULL = in no chunk that may be taken. */
 static kvp_chunk_t *
-coldest_of(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
+coldest_of(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
 {
     coldness_t seen[TAIL_CHUNKS], best = {0};
     uint32_t n = 0, oid = KVP_OID_NONE;
 
-    for (uint32_t left = TAIL; left > 0 && (oid = kvp_victim_behind(&m->prot, &t->lru, oid)) != KVP_OID_NONE; left--) {
-        const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
-        kvp_chunk_t *c = kvp_obj_chunk(&m->cat, o);
+    for (uint32_t left = TAIL; left > 0 && (oid = kvp_victim_behind(ev->prot, &t->lru, oid)) != KVP_OID_NONE; left--) {
+        const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
+        kvp_chunk_t *c = kvp_obj_chunk(ev->cat, o);
         uint32_t i = 0;
 
-        if (!may_take(m, c, len)) continue;
+        if (!may_take(ev, c, len)) continue;
         while (i < n && seen[i].chunk != c)
             i++;
         if (i == TAIL_CHUNKS) continue;
@@ -97,71 +115,71 @@ coldest_of(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
         seen[i].bytes += kvp_slab_len(c->slab, (uint32_t)o->slot);
         if (seen[i].bytes > best.bytes) best = seen[i];
     }
-    kvp_ctx_spend(&m->ctx, TAIL);
+    kvp_ctx_spend(ev->ctx, TAIL);
     return best.chunk;
 }
 
 kvp_chunk_t *
-kvp_share_coldest(kvp_master_t *m, const kvp_tenant_t *t, uint64_t len)
+kvp_share_coldest(kvp_evict_t *ev, const kvp_tenant_t *t, uint64_t len)
 {
     uint64_t age;
-    kvp_tenant_t *from = richest(m, t, &age);
+    kvp_tenant_t *from = richest(ev, t, &age);
 
-    return from == NULL ? NULL : coldest_of(m, from, len);
+    return from == NULL ? NULL : coldest_of(ev, from, len);
 }
 
 /* ---- taking one */
 static void
-begin(kvp_master_t *m, kvp_tenant_t *t, kvp_chunk_t *c)
+begin(kvp_evict_t *ev, kvp_tenant_t *t, kvp_chunk_t *c)
 {
-    uint32_t own = kvp_victim_behind(&m->prot, &t->lru, KVP_OID_NONE);
+    uint32_t own = kvp_victim_behind(ev->prot, &t->lru, KVP_OID_NONE);
 
     t->take.state = KVP_TAKE_LOOK;
     t->take.chunk = c;
-    t->take.age = own == KVP_OID_NONE ? 0 : kvp_obj_age(m->cat.index, kvp_obj(m->cat.index, own));
+    t->take.age = own == KVP_OID_NONE ? 0 : kvp_obj_age(ev->cat->index, kvp_obj(ev->cat->index, own));
     t->take.slot = KVP_SLAB_NONE;
     t->take.young_bytes = 0;
-    t->take.next_ns = m->ctx.now_ns;
-    t->take.end_ns = m->ctx.now_ns + GIVE_UP_NS;
+    t->take.next_ns = ev->ctx->now_ns;
+    t->take.end_ns = ev->ctx->now_ns + GIVE_UP_NS;
     c->taker = t;
     t->refs++;
-    kvp_list_add_tail(&m->cat.taking, &t->take.link);
-    m->space.has_take_news = true;
+    kvp_list_add_tail(&ev->cat->taking, &t->take.link);
+    ev->space->has_take_news = true;
 }
 
 /* The chunk is open again, to whoever has it then. */
 static void
-end(kvp_master_t *m, kvp_tenant_t *t)
+end(kvp_evict_t *ev, kvp_tenant_t *t)
 {
     t->take.chunk->taker = NULL;
     t->take.chunk = NULL;
     t->take.state = KVP_TAKE_NONE;
     kvp_list_del(&t->take.link);
-    kvp_ctx_space_news(&m->ctx);
-    kvp_tenant_rele(&m->cat, t);
+    kvp_ctx_space_news(ev->ctx);
+    kvp_tenant_rele(ev->cat, t);
 }
 
 static void
-give_up(kvp_master_t *m, kvp_tenant_t *t)
+give_up(kvp_evict_t *ev, kvp_tenant_t *t)
 {
-    t->take.chunk->untaken_ns = m->ctx.now_ns + UNTAKEN_NS;
-    end(m, t);
+    t->take.chunk->untaken_ns = ev->ctx->now_ns + UNTAKEN_NS;
+    end(ev, t);
 }
 
 void
-kvp_share_look(kvp_master_t *m, kvp_tenant_t *t, uint64_t len)
+kvp_share_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
 {
     uint64_t theirs;
     kvp_tenant_t *from;
     kvp_chunk_t *c;
 
-    if (m->cat.owners_n < 2 || t->chunks == 0 || t->take.state != KVP_TAKE_NONE) return;
-    if (t->put_bytes * LOOK_SHARE < t->chunk_bytes / t->chunks || m->ctx.slice_left < TAIL) return;
+    if (ev->cat->owners_n < 2 || t->chunks == 0 || t->take.state != KVP_TAKE_NONE) return;
+    if (t->put_bytes * LOOK_SHARE < t->chunk_bytes / t->chunks || ev->ctx->slice_left < TAIL) return;
     t->put_bytes = 0;
-    from = richest(m, t, &theirs);
-    if (from == NULL || age_with(m, t, t->chunks + 1ull) * (MARGIN + 1) >= theirs * MARGIN) return;
-    c = coldest_of(m, from, len);
-    if (c != NULL) begin(m, t, c);
+    from = richest(ev, t, &theirs);
+    if (from == NULL || age_with(ev, t, t->chunks + 1ull) * (MARGIN + 1) >= theirs * MARGIN) return;
+    c = coldest_of(ev, from, len);
+    if (c != NULL) begin(ev, t, c);
 }
 
 /* ---- looking, and clearing */
@@ -172,25 +190,25 @@ typedef enum {
 } may_go_t;
 
 static may_go_t
-may_extent_go(kvp_master_t *m, kvp_take_t *take, uint32_t slot)
+may_extent_go(kvp_evict_t *ev, kvp_take_t *take, uint32_t slot)
 {
     const kvp_slab_t *slab = take->chunk->slab;
-    const kvp_retire_t *r = kvp_retire_of(&m->space, take->chunk, slot);
+    const kvp_retire_t *r = kvp_retire_of(ev->space, take->chunk, slot);
     const kvp_obj_t *o, *unit;
     uint32_t oid;
 
     if (!kvp_slab_is_allocated(slab, slot)) return GOES;
-    kvp_ctx_spend(&m->ctx, 1);
+    kvp_ctx_spend(ev->ctx, 1);
     if (r != NULL) return r->owner != 0 ? STAYS_LONG : r->claim != NULL ? STAYS : GOES;
     oid = kvp_slab_owner(slab, slot);
-    o = kvp_obj(m->cat.index, oid);
-    if (kvp_group_is_doomed(&m->cat, o) && o->state == KVP_OBJ_COMMITTED) return GOES;
-    oid = kvp_victim_unit(&m->cat, oid);
-    unit = kvp_obj(m->cat.index, oid);
-    if (o->pin != KVP_PIN_NONE || unit->list == KVP_OBJLIST_PINNED || kvp_probe_protects(&m->prot, oid))
+    o = kvp_obj(ev->cat->index, oid);
+    if (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED) return GOES;
+    oid = kvp_victim_unit(ev->cat, oid);
+    unit = kvp_obj(ev->cat->index, oid);
+    if (o->pin != KVP_PIN_NONE || unit->list == KVP_OBJLIST_PINNED || kvp_probe_protects(ev->prot, oid))
         return STAYS_LONG;
-    if (!kvp_victim_may_go(&m->prot, oid)) return STAYS;
-    if (kvp_obj_age(m->cat.index, unit) < take->age) take->young_bytes += kvp_slab_len(slab, slot);
+    if (!kvp_victim_may_go(ev->prot, oid)) return STAYS;
+    if (kvp_obj_age(ev->cat->index, unit) < take->age) take->young_bytes += kvp_slab_len(slab, slot);
     return GOES;
 }
 
@@ -206,19 +224,19 @@ walk_from(kvp_take_t *take)
 /* EAGAIN: something is in the way, or the step's budget is used up. NO_SPACE: the chunk is not to be had, or not worth
  * it. The chunk is closed meanwhile, so what is written in it will be committed, and what is read released. */
 static kvp_err_t
-look(kvp_master_t *m, kvp_take_t *take)
+look(kvp_evict_t *ev, kvp_take_t *take)
 {
     const kvp_chunk_t *c = take->chunk;
 
     for (uint32_t slot = walk_from(take); slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
         take->slot = slot;
-        if (m->ctx.work_left == 0 || m->ctx.slice_left == 0) return KVP_EAGAIN;
-        m->ctx.work_left--;
-        switch (may_extent_go(m, take, slot)) {
+        if (ev->ctx->work_left == 0 || ev->ctx->slice_left == 0) return KVP_EAGAIN;
+        ev->ctx->work_left--;
+        switch (may_extent_go(ev, take, slot)) {
         case GOES:
             break;
         case STAYS:
-            take->next_ns = m->ctx.now_ns + AGAIN_NS;
+            take->next_ns = ev->ctx->now_ns + AGAIN_NS;
             return KVP_EAGAIN;
         case STAYS_LONG:
             return KVP_NO_SPACE;
@@ -231,91 +249,91 @@ look(kvp_master_t *m, kvp_take_t *take)
 /* False where the step's budget is used up. What cannot go just now is met again by a later walk; where there is nothing
  * of the kind, all that is left to wait for is the node. */
 static bool
-clear(kvp_master_t *m, kvp_take_t *take)
+clear(kvp_evict_t *ev, kvp_take_t *take)
 {
     const kvp_chunk_t *c = take->chunk;
 
     if (take->slot == KVP_SLAB_NONE) take->has_stayed = false;
     for (uint32_t slot = walk_from(take); slot != KVP_SLAB_NONE; slot = kvp_slab_next(c->slab, slot)) {
         take->slot = slot;
-        if (m->ctx.work_left == 0 || m->ctx.slice_left == 0) return false;
-        m->ctx.work_left--;
-        if (!kvp_slab_is_allocated(c->slab, slot) || kvp_retire_of(&m->space, c, slot) != NULL) continue;
-        if (may_extent_go(m, take, slot) == GOES)
-            kvp_evict_unit(m, kvp_slab_owner(c->slab, slot));
+        if (ev->ctx->work_left == 0 || ev->ctx->slice_left == 0) return false;
+        ev->ctx->work_left--;
+        if (!kvp_slab_is_allocated(c->slab, slot) || kvp_retire_of(ev->space, c, slot) != NULL) continue;
+        if (may_extent_go(ev, take, slot) == GOES)
+            kvp_evict_unit(ev, kvp_slab_owner(c->slab, slot));
         else
             take->has_stayed = true;
     }
     take->slot = KVP_SLAB_NONE;
-    take->next_ns = take->has_stayed ? m->ctx.now_ns + AGAIN_NS : UINT64_MAX;
+    take->next_ns = take->has_stayed ? ev->ctx->now_ns + AGAIN_NS : UINT64_MAX;
     if (!take->has_stayed) take->end_ns = UINT64_MAX;
     return true;
 }
 
 /* Once a chunk is empty it is kept for a while for whom it was cleared: who had it would have it again at once. */
 static void
-note_empty(kvp_master_t *m, kvp_take_t *take)
+note_empty(kvp_evict_t *ev, kvp_take_t *take)
 {
     take->state = KVP_TAKE_KEPT;
-    take->end_ns = m->ctx.now_ns + KEPT_NS;
-    m->ctx.st.chunks_taken++;
-    kvp_ctx_space_news(&m->ctx);
+    take->end_ns = ev->ctx->now_ns + KEPT_NS;
+    ev->ctx->st.chunks_taken++;
+    kvp_ctx_space_news(ev->ctx);
 }
 
 /* False where the step's budget is used up. */
 static bool
-go_on(kvp_master_t *m, kvp_tenant_t *t)
+go_on(kvp_evict_t *ev, kvp_tenant_t *t)
 {
     kvp_take_t *take = &t->take;
 
     if (take->chunk->segment->state != KVP_SEG_UP) {
-        end(m, t);
+        end(ev, t);
         return true;
     }
-    if (take->chunk->tenant == NULL && take->state != KVP_TAKE_KEPT) note_empty(m, take);
+    if (take->chunk->tenant == NULL && take->state != KVP_TAKE_KEPT) note_empty(ev, take);
     if (take->state == KVP_TAKE_KEPT) {
-        if (take->chunk->tenant != NULL || m->ctx.now_ns >= take->end_ns) end(m, t);
+        if (take->chunk->tenant != NULL || ev->ctx->now_ns >= take->end_ns) end(ev, t);
         return true;
     }
-    if (m->ctx.now_ns >= take->end_ns) {
-        give_up(m, t);
+    if (ev->ctx->now_ns >= take->end_ns) {
+        give_up(ev, t);
         return true;
     }
-    if (m->ctx.now_ns < take->next_ns) return true;
-    if (take->state == KVP_TAKE_CLEAR) return clear(m, take);
-    switch (look(m, take)) {
+    if (ev->ctx->now_ns < take->next_ns) return true;
+    if (take->state == KVP_TAKE_CLEAR) return clear(ev, take);
+    switch (look(ev, take)) {
     case KVP_OK:
         take->state = KVP_TAKE_CLEAR;
         take->slot = KVP_SLAB_NONE;
-        take->next_ns = m->ctx.now_ns;
-        take->end_ns = m->ctx.now_ns + GIVE_UP_NS;
-        return clear(m, take);
+        take->next_ns = ev->ctx->now_ns;
+        take->end_ns = ev->ctx->now_ns + GIVE_UP_NS;
+        return clear(ev, take);
     case KVP_NO_SPACE:
-        give_up(m, t);
+        give_up(ev, t);
         return true;
     default:
-        return m->ctx.now_ns < take->next_ns;
+        return ev->ctx->now_ns < take->next_ns;
     }
 }
 
 void
-kvp_share_tick(kvp_master_t *m)
+kvp_share_tick(kvp_evict_t *ev)
 {
-    m->space.has_take_news = false;
-    kvp_list_foreach_safe (pos, tmp, &m->cat.taking) {
-        if (!go_on(m, kvp_container_of(pos, kvp_tenant_t, take.link))) {
-            m->space.has_take_news = true;
+    ev->space->has_take_news = false;
+    kvp_list_foreach_safe (pos, tmp, &ev->cat->taking) {
+        if (!go_on(ev, kvp_container_of(pos, kvp_tenant_t, take.link))) {
+            ev->space->has_take_news = true;
             return;
         }
     }
 }
 
 void
-kvp_share_leave_segment(kvp_master_t *m, const kvp_segment_t *g)
+kvp_share_leave_segment(kvp_evict_t *ev, const kvp_segment_t *g)
 {
-    kvp_list_foreach_safe (pos, tmp, &m->cat.taking) {
+    kvp_list_foreach_safe (pos, tmp, &ev->cat->taking) {
         kvp_tenant_t *t = kvp_container_of(pos, kvp_tenant_t, take.link);
 
-        if (t->take.chunk->segment == g) end(m, t);
+        if (t->take.chunk->segment == g) end(ev, t);
     }
 }

@@ -4,15 +4,16 @@
 #ifndef KVP_MASTER_CORE_EVICT_REBALANCE_H
 #define KVP_MASTER_CORE_EVICT_REBALANCE_H
 
+#include "master/core/evict/eviction.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/tenant.h"
 
 /* kvp_share_look: the tenant has to evict something of its own for so many bytes; now and then it
  * looks whether to take a chunk of others instead. kvp_share_coldest: the chunk of others that is to go first, in which
  * so many bytes fit; NULL = none is known. kvp_share_leave_segment: what is taken in it is given up. */
-void kvp_share_look(kvp_master_t *m, kvp_tenant_t *t, uint64_t len);
-kvp_chunk_t *kvp_share_coldest(kvp_master_t *m, const kvp_tenant_t *t, uint64_t len);
-void kvp_share_leave_segment(kvp_master_t *m, const kvp_segment_t *g);
-void kvp_share_tick(kvp_master_t *m);
+void kvp_share_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len);
+kvp_chunk_t *kvp_share_coldest(kvp_evict_t *ev, const kvp_tenant_t *t, uint64_t len);
+void kvp_share_leave_segment(kvp_evict_t *ev, const kvp_segment_t *g);
+void kvp_share_tick(kvp_evict_t *ev);
 
 #endif

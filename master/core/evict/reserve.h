@@ -4,8 +4,9 @@
 #ifndef KVP_MASTER_CORE_EVICT_RESERVE_H
 #define KVP_MASTER_CORE_EVICT_RESERVE_H
 
+#include "master/core/evict/eviction.h"
 #include "master/core/master.h"
 
-void kvp_evict_ahead(kvp_master_t *m);
+void kvp_evict_ahead(kvp_evict_t *ev);
 
 #endif

@@ -2,7 +2,19 @@
  * Puts that wait are tried again when something may fit that did not: in the order of arrival each is given a place, or a
  * window for which others are evicted.
  */
-#include "master/core/state.h"
+#include "master/core/evict/retry.h"
+
+#include "common/list.h"
+#include "common/segfmt.h"
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/evict/eviction.h"
+#include "master/core/evict/rebalance.h"
+#include "master/core/evict/window.h"
+#include "master/core/put/queue.h"
+#include "master/core/space/place.h"
 
 #define RETRY_LOOK_MAX 4096u /* keys that one retry looks at */
 
@@ -16,15 +28,15 @@ typedef struct {
 
 /* Looks for a place, then for a window. Errors are kvp_evict_for's; then the key stays on the waiting list. */
 static kvp_err_t
-pkey_try(kvp_master_t *m, kvp_pkey_t *k)
+pkey_try(kvp_evict_t *ev, kvp_pkey_t *k)
 {
-    kvp_err_t err = kvp_place_alloc(&m->space, k->attempt, &k->pend->wish);
+    kvp_err_t err = kvp_place_alloc(ev->space, k->attempt, &k->pend->wish);
 
     if (err == KVP_OK) {
-        kvp_pkey_done(&m->puts, k);
+        kvp_pkey_done(ev->puts, k);
         return KVP_OK;
     }
-    err = kvp_evict_for(m, k);
+    err = kvp_evict_for(ev, k);
     if (err == KVP_OK) kvp_list_del(&k->link);
     return err;
 }
@@ -32,10 +44,10 @@ pkey_try(kvp_master_t *m, kvp_pkey_t *k)
 /* A message that was granted something and cannot get the rest for now is answered: what its writer commits can be
  * evicted, and while it is held back everybody may be waiting for everybody. */
 static bool
-pend_cut(kvp_master_t *m, kvp_pend_t *p)
+pend_cut(kvp_evict_t *ev, kvp_pend_t *p)
 {
     if (p->grants == 0 || p->claims > 0) return false;
-    kvp_pend_refuse(&m->puts, p);
+    kvp_pend_refuse(ev->puts, p);
     return true;
 }
 
@@ -59,78 +71,78 @@ note_failure(failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is
 }
 
 static void
-refuse_one(kvp_master_t *m, kvp_pkey_t *k)
+refuse_one(kvp_evict_t *ev, kvp_pkey_t *k)
 {
     kvp_pend_t *p = k->pend;
 
-    kvp_pkey_refuse(&m->puts, k, KVP_NO_SPACE);
-    if (p->left == 0) kvp_pend_answer(&m->puts, p);
+    kvp_pkey_refuse(ev->puts, k, KVP_NO_SPACE);
+    if (p->left == 0) kvp_pend_answer(ev->puts, p);
 }
 
 /* All but what the client does not reach was looked at in vain: better there than nowhere. */
 static void
-drop_wish(kvp_master_t *m, kvp_pend_t *p)
+drop_wish(kvp_evict_t *ev, kvp_pend_t *p)
 {
     p->wish.avoid_n = 0;
-    kvp_ctx_space_news(&m->ctx);
+    kvp_ctx_space_news(ev->ctx);
 }
 
 /* In the order of arrival. A key that cannot be served stays, and then nothing of its length or longer is tried behind
  * it: shorter ones may still find a place. Returns false where it stopped at a message that was cut: the list changed. */
 static bool
-retry_pass(kvp_master_t *m, failed_t *failed)
+retry_pass(kvp_evict_t *ev, failed_t *failed)
 {
     uint32_t looked = 0;
 
-    kvp_list_foreach_safe (pos, tmp, &m->puts.waiting) {
+    kvp_list_foreach_safe (pos, tmp, &ev->puts->waiting) {
         kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, link);
         uint64_t len = k->attempt->bytes;
-        bool is_long_key = kvp_obj_key_len(m->cat.index, kvp_obj(m->cat.index, k->oid)) > KVP_KEY_CELL_BYTES;
+        bool is_long_key = kvp_obj_key_len(ev->cat->index, kvp_obj(ev->cat->index, k->oid)) > KVP_KEY_CELL_BYTES;
         bool is_final;
         kvp_err_t err;
 
         if (k->pend->session->is_over) continue; /* its turn to be aborted comes */
         if (looked++ == RETRY_LOOK_MAX) return true;
-        if (m->ctx.slice_left == 0) {
-            m->ctx.has_space_news = true;
+        if (ev->ctx->slice_left == 0) {
+            ev->ctx->has_space_news = true;
             return true;
         }
         /* An upsert may have the space of what it replaces, which the others do not. */
         if (k->attempt->over == KVP_OID_NONE && has_failed(failed, k->attempt->tenant, len, is_long_key)) {
-            if (failed->is_final) refuse_one(m, k);
+            if (failed->is_final) refuse_one(ev, k);
             continue;
         }
-        err = pkey_try(m, k);
+        err = pkey_try(ev, k);
         if (err == KVP_OK) continue;
-        if (err == KVP_EAGAIN) m->ctx.has_space_news = true; /* its search goes on with the next step */
-        is_final = err == KVP_NO_SPACE && kvp_pkey_refusal(&m->puts, k) == KVP_NO_SPACE;
+        if (err == KVP_EAGAIN) ev->ctx->has_space_news = true; /* its search goes on with the next step */
+        is_final = err == KVP_NO_SPACE && kvp_pkey_refusal(ev->puts, k) == KVP_NO_SPACE;
         if (is_final && k->pend->wish.avoid_n > 0) {
-            drop_wish(m, k->pend);
+            drop_wish(ev, k->pend);
             continue;
         }
         if (k->attempt->copies == 1 && k->pend->wish.avoid_n == 0 && k->pend->wish.only == 0)
             note_failure(failed, k->attempt->tenant, len, is_long_key, is_final);
         if (err != KVP_NO_SPACE) continue;
-        if (pend_cut(m, k->pend)) return false;
-        if (is_final) refuse_one(m, k);
+        if (pend_cut(ev, k->pend)) return false;
+        if (is_final) refuse_one(ev, k);
     }
     return true;
 }
 
 void
-kvp_evict_retry_waiting(kvp_master_t *m)
+kvp_evict_retry_waiting(kvp_evict_t *ev)
 {
     failed_t failed = {.tenant = NULL};
 
-    while (!retry_pass(m, &failed))
+    while (!retry_pass(ev, &failed))
         continue;
 }
 
 bool
-kvp_evict_leave_segment(kvp_master_t *m, kvp_segment_t *g)
+kvp_evict_leave_segment(kvp_evict_t *ev, kvp_segment_t *g)
 {
-    bool is_left = kvp_put_leave_segment(&m->puts, g);
+    bool is_left = kvp_put_leave_segment(ev->puts, g);
 
-    kvp_share_leave_segment(m, g);
+    kvp_share_leave_segment(ev, g);
     return is_left;
 }

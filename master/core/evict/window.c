@@ -9,9 +9,32 @@
  * asked of a younger one. Were they left, the oldest of all would be small objects among young ones, whose neighbours
  * were evicted again and again for lack of better candidates (bench/alloc_bench shows the order of what is evicted).
  */
-#include "master/core/state.h"
+#include "master/core/evict/window.h"
 
+#include "common/list.h"
 #include "common/mutate.h"
+#include "common/segfmt.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/staged.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/evict/evacuate.h"
+#include "master/core/evict/eviction.h"
+#include "master/core/evict/rebalance.h"
+#include "master/core/evict/units.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/probe.h"
+#include "master/core/put/queue.h"
+#include "master/core/session/takeover.h"
+#include "master/core/space/place.h"
+#include "master/core/space/retire.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
 
@@ -43,66 +66,66 @@ is_free(const kvp_chunk_t *c, uint32_t slot)
 }
 
 static kvp_takes_t
-kind_of(const kvp_master_t *m, uint32_t unit)
+kind_of(const kvp_evict_t *ev, uint32_t unit)
 {
-    if (kvp_obj(m->cat.index, unit)->list == KVP_OBJLIST_PINNED) return KVP_TAKES_PINNED;
-    return kvp_probe_protects(&m->prot, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
+    if (kvp_obj(ev->cat->index, unit)->list == KVP_OBJLIST_PINNED) return KVP_TAKES_PINNED;
+    return kvp_probe_protects(ev->prot, unit) ? KVP_TAKES_PROBED : KVP_TAKES_PLAIN;
 }
 
 /* Whether an extent may be part of a window. Space that a dead writer might still touch is not promised to anyone: no timer
  * says when it comes back. */
 static bool
-is_usable(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
+is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
 {
     const kvp_retire_t *r;
     const kvp_obj_t *o;
     kvp_takes_t kind;
     uint32_t unit;
 
-    if (is_free(c, slot)) return !kvp_place_is_promised(&m->space, c, slot, KVP_SLAB_NONE);
-    r = kvp_retire_of(&m->space, c, slot);
+    if (is_free(c, slot)) return !kvp_place_is_promised(ev->space, c, slot, KVP_SLAB_NONE);
+    r = kvp_retire_of(ev->space, c, slot);
     if (r != NULL) return r->claim == NULL && r->owner == 0;
     /* Held or not: better that it goes than no new one. */
     if (kvp_slab_owner(c->slab, slot) == wanted->attempt->over) return true;
-    o = kvp_obj(m->cat.index, kvp_slab_owner(c->slab, slot));
-    if (kvp_group_is_doomed(&m->cat, o) && o->state == KVP_OBJ_COMMITTED) return true; /* it goes in any case */
-    unit = kvp_victim_unit(&m->cat, kvp_slab_owner(c->slab, slot));
-    if (!kvp_victim_may_go(&m->prot, unit) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED))
+    o = kvp_obj(ev->cat->index, kvp_slab_owner(c->slab, slot));
+    if (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED) return true; /* it goes in any case */
+    unit = kvp_victim_unit(ev->cat, kvp_slab_owner(c->slab, slot));
+    if (!kvp_victim_may_go(ev->prot, unit) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED))
         return false;
-    kind = kind_of(m, unit);
-    if (KVP_RULE(PROBE_YIELDS) || kind != KVP_TAKES_PROBED) m->met |= 1u << kind;
-    return kind <= m->takes;
+    kind = kind_of(ev, unit);
+    if (KVP_RULE(PROBE_YIELDS) || kind != KVP_TAKES_PROBED) ev->met |= 1u << kind;
+    return kind <= ev->takes;
 }
 
 bool
-kvp_evict_may_go(const kvp_master_t *m, const kvp_pkey_t *k, uint32_t oid)
+kvp_evict_may_go(const kvp_evict_t *ev, const kvp_pkey_t *k, uint32_t oid)
 {
-    const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
+    const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
     uint32_t unit;
 
-    if (oid == k->attempt->over || (kvp_group_is_doomed(&m->cat, o) && o->state == KVP_OBJ_COMMITTED)) return true;
-    if (kvp_takeover_may_tickets_come(&m->peers)) return false; /* a report has ended since this was begun */
-    unit = kvp_victim_unit(&m->cat, oid);
-    return kvp_victim_may_go(&m->prot, unit) && kind_of(m, unit) <= k->takes;
+    if (oid == k->attempt->over || (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED)) return true;
+    if (kvp_takeover_may_tickets_come(ev->peers)) return false; /* a report has ended since this was begun */
+    unit = kvp_victim_unit(ev->cat, oid);
+    return kvp_victim_may_go(ev->prot, unit) && kind_of(ev, unit) <= k->takes;
 }
 
 /* What is doomed is older than anything else. */
 static uint32_t
-age_of(const kvp_master_t *m, uint32_t oid)
+age_of(const kvp_evict_t *ev, uint32_t oid)
 {
-    if (kvp_group_is_doomed(&m->cat, kvp_obj(m->cat.index, oid))) return UINT32_MAX;
-    return kvp_obj_age(m->cat.index, kvp_obj(m->cat.index, kvp_victim_unit(&m->cat, oid)));
+    if (kvp_group_is_doomed(ev->cat, kvp_obj(ev->cat->index, oid))) return UINT32_MAX;
+    return kvp_obj_age(ev->cat->index, kvp_obj(ev->cat->index, kvp_victim_unit(ev->cat, oid)));
 }
 
 /* What it costs to take a usable extent. What is to be replaced counts as just used: it goes when nothing else can. */
 static uint64_t
-cost_of(const kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
+cost_of(const kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted)
 {
     uint32_t oid, age;
 
-    if (is_free(c, slot) || kvp_retire_of(&m->space, c, slot) != NULL) return 0;
+    if (is_free(c, slot) || kvp_retire_of(ev->space, c, slot) != NULL) return 0;
     oid = kvp_slab_owner(c->slab, slot);
-    age = oid == wanted->attempt->over ? 0 : age_of(m, oid);
+    age = oid == wanted->attempt->over ? 0 : age_of(ev, oid);
     if (age >= wanted->free_age) return 0;
     return (kvp_slab_len(c->slab, slot) / KVP_SLAB_UNIT << 32) / (age + 1ull); /* a chunk is less than 2^31 units */
 }
@@ -121,13 +144,13 @@ fits(const kvp_chunk_t *c, uint32_t first, uint32_t last, uint64_t len)
  * shorten drops what the window does not need. A window of nothing but a free extent is none: that the extent is free was
  * no help before, so at least one slot beside it must come free as well. */
 static void
-shorten(const kvp_master_t *m, window_t *w, const wanted_t *wanted)
+shorten(const kvp_evict_t *ev, window_t *w, const wanted_t *wanted)
 {
     while (w->first != w->last) {
         uint32_t next = kvp_slab_next(w->chunk->slab, w->first);
 
         if (!fits(w->chunk, next, w->last, wanted->len) || (next == w->last && is_free(w->chunk, w->last))) return;
-        w->cost -= kvp_min_u64(w->cost, cost_of(m, w->chunk, w->first, wanted)); /* it may have been used meanwhile */
+        w->cost -= kvp_min_u64(w->cost, cost_of(ev, w->chunk, w->first, wanted)); /* it may have been used meanwhile */
         w->first = next;
     }
 }
@@ -136,27 +159,27 @@ shorten(const kvp_master_t *m, window_t *w, const wanted_t *wanted)
  * the offset `to`; *run is one that ends at `from`, and may be none. Returns the slot where it ended for want of work, and
  * the run that reaches to there, or KVP_SLAB_NONE when all was looked at. */
 static uint32_t
-search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted_t *wanted, window_t *run,
+search(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted_t *wanted, window_t *run,
        window_t *best)
 {
     window_t w = *run;
     uint32_t slot = from;
 
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(c->slab, slot) < to; slot = kvp_slab_next(c->slab, slot)) {
-        if (m->ctx.work_left == 0) {
+        if (ev->ctx->work_left == 0) {
             *run = w;
             return slot;
         }
-        m->ctx.work_left--;
-        if (!is_usable(m, c, slot, wanted)) {
+        ev->ctx->work_left--;
+        if (!is_usable(ev, c, slot, wanted)) {
             w.first = KVP_SLAB_NONE;
             continue;
         }
         if (w.first == KVP_SLAB_NONE) w = (window_t){.chunk = c, .first = slot};
         w.last = slot;
-        w.cost += cost_of(m, c, slot, wanted);
+        w.cost += cost_of(ev, c, slot, wanted);
         if (!fits(c, w.first, slot, wanted->len)) continue;
-        shorten(m, &w, wanted);
+        shorten(ev, &w, wanted);
         if (w.first == slot && is_free(c, slot)) continue;
         if (best->chunk == NULL || w.cost < best->cost) *best = w;
     }
@@ -166,7 +189,7 @@ search(kvp_master_t *m, kvp_chunk_t *c, uint32_t from, uint64_t to, const wanted
 /* Where a run that reaches slot begins, as far back as a window that ends behind slot may need it and at most *steps
  * extents, which count down. */
 static uint32_t
-run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, uint32_t *steps)
+run_start(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, uint32_t *steps)
 {
     uint64_t end = kvp_slab_offset(c->slab, slot);
     uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
@@ -174,7 +197,7 @@ run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     for (; *steps > 0 && end - kvp_slab_offset(c->slab, slot) < need; --*steps) {
         uint32_t prev = kvp_slab_prev(c->slab, slot);
 
-        if (prev == KVP_SLAB_NONE || !is_usable(m, c, prev, wanted)) break;
+        if (prev == KVP_SLAB_NONE || !is_usable(ev, c, prev, wanted)) break;
         slot = prev;
     }
     return slot;
@@ -182,16 +205,16 @@ run_start(kvp_master_t *m, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
 
 /* ---- candidates */
 static bool
-takes_windows(const kvp_master_t *m, const kvp_chunk_t *c)
+takes_windows(const kvp_evict_t *ev, const kvp_chunk_t *c)
 {
-    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(&m->cat, c->segment);
+    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment);
 }
 
 static bool
-may_hold(const kvp_master_t *m, const kvp_chunk_t *c, const wanted_t *wanted)
+may_hold(const kvp_evict_t *ev, const kvp_chunk_t *c, const wanted_t *wanted)
 {
-    return takes_windows(m, c) && kvp_place_is_open_to(c, wanted->attempt->tenant) &&
-           kvp_place_may_lie(&m->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
+    return takes_windows(ev, c) && kvp_place_is_open_to(c, wanted->attempt->tenant) &&
+           kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
            c->bytes >= kvp_slab_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
@@ -204,10 +227,10 @@ gives_key_room(const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *
 
 /* The common case: the victim's own extent is enough. */
 static bool
-is_enough(const kvp_master_t *m, const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
+is_enough(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
 {
-    return takes_windows(m, c) && kvp_place_is_own(c, wanted->attempt->tenant) &&
-           kvp_place_may_lie(&m->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
+    return takes_windows(ev, c) && kvp_place_is_own(c, wanted->attempt->tenant) &&
+           kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
            fits(c, victim->slot, victim->slot, wanted->len) &&
            (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
 }
@@ -219,30 +242,30 @@ own_extent(kvp_chunk_t *c, const kvp_place_t *victim)
 }
 
 static void
-search_around(kvp_master_t *m, kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, window_t *best)
+search_around(kvp_evict_t *ev, kvp_chunk_t *c, uint32_t slot, const wanted_t *wanted, window_t *best)
 {
     window_t run = {.first = KVP_SLAB_NONE};
     uint32_t from;
     uint64_t end = kvp_slab_offset(c->slab, slot) + kvp_slab_len(c->slab, slot);
     uint64_t need = kvp_slab_extent_bytes(wanted->len) + kvp_slab_align_bytes(wanted->len);
 
-    if (!may_hold(m, c, wanted)) return;
-    from = run_start(m, c, slot, wanted, &m->ctx.work_left);
-    (void)search(m, c, from, end + need, wanted, &run, best);
+    if (!may_hold(ev, c, wanted)) return;
+    from = run_start(ev, c, slot, wanted, &ev->ctx->work_left);
+    (void)search(ev, c, from, end + need, wanted, &run, best);
 }
 
 /* The copy of a victim whose space may serve; the first one where there is none. */
 static kvp_place_t
-copy_for(kvp_master_t *m, uint32_t oid, const wanted_t *wanted)
+copy_for(kvp_evict_t *ev, uint32_t oid, const wanted_t *wanted)
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
-    uint32_t n = kvp_obj_places(&m->cat, kvp_obj(m->cat.index, oid), places);
+    uint32_t n = kvp_obj_places(ev->cat, kvp_obj(ev->cat->index, oid), places);
 
     for (uint32_t i = 0; n > 1 && i < n; i++) {
-        const kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, places[i].chunk);
+        const kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, places[i].chunk);
 
-        if (takes_windows(m, c) &&
-            kvp_place_may_lie(&m->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment))
+        if (takes_windows(ev, c) &&
+            kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment))
             return places[i];
     }
     return places[0];
@@ -258,57 +281,57 @@ typedef struct {
 /* The kinds of candidates follow one another where they may be taken, or where there are none of the kinds before. What
  * is doomed comes first, and is on no list of victims. Plain ones are the tenant's own, the few others anybody's. */
 static uint32_t
-next_candidate(kvp_master_t *m, kvp_tenant_t *t, uint32_t after)
+next_candidate(kvp_evict_t *ev, kvp_tenant_t *t, uint32_t after)
 {
-    uint32_t list = after == KVP_OID_NONE ? KVP_OBJLIST_NONE : kvp_obj(m->cat.index, after)->list;
+    uint32_t list = after == KVP_OID_NONE ? KVP_OBJLIST_NONE : kvp_obj(ev->cat->index, after)->list;
     uint32_t oid;
 
     if (list == KVP_OBJLIST_NONE) {
-        oid = kvp_group_next_doomed(&m->prot, after);
+        oid = kvp_group_next_doomed(ev->prot, after);
         if (oid != KVP_OID_NONE) return oid;
         after = KVP_OID_NONE;
     }
     if (list == KVP_OBJLIST_NONE || list == KVP_OBJLIST_LRU) {
-        oid = kvp_victim_next(&m->prot, t, after);
-        if (oid != KVP_OID_NONE || (t->lru.n > 0 && m->takes < KVP_TAKES_PROBED)) return oid;
+        oid = kvp_victim_next(ev->prot, t, after);
+        if (oid != KVP_OID_NONE || (t->lru.n > 0 && ev->takes < KVP_TAKES_PROBED)) return oid;
     }
     if (list != KVP_OBJLIST_PINNED) {
-        oid = kvp_probe_victim(&m->prot, list == KVP_OBJLIST_PROBED ? after : KVP_OID_NONE);
-        if (oid != KVP_OID_NONE || (t->lru.n + m->prot.probes.n > 0 && m->takes < KVP_TAKES_PINNED)) return oid;
+        oid = kvp_probe_victim(ev->prot, list == KVP_OBJLIST_PROBED ? after : KVP_OID_NONE);
+        if (oid != KVP_OID_NONE || (t->lru.n + ev->prot->probes.n > 0 && ev->takes < KVP_TAKES_PINNED)) return oid;
     }
-    return kvp_victim_behind(&m->prot, &m->prot.pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
+    return kvp_victim_behind(ev->prot, &ev->prot->pinned, list == KVP_OBJLIST_PINNED ? after : KVP_OID_NONE);
 }
 
 /* The first of those whose going can help, in the policy's order, up to one that is enough alone. */
 static void
-pick(kvp_master_t *m, wanted_t *wanted, picked_t *p)
+pick(kvp_evict_t *ev, wanted_t *wanted, picked_t *p)
 {
     kvp_tenant_t *t = wanted->attempt->tenant;
     uint64_t bytes = 0;
-    uint32_t oid = next_candidate(m, t, KVP_OID_NONE);
+    uint32_t oid = next_candidate(ev, t, KVP_OID_NONE);
     bool is_last = false;
 
     for (uint32_t left = CANDIDATES, next; left > 0 && !is_last && oid != KVP_OID_NONE; oid = next) {
-        kvp_place_t at = copy_for(m, oid, wanted);
-        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at.chunk);
+        kvp_place_t at = copy_for(ev, oid, wanted);
+        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, at.chunk);
 
-        next = next_candidate(m, t, oid);
+        next = next_candidate(ev, t, oid);
         if (c->segment->state == KVP_SEG_LOST) {
             /* Its turn, though it makes no room until its node is back. */
-            if (m->ctx.work_left < LOST_WORK) return;
-            m->ctx.work_left -= LOST_WORK;
-            kvp_evict_unit(m, oid);
+            if (ev->ctx->work_left < LOST_WORK) return;
+            ev->ctx->work_left -= LOST_WORK;
+            kvp_evict_unit(ev, oid);
             continue;
         }
         left--;
-        is_last = is_enough(m, c, &at, wanted);
-        if (!is_last && !may_hold(m, c, wanted)) continue;
+        is_last = is_enough(ev, c, &at, wanted);
+        if (!is_last && !may_hold(ev, c, wanted)) continue;
         p->places[p->n] = at;
         p->oids[p->n++] = oid;
         if (bytes >= wanted->len) continue;
         bytes += kvp_slab_len(c->slab, at.slot);
         p->going = p->n;
-        wanted->free_age = age_of(m, oid);
+        wanted->free_age = age_of(ev, oid);
     }
 }
 
@@ -323,51 +346,51 @@ is_in(const window_t *w, const kvp_place_t *at)
 
 /* Around those that are going; around others only while no window is found. */
 static void
-search_around_picked(kvp_master_t *m, const picked_t *p, const wanted_t *wanted, window_t *best)
+search_around_picked(kvp_evict_t *ev, const picked_t *p, const wanted_t *wanted, window_t *best)
 {
     for (uint32_t i = 0; i < p->n && (i < p->going || best->chunk == NULL); i++) {
-        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, p->places[i].chunk);
+        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, p->places[i].chunk);
 
-        if (is_enough(m, c, &p->places[i], wanted)) {
+        if (is_enough(ev, c, &p->places[i], wanted)) {
             *best = own_extent(c, &p->places[i]);
             return;
         }
-        search_around(m, c, p->places[i].slot, wanted, best);
+        search_around(ev, c, p->places[i].slot, wanted, best);
         if (best->chunk != NULL && best->cost == 0) return;
     }
 }
 
 static void
-search_candidates(kvp_master_t *m, wanted_t *wanted, window_t *best)
+search_candidates(kvp_evict_t *ev, wanted_t *wanted, window_t *best)
 {
     picked_t p;
 
     p.n = p.going = 0;
-    pick(m, wanted, &p);
-    search_around_picked(m, &p, wanted, best);
+    pick(ev, wanted, &p);
+    search_around_picked(ev, &p, wanted, best);
     for (uint32_t i = 0; best->chunk != NULL && best->cost > 0 && i < p.going; i++) {
         if (is_in(best, &p.places[i])) continue;
-        m->ctx.st.evict_foreground++;
-        kvp_evict_unit(m, p.oids[i]);
+        ev->ctx->st.evict_foreground++;
+        kvp_evict_unit(ev, p.oids[i]);
     }
 }
 
 /* A part of the step's work, so that some is left to go through all chunks. */
 static void
-search_oldest(kvp_master_t *m, wanted_t *wanted, window_t *best)
+search_oldest(kvp_evict_t *ev, wanted_t *wanted, window_t *best)
 {
-    uint32_t kept = m->ctx.work_left > AROUND_WORK ? m->ctx.work_left - AROUND_WORK : 0;
+    uint32_t kept = ev->ctx->work_left > AROUND_WORK ? ev->ctx->work_left - AROUND_WORK : 0;
 
-    m->ctx.work_left -= kept;
-    search_candidates(m, wanted, best);
-    m->ctx.work_left += kept;
+    ev->ctx->work_left -= kept;
+    search_candidates(ev, wanted, best);
+    ev->ctx->work_left += kept;
 }
 
 /* Where the search goes on in a chunk. A slot that is gone meanwhile was joined with a neighbour: then from the start of
  * the chunk. The run that reached to there is not looked at again, however long it is: what has changed in it since shows
  * when it is taken. Where it is gone, as much of one is found again as may be looked at. */
 static uint32_t
-scan_from(kvp_master_t *m, const kvp_pkey_t *k, kvp_chunk_t *c, const wanted_t *wanted, window_t *run)
+scan_from(kvp_evict_t *ev, const kvp_pkey_t *k, kvp_chunk_t *c, const wanted_t *wanted, window_t *run)
 {
     uint32_t slot = k->scan_slot, back = AROUND_WORK;
 
@@ -375,7 +398,7 @@ scan_from(kvp_master_t *m, const kvp_pkey_t *k, kvp_chunk_t *c, const wanted_t *
     if (k->scan_run == KVP_SLAB_NONE) return slot;
     if (kvp_slab_len(c->slab, k->scan_run) == 0 || kvp_slab_offset(c->slab, k->scan_run) != k->scan_run_off ||
         k->scan_run_off >= kvp_slab_offset(c->slab, slot))
-        return run_start(m, c, slot, wanted, &back);
+        return run_start(ev, c, slot, wanted, &back);
     *run = (window_t){.chunk = c, .first = k->scan_run, .last = kvp_slab_prev(c->slab, slot), .cost = k->scan_cost};
     return slot;
 }
@@ -383,24 +406,24 @@ scan_from(kvp_master_t *m, const kvp_pkey_t *k, kvp_chunk_t *c, const wanted_t *
 /* Goes through all chunks, as far as the step's work reaches: with everything else held, the only window may be
  * anywhere. What changes behind its back counts as news, and it begins again. */
 static void
-search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *best)
+search_all(kvp_evict_t *ev, kvp_pkey_t *k, const wanted_t *wanted, window_t *best)
 {
     if (k->is_scanned) {
         k->is_scanned = false;
         k->scan_chunk = 0;
         k->scan_slot = KVP_SLAB_NONE;
     }
-    if (k->scan_chunk == 0 && k->scan_slot == KVP_SLAB_NONE) k->scan_news = m->ctx.space_news;
-    for (; k->scan_chunk < m->cat.chunks.limit; k->scan_chunk++, k->scan_slot = KVP_SLAB_NONE) {
-        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, k->scan_chunk);
+    if (k->scan_chunk == 0 && k->scan_slot == KVP_SLAB_NONE) k->scan_news = ev->ctx->space_news;
+    for (; k->scan_chunk < ev->cat->chunks.limit; k->scan_chunk++, k->scan_slot = KVP_SLAB_NONE) {
+        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, k->scan_chunk);
         window_t run = {.first = KVP_SLAB_NONE};
         uint32_t from;
 
-        if (best->chunk != NULL || m->ctx.work_left == 0) return;
-        m->ctx.work_left--;
-        if (c == NULL || c->slab == NULL || !may_hold(m, c, wanted)) continue;
-        from = scan_from(m, k, c, wanted, &run);
-        k->scan_slot = search(m, c, from, UINT64_MAX, wanted, &run, best);
+        if (best->chunk != NULL || ev->ctx->work_left == 0) return;
+        ev->ctx->work_left--;
+        if (c == NULL || c->slab == NULL || !may_hold(ev, c, wanted)) continue;
+        from = scan_from(ev, k, c, wanted, &run);
+        k->scan_slot = search(ev, c, from, UINT64_MAX, wanted, &run, best);
         k->scan_run = run.first;
         if (k->scan_slot == KVP_SLAB_NONE) continue;
         k->scan_run_off = run.first == KVP_SLAB_NONE ? 0 : kvp_slab_offset(c->slab, run.first);
@@ -412,17 +435,17 @@ search_all(kvp_master_t *m, kvp_pkey_t *k, const wanted_t *wanted, window_t *bes
 
 /* The long keys of every chunk are used up: the oldest object goes whose key makes room for this one. */
 static void
-search_key(kvp_master_t *m, const wanted_t *wanted, window_t *best)
+search_key(kvp_evict_t *ev, const wanted_t *wanted, window_t *best)
 {
     kvp_tenant_t *t = wanted->attempt->tenant;
-    uint32_t oid = next_candidate(m, t, KVP_OID_NONE);
+    uint32_t oid = next_candidate(ev, t, KVP_OID_NONE);
 
-    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = next_candidate(m, t, oid)) {
-        kvp_place_t at = copy_for(m, oid, wanted);
-        kvp_chunk_t *c = kvp_ptab_get(&m->cat.chunks, at.chunk);
+    for (uint32_t i = 0; i < KEY_CANDIDATES && oid != KVP_OID_NONE; i++, oid = next_candidate(ev, t, oid)) {
+        kvp_place_t at = copy_for(ev, oid, wanted);
+        kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, at.chunk);
 
-        if (!takes_windows(m, c) || !kvp_place_is_own(c, t) ||
-            !kvp_place_may_lie(&m->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) ||
+        if (!takes_windows(ev, c) || !kvp_place_is_own(c, t) ||
+            !kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) ||
             !gives_key_room(c, &at, wanted))
             continue;
         *best = own_extent(c, &at);
@@ -441,7 +464,7 @@ is_large(const window_t *w)
 }
 
 static void
-claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
+claim(kvp_evict_t *ev, kvp_pkey_t *k, const window_t *w)
 {
     kvp_slab_t *slab = w->chunk->slab;
     uint32_t next, slot = w->first;
@@ -452,21 +475,21 @@ claim(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
     k->claim.to = kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last);
     k->claim.left = 0;
     k->pend->claims++;
-    m->puts.claims++;
+    ev->puts->claims++;
     kvp_list_add_tail(&w->chunk->segment->claims, &k->claim.of_segment);
     do {
-        kvp_retire_t *r = kvp_retire_of(&m->space, w->chunk, slot);
+        kvp_retire_t *r = kvp_retire_of(ev->space, w->chunk, slot);
 
         next = kvp_slab_next(slab, slot);
         if (r == NULL && !is_free(w->chunk, slot)) {
-            m->ctx.st.evict_foreground++;
-            if (!is_first) m->ctx.st.evict_window++;
+            ev->ctx->st.evict_foreground++;
+            if (!is_first) ev->ctx->st.evict_window++;
             is_first = false;
             if (kvp_slab_owner(slab, slot) == k->attempt->over)
-                kvp_evict_one(m, k->attempt->over); /* for the sake of one member the others need not go */
+                kvp_evict_one(ev, k->attempt->over); /* for the sake of one member the others need not go */
             else
-                kvp_evict_unit(m, kvp_slab_owner(slab, slot));
-            r = kvp_retire_of(&m->space, w->chunk, slot);
+                kvp_evict_unit(ev, kvp_slab_owner(slab, slot));
+            r = kvp_retire_of(ev->space, w->chunk, slot);
         }
         if (r != NULL) {
             r->claim = &k->claim;
@@ -492,65 +515,66 @@ retry_with_more(kvp_pkey_t *k)
 }
 
 static void
-take_window(kvp_master_t *m, kvp_pkey_t *k, const window_t *w)
+take_window(kvp_evict_t *ev, kvp_pkey_t *k, const window_t *w)
 {
     const kvp_slab_t *slab = w->chunk->slab;
 
     if (is_large(w)) {
-        kvp_clear_begin(m, k, w->chunk, w->first, kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last));
+        kvp_clear_begin(ev, k, w->chunk, w->first, kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last));
         return;
     }
     k->takes = KVP_TAKES_PLAIN;
-    claim(m, k, w);
+    claim(ev, k, w);
 }
 
 /* After a report nearly all that is free waits for the word of older writers, which comes as they find the new master: for
  * a while that is waited for, so that what was just learned is not evicted for the want of it. And clients may come for what
  * they held before (restore.c). */
 bool
-kvp_evict_is_early(const kvp_master_t *m)
+kvp_evict_is_early(const kvp_evict_t *ev)
 {
-    return (m->space.gaps > 0 && m->ctx.now_ns < m->space.gaps_due_ns) || kvp_takeover_may_tickets_come(&m->peers);
+    return (ev->space->gaps > 0 && ev->ctx->now_ns < ev->space->gaps_due_ns) ||
+           kvp_takeover_may_tickets_come(ev->peers);
 }
 
 void
-kvp_evict_tick(kvp_master_t *m)
+kvp_evict_tick(kvp_evict_t *ev)
 {
-    if ((m->space.gaps_due_ns == 0 && m->peers.presents_due_ns == 0) || kvp_evict_is_early(m)) return;
-    m->space.gaps_due_ns = 0;
-    m->peers.presents_due_ns = 0;
-    kvp_ctx_space_news(&m->ctx);
+    if ((ev->space->gaps_due_ns == 0 && ev->peers->presents_due_ns == 0) || kvp_evict_is_early(ev)) return;
+    ev->space->gaps_due_ns = 0;
+    ev->peers->presents_due_ns = 0;
+    kvp_ctx_space_news(ev->ctx);
 }
 
 static bool
-has_company(const kvp_master_t *m, const kvp_tenant_t *t)
+has_company(const kvp_evict_t *ev, const kvp_tenant_t *t)
 {
-    return m->cat.owners_n > (t->chunks > 0);
+    return ev->cat->owners_n > (t->chunks > 0);
 }
 
 kvp_err_t
-kvp_evict_for(kvp_master_t *m, kvp_pkey_t *k)
+kvp_evict_for(kvp_evict_t *ev, kvp_pkey_t *k)
 {
-    wanted_t wanted = {k->attempt, k->attempt->bytes, kvp_obj_key_len(m->cat.index, kvp_obj(m->cat.index, k->oid)),
+    wanted_t wanted = {k->attempt, k->attempt->bytes, kvp_obj_key_len(ev->cat->index, kvp_obj(ev->cat->index, k->oid)),
                        UINT32_MAX};
     window_t best = {0};
     kvp_err_t err;
 
-    if (k->is_taking) return kvp_clear_foreign(m, k);
-    if (k->is_scanned && k->scan_news == m->ctx.space_news) return KVP_NO_SPACE; /* nothing has changed since */
-    if (kvp_evict_is_early(m)) return KVP_NO_SPACE;
-    kvp_share_look(m, k->attempt->tenant, k->attempt->bytes);
-    m->takes = k->takes;
-    m->met = 0;
-    search_oldest(m, &wanted, &best);
-    if (best.chunk == NULL) search_all(m, k, &wanted, &best);
-    k->met |= m->met;
+    if (k->is_taking) return kvp_clear_foreign(ev, k);
+    if (k->is_scanned && k->scan_news == ev->ctx->space_news) return KVP_NO_SPACE; /* nothing has changed since */
+    if (kvp_evict_is_early(ev)) return KVP_NO_SPACE;
+    kvp_share_look(ev, k->attempt->tenant, k->attempt->bytes);
+    ev->takes = k->takes;
+    ev->met = 0;
+    search_oldest(ev, &wanted, &best);
+    if (best.chunk == NULL) search_all(ev, k, &wanted, &best);
+    k->met |= ev->met;
     if (best.chunk == NULL && !k->is_scanned) return KVP_EAGAIN;
-    if (best.chunk == NULL && wanted.key_len > KVP_KEY_CELL_BYTES) search_key(m, &wanted, &best);
+    if (best.chunk == NULL && wanted.key_len > KVP_KEY_CELL_BYTES) search_key(ev, &wanted, &best);
     if (best.chunk == NULL) {
         err = retry_with_more(k);
-        return err == KVP_NO_SPACE && has_company(m, wanted.attempt->tenant) ? kvp_clear_foreign(m, k) : err;
+        return err == KVP_NO_SPACE && has_company(ev, wanted.attempt->tenant) ? kvp_clear_foreign(ev, k) : err;
     }
-    take_window(m, k, &best);
+    take_window(ev, k, &best);
     return KVP_OK;
 }

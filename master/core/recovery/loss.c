@@ -31,7 +31,7 @@ kvp_segments_lost(kvp_master_t *m, kvp_session_t *node)
         g->lost_stall_ns = m->ctx.stall_ns;
         g->unmount_conn = 0;
         kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
-        (void)kvp_evict_leave_segment(m, g);
+        (void)kvp_evict_leave_segment(&m->evict, g);
     }
 }
 
@@ -45,7 +45,7 @@ kvp_segment_drop(kvp_master_t *m, kvp_segment_t *g)
     m->dropped_term = m->ctx.term;
     m->cat.known_bytes -= g->size_bytes;
     kvp_segment_set_state(&m->space, g, KVP_SEG_LOST);
-    (void)kvp_evict_leave_segment(m, g);
+    (void)kvp_evict_leave_segment(&m->evict, g);
     kvp_segment_detach(g);
     g->purge_slot = KVP_SLAB_NONE;
     m->dropping++;
@@ -94,7 +94,7 @@ purge_chunk(kvp_master_t *m, kvp_chunk_t *c)
 static bool
 purge_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
 {
-    if (!kvp_evict_leave_segment(m, g)) return false;
+    if (!kvp_evict_leave_segment(&m->evict, g)) return false;
     for (; g->purge_chunk < g->chunk_n; g->purge_chunk++) {
         kvp_chunk_t *c = &g->chunks[g->purge_chunk];
 
@@ -124,7 +124,7 @@ watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
         if (is_slow) kvp_owed_expect(&m->log, g->objects);
         kvp_ctx_space_news(&m->ctx);
     }
-    if (kvp_segment_is_passed_over(&m->cat, g) || g->state != KVP_SEG_UP) (void)kvp_evict_leave_segment(m, g);
+    if (kvp_segment_is_passed_over(&m->cat, g) || g->state != KVP_SEG_UP) (void)kvp_evict_leave_segment(&m->evict, g);
     if (!kvp_segment_is_passed_over(&m->cat, g) && !kvp_victims_back(&m->prot, g, left)) m->space.has_aside = true;
 }
 

@@ -193,7 +193,7 @@ kvp_on_unmount(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     } else {
         /* Draining: readers finish, nothing new is put. The rest is done by the tick. */
         kvp_segment_set_state(&m->space, g, KVP_SEG_DRAINING);
-        (void)kvp_evict_leave_segment(m, g);
+        (void)kvp_evict_leave_segment(&m->evict, g);
         g->unmount_conn = s->conn;
         g->unmount_ask = f->hdr;
         g->unmount_due_ns = m->ctx.now_ns + KVP_MS(kvp_min_u64(msg->wait_ms, UNMOUNT_WAIT_MAX_MS));

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Eviction under way.
+ */
+#ifndef KVP_MASTER_CORE_EVICT_EVICTION_H
+#define KVP_MASTER_CORE_EVICT_EVICTION_H
+
+#include "common/list.h"
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/protection.h"
+#include "master/core/put/puts.h"
+#include "master/core/put/queue.h"
+#include "master/core/session/peers.h"
+#include "master/core/space/space.h"
+
+/* Eviction under way. */
+typedef struct kvp_evict {
+    kvp_ctx_t *ctx; /* borrowed, */
+    kvp_interim_t *log; /* and these */
+    kvp_catalog_t *cat;
+    kvp_peers_t *peers;
+    kvp_protect_t *prot;
+    kvp_space_t *space;
+    kvp_puts_t *puts;
+
+    kvp_takes_t takes; /* of the key for which space is searched, as the next */
+    uint32_t met;
+    kvp_list_t clearings; /* keys whose window is large */
+} kvp_evict_t;
+
+#endif
