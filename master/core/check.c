@@ -2,7 +2,31 @@
  * kvp_master_check: everything that the core keeps twice is counted from one side and held against the other. For tests
  * and the simulator; nothing else calls it, and it may take as long as it likes.
  */
+#include "common/list.h"
+#include "common/slab.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/htab.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/staged.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/log/interim.h"
+#include "master/core/master.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/probe.h"
+#include "master/core/protect/ticket.h"
+#include "master/core/put/queue.h"
+#include "master/core/request/remove.h"
+#include "master/core/session/session.h"
+#include "master/core/space/retire.h"
+#include "master/core/space/segment.h"
 #include "master/core/state.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
 

@@ -1,12 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The core's entry: lifecycle, dispatch, timers, outputs.
  */
-#include "master/core/state.h"
+#include "master/core/master.h"
 
+#include "common/buf.h"
+#include "common/list.h"
 #include "common/pages.h"
+#include "common/segfmt.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/evict/evacuate.h"
+#include "master/core/evict/eviction.h"
+#include "master/core/evict/rebalance.h"
+#include "master/core/evict/reserve.h"
+#include "master/core/evict/retry.h"
+#include "master/core/evict/units.h"
+#include "master/core/evict/window.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/lease.h"
+#include "master/core/protect/pin.h"
+#include "master/core/protect/policy.h"
+#include "master/core/protect/probe.h"
+#include "master/core/protect/protection.h"
+#include "master/core/protect/ticket.h"
+#include "master/core/put/puts.h"
+#include "master/core/put/queue.h"
+#include "master/core/recovery/loss.h"
+#include "master/core/recovery/rebuild.h"
+#include "master/core/recovery/restore.h"
+#include "master/core/request/end.h"
+#include "master/core/request/hello.h"
+#include "master/core/request/mount.h"
+#include "master/core/request/put.h"
+#include "master/core/request/read.h"
+#include "master/core/request/remove.h"
+#include "master/core/request/retired.h"
+#include "master/core/session/session.h"
+#include "master/core/session/takeover.h"
+#include "master/core/space/place.h"
+#include "master/core/space/retire.h"
+#include "master/core/space/segment.h"
+#include "master/core/space/space.h"
+#include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define SLICES 11u
 #define QUIET_TICK_NS KVP_MS(100)

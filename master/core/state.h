@@ -10,76 +10,27 @@
 #ifndef KVP_MASTER_CORE_STATE_H
 #define KVP_MASTER_CORE_STATE_H
 
-#include "common/mutate.h"
-#include "master/core/evict/eviction.h"
-#include "master/core/put/puts.h"
-#include "master/core/space/space.h"
-#include "master/core/protect/protection.h"
-#include "master/core/session/peers.h"
-#include "master/core/catalog/catalog.h"
-#include "master/core/base/blocks.h"
-#include "master/core/base/heap.h"
-#include "master/core/base/htab.h"
-#include "master/core/base/ptab.h"
-#include "master/core/base/recent.h"
 #include "master/core/base/ctx.h"
-#include "master/core/base/umap.h"
-#include "master/core/catalog/chunk.h"
-#include "master/core/catalog/index.h"
-#include "master/core/catalog/keys.h"
-#include "master/core/catalog/replica.h"
-#include "master/core/catalog/table.h"
-#include "master/core/catalog/tenant.h"
-#include "master/core/evict/evacuate.h"
-#include "master/core/evict/rebalance.h"
-#include "master/core/evict/reserve.h"
-#include "master/core/evict/retry.h"
-#include "master/core/evict/units.h"
-#include "master/core/evict/window.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/evict/eviction.h"
 #include "master/core/log/interim.h"
-#include "master/core/protect/candidates.h"
-#include "master/core/protect/deferred.h"
-#include "master/core/protect/group.h"
-#include "master/core/protect/lease.h"
-#include "master/core/protect/pin.h"
-#include "master/core/protect/policy.h"
-#include "master/core/protect/probe.h"
-#include "master/core/protect/ticket.h"
-#include "master/core/put/attempt.h"
-#include "master/core/put/queue.h"
-#include "master/core/recovery/loss.h"
+#include "master/core/protect/protection.h"
+#include "master/core/put/puts.h"
 #include "master/core/recovery/rebuild.h"
-#include "master/core/recovery/restore.h"
-#include "master/core/recovery/term.h"
-#include "master/core/request/end.h"
-#include "master/core/request/hello.h"
-#include "master/core/request/mount.h"
-#include "master/core/request/put.h"
-#include "master/core/request/read.h"
-#include "master/core/request/remove.h"
-#include "master/core/request/retired.h"
-#include "master/core/session/identity.h"
-#include "master/core/session/session.h"
-#include "master/core/session/takeover.h"
-#include "master/core/space/drop.h"
-#include "master/core/space/place.h"
-#include "master/core/space/retire.h"
-#include "master/core/space/segment.h"
-#include "master/core/master.h"
-#include "proto/kvpool.pb-c.h"
-#include "proto/pb.h"
-
-#include <string.h>
+#include "master/core/session/peers.h"
+#include "master/core/space/space.h"
 
 struct kvp_master {
-    kvp_evict_t evict;
-    kvp_puts_t puts;
-    kvp_space_t space;
-    kvp_protect_t prot;
-    kvp_peers_t peers;
-    kvp_catalog_t cat;
+    /* The layers, from the lowest on. Each knows those before it by pointers, and no other. */
     kvp_ctx_t ctx;
     kvp_interim_t log;
+    kvp_catalog_t cat;
+    kvp_peers_t peers;
+    kvp_protect_t prot;
+    kvp_space_t space;
+    kvp_puts_t puts;
+    kvp_evict_t evict;
+
     char host_id[KVP_NAME_MAX + 1];
     char unix_path[256];
     uint64_t ticked_ns;

@@ -137,6 +137,8 @@ void kvp_owed_lost(kvp_interim_t *log, const kvp_obj_t *o);
 void kvp_owed_unknown(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
 void kvp_owed_retire(kvp_interim_t *log, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
 bool kvp_owed_tell(kvp_interim_t *log, kvp_retire_t *r);
+/* kvp_owed_tell_all: of all that the answer waits for; false where the step's budget does not reach. */
+bool kvp_owed_tell_all(kvp_interim_t *log, kvp_waiter_t *w);
 void kvp_owed_stray(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
 void kvp_owed_answer(kvp_interim_t *log, kvp_session_t *s, const kvp_frame_t *f);
 void kvp_owed_paid(kvp_interim_t *log, kvp_retire_t *r);

@@ -12,9 +12,24 @@
  * - A base says everything once more, a slice at a time, between the records of what happens meanwhile. Each record holds
  *   for a version, so whatever their order is, the last word on a key is right.
  */
-#include "master/core/state.h"
-
+#include "common/buf.h"
+#include "common/digestmap.h"
+#include "common/hash.h"
+#include "common/list.h"
 #include "common/mutate.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/log/interim.h"
+#include "master/core/master.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/space/retire.h"
+#include "master/core/state.h"
+#include "proto/jrec.h"
+
+#include <string.h>
 
 #define BASE_AHEAD_MAX (KVP_JOURNAL_BEHIND_MAX / 4) /* a base leaves the rest of the bound to what happens */
 

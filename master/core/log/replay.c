@@ -7,9 +7,22 @@
  * does not verify, or says what no master would. A journal that does not say everything (it was lost, or begun while nodes
  * were reporting) decides nothing: then the newest version of each key wins, as without one (rebuild.c).
  */
-#include "master/core/state.h"
-
+#include "common/buf.h"
+#include "common/digestmap.h"
+#include "common/hash.h"
 #include "common/mutate.h"
+#include "common/segfmt.h"
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/log/interim.h"
+#include "master/core/master.h"
+#include "master/core/recovery/term.h"
+#include "master/core/session/takeover.h"
+#include "master/core/state.h"
+#include "proto/jrec.h"
+
+#include <string.h>
 
 /* ---- what is known */
 static uint64_t

@@ -13,9 +13,30 @@
  * - A tombstone speaks of all versions up to one. So none is made of an upsert that is aborted: the version before it
  *   stays; nor of an aborted put while an older version may be reported yet.
  */
-#include "master/core/state.h"
-
+#include "common/buf.h"
+#include "common/digestmap.h"
+#include "common/hash.h"
+#include "common/list.h"
 #include "common/mutate.h"
+#include "common/segfmt.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/protect/lease.h"
+#include "master/core/request/remove.h"
+#include "master/core/session/session.h"
+#include "master/core/space/drop.h"
+#include "master/core/space/retire.h"
+#include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
 
 #define TENANT_TOMBS 4096u
 #define TOMBS_MAX ((1u << 18) - TENANT_TOMBS) /* that nodes take */
@@ -385,6 +406,19 @@ kvp_owed_tell(kvp_interim_t *log, kvp_retire_t *r)
     r->has_tomb = true;
     if (r->waiter != NULL) kvp_waiter_told(&m->prot, r->waiter);
     queue(m, r->tomb.digest, r->tomb.version);
+    return true;
+}
+
+bool
+kvp_owed_tell_all(kvp_interim_t *log, kvp_waiter_t *w)
+{
+    while (!kvp_list_is_empty(&w->retires)) {
+        kvp_retire_t *r = kvp_list_first(&w->retires, kvp_retire_t, of_waiter);
+
+        if (log->core->ctx.slice_left == 0) return false;
+        kvp_list_del(&r->of_waiter);
+        w->is_unkept |= !kvp_owed_tell(log, r);
+    }
     return true;
 }
 

@@ -20,7 +20,6 @@
 #include "master/core/protect/lease.h"
 #include "master/core/protect/protection.h"
 #include "master/core/session/session.h"
-#include "master/core/space/retire.h"
 #include "proto/frame.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/wire.h"
@@ -320,25 +319,11 @@ kvp_waiter_end_all(kvp_protect_t *prot, kvp_session_t *s)
         detach(prot, kvp_list_entry(s->waiters.prev, kvp_waiter_t, link));
 }
 
-/* It is time, and something of it is not dead: nodes are told of that. False where the step's budget does not reach. */
-static bool
-tell_owed(kvp_protect_t *prot, kvp_waiter_t *w)
-{
-    while (!kvp_list_is_empty(&w->retires)) {
-        kvp_retire_t *r = kvp_list_first(&w->retires, kvp_retire_t, of_waiter);
-
-        if (prot->ctx->slice_left == 0) return false;
-        kvp_list_del(&r->of_waiter);
-        w->is_unkept |= !kvp_owed_tell(prot->log, r);
-    }
-    return true;
-}
-
 /* What is not dead is owed from now on, and the answer goes when that is known to the journal, or to some node. */
 static void
 owe(kvp_protect_t *prot, kvp_waiter_t *w)
 {
-    if (!tell_owed(prot, w)) {
+    if (!kvp_owed_tell_all(prot->log, w)) { /* the step's budget did not reach */
         kvp_heap_add(&prot->waiters, &w->due, prot->ctx->now_ns);
         return;
     }

@@ -2,9 +2,31 @@
  * Loss: what becomes of a segment whose node went away, or is slow. Nothing, while it may be back; later the segment is
  * dropped: a walk over its chunks, in slices. Until an object's turn comes it is not served because its segment is not.
  */
-#include "master/core/state.h"
+#include "master/core/recovery/loss.h"
 
+#include "common/list.h"
 #include "common/mutate.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/catalog.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/evict/retry.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/lease.h"
+#include "master/core/put/attempt.h"
+#include "master/core/recovery/rebuild.h"
+#include "master/core/session/session.h"
+#include "master/core/space/drop.h"
+#include "master/core/space/place.h"
+#include "master/core/space/retire.h"
+#include "master/core/space/segment.h"
+#include "master/core/state.h"
+#include "proto/wire.h"
 
 /* What lies in a lost segment can be evicted and put again elsewhere while no DEAD reaches its memory, which clients may
  * still read: known locations end here, and not with their descriptors. */

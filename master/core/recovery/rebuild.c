@@ -12,12 +12,45 @@
  *   tells of nothing: who sends it has obeyed all answers, and nothing is placed in the segment before.
  * - Pages are small, what is left to do at the end goes in slices: no step is long, however much there is.
  */
-#include "master/core/state.h"
+#include "master/core/recovery/rebuild.h"
 
+#include "common/buf.h"
+#include "common/hash.h"
+#include "common/list.h"
 #include "common/mutate.h"
 #include "common/recpool.h"
+#include "common/segfmt.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/heap.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/staged.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/lease.h"
+#include "master/core/protect/pin.h"
+#include "master/core/put/attempt.h"
+#include "master/core/recovery/loss.h"
+#include "master/core/session/session.h"
+#include "master/core/session/takeover.h"
+#include "master/core/space/drop.h"
+#include "master/core/space/place.h"
+#include "master/core/space/retire.h"
+#include "master/core/space/segment.h"
+#include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define PAGE_MAX 256u /* records, */
 #define PAGE_TOMBS_MAX 1024u /* and tombstones of a page */

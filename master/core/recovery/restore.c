@@ -7,9 +7,26 @@
  * - The bounds are shares of the pool, which is not whole before all nodes are back. Until then what is beyond them is
  *   asked for again.
  */
-#include "master/core/state.h"
+#include "master/core/recovery/restore.h"
 
+#include "common/buf.h"
 #include "common/mutate.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/ticket.h"
+#include "master/core/session/session.h"
+#include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include <string.h>
 
 #define RETRY_MS 100u
 

@@ -1,7 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Terms: somebody obeys a higher one, or knows the pool by another name. Everybody begins anew then.
  */
+#include "master/core/recovery/term.h"
+
+#include "common/list.h"
+#include "common/segfmt.h"
+#include "master/core/base/ctx.h"
+#include "master/core/log/interim.h"
+#include "master/core/master.h"
+#include "master/core/session/session.h"
+#include "master/core/session/takeover.h"
 #include "master/core/state.h"
+#include "proto/kvpool.pb-c.h"
+
+#include <string.h>
 
 bool
 kvp_term_outdated(kvp_master_t *m, uint32_t term)

@@ -1,7 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The end of a session: by a close, by expiry, or by the peer's own word. What it owns goes: what may be much, in slices.
  */
+#include "master/core/request/end.h"
+
+#include "common/buf.h"
+#include "common/list.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/recent.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/staged.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/lease.h"
+#include "master/core/protect/ticket.h"
+#include "master/core/put/attempt.h"
+#include "master/core/put/queue.h"
+#include "master/core/recovery/loss.h"
+#include "master/core/request/remove.h"
+#include "master/core/session/session.h"
+#include "master/core/space/retire.h"
 #include "master/core/state.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Hello and heartbeats: who a peer is, and that it lives.
  */
+#include "master/core/request/hello.h"
+
+#include "common/buf.h"
+#include "common/hash.h"
+#include "common/list.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/protect/lease.h"
+#include "master/core/recovery/term.h"
+#include "master/core/session/session.h"
 #include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char *
 hello_refusal(const kvp_master_t *m, const Kvp__Pb__Hello *hello, kvp_err_t *err_out)

@@ -1,11 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Mount, Unmount, Segments: nodes offer memory, and clients hear of it.
  */
-#include "master/core/state.h"
+#include "master/core/request/mount.h"
 
+#include "common/buf.h"
+#include "common/list.h"
 #include "common/mutate.h"
+#include "common/segfmt.h"
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/evict/retry.h"
+#include "master/core/log/interim.h"
+#include "master/core/recovery/loss.h"
+#include "master/core/recovery/rebuild.h"
+#include "master/core/recovery/term.h"
+#include "master/core/session/session.h"
+#include "master/core/space/segment.h"
+#include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define UUID_BYTES 16u
 #define CHUNKS_MAX 65536u

@@ -3,9 +3,38 @@
  * come between begin and commit; if the writer goes, its keys are free at once and its extents are retired with it as
  * owner, so the node proves that it cannot store any more.
  */
-#include "master/core/state.h"
+#include "master/core/request/put.h"
 
+#include "common/hash.h"
+#include "common/list.h"
 #include "common/mutate.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/recent.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/staged.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/lease.h"
+#include "master/core/protect/pin.h"
+#include "master/core/put/attempt.h"
+#include "master/core/put/queue.h"
+#include "master/core/session/session.h"
+#include "master/core/space/drop.h"
+#include "master/core/space/place.h"
+#include "master/core/space/retire.h"
+#include "master/core/space/segment.h"
+#include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include <string.h>
 
 /* ---- begin */
 static kvp_err_t

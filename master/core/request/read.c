@@ -1,9 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Everything that only looks: get, exists, lookup, release, list, status.
  */
+#include "master/core/request/read.h"
+
+#include "common/buf.h"
+#include "common/hash.h"
+#include "common/slab.h"
+#include "master/core/base/ctx.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/log/interim.h"
+#include "master/core/master.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/probe.h"
+#include "master/core/protect/ticket.h"
+#include "master/core/session/session.h"
 #include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define LIST_SCAN_MAX 8192u /* records that one List walks */
 #define LIST_BYTES_MAX (256u << 10)

@@ -3,9 +3,33 @@
  * (deferred.c). Walks over all objects go in slices.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "master/core/state.h"
+#include "master/core/request/remove.h"
 
+#include "common/hash.h"
+#include "common/list.h"
 #include "common/mutate.h"
+#include "common/segfmt.h"
+#include "master/core/base/ctx.h"
+#include "master/core/base/umap.h"
+#include "master/core/catalog/index.h"
+#include "master/core/catalog/replica.h"
+#include "master/core/catalog/tenant.h"
+#include "master/core/log/interim.h"
+#include "master/core/protect/candidates.h"
+#include "master/core/protect/deferred.h"
+#include "master/core/protect/group.h"
+#include "master/core/protect/lease.h"
+#include "master/core/protect/probe.h"
+#include "master/core/session/identity.h"
+#include "master/core/session/session.h"
+#include "master/core/session/takeover.h"
+#include "master/core/space/drop.h"
+#include "master/core/space/retire.h"
+#include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
 
 #include <pcre2.h>
 #include <stdio.h>

@@ -1,9 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What nodes say of extents on their way out: answers to Retire, and Freed.
  */
-#include "master/core/state.h"
+#include "master/core/request/retired.h"
 
 #include "common/mutate.h"
+#include "master/core/base/ptab.h"
+#include "master/core/catalog/chunk.h"
+#include "master/core/put/queue.h"
+#include "master/core/session/session.h"
+#include "master/core/space/retire.h"
+#include "master/core/space/segment.h"
+#include "master/core/state.h"
+#include "proto/frame.h"
+#include "proto/kvpool.pb-c.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
 
 /* Its window may be free with it, and is its put's before anything else becomes free. */
 static void
