@@ -163,7 +163,4 @@ void kvp_master_stats(const kvp_master_t *master, kvp_master_stats_t *stats_out)
  * and answer_longest_ns. */
 void kvp_master_note_times(kvp_master_t *master, uint64_t step_longest_ns, uint64_t answer_longest_ns);
 
-/* kvp_master_check walks everything and returns NULL, or what is broken (tests, the simulator). O(all). */
-const char *kvp_master_check(const kvp_master_t *master);
-
 #endif

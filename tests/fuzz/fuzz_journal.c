@@ -7,6 +7,7 @@
 #include "master/core/master.h"
 #include "proto/jrec.h"
 #include "tests/fuzz/fuzz_check.h"
+#include "tests/world/check/core_check.h"
 
 #include <string.h>
 

@@ -13,6 +13,7 @@
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
+#include "tests/world/check/core_check.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -8,6 +8,7 @@
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_oracle.h"
+#include "tests/world/check/core_check.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -77,13 +77,3 @@ kvp_heap_del(kvp_heap_t *heap, kvp_heapnode_t *node)
     put(heap, i, get(heap, heap->n));
     settle(heap, i);
 }
-
-const char *
-kvp_heap_check(const kvp_heap_t *heap)
-{
-    for (uint32_t i = 0; i < heap->n; i++) {
-        if (get(heap, i)->at != i + 1) return "a node of a heap is elsewhere";
-        if (i > 0 && key(heap, i) < key(heap, (i - 1) / 2)) return "a heap is out of order";
-    }
-    return NULL;
-}

@@ -20,7 +20,6 @@ typedef struct {
 void kvp_heap_fini(kvp_heap_t *heap); /* forgets what is in it */
 void kvp_heap_add(kvp_heap_t *heap, kvp_heapnode_t *node, uint64_t key); /* the node is in no heap */
 void kvp_heap_del(kvp_heap_t *heap, kvp_heapnode_t *node); /* legal on one that is not in it */
-const char *kvp_heap_check(const kvp_heap_t *heap); /* NULL, or what is broken */
 
 static inline kvp_heapnode_t *
 kvp_heap_least(const kvp_heap_t *heap)

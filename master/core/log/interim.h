@@ -104,7 +104,6 @@ bool kvp_journal_remembers(const kvp_interim_t *log); /* the next master believe
 void kvp_journal_durable(kvp_interim_t *log, uint64_t end);
 void kvp_journal_tick(kvp_interim_t *log);
 bool kvp_journal_has_work(const kvp_interim_t *log);
-const char *kvp_journal_check(const kvp_interim_t *log);
 
 /* replay.c. What a master before had committed: kvp_ledger_admits, that version may be adopted; _knows, it was written;
  * _drop, versions up to that one are gone; _unknown, a key was removed that is not there. _begin_anew: what was written is

@@ -387,27 +387,3 @@ kvp_journal_fini(kvp_interim_t *log)
     kvp_buf_fini(&j->rest);
     kvp_digestmap_fini(&j->known);
 }
-
-/* ---- for tests */
-const char *
-kvp_journal_check(const kvp_interim_t *log)
-{
-    const kvp_master_t *m = log->core;
-    const kvp_journal_t *j = &m->log.journal;
-    uint64_t young = (j->young.len - j->young_at) / sizeof(kvp_young_t), last = 0;
-    uint32_t cursor = 0, left = UINT32_MAX, oid;
-
-    if (j->durable > j->end) return "more of the journal is durable than was written";
-    while ((oid = kvp_objindex_walk(m->cat.index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
-        const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
-
-        if (o->state == KVP_OBJ_COMMITTED && o->is_young != 0 && young-- == 0) return "a commit stays young";
-    }
-    kvp_list_foreach (pos, &j->waiters) {
-        const kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, durable);
-
-        if (!w->is_durable_awaited || w->after < last) return "answers wait for the journal out of order";
-        last = w->after;
-    }
-    return NULL;
-}

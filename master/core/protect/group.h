@@ -124,7 +124,6 @@ void kvp_groups_settle(kvp_protect_t *prot); /* owners that are gone; a slice of
 bool kvp_groups_have_work(const kvp_protect_t *prot);
 void kvp_groups_init(kvp_protect_t *prot);
 void kvp_groups_fini(kvp_protect_t *prot);
-const char *kvp_groups_check(const kvp_protect_t *prot, uint64_t reserved); /* so often by tickets */
 /* Copies whose nodes answer, as by kvp_obj_up_n; 0 also while its group hides it. */
 static inline uint32_t
 kvp_obj_served_n(const kvp_catalog_t *cat, const kvp_obj_t *o)

@@ -232,30 +232,3 @@ kvp_probe_tick(kvp_protect_t *prot)
         kvp_ctx_space_news(prot->ctx);
     }
 }
-
-const char *
-kvp_probe_check(const kvp_protect_t *prot)
-{
-    const kvp_probes_t *p = &prot->probes;
-    uint64_t n = p->older.n, all_bytes = 0;
-
-    for (uint32_t i = 0; i < p->ring_n; i++) {
-        uint64_t bytes = 0;
-        uint32_t walked = 0;
-
-        for (uint32_t oid = p->ring[i].list.oldest; oid != KVP_OID_NONE; oid = kvp_obj(prot->cat->index, oid)->next) {
-            const kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
-
-            if (o->list != KVP_OBJLIST_PROBED || since_of(p, o) % p->ring_n != i) return "a probe is in a wrong list";
-            bytes += kvp_victim_bytes(prot, oid);
-            walked++;
-        }
-        if (bytes != p->ring[i].bytes || walked != p->ring[i].list.n) return "probed bytes are wrong";
-        n += walked;
-        all_bytes += bytes;
-    }
-    for (uint32_t oid = p->older.oldest; oid != KVP_OID_NONE; oid = kvp_obj(prot->cat->index, oid)->next)
-        all_bytes += kvp_victim_bytes(prot, oid);
-    if (all_bytes != p->bytes) return "probed bytes do not add up";
-    return n == p->n ? NULL : "probed objects are miscounted";
-}

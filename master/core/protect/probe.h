@@ -36,6 +36,5 @@ void kvp_probe_forget(kvp_protect_t *prot, uint32_t oid); /* takes it from those
 uint32_t kvp_probe_victim(kvp_protect_t *prot,
                           uint32_t after); /* those aside in their order; KVP_OID_NONE at the end */
 void kvp_probe_tick(kvp_protect_t *prot);
-const char *kvp_probe_check(const kvp_protect_t *prot);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "common/slab.h"
 #include "tests/unit/master/core_report.h"
+#include "tests/world/check/core_check.h"
 
 #include <stdio.h>
 

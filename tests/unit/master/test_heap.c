@@ -2,6 +2,7 @@
  * The heap against a plain array.
  */
 #include "master/core/base/heap.h"
+#include "tests/world/check/core_check.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

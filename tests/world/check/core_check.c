@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kvp_master_check: everything that the core keeps twice is counted from one side and held against the other. For tests
- * and the simulator; nothing else calls it, and it may take as long as it likes.
+ * and the simulator: it may take as long as it likes.
  */
+#include "tests/world/check/core_check.h"
+
 #include "common/list.h"
 #include "common/slab.h"
 #include "master/core/base/heap.h"
