@@ -22,7 +22,7 @@ typedef struct kvp_tenant kvp_tenant_t;
 
 /* An allocator whose chunk is gone, or a pool of records whose owner is. */
 typedef struct {
-    kvp_list_t link; /* master->graves */
+    kvp_list_t link; /* space->graves */
     kvp_slab_t *slab; /* NULL = a pool */
     kvp_recpool_t pool;
 } kvp_grave_t;
@@ -41,13 +41,13 @@ struct kvp_chunk {
     uint8_t *sealed; /* while there are: a bit for each slot that was SEALED when it was reported; NULL = for none */
     uint32_t index; /* in the segment */
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
-    uint64_t memory_bytes; /* of its allocators, as counted in master->slab_bytes */
+    uint64_t memory_bytes; /* of its allocators, as counted in space->slab_bytes */
 };
 
 struct kvp_segment {
-    kvp_list_t link; /* master->segments, by rising id */
+    kvp_list_t link; /* catalog->segments, by rising id */
     kvp_list_t of_node;
-    kvp_list_t sending; /* master->sending while orders might have to go out */
+    kvp_list_t sending; /* space->sending while orders might have to go out */
     kvp_list_t retires; /* records not yet free */
     kvp_list_t unsent; /* of these, to go out with the next Retire */
     kvp_list_t sent; /* of these, told to the node that is connected now, and not free */
@@ -62,8 +62,8 @@ struct kvp_segment {
     uint32_t id;
     uint32_t host; /* a number: the same for segments of one host */
     uint32_t state; /* kvp_segment_state_t */
-    uint32_t up_at; /* UP: its place in master->up, */
-    kvp_heapnode_t up_chunk; /* and in master->up_chunks */
+    uint32_t up_at; /* UP: its place in catalog->up, */
+    kvp_heapnode_t up_chunk; /* and in catalog->up_chunks */
     uint32_t purge_chunk, purge_slot; /* where dropping it goes on */
     bool is_dropped; /* being purged; nothing in it exists any more */
     bool is_slow; /* its node owes an answer to a Retire for too long */

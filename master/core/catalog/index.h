@@ -42,7 +42,7 @@ typedef struct kvp_obj {
     uint32_t next; /* on a list: towards younger */
     uint32_t used; /* last use, by the index's clock: kvp_obj_age */
     uint32_t key; /* in the key store; with an extension, the number of that */
-    uint64_t chunk : 24; /* number in the master's chunk table, or KVP_OBJ_CHUNK_NONE */
+    uint64_t chunk : 24; /* number in the catalog's chunk table, or KVP_OBJ_CHUNK_NONE */
     uint64_t slot : 24;
     uint64_t slack : 16; /* bytes of the extent behind the payload */
     uint16_t probe_since, probe_until; /* ticks, where has_probe: probe.c */
@@ -60,7 +60,7 @@ _Static_assert(sizeof(kvp_obj_t) == 56, "a record costs 56 bytes");
 
 /* Where one copy of an object lies. */
 typedef struct {
-    uint32_t chunk; /* number in the master's chunk table; KVP_OID_NONE = nowhere */
+    uint32_t chunk; /* number in the catalog's chunk table; KVP_OID_NONE = nowhere */
     uint32_t slot;
     uint64_t generation;
     uint32_t long_key_slot; /* in the chunk's long-key allocator, or KVP_SLAB_NONE */

@@ -26,7 +26,7 @@ typedef enum {
 } kvp_take_state_t;
 
 typedef struct kvp_take {
-    kvp_list_t link; /* master->taking */
+    kvp_list_t link; /* catalog->taking */
     kvp_take_state_t state;
     kvp_chunk_t *chunk;
     uint32_t age; /* of the taker's own first victim, when it began */
@@ -43,7 +43,7 @@ typedef struct {
 
 typedef struct kvp_tenant {
     uint32_t id;
-    uint32_t number; /* in master->tenants */
+    uint32_t number; /* in catalog->tenants */
     uint32_t refs; /* sessions, chunks, jobs */
     uint32_t epoch; /* of the namespace */
     uint32_t chunks; /* that are its own, */
@@ -55,7 +55,7 @@ typedef struct kvp_tenant {
     kvp_job_t *sweep; /* behind a bump; NULL = none is under way */
     uint64_t min_version; /* what was put up to this version is from an older epoch */
     kvp_objlist_t lru; /* what can be evicted of it */
-    kvp_list_t owning; /* master->owners, while it has chunks */
+    kvp_list_t owning; /* catalog->owners, while it has chunks */
     kvp_take_t take;
     uint64_t put_bytes; /* placed since it looked for a chunk of others last */
     uint32_t foreign_clears; /* chunks of others that are cleared for puts of it */
@@ -69,7 +69,7 @@ typedef struct kvp_tenant {
     kvp_lost_lease_t lost[KVP_LOST_LEASES_MAX];
     kvp_heap_t leases; /* of the sessions, by the revocation applied */
     kvp_list_t waiters; /* for leases, by rising revoke_seq */
-    kvp_list_t leasing; /* master->leasing, while there is anything in lost or waiters */
+    kvp_list_t leasing; /* protect->leasing, while there is anything in lost or waiters */
 } kvp_tenant_t;
 
 kvp_tenant_t *kvp_tenant_find(const kvp_catalog_t *cat, uint32_t id); /* NULL = unknown */

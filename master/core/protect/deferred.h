@@ -27,12 +27,12 @@ struct kvp_waiter {
     kvp_list_t link; /* session->waiters, by rising id */
     uint64_t id; /* of all in its session's life */
     kvp_list_t leases; /* tenant->waiters */
-    kvp_heapnode_t due; /* master->waiters */
+    kvp_heapnode_t due; /* protect->waiters */
     kvp_list_t durable; /* journal.waiters */
-    kvp_list_t keeping; /* master->keeping */
+    kvp_list_t keeping; /* protect->keeping */
     kvp_list_t retires; /* records that are not dead, and of which no node was told by a tombstone */
     kvp_list_t followers, behind; /* kvp_follow_t: who says again what this one says first; whom it comes after */
-    uint64_t kept_from, kept_after; /* master->request_seq before the first of its tombstones, and before the last */
+    uint64_t kept_from, kept_after; /* peers->request_seq before the first of its tombstones, and before the last */
     uint64_t after; /* what it promises is written before that position of the journal */
     kvp_session_t *session; /* NULL = answered, or nobody to answer to */
     kvp_frame_hdr_t ask; /* REMOVE, PUT_COMMIT, PUT_ABORT, REMOVE_MANY or BUMP */

@@ -27,11 +27,11 @@
 #define KVP_GROUP_OPEN_MAX 65536u /* memberships of a client that are not committed, or hidden */
 
 typedef struct kvp_group {
-    kvp_htabnode_t node; /* master->groups, unless it is doomed */
+    kvp_htabnode_t node; /* protect->groups, unless it is doomed */
     kvp_digest_t digest;
-    uint32_t tenant; /* number in master->tenants; holds a reference until it is doomed */
+    uint32_t tenant; /* number in catalog->tenants; holds a reference until it is doomed */
     uint32_t epoch; /* of the namespace */
-    kvp_list_t committed; /* memberships; master->doomed, when it is doomed */
+    kvp_list_t committed; /* memberships; protect->doomed, when it is doomed */
     kvp_list_t begun; /* those not committed */
     uint32_t size; /* how many make it whole; 0 = a unit of eviction only */
     uint32_t committed_n, begun_n;
@@ -48,8 +48,8 @@ typedef struct kvp_group {
 } kvp_group_t;
 
 typedef struct kvp_member {
-    kvp_list_t of_group; /* group->committed or ->begun; master->doomed */
-    kvp_list_t of_owner; /* session->members, master->orphans, or ->leavers */
+    kvp_list_t of_group; /* group->committed or ->begun; protect->doomed */
+    kvp_list_t of_owner; /* session->members, protect->orphans, or ->leavers */
     kvp_group_t *group;
     uint64_t owner; /* incarnation of who puts it, while it may be freed for want of owners; 0 = nobody; KVP_OWNER_ANY =
                      * a node reported it: it waits for the rest of its group as long as nodes may come */

@@ -12,7 +12,7 @@
 
 typedef struct kvp_lease {
     kvp_heapnode_t applied; /* tenant->leases */
-    kvp_list_t link; /* master->leases, by rising until_ns */
+    kvp_list_t link; /* protect->leases, by rising until_ns */
     kvp_session_t *session;
     uint64_t until_ns;
     uint64_t told_seq; /* the oldest news that it may not have applied yet, and since when */

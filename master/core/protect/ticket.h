@@ -17,10 +17,10 @@
 typedef enum { KVP_TICKET_HOLD, KVP_TICKET_RESERVE } kvp_ticket_kind_t;
 
 typedef struct kvp_ticket {
-    kvp_list_t link; /* session->tickets, or master->ending */
+    kvp_list_t link; /* session->tickets, or protect->ending */
     kvp_session_t *session; /* NULL = it is no ticket any more, and lets go of its objects in slices */
     uint64_t id;
-    kvp_heapnode_t expiry; /* RESERVE: in master->expiries */
+    kvp_heapnode_t expiry; /* RESERVE: in protect->expiries */
     uint64_t bytes;
     uint32_t number;
     uint32_t n;

@@ -28,7 +28,7 @@ typedef enum {
 } kvp_takes_t;
 
 struct kvp_pkey {
-    kvp_list_t link; /* master->waiting, unless it has claimed a window */
+    kvp_list_t link; /* puts->waiting, unless it has claimed a window */
     kvp_list_t of_pend;
     kvp_claim_t claim;
     kvp_pend_t *pend;
@@ -38,7 +38,7 @@ struct kvp_pkey {
     uint32_t scan_run; /* and the run that reaches to there: its first slot, where that lies, */
     uint64_t scan_run_off;
     uint64_t scan_cost; /* and what it costs up to there */
-    uint64_t scan_news; /* master->space_news when that search began */
+    uint64_t scan_news; /* ctx->space_news when that search began */
     bool is_scanned; /* it came to the end, in vain */
     kvp_takes_t takes;
     uint32_t met; /* a bit for each kind that was left out */
@@ -46,7 +46,7 @@ struct kvp_pkey {
     uint32_t scan_left;
 
     /* evacuate.c */
-    kvp_list_t clearing; /* master->clearings: its window is large, and not claimed but cleared */
+    kvp_list_t clearing; /* evict->clearings: its window is large, and not claimed but cleared */
     bool is_clearing;
     bool is_foreign; /* a whole chunk of another tenant */
     bool is_walked; /* the window, to its end; what was blocked is tried again */
@@ -56,7 +56,7 @@ struct kvp_pkey {
 
 struct kvp_pend {
     kvp_list_t link; /* session->pends */
-    kvp_list_t due; /* master->pends, by the tick */
+    kvp_list_t due; /* puts->pends, by the tick */
     kvp_list_t attempts; /* begun by it */
     kvp_list_t keys; /* those that wait */
     kvp_session_t *session;

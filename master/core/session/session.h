@@ -29,7 +29,7 @@ struct kvp_session {
     kvp_list_t attempts, tickets, pends, waiters, jobs, segments, retire_reqs;
     kvp_list_t strays; /* retire records of attempts that were taken from it while it was silent */
     kvp_list_t members; /* that it owns */
-    kvp_list_t greeting; /* master->greeting: a node that is still told what is owed to others, */
+    kvp_list_t greeting; /* log->greeting: a node that is still told what is owed to others, */
     uint32_t tombs_at; /* from there on */
     uint64_t
         tombs_from; /* told by requests up to this one, a tombstone may be one that it does not know; all ones = it keeps no more */
@@ -50,7 +50,7 @@ struct kvp_session {
     kvp_umap_t attempt_ids;
     kvp_recent_t recent; /* attempts that are over */
     kvp_buf_t out;
-    uint32_t number; /* in master->sessions */
+    uint32_t number; /* in peers->sessions */
     uint32_t role;
     bool is_drained; /* its word, with Bye: none of its stores is under way */
     bool is_closing; /* close after the output is sent; input is ignored */

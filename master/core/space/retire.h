@@ -71,7 +71,7 @@ bool kvp_retire_is_late(const kvp_space_t *sp, const kvp_session_t *node); /* an
 void kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g); /* all that is not free goes out (again) */
 void kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r); /* its segment is gone */
 /* Its node has said so. Of what a put has claimed nothing is given back before all of it is free: then the claim is put on
- * master->claims_ready, an event that kvp_put_windows_free drains. kvp_retire_unclaim lets go of the window. */
+ * space->claims_ready, an event that kvp_put_windows_free drains. kvp_retire_unclaim lets go of the window. */
 void kvp_retire_set_dead(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_set_free(kvp_space_t *sp, kvp_retire_t *r);
 void kvp_retire_unclaim(kvp_space_t *sp, kvp_claim_t *claim);
