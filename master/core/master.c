@@ -106,9 +106,9 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->peers.old_leases_end_ns = m->ctx.conf.had_master ? now_ns + m->ctx.conf.location_grace_ns : now_ns;
     if (m->ctx.conf.had_master) m->peers.rebuild_until_ns = now_ns + m->ctx.conf.node_grace_ns;
     if (m->ctx.conf.had_master) kvp_takeover_expect_tickets(&m->peers);
-    m->space.undead =
-        kvp_table_alloc(KVP_UNDEAD_KEYS, sizeof *m->space.undead); /* touched as it is used: a core is made quickly */
-    if (m->space.undead == NULL) kvp_panic("out of memory: counters of keys");
+    m->space.not_dead = kvp_table_alloc(KVP_NOT_DEAD_KEYS,
+                                        sizeof *m->space.not_dead); /* touched as it is used: a core is made quickly */
+    if (m->space.not_dead == NULL) kvp_panic("out of memory: counters of keys");
     m->cat.index = kvp_objindex_create(conf->seed);
     kvp_objlist_init(&m->prot.pinned, KVP_OBJLIST_PINNED);
     kvp_objindex_set_time(m->cat.index, now_ns);
@@ -119,13 +119,13 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     kvp_list_init(&m->cat.segments);
     kvp_list_init(&m->space.sending);
     for (uint32_t i = 0; i < KVP_PUT_WHEEL; i++)
-        kvp_list_init(&m->puts.pends[i]);
+        kvp_list_init(&m->puts.reqs[i]);
     kvp_list_init(&m->prot.ending);
     kvp_list_init(&m->log.greeting);
     kvp_list_init(&m->prot.keeping);
     kvp_list_init(&m->over);
-    kvp_list_init(&m->space.graves);
-    kvp_list_init(&m->evict.clearings);
+    kvp_list_init(&m->space.deferred_frees);
+    kvp_list_init(&m->evict.evacuations);
     kvp_list_init(&m->cat.owners);
     kvp_list_init(&m->cat.taking);
     kvp_list_init(&m->puts.waiting);
@@ -163,24 +163,24 @@ kvp_master_destroy(kvp_master_t *m)
         kvp_report_free(m, g);
         kvp_segment_free(&m->space, g);
     }
-    kvp_place_bury_some(&m->space);
+    kvp_place_free_some(&m->space);
     kvp_groups_fini(&m->prot);
     kvp_objindex_destroy(m->cat.index);
     kvp_remove_fini(m);
-    kvp_owed_fini(&m->log);
+    kvp_tombs_fini(&m->log);
     kvp_journal_fini(&m->log);
     kvp_umap_fini(&m->peers.by_conn);
     kvp_umap_fini(&m->peers.by_incarnation);
     kvp_probe_fini(&m->prot);
     kvp_tenants_fini(&m->cat);
-    kvp_heap_fini(&m->prot.waiters);
+    kvp_heap_fini(&m->prot.deferred);
     kvp_ptab_fini(&m->peers.sessions);
     kvp_ptab_fini(&m->cat.chunks);
     kvp_ptab_fini(&m->cat.attempts);
     kvp_ptab_fini(&m->prot.tickets);
     kvp_ptab_fini(&m->space.retires);
     kvp_buf_fini(&m->peers.unwanted);
-    kvp_table_free(m->space.undead, KVP_UNDEAD_KEYS, sizeof *m->space.undead);
+    kvp_table_free(m->space.not_dead, KVP_NOT_DEAD_KEYS, sizeof *m->space.not_dead);
     kvp_heap_fini(&m->prot.expiries);
     kvp_umap_fini(&m->cat.up_hosts);
     kvp_heap_fini(&m->cat.up_chunks);
@@ -227,8 +227,8 @@ settle(kvp_master_t *m)
         kvp_evict_retry_waiting(&m->evict);
     }
     kvp_pin_trim(&m->prot);
-    kvp_evict_ahead(&m->evict);
-    kvp_owed_flush(&m->log); /* first: a node keeps in mind what its extents told, before these are dead */
+    kvp_evict_reserve(&m->evict);
+    kvp_tombs_flush(&m->log); /* first: a node keeps in mind what its extents told, before these are dead */
     kvp_retire_flush(&m->space);
     kvp_put_windows_free(&m->puts);
 }
@@ -247,7 +247,7 @@ timed_tick(kvp_master_t *m)
     kvp_session_tick(m);
     kvp_ticket_tick(&m->prot);
     kvp_lease_tick(&m->prot);
-    kvp_waiter_tick(&m->prot);
+    kvp_deferred_tick(&m->prot);
     kvp_put_tick(&m->puts);
     m->ctx.is_behind = m->ctx.slice_left == 0;
 }
@@ -276,19 +276,19 @@ slice(kvp_master_t *m, uint32_t which)
         kvp_segment_tick(m);
         break;
     case 6:
-        kvp_place_bury_some(&m->space);
+        kvp_place_free_some(&m->space);
         break;
     case 7:
-        kvp_clear_tick(&m->evict);
+        kvp_evacuate_tick(&m->evict);
         break;
     case 8:
         kvp_journal_tick(&m->log);
         break;
     case 9:
-        kvp_share_tick(&m->evict);
+        kvp_rebalance_tick(&m->evict);
         break;
     default:
-        kvp_owed_some(&m->log);
+        kvp_tombs_some(&m->log);
         break;
     }
 }
@@ -300,7 +300,7 @@ kvp_master_on_tick(kvp_master_t *m, uint64_t now_ns)
     m->turn++;
     for (uint32_t i = 0; i < SLICES; i++)
         slice(m, (m->turn + i) % SLICES);
-    kvp_owed_tick(&m->log);
+    kvp_tombs_tick(&m->log);
     kvp_evict_tick(&m->evict);
     (void)kvp_objindex_step(m->cat.index);
     settle(m);
@@ -310,7 +310,7 @@ uint64_t
 kvp_master_due(const kvp_master_t *m)
 {
     /* One tick serves all that is timed here: all of it is coarse. With nothing but sessions to watch it is rare. */
-    bool is_quiet = m->ctx.st.pending_puts == 0 && m->prot.waiters.n == 0 && kvp_list_is_empty(&m->prot.leasing) &&
+    bool is_quiet = m->ctx.st.pending_puts == 0 && m->prot.deferred.n == 0 && kvp_list_is_empty(&m->prot.leasing) &&
                     m->prot.expiries.n == 0 && kvp_list_is_empty(&m->cat.taking);
 
     return m->ticked_ns + (is_quiet ? QUIET_TICK_NS : KVP_TICK_NS);
@@ -321,13 +321,13 @@ kvp_master_has_work(const kvp_master_t *m)
 {
     bool is_searching = m->ctx.has_space_news && !kvp_list_is_empty(&m->puts.waiting);
     bool is_ending = !kvp_list_is_empty(&m->prot.ending) || !kvp_list_is_empty(&m->over) ||
-                     !kvp_list_is_empty(&m->space.graves) || !kvp_list_is_empty(&m->log.greeting);
+                     !kvp_list_is_empty(&m->space.deferred_frees) || !kvp_list_is_empty(&m->log.greeting);
 
-    if (m->space.has_clear_news || m->space.has_take_news || m->closing > 0 || kvp_journal_has_work(&m->log))
+    if (m->space.has_evacuation_news || m->space.has_take_news || m->closing > 0 || kvp_journal_has_work(&m->log))
         return true;
     if (is_searching || is_ending || m->ctx.is_behind || m->space.has_orders || m->dropping > 0) return true;
     if (m->puts.is_leaving || m->log.is_touching) return true;
-    return m->space.has_aside || kvp_pin_is_over(&m->prot) || kvp_groups_have_work(&m->prot) ||
+    return m->space.has_parked || kvp_pin_is_over(&m->prot) || kvp_groups_have_work(&m->prot) ||
            !kvp_list_is_empty(&m->jobs);
 }
 
@@ -405,7 +405,7 @@ dispatch(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         if (s->role == KVP_ROLE_NODE && op == KVP_OP_RETIRE)
             kvp_retire_answer(m, s, f);
         else if (s->role == KVP_ROLE_NODE && op == KVP_OP_TOMBS)
-            kvp_owed_answer(&m->log, s, f);
+            kvp_tombs_answer(&m->log, s, f);
         else if (s->role != KVP_ROLE_NODE || op != KVP_OP_FENCE) /* that one needs no answer */
             kvp_session_close(&m->peers, s, "an answer to no question");
         return;

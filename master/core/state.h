@@ -41,8 +41,8 @@ struct kvp_master {
     uint32_t reports; /* under way */
     uint32_t closing; /* of these, behind their last page */
     uint32_t dropped_term; /* in which a segment was dropped last; 0 = none was */
-    uint8_t spoiled[KVP_SPOILED_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
-    uint32_t spoiled_at;
+    uint8_t bad_reports[KVP_BAD_REPORTS_MAX][16]; /* segments whose reports broke the rules: to be made anew. A ring */
+    uint32_t bad_reports_at;
     uint8_t cut[KVP_CUT_REPORTS_MAX]
                [16]; /* segments whose reports to this term were cut: none of it was ever placed there */
     uint32_t cut_n, cut_seq;

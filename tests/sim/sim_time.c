@@ -9,7 +9,7 @@
 
 #include "proto/kvpool.pb-c.h"
 
-#define OWED_NS (100 * MS) /* KVP_OWED_MS, and the ticks of a master that has much to do */
+#define OWED_NS (100 * MS) /* KVP_DEFERRED_MS, and the ticks of a master that has much to do */
 #define HEARD_NS SEC /* by then a node that goes on has heard what it was told after that */
 #define SILENT_NS (1300 * MS) /* KVP_WRITER_SILENT_MS, and a tick */
 

@@ -19,7 +19,7 @@ typedef enum {
 typedef struct {
     uint64_t *ids; /* 0 = none */
     uint8_t *ends; /* kvp_recent_end_t */
-    uint64_t *answers; /* the waiter that tells it first; 0 = none had to wait */
+    uint64_t *answers; /* the deferred reply that tells it first; 0 = none was deferred */
     uint32_t cap; /* a power of two, or 0 while empty */
 } kvp_recent_t;
 

@@ -22,10 +22,10 @@ typedef struct kvp_tenant kvp_tenant_t;
 
 /* An allocator whose chunk is gone, or a pool of records whose owner is. */
 typedef struct {
-    kvp_list_t link; /* space->graves */
+    kvp_list_t link; /* space->deferred_frees */
     kvp_slab_t *slab; /* NULL = a pool */
     kvp_recpool_t pool;
-} kvp_grave_t;
+} kvp_deferred_free_t;
 
 struct kvp_chunk {
     kvp_segment_t *segment;
@@ -34,10 +34,10 @@ struct kvp_chunk {
     kvp_chunk_geo_t geo;
     uint64_t bytes;
     kvp_tenant_t *tenant; /* whose objects are in it; NULL = it is empty */
-    kvp_claim_t *clearing; /* for whom a large window of it is cleared; NULL = nobody: then it is open to others */
-    kvp_tenant_t *taker; /* for whom all of it is cleared, or kept; NULL = nobody */
+    kvp_claim_t *evacuating; /* for whom a large window of it is evacuated; NULL = nobody: then it is open to others */
+    kvp_tenant_t *taker; /* for whom all of it is evacuated, or kept; NULL = nobody */
     uint64_t untaken_ns; /* until then it is not looked at again as one to be taken */
-    uint32_t gaps; /* extents that a writer of an earlier term might still store to */
+    uint32_t unclaimed; /* extents that a writer of an earlier term might still store to */
     uint8_t *sealed; /* while there are: a bit for each slot that was SEALED when it was reported; NULL = for none */
     uint32_t index; /* in the segment */
     uint32_t number; /* below KVP_OBJ_CHUNK_NONE */
@@ -52,7 +52,7 @@ struct kvp_segment {
     kvp_list_t unsent; /* of these, to go out with the next Retire */
     kvp_list_t sent; /* of these, told to the node that is connected now, and not free */
     kvp_list_t claims; /* windows here */
-    kvp_objlist_t aside; /* victims that are passed over: candidates.c */
+    kvp_objlist_t parked; /* victims that are passed over: candidates.c */
     kvp_session_t *node; /* NULL = lost */
     kvp_report_t *report; /* owned: its node is telling what is in it; until that is over it is as good as lost */
     kvp_chunk_t *chunks; /* kvp_segment_chunk makes one of them */
@@ -66,7 +66,7 @@ struct kvp_segment {
     kvp_heapnode_t up_chunk; /* and in catalog->up_chunks */
     uint32_t purge_chunk, purge_slot; /* where dropping it goes on */
     bool is_dropped; /* being purged; nothing in it exists any more */
-    bool is_slow; /* its node owes an answer to a Retire for too long */
+    bool is_slow; /* its node has not answered a Retire for too long */
     uint64_t lost_ns;
     uint64_t lost_stall_ns; /* the master's own stalls, when the node was lost */
     uint64_t size_bytes, chunk_bytes, objects, epoch;

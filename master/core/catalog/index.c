@@ -202,7 +202,7 @@ kvp_obj_ext_make(kvp_objindex_t *ix, kvp_obj_t *o)
     number = kvp_recpool_take(&ix->exts);
     if (number == KVP_RECPOOL_NONE) kvp_panic("out of memory: %u extended objects", kvp_recpool_limit(&ix->exts));
     ext = kvp_recpool_at(&ix->exts, number);
-    *ext = (kvp_objext_t){.key = o->key, .long_key_slot = KVP_SLAB_NONE, .heir = KVP_OID_NONE};
+    *ext = (kvp_objext_t){.key = o->key, .long_key_slot = KVP_SLAB_NONE, .replacement = KVP_OID_NONE};
     o->key = number;
     o->has_ext = 1;
     return ext;

@@ -18,14 +18,14 @@ typedef enum {
     KVP_OBJ_WRITING, /* an attempt owns it */
     KVP_OBJ_COMMITTED,
     KVP_OBJ_GONE, /* out of the index; the record waits for its last ticket */
-    KVP_OBJ_DRAFT, /* WRITING, and not in the index before it replaces another */
+    KVP_OBJ_STAGED, /* WRITING, and not in the index before it replaces another */
 } kvp_obj_state_t;
 
 /* The kind of list that an object is on; the flags of a record have three bits for it. */
 typedef enum {
     KVP_OBJLIST_NONE = 0,
     KVP_OBJLIST_LRU,
-    KVP_OBJLIST_ASIDE, /* its segment's node does not answer: candidates.c */
+    KVP_OBJLIST_PARKED, /* its segment's node does not answer: candidates.c */
     KVP_OBJLIST_PROBED, /* somebody asked for it: probe.c */
     KVP_OBJLIST_PINNED, /* softly: pin.c */
 } kvp_objlist_kind_t;
@@ -53,7 +53,7 @@ typedef struct kvp_obj {
     uint16_t has_probe : 1; /* it had one at some time */
     uint16_t is_asking_counted : 1; /* a probe or a look-up counted as a use, and no other use came since */
     uint16_t pin : 2; /* kvp_pin_t, when it is committed */
-    uint16_t is_young : 1; /* its commit is in the journal, and not known to be durable */
+    uint16_t is_fresh : 1; /* its commit is in the journal, and not known to be durable */
 } kvp_obj_t;
 
 _Static_assert(sizeof(kvp_obj_t) == 56, "a record costs 56 bytes");
@@ -73,7 +73,7 @@ typedef struct {
     uint64_t generation; /* of the extent, where that is not the version; 0 = it is */
     kvp_place_t *more; /* owned: the copies but the first */
     uint32_t more_n;
-    uint32_t heir; /* the DRAFT that is to replace it; KVP_OID_NONE = none */
+    uint32_t replacement; /* the DRAFT that is to replace it; KVP_OID_NONE = none */
     struct kvp_member *member; /* of a group: group.c; NULL = of none */
 } kvp_objext_t;
 

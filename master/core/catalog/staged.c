@@ -23,33 +23,34 @@ kvp_obj_owner(const kvp_catalog_t *cat, const kvp_obj_t *o)
     return o->state == KVP_OBJ_COMMITTED ? kvp_obj_tenant(cat, o) : kvp_attempt_of(cat, o)->tenant;
 }
 
-/* ---- drafts */
+/* ---- staged versions */
 void
-kvp_attempt_draft(kvp_catalog_t *cat, kvp_attempt_t *a, uint32_t over)
+kvp_attempt_stage(kvp_catalog_t *cat, kvp_attempt_t *a, uint32_t over)
 {
     a->over = over;
-    kvp_obj(cat->index, a->oid)->state = KVP_OBJ_DRAFT;
-    kvp_obj_ext_make(cat->index, kvp_obj(cat->index, over))->heir = a->oid;
+    kvp_obj(cat->index, a->oid)->state = KVP_OBJ_STAGED;
+    kvp_obj_ext_make(cat->index, kvp_obj(cat->index, over))->replacement = a->oid;
 }
 
-/* The draft and what it was to replace are strangers from now on. */
+/* The staged version and what it was to replace have nothing to do with one another from now on. */
 void
 kvp_attempt_part(kvp_catalog_t *cat, kvp_attempt_t *a)
 {
-    kvp_obj_ext(cat->index, kvp_obj(cat->index, a->over))->heir = KVP_OID_NONE;
+    kvp_obj_ext(cat->index, kvp_obj(cat->index, a->over))->replacement = KVP_OID_NONE;
     a->over = KVP_OID_NONE;
 }
 
 kvp_attempt_t *
-kvp_attempt_heir(const kvp_catalog_t *cat, const kvp_obj_t *old)
+kvp_attempt_replacement(const kvp_catalog_t *cat, const kvp_obj_t *old)
 {
     const kvp_objext_t *ext = kvp_obj_ext(cat->index, old);
 
-    return ext == NULL || ext->heir == KVP_OID_NONE ? NULL : kvp_attempt_of(cat, kvp_obj(cat->index, ext->heir));
+    return ext == NULL || ext->replacement == KVP_OID_NONE ? NULL
+                                                           : kvp_attempt_of(cat, kvp_obj(cat->index, ext->replacement));
 }
 
 void
-kvp_attempt_inherit(kvp_catalog_t *cat, kvp_attempt_t *a)
+kvp_attempt_promote(kvp_catalog_t *cat, kvp_attempt_t *a)
 {
     kvp_attempt_part(cat, a);
     kvp_obj(cat->index, a->oid)->state = KVP_OBJ_WRITING;

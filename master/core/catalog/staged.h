@@ -11,12 +11,12 @@
 #include "master/core/catalog/tenant.h"
 #include "proto/wire.h"
 
-typedef struct kvp_pend kvp_pend_t;
+typedef struct kvp_put_req kvp_put_req_t;
 typedef struct kvp_session kvp_session_t;
 
 typedef struct kvp_attempt {
     kvp_list_t link; /* session->attempts */
-    kvp_list_t of_pend;
+    kvp_list_t of_req;
     kvp_session_t *session;
     kvp_tenant_t *tenant;
     uint32_t epoch; /* of the namespace, when it was begun */
@@ -29,7 +29,7 @@ typedef struct kvp_attempt {
     kvp_pin_t pin;
     kvp_wire_group_t group; /* that it is put into */
     uint32_t number;
-    kvp_pend_t *pend; /* its PutBegin, while that is not answered */
+    kvp_put_req_t *req; /* its PutBegin, while that is not answered */
     uint32_t at; /* index in that message */
     kvp_list_t claims; /* of copies that still wait for space */
     uint64_t *granted; /* owned: generations of the copies as the client was told, where these are several */
@@ -39,12 +39,12 @@ typedef struct kvp_attempt {
 
 kvp_attempt_t *kvp_attempt_of(const kvp_catalog_t *cat, const kvp_obj_t *o); /* of one that is not committed */
 const kvp_tenant_t *kvp_obj_owner(const kvp_catalog_t *cat, const kvp_obj_t *o); /* whose it is, committed or not */
-/* kvp_attempt_draft: its object is not in the index, and replaces `over` when it is committed. kvp_attempt_heir: the attempt that is to
- * replace this object, or NULL; kvp_attempt_inherit: that object is out of the index, and the heir comes in its place.
- * kvp_attempt_part: it and what it was to replace are strangers from now on. */
+/* kvp_attempt_stage: its object is not in the index, and replaces `over` when it is committed. kvp_attempt_replacement: the attempt that is to
+ * replace this object, or NULL; kvp_attempt_promote: that object is out of the index, and its replacement takes its place.
+ * kvp_attempt_part: it replaces nothing any more. */
 void kvp_attempt_part(kvp_catalog_t *cat, kvp_attempt_t *a);
-void kvp_attempt_draft(kvp_catalog_t *cat, kvp_attempt_t *a, uint32_t over);
-kvp_attempt_t *kvp_attempt_heir(const kvp_catalog_t *cat, const kvp_obj_t *old);
-void kvp_attempt_inherit(kvp_catalog_t *cat, kvp_attempt_t *a);
+void kvp_attempt_stage(kvp_catalog_t *cat, kvp_attempt_t *a, uint32_t over);
+kvp_attempt_t *kvp_attempt_replacement(const kvp_catalog_t *cat, const kvp_obj_t *old);
+void kvp_attempt_promote(kvp_catalog_t *cat, kvp_attempt_t *a);
 
 #endif

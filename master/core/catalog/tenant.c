@@ -40,7 +40,7 @@ kvp_tenant_open(kvp_catalog_t *cat, uint32_t id)
         t->id = id;
         t->number = kvp_ptab_add(&cat->tenants, t);
         kvp_list_init(&t->leasing);
-        kvp_list_init(&t->waiters);
+        kvp_list_init(&t->deferred);
         kvp_list_init(&t->owning);
         kvp_list_init(&t->take.link);
         kvp_objlist_init(&t->lru, KVP_OBJLIST_LRU);

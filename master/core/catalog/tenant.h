@@ -21,7 +21,7 @@ typedef struct kvp_session kvp_session_t;
 typedef enum {
     KVP_TAKE_NONE,
     KVP_TAKE_LOOK, /* whether all in it can go, and is worth it */
-    KVP_TAKE_CLEAR, /* its objects are evicted */
+    KVP_TAKE_EVACUATE, /* its objects are evicted */
     KVP_TAKE_KEPT, /* it is empty, and waits for the taker's next put */
 } kvp_take_state_t;
 
@@ -31,7 +31,7 @@ typedef struct kvp_take {
     kvp_chunk_t *chunk;
     uint32_t age; /* of the taker's own first victim, when it began */
     uint32_t slot; /* where the walk goes on; KVP_SLAB_NONE = at the start */
-    uint64_t young_bytes; /* in what was walked: used since that victim */
+    uint64_t recent_bytes; /* in what was walked: used since that victim */
     bool has_stayed; /* something that was walked could not go just then */
     uint64_t next_ns, end_ns; /* the next look at what is in the way, and when it is given up */
 } kvp_take_t;
@@ -58,7 +58,7 @@ typedef struct kvp_tenant {
     kvp_list_t owning; /* catalog->owners, while it has chunks */
     kvp_take_t take;
     uint64_t put_bytes; /* placed since it looked for a chunk of others last */
-    uint32_t foreign_clears; /* chunks of others that are cleared for puts of it */
+    uint32_t foreign_evacuations; /* chunks of others that are evacuated for puts of it */
 
     /* lease.c */
     uint64_t revoke_seq; /* the last revocation */
@@ -68,8 +68,8 @@ typedef struct kvp_tenant {
     uint32_t lost_n;
     kvp_lost_lease_t lost[KVP_LOST_LEASES_MAX];
     kvp_heap_t leases; /* of the sessions, by the revocation applied */
-    kvp_list_t waiters; /* for leases, by rising revoke_seq */
-    kvp_list_t leasing; /* protect->leasing, while there is anything in lost or waiters */
+    kvp_list_t deferred; /* for leases, by rising revoke_seq */
+    kvp_list_t leasing; /* protect->leasing, while there is anything in lost or deferred */
 } kvp_tenant_t;
 
 kvp_tenant_t *kvp_tenant_find(const kvp_catalog_t *cat, uint32_t id); /* NULL = unknown */

@@ -3,9 +3,9 @@
  * nothing can go a whole chunk of another. Meanwhile the chunk is closed: nobody else places anything in it, so that what
  * comes free in it stays free.
  *
- * Design notes. Nothing is promised that is not kept: objects in the window may be read and held while it is cleared, and
+ * Design notes. Nothing is promised that is not kept: objects in the window may be read and held while it is evacuated, and
  * then they stay. The walk is repeated for a while, since most holds are short; then the key looks for another window,
- * for which what is free by then is no loss. So holds and pins need no look at what is being cleared.
+ * for which what is free by then is no loss. So holds and pins need no look at what is being evacuated.
  */
 #include "master/core/evict/evacuate.h"
 
@@ -29,29 +29,29 @@
 #define GIVE_UP_NS KVP_MS(1000)
 
 void
-kvp_clear_begin(kvp_evict_t *ev, kvp_pkey_t *k, kvp_chunk_t *c, uint32_t first, uint64_t to)
+kvp_evacuate_begin(kvp_evict_t *ev, kvp_put_key_t *k, kvp_chunk_t *c, uint32_t first, uint64_t to)
 {
     k->claim.chunk = c;
     k->claim.from = kvp_slab_offset(c->slab, first);
     k->claim.to = to;
-    k->pend->claims++;
+    k->req->claims++;
     ev->puts->claims++;
     kvp_list_add_tail(&c->segment->claims, &k->claim.of_segment);
-    k->is_clearing = true;
+    k->is_evacuating = true;
     k->is_foreign = c->tenant != k->attempt->tenant;
-    k->attempt->tenant->foreign_clears += k->is_foreign;
+    k->attempt->tenant->foreign_evacuations += k->is_foreign;
     k->is_walked = false;
-    k->clear_slot = first;
-    k->clear_next_ns = UINT64_MAX;
-    k->clear_end_ns = ev->ctx->now_ns + GIVE_UP_NS;
-    c->clearing = &k->claim;
-    kvp_list_add_tail(&ev->clearings, &k->clearing);
-    ev->space->has_clear_news = true;
+    k->evacuate_slot = first;
+    k->evacuate_next_ns = UINT64_MAX;
+    k->evacuate_end_ns = ev->ctx->now_ns + GIVE_UP_NS;
+    c->evacuating = &k->claim;
+    kvp_list_add_tail(&ev->evacuations, &k->evacuating);
+    ev->space->has_evacuation_news = true;
 }
 
 /* Evicts what lies in the extent. False where that cannot be now. */
 static bool
-clear_extent(kvp_evict_t *ev, const kvp_pkey_t *k, uint32_t slot)
+evacuate_extent(kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t slot)
 {
     const kvp_chunk_t *c = k->claim.chunk;
     uint32_t oid = kvp_slab_owner(c->slab, slot);
@@ -69,25 +69,25 @@ clear_extent(kvp_evict_t *ev, const kvp_pkey_t *k, uint32_t slot)
 
 /* As far as the step reaches; false where that is not the end of the window. */
 static bool
-walk(kvp_evict_t *ev, kvp_pkey_t *k)
+walk(kvp_evict_t *ev, kvp_put_key_t *k)
 {
     const kvp_slab_t *slab = k->claim.chunk->slab;
-    uint32_t slot = k->clear_slot;
+    uint32_t slot = k->evacuate_slot;
 
     if (kvp_slab_len(slab, slot) == 0) slot = kvp_slab_first(slab); /* it was joined with a neighbour */
     for (; slot != KVP_SLAB_NONE && kvp_slab_offset(slab, slot) < k->claim.to; slot = kvp_slab_next(slab, slot)) {
-        k->clear_slot = slot;
+        k->evacuate_slot = slot;
         if (ev->ctx->work_left == 0 || ev->ctx->slice_left == 0) return false;
         ev->ctx->work_left--;
         if (kvp_slab_offset(slab, slot) < k->claim.from) continue;
-        if (!clear_extent(ev, k, slot)) k->clear_next_ns = ev->ctx->now_ns + AGAIN_NS;
+        if (!evacuate_extent(ev, k, slot)) k->evacuate_next_ns = ev->ctx->now_ns + AGAIN_NS;
     }
-    k->clear_slot = KVP_SLAB_NONE;
+    k->evacuate_slot = KVP_SLAB_NONE;
     return true;
 }
 
 static bool
-has_room(const kvp_pkey_t *k)
+has_room(const kvp_put_key_t *k)
 {
     const kvp_chunk_t *c = k->claim.chunk;
 
@@ -96,33 +96,33 @@ has_room(const kvp_pkey_t *k)
 
 /* False where the step's budget is used up. */
 static bool
-clear_some(kvp_evict_t *ev, kvp_pkey_t *k)
+evacuate_some(kvp_evict_t *ev, kvp_put_key_t *k)
 {
-    if (k->is_walked && ev->ctx->now_ns >= k->clear_next_ns) {
+    if (k->is_walked && ev->ctx->now_ns >= k->evacuate_next_ns) {
         k->is_walked = false;
-        k->clear_next_ns = UINT64_MAX;
+        k->evacuate_next_ns = UINT64_MAX;
     }
     if (!k->is_walked && !walk(ev, k)) return false;
     k->is_walked = true;
     if (has_room(k)) {
         ev->ctx->st.chunks_taken += k->is_foreign;
-        kvp_pkey_window_free(ev->puts, k);
-    } else if (ev->ctx->now_ns >= k->clear_end_ns) {
-        kvp_pkey_restart(ev->puts, k);
+        kvp_put_key_window_free(ev->puts, k);
+    } else if (ev->ctx->now_ns >= k->evacuate_end_ns) {
+        kvp_put_key_restart(ev->puts, k);
     }
     return true;
 }
 
 void
-kvp_clear_tick(kvp_evict_t *ev)
+kvp_evacuate_tick(kvp_evict_t *ev)
 {
-    ev->space->has_clear_news = false;
-    kvp_list_foreach_safe (pos, tmp, &ev->clearings) {
-        kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, clearing);
+    ev->space->has_evacuation_news = false;
+    kvp_list_foreach_safe (pos, tmp, &ev->evacuations) {
+        kvp_put_key_t *k = kvp_list_entry(pos, kvp_put_key_t, evacuating);
 
         if (k->claim.chunk->segment->state != KVP_SEG_UP) continue; /* it is about to be given up */
-        if (!clear_some(ev, k)) {
-            ev->space->has_clear_news = true;
+        if (!evacuate_some(ev, k)) {
+            ev->space->has_evacuation_news = true;
             return;
         }
     }
@@ -145,17 +145,17 @@ most_chunks(const kvp_evict_t *ev, const kvp_tenant_t *own)
 
 /* The last chunk of a tenant goes only where nobody has two. */
 static bool
-is_eligible(const kvp_evict_t *ev, const kvp_pkey_t *k, const kvp_chunk_t *c, uint32_t most)
+is_eligible(const kvp_evict_t *ev, const kvp_put_key_t *k, const kvp_chunk_t *c, uint32_t most)
 {
     return c != NULL && c->slab != NULL && c->tenant != NULL && c->tenant != k->attempt->tenant &&
-           (c->tenant->chunks > 1 || most == 1) && c->clearing == NULL && c->taker == NULL &&
+           (c->tenant->chunks > 1 || most == 1) && c->evacuating == NULL && c->taker == NULL &&
            c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment) &&
-           kvp_place_may_lie(ev->space, k->attempt, &k->pend->wish, c->segment) &&
+           kvp_place_may_lie(ev->space, k->attempt, &k->req->wish, c->segment) &&
            c->bytes >= kvp_slab_extent_bytes(k->attempt->bytes);
 }
 
 static bool
-may_extent_go(const kvp_evict_t *ev, const kvp_pkey_t *k, const kvp_chunk_t *c, uint32_t slot)
+may_extent_go(const kvp_evict_t *ev, const kvp_put_key_t *k, const kvp_chunk_t *c, uint32_t slot)
 {
     const kvp_retire_t *r = kvp_retire_of(ev->space, c, slot);
 
@@ -166,7 +166,7 @@ may_extent_go(const kvp_evict_t *ev, const kvp_pkey_t *k, const kvp_chunk_t *c, 
 
 /* Whether everything in the chunk can go: KVP_OK, NO_SPACE, or EAGAIN at the end of the step's work. */
 static kvp_err_t
-look_at(kvp_evict_t *ev, kvp_pkey_t *k, const kvp_chunk_t *c)
+look_at(kvp_evict_t *ev, kvp_put_key_t *k, const kvp_chunk_t *c)
 {
     uint32_t slot = kvp_slab_len(c->slab, k->scan_slot) == 0 ? kvp_slab_first(c->slab) : k->scan_slot;
 
@@ -181,9 +181,9 @@ look_at(kvp_evict_t *ev, kvp_pkey_t *k, const kvp_chunk_t *c)
 
 /* All chunks, from the coldest on. */
 static void
-begin_taking(kvp_evict_t *ev, kvp_pkey_t *k)
+begin_taking(kvp_evict_t *ev, kvp_put_key_t *k)
 {
-    const kvp_chunk_t *first = kvp_share_coldest(ev, k->attempt->tenant, k->attempt->bytes);
+    const kvp_chunk_t *first = kvp_rebalance_coldest(ev, k->attempt->tenant, k->attempt->bytes);
 
     k->is_taking = true;
     k->takes = KVP_TAKES_PROBED;
@@ -193,14 +193,14 @@ begin_taking(kvp_evict_t *ev, kvp_pkey_t *k)
 }
 
 static void
-next_chunk(const kvp_evict_t *ev, kvp_pkey_t *k)
+next_chunk(const kvp_evict_t *ev, kvp_put_key_t *k)
 {
     k->scan_chunk = k->scan_chunk + 1 < ev->cat->chunks.limit ? k->scan_chunk + 1 : 0;
     k->scan_slot = KVP_SLAB_NONE;
 }
 
 static kvp_err_t
-not_taking(kvp_pkey_t *k)
+not_taking(kvp_put_key_t *k)
 {
     k->is_taking = false;
     k->takes = KVP_TAKES_PLAIN;
@@ -208,12 +208,12 @@ not_taking(kvp_pkey_t *k)
 }
 
 kvp_err_t
-kvp_clear_foreign(kvp_evict_t *ev, kvp_pkey_t *k)
+kvp_evacuate_foreign(kvp_evict_t *ev, kvp_put_key_t *k)
 {
     kvp_tenant_t *t = k->attempt->tenant;
     uint32_t most;
 
-    if (t->foreign_clears > 0 || t->take.state != KVP_TAKE_NONE) return not_taking(k);
+    if (t->foreign_evacuations > 0 || t->take.state != KVP_TAKE_NONE) return not_taking(k);
     if (!k->is_taking) begin_taking(ev, k);
     most = most_chunks(ev, t);
     for (; k->scan_left > 0; k->scan_left--, next_chunk(ev, k)) {
@@ -227,7 +227,7 @@ kvp_clear_foreign(kvp_evict_t *ev, kvp_pkey_t *k)
         if (err == KVP_EAGAIN) return err;
         k->is_taking = false;
         k->is_scanned = true; /* whatever comes of it, another search begins anew */
-        kvp_clear_begin(ev, k, c, kvp_slab_first(c->slab), c->bytes);
+        kvp_evacuate_begin(ev, k, c, kvp_slab_first(c->slab), c->bytes);
         return KVP_OK;
     }
     return not_taking(k);

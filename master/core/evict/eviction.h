@@ -26,7 +26,7 @@ typedef struct kvp_evict {
 
     kvp_takes_t takes; /* of the key for which space is searched, as the next */
     uint32_t met;
-    kvp_list_t clearings; /* keys whose window is large */
+    kvp_list_t evacuations; /* keys whose window is large */
 } kvp_evict_t;
 
 #endif

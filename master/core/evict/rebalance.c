@@ -85,8 +85,8 @@ richest(kvp_evict_t *ev, const kvp_tenant_t *own, uint64_t *age_out)
 static bool
 may_take(const kvp_evict_t *ev, const kvp_chunk_t *c, uint64_t len)
 {
-    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment) && c->clearing == NULL &&
-           c->taker == NULL && c->gaps == 0 && ev->ctx->now_ns >= c->untaken_ns &&
+    return c->segment->state == KVP_SEG_UP && !kvp_segment_is_passed_over(ev->cat, c->segment) &&
+           c->evacuating == NULL && c->taker == NULL && c->unclaimed == 0 && ev->ctx->now_ns >= c->untaken_ns &&
            c->bytes >= kvp_slab_extent_bytes(len);
 }
 
@@ -120,7 +120,7 @@ coldest_of(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
 }
 
 kvp_chunk_t *
-kvp_share_coldest(kvp_evict_t *ev, const kvp_tenant_t *t, uint64_t len)
+kvp_rebalance_coldest(kvp_evict_t *ev, const kvp_tenant_t *t, uint64_t len)
 {
     uint64_t age;
     kvp_tenant_t *from = richest(ev, t, &age);
@@ -138,7 +138,7 @@ begin(kvp_evict_t *ev, kvp_tenant_t *t, kvp_chunk_t *c)
     t->take.chunk = c;
     t->take.age = own == KVP_OID_NONE ? 0 : kvp_obj_age(ev->cat->index, kvp_obj(ev->cat->index, own));
     t->take.slot = KVP_SLAB_NONE;
-    t->take.young_bytes = 0;
+    t->take.recent_bytes = 0;
     t->take.next_ns = ev->ctx->now_ns;
     t->take.end_ns = ev->ctx->now_ns + GIVE_UP_NS;
     c->taker = t;
@@ -167,7 +167,7 @@ give_up(kvp_evict_t *ev, kvp_tenant_t *t)
 }
 
 void
-kvp_share_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
+kvp_rebalance_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
 {
     uint64_t theirs;
     kvp_tenant_t *from;
@@ -182,7 +182,7 @@ kvp_share_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len)
     if (c != NULL) begin(ev, t, c);
 }
 
-/* ---- looking, and clearing */
+/* ---- looking, and evacuating */
 typedef enum {
     GOES,
     STAYS, /* for now: it is written, read or waited for */
@@ -208,7 +208,7 @@ may_extent_go(kvp_evict_t *ev, kvp_take_t *take, uint32_t slot)
     if (o->pin != KVP_PIN_NONE || unit->list == KVP_OBJLIST_PINNED || kvp_probe_protects(ev->prot, oid))
         return STAYS_LONG;
     if (!kvp_victim_may_go(ev->prot, oid)) return STAYS;
-    if (kvp_obj_age(ev->cat->index, unit) < take->age) take->young_bytes += kvp_slab_len(slab, slot);
+    if (kvp_obj_age(ev->cat->index, unit) < take->age) take->recent_bytes += kvp_slab_len(slab, slot);
     return GOES;
 }
 
@@ -217,7 +217,7 @@ static uint32_t
 walk_from(kvp_take_t *take)
 {
     if (take->slot != KVP_SLAB_NONE && kvp_slab_len(take->chunk->slab, take->slot) > 0) return take->slot;
-    take->young_bytes = 0;
+    take->recent_bytes = 0;
     return kvp_slab_first(take->chunk->slab);
 }
 
@@ -241,7 +241,7 @@ look(kvp_evict_t *ev, kvp_take_t *take)
         case STAYS_LONG:
             return KVP_NO_SPACE;
         }
-        if (take->young_bytes > c->bytes - c->bytes / OLD_SHARE) return KVP_NO_SPACE;
+        if (take->recent_bytes > c->bytes - c->bytes / OLD_SHARE) return KVP_NO_SPACE;
     }
     return KVP_OK;
 }
@@ -249,7 +249,7 @@ look(kvp_evict_t *ev, kvp_take_t *take)
 /* False where the step's budget is used up. What cannot go just now is met again by a later walk; where there is nothing
  * of the kind, all that is left to wait for is the node. */
 static bool
-clear(kvp_evict_t *ev, kvp_take_t *take)
+evacuate(kvp_evict_t *ev, kvp_take_t *take)
 {
     const kvp_chunk_t *c = take->chunk;
 
@@ -270,7 +270,7 @@ clear(kvp_evict_t *ev, kvp_take_t *take)
     return true;
 }
 
-/* Once a chunk is empty it is kept for a while for whom it was cleared: who had it would have it again at once. */
+/* Once a chunk is empty it is kept for a while for whom it was evacuated: who had it would have it again at once. */
 static void
 note_empty(kvp_evict_t *ev, kvp_take_t *take)
 {
@@ -300,14 +300,14 @@ go_on(kvp_evict_t *ev, kvp_tenant_t *t)
         return true;
     }
     if (ev->ctx->now_ns < take->next_ns) return true;
-    if (take->state == KVP_TAKE_CLEAR) return clear(ev, take);
+    if (take->state == KVP_TAKE_EVACUATE) return evacuate(ev, take);
     switch (look(ev, take)) {
     case KVP_OK:
-        take->state = KVP_TAKE_CLEAR;
+        take->state = KVP_TAKE_EVACUATE;
         take->slot = KVP_SLAB_NONE;
         take->next_ns = ev->ctx->now_ns;
         take->end_ns = ev->ctx->now_ns + GIVE_UP_NS;
-        return clear(ev, take);
+        return evacuate(ev, take);
     case KVP_NO_SPACE:
         give_up(ev, t);
         return true;
@@ -317,7 +317,7 @@ go_on(kvp_evict_t *ev, kvp_tenant_t *t)
 }
 
 void
-kvp_share_tick(kvp_evict_t *ev)
+kvp_rebalance_tick(kvp_evict_t *ev)
 {
     ev->space->has_take_news = false;
     kvp_list_foreach_safe (pos, tmp, &ev->cat->taking) {
@@ -329,7 +329,7 @@ kvp_share_tick(kvp_evict_t *ev)
 }
 
 void
-kvp_share_leave_segment(kvp_evict_t *ev, const kvp_segment_t *g)
+kvp_rebalance_leave_segment(kvp_evict_t *ev, const kvp_segment_t *g)
 {
     kvp_list_foreach_safe (pos, tmp, &ev->cat->taking) {
         kvp_tenant_t *t = kvp_container_of(pos, kvp_tenant_t, take.link);

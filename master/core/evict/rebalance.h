@@ -8,12 +8,12 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/tenant.h"
 
-/* kvp_share_look: the tenant has to evict something of its own for so many bytes; now and then it
- * looks whether to take a chunk of others instead. kvp_share_coldest: the chunk of others that is to go first, in which
- * so many bytes fit; NULL = none is known. kvp_share_leave_segment: what is taken in it is given up. */
-void kvp_share_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len);
-kvp_chunk_t *kvp_share_coldest(kvp_evict_t *ev, const kvp_tenant_t *t, uint64_t len);
-void kvp_share_leave_segment(kvp_evict_t *ev, const kvp_segment_t *g);
-void kvp_share_tick(kvp_evict_t *ev);
+/* kvp_rebalance_look: the tenant has to evict something of its own for so many bytes; now and then it
+ * looks whether to take a chunk of others instead. kvp_rebalance_coldest: the chunk of others that is to go first, in which
+ * so many bytes fit; NULL = none is known. kvp_rebalance_leave_segment: what is taken in it is given up. */
+void kvp_rebalance_look(kvp_evict_t *ev, kvp_tenant_t *t, uint64_t len);
+kvp_chunk_t *kvp_rebalance_coldest(kvp_evict_t *ev, const kvp_tenant_t *t, uint64_t len);
+void kvp_rebalance_leave_segment(kvp_evict_t *ev, const kvp_segment_t *g);
+void kvp_rebalance_tick(kvp_evict_t *ev);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Eviction ahead of need: a small reserve is kept free, so that most puts in a full pool need not wait for a node. It is
+ * The eviction reserve: a little is kept free before it is needed, so that most puts in a full pool need not wait for a node. It is
  * small, since what is evicted too early are hits.
  */
 #include "master/core/evict/reserve.h"
@@ -14,9 +14,9 @@
 #include "master/core/evict/window.h"
 #include "master/core/protect/candidates.h"
 
-#define AHEAD_SHARE 500u /* reserve: 1/500 of the pool, */
-#define AHEAD_MAX (64ull << 20) /* at most so much, */
-#define AHEAD_BATCH 64u /* so many objects a step */
+#define RESERVE_SHARE 500u /* reserve: 1/500 of the pool, */
+#define RESERVE_MAX (64ull << 20) /* at most so much, */
+#define RESERVE_BATCH 64u /* so many objects a step */
 
 /* Bytes in which the tenant can put something, and those of them that are free or on their way to it. A tenant that has
  * company has its own chunks: what is free in those of others is not for it. */
@@ -40,28 +40,28 @@ free_for(const kvp_evict_t *ev, const kvp_tenant_t *t)
 
 /* For whom a reserve is kept: who puts. */
 static kvp_tenant_t *
-ahead_for(const kvp_evict_t *ev)
+reserve_for(const kvp_evict_t *ev)
 {
     return ev->cat->owners_n == 1 ? kvp_list_first(&ev->cat->owners, kvp_tenant_t, owning) : ev->cat->placing;
 }
 
 void
-kvp_evict_ahead(kvp_evict_t *ev)
+kvp_evict_reserve(kvp_evict_t *ev)
 {
-    kvp_tenant_t *t = ahead_for(ev);
+    kvp_tenant_t *t = reserve_for(ev);
     uint64_t reserve;
 
     if (t == NULL || kvp_evict_is_early(ev)) return;
-    reserve = kvp_min_u64(size_for(ev, t) / AHEAD_SHARE, AHEAD_MAX);
-    for (uint32_t i = 0; i < AHEAD_BATCH; i++) {
+    reserve = kvp_min_u64(size_for(ev, t) / RESERVE_SHARE, RESERVE_MAX);
+    for (uint32_t i = 0; i < RESERVE_BATCH; i++) {
         uint32_t oid;
 
         if (free_for(ev, t) >= reserve) return;
         oid = kvp_victim_next(ev->prot, t, KVP_OID_NONE);
         if (oid == KVP_OID_NONE) return;
-        /* One that is larger than the reserve would cost more than it keeps ahead: its room is made when a put asks. */
+        /* One that is larger than the reserve would cost more than the reserve is worth: its room is made when a put asks. */
         if (kvp_victim_bytes(ev->prot, oid) > reserve) return;
-        kvp_share_look(ev, t, kvp_victim_bytes(ev->prot, oid));
+        kvp_rebalance_look(ev, t, kvp_victim_bytes(ev->prot, oid));
         kvp_evict_unit(ev, oid);
     }
 }

@@ -28,12 +28,12 @@ typedef struct {
 
 /* Looks for a place, then for a window. Errors are kvp_evict_for's; then the key stays on the waiting list. */
 static kvp_err_t
-pkey_try(kvp_evict_t *ev, kvp_pkey_t *k)
+try_key(kvp_evict_t *ev, kvp_put_key_t *k)
 {
-    kvp_err_t err = kvp_place_alloc(ev->space, k->attempt, &k->pend->wish);
+    kvp_err_t err = kvp_place_alloc(ev->space, k->attempt, &k->req->wish);
 
     if (err == KVP_OK) {
-        kvp_pkey_done(ev->puts, k);
+        kvp_put_key_done(ev->puts, k);
         return KVP_OK;
     }
     err = kvp_evict_for(ev, k);
@@ -44,10 +44,10 @@ pkey_try(kvp_evict_t *ev, kvp_pkey_t *k)
 /* A message that was granted something and cannot get the rest for now is answered: what its writer commits can be
  * evicted, and while it is held back everybody may be waiting for everybody. */
 static bool
-pend_cut(kvp_evict_t *ev, kvp_pend_t *p)
+cut_req(kvp_evict_t *ev, kvp_put_req_t *p)
 {
     if (p->grants == 0 || p->claims > 0) return false;
-    kvp_pend_refuse(ev->puts, p);
+    kvp_put_req_refuse(ev->puts, p);
     return true;
 }
 
@@ -71,17 +71,17 @@ note_failure(failed_t *failed, const kvp_tenant_t *tenant, uint64_t len, bool is
 }
 
 static void
-refuse_one(kvp_evict_t *ev, kvp_pkey_t *k)
+refuse_one(kvp_evict_t *ev, kvp_put_key_t *k)
 {
-    kvp_pend_t *p = k->pend;
+    kvp_put_req_t *p = k->req;
 
-    kvp_pkey_refuse(ev->puts, k, KVP_NO_SPACE);
-    if (p->left == 0) kvp_pend_answer(ev->puts, p);
+    kvp_put_key_refuse(ev->puts, k, KVP_NO_SPACE);
+    if (p->left == 0) kvp_put_req_answer(ev->puts, p);
 }
 
 /* All but what the client does not reach was looked at in vain: better there than nowhere. */
 static void
-drop_wish(kvp_evict_t *ev, kvp_pend_t *p)
+drop_wish(kvp_evict_t *ev, kvp_put_req_t *p)
 {
     p->wish.avoid_n = 0;
     kvp_ctx_space_news(ev->ctx);
@@ -95,13 +95,13 @@ retry_pass(kvp_evict_t *ev, failed_t *failed)
     uint32_t looked = 0;
 
     kvp_list_foreach_safe (pos, tmp, &ev->puts->waiting) {
-        kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, link);
+        kvp_put_key_t *k = kvp_list_entry(pos, kvp_put_key_t, link);
         uint64_t len = k->attempt->bytes;
         bool is_long_key = kvp_obj_key_len(ev->cat->index, kvp_obj(ev->cat->index, k->oid)) > KVP_KEY_CELL_BYTES;
         bool is_final;
         kvp_err_t err;
 
-        if (k->pend->session->is_over) continue; /* its turn to be aborted comes */
+        if (k->req->session->is_over) continue; /* its turn to be aborted comes */
         if (looked++ == RETRY_LOOK_MAX) return true;
         if (ev->ctx->slice_left == 0) {
             ev->ctx->has_space_news = true;
@@ -112,18 +112,18 @@ retry_pass(kvp_evict_t *ev, failed_t *failed)
             if (failed->is_final) refuse_one(ev, k);
             continue;
         }
-        err = pkey_try(ev, k);
+        err = try_key(ev, k);
         if (err == KVP_OK) continue;
         if (err == KVP_EAGAIN) ev->ctx->has_space_news = true; /* its search goes on with the next step */
-        is_final = err == KVP_NO_SPACE && kvp_pkey_refusal(ev->puts, k) == KVP_NO_SPACE;
-        if (is_final && k->pend->wish.avoid_n > 0) {
-            drop_wish(ev, k->pend);
+        is_final = err == KVP_NO_SPACE && kvp_put_key_refusal(ev->puts, k) == KVP_NO_SPACE;
+        if (is_final && k->req->wish.avoid_n > 0) {
+            drop_wish(ev, k->req);
             continue;
         }
-        if (k->attempt->copies == 1 && k->pend->wish.avoid_n == 0 && k->pend->wish.only == 0)
+        if (k->attempt->copies == 1 && k->req->wish.avoid_n == 0 && k->req->wish.only == 0)
             note_failure(failed, k->attempt->tenant, len, is_long_key, is_final);
         if (err != KVP_NO_SPACE) continue;
-        if (pend_cut(ev, k->pend)) return false;
+        if (cut_req(ev, k->req)) return false;
         if (is_final) refuse_one(ev, k);
     }
     return true;
@@ -143,6 +143,6 @@ kvp_evict_leave_segment(kvp_evict_t *ev, kvp_segment_t *g)
 {
     bool is_left = kvp_put_leave_segment(ev->puts, g);
 
-    kvp_share_leave_segment(ev, g);
+    kvp_rebalance_leave_segment(ev, g);
     return is_left;
 }

@@ -6,7 +6,7 @@
  *
  * Design notes. Where the cheapest run needs neighbours, the victims that are not in it go as well. They make holes, in
  * which later puts find place: in a full pool as many bytes are evicted as are put, so what an old object gives is not
- * asked of a younger one. Were they left, the oldest of all would be small objects among young ones, whose neighbours
+ * asked of a younger one. Were they left, the oldest of all would be small objects among recent ones, whose neighbours
  * were evicted again and again for lack of better candidates (bench/alloc_bench shows the order of what is evicted).
  */
 #include "master/core/evict/window.h"
@@ -42,7 +42,7 @@
 #define AROUND_WORK 4096u /* and no more than so many extents */
 #define KEY_CANDIDATES 4096u /* first victims among which one with a long key is looked for */
 #define LOST_WORK 16u /* an eviction from a lost segment counts for so many extents */
-#define CLAIM_MOST 256u /* extents in a window that is claimed in one step; a larger one is cleared: evacuate.c */
+#define CLAIM_MOST 256u /* extents in a window that is claimed in one step; a larger one is evacuated: evacuate.c */
 
 /* ---- windows */
 /* What a place is looked for. */
@@ -98,7 +98,7 @@ is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
 }
 
 bool
-kvp_evict_may_go(const kvp_evict_t *ev, const kvp_pkey_t *k, uint32_t oid)
+kvp_evict_may_go(const kvp_evict_t *ev, const kvp_put_key_t *k, uint32_t oid)
 {
     const kvp_obj_t *o = kvp_obj(ev->cat->index, oid);
     uint32_t unit;
@@ -214,7 +214,7 @@ static bool
 may_hold(const kvp_evict_t *ev, const kvp_chunk_t *c, const wanted_t *wanted)
 {
     return takes_windows(ev, c) && kvp_place_is_open_to(c, wanted->attempt->tenant) &&
-           kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
+           kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->req->wish, c->segment) &&
            c->bytes >= kvp_slab_extent_bytes(wanted->len) && kvp_place_has_key_room(c, wanted->key_len);
 }
 
@@ -230,7 +230,7 @@ static bool
 is_enough(const kvp_evict_t *ev, const kvp_chunk_t *c, const kvp_place_t *victim, const wanted_t *wanted)
 {
     return takes_windows(ev, c) && kvp_place_is_own(c, wanted->attempt->tenant) &&
-           kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) &&
+           kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->req->wish, c->segment) &&
            fits(c, victim->slot, victim->slot, wanted->len) &&
            (kvp_place_has_key_room(c, wanted->key_len) || gives_key_room(c, victim, wanted));
 }
@@ -265,7 +265,7 @@ copy_for(kvp_evict_t *ev, uint32_t oid, const wanted_t *wanted)
         const kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, places[i].chunk);
 
         if (takes_windows(ev, c) &&
-            kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment))
+            kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->req->wish, c->segment))
             return places[i];
     }
     return places[0];
@@ -390,7 +390,7 @@ search_oldest(kvp_evict_t *ev, wanted_t *wanted, window_t *best)
  * the chunk. The run that reached to there is not looked at again, however long it is: what has changed in it since shows
  * when it is taken. Where it is gone, as much of one is found again as may be looked at. */
 static uint32_t
-scan_from(kvp_evict_t *ev, const kvp_pkey_t *k, kvp_chunk_t *c, const wanted_t *wanted, window_t *run)
+scan_from(kvp_evict_t *ev, const kvp_put_key_t *k, kvp_chunk_t *c, const wanted_t *wanted, window_t *run)
 {
     uint32_t slot = k->scan_slot, back = AROUND_WORK;
 
@@ -406,7 +406,7 @@ scan_from(kvp_evict_t *ev, const kvp_pkey_t *k, kvp_chunk_t *c, const wanted_t *
 /* Goes through all chunks, as far as the step's work reaches: with everything else held, the only window may be
  * anywhere. What changes behind its back counts as news, and it begins again. */
 static void
-search_all(kvp_evict_t *ev, kvp_pkey_t *k, const wanted_t *wanted, window_t *best)
+search_all(kvp_evict_t *ev, kvp_put_key_t *k, const wanted_t *wanted, window_t *best)
 {
     if (k->is_scanned) {
         k->is_scanned = false;
@@ -445,7 +445,7 @@ search_key(kvp_evict_t *ev, const wanted_t *wanted, window_t *best)
         kvp_chunk_t *c = kvp_ptab_get(&ev->cat->chunks, at.chunk);
 
         if (!takes_windows(ev, c) || !kvp_place_is_own(c, t) ||
-            !kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->pend->wish, c->segment) ||
+            !kvp_place_may_lie(ev->space, wanted->attempt, &wanted->attempt->req->wish, c->segment) ||
             !gives_key_room(c, &at, wanted))
             continue;
         *best = own_extent(c, &at);
@@ -464,7 +464,7 @@ is_large(const window_t *w)
 }
 
 static void
-claim(kvp_evict_t *ev, kvp_pkey_t *k, const window_t *w)
+claim(kvp_evict_t *ev, kvp_put_key_t *k, const window_t *w)
 {
     kvp_slab_t *slab = w->chunk->slab;
     uint32_t next, slot = w->first;
@@ -474,7 +474,7 @@ claim(kvp_evict_t *ev, kvp_pkey_t *k, const window_t *w)
     k->claim.from = kvp_slab_offset(slab, w->first);
     k->claim.to = kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last);
     k->claim.left = 0;
-    k->pend->claims++;
+    k->req->claims++;
     ev->puts->claims++;
     kvp_list_add_tail(&w->chunk->segment->claims, &k->claim.of_segment);
     do {
@@ -501,7 +501,7 @@ claim(kvp_evict_t *ev, kvp_pkey_t *k, const window_t *w)
 
 /* All was looked at in vain: once more with the next kind of what was left out. */
 static kvp_err_t
-retry_with_more(kvp_pkey_t *k)
+retry_with_more(kvp_put_key_t *k)
 {
     uint32_t left_out = k->met & ~((2u << k->takes) - 1);
 
@@ -515,12 +515,12 @@ retry_with_more(kvp_pkey_t *k)
 }
 
 static void
-take_window(kvp_evict_t *ev, kvp_pkey_t *k, const window_t *w)
+take_window(kvp_evict_t *ev, kvp_put_key_t *k, const window_t *w)
 {
     const kvp_slab_t *slab = w->chunk->slab;
 
     if (is_large(w)) {
-        kvp_clear_begin(ev, k, w->chunk, w->first, kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last));
+        kvp_evacuate_begin(ev, k, w->chunk, w->first, kvp_slab_offset(slab, w->last) + kvp_slab_len(slab, w->last));
         return;
     }
     k->takes = KVP_TAKES_PLAIN;
@@ -533,15 +533,15 @@ take_window(kvp_evict_t *ev, kvp_pkey_t *k, const window_t *w)
 bool
 kvp_evict_is_early(const kvp_evict_t *ev)
 {
-    return (ev->space->gaps > 0 && ev->ctx->now_ns < ev->space->gaps_due_ns) ||
+    return (ev->space->unclaimed > 0 && ev->ctx->now_ns < ev->space->unclaimed_due_ns) ||
            kvp_takeover_may_tickets_come(ev->peers);
 }
 
 void
 kvp_evict_tick(kvp_evict_t *ev)
 {
-    if ((ev->space->gaps_due_ns == 0 && ev->peers->presents_due_ns == 0) || kvp_evict_is_early(ev)) return;
-    ev->space->gaps_due_ns = 0;
+    if ((ev->space->unclaimed_due_ns == 0 && ev->peers->presents_due_ns == 0) || kvp_evict_is_early(ev)) return;
+    ev->space->unclaimed_due_ns = 0;
     ev->peers->presents_due_ns = 0;
     kvp_ctx_space_news(ev->ctx);
 }
@@ -553,17 +553,17 @@ has_company(const kvp_evict_t *ev, const kvp_tenant_t *t)
 }
 
 kvp_err_t
-kvp_evict_for(kvp_evict_t *ev, kvp_pkey_t *k)
+kvp_evict_for(kvp_evict_t *ev, kvp_put_key_t *k)
 {
     wanted_t wanted = {k->attempt, k->attempt->bytes, kvp_obj_key_len(ev->cat->index, kvp_obj(ev->cat->index, k->oid)),
                        UINT32_MAX};
     window_t best = {0};
     kvp_err_t err;
 
-    if (k->is_taking) return kvp_clear_foreign(ev, k);
+    if (k->is_taking) return kvp_evacuate_foreign(ev, k);
     if (k->is_scanned && k->scan_news == ev->ctx->space_news) return KVP_NO_SPACE; /* nothing has changed since */
     if (kvp_evict_is_early(ev)) return KVP_NO_SPACE;
-    kvp_share_look(ev, k->attempt->tenant, k->attempt->bytes);
+    kvp_rebalance_look(ev, k->attempt->tenant, k->attempt->bytes);
     ev->takes = k->takes;
     ev->met = 0;
     search_oldest(ev, &wanted, &best);
@@ -573,7 +573,7 @@ kvp_evict_for(kvp_evict_t *ev, kvp_pkey_t *k)
     if (best.chunk == NULL && wanted.key_len > KVP_KEY_CELL_BYTES) search_key(ev, &wanted, &best);
     if (best.chunk == NULL) {
         err = retry_with_more(k);
-        return err == KVP_NO_SPACE && has_company(ev, wanted.attempt->tenant) ? kvp_clear_foreign(ev, k) : err;
+        return err == KVP_NO_SPACE && has_company(ev, wanted.attempt->tenant) ? kvp_evacuate_foreign(ev, k) : err;
     }
     take_window(ev, k, &best);
     return KVP_OK;

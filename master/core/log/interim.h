@@ -19,7 +19,7 @@ typedef struct kvp_retire kvp_retire_t;
 typedef struct kvp_segment kvp_segment_t;
 typedef struct kvp_session kvp_session_t;
 typedef struct kvp_tenant kvp_tenant_t;
-typedef struct kvp_waiter kvp_waiter_t;
+typedef struct kvp_deferred kvp_deferred_t;
 
 #define KVP_JOURNAL_BEHIND_MAX (4u << 20) /* bytes that are not durable, before nothing new is begun */
 
@@ -33,10 +33,10 @@ typedef struct {
     kvp_buf_t fresh; /* records that the shell has not taken */
 
     /* what waits, each in the order of positions */
-    kvp_list_t waiters; /* answers */
+    kvp_list_t deferred; /* answers */
     kvp_list_t retires; /* orders about what was superseded */
-    kvp_buf_t young; /* kvp_young_t: commits, from young_at on */
-    size_t young_at;
+    kvp_buf_t fresh_commits; /* kvp_fresh_commit_t: commits, from young_at on */
+    size_t fresh_commits_at;
 
     /* a base under way: everything that is there is said once more */
     bool is_relied_on; /* as it is durable, it says all that is committed */
@@ -61,7 +61,7 @@ typedef struct {
     uint64_t after;
     kvp_digest_t digest;
     uint64_t version;
-} kvp_young_t;
+} kvp_fresh_commit_t;
 
 /* core: these files still know all of it, nobody below does. */
 typedef struct {
@@ -70,16 +70,16 @@ typedef struct {
 
     /* tombstones.c */
     kvp_digestmap_t removed; /* while they may: keys -> versions that went meanwhile, each with a tombstone */
-    uint32_t removed_at; /* when they may not any more: how far these are paid */
+    uint32_t removed_at; /* when they may not any more: how far these are settled */
     bool is_rebuild_over; /* these were too many: nothing that is reported is believed any more */
-    /* keys -> versions, and how many retires, and what else, they are owed by; none: learned */
+    /* keys -> versions, and how many retires, and what else, need them; none: learned */
     kvp_digestmap_t tombs, tomb_refs;
     kvp_list_t greeting; /* nodes */
-    kvp_digestmap_t strays; /* keys with a tombstone of extents that were evicted and are not dead */
-    uint32_t strays_at; /* where the next look at them begins */
+    kvp_digestmap_t evicted; /* keys with a tombstone of extents that were evicted and are not dead */
+    uint32_t evicted_at; /* where the next look at them begins */
     uint32_t tombs_touched; /* places of tombs and tomb_refs whose memory is there, */
     bool is_touching; /* and more are to come */
-    uint64_t tombs_idle_ns; /* since when nothing is owed; 0 = something is, or the maps are not there */
+    uint64_t tombs_idle_ns; /* since when there are no tombstones; 0 = there are, or the maps are not there */
     kvp_buf_t tomb_news; /* kvp_wire_tomb_t that nodes are to be told with the end of this step */
 } kvp_interim_t;
 
@@ -105,49 +105,50 @@ void kvp_journal_durable(kvp_interim_t *log, uint64_t end);
 void kvp_journal_tick(kvp_interim_t *log);
 bool kvp_journal_has_work(const kvp_interim_t *log);
 
-/* replay.c. What a master before had committed: kvp_ledger_admits, that version may be adopted; _knows, it was written;
+/* replay.c. What a master before had committed: kvp_replay_admits, that version may be adopted; _knows, it was written;
  * _drop, versions up to that one are gone; _unknown, a key was removed that is not there. _begin_anew: what was written is
  * not to be relied on. */
-bool kvp_ledger_admits(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
-bool kvp_ledger_knows(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
-void kvp_ledger_drop(kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
-void kvp_ledger_unknown(kvp_interim_t *log, kvp_digest_t digest);
-void kvp_ledger_begin_anew(kvp_interim_t *log);
-void kvp_ledger_settle_some(kvp_interim_t *log);
+bool kvp_replay_admits(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
+bool kvp_replay_knows(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
+void kvp_replay_drop(kvp_interim_t *log, kvp_digest_t digest, uint64_t version);
+void kvp_replay_unknown(kvp_interim_t *log, kvp_digest_t digest);
+void kvp_replay_begin_anew(kvp_interim_t *log);
+void kvp_replay_settle_some(kvp_interim_t *log);
 
-/* tombstones.c. kvp_owed_is_rebuilding: memory of older terms may be reported. kvp_owed_version: no version of the key up to
+/* tombstones.c. kvp_tombs_is_rebuilding: memory of older terms may be reported. kvp_tombs_version: no version of the key up to
  * that one exists, 0 = nothing is known.
- * What goes is held against what nodes report. kvp_owed_dropped: the object is about to leave the index; returns what is
- * to be told of it, version 0 = nothing. kvp_owed_lost: it is, because its memory is gone. kvp_owed_unknown: a key was
- * removed, whatever of it up to that version nodes may report: the answer waits until some node keeps it in mind. kvp_owed_bumped: a namespace was.
- * kvp_owed_retire: an extent of it is on its way out; kvp_owed_tell: nodes are to keep that in mind (false: they are told too
- * much already); kvp_owed_paid: it is dead, or given up. kvp_owed_stray: versions of that key up to that one are gone, and
+ * What goes is held against what nodes report. kvp_tombs_dropped: the object is about to leave the index; returns what is
+ * to be told of it, version 0 = nothing. kvp_tombs_lost: it is, because its memory is gone. kvp_tombs_unknown: a key was
+ * removed, whatever of it up to that version nodes may report: the answer waits until some node keeps it in mind. kvp_tombs_bumped: a namespace was.
+ * kvp_tombs_retire: an extent of it is on its way out; kvp_tombs_tell: nodes are to keep that in mind (false: they are told too
+ * much already); kvp_tombs_settled: it is dead, or given up. kvp_tombs_evicted: versions of that key up to that one are gone, and
  * what was evicted of them may not be dead: the answer waits until some node keeps it in mind, where no journal does.
- * kvp_owed_learn: a node kept that tombstone; kvp_owed_answer: it says that it keeps what it was told. kvp_owed_flush tells nodes what is new, kvp_owed_greet tells one of them all, in as many steps as that
- * takes (kvp_owed_some). kvp_owed_remind tells one that reports why some of it is not wanted, before it hears that it is not;
+ * kvp_tombs_learn: a node kept that tombstone; kvp_tombs_answer: it says that it keeps what it was told. kvp_tombs_flush tells nodes what is new, kvp_tombs_greet tells one of them all, in as many steps as that
+ * takes (kvp_tombs_some). kvp_tombs_remind tells one that reports why some of it is not wanted, before it hears that it is not;
  * empties the buffer. */
-bool kvp_owed_is_rebuilding(const kvp_interim_t *log);
-uint64_t kvp_owed_version(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest);
-kvp_wire_tomb_t kvp_owed_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest); /* which says so */
-void kvp_owed_remind(kvp_interim_t *log, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs);
-bool kvp_owed_bumped(kvp_interim_t *log, const kvp_tenant_t *t); /* false: nodes are told too much already */
-kvp_wire_tomb_t kvp_owed_dropped(kvp_interim_t *log, const kvp_obj_t *o, bool is_promised);
-void kvp_owed_lost(kvp_interim_t *log, const kvp_obj_t *o);
-void kvp_owed_unknown(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
-void kvp_owed_retire(kvp_interim_t *log, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
-bool kvp_owed_tell(kvp_interim_t *log, kvp_retire_t *r);
-/* kvp_owed_tell_all: of all that the answer waits for; false where the step's budget does not reach. */
-bool kvp_owed_tell_all(kvp_interim_t *log, kvp_waiter_t *w);
-void kvp_owed_stray(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w);
-void kvp_owed_answer(kvp_interim_t *log, kvp_session_t *s, const kvp_frame_t *f);
-void kvp_owed_paid(kvp_interim_t *log, kvp_retire_t *r);
-void kvp_owed_learn(kvp_interim_t *log, const kvp_wire_tomb_t *tomb);
-void kvp_owed_flush(kvp_interim_t *log);
-void kvp_owed_greet(kvp_interim_t *log, kvp_session_t *node);
-void kvp_owed_expect(kvp_interim_t *log, uint64_t objects); /* to be owed: they lie where nobody answers */
-void kvp_owed_some(kvp_interim_t *log); /* what of this can wait */
-void kvp_owed_tick(kvp_interim_t *log);
-uint64_t kvp_owed_memory_bytes(const kvp_interim_t *log); /* of its maps */
-void kvp_owed_fini(kvp_interim_t *log);
+bool kvp_tombs_is_rebuilding(const kvp_interim_t *log);
+uint64_t kvp_tombs_version(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest);
+kvp_wire_tomb_t kvp_tombs_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest); /* which says so */
+void kvp_tombs_remind(kvp_interim_t *log, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs);
+bool kvp_tombs_bumped(kvp_interim_t *log, const kvp_tenant_t *t); /* false: nodes are told too much already */
+kvp_wire_tomb_t kvp_tombs_dropped(kvp_interim_t *log, const kvp_obj_t *o, bool is_promised);
+void kvp_tombs_lost(kvp_interim_t *log, const kvp_obj_t *o);
+void kvp_tombs_unknown(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_deferred_t *w);
+void kvp_tombs_retire(kvp_interim_t *log, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
+bool kvp_tombs_tell(kvp_interim_t *log, kvp_retire_t *r);
+/* kvp_tombs_tell_all: of all that the answer waits for; false where the step's budget does not reach. */
+bool kvp_tombs_tell_all(kvp_interim_t *log, kvp_deferred_t *w);
+void kvp_tombs_evicted(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_deferred_t *w);
+void kvp_tombs_answer(kvp_interim_t *log, kvp_session_t *s, const kvp_frame_t *f);
+void kvp_tombs_settled(kvp_interim_t *log, kvp_retire_t *r);
+void kvp_tombs_learn(kvp_interim_t *log, const kvp_wire_tomb_t *tomb);
+void kvp_tombs_flush(kvp_interim_t *log);
+void kvp_tombs_greet(kvp_interim_t *log, kvp_session_t *node);
+void kvp_tombs_expect(kvp_interim_t *log,
+                      uint64_t objects); /* tombstones are to be expected for: they lie where nobody answers */
+void kvp_tombs_some(kvp_interim_t *log); /* what of this can wait */
+void kvp_tombs_tick(kvp_interim_t *log);
+uint64_t kvp_tombs_memory_bytes(const kvp_interim_t *log); /* of its maps */
+void kvp_tombs_fini(kvp_interim_t *log);
 
 #endif

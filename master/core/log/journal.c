@@ -82,15 +82,15 @@ kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest)
     kvp_master_t *m = log->core;
     kvp_journal_t *j = &m->log.journal;
     kvp_obj_t *o = kvp_obj(m->cat.index, oid);
-    kvp_young_t young = {.digest = digest, .version = kvp_obj_version(o)};
+    kvp_fresh_commit_t fresh = {.digest = digest, .version = kvp_obj_version(o)};
 
     if (!j->is_on) return;
     append_key(m, KVP_JREC_COMMIT, digest, kvp_obj_version(o));
     if (j->is_judge) (void)kvp_digestmap_del(&j->known, digest);
-    young.after = j->end;
-    kvp_buf_append(&j->young, &young, sizeof young);
-    if (j->young.err != KVP_OK) kvp_panic("out of memory: commits that are not durable");
-    o->is_young = 1;
+    fresh.after = j->end;
+    kvp_buf_append(&j->fresh_commits, &fresh, sizeof fresh);
+    if (j->fresh_commits.err != KVP_OK) kvp_panic("out of memory: commits that are not durable");
+    o->is_fresh = 1;
 }
 
 void
@@ -113,7 +113,7 @@ kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o)
     if (kvp_obj_version(o) <= t->min_version) return; /* the bump has said so */
     digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id);
     kvp_journal_forget(&m->log, digest, kvp_obj_version(o));
-    kvp_ledger_drop(&m->log, digest, kvp_obj_version(o));
+    kvp_replay_drop(&m->log, digest, kvp_obj_version(o));
 }
 
 void
@@ -127,7 +127,7 @@ kvp_journal_lost(kvp_interim_t *log, const kvp_obj_t *o)
         return;
     }
     digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(&m->cat, o)->id);
-    if (!kvp_ledger_knows(&m->log, digest, kvp_obj_version(o))) kvp_journal_gone(&m->log, o);
+    if (!kvp_replay_knows(&m->log, digest, kvp_obj_version(o))) kvp_journal_gone(&m->log, o);
 }
 
 void
@@ -153,7 +153,7 @@ may_base_go_on(const kvp_master_t *m)
     const kvp_journal_t *j = &m->log.journal;
 
     if (!j->is_basing || j->end - j->durable >= BASE_AHEAD_MAX) return false;
-    return is_base_walking(m) || !kvp_owed_is_rebuilding(&m->log);
+    return is_base_walking(m) || !kvp_tombs_is_rebuilding(&m->log);
 }
 
 static void
@@ -178,7 +178,7 @@ base_some(kvp_master_t *m)
     while ((oid = kvp_objindex_walk(m->cat.index, &j->base_cursor, j->base_to, &left)) != KVP_OID_NONE)
         say_again(m, kvp_obj(m->cat.index, oid));
     kvp_ctx_spend(&m->ctx, m->ctx.slice_left - left);
-    if (is_base_walking(m) || kvp_owed_is_rebuilding(&m->log)) return;
+    if (is_base_walking(m) || kvp_tombs_is_rebuilding(&m->log)) return;
     append(m, &rec, KVP_JREC_WHOLE);
     j->is_basing = false;
     j->base_end = j->end;
@@ -252,16 +252,16 @@ kvp_journal_withholds(const kvp_interim_t *log)
 }
 
 static bool
-release_waiters(kvp_master_t *m)
+release_answers(kvp_master_t *m)
 {
     kvp_journal_t *j = &m->log.journal;
 
-    while (!kvp_list_is_empty(&j->waiters)) {
-        kvp_waiter_t *w = kvp_list_first(&j->waiters, kvp_waiter_t, durable);
+    while (!kvp_list_is_empty(&j->deferred)) {
+        kvp_deferred_t *w = kvp_list_first(&j->deferred, kvp_deferred_t, durable);
 
         if (w->after > j->durable) return true;
         if (m->ctx.slice_left == 0) return false;
-        kvp_waiter_durable(&m->prot, w);
+        kvp_deferred_durable(&m->prot, w);
     }
     return true;
 }
@@ -282,31 +282,31 @@ release_retires(kvp_master_t *m)
 }
 
 static void
-grow_old(kvp_master_t *m, const kvp_young_t *young)
+note_durable(kvp_master_t *m, const kvp_fresh_commit_t *commit)
 {
-    uint32_t oid = kvp_objindex_find(m->cat.index, young->digest);
+    uint32_t oid = kvp_objindex_find(m->cat.index, commit->digest);
     kvp_obj_t *o = oid == KVP_OID_NONE ? NULL : kvp_obj(m->cat.index, oid);
 
-    if (o != NULL && kvp_obj_version(o) == young->version) o->is_young = 0;
+    if (o != NULL && kvp_obj_version(o) == commit->version) o->is_fresh = 0;
 }
 
-/* The bytes in front are given up when they are half of all: what is moved then was paid for. */
+/* The bytes in front are given up when they are half of all: then as much was released as is moved. */
 static bool
-release_young(kvp_master_t *m)
+release_commits(kvp_master_t *m)
 {
     kvp_journal_t *j = &m->log.journal;
 
-    for (; j->young_at < j->young.len; j->young_at += sizeof(kvp_young_t)) {
-        const kvp_young_t *young = (const kvp_young_t *)(j->young.data + j->young_at);
+    for (; j->fresh_commits_at < j->fresh_commits.len; j->fresh_commits_at += sizeof(kvp_fresh_commit_t)) {
+        const kvp_fresh_commit_t *commit = (const kvp_fresh_commit_t *)(j->fresh_commits.data + j->fresh_commits_at);
 
-        if (young->after > j->durable) break;
+        if (commit->after > j->durable) break;
         if (m->ctx.slice_left == 0) return false;
         kvp_ctx_spend(&m->ctx, 1);
-        grow_old(m, young);
+        note_durable(m, commit);
     }
-    if (j->young_at < j->young.len / 2) return true;
-    kvp_buf_consume(&j->young, j->young_at);
-    j->young_at = 0;
+    if (j->fresh_commits_at < j->fresh_commits.len / 2) return true;
+    kvp_buf_consume(&j->fresh_commits, j->fresh_commits_at);
+    j->fresh_commits_at = 0;
     return true;
 }
 
@@ -314,7 +314,7 @@ release_young(kvp_master_t *m)
 static bool
 release(kvp_master_t *m)
 {
-    return release_retires(m) && release_waiters(m) && release_young(m);
+    return release_retires(m) && release_answers(m) && release_commits(m);
 }
 
 void
@@ -351,7 +351,7 @@ kvp_journal_tick(kvp_interim_t *log)
     kvp_master_t *m = log->core;
 
     if (!m->log.journal.is_on) return;
-    kvp_ledger_settle_some(&m->log);
+    kvp_replay_settle_some(&m->log);
     base_some(m);
     m->ctx.is_behind |= !release(m);
 }
@@ -372,7 +372,7 @@ kvp_journal_init(kvp_interim_t *log)
     kvp_master_t *m = log->core;
 
     m->log.journal.is_on = m->ctx.conf.has_journal;
-    kvp_list_init(&m->log.journal.waiters);
+    kvp_list_init(&m->log.journal.deferred);
     kvp_list_init(&m->log.journal.retires);
 }
 
@@ -383,7 +383,7 @@ kvp_journal_fini(kvp_interim_t *log)
     kvp_journal_t *j = &m->log.journal;
 
     kvp_buf_fini(&j->fresh);
-    kvp_buf_fini(&j->young);
+    kvp_buf_fini(&j->fresh_commits);
     kvp_buf_fini(&j->rest);
     kvp_digestmap_fini(&j->known);
 }

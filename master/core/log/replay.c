@@ -34,7 +34,7 @@ version_of(const kvp_master_t *m, kvp_digest_t digest)
 }
 
 bool
-kvp_ledger_knows(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
+kvp_replay_knows(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
 {
     const kvp_master_t *m = log->core;
 
@@ -42,15 +42,15 @@ kvp_ledger_knows(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version
 }
 
 bool
-kvp_ledger_admits(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
+kvp_replay_admits(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
 {
     const kvp_master_t *m = log->core;
 
-    return !m->log.journal.is_judge || kvp_ledger_knows(&m->log, digest, version) || !KVP_RULE(JOURNAL_KNOWS);
+    return !m->log.journal.is_judge || kvp_replay_knows(&m->log, digest, version) || !KVP_RULE(JOURNAL_KNOWS);
 }
 
 void
-kvp_ledger_drop(kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
+kvp_replay_drop(kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
 {
     kvp_master_t *m = log->core;
 
@@ -59,7 +59,7 @@ kvp_ledger_drop(kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
 }
 
 void
-kvp_ledger_unknown(kvp_interim_t *log, kvp_digest_t digest)
+kvp_replay_unknown(kvp_interim_t *log, kvp_digest_t digest)
 {
     kvp_master_t *m = log->core;
     kvp_journal_t *j = &m->log.journal;
@@ -67,7 +67,7 @@ kvp_ledger_unknown(kvp_interim_t *log, kvp_digest_t digest)
 
     if (version == 0) return;
     kvp_journal_forget(&m->log, digest, version);
-    kvp_ledger_drop(&m->log, digest, version);
+    kvp_replay_drop(&m->log, digest, version);
 }
 
 /* ---- when all has been reported */
@@ -81,12 +81,12 @@ is_there(const kvp_master_t *m, kvp_digest_t digest)
 }
 
 void
-kvp_ledger_settle_some(kvp_interim_t *log)
+kvp_replay_settle_some(kvp_interim_t *log)
 {
     kvp_master_t *m = log->core;
     kvp_journal_t *j = &m->log.journal;
 
-    if (j->is_judge && !kvp_owed_is_rebuilding(&m->log)) {
+    if (j->is_judge && !kvp_tombs_is_rebuilding(&m->log)) {
         j->is_judge = false;
         j->is_settling = true;
         j->settled = 0;
@@ -160,7 +160,7 @@ read_bump(kvp_master_t *m, const kvp_jrec_bump_t *rec)
     t = kvp_tenant_open(&m->cat, rec->tenant);
     t->epoch = (uint32_t)kvp_max_u64(t->epoch, kvp_max_u64(rec->epoch, 1));
     t->min_version = kvp_max_u64(t->min_version, rec->min_version);
-    (void)kvp_owed_bumped(&m->log, t);
+    (void)kvp_tombs_bumped(&m->log, t);
     kvp_tenant_rele(&m->cat, t);
     return KVP_OK;
 }
@@ -259,12 +259,12 @@ kvp_master_open_journal(kvp_master_t *m, uint64_t *end_out)
     if (j->is_judge)
         kvp_journal_term(&m->log);
     else
-        kvp_ledger_begin_anew(&m->log);
+        kvp_replay_begin_anew(&m->log);
     return KVP_OK;
 }
 
 void
-kvp_ledger_begin_anew(kvp_interim_t *log)
+kvp_replay_begin_anew(kvp_interim_t *log)
 {
     kvp_master_t *m = log->core;
 

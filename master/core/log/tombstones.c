@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Removals that are owed, as tombstones: "no version of this key up to that one exists any more".
+ * Removals that some node has not carried out, as tombstones: "no version of this key up to that one exists any more".
  *
  * Design notes.
  * - While the master lives its retire records are enough: what an absent node holds is in no index, and is retired
@@ -40,7 +40,7 @@
 
 #define TENANT_TOMBS 4096u
 #define TOMBS_MAX ((1u << 18) - TENANT_TOMBS) /* that nodes take */
-#define STRAYS_MAX (1u << 14)
+#define EVICTED_MAX (1u << 14)
 #define GUESSES_MAX (1u << 18)
 #define BATCH 4096u
 #define TOMB_RECORDS                                                                                                   \
@@ -50,10 +50,10 @@
 #define EXPECTED_MIN 4096u /* objects on a node that is away, for which the maps are made ready */
 #define TOUCHED_PLACES 1024u /* of the maps at a time; a dozen pages, */
 #define TOUCH_RECORDS 128u /* which cost as much as so many records */
-#define IDLE_NS 5000000000ull /* for which nothing has been owed when the maps are let go */
+#define IDLE_NS 5000000000ull /* for which there have been no tombstones when the maps are let go */
 
 bool
-kvp_owed_is_rebuilding(const kvp_interim_t *log)
+kvp_tombs_is_rebuilding(const kvp_interim_t *log)
 {
     const kvp_master_t *m = log->core;
 
@@ -63,7 +63,7 @@ kvp_owed_is_rebuilding(const kvp_interim_t *log)
 /* ---- memory. Removals of what lies on an absent node enter tombstones all over maps that are long: so its pages are
  * there before, else each key of a message would wait for two of them. */
 void
-kvp_owed_expect(kvp_interim_t *log, uint64_t objects)
+kvp_tombs_expect(kvp_interim_t *log, uint64_t objects)
 {
     kvp_master_t *m = log->core;
 
@@ -95,7 +95,7 @@ version_in(const kvp_digestmap_t *map, kvp_digest_t digest)
 }
 
 kvp_wire_tomb_t
-kvp_owed_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest)
+kvp_tombs_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest)
 {
     const kvp_master_t *m = log->core;
     const kvp_tenant_t *t = kvp_tenant_find(&m->cat, tenant);
@@ -106,11 +106,11 @@ kvp_owed_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest)
 }
 
 uint64_t
-kvp_owed_version(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest)
+kvp_tombs_version(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest)
 {
     const kvp_master_t *m = log->core;
 
-    return kvp_owed_tomb(&m->log, tenant, digest).version;
+    return kvp_tombs_tomb(&m->log, tenant, digest).version;
 }
 
 /* The value, 0 where it is new. Maps are made as long as they can get: no step of ours moves a long one. */
@@ -153,7 +153,7 @@ tell(kvp_master_t *m, kvp_session_t *node, uint32_t segment_id, const kvp_wire_t
 }
 
 void
-kvp_owed_remind(kvp_interim_t *log, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs)
+kvp_tombs_remind(kvp_interim_t *log, kvp_segment_t *g, kvp_session_t *node, kvp_buf_t *tombs)
 {
     kvp_master_t *m = log->core;
     uint32_t n = (uint32_t)(tombs->len / sizeof(kvp_wire_tomb_t));
@@ -168,11 +168,11 @@ queue(kvp_master_t *m, kvp_digest_t digest, uint64_t version)
     kvp_wire_tomb_t tomb = {.digest = digest, .version = version};
 
     kvp_buf_append(&m->log.tomb_news, &tomb, sizeof tomb);
-    if (m->log.tomb_news.len >= BATCH * sizeof tomb) kvp_owed_flush(&m->log);
+    if (m->log.tomb_news.len >= BATCH * sizeof tomb) kvp_tombs_flush(&m->log);
 }
 
 void
-kvp_owed_flush(kvp_interim_t *log)
+kvp_tombs_flush(kvp_interim_t *log)
 {
     kvp_master_t *m = log->core;
     const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)m->log.tomb_news.data;
@@ -192,7 +192,7 @@ kvp_owed_flush(kvp_interim_t *log)
 /* What is new from now on it is told like all others, so it need not be met. Who gave up its only segment meanwhile, and mounts
  * another one, is told from the beginning. */
 void
-kvp_owed_greet(kvp_interim_t *log, kvp_session_t *node)
+kvp_tombs_greet(kvp_interim_t *log, kvp_session_t *node)
 {
     kvp_master_t *m = log->core;
 
@@ -224,13 +224,13 @@ static void
 know_all(kvp_master_t *m, kvp_session_t *node)
 {
     if (node->tombs_kept >= node->tombs_whole) node->tombs_from = 0;
-    kvp_waiters_kept(&m->prot);
+    kvp_deferred_kept_some(&m->prot);
 }
 
 static void
 greet_some(kvp_master_t *m)
 {
-    kvp_owed_flush(&m->log); /* an answer is to everything told before */
+    kvp_tombs_flush(&m->log); /* an answer is to everything told before */
     while (!kvp_list_is_empty(&m->log.greeting) && m->ctx.slice_left > 0) {
         kvp_session_t *node = kvp_list_first(&m->log.greeting, kvp_session_t, greeting);
         kvp_wire_tomb_t batch[256];
@@ -249,7 +249,7 @@ greet_some(kvp_master_t *m)
 
 /* One that cannot keep more keeps nothing that counts. */
 void
-kvp_owed_answer(kvp_interim_t *log, kvp_session_t *s, const kvp_frame_t *f)
+kvp_tombs_answer(kvp_interim_t *log, kvp_session_t *s, const kvp_frame_t *f)
 {
     kvp_master_t *m = log->core;
     uint64_t request = f->hdr.request_id;
@@ -287,22 +287,22 @@ unref(kvp_master_t *m, kvp_digest_t digest)
 
 /* The answer waits until some node keeps it in mind, where no journal does. */
 static void
-promise(kvp_master_t *m, kvp_waiter_t *w)
+promise(kvp_master_t *m, kvp_deferred_t *w)
 {
     if (w == NULL || kvp_journal_remembers(&m->log)) return;
-    w->has_strays = true;
-    kvp_waiter_told(&m->prot, w);
+    w->has_evicted = true;
+    kvp_deferred_told(&m->prot, w);
 }
 
 /* No version of it up to that one is believed, whoever reports it, to this master or to the next. Where more went than can be
  * remembered, nothing is believed that is reported from now on. */
 static void
-hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
+hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_deferred_t *w)
 {
     bool is_new = kvp_digestmap_at(&m->log.removed, digest) == NULL;
 
     if (m->log.journal.is_judge) return; /* that decides, and remembers all of it */
-    if (!kvp_owed_is_rebuilding(&m->log)) return;
+    if (!kvp_tombs_is_rebuilding(&m->log)) return;
     kvp_ctx_spend(&m->ctx, 2 * TOMB_RECORDS);
     if ((is_new && m->log.removed.n == GUESSES_MAX) || !raise_to(&m->log.tombs, digest, version, TOMBS_MAX)) {
         m->log.is_rebuild_over = true;
@@ -322,7 +322,7 @@ release_held(kvp_master_t *m)
 {
     uint32_t looks = LOOKS_A_RECORD * m->ctx.slice_left, start;
 
-    if (m->log.removed.cap == 0 || kvp_owed_is_rebuilding(&m->log)) return;
+    if (m->log.removed.cap == 0 || kvp_tombs_is_rebuilding(&m->log)) return;
     if (m->log.removed_at == 0) m->log.removed_at = kvp_digestmap_end(&m->log.removed);
     start = m->log.removed_at;
     while (m->log.removed_at > 0 && m->ctx.slice_left > 0 && start - m->log.removed_at < looks) {
@@ -363,10 +363,10 @@ digest_of(const kvp_master_t *m, const kvp_obj_t *o)
 }
 
 kvp_wire_tomb_t
-kvp_owed_dropped(kvp_interim_t *log, const kvp_obj_t *o, bool is_promised)
+kvp_tombs_dropped(kvp_interim_t *log, const kvp_obj_t *o, bool is_promised)
 {
     kvp_master_t *m = log->core;
-    bool is_rebuilding = kvp_owed_is_rebuilding(&m->log);
+    bool is_rebuilding = kvp_tombs_is_rebuilding(&m->log);
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(&m->cat, o, places);
     kvp_wire_tomb_t tomb = {.version = 0};
@@ -379,15 +379,15 @@ kvp_owed_dropped(kvp_interim_t *log, const kvp_obj_t *o, bool is_promised)
 }
 
 void
-kvp_owed_lost(kvp_interim_t *log, const kvp_obj_t *o)
+kvp_tombs_lost(kvp_interim_t *log, const kvp_obj_t *o)
 {
     kvp_master_t *m = log->core;
 
-    if (kvp_owed_is_rebuilding(&m->log)) hold_against(m, digest_of(m, o), kvp_obj_version(o) - 1, NULL);
+    if (kvp_tombs_is_rebuilding(&m->log)) hold_against(m, digest_of(m, o), kvp_obj_version(o) - 1, NULL);
 }
 
 void
-kvp_owed_unknown(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
+kvp_tombs_unknown(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_deferred_t *w)
 {
     kvp_master_t *m = log->core;
 
@@ -395,7 +395,7 @@ kvp_owed_unknown(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_
 }
 
 bool
-kvp_owed_tell(kvp_interim_t *log, kvp_retire_t *r)
+kvp_tombs_tell(kvp_interim_t *log, kvp_retire_t *r)
 {
     kvp_master_t *m = log->core;
 
@@ -404,42 +404,42 @@ kvp_owed_tell(kvp_interim_t *log, kvp_retire_t *r)
     if (!raise_to(&m->log.tombs, r->tomb.digest, r->tomb.version, TOMBS_MAX)) return false;
     ++*insert(&m->log.tomb_refs, r->tomb.digest, TOMBS_MAX);
     r->has_tomb = true;
-    if (r->waiter != NULL) kvp_waiter_told(&m->prot, r->waiter);
+    if (r->deferred != NULL) kvp_deferred_told(&m->prot, r->deferred);
     queue(m, r->tomb.digest, r->tomb.version);
     return true;
 }
 
 bool
-kvp_owed_tell_all(kvp_interim_t *log, kvp_waiter_t *w)
+kvp_tombs_tell_all(kvp_interim_t *log, kvp_deferred_t *w)
 {
     while (!kvp_list_is_empty(&w->retires)) {
-        kvp_retire_t *r = kvp_list_first(&w->retires, kvp_retire_t, of_waiter);
+        kvp_retire_t *r = kvp_list_first(&w->retires, kvp_retire_t, of_deferred);
 
         if (log->core->ctx.slice_left == 0) return false;
-        kvp_list_del(&r->of_waiter);
-        w->is_unkept |= !kvp_owed_tell(log, r);
+        kvp_list_del(&r->of_deferred);
+        w->is_unkept |= !kvp_tombs_tell(log, r);
     }
     return true;
 }
 
 void
-kvp_owed_retire(kvp_interim_t *log, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
+kvp_tombs_retire(kvp_interim_t *log, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
 {
     kvp_master_t *m = log->core;
     bool is_told;
 
     if (tomb->version == 0) return;
     r->tomb = *tomb;
-    is_told = is_away(r->chunk->segment) && kvp_owed_tell(&m->log, r);
-    if (!is_told && r->waiter != NULL) kvp_list_add_tail(&r->waiter->retires, &r->of_waiter);
+    is_told = is_away(r->chunk->segment) && kvp_tombs_tell(&m->log, r);
+    if (!is_told && r->deferred != NULL) kvp_list_add_tail(&r->deferred->retires, &r->of_deferred);
 }
 
 void
-kvp_owed_paid(kvp_interim_t *log, kvp_retire_t *r)
+kvp_tombs_settled(kvp_interim_t *log, kvp_retire_t *r)
 {
     kvp_master_t *m = log->core;
 
-    kvp_list_del(&r->of_waiter);
+    kvp_list_del(&r->of_deferred);
     if (!r->has_tomb) return;
     r->has_tomb = false;
     unref(m, r->tomb.digest);
@@ -449,15 +449,15 @@ kvp_owed_paid(kvp_interim_t *log, kvp_retire_t *r)
  * than something. Whose records its extents have is not looked for: the tombstone stays until the count of extents under
  * such keys that are not dead is 0. */
 void
-kvp_owed_stray(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_waiter_t *w)
+kvp_tombs_evicted(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_deferred_t *w)
 {
     kvp_master_t *m = log->core;
 
     if (w == NULL || kvp_journal_remembers(&m->log) || !kvp_retire_is_readable(&m->space, digest.hi)) return;
     kvp_ctx_spend(&m->ctx, TOMB_RECORDS);
-    if (kvp_digestmap_at(&m->log.strays, digest) == NULL) {
-        if (m->log.strays.n >= STRAYS_MAX || !raise_to(&m->log.tombs, digest, version, TOMBS_MAX)) return;
-        *insert(&m->log.strays, digest, STRAYS_MAX) = 1;
+    if (kvp_digestmap_at(&m->log.evicted, digest) == NULL) {
+        if (m->log.evicted.n >= EVICTED_MAX || !raise_to(&m->log.tombs, digest, version, TOMBS_MAX)) return;
+        *insert(&m->log.evicted, digest, EVICTED_MAX) = 1;
         ++*insert(&m->log.tomb_refs, digest, TOMBS_MAX);
     }
     (void)raise_to(&m->log.tombs, digest, version, TOMBS_MAX);
@@ -466,39 +466,39 @@ kvp_owed_stray(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp_wa
 }
 
 static void
-pay_strays(kvp_master_t *m)
+settle_evicted(kvp_master_t *m)
 {
     uint32_t looks = LOOKS_A_RECORD * m->ctx.slice_left, start;
 
-    if (m->log.strays.n == 0) return;
-    if (m->log.strays_at == 0) m->log.strays_at = kvp_digestmap_end(&m->log.strays);
-    start = m->log.strays_at;
-    while (m->log.strays_at > 0 && start - m->log.strays_at < looks) {
-        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->log.strays, &m->log.strays_at);
+    if (m->log.evicted.n == 0) return;
+    if (m->log.evicted_at == 0) m->log.evicted_at = kvp_digestmap_end(&m->log.evicted);
+    start = m->log.evicted_at;
+    while (m->log.evicted_at > 0 && start - m->log.evicted_at < looks) {
+        const kvp_digestmap_at_t *found = kvp_digestmap_back(&m->log.evicted, &m->log.evicted_at);
         kvp_digest_t digest;
 
         if (found == NULL || kvp_retire_is_readable(&m->space, found->digest.hi)) continue;
         digest = found->digest;
-        (void)kvp_digestmap_del(&m->log.strays, digest);
+        (void)kvp_digestmap_del(&m->log.evicted, digest);
         unref(m, digest);
     }
-    kvp_ctx_spend(&m->ctx, 1 + (start - m->log.strays_at) / LOOKS_A_RECORD);
+    kvp_ctx_spend(&m->ctx, 1 + (start - m->log.evicted_at) / LOOKS_A_RECORD);
 }
 
 void
-kvp_owed_some(kvp_interim_t *log)
+kvp_tombs_some(kvp_interim_t *log)
 {
     kvp_master_t *m = log->core;
 
     touch_some(m);
-    pay_strays(m);
+    settle_evicted(m);
     release_held(m);
     greet_some(m);
 }
 
 /* ---- bumps: a tombstone for all keys of a tenant, which every node keeps for good */
 bool
-kvp_owed_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
+kvp_tombs_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
 {
     kvp_master_t *m = log->core;
     kvp_digest_t digest = kvp_wire_tomb_tenant(t->id);
@@ -518,17 +518,17 @@ learn_bump(kvp_master_t *m, const kvp_wire_tomb_t *tomb)
     if (t->epoch == 0) t->epoch = 1; /* how many they were is not known: that there was one is */
     if (tomb->version > t->min_version) {
         t->min_version = tomb->version;
-        (void)kvp_owed_bumped(&m->log, t);
+        (void)kvp_tombs_bumped(&m->log, t);
         kvp_journal_bumped(&m->log, t);
         kvp_bump_sweep(m, t);
     }
     kvp_tenant_rele(&m->cat, t);
 }
 
-/* ---- what a node kept for a master that is gone. Whose memory it was meant for is not known, so it is never paid: the
+/* ---- what a node kept for a master that is gone. Whose memory it was meant for is not known, so it is never settled: the
  * reference is nobody's. */
 void
-kvp_owed_learn(kvp_interim_t *log, const kvp_wire_tomb_t *tomb)
+kvp_tombs_learn(kvp_interim_t *log, const kvp_wire_tomb_t *tomb)
 {
     kvp_master_t *m = log->core;
     uint32_t oid;
@@ -561,9 +561,9 @@ static void
 let_go_idle(kvp_master_t *m)
 {
     bool is_idle =
-        m->log.tombs.n == 0 && m->log.strays.n == 0 && !m->log.is_touching && kvp_list_is_empty(&m->log.greeting);
+        m->log.tombs.n == 0 && m->log.evicted.n == 0 && !m->log.is_touching && kvp_list_is_empty(&m->log.greeting);
 
-    if (!is_idle || m->log.tombs.cap + m->log.strays.cap == 0) {
+    if (!is_idle || m->log.tombs.cap + m->log.evicted.cap == 0) {
         m->log.tombs_idle_ns = 0;
         return;
     }
@@ -573,12 +573,12 @@ let_go_idle(kvp_master_t *m)
     if (is_any_away(m)) return;
     kvp_digestmap_fini(&m->log.tombs);
     kvp_digestmap_fini(&m->log.tomb_refs);
-    kvp_digestmap_fini(&m->log.strays);
-    m->log.tombs_touched = m->log.strays_at = 0;
+    kvp_digestmap_fini(&m->log.evicted);
+    m->log.tombs_touched = m->log.evicted_at = 0;
 }
 
 void
-kvp_owed_tick(kvp_interim_t *log)
+kvp_tombs_tick(kvp_interim_t *log)
 {
     kvp_master_t *m = log->core;
 
@@ -586,22 +586,22 @@ kvp_owed_tick(kvp_interim_t *log)
 }
 
 uint64_t
-kvp_owed_memory_bytes(const kvp_interim_t *log)
+kvp_tombs_memory_bytes(const kvp_interim_t *log)
 {
     const kvp_master_t *m = log->core;
-    uint64_t places = (uint64_t)m->log.tombs.cap + m->log.tomb_refs.cap + m->log.strays.cap + m->log.removed.cap;
+    uint64_t places = (uint64_t)m->log.tombs.cap + m->log.tomb_refs.cap + m->log.evicted.cap + m->log.removed.cap;
 
     return places * sizeof(kvp_digestmap_at_t);
 }
 
 void
-kvp_owed_fini(kvp_interim_t *log)
+kvp_tombs_fini(kvp_interim_t *log)
 {
     kvp_master_t *m = log->core;
 
     kvp_digestmap_fini(&m->log.tombs);
     kvp_digestmap_fini(&m->log.tomb_refs);
-    kvp_digestmap_fini(&m->log.strays);
+    kvp_digestmap_fini(&m->log.evicted);
     kvp_digestmap_fini(&m->log.removed);
     kvp_buf_fini(&m->log.tomb_news);
 }

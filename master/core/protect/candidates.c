@@ -6,7 +6,7 @@
  * group.c.
  *
  * Design notes. A ticket keeps its object from eviction and changes nothing else: the object stays where it stands, and
- * grows older. Eviction that meets it sets it aside, off every list, so that nobody meets it twice; with the end of the
+ * grows older. Eviction that meets it parks it, off every list, so that nobody meets it twice; with the end of the
  * last ticket it comes back to the place that its last use gives. So each ticket costs eviction one step at most.
  */
 #include "master/core/protect/candidates.h"
@@ -32,8 +32,8 @@ list_of(kvp_protect_t *prot, const kvp_obj_t *o)
         return &kvp_obj_tenant(prot->cat, o)->lru;
     case KVP_OBJLIST_PINNED:
         return &prot->pinned;
-    case KVP_OBJLIST_ASIDE:
-        return &kvp_obj_chunk(prot->cat, o)->segment->aside;
+    case KVP_OBJLIST_PARKED:
+        return &kvp_obj_chunk(prot->cat, o)->segment->parked;
     default:
         return NULL;
     }
@@ -152,7 +152,7 @@ kvp_victim_behind(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t after)
 
 /* ---- candidates
  *
- * The next one that makes room and that nobody has just asked for: others are put aside on the way. */
+ * The next one that makes room and that nobody has just asked for: others are parked on the way. */
 uint32_t
 kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
 {
@@ -167,24 +167,24 @@ kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after)
         if (prot->ctx->work_left == 0) return KVP_OID_NONE;
         prot->ctx->work_left--;
         if (is_probed) {
-            kvp_probe_set_aside(prot, oid);
+            kvp_probe_park(prot, oid);
             continue;
         }
         prot->ctx->st.passed_over++;
         prot->policy->removed(prot->cat->index, &t->lru, oid);
-        kvp_objlist_push_young(prot->cat->index, &g->aside, oid);
+        kvp_objlist_push_young(prot->cat->index, &g->parked, oid);
     }
 }
 
 bool
 kvp_victims_back(kvp_protect_t *prot, kvp_segment_t *g, uint32_t *left)
 {
-    while (g->aside.n > 0) {
-        uint32_t oid = g->aside.youngest;
+    while (g->parked.n > 0) {
+        uint32_t oid = g->parked.youngest;
 
         if (*left == 0) return false;
         --*left;
-        kvp_objlist_remove(prot->cat->index, &g->aside, oid);
+        kvp_objlist_remove(prot->cat->index, &g->parked, oid);
         kvp_victim_back(prot, oid);
         kvp_ctx_space_news(prot->ctx);
     }

@@ -28,16 +28,16 @@ kvp_victim_is_listed(const kvp_obj_t *o)
 bool kvp_victim_may_go(const kvp_protect_t *prot, uint32_t unit); /* it is listed, and no ticket keeps it */
 void kvp_victim_removed(kvp_protect_t *prot, uint32_t oid); /* no candidate any more; legal for one that is none */
 void kvp_victim_used(kvp_protect_t *prot, uint32_t oid); /* listed, if it ever is, as the youngest */
-void kvp_victim_back(kvp_protect_t *prot, uint32_t oid); /* one that was aside, to the place that its last use gives */
+void kvp_victim_back(kvp_protect_t *prot, uint32_t oid); /* one that was parked, to the place that its last use gives */
 /* kvp_victim_keep: a ticket begins to keep it, or its unit. kvp_victim_let_go: a ticket is over, perhaps the last. */
 void kvp_victim_keep(kvp_protect_t *prot, uint32_t oid);
 void kvp_victim_let_go(kvp_protect_t *prot, uint32_t oid);
-/* kvp_victim_behind: what follows `after` on a list of the policy's; what a ticket keeps is set aside on the way.
+/* kvp_victim_behind: what follows `after` on a list of the policy's; what a ticket keeps is parked on the way.
  * kvp_victim_next: candidates of a tenant, the first by policy first. Both begin after KVP_OID_NONE; KVP_OID_NONE at the
  * end, or where the step's work is used up. */
 uint32_t kvp_victim_behind(kvp_protect_t *prot, kvp_objlist_t *list, uint32_t after);
 uint32_t kvp_victim_next(kvp_protect_t *prot, kvp_tenant_t *t, uint32_t after);
 bool kvp_victims_back(kvp_protect_t *prot, kvp_segment_t *g,
-                      uint32_t *left); /* what was put aside; true when that is all */
+                      uint32_t *left); /* what was parked; true when that is all */
 
 #endif

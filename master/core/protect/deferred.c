@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Answers that wait: until every extent that the request retired is dead, so that no reader gets it any more, or for
- * KVP_OWED_MS where a node does not answer (the rest is owed); and, where it was asked for, until no location lease
+ * KVP_DEFERRED_MS where a node does not answer (nodes have tombstones of the rest); and, where it was asked for, until no location lease
  * names what is gone. In a master that is not the pool's first, clients may still read under leases of the one before:
  * until these are over, an answer waits for all extents however long it takes. And where there is a journal, until what
- * the answer promises is durable; what is owed is counted from then on. Where there is none that a next master would
- * believe, until some node has said that it keeps in mind what is owed (tombstones.c): nobody is told that something is gone
+ * the answer promises is durable; that time is counted from then on. Where there is none that a next master would
+ * believe, until some node has said that it keeps the tombstones (tombstones.c): nobody is told that something is gone
  * which only this master knows to be.
  */
 #include "master/core/protect/deferred.h"
@@ -29,26 +29,26 @@
 #define RESULTS_A_RECORD 64u /* to copy a result costs less than to touch a record */
 
 bool
-kvp_waiter_may_open(const kvp_session_t *s, uint32_t n)
+kvp_deferred_may_open(const kvp_session_t *s, uint32_t n)
 {
-    return s->waiters_n < KVP_WAITERS_MAX && n <= KVP_WAITER_KEYS_MAX - s->waiter_keys;
+    return s->deferred_n < KVP_DEFERRED_MAX && n <= KVP_DEFERRED_KEYS_MAX - s->deferred_keys;
 }
 
-kvp_waiter_t *
-kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
+kvp_deferred_t *
+kvp_deferred_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
 {
-    kvp_waiter_t *w = kvp_core_alloc(1, sizeof *w);
+    kvp_deferred_t *w = kvp_core_alloc(1, sizeof *w);
 
     w->session = s;
     w->ask = *ask;
-    w->id = ++s->waiter_seq;
+    w->id = ++s->deferred_seq;
     w->left = 1; /* the request itself, until it has dropped everything: */
     w->is_dead_awaited = true;
     w->n = n;
     if (n > 0) w->results = kvp_core_alloc(n, sizeof *w->results);
-    s->waiters_n++;
-    s->waiter_keys += n;
-    kvp_list_add_tail(&s->waiters, &w->link);
+    s->deferred_n++;
+    s->deferred_keys += n;
+    kvp_list_add_tail(&s->deferred, &w->link);
     kvp_list_init(&w->leases);
     kvp_list_init(&w->durable);
     kvp_list_init(&w->keeping);
@@ -59,7 +59,7 @@ kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n)
 }
 
 static void
-answer(kvp_protect_t *prot, kvp_waiter_t *w)
+answer(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     kvp_session_t *s = w->session;
     kvp_buf_t *out;
@@ -90,12 +90,12 @@ answer(kvp_protect_t *prot, kvp_waiter_t *w)
 
 /* ---- what says again what was said, or will be */
 /* From the newest: what is asked for again was asked for not long ago. */
-kvp_waiter_t *
-kvp_waiter_find(const kvp_session_t *s, uint64_t id)
+kvp_deferred_t *
+kvp_deferred_find(const kvp_session_t *s, uint64_t id)
 {
     if (id == 0) return NULL;
-    for (kvp_list_t *pos = s->waiters.prev; pos != &s->waiters; pos = pos->prev) {
-        kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, link);
+    for (kvp_list_t *pos = s->deferred.prev; pos != &s->deferred; pos = pos->prev) {
+        kvp_deferred_t *w = kvp_list_entry(pos, kvp_deferred_t, link);
 
         if (w->id <= id) return w->id == id ? w : NULL;
     }
@@ -103,7 +103,7 @@ kvp_waiter_find(const kvp_session_t *s, uint64_t id)
 }
 
 void
-kvp_waiter_line_up(kvp_waiter_t *w, kvp_waiter_t *first)
+kvp_deferred_line_up(kvp_deferred_t *w, kvp_deferred_t *first)
 {
     kvp_list_t *last = first->followers.prev;
     kvp_follow_t *f;
@@ -124,17 +124,17 @@ end_follow(kvp_follow_t *f)
     free(f);
 }
 
-static void settle(kvp_protect_t *prot, kvp_waiter_t *w);
+static void settle(kvp_protect_t *prot, kvp_deferred_t *w);
 
 /* It goes: who was behind it only may be answered. */
 static void
-let_pass(kvp_protect_t *prot, kvp_waiter_t *w)
+let_pass(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     while (!kvp_list_is_empty(&w->behind))
         end_follow(kvp_list_first(&w->behind, kvp_follow_t, of_repeat));
     while (!kvp_list_is_empty(&w->followers)) {
         kvp_follow_t *f = kvp_list_first(&w->followers, kvp_follow_t, of_first);
-        kvp_waiter_t *repeat = f->repeat;
+        kvp_deferred_t *repeat = f->repeat;
 
         end_follow(f);
         settle(prot, repeat);
@@ -143,17 +143,17 @@ let_pass(kvp_protect_t *prot, kvp_waiter_t *w)
 
 /* Answered or given up, the record stays until the last extent has let go of it. */
 static void
-detach(kvp_protect_t *prot, kvp_waiter_t *w)
+detach(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     let_pass(prot, w);
-    w->session->waiters_n--;
-    w->session->waiter_keys -= w->n;
+    w->session->deferred_n--;
+    w->session->deferred_keys -= w->n;
     w->session = NULL;
     kvp_list_del(&w->link);
     kvp_list_del(&w->leases);
     kvp_list_del(&w->durable);
     kvp_list_del(&w->keeping);
-    kvp_heap_del(&prot->waiters, &w->due);
+    kvp_heap_del(&prot->deferred, &w->due);
     free(w->results);
     w->results = NULL;
     if (w->left == 0) free(w);
@@ -161,7 +161,7 @@ detach(kvp_protect_t *prot, kvp_waiter_t *w)
 
 /* ---- tombstones that it waits for */
 void
-kvp_waiter_told(const kvp_protect_t *prot, kvp_waiter_t *w)
+kvp_deferred_told(const kvp_protect_t *prot, kvp_deferred_t *w)
 {
     if (!w->has_tombs) w->kept_from = prot->peers->request_seq;
     w->kept_after = prot->peers->request_seq;
@@ -169,17 +169,17 @@ kvp_waiter_told(const kvp_protect_t *prot, kvp_waiter_t *w)
 }
 
 void
-kvp_waiter_follow(const kvp_protect_t *prot, kvp_waiter_t *w)
+kvp_deferred_follow(const kvp_protect_t *prot, kvp_deferred_t *w)
 {
     if (kvp_list_is_empty(&prot->keeping)) return;
-    w->has_strays = w->has_tombs = true;
+    w->has_evicted = w->has_tombs = true;
     w->kept_from = 0;
-    w->kept_after = kvp_max_u64(w->kept_after, kvp_list_entry(prot->keeping.prev, kvp_waiter_t, keeping)->kept_after);
+    w->kept_after = kvp_max_u64(w->kept_after, kvp_list_entry(prot->keeping.prev, kvp_deferred_t, keeping)->kept_after);
 }
 
 /* Some node has said that it keeps all of them. */
 static bool
-is_kept(const kvp_protect_t *prot, const kvp_waiter_t *w)
+is_kept(const kvp_protect_t *prot, const kvp_deferred_t *w)
 {
     kvp_list_foreach (pos, &prot->cat->segments) {
         const kvp_session_t *node = kvp_list_entry(pos, kvp_segment_t, link)->node;
@@ -190,7 +190,7 @@ is_kept(const kvp_protect_t *prot, const kvp_waiter_t *w)
 }
 
 static void
-end_keeping(kvp_waiter_t *w)
+end_keeping(kvp_deferred_t *w)
 {
     w->is_kept_awaited = false;
     kvp_list_del(&w->keeping);
@@ -198,13 +198,14 @@ end_keeping(kvp_waiter_t *w)
 
 /* Nearly always behind all others: their tombstones were told before. */
 static void
-begin_keeping(kvp_protect_t *prot, kvp_waiter_t *w)
+begin_keeping(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     kvp_list_t *pos = &prot->keeping;
 
     if (w->is_kept_awaited) return;
     w->is_kept_awaited = true;
-    while (pos->prev != &prot->keeping && kvp_list_entry(pos->prev, kvp_waiter_t, keeping)->kept_after > w->kept_after)
+    while (pos->prev != &prot->keeping &&
+           kvp_list_entry(pos->prev, kvp_deferred_t, keeping)->kept_after > w->kept_after)
         pos = pos->prev;
     kvp_list_add_tail(pos, &w->keeping);
 }
@@ -212,14 +213,14 @@ begin_keeping(kvp_protect_t *prot, kvp_waiter_t *w)
 /* Something of it is not dead, or may not be, no journal says that it is gone, and who had said to keep it in mind is gone, or
  * nobody did. */
 static bool
-must_keep(const kvp_protect_t *prot, const kvp_waiter_t *w)
+must_keep(const kvp_protect_t *prot, const kvp_deferred_t *w)
 {
     if (!w->has_tombs || w->err != KVP_OK || kvp_journal_remembers(prot->log)) return false;
-    return (w->has_strays || w->left > 0) && !is_kept(prot, w);
+    return (w->has_evicted || w->left > 0) && !is_kept(prot, w);
 }
 
 static void
-settle(kvp_protect_t *prot, kvp_waiter_t *w)
+settle(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     if (w->is_dead_awaited || w->is_lease_awaited || w->is_durable_awaited || w->is_kept_awaited) return;
     if (!kvp_list_is_empty(&w->behind)) return;
@@ -232,10 +233,10 @@ settle(kvp_protect_t *prot, kvp_waiter_t *w)
 }
 
 void
-kvp_waiters_kept(kvp_protect_t *prot)
+kvp_deferred_kept_some(kvp_protect_t *prot)
 {
     kvp_list_foreach_safe (pos, tmp, &prot->keeping) {
-        kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, keeping);
+        kvp_deferred_t *w = kvp_list_entry(pos, kvp_deferred_t, keeping);
 
         if (prot->ctx->slice_left == 0) {
             prot->ctx->is_behind = true;
@@ -249,7 +250,7 @@ kvp_waiters_kept(kvp_protect_t *prot)
 }
 
 void
-kvp_waiter_dead(kvp_protect_t *prot, kvp_waiter_t *w)
+kvp_deferred_dead(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     if (--w->left > 0) return;
     if (w->session == NULL) {
@@ -257,12 +258,12 @@ kvp_waiter_dead(kvp_protect_t *prot, kvp_waiter_t *w)
         return;
     }
     w->is_dead_awaited = false;
-    if (!w->has_strays) end_keeping(w);
+    if (!w->has_evicted) end_keeping(w);
     settle(prot, w);
 }
 
 void
-kvp_waiter_revoked(kvp_protect_t *prot, kvp_waiter_t *w)
+kvp_deferred_revoked(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     kvp_list_del(&w->leases);
     w->is_lease_awaited = false;
@@ -270,27 +271,27 @@ kvp_waiter_revoked(kvp_protect_t *prot, kvp_waiter_t *w)
 }
 
 static void
-owe_soon(kvp_protect_t *prot, kvp_waiter_t *w)
+answer_soon(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     if (w->ask.opcode == KVP_OP_BUMP || !w->is_dead_awaited || !KVP_RULE(OWED_SOON)) return;
-    kvp_heap_add(&prot->waiters, &w->due,
-                 kvp_max_u64(prot->ctx->now_ns + KVP_MS(KVP_OWED_MS), prot->peers->old_leases_end_ns));
+    kvp_heap_add(&prot->deferred, &w->due,
+                 kvp_max_u64(prot->ctx->now_ns + KVP_MS(KVP_DEFERRED_MS), prot->peers->old_leases_end_ns));
 }
 
 void
-kvp_waiter_durable(kvp_protect_t *prot, kvp_waiter_t *w)
+kvp_deferred_durable(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     kvp_list_del(&w->durable);
     w->is_durable_awaited = false;
-    owe_soon(prot, w);
+    answer_soon(prot, w);
     settle(prot, w);
 }
 
 void
-kvp_waiter_arm(kvp_protect_t *prot, kvp_waiter_t *w, bool wait)
+kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait)
 {
     if (w->session == NULL) { /* it went while the request was carried out */
-        kvp_waiter_dead(prot, w);
+        kvp_deferred_dead(prot, w);
         return;
     }
     if (must_keep(prot, w)) begin_keeping(prot, w);
@@ -302,29 +303,29 @@ kvp_waiter_arm(kvp_protect_t *prot, kvp_waiter_t *w, bool wait)
     if (kvp_journal_withholds(prot->log)) {
         w->is_durable_awaited = true;
         w->after = prot->log->journal.end;
-        kvp_list_add_tail(&prot->log->journal.waiters, &w->durable);
+        kvp_list_add_tail(&prot->log->journal.deferred, &w->durable);
     } else {
-        owe_soon(prot, w);
+        answer_soon(prot, w);
     }
     if (w->ask.opcode == KVP_OP_BUMP && w->wait_ms != 0)
-        kvp_heap_add(&prot->waiters, &w->due, prot->ctx->now_ns + KVP_MS(w->wait_ms));
-    kvp_waiter_dead(prot, w);
+        kvp_heap_add(&prot->deferred, &w->due, prot->ctx->now_ns + KVP_MS(w->wait_ms));
+    kvp_deferred_dead(prot, w);
 }
 
 /* From the last, so that nobody moves up. */
 void
-kvp_waiter_end_all(kvp_protect_t *prot, kvp_session_t *s)
+kvp_deferred_end_all(kvp_protect_t *prot, kvp_session_t *s)
 {
-    while (!kvp_list_is_empty(&s->waiters))
-        detach(prot, kvp_list_entry(s->waiters.prev, kvp_waiter_t, link));
+    while (!kvp_list_is_empty(&s->deferred))
+        detach(prot, kvp_list_entry(s->deferred.prev, kvp_deferred_t, link));
 }
 
-/* What is not dead is owed from now on, and the answer goes when that is known to the journal, or to some node. */
+/* Of what is not dead there are tombstones from now on, and the answer goes when the journal, or some node, has them. */
 static void
-owe(kvp_protect_t *prot, kvp_waiter_t *w)
+answer_late(kvp_protect_t *prot, kvp_deferred_t *w)
 {
-    if (!kvp_owed_tell_all(prot->log, w)) { /* the step's budget did not reach */
-        kvp_heap_add(&prot->waiters, &w->due, prot->ctx->now_ns);
+    if (!kvp_tombs_tell_all(prot->log, w)) { /* the step's budget did not reach */
+        kvp_heap_add(&prot->deferred, &w->due, prot->ctx->now_ns);
         return;
     }
     if (w->is_unkept && !kvp_journal_remembers(prot->log)) return;
@@ -333,7 +334,7 @@ owe(kvp_protect_t *prot, kvp_waiter_t *w)
 }
 
 static void
-be_late(kvp_protect_t *prot, kvp_waiter_t *w)
+be_late(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     w->err = KVP_DEADLINE;
     w->is_lease_awaited = w->is_dead_awaited = false;
@@ -342,19 +343,19 @@ be_late(kvp_protect_t *prot, kvp_waiter_t *w)
 }
 
 void
-kvp_waiter_tick(kvp_protect_t *prot)
+kvp_deferred_tick(kvp_protect_t *prot)
 {
     kvp_heapnode_t *first;
 
-    kvp_waiters_kept(prot);
-    while ((first = kvp_heap_least(&prot->waiters)) != NULL && first->key <= prot->ctx->now_ns &&
+    kvp_deferred_kept_some(prot);
+    while ((first = kvp_heap_least(&prot->deferred)) != NULL && first->key <= prot->ctx->now_ns &&
            prot->ctx->slice_left > 0) {
-        kvp_waiter_t *w = kvp_heap_entry(first, kvp_waiter_t, due);
+        kvp_deferred_t *w = kvp_heap_entry(first, kvp_deferred_t, due);
 
-        kvp_heap_del(&prot->waiters, &w->due);
+        kvp_heap_del(&prot->deferred, &w->due);
         if (w->ask.opcode == KVP_OP_BUMP)
             be_late(prot, w);
         else
-            owe(prot, w);
+            answer_late(prot, w);
     }
 }

@@ -10,25 +10,25 @@
 #include "master/core/session/session.h"
 #include "proto/wire.h"
 
-typedef struct kvp_waiter kvp_waiter_t;
+typedef struct kvp_deferred kvp_deferred_t;
 
-#define KVP_OWED_MS 50u /* a removal answers after that, dead or not */
-#define KVP_WAITERS_MAX 1024u /* of a client: removals, upserts and bumps that are not answered, */
-#define KVP_WAITER_KEYS_MAX (1u << 20) /* and keys in them */
+#define KVP_DEFERRED_MS 50u /* a removal answers after that, dead or not */
+#define KVP_DEFERRED_MAX 1024u /* of a client: removals, upserts and bumps that are not answered, */
+#define KVP_DEFERRED_KEYS_MAX (1u << 20) /* and keys in them */
 
-/* One waiter is answered after another one. */
+/* One deferred reply goes after another one. */
 typedef struct {
     kvp_list_t of_first; /* first->followers */
     kvp_list_t of_repeat; /* repeat->behind */
-    kvp_waiter_t *repeat;
+    kvp_deferred_t *repeat;
 } kvp_follow_t;
 
-struct kvp_waiter {
-    kvp_list_t link; /* session->waiters, by rising id */
+struct kvp_deferred {
+    kvp_list_t link; /* session->deferred, by rising id */
     uint64_t id; /* of all in its session's life */
-    kvp_list_t leases; /* tenant->waiters */
-    kvp_heapnode_t due; /* protect->waiters */
-    kvp_list_t durable; /* journal.waiters */
+    kvp_list_t leases; /* tenant->deferred */
+    kvp_heapnode_t due; /* protect->deferred */
+    kvp_list_t durable; /* journal.deferred */
     kvp_list_t keeping; /* protect->keeping */
     kvp_list_t retires; /* records that are not dead, and of which no node was told by a tombstone */
     kvp_list_t followers, behind; /* kvp_follow_t: who says again what this one says first; whom it comes after */
@@ -40,7 +40,7 @@ struct kvp_waiter {
     uint32_t left; /* records not dead yet; the request itself counts one */
     bool is_dead_awaited, is_lease_awaited, is_durable_awaited, is_kept_awaited;
     bool has_tombs; /* of which kept_from and kept_after tell, */
-    bool has_strays; /* some of them of extents whose records are not its own */
+    bool has_evicted; /* some of them of extents whose records are not its own */
     bool is_unkept; /* there were too many to make one more: it waits until all is dead */
     uint32_t n;
     int32_t *results; /* owned: REMOVE, PUT_COMMIT, PUT_ABORT */
@@ -49,26 +49,26 @@ struct kvp_waiter {
     uint32_t wait_ms, epoch; /* BUMP */
 };
 
-/* kvp_waiter_open makes the answer to a request that drops n named objects: results has a place for each. Retire
- * records that get the waiter count in it; kvp_waiter_arm is called when everything was dropped and revoked, and the
- * answer goes out when all is dead, or owed, and with `wait` when no lease names it any more. Before: may_open, or the
+/* kvp_deferred_open makes the answer to a request that drops n named objects: results has a place for each. Retire
+ * records that get the deferred reply count in it; kvp_deferred_arm is called when everything was dropped and revoked, and the
+ * answer goes out when all is dead, or has a tombstone, and with `wait` when no lease names it any more. Before: may_open, or the
  * client has too many of them. */
-bool kvp_waiter_may_open(const kvp_session_t *s, uint32_t n);
-kvp_waiter_t *kvp_waiter_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n);
-void kvp_waiter_arm(kvp_protect_t *prot, kvp_waiter_t *w, bool wait);
-void kvp_waiter_dead(kvp_protect_t *prot, kvp_waiter_t *w); /* one record less */
-void kvp_waiter_revoked(kvp_protect_t *prot, kvp_waiter_t *w); /* no lease stands in its way */
-void kvp_waiter_durable(kvp_protect_t *prot, kvp_waiter_t *w); /* nor the journal */
-/* kvp_waiter_told: a tombstone that it may have to wait for goes out with this step. kvp_waiters_kept: some node has said
+bool kvp_deferred_may_open(const kvp_session_t *s, uint32_t n);
+kvp_deferred_t *kvp_deferred_open(kvp_session_t *s, const kvp_frame_hdr_t *ask, uint32_t n);
+void kvp_deferred_arm(kvp_protect_t *prot, kvp_deferred_t *w, bool wait);
+void kvp_deferred_dead(kvp_protect_t *prot, kvp_deferred_t *w); /* one record less */
+void kvp_deferred_revoked(kvp_protect_t *prot, kvp_deferred_t *w); /* no lease stands in its way */
+void kvp_deferred_durable(kvp_protect_t *prot, kvp_deferred_t *w); /* nor the journal */
+/* kvp_deferred_told: a tombstone that it may have to wait for goes out with this step. kvp_deferred_kept_some: some node has said
  * what it keeps. */
-void kvp_waiter_told(const kvp_protect_t *prot, kvp_waiter_t *w);
-void kvp_waiter_follow(const kvp_protect_t *prot, kvp_waiter_t *w); /* what others wait for, it waits for as well */
-void kvp_waiters_kept(kvp_protect_t *prot);
-/* kvp_waiter_find: NULL where it has been answered. kvp_waiter_line_up: w is answered after first, which is another of its
+void kvp_deferred_told(const kvp_protect_t *prot, kvp_deferred_t *w);
+void kvp_deferred_follow(const kvp_protect_t *prot, kvp_deferred_t *w); /* what others wait for, it waits for as well */
+void kvp_deferred_kept_some(kvp_protect_t *prot);
+/* kvp_deferred_find: NULL where it has been answered. kvp_deferred_line_up: w is answered after first, which is another of its
  * session. */
-kvp_waiter_t *kvp_waiter_find(const kvp_session_t *s, uint64_t id);
-void kvp_waiter_line_up(kvp_waiter_t *w, kvp_waiter_t *first);
-void kvp_waiter_end_all(kvp_protect_t *prot, kvp_session_t *s);
-void kvp_waiter_tick(kvp_protect_t *prot);
+kvp_deferred_t *kvp_deferred_find(const kvp_session_t *s, uint64_t id);
+void kvp_deferred_line_up(kvp_deferred_t *w, kvp_deferred_t *first);
+void kvp_deferred_end_all(kvp_protect_t *prot, kvp_session_t *s);
+void kvp_deferred_tick(kvp_protect_t *prot);
 
 #endif

@@ -158,13 +158,13 @@ disown(const kvp_protect_t *prot, kvp_member_t *mb)
 
 /* What a node reported is whose puts it again: its writer's, it may be, that goes on. */
 static bool
-may_inherit(const kvp_session_t *s, const kvp_member_t *mb)
+may_own(const kvp_session_t *s, const kvp_member_t *mb)
 {
     return mb->owner == KVP_OWNER_ANY && s->members_n < KVP_GROUP_OPEN_MAX;
 }
 
 static void
-inherit(const kvp_protect_t *prot, kvp_session_t *s, kvp_member_t *mb)
+change_owner(const kvp_protect_t *prot, kvp_session_t *s, kvp_member_t *mb)
 {
     disown(prot, mb);
     own(mb, s);
@@ -354,7 +354,7 @@ kvp_group_enter(kvp_protect_t *prot, kvp_session_t *s, const kvp_attempt_t *a)
     err = kvp_group_may_join(prot, s, &a->group, a->over);
     if (err != KVP_OK) return err;
     old = same_place(prot, a->over, find(prot, s->tenant, a->group.group), &a->group);
-    if (old != NULL && may_inherit(s, old)) inherit(prot, s, old);
+    if (old != NULL && may_own(s, old)) change_owner(prot, s, old);
     if (old != NULL)
         pass_on(prot, old, a->oid);
     else
@@ -386,8 +386,8 @@ kvp_group_claim(kvp_protect_t *prot, kvp_session_t *s, uint32_t oid)
 
     if (mb->owner == s->incarnation) return KVP_ALREADY;
     if (mb->group->is_doomed) return KVP_OK;
-    if (may_inherit(s, mb)) {
-        inherit(prot, s, mb);
+    if (may_own(s, mb)) {
+        change_owner(prot, s, mb);
         return KVP_ALREADY;
     }
     if (mb->owner == 0 || mb->owner == KVP_OWNER_ANY) return KVP_IN_PROGRESS; /* others go on putting its group */
@@ -562,7 +562,7 @@ kvp_group_seen(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
 void
 kvp_groups_settle(kvp_protect_t *prot)
 {
-    if (!kvp_owed_is_rebuilding(prot->log))
+    if (!kvp_tombs_is_rebuilding(prot->log))
         kvp_list_splice(&prot->orphans, &prot->leavers); /* nobody brings the rest of their groups */
     while (prot->ctx->slice_left > 0 && !kvp_list_is_empty(&prot->leavers)) {
         kvp_member_t *mb = kvp_list_first(&prot->leavers, kvp_member_t, of_owner);

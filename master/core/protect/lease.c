@@ -105,23 +105,23 @@ kvp_lease_is_over(const kvp_protect_t *prot, const kvp_tenant_t *t, uint64_t seq
 }
 
 void
-kvp_lease_wait(kvp_protect_t *prot, kvp_waiter_t *w)
+kvp_lease_wait(kvp_protect_t *prot, kvp_deferred_t *w)
 {
     kvp_tenant_t *t = w->session->tenant;
 
-    kvp_list_add_tail(&t->waiters, &w->leases);
+    kvp_list_add_tail(&t->deferred, &w->leases);
     if (kvp_list_is_empty(&t->leasing)) kvp_list_add_tail(&prot->leasing, &t->leasing);
 }
 
 /* Waiters stand in the order of their revocations, so the first that must wait ends it. */
 static void
-answer_waiters(kvp_protect_t *prot, kvp_tenant_t *t)
+answer_some(kvp_protect_t *prot, kvp_tenant_t *t)
 {
-    for (uint32_t n = 0; n < WAITERS_SLICE && !kvp_list_is_empty(&t->waiters); n++) {
-        kvp_waiter_t *w = kvp_list_first(&t->waiters, kvp_waiter_t, leases);
+    for (uint32_t n = 0; n < WAITERS_SLICE && !kvp_list_is_empty(&t->deferred); n++) {
+        kvp_deferred_t *w = kvp_list_first(&t->deferred, kvp_deferred_t, leases);
 
         if (!kvp_lease_is_over(prot, t, w->revoke_seq)) return;
-        kvp_waiter_revoked(prot, w);
+        kvp_deferred_revoked(prot, w);
     }
 }
 
@@ -174,7 +174,7 @@ kvp_lease_renew(kvp_protect_t *prot, kvp_session_t *s, uint64_t applied_seq)
         kvp_heap_del(&t->leases, &l->applied);
         kvp_heap_add(&t->leases, &l->applied, applied_seq);
     }
-    answer_waiters(prot, t);
+    answer_some(prot, t);
     if (!may_renew(prot, l)) return false;
     if (l->applied.key >= l->told_seq) {
         l->told_seq = t->revoke_seq;
@@ -206,7 +206,7 @@ kvp_lease_end(kvp_protect_t *prot, kvp_session_t *s, bool is_given_up)
     applied = s->lease->applied.key;
     lease_free(prot, s->lease);
     if (!is_given_up && KVP_RULE(LEASE_OF_THE_LOST)) lost_add(prot, t, applied);
-    answer_waiters(prot, t);
+    answer_some(prot, t);
 }
 
 void
@@ -223,8 +223,8 @@ kvp_lease_tick(kvp_protect_t *prot)
         kvp_tenant_t *t = kvp_list_entry(pos, kvp_tenant_t, leasing);
 
         lost_expire(prot, t);
-        answer_waiters(prot, t);
-        if (t->lost_n > 0 || !kvp_list_is_empty(&t->waiters)) continue;
+        answer_some(prot, t);
+        if (t->lost_n > 0 || !kvp_list_is_empty(&t->deferred)) continue;
         kvp_list_del(&t->leasing);
         kvp_tenant_prune(prot->cat, t);
     }

@@ -24,7 +24,8 @@ uint64_t kvp_revoke(kvp_tenant_t *t, kvp_digest_t digest);
 uint64_t kvp_revoke_all(kvp_tenant_t *t);
 /* kvp_lease_is_over: no client can read from a location that the revocation took away. */
 bool kvp_lease_is_over(const kvp_protect_t *prot, const kvp_tenant_t *t, uint64_t seq);
-void kvp_lease_wait(kvp_protect_t *prot, kvp_waiter_t *w); /* for its revoke_seq, the greatest that anybody waits for */
+void kvp_lease_wait(kvp_protect_t *prot,
+                    kvp_deferred_t *w); /* for its revoke_seq, the greatest that anybody waits for */
 /* kvp_lease_renew gives the session a lease from now on, or not (false): it has applied the revocations up to seq. */
 bool kvp_lease_renew(kvp_protect_t *prot, kvp_session_t *s, uint64_t applied_seq);
 /* kvp_lease_news finds what was revoked after applied_seq. NULL = more than is known here; news has room for

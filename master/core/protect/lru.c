@@ -14,7 +14,7 @@ used(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
     kvp_objlist_push_young(ix, list, oid);
 }
 
-/* It was set aside when it was one of the oldest, so what is older came back as well, a short while ago. */
+/* It was parked when it was one of the oldest, so what is older came back as well, a short while ago. */
 static void
 back(kvp_objindex_t *ix, kvp_objlist_t *list, uint32_t oid)
 {

@@ -31,12 +31,12 @@ kvp_pin_count(kvp_protect_t *prot, const kvp_obj_t *o, int64_t bytes)
 }
 
 /* Segments whose node is away count as well: it costs nobody's pin that one comes back a second later. And while nodes may
- * come that this master does not know yet, nobody knows how large the pool is. What is held when its turn comes is set
- * aside, and loses its pin, if it must, when it is on the list again. */
+ * come that this master does not know yet, nobody knows how large the pool is. What is held when its turn comes is
+ * parked, and loses its pin, if it must, when it is on the list again. */
 bool
 kvp_pin_is_over(const kvp_protect_t *prot)
 {
-    return prot->pinned.n > 0 && !kvp_owed_is_rebuilding(prot->log) &&
+    return prot->pinned.n > 0 && !kvp_tombs_is_rebuilding(prot->log) &&
            prot->ctx->st.soft_pinned_bytes > prot->cat->known_bytes / SOFT_SHARE && KVP_RULE(PIN_BUDGET);
 }
 

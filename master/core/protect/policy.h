@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which object of a list goes first. A policy sees uses and names candidates; it does not know extents, tickets or space.
- * What cannot go just now is set aside by the caller when it is named: removed, and brought back when it can.
+ * What cannot go just now is parked by the caller when it is named: removed, and brought back when it can.
  */
 #ifndef KVP_MASTER_CORE_PROTECT_POLICY_H
 #define KVP_MASTER_CORE_PROTECT_POLICY_H

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Probes: EXISTS leaves one on what it finds, for the pool's lease time. It is two ticks in the object's record, since and
  * until, so that it costs a store and nothing else; until is renewed by later probes, since is of the first one of an
- * unbroken row. A row protects for the lease time, however often it is renewed: eviction that meets it sets the object aside;
- * when nothing else can be evicted, those aside go in the order of since. Together they take three quarters of the pool and
+ * unbroken row. A row protects for the lease time, however often it is renewed: eviction that meets it parks the object;
+ * when nothing else can be evicted, those that are parked go in the order of since. Together they take three quarters of the pool and
  * no more, the oldest giving way: so what is new is not evicted by the next put while somebody asks for all the rest
  * (docs/adr/0016). Rows younger than two ticks protect a quarter.
  *
  * Design notes. Aside are lists by since: a ring of them, one a tick, for those that protect, and one list for those whose
- * time is over, which come back as victims in turns. since does not change while an object is aside. Ticks of 16 bits wrap
+ * time is over, which come back as victims in turns. since does not change while an object is parked. Ticks of 16 bits wrap
  * after 109 minutes: an old row that nobody touched in that time, or that was unbroken for so long, may look new, and protect
  * for one lease time more.
  */
@@ -62,7 +62,7 @@ since_of(const kvp_probes_t *p, const kvp_obj_t *o)
     return p->tick - (uint16_t)((uint16_t)p->tick - o->probe_since);
 }
 
-/* The slot of the ring in which an object aside is; NULL = it is among the older ones. */
+/* The slot of the ring in which a parked object is; NULL = it is among the older ones. */
 static kvp_probe_slot_t *
 slot_of(kvp_probes_t *p, const kvp_obj_t *o)
 {
@@ -112,7 +112,7 @@ come_back(kvp_protect_t *prot, uint32_t oid)
 
 /* ---- all of them together */
 static bool
-is_over_share(const kvp_protect_t *prot, uint64_t more)
+is_over_bound(const kvp_protect_t *prot, uint64_t more)
 {
     return prot->probes.bytes + more > prot->ctx->st.size_bytes / 4 * 3 && KVP_RULE(PROBE_SHARE);
 }
@@ -120,7 +120,7 @@ is_over_share(const kvp_protect_t *prot, uint64_t more)
 static void
 give_way(kvp_protect_t *prot, uint32_t to)
 {
-    for (uint32_t n = 0; n < GIVE_WAY_MAX && is_over_share(prot, 0); n++) {
+    for (uint32_t n = 0; n < GIVE_WAY_MAX && is_over_bound(prot, 0); n++) {
         uint32_t oldest = kvp_probe_victim(prot, KVP_OID_NONE);
 
         if (oldest == KVP_OID_NONE || oldest == to) return;
@@ -129,7 +129,7 @@ give_way(kvp_protect_t *prot, uint32_t to)
 }
 
 void
-kvp_probe_set_aside(kvp_protect_t *prot, uint32_t oid)
+kvp_probe_park(kvp_protect_t *prot, uint32_t oid)
 {
     kvp_probes_t *p = &prot->probes;
     const kvp_obj_t *o = kvp_obj(prot->cat->index, oid);
@@ -157,7 +157,7 @@ kvp_probe_begin(kvp_protect_t *prot, uint32_t oid)
 }
 
 uint64_t
-kvp_probe_young_bytes(const kvp_protect_t *prot)
+kvp_probe_recent_bytes(const kvp_protect_t *prot)
 {
     const kvp_probes_t *p = &prot->probes;
     uint64_t bytes = 0;
@@ -167,7 +167,7 @@ kvp_probe_young_bytes(const kvp_protect_t *prot)
     return bytes;
 }
 
-/* When the oldest row aside began; UINT64_MAX = there is none. */
+/* When the oldest parked row began; UINT64_MAX = there is none. */
 static uint64_t
 oldest_since(const kvp_probes_t *p)
 {
@@ -187,12 +187,13 @@ kvp_probe_protects(const kvp_protect_t *prot, uint32_t unit)
     if (!kvp_probe_is_live(prot, o) || age >= p->lasts) return false;
     if (o->list == KVP_OBJLIST_PROBED) return true;
     bytes = kvp_victim_bytes(prot, unit);
-    if (is_over_share(prot, bytes) && oldest_since(p) >= since) return false; /* none of those aside gives way to it */
+    if (is_over_bound(prot, bytes) && oldest_since(p) >= since)
+        return false; /* none of those that are parked gives way to it */
     if (age >= YOUNG || !KVP_RULE(YOUNG_PROBES)) return true;
-    return kvp_probe_young_bytes(prot) + bytes <= prot->ctx->st.size_bytes / YOUNG_SHARE;
+    return kvp_probe_recent_bytes(prot) + bytes <= prot->ctx->st.size_bytes / YOUNG_SHARE;
 }
 
-/* ---- victims among those aside */
+/* ---- victims among those that are parked */
 static uint32_t
 first_from(kvp_probes_t *p, uint64_t tick)
 {

@@ -30,11 +30,11 @@ kvp_probe_leave(kvp_protect_t *prot, uint32_t oid) /* of a group: its lead */
 }
 /* kvp_probe_protects: the object goes only when nothing else can. */
 bool kvp_probe_protects(const kvp_protect_t *prot, uint32_t unit);
-uint64_t kvp_probe_young_bytes(const kvp_protect_t *prot); /* aside, and probed not long ago */
-void kvp_probe_set_aside(kvp_protect_t *prot, uint32_t oid); /* a victim that is protected */
-void kvp_probe_forget(kvp_protect_t *prot, uint32_t oid); /* takes it from those aside, where it is */
+uint64_t kvp_probe_recent_bytes(const kvp_protect_t *prot); /* parked, and probed not long ago */
+void kvp_probe_park(kvp_protect_t *prot, uint32_t oid); /* a victim that is protected */
+void kvp_probe_forget(kvp_protect_t *prot, uint32_t oid); /* takes it from those that are parked, where it is */
 uint32_t kvp_probe_victim(kvp_protect_t *prot,
-                          uint32_t after); /* those aside in their order; KVP_OID_NONE at the end */
+                          uint32_t after); /* those that are parked, in their order; KVP_OID_NONE at the end */
 void kvp_probe_tick(kvp_protect_t *prot);
 
 #endif

@@ -26,10 +26,10 @@ typedef struct {
     uint64_t tick;
     uint64_t seen; /* the time that was looked at last, in ticks */
     uint64_t first; /* nothing in the ring is from before */
-    uint64_t n, bytes; /* objects aside, and what their end would give */
+    uint64_t n, bytes; /* objects that are parked, and what their end would give */
     uint16_t lasts; /* ticks */
     uint32_t ring_n;
-    kvp_probe_slot_t *ring; /* aside, by the tick of the first probe, modulo ring_n */
+    kvp_probe_slot_t *ring; /* parked, by the tick of the first probe, modulo ring_n */
     kvp_objlist_t older;
     uint32_t cursor; /* the next of these that is looked at */
 } kvp_probes_t;
@@ -46,8 +46,8 @@ typedef struct kvp_protect {
     kvp_probes_t probes;
 
     kvp_list_t leases, leasing;
-    kvp_heap_t waiters; /* by the time when they are answered come what may */
-    kvp_list_t keeping; /* waiters whose tombstones no node has said to keep, by rising kept_after */
+    kvp_heap_t deferred; /* by the time when they are answered come what may */
+    kvp_list_t keeping; /* deferred replies whose tombstones no node has said to keep, by rising kept_after */
 
     kvp_ptab_t tickets;
     uint64_t ticket_seq;

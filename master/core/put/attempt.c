@@ -23,8 +23,8 @@
 #include <stdlib.h>
 
 kvp_attempt_t *
-kvp_attempt_open(kvp_puts_t *pq, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put, const kvp_wire_group_t *group,
-                 uint32_t oid)
+kvp_attempt_open(kvp_puts_t *pq, kvp_put_req_t *p, uint32_t at, const kvp_wire_put_t *put,
+                 const kvp_wire_group_t *group, uint32_t oid)
 {
     kvp_attempt_t *a = kvp_core_alloc(1, sizeof *a);
 
@@ -40,14 +40,14 @@ kvp_attempt_open(kvp_puts_t *pq, kvp_pend_t *p, uint32_t at, const kvp_wire_put_
     a->over = KVP_OID_NONE;
     a->bytes = put->len;
     a->copies = p->copies;
-    a->pend = p;
+    a->req = p;
     a->at = at;
     a->number = kvp_ptab_add(&pq->cat->attempts, a);
     kvp_obj(pq->cat->index, oid)->attempt = a->number;
     kvp_list_init(&a->claims);
     kvp_umap_set(&a->session->attempt_ids, a->id, a->number);
     kvp_list_add_tail(&a->session->attempts, &a->link);
-    kvp_list_add_tail(&p->attempts, &a->of_pend);
+    kvp_list_add_tail(&p->attempts, &a->of_req);
     a->session->attempt_bytes += a->bytes * a->copies;
     pq->ctx->st.attempts++;
     return a;
@@ -67,7 +67,7 @@ kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a)
     kvp_obj(pq->cat->index, a->oid)->attempt = KVP_NONE;
     disown(a);
     kvp_ptab_del(&pq->cat->attempts, a->number);
-    kvp_list_del(&a->of_pend);
+    kvp_list_del(&a->of_req);
     pq->ctx->st.attempts--;
     free(a->granted);
     free(a);
@@ -80,27 +80,27 @@ refuse(kvp_attempt_t *a, kvp_err_t err)
 {
     kvp_wire_obj_t *obj;
 
-    if (a->pend == NULL) return;
-    obj = &a->pend->objs[a->at];
-    a->pend->grants -= obj->nloc;
+    if (a->req == NULL) return;
+    obj = &a->req->objs[a->at];
+    a->req->grants -= obj->nloc;
     *obj = (kvp_wire_obj_t){.err = err};
 }
 
 uint64_t
 kvp_attempt_owner(const kvp_attempt_t *a, bool is_drained)
 {
-    return is_drained || a->pend != NULL || !KVP_RULE(OWNER_OF_ABORTED) ? 0 : a->session->incarnation;
+    return is_drained || a->req != NULL || !KVP_RULE(OWNER_OF_ABORTED) ? 0 : a->session->incarnation;
 }
 
 /* Takes the record away with the attempt. */
 static void
-drop(kvp_puts_t *pq, kvp_attempt_t *a, uint64_t owner, kvp_waiter_t *waiter)
+drop(kvp_puts_t *pq, kvp_attempt_t *a, uint64_t owner, kvp_deferred_t *deferred)
 {
     uint32_t oid = a->oid;
 
     if (a->over != KVP_OID_NONE) kvp_attempt_part(pq->cat, a);
     kvp_attempt_close(pq, a);
-    kvp_obj_drop(pq->space, oid, owner, waiter);
+    kvp_obj_drop(pq->space, oid, owner, deferred);
     pq->ctx->st.aborts++;
 }
 
@@ -110,14 +110,14 @@ kvp_attempt_abort(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_err_t e
     refuse(a, err);
     kvp_ctx_spend(pq->ctx, 1);
     while (!kvp_list_is_empty(&a->claims))
-        kvp_pkey_close(pq, kvp_list_first(&a->claims, kvp_pkey_t, claim.of_attempt));
+        kvp_put_key_close(pq, kvp_list_first(&a->claims, kvp_put_key_t, claim.of_attempt));
     drop(pq, a, kvp_attempt_owner(a, is_drained), NULL);
 }
 
 void
-kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_waiter_t *waiter)
+kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_deferred_t *deferred)
 {
-    drop(pq, a, kvp_attempt_owner(a, is_drained), waiter);
+    drop(pq, a, kvp_attempt_owner(a, is_drained), deferred);
 }
 
 /* It may be stopped in the middle of a store and go on at any time: its extents stay in its hands, until the node knows
@@ -126,7 +126,7 @@ static void
 take_from_silent(kvp_puts_t *pq, kvp_attempt_t *a)
 {
     kvp_session_t *s = a->session;
-    kvp_pend_t *p = a->pend;
+    kvp_put_req_t *p = a->req;
     uint64_t id = a->id;
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(pq->cat, kvp_obj(pq->cat->index, a->oid), places);
@@ -135,9 +135,9 @@ take_from_silent(kvp_puts_t *pq, kvp_attempt_t *a)
     kvp_attempt_abort(pq, a, false, KVP_ABORTED);
     pq->ctx->st.put_taken++;
     for (uint32_t i = 0; i < n && p == NULL; i++)
-        kvp_retire_stray(kvp_retire_of(pq->space, kvp_ptab_get(&pq->cat->chunks, places[i].chunk), places[i].slot), s,
-                         id);
-    if (p != NULL && p->left == 0) kvp_pend_answer(pq, p);
+        kvp_retire_abandoned(kvp_retire_of(pq->space, kvp_ptab_get(&pq->cat->chunks, places[i].chunk), places[i].slot),
+                             s, id);
+    if (p != NULL && p->left == 0) kvp_put_req_answer(pq, p);
 }
 
 bool
@@ -155,10 +155,10 @@ kvp_attempt_take(kvp_puts_t *pq, kvp_attempt_t *a)
 void
 kvp_attempt_void(kvp_puts_t *pq, kvp_attempt_t *a, kvp_err_t err)
 {
-    kvp_pend_t *p = a->pend;
+    kvp_put_req_t *p = a->req;
 
     kvp_attempt_abort(pq, a, false, err);
-    if (p != NULL && p->left == 0) kvp_pend_answer(pq, p);
+    if (p != NULL && p->left == 0) kvp_put_req_answer(pq, p);
 }
 
 void
@@ -174,18 +174,18 @@ kvp_attempt_lose_copy(kvp_puts_t *pq, uint32_t oid, const kvp_place_t *at)
     }
     kvp_obj_del_place(pq->space, oid, at);
     (void)kvp_retire_place(pq->space, at, 0, NULL);
-    if (a->pend == NULL) return;
-    a->pend->objs[a->at].nloc--;
-    a->pend->grants--;
+    if (a->req == NULL) return;
+    a->req->objs[a->at].nloc--;
+    a->req->grants--;
 }
 
 void
 kvp_attempt_abort_over(kvp_puts_t *pq, kvp_attempt_t *a)
 {
-    kvp_pend_t *p = a->pend;
+    kvp_put_req_t *p = a->req;
 
     kvp_attempt_abort(pq, a, a->session->is_drained, KVP_ABORTED);
-    if (p != NULL && kvp_list_is_empty(&p->attempts)) kvp_pend_end(p);
+    if (p != NULL && kvp_list_is_empty(&p->attempts)) kvp_put_req_end(p);
 }
 
 kvp_attempt_t *

@@ -10,21 +10,21 @@
 #include "master/core/session/session.h"
 #include "proto/wire.h"
 
-typedef struct kvp_pend kvp_pend_t;
-typedef struct kvp_waiter kvp_waiter_t;
+typedef struct kvp_put_req kvp_put_req_t;
+typedef struct kvp_deferred kvp_deferred_t;
 
 #define KVP_ATTEMPTS_MAX 65536u /* a client's */
 
 kvp_attempt_t *kvp_attempt_find(const kvp_puts_t *pq, const kvp_session_t *s, uint64_t id); /* NULL = none */
-kvp_attempt_t *kvp_attempt_open(kvp_puts_t *pq, kvp_pend_t *p, uint32_t at, const kvp_wire_put_t *put,
+kvp_attempt_t *kvp_attempt_open(kvp_puts_t *pq, kvp_put_req_t *p, uint32_t at, const kvp_wire_put_t *put,
                                 const kvp_wire_group_t *group, uint32_t oid);
 void kvp_attempt_close(kvp_puts_t *pq, kvp_attempt_t *a); /* ends it; the object stays as it is */
 /* kvp_attempt_take ends it where its writer is gone or silent for too long: the key is free then. False: it lives. */
 bool kvp_attempt_take(kvp_puts_t *pq, kvp_attempt_t *a);
 /* kvp_attempt_abort ends it with its object. A message that is not answered says err for it. */
 void kvp_attempt_abort(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_err_t err);
-/* kvp_attempt_refuse: its commit is refused, and the waiter's answer says so once what it had sealed is dead, or owed. */
-void kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_waiter_t *waiter);
+/* kvp_attempt_refuse: its commit is refused, and the deferred reply says so once what it had sealed is dead, or has a tombstone. */
+void kvp_attempt_refuse(kvp_puts_t *pq, kvp_attempt_t *a, bool is_drained, kvp_deferred_t *deferred);
 /* kvp_attempt_void: its key turned out to be committed, or another one with its digest; its client is told err. */
 void kvp_attempt_void(kvp_puts_t *pq, kvp_attempt_t *a, kvp_err_t err);
 /* Who may still be storing to its places; 0 = nobody. A writer that was not told of them is not. */

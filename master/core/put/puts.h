@@ -25,7 +25,7 @@ typedef struct kvp_puts {
 
     uint64_t started_ns; /* the master */
     kvp_list_t waiting; /* keys without a window, in the order of arrival */
-    kvp_list_t pends[KVP_PUT_WHEEL]; /* messages by the tick of their due_ns */
+    kvp_list_t reqs[KVP_PUT_WHEEL]; /* messages by the tick of their due_ns */
     uint64_t put_tick; /* the last one looked at */
     uint64_t waiting_attempts; /* of which some copy has no place yet */
     uint64_t claims; /* keys that wait for a window of theirs */

@@ -71,7 +71,7 @@ is_space_coming(const kvp_puts_t *pq)
 
 /* All that may be evicted was looked at, and nothing has changed since. */
 kvp_err_t
-kvp_pkey_refusal(const kvp_puts_t *pq, const kvp_pkey_t *k)
+kvp_put_key_refusal(const kvp_puts_t *pq, const kvp_put_key_t *k)
 {
     bool is_sure = k->is_scanned && k->scan_news == pq->ctx->space_news;
 
@@ -112,10 +112,10 @@ explain_wait(const kvp_puts_t *pq, char *buf, size_t len)
 }
 
 /* ---- messages */
-kvp_pend_t *
-kvp_pend_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg)
+kvp_put_req_t *
+kvp_put_req_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg)
 {
-    kvp_pend_t *p = kvp_core_alloc(1, sizeof *p);
+    kvp_put_req_t *p = kvp_core_alloc(1, sizeof *p);
     uint64_t wait_ms = msg->wait_ms == 0 ? KVP_PUT_WAIT_MS : kvp_min_u64(msg->wait_ms, KVP_PUT_WAIT_MAX_MS);
 
     p->session = s;
@@ -134,16 +134,16 @@ kvp_pend_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, cons
     p->objs = kvp_core_alloc(msg->n, sizeof *p->objs);
     kvp_list_init(&p->attempts);
     kvp_list_init(&p->keys);
-    kvp_list_add_tail(&s->pends, &p->link);
-    kvp_list_add_tail(&pq->pends[(p->due_ns + KVP_TICK_NS - 1) / KVP_TICK_NS % KVP_PUT_WHEEL], &p->due);
+    kvp_list_add_tail(&s->reqs, &p->link);
+    kvp_list_add_tail(&pq->reqs[(p->due_ns + KVP_TICK_NS - 1) / KVP_TICK_NS % KVP_PUT_WHEEL], &p->due);
     return p;
 }
 
 void
-kvp_pend_end(kvp_pend_t *p)
+kvp_put_req_end(kvp_put_req_t *p)
 {
     kvp_list_foreach_safe (pos, tmp, &p->attempts) {
-        kvp_list_entry(pos, kvp_attempt_t, of_pend)->pend = NULL;
+        kvp_list_entry(pos, kvp_attempt_t, of_req)->req = NULL;
         kvp_list_del(pos);
     }
     kvp_list_del(&p->link);
@@ -173,7 +173,7 @@ append_places(kvp_puts_t *pq, kvp_attempt_t *a, kvp_buf_t *out)
 /* A key that was refused for good may have waited for the others of its message: by what these evicted, or since, room may
  * have come, or be on its way. */
 static void
-settle_refusals(kvp_puts_t *pq, kvp_pend_t *p)
+settle_refusals(kvp_puts_t *pq, kvp_put_req_t *p)
 {
     bool is_final = !p->is_refused || (p->refused_news == pq->ctx->space_news && !is_space_coming(pq));
 
@@ -185,7 +185,7 @@ settle_refusals(kvp_puts_t *pq, kvp_pend_t *p)
 }
 
 void
-kvp_pend_answer(kvp_puts_t *pq, kvp_pend_t *p)
+kvp_put_req_answer(kvp_puts_t *pq, kvp_put_req_t *p)
 {
     Kvp__Pb__Places msg = KVP__PB__PLACES__INIT;
     kvp_err_t err, refused = KVP_OK;
@@ -194,7 +194,7 @@ kvp_pend_answer(kvp_puts_t *pq, kvp_pend_t *p)
     size_t at;
 
     if (p->session->is_over) {
-        kvp_pend_end(p);
+        kvp_put_req_end(p);
         return;
     }
     settle_refusals(pq, p);
@@ -212,133 +212,133 @@ kvp_pend_answer(kvp_puts_t *pq, kvp_pend_t *p)
     out = kvp_reply_begin(pq->peers, p->session, &p->ask, &msg.base, &at);
     kvp_buf_append(out, p->objs, p->n * sizeof *p->objs);
     kvp_list_foreach (pos, &p->attempts) /* in the order of their keys */
-        append_places(pq, kvp_list_entry(pos, kvp_attempt_t, of_pend), out);
+        append_places(pq, kvp_list_entry(pos, kvp_attempt_t, of_req), out);
     kvp_frame_end(out, at);
-    kvp_pend_end(p);
+    kvp_put_req_end(p);
 }
 
 /* ---- keys */
 void
-kvp_pkey_open(kvp_puts_t *pq, kvp_attempt_t *a)
+kvp_put_key_open(kvp_puts_t *pq, kvp_attempt_t *a)
 {
-    kvp_pkey_t *k = kvp_core_alloc(1, sizeof *k);
+    kvp_put_key_t *k = kvp_core_alloc(1, sizeof *k);
 
-    k->pend = a->pend;
+    k->req = a->req;
     k->attempt = a;
     k->oid = a->oid;
     k->scan_slot = k->scan_run = KVP_SLAB_NONE;
     kvp_list_init(&k->claim.records);
     kvp_list_init(&k->claim.of_segment);
     kvp_list_init(&k->claim.ready);
-    kvp_list_init(&k->clearing);
+    kvp_list_init(&k->evacuating);
     kvp_list_add_tail(&pq->waiting, &k->link);
-    kvp_list_add_tail(&k->pend->keys, &k->of_pend);
+    kvp_list_add_tail(&k->req->keys, &k->of_req);
     pq->waiting_attempts += kvp_list_is_empty(&a->claims);
     kvp_list_add_tail(&a->claims, &k->claim.of_attempt);
-    k->pend->left++;
+    k->req->left++;
     pq->ctx->st.pending_puts++;
 }
 
 static void
-end_evacuation(kvp_pkey_t *k)
+end_evacuation(kvp_put_key_t *k)
 {
-    if (!k->is_clearing) return;
-    k->is_clearing = false;
-    k->attempt->tenant->foreign_clears -= k->is_foreign;
+    if (!k->is_evacuating) return;
+    k->is_evacuating = false;
+    k->attempt->tenant->foreign_evacuations -= k->is_foreign;
     k->takes = KVP_TAKES_PLAIN;
-    k->claim.chunk->clearing = NULL;
-    kvp_list_del(&k->clearing);
+    k->claim.chunk->evacuating = NULL;
+    kvp_list_del(&k->evacuating);
 }
 
 /* It has its window no more. */
 static void
-unclaim(kvp_puts_t *pq, kvp_pkey_t *k)
+unclaim(kvp_puts_t *pq, kvp_put_key_t *k)
 {
     if (k->claim.chunk == NULL) return;
     kvp_retire_unclaim(pq->space, &k->claim);
     end_evacuation(k);
-    k->pend->claims--;
+    k->req->claims--;
     pq->claims--;
     k->claim.chunk = NULL;
     kvp_ctx_space_news(pq->ctx);
 }
 
 void
-kvp_pkey_close(kvp_puts_t *pq, kvp_pkey_t *k)
+kvp_put_key_close(kvp_puts_t *pq, kvp_put_key_t *k)
 {
     kvp_ctx_spend(pq->ctx, 1);
     unclaim(pq, k);
     kvp_list_del(&k->link);
-    kvp_list_del(&k->of_pend);
+    kvp_list_del(&k->of_req);
     kvp_list_del(&k->claim.of_attempt);
     pq->waiting_attempts -= kvp_list_is_empty(&k->attempt->claims);
-    k->pend->left--;
+    k->req->left--;
     pq->ctx->st.pending_puts--;
     free(k);
 }
 
 void
-kvp_pend_place(kvp_puts_t *pq, const kvp_attempt_t *a)
+kvp_put_req_place(kvp_puts_t *pq, const kvp_attempt_t *a)
 {
-    kvp_wire_obj_t *obj = &a->pend->objs[a->at];
+    kvp_wire_obj_t *obj = &a->req->objs[a->at];
 
     obj->nloc++;
     obj->version = kvp_obj_version(kvp_obj(pq->cat->index, a->oid));
     obj->len = a->bytes;
-    a->pend->grants++;
+    a->req->grants++;
 }
 
 void
-kvp_pkey_done(kvp_puts_t *pq, kvp_pkey_t *k)
+kvp_put_key_done(kvp_puts_t *pq, kvp_put_key_t *k)
 {
-    kvp_pend_t *p = k->pend;
+    kvp_put_req_t *p = k->req;
 
-    kvp_pend_place(pq, k->attempt);
-    kvp_pkey_close(pq, k);
-    if (p->left == 0) kvp_pend_answer(pq, p);
+    kvp_put_req_place(pq, k->attempt);
+    kvp_put_key_close(pq, k);
+    if (p->left == 0) kvp_put_req_answer(pq, p);
 }
 
 /* A copy less; an object that has no other is refused. */
 void
-kvp_pkey_refuse(kvp_puts_t *pq, kvp_pkey_t *k, kvp_err_t err)
+kvp_put_key_refuse(kvp_puts_t *pq, kvp_put_key_t *k, kvp_err_t err)
 {
     kvp_attempt_t *a = k->attempt;
 
-    if (a->pend->objs[a->at].nloc > 0 || a->claims.next != a->claims.prev) {
-        kvp_pkey_close(pq, k);
+    if (a->req->objs[a->at].nloc > 0 || a->claims.next != a->claims.prev) {
+        kvp_put_key_close(pq, k);
         return;
     }
-    if (err == KVP_NO_SPACE && !a->pend->is_refused) {
-        a->pend->is_refused = true;
-        a->pend->refused_news = pq->ctx->space_news;
+    if (err == KVP_NO_SPACE && !a->req->is_refused) {
+        a->req->is_refused = true;
+        a->req->refused_news = pq->ctx->space_news;
     }
     kvp_attempt_abort(pq, a, true, err);
 }
 
 /* Refuses every key of the message that waits, which answers it. */
 void
-kvp_pend_refuse(kvp_puts_t *pq, kvp_pend_t *p)
+kvp_put_req_refuse(kvp_puts_t *pq, kvp_put_req_t *p)
 {
     while (p->left > 0) {
-        kvp_pkey_t *k = kvp_list_first(&p->keys, kvp_pkey_t, of_pend);
+        kvp_put_key_t *k = kvp_list_first(&p->keys, kvp_put_key_t, of_req);
 
         /* Where some segments were passed over for its client's sake, not all was looked at. */
-        kvp_pkey_refuse(pq, k, p->wish.avoid_n > 0 ? KVP_RETRY_AFTER : kvp_pkey_refusal(pq, k));
+        kvp_put_key_refuse(pq, k, p->wish.avoid_n > 0 ? KVP_RETRY_AFTER : kvp_put_key_refusal(pq, k));
     }
-    kvp_pend_answer(pq, p);
+    kvp_put_req_answer(pq, p);
 }
 
 void
-kvp_pkey_window_free(kvp_puts_t *pq, kvp_pkey_t *k)
+kvp_put_key_window_free(kvp_puts_t *pq, kvp_put_key_t *k)
 {
     kvp_chunk_t *c = k->claim.chunk;
 
     unclaim(pq, k);
     /* Its turn to leave a segment that takes no puts any more may not have come yet. */
     if (c->segment->state == KVP_SEG_UP && kvp_place_alloc_in(pq->space, c, k->oid) == KVP_OK)
-        kvp_pkey_done(pq, k);
+        kvp_put_key_done(pq, k);
     else
-        kvp_pkey_restart(pq, k);
+        kvp_put_key_restart(pq, k);
 }
 
 void
@@ -348,12 +348,12 @@ kvp_put_windows_free(kvp_puts_t *pq)
         kvp_list_t *first = pq->space->claims_ready.next;
 
         kvp_list_del(first);
-        kvp_pkey_window_free(pq, kvp_list_entry(first, kvp_pkey_t, claim.ready));
+        kvp_put_key_window_free(pq, kvp_list_entry(first, kvp_put_key_t, claim.ready));
     }
 }
 
 void
-kvp_pkey_restart(kvp_puts_t *pq, kvp_pkey_t *k)
+kvp_put_key_restart(kvp_puts_t *pq, kvp_put_key_t *k)
 {
     unclaim(pq, k);
     kvp_list_del(&k->link);
@@ -365,7 +365,7 @@ bool
 kvp_put_leave_segment(kvp_puts_t *pq, kvp_segment_t *g)
 {
     for (; !kvp_list_is_empty(&g->claims) && pq->ctx->slice_left > 0; kvp_ctx_spend(pq->ctx, 1))
-        kvp_pkey_restart(pq, kvp_list_first(&g->claims, kvp_pkey_t, claim.of_segment));
+        kvp_put_key_restart(pq, kvp_list_first(&g->claims, kvp_put_key_t, claim.of_segment));
     if (!kvp_list_is_empty(&g->claims)) pq->is_leaving = true;
     return kvp_list_is_empty(&g->claims);
 }
@@ -378,13 +378,13 @@ kvp_put_tick(kvp_puts_t *pq)
     /* A wait is shorter than the wheel, so each list is looked at once however late it is. */
     if (now_tick - pq->put_tick > KVP_PUT_WHEEL) pq->put_tick = now_tick - KVP_PUT_WHEEL;
     while (pq->put_tick < now_tick) {
-        kvp_list_t *list = &pq->pends[(pq->put_tick + 1) % KVP_PUT_WHEEL];
+        kvp_list_t *list = &pq->reqs[(pq->put_tick + 1) % KVP_PUT_WHEEL];
 
         kvp_list_foreach_safe (pos, tmp, list) {
-            kvp_pend_t *p = kvp_list_entry(pos, kvp_pend_t, due);
+            kvp_put_req_t *p = kvp_list_entry(pos, kvp_put_req_t, due);
 
             if (pq->ctx->slice_left == 0) return;
-            if (p->due_ns <= pq->ctx->now_ns) kvp_pend_refuse(pq, p);
+            if (p->due_ns <= pq->ctx->now_ns) kvp_put_req_refuse(pq, p);
         }
         pq->put_tick++;
     }

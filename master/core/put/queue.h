@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Puts that wait for space: one kvp_pend_t a message, one kvp_pkey_t a key that has no extent yet.
+ * Puts that wait for space: one kvp_put_req_t a message, one kvp_put_key_t a key that has no extent yet.
  */
 #ifndef KVP_MASTER_CORE_PUT_QUEUE_H
 #define KVP_MASTER_CORE_PUT_QUEUE_H
@@ -14,8 +14,8 @@
 #include "proto/kvpool.pb-c.h"
 #include "proto/wire.h"
 
-typedef struct kvp_pend kvp_pend_t;
-typedef struct kvp_pkey kvp_pkey_t;
+typedef struct kvp_put_req kvp_put_req_t;
+typedef struct kvp_put_key kvp_put_key_t;
 
 #define KVP_PUT_WAIT_MS 1000u /* PutBegin with wait_ms 0 */
 #define KVP_PUT_WAIT_MAX_MS 10000u
@@ -27,11 +27,11 @@ typedef enum {
     KVP_TAKES_PINNED, /* also what is pinned softly */
 } kvp_takes_t;
 
-struct kvp_pkey {
+struct kvp_put_key {
     kvp_list_t link; /* puts->waiting, unless it has claimed a window */
-    kvp_list_t of_pend;
+    kvp_list_t of_req;
     kvp_claim_t claim;
-    kvp_pend_t *pend;
+    kvp_put_req_t *req;
     kvp_attempt_t *attempt;
     uint32_t oid;
     uint32_t scan_chunk, scan_slot; /* where the search through all chunks goes on, */
@@ -46,17 +46,17 @@ struct kvp_pkey {
     uint32_t scan_left;
 
     /* evacuate.c */
-    kvp_list_t clearing; /* evict->clearings: its window is large, and not claimed but cleared */
-    bool is_clearing;
+    kvp_list_t evacuating; /* evict->evacuations: its window is large, and not claimed but evacuated */
+    bool is_evacuating;
     bool is_foreign; /* a whole chunk of another tenant */
     bool is_walked; /* the window, to its end; what was blocked is tried again */
-    uint32_t clear_slot; /* where the walk goes on; KVP_SLAB_NONE = at the start */
-    uint64_t clear_next_ns, clear_end_ns; /* the next walk, and when it is given up */
+    uint32_t evacuate_slot; /* where the walk goes on; KVP_SLAB_NONE = at the start */
+    uint64_t evacuate_next_ns, evacuate_end_ns; /* the next walk, and when it is given up */
 };
 
-struct kvp_pend {
-    kvp_list_t link; /* session->pends */
-    kvp_list_t due; /* puts->pends, by the tick */
+struct kvp_put_req {
+    kvp_list_t link; /* session->reqs */
+    kvp_list_t due; /* puts->reqs, by the tick */
     kvp_list_t attempts; /* begun by it */
     kvp_list_t keys; /* those that wait */
     kvp_session_t *session;
@@ -76,22 +76,24 @@ struct kvp_pend {
     kvp_wish_t wish;
 };
 
-kvp_pend_t *kvp_pend_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask, const Kvp__Pb__PutBegin *msg);
-void kvp_pend_place(kvp_puts_t *pq, const kvp_attempt_t *a); /* a copy of it has its place */
-void kvp_pend_answer(kvp_puts_t *pq, kvp_pend_t *p); /* frees it */
-void kvp_pend_end(kvp_pend_t *p); /* without an answer */
-void kvp_pkey_open(kvp_puts_t *pq, kvp_attempt_t *a); /* one copy of it waits */
-void kvp_pkey_close(kvp_puts_t *pq, kvp_pkey_t *k); /* it waits no more; what becomes of its attempt is the caller's */
-void kvp_pkey_window_free(kvp_puts_t *pq, kvp_pkey_t *k); /* every record of its window is free */
+kvp_put_req_t *kvp_put_req_open(kvp_puts_t *pq, kvp_session_t *s, const kvp_frame_hdr_t *ask,
+                                const Kvp__Pb__PutBegin *msg);
+void kvp_put_req_place(kvp_puts_t *pq, const kvp_attempt_t *a); /* a copy of it has its place */
+void kvp_put_req_answer(kvp_puts_t *pq, kvp_put_req_t *p); /* frees it */
+void kvp_put_req_end(kvp_put_req_t *p); /* without an answer */
+void kvp_put_key_open(kvp_puts_t *pq, kvp_attempt_t *a); /* one copy of it waits */
+void kvp_put_key_close(kvp_puts_t *pq,
+                       kvp_put_key_t *k); /* it waits no more; what becomes of its attempt is the caller's */
+void kvp_put_key_window_free(kvp_puts_t *pq, kvp_put_key_t *k); /* every record of its window is free */
 void kvp_put_windows_free(kvp_puts_t *pq); /* drains what kvp_retire_set_free has told */
-void kvp_pkey_done(kvp_puts_t *pq, kvp_pkey_t *k); /* it has its place */
-/* kvp_pkey_refusal: NO_SPACE where all that may be evicted was looked at and none will come, else RETRY_AFTER.
- * kvp_pkey_refuse: a copy less; an object that has no other is refused. kvp_pend_refuse refuses every key of the message that
+void kvp_put_key_done(kvp_puts_t *pq, kvp_put_key_t *k); /* it has its place */
+/* kvp_put_key_refusal: NO_SPACE where all that may be evicted was looked at and none will come, else RETRY_AFTER.
+ * kvp_put_key_refuse: a copy less; an object that has no other is refused. kvp_put_req_refuse refuses every key of the message that
  * waits, which answers it. */
-kvp_err_t kvp_pkey_refusal(const kvp_puts_t *pq, const kvp_pkey_t *k);
-void kvp_pkey_refuse(kvp_puts_t *pq, kvp_pkey_t *k, kvp_err_t err);
-void kvp_pend_refuse(kvp_puts_t *pq, kvp_pend_t *p);
-void kvp_pkey_restart(kvp_puts_t *pq, kvp_pkey_t *k); /* its window is lost */
+kvp_err_t kvp_put_key_refusal(const kvp_puts_t *pq, const kvp_put_key_t *k);
+void kvp_put_key_refuse(kvp_puts_t *pq, kvp_put_key_t *k, kvp_err_t err);
+void kvp_put_req_refuse(kvp_puts_t *pq, kvp_put_req_t *p);
+void kvp_put_key_restart(kvp_puts_t *pq, kvp_put_key_t *k); /* its window is lost */
 bool kvp_put_may_nodes_come(const kvp_puts_t *pq); /* a segment may be mounted soon, or again */
 /* kvp_put_leave_segment gives up the windows in it, as far as the step reaches; false while there are more. */
 bool kvp_put_leave_segment(kvp_puts_t *pq, kvp_segment_t *g);

@@ -143,11 +143,11 @@ watch_node(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     if (is_slow != g->is_slow) {
         g->is_slow = is_slow;
         m->cat.slow_n += is_slow ? 1 : UINT32_MAX;
-        if (is_slow) kvp_owed_expect(&m->log, g->objects);
+        if (is_slow) kvp_tombs_expect(&m->log, g->objects);
         kvp_ctx_space_news(&m->ctx);
     }
     if (kvp_segment_is_passed_over(&m->cat, g) || g->state != KVP_SEG_UP) (void)kvp_evict_leave_segment(&m->evict, g);
-    if (!kvp_segment_is_passed_over(&m->cat, g) && !kvp_victims_back(&m->prot, g, left)) m->space.has_aside = true;
+    if (!kvp_segment_is_passed_over(&m->cat, g) && !kvp_victims_back(&m->prot, g, left)) m->space.has_parked = true;
 }
 
 static bool
@@ -161,7 +161,7 @@ kvp_segment_tick(kvp_master_t *m)
 {
     uint32_t left = m->ctx.slice_left / 2; /* an extent may cost two records */
 
-    m->space.has_aside = false;
+    m->space.has_parked = false;
     m->puts.is_leaving = false;
     kvp_list_foreach_safe (pos, tmp, &m->cat.segments) {
         kvp_segment_t *g = kvp_list_entry(pos, kvp_segment_t, link);

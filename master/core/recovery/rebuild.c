@@ -106,7 +106,7 @@ kvp_report_free(kvp_master_t *m, kvp_segment_t *g)
     m->closing -= g->report->is_busy;
     kvp_heap_fini(&g->report->keys);
     kvp_buf_fini(&g->report->reminders);
-    kvp_place_bury_pool(&m->space, &g->report->key_pool);
+    kvp_place_free_pool_later(&m->space, &g->report->key_pool);
     free(g->report);
     g->report = NULL;
 }
@@ -182,13 +182,13 @@ kvp_report_lost(kvp_master_t *m, const kvp_session_t *node)
 static void
 spoil(kvp_master_t *m, kvp_segment_t *g, kvp_session_t *s, const char *why)
 {
-    memcpy(m->spoiled[m->spoiled_at++ % KVP_SPOILED_MAX], g->uuid, sizeof g->uuid);
+    memcpy(m->bad_reports[m->bad_reports_at++ % KVP_BAD_REPORTS_MAX], g->uuid, sizeof g->uuid);
     give_up(m, g);
     kvp_session_close(&m->peers, s, why);
 }
 
 /* ---- space that might still be written to */
-/* Large extents lie on pages, so a gap among small ones is up to three. */
+/* Large extents lie on pages, so what lies unclaimed among small ones is up to three. */
 static uint64_t
 next_piece(uint64_t from, uint64_t to)
 {
@@ -200,7 +200,7 @@ next_piece(uint64_t from, uint64_t to)
 
 /* Retires everything from the chunk's tail up to `to`. */
 static kvp_err_t
-close_gap(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
+fill_unclaimed(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
 {
     for (uint64_t from = kvp_slab_tail(c->slab); from < to; from = kvp_slab_tail(c->slab)) {
         kvp_place_t at = {.chunk = c->number, .long_key_slot = KVP_SLAB_NONE};
@@ -216,9 +216,9 @@ close_gap(kvp_master_t *m, kvp_chunk_t *c, uint64_t to)
     return KVP_OK;
 }
 
-/* A gap's slot may turn out to be that of an extent behind it. */
+/* The slot of an unclaimed extent may turn out to be that of an extent behind it. */
 static kvp_err_t
-clear_slot(const kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
+evacuate_slot(const kvp_master_t *m, kvp_chunk_t *c, uint32_t slot)
 {
     kvp_retire_t *r = kvp_retire_of(&m->space, c, slot);
 
@@ -397,7 +397,7 @@ enter_copy(kvp_master_t *m, kvp_chunk_t *c, const told_t *t, uint32_t oid)
 
 /* What can be evicted is, once its segment is up: it comes back on the common list then. */
 static void
-list_aside(kvp_master_t *m, uint32_t oid)
+list_parked(kvp_master_t *m, uint32_t oid)
 {
     uint32_t unit = kvp_victim_unit(&m->cat, oid);
     const kvp_obj_t *o = kvp_obj(m->cat.index, unit);
@@ -406,7 +406,7 @@ list_aside(kvp_master_t *m, uint32_t oid)
     kvp_victim_used(&m->prot, unit);
     if (o->list != KVP_OBJLIST_LRU || g->report == NULL) return;
     kvp_victim_removed(&m->prot, unit);
-    kvp_objlist_push_young(m->cat.index, &g->aside, unit);
+    kvp_objlist_push_young(m->cat.index, &g->parked, unit);
 }
 
 static void
@@ -425,7 +425,7 @@ static void
 enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
 {
     const kvp_wire_group_t group = group_of(t);
-    kvp_attempt_t *heir = make_way(m, t);
+    kvp_attempt_t *replacement = make_way(m, t);
     uint32_t oid = kvp_objindex_make(m->cat.index, t->desc.digest, t->key, t->desc.key_len);
     kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
@@ -437,12 +437,12 @@ enter(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     o->pin = t->desc.flags & KVP_DESC_PIN;
     enter_copy(m, c, t, oid);
     if (kvp_group_is_named(&group)) adopt_in_group(m, c->tenant, oid, &group);
-    list_aside(m, oid);
+    list_parked(m, oid);
     c->tenant->objects++;
     m->ctx.st.objects++;
     m->ctx.st.adopted++;
     if (!m->log.journal.is_judge) kvp_journal_commit(&m->log, oid, t->desc.digest);
-    if (heir != NULL) kvp_attempt_draft(&m->cat, heir, oid);
+    if (replacement != NULL) kvp_attempt_stage(&m->cat, replacement, oid);
 }
 
 /* A chunk belongs to the tenant whose object comes first. */
@@ -463,7 +463,7 @@ give_chunk(kvp_master_t *m, kvp_chunk_t *c, uint32_t tenant)
 static bool
 is_gone(const kvp_master_t *m, kvp_segment_t *g, const told_t *t)
 {
-    kvp_wire_tomb_t tomb = kvp_owed_tomb(&m->log, t->desc.tenant, t->desc.digest);
+    kvp_wire_tomb_t tomb = kvp_tombs_tomb(&m->log, t->desc.tenant, t->desc.digest);
 
     if (t->desc.version > tomb.version || !KVP_RULE(TOMBSTONE)) return false;
     kvp_buf_append(&g->report->reminders, &tomb, sizeof tomb);
@@ -476,14 +476,14 @@ adopt(kvp_master_t *m, kvp_chunk_t *c, const told_t *t)
     uint32_t slot, joins;
 
     if (!is_sound(m, c, t) || t->desc.offset < kvp_slab_tail(c->slab)) return false;
-    if (!kvp_owed_is_rebuilding(&m->log)) return false;
+    if (!kvp_tombs_is_rebuilding(&m->log)) return false;
     if (is_gone(m, c->segment, t)) return false;
-    if (!kvp_ledger_admits(&m->log, t->desc.digest, t->desc.version)) return false;
+    if (!kvp_replay_admits(&m->log, t->desc.digest, t->desc.version)) return false;
     if (!give_chunk(m, c, t->desc.tenant)) return false;
     shed_dropped(m, t->desc.digest);
     if (!is_wanted(m, c->segment, t, &joins)) return false;
     if (joins == KVP_OID_NONE && !has_group_room(m, c->tenant, t)) return false;
-    if (close_gap(m, c, t->desc.offset) != KVP_OK || clear_slot(m, c, t->rec.slot) != KVP_OK) return false;
+    if (fill_unclaimed(m, c, t->desc.offset) != KVP_OK || evacuate_slot(m, c, t->rec.slot) != KVP_OK) return false;
     if (kvp_slab_adopt(c->slab, t->rec.slot, t->desc.offset, kvp_slab_extent_bytes(t->desc.len), 0, &slot) != KVP_OK)
         return false;
     kvp_place_note_sealed(c, slot);
@@ -548,8 +548,8 @@ close_chunk(kvp_master_t *m, kvp_chunk_t *c)
 
     open_chunk(c);
     if (c->tenant == NULL && !give_chunk(m, c, 0)) return KVP_LIMIT; /* whoever it is: it is empty soon */
-    err = close_gap(m, c, kvp_slab_region_bytes(c->slab));
-    if (c->gaps == 0) kvp_place_forget_sealed(c);
+    err = fill_unclaimed(m, c, kvp_slab_region_bytes(c->slab));
+    if (c->unclaimed == 0) kvp_place_forget_sealed(c);
     kvp_place_room_changed(c);
     return err;
 }
@@ -583,7 +583,7 @@ take_tombs(kvp_master_t *m, kvp_rd_t *rd, uint32_t n)
 
     if (n > 0 && tombs == NULL) return false;
     for (uint32_t i = 0; i < n; i++)
-        kvp_owed_learn(&m->log, &tombs[i]);
+        kvp_tombs_learn(&m->log, &tombs[i]);
     return true;
 }
 
@@ -620,7 +620,7 @@ on_page(kvp_master_t *m, kvp_session_t *s, kvp_segment_t *g, const Kvp__Pb__Repo
         spoil(m, g, s, "a report that breaks the rules");
         return;
     }
-    kvp_owed_remind(&m->log, g, s, &r->reminders);
+    kvp_tombs_remind(&m->log, g, s, &r->reminders);
     kvp_ctx_spend(&m->ctx, msg->n);
     r->is_busy = true;
     r->is_last = msg->is_last;
@@ -671,7 +671,7 @@ kvp_report_slice(kvp_master_t *m, kvp_segment_t *g, uint32_t *left)
     kvp_reply_results(&m->peers, s, &r->ask, NULL, 0, sizeof(uint8_t));
     kvp_report_free(m, g);
     forget_cut(m, g);
-    m->space.gaps_due_ns = m->ctx.now_ns + KVP_GAP_WAIT_NS;
+    m->space.unclaimed_due_ns = m->ctx.now_ns + KVP_UNCLAIMED_WAIT_NS;
     kvp_takeover_reported(&m->peers);
     kvp_segment_up(&m->space, g, s);
     return true;

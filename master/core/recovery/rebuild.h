@@ -8,8 +8,8 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/session/session.h"
 
-#define KVP_GAP_WAIT_NS KVP_MS(3000) /* for the word of older writers, after a report */
-#define KVP_SPOILED_MAX 16u /* segments that are remembered for a bad report, */
+#define KVP_UNCLAIMED_WAIT_NS KVP_MS(3000) /* for the word of older writers, after a report */
+#define KVP_BAD_REPORTS_MAX 16u /* segments that are remembered for a bad report, */
 #define KVP_CUT_REPORTS_MAX 256u /* and for one that was cut */
 
 /* kvp_report_lost: nothing more will come from that node; what it had reported is dropped.

@@ -34,14 +34,14 @@
 static bool
 is_more_expected(const kvp_master_t *m)
 {
-    return kvp_owed_is_rebuilding(&m->log) || m->log.journal.is_settling;
+    return kvp_tombs_is_rebuilding(&m->log) || m->log.journal.is_settling;
 }
 
 /* What can still become of a key that is not here, or only in an older version than is wanted. */
 static kvp_err_t
 missing(const kvp_master_t *m, const kvp_session_t *s, const kvp_wire_present_t *rec)
 {
-    uint64_t gone = kvp_owed_version(&m->log, s->tenant->id, rec->digest);
+    uint64_t gone = kvp_tombs_version(&m->log, s->tenant->id, rec->digest);
 
     if (!is_more_expected(m) || (rec->version != 0 && rec->version <= gone)) return KVP_NOT_FOUND;
     return KVP_RETRY_AFTER;

@@ -22,7 +22,7 @@ kvp_term_outdated(kvp_master_t *m, uint32_t term)
     m->ctx.term = term + 1;
     m->peers.is_ident_news = true;
     kvp_takeover_begin(&m->peers);
-    if (m->log.journal.is_open) kvp_ledger_begin_anew(&m->log); /* what that one has done is not in it */
+    if (m->log.journal.is_open) kvp_replay_begin_anew(&m->log); /* what that one has done is not in it */
     /* Incarnations and grants of the old term are void, so everybody begins anew. */
     kvp_list_foreach (pos, &m->peers.seen)
         kvp_session_close(&m->peers, kvp_list_entry(pos, kvp_session_t, link), "a node obeys a higher term");

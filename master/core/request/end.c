@@ -63,8 +63,8 @@ end_some_of(kvp_master_t *m, kvp_session_t *s)
         if (m->ctx.slice_left == 0) return false;
         kvp_ticket_drop(&m->prot, kvp_list_first(&s->tickets, kvp_ticket_t, link));
     }
-    while (!kvp_list_is_empty(&s->pends)) /* whose last attempt ended in another way; they are few */
-        kvp_pend_end(kvp_list_first(&s->pends, kvp_pend_t, link));
+    while (!kvp_list_is_empty(&s->reqs)) /* whose last attempt ended in another way; they are few */
+        kvp_put_req_end(kvp_list_first(&s->reqs, kvp_put_req_t, link));
     return true;
 }
 
@@ -97,8 +97,8 @@ strip(kvp_master_t *m, kvp_session_t *s)
     if (is_unfinished) fence(m, s);
     kvp_groups_abandon(&m->prot, s);
     kvp_list_del(&s->greeting);
-    kvp_list_del(&s->strays); /* they stay in a ring of their own: nobody's word frees them now */
-    kvp_waiter_end_all(&m->prot, s); /* before what they wait for: nobody is answered any more */
+    kvp_list_del(&s->abandoned); /* they stay in a ring of their own: nobody's word frees them now */
+    kvp_deferred_end_all(&m->prot, s); /* before what they wait for: nobody is answered any more */
     kvp_remove_end_all(m, s);
     kvp_lease_end(&m->prot, s, s->is_drained);
     kvp_segments_lost(m, s);

@@ -77,10 +77,10 @@ set_addresses(kvp_segment_t *g, const Kvp__Pb__Mount *msg)
 }
 
 static bool
-is_spoiled(const kvp_master_t *m, const uint8_t *uuid)
+had_bad_report(const kvp_master_t *m, const uint8_t *uuid)
 {
-    for (uint32_t i = 0; i < KVP_SPOILED_MAX; i++)
-        if (memcmp(m->spoiled[i], uuid, UUID_BYTES) == 0) return true;
+    for (uint32_t i = 0; i < KVP_BAD_REPORTS_MAX; i++)
+        if (memcmp(m->bad_reports[i], uuid, UUID_BYTES) == 0) return true;
     return false;
 }
 
@@ -94,7 +94,7 @@ mount_unknown(kvp_master_t *m, kvp_session_t *s, const Kvp__Pb__Mount *msg, Kvp_
     kvp_segment_t *old = find_name(m, msg->name), *g;
     bool is_older =
         (msg->mounted_term != 0 && msg->mounted_term < m->ctx.term) || kvp_report_was_cut(m, msg->uuid.data);
-    bool is_believed = is_older && kvp_owed_is_rebuilding(&m->log) && !is_spoiled(m, msg->uuid.data);
+    bool is_believed = is_older && kvp_tombs_is_rebuilding(&m->log) && !had_bad_report(m, msg->uuid.data);
 
     if (!msg->is_fresh && !is_believed && KVP_RULE(RESET_OF_STRANGE_MEMORY)) {
         reply->is_reset = true;

@@ -65,20 +65,21 @@ check_committed(kvp_master_t *m, kvp_session_t *s, uint32_t oid, kvp_digest_t di
                 uint32_t *over_out)
 {
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
-    kvp_attempt_t *heir = kvp_attempt_heir(&m->cat, o);
+    kvp_attempt_t *replacement = kvp_attempt_replacement(&m->cat, o);
     kvp_err_t err = check_worth(m, s, oid);
 
     /* Worth waiting for: it may be the only copy. */
     if (!kvp_obj_is_served(&m->cat, o) && kvp_obj_is_reported(&m->cat, o)) return KVP_RETRY_AFTER;
     if (err == KVP_IN_PROGRESS) return err;
-    if (heir != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(&m->puts, heir)) return KVP_IN_PROGRESS;
+    if (replacement != NULL && (is_upsert || err == KVP_OK) && !kvp_attempt_take(&m->puts, replacement))
+        return KVP_IN_PROGRESS;
     if (err == KVP_OK) {
         (void)kvp_revoke(kvp_obj_tenant(&m->cat, o), digest);
         kvp_obj_drop(&m->space, oid, 0, NULL);
         return KVP_OK;
     }
     kvp_victim_used(&m->prot, oid); /* so what an upsert replaces is not evicted for its sake first */
-    if (!is_upsert) return o->is_young == 0 ? KVP_ALREADY : KVP_RETRY_AFTER; /* not durable yet: nothing is promised */
+    if (!is_upsert) return o->is_fresh == 0 ? KVP_ALREADY : KVP_RETRY_AFTER; /* not durable yet: nothing is promised */
     *over_out = oid;
     return KVP_OK;
 }
@@ -93,7 +94,8 @@ typedef struct {
 
 /* What stands in the way of a new attempt, or OK; then *over_out is what it is to replace. */
 static kvp_err_t
-check_present(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put, const uint8_t *keys, uint32_t *over_out)
+check_present(kvp_master_t *m, const kvp_put_req_t *p, const kvp_wire_put_t *put, const uint8_t *keys,
+              uint32_t *over_out)
 {
     uint32_t oid = kvp_objindex_find(m->cat.index, put->digest);
     const kvp_obj_t *o;
@@ -127,7 +129,7 @@ is_over_limit(const kvp_master_t *m, const kvp_session_t *s, uint64_t len, uint3
 
 /* Whether the client may begin one more like that. */
 static kvp_err_t
-check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
+check_client(kvp_master_t *m, const kvp_put_req_t *p, const kvp_wire_put_t *put)
 {
     if (put->len > kvp_segment_longest_chunk(&m->space))
         return kvp_put_may_nodes_come(&m->puts) ? KVP_RETRY_AFTER : m->cat.up_n == 0 ? KVP_NO_SPACE : KVP_TOO_LARGE;
@@ -138,7 +140,7 @@ check_client(kvp_master_t *m, const kvp_pend_t *p, const kvp_wire_put_t *put)
 }
 
 static kvp_err_t
-begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const asked_t *asked)
+begin_one(kvp_master_t *m, kvp_put_req_t *p, uint32_t at, const asked_t *asked)
 {
     static const kvp_wire_group_t no_group;
     const kvp_wire_put_t *put = &asked->puts[at];
@@ -163,14 +165,14 @@ begin_one(kvp_master_t *m, kvp_pend_t *p, uint32_t at, const asked_t *asked)
         kvp_objindex_link(m->cat.index, oid, put->digest);
         if (kvp_group_is_named(group)) kvp_group_join(&m->prot, s, oid, group);
     } else {
-        kvp_attempt_draft(&m->cat, a, over); /* it joins when it takes the place of the old one */
+        kvp_attempt_stage(&m->cat, a, over); /* it joins when it takes the place of the old one */
     }
     for (uint32_t i = 0; i < a->copies; i++) {
         /* Nobody overtakes a put that waits. */
         if (kvp_list_is_empty(&m->puts.waiting) && kvp_place_alloc(&m->space, a, &p->wish) == KVP_OK)
-            kvp_pend_place(&m->puts, a);
+            kvp_put_req_place(&m->puts, a);
         else
-            kvp_pkey_open(&m->puts, a);
+            kvp_put_key_open(&m->puts, a);
     }
     return KVP_OK;
 }
@@ -180,7 +182,7 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     asked_t asked = {0};
     Kvp__Pb__PutBegin *msg;
-    kvp_pend_t *p;
+    kvp_put_req_t *p;
     kvp_rd_t rd;
     kvp_pb_t pb;
 
@@ -203,14 +205,14 @@ kvp_on_put_begin(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
     }
     asked.keys = rd.at;
     asked.keys_len = rd.left;
-    p = kvp_pend_open(&m->puts, s, &f->hdr, msg);
+    p = kvp_put_req_open(&m->puts, s, &f->hdr, msg);
     for (uint32_t i = 0; i < msg->n; i++) {
         kvp_err_t err = begin_one(m, p, i, &asked);
 
         if (err != KVP_OK) p->objs[i] = (kvp_wire_obj_t){.err = err};
     }
     if (p->left == 0)
-        kvp_pend_answer(&m->puts, p);
+        kvp_put_req_answer(&m->puts, p);
     else
         m->ctx.has_space_news = true; /* who waits is tried for when the input is done */
     kvp_pb_free(&pb, msg);
@@ -256,7 +258,7 @@ keep_sealed(kvp_master_t *m, const kvp_attempt_t *a, uint32_t sealed)
 typedef struct {
     const kvp_frame_hdr_t *ask;
     uint32_t n;
-    kvp_waiter_t *waiter; /* NULL = there is nothing to wait for */
+    kvp_deferred_t *deferred; /* NULL = there is nothing to wait for */
     bool waits; /* until no lease names what is superseded */
     bool has_revoked; /* something that leases may name */
 } reply_t;
@@ -264,21 +266,21 @@ typedef struct {
 static bool
 may_wait(kvp_session_t *s, reply_t *reply)
 {
-    if (reply->waiter != NULL) return true;
-    if (!kvp_waiter_may_open(s, reply->n)) return false;
-    reply->waiter = kvp_waiter_open(s, reply->ask, reply->n);
+    if (reply->deferred != NULL) return true;
+    if (!kvp_deferred_may_open(s, reply->n)) return false;
+    reply->deferred = kvp_deferred_open(s, reply->ask, reply->n);
     return true;
 }
 
 static uint64_t
 answer_of(const reply_t *reply)
 {
-    return reply->waiter == NULL ? 0 : reply->waiter->id;
+    return reply->deferred == NULL ? 0 : reply->deferred->id;
 }
 
-/* The old version, if it is still there, takes the draft for its heir as it goes: that is the key's object then. */
+/* The old version, if it is still there, is replaced by the staged one as it goes: that is the key's object then. */
 static void
-supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_waiter_t *w)
+supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_deferred_t *w)
 {
     if (a->over != KVP_OID_NONE) kvp_obj_supersede(&m->space, a->over, w);
 }
@@ -287,12 +289,12 @@ supersede(kvp_master_t *m, kvp_attempt_t *a, kvp_waiter_t *w)
 static kvp_err_t
 again(const kvp_master_t *m, kvp_session_t *s, uint64_t attempt, kvp_err_t what, reply_t *reply)
 {
-    kvp_waiter_t *first = kvp_waiter_find(s, kvp_recent_answer(&s->recent, attempt));
+    kvp_deferred_t *first = kvp_deferred_find(s, kvp_recent_answer(&s->recent, attempt));
 
     if (!KVP_RULE(AGAIN_WAITS)) first = NULL;
     if (first == NULL && !kvp_journal_withholds(&m->log)) return what;
     if (!may_wait(s, reply)) return KVP_LIMIT;
-    if (first != NULL) kvp_waiter_line_up(reply->waiter, first);
+    if (first != NULL) kvp_deferred_line_up(reply->deferred, first);
     return what;
 }
 
@@ -316,36 +318,37 @@ static kvp_err_t
 commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, reply_t *reply)
 {
     kvp_attempt_t *a = kvp_attempt_find(&m->puts, s, commit->attempt);
-    bool is_undead, may_be_known, waits;
+    bool is_not_dead, may_be_known, waits;
     kvp_pin_t pin;
     kvp_obj_t *o;
     uint32_t oid;
 
     if (a == NULL) return commit_again(m, s, commit->attempt, reply);
-    if (a->pend != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
+    if (a->req != NULL) return KVP_INVALID; /* its PutBegin is not answered yet */
     if (commit->replicas == 0 || commit->replicas >> a->granted_n != 0) return KVP_INVALID;
-    is_undead = kvp_retire_is_readable(&m->space, a->digest.hi);
+    is_not_dead = kvp_retire_is_readable(&m->space, a->digest.hi);
     may_be_known = a->is_upsert || (reply->waits && KVP_RULE(REVOKE_EVICTED));
-    waits = may_be_known || is_undead || m->log.journal.is_on;
+    waits = may_be_known || is_not_dead || m->log.journal.is_on;
     if (waits && !may_wait(s, reply)) return KVP_LIMIT;
     if (!may_commit(m, s, a, commit->replicas)) {
         /* What is sealed a later master would adopt: it is dead before its writer hears that it was refused. Of who waits
          * for too many answers already that is not promised. What a commit does not name may be written to still. */
         (void)may_wait(s, reply);
         kvp_recent_add(&s->recent, a->id, KVP_RECENT_ABORTED, answer_of(reply));
-        kvp_attempt_refuse(&m->puts, a, commit->replicas + 1 == 1u << a->granted_n, reply->waiter);
+        kvp_attempt_refuse(&m->puts, a, commit->replicas + 1 == 1u << a->granted_n, reply->deferred);
         return KVP_ABORTED;
     }
     oid = a->oid;
     pin = a->pin;
     /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not obeyed yet, nor those, for
      * the time of a lease, who do not look. */
-    if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_undead && KVP_RULE(REVOKE_UNDEAD)))
+    if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_not_dead && KVP_RULE(REVOKE_UNDEAD)))
         (void)kvp_revoke(a->tenant, a->digest);
-    if (is_undead) kvp_owed_stray(&m->log, a->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)) - 1, reply->waiter);
+    if (is_not_dead)
+        kvp_tombs_evicted(&m->log, a->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)) - 1, reply->deferred);
     reply->has_revoked |= may_be_known;
     kvp_journal_commit(&m->log, oid, a->digest);
-    if (a->is_upsert) supersede(m, a, reply->waiter);
+    if (a->is_upsert) supersede(m, a, reply->deferred);
     kvp_recent_add(&s->recent, a->id, KVP_RECENT_COMMITTED, waits ? answer_of(reply) : 0);
     kvp_attempt_close(&m->puts, a);
     o = kvp_obj(m->cat.index, oid);
@@ -364,9 +367,9 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
 static void
 answer(kvp_master_t *m, kvp_session_t *s, const reply_t *reply, const int32_t *results, bool wait)
 {
-    if (reply->waiter != NULL) {
-        memcpy(reply->waiter->results, results, reply->n * sizeof *results);
-        kvp_waiter_arm(&m->prot, reply->waiter, wait);
+    if (reply->deferred != NULL) {
+        memcpy(reply->deferred->results, results, reply->n * sizeof *results);
+        kvp_deferred_arm(&m->prot, reply->deferred, wait);
     } else {
         kvp_reply_results(&m->peers, s, reply->ask, results, reply->n, sizeof *results);
     }
@@ -402,7 +405,7 @@ static kvp_err_t
 abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained, reply_t *reply)
 {
     kvp_attempt_t *a = kvp_attempt_find(&m->puts, s, id);
-    kvp_pend_t *p;
+    kvp_put_req_t *p;
 
     if (a == NULL) {
         switch (kvp_recent_find(&s->recent, id)) {
@@ -415,10 +418,10 @@ abort_one(kvp_master_t *m, kvp_session_t *s, uint64_t id, bool is_drained, reply
             return KVP_ABORTED;
         }
     }
-    p = a->pend;
+    p = a->req;
     kvp_recent_add(&s->recent, id, KVP_RECENT_ABORTED, 0);
     kvp_attempt_abort(&m->puts, a, is_drained, KVP_ABORTED);
-    if (p != NULL && p->left == 0) kvp_pend_answer(&m->puts, p);
+    if (p != NULL && p->left == 0) kvp_put_req_answer(&m->puts, p);
     return KVP_OK;
 }
 

@@ -391,9 +391,9 @@ kvp_master_stats(const kvp_master_t *m, kvp_master_stats_t *stats_out)
     *stats_out = m->ctx.st;
     stats_out->term = m->ctx.term;
     stats_out->probed_bytes = m->prot.probes.bytes;
-    stats_out->young_probed_bytes = kvp_probe_young_bytes(&m->prot);
+    stats_out->young_probed_bytes = kvp_probe_recent_bytes(&m->prot);
     stats_out->memory_bytes =
-        kvp_objindex_memory_bytes(m->cat.index) + m->space.slab_bytes + kvp_owed_memory_bytes(&m->log);
+        kvp_objindex_memory_bytes(m->cat.index) + m->space.slab_bytes + kvp_tombs_memory_bytes(&m->log);
 }
 
 void

@@ -75,7 +75,7 @@ is_there(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 
 static kvp_err_t
 remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
-           kvp_waiter_t *w)
+           kvp_deferred_t *w)
 {
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     const kvp_obj_t *unit = kvp_obj(m->cat.index, kvp_victim_unit(&m->cat, oid));
@@ -86,9 +86,9 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(&m->prot, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
         return KVP_HELD;
     if (KVP_RULE(REVOKE_ON_REMOVAL)) (void)kvp_revoke(t, digest);
-    kvp_owed_stray(&m->log, digest, kvp_obj_version(o), w);
+    kvp_tombs_evicted(&m->log, digest, kvp_obj_version(o), w);
     kvp_obj_drop(&m->space, oid, 0, w);
-    kvp_owed_unknown(&m->log, digest, UINT64_MAX, w); /* a node may still tell of a newer version */
+    kvp_tombs_unknown(&m->log, digest, UINT64_MAX, w); /* a node may still tell of a newer version */
     kvp_ctx_space_news(&m->ctx); /* a window may go over what could not be evicted before */
     m->ctx.st.removes++;
     return KVP_OK;
@@ -99,9 +99,9 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
 static void
 revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool waits)
 {
-    bool is_undead = kvp_retire_is_readable(&m->space, digest.hi) && KVP_RULE(REVOKE_UNDEAD);
+    bool is_not_dead = kvp_retire_is_readable(&m->space, digest.hi) && KVP_RULE(REVOKE_UNDEAD);
 
-    if (is_undead || (waits && KVP_RULE(REVOKE_EVICTED))) (void)kvp_revoke(t, digest);
+    if (is_not_dead || (waits && KVP_RULE(REVOKE_EVICTED))) (void)kvp_revoke(t, digest);
 }
 
 /* The greatest version that can have been of a key that is not there: it may be being put. */
@@ -125,21 +125,21 @@ is_of_another(const kvp_master_t *m, const kvp_tenant_t *t, uint32_t oid)
 /* Nor may it be read where it was, or come back with what a node reports. */
 static void
 remove_absent(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, const remove_mode_t *mode,
-              kvp_waiter_t *w)
+              kvp_deferred_t *w)
 {
     uint64_t version = version_before(m, oid);
 
     revoke_absent(m, t, digest, mode->waits);
-    kvp_owed_stray(&m->log, digest, version, w);
+    kvp_tombs_evicted(&m->log, digest, version, w);
     if (is_of_another(m, t, oid)) { /* as is what else is known of the digest */
-        kvp_owed_unknown(&m->log, digest, version, w);
+        kvp_tombs_unknown(&m->log, digest, version, w);
         return;
     }
     /* What a bump has hidden is gone when some node keeps that in mind. */
     if (w != NULL && oid != KVP_OID_NONE && kvp_obj(m->cat.index, oid)->state == KVP_OBJ_COMMITTED)
-        kvp_waiter_follow(&m->prot, w);
-    kvp_owed_unknown(&m->log, digest, UINT64_MAX, w);
-    kvp_ledger_unknown(&m->log, digest);
+        kvp_deferred_follow(&m->prot, w);
+    kvp_tombs_unknown(&m->log, digest, UINT64_MAX, w);
+    kvp_replay_unknown(&m->log, digest);
 }
 
 void
@@ -147,7 +147,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     const kvp_digest_t *digests = NULL;
     Kvp__Pb__Remove *msg;
-    kvp_waiter_t *w = NULL;
+    kvp_deferred_t *w = NULL;
     bool is_oneway = (f->hdr.flags & KVP_FRAME_ONEWAY) != 0;
     remove_mode_t mode;
     kvp_rd_t rd;
@@ -165,12 +165,12 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    if (!is_oneway && !kvp_waiter_may_open(s, msg->n)) {
+    if (!is_oneway && !kvp_deferred_may_open(s, msg->n)) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many removals wait");
         kvp_pb_free(&pb, msg);
         return;
     }
-    if (!is_oneway) w = kvp_waiter_open(s, &f->hdr, msg->n);
+    if (!is_oneway) w = kvp_deferred_open(s, &f->hdr, msg->n);
     mode = (remove_mode_t){.is_forced = msg->force, .heeds_probes = msg->heeds_probes, .waits = msg->wait};
     for (uint32_t i = 0; i < msg->n; i++) {
         uint32_t oid = kvp_objindex_find(m->cat.index, digests[i]);
@@ -182,7 +182,7 @@ kvp_on_remove(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
             remove_absent(m, s->tenant, oid, digests[i], &mode, w);
         if (w != NULL) w->results[i] = err;
     }
-    if (w != NULL) kvp_waiter_arm(&m->prot, w, msg->wait);
+    if (w != NULL) kvp_deferred_arm(&m->prot, w, msg->wait);
     kvp_pb_free(&pb, msg);
 }
 
@@ -265,7 +265,7 @@ static bool
 job_remove(kvp_master_t *m, kvp_job_t *job, uint32_t oid, uint32_t *left)
 {
     const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
-    kvp_waiter_t *w = job->waiter;
+    kvp_deferred_t *w = job->deferred;
     remove_mode_t mode = {.is_forced = job->is_forced, .heeds_probes = job->heeds_probes};
     kvp_digest_t digest;
     int is_match;
@@ -297,7 +297,7 @@ job_sweep(kvp_master_t *m, const kvp_job_t *job, uint32_t oid)
 static void
 job_step(kvp_master_t *m, kvp_job_t *job)
 {
-    kvp_waiter_t *w = job->waiter;
+    kvp_deferred_t *w = job->deferred;
     uint32_t left = m->ctx.slice_left / 2, oid; /* an object may cost two records */
     bool is_ok = true;
 
@@ -318,7 +318,7 @@ job_step(kvp_master_t *m, kvp_job_t *job)
     job_free(m, job);
     if (w == NULL) return;
     if (!is_ok) w->err = KVP_BAD_PATTERN;
-    kvp_waiter_arm(&m->prot, w, false);
+    kvp_deferred_arm(&m->prot, w, false);
 }
 
 void
@@ -326,10 +326,10 @@ kvp_remove_end_all(kvp_master_t *m, kvp_session_t *s)
 {
     while (!kvp_list_is_empty(&s->jobs)) {
         kvp_job_t *job = kvp_list_first(&s->jobs, kvp_job_t, of_session);
-        kvp_waiter_t *w = job->waiter;
+        kvp_deferred_t *w = job->deferred;
 
         job_free(m, job);
-        kvp_waiter_dead(&m->prot, w);
+        kvp_deferred_dead(&m->prot, w);
     }
 }
 
@@ -384,9 +384,9 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    if (has_too_many_jobs(s) || !kvp_waiter_may_open(s, 0)) {
+    if (has_too_many_jobs(s) || !kvp_deferred_may_open(s, 0)) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many removals under way");
-    } else if (kvp_owed_is_rebuilding(&m->log) ||
+    } else if (kvp_tombs_is_rebuilding(&m->log) ||
                m->log.journal.is_settling) { /* a walk cannot meet what was not reported yet */
         refuse_while_rebuilding(m, s, &f->hdr);
     } else if (msg->pattern[0] != '\0' && (code = compile(msg->pattern)) == NULL) {
@@ -396,7 +396,7 @@ kvp_on_remove_many(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         job->pattern = code;
         job->is_forced = msg->force;
         job->heeds_probes = msg->heeds_probes;
-        job->waiter = kvp_waiter_open(s, &f->hdr, 0);
+        job->deferred = kvp_deferred_open(s, &f->hdr, 0);
         kvp_list_add_tail(&s->jobs, &job->of_session);
     }
     kvp_pb_free(&pb, msg);
@@ -418,7 +418,7 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
 {
     kvp_tenant_t *t = s->tenant;
     Kvp__Pb__Bump *msg;
-    kvp_waiter_t *w;
+    kvp_deferred_t *w;
     kvp_pb_t pb;
 
     msg = kvp_pb_unpack(&pb, &kvp__pb__bump__descriptor, f);
@@ -430,20 +430,20 @@ kvp_on_bump(kvp_master_t *m, kvp_session_t *s, const kvp_frame_t *f)
         kvp_pb_free(&pb, msg);
         return;
     }
-    if (t->epoch == UINT32_MAX || !kvp_waiter_may_open(s, 0)) {
+    if (t->epoch == UINT32_MAX || !kvp_deferred_may_open(s, 0)) {
         kvp_reply_plain(&m->peers, s, &f->hdr, KVP_LIMIT, "too many bumps");
     } else {
         t->epoch++;
         t->min_version = kvp_gen_make(m->ctx.term, m->cat.gen_seq);
-        w = kvp_waiter_open(s, &f->hdr, 0);
-        kvp_waiter_told(&m->prot, w);
-        w->has_strays = kvp_owed_bumped(&m->log, t) && !kvp_journal_remembers(&m->log);
+        w = kvp_deferred_open(s, &f->hdr, 0);
+        kvp_deferred_told(&m->prot, w);
+        w->has_evicted = kvp_tombs_bumped(&m->log, t) && !kvp_journal_remembers(&m->log);
         kvp_journal_bumped(&m->log, t);
         if (KVP_RULE(BUMP_REVOKES)) (void)kvp_revoke_all(t);
         kvp_bump_sweep(m, t);
         w->epoch = t->epoch;
         w->wait_ms = msg->wait_ms;
-        kvp_waiter_arm(&m->prot, w, true);
+        kvp_deferred_arm(&m->prot, w, true);
     }
     kvp_pb_free(&pb, msg);
 }

@@ -14,7 +14,7 @@ struct kvp_job {
     kvp_list_t link; /* master->jobs */
     kvp_list_t of_session; /* session->jobs; a sweep is of none */
     kvp_tenant_t *tenant;
-    kvp_waiter_t *waiter; /* NULL = the sweep behind a bump */
+    kvp_deferred_t *deferred; /* NULL = the sweep behind a bump */
     void *pattern; /* compiled; NULL = all */
     uint32_t cursor; /* oid */
     uint32_t end; /* what is put behind it was put after the question */

@@ -46,12 +46,12 @@ kvp_session_open(kvp_peers_t *peers, uint64_t conn)
     kvp_list_init(&s->attempts);
     kvp_list_init(&s->members);
     kvp_list_init(&s->tickets);
-    kvp_list_init(&s->pends);
-    kvp_list_init(&s->waiters);
+    kvp_list_init(&s->reqs);
+    kvp_list_init(&s->deferred);
     kvp_list_init(&s->jobs);
     kvp_list_init(&s->segments);
     kvp_list_init(&s->retire_reqs);
-    kvp_list_init(&s->strays);
+    kvp_list_init(&s->abandoned);
     kvp_list_init(&s->greeting);
     return s;
 }

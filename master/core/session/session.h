@@ -26,19 +26,19 @@ struct kvp_session {
     kvp_list_t over; /* master->over */
     kvp_list_t born; /* live clients, in the order of their incarnation */
     kvp_list_t dirty; /* output waits */
-    kvp_list_t attempts, tickets, pends, waiters, jobs, segments, retire_reqs;
-    kvp_list_t strays; /* retire records of attempts that were taken from it while it was silent */
+    kvp_list_t attempts, tickets, reqs, deferred, jobs, segments, retire_reqs;
+    kvp_list_t abandoned; /* retire records of attempts that were taken from it while it was silent */
     kvp_list_t members; /* that it owns */
-    kvp_list_t greeting; /* log->greeting: a node that is still told what is owed to others, */
+    kvp_list_t greeting; /* log->greeting: a node that is still told the tombstones for others, */
     uint32_t tombs_at; /* from there on */
     uint64_t
         tombs_from; /* told by requests up to this one, a tombstone may be one that it does not know; all ones = it keeps no more */
     uint64_t tombs_whole; /* request; when that is answered it knows all; 0 = it does */
     uint64_t tombs_told, tombs_kept; /* the last one that it was sent, and that it has answered */
     uint32_t members_n;
-    uint32_t segments_n, retire_reqs_n, tickets_n, waiters_n;
-    uint32_t strays_n;
-    uint32_t waiter_keys;
+    uint32_t segments_n, retire_reqs_n, tickets_n, deferred_n;
+    uint32_t abandoned_n;
+    uint32_t deferred_keys;
     uint32_t ticket_objects;
     uint64_t incarnation; /* 0 = no Hello yet */
     uint64_t seen_ns;
@@ -46,7 +46,7 @@ struct kvp_session {
     uint64_t attempt_bytes; /* of unfinished attempts */
     uint64_t quarantine_bytes; /* of attempts that it aborted without a word about its stores */
     uint64_t reserved_bytes;
-    uint64_t waiter_seq;
+    uint64_t deferred_seq;
     kvp_umap_t attempt_ids;
     kvp_recent_t recent; /* attempts that are over */
     kvp_buf_t out;

@@ -22,8 +22,8 @@
 
 typedef struct {
     uint64_t owner;
-    kvp_waiter_t *waiter;
-    kvp_wire_tomb_t tomb; /* what is owed for it */
+    kvp_deferred_t *deferred;
+    kvp_wire_tomb_t tomb; /* what nodes are told of it */
     bool is_superseded; /* by a commit that may not be durable: until it is, this is what the journal has */
 } leave_t;
 
@@ -50,15 +50,15 @@ drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
     kvp_obj_t *o = kvp_obj(sp->cat->index, oid);
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(sp->cat, o, places);
-    kvp_attempt_t *heir = kvp_attempt_heir(sp->cat, o);
+    kvp_attempt_t *replacement = kvp_attempt_replacement(sp->cat, o);
     bool was_served = o->state == KVP_OBJ_COMMITTED;
 
     if (was_served) {
         sp->ctx->st.objects--;
         kvp_obj_tenant(sp->cat, o)->objects--;
     }
-    if (o->state != KVP_OBJ_DRAFT) kvp_objindex_unlink(sp->cat->index, oid);
-    if (heir != NULL) kvp_attempt_inherit(sp->cat, heir);
+    if (o->state != KVP_OBJ_STAGED) kvp_objindex_unlink(sp->cat->index, oid);
+    if (replacement != NULL) kvp_attempt_promote(sp->cat, replacement);
     kvp_victim_removed(sp->prot, oid);
     kvp_group_leave(sp->prot, oid);
     kvp_ctx_spend(sp->ctx, 1 + n);
@@ -66,11 +66,11 @@ drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
         kvp_retire_t *r;
 
         kvp_obj_del_place(sp, oid, &places[i]);
-        r = kvp_retire_place(sp, &places[i], leave->owner, leave->waiter);
+        r = kvp_retire_place(sp, &places[i], leave->owner, leave->deferred);
         if (leave->is_superseded && kvp_journal_withholds(sp->log) && KVP_RULE(SUPERSEDED_STAYS))
             kvp_retire_hold_back(sp, r, &leave->tomb);
         else
-            kvp_owed_retire(sp->log, r, &leave->tomb);
+            kvp_tombs_retire(sp->log, r, &leave->tomb);
         if (was_served) kvp_retire_of_key(sp, r, o->id);
     }
     if (o->tickets > 0)
@@ -80,21 +80,21 @@ drop(kvp_space_t *sp, uint32_t oid, const leave_t *leave)
 }
 
 void
-kvp_obj_drop(kvp_space_t *sp, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter)
+kvp_obj_drop(kvp_space_t *sp, uint32_t oid, uint64_t owner, kvp_deferred_t *deferred)
 {
-    leave_t leave = {.owner = owner, .waiter = waiter};
+    leave_t leave = {.owner = owner, .deferred = deferred};
 
-    leave.tomb = kvp_owed_dropped(sp->log, kvp_obj(sp->cat->index, oid), waiter != NULL);
+    leave.tomb = kvp_tombs_dropped(sp->log, kvp_obj(sp->cat->index, oid), deferred != NULL);
     kvp_journal_gone(sp->log, kvp_obj(sp->cat->index, oid));
     drop(sp, oid, &leave);
 }
 
 void
-kvp_obj_supersede(kvp_space_t *sp, uint32_t oid, kvp_waiter_t *waiter)
+kvp_obj_supersede(kvp_space_t *sp, uint32_t oid, kvp_deferred_t *deferred)
 {
     leave_t leave = {
-        .waiter = waiter,
-        .tomb = kvp_owed_dropped(sp->log, kvp_obj(sp->cat->index, oid), true),
+        .deferred = deferred,
+        .tomb = kvp_tombs_dropped(sp->log, kvp_obj(sp->cat->index, oid), true),
         .is_superseded = true,
     };
 
@@ -106,7 +106,7 @@ kvp_obj_lose(kvp_space_t *sp, uint32_t oid)
 {
     static const leave_t leave;
 
-    kvp_owed_lost(sp->log, kvp_obj(sp->cat->index, oid));
+    kvp_tombs_lost(sp->log, kvp_obj(sp->cat->index, oid));
     kvp_journal_lost(sp->log, kvp_obj(sp->cat->index, oid));
     drop(sp, oid, &leave);
 }

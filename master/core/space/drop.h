@@ -10,8 +10,9 @@
 
 /* kvp_obj_del_place: a replica less. What becomes of the extent is the caller's. */
 void kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at);
-void kvp_obj_drop(kvp_space_t *sp, uint32_t oid, uint64_t owner, kvp_waiter_t *waiter);
-void kvp_obj_supersede(kvp_space_t *sp, uint32_t oid, kvp_waiter_t *waiter); /* the same, by a commit that is written */
+void kvp_obj_drop(kvp_space_t *sp, uint32_t oid, uint64_t owner, kvp_deferred_t *deferred);
+void kvp_obj_supersede(kvp_space_t *sp, uint32_t oid,
+                       kvp_deferred_t *deferred); /* the same, by a commit that is written */
 /* kvp_obj_lose: the same, because its memory is gone: its node may report it again. */
 void kvp_obj_lose(kvp_space_t *sp, uint32_t oid);
 

@@ -88,56 +88,56 @@ kvp_place_memory_changed(kvp_space_t *sp, kvp_chunk_t *c)
 }
 
 /* ---- what is gone, and large */
-static kvp_grave_t *
-dig(kvp_space_t *sp)
+static kvp_deferred_free_t *
+add_free(kvp_space_t *sp)
 {
-    kvp_grave_t *grave = kvp_core_alloc(1, sizeof *grave);
+    kvp_deferred_free_t *later = kvp_core_alloc(1, sizeof *later);
 
-    kvp_list_add_tail(&sp->graves, &grave->link);
-    return grave;
+    kvp_list_add_tail(&sp->deferred_frees, &later->link);
+    return later;
 }
 
 static void
-bury(kvp_space_t *sp, kvp_slab_t **slab)
+free_later(kvp_space_t *sp, kvp_slab_t **slab)
 {
     if (*slab == NULL) return;
-    dig(sp)->slab = *slab;
+    add_free(sp)->slab = *slab;
     *slab = NULL;
 }
 
 void
-kvp_place_bury_pool(kvp_space_t *sp, kvp_recpool_t *pool)
+kvp_place_free_pool_later(kvp_space_t *sp, kvp_recpool_t *pool)
 {
-    dig(sp)->pool = *pool;
+    add_free(sp)->pool = *pool;
     *pool = (kvp_recpool_t){0};
 }
 
 static bool
-decay(kvp_grave_t *grave)
+free_part(kvp_deferred_free_t *later)
 {
-    return grave->slab == NULL ? kvp_recpool_fini_some(&grave->pool, 1) : kvp_slab_destroy_some(grave->slab, 1);
+    return later->slab == NULL ? kvp_recpool_fini_some(&later->pool, 1) : kvp_slab_destroy_some(later->slab, 1);
 }
 
 void
 kvp_place_chunk_fini(kvp_space_t *sp, kvp_chunk_t *c)
 {
     kvp_place_forget_sealed(c);
-    bury(sp, &c->slab);
-    bury(sp, &c->long_keys);
+    free_later(sp, &c->slab);
+    free_later(sp, &c->long_keys);
     kvp_place_memory_changed(sp, c);
 }
 
 void
-kvp_place_bury_some(kvp_space_t *sp)
+kvp_place_free_some(kvp_space_t *sp)
 {
-    while (!kvp_list_is_empty(&sp->graves)) {
-        kvp_grave_t *grave = kvp_list_first(&sp->graves, kvp_grave_t, link);
+    while (!kvp_list_is_empty(&sp->deferred_frees)) {
+        kvp_deferred_free_t *later = kvp_list_first(&sp->deferred_frees, kvp_deferred_free_t, link);
 
         if (sp->ctx->slice_left < BLOCK_RECORDS) return;
         kvp_ctx_spend(sp->ctx, BLOCK_RECORDS);
-        if (!decay(grave)) continue;
-        kvp_list_del(&grave->link);
-        free(grave);
+        if (!free_part(later)) continue;
+        kvp_list_del(&later->link);
+        free(later);
     }
 }
 
@@ -195,7 +195,7 @@ bool
 kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len)
 {
     if (key_len <= KVP_KEY_CELL_BYTES) return true;
-    if (c->gaps > 0) return false; /* somebody might still be writing his there */
+    if (c->unclaimed > 0) return false; /* somebody might still be writing his there */
     return c->long_keys == NULL || kvp_slab_can_fit(c->long_keys, key_len);
 }
 
@@ -218,7 +218,7 @@ key_alloc(kvp_chunk_t *c, uint16_t key_len, kvp_place_t *at)
 
 /* ---- slots that old writers may have in hand. A writer that was granted one by an earlier master, and sleeps between its
  * look at the word and its store of the descriptor, writes that beside whatever word is there by then: so while the chunk
- * has gaps only the slots of what was SEALED are used again. */
+ * has unclaimed extents only the slots of what was SEALED are used again. */
 void
 kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot)
 {
@@ -236,15 +236,15 @@ kvp_place_forget_sealed(kvp_chunk_t *c)
 static bool
 is_slot_ours(const kvp_chunk_t *c, uint32_t slot)
 {
-    if (c->gaps == 0 || !KVP_RULE(OLD_SLOTS_WAIT)) return true;
+    if (c->unclaimed == 0 || !KVP_RULE(OLD_SLOTS_WAIT)) return true;
     return c->sealed != NULL && (c->sealed[slot / 8] >> slot % 8 & 1) != 0;
 }
 
-/* The best fit may be promised, or its slot in an old writer's hand: it is kept aside while the next best is asked for. */
+/* The best fit may be promised, or its slot in an old writer's hand: it is kept while the next best is asked for. */
 static kvp_err_t
 slab_alloc(const kvp_space_t *sp, const kvp_chunk_t *c, uint64_t len, uint32_t oid, uint32_t *slot_out)
 {
-    uint32_t aside[PROMISED_MAX], n = 0;
+    uint32_t parked[PROMISED_MAX], n = 0;
     uint64_t offset;
     kvp_err_t err;
 
@@ -252,12 +252,12 @@ slab_alloc(const kvp_space_t *sp, const kvp_chunk_t *c, uint64_t len, uint32_t o
         err = kvp_slab_alloc(c->slab, len, oid, slot_out, &offset);
         if (err != KVP_OK) break;
         if (is_slot_ours(c, *slot_out) && !kvp_place_is_promised(sp, c, *slot_out, oid)) break;
-        aside[n++] = *slot_out;
+        parked[n++] = *slot_out;
         err = KVP_NO_SPACE;
         if (n == PROMISED_MAX) break;
     }
     while (n > 0)
-        kvp_slab_free(c->slab, aside[--n]);
+        kvp_slab_free(c->slab, parked[--n]);
     return err;
 }
 

@@ -22,8 +22,8 @@ kvp_err_t kvp_place_alloc_in(kvp_space_t *sp, kvp_chunk_t *c, uint32_t oid);
 void kvp_place_room_init(kvp_segment_t *g); /* every chunk is empty */
 void kvp_place_room_changed(kvp_chunk_t *c); /* its allocator was used */
 void kvp_place_chunk_fini(kvp_space_t *sp, kvp_chunk_t *c); /* nothing is in it any more; its allocators go in slices */
-void kvp_place_bury_pool(kvp_space_t *sp, kvp_recpool_t *pool); /* taken: its blocks go in slices */
-void kvp_place_bury_some(kvp_space_t *sp);
+void kvp_place_free_pool_later(kvp_space_t *sp, kvp_recpool_t *pool); /* taken: its blocks go in slices */
+void kvp_place_free_some(kvp_space_t *sp);
 void kvp_place_memory_changed(kvp_space_t *sp, kvp_chunk_t *c); /* perhaps: that of its allocators in this process */
 /* kvp_place_is_promised: a free extent, or one that mine has just got, is part of the window of a put that waits. */
 bool kvp_place_is_promised(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot, uint32_t mine);
@@ -32,7 +32,7 @@ void kvp_place_chunk_leave(kvp_space_t *sp, kvp_chunk_t *c); /* nothing is */
 static inline bool
 kvp_place_is_open_to(const kvp_chunk_t *c, const kvp_tenant_t *t)
 {
-    return c->clearing == NULL && (c->taker == NULL || c->taker == t) && (c->tenant == NULL || c->tenant == t);
+    return c->evacuating == NULL && (c->taker == NULL || c->taker == t) && (c->tenant == NULL || c->tenant == t);
 }
 /* It has something of the tenant's in it, which makes room for the tenant when it goes. */
 static inline bool
@@ -43,7 +43,8 @@ kvp_place_is_own(const kvp_chunk_t *c, const kvp_tenant_t *t)
 /* kvp_place_note_sealed notes, in a report, a slot that no old writer has in hand; forget_sealed, that no old writer has any. */
 void kvp_place_note_sealed(kvp_chunk_t *c, uint32_t slot);
 void kvp_place_forget_sealed(kvp_chunk_t *c);
-bool kvp_place_has_key_room(const kvp_chunk_t *c, uint16_t key_len); /* now; a chunk with gaps may have it later */
+bool kvp_place_has_key_room(const kvp_chunk_t *c,
+                            uint16_t key_len); /* now; a chunk with unclaimed extents may have it later */
 /* kvp_place_may_lie: the attempt has no copy on that segment's host, nor waits for one there, and its client does not want
  * to be spared the segment. */
 bool kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_t *wish, const kvp_segment_t *g);

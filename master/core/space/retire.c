@@ -29,7 +29,7 @@
 
 #define RETIRE_BATCH 1024u
 #define ORDERS_A_RECORD 8u /* to send an order costs less than to touch a record */
-#define LATE_NS KVP_MS(100) /* a node that owes an answer for so long takes no puts while others do */
+#define LATE_NS KVP_MS(100) /* a node that has not answered for so long takes no puts while others do */
 
 kvp_retire_t *
 kvp_retire_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot)
@@ -83,7 +83,7 @@ want_sending(kvp_space_t *sp, kvp_segment_t *g)
 }
 
 kvp_retire_t *
-kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter)
+kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_deferred_t *deferred)
 {
     kvp_chunk_t *c = kvp_ptab_get(&sp->cat->chunks, at->chunk);
     kvp_retire_t *r = kvp_core_alloc(1, sizeof *r);
@@ -94,18 +94,18 @@ kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_wai
     r->generation = at->generation;
     r->owner = owner;
     r->bytes = kvp_slab_len(c->slab, at->slot);
-    r->waiter = waiter;
-    if (waiter != NULL) waiter->left++;
+    r->deferred = deferred;
+    if (deferred != NULL) deferred->left++;
     r->number = kvp_ptab_add(&sp->retires, r);
     kvp_list_init(&r->claimed);
-    kvp_list_init(&r->stray);
-    kvp_list_init(&r->of_waiter);
+    kvp_list_init(&r->abandoned);
+    kvp_list_init(&r->of_deferred);
     kvp_list_add_tail(&c->segment->retires, &r->link);
     kvp_list_add_tail(&c->segment->unsent, &r->queue);
     kvp_slab_set_owner(c->slab, at->slot, KVP_RETIRING_BIT | r->number);
     c->segment->objects--;
-    c->gaps += owner == KVP_OWNER_ANY;
-    sp->gaps += owner == KVP_OWNER_ANY;
+    c->unclaimed += owner == KVP_OWNER_ANY;
+    sp->unclaimed += owner == KVP_OWNER_ANY;
     sp->ctx->st.retires++;
     count_bytes(sp, r, 1);
     want_sending(sp, c->segment);
@@ -128,59 +128,59 @@ kvp_retire_go_on(kvp_space_t *sp, kvp_retire_t *r)
     kvp_list_del(&r->queue);
     kvp_list_add_tail(&r->chunk->segment->unsent, &r->queue);
     want_sending(sp, r->chunk->segment);
-    kvp_owed_retire(sp->log, r, &r->held_back);
+    kvp_tombs_retire(sp->log, r, &r->held_back);
     kvp_ctx_spend(sp->ctx, 1);
 }
 
 /* ---- what may still be read though its key is gone */
 static uint32_t *
-undead_of(const kvp_space_t *sp, uint64_t id)
+not_dead_of(const kvp_space_t *sp, uint64_t id)
 {
-    return &sp->undead[id % KVP_UNDEAD_KEYS];
+    return &sp->not_dead[id % KVP_NOT_DEAD_KEYS];
 }
 
 void
 kvp_retire_of_key(kvp_space_t *sp, kvp_retire_t *r, uint64_t id)
 {
-    r->undead = undead_of(sp, id);
-    ++*r->undead;
+    r->not_dead = not_dead_of(sp, id);
+    ++*r->not_dead;
 }
 
 bool
 kvp_retire_is_readable(const kvp_space_t *sp, uint64_t id)
 {
-    return *undead_of(sp, id) > 0;
+    return *not_dead_of(sp, id) > 0;
 }
 
 static void
-end_undead(kvp_retire_t *r)
+end_not_dead(kvp_retire_t *r)
 {
-    if (r->undead == NULL) return;
-    --*r->undead;
-    r->undead = NULL;
+    if (r->not_dead == NULL) return;
+    --*r->not_dead;
+    r->not_dead = NULL;
 }
 
 static void
-end_stray(const kvp_space_t *sp, kvp_retire_t *r)
+end_abandoned(const kvp_space_t *sp, kvp_retire_t *r)
 {
     kvp_session_t *s = owner_of(sp, r);
 
     if (r->attempt == 0) return;
     r->attempt = 0;
-    kvp_list_del(&r->stray);
-    if (s != NULL) s->strays_n--;
+    kvp_list_del(&r->abandoned);
+    if (s != NULL) s->abandoned_n--;
 }
 
-/* The waiter may end with it, so this lets go first. */
+/* The deferred reply may end with it, so this lets go first. */
 static void
 end_wait(kvp_space_t *sp, kvp_retire_t *r)
 {
-    kvp_waiter_t *w = r->waiter;
+    kvp_deferred_t *w = r->deferred;
 
     if (w == NULL) return;
-    kvp_list_del(&r->of_waiter);
-    r->waiter = NULL;
-    kvp_waiter_dead(sp->prot, w);
+    kvp_list_del(&r->of_deferred);
+    r->deferred = NULL;
+    kvp_deferred_dead(sp->prot, w);
 }
 
 /* The record's own end; what becomes of the extent is the caller's. */
@@ -188,16 +188,16 @@ static void
 discard(kvp_space_t *sp, kvp_retire_t *r)
 {
     end_wait(sp, r);
-    kvp_owed_paid(sp->log, r);
+    kvp_tombs_settled(sp->log, r);
     kvp_list_del(&r->link);
     kvp_list_del(&r->queue);
     kvp_list_del(&r->claimed);
-    end_undead(r);
-    end_stray(sp, r);
+    end_not_dead(r);
+    end_abandoned(sp, r);
     count_bytes(sp, r, -1);
-    r->chunk->gaps -= r->owner == KVP_OWNER_ANY;
-    sp->gaps -= r->owner == KVP_OWNER_ANY;
-    if (r->owner == KVP_OWNER_ANY && r->chunk->gaps == 0) kvp_place_forget_sealed(r->chunk);
+    r->chunk->unclaimed -= r->owner == KVP_OWNER_ANY;
+    sp->unclaimed -= r->owner == KVP_OWNER_ANY;
+    if (r->owner == KVP_OWNER_ANY && r->chunk->unclaimed == 0) kvp_place_forget_sealed(r->chunk);
     kvp_ptab_del(&sp->retires, r->number);
     free(r);
 }
@@ -215,7 +215,7 @@ give_back(kvp_space_t *sp, kvp_retire_t *r)
     if (c->segment->state != KVP_SEG_LOST) sp->ctx->st.used_bytes -= r->bytes;
     kvp_place_room_changed(c);
     kvp_place_memory_changed(sp, c);
-    if (c->clearing != NULL) sp->has_clear_news = true;
+    if (c->evacuating != NULL) sp->has_evacuation_news = true;
     if (c->taker != NULL) sp->has_take_news = true;
     kvp_ctx_space_news(sp->ctx);
     discard(sp, r);
@@ -230,19 +230,19 @@ kvp_retire_forget(kvp_space_t *sp, kvp_retire_t *r)
 
 /* ---- extents of a writer that was silent */
 void
-kvp_retire_stray(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt)
+kvp_retire_abandoned(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt)
 {
-    if (s->strays_n == KVP_STRAYS_MAX) return; /* it stays in quarantine until the client is gone */
-    s->strays_n++;
+    if (s->abandoned_n == KVP_ABANDONED_MAX) return; /* it stays in quarantine until the client is gone */
+    s->abandoned_n++;
     r->attempt = attempt;
-    kvp_list_add_tail(&s->strays, &r->stray);
+    kvp_list_add_tail(&s->abandoned, &r->abandoned);
 }
 
 /* The node is told once more, and this time of no owner. */
 static void
 disown(kvp_space_t *sp, kvp_retire_t *r)
 {
-    end_stray(sp, r);
+    end_abandoned(sp, r);
     count_bytes(sp, r, -1);
     r->owner = 0;
     count_bytes(sp, r, 1);
@@ -254,8 +254,8 @@ disown(kvp_space_t *sp, kvp_retire_t *r)
 void
 kvp_retire_drained(kvp_space_t *sp, kvp_session_t *s, uint64_t attempt)
 {
-    kvp_list_foreach_safe (pos, tmp, &s->strays) {
-        kvp_retire_t *r = kvp_list_entry(pos, kvp_retire_t, stray);
+    kvp_list_foreach_safe (pos, tmp, &s->abandoned) {
+        kvp_retire_t *r = kvp_list_entry(pos, kvp_retire_t, abandoned);
 
         if (r->attempt == attempt) disown(sp, r);
     }
@@ -265,8 +265,8 @@ void
 kvp_retire_set_dead(kvp_space_t *sp, kvp_retire_t *r)
 {
     r->state = KVP_RT_DEAD;
-    end_undead(r);
-    kvp_owed_paid(sp->log, r);
+    end_not_dead(r);
+    kvp_tombs_settled(sp->log, r);
     end_wait(sp, r);
 }
 
@@ -380,7 +380,7 @@ splice(kvp_list_t *from, kvp_list_t *to)
     kvp_list_init(from);
 }
 
-/* The node that is connected now was told nothing, and does not know what an earlier connection was owed. */
+/* The node that is connected now was told nothing, and does not know what an earlier connection had still to be told. */
 void
 kvp_retire_resend(kvp_space_t *sp, kvp_segment_t *g)
 {

@@ -13,10 +13,10 @@
 #include "master/core/session/session.h"
 #include "proto/wire.h"
 
-typedef struct kvp_waiter kvp_waiter_t;
+typedef struct kvp_deferred kvp_deferred_t;
 
-#define KVP_STRAYS_MAX 16u /* extents taken from a silent client, which its own word can still free early */
-#define KVP_UNDEAD_KEYS (1u << 16) /* counters; by a part of the digest */
+#define KVP_ABANDONED_MAX 16u /* extents taken from a silent client, which its own word can still free early */
+#define KVP_NOT_DEAD_KEYS (1u << 16) /* counters; by a part of the digest */
 #define KVP_RETIRE_REQS_MAX 8u /* orders that a node has not answered; the rest waits here */
 
 typedef enum {
@@ -30,21 +30,21 @@ typedef struct kvp_retire {
     kvp_list_t link; /* segment->retires */
     kvp_list_t queue; /* segment->unsent, or ->sent */
     kvp_list_t claimed; /* claim->records */
-    kvp_list_t stray; /* session->strays */
+    kvp_list_t abandoned; /* session->abandoned */
     kvp_chunk_t *chunk;
     uint32_t slot;
     uint32_t number;
     uint32_t long_key_slot;
     kvp_retire_state_t state;
-    uint32_t *undead; /* counts it for its key until it is dead; NULL = it was never served */
-    uint64_t attempt; /* whose extent a stray was; 0 = it is none */
+    uint32_t *not_dead; /* counts it for its key until it is dead; NULL = it was never served */
+    uint64_t attempt; /* that abandoned the extent; 0 = none did */
     uint64_t generation;
     uint64_t owner; /* incarnation of a writer that may still store; 0 = none */
     uint64_t bytes;
     uint64_t sent_in; /* the Retire that it went out with last: numbers are reused, requests are not */
     kvp_claim_t *claim;
-    kvp_waiter_t *waiter; /* to be told when it is dead */
-    kvp_list_t of_waiter; /* waiter->retires */
+    kvp_deferred_t *deferred; /* to be told when it is dead */
+    kvp_list_t of_deferred; /* deferred->retires */
     uint64_t after; /* it goes out when the journal is durable up to there; 0 = at once */
     kvp_wire_tomb_t held_back; /* what nodes are told then */
     bool has_tomb; /* nodes remember it */
@@ -60,7 +60,7 @@ typedef struct kvp_retire_req {
     uint32_t *numbers; /* owned: retire records; one that went since has another sent_in, or none */
 } kvp_retire_req_t;
 
-kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_waiter_t *waiter);
+kvp_retire_t *kvp_retire_place(kvp_space_t *sp, const kvp_place_t *at, uint64_t owner, kvp_deferred_t *deferred);
 /* kvp_retire_hold_back: its order, and what nodes are to be told, wait until what is written so far is durable;
  * kvp_retire_go_on: it is. */
 void kvp_retire_hold_back(kvp_space_t *sp, kvp_retire_t *r, const kvp_wire_tomb_t *tomb);
@@ -81,9 +81,9 @@ void kvp_retire_req_free(kvp_session_t *node, kvp_retire_req_t *req);
  * that was may not be dead yet; also for a key with which that one shares a counter. */
 void kvp_retire_of_key(kvp_space_t *sp, kvp_retire_t *r, uint64_t id);
 bool kvp_retire_is_readable(const kvp_space_t *sp, uint64_t id);
-/* kvp_retire_stray keeps in mind that the extent was that attempt's, whose client lives; kvp_retire_drained: by its word
+/* kvp_retire_abandoned keeps in mind that the extent was that attempt's, whose client lives; kvp_retire_drained: by its word
  * nothing of the attempt is under way, so that the node need not wait for its end. */
-void kvp_retire_stray(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt);
+void kvp_retire_abandoned(kvp_retire_t *r, kvp_session_t *s, uint64_t attempt);
 void kvp_retire_drained(kvp_space_t *sp, kvp_session_t *s, uint64_t attempt);
 kvp_retire_t *kvp_retire_of(const kvp_space_t *sp, const kvp_chunk_t *c, uint32_t slot); /* NULL = not retiring */
 

@@ -100,8 +100,8 @@ kvp_segment_set_state(kvp_space_t *sp, kvp_segment_t *g, uint32_t state)
     if (g->state == KVP_SEG_UP && state != KVP_SEG_UP) up_del(sp, g);
     if (g->state != KVP_SEG_UP && state == KVP_SEG_UP) up_add(sp, g);
     g->state = state;
-    if (g->aside.n > 0) sp->has_aside = true;
-    if (state == KVP_SEG_LOST && !g->is_dropped) kvp_owed_expect(sp->log, g->objects);
+    if (g->parked.n > 0) sp->has_parked = true;
+    if (state == KVP_SEG_LOST && !g->is_dropped) kvp_tombs_expect(sp->log, g->objects);
     kvp_ctx_space_news(sp->ctx);
 }
 
@@ -143,7 +143,7 @@ kvp_segment_make(kvp_space_t *sp, kvp_session_t *s, const Kvp__Pb__Mount *msg)
     kvp_list_init(&g->sending);
     kvp_list_init(&g->sent);
     kvp_list_init(&g->claims);
-    kvp_objlist_init(&g->aside, KVP_OBJLIST_ASIDE);
+    kvp_objlist_init(&g->parked, KVP_OBJLIST_PARKED);
     memcpy(g->uuid, msg->uuid.data, sizeof g->uuid);
     g->epoch = msg->epoch;
     snprintf(g->name, sizeof g->name, "%s", msg->name);
@@ -171,7 +171,7 @@ kvp_segment_up(kvp_space_t *sp, kvp_segment_t *g, kvp_session_t *s)
     kvp_segment_set_state(sp, g, KVP_SEG_UP);
     kvp_fence_tell(sp->peers, s, 0); /* who died while it was away */
     kvp_retire_resend(sp, g);
-    if (is_first) kvp_owed_greet(sp->log, s);
+    if (is_first) kvp_tombs_greet(sp->log, s);
 }
 
 /* ---- going away */

@@ -23,17 +23,17 @@ typedef struct kvp_space {
     kvp_ptab_t retires;
     kvp_list_t sending; /* segments to which orders might have to go out */
     bool has_orders; /* that may go out, and did not for want of budget */
-    uint32_t *undead; /* KVP_UNDEAD_KEYS: extents of keys that may still be read where the key is gone */
-    uint64_t gaps; /* extents that a writer of an older term might still store to */
-    uint64_t gaps_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
+    uint32_t *not_dead; /* KVP_NOT_DEAD_KEYS: extents of keys that may still be read where the key is gone */
+    uint64_t unclaimed; /* extents that a writer of an older term might still store to */
+    uint64_t unclaimed_due_ns; /* until then it is waited for them rather than evicted; 0 = not */
     uint64_t slab_bytes; /* memory of all allocators of chunks */
-    kvp_list_t graves;
-    bool has_aside; /* victims put aside are on their way back */
+    kvp_list_t deferred_frees;
+    bool has_parked; /* parked victims are on their way back */
 
     /* Events, for the layers above. */
     kvp_list_t claims_ready; /* windows that are free: kvp_put_windows_free */
-    bool has_clear_news; /* a window that is cleared may be free, or its walk goes on: kvp_clear_tick */
-    bool has_take_news; /* a chunk that is taken may be empty, or its walk goes on: kvp_share_tick */
+    bool has_evacuation_news; /* a window that is evacuated may be free, or its walk goes on: kvp_evacuate_tick */
+    bool has_take_news; /* a chunk that is taken may be empty, or its walk goes on: kvp_rebalance_tick */
 } kvp_space_t;
 
 #endif

@@ -124,14 +124,14 @@ static const char *
 check_claims(const kvp_master_t *m, const kvp_segment_t *g)
 {
     kvp_list_foreach (pos, &g->claims) {
-        const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, claim.of_segment);
+        const kvp_put_key_t *k = kvp_list_entry(pos, kvp_put_key_t, claim.of_segment);
         uint32_t left = 0;
 
         if (k->claim.chunk == NULL || k->claim.chunk->segment != g) return "a window is elsewhere";
         if (g->state != KVP_SEG_UP && !m->puts.is_leaving) return "a window is kept in a segment that takes no puts";
         if (!kvp_list_is_empty(&k->link)) return "a key has a window and waits for one";
-        if ((k->claim.chunk->clearing == &k->claim) != k->is_clearing) return "a chunk is closed for somebody else";
-        if (k->is_clearing) continue;
+        if ((k->claim.chunk->evacuating == &k->claim) != k->is_evacuating) return "a chunk is closed for somebody else";
+        if (k->is_evacuating) continue;
         kvp_list_foreach (at, &k->claim.records) {
             const kvp_retire_t *r = kvp_list_entry(at, kvp_retire_t, claimed);
 
@@ -252,14 +252,14 @@ check_attempt(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const kvp
 {
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t placed = kvp_obj_places(&m->cat, o, places), waiting = list_len(&a->claims);
-    const kvp_attempt_t *heir =
-        a->over == KVP_OID_NONE ? NULL : kvp_attempt_heir(&m->cat, kvp_obj(m->cat.index, a->over));
+    const kvp_attempt_t *replacement =
+        a->over == KVP_OID_NONE ? NULL : kvp_attempt_replacement(&m->cat, kvp_obj(m->cat.index, a->over));
 
     if (placed + waiting == 0 || placed + waiting > a->copies) return "the copies of an attempt are miscounted";
-    if (waiting > 0 && a->pend == NULL) return "an attempt waits for nobody";
-    if (a->pend != NULL && a->pend->objs[a->at].nloc != placed) return "a message names other copies";
-    if ((o->state == KVP_OBJ_DRAFT) != (a->over != KVP_OID_NONE)) return "a draft has nothing to replace";
-    if (a->over != KVP_OID_NONE && heir != a) return "an object has another heir";
+    if (waiting > 0 && a->req == NULL) return "an attempt waits for nobody";
+    if (a->req != NULL && a->req->objs[a->at].nloc != placed) return "a message names other copies";
+    if ((o->state == KVP_OBJ_STAGED) != (a->over != KVP_OID_NONE)) return "a staged version has nothing to replace";
+    if (a->over != KVP_OID_NONE && replacement != a) return "an object has another replacement";
     return check_copies(m, oid, o);
 }
 
@@ -274,7 +274,7 @@ may_be_listed(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
     return mb->group->lead == oid && mb->group->pinned_n[KVP_PIN_HARD] == 0;
 }
 
-/* What has a ticket may have been set aside, and nothing else. */
+/* What has a ticket may have been parked, and nothing else. */
 static bool
 has_ticket(const kvp_master_t *m, const kvp_obj_t *o)
 {
@@ -292,13 +292,13 @@ check_listed(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o)
         return "an object is on a list of victims and should not be, or is not and should";
     if (kvp_victim_may_go(&m->prot, oid) != (may_be && !has_ticket(m, o)))
         return "an object is evictable and should not be, or is not and should";
-    return o->list == KVP_OBJLIST_PROBED && has_ticket(m, o) ? "an object with a ticket is aside for its probe" : NULL;
+    return o->list == KVP_OBJLIST_PROBED && has_ticket(m, o) ? "an object with a ticket is parked for its probe" : NULL;
 }
 
 static const char *
 check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint32_t *tickets)
 {
-    bool is_unfinished = o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_DRAFT;
+    bool is_unfinished = o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_STAGED;
     const kvp_attempt_t *a = is_unfinished ? kvp_attempt_of(&m->cat, o) : NULL;
     const char *why = check_listed(m, oid, o);
 
@@ -307,7 +307,7 @@ check_object(const kvp_master_t *m, uint32_t oid, const kvp_obj_t *o, const uint
     if (a != NULL && a->oid != oid) return "an attempt is another object's";
     if (o->tickets != tickets[oid]) return "the tickets of an object are miscounted";
     if (o->state == KVP_OBJ_GONE ? kvp_obj_chunk(&m->cat, o) != NULL || o->tickets == 0
-                                 : indexed_as(m, o) != (o->state == KVP_OBJ_DRAFT ? a->over : oid))
+                                 : indexed_as(m, o) != (o->state == KVP_OBJ_STAGED ? a->over : oid))
         return "an object is not indexed, or still is";
     if (o->state == KVP_OBJ_COMMITTED && kvp_obj_chunk(&m->cat, o) == NULL) return "an object lies nowhere";
     return a == NULL ? check_copies(m, oid, o) : check_attempt(m, oid, o, a);
@@ -331,7 +331,7 @@ check_order(const kvp_master_t *m, const kvp_objlist_t *list, uint64_t *walked)
          oid = m->prot.policy->victim(m->cat.index, list, oid)) {
         const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
-        /* Those that were put aside do not come back in order. */
+        /* Those that were parked do not come back in order. */
         if (m->ctx.st.passed_over + m->ctx.st.probe_asides + m->ctx.st.ticket_asides + m->ctx.st.adopted == 0 &&
             kvp_obj_age(m->cat.index, o) > age)
             return "objects are out of order";
@@ -356,7 +356,7 @@ check_victims(const kvp_master_t *m, uint64_t listed)
     }
     if (why != NULL) return why;
     kvp_list_foreach (pos, &m->cat.segments)
-        walked += kvp_list_entry(pos, kvp_segment_t, link)->aside.n;
+        walked += kvp_list_entry(pos, kvp_segment_t, link)->parked.n;
     return walked == listed ? NULL : "a victim is lost";
 }
 
@@ -372,7 +372,7 @@ check_objects(const kvp_master_t *m, const uint32_t *tickets)
 
         if (why != NULL) return why;
         committed += o->state == KVP_OBJ_COMMITTED;
-        writing += o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_DRAFT;
+        writing += o->state == KVP_OBJ_WRITING || o->state == KVP_OBJ_STAGED;
         listed += kvp_victim_is_listed(o);
         pinned[o->pin] += kvp_obj_bytes(&m->cat, o);
     }
@@ -430,15 +430,15 @@ check_tickets(const kvp_master_t *m, const kvp_session_t *s, uint32_t *tickets, 
 }
 
 static const char *
-check_pend(const kvp_pend_t *p, uint64_t *pending)
+check_req(const kvp_put_req_t *p, uint64_t *pending)
 {
     uint32_t claims = 0, grants = 0;
 
     kvp_list_foreach (pos, &p->keys) {
-        const kvp_pkey_t *k = kvp_list_entry(pos, kvp_pkey_t, of_pend);
+        const kvp_put_key_t *k = kvp_list_entry(pos, kvp_put_key_t, of_req);
 
         claims += k->claim.chunk != NULL;
-        if (k->pend != p || k->attempt->pend != p) return "a key waits for another message";
+        if (k->req != p || k->attempt->req != p) return "a key waits for another message";
         if (k->claim.chunk == NULL && kvp_list_is_empty(&k->link)) return "a key waits for nothing";
     }
     for (uint32_t i = 0; i < p->n; i++)
@@ -461,17 +461,17 @@ check_session(const kvp_session_t *s, uint64_t *pending, uint64_t *waiting)
         bytes += a->bytes * a->copies;
         *waiting += !kvp_list_is_empty(&a->claims);
         if (!kvp_umap_get(&s->attempt_ids, a->id, &number) || number != a->number) return "an attempt cannot be found";
-        if ((a->pend == NULL) != kvp_list_is_empty(&a->of_pend)) return "an attempt is not linked to its message";
+        if ((a->req == NULL) != kvp_list_is_empty(&a->of_req)) return "an attempt is not linked to its message";
     }
     if (list_len(&s->attempts) != s->attempt_ids.n) return "attempts of a client are miscounted";
     if (list_len(&s->members) != s->members_n) return "the members that a client owns are miscounted";
-    if (list_len(&s->waiters) != s->waiters_n) return "the answers that a client waits for are miscounted";
+    if (list_len(&s->deferred) != s->deferred_n) return "the answers that a client waits for are miscounted";
     if (bytes != s->attempt_bytes) return "the unfinished bytes of a client are wrong";
     if (list_len(&s->segments) != s->segments_n) return "the segments of a node are miscounted";
     if (list_len(&s->retire_reqs) != s->retire_reqs_n) return "the orders to a node are miscounted";
     if (s->conn == 0 && kvp_list_is_empty(&s->over)) return "a session is kept for nothing";
-    kvp_list_foreach (pos, &s->pends) {
-        const char *why = check_pend(kvp_list_entry(pos, kvp_pend_t, link), pending);
+    kvp_list_foreach (pos, &s->reqs) {
+        const char *why = check_req(kvp_list_entry(pos, kvp_put_req_t, link), pending);
 
         if (why != NULL) return why;
     }
@@ -555,13 +555,14 @@ check_leases(const kvp_tenant_t *t)
         if (t->lost[i].applied <= t->lost[i - 1].applied) return "lost leases are out of order";
         if (t->lost[i].until_ns < t->lost[i - 1].until_ns) return "lost leases end out of order";
     }
-    if ((t->lost_n > 0 || !kvp_list_is_empty(&t->waiters)) && kvp_list_is_empty(&t->leasing))
+    if ((t->lost_n > 0 || !kvp_list_is_empty(&t->deferred)) && kvp_list_is_empty(&t->leasing))
         return "nobody looks at the leases of a tenant";
-    kvp_list_foreach (pos, &t->waiters) {
-        const kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, leases);
+    kvp_list_foreach (pos, &t->deferred) {
+        const kvp_deferred_t *w = kvp_list_entry(pos, kvp_deferred_t, leases);
 
-        if (!w->is_lease_awaited || w->session == NULL || w->session->tenant != t) return "a waiter waits for nothing";
-        if (w->revoke_seq < seq) return "waiters are out of order";
+        if (!w->is_lease_awaited || w->session == NULL || w->session->tenant != t)
+            return "a deferred reply waits for nothing";
+        if (w->revoke_seq < seq) return "deferred replies are out of order";
         seq = w->revoke_seq;
     }
     return kvp_heap_check(&t->leases);
@@ -623,7 +624,7 @@ kvp_master_check(const kvp_master_t *m)
     if (why == NULL) why = kvp_probe_check(&m->prot);
     if (why == NULL) why = kvp_journal_check(&m->log);
     if (why == NULL) why = kvp_groups_check(&m->prot, reserved_groups);
-    if (why == NULL) why = kvp_heap_check(&m->prot.waiters);
+    if (why == NULL) why = kvp_heap_check(&m->prot.deferred);
     free(tickets);
     return why;
 }

@@ -29,17 +29,17 @@ kvp_journal_check(const kvp_interim_t *log)
 {
     const kvp_master_t *m = log->core;
     const kvp_journal_t *j = &m->log.journal;
-    uint64_t young = (j->young.len - j->young_at) / sizeof(kvp_young_t), last = 0;
+    uint64_t fresh = (j->fresh_commits.len - j->fresh_commits_at) / sizeof(kvp_fresh_commit_t), last = 0;
     uint32_t cursor = 0, left = UINT32_MAX, oid;
 
     if (j->durable > j->end) return "more of the journal is durable than was written";
     while ((oid = kvp_objindex_walk(m->cat.index, &cursor, UINT32_MAX, &left)) != KVP_OID_NONE) {
         const kvp_obj_t *o = kvp_obj(m->cat.index, oid);
 
-        if (o->state == KVP_OBJ_COMMITTED && o->is_young != 0 && young-- == 0) return "a commit stays young";
+        if (o->state == KVP_OBJ_COMMITTED && o->is_fresh != 0 && fresh-- == 0) return "a commit stays not durable";
     }
-    kvp_list_foreach (pos, &j->waiters) {
-        const kvp_waiter_t *w = kvp_list_entry(pos, kvp_waiter_t, durable);
+    kvp_list_foreach (pos, &j->deferred) {
+        const kvp_deferred_t *w = kvp_list_entry(pos, kvp_deferred_t, durable);
 
         if (!w->is_durable_awaited || w->after < last) return "answers wait for the journal out of order";
         last = w->after;
