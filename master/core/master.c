@@ -4,6 +4,7 @@
 #include "master/core/master.h"
 
 #include "common/buf.h"
+#include "common/hash.h"
 #include "common/list.h"
 #include "common/pages.h"
 #include "common/segfmt.h"
@@ -98,6 +99,12 @@ kvp_master_create(const kvp_master_conf_t *conf, uint64_t now_ns, kvp_master_t *
     m->ctx.term = conf->term;
     m->peers.is_named = conf->had_master || conf->has_journal;
     m->ctx.rng = conf->seed | 1;
+    m->ctx.table_seed = kvp_key_digest(conf->seed, 0, "tables", 6).hi;
+    kvp_umap_init(&m->cat.tenant_ids, m->ctx.table_seed);
+    kvp_umap_init(&m->cat.up_hosts, m->ctx.table_seed);
+    kvp_umap_init(&m->peers.by_conn, m->ctx.table_seed);
+    kvp_umap_init(&m->peers.by_incarnation, m->ctx.table_seed);
+    kvp_umap_init(&m->prot.group_numbers, m->ctx.table_seed);
     m->prot.ticket_seq = conf->seed; /* so that tickets of the master before are nobody's */
     m->ctx.now_ns = now_ns;
     m->ticked_ns = now_ns;

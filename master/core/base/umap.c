@@ -33,10 +33,10 @@ kvp_core_alloc(size_t n, size_t size)
 static uint32_t
 home(const kvp_umaptab_t *tab, uint64_t key)
 {
-    key ^= key >> 33;
-    key *= 0xff51afd7ed558ccdull;
-    key ^= key >> 33;
-    return (uint32_t)key & (tab->cap - 1);
+    unsigned __int128 mixed = (unsigned __int128)(key ^ tab->seed) * (0xff51afd7ed558ccdull ^ tab->seed << 1);
+    uint64_t hash = (uint64_t)(mixed >> 64) ^ (uint64_t)mixed;
+
+    return (uint32_t)(hash ^ hash >> 32) & (tab->cap - 1);
 }
 
 /* The slot of key, or the free slot where it belongs. */
@@ -98,6 +98,7 @@ static void
 prepare(kvp_umap_t *map, uint32_t cap)
 {
     map->next.cap = cap;
+    map->next.seed = map->seed;
     map->next.keys = kvp_table_alloc(cap, ENTRY_BYTES);
     if (map->next.keys == NULL) kvp_panic("out of memory: a map of %u", cap);
     map->next.vals = (uint32_t *)(void *)(map->next.keys + cap);
@@ -154,12 +155,18 @@ maybe_resize(kvp_umap_t *map)
 
 /* ---- the map */
 void
+kvp_umap_init(kvp_umap_t *map, uint64_t seed)
+{
+    *map = (kvp_umap_t){.seed = seed};
+}
+
+void
 kvp_umap_fini(kvp_umap_t *map)
 {
     tab_fini(&map->now);
     tab_fini(&map->old);
     tab_fini(&map->next);
-    *map = (kvp_umap_t){0};
+    kvp_umap_init(map, map->seed);
 }
 
 static uint32_t *

@@ -14,7 +14,8 @@
 #include "common/mutate.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/heap.h"
-#include "master/core/base/htab.h"
+#include "master/core/base/ptab.h"
+#include "master/core/base/umap.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
 #include "master/core/catalog/index.h"
@@ -30,20 +31,59 @@
 
 #include <stdlib.h>
 
-#define GROUP_OF(n) kvp_container_of(n, kvp_group_t, node)
-
-/* ---- the table */
+/* ---- the table: from a hash to the first group that has it; the others follow by `same` */
 static uint64_t
 hash_of(const kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
 {
-    return kvp_key_digest(prot->groups_seed, t->id, &digest, sizeof digest).lo;
+    uint64_t hash = kvp_key_digest(prot->groups_seed, t->id, &digest, sizeof digest).lo;
+
+    return hash == 0 ? 1 : hash;
+}
+
+static kvp_group_t *
+first_with(const kvp_protect_t *prot, uint64_t hash)
+{
+    uint32_t number;
+
+    return kvp_umap_get(&prot->group_numbers, hash, &number) ? kvp_ptab_get(&prot->groups, number) : NULL;
+}
+
+static void
+put_first(kvp_protect_t *prot, uint64_t hash, const kvp_group_t *g)
+{
+    if (g == NULL)
+        (void)kvp_umap_del(&prot->group_numbers, hash);
+    else
+        kvp_umap_set(&prot->group_numbers, hash, g->number);
+}
+
+static void
+table_add(kvp_protect_t *prot, kvp_group_t *g, uint64_t hash)
+{
+    g->number = kvp_ptab_add(&prot->groups, g);
+    g->same = first_with(prot, hash);
+    put_first(prot, hash, g);
+}
+
+static void
+table_del(kvp_protect_t *prot, kvp_group_t *g, uint64_t hash)
+{
+    kvp_group_t *before = first_with(prot, hash);
+
+    if (before == g) put_first(prot, hash, g->same);
+    while (before != g && before->same != g)
+        before = before->same;
+    if (before != g) before->same = g->same;
+    kvp_ptab_del(&prot->groups, g->number);
 }
 
 static void
 take_out(kvp_protect_t *prot, kvp_group_t *g)
 {
-    kvp_htab_del(&prot->groups, &g->node);
-    kvp_tenant_rele(prot->cat, kvp_ptab_get(&prot->cat->tenants, g->tenant));
+    kvp_tenant_t *t = kvp_ptab_get(&prot->cat->tenants, g->tenant);
+
+    table_del(prot, g, hash_of(prot, t, g->digest));
+    kvp_tenant_rele(prot->cat, t);
     prot->ctx->st.groups--;
 }
 
@@ -63,9 +103,7 @@ doom(kvp_protect_t *prot, kvp_group_t *g, bool is_evicted)
 static kvp_group_t *
 find(kvp_protect_t *prot, const kvp_tenant_t *t, kvp_digest_t digest)
 {
-    for (kvp_htabnode_t *n = kvp_htab_find(&prot->groups, hash_of(prot, t, digest)); n != NULL; n = kvp_htab_next(n)) {
-        kvp_group_t *g = GROUP_OF(n);
-
+    for (kvp_group_t *g = first_with(prot, hash_of(prot, t, digest)); g != NULL; g = g->same) {
         if (g->tenant != t->number || !kvp_digest_eq(g->digest, digest)) continue;
         if (g->epoch == t->epoch || !KVP_RULE(GROUP_OF_EPOCH)) return g;
         doom(prot, g, false); /* what was put before a bump is no part of what is put now */
@@ -87,7 +125,7 @@ make(kvp_protect_t *prot, kvp_tenant_t *t, const kvp_wire_group_t *want)
     if (g->size > 0) g->taken = kvp_core_alloc((g->size + 63) / 64, sizeof *g->taken);
     kvp_list_init(&g->committed);
     kvp_list_init(&g->begun);
-    kvp_htab_add(&prot->groups, &g->node, hash_of(prot, t, want->group));
+    table_add(prot, g, hash_of(prot, t, want->group));
     prot->ctx->st.groups++;
     t->refs++;
     return g;
@@ -615,14 +653,15 @@ free_all(kvp_list_t *members)
 void
 kvp_groups_fini(kvp_protect_t *prot)
 {
-    kvp_htabnode_t *next;
-
     free_all(&prot->doomed);
-    for (kvp_htabnode_t *n = kvp_htab_first(&prot->groups); n != NULL; n = next) {
-        next = kvp_htab_after(&prot->groups, n);
-        free_all(&GROUP_OF(n)->committed);
-        free(GROUP_OF(n)->taken);
-        free(GROUP_OF(n));
+    for (uint32_t i = 0; i < prot->groups.limit; i++) {
+        kvp_group_t *g = kvp_ptab_get(&prot->groups, i);
+
+        if (g == NULL) continue;
+        free_all(&g->committed);
+        free(g->taken);
+        free(g);
     }
-    kvp_htab_fini(&prot->groups);
+    kvp_ptab_fini(&prot->groups);
+    kvp_umap_fini(&prot->group_numbers);
 }

@@ -16,7 +16,6 @@
 #include "common/mutate.h"
 #include "master/core/protect/protection.h"
 #include "master/core/catalog/replica.h"
-#include "master/core/base/htab.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/master.h"
@@ -27,7 +26,8 @@
 #define KVP_GROUP_OPEN_MAX 65536u /* memberships of a client that are not committed, or hidden */
 
 typedef struct kvp_group {
-    kvp_htabnode_t node; /* protect->groups, unless it is doomed */
+    uint32_t number; /* in protect->groups, unless it is doomed */
+    struct kvp_group *same; /* the next one with its hash */
     kvp_digest_t digest;
     uint32_t tenant; /* number in catalog->tenants; holds a reference until it is doomed */
     uint32_t epoch; /* of the namespace */

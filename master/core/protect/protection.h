@@ -7,7 +7,7 @@
 #include "common/list.h"
 #include "master/core/base/ctx.h"
 #include "master/core/base/heap.h"
-#include "master/core/base/htab.h"
+#include "master/core/base/umap.h"
 #include "master/core/base/ptab.h"
 #include "master/core/catalog/catalog.h"
 #include "master/core/catalog/index.h"
@@ -54,7 +54,8 @@ typedef struct kvp_protect {
     kvp_list_t ending; /* tickets that let go of their objects */
     kvp_heap_t expiries; /* reservations, by the time when they end */
 
-    kvp_htab_t groups;
+    kvp_ptab_t groups;
+    kvp_umap_t group_numbers; /* hash -> the first group with that hash */
     uint64_t groups_seed;
     kvp_list_t doomed; /* memberships: their objects are still to be dropped */
     kvp_list_t leavers; /* memberships whose owner's session is over */

@@ -7,7 +7,6 @@
 #include "common/list.h"
 #include "common/slab.h"
 #include "master/core/base/heap.h"
-#include "master/core/base/htab.h"
 #include "master/core/base/ptab.h"
 #include "master/core/base/umap.h"
 #include "master/core/catalog/chunk.h"
@@ -538,8 +537,11 @@ add_tenants(const kvp_master_t *m, tenant_sums_t *sums)
 
         if (s != NULL && s->tenant != NULL) sums[s->tenant->number].refs++;
     }
-    for (kvp_htabnode_t *n = kvp_htab_first(&m->prot.groups); n != NULL; n = kvp_htab_after(&m->prot.groups, n))
-        sums[kvp_container_of(n, kvp_group_t, node)->tenant].refs++;
+    for (uint32_t i = 0; i < m->prot.groups.limit; i++) {
+        const kvp_group_t *g = kvp_ptab_get(&m->prot.groups, i);
+
+        if (g != NULL) sums[g->tenant].refs++;
+    }
     kvp_list_foreach (pos, &m->jobs)
         sums[kvp_list_entry(pos, kvp_job_t, link)->tenant->number].refs++;
 }

@@ -5,7 +5,7 @@
 
 #include "common/list.h"
 #include "master/core/base/heap.h"
-#include "master/core/base/htab.h"
+#include "master/core/base/ptab.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/protect/candidates.h"
@@ -13,8 +13,6 @@
 #include "master/core/protect/protection.h"
 
 #include <string.h>
-
-#define GROUP_OF(n) kvp_container_of(n, kvp_group_t, node)
 
 static bool
 is_number_taken(const kvp_group_t *g, uint32_t number)
@@ -90,8 +88,10 @@ kvp_groups_check(const kvp_protect_t *prot, uint64_t reserved)
     sums_t sums = {0};
     const char *why;
 
-    for (kvp_htabnode_t *n = kvp_htab_first(&prot->groups); n != NULL; n = kvp_htab_after(&prot->groups, n)) {
-        why = check_group(prot, GROUP_OF(n), &sums);
+    for (uint32_t i = 0; i < prot->groups.limit; i++) {
+        const kvp_group_t *g = kvp_ptab_get(&prot->groups, i);
+
+        why = g == NULL ? NULL : check_group(prot, g, &sums);
         if (why != NULL) return why;
     }
     kvp_list_foreach (pos, &prot->doomed) {
