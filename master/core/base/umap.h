@@ -10,8 +10,9 @@
 typedef struct {
     uint64_t *keys;
     uint32_t *vals; /* behind the keys */
-    uint64_t seed;
+    uint64_t factor; /* odd, from the map's seed */
     uint32_t cap; /* a power of two, or 0: there is no such table */
+    uint32_t shift; /* 64 less its bits */
 } kvp_umaptab_t;
 
 typedef struct {

@@ -123,8 +123,6 @@ kvp_replica_del(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at)
 {
     kvp_obj_t *o = kvp_obj(cat->index, oid);
     kvp_objext_t *ext = kvp_obj_ext(cat->index, o);
-    uint64_t len = kvp_obj_len(cat, o);
-    kvp_place_t first;
     uint32_t i = 0;
 
     chunk_of(cat, at)->segment->held -= o->tickets;
@@ -133,7 +131,9 @@ kvp_replica_del(kvp_catalog_t *cat, uint32_t oid, const kvp_place_t *at)
         return;
     }
     if (kvp_obj_place(cat, o).generation == at->generation) {
-        first = ext->more[0];
+        uint64_t len = kvp_obj_len(cat, o);
+        kvp_place_t first = ext->more[0];
+
         set_first(cat, o, &first, kvp_slab_len(chunk_of(cat, &first)->slab, first.slot) - len);
     } else {
         while (ext->more[i].generation != at->generation)

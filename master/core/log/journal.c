@@ -73,14 +73,14 @@ kvp_journal_term(kvp_interim_t *log)
     kvp_master_t *m = log->core;
 
     append_term(m, KVP_JREC_TERM, false);
-    m->log.journal.term_end = m->log.journal.end;
+    log->journal.term_end = log->journal.end;
 }
 
 void
 kvp_journal_commit(kvp_interim_t *log, uint32_t oid, kvp_digest_t digest)
 {
     kvp_master_t *m = log->core;
-    kvp_journal_t *j = &m->log.journal;
+    kvp_journal_t *j = &log->journal;
     kvp_obj_t *o = kvp_obj(m->cat.index, oid);
     kvp_fresh_commit_t fresh = {.digest = digest, .version = kvp_obj_version(o)};
 
@@ -108,12 +108,12 @@ kvp_journal_gone(kvp_interim_t *log, const kvp_obj_t *o)
     const kvp_tenant_t *t;
     kvp_digest_t digest;
 
-    if (!m->log.journal.is_on || o->state != KVP_OBJ_COMMITTED) return;
+    if (!log->journal.is_on || o->state != KVP_OBJ_COMMITTED) return;
     t = kvp_obj_tenant(&m->cat, o);
     if (kvp_obj_version(o) <= t->min_version) return; /* the bump has said so */
     digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, t->id);
-    kvp_journal_forget(&m->log, digest, kvp_obj_version(o));
-    kvp_replay_drop(&m->log, digest, kvp_obj_version(o));
+    kvp_journal_forget(log, digest, kvp_obj_version(o));
+    kvp_replay_drop(log, digest, kvp_obj_version(o));
 }
 
 void
@@ -122,12 +122,12 @@ kvp_journal_lost(kvp_interim_t *log, const kvp_obj_t *o)
     kvp_master_t *m = log->core;
     kvp_digest_t digest;
 
-    if (!m->log.journal.is_judge || o->state != KVP_OBJ_COMMITTED) {
-        kvp_journal_gone(&m->log, o);
+    if (!log->journal.is_judge || o->state != KVP_OBJ_COMMITTED) {
+        kvp_journal_gone(log, o);
         return;
     }
     digest = kvp_obj_digest(m->cat.index, o, m->ctx.conf.digest_seed, kvp_obj_tenant(&m->cat, o)->id);
-    if (!kvp_replay_knows(&m->log, digest, kvp_obj_version(o))) kvp_journal_gone(&m->log, o);
+    if (!kvp_replay_knows(log, digest, kvp_obj_version(o))) kvp_journal_gone(log, o);
 }
 
 void
@@ -136,7 +136,7 @@ kvp_journal_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
     kvp_master_t *m = log->core;
     kvp_jrec_any_t rec = {.bump = {.tenant = t->id, .epoch = t->epoch, .min_version = t->min_version}};
 
-    if (m->log.journal.is_on) append(m, &rec, KVP_JREC_BUMP);
+    if (log->journal.is_on) append(m, &rec, KVP_JREC_BUMP);
 }
 
 /* ---- a base */
@@ -188,7 +188,7 @@ void
 kvp_journal_base(kvp_interim_t *log, bool is_anew)
 {
     kvp_master_t *m = log->core;
-    kvp_journal_t *j = &m->log.journal;
+    kvp_journal_t *j = &log->journal;
 
     j->base_from = j->end;
     j->base_end = 0;
@@ -201,7 +201,7 @@ kvp_journal_base(kvp_interim_t *log, bool is_anew)
     for (uint32_t i = 0; i < m->cat.tenants.limit; i++) {
         const kvp_tenant_t *t = kvp_ptab_get(&m->cat.tenants, i);
 
-        if (t != NULL && t->epoch > 0) kvp_journal_bumped(&m->log, t);
+        if (t != NULL && t->epoch > 0) kvp_journal_bumped(log, t);
     }
     base_some(m); /* where nothing is there, that is all */
 }
@@ -230,25 +230,19 @@ kvp_master_take_snapshot(kvp_master_t *m, uint64_t *from_out)
 bool
 kvp_journal_is_behind(const kvp_interim_t *log)
 {
-    const kvp_master_t *m = log->core;
-
-    return m->log.journal.end - m->log.journal.durable > KVP_JOURNAL_BEHIND_MAX;
+    return log->journal.end - log->journal.durable > KVP_JOURNAL_BEHIND_MAX;
 }
 
 bool
 kvp_journal_remembers(const kvp_interim_t *log)
 {
-    const kvp_master_t *m = log->core;
-
-    return m->log.journal.is_relied_on || !KVP_RULE(KEPT_IN_MIND);
+    return log->journal.is_relied_on || !KVP_RULE(KEPT_IN_MIND);
 }
 
 bool
 kvp_journal_withholds(const kvp_interim_t *log)
 {
-    const kvp_master_t *m = log->core;
-
-    return m->log.journal.durable < m->log.journal.end && KVP_RULE(WITHHOLD_UNTIL_DURABLE);
+    return log->journal.durable < log->journal.end && KVP_RULE(WITHHOLD_UNTIL_DURABLE);
 }
 
 static bool
@@ -321,7 +315,7 @@ void
 kvp_journal_durable(kvp_interim_t *log, uint64_t end)
 {
     kvp_master_t *m = log->core;
-    kvp_journal_t *j = &m->log.journal;
+    kvp_journal_t *j = &log->journal;
 
     if (end > j->end || end < j->durable)
         kvp_panic("durable up to %llu of %llu", (unsigned long long)end, (unsigned long long)j->end);
@@ -350,8 +344,8 @@ kvp_journal_tick(kvp_interim_t *log)
 {
     kvp_master_t *m = log->core;
 
-    if (!m->log.journal.is_on) return;
-    kvp_replay_settle_some(&m->log);
+    if (!log->journal.is_on) return;
+    kvp_replay_settle_some(log);
     base_some(m);
     m->ctx.is_behind |= !release(m);
 }
@@ -360,10 +354,10 @@ bool
 kvp_journal_has_work(const kvp_interim_t *log)
 {
     const kvp_master_t *m = log->core;
-    const kvp_journal_t *j = &m->log.journal;
+    const kvp_journal_t *j = &log->journal;
 
     if (!j->is_on) return false;
-    return (j->is_settling && !kvp_journal_is_behind(&m->log)) || may_base_go_on(m);
+    return (j->is_settling && !kvp_journal_is_behind(log)) || may_base_go_on(m);
 }
 
 void
@@ -371,16 +365,15 @@ kvp_journal_init(kvp_interim_t *log)
 {
     kvp_master_t *m = log->core;
 
-    m->log.journal.is_on = m->ctx.conf.has_journal;
-    kvp_list_init(&m->log.journal.deferred);
-    kvp_list_init(&m->log.journal.retires);
+    log->journal.is_on = m->ctx.conf.has_journal;
+    kvp_list_init(&log->journal.deferred);
+    kvp_list_init(&log->journal.retires);
 }
 
 void
 kvp_journal_fini(kvp_interim_t *log)
 {
-    kvp_master_t *m = log->core;
-    kvp_journal_t *j = &m->log.journal;
+    kvp_journal_t *j = &log->journal;
 
     kvp_buf_fini(&j->fresh);
     kvp_buf_fini(&j->fresh_commits);

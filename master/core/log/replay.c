@@ -44,9 +44,7 @@ kvp_replay_knows(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version
 bool
 kvp_replay_admits(const kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
 {
-    const kvp_master_t *m = log->core;
-
-    return !m->log.journal.is_judge || kvp_replay_knows(&m->log, digest, version) || !KVP_RULE(JOURNAL_KNOWS);
+    return !log->journal.is_judge || kvp_replay_knows(log, digest, version) || !KVP_RULE(JOURNAL_KNOWS);
 }
 
 void
@@ -54,20 +52,19 @@ kvp_replay_drop(kvp_interim_t *log, kvp_digest_t digest, uint64_t version)
 {
     kvp_master_t *m = log->core;
 
-    if (m->log.journal.is_judge && version_of(m, digest) <= version)
-        (void)kvp_digestmap_del(&m->log.journal.known, digest);
+    if (log->journal.is_judge && version_of(m, digest) <= version) (void)kvp_digestmap_del(&log->journal.known, digest);
 }
 
 void
 kvp_replay_unknown(kvp_interim_t *log, kvp_digest_t digest)
 {
     kvp_master_t *m = log->core;
-    kvp_journal_t *j = &m->log.journal;
+    kvp_journal_t *j = &log->journal;
     uint64_t version = j->is_judge || j->is_settling ? version_of(m, digest) : 0;
 
     if (version == 0) return;
-    kvp_journal_forget(&m->log, digest, version);
-    kvp_replay_drop(&m->log, digest, version);
+    kvp_journal_forget(log, digest, version);
+    kvp_replay_drop(log, digest, version);
 }
 
 /* ---- when all has been reported */
@@ -84,9 +81,9 @@ void
 kvp_replay_settle_some(kvp_interim_t *log)
 {
     kvp_master_t *m = log->core;
-    kvp_journal_t *j = &m->log.journal;
+    kvp_journal_t *j = &log->journal;
 
-    if (j->is_judge && !kvp_tombs_is_rebuilding(&m->log)) {
+    if (j->is_judge && !kvp_tombs_is_rebuilding(log)) {
         j->is_judge = false;
         j->is_settling = true;
         j->settled = 0;
@@ -95,10 +92,10 @@ kvp_replay_settle_some(kvp_interim_t *log)
     for (; j->settled < j->known.cap; j->settled++) {
         const kvp_digestmap_at_t *at = &j->known.slots[j->settled];
 
-        if (m->ctx.slice_left == 0 || kvp_journal_is_behind(&m->log)) return;
+        if (m->ctx.slice_left == 0 || kvp_journal_is_behind(log)) return;
         kvp_ctx_spend(&m->ctx, 1);
         if (at->val != 0 && (!is_there(m, at->digest) || !KVP_RULE(WRITE_OFF)))
-            kvp_journal_forget(&m->log, at->digest, at->val);
+            kvp_journal_forget(log, at->digest, at->val);
     }
     j->is_settling = false;
     kvp_digestmap_fini(&j->known);
@@ -266,10 +263,8 @@ kvp_master_open_journal(kvp_master_t *m, uint64_t *end_out)
 void
 kvp_replay_begin_anew(kvp_interim_t *log)
 {
-    kvp_master_t *m = log->core;
-
-    m->log.journal.is_judge = false;
-    m->log.journal.is_settling = false;
-    kvp_digestmap_fini(&m->log.journal.known);
-    kvp_journal_base(&m->log, true);
+    log->journal.is_judge = false;
+    log->journal.is_settling = false;
+    kvp_digestmap_fini(&log->journal.known);
+    kvp_journal_base(log, true);
 }

@@ -57,7 +57,7 @@ kvp_tombs_is_rebuilding(const kvp_interim_t *log)
 {
     const kvp_master_t *m = log->core;
 
-    return !m->log.is_rebuild_over && (m->ctx.now_ns < m->peers.rebuild_until_ns || m->reports > 0);
+    return !log->is_rebuild_over && (m->ctx.now_ns < m->peers.rebuild_until_ns || m->reports > 0);
 }
 
 /* ---- memory. Removals of what lies on an absent node enter tombstones all over maps that are long: so its pages are
@@ -65,13 +65,11 @@ kvp_tombs_is_rebuilding(const kvp_interim_t *log)
 void
 kvp_tombs_expect(kvp_interim_t *log, uint64_t objects)
 {
-    kvp_master_t *m = log->core;
-
-    if (objects < EXPECTED_MIN || m->log.tombs_touched > 0) return;
-    if ((m->log.tombs.cap == 0 && !kvp_digestmap_reserve(&m->log.tombs, TOMBS_MAX)) ||
-        (m->log.tomb_refs.cap == 0 && !kvp_digestmap_reserve(&m->log.tomb_refs, TOMBS_MAX)))
+    if (objects < EXPECTED_MIN || log->tombs_touched > 0) return;
+    if ((log->tombs.cap == 0 && !kvp_digestmap_reserve(&log->tombs, TOMBS_MAX)) ||
+        (log->tomb_refs.cap == 0 && !kvp_digestmap_reserve(&log->tomb_refs, TOMBS_MAX)))
         kvp_panic("out of memory: tombstones");
-    m->log.is_touching = true;
+    log->is_touching = true;
 }
 
 static void
@@ -99,7 +97,7 @@ kvp_tombs_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest)
 {
     const kvp_master_t *m = log->core;
     const kvp_tenant_t *t = kvp_tenant_find(&m->cat, tenant);
-    uint64_t of_key = kvp_max_u64(version_in(&m->log.tombs, digest), version_in(&m->log.removed, digest));
+    uint64_t of_key = kvp_max_u64(version_in(&log->tombs, digest), version_in(&log->removed, digest));
 
     if (t == NULL || t->min_version <= of_key) return (kvp_wire_tomb_t){.digest = digest, .version = of_key};
     return (kvp_wire_tomb_t){.digest = kvp_wire_tomb_tenant(tenant), .version = t->min_version};
@@ -108,9 +106,7 @@ kvp_tombs_tomb(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest)
 uint64_t
 kvp_tombs_version(const kvp_interim_t *log, uint32_t tenant, kvp_digest_t digest)
 {
-    const kvp_master_t *m = log->core;
-
-    return kvp_tombs_tomb(&m->log, tenant, digest).version;
+    return kvp_tombs_tomb(log, tenant, digest).version;
 }
 
 /* The value, 0 where it is new. Maps are made as long as they can get: no step of ours moves a long one. */
@@ -175,8 +171,8 @@ void
 kvp_tombs_flush(kvp_interim_t *log)
 {
     kvp_master_t *m = log->core;
-    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)m->log.tomb_news.data;
-    uint32_t n = (uint32_t)(m->log.tomb_news.len / sizeof *tombs);
+    const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)log->tomb_news.data;
+    uint32_t n = (uint32_t)(log->tomb_news.len / sizeof *tombs);
 
     if (n == 0) return;
     m->peers.request_seq++; /* also where nobody is told: who waits for these waits for a later request */
@@ -186,7 +182,7 @@ kvp_tombs_flush(kvp_interim_t *log)
         /* A node of several segments is told once. */
         if (g->node != NULL && g->node->segments.next == &g->of_node) tell(m, g->node, g->id, tombs, n);
     }
-    kvp_buf_reset(&m->log.tomb_news);
+    kvp_buf_reset(&log->tomb_news);
 }
 
 /* What is new from now on it is told like all others, so it need not be met. Who gave up its only segment meanwhile, and mounts
@@ -196,12 +192,12 @@ kvp_tombs_greet(kvp_interim_t *log, kvp_session_t *node)
 {
     kvp_master_t *m = log->core;
 
-    if (m->log.tombs.n == 0) return;
+    if (log->tombs.n == 0) return;
     node->tombs_from = m->peers.request_seq;
     node->tombs_whole = UINT64_MAX; /* that is not told yet */
-    node->tombs_at = kvp_digestmap_end(&m->log.tombs);
+    node->tombs_at = kvp_digestmap_end(&log->tombs);
     kvp_list_del(&node->greeting);
-    kvp_list_add_tail(&m->log.greeting, &node->greeting);
+    kvp_list_add_tail(&log->greeting, &node->greeting);
 }
 
 /* The next of those that it was not told yet, as far as the step reaches. */
@@ -366,7 +362,7 @@ kvp_wire_tomb_t
 kvp_tombs_dropped(kvp_interim_t *log, const kvp_obj_t *o, bool is_promised)
 {
     kvp_master_t *m = log->core;
-    bool is_rebuilding = kvp_tombs_is_rebuilding(&m->log);
+    bool is_rebuilding = kvp_tombs_is_rebuilding(log);
     kvp_place_t places[KVP_REPLICAS_MAX];
     uint32_t n = kvp_obj_places(&m->cat, o, places);
     kvp_wire_tomb_t tomb = {.version = 0};
@@ -383,7 +379,7 @@ kvp_tombs_lost(kvp_interim_t *log, const kvp_obj_t *o)
 {
     kvp_master_t *m = log->core;
 
-    if (kvp_tombs_is_rebuilding(&m->log)) hold_against(m, digest_of(m, o), kvp_obj_version(o) - 1, NULL);
+    if (kvp_tombs_is_rebuilding(log)) hold_against(m, digest_of(m, o), kvp_obj_version(o) - 1, NULL);
 }
 
 void
@@ -401,8 +397,8 @@ kvp_tombs_tell(kvp_interim_t *log, kvp_retire_t *r)
 
     if (r->has_tomb) return true;
     kvp_ctx_spend(&m->ctx, TOMB_RECORDS);
-    if (!raise_to(&m->log.tombs, r->tomb.digest, r->tomb.version, TOMBS_MAX)) return false;
-    ++*insert(&m->log.tomb_refs, r->tomb.digest, TOMBS_MAX);
+    if (!raise_to(&log->tombs, r->tomb.digest, r->tomb.version, TOMBS_MAX)) return false;
+    ++*insert(&log->tomb_refs, r->tomb.digest, TOMBS_MAX);
     r->has_tomb = true;
     if (r->deferred != NULL) kvp_deferred_told(&m->prot, r->deferred);
     queue(m, r->tomb.digest, r->tomb.version);
@@ -425,24 +421,19 @@ kvp_tombs_tell_all(kvp_interim_t *log, kvp_deferred_t *w)
 void
 kvp_tombs_retire(kvp_interim_t *log, kvp_retire_t *r, const kvp_wire_tomb_t *tomb)
 {
-    kvp_master_t *m = log->core;
     bool is_told;
 
     if (tomb->version == 0) return;
     r->tomb = *tomb;
-    is_told = is_away(r->chunk->segment) && kvp_tombs_tell(&m->log, r);
+    is_told = is_away(r->chunk->segment) && kvp_tombs_tell(log, r);
     if (!is_told && r->deferred != NULL) kvp_list_add_tail(&r->deferred->retires, &r->of_deferred);
 }
 
 void
 kvp_tombs_settled(kvp_interim_t *log, kvp_retire_t *r)
 {
-    kvp_master_t *m = log->core;
-
-    kvp_list_del(&r->of_deferred);
-    if (!r->has_tomb) return;
     r->has_tomb = false;
-    unref(m, r->tomb.digest);
+    unref(log->core, r->tomb.digest);
 }
 
 /* ---- what was evicted: nobody was promised that it is gone before somebody is promised that nothing of its key is older
@@ -453,16 +444,16 @@ kvp_tombs_evicted(kvp_interim_t *log, kvp_digest_t digest, uint64_t version, kvp
 {
     kvp_master_t *m = log->core;
 
-    if (w == NULL || kvp_journal_remembers(&m->log) || !kvp_retire_is_readable(&m->space, digest.hi)) return;
+    if (w == NULL || kvp_journal_remembers(log) || !kvp_retire_is_readable(&m->space, digest.hi)) return;
     kvp_ctx_spend(&m->ctx, TOMB_RECORDS);
-    if (kvp_digestmap_at(&m->log.evicted, digest) == NULL) {
-        if (m->log.evicted.n >= EVICTED_MAX || !raise_to(&m->log.tombs, digest, version, TOMBS_MAX)) return;
-        *insert(&m->log.evicted, digest, EVICTED_MAX) = 1;
-        ++*insert(&m->log.tomb_refs, digest, TOMBS_MAX);
+    if (kvp_digestmap_at(&log->evicted, digest) == NULL) {
+        if (log->evicted.n >= EVICTED_MAX || !raise_to(&log->tombs, digest, version, TOMBS_MAX)) return;
+        *insert(&log->evicted, digest, EVICTED_MAX) = 1;
+        ++*insert(&log->tomb_refs, digest, TOMBS_MAX);
     }
-    (void)raise_to(&m->log.tombs, digest, version, TOMBS_MAX);
+    (void)raise_to(&log->tombs, digest, version, TOMBS_MAX);
     promise(m, w);
-    queue(m, digest, version_in(&m->log.tombs, digest));
+    queue(m, digest, version_in(&log->tombs, digest));
 }
 
 static void
@@ -503,7 +494,7 @@ kvp_tombs_bumped(kvp_interim_t *log, const kvp_tenant_t *t)
     kvp_master_t *m = log->core;
     kvp_digest_t digest = kvp_wire_tomb_tenant(t->id);
 
-    if (!raise_to(&m->log.tombs, digest, t->min_version, TOMBS_MAX + TENANT_TOMBS)) return false;
+    if (!raise_to(&log->tombs, digest, t->min_version, TOMBS_MAX + TENANT_TOMBS)) return false;
     queue(m, digest, t->min_version);
     return true;
 }
@@ -538,8 +529,8 @@ kvp_tombs_learn(kvp_interim_t *log, const kvp_wire_tomb_t *tomb)
         learn_bump(m, tomb);
         return;
     }
-    if (raise_to(&m->log.tombs, tomb->digest, tomb->version, TOMBS_MAX))
-        ++*insert(&m->log.tomb_refs, tomb->digest, TOMBS_MAX);
+    if (raise_to(&log->tombs, tomb->digest, tomb->version, TOMBS_MAX))
+        ++*insert(&log->tomb_refs, tomb->digest, TOMBS_MAX);
     oid = kvp_objindex_find(m->cat.index, tomb->digest);
     if (oid == KVP_OID_NONE || kvp_obj(m->cat.index, oid)->state != KVP_OBJ_COMMITTED) return;
     if (kvp_obj_version(kvp_obj(m->cat.index, oid)) > tomb->version) return;
@@ -588,8 +579,7 @@ kvp_tombs_tick(kvp_interim_t *log)
 uint64_t
 kvp_tombs_memory_bytes(const kvp_interim_t *log)
 {
-    const kvp_master_t *m = log->core;
-    uint64_t places = (uint64_t)m->log.tombs.cap + m->log.tomb_refs.cap + m->log.evicted.cap + m->log.removed.cap;
+    uint64_t places = (uint64_t)log->tombs.cap + log->tomb_refs.cap + log->evicted.cap + log->removed.cap;
 
     return places * sizeof(kvp_digestmap_at_t);
 }
@@ -597,11 +587,9 @@ kvp_tombs_memory_bytes(const kvp_interim_t *log)
 void
 kvp_tombs_fini(kvp_interim_t *log)
 {
-    kvp_master_t *m = log->core;
-
-    kvp_digestmap_fini(&m->log.tombs);
-    kvp_digestmap_fini(&m->log.tomb_refs);
-    kvp_digestmap_fini(&m->log.evicted);
-    kvp_digestmap_fini(&m->log.removed);
-    kvp_buf_fini(&m->log.tomb_news);
+    kvp_digestmap_fini(&log->tombs);
+    kvp_digestmap_fini(&log->tomb_refs);
+    kvp_digestmap_fini(&log->evicted);
+    kvp_digestmap_fini(&log->removed);
+    kvp_buf_fini(&log->tomb_news);
 }

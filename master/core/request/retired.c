@@ -21,7 +21,7 @@ static void
 set_free(kvp_master_t *m, kvp_retire_t *r)
 {
     kvp_retire_set_free(&m->space, r);
-    kvp_put_windows_free(&m->puts);
+    if (!kvp_list_is_empty(&m->space.claims_ready)) kvp_put_windows_free(&m->puts);
 }
 
 static bool

@@ -36,6 +36,11 @@ kvp_obj_del_place(kvp_space_t *sp, uint32_t oid, const kvp_place_t *at)
     bool is_first = ext != NULL && ext->more_n > 0 && kvp_obj_place(sp->cat, o).generation == at->generation;
     bool was_listed;
 
+    if (ext == NULL) { /* one replica and no group, as nearly all have */
+        kvp_pin_count(sp->prot, o, -(int64_t)bytes);
+        kvp_replica_del(sp->cat, oid, at);
+        return;
+    }
     kvp_pin_count(sp->prot, o, -(int64_t)bytes);
     kvp_group_bytes(sp->prot, o, -(int64_t)bytes);
     was_listed = is_first && kvp_victim_is_listed(o); /* on a list of the segment that it leaves, perhaps */

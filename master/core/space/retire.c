@@ -183,12 +183,20 @@ end_wait(kvp_space_t *sp, kvp_retire_t *r)
     kvp_deferred_dead(sp->prot, w);
 }
 
+/* Nodes need not keep it in mind any more. */
+static void
+settle_tomb(kvp_space_t *sp, kvp_retire_t *r)
+{
+    kvp_list_del(&r->of_deferred);
+    if (r->has_tomb) kvp_tombs_settled(sp->log, r);
+}
+
 /* The record's own end; what becomes of the extent is the caller's. */
 static void
 discard(kvp_space_t *sp, kvp_retire_t *r)
 {
     end_wait(sp, r);
-    kvp_tombs_settled(sp->log, r);
+    settle_tomb(sp, r);
     kvp_list_del(&r->link);
     kvp_list_del(&r->queue);
     kvp_list_del(&r->claimed);
@@ -266,7 +274,7 @@ kvp_retire_set_dead(kvp_space_t *sp, kvp_retire_t *r)
 {
     r->state = KVP_RT_DEAD;
     end_not_dead(r);
-    kvp_tombs_settled(sp->log, r);
+    settle_tomb(sp, r);
     end_wait(sp, r);
 }
 
