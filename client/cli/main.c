@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `kvpool`: the pool from the command line. The verb table, and what all verbs share; each verb family has a file.
  */
-#include "client/cli/cli.h"
+#include "client/cli/base/cli.h"
 
 #include "common/clock.h"
 #include "common/stdfd.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One batch of gets as a pure state machine. Reads from known locations without a message while the lease holds; asks
  * the master where the others are, has them read, accepts or rejects what arrived (rule 2 of the design), goes to the
- * next replica, then once more through the master, and gives the hold back. Who calls it: client/batch.c, and the simulator. See client/core/op.h for the protocol of steps.
+ * next replica, then once more through the master, and gives the hold back. Who calls it: client/api/batch.c, and the simulator. See client/core/op.h for the protocol of steps.
  */
 #ifndef KVP_CLIENT_CORE_GETOP_H
 #define KVP_CLIENT_CORE_GETOP_H

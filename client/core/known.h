@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Known locations as a batch of gets sees them: client/locs.c for many threads, a lone loccache in the simulator. Any
+ * Known locations as a batch of gets sees them: client/cache/locations.c for many threads, a lone loccache in the simulator. Any
  * thread may call what any thread may call there.
  */
 #ifndef KVP_CLIENT_CORE_KNOWN_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Known locations: where objects lie that the master was asked for before, so that they can be read again with no
- * message to anyone; and the lease under which that is allowed. Pure: no locks, clocks or sockets. client/locs.c shards
+ * message to anyone; and the lease under which that is allowed. Pure: no locks, clocks or sockets. client/cache/locations.c shards
  * it by digest, the simulator uses it as it is.
  *
  * What makes it safe: revocations are numbered by the master. An answer that names an earlier number than was applied

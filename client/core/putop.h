@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One batch of puts as a pure state machine: begin (attempts and places), fill (payload), seal (key and descriptor),
  * commit; abort of what failed after it had a place. Small objects are filled and sealed by one move. All copies of an
- * object are written in one go, and one that is whole is enough. Who calls it: client/batch.c, and the simulator. See
+ * object are written in one go, and one that is whole is enough. Who calls it: client/api/batch.c, and the simulator. See
  * client/core/op.h for the protocol of steps.
  */
 #ifndef KVP_CLIENT_CORE_PUTOP_H

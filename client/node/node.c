@@ -4,9 +4,9 @@
  * Threads: control (all protocol state), dial (finds a master), populate (touches memory ahead), pin (registers it where
  * that takes long), and the transports' lanes. The caller's threads only start, stop and read figures.
  */
-#include "client/node/node_priv.h"
+#include "client/node/priv.h"
 
-#include "client/waits.h"
+#include "client/net/waits.h"
 #include "common/forkguard.h"
 
 #include <errno.h>

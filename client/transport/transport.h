@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * transport.h - moves bytes between registered local memory and a peer's exported memory: one-sided transfers, not a
- * byte stream. The control plane keeps its framed socket (client/framed.h).
+ * byte stream. The control plane keeps its framed socket (client/net/framed.h).
  *
  * Objects: a transport instance (tp) holds registered memory (mr) and opened remote memory (rseg), both usable from any
  * thread. An endpoint (ep) is a path to one peer; exactly one thread uses it at a time, and that thread drives it: it
@@ -10,8 +10,8 @@
 #ifndef KVP_CLIENT_TRANSPORT_H
 #define KVP_CLIENT_TRANSPORT_H
 
-#include "client/transport/device.h"
-#include "client/transport/rdma_dev.h"
+#include "client/transport/gpu/device.h"
+#include "client/transport/rdma/verbs/dev.h"
 #include "common/base.h"
 #include "common/list.h"
 #include "common/segfmt.h"

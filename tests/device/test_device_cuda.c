@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CUDA behind device.h, against a driver without a device: which calls are made, in which context, and what is made of
+ * CUDA behind transport/gpu/device.h, against a driver without a device: which calls are made, in which context, and what is made of
  * their answers.
  */
-#include "client/transport/device.h"
+#include "client/transport/gpu/device.h"
 
 #include "tests/device/fake_cuda.h"
 

@@ -4,7 +4,7 @@
  * AddressSanitizer sees one byte too far; and the same stream in single bytes must mean the same.
  */
 #include "client/transport/exports.h"
-#include "client/transport/tcp_wire.h"
+#include "client/transport/tcp/wire.h"
 #include "client/transport/words.h"
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Threads of clients: each takes the plan's calls for it one after the other and drives the client's cores through
- * their steps, as client/batch.c does. The oracle is told what every call was answered.
+ * their steps, as client/api/batch.c does. The oracle is told what every call was answered.
  */
 #include "tests/sim/sim_client.h"
 

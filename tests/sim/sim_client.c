@@ -271,7 +271,7 @@ take_beat(sim_t *s, link_t *link, const kvp_frame_t *f)
     beat_at(s, link, s->now + next_beat_in(link, &news));
 }
 
-/* ---- what was held in sessions before: client/holdings.c */
+/* ---- what was held in sessions before: client/control/tickets.c */
 static void
 on_present(sim_t *s, void *arg, uint64_t number)
 {

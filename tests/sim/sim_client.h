@@ -7,7 +7,7 @@
 #define KVP_TESTS_SIM_CLIENT_H
 
 #include "client/core/getop.h"
-#include "client/core/held.h"
+#include "client/core/tickets.h"
 #include "client/core/putop.h"
 #include "common/buf.h"
 #include "tests/sim/sim_data.h"

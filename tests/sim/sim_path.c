@@ -129,7 +129,7 @@ send_transfer(sim_t *s, xfer_t *x)
     x->seq = say.seq;
 }
 
-/* An answer that does not come ends the attachment, as in client/attach.c. */
+/* An answer that does not come ends the attachment, as in client/memory/attach.c. */
 static void
 on_open_late(sim_t *s, void *arg, uint64_t conn)
 {

@@ -4,7 +4,7 @@
  */
 #include "tests/transport/suite.h"
 
-#include "client/transport/mrcache.h"
+#include "client/transport/rdma/mrcache.h"
 #include "common/clock.h"
 #include "tests/transport/model_nic.h"
 

@@ -3,8 +3,8 @@
  * every order of things is rdma_rules_test.c's.
  */
 #include "client/transport/builtin.h"
-#include "client/transport/rdma_rails.h"
-#include "client/transport/rdma_wire.h"
+#include "client/transport/rdma/rails.h"
+#include "client/transport/rdma/wire.h"
 #include "common/clock.h"
 #include "tests/transport/model_nic.h"
 

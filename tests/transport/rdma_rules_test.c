@@ -6,7 +6,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/mutate.h"
-#include "client/transport/rdma_ep.h"
+#include "client/transport/rdma/ep.h"
 #include "tests/transport/model_nic.h"
 #include "tests/transport/tsan.h"
 

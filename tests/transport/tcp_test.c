@@ -4,7 +4,7 @@
  */
 #include "tests/transport/suite.h"
 
-#include "client/transport/tcp_wire.h"
+#include "client/transport/tcp/wire.h"
 #include "common/clock.h"
 #include "common/hash.h"
 #include "proto/kvpool.pb-c.h"

@@ -5,7 +5,7 @@
 #ifndef KVP_TEST_FAKEMASTER_H
 #define KVP_TEST_FAKEMASTER_H
 
-#include "client/framed.h"
+#include "client/net/framed.h"
 
 #include <pthread.h>
 

@@ -5,7 +5,7 @@
 #ifndef KVP_TEST_FAKENODE_H
 #define KVP_TEST_FAKENODE_H
 
-#include "client/framed.h"
+#include "client/net/framed.h"
 #include "common/segfmt.h"
 
 #include <pthread.h>

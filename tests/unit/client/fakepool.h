@@ -5,7 +5,7 @@
 #ifndef KVP_TEST_FAKEPOOL_H
 #define KVP_TEST_FAKEPOOL_H
 
-#include "client/session.h"
+#include "client/control/session.h"
 
 #include "tests/unit/client/fakemaster.h"
 #include "tests/unit/client/fakenode.h"

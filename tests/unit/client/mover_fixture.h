@@ -4,7 +4,7 @@
 #ifndef KVP_TEST_MOVER_FIXTURE_H
 #define KVP_TEST_MOVER_FIXTURE_H
 
-#include "client/mover.h"
+#include "client/data/transfer.h"
 
 #include "tests/unit/client/fakepool.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Keys of the bench: shaped like PoolKeys, all different, found again by their run; and the order they are put in.
  */
-#include "client/cli/bench_key.h"
+#include "client/cli/bench/key.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

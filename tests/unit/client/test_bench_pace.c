@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The open loop's clock: fixed due times, shared out evenly, that a stall does not move.
  */
-#include "client/cli/bench_pace.h"
+#include "client/cli/bench/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Close lets no call begin, and waits for those that have; and where what is refused is said.
  */
-#include "client/calls.h"
+#include "client/api/calls.h"
 
 #include "common/clock.h"
 #include "common/log.h"

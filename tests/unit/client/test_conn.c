@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One connection to a master: what is said without waiting for an answer arrives, or the connection ends.
  */
-#include "client/conn.h"
+#include "client/net/conn.h"
 
 #include "common/clock.h"
 #include "proto/pb.h"

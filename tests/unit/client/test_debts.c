@@ -2,7 +2,7 @@
  * What is owed to nodes after a session was lost: said as soon as nothing can be stored through it, whoever still looks at
  * its memory; kept over the end of the handle; and never at the cost of heartbeats.
  */
-#include "client/debts.h"
+#include "client/control/drain_notices.h"
 
 #include "tests/unit/client/fakepool.h"
 

@@ -2,7 +2,7 @@
  * From facts to findings: a machine and a pool where all is well, with one thing after another that is not. And facts of a
  * machine that is made of a tree like /sys.
  */
-#include "client/cli/doctor.h"
+#include "client/cli/doctor/facts.h"
 
 #include "common/err.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Framed connections over socket pairs and loopback: framing, alignment, descriptors, bounds, connecting.
  */
-#include "client/framed.h"
+#include "client/net/framed.h"
 
 #include "common/clock.h"
 

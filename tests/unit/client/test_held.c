@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a handle holds, over its sessions: what is presented when, what becomes of the answers, and what is given back.
  */
-#include "client/core/held.h"
+#include "client/core/tickets.h"
 
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The location lease over a suspend of this host: the clock that counts it is put forward, the other one is not.
  */
-#include "client/session.h"
+#include "client/control/session.h"
 
 #include "common/clock.h"
 #include "tests/unit/client/fakemaster.h"

@@ -293,7 +293,7 @@ typedef struct {
     uint32_t kept, refused;
 } world_t;
 
-/* What a heartbeat's answer does, in the order that client/locs.c keeps. */
+/* What a heartbeat's answer does, in the order that client/cache/locations.c keeps. */
 static void
 apply_revocations(world_t *w, uint64_t up_to)
 {

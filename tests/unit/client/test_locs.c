@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The lease of known locations where an answer that renews it meets the end of its session.
  */
-#include "client/locs.h"
+#include "client/cache/locations.h"
 
 #include "common/clock.h"
 

@@ -3,7 +3,7 @@
  * applies revocations and renews the lease; heartbeats collect what was read; upserts forget. ThreadSanitizer watches,
  * and each place found is held against what had been acknowledged before.
  */
-#include "client/locs.h"
+#include "client/cache/locations.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

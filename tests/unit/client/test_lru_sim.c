@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Against a cache that is too simple to be wrong: an array of ids in order of use.
  */
-#include "client/cli/lru_sim.h"
+#include "client/cli/replay/lru_sim.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

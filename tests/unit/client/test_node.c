@@ -4,8 +4,8 @@
  */
 #include "client/node/node.h"
 
-#include "client/hello.h"
-#include "client/names.h"
+#include "client/net/hello.h"
+#include "client/net/names.h"
 #include "client/transport/transport.h"
 #include "tests/unit/client/loopback.h"
 #include "tests/unit/client/slowreg.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The node's decisions: terms, fences, RETIRE, quiesce, quarantine. Descriptor words are an array here.
  */
-#include "client/node/core/node_core.h"
+#include "client/node/core/node.h"
 
 #include "common/segfmt.h"
 

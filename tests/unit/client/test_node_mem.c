@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A segment's memory as it goes, under a reader that still maps it.
  */
-#include "client/node/node_mem.h"
+#include "client/node/memory/segment.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,9 +2,9 @@
  * Registering a segment in the background: in which order, what a failure costs, stopping under way, and that nobody waits
  * for it.
  */
-#include "client/node/node_pin.h"
+#include "client/node/memory/pin.h"
 
-#include "client/node/node_tps.h"
+#include "client/node/memory/tps.h"
 #include "tests/unit/client/slowreg.h"
 
 #include "common/clock.h"

@@ -3,7 +3,7 @@
  * gives NOMEM or succeeds, in time; what it began is over, so that the same call succeeds once there is memory; and
  * nothing leaks.
  */
-#include "client/cli/procs.h"
+#include "client/cli/base/procs.h"
 #include "client/kvpool.h"
 #include "common/clock.h"
 #include "common/log.h"

@@ -2,9 +2,9 @@
  * A peer that hands over in place of its memory's file what would harm who maps it: an endpoint that asks it gives an error, and neither dies
  * nor keeps a descriptor. PROTOCOL "Peers", PEER_MAP.
  */
-#include "client/framed.h"
+#include "client/net/framed.h"
 #include "client/kvpool_p2p.h"
-#include "client/p2p/p2p_wire.h"
+#include "client/p2p/base/wire.h"
 #include "common/clock.h"
 
 #include <setjmp.h>

@@ -4,7 +4,7 @@
  * kvp_p2p_owns_publish here.
  */
 #include "client/kvpool_p2p.h"
-#include "client/p2p/p2p_own.h"
+#include "client/p2p/base/own.h"
 #include "tests/unit/client/forked.h"
 #include "tests/unit/client/p2pown.h"
 

@@ -2,7 +2,7 @@
  * Pulls by several threads at once, with this process as the peer: what fails is said of the piece that it is about, and nothing
  * is touched after it was dropped, unregistered or over.
  */
-#include "client/p2p/p2p_pull.h"
+#include "client/p2p/base/pull.h"
 #include "common/clock.h"
 
 #include <setjmp.h>

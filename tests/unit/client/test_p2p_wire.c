@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What an endpoint does with peers that do not keep to the protocol: at its port, and where it asks. PROTOCOL "Peers".
  */
-#include "client/hello.h"
+#include "client/net/hello.h"
 #include "client/kvpool_p2p.h"
-#include "client/p2p/p2p_wire.h"
+#include "client/p2p/base/wire.h"
 #include "common/clock.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"

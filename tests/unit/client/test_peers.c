@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The nodes as a client sees them: attaching once, opening chunks, hurried callers, the breaker, what is owed to a node.
  */
-#include "client/peers.h"
+#include "client/memory/peers.h"
 
-#include "client/attach.h"
+#include "client/memory/attach.h"
 #include "tests/unit/client/fakepool.h"
 
 #include <fcntl.h>

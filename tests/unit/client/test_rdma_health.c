@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A rail's share falls when it fails or is slow, and comes back by what it carries.
  */
-#include "client/transport/rdma_health.h"
+#include "client/transport/rdma/health.h"
 
 #include "common/clock.h"
 

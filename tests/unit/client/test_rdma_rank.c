@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which adapter is near to what, by a tree that looks like sysfs; and which of ours go with which of a peer's.
  */
-#include "client/transport/rdma_rank.h"
+#include "client/transport/rdma/verbs/rank.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

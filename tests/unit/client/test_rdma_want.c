@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How users name RDMA devices and GIDs: what is taken, and what is said about the rest.
  */
-#include "client/transport/rdma_want.h"
+#include "client/transport/rdma/verbs/select.h"
 
 #include "client/transport/transport.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What RDMA peers tell each other: it comes back as it was said, and what a stranger says is refused.
  */
-#include "client/transport/rdma_wire.h"
+#include "client/transport/rdma/wire.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

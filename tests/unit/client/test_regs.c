@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Registered ranges: what may overlap, what lies inside, and that unregistering waits for users.
  */
-#include "client/regs.h"
+#include "client/memory/regs.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

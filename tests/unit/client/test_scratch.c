@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Working memory of calls: aligned, apart from one another, kept for the next call.
  */
-#include "client/scratch.h"
+#include "client/data/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
 #include "client/kvpool.h"
 
 #include "client/kvpool_p2p.h"
-#include "client/names.h"
+#include "client/net/names.h"
 #include "common/clock.h"
 #include "tests/unit/client/fakemaster.h"
 

@@ -2,7 +2,7 @@
  * Moves from and to device memory, by a CUDA driver without a device and shared memory of a node of the test: their reports,
  * and what becomes of them where no stage can be had.
  */
-#include "client/staging.h"
+#include "client/data/bounced.h"
 
 #include "tests/device/fake_cuda.h"
 #include "tests/unit/client/fakepool.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reading traces: what is in them, and what is wrong with them. The published trace is checked where it is.
  */
-#include "client/cli/lru_sim.h"
-#include "client/cli/trace.h"
+#include "client/cli/replay/lru_sim.h"
+#include "client/cli/replay/trace.h"
 
 #include <math.h>
 #include <setjmp.h>

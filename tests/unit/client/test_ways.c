@@ -2,9 +2,9 @@
  * A node that is reached by another transport, because the one that is liked best has a port of its own and fails there: when
  * that is left, and when it is taken again. "rdma" here is shared memory whose connections do what the test says.
  */
-#include "client/ways.h"
+#include "client/memory/routes.h"
 
-#include "client/attach.h"
+#include "client/memory/attach.h"
 #include "tests/unit/client/fakepool.h"
 
 #include "common/log.h"

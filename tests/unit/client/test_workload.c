@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The generated workload: reproducible, in order of time, and shaped like conversations; and the contents of blocks.
  */
-#include "client/cli/lru_sim.h"
-#include "client/cli/pattern.h"
-#include "client/cli/workload.h"
+#include "client/cli/replay/lru_sim.h"
+#include "client/cli/base/pattern.h"
+#include "client/cli/replay/workload.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

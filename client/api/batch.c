@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The shell around putop and getop: what they ask for is done here, what they decide is not. The link is held from
+ * KVP_STEP_SESSION until the session is lost or the batch is over, so everything that a core does between the two is
+ * done in one incarnation.
+ */
+#include "client/api/batch.h"
+
+#include "client/data/gpu_direct.h"
+#include "client/net/waits.h"
+
+#include <stdatomic.h>
+
+#define MOVES_MAX 4096u /* of one step: bounds the working memory of a large batch */
+
+typedef struct {
+    kvp_apicall_t *call;
+    kvp_link_t *link; /* NULL = none */
+    const kvp_span_t *spans;
+} shell_t;
+
+static uint32_t
+moves_cap(uint32_t n)
+{
+    return n < MOVES_MAX ? n : MOVES_MAX;
+}
+
+static void
+leave_session(shell_t *sh)
+{
+    if (sh->link != NULL) kvp_session_rele(sh->call->pool->session, sh->link);
+    sh->link = NULL;
+}
+
+static kvp_err_t
+find_session(shell_t *sh, kvp_op_session_t *session_out)
+{
+    kvp_err_t err;
+
+    leave_session(sh);
+    err = kvp_session_hold(sh->call->pool->session, sh->call->deadline_ns, &sh->link);
+    if (err == KVP_OK) *session_out = kvp_link_session(sh->call->pool, sh->link);
+    return err;
+}
+
+/* A master that breaks the protocol, or says that this session is over, is left. */
+static void
+heed(shell_t *sh, kvp_err_t err)
+{
+    if (err == KVP_PROTO || kvp_op_is_session_loss(err)) kvp_conn_break(sh->link->conn);
+}
+
+static kvp_err_t
+ask(shell_t *sh, kvp_frame_t *answer_out)
+{
+    kvp_scratch_t *s = sh->call->scratch;
+    kvp_err_t err;
+
+    kvp_count(&sh->call->pool->counters.master_calls, 1);
+    kvp_session_queue_used(sh->link);
+    err = kvp_conn_call(sh->link->conn, &s->out, sh->call->deadline_ns, &s->in, answer_out);
+    if (err == KVP_OK) kvp_call_detail(sh->call, answer_out);
+    heed(sh, err);
+    return err;
+}
+
+static void
+tell(shell_t *sh)
+{
+    if (sh->link == NULL) return;
+    kvp_count(&sh->call->pool->counters.master_calls, 1);
+    kvp_ignore(kvp_conn_send(sh->link->conn, &sh->call->scratch->out),
+               "where it is lost, the session is, and all with it");
+}
+
+static bool
+has_device(const shell_t *sh, const kvp_move_t *moves, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (moves[i].kind != KVP_MOVE_SEAL && sh->spans[moves[i].item].has_device) return true;
+    return false;
+}
+
+static void
+move(shell_t *sh, kvp_mover_t *mover, kvp_move_t *moves, uint32_t n)
+{
+    mover->session = sh->call->pool->session;
+    mover->peers = sh->link->peers;
+    mover->scratch = sh->call->scratch;
+    mover->spans = sh->spans;
+    mover->deadline_ns = sh->call->deadline_ns;
+    if (has_device(sh, moves, n))
+        kvp_device_run(mover, &sh->call->pool->stages, &sh->call->pool->regs, moves, n);
+    else
+        kvp_mover_run(mover, moves, n);
+}
+
+/* ---- get */
+static void
+get_known(shell_t *sh, kvp_getop_t *op)
+{
+    kvp_op_session_t session;
+
+    sh->link = kvp_session_hold_known(sh->call->pool->session);
+    if (sh->link != NULL) session = kvp_link_session(sh->call->pool, sh->link);
+    kvp_getop_on_known(op, sh->link == NULL ? NULL : &session);
+}
+
+static uint32_t
+rank(void *arg, uint32_t segment_id)
+{
+    const shell_t *sh = arg;
+
+    return kvp_peers_rank(sh->link->peers, segment_id);
+}
+
+static void
+get_session(shell_t *sh, kvp_getop_t *op)
+{
+    kvp_op_session_t session;
+    kvp_err_t err = find_session(sh, &session);
+
+    if (err == KVP_OK)
+        kvp_getop_on_session(op, &session);
+    else
+        kvp_getop_fail(op, err);
+}
+
+static void
+get_call(shell_t *sh, kvp_getop_t *op)
+{
+    kvp_frame_t answer;
+    kvp_err_t err = ask(sh, &answer);
+
+    if (err == KVP_OK)
+        heed(sh, kvp_getop_on_reply(op, &answer));
+    else
+        kvp_getop_on_call_failed(op, err);
+}
+
+static void
+count_gets(kvp_counters_t *c, const kvp_getop_t *op)
+{
+    uint64_t misses = 0, errors = 0;
+
+    for (uint32_t i = 0; i < op->n; i++) {
+        misses += op->items[i].err == KVP_NOT_FOUND;
+        errors += op->items[i].err != KVP_OK && op->items[i].err != KVP_NOT_FOUND;
+    }
+    kvp_count(&c->gets, op->n);
+    kvp_count(&c->get_misses, misses);
+    kvp_count(&c->get_errors, errors);
+    kvp_count(&c->known_location_gets, op->known_n);
+    kvp_count(&c->known_location_misses, op->known_lost_n);
+    kvp_count(&c->retries, op->retry_n);
+    kvp_count(&c->stale_reads, op->stale_n);
+    kvp_count(&c->corrupt_reads, op->corrupt_n);
+}
+
+void
+kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *spans, uint32_t n)
+{
+    shell_t sh = {.call = call, .spans = spans};
+    kvp_getop_t op = {
+        .items = items,
+        .n = n,
+        .moves_cap = moves_cap(n),
+        .out = &call->scratch->out,
+        .deadline_ns = call->deadline_ns,
+        .wants_sums = call->pool->wants_sums,
+        .rank = rank,
+        .rank_arg = &sh,
+    };
+    bool wants_known = call->pool->locations > 0 && (call->flags & KVPOOL_FRESH) == 0;
+    kvp_step_t step;
+
+    op.moves = kvp_scratch_alloc(call->scratch, op.moves_cap, sizeof *op.moves);
+    if (wants_known) op.places = kvp_scratch_alloc(call->scratch, n, sizeof *op.places);
+    kvp_getop_begin(&op);
+    if (op.moves == NULL) kvp_getop_fail(&op, KVP_NOMEM);
+    while ((step = kvp_getop_next(&op, kvp_now_ns())).kind != KVP_STEP_DONE) {
+        if (step.kind == KVP_STEP_KNOWN) get_known(&sh, &op);
+        if (step.kind == KVP_STEP_SESSION) get_session(&sh, &op);
+        if (step.kind == KVP_STEP_CALL) get_call(&sh, &op);
+        if (step.kind == KVP_STEP_SEND) tell(&sh);
+        if (step.kind == KVP_STEP_MOVE) {
+            move(&sh, &(kvp_mover_t){.others = op.others}, op.moves, op.moves_n);
+            kvp_getop_on_moved(&op, kvp_boot_ns());
+        }
+    }
+    if (op.kept_n > 0 && sh.link != NULL) kvp_session_want_lease(call->pool->session, sh.link);
+    leave_session(&sh);
+    count_gets(&call->pool->counters, &op);
+}
+
+/* ---- put */
+static uint64_t
+take_attempts(void *arg, uint32_t n)
+{
+    kvpool_t *pool = arg;
+
+    return atomic_fetch_add_explicit(&pool->attempts, n, memory_order_relaxed) + 1;
+}
+
+static uint32_t
+avoid(void *arg, uint32_t ids[KVP_AVOID_MAX])
+{
+    const shell_t *sh = arg;
+
+    return kvp_peers_avoid(sh->link->peers, ids);
+}
+
+static kvp_pin_t
+pin_of(uint32_t flags)
+{
+    if ((flags & KVPOOL_PIN_HARD) != 0) return KVP_PIN_HARD;
+    return (flags & KVPOOL_PIN_SOFT) != 0 ? KVP_PIN_SOFT : KVP_PIN_NONE;
+}
+
+static void
+put_session(shell_t *sh, kvp_putop_t *op)
+{
+    kvp_op_session_t session;
+    kvp_err_t err = find_session(sh, &session);
+
+    if (err == KVP_OK)
+        kvp_putop_on_session(op, &session);
+    else
+        kvp_putop_fail(op, err);
+}
+
+static void
+put_call(shell_t *sh, kvp_putop_t *op)
+{
+    kvp_frame_t answer;
+    kvp_err_t err = ask(sh, &answer);
+
+    if (err == KVP_OK)
+        heed(sh, kvp_putop_on_reply(op, &answer, kvp_now_ns()));
+    else
+        kvp_putop_on_call_failed(op, err);
+}
+
+static void
+count_puts(kvp_counters_t *c, const kvp_putop_t *op)
+{
+    uint64_t errors = 0;
+
+    for (uint32_t i = 0; i < op->n; i++)
+        errors += op->items[i].err != KVP_OK;
+    kvp_count(&c->puts, op->n);
+    kvp_count(&c->put_errors, errors);
+    kvp_count(&c->retries, op->retry_n);
+}
+
+void
+kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *spans, uint32_t n)
+{
+    shell_t sh = {.call = call, .spans = spans};
+    kvp_putop_t op = {
+        .items = items,
+        .n = n,
+        .moves_cap = moves_cap(n * (call->replicas == 0 ? 1 : call->replicas)), /* all copies at once */
+        .out = &call->scratch->out,
+        .deadline_ns = call->deadline_ns,
+        .replicas = call->replicas,
+        .only = call->segment,
+        .join_until_ns = call->join_until_ns,
+        .pin = pin_of(call->flags),
+        .is_upsert = (call->flags & KVPOOL_UPSERT) != 0,
+        .waits = (call->flags & KVPOOL_WAIT) != 0,
+        .attempts = take_attempts,
+        .attempts_arg = call->pool,
+        .avoid = avoid,
+        .avoid_arg = &sh,
+    };
+    kvp_step_t step;
+
+    for (uint32_t i = 0; i < n; i++)
+        items[i].is_host = !spans[i].has_device;
+    op.moves = kvp_scratch_alloc(call->scratch, op.moves_cap, sizeof *op.moves);
+    kvp_session_write_begin(call->pool->session);
+    kvp_putop_begin(&op);
+    if (op.moves == NULL) kvp_putop_fail(&op, KVP_NOMEM);
+    while ((step = kvp_putop_next(&op, kvp_now_ns())).kind != KVP_STEP_DONE) {
+        if (step.kind == KVP_STEP_SESSION) put_session(&sh, &op);
+        if (step.kind == KVP_STEP_CALL) put_call(&sh, &op);
+        if (step.kind == KVP_STEP_SEND) tell(&sh);
+        if (step.kind == KVP_STEP_SLEEP) {
+            kvp_err_t err = kvp_session_sleep(call->pool->session, step.until_ns);
+
+            if (err != KVP_OK) kvp_putop_fail(&op, err);
+        }
+        if (step.kind == KVP_STEP_MOVE) {
+            move(&sh, &(kvp_mover_t){.has_copies = op.has_copies}, op.moves, op.moves_n);
+            kvp_putop_on_moved(&op, kvp_now_ns());
+        }
+    }
+    leave_session(&sh);
+    kvp_session_write_end(call->pool->session);
+    call->join_until_ns = op.join_until_ns;
+    count_puts(&call->pool->counters, &op);
+}

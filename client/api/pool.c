@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The C API: opening and closing a handle, what all calls begin and end with, and small things. Data calls are in
+ * put_get.c, questions in questions.c, figures in stat.c.
+ *
+ * Life of a handle: open, then calls of any number of threads, then close (calls under way end with CLOSED, and close
+ * waits for them), then free. In a forked child every call gives FORKED, and nothing but the handle itself is freed: its
+ * locks may be held by threads that do not exist there.
+ */
+#include "client/api/pool.h"
+
+#include "client/net/waits.h"
+#include "common/forkguard.h"
+#include "common/log.h"
+#include "common/pages.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEADLINE_DEFAULT_MS 5000u
+#define MASTER_DEFAULT "127.0.0.1:50051"
+#define LISTEN_DEFAULT "127.0.0.1:0"
+#define LOCATIONS_DEFAULT (64u << 10)
+#define WHY_MAX 512u
+#define UNMOUNT_NS (500 * KVP_NS_PER_MS)
+
+/* What the structs of the first version had; a caller that was built against it gives their sizes. */
+#define CONF_V1_BYTES offsetof(kvpool_conf_t, tenant)
+#define CONF_V2_BYTES offsetof(kvpool_conf_t, detail)
+#define OPTS_V1_BYTES offsetof(kvpool_opts_t, replicas)
+#define OPTS_V2_BYTES offsetof(kvpool_opts_t, detail)
+#define OPTS_V3_BYTES offsetof(kvpool_opts_t, segment)
+
+#define FLAGS_ALL                                                                                                      \
+    (KVPOOL_FORCE | KVPOOL_UPSERT | KVPOOL_PIN_SOFT | KVPOOL_PIN_HARD | KVPOOL_WAIT | KVPOOL_HEED_PROBES |             \
+     KVPOOL_FRESH | KVPOOL_GROUPS)
+
+/* ---- every call */
+static bool
+are_opts_legal(const kvpool_opts_t *opts)
+{
+    if (opts->struct_size != sizeof *opts && opts->struct_size != OPTS_V3_BYTES && opts->struct_size != OPTS_V2_BYTES &&
+        opts->struct_size != OPTS_V1_BYTES)
+        return false;
+    if ((opts->flags & ~FLAGS_ALL) != 0) return false;
+    if ((opts->flags & KVPOOL_PIN_SOFT) != 0 && (opts->flags & KVPOOL_PIN_HARD) != 0) return false;
+    return opts->struct_size == OPTS_V1_BYTES || opts->replicas <= KVP_REPLICAS_MAX;
+}
+
+kvp_err_t
+kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out)
+{
+    bool has_detail = opts != NULL && opts->struct_size > OPTS_V2_BYTES && opts->detail != NULL && opts->detail_cap > 0;
+    kvp_err_t err;
+    uint32_t ms;
+
+    if (pool == NULL) return KVP_INVALID;
+    if (kvp_forkguard_is_forked(&pool->guard)) return KVP_FORKED;
+    if (opts != NULL && !are_opts_legal(opts)) return KVP_INVALID;
+    err = kvp_calls_enter(&pool->calls);
+    if (err != KVP_OK) return err;
+
+    ms = opts != NULL && opts->deadline_ms != 0 ? opts->deadline_ms : pool->deadline_ms;
+    *call_out = (kvp_apicall_t){
+        .pool = pool,
+        .scratch = kvp_scratch_take(&pool->scratches),
+        .deadline_ns = kvp_now_ns() + ms * KVP_NS_PER_MS,
+        .flags = opts != NULL ? opts->flags : 0,
+        .replicas = opts != NULL && opts->struct_size > OPTS_V1_BYTES ? opts->replicas : 0,
+        .detail = has_detail ? opts->detail : NULL,
+        .detail_cap = has_detail ? opts->detail_cap : 0,
+        .segment = opts != NULL && opts->struct_size == sizeof *opts ? opts->segment : 0,
+    };
+    if (has_detail) opts->detail[0] = '\0';
+    if (call_out->scratch != NULL) return KVP_OK;
+    kvp_calls_leave(&pool->calls);
+    return KVP_NOMEM;
+}
+
+kvp_err_t
+kvp_call_end(kvp_apicall_t *call, kvp_err_t err)
+{
+    kvpool_t *pool = call->pool;
+
+    kvp_count(&pool->counters.deadlines, err == KVP_DEADLINE);
+    kvp_scratch_rele(&pool->scratches, call->scratch);
+    kvp_calls_leave(&pool->calls);
+    return err;
+}
+
+/* ---- open */
+typedef struct {
+    kvpool_conf_t conf; /* with defaults; strings borrowed from the caller, the environment or here */
+    char name[KVP_HOST_ID_MAX + 1];
+    char host_id[KVP_HOST_ID_MAX + 1];
+    kvp_session_conf_t session;
+} opening_t;
+
+static const char *
+or_env(const char *value, const char *variable, const char *fallback)
+{
+    if (value != NULL && value[0] != '\0') return value;
+    value = getenv(variable);
+    return value != NULL && value[0] != '\0' ? value : fallback;
+}
+
+static kvp_err_t
+refuse(const opening_t *o, kvp_err_t err, const char *what, const char *why)
+{
+    return kvp_refuse(o->conf.detail, o->conf.detail_cap, err, what, why);
+}
+
+/* "shm,tcp" into the session's list. */
+static kvp_err_t
+choose_transports(opening_t *o)
+{
+    kvp_peers_conf_t *p = &o->session.peers;
+    const bool is_told = o->conf.transports != NULL && o->conf.transports[0] != '\0';
+    const char *text = or_env(o->conf.transports, "KVPOOL_TRANSPORTS", NULL);
+    char why[WHY_MAX] = "";
+    kvp_err_t err = KVP_OK;
+
+    /* Where nobody names devices now, what an earlier handle wished for, perhaps in vain, is not an embedded node's. */
+    if (text == NULL || kvp_is_listed(text, "rdma") || or_env(NULL, "KVPOOL_RDMA_DEVICE", NULL) == NULL)
+        err = kvp_transports_wish(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
+    if (err != KVP_OK) return refuse(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
+    if (text == NULL) {
+        err = kvp_transports_default(p->transports, KVP_TRANSPORTS_MAX, &p->transports_n, why, sizeof why);
+        return err == KVP_OK ? err : refuse(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
+    }
+    err = kvp_transports_parse(text, p->transports, KVP_TRANSPORTS_MAX, &p->transports_n, why, sizeof why);
+    return err == KVP_OK ? err : refuse(o, err, is_told ? "transports" : "KVPOOL_TRANSPORTS", why);
+}
+
+static kvp_err_t
+choose_verify(opening_t *o)
+{
+    kvp_err_t err;
+
+    if (o->conf.verify > KVPOOL_VERIFY_ADAPTERS)
+        return refuse(o, KVP_INVALID, "verify", "there is no such way to verify");
+    err = kvp_verify_read(o->conf.detail, o->conf.detail_cap, &o->conf.verify);
+    if (err != KVP_OK) return err;
+    o->session.peers.trusts_adapters = o->conf.verify == KVPOOL_VERIFY_ADAPTERS;
+    return KVP_OK;
+}
+
+static kvp_err_t
+choose_names(opening_t *o)
+{
+    if (o->conf.name == NULL || o->conf.name[0] == '\0') {
+        snprintf(o->name, sizeof o->name, "%.100s-%ld", program_invocation_short_name, (long)getpid());
+        o->conf.name = o->name;
+    }
+    if (o->conf.host_id == NULL || o->conf.host_id[0] == '\0') {
+        kvp_host_id(o->host_id);
+        o->conf.host_id = o->host_id;
+    }
+    if (strlen(o->conf.name) <= KVP_HOST_ID_MAX && strlen(o->conf.host_id) <= KVP_HOST_ID_MAX) return KVP_OK;
+    return refuse(o, KVP_INVALID, "name, host_id", "at most 127 bytes are expected");
+}
+
+static uint32_t
+choose_locations(uint32_t asked)
+{
+    if (asked == UINT32_MAX) return 0;
+    return asked == 0 ? LOCATIONS_DEFAULT : asked;
+}
+
+static kvp_err_t
+read_conf(const kvpool_conf_t *conf, opening_t *o)
+{
+    kvp_err_t err;
+
+    memset(o, 0, sizeof *o);
+    if (conf != NULL) {
+        if (conf->struct_size != sizeof *conf && conf->struct_size != CONF_V2_BYTES &&
+            conf->struct_size != CONF_V1_BYTES) {
+            kvp_log_error("client", "struct_size %zu: no version of kvpool_conf_t has that size", conf->struct_size);
+            return KVP_INVALID; /* where its detail is, nobody knows */
+        }
+        memcpy(&o->conf, conf, conf->struct_size);
+        if (o->conf.detail != NULL && o->conf.detail_cap > 0) o->conf.detail[0] = '\0';
+    }
+    if (o->conf.deadline_ms == 0) o->conf.deadline_ms = DEADLINE_DEFAULT_MS;
+    if (o->conf.listen == NULL) o->conf.listen = LISTEN_DEFAULT;
+    o->conf.master = or_env(o->conf.master, "KVPOOL_MASTER", MASTER_DEFAULT);
+    err = choose_names(o);
+    if (err == KVP_OK) err = choose_verify(o);
+    if (err == KVP_OK) err = choose_transports(o);
+    if (err != KVP_OK) return err;
+    o->session.masters = o->conf.master;
+    o->session.locations = choose_locations(o->conf.locations);
+    o->session.peers.tenant = o->conf.tenant;
+    o->session.peers.name = o->conf.name;
+    o->session.peers.host_id = o->conf.host_id;
+    return KVP_OK;
+}
+
+static kvp_err_t
+start_node(kvpool_t *pool, const kvpool_conf_t *conf, uint64_t deadline_ns)
+{
+    kvp_node_conf_t node = {
+        .masters = conf->master,
+        .name = conf->name,
+        .host_id = conf->host_id,
+        .listen = conf->listen,
+        .needed = or_env(conf->transports, "KVPOOL_TRANSPORTS", NULL),
+        .memory_bytes = conf->memory_bytes,
+        .chunk_bytes = conf->chunk_bytes,
+    };
+
+    if (conf->memory_bytes == 0) return KVP_OK;
+    return kvp_node_start(&node, deadline_ns, &pool->node);
+}
+
+static kvpool_t *
+pool_create(const opening_t *o)
+{
+    kvpool_t *pool = calloc(1, sizeof *pool);
+
+    if (pool == NULL) return NULL;
+    kvp_forkguard_init(&pool->guard);
+    kvp_calls_init(&pool->calls);
+    pthread_mutex_init(&pool->lock, NULL);
+    kvp_list_init(&pool->views);
+    kvp_regs_init(&pool->regs, o->session.peers.transports, o->session.peers.transports_n);
+    kvp_stages_init(&pool->stages, KVP_STAGES_MAX, 2);
+    kvp_scratch_pool_init(&pool->scratches);
+    kvp_holdings_init(&pool->holdings);
+    pool->deadline_ms = o->conf.deadline_ms;
+    pool->tenant = o->conf.tenant;
+    pool->locations = o->session.locations;
+    pool->wants_sums = o->conf.verify == KVPOOL_VERIFY_PAYLOAD;
+    return pool;
+}
+
+/* What is said meanwhile the caller hears, if it wants to. Of what went well there is only the log. */
+static kvp_err_t
+start(kvpool_t *pool, const opening_t *o, uint64_t deadline_ns)
+{
+    char *detail = o->conf.detail_cap > 0 ? o->conf.detail : NULL;
+    kvp_err_t err;
+
+    kvp_log_divert(detail, o->conf.detail_cap);
+    err = kvp_session_start(&o->session, deadline_ns, &pool->session);
+    if (err == KVP_OK) err = start_node(pool, &o->conf, deadline_ns);
+    kvp_log_divert(NULL, 0);
+    if (err != KVP_OK || detail == NULL || detail[0] == '\0') return err;
+    kvp_log_warn("client", "%s", detail);
+    detail[0] = '\0';
+    return KVP_OK;
+}
+
+int
+kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
+{
+    opening_t o;
+    kvpool_t *pool;
+    uint64_t deadline_ns;
+    kvp_err_t err;
+
+    if (pool_out == NULL) return KVP_INVALID;
+    err = read_conf(conf, &o);
+    if (err != KVP_OK) return err;
+    pool = pool_create(&o);
+    if (pool == NULL) return KVP_NOMEM;
+    o.session.peers.counters = &pool->counters;
+    o.session.holdings = &pool->holdings;
+    deadline_ns = kvp_now_ns() + o.conf.deadline_ms * KVP_NS_PER_MS;
+    err = start(pool, &o, deadline_ns);
+    if (err != KVP_OK) {
+        kvpool_free(pool);
+        return err;
+    }
+    *pool_out = pool;
+    return KVP_OK;
+}
+
+/* ---- close */
+int
+kvpool_close(kvpool_t *pool)
+{
+    kvp_err_t err;
+
+    if (pool == NULL) return KVP_INVALID;
+    if (kvp_forkguard_is_forked(&pool->guard)) return KVP_FORKED;
+    err = kvp_calls_close(&pool->calls);
+    if (err != KVP_OK) return err;
+    if (pool->session != NULL) kvp_session_stop(pool->session);
+    kvp_calls_wait(&pool->calls);
+    kvp_views_end(pool);
+    if (pool->node != NULL) kvp_node_stop(pool->node, kvp_now_ns() + UNMOUNT_NS);
+    if (pool->session != NULL) kvp_session_destroy(pool->session);
+    pool->node = NULL;
+    pool->session = NULL;
+    return KVP_OK;
+}
+
+void
+kvpool_free(kvpool_t *pool)
+{
+    if (pool == NULL) return;
+    if (kvp_forkguard_is_forked(&pool->guard)) {
+        free(pool);
+        return;
+    }
+    kvp_ignore(kvpool_close(pool), "CLOSED where it is closed already");
+    kvp_stages_fini(&pool->stages);
+    kvp_regs_fini(&pool->regs);
+    kvp_scratch_pool_fini(&pool->scratches);
+    kvp_holdings_fini(&pool->holdings);
+    kvp_forkguard_fini(&pool->guard);
+    pthread_mutex_destroy(&pool->lock);
+    kvp_calls_fini(&pool->calls);
+    free(pool);
+}
+
+/* ---- memory */
+int
+kvpool_register(kvpool_t *pool, void *addr, size_t len)
+{
+    kvp_apicall_t call;
+    kvp_devmem_t mem;
+    kvp_err_t err = kvp_call_begin(pool, NULL, &call);
+
+    if (err != KVP_OK) return err;
+    if (addr == NULL || len == 0) return kvp_call_end(&call, KVP_INVALID);
+    err = kvp_device_cuda.look(addr, len, &mem);
+    if (err == KVP_OK && mem.kind == KVP_MEM_HOST && !kvp_is_mapped(addr, len)) err = KVP_INVALID;
+    if (err == KVP_OK) err = kvp_regs_add(&pool->regs, addr, len, &mem);
+    return kvp_call_end(&call, err);
+}
+
+int
+kvpool_unregister(kvpool_t *pool, void *addr)
+{
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, NULL, &call);
+
+    if (err != KVP_OK) return err;
+    return kvp_call_end(&call, kvp_regs_del(&pool->regs, addr));
+}
+
+/* ---- texts */
+const char *
+kvpool_strerror(int err)
+{
+    return kvp_err_text(err);
+}
+
+const char *
+kvpool_errname(int err)
+{
+    return kvp_err_name(err);
+}
+
+const char *
+kvpool_version(void)
+{
+    return KVP_RELEASE;
+}

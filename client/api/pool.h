@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The handle behind kvpool_t, and the beginning and end that all calls of the C API share. Included in api/ only.
+ */
+#ifndef KVP_CLIENT_API_POOL_H
+#define KVP_CLIENT_API_POOL_H
+
+#include "client/api/calls.h"
+#include "client/core/op.h"
+#include "client/control/tickets.h"
+#include "client/kvpool.h"
+#include "client/node/node.h"
+#include "client/memory/regs.h"
+#include "client/data/scratch.h"
+#include "client/control/session.h"
+#include "client/data/bounced.h"
+#include "common/clock.h"
+#include "common/forkguard.h"
+
+struct kvpool {
+    kvp_forkguard_t guard;
+    kvp_calls_t calls;
+    pthread_mutex_t lock;
+
+    kvp_session_t *session;
+    kvp_node_t *node; /* embedded; NULL = none */
+    kvp_regs_t regs;
+    kvp_stages_t stages;
+    kvp_scratch_pool_t scratches;
+    kvp_counters_t counters;
+    _Atomic uint64_t attempts; /* the last attempt number given out */
+    uint32_t deadline_ms;
+    bool wants_sums; /* verify payload */
+    kvp_list_t views; /* given out; guarded by lock */
+    kvp_holdings_t holdings; /* what views and reservations have at the master */
+    uint32_t tenant;
+    uint32_t locations; /* kept for reads without a message; 0 = none */
+};
+
+typedef struct {
+    kvpool_t *pool;
+    kvp_scratch_t *scratch;
+    uint64_t deadline_ns;
+    uint32_t flags;
+    uint32_t replicas;
+    char *detail; /* the caller's, for what the master says of a refusal; NULL = nobody asks */
+    size_t detail_cap;
+    uint32_t segment; /* of a put; 0 = any */
+    uint64_t join_until_ns; /* of a put: see client/core/putop.h */
+} kvp_apicall_t;
+
+/* kvp_call_begin checks handle and options: INVALID, FORKED, CLOSED, NOMEM. After OK the call is ended by kvp_call_end,
+ * which returns err (and counts it). */
+kvp_err_t kvp_call_begin(kvpool_t *pool, const kvpool_opts_t *opts, kvp_apicall_t *call_out) KVP_MUST_USE;
+kvp_err_t kvp_call_end(kvp_apicall_t *call, kvp_err_t err);
+
+/* kvp_call_detail keeps what an answer of the master says of a refusal, if it says something. */
+void kvp_call_detail(const kvp_apicall_t *call, const kvp_frame_t *answer);
+
+/* kvp_views_end takes back every view that was given out, before the session goes. */
+void kvp_views_end(kvpool_t *pool);
+
+static inline bool
+kvp_key_is_legal(const void *key, size_t len)
+{
+    return key != NULL && len > 0 && len <= KVPOOL_KEY_MAX;
+}
+
+/* kvp_keys_check: BAD_KEY where one of them is none. */
+kvp_err_t kvp_keys_check(const kvpool_key_t *keys, size_t n) KVP_MUST_USE;
+
+/* kvp_reply_read: a Reply with n records of size bytes behind it, borrowed as long as the answer; its error, or PROTO. */
+kvp_err_t kvp_reply_read(const kvp_frame_t *answer, uint32_t n, size_t size, const void **records_out) KVP_MUST_USE;
+
+/* kvp_link_session describes the session of a link to a core. */
+kvp_op_session_t kvp_link_session(const kvpool_t *pool, const kvp_link_t *link);
+
+/* One question to the master, asked again in the next session where one is lost. build appends one frame (digests need
+ * the session's seed and tenant), read takes the answer apart; was_cut tells it that an earlier try may have been carried out. */
+typedef struct {
+    void *arg;
+    void (*build)(void *arg, const kvp_op_session_t *session, kvp_buf_t *out);
+    kvp_err_t (*read)(void *arg, const kvp_frame_t *answer, bool was_cut);
+} kvp_query_t;
+kvp_err_t kvp_query_run(kvp_apicall_t *call, const kvp_query_t *query) KVP_MUST_USE;
+
+#endif

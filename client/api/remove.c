@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Removing: keys, a window of them in a question to the master; all that a pattern matches; and all that was put so far.
+ */
+#include "client/api/pool.h"
+
+#include "client/net/waits.h"
+#include "proto/pb.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <string.h>
+
+#define RETRY_NS (20 * KVP_NS_PER_MS)
+
+/* Who removed something does not read it himself from where he knew it to be. */
+static void
+forget_removed(kvpool_t *pool, const kvpool_key_t *keys, const int *results, size_t n)
+{
+    kvp_link_t *link = kvp_session_hold_known(pool->session);
+    kvp_op_session_t session;
+
+    if (link == NULL) return;
+    session = kvp_link_session(pool, link);
+    for (size_t i = 0; i < n; i++)
+        if (results[i] == KVP_OK) kvp_locs_forget(link->locs, kvp_op_digest(&session, keys[i].data, keys[i].len));
+    kvp_session_rele(pool->session, link);
+}
+
+static void
+forget_all(kvpool_t *pool)
+{
+    kvp_link_t *link = kvp_session_hold_known(pool->session);
+
+    if (link == NULL) return;
+    kvp_locs_drop_all(link->locs);
+    kvp_session_rele(pool->session, link);
+}
+
+/* ---- keys */
+
+/* The removal of a window's keys. */
+typedef struct {
+    kvp_apicall_t *call;
+    const kvpool_key_t *keys;
+    int *results;
+    uint32_t *at; /* places of the keys that are asked about */
+    uint32_t n; /* of these */
+} removal_t;
+
+static void
+build(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
+{
+    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
+    const removal_t *r = arg;
+    kvp_digest_t *digests;
+    size_t at;
+
+    head.n = r->n;
+    head.force = (r->call->flags & KVPOOL_FORCE) != 0;
+    head.heeds_probes = (r->call->flags & KVPOOL_HEED_PROBES) != 0;
+    head.wait = (r->call->flags & KVPOOL_WAIT) != 0;
+    kvp_pb_frame_begin(out, KVP_OP_REMOVE, 0, 0, &head.base, &at);
+    digests = (kvp_digest_t *)kvp_buf_extend(out, r->n * sizeof *digests);
+    for (uint32_t i = 0; i < r->n && digests != NULL; i++) {
+        const kvpool_key_t *key = &r->keys[r->at[i]];
+
+        digests[i] = kvp_op_digest(session, key->data, key->len);
+    }
+    kvp_frame_end(out, at);
+}
+
+static kvp_err_t
+read_answer(void *arg, const kvp_frame_t *answer, bool was_cut)
+{
+    const removal_t *r = arg;
+    const void *records;
+    kvp_err_t err = kvp_reply_read(answer, r->n, sizeof(int32_t), &records);
+
+    if (err != KVP_OK) return err;
+    for (uint32_t i = 0; i < r->n; i++) {
+        int32_t one;
+
+        memcpy(&one, (const char *)records + i * sizeof one, sizeof one);
+        one = kvp_op_peer_err(one);
+        /* The session was lost on an earlier try: that one may have removed it, and it is gone now. */
+        r->results[r->at[i]] = one == KVP_NOT_FOUND && was_cut ? KVP_OK : one;
+    }
+    return KVP_OK;
+}
+
+/* Asks about those of the keys at `at` whose result is err, which are the keys at `at` from then on. */
+static void
+ask_of_those(removal_t *r, int err)
+{
+    kvp_query_t query = {.arg = r, .build = build, .read = read_answer};
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < r->n; i++)
+        if (r->results[r->at[i]] == err) r->at[n++] = r->at[i];
+    r->n = n;
+    if (n == 0) return;
+    err = kvp_query_run(r->call, &query);
+    for (uint32_t i = 0; i < n && err != KVP_OK; i++)
+        r->results[r->at[i]] = err;
+}
+
+/* Of those that are to be asked about at this moment (RETRY_AFTER). Whoever gives a hold back does not wait for the
+ * master to hear of it: a call of another client that ended before this one began may still hold the key there. By the
+ * time of our second question the first answer's turn is over, in which the master has read what had come before. */
+static void
+remove_asking_twice(removal_t *r, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        r->at[i] = i;
+    r->n = n;
+    ask_of_those(r, KVP_RETRY_AFTER);
+    ask_of_those(r, KVP_HELD);
+}
+
+/* Puts `to` in the place of RETRY_AFTER; whether there was one. */
+static bool
+replace_retry(int *results, size_t n, int to)
+{
+    bool is_any = false;
+
+    for (size_t i = 0; i < n; i++) {
+        if (results[i] != KVP_RETRY_AFTER) continue;
+        results[i] = to;
+        is_any = true;
+    }
+    return is_any;
+}
+
+/* A master that took over does not know for a while what is held, and one whose disk is behind begins nothing new. */
+static void
+remove_in_time(removal_t *r, uint32_t n)
+{
+    remove_asking_twice(r, n);
+    while (replace_retry(r->results, n, KVP_RETRY_AFTER) && kvp_now_ns() + RETRY_NS < r->call->deadline_ns) {
+        if (kvp_session_sleep(r->call->pool->session, kvp_now_ns() + RETRY_NS) != KVP_OK) {
+            (void)replace_retry(r->results, n, KVP_CLOSED);
+            return;
+        }
+        remove_asking_twice(r, n);
+    }
+}
+
+/* At most KVP_PLACES_MAX keys, as a question takes. */
+static void
+remove_window(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t n, int *results)
+{
+    removal_t r = {.call = call, .keys = keys, .results = results};
+
+    r.at = kvp_scratch_alloc(call->scratch, n, sizeof *r.at);
+    for (uint32_t i = 0; i < n; i++) {
+        results[i] = r.at == NULL ? KVP_NOMEM : KVP_RETRY_AFTER;
+        if (!kvp_key_is_legal(keys[i].data, keys[i].len)) results[i] = KVP_BAD_KEY;
+    }
+    if (r.at != NULL) remove_in_time(&r, n);
+    kvp_scratch_reset(call->scratch);
+    forget_removed(call->pool, keys, results, n);
+}
+
+int
+kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts)
+{
+    kvpool_key_t one = {key, key_len};
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+    int result;
+
+    if (err != KVP_OK) return err;
+    remove_window(&call, &one, 1, &result);
+    return kvp_call_end(&call, result);
+}
+
+int
+kvpool_batch_remove(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts, int *results)
+{
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+
+    if (err != KVP_OK) return err;
+    if (n > 0 && (keys == NULL || results == NULL)) return kvp_call_end(&call, KVP_INVALID);
+    for (size_t i = 0; i < n; i += KVP_PLACES_MAX)
+        remove_window(&call, keys + i, (uint32_t)kvp_min_u64(n - i, KVP_PLACES_MAX), results + i);
+    return kvp_call_end(&call, KVP_OK);
+}
+
+/* ---- what a pattern matches */
+typedef struct {
+    const char *pattern;
+    bool is_forced;
+    bool heeds_probes;
+    uint64_t removed;
+    uint64_t held;
+} remove_many_t;
+
+static void
+build_remove_many(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
+{
+    const remove_many_t *r = arg;
+    Kvp__Pb__RemoveMany head = KVP__PB__REMOVE_MANY__INIT;
+    size_t at;
+
+    (void)session;
+    head.pattern = (char *)r->pattern;
+    head.force = r->is_forced;
+    head.heeds_probes = r->heeds_probes;
+    kvp_pb_frame_begin(out, KVP_OP_REMOVE_MANY, 0, 0, &head.base, &at);
+    kvp_frame_end(out, at);
+}
+
+static kvp_err_t
+read_remove_many(void *arg, const kvp_frame_t *answer, bool was_cut)
+{
+    remove_many_t *r = arg;
+    Kvp__Pb__RemoveManyReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    (void)was_cut;
+    msg = kvp_pb_unpack(&pb, &kvp__pb__remove_many_reply__descriptor, answer);
+    if (msg == NULL) return pb.err;
+    err = kvp_op_peer_err(msg->err);
+    r->removed = msg->removed;
+    r->held = msg->held;
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+static int
+remove_many(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts, uint64_t *removed_out, uint64_t *held_out)
+{
+    remove_many_t r = {.pattern = pattern};
+    kvp_query_t query = {.arg = &r, .build = build_remove_many, .read = read_remove_many};
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+
+    if (err != KVP_OK) return err;
+    if (removed_out == NULL) return kvp_call_end(&call, KVP_INVALID);
+    if ((call.flags & KVPOOL_WAIT) != 0) return kvp_call_end(&call, KVP_NOTSUP);
+    r.is_forced = (call.flags & KVPOOL_FORCE) != 0;
+    r.heeds_probes = (call.flags & KVPOOL_HEED_PROBES) != 0;
+    err = kvp_query_run(&call, &query);
+    if (err == KVP_OK) forget_all(pool);
+    if (err == KVP_OK) *removed_out = r.removed;
+    if (err == KVP_OK && held_out != NULL) *held_out = r.held;
+    return kvp_call_end(&call, err);
+}
+
+int
+kvpool_remove_by_regex(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts, uint64_t *removed_out,
+                       uint64_t *held_out)
+{
+    if (pattern == NULL) return KVP_INVALID;
+    /* An empty pattern means "all" on the wire, which is not what an empty variable of a script means. */
+    if (pattern[0] == '\0' || strlen(pattern) > KVP_PATTERN_MAX) return KVP_BAD_PATTERN;
+    return remove_many(pool, pattern, opts, removed_out, held_out);
+}
+
+int
+kvpool_remove_all(kvpool_t *pool, const kvpool_opts_t *opts, uint64_t *removed_out, uint64_t *held_out)
+{
+    return remove_many(pool, "", opts, removed_out, held_out);
+}
+
+/* ---- bump */
+typedef struct {
+    uint32_t wait_ms;
+    uint32_t epoch;
+} bump_t;
+
+static void
+build_bump(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
+{
+    const bump_t *b = arg;
+    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
+    size_t at;
+
+    (void)session;
+    head.wait_ms = b->wait_ms;
+    kvp_pb_frame_begin(out, KVP_OP_BUMP, 0, 0, &head.base, &at);
+    kvp_frame_end(out, at);
+}
+
+static kvp_err_t
+read_bump(void *arg, const kvp_frame_t *answer, bool was_cut)
+{
+    bump_t *b = arg;
+    Kvp__Pb__BumpReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    (void)was_cut;
+    msg = kvp_pb_unpack(&pb, &kvp__pb__bump_reply__descriptor, answer);
+    if (msg == NULL) return pb.err;
+    err = kvp_op_peer_err(msg->err);
+    b->epoch = msg->epoch;
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+int
+kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out)
+{
+    bump_t b = {.epoch = 0};
+    kvp_query_t query = {.arg = &b, .build = build_bump, .read = read_bump};
+    kvp_apicall_t call;
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+
+    if (err != KVP_OK) return err;
+    b.wait_ms = kvp_left_ms(call.deadline_ns);
+    err = kvp_query_run(&call, &query);
+    if (err == KVP_OK) forget_all(pool);
+    if (err == KVP_OK && epoch_out != NULL) *epoch_out = b.epoch;
+    return kvp_call_end(&call, err);
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kvpool_stat: the pool's figures from the master, its segments, and what this client counted.
+ *   {"pool": {...}, "tenants": [...], "segments": [...], "client": {..., "transports": [...]}}
+ */
+#include "client/api/pool.h"
+
+#include "client/memory/segments.h"
+#include "common/jsonw.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#define TEXT_MAX (8u << 20)
+
+/* ---- the pool */
+static void
+write_pool(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
+{
+    kvp_jsonw_open(w, "pool", '{');
+    kvp_jsonw_hex(w, "pool_id", msg->pool_id.data, msg->pool_id.len);
+    kvp_jsonw_text(w, "software", msg->software);
+    kvp_jsonw_u64(w, "term", msg->term);
+    kvp_jsonw_u64(w, "uptime_ms", msg->uptime_ms);
+    kvp_jsonw_u64(w, "objects", msg->objects);
+    kvp_jsonw_u64(w, "attempts", msg->attempts);
+    kvp_jsonw_u64(w, "clients", msg->clients);
+    kvp_jsonw_u64(w, "segments", msg->segments);
+    kvp_jsonw_u64(w, "size_bytes", msg->size_bytes);
+    kvp_jsonw_u64(w, "used_bytes", msg->used_bytes);
+    kvp_jsonw_u64(w, "quarantine_bytes", msg->quarantine_bytes);
+    kvp_jsonw_u64(w, "held_bytes", msg->held_bytes);
+    kvp_jsonw_u64(w, "reserved_bytes", msg->reserved_bytes);
+    kvp_jsonw_u64(w, "memory_bytes", msg->memory_bytes);
+    kvp_jsonw_open(w, "counters", '{');
+    for (size_t i = 0; i < msg->n_counters; i++)
+        kvp_jsonw_u64(w, msg->counters[i]->name, msg->counters[i]->value);
+    kvp_jsonw_close(w, '}');
+    kvp_jsonw_close(w, '}');
+}
+
+/* The master tells a tenant of itself alone. */
+static void
+write_tenants(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
+{
+    kvp_jsonw_open(w, "tenants", '[');
+    for (size_t i = 0; i < msg->n_tenants; i++) {
+        const Kvp__Pb__TenantInfo *t = msg->tenants[i];
+
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_u64(w, "tenant", t->tenant);
+        kvp_jsonw_u64(w, "objects", t->objects);
+        kvp_jsonw_u64(w, "used_bytes", t->used_bytes);
+        kvp_jsonw_u64(w, "chunks", t->chunks);
+        kvp_jsonw_u64(w, "chunk_bytes", t->chunk_bytes);
+        kvp_jsonw_u64(w, "soft_pinned_bytes", t->soft_pinned_bytes);
+        kvp_jsonw_u64(w, "hard_pinned_bytes", t->hard_pinned_bytes);
+        kvp_jsonw_u64(w, "epoch", t->epoch);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+}
+
+static void
+build_status(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
+{
+    size_t at;
+
+    (void)arg, (void)session;
+    kvp_frame_begin(out, KVP_OP_STATUS, 0, 0, NULL, 0, &at);
+    kvp_frame_end(out, at);
+}
+
+static kvp_err_t
+read_status(void *arg, const kvp_frame_t *answer, bool was_cut)
+{
+    Kvp__Pb__StatusReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    (void)was_cut;
+    msg = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, answer);
+    if (msg == NULL) return pb.err;
+    err = msg->err > 0 ? KVP_PROTO : msg->err;
+    if (err == KVP_OK) {
+        write_pool(arg, msg);
+        write_tenants(arg, msg);
+    }
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+/* ---- segments */
+typedef struct {
+    kvp_jsonw_t *w;
+    kvp_peers_t *peers;
+} segments_t;
+
+static const char *
+state_name(uint32_t state)
+{
+    switch (state) {
+    case KVP_SEG_UP:
+        return "up";
+    case KVP_SEG_DRAINING:
+        return "draining";
+    case KVP_SEG_LOST:
+        return "lost";
+    default:
+        return "unknown";
+    }
+}
+
+static bool
+write_segment(void *arg, const Kvp__Pb__SegmentInfo *info)
+{
+    const segments_t *s = arg;
+    kvp_jsonw_t *w = s->w;
+
+    kvp_jsonw_open(w, NULL, '{');
+    kvp_jsonw_text(w, "node", info->node);
+    kvp_jsonw_text(w, "state", state_name(info->state));
+    kvp_jsonw_text(w, "transport", kvp_peers_transport(s->peers, info->segment_id, info->host_id, info->transports));
+    kvp_jsonw_u64(w, "size_bytes", info->size_bytes);
+    kvp_jsonw_u64(w, "used_bytes", info->used_bytes);
+    kvp_jsonw_u64(w, "objects", info->objects);
+    kvp_jsonw_u64(w, "chunk_bytes", info->chunk_bytes);
+    kvp_jsonw_text(w, "addr", info->addr);
+    kvp_jsonw_text(w, "offers", info->transports);
+    kvp_jsonw_text(w, "host_id", info->host_id);
+    kvp_jsonw_u64(w, "segment_id", info->segment_id);
+    kvp_jsonw_close(w, '}');
+    return true;
+}
+
+static kvp_err_t
+write_segments(kvp_apicall_t *call, kvp_jsonw_t *w)
+{
+    segments_t s = {.w = w};
+    kvp_link_t *link;
+    kvp_err_t err = kvp_session_hold(call->pool->session, call->deadline_ns, &link);
+
+    if (err != KVP_OK) return err;
+    s.peers = link->peers;
+    kvp_jsonw_open(w, "segments", '[');
+    err = kvp_segments_walk(link->conn, call->deadline_ns, write_segment, &s);
+    kvp_jsonw_close(w, ']');
+    kvp_session_rele(call->pool->session, link);
+    return err;
+}
+
+/* ---- this client */
+static uint64_t
+load(const _Atomic uint64_t *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+/* 0 where a transport does not count them. */
+static void
+write_costs(kvp_jsonw_t *w, const kvp_path_counters_t *p)
+{
+    kvp_jsonw_u64(w, "work_requests", load(&p->requests));
+    kvp_jsonw_u64(w, "doorbells", load(&p->doorbells));
+    kvp_jsonw_u64(w, "signaled_completions", load(&p->completions));
+    kvp_jsonw_u64(w, "system_calls", load(&p->system_calls));
+    kvp_jsonw_u64(w, "copied_bytes", load(&p->copied_bytes));
+}
+
+static void
+write_client(const kvpool_t *pool, kvp_jsonw_t *w)
+{
+    const kvp_peers_conf_t *conf = &kvp_session_conf(pool->session)->peers;
+    const kvp_counters_t *c = &pool->counters;
+
+    kvp_jsonw_open(w, "client", '{');
+    kvp_jsonw_text(w, "name", conf->name);
+    kvp_jsonw_text(w, "software", KVP_RELEASE);
+#define WRITE_COUNTER(name, help) kvp_jsonw_u64(w, #name, load(&c->name));
+    KVP_CLIENT_COUNTERS(WRITE_COUNTER)
+#undef WRITE_COUNTER
+    kvp_jsonw_open(w, "transports", '[');
+    for (size_t i = 0; i < conf->transports_n; i++) {
+        const kvp_path_counters_t *p = &c->paths[i];
+
+        kvp_jsonw_open(w, NULL, '{');
+        kvp_jsonw_text(w, "name", conf->transports[i]->name);
+        kvp_jsonw_u64(w, "reads", load(&p->reads));
+        kvp_jsonw_u64(w, "read_bytes", load(&p->read_bytes));
+        kvp_jsonw_u64(w, "writes", load(&p->writes));
+        kvp_jsonw_u64(w, "written_bytes", load(&p->write_bytes));
+        write_costs(w, p);
+        kvp_jsonw_close(w, '}');
+    }
+    kvp_jsonw_close(w, ']');
+    kvp_jsonw_close(w, '}');
+}
+
+int
+kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool_opts_t *opts)
+{
+    kvp_apicall_t call;
+    kvp_buf_t text;
+    kvp_jsonw_t w;
+    kvp_query_t status = {.arg = &w, .build = build_status, .read = read_status};
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+
+    if (err != KVP_OK) return err;
+    if (len_out == NULL || (buf == NULL && cap > 0)) return kvp_call_end(&call, KVP_INVALID);
+    kvp_buf_init(&text, TEXT_MAX);
+    kvp_jsonw_init(&w, &text);
+    kvp_jsonw_open(&w, NULL, '{');
+    err = kvp_query_run(&call, &status);
+    if (err == KVP_OK) err = write_segments(&call, &w);
+    if (err == KVP_OK) {
+        write_client(pool, &w);
+        kvp_jsonw_close(&w, '}');
+        err = kvp_jsonw_give(&text, buf, cap, len_out);
+    }
+    kvp_buf_fini(&text);
+    return kvp_call_end(&call, err);
+}

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Views: a pointer to an object's bytes where they lie, in memory that this host's node shares with us. A view holds
+ * three things: the master's hold on the object, so that it is not evicted, in whatever session; the node's memory as it is
+ * mapped; and the session in which that was done.
+ */
+#include "client/api/pool.h"
+
+#include "client/core/places.h"
+#include "client/transport/shm/rseg.h"
+#include "client/transport/words.h"
+#include "proto/pb.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TRIES 2 /* a place that was given away while we went there is asked for once more */
+
+typedef struct {
+    kvp_list_t in_pool; /* pool->views; guarded by its lock */
+    kvp_link_t *link;
+    kvp_peer_t *peer;
+    const void *at; /* of the descriptor's word */
+    uint64_t word; /* what it must say */
+    uint64_t held; /* the hold, in pool->holdings */
+} view_t;
+
+/* ---- the question */
+static void
+build_get(kvp_buf_t *out, kvp_digest_t digest)
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    size_t at;
+
+    head.n = 1;
+    kvp_buf_reset(out);
+    kvp_pb_frame_begin(out, KVP_OP_GET, 0, 0, &head.base, &at);
+    kvp_buf_append(out, &digest, sizeof digest);
+    kvp_frame_end(out, at);
+}
+
+static void
+send_release(kvp_apicall_t *call, kvp_link_t *link, uint64_t ticket)
+{
+    Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
+    kvp_buf_t *out = &call->scratch->out;
+    size_t at;
+
+    if (ticket == 0) return;
+    head.n = 1;
+    kvp_buf_reset(out);
+    kvp_pb_frame_begin(out, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &at);
+    kvp_buf_append(out, &ticket, sizeof ticket);
+    kvp_frame_end(out, at);
+    kvp_count(&call->pool->counters.master_calls, 1);
+    kvp_ignore(kvp_conn_send(link->conn, out), "it ends with the session in any case");
+}
+
+/* ---- the place */
+typedef struct {
+    kvp_apicall_t *call;
+    kvp_link_t *link;
+    kvp_expect_t expect;
+    kvpool_view_t *out;
+    view_t *view;
+} viewing_t;
+
+static bool
+lies_within(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
+{
+    return off <= rseg->len && len <= rseg->len - off;
+}
+
+/* The object in memory that is mapped: OK where its descriptor says what the master told. */
+static kvp_err_t
+point_at(viewing_t *v, const kvp_wire_loc_t *loc, const kvp_chunk_mem_t *mem)
+{
+    uint64_t desc_off = kvp_desc_off(loc->slot);
+    kvp_desc_t line;
+    kvp_err_t err;
+
+    if (!lies_within(mem->meta, desc_off, KVP_DESC_LINE_BYTES)) return KVP_PROTO;
+    if (!lies_within(mem->payload, loc->offset, v->expect.len)) return KVP_PROTO;
+    v->view->at = (const uint8_t *)kvp_shm_rseg_addr(mem->meta) + desc_off;
+    v->view->word = kvp_word_make(loc->generation, KVP_DESC_SEALED);
+    v->expect.generation = loc->generation;
+    v->expect.offset = loc->offset;
+    kvp_words_load(&line, v->view->at, KVP_DESC_LINE_BYTES);
+    err = kvp_desc_accept(&line, &v->expect);
+    if (err != KVP_OK) return err;
+    v->out->data = (const uint8_t *)kvp_shm_rseg_addr(mem->payload) + loc->offset;
+    v->out->len = (size_t)v->expect.len;
+    return KVP_OK;
+}
+
+static kvp_err_t
+view_at(viewing_t *v, const kvp_wire_loc_t *loc)
+{
+    kvp_peers_t *peers = v->link->peers;
+    uint64_t deadline_ns = v->call->deadline_ns;
+    kvp_chunk_mem_t mem;
+    kvp_path_t path;
+    kvp_err_t err = kvp_peers_take(peers, loc->segment_id, 0, deadline_ns, &path);
+
+    if (err != KVP_OK) return err;
+    if (strcmp(path.ep->tp->ops->name, "shm") != 0)
+        err = KVP_NOTSUP;
+    else
+        err = kvp_path_chunk(peers, &path, loc->chunk, KVP_ACCESS_READ, deadline_ns, &mem);
+    if (err == KVP_OK) err = point_at(v, loc, &mem);
+    if (err == KVP_OK) v->view->peer = kvp_path_keep(peers, &path);
+    kvp_path_rele(peers, &path, false);
+    return err;
+}
+
+/* Any copy in this host's memory will do. */
+static kvp_err_t
+view_any(viewing_t *v, const kvp_places_t *places)
+{
+    kvp_err_t err = KVP_NODE_LOST;
+
+    for (uint32_t i = 0; i < places->objs[0].nloc; i++) {
+        kvp_err_t one = view_at(v, &places->locs[i]);
+
+        if (one == KVP_OK) return KVP_OK;
+        if (i == 0 || one != KVP_NOTSUP) err = one;
+    }
+    return err;
+}
+
+/* So that it is presented again where the session is lost. */
+static kvp_err_t
+keep_hold(viewing_t *v, uint64_t ticket)
+{
+    kvp_held_new_t what = {
+        .kind = KVP_PRESENT_HOLD,
+        .incarnation = kvp_conn_hello(v->link->conn)->incarnation,
+        .ticket = ticket,
+        .version = v->expect.version,
+        .digests = &v->expect.digest,
+        .n = 1,
+    };
+
+    v->view->held = kvp_holdings_add(&v->call->pool->holdings, &what);
+    if (v->view->held != 0) return KVP_OK;
+    kvp_peer_unkeep(v->link->peers, v->view->peer);
+    return KVP_NOMEM;
+}
+
+/* One question and what comes of it. The view takes over the hold on the link. */
+static kvp_err_t
+try_view(viewing_t *v, const void *key, size_t key_len)
+{
+    kvp_scratch_t *s = v->call->scratch;
+    kvp_op_session_t session = kvp_link_session(v->call->pool, v->link);
+    kvp_places_t places = {.ticket = 0};
+    kvp_frame_t answer;
+    kvp_err_t err;
+
+    v->expect.digest = kvp_op_digest(&session, key, key_len);
+    v->expect.key_hash2 = kvp_op_hash2(&session, key, key_len);
+    build_get(&s->out, v->expect.digest);
+    kvp_count(&v->call->pool->counters.master_calls, 1);
+    err = kvp_conn_call(v->link->conn, &s->out, v->call->deadline_ns, &s->in, &answer);
+    if (err == KVP_OK) err = kvp_places_read(&answer, 1, &places);
+    if (kvp_op_is_session_loss(err) || err == KVP_PROTO) kvp_conn_break(v->link->conn);
+    if (err == KVP_OK) err = places.objs[0].err;
+    if (err != KVP_OK) return err;
+    v->expect.version = places.objs[0].version;
+    v->expect.len = places.objs[0].len;
+    err = view_any(v, &places);
+    if (err == KVP_OK) err = keep_hold(v, places.ticket);
+    if (err != KVP_OK) send_release(v->call, v->link, places.ticket);
+    return err;
+}
+
+static kvp_err_t
+find_view(kvp_apicall_t *call, const void *key, size_t key_len, view_t *view, kvpool_view_t *out)
+{
+    kvp_session_t *session = call->pool->session;
+    viewing_t v = {.call = call, .view = view, .out = out};
+    kvp_err_t err = KVP_OK;
+    bool is_cut;
+
+    for (int asked = 0; asked < TRIES;) {
+        err = kvp_session_hold(session, call->deadline_ns, &v.link);
+        if (err != KVP_OK) return err;
+        err = try_view(&v, key, key_len);
+        if (err == KVP_OK) {
+            view->link = v.link;
+            kvp_session_rest(v.link);
+            return KVP_OK;
+        }
+        /* Whatever failed in a session that is over says nothing about the object. */
+        is_cut = kvp_op_is_session_loss(err) || kvp_conn_is_broken(v.link->conn);
+        kvp_session_rele(session, v.link);
+        if (!is_cut) asked++; /* the deadline bounds lost sessions */
+        if (err != KVP_STALE && !is_cut) return err;
+    }
+    return err;
+}
+
+int
+kvpool_view(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts, kvpool_view_t *view_out)
+{
+    kvpool_view_t out = {.data = NULL};
+    kvp_apicall_t call;
+    view_t *view;
+    kvp_err_t err = kvp_call_begin(pool, opts, &call);
+
+    if (err != KVP_OK) return err;
+    if (view_out == NULL) return kvp_call_end(&call, KVP_INVALID);
+    if (!kvp_key_is_legal(key, key_len)) return kvp_call_end(&call, KVP_BAD_KEY);
+    view = calloc(1, sizeof *view);
+    err = view == NULL ? KVP_NOMEM : find_view(&call, key, key_len, view, &out);
+    if (err != KVP_OK) {
+        free(view);
+        return kvp_call_end(&call, err);
+    }
+    pthread_mutex_lock(&pool->lock);
+    kvp_list_add_tail(&pool->views, &view->in_pool);
+    pthread_mutex_unlock(&pool->lock);
+    out.handle = view;
+    *view_out = out;
+    return kvp_call_end(&call, KVP_OK);
+}
+
+/* ---- the end */
+static void
+destroy_view(kvpool_t *pool, view_t *view)
+{
+    kvp_peer_unkeep(view->link->peers, view->peer);
+    kvp_session_rele_view(pool->session, view->link);
+    free(view);
+}
+
+/* Whether the session of now holds it, be that the one in which it began or a later one: without, nobody knows whether the
+ * object still is what the key names. */
+static bool
+end_hold(kvp_apicall_t *call, const view_t *view)
+{
+    kvp_holdings_t *holdings = &call->pool->holdings;
+    kvp_buf_t *tickets = &call->scratch->in;
+    bool is_held = false;
+    kvp_link_t *link;
+
+    kvp_buf_reset(tickets);
+    if (kvp_session_hold(call->pool->session, 0, &link) != KVP_OK) {
+        (void)kvp_holdings_release(holdings, view->held, 0, tickets);
+        return false;
+    }
+    is_held = kvp_holdings_release(holdings, view->held, kvp_conn_hello(link->conn)->incarnation, tickets);
+    kvp_holdings_give_back(link->conn, tickets, &call->scratch->out);
+    is_held &= !kvp_conn_is_broken(link->conn);
+    kvp_session_rele(call->pool->session, link);
+    return is_held;
+}
+
+/* Everything that was read from the view was read before the word is looked at again. */
+static kvp_err_t
+judge(const view_t *view)
+{
+    atomic_thread_fence(memory_order_acquire);
+    return kvp_word_load(view->at) == view->word ? KVP_OK : KVP_STALE;
+}
+
+int
+kvpool_view_release(kvpool_t *pool, kvpool_view_t *view)
+{
+    kvp_apicall_t call;
+    view_t *v;
+    kvp_err_t err = kvp_call_begin(pool, NULL, &call);
+
+    if (err != KVP_OK) return err;
+    if (view == NULL || view->handle == NULL) return kvp_call_end(&call, KVP_INVALID);
+    v = view->handle;
+    err = judge(v);
+    if (!end_hold(&call, v)) err = KVP_STALE;
+    pthread_mutex_lock(&pool->lock);
+    kvp_list_del(&v->in_pool);
+    pthread_mutex_unlock(&pool->lock);
+    destroy_view(pool, v);
+    *view = (kvpool_view_t){.data = NULL};
+    return kvp_call_end(&call, err);
+}
+
+void
+kvp_views_end(kvpool_t *pool)
+{
+    kvp_list_foreach_safe (pos, tmp, &pool->views) {
+        kvp_list_del(pos);
+        destroy_view(pool, kvp_list_entry(pos, view_t, in_pool));
+    }
+}

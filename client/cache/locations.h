@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The known locations of one session, for many threads: core/loccache.h in shards by digest, and the lease beside them.
+ * Finding a location takes one lock that two threads meet at by chance only. Any thread may call; answers are applied one
+ * after the other.
+ */
+#ifndef KVP_CLIENT_CACHE_LOCATIONS_H
+#define KVP_CLIENT_CACHE_LOCATIONS_H
+
+#include "client/core/known.h"
+
+typedef struct kvp_locs kvp_locs_t;
+
+/* kvp_locs_create makes room for about that many locations, which takes memory as they come. */
+kvp_err_t kvp_locs_create(uint32_t entries, kvp_locs_t **locs_out) KVP_MUST_USE;
+void kvp_locs_destroy(kvp_locs_t *locs);
+
+/* kvp_locs_known is what batch cores use; borrowed as long as locs. */
+const kvp_known_t *kvp_locs_known(const kvp_locs_t *locs);
+
+/* What the master answered to a heartbeat that was sent at asked_ns. The lease runs on CLOCK_BOOTTIME (kvp_boot_ns):
+ * the master does not stand still while this host is suspended. */
+typedef struct {
+    uint64_t asked_ns;
+    uint32_t lease_ms;
+    uint32_t grace_ms;
+    uint64_t seq;
+    bool is_drop_all;
+    const kvp_digest_t *revoked;
+    uint32_t revoked_n;
+} kvp_locs_news_t;
+
+/* kvp_locs_apply forgets what was revoked, and then renews the lease. */
+void kvp_locs_apply(kvp_locs_t *locs, const kvp_locs_news_t *news);
+/* See kvp_loclease_orphan and kvp_loclease_end. */
+void kvp_locs_orphan(kvp_locs_t *locs, uint64_t now_ns);
+void kvp_locs_end(kvp_locs_t *locs);
+
+/* kvp_locs_until: when the lease ends, 0 = there is none. kvp_locs_seq: the last revocation applied. */
+uint64_t kvp_locs_until(const kvp_locs_t *locs);
+uint64_t kvp_locs_seq(const kvp_locs_t *locs);
+/* kvp_locs_count returns how many locations are kept, a moment ago. */
+uint32_t kvp_locs_count(kvp_locs_t *locs);
+
+/* kvp_locs_forget drops one key's location, or (drop_all) every one: after an upsert, removal or bump of our own. */
+void kvp_locs_forget(kvp_locs_t *locs, kvp_digest_t digest);
+void kvp_locs_drop_all(kvp_locs_t *locs);
+
+/* kvp_locs_has_used says whether reads wait to be told; take_used moves at most cap of them out. */
+bool kvp_locs_has_used(const kvp_locs_t *locs);
+uint32_t kvp_locs_take_used(kvp_locs_t *locs, kvp_wire_used_t *used_out, uint32_t cap);
+
+#endif

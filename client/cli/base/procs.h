@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Daemons as children of the tool, and a whole pool made of them: a master and nodes on this host. A child leads a
+ * process group of its own, so that Ctrl-C reaches the tool first, and is told to stop when the tool dies. Main thread
+ * only.
+ */
+#ifndef KVP_CLIENT_CLI_BASE_PROCS_H
+#define KVP_CLIENT_CLI_BASE_PROCS_H
+
+#include "common/parse.h"
+
+#include <sys/types.h>
+
+#define KVP_PROCS_NODES_MAX 16u
+
+/* One child. The zero value with pid 0 and descriptors -1 (kvp_proc_init) is "none". */
+typedef struct {
+    char name[32];
+    pid_t pid; /* 0 = none */
+    int pidfd; /* readable once the child is dead */
+    int out_fd; /* its standard output after the ready line */
+    char listen[KVP_HOSTPORT_TEXT_MAX]; /* from the ready line; empty where it has none */
+    char http[KVP_HOSTPORT_TEXT_MAX];
+} kvp_proc_t;
+
+void kvp_proc_init(kvp_proc_t *proc);
+
+/* kvp_proc_start finds the program (in KVPOOL_BIN_DIR, beside the tool, where the build puts it, in PATH), starts it
+ * with argv (argv[0] becomes its name) and waits for its ready line. On failure it has said why on standard error, nothing
+ * is left, and it returns SYS, or DEADLINE. */
+kvp_err_t kvp_proc_start(kvp_proc_t *proc, const char *name, const char *program, const char **argv) KVP_MUST_USE;
+
+/* kvp_proc_stop asks the child to stop, kills it if it does not within 10 s, and takes its exit status: 0, or what went
+ * wrong has been said. Nothing happens for "none". */
+int kvp_proc_stop(kvp_proc_t *proc);
+
+/* kvp_proc_is_dead says whether a child that was started has ended by itself. */
+bool kvp_proc_is_dead(const kvp_proc_t *proc);
+
+typedef struct {
+    const char *listen; /* of the master, HOST:PORT */
+    const char *http; /* of the master, HOST:PORT; NULL = a free loopback port */
+    const char *data_dir; /* of the master; NULL = "none" */
+    const char *log_level; /* NULL = "warn" */
+    const char *transports; /* of the nodes; NULL = all */
+    const char *node_listen; /* HOST:PORT, port 0; NULL = loopback */
+    uint32_t nodes; /* 1 to KVP_PROCS_NODES_MAX */
+    uint64_t memory_bytes[KVP_PROCS_NODES_MAX];
+    uint64_t extent_bytes; /* objects of one size: chunks are cut so that these fill them; 0 = any objects */
+} kvp_local_conf_t;
+
+typedef struct {
+    kvp_proc_t master;
+    kvp_proc_t nodes[KVP_PROCS_NODES_MAX];
+    uint32_t nodes_n;
+} kvp_local_t;
+
+/* kvp_local_start starts a master, then the nodes, each on a free port. On failure nothing is left running. */
+kvp_err_t kvp_local_start(kvp_local_t *local, const kvp_local_conf_t *conf) KVP_MUST_USE;
+
+/* kvp_local_stop stops the nodes, then the master. Returns how many did not end well. Legal on a zeroed value. */
+int kvp_local_stop(kvp_local_t *local);
+
+/* kvp_local_dead returns a child that has ended by itself, or NULL. */
+const kvp_proc_t *kvp_local_dead(const kvp_local_t *local);
+
+#endif

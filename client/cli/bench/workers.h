@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Rounds of a bench that runs in one or several processes at once: children of the tool, each with a handle, threads and
+ * a set of its own, that wait for one another between legs. The tool itself only keeps time, adds up, and removes
+ * between legs what puts left.
+ */
+#ifndef KVP_CLIENT_CLI_BENCH_WORKERS_H
+#define KVP_CLIENT_CLI_BENCH_WORKERS_H
+
+#include "client/cli/bench/round.h"
+
+typedef struct {
+    uint64_t elapsed_ns; /* of the legs, from the first process's start to the last one's end */
+    kvp_bench_leg_t sum;
+} kvp_bench_round_t;
+
+typedef struct kvp_bench_gang kvp_bench_gang_t;
+
+/* kvp_bench_gang_open starts the processes and returns when all are set up. conf and common are borrowed until close.
+ * Exit codes; what failed has been said. *gang_out is set in any case. To be called before the tool has threads. */
+int kvp_bench_gang_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const kvp_cli_common_t *common,
+                        kvp_bench_gang_t **gang_out);
+
+/* kvp_bench_gang_fill_ns is how long putting the set took, the longest of the processes; 0 = there was none to put. */
+uint64_t kvp_bench_gang_fill_ns(const kvp_bench_gang_t *gang);
+
+/* kvp_bench_gang_round adds up legs until round_ns have passed in them. round_out is set also after a failure. */
+int kvp_bench_gang_round(kvp_bench_gang_t *gang, uint64_t round_ns, kvp_bench_round_t *round_out);
+
+/* kvp_bench_gang_close ends the processes; with removes_set it also removes what they put. Exit codes. */
+int kvp_bench_gang_close(kvp_bench_gang_t *gang, bool removes_set);
+
+#endif

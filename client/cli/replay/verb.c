@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * replay: options, the pool that it starts where none is named, and the figures. The playing is play.c's.
+ */
+#include "client/cli/base/cli.h"
+
+#include "client/cli/base/opts.h"
+#include "client/cli/base/json_out.h"
+#include "client/cli/replay/lru_sim.h"
+#include "client/cli/base/node_addr.h"
+#include "client/cli/base/procs.h"
+#include "client/cli/replay/play.h"
+#include "client/cli/base/report.h"
+#include "client/cli/base/stop.h"
+#include "client/cli/replay/trace.h"
+
+#include "common/clock.h"
+#include "common/slab.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define GENERATED_REQUESTS 2000u
+#define REQUESTS_MAX (16u << 20)
+#define NODE_BYTES_MIN (64u << 10)
+#define NODE_BYTES_STEP 4096u
+#define BLOCK_BYTES_MAX (256ull << 20)
+#define LRU_SHARE_MIN 0.997 /* of --policy-check */
+#define BAR_WIDTH 30
+
+typedef struct {
+    const char *trace;
+    const char *emit;
+    const char *node_listen;
+    uint64_t block_bytes;
+    double capacity;
+    uint64_t nodes;
+    uint64_t limit; /* 0 = the whole trace */
+    uint64_t seed;
+    uint64_t clients;
+    bool is_policy_check;
+} conf_t;
+
+typedef struct {
+    const kvp_cli_verb_t *verb;
+    conf_t conf;
+    kvp_cli_common_t common;
+    kvp_workload_t workload;
+    size_t distinct;
+    int stop_fd; /* readable when the run is to end */
+    kvp_local_t local; /* the pool that this run started; zero = none */
+    char master[KVP_HOSTPORT_TEXT_MAX];
+    uint64_t size_bytes; /* of the pool */
+    uint64_t capacity_blocks;
+    uint64_t lru_hits;
+    kvp_replay_result_t result;
+} replay_t;
+
+/* ---- the workload ---- */
+
+static int
+load_workload(replay_t *r)
+{
+    char why[KVP_TRACE_WHY_MAX];
+    kvp_err_t err;
+    if (r->conf.trace != NULL) {
+        err = kvp_trace_load(r->conf.trace, r->conf.limit > 0 ? r->conf.limit : REQUESTS_MAX, &r->workload, why);
+        if (err != KVP_OK) return kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "%s: %s", r->conf.trace, why);
+    } else {
+        const size_t n = r->conf.limit > 0 ? r->conf.limit : GENERATED_REQUESTS;
+        err = kvp_workload_generate(&r->workload, r->conf.seed, n);
+        if (err != KVP_OK) return kvp_cli_fail(r->verb, "generating the workload", err);
+    }
+    err = kvp_workload_distinct(&r->workload, &r->distinct);
+    if (err != KVP_OK) return kvp_cli_fail(r->verb, "counting blocks", err);
+    if (r->distinct == 0) return kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "the workload has no blocks");
+    return KVP_EXIT_DONE;
+}
+
+static int
+emit_workload(const replay_t *r)
+{
+    char why[KVP_TRACE_WHY_MAX];
+    if (kvp_trace_save(r->conf.emit, &r->workload, why) == KVP_OK) return KVP_EXIT_DONE;
+    return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "%s: %s", r->conf.emit, why);
+}
+
+/* ---- the pool ---- */
+
+/* What is wrong with options and environment is told as all verbs tell it, before anything is replayed. */
+static int
+try_open(const replay_t *r)
+{
+    kvpool_t *pool = NULL;
+    int code = kvp_cli_open(r->verb, &r->common, &pool);
+    if (code == KVP_EXIT_DONE) kvpool_free(pool);
+    return code;
+}
+
+/* start_pool starts master and nodes whose segments hold the capacity's blocks and not one more, but for the rounding
+ * of a node's memory to pages. */
+static int
+start_pool(replay_t *r)
+{
+    const uint64_t extent = kvp_slab_extent_bytes(r->conf.block_bytes);
+    const uint64_t blocks = kvp_max_u64(1, (uint64_t)((double)r->distinct * r->conf.capacity));
+    char listen[KVP_HOSTPORT_TEXT_MAX];
+    kvp_local_conf_t conf = {
+        .listen = "127.0.0.1:0", .nodes = (uint32_t)kvp_min_u64(r->conf.nodes, blocks), .node_listen = listen};
+    const int code = kvp_cli_node_listen(r->verb, &r->common, r->conf.node_listen, listen);
+    if (code != KVP_EXIT_DONE) return code;
+    for (uint32_t i = 0; i < conf.nodes; i++) {
+        const uint64_t share = blocks / conf.nodes + (i < blocks % conf.nodes);
+        conf.memory_bytes[i] = kvp_max_u64(NODE_BYTES_MIN, kvp_align_up(share * extent, NODE_BYTES_STEP));
+        r->size_bytes += conf.memory_bytes[i];
+        r->capacity_blocks += conf.memory_bytes[i] / extent;
+    }
+    conf.extent_bytes = extent;
+    if (kvp_local_start(&r->local, &conf) != KVP_OK) return KVP_EXIT_UNREACHABLE;
+    memcpy(r->master, r->local.master.listen, sizeof(r->master));
+    r->common.master = r->master;
+    return try_open(r);
+}
+
+/* measure_pool asks a pool that was there before for its size. */
+static int
+measure_pool(replay_t *r)
+{
+    kvpool_t *pool = NULL;
+    struct json_object *stat;
+    int code = kvp_cli_open(r->verb, &r->common, &pool);
+    if (code != KVP_EXIT_DONE) return code;
+    int err = kvp_json_stat(pool, &stat);
+    kvpool_free(pool);
+    if (err != KVPOOL_OK) return kvp_cli_fail(r->verb, "stat", err);
+    r->size_bytes = kvp_json_find_u64(stat, "size_bytes");
+    json_object_put(stat);
+    r->capacity_blocks = r->size_bytes / kvp_slab_extent_bytes(r->conf.block_bytes);
+    if (r->capacity_blocks > 0) return KVP_EXIT_DONE;
+    return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "the pool has no memory for a block");
+}
+
+/* ---- the run ---- */
+
+static int
+simulate_lru(replay_t *r)
+{
+    kvp_lru_sim_t *sim;
+    /* A cache that holds everything behaves like any larger one. */
+    const uint32_t capacity = (uint32_t)kvp_min_u64(r->capacity_blocks, r->distinct);
+    kvp_err_t err = kvp_lru_sim_create(capacity, &sim);
+    if (err != KVP_OK) return kvp_cli_fail(r->verb, "simulating LRU", err);
+    for (size_t i = 0; i < r->workload.requests_n; i++) {
+        const kvp_request_t *request = &r->workload.requests[i];
+        r->lru_hits += kvp_lru_sim_request(sim, r->workload.ids + request->ids_at, request->ids_n);
+    }
+    kvp_lru_sim_destroy(sim);
+    return KVP_EXIT_DONE;
+}
+
+typedef struct {
+    size_t total;
+    size_t tenths; /* said so far */
+    bool is_tty;
+    int stop_fd;
+} progress_t;
+
+static bool
+show_progress(void *arg, size_t done)
+{
+    progress_t *p = arg;
+    const size_t tenths = done * 10 / p->total;
+    if (p->is_tty) {
+        const int filled = (int)(done * BAR_WIDTH / p->total);
+        fprintf(stderr, "\r[%.*s%.*s] %3zu %%  %zu of %zu requests%s", filled, "##############################",
+                BAR_WIDTH - filled, "..............................", done * 100 / p->total, done, p->total,
+                done == p->total ? "\n" : "");
+        fflush(stderr);
+    } else if (tenths > p->tenths) {
+        fprintf(stderr, "%zu %%: %zu of %zu requests\n", tenths * 10, done, p->total);
+    }
+    p->tenths = tenths;
+    return !kvp_stop_has_come(p->stop_fd);
+}
+
+static int
+run(replay_t *r)
+{
+    progress_t progress = {
+        .total = r->workload.requests_n,
+        .is_tty = isatty(STDERR_FILENO) == 1,
+        .stop_fd = r->stop_fd,
+    };
+    const kvpool_conf_t pool = {
+        .struct_size = sizeof(pool),
+        .master = r->common.master,
+        .host_id = r->common.host_id,
+        .transports = r->common.transports,
+        .deadline_ms = (uint32_t)(r->common.deadline_ns / KVP_NS_PER_MS),
+        .tenant = (uint32_t)r->common.tenant,
+    };
+    const kvp_replay_conf_t conf = {
+        .workload = &r->workload,
+        .pool = &pool,
+        .block_bytes = r->conf.block_bytes,
+        /* In a pool that goes on living, what an earlier run left must not be taken for this one's hits. */
+        .salt = r->local.nodes_n > 0 ? 0 : kvp_random_u64(),
+        .clients = (uint32_t)r->conf.clients,
+        .progress = show_progress,
+        .arg = &progress,
+    };
+    int err = kvp_replay_run(&conf, &r->result);
+    if (err == KVPOOL_OK) return KVP_EXIT_DONE;
+    if (progress.is_tty) fputc('\n', stderr);
+    char what[64];
+    snprintf(what, sizeof(what), "stopped at request %llu", (unsigned long long)r->result.requests);
+    return kvp_cli_fail(r->verb, what, err);
+}
+
+/* ---- the figures ---- */
+
+static double
+ratio(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
+static void
+report_workload(const replay_t *r, kvp_report_t *to)
+{
+    char seed[48];
+    snprintf(seed, sizeof(seed), "generated, seed %llu", (unsigned long long)r->conf.seed);
+    kvp_report_section(to, "workload");
+    kvp_report_text(to, "workload", "requests from", r->conf.trace != NULL ? r->conf.trace : seed);
+    kvp_report_count(to, "requests", "requests", r->result.requests);
+    kvp_report_count(to, "blocks", "blocks", r->result.blocks);
+    kvp_report_count(to, "distinct_blocks", "distinct blocks", r->distinct);
+    kvp_report_bytes(to, "block_bytes", "block", r->conf.block_bytes);
+    kvp_report_bytes(to, "pool_size_bytes", "pool", r->size_bytes);
+    kvp_report_count(to, "capacity_blocks", "pool in blocks", r->capacity_blocks);
+}
+
+static void
+report_hits(const replay_t *r, kvp_report_t *to)
+{
+    const double blocks = (double)r->result.blocks;
+    kvp_report_section(to, "hits");
+    kvp_report_real(to, "hit_ratio", "prefix hit ratio", ratio((double)r->result.hits, blocks), 4);
+    kvp_report_real(to, "lru_hit_ratio", "simulated LRU", ratio((double)r->lru_hits, blocks), 4);
+    kvp_report_real(to, "hit_to_lru_ratio", "hits to LRU's", ratio((double)r->result.hits, (double)r->lru_hits), 4);
+    kvp_report_count(to, "puts_new", "blocks stored", r->result.puts_new);
+    kvp_report_count(to, "puts_already", "blocks there already",
+                     r->result.puts_done - kvp_min_u64(r->result.puts_new, r->result.puts_done));
+    kvp_report_count(to, "found_not_granted_blocks", "found, not reserved", r->result.found_not_granted);
+}
+
+/* report_paths names the transports that moved something, and their share: "shm", or "shm 80 %, tcp 20 %". */
+static void
+report_paths(const kvp_replay_result_t *s, kvp_report_t *to)
+{
+    char text[80] = "none";
+    uint64_t all = 0;
+    for (size_t i = 0; i < s->paths_n; i++)
+        all += s->paths[i].read_bytes + s->paths[i].written_bytes;
+    for (size_t i = 0, at = 0; i < s->paths_n; i++) {
+        const uint64_t moved = s->paths[i].read_bytes + s->paths[i].written_bytes;
+        if (moved == 0) continue;
+        const int n = snprintf(text + at, sizeof(text) - at, "%s%s %.0f %%", at > 0 ? ", " : "", s->paths[i].name,
+                               100 * ratio((double)moved, (double)all));
+        at = kvp_min_u64(at + (size_t)n, sizeof(text) - 1);
+    }
+    kvp_report_text(to, "transports", "moved by", text);
+}
+
+static void
+report_speed(const replay_t *r, kvp_report_t *to)
+{
+    const kvp_replay_result_t *s = &r->result;
+    const double seconds = (double)s->elapsed_ns / 1e9;
+    kvp_report_section(to, "speed");
+    kvp_report_real(to, "elapsed_s", "seconds", seconds, 3);
+    kvp_report_real(to, "blocks_per_s", "blocks/s", ratio((double)s->blocks, seconds), 0);
+    kvp_report_real(to, "lookups_per_s", "look-ups/s in calls",
+                    ratio((double)s->lookup.count, (double)s->lookup_ns / 1e9), 0);
+    kvp_report_real(to, "get_gb_per_s", "GB/s out in calls", ratio((double)s->get_bytes, (double)s->get_ns), 3);
+    kvp_report_real(to, "put_gb_per_s", "GB/s in in calls", ratio((double)s->put_bytes, (double)s->put_ns), 3);
+    report_paths(s, to);
+    kvp_report_bytes(to, "get_bytes", "bytes out", s->get_bytes);
+    kvp_report_bytes(to, "put_bytes", "bytes in", s->put_bytes);
+    kvp_report_latency(to, "lookup", &s->lookup);
+    kvp_report_latency(to, "get", &s->get);
+    kvp_report_latency(to, "put", &s->put);
+}
+
+static void
+report_faults(const replay_t *r, kvp_report_t *to)
+{
+    const kvp_replay_result_t *s = &r->result;
+    kvp_report_section(to, "faults");
+    kvp_report_count(to, "wrong_bytes", "wrong bytes", s->wrong_bytes);
+    kvp_report_count(to, "wrong_blocks", "wrong blocks", s->wrong_blocks);
+    kvp_report_count(to, "get_failed_after_lookup", "gets failed after lookup", s->gets_failed);
+    kvp_report_count(to, "puts_refused", "puts refused", s->puts_refused);
+    kvp_report_count(to, "puts_failed", "puts failed otherwise", s->puts_failed);
+    kvp_report_count(to, "puts_in_progress", "puts left to others", s->puts_in_progress);
+    if (s->first_get_error != KVPOOL_OK)
+        kvp_report_text(to, "first_get_error", "first failed get", kvpool_errname(s->first_get_error));
+    if (s->first_put_error != KVPOOL_OK)
+        kvp_report_text(to, "first_put_error", "first failed put", kvpool_errname(s->first_put_error));
+}
+
+static int
+judge(const replay_t *r)
+{
+    const kvp_replay_result_t *s = &r->result;
+    if (s->wrong_bytes + s->gets_failed + s->puts_refused + s->puts_failed > 0) return KVP_EXIT_REFUSED;
+    if (!r->conf.is_policy_check || (double)s->hits >= LRU_SHARE_MIN * (double)r->lru_hits) return KVP_EXIT_DONE;
+    return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "fewer than %.3f of simulated LRU's hits", LRU_SHARE_MIN);
+}
+
+static int
+report(const replay_t *r)
+{
+    kvp_report_t *to = kvp_report_create();
+    report_workload(r, to);
+    report_hits(r, to);
+    report_speed(r, to);
+    report_faults(r, to);
+    if (r->common.is_json)
+        kvp_report_json(to, stdout);
+    else
+        kvp_report_table(to, stdout);
+    kvp_report_destroy(to);
+    return kvp_cli_flush(r->verb, judge(r));
+}
+
+/* ---- the verb ---- */
+
+static int
+parse(replay_t *r, int argc, char **argv)
+{
+    conf_t *c = &r->conf;
+    *c = (conf_t){.block_bytes = 65536, .capacity = 0.1, .nodes = 2, .seed = 1, .clients = 1};
+    const kvp_cli_opt_t opts[] = {
+        {"trace", KVP_CLI_TEXT, &c->trace, "FILE", "JSON lines; without it a multi-turn chat workload is generated", 0,
+         0},
+        {"block-bytes", KVP_CLI_BYTES, &c->block_bytes, "SIZE", "of one 512-token block (default 64KiB)", 1,
+         BLOCK_BYTES_MAX},
+        {"capacity", KVP_CLI_SHARE, &c->capacity, "SHARE",
+         "of the distinct blocks that the started pool holds "
+         "(default 0.1)",
+         0, 0},
+        {"nodes", KVP_CLI_U64, &c->nodes, "N", "of the started pool (default 2)", 1, KVP_PROCS_NODES_MAX},
+        KVP_CLI_NODE_LISTEN(&c->node_listen),
+        {"limit", KVP_CLI_U64, &c->limit, "N", "first requests only; generated: so many (default 2000)", 1,
+         REQUESTS_MAX},
+        {"seed", KVP_CLI_U64, &c->seed, "N", "of the generated workload (default 1)", 0, 0},
+        {"clients", KVP_CLI_U64, &c->clients, "N", "threads, each with a handle (default 1: the trace's order)", 1,
+         KVP_REPLAY_CLIENTS_MAX},
+        {"policy-check", KVP_CLI_FLAG, &c->is_policy_check, NULL, "fail below 0.997 of simulated LRU's hits", 0, 0},
+        {"emit", KVP_CLI_TEXT, &c->emit, "FILE", "write the workload there and stop", 0, 0},
+    };
+    int first;
+    int code = kvp_cli_parse(r->verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &r->common, &first);
+    if (code == KVP_EXIT_GO_ON && first < argc) code = kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "takes no operand");
+    return code;
+}
+
+static int
+replay(replay_t *r)
+{
+    r->stop_fd = kvp_stop_catch();
+    if (r->stop_fd < 0) return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "signals: %s", strerror(errno));
+    /* A pool named in the environment counts as named: --master does not have to repeat it. */
+    int code = r->common.master != NULL ? measure_pool(r) : start_pool(r);
+    if (code == KVP_EXIT_DONE) code = simulate_lru(r);
+    if (code == KVP_EXIT_DONE) code = run(r);
+    const kvp_proc_t *dead = kvp_local_dead(&r->local);
+    if (dead != NULL) code = kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "%s died during the run", dead->name);
+    /* Figures also of a run that broke off: they say how far it came. */
+    if (r->result.requests > 0) {
+        int judged = report(r);
+        if (code == KVP_EXIT_DONE) code = judged;
+    }
+    if (kvp_local_stop(&r->local) > 0 && code == KVP_EXIT_DONE) code = KVP_EXIT_REFUSED;
+    close(r->stop_fd);
+    return code;
+}
+
+int
+kvp_cli_replay(const kvp_cli_verb_t *verb, int argc, char **argv)
+{
+    replay_t *r = kvp_cli_alloc(1, sizeof(*r));
+    r->verb = verb;
+    int code = parse(r, argc, argv);
+    if (code == KVP_EXIT_GO_ON) code = load_workload(r);
+    if (code == KVP_EXIT_DONE && r->workload.requests_n > 0) code = r->conf.emit != NULL ? emit_workload(r) : replay(r);
+    kvp_workload_fini(&r->workload);
+    free(r);
+    return code;
+}

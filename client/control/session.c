@@ -1,0 +1,680 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - A link (connection + peers) is one incarnation. Whoever uses it holds it. When it is dead (lost, and not lingering) and
+ *   only views hold it, which store nothing, nothing of that incarnation is under way: that is the moment at which its nodes
+ *   are told so (rule 4, client/control/drain_notices.h). When nobody holds it any more it is destroyed. The background thread does both:
+ *   unmapping is slow, and callers are not.
+ * - A link whose master ended the connection lingers for the grace of its location lease: known locations are read on
+ *   through it, until there is a new session or the grace is over.
+ * - Whoever finds no connection makes one: the caller itself within its deadline, or the background thread. One at a
+ *   time; the others wait for the outcome. Attempts are spaced by a back-off that all share, and so are sessions that do not
+ *   last: a master may take every connection and drop it at the first question.
+ *
+ * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
+ * conn->out_lock, scratch pool, stages, regs->idle_lock, the debts', the holdings'. No lock is held over a call to master or node.
+ * Threads: the callers', and one of ours a handle ("kvpool-session"); an embedded node has its own.
+ */
+#include "client/control/session.h"
+
+#include "client/control/drain_notices.h"
+#include "client/net/waits.h"
+#include "common/forkguard.h"
+#include "common/log.h"
+#include "common/thread.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define MASTERS_MAX 16u
+#define BACKOFF_FIRST_MS 20u
+#define BACKOFF_DOUBLINGS 5u
+#define LASTING_NS (2 * KVP_NS_PER_S) /* a session that lasted for so long is no sign of a master that drops all */
+#define CONNECT_MAX_NS (1 * KVP_NS_PER_S) /* one attempt at one master */
+#define PAY_MAX_NS (100 * KVP_NS_PER_MS) /* between two heartbeats: a silence of 1250 ms costs a writer its keys */
+#define BEATS_A_LEASE 3u
+#define BEATS_OF_WRITERS 4u /* in the time of one, while a put is under way (PROTOCOL "Sessions") */
+#define REVOKED_BEAT_MS 10u
+#define NOMEM_BEAT_MS 10u
+#define USED_MAX KVP_PLACES_MAX /* reads told in one message */
+#define FAREWELL_MAX_NS (300 * KVP_NS_PER_MS)
+
+struct kvp_session {
+    kvp_session_conf_t conf; /* strings owned */
+    kvp_hostport_t masters[MASTERS_MAX];
+    size_t masters_n;
+    size_t master_at; /* the one to try first; of the thread that connects */
+
+    pthread_t thread;
+    bool has_thread; /* guarded by lock */
+    int stop_fd; /* readable once is_stopping */
+    _Atomic bool is_stopping; /* set under lock */
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* link, is_connecting, is_stopping */
+    pthread_cond_t work; /* for the background thread: dead, is_stopping, a lost link */
+    kvp_link_t *link; /* current, NULL = none; guarded by lock, like all below */
+    kvp_link_t *lingering; /* the one before, while its known locations may be read; NULL = none */
+    bool is_beat_due; /* a heartbeat is wanted before its time */
+    kvp_list_t dead; /* links that were lost, until they are destroyed */
+    bool is_connecting;
+    uint64_t next_try_ns;
+    uint32_t failed_n; /* tries in a row */
+    uint32_t lost_n; /* sessions in a row, from the last one that lasted on */
+    uint64_t connected_ns; /* when the last session began */
+    uint64_t last_incarnation;
+    kvp_err_t last_err;
+
+    _Atomic uint32_t writers; /* batches of puts under way */
+};
+
+/* ---- links */
+static void
+link_destroy(kvp_link_t *link)
+{
+    if (link == NULL) return;
+    kvp_locs_destroy(link->locs);
+    kvp_peers_destroy(link->peers);
+    kvp_conn_destroy(link->conn);
+    free(link);
+}
+
+static kvp_err_t
+link_create(kvp_session_t *s, kvp_conn_t *conn, kvp_link_t **link_out)
+{
+    kvp_link_t *link = calloc(1, sizeof *link);
+    kvp_err_t err;
+
+    if (link == NULL) {
+        kvp_conn_destroy(conn);
+        return KVP_NOMEM;
+    }
+    link->conn = conn;
+    link->refs = 1; /* the session's */
+    kvp_list_init(&link->link);
+    err = kvp_peers_create(&s->conf.peers, conn, &link->peers);
+    if (err == KVP_OK && s->conf.locations > 0) err = kvp_locs_create(s->conf.locations, &link->locs);
+    if (err != KVP_OK) {
+        link_destroy(link);
+        return err;
+    }
+    *link_out = link;
+    return KVP_OK;
+}
+
+static void
+unref_locked(kvp_session_t *s, kvp_link_t *link)
+{
+    if (atomic_fetch_sub(&link->refs, 1) == 1) pthread_cond_signal(&s->work);
+}
+
+void
+kvp_session_rele(kvp_session_t *s, kvp_link_t *link)
+{
+    uint32_t refs = atomic_load_explicit(&link->refs, memory_order_relaxed);
+
+    /* The last one goes under the lock, so that the memory is not touched after that. */
+    while (refs > 1)
+        if (atomic_compare_exchange_weak(&link->refs, &refs, refs - 1)) return;
+    pthread_mutex_lock(&s->lock);
+    unref_locked(s, link);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void
+kvp_session_rest(kvp_link_t *link)
+{
+    atomic_fetch_add(&link->views, 1);
+}
+
+void
+kvp_session_rele_view(kvp_session_t *s, kvp_link_t *link)
+{
+    /* In this order, so that a view is never taken for two. */
+    atomic_fetch_sub(&link->views, 1);
+    kvp_session_rele(s, link);
+}
+
+/* ---- connecting */
+static kvp_err_t
+connect_one(kvp_session_t *s, const kvp_hostport_t *at, uint64_t incarnation, uint64_t deadline_ns,
+            kvp_link_t **link_out)
+{
+    kvp_hello_ask_t ask = {
+        .name = s->conf.peers.name,
+        .host_id = s->conf.peers.host_id,
+        .tenant = s->conf.peers.tenant,
+        .incarnation = incarnation,
+        .pidfd = -1,
+    };
+    char text[KVP_HOSTPORT_TEXT_MAX], detail[160];
+    kvp_conn_t *conn = NULL;
+    kvp_err_t err;
+
+    deadline_ns = kvp_min_u64(deadline_ns, kvp_now_ns() + CONNECT_MAX_NS);
+    err = kvp_conn_open(s->conf.peers.names, at, &ask, deadline_ns, detail, sizeof detail, &conn);
+    if (err == KVP_OK) err = link_create(s, conn, link_out);
+    if (err == KVP_OK)
+        kvp_log_debug("client", "connected master %s incarnation %llu unix %d", kvp_format_hostport(at, text),
+                      (unsigned long long)kvp_conn_hello(conn)->incarnation, kvp_conn_is_unix(conn));
+    else if (s->last_err == KVP_OK) /* the first failure after a success is news, its repetition is not */
+        kvp_log_warn("client", "no session with master %s error %s detail %s", kvp_format_hostport(at, text),
+                     kvp_err_name(err), detail);
+    return err;
+}
+
+/* Tries every master once, from the last good one on. */
+static kvp_err_t
+connect_any(kvp_session_t *s, uint64_t incarnation, uint64_t deadline_ns, kvp_link_t **link_out)
+{
+    kvp_err_t err = KVP_UNREACHABLE;
+
+    for (size_t i = 0; i < s->masters_n; i++) {
+        size_t at = (s->master_at + i) % s->masters_n;
+        kvp_err_t one = connect_one(s, &s->masters[at], incarnation, deadline_ns, link_out);
+
+        if (one == KVP_OK) {
+            s->master_at = at;
+            return KVP_OK;
+        }
+        if (one == KVP_VERSION || one == KVP_NOMEM) err = one;
+        if (s->is_stopping) break;
+    }
+    return err;
+}
+
+/* What was known in the old session may not be used any more. */
+static void
+end_lingering_locked(kvp_session_t *s)
+{
+    kvp_link_t *link = s->lingering;
+
+    if (link == NULL) return;
+    if (link->locs != NULL) kvp_locs_end(link->locs);
+    s->lingering = NULL;
+    unref_locked(s, link);
+}
+
+/* How long to wait behind the nth failure in a row, from 0. */
+static uint64_t
+pause_ns(uint32_t nth)
+{
+    uint32_t ms = BACKOFF_FIRST_MS << (nth < BACKOFF_DOUBLINGS ? nth : BACKOFF_DOUBLINGS);
+
+    return (ms / 2 + kvp_random_u64() % ms) * KVP_NS_PER_MS;
+}
+
+/* Caller holds s->lock, which is released while it connects. */
+static void
+reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
+{
+    uint64_t incarnation = s->last_incarnation;
+    kvp_link_t *link = NULL;
+    kvp_err_t err;
+
+    s->is_connecting = true;
+    pthread_mutex_unlock(&s->lock);
+    err = connect_any(s, incarnation, deadline_ns, &link);
+    pthread_mutex_lock(&s->lock);
+    s->is_connecting = false;
+    s->last_err = err;
+    if (err == KVP_OK) {
+        s->link = link;
+        end_lingering_locked(s);
+        s->last_incarnation = kvp_conn_hello(link->conn)->incarnation;
+        s->connected_ns = kvp_now_ns();
+        s->failed_n = 0;
+        kvp_count(&s->conf.peers.counters->connects, 1);
+    } else {
+        s->next_try_ns = kvp_now_ns() + pause_ns(s->failed_n++);
+    }
+    pthread_cond_broadcast(&s->changed);
+    pthread_cond_signal(&s->work); /* a new link: heartbeats and debts */
+}
+
+static void
+drop_broken_locked(kvp_session_t *s)
+{
+    kvp_link_t *link = s->link;
+
+    if (link == NULL || !kvp_conn_is_broken(link->conn)) return;
+    if (!s->is_stopping) kvp_log_info("client", "session with the master is lost, making a new one");
+    s->link = NULL;
+    if (kvp_now_ns() - s->connected_ns >= LASTING_NS) s->lost_n = 0;
+    s->next_try_ns = s->lost_n == 0 ? 0 : kvp_now_ns() + pause_ns(s->lost_n - 1);
+    s->lost_n++;
+    pthread_cond_signal(&s->work);
+    end_lingering_locked(s);
+    s->lingering = link;
+    kvp_list_add_tail(&s->dead, &link->link);
+    if (link->locs == NULL || !kvp_conn_was_ended(link->conn))
+        end_lingering_locked(s);
+    else
+        kvp_locs_orphan(link->locs, kvp_boot_ns());
+}
+
+kvp_err_t
+kvp_session_hold(kvp_session_t *s, uint64_t deadline_ns, kvp_link_t **link_out)
+{
+    kvp_err_t err;
+
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        uint64_t now;
+
+        drop_broken_locked(s);
+        err = s->is_stopping ? KVP_CLOSED : KVP_OK;
+        if (err != KVP_OK || s->link != NULL) break;
+        now = kvp_now_ns();
+        if (now >= deadline_ns || (s->last_err == KVP_VERSION && s->last_incarnation == 0)) {
+            err = s->last_err == KVP_OK ? KVP_UNREACHABLE : s->last_err;
+            break;
+        }
+        if (s->is_connecting)
+            kvp_cond_wait_until(&s->changed, &s->lock, deadline_ns);
+        else if (now < s->next_try_ns)
+            kvp_cond_wait_until(&s->changed, &s->lock, kvp_min_u64(deadline_ns, s->next_try_ns));
+        else
+            reconnect_locked(s, deadline_ns);
+    }
+    if (err == KVP_OK) {
+        atomic_fetch_add_explicit(&s->link->refs, 1, memory_order_relaxed);
+        *link_out = s->link;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return err;
+}
+
+kvp_link_t *
+kvp_session_hold_known(kvp_session_t *s)
+{
+    kvp_link_t *link;
+
+    if (s->conf.locations == 0) return NULL;
+    pthread_mutex_lock(&s->lock);
+    drop_broken_locked(s);
+    link = s->link != NULL ? s->link : s->lingering;
+    if (s->is_stopping || link == NULL || kvp_locs_until(link->locs) <= kvp_boot_ns()) link = NULL;
+    if (link != NULL) atomic_fetch_add_explicit(&link->refs, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&s->lock);
+    return link;
+}
+
+void
+kvp_session_want_lease(kvp_session_t *s, kvp_link_t *link)
+{
+    if (link->locs == NULL || kvp_locs_until(link->locs) > kvp_boot_ns()) return;
+    pthread_mutex_lock(&s->lock);
+    s->is_beat_due = true;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+}
+
+kvp_err_t
+kvp_session_sleep(kvp_session_t *s, uint64_t until_ns)
+{
+    kvp_err_t err;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->is_stopping && kvp_now_ns() < until_ns)
+        kvp_cond_wait_until(&s->changed, &s->lock, until_ns);
+    err = s->is_stopping ? KVP_CLOSED : KVP_OK;
+    pthread_mutex_unlock(&s->lock);
+    return err;
+}
+
+void
+kvp_session_write_begin(kvp_session_t *s)
+{
+    atomic_fetch_add_explicit(&s->writers, 1, memory_order_relaxed);
+}
+
+void
+kvp_session_write_end(kvp_session_t *s)
+{
+    atomic_fetch_sub_explicit(&s->writers, 1, memory_order_relaxed);
+}
+
+/* ---- the background thread */
+static kvp_err_t
+read_revoked(const kvp_frame_t *frame, const Kvp__Pb__HeartbeatReply *msg, kvp_locs_news_t *news)
+{
+    kvp_rd_t rd;
+
+    kvp_rd_init(&rd, frame->tail, frame->tail_len);
+    news->revoked_n = msg->n;
+    news->revoked = kvp_rd_array(&rd, msg->n, sizeof *news->revoked);
+    if (rd.is_bad || msg->n > KVP_REVOKED_MAX) return KVP_PROTO;
+    news->lease_ms = msg->lease_ms;
+    news->grace_ms = msg->grace_ms;
+    news->seq = msg->revoke_seq;
+    news->is_drop_all = msg->drop_all;
+    return KVP_OK;
+}
+
+/* news->revoked points into the frame. */
+static kvp_err_t
+read_heartbeat(const kvp_frame_t *frame, uint32_t term, kvp_locs_news_t *news)
+{
+    Kvp__Pb__HeartbeatReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__heartbeat_reply__descriptor, frame);
+    if (msg == NULL) return pb.err;
+    err = msg->err;
+    if (err == KVP_OK && msg->term != term) err = KVP_STALE_TERM;
+    if (err == KVP_OK) err = read_revoked(frame, msg, news);
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+/* A lease is renewed in good time. And where something was revoked, whoever removed it may be waiting for our word that
+ * we know: that is what the next heartbeat says. */
+static uint64_t
+next_beat_in(const kvp_hello_reply_t *hello, const kvp_locs_news_t *news, bool wants_lease)
+{
+    uint64_t ms = hello->heartbeat_ms;
+
+    if (wants_lease && news->lease_ms > 0) ms = kvp_min_u64(ms, news->lease_ms / BEATS_A_LEASE);
+    if (wants_lease && (news->revoked_n > 0 || news->is_drop_all)) ms = kvp_min_u64(ms, REVOKED_BEAT_MS);
+    return kvp_max_u64(ms, 1) * KVP_NS_PER_MS;
+}
+
+void
+kvp_session_queue_used(kvp_link_t *link)
+{
+    Kvp__Pb__Used msg = KVP__PB__USED__INIT;
+    kvp_wire_used_t used[USED_MAX];
+    kvp_buf_t frame;
+    size_t at;
+
+    if (link->locs == NULL || !kvp_locs_has_used(link->locs)) return;
+    msg.n = kvp_locs_take_used(link->locs, used, USED_MAX);
+    if (msg.n == 0) return;
+    kvp_buf_init(&frame, 0);
+    kvp_pb_frame_begin(&frame, KVP_OP_USED, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
+    kvp_buf_append(&frame, used, msg.n * sizeof used[0]);
+    kvp_frame_end(&frame, at);
+    kvp_conn_queue(link->conn, &frame);
+    kvp_buf_fini(&frame);
+}
+
+/* One heartbeat. A master that is silent for a session's life has lost it by then: so have we. Returns how long until
+ * the next one. */
+static uint64_t
+beat(kvp_link_t *link)
+{
+    bool wants_lease = link->locs != NULL && kvp_locs_count(link->locs) > 0;
+    kvp_locs_news_t news = {.asked_ns = kvp_boot_ns()};
+    const kvp_hello_reply_t *hello = kvp_conn_hello(link->conn);
+    Kvp__Pb__Heartbeat msg = KVP__PB__HEARTBEAT__INIT;
+    kvp_buf_t frame, reply;
+    kvp_frame_t answer;
+    kvp_err_t err;
+    size_t at;
+
+    kvp_buf_init(&frame, 0);
+    kvp_buf_init(&reply, 0);
+    msg.incarnation = hello->incarnation;
+    msg.term = hello->term;
+    msg.wants_lease = wants_lease;
+    if (link->locs != NULL) msg.revoke_seq = kvp_locs_seq(link->locs);
+    kvp_session_queue_used(link);
+    kvp_pb_frame_begin(&frame, KVP_OP_HEARTBEAT, 0, 0, &msg.base, &at);
+    kvp_frame_end(&frame, at);
+    err = kvp_conn_call(link->conn, &frame, kvp_now_ns() + hello->session_ttl_ms * KVP_NS_PER_MS, &reply, &answer);
+    if (err == KVP_OK) err = read_heartbeat(&answer, hello->term, &news);
+    /* Who asked for no lease is told of no revocations, and may have kept a location since. */
+    if (err == KVP_OK && wants_lease) kvp_locs_apply(link->locs, &news);
+    kvp_buf_fini(&frame);
+    kvp_buf_fini(&reply);
+    if (err == KVP_OK) return next_beat_in(hello, &news, wants_lease);
+    if (err == KVP_CLOSED) return hello->heartbeat_ms * KVP_NS_PER_MS;
+    /* The master is asked again: what its answer told it tells again, since we have not said that we know. */
+    if (err == KVP_NOMEM) return NOMEM_BEAT_MS * KVP_NS_PER_MS;
+    if (err != KVP_DISCONNECTED) kvp_log_warn("client", "heartbeat failed error %s", kvp_err_name(err));
+    kvp_conn_break(link->conn);
+    return 0;
+}
+
+/* A dead link of which there is something to be done: nobody can store through it any more, or nobody uses it at all. */
+static kvp_link_t *
+next_dead_locked(const kvp_session_t *s)
+{
+    kvp_list_foreach (pos, &s->dead) {
+        kvp_link_t *link = kvp_list_entry(pos, kvp_link_t, link);
+        /* In this order: a hold that is counted and no view's is missed by no view that ends or begins meanwhile. */
+        uint32_t refs = atomic_load(&link->refs);
+        uint32_t views = atomic_load(&link->views);
+
+        if (link != s->lingering && (refs == 0 || (refs == views && !link->is_settled))) return link;
+    }
+    return NULL;
+}
+
+/* One of the dead, so that heartbeats of the next session go on in between. Caller holds s->lock, which is released
+ * meanwhile. */
+static void
+tend_dead_locked(kvp_session_t *s)
+{
+    kvp_link_t *link = next_dead_locked(s);
+    bool is_over;
+
+    if (link == NULL) return;
+    is_over = link->refs == 0;
+    if (is_over) kvp_list_del(&link->link);
+    pthread_mutex_unlock(&s->lock);
+    if (!link->is_settled) {
+        kvp_debts_settle(link->peers, kvp_now_ns() + PAY_MAX_NS);
+        kvp_peers_let_go(link->peers); /* views need the memory of their own nodes alone */
+    }
+    link->is_settled = true;
+    if (is_over) link_destroy(link);
+    pthread_mutex_lock(&s->lock);
+}
+
+/* Of the background thread: when it sends heartbeats. It looks for writers that often, rather than being told of each:
+ * a put costs less than waking a thread. */
+typedef struct {
+    uint64_t last_ns; /* when it sent one */
+    uint64_t next_ns;
+    uint64_t writers_ns; /* while a put is under way, they are not further apart */
+    uint64_t present_ns; /* when something is to be presented (again) */
+} beats_t;
+
+/* A round of the background thread without the lock. True where there is more to do at once. */
+static bool
+do_chores(kvp_session_t *s, kvp_link_t *link, beats_t *beats)
+{
+    bool has_writers = atomic_load_explicit(&s->writers, memory_order_relaxed) > 0;
+    uint64_t now = kvp_now_ns();
+
+    beats->writers_ns = kvp_conn_hello(link->conn)->heartbeat_ms * KVP_NS_PER_MS / BEATS_OF_WRITERS;
+    /* First of all: for what was held before, the master may wait with what it wants to evict, and not for long. */
+    if (s->conf.holdings != NULL && now >= beats->present_ns)
+        beats->present_ns = now + kvp_holdings_present(s->conf.holdings, link->conn);
+    if (now >= beats->next_ns || (has_writers && now - beats->last_ns >= beats->writers_ns)) {
+        beats->last_ns = now;
+        beats->next_ns = now + beat(link);
+        kvp_debts_pay(link->peers, kvp_now_ns() + PAY_MAX_NS);
+    }
+    return kvp_peers_tend(link->peers);
+}
+
+static uint64_t
+next_chore(const beats_t *beats)
+{
+    return kvp_min_u64(kvp_min_u64(beats->next_ns, beats->present_ns), kvp_now_ns() + beats->writers_ns);
+}
+
+static void *
+run(void *arg)
+{
+    kvp_session_t *s = arg;
+    beats_t beats = {.writers_ns = KVP_NS_PER_S};
+    uint64_t beaten = 0;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->is_stopping) {
+        kvp_link_t *link = NULL;
+        bool has_more = false;
+
+        if (s->is_beat_due || s->last_incarnation != beaten) beats.next_ns = 0;
+        if (s->last_incarnation != beaten) beats.present_ns = 0;
+        s->is_beat_due = false;
+        beaten = s->last_incarnation;
+        if (s->lingering != NULL && kvp_locs_until(s->lingering->locs) <= kvp_boot_ns()) end_lingering_locked(s);
+
+        tend_dead_locked(s);
+        pthread_mutex_unlock(&s->lock);
+        kvp_transports_tend(); /* with no master as well */
+        if (kvp_session_hold(s, kvp_now_ns() + CONNECT_MAX_NS, &link) == KVP_OK) {
+            has_more = do_chores(s, link, &beats);
+            kvp_session_rele(s, link);
+        }
+        pthread_mutex_lock(&s->lock);
+        if (s->link != NULL && link != NULL && !has_more && !s->is_beat_due && !s->is_stopping &&
+            next_dead_locked(s) == NULL)
+            kvp_cond_wait_until(&s->work, &s->lock, next_chore(&beats));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static kvp_err_t
+start_thread(kvp_session_t *s)
+{
+    kvp_err_t err;
+
+    pthread_mutex_lock(&s->lock);
+    err = kvp_thread_start(&s->thread, "kvpool-session", run, s);
+    s->has_thread = err == KVP_OK;
+    pthread_mutex_unlock(&s->lock);
+    return err;
+}
+
+/* ---- start, stop */
+static kvp_err_t
+copy_conf(kvp_session_t *s, const kvp_session_conf_t *conf)
+{
+    if (kvp_parse_hostports(conf->masters, s->masters, MASTERS_MAX, &s->masters_n) != KVP_OK) {
+        kvp_log_warn("client", "not a list of masters: %s", conf->masters);
+        return KVP_INVALID;
+    }
+    s->conf = *conf;
+    s->conf.peers.is_given_up = &s->is_stopping;
+    s->conf.masters = strdup(conf->masters);
+    s->conf.peers.name = strdup(conf->peers.name);
+    s->conf.peers.host_id = strdup(conf->peers.host_id);
+    if (s->conf.masters == NULL || s->conf.peers.name == NULL || s->conf.peers.host_id == NULL) return KVP_NOMEM;
+    return kvp_names_create(&s->conf.peers.names);
+}
+
+kvp_err_t
+kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns, kvp_session_t **session_out)
+{
+    kvp_session_t *s = calloc(1, sizeof *s);
+    kvp_link_t *link;
+    kvp_err_t err;
+
+    if (s == NULL) return KVP_NOMEM;
+    pthread_mutex_init(&s->lock, NULL);
+    kvp_cond_init(&s->changed);
+    kvp_cond_init(&s->work);
+    kvp_list_init(&s->dead);
+    s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    err = s->stop_fd < 0 ? KVP_SYS : copy_conf(s, conf);
+    if (err != KVP_OK) goto fail;
+    kvp_forkguard_add(s->stop_fd);
+    err = kvp_session_hold(s, deadline_ns, &link);
+    if (err != KVP_OK) goto fail;
+    kvp_session_rele(s, link);
+    err = start_thread(s);
+    if (err != KVP_OK) goto fail;
+    *session_out = s;
+    return KVP_OK;
+fail:
+    kvp_session_stop(s);
+    kvp_session_destroy(s);
+    return err;
+}
+
+void
+kvp_session_stop(kvp_session_t *s)
+{
+    uint64_t one = 1;
+
+    pthread_mutex_lock(&s->lock);
+    s->is_stopping = true;
+    if (s->link != NULL) kvp_conn_interrupt(s->link->conn, true);
+    pthread_cond_broadcast(&s->changed);
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    if (s->stop_fd >= 0 && write(s->stop_fd, &one, sizeof one) < 0)
+        kvp_log_warn("client", "cannot wake threads that wait for transfers: %m");
+    if (s->has_thread) pthread_join(s->thread, NULL);
+    s->has_thread = false;
+}
+
+/* Nothing of ours is under way any more: the nodes are told, so that they need not wait for this process to end. Who does
+ * not hear it now may hear it from another handle of the process. */
+static void
+say_farewell(kvp_link_t *link)
+{
+    bool has_master = !kvp_conn_is_broken(link->conn);
+
+    if (has_master) {
+        kvp_conn_interrupt(link->conn, false);
+        kvp_debts_pay(link->peers, kvp_now_ns() + FAREWELL_MAX_NS);
+    }
+    kvp_debts_settle(link->peers, kvp_now_ns() + FAREWELL_MAX_NS);
+    if (has_master) kvp_conn_bye(link->conn, kvp_now_ns() + FAREWELL_MAX_NS);
+}
+
+void
+kvp_session_destroy(kvp_session_t *s)
+{
+    pthread_mutex_lock(&s->lock);
+    end_lingering_locked(s);
+    while (next_dead_locked(s) != NULL)
+        tend_dead_locked(s);
+    pthread_mutex_unlock(&s->lock);
+    if (s->link != NULL) {
+        say_farewell(s->link);
+        link_destroy(s->link);
+    }
+    kvp_forkguard_close(s->stop_fd);
+    kvp_names_destroy(s->conf.peers.names);
+    free((char *)s->conf.masters);
+    free((char *)s->conf.peers.name);
+    free((char *)s->conf.peers.host_id);
+    pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+bool
+kvp_session_is_stopping(const kvp_session_t *s)
+{
+    return atomic_load_explicit(&s->is_stopping, memory_order_relaxed);
+}
+
+int
+kvp_session_stop_fd(const kvp_session_t *s)
+{
+    return s->stop_fd;
+}
+
+const kvp_session_conf_t *
+kvp_session_conf(const kvp_session_t *s)
+{
+    return &s->conf;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A handle's standing with the pool: a connection to one of its masters, made anew whenever it is lost, and what hangs
+ * on it. One background thread a session: heartbeats, reconnecting, and chores. Any thread may call.
+ */
+#ifndef KVP_CLIENT_CONTROL_SESSION_H
+#define KVP_CLIENT_CONTROL_SESSION_H
+
+#include "client/control/tickets.h"
+#include "client/cache/locations.h"
+#include "client/memory/peers.h"
+
+typedef struct kvp_session kvp_session_t;
+
+/* One connection and the peers of its incarnation. A thread that uses either holds the link. */
+typedef struct {
+    kvp_conn_t *conn;
+    kvp_peers_t *peers;
+    kvp_locs_t *locs; /* NULL = none are kept */
+    kvp_list_t link; /* the session's */
+    _Atomic uint32_t refs;
+    _Atomic uint32_t views; /* of the refs, those that only keep memory where it is */
+    bool is_settled; /* what it owed to nodes is said or kept in mind; of the background thread */
+} kvp_link_t;
+
+typedef struct {
+    const char *masters; /* "HOST:PORT[,HOST:PORT]"; copied, as all strings are */
+    kvp_peers_conf_t peers;
+    uint32_t locations; /* that may be kept; 0 = none */
+    kvp_holdings_t *holdings; /* presented in every session; borrowed. NULL = there are none */
+} kvp_session_conf_t;
+
+/* kvp_session_start connects within deadline_ns: INVALID (masters), UNREACHABLE, VERSION, NOMEM, SYS. */
+kvp_err_t kvp_session_start(const kvp_session_conf_t *conf, uint64_t deadline_ns, kvp_session_t **session_out)
+    KVP_MUST_USE;
+
+/* kvp_session_stop: calls that wait give CLOSED from now on, and the background thread ends; blocks for at most a
+ * second or so. kvp_session_destroy, when no call is under way any more, says good-bye to nodes and master and frees. */
+void kvp_session_stop(kvp_session_t *session);
+void kvp_session_destroy(kvp_session_t *session);
+
+/* kvp_session_hold returns the link, reconnecting where needed: UNREACHABLE (no master by the deadline), CLOSED. */
+kvp_err_t kvp_session_hold(kvp_session_t *session, uint64_t deadline_ns, kvp_link_t **link_out) KVP_MUST_USE;
+void kvp_session_rele(kvp_session_t *session, kvp_link_t *link);
+
+/* kvp_session_rest says of a hold that it stays for long and nothing is stored through it any more: it keeps the memory
+ * mapped, and does not keep a lost session's nodes waiting. Such a hold is given back with kvp_session_rele_view. */
+void kvp_session_rest(kvp_link_t *link);
+void kvp_session_rele_view(kvp_session_t *session, kvp_link_t *link);
+
+/* kvp_session_hold_known returns a link whose location lease holds, without a wait or a message, or NULL. It may be one
+ * that lost its master a moment ago: then it is good for reading from known locations, and for nothing else. */
+kvp_link_t *kvp_session_hold_known(kvp_session_t *session);
+
+/* kvp_session_write_begin and _end stand around a batch of puts: in between the master hears of this client so often that
+ * it does not take it for one that is stopped. */
+void kvp_session_write_begin(kvp_session_t *session);
+void kvp_session_write_end(kvp_session_t *session);
+
+/* kvp_session_want_lease has the heartbeat sent at once where the link keeps locations and has no lease yet. */
+void kvp_session_want_lease(kvp_session_t *session, kvp_link_t *link);
+
+/* kvp_session_queue_used puts the counts of reads from known locations in front of the next message on the link. */
+void kvp_session_queue_used(kvp_link_t *link);
+
+/* kvp_session_sleep waits until until_ns: CLOSED as soon as the session is stopped. */
+kvp_err_t kvp_session_sleep(kvp_session_t *session, uint64_t until_ns) KVP_MUST_USE;
+
+/* What a thread that waits for a transfer has to watch: is_stopping, and a descriptor that becomes readable then. */
+bool kvp_session_is_stopping(const kvp_session_t *session);
+int kvp_session_stop_fd(const kvp_session_t *session);
+
+const kvp_session_conf_t *kvp_session_conf(const kvp_session_t *session);
+
+#endif

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/core/tickets.h"
+
+#include "client/core/op.h"
+#include "proto/pb.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SETS_FIRST 16u
+#define RETRY_NS 100000000ull /* where the master does not say when, or did not answer */
+#define GONE UINT64_MAX /* in place of a ticket */
+#define NS_PER_MS 1000000ull
+
+typedef struct {
+    kvp_digest_t digest;
+    uint64_t ticket; /* in the session of the set's incarnation; 0 = not protected there */
+} item_t;
+
+struct kvp_held_set {
+    uint64_t id;
+    kvp_present_kind_t kind;
+    uint64_t incarnation;
+    uint64_t version, until_ns;
+    uint32_t n;
+    uint32_t asked_n; /* of the items, in a page that is out */
+    bool is_released; /* meanwhile */
+    item_t items[];
+};
+
+/* ---- the table */
+static uint32_t
+place_of(uint64_t id)
+{
+    return (uint32_t)id;
+}
+
+static kvp_held_set_t *
+find(const kvp_held_t *h, uint64_t id)
+{
+    kvp_held_set_t *set = place_of(id) < h->cap ? h->sets[place_of(id)] : NULL;
+
+    return set != NULL && set->id == id && !set->is_released ? set : NULL;
+}
+
+static void
+drop(kvp_held_t *h, kvp_held_set_t *set)
+{
+    if (place_of(set->id) == h->set_at) h->item_at = 0; /* another one may get its place */
+    h->sets[place_of(set->id)] = NULL;
+    h->free[h->free_n++] = place_of(set->id);
+    free(set);
+}
+
+static bool
+is_over(const kvp_held_set_t *set, uint64_t now_ns)
+{
+    return set->kind != KVP_PRESENT_HOLD && set->until_ns < now_ns + NS_PER_MS;
+}
+
+static void
+sweep(kvp_held_t *h, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < h->cap; i++)
+        if (h->sets[i] != NULL && h->sets[i]->asked_n == 0 && is_over(h->sets[i], now_ns)) drop(h, h->sets[i]);
+}
+
+static bool
+grow(kvp_held_t *h)
+{
+    uint32_t cap = h->cap == 0 ? SETS_FIRST : h->cap * 2;
+    kvp_held_set_t **sets;
+    uint32_t *places;
+
+    if (cap > KVP_HELD_SETS_MAX) return h->free_n > 0;
+    sets = realloc(h->sets, cap * sizeof(*sets));
+    if (sets != NULL) h->sets = sets;
+    places = realloc(h->free, cap * sizeof *places);
+    if (places != NULL) h->free = places;
+    if (sets == NULL || places == NULL) return h->free_n > 0;
+    if (h->set_at == h->cap) h->set_at = cap; /* the round stays over */
+    for (uint32_t i = cap; i-- > h->cap;) {
+        h->sets[i] = NULL;
+        h->free[h->free_n++] = i;
+    }
+    h->cap = cap;
+    return true;
+}
+
+/* Sweeping looks at everything, so it is worth it only where much comes free; else there is more room from then on. */
+static bool
+make_room(kvp_held_t *h, uint64_t now_ns)
+{
+    if (h->free_n > 0) return true;
+    sweep(h, now_ns);
+    return h->cap > 0 && h->free_n >= h->cap / 4 ? true : grow(h);
+}
+
+void
+kvp_held_fini(kvp_held_t *h)
+{
+    for (uint32_t i = 0; i < h->cap; i++)
+        free(h->sets[i]);
+    free(h->sets);
+    free(h->free);
+    *h = (kvp_held_t){0};
+}
+
+uint64_t
+kvp_held_add(kvp_held_t *h, const kvp_held_new_t *what, uint64_t now_ns)
+{
+    kvp_held_set_t *set;
+
+    if (!make_room(h, now_ns)) return 0;
+    set = malloc(sizeof *set + what->n * sizeof set->items[0]);
+    if (set == NULL) return 0;
+    *set = (kvp_held_set_t){
+        .id = (uint64_t)++h->seq << 32 | h->free[h->free_n - 1],
+        .kind = what->kind,
+        .incarnation = what->incarnation,
+        .version = what->version,
+        .until_ns = what->until_ns,
+        .n = what->n,
+    };
+    for (uint32_t i = 0; i < what->n; i++)
+        set->items[i] = (item_t){what->digests[i], what->ticket};
+    h->sets[h->free[--h->free_n]] = set;
+    if (h->seq == UINT32_MAX) h->seq = 0;
+    /* Its session may have been followed by another one, in which the round has passed its place. */
+    if (h->incarnation > what->incarnation && !h->is_due_again) {
+        h->is_due_again = true;
+        h->due_ns = now_ns;
+    }
+    return set->id;
+}
+
+/* ---- giving back */
+static void
+collect(const kvp_held_set_t *set, kvp_buf_t *tickets)
+{
+    uint64_t last = 0;
+
+    for (uint32_t i = 0; i < set->n; i++) {
+        uint64_t ticket = set->items[i].ticket;
+
+        if (ticket != 0 && ticket != GONE && ticket != last) kvp_buf_append(tickets, &ticket, sizeof ticket);
+        if (ticket != 0 && ticket != GONE) last = ticket;
+    }
+}
+
+bool
+kvp_held_release(kvp_held_t *h, uint64_t id, uint64_t incarnation, kvp_buf_t *tickets)
+{
+    kvp_held_set_t *set = find(h, id);
+    bool is_all_held;
+
+    if (set == NULL) return false;
+    is_all_held = set->incarnation == incarnation;
+    if (is_all_held) collect(set, tickets);
+    for (uint32_t i = 0; i < set->n; i++) {
+        is_all_held &= set->items[i].ticket != 0 && set->items[i].ticket != GONE;
+        set->items[i].ticket = GONE; /* it is not presented any more */
+    }
+    set->is_released = true;
+    if (set->asked_n == 0) drop(h, set);
+    return is_all_held;
+}
+
+/* ---- presenting */
+static void
+begin_round(kvp_held_t *h)
+{
+    h->set_at = h->item_at = 0;
+    h->is_due_again = false;
+}
+
+static void
+again_at(kvp_held_t *h, uint64_t due_ns)
+{
+    h->due_ns = h->is_due_again ? kvp_min_u64(h->due_ns, due_ns) : due_ns;
+    h->is_due_again = true;
+}
+
+/* Tickets of sessions before are void. */
+static void
+enter_session(const kvp_held_t *h, kvp_held_set_t *set)
+{
+    if (set->incarnation == h->incarnation) return;
+    set->incarnation = h->incarnation;
+    for (uint32_t i = 0; i < set->n; i++)
+        if (set->items[i].ticket != GONE) set->items[i].ticket = 0;
+}
+
+static void
+append(const kvp_held_t *h, kvp_held_page_t *page, kvp_held_set_t *set, uint32_t item, uint64_t now_ns)
+{
+    kvp_wire_present_t *rec = &page->recs[page->n];
+
+    *rec = (kvp_wire_present_t){
+        .digest = set->items[item].digest,
+        .version = set->version,
+        .set = h->set_at,
+        .kind = set->kind,
+    };
+    if (set->kind != KVP_PRESENT_HOLD)
+        rec->ttl_ms = (uint32_t)kvp_min_u64((set->until_ns - now_ns) / NS_PER_MS, UINT32_MAX);
+    page->of[page->n].set = set;
+    page->of[page->n++].item = item;
+    set->asked_n++;
+}
+
+/* False where the page is full before the set is all in it. */
+static bool
+append_set(kvp_held_t *h, kvp_held_page_t *page, kvp_held_set_t *set, uint64_t now_ns)
+{
+    enter_session(h, set);
+    for (; h->item_at < set->n; h->item_at++) {
+        if (set->items[h->item_at].ticket != 0) continue;
+        if (page->n == KVP_PLACES_MAX) return false;
+        append(h, page, set, h->item_at, now_ns);
+    }
+    return true;
+}
+
+kvp_err_t
+kvp_held_next(kvp_held_t *h, uint64_t incarnation, uint64_t now_ns, kvp_held_page_t *page, uint64_t *due_ns_out)
+{
+    page->n = 0;
+    if (incarnation != h->incarnation) {
+        h->incarnation = incarnation;
+        begin_round(h);
+    }
+    if (h->set_at == h->cap && h->is_due_again && now_ns >= h->due_ns) begin_round(h);
+    for (; h->set_at < h->cap; h->set_at++, h->item_at = 0) {
+        kvp_held_set_t *set = h->sets[h->set_at];
+
+        /* One of a later session: this one was lost before its turn came. */
+        if (set == NULL || set->incarnation > incarnation) continue;
+        if (is_over(set, now_ns))
+            drop(h, set);
+        else if (!append_set(h, page, set, now_ns))
+            break;
+    }
+    *due_ns_out = h->is_due_again ? h->due_ns : UINT64_MAX;
+    return page->n > 0 ? KVP_OK : KVP_EAGAIN;
+}
+
+void
+kvp_held_encode(const kvp_held_page_t *page, kvp_buf_t *out)
+{
+    Kvp__Pb__Present head = KVP__PB__PRESENT__INIT;
+    size_t at;
+
+    head.n = page->n;
+    kvp_pb_frame_begin(out, KVP_OP_PRESENT, 0, 0, &head.base, &at);
+    kvp_buf_append(out, page->recs, page->n * sizeof page->recs[0]);
+    kvp_frame_end(out, at);
+}
+
+/* ---- answers */
+static bool
+is_all_gone(const kvp_held_set_t *set)
+{
+    for (uint32_t i = 0; i < set->n; i++)
+        if (set->items[i].ticket != GONE) return false;
+    return true;
+}
+
+/* The page is back: what was released meanwhile goes, and what nothing is left of. */
+static void
+give_back(kvp_held_t *h, kvp_held_page_t *page)
+{
+    for (uint32_t i = 0; i < page->n; i++) {
+        kvp_held_set_t *set = page->of[i].set;
+
+        if (--set->asked_n == 0 && is_all_gone(set)) drop(h, set);
+    }
+    page->n = 0;
+}
+
+static void
+take(kvp_held_t *h, const kvp_wire_presented_t *answer, kvp_held_set_t *set, item_t *item, uint64_t retry_ns,
+     kvp_buf_t *tickets)
+{
+    if (answer->err == KVP_OK && set->is_released) {
+        kvp_buf_append(tickets, &answer->ticket,
+                       sizeof answer->ticket); /* that of many is told many times: no matter */
+    } else if (answer->err == KVP_OK) {
+        item->ticket = answer->ticket;
+    } else if (answer->err != KVP_RETRY_AFTER) {
+        item->ticket = GONE;
+    } else if (!set->is_released) {
+        again_at(h, retry_ns);
+    }
+}
+
+static kvp_err_t
+read_reply(const kvp_frame_t *frame, uint32_t n, const kvp_wire_presented_t **answers_out, uint32_t *retry_ms_out)
+{
+    Kvp__Pb__PresentReply *msg;
+    kvp_pb_t pb;
+    kvp_rd_t rd;
+    kvp_err_t err;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__present_reply__descriptor, frame);
+    if (msg == NULL) return pb.err;
+    err = kvp_op_peer_err(msg->err);
+    *retry_ms_out = msg->retry_ms;
+    kvp_rd_init(&rd, frame->tail, frame->tail_len);
+    *answers_out = kvp_rd_array(&rd, n, sizeof **answers_out);
+    if (err == KVP_OK && (rd.is_bad || msg->n != n)) err = KVP_PROTO;
+    kvp_pb_free(&pb, msg);
+    for (uint32_t i = 0; err == KVP_OK && i < n; i++)
+        if (((*answers_out)[i].err == KVP_OK) != ((*answers_out)[i].ticket != 0) || (*answers_out)[i].ticket == GONE)
+            err = KVP_PROTO;
+    return err;
+}
+
+kvp_err_t
+kvp_held_on_reply(kvp_held_t *h, kvp_held_page_t *page, const kvp_frame_t *frame, uint64_t now_ns, kvp_buf_t *tickets)
+{
+    static const kvp_wire_presented_t refused = {.err = KVP_NOT_FOUND};
+    const kvp_wire_presented_t *answers;
+    uint32_t retry_ms;
+    kvp_err_t err = read_reply(frame, page->n, &answers, &retry_ms);
+    uint64_t retry_ns = now_ns + (retry_ms == 0 ? RETRY_NS : retry_ms * NS_PER_MS);
+
+    if (err == KVP_PROTO || err == KVP_NOMEM || kvp_op_is_session_loss(err)) {
+        kvp_held_on_call_failed(h, page, now_ns);
+        return err;
+    }
+    /* Refused whole: an older master does not know the question, and never will. */
+    for (uint32_t i = 0; i < page->n; i++)
+        take(h, err == KVP_OK ? &answers[i] : &refused, page->of[i].set, &page->of[i].set->items[page->of[i].item],
+             retry_ns, tickets);
+    give_back(h, page);
+    return KVP_OK;
+}
+
+void
+kvp_held_on_call_failed(kvp_held_t *h, kvp_held_page_t *page, uint64_t now_ns)
+{
+    if (page->n > 0) again_at(h, now_ns + RETRY_NS);
+    give_back(h, page);
+}

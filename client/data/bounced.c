@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - The moves are cut into parts that fit in half a stage, and parts are gathered into windows: one window, one half, one
+ *   run of the mover. Moves whose memory is the host's go along whole, and need no room.
+ * - Copies of one object stand one after the other in a batch: they share a part, and the device copies it once.
+ * - A part that is not the whole object is summed here, since the transport sees one part at a time.
+ * - Copies of one window at a time are under way: what was begun is waited for before anything else is begun, and before the
+ *   call returns, whatever became of it.
+ * - An object that failed in one window is left out of later ones. Its parts may have been copied ahead by then.
+ */
+#include "client/data/bounced.h"
+
+#include "client/transport/copy.h"
+#include "common/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PARTS_MAX 512u /* of a window */
+
+/* Some bytes of an object, and where they are in the half. The moves [move, move + n) are copies of that object. */
+typedef struct {
+    uint32_t move;
+    uint32_t n;
+    uint64_t off;
+    uint64_t len;
+    uint8_t *at; /* NULL: not staged, the whole of it */
+    kvp_err_t err; /* of the copy between device and stage */
+} part_t;
+
+typedef struct {
+    part_t parts[PARTS_MAX];
+    uint32_t parts_n;
+    uint8_t *half;
+    size_t used;
+} window_t;
+
+typedef struct {
+    const kvp_mover_t *mover;
+    kvp_regs_t *regs;
+    kvp_stage_t *stage;
+    kvp_sum_state_t *sum; /* the stage's */
+    kvp_move_t *moves;
+    uint32_t n;
+    uint32_t next; /* the move that the next part is of, */
+    uint64_t next_off; /* and where in it */
+    window_t *windows; /* two */
+} run_t;
+
+/* ---- copying between device and stage */
+
+/* Copies one piece, at once or in the background. */
+static kvp_err_t
+copy_piece(run_t *r, void *piece, uint8_t *at, size_t len, bool is_read)
+{
+    const kvp_devmem_t *mem = kvp_regs_find_mem(r->regs, piece);
+    void *dst = is_read ? piece : at;
+    const void *src = is_read ? at : piece;
+
+    if (mem != NULL) return kvp_stage_copy(r->stage, mem, dst, src, len);
+    kvp_copy(dst, src, len);
+    return KVP_OK;
+}
+
+static kvp_err_t
+copy_part(run_t *r, const part_t *part)
+{
+    const kvp_move_t *mv = &r->moves[part->move];
+    const kvp_span_t *span = &r->mover->spans[mv->item];
+    uint64_t skip = part->off, left = part->len;
+    uint8_t *at = part->at;
+
+    for (uint32_t i = 0; i < span->iov_n && left > 0; i++) {
+        const kvp_iov_t *piece = &span->iov[i];
+        size_t len;
+        kvp_err_t err;
+
+        if (skip >= piece->len) {
+            skip -= piece->len;
+            continue;
+        }
+        len = (size_t)kvp_min_u64(piece->len - skip, left);
+        err = copy_piece(r, (uint8_t *)piece->addr + skip, at, len, mv->kind == KVP_MOVE_READ);
+        if (err != KVP_OK) return err;
+        at += len;
+        left -= len;
+        skip = 0;
+    }
+    return KVP_OK;
+}
+
+/* Whether some of its moves are still worth something. */
+static bool
+is_alive(const run_t *r, const part_t *part)
+{
+    for (uint32_t i = 0; i < part->n; i++)
+        if (r->moves[part->move + i].err == KVP_OK) return true;
+    return false;
+}
+
+static void
+fail_part(run_t *r, const part_t *part, kvp_err_t err)
+{
+    for (uint32_t i = 0; i < part->n; i++)
+        if (r->moves[part->move + i].err == KVP_OK) r->moves[part->move + i].err = err;
+}
+
+/* Begins the copies of a window. */
+static void
+begin_copies(run_t *r, window_t *w)
+{
+    for (uint32_t i = 0; i < w->parts_n; i++) {
+        part_t *part = &w->parts[i];
+
+        if (part->at != NULL && is_alive(r, part)) part->err = copy_part(r, part);
+    }
+}
+
+/* Ends the copies of a window: what could not be copied has failed. */
+static void
+end_copies(run_t *r, const window_t *w)
+{
+    kvp_err_t err = kvp_stage_wait(r->stage);
+
+    for (uint32_t i = 0; i < w->parts_n; i++) {
+        const part_t *part = &w->parts[i];
+
+        if (part->at == NULL) continue;
+        if (part->err != KVP_OK || err != KVP_OK) fail_part(r, part, part->err != KVP_OK ? part->err : err);
+    }
+}
+
+/* ---- windows */
+
+/* How many moves from this one on are copies of its object. */
+static uint32_t
+copies_n(const run_t *r, uint32_t move)
+{
+    uint32_t n = 1;
+
+    if (r->moves[move].kind == KVP_MOVE_READ) return 1;
+    while (move + n < r->n && r->moves[move + n].item == r->moves[move].item)
+        n++;
+    return n;
+}
+
+/* The next part, as far as there is room for it in the window; false: there is none, or no part is left. */
+static bool
+add_part(run_t *r, window_t *w)
+{
+    const kvp_move_t *mv = &r->moves[r->next];
+    bool is_staged = r->next < r->n && r->mover->spans[mv->item].has_device;
+    uint64_t left;
+    part_t *part;
+
+    if (r->next == r->n || w->parts_n == PARTS_MAX) return false;
+    left = mv->len - r->next_off;
+    /* What fits in a half stays whole. */
+    if (is_staged && w->used > 0 && left > KVP_STAGE_PART_BYTES - w->used) return false;
+    part = &w->parts[w->parts_n++];
+    *part = (part_t){.move = r->next, .n = copies_n(r, r->next), .off = r->next_off, .len = left};
+    if (is_staged) {
+        part->len = kvp_min_u64(left, KVP_STAGE_PART_BYTES);
+        part->at = w->half + w->used;
+        w->used += (size_t)((part->len + 63) / 64 * 64);
+        if (w->used > KVP_STAGE_PART_BYTES) w->used = KVP_STAGE_PART_BYTES;
+    }
+    r->next_off += part->len;
+    if (r->next_off == mv->len) {
+        r->next += part->n;
+        r->next_off = 0;
+    }
+    return true;
+}
+
+static window_t *
+next_window(run_t *r, uint32_t number)
+{
+    window_t *w = &r->windows[number % 2];
+
+    w->parts_n = 0;
+    w->used = 0;
+    w->half = kvp_stage_part(r->stage, number % 2);
+    while (add_part(r, w))
+        ;
+    return w;
+}
+
+/* ---- moving */
+static bool
+is_whole(const run_t *r, const part_t *part)
+{
+    return part->len == r->moves[part->move].len;
+}
+
+static kvp_move_kind_t
+kind_of(const kvp_move_t *mv, const part_t *part)
+{
+    if (mv->kind == KVP_MOVE_PUT) return KVP_MOVE_PUT; /* of the host's memory, whole */
+    if (mv->kind == KVP_MOVE_READ) return part->off + part->len == mv->len ? KVP_MOVE_READ : KVP_MOVE_READ_PART;
+    return part->off == 0 ? KVP_MOVE_FILL : KVP_MOVE_FILL_MORE;
+}
+
+/* What the mover has done of a part goes into the report of its move. */
+static void
+take_report(kvp_move_t *mv, const kvp_move_t *done, bool is_whole)
+{
+    mv->err = done->err;
+    mv->is_drained = mv->is_drained && done->is_drained;
+    mv->desc = done->desc;
+    mv->has_desc = done->has_desc;
+    mv->is_sum_path = done->is_sum_path;
+    if (is_whole) {
+        mv->has_sum = done->has_sum;
+        mv->sum = done->sum;
+    }
+}
+
+static void
+sum_part(run_t *r, const part_t *part)
+{
+    uint64_t sum;
+
+    if (part->at == NULL || is_whole(r, part) || !is_alive(r, part)) return;
+    if (part->off == 0) kvp_sum_reset(r->sum);
+    kvp_sum_update(r->sum, part->at, (size_t)part->len);
+    if (part->off + part->len < r->moves[part->move].len) return;
+    sum = kvp_sum_digest(r->sum);
+    for (uint32_t i = 0; i < part->n; i++) {
+        r->moves[part->move + i].has_sum = true;
+        r->moves[part->move + i].sum = sum;
+    }
+}
+
+/* The moves of a window's parts, on the memory that they have there. */
+static uint32_t
+make_moves(const run_t *r, const window_t *w, kvp_move_t *moves, kvp_span_t *spans, kvp_iov_t *iov)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < w->parts_n; i++) {
+        const part_t *part = &w->parts[i];
+
+        iov[i] = (kvp_iov_t){part->at, (size_t)part->len};
+        spans[i] =
+            part->at != NULL ? (kvp_span_t){.iov = &iov[i], .iov_n = 1} : r->mover->spans[r->moves[part->move].item];
+        for (uint32_t k = 0; k < part->n; k++) {
+            const kvp_move_t *mv = &r->moves[part->move + k];
+
+            if (mv->err != KVP_OK) continue;
+            moves[n] = *mv;
+            moves[n].kind = kind_of(mv, part);
+            moves[n].item = i;
+            moves[n].has_desc = moves[n].is_sum_path =
+                false; /* what nothing reports of a write, nor of what is refused */
+            moves[n].may_skip_desc = mv->kind == KVP_MOVE_READ && mv->may_skip_desc && is_whole(r, part);
+            moves[n].loc.offset += part->off;
+            moves[n++].len = part->len;
+        }
+    }
+    return n;
+}
+
+static void
+take_reports(run_t *r, const window_t *w, const kvp_move_t *done)
+{
+    for (uint32_t i = 0; i < w->parts_n; i++) {
+        const part_t *part = &w->parts[i];
+
+        for (uint32_t k = 0; k < part->n; k++)
+            if (r->moves[part->move + k].err == KVP_OK)
+                take_report(&r->moves[part->move + k], done++, is_whole(r, part));
+        sum_part(r, part);
+    }
+}
+
+/* Runs the mover over a window. */
+static void
+move_window(run_t *r, const window_t *w)
+{
+    kvp_scratch_t *scratch = r->mover->scratch;
+    kvp_mover_t mover = *r->mover;
+    uint32_t most = 0, n;
+    kvp_move_t *moves;
+    kvp_span_t *spans = kvp_scratch_alloc(scratch, w->parts_n, sizeof *spans);
+    kvp_iov_t *iov = kvp_scratch_alloc(scratch, w->parts_n, sizeof *iov);
+
+    for (uint32_t i = 0; i < w->parts_n; i++)
+        most += w->parts[i].n;
+    moves = kvp_scratch_alloc(scratch, most, sizeof *moves);
+    if (spans == NULL || iov == NULL || moves == NULL) {
+        for (uint32_t i = 0; i < w->parts_n; i++)
+            fail_part(r, &w->parts[i], KVP_NOMEM);
+        return;
+    }
+    n = make_moves(r, w, moves, spans, iov);
+    mover.spans = spans;
+    if (n > 0) kvp_mover_run(&mover, moves, n);
+    take_reports(r, w, moves);
+}
+
+/* From the device: a window is copied while the one before it is written. */
+static void
+run_fills(run_t *r)
+{
+    uint32_t number = 0;
+    window_t *w = next_window(r, number++), *ahead;
+
+    begin_copies(r, w);
+    while (w->parts_n > 0) {
+        end_copies(r, w);
+        ahead = next_window(r, number++);
+        begin_copies(r, ahead);
+        move_window(r, w);
+        w = ahead;
+    }
+}
+
+/* To the device: a window is read while the one before it is copied. */
+static void
+run_reads(run_t *r)
+{
+    uint32_t number = 0;
+    window_t *w = next_window(r, number++), *behind = NULL;
+
+    while (w->parts_n > 0) {
+        move_window(r, w);
+        if (behind != NULL) end_copies(r, behind);
+        begin_copies(r, w);
+        behind = w;
+        w = next_window(r, number++);
+    }
+    if (behind != NULL) end_copies(r, behind);
+}
+
+/* ---- the whole */
+static const kvp_devmem_t *
+first_device(const run_t *r)
+{
+    for (uint32_t i = 0; i < r->n; i++) {
+        const kvp_span_t *span = &r->mover->spans[r->moves[i].item];
+
+        for (uint32_t k = 0; span->has_device && k < span->iov_n; k++) {
+            const kvp_devmem_t *mem = kvp_regs_find_mem(r->regs, span->iov[k].addr);
+
+            if (mem != NULL) return mem;
+        }
+    }
+    return NULL;
+}
+
+static kvp_err_t
+prepare(run_t *r, kvp_stages_t *stages)
+{
+    const kvp_devmem_t *mem = first_device(r);
+    kvp_err_t err;
+
+    if (mem == NULL) return KVP_NOT_REGISTERED;
+    r->windows = kvp_scratch_alloc(r->mover->scratch, 2, sizeof *r->windows);
+    if (r->windows == NULL) return KVP_NOMEM;
+    err = kvp_stage_take(stages, mem, r->mover->deadline_ns, &r->stage);
+    if (err == KVP_OK) r->sum = kvp_stage_sum(r->stage);
+    return err;
+}
+
+static void
+count_staged(const run_t *r)
+{
+    kvp_counters_t *c = kvp_session_conf(r->mover->session)->peers.counters;
+    uint64_t n = 0, bytes = 0;
+
+    for (uint32_t i = 0; i < r->n; i++) {
+        if (r->moves[i].err != KVP_OK || !r->mover->spans[r->moves[i].item].has_device) continue;
+        n++;
+        bytes += r->moves[i].len;
+    }
+    kvp_count(&c->device_staged, n);
+    kvp_count(&c->device_staged_bytes, bytes);
+}
+
+void
+kvp_staged_run(const kvp_mover_t *mover, kvp_stages_t *stages, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
+{
+    run_t r = {.mover = mover, .regs = regs, .moves = moves, .n = n};
+    kvp_err_t err = prepare(&r, stages);
+
+    for (uint32_t i = 0; i < n; i++) {
+        moves[i].err = err;
+        moves[i].is_drained = true;
+        moves[i].has_sum = false;
+    }
+    if (err != KVP_OK) return;
+    if (moves[0].kind == KVP_MOVE_READ)
+        run_reads(&r);
+    else
+        run_fills(&r);
+    kvp_stage_rele(stages, r.stage);
+    count_staged(&r);
+}

@@ -1,0 +1,736 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - The moves of a batch fall into lanes, one a node. First all lanes whose path is at hand run together; then those
+ *   that have to attach, to open a chunk or to wait for an endpoint, one after the other, while we hold nothing: so
+ *   threads cannot wait for one another in a circle.
+ * - A silent node is left after its share of the time, where lanes or copies wait behind it: so it delays the bytes of
+ *   others and does not cost them. So it is, once some node has come through, where copies are written: one copy is
+ *   enough. Where all are silent none is left, for it may be us. A lane on which bytes move is never left before the
+ *   deadline.
+ * - A chunk may not be served yet by a node's transport, or not at all. What moves there is late: the rest of the lane goes
+ *   first, then the late ones by the next transport that leads to the node, and where none does they wait, holding no path,
+ *   as long as one has patience with a late node.
+ * - Order on an endpoint: for a synchronous transport object by object, so that a deadline cuts between objects; else in
+ *   windows, the payloads first and their descriptors behind them, so that AFTER_PRIOR waits once a window.
+ * - At the deadline: stop submitting, drain for 5 ms all together, close the endpoints that are not drained by then.
+ *   Closing is what makes the buffers safe, so a path that was cut is never used again.
+ */
+#include "client/data/transfer.h"
+
+#include "client/data/plan.h"
+#include "client/net/waits.h"
+#include "common/log.h"
+
+#include <string.h>
+
+#define DRAIN_NS (5 * KVP_NS_PER_MS)
+#define WINDOW 32u /* moves, on transports that work in the background, */
+#define WINDOW_MAX 128u /* or so many, */
+#define WINDOW_BYTES (1u << 20) /* where they are small */
+#define PATIENCE_MAX_NS (1 * KVP_NS_PER_S) /* with a silent node, where others wait behind it */
+#define LATE_FIRST_NS (1 * KVP_NS_PER_MS) /* until what is late is asked for again: it doubles, */
+#define LATE_MOST_NS (50 * KVP_NS_PER_MS) /* up to this */
+#define LANES_MAX 64u
+
+/* The moves to one node. */
+typedef struct {
+    uint32_t segment_id;
+    size_t from; /* the first transport that may be used */
+    kvp_move_t **moves;
+    uint32_t moves_n;
+    kvp_move_t *
+        *late; /* as much room as moves has, once the lane was opened: moves that the path does not serve, by their
+                          err: EAGAIN = not yet, NOTSUP */
+    uint32_t late_n;
+
+    kvp_path_t path; /* ep NULL = none */
+    const kvp_transport_ops_t *ops; /* of the path, also after it was given back */
+    size_t transport;
+    kvp_share_t *shares; /* in the order of moves */
+    kvp_xfer_t **order; /* in the order of submission */
+    size_t order_n;
+    size_t submitted_n;
+    size_t done_n; /* counted by on_done */
+    uint64_t
+        patience_ns; /* the lane is left when nothing has moved for so long; UINT64_MAX = not before the deadline */
+    uint64_t moved_ns; /* when something last did, or the lane was opened */
+    uint64_t seen_bytes; /* of the endpoint, in both directions: whether something moved */
+    uint64_t heard_bytes; /* received by the endpoint before this lane used it */
+    kvp_ep_costs_t costs; /* of the endpoint by then */
+    bool has_moved; /* in this round */
+    bool is_cut; /* ended by force: nothing more is submitted, and the endpoint is closed */
+    bool is_silent; /* cut because its patience was over */
+} lane_t;
+
+typedef struct {
+    const kvp_mover_t *mover;
+    uint64_t now_ns; /* of the last look at the clock */
+    uint64_t moved_ns; /* of the last round in which something did */
+    uint32_t left_n; /* moves for which there was no lane yet */
+    bool is_last; /* no lane waits behind those that run */
+    uint32_t lanes_n;
+    lane_t lanes[LANES_MAX];
+} run_t;
+
+static void
+on_done(kvp_xfer_t *xfer)
+{
+    lane_t *lane = xfer->arg;
+
+    lane->done_n++;
+}
+
+/* ---- transfers of a lane */
+static bool
+is_sync(const lane_t *lane)
+{
+    return (lane->ops->caps & KVP_TP_SYNC) != 0;
+}
+
+/* The k-th transfers of the moves [from, to), for each k in turn. */
+static void
+order_window(lane_t *lane, uint32_t from, uint32_t to)
+{
+    for (uint32_t k = 0; k < KVP_SHARE_XFERS_MAX; k++)
+        for (uint32_t i = from; i < to; i++)
+            if (k < kvp_share_xfers_n(lane->moves[i])) lane->order[lane->order_n++] = &lane->shares[i].x[k];
+}
+
+/* Where the window ends that begins with that move. */
+static uint32_t
+window_end(const lane_t *lane, uint32_t from)
+{
+    uint32_t i = from;
+    uint64_t bytes = 0;
+
+    if (is_sync(lane)) return from + 1;
+    for (; i < lane->moves_n && i - from < WINDOW_MAX; i++) {
+        bytes += lane->moves[i]->len;
+        if (i - from >= WINDOW && bytes > WINDOW_BYTES) break;
+    }
+    return i;
+}
+
+static void
+order_all(lane_t *lane)
+{
+    for (uint32_t i = 0, end; i < lane->moves_n; i = end) {
+        end = window_end(lane, i);
+        order_window(lane, i, end);
+    }
+}
+
+/* Nothing of this move was sent, and nothing will be. */
+static void
+refuse(kvp_move_t *mv, kvp_err_t err)
+{
+    mv->err = err;
+    mv->is_drained = true;
+    mv->has_sum = false;
+}
+
+/* Who had no more than a share of the time was told DEADLINE before the call's: that says something of the node. */
+static kvp_err_t
+open_err(const kvp_mover_t *m, kvp_err_t err)
+{
+    return err == KVP_DEADLINE && kvp_now_ns() < m->deadline_ns ? KVP_NODE_LOST : err;
+}
+
+/* What is left of a lane that was opened before fits into what was allocated then. */
+static bool
+make_room(const kvp_mover_t *m, lane_t *lane)
+{
+    uint32_t n = lane->moves_n;
+
+    if (lane->shares == NULL) lane->shares = kvp_scratch_alloc(m->scratch, n, sizeof *lane->shares);
+    if (lane->order == NULL) lane->order = kvp_scratch_alloc(m->scratch, n * KVP_SHARE_XFERS_MAX, sizeof(kvp_xfer_t *));
+    if (lane->late == NULL) lane->late = kvp_scratch_alloc(m->scratch, n, sizeof(kvp_move_t *));
+    return lane->shares != NULL && lane->order != NULL && lane->late != NULL;
+}
+
+/* Its transfers are many bytes, of which most moves need few. */
+static void
+begin_share(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, kvp_share_t *s)
+{
+    s->mover = m;
+    s->move = mv;
+    s->done = on_done;
+    s->arg = lane;
+}
+
+/* Why that move is late already: what comes behind a late move to the same chunk stays behind it, and does not ask again. */
+static kvp_err_t
+late_err(const lane_t *lane, const kvp_move_t *mv)
+{
+    for (uint32_t i = 0; i < lane->late_n; i++)
+        if (lane->late[i]->loc.chunk == mv->loc.chunk) return lane->late[i]->err;
+    return KVP_OK;
+}
+
+/* What is left from that move on stays in the lane, and before it what was late: another path may serve it. */
+static void
+put_back(lane_t *lane, uint32_t kept, uint32_t from)
+{
+    uint32_t left = lane->moves_n - from;
+
+    memmove(lane->moves + kept + lane->late_n, lane->moves + from, left * sizeof(kvp_move_t *));
+    if (lane->late_n > 0) memcpy(lane->moves + kept, lane->late, lane->late_n * sizeof(kvp_move_t *));
+    lane->moves_n = kept + lane->late_n + left;
+    lane->late_n = 0;
+}
+
+/* Makes a lane's transfers; moves that cannot be made leave the lane, the late ones for lane->late. False: the path has to be
+ * taken again, because it is no more the one to take, or until_ns is 0 and a chunk of the moves that are left has to be
+ * opened first. */
+static bool
+prepare(const kvp_mover_t *m, lane_t *lane, uint64_t until_ns)
+{
+    uint32_t n = lane->moves_n;
+    uint32_t kept = 0;
+    bool has_room = make_room(m, lane);
+
+    lane->ops = lane->path.ep->tp->ops;
+    lane->transport = lane->path.transport;
+    for (uint32_t i = 0; i < n; i++) {
+        kvp_move_t *mv = lane->moves[i];
+        kvp_err_t err = has_room ? late_err(lane, mv) : KVP_NOMEM;
+
+        if (kvp_share_must_stage(m, lane->path.ep, mv)) {
+            refuse(mv, KVP_NOTSUP);
+            continue;
+        }
+        if (err == KVP_OK) {
+            begin_share(m, lane, mv, &lane->shares[kept]);
+            err = kvp_share_make(&lane->shares[kept], &lane->path, until_ns);
+        }
+        if (err == KVP_STALE || (err == KVP_EAGAIN && until_ns == 0)) {
+            put_back(lane, kept, i);
+            return false;
+        }
+        if (err == KVP_OK) {
+            lane->moves[kept++] = mv;
+        } else {
+            refuse(mv, open_err(m, err));
+            if (err == KVP_EAGAIN || err == KVP_NOTSUP) lane->late[lane->late_n++] = mv;
+        }
+    }
+    lane->moves_n = kept;
+    order_all(lane);
+    return true;
+}
+
+/* ---- running */
+static bool
+is_running(const lane_t *lane)
+{
+    if (lane->path.ep == NULL || lane->is_cut) return false;
+    return lane->done_n < lane->order_n;
+}
+
+static uint64_t
+moved_bytes(const lane_t *lane)
+{
+    return lane->path.ep->sent_bytes + lane->path.ep->received_bytes;
+}
+
+/* One round on one lane: true when something was submitted or is done. */
+static bool
+drive(lane_t *lane)
+{
+    size_t before = lane->done_n + lane->submitted_n;
+    size_t done_before = lane->done_n;
+    size_t n = 0;
+
+    if (lane->submitted_n < lane->order_n) {
+        kvp_xfer_t **next = lane->order + lane->submitted_n;
+
+        if (lane->ops->submit(lane->path.ep, next, lane->order_n - lane->submitted_n, &n) != KVP_OK)
+            lane->is_cut = true;
+        lane->submitted_n += n;
+    }
+    if (lane->done_n < lane->submitted_n) (void)lane->ops->ep_poll(lane->path.ep);
+    if (lane->ops->ep_is_broken(lane->path.ep)) lane->is_cut = true;
+    lane->has_moved = lane->done_n != done_before || moved_bytes(lane) != lane->seen_bytes;
+    lane->seen_bytes = moved_bytes(lane);
+    return lane->done_n + lane->submitted_n != before;
+}
+
+/* Those that work in the background first: they go on while this thread copies for the others. */
+static void
+drive_round(run_t *r, bool *has_moved_out)
+{
+    *has_moved_out = false;
+    for (int sync = 0; sync <= 1; sync++)
+        for (uint32_t i = 0; i < r->lanes_n; i++)
+            if (is_running(&r->lanes[i]) && is_sync(&r->lanes[i]) == (sync == 1)) *has_moved_out |= drive(&r->lanes[i]);
+}
+
+static bool
+is_any_running(const run_t *r)
+{
+    for (uint32_t i = 0; i < r->lanes_n; i++)
+        if (is_running(&r->lanes[i])) return true;
+    return false;
+}
+
+static bool
+has_come_through(const run_t *r)
+{
+    for (uint32_t i = 0; i < r->lanes_n; i++)
+        if (r->lanes[i].order_n > 0 && r->lanes[i].done_n == r->lanes[i].order_n && !r->lanes[i].is_cut) return true;
+    return false;
+}
+
+/* Whether a lane may be left whose patience is over. */
+static bool
+may_leave(const run_t *r)
+{
+    return !r->mover->has_copies || !r->is_last || has_come_through(r);
+}
+
+/* After a round: lanes whose patience is over are cut. What they carry is closed with them, and is not waited for. */
+static void
+leave_silent(run_t *r)
+{
+    bool may = may_leave(r);
+
+    for (uint32_t i = 0; i < r->lanes_n; i++) {
+        lane_t *lane = &r->lanes[i];
+
+        if (!is_running(lane)) continue;
+        if (lane->has_moved) lane->moved_ns = r->now_ns;
+        if (!may || r->now_ns - lane->moved_ns < lane->patience_ns) continue;
+        lane->is_cut = lane->is_silent = true;
+    }
+}
+
+static void
+sleep_on_lanes(run_t *r)
+{
+    struct pollfd p[LANES_MAX + 1];
+    uint64_t until_ns = r->mover->deadline_ns;
+    bool may = may_leave(r);
+    nfds_t n = 0;
+
+    for (uint32_t i = 0; i < r->lanes_n; i++) {
+        const lane_t *lane = &r->lanes[i];
+
+        if (!is_running(lane)) continue;
+        if (may && lane->patience_ns < UINT64_MAX) until_ns = kvp_min_u64(until_ns, lane->moved_ns + lane->patience_ns);
+        lane->path.ep->costs.system_calls++; /* the sleep itself */
+        p[n].events = lane->ops->ep_arm(lane->path.ep);
+        p[n++].fd = lane->ops->ep_event_fd(lane->path.ep);
+    }
+    p[n++] = (struct pollfd){.fd = kvp_session_stop_fd(r->mover->session), .events = POLLIN};
+    kvp_poll_until(p, n, until_ns);
+}
+
+/* One end for all of them: however many nodes are stuck, the call returns soon after its deadline. */
+static void
+drain_all(run_t *r)
+{
+    uint64_t end_ns = kvp_now_ns() + DRAIN_NS;
+
+    for (uint32_t i = 0; i < r->lanes_n; i++) {
+        lane_t *lane = &r->lanes[i];
+
+        if (!is_running(lane)) continue;
+        lane->is_cut = true;
+        kvp_ignore(lane->ops->drain(lane->path.ep, end_ns), "the path is closed in any case");
+    }
+}
+
+/* Something moved a moment ago, and is likely to again before one could be woken. */
+static bool
+is_worth_polling(const run_t *r)
+{
+    for (uint32_t i = 0; i < r->lanes_n; i++) {
+        const lane_t *lane = &r->lanes[i];
+
+        if (is_running(lane) && r->now_ns - r->moved_ns < lane->path.ep->spin_ns) return true;
+    }
+    return false;
+}
+
+/* Drives all lanes that have a path until they are done, or the deadline, or the end of the session. */
+static void
+drive_all(run_t *r)
+{
+    while (is_any_running(r)) {
+        bool has_moved;
+
+        drive_round(r, &has_moved);
+        r->now_ns = kvp_now_ns();
+        if (r->now_ns >= r->mover->deadline_ns || kvp_session_is_stopping(r->mover->session)) break;
+        leave_silent(r);
+        if (has_moved) r->moved_ns = r->now_ns;
+        if (!has_moved && is_any_running(r) && !is_worth_polling(r)) sleep_on_lanes(r);
+    }
+    drain_all(r);
+}
+
+/* ---- the outcome */
+static kvp_err_t
+status_err(const run_t *r, kvp_err_t status, bool is_late)
+{
+    switch (status) {
+    case KVP_OK:
+    case KVP_STALE:
+    case KVP_DEADLINE:
+    case KVP_NOMEM:
+    case KVP_CORRUPT:
+    case KVP_NOTSUP:
+    case KVP_NOT_REGISTERED:
+    case KVP_EAGAIN:
+        return status;
+    case KVP_INVALID:
+        return KVP_PROTO; /* the master told of a place that is not there */
+    case KVP_CANCELLED:
+        if (kvp_session_is_stopping(r->mover->session)) return KVP_CLOSED;
+        return is_late ? KVP_DEADLINE : KVP_NODE_LOST;
+    default:
+        return KVP_NODE_LOST;
+    }
+}
+
+/* A connection that ended may have carried bytes to where we cannot see them any more. NOT_REGISTERED: for our own memory's
+ * sake. */
+static bool
+may_still_land(kvp_err_t status)
+{
+    return status == KVP_CANCELLED || status == KVP_DISCONNECTED || status == KVP_NOT_REGISTERED;
+}
+
+static void
+report_move(const run_t *r, const lane_t *lane, kvp_move_t *mv, const kvp_xfer_t *x, bool is_late)
+{
+    const kvp_xfer_t *payload = mv->kind == KVP_MOVE_FILL ? &x[1] : &x[0]; /* a PUT's sum is in its descriptor */
+    kvp_err_t status = KVP_OK;
+
+    mv->is_drained = true;
+    for (uint32_t k = 0; k < kvp_share_xfers_n(mv); k++) {
+        /* What says why the others ended counts. */
+        if (status == KVP_OK || x[k].status == KVP_NOT_REGISTERED) status = x[k].status;
+        if (!is_sync(lane) && may_still_land(x[k].status)) mv->is_drained = false;
+    }
+    mv->err = status_err(r, status, is_late);
+    mv->has_sum = mv->kind == KVP_MOVE_PUT || (mv->kind != KVP_MOVE_SEAL && (payload->flags & KVP_XFER_SUM) != 0);
+    mv->sum = mv->kind == KVP_MOVE_PUT ? mv->desc.sum : payload->sum;
+}
+
+static kvp_path_counters_t *
+counters_of(const run_t *r, const lane_t *lane)
+{
+    return &kvp_session_conf(r->mover->session)->peers.counters->paths[lane->transport];
+}
+
+static void
+report_lane(const run_t *r, const lane_t *lane, bool is_late)
+{
+    kvp_path_counters_t *c = counters_of(r, lane);
+    uint64_t n[2] = {0, 0}, bytes[2] = {0, 0}; /* read, written */
+
+    for (uint32_t i = 0; i < lane->moves_n; i++) {
+        kvp_move_t *mv = lane->moves[i];
+
+        report_move(r, lane, mv, lane->shares[i].x, is_late);
+        if (mv->err != KVP_OK || mv->kind == KVP_MOVE_SEAL) continue;
+        n[!kvp_move_is_read(mv)] += mv->kind == KVP_MOVE_FILL || mv->kind == KVP_MOVE_PUT || mv->kind == KVP_MOVE_READ;
+        bytes[!kvp_move_is_read(mv)] += mv->len;
+    }
+    kvp_count(&c->reads, n[0]);
+    kvp_count(&c->read_bytes, bytes[0]);
+    kvp_count(&c->writes, n[1]);
+    kvp_count(&c->write_bytes, bytes[1]);
+}
+
+static bool
+has_status(const lane_t *lane, kvp_err_t status)
+{
+    for (size_t i = 0; i < lane->order_n; i++)
+        if (lane->order[i]->status == status) return true;
+    return false;
+}
+
+/* What the run says about the node itself. */
+static void
+judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
+{
+    const kvp_mover_t *m = r->mover;
+    bool is_stopping = kvp_session_is_stopping(m->session);
+    bool has_heard = lane->done_n > 0 || lane->path.ep->received_bytes != lane->heard_bytes;
+
+    if (has_status(lane, KVP_NOT_REGISTERED)) return; /* the fault is here */
+    if (lane->ops->ep_is_stale(lane->path.ep)) return; /* nobody's: it is attached anew once the path is given back */
+    if (has_status(lane, KVP_DISCONNECTED) || has_status(lane, KVP_NO_SEGMENT) ||
+        (lane->is_cut && !lane->is_silent && now_ns < m->deadline_ns && !is_stopping)) {
+        kvp_path_fail(m->peers, &lane->path, "its data connection ended");
+        return;
+    }
+    if (has_heard) kvp_path_ok(m->peers, &lane->path);
+    if (lane->is_cut && (lane->is_silent || !has_heard) && !is_stopping)
+        kvp_path_silent(m->peers, &lane->path, lane->moved_ns, now_ns);
+}
+
+static void
+count_costs(const run_t *r, const lane_t *lane)
+{
+    const kvp_ep_costs_t *now = &lane->path.ep->costs, *before = &lane->costs;
+    kvp_path_counters_t *c = counters_of(r, lane);
+
+    kvp_count(&c->requests, now->requests - before->requests);
+    kvp_count(&c->doorbells, now->doorbells - before->doorbells);
+    kvp_count(&c->completions, now->completions - before->completions);
+    kvp_count(&c->system_calls, now->system_calls - before->system_calls);
+    kvp_count(&c->copied_bytes, now->copied_bytes - before->copied_bytes);
+}
+
+static void
+finish_lane(run_t *r, lane_t *lane)
+{
+    uint64_t now = kvp_now_ns();
+
+    if (lane->path.ep == NULL) return;
+    judge_node(r, lane, now);
+    count_costs(r, lane);
+    /* Closing completes what is still under way: only then the statuses are final. */
+    kvp_path_rele(r->mover->peers, &lane->path, lane->is_cut);
+    report_lane(r, lane, now >= r->mover->deadline_ns);
+}
+
+static void
+refuse_lane(const lane_t *lane, kvp_err_t err)
+{
+    for (uint32_t i = 0; i < lane->moves_n; i++)
+        refuse(lane->moves[i], err);
+}
+
+/* ---- lanes */
+
+/* How long a node may be silent that has so many lanes behind it. A share is so small that it can be used up twice, on
+ * the way to the node and there, and those behind still have theirs. */
+static uint64_t
+share_of_time(run_t *r, uint32_t lanes_behind)
+{
+    const kvp_mover_t *m = r->mover;
+    uint64_t behind = (m->others + m->has_copies + 1ull) * (lanes_behind + 1ull) - 1;
+
+    r->is_last = lanes_behind == 0;
+    r->now_ns = kvp_now_ns();
+    if (behind == 0) return UINT64_MAX;
+    if (r->now_ns >= m->deadline_ns) return 0;
+    return kvp_min_u64((m->deadline_ns - r->now_ns) / (behind + 2), PATIENCE_MAX_NS);
+}
+
+/* Takes the lane's path and makes its transfers; until_ns as for kvp_peers_take. True where it has to be tried again with
+ * time to wait. */
+static bool
+open_lane(run_t *r, lane_t *lane, uint64_t until_ns)
+{
+    const kvp_mover_t *m = r->mover;
+    kvp_err_t err = r->now_ns < m->deadline_ns ? KVP_OK : KVP_DEADLINE;
+    bool is_whole = false;
+
+    while (err == KVP_OK && !is_whole) {
+        err = kvp_peers_take(m->peers, lane->segment_id, lane->from, until_ns, &lane->path);
+        is_whole = err == KVP_OK && prepare(m, lane, until_ns);
+        if (err != KVP_OK || is_whole) continue;
+        kvp_path_rele(m->peers, &lane->path, false);
+        if (until_ns == 0) err = KVP_EAGAIN;
+    }
+    if (err == KVP_EAGAIN && until_ns == 0) return true;
+    if (err != KVP_OK) refuse_lane(lane, open_err(m, err));
+    return false;
+}
+
+static void
+start_patience(lane_t *lane, uint64_t patience_ns, uint64_t now_ns)
+{
+    if (lane->path.ep == NULL) return;
+    lane->patience_ns = is_sync(lane) ? UINT64_MAX : patience_ns;
+    lane->moved_ns = now_ns;
+    lane->seen_bytes = moved_bytes(lane);
+    lane->heard_bytes = lane->path.ep->received_bytes;
+    lane->costs = lane->path.ep->costs;
+}
+
+/* Lanes whose paths are at hand, all together. Returns how many are left, marked in is_slow. */
+static uint32_t
+run_ready_lanes(run_t *r, bool *is_slow)
+{
+    uint32_t slow_n = 0;
+    uint64_t patience_ns;
+
+    for (uint32_t i = 0; i < r->lanes_n; i++) {
+        is_slow[i] = open_lane(r, &r->lanes[i], 0);
+        slow_n += is_slow[i];
+    }
+    patience_ns = share_of_time(r, slow_n + (r->left_n > 0));
+    for (uint32_t i = 0; i < r->lanes_n; i++)
+        start_patience(&r->lanes[i], patience_ns, r->now_ns);
+    drive_all(r);
+    for (uint32_t i = 0; i < r->lanes_n; i++)
+        finish_lane(r, &r->lanes[i]);
+    return slow_n;
+}
+
+static void
+run_lane(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
+{
+    (void)open_lane(r, lane, until_ns);
+    start_patience(lane, share_ns, kvp_now_ns());
+    drive_all(r);
+    finish_lane(r, lane);
+}
+
+/* What was late becomes the lane, to be opened by the transports from that one on; or by none, which leaves it late. */
+static void
+begin_late(lane_t *lane, size_t from)
+{
+    *lane = (lane_t){.segment_id = lane->segment_id,
+                     .from = from,
+                     .moves = lane->late,
+                     .moves_n = lane->late_n,
+                     .late = lane->moves,
+                     .transport = lane->transport,
+                     .shares = lane->shares,
+                     .order = lane->order};
+}
+
+/* The late moves that the node's transport will never serve keep their error; the others are late still. */
+static void
+keep_waiting(lane_t *lane)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < lane->late_n; i++)
+        if (lane->late[i]->err == KVP_EAGAIN) lane->late[n++] = lane->late[i];
+    lane->late_n = n;
+}
+
+/* Sleeps before the late moves are tried again. False: they are not, because the session or the patience is over. */
+static bool
+nap(run_t *r, uint64_t nap_ns, uint64_t last_ns)
+{
+    struct pollfd p = {.fd = kvp_session_stop_fd(r->mover->session), .events = POLLIN};
+
+    kvp_poll_until(&p, 1, kvp_min_u64(kvp_now_ns() + nap_ns, last_ns));
+    r->now_ns = kvp_now_ns();
+    return r->now_ns < last_ns && !kvp_session_is_stopping(r->mover->session);
+}
+
+static bool
+leads_there(const run_t *r, const lane_t *lane, size_t from, uint64_t until_ns)
+{
+    kvp_path_t path;
+
+    if (kvp_peers_take(r->mover->peers, lane->segment_id, from, until_ns, &path) != KVP_OK) return false;
+    kvp_path_rele(r->mover->peers, &path, false);
+    return true;
+}
+
+static void
+run_late(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
+{
+    const kvp_mover_t *m = r->mover;
+    uint64_t last_ns = kvp_min_u64(until_ns, r->now_ns + kvp_ctl_patience(r->now_ns, until_ns));
+    uint64_t nap_ns = LATE_FIRST_NS;
+
+    while (lane->late_n > 0) {
+        size_t from = lane->transport + 1;
+
+        if (!leads_there(r, lane, from, last_ns)) {
+            from = 0;
+            keep_waiting(lane);
+            if (lane->late_n == 0 || !nap(r, nap_ns, last_ns)) break;
+            nap_ns = kvp_min_u64(2 * nap_ns, LATE_MOST_NS);
+        }
+        begin_late(lane, from);
+        run_lane(r, lane, share_ns, until_ns);
+    }
+    if (lane->late_n == 0) return;
+    kvp_peers_late(m->peers, lane->segment_id);
+    for (uint32_t i = 0; i < lane->late_n; i++)
+        refuse(lane->late[i], kvp_session_is_stopping(m->session) ? KVP_CLOSED : open_err(m, KVP_DEADLINE));
+}
+
+static void
+run_slow_lane(run_t *r, lane_t *lane, uint32_t lanes_behind)
+{
+    uint64_t share_ns = share_of_time(r, lanes_behind);
+    uint64_t until_ns = share_ns == UINT64_MAX ? r->mover->deadline_ns : r->now_ns + share_ns;
+
+    run_lane(r, lane, share_ns, until_ns);
+    if (lane->late_n > 0) run_late(r, lane, share_ns, until_ns);
+}
+
+static void
+run_lanes(run_t *r)
+{
+    bool is_slow[LANES_MAX];
+    uint32_t slow_n = run_ready_lanes(r, is_slow);
+
+    for (uint32_t i = 0; i < r->lanes_n; i++)
+        if (is_slow[i]) run_slow_lane(r, &r->lanes[i], --slow_n + (r->left_n > 0));
+}
+
+/* The lane of a segment, LANES_MAX where there is no room for another. */
+static uint32_t
+find_lane(run_t *r, uint32_t segment_id, uint32_t guess)
+{
+    if (guess < r->lanes_n && r->lanes[guess].segment_id == segment_id) return guess;
+    for (uint32_t i = 0; i < r->lanes_n; i++)
+        if (r->lanes[i].segment_id == segment_id) return i;
+    if (r->lanes_n == LANES_MAX) return LANES_MAX;
+    memset(&r->lanes[r->lanes_n], 0, sizeof r->lanes[0]);
+    r->lanes[r->lanes_n].segment_id = segment_id;
+    return r->lanes_n++;
+}
+
+/* Sorts moves into lanes, as far as there are lanes for them; returns how many were left, moved to the front of todo. */
+static uint32_t
+deal_moves(run_t *r, kvp_move_t **todo, uint32_t n, kvp_move_t **dealt)
+{
+    uint32_t at = 0, left = 0, guess = 0;
+
+    r->lanes_n = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        guess = find_lane(r, todo[i]->loc.segment_id, guess);
+        if (guess < LANES_MAX) r->lanes[guess].moves_n++;
+    }
+    for (uint32_t i = 0; i < r->lanes_n; i++) {
+        r->lanes[i].moves = dealt + at;
+        at += r->lanes[i].moves_n;
+        r->lanes[i].moves_n = 0;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        guess = find_lane(r, todo[i]->loc.segment_id, guess);
+        if (guess < LANES_MAX)
+            r->lanes[guess].moves[r->lanes[guess].moves_n++] = todo[i];
+        else
+            todo[left++] = todo[i];
+    }
+    return left;
+}
+
+void
+kvp_mover_run(const kvp_mover_t *mover, kvp_move_t *moves, uint32_t n)
+{
+    kvp_move_t **todo = kvp_scratch_alloc(mover->scratch, 2 * (size_t)n, sizeof(kvp_move_t *));
+    run_t *r = kvp_scratch_alloc(mover->scratch, 1, sizeof *r);
+
+    if (todo == NULL || r == NULL) {
+        for (uint32_t i = 0; i < n; i++)
+            refuse(&moves[i], KVP_NOMEM);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        todo[i] = &moves[i];
+    r->mover = mover;
+    r->now_ns = kvp_now_ns();
+    r->left_n = n;
+    while (r->left_n > 0) {
+        r->left_n = deal_moves(r, todo, r->left_n, todo + n);
+        run_lanes(r);
+    }
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Carries out the moves of a batch core: finds paths to the nodes, makes transfers, submits them to all nodes and polls
+ * them together until the deadline. A node that is silent for its share of the time is left before that, with NODE_LOST,
+ * where other nodes or other copies wait behind it, or have come through. When it returns, nothing touches the caller's buffers any more.
+ */
+#ifndef KVP_CLIENT_DATA_TRANSFER_H
+#define KVP_CLIENT_DATA_TRANSFER_H
+
+#include "client/core/op.h"
+#include "client/data/scratch.h"
+#include "client/control/session.h"
+
+/* An item's memory, in order. It may be longer than the object. */
+typedef struct {
+    const kvp_iov_t *iov;
+    uint32_t iov_n;
+    bool has_device; /* some of it may not be touched by processors: see client/data/bounced.h */
+    bool is_direct; /* all of it is a device's, and adapters reach it: it need not be staged */
+    bool is_lent; /* all of it is registered, and held until the call is over */
+} kvp_span_t;
+
+typedef struct {
+    kvp_session_t *session;
+    kvp_peers_t *peers;
+    kvp_scratch_t *scratch;
+    const kvp_span_t *spans; /* by item */
+    uint64_t deadline_ns;
+    uint32_t others; /* copies that are tried where these moves fail: each gets its share of the time */
+    bool
+        has_copies; /* some of these moves write copies of one object: who is silent is not waited for once one is whole */
+} kvp_mover_t;
+
+/* kvp_mover_run fills in the report of each move (kvp_move_t.err and what follows). Their memory is the host's, or is direct;
+ * NOTSUP: it is a device's, and has to be staged on the way that leads to that node, or to take its sum. */
+void kvp_mover_run(const kvp_mover_t *mover, kvp_move_t *moves, uint32_t n);
+
+#endif

@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - The control connection carries one question at a time (opening a chunk happens once a chunk), so that descriptors
+ *   which ride beside an answer are never in doubt. A caller whose deadline ends first leaves the question to whoever
+ *   comes next: only a node that needs longer than kvp_ctl_patience is given up.
+ * - Chunks are published with one store and never replaced, so the hot path finds them without a lock. A writer's
+ *   mapping is opened beside a reader's that is in use.
+ */
+#include "client/memory/attach.h"
+
+#include "client/memory/connect.h"
+#include "client/transport/shm/mapping.h"
+#include "client/transport/shm/rseg.h"
+#include "client/net/waits.h"
+#include "common/log.h"
+#include "proto/pb.h"
+#include "proto/wire.h"
+
+#include "proto/kvpool.pb-c.h"
+
+#include <netdb.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define CTL_FIRST_ID 16u /* above the id of Hello */
+#define MAP_SLICE_BYTES (32ull << 20) /* mapped in one go: some ten milliseconds */
+
+struct kvp_chunk {
+    kvp_chunk_mem_t mem;
+    kvp_access_t access;
+    uint64_t mapped_bytes; /* of the payload, touched ahead; of the thread that maps */
+};
+
+/* ---- opening */
+/* Data connections go to the address that answered: it is the node's, and is not asked for by name again. */
+static kvp_err_t
+note_addr(kvp_peer_t *peer, uint16_t port)
+{
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+
+    if (getpeername(peer->ctl.fd, (struct sockaddr *)&at, &len) != 0) return KVP_UNREACHABLE;
+    if (getnameinfo((struct sockaddr *)&at, len, peer->addr.host, sizeof peer->addr.host, NULL, 0, NI_NUMERICHOST) != 0)
+        return KVP_UNREACHABLE;
+    peer->addr.port = port;
+    return KVP_OK;
+}
+
+static kvp_err_t
+connect_ctl(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns)
+{
+    kvp_hostport_t at;
+    kvp_err_t err;
+
+    snprintf(peer->where, sizeof peer->where, "%s", how->addr);
+    if (kvp_parse_hostport(how->addr, &at) != KVP_OK) return KVP_UNREACHABLE;
+    if (how->unix_path[0] != '\0') {
+        snprintf(peer->addr.host, sizeof peer->addr.host, "%.*s", (int)sizeof peer->addr.host - 1, at.host);
+        peer->addr.port = at.port;
+        return kvp_framed_connect_unix(&peer->ctl, how->unix_path, deadline_ns);
+    }
+    err = kvp_names_connect(how->names, at.host, at.port, deadline_ns, &peer->ctl);
+    return err == KVP_OK ? note_addr(peer, at.port) : err;
+}
+
+/* On a Unix connection our pidfd goes along: by our death the node knows that nothing we mapped is written any more. */
+static kvp_err_t
+greet_node(kvp_peer_t *peer, const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap)
+{
+    kvp_hello_ask_t ask = how->hello;
+    kvp_hello_reply_t reply;
+    kvp_err_t err;
+
+    ask.pidfd = -1;
+    if (peer->ctl.is_unix) {
+        ask.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+        if (ask.pidfd < 0) {
+            snprintf(detail, cap, "pidfd_open failed");
+            return KVP_SYS;
+        }
+    }
+    err = kvp_hello(&peer->ctl, &ask, deadline_ns, &reply);
+    snprintf(detail, cap, "%s", reply.detail);
+    if (ask.pidfd >= 0) close(ask.pidfd);
+    return err;
+}
+
+kvp_err_t
+kvp_peer_open(const kvp_attach_t *how, uint64_t deadline_ns, char *detail, size_t cap, kvp_peer_t **peer_out)
+{
+    kvp_peer_t *peer = calloc(1, sizeof *peer);
+    kvp_err_t err;
+
+    if (peer == NULL) return KVP_NOMEM;
+    pthread_mutex_init(&peer->lock, NULL);
+    kvp_cond_init(&peer->changed);
+    kvp_framed_init(&peer->ctl);
+    peer->segment_id = how->segment_id;
+    memcpy(peer->uuid, how->uuid, sizeof peer->uuid);
+    peer->tp = how->tp;
+    peer->transport = how->transport;
+    peer->is_given_up = peer->ctl.is_given_up = how->is_given_up;
+    peer->ctl_id = CTL_FIRST_ID;
+    peer->refs = 1;
+    peer->chunks_n = how->chunks_n;
+    peer->chunks = calloc(how->chunks_n, sizeof *peer->chunks);
+    err = peer->chunks == NULL ? KVP_NOMEM : connect_ctl(peer, how, deadline_ns);
+    snprintf(detail, cap, "%s", kvp_err_text(err));
+    if (err == KVP_OK) err = greet_node(peer, how, deadline_ns, detail, cap);
+    if (err != KVP_OK) {
+        kvp_peer_destroy(peer);
+        return err;
+    }
+    *peer_out = peer;
+    return KVP_OK;
+}
+
+static void
+chunk_close(kvp_chunk_t *chunk)
+{
+    if (chunk == NULL) return;
+    kvp_rseg_destroy(chunk->mem.payload);
+    kvp_rseg_destroy(chunk->mem.meta);
+    free(chunk);
+}
+
+void
+kvp_peer_destroy(kvp_peer_t *peer)
+{
+    if (peer == NULL) return;
+    for (uint32_t i = 0; i < peer->idle_n; i++)
+        kvp_ep_destroy(peer->idle[i]);
+    for (uint32_t i = 0; peer->chunks != NULL && i < peer->chunks_n; i++) {
+        chunk_close(peer->chunks[i].read);
+        chunk_close(peer->chunks[i].write);
+    }
+    kvp_framed_fini(&peer->ctl);
+    free(peer->chunks);
+    pthread_cond_destroy(&peer->changed);
+    pthread_mutex_destroy(&peer->lock);
+    free(peer);
+}
+
+void
+kvp_peer_break(kvp_peer_t *peer)
+{
+    pthread_mutex_lock(&peer->lock);
+    peer->is_broken = true;
+    pthread_cond_broadcast(&peer->changed);
+    pthread_mutex_unlock(&peer->lock);
+}
+
+bool
+kvp_peer_has_hung_up(kvp_peer_t *peer)
+{
+    bool has_hung_up = false;
+    char byte;
+
+    pthread_mutex_lock(&peer->lock);
+    if (!peer->ctl_busy) has_hung_up = recv(peer->ctl.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    pthread_mutex_unlock(&peer->lock);
+    return has_hung_up;
+}
+
+/* ---- questions to the node */
+static kvp_err_t
+ctl_begin(kvp_peer_t *peer, uint64_t deadline_ns)
+{
+    kvp_err_t err = KVP_OK;
+
+    pthread_mutex_lock(&peer->lock);
+    while (peer->ctl_busy && !peer->is_broken && err == KVP_OK) {
+        kvp_cond_wait_until(&peer->changed, &peer->lock, deadline_ns);
+        if (kvp_now_ns() >= deadline_ns) err = KVP_DEADLINE;
+    }
+    if (peer->is_broken) err = KVP_NODE_LOST;
+    if (err == KVP_OK && peer->ctl_busy) err = KVP_DEADLINE;
+    if (err == KVP_OK) peer->ctl_busy = true;
+    pthread_mutex_unlock(&peer->lock);
+    return err;
+}
+
+static void
+ctl_end(kvp_peer_t *peer)
+{
+    pthread_mutex_lock(&peer->lock);
+    peer->ctl_busy = false;
+    pthread_cond_broadcast(&peer->changed);
+    pthread_mutex_unlock(&peer->lock);
+}
+
+/* Queues a question. The thread that gets the answer may be another. */
+static void
+ctl_ask(kvp_peer_t *peer, kvp_ctl_due_t due, const void *msg)
+{
+    size_t at;
+
+    due.id = ++peer->ctl_id;
+    due.asked_ns = kvp_now_ns();
+    peer->due = due;
+    kvp_pb_frame_begin(&peer->ctl.out, due.opcode, 0, due.id, msg, &at);
+    kvp_frame_end(&peer->ctl.out, at);
+}
+
+/* Waits for the answer that is due: DEADLINE leaves it due. None at all, or something else, ends the attachment. */
+static kvp_err_t
+ctl_await(kvp_peer_t *peer, uint64_t deadline_ns, kvp_frame_t *answer_out)
+{
+    uint64_t last_ns = peer->due.asked_ns + kvp_ctl_patience(kvp_now_ns(), deadline_ns);
+    uint64_t until_ns;
+    kvp_err_t err;
+
+    peer->due.last_ns = kvp_max_u64(peer->due.last_ns, last_ns);
+    until_ns = kvp_min_u64(deadline_ns, peer->due.last_ns);
+    err = kvp_exchange(&peer->ctl, peer->due.id, until_ns, answer_out);
+    if (err == KVP_DEADLINE && until_ns < peer->due.last_ns) return KVP_DEADLINE;
+    if (err == KVP_CLOSED) return err; /* which is no fault of the node's */
+    peer->due.opcode = 0;
+    if (err == KVP_OK) return KVP_OK;
+    kvp_log_warn("client", "node %s does not answer error %s", peer->where, kvp_err_name(err));
+    kvp_peer_break(peer);
+    return err == KVP_NOMEM ? err : KVP_NODE_LOST;
+}
+
+/* ---- chunks */
+typedef struct {
+    uint64_t payload_bytes;
+    uint64_t meta_bytes;
+    kvp_token_t payload;
+    kvp_token_t meta;
+} grant_t;
+
+static kvp_err_t
+copy_token(const ProtobufCBinaryData *from, int fd, kvp_token_t *token)
+{
+    if (from->len > sizeof token->bytes) return KVP_PROTO;
+    *token = (kvp_token_t){.len = (uint8_t)from->len, .fd = fd};
+    if (from->len > 0) memcpy(token->bytes, from->data, from->len);
+    return KVP_OK;
+}
+
+static kvp_err_t
+read_grant(kvp_peer_t *peer, const kvp_frame_t *answer, const int fds[2], grant_t *grant)
+{
+    Kvp__Pb__OpenChunkReply *msg;
+    kvp_pb_t pb;
+    kvp_err_t err;
+
+    msg = kvp_pb_unpack(&pb, &kvp__pb__open_chunk_reply__descriptor, answer);
+    if (msg == NULL) return pb.err;
+    err = msg->err > 0 ? KVP_PROTO : msg->err;
+    if (err != KVP_OK)
+        kvp_log_write(err == KVP_EAGAIN ? KVP_LOG_DEBUG : KVP_LOG_WARN, "client",
+                      "node %s opens no memory transport %s error %s detail %s", peer->where, peer->tp->ops->name,
+                      kvp_err_name(err), msg->detail);
+    if (err == KVP_OK) err = copy_token(&msg->payload_token, fds[0], &grant->payload);
+    if (err == KVP_OK) err = copy_token(&msg->meta_token, fds[1], &grant->meta);
+    grant->payload_bytes = msg->payload_bytes;
+    grant->meta_bytes = msg->meta_bytes;
+    kvp_pb_free(&pb, msg);
+    return err;
+}
+
+static kvp_err_t
+open_memory(kvp_peer_t *peer, const grant_t *grant, kvp_access_t access, kvp_chunk_t **chunk_out)
+{
+    kvp_chunk_t *chunk = calloc(1, sizeof *chunk);
+    kvp_err_t err;
+
+    if (chunk == NULL) return KVP_NOMEM;
+    chunk->access = access;
+    err = kvp_rseg_create(peer->tp, &grant->payload, grant->payload_bytes, access, &chunk->mem.payload);
+    if (err == KVP_OK) err = kvp_rseg_create(peer->tp, &grant->meta, grant->meta_bytes, access, &chunk->mem.meta);
+    if (err != KVP_OK) {
+        chunk_close(chunk);
+        return err;
+    }
+    *chunk_out = chunk;
+    return KVP_OK;
+}
+
+static kvp_chunk_t *
+find_chunk(kvp_chunk_slot_t *slot, kvp_access_t access)
+{
+    kvp_chunk_t *chunk = atomic_load_explicit(&slot->write, memory_order_acquire);
+
+    if (chunk == NULL && access == KVP_ACCESS_READ) chunk = atomic_load_explicit(&slot->read, memory_order_acquire);
+    return chunk;
+}
+
+static void
+publish_chunk(kvp_peer_t *peer, kvp_chunk_slot_t *slot, kvp_chunk_t *chunk)
+{
+    kvp_chunk_t *_Atomic *at = chunk->access == KVP_ACCESS_WRITE ? &slot->write : &slot->read;
+
+    atomic_store_explicit(at, chunk, memory_order_release);
+    if (strcmp(peer->tp->ops->name, "shm") == 0) peer->unmapped_n++;
+}
+
+/* Maps what the answer at hand gives, for `due`, and publishes it. */
+static kvp_err_t
+take_chunk(kvp_peer_t *peer, const kvp_ctl_due_t *due, const kvp_frame_t *answer)
+{
+    int fds[KVP_FRAMED_FDS] = {-1, -1, -1, -1};
+    int n = kvp_framed_take_fds(&peer->ctl, fds, KVP_FRAMED_FDS);
+    kvp_chunk_t *chunk = NULL;
+    grant_t grant;
+    kvp_err_t err = read_grant(peer, answer, fds, &grant);
+
+    if (err == KVP_OK) err = open_memory(peer, &grant, due->access, &chunk);
+    if (err == KVP_OK) publish_chunk(peer, &peer->chunks[due->chunk], chunk);
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    return err;
+}
+
+/* Gets an answer that an earlier caller did not wait for. What it says of a chunk is that caller's: who needs the chunk
+ * asks again. */
+static kvp_err_t
+settle_due(kvp_peer_t *peer, uint64_t deadline_ns)
+{
+    kvp_ctl_due_t due = peer->due;
+    kvp_frame_t answer;
+    kvp_err_t err;
+
+    if (due.opcode == 0) return KVP_OK;
+    err = ctl_await(peer, deadline_ns, &answer);
+    if (err == KVP_OK && due.opcode == KVP_OP_OPEN_CHUNK) kvp_ignore(take_chunk(peer, &due, &answer), "see above");
+    return err;
+}
+
+/* Caller has the control connection, and nothing is due on it. */
+static kvp_err_t
+open_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t deadline_ns)
+{
+    kvp_ctl_due_t due = {.opcode = KVP_OP_OPEN_CHUNK, .chunk = index, .access = access};
+    Kvp__Pb__OpenChunk ask = KVP__PB__OPEN_CHUNK__INIT;
+    kvp_frame_t answer;
+    kvp_err_t err;
+
+    ask.uuid = (ProtobufCBinaryData){sizeof peer->uuid, peer->uuid};
+    ask.chunk = index;
+    ask.role = access;
+    ask.transport = (char *)peer->tp->ops->name;
+    ctl_ask(peer, due, &ask.base);
+    err = ctl_await(peer, deadline_ns, &answer);
+    return err == KVP_OK ? take_chunk(peer, &due, &answer) : err;
+}
+
+kvp_err_t
+kvp_peer_chunk(kvp_peer_t *peer, uint32_t index, kvp_access_t access, uint64_t deadline_ns, kvp_chunk_mem_t *mem_out)
+{
+    kvp_chunk_slot_t *slot;
+    kvp_chunk_t *chunk;
+    kvp_err_t err = KVP_OK;
+
+    if (index >= peer->chunks_n) return KVP_PROTO;
+    slot = &peer->chunks[index];
+    chunk = find_chunk(slot, access);
+    if (chunk == NULL && deadline_ns == 0) return KVP_EAGAIN;
+    if (chunk == NULL && kvp_now_ns() < slot->refused_until_ns) return KVP_NOTSUP;
+    if (chunk == NULL) {
+        err = ctl_begin(peer, deadline_ns);
+        if (err != KVP_OK) return err;
+        err = settle_due(peer, deadline_ns);
+        /* Another thread may have been first. */
+        if (err == KVP_OK && find_chunk(slot, access) == NULL) err = open_chunk(peer, index, access, deadline_ns);
+        if (err == KVP_NOTSUP) slot->refused_until_ns = kvp_now_ns() + KVP_REFUSED_NS;
+        chunk = find_chunk(slot, access);
+        ctl_end(peer);
+    }
+    if (err == KVP_OK) *mem_out = chunk->mem;
+    return err;
+}
+
+kvp_err_t
+kvp_peer_drained(kvp_peer_t *peer, uint64_t incarnation, uint64_t deadline_ns)
+{
+    Kvp__Pb__Drained msg = KVP__PB__DRAINED__INIT;
+    Kvp__Pb__Reply *reply;
+    kvp_frame_t answer;
+    kvp_pb_t pb;
+    kvp_err_t err = ctl_begin(peer, deadline_ns);
+
+    if (err != KVP_OK) return err;
+    peer->ctl.is_given_up = NULL; /* it is at the session's end that this has to be said */
+    msg.incarnation = incarnation;
+    err = settle_due(peer, deadline_ns);
+    if (err == KVP_OK) {
+        ctl_ask(peer, (kvp_ctl_due_t){.opcode = KVP_OP_DRAINED}, &msg.base);
+        err = ctl_await(peer, deadline_ns, &answer);
+    }
+    if (err == KVP_OK) {
+        reply = kvp_pb_unpack(&pb, &kvp__pb__reply__descriptor, &answer);
+        err = reply == NULL ? pb.err : reply->err;
+        kvp_pb_free(&pb, reply);
+    }
+    peer->ctl.is_given_up = peer->is_given_up;
+    ctl_end(peer);
+    return err;
+}
+
+/* True when the chunk is mapped throughout. A failure (an old kernel, no memory) only means that the first touch will do
+ * it. */
+static bool
+map_slice(kvp_chunk_t *chunk)
+{
+    uint64_t len = chunk->mem.payload->len;
+    uint64_t n = kvp_min_u64(MAP_SLICE_BYTES, len - chunk->mapped_bytes);
+    uint8_t *addr = kvp_shm_rseg_addr(chunk->mem.payload);
+
+    if (!kvp_touch_ahead(addr + chunk->mapped_bytes, n, chunk->access == KVP_ACCESS_WRITE))
+        n = len - chunk->mapped_bytes;
+    chunk->mapped_bytes += n;
+    return chunk->mapped_bytes == len;
+}
+
+bool
+kvp_peer_map_some(kvp_peer_t *peer)
+{
+    if (peer->unmapped_n == 0) return false;
+    for (uint32_t seen = 0; seen < peer->chunks_n; seen++) {
+        kvp_chunk_slot_t *slot = &peer->chunks[peer->map_at];
+        kvp_chunk_t *both[2] = {atomic_load(&slot->write), atomic_load(&slot->read)};
+
+        for (int i = 0; i < 2; i++) {
+            if (both[i] == NULL || both[i]->mapped_bytes == both[i]->mem.payload->len) continue;
+            if (map_slice(both[i])) peer->unmapped_n--;
+            return peer->unmapped_n > 0;
+        }
+        peer->map_at = (peer->map_at + 1) % peer->chunks_n;
+    }
+    return false;
+}
+
+/* ---- endpoints */
+/* Drives the connect to its end: the outcome, UNREACHABLE where there is none in time, CLOSED, or DEADLINE where the caller was
+ * in too great a hurry to blame the node. */
+static kvp_err_t
+await_ep(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
+{
+    uint64_t began_ns = kvp_now_ns();
+    kvp_err_t err = kvp_connect_await(ep, c, is_given_up, deadline_ns);
+
+    if (err == KVP_EAGAIN && !c->is_over) return deadline_ns < began_ns + KVP_HURRY_NS ? KVP_DEADLINE : KVP_UNREACHABLE;
+    return err == KVP_BUSY ? KVP_UNREACHABLE : err; /* BUSY is said of what is here */
+}
+
+static kvp_err_t
+connect_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
+{
+    kvp_connect_t c = {.err = KVP_OK};
+    kvp_ep_t *ep = NULL;
+    kvp_err_t err = kvp_ep_create(peer->tp, &peer->addr, kvp_connect_done, &c, &ep);
+
+    if (err != KVP_OK) return err;
+    err = await_ep(ep, &c, peer->is_given_up, deadline_ns);
+    if (err == KVP_OK)
+        *ep_out = ep;
+    else
+        kvp_ep_destroy(ep);
+    return err;
+}
+
+/* Takes an idle one, or the right to make a new one (*ep_out NULL). */
+static kvp_err_t
+reserve_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
+{
+    bool is_sync = (peer->tp->ops->caps & KVP_TP_SYNC) != 0;
+    uint32_t max = is_sync ? KVP_SYNC_EPS : KVP_SPARE_EPS;
+    kvp_err_t err = KVP_OK;
+
+    *ep_out = NULL;
+    pthread_mutex_lock(&peer->lock);
+    while (peer->idle_n == 0 && peer->eps_n >= max && !peer->is_broken && err == KVP_OK) {
+        if (deadline_ns == 0)
+            err = KVP_EAGAIN;
+        else if (kvp_now_ns() >= deadline_ns)
+            err = KVP_BUSY;
+        else
+            kvp_cond_wait_until(&peer->changed, &peer->lock, deadline_ns);
+    }
+    if (peer->is_broken) err = KVP_NODE_LOST;
+    if (err == KVP_OK && peer->idle_n > 0)
+        *ep_out = peer->idle[--peer->idle_n];
+    else if (err == KVP_OK && deadline_ns == 0 && !is_sync)
+        err = KVP_EAGAIN;
+    else if (err == KVP_OK)
+        peer->eps_n++;
+    peer->low_n = (uint32_t)kvp_min_u64(peer->low_n, peer->idle_n);
+    pthread_mutex_unlock(&peer->lock);
+    return err;
+}
+
+static void
+forget_ep(kvp_peer_t *peer)
+{
+    pthread_mutex_lock(&peer->lock);
+    peer->eps_n--;
+    pthread_cond_broadcast(&peer->changed);
+    pthread_mutex_unlock(&peer->lock);
+}
+
+kvp_err_t
+kvp_peer_take_ep(kvp_peer_t *peer, uint64_t deadline_ns, kvp_ep_t **ep_out)
+{
+    kvp_err_t err = reserve_ep(peer, deadline_ns, ep_out);
+    uint64_t now;
+
+    if (err != KVP_OK || *ep_out != NULL) return err;
+    now = kvp_now_ns();
+    err = connect_ep(peer, kvp_min_u64(deadline_ns, now + kvp_ctl_patience(now, deadline_ns)), ep_out);
+    if (err != KVP_OK) forget_ep(peer);
+    return err;
+}
+
+void
+kvp_peer_give_ep(kvp_peer_t *peer, kvp_ep_t *ep, bool is_spent)
+{
+    if (is_spent || peer->tp->ops->ep_is_broken(ep)) {
+        kvp_ep_destroy(ep);
+        forget_ep(peer);
+        return;
+    }
+    pthread_mutex_lock(&peer->lock);
+    peer->idle[peer->idle_n++] = ep;
+    pthread_cond_broadcast(&peer->changed);
+    pthread_mutex_unlock(&peer->lock);
+}
+
+bool
+kvp_peer_is_stale(kvp_peer_t *peer)
+{
+    bool is_stale = false;
+
+    pthread_mutex_lock(&peer->lock);
+    for (uint32_t i = 0; i < peer->idle_n; i++)
+        is_stale |= peer->tp->ops->ep_is_stale(peer->idle[i]);
+    pthread_mutex_unlock(&peer->lock);
+    return is_stale;
+}
+
+/* Endpoints are taken from the end and given back there, so those that are used least lie at the beginning: no clock is
+ * looked at where they are used. */
+uint32_t
+kvp_peer_look_idle(kvp_peer_t *peer, uint64_t now_ns, uint64_t *unused_ns_out)
+{
+    uint32_t n;
+
+    pthread_mutex_lock(&peer->lock);
+    if (peer->low_n == 0)
+        peer->unused_ns = 0;
+    else if (peer->unused_ns == 0)
+        peer->unused_ns = now_ns;
+    peer->low_n = n = peer->idle_n;
+    *unused_ns_out = peer->unused_ns;
+    pthread_mutex_unlock(&peer->lock);
+    return n;
+}
+
+void
+kvp_peer_drop_idle(kvp_peer_t *peer)
+{
+    kvp_ep_t *ep = NULL;
+
+    pthread_mutex_lock(&peer->lock);
+    if (peer->idle_n > 0) {
+        ep = peer->idle[0];
+        memmove(peer->idle, peer->idle + 1, --peer->idle_n * sizeof peer->idle[0]);
+        peer->low_n = (uint32_t)kvp_min_u64(peer->low_n, peer->idle_n);
+    }
+    pthread_mutex_unlock(&peer->lock);
+    if (ep == NULL) return; /* somebody was faster */
+    kvp_ep_destroy(ep);
+    forget_ep(peer);
+}

@@ -1,0 +1,734 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes.
+ * - A slot stands for a segment id as long as the link lives; its peer (the attachment) comes and goes. Attaching is
+ *   done by one thread at a time for each slot, without a lock; the others wait for the outcome.
+ * - The breaker is the slot's: after a failure the node is left alone for a while that doubles, and everybody who asks
+ *   for it meanwhile gets NODE_LOST at once instead of a share of the same waiting. So does everybody but the one who
+ *   then tries it.
+ * - Locks: peers->lock guards the slots and the reference counts; peer->lock comes after it. See client/control/session.c.
+ */
+#include "client/memory/peers.h"
+
+#include "client/memory/peers_priv.h"
+#include "client/memory/segments.h"
+#include "client/net/waits.h"
+#include "common/log.h"
+#include "common/parse.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REATTACH_SHARE 3 /* of the patience with a node that failed: the caller who tries had rather not wait */
+#define CHUNKS_MAX (1u << 20)
+#define IDLE_EPS_MAX 128u
+
+kvp_err_t
+kvp_peers_create(const kvp_peers_conf_t *conf, kvp_conn_t *conn, kvp_peers_t **peers_out)
+{
+    kvp_peers_t *p = calloc(1, sizeof *p);
+
+    if (p == NULL) return KVP_NOMEM;
+    p->conf = *conf;
+    p->conn = conn;
+    pthread_mutex_init(&p->lock, NULL);
+    kvp_cond_init(&p->changed);
+    *peers_out = p;
+    return KVP_OK;
+}
+
+const uint8_t *
+kvp_peers_pool_id(const kvp_peers_t *p)
+{
+    return kvp_conn_hello(p->conn)->pool_id;
+}
+
+/* ---- peers */
+/* The last one leaves it to the background thread: unmapping is slow, and callers have deadlines. */
+void
+kvp_peers_rele(kvp_peers_t *p, kvp_peer_t *peer)
+{
+    uint32_t refs = atomic_load_explicit(&peer->refs, memory_order_relaxed);
+
+    /* Every batch comes by: only the last one needs the lock, so that it is buried once. */
+    while (refs > 1)
+        if (atomic_compare_exchange_weak(&peer->refs, &refs, refs - 1)) return;
+    pthread_mutex_lock(&p->lock);
+    if (atomic_fetch_sub(&peer->refs, 1) == 1) {
+        peer->next_grave = p->graves;
+        p->graves = peer;
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void
+bury_peers(kvp_peers_t *p)
+{
+    kvp_peer_t *peer;
+
+    pthread_mutex_lock(&p->lock);
+    peer = p->graves;
+    p->graves = NULL;
+    pthread_mutex_unlock(&p->lock);
+    while (peer != NULL) {
+        kvp_peer_t *next = peer->next_grave;
+
+        kvp_peer_destroy(peer);
+        peer = next;
+    }
+}
+
+static bool
+note_silence(kvp_peers_t *p, kvp_peer_t *peer, uint64_t since_ns, uint64_t now_ns)
+{
+    bool is_enough = false;
+    kvp_slot_t *slot;
+
+    pthread_mutex_lock(&p->lock);
+    slot = kvp_slot_of(p, peer);
+    if (slot != NULL && slot->peer == peer) {
+        is_enough = kvp_slot_note_silence(slot, since_ns, now_ns);
+        peer->is_on_trial = true;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return is_enough;
+}
+
+/* The slot is rid of this peer, whoever still uses it; true: it was there. */
+static bool
+leave_peer(kvp_peers_t *p, kvp_peer_t *peer, bool has_failed)
+{
+    kvp_slot_t *slot;
+    bool is_ours;
+
+    pthread_mutex_lock(&p->lock);
+    slot = kvp_slot_of(p, peer);
+    is_ours = slot != NULL && slot->peer == peer;
+    if (is_ours) {
+        slot->peer = NULL;
+        if (has_failed) kvp_slot_trip(slot);
+        if (has_failed && peer->is_on_trial)
+            (void)kvp_way_leave(p, slot, peer->transport, peer->where, "nothing moves, though it connects");
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (is_ours) kvp_peers_rele(p, peer);
+    return is_ours;
+}
+
+static void
+drop_peer(kvp_peers_t *p, kvp_peer_t *peer)
+{
+    kvp_peer_break(peer);
+    if (leave_peer(p, peer, true)) kvp_count(&p->conf.counters->peer_failures, 1);
+}
+
+/* Nothing is wrong with the node. Whoever has the peer goes on with it, and whoever comes attaches anew. */
+static void
+renew_peer(kvp_peers_t *p, kvp_peer_t *peer)
+{
+    if (leave_peer(p, peer, false))
+        kvp_log_info("client", "node %s is attached anew: a device was removed, or came back", peer->where);
+}
+
+void
+kvp_peers_destroy(kvp_peers_t *p)
+{
+    if (p == NULL) return;
+    kvp_trial_end(&p->trial);
+    bury_peers(p);
+    for (size_t i = 0; i < p->slots_n; i++) {
+        kvp_peer_destroy(p->slots[i]->peer);
+        free(p->slots[i]);
+    }
+    for (size_t i = 0; i < p->conf.transports_n; i++)
+        kvp_tp_destroy(p->tps[i]);
+    free(p->slots);
+    free(p->debts);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+/* ---- attaching */
+static bool
+leads_there(const kvp_peers_t *p, size_t transport, const char *host_id, const char *offered)
+{
+    const kvp_transport_ops_t *ops = p->conf.transports[transport];
+
+    if (!kvp_is_listed(offered, ops->name)) return false;
+    return (ops->caps & KVP_TP_SAME_HOST) == 0 || strcmp(host_id, p->conf.host_id) == 0;
+}
+
+kvp_err_t
+kvp_peers_need_tp(kvp_peers_t *p, size_t transport, kvp_tp_t **tp_out)
+{
+    const kvp_hello_reply_t *hello = kvp_conn_hello(p->conn);
+    kvp_tp_conf_t conf = {.incarnation = hello->incarnation, .trusts_adapters = p->conf.trusts_adapters};
+    kvp_err_t err = KVP_OK;
+
+    memcpy(conf.pool_id, hello->pool_id, sizeof conf.pool_id);
+    pthread_mutex_lock(&p->lock);
+    if (p->tps[transport] == NULL) err = kvp_tp_create(p->conf.transports[transport], &conf, &p->tps[transport]);
+    *tp_out = p->tps[transport];
+    pthread_mutex_unlock(&p->lock);
+    return err;
+}
+
+typedef struct {
+    kvp_peers_t *peers;
+    size_t from; /* the slot's */
+    uint64_t deadline_ns;
+    bool is_news; /* a failure is worth a line: it is the first in a row, and the node had time to answer */
+    uint32_t out; /* a bit for each transport that is left out, where there is another */
+    uint32_t leads;
+    uint32_t lack; /* that cannot be used on this side */
+    kvp_peer_t *peer;
+    kvp_err_t err;
+} attaching_t;
+
+static kvp_err_t
+attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
+{
+    kvp_peers_t *p = a->peers;
+    const kvp_hello_reply_t *hello = kvp_conn_hello(p->conn);
+    bool is_same_host = (p->conf.transports[transport]->caps & KVP_TP_SAME_HOST) != 0;
+    char detail[160] = "";
+    kvp_attach_t how = {
+        .segment_id = info->segment_id,
+        .uuid = info->uuid.data,
+        .addr = info->addr,
+        .unix_path = is_same_host ? info->unix_path : "",
+        .chunks_n = info->chunk_n,
+        .transport = transport,
+        .names = p->conf.names,
+        .is_given_up = p->conf.is_given_up,
+        .hello =
+            {
+                .name = p->conf.name,
+                .host_id = p->conf.host_id,
+                .incarnation = hello->incarnation,
+                .pool_id = hello->pool_id,
+            },
+    };
+    kvp_err_t err =
+        is_same_host && info->unix_path[0] == '\0' ? KVP_UNREACHABLE : kvp_peers_need_tp(p, transport, &how.tp);
+
+    bool is_lacking =
+        err != KVP_OK && (p->conf.transports[transport]->caps & KVP_TP_OWN_PORT) != 0 && a->leads != 1u << transport;
+
+    if (is_lacking) a->lack |= 1u << transport; /* note_ways_locked says so */
+    if (err == KVP_OK) err = kvp_peer_open(&how, a->deadline_ns, detail, sizeof detail, &a->peer);
+    if (err != KVP_OK && err != KVP_CLOSED)
+        kvp_log_write(a->is_news && !is_lacking ? KVP_LOG_WARN : KVP_LOG_DEBUG, "client",
+                      "cannot attach to node %s at %s transport %s error %s detail %s", info->node,
+                      is_same_host ? info->unix_path : info->addr, p->conf.transports[transport]->name,
+                      kvp_err_name(err), detail);
+    return err;
+}
+
+/* Attaches by the first of our transports that leads there, else by the next: each step down is logged, and the one in
+ * use is visible in kvpool_stat. Who named a single transport gets that one or an error. */
+static bool
+attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
+{
+    attaching_t *a = arg;
+    uint32_t todo;
+
+    a->err = KVP_NODE_LOST;
+    if (info->state == KVP_SEG_LOST || info->chunk_n == 0 || info->chunk_n > CHUNKS_MAX) return false;
+    for (size_t i = a->from; i < a->peers->conf.transports_n; i++)
+        if (leads_there(a->peers, i, info->host_id, info->transports)) a->leads |= 1u << i;
+    todo = (a->leads & ~a->out) != 0 ? a->leads & ~a->out : a->leads;
+    for (size_t i = 0; i < a->peers->conf.transports_n; i++) {
+        if ((todo & 1u << i) == 0) continue;
+        a->err = attach_by(a, info, i);
+        /* No answer in time is no reason to take a slower way for as long as the session lasts. */
+        if (a->err == KVP_OK || a->err == KVP_FENCED || a->err == KVP_DEADLINE || a->err == KVP_CLOSED) return false;
+    }
+    if (a->leads != 0) return false;
+    a->err = KVP_NOTSUP;
+    if (a->from > 0) return false; /* the one before leads there */
+    kvp_log_warn("client", "none of the transports asked for leads to node %s, which offers %s", info->node,
+                 info->transports);
+    return false;
+}
+
+/* Outside of all locks. */
+static kvp_err_t
+attach(attaching_t *a, uint32_t segment_id)
+{
+    kvp_peers_t *p = a->peers;
+    kvp_err_t err = kvp_segments_find(p->conn, segment_id, a->deadline_ns, attach_to, a);
+
+    if (err == KVP_OK) err = a->err;
+    if (err == KVP_OK) kvp_count(&p->conf.counters->attaches, 1);
+    /* The node knows before us that this session is over. */
+    if (err == KVP_FENCED) kvp_conn_break(p->conn);
+    if (err == KVP_OK || err == KVP_NOTSUP || err == KVP_NOMEM || err == KVP_CLOSED) return err;
+    return KVP_NODE_LOST;
+}
+
+/* What attaching has told of the ways there. */
+static void
+note_ways_locked(kvp_peers_t *p, kvp_slot_t *slot, const attaching_t *a, kvp_err_t err)
+{
+    if (a->leads != 0) slot->leads = a->leads;
+    for (size_t i = 0; err == KVP_OK && i < p->conf.transports_n; i++)
+        if ((a->lack & 1u << i) != 0) (void)kvp_way_leave(p, slot, i, a->peer->where, "it cannot be used on this host");
+    if (err == KVP_NODE_LOST) kvp_ways_forgive(slot);
+}
+
+/* Caller holds peers->lock, which is released meanwhile. */
+static kvp_err_t
+attach_slot_locked(kvp_peers_t *p, kvp_slot_t *slot, uint64_t deadline_ns)
+{
+    bool is_retry = slot->fails > 0;
+    uint64_t began_ns = kvp_now_ns();
+    uint64_t patience_ns = kvp_ctl_patience(began_ns, deadline_ns);
+    uint64_t end_ns = kvp_min_u64(deadline_ns, began_ns + (is_retry ? patience_ns / REATTACH_SHARE : patience_ns));
+    bool is_hurry = end_ns < began_ns + KVP_HURRY_NS;
+    attaching_t a = {.peers = p, .from = slot->from, .is_news = !is_retry && !is_hurry, .deadline_ns = end_ns};
+    kvp_err_t err;
+
+    for (size_t i = 0; i < KVP_TRANSPORTS_MAX; i++)
+        if (kvp_way_is_out(&slot->ways[i], began_ns)) a.out |= 1u << i;
+    slot->is_attaching = true;
+    pthread_mutex_unlock(&p->lock);
+    err = attach(&a, slot->segment_id);
+    pthread_mutex_lock(&p->lock);
+    slot->is_attaching = false;
+    slot->peer = a.peer;
+    if (a.peer != NULL) a.peer->from = slot->from;
+    if (a.peer != NULL) a.peer->is_on_trial = is_retry || slot->silent_ns > 0;
+    note_ways_locked(p, slot, &a, err);
+    slot->is_out_of_reach = err == KVP_NOTSUP;
+    /* A single caller in a great hurry says little about the node. */
+    if (err == KVP_NODE_LOST && kvp_now_ns() >= deadline_ns && deadline_ns - began_ns < KVP_HURRY_NS)
+        err = kvp_slot_note_silence(slot, began_ns, kvp_now_ns()) ? KVP_NODE_LOST : KVP_DEADLINE;
+    if (err == KVP_NODE_LOST) kvp_slot_trip(slot);
+    pthread_cond_broadcast(&p->changed);
+    return err;
+}
+
+/* Finds or makes the attachment and holds it. deadline_ns 0: EAGAIN where it would have to be made. */
+static kvp_err_t
+hold_peer(kvp_peers_t *p, uint32_t segment_id, size_t from, uint64_t deadline_ns, kvp_peer_t **peer_out)
+{
+    kvp_err_t err = KVP_OK;
+    kvp_slot_t *slot;
+
+    pthread_mutex_lock(&p->lock);
+    slot = kvp_slot_find(p, segment_id, from);
+    if (slot == NULL) slot = kvp_slot_make(p, segment_id, from);
+    if (slot == NULL) err = KVP_NOMEM;
+    while (err == KVP_OK && slot->peer == NULL) {
+        uint64_t now = kvp_now_ns();
+
+        bool is_left_alone = slot->is_attaching ? slot->fails > 0 : now < slot->next_try_ns;
+
+        if (slot->is_out_of_reach)
+            err = KVP_NOTSUP;
+        else if (is_left_alone)
+            err = KVP_NODE_LOST;
+        else if (deadline_ns == 0)
+            err = KVP_EAGAIN;
+        else if (now >= deadline_ns)
+            err = KVP_DEADLINE;
+        else if (slot->is_attaching)
+            kvp_cond_wait_until(&p->changed, &p->lock, deadline_ns);
+        else
+            err = attach_slot_locked(p, slot, deadline_ns);
+    }
+    if (err == KVP_OK) {
+        slot->peer->refs++;
+        *peer_out = slot->peer;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return err;
+}
+
+/* ---- paths */
+/* An endpoint of the attachment that is held, or it is given back: by STALE it was bypassed. */
+static kvp_err_t
+take_ep(kvp_peers_t *p, kvp_peer_t *peer, uint64_t deadline_ns, kvp_path_t *path_out)
+{
+    uint64_t began_ns = deadline_ns == 0 ? 0 : kvp_now_ns();
+    kvp_err_t err;
+
+    *path_out = (kvp_path_t){.peer = peer, .transport = peer->transport};
+    err = kvp_peer_take_ep(peer, deadline_ns, &path_out->ep);
+    if (err == KVP_OK) return KVP_OK;
+    if (err == KVP_DEADLINE && note_silence(p, peer, began_ns, kvp_now_ns())) err = KVP_UNREACHABLE;
+    if (kvp_ways_bypass(p, peer, err)) {
+        err = KVP_STALE;
+    } else if (err == KVP_NODE_LOST || err == KVP_FENCED || (kvp_ways_is_fault(err) && err != KVP_NOMEM)) {
+        if (err != KVP_NODE_LOST)
+            kvp_log_warn("client", "no data connection to node %s by %s%s: %s (%s); `kvpool doctor` says more",
+                         peer->where, peer->tp->ops->name,
+                         p->conf.transports_n == 1 ? ", and no other transport was named" : "", kvp_err_text(err),
+                         kvp_err_name(err));
+        drop_peer(p, peer);
+        err = KVP_NODE_LOST;
+    }
+    kvp_peers_rele(p, peer);
+    return err == KVP_BUSY ? KVP_DEADLINE : err;
+}
+
+kvp_err_t
+kvp_peers_take(kvp_peers_t *p, uint32_t segment_id, size_t from, uint64_t deadline_ns, kvp_path_t *path_out)
+{
+    kvp_peer_t *peer;
+    kvp_err_t err;
+
+    if (from >= p->conf.transports_n) return KVP_NOTSUP;
+    do {
+        err = hold_peer(p, segment_id, from, deadline_ns, &peer);
+        if (err == KVP_OK) err = take_ep(p, peer, deadline_ns, path_out);
+    } while (err == KVP_STALE);
+    return err;
+}
+
+void
+kvp_path_rele(kvp_peers_t *p, kvp_path_t *path, bool is_spent)
+{
+    bool is_stale = path->peer->tp->ops->ep_is_stale(path->ep);
+
+    kvp_peer_give_ep(path->peer, path->ep, is_spent || is_stale);
+    if (is_stale) renew_peer(p, path->peer);
+    kvp_peers_rele(p, path->peer);
+    *path = (kvp_path_t){.peer = NULL};
+}
+
+kvp_peer_t *
+kvp_path_keep(kvp_peers_t *p, const kvp_path_t *path)
+{
+    pthread_mutex_lock(&p->lock);
+    path->peer->refs++;
+    pthread_mutex_unlock(&p->lock);
+    return path->peer;
+}
+
+void
+kvp_peer_unkeep(kvp_peers_t *p, kvp_peer_t *peer)
+{
+    kvp_peers_rele(p, peer);
+}
+
+uint32_t
+kvp_peers_rank(kvp_peers_t *p, uint32_t segment_id)
+{
+    const kvp_slot_t *slot;
+    uint32_t rank = 1;
+
+    pthread_mutex_lock(&p->lock);
+    slot = kvp_slot_find(p, segment_id, 0);
+    if (slot != NULL && slot->avoid_until_ns != 0 && kvp_now_ns() < slot->avoid_until_ns)
+        rank = 3;
+    else if (slot != NULL && slot->peer != NULL)
+        rank = (slot->peer->tp->ops->caps & KVP_TP_SAME_HOST) != 0 ? 0 : 2;
+    else if (slot != NULL && (slot->is_out_of_reach || slot->fails > 0))
+        rank = 3;
+    pthread_mutex_unlock(&p->lock);
+    return rank;
+}
+
+uint32_t
+kvp_peers_avoid(kvp_peers_t *p, uint32_t ids[KVP_AVOID_MAX])
+{
+    uint64_t now = kvp_now_ns();
+    uint32_t n = 0;
+
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < p->slots_n && n < KVP_AVOID_MAX; i++) {
+        const kvp_slot_t *slot = p->slots[i];
+        bool is_left_alone = slot->peer == NULL && now < slot->next_try_ns;
+
+        if (slot->from > 0) continue;
+        if (slot->is_out_of_reach || is_left_alone || now < slot->avoid_until_ns) ids[n++] = slot->segment_id;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return n;
+}
+
+void
+kvp_path_fail(kvp_peers_t *p, const kvp_path_t *path, const char *why)
+{
+    if (!path->peer->is_broken) kvp_log_warn("client", "node %s is given up for a while: %s", path->peer->where, why);
+    drop_peer(p, path->peer);
+}
+
+void
+kvp_path_silent(kvp_peers_t *p, const kvp_path_t *path, uint64_t since_ns, uint64_t now_ns)
+{
+    if (note_silence(p, path->peer, since_ns, now_ns)) kvp_path_fail(p, path, "nothing moves there");
+}
+
+void
+kvp_peers_late(kvp_peers_t *p, uint32_t segment_id)
+{
+    kvp_slot_t *slot;
+
+    pthread_mutex_lock(&p->lock);
+    slot = kvp_slot_find(p, segment_id, 0);
+    if (slot != NULL) slot->avoid_until_ns = kvp_now_ns() + KVP_AVOID_NS;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void
+kvp_path_ok(kvp_peers_t *p, const kvp_path_t *path)
+{
+    kvp_slot_t *slot;
+
+    if (!atomic_load_explicit(&path->peer->is_on_trial, memory_order_relaxed)) return;
+    pthread_mutex_lock(&p->lock);
+    path->peer->is_on_trial = false;
+    slot = kvp_slot_of(p, path->peer);
+    if (slot != NULL && slot->peer == path->peer) {
+        slot->fails = 0;
+        slot->silent_ns = slot->avoid_until_ns = 0;
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* ---- chunks */
+/* Before the first question for memory to write: the node may have opened it although its answer never comes. */
+static void
+note_debt(kvp_peers_t *p, kvp_peer_t *peer)
+{
+    kvp_debt_t *debts = NULL;
+    bool is_known = false;
+
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < p->debts_n; i++)
+        is_known |= memcmp(p->debts[i].uuid, peer->uuid, sizeof peer->uuid) == 0;
+    if (!is_known) debts = realloc(p->debts, (p->debts_n + 1) * sizeof *debts);
+    if (debts != NULL) {
+        kvp_debt_t *debt = &debts[p->debts_n++];
+
+        p->debts = debts;
+        debt->until_ns = 0;
+        debt->incarnation = kvp_conn_hello(p->conn)->incarnation;
+        memcpy(debt->pool_id, kvp_peers_pool_id(p), sizeof debt->pool_id);
+        memcpy(debt->uuid, peer->uuid, sizeof peer->uuid);
+    }
+    atomic_store_explicit(&peer->owes, true, memory_order_release);
+    pthread_mutex_unlock(&p->lock);
+    if (!is_known && debts == NULL)
+        kvp_log_error("client", "out of memory: node %s will not be told that writes are over", peer->where);
+}
+
+kvp_err_t
+kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_access_t access, uint64_t deadline_ns,
+               kvp_chunk_mem_t *mem_out)
+{
+    kvp_peer_t *peer = path->peer;
+    bool may_owe = access == KVP_ACCESS_WRITE && (peer->tp->ops->caps & KVP_TP_SAME_HOST) != 0;
+    kvp_err_t err;
+
+    if (may_owe && !atomic_load_explicit(&peer->owes, memory_order_acquire)) note_debt(p, peer);
+    err = kvp_peer_chunk(peer, chunk, access, deadline_ns, mem_out);
+    if (err == KVP_FENCED) kvp_conn_break(p->conn);
+    if (err == KVP_OK || err == KVP_EAGAIN || err == KVP_NOTSUP || err == KVP_DEADLINE || err == KVP_PROTO) return err;
+    if (kvp_ways_bypass(p, peer, err)) return KVP_STALE;
+    if (err == KVP_NOMEM) return err;
+    drop_peer(p, peer);
+    return KVP_NODE_LOST;
+}
+
+/* ---- chores */
+/* The i-th slot's attachment, held; NULL where it has none. False behind the last slot. */
+static bool
+hold_nth(kvp_peers_t *p, size_t i, kvp_peer_t **peer_out)
+{
+    bool is_there;
+
+    *peer_out = NULL;
+    pthread_mutex_lock(&p->lock);
+    is_there = i < p->slots_n;
+    if (is_there) *peer_out = p->slots[i]->peer;
+    if (*peer_out != NULL) (*peer_out)->refs++;
+    pthread_mutex_unlock(&p->lock);
+    return is_there;
+}
+
+/* One idle endpoint fewer where they are too many: connections take memory here and at the node. */
+static void
+drop_idle_ep(kvp_peers_t *p)
+{
+    uint32_t max = p->conf.max_idle_eps == 0 ? IDLE_EPS_MAX : p->conf.max_idle_eps;
+    uint64_t now_ns = kvp_now_ns(), oldest_ns = UINT64_MAX;
+    kvp_peer_t *peer, *oldest = NULL;
+    uint32_t n = 0;
+
+    for (size_t i = 0; hold_nth(p, i, &peer); i++) {
+        uint64_t unused_ns = 0;
+
+        if (peer != NULL) n += kvp_peer_look_idle(peer, now_ns, &unused_ns);
+        if (unused_ns != 0 && unused_ns < oldest_ns) {
+            if (oldest != NULL) kvp_peers_rele(p, oldest);
+            oldest_ns = unused_ns;
+            oldest = peer;
+        } else if (peer != NULL) {
+            kvp_peers_rele(p, peer);
+        }
+    }
+    if (oldest == NULL) return; /* all were used a moment ago */
+    if (n > max) kvp_peer_drop_idle(oldest);
+    kvp_peers_rele(p, oldest);
+}
+
+/* Also where no attachment uses it just now: what it waits for may be a device that comes back. */
+static void
+tend_transports(kvp_peers_t *p)
+{
+    for (size_t i = 0; i < p->conf.transports_n; i++) {
+        kvp_tp_t *tp;
+
+        pthread_mutex_lock(&p->lock);
+        tp = p->tps[i]; /* which goes with the link only */
+        pthread_mutex_unlock(&p->lock);
+        if (tp != NULL) tp->ops->tend(tp);
+    }
+}
+
+bool
+kvp_peers_tend(kvp_peers_t *p)
+{
+    kvp_peer_t *peer;
+    bool has_more = kvp_ways_try(p);
+
+    bury_peers(p);
+    tend_transports(p);
+    drop_idle_ep(p);
+    for (size_t i = 0; hold_nth(p, i, &peer); i++) {
+        if (peer == NULL) continue;
+        if (kvp_peer_has_hung_up(peer)) {
+            kvp_log_info("client", "node %s closed its connection", peer->where);
+            drop_peer(p, peer);
+        } else if (kvp_peer_is_stale(peer)) {
+            renew_peer(p, peer);
+        } else {
+            has_more |= kvp_peer_map_some(peer);
+        }
+        kvp_peers_rele(p, peer);
+    }
+    return has_more;
+}
+
+void
+kvp_peers_let_go(kvp_peers_t *p)
+{
+    kvp_peer_t *peer;
+
+    kvp_trial_end(&p->trial);
+    for (size_t i = 0; hold_nth(p, i, &peer); i++) {
+        if (peer == NULL) continue;
+        pthread_mutex_lock(&p->lock);
+        p->slots[i]->peer = NULL;
+        pthread_mutex_unlock(&p->lock);
+        kvp_peers_rele(p, peer); /* the slot's hold, */
+        kvp_peers_rele(p, peer); /* and ours */
+    }
+    bury_peers(p);
+}
+
+kvp_err_t
+kvp_peers_debts(kvp_peers_t *p, kvp_debt_t **debts_out, size_t *n_out)
+{
+    kvp_debt_t *copy = NULL;
+    kvp_err_t err = KVP_OK;
+
+    pthread_mutex_lock(&p->lock);
+    if (p->debts_n > 0) {
+        copy = malloc(p->debts_n * sizeof *copy);
+        if (copy != NULL)
+            memcpy(copy, p->debts, p->debts_n * sizeof *copy);
+        else
+            err = KVP_NOMEM;
+    }
+    *n_out = copy == NULL ? 0 : p->debts_n;
+    *debts_out = copy;
+    pthread_mutex_unlock(&p->lock);
+    return err;
+}
+
+typedef struct {
+    const uint8_t *uuid;
+    uint32_t segment_id;
+    bool is_found;
+} by_uuid_t;
+
+static bool
+match_uuid(void *arg, const Kvp__Pb__SegmentInfo *info)
+{
+    by_uuid_t *by = arg;
+
+    if (memcmp(info->uuid.data, by->uuid, 16) != 0) return true;
+    by->segment_id = info->segment_id;
+    by->is_found = true;
+    return false;
+}
+
+/* The attachment that is there, held; NULL = none. */
+static kvp_peer_t *
+hold_attached(kvp_peers_t *p, const uint8_t *uuid)
+{
+    kvp_peer_t *peer = NULL;
+
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < p->slots_n && peer == NULL; i++)
+        if (p->slots[i]->peer != NULL && memcmp(p->slots[i]->peer->uuid, uuid, sizeof p->slots[i]->peer->uuid) == 0)
+            peer = p->slots[i]->peer;
+    if (peer != NULL) peer->refs++;
+    pthread_mutex_unlock(&p->lock);
+    return peer;
+}
+
+static kvp_err_t
+hold_by_uuid(kvp_peers_t *p, const uint8_t *uuid, uint64_t deadline_ns, kvp_peer_t **peer_out)
+{
+    by_uuid_t by = {.uuid = uuid};
+    kvp_err_t err;
+
+    *peer_out = hold_attached(p, uuid);
+    if (*peer_out != NULL) {
+        if (!kvp_peer_has_hung_up(*peer_out)) return KVP_OK;
+        kvp_peers_rele(p, *peer_out);
+    }
+    err = kvp_segments_walk(p->conn, deadline_ns, match_uuid, &by);
+    if (err != KVP_OK) return err;
+    return by.is_found ? hold_peer(p, by.segment_id, 0, deadline_ns, peer_out) : KVP_NO_SEGMENT;
+}
+
+kvp_err_t
+kvp_peers_pay(kvp_peers_t *p, const kvp_debt_t *debt, uint64_t deadline_ns)
+{
+    kvp_peer_t *peer;
+    kvp_err_t err = hold_by_uuid(p, debt->uuid, deadline_ns, &peer);
+
+    if (err != KVP_OK) return err;
+    err = kvp_peer_drained(peer, debt->incarnation, deadline_ns);
+    if (err == KVP_NODE_LOST) drop_peer(p, peer);
+    kvp_peers_rele(p, peer);
+    return err;
+}
+
+const char *
+kvp_peers_transport(kvp_peers_t *p, uint32_t segment_id, const char *host_id, const char *offered)
+{
+    const char *name = NULL, *other = "none";
+    uint64_t now_ns = kvp_now_ns();
+    const kvp_slot_t *slot;
+
+    pthread_mutex_lock(&p->lock);
+    slot = kvp_slot_find(p, segment_id, 0);
+    if (slot != NULL && slot->peer != NULL) name = p->conf.transports[slot->peer->transport]->name;
+    for (size_t i = 0; name == NULL && i < p->conf.transports_n; i++) {
+        if (!leads_there(p, i, host_id, offered)) continue;
+        other = p->conf.transports[i]->name;
+        if (slot == NULL || !kvp_way_is_out(&slot->ways[i], now_ns)) name = other;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return name == NULL ? other : name;
+}

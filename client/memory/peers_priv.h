@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What peers.c, slots.c and failover.c share: the slots of a link's nodes, and the ways to them.
+ */
+#ifndef KVP_CLIENT_MEMORY_PEERS_PRIV_H
+#define KVP_CLIENT_MEMORY_PEERS_PRIV_H
+
+#include "client/memory/attach.h"
+#include "client/memory/routes.h"
+
+#define KVP_AVOID_NS (1 * KVP_NS_PER_S) /* a silent node is the last choice for so long */
+
+typedef struct {
+    uint32_t segment_id;
+    size_t from; /* the first of our transports that it may use: beside the slot that may use all (0), there is one for
+                    memory that the transport of that slot does not serve, or not yet */
+    kvp_peer_t *peer; /* NULL = not attached */
+    bool is_attaching;
+    bool is_out_of_reach; /* none of our transports leads there, which does not change while the segment lives */
+    uint32_t fails;
+    uint64_t next_try_ns;
+    uint64_t silent_ns; /* waited for in vain since something was last moved */
+    uint64_t silent_to_ns; /* when that was last counted */
+    uint64_t avoid_until_ns; /* other nodes are chosen first; 0 = no */
+    uint32_t leads; /* a bit for each of our transports that leads there, as its record last said */
+    kvp_way_t ways[KVP_TRANSPORTS_MAX];
+} kvp_slot_t;
+
+struct kvp_peers {
+    kvp_peers_conf_t conf;
+    kvp_conn_t *conn;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* is_attaching of some slot */
+    kvp_slot_t **slots; /* by rising segment id and transport; a slot never goes; guarded by lock */
+    size_t slots_n;
+    size_t slots_cap;
+    kvp_tp_t *tps[KVP_TRANSPORTS_MAX]; /* made when first needed; guarded by lock */
+    kvp_peer_t *graves; /* attachments that nobody uses any more; guarded by lock */
+    kvp_trial_t trial; /* of the background thread */
+    kvp_debt_t *debts; /* segments that mapped memory for us to write; guarded by lock */
+    size_t debts_n;
+};
+
+/* slots.c; the caller holds peers->lock. find: NULL = there is none yet; make: NULL = no memory. trip leaves the node alone for a
+ * while that doubles. note_silence sums up what callers wait in vain: true where it is enough to give the node up. */
+kvp_slot_t *kvp_slot_find(const kvp_peers_t *p, uint32_t segment_id, size_t from);
+kvp_slot_t *kvp_slot_of(const kvp_peers_t *p, const kvp_peer_t *peer);
+kvp_slot_t *kvp_slot_make(kvp_peers_t *p, uint32_t segment_id, size_t from);
+void kvp_slot_trip(kvp_slot_t *slot);
+bool kvp_slot_note_silence(kvp_slot_t *slot, uint64_t since_ns, uint64_t now_ns);
+
+/* failover.c. is_fault: an error that another transport might not have had. leave and forgive with peers->lock held; leave: true
+ * where there is another way, which is to be taken from now on. bypass: the same of an attachment that is held, whoever found it
+ * out. try tries again what was bypassed for long enough, in the background thread; true while it does. */
+bool kvp_ways_is_fault(kvp_err_t err);
+bool kvp_way_leave(kvp_peers_t *p, kvp_slot_t *slot, size_t transport, const char *where, const char *why);
+void kvp_ways_forgive(kvp_slot_t *slot);
+bool kvp_ways_bypass(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err);
+bool kvp_ways_try(kvp_peers_t *p);
+
+/* peers.c. rele gives back a hold of an attachment. need_tp: the instance of one of our transports, made when first needed. */
+void kvp_peers_rele(kvp_peers_t *p, kvp_peer_t *peer);
+kvp_err_t kvp_peers_need_tp(kvp_peers_t *p, size_t transport, kvp_tp_t **tp_out) KVP_MUST_USE;
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * When a way that failed is taken again.
+ */
+#include "client/memory/routes.h"
+
+#include "client/net/waits.h"
+
+#define OUT_FIRST_NS (1 * KVP_NS_PER_S)
+#define OUT_DOUBLINGS 6u
+#define LASTING_NS (60 * KVP_NS_PER_S) /* a way that was whole for so long begins anew */
+#define TRIAL_NS (3 * KVP_NS_PER_S)
+#define TRIAL_TURN_NS (10 * KVP_NS_PER_MS) /* the thread has other chores */
+
+bool
+kvp_way_fail(kvp_way_t *way, uint64_t now_ns, uint64_t random)
+{
+    uint64_t out_ns;
+    bool is_first;
+
+    if (way->until_ns == 0 && now_ns - way->mended_ns >= LASTING_NS) way->fails = 0;
+    is_first = way->fails == 0;
+    out_ns = OUT_FIRST_NS << kvp_min_u64(way->fails, OUT_DOUBLINGS);
+    way->fails++;
+    way->until_ns = now_ns + out_ns + random % (out_ns / 2);
+    return is_first;
+}
+
+void
+kvp_way_mend(kvp_way_t *way, uint64_t now_ns)
+{
+    if (way->until_ns == 0) return;
+    way->until_ns = 0;
+    way->mended_ns = now_ns;
+}
+
+static void
+on_connected(void *arg, kvp_err_t err)
+{
+    kvp_trial_t *trial = arg;
+
+    trial->is_over = true;
+    trial->err = err;
+}
+
+kvp_err_t
+kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_addr_t *to)
+{
+    trial->is_over = false;
+    trial->end_ns = kvp_now_ns() + TRIAL_NS;
+    return kvp_ep_create(tp, to, on_connected, trial, &trial->ep);
+}
+
+kvp_err_t
+kvp_trial_drive(kvp_trial_t *trial)
+{
+    const kvp_transport_ops_t *ops = trial->ep->tp->ops;
+    struct pollfd p;
+
+    (void)ops->ep_poll(trial->ep);
+    if (!trial->is_over && kvp_now_ns() < trial->end_ns) {
+        p = (struct pollfd){.fd = ops->ep_event_fd(trial->ep), .events = ops->ep_arm(trial->ep)};
+        kvp_poll_until(&p, 1, kvp_now_ns() + TRIAL_TURN_NS);
+        (void)ops->ep_poll(trial->ep);
+    }
+    if (trial->is_over) return trial->err;
+    return kvp_now_ns() < trial->end_ns ? KVP_EAGAIN : KVP_UNREACHABLE;
+}
+
+void
+kvp_trial_end(kvp_trial_t *trial)
+{
+    kvp_ep_destroy(trial->ep);
+    trial->ep = NULL;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One of our transports as a way to one node. A transport with a port of its own (KVP_TP_OWN_PORT: rdma) may fail where the
+ * node is well: no path between the devices' networks, memory that may not be locked. Such a way is left out for a while,
+ * and tried in the background before anybody's bytes go there again. Part of client/memory/peers.c, which guards it.
+ */
+#ifndef KVP_CLIENT_MEMORY_ROUTES_H
+#define KVP_CLIENT_MEMORY_ROUTES_H
+
+#include "client/transport/transport.h"
+
+/* All zero is a way that is taken. */
+typedef struct {
+    uint32_t fails; /* in a row */
+    uint64_t until_ns; /* left out until then; 0 = is not */
+    uint64_t mended_ns; /* when it last was not left out any more */
+} kvp_way_t;
+
+static inline bool
+kvp_way_is_out(const kvp_way_t *way, uint64_t now_ns)
+{
+    return now_ns < way->until_ns;
+}
+
+/* kvp_way_is_due: it was left out for long enough. */
+static inline bool
+kvp_way_is_due(const kvp_way_t *way, uint64_t now_ns)
+{
+    return way->until_ns != 0 && now_ns >= way->until_ns;
+}
+
+/* kvp_way_fail leaves it out for 1 s, and for twice as long with each failure, up to 64 s, each time half as long again at
+ * most; anew from 1 s where it was taken for a minute since. random is any number. True: the first failure in a row. */
+bool kvp_way_fail(kvp_way_t *way, uint64_t now_ns, uint64_t random);
+void kvp_way_mend(kvp_way_t *way, uint64_t now_ns);
+
+/* A connection that is made to see whether a way is whole. One thread. */
+typedef struct {
+    kvp_ep_t *ep; /* NULL = none is under way */
+    uint32_t segment_id;
+    size_t transport; /* index in the handle's list */
+    bool is_over;
+    kvp_err_t err;
+    uint64_t end_ns;
+} kvp_trial_t;
+
+/* kvp_trial_begin: an error is the outcome already. drive waits up to 10 ms: EAGAIN, or the outcome. end closes what is left;
+ * legal at any time. */
+kvp_err_t kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_addr_t *to) KVP_MUST_USE;
+kvp_err_t kvp_trial_drive(kvp_trial_t *trial) KVP_MUST_USE;
+void kvp_trial_end(kvp_trial_t *trial);
+
+#endif

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Fences and the lifetime of the node core.
+ */
+#include "client/node/core/priv.h"
+
+#include "common/mutate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+kvp_node_core_t *
+kvp_node_core_create(const kvp_node_core_conf_t *conf)
+{
+    kvp_node_core_t *core = calloc(1, sizeof *core);
+
+    if (core == NULL) return NULL;
+    core->conf = *conf;
+    kvp_list_init(&core->attachments);
+    kvp_list_init(&core->closing);
+    kvp_list_init(&core->idle);
+    for (size_t i = 0; i < KVP_NODE_OWNER_BUCKETS; i++)
+        kvp_list_init(&core->owners[i]);
+    for (size_t i = 0; i < KVP_NODE_OWNER_BUCKETS; i++)
+        kvp_list_init(&core->present[i]);
+    kvp_list_init(&core->any.waiting);
+    kvp_list_init(&core->quiescing);
+    kvp_list_init(&core->quarantined);
+    kvp_list_init(&core->freed);
+    kvp_list_init(&core->unused);
+    return core;
+}
+
+void
+kvp_node_core_destroy(kvp_node_core_t *core)
+{
+    if (core == NULL) return;
+    kvp_node_extents_fini(core);
+    kvp_node_report_fini(core);
+    kvp_node_tombs_fini(core);
+    free(core->swept);
+    free(core->fenced);
+    free(core);
+}
+
+kvp_err_t
+kvp_node_core_set_segment(kvp_node_core_t *core, uint32_t chunk_n, uint32_t slots, uint32_t last_slots)
+{
+    uint32_t *swept = calloc(chunk_n, sizeof *swept);
+
+    if (swept == NULL) return KVP_NOMEM;
+    free(core->swept);
+    core->swept = swept;
+    core->has_segment = true;
+    core->chunk_n = chunk_n;
+    core->slots = slots;
+    core->last_slots = last_slots;
+    return KVP_OK;
+}
+
+void
+kvp_node_core_set_id(kvp_node_core_t *core, uint32_t segment_id)
+{
+    core->segment_id = segment_id;
+    core->has_id = true;
+    if (core->mounted_term != core->term) core->mounted_before = core->mounted_term;
+    core->mounted_term = core->term;
+}
+
+void
+kvp_node_core_drop_segment(kvp_node_core_t *core)
+{
+    core->has_segment = false;
+    core->has_id = false;
+    core->mounted_term = core->mounted_before = 0;
+    kvp_node_report_end(core);
+    kvp_node_extents_drop(core);
+    kvp_node_writers_forget_memory(core);
+    kvp_node_writers_close(core, true);
+}
+
+void
+kvp_node_core_forget_pool(kvp_node_core_t *core)
+{
+    kvp_node_core_drop_segment(core);
+    core->term = 0;
+    core->live_min = 0;
+    core->is_fence_due = false;
+    core->fenced_n = 0;
+    kvp_node_tombs_fini(core);
+}
+
+kvp_err_t
+kvp_node_core_see_term(kvp_node_core_t *core, uint32_t term)
+{
+    if (term == 0 || term > KVP_TERM_MAX) return KVP_INVALID;
+    if (term < core->term && KVP_RULE(TERM_CHECK)) return KVP_STALE_TERM;
+    if (term > core->term) {
+        uint32_t old_term = core->term;
+
+        core->term = term;
+        kvp_node_term_rose(core, old_term);
+    }
+    return KVP_OK;
+}
+
+uint32_t
+kvp_node_core_term(const kvp_node_core_t *core)
+{
+    return core->term;
+}
+
+uint32_t
+kvp_node_core_mounted_term(const kvp_node_core_t *core)
+{
+    return core->mounted_term;
+}
+
+void
+kvp_node_core_link_lost(kvp_node_core_t *core)
+{
+    core->has_id = false;
+    kvp_node_report_end(core);
+}
+
+/* fenced_at returns where incarnation is in the list, or belongs. */
+static size_t
+fenced_at(const kvp_node_core_t *core, uint64_t incarnation)
+{
+    size_t lo = 0, hi = core->fenced_n;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (core->fenced[mid] < incarnation)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+bool
+kvp_node_core_is_fenced(const kvp_node_core_t *core, uint64_t incarnation)
+{
+    size_t at = fenced_at(core, incarnation);
+
+    return incarnation < core->live_min || (at < core->fenced_n && core->fenced[at] == incarnation);
+}
+
+/* The list holds only what live_min does not say: the master moves that on as the oldest clients go. */
+static kvp_err_t
+fenced_add(kvp_node_core_t *core, uint64_t incarnation)
+{
+    size_t at = fenced_at(core, incarnation);
+
+    if (core->fenced_n == core->fenced_cap) {
+        size_t cap = core->fenced_cap == 0 ? 64 : core->fenced_cap * 2;
+        uint64_t *grown = realloc(core->fenced, cap * sizeof *grown);
+
+        if (grown == NULL) return KVP_NOMEM;
+        core->fenced = grown;
+        core->fenced_cap = cap;
+    }
+    memmove(core->fenced + at + 1, core->fenced + at, (core->fenced_n - at) * sizeof *core->fenced);
+    core->fenced[at] = incarnation;
+    core->fenced_n++;
+    return KVP_OK;
+}
+
+void
+kvp_node_live_min_raise(kvp_node_core_t *core, uint64_t live_min)
+{
+    size_t gone;
+
+    if (live_min <= core->live_min) return;
+    core->live_min = live_min;
+    gone = fenced_at(core, live_min);
+    if (gone == 0) return;
+    core->fenced_n -= gone;
+    memmove(core->fenced, core->fenced + gone, core->fenced_n * sizeof *core->fenced);
+}
+
+kvp_err_t
+kvp_node_core_fence(kvp_node_core_t *core, uint32_t term, uint64_t incarnation, uint64_t live_min)
+{
+    kvp_err_t err = kvp_node_core_see_term(core, term);
+
+    if (err != KVP_OK) return err;
+    if (incarnation != 0 && !kvp_node_core_is_fenced(core, incarnation)) {
+        err = fenced_add(core, incarnation);
+        if (err != KVP_OK) return err;
+    }
+    kvp_node_live_min_raise(core, live_min);
+    core->stats.fences++;
+    kvp_node_writers_close(core, false);
+    return KVP_OK;
+}
+
+uint64_t
+kvp_node_core_live_min(const kvp_node_core_t *core)
+{
+    return core->live_min;
+}
+
+const uint64_t *
+kvp_node_core_fenced(const kvp_node_core_t *core, size_t *n_out)
+{
+    *n_out = core->fenced_n;
+    return core->fenced;
+}
+
+void
+kvp_node_core_stats(const kvp_node_core_t *core, kvp_node_core_stats_t *stats_out)
+{
+    *stats_out = core->stats;
+}

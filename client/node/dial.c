@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The dialling thread: rounds over the masters with back-off and jitter, so that the nodes of a restarted master do not
+ * come all at once.
+ */
+#include "client/node/dial.h"
+
+#include "client/net/wake.h"
+#include "client/net/waits.h"
+#include "common/log.h"
+#include "proto/wire.h"
+
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define ATTEMPT_NS KVP_NS_PER_S
+#define BACKOFF_MIN_NS (50 * KVP_NS_PER_MS)
+#define BACKOFF_MAX_NS (2 * KVP_NS_PER_S)
+
+static void
+note_local_host(kvp_node_dialed_t *d)
+{
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+
+    d->local_host[0] = '\0';
+    if (getsockname(d->conn.fd, (struct sockaddr *)&at, &len) != 0) return;
+    if (getnameinfo((struct sockaddr *)&at, len, d->local_host, sizeof d->local_host, NULL, 0, NI_NUMERICHOST) != 0)
+        d->local_host[0] = '\0';
+}
+
+static kvp_err_t
+greet(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_framed_t *conn, kvp_hello_reply_t *hello)
+{
+    kvp_hello_ask_t ask = {
+        .name = d->name,
+        .host_id = d->host_id,
+        .role = KVP_ROLE_NODE,
+        .incarnation = was->incarnation,
+        .known = &was->known,
+        .pidfd = -1,
+    };
+
+    return kvp_hello(conn, &ask, kvp_now_ns() + ATTEMPT_NS, hello);
+}
+
+/* change_to_unix replaces a TCP connection within one host. Where that fails, TCP does. */
+static void
+change_to_unix(const kvp_node_dial_t *d, const kvp_node_was_t *was, kvp_node_dialed_t *dialed)
+{
+    kvp_hello_reply_t hello;
+    kvp_framed_t conn;
+
+    if (dialed->hello.unix_path[0] == '\0' || strcmp(dialed->hello.host_id, d->host_id) != 0) return;
+    kvp_framed_init(&conn);
+    if (kvp_framed_connect_unix(&conn, dialed->hello.unix_path, kvp_now_ns() + ATTEMPT_NS) != KVP_OK ||
+        greet(d, was, &conn, &hello) != KVP_OK) {
+        kvp_framed_fini(&conn);
+        return;
+    }
+    kvp_framed_fini(&dialed->conn);
+    dialed->conn = conn;
+    dialed->hello = hello;
+}
+
+static kvp_err_t
+dial_one(kvp_node_dial_t *d, const kvp_hostport_t *master, const kvp_node_was_t *was, kvp_node_dialed_t *dialed)
+{
+    char text[KVP_HOSTPORT_TEXT_MAX];
+    uint32_t missed;
+    kvp_err_t err;
+
+    memset(&dialed->hello, 0, sizeof dialed->hello);
+    kvp_framed_init(&dialed->conn);
+    err = kvp_names_connect(d->names, master->host, master->port, kvp_now_ns() + ATTEMPT_NS, &dialed->conn);
+    if (err == KVP_OK) {
+        note_local_host(dialed);
+        err = greet(d, was, &dialed->conn, &dialed->hello);
+    }
+    if (err == KVP_OK) {
+        change_to_unix(d, was, dialed);
+        return KVP_OK;
+    }
+    kvp_framed_fini(&dialed->conn);
+    if (kvp_log_limit_ok(&d->noise, &missed))
+        kvp_log_warn("node", "no session with master %s: %s%s%s", kvp_format_hostport(master, text), kvp_err_text(err),
+                     dialed->hello.detail[0] == '\0' ? "" : ": ", dialed->hello.detail);
+    return err;
+}
+
+/* pause_for waits for some part of the back-off, or until the dial is stopped. Called with the lock held. */
+static void
+pause_for(kvp_node_dial_t *d, uint64_t backoff_ns)
+{
+    uint64_t until = kvp_now_ns() + backoff_ns / 2 + kvp_random_u64() % (backoff_ns / 2);
+
+    while (!d->is_stopping && kvp_now_ns() < until)
+        kvp_cond_wait_until(&d->changed, &d->lock, until);
+}
+
+static void *
+dial_main(void *arg)
+{
+    kvp_node_dial_t *d = arg;
+    uint64_t backoff_ns = 0;
+    size_t at = d->masters_n - 1; /* the first attempt goes to the next one, which is the first */
+
+    pthread_mutex_lock(&d->lock);
+    while (!d->is_stopping) {
+        kvp_node_was_t was = d->was;
+        kvp_node_dialed_t dialed;
+        kvp_err_t err;
+
+        if (!d->is_wanted) {
+            pthread_cond_wait(&d->changed, &d->lock);
+            continue;
+        }
+        if (d->is_good)
+            backoff_ns = 0;
+        else
+            at = (at + 1) % d->masters_n;
+        d->is_good = false;
+        if (backoff_ns > 0) pause_for(d, backoff_ns);
+        if (d->is_stopping) break;
+        backoff_ns = kvp_min_u64(kvp_max_u64(2 * backoff_ns, BACKOFF_MIN_NS), BACKOFF_MAX_NS);
+
+        pthread_mutex_unlock(&d->lock);
+        err = dial_one(d, &d->masters[at], &was, &dialed);
+        pthread_mutex_lock(&d->lock);
+        d->last_err = err;
+        d->attempts++;
+        if (err == KVP_OK) {
+            d->result = dialed;
+            d->has_result = true;
+            d->is_wanted = false;
+        }
+        kvp_wake(d->wake_fd);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+kvp_err_t
+kvp_node_dial_start(kvp_node_dial_t *d)
+{
+    kvp_err_t err = kvp_names_create(&d->names);
+
+    if (err != KVP_OK) return err;
+    pthread_mutex_init(&d->lock, NULL);
+    kvp_cond_init(&d->changed);
+    kvp_framed_init(&d->result.conn);
+    d->has_thread = kvp_thread_start(&d->thread, "kvp-dial", dial_main, d) == KVP_OK;
+    if (d->has_thread) return KVP_OK;
+    kvp_names_destroy(d->names);
+    return KVP_SYS;
+}
+
+void
+kvp_node_dial_stop(kvp_node_dial_t *d)
+{
+    if (!d->has_thread) return;
+    pthread_mutex_lock(&d->lock);
+    d->is_stopping = true;
+    pthread_cond_signal(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    pthread_join(d->thread, NULL);
+    if (d->has_result) kvp_framed_fini(&d->result.conn);
+    kvp_names_destroy(d->names);
+    pthread_cond_destroy(&d->changed);
+    pthread_mutex_destroy(&d->lock);
+    d->has_thread = false;
+}
+
+void
+kvp_node_dial_want(kvp_node_dial_t *d, bool is_good, const kvp_node_was_t *was)
+{
+    pthread_mutex_lock(&d->lock);
+    d->is_wanted = true;
+    d->is_good = is_good;
+    d->was = *was;
+    pthread_cond_signal(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+}
+
+bool
+kvp_node_dial_take(kvp_node_dial_t *d, kvp_node_dialed_t *dialed_out, kvp_err_t *err_out)
+{
+    bool has;
+
+    pthread_mutex_lock(&d->lock);
+    has = d->has_result;
+    if (has) *dialed_out = d->result;
+    d->has_result = false;
+    *err_out = d->last_err;
+    d->last_err = KVP_OK;
+    pthread_mutex_unlock(&d->lock);
+    return has;
+}

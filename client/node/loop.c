@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The control thread: the epoll set, what the core asks for, and the segment's memory, which is made when a master has
+ * said for which pool, and made anew when one asks for that.
+ */
+#include "client/node/priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EVENTS_A_TURN 64
+#define TEND_NS KVP_NS_PER_S /* from one look at the process's devices to the next, at most */
+
+/* ---- the epoll set */
+kvp_err_t
+kvp_node_watch(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
+{
+    /* 0 in ev->events says that it is not in the set, so a pause is kept as the events that come unasked. */
+    uint32_t wanted = events == 0 ? EPOLLERR : events;
+    struct epoll_event e = {.events = wanted, .data.ptr = ev};
+    int op = ev->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+
+    if (ev->events == wanted) return KVP_OK;
+    if (epoll_ctl(node->epoll_fd, op, ev->fd, &e) != 0) {
+        kvp_log_error("node", "cannot watch a descriptor: %m");
+        return KVP_SYS;
+    }
+    ev->events = wanted;
+    return KVP_OK;
+}
+
+void
+kvp_node_unwatch(kvp_node_t *node, kvp_node_ev_t *ev)
+{
+    if (ev->events == 0) return;
+    if (epoll_ctl(node->epoll_fd, EPOLL_CTL_DEL, ev->fd, NULL) != 0) kvp_log_error("node", "cannot unwatch: %m");
+    ev->events = 0;
+}
+
+void
+kvp_node_bury(kvp_node_t *node, kvp_node_grave_t *grave, void *mem)
+{
+    grave->mem = mem;
+    kvp_list_init(&grave->link);
+    kvp_list_add_tail(&node->graves, &grave->link);
+}
+
+void
+kvp_node_clear_graves(kvp_node_t *node)
+{
+    while (!kvp_list_is_empty(&node->graves)) {
+        kvp_node_grave_t *grave = kvp_list_first(&node->graves, kvp_node_grave_t, link);
+
+        kvp_list_del(&grave->link);
+        free(grave->mem);
+    }
+}
+
+/* ---- what the core asks for */
+static kvp_node_round_t *
+unused_round(kvp_node_t *node)
+{
+    for (size_t i = 0; i < KVP_NODE_ROUNDS_MAX; i++) {
+        if (node->rounds[i].number == 0) return &node->rounds[i];
+    }
+    kvp_panic("node: more rounds of quiesce than the core allows");
+}
+
+static void
+end_round(kvp_node_t *node, kvp_node_round_t *r)
+{
+    uint64_t number = r->number;
+
+    r->number = 0;
+    kvp_node_core_quiesced(node->core, number);
+}
+
+static void
+cut_writers(kvp_node_t *node)
+{
+    uint64_t incarnation;
+
+    while (kvp_node_core_take_cut(node->core, &incarnation))
+        kvp_node_tps_cut(&node->tps, incarnation);
+}
+
+/* A round whose lanes are all idle is over before this returns. */
+static void
+run_rounds(kvp_node_t *node)
+{
+    uint64_t number;
+
+    for (size_t i = 0; i < KVP_NODE_ROUNDS_MAX; i++) {
+        kvp_node_round_t *r = &node->rounds[i];
+        if (r->number != 0 && kvp_gather_is_over(&r->gather)) end_round(node, r);
+    }
+    while (kvp_node_core_take_quiesce(node->core, &number)) {
+        kvp_node_round_t *r = unused_round(node);
+
+        r->number = number;
+        kvp_gather_begin(&r->gather, node->wake.fd);
+        kvp_node_tps_quiesce(&node->tps, &r->gather);
+        if (kvp_gather_end(&r->gather)) end_round(node, r);
+    }
+}
+
+void
+kvp_node_revoke(kvp_node_t *node)
+{
+    uint64_t live_min;
+
+    if (node->is_revoking && kvp_gather_is_over(&node->revoke)) node->is_revoking = false;
+    if (node->is_revoking || !kvp_node_core_take_fence(node->core, &live_min)) return;
+    if (node->mem == NULL) return;
+    kvp_node_mem_set_term(node->mem, kvp_node_core_term(node->core));
+    kvp_gather_begin(&node->revoke, node->wake.fd);
+    kvp_node_tps_fence(&node->tps, 0, live_min, &node->revoke);
+    node->is_revoking = !kvp_gather_end(&node->revoke);
+}
+
+void
+kvp_node_settle(kvp_node_t *node)
+{
+    kvp_node_proc_t *proc;
+    kvp_node_att_t *att;
+
+    kvp_node_revoke(node);
+    cut_writers(node);
+    run_rounds(node);
+    while ((att = kvp_node_core_take_close(node->core)) != NULL)
+        kvp_node_serve_close_att(node, att);
+    while ((proc = kvp_node_core_take_idle(node->core)) != NULL)
+        kvp_node_proc_drop(node, kvp_container_of(proc, kvp_node_process_t, core));
+}
+
+void
+kvp_node_failed(kvp_node_t *node, kvp_err_t err)
+{
+    pthread_mutex_lock(&node->lock);
+    node->last_err = err;
+    pthread_cond_broadcast(&node->changed);
+    pthread_mutex_unlock(&node->lock);
+}
+
+/* ---- memory */
+void
+kvp_node_drop_memory(kvp_node_t *node)
+{
+    if (node->mem == NULL) return;
+    kvp_node_core_drop_segment(node->core);
+    kvp_node_settle(node);
+    kvp_node_tps_stop(&node->tps);
+    /* No transport is left that could be at anything. */
+    for (size_t i = 0; i < KVP_NODE_ROUNDS_MAX; i++) {
+        if (node->rounds[i].number != 0) end_round(node, &node->rounds[i]);
+    }
+    node->is_revoking = false;
+    kvp_node_populate_end(&node->populate);
+    node->mem = NULL;
+}
+
+/* fence_anew tells new transports whom the old ones refused. Nobody waits: they have no connections to end. */
+static void
+fence_anew(kvp_node_t *node)
+{
+    uint64_t live_min = kvp_node_core_live_min(node->core);
+    const uint64_t *list;
+    size_t n;
+
+    list = kvp_node_core_fenced(node->core, &n);
+    kvp_gather_begin(&node->unwaited, node->wake.fd);
+    if (live_min > 0) kvp_node_tps_fence(&node->tps, 0, live_min, &node->unwaited);
+    for (size_t i = 0; i < n; i++)
+        kvp_node_tps_fence(&node->tps, list[i], live_min, &node->unwaited);
+}
+
+kvp_err_t
+kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello)
+{
+    kvp_node_mem_conf_t conf = {
+        .digest_seed = hello->digest_seed,
+        .epoch = node->epoch,
+        .term = hello->term,
+        .size_bytes = node->size_bytes,
+        .chunk_bytes = node->chunk_bytes,
+    };
+    kvp_node_mem_t *mem;
+    kvp_chunk_geo_t geo;
+    kvp_addr_t at = {.port = node->listen.port};
+    kvp_err_t err;
+
+    kvp_node_drop_memory(node);
+    snprintf(at.host, sizeof at.host, "%.*s", (int)sizeof at.host - 1, node->listen.host);
+    memcpy(conf.pool_id, hello->pool_id, sizeof conf.pool_id);
+    err = kvp_node_mem_create(&conf, &mem);
+    if (err != KVP_OK) return err;
+    err = kvp_node_tps_start(&node->tps, node->ops, node->ops_n, node->needed, node->lanes, &at, mem);
+    if (err != KVP_OK) {
+        kvp_node_mem_destroy(mem);
+        return err;
+    }
+    kvp_chunk_geo(mem->chunks[0].payload.len, &geo);
+    err =
+        kvp_node_core_set_segment(node->core, mem->chunk_n, geo.slots_max, mem->chunks[mem->chunk_n - 1].geo.slots_max);
+    if (err != KVP_OK) {
+        kvp_node_tps_stop(&node->tps);
+        kvp_node_mem_destroy(mem);
+        return err;
+    }
+    node->mem = mem;
+    node->is_fresh = true;
+    fence_anew(node);
+    kvp_node_populate_begin(&node->populate, mem);
+    return KVP_OK;
+}
+
+/* ---- the loop */
+void
+kvp_node_on_wake(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
+{
+    uint64_t count;
+
+    (void)events;
+    if (read(ev->fd, &count, sizeof count) < 0) return;
+    kvp_node_link_on_dial(node);
+}
+
+static int
+timeout_ms(const kvp_node_t *node, uint64_t stop_by_ns)
+{
+    uint64_t due = kvp_min_u64(kvp_node_serve_due(node), kvp_node_link_due(node));
+    uint64_t now = kvp_now_ns();
+
+    due = kvp_min_u64(kvp_min_u64(due, stop_by_ns), now + TEND_NS);
+    return due <= now ? 0 : (int)((due - now) / KVP_NS_PER_MS + 1);
+}
+
+/* publish copies the figures for other threads, and looks whether one of them wants the node to stop. */
+static bool
+publish(kvp_node_t *node, uint64_t *stop_by_ns)
+{
+    kvp_node_core_stats_t s;
+    kvp_node_pinned_t pinned;
+    kvp_node_info_t *info = &node->info;
+    bool was_mounted, is_stopping;
+
+    kvp_node_core_stats(node->core, &s);
+    kvp_node_pin_bytes(&node->tps.pin, &pinned);
+    pthread_mutex_lock(&node->lock);
+    was_mounted = info->is_mounted;
+    info->is_mounted = node->link.state >= KVP_LINK_UP;
+    info->term = kvp_node_core_term(node->core);
+    info->populated_bytes = atomic_load(&node->populate.populated_bytes);
+    info->to_register_bytes = pinned.total;
+    info->registered_bytes = pinned.registered;
+    info->unregistered_bytes = pinned.refused;
+    info->attached_clients = s.attached;
+    info->retires = s.retires;
+    info->freed = s.freed;
+    info->fences = s.fences;
+    info->quarantined = s.quarantined;
+    info->attaches_refused = s.refused + node->serve.refused;
+    info->requests = node->serve.requests;
+    info->protocol_errors = node->serve.protocol_errors;
+    info->remounts = node->link.mounts > 0 ? node->link.mounts - 1 : 0;
+    if (info->is_mounted != was_mounted) pthread_cond_broadcast(&node->changed);
+    is_stopping = node->is_stopping;
+    *stop_by_ns = is_stopping ? node->stop_by_ns : UINT64_MAX;
+    pthread_mutex_unlock(&node->lock);
+    return is_stopping;
+}
+
+/* What is left at the end of the turn is told again, in the same order: so it begins elsewhere each time. */
+static void
+handle(kvp_node_t *node, const struct epoll_event *events, int n)
+{
+    uint32_t first = node->turn_first;
+
+    node->turn_ns = kvp_now_ns();
+    for (int i = 0; i < n && (i == 0 || !kvp_node_is_turn_over(node)); i++) {
+        const struct epoll_event *e = &events[(first + (uint32_t)i) % (uint32_t)n];
+        kvp_node_ev_t *ev = e->data.ptr;
+
+        if (ev->fn != NULL) ev->fn(node, ev, e->events);
+        node->turn_first++;
+    }
+}
+
+void *
+kvp_node_loop(void *arg)
+{
+    kvp_node_t *node = arg;
+    struct epoll_event events[EVENTS_A_TURN];
+    uint64_t stop_by_ns = UINT64_MAX;
+
+    kvp_node_link_begin(node);
+    while (!node->is_done) {
+        int n = epoll_wait(node->epoll_fd, events, EVENTS_A_TURN, timeout_ms(node, stop_by_ns));
+        uint64_t now;
+
+        handle(node, events, n);
+        now = kvp_now_ns();
+        kvp_node_serve_tick(node, now);
+        kvp_node_link_tick(node, now);
+        kvp_transports_tend();
+        kvp_node_settle(node);
+        kvp_node_link_on_settled(node);
+        kvp_node_clear_graves(node);
+        if (publish(node, &stop_by_ns)) kvp_node_link_unmount(node, now, stop_by_ns);
+        if (now >= stop_by_ns) break;
+    }
+    return NULL;
+}

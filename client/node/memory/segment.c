@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Making and unmaking a segment's memory. PROTOCOL "Segments".
+ */
+#include "client/node/memory/segment.h"
+
+#include "client/transport/shm/memfile.h"
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const kvp_mem_t no_mem = {.fd = -1};
+
+static void
+write_superblock(const kvp_node_mem_t *mem, uint32_t index)
+{
+    const kvp_node_chunk_t *c = &mem->chunks[index];
+    kvp_superblock_t sb = {
+        .magic = KVP_SB_MAGIC,
+        .version = KVP_SB_VERSION,
+        .chunk = index,
+        .digest_seed = mem->conf.digest_seed,
+        .epoch = mem->conf.epoch,
+        .term = mem->conf.term,
+        .chunk_bytes = c->payload.len,
+        .slots_max = c->geo.slots_max,
+        .keys_off = c->geo.keys_off,
+        .long_keys_off = c->geo.long_keys_off,
+        .meta_bytes = c->geo.meta_bytes,
+    };
+
+    memcpy(sb.pool_id, mem->conf.pool_id, sizeof sb.pool_id);
+    memcpy(sb.segment_uuid, mem->uuid, sizeof sb.segment_uuid);
+    kvp_sb_seal(&sb);
+    memcpy(c->meta.addr, &sb, sizeof sb);
+}
+
+static bool
+make_chunk(kvp_node_mem_t *mem, uint32_t index)
+{
+    kvp_node_chunk_t *c = &mem->chunks[index];
+    uint64_t before = (uint64_t)index * mem->conf.chunk_bytes;
+    uint64_t bytes = kvp_min_u64(mem->conf.chunk_bytes, mem->conf.size_bytes - before);
+
+    kvp_chunk_geo(bytes, &c->geo);
+    if (!kvp_memfile_make("kvpool-payload", bytes, &c->payload)) return false;
+    if (!kvp_memfile_make("kvpool-meta", c->geo.meta_bytes, &c->meta)) return false;
+    write_superblock(mem, index);
+    return true;
+}
+
+kvp_err_t
+kvp_node_mem_create(const kvp_node_mem_conf_t *conf, kvp_node_mem_t **mem_out)
+{
+    kvp_node_mem_t *mem = calloc(1, sizeof *mem);
+    kvp_err_t err = KVP_NOMEM;
+
+    if (mem == NULL) return KVP_NOMEM;
+    mem->conf = *conf;
+    kvp_random_bytes(mem->uuid, sizeof mem->uuid);
+    kvp_list_init(&mem->link);
+    mem->chunk_n = (uint32_t)((conf->size_bytes - 1) / conf->chunk_bytes + 1);
+    mem->chunks = calloc(mem->chunk_n, sizeof *mem->chunks);
+    if (mem->chunks == NULL) goto fail;
+    for (uint32_t i = 0; i < mem->chunk_n; i++)
+        mem->chunks[i].payload = mem->chunks[i].meta = no_mem;
+    for (uint32_t i = 0; i < mem->chunk_n; i++) {
+        if (make_chunk(mem, i)) continue;
+        kvp_log_error("node", "cannot make chunk %u of %u: %m", i, mem->chunk_n);
+        err = errno == ENOMEM ? KVP_NOMEM : KVP_SYS;
+        goto fail;
+    }
+    *mem_out = mem;
+    return KVP_OK;
+fail:
+    kvp_node_mem_destroy(mem);
+    return err;
+}
+
+void
+kvp_node_mem_destroy(kvp_node_mem_t *mem)
+{
+    if (mem == NULL) return;
+    /* Descriptors first, all of them: a reader that maps it still finds no SEALED behind what is taken away. */
+    for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
+        kvp_memfile_drop(&mem->chunks[i].meta);
+    for (uint32_t i = 0; mem->chunks != NULL && i < mem->chunk_n; i++)
+        kvp_memfile_drop(&mem->chunks[i].payload);
+    free(mem->chunks);
+    free(mem);
+}
+
+static uint64_t *
+word_at(void *arg, uint32_t chunk, uint32_t slot)
+{
+    kvp_node_mem_t *const *mem = arg;
+
+    return (uint64_t *)((uint8_t *)(*mem)->chunks[chunk].meta.addr + kvp_desc_off(slot));
+}
+
+static uint64_t
+word_load(void *arg, uint32_t chunk, uint32_t slot)
+{
+    return __atomic_load_n(word_at(arg, chunk, slot), __ATOMIC_ACQUIRE);
+}
+
+static bool
+word_cas(void *arg, uint32_t chunk, uint32_t slot, uint64_t expect, uint64_t next)
+{
+    return __atomic_compare_exchange_n(word_at(arg, chunk, slot), &expect, next, false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_RELAXED);
+}
+
+static void
+word_fence(void *arg)
+{
+    (void)arg;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* Pages of the metadata that were never stored to are holes of its file: asking for them costs no memory, as loading from
+ * them would. */
+static uint32_t
+slots_limit(void *arg, uint32_t chunk)
+{
+    kvp_node_mem_t *const *mem = arg;
+    const kvp_node_chunk_t *c = &(*mem)->chunks[chunk];
+    off_t end = 0, at = lseek(c->meta.fd, KVP_SB_BYTES, SEEK_DATA);
+
+    while (at >= 0 && (uint64_t)at < c->geo.keys_off) {
+        end = lseek(c->meta.fd, at, SEEK_HOLE);
+        if (end < 0) return c->geo.slots_max;
+        at = lseek(c->meta.fd, end, SEEK_DATA);
+    }
+    if (at < 0 && errno != ENXIO) return c->geo.slots_max; /* a file system that cannot say: look at all */
+    if (end <= (off_t)KVP_SB_BYTES) return 0;
+    return (uint32_t)kvp_min_u64(((uint64_t)end - KVP_SB_BYTES) / KVP_DESC_BYTES, c->geo.slots_max);
+}
+
+static bool
+read_desc(void *arg, uint32_t chunk, uint32_t slot, kvp_desc_t *desc_out, uint8_t *key_out)
+{
+    kvp_node_mem_t *const *mem = arg;
+    const kvp_node_chunk_t *c = &(*mem)->chunks[chunk];
+    const uint8_t *meta = c->meta.addr;
+    kvp_desc_t copy; /* first of all: what is checked must not change behind the check */
+
+    memcpy(&copy, meta + kvp_desc_off(slot), sizeof copy);
+    if (kvp_desc_verify(&copy, sizeof copy, &c->geo, c->payload.len, desc_out) != KVP_OK) return false;
+    memcpy(key_out, meta + (uint64_t)desc_out->key_off * 64, desc_out->key_len);
+    return true;
+}
+
+void
+kvp_node_mem_set_term(kvp_node_mem_t *mem, uint32_t term)
+{
+    if (mem->conf.term == term) return;
+    mem->conf.term = term;
+    for (uint32_t i = 0; i < mem->chunk_n; i++)
+        write_superblock(mem, i);
+}
+
+const kvp_node_words_ops_t kvp_node_mem_words = {
+    .load = word_load,
+    .cas = word_cas,
+    .fence = word_fence,
+    .limit = slots_limit,
+    .read = read_desc,
+};

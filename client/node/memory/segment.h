@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A segment's memory: for each chunk two sealed memfds, payload and metadata, mapped here.
+ */
+#ifndef KVP_CLIENT_NODE_MEMORY_SEGMENT_H
+#define KVP_CLIENT_NODE_MEMORY_SEGMENT_H
+
+#include "client/node/core/node.h"
+#include "client/transport/transport.h"
+
+#define KVP_NODE_TPS_MAX 4u
+#define KVP_NODE_CHUNK_MIN (64u << 10)
+#define KVP_NODE_CHUNK_DEFAULT (256u << 20)
+#define KVP_NODE_CHUNK_MAX (64ull << 30)
+#define KVP_NODE_CHUNKS_MAX 65536u
+
+typedef struct {
+    kvp_mem_t payload;
+    kvp_mem_t meta;
+    kvp_chunk_geo_t geo;
+    kvp_mr_t *payload_mrs[KVP_NODE_TPS_MAX]; /* by index of the serving transport; tps.c's */
+    kvp_mr_t *meta_mrs[KVP_NODE_TPS_MAX];
+    _Atomic kvp_err_t mrs_err[KVP_NODE_TPS_MAX]; /* OK: both are there; EAGAIN: not yet; NOTSUP: they cannot be had */
+} kvp_node_chunk_t;
+
+typedef struct {
+    uint8_t pool_id[16];
+    uint64_t digest_seed;
+    uint64_t epoch;
+    uint32_t term;
+    uint64_t size_bytes; /* multiple of 4096, at least KVP_NODE_CHUNK_MIN */
+    uint64_t chunk_bytes;
+} kvp_node_mem_conf_t;
+
+typedef struct {
+    kvp_list_t link; /* of the populator, once it was handed there */
+    kvp_node_mem_conf_t conf;
+    uint8_t uuid[16];
+    uint32_t chunk_n;
+    kvp_node_chunk_t *chunks;
+} kvp_node_mem_t;
+
+/* kvp_node_mem_create makes and maps everything; nothing is populated but the superblocks. NOMEM, or SYS (too many open
+ * files, ...), logged. */
+kvp_err_t kvp_node_mem_create(const kvp_node_mem_conf_t *conf, kvp_node_mem_t **mem_out) KVP_MUST_USE;
+
+/* kvp_node_mem_destroy gives the pages back also where a client still maps them: what it stores from then on is seen by
+ * nobody. Takes long for large memory. No transport may have it registered. NULL is legal. */
+void kvp_node_mem_destroy(kvp_node_mem_t *mem);
+
+/* kvp_node_mem_set_term writes the highest term obeyed into the superblocks. */
+void kvp_node_mem_set_term(kvp_node_mem_t *mem, uint32_t term);
+
+/* kvp_node_mem_words reaches descriptors; its argument is a kvp_node_mem_t ** of the control thread. */
+extern const kvp_node_words_ops_t kvp_node_mem_words;
+
+#endif

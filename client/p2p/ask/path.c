@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Design notes. The peer is told of a connection by rdma before that is made: from then on it ends with the control connection, whatever
+ * becomes of this host. Nothing goes by it while rdma is being tried, so leaving it for tcp leaves nothing behind. A path that fails while it
+ * carries something costs its lane, as every other failure there does.
+ */
+#include "client/p2p/ask/path.h"
+
+#include "client/memory/connect.h"
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <stdlib.h>
+
+#define TRY_NS (2 * KVP_NS_PER_S) /* for rdma to be connected, where there is tcp */
+
+/* ---- one path */
+static kvp_err_t
+announce(kvp_p2p_lane_t *lane, const kvp_ep_t *ep, uint64_t deadline_ns)
+{
+    const void *records = NULL;
+
+    kvp_peer_rdma_encode(&lane->io.out, kvp_p2p_lane_id(lane), ep->incarnation);
+    return kvp_p2p_lane_ask(lane, KVP_OP_PEER_RDMA, 0, 0, deadline_ns, &records);
+}
+
+/* Half of what is left at most is for rdma, where tcp may have to do it in the rest. */
+static uint64_t
+connect_by(const kvp_p2p_lane_t *lane, uint64_t deadline_ns)
+{
+    uint64_t now_ns = kvp_now_ns();
+    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+
+    if (!kvp_p2p_lane_is_by_rdma(lane) || !lane->has_tcp) return deadline_ns;
+    return now_ns + kvp_min_u64(TRY_NS, left_ns / 2);
+}
+
+static kvp_err_t
+make(kvp_p2p_lane_t *lane, kvp_connect_t *c, uint64_t deadline_ns, kvp_ep_t **ep_out)
+{
+    kvp_addr_t to = lane->addr;
+    kvp_ep_t *ep;
+    kvp_err_t err;
+
+    if (kvp_p2p_lane_is_by_rdma(lane)) to.port = lane->rdma_port;
+    err = kvp_ep_create(lane->tp, &to, kvp_connect_done, c, &ep);
+    if (err != KVP_OK) return err;
+    if (kvp_p2p_lane_is_by_rdma(lane)) err = announce(lane, ep, deadline_ns);
+    if (err == KVP_OK) err = kvp_connect_await(ep, c, lane->conf->is_given_up, connect_by(lane, deadline_ns));
+    if (err == KVP_EAGAIN && !c->is_over) err = KVP_DEADLINE;
+    if (err == KVP_OK)
+        *ep_out = ep;
+    else
+        kvp_ep_destroy(ep);
+    return err;
+}
+
+static kvp_err_t
+connect_path(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
+{
+    kvp_connect_t c = {.err = KVP_OK};
+    kvp_ep_t *ep;
+    kvp_err_t err;
+
+    if (lane->ep != NULL) return KVP_OK;
+    if (lane->owed == NULL) lane->owed = malloc(sizeof *lane->owed);
+    if (lane->owed == NULL) return KVP_NOMEM;
+    err = make(lane, &c, deadline_ns, &ep);
+    if (err != KVP_OK) return err;
+    lane->ep = ep;
+    *lane->owed = (kvp_p2p_owed_t){.peer = lane->peer, .conn = ep->incarnation};
+    kvp_list_init(&lane->owed->link);
+    return KVP_OK;
+}
+
+void
+kvp_p2p_path_disconnect(kvp_p2p_lane_t *lane, bool may_land)
+{
+    if (lane->ep == NULL) return;
+    kvp_ep_destroy(lane->ep);
+    lane->ep = NULL;
+    if (!may_land) return;
+    kvp_p2p_owing_add(lane->conf->owing, lane->owed);
+    lane->owed = NULL;
+}
+
+kvp_err_t
+kvp_p2p_path_settle(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
+{
+    uint64_t conns[64];
+    uint32_t n;
+
+    while ((n = kvp_p2p_owing_find(lane->conf->owing, lane->peer, conns, KVP_ARRAY_LEN(conns))) > 0) {
+        const void *records = NULL;
+        kvp_err_t err;
+
+        kvp_peer_cut_encode(&lane->io.out, kvp_p2p_lane_id(lane), conns, n);
+        err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_CUT, 0, 0, deadline_ns, &records);
+        if (err != KVP_OK) return err;
+        kvp_p2p_owing_paid(lane->conf->owing, conns, n);
+    }
+    return KVP_OK;
+}
+
+bool
+kvp_p2p_path_is_stale(const kvp_p2p_lane_t *lane)
+{
+    return lane->ep != NULL && lane->ep->tp->ops->ep_is_stale(lane->ep);
+}
+
+/* ---- which one */
+
+/* Keys are of one transport. Nothing is under way. */
+static void
+take(kvp_p2p_lane_t *lane, kvp_tp_t *tp)
+{
+    kvp_p2p_path_disconnect(lane, false);
+    kvp_p2p_lane_forget(lane);
+    lane->tp = tp;
+}
+
+/* Whether tcp may do what rdma did not: not if that is the caller's affair, or nobody's here. */
+static bool
+may_leave(const kvp_p2p_lane_t *lane, kvp_err_t err, uint64_t deadline_ns)
+{
+    if (!lane->has_tcp || err == KVP_CLOSED || err == KVP_NOMEM || err == KVP_DISCONNECTED) return false;
+    return kvp_now_ns() < deadline_ns;
+}
+
+static void
+leave_rdma(kvp_p2p_lane_t *lane, kvp_err_t err)
+{
+    if (kvp_way_fail(&lane->rdma_way, kvp_now_ns(), kvp_random_u64()))
+        kvp_log_warn("client",
+                     "peer %s port %u is not reached by rdma (%s): tcp is taken, and rdma tried again now and then",
+                     lane->where.host, lane->where.port, kvp_err_text(err));
+    take(lane, lane->conf->tp);
+}
+
+static kvp_err_t
+reach_by_rdma(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, uint64_t deadline_ns)
+{
+    kvp_err_t err = connect_path(lane, deadline_ns);
+    bool is_left;
+
+    if (err == KVP_OK) {
+        err = kvp_p2p_lane_learn(lane, at, n, deadline_ns);
+        is_left = err == KVP_NOTSUP && lane->has_tcp;
+    } else {
+        is_left = may_leave(lane, err, deadline_ns);
+    }
+    if (is_left)
+        leave_rdma(lane, err);
+    else if (err == KVP_OK && lane->rdma_way.until_ns != 0)
+        kvp_way_mend(&lane->rdma_way, kvp_now_ns());
+    return err;
+}
+
+kvp_err_t
+kvp_p2p_path_reach(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, uint64_t deadline_ns)
+{
+    kvp_err_t err;
+
+    if (lane->proc.fd >= 0) return kvp_p2p_lane_learn(lane, at, n, deadline_ns);
+    if (lane->rdma_port != 0 && kvp_way_is_due(&lane->rdma_way, kvp_now_ns()) && !kvp_p2p_lane_is_by_rdma(lane))
+        take(lane, lane->conf->rdma);
+    if (kvp_p2p_path_is_stale(lane)) take(lane, lane->tp); /* its keys go with it */
+    if (kvp_p2p_lane_is_by_rdma(lane)) {
+        err = reach_by_rdma(lane, at, n, deadline_ns);
+        if (kvp_p2p_lane_is_by_rdma(lane)) return err;
+    }
+    err = kvp_p2p_lane_learn(lane, at, n, deadline_ns);
+    return err == KVP_OK ? connect_path(lane, deadline_ns) : err;
+}

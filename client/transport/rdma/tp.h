@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the parts of the rdma transport share: an instance with its devices, registered memory, and what peers opened.
+ */
+#ifndef KVP_CLIENT_TRANSPORT_RDMA_TP_H
+#define KVP_CLIENT_TRANSPORT_RDMA_TP_H
+
+#include "client/transport/fenced.h"
+#include "client/transport/rdma/mrcache.h"
+#include "client/transport/rdma/address_cache.h"
+#include "client/transport/rdma/paths.h"
+#include "client/transport/rdma/wire.h"
+
+#include <pthread.h>
+
+#define KVP_RDMA_PEER_BUCKETS 256u
+
+typedef struct {
+    kvp_rdma_id_t *id; /* NULL = its device is gone */
+    kvp_rdma_dev_t *dev; /* NULL = all */
+    struct sockaddr_storage at;
+} kvp_rdma_listener_t;
+
+/* The serving side. Made with the first listen; the zero value is none. */
+typedef struct {
+    pthread_mutex_t lock; /* guards all of it, and every use of the ids */
+    kvp_rdma_cm_t *cm;
+    kvp_rdma_listener_t listeners[1 + KVP_RDMA_RAILS_MAX]; /* the first is at the address that was asked for */
+    size_t listeners_n;
+    uint16_t port;
+    int wake_fd; /* -1 = there is none */
+    kvp_list_t peers; /* incarnations that are connected, or have keys to write with (peers.h) */
+    kvp_list_t peers_of[KVP_RDMA_PEER_BUCKETS]; /* the same, to be found */
+    kvp_list_t ended; /* grants that are nobody's any more, to be deregistered */
+    bool is_ending; /* a thread is at these */
+    pthread_cond_t granted; /* keys were made, or could not be, or were deregistered */
+    uint32_t conns_n;
+    uint64_t tend_ns; /* when lane 0 tends it next; of that lane alone */
+    kvp_fenced_t fenced;
+} kvp_rdma_serving_t;
+
+typedef struct {
+    kvp_tp_t base;
+    const kvp_verbs_ops_t *verbs;
+    kvp_rdma_dev_t *devs[KVP_RDMA_RAILS_MAX];
+    size_t devs_n; /* 0 = not open */
+    uint32_t far[KVP_RDMA_RAILS_MAX]; /* kvp_rdma_distance of each from the thread that made the instance */
+    bool needs_sums; /* one of them is soft, and not trusted: what it reads counts only where its sum is right */
+    kvp_mrcache_t *cache; /* of local memory */
+    uint64_t incarnation;
+    bool is_incarnation_drawn; /* each endpoint tells one of its own instead */
+    uint64_t epoch; /* at first; see kvp_rdma_epoch */
+    uint8_t pool_id[16];
+    uint32_t max_conns;
+    kvp_rdma_serving_t serving;
+    kvp_rdma_book_t book;
+    kvp_rdma_paths_t paths;
+} kvp_rdma_tp_t;
+
+typedef struct {
+    kvp_mr_t base;
+    kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]; /* readers' keys, by device */
+    kvp_list_t grants; /* writers' keys; guarded by the serving lock */
+} kvp_rdma_mr_t;
+
+typedef struct {
+    kvp_rseg_t base;
+    kvp_rdma_token_t keys;
+    bool is_writable;
+} kvp_rdma_rseg_t;
+
+static inline kvp_rdma_tp_t *
+kvp_rdma_tp_of(const kvp_tp_t *tp)
+{
+    return (kvp_rdma_tp_t *)(uintptr_t)tp; /* base comes first */
+}
+
+/* kvp_rdma_epoch is that of the keys that are given out now: another one whenever a device came back, with other keys. */
+uint64_t kvp_rdma_epoch(const kvp_rdma_tp_t *tp);
+
+/* kvp_rdma_regs_make registers memory with every device; on failure nothing is left. regs_drop takes what there is. */
+kvp_err_t kvp_rdma_regs_make(const kvp_rdma_tp_t *tp, void *addr, size_t len, kvp_rdma_access_t access,
+                             kvp_rdma_reg_t *regs_out[KVP_RDMA_RAILS_MAX]) KVP_MUST_USE;
+void kvp_rdma_regs_drop(const kvp_rdma_tp_t *tp, kvp_rdma_reg_t *regs[KVP_RDMA_RAILS_MAX]);
+
+/* serve.c: the slots of the table that serve. */
+void kvp_rdma_serving_init(kvp_rdma_serving_t *s);
+void kvp_rdma_serving_fini(kvp_rdma_tp_t *tp);
+/* kvp_rdma_serving_tend closes what is on devices that are gone, and listens again at those that are back. */
+void kvp_rdma_serving_tend(kvp_rdma_tp_t *tp);
+kvp_err_t kvp_rdma_listen(kvp_tp_t *tp, const kvp_addr_t *at, kvp_addr_t *bound_out);
+kvp_err_t kvp_rdma_serve(kvp_tp_t *tp, uint32_t lane, int timeout_ms);
+void kvp_rdma_wake(kvp_tp_t *tp);
+void kvp_rdma_peer_fence(kvp_tp_t *tp, uint64_t incarnation, uint64_t live_min, kvp_fence_fn done, void *arg);
+void kvp_rdma_peer_cut(kvp_tp_t *tp, uint64_t incarnation);
+void kvp_rdma_peer_left(kvp_tp_t *tp, uint64_t incarnation);
+
+/* kvp_rdma_addr reads a host, which may be a name, and a port. UNREACHABLE where it is none. */
+kvp_err_t kvp_rdma_addr(const kvp_addr_t *at, struct sockaddr_storage *addr_out) KVP_MUST_USE;
+
+/* ep.c: the slots of an endpoint. */
+kvp_err_t kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *ep, kvp_ep_done_fn done, void *arg);
+void kvp_rdma_ep_close(kvp_ep_t *ep);
+kvp_err_t kvp_rdma_submit(kvp_ep_t *ep, kvp_xfer_t *const *xfers, size_t n, size_t *n_out);
+kvp_err_t kvp_rdma_drain(kvp_ep_t *ep, uint64_t deadline_ns);
+size_t kvp_rdma_ep_poll(kvp_ep_t *ep);
+int kvp_rdma_ep_event_fd(kvp_ep_t *ep);
+short kvp_rdma_ep_arm(kvp_ep_t *ep);
+bool kvp_rdma_ep_is_broken(const kvp_ep_t *ep);
+bool kvp_rdma_ep_is_stale(const kvp_ep_t *ep);
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Names of devices are the kernel's, so any text without a comma or colon may be one: whether it is there is seen when
+ * devices are opened.
+ */
+#include "client/transport/rdma/verbs/select.h"
+
+#include "common/parse.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PORT_MAX 255u
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static kvp_rdma_want_t chosen = {.gid_index = KVP_RDMA_GID_BEST}; /* guarded by lock */
+
+/* One "NAME[:PORT]". */
+static kvp_err_t
+parse_pick(const char *text, size_t len, kvp_rdma_pick_t *pick_out)
+{
+    char one[KVP_RDMA_PICK_MAX + 4];
+    uint64_t port = 0;
+    char *colon;
+
+    if (len >= sizeof one) return KVP_INVALID;
+    snprintf(one, sizeof one, "%.*s", (int)len, text);
+    colon = strchr(one, ':');
+    if (colon != NULL) {
+        *colon = '\0';
+        if (kvp_parse_u64(colon + 1, &port) != KVP_OK || port == 0 || port > PORT_MAX) return KVP_INVALID;
+    }
+    if (one[0] == '\0' || strlen(one) >= sizeof pick_out->name) return KVP_INVALID;
+    *pick_out = (kvp_rdma_pick_t){.port = (uint8_t)port};
+    memcpy(pick_out->name, one, strlen(one));
+    return KVP_OK;
+}
+
+/* Whether the last one means a port that one before it means as well. */
+static bool
+is_last_named_twice(const kvp_rdma_want_t *want)
+{
+    const kvp_rdma_pick_t *last = &want->picks[want->picks_n - 1];
+
+    for (const kvp_rdma_pick_t *it = want->picks; it != last; it++)
+        if (strcmp(it->name, last->name) == 0 && (it->port == last->port || it->port == 0 || last->port == 0))
+            return true;
+    return false;
+}
+
+static kvp_err_t
+parse_picks(const char *text, kvp_rdma_want_t *want, char *why, size_t cap)
+{
+    for (const char *at = *text == '\0' ? NULL : text; at != NULL;) {
+        size_t len = strcspn(at, ",");
+
+        if (want->picks_n == KVP_RDMA_PICKS_MAX) {
+            snprintf(why, cap, "more than %u RDMA devices are named", KVP_RDMA_PICKS_MAX);
+            return KVP_INVALID;
+        }
+        if (parse_pick(at, len, &want->picks[want->picks_n++]) != KVP_OK) {
+            snprintf(why, cap, "\"%.*s\" names no RDMA device: NAME[:PORT][,NAME[:PORT]] is expected, such as mlx5_0:1",
+                     (int)kvp_min_u64(len, KVP_RDMA_PICK_MAX), at);
+            return KVP_INVALID;
+        }
+        if (is_last_named_twice(want)) {
+            snprintf(why, cap, "RDMA device \"%.*s\" is named twice", (int)len, at);
+            return KVP_INVALID;
+        }
+        at = at[len] == ',' ? at + len + 1 : NULL;
+    }
+    return KVP_OK;
+}
+
+kvp_err_t
+kvp_rdma_want_parse(const char *devices, const char *gid_index, kvp_rdma_want_t *want_out, char *why, size_t cap)
+{
+    kvp_rdma_want_t want = {.gid_index = KVP_RDMA_GID_BEST};
+    uint64_t index;
+    kvp_err_t err = devices == NULL ? KVP_OK : parse_picks(devices, &want, why, cap);
+
+    if (err != KVP_OK) return err;
+    if (gid_index != NULL && gid_index[0] != '\0') {
+        if (kvp_parse_u64(gid_index, &index) != KVP_OK || index > KVP_RDMA_GIDS_MAX) {
+            snprintf(why, cap,
+                     "\"%.32s\" is no GID index: a number from 0 to %u is expected, as `kvpool doctor` lists them",
+                     gid_index, KVP_RDMA_GIDS_MAX);
+            return KVP_INVALID;
+        }
+        want.gid_index = (int)index;
+    }
+    *want_out = want;
+    return KVP_OK;
+}
+
+bool
+kvp_rdma_want_takes(const kvp_rdma_want_t *want, const char *name, uint8_t port)
+{
+    for (size_t i = 0; i < want->picks_n; i++) {
+        const kvp_rdma_pick_t *pick = &want->picks[i];
+
+        if (strcmp(pick->name, name) == 0 && (pick->port == 0 || pick->port == port)) return true;
+    }
+    return want->picks_n == 0;
+}
+
+bool
+kvp_rdma_want_is_any(const kvp_rdma_want_t *want)
+{
+    return want->picks_n == 0 && want->gid_index == KVP_RDMA_GID_BEST;
+}
+
+void
+kvp_rdma_want_set(const kvp_rdma_want_t *want)
+{
+    pthread_mutex_lock(&lock);
+    chosen = *want;
+    pthread_mutex_unlock(&lock);
+}
+
+void
+kvp_rdma_want_get(kvp_rdma_want_t *want_out)
+{
+    pthread_mutex_lock(&lock);
+    *want_out = chosen;
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which RDMA devices a process is to use, as its user names them. Devices are the process's, so the choice is too: made
+ * before they are opened, by the node from its options and by libkvpool from the environment.
+ */
+#ifndef KVP_CLIENT_TRANSPORT_RDMA_VERBS_SELECT_H
+#define KVP_CLIENT_TRANSPORT_RDMA_VERBS_SELECT_H
+
+#include "common/base.h"
+
+#define KVP_RDMA_PICKS_MAX 16u
+#define KVP_RDMA_PICK_MAX 64u /* bytes of a device's name, with the terminator */
+#define KVP_RDMA_GIDS_MAX 65535u
+#define KVP_RDMA_GID_BEST (-1)
+
+typedef struct {
+    char name[KVP_RDMA_PICK_MAX];
+    uint8_t port; /* 0 = all that it has */
+} kvp_rdma_pick_t;
+
+typedef struct {
+    kvp_rdma_pick_t picks[KVP_RDMA_PICKS_MAX];
+    size_t picks_n; /* 0 = every device */
+    int gid_index; /* of each port; KVP_RDMA_GID_BEST = the best of its addresses */
+} kvp_rdma_want_t;
+
+/* kvp_rdma_want_parse reads "mlx5_0,mlx5_1:2" and "3"; NULL or empty: no wish. INVALID says what is wrong in why. */
+kvp_err_t kvp_rdma_want_parse(const char *devices, const char *gid_index, kvp_rdma_want_t *want_out, char *why,
+                              size_t cap) KVP_MUST_USE;
+
+/* kvp_rdma_want_takes says whether that port of that device is wanted. kvp_rdma_want_is_any: no wish was made. */
+bool kvp_rdma_want_takes(const kvp_rdma_want_t *want, const char *name, uint8_t port);
+bool kvp_rdma_want_is_any(const kvp_rdma_want_t *want);
+
+/* kvp_rdma_want_set makes it the process's choice, which counts for devices that are not open yet; kvp_rdma_want_get
+ * copies the choice. Any thread. */
+void kvp_rdma_want_set(const kvp_rdma_want_t *want);
+void kvp_rdma_want_get(kvp_rdma_want_t *want_out);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Mapping shared memory files so that huge pages can serve the mapping. Any thread.
+ */
+#ifndef KVP_CLIENT_TRANSPORT_SHM_MAPPING_H
+#define KVP_CLIENT_TRANSPORT_SHM_MAPPING_H
+
+#include "common/base.h"
+
+#define KVP_HUGE_BYTES (2u << 20) /* of a page that one entry of the middle level maps, where pages are of 4 KiB */
+
+/* kvp_map_shared maps the first len bytes of a memory file: at a multiple of KVP_HUGE_BYTES where that much is mapped,
+ * since the kernel maps a huge page of the file whole only there. NULL: see errno. Ends with munmap(addr, len). */
+void *kvp_map_shared(int fd, size_t len, int prot);
+
+/* kvp_make_huge populates len bytes of such a mapping by huge pages, len and addr being multiples of KVP_HUGE_BYTES;
+ * contents stay, whoever stores to them meanwhile. False, and nothing but some pages is populated, where the kernel
+ * cannot, or not now: *is_hopeless_out tells the former. */
+bool kvp_make_huge(void *addr, size_t len, bool *is_hopeless_out);
+
+/* kvp_touch_ahead maps len bytes of such a mapping, making what is not there, before somebody stores to them (is_for_writing) or
+ * loads. addr is the beginning of a page. False: see errno; less is mapped, and the first touch does the rest. */
+bool kvp_touch_ahead(void *addr, size_t len, bool is_for_writing);
+
+#endif
