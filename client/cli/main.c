@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `kvpool`: the pool from the command line. The verb table, and what all verbs share; each verb family has a file.
+ * `kvpool`: the pool from the command line. The verb table; what all verbs share is in base/cli.c.
  */
 #include "client/cli/base/cli.h"
 
-#include "common/clock.h"
 #include "common/stdfd.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define DETAIL_MAX 512u
 
 static const kvp_cli_verb_t verbs[] = {
     {"up", "", "a whole pool on this host, until it is interrupted", kvp_cli_up},
@@ -39,144 +33,6 @@ usage(FILE *to)
             "\nkvpool VERB --help tells the verb's options. Every verb takes --master HOST:PORT (or KVPOOL_MASTER),\n"
             "--deadline, --transports, --tenant and --json.\n"
             "exit code: 0 done, 1 miss or refused, 2 usage, 3 pool unreachable\n");
-}
-
-int
-kvp_cli_exit_code(int err)
-{
-    switch (err) {
-    case KVPOOL_OK:
-        return KVP_EXIT_DONE;
-    case KVPOOL_UNREACHABLE:
-    case KVPOOL_DISCONNECTED:
-    case KVPOOL_VERSION:
-    case KVPOOL_BUSY:
-        return KVP_EXIT_UNREACHABLE;
-    case KVPOOL_INVALID:
-    case KVPOOL_BAD_KEY:
-    case KVPOOL_BAD_PATTERN:
-        return KVP_EXIT_USAGE;
-    default:
-        return KVP_EXIT_REFUSED;
-    }
-}
-
-int
-kvp_cli_complain(const kvp_cli_verb_t *verb, int code, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    fprintf(stderr, "kvpool %s: ", verb->name);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
-    va_end(ap);
-    return code;
-}
-
-int
-kvp_cli_fail(const kvp_cli_verb_t *verb, const char *what, int err)
-{
-    return kvp_cli_complain(verb, kvp_cli_exit_code(err), "%s: %s (%s)", what, kvpool_strerror(err),
-                            kvpool_errname(err));
-}
-
-int
-kvp_cli_fail_why(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, const char *what, int err)
-{
-    if (common->detail[0] == '\0') return kvp_cli_fail(verb, what, err);
-    return kvp_cli_complain(verb, kvp_cli_exit_code(err), "%s: %s (%s): %s", what, kvpool_strerror(err),
-                            kvpool_errname(err), common->detail);
-}
-
-kvpool_opts_t
-kvp_cli_call_opts(kvp_cli_common_t *common, uint32_t flags)
-{
-    return (kvpool_opts_t){
-        .struct_size = sizeof(kvpool_opts_t),
-        .flags = flags,
-        .detail = common->detail,
-        .detail_cap = sizeof(common->detail),
-    };
-}
-
-int
-kvp_cli_flush(const kvp_cli_verb_t *verb, int code)
-{
-    if (fflush(stdout) == 0 && ferror(stdout) == 0) return code;
-    return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "standard output: %s", strerror(errno));
-}
-
-kvpool_conf_t
-kvp_cli_conf(const kvp_cli_common_t *common)
-{
-    return (kvpool_conf_t){
-        .struct_size = sizeof(kvpool_conf_t),
-        .master = common->master,
-        .host_id = common->host_id,
-        .transports = common->transports,
-        .deadline_ms = (uint32_t)(common->deadline_ns / KVP_NS_PER_MS),
-        .tenant = (uint32_t)common->tenant,
-        .locations = common->locations,
-    };
-}
-
-int
-kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t **pool_out)
-{
-    char detail[DETAIL_MAX] = "";
-    kvpool_conf_t conf = kvp_cli_conf(common);
-
-    conf.detail = detail;
-    conf.detail_cap = sizeof(detail);
-    int err = kvpool_open(&conf, pool_out);
-    if (err == KVPOOL_OK) return KVP_EXIT_DONE;
-    const char *at = common->master != NULL ? common->master : "127.0.0.1:50051";
-    /* A master that does not answer in time cannot be reached, whatever the single call would have been. */
-    bool is_away = err == KVPOOL_DEADLINE || kvp_cli_exit_code(err) == KVP_EXIT_UNREACHABLE;
-    if (!is_away && detail[0] != '\0') return kvp_cli_complain(verb, KVP_EXIT_USAGE, "%s", detail);
-    if (detail[0] != '\0') fprintf(stderr, "kvpool %s: %s\n", verb->name, detail);
-    int code = kvp_cli_fail(verb, at, err);
-    return is_away ? KVP_EXIT_UNREACHABLE : code;
-}
-
-void
-kvp_cli_no_memory(void)
-{
-    fprintf(stderr, "kvpool: out of memory\n");
-    exit(KVP_EXIT_REFUSED);
-}
-
-void *
-kvp_cli_alloc(size_t n, size_t size)
-{
-    void *p = calloc(n > 0 ? n : 1, size);
-    if (p == NULL) kvp_cli_no_memory();
-    return p;
-}
-
-void *
-kvp_cli_realloc(void *p, size_t n, size_t size)
-{
-    void *grown = reallocarray(p, n, size);
-    if (grown == NULL) kvp_cli_no_memory();
-    return grown;
-}
-
-const char *
-kvp_cli_quote(const void *text, size_t len, char *dst, size_t cap)
-{
-    const unsigned char *c = text;
-    size_t at = 0;
-    for (size_t i = 0; i < len && at + 5 <= cap; i++) {
-        if (c[i] == '\\')
-            at += (size_t)snprintf(dst + at, cap - at, "\\\\");
-        else if (c[i] < 0x20 || c[i] == 0x7f)
-            at += (size_t)snprintf(dst + at, cap - at, "\\x%02x", c[i]);
-        else
-            dst[at++] = (char)c[i];
-    }
-    dst[at] = '\0';
-    return dst;
 }
 
 int
