@@ -3,8 +3,8 @@
  * runs in kvpool-node and, embedded, in any process that opened a pool with memory. Runs in threads of its own (one
  * control thread, and one a data lane); no thread of the caller is ever borrowed.
  */
-#ifndef KVP_CLIENT_NODE_H
-#define KVP_CLIENT_NODE_H
+#ifndef KVP_CLIENT_NODE_NODE_H
+#define KVP_CLIENT_NODE_NODE_H
 
 #include "common/base.h"
 

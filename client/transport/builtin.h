@@ -2,8 +2,8 @@
  * What transport.c and the transports share: the tables of the built-in ones, with slots that may be NULL (callers use
  * the filled tables that kvp_transport_find returns), and the checks that all of them make.
  */
-#ifndef KVP_CLIENT_BUILTIN_H
-#define KVP_CLIENT_BUILTIN_H
+#ifndef KVP_CLIENT_TRANSPORT_BUILTIN_H
+#define KVP_CLIENT_TRANSPORT_BUILTIN_H
 
 #include "client/transport/transport.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copies of payload memory, with or without a sum computed on the way. Vectors are chosen at run time.
  */
-#ifndef KVP_CLIENT_COPY_H
-#define KVP_CLIENT_COPY_H
+#ifndef KVP_CLIENT_TRANSPORT_COPY_H
+#define KVP_CLIENT_TRANSPORT_COPY_H
 
 #include "common/base.h"
 #include "common/hash.h"

@@ -2,8 +2,8 @@
  * Exported memory by key, for transports where a peer names memory with a number: tcp and mem. A key is a random u64
  * that cannot be guessed; each memory has one for readers and another for writers. Any thread.
  */
-#ifndef KVP_CLIENT_EXPORTS_H
-#define KVP_CLIENT_EXPORTS_H
+#ifndef KVP_CLIENT_TRANSPORT_EXPORTS_H
+#define KVP_CLIENT_TRANSPORT_EXPORTS_H
 
 #include "client/transport/transport.h"
 

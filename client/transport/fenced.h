@@ -2,8 +2,8 @@
  * Which client incarnations are refused: those fenced one by one, and all below live_min. Not thread-safe: the owner
  * locks.
  */
-#ifndef KVP_CLIENT_FENCED_H
-#define KVP_CLIENT_FENCED_H
+#ifndef KVP_CLIENT_TRANSPORT_FENCED_H
+#define KVP_CLIENT_TRANSPORT_FENCED_H
 
 #include "common/base.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Executes a transfer on memory that is mapped in this process, by copies in pieces: what shm and mem do in submit.
  */
-#ifndef KVP_CLIENT_LOCAL_H
-#define KVP_CLIENT_LOCAL_H
+#ifndef KVP_CLIENT_TRANSPORT_LOCAL_H
+#define KVP_CLIENT_TRANSPORT_LOCAL_H
 
 #include "client/transport/copy.h"
 #include "client/transport/transport.h"

@@ -7,8 +7,8 @@
  * submits, polls and sleeps on its event fd. Callers that want several threads check endpoints out of a pool.
  * Unset slots get a KVP_NOTSUP default at registration.
  */
-#ifndef KVP_CLIENT_TRANSPORT_H
-#define KVP_CLIENT_TRANSPORT_H
+#ifndef KVP_CLIENT_TRANSPORT_TRANSPORT_H
+#define KVP_CLIENT_TRANSPORT_TRANSPORT_H
 
 #include "client/transport/gpu/device.h"
 #include "client/transport/rdma/verbs/dev.h"

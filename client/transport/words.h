@@ -2,8 +2,8 @@
  * Descriptor words: the loads and stores of shared metadata that must not tear and that order the payload around them.
  * Used by whoever executes a transfer on memory mapped here: shm and mem on the caller's side, tcp on the serving side.
  */
-#ifndef KVP_CLIENT_WORDS_H
-#define KVP_CLIENT_WORDS_H
+#ifndef KVP_CLIENT_TRANSPORT_WORDS_H
+#define KVP_CLIENT_TRANSPORT_WORDS_H
 
 #include "common/segfmt.h"
 
