@@ -4,6 +4,8 @@
  */
 #include "client/api/pool.h"
 
+#include "client/transport/all/registry.h"
+#include "client/transport/rdma/verbs/select.h"
 #include "common/jsonw.h"
 
 #include <arpa/inet.h>
@@ -61,7 +63,7 @@ kvpool_host(char *buf, size_t cap, size_t *len_out)
     kvp_err_t err;
 
     if (len_out == NULL || (buf == NULL && cap > 0)) return KVP_INVALID;
-    err = kvp_transports_wish(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
+    err = kvp_rdma_select(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
     if (err != KVP_OK) return err;
     kvp_buf_init(&text, TEXT_MAX);
     kvp_jsonw_init(&w, &text);

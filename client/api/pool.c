@@ -9,6 +9,8 @@
 #include "client/api/pool.h"
 
 #include "client/net/waits.h"
+#include "client/transport/all/registry.h"
+#include "client/transport/rdma/verbs/select.h"
 #include "common/forkguard.h"
 #include "common/log.h"
 #include "common/pages.h"
@@ -124,7 +126,7 @@ choose_transports(opening_t *o)
 
     /* Where nobody names devices now, what an earlier handle wished for, perhaps in vain, is not an embedded node's. */
     if (text == NULL || kvp_is_listed(text, "rdma") || or_env(NULL, "KVPOOL_RDMA_DEVICE", NULL) == NULL)
-        err = kvp_transports_wish(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
+        err = kvp_rdma_select(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
     if (err != KVP_OK) return refuse(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
     if (text == NULL) {
         err = kvp_transports_default(p->transports, KVP_TRANSPORTS_MAX, &p->transports_n, why, sizeof why);

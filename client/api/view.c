@@ -6,7 +6,7 @@
 #include "client/api/pool.h"
 
 #include "client/core/places.h"
-#include "client/transport/shm/rseg.h"
+#include "client/transport/shm/table.h"
 #include "client/transport/words.h"
 #include "proto/pb.h"
 

@@ -18,6 +18,7 @@
 
 #include "client/control/drain_notices.h"
 #include "client/net/waits.h"
+#include "client/transport/all/registry.h"
 #include "common/forkguard.h"
 #include "common/log.h"
 #include "common/thread.h"

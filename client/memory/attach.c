@@ -10,7 +10,7 @@
 
 #include "client/memory/connect.h"
 #include "client/transport/shm/mapping.h"
-#include "client/transport/shm/rseg.h"
+#include "client/transport/shm/table.h"
 #include "client/net/waits.h"
 #include "common/log.h"
 #include "proto/pb.h"

@@ -4,6 +4,8 @@
  */
 #include "client/node/priv.h"
 
+#include "client/transport/all/registry.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -7,6 +7,8 @@
 #include "client/node/priv.h"
 
 #include "client/net/waits.h"
+#include "client/transport/all/registry.h"
+#include "client/transport/rdma/verbs/select.h"
 #include "common/forkguard.h"
 
 #include <errno.h>
@@ -34,13 +36,13 @@ read_transports(kvp_node_t *node, const kvp_node_conf_t *conf)
                       conf->transports);
         return KVP_INVALID;
     }
-    if (has_wish) err = kvp_transports_wish(conf->rdma_device, conf->rdma_gid_index, why, sizeof why);
+    if (has_wish) err = kvp_rdma_select(conf->rdma_device, conf->rdma_gid_index, why, sizeof why);
     if (err == KVP_OK && conf->transports != NULL)
         err = kvp_transports_parse(conf->transports, node->ops, KVP_NODE_TPS_MAX, &node->ops_n, why, sizeof why);
     else if (err == KVP_OK)
         err = kvp_transports_default(node->ops, KVP_NODE_TPS_MAX, &node->ops_n, why, sizeof why);
     if (err == KVP_OK && why[0] != '\0')
-        kvp_log_write(kvp_transports_has_adapter() ? KVP_LOG_INFO : KVP_LOG_DEBUG, "node",
+        kvp_log_write(kvp_rdma_has_adapter() ? KVP_LOG_INFO : KVP_LOG_DEBUG, "node",
                       "%s; clients come by the other transports", why);
     for (size_t i = 0; i < node->ops_n; i++)
         if (has_wish || (needed != NULL && kvp_is_listed(needed, node->ops[i]->name))) node->needed |= 1u << i;

@@ -5,6 +5,8 @@
 #include "client/p2p/rdma.h"
 
 #include "client/net/wake.h"
+#include "client/transport/all/registry.h"
+#include "client/transport/rdma/verbs/select.h"
 #include "common/clock.h"
 
 #include <stdio.h>
@@ -20,7 +22,7 @@ kvp_p2p_rdma_open(kvp_p2p_rdma_t *rdma, const kvp_tp_conf_t *conf, const char *h
     const kvp_transport_ops_t *ops;
     kvp_addr_t at = {.port = 0}, bound;
     size_t n;
-    kvp_err_t err = kvp_transports_wish(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, why_cap);
+    kvp_err_t err = kvp_rdma_select(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, why_cap);
 
     if (err == KVP_OK) err = kvp_transports_parse("rdma", &ops, 1, &n, why, why_cap);
     if (err != KVP_OK) return err;

@@ -6,9 +6,11 @@
  * instance and then sees DISCONNECTED. A transfer holds site->lock for reading, and whoever must know that none is
  * under way (fence, quiesce, dereg, fini) takes it for writing.
  */
-#include "client/transport/builtin.h"
+#include "client/transport/mem.h"
+
 #include "client/transport/exports.h"
 #include "client/transport/fenced.h"
+#include "client/transport/inside.h"
 #include "client/transport/local.h"
 #include "client/transport/words.h"
 

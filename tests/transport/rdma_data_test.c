@@ -2,8 +2,10 @@
  * What data takes on its way over rdma, on the model NIC: doorbells, completions, work requests and copies; and the cache
  * of registrations behind it.
  */
+#include "client/transport/rdma/table.h"
 #include "tests/transport/suite.h"
 
+#include "client/transport/all/registry.h"
 #include "client/transport/rdma/mrcache.h"
 #include "common/clock.h"
 #include "tests/transport/model_nic.h"
@@ -17,6 +19,8 @@
 #define OBJECTS 32u
 #define BIG_BYTES (160 * MIB) /* registered in the background */
 #define TURNS_MAX 10000000u
+
+static const kvp_rdma_own_t model_own = {.verbs = &kvp_verbs_model};
 
 static model_nic_conf_t nic_conf;
 
@@ -38,7 +42,7 @@ setup(void **state)
 {
     assert_int_equal(model_nic_reset(7, &nic_conf), 0);
     suite_host = "10.99.1.1";
-    suite_verbs = &kvp_verbs_model;
+    suite_own = &model_own;
     suite_lends = false;
     *state = (void *)(uintptr_t) "rdma";
     return bench_setup(state);
@@ -572,7 +576,7 @@ static void
 test_memory_above_what_a_device_takes_is_refused(void **state)
 {
     const model_nic_conf_t conf = {.devs_n = 2, .max_reg_bytes = 8192};
-    const kvp_tp_conf_t tp_conf = {.verbs = &kvp_verbs_model};
+    const kvp_tp_conf_t tp_conf = {.own = &model_own};
     kvp_mem_t mem = {.addr = aligned_alloc(4096, 12288), .len = 8192, .fd = -1};
     kvp_tp_t *tp;
     kvp_mr_t *mr;

@@ -2,6 +2,8 @@
  * Keys of writers by rdma, which take long to make: what else happens meanwhile, and that none is given out that is made too
  * late. On the model NIC, in whose registrations the test has a hand.
  */
+#include "client/transport/all/registry.h"
+#include "client/transport/rdma/table.h"
 #include "client/transport/transport.h"
 #include "tests/transport/model_nic.h"
 
@@ -19,6 +21,8 @@
 #define OTHER 1001u
 #define BYTES ((size_t)1 << 16)
 #define DEVS 2u
+
+static const kvp_rdma_own_t model_own = {.verbs = &kvp_verbs_model};
 
 static kvp_tp_t *server;
 static kvp_mr_t *mr;
@@ -88,7 +92,7 @@ await_regs(uint32_t n)
 static void
 begin(uint32_t at, void (*fn)(void))
 {
-    kvp_tp_conf_t conf = {.pool_id = "pool of the test", .verbs = &kvp_verbs_model};
+    kvp_tp_conf_t conf = {.pool_id = "pool of the test", .own = &model_own};
 
     alarm(60); /* a test that waits for what does not come ends */
     meanwhile.seen = 0;
@@ -316,7 +320,7 @@ test_keys_outlive_a_cut_while_they_are_made(void **state)
 static void
 test_keys_that_cannot_be_made_leave_nothing(void **state)
 {
-    kvp_tp_conf_t conf = {.pool_id = "pool of the test", .verbs = &kvp_verbs_model};
+    kvp_tp_conf_t conf = {.pool_id = "pool of the test", .own = &model_own};
 
     (void)state;
     assert_int_equal(model_nic_reset(1, &(model_nic_conf_t){.devs_n = DEVS, .memlock_bytes = BYTES}), 0);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * rdma on the model NIC: the conformance suite, with one to three rails.
  */
+#include "client/transport/rdma/table.h"
 #include "tests/transport/suite.h"
 
 #include "tests/transport/model_nic.h"
@@ -9,6 +10,8 @@
 
 #define SEEDS 6u
 
+static const kvp_rdma_own_t model_own = {.verbs = &kvp_verbs_model};
+
 int
 main(void)
 {
@@ -16,7 +19,7 @@ main(void)
 
     suite_host = "10.99.1.1";
     suite_extent_bytes = 16 << 10;
-    suite_verbs = &kvp_verbs_model;
+    suite_own = &model_own;
     suite_stall = model_nic_pause;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         model_nic_conf_t conf = {.devs_n = 1 + (uint32_t)(seed % 3)};

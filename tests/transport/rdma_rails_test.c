@@ -2,7 +2,8 @@
  * Rails and connections of rdma on the model NIC: how many doorbells, who is refused, who may meet whom. What must hold in
  * every order of things is rdma_rules_test.c's.
  */
-#include "client/transport/builtin.h"
+#include "client/transport/all/registry.h"
+#include "client/transport/rdma/table.h"
 #include "client/transport/rdma/rails.h"
 #include "client/transport/rdma/wire.h"
 #include "common/clock.h"
@@ -27,6 +28,8 @@
 #define CLIENT 2u /* its incarnation */
 #define POOL "pool of the test" /* 16 bytes */
 
+static const kvp_rdma_own_t model_own = {.verbs = &kvp_verbs_model};
+
 /* An instance that serves its memory and reads that of another one. */
 typedef struct {
     kvp_tp_t *tp;
@@ -45,7 +48,7 @@ typedef struct {
 static void
 serve(end_t *e, uint64_t incarnation, uint16_t port, uint8_t fill)
 {
-    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = POOL, .verbs = &kvp_verbs_model};
+    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = POOL, .own = &model_own};
 
     assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &e->tp), KVP_OK);
     assert_int_equal(e->tp->ops->listen(e->tp, &(kvp_addr_t){.host = "10.99.1.1", .port = port}, &e->at), KVP_OK);
@@ -268,7 +271,7 @@ test_doorbell_and_completion_for_each_rail_of_a_batch(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 20; seed++) {
         connect_rails(&client, &server, seed);
-        assert_int_equal(client.tp->ops->lend(&kvp_verbs_model, client.local, BYTES, NULL, &loan), KVP_OK);
+        assert_int_equal(client.tp->ops->lend(&model_own, client.local, BYTES, NULL, &loan), KVP_OK);
         for (kvp_xfer_kind_t kind = KVP_XFER_READ; kind <= KVP_XFER_WRITE; kind++) {
             bool is_write = kind == KVP_XFER_WRITE;
 
@@ -754,7 +757,7 @@ test_device_comes_back_without_our_memory(void **state)
         kvp_loan_t *loan;
 
         connect_both(&client, &server, seed);
-        assert_int_equal(client.tp->ops->lend(&kvp_verbs_model, client.local, WIDE, NULL, &loan), KVP_OK);
+        assert_int_equal(client.tp->ops->lend(&model_own, client.local, WIDE, NULL, &loan), KVP_OK);
         read_as(&client, &server, WIDE, KVP_XFER_LENT, KVP_OK);
         assert_int_equal(client.ep->costs.copied_bytes, 0);
         model_nic_remove(dev, seed % 2 == 0);

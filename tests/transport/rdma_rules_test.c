@@ -2,7 +2,8 @@
  * The rules of rdma, each by a history on the model NIC that many seeds go through: none of them may break it, and some
  * seed has to where the rule is switched off. Built with the seams of common/mutate.h.
  */
-#include "client/transport/builtin.h"
+#include "client/transport/all/registry.h"
+#include "client/transport/rdma/table.h"
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/mutate.h"
@@ -29,6 +30,8 @@
 #define STEPS_MAX 100000u
 #define GENERATION 7u
 #define PATIENCE_NS (3 * KVP_NS_PER_S)
+
+static const kvp_rdma_own_t model_own = {.verbs = &kvp_verbs_model};
 
 kvp_rule_t kvp_rule_off;
 
@@ -70,7 +73,7 @@ below(rig_t *r, uint64_t n)
 static kvp_tp_t *
 make_tp(uint64_t incarnation)
 {
-    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = "pool of the test", .verbs = &kvp_verbs_model};
+    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = "pool of the test", .own = &model_own};
     kvp_tp_t *tp;
 
     assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &tp), KVP_OK);
@@ -125,7 +128,7 @@ rig_open(rig_t *r, uint64_t seed, const model_nic_conf_t *conf)
     r->bytes = DATA_BYTES;
     r->iov_local = (kvp_iov_t){r->local, DATA_BYTES};
     if (seed / 2 % 2 == 1)
-        assert_int_equal(r->client->ops->lend(&kvp_verbs_model, r->local, sizeof r->local, NULL, &r->loan), KVP_OK);
+        assert_int_equal(r->client->ops->lend(&model_own, r->local, sizeof r->local, NULL, &r->loan), KVP_OK);
     r->iov_line = (kvp_iov_t){r->line, sizeof r->line};
 }
 

@@ -3,7 +3,7 @@
  */
 #include "tests/transport/suite.h"
 
-#include "client/transport/shm/rseg.h"
+#include "client/transport/shm/table.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -79,7 +79,7 @@ bool bench_holds(const void *at, size_t len, uint64_t seed);
 extern const char *suite_host;
 extern size_t suite_extent_bytes;
 extern void (*suite_stall)(bool is_stalled); /* makes a peer that needs no lanes silent; NULL = there is no such */
-extern const struct kvp_verbs_ops *suite_verbs; /* rdma: NULL = this machine's */
+extern const void *suite_own; /* kvp_tp_conf_t.own */
 extern bool suite_lends; /* bench_run lends local memory to the transport as long as it runs */
 
 /* suite_run runs the suite for the transport of that name; returns the number of failed tests. */

@@ -3,7 +3,8 @@
  */
 #include "tests/transport/suite.h"
 
-#include "client/transport/builtin.h"
+#include "client/transport/all/registry.h"
+#include "client/transport/inside.h"
 
 #include "common/clock.h"
 
@@ -19,7 +20,7 @@
 const char *suite_host = "127.0.0.1";
 size_t suite_extent_bytes = 1 << 20;
 void (*suite_stall)(bool is_stalled);
-const struct kvp_verbs_ops *suite_verbs;
+const void *suite_own;
 bool suite_lends;
 
 void
@@ -139,7 +140,7 @@ bench_connect(kvp_tp_t *client, const kvp_addr_t *addr, kvp_ep_t **ep_out)
 kvp_tp_t *
 bench_client(bench_t *b, uint64_t incarnation)
 {
-    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = BENCH_POOL, .verbs = suite_verbs};
+    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = BENCH_POOL, .own = suite_own};
     kvp_tp_t *tp;
 
     assert_int_equal(kvp_tp_create(b->ops, &conf, &tp), KVP_OK);
@@ -163,7 +164,7 @@ bench_setup(void **state)
 {
     const char *name = *state;
     bench_t *b = calloc(1, sizeof *b);
-    kvp_tp_conf_t conf = {.pool_id = BENCH_POOL, .lanes = BENCH_LANES, .max_conns = BENCH_CONNS, .verbs = suite_verbs};
+    kvp_tp_conf_t conf = {.pool_id = BENCH_POOL, .lanes = BENCH_LANES, .max_conns = BENCH_CONNS, .own = suite_own};
     kvp_addr_t at = {0};
 
     assert_non_null(b);
@@ -238,7 +239,7 @@ lend_pieces(const kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n)
             const kvp_iov_t *piece = &xfers[i].iov[k];
 
             if (piece->len == 0) continue;
-            if (ep->tp->ops->lend(suite_verbs, piece->addr, piece->len, NULL, &loans[at++]) != KVP_OK) abort();
+            if (ep->tp->ops->lend(suite_own, piece->addr, piece->len, NULL, &loans[at++]) != KVP_OK) abort();
         }
         xfers[i].flags |= KVP_XFER_LENT;
     }

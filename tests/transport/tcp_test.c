@@ -4,6 +4,7 @@
  */
 #include "tests/transport/suite.h"
 
+#include "client/transport/all/registry.h"
 #include "client/transport/tcp/wire.h"
 #include "common/clock.h"
 #include "common/hash.h"

@@ -2,7 +2,7 @@
  */
 #include "client/p2p/base/maps.h"
 
-#include "client/transport/shm/rseg.h"
+#include "client/transport/shm/table.h"
 #include "proto/wire.h"
 
 #include <stdatomic.h>

@@ -8,7 +8,7 @@
  */
 #include "client/transport/rdma/post.h"
 
-#include "client/transport/builtin.h"
+#include "client/transport/inside.h"
 #include "client/transport/rdma/rails.h"
 #include "common/clock.h"
 #include "common/log.h"

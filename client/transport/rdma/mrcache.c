@@ -442,7 +442,7 @@ kvp_mrcache_lend(const kvp_verbs_ops_t *verbs, void *addr, size_t len, const kvp
     uintptr_t start = (uintptr_t)addr;
     kvp_mrcache_t *c;
     kvp_loan_t *loan;
-    kvp_err_t err = kvp_mrcache_hold(verbs == NULL ? &kvp_verbs_ibv : verbs, &c);
+    kvp_err_t err = kvp_mrcache_hold(verbs, &c);
 
     if (err != KVP_OK) return err;
     loan = calloc(1, sizeof *loan + (len / c->grid_bytes + 2) * sizeof(piece_t *));

@@ -19,7 +19,7 @@ typedef struct kvp_mrcache kvp_mrcache_t;
 kvp_err_t kvp_mrcache_hold(const kvp_verbs_ops_t *verbs, kvp_mrcache_t **cache_out) KVP_MUST_USE;
 void kvp_mrcache_rele(kvp_mrcache_t *cache);
 
-/* The slots of the table; see transport.h. */
+/* The slots of the table, see transport.h; on which devices is said. */
 kvp_err_t kvp_mrcache_lend(const kvp_verbs_ops_t *verbs, void *addr, size_t len, const kvp_devmem_t *device,
                            kvp_loan_t **loan_out);
 void kvp_mrcache_unlend(kvp_loan_t *loan);

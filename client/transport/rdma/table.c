@@ -2,11 +2,11 @@
  * The rdma transport's table, its instances and memory. Data moves between adapters: see ep.c for the asking side,
  * serve.c for the serving one, docs/adr/0013 for why it is as it is.
  */
-#include "client/transport/builtin.h"
+#include "client/transport/rdma/table.h"
+
 #include "client/transport/rdma/ep.h"
 #include "client/transport/rdma/peers.h"
 #include "client/transport/rdma/verbs/rank.h"
-
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
@@ -86,13 +86,19 @@ open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
     return KVP_OK;
 }
 
+static const kvp_verbs_ops_t *
+verbs_of(const kvp_rdma_own_t *own)
+{
+    return own != NULL && own->verbs != NULL ? own->verbs : &kvp_verbs_ibv;
+}
+
 static kvp_err_t
 rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
 {
     kvp_rdma_tp_t *tp = kvp_rdma_tp_of(base);
     kvp_err_t err;
 
-    tp->verbs = conf->verbs != NULL ? conf->verbs : &kvp_verbs_ibv;
+    tp->verbs = verbs_of(conf->own);
     tp->incarnation = conf->incarnation;
     tp->is_incarnation_drawn = conf->is_incarnation_drawn;
     tp->max_conns = conf->max_conns == 0 ? CONNS_DEFAULT : conf->max_conns;
@@ -233,6 +239,12 @@ rdma_rseg_close(kvp_rseg_t *rseg)
     (void)rseg;
 }
 
+static kvp_err_t
+rdma_lend(const void *own, void *addr, size_t len, const kvp_devmem_t *device, kvp_loan_t **loan_out)
+{
+    return kvp_mrcache_lend(verbs_of(own), addr, len, device, loan_out);
+}
+
 const kvp_transport_ops_t kvp_rdma_ops = {
     .name = "rdma",
     .caps = KVP_TP_LATE_WRITES | KVP_TP_OWN_PORT | KVP_TP_SUM_ALONE | KVP_TP_DEVICE_MEM | KVP_TP_SLOW_REG,
@@ -253,7 +265,7 @@ const kvp_transport_ops_t kvp_rdma_ops = {
     .mr_dereg = rdma_mr_dereg,
     .mr_grant = rdma_mr_grant,
     .mr_export = rdma_mr_export,
-    .lend = kvp_mrcache_lend,
+    .lend = rdma_lend,
     .unlend = kvp_mrcache_unlend,
     .rseg_open = rdma_rseg_open,
     .rseg_close = rdma_rseg_close,

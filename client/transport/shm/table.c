@@ -10,9 +10,9 @@
  * - quiesce has nothing to wait for (the default): the serving side makes no copies.
  * - Mappings are MADV_DONTFORK: a forked child must not hold a writer's mapping that nobody knows of.
  */
-#include "client/transport/shm/rseg.h"
+#include "client/transport/shm/table.h"
 
-#include "client/transport/builtin.h"
+#include "client/transport/inside.h"
 #include "client/transport/local.h"
 #include "client/transport/shm/mapping.h"
 #include "client/transport/words.h"

@@ -2,9 +2,10 @@
  * tcp: one-sided transfers over a stream. This file is the transport's table: instances, memory, and of the asking side
  * connect, submit and poll; flow.c moves the bytes, serve.c answers. One thread at a time uses an endpoint.
  */
-#include "client/transport/tcp/ep.h"
+#include "client/transport/tcp/table.h"
 
-#include "client/transport/builtin.h"
+#include "client/transport/inside.h"
+#include "client/transport/tcp/ep.h"
 #include "client/transport/tcp/sock.h"
 #include "common/clock.h"
 #include "common/log.h"

@@ -6,6 +6,7 @@
 #define KVP_TEST_FAKEPOOL_H
 
 #include "client/control/session.h"
+#include "client/transport/all/registry.h"
 
 #include "tests/unit/client/fakemaster.h"
 #include "tests/unit/client/fakenode.h"

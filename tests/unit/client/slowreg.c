@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The gate.
  */
+#include "client/transport/all/registry.h"
 #include "tests/unit/client/slowreg.h"
 
 #include <pthread.h>

@@ -6,6 +6,7 @@
 
 #include "client/net/hello.h"
 #include "client/net/names.h"
+#include "client/transport/all/registry.h"
 #include "client/transport/transport.h"
 #include "tests/unit/client/loopback.h"
 #include "tests/unit/client/slowreg.h"

@@ -5,6 +5,7 @@
 #include "client/node/memory/pin.h"
 
 #include "client/node/memory/tps.h"
+#include "client/transport/all/registry.h"
 #include "tests/unit/client/slowreg.h"
 
 #include "common/clock.h"

@@ -3,6 +3,7 @@
  * is touched after it was dropped, unregistered or over.
  */
 #include "client/p2p/base/pull.h"
+#include "client/transport/all/registry.h"
 #include "common/clock.h"
 
 #include <setjmp.h>

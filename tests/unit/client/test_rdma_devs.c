@@ -2,6 +2,7 @@
  * Devices that are removed and come back, and what is registered with them, over libraries that are made of tables: what of it
  * may take long, what fails, and who looks.
  */
+#include "client/transport/all/registry.h"
 #include "client/transport/rdma/verbs/disconnect.h"
 #include "client/transport/transport.h"
 

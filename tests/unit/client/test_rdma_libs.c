@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A machine without the libraries of RDMA, or with ones that are too old: this library works there, and says what is missing.
  */
+#include "client/transport/all/registry.h"
 #include "client/transport/transport.h"
 
 #include <setjmp.h>

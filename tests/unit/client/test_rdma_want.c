@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How users name RDMA devices and GIDs: what is taken, and what is said about the rest.
  */
+#include "client/transport/all/registry.h"
 #include "client/transport/rdma/verbs/select.h"
 
 #include "client/transport/transport.h"
@@ -90,7 +91,7 @@ test_list_of_all_fails_where_a_named_device_is_missing(void **state)
     size_t n = 0;
 
     (void)state;
-    assert_int_equal(kvp_transports_wish("no_such_device", NULL, why, sizeof why), KVP_OK);
+    assert_int_equal(kvp_rdma_select("no_such_device", NULL, why, sizeof why), KVP_OK);
     assert_int_equal(kvp_transports_default(list, KVP_ARRAY_LEN(list), &n, why, sizeof why), KVP_NOTSUP);
     assert_non_null(strstr(why, "rdma cannot be used here: "));
     assert_int_equal(n, 0);

@@ -5,6 +5,7 @@
 #include "client/memory/routes.h"
 
 #include "client/memory/attach.h"
+#include "client/transport/all/registry.h"
 #include "tests/unit/client/fakepool.h"
 
 #include "common/log.h"

@@ -6,6 +6,7 @@
 
 #include "common/parse.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -124,4 +125,27 @@ kvp_rdma_want_get(kvp_rdma_want_t *want_out)
     pthread_mutex_lock(&lock);
     *want_out = chosen;
     pthread_mutex_unlock(&lock);
+}
+
+kvp_err_t
+kvp_rdma_select(const char *devices, const char *gid_index, char *why, size_t cap)
+{
+    kvp_rdma_want_t want;
+    kvp_err_t err = kvp_rdma_want_parse(devices, gid_index, &want, why, cap);
+
+    if (err == KVP_OK) kvp_rdma_want_set(&want);
+    return err;
+}
+
+bool
+kvp_rdma_has_adapter(void)
+{
+    DIR *dir = opendir("/sys/class/infiniband");
+    const struct dirent *entry;
+    bool is_there = false;
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL)
+        is_there |= entry->d_name[0] != '.';
+    if (dir != NULL) closedir(dir);
+    return is_there;
 }

@@ -36,4 +36,10 @@ bool kvp_rdma_want_is_any(const kvp_rdma_want_t *want);
 void kvp_rdma_want_set(const kvp_rdma_want_t *want);
 void kvp_rdma_want_get(kvp_rdma_want_t *want_out);
 
+/* kvp_rdma_select is parse and set. It comes before rdma is first asked for. INVALID, with a sentence in why. */
+kvp_err_t kvp_rdma_select(const char *devices, const char *gid_index, char *why, size_t cap) KVP_MUST_USE;
+
+/* kvp_rdma_has_adapter: this machine has an RDMA adapter, which need not be fit for use. */
+bool kvp_rdma_has_adapter(void);
+
 #endif
