@@ -81,17 +81,17 @@ has_device(const shell_t *sh, const kvp_move_t *moves, uint32_t n)
 }
 
 static void
-move(shell_t *sh, kvp_mover_t *mover, kvp_move_t *moves, uint32_t n)
+move(shell_t *sh, kvp_transfer_t *transfer, kvp_move_t *moves, uint32_t n)
 {
-    mover->session = sh->call->pool->session;
-    mover->peers = sh->link->peers;
-    mover->scratch = sh->call->scratch;
-    mover->spans = sh->spans;
-    mover->deadline_ns = sh->call->deadline_ns;
+    transfer->session = sh->call->pool->session;
+    transfer->peers = sh->link->peers;
+    transfer->scratch = sh->call->scratch;
+    transfer->spans = sh->spans;
+    transfer->deadline_ns = sh->call->deadline_ns;
     if (has_device(sh, moves, n))
-        kvp_device_run(mover, &sh->call->pool->stages, &sh->call->pool->regs, moves, n);
+        kvp_device_run(transfer, &sh->call->pool->bounces, &sh->call->pool->regs, moves, n);
     else
-        kvp_mover_run(mover, moves, n);
+        kvp_transfer_run(transfer, moves, n);
 }
 
 /* ---- get */
@@ -183,7 +183,7 @@ kvp_batch_get(kvp_apicall_t *call, kvp_getop_item_t *items, const kvp_span_t *sp
         if (step.kind == KVP_STEP_CALL) get_call(&sh, &op);
         if (step.kind == KVP_STEP_SEND) tell(&sh);
         if (step.kind == KVP_STEP_MOVE) {
-            move(&sh, &(kvp_mover_t){.others = op.others}, op.moves, op.moves_n);
+            move(&sh, &(kvp_transfer_t){.others = op.others}, op.moves, op.moves_n);
             kvp_getop_on_moved(&op, kvp_boot_ns());
         }
     }
@@ -291,7 +291,7 @@ kvp_batch_put(kvp_apicall_t *call, kvp_putop_item_t *items, const kvp_span_t *sp
             if (err != KVP_OK) kvp_putop_fail(&op, err);
         }
         if (step.kind == KVP_STEP_MOVE) {
-            move(&sh, &(kvp_mover_t){.has_copies = op.has_copies}, op.moves, op.moves_n);
+            move(&sh, &(kvp_transfer_t){.has_copies = op.has_copies}, op.moves, op.moves_n);
             kvp_putop_on_moved(&op, kvp_now_ns());
         }
     }

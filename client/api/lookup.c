@@ -63,7 +63,7 @@ gather_granted(const ask_t *a, const uint8_t *found, uint32_t granted)
 static kvp_err_t
 keep(ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *found)
 {
-    kvp_held_new_t what = {
+    kvp_tickets_new_t what = {
         .kind = (a->call->flags & KVPOOL_GROUPS) != 0 ? KVP_PRESENT_GROUP : KVP_PRESENT_RESERVE,
         .incarnation = a->session.incarnation,
         .ticket = msg->ticket,
@@ -73,7 +73,7 @@ keep(ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *found)
 
     if (msg->ticket == 0) return KVP_OK;
     what.digests = gather_granted(a, found, msg->granted);
-    if (what.digests != NULL) a->result.ticket = kvp_holdings_add(&a->call->pool->holdings, &what);
+    if (what.digests != NULL) a->result.ticket = kvp_held_tickets_add(&a->call->pool->held_tickets, &what);
     a->ticket = a->result.ticket == 0 ? msg->ticket : 0;
     return a->ticket == 0 ? KVP_OK : KVP_NOMEM;
 }
@@ -127,7 +127,7 @@ refuse_granted(const ask_t *a)
     kvp_buf_reset(tickets);
     kvp_buf_append(tickets, &a->ticket, sizeof a->ticket);
     if (kvp_conn_hello(link->conn)->incarnation == a->session.incarnation)
-        kvp_holdings_give_back(link->conn, tickets, &a->call->scratch->out);
+        kvp_held_tickets_give_back(link->conn, tickets, &a->call->scratch->out);
     kvp_session_rele(session, link);
 }
 
@@ -180,11 +180,11 @@ release(kvp_apicall_t *call, uint64_t id)
 
     kvp_buf_reset(tickets);
     if (kvp_session_hold(call->pool->session, 0, &link) == KVP_OK) {
-        (void)kvp_holdings_release(&call->pool->holdings, id, kvp_conn_hello(link->conn)->incarnation, tickets);
-        kvp_holdings_give_back(link->conn, tickets, &call->scratch->out);
+        (void)kvp_held_tickets_release(&call->pool->held_tickets, id, kvp_conn_hello(link->conn)->incarnation, tickets);
+        kvp_held_tickets_give_back(link->conn, tickets, &call->scratch->out);
         kvp_session_rele(call->pool->session, link);
     } else {
-        (void)kvp_holdings_release(&call->pool->holdings, id, 0, tickets);
+        (void)kvp_held_tickets_release(&call->pool->held_tickets, id, 0, tickets);
     }
 }
 

@@ -124,7 +124,7 @@ choose_transports(opening_t *o)
     char why[WHY_MAX] = "";
     kvp_err_t err = KVP_OK;
 
-    /* Where nobody names devices now, what an earlier handle wished for, perhaps in vain, is not an embedded node's. */
+    /* Where nobody names devices now, what an earlier handle selected, perhaps in vain, is not an embedded node's. */
     if (text == NULL || kvp_is_listed(text, "rdma") || or_env(NULL, "KVPOOL_RDMA_DEVICE", NULL) == NULL)
         err = kvp_rdma_select(getenv("KVPOOL_RDMA_DEVICE"), getenv("KVPOOL_RDMA_GID_INDEX"), why, sizeof why);
     if (err != KVP_OK) return refuse(o, err, "KVPOOL_RDMA_DEVICE, KVPOOL_RDMA_GID_INDEX", why);
@@ -229,9 +229,9 @@ pool_create(const opening_t *o)
     pthread_mutex_init(&pool->lock, NULL);
     kvp_list_init(&pool->views);
     kvp_regs_init(&pool->regs, o->session.peers.transports, o->session.peers.transports_n);
-    kvp_stages_init(&pool->stages, KVP_STAGES_MAX, 2);
+    kvp_bounces_init(&pool->bounces, KVP_BOUNCES_MAX, 2);
     kvp_scratch_pool_init(&pool->scratches);
-    kvp_holdings_init(&pool->holdings);
+    kvp_held_tickets_init(&pool->held_tickets);
     pool->deadline_ms = o->conf.deadline_ms;
     pool->tenant = o->conf.tenant;
     pool->locations = o->session.locations;
@@ -270,7 +270,7 @@ kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out)
     pool = pool_create(&o);
     if (pool == NULL) return KVP_NOMEM;
     o.session.peers.counters = &pool->counters;
-    o.session.holdings = &pool->holdings;
+    o.session.held_tickets = &pool->held_tickets;
     deadline_ns = kvp_now_ns() + o.conf.deadline_ms * KVP_NS_PER_MS;
     err = start(pool, &o, deadline_ns);
     if (err != KVP_OK) {
@@ -310,10 +310,10 @@ kvpool_free(kvpool_t *pool)
         return;
     }
     kvp_ignore(kvpool_close(pool), "CLOSED where it is closed already");
-    kvp_stages_fini(&pool->stages);
+    kvp_bounces_fini(&pool->bounces);
     kvp_regs_fini(&pool->regs);
     kvp_scratch_pool_fini(&pool->scratches);
-    kvp_holdings_fini(&pool->holdings);
+    kvp_held_tickets_fini(&pool->held_tickets);
     kvp_forkguard_fini(&pool->guard);
     pthread_mutex_destroy(&pool->lock);
     kvp_calls_fini(&pool->calls);

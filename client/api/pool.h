@@ -24,14 +24,14 @@ struct kvpool {
     kvp_session_t *session;
     kvp_node_t *node; /* embedded; NULL = none */
     kvp_regs_t regs;
-    kvp_stages_t stages;
+    kvp_bounces_t bounces;
     kvp_scratch_pool_t scratches;
     kvp_counters_t counters;
     _Atomic uint64_t attempts; /* the last attempt number given out */
     uint32_t deadline_ms;
     bool wants_sums; /* verify payload */
     kvp_list_t views; /* given out; guarded by lock */
-    kvp_holdings_t holdings; /* what views and reservations have at the master */
+    kvp_held_tickets_t held_tickets; /* what views and reservations have at the master */
     uint32_t tenant;
     uint32_t locations; /* kept for reads without a message; 0 = none */
 };

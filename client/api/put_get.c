@@ -44,7 +44,7 @@ note_hold(kvp_regs_t *regs, holds_t *holds, kvp_reg_t *reg)
 typedef struct {
     uint64_t len;
     bool has_device;
-    bool is_direct;
+    bool is_gpu_direct;
 } memory_t;
 
 static kvp_err_t
@@ -52,7 +52,7 @@ hold_pieces(kvp_regs_t *regs, kvp_regs_cursor_t *cursor, holds_t *holds, const k
             memory_t *mem)
 {
     mem->has_device = false;
-    mem->is_direct = true;
+    mem->is_gpu_direct = true;
     for (size_t i = 0; i < item->iov_n; i++) {
         bool is_new;
         kvp_reg_t *reg = kvp_regs_hold(cursor, item->iov[i].addr, item->iov[i].len, &is_new);
@@ -60,7 +60,7 @@ hold_pieces(kvp_regs_t *regs, kvp_regs_cursor_t *cursor, holds_t *holds, const k
         if (reg == NULL) return KVP_NOT_REGISTERED;
         if (is_new && note_hold(regs, holds, reg) != KVP_OK) return KVP_NOMEM;
         mem->has_device |= kvp_reg_mem(reg)->kind == KVP_MEM_DEVICE;
-        mem->is_direct = mem->is_direct && kvp_reg_is_direct(reg, !is_put);
+        mem->is_gpu_direct = mem->is_gpu_direct && kvp_reg_is_gpu_direct(reg, !is_put);
     }
     return KVP_OK;
 }
@@ -123,7 +123,7 @@ span_of(const kvpool_item_t *item, const memory_t *mem)
     return (kvp_span_t){.iov = (const kvp_iov_t *)item->iov,
                         .iov_n = (uint32_t)item->iov_n,
                         .has_device = mem->has_device,
-                        .is_direct = mem->is_direct,
+                        .is_gpu_direct = mem->is_gpu_direct,
                         .is_lent = true};
 }
 
@@ -281,7 +281,7 @@ hold_if_registered(kvp_regs_t *regs, kvp_span_t *span, bool is_put, kvp_reg_t **
     *reg_out = kvp_regs_hold(&cursor, piece->addr, piece->len, &is_new);
     kvp_regs_end(regs);
     span->has_device = *reg_out != NULL && kvp_reg_mem(*reg_out)->kind == KVP_MEM_DEVICE;
-    span->is_direct = *reg_out != NULL && kvp_reg_is_direct(*reg_out, !is_put);
+    span->is_gpu_direct = *reg_out != NULL && kvp_reg_is_gpu_direct(*reg_out, !is_put);
     span->is_lent = *reg_out != NULL;
     if (*reg_out != NULL || !kvp_regs_have_devices(regs)) return KVP_OK;
     return kvp_regs_find_mem(regs, piece->addr) == NULL ? KVP_OK : KVP_NOT_REGISTERED;

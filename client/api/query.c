@@ -19,7 +19,7 @@ kvp_link_session(const kvpool_t *pool, const kvp_link_t *link)
         .digest_seed = hello->digest_seed,
         .term = hello->term,
         .tenant = pool->tenant,
-        .known = link->locs == NULL ? NULL : kvp_locs_known(link->locs),
+        .known = link->locs == NULL ? NULL : kvp_locations_known(link->locs),
         .boot_ns = link->locs == NULL ? 0 : kvp_boot_ns(),
     };
 }

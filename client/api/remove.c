@@ -22,7 +22,7 @@ forget_removed(kvpool_t *pool, const kvpool_key_t *keys, const int *results, siz
     if (link == NULL) return;
     session = kvp_link_session(pool, link);
     for (size_t i = 0; i < n; i++)
-        if (results[i] == KVP_OK) kvp_locs_forget(link->locs, kvp_op_digest(&session, keys[i].data, keys[i].len));
+        if (results[i] == KVP_OK) kvp_locations_forget(link->locs, kvp_op_digest(&session, keys[i].data, keys[i].len));
     kvp_session_rele(pool->session, link);
 }
 
@@ -32,7 +32,7 @@ forget_all(kvpool_t *pool)
     kvp_link_t *link = kvp_session_hold_known(pool->session);
 
     if (link == NULL) return;
-    kvp_locs_drop_all(link->locs);
+    kvp_locations_drop_all(link->locs);
     kvp_session_rele(pool->session, link);
 }
 

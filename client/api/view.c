@@ -24,7 +24,7 @@ typedef struct {
     kvp_peer_t *peer;
     const void *at; /* of the descriptor's word */
     uint64_t word; /* what it must say */
-    uint64_t held; /* the hold, in pool->holdings */
+    uint64_t held; /* the hold, in pool->held_tickets */
 } view_t;
 
 /* ---- the question */
@@ -134,7 +134,7 @@ view_any(viewing_t *v, const kvp_places_t *places)
 static kvp_err_t
 keep_hold(viewing_t *v, uint64_t ticket)
 {
-    kvp_held_new_t what = {
+    kvp_tickets_new_t what = {
         .kind = KVP_PRESENT_HOLD,
         .incarnation = kvp_conn_hello(v->link->conn)->incarnation,
         .ticket = ticket,
@@ -143,7 +143,7 @@ keep_hold(viewing_t *v, uint64_t ticket)
         .n = 1,
     };
 
-    v->view->held = kvp_holdings_add(&v->call->pool->holdings, &what);
+    v->view->held = kvp_held_tickets_add(&v->call->pool->held_tickets, &what);
     if (v->view->held != 0) return KVP_OK;
     kvp_peer_unkeep(v->link->peers, v->view->peer);
     return KVP_NOMEM;
@@ -241,18 +241,18 @@ destroy_view(kvpool_t *pool, view_t *view)
 static bool
 end_hold(kvp_apicall_t *call, const view_t *view)
 {
-    kvp_holdings_t *holdings = &call->pool->holdings;
+    kvp_held_tickets_t *held_tickets = &call->pool->held_tickets;
     kvp_buf_t *tickets = &call->scratch->in;
     bool is_held = false;
     kvp_link_t *link;
 
     kvp_buf_reset(tickets);
     if (kvp_session_hold(call->pool->session, 0, &link) != KVP_OK) {
-        (void)kvp_holdings_release(holdings, view->held, 0, tickets);
+        (void)kvp_held_tickets_release(held_tickets, view->held, 0, tickets);
         return false;
     }
-    is_held = kvp_holdings_release(holdings, view->held, kvp_conn_hello(link->conn)->incarnation, tickets);
-    kvp_holdings_give_back(link->conn, tickets, &call->scratch->out);
+    is_held = kvp_held_tickets_release(held_tickets, view->held, kvp_conn_hello(link->conn)->incarnation, tickets);
+    kvp_held_tickets_give_back(link->conn, tickets, &call->scratch->out);
     is_held &= !kvp_conn_is_broken(link->conn);
     kvp_session_rele(call->pool->session, link);
     return is_held;

@@ -20,7 +20,7 @@ typedef struct {
     kvp_loccache_t cache; /* guarded by lock */
 } shard_t;
 
-struct kvp_locs {
+struct kvp_locations {
     kvp_known_t known;
     _Atomic uint64_t until_ns;
     _Atomic uint64_t lease_ns; /* with until_ns */
@@ -32,22 +32,22 @@ struct kvp_locs {
 };
 
 static shard_t *
-shard_of(kvp_locs_t *locs, kvp_digest_t digest)
+shard_of(kvp_locations_t *locs, kvp_digest_t digest)
 {
     return &locs->shards[digest.hi % SHARDS];
 }
 
-static kvp_locs_t *
+static kvp_locations_t *
 locs_of(const kvp_known_t *known)
 {
-    return kvp_container_of(known, kvp_locs_t, known);
+    return kvp_container_of(known, kvp_locations_t, known);
 }
 
 /* ---- what batch cores call */
 static bool
 known_find(const kvp_known_t *known, kvp_digest_t digest, kvp_place_t *place_out)
 {
-    kvp_locs_t *locs = locs_of(known);
+    kvp_locations_t *locs = locs_of(known);
     shard_t *shard = shard_of(locs, digest);
     bool is_found;
 
@@ -106,13 +106,13 @@ known_forget(const kvp_known_t *known, kvp_digest_t digest, uint64_t version_max
 static uint64_t
 known_until(const kvp_known_t *known)
 {
-    return kvp_locs_until(locs_of(known));
+    return kvp_locations_until(locs_of(known));
 }
 
 static uint64_t
 known_seq(const kvp_known_t *known)
 {
-    return kvp_locs_seq(locs_of(known));
+    return kvp_locations_seq(locs_of(known));
 }
 
 static uint64_t
@@ -134,9 +134,9 @@ static const kvp_known_ops_t known_ops = {
 
 /* ---- life */
 kvp_err_t
-kvp_locs_create(uint32_t entries, kvp_locs_t **locs_out)
+kvp_locations_create(uint32_t entries, kvp_locations_t **locs_out)
 {
-    kvp_locs_t *locs = aligned_alloc(_Alignof(kvp_locs_t), sizeof *locs);
+    kvp_locations_t *locs = aligned_alloc(_Alignof(kvp_locations_t), sizeof *locs);
 
     if (locs == NULL) return KVP_NOMEM;
     memset(locs, 0, sizeof *locs);
@@ -151,7 +151,7 @@ kvp_locs_create(uint32_t entries, kvp_locs_t **locs_out)
 }
 
 void
-kvp_locs_destroy(kvp_locs_t *locs)
+kvp_locations_destroy(kvp_locations_t *locs)
 {
     if (locs == NULL) return;
     for (uint32_t i = 0; i < SHARDS; i++) {
@@ -163,21 +163,21 @@ kvp_locs_destroy(kvp_locs_t *locs)
 }
 
 const kvp_known_t *
-kvp_locs_known(const kvp_locs_t *locs)
+kvp_locations_known(const kvp_locations_t *locs)
 {
     return &locs->known;
 }
 
 /* ---- what the session tells */
 static void
-publish_lease_locked(kvp_locs_t *locs)
+publish_lease_locked(kvp_locations_t *locs)
 {
     atomic_store(&locs->lease_ns, locs->lease.lease_ns);
     atomic_store(&locs->until_ns, kvp_loclease_until(&locs->lease));
 }
 
 static void
-advance_all(kvp_locs_t *locs, uint64_t seq, bool is_drop_all)
+advance_all(kvp_locations_t *locs, uint64_t seq, bool is_drop_all)
 {
     for (uint32_t i = 0; i < SHARDS; i++) {
         shard_t *shard = &locs->shards[i];
@@ -190,9 +190,9 @@ advance_all(kvp_locs_t *locs, uint64_t seq, bool is_drop_all)
 }
 
 void
-kvp_locs_apply(kvp_locs_t *locs, const kvp_locs_news_t *news)
+kvp_locations_apply(kvp_locations_t *locs, const kvp_locations_news_t *news)
 {
-    if (news->seq > kvp_locs_seq(locs) || news->is_drop_all) {
+    if (news->seq > kvp_locations_seq(locs) || news->is_drop_all) {
         advance_all(locs, news->seq, news->is_drop_all);
         for (uint32_t i = 0; i < news->revoked_n; i++)
             known_forget(&locs->known, news->revoked[i], UINT64_MAX);
@@ -205,7 +205,7 @@ kvp_locs_apply(kvp_locs_t *locs, const kvp_locs_news_t *news)
 }
 
 void
-kvp_locs_orphan(kvp_locs_t *locs, uint64_t now_ns)
+kvp_locations_orphan(kvp_locations_t *locs, uint64_t now_ns)
 {
     pthread_mutex_lock(&locs->lease_lock);
     kvp_loclease_orphan(&locs->lease, now_ns);
@@ -214,7 +214,7 @@ kvp_locs_orphan(kvp_locs_t *locs, uint64_t now_ns)
 }
 
 void
-kvp_locs_end(kvp_locs_t *locs)
+kvp_locations_end(kvp_locations_t *locs)
 {
     pthread_mutex_lock(&locs->lease_lock);
     kvp_loclease_end(&locs->lease);
@@ -223,19 +223,19 @@ kvp_locs_end(kvp_locs_t *locs)
 }
 
 uint64_t
-kvp_locs_until(const kvp_locs_t *locs)
+kvp_locations_until(const kvp_locations_t *locs)
 {
     return atomic_load_explicit(&locs->until_ns, memory_order_acquire);
 }
 
 uint64_t
-kvp_locs_seq(const kvp_locs_t *locs)
+kvp_locations_seq(const kvp_locations_t *locs)
 {
     return atomic_load_explicit(&locs->seq, memory_order_acquire);
 }
 
 uint32_t
-kvp_locs_count(kvp_locs_t *locs)
+kvp_locations_count(kvp_locations_t *locs)
 {
     uint32_t n = 0;
 
@@ -250,26 +250,26 @@ kvp_locs_count(kvp_locs_t *locs)
 }
 
 void
-kvp_locs_forget(kvp_locs_t *locs, kvp_digest_t digest)
+kvp_locations_forget(kvp_locations_t *locs, kvp_digest_t digest)
 {
     known_forget(&locs->known, digest, UINT64_MAX);
 }
 
 void
-kvp_locs_drop_all(kvp_locs_t *locs)
+kvp_locations_drop_all(kvp_locations_t *locs)
 {
     advance_all(locs, 0, true);
 }
 
 /* ---- reads to be told */
 bool
-kvp_locs_has_used(const kvp_locs_t *locs)
+kvp_locations_has_used(const kvp_locations_t *locs)
 {
     return atomic_load_explicit(&locs->has_used, memory_order_relaxed);
 }
 
 uint32_t
-kvp_locs_take_used(kvp_locs_t *locs, kvp_wire_used_t *used_out, uint32_t cap)
+kvp_locations_take_used(kvp_locations_t *locs, kvp_wire_used_t *used_out, uint32_t cap)
 {
     uint32_t n = 0;
 

@@ -8,14 +8,14 @@
 
 #include "client/core/known.h"
 
-typedef struct kvp_locs kvp_locs_t;
+typedef struct kvp_locations kvp_locations_t;
 
-/* kvp_locs_create makes room for about that many locations, which takes memory as they come. */
-kvp_err_t kvp_locs_create(uint32_t entries, kvp_locs_t **locs_out) KVP_MUST_USE;
-void kvp_locs_destroy(kvp_locs_t *locs);
+/* kvp_locations_create makes room for about that many locations, which takes memory as they come. */
+kvp_err_t kvp_locations_create(uint32_t entries, kvp_locations_t **locs_out) KVP_MUST_USE;
+void kvp_locations_destroy(kvp_locations_t *locs);
 
-/* kvp_locs_known is what batch cores use; borrowed as long as locs. */
-const kvp_known_t *kvp_locs_known(const kvp_locs_t *locs);
+/* kvp_locations_known is what batch cores use; borrowed as long as locs. */
+const kvp_known_t *kvp_locations_known(const kvp_locations_t *locs);
 
 /* What the master answered to a heartbeat that was sent at asked_ns. The lease runs on CLOCK_BOOTTIME (kvp_boot_ns):
  * the master does not stand still while this host is suspended. */
@@ -27,26 +27,26 @@ typedef struct {
     bool is_drop_all;
     const kvp_digest_t *revoked;
     uint32_t revoked_n;
-} kvp_locs_news_t;
+} kvp_locations_news_t;
 
-/* kvp_locs_apply forgets what was revoked, and then renews the lease. */
-void kvp_locs_apply(kvp_locs_t *locs, const kvp_locs_news_t *news);
+/* kvp_locations_apply forgets what was revoked, and then renews the lease. */
+void kvp_locations_apply(kvp_locations_t *locs, const kvp_locations_news_t *news);
 /* See kvp_loclease_orphan and kvp_loclease_end. */
-void kvp_locs_orphan(kvp_locs_t *locs, uint64_t now_ns);
-void kvp_locs_end(kvp_locs_t *locs);
+void kvp_locations_orphan(kvp_locations_t *locs, uint64_t now_ns);
+void kvp_locations_end(kvp_locations_t *locs);
 
-/* kvp_locs_until: when the lease ends, 0 = there is none. kvp_locs_seq: the last revocation applied. */
-uint64_t kvp_locs_until(const kvp_locs_t *locs);
-uint64_t kvp_locs_seq(const kvp_locs_t *locs);
-/* kvp_locs_count returns how many locations are kept, a moment ago. */
-uint32_t kvp_locs_count(kvp_locs_t *locs);
+/* kvp_locations_until: when the lease ends, 0 = there is none. kvp_locations_seq: the last revocation applied. */
+uint64_t kvp_locations_until(const kvp_locations_t *locs);
+uint64_t kvp_locations_seq(const kvp_locations_t *locs);
+/* kvp_locations_count returns how many locations are kept, a moment ago. */
+uint32_t kvp_locations_count(kvp_locations_t *locs);
 
-/* kvp_locs_forget drops one key's location, or (drop_all) every one: after an upsert, removal or bump of our own. */
-void kvp_locs_forget(kvp_locs_t *locs, kvp_digest_t digest);
-void kvp_locs_drop_all(kvp_locs_t *locs);
+/* kvp_locations_forget drops one key's location, or (drop_all) every one: after an upsert, removal or bump of our own. */
+void kvp_locations_forget(kvp_locations_t *locs, kvp_digest_t digest);
+void kvp_locations_drop_all(kvp_locations_t *locs);
 
-/* kvp_locs_has_used says whether reads wait to be told; take_used moves at most cap of them out. */
-bool kvp_locs_has_used(const kvp_locs_t *locs);
-uint32_t kvp_locs_take_used(kvp_locs_t *locs, kvp_wire_used_t *used_out, uint32_t cap);
+/* kvp_locations_has_used says whether reads wait to be told; take_used moves at most cap of them out. */
+bool kvp_locations_has_used(const kvp_locations_t *locs);
+uint32_t kvp_locations_take_used(kvp_locations_t *locs, kvp_wire_used_t *used_out, uint32_t cap);
 
 #endif

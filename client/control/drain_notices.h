@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What this process owes to nodes: the word that nothing of an incarnation of its is under way any more, without which a
- * node that mapped memory for it to write keeps space in quarantine until the process ends. A node takes that word from
- * the process, in whatever session, so it is kept for the process: it outlives sessions and handles. Any thread.
+ * Drain notices: this process tells a node that nothing of an incarnation is under way any more. A node that mapped memory for
+ * writing keeps space in quarantine until it has that notice, or until the process ends. A node takes the notice from the process,
+ * in whatever session; so notices that could not be sent belong to the process, and outlive sessions and handles. Any thread.
  */
 #ifndef KVP_CLIENT_CONTROL_DRAIN_NOTICES_H
 #define KVP_CLIENT_CONTROL_DRAIN_NOTICES_H
 
 #include "client/memory/peers.h"
 
-#define KVP_DEBTS_MAX 4096u /* kept in mind; one more drives out the oldest */
+#define KVP_DRAIN_NOTICES_MAX 4096u /* that wait; one more drives out the oldest */
 
-/* kvp_debts_settle says the word of the peers' own incarnation, of which nothing is under way any more, to every node that
- * needs it and answers by until_ns; the rest is kept in mind. */
-void kvp_debts_settle(kvp_peers_t *peers, uint64_t until_ns);
+/* kvp_drain_notices_send sends the notice of the peers' own incarnation, of which nothing is under way any more, to every node that
+ * needs it. What a node has not answered by until_ns waits. */
+void kvp_drain_notices_send(kvp_peers_t *peers, uint64_t until_ns);
 
-/* kvp_debts_pay says, over these peers, what is kept in mind for nodes of their pool, the oldest first, as far as it comes
- * by until_ns. What a node does not take comes last the next time. */
-void kvp_debts_pay(kvp_peers_t *peers, uint64_t until_ns);
+/* kvp_drain_notices_resend sends, over these peers, the notices that wait for nodes of their pool, the oldest first, until until_ns.
+ * A notice that its node does not take comes last the next time. */
+void kvp_drain_notices_resend(kvp_peers_t *peers, uint64_t until_ns);
 
-/* kvp_debts_count returns how many are kept in mind for that pool. */
-size_t kvp_debts_count(const uint8_t pool_id[16]);
+/* kvp_drain_notices_count returns how many notices wait for that pool. */
+size_t kvp_drain_notices_count(const uint8_t pool_id[16]);
 
 #endif

@@ -11,7 +11,7 @@
  *   last: a master may take every connection and drop it at the first question.
  *
  * Lock order, of the whole library: session->lock; peers->lock; peer->lock; then the leaves, never nested: conn->lock,
- * conn->out_lock, scratch pool, stages, regs->idle_lock, the debts', the holdings'. No lock is held over a call to master or node.
+ * conn->out_lock, scratch pool, bounce buffers, regs->idle_lock, the drain notices', the held tickets'. No lock is held over a call to master or node.
  * Threads: the callers', and one of ours a handle ("kvpool-session"); an embedded node has its own.
  */
 #include "client/control/session.h"
@@ -80,7 +80,7 @@ static void
 link_destroy(kvp_link_t *link)
 {
     if (link == NULL) return;
-    kvp_locs_destroy(link->locs);
+    kvp_locations_destroy(link->locs);
     kvp_peers_destroy(link->peers);
     kvp_conn_destroy(link->conn);
     free(link);
@@ -100,7 +100,7 @@ link_create(kvp_session_t *s, kvp_conn_t *conn, kvp_link_t **link_out)
     link->refs = 1; /* the session's */
     kvp_list_init(&link->link);
     err = kvp_peers_create(&s->conf.peers, conn, &link->peers);
-    if (err == KVP_OK && s->conf.locations > 0) err = kvp_locs_create(s->conf.locations, &link->locs);
+    if (err == KVP_OK && s->conf.locations > 0) err = kvp_locations_create(s->conf.locations, &link->locs);
     if (err != KVP_OK) {
         link_destroy(link);
         return err;
@@ -197,7 +197,7 @@ end_lingering_locked(kvp_session_t *s)
     kvp_link_t *link = s->lingering;
 
     if (link == NULL) return;
-    if (link->locs != NULL) kvp_locs_end(link->locs);
+    if (link->locs != NULL) kvp_locations_end(link->locs);
     s->lingering = NULL;
     unref_locked(s, link);
 }
@@ -236,7 +236,7 @@ reconnect_locked(kvp_session_t *s, uint64_t deadline_ns)
         s->next_try_ns = kvp_now_ns() + pause_ns(s->failed_n++);
     }
     pthread_cond_broadcast(&s->changed);
-    pthread_cond_signal(&s->work); /* a new link: heartbeats and debts */
+    pthread_cond_signal(&s->work); /* a new link: heartbeats and notices */
 }
 
 static void
@@ -257,7 +257,7 @@ drop_broken_locked(kvp_session_t *s)
     if (link->locs == NULL || !kvp_conn_was_ended(link->conn))
         end_lingering_locked(s);
     else
-        kvp_locs_orphan(link->locs, kvp_boot_ns());
+        kvp_locations_orphan(link->locs, kvp_boot_ns());
 }
 
 kvp_err_t
@@ -301,7 +301,7 @@ kvp_session_hold_known(kvp_session_t *s)
     pthread_mutex_lock(&s->lock);
     drop_broken_locked(s);
     link = s->link != NULL ? s->link : s->lingering;
-    if (s->is_stopping || link == NULL || kvp_locs_until(link->locs) <= kvp_boot_ns()) link = NULL;
+    if (s->is_stopping || link == NULL || kvp_locations_until(link->locs) <= kvp_boot_ns()) link = NULL;
     if (link != NULL) atomic_fetch_add_explicit(&link->refs, 1, memory_order_relaxed);
     pthread_mutex_unlock(&s->lock);
     return link;
@@ -310,7 +310,7 @@ kvp_session_hold_known(kvp_session_t *s)
 void
 kvp_session_want_lease(kvp_session_t *s, kvp_link_t *link)
 {
-    if (link->locs == NULL || kvp_locs_until(link->locs) > kvp_boot_ns()) return;
+    if (link->locs == NULL || kvp_locations_until(link->locs) > kvp_boot_ns()) return;
     pthread_mutex_lock(&s->lock);
     s->is_beat_due = true;
     pthread_cond_signal(&s->work);
@@ -344,7 +344,7 @@ kvp_session_write_end(kvp_session_t *s)
 
 /* ---- the background thread */
 static kvp_err_t
-read_revoked(const kvp_frame_t *frame, const Kvp__Pb__HeartbeatReply *msg, kvp_locs_news_t *news)
+read_revoked(const kvp_frame_t *frame, const Kvp__Pb__HeartbeatReply *msg, kvp_locations_news_t *news)
 {
     kvp_rd_t rd;
 
@@ -361,7 +361,7 @@ read_revoked(const kvp_frame_t *frame, const Kvp__Pb__HeartbeatReply *msg, kvp_l
 
 /* news->revoked points into the frame. */
 static kvp_err_t
-read_heartbeat(const kvp_frame_t *frame, uint32_t term, kvp_locs_news_t *news)
+read_heartbeat(const kvp_frame_t *frame, uint32_t term, kvp_locations_news_t *news)
 {
     Kvp__Pb__HeartbeatReply *msg;
     kvp_pb_t pb;
@@ -379,7 +379,7 @@ read_heartbeat(const kvp_frame_t *frame, uint32_t term, kvp_locs_news_t *news)
 /* A lease is renewed in good time. And where something was revoked, whoever removed it may be waiting for our word that
  * we know: that is what the next heartbeat says. */
 static uint64_t
-next_beat_in(const kvp_hello_reply_t *hello, const kvp_locs_news_t *news, bool wants_lease)
+next_beat_in(const kvp_hello_reply_t *hello, const kvp_locations_news_t *news, bool wants_lease)
 {
     uint64_t ms = hello->heartbeat_ms;
 
@@ -396,8 +396,8 @@ kvp_session_queue_used(kvp_link_t *link)
     kvp_buf_t frame;
     size_t at;
 
-    if (link->locs == NULL || !kvp_locs_has_used(link->locs)) return;
-    msg.n = kvp_locs_take_used(link->locs, used, USED_MAX);
+    if (link->locs == NULL || !kvp_locations_has_used(link->locs)) return;
+    msg.n = kvp_locations_take_used(link->locs, used, USED_MAX);
     if (msg.n == 0) return;
     kvp_buf_init(&frame, 0);
     kvp_pb_frame_begin(&frame, KVP_OP_USED, KVP_FRAME_ONEWAY, 0, &msg.base, &at);
@@ -412,8 +412,8 @@ kvp_session_queue_used(kvp_link_t *link)
 static uint64_t
 beat(kvp_link_t *link)
 {
-    bool wants_lease = link->locs != NULL && kvp_locs_count(link->locs) > 0;
-    kvp_locs_news_t news = {.asked_ns = kvp_boot_ns()};
+    bool wants_lease = link->locs != NULL && kvp_locations_count(link->locs) > 0;
+    kvp_locations_news_t news = {.asked_ns = kvp_boot_ns()};
     const kvp_hello_reply_t *hello = kvp_conn_hello(link->conn);
     Kvp__Pb__Heartbeat msg = KVP__PB__HEARTBEAT__INIT;
     kvp_buf_t frame, reply;
@@ -426,14 +426,14 @@ beat(kvp_link_t *link)
     msg.incarnation = hello->incarnation;
     msg.term = hello->term;
     msg.wants_lease = wants_lease;
-    if (link->locs != NULL) msg.revoke_seq = kvp_locs_seq(link->locs);
+    if (link->locs != NULL) msg.revoke_seq = kvp_locations_seq(link->locs);
     kvp_session_queue_used(link);
     kvp_pb_frame_begin(&frame, KVP_OP_HEARTBEAT, 0, 0, &msg.base, &at);
     kvp_frame_end(&frame, at);
     err = kvp_conn_call(link->conn, &frame, kvp_now_ns() + hello->session_ttl_ms * KVP_NS_PER_MS, &reply, &answer);
     if (err == KVP_OK) err = read_heartbeat(&answer, hello->term, &news);
     /* Who asked for no lease is told of no revocations, and may have kept a location since. */
-    if (err == KVP_OK && wants_lease) kvp_locs_apply(link->locs, &news);
+    if (err == KVP_OK && wants_lease) kvp_locations_apply(link->locs, &news);
     kvp_buf_fini(&frame);
     kvp_buf_fini(&reply);
     if (err == KVP_OK) return next_beat_in(hello, &news, wants_lease);
@@ -455,7 +455,7 @@ next_dead_locked(const kvp_session_t *s)
         uint32_t refs = atomic_load(&link->refs);
         uint32_t views = atomic_load(&link->views);
 
-        if (link != s->lingering && (refs == 0 || (refs == views && !link->is_settled))) return link;
+        if (link != s->lingering && (refs == 0 || (refs == views && !link->has_sent_notices))) return link;
     }
     return NULL;
 }
@@ -472,11 +472,11 @@ tend_dead_locked(kvp_session_t *s)
     is_over = link->refs == 0;
     if (is_over) kvp_list_del(&link->link);
     pthread_mutex_unlock(&s->lock);
-    if (!link->is_settled) {
-        kvp_debts_settle(link->peers, kvp_now_ns() + PAY_MAX_NS);
+    if (!link->has_sent_notices) {
+        kvp_drain_notices_send(link->peers, kvp_now_ns() + PAY_MAX_NS);
         kvp_peers_let_go(link->peers); /* views need the memory of their own nodes alone */
     }
-    link->is_settled = true;
+    link->has_sent_notices = true;
     if (is_over) link_destroy(link);
     pthread_mutex_lock(&s->lock);
 }
@@ -487,7 +487,7 @@ typedef struct {
     uint64_t last_ns; /* when it sent one */
     uint64_t next_ns;
     uint64_t writers_ns; /* while a put is under way, they are not further apart */
-    uint64_t present_ns; /* when something is to be presented (again) */
+    uint64_t restore_ns; /* when something is to be presented (again) */
 } beats_t;
 
 /* A round of the background thread without the lock. True where there is more to do at once. */
@@ -499,12 +499,12 @@ do_chores(kvp_session_t *s, kvp_link_t *link, beats_t *beats)
 
     beats->writers_ns = kvp_conn_hello(link->conn)->heartbeat_ms * KVP_NS_PER_MS / BEATS_OF_WRITERS;
     /* First of all: for what was held before, the master may wait with what it wants to evict, and not for long. */
-    if (s->conf.holdings != NULL && now >= beats->present_ns)
-        beats->present_ns = now + kvp_holdings_present(s->conf.holdings, link->conn);
+    if (s->conf.held_tickets != NULL && now >= beats->restore_ns)
+        beats->restore_ns = now + kvp_held_tickets_restore(s->conf.held_tickets, link->conn);
     if (now >= beats->next_ns || (has_writers && now - beats->last_ns >= beats->writers_ns)) {
         beats->last_ns = now;
         beats->next_ns = now + beat(link);
-        kvp_debts_pay(link->peers, kvp_now_ns() + PAY_MAX_NS);
+        kvp_drain_notices_resend(link->peers, kvp_now_ns() + PAY_MAX_NS);
     }
     return kvp_peers_tend(link->peers);
 }
@@ -512,7 +512,7 @@ do_chores(kvp_session_t *s, kvp_link_t *link, beats_t *beats)
 static uint64_t
 next_chore(const beats_t *beats)
 {
-    return kvp_min_u64(kvp_min_u64(beats->next_ns, beats->present_ns), kvp_now_ns() + beats->writers_ns);
+    return kvp_min_u64(kvp_min_u64(beats->next_ns, beats->restore_ns), kvp_now_ns() + beats->writers_ns);
 }
 
 static void *
@@ -528,10 +528,10 @@ run(void *arg)
         bool has_more = false;
 
         if (s->is_beat_due || s->last_incarnation != beaten) beats.next_ns = 0;
-        if (s->last_incarnation != beaten) beats.present_ns = 0;
+        if (s->last_incarnation != beaten) beats.restore_ns = 0;
         s->is_beat_due = false;
         beaten = s->last_incarnation;
-        if (s->lingering != NULL && kvp_locs_until(s->lingering->locs) <= kvp_boot_ns()) end_lingering_locked(s);
+        if (s->lingering != NULL && kvp_locations_until(s->lingering->locs) <= kvp_boot_ns()) end_lingering_locked(s);
 
         tend_dead_locked(s);
         pthread_mutex_unlock(&s->lock);
@@ -633,9 +633,9 @@ say_farewell(kvp_link_t *link)
 
     if (has_master) {
         kvp_conn_interrupt(link->conn, false);
-        kvp_debts_pay(link->peers, kvp_now_ns() + FAREWELL_MAX_NS);
+        kvp_drain_notices_resend(link->peers, kvp_now_ns() + FAREWELL_MAX_NS);
     }
-    kvp_debts_settle(link->peers, kvp_now_ns() + FAREWELL_MAX_NS);
+    kvp_drain_notices_send(link->peers, kvp_now_ns() + FAREWELL_MAX_NS);
     if (has_master) kvp_conn_bye(link->conn, kvp_now_ns() + FAREWELL_MAX_NS);
 }
 

@@ -15,18 +15,18 @@ typedef struct kvp_session kvp_session_t;
 typedef struct {
     kvp_conn_t *conn;
     kvp_peers_t *peers;
-    kvp_locs_t *locs; /* NULL = none are kept */
+    kvp_locations_t *locs; /* NULL = none are kept */
     kvp_list_t link; /* the session's */
     _Atomic uint32_t refs;
     _Atomic uint32_t views; /* of the refs, those that only keep memory where it is */
-    bool is_settled; /* what it owed to nodes is said or kept in mind; of the background thread */
+    bool has_sent_notices; /* its drain notices were sent, or wait; of the background thread */
 } kvp_link_t;
 
 typedef struct {
     const char *masters; /* "HOST:PORT[,HOST:PORT]"; copied, as all strings are */
     kvp_peers_conf_t peers;
     uint32_t locations; /* that may be kept; 0 = none */
-    kvp_holdings_t *holdings; /* presented in every session; borrowed. NULL = there are none */
+    kvp_held_tickets_t *held_tickets; /* restored in every session; borrowed. NULL = there are none */
 } kvp_session_conf_t;
 
 /* kvp_session_start connects within deadline_ns: INVALID (masters), UNREACHABLE, VERSION, NOMEM, SYS. */

@@ -11,43 +11,43 @@
 #define FAILED_NS (100 * KVP_NS_PER_MS)
 
 void
-kvp_holdings_init(kvp_holdings_t *h)
+kvp_held_tickets_init(kvp_held_tickets_t *h)
 {
     pthread_mutex_init(&h->lock, NULL);
-    h->held = (kvp_held_t){0};
+    h->tickets = (kvp_tickets_t){0};
 }
 
 void
-kvp_holdings_fini(kvp_holdings_t *h)
+kvp_held_tickets_fini(kvp_held_tickets_t *h)
 {
-    kvp_held_fini(&h->held);
+    kvp_tickets_fini(&h->tickets);
     pthread_mutex_destroy(&h->lock);
 }
 
 uint64_t
-kvp_holdings_add(kvp_holdings_t *h, const kvp_held_new_t *what)
+kvp_held_tickets_add(kvp_held_tickets_t *h, const kvp_tickets_new_t *what)
 {
     uint64_t id;
 
     pthread_mutex_lock(&h->lock);
-    id = kvp_held_add(&h->held, what, kvp_boot_ns());
+    id = kvp_tickets_add(&h->tickets, what, kvp_boot_ns());
     pthread_mutex_unlock(&h->lock);
     return id;
 }
 
 bool
-kvp_holdings_release(kvp_holdings_t *h, uint64_t id, uint64_t incarnation, kvp_buf_t *tickets)
+kvp_held_tickets_release(kvp_held_tickets_t *h, uint64_t id, uint64_t incarnation, kvp_buf_t *tickets)
 {
     bool is_held;
 
     pthread_mutex_lock(&h->lock);
-    is_held = kvp_held_release(&h->held, id, incarnation, tickets);
+    is_held = kvp_tickets_release(&h->tickets, id, incarnation, tickets);
     pthread_mutex_unlock(&h->lock);
     return is_held;
 }
 
 void
-kvp_holdings_give_back(kvp_conn_t *conn, const kvp_buf_t *tickets, kvp_buf_t *frame)
+kvp_held_tickets_give_back(kvp_conn_t *conn, const kvp_buf_t *tickets, kvp_buf_t *frame)
 {
     Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
     size_t at;
@@ -67,7 +67,7 @@ kvp_holdings_give_back(kvp_conn_t *conn, const kvp_buf_t *tickets, kvp_buf_t *fr
 
 /* One page, and what its answer says. */
 static kvp_err_t
-ask(kvp_holdings_t *h, kvp_conn_t *conn, kvp_held_page_t *page)
+ask(kvp_held_tickets_t *h, kvp_conn_t *conn, kvp_tickets_page_t *page)
 {
     uint64_t deadline_ns = kvp_now_ns() + kvp_conn_hello(conn)->session_ttl_ms * KVP_NS_PER_MS;
     kvp_buf_t out, in, tickets;
@@ -77,15 +77,15 @@ ask(kvp_holdings_t *h, kvp_conn_t *conn, kvp_held_page_t *page)
     kvp_buf_init(&out, 0);
     kvp_buf_init(&in, 0);
     kvp_buf_init(&tickets, 0);
-    kvp_held_encode(page, &out);
+    kvp_tickets_encode(page, &out);
     err = out.err == KVP_OK ? kvp_conn_call(conn, &out, deadline_ns, &in, &answer) : out.err;
     pthread_mutex_lock(&h->lock);
     if (err == KVP_OK)
-        err = kvp_held_on_reply(&h->held, page, &answer, kvp_boot_ns(), &tickets);
+        err = kvp_tickets_on_reply(&h->tickets, page, &answer, kvp_boot_ns(), &tickets);
     else
-        kvp_held_on_call_failed(&h->held, page, kvp_boot_ns());
+        kvp_tickets_on_call_failed(&h->tickets, page, kvp_boot_ns());
     pthread_mutex_unlock(&h->lock);
-    if (err == KVP_OK) kvp_holdings_give_back(conn, &tickets, &out);
+    if (err == KVP_OK) kvp_held_tickets_give_back(conn, &tickets, &out);
     if (kvp_op_is_session_loss(err) || err == KVP_PROTO || err == KVP_DEADLINE) kvp_conn_break(conn);
     kvp_buf_fini(&out);
     kvp_buf_fini(&in);
@@ -94,16 +94,16 @@ ask(kvp_holdings_t *h, kvp_conn_t *conn, kvp_held_page_t *page)
 }
 
 uint64_t
-kvp_holdings_present(kvp_holdings_t *h, kvp_conn_t *conn)
+kvp_held_tickets_restore(kvp_held_tickets_t *h, kvp_conn_t *conn)
 {
-    kvp_held_page_t page;
+    kvp_tickets_page_t page;
 
     for (;;) {
         uint64_t due_ns, now_ns = kvp_boot_ns();
         kvp_err_t err;
 
         pthread_mutex_lock(&h->lock);
-        err = kvp_held_next(&h->held, kvp_conn_hello(conn)->incarnation, now_ns, &page, &due_ns);
+        err = kvp_tickets_next(&h->tickets, kvp_conn_hello(conn)->incarnation, now_ns, &page, &due_ns);
         pthread_mutex_unlock(&h->lock);
         if (err != KVP_OK) return due_ns == UINT64_MAX ? NOTHING_NS : due_ns - kvp_min_u64(now_ns, due_ns);
         if (ask(h, conn, &page) != KVP_OK) return FAILED_NS;

@@ -19,7 +19,7 @@ typedef struct {
     uint64_t ticket; /* in the session of the set's incarnation; 0 = not protected there */
 } item_t;
 
-struct kvp_held_set {
+struct kvp_tickets_set {
     uint64_t id;
     kvp_present_kind_t kind;
     uint64_t incarnation;
@@ -37,16 +37,16 @@ place_of(uint64_t id)
     return (uint32_t)id;
 }
 
-static kvp_held_set_t *
-find(const kvp_held_t *h, uint64_t id)
+static kvp_tickets_set_t *
+find(const kvp_tickets_t *h, uint64_t id)
 {
-    kvp_held_set_t *set = place_of(id) < h->cap ? h->sets[place_of(id)] : NULL;
+    kvp_tickets_set_t *set = place_of(id) < h->cap ? h->sets[place_of(id)] : NULL;
 
     return set != NULL && set->id == id && !set->is_released ? set : NULL;
 }
 
 static void
-drop(kvp_held_t *h, kvp_held_set_t *set)
+drop(kvp_tickets_t *h, kvp_tickets_set_t *set)
 {
     if (place_of(set->id) == h->set_at) h->item_at = 0; /* another one may get its place */
     h->sets[place_of(set->id)] = NULL;
@@ -55,26 +55,26 @@ drop(kvp_held_t *h, kvp_held_set_t *set)
 }
 
 static bool
-is_over(const kvp_held_set_t *set, uint64_t now_ns)
+is_over(const kvp_tickets_set_t *set, uint64_t now_ns)
 {
     return set->kind != KVP_PRESENT_HOLD && set->until_ns < now_ns + NS_PER_MS;
 }
 
 static void
-sweep(kvp_held_t *h, uint64_t now_ns)
+sweep(kvp_tickets_t *h, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < h->cap; i++)
         if (h->sets[i] != NULL && h->sets[i]->asked_n == 0 && is_over(h->sets[i], now_ns)) drop(h, h->sets[i]);
 }
 
 static bool
-grow(kvp_held_t *h)
+grow(kvp_tickets_t *h)
 {
     uint32_t cap = h->cap == 0 ? SETS_FIRST : h->cap * 2;
-    kvp_held_set_t **sets;
+    kvp_tickets_set_t **sets;
     uint32_t *places;
 
-    if (cap > KVP_HELD_SETS_MAX) return h->free_n > 0;
+    if (cap > KVP_TICKETS_SETS_MAX) return h->free_n > 0;
     sets = realloc(h->sets, cap * sizeof(*sets));
     if (sets != NULL) h->sets = sets;
     places = realloc(h->free, cap * sizeof *places);
@@ -91,7 +91,7 @@ grow(kvp_held_t *h)
 
 /* Sweeping looks at everything, so it is worth it only where much comes free; else there is more room from then on. */
 static bool
-make_room(kvp_held_t *h, uint64_t now_ns)
+make_room(kvp_tickets_t *h, uint64_t now_ns)
 {
     if (h->free_n > 0) return true;
     sweep(h, now_ns);
@@ -99,24 +99,24 @@ make_room(kvp_held_t *h, uint64_t now_ns)
 }
 
 void
-kvp_held_fini(kvp_held_t *h)
+kvp_tickets_fini(kvp_tickets_t *h)
 {
     for (uint32_t i = 0; i < h->cap; i++)
         free(h->sets[i]);
     free(h->sets);
     free(h->free);
-    *h = (kvp_held_t){0};
+    *h = (kvp_tickets_t){0};
 }
 
 uint64_t
-kvp_held_add(kvp_held_t *h, const kvp_held_new_t *what, uint64_t now_ns)
+kvp_tickets_add(kvp_tickets_t *h, const kvp_tickets_new_t *what, uint64_t now_ns)
 {
-    kvp_held_set_t *set;
+    kvp_tickets_set_t *set;
 
     if (!make_room(h, now_ns)) return 0;
     set = malloc(sizeof *set + what->n * sizeof set->items[0]);
     if (set == NULL) return 0;
-    *set = (kvp_held_set_t){
+    *set = (kvp_tickets_set_t){
         .id = (uint64_t)++h->seq << 32 | h->free[h->free_n - 1],
         .kind = what->kind,
         .incarnation = what->incarnation,
@@ -138,7 +138,7 @@ kvp_held_add(kvp_held_t *h, const kvp_held_new_t *what, uint64_t now_ns)
 
 /* ---- giving back */
 static void
-collect(const kvp_held_set_t *set, kvp_buf_t *tickets)
+collect(const kvp_tickets_set_t *set, kvp_buf_t *tickets)
 {
     uint64_t last = 0;
 
@@ -151,9 +151,9 @@ collect(const kvp_held_set_t *set, kvp_buf_t *tickets)
 }
 
 bool
-kvp_held_release(kvp_held_t *h, uint64_t id, uint64_t incarnation, kvp_buf_t *tickets)
+kvp_tickets_release(kvp_tickets_t *h, uint64_t id, uint64_t incarnation, kvp_buf_t *tickets)
 {
-    kvp_held_set_t *set = find(h, id);
+    kvp_tickets_set_t *set = find(h, id);
     bool is_all_held;
 
     if (set == NULL) return false;
@@ -170,14 +170,14 @@ kvp_held_release(kvp_held_t *h, uint64_t id, uint64_t incarnation, kvp_buf_t *ti
 
 /* ---- presenting */
 static void
-begin_round(kvp_held_t *h)
+begin_round(kvp_tickets_t *h)
 {
     h->set_at = h->item_at = 0;
     h->is_due_again = false;
 }
 
 static void
-again_at(kvp_held_t *h, uint64_t due_ns)
+again_at(kvp_tickets_t *h, uint64_t due_ns)
 {
     h->due_ns = h->is_due_again ? kvp_min_u64(h->due_ns, due_ns) : due_ns;
     h->is_due_again = true;
@@ -185,7 +185,7 @@ again_at(kvp_held_t *h, uint64_t due_ns)
 
 /* Tickets of sessions before are void. */
 static void
-enter_session(const kvp_held_t *h, kvp_held_set_t *set)
+enter_session(const kvp_tickets_t *h, kvp_tickets_set_t *set)
 {
     if (set->incarnation == h->incarnation) return;
     set->incarnation = h->incarnation;
@@ -194,7 +194,7 @@ enter_session(const kvp_held_t *h, kvp_held_set_t *set)
 }
 
 static void
-append(const kvp_held_t *h, kvp_held_page_t *page, kvp_held_set_t *set, uint32_t item, uint64_t now_ns)
+append(const kvp_tickets_t *h, kvp_tickets_page_t *page, kvp_tickets_set_t *set, uint32_t item, uint64_t now_ns)
 {
     kvp_wire_present_t *rec = &page->recs[page->n];
 
@@ -213,7 +213,7 @@ append(const kvp_held_t *h, kvp_held_page_t *page, kvp_held_set_t *set, uint32_t
 
 /* False where the page is full before the set is all in it. */
 static bool
-append_set(kvp_held_t *h, kvp_held_page_t *page, kvp_held_set_t *set, uint64_t now_ns)
+append_set(kvp_tickets_t *h, kvp_tickets_page_t *page, kvp_tickets_set_t *set, uint64_t now_ns)
 {
     enter_session(h, set);
     for (; h->item_at < set->n; h->item_at++) {
@@ -225,7 +225,8 @@ append_set(kvp_held_t *h, kvp_held_page_t *page, kvp_held_set_t *set, uint64_t n
 }
 
 kvp_err_t
-kvp_held_next(kvp_held_t *h, uint64_t incarnation, uint64_t now_ns, kvp_held_page_t *page, uint64_t *due_ns_out)
+kvp_tickets_next(kvp_tickets_t *h, uint64_t incarnation, uint64_t now_ns, kvp_tickets_page_t *page,
+                 uint64_t *due_ns_out)
 {
     page->n = 0;
     if (incarnation != h->incarnation) {
@@ -234,7 +235,7 @@ kvp_held_next(kvp_held_t *h, uint64_t incarnation, uint64_t now_ns, kvp_held_pag
     }
     if (h->set_at == h->cap && h->is_due_again && now_ns >= h->due_ns) begin_round(h);
     for (; h->set_at < h->cap; h->set_at++, h->item_at = 0) {
-        kvp_held_set_t *set = h->sets[h->set_at];
+        kvp_tickets_set_t *set = h->sets[h->set_at];
 
         /* One of a later session: this one was lost before its turn came. */
         if (set == NULL || set->incarnation > incarnation) continue;
@@ -248,7 +249,7 @@ kvp_held_next(kvp_held_t *h, uint64_t incarnation, uint64_t now_ns, kvp_held_pag
 }
 
 void
-kvp_held_encode(const kvp_held_page_t *page, kvp_buf_t *out)
+kvp_tickets_encode(const kvp_tickets_page_t *page, kvp_buf_t *out)
 {
     Kvp__Pb__Present head = KVP__PB__PRESENT__INIT;
     size_t at;
@@ -261,7 +262,7 @@ kvp_held_encode(const kvp_held_page_t *page, kvp_buf_t *out)
 
 /* ---- answers */
 static bool
-is_all_gone(const kvp_held_set_t *set)
+is_all_gone(const kvp_tickets_set_t *set)
 {
     for (uint32_t i = 0; i < set->n; i++)
         if (set->items[i].ticket != GONE) return false;
@@ -270,10 +271,10 @@ is_all_gone(const kvp_held_set_t *set)
 
 /* The page is back: what was released meanwhile goes, and what nothing is left of. */
 static void
-give_back(kvp_held_t *h, kvp_held_page_t *page)
+give_back(kvp_tickets_t *h, kvp_tickets_page_t *page)
 {
     for (uint32_t i = 0; i < page->n; i++) {
-        kvp_held_set_t *set = page->of[i].set;
+        kvp_tickets_set_t *set = page->of[i].set;
 
         if (--set->asked_n == 0 && is_all_gone(set)) drop(h, set);
     }
@@ -281,7 +282,7 @@ give_back(kvp_held_t *h, kvp_held_page_t *page)
 }
 
 static void
-take(kvp_held_t *h, const kvp_wire_presented_t *answer, kvp_held_set_t *set, item_t *item, uint64_t retry_ns,
+take(kvp_tickets_t *h, const kvp_wire_presented_t *answer, kvp_tickets_set_t *set, item_t *item, uint64_t retry_ns,
      kvp_buf_t *tickets)
 {
     if (answer->err == KVP_OK && set->is_released) {
@@ -319,7 +320,8 @@ read_reply(const kvp_frame_t *frame, uint32_t n, const kvp_wire_presented_t **an
 }
 
 kvp_err_t
-kvp_held_on_reply(kvp_held_t *h, kvp_held_page_t *page, const kvp_frame_t *frame, uint64_t now_ns, kvp_buf_t *tickets)
+kvp_tickets_on_reply(kvp_tickets_t *h, kvp_tickets_page_t *page, const kvp_frame_t *frame, uint64_t now_ns,
+                     kvp_buf_t *tickets)
 {
     static const kvp_wire_presented_t refused = {.err = KVP_NOT_FOUND};
     const kvp_wire_presented_t *answers;
@@ -328,7 +330,7 @@ kvp_held_on_reply(kvp_held_t *h, kvp_held_page_t *page, const kvp_frame_t *frame
     uint64_t retry_ns = now_ns + (retry_ms == 0 ? RETRY_NS : retry_ms * NS_PER_MS);
 
     if (err == KVP_PROTO || err == KVP_NOMEM || kvp_op_is_session_loss(err)) {
-        kvp_held_on_call_failed(h, page, now_ns);
+        kvp_tickets_on_call_failed(h, page, now_ns);
         return err;
     }
     /* Refused whole: an older master does not know the question, and never will. */
@@ -340,7 +342,7 @@ kvp_held_on_reply(kvp_held_t *h, kvp_held_page_t *page, const kvp_frame_t *frame
 }
 
 void
-kvp_held_on_call_failed(kvp_held_t *h, kvp_held_page_t *page, uint64_t now_ns)
+kvp_tickets_on_call_failed(kvp_tickets_t *h, kvp_tickets_page_t *page, uint64_t now_ns)
 {
     if (page->n > 0) again_at(h, now_ns + RETRY_NS);
     give_back(h, page);

@@ -5,13 +5,13 @@
 
 #include <stdlib.h>
 
-#define QUEUES_MAX 64u /* contexts that a stage copies in */
+#define QUEUES_MAX 64u /* contexts that a bounce buffer copies in */
 
-struct kvp_stage {
+struct kvp_bounce {
     kvp_list_t link; /* of the idle ones */
     kvp_devmem_t mem; /* whose pinned memory it is */
     uint32_t parts_n;
-    uint8_t *parts[KVP_STAGE_PARTS_MAX];
+    uint8_t *parts[KVP_BOUNCE_PARTS_MAX];
     kvp_sum_state_t *sum;
     kvp_device_queue_t *queues[QUEUES_MAX]; /* opened when first needed */
     bool is_busy[QUEUES_MAX]; /* there are copies to wait for */
@@ -19,129 +19,129 @@ struct kvp_stage {
 };
 
 void
-kvp_stages_init(kvp_stages_t *stages, uint32_t max, uint32_t parts)
+kvp_bounces_init(kvp_bounces_t *bounces, uint32_t max, uint32_t parts)
 {
-    *stages = (kvp_stages_t){.max = max, .parts = parts};
-    pthread_mutex_init(&stages->lock, NULL);
-    kvp_cond_init(&stages->freed);
-    kvp_list_init(&stages->idle);
+    *bounces = (kvp_bounces_t){.max = max, .parts = parts};
+    pthread_mutex_init(&bounces->lock, NULL);
+    kvp_cond_init(&bounces->freed);
+    kvp_list_init(&bounces->idle);
 }
 
 static void
-stage_destroy(kvp_stage_t *stage)
+bounce_destroy(kvp_bounce_t *bounce)
 {
-    for (uint32_t i = 0; i < stage->queues_n; i++)
-        stage->queues[i]->ops->queue_close(stage->queues[i]);
-    for (uint32_t i = 0; i < stage->parts_n; i++)
-        stage->mem.ops->pinned_free(&stage->mem, stage->parts[i]);
-    if (stage->sum != NULL) kvp_sum_destroy(stage->sum);
-    free(stage);
+    for (uint32_t i = 0; i < bounce->queues_n; i++)
+        bounce->queues[i]->ops->queue_close(bounce->queues[i]);
+    for (uint32_t i = 0; i < bounce->parts_n; i++)
+        bounce->mem.ops->pinned_free(&bounce->mem, bounce->parts[i]);
+    if (bounce->sum != NULL) kvp_sum_destroy(bounce->sum);
+    free(bounce);
 }
 
 static kvp_err_t
-stage_create(const kvp_devmem_t *mem, uint32_t parts, kvp_stage_t **stage_out)
+bounce_create(const kvp_devmem_t *mem, uint32_t parts, kvp_bounce_t **bounce_out)
 {
-    kvp_stage_t *stage = calloc(1, sizeof *stage);
+    kvp_bounce_t *bounce = calloc(1, sizeof *bounce);
     kvp_err_t err = KVP_OK;
 
-    if (stage == NULL) return KVP_NOMEM;
-    stage->mem = *mem;
-    stage->sum = kvp_sum_create();
-    if (stage->sum == NULL) err = KVP_NOMEM;
-    while (err == KVP_OK && stage->parts_n < parts) {
+    if (bounce == NULL) return KVP_NOMEM;
+    bounce->mem = *mem;
+    bounce->sum = kvp_sum_create();
+    if (bounce->sum == NULL) err = KVP_NOMEM;
+    while (err == KVP_OK && bounce->parts_n < parts) {
         void *part;
 
-        err = mem->ops->pinned_alloc(mem, KVP_STAGE_PART_BYTES, &part);
-        if (err == KVP_OK) stage->parts[stage->parts_n++] = part;
+        err = mem->ops->pinned_alloc(mem, KVP_BOUNCE_PART_BYTES, &part);
+        if (err == KVP_OK) bounce->parts[bounce->parts_n++] = part;
     }
     if (err != KVP_OK)
-        stage_destroy(stage);
+        bounce_destroy(bounce);
     else
-        *stage_out = stage;
+        *bounce_out = bounce;
     return err;
 }
 
 void
-kvp_stages_fini(kvp_stages_t *stages)
+kvp_bounces_fini(kvp_bounces_t *bounces)
 {
-    while (!kvp_list_is_empty(&stages->idle)) {
-        kvp_stage_t *stage = kvp_list_first(&stages->idle, kvp_stage_t, link);
+    while (!kvp_list_is_empty(&bounces->idle)) {
+        kvp_bounce_t *bounce = kvp_list_first(&bounces->idle, kvp_bounce_t, link);
 
-        kvp_list_del(&stage->link);
-        stage_destroy(stage);
+        kvp_list_del(&bounce->link);
+        bounce_destroy(bounce);
     }
-    pthread_cond_destroy(&stages->freed);
-    pthread_mutex_destroy(&stages->lock);
+    pthread_cond_destroy(&bounces->freed);
+    pthread_mutex_destroy(&bounces->lock);
 }
 
 /* An idle one, or the right to make one (OK with NULL), or DEADLINE. */
 static kvp_err_t
-wait_for_stage(kvp_stages_t *stages, uint64_t deadline_ns, kvp_stage_t **stage_out)
+wait_for_stage(kvp_bounces_t *bounces, uint64_t deadline_ns, kvp_bounce_t **bounce_out)
 {
     kvp_err_t err = KVP_OK;
 
-    *stage_out = NULL;
-    pthread_mutex_lock(&stages->lock);
-    while (kvp_list_is_empty(&stages->idle) && stages->made == stages->max && err == KVP_OK) {
-        kvp_cond_wait_until(&stages->freed, &stages->lock, deadline_ns);
+    *bounce_out = NULL;
+    pthread_mutex_lock(&bounces->lock);
+    while (kvp_list_is_empty(&bounces->idle) && bounces->made == bounces->max && err == KVP_OK) {
+        kvp_cond_wait_until(&bounces->freed, &bounces->lock, deadline_ns);
         if (kvp_now_ns() >= deadline_ns) err = KVP_DEADLINE;
     }
-    if (!kvp_list_is_empty(&stages->idle)) {
+    if (!kvp_list_is_empty(&bounces->idle)) {
         err = KVP_OK;
-        *stage_out = kvp_list_first(&stages->idle, kvp_stage_t, link);
-        kvp_list_del(&(*stage_out)->link);
+        *bounce_out = kvp_list_first(&bounces->idle, kvp_bounce_t, link);
+        kvp_list_del(&(*bounce_out)->link);
     } else if (err == KVP_OK) {
-        stages->made++;
+        bounces->made++;
     }
-    pthread_mutex_unlock(&stages->lock);
+    pthread_mutex_unlock(&bounces->lock);
     return err;
 }
 
 void
-kvp_stage_rele(kvp_stages_t *stages, kvp_stage_t *stage)
+kvp_bounce_rele(kvp_bounces_t *bounces, kvp_bounce_t *bounce)
 {
-    pthread_mutex_lock(&stages->lock);
-    if (stage != NULL)
-        kvp_list_add_head(&stages->idle, &stage->link);
+    pthread_mutex_lock(&bounces->lock);
+    if (bounce != NULL)
+        kvp_list_add_head(&bounces->idle, &bounce->link);
     else
-        stages->made--;
-    pthread_cond_signal(&stages->freed);
-    pthread_mutex_unlock(&stages->lock);
+        bounces->made--;
+    pthread_cond_signal(&bounces->freed);
+    pthread_mutex_unlock(&bounces->lock);
 }
 
 kvp_err_t
-kvp_stage_take(kvp_stages_t *stages, const kvp_devmem_t *mem, uint64_t deadline_ns, kvp_stage_t **stage_out)
+kvp_bounce_take(kvp_bounces_t *bounces, const kvp_devmem_t *mem, uint64_t deadline_ns, kvp_bounce_t **bounce_out)
 {
-    kvp_err_t err = wait_for_stage(stages, deadline_ns, stage_out);
+    kvp_err_t err = wait_for_stage(bounces, deadline_ns, bounce_out);
 
-    if (err != KVP_OK || *stage_out != NULL) return err;
-    err = stage_create(mem, stages->parts, stage_out);
-    if (err != KVP_OK) kvp_stage_rele(stages, NULL);
+    if (err != KVP_OK || *bounce_out != NULL) return err;
+    err = bounce_create(mem, bounces->parts, bounce_out);
+    if (err != KVP_OK) kvp_bounce_rele(bounces, NULL);
     return err;
 }
 
 /* ---- copies */
 uint8_t *
-kvp_stage_part(const kvp_stage_t *stage, uint32_t part)
+kvp_bounce_part(const kvp_bounce_t *bounce, uint32_t part)
 {
-    return stage->parts[part];
+    return bounce->parts[part];
 }
 
 kvp_sum_state_t *
-kvp_stage_sum(const kvp_stage_t *stage)
+kvp_bounce_sum(const kvp_bounce_t *bounce)
 {
-    return stage->sum;
+    return bounce->sum;
 }
 
 kvp_err_t
-kvp_stage_wait(kvp_stage_t *stage)
+kvp_bounce_wait(kvp_bounce_t *bounce)
 {
     kvp_err_t err = KVP_OK;
 
-    for (uint32_t i = 0; i < stage->queues_n; i++) {
-        kvp_err_t one = stage->is_busy[i] ? stage->queues[i]->ops->wait(stage->queues[i]) : KVP_OK;
+    for (uint32_t i = 0; i < bounce->queues_n; i++) {
+        kvp_err_t one = bounce->is_busy[i] ? bounce->queues[i]->ops->wait(bounce->queues[i]) : KVP_OK;
 
-        stage->is_busy[i] = false;
+        bounce->is_busy[i] = false;
         if (err == KVP_OK) err = one;
     }
     return err;
@@ -149,31 +149,31 @@ kvp_stage_wait(kvp_stage_t *stage)
 
 /* The queue of that memory's context. */
 static kvp_err_t
-find_queue(kvp_stage_t *stage, const kvp_devmem_t *mem, uint32_t *at_out)
+find_queue(kvp_bounce_t *bounce, const kvp_devmem_t *mem, uint32_t *at_out)
 {
     uint32_t at = 0;
     kvp_err_t err;
 
-    while (at < stage->queues_n && stage->queues[at]->context != mem->context)
+    while (at < bounce->queues_n && bounce->queues[at]->context != mem->context)
         at++;
     if (at == QUEUES_MAX) return KVP_LIMIT;
-    if (at == stage->queues_n) {
-        err = mem->ops->queue_open(mem, &stage->queues[at]);
+    if (at == bounce->queues_n) {
+        err = mem->ops->queue_open(mem, &bounce->queues[at]);
         if (err != KVP_OK) return err;
-        stage->is_busy[at] = false;
-        stage->queues_n++;
+        bounce->is_busy[at] = false;
+        bounce->queues_n++;
     }
     *at_out = at;
     return KVP_OK;
 }
 
 kvp_err_t
-kvp_stage_copy(kvp_stage_t *stage, const kvp_devmem_t *mem, void *dst, const void *src, size_t len)
+kvp_bounce_copy(kvp_bounce_t *bounce, const kvp_devmem_t *mem, void *dst, const void *src, size_t len)
 {
     uint32_t which;
-    kvp_err_t err = find_queue(stage, mem, &which);
+    kvp_err_t err = find_queue(bounce, mem, &which);
 
     if (err != KVP_OK) return err;
-    stage->is_busy[which] = true;
-    return stage->queues[which]->ops->copy(stage->queues[which], dst, src, len);
+    bounce->is_busy[which] = true;
+    return bounce->queues[which]->ops->copy(bounce->queues[which], dst, src, len);
 }

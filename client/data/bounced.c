@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - The moves are cut into parts that fit in half a stage, and parts are gathered into windows: one window, one half, one
- *   run of the mover. Moves whose memory is the host's go along whole, and need no room.
+ * - The moves are cut into parts that fit in half a bounce buffer, and parts are gathered into windows: one window, one half, one
+ *   kvp_transfer_run. Moves whose memory is the host's go along whole, and need no room.
  * - Copies of one object stand one after the other in a batch: they share a part, and the device copies it once.
  * - A part that is not the whole object is summed here, since the transport sees one part at a time.
  * - Copies of one window at a time are under way: what was begun is waited for before anything else is begun, and before the
@@ -24,8 +24,8 @@ typedef struct {
     uint32_t n;
     uint64_t off;
     uint64_t len;
-    uint8_t *at; /* NULL: not staged, the whole of it */
-    kvp_err_t err; /* of the copy between device and stage */
+    uint8_t *at; /* NULL: all of it is the host's, and is not bounced */
+    kvp_err_t err; /* of the copy between device and bounce buffer */
 } part_t;
 
 typedef struct {
@@ -36,10 +36,10 @@ typedef struct {
 } window_t;
 
 typedef struct {
-    const kvp_mover_t *mover;
+    const kvp_transfer_t *transfer;
     kvp_regs_t *regs;
-    kvp_stage_t *stage;
-    kvp_sum_state_t *sum; /* the stage's */
+    kvp_bounce_t *bounce;
+    kvp_sum_state_t *sum; /* the bounce buffer's */
     kvp_move_t *moves;
     uint32_t n;
     uint32_t next; /* the move that the next part is of, */
@@ -47,7 +47,7 @@ typedef struct {
     window_t *windows; /* two */
 } run_t;
 
-/* ---- copying between device and stage */
+/* ---- copying between device and bounce buffer */
 
 /* Copies one piece, at once or in the background. */
 static kvp_err_t
@@ -57,7 +57,7 @@ copy_piece(run_t *r, void *piece, uint8_t *at, size_t len, bool is_read)
     void *dst = is_read ? piece : at;
     const void *src = is_read ? at : piece;
 
-    if (mem != NULL) return kvp_stage_copy(r->stage, mem, dst, src, len);
+    if (mem != NULL) return kvp_bounce_copy(r->bounce, mem, dst, src, len);
     kvp_copy(dst, src, len);
     return KVP_OK;
 }
@@ -66,7 +66,7 @@ static kvp_err_t
 copy_part(run_t *r, const part_t *part)
 {
     const kvp_move_t *mv = &r->moves[part->move];
-    const kvp_span_t *span = &r->mover->spans[mv->item];
+    const kvp_span_t *span = &r->transfer->spans[mv->item];
     uint64_t skip = part->off, left = part->len;
     uint8_t *at = part->at;
 
@@ -120,7 +120,7 @@ begin_copies(run_t *r, window_t *w)
 static void
 end_copies(run_t *r, const window_t *w)
 {
-    kvp_err_t err = kvp_stage_wait(r->stage);
+    kvp_err_t err = kvp_bounce_wait(r->bounce);
 
     for (uint32_t i = 0; i < w->parts_n; i++) {
         const part_t *part = &w->parts[i];
@@ -149,21 +149,21 @@ static bool
 add_part(run_t *r, window_t *w)
 {
     const kvp_move_t *mv = &r->moves[r->next];
-    bool is_staged = r->next < r->n && r->mover->spans[mv->item].has_device;
+    bool is_bounced = r->next < r->n && r->transfer->spans[mv->item].has_device;
     uint64_t left;
     part_t *part;
 
     if (r->next == r->n || w->parts_n == PARTS_MAX) return false;
     left = mv->len - r->next_off;
     /* What fits in a half stays whole. */
-    if (is_staged && w->used > 0 && left > KVP_STAGE_PART_BYTES - w->used) return false;
+    if (is_bounced && w->used > 0 && left > KVP_BOUNCE_PART_BYTES - w->used) return false;
     part = &w->parts[w->parts_n++];
     *part = (part_t){.move = r->next, .n = copies_n(r, r->next), .off = r->next_off, .len = left};
-    if (is_staged) {
-        part->len = kvp_min_u64(left, KVP_STAGE_PART_BYTES);
+    if (is_bounced) {
+        part->len = kvp_min_u64(left, KVP_BOUNCE_PART_BYTES);
         part->at = w->half + w->used;
         w->used += (size_t)((part->len + 63) / 64 * 64);
-        if (w->used > KVP_STAGE_PART_BYTES) w->used = KVP_STAGE_PART_BYTES;
+        if (w->used > KVP_BOUNCE_PART_BYTES) w->used = KVP_BOUNCE_PART_BYTES;
     }
     r->next_off += part->len;
     if (r->next_off == mv->len) {
@@ -180,7 +180,7 @@ next_window(run_t *r, uint32_t number)
 
     w->parts_n = 0;
     w->used = 0;
-    w->half = kvp_stage_part(r->stage, number % 2);
+    w->half = kvp_bounce_part(r->bounce, number % 2);
     while (add_part(r, w))
         ;
     return w;
@@ -201,7 +201,7 @@ kind_of(const kvp_move_t *mv, const part_t *part)
     return part->off == 0 ? KVP_MOVE_FILL : KVP_MOVE_FILL_MORE;
 }
 
-/* What the mover has done of a part goes into the report of its move. */
+/* What kvp_transfer_run has done of a part goes into the report of its move. */
 static void
 take_report(kvp_move_t *mv, const kvp_move_t *done, bool is_whole)
 {
@@ -243,7 +243,7 @@ make_moves(const run_t *r, const window_t *w, kvp_move_t *moves, kvp_span_t *spa
 
         iov[i] = (kvp_iov_t){part->at, (size_t)part->len};
         spans[i] =
-            part->at != NULL ? (kvp_span_t){.iov = &iov[i], .iov_n = 1} : r->mover->spans[r->moves[part->move].item];
+            part->at != NULL ? (kvp_span_t){.iov = &iov[i], .iov_n = 1} : r->transfer->spans[r->moves[part->move].item];
         for (uint32_t k = 0; k < part->n; k++) {
             const kvp_move_t *mv = &r->moves[part->move + k];
 
@@ -274,12 +274,12 @@ take_reports(run_t *r, const window_t *w, const kvp_move_t *done)
     }
 }
 
-/* Runs the mover over a window. */
+/* Runs kvp_transfer_run over a window. */
 static void
 move_window(run_t *r, const window_t *w)
 {
-    kvp_scratch_t *scratch = r->mover->scratch;
-    kvp_mover_t mover = *r->mover;
+    kvp_scratch_t *scratch = r->transfer->scratch;
+    kvp_transfer_t transfer = *r->transfer;
     uint32_t most = 0, n;
     kvp_move_t *moves;
     kvp_span_t *spans = kvp_scratch_alloc(scratch, w->parts_n, sizeof *spans);
@@ -294,8 +294,8 @@ move_window(run_t *r, const window_t *w)
         return;
     }
     n = make_moves(r, w, moves, spans, iov);
-    mover.spans = spans;
-    if (n > 0) kvp_mover_run(&mover, moves, n);
+    transfer.spans = spans;
+    if (n > 0) kvp_transfer_run(&transfer, moves, n);
     take_reports(r, w, moves);
 }
 
@@ -338,7 +338,7 @@ static const kvp_devmem_t *
 first_device(const run_t *r)
 {
     for (uint32_t i = 0; i < r->n; i++) {
-        const kvp_span_t *span = &r->mover->spans[r->moves[i].item];
+        const kvp_span_t *span = &r->transfer->spans[r->moves[i].item];
 
         for (uint32_t k = 0; span->has_device && k < span->iov_n; k++) {
             const kvp_devmem_t *mem = kvp_regs_find_mem(r->regs, span->iov[k].addr);
@@ -350,27 +350,27 @@ first_device(const run_t *r)
 }
 
 static kvp_err_t
-prepare(run_t *r, kvp_stages_t *stages)
+prepare(run_t *r, kvp_bounces_t *bounces)
 {
     const kvp_devmem_t *mem = first_device(r);
     kvp_err_t err;
 
     if (mem == NULL) return KVP_NOT_REGISTERED;
-    r->windows = kvp_scratch_alloc(r->mover->scratch, 2, sizeof *r->windows);
+    r->windows = kvp_scratch_alloc(r->transfer->scratch, 2, sizeof *r->windows);
     if (r->windows == NULL) return KVP_NOMEM;
-    err = kvp_stage_take(stages, mem, r->mover->deadline_ns, &r->stage);
-    if (err == KVP_OK) r->sum = kvp_stage_sum(r->stage);
+    err = kvp_bounce_take(bounces, mem, r->transfer->deadline_ns, &r->bounce);
+    if (err == KVP_OK) r->sum = kvp_bounce_sum(r->bounce);
     return err;
 }
 
 static void
-count_staged(const run_t *r)
+count_bounced(const run_t *r)
 {
-    kvp_counters_t *c = kvp_session_conf(r->mover->session)->peers.counters;
+    kvp_counters_t *c = kvp_session_conf(r->transfer->session)->peers.counters;
     uint64_t n = 0, bytes = 0;
 
     for (uint32_t i = 0; i < r->n; i++) {
-        if (r->moves[i].err != KVP_OK || !r->mover->spans[r->moves[i].item].has_device) continue;
+        if (r->moves[i].err != KVP_OK || !r->transfer->spans[r->moves[i].item].has_device) continue;
         n++;
         bytes += r->moves[i].len;
     }
@@ -379,10 +379,10 @@ count_staged(const run_t *r)
 }
 
 void
-kvp_staged_run(const kvp_mover_t *mover, kvp_stages_t *stages, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
+kvp_bounced_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
-    run_t r = {.mover = mover, .regs = regs, .moves = moves, .n = n};
-    kvp_err_t err = prepare(&r, stages);
+    run_t r = {.transfer = transfer, .regs = regs, .moves = moves, .n = n};
+    kvp_err_t err = prepare(&r, bounces);
 
     for (uint32_t i = 0; i < n; i++) {
         moves[i].err = err;
@@ -394,6 +394,6 @@ kvp_staged_run(const kvp_mover_t *mover, kvp_stages_t *stages, kvp_regs_t *regs,
         run_reads(&r);
     else
         run_fills(&r);
-    kvp_stage_rele(stages, r.stage);
-    count_staged(&r);
+    kvp_bounce_rele(bounces, r.bounce);
+    count_bounced(&r);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Moves to and from device memory, by transports that reach the host's memory only: through a stage, that is pinned memory
- * of the host in two halves. While the bytes of one half travel, the device copies the other. See docs/adr/0015.
+ * Moves to and from device memory, by transports that reach the host's memory only: through a bounce buffer, which is
+ * pinned memory of the host in two halves. While the bytes of one half travel, the device copies the other. See docs/adr/0015.
  */
 #ifndef KVP_CLIENT_DATA_BOUNCED_H
 #define KVP_CLIENT_DATA_BOUNCED_H
@@ -9,9 +9,10 @@
 #include "client/memory/regs.h"
 #include "client/data/bounce.h"
 
-/* kvp_staged_run is kvp_mover_run for moves of one kind, READ or FILL, where some span has device memory; which, `regs` knows,
+/* kvp_bounced_run is kvp_transfer_run for moves of one kind, READ or FILL, where some span has device memory; which, `regs` knows,
  * and the caller holds those ranges. When it returns, nothing touches that memory any more. Also: SYS, NOMEM where the device
- * cannot copy or no stage can be made; DEADLINE where there was none by then. */
-void kvp_staged_run(const kvp_mover_t *mover, kvp_stages_t *stages, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n);
+ * cannot copy or no bounce buffer can be made; DEADLINE where there was none by then. */
+void kvp_bounced_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves,
+                     uint32_t n);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Which way leads to a node is known once the mover has a path there: so all moves go to it first, and those that it refuses
- *   (NOTSUP) are staged afterwards. Where nothing is direct, that is not tried.
+ * - Which route leads to a node is known once kvp_transfer_run has a path there. So all moves go to it first, and those that it
+ *   refuses (NOTSUP) go through bounce buffers afterwards. Where no memory is for GPU direct, that is not tried.
  * - The flush comes behind the last completion, once for each context into whose memory something was read: it covers all
  *   that adapters wrote before it.
  */
@@ -10,20 +10,20 @@
 #include "common/mutate.h"
 
 static bool
-is_devices(const kvp_mover_t *mover, const kvp_move_t *mv)
+is_devices(const kvp_transfer_t *transfer, const kvp_move_t *mv)
 {
-    return mover->spans[mv->item].has_device;
+    return transfer->spans[mv->item].has_device;
 }
 
 static bool
-is_any_direct(const kvp_mover_t *mover, const kvp_move_t *moves, uint32_t n)
+is_any_gpu_direct(const kvp_transfer_t *transfer, const kvp_move_t *moves, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (mover->spans[moves[i].item].is_direct) return true;
+        if (transfer->spans[moves[i].item].is_gpu_direct) return true;
     return false;
 }
 
-/* ---- what went straight */
+/* ---- what went by GPU direct */
 
 /* Some of a span's memory that has another context than *last. */
 static const kvp_devmem_t *
@@ -53,24 +53,24 @@ flush_span(kvp_regs_t *regs, const kvp_span_t *span, const void **flushed)
 
 /* Neighbours mostly have the same context; where contexts take turns, some are flushed more often than they need to be. */
 static void
-flush_all(const kvp_mover_t *mover, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
+flush_all(const kvp_transfer_t *transfer, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
     const void *flushed = NULL;
 
     if (!KVP_RULE(DEVICE_FLUSH)) return;
     for (uint32_t i = 0; i < n; i++)
-        if (moves[i].err == KVP_OK && is_devices(mover, &moves[i]))
-            moves[i].err = flush_span(regs, &mover->spans[moves[i].item], &flushed);
+        if (moves[i].err == KVP_OK && is_devices(transfer, &moves[i]))
+            moves[i].err = flush_span(regs, &transfer->spans[moves[i].item], &flushed);
 }
 
 static void
-count_direct(const kvp_mover_t *mover, const kvp_move_t *moves, uint32_t n)
+count_gpu_direct(const kvp_transfer_t *transfer, const kvp_move_t *moves, uint32_t n)
 {
-    kvp_counters_t *c = kvp_session_conf(mover->session)->peers.counters;
+    kvp_counters_t *c = kvp_session_conf(transfer->session)->peers.counters;
     uint64_t done = 0, bytes = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        if (moves[i].err != KVP_OK || !is_devices(mover, &moves[i])) continue;
+        if (moves[i].err != KVP_OK || !is_devices(transfer, &moves[i])) continue;
         done++;
         bytes += moves[i].len;
     }
@@ -80,44 +80,44 @@ count_direct(const kvp_mover_t *mover, const kvp_move_t *moves, uint32_t n)
 
 /* ---- what did not */
 static bool
-is_refused(const kvp_mover_t *mover, const kvp_move_t *mv)
+is_refused(const kvp_transfer_t *transfer, const kvp_move_t *mv)
 {
-    return mv->err == KVP_NOTSUP && is_devices(mover, mv);
+    return mv->err == KVP_NOTSUP && is_devices(transfer, mv);
 }
 
 /* Copies of one object stay neighbours. */
 static void
-stage_refused(const kvp_mover_t *mover, kvp_stages_t *stages, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
+bounce_refused(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
     kvp_move_t *rest;
     uint32_t rest_n = 0;
 
     for (uint32_t i = 0; i < n; i++)
-        rest_n += is_refused(mover, &moves[i]);
+        rest_n += is_refused(transfer, &moves[i]);
     if (rest_n == 0) return;
-    rest = kvp_scratch_alloc(mover->scratch, rest_n, sizeof *rest);
+    rest = kvp_scratch_alloc(transfer->scratch, rest_n, sizeof *rest);
     for (uint32_t i = 0, at = 0; i < n; i++) {
-        if (!is_refused(mover, &moves[i])) continue;
+        if (!is_refused(transfer, &moves[i])) continue;
         if (rest == NULL)
             moves[i].err = KVP_NOMEM;
         else
             rest[at++] = moves[i];
     }
     if (rest == NULL) return;
-    kvp_staged_run(mover, stages, regs, rest, rest_n);
+    kvp_bounced_run(transfer, bounces, regs, rest, rest_n);
     for (uint32_t i = 0, at = 0; i < n; i++)
-        if (is_refused(mover, &moves[i])) moves[i] = rest[at++];
+        if (is_refused(transfer, &moves[i])) moves[i] = rest[at++];
 }
 
 void
-kvp_device_run(const kvp_mover_t *mover, kvp_stages_t *stages, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
+kvp_device_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves, uint32_t n)
 {
-    if (!is_any_direct(mover, moves, n)) {
-        kvp_staged_run(mover, stages, regs, moves, n);
+    if (!is_any_gpu_direct(transfer, moves, n)) {
+        kvp_bounced_run(transfer, bounces, regs, moves, n);
         return;
     }
-    kvp_mover_run(mover, moves, n);
-    if (moves[0].kind == KVP_MOVE_READ) flush_all(mover, regs, moves, n);
-    count_direct(mover, moves, n);
-    stage_refused(mover, stages, regs, moves, n);
+    kvp_transfer_run(transfer, moves, n);
+    if (moves[0].kind == KVP_MOVE_READ) flush_all(transfer, regs, moves, n);
+    count_gpu_direct(transfer, moves, n);
+    bounce_refused(transfer, bounces, regs, moves, n);
 }

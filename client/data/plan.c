@@ -9,7 +9,7 @@
 #include <string.h>
 
 uint32_t
-kvp_share_xfers_n(const kvp_move_t *mv)
+kvp_plan_xfers_n(const kvp_move_t *mv)
 {
     static const uint32_t n[] = {[KVP_MOVE_READ] = 1, [KVP_MOVE_FILL] = 2,      [KVP_MOVE_SEAL] = 3,
                                  [KVP_MOVE_PUT] = 5,  [KVP_MOVE_READ_PART] = 1, [KVP_MOVE_FILL_MORE] = 1};
@@ -19,18 +19,18 @@ kvp_share_xfers_n(const kvp_move_t *mv)
 
 /* Only the host sees bytes well enough to sum them. */
 bool
-kvp_share_must_stage(const kvp_mover_t *m, const kvp_ep_t *ep, const kvp_move_t *mv)
+kvp_plan_must_bounce(const kvp_transfer_t *m, const kvp_ep_t *ep, const kvp_move_t *mv)
 {
     const kvp_span_t *span = &m->spans[mv->item];
 
     if (mv->kind == KVP_MOVE_SEAL || !span->has_device) return false;
-    if (!span->is_direct || (ep->tp->ops->caps & KVP_TP_DEVICE_MEM) == 0) return true;
+    if (!span->is_gpu_direct || (ep->tp->ops->caps & KVP_TP_DEVICE_MEM) == 0) return true;
     return ep->needs_sums || (kvp_move_is_read(mv) && mv->wants_sum);
 }
 
 /* The first len bytes of the span; trimmed where it is longer. NULL: no memory, or shorter (which the core excludes). */
 static const kvp_iov_t *
-cut_span(const kvp_mover_t *m, const kvp_span_t *span, uint64_t len, uint32_t *n_out)
+cut_span(const kvp_transfer_t *m, const kvp_span_t *span, uint64_t len, uint32_t *n_out)
 {
     kvp_iov_t *cut;
     uint32_t n = 0;
@@ -49,13 +49,13 @@ cut_span(const kvp_mover_t *m, const kvp_span_t *span, uint64_t len, uint32_t *n
 }
 
 static void
-init_xfer(const kvp_share_t *s, kvp_xfer_t *x, kvp_xfer_kind_t kind, kvp_rseg_t *rseg, uint64_t roffset)
+init_xfer(const kvp_plan_t *s, kvp_xfer_t *x, kvp_xfer_kind_t kind, kvp_rseg_t *rseg, uint64_t roffset)
 {
     memset(x, 0, sizeof *x);
     x->kind = kind;
     x->rseg = rseg;
     x->roffset = roffset;
-    x->deadline_ns = s->mover->deadline_ns;
+    x->deadline_ns = s->transfer->deadline_ns;
     if (kind != KVP_XFER_READ) x->granted_ns = s->move->granted_ns;
     x->done = s->done;
     x->arg = s->arg;
@@ -88,9 +88,9 @@ set_word(kvp_xfer_t *x, const kvp_wire_loc_t *loc, kvp_desc_state_t state)
 }
 
 static kvp_err_t
-make_payload(const kvp_share_t *s, kvp_xfer_t *x)
+make_payload(const kvp_plan_t *s, kvp_xfer_t *x)
 {
-    const kvp_mover_t *m = s->mover;
+    const kvp_transfer_t *m = s->transfer;
     const kvp_move_t *mv = s->move;
     bool is_told = (s->ops->caps & KVP_TP_VERIFY_SUM) != 0; /* the peer says what it sent */
     bool must_sum = is_told || s->needs_sums;
@@ -119,13 +119,13 @@ set_piece(kvp_xfer_t *x, kvp_iov_t *piece, const void *addr, size_t len)
 }
 
 static kvp_err_t
-make_read(kvp_share_t *s, const kvp_chunk_mem_t *mem)
+make_read(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
 {
     kvp_move_t *mv = s->move;
 
     init_xfer(s, &s->x[0], KVP_XFER_READ, mem->payload, mv->loc.offset);
-    /* What goes straight to a device has no sum that could vouch for it. */
-    mv->is_sum_path = (s->ops->caps & KVP_TP_SUM_ALONE) != 0 && !s->mover->spans[mv->item].has_device;
+    /* What GPU direct brings has no sum that could vouch for it. */
+    mv->is_sum_path = (s->ops->caps & KVP_TP_SUM_ALONE) != 0 && !s->transfer->spans[mv->item].has_device;
     mv->has_desc = mv->kind == KVP_MOVE_READ && !(mv->may_skip_desc && mv->is_sum_path);
     if (!mv->has_desc) return make_payload(s, &s->x[0]);
     init_xfer(s, &s->x[1], KVP_XFER_READ, mem->meta, kvp_desc_off(mv->loc.slot));
@@ -135,7 +135,7 @@ make_read(kvp_share_t *s, const kvp_chunk_mem_t *mem)
 }
 
 static kvp_err_t
-make_write(const kvp_share_t *s, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
+make_write(const kvp_plan_t *s, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
 {
     init_xfer(s, x, KVP_XFER_WRITE, mem->payload, s->move->loc.offset);
     set_guard(x, mem, &s->move->loc);
@@ -143,7 +143,7 @@ make_write(const kvp_share_t *s, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
 }
 
 static kvp_err_t
-make_fill(kvp_share_t *s, const kvp_chunk_mem_t *mem)
+make_fill(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
 {
     init_xfer(s, &s->x[0], KVP_XFER_PUBLISH, mem->meta, kvp_desc_off(s->move->loc.slot));
     set_word(&s->x[0], &s->move->loc, KVP_DESC_WRITING);
@@ -151,7 +151,7 @@ make_fill(kvp_share_t *s, const kvp_chunk_mem_t *mem)
 }
 
 static void
-make_seal(kvp_share_t *s, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
+make_seal(kvp_plan_t *s, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
 {
     const kvp_move_t *mv = s->move;
     uint64_t desc_off = kvp_desc_off(mv->loc.slot);
@@ -170,7 +170,7 @@ make_seal(kvp_share_t *s, const kvp_chunk_mem_t *mem, kvp_xfer_t *x)
 
 /* As the payload lies there now: whoever changes it meanwhile has put what no sum vouches for. */
 static kvp_err_t
-sum_payload(const kvp_mover_t *m, const kvp_xfer_t *x, uint64_t *sum_out)
+sum_payload(const kvp_transfer_t *m, const kvp_xfer_t *x, uint64_t *sum_out)
 {
     kvp_sum_state_t *state;
 
@@ -196,14 +196,14 @@ is_in(const kvp_rseg_t *rseg, uint64_t off, uint64_t len)
 static void
 on_payload_done(kvp_xfer_t *xfer)
 {
-    kvp_share_t *s = kvp_container_of(xfer, kvp_share_t, x[1]);
+    kvp_plan_t *s = kvp_container_of(xfer, kvp_plan_t, x[1]);
 
     if (xfer->status == KVP_OK) kvp_move_set_sum(s->move, xfer->sum);
     s->done(xfer);
 }
 
 static kvp_err_t
-make_put(kvp_share_t *s, const kvp_chunk_mem_t *mem)
+make_put(kvp_plan_t *s, const kvp_chunk_mem_t *mem)
 {
     kvp_err_t err = make_fill(s, mem);
     uint64_t sum;
@@ -217,18 +217,18 @@ make_put(kvp_share_t *s, const kvp_chunk_mem_t *mem)
         return KVP_OK;
     }
     s->x[1].flags &= ~KVP_XFER_SUM;
-    err = sum_payload(s->mover, &s->x[1], &sum);
+    err = sum_payload(s->transfer, &s->x[1], &sum);
     if (err == KVP_OK) kvp_move_set_sum(s->move, sum);
     return err;
 }
 
 kvp_err_t
-kvp_share_make(kvp_share_t *s, const kvp_path_t *path, uint64_t until_ns)
+kvp_plan_make(kvp_plan_t *s, const kvp_path_t *path, uint64_t until_ns)
 {
     const kvp_move_t *mv = s->move;
     kvp_access_t access = kvp_move_is_read(mv) ? KVP_ACCESS_READ : KVP_ACCESS_WRITE;
     kvp_chunk_mem_t mem;
-    kvp_err_t err = kvp_path_chunk(s->mover->peers, path, mv->loc.chunk, access, until_ns, &mem);
+    kvp_err_t err = kvp_path_chunk(s->transfer->peers, path, mv->loc.chunk, access, until_ns, &mem);
 
     if (err != KVP_OK) return err;
     s->ops = path->ep->tp->ops;

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What one move needs at its transport. Who uses it: client/data/transfer.c.
+ * The transfer plan of one move: the transfers of its transport that it is made of, in their order. client/data/transfer.c uses it.
  */
 #ifndef KVP_CLIENT_DATA_PLAN_H
 #define KVP_CLIENT_DATA_PLAN_H
 
 #include "client/data/transfer.h"
 
-#define KVP_SHARE_XFERS_MAX 5u /* of one move */
+#define KVP_PLAN_XFERS_MAX 5u /* of one move */
 
 typedef struct {
     /* Set by the caller. */
-    const kvp_mover_t *mover;
+    const kvp_transfer_t *transfer;
     kvp_move_t *move;
     void (*done)(kvp_xfer_t *xfer); /* of each transfer, with */
     void *arg;
 
     /* Made: the transfers, in the order in which they are submitted. */
-    kvp_xfer_t x[KVP_SHARE_XFERS_MAX];
+    kvp_xfer_t x[KVP_PLAN_XFERS_MAX];
     kvp_iov_t pieces[2]; /* our own memory: descriptor, key */
     const kvp_transport_ops_t *ops; /* of the path */
     bool needs_sums; /* the same */
-} kvp_share_t;
+} kvp_plan_t;
 
 static inline bool
 kvp_move_is_read(const kvp_move_t *mv)
@@ -28,12 +28,12 @@ kvp_move_is_read(const kvp_move_t *mv)
     return mv->kind == KVP_MOVE_READ || mv->kind == KVP_MOVE_READ_PART;
 }
 
-/* kvp_share_xfers_n: how many transfers a move is made of, once it was made. */
-uint32_t kvp_share_xfers_n(const kvp_move_t *mv);
-/* kvp_share_must_stage: the move's memory is a device's, which this way does not reach, or may not without a sum. */
-bool kvp_share_must_stage(const kvp_mover_t *m, const kvp_ep_t *ep, const kvp_move_t *mv);
-/* kvp_share_make opens the chunk where it must and makes the transfers; errors and until_ns are kvp_path_chunk's, and NOMEM, and
- * PROTO: the location is not in the chunk. The share lies where it is until they are over. */
-kvp_err_t kvp_share_make(kvp_share_t *s, const kvp_path_t *path, uint64_t until_ns) KVP_MUST_USE;
+/* kvp_plan_xfers_n: how many transfers a move is made of, once it was made. */
+uint32_t kvp_plan_xfers_n(const kvp_move_t *mv);
+/* kvp_plan_must_bounce: the move's memory is a device's, which this route does not reach, or may not without a sum. */
+bool kvp_plan_must_bounce(const kvp_transfer_t *m, const kvp_ep_t *ep, const kvp_move_t *mv);
+/* kvp_plan_make opens the chunk where it must and makes the transfers; errors and until_ns are kvp_path_chunk's, and NOMEM, and
+ * PROTO: the location is not in the chunk. The plan lies where it is until they are over. */
+kvp_err_t kvp_plan_make(kvp_plan_t *s, const kvp_path_t *path, uint64_t until_ns) KVP_MUST_USE;
 
 #endif

@@ -46,7 +46,7 @@ typedef struct {
     kvp_path_t path; /* ep NULL = none */
     const kvp_transport_ops_t *ops; /* of the path, also after it was given back */
     size_t transport;
-    kvp_share_t *shares; /* in the order of moves */
+    kvp_plan_t *plans; /* in the order of moves */
     kvp_xfer_t **order; /* in the order of submission */
     size_t order_n;
     size_t submitted_n;
@@ -63,7 +63,7 @@ typedef struct {
 } lane_t;
 
 typedef struct {
-    const kvp_mover_t *mover;
+    const kvp_transfer_t *transfer;
     uint64_t now_ns; /* of the last look at the clock */
     uint64_t moved_ns; /* of the last round in which something did */
     uint32_t left_n; /* moves for which there was no lane yet */
@@ -91,9 +91,9 @@ is_sync(const lane_t *lane)
 static void
 order_window(lane_t *lane, uint32_t from, uint32_t to)
 {
-    for (uint32_t k = 0; k < KVP_SHARE_XFERS_MAX; k++)
+    for (uint32_t k = 0; k < KVP_PLAN_XFERS_MAX; k++)
         for (uint32_t i = from; i < to; i++)
-            if (k < kvp_share_xfers_n(lane->moves[i])) lane->order[lane->order_n++] = &lane->shares[i].x[k];
+            if (k < kvp_plan_xfers_n(lane->moves[i])) lane->order[lane->order_n++] = &lane->plans[i].x[k];
 }
 
 /* Where the window ends that begins with that move. */
@@ -131,28 +131,28 @@ refuse(kvp_move_t *mv, kvp_err_t err)
 
 /* Who had no more than a share of the time was told DEADLINE before the call's: that says something of the node. */
 static kvp_err_t
-open_err(const kvp_mover_t *m, kvp_err_t err)
+open_err(const kvp_transfer_t *m, kvp_err_t err)
 {
     return err == KVP_DEADLINE && kvp_now_ns() < m->deadline_ns ? KVP_NODE_LOST : err;
 }
 
 /* What is left of a lane that was opened before fits into what was allocated then. */
 static bool
-make_room(const kvp_mover_t *m, lane_t *lane)
+make_room(const kvp_transfer_t *m, lane_t *lane)
 {
     uint32_t n = lane->moves_n;
 
-    if (lane->shares == NULL) lane->shares = kvp_scratch_alloc(m->scratch, n, sizeof *lane->shares);
-    if (lane->order == NULL) lane->order = kvp_scratch_alloc(m->scratch, n * KVP_SHARE_XFERS_MAX, sizeof(kvp_xfer_t *));
+    if (lane->plans == NULL) lane->plans = kvp_scratch_alloc(m->scratch, n, sizeof *lane->plans);
+    if (lane->order == NULL) lane->order = kvp_scratch_alloc(m->scratch, n * KVP_PLAN_XFERS_MAX, sizeof(kvp_xfer_t *));
     if (lane->late == NULL) lane->late = kvp_scratch_alloc(m->scratch, n, sizeof(kvp_move_t *));
-    return lane->shares != NULL && lane->order != NULL && lane->late != NULL;
+    return lane->plans != NULL && lane->order != NULL && lane->late != NULL;
 }
 
 /* Its transfers are many bytes, of which most moves need few. */
 static void
-begin_share(const kvp_mover_t *m, lane_t *lane, kvp_move_t *mv, kvp_share_t *s)
+begin_plan(const kvp_transfer_t *m, lane_t *lane, kvp_move_t *mv, kvp_plan_t *s)
 {
-    s->mover = m;
+    s->transfer = m;
     s->move = mv;
     s->done = on_done;
     s->arg = lane;
@@ -183,7 +183,7 @@ put_back(lane_t *lane, uint32_t kept, uint32_t from)
  * taken again, because it is no more the one to take, or until_ns is 0 and a chunk of the moves that are left has to be
  * opened first. */
 static bool
-prepare(const kvp_mover_t *m, lane_t *lane, uint64_t until_ns)
+prepare(const kvp_transfer_t *m, lane_t *lane, uint64_t until_ns)
 {
     uint32_t n = lane->moves_n;
     uint32_t kept = 0;
@@ -195,13 +195,13 @@ prepare(const kvp_mover_t *m, lane_t *lane, uint64_t until_ns)
         kvp_move_t *mv = lane->moves[i];
         kvp_err_t err = has_room ? late_err(lane, mv) : KVP_NOMEM;
 
-        if (kvp_share_must_stage(m, lane->path.ep, mv)) {
+        if (kvp_plan_must_bounce(m, lane->path.ep, mv)) {
             refuse(mv, KVP_NOTSUP);
             continue;
         }
         if (err == KVP_OK) {
-            begin_share(m, lane, mv, &lane->shares[kept]);
-            err = kvp_share_make(&lane->shares[kept], &lane->path, until_ns);
+            begin_plan(m, lane, mv, &lane->plans[kept]);
+            err = kvp_plan_make(&lane->plans[kept], &lane->path, until_ns);
         }
         if (err == KVP_STALE || (err == KVP_EAGAIN && until_ns == 0)) {
             put_back(lane, kept, i);
@@ -285,7 +285,7 @@ has_come_through(const run_t *r)
 static bool
 may_leave(const run_t *r)
 {
-    return !r->mover->has_copies || !r->is_last || has_come_through(r);
+    return !r->transfer->has_copies || !r->is_last || has_come_through(r);
 }
 
 /* After a round: lanes whose patience is over are cut. What they carry is closed with them, and is not waited for. */
@@ -308,7 +308,7 @@ static void
 sleep_on_lanes(run_t *r)
 {
     struct pollfd p[LANES_MAX + 1];
-    uint64_t until_ns = r->mover->deadline_ns;
+    uint64_t until_ns = r->transfer->deadline_ns;
     bool may = may_leave(r);
     nfds_t n = 0;
 
@@ -321,7 +321,7 @@ sleep_on_lanes(run_t *r)
         p[n].events = lane->ops->ep_arm(lane->path.ep);
         p[n++].fd = lane->ops->ep_event_fd(lane->path.ep);
     }
-    p[n++] = (struct pollfd){.fd = kvp_session_stop_fd(r->mover->session), .events = POLLIN};
+    p[n++] = (struct pollfd){.fd = kvp_session_stop_fd(r->transfer->session), .events = POLLIN};
     kvp_poll_until(p, n, until_ns);
 }
 
@@ -361,7 +361,7 @@ drive_all(run_t *r)
 
         drive_round(r, &has_moved);
         r->now_ns = kvp_now_ns();
-        if (r->now_ns >= r->mover->deadline_ns || kvp_session_is_stopping(r->mover->session)) break;
+        if (r->now_ns >= r->transfer->deadline_ns || kvp_session_is_stopping(r->transfer->session)) break;
         leave_silent(r);
         if (has_moved) r->moved_ns = r->now_ns;
         if (!has_moved && is_any_running(r) && !is_worth_polling(r)) sleep_on_lanes(r);
@@ -386,7 +386,7 @@ status_err(const run_t *r, kvp_err_t status, bool is_late)
     case KVP_INVALID:
         return KVP_PROTO; /* the master told of a place that is not there */
     case KVP_CANCELLED:
-        if (kvp_session_is_stopping(r->mover->session)) return KVP_CLOSED;
+        if (kvp_session_is_stopping(r->transfer->session)) return KVP_CLOSED;
         return is_late ? KVP_DEADLINE : KVP_NODE_LOST;
     default:
         return KVP_NODE_LOST;
@@ -408,7 +408,7 @@ report_move(const run_t *r, const lane_t *lane, kvp_move_t *mv, const kvp_xfer_t
     kvp_err_t status = KVP_OK;
 
     mv->is_drained = true;
-    for (uint32_t k = 0; k < kvp_share_xfers_n(mv); k++) {
+    for (uint32_t k = 0; k < kvp_plan_xfers_n(mv); k++) {
         /* What says why the others ended counts. */
         if (status == KVP_OK || x[k].status == KVP_NOT_REGISTERED) status = x[k].status;
         if (!is_sync(lane) && may_still_land(x[k].status)) mv->is_drained = false;
@@ -421,7 +421,7 @@ report_move(const run_t *r, const lane_t *lane, kvp_move_t *mv, const kvp_xfer_t
 static kvp_path_counters_t *
 counters_of(const run_t *r, const lane_t *lane)
 {
-    return &kvp_session_conf(r->mover->session)->peers.counters->paths[lane->transport];
+    return &kvp_session_conf(r->transfer->session)->peers.counters->paths[lane->transport];
 }
 
 static void
@@ -433,7 +433,7 @@ report_lane(const run_t *r, const lane_t *lane, bool is_late)
     for (uint32_t i = 0; i < lane->moves_n; i++) {
         kvp_move_t *mv = lane->moves[i];
 
-        report_move(r, lane, mv, lane->shares[i].x, is_late);
+        report_move(r, lane, mv, lane->plans[i].x, is_late);
         if (mv->err != KVP_OK || mv->kind == KVP_MOVE_SEAL) continue;
         n[!kvp_move_is_read(mv)] += mv->kind == KVP_MOVE_FILL || mv->kind == KVP_MOVE_PUT || mv->kind == KVP_MOVE_READ;
         bytes[!kvp_move_is_read(mv)] += mv->len;
@@ -456,7 +456,7 @@ has_status(const lane_t *lane, kvp_err_t status)
 static void
 judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
 {
-    const kvp_mover_t *m = r->mover;
+    const kvp_transfer_t *m = r->transfer;
     bool is_stopping = kvp_session_is_stopping(m->session);
     bool has_heard = lane->done_n > 0 || lane->path.ep->received_bytes != lane->heard_bytes;
 
@@ -494,8 +494,8 @@ finish_lane(run_t *r, lane_t *lane)
     judge_node(r, lane, now);
     count_costs(r, lane);
     /* Closing completes what is still under way: only then the statuses are final. */
-    kvp_path_rele(r->mover->peers, &lane->path, lane->is_cut);
-    report_lane(r, lane, now >= r->mover->deadline_ns);
+    kvp_path_rele(r->transfer->peers, &lane->path, lane->is_cut);
+    report_lane(r, lane, now >= r->transfer->deadline_ns);
 }
 
 static void
@@ -507,12 +507,12 @@ refuse_lane(const lane_t *lane, kvp_err_t err)
 
 /* ---- lanes */
 
-/* How long a node may be silent that has so many lanes behind it. A share is so small that it can be used up twice, on
- * the way to the node and there, and those behind still have theirs. */
+/* How long a node may be silent that has so many lanes behind it. A share is so small that it can be used up twice, while
+ * connecting to the node and there, and those behind still have theirs. */
 static uint64_t
 share_of_time(run_t *r, uint32_t lanes_behind)
 {
-    const kvp_mover_t *m = r->mover;
+    const kvp_transfer_t *m = r->transfer;
     uint64_t behind = (m->others + m->has_copies + 1ull) * (lanes_behind + 1ull) - 1;
 
     r->is_last = lanes_behind == 0;
@@ -527,7 +527,7 @@ share_of_time(run_t *r, uint32_t lanes_behind)
 static bool
 open_lane(run_t *r, lane_t *lane, uint64_t until_ns)
 {
-    const kvp_mover_t *m = r->mover;
+    const kvp_transfer_t *m = r->transfer;
     kvp_err_t err = r->now_ns < m->deadline_ns ? KVP_OK : KVP_DEADLINE;
     bool is_whole = false;
 
@@ -593,7 +593,7 @@ begin_late(lane_t *lane, size_t from)
                      .moves_n = lane->late_n,
                      .late = lane->moves,
                      .transport = lane->transport,
-                     .shares = lane->shares,
+                     .plans = lane->plans,
                      .order = lane->order};
 }
 
@@ -610,13 +610,13 @@ keep_waiting(lane_t *lane)
 
 /* Sleeps before the late moves are tried again. False: they are not, because the session or the patience is over. */
 static bool
-nap(run_t *r, uint64_t nap_ns, uint64_t last_ns)
+back_off(run_t *r, uint64_t back_off_ns, uint64_t last_ns)
 {
-    struct pollfd p = {.fd = kvp_session_stop_fd(r->mover->session), .events = POLLIN};
+    struct pollfd p = {.fd = kvp_session_stop_fd(r->transfer->session), .events = POLLIN};
 
-    kvp_poll_until(&p, 1, kvp_min_u64(kvp_now_ns() + nap_ns, last_ns));
+    kvp_poll_until(&p, 1, kvp_min_u64(kvp_now_ns() + back_off_ns, last_ns));
     r->now_ns = kvp_now_ns();
-    return r->now_ns < last_ns && !kvp_session_is_stopping(r->mover->session);
+    return r->now_ns < last_ns && !kvp_session_is_stopping(r->transfer->session);
 }
 
 static bool
@@ -624,17 +624,17 @@ leads_there(const run_t *r, const lane_t *lane, size_t from, uint64_t until_ns)
 {
     kvp_path_t path;
 
-    if (kvp_peers_take(r->mover->peers, lane->segment_id, from, until_ns, &path) != KVP_OK) return false;
-    kvp_path_rele(r->mover->peers, &path, false);
+    if (kvp_peers_take(r->transfer->peers, lane->segment_id, from, until_ns, &path) != KVP_OK) return false;
+    kvp_path_rele(r->transfer->peers, &path, false);
     return true;
 }
 
 static void
 run_late(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
 {
-    const kvp_mover_t *m = r->mover;
+    const kvp_transfer_t *m = r->transfer;
     uint64_t last_ns = kvp_min_u64(until_ns, r->now_ns + kvp_ctl_patience(r->now_ns, until_ns));
-    uint64_t nap_ns = LATE_FIRST_NS;
+    uint64_t back_off_ns = LATE_FIRST_NS;
 
     while (lane->late_n > 0) {
         size_t from = lane->transport + 1;
@@ -642,8 +642,8 @@ run_late(run_t *r, lane_t *lane, uint64_t share_ns, uint64_t until_ns)
         if (!leads_there(r, lane, from, last_ns)) {
             from = 0;
             keep_waiting(lane);
-            if (lane->late_n == 0 || !nap(r, nap_ns, last_ns)) break;
-            nap_ns = kvp_min_u64(2 * nap_ns, LATE_MOST_NS);
+            if (lane->late_n == 0 || !back_off(r, back_off_ns, last_ns)) break;
+            back_off_ns = kvp_min_u64(2 * back_off_ns, LATE_MOST_NS);
         }
         begin_late(lane, from);
         run_lane(r, lane, share_ns, until_ns);
@@ -658,7 +658,7 @@ static void
 run_slow_lane(run_t *r, lane_t *lane, uint32_t lanes_behind)
 {
     uint64_t share_ns = share_of_time(r, lanes_behind);
-    uint64_t until_ns = share_ns == UINT64_MAX ? r->mover->deadline_ns : r->now_ns + share_ns;
+    uint64_t until_ns = share_ns == UINT64_MAX ? r->transfer->deadline_ns : r->now_ns + share_ns;
 
     run_lane(r, lane, share_ns, until_ns);
     if (lane->late_n > 0) run_late(r, lane, share_ns, until_ns);
@@ -714,10 +714,10 @@ deal_moves(run_t *r, kvp_move_t **todo, uint32_t n, kvp_move_t **dealt)
 }
 
 void
-kvp_mover_run(const kvp_mover_t *mover, kvp_move_t *moves, uint32_t n)
+kvp_transfer_run(const kvp_transfer_t *transfer, kvp_move_t *moves, uint32_t n)
 {
-    kvp_move_t **todo = kvp_scratch_alloc(mover->scratch, 2 * (size_t)n, sizeof(kvp_move_t *));
-    run_t *r = kvp_scratch_alloc(mover->scratch, 1, sizeof *r);
+    kvp_move_t **todo = kvp_scratch_alloc(transfer->scratch, 2 * (size_t)n, sizeof(kvp_move_t *));
+    run_t *r = kvp_scratch_alloc(transfer->scratch, 1, sizeof *r);
 
     if (todo == NULL || r == NULL) {
         for (uint32_t i = 0; i < n; i++)
@@ -726,7 +726,7 @@ kvp_mover_run(const kvp_mover_t *mover, kvp_move_t *moves, uint32_t n)
     }
     for (uint32_t i = 0; i < n; i++)
         todo[i] = &moves[i];
-    r->mover = mover;
+    r->transfer = transfer;
     r->now_ns = kvp_now_ns();
     r->left_n = n;
     while (r->left_n > 0) {

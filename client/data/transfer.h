@@ -15,7 +15,7 @@ typedef struct {
     const kvp_iov_t *iov;
     uint32_t iov_n;
     bool has_device; /* some of it may not be touched by processors: see client/data/bounced.h */
-    bool is_direct; /* all of it is a device's, and adapters reach it: it need not be staged */
+    bool is_gpu_direct; /* all of it is a device's, and adapters reach it: it needs no bounce buffer */
     bool is_lent; /* all of it is registered, and held until the call is over */
 } kvp_span_t;
 
@@ -28,10 +28,10 @@ typedef struct {
     uint32_t others; /* copies that are tried where these moves fail: each gets its share of the time */
     bool
         has_copies; /* some of these moves write copies of one object: who is silent is not waited for once one is whole */
-} kvp_mover_t;
+} kvp_transfer_t;
 
-/* kvp_mover_run fills in the report of each move (kvp_move_t.err and what follows). Their memory is the host's, or is direct;
- * NOTSUP: it is a device's, and has to be staged on the way that leads to that node, or to take its sum. */
-void kvp_mover_run(const kvp_mover_t *mover, kvp_move_t *moves, uint32_t n);
+/* kvp_transfer_run fills in the report of each move (kvp_move_t.err and what follows). Their memory is the host's, or is for GPU
+ * direct; NOTSUP: it is a device's, and needs a bounce buffer on the route that leads to that node, or to take its sum. */
+void kvp_transfer_run(const kvp_transfer_t *transfer, kvp_move_t *moves, uint32_t n);
 
 #endif

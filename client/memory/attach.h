@@ -42,10 +42,11 @@ struct kvp_peer {
     const _Atomic bool *is_given_up; /* borrowed: the session is being closed. NULL = nobody says so */
     _Atomic uint32_t refs; /* raised, and taken from 1 to 0, under peers->lock */
     _Atomic bool is_on_trial; /* its slot has failed, and nothing was moved since; set under peers->lock */
-    kvp_peer_t *next_grave; /* the same */
+    kvp_peer_t *next_dead; /* the same */
     _Atomic bool is_broken;
-    _Atomic bool is_bypassed; /* another transport leads there, and is taken from now on; set before is_broken */
-    _Atomic bool owes; /* memory was asked for to write, of which the node must be told when nothing is under way */
+    _Atomic bool is_failed_over; /* another transport leads there, and is taken from now on; set before is_broken */
+    _Atomic bool
+        needs_notice; /* memory was asked for to write: the node gets a drain notice when nothing is under way */
 
     uint32_t chunks_n;
     kvp_chunk_slot_t *chunks;

@@ -25,7 +25,7 @@ kvp_connect_await(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_g
         if (kvp_now_ns() >= deadline_ns) return KVP_EAGAIN;
         if (kvp_is_given_up(is_given_up)) return KVP_CLOSED;
         p = (struct pollfd){.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
-        kvp_glance(&p, deadline_ns);
+        kvp_poll_slice(&p, deadline_ns);
     }
     return c->err;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design note. A transport with a port of its own may fail where the node is well, which its control connection tells. If another
- * one leads there, it is bypassed (routes.h): attached by the next one at once, within the same call, and tried again by the
- * background thread. Who gave us one transport gets that one or an error.
+ * one leads there, the node fails over (routes.h): it is attached by the next transport at once, within the same call, and the
+ * background thread tries the failed one again. A caller who named one transport gets that one or an error.
  */
 #include "client/memory/peers_priv.h"
 
@@ -11,29 +11,29 @@
 #include <pthread.h>
 
 bool
-kvp_ways_is_fault(kvp_err_t err)
+kvp_routes_is_fault(kvp_err_t err)
 {
     return err != KVP_OK && err != KVP_EAGAIN && err != KVP_BUSY && err != KVP_DEADLINE && err != KVP_CLOSED &&
            err != KVP_NODE_LOST && err != KVP_NO_SEGMENT && err != KVP_FENCED;
 }
 
 static bool
-has_other_way(const kvp_slot_t *slot, size_t transport, uint64_t now_ns)
+has_other_route(const kvp_slot_t *slot, size_t transport, uint64_t now_ns)
 {
     for (size_t i = 0; i < KVP_TRANSPORTS_MAX; i++)
-        if (i != transport && (slot->leads & 1u << i) != 0 && !kvp_way_is_out(&slot->ways[i], now_ns)) return true;
+        if (i != transport && (slot->leads & 1u << i) != 0 && !kvp_route_is_out(&slot->routes[i], now_ns)) return true;
     return false;
 }
 
 bool
-kvp_way_leave(kvp_peers_t *p, kvp_slot_t *slot, size_t transport, const char *where, const char *why)
+kvp_route_leave_out(kvp_peers_t *p, kvp_slot_t *slot, size_t transport, const char *where, const char *why)
 {
     const kvp_transport_ops_t *ops = p->conf.transports[transport];
     uint64_t now_ns = kvp_now_ns();
     bool is_news;
 
-    if ((ops->caps & KVP_TP_OWN_PORT) == 0 || !has_other_way(slot, transport, now_ns)) return false;
-    is_news = kvp_way_fail(&slot->ways[transport], now_ns, kvp_random_u64());
+    if ((ops->caps & KVP_TP_OWN_PORT) == 0 || !has_other_route(slot, transport, now_ns)) return false;
+    is_news = kvp_route_fail(&slot->routes[transport], now_ns, kvp_random_u64());
     slot->silent_ns = slot->avoid_until_ns = 0;
     kvp_count(&p->conf.counters->bypasses, 1);
     kvp_log_write(is_news ? KVP_LOG_INFO : KVP_LOG_DEBUG, "client",
@@ -43,36 +43,36 @@ kvp_way_leave(kvp_peers_t *p, kvp_slot_t *slot, size_t transport, const char *wh
     return true;
 }
 
-/* Of a node that is reached in no way none is to blame. */
+/* Where no transport reaches the node, none of its routes is to blame. */
 void
-kvp_ways_forgive(kvp_slot_t *slot)
+kvp_routes_reset(kvp_slot_t *slot)
 {
     for (size_t i = 0; i < KVP_TRANSPORTS_MAX; i++)
-        kvp_way_mend(&slot->ways[i], kvp_now_ns());
+        kvp_route_reset(&slot->routes[i], kvp_now_ns());
 }
 
-/* True where the node has another way that is to be taken now, whoever found that out. */
+/* True where the node has another route that is to be taken now, whoever found that out. */
 bool
-kvp_ways_bypass(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err)
+kvp_routes_fail_over(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err)
 {
     bool is_left = false;
     kvp_slot_t *slot;
 
-    if (!kvp_ways_is_fault(err)) return peer->is_bypassed;
+    if (!kvp_routes_is_fault(err)) return peer->is_failed_over;
     pthread_mutex_lock(&p->lock);
     slot = kvp_slot_of(p, peer);
     if (slot != NULL && slot->peer == peer)
-        is_left = kvp_way_leave(p, slot, peer->transport, peer->where, kvp_err_text(err));
+        is_left = kvp_route_leave_out(p, slot, peer->transport, peer->where, kvp_err_text(err));
     if (is_left) {
         slot->peer = NULL;
-        peer->is_bypassed = true;
+        peer->is_failed_over = true;
     }
     pthread_mutex_unlock(&p->lock);
     if (is_left) {
         kvp_peer_break(peer);
         kvp_peers_rele(p, peer);
     }
-    return peer->is_bypassed;
+    return peer->is_failed_over;
 }
 
 static bool
@@ -83,7 +83,7 @@ is_numeric(const char *host)
     return inet_pton(AF_INET, host, &addr) == 1 || inet_pton(AF_INET6, host, &addr) == 1;
 }
 
-/* A way that was bypassed for long enough, to a node that is reached by a transport less liked. A name would be looked up in
+/* A route that was left out for long enough, to a node that is reached by a transport less liked. A name would be looked up in
  * the call, which has no deadline. */
 static bool
 choose_trial(kvp_peers_t *p, kvp_addr_t *to_out)
@@ -97,7 +97,7 @@ choose_trial(kvp_peers_t *p, kvp_addr_t *to_out)
 
         if (slot->from > 0 || slot->peer == NULL || !is_numeric(slot->peer->addr.host)) continue;
         for (size_t t = 0; t < slot->peer->transport && !is_found; t++) {
-            is_found = kvp_way_is_due(&slot->ways[t], now_ns);
+            is_found = kvp_route_is_due(&slot->routes[t], now_ns);
             p->trial.segment_id = slot->segment_id;
             p->trial.transport = t;
             *to_out = slot->peer->addr;
@@ -107,7 +107,7 @@ choose_trial(kvp_peers_t *p, kvp_addr_t *to_out)
     return is_found;
 }
 
-/* Whoever comes next attaches by the way that is whole again; those who are at it finish. */
+/* Whoever comes next attaches by the route that works again; those who are at it finish. */
 static void
 end_trial(kvp_peers_t *p, kvp_err_t err)
 {
@@ -118,9 +118,9 @@ end_trial(kvp_peers_t *p, kvp_err_t err)
     pthread_mutex_lock(&p->lock);
     slot = kvp_slot_find(p, p->trial.segment_id, 0);
     if (err != KVP_OK) {
-        (void)kvp_way_fail(&slot->ways[p->trial.transport], kvp_now_ns(), kvp_random_u64());
+        (void)kvp_route_fail(&slot->routes[p->trial.transport], kvp_now_ns(), kvp_random_u64());
     } else {
-        kvp_way_mend(&slot->ways[p->trial.transport], kvp_now_ns());
+        kvp_route_reset(&slot->routes[p->trial.transport], kvp_now_ns());
         old = slot->peer;
         if (old != NULL && old->transport == p->trial.transport) old = NULL;
         if (old != NULL) slot->peer = NULL;
@@ -132,9 +132,9 @@ end_trial(kvp_peers_t *p, kvp_err_t err)
     kvp_peers_rele(p, old);
 }
 
-/* True while a way is being tried. */
+/* True while a route is being tried. */
 bool
-kvp_ways_try(kvp_peers_t *p)
+kvp_routes_try(kvp_peers_t *p)
 {
     kvp_addr_t to;
     kvp_tp_t *tp;

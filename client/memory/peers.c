@@ -51,28 +51,28 @@ kvp_peers_rele(kvp_peers_t *p, kvp_peer_t *peer)
 {
     uint32_t refs = atomic_load_explicit(&peer->refs, memory_order_relaxed);
 
-    /* Every batch comes by: only the last one needs the lock, so that it is buried once. */
+    /* Every batch comes by: only the last one needs the lock, so that it is destroyed once. */
     while (refs > 1)
         if (atomic_compare_exchange_weak(&peer->refs, &refs, refs - 1)) return;
     pthread_mutex_lock(&p->lock);
     if (atomic_fetch_sub(&peer->refs, 1) == 1) {
-        peer->next_grave = p->graves;
-        p->graves = peer;
+        peer->next_dead = p->dead;
+        p->dead = peer;
     }
     pthread_mutex_unlock(&p->lock);
 }
 
 static void
-bury_peers(kvp_peers_t *p)
+destroy_dead(kvp_peers_t *p)
 {
     kvp_peer_t *peer;
 
     pthread_mutex_lock(&p->lock);
-    peer = p->graves;
-    p->graves = NULL;
+    peer = p->dead;
+    p->dead = NULL;
     pthread_mutex_unlock(&p->lock);
     while (peer != NULL) {
-        kvp_peer_t *next = peer->next_grave;
+        kvp_peer_t *next = peer->next_dead;
 
         kvp_peer_destroy(peer);
         peer = next;
@@ -109,7 +109,7 @@ leave_peer(kvp_peers_t *p, kvp_peer_t *peer, bool has_failed)
         slot->peer = NULL;
         if (has_failed) kvp_slot_trip(slot);
         if (has_failed && peer->is_on_trial)
-            (void)kvp_way_leave(p, slot, peer->transport, peer->where, "nothing moves, though it connects");
+            (void)kvp_route_leave_out(p, slot, peer->transport, peer->where, "nothing moves, though it connects");
     }
     pthread_mutex_unlock(&p->lock);
     if (is_ours) kvp_peers_rele(p, peer);
@@ -136,7 +136,7 @@ kvp_peers_destroy(kvp_peers_t *p)
 {
     if (p == NULL) return;
     kvp_trial_end(&p->trial);
-    bury_peers(p);
+    destroy_dead(p);
     for (size_t i = 0; i < p->slots_n; i++) {
         kvp_peer_destroy(p->slots[i]->peer);
         free(p->slots[i]);
@@ -144,7 +144,7 @@ kvp_peers_destroy(kvp_peers_t *p)
     for (size_t i = 0; i < p->conf.transports_n; i++)
         kvp_tp_destroy(p->tps[i]);
     free(p->slots);
-    free(p->debts);
+    free(p->notices);
     pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
     free(p);
@@ -217,7 +217,7 @@ attach_by(attaching_t *a, const Kvp__Pb__SegmentInfo *info, size_t transport)
     bool is_lacking =
         err != KVP_OK && (p->conf.transports[transport]->caps & KVP_TP_OWN_PORT) != 0 && a->leads != 1u << transport;
 
-    if (is_lacking) a->lack |= 1u << transport; /* note_ways_locked says so */
+    if (is_lacking) a->lack |= 1u << transport; /* note_routes_locked says so */
     if (err == KVP_OK) err = kvp_peer_open(&how, a->deadline_ns, detail, sizeof detail, &a->peer);
     if (err != KVP_OK && err != KVP_CLOSED)
         kvp_log_write(a->is_news && !is_lacking ? KVP_LOG_WARN : KVP_LOG_DEBUG, "client",
@@ -243,7 +243,7 @@ attach_to(void *arg, const Kvp__Pb__SegmentInfo *info)
     for (size_t i = 0; i < a->peers->conf.transports_n; i++) {
         if ((todo & 1u << i) == 0) continue;
         a->err = attach_by(a, info, i);
-        /* No answer in time is no reason to take a slower way for as long as the session lasts. */
+        /* No answer in time is no reason to take a slower route for as long as the session lasts. */
         if (a->err == KVP_OK || a->err == KVP_FENCED || a->err == KVP_DEADLINE || a->err == KVP_CLOSED) return false;
     }
     if (a->leads != 0) return false;
@@ -269,14 +269,15 @@ attach(attaching_t *a, uint32_t segment_id)
     return KVP_NODE_LOST;
 }
 
-/* What attaching has told of the ways there. */
+/* What attaching has told of the routes there. */
 static void
-note_ways_locked(kvp_peers_t *p, kvp_slot_t *slot, const attaching_t *a, kvp_err_t err)
+note_routes_locked(kvp_peers_t *p, kvp_slot_t *slot, const attaching_t *a, kvp_err_t err)
 {
     if (a->leads != 0) slot->leads = a->leads;
     for (size_t i = 0; err == KVP_OK && i < p->conf.transports_n; i++)
-        if ((a->lack & 1u << i) != 0) (void)kvp_way_leave(p, slot, i, a->peer->where, "it cannot be used on this host");
-    if (err == KVP_NODE_LOST) kvp_ways_forgive(slot);
+        if ((a->lack & 1u << i) != 0)
+            (void)kvp_route_leave_out(p, slot, i, a->peer->where, "it cannot be used on this host");
+    if (err == KVP_NODE_LOST) kvp_routes_reset(slot);
 }
 
 /* Caller holds peers->lock, which is released meanwhile. */
@@ -292,7 +293,7 @@ attach_slot_locked(kvp_peers_t *p, kvp_slot_t *slot, uint64_t deadline_ns)
     kvp_err_t err;
 
     for (size_t i = 0; i < KVP_TRANSPORTS_MAX; i++)
-        if (kvp_way_is_out(&slot->ways[i], began_ns)) a.out |= 1u << i;
+        if (kvp_route_is_out(&slot->routes[i], began_ns)) a.out |= 1u << i;
     slot->is_attaching = true;
     pthread_mutex_unlock(&p->lock);
     err = attach(&a, slot->segment_id);
@@ -301,7 +302,7 @@ attach_slot_locked(kvp_peers_t *p, kvp_slot_t *slot, uint64_t deadline_ns)
     slot->peer = a.peer;
     if (a.peer != NULL) a.peer->from = slot->from;
     if (a.peer != NULL) a.peer->is_on_trial = is_retry || slot->silent_ns > 0;
-    note_ways_locked(p, slot, &a, err);
+    note_routes_locked(p, slot, &a, err);
     slot->is_out_of_reach = err == KVP_NOTSUP;
     /* A single caller in a great hurry says little about the node. */
     if (err == KVP_NODE_LOST && kvp_now_ns() >= deadline_ns && deadline_ns - began_ns < KVP_HURRY_NS)
@@ -349,7 +350,7 @@ hold_peer(kvp_peers_t *p, uint32_t segment_id, size_t from, uint64_t deadline_ns
 }
 
 /* ---- paths */
-/* An endpoint of the attachment that is held, or it is given back: by STALE it was bypassed. */
+/* An endpoint of the attachment that is held, or it is given back: STALE: the node failed over to another transport. */
 static kvp_err_t
 take_ep(kvp_peers_t *p, kvp_peer_t *peer, uint64_t deadline_ns, kvp_path_t *path_out)
 {
@@ -360,9 +361,9 @@ take_ep(kvp_peers_t *p, kvp_peer_t *peer, uint64_t deadline_ns, kvp_path_t *path
     err = kvp_peer_take_ep(peer, deadline_ns, &path_out->ep);
     if (err == KVP_OK) return KVP_OK;
     if (err == KVP_DEADLINE && note_silence(p, peer, began_ns, kvp_now_ns())) err = KVP_UNREACHABLE;
-    if (kvp_ways_bypass(p, peer, err)) {
+    if (kvp_routes_fail_over(p, peer, err)) {
         err = KVP_STALE;
-    } else if (err == KVP_NODE_LOST || err == KVP_FENCED || (kvp_ways_is_fault(err) && err != KVP_NOMEM)) {
+    } else if (err == KVP_NODE_LOST || err == KVP_FENCED || (kvp_routes_is_fault(err) && err != KVP_NOMEM)) {
         if (err != KVP_NODE_LOST)
             kvp_log_warn("client", "no data connection to node %s by %s%s: %s (%s); `kvpool doctor` says more",
                          peer->where, peer->tp->ops->name,
@@ -494,27 +495,27 @@ kvp_path_ok(kvp_peers_t *p, const kvp_path_t *path)
 /* ---- chunks */
 /* Before the first question for memory to write: the node may have opened it although its answer never comes. */
 static void
-note_debt(kvp_peers_t *p, kvp_peer_t *peer)
+note_written(kvp_peers_t *p, kvp_peer_t *peer)
 {
-    kvp_debt_t *debts = NULL;
+    kvp_drain_notice_t *notices = NULL;
     bool is_known = false;
 
     pthread_mutex_lock(&p->lock);
-    for (size_t i = 0; i < p->debts_n; i++)
-        is_known |= memcmp(p->debts[i].uuid, peer->uuid, sizeof peer->uuid) == 0;
-    if (!is_known) debts = realloc(p->debts, (p->debts_n + 1) * sizeof *debts);
-    if (debts != NULL) {
-        kvp_debt_t *debt = &debts[p->debts_n++];
+    for (size_t i = 0; i < p->notices_n; i++)
+        is_known |= memcmp(p->notices[i].uuid, peer->uuid, sizeof peer->uuid) == 0;
+    if (!is_known) notices = realloc(p->notices, (p->notices_n + 1) * sizeof *notices);
+    if (notices != NULL) {
+        kvp_drain_notice_t *notice = &notices[p->notices_n++];
 
-        p->debts = debts;
-        debt->until_ns = 0;
-        debt->incarnation = kvp_conn_hello(p->conn)->incarnation;
-        memcpy(debt->pool_id, kvp_peers_pool_id(p), sizeof debt->pool_id);
-        memcpy(debt->uuid, peer->uuid, sizeof peer->uuid);
+        p->notices = notices;
+        notice->until_ns = 0;
+        notice->incarnation = kvp_conn_hello(p->conn)->incarnation;
+        memcpy(notice->pool_id, kvp_peers_pool_id(p), sizeof notice->pool_id);
+        memcpy(notice->uuid, peer->uuid, sizeof peer->uuid);
     }
-    atomic_store_explicit(&peer->owes, true, memory_order_release);
+    atomic_store_explicit(&peer->needs_notice, true, memory_order_release);
     pthread_mutex_unlock(&p->lock);
-    if (!is_known && debts == NULL)
+    if (!is_known && notices == NULL)
         kvp_log_error("client", "out of memory: node %s will not be told that writes are over", peer->where);
 }
 
@@ -523,14 +524,14 @@ kvp_path_chunk(kvp_peers_t *p, const kvp_path_t *path, uint32_t chunk, kvp_acces
                kvp_chunk_mem_t *mem_out)
 {
     kvp_peer_t *peer = path->peer;
-    bool may_owe = access == KVP_ACCESS_WRITE && (peer->tp->ops->caps & KVP_TP_SAME_HOST) != 0;
+    bool may_write = access == KVP_ACCESS_WRITE && (peer->tp->ops->caps & KVP_TP_SAME_HOST) != 0;
     kvp_err_t err;
 
-    if (may_owe && !atomic_load_explicit(&peer->owes, memory_order_acquire)) note_debt(p, peer);
+    if (may_write && !atomic_load_explicit(&peer->needs_notice, memory_order_acquire)) note_written(p, peer);
     err = kvp_peer_chunk(peer, chunk, access, deadline_ns, mem_out);
     if (err == KVP_FENCED) kvp_conn_break(p->conn);
     if (err == KVP_OK || err == KVP_EAGAIN || err == KVP_NOTSUP || err == KVP_DEADLINE || err == KVP_PROTO) return err;
-    if (kvp_ways_bypass(p, peer, err)) return KVP_STALE;
+    if (kvp_routes_fail_over(p, peer, err)) return KVP_STALE;
     if (err == KVP_NOMEM) return err;
     drop_peer(p, peer);
     return KVP_NODE_LOST;
@@ -596,9 +597,9 @@ bool
 kvp_peers_tend(kvp_peers_t *p)
 {
     kvp_peer_t *peer;
-    bool has_more = kvp_ways_try(p);
+    bool has_more = kvp_routes_try(p);
 
-    bury_peers(p);
+    destroy_dead(p);
     tend_transports(p);
     drop_idle_ep(p);
     for (size_t i = 0; hold_nth(p, i, &peer); i++) {
@@ -630,25 +631,25 @@ kvp_peers_let_go(kvp_peers_t *p)
         kvp_peers_rele(p, peer); /* the slot's hold, */
         kvp_peers_rele(p, peer); /* and ours */
     }
-    bury_peers(p);
+    destroy_dead(p);
 }
 
 kvp_err_t
-kvp_peers_debts(kvp_peers_t *p, kvp_debt_t **debts_out, size_t *n_out)
+kvp_peers_drain_notices(kvp_peers_t *p, kvp_drain_notice_t **notices_out, size_t *n_out)
 {
-    kvp_debt_t *copy = NULL;
+    kvp_drain_notice_t *copy = NULL;
     kvp_err_t err = KVP_OK;
 
     pthread_mutex_lock(&p->lock);
-    if (p->debts_n > 0) {
-        copy = malloc(p->debts_n * sizeof *copy);
+    if (p->notices_n > 0) {
+        copy = malloc(p->notices_n * sizeof *copy);
         if (copy != NULL)
-            memcpy(copy, p->debts, p->debts_n * sizeof *copy);
+            memcpy(copy, p->notices, p->notices_n * sizeof *copy);
         else
             err = KVP_NOMEM;
     }
-    *n_out = copy == NULL ? 0 : p->debts_n;
-    *debts_out = copy;
+    *n_out = copy == NULL ? 0 : p->notices_n;
+    *notices_out = copy;
     pthread_mutex_unlock(&p->lock);
     return err;
 }
@@ -702,13 +703,13 @@ hold_by_uuid(kvp_peers_t *p, const uint8_t *uuid, uint64_t deadline_ns, kvp_peer
 }
 
 kvp_err_t
-kvp_peers_pay(kvp_peers_t *p, const kvp_debt_t *debt, uint64_t deadline_ns)
+kvp_peers_send_drained(kvp_peers_t *p, const kvp_drain_notice_t *notice, uint64_t deadline_ns)
 {
     kvp_peer_t *peer;
-    kvp_err_t err = hold_by_uuid(p, debt->uuid, deadline_ns, &peer);
+    kvp_err_t err = hold_by_uuid(p, notice->uuid, deadline_ns, &peer);
 
     if (err != KVP_OK) return err;
-    err = kvp_peer_drained(peer, debt->incarnation, deadline_ns);
+    err = kvp_peer_drained(peer, notice->incarnation, deadline_ns);
     if (err == KVP_NODE_LOST) drop_peer(p, peer);
     kvp_peers_rele(p, peer);
     return err;
@@ -727,7 +728,7 @@ kvp_peers_transport(kvp_peers_t *p, uint32_t segment_id, const char *host_id, co
     for (size_t i = 0; name == NULL && i < p->conf.transports_n; i++) {
         if (!leads_there(p, i, host_id, offered)) continue;
         other = p->conf.transports[i]->name;
-        if (slot == NULL || !kvp_way_is_out(&slot->ways[i], now_ns)) name = other;
+        if (slot == NULL || !kvp_route_is_out(&slot->routes[i], now_ns)) name = other;
     }
     pthread_mutex_unlock(&p->lock);
     return name == NULL ? other : name;

@@ -58,7 +58,7 @@ typedef struct {
 /* kvp_peers_take finds the node of a segment, attaches to it where needed, and waits for a free endpoint. from: the index of
  * the first transport that may be used (0; or those behind one by which the memory is not served). deadline_ns 0:
  * nothing is waited for and EAGAIN tells that it would have to. NODE_LOST: it does not answer, or did not a moment ago.
- * NOTSUP: none of our transports leads there. One that fails there and has a port of its own is bypassed, if another leads
+ * NOTSUP: none of our transports leads there. One that fails there and has a port of its own is left out, if another leads
  * there. rele gives the endpoint back; one that is broken, or may not be used
  * again (is_spent), is closed first: nothing touches local memory after that. */
 kvp_err_t kvp_peers_take(kvp_peers_t *peers, uint32_t segment_id, size_t from, uint64_t deadline_ns,
@@ -101,8 +101,8 @@ kvp_err_t kvp_path_chunk(kvp_peers_t *peers, const kvp_path_t *path, uint32_t ch
 
 /* ---- chores of the handle's background thread */
 
-/* kvp_peers_tend notices nodes that closed their connection, closes idle endpoints beyond max_idle_eps, tries ways that were
- * bypassed (client/memory/routes.h), and maps some more of what was opened (a first touch costs four times a copy). True when there is
+/* kvp_peers_tend notices nodes that closed their connection, closes idle endpoints beyond max_idle_eps, tries routes that were
+ * left out (client/memory/routes.h), and maps some more of what was opened (a first touch costs four times a copy). True when there is
  * more to do. */
 bool kvp_peers_tend(kvp_peers_t *peers);
 
@@ -115,13 +115,14 @@ typedef struct {
     uint8_t pool_id[16];
     uint8_t uuid[16]; /* of the segment */
     uint64_t until_ns; /* how long a segment that the master does not know is waited for; the debtor's */
-} kvp_debt_t;
+} kvp_drain_notice_t;
 
-/* kvp_peers_debts lists what this incarnation will owe: *debts_out is malloc'ed, NULL for none. */
-kvp_err_t kvp_peers_debts(kvp_peers_t *peers, kvp_debt_t **debts_out, size_t *n_out) KVP_MUST_USE;
-/* kvp_peers_pay tells the node, over an attachment that is there, else over one that it makes with the master's help: OK,
- * NO_SEGMENT (that memory is gone, or not mounted again yet), or it is to be tried again. The debt may be another incarnation's. */
-kvp_err_t kvp_peers_pay(kvp_peers_t *peers, const kvp_debt_t *debt, uint64_t deadline_ns) KVP_MUST_USE;
+/* kvp_peers_drain_notices lists the notices that this incarnation has to send: *notices_out is malloc'ed, NULL for none. */
+kvp_err_t kvp_peers_drain_notices(kvp_peers_t *peers, kvp_drain_notice_t **notices_out, size_t *n_out) KVP_MUST_USE;
+/* kvp_peers_send_drained tells the node, over an attachment that is there, else over one that it makes with the master's help: OK,
+ * NO_SEGMENT (that memory is gone, or not mounted again yet), or it is to be tried again. The notice may be another incarnation's. */
+kvp_err_t kvp_peers_send_drained(kvp_peers_t *peers, const kvp_drain_notice_t *notice, uint64_t deadline_ns)
+    KVP_MUST_USE;
 
 /* kvp_peers_pool_id: borrowed as long as the peers. */
 const uint8_t *kvp_peers_pool_id(const kvp_peers_t *peers);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What peers.c, slots.c and failover.c share: the slots of a link's nodes, and the ways to them.
+ * What peers.c, slots.c and failover.c share: the slots of a link's nodes, and the routes to them.
  */
 #ifndef KVP_CLIENT_MEMORY_PEERS_PRIV_H
 #define KVP_CLIENT_MEMORY_PEERS_PRIV_H
@@ -22,7 +22,7 @@ typedef struct {
     uint64_t silent_to_ns; /* when that was last counted */
     uint64_t avoid_until_ns; /* other nodes are chosen first; 0 = no */
     uint32_t leads; /* a bit for each of our transports that leads there, as its record last said */
-    kvp_way_t ways[KVP_TRANSPORTS_MAX];
+    kvp_route_t routes[KVP_TRANSPORTS_MAX];
 } kvp_slot_t;
 
 struct kvp_peers {
@@ -34,10 +34,10 @@ struct kvp_peers {
     size_t slots_n;
     size_t slots_cap;
     kvp_tp_t *tps[KVP_TRANSPORTS_MAX]; /* made when first needed; guarded by lock */
-    kvp_peer_t *graves; /* attachments that nobody uses any more; guarded by lock */
+    kvp_peer_t *dead; /* attachments that nobody uses any more; guarded by lock */
     kvp_trial_t trial; /* of the background thread */
-    kvp_debt_t *debts; /* segments that mapped memory for us to write; guarded by lock */
-    size_t debts_n;
+    kvp_drain_notice_t *notices; /* segments that mapped memory for us to write; guarded by lock */
+    size_t notices_n;
 };
 
 /* slots.c; the caller holds peers->lock. find: NULL = there is none yet; make: NULL = no memory. trip leaves the node alone for a
@@ -48,14 +48,14 @@ kvp_slot_t *kvp_slot_make(kvp_peers_t *p, uint32_t segment_id, size_t from);
 void kvp_slot_trip(kvp_slot_t *slot);
 bool kvp_slot_note_silence(kvp_slot_t *slot, uint64_t since_ns, uint64_t now_ns);
 
-/* failover.c. is_fault: an error that another transport might not have had. leave and forgive with peers->lock held; leave: true
- * where there is another way, which is to be taken from now on. bypass: the same of an attachment that is held, whoever found it
- * out. try tries again what was bypassed for long enough, in the background thread; true while it does. */
-bool kvp_ways_is_fault(kvp_err_t err);
-bool kvp_way_leave(kvp_peers_t *p, kvp_slot_t *slot, size_t transport, const char *where, const char *why);
-void kvp_ways_forgive(kvp_slot_t *slot);
-bool kvp_ways_bypass(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err);
-bool kvp_ways_try(kvp_peers_t *p);
+/* failover.c. is_fault: an error that another transport might not have had. leave_out and reset with peers->lock held. leave_out: true
+ * where there is another route, which is to be taken from now on. fail_over: the same of an attachment that is held, whoever found
+ * it out. try tries again what was left out for long enough, in the background thread; true while it does. */
+bool kvp_routes_is_fault(kvp_err_t err);
+bool kvp_route_leave_out(kvp_peers_t *p, kvp_slot_t *slot, size_t transport, const char *where, const char *why);
+void kvp_routes_reset(kvp_slot_t *slot);
+bool kvp_routes_fail_over(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err);
+bool kvp_routes_try(kvp_peers_t *p);
 
 /* peers.c. rele gives back a hold of an attachment. need_tp: the instance of one of our transports, made when first needed. */
 void kvp_peers_rele(kvp_peers_t *p, kvp_peer_t *peer);

@@ -37,7 +37,7 @@ reg_destroy(const kvp_regs_t *regs, kvp_reg_t *reg)
     free(reg);
 }
 
-/* A transport that cannot take the host's memory moves it in its own way; a device's is staged. Managed memory moves about,
+/* A transport that cannot take the host's memory moves it by copying; a device's goes through bounce buffers. Managed memory moves about,
  * and is lent to nobody. */
 static kvp_reg_t *
 reg_create(const kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *mem)
@@ -53,7 +53,7 @@ reg_create(const kvp_regs_t *regs, void *addr, size_t len, const kvp_devmem_t *m
     for (size_t i = 0; i < regs->transports_n; i++) {
         const kvp_transport_ops_t *ops = regs->transports[i];
 
-        if (device != NULL && (regs->stages_devices || (ops->caps & KVP_TP_DEVICE_MEM) == 0)) continue;
+        if (device != NULL && (regs->bounces_devices || (ops->caps & KVP_TP_DEVICE_MEM) == 0)) continue;
         if (ops->lend(NULL, addr, len, device, &reg->loans[i]) != KVP_OK) reg->loans[i] = NULL;
         reg->is_reached |= device != NULL && reg->loans[i] != NULL;
     }
@@ -237,7 +237,7 @@ kvp_reg_mem(const kvp_reg_t *reg)
 }
 
 bool
-kvp_reg_is_direct(const kvp_reg_t *reg, bool is_get)
+kvp_reg_is_gpu_direct(const kvp_reg_t *reg, bool is_get)
 {
     return reg->is_reached && !(is_get && reg->mem.flush == KVP_DEVICE_FLUSH_IMPOSSIBLE);
 }

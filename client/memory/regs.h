@@ -21,7 +21,7 @@ typedef struct {
     size_t n;
     size_t cap;
     _Atomic size_t devices_n; /* ranges of device memory */
-    bool stages_devices; /* their memory is lent to nobody; set before anything is registered */
+    bool bounces_devices; /* their memory is lent to nobody; set before anything is registered */
     pthread_mutex_t idle_lock; /* a leaf, only for waiting */
     pthread_cond_t idle;
 } kvp_regs_t;
@@ -49,9 +49,9 @@ void kvp_regs_rele(kvp_regs_t *regs, kvp_reg_t *reg);
 /* kvp_reg_mem returns what a range that is held is made of; borrowed. kvp_regs_find_mem the same by address, of a range that
  * the caller holds; NULL where the memory is the host's or not registered. kvp_regs_have_devices: a guess, without a lock. */
 const kvp_devmem_t *kvp_reg_mem(const kvp_reg_t *reg);
-/* kvp_reg_is_direct: it is device memory that some transport reaches as it lies, to read from it, or (is_get) to write what it
+/* kvp_reg_is_gpu_direct: it is device memory that some transport reaches as it lies, to read from it, or (is_get) to write what it
  * brings: not where the device would not say when it sees that. */
-bool kvp_reg_is_direct(const kvp_reg_t *reg, bool is_get);
+bool kvp_reg_is_gpu_direct(const kvp_reg_t *reg, bool is_get);
 const kvp_devmem_t *kvp_regs_find_mem(kvp_regs_t *regs, const void *addr);
 bool kvp_regs_have_devices(const kvp_regs_t *regs);
 

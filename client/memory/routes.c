@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * When a way that failed is taken again.
+ * When a route that failed is taken again.
  */
 #include "client/memory/routes.h"
 
@@ -7,30 +7,30 @@
 
 #define OUT_FIRST_NS (1 * KVP_NS_PER_S)
 #define OUT_DOUBLINGS 6u
-#define LASTING_NS (60 * KVP_NS_PER_S) /* a way that was whole for so long begins anew */
+#define LASTING_NS (60 * KVP_NS_PER_S) /* a route that worked for so long begins anew */
 #define TRIAL_NS (3 * KVP_NS_PER_S)
 #define TRIAL_TURN_NS (10 * KVP_NS_PER_MS) /* the thread has other chores */
 
 bool
-kvp_way_fail(kvp_way_t *way, uint64_t now_ns, uint64_t random)
+kvp_route_fail(kvp_route_t *route, uint64_t now_ns, uint64_t random)
 {
     uint64_t out_ns;
     bool is_first;
 
-    if (way->until_ns == 0 && now_ns - way->mended_ns >= LASTING_NS) way->fails = 0;
-    is_first = way->fails == 0;
-    out_ns = OUT_FIRST_NS << kvp_min_u64(way->fails, OUT_DOUBLINGS);
-    way->fails++;
-    way->until_ns = now_ns + out_ns + random % (out_ns / 2);
+    if (route->until_ns == 0 && now_ns - route->reset_ns >= LASTING_NS) route->fails = 0;
+    is_first = route->fails == 0;
+    out_ns = OUT_FIRST_NS << kvp_min_u64(route->fails, OUT_DOUBLINGS);
+    route->fails++;
+    route->until_ns = now_ns + out_ns + random % (out_ns / 2);
     return is_first;
 }
 
 void
-kvp_way_mend(kvp_way_t *way, uint64_t now_ns)
+kvp_route_reset(kvp_route_t *route, uint64_t now_ns)
 {
-    if (way->until_ns == 0) return;
-    way->until_ns = 0;
-    way->mended_ns = now_ns;
+    if (route->until_ns == 0) return;
+    route->until_ns = 0;
+    route->reset_ns = now_ns;
 }
 
 static void

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One of our transports as a way to one node. A transport with a port of its own (KVP_TP_OWN_PORT: rdma) may fail where the
- * node is well: no path between the devices' networks, memory that may not be locked. Such a way is left out for a while,
+ * One of our transports as a route to one node. A transport with a port of its own (KVP_TP_OWN_PORT: rdma) may fail where the
+ * node is well: no path between the devices' networks, memory that may not be locked. Such a route is left out for a while,
  * and tried in the background before anybody's bytes go there again. Part of client/memory/peers.c, which guards it.
  */
 #ifndef KVP_CLIENT_MEMORY_ROUTES_H
@@ -8,32 +8,32 @@
 
 #include "client/transport/transport.h"
 
-/* All zero is a way that is taken. */
+/* All zero is a route that is taken. */
 typedef struct {
     uint32_t fails; /* in a row */
     uint64_t until_ns; /* left out until then; 0 = is not */
-    uint64_t mended_ns; /* when it last was not left out any more */
-} kvp_way_t;
+    uint64_t reset_ns; /* when it last was not left out any more */
+} kvp_route_t;
 
 static inline bool
-kvp_way_is_out(const kvp_way_t *way, uint64_t now_ns)
+kvp_route_is_out(const kvp_route_t *route, uint64_t now_ns)
 {
-    return now_ns < way->until_ns;
+    return now_ns < route->until_ns;
 }
 
-/* kvp_way_is_due: it was left out for long enough. */
+/* kvp_route_is_due: it was left out for long enough. */
 static inline bool
-kvp_way_is_due(const kvp_way_t *way, uint64_t now_ns)
+kvp_route_is_due(const kvp_route_t *route, uint64_t now_ns)
 {
-    return way->until_ns != 0 && now_ns >= way->until_ns;
+    return route->until_ns != 0 && now_ns >= route->until_ns;
 }
 
-/* kvp_way_fail leaves it out for 1 s, and for twice as long with each failure, up to 64 s, each time half as long again at
+/* kvp_route_fail leaves it out for 1 s, and for twice as long with each failure, up to 64 s, each time half as long again at
  * most; anew from 1 s where it was taken for a minute since. random is any number. True: the first failure in a row. */
-bool kvp_way_fail(kvp_way_t *way, uint64_t now_ns, uint64_t random);
-void kvp_way_mend(kvp_way_t *way, uint64_t now_ns);
+bool kvp_route_fail(kvp_route_t *route, uint64_t now_ns, uint64_t random);
+void kvp_route_reset(kvp_route_t *route, uint64_t now_ns);
 
-/* A connection that is made to see whether a way is whole. One thread. */
+/* A connection that is made to see whether a route works. One thread. */
 typedef struct {
     kvp_ep_t *ep; /* NULL = none is under way */
     uint32_t segment_id;

@@ -82,7 +82,7 @@ wait_connected(int fd, const _Atomic bool *is_given_up, uint64_t deadline_ns)
 
         if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
         if (kvp_is_given_up(is_given_up)) return KVP_CLOSED;
-        kvp_glance(&p, deadline_ns);
+        kvp_poll_slice(&p, deadline_ns);
         if (p.revents == 0) continue;
         if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &cause, &len) < 0 || cause != 0) return KVP_UNREACHABLE;
         return KVP_OK;
@@ -111,7 +111,7 @@ connect_fd(int fd, const struct sockaddr *to, socklen_t len, const _Atomic bool 
 
     kvp_forkguard_add(fd);
     while (connect(fd, to, len) < 0) {
-        struct timespec nap = {.tv_nsec = BACKLOG_RETRY_NS};
+        struct timespec back_off = {.tv_nsec = BACKLOG_RETRY_NS};
 
         if (errno == EISCONN) break;
         if (errno == EINTR || errno == EINPROGRESS || errno == EALREADY) {
@@ -126,7 +126,7 @@ connect_fd(int fd, const struct sockaddr *to, socklen_t len, const _Atomic bool 
         else if (kvp_is_given_up(is_given_up))
             err = KVP_CLOSED;
         if (err != KVP_OK) break;
-        nanosleep(&nap, NULL);
+        nanosleep(&back_off, NULL);
     }
     if (err == KVP_OK && to->sa_family != AF_UNIX && is_connected_to_itself(fd)) err = KVP_UNREACHABLE;
     if (err != KVP_OK) kvp_forkguard_close(fd);

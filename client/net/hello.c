@@ -26,7 +26,7 @@ send_all(kvp_framed_t *c, uint64_t deadline_ns)
         if (err != KVP_EAGAIN) return err;
         if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE;
         if (kvp_is_given_up(c->is_given_up)) return KVP_CLOSED;
-        kvp_glance(&p, deadline_ns);
+        kvp_poll_slice(&p, deadline_ns);
     }
 }
 
@@ -47,7 +47,7 @@ kvp_exchange(kvp_framed_t *c, uint64_t request_id, uint64_t deadline_ns, kvp_fra
         if (err != KVP_OK && err != KVP_EAGAIN) break;
         if (kvp_now_ns() >= deadline_ns) return KVP_DEADLINE; /* also where it sends and sends, but no answer */
         if (kvp_is_given_up(c->is_given_up)) return KVP_CLOSED;
-        if (err == KVP_EAGAIN) kvp_glance(&p, deadline_ns);
+        if (err == KVP_EAGAIN) kvp_poll_slice(&p, deadline_ns);
         err = KVP_OK;
     }
     return err;

@@ -167,7 +167,7 @@ resolve(kvp_names_t *names, const char *host, const _Atomic bool *is_given_up, u
 
         err = now_ns >= deadline_ns ? KVP_DEADLINE : kvp_is_given_up(is_given_up) ? KVP_CLOSED : KVP_EAGAIN;
         if (err == KVP_EAGAIN)
-            kvp_cond_wait_until(&names->changed, &names->lock, kvp_min_u64(deadline_ns, now_ns + KVP_GLANCE_NS));
+            kvp_cond_wait_until(&names->changed, &names->lock, kvp_min_u64(deadline_ns, now_ns + KVP_POLL_SLICE_NS));
     }
     pthread_mutex_unlock(&names->lock);
     return err;

@@ -72,7 +72,7 @@ kvp_poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline_ns)
     return ready < 0 ? 0 : ready;
 }
 
-#define KVP_GLANCE_NS (100 * KVP_NS_PER_MS)
+#define KVP_POLL_SLICE_NS (100 * KVP_NS_PER_MS)
 
 /* kvp_is_given_up: who waits need not any more. flag NULL = nobody says so. */
 static inline bool
@@ -81,11 +81,11 @@ kvp_is_given_up(const _Atomic bool *flag)
     return flag != NULL && atomic_load_explicit(flag, memory_order_relaxed);
 }
 
-/* kvp_glance waits as kvp_poll_until, but no longer than it takes until one looks whether the waiting was given up. */
+/* kvp_poll_slice waits as kvp_poll_until, but no longer than it takes until one looks whether the waiting was given up. */
 static inline void
-kvp_glance(struct pollfd *p, uint64_t deadline_ns)
+kvp_poll_slice(struct pollfd *p, uint64_t deadline_ns)
 {
-    kvp_poll_until(p, 1, kvp_min_u64(deadline_ns, kvp_now_ns() + KVP_GLANCE_NS));
+    kvp_poll_until(p, 1, kvp_min_u64(deadline_ns, kvp_now_ns() + KVP_POLL_SLICE_NS));
 }
 
 #endif

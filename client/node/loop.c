@@ -41,21 +41,21 @@ kvp_node_unwatch(kvp_node_t *node, kvp_node_ev_t *ev)
 }
 
 void
-kvp_node_bury(kvp_node_t *node, kvp_node_grave_t *grave, void *mem)
+kvp_node_free_later(kvp_node_t *node, kvp_node_deferred_t *deferred, void *mem)
 {
-    grave->mem = mem;
-    kvp_list_init(&grave->link);
-    kvp_list_add_tail(&node->graves, &grave->link);
+    deferred->mem = mem;
+    kvp_list_init(&deferred->link);
+    kvp_list_add_tail(&node->deferred, &deferred->link);
 }
 
 void
-kvp_node_clear_graves(kvp_node_t *node)
+kvp_node_free_deferred(kvp_node_t *node)
 {
-    while (!kvp_list_is_empty(&node->graves)) {
-        kvp_node_grave_t *grave = kvp_list_first(&node->graves, kvp_node_grave_t, link);
+    while (!kvp_list_is_empty(&node->deferred)) {
+        kvp_node_deferred_t *deferred = kvp_list_first(&node->deferred, kvp_node_deferred_t, link);
 
-        kvp_list_del(&grave->link);
-        free(grave->mem);
+        kvp_list_del(&deferred->link);
+        free(deferred->mem);
     }
 }
 
@@ -308,7 +308,7 @@ kvp_node_loop(void *arg)
         kvp_transports_tend();
         kvp_node_settle(node);
         kvp_node_link_on_settled(node);
-        kvp_node_clear_graves(node);
+        kvp_node_free_deferred(node);
         if (publish(node, &stop_by_ns)) kvp_node_link_unmount(node, now, stop_by_ns);
         if (now >= stop_by_ns) break;
     }

@@ -137,7 +137,7 @@ node_create(void)
     kvp_list_init(&node->serve.settled);
     kvp_list_init(&node->serve.procs);
     kvp_list_init(&node->link.fences);
-    kvp_list_init(&node->graves);
+    kvp_list_init(&node->deferred);
     kvp_framed_init(&node->link.conn);
     pthread_mutex_init(&node->lock, NULL);
     kvp_cond_init(&node->changed);
@@ -154,7 +154,7 @@ node_destroy(kvp_node_t *node)
         kvp_node_serve_close(node);
     }
     kvp_node_populate_stop(&node->populate);
-    kvp_node_clear_graves(node);
+    kvp_node_free_deferred(node);
     kvp_node_core_destroy(node->core);
     kvp_forkguard_close(node->wake.fd);
     kvp_forkguard_close(node->epoll_fd);

@@ -43,8 +43,8 @@ typedef struct {
 
 /* kvp_node_open starts a node's threads and listens, and does not wait for a master: INVALID, SYS (address in use, ...),
  * NOMEM, all logged. kvp_node_wait waits until the segment is mounted: OK, what kept it from that at deadline_ns
- * (CLOCK_MONOTONIC; UNREACHABLE, SEGMENT_EXISTS, ..., DEADLINE), or at once what is final, i.e. not mended by waiting:
- * VERSION, INVALID, SYS, NOMEM. Later losses of the master are the node's own to mend. */
+ * (CLOCK_MONOTONIC; UNREACHABLE, SEGMENT_EXISTS, ..., DEADLINE), or at once what is final, i.e. not cured by waiting:
+ * VERSION, INVALID, SYS, NOMEM. The node itself reconnects after later losses of the master. */
 kvp_err_t kvp_node_open(const kvp_node_conf_t *conf, kvp_node_t **node_out) KVP_MUST_USE;
 kvp_err_t kvp_node_wait(kvp_node_t *node, uint64_t deadline_ns) KVP_MUST_USE;
 bool kvp_node_is_final(kvp_err_t err);

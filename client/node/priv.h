@@ -17,18 +17,18 @@
 
 #define KVP_NODE_TURN_NS (20 * KVP_NS_PER_MS)
 
-/* A descriptor in the control thread's epoll set. fn may end the object that holds this: see kvp_node_bury. */
+/* A descriptor in the control thread's epoll set. fn may end the object that holds this: see kvp_node_free_later. */
 typedef struct kvp_node_ev {
     int fd; /* -1 = none */
     uint32_t events; /* asked for; 0 = not in the set */
-    void (*fn)(kvp_node_t *node, struct kvp_node_ev *ev, uint32_t events); /* NULL = its object is buried */
+    void (*fn)(kvp_node_t *node, struct kvp_node_ev *ev, uint32_t events); /* NULL = its object waits to be freed */
 } kvp_node_ev_t;
 
 /* An object that is freed when the turn of the loop is over: later events of the same turn may still point to it. */
 typedef struct {
     kvp_list_t link;
     void *mem;
-} kvp_node_grave_t;
+} kvp_node_deferred_t;
 
 typedef struct {
     kvp_node_ev_t ev;
@@ -113,7 +113,7 @@ struct kvp_node {
     kvp_gather_t unwaited;
     kvp_gather_t revoke; /* the transports end connections of older terms */
     bool is_revoking;
-    kvp_list_t graves;
+    kvp_list_t deferred;
     bool is_done;
     uint64_t turn_ns; /* since when this turn of the loop handles what has arrived */
     uint32_t turn_first; /* events handled so far: with which one of those at hand a turn begins */
@@ -134,14 +134,14 @@ struct kvp_node {
 /* loop.c. kvp_node_loop is the control thread (its argument is the node); it ends when the node is told to stop.
  * kvp_node_on_wake runs when another thread has news.
  * kvp_node_watch asks for events of ev->fd (0 = none, but errors are told all the same while it is in the set);
- * kvp_node_unwatch takes it out, before the descriptor is closed. kvp_node_bury frees mem at the end of the turn, which
- * kvp_node_clear_graves is. */
+ * kvp_node_unwatch takes it out, before the descriptor is closed. kvp_node_free_later frees mem at the end of the turn, which
+ * kvp_node_free_deferred is. */
 void *kvp_node_loop(void *arg);
 void kvp_node_on_wake(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events);
 kvp_err_t kvp_node_watch(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events) KVP_MUST_USE;
 void kvp_node_unwatch(kvp_node_t *node, kvp_node_ev_t *ev);
-void kvp_node_bury(kvp_node_t *node, kvp_node_grave_t *grave, void *mem);
-void kvp_node_clear_graves(kvp_node_t *node);
+void kvp_node_free_later(kvp_node_t *node, kvp_node_deferred_t *deferred, void *mem);
+void kvp_node_free_deferred(kvp_node_t *node);
 
 /* kvp_node_is_turn_over: what has arrived had so long in this turn that the rest has to wait for the next, behind heartbeats and
  * orders. */
@@ -169,7 +169,7 @@ typedef struct {
     kvp_framed_t io;
     kvp_node_att_t att;
     kvp_list_t link;
-    kvp_node_grave_t grave;
+    kvp_node_deferred_t deferred;
     kvp_node_listener_t *listener; /* that it came by */
     uint64_t since_ns;
     bool has_hello;
@@ -194,7 +194,7 @@ typedef struct {
     kvp_node_ev_t ev; /* the pidfd */
     kvp_node_proc_t core;
     kvp_list_t link;
-    kvp_node_grave_t grave;
+    kvp_node_deferred_t deferred;
     int pid;
 } kvp_node_process_t;
 

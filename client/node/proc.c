@@ -101,5 +101,5 @@ kvp_node_proc_drop(kvp_node_t *node, kvp_node_process_t *proc)
     close(proc->ev.fd);
     kvp_list_del(&proc->link);
     kvp_list_del(&proc->core.idle);
-    kvp_node_bury(node, &proc->grave, proc);
+    kvp_node_free_later(node, &proc->deferred, proc);
 }

@@ -43,7 +43,7 @@ conn_close(kvp_node_t *node, kvp_node_conn_t *conn)
     kvp_list_del(&conn->link);
     kvp_framed_fini(&conn->io);
     node->serve.conns_n--;
-    kvp_node_bury(node, &conn->grave, conn);
+    kvp_node_free_later(node, &conn->deferred, conn);
 }
 
 void

@@ -317,7 +317,7 @@ poll_job(kvp_p2p_async_t *async, uint64_t id, uint64_t until_ns, int *result_out
         if (job->peer == NULL) break;
         err = kvp_is_given_up(&async->p2p->is_given_up) ? KVP_CLOSED : KVP_EAGAIN;
         if (now_ns >= until_ns || err == KVP_CLOSED) break;
-        kvp_cond_wait_until(&async->done, &async->lock, kvp_min_u64(until_ns, now_ns + KVP_GLANCE_NS));
+        kvp_cond_wait_until(&async->done, &async->lock, kvp_min_u64(until_ns, now_ns + KVP_POLL_SLICE_NS));
         err = KVP_NOT_FOUND; /* somebody else may have asked meanwhile */
     }
     if (err == KVP_OK) {

@@ -93,9 +93,9 @@ run_once(kvpool_p2p_t *p2p, const transfer_t *t, bool is_new)
     err = t->has_device ? KVP_NOTSUP : kvp_p2p_move(lane, t->kind, t->ops, t->n, t->deadline_ns, &moved);
     if (t->has_device || moved.met_device) {
         moved = (kvp_p2p_moved_t){0};
-        err = kvp_p2p_staged_move(lane, t->kind, t->ops, t->n, t->deadline_ns, &moved);
+        err = kvp_p2p_bounced_move(lane, t->kind, t->ops, t->n, t->deadline_ns, &moved);
     }
-    kvp_p2p_lane_give(&p2p->lanes, lane, is_lane_good(err) && !lane->has_stage);
+    kvp_p2p_lane_give(&p2p->lanes, lane, is_lane_good(err) && !lane->has_bounce);
     atomic_fetch_add(&p2p->cma_bytes, moved.cma_bytes);
     atomic_fetch_add(&p2p->mapped_bytes, moved.mapped_bytes);
     atomic_fetch_add(&p2p->rdma_bytes, moved.rdma_bytes);
@@ -418,11 +418,11 @@ start(kvpool_p2p_t *p2p, const opening_t *o)
     kvp_p2p_lanes_conf_t lanes = {.me = &p2p->me,
                                   .has_tcp = o->has_tcp,
                                   .is_given_up = &p2p->is_given_up,
-                                  .owing = &p2p->owing,
+                                  .uncuts = &p2p->uncuts,
                                   .maps = &p2p->maps,
                                   .ranges = &p2p->ranges,
                                   .pullers = &p2p->pullers,
-                                  .stages = &p2p->stages,
+                                  .bounces = &p2p->bounces,
                                   .watch = watch_peer,
                                   .watch_arg = p2p,
                                   .connects = &p2p->connects};
@@ -439,12 +439,12 @@ start(kvpool_p2p_t *p2p, const opening_t *o)
     p2p->has_owns = true;
     kvp_p2p_ranges_init(&p2p->ranges, p2p->tp, p2p->rdma.tp, !o->has_tcp);
     kvp_p2p_pullers_init(&p2p->pullers);
-    kvp_stages_init(&p2p->stages, OWN_STAGES_MAX, 1);
+    kvp_bounces_init(&p2p->bounces, OWN_STAGES_MAX, 1);
     p2p->has_ranges = true;
     lanes.names = p2p->names;
     lanes.tp = p2p->tp;
     lanes.rdma = p2p->rdma.tp;
-    kvp_p2p_owing_init(&p2p->owing);
+    kvp_p2p_uncuts_init(&p2p->uncuts);
     kvp_p2p_maps_init(&p2p->maps, p2p->shm);
     kvp_p2p_lanes_init(&p2p->lanes, &lanes);
     p2p->has_lanes = true;
@@ -469,10 +469,10 @@ stop(kvpool_p2p_t *p2p)
     if (p2p->has_lanes) {
         kvp_p2p_lanes_fini(&p2p->lanes);
         kvp_p2p_maps_fini(&p2p->maps);
-        kvp_p2p_owing_fini(&p2p->owing);
+        kvp_p2p_uncuts_fini(&p2p->uncuts);
     }
     if (p2p->has_ranges) {
-        kvp_stages_fini(&p2p->stages);
+        kvp_bounces_fini(&p2p->bounces);
         kvp_p2p_pullers_fini(&p2p->pullers);
         kvp_p2p_ranges_fini(&p2p->ranges);
     }

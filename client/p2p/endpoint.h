@@ -32,10 +32,10 @@ struct kvpool_p2p {
     kvp_p2p_maps_t maps;
     kvp_p2p_ranges_t ranges;
     kvp_p2p_pullers_t pullers;
-    kvp_stages_t stages; /* for local memory of devices */
+    kvp_bounces_t bounces; /* for local memory of devices */
     kvp_p2p_server_t *server;
     kvp_p2p_lanes_t lanes;
-    kvp_p2p_owing_t owing;
+    kvp_p2p_uncuts_t uncuts;
     kvp_p2p_async_t *async;
     _Atomic uint64_t transfers, failed, cma_bytes, mapped_bytes, rdma_bytes, tcp_bytes, connects;
 };

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#define NAP_NS (10 * KVP_NS_PER_MS)
+#define BACK_OFF_NS (10 * KVP_NS_PER_MS)
 
 kvp_err_t
 kvp_p2p_rdma_open(kvp_p2p_rdma_t *rdma, const kvp_tp_conf_t *conf, const char *host, char *why, size_t why_cap)
@@ -42,10 +42,10 @@ static void *
 serve(void *arg)
 {
     kvp_p2p_rdma_t *rdma = arg;
-    struct timespec nap = {.tv_nsec = NAP_NS};
+    struct timespec back_off = {.tv_nsec = BACK_OFF_NS};
 
     while (!atomic_load(&rdma->is_stopping)) {
-        if (rdma->tp->ops->serve(rdma->tp, 0, -1) != KVP_OK) nanosleep(&nap, NULL);
+        if (rdma->tp->ops->serve(rdma->tp, 0, -1) != KVP_OK) nanosleep(&back_off, NULL);
         rdma->tend(rdma->arg);
     }
     return NULL;

@@ -22,7 +22,7 @@ typedef struct {
     pthread_t thread;
 } kvp_p2p_rdma_t;
 
-/* kvp_p2p_rdma_open listens at that host, at a port of its own choice: NOTSUP (this build or machine has none), INVALID (a wish for
+/* kvp_p2p_rdma_open listens at that host, at a port of its own choice: NOTSUP (this build or machine has none), INVALID (a selection of
  * devices that cannot be read), UNREACHABLE, SYS, NOMEM. why then says what is wrong, in a sentence. */
 kvp_err_t kvp_p2p_rdma_open(kvp_p2p_rdma_t *rdma, const kvp_tp_conf_t *conf, const char *host, char *why,
                             size_t why_cap) KVP_MUST_USE;

@@ -204,7 +204,7 @@ test_what_is_not_registered(void **state)
     check_move(&a, &b, KVPOOL_P2P_WRITE, true, true, 5000);
     assert_int_equal(move_there(&a, &b, KVPOOL_P2P_WRITE, a.mem, b.device + BYTES - 10, 11), KVPOOL_NOT_REGISTERED);
     assert_int_equal(move_there(&a, &b, KVPOOL_P2P_WRITE, a.device + BYTES - 10, b.mem, 11), KVPOOL_NOT_REGISTERED);
-    /* A stage is nothing that an application is told of. */
+    /* A bounce buffer is nothing that an application is told of. */
     assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
     assert_int_equal(kvpool_p2p_first_range(a.p2p, b.at, 0, &first, &len), KVPOOL_OK);
     assert_true(first == (uintptr_t)b.device && len == BYTES);
@@ -217,24 +217,24 @@ test_what_is_not_registered(void **state)
     close_both(&b);
 }
 
-/* Nothing beyond a stage is copied to or from, whatever a peer asks for. */
+/* Nothing beyond a bounce buffer is copied to or from, whatever a peer asks for. */
 static void
 test_what_lies_in_a_stage(void **state)
 {
     kvp_peer_piece_t pieces[] = {{.token = 1, .addr = 1, .len = 1},
-                                 {.token = 1, .addr = 1, .len = KVP_STAGE_PART_BYTES}};
+                                 {.token = 1, .addr = 1, .len = KVP_BOUNCE_PART_BYTES}};
     kvp_peer_moves_t moves = {.kind = KVP_PEER_STORE, .pieces = pieces, .n = 2};
 
     (void)state;
-    assert_true(kvp_p2p_stage_takes(&moves));
+    assert_true(kvp_p2p_bounce_takes(&moves));
     pieces[1].from = 1;
-    assert_false(kvp_p2p_stage_takes(&moves));
-    pieces[1] = (kvp_peer_piece_t){.token = 1, .addr = 1, .len = 1, .from = KVP_STAGE_PART_BYTES};
-    assert_false(kvp_p2p_stage_takes(&moves));
-    pieces[1].len = UINT64_MAX - KVP_STAGE_PART_BYTES + 1;
-    assert_false(kvp_p2p_stage_takes(&moves));
+    assert_false(kvp_p2p_bounce_takes(&moves));
+    pieces[1] = (kvp_peer_piece_t){.token = 1, .addr = 1, .len = 1, .from = KVP_BOUNCE_PART_BYTES};
+    assert_false(kvp_p2p_bounce_takes(&moves));
+    pieces[1].len = UINT64_MAX - KVP_BOUNCE_PART_BYTES + 1;
+    assert_false(kvp_p2p_bounce_takes(&moves));
     pieces[1].from = pieces[1].len;
-    assert_false(kvp_p2p_stage_takes(&moves));
+    assert_false(kvp_p2p_bounce_takes(&moves));
 }
 
 /* A device that does not copy, here or there: an error, and all is well once it does again. */
@@ -324,7 +324,7 @@ write_often(void *arg)
     return NULL;
 }
 
-/* More threads than there are stages, in both directions: none waits for another in a circle. */
+/* More threads than there are bounce buffers, in both directions: none waits for another in a circle. */
 static void
 test_many_threads(void **state)
 {

@@ -22,7 +22,7 @@ release(sim_t *s, thread_t *t)
 
     if (t->held == 0) return;
     kvp_buf_init(&tickets, 0);
-    (void)kvp_held_release(&t->client->held, t->held, has_session ? link->incarnation : 0, &tickets);
+    (void)kvp_tickets_release(&t->client->held, t->held, has_session ? link->incarnation : 0, &tickets);
     if (has_session) link_release(s, link, &tickets);
     kvp_buf_fini(&tickets);
     t->held = 0;
@@ -53,7 +53,7 @@ take_lookup(sim_t *s, thread_t *t, const kvp_frame_t *f)
     release(s, t); /* of the look-up before */
     msg = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, f);
     if (msg != NULL && msg->ticket != 0) {
-        kvp_held_new_t what = {
+        kvp_tickets_new_t what = {
             .kind = t->of_groups ? KVP_PRESENT_GROUP : KVP_PRESENT_RESERVE,
             .incarnation = t->link->incarnation,
             .ticket = msg->ticket,
@@ -62,7 +62,7 @@ take_lookup(sim_t *s, thread_t *t, const kvp_frame_t *f)
         };
 
         what.n = granted_of(t, f, msg, granted);
-        t->held = kvp_held_add(&t->client->held, &what, s->now + t->client->party.ahead_ns);
+        t->held = kvp_tickets_add(&t->client->held, &what, s->now + t->client->party.ahead_ns);
     }
     kvp_pb_free(&pb, msg);
     if (rng_chance(&t->rng, 500)) release(s, t); /* the others later, or they expire */
@@ -85,16 +85,16 @@ take_view(sim_t *s, thread_t *t, const kvp_frame_t *f)
     release(s, t);
     if (kvp_places_read(f, 1, &places) != KVP_OK || places.ticket == 0) return;
     kvp_ignore(kvp_frame_parse(t->out.data, t->out.len, &asked, &used), "it is ours");
-    t->held = kvp_held_add(&t->client->held,
-                           &(kvp_held_new_t){
-                               .kind = KVP_PRESENT_HOLD,
-                               .incarnation = t->link->incarnation,
-                               .ticket = places.ticket,
-                               .version = places.objs[0].version,
-                               .digests = (const kvp_digest_t *)asked.tail,
-                               .n = 1,
-                           },
-                           s->now + t->client->party.ahead_ns);
+    t->held = kvp_tickets_add(&t->client->held,
+                              &(kvp_tickets_new_t){
+                                  .kind = KVP_PRESENT_HOLD,
+                                  .incarnation = t->link->incarnation,
+                                  .ticket = places.ticket,
+                                  .version = places.objs[0].version,
+                                  .digests = (const kvp_digest_t *)asked.tail,
+                                  .n = 1,
+                              },
+                              s->now + t->client->party.ahead_ns);
     if (rng_chance(&t->rng, 500)) release(s, t);
 }
 

@@ -150,7 +150,7 @@ link_break(sim_t *s, link_t *link, bool was_ended)
     if (link->is_broken) return;
     TRACE(s, "%s loses its session %lx", c->party.name, (unsigned long)link->incarnation);
     link->is_broken = true;
-    if (link->present_request != 0) kvp_held_on_call_failed(&c->held, &c->page, now_of(s, c));
+    if (link->present_request != 0) kvp_tickets_on_call_failed(&c->held, &c->page, now_of(s, c));
     conn_close(s, link->conn, 0);
     if (c->link == link) {
         c->link = NULL;
@@ -281,13 +281,13 @@ on_present(sim_t *s, void *arg, uint64_t number)
     kvp_buf_t frame;
 
     if (link->is_broken || number != link->present_number || link->present_request != 0) return;
-    if (kvp_held_next(&c->held, link->incarnation, now, &c->page, &due_ns) != KVP_OK) {
+    if (kvp_tickets_next(&c->held, link->incarnation, now, &c->page, &due_ns) != KVP_OK) {
         if (due_ns != UINT64_MAX)
             sim_at(s, &c->party, s->now + (due_ns > now ? due_ns - now : 0), on_present, link, ++link->present_number);
         return;
     }
     kvp_buf_init(&frame, 0);
-    kvp_held_encode(&c->page, &frame);
+    kvp_tickets_encode(&c->page, &frame);
     link->present_request = ++link->request;
     link_send(s, link, &frame, link->present_request);
     kvp_buf_fini(&frame);
@@ -302,7 +302,7 @@ take_presented(sim_t *s, link_t *link, const kvp_frame_t *f)
     if (f->hdr.request_id != link->present_request) return;
     link->present_request = 0;
     kvp_buf_init(&tickets, 0);
-    if (kvp_held_on_reply(&c->held, &c->page, f, now_of(s, c), &tickets) != KVP_OK)
+    if (kvp_tickets_on_reply(&c->held, &c->page, f, now_of(s, c), &tickets) != KVP_OK)
         sim_fail(s, "WIRE", "%s cannot read an answer", c->party.name);
     link_release(s, link, &tickets);
     kvp_buf_fini(&tickets);
@@ -489,7 +489,7 @@ client_stop(sim_t *s, uint32_t index)
         kvp_buf_fini(&c->threads[i].out);
     for (link_t *link = c->links; link != NULL; link = link->older)
         known_fini(&link->known);
-    kvp_held_fini(&c->held);
+    kvp_tickets_fini(&c->held);
 }
 
 /* The connections end now; that the process is dead can be proved a while later, and what its processors had begun to
@@ -512,7 +512,7 @@ client_kill(sim_t *s, uint32_t index, uint64_t down_ns)
     c->debts = NULL;
     c->attempts = 0;
     c->page.n = 0;
-    kvp_held_fini(&c->held);
+    kvp_tickets_fini(&c->held);
     for (uint32_t i = 0; i < s->plan->threads; i++) {
         c->threads[i].link = NULL;
         c->threads[i].held = 0;

@@ -154,8 +154,8 @@ struct client {
     link_t *links; /* all that ever were */
     uint64_t attempts;
     uint64_t backoff_ns;
-    kvp_held_t held; /* what its threads hold, over all sessions */
-    kvp_held_page_t page; /* of it, that is presented at the moment */
+    kvp_tickets_t held; /* what its threads hold, over all sessions */
+    kvp_tickets_page_t page; /* of it, that is presented at the moment */
     debt_t *debts;
     bool is_tcp_only;
     bool trusts_sums; /* its reads by TCP can do without descriptors, as those by rdma */

@@ -192,11 +192,12 @@ nic_exit(void)
 }
 
 static kvp_err_t
-nic_devs_open(const kvp_rdma_want_t *want, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out, const char **why_out)
+nic_devs_open(const kvp_rdma_select_t *selected, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out,
+              const char **why_out)
 {
     size_t n;
 
-    (void)want; /* the test made the devices, and there is always one */
+    (void)selected; /* the test made the devices, and there is always one */
     *why_out = "";
     nic_enter();
     n = (size_t)kvp_min_u64(cap, model_nic.conf.devs_n);

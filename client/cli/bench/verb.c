@@ -344,15 +344,15 @@ may_go(const bench_t *b)
 }
 
 static int
-run_rounds(bench_t *b, kvp_bench_gang_t *gang)
+run_rounds(bench_t *b, kvp_bench_workers_t *workers)
 {
     kvp_bench_round_t *round = kvp_cli_alloc(1, sizeof(*round));
     int code = KVP_EXIT_DONE;
     /* Where another program sets the pace, it must know when setting up is over. */
     if (b->is_step) fprintf(stderr, "ready\n");
     for (uint64_t i = 1; i <= b->rounds && may_go(b); i++) {
-        const int got = kvp_bench_gang_round(gang, b->round_ns, round);
-        if (round->elapsed_ns > 0) say_round(b, i, round, kvp_bench_gang_fill_ns(gang));
+        const int got = kvp_bench_workers_round(workers, b->round_ns, round);
+        if (round->elapsed_ns > 0) say_round(b, i, round, kvp_bench_workers_fill_ns(workers));
         if (round->sum.errors + round->sum.wrong_bytes > 0) code = KVP_EXIT_REFUSED;
         const char *why = round->sum.errors > 0 ? kvp_bench_explain(&b->conf, round->sum.first_error) : NULL;
         if (why != NULL) code = kvp_cli_complain(b->verb, code, "%s", why);
@@ -367,15 +367,15 @@ run_rounds(bench_t *b, kvp_bench_gang_t *gang)
 static int
 measure(bench_t *b)
 {
-    kvp_bench_gang_t *gang = NULL;
+    kvp_bench_workers_t *workers = NULL;
     const bool is_own = b->common.master == NULL;
     int code = is_own ? start_pool(b) : KVP_EXIT_DONE;
     if (code == KVP_EXIT_DONE) code = look_at_pool(b, is_own);
     if (code == KVP_EXIT_DONE) {
-        code = kvp_bench_gang_open(b->verb, &b->conf, &b->common, &gang);
-        if (code == KVP_EXIT_DONE) code = run_rounds(b, gang);
+        code = kvp_bench_workers_open(b->verb, &b->conf, &b->common, &workers);
+        if (code == KVP_EXIT_DONE) code = run_rounds(b, workers);
         /* A pool that is somebody else's is left as it was found, if it is still there. */
-        const int left = kvp_bench_gang_close(gang, !is_own && code != KVP_EXIT_UNREACHABLE);
+        const int left = kvp_bench_workers_close(workers, !is_own && code != KVP_EXIT_UNREACHABLE);
         if (code == KVP_EXIT_DONE) code = left;
     }
     if (kvp_local_stop(&b->local) > 0 && code == KVP_EXIT_DONE) code = KVP_EXIT_REFUSED;

@@ -36,7 +36,7 @@ typedef struct {
     int fd;
 } member_t;
 
-struct kvp_bench_gang {
+struct kvp_bench_workers {
     const kvp_cli_verb_t *verb;
     const kvp_bench_conf_t *conf;
     const kvp_cli_common_t *common;
@@ -73,14 +73,14 @@ receive_all(int fd, void *data, size_t len)
 /* ---- a child ---- */
 
 static int
-obey(kvp_bench_t *bench, const kvp_bench_gang_t *g, const order_t *order, answer_t *answer)
+obey(kvp_bench_t *bench, const kvp_bench_workers_t *g, const order_t *order, answer_t *answer)
 {
     int err = order->kind == PREPARE ? kvp_bench_prepare(bench) : kvp_bench_leg(bench, order->budget_ns, &answer->leg);
     return err == KVPOOL_OK ? KVP_EXIT_DONE : kvp_cli_fail(g->verb, g->conf->op->name, err);
 }
 
 static int
-child_main(kvp_bench_gang_t *g, uint32_t number, int fd)
+child_main(kvp_bench_workers_t *g, uint32_t number, int fd)
 {
     kvp_bench_t *bench = NULL;
     answer_t *answer = &g->answer;
@@ -94,7 +94,7 @@ child_main(kvp_bench_gang_t *g, uint32_t number, int fd)
 }
 
 static bool
-start_child(kvp_bench_gang_t *g, uint32_t number)
+start_child(kvp_bench_workers_t *g, uint32_t number)
 {
     int ends[2];
     const pid_t parent = getpid();
@@ -118,7 +118,7 @@ start_child(kvp_bench_gang_t *g, uint32_t number)
 
 /* take_answer leaves the answer in g->answer. */
 static int
-take_answer(kvp_bench_gang_t *g, const member_t *m)
+take_answer(kvp_bench_workers_t *g, const member_t *m)
 {
     if (receive_all(m->fd, &g->answer, sizeof(g->answer))) return g->answer.code;
     return kvp_cli_complain(g->verb, KVP_EXIT_REFUSED, "process %d ended by itself", (int)m->pid);
@@ -126,7 +126,7 @@ take_answer(kvp_bench_gang_t *g, const member_t *m)
 
 /* order_all waits for every answer, also after a failure: who has been given an order is not left in the middle of it. */
 static int
-order_all(kvp_bench_gang_t *g, order_t order, kvp_bench_leg_t *leg)
+order_all(kvp_bench_workers_t *g, order_t order, kvp_bench_leg_t *leg)
 {
     int code = KVP_EXIT_DONE;
     for (uint32_t i = 0; i < g->conf->processes; i++)
@@ -146,7 +146,7 @@ order_all(kvp_bench_gang_t *g, order_t order, kvp_bench_leg_t *leg)
 
 /* remove_run removes every key of this run. */
 static int
-remove_run(kvp_bench_gang_t *g)
+remove_run(kvp_bench_workers_t *g)
 {
     const kvpool_opts_t opts = {.struct_size = sizeof(opts), .deadline_ms = REMOVE_DEADLINE_MS, .flags = KVPOOL_FORCE};
     char pattern[KVP_BENCH_RUN_TEXT];
@@ -159,13 +159,13 @@ remove_run(kvp_bench_gang_t *g)
 
 /* makes_room: puts of new keys go to free space, unless they are to evict. */
 static bool
-makes_room(const kvp_bench_gang_t *g)
+makes_room(const kvp_bench_workers_t *g)
 {
     return (g->conf->op->flags & KVP_BENCH_PUTS) != 0 && !g->conf->does_evict;
 }
 
 static int
-run_leg(kvp_bench_gang_t *g, uint64_t budget_ns, kvp_bench_leg_t *leg)
+run_leg(kvp_bench_workers_t *g, uint64_t budget_ns, kvp_bench_leg_t *leg)
 {
     kvp_bench_leg_init(leg);
     leg->begun_ns = UINT64_MAX;
@@ -176,7 +176,7 @@ run_leg(kvp_bench_gang_t *g, uint64_t budget_ns, kvp_bench_leg_t *leg)
 }
 
 int
-kvp_bench_gang_round(kvp_bench_gang_t *g, uint64_t round_ns, kvp_bench_round_t *round_out)
+kvp_bench_workers_round(kvp_bench_workers_t *g, uint64_t round_ns, kvp_bench_round_t *round_out)
 {
     kvp_bench_leg_t *leg = kvp_cli_alloc(1, sizeof(*leg));
     int code;
@@ -193,13 +193,13 @@ kvp_bench_gang_round(kvp_bench_gang_t *g, uint64_t round_ns, kvp_bench_round_t *
 }
 
 int
-kvp_bench_gang_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const kvp_cli_common_t *common,
-                    kvp_bench_gang_t **gang_out)
+kvp_bench_workers_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, const kvp_cli_common_t *common,
+                       kvp_bench_workers_t **workers_out)
 {
-    kvp_bench_gang_t *g = kvp_cli_alloc(1, sizeof(*g));
+    kvp_bench_workers_t *g = kvp_cli_alloc(1, sizeof(*g));
     int code = KVP_EXIT_DONE;
-    *g = (kvp_bench_gang_t){.verb = verb, .conf = conf, .common = common};
-    *gang_out = g;
+    *g = (kvp_bench_workers_t){.verb = verb, .conf = conf, .common = common};
+    *workers_out = g;
     fflush(NULL);
     for (uint32_t i = 0; i < conf->processes; i++)
         if (!start_child(g, i))
@@ -214,13 +214,13 @@ kvp_bench_gang_open(const kvp_cli_verb_t *verb, const kvp_bench_conf_t *conf, co
 }
 
 uint64_t
-kvp_bench_gang_fill_ns(const kvp_bench_gang_t *g)
+kvp_bench_workers_fill_ns(const kvp_bench_workers_t *g)
 {
     return g->fill_ns;
 }
 
 int
-kvp_bench_gang_close(kvp_bench_gang_t *g, bool removes_set)
+kvp_bench_workers_close(kvp_bench_workers_t *g, bool removes_set)
 {
     int code = KVP_EXIT_DONE;
     if (g == NULL) return code;

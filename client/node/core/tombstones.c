@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tombstones: removals that are owed to other nodes, kept here so that they outlive the master.
+ * Tombstones: removals of which other nodes have to be told, kept here so that they outlive the master.
  */
 #include "client/node/core/priv.h"
 

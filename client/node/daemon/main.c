@@ -50,7 +50,7 @@ say_ready(const daemon_t *d)
                                  "none");
 }
 
-/* Until the segment is mounted. A master that is not there yet is waited for; what time cannot mend ends the node. */
+/* Until the segment is mounted. A master that is not there yet is waited for; an error that waiting does not cure ends the node. */
 static void
 on_look(uv_timer_t *timer)
 {

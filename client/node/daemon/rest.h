@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Objects over HTTP, for tools that have nothing else: /api/put, /api/get/KEY, /api/exist/KEY, /api/remove/KEY and /api/remove_all, with
- * the bodies of the reference's store service. A client of the pool as any other, in the node's process; the node itself
+ * the bodies of Mooncake's store service. A client of the pool as any other, in the node's process; the node itself
  * knows nothing of it. All but init, stop and fini runs on the server's threads for slow handlers.
  */
 #ifndef KVP_CLIENT_NODE_DAEMON_REST_H

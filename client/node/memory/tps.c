@@ -10,14 +10,14 @@
 #include <string.h>
 #include <time.h>
 
-#define LANE_NAP_NS (10 * KVP_NS_PER_MS)
+#define LANE_BACK_OFF_NS (10 * KVP_NS_PER_MS)
 #define WHY_MAX 512u
 
 static void *
 lane_main(void *arg)
 {
     const kvp_node_lane_t *l = arg;
-    struct timespec nap = {.tv_nsec = LANE_NAP_NS};
+    struct timespec back_off = {.tv_nsec = LANE_BACK_OFF_NS};
     kvp_log_limit_t limit = {.burst = 1, .interval_ms = 10000};
     uint32_t missed;
 
@@ -27,7 +27,7 @@ lane_main(void *arg)
         if (err == KVP_OK) continue;
         if (kvp_log_limit_ok(&limit, &missed))
             kvp_log_error("node", "serving by %s fails: %s", l->tp->ops->name, kvp_err_text(err));
-        nanosleep(&nap, NULL);
+        nanosleep(&back_off, NULL);
     }
     return NULL;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - Windows that fit a stage of each side, each whole before the next begins. A write: out of our devices into our stage; an ordinary transfer
- *   between host memory; out of the peer's stage into its devices. A read is the reverse. What is the host's on both sides goes along as it is.
- * - Our stage is taken first: who has a peer's waits for nothing but that peer, so no two endpoints wait for one another.
- * - The peer's stage goes back when all is done and nothing is under way. After an error something may be: then the lane is closed, and
- *   the peer takes the stage out of reach before another gets it.
+ * - Windows that fit a bounce buffer of each side, each whole before the next begins. A write: out of our devices into our bounce buffer; an ordinary transfer
+ *   between host memory; out of the peer's bounce buffer into its devices. A read is the reverse. What is the host's on both sides goes along as it is.
+ * - Our bounce buffer is taken first: who has a peer's waits for nothing but that peer, so no two endpoints wait for one another.
+ * - The peer's bounce buffer goes back when all is done and nothing is under way. After an error something may be: then the lane is closed, and
+ *   the peer takes the bounce buffer out of reach before another gets it.
  */
 #include "client/p2p/ask/bounced.h"
 
@@ -15,15 +15,16 @@
 #include <string.h>
 
 #define PARTS_MAX 512u /* of a window */
-#define BUSY_NAP_NS (1 * KVP_NS_PER_MS) /* until a peer that has no stage left is asked again: it doubles, */
-#define BUSY_NAP_MOST_NS (50 * KVP_NS_PER_MS) /* up to this */
+#define BUSY_BACK_OFF_NS                                                                                               \
+    (1 * KVP_NS_PER_MS) /* until a peer that has no bounce buffer left is asked again: it doubles, */
+#define BUSY_BACK_OFF_MOST_NS (50 * KVP_NS_PER_MS) /* up to this */
 
 /* Some bytes of a piece, in the window at hand. */
 typedef struct {
     const kvpool_p2p_op_t *op;
     size_t off; /* in it */
     size_t len;
-    size_t at; /* in the stages */
+    size_t at; /* in the bounce buffers */
     const kvp_devmem_t *mem; /* of its local memory; NULL = the host's */
     bool is_far; /* the peer's memory is a device's, */
     uint64_t token; /* of that range */
@@ -37,19 +38,19 @@ typedef struct {
     size_t n;
     size_t next; /* the piece that the next part is of, */
     size_t next_off; /* and where in it */
-    kvp_stage_t *stage; /* ours; NULL = not needed so far */
-    kvp_peer_at_t far; /* the peer's, where lane->has_stage */
+    kvp_bounce_t *bounce; /* ours; NULL = not needed so far */
+    kvp_peer_at_t far; /* the peer's, where lane->has_bounce */
     kvp_p2p_moved_t *moved;
     uint32_t parts_n;
     part_t parts[PARTS_MAX];
     kvp_peer_at_t at[PARTS_MAX];
     kvpool_p2p_op_t hosts[PARTS_MAX]; /* the same between host memory */
-    kvp_peer_piece_t pieces[PARTS_MAX]; /* between the peer's stage and its devices */
+    kvp_peer_piece_t pieces[PARTS_MAX]; /* between the peer's bounce buffer and its devices */
 } run_t;
 
 /* ---- windows */
 
-/* The next part, where there is one and the stages have room for it; what fits in a stage stays whole. */
+/* The next part, where there is one and the bounce buffers have room for it; what fits in a buffer stays whole. */
 static bool
 add_part(run_t *r, size_t *used)
 {
@@ -64,9 +65,9 @@ add_part(run_t *r, size_t *used)
     if (r->next == r->n || r->parts_n == PARTS_MAX) return false;
     op = &r->ops[r->next];
     left = op->len - r->next_off;
-    if (*used > 0 && (*used >= KVP_STAGE_PART_BYTES || left > KVP_STAGE_PART_BYTES - *used)) return false;
+    if (*used > 0 && (*used >= KVP_BOUNCE_PART_BYTES || left > KVP_BOUNCE_PART_BYTES - *used)) return false;
     *part = (part_t){.op = op, .off = r->next_off, .at = *used};
-    part->len = (size_t)kvp_min_u64(left, KVP_STAGE_PART_BYTES);
+    part->len = (size_t)kvp_min_u64(left, KVP_BOUNCE_PART_BYTES);
     part->mem = kvp_p2p_ranges_mem(r->lane->conf->ranges, op->local);
     r->at[r->parts_n++] = (kvp_peer_at_t){.addr = op->remote + part->off, .len = part->len, .token = op->token};
     *used += (size_t)kvp_align_up(part->len, 64);
@@ -101,7 +102,7 @@ look_far(run_t *r)
     return err;
 }
 
-/* ---- stages */
+/* ---- bounce buffers */
 static kvp_err_t
 ask_for_stage(run_t *r)
 {
@@ -112,8 +113,8 @@ ask_for_stage(run_t *r)
     err = kvp_p2p_lane_ask(r->lane, KVP_OP_PEER_STAGE, 1, sizeof r->far, r->deadline_ns, &records);
     if (err != KVP_OK) return err;
     memcpy(&r->far, records, sizeof r->far);
-    r->lane->has_stage = true;
-    if (r->far.token == 0 || r->far.len < KVP_STAGE_PART_BYTES || r->far.len > UINT64_MAX - r->far.addr)
+    r->lane->has_bounce = true;
+    if (r->far.token == 0 || r->far.len < KVP_BOUNCE_PART_BYTES || r->far.len > UINT64_MAX - r->far.addr)
         return KVP_PROTO;
     return KVP_OK;
 }
@@ -121,12 +122,13 @@ ask_for_stage(run_t *r)
 static kvp_err_t
 take_far_stage(run_t *r)
 {
-    kvp_err_t err = r->lane->has_stage ? KVP_OK : ask_for_stage(r);
+    kvp_err_t err = r->lane->has_bounce ? KVP_OK : ask_for_stage(r);
 
-    for (uint64_t nap_ns = BUSY_NAP_NS; err == KVP_BUSY; nap_ns = kvp_min_u64(2 * nap_ns, BUSY_NAP_MOST_NS)) {
-        struct timespec nap = kvp_timespec(nap_ns);
+    for (uint64_t back_off_ns = BUSY_BACK_OFF_NS; err == KVP_BUSY;
+         back_off_ns = kvp_min_u64(2 * back_off_ns, BUSY_BACK_OFF_MOST_NS)) {
+        struct timespec back_off = kvp_timespec(back_off_ns);
 
-        nanosleep(&nap, NULL);
+        nanosleep(&back_off, NULL);
         err = kvp_p2p_lane_look(r->lane, r->deadline_ns);
         if (err == KVP_OK) err = ask_for_stage(r);
     }
@@ -144,7 +146,8 @@ take_stages(run_t *r)
         if (mem == NULL) mem = r->parts[i].mem;
         is_far |= r->parts[i].is_far;
     }
-    if (mem != NULL && r->stage == NULL) err = kvp_stage_take(r->lane->conf->stages, mem, r->deadline_ns, &r->stage);
+    if (mem != NULL && r->bounce == NULL)
+        err = kvp_bounce_take(r->lane->conf->bounces, mem, r->deadline_ns, &r->bounce);
     return err == KVP_OK && is_far ? take_far_stage(r) : err;
 }
 
@@ -153,35 +156,35 @@ give_far_stage_back(run_t *r)
 {
     const void *records = NULL;
 
-    if (!r->lane->has_stage) return;
+    if (!r->lane->has_bounce) return;
     kvp_peer_stage_encode(&r->lane->io.out, kvp_p2p_lane_id(r->lane), true);
     if (kvp_p2p_lane_ask(r->lane, KVP_OP_PEER_STAGE, 0, 0, r->deadline_ns, &records) == KVP_OK)
-        r->lane->has_stage = false;
+        r->lane->has_bounce = false;
 }
 
 /* ---- one window */
 
-/* Between our devices and our stage. */
+/* Between our devices and our bounce buffer. */
 static kvp_err_t
 copy_here(run_t *r)
 {
     kvp_err_t err = KVP_OK, waited;
 
-    if (r->stage == NULL) return KVP_OK;
+    if (r->bounce == NULL) return KVP_OK;
     for (uint32_t i = 0; i < r->parts_n && err == KVP_OK; i++) {
         const part_t *part = &r->parts[i];
-        uint8_t *staged = kvp_stage_part(r->stage, 0) + part->at;
+        uint8_t *bounced = kvp_bounce_part(r->bounce, 0) + part->at;
         uint8_t *local = (uint8_t *)part->op->local + part->off;
 
         if (part->mem == NULL) continue;
-        err =
-            kvp_stage_copy(r->stage, part->mem, r->is_write ? staged : local, r->is_write ? local : staged, part->len);
+        err = kvp_bounce_copy(r->bounce, part->mem, r->is_write ? bounced : local, r->is_write ? local : bounced,
+                              part->len);
     }
-    waited = kvp_stage_wait(r->stage);
+    waited = kvp_bounce_wait(r->bounce);
     return err != KVP_OK ? err : waited;
 }
 
-/* Between the peer's devices and its stage. */
+/* Between the peer's devices and its bounce buffer. */
 static kvp_err_t
 copy_there(run_t *r)
 {
@@ -208,7 +211,7 @@ move_between_hosts(run_t *r)
                                         .remote = part->op->remote + part->off,
                                         .len = part->len,
                                         .token = part->op->token};
-        if (part->mem != NULL) r->hosts[i].local = kvp_stage_part(r->stage, 0) + part->at;
+        if (part->mem != NULL) r->hosts[i].local = kvp_bounce_part(r->bounce, 0) + part->at;
         if (!part->is_far) continue;
         r->hosts[i].remote = r->far.addr + part->at;
         r->hosts[i].token = r->far.token;
@@ -242,8 +245,8 @@ move_window(run_t *r)
 }
 
 kvp_err_t
-kvp_p2p_staged_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t n, uint64_t deadline_ns,
-                    kvp_p2p_moved_t *moved_out)
+kvp_p2p_bounced_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t n, uint64_t deadline_ns,
+                     kvp_p2p_moved_t *moved_out)
 {
     run_t *r = malloc(sizeof *r);
     kvp_err_t err;
@@ -255,13 +258,13 @@ kvp_p2p_staged_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, 
     r->ops = ops;
     r->n = n;
     r->next = r->next_off = 0;
-    r->stage = NULL;
+    r->bounce = NULL;
     r->moved = moved_out;
-    err = kvp_p2p_path_settle(lane, deadline_ns);
+    err = kvp_p2p_path_cut_earlier(lane, deadline_ns);
     while (err == KVP_OK && next_window(r))
         err = move_window(r);
     if (err == KVP_OK) give_far_stage_back(r);
-    if (r->stage != NULL) kvp_stage_rele(lane->conf->stages, r->stage);
+    if (r->bounce != NULL) kvp_bounce_rele(lane->conf->bounces, r->bounce);
     free(r);
     return err;
 }

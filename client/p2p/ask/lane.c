@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes. Whatever a peer says is checked where it arrives: what leaves this file lies within what was asked for. A lane that
- * went wrong is closed, never mended; the next transfer makes another.
+ * went wrong is closed, never repaired; the next transfer makes another.
  */
 #include "client/p2p/ask/lane.h"
 
@@ -196,7 +196,7 @@ lane_close(kvp_p2p_lane_t *lane)
 {
     kvp_p2p_path_disconnect(lane, false);
     kvp_p2p_lane_forget(lane);
-    free(lane->owed);
+    free(lane->uncut);
     drop_work(lane);
     free(lane->seen);
     kvp_cma_close(&lane->proc);

@@ -27,11 +27,11 @@ typedef struct {
     const kvp_peer_hello_t *me; /* proc not told: no copies between processes */
     bool has_tcp; /* else peers that nothing else reaches are refused */
     const _Atomic bool *is_given_up;
-    kvp_p2p_owing_t *owing;
+    kvp_p2p_uncuts_t *uncuts;
     kvp_p2p_maps_t *maps;
     kvp_p2p_ranges_t *ranges; /* this endpoint's own */
     kvp_p2p_pullers_t *pullers;
-    kvp_stages_t *stages;
+    kvp_bounces_t *bounces;
     void (*watch)(void *arg, int fd); /* once fd is readable, lanes_sweep is called */
     void *watch_arg;
     _Atomic uint64_t *connects;
@@ -40,7 +40,7 @@ typedef struct {
 /* A range of the peer's. */
 typedef struct {
     uint64_t base, len, token;
-    kvp_rseg_t *rseg; /* NULL: memory of a device, reached through a stage */
+    kvp_rseg_t *rseg; /* NULL: memory of a device, reached through a bounce buffer */
     bool is_asked; /* whether it can be mapped */
     kvp_p2p_map_t *map; /* held; NULL = it is not mapped */
 } kvp_p2p_seen_t;
@@ -56,14 +56,14 @@ typedef struct {
     kvp_tp_t *tp; /* which its ranges' keys are of, and ep */
     bool has_tcp; /* it may be reached by that as well */
     uint16_t rdma_port; /* 0 = not by rdma; else */
-    kvp_way_t rdma_way; /* whether that works */
+    kvp_route_t rdma_route; /* whether that works */
     uint64_t peer; /* incarnation of the endpoint at the other end */
     kvp_ep_t *ep; /* NULL = not connected by the transport */
-    kvp_p2p_owed_t *owed; /* of ep, should it end with writes under way; NULL without one */
+    kvp_p2p_uncut_t *uncut; /* of ep, should it end with writes under way; NULL without one */
     void *work; /* of the transfer that has the lane, */
     size_t work_bytes; /* as long as the longest, in so far as idle lanes keep that */
     bool has_devices; /* memory of a device was among what the peer told */
-    bool has_stage; /* the peer's, for the transfer that has the lane */
+    bool has_bounce; /* the peer's, for the transfer that has the lane */
     kvp_p2p_seen_t *seen; /* by address, never overlapping */
     size_t seen_n, seen_cap;
 } kvp_p2p_lane_t;

@@ -207,7 +207,7 @@ drive_all(window_t *w)
         if (err != KVP_OK) return err;
         if (w->done_n == w->n || n > 0 || w->done_n != before) continue;
         struct pollfd p = {.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
-        kvp_glance(&p, w->deadline_ns);
+        kvp_poll_slice(&p, w->deadline_ns);
     }
     return KVP_OK;
 }
@@ -294,7 +294,7 @@ move_window(window_t *w, kvp_p2p_moved_t *moved_out)
 
     if (err != KVP_NO_SEGMENT) return err;
     kvp_p2p_lane_forget(w->lane);
-    err = kvp_p2p_path_settle(w->lane, w->deadline_ns); /* by rdma a key that is not there ends the path */
+    err = kvp_p2p_path_cut_earlier(w->lane, w->deadline_ns); /* by rdma a key that is not there ends the path */
     if (err == KVP_OK) err = move_once(w, moved_out);
     return err == KVP_NO_SEGMENT ? KVP_NOT_REGISTERED : err;
 }
@@ -326,7 +326,7 @@ kvp_p2p_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t 
     window_t w = {.lane = lane, .is_write = kind == KVPOOL_P2P_WRITE, .deadline_ns = deadline_ns};
     kvp_err_t err = window_init(&w, lane, n);
 
-    if (err == KVP_OK) err = kvp_p2p_path_settle(lane, deadline_ns);
+    if (err == KVP_OK) err = kvp_p2p_path_cut_earlier(lane, deadline_ns);
     for (size_t i = 0; err == KVP_OK && i < n;) {
         w.n = 0;
         w.bytes = 0;

@@ -13,7 +13,7 @@ typedef struct {
     uint64_t mapped_bytes; /* of that in memory which is mapped here */
     uint64_t rdma_bytes;
     uint64_t tcp_bytes;
-    bool met_device; /* with NOTSUP: memory of a device at the peer, which only kvp_p2p_staged_move moves */
+    bool met_device; /* with NOTSUP: memory of a device at the peer, which only kvp_p2p_bounced_move moves */
 } kvp_p2p_moved_t;
 
 /* kvp_p2p_move: the errors of kvpool_p2p_transfer. When it returns nothing of it touches local memory, if after an error the

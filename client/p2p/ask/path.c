@@ -62,13 +62,13 @@ connect_path(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
     kvp_err_t err;
 
     if (lane->ep != NULL) return KVP_OK;
-    if (lane->owed == NULL) lane->owed = malloc(sizeof *lane->owed);
-    if (lane->owed == NULL) return KVP_NOMEM;
+    if (lane->uncut == NULL) lane->uncut = malloc(sizeof *lane->uncut);
+    if (lane->uncut == NULL) return KVP_NOMEM;
     err = make(lane, &c, deadline_ns, &ep);
     if (err != KVP_OK) return err;
     lane->ep = ep;
-    *lane->owed = (kvp_p2p_owed_t){.peer = lane->peer, .conn = ep->incarnation};
-    kvp_list_init(&lane->owed->link);
+    *lane->uncut = (kvp_p2p_uncut_t){.peer = lane->peer, .conn = ep->incarnation};
+    kvp_list_init(&lane->uncut->link);
     return KVP_OK;
 }
 
@@ -79,24 +79,24 @@ kvp_p2p_path_disconnect(kvp_p2p_lane_t *lane, bool may_land)
     kvp_ep_destroy(lane->ep);
     lane->ep = NULL;
     if (!may_land) return;
-    kvp_p2p_owing_add(lane->conf->owing, lane->owed);
-    lane->owed = NULL;
+    kvp_p2p_uncuts_add(lane->conf->uncuts, lane->uncut);
+    lane->uncut = NULL;
 }
 
 kvp_err_t
-kvp_p2p_path_settle(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
+kvp_p2p_path_cut_earlier(kvp_p2p_lane_t *lane, uint64_t deadline_ns)
 {
     uint64_t conns[64];
     uint32_t n;
 
-    while ((n = kvp_p2p_owing_find(lane->conf->owing, lane->peer, conns, KVP_ARRAY_LEN(conns))) > 0) {
+    while ((n = kvp_p2p_uncuts_find(lane->conf->uncuts, lane->peer, conns, KVP_ARRAY_LEN(conns))) > 0) {
         const void *records = NULL;
         kvp_err_t err;
 
         kvp_peer_cut_encode(&lane->io.out, kvp_p2p_lane_id(lane), conns, n);
         err = kvp_p2p_lane_ask(lane, KVP_OP_PEER_CUT, 0, 0, deadline_ns, &records);
         if (err != KVP_OK) return err;
-        kvp_p2p_owing_paid(lane->conf->owing, conns, n);
+        kvp_p2p_uncuts_forget(lane->conf->uncuts, conns, n);
     }
     return KVP_OK;
 }
@@ -129,7 +129,7 @@ may_leave(const kvp_p2p_lane_t *lane, kvp_err_t err, uint64_t deadline_ns)
 static void
 leave_rdma(kvp_p2p_lane_t *lane, kvp_err_t err)
 {
-    if (kvp_way_fail(&lane->rdma_way, kvp_now_ns(), kvp_random_u64()))
+    if (kvp_route_fail(&lane->rdma_route, kvp_now_ns(), kvp_random_u64()))
         kvp_log_warn("client",
                      "peer %s port %u is not reached by rdma (%s): tcp is taken, and rdma tried again now and then",
                      lane->where.host, lane->where.port, kvp_err_text(err));
@@ -150,8 +150,8 @@ reach_by_rdma(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, uint64_
     }
     if (is_left)
         leave_rdma(lane, err);
-    else if (err == KVP_OK && lane->rdma_way.until_ns != 0)
-        kvp_way_mend(&lane->rdma_way, kvp_now_ns());
+    else if (err == KVP_OK && lane->rdma_route.until_ns != 0)
+        kvp_route_reset(&lane->rdma_route, kvp_now_ns());
     return err;
 }
 
@@ -161,7 +161,7 @@ kvp_p2p_path_reach(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint32_t n, ui
     kvp_err_t err;
 
     if (lane->proc.fd >= 0) return kvp_p2p_lane_learn(lane, at, n, deadline_ns);
-    if (lane->rdma_port != 0 && kvp_way_is_due(&lane->rdma_way, kvp_now_ns()) && !kvp_p2p_lane_is_by_rdma(lane))
+    if (lane->rdma_port != 0 && kvp_route_is_due(&lane->rdma_route, kvp_now_ns()) && !kvp_p2p_lane_is_by_rdma(lane))
         take(lane, lane->conf->rdma);
     if (kvp_p2p_path_is_stale(lane)) take(lane, lane->tp); /* its keys go with it */
     if (kvp_p2p_lane_is_by_rdma(lane)) {

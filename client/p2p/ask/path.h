@@ -14,12 +14,12 @@ kvp_err_t kvp_p2p_path_reach(kvp_p2p_lane_t *lane, const kvp_peer_at_t *at, uint
     KVP_MUST_USE;
 
 /* kvp_p2p_path_disconnect ends it, and with CANCELLED what it owns: nothing of it touches local memory any more. may_land: writes are under
- * way on it, which settle has to see to. NULL paths are legal. */
+ * way on it, which cut_earlier has to see to. NULL paths are legal. */
 void kvp_p2p_path_disconnect(kvp_p2p_lane_t *lane, bool may_land);
 
-/* kvp_p2p_path_settle comes before anything is moved: when it returns OK nothing can land any more that earlier transfers of this
+/* kvp_p2p_path_cut_earlier comes before anything is moved: when it returns OK nothing can land any more that earlier transfers of this
  * endpoint sent to that peer and gave up. */
-kvp_err_t kvp_p2p_path_settle(kvp_p2p_lane_t *lane, uint64_t deadline_ns) KVP_MUST_USE;
+kvp_err_t kvp_p2p_path_cut_earlier(kvp_p2p_lane_t *lane, uint64_t deadline_ns) KVP_MUST_USE;
 
 /* kvp_p2p_path_is_stale: it carries nothing, and is better made anew: a device under it is gone, or the peer has other keys. */
 bool kvp_p2p_path_is_stale(const kvp_p2p_lane_t *lane);

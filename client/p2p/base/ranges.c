@@ -24,7 +24,7 @@ kvp_p2p_ranges_init(kvp_p2p_ranges_t *ranges, kvp_tp_t *tp, kvp_tp_t *rdma, bool
     ranges->needs_rdma = needs_rdma;
     ranges->writers = kvp_random_u64();
     kvp_regs_init(&ranges->regs, lent_to, rdma != NULL ? 2 : 1);
-    ranges->regs.stages_devices = true;
+    ranges->regs.bounces_devices = true;
     pthread_mutex_init(&ranges->lock, NULL);
 }
 
@@ -127,9 +127,9 @@ export_range(const kvp_p2p_ranges_t *ranges, const kvp_mem_t *mem, kvp_p2p_range
 }
 
 static kvp_err_t
-add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token, bool is_stage)
+add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token, bool is_bounce)
 {
-    kvp_p2p_range_t range = {.base = addr, .len = len, .token = token, .is_stage = is_stage};
+    kvp_p2p_range_t range = {.base = addr, .len = len, .token = token, .is_bounce = is_bounce};
     kvp_mem_t mem = {.addr = addr, .len = len, .fd = -1};
     kvp_devmem_t device;
     kvp_err_t err;
@@ -160,7 +160,7 @@ kvp_p2p_ranges_add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t to
 }
 
 kvp_err_t
-kvp_p2p_ranges_add_stage(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token)
+kvp_p2p_ranges_add_bounce(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token)
 {
     return add(ranges, addr, len, token, true);
 }
@@ -208,7 +208,7 @@ static const kvp_p2p_range_t *
 first(const kvp_p2p_ranges_t *ranges, bool may_be_device)
 {
     for (size_t i = 0; i < ranges->n; i++)
-        if (!ranges->sorted[i].is_stage && (may_be_device || !ranges->sorted[i].is_device)) return &ranges->sorted[i];
+        if (!ranges->sorted[i].is_bounce && (may_be_device || !ranges->sorted[i].is_device)) return &ranges->sorted[i];
     return NULL;
 }
 

@@ -13,8 +13,8 @@ typedef struct {
     uint8_t *base;
     size_t len;
     uint64_t token;
-    bool is_stage; /* not told to who does not know it */
-    bool is_device; /* no transport reaches it: through a stage alone */
+    bool is_bounce; /* not told to who does not know it */
+    bool is_device; /* no transport reaches it: reached through a bounce buffer alone */
     kvp_mr_t *mr; /* NULL of a device's memory */
     kvp_mr_t *rdma_mr; /* NULL = not reached by rdma */
 } kvp_p2p_range_t;
@@ -48,8 +48,8 @@ void kvp_p2p_ranges_fini(kvp_p2p_ranges_t *ranges); /* nobody uses a range any m
  * several devices), NOMEM, and what keeps memory that has to be reached by rdma from that. */
 kvp_err_t kvp_p2p_ranges_add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token) KVP_MUST_USE;
 
-/* kvp_p2p_ranges_add_stage does so with memory that is no application's: nobody is told it for the first range. */
-kvp_err_t kvp_p2p_ranges_add_stage(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token) KVP_MUST_USE;
+/* kvp_p2p_ranges_add_bounce does so with memory that is no application's: nobody is told it for the first range. */
+kvp_err_t kvp_p2p_ranges_add_bounce(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token) KVP_MUST_USE;
 
 /* kvp_p2p_ranges_del takes the start of a range: NOT_REGISTERED otherwise. From its begin on no peer begins anything with
  * it, and when it returns nothing of this process, and no adapter, touches it for a peer any more. */
@@ -59,7 +59,7 @@ kvp_err_t kvp_p2p_ranges_del(kvp_p2p_ranges_t *ranges, void *addr) KVP_MUST_USE;
 void kvp_p2p_ranges_del_all(kvp_p2p_ranges_t *ranges, const void *addr, size_t len);
 
 /* kvp_p2p_ranges_find tells of the range that holds what is asked for at one of find's places: OK, NOT_REGISTERED (there is none, it
- * ends before, or it is of another token), NOMEM, NOTSUP (rdma does not reach it, or a stage alone does, and none is wanted). */
+ * ends before, or it is of another token), NOMEM, NOTSUP (rdma does not reach it, or a bounce buffer alone does, and none is wanted). */
 kvp_err_t kvp_p2p_ranges_find(kvp_p2p_ranges_t *ranges, const kvp_peer_find_t *find, const kvp_peer_at_t *at,
                               uint64_t incarnation, kvp_peer_range_t *range_out) KVP_MUST_USE;
 

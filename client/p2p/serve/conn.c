@@ -145,7 +145,7 @@ on_rdma(const kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t 
     return conn->io.out.err;
 }
 
-/* ---- stage */
+/* ---- bounce buffers */
 static kvp_err_t
 on_stage(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame)
 {
@@ -154,14 +154,14 @@ on_stage(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *fram
     kvp_err_t err = kvp_peer_stage_decode(frame, &is_return);
 
     if (err != KVP_OK) return err;
-    if (is_return && conn->stage != NULL) {
-        kvp_p2p_stages_give(&shared->stages, conn->stage, true); /* its peer answers for that */
-        conn->stage = NULL;
+    if (is_return && conn->bounce != NULL) {
+        kvp_p2p_bounces_give(&shared->bounces, conn->bounce, true); /* its peer answers for that */
+        conn->bounce = NULL;
     }
-    if (!is_return && conn->stage == NULL) err = kvp_p2p_stages_take(&shared->stages, &conn->stage);
-    if (!is_return && err == KVP_OK) at = kvp_p2p_stage_at(conn->stage);
+    if (!is_return && conn->bounce == NULL) err = kvp_p2p_bounces_take(&shared->bounces, &conn->bounce);
+    if (!is_return && err == KVP_OK) at = kvp_p2p_bounce_at(conn->bounce);
     kvp_peer_reply_encode(&conn->io.out, KVP_OP_PEER_STAGE, frame->hdr.request_id, err,
-                          err == KVP_OK ? "" : "there is no stage", &at, err == KVP_OK && !is_return ? 1 : 0,
+                          err == KVP_OK ? "" : "there is no bounce buffer", &at, err == KVP_OK && !is_return ? 1 : 0,
                           sizeof at);
     return conn->io.out.err;
 }
@@ -172,7 +172,7 @@ copy_some(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
     kvp_p2p_job_t *job = &conn->job;
     kvp_peer_moves_t left = {.kind = job->kind, .pieces = job->pieces + job->at, .n = job->n - job->at};
 
-    job->at += kvp_p2p_stage_copy(&shared->stages, conn->stage, &left, job->moved + job->at);
+    job->at += kvp_p2p_bounce_copy(&shared->bounces, conn->bounce, &left, job->moved + job->at);
 }
 
 /* ---- map */
@@ -214,7 +214,7 @@ kvp_p2p_job_stop(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job)
 }
 
 static bool
-is_staged(kvp_peer_move_t kind)
+is_bounced(kvp_peer_move_t kind)
 {
     return kind == KVP_PEER_FETCH || kind == KVP_PEER_STORE;
 }
@@ -228,7 +228,7 @@ on_move(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn, const kvp_frame_t *frame
 
     if (err != KVP_OK) return err;
     if (moves.kind == KVP_PEER_PULL && conn->proc.fd < 0) return KVP_PROTO; /* it was told that we cannot */
-    if (is_staged(moves.kind) && (conn->stage == NULL || !kvp_p2p_stage_takes(&moves))) return KVP_PROTO;
+    if (is_bounced(moves.kind) && (conn->bounce == NULL || !kvp_p2p_bounce_takes(&moves))) return KVP_PROTO;
     *job = (kvp_p2p_job_t){.request_id = frame->hdr.request_id, .kind = moves.kind, .n = moves.n};
     job->pieces = malloc(moves.n * sizeof *job->pieces);
     job->moved = calloc(moves.n, sizeof *job->moved);
@@ -311,7 +311,7 @@ kvp_p2p_conn_work(kvp_p2p_shared_t *shared, kvp_p2p_conn_t *conn)
 
     if (job->kind == KVP_PEER_PULL)
         pull_some(shared, job);
-    else if (is_staged(job->kind))
+    else if (is_bounced(job->kind))
         copy_some(shared, conn);
     else
         look_at_some(shared, job);

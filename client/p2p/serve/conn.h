@@ -33,7 +33,7 @@ typedef struct {
     uint64_t incarnation; /* 0 until Hello */
     uint64_t rdma_conn; /* incarnation of the asker's connection by rdma, which ends with this one; 0 = it told none */
     kvp_cma_proc_t proc;
-    kvp_p2p_stage_t *stage; /* NULL = it has none */
+    kvp_p2p_bounce_t *bounce; /* NULL = it has none */
     kvp_p2p_job_t job;
     bool is_unix;
     bool is_raw; /* its first bytes are still unread */
@@ -47,7 +47,7 @@ typedef struct {
     kvp_p2p_server_conf_t conf;
     char unix_path[KVP_PEER_UNIX_MAX]; /* empty = none */
     int wake_fd; /* the loop's eventfd */
-    kvp_p2p_stages_t stages;
+    kvp_p2p_bounces_t bounces;
     pthread_mutex_t notes_lock; /* a leaf */
     kvp_list_t notes; /* both guarded by notes_lock */
     uint32_t notes_n;

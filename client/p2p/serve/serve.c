@@ -27,7 +27,7 @@
 #define HELLO_NS (5 * KVP_NS_PER_S)
 #define REFUSE_SLACK 64u /* connections over the maximum that are told BUSY; beyond, they are just closed */
 #define ACCEPT_PAUSE_MS 100
-#define LANE_NAP_NS (10 * KVP_NS_PER_MS)
+#define LANE_BACK_OFF_NS (10 * KVP_NS_PER_MS)
 
 typedef struct {
     kvp_p2p_server_t *server;
@@ -96,7 +96,7 @@ free_dead(kvp_p2p_server_t *server)
 
         if (!kvp_p2p_job_stop(&server->shared, &conn->job)) continue;
         kvp_p2p_job_drop(&conn->job);
-        if (conn->stage != NULL) kvp_p2p_stages_give(&server->shared.stages, conn->stage, false);
+        if (conn->bounce != NULL) kvp_p2p_bounces_give(&server->shared.bounces, conn->bounce, false);
         kvp_cma_close(&conn->proc);
         kvp_list_del(&conn->link);
         free(conn);
@@ -354,10 +354,10 @@ lane_main(void *arg)
 {
     const lane_t *lane = arg;
     kvp_tp_t *tp = lane->server->shared.conf.tp;
-    struct timespec nap = {.tv_nsec = LANE_NAP_NS};
+    struct timespec back_off = {.tv_nsec = LANE_BACK_OFF_NS};
 
     while (!atomic_load(&lane->server->is_stopping))
-        if (tp->ops->serve(tp, lane->lane, -1) != KVP_OK) nanosleep(&nap, NULL);
+        if (tp->ops->serve(tp, lane->lane, -1) != KVP_OK) nanosleep(&back_off, NULL);
     return NULL;
 }
 
@@ -442,7 +442,7 @@ kvp_p2p_server_start(const kvp_p2p_server_conf_t *conf, kvp_p2p_server_t **serve
     server->tcp_fd = server->unix_fd = server->epoll_fd = server->shared.wake_fd = -1;
     server->noise = (kvp_log_limit_t){.burst = 10, .interval_ms = 1000};
     pthread_mutex_init(&server->shared.notes_lock, NULL);
-    kvp_p2p_stages_init(&server->shared.stages, conf->ranges, conf->needs_tokens);
+    kvp_p2p_bounces_init(&server->shared.bounces, conf->ranges, conf->needs_tokens);
     kvp_list_init(&server->shared.notes);
     kvp_list_init(&server->conns);
     kvp_list_init(&server->dead);
@@ -477,7 +477,7 @@ kvp_p2p_server_stop(kvp_p2p_server_t *server)
     while (!kvp_list_is_empty(&server->conns))
         conn_close(server, kvp_list_first(&server->conns, kvp_p2p_conn_t, link));
     free_dead(server);
-    kvp_p2p_stages_fini(&server->shared.stages);
+    kvp_p2p_bounces_fini(&server->shared.bounces);
     while ((note = kvp_p2p_server_note(server)) != NULL)
         free(note);
     kvp_forkguard_close(server->tcp_fd);

@@ -113,16 +113,16 @@ kvp_err_t
 kvp_transports_default(const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why, size_t why_cap)
 {
     static const char *const names[] = {"shm", "rdma", "tcp"};
-    kvp_rdma_want_t want;
+    kvp_rdma_select_t selected;
     size_t n = 0;
 
     if (why_cap > 0) why[0] = '\0';
     kvp_transports_init();
-    kvp_rdma_want_get(&want);
+    kvp_rdma_select_get(&selected);
     for (size_t i = 0; i < KVP_ARRAY_LEN(names) && n < cap; i++) {
         if (find_usable(names[i], strlen(names[i]), &list[n], why, why_cap) == KVP_OK)
             n++;
-        else if (strcmp(names[i], "rdma") == 0 && !kvp_rdma_want_is_any(&want))
+        else if (strcmp(names[i], "rdma") == 0 && !kvp_rdma_select_is_any(&selected))
             return KVP_NOTSUP; /* a device was named: what it is for is not left out silently */
     }
     *n_out = n;
@@ -135,11 +135,11 @@ kvp_transports_rdma_ports(kvp_rdma_info_t *ports_out, size_t cap)
     size_t n = 0;
 #ifdef KVP_HAVE_RDMA
     kvp_rdma_dev_t *devs[KVP_RDMA_DEVS_MAX];
-    kvp_rdma_want_t want;
+    kvp_rdma_select_t selected;
     const char *why;
 
-    kvp_rdma_want_get(&want);
-    if (kvp_verbs_ibv.devs_open(&want, devs, KVP_ARRAY_LEN(devs), &n, &why) != KVP_OK) return 0;
+    kvp_rdma_select_get(&selected);
+    if (kvp_verbs_ibv.devs_open(&selected, devs, KVP_ARRAY_LEN(devs), &n, &why) != KVP_OK) return 0;
     n = kvp_min_u64(n, cap);
     for (size_t i = 0; i < n; i++)
         ports_out[i] = devs[i]->info;

@@ -32,7 +32,8 @@ tell_connected(kvp_rdma_ep_t *ep, kvp_err_t err)
 
     ep->on_connected = NULL;
     /* No answer, or none in the time that the caller had: the next connect tries another adapter of the peer. */
-    if (fn != NULL && (err == KVP_UNREACHABLE || err == KVP_CANCELLED)) kvp_rdma_book_failed(&ep->tp->book, &ep->known);
+    if (fn != NULL && (err == KVP_UNREACHABLE || err == KVP_CANCELLED))
+        kvp_rdma_address_cache_failed(&ep->tp->addresses, &ep->known);
     if (err != KVP_OK) kvp_rdma_ep_hang_up(ep);
     if (fn != NULL) fn(ep->on_connected_arg, err);
 }
@@ -100,7 +101,7 @@ on_answer(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, const kvp_rdma_event_t *ev, 
     if (!ep->is_up) {
         ep->epoch = answer.epoch;
         kvp_rdma_rails_learn(ep, &answer);
-        kvp_rdma_book_note(&ep->tp->book, &ep->known, &answer);
+        kvp_rdma_address_cache_note(&ep->tp->addresses, &ep->known, &answer);
     }
     ep->is_up = true;
     kvp_rdma_rails_connected(rail);
@@ -192,7 +193,7 @@ kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_d
     err = ep->tp->verbs->cm_open(&ep->cm);
     if (err == KVP_OK && !watch(ep, ep->cm->fd)) goto fail_sys;
     if (err == KVP_OK) err = kvp_rdma_addr(to, &ep->known);
-    if (err == KVP_OK) ep->rails[0].at = kvp_rdma_book_look(&ep->tp->book, &ep->known);
+    if (err == KVP_OK) ep->rails[0].at = kvp_rdma_address_cache_look(&ep->tp->addresses, &ep->known);
     ep->rails[0].is_routed = true;
     ep->sum = kvp_sum_create();
     if (err == KVP_OK && ep->sum == NULL) err = KVP_NOMEM;
@@ -200,7 +201,7 @@ kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_d
     kvp_rdma_health_init(&ep->rails[0].health);
     if (err == KVP_OK) {
         err = kvp_rdma_rail_open(&ep->rails[0], ep->tp, ep->cm, NULL, &ep->base.costs);
-        if (err != KVP_OK) kvp_rdma_book_failed(&ep->tp->book, &ep->known);
+        if (err != KVP_OK) kvp_rdma_address_cache_failed(&ep->tp->addresses, &ep->known);
     }
     if (err != KVP_OK) goto fail;
     ep->on_connected = done;

@@ -83,12 +83,12 @@ static kvp_err_t
 cache_make(const kvp_verbs_ops_t *verbs, kvp_mrcache_t **cache_out)
 {
     kvp_mrcache_t *c = calloc(1, sizeof *c);
-    kvp_rdma_want_t want;
+    kvp_rdma_select_t selected;
     const char *why;
     kvp_err_t err;
 
-    kvp_rdma_want_get(&want);
-    err = c == NULL ? KVP_NOMEM : verbs->devs_open(&want, c->devs, KVP_RDMA_DEVS_MAX, &c->devs_n, &why);
+    kvp_rdma_select_get(&selected);
+    err = c == NULL ? KVP_NOMEM : verbs->devs_open(&selected, c->devs, KVP_RDMA_DEVS_MAX, &c->devs_n, &why);
 
     if (err != KVP_OK) {
         free(c);

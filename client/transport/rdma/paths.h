@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is known of the ways to peers. A path leads from one of our ports to one of a peer's; its health outlives the
+ * What is known of the paths to peers. A path leads from one of our ports to one of a peer's; its health outlives the
  * connections over it and is common to all endpoints of an instance. So a cable that is bad costs that pair of ports, and
  * nobody else who has one of them. Any thread.
  */

@@ -229,7 +229,8 @@ post_slice(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail, kvp_mrcursor_t *cursor, sli
     if (q.n == 0) make_direct(rail, cursor, s, &q);
     if (q.n == 0 && !is_devices) make_copied(ep, rail, s, &q);
     if (q.n == 0 && is_devices)
-        kvp_rdma_ep_lose(ep); /* a device came back without it: by the next connection it is staged */
+        kvp_rdma_ep_lose(
+            ep); /* a device came back without it: over the next connection it goes through a bounce buffer */
     if (q.n == 0) return false;
     if (!s->is_again) ep->is_copied &= q.is_copied;
     if (kvp_rdma_rail_is_idle(rail)) kvp_rdma_rails_moved(rail, 0);

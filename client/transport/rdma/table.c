@@ -30,13 +30,13 @@ static struct {
 static void
 probe_once(void)
 {
-    kvp_rdma_want_t want;
+    kvp_rdma_select_t selected;
     kvp_rdma_dev_t *dev;
     size_t n;
     const char *why;
 
-    kvp_rdma_want_get(&want);
-    probed.err = kvp_verbs_ibv.devs_open(&want, &dev, 1, &n, &why);
+    kvp_rdma_select_get(&selected);
+    probed.err = kvp_verbs_ibv.devs_open(&selected, &dev, 1, &n, &why);
     probed.owner = getpid();
     snprintf(probed.text, sizeof probed.text, "%s", why);
 }
@@ -60,14 +60,14 @@ open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
 {
     kvp_rdma_dev_t *devs[KVP_RDMA_DEVS_MAX];
     kvp_rdma_place_t here = {.numa_node = -1, .pci = ""};
-    kvp_rdma_want_t want;
+    kvp_rdma_select_t selected;
     unsigned node;
     const char *why;
     size_t n;
     kvp_err_t err;
 
-    kvp_rdma_want_get(&want);
-    err = tp->verbs->devs_open(&want, devs, KVP_ARRAY_LEN(devs), &n, &why);
+    kvp_rdma_select_get(&selected);
+    err = tp->verbs->devs_open(&selected, devs, KVP_ARRAY_LEN(devs), &n, &why);
     if (err != KVP_OK) {
         kvp_log_info("rdma", "not available: %s", why);
         return err;
@@ -105,7 +105,7 @@ rdma_init(kvp_tp_t *base, const kvp_tp_conf_t *conf)
     tp->epoch = kvp_random_u64();
     memcpy(tp->pool_id, conf->pool_id, sizeof tp->pool_id);
     kvp_rdma_serving_init(&tp->serving);
-    kvp_rdma_book_init(&tp->book);
+    kvp_rdma_address_cache_init(&tp->addresses);
     kvp_rdma_paths_init(&tp->paths);
     err = open_devs(tp, conf);
     return err == KVP_OK ? kvp_mrcache_hold(tp->verbs, &tp->cache) : err;
@@ -118,7 +118,7 @@ rdma_fini(kvp_tp_t *base)
 
     if (tp->verbs == NULL) return;
     kvp_rdma_serving_fini(tp);
-    kvp_rdma_book_fini(&tp->book);
+    kvp_rdma_address_cache_fini(&tp->addresses);
     kvp_rdma_paths_fini(&tp->paths);
     if (tp->cache != NULL) kvp_mrcache_rele(tp->cache);
     if (tp->devs_n > 0) tp->verbs->devs_close();

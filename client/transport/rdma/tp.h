@@ -52,7 +52,7 @@ typedef struct {
     uint8_t pool_id[16];
     uint32_t max_conns;
     kvp_rdma_serving_t serving;
-    kvp_rdma_book_t book;
+    kvp_rdma_address_cache_t addresses;
     kvp_rdma_paths_t paths;
 } kvp_rdma_tp_t;
 

@@ -38,7 +38,7 @@ get_lease(kvp_session_t *session)
     const kvp_known_t *known;
 
     assert_int_equal(kvp_session_hold(session, kvp_now_ns() + LONG_NS, &link), KVP_OK);
-    known = kvp_locs_known(link->locs);
+    known = kvp_locations_known(link->locs);
     assert_true(known->ops->keep(known, (kvp_digest_t){1, 2}, &place, 0));
     while ((leased = kvp_session_hold_known(session)) == NULL)
         sched_yield();

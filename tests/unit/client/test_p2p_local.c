@@ -92,17 +92,17 @@ static void
 test_memory_that_is_not_there(void **state)
 {
     uint8_t *hole = mmap(NULL, 4 * PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    static const char *const ways[] = {"cma,tcp", "tcp"};
+    static const char *const routes[] = {"cma,tcp", "tcp"};
 
     (void)state;
     assert_true(hole != MAP_FAILED);
     assert_int_equal(munmap(hole + PART, PART), 0);
-    for (size_t i = 0; i < KVP_ARRAY_LEN(ways); i++) {
+    for (size_t i = 0; i < KVP_ARRAY_LEN(routes); i++) {
         end_t a, b;
         uint64_t there;
 
-        open_end_of(&a, PART, ways[i], 0, 0);
-        open_end_of(&b, 4 * PART, ways[i], 0, 0);
+        open_end_of(&a, PART, routes[i], 0, 0);
+        open_end_of(&b, 4 * PART, routes[i], 0, 0);
         there = (uintptr_t)b.mem;
         for (int kind = KVPOOL_P2P_READ; kind <= KVPOOL_P2P_WRITE; kind++) {
             assert_int_equal(move_piece(&a, b.at, kind, NULL, there, 8), KVPOOL_INVALID);

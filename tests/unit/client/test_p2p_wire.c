@@ -143,7 +143,7 @@ test_nonsense_is_closed(void **state)
     kvp_peer_rdma_encode(&c.out, 2, 0);
     expect_closed(&c);
 
-    enter(end, &c); /* through a stage, and there is none */
+    enter(end, &c); /* through a bounce buffer, and there is none */
     moves.kind = KVP_PEER_STORE;
     kvp_peer_moves_encode(&c.out, 2, &moves);
     expect_closed(&c);

@@ -433,20 +433,20 @@ test_a_node_that_hangs_up_is_noticed(void **state)
 
 /* ---- what is owed */
 static size_t
-debts_n(fixture_t *f)
+notices_n(fixture_t *f)
 {
-    kvp_debt_t *debts;
+    kvp_drain_notice_t *notices;
     size_t n;
 
-    assert_int_equal(kvp_peers_debts(f->peers, &debts, &n), KVP_OK);
-    free(debts);
+    assert_int_equal(kvp_peers_drain_notices(f->peers, &notices, &n), KVP_OK);
+    free(notices);
     return n;
 }
 
 static void
 test_a_reader_owes_nothing_and_a_writer_once(void **state)
 {
-    kvp_debt_t *debts;
+    kvp_drain_notice_t *notices;
     kvp_path_t path;
     fixture_t f;
     size_t n;
@@ -455,17 +455,17 @@ test_a_reader_owes_nothing_and_a_writer_once(void **state)
     setup(&f, FAKE_MASTER_HOST);
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
     assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
-    assert_int_equal(debts_n(&f), 0);
+    assert_int_equal(notices_n(&f), 0);
     for (int i = 0; i < 2; i++)
         assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
-    assert_int_equal(kvp_peers_debts(f.peers, &debts, &n), KVP_OK);
+    assert_int_equal(kvp_peers_drain_notices(f.peers, &notices, &n), KVP_OK);
     assert_int_equal(n, 1);
-    assert_int_equal(debts[0].incarnation, kvp_conn_hello(f.conn)->incarnation);
+    assert_int_equal(notices[0].incarnation, kvp_conn_hello(f.conn)->incarnation);
     kvp_path_rele(f.peers, &path, false);
-    assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(LONG_NS)), KVP_OK);
+    assert_int_equal(kvp_peers_send_drained(f.peers, &notices[0], in(LONG_NS)), KVP_OK);
     assert_int_equal(f.pool.node.drained, 1);
-    assert_int_equal(f.pool.node.last_drained, debts[0].incarnation);
-    free(debts);
+    assert_int_equal(f.pool.node.last_drained, notices[0].incarnation);
+    free(notices);
     teardown(&f);
 }
 
@@ -473,7 +473,7 @@ test_a_reader_owes_nothing_and_a_writer_once(void **state)
 static void
 test_who_only_asked_to_write_owes_as_well(void **state)
 {
-    kvp_debt_t *debts;
+    kvp_drain_notice_t *notices;
     kvp_path_t path;
     fixture_t f;
     size_t n;
@@ -483,18 +483,18 @@ test_who_only_asked_to_write_owes_as_well(void **state)
     assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
     f.pool.node.is_mute = true;
     assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
-    assert_int_equal(kvp_peers_debts(f.peers, &debts, &n), KVP_OK);
+    assert_int_equal(kvp_peers_drain_notices(f.peers, &notices, &n), KVP_OK);
     assert_int_equal(n, 1);
     /* To pay it, the answer that is still due is waited for. */
-    assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(HURRY_NS)), KVP_DEADLINE);
+    assert_int_equal(kvp_peers_send_drained(f.peers, &notices[0], in(HURRY_NS)), KVP_DEADLINE);
     f.pool.node.is_mute = false;
-    assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(LONG_NS)), KVP_OK);
+    assert_int_equal(kvp_peers_send_drained(f.peers, &notices[0], in(LONG_NS)), KVP_OK);
     assert_int_equal(f.pool.node.opens, 1);
     assert_int_equal(f.pool.node.drained, 1);
     /* Memory that is gone is owed nothing. */
-    memset(debts[0].uuid, 0xEE, sizeof debts[0].uuid);
-    assert_int_equal(kvp_peers_pay(f.peers, &debts[0], in(LONG_NS)), KVP_NO_SEGMENT);
-    free(debts);
+    memset(notices[0].uuid, 0xEE, sizeof notices[0].uuid);
+    assert_int_equal(kvp_peers_send_drained(f.peers, &notices[0], in(LONG_NS)), KVP_NO_SEGMENT);
+    free(notices);
     kvp_path_rele(f.peers, &path, false);
     teardown(&f);
 }

@@ -380,10 +380,10 @@ test_nobody_waits_while_ids_are_ended(void **state)
     (void)state;
     begin(1);
     fake_verbs_shut(FAKE_LEAVE);
-    assert_true(kvp_rdma_leave_later(kvp_rdma_libs(&why), fake_verbs_id(), &nowhere));
+    assert_true(kvp_rdma_disconnect_later(kvp_rdma_libs(&why), fake_verbs_id(), &nowhere));
     look();
     fake_verbs_await(FAKE_LEAVE, 1);
-    assert_true(kvp_rdma_leave_later(kvp_rdma_libs(&why), fake_verbs_id(), &nowhere));
+    assert_true(kvp_rdma_disconnect_later(kvp_rdma_libs(&why), fake_verbs_id(), &nowhere));
     look();
     fake_verbs_open(FAKE_LEAVE);
     while (fake_verbs_begun(FAKE_LEAVE) < 2) /* the second by a thread of a look after that */

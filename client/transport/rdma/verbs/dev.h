@@ -175,9 +175,9 @@ typedef struct kvp_verbs_ops {
     const char *name;
 
     /* devs_open opens all devices with an active port that are wanted, best known first, and keeps them open until
-     * devs_close; calls nest, and the first one's wish counts (NULL = none). NOTSUP: there is no stack here, no device, or
+     * devs_close; calls nest, and the first one's selection counts (NULL = none). NOTSUP: there is no stack here, no device, or
      * one that was named cannot be used. why_out: a text that lives until devices are opened again. */
-    kvp_err_t (*devs_open)(const kvp_rdma_want_t *want, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out,
+    kvp_err_t (*devs_open)(const kvp_rdma_select_t *selected, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out,
                            const char **why_out);
     void (*devs_close)(void);
     /* devs_look notices what became of devices: is_gone, and life. One that comes back is what it was: where it is not, it

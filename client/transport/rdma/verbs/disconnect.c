@@ -69,7 +69,7 @@ kvp_rdma_port_is_up(const kvp_rdma_libs_t *libs, const struct rdma_cm_id *id, co
 }
 
 bool
-kvp_rdma_leave_later(const kvp_rdma_libs_t *libs, struct rdma_cm_id *id, const kvp_rdma_info_t *dev)
+kvp_rdma_disconnect_later(const kvp_rdma_libs_t *libs, struct rdma_cm_id *id, const kvp_rdma_info_t *dev)
 {
     left_t *l = malloc(sizeof *l);
     bool is_taken = false;

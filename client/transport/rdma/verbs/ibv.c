@@ -146,7 +146,7 @@ id_close(kvp_rdma_id_t *base)
         (kvp_ibv_libs()->ibv_destroy_cq)(id->cq);
     }
     if (id->comp != NULL) (kvp_ibv_libs()->ibv_destroy_comp_channel)(id->comp);
-    if (is_now || !kvp_rdma_leave_later(kvp_ibv_libs(), id->id, &base->dev->info))
+    if (is_now || !kvp_rdma_disconnect_later(kvp_ibv_libs(), id->id, &base->dev->info))
         (kvp_ibv_libs()->rdma_destroy_id)(id->id);
     if (base->dev != NULL) kvp_ibv_dev_rele(dev_of(base->dev));
     free(id->chain);

@@ -23,7 +23,7 @@ typedef struct {
 } kvp_ibv_dev_t;
 
 /* As the slots of kvp_verbs_ops with these names. */
-kvp_err_t kvp_ibv_devs_open(const kvp_rdma_want_t *want, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out,
+kvp_err_t kvp_ibv_devs_open(const kvp_rdma_select_t *selected, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out,
                             const char **why_out);
 void kvp_ibv_devs_close(void);
 void kvp_ibv_devs_look(void);

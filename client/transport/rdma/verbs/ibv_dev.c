@@ -36,7 +36,7 @@ static struct {
     size_t devs_n;
     uint32_t users;
     pid_t owner; /* whom the devices belong to: not a child that was forked since */
-    kvp_rdma_want_t want;
+    kvp_rdma_select_t selected;
     uint64_t look_ns; /* when to look again */
     kvp_ibv_dev_t *back; /* the one that is being made ready again */
     uint32_t leaving_n; /* those that are being let go */
@@ -79,18 +79,18 @@ dev_open(kvp_ibv_dev_t *dev, struct ibv_context *ctx, const kvp_rdma_info_t *inf
 
 /* Opens the ports that are wanted. What was named and cannot be used is an error; of the rest, what can be used is. */
 static bool
-open_ports(struct ibv_context *ctx, const kvp_rdma_want_t *want)
+open_ports(struct ibv_context *ctx, const kvp_rdma_select_t *selected)
 {
     struct ibv_device_attr attr;
 
-    if ((host.libs->ibv_query_device)(ctx, &attr) != 0) return want->picks_n == 0;
+    if ((host.libs->ibv_query_device)(ctx, &attr) != 0) return selected->picks_n == 0;
     for (uint8_t port = 1; port <= attr.phys_port_cnt && host.devs_n < KVP_RDMA_DEVS_MAX; port++) {
         kvp_rdma_info_t info;
 
-        if (!kvp_rdma_want_takes(want, ctx->device->name, port)) continue;
-        if (kvp_rdma_port_info(host.libs, ctx, port, want->gid_index, &info, host.why, sizeof host.why)) {
+        if (!kvp_rdma_select_takes(selected, ctx->device->name, port)) continue;
+        if (kvp_rdma_port_info(host.libs, ctx, port, selected->gid_index, &info, host.why, sizeof host.why)) {
             if (dev_open(&host.devs[host.devs_n], ctx, &info)) host.devs_n++;
-        } else if (!kvp_rdma_want_is_any(want)) {
+        } else if (!kvp_rdma_select_is_any(selected)) {
             return false;
         }
     }
@@ -120,10 +120,10 @@ is_there(const kvp_rdma_pick_t *pick, int n)
 }
 
 static bool
-are_there(const kvp_rdma_want_t *want, int n)
+are_there(const kvp_rdma_select_t *selected, int n)
 {
-    for (size_t i = 0; i < want->picks_n; i++) {
-        const kvp_rdma_pick_t *pick = &want->picks[i];
+    for (size_t i = 0; i < selected->picks_n; i++) {
+        const kvp_rdma_pick_t *pick = &selected->picks[i];
         size_t len;
 
         if (is_there(pick, n)) continue;
@@ -138,7 +138,7 @@ are_there(const kvp_rdma_want_t *want, int n)
 }
 
 static kvp_err_t
-open_all(const kvp_rdma_want_t *want, const char **why_out)
+open_all(const kvp_rdma_select_t *selected, const char **why_out)
 {
     bool is_good;
     int n = 0;
@@ -149,10 +149,10 @@ open_all(const kvp_rdma_want_t *want, const char **why_out)
     *why_out = host.why;
     host.list = (host.libs->rdma_get_devices)(&n);
     if (host.list == NULL) n = 0;
-    is_good = are_there(want, n);
+    is_good = are_there(selected, n);
     for (int i = 0; is_good && i < n; i++)
-        is_good = open_ports(host.list[i], want);
-    host.want = *want;
+        is_good = open_ports(host.list[i], selected);
+    host.selected = *selected;
     host.owner = getpid();
     if (is_good && host.devs_n > 0) return KVP_OK;
     close_all();
@@ -160,15 +160,15 @@ open_all(const kvp_rdma_want_t *want, const char **why_out)
 }
 
 kvp_err_t
-kvp_ibv_devs_open(const kvp_rdma_want_t *want, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out,
+kvp_ibv_devs_open(const kvp_rdma_select_t *selected, kvp_rdma_dev_t **devs_out, size_t cap, size_t *n_out,
                   const char **why_out)
 {
-    static const kvp_rdma_want_t any = {.gid_index = KVP_RDMA_GID_BEST};
+    static const kvp_rdma_select_t any = {.gid_index = KVP_RDMA_GID_BEST};
     kvp_err_t err = KVP_OK;
 
     *why_out = "";
     pthread_mutex_lock(&host.lock);
-    if (host.users == 0) err = open_all(want == NULL ? &any : want, why_out);
+    if (host.users == 0) err = open_all(selected == NULL ? &any : selected, why_out);
     if (err == KVP_OK) {
         host.users++;
         *n_out = kvp_min_u64(host.devs_n, cap);
@@ -204,7 +204,7 @@ kvp_ibv_dev_at(size_t i)
 bool
 kvp_ibv_are_wished(void)
 {
-    return !kvp_rdma_want_is_any(&host.want);
+    return !kvp_rdma_select_is_any(&host.selected);
 }
 
 /* ---- devices that go. All under the lock, but for the calls of other files. */
@@ -438,7 +438,7 @@ take_back(kvp_ibv_dev_t *dev)
 
     for (struct ibv_context **at = host.list; *at != NULL; at++) {
         if (strcmp((*at)->device->name, dev->base.info.name) != 0) continue;
-        if (!kvp_rdma_port_info(host.libs, *at, dev->base.info.port, host.want.gid_index, &now, why, sizeof why) ||
+        if (!kvp_rdma_port_info(host.libs, *at, dev->base.info.port, host.selected.gid_index, &now, why, sizeof why) ||
             !is_as_before(dev, &now) || !dev_make(dev, *at))
             return;
         host.back = dev;

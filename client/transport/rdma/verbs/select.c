@@ -14,7 +14,7 @@
 #define PORT_MAX 255u
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static kvp_rdma_want_t chosen = {.gid_index = KVP_RDMA_GID_BEST}; /* guarded by lock */
+static kvp_rdma_select_t chosen = {.gid_index = KVP_RDMA_GID_BEST}; /* guarded by lock */
 
 /* One "NAME[:PORT]". */
 static kvp_err_t
@@ -39,32 +39,32 @@ parse_pick(const char *text, size_t len, kvp_rdma_pick_t *pick_out)
 
 /* Whether the last one means a port that one before it means as well. */
 static bool
-is_last_named_twice(const kvp_rdma_want_t *want)
+is_last_named_twice(const kvp_rdma_select_t *selected)
 {
-    const kvp_rdma_pick_t *last = &want->picks[want->picks_n - 1];
+    const kvp_rdma_pick_t *last = &selected->picks[selected->picks_n - 1];
 
-    for (const kvp_rdma_pick_t *it = want->picks; it != last; it++)
+    for (const kvp_rdma_pick_t *it = selected->picks; it != last; it++)
         if (strcmp(it->name, last->name) == 0 && (it->port == last->port || it->port == 0 || last->port == 0))
             return true;
     return false;
 }
 
 static kvp_err_t
-parse_picks(const char *text, kvp_rdma_want_t *want, char *why, size_t cap)
+parse_picks(const char *text, kvp_rdma_select_t *selected, char *why, size_t cap)
 {
     for (const char *at = *text == '\0' ? NULL : text; at != NULL;) {
         size_t len = strcspn(at, ",");
 
-        if (want->picks_n == KVP_RDMA_PICKS_MAX) {
+        if (selected->picks_n == KVP_RDMA_PICKS_MAX) {
             snprintf(why, cap, "more than %u RDMA devices are named", KVP_RDMA_PICKS_MAX);
             return KVP_INVALID;
         }
-        if (parse_pick(at, len, &want->picks[want->picks_n++]) != KVP_OK) {
+        if (parse_pick(at, len, &selected->picks[selected->picks_n++]) != KVP_OK) {
             snprintf(why, cap, "\"%.*s\" names no RDMA device: NAME[:PORT][,NAME[:PORT]] is expected, such as mlx5_0:1",
                      (int)kvp_min_u64(len, KVP_RDMA_PICK_MAX), at);
             return KVP_INVALID;
         }
-        if (is_last_named_twice(want)) {
+        if (is_last_named_twice(selected)) {
             snprintf(why, cap, "RDMA device \"%.*s\" is named twice", (int)len, at);
             return KVP_INVALID;
         }
@@ -74,11 +74,11 @@ parse_picks(const char *text, kvp_rdma_want_t *want, char *why, size_t cap)
 }
 
 kvp_err_t
-kvp_rdma_want_parse(const char *devices, const char *gid_index, kvp_rdma_want_t *want_out, char *why, size_t cap)
+kvp_rdma_select_parse(const char *devices, const char *gid_index, kvp_rdma_select_t *select_out, char *why, size_t cap)
 {
-    kvp_rdma_want_t want = {.gid_index = KVP_RDMA_GID_BEST};
+    kvp_rdma_select_t selected = {.gid_index = KVP_RDMA_GID_BEST};
     uint64_t index;
-    kvp_err_t err = devices == NULL ? KVP_OK : parse_picks(devices, &want, why, cap);
+    kvp_err_t err = devices == NULL ? KVP_OK : parse_picks(devices, &selected, why, cap);
 
     if (err != KVP_OK) return err;
     if (gid_index != NULL && gid_index[0] != '\0') {
@@ -88,52 +88,52 @@ kvp_rdma_want_parse(const char *devices, const char *gid_index, kvp_rdma_want_t 
                      gid_index, KVP_RDMA_GIDS_MAX);
             return KVP_INVALID;
         }
-        want.gid_index = (int)index;
+        selected.gid_index = (int)index;
     }
-    *want_out = want;
+    *select_out = selected;
     return KVP_OK;
 }
 
 bool
-kvp_rdma_want_takes(const kvp_rdma_want_t *want, const char *name, uint8_t port)
+kvp_rdma_select_takes(const kvp_rdma_select_t *selected, const char *name, uint8_t port)
 {
-    for (size_t i = 0; i < want->picks_n; i++) {
-        const kvp_rdma_pick_t *pick = &want->picks[i];
+    for (size_t i = 0; i < selected->picks_n; i++) {
+        const kvp_rdma_pick_t *pick = &selected->picks[i];
 
         if (strcmp(pick->name, name) == 0 && (pick->port == 0 || pick->port == port)) return true;
     }
-    return want->picks_n == 0;
+    return selected->picks_n == 0;
 }
 
 bool
-kvp_rdma_want_is_any(const kvp_rdma_want_t *want)
+kvp_rdma_select_is_any(const kvp_rdma_select_t *selected)
 {
-    return want->picks_n == 0 && want->gid_index == KVP_RDMA_GID_BEST;
+    return selected->picks_n == 0 && selected->gid_index == KVP_RDMA_GID_BEST;
 }
 
 void
-kvp_rdma_want_set(const kvp_rdma_want_t *want)
+kvp_rdma_select_set(const kvp_rdma_select_t *selected)
 {
     pthread_mutex_lock(&lock);
-    chosen = *want;
+    chosen = *selected;
     pthread_mutex_unlock(&lock);
 }
 
 void
-kvp_rdma_want_get(kvp_rdma_want_t *want_out)
+kvp_rdma_select_get(kvp_rdma_select_t *select_out)
 {
     pthread_mutex_lock(&lock);
-    *want_out = chosen;
+    *select_out = chosen;
     pthread_mutex_unlock(&lock);
 }
 
 kvp_err_t
 kvp_rdma_select(const char *devices, const char *gid_index, char *why, size_t cap)
 {
-    kvp_rdma_want_t want;
-    kvp_err_t err = kvp_rdma_want_parse(devices, gid_index, &want, why, cap);
+    kvp_rdma_select_t selected;
+    kvp_err_t err = kvp_rdma_select_parse(devices, gid_index, &selected, why, cap);
 
-    if (err == KVP_OK) kvp_rdma_want_set(&want);
+    if (err == KVP_OK) kvp_rdma_select_set(&selected);
     return err;
 }
 

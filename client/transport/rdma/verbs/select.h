@@ -21,20 +21,20 @@ typedef struct {
     kvp_rdma_pick_t picks[KVP_RDMA_PICKS_MAX];
     size_t picks_n; /* 0 = every device */
     int gid_index; /* of each port; KVP_RDMA_GID_BEST = the best of its addresses */
-} kvp_rdma_want_t;
+} kvp_rdma_select_t;
 
-/* kvp_rdma_want_parse reads "mlx5_0,mlx5_1:2" and "3"; NULL or empty: no wish. INVALID says what is wrong in why. */
-kvp_err_t kvp_rdma_want_parse(const char *devices, const char *gid_index, kvp_rdma_want_t *want_out, char *why,
-                              size_t cap) KVP_MUST_USE;
+/* kvp_rdma_select_parse reads "mlx5_0,mlx5_1:2" and "3"; NULL or empty: no selection. INVALID says what is wrong in why. */
+kvp_err_t kvp_rdma_select_parse(const char *devices, const char *gid_index, kvp_rdma_select_t *select_out, char *why,
+                                size_t cap) KVP_MUST_USE;
 
-/* kvp_rdma_want_takes says whether that port of that device is wanted. kvp_rdma_want_is_any: no wish was made. */
-bool kvp_rdma_want_takes(const kvp_rdma_want_t *want, const char *name, uint8_t port);
-bool kvp_rdma_want_is_any(const kvp_rdma_want_t *want);
+/* kvp_rdma_select_takes says whether that port of that device is wanted. kvp_rdma_select_is_any: no selection was made. */
+bool kvp_rdma_select_takes(const kvp_rdma_select_t *selected, const char *name, uint8_t port);
+bool kvp_rdma_select_is_any(const kvp_rdma_select_t *selected);
 
-/* kvp_rdma_want_set makes it the process's choice, which counts for devices that are not open yet; kvp_rdma_want_get
+/* kvp_rdma_select_set makes it the process's choice, which counts for devices that are not open yet; kvp_rdma_select_get
  * copies the choice. Any thread. */
-void kvp_rdma_want_set(const kvp_rdma_want_t *want);
-void kvp_rdma_want_get(kvp_rdma_want_t *want_out);
+void kvp_rdma_select_set(const kvp_rdma_select_t *selected);
+void kvp_rdma_select_get(kvp_rdma_select_t *select_out);
 
 /* kvp_rdma_select is parse and set. It comes before rdma is first asked for. INVALID, with a sentence in why. */
 kvp_err_t kvp_rdma_select(const char *devices, const char *gid_index, char *why, size_t cap) KVP_MUST_USE;

@@ -70,7 +70,7 @@ teardown(fixture_t *f)
 static inline void
 run(fixture_t *f, const kvp_span_t *spans, kvp_move_t *moves, uint32_t n)
 {
-    kvp_mover_t mover = {
+    kvp_transfer_t transfer = {
         .session = f->session,
         .peers = f->link->peers,
         .scratch = f->scratch,
@@ -80,7 +80,7 @@ run(fixture_t *f, const kvp_span_t *spans, kvp_move_t *moves, uint32_t n)
         .has_copies = f->has_copies,
     };
 
-    kvp_mover_run(&mover, moves, n);
+    kvp_transfer_run(&transfer, moves, n);
     kvp_scratch_reset(f->scratch);
 }
 

@@ -21,7 +21,7 @@
 #define MS 1000000ull
 
 typedef struct {
-    kvp_locs_t *locs;
+    kvp_locations_t *locs;
     _Atomic uint64_t versions[KEYS]; /* the master's */
     _Atomic uint64_t seq; /* of the master's last revocation */
     _Atomic uint64_t floors[KEYS]; /* acknowledged: nothing older may be found */
@@ -63,7 +63,7 @@ static void *
 read_often(void *arg)
 {
     world_t *w = arg;
-    const kvp_known_t *known = kvp_locs_known(w->locs);
+    const kvp_known_t *known = kvp_locations_known(w->locs);
     uint64_t rng = (uintptr_t)&rng;
 
     while (!w->is_over) {
@@ -82,7 +82,7 @@ read_often(void *arg)
             place = place_of(w->versions[key]);
             (void)known->ops->keep(known, digest_of(key), &place, seq);
         }
-        if (next_random(&rng) % 64 == 0) kvp_locs_forget(w->locs, digest_of(key));
+        if (next_random(&rng) % 64 == 0) kvp_locations_forget(w->locs, digest_of(key));
     }
     return NULL;
 }
@@ -94,12 +94,12 @@ beat_often(void *arg)
     kvp_wire_used_t used[USED_CAP];
 
     while (!w->is_over) {
-        uint32_t n = kvp_locs_has_used(w->locs) ? kvp_locs_take_used(w->locs, used, USED_CAP) : 0;
+        uint32_t n = kvp_locations_has_used(w->locs) ? kvp_locations_take_used(w->locs, used, USED_CAP) : 0;
 
-        if (n > USED_CAP || kvp_locs_count(w->locs) > ENTRIES) w->wrong++;
+        if (n > USED_CAP || kvp_locations_count(w->locs) > ENTRIES) w->wrong++;
         for (uint32_t i = 0; i < n; i++)
             w->told += used[i].reads;
-        if (kvp_locs_seq(w->locs) > w->seq) w->wrong++;
+        if (kvp_locations_seq(w->locs) > w->seq) w->wrong++;
     }
     return NULL;
 }
@@ -109,14 +109,14 @@ static void
 revoke(world_t *w, uint32_t key, uint64_t now_ns)
 {
     const kvp_digest_t digest = digest_of(key);
-    kvp_locs_news_t news = {.asked_ns = now_ns, .lease_ms = 1000, .grace_ms = 10000};
+    kvp_locations_news_t news = {.asked_ns = now_ns, .lease_ms = 1000, .grace_ms = 10000};
 
     w->versions[key]++;
     news.seq = ++w->seq;
     news.is_drop_all = news.seq % 100 == 0;
     news.revoked = &digest;
     news.revoked_n = news.is_drop_all ? 0 : 1;
-    kvp_locs_apply(w->locs, &news);
+    kvp_locations_apply(w->locs, &news);
     w->floors[key] = w->versions[key];
 }
 
@@ -128,7 +128,7 @@ test_many_threads_meet(void **state)
     world_t w = {.seq = 0};
 
     (void)state;
-    assert_int_equal(kvp_locs_create(ENTRIES, &w.locs), KVP_OK);
+    assert_int_equal(kvp_locations_create(ENTRIES, &w.locs), KVP_OK);
     for (uint32_t i = 0; i < KEYS; i++)
         w.versions[i] = 1;
     for (uint32_t i = 0; i < READERS; i++)
@@ -136,7 +136,7 @@ test_many_threads_meet(void **state)
     assert_int_equal(pthread_create(&beater, NULL, beat_often, &w), 0);
     for (uint64_t i = 1; i <= REVOCATIONS || w.finds < REVOCATIONS || w.told == 0; i++) {
         revoke(&w, next_random(&rng) % KEYS, i * MS);
-        assert_int_equal(kvp_locs_until(w.locs), i * MS + 1000 * MS);
+        assert_int_equal(kvp_locations_until(w.locs), i * MS + 1000 * MS);
     }
     w.is_over = true;
     for (uint32_t i = 0; i < READERS; i++)
@@ -144,11 +144,11 @@ test_many_threads_meet(void **state)
     pthread_join(beater, NULL);
     assert_int_equal(w.wrong, 0);
     assert_in_range(w.told, 1, w.finds);
-    kvp_locs_orphan(w.locs, 1);
-    assert_int_not_equal(kvp_locs_until(w.locs), 0);
-    kvp_locs_end(w.locs);
-    assert_int_equal(kvp_locs_until(w.locs), 0);
-    kvp_locs_destroy(w.locs);
+    kvp_locations_orphan(w.locs, 1);
+    assert_int_not_equal(kvp_locations_until(w.locs), 0);
+    kvp_locations_end(w.locs);
+    assert_int_equal(kvp_locations_until(w.locs), 0);
+    kvp_locations_destroy(w.locs);
 }
 
 int

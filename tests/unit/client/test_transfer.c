@@ -3,7 +3,7 @@
  * of moves that fail, each on its own.
  */
 #include "client/transport/all/registry.h"
-#include "tests/unit/client/mover_fixture.h"
+#include "tests/unit/client/transfer_fixture.h"
 
 /* Puts the value into a slot. */
 static void

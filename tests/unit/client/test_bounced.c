@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Moves from and to device memory, by a CUDA driver without a device and shared memory of a node of the test: their reports,
- * and what becomes of them where no stage can be had.
+ * and what becomes of them where no bounce buffer can be had.
  */
 #include "client/data/bounced.h"
 
@@ -19,7 +19,7 @@ typedef struct {
     kvp_scratch_pool_t scratches;
     kvp_scratch_t *scratch;
     kvp_regs_t regs;
-    kvp_stages_t stages;
+    kvp_bounces_t bounces;
     uint64_t deadline_ns;
     uint8_t *device;
     uint8_t *value, *back; /* of BYTES */
@@ -37,7 +37,7 @@ setup(void **state)
     kvp_scratch_pool_init(&f->scratches);
     f->scratch = kvp_scratch_take(&f->scratches);
     kvp_regs_init(&f->regs, NULL, 0);
-    kvp_stages_init(&f->stages, KVP_STAGES_MAX, 2);
+    kvp_bounces_init(&f->bounces, KVP_BOUNCES_MAX, 2);
     f->deadline_ns = in(LONG_NS);
     f->session = fake_pool_session(&f->pool, NULL, 0);
     assert_int_equal(kvp_session_hold(f->session, f->deadline_ns, &f->link), KVP_OK);
@@ -59,7 +59,7 @@ teardown(void **state)
     fixture_t *f = *state;
     fake_cuda_left_t left;
 
-    kvp_stages_fini(&f->stages);
+    kvp_bounces_fini(&f->bounces);
     kvp_regs_fini(&f->regs);
     fake_cuda_free(f->device);
     kvp_session_rele(f->session, f->link);
@@ -93,7 +93,7 @@ run(fixture_t *f, kvp_move_t *mv)
 {
     kvp_iov_t iov = {f->device, BYTES};
     kvp_span_t span = {.iov = &iov, .iov_n = 1, .has_device = true};
-    kvp_mover_t mover = {
+    kvp_transfer_t transfer = {
         .session = f->session,
         .peers = f->link->peers,
         .scratch = f->scratch,
@@ -101,7 +101,7 @@ run(fixture_t *f, kvp_move_t *mv)
         .deadline_ns = f->deadline_ns,
     };
 
-    kvp_staged_run(&mover, &f->stages, &f->regs, mv, 1);
+    kvp_bounced_run(&transfer, &f->bounces, &f->regs, mv, 1);
     kvp_scratch_reset(f->scratch);
 }
 
@@ -160,7 +160,7 @@ test_a_batch_of_device_and_host_memory(void **state)
     kvp_iov_t iov[2] = {{f->device, BYTES}, {f->value, 1000}};
     kvp_span_t spans[2] = {{.iov = &iov[0], .iov_n = 1, .has_device = true}, {.iov = &iov[1], .iov_n = 1}};
     kvp_move_t moves[2] = {move_of(f, KVP_MOVE_FILL, BYTES), move_of(f, KVP_MOVE_PUT, 1000)};
-    kvp_mover_t mover = {
+    kvp_transfer_t transfer = {
         .session = f->session,
         .peers = f->link->peers,
         .scratch = f->scratch,
@@ -175,7 +175,7 @@ test_a_batch_of_device_and_host_memory(void **state)
     moves[1].loc.offset = 0;
     moves[1].key = "key";
     moves[1].key_len = 3;
-    kvp_staged_run(&mover, &f->stages, &f->regs, moves, 2);
+    kvp_bounced_run(&transfer, &f->bounces, &f->regs, moves, 2);
     kvp_scratch_reset(f->scratch);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(moves[i].err, KVP_OK);
@@ -204,7 +204,7 @@ test_a_lost_extent_ends_it(void **state)
         assert_int_equal(f->pool.node.payload[mv.loc.offset + i], 0);
 }
 
-/* ---- stages */
+/* ---- bounce buffers */
 static void
 test_pinning_that_fails_is_an_error_and_takes_no_stage(void **state)
 {
@@ -212,7 +212,7 @@ test_pinning_that_fails_is_an_error_and_takes_no_stage(void **state)
     kvp_move_t mv = move_of(f, KVP_MOVE_FILL, 1000);
 
     fake_cuda_knobs.host_alloc = 2;
-    for (unsigned i = 0; i < 2 * KVP_STAGES_MAX; i++) {
+    for (unsigned i = 0; i < 2 * KVP_BOUNCES_MAX; i++) {
         run(f, &mv);
         assert_int_equal(mv.err, KVP_NOMEM);
         assert_true(mv.is_drained);
@@ -228,7 +228,7 @@ test_who_finds_no_stage_by_the_deadline_is_told_so(void **state)
     fixture_t *f = *state;
     kvp_move_t mv = move_of(f, KVP_MOVE_FILL, 1000);
 
-    f->stages.made = KVP_STAGES_MAX; /* as if others had them all */
+    f->bounces.made = KVP_BOUNCES_MAX; /* as if others had them all */
     f->deadline_ns = kvp_now_ns() + 20 * KVP_NS_PER_MS;
     run(f, &mv);
     assert_int_equal(mv.err, KVP_DEADLINE);
@@ -249,8 +249,8 @@ test_stages_are_used_again(void **state)
         run(f, &mv);
         assert_int_equal(mv.err, KVP_OK);
     }
-    assert_int_equal(f->stages.made, 1);
-    assert_int_equal(fake_cuda_left().pinned_bytes_max, 2 * KVP_STAGE_PART_BYTES);
+    assert_int_equal(f->bounces.made, 1);
+    assert_int_equal(fake_cuda_left().pinned_bytes_max, 2 * KVP_BOUNCE_PART_BYTES);
     assert_int_equal(fake_cuda_left().streams, 1);
 }
 

@@ -3,7 +3,7 @@
  * never at the cost of the node.
  */
 #include "client/transport/all/registry.h"
-#include "tests/unit/client/mover_fixture.h"
+#include "tests/unit/client/transfer_fixture.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -13,15 +13,15 @@
 
 static kvp_transport_ops_t late_ops;
 
-/* ways: 1 = by that transport alone, 2 = or by shared memory. */
+/* routes: 1 = by that transport alone, 2 = or by shared memory. */
 static void
-setup_late(fixture_t *f, size_t ways, kvp_err_t err)
+setup_late(fixture_t *f, size_t routes, kvp_err_t err)
 {
     const kvp_transport_ops_t *ops[2] = {&late_ops, kvp_transport_find("shm")};
 
     late_ops = *ops[1];
     late_ops.name = LATE;
-    setup_by(f, ops, ways);
+    setup_by(f, ops, routes);
     f->pool.node.open_err_by = LATE;
     f->pool.node.open_err = err;
 }

@@ -15,20 +15,20 @@
 static void
 test_devices_with_and_without_a_port(void **state)
 {
-    kvp_rdma_want_t want;
+    kvp_rdma_select_t selected;
     char why[256] = "";
 
     (void)state;
-    assert_int_equal(kvp_rdma_want_parse("mlx5_0,mlx5_1:2,mlx5_1:3", "3", &want, why, sizeof why), KVP_OK);
-    assert_int_equal(want.picks_n, 3);
-    assert_int_equal(want.gid_index, 3);
-    assert_true(kvp_rdma_want_takes(&want, "mlx5_0", 1));
-    assert_true(kvp_rdma_want_takes(&want, "mlx5_0", 2));
-    assert_false(kvp_rdma_want_takes(&want, "mlx5_1", 1));
-    assert_true(kvp_rdma_want_takes(&want, "mlx5_1", 2));
-    assert_true(kvp_rdma_want_takes(&want, "mlx5_1", 3));
-    assert_false(kvp_rdma_want_takes(&want, "mlx5_10", 2));
-    assert_false(kvp_rdma_want_is_any(&want));
+    assert_int_equal(kvp_rdma_select_parse("mlx5_0,mlx5_1:2,mlx5_1:3", "3", &selected, why, sizeof why), KVP_OK);
+    assert_int_equal(selected.picks_n, 3);
+    assert_int_equal(selected.gid_index, 3);
+    assert_true(kvp_rdma_select_takes(&selected, "mlx5_0", 1));
+    assert_true(kvp_rdma_select_takes(&selected, "mlx5_0", 2));
+    assert_false(kvp_rdma_select_takes(&selected, "mlx5_1", 1));
+    assert_true(kvp_rdma_select_takes(&selected, "mlx5_1", 2));
+    assert_true(kvp_rdma_select_takes(&selected, "mlx5_1", 3));
+    assert_false(kvp_rdma_select_takes(&selected, "mlx5_10", 2));
+    assert_false(kvp_rdma_select_is_any(&selected));
 }
 
 static void
@@ -39,11 +39,11 @@ test_no_wish_takes_every_device(void **state)
 
     (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(none); i++) {
-        kvp_rdma_want_t want;
+        kvp_rdma_select_t selected;
 
-        assert_int_equal(kvp_rdma_want_parse(none[i], none[i], &want, why, sizeof why), KVP_OK);
-        assert_true(kvp_rdma_want_is_any(&want));
-        assert_true(kvp_rdma_want_takes(&want, "anything", 7));
+        assert_int_equal(kvp_rdma_select_parse(none[i], none[i], &selected, why, sizeof why), KVP_OK);
+        assert_true(kvp_rdma_select_is_any(&selected));
+        assert_true(kvp_rdma_select_takes(&selected, "anything", 7));
     }
 }
 
@@ -73,10 +73,10 @@ test_what_is_no_device_is_said(void **state)
 
     (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
-        kvp_rdma_want_t want;
+        kvp_rdma_select_t selected;
         char why[256] = "";
 
-        if (kvp_rdma_want_parse(bad[i].devices, bad[i].gid_index, &want, why, sizeof why) != KVP_INVALID)
+        if (kvp_rdma_select_parse(bad[i].devices, bad[i].gid_index, &selected, why, sizeof why) != KVP_INVALID)
             fail_msg("case %zu was taken", i);
         if (strstr(why, bad[i].says) == NULL) fail_msg("case %zu: %s", i, why);
     }

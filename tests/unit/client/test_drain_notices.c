@@ -97,7 +97,7 @@ let_heartbeats_pass(fixture_t *f, uint64_t n)
 static size_t
 owed(void)
 {
-    return kvp_debts_count((const uint8_t *)"a pool for tests");
+    return kvp_drain_notices_count((const uint8_t *)"a pool for tests");
 }
 
 static void
@@ -236,5 +236,5 @@ main(void)
         cmocka_unit_test(test_heartbeats_go_on_while_a_node_does_not_hear),
     };
 
-    return cmocka_run_group_tests_name("debts", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("notices", tests, NULL, NULL);
 }

@@ -379,28 +379,28 @@ test_who_waits_goes_the_other_way(void **state)
 static void
 test_a_way_is_left_for_longer_each_time(void **state)
 {
-    kvp_way_t way = {.fails = 0};
+    kvp_route_t way = {.fails = 0};
     uint64_t now = LONG_NS;
 
     (void)state;
-    assert_false(kvp_way_is_out(&way, now));
-    assert_false(kvp_way_is_due(&way, now));
+    assert_false(kvp_route_is_out(&way, now));
+    assert_false(kvp_route_is_due(&way, now));
     for (uint64_t i = 0, s = 1; i < 9; i++, s = s < 64 ? 2 * s : s) {
-        assert_int_equal(kvp_way_fail(&way, now, i % 2 == 0 ? 0 : UINT64_MAX), i == 0);
-        assert_true(kvp_way_is_out(&way, now + s * KVP_NS_PER_S - 1));
-        assert_false(kvp_way_is_due(&way, now + s * KVP_NS_PER_S - 1));
-        assert_false(kvp_way_is_out(&way, now + s * KVP_NS_PER_S * 3 / 2));
-        assert_true(kvp_way_is_due(&way, now + s * KVP_NS_PER_S * 3 / 2));
+        assert_int_equal(kvp_route_fail(&way, now, i % 2 == 0 ? 0 : UINT64_MAX), i == 0);
+        assert_true(kvp_route_is_out(&way, now + s * KVP_NS_PER_S - 1));
+        assert_false(kvp_route_is_due(&way, now + s * KVP_NS_PER_S - 1));
+        assert_false(kvp_route_is_out(&way, now + s * KVP_NS_PER_S * 3 / 2));
+        assert_true(kvp_route_is_due(&way, now + s * KVP_NS_PER_S * 3 / 2));
         now += s * KVP_NS_PER_S * 3 / 2;
     }
-    kvp_way_mend(&way, now);
-    assert_false(kvp_way_is_due(&way, now));
-    assert_false(kvp_way_fail(&way, now + 30 * KVP_NS_PER_S, 0)); /* that was no lasting cure */
+    kvp_route_reset(&way, now);
+    assert_false(kvp_route_is_due(&way, now));
+    assert_false(kvp_route_fail(&way, now + 30 * KVP_NS_PER_S, 0)); /* that was no lasting cure */
     now += 100 * KVP_NS_PER_S;
-    kvp_way_mend(&way, now);
+    kvp_route_reset(&way, now);
     now += 60 * KVP_NS_PER_S;
-    assert_true(kvp_way_fail(&way, now, 0));
-    assert_false(kvp_way_is_out(&way, now + KVP_NS_PER_S));
+    assert_true(kvp_route_fail(&way, now, 0));
+    assert_false(kvp_route_is_out(&way, now + KVP_NS_PER_S));
 }
 
 /* Tends as the background thread does, until so many connections were tried. */

@@ -18,8 +18,8 @@
 #define SECOND 200u
 
 typedef struct {
-    kvp_held_t held;
-    kvp_held_page_t page;
+    kvp_tickets_t held;
+    kvp_tickets_page_t page;
     kvp_buf_t tickets;
     uint64_t now_ns;
     uint64_t due_ns;
@@ -36,7 +36,7 @@ setup(fixture_t *f)
 static void
 teardown(fixture_t *f)
 {
-    kvp_held_fini(&f->held);
+    kvp_tickets_fini(&f->held);
     kvp_buf_fini(&f->tickets);
 }
 
@@ -44,13 +44,13 @@ static uint64_t
 add(fixture_t *f, kvp_present_kind_t kind, uint64_t incarnation, uint64_t ticket, uint32_t n, uint32_t ttl_ms)
 {
     kvp_digest_t *digests = calloc(n, sizeof *digests);
-    kvp_held_new_t what = {kind, incarnation, ticket, 0, f->now_ns + ttl_ms * MS, digests, n};
+    kvp_tickets_new_t what = {kind, incarnation, ticket, 0, f->now_ns + ttl_ms * MS, digests, n};
     uint64_t id;
 
     for (uint32_t i = 0; i < n; i++)
         digests[i] = (kvp_digest_t){ticket, i};
     if (kind == KVP_PRESENT_HOLD) what.version = ticket * 7;
-    id = kvp_held_add(&f->held, &what, f->now_ns);
+    id = kvp_tickets_add(&f->held, &what, f->now_ns);
     free(digests);
     return id;
 }
@@ -58,7 +58,7 @@ add(fixture_t *f, kvp_present_kind_t kind, uint64_t incarnation, uint64_t ticket
 static bool
 next(fixture_t *f, uint64_t incarnation)
 {
-    return kvp_held_next(&f->held, incarnation, f->now_ns, &f->page, &f->due_ns) == KVP_OK;
+    return kvp_tickets_next(&f->held, incarnation, f->now_ns, &f->page, &f->due_ns) == KVP_OK;
 }
 
 static kvp_err_t
@@ -74,7 +74,7 @@ hear(fixture_t *f, const Kvp__Pb__PresentReply *head, const kvp_wire_presented_t
     kvp_buf_append(&buf, records, records_n * sizeof *records);
     kvp_frame_end(&buf, at);
     assert_int_equal(kvp_frame_parse(buf.data, buf.len, &frame, &used), KVP_OK);
-    err = kvp_held_on_reply(&f->held, &f->page, &frame, f->now_ns, &f->tickets);
+    err = kvp_tickets_on_reply(&f->held, &f->page, &frame, f->now_ns, &f->tickets);
     kvp_buf_fini(&buf);
     return err;
 }
@@ -118,11 +118,11 @@ test_nothing_is_presented_in_its_own_session(void **state)
     assert_true(f.due_ns == UINT64_MAX);
     id = add(&f, KVP_PRESENT_RESERVE, FIRST, 5, 3, 1000);
     assert_false(next(&f, FIRST));
-    assert_true(kvp_held_release(&f.held, id, FIRST, &f.tickets));
+    assert_true(kvp_tickets_release(&f.held, id, FIRST, &f.tickets));
     assert_int_equal(released(&f, &ticket), 1);
     assert_int_equal(ticket, 5);
-    assert_false(kvp_held_release(&f.held, id, FIRST, &f.tickets));
-    assert_false(kvp_held_release(&f.held, 0, FIRST, &f.tickets));
+    assert_false(kvp_tickets_release(&f.held, id, FIRST, &f.tickets));
+    assert_false(kvp_tickets_release(&f.held, 0, FIRST, &f.tickets));
     assert_int_equal(released(&f, &ticket), 0);
     teardown(&f);
 }
@@ -150,10 +150,10 @@ test_records_of_the_next_session(void **state)
     assert_int_equal(answer(&f, 77, KVP_OK, NULL, 0), KVP_OK);
     assert_false(next(&f, SECOND));
     assert_true(f.due_ns == UINT64_MAX);
-    assert_true(kvp_held_release(&f.held, viewed, SECOND, &f.tickets));
+    assert_true(kvp_tickets_release(&f.held, viewed, SECOND, &f.tickets));
     assert_int_equal(released(&f, &ticket), 1);
     assert_int_equal(ticket, 77);
-    assert_false(kvp_held_release(&f.held, reserved, FIRST, &f.tickets)); /* that session is over */
+    assert_false(kvp_tickets_release(&f.held, reserved, FIRST, &f.tickets)); /* that session is over */
     assert_int_equal(released(&f, &ticket), 0);
     teardown(&f);
 }
@@ -179,7 +179,7 @@ test_answers_of_each_kind(void **state)
     assert_int_equal(f.page.recs[0].digest.hi, 1);
     assert_int_equal(answer(&f, 78, KVP_OK, NULL, 0), KVP_OK);
     assert_false(next(&f, SECOND));
-    assert_false(kvp_held_release(&f.held, id, SECOND, &f.tickets)); /* not all of it was */
+    assert_false(kvp_tickets_release(&f.held, id, SECOND, &f.tickets)); /* not all of it was */
     assert_int_equal(released(&f, &ticket), 2);
     assert_int_equal(ticket, 77);
     teardown(&f);
@@ -199,13 +199,13 @@ test_time_that_is_over(void **state)
     assert_true(next(&f, SECOND));
     assert_int_equal(f.page.n, 1); /* a view has no end */
     assert_int_equal(f.page.recs[0].kind, KVP_PRESENT_HOLD);
-    kvp_held_on_call_failed(&f.held, &f.page, f.now_ns);
-    assert_false(kvp_held_release(&f.held, id, SECOND, &f.tickets));
+    kvp_tickets_on_call_failed(&f.held, &f.page, f.now_ns);
+    assert_false(kvp_tickets_release(&f.held, id, SECOND, &f.tickets));
     assert_int_equal(released(&f, &ticket), 0);
     assert_false(next(&f, SECOND));
     f.now_ns = f.due_ns;
     assert_true(next(&f, SECOND)); /* again, since nobody answered */
-    kvp_held_on_call_failed(&f.held, &f.page, f.now_ns);
+    kvp_tickets_on_call_failed(&f.held, &f.page, f.now_ns);
     teardown(&f);
 }
 
@@ -219,9 +219,9 @@ test_released_while_it_is_presented(void **state)
     setup(&f);
     id = add(&f, KVP_PRESENT_RESERVE, FIRST, 5, 2, 1000);
     assert_true(next(&f, SECOND));
-    assert_false(kvp_held_release(&f.held, id, SECOND, &f.tickets));
+    assert_false(kvp_tickets_release(&f.held, id, SECOND, &f.tickets));
     assert_int_equal(released(&f, &ticket), 0);
-    assert_false(kvp_held_release(&f.held, id, SECOND, &f.tickets));
+    assert_false(kvp_tickets_release(&f.held, id, SECOND, &f.tickets));
     assert_int_equal(answer(&f, 77, KVP_OK, NULL, 0), KVP_OK);
     assert_true(released(&f, &ticket) > 0); /* what nobody wants any more is given back */
     assert_int_equal(ticket, 77);
@@ -248,7 +248,7 @@ test_added_late(void **state)
     assert_true(next(&f, SECOND + 1));
     assert_int_equal(f.page.n, 1);
     assert_int_equal(f.page.recs[0].digest.lo, 5);
-    kvp_held_on_call_failed(&f.held, &f.page, f.now_ns);
+    kvp_tickets_on_call_failed(&f.held, &f.page, f.now_ns);
     teardown(&f);
 }
 
@@ -282,7 +282,7 @@ test_what_has_run_out_makes_room(void **state)
 
     (void)state;
     setup(&f);
-    for (uint32_t i = 1; i <= 3 * KVP_HELD_SETS_MAX; i++, f.now_ns += MS)
+    for (uint32_t i = 1; i <= 3 * KVP_TICKETS_SETS_MAX; i++, f.now_ns += MS)
         assert_true(add(&f, KVP_PRESENT_RESERVE, FIRST, i, 1, 100) != 0);
     assert_true(f.held.cap <= 512);
     teardown(&f);
@@ -296,10 +296,10 @@ test_too_many(void **state)
 
     (void)state;
     setup(&f);
-    for (uint32_t i = 1; i <= KVP_HELD_SETS_MAX; i++)
+    for (uint32_t i = 1; i <= KVP_TICKETS_SETS_MAX; i++)
         assert_true((id = add(&f, KVP_PRESENT_HOLD, FIRST, i, 1, 0)) != 0);
     assert_true(add(&f, KVP_PRESENT_HOLD, FIRST, 1, 1, 0) == 0);
-    assert_true(kvp_held_release(&f.held, id, FIRST, &f.tickets));
+    assert_true(kvp_tickets_release(&f.held, id, FIRST, &f.tickets));
     assert_true(add(&f, KVP_PRESENT_HOLD, FIRST, 1, 1, 0) != 0);
     teardown(&f);
 }
