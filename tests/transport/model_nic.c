@@ -8,7 +8,6 @@
 
 #include <netinet/in.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,13 +125,11 @@ dev_init(nic_dev_t *dev, uint32_t i)
 {
     const model_nic_conf_t *conf = &model_nic.conf;
     struct sockaddr_in *in = (struct sockaddr_in *)&dev->base.info.addr;
-    unsigned node;
 
     *dev = (nic_dev_t){.index = i};
     snprintf(dev->base.info.name, sizeof dev->base.info.name, "model%u", i);
     dev->base.info.port = 1;
     dev->base.info.numa_node = -1;
-    if (conf->is_first_far && getcpu(NULL, &node) == 0) dev->base.info.numa_node = (int)node + (i == 0);
     dev->base.info.mtu_bytes = 4096;
     dev->base.info.is_soft = conf->is_soft;
     dev->base.info.max_sge = conf->max_sge;

@@ -41,8 +41,6 @@ typedef struct {
         unreachable_per_mille; /* connects and asks that fail by chance; the listener may see the ask all the same */
     uint32_t forgets_per_mille; /* READs that end well by chance, and bring nothing: what soft RoCE does */
     bool is_soft; /* the devices say that they are no adapters */
-    bool
-        is_first_far; /* the first device says that it is on another NUMA node than the caller of reset, the others on that one */
     bool is_relaxed; /* WRITEs of one queue pair land in any order */
     bool is_loopback;
     bool has_no_dmabuf; /* they are not registered */

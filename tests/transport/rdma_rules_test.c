@@ -225,14 +225,11 @@ step(rig_t *r, uint32_t most)
         (void)model_nic_step();
 }
 
-/* Two devices on each side, and both rails connected: the second one comes when much is carried, and is the nearer one at times. */
+/* Two devices on each side, and both rails connected: the second one comes when much is carried. */
 static void
 rig_open_wide(rig_t *r, uint64_t seed, const model_nic_conf_t *conf)
 {
-    model_nic_conf_t as = *conf;
-
-    as.is_first_far = seed % 4 == 3;
-    rig_open(r, seed, &as);
+    rig_open(r, seed, conf);
     r->bytes = WIDE_BYTES;
     r->iov_local.len = WIDE_BYTES;
     (void)xfer(r, 0, KVP_XFER_READ, DATA_AT, &r->iov_local);

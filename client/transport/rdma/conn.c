@@ -198,7 +198,6 @@ kvp_rdma_ep_connect(kvp_tp_t *tp, const kvp_addr_t *to, kvp_ep_t *base, kvp_ep_d
     ep->sum = kvp_sum_create();
     if (err == KVP_OK && ep->sum == NULL) err = KVP_NOMEM;
     ep->rails_n = 1;
-    kvp_rdma_health_init(&ep->rails[0].health);
     if (err == KVP_OK) {
         err = kvp_rdma_rail_open(&ep->rails[0], ep->tp, ep->cm, NULL, &ep->base.costs);
         if (err != KVP_OK) kvp_rdma_address_cache_failed(&ep->tp->addresses, &ep->known);

@@ -3,8 +3,12 @@
 #include "client/transport/rdma/paths.h"
 
 #include "client/transport/rdma/verbs/dev.h"
+#include "common/clock.h"
 
 #include <string.h>
+
+#define RETRY_FIRST_NS (50 * KVP_NS_PER_MS)
+#define RETRY_SHIFT_MAX 7u /* 6.4 s, and as much again by chance */
 
 void
 kvp_rdma_paths_init(kvp_rdma_paths_t *paths)
@@ -40,42 +44,51 @@ find(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
     path->slot = paths->next++ % KVP_RDMA_PATHS;
     e = &paths->entries[path->slot];
     *e = (kvp_rdma_path_entry_t){.theirs = theirs, .ours = path->ours};
-    kvp_rdma_health_init(&e->health);
     return e;
 }
 
-kvp_rdma_health_t
+kvp_rdma_fails_t
 kvp_rdma_paths_look(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
 {
-    kvp_rdma_health_t health;
+    kvp_rdma_fails_t fails;
 
     pthread_mutex_lock(&paths->lock);
-    health = find(paths, path)->health;
+    fails = find(paths, path)->fails;
     pthread_mutex_unlock(&paths->lock);
-    return health;
+    return fails;
 }
 
 void
-kvp_rdma_paths_note(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path, const kvp_rdma_health_t *health)
+kvp_rdma_paths_reset(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path)
 {
     pthread_mutex_lock(&paths->lock);
-    find(paths, path)->health = *health;
+    find(paths, path)->fails = (kvp_rdma_fails_t){0};
     pthread_mutex_unlock(&paths->lock);
 }
 
-kvp_rdma_health_t
+/* One that did well until now may be tried again at once. */
+static void
+count_failure(kvp_rdma_fails_t *fails, uint64_t now_ns, uint64_t dice)
+{
+    uint64_t wait_ns = RETRY_FIRST_NS << kvp_min_u64(fails->fails, RETRY_SHIFT_MAX);
+
+    fails->retry_ns = now_ns + dice % wait_ns + (fails->fails == 0 ? 0 : wait_ns);
+    fails->fails++;
+}
+
+kvp_rdma_fails_t
 kvp_rdma_paths_failed(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path, uint64_t since_ns, uint64_t now_ns, uint64_t dice)
 {
     kvp_rdma_path_entry_t *e;
-    kvp_rdma_health_t health;
+    kvp_rdma_fails_t fails;
 
     pthread_mutex_lock(&paths->lock);
     e = find(paths, path);
     if (e->failed_ns == 0 || since_ns > e->failed_ns) {
-        kvp_rdma_health_failed(&e->health, now_ns, dice);
+        count_failure(&e->fails, now_ns, dice);
         e->failed_ns = now_ns;
     }
-    health = e->health;
+    fails = e->fails;
     pthread_mutex_unlock(&paths->lock);
-    return health;
+    return fails;
 }

@@ -285,7 +285,7 @@ post_all(kvp_rdma_ep_t *ep, kvp_mrcursor_t *cursor)
     slice_t s;
 
     while (next_slice(ep, &s)) {
-        kvp_rdma_rail_t *rail = kvp_rdma_rails_pick(ep, s.xfer, s.off, s.len);
+        kvp_rdma_rail_t *rail = kvp_rdma_rails_pick(ep, s.xfer, s.off);
 
         if (rail == NULL || !post_slice(ep, rail, cursor, &s)) break;
         kvp_rdma_rail_settle(rail, must_settle);

@@ -45,13 +45,12 @@ typedef struct {
     kvp_rdma_pair_t pair; /* of whose adapters; of the peer's it is also which of a token's keys counts */
     struct sockaddr_storage at; /* the peer's address that it is opened to */
     bool is_routed; /* by whichever of our adapters the network leads there: the endpoint's first */
-    bool is_for_near; /* it is opened because its adapter is near, and not to have more of them */
     uint32_t mtu_bytes; /* what the peer's port takes, where that is less than ours sends; 0 = ours is good */
     uint64_t nonce; /* of the connect at hand, */
     uint64_t opened_ns; /* and when that began */
     kvp_rdma_path_t path; /* the same pair, as all endpoints know it: */
-    kvp_rdma_health_t health; /* that of the path, with what this rail saw since */
-    uint64_t noted_ns; /* when the path was last told of that */
+    kvp_rdma_fails_t fails; /* those of the path, as this rail knows them */
+    uint32_t batches; /* carried since it stands */
     uint64_t bytes; /* under way */
     uint64_t shown_ns; /* when something was last over, or was posted where nothing was; or was heard of a connect */
     uint64_t ordered; /* works up to here hold what may not be overtaken by a guarded WRITE */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Design notes.
- * - An endpoint that carries little has one rail, and a second where the network led over an adapter that is farther away than
- *   another. The others are connected when it first carries much, or has lost that one.
+ * - An endpoint that carries little has one rail. The others are connected when it first carries much, or has lost that one.
  * - Little goes over one rail: another doorbell, another completion and waiting for both cost more than half of the time
- *   of WIDE_BYTES. Slices of more go to the rail that has least under way for its share.
+ *   of WIDE_BYTES. Slices of more go to the rail that has least under way.
+ * - A rail that failed is left alone for a while. When it stands again it carries little only if no other does, until it has
+ *   carried some batches.
  * - Order between rails is by completions: what must come after others waits until these are over on all rails but its own,
  *   where a fence does the same.
  * - The works of a rail that failed are posted again in the order in which they were first posted, before anything new: a
@@ -21,9 +22,8 @@
 #include <string.h>
 
 #define WIDE_BYTES (512u << 10) /* 20 us at 200 Gb/s */
-#define NOTE_NS (10 * KVP_NS_PER_MS) /* from one time that a path is told how it does to the next */
-#define NEAR_TRIES 8u /* some twenty seconds; then */
-#define NEAR_SELDOM_NS (60 * KVP_NS_PER_S) /* so much later than others */
+#define PROVEN_BATCHES                                                                                                 \
+    4u /* that a rail carries until its failures are forgotten: a connection that stands says little */
 #define CONNECT_NS (1500 * KVP_NS_PER_MS) /* for each step; the connection manager itself would try for a minute */
 
 /* ---- which there are */
@@ -37,14 +37,14 @@ dev_index(const kvp_rdma_tp_t *tp, const kvp_rdma_dev_t *dev)
     return i;
 }
 
-/* Between these two ports from here on, and with what is known of that way. */
+/* Between these two ports from here on, and with the failures of that path. */
 static void
 use_path(kvp_rdma_tp_t *tp, kvp_rdma_rail_t *rail, uint32_t ours)
 {
     rail->pair.ours = ours;
     rail->path.ours = ours;
     rail->path.theirs = rail->at;
-    rail->health = kvp_rdma_paths_look(&tp->paths, &rail->path);
+    rail->fails = kvp_rdma_paths_look(&tp->paths, &rail->path);
 }
 
 void
@@ -82,19 +82,6 @@ rail_name(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
 }
 
 /* ---- which carries what */
-static uint64_t
-best_ns_per_mib(const kvp_rdma_ep_t *ep)
-{
-    uint64_t best = 0;
-
-    for (uint32_t i = 0; i < ep->rails_n; i++) {
-        uint64_t ns = ep->rails[i].health.ns_per_mib;
-
-        if (ep->rails[i].is_up && ns > 0 && (best == 0 || ns < best)) best = ns;
-    }
-    return best;
-}
-
 /* A node ends our connections before it gives away what we may still be writing to (peer_cut). So a connection that stood
  * before the space was asked for is the proof that it is ours still: whoever slept meanwhile finds it gone, and must not
  * write over a later one. */
@@ -106,39 +93,7 @@ may_carry(const kvp_rdma_rail_t *rail, const kvp_xfer_t *xfer)
     return rail->is_up && !(is_bound && rail->stood_ns >= xfer->granted_ns);
 }
 
-/* How far our end of a rail is from the thread that made the instance, and thereby from what it works with, as far as is known:
- * a worker is bound to a NUMA node, and has its buffers there. */
-static uint32_t
-far_of(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
-{
-    return rail->pair.ours < ep->tp->devs_n ? ep->tp->far[rail->pair.ours] : UINT32_MAX;
-}
-
-static bool
-is_nearer(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *a, const kvp_rdma_rail_t *b)
-{
-    return far_of(ep, a) < far_of(ep, b);
-}
-
-/* A nearer one that has failed shows what it is good for by reading, which the other may do again, and once at a time; nothing else
- * would ever make it trusted again. */
-static bool
-is_nearer_and_as_good(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, const kvp_rdma_rail_t *a,
-                      const kvp_rdma_rail_t *b)
-{
-    bool may_probe = xfer->kind == KVP_XFER_READ && a->bytes == 0;
-
-    return is_nearer(ep, a, b) && (may_probe || a->health.score >= b->health.score);
-}
-
-static bool
-is_better(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, const kvp_rdma_rail_t *a, const kvp_rdma_rail_t *b)
-{
-    if (is_nearer_and_as_good(ep, xfer, a, b)) return true;
-    return a->health.score > b->health.score && !is_nearer_and_as_good(ep, xfer, b, a);
-}
-
-/* The one that little goes over: of those that are trusted most the nearest, and of these the first. */
+/* The one that little goes over: the first without failures, else the first. */
 static const kvp_rdma_rail_t *
 home(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
 {
@@ -147,7 +102,9 @@ home(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer)
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         const kvp_rdma_rail_t *rail = &ep->rails[i];
 
-        if (may_carry(rail, xfer) && (best == NULL || is_better(ep, xfer, rail, best))) best = rail;
+        if (!may_carry(rail, xfer)) continue;
+        if (rail->fails.fails == 0) return rail;
+        if (best == NULL) best = rail;
     }
     return best;
 }
@@ -187,34 +144,22 @@ awaits_reads(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
     return false;
 }
 
-/* What a rail would have under way for its share. One that has to show what it is good for gets a slice in any case: its share
- * of a batch may be none, and then it never would. */
-static uint64_t
-load_with(const kvp_rdma_rail_t *rail, uint64_t len, uint64_t best_ns)
-{
-    if (rail->bytes == 0 && rail->health.score < KVP_RDMA_HEALTH_FULL) return 0;
-    return (rail->bytes + len) * KVP_RDMA_HEALTH_FULL / kvp_rdma_health_weight(&rail->health, best_ns);
-}
-
 kvp_rdma_rail_t *
-kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off, uint64_t len)
+kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off)
 {
     bool is_narrow = ep->rails_n == 1 || !ep->is_wide || xfer->kind == KVP_XFER_PUBLISH;
     const kvp_rdma_rail_t *only = is_narrow ? home(ep, xfer) : NULL;
-    uint64_t best_ns = ep->rails_n == 1 ? 0 : best_ns_per_mib(ep);
     kvp_rdma_rail_t *best = NULL;
     uint64_t least = UINT64_MAX;
 
     if (awaits_reads(ep, xfer, off)) return NULL;
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         kvp_rdma_rail_t *rail = &ep->rails[i];
-        uint64_t load;
 
         if (!may_carry(rail, xfer) || (only != NULL && rail != only)) continue;
         if (!kvp_rdma_rail_has_place(rail) || !is_over_elsewhere(ep, rail, xfer)) continue;
-        load = load_with(rail, len, best_ns);
-        if (load >= least) continue;
-        least = load;
+        if (rail->bytes >= least) continue;
+        least = rail->bytes;
         best = rail;
     }
     return best;
@@ -228,13 +173,12 @@ kvp_rdma_rails_widen(kvp_rdma_ep_t *ep)
 }
 
 /* ---- connecting the others, and giving up */
-/* Where an adapter of ours did not lead there, another one may; not where the rail was wanted because that one is near. */
+/* Where an adapter of ours did not lead there, another one may. */
 static void
 try_another_of_ours(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
     uint32_t n = (uint32_t)ep->tp->devs_n;
 
-    if (rail->is_for_near && up_n(ep) > 0) return;
     for (uint32_t i = 1; i < n; i++) {
         uint32_t ours = (rail->pair.ours + i) % n;
 
@@ -261,7 +205,7 @@ open_rail(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 static void
 path_failed(const kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
 {
-    rail->health = kvp_rdma_paths_failed(&ep->tp->paths, &rail->path, rail->opened_ns, kvp_now_ns(), kvp_random_u64());
+    rail->fails = kvp_rdma_paths_failed(&ep->tp->paths, &rail->path, rail->opened_ns, kvp_now_ns(), kvp_random_u64());
 }
 
 static kvp_err_t
@@ -282,62 +226,20 @@ kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return begin(ep, rail);
 }
 
-/* The first of the rails that are nearer than all that are connected, or on their way; NULL = there is none. */
-static const kvp_rdma_rail_t *
-nearest(const kvp_rdma_ep_t *ep)
-{
-    const kvp_rdma_rail_t *best = &ep->rails[0];
-
-    for (uint32_t i = 1; i < ep->rails_n; i++) {
-        const kvp_rdma_rail_t *rail = &ep->rails[i];
-
-        if (is_nearer(ep, rail, best) || (rail->id != NULL && !is_nearer(ep, best, rail))) best = rail;
-    }
-    return best->id == NULL ? best : NULL;
-}
-
-/* A peer with other keys is not for this endpoint. */
+/* Whether the rails that are not there should be. A peer with other keys is not for this endpoint. */
 static bool
 wants_all(const kvp_rdma_ep_t *ep)
 {
     return up_n(ep) == 0 || (ep->is_wide && !ep->has_rekeyed);
 }
 
-/* Which of those that are not there should be, a bit each. */
-static uint32_t
-wanted(const kvp_rdma_ep_t *ep)
-{
-    bool is_all = wants_all(ep);
-    const kvp_rdma_rail_t *near = ep->has_rekeyed ? NULL : nearest(ep);
-    uint32_t bits = 0;
-
-    for (uint32_t i = 0; i < ep->rails_n; i++)
-        if (ep->rails[i].id == NULL && (is_all || &ep->rails[i] == near)) bits |= 1u << i;
-    return bits;
-}
-
-/* To look for what is heard of a connect costs each poll a system call: a near adapter that leads nowhere is seldom tried. */
-static uint64_t
-try_at_ns(const kvp_rdma_ep_t *ep, const kvp_rdma_rail_t *rail)
-{
-    bool is_seldom = rail->health.fails >= NEAR_TRIES && !wants_all(ep);
-
-    return rail->health.retry_ns + (is_seldom ? NEAR_SELDOM_NS : 0);
-}
-
 static void
 connect_more(kvp_rdma_ep_t *ep, uint64_t now_ns)
 {
-    uint32_t bits = wanted(ep);
-    bool is_for_near = !wants_all(ep);
-
-    for (uint32_t i = 0; i < ep->rails_n; i++) {
-        kvp_rdma_rail_t *rail = &ep->rails[i];
-
-        if ((bits & 1u << i) == 0 || now_ns < try_at_ns(ep, rail)) continue;
-        rail->is_for_near = is_for_near;
-        kvp_ignore(begin(ep, rail), "it is tried again");
-    }
+    if (!wants_all(ep)) return;
+    for (uint32_t i = 0; i < ep->rails_n; i++)
+        if (ep->rails[i].id == NULL && now_ns >= ep->rails[i].fails.retry_ns)
+            kvp_ignore(begin(ep, &ep->rails[i]), "it is tried again");
 }
 
 bool
@@ -346,6 +248,17 @@ kvp_rdma_rails_are_connecting(const kvp_rdma_ep_t *ep)
     for (uint32_t i = 0; i < ep->rails_n; i++)
         if (ep->rails[i].id != NULL && !ep->rails[i].is_up) return true;
     return false;
+}
+
+/* When a rail that carries something, and has shown nothing, is as good as dead: half as much again as the adapter takes for its
+ * verdict, which some never give, and beyond that as long as the bytes take at about 10 MB/s, where an adapter gives up after a
+ * second. */
+static uint64_t
+stalled_at_ns(const kvp_rdma_rail_t *rail)
+{
+    uint64_t give_up_ns = rail->id->give_up_ns;
+
+    return rail->shown_ns + give_up_ns + give_up_ns / 2 + (rail->bytes * (give_up_ns / 10) >> 20);
 }
 
 /* When a rail is given up if nothing is heard of it; UINT64_MAX = nothing is awaited. */
@@ -357,7 +270,7 @@ patience_ns(const kvp_rdma_rail_t *rail)
      * bursts that are shorter than that do not begin it anew. */
     if (!rail->is_up) return rail->shown_ns + CONNECT_NS;
     if (kvp_rdma_rail_is_idle(rail)) return UINT64_MAX;
-    return kvp_rdma_health_stalled_at(&rail->health, rail->id->give_up_ns, rail->shown_ns, rail->bytes);
+    return stalled_at_ns(rail);
 }
 
 void
@@ -399,15 +312,15 @@ uint64_t
 kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep)
 {
     uint64_t next_ns = UINT64_MAX;
-    uint32_t bits;
+    bool is_all;
 
     if (!ep->is_up || ep->bytes == 0) return next_ns;
-    bits = wanted(ep);
+    is_all = wants_all(ep);
     for (uint32_t i = 0; i < ep->rails_n; i++) {
         const kvp_rdma_rail_t *rail = &ep->rails[i];
 
         next_ns = kvp_min_u64(next_ns, patience_ns(rail));
-        if ((bits & 1u << i) != 0) next_ns = kvp_min_u64(next_ns, try_at_ns(ep, rail));
+        if (is_all && rail->id == NULL) next_ns = kvp_min_u64(next_ns, rail->fails.retry_ns);
     }
     return next_ns;
 }
@@ -444,12 +357,12 @@ keep_lost(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail)
     return true;
 }
 
-/* Whether one is there, or may be soon. */
+/* Whether a rail is there, or may be soon: one that has not failed twice in a row. */
 static bool
 has_hope(const kvp_rdma_ep_t *ep)
 {
     for (uint32_t i = 0; i < ep->rails_n; i++)
-        if (ep->rails[i].id != NULL || !kvp_rdma_health_is_doubtful(&ep->rails[i].health)) return true;
+        if (ep->rails[i].id != NULL || ep->rails[i].fails.fails <= 1) return true;
     return false;
 }
 
@@ -502,7 +415,7 @@ kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, uint3
     work->len -= len;
 }
 
-/* ---- what health is judged by */
+/* ---- what a path is judged by */
 void
 kvp_rdma_rails_connected(kvp_rdma_rail_t *rail)
 {
@@ -511,26 +424,14 @@ kvp_rdma_rails_connected(kvp_rdma_rail_t *rail)
     if (ours != rail->pair.ours) use_path(rail->tp, rail, ours); /* the network leads there by another one now */
     rail->is_up = true;
     rail->stood_ns = kvp_now_ns();
-    kvp_rdma_health_connected(&rail->health);
-}
-
-/* Later connections ask for it, and seldom: all threads share that lock. */
-static void
-note_health(kvp_rdma_rail_t *rail, uint64_t now_ns)
-{
-    if (now_ns - rail->noted_ns < NOTE_NS) return;
-    rail->noted_ns = now_ns;
-    kvp_rdma_paths_note(&rail->tp->paths, &rail->path, &rail->health);
+    rail->batches = 0;
 }
 
 void
 kvp_rdma_rails_moved(kvp_rdma_rail_t *rail, uint64_t bytes)
 {
-    uint64_t now_ns = kvp_now_ns();
-
-    if (bytes > 0) {
-        kvp_rdma_health_moved(&rail->health, bytes, now_ns - rail->shown_ns);
-        note_health(rail, now_ns);
-    }
-    rail->shown_ns = now_ns;
+    rail->shown_ns = kvp_now_ns();
+    if (bytes == 0 || rail->fails.fails == 0 || ++rail->batches < PROVEN_BATCHES) return;
+    rail->fails = (kvp_rdma_fails_t){0};
+    kvp_rdma_paths_reset(&rail->tp->paths, &rail->path);
 }

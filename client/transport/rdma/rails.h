@@ -14,7 +14,7 @@ kvp_err_t kvp_rdma_rails_open_again(kvp_rdma_ep_t *ep, kvp_rdma_rail_t *rail) KV
 
 /* kvp_rdma_rails_pick chooses the rail for the next slice of a transfer (off: where in it that begins); NULL: it has to
  * wait, for room or for what must be over before it. */
-kvp_rdma_rail_t *kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off, uint64_t len);
+kvp_rdma_rail_t *kvp_rdma_rails_pick(kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer, uint64_t off);
 
 /* kvp_rdma_rails_widen looks whether what is under way is enough for more than one rail. */
 void kvp_rdma_rails_widen(kvp_rdma_ep_t *ep);
@@ -25,7 +25,7 @@ void kvp_rdma_rails_tend(kvp_rdma_ep_t *ep);
 uint64_t kvp_rdma_rails_next_ns(const kvp_rdma_ep_t *ep);
 
 /* kvp_rdma_rails_blame, before all connections are ended with works under way: the paths of those that were silent for a while
- * are not trusted by the next endpoint, though tend would have waited longer. */
+ * count as failed for the next endpoint, though tend would have waited longer. */
 void kvp_rdma_rails_blame(kvp_rdma_ep_t *ep);
 
 /* kvp_rdma_rails_are_connecting: there will be events. */
@@ -40,7 +40,8 @@ void kvp_rdma_rails_take_orphan(kvp_rdma_ep_t *ep, const kvp_rdma_at_t *behind, 
 
 /* kvp_rdma_rails_are_young: no connection may carry the transfer, now or later, since its space was granted before they stood. */
 bool kvp_rdma_rails_are_young(const kvp_rdma_ep_t *ep, const kvp_xfer_t *xfer);
-/* kvp_rdma_rails_connected and _moved tell what a rail's health is judged by: moved 0 bytes is posted where nothing was. */
+/* kvp_rdma_rails_connected: the rail stands. kvp_rdma_rails_moved: a batch of so many bytes is over; 0 = something was posted
+ * where nothing was. */
 void kvp_rdma_rails_connected(kvp_rdma_rail_t *rail);
 void kvp_rdma_rails_moved(kvp_rdma_rail_t *rail, uint64_t bytes);
 

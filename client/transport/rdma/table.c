@@ -53,8 +53,7 @@ rdma_probe(const char **why_out)
     return KVP_NOTSUP;
 }
 
-/* Of more adapters than peers can be told of, those nearest to the thread that makes the instance are used; of these the nearest
- * carry what one is enough for. */
+/* Of more adapters than peers can be told of, those nearest to the thread that makes the instance are used. */
 static kvp_err_t
 open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
 {
@@ -77,9 +76,6 @@ open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
     memcpy(tp->devs, devs, tp->devs_n * sizeof devs[0]);
     tp->base.mr_max_bytes = UINT64_MAX;
     for (size_t i = 0; i < tp->devs_n; i++) {
-        kvp_rdma_place_t at = kvp_rdma_place_of(tp->devs[i]);
-
-        tp->far[i] = kvp_rdma_distance(&at, &here);
         tp->base.mr_max_bytes = kvp_min_u64(tp->base.mr_max_bytes, tp->devs[i]->info.max_reg_bytes);
         tp->needs_sums |= tp->devs[i]->info.is_soft && !conf->trusts_adapters;
     }

@@ -43,7 +43,6 @@ typedef struct {
     const kvp_verbs_ops_t *verbs;
     kvp_rdma_dev_t *devs[KVP_RDMA_RAILS_MAX];
     size_t devs_n; /* 0 = not open */
-    uint32_t far[KVP_RDMA_RAILS_MAX]; /* kvp_rdma_distance of each from the thread that made the instance */
     bool needs_sums; /* one of them is soft, and not trusted: what it reads counts only where its sum is right */
     kvp_mrcache_t *cache; /* of local memory */
     uint64_t incarnation;

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #define MS KVP_NS_PER_MS
-#define FULL KVP_RDMA_HEALTH_FULL
 
 static kvp_rdma_path_t
 path(uint32_t ours, uint32_t host, uint16_t port)
@@ -26,7 +25,7 @@ path(uint32_t ours, uint32_t host, uint16_t port)
     return p;
 }
 
-static kvp_rdma_health_t
+static kvp_rdma_fails_t
 look(kvp_rdma_paths_t *t, uint32_t ours, uint32_t host, uint16_t port)
 {
     kvp_rdma_path_t p = path(ours, host, port);
@@ -50,9 +49,9 @@ test_bad_cable_costs_that_pair_alone(void **state)
     (void)state;
     kvp_rdma_paths_init(&t);
     fail_at(&t, 0, 1, 5 * MS, 10 * MS);
-    assert_int_equal(look(&t, 0, 1, 1).score, 0);
-    assert_int_equal(look(&t, 0, 2, 1).score, FULL); /* our port is good for another one of theirs, */
-    assert_int_equal(look(&t, 1, 1, 1).score, FULL); /* and theirs for another one of ours */
+    assert_int_equal(look(&t, 0, 1, 1).fails, 1);
+    assert_int_equal(look(&t, 0, 2, 1).fails, 0); /* our port is good for another one of theirs, */
+    assert_int_equal(look(&t, 1, 1, 1).fails, 0); /* and theirs for another one of ours */
     kvp_rdma_paths_fini(&t);
 }
 
@@ -62,21 +61,17 @@ test_path_is_known_over_reconnections(void **state)
 {
     static kvp_rdma_paths_t t;
     kvp_rdma_path_t p = path(0, 1, 7000), again = path(0, 1, 7001);
-    kvp_rdma_health_t h;
+    kvp_rdma_fails_t f;
 
     (void)state;
     kvp_rdma_paths_init(&t);
     for (uint32_t i = 1; i <= 3; i++)
-        h = kvp_rdma_paths_failed(&t, &p, 100 * i * MS, (100 * i + 1) * MS, 0);
-    assert_int_equal(h.fails, 3);
-    assert_true(kvp_rdma_health_is_doubtful(&h));
-    h = kvp_rdma_paths_look(&t, &again);
-    assert_int_equal(h.fails, 3);
-    kvp_rdma_health_connected(&h);
-    kvp_rdma_health_moved(&h, 1 << 20, 5 * MS);
-    kvp_rdma_paths_note(&t, &again, &h);
-    assert_int_equal(kvp_rdma_paths_look(&t, &p).score, h.score);
-    assert_true(kvp_rdma_paths_look(&t, &p).ns_per_mib == 5 * MS);
+        f = kvp_rdma_paths_failed(&t, &p, 100 * i * MS, (100 * i + 1) * MS, 0);
+    assert_int_equal(f.fails, 3);
+    f = kvp_rdma_paths_look(&t, &again);
+    assert_int_equal(f.fails, 3);
+    kvp_rdma_paths_reset(&t, &again);
+    assert_int_equal(kvp_rdma_paths_look(&t, &p).fails, 0);
     kvp_rdma_paths_fini(&t);
 }
 
@@ -106,8 +101,26 @@ test_more_than_are_kept(void **state)
     (void)kvp_rdma_paths_failed(&t, &first, 1, 2, 0);
     for (uint32_t i = 1; i <= KVP_RDMA_PATHS; i++)
         fail_at(&t, 0, i, 1, 2);
-    assert_int_equal(kvp_rdma_paths_look(&t, &first).score, FULL); /* whose place was taken */
-    assert_int_equal(look(&t, 0, KVP_RDMA_PATHS, 1).score, 0);
+    assert_int_equal(kvp_rdma_paths_look(&t, &first).fails, 0); /* whose place was taken */
+    assert_int_equal(look(&t, 0, KVP_RDMA_PATHS, 1).fails, 1);
+    kvp_rdma_paths_fini(&t);
+}
+
+/* A moment at first, then twice as long each time up to some seconds; those who lost theirs together come again at different times. */
+static void
+test_failed_path_is_left_alone(void **state)
+{
+    static kvp_rdma_paths_t t;
+    kvp_rdma_path_t low = path(0, 1, 1), high = path(0, 2, 1);
+
+    (void)state;
+    kvp_rdma_paths_init(&t);
+    for (uint64_t i = 0; i < 12; i++) {
+        uint64_t now = (i + 1) * 60000 * MS, wait = 50 * MS << (i < 7 ? i : 7), first = i == 0 ? 0 : wait;
+
+        assert_true(kvp_rdma_paths_failed(&t, &low, now - 1, now, 0).retry_ns == now + first);
+        assert_true(kvp_rdma_paths_failed(&t, &high, now - 1, now, wait - 1).retry_ns == now + first + wait - 1);
+    }
     kvp_rdma_paths_fini(&t);
 }
 
@@ -115,10 +128,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_cable_costs_that_pair_alone),
-        cmocka_unit_test(test_path_is_known_over_reconnections),
-        cmocka_unit_test(test_failure_that_many_see_is_one),
-        cmocka_unit_test(test_more_than_are_kept),
+        cmocka_unit_test(test_bad_cable_costs_that_pair_alone), cmocka_unit_test(test_path_is_known_over_reconnections),
+        cmocka_unit_test(test_failure_that_many_see_is_one),    cmocka_unit_test(test_more_than_are_kept),
+        cmocka_unit_test(test_failed_path_is_left_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
