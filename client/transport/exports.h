@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Exported memory by key, for transports where a peer names memory with a number: tcp and mem. A key is a random u64
+ * Exported memory by key, for transports where a peer names memory with a number: tcp, and mem of the tests. A key is a random u64
  * that cannot be guessed; each memory has one for readers and another for writers. Any thread.
  */
 #ifndef KVP_CLIENT_TRANSPORT_EXPORTS_H

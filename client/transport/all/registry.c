@@ -4,7 +4,6 @@
 #include "client/transport/all/registry.h"
 
 #include "client/transport/inside.h"
-#include "client/transport/mem.h"
 #include "client/transport/rdma/table.h"
 #include "client/transport/rdma/verbs/select.h"
 #include "client/transport/shm/table.h"
@@ -27,7 +26,6 @@ static struct {
     {.name = "rdma"},
 #endif
     {.name = "tcp", .builtin = &kvp_tcp_ops},
-    {.name = "mem", .builtin = &kvp_mem_ops},
 };
 static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
 

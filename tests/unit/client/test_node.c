@@ -1076,16 +1076,16 @@ kvp_err_t __real_kvp_transports_parse(const char *text, const kvp_transport_ops_
 kvp_err_t __wrap_kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
                                       char *why, size_t why_cap);
 
-/* "mem" is the one that takes long. */
+/* Of "shm,mem", which the test names, the second one takes long. */
 kvp_err_t
 __wrap_kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why,
                             size_t why_cap)
 {
-    kvp_err_t err = __real_kvp_transports_parse(text, list, cap, n_out, why, why_cap);
-
-    for (size_t i = 0; err == KVP_OK && i < *n_out; i++)
-        if (strcmp(list[i]->name, "mem") == 0) list[i] = slow_reg_reset();
-    return err;
+    if (strcmp(text, "shm,mem") != 0) return __real_kvp_transports_parse(text, list, cap, n_out, why, why_cap);
+    list[0] = kvp_transport_find("shm");
+    list[1] = slow_reg_reset();
+    *n_out = 2;
+    return KVP_OK;
 }
 
 static void

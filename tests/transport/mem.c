@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Transfers inside one process, for tests and the simulator's shells: instances have names, endpoints find them by it,
+ * Transfers inside one process, for tests: instances have names, endpoints find them by it,
  * submit copies at once. It makes the checks that tcp's serving side makes: keys, ranges, guards, fences.
  *
  * Design notes. What a serving instance shares with its peers is a site: counted, so that an endpoint outlives the
  * instance and then sees DISCONNECTED. A transfer holds site->lock for reading, and whoever must know that none is
  * under way (fence, quiesce, dereg, fini) takes it for writing.
  */
-#include "client/transport/mem.h"
+#include "tests/transport/mem.h"
 
 #include "client/transport/exports.h"
 #include "client/transport/fenced.h"
@@ -14,6 +14,7 @@
 #include "client/transport/local.h"
 #include "client/transport/words.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -296,7 +297,7 @@ mem_submit(kvp_ep_t *base, kvp_xfer_t *const *xfers, size_t n, size_t *n_out)
     return KVP_OK;
 }
 
-const kvp_transport_ops_t kvp_mem_ops = {
+static const kvp_transport_ops_t mem_ops = {
     .name = "mem",
     .caps = KVP_TP_SAME_HOST | KVP_TP_GUARDS | KVP_TP_SYNC,
     .tp_size = sizeof(mem_tp_t),
@@ -318,3 +319,20 @@ const kvp_transport_ops_t kvp_mem_ops = {
     .submit = mem_submit,
     .ep_is_broken = mem_ep_is_broken,
 };
+
+static kvp_transport_ops_t filled;
+static pthread_once_t filled_once = PTHREAD_ONCE_INIT;
+
+static void
+fill(void)
+{
+    filled = mem_ops;
+    kvp_transport_fill(&filled);
+}
+
+const kvp_transport_ops_t *
+mem_transport(void)
+{
+    pthread_once(&filled_once, fill);
+    return &filled;
+}
