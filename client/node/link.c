@@ -357,7 +357,7 @@ on_fence(kvp_node_t *node, const kvp_frame_t *frame)
         fence->request_id = frame->hdr.request_id;
         kvp_list_init(&fence->link);
         kvp_list_add_tail(&node->link.fences, &fence->link);
-        kvp_gather_begin(&fence->gather, node->wake.fd);
+        kvp_gather_begin(&fence->gather, node->epoll.wake_fd);
         kvp_node_tps_fence(&node->tps, msg->incarnation, msg->live_min, &fence->gather);
         kvp_node_settle(node); /* closes its attachments before the answer */
         if (kvp_gather_end(&fence->gather)) answer_fence(node, fence);

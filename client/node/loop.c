@@ -11,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define EVENTS_A_TURN 64
 #define TEND_NS KVP_NS_PER_S /* from one look at the process's devices to the next, at most */
 
 /* ---- the epoll set */
@@ -20,23 +19,23 @@ kvp_node_watch(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
 {
     /* 0 in ev->events says that it is not in the set, so a pause is kept as the events that come unasked. */
     uint32_t wanted = events == 0 ? EPOLLERR : events;
-    struct epoll_event e = {.events = wanted, .data.ptr = ev};
-    int op = ev->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+    kvp_err_t err;
 
     if (ev->events == wanted) return KVP_OK;
-    if (epoll_ctl(node->epoll_fd, op, ev->fd, &e) != 0) {
+    err = ev->events == 0 ? kvp_epoll_add(&node->epoll, ev->fd, wanted, ev)
+                          : kvp_epoll_change(&node->epoll, ev->fd, wanted, ev);
+    if (err == KVP_OK)
+        ev->events = wanted;
+    else
         kvp_log_error("node", "cannot watch a descriptor: %m");
-        return KVP_SYS;
-    }
-    ev->events = wanted;
-    return KVP_OK;
+    return err;
 }
 
 void
 kvp_node_unwatch(kvp_node_t *node, kvp_node_ev_t *ev)
 {
     if (ev->events == 0) return;
-    if (epoll_ctl(node->epoll_fd, EPOLL_CTL_DEL, ev->fd, NULL) != 0) kvp_log_error("node", "cannot unwatch: %m");
+    if (kvp_epoll_drop(&node->epoll, ev->fd) != KVP_OK) kvp_log_error("node", "cannot unwatch: %m");
     ev->events = 0;
 }
 
@@ -101,7 +100,7 @@ run_rounds(kvp_node_t *node)
         kvp_node_round_t *r = unused_round(node);
 
         r->number = number;
-        kvp_gather_begin(&r->gather, node->wake.fd);
+        kvp_gather_begin(&r->gather, node->epoll.wake_fd);
         kvp_node_tps_quiesce(&node->tps, &r->gather);
         if (kvp_gather_end(&r->gather)) end_round(node, r);
     }
@@ -116,7 +115,7 @@ kvp_node_revoke(kvp_node_t *node)
     if (node->is_revoking || !kvp_node_core_take_fence(node->core, &live_min)) return;
     if (node->mem == NULL) return;
     kvp_node_mem_set_term(node->mem, kvp_node_core_term(node->core));
-    kvp_gather_begin(&node->revoke, node->wake.fd);
+    kvp_gather_begin(&node->revoke, node->epoll.wake_fd);
     kvp_node_tps_fence(&node->tps, 0, live_min, &node->revoke);
     node->is_revoking = !kvp_gather_end(&node->revoke);
 }
@@ -171,7 +170,7 @@ fence_anew(kvp_node_t *node)
     size_t n;
 
     list = kvp_node_core_fenced(node->core, &n);
-    kvp_gather_begin(&node->unwaited, node->wake.fd);
+    kvp_gather_begin(&node->unwaited, node->epoll.wake_fd);
     if (live_min > 0) kvp_node_tps_fence(&node->tps, 0, live_min, &node->unwaited);
     for (size_t i = 0; i < n; i++)
         kvp_node_tps_fence(&node->tps, list[i], live_min, &node->unwaited);
@@ -218,16 +217,6 @@ kvp_node_make_memory(kvp_node_t *node, const kvp_hello_reply_t *hello)
 }
 
 /* ---- the loop */
-void
-kvp_node_on_wake(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
-{
-    uint64_t count;
-
-    (void)events;
-    if (read(ev->fd, &count, sizeof count) < 0) return;
-    kvp_node_link_on_dial(node);
-}
-
 static int
 timeout_ms(const kvp_node_t *node, uint64_t stop_by_ns)
 {
@@ -273,19 +262,22 @@ publish(kvp_node_t *node, uint64_t *stop_by_ns)
     return is_stopping;
 }
 
-/* What is left at the end of the turn is told again, in the same order: so it begins elsewhere each time. */
+/* What is left at the end of the turn is told again. */
 static void
-handle(kvp_node_t *node, const struct epoll_event *events, int n)
+handle(kvp_node_t *node)
 {
-    uint32_t first = node->turn_first;
+    uint32_t events;
+    void *tag;
 
     node->turn_ns = kvp_now_ns();
-    for (int i = 0; i < n && (i == 0 || !kvp_node_is_turn_over(node)); i++) {
-        const struct epoll_event *e = &events[(first + (uint32_t)i) % (uint32_t)n];
-        kvp_node_ev_t *ev = e->data.ptr;
+    while ((tag = kvp_epoll_next(&node->epoll, &events)) != NULL) {
+        kvp_node_ev_t *ev = tag;
 
-        if (ev->fn != NULL) ev->fn(node, ev, e->events);
-        node->turn_first++;
+        if (tag == &node->epoll) /* another thread has news */
+            kvp_node_link_on_dial(node);
+        else if (ev->fn != NULL)
+            ev->fn(node, ev, events);
+        if (kvp_node_is_turn_over(node)) return;
     }
 }
 
@@ -293,15 +285,14 @@ void *
 kvp_node_loop(void *arg)
 {
     kvp_node_t *node = arg;
-    struct epoll_event events[EVENTS_A_TURN];
     uint64_t stop_by_ns = UINT64_MAX;
 
     kvp_node_link_begin(node);
     while (!node->is_done) {
-        int n = epoll_wait(node->epoll_fd, events, EVENTS_A_TURN, timeout_ms(node, stop_by_ns));
         uint64_t now;
 
-        handle(node, events, n);
+        kvp_ignore(kvp_epoll_wait(&node->epoll, timeout_ms(node, stop_by_ns)), "what is due is seen to all the same");
+        handle(node);
         now = kvp_now_ns();
         kvp_node_serve_tick(node, now);
         kvp_node_link_tick(node, now);

@@ -129,7 +129,7 @@ node_create(void)
 
     if (node == NULL) return NULL;
     node->epoch = kvp_random_u64();
-    node->epoll_fd = node->wake.fd = -1;
+    node->epoll = KVP_EPOLL_EMPTY;
     node->serve.tcp.ev.fd = node->serve.local.ev.fd = -1;
     node->link.noise = (kvp_log_limit_t){.burst = 5, .interval_ms = 10000};
     node->dial.noise = (kvp_log_limit_t){.burst = 3, .interval_ms = 10000};
@@ -156,8 +156,7 @@ node_destroy(kvp_node_t *node)
     kvp_node_populate_stop(&node->populate);
     kvp_node_free_deferred(node);
     kvp_node_core_destroy(node->core);
-    kvp_forkguard_close(node->wake.fd);
-    kvp_forkguard_close(node->epoll_fd);
+    kvp_epoll_close(&node->epoll);
     pthread_cond_destroy(&node->changed);
     pthread_mutex_destroy(&node->lock);
     free(node);
@@ -171,15 +170,11 @@ open_loop(kvp_node_t *node)
 
     node->core = kvp_node_core_create(&conf);
     if (node->core == NULL) return KVP_NOMEM;
-    node->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    node->wake = (kvp_node_ev_t){.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), .fn = kvp_node_on_wake};
-    kvp_forkguard_add(node->epoll_fd);
-    kvp_forkguard_add(node->wake.fd);
-    if (node->epoll_fd < 0 || node->wake.fd < 0) {
+    if (kvp_epoll_open(&node->epoll) != KVP_OK) {
         kvp_log_error("node", "cannot make the event loop: %m");
         return KVP_SYS;
     }
-    return kvp_node_watch(node, &node->wake, EPOLLIN);
+    return KVP_OK;
 }
 
 static kvp_err_t
@@ -189,7 +184,7 @@ start_threads(kvp_node_t *node, bool is_lazy)
 
     snprintf(node->dial.name, sizeof node->dial.name, "%s", node->name);
     snprintf(node->dial.host_id, sizeof node->dial.host_id, "%s", node->host_id);
-    node->dial.wake_fd = node->wake.fd;
+    node->dial.wake_fd = node->epoll.wake_fd;
     if (err == KVP_OK) err = kvp_node_dial_start(&node->dial);
     if (err == KVP_OK) err = kvp_thread_start(&node->thread, "kvp-node", kvp_node_loop, node);
     node->has_thread = err == KVP_OK;
@@ -275,7 +270,7 @@ kvp_node_stop(kvp_node_t *node, uint64_t deadline_ns)
     node->is_stopping = true;
     node->stop_by_ns = deadline_ns;
     pthread_mutex_unlock(&node->lock);
-    kvp_wake(node->wake.fd);
+    kvp_epoll_wake(&node->epoll);
     pthread_join(node->thread, NULL);
     node_destroy(node);
 }

@@ -6,14 +6,13 @@
 #ifndef KVP_CLIENT_NODE_PRIV_H
 #define KVP_CLIENT_NODE_PRIV_H
 
+#include "client/net/epoll.h"
 #include "client/node/node.h"
 #include "client/node/dial.h"
 #include "client/node/memory/populate.h"
 #include "client/node/memory/tps.h"
 #include "common/clock.h"
 #include "common/log.h"
-
-#include <sys/epoll.h>
 
 #define KVP_NODE_TURN_NS (20 * KVP_NS_PER_MS)
 
@@ -101,8 +100,7 @@ struct kvp_node {
     uint64_t epoch;
 
     /* Control thread. */
-    int epoll_fd;
-    kvp_node_ev_t wake;
+    kvp_epoll_t epoll; /* the tag is a kvp_node_ev_t */
     kvp_node_core_t *core;
     kvp_node_mem_t *mem; /* NULL before the first Hello */
     bool is_fresh; /* nothing was ever granted in mem */
@@ -116,7 +114,6 @@ struct kvp_node {
     kvp_list_t deferred;
     bool is_done;
     uint64_t turn_ns; /* since when this turn of the loop handles what has arrived */
-    uint32_t turn_first; /* events handled so far: with which one of those at hand a turn begins */
 
     kvp_node_dial_t dial;
     kvp_node_populate_t populate;
@@ -132,12 +129,10 @@ struct kvp_node {
 };
 
 /* loop.c. kvp_node_loop is the control thread (its argument is the node); it ends when the node is told to stop.
- * kvp_node_on_wake runs when another thread has news.
  * kvp_node_watch asks for events of ev->fd (0 = none, but errors are told all the same while it is in the set);
  * kvp_node_unwatch takes it out, before the descriptor is closed. kvp_node_free_later frees mem at the end of the turn, which
  * kvp_node_free_deferred is. */
 void *kvp_node_loop(void *arg);
-void kvp_node_on_wake(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events);
 kvp_err_t kvp_node_watch(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events) KVP_MUST_USE;
 void kvp_node_unwatch(kvp_node_t *node, kvp_node_ev_t *ev);
 void kvp_node_free_later(kvp_node_t *node, kvp_node_deferred_t *deferred, void *mem);

@@ -7,6 +7,7 @@
  */
 #include "client/p2p/serve/conn.h"
 
+#include "client/net/epoll.h"
 #include "client/net/wake.h"
 #include "client/transport/tcp/sock.h"
 #include "common/clock.h"
@@ -16,12 +17,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#define EVENTS_A_TURN 64
 #define ACCEPTS_A_TURN 64
 #define RECVS_A_TURN 8
 #define HELLO_NS (5 * KVP_NS_PER_S)
@@ -37,7 +35,8 @@ typedef struct {
 
 struct kvp_p2p_server {
     kvp_p2p_shared_t shared;
-    int tcp_fd, unix_fd, epoll_fd; /* unix_fd -1: nobody copies from or to this process */
+    int tcp_fd, unix_fd; /* unix_fd -1: nobody copies from or to this process */
+    kvp_epoll_t epoll; /* tags: a connection, &tcp_fd and &unix_fd, and the server for what it watches for others */
     _Atomic bool is_stopping;
     bool has_thread;
     pthread_t thread;
@@ -51,22 +50,12 @@ struct kvp_p2p_server {
 };
 
 /* ---- connections */
-static kvp_err_t
-watch(kvp_p2p_server_t *server, int op, int fd, uint32_t events, void *ptr)
-{
-    struct epoll_event ev = {.events = events, .data.ptr = ptr};
-
-    return epoll_ctl(server->epoll_fd, op, fd, &ev) == 0 ? KVP_OK : KVP_SYS;
-}
-
 static void
 conn_close(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
 {
     if (conn->is_closed) return;
     conn->is_closed = true;
-    /* A child between fork and exec has the socket too, and then closing it does not end the events that name the connection. */
-    if (conn->io.fd >= 0)
-        kvp_ignore(watch(server, EPOLL_CTL_DEL, conn->io.fd, 0, NULL), "it may not have been watched yet");
+    if (conn->io.fd >= 0) kvp_ignore(kvp_epoll_drop(&server->epoll, conn->io.fd), "it may not have been watched yet");
     kvp_framed_fini(&conn->io);
     kvp_p2p_conn_end_rdma(&server->shared, conn);
     kvp_list_del(&conn->on_jobs);
@@ -132,17 +121,18 @@ conn_open(kvp_p2p_server_t *server, int fd, bool is_unix)
     server->conns_n++;
     if (kvp_framed_adopt(&conn->io, fd, is_unix) != KVP_OK ||
         (!is_unix && (kvp_tcp_sock_setup(fd) != KVP_OK || !wakes_with(fd, KVP_FRAME_HDR_BYTES))) ||
-        watch(server, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP, conn) != KVP_OK)
+        kvp_epoll_add(&server->epoll, fd, EPOLLIN | EPOLLRDHUP, conn) != KVP_OK)
         conn_close(server, conn);
 }
 
-/* watch_listeners asks for what comes, or for nothing. */
+/* rewatch_listeners asks for what comes, or for nothing. */
 static kvp_err_t
-watch_listeners(kvp_p2p_server_t *server, int op, uint32_t events)
+rewatch_listeners(kvp_p2p_server_t *server, uint32_t events)
 {
-    kvp_err_t err = watch(server, op, server->tcp_fd, events, &server->tcp_fd);
+    kvp_err_t err = kvp_epoll_change(&server->epoll, server->tcp_fd, events, &server->tcp_fd);
 
-    if (err == KVP_OK && server->unix_fd >= 0) err = watch(server, op, server->unix_fd, events, &server->unix_fd);
+    if (err == KVP_OK && server->unix_fd >= 0)
+        err = kvp_epoll_change(&server->epoll, server->unix_fd, events, &server->unix_fd);
     return err;
 }
 
@@ -160,7 +150,7 @@ accept_some(kvp_p2p_server_t *server, const int *listen_fd)
             uint32_t missed;
 
             if (kvp_log_limit_ok(&server->noise, &missed)) kvp_log_warn("client", "cannot accept a peer: %m");
-            server->is_paused = watch_listeners(server, EPOLL_CTL_MOD, 0) == KVP_OK;
+            server->is_paused = rewatch_listeners(server, 0) == KVP_OK;
         }
         return;
     }
@@ -189,7 +179,7 @@ look_first(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn, uint32_t events)
     }
     conn->is_raw = false;
     if (kvp_frame_hdr_decode(bytes, &hdr) != KVP_OK || hdr.opcode != KVP_OP_DATA_HELLO) return true;
-    if (epoll_ctl(server->epoll_fd, EPOLL_CTL_DEL, fd, NULL) == 0) {
+    if (kvp_epoll_drop(&server->epoll, fd) == KVP_OK) {
         conn->io.fd = -1; /* the transport's from now on */
         kvp_ignore(tp->ops->adopt(tp, fd), "it closes what it does not take");
     }
@@ -234,7 +224,7 @@ rearm(kvp_p2p_server_t *server, kvp_p2p_conn_t *conn)
         events |= EPOLLOUT;
     else if (!kvp_p2p_conn_has_job(conn))
         events |= EPOLLIN;
-    if (watch(server, EPOLL_CTL_MOD, conn->io.fd, events, conn) != KVP_OK) conn_close(server, conn);
+    if (kvp_epoll_change(&server->epoll, conn->io.fd, events, conn) != KVP_OK) conn_close(server, conn);
 }
 
 static void
@@ -287,15 +277,6 @@ work(kvp_p2p_server_t *server)
     }
 }
 
-static void
-on_wake(kvp_p2p_server_t *server)
-{
-    eventfd_t n;
-
-    kvp_ignore(eventfd_read(server->shared.wake_fd, &n) == 0 ? KVP_OK : KVP_SYS, "what it counts is looked up");
-    kvp_list_splice(&server->waiting, &server->jobs);
-}
-
 /* How long the loop may sleep, and what is late by now. */
 static int
 sleep_ms(kvp_p2p_server_t *server)
@@ -316,24 +297,22 @@ sleep_ms(kvp_p2p_server_t *server)
 static void
 turn(kvp_p2p_server_t *server)
 {
-    struct epoll_event events[EVENTS_A_TURN];
     int timeout_ms = sleep_ms(server);
-    int n;
+    uint32_t events;
+    void *tag;
 
     if (server->is_paused && (timeout_ms < 0 || timeout_ms > ACCEPT_PAUSE_MS)) timeout_ms = ACCEPT_PAUSE_MS;
-    n = epoll_wait(server->epoll_fd, events, EVENTS_A_TURN, timeout_ms);
-    if (server->is_paused && watch_listeners(server, EPOLL_CTL_MOD, EPOLLIN) == KVP_OK) server->is_paused = false;
-    for (int i = 0; i < n; i++) {
-        void *ptr = events[i].data.ptr;
-
-        if (ptr == &server->shared.wake_fd)
-            on_wake(server);
-        else if (ptr == server)
+    kvp_ignore(kvp_epoll_wait(&server->epoll, timeout_ms), "what is due is seen to all the same");
+    if (server->is_paused && rewatch_listeners(server, EPOLLIN) == KVP_OK) server->is_paused = false;
+    while ((tag = kvp_epoll_next(&server->epoll, &events)) != NULL) {
+        if (tag == &server->epoll) /* threads have done what jobs waited for */
+            kvp_list_splice(&server->waiting, &server->jobs);
+        else if (tag == server)
             server->shared.conf.watched(server->shared.conf.watched_arg);
-        else if (ptr == &server->tcp_fd || ptr == &server->unix_fd)
-            accept_some(server, ptr);
+        else if (tag == &server->tcp_fd || tag == &server->unix_fd)
+            accept_some(server, tag);
         else
-            on_conn(server, ptr, events[i].events);
+            on_conn(server, tag, events);
     }
     work(server);
     free_dead(server);
@@ -364,7 +343,7 @@ lane_main(void *arg)
 void
 kvp_p2p_server_watch(kvp_p2p_server_t *server, int fd)
 {
-    kvp_ignore(watch(server, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT, server),
+    kvp_ignore(kvp_epoll_add(&server->epoll, fd, EPOLLIN | EPOLLONESHOT, server),
                "it is noticed later, when it is used");
 }
 
@@ -407,14 +386,13 @@ open_fds(kvp_p2p_server_t *server, uint16_t *port_out)
     open_unix(server);
     kvp_forkguard_add(server->tcp_fd);
     kvp_forkguard_add(server->unix_fd);
-    server->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    server->shared.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (server->epoll_fd < 0 || server->shared.wake_fd < 0) {
-        kvp_log_error("client", "cannot serve peers: %m");
-        return KVP_SYS;
-    }
-    err = watch(server, EPOLL_CTL_ADD, server->shared.wake_fd, EPOLLIN, &server->shared.wake_fd);
-    return err != KVP_OK ? err : watch_listeners(server, EPOLL_CTL_ADD, EPOLLIN);
+    err = kvp_epoll_open(&server->epoll);
+    if (err == KVP_OK) err = kvp_epoll_add(&server->epoll, server->tcp_fd, EPOLLIN, &server->tcp_fd);
+    if (err == KVP_OK && server->unix_fd >= 0)
+        err = kvp_epoll_add(&server->epoll, server->unix_fd, EPOLLIN, &server->unix_fd);
+    if (err != KVP_OK) kvp_log_error("client", "cannot serve peers: %m");
+    server->shared.wake_fd = server->epoll.wake_fd;
+    return err;
 }
 
 static kvp_err_t
@@ -439,7 +417,8 @@ kvp_p2p_server_start(const kvp_p2p_server_conf_t *conf, kvp_p2p_server_t **serve
 
     if (server == NULL) return KVP_NOMEM;
     server->shared.conf = *conf;
-    server->tcp_fd = server->unix_fd = server->epoll_fd = server->shared.wake_fd = -1;
+    server->tcp_fd = server->unix_fd = server->shared.wake_fd = -1;
+    server->epoll = KVP_EPOLL_EMPTY;
     server->noise = (kvp_log_limit_t){.burst = 10, .interval_ms = 1000};
     pthread_mutex_init(&server->shared.notes_lock, NULL);
     kvp_p2p_bounces_init(&server->shared.bounces, conf->ranges, conf->needs_tokens);
@@ -467,7 +446,7 @@ kvp_p2p_server_stop(kvp_p2p_server_t *server)
     if (server == NULL) return;
     atomic_store(&server->is_stopping, true);
     if (server->has_thread) {
-        kvp_wake(server->shared.wake_fd);
+        kvp_epoll_wake(&server->epoll);
         server->shared.conf.tp->ops->wake(server->shared.conf.tp);
         pthread_join(server->thread, NULL);
         for (uint32_t i = 0; i < server->lanes_n; i++)
@@ -482,8 +461,7 @@ kvp_p2p_server_stop(kvp_p2p_server_t *server)
         free(note);
     kvp_forkguard_close(server->tcp_fd);
     kvp_forkguard_close(server->unix_fd);
-    if (server->epoll_fd >= 0) close(server->epoll_fd);
-    if (server->shared.wake_fd >= 0) close(server->shared.wake_fd);
+    kvp_epoll_close(&server->epoll);
     pthread_mutex_destroy(&server->shared.notes_lock);
     free(server);
 }

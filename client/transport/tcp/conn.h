@@ -12,6 +12,7 @@
 #ifndef KVP_CLIENT_TRANSPORT_TCP_CONN_H
 #define KVP_CLIENT_TRANSPORT_TCP_CONN_H
 
+#include "client/net/epoll.h"
 #include "client/transport/exports.h"
 #include "client/transport/fenced.h"
 #include "client/transport/tcp/wire.h"
@@ -115,8 +116,7 @@ typedef struct kvp_tcp_lane {
     kvp_tcp_shared_t *shared;
     pthread_mutex_t lock;
     _Atomic uint32_t outsiders; /* other threads that wait for the lock */
-    int epoll_fd;
-    int wake_fd;
+    kvp_epoll_t epoll; /* the tag of a connection is itself, that of the listener the server */
     kvp_list_t conns; /* all below guarded by lock */
     kvp_list_t dead;
     kvp_list_t run;

@@ -16,8 +16,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define MAX_CONNS_DEFAULT 4096u
@@ -26,7 +24,6 @@
 #define QUIESCE_CUT_NS KVP_NS_PER_S
 #define ACCEPT_PAUSE_NS (100 * KVP_NS_PER_MS)
 #define ACCEPTS_A_TURN 64
-#define EVENTS 64
 #define GIVE_WAY_YIELDS 100 /* a waiting thread that cannot run must not stop the lane */
 
 struct kvp_tcp_server {
@@ -78,18 +75,9 @@ lane_give_way(kvp_tcp_lane_t *lane)
 }
 
 static void
-lane_wake(kvp_tcp_lane_t *lane)
-{
-    uint64_t one = 1;
-    ssize_t n = write(lane->wake_fd, &one, sizeof one);
-    (void)n; /* fails only where the counter is full, and then it is awake */
-}
-
-static void
 lane_fini(kvp_tcp_lane_t *lane)
 {
-    kvp_forkguard_close(lane->epoll_fd);
-    kvp_forkguard_close(lane->wake_fd);
+    kvp_epoll_close(&lane->epoll);
     while (lane->spare != NULL) {
         kvp_tcp_work_t *w = lane->spare;
         lane->spare = w->next;
@@ -101,7 +89,7 @@ lane_fini(kvp_tcp_lane_t *lane)
 static void
 lane_init_empty(kvp_tcp_lane_t *lane, kvp_tcp_shared_t *shared)
 {
-    *lane = (kvp_tcp_lane_t){.shared = shared, .epoll_fd = -1, .wake_fd = -1};
+    *lane = (kvp_tcp_lane_t){.shared = shared, .epoll = KVP_EPOLL_EMPTY};
     pthread_mutex_init(&lane->lock, NULL);
     kvp_list_init(&lane->conns);
     kvp_list_init(&lane->dead);
@@ -114,17 +102,10 @@ lane_init_empty(kvp_tcp_lane_t *lane, kvp_tcp_shared_t *shared)
 static kvp_err_t
 lane_open(kvp_tcp_lane_t *lane)
 {
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = lane};
+    kvp_err_t err = kvp_epoll_open(&lane->epoll);
 
-    lane->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    lane->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    kvp_forkguard_add(lane->epoll_fd);
-    kvp_forkguard_add(lane->wake_fd);
-    if (lane->epoll_fd < 0 || lane->wake_fd < 0 || epoll_ctl(lane->epoll_fd, EPOLL_CTL_ADD, lane->wake_fd, &ev) != 0) {
-        kvp_log_error("transport", "cannot make a serving lane: %m");
-        return KVP_SYS;
-    }
-    return KVP_OK;
+    if (err != KVP_OK) kvp_log_error("transport", "cannot make a serving lane: %m");
+    return err;
 }
 
 /* Frees those that were ended; by the lane's thread, after its events at hand. */
@@ -134,8 +115,7 @@ lane_reap(kvp_tcp_lane_t *lane)
     kvp_list_foreach_safe (pos, tmp, &lane->dead) {
         kvp_tcp_conn_t *conn = kvp_list_entry(pos, kvp_tcp_conn_t, on_lane);
         kvp_list_del(&conn->on_lane);
-        /* Not close alone: while a forked child holds the socket, its events would go on to name freed memory. */
-        (void)epoll_ctl(lane->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+        kvp_ignore(kvp_epoll_drop(&lane->epoll, conn->fd), "it is closed in any case");
         kvp_forkguard_close(conn->fd);
         free(conn);
     }
@@ -194,7 +174,7 @@ cut_busy(kvp_tcp_server_t *server)
         while (!kvp_list_is_empty(&lane->busy))
             kvp_tcp_conn_kill(kvp_list_first(&lane->busy, kvp_tcp_conn_t, on_busy));
         lane_leave(lane);
-        lane_wake(lane);
+        kvp_epoll_wake(&lane->epoll);
     }
 }
 
@@ -227,7 +207,7 @@ kvp_tcp_server_quiesce(kvp_tcp_server_t *server, kvp_quiesce_fn done, void *arg)
         }
         lane_leave(lane);
         if (must_wait)
-            lane_wake(lane);
+            kvp_epoll_wake(&lane->epoll);
         else
             quiesce_pass(q);
     }
@@ -239,7 +219,6 @@ kvp_tcp_server_quiesce(kvp_tcp_server_t *server, kvp_quiesce_fn done, void *arg)
 kvp_err_t
 kvp_tcp_server_adopt(kvp_tcp_server_t *server, int fd)
 {
-    struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
     uint32_t conns_n = atomic_fetch_add(&server->shared.conns_n, 1);
     kvp_tcp_conn_t *conn = NULL;
     kvp_tcp_lane_t *lane;
@@ -269,18 +248,17 @@ kvp_tcp_server_adopt(kvp_tcp_server_t *server, int fd)
     kvp_list_init(&conn->on_busy);
 
     lane_enter(lane);
-    ev.data.ptr = conn;
-    if (epoll_ctl(lane->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
+    err = kvp_epoll_add(&lane->epoll, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, conn);
+    if (err != KVP_OK) {
         lane_leave(lane);
         kvp_log_error("transport", "cannot watch a data connection: %m");
-        err = KVP_SYS;
         goto fail;
     }
     kvp_list_add_tail(&lane->conns, &conn->on_lane);
     kvp_list_add_tail(&lane->hellos, &conn->on_hello);
     lane_leave(lane);
     /* Its lane may be asleep with a longer timeout than the hello's. */
-    lane_wake(lane);
+    kvp_epoll_wake(&lane->epoll);
     return KVP_OK;
 fail:
     atomic_fetch_sub(&server->shared.conns_n, 1);
@@ -290,11 +268,9 @@ fail:
 }
 
 static void
-watch_listener(kvp_tcp_server_t *server, int op, uint32_t events)
+rewatch_listener(kvp_tcp_server_t *server, uint32_t events)
 {
-    struct epoll_event ev = {.events = events, .data.ptr = server};
-
-    if (epoll_ctl(server->lanes[0].epoll_fd, op, atomic_load(&server->listen_fd), &ev) != 0)
+    if (kvp_epoll_change(&server->lanes[0].epoll, atomic_load(&server->listen_fd), events, server) != KVP_OK)
         kvp_log_error("transport", "cannot watch the data listener: %m");
 }
 
@@ -309,7 +285,8 @@ kvp_tcp_server_listen(kvp_tcp_server_t *server, const kvp_addr_t *at, kvp_addr_t
     if (err != KVP_OK) return err;
     kvp_forkguard_add(fd);
     atomic_store(&server->listen_fd, fd);
-    watch_listener(server, EPOLL_CTL_ADD, EPOLLIN);
+    if (kvp_epoll_add(&server->lanes[0].epoll, fd, EPOLLIN, server) != KVP_OK)
+        kvp_log_error("transport", "cannot watch the data listener: %m");
     return KVP_OK;
 }
 
@@ -329,7 +306,7 @@ accept_some(kvp_tcp_server_t *server)
         uint32_t missed;
         if (kvp_log_limit_ok(&server->shared.refused_lines, &missed))
             kvp_log_error("transport", "cannot accept data connections unsaid %u: %m", missed);
-        watch_listener(server, EPOLL_CTL_MOD, 0);
+        rewatch_listener(server, 0);
         server->accept_again_ns = kvp_now_ns() + ACCEPT_PAUSE_NS;
         return;
     }
@@ -366,14 +343,12 @@ lane_timeout(kvp_tcp_server_t *server, kvp_tcp_lane_t *lane, int timeout_ms)
 
 /* Marks what became possible. The lane's lock is held. */
 static void
-lane_note_event(kvp_tcp_lane_t *lane, const struct epoll_event *ev)
+lane_note_event(kvp_tcp_lane_t *lane, kvp_tcp_conn_t *conn, uint32_t events)
 {
-    kvp_tcp_conn_t *conn = ev->data.ptr;
-
     if (conn->state == KVP_TCP_CONN_CLOSED) return;
-    if ((ev->events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) conn->can_recv = true;
-    if ((ev->events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) conn->can_send = true;
-    if ((ev->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) conn->has_hup = true;
+    if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) conn->can_recv = true;
+    if ((events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) conn->can_send = true;
+    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) conn->has_hup = true;
     kvp_list_del(&conn->on_run);
     kvp_list_add_tail(&lane->run, &conn->on_run);
 }
@@ -418,11 +393,11 @@ kvp_err_t
 kvp_tcp_server_serve(kvp_tcp_server_t *server, uint32_t lane_i, int timeout_ms)
 {
     kvp_tcp_lane_t *lane;
-    struct epoll_event events[EVENTS];
     kvp_list_t fired;
     bool must_accept = false;
     uint64_t now_ns;
-    int n;
+    uint32_t events;
+    void *tag;
 
     if (lane_i >= server->lanes_n) return KVP_INVALID;
     lane = &server->lanes[lane_i];
@@ -431,22 +406,16 @@ kvp_tcp_server_serve(kvp_tcp_server_t *server, uint32_t lane_i, int timeout_ms)
     timeout_ms = lane_timeout(server, lane, timeout_ms);
     pthread_mutex_unlock(&lane->lock);
 
-    n = epoll_wait(lane->epoll_fd, events, EVENTS, timeout_ms);
-    if (n < 0 && errno != EINTR) {
+    if (kvp_epoll_wait(&lane->epoll, timeout_ms) != KVP_OK) {
         kvp_log_error("transport", "a serving lane cannot wait: %m");
         return KVP_SYS;
     }
     pthread_mutex_lock(&lane->lock);
-    for (int i = 0; i < n; i++) {
-        if (events[i].data.ptr == lane) {
-            uint64_t count;
-            ssize_t got = read(lane->wake_fd, &count, sizeof count);
-            (void)got; /* only resets it */
-        } else if (events[i].data.ptr == server) {
+    while ((tag = kvp_epoll_next(&lane->epoll, &events)) != NULL) {
+        if (tag == server)
             must_accept = true;
-        } else {
-            lane_note_event(lane, &events[i]);
-        }
+        else if (tag != &lane->epoll)
+            lane_note_event(lane, tag, events);
     }
     pthread_mutex_unlock(&lane->lock);
 
@@ -456,7 +425,7 @@ kvp_tcp_server_serve(kvp_tcp_server_t *server, uint32_t lane_i, int timeout_ms)
     now_ns = kvp_now_ns();
     if (lane_i == 0 && server->accept_again_ns != 0 && server->accept_again_ns <= now_ns) {
         server->accept_again_ns = 0;
-        watch_listener(server, EPOLL_CTL_MOD, EPOLLIN);
+        rewatch_listener(server, EPOLLIN);
     }
     pthread_mutex_lock(&lane->lock);
     lane_end_late_hellos(lane, now_ns);
@@ -471,7 +440,7 @@ void
 kvp_tcp_server_wake(kvp_tcp_server_t *server)
 {
     for (uint32_t i = 0; i < server->lanes_n; i++)
-        lane_wake(&server->lanes[i]);
+        kvp_epoll_wake(&server->lanes[i].epoll);
 }
 
 /* Fences and memory */
@@ -490,7 +459,7 @@ end_conns(kvp_tcp_server_t *server, uint64_t incarnation, uint64_t live_min)
             if (is_told && (conn->incarnation == incarnation || conn->incarnation < live_min)) kvp_tcp_conn_kill(conn);
         }
         lane_leave(lane);
-        lane_wake(lane);
+        kvp_epoll_wake(&lane->epoll);
     }
 }
 
@@ -532,7 +501,7 @@ kvp_tcp_server_forget(kvp_tcp_server_t *server, const kvp_mr_t *mr)
             has_killed = true;
         }
         lane_leave(lane);
-        if (has_killed) lane_wake(lane);
+        if (has_killed) kvp_epoll_wake(&lane->epoll);
     }
 }
 
