@@ -7,7 +7,7 @@ import guest
 from test_doctor import BIN, MASTER, kvpool
 import pytest
 
-CUT = "ip rule add pref 1 iif eth2 ipproto udp blackhole"
+CUT = "ip rule add pref 1 iif eth2 ipproto 17 blackhole"  # UDP, by its number: names of protocols are in a package of their own
 MEND = "ip rule del pref 1"
 SAID = "is not reached by rdma"
 

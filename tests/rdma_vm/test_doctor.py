@@ -29,8 +29,13 @@ def kvpool(vm, *args, **env):
     return vm.run([BIN["kvpool"], *args, "--deadline", "10s"], env={"KVPOOL_MASTER": MASTER, **env}, timeout=120)
 
 
+# A user whose memory lock is short; root is not limited.
+SHORT = ["prlimit", "--memlock=65536:65536", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "XDG_RUNTIME_DIR=/tmp"]
+
+
 def node(vm, *args, limits=()):
-    argv = [BIN["kvpool-node"], "--master", MASTER, "--memory", "32MiB", "--transports", "rdma", *args]
+    program = vm.for_everybody(BIN["kvpool-node"]) if limits else BIN["kvpool-node"]
+    argv = [program, "--master", MASTER, "--memory", "32MiB", "--transports", "rdma", *args]
     return vm.run([*limits, *argv], timeout=60)
 
 
@@ -92,18 +97,13 @@ def test_bad_settings_are_said_in_a_line(lent_vm):
     r = kvpool(lent_vm, "get", "k", KVPOOL_RDMA_DEVICE="mlx5_9")  # also where rdma is not named, but its device is
     assert r.rc == 2 and "KVPOOL_RDMA_DEVICE" in r.err, r.err
 
-    # memory that may not be locked: root is not limited, so somebody else asks
-    r = node(lent_vm, "--listen", f"{guest.ADDRESSES[0]}:0",
-             limits=["prlimit", "--memlock=65536:65536", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
-                     "env", "XDG_RUNTIME_DIR=/tmp"])
+    # memory that may not be locked
+    r = node(lent_vm, "--listen", f"{guest.ADDRESSES[0]}:0", limits=SHORT)
     assert r.rc == 1 and r.err.count("this process may lock 65536 bytes") == 1 and "LimitMEMLOCK=infinity" in r.err, r.err
 
     lent_vm.run(["ip", "link", "set", "eth1", "down"])
     r = node(lent_vm, "--listen", "0.0.0.0:0", "--rdma-device", "rxe0")
     assert r.rc == 2 and "rxe0:1 is not active" in r.err and "ip link set" in r.err, r.err
-
-
-SHORT = ["prlimit", "--memlock=65536:65536", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "XDG_RUNTIME_DIR=/tmp"]
 
 
 @pytest.mark.parametrize("address, limits, before, says", [
@@ -115,7 +115,8 @@ def test_node_that_was_not_told_to_serve_by_rdma_says_why_it_does_not(lent_vm, a
     """One line, no warning, with what helps; and it serves by the other transports."""
     lent_vm.start([BIN["kvpool-master"], "--listen", "127.0.0.1:50051", "--http", "none", "--data-dir", "none"])
     assert before == "" or lent_vm.run(["sh", "-c", before]).rc == 0
-    r = lent_vm.run([*limits, "timeout", "-s", "TERM", "8", BIN["kvpool-node"], "--master", "127.0.0.1:50051", "--memory", "16MiB",
+    program = lent_vm.for_everybody(BIN["kvpool-node"])
+    r = lent_vm.run([*limits, "timeout", "-s", "TERM", "8", program, "--master", "127.0.0.1:50051", "--memory", "16MiB",
                      "--listen", f"{address}:0"], timeout=60)
     lines = [line for line in r.err.splitlines() if "rdma" in line]
     assert b"ready " in r.out and len(lines) == 1 and " info " in lines[0] and says in lines[0], r.text

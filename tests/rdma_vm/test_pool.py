@@ -64,7 +64,7 @@ def test_what_cannot_be_registered_goes_by_the_next_transport(lent_vm):
     size = 32 << 20
     lent_vm.start([str(guest.BUILD / DAEMONS[0][0]), *DAEMONS[0][1:]])
     lent_vm.start(["prlimit", f"--memlock={64 << 20}:{64 << 20}", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
-                   "env", "XDG_RUNTIME_DIR=/tmp", str(guest.BUILD / "client/kvpool-node"), "--master", MASTER, "--listen",
+                   "env", "XDG_RUNTIME_DIR=/tmp", lent_vm.for_everybody(guest.BUILD / "client/kvpool-node"), "--master", MASTER, "--listen",
                    f"{guest.ADDRESSES[1]}:0", "--memory", str(size), "--chunk-bytes", "4MiB", "--transports", "rdma,tcp",
                    "--http", "127.0.0.1:9004", "--name", "far"])
     wait_for_node(lent_vm)
