@@ -2,11 +2,13 @@
 """Client processes in a test's hands: Shell does single things on command, Load works until it is told to stop. Both
 are real processes linked with libkvpool (e2e_shell.c, e2e_load.c), so they can be killed, stopped, or stuck in a copy.
 """
+import contextlib
 import json
 import mmap
 import os
 import pathlib
 import queue
+import random
 import re
 import signal
 import socket
@@ -34,12 +36,14 @@ slow = pytest.mark.skipif(TIER == "quick", reason="not in the quick tier")
 
 
 def free_ports(n):
-    """So many ports that nothing listens on at this moment."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
+    """So many ports that nothing listens on at this moment. They are below those that the kernel gives to others, so what other tests
+    start at the same time does not get them."""
+    ports = set()
+    while len(ports) < n:
+        port = random.SystemRandom().randrange(10240, 32768)
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            ports.add(port)
+    return sorted(ports)
 
 
 class Talker:

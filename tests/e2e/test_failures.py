@@ -13,7 +13,7 @@ from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled, s
 from conftest import SLOW, TIER, wait_until
 
 MIB = 1 << 20
-PRESSURE_S = 60 if TIER == "long" else 8
+PRESSURE_S = 60 if TIER == "long" else 5
 POISON_S = 2.0
 PROBED_S = {"quick": 2, "normal": 5, "long": 60}[TIER]
 

@@ -6,7 +6,7 @@ from clients import PATHS, Board, Load, Shell, figures, settled, slow, work
 from conftest import SAN, SLOW, TIER, wait_until
 
 MIB = 1 << 20
-FILL_S = 30 if TIER == "long" else 6
+FILL_S = 30 if TIER == "long" else 4
 SHARE = 8 if SAN else 1
 
 SIZES = {"uniform": (65536, 65536), "mixed": (4096, 2 * MIB)}

@@ -12,7 +12,7 @@ from clients import E2E, PATHS, Board, Load, Shell, Talker, figures, settled, sl
 from conftest import RDMA, SAN, SLOW, TIER, wait_until
 
 MIB = 1 << 20
-CROWD_S = 30 if TIER == "long" else 6
+CROWD_S = 30 if TIER == "long" else 4
 
 paths = pytest.mark.parametrize("path", sorted(PATHS))
 

@@ -11,7 +11,7 @@ from clients import PATHS, Board, Load, Shell, extent_bytes, figures, settled, s
 from conftest import RDMA, SAN, SLOW, TIER, wait_until
 
 MIB = 1 << 20
-ROUNDS = (500 if TIER == "long" else 50) // (2 if SAN else 1)
+ROUNDS = (500 if TIER == "long" else 24) // (2 if SAN else 1)
 
 paths = pytest.mark.parametrize("path", sorted(PATHS))
 

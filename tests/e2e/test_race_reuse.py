@@ -8,9 +8,9 @@ from clients import PATHS, Board, Load, Shell, figures, slow, work
 from conftest import RDMA, SAN, TIER, wait_until
 
 MIB = 1 << 20
-RACE_S = {"quick": 2, "normal": 60, "long": 600}[TIER]
-VERSIONS_S = 60 if TIER == "long" else 15
-UPSERTS_S = {"quick": 2, "normal": 15, "long": 120}[TIER]
+RACE_S = {"quick": 2, "normal": 20, "long": 600}[TIER]
+VERSIONS_S = 60 if TIER == "long" else 6
+UPSERTS_S = {"quick": 2, "normal": 6, "long": 120}[TIER]
 SHARE = 8 if SAN else 2 if RDMA else 1  # sanitizer builds, and adapters that are emulated, do less in the same time
 
 
@@ -40,7 +40,7 @@ def judge_writer(results):
 
 
 @pytest.mark.pool(nodes=1, memory="64MiB")
-@pytest.mark.limit(RACE_S + 60)
+@pytest.mark.limit(RACE_S + 120)
 def test_readers_race_reuse(pool):
     """Fails on one wrong byte in objects of 4 KiB to 4 MiB that are written, evicted and removed by force under their
     readers, with extents cut anew at other boundaries all the time. Also fails if little was read, evicted or removed,
@@ -75,7 +75,7 @@ def test_readers_race_reuse(pool):
 
 @slow
 @pytest.mark.pool(nodes=2, memory="16MiB")
-@pytest.mark.limit(VERSIONS_S + 60)
+@pytest.mark.limit(VERSIONS_S + 120)
 def test_versions_do_not_mix(pool):
     """Fails if a reader of keys that are removed and put again with other bytes and another length, over and over, gets
     a mix of two versions, or one that was removed, with an acknowledgement, before its call began.
@@ -101,7 +101,7 @@ def test_versions_do_not_mix(pool):
 
 
 @pytest.mark.pool(nodes=2, memory="32MiB")
-@pytest.mark.limit(UPSERTS_S + 60)
+@pytest.mark.limit(UPSERTS_S + 120)
 @pytest.mark.parametrize("known", [0, 1])
 def test_upserts_never_go_back(pool, known):
     """Fails if a reader of keys that are upserted over and over gets a mix of two versions, one older than what was

@@ -11,6 +11,7 @@ import guest
 import pytest
 
 TIER = os.environ.get("KVPOOL_TEST_TIER", "normal")
+long = pytest.mark.skipif(TIER != "long", reason="only in --long (docs/TESTING.md)")
 TIER_INSIDE = "normal" if TIER == "long" else TIER  # its counts: a guest has a tenth of the machine's speed
 E2E = guest.ROOT / "tests" / "e2e"
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
@@ -53,16 +54,6 @@ def judge(ran, name):
     assert not bad, "\n".join(f"{test}: {text}" for test, text in bad.items())
     if all(how == "skipped" for how, _ in mine.values()):
         pytest.skip("; ".join(text.strip().splitlines()[0] for _, text in mine.values()))
-
-
-def ran_alone(names, limit_s):
-    """The fixture `ran` of a module whose tests have a guest of their own."""
-    @pytest.fixture(scope="module")
-    def ran(guest_parts):
-        with guest.Guest() as g:
-            yield run(g, names, limit_s)
-
-    return ran
 
 
 def one_test_each(names):

@@ -2,6 +2,8 @@
 """What `kvpool doctor` and the daemons say where there are devices: all that is there, probes by rdma, and for each way to set
 them up wrongly one clear line with what helps. Also `kvpool bench` by rdma."""
 import json
+import signal
+import time
 
 import guest
 import pytest
@@ -116,10 +118,14 @@ def test_node_that_was_not_told_to_serve_by_rdma_says_why_it_does_not(lent_vm, a
     lent_vm.start([BIN["kvpool-master"], "--listen", "127.0.0.1:50051", "--http", "none", "--data-dir", "none"])
     assert before == "" or lent_vm.run(["sh", "-c", before]).rc == 0
     program = lent_vm.for_everybody(BIN["kvpool-node"])
-    r = lent_vm.run([*limits, "timeout", "-s", "TERM", "8", program, "--master", "127.0.0.1:50051", "--memory", "16MiB",
-                     "--listen", f"{address}:0"], timeout=60)
+    job = lent_vm.start([*limits, program, "--master", "127.0.0.1:50051", "--memory", "16MiB", "--listen", f"{address}:0"])
+    end = time.monotonic() + 60
+    while b"ready " not in job.stream("out") and job.poll() is None and time.monotonic() < end:
+        time.sleep(0.1)
+    job.signal(signal.SIGTERM)
+    r = job.wait(90)
     lines = [line for line in r.err.splitlines() if "rdma" in line]
-    assert b"ready " in r.out and len(lines) == 1 and " info " in lines[0] and says in lines[0], r.text
+    assert b"ready " in r.out and len(lines) == 1 and " info " in lines[0] and says in lines[0], r
 
 
 def test_pool_of_its_own_is_at_a_device_where_rdma_is_named(vm):

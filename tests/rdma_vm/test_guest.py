@@ -9,6 +9,7 @@ import signal
 import subprocess
 
 import guest
+import inside
 import limits
 import pytest
 
@@ -164,17 +165,18 @@ def test_link_down_and_up(vm):
 # ---- what goes wrong
 
 
-def test_hang_and_panic(own_vm, monkeypatch):
+@pytest.mark.ends_guest
+def test_hang_and_panic(rough_vm, monkeypatch):
     """A guest that does not answer and one whose kernel panics are one clear message each."""
     monkeypatch.setattr(guest, "ANSWER_S", 2)
-    own_vm.qemu.send_signal(signal.SIGSTOP)
+    rough_vm.qemu.send_signal(signal.SIGSTOP)
     with pytest.raises(guest.GuestError, match="the guest hangs: waited 2 s for the end of true, which was killed"):
-        own_vm.run(["true"], timeout=1)
-    own_vm.qemu.send_signal(signal.SIGCONT)
+        rough_vm.run(["true"], timeout=1)
+    rough_vm.qemu.send_signal(signal.SIGCONT)
     monkeypatch.undo()
     with pytest.raises(guest.GuestError, match="the guest's kernel panicked: .*sysrq triggered crash"):
-        own_vm.run(sh("echo c >/proc/sysrq-trigger"), timeout=60)
-    assert own_vm.qemu.poll() is not None, "qemu ends with its guest"
+        rough_vm.run(sh("echo c >/proc/sysrq-trigger"), timeout=60)
+    assert rough_vm.qemu.poll() is not None, "qemu ends with its guest"
 
 
 # ---- the command
@@ -193,6 +195,7 @@ def test_command(guest_parts, tmp_path):
     assert (kept / "share" / "1.out").read_text() == r.stdout
 
 
+@inside.long
 def test_command_with_time_limit(guest_parts, tmp_path):
     """What its program had printed is there, and nothing is left of the guest."""
     r = subprocess.run([RUN, "--timeout", "2", "--", "sh", "-c", "echo begun; sleep 1000"], capture_output=True, text=True,

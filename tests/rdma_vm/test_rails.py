@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several rails between a client and a node: a second cable beside the guest's first, a device of each side on both."""
 import guest
+import inside
 import pytest
+
+pytestmark = inside.long  # tests/e2e/test_rdma_links.py takes links of two rails away under loads
 
 MASTER = "127.0.0.1:50051"
 FIRST, SECOND = ("10.99.1.1", "10.99.1.2")  # the second cable's ends: eth3 with rxe2, eth4 with rxe3
@@ -44,12 +47,14 @@ wait $! && cmp /tmp/value /tmp/got && echo same
 
 
 @pytest.fixture
-def pool(own_vm):
-    r = own_vm.run(["sh", "-c", CABLE])
-    assert r.rc == 0, r
-    for argv in DAEMONS:
-        own_vm.start([str(guest.BUILD / argv[0]), *argv[1:]])
-    yield own_vm
+def pool(guest_parts):
+    """A guest of its own, whose second cable is not there yet."""
+    with guest.Guest() as g:
+        r = g.run(["sh", "-c", CABLE])
+        assert r.rc == 0, r
+        for argv in DAEMONS:
+            g.start([str(guest.BUILD / argv[0]), *argv[1:]])
+        yield g
 
 
 def shell(vm, script, timeout=90):

@@ -6,7 +6,7 @@ import inside
 import pytest
 
 OWN = [f"test_rdma_failures.py::{name}" for name in (
-    "test_node_killed_under_load[1]",
+    *(["test_node_killed_under_load[1]"] if inside.TIER == "long" else []),
     "test_node_killed_under_load[2]",
     "test_node_comes_back_with_new_keys",
     "test_memory_goes_under_readers",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/e2e/test_rdma_p2p.py in a guest: peer-to-peer transfers by rdma between processes that are killed, stopped and started again."""
+"""tests/e2e/test_rdma_p2p.py in the guest: peer-to-peer transfers by rdma between processes that are killed, stopped and started again."""
 import inside
+import pytest
 
 CHOSEN = [f"test_rdma_p2p.py::{name}" for name in (
     "test_write_and_read",
@@ -12,5 +13,10 @@ CHOSEN = [f"test_rdma_p2p.py::{name}" for name in (
 )]
 LIMIT_S = {"quick": 300, "normal": 600, "long": 2400}[inside.TIER]
 
-ran = inside.ran_alone(CHOSEN, LIMIT_S)
+
+@pytest.fixture(scope="module")
+def ran(vm):
+    return inside.run(vm, CHOSEN, LIMIT_S)
+
+
 test_in_the_guest = inside.one_test_each(CHOSEN)
