@@ -7,6 +7,7 @@ Environment: KVPOOL_BUILD (build directory, default build/), KVPOOL_TEST_TIER (q
 (address, thread: bounds are stretched) and KVPOOL_TEST_RDMA (addresses of RDMA devices, separated by commas: nodes listen
 there, one after the other, and bytes move by rdma alone; set in the guest of tests/rdma_vm, whose processors are emulated).
 """
+import contextlib
 import ctypes
 import importlib.util
 import json
@@ -69,6 +70,17 @@ def wait_until(condition, timeout=10.0, what="condition"):
         if time.monotonic() > end:
             pytest.fail(f"timed out after {timeout * SLOW:g} s: {what}")
         time.sleep(0.02)
+
+
+def own_s():
+    """A clock in seconds for how long calls of this process take: time.monotonic() less the time in which its threads were ready to run
+    and others had the processor, so a busy machine does not make a difference longer. It is the plain clock where the kernel does not
+    tell. What others than this process wait for is not taken off."""
+    waited_ns = 0
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError, IndexError, ValueError):  # the thread has just ended, or the kernel does not tell
+            waited_ns += int((task / "schedstat").read_text().split()[1])
+    return time.monotonic() - waited_ns / 1e9
 
 
 def clean_env(home, **extra):
