@@ -36,8 +36,12 @@ class Worker(threading.Thread):
         self.is_over = False
 
     def run(self):
-        while not self.is_over:
+        while not self.is_over and not self.is_spent():
             self.step(self.rng.choice(list(self.may_be)))
+
+    def is_spent(self):
+        """Calls were cut on all of its keys, as they may be where a short deadline meets a busy machine."""
+        return all(len(versions) > 1 for versions in self.may_be.values())
 
     def step(self, key):
         """A key whose state is not known is left alone: what comes next could not be told apart."""
@@ -82,7 +86,7 @@ def kill_and_start(pool, n, disk="kept"):
     return begun
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(240)
 @pytest.mark.parametrize("disk", ["kept", "gone"])
 def test_master_killed(make_pool, bench, disk):
     """Fails if, after kill -9 of the master during puts, upserts and removals, and a start with the same data directory,
@@ -100,7 +104,8 @@ def test_master_killed(make_pool, bench, disk):
         worker.start()
     for turn in range(5 if TIER == "long" else 2):
         seen = [w.acknowledged for w in workers]
-        wait_until(lambda: all(w.acknowledged > n + 100 for w, n in zip(workers, seen)), 30, "the workers to work")
+        wait_until(lambda: all(w.acknowledged > n + 100 or w.is_spent() for w, n in zip(workers, seen)), 60, "the workers to work")
+        assert not all(w.is_spent() for w in workers), "nobody works any more"
         begun = kill_and_start(pool, turn + 2, disk)
         wait_until(lambda: prober(f"exists fill/{turn}")["err"] == "OK", 20, "the master to answer")
         wait_until(lambda: prober(f"exists fill/{turn}").get("exists") == 1, 20, "the first hit")
