@@ -27,7 +27,8 @@ class Worker(threading.Thread):
     def __init__(self, pool, name, seed, deadline, **path):
         super().__init__(daemon=True)
         self.pool = pool
-        self.shell = Shell(pool.bench, pool.addr, name, deadline=deadline, **path)
+        self.shell = Shell(pool.bench, pool.addr, name, **path)
+        self.deadline = deadline  # of a call: to open the pool may take longer than that
         self.rng = random.Random(seed)
         self.may_be = {f"{name}/{i}": {0} for i in range(KEYS)}
         self.version = 0
@@ -55,7 +56,7 @@ class Worker(threading.Thread):
         else:
             line, becomes = f"remove {key} force=1", 0
         master, was_whole = self.pool.master, self.pool.is_whole
-        err = self.shell(line)["err"]
+        err = self.shell(f"{line} deadline={self.deadline}")["err"]
         # A removal that the dead master had carried out, and not answered, finds nothing when it is asked again; nor does
         # one of what was not reported yet.
         may_miss = becomes == 0 and not (was_whole and self.pool.is_whole and master is self.pool.master)
@@ -94,7 +95,7 @@ def test_master_killed(make_pool, bench, disk):
     that nobody touched is missed, or puts do not work.
     """
     pool = make_pool(nodes=2, data_dir=f"{bench.home}/data")
-    prober = Shell(bench, pool.addr, "prober", deadline=200)
+    prober = Shell(bench, pool.addr, "prober")
     pool.is_whole = True
     workers = [Worker(pool, f"w{i}", i, (25 if i < 2 else 2000) * SLOW, **PATHS[path])
                for i, path in enumerate(sorted(PATHS) * 2)]
@@ -107,8 +108,8 @@ def test_master_killed(make_pool, bench, disk):
         wait_until(lambda: all(w.acknowledged > n + 100 or w.is_spent() for w, n in zip(workers, seen)), 60, "the workers to work")
         assert not all(w.is_spent() for w in workers), "nobody works any more"
         begun = kill_and_start(pool, turn + 2, disk)
-        wait_until(lambda: prober(f"exists fill/{turn}")["err"] == "OK", 20, "the master to answer")
-        wait_until(lambda: prober(f"exists fill/{turn}").get("exists") == 1, 20, "the first hit")
+        wait_until(lambda: prober(f"exists fill/{turn} deadline=200")["err"] == "OK", 20, "the master to answer")
+        wait_until(lambda: prober(f"exists fill/{turn} deadline=200").get("exists") == 1, 20, "the first hit")
         print(f"first hit {1e3 * (time.monotonic() - begun):.0f} ms after the start of the master")
         wait_until(lambda: figures(pool.master)["segments"] == 2, 20, "both nodes to have told what they hold")
         pool.is_whole = True
