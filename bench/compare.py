@@ -324,14 +324,14 @@ class Comparison:
         results = [row for row in self.rows if row["kind"] == "result" and row["value"]]
         path.with_suffix(".svg").write_text(svg.bars("The Python wheel against its peers, of what is asked (longer is better)", [
             (row["line"], goodness(row), f"{row['value']:.3g}, asked {row['bound']:g}") for row in results if row["bound"]]))
-        readme = ROOT / "README.md"
+        readme = ROOT / "bench" / "README.md"
         readme.write_text(replace_block(readme.read_text(), "bench/compare.py", self.text(machine, path, results)))
-        say(f"saved {path.relative_to(ROOT)}, its chart, and README.md")
+        say(f"saved {path.relative_to(ROOT)}, its chart, and bench/README.md")
 
     def text(self, machine, path, results):
         out = [f"`bench/compare.py` runs the wheel and its peers through the same Python calls, in turns. {machine.text};",
-               f"{machine.now:%Y-%m-%d}; every turn is in [bench/results]({path.relative_to(ROOT)}).", "",
-               f"![the wheel against its peers]({path.with_suffix('.svg').relative_to(ROOT)})", "",
+               f"{machine.now:%Y-%m-%d}; every turn is in [its CSV](results/{path.name}).", "",
+               f"![the wheel against its peers](results/{path.stem}.svg)", "",
                "| line, and what is asked | ratio | | ours, peer |", "|---|---|---|---|"]
         out += [f"| {row['asked']} | {row['value']:.3g} | {row['verdict']} | {row['note']} |" for row in results]
         absent = [row["line"] for row in self.rows if row["kind"] == "result" and not row["value"]]
@@ -354,7 +354,7 @@ def main():
     p.add_argument("--lines", help="only these, with commas between")
     p.add_argument("--limits", type=pathlib.Path,
                    default=os.environ.get("KVPOOL_LIMITS_C", ROOT.parent / "shared" / "peers" / "limits.c"))
-    p.add_argument("--save", action="store_true", help="write bench/results/DATE-HOST-compare.csv, its chart, and README.md")
+    p.add_argument("--save", action="store_true", help="write bench/results/DATE-HOST-compare.csv, its chart, and bench/README.md")
     args = p.parse_args()
     build = args.build.resolve()
     args.python = args.python or build / "venv" / "bin" / "python3"
