@@ -51,8 +51,8 @@ typedef struct {
     const char *name; /* of this client or embedded node, at most 128 bytes; default: program name and pid */
     const char *host_id; /* default: the machine's id; two ids on one machine count as two hosts */
     const char *transports; /* "shm,rdma,tcp" in order of preference; else $KVPOOL_TRANSPORTS, else all there are. One
-                               that is named and cannot be used here is an error (NOTSUP). See KVPOOL_RDMA_DEVICE in
-                               OPERATIONS for which devices rdma uses */
+                               that is named and cannot be used here is an error (NOTSUP). docs/operations/options.md
+                               says which devices rdma uses */
     uint32_t deadline_ms; /* of a call that gives none; default 5000 */
     uint32_t verify; /* KVPOOL_VERIFY_* */
     uint64_t memory_bytes; /* > 0: an embedded node offers that much memory to the pool while the handle is open */
@@ -283,7 +283,7 @@ KVPOOL_EXPORT int kvpool_list(kvpool_t *pool, const void *prefix, size_t prefix_
                               kvpool_list_fn fn, void *arg, const kvpool_opts_t *opts);
 
 /* kvpool_stat writes the pool's and this client's figures as one JSON object (snake_case keys, units in the names;
- * docs/OPERATIONS.md) into buf, always terminated; *len_out is the length without the terminator. BUFFER_SMALL sets
+ * docs/operations/metrics.md) into buf, always terminated; *len_out is the length without the terminator. BUFFER_SMALL sets
  * *len_out to what is needed. */
 KVPOOL_EXPORT int kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool_opts_t *opts);
 

@@ -318,7 +318,7 @@ class Pool:
         return self._found(self._raw.list(prefix, page, cursor, _ms(deadline)))
 
     def stat(self, *, deadline: Optional[float] = None) -> Dict[str, Any]:
-        """The pool's and this client's figures, as docs/OPERATIONS.md has them."""
+        """The pool's and this client's figures, as docs/operations/metrics.md has them."""
         figures: Dict[str, Any] = json.loads(self._found(self._raw.stat(_ms(deadline))))
         return figures
 

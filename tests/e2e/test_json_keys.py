@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--json` prints has the keys that OPERATIONS lists, each of them and no other: scripts read them."""
+"""What `--json` prints has the keys that docs/operations lists, each of them and no other: scripts read them."""
 import json
 import re
 
@@ -7,7 +7,7 @@ import pytest
 
 from conftest import ROOT
 
-PAGE = (ROOT / "docs" / "OPERATIONS.md").read_text()
+PAGE = "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "operations").glob("*.md")))
 
 
 def section(title):
@@ -21,7 +21,7 @@ def section(title):
             found.append(line)
         if heading and heading[2] == title:
             inside, level = True, len(heading[1])
-    assert found, f"OPERATIONS has no section {title}"
+    assert found, f"docs/operations has no section {title}"
     return "\n".join(found)
 
 
@@ -53,7 +53,7 @@ def of_verb(verb):
     for row in rows("JSON")[2:]:
         if f"`{verb}`" in row[0]:
             return row[1]
-    raise AssertionError(f"OPERATIONS lists no keys of {verb}")
+    raise AssertionError(f"docs/operations lists no keys of {verb}")
 
 
 def lines(text):

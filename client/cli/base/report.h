@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The figures of one run, in order, printed as an aligned table for people or as one JSON object for scripts: each
- * figure is named once for both. JSON keys are snake_case with the unit in the name (docs/OPERATIONS.md lists them).
+ * figure is named once for both. JSON keys are snake_case with the unit in the name (docs/operations/ lists them).
  */
 #ifndef KVP_CLIENT_CLI_BASE_REPORT_H
 #define KVP_CLIENT_CLI_BASE_REPORT_H
