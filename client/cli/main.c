@@ -17,7 +17,7 @@ static const kvp_cli_verb_t verbs[] = {
     {"rm", "KEY... | --regex PATTERN | --all", "remove keys", kvp_cli_rm},
     {"bump", "", "make all that the tenant has put unfindable, in one step", kvp_cli_bump},
     {"ls", "[PREFIX]", "list keys", kvp_cli_ls},
-    {"stat", "", "figures of the pool and its segments", kvp_cli_stat},
+    {"stat", "", "how the pool is: nodes, memory, objects, hits, and what is wrong", kvp_cli_stat},
     {"doctor", "", "what is wrong with this machine or the pool, and what helps", kvp_cli_doctor},
     {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
     {"replay", "", "replay a trace, or a generated workload, with every byte verified", kvp_cli_replay},

@@ -265,12 +265,50 @@ def test_sweeping_removals_after_a_restart_say_what_they_wait_for(bench, make_po
 
 
 def test_stat_begins_at_once(pool):
-    """Fails if the text begins with an empty line, or if its sections are not set apart."""
+    """Fails if the text of --all begins with an empty line, or if its sections are not set apart."""
     assert pool.put("k", b"value").rc == 0
-    lines = pool.kvpool("stat").text.splitlines()
+    lines = pool.kvpool("stat", "--all").text.splitlines()
     assert lines[0] == "pool"
     for title in ("tenants", "segments", "client"):
         assert lines[lines.index(title) - 1] == "", title
+
+
+def screen(pool):
+    """The lines of stat's screen by their first word; the nodes' names and states below."""
+    got = pool.kvpool("stat")
+    assert got.rc == 0, got
+    head, _, table = got.text.partition("\n\nnodes\n")
+    shown = {line[:11].strip(): line[11:] for line in head.splitlines()}
+    return shown, [line.split()[:2] for line in table.splitlines()[1:]]
+
+
+@pytest.mark.pool(nodes=2, memory="64MiB")
+def test_stat_shows_how_the_pool_is(pool):
+    """Fails if the screen has not nodes, memory, objects and hits as they are, or if it has counters."""
+    shown, nodes = screen(pool)
+    assert shown == {"nodes": "2 of 2 up", "memory": "0 B of 128 MiB used (0.0 %)", "objects": "0, and 0 puts under way",
+                     "hit ratio": "nothing was asked for yet", "wrong": "nothing"}
+    assert nodes == [["node1", "up"], ["node2", "up"]]
+    assert pool.put("k", bytes(32 << 20)).rc == 0
+    assert pool.exists("k", "absent").rc == 1 and pool.get("k").rc == 0
+    shown, _ = screen(pool)
+    assert shown["memory"] == "32 MiB of 128 MiB used (25.0 %)" and shown["objects"] == "1, and 0 puts under way"
+    # The tool gets twice: its first buffer is too small.
+    assert shown["hit ratio"] == "gets 100.0 % of 2, look-ups 50.0 % of 2"
+    assert "evictions" not in pool.kvpool("stat").text and "evictions" in pool.kvpool("stat", "--all").text
+
+
+@pytest.mark.pool(nodes=2, memory="64MiB")
+def test_stat_says_what_is_wrong(pool):
+    """Fails if a node that is lost, or puts that were refused for want of space, are not told."""
+    assert pool.put("pinned", bytes(40 << 20), "--pin", "hard").rc == 0
+    assert pool.put("pinned as well", bytes(40 << 20), "--pin", "hard").rc == 0
+    assert pool.put("k", bytes(40 << 20)).rc == 1
+    assert screen(pool)[0]["wrong"] == "puts refused for want of space: 1"
+    pool.nodes[0].kill9()
+    shown, nodes = wait_until(lambda: (got := screen(pool))[0]["nodes"] == "1 of 2 up" and got, 20, "the node to be lost")
+    assert shown["wrong"] == "node node1 is lost: its objects cannot be read until it is back"
+    assert nodes == [["node1", "lost"], ["node2", "up"]]
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * stat: the library's JSON as it is, or the same figures laid out for people. The layout follows the JSON's shape, not
- * a list of names: an object is a section, an array of objects a table.
+ * stat: a screen that says how the pool is; with --all every figure of the library's JSON, and with --json that JSON as it
+ * is. The layout of --all follows the JSON's shape, not a list of names: an object is a section, an array of objects a table.
  */
 #include "client/cli/base/cli.h"
 
@@ -8,6 +8,8 @@
 #include "client/cli/base/json_out.h"
 #include "client/cli/base/report.h"
 
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,14 +118,159 @@ print_section(const char *title, struct json_object *section, bool *is_first)
     }
 }
 
+/* figure returns a count of the JSON; 0 if it is not there. */
+static uint64_t
+figure(struct json_object *of, const char *name)
+{
+    struct json_object *value;
+    return json_object_object_get_ex(of, name, &value) ? json_object_get_uint64(value) : 0;
+}
+
+static const char *
+word(struct json_object *of, const char *name)
+{
+    struct json_object *value;
+    return json_object_object_get_ex(of, name, &value) ? json_object_get_string(value) : "";
+}
+
+static struct json_object *
+part(struct json_object *of, const char *name)
+{
+    struct json_object *value;
+    return json_object_object_get_ex(of, name, &value) ? value : NULL;
+}
+
+static double
+percent(uint64_t some, uint64_t all)
+{
+    return all == 0 ? 0 : 100.0 * (double)some / (double)all;
+}
+
+static void
+print_hits(struct json_object *counters)
+{
+    const uint64_t known = figure(counters, "used"), gets = figure(counters, "gets") + known;
+    const uint64_t got = gets - kvp_min_u64(gets, figure(counters, "get_misses"));
+    const uint64_t exists = figure(counters, "exists"), asked = exists + figure(counters, "lookups");
+    const uint64_t found =
+        figure(counters, "lookup_found") + exists - kvp_min_u64(exists, figure(counters, "exists_misses"));
+    printf("hit ratio  ");
+    if (gets == 0 && asked == 0) printf("nothing was asked for yet");
+    if (gets > 0) printf("gets %.1f %% of %" PRIu64, percent(got, gets), gets);
+    if (gets > 0 && asked > 0) printf(", ");
+    if (asked > 0) printf("look-ups %.1f %% of %" PRIu64, percent(found, asked), asked);
+    putchar('\n');
+}
+
+/* A line of what is wrong; the first one begins with that word. */
+static void __attribute__((format(printf, 2, 3))) print_wrong(size_t *lines, const char *fmt, ...)
+{
+    va_list args;
+    printf("%-11s", *lines == 0 ? "wrong" : "");
+    va_start(args, fmt);
+    vprintf(fmt, args);
+    va_end(args);
+    putchar('\n');
+    *lines += 1;
+}
+
+static void
+print_wrong_of_node(size_t *lines, struct json_object *segment)
+{
+    char name[CELL_MAX];
+    const char *state = word(segment, "state"), *node = word(segment, "node");
+    kvp_cli_quote(node, strlen(node), name, sizeof name);
+    if (strcmp(state, "lost") == 0)
+        print_wrong(lines, "node %s is lost: its objects cannot be read until it is back", name);
+    else if (strcmp(state, "up") != 0)
+        print_wrong(lines, "node %s is %s: it takes no new objects", name, state);
+    else if (strcmp(word(segment, "transport"), "none") == 0)
+        print_wrong(lines, "no transport leads from here to node %s: kvpool doctor says why", name);
+}
+
+static void
+print_what_is_wrong(struct json_object *pool, struct json_object *segments)
+{
+    char bytes[KVP_BYTES_TEXT_MAX];
+    size_t lines = 0;
+    struct json_object *counters = part(pool, "counters");
+    const uint64_t quarantine = figure(pool, "quarantine_bytes"), refused = figure(counters, "put_no_space"),
+                   breaches = figure(counters, "protocol_errors");
+    if (json_object_array_length(segments) == 0) print_wrong(&lines, "there is no node: nothing can be stored");
+    for (size_t i = 0; i < json_object_array_length(segments); i++)
+        print_wrong_of_node(&lines, json_object_array_get_idx(segments, i));
+    if (quarantine > 0)
+        print_wrong(&lines, "%s are in quarantine: a client died or stopped during a put, and may still write there",
+                    kvp_format_bytes(quarantine, bytes));
+    if (refused > 0) print_wrong(&lines, "puts refused for want of space: %" PRIu64, refused);
+    if (breaches > 0) print_wrong(&lines, "connections closed for a breach of the protocol: %" PRIu64, breaches);
+    if (lines == 0) print_wrong(&lines, "nothing");
+}
+
+static void
+print_nodes(struct json_object *segments)
+{
+    static const char *const columns_shown[] = {"node",       "state",   "transport", "used_bytes",
+                                                "size_bytes", "objects", "addr"};
+    bool is_first = false;
+    struct json_object *rows = json_object_new_array();
+    for (size_t i = 0; i < json_object_array_length(segments); i++) {
+        struct json_object *row = json_object_new_object();
+        for (size_t c = 0; c < KVP_ARRAY_LEN(columns_shown); c++)
+            json_object_object_add(row, columns_shown[c],
+                                   json_object_get(part(json_object_array_get_idx(segments, i), columns_shown[c])));
+        json_object_array_add(rows, row);
+    }
+    if (is_table(rows)) print_table("nodes", rows, &is_first);
+    json_object_put(rows);
+}
+
+static void
+print_screen(struct json_object *stat)
+{
+    char used[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
+    struct json_object *pool = part(stat, "pool"), *segments = part(stat, "segments");
+    const uint64_t used_bytes = figure(pool, "used_bytes"), size_bytes = figure(pool, "size_bytes");
+    const size_t nodes = json_object_array_length(segments);
+    size_t up = 0;
+    for (size_t i = 0; i < nodes; i++)
+        up += strcmp(word(json_object_array_get_idx(segments, i), "state"), "up") == 0;
+    printf("nodes      %zu of %zu up\n", up, nodes);
+    printf("memory     %s of %s used (%.1f %%)\n", kvp_format_bytes(used_bytes, used),
+           kvp_format_bytes(size_bytes, size), percent(used_bytes, size_bytes));
+    printf("objects    %" PRIu64 ", and %" PRIu64 " puts under way\n", figure(pool, "objects"),
+           figure(pool, "attempts"));
+    print_hits(part(pool, "counters"));
+    print_what_is_wrong(pool, segments);
+    print_nodes(segments);
+}
+
+static void
+print_stat(struct json_object *stat, const kvp_cli_common_t *common, bool wants_all)
+{
+    bool is_first = true;
+    if (common->is_json) {
+        kvp_json_line(stat, stdout);
+        return;
+    }
+    if (wants_all)
+        print_section(NULL, stat, &is_first);
+    else
+        print_screen(stat);
+    json_object_put(stat);
+}
+
 int
 kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
+    bool wants_all = false;
+    const kvp_cli_opt_t opts[] = {
+        {"all", KVP_CLI_FLAG, &wants_all, NULL, "every figure of the pool, the tenant and this client", 0, 0}};
     kvp_cli_common_t common;
     kvpool_t *pool = NULL;
     struct json_object *stat = NULL;
     int first;
-    int code = kvp_cli_parse(verb, NULL, 0, argc, argv, &common, &first);
+    int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
     if (code == KVP_EXIT_GO_ON && first < argc) code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "takes no operand");
     if (code != KVP_EXIT_GO_ON) return code;
     code = kvp_cli_open(verb, &common, &pool);
@@ -131,12 +278,6 @@ kvp_cli_stat(const kvp_cli_verb_t *verb, int argc, char **argv)
     int err = kvp_json_stat(pool, &stat);
     kvpool_free(pool);
     if (err != KVPOOL_OK) return kvp_cli_fail(verb, "stat", err);
-    if (common.is_json) {
-        kvp_json_line(stat, stdout);
-    } else {
-        bool is_first = true;
-        print_section(NULL, stat, &is_first);
-        json_object_put(stat);
-    }
+    print_stat(stat, &common, wants_all);
     return kvp_cli_flush(verb, KVP_EXIT_DONE);
 }
