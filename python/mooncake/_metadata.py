@@ -2,15 +2,20 @@
 """The HTTP metadata server: bytes under keys, by GET, PUT and DELETE of /metadata?key=KEY, in memory alone. A GET tells the value's
 ETag, and a DELETE may say by If-Match which value is meant.
 
-Whoever reaches its port reads and changes all of it, as in the reference: keep it inside a network that you trust. What strangers may
-take is bounded: keys, bytes, connections, and the time of a request and of its answer. One thread runs it, so that a client that is slow
-costs a connection and nobody's turn.
+Whoever reaches its port reads and changes all of it, as in Mooncake: keep it inside a network that you trust. What strangers may
+take is bounded: keys, bytes, connections, and the time of a request and of its answer. http.server parses requests. A thread serves each
+connection, and the thread that accepts shuts those down whose time is over.
 """
-import asyncio
+import contextlib
 import errno
 import hashlib
+import io
+import socket
+import socketserver
 import threading
-from concurrent.futures import Future
+import time
+from http.client import LineTooLong
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 MAX_KEYS = 65536
@@ -21,13 +26,7 @@ MAX_CONNECTIONS = 256
 _HEAD_BYTES = 8192  # a request's first line and fields
 _EXCHANGE_S = 10  # for a request to come whole, counted from the answer before it, and again for its answer to go
 _LINGER_S = 1
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 411: "Length Required",
-            412: "Precondition Failed",
-            413: "Content Too Large", 431: "Request Header Fields Too Large", 503: "Service Unavailable", 507: "Insufficient Storage"}
-
-
-class _Refused(Exception):
-    """A request that gets (status, text), and whose connection ends then, because nobody knows where the next one begins."""
+_LOOK_S = 0.1  # between two looks for connections whose time is over
 
 
 def _tag(value):
@@ -36,7 +35,7 @@ def _tag(value):
 
 
 class _Entries:
-    """What is stored, within bounds. Every call gives (status, body)."""
+    """What is stored, within bounds. Every call gives (status, body). One thread at a time calls it (_Server.entries_lock)."""
 
     def __init__(self):
         self._values = {}
@@ -70,167 +69,232 @@ class _Entries:
         return 200, b"metadata deleted"
 
 
-def _parse(head):
-    """(method, target, fields) of a request's head."""
-    first, *lines = head.decode("latin-1")[:-4].split("\r\n")
-    words = first.split(" ")
-    if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
-        raise _Refused(400, "not an HTTP request")
-    fields = {"connection": "close"} if words[2] == "HTTP/1.0" else {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        name = name.lower()
-        if not colon or not name or name != name.strip() or (name == "content-length" and name in fields):
-            raise _Refused(400, "a field that is none")
-        fields[name] = value.strip(" \t")
-    return words[0], words[1], fields
+class _Reader(io.BufferedReader):
+    """A connection's bytes. A head of more than _HEAD_BYTES is not read."""
+
+    head_left = 0
+
+    def readline(self, size=-1):
+        line = super().readline(min(size, self.head_left + 1) if size >= 0 else self.head_left + 1)
+        self.head_left -= len(line)
+        if self.head_left < 0:
+            raise LineTooLong("head")
+        return line
 
 
-def _length(fields):
-    """The bytes of a request's body."""
-    if "transfer-encoding" in fields:
-        raise _Refused(411, "a body has a Content-Length here")
-    text = fields.get("content-length", "0")
-    if not text.isdigit() or not text.isascii():
-        raise _Refused(400, "Content-Length is no number")
-    if len(text) > 18 or int(text) > MAX_VALUE_BYTES:
-        raise _Refused(413, f"metadata is {MAX_VALUE_BYTES} bytes at most")
-    return int(text)
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = default_request_version = "HTTP/1.1"
+    server_version, sys_version = "kvpool", ""
+    disable_nagle_algorithm = True
 
+    def setup(self):
+        super().setup()
+        self.rfile.close()
+        self.rfile = _Reader(self.connection.makefile("rb", buffering=0))
+        self.requestline, self.command, self.request_version = "", "", self.protocol_version
 
-class MetadataServer:
-    """start() serves at (host, port) in a thread of its own, until stop(). A server starts once."""
+    def log_message(self, *args):
+        pass
 
-    def __init__(self, host, port):
-        self.host, self.port = host, port
-        self.thread = None
-        self._entries = _Entries()
-        self._connections = 0
+    def handle(self):
+        if self.server.is_beyond(self.connection):
+            self._refuse(503, "too many connections")
+        else:
+            super().handle()
 
-    def start(self):
-        """Returns when it listens; port is then the one it has. OSError where it cannot."""
-        listens = Future()
-
-        def run():
-            serving = self._run(listens)
-            try:
-                asyncio.run(serving)
-            except BaseException as e:  # no event loop, as where there are no descriptors left: start()'s caller is told
-                serving.close()
-                if listens.done():
-                    raise
-                listens.set_exception(e if isinstance(e, OSError) else OSError(errno.EAGAIN, f"no event loop: {e}"))
-
-        self.thread = threading.Thread(target=run, name="kvpool-metadata", daemon=True)
+    def handle_one_request(self):
+        self.server.allow(self.connection, _EXCHANGE_S)
+        self.rfile.head_left = _HEAD_BYTES
         try:
-            self.thread.start()
-        except RuntimeError as e:
-            raise OSError(errno.EAGAIN, str(e)) from None
-        try:
-            self.port = listens.result()
-        except OSError:
-            self.thread.join()  # who asks whether it serves asks whether the thread lives
-            raise
+            super().handle_one_request()
+        except LineTooLong:  # the first line
+            self._refuse(431, f"a request's head is {_HEAD_BYTES} bytes at most")
 
-    def stop(self):
-        """Ends what clients are at. Waits for the thread, which waits for nobody."""
-        if self.thread is None or not self.thread.is_alive():
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._is_over.set)
-        except RuntimeError:  # another thread has stopped it meanwhile
-            pass
-        self.thread.join()
-
-    async def _run(self, listens):
-        self._loop, self._is_over = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            server = await asyncio.start_server(self._serve, self.host, self.port, limit=_HEAD_BYTES)
-        except Exception as e:  # start()'s caller is told
-            listens.set_exception(OSError(errno.EINVAL, f"no port: {self.port}") if isinstance(e, OverflowError) else e)
-            return
-        listens.set_result(server.sockets[0].getsockname()[1])
-        await self._is_over.wait()
-        server.close()
-
-    async def _serve(self, reader, writer):
-        self._connections += 1
-        writer.transport.set_write_buffer_limits(0)  # drain() returns when all has gone
-        try:
-            if self._connections > 2 * MAX_CONNECTIONS:
-                pass
-            elif self._connections > MAX_CONNECTIONS:
-                await self._refuse(reader, writer, 503, "too many connections")
-            else:
-                while await self._exchange(reader, writer):
-                    pass
-        except (OSError, EOFError, asyncio.TimeoutError, asyncio.CancelledError):  # the last: stop()
-            pass
-        finally:
-            self._connections -= 1
-            writer.transport.abort()
-
-    async def _exchange(self, reader, writer):
-        """One request and its answer. True where another one may follow."""
-        try:
-            method, target, fields, body = await asyncio.wait_for(self._read(reader, writer), _EXCHANGE_S)
-            status, answer, tag = self._answer(method, target, fields, body)
-        except _Refused as e:
-            await self._refuse(reader, writer, *e.args)
+    def parse_request(self):
+        """http.server's, which takes what is no request for one of HTTP/0.9 and leaves fields out that are none."""
+        self.close_connection = True
+        if len(self.raw_requestline.split()) != 3:
+            self._refuse(400, "not an HTTP request")
             return False
-        stays = fields.get("connection", "").lower() != "close"
-        await self._send(writer, status, answer, stays, tag)
-        return stays
+        if not super().parse_request():
+            return False
+        if self.headers.defects or len(self.headers.get_all("Content-Length", [])) > 1:
+            self._refuse(400, "a field that is none")
+            return False
+        return True
 
-    async def _read(self, reader, writer):
+    def send_error(self, code, message=None, explain=None):
+        self._refuse(code, message or "not an HTTP request")
+
+    def _length(self):
+        """The bytes of the request's body; None where that was refused."""
+        text = self.headers.get("Content-Length", "0")
+        if self.headers.get("Transfer-Encoding"):
+            self._refuse(411, "a body has a Content-Length here")
+        elif not text.isdigit() or not text.isascii():
+            self._refuse(400, "Content-Length is no number")
+        elif len(text) > 18 or int(text) > MAX_VALUE_BYTES:
+            self._refuse(413, f"metadata is {MAX_VALUE_BYTES} bytes at most")
+        else:
+            return int(text)
+        return None
+
+    def _serve(self):
+        length = self._length()
+        if length is None:
+            return
+        body = self.rfile.read(length)
+        if len(body) < length:  # cut off
+            self.close_connection = True
+            return
+        with self.server.entries_lock:
+            status, answer = self._outcome(body)
+        self.server.allow(self.connection, _EXCHANGE_S)
+        self._send(status, answer, _tag(answer) if self.command == "GET" and status == 200 else "")
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = do_OPTIONS = _serve
+
+    def _outcome(self, body):
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
-            raise _Refused(431, f"a request's head is {_HEAD_BYTES} bytes at most") from None
-        method, target, fields = _parse(head)
-        length = _length(fields)
-        if length and fields.get("expect", "").lower() == "100-continue":
-            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return method, target, fields, await reader.readexactly(length)
-
-    def _answer(self, method, target, fields, body):
-        """(status, body, tag of the value that the body is, or "")."""
-        status, answer = self._outcome(method, target, fields, body)
-        return status, answer, _tag(answer) if method == "GET" and status == 200 else ""
-
-    def _outcome(self, method, target, fields, body):
-        try:
-            url = urlsplit(target)
+            url = urlsplit(self.path)
             key = parse_qs(url.query, errors="strict", max_num_fields=16).get("key", [""])[0].strip()
         except ValueError:
             return 400, b"not a path"
         if url.path == "/health":
-            return (200, b"OK") if method == "GET" else (405, b"Method not allowed")
+            return (200, b"OK") if self.command == "GET" else (405, b"Method not allowed")
         if url.path != "/metadata":
             return 404, b"Not Found"
         if not key:
             return 400, b"metadata key is required"
         if len(key.encode()) > MAX_KEY_BYTES:
             return 400, b"metadata keys are %d bytes at most" % MAX_KEY_BYTES
-        if method == "PUT":
-            return self._entries.put(key, body)
-        if method == "DELETE":
-            return self._entries.delete(key, fields.get("if-match", ""))
-        return self._entries.get(key) if method == "GET" else (405, b"Method not allowed")
+        entries = self.server.entries
+        if self.command == "PUT":
+            return entries.put(key, body)
+        if self.command == "DELETE":
+            return entries.delete(key, self.headers.get("If-Match", ""))
+        return entries.get(key) if self.command == "GET" else (405, b"Method not allowed")
 
-    async def _send(self, writer, status, body, stays, tag=""):
-        field = f"ETag: {tag}\r\n" if tag else ""
-        writer.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{field}"
-                     f"Connection: {'keep-alive' if stays else 'close'}\r\n\r\n".encode() + body)
-        await asyncio.wait_for(writer.drain(), _EXCHANGE_S)
+    def _send(self, status, body, tag=""):
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if tag:
+            self.send_header("ETag", tag)
+        self.send_header("Connection", "close" if self.close_connection else "keep-alive")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
-    async def _refuse(self, reader, writer, status, text):
-        """The answer, and a moment for the client to read it: a connection that ends with bytes unread takes it back."""
-        await self._send(writer, status, text.encode(), False)
-        writer.write_eof()
+    def _refuse(self, status, text):
+        """The answer, and a moment for the client to read it: a connection that ends with bytes unread takes it back. Nobody knows where
+        the next request begins, so it ends."""
+        self.close_connection = True
+        self._send(status, text.encode())
+        self.connection.shutdown(socket.SHUT_WR)
+        self.server.allow(self.connection, _LINGER_S)
+        while self.rfile.read1(65536):
+            pass
 
-        async def rest():
-            while await reader.read(65536):
-                pass
 
-        await asyncio.wait_for(rest(), _LINGER_S)
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, host, port):
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # Of a name with addresses of both kinds that of IPv4: who asks for "localhost" finds it there.
+        self.address_family, _, _, _, at = min(found, key=lambda one: one[0] != socket.AF_INET)
+        self.entries, self.entries_lock = _Entries(), threading.Lock()
+        self._ends, self._beyond, self._lock = {}, set(), threading.Lock()  # connection -> when its time is over; those that are refused
+        super().__init__(at, _Handler)
+
+    def is_beyond(self, connection):
+        with self._lock:
+            return connection in self._beyond
+
+    def count(self):
+        with self._lock:
+            return len(self._ends)
+
+    def allow(self, connection, seconds):
+        with self._lock:
+            if connection in self._ends:
+                self._ends[connection] = time.monotonic() + seconds
+
+    def get_request(self):
+        try:
+            return super().get_request()
+        except OSError:  # no descriptor is left, say: it asks again soon, and not at once
+            time.sleep(_LOOK_S)
+            raise
+
+    def process_request(self, request, client_address):
+        with self._lock:
+            n = len(self._ends)
+            if n < 2 * MAX_CONNECTIONS:
+                self._ends[request] = time.monotonic() + _EXCHANGE_S
+            if n >= MAX_CONNECTIONS:
+                self._beyond.add(request)
+        if n < 2 * MAX_CONNECTIONS:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request):
+        with self._lock:
+            self._ends.pop(request, None)
+            self._beyond.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request, client_address):
+        """A connection that was cut, or for which there is no thread: it is closed, and that is all."""
+
+    def service_actions(self):
+        self.end(time.monotonic())
+
+    def end(self, now):
+        """Shuts connections down whose time is over by then. Their threads close them."""
+        with self._lock:
+            for connection, end in self._ends.items():
+                if end <= now:
+                    with contextlib.suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
+
+
+class MetadataServer:
+    """start() serves at (host, port) in threads of its own, until stop(). A server starts once."""
+
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+        self.thread = None
+        self._server = None
+
+    @property
+    def _connections(self):
+        return self._server.count()
+
+    def start(self):
+        """Returns when it listens; port is then the one it has. OSError where it cannot."""
+        try:
+            self._server = _Server(self.host, self.port)
+        except OverflowError:
+            raise OSError(errno.EINVAL, f"no port: {self.port}") from None
+        self.port = self._server.server_address[1]
+        thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK_S,), name="kvpool-metadata", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            self._server.server_close()
+            raise OSError(errno.EAGAIN, str(e)) from None
+        self.thread = thread
+
+    def stop(self):
+        """Ends what clients are at. Waits for the thread that accepts, which waits for nobody."""
+        if self.thread is None or not self.thread.is_alive():
+            return
+        self._server.shutdown()
+        self.thread.join()
+        self._server.server_close()
+        self._server.end(float("inf"))

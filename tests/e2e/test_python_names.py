@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP metadata server, and engines that find one another there: what strangers send it, what it may answer, and peers and servers
 that come and go (stage `python` of tests/run)."""
-import asyncio
 import gc
 import http.client
 import json
@@ -108,19 +107,17 @@ def test_port_that_is_taken_is_told(server, caplog):
     second.close()
 
 
-@pytest.mark.parametrize("why", [OSError(24, "Too many open files"), RuntimeError("no loop")])
-def test_start_without_an_event_loop_is_told(monkeypatch, caplog, why):
-    """run() has an answer also where asyncio cannot begin."""
-    def fail():
+@pytest.mark.parametrize("where, why", [((socket.socket, "listen"), OSError(24, "Too many open files")),
+                                        ((threading.Thread, "start"), RuntimeError("can't start new thread"))])
+def test_start_without_a_thread_is_told(monkeypatch, caplog, where, why):
+    """run() has an answer also where there is no socket, or no thread."""
+    def fail(*_):
         raise why
 
-    monkeypatch.setattr(asyncio, "new_event_loop", fail)
-    monkeypatch.setattr(asyncio.events, "new_event_loop", fail)
     server = KVBootstrapServer(0, "127.0.0.1")
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    thread.join(20)
-    assert not thread.is_alive()
+    with monkeypatch.context() as m:
+        m.setattr(*where, fail)
+        server.run()
     assert server.poll() is KVPoll.Failed and why.args[-1] in caplog.text
     server.close()
 
@@ -346,14 +343,14 @@ def test_an_engine_is_back_at_its_port(url, server):
 def test_an_answer_that_is_late_leaves_no_entry(url, server, monkeypatch, caplog):
     """The server has stored it, and its answer does not come in time."""
     monkeypatch.setattr(_names, "_PATIENCE_S", 1)
-    put = _metadata.MetadataServer._send
+    put = _metadata._Handler._send
 
-    async def send(self, writer, status, body, *more):
+    def send(self, status, body, *more):
         if body == b"metadata updated":
-            await asyncio.sleep(3)
-        await put(self, writer, status, body, *more)
+            time.sleep(3)
+        put(self, status, body, *more)
 
-    monkeypatch.setattr(_metadata.MetadataServer, "_send", send)
+    monkeypatch.setattr(_metadata._Handler, "_send", send)
     new = TransferEngine()
     assert new.initialize("127.0.0.1", url, "tcp", "") == -1 and "timed out" in caplog.text
     assert entry(server.port, "127.0.0.1")[0] == 404 and new.get_rpc_port() == 0
