@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The generator keeps a hundred or so conversations open, takes the one whose next turn is due first, plays the turn and
- * puts the conversation back with its think time, or begins a new one in its place. A chain's last block is partly
- * filled as a rule; it gets a new id each turn, since the next turn's tokens will complete it to something else.
+ * The generator keeps some conversations open. Each request is the next turn of one that it draws; a conversation that ends
+ * is replaced by a new one. The last block of a chain is partly filled as a rule. It gets a new id each turn, since the
+ * tokens of the next turn complete it to something else.
  */
 #include "client/cli/replay/workload.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define PROMPTS 24u /* shared system prompts; popularity falls as 1 / rank */
+#define PROMPTS 24u /* shared system prompts; the popularity falls with the number */
 #define PROMPT_BLOCKS_MAX 9u
 #define OPEN_CHATS 150u
 #define CHAT_BLOCKS_MAX 64u /* the context window: a conversation ends when it is full */
-#define MORE_TURNS 0.65 /* chance that a user goes on after an answer */
-#define THINK_MEAN_MS 60000.0
-#define ARRIVAL_MEAN_MS 20000.0 /* from the end of a conversation to the start of the next one in its place */
+#define MORE_TURNS_PERCENT 65u /* chance that a user goes on after an answer */
+#define QUESTION_TOKENS_MAX 12000u
+#define ANSWER_TOKENS_MAX 1500u
+#define TURN_MS 130u /* from one request to the next */
 
 typedef struct {
-    uint64_t due_ms;
     uint64_t tokens; /* prompt, questions and answers so far */
     uint64_t full; /* complete blocks, whose ids stay */
     uint64_t ids[CHAT_BLOCKS_MAX];
@@ -26,103 +25,53 @@ typedef struct {
 
 typedef struct {
     uint64_t random; /* state of splitmix64 */
-    uint64_t next_id;
-    uint64_t prompt_ids[PROMPTS][PROMPT_BLOCKS_MAX];
-    uint32_t prompt_blocks[PROMPTS];
-    double prompt_share[PROMPTS]; /* cumulative */
+    uint64_t next_id; /* the ids below it belong to prompts and to earlier blocks */
     chat_t chats[OPEN_CHATS];
 } generator_t;
 
 static uint64_t
-draw(generator_t *g)
+draw(generator_t *g, uint64_t below)
 {
     uint64_t x = g->random += 0x9e3779b97f4a7c15ull;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-    return x ^ x >> 31;
+    return (x ^ x >> 31) % below;
 }
 
-/* uniform is in (0, 1]: its logarithm exists. */
-static double
-uniform(generator_t *g)
-{
-    return ((double)(draw(g) >> 11) + 1) * 0x1p-53;
-}
-
-static double
-exponential(generator_t *g, double mean)
-{
-    return -mean * log(uniform(g));
-}
-
-/* Token counts of chats are skewed: half are below the median, a few are many times as long. */
+/* Small numbers come more often than large ones, as in the lengths of questions. */
 static uint64_t
-lognormal(generator_t *g, double median, double sigma, uint64_t max)
+draw_skewed(generator_t *g, uint64_t below)
 {
-    double normal = sqrt(-2 * log(uniform(g))) * cos(2 * M_PI * uniform(g));
-    double value = median * exp(sigma * normal);
-    return value < 1 ? 1 : value > (double)max ? max : (uint64_t)value;
+    return draw(g, draw(g, below) + 1);
 }
 
 static void
-make_prompts(generator_t *g)
+begin_chat(generator_t *g, chat_t *chat)
 {
-    double total = 0;
-    for (uint32_t i = 0; i < PROMPTS; i++) {
-        total += 1.0 / (i + 1);
-        g->prompt_share[i] = total;
-        g->prompt_blocks[i] = 1 + (uint32_t)(draw(g) % PROMPT_BLOCKS_MAX);
-        for (uint32_t b = 0; b < g->prompt_blocks[i]; b++)
-            g->prompt_ids[i][b] = g->next_id++;
-    }
-    for (uint32_t i = 0; i < PROMPTS; i++)
-        g->prompt_share[i] /= total;
-}
-
-static void
-begin_chat(generator_t *g, chat_t *chat, uint64_t after_ms)
-{
-    const double pick = uniform(g);
-    uint32_t prompt = 0;
-    while (prompt + 1 < PROMPTS && g->prompt_share[prompt] < pick)
-        prompt++;
-    chat->full = g->prompt_blocks[prompt];
+    const uint64_t prompt = draw_skewed(g, PROMPTS);
+    chat->full = 1 + prompt * 7 % PROMPT_BLOCKS_MAX;
     chat->tokens = chat->full * KVP_BLOCK_TOKENS;
-    memcpy(chat->ids, g->prompt_ids[prompt], chat->full * sizeof(uint64_t));
-    chat->due_ms = after_ms + (uint64_t)exponential(g, ARRIVAL_MEAN_MS);
-}
-
-static chat_t *
-next_due(generator_t *g)
-{
-    chat_t *due = &g->chats[0];
-    for (uint32_t i = 1; i < OPEN_CHATS; i++)
-        if (g->chats[i].due_ms < due->due_ms) due = &g->chats[i];
-    return due;
+    for (uint64_t b = 0; b < chat->full; b++)
+        chat->ids[b] = prompt * PROMPT_BLOCKS_MAX + b;
 }
 
 /* play_turn makes the request: the user's text joins the conversation, then the answer does. */
 static kvp_err_t
-play_turn(generator_t *g, chat_t *chat, kvp_workload_t *workload)
+play_turn(generator_t *g, uint64_t now_ms, kvp_workload_t *workload)
 {
     const uint64_t context = CHAT_BLOCKS_MAX * (uint64_t)KVP_BLOCK_TOKENS;
-    kvp_request_t request = {.timestamp_ms = chat->due_ms};
-    request.output_tokens = lognormal(g, 250, 0.9, 4096);
-    chat->tokens = kvp_min_u64(chat->tokens + lognormal(g, 1500, 1.2, 60000), context);
+    chat_t *chat = &g->chats[draw(g, OPEN_CHATS)];
+    kvp_request_t request = {.timestamp_ms = now_ms, .output_tokens = 1 + draw_skewed(g, ANSWER_TOKENS_MAX)};
+    chat->tokens = kvp_min_u64(chat->tokens + 1 + draw_skewed(g, QUESTION_TOKENS_MAX), context);
     request.input_tokens = chat->tokens;
     request.ids_n = (chat->tokens + KVP_BLOCK_TOKENS - 1) / KVP_BLOCK_TOKENS;
     for (uint64_t b = chat->full; b < request.ids_n; b++)
         chat->ids[b] = g->next_id++;
     chat->full = chat->tokens / KVP_BLOCK_TOKENS;
     kvp_err_t err = kvp_workload_add(workload, &request, chat->ids);
-    if (err != KVP_OK) return err;
-
     chat->tokens += request.output_tokens;
-    if (uniform(g) > MORE_TURNS || chat->tokens >= context)
-        begin_chat(g, chat, chat->due_ms);
-    else
-        chat->due_ms += 20 * request.output_tokens + (uint64_t)exponential(g, THINK_MEAN_MS);
-    return KVP_OK;
+    if (draw(g, 100) >= MORE_TURNS_PERCENT || chat->tokens >= context) begin_chat(g, chat);
+    return err;
 }
 
 kvp_err_t
@@ -131,12 +80,12 @@ kvp_workload_generate(kvp_workload_t *workload, uint64_t seed, size_t n)
     generator_t *g = calloc(1, sizeof(*g));
     if (g == NULL) return KVP_NOMEM;
     g->random = seed;
-    make_prompts(g);
+    g->next_id = PROMPTS * PROMPT_BLOCKS_MAX;
     for (uint32_t i = 0; i < OPEN_CHATS; i++)
-        begin_chat(g, &g->chats[i], 0);
+        begin_chat(g, &g->chats[i]);
     kvp_err_t err = KVP_OK;
     for (size_t i = 0; i < n && err == KVP_OK; i++)
-        err = play_turn(g, next_due(g), workload);
+        err = play_turn(g, i * TURN_MS, workload);
     free(g);
     return err;
 }

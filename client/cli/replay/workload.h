@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A list of requests, each a chain of block ids: what replay plays. It is read from a trace (trace.h) or generated here:
- * conversations that begin with one of a few shared system prompts, grow turn by turn, and pause while a user reads and
- * types. Equal ids = the same prefix block. Pure; one thread.
+ * conversations that begin with one of a few shared system prompts and grow turn by turn. Equal ids mean the same prefix
+ * block. Pure; one thread.
  */
 #ifndef KVP_CLIENT_CLI_REPLAY_WORKLOAD_H
 #define KVP_CLIENT_CLI_REPLAY_WORKLOAD_H
