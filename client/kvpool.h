@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kvpool.h - the C API of the pool: put, get and look up blocks by key; bytes move between your memory and the pool's
- * without a copy in between.
+ * kvpool.h - the C API of the pool. A program puts, gets and looks up blocks by key. The library moves the bytes between
+ * the program's memory and the pool's without a copy in between.
  *
- * Calls return 0 (KVPOOL_OK) or a negative error of err.h; counts go out by pointer. Unless a function says otherwise,
- * any thread may call it at any time, also many at once on one handle. No call outlives its deadline by more than
- * 20 ms of runnable time, and once it has returned nothing touches the buffers that it was given. After a get that
- * failed, the contents of its destination are undefined.
+ * A call returns 0 (KVPOOL_OK) or a negative error of err.h. Counts go out by pointer. Unless a function says otherwise, any
+ * thread may call it at any time, and many threads may use one handle at once. A call returns at most 20 ms of runnable time
+ * after its deadline. After it has returned, nothing touches the buffers that it was given. After a get that failed, the
+ * contents of its destination are undefined.
  *
- * Keys: 1 to 1024 bytes, any bytes. Values: 1 byte up to the pool's chunk size, immutable once put.
- * A handle does not survive fork: in the child every call gives KVPOOL_FORKED, and close frees memory only.
+ * A key has 1 to 1024 bytes of any kind. A value has 1 byte up to the pool's chunk size, and does not change once it was put.
+ * A handle does not survive fork: in the child every call returns KVPOOL_FORKED, and close frees memory only.
  */
 #ifndef KVPOOL_H
 #define KVPOOL_H
@@ -37,9 +37,9 @@ extern "C" {
 
 typedef struct kvpool kvpool_t;
 
-/* Verification of what is read (conf.verify): AUTO is what the way needs (by sum over TCP, and where the kernel plays the RDMA
- * adapter), PAYLOAD checks the sum of every object that has one, on every transport, and ADAPTERS is AUTO for who believes adapters
- * of any kind. Environment: KVPOOL_VERIFY=payload or adapters. */
+/* How a handle verifies what it reads (conf.verify). AUTO checks checksums over TCP, and over RDMA if the kernel plays the adapter
+ * (soft RoCE). PAYLOAD checks the checksum of every object that has one, on every transport. ADAPTERS is AUTO without the
+ * check over soft RoCE. Environment: KVPOOL_VERIFY=payload or adapters. */
 #define KVPOOL_VERIFY_AUTO 0
 #define KVPOOL_VERIFY_PAYLOAD 1
 #define KVPOOL_VERIFY_ADAPTERS 2
@@ -56,14 +56,14 @@ typedef struct {
     uint32_t deadline_ms; /* of a call that gives none; default 5000 */
     uint32_t verify; /* KVPOOL_VERIFY_* */
     uint64_t memory_bytes; /* > 0: an embedded node offers that much memory to the pool while the handle is open */
-    const char *listen; /* embedded node: "HOST:PORT" for peers; default 127.0.0.1:0. It serves by all transports there
-                           are: rdma where HOST is an address of a device; an error where it is none and rdma is named */
+    const char *listen; /* embedded node: "HOST:PORT" for peers; default 127.0.0.1:0. It serves by all transports that
+                           work here; by rdma if HOST is an address of a device, else naming rdma is an error */
     uint64_t chunk_bytes; /* embedded node: 0 = default */
     uint32_t tenant; /* keys are the tenant's own: equal keys of two tenants are two objects */
-    uint32_t locations; /* kept, so that what was got before is got again with no message to anyone (128 bytes each);
-                           0 = 65536, UINT32_MAX = none */
-    char *detail; /* out, where not NULL: what is wrong with the configuration or this machine, a sentence for a person;
-                     "" = nothing. Cut to detail_cap bytes with the terminator. Without it, that is logged */
+    uint32_t locations; /* how many known locations the handle keeps, 128 bytes each. A get of a known location needs no
+                           message to anyone. 0 = 65536, UINT32_MAX = none */
+    char *detail; /* out, if not NULL: a sentence for a person that says what is wrong with the configuration or this
+                     machine; "" = nothing. Cut to detail_cap bytes with the terminator. If NULL, the library logs it */
     size_t detail_cap;
 } kvpool_conf_t;
 
@@ -71,31 +71,32 @@ typedef struct {
  * NULL. INVALID, NOTSUP, UNREACHABLE, VERSION, DEADLINE, SEGMENT_EXISTS, NOMEM. *pool_out is set only on success. */
 KVPOOL_EXPORT int kvpool_open(const kvpool_conf_t *conf, kvpool_t **pool_out);
 
-/* kvpool_close ends the session: calls of other threads that are under way give CLOSED and return first; views become
- * invalid; an embedded node is unmounted. Blocks for at most a second or so. The handle stays a valid pointer that
- * answers CLOSED to everything (also to a second close), until kvpool_free. */
+/* kvpool_close ends the session. Calls of other threads that are under way return CLOSED first. Views become invalid. An
+ * embedded node is unmounted. kvpool_close blocks for about a second at most. Until kvpool_free the handle stays a valid
+ * pointer, and every call on it, also a second close, returns CLOSED. */
 KVPOOL_EXPORT int kvpool_close(kvpool_t *pool);
 
-/* kvpool_free gives the handle's memory back, closing it first where needed. NULL is ignored. No other thread may be
- * in a call on it. */
+/* kvpool_free frees the handle, and closes it first if needed. It ignores NULL. No other thread may be in a call on the
+ * handle. */
 KVPOOL_EXPORT void kvpool_free(kvpool_t *pool);
 
-/* kvpool_register makes [addr, addr + len) usable by batch calls. There has to be memory, and ranges may not overlap a registered one
- * (INVALID). The memory must stay mapped until kvpool_unregister(addr), which takes the start of a registered range
- * (NOT_REGISTERED otherwise) and waits for calls that use it. Where an RDMA device is used the
- * memory is pinned, in the background where it is much; what cannot be pinned (ulimit -l) is moved by copies.
- * It may be memory of a GPU (CUDA), all of it of one device; its context must live until kvpool_free, too. It is registered
- * with RDMA devices before the call returns, where they take it, and staged by copies otherwise. Then put and get
- * take addresses in it, alone or beside the host's, single-object calls as well. What kernels still write has to be
- * there before a put begins (the caller waits for its streams); what a get brought is seen by what is started after it. */
+/* kvpool_register makes [addr, addr + len) usable by batch calls. The range must be mapped and must not overlap a registered one
+ * (INVALID). It must stay mapped until kvpool_unregister(addr). kvpool_unregister takes the start of a registered range
+ * (NOT_REGISTERED otherwise), and waits for calls that use it. If the process uses an RDMA device, the library pins the memory,
+ * in the background if it is large. Memory that cannot be pinned (ulimit -l) is moved by copies.
+ *
+ * The range may be memory of one GPU (CUDA). Its context must live until kvpool_free. The library registers it with RDMA devices
+ * before the call returns. If they do not take it, its bytes go through bounce buffers. Put and get, also of a single
+ * object, then take addresses in it, alone or beside addresses of the host. Before a put the caller waits for the streams
+ * that write to the memory. Work that the caller starts after a get sees what the get wrote. */
 KVPOOL_EXPORT int kvpool_register(kvpool_t *pool, void *addr, size_t len);
 KVPOOL_EXPORT int kvpool_unregister(kvpool_t *pool, void *addr);
 
-/* kvpool_copy copies n pieces within this process, between registered memory of the host and of devices in any direction but
- * from one device's to a device's (NOTSUP of that piece). The pieces are independent, in no order; dst and src of one may not overlap.
- * Each lies in one registered range (NOT_REGISTERED), and none is NULL or empty (INVALID). results[i] is the error of piece i, SYS
- * where a device fails. Returns OK when all pieces were gone through, else an error (INVALID, CLOSED, FORKED, NOMEM): then it is
- * not known which were copied. The pool is not asked and there is no deadline: it takes as long as these bytes take to copy. */
+/* kvpool_copy copies n pieces within this process, between registered memory of the host and of devices. It does not copy from
+ * device to device (NOTSUP of that piece). The pieces are independent and have no order. dst and src of a piece may not overlap.
+ * Each lies in one registered range (NOT_REGISTERED), and is neither NULL nor empty (INVALID). results[i] is the error of piece i;
+ * SYS if a device fails. kvpool_copy returns OK after it has tried all pieces. After another error (INVALID, CLOSED, FORKED, NOMEM)
+ * any of the pieces may have been copied. It does not ask the pool and has no deadline: it takes as long as the copies take. */
 typedef struct {
     void *dst;
     const void *src;
@@ -109,42 +110,42 @@ typedef struct {
     uint32_t deadline_ms; /* 0 = the handle's */
     uint32_t flags; /* KVPOOL_FORCE and the others below */
     uint32_t replicas; /* put: copies on as many hosts, fewer where there are fewer; 0 = 1, at most 8 */
-    char
-        *detail; /* out, where not NULL: what the master said of why it refused something, a sentence for a person; "" =
-                     nothing. Cut to detail_cap bytes with the terminator; of a batch, what it said last */
+    char *detail; /* out, if not NULL: a sentence for a person in which the master says why it refused; "" = it did not.
+                     Cut to detail_cap bytes with the terminator. Of a batch, the last such sentence */
     size_t detail_cap;
-    uint32_t
-        segment; /* put: only there (`segment_id` of kvpool_stat), or NO_SPACE: to see whether a node is reached, or
-                         before a put that goes anywhere; 0 = anywhere */
+    uint32_t segment; /* put: only to this segment (`segment_id` of kvpool_stat), else NO_SPACE. 0 = to any segment */
 } kvpool_opts_t;
 
 #define KVPOOL_FORCE 1u /* remove: also what a reader or a reservation holds */
 #define KVPOOL_UPSERT 2u /* put: a committed key gets the new value */
-#define KVPOOL_PIN_SOFT 4u /* put: evicted after all that is not pinned, within the pool's budget for such pins */
-#define KVPOOL_PIN_HARD 8u /* put: never evicted, only removed; a later master knows of it too */
-#define KVPOOL_WAIT 16u /* remove, upsert: returns when no reader anywhere can still get the old value */
-#define KVPOOL_HEED_PROBES 32u /* remove: HELD also while an exists of a moment ago protects the key */
-#define KVPOOL_FRESH 64u /* get: ask the master, whatever locations are known */
+#define KVPOOL_PIN_SOFT 4u /* put: evicted after all unpinned objects, within the pool's budget for soft pins */
+#define KVPOOL_PIN_HARD 8u /* put: never evicted, only removed; the pin outlives the master */
+#define KVPOOL_WAIT 16u /* remove, upsert: returns when no reader anywhere can get the old value any more */
+#define KVPOOL_HEED_PROBES 32u /* remove: HELD also while a recent exists protects the key */
+#define KVPOOL_FRESH 64u /* get: asks the master, even if the location is known */
 #define KVPOOL_GROUPS 128u /* lookup, longest_prefix: the keys name groups */
 
-/* Single-object calls. The memory need not be registered, unless it is a GPU's.
- * kvpool_put: OK also when the key is already committed (the value that is there stays; it is immutable).
- *   IN_PROGRESS: other live writers have had the key each time that was asked, for 250 ms in all of the call or to its deadline
- *   (DEADLINE, where that comes before an answer); one that is stopped loses it to who asks after 1.25 s. NO_SPACE, RETRY_AFTER,
- *   TOO_LARGE, BAD_KEY, DEADLINE, ...
- * kvpool_get: copies the whole object to buf; *len_out is its length (also set with BUFFER_SMALL). NOT_FOUND,
- *   NODE_LOST, STALE (replaced while it was read, more than once).
- * kvpool_exists: *exists_out = 1 or 0. kvpool_size: *len_out = length in bytes, or NOT_FOUND.
- * kvpool_upsert: as put, but a committed key gets the new value, whoever holds the old one (views of it go STALE).
- *   Where only the old value's space can be had, the old one goes first: after NO_SPACE or DEADLINE the key may be gone.
- *   NOTSUP: the master is too old for it.
- * kvpool_remove: NOT_FOUND, or HELD without KVPOOL_FORCE (and, with KVPOOL_HEED_PROBES, while an exists protects it).
- *   Without KVPOOL_FORCE it may take 2 s where a master has just taken over, which does not know yet what is held.
+/* Single-object calls. Memory of the host need not be registered; memory of a GPU must be.
  *
- * Reading what was read before. A get notes where the object lies, and the next get of that key goes there without a
- * message to anyone. So after a removal or upsert by another client has returned, gets here may give the old value for
- * as long as the pool's location lease (1 s, or the location grace where the master is lost), but only where a node did
- * not answer the master in time; with KVPOOL_WAIT it returns when no get anywhere can. KVPOOL_FRESH asks the master. */
+ * kvpool_put stores a value. It returns OK also if the key is committed already: the old value stays, since values do not
+ *   change. IN_PROGRESS: other live clients were putting the key each time that the library asked, for 250 ms of the call.
+ *   DEADLINE comes first if the call has less time. A client that is stopped loses the key after 1.25 s to the next one that
+ *   asks. Other errors: NO_SPACE, RETRY_AFTER, TOO_LARGE, BAD_KEY, DEADLINE, ...
+ * kvpool_get copies the whole object to buf. *len_out is its length, also with BUFFER_SMALL. NOT_FOUND, NODE_LOST, STALE (the
+ *   object was replaced during the read, more than once).
+ * kvpool_exists sets *exists_out to 1 or 0.
+ * kvpool_size sets *len_out to the length in bytes, or returns NOT_FOUND.
+ * kvpool_upsert is a put that replaces a committed value, also one that readers hold; their views become STALE. If only the
+ *   space of the old value can be had, the library drops the old value first: after NO_SPACE or DEADLINE the key may be gone.
+ *   NOTSUP: the master is too old for it.
+ * kvpool_remove returns NOT_FOUND if there is no such key. Without KVPOOL_FORCE it returns HELD for a key that readers or
+ *   reservations hold; with KVPOOL_HEED_PROBES also while a recent exists protects the key. Without KVPOOL_FORCE it may take
+ *   2 s after a new master has started, since that master does not know yet what is held.
+ *
+ * Known locations. A get notes where the object lies, and the next get of that key reads there without a message to anyone.
+ * So a get may return the old value after another client's remove or upsert has returned. This happens only if a node did not
+ * answer the master in time, and for at most the location lease of the pool (1 s), or the location grace if the master is
+ * lost. With KVPOOL_WAIT the remove or upsert returns when no get anywhere can do so any more. KVPOOL_FRESH asks the master. */
 KVPOOL_EXPORT int kvpool_put(kvpool_t *pool, const void *key, size_t key_len, const void *value, size_t len,
                              const kvpool_opts_t *opts);
 KVPOOL_EXPORT int kvpool_upsert(kvpool_t *pool, const void *key, size_t key_len, const void *value, size_t len,
@@ -157,22 +158,22 @@ KVPOOL_EXPORT int kvpool_size(kvpool_t *pool, const void *key, size_t key_len, s
                               const kvpool_opts_t *opts);
 KVPOOL_EXPORT int kvpool_remove(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts);
 
-/* A view is the object's bytes where they lie, in memory shared with a node of this host: nothing is copied. The object
- * is not evicted while there is a view, also when the session or the master is lost meanwhile (as a reservation, below); it
- * can be removed by force or upserted, and then the bytes may change under the
- * reader's eyes. So what was read counts only once kvpool_view_release has returned OK. A view keeps mapped what this
- * handle has opened of that one node's memory, also when node or session are lost meanwhile. */
+/* A view is the bytes of an object where they lie, in memory shared with a node of this host. Nothing is copied. The pool does
+ * not evict an object that has a view; this holds also if the session or the master is lost, as for a reservation (below). A
+ * forced remove or an upsert may change the bytes under the reader. So what was read counts only after kvpool_view_release has
+ * returned OK. A view keeps that node's memory mapped, as far as this handle has opened it, also if the node or the session is
+ * lost. */
 typedef struct {
     const void *data; /* read-only, until release or close */
     size_t len;
     void *handle; /* the library's; NULL = no view */
 } kvpool_view_t;
 
-/* kvpool_view: NOT_FOUND, NODE_LOST, STALE as for get; NOTSUP where no copy lies in this host's shared memory; LIMIT
- * beyond 16384 views and gets at a time.
- * kvpool_view_release ends it and empties *view, whatever it returns: OK, or STALE where the object was replaced or
- * removed meanwhile, or the session with the master was lost and no later one holds it: then discard what was read from it. INVALID for an empty
- * view. Views end with kvpool_close: their memory is gone then, and release gives CLOSED. */
+/* kvpool_view returns NOT_FOUND, NODE_LOST and STALE as kvpool_get does; NOTSUP if no copy lies in shared memory of this host;
+ *   LIMIT beyond 16384 views and gets at a time.
+ * kvpool_view_release ends the view and empties *view, whatever it returns. STALE: the object was replaced or removed, or the
+ *   session was lost and no later one holds the object; the caller then discards what it read. INVALID: the view is empty.
+ *   kvpool_close ends all views: their memory is gone, and release returns CLOSED. */
 KVPOOL_EXPORT int kvpool_view(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t *opts,
                               kvpool_view_t *view_out);
 KVPOOL_EXPORT int kvpool_view_release(kvpool_t *pool, kvpool_view_t *view);
@@ -187,17 +188,17 @@ typedef struct {
     size_t len;
 } kvpool_iov_t;
 
-/* A group that a put makes its object a member of. members > 0: the object is found only once that many have been put,
- * and they are evicted together; members 0: they are evicted together, no more. */
+/* A put may make its object a member of a group. The pool evicts the members of a group together. If members > 0, it also hides
+ * them until that many have been put. */
 typedef struct {
     kvpool_key_t id; /* 1 to 1024 bytes */
     uint32_t members; /* at most 4096 */
     uint32_t member; /* which of them this is, below members */
 } kvpool_group_t;
 
-/* One object of a batch: its key and its scatter list (61 layers are one object). Every piece must lie in registered
- * memory (NOT_REGISTERED); the object is the pieces in order, at most 1024 of them, none empty. For a get the pieces
- * together must be at least as long as the object (BUFFER_SMALL). len is set by a get to the object's length. */
+/* One object of a batch: its key and its scatter list (61 layers are one object). The object is the pieces in order: at most
+ * 1024, none empty, each in registered memory (NOT_REGISTERED). For a get the pieces together must be at least as long as
+ * the object (BUFFER_SMALL). A get sets len to the length of the object. */
 typedef struct {
     kvpool_key_t key;
     const kvpool_iov_t *iov;
@@ -206,18 +207,17 @@ typedef struct {
     const kvpool_group_t *group; /* put; NULL = none */
 } kvpool_item_t;
 
-/* kvpool_batch_put / kvpool_batch_get move n objects; results[i] is the error of item i (as for put and get). Returns
- * OK when the batch was carried out, whatever the single results are; an error (INVALID, CLOSED, FORKED, NOMEM)
- * means that nothing was done. n may be 0. A key that occurs twice in one put batch is put once, the first value that can be; of an upsert the last
- * one stays. */
+/* kvpool_batch_put and kvpool_batch_get move n objects. results[i] is the error of item i, as for put and get. They return OK
+ * after they have tried all items, whatever the results are. After another error (INVALID, CLOSED, FORKED, NOMEM) nothing was done.
+ * n may be 0. If a key occurs twice in a batch of puts, the first value that can be put stays; of upserts the last one. */
 KVPOOL_EXPORT int kvpool_batch_put(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts,
                                    int *results);
 KVPOOL_EXPORT int kvpool_batch_get(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *opts,
                                    int *results);
 
-/* kvpool_batch_is_exist: results[i] = 1 or 0, or a negative error of that key. As kvpool_exists it leaves a probe: for
- * the pool's lease time a key that was found is evicted only when nothing else can be; all keys that are asked for
- * again and again keep three quarters of the pool, and each for that time. */
+/* kvpool_batch_is_exist sets results[i] to 1 or 0, or to a negative error of that key. Like kvpool_exists it leaves a probe on each
+ * key that it found: for the lease time of the pool that key is evicted only if nothing else can be. Probes protect at most
+ * three quarters of the pool, and each key for the lease time since it was first asked for. */
 KVPOOL_EXPORT int kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
                                         int *results);
 
@@ -229,14 +229,14 @@ typedef struct {
     uint32_t segments[KVPOOL_COPIES_MAX]; /* `segment_id` of kvpool_stat, which names the node */
 } kvpool_place_t;
 
-/* kvpool_batch_locate: results[i] is the error of that key (OK, NOT_FOUND, NODE_LOST, BAD_KEY), places[i] where it lies. For
- * tools that look: it holds nothing and is no use, and what it tells may be over when it returns. */
+/* kvpool_batch_locate tells where objects lie, for tools. results[i] is the error of key i (OK, NOT_FOUND, NODE_LOST, BAD_KEY), and
+ * places[i] its places. It takes no lease and does not count as a read; the answer may be stale on return. */
 KVPOOL_EXPORT int kvpool_batch_locate(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
                                       kvpool_place_t *places, int *results);
 
-/* A reservation: what a lookup found stays readable until it is released or expires (ttl_ms from the answer), also when
- * the session or the master is lost meanwhile: the library reserves it again in the next session. Not where that takes
- * longer than 2 s from the next master's start on and somebody else needs the space. */
+/* A reservation keeps what a lookup found readable until it is released or expires (ttl_ms from the answer). If the session or
+ * the master is lost, the library reserves it again in the next session. The objects may be gone if that takes longer than 2 s
+ * from the start of the next master, and another client needs the space. */
 typedef struct {
     uint64_t ticket; /* the handle's own number; 0 = nothing reserved */
     uint32_t found; /* keys found; for a prefix: its length */
@@ -244,52 +244,52 @@ typedef struct {
     uint32_t ttl_ms;
 } kvpool_lookup_t;
 
-/* kvpool_longest_prefix counts how many of the keys, from the first on, are present, and reserves them.
- * kvpool_lookup tells it of each key (present[i] = 1 or 0; may be NULL) and reserves those. n at most
- * KVPOOL_BATCH_MAX. ttl_ms 0 = the pool's lease time, which is also the most that is given. To look up is not to use: eviction
- * takes what was used longest ago, and for that counts gets, and a lookup before whose end the last key that it reserved
- * was got, or the first that was missing was put. NOMEM: nothing is reserved.
- * kvpool_lookup_release ends the reservation early; a released or expired one is ignored. It sends and does not wait. */
+/* kvpool_longest_prefix counts how many of the keys, from the first one on, are present, and reserves them.
+ * kvpool_lookup tells for each key whether it is present (present[i] = 1 or 0; present may be NULL), and reserves those.
+ *   n is at most KVPOOL_BATCH_MAX. ttl_ms 0 is the lease time of the pool, which is also the longest. A lookup alone does not
+ *   count as a read for eviction, which takes the least recently used objects first. It counts if, before it ends, the last key that it
+ *   reserved was got, or the first key that was missing was put. NOMEM: nothing is reserved.
+ * kvpool_lookup_release ends a reservation early. It ignores one that is released or has expired. It sends and does not wait. */
 KVPOOL_EXPORT int kvpool_longest_prefix(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms,
                                         const kvpool_opts_t *opts, kvpool_lookup_t *lookup_out);
 KVPOOL_EXPORT int kvpool_lookup(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms,
                                 const kvpool_opts_t *opts, uint8_t *present, kvpool_lookup_t *lookup_out);
 KVPOOL_EXPORT int kvpool_lookup_release(kvpool_t *pool, const kvpool_lookup_t *lookup);
 
-/* kvpool_batch_remove: results[i] is what kvpool_remove says of that key; of one that is there twice the second is NOT_FOUND.
- * One message to the master has up to 512 keys. OK when all were gone through; an error (INVALID, CLOSED, FORKED, NOMEM)
- * means that nothing was done. n may be 0. */
+/* kvpool_batch_remove removes n keys, up to 512 with each message to the master. results[i] is what kvpool_remove returns for key i;
+ * the second of two equal keys is NOT_FOUND. It returns OK after it has tried all keys. After another error (INVALID, CLOSED,
+ * FORKED, NOMEM) nothing was done. n may be 0. */
 KVPOOL_EXPORT int kvpool_batch_remove(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
                                       int *results);
 
-/* Removing many. *removed_out counts what went, *held_out (may be NULL) what stayed because it is held. The pattern is
- * a PCRE2 regular expression of at most 1024 bytes, matched unanchored against whole keys with a bounded effort
- * (BAD_PATTERN). KVPOOL_WAIT is for single keys (NOTSUP). */
+/* kvpool_remove_by_regex and kvpool_remove_all remove many keys. *removed_out counts the removed objects, *held_out (may be NULL)
+ * the objects that stayed because readers or reservations hold them. The pattern is a PCRE2 regular expression of at most
+ * 1024 bytes, matched unanchored against each key with a bounded effort (BAD_PATTERN). KVPOOL_WAIT is NOTSUP here. */
 KVPOOL_EXPORT int kvpool_remove_by_regex(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts,
                                          uint64_t *removed_out, uint64_t *held_out);
 KVPOOL_EXPORT int kvpool_remove_all(kvpool_t *pool, const kvpool_opts_t *opts, uint64_t *removed_out,
                                     uint64_t *held_out);
 
-/* kvpool_bump makes all that the tenant has put so far unfindable, in one step however much it is: for new weights. It
- * returns when no get anywhere can give any of it; its space is freed by and by. *epoch_out (may be NULL) counts the
- * bumps. NOTSUP: the master is too old for it. */
+/* kvpool_bump makes everything that the tenant has put so far unfindable in one step, however much it is: for new weights. It
+ * returns when no get anywhere can return any of it. The master frees the space in the background. *epoch_out (may be NULL)
+ * counts the bumps. NOTSUP: the master is too old for it. */
 KVPOOL_EXPORT int kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out);
 
-/* kvpool_list calls fn for up to limit committed objects whose key begins with prefix (may be empty), from *cursor on
- * (0 = start), and moves *cursor (0 = that was the end). Not a snapshot: what is put meanwhile may be missed. fn's
- * pointers are borrowed for the call; fn returns 0 to go on. */
+/* kvpool_list calls fn for up to limit committed objects whose key begins with prefix (may be empty). It begins at *cursor (0 = at
+ * the start) and moves *cursor (0 = at the end). It is not a snapshot: objects that are put meanwhile may be missing. The
+ * pointers of fn are borrowed for the call. fn returns 0 to go on. */
 typedef int (*kvpool_list_fn)(void *arg, const void *key, size_t key_len, uint64_t len);
 KVPOOL_EXPORT int kvpool_list(kvpool_t *pool, const void *prefix, size_t prefix_len, uint32_t limit, uint64_t *cursor,
                               kvpool_list_fn fn, void *arg, const kvpool_opts_t *opts);
 
-/* kvpool_stat writes the pool's and this client's figures as one JSON object (snake_case keys, units in the names;
- * docs/operations/metrics.md) into buf, always terminated; *len_out is the length without the terminator. BUFFER_SMALL sets
- * *len_out to what is needed. */
+/* kvpool_stat writes the figures of the pool and of this client into buf, as one JSON object (docs/operations/metrics.md lists the
+ * keys). buf is always terminated. *len_out is the length without the terminator; with BUFFER_SMALL it is the length that is
+ * needed. */
 KVPOOL_EXPORT int kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool_opts_t *opts);
 
-/* kvpool_host writes, in the same way, what this machine has to move bytes with: which transports work here, why the others
- * do not, and the ports that rdma would use. Needs no pool. INVALID also for what KVPOOL_RDMA_DEVICE and
- * KVPOOL_RDMA_GID_INDEX say. The first call may take long: it opens the devices. */
+/* kvpool_host writes in the same way what this machine can move bytes with: which transports work here, why the others do not, and
+ * the ports that rdma would use. It needs no pool. INVALID also if KVPOOL_RDMA_DEVICE or KVPOOL_RDMA_GID_INDEX is wrong. The
+ * first call may take long, since it opens the devices. */
 KVPOOL_EXPORT int kvpool_host(char *buf, size_t cap, size_t *len_out);
 
 /* kvpool_strerror returns a sentence, kvpool_errname the stable name ("NOT_FOUND"), for any number. Static storage. */
