@@ -303,7 +303,7 @@ segments_come_and_go(bench_t *b)
     bench_close(b);
 }
 
-/* Another node hears what is owed to the one that is lost. */
+/* Another node is told the tombstones of the one that is lost. */
 static void
 tombstones_are_told(bench_t *b, uint64_t keys)
 {
