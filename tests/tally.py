@@ -142,6 +142,8 @@ def main():
         name, kind, path, rc = line.split("\t")
         suite = suites.setdefault(name, Suite(name))
         if kind == "end":
+            if rc == "0" and name != "build" and not (suite.passed or suite.failed or suite.skipped):
+                suite.failed.append((f"stage {name}", "it found nothing to run"))
             if rc != "0" and not suite.failed:
                 suite.failed.append((f"stage {name}", f"exit {rc}; see what it printed above"))
             continue

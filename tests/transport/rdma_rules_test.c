@@ -9,7 +9,7 @@
 #include "common/mutate.h"
 #include "client/transport/rdma/ep.h"
 #include "tests/transport/model_nic.h"
-#include "tests/transport/tsan.h"
+#include "tests/transport/sanitizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define SEEDS 400u
-#define SEEDS_HELD (IS_TSAN ? 24u : SEEDS) /* through which every rule has to hold */
+#define SEEDS_HELD (IS_SANITIZED ? 24u : SEEDS) /* through which every rule has to hold */
 #define WRITER 1000u
 #define BYTES ((size_t)1 << 20)
 #define WORD_AT 0u

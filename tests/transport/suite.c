@@ -5,7 +5,7 @@
 #include "tests/transport/suite.h"
 
 #include "common/clock.h"
-#include "tests/transport/tsan.h"
+#include "tests/transport/sanitizer.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -142,24 +142,18 @@ class MasterTimes(unittest.TestCase):
         self.assertEqual(self.delta(([0, 0, 0, 0], 0), ([5, 5, 6, 6], 4e5)).longest(), (0.005, None))
 
 
-class Readme(unittest.TestCase):
-    def setUp(self):
-        self.readme = load("readme")
-
+class Page(unittest.TestCase):
     def test_only_what_is_between_the_marks_is_replaced(self):
         begin, end = "<!-- a writes from here -->", "<!-- to here -->"
         other = f"<!-- b writes from here -->\nolder\n{end}\n"
         text = other + f"before\n{begin}\nold\n{end}\nafter\n"
         self.assertEqual(measure.replace_block(text, "a", ["new"]), other + f"before\n{begin}\nnew\n{end}\nafter\n")
 
-    def test_less_may_be_better(self):
-        row = dict(value="2", bound="4")
-        self.assertEqual(self.readme.goodness(dict(row, better="more")), 0.5)
-        self.assertEqual(self.readme.goodness(dict(row, better="less")), 2)
-
     def test_figures_are_shown_as_they_are_asked_for(self):
+        run = load("run")
+
         def shown(value, bound, asked=""):
-            return self.readme.shown(dict(value=value, bound=bound, asked=asked))
+            return run.shown(dict(value=value, bound=bound, asked=asked))
         self.assertEqual(shown("0.0482", "0.15", "<= 15 %"), "4.8 %")
         self.assertEqual(shown("701468.2", "300000"), "701,468")
         self.assertEqual(shown("0.99961", "0.997", "5 % held"), "0.9996")
