@@ -170,5 +170,26 @@ class Saved(unittest.TestCase):
         self.assertEqual([(r["line"], r["v"]) for r in load("run").merged(before, rows)], [("a", 9), ("b", 3), ("c", 4)])
 
 
+class TwoBuilds(unittest.TestCase):
+    """What bench/run --against says of the turns of two builds."""
+
+    def setUp(self):
+        self.against = load("against.py")
+
+    def test_interval_of_the_median(self):
+        self.assertEqual(self.against.interval(list(range(1, 16))), (4, 12))  # 96.5 %, from tables of the sign test
+        self.assertEqual(self.against.interval([3, 1, 2]), (1, 3))
+
+    def test_worse_is_much_and_sure(self):
+        self.assertTrue(self.against.is_worse([0.9] * 15))
+        self.assertFalse(self.against.is_worse([0.96] * 15))  # sure, and not much
+        self.assertFalse(self.against.is_worse([0.9] * 9 + [1.1] * 6))  # much, and not sure
+
+    def test_who_is_first_alternates(self):
+        told = []
+        pairs = self.against.paired(lambda: told.append("new") or 1, lambda: told.append("old") or 2, 2)
+        self.assertEqual((told, pairs), (["old", "new", "new", "old"], [(1, 2), (1, 2)]))
+
+
 if __name__ == "__main__":
     unittest.main()
