@@ -37,12 +37,31 @@ kvp_call_detail(const kvp_apicall_t *call, const kvp_frame_t *answer)
     kvp_pb_free(&pb, msg);
 }
 
+static void
+build(kvp_query_t *query, const kvp_op_session_t *session, kvp_buf_t *out)
+{
+    kvp_digest_t *digests;
+    size_t at;
+
+    kvp_buf_reset(out);
+    kvp_pb_frame_begin(out, query->opcode, 0, 0, query->head, &at);
+    digests = (kvp_digest_t *)kvp_buf_extend(out, query->n * sizeof *digests);
+    for (uint32_t i = 0; i < query->n && digests != NULL; i++) {
+        const kvpool_key_t *key = &query->keys[query->at != NULL ? query->at[i] : i];
+
+        digests[i] = kvp_op_digest(session, key->data, key->len);
+    }
+    kvp_frame_end(out, at);
+    query->incarnation = session->incarnation;
+    query->asked_ns = kvp_boot_ns();
+    query->digests = digests;
+}
+
 kvp_err_t
-kvp_query_run(kvp_apicall_t *call, const kvp_query_t *query)
+kvp_query_run(kvp_apicall_t *call, kvp_query_t *query)
 {
     kvp_session_t *at = call->pool->session;
     kvp_scratch_t *s = call->scratch;
-    bool was_cut = false;
 
     for (;;) {
         kvp_op_session_t session;
@@ -51,17 +70,37 @@ kvp_query_run(kvp_apicall_t *call, const kvp_query_t *query)
         kvp_err_t err = kvp_session_hold(at, call->deadline_ns, &link);
 
         if (err != KVP_OK) return err;
-        kvp_buf_reset(&s->out);
         session = kvp_link_session(call->pool, link);
-        query->build(query->arg, &session, &s->out);
+        build(query, &session, &s->out);
         kvp_count(&call->pool->counters.master_calls, 1);
         kvp_session_queue_used(link);
         err = kvp_conn_call(link->conn, &s->out, call->deadline_ns, &s->in, &answer);
         if (err == KVP_OK) kvp_call_detail(call, &answer);
-        if (err == KVP_OK) err = query->read(query->arg, &answer, was_cut);
+        if (err == KVP_OK) err = query->read(query, &answer);
         if (kvp_op_is_session_loss(err) || err == KVP_PROTO) kvp_conn_break(link->conn);
         kvp_session_rele(at, link);
         if (!kvp_op_is_session_loss(err)) return err;
-        was_cut = true;
+        query->was_cut = true;
     }
+}
+
+/* Whether there is a session or not, from now on it is presented in none. */
+bool
+kvp_call_release(kvp_apicall_t *call, uint64_t id)
+{
+    kvp_held_tickets_t *held_tickets = &call->pool->held_tickets;
+    kvp_buf_t *tickets = &call->scratch->in;
+    kvp_link_t *link;
+    bool is_held;
+
+    kvp_buf_reset(tickets);
+    if (kvp_session_hold(call->pool->session, 0, &link) != KVP_OK) {
+        (void)kvp_held_tickets_release(held_tickets, id, 0, tickets);
+        return false;
+    }
+    is_held = kvp_held_tickets_release(held_tickets, id, kvp_conn_hello(link->conn)->incarnation, tickets);
+    kvp_held_tickets_give_back(link->conn, tickets, &call->scratch->out);
+    is_held &= !kvp_conn_is_broken(link->conn);
+    kvp_session_rele(call->pool->session, link);
+    return is_held;
 }
