@@ -8,6 +8,8 @@
 
 #include "client/transport/transport.h"
 
+#include <stdatomic.h>
+
 /* All zero is a route that is taken. */
 typedef struct {
     uint32_t fails; /* in a row */
@@ -48,5 +50,16 @@ typedef struct {
 kvp_err_t kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_addr_t *to) KVP_MUST_USE;
 kvp_err_t kvp_trial_drive(kvp_trial_t *trial) KVP_MUST_USE;
 void kvp_trial_end(kvp_trial_t *trial);
+
+typedef struct {
+    bool is_over;
+    kvp_err_t err; /* once it is: the outcome */
+} kvp_connect_t;
+
+/* kvp_connect_done is for kvp_ep_create, with a kvp_connect_t. await gives the outcome, CLOSED once it is given up, or EAGAIN where
+ * there is none by deadline_ns. The endpoint stays the caller's. */
+void kvp_connect_done(void *arg, kvp_err_t err);
+kvp_err_t kvp_connect_await(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
+    KVP_MUST_USE;
 
 #endif

@@ -5,7 +5,7 @@
  */
 #include "client/p2p/ask/path.h"
 
-#include "client/memory/connect.h"
+#include "client/memory/routes.h"
 #include "common/clock.h"
 #include "common/log.h"
 
