@@ -7,7 +7,7 @@
 
 #include "client/core/places.h"
 #include "client/transport/shm/table.h"
-#include "client/transport/words.h"
+#include "client/transport/local.h"
 #include "proto/pb.h"
 
 #include "proto/kvpool.pb-c.h"

@@ -12,7 +12,6 @@
 #include "client/transport/fenced.h"
 #include "client/transport/inside.h"
 #include "client/transport/local.h"
-#include "client/transport/words.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -16,7 +16,7 @@
 #include "client/transport/exports.h"
 #include "client/transport/fenced.h"
 #include "client/transport/tcp/wire.h"
-#include "client/transport/words.h"
+#include "client/transport/local.h"
 #include "common/hash.h"
 #include "common/list.h"
 #include "common/log.h"
