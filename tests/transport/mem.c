@@ -9,7 +9,6 @@
 #include "tests/transport/mem.h"
 
 #include "client/transport/exports.h"
-#include "client/transport/fenced.h"
 #include "client/transport/inside.h"
 #include "client/transport/local.h"
 

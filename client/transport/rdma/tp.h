@@ -4,7 +4,7 @@
 #ifndef KVP_CLIENT_TRANSPORT_RDMA_TP_H
 #define KVP_CLIENT_TRANSPORT_RDMA_TP_H
 
-#include "client/transport/fenced.h"
+#include "client/transport/exports.h"
 #include "client/transport/rdma/mrcache.h"
 #include "client/transport/rdma/paths.h"
 #include "client/transport/rdma/wire.h"

@@ -14,7 +14,6 @@
 
 #include "client/net/epoll.h"
 #include "client/transport/exports.h"
-#include "client/transport/fenced.h"
 #include "client/transport/tcp/wire.h"
 #include "client/transport/local.h"
 #include "common/hash.h"
