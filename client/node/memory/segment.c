@@ -3,7 +3,7 @@
  */
 #include "client/node/memory/segment.h"
 
-#include "client/transport/shm/memfile.h"
+#include "client/transport/shm/mapping.h"
 #include "common/clock.h"
 #include "common/log.h"
 
