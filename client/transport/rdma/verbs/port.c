@@ -3,7 +3,7 @@
  * Ethernet (RoCE v2) an address is in the GID; an InfiniBand port has it from the network interface that stands for it,
  * which has the port's adapter as its device.
  */
-#include "client/transport/rdma/verbs/port.h"
+#include "client/transport/rdma/verbs/ibv.h"
 
 #include "client/transport/rdma/verbs/rank.h"
 
