@@ -9,7 +9,7 @@
 #include "client/net/epoll.h"
 #include "client/node/node.h"
 #include "client/node/dial.h"
-#include "client/node/memory/populate.h"
+#include "client/node/memory/segment.h"
 #include "client/node/memory/tps.h"
 #include "common/clock.h"
 #include "common/log.h"
