@@ -34,8 +34,9 @@ pid_of_pidfd(int pidfd)
     return pid;
 }
 
+/* Whether pidfd is one of the process at the other end of the Unix socket, and that process's id: INVALID, SYS. */
 static kvp_err_t
-kvp_node_proc_check(int socket_fd, int pidfd, int *pid_out)
+proc_check(int socket_fd, int pidfd, int *pid_out)
 {
     struct ucred cred;
     socklen_t len = sizeof cred;
@@ -65,8 +66,9 @@ on_exit_event(kvp_node_t *node, kvp_node_ev_t *ev, uint32_t events)
     kvp_node_core_process_dead(node->core, &proc->core);
 }
 
+/* Finds the process or enters it; takes pidfd in every case. NOMEM, SYS. */
 static kvp_err_t
-kvp_node_proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **proc_out)
+proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **proc_out)
 {
     kvp_node_process_t *proc;
     kvp_err_t err;
@@ -159,13 +161,13 @@ find_process(kvp_node_t *node, kvp_node_conn_t *conn, kvp_node_process_t **proc_
     if (conn->io.fds_in_n != 1) return KVP_INVALID;
     kvp_framed_take_fds(&conn->io, &pidfd, 1);
     *why_out = "the descriptor is not a pidfd of the process that connected";
-    err = kvp_node_proc_check(conn->io.fd, pidfd, &pid);
+    err = proc_check(conn->io.fd, pidfd, &pid);
     if (err != KVP_OK) {
         close(pidfd);
         return err;
     }
     *why_out = "cannot watch the process";
-    return kvp_node_proc_get(node, pid, pidfd, proc_out);
+    return proc_get(node, pid, pidfd, proc_out);
 }
 
 static kvp_err_t

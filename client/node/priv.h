@@ -193,9 +193,6 @@ typedef struct {
     int pid;
 } kvp_node_process_t;
 
-/* kvp_node_proc_check says whether pidfd is one of the process at the other end of the Unix socket, and that process's
- * id: INVALID, SYS. */
-/* kvp_node_proc_get finds the process or enters it; takes pidfd in every case. NOMEM, SYS. */
 /* kvp_node_proc_drop forgets a process of which the core remembers nothing. */
 void kvp_node_proc_drop(kvp_node_t *node, kvp_node_process_t *proc);
 
