@@ -35,22 +35,6 @@ kvp_route_is_due(const kvp_route_t *route, uint64_t now_ns)
 bool kvp_route_fail(kvp_route_t *route, uint64_t now_ns, uint64_t random);
 void kvp_route_reset(kvp_route_t *route, uint64_t now_ns);
 
-/* A connection that is made to see whether a route works. One thread. */
-typedef struct {
-    kvp_ep_t *ep; /* NULL = none is under way */
-    uint32_t segment_id;
-    size_t transport; /* index in the handle's list */
-    bool is_over;
-    kvp_err_t err;
-    uint64_t end_ns;
-} kvp_trial_t;
-
-/* kvp_trial_begin: an error is the outcome already. drive waits up to 10 ms: EAGAIN, or the outcome. end closes what is left;
- * legal at any time. */
-kvp_err_t kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_addr_t *to) KVP_MUST_USE;
-kvp_err_t kvp_trial_drive(kvp_trial_t *trial) KVP_MUST_USE;
-void kvp_trial_end(kvp_trial_t *trial);
-
 typedef struct {
     bool is_over;
     kvp_err_t err; /* once it is: the outcome */
@@ -61,5 +45,20 @@ typedef struct {
 void kvp_connect_done(void *arg, kvp_err_t err);
 kvp_err_t kvp_connect_await(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
     KVP_MUST_USE;
+
+/* A connection that is made to see whether a route works. One thread. */
+typedef struct {
+    kvp_ep_t *ep; /* NULL = none is under way */
+    uint32_t segment_id;
+    size_t transport; /* index in the handle's list */
+    kvp_connect_t connect;
+    uint64_t end_ns;
+} kvp_trial_t;
+
+/* kvp_trial_begin: an error is the outcome already. drive waits up to 10 ms: EAGAIN, or the outcome. end closes what is left;
+ * legal at any time. */
+kvp_err_t kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_addr_t *to) KVP_MUST_USE;
+kvp_err_t kvp_trial_drive(kvp_trial_t *trial) KVP_MUST_USE;
+void kvp_trial_end(kvp_trial_t *trial);
 
 #endif

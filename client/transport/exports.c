@@ -50,23 +50,19 @@ kvp_fenced_fini(kvp_fenced_t *f)
 void
 kvp_fenced_add(kvp_fenced_t *f, uint64_t incarnation, uint64_t live_min)
 {
+    uint64_t *more;
     size_t at;
 
     raise_min(f, live_min);
     if (kvp_fenced_has(f, incarnation)) return;
-    if (f->n == f->cap) {
-        size_t cap = f->cap == 0 ? 16 : f->cap * 2;
-        uint64_t *more = realloc(f->list, cap * sizeof *more);
-
-        if (more == NULL) {
-            kvp_log_error("transport", "no memory to fence one client; all up to it are refused incarnation %llx",
-                          (unsigned long long)incarnation);
-            raise_min(f, incarnation + 1);
-            return;
-        }
-        f->list = more;
-        f->cap = cap;
+    more = kvp_grow(f->list, f->n, &f->cap, 16, sizeof *more);
+    if (more == NULL) {
+        kvp_log_error("transport", "no memory to fence one client; all up to it are refused incarnation %llx",
+                      (unsigned long long)incarnation);
+        raise_min(f, incarnation + 1);
+        return;
     }
+    f->list = more;
     at = below(f, incarnation);
     memmove(f->list + at + 1, f->list + at, (f->n - at) * sizeof *f->list);
     f->list[at] = incarnation;

@@ -56,8 +56,8 @@ bounce_create(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t **bounce_out)
     if (err == KVP_OK) {
         memset(kvp_bounce_part(bounce->bounce, 0), 0,
                KVP_BOUNCE_PART_BYTES); /* another peer's bytes may be left in it */
-        err = kvp_p2p_ranges_add_bounce(bounces->ranges, kvp_bounce_part(bounce->bounce, 0), KVP_BOUNCE_PART_BYTES,
-                                        bounce->token);
+        err = kvp_p2p_ranges_add(bounces->ranges, kvp_bounce_part(bounce->bounce, 0), KVP_BOUNCE_PART_BYTES,
+                                 bounce->token, true);
         if (err != KVP_OK) kvp_bounce_rele(&bounces->memory, bounce->bounce);
     }
     if (err != KVP_OK) {
@@ -112,7 +112,7 @@ begin_copy(kvp_p2p_bounces_t *bounces, kvp_p2p_bounce_t *bounce, kvp_peer_move_t
     uint8_t *bounced = kvp_bounce_part(bounce->bounce, 0) + piece->from;
     void *device = (void *)(uintptr_t)piece->addr; /* NOLINT(performance-no-int-to-ptr): it lies in a range of ours */
     bool is_store = kind == KVP_PEER_STORE;
-    kvp_reg_t *reg = kvp_p2p_ranges_hold_device(bounces->ranges, &at);
+    kvp_reg_t *reg = kvp_p2p_ranges_hold(bounces->ranges, &at, true);
 
     *reg_out = reg;
     if (reg == NULL) return KVP_NOT_REGISTERED;

@@ -271,7 +271,7 @@ slice(kvp_p2p_shared_t *shared, kvp_p2p_job_t *job, uint64_t n)
 {
     const kvp_peer_piece_t *piece = &job->pieces[job->at];
     kvp_peer_at_t at = {.addr = piece->addr + job->off, .len = n, .token = piece->token};
-    kvp_reg_t *reg = kvp_p2p_ranges_hold(shared->conf.ranges, &at);
+    kvp_reg_t *reg = kvp_p2p_ranges_hold(shared->conf.ranges, &at, false);
 
     if (reg == NULL) return KVP_NOT_REGISTERED;
     if (job->kind == KVP_PEER_SUM) kvp_sum_update(job->sum, (const void *)(uintptr_t)at.addr, (size_t)n);
