@@ -8,8 +8,6 @@
 
 #include "proto/kvpool.pb-c.h"
 
-#include <string.h>
-
 typedef struct {
     kvp_apicall_t *call;
     kvp_query_t query; /* the time that is granted counts from its asked_ns */

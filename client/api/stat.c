@@ -12,7 +12,6 @@
 #include "proto/kvpool.pb-c.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
 #define TEXT_MAX (8u << 20)
 

@@ -14,9 +14,6 @@
 #include "common/hash.h"
 #include "common/mutate.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Design notes.
  * - Which route leads to a node is known once kvp_transfer_run has a path there. So all moves go to it first, and those that it
  *   refuses (NOTSUP) go through bounce buffers afterwards. Where no memory is for GPU direct, that is not tried.

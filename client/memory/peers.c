@@ -16,7 +16,6 @@
 #include "common/parse.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

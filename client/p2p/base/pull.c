@@ -11,8 +11,6 @@
 #include "common/clock.h"
 #include "common/thread.h"
 
-#include <string.h>
-
 #define SLICE_BYTES (256u << 10) /* large against a system call, small against what all threads have to do at the end */
 #define SLICE_PIECES 128u
 

@@ -4,8 +4,6 @@
  */
 #include "client/p2p/serve/conn.h"
 
-#include "common/clock.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

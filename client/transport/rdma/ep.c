@@ -15,7 +15,6 @@
 #include "common/mutate.h"
 
 #include <poll.h>
-#include <string.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 

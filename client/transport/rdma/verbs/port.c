@@ -7,14 +7,12 @@
 
 #include "client/transport/rdma/verbs/rank.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define GIDS_MAX 256
 #define SOFT_ROCE_VENDOR 0xffffffu
