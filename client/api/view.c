@@ -140,7 +140,7 @@ keep_hold(viewing_t *v, uint64_t ticket)
 
     v->view->held = kvp_held_tickets_add(&v->call->pool->held_tickets, &what);
     if (v->view->held != 0) return KVP_OK;
-    kvp_peer_unkeep(v->link->peers, v->view->peer);
+    kvp_peers_rele(v->link->peers, v->view->peer);
     return KVP_NOMEM;
 }
 
@@ -226,7 +226,7 @@ kvpool_view(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t
 static void
 destroy_view(kvpool_t *pool, view_t *view)
 {
-    kvp_peer_unkeep(view->link->peers, view->peer);
+    kvp_peers_rele(view->link->peers, view->peer);
     kvp_session_rele_view(pool->session, view->link);
     free(view);
 }

@@ -409,12 +409,6 @@ kvp_path_keep(kvp_peers_t *p, const kvp_path_t *path)
     return path->peer;
 }
 
-void
-kvp_peer_unkeep(kvp_peers_t *p, kvp_peer_t *peer)
-{
-    kvp_peers_rele(p, peer);
-}
-
 uint32_t
 kvp_peers_rank(kvp_peers_t *p, uint32_t segment_id)
 {
