@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The node's inside, shared by node.c (lifecycle) and the control thread's files: loop.c (the loop, memory and its
- * reset), serve.c (listeners, connections), attach.c (what clients ask), proc.c (processes behind them),
+ * reset), serve.c (listeners, connections), attach.c (what clients ask, and the processes behind them),
  * link.c (the master), report.c (what it asks about the memory).
  */
 #ifndef KVP_CLIENT_NODE_PRIV_H
@@ -184,7 +184,7 @@ void kvp_node_serve_close_att(kvp_node_t *node, kvp_node_att_t *att);
 void kvp_node_serve_tick(kvp_node_t *node, uint64_t now_ns);
 uint64_t kvp_node_serve_due(const kvp_node_t *node);
 
-/* proc.c: a process that attached over a Unix socket, held by its pidfd. */
+/* attach.c: a process that attached over a Unix socket, held by its pidfd. */
 typedef struct {
     kvp_node_ev_t ev; /* the pidfd */
     kvp_node_proc_t core;
