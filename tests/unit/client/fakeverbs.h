@@ -6,7 +6,7 @@
 #ifndef KVP_TEST_FAKEVERBS_H
 #define KVP_TEST_FAKEVERBS_H
 
-#include "client/transport/rdma/verbs/ibv.h"
+#include "client/transport/rdma/verbs/libs.h"
 
 #define FAKE_DEVS_MAX 3u
 
