@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 /* kvp_err_t is 0 (KVP_OK) or one of the negative numbers of common/err.h. */
 typedef int kvp_err_t;
@@ -60,5 +61,19 @@ int kvp_err_dropin(kvp_err_t err);
 
 /* kvp_panic reports a bug of our own and aborts. Never for peer input, disk or memory. */
 void kvp_panic(const char *fmt, ...) KVP_PRINTF(1, 2) __attribute__((noreturn));
+
+/* kvp_grow makes room for one item more than n in an array of *cap_io such items: it returns the array, or one of twice as many
+ * (`first` in the beginning). NULL: no memory, and the array stays as it is. */
+static inline void *
+kvp_grow(void *array, size_t n, size_t *cap_io, size_t first, size_t item_bytes)
+{
+    size_t cap = *cap_io == 0 ? first : *cap_io * 2;
+    void *more;
+
+    if (n < *cap_io) return array;
+    more = realloc(array, cap * item_bytes);
+    if (more != NULL) *cap_io = cap;
+    return more;
+}
 
 #endif

@@ -5,7 +5,7 @@
  */
 #include "client/api/batch.h"
 
-#include "client/data/gpu_direct.h"
+#include "client/data/bounced.h"
 #include "client/net/waits.h"
 
 #include <stdatomic.h>

@@ -8,45 +8,14 @@
 
 #include "proto/kvpool.pb-c.h"
 
-#include <string.h>
-
 typedef struct {
     kvp_apicall_t *call;
-    const kvpool_key_t *keys;
-    uint32_t n;
-    uint32_t ttl_ms;
-    bool is_prefix;
+    kvp_query_t query; /* the time that is granted counts from its asked_ns */
+    Kvp__Pb__Lookup head;
     uint8_t *present; /* may be NULL */
     kvpool_lookup_t result;
-
-    /* Of the last question. */
-    kvp_op_session_t session;
-    uint64_t asked_ns; /* by kvp_boot_ns: the time that is granted counts from here */
-    const kvp_digest_t *digests; /* where they lie in it, until the next one is built */
     uint64_t ticket; /* that was granted, and is not kept yet */
 } ask_t;
-
-static void
-build(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
-{
-    Kvp__Pb__Lookup head = KVP__PB__LOOKUP__INIT;
-    ask_t *a = arg;
-    kvp_digest_t *digests;
-    size_t at;
-
-    head.n = a->n;
-    head.is_prefix = a->is_prefix;
-    head.ttl_ms = a->ttl_ms;
-    head.is_groups = (a->call->flags & KVPOOL_GROUPS) != 0;
-    kvp_pb_frame_begin(out, KVP_OP_LOOKUP, 0, 0, &head.base, &at);
-    digests = (kvp_digest_t *)kvp_buf_extend(out, a->n * sizeof *digests);
-    for (uint32_t i = 0; i < a->n && digests != NULL; i++)
-        digests[i] = kvp_op_digest(session, a->keys[i].data, a->keys[i].len);
-    kvp_frame_end(out, at);
-    a->session = *session;
-    a->asked_ns = kvp_boot_ns();
-    a->digests = digests;
-}
 
 /* What was granted is the first of what was found; moves it to the front. */
 static const kvp_digest_t *
@@ -55,8 +24,8 @@ gather_granted(const ask_t *a, const uint8_t *found, uint32_t granted)
     kvp_digest_t *all = kvp_scratch_alloc(a->call->scratch, granted, sizeof *all);
     uint32_t n = 0;
 
-    for (uint32_t i = 0; all != NULL && n < granted && i < a->n; i++)
-        if (a->is_prefix || found[i] != 0) all[n++] = a->digests[i];
+    for (uint32_t i = 0; all != NULL && n < granted && i < a->query.n; i++)
+        if (a->head.is_prefix || found[i] != 0) all[n++] = a->query.digests[i];
     return n == granted ? all : NULL;
 }
 
@@ -65,9 +34,9 @@ keep(ask_t *a, const Kvp__Pb__LookupReply *msg, const uint8_t *found)
 {
     kvp_tickets_new_t what = {
         .kind = (a->call->flags & KVPOOL_GROUPS) != 0 ? KVP_PRESENT_GROUP : KVP_PRESENT_RESERVE,
-        .incarnation = a->session.incarnation,
+        .incarnation = a->query.incarnation,
         .ticket = msg->ticket,
-        .until_ns = a->asked_ns + msg->ttl_ms * KVP_NS_PER_MS,
+        .until_ns = a->query.asked_ns + msg->ttl_ms * KVP_NS_PER_MS,
         .n = msg->granted,
     };
 
@@ -89,28 +58,27 @@ take(ask_t *a, const kvp_frame_t *answer, const Kvp__Pb__LookupReply *msg)
     if (err != KVP_OK) return err;
     kvp_rd_init(&rd, answer->tail, answer->tail_len);
     found = kvp_rd_array(&rd, msg->n, 1);
-    if (rd.is_bad || msg->n > a->n || msg->found > a->n || msg->granted > msg->found) return KVP_PROTO;
-    if (!a->is_prefix && msg->n != a->n) return KVP_PROTO;
-    for (uint32_t i = 0; !a->is_prefix && i < a->n; i++)
+    if (rd.is_bad || msg->n > a->query.n || msg->found > a->query.n || msg->granted > msg->found) return KVP_PROTO;
+    if (!a->head.is_prefix && msg->n != a->query.n) return KVP_PROTO;
+    for (uint32_t i = 0; !a->head.is_prefix && i < a->query.n; i++)
         found_n += found[i] != 0;
-    if (!a->is_prefix && found_n != msg->found) return KVP_PROTO;
+    if (!a->head.is_prefix && found_n != msg->found) return KVP_PROTO;
     a->result = (kvpool_lookup_t){0, msg->found, msg->granted, msg->ttl_ms};
-    for (uint32_t i = 0; a->present != NULL && i < a->n; i++)
+    for (uint32_t i = 0; a->present != NULL && i < a->query.n; i++)
         a->present[i] = i < msg->n && found[i] != 0;
     return keep(a, msg, found);
 }
 
 static kvp_err_t
-read_answer(void *arg, const kvp_frame_t *answer, bool was_cut)
+read_answer(const kvp_query_t *query, const kvp_frame_t *answer)
 {
     Kvp__Pb__LookupReply *msg;
     kvp_pb_t pb;
     kvp_err_t err;
 
-    (void)was_cut;
     msg = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, answer);
     if (msg == NULL) return pb.err;
-    err = take(arg, answer, msg);
+    err = take(query->arg, answer, msg);
     kvp_pb_free(&pb, msg);
     return err;
 }
@@ -126,28 +94,31 @@ refuse_granted(const ask_t *a)
     if (a->ticket == 0 || kvp_session_hold(session, 0, &link) != KVP_OK) return;
     kvp_buf_reset(tickets);
     kvp_buf_append(tickets, &a->ticket, sizeof a->ticket);
-    if (kvp_conn_hello(link->conn)->incarnation == a->session.incarnation)
+    if (kvp_conn_hello(link->conn)->incarnation == a->query.incarnation)
         kvp_held_tickets_give_back(link->conn, tickets, &a->call->scratch->out);
     kvp_session_rele(session, link);
 }
 
 static int
-look_up(kvpool_t *pool, ask_t *a, const kvpool_opts_t *opts, kvpool_lookup_t *lookup_out, size_t n)
+look_up(kvpool_t *pool, ask_t *a, const kvpool_key_t *keys, size_t n, const kvpool_opts_t *opts,
+        kvpool_lookup_t *lookup_out)
 {
-    kvp_query_t query = {.arg = a, .build = build, .read = read_answer};
     kvp_apicall_t call;
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     a->call = &call;
-    a->n = (uint32_t)n;
-    if (lookup_out == NULL || (n > 0 && a->keys == NULL))
+    a->head.n = (uint32_t)n;
+    a->head.is_groups = (call.flags & KVPOOL_GROUPS) != 0;
+    a->query = (kvp_query_t){
+        .opcode = KVP_OP_LOOKUP, .head = &a->head, .keys = keys, .n = a->head.n, .read = read_answer, .arg = a};
+    if (lookup_out == NULL || (n > 0 && keys == NULL))
         err = KVP_INVALID;
     else if (n > KVPOOL_BATCH_MAX)
         err = KVP_TOO_LARGE;
     else
-        err = kvp_keys_check(a->keys, n);
-    if (err == KVP_OK && n > 0) err = kvp_query_run(&call, &query);
+        err = kvp_keys_check(keys, n);
+    if (err == KVP_OK && n > 0) err = kvp_query_run(&call, &a->query);
     if (err == KVP_OK) *lookup_out = a->result;
     if (err != KVP_OK) refuse_granted(a);
     return kvp_call_end(&call, err);
@@ -157,35 +128,21 @@ int
 kvpool_longest_prefix(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms, const kvpool_opts_t *opts,
                       kvpool_lookup_t *lookup_out)
 {
-    ask_t a = {.keys = keys, .ttl_ms = ttl_ms, .is_prefix = true};
+    ask_t a = {.head = KVP__PB__LOOKUP__INIT};
 
-    return look_up(pool, &a, opts, lookup_out, n);
+    a.head.ttl_ms = ttl_ms;
+    a.head.is_prefix = true;
+    return look_up(pool, &a, keys, n, opts, lookup_out);
 }
 
 int
 kvpool_lookup(kvpool_t *pool, const kvpool_key_t *keys, size_t n, uint32_t ttl_ms, const kvpool_opts_t *opts,
               uint8_t *present, kvpool_lookup_t *lookup_out)
 {
-    ask_t a = {.keys = keys, .ttl_ms = ttl_ms, .present = present};
+    ask_t a = {.head = KVP__PB__LOOKUP__INIT, .present = present};
 
-    return look_up(pool, &a, opts, lookup_out, n);
-}
-
-/* Whether there is a session or not, from now on it is presented in none. */
-static void
-release(kvp_apicall_t *call, uint64_t id)
-{
-    kvp_buf_t *tickets = &call->scratch->in;
-    kvp_link_t *link;
-
-    kvp_buf_reset(tickets);
-    if (kvp_session_hold(call->pool->session, 0, &link) == KVP_OK) {
-        (void)kvp_held_tickets_release(&call->pool->held_tickets, id, kvp_conn_hello(link->conn)->incarnation, tickets);
-        kvp_held_tickets_give_back(link->conn, tickets, &call->scratch->out);
-        kvp_session_rele(call->pool->session, link);
-    } else {
-        (void)kvp_held_tickets_release(&call->pool->held_tickets, id, 0, tickets);
-    }
+    a.head.ttl_ms = ttl_ms;
+    return look_up(pool, &a, keys, n, opts, lookup_out);
 }
 
 int
@@ -196,6 +153,6 @@ kvpool_lookup_release(kvpool_t *pool, const kvpool_lookup_t *lookup)
 
     if (err != KVP_OK) return err;
     if (lookup == NULL) return kvp_call_end(&call, KVP_INVALID);
-    if (lookup->ticket != 0) release(&call, lookup->ticket);
+    if (lookup->ticket != 0) (void)kvp_call_release(&call, lookup->ticket);
     return kvp_call_end(&call, KVP_OK);
 }

@@ -74,13 +74,25 @@ kvp_err_t kvp_reply_read(const kvp_frame_t *answer, uint32_t n, size_t size, con
 /* kvp_link_session describes the session of a link to a core. */
 kvp_op_session_t kvp_link_session(const kvpool_t *pool, const kvp_link_t *link);
 
-/* One question to the master, asked again in the next session where one is lost. build appends one frame (digests need
- * the session's seed and tenant), read takes the answer apart; was_cut tells it that an earlier try may have been carried out. */
-typedef struct {
-    void *arg;
-    void (*build)(void *arg, const kvp_op_session_t *session, kvp_buf_t *out);
-    kvp_err_t (*read)(void *arg, const kvp_frame_t *answer, bool was_cut);
+/* One question to the master, asked again in the next session where one is lost. The keys' digests follow the head. */
+typedef struct kvp_query {
+    uint8_t opcode;
+    const void *head; /* a message; NULL = an empty one */
+    const kvpool_key_t *keys;
+    const uint32_t *at; /* which of the keys; NULL = the first n */
+    uint32_t n;
+    kvp_err_t (*read)(const struct kvp_query *query, const kvp_frame_t *answer); /* takes the answer apart */
+    void *arg; /* read's */
+
+    /* Of the last try. */
+    bool was_cut; /* an earlier one may have been carried out */
+    uint64_t incarnation;
+    uint64_t asked_ns; /* by kvp_boot_ns */
+    const kvp_digest_t *digests; /* where they lie in the question */
 } kvp_query_t;
-kvp_err_t kvp_query_run(kvp_apicall_t *call, const kvp_query_t *query) KVP_MUST_USE;
+kvp_err_t kvp_query_run(kvp_apicall_t *call, kvp_query_t *query) KVP_MUST_USE;
+
+/* kvp_call_release ends what is held under that id (control/tickets.h): true where the session of now held it. */
+bool kvp_call_release(kvp_apicall_t *call, uint64_t id);
 
 #endif

@@ -15,31 +15,6 @@
 _Static_assert(sizeof(kvpool_iov_t) == sizeof(kvp_iov_t) && offsetof(kvpool_iov_t, len) == offsetof(kvp_iov_t, len),
                "a caller's scatter list is used in place");
 
-/* ---- registered memory: what a batch holds until its end */
-typedef struct {
-    kvp_reg_t **regs;
-    size_t n;
-    size_t cap;
-} holds_t;
-
-static kvp_err_t
-note_hold(kvp_regs_t *regs, holds_t *holds, kvp_reg_t *reg)
-{
-    if (holds->n == holds->cap) {
-        size_t cap = holds->cap == 0 ? 16 : holds->cap * 2;
-        kvp_reg_t **more = realloc(holds->regs, cap * sizeof *more);
-
-        if (more == NULL) {
-            kvp_regs_rele(regs, reg);
-            return KVP_NOMEM;
-        }
-        holds->regs = more;
-        holds->cap = cap;
-    }
-    holds->regs[holds->n++] = reg;
-    return KVP_OK;
-}
-
 /* What is known of an item that is sound. */
 typedef struct {
     uint64_t len;
@@ -48,7 +23,7 @@ typedef struct {
 } memory_t;
 
 static kvp_err_t
-hold_pieces(kvp_regs_t *regs, kvp_regs_cursor_t *cursor, holds_t *holds, const kvpool_item_t *item, bool is_put,
+hold_pieces(kvp_regs_t *regs, kvp_regs_cursor_t *cursor, kvp_regs_held_t *holds, const kvpool_item_t *item, bool is_put,
             memory_t *mem)
 {
     mem->has_device = false;
@@ -58,19 +33,11 @@ hold_pieces(kvp_regs_t *regs, kvp_regs_cursor_t *cursor, holds_t *holds, const k
         kvp_reg_t *reg = kvp_regs_hold(cursor, item->iov[i].addr, item->iov[i].len, &is_new);
 
         if (reg == NULL) return KVP_NOT_REGISTERED;
-        if (is_new && note_hold(regs, holds, reg) != KVP_OK) return KVP_NOMEM;
+        if (is_new && kvp_regs_keep(regs, holds, reg) != KVP_OK) return KVP_NOMEM;
         mem->has_device |= kvp_reg_mem(reg)->kind == KVP_MEM_DEVICE;
         mem->is_gpu_direct = mem->is_gpu_direct && kvp_reg_is_gpu_direct(reg, !is_put);
     }
     return KVP_OK;
-}
-
-static void
-rele_holds(kvp_regs_t *regs, holds_t *holds)
-{
-    for (size_t i = 0; i < holds->n; i++)
-        kvp_regs_rele(regs, holds->regs[i]);
-    free(holds->regs);
 }
 
 /* ---- arguments */
@@ -101,7 +68,8 @@ check_group(const kvpool_group_t *group)
 
 /* Checks all items and holds their memory: results[i] is KVP_OK for those to be carried out, mems[i] their memory. */
 static kvp_err_t
-check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, memory_t *mems, holds_t *holds, int *results)
+check_items(kvpool_t *pool, kvpool_item_t *items, size_t n, bool is_put, memory_t *mems, kvp_regs_held_t *holds,
+            int *results)
 {
     kvp_regs_cursor_t cursor;
     kvp_err_t err = KVP_OK;
@@ -238,7 +206,7 @@ run_batch(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *o
           window_fn run)
 {
     kvp_apicall_t call;
-    holds_t holds = {.regs = NULL};
+    kvp_regs_held_t holds = {.regs = NULL};
     memory_t few[64], *mems = few;
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
@@ -250,7 +218,7 @@ run_batch(kvpool_t *pool, kvpool_item_t *items, size_t n, const kvpool_opts_t *o
         batch_t b = {.call = &call, .items = items, .mems = mems, .results = results, .n = n};
         run_windows(&b, bytes_max, run);
     }
-    rele_holds(&pool->regs, &holds);
+    kvp_regs_rele_all(&pool->regs, &holds);
     if (mems != few) free(mems);
     return kvp_call_end(&call, err);
 }

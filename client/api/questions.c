@@ -10,18 +10,13 @@
 
 #include <string.h>
 
-/* The keys of a question, and where its answer goes. */
+/* Where the answer to a question about places goes. */
 typedef struct {
-    const kvpool_key_t *keys;
-    uint32_t n;
-    uint8_t opcode;
+    int *results;
+    kvpool_place_t *places;
+} located_t;
 
-    int *results; /* EXISTS, GET */
-    kvpool_place_t *places; /* GET; NULL where only the length is wanted */
-    uint64_t len; /* GET */
-} ask_t;
-
-typedef kvp_err_t (*read_fn)(void *arg, const kvp_frame_t *answer, bool was_cut);
+typedef kvp_err_t (*read_fn)(const kvp_query_t *query, const kvp_frame_t *answer);
 
 _Static_assert(KVPOOL_COPIES_MAX == KVP_REPLICAS_MAX, "what the master may name");
 
@@ -31,34 +26,6 @@ kvp_keys_check(const kvpool_key_t *keys, size_t n)
     for (size_t i = 0; i < n; i++)
         if (!kvp_key_is_legal(keys[i].data, keys[i].len)) return KVP_BAD_KEY;
     return KVP_OK;
-}
-
-/* ---- building: a head by opcode, then the digests */
-static void
-build_head(const ask_t *a, kvp_buf_t *out, size_t *at)
-{
-    Kvp__Pb__Exists exists = KVP__PB__EXISTS__INIT;
-    Kvp__Pb__Get get = KVP__PB__GET__INIT;
-    const ProtobufCMessage *head = &exists.base;
-
-    exists.n = get.n = a->n;
-    get.no_hold = true;
-    if (a->opcode == KVP_OP_GET) head = &get.base;
-    kvp_pb_frame_begin(out, a->opcode, 0, 0, head, at);
-}
-
-static void
-build(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
-{
-    const ask_t *a = arg;
-    kvp_digest_t *digests;
-    size_t at;
-
-    build_head(a, out, &at);
-    digests = (kvp_digest_t *)kvp_buf_extend(out, a->n * sizeof *digests);
-    for (uint32_t i = 0; i < a->n && digests != NULL; i++)
-        digests[i] = kvp_op_digest(session, a->keys[i].data, a->keys[i].len);
-    kvp_frame_end(out, at);
 }
 
 /* ---- answers */
@@ -84,50 +51,47 @@ kvp_reply_read(const kvp_frame_t *answer, uint32_t n, size_t size, const void **
 }
 
 static kvp_err_t
-read_exists(void *arg, const kvp_frame_t *answer, bool was_cut)
+read_exists(const kvp_query_t *query, const kvp_frame_t *answer)
 {
-    const ask_t *a = arg;
+    int *results = query->arg;
     const void *records;
     const uint8_t *found;
-    kvp_err_t err = kvp_reply_read(answer, a->n, 1, &records);
+    kvp_err_t err = kvp_reply_read(answer, query->n, 1, &records);
 
-    (void)was_cut;
     if (err != KVP_OK) return err;
     found = records;
-    for (uint32_t i = 0; i < a->n; i++)
-        a->results[i] = found[i] != 0;
+    for (uint32_t i = 0; i < query->n; i++)
+        results[i] = found[i] != 0;
     return KVP_OK;
 }
 
 static kvp_err_t
-read_size(void *arg, const kvp_frame_t *answer, bool was_cut)
+read_size(const kvp_query_t *query, const kvp_frame_t *answer)
 {
-    ask_t *a = arg;
+    size_t *len = query->arg;
     kvp_places_t places;
     kvp_err_t err = kvp_places_read(answer, 1, &places);
 
-    (void)was_cut;
     if (err == KVP_OK) err = places.objs[0].err;
-    if (err == KVP_OK) a->len = places.objs[0].len;
+    if (err == KVP_OK) *len = (size_t)places.objs[0].len;
     return err;
 }
 
 static kvp_err_t
-read_places(void *arg, const kvp_frame_t *answer, bool was_cut)
+read_places(const kvp_query_t *query, const kvp_frame_t *answer)
 {
-    const ask_t *a = arg;
+    const located_t *l = query->arg;
     const kvp_wire_loc_t *loc;
     kvp_places_t places;
-    kvp_err_t err = kvp_places_read(answer, a->n, &places);
+    kvp_err_t err = kvp_places_read(answer, query->n, &places);
 
-    (void)was_cut;
     if (err != KVP_OK) return err;
     loc = places.locs;
-    for (uint32_t i = 0; i < a->n; i++) {
+    for (uint32_t i = 0; i < query->n; i++) {
         const kvp_wire_obj_t *obj = &places.objs[i];
-        kvpool_place_t *place = &a->places[i];
+        kvpool_place_t *place = &l->places[i];
 
-        a->results[i] = obj->err;
+        l->results[i] = obj->err;
         *place = (kvpool_place_t){.len = obj->len, .copies = obj->nloc};
         for (uint32_t k = 0; k < obj->nloc; k++)
             place->segments[k] = loc++->segment_id;
@@ -136,10 +100,25 @@ read_places(void *arg, const kvp_frame_t *answer, bool was_cut)
 }
 
 static kvp_err_t
-run(kvp_apicall_t *call, ask_t *a, read_fn read)
+ask_exists(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t n, int *results)
 {
-    kvp_query_t query = {.arg = a, .build = build, .read = read};
+    Kvp__Pb__Exists head = KVP__PB__EXISTS__INIT;
+    kvp_query_t query = {
+        .opcode = KVP_OP_EXISTS, .head = &head, .keys = keys, .n = n, .read = read_exists, .arg = results};
 
+    head.n = n;
+    return kvp_query_run(call, &query);
+}
+
+/* Where they are, and nothing is held for it. */
+static kvp_err_t
+ask_places(kvp_apicall_t *call, const kvpool_key_t *keys, uint32_t n, read_fn read, void *arg)
+{
+    Kvp__Pb__Get head = KVP__PB__GET__INIT;
+    kvp_query_t query = {.opcode = KVP_OP_GET, .head = &head, .keys = keys, .n = n, .read = read, .arg = arg};
+
+    head.n = n;
+    head.no_hold = true;
     return kvp_query_run(call, &query);
 }
 
@@ -150,12 +129,11 @@ kvpool_exists(kvpool_t *pool, const void *key, size_t key_len, int *exists_out, 
     kvpool_key_t one = {key, key_len};
     kvp_apicall_t call;
     int result = 0;
-    ask_t a = {.keys = &one, .n = 1, .opcode = KVP_OP_EXISTS, .results = &result};
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     err = exists_out == NULL ? KVP_INVALID : kvp_keys_check(&one, 1);
-    if (err == KVP_OK) err = run(&call, &a, read_exists);
+    if (err == KVP_OK) err = ask_exists(&call, &one, 1, &result);
     if (err == KVP_OK) *exists_out = result;
     kvp_count(&pool->counters.exists, 1);
     return kvp_call_end(&call, err);
@@ -178,22 +156,24 @@ gather(const kvpool_key_t *keys, size_t n, kvpool_key_t *legal, uint32_t *at, in
     return legal_n;
 }
 
-/* One question about n keys at most as many as it takes. places is NULL but for GET. */
+/* One question about n keys at most as many as it takes: whether they exist, or (places) where they are. */
 static kvp_err_t
-ask_window(kvp_apicall_t *call, uint8_t opcode, read_fn read, const kvpool_key_t *keys, size_t n,
-           kvpool_place_t *places, int *results)
+ask_window(kvp_apicall_t *call, const kvpool_key_t *keys, size_t n, kvpool_place_t *places, int *results)
 {
     kvpool_key_t *legal = kvp_scratch_alloc(call->scratch, n, sizeof *legal);
     uint32_t *at = kvp_scratch_alloc(call->scratch, n, sizeof *at);
     int *found = kvp_scratch_alloc(call->scratch, n, sizeof *found);
     kvpool_place_t *seen = places != NULL ? kvp_scratch_alloc(call->scratch, n, sizeof *seen) : NULL;
-    ask_t a = {.keys = legal, .opcode = opcode, .results = found, .places = seen};
+    located_t located = {.results = found, .places = seen};
     kvp_err_t err = KVP_OK;
+    uint32_t legal_n;
 
     if (legal == NULL || at == NULL || found == NULL || (places != NULL && seen == NULL)) return KVP_NOMEM;
-    a.n = gather(keys, n, legal, at, results);
-    if (a.n > 0) err = run(call, &a, read);
-    for (uint32_t i = 0; i < a.n; i++) {
+    legal_n = gather(keys, n, legal, at, results);
+    if (legal_n > 0)
+        err = places == NULL ? ask_exists(call, legal, legal_n, found)
+                             : ask_places(call, legal, legal_n, read_places, &located);
+    for (uint32_t i = 0; i < legal_n; i++) {
         results[at[i]] = err == KVP_OK ? found[i] : err;
         if (places != NULL && err == KVP_OK) places[at[i]] = seen[i];
     }
@@ -213,8 +193,7 @@ kvpool_batch_is_exist(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const 
         size_t some = n - i < KVP_BATCH_MAX ? n - i : KVP_BATCH_MAX;
 
         /* A failure stands in the results; the windows behind it have the same deadline to meet. */
-        if (ask_window(&call, KVP_OP_EXISTS, read_exists, keys + i, some, NULL, results + i) == KVP_NOMEM)
-            err = KVP_NOMEM;
+        if (ask_window(&call, keys + i, some, NULL, results + i) == KVP_NOMEM) err = KVP_NOMEM;
     }
     kvp_count(&pool->counters.exists, n);
     return kvp_call_end(&call, err);
@@ -233,8 +212,7 @@ kvpool_batch_locate(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kv
         size_t some = n - i < KVP_PLACES_MAX ? n - i : KVP_PLACES_MAX;
 
         memset(places + i, 0, some * sizeof *places);
-        if (ask_window(&call, KVP_OP_GET, read_places, keys + i, some, places + i, results + i) == KVP_NOMEM)
-            err = KVP_NOMEM;
+        if (ask_window(&call, keys + i, some, places + i, results + i) == KVP_NOMEM) err = KVP_NOMEM;
     }
     return kvp_call_end(&call, err);
 }
@@ -244,42 +222,22 @@ kvpool_size(kvpool_t *pool, const void *key, size_t key_len, size_t *len_out, co
 {
     kvpool_key_t one = {key, key_len};
     kvp_apicall_t call;
-    ask_t a = {.keys = &one, .n = 1, .opcode = KVP_OP_GET};
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     err = len_out == NULL ? KVP_INVALID : kvp_keys_check(&one, 1);
-    if (err == KVP_OK) err = run(&call, &a, read_size);
-    if (err == KVP_OK) *len_out = (size_t)a.len;
+    if (err == KVP_OK) err = ask_places(&call, &one, 1, read_size, len_out);
     return kvp_call_end(&call, err);
 }
 
 /* ---- list */
 typedef struct {
-    const void *prefix;
-    size_t prefix_len;
-    uint64_t cursor;
-    uint32_t limit;
+    Kvp__Pb__List head; /* where the next page begins, and how much of it is wanted */
     uint32_t seen;
     kvpool_list_fn fn;
     void *fn_arg;
     bool is_ended; /* fn wants no more */
 } list_t;
-
-static void
-build_list(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
-{
-    const list_t *l = arg;
-    Kvp__Pb__List head = KVP__PB__LIST__INIT;
-    size_t at;
-
-    (void)session;
-    head.cursor = l->cursor;
-    head.limit = l->limit;
-    head.prefix = (ProtobufCBinaryData){l->prefix_len, (uint8_t *)l->prefix};
-    kvp_pb_frame_begin(out, KVP_OP_LIST, 0, 0, &head.base, &at);
-    kvp_frame_end(out, at);
-}
 
 static kvp_err_t
 call_back(list_t *l, const kvp_frame_t *answer, uint32_t n)
@@ -290,7 +248,7 @@ call_back(list_t *l, const kvp_frame_t *answer, uint32_t n)
 
     kvp_rd_init(&rd, answer->tail, answer->tail_len);
     entries = kvp_rd_array(&rd, n, sizeof *entries);
-    if (rd.is_bad || n > l->limit) return KVP_PROTO;
+    if (rd.is_bad || n > l->head.limit) return KVP_PROTO;
     keys = rd.at;
     for (uint32_t i = 0; i < n; i++)
         if (entries[i].key_at > rd.left || entries[i].key_len > rd.left - entries[i].key_at) return KVP_PROTO;
@@ -302,16 +260,15 @@ call_back(list_t *l, const kvp_frame_t *answer, uint32_t n)
 }
 
 static kvp_err_t
-read_list(void *arg, const kvp_frame_t *answer, bool was_cut)
+read_list(const kvp_query_t *query, const kvp_frame_t *answer)
 {
-    list_t *l = arg;
+    list_t *l = query->arg;
     Kvp__Pb__ListReply *msg;
     uint64_t cursor;
     uint32_t n;
     kvp_pb_t pb;
     kvp_err_t err;
 
-    (void)was_cut;
     msg = kvp_pb_unpack(&pb, &kvp__pb__list_reply__descriptor, answer);
     if (msg == NULL) return pb.err;
     err = kvp_op_peer_err(msg->err);
@@ -320,7 +277,7 @@ read_list(void *arg, const kvp_frame_t *answer, bool was_cut)
     kvp_pb_free(&pb, msg);
     if (err == KVP_OK) err = call_back(l, answer, n);
     /* Ended in the middle of a page: the page is told again, so that nothing is missed. */
-    if (err == KVP_OK && !l->is_ended) l->cursor = cursor;
+    if (err == KVP_OK && !l->is_ended) l->head.cursor = cursor;
     return err;
 }
 
@@ -328,21 +285,22 @@ int
 kvpool_list(kvpool_t *pool, const void *prefix, size_t prefix_len, uint32_t limit, uint64_t *cursor, kvpool_list_fn fn,
             void *arg, const kvpool_opts_t *opts)
 {
-    list_t l = {.prefix = prefix, .prefix_len = prefix_len, .fn = fn, .fn_arg = arg};
-    kvp_query_t query = {.arg = &l, .build = build_list, .read = read_list};
+    list_t l = {.head = KVP__PB__LIST__INIT, .fn = fn, .fn_arg = arg};
+    kvp_query_t query = {.opcode = KVP_OP_LIST, .head = &l.head, .read = read_list, .arg = &l};
     kvp_apicall_t call;
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (cursor == NULL || fn == NULL || (prefix == NULL && prefix_len > 0)) return kvp_call_end(&call, KVP_INVALID);
     if (prefix_len > KVPOOL_KEY_MAX) return kvp_call_end(&call, KVP_BAD_KEY);
-    l.cursor = *cursor;
+    l.head.prefix = (ProtobufCBinaryData){prefix_len, (uint8_t *)prefix};
+    l.head.cursor = *cursor;
     do {
         uint32_t left = limit - l.seen;
 
-        l.limit = left < KVP_LIST_MAX ? left : KVP_LIST_MAX;
+        l.head.limit = left < KVP_LIST_MAX ? left : KVP_LIST_MAX;
         if (left > 0) err = kvp_query_run(&call, &query);
-    } while (err == KVP_OK && !l.is_ended && l.cursor != 0 && l.seen < limit);
-    if (err == KVP_OK) *cursor = l.cursor;
+    } while (err == KVP_OK && !l.is_ended && l.head.cursor != 0 && l.seen < limit);
+    if (err == KVP_OK) *cursor = l.head.cursor;
     return kvp_call_end(&call, err);
 }

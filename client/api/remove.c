@@ -47,32 +47,10 @@ typedef struct {
     uint32_t n; /* of these */
 } removal_t;
 
-static void
-build(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
-{
-    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
-    const removal_t *r = arg;
-    kvp_digest_t *digests;
-    size_t at;
-
-    head.n = r->n;
-    head.force = (r->call->flags & KVPOOL_FORCE) != 0;
-    head.heeds_probes = (r->call->flags & KVPOOL_HEED_PROBES) != 0;
-    head.wait = (r->call->flags & KVPOOL_WAIT) != 0;
-    kvp_pb_frame_begin(out, KVP_OP_REMOVE, 0, 0, &head.base, &at);
-    digests = (kvp_digest_t *)kvp_buf_extend(out, r->n * sizeof *digests);
-    for (uint32_t i = 0; i < r->n && digests != NULL; i++) {
-        const kvpool_key_t *key = &r->keys[r->at[i]];
-
-        digests[i] = kvp_op_digest(session, key->data, key->len);
-    }
-    kvp_frame_end(out, at);
-}
-
 static kvp_err_t
-read_answer(void *arg, const kvp_frame_t *answer, bool was_cut)
+read_answer(const kvp_query_t *query, const kvp_frame_t *answer)
 {
-    const removal_t *r = arg;
+    const removal_t *r = query->arg;
     const void *records;
     kvp_err_t err = kvp_reply_read(answer, r->n, sizeof(int32_t), &records);
 
@@ -83,7 +61,7 @@ read_answer(void *arg, const kvp_frame_t *answer, bool was_cut)
         memcpy(&one, (const char *)records + i * sizeof one, sizeof one);
         one = kvp_op_peer_err(one);
         /* The session was lost on an earlier try: that one may have removed it, and it is gone now. */
-        r->results[r->at[i]] = one == KVP_NOT_FOUND && was_cut ? KVP_OK : one;
+        r->results[r->at[i]] = one == KVP_NOT_FOUND && query->was_cut ? KVP_OK : one;
     }
     return KVP_OK;
 }
@@ -92,13 +70,18 @@ read_answer(void *arg, const kvp_frame_t *answer, bool was_cut)
 static void
 ask_of_those(removal_t *r, int err)
 {
-    kvp_query_t query = {.arg = r, .build = build, .read = read_answer};
+    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
+    kvp_query_t query = {
+        .opcode = KVP_OP_REMOVE, .head = &head, .keys = r->keys, .at = r->at, .read = read_answer, .arg = r};
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < r->n; i++)
         if (r->results[r->at[i]] == err) r->at[n++] = r->at[i];
-    r->n = n;
+    r->n = query.n = head.n = n;
     if (n == 0) return;
+    head.force = (r->call->flags & KVPOOL_FORCE) != 0;
+    head.heeds_probes = (r->call->flags & KVPOOL_HEED_PROBES) != 0;
+    head.wait = (r->call->flags & KVPOOL_WAIT) != 0;
     err = kvp_query_run(r->call, &query);
     for (uint32_t i = 0; i < n && err != KVP_OK; i++)
         r->results[r->at[i]] = err;
@@ -189,37 +172,18 @@ kvpool_batch_remove(kvpool_t *pool, const kvpool_key_t *keys, size_t n, const kv
 
 /* ---- what a pattern matches */
 typedef struct {
-    const char *pattern;
-    bool is_forced;
-    bool heeds_probes;
     uint64_t removed;
     uint64_t held;
 } remove_many_t;
 
-static void
-build_remove_many(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
-{
-    const remove_many_t *r = arg;
-    Kvp__Pb__RemoveMany head = KVP__PB__REMOVE_MANY__INIT;
-    size_t at;
-
-    (void)session;
-    head.pattern = (char *)r->pattern;
-    head.force = r->is_forced;
-    head.heeds_probes = r->heeds_probes;
-    kvp_pb_frame_begin(out, KVP_OP_REMOVE_MANY, 0, 0, &head.base, &at);
-    kvp_frame_end(out, at);
-}
-
 static kvp_err_t
-read_remove_many(void *arg, const kvp_frame_t *answer, bool was_cut)
+read_remove_many(const kvp_query_t *query, const kvp_frame_t *answer)
 {
-    remove_many_t *r = arg;
+    remove_many_t *r = query->arg;
     Kvp__Pb__RemoveManyReply *msg;
     kvp_pb_t pb;
     kvp_err_t err;
 
-    (void)was_cut;
     msg = kvp_pb_unpack(&pb, &kvp__pb__remove_many_reply__descriptor, answer);
     if (msg == NULL) return pb.err;
     err = kvp_op_peer_err(msg->err);
@@ -232,16 +196,18 @@ read_remove_many(void *arg, const kvp_frame_t *answer, bool was_cut)
 static int
 remove_many(kvpool_t *pool, const char *pattern, const kvpool_opts_t *opts, uint64_t *removed_out, uint64_t *held_out)
 {
-    remove_many_t r = {.pattern = pattern};
-    kvp_query_t query = {.arg = &r, .build = build_remove_many, .read = read_remove_many};
+    Kvp__Pb__RemoveMany head = KVP__PB__REMOVE_MANY__INIT;
+    remove_many_t r = {0};
+    kvp_query_t query = {.opcode = KVP_OP_REMOVE_MANY, .head = &head, .read = read_remove_many, .arg = &r};
     kvp_apicall_t call;
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
     if (removed_out == NULL) return kvp_call_end(&call, KVP_INVALID);
     if ((call.flags & KVPOOL_WAIT) != 0) return kvp_call_end(&call, KVP_NOTSUP);
-    r.is_forced = (call.flags & KVPOOL_FORCE) != 0;
-    r.heeds_probes = (call.flags & KVPOOL_HEED_PROBES) != 0;
+    head.pattern = (char *)pattern;
+    head.force = (call.flags & KVPOOL_FORCE) != 0;
+    head.heeds_probes = (call.flags & KVPOOL_HEED_PROBES) != 0;
     err = kvp_query_run(&call, &query);
     if (err == KVP_OK) forget_all(pool);
     if (err == KVP_OK) *removed_out = r.removed;
@@ -266,37 +232,18 @@ kvpool_remove_all(kvpool_t *pool, const kvpool_opts_t *opts, uint64_t *removed_o
 }
 
 /* ---- bump */
-typedef struct {
-    uint32_t wait_ms;
-    uint32_t epoch;
-} bump_t;
-
-static void
-build_bump(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
-{
-    const bump_t *b = arg;
-    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
-    size_t at;
-
-    (void)session;
-    head.wait_ms = b->wait_ms;
-    kvp_pb_frame_begin(out, KVP_OP_BUMP, 0, 0, &head.base, &at);
-    kvp_frame_end(out, at);
-}
-
 static kvp_err_t
-read_bump(void *arg, const kvp_frame_t *answer, bool was_cut)
+read_bump(const kvp_query_t *query, const kvp_frame_t *answer)
 {
-    bump_t *b = arg;
+    uint32_t *epoch = query->arg;
     Kvp__Pb__BumpReply *msg;
     kvp_pb_t pb;
     kvp_err_t err;
 
-    (void)was_cut;
     msg = kvp_pb_unpack(&pb, &kvp__pb__bump_reply__descriptor, answer);
     if (msg == NULL) return pb.err;
     err = kvp_op_peer_err(msg->err);
-    b->epoch = msg->epoch;
+    *epoch = msg->epoch;
     kvp_pb_free(&pb, msg);
     return err;
 }
@@ -304,15 +251,16 @@ read_bump(void *arg, const kvp_frame_t *answer, bool was_cut)
 int
 kvpool_bump(kvpool_t *pool, const kvpool_opts_t *opts, uint32_t *epoch_out)
 {
-    bump_t b = {.epoch = 0};
-    kvp_query_t query = {.arg = &b, .build = build_bump, .read = read_bump};
+    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
+    uint32_t epoch = 0;
+    kvp_query_t query = {.opcode = KVP_OP_BUMP, .head = &head, .read = read_bump, .arg = &epoch};
     kvp_apicall_t call;
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;
-    b.wait_ms = kvp_left_ms(call.deadline_ns);
+    head.wait_ms = kvp_left_ms(call.deadline_ns);
     err = kvp_query_run(&call, &query);
     if (err == KVP_OK) forget_all(pool);
-    if (err == KVP_OK && epoch_out != NULL) *epoch_out = b.epoch;
+    if (err == KVP_OK && epoch_out != NULL) *epoch_out = epoch;
     return kvp_call_end(&call, err);
 }

@@ -12,7 +12,6 @@
 #include "proto/kvpool.pb-c.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
 #define TEXT_MAX (8u << 20)
 
@@ -64,30 +63,19 @@ write_tenants(kvp_jsonw_t *w, const Kvp__Pb__StatusReply *msg)
     kvp_jsonw_close(w, ']');
 }
 
-static void
-build_status(void *arg, const kvp_op_session_t *session, kvp_buf_t *out)
-{
-    size_t at;
-
-    (void)arg, (void)session;
-    kvp_frame_begin(out, KVP_OP_STATUS, 0, 0, NULL, 0, &at);
-    kvp_frame_end(out, at);
-}
-
 static kvp_err_t
-read_status(void *arg, const kvp_frame_t *answer, bool was_cut)
+read_status(const kvp_query_t *query, const kvp_frame_t *answer)
 {
     Kvp__Pb__StatusReply *msg;
     kvp_pb_t pb;
     kvp_err_t err;
 
-    (void)was_cut;
     msg = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, answer);
     if (msg == NULL) return pb.err;
     err = msg->err > 0 ? KVP_PROTO : msg->err;
     if (err == KVP_OK) {
-        write_pool(arg, msg);
-        write_tenants(arg, msg);
+        write_pool(query->arg, msg);
+        write_tenants(query->arg, msg);
     }
     kvp_pb_free(&pb, msg);
     return err;
@@ -205,7 +193,7 @@ kvpool_stat(kvpool_t *pool, char *buf, size_t cap, size_t *len_out, const kvpool
     kvp_apicall_t call;
     kvp_buf_t text;
     kvp_jsonw_t w;
-    kvp_query_t status = {.arg = &w, .build = build_status, .read = read_status};
+    kvp_query_t status = {.opcode = KVP_OP_STATUS, .read = read_status, .arg = &w};
     kvp_err_t err = kvp_call_begin(pool, opts, &call);
 
     if (err != KVP_OK) return err;

@@ -7,7 +7,7 @@
 
 #include "client/core/places.h"
 #include "client/transport/shm/table.h"
-#include "client/transport/words.h"
+#include "client/transport/local.h"
 #include "proto/pb.h"
 
 #include "proto/kvpool.pb-c.h"
@@ -42,20 +42,15 @@ build_get(kvp_buf_t *out, kvp_digest_t digest)
 }
 
 static void
-send_release(kvp_apicall_t *call, kvp_link_t *link, uint64_t ticket)
+give_back(kvp_apicall_t *call, kvp_link_t *link, uint64_t ticket)
 {
-    Kvp__Pb__Release head = KVP__PB__RELEASE__INIT;
-    kvp_buf_t *out = &call->scratch->out;
-    size_t at;
+    kvp_buf_t *tickets = &call->scratch->in;
 
     if (ticket == 0) return;
-    head.n = 1;
-    kvp_buf_reset(out);
-    kvp_pb_frame_begin(out, KVP_OP_RELEASE, KVP_FRAME_ONEWAY, 0, &head.base, &at);
-    kvp_buf_append(out, &ticket, sizeof ticket);
-    kvp_frame_end(out, at);
+    kvp_buf_reset(tickets);
+    kvp_buf_append(tickets, &ticket, sizeof ticket);
     kvp_count(&call->pool->counters.master_calls, 1);
-    kvp_ignore(kvp_conn_send(link->conn, out), "it ends with the session in any case");
+    kvp_held_tickets_give_back(link->conn, tickets, &call->scratch->out);
 }
 
 /* ---- the place */
@@ -145,7 +140,7 @@ keep_hold(viewing_t *v, uint64_t ticket)
 
     v->view->held = kvp_held_tickets_add(&v->call->pool->held_tickets, &what);
     if (v->view->held != 0) return KVP_OK;
-    kvp_peer_unkeep(v->link->peers, v->view->peer);
+    kvp_peers_rele(v->link->peers, v->view->peer);
     return KVP_NOMEM;
 }
 
@@ -172,7 +167,7 @@ try_view(viewing_t *v, const void *key, size_t key_len)
     v->expect.len = places.objs[0].len;
     err = view_any(v, &places);
     if (err == KVP_OK) err = keep_hold(v, places.ticket);
-    if (err != KVP_OK) send_release(v->call, v->link, places.ticket);
+    if (err != KVP_OK) give_back(v->call, v->link, places.ticket);
     return err;
 }
 
@@ -231,31 +226,9 @@ kvpool_view(kvpool_t *pool, const void *key, size_t key_len, const kvpool_opts_t
 static void
 destroy_view(kvpool_t *pool, view_t *view)
 {
-    kvp_peer_unkeep(view->link->peers, view->peer);
+    kvp_peers_rele(view->link->peers, view->peer);
     kvp_session_rele_view(pool->session, view->link);
     free(view);
-}
-
-/* Whether the session of now holds it, be that the one in which it began or a later one: without, nobody knows whether the
- * object still is what the key names. */
-static bool
-end_hold(kvp_apicall_t *call, const view_t *view)
-{
-    kvp_held_tickets_t *held_tickets = &call->pool->held_tickets;
-    kvp_buf_t *tickets = &call->scratch->in;
-    bool is_held = false;
-    kvp_link_t *link;
-
-    kvp_buf_reset(tickets);
-    if (kvp_session_hold(call->pool->session, 0, &link) != KVP_OK) {
-        (void)kvp_held_tickets_release(held_tickets, view->held, 0, tickets);
-        return false;
-    }
-    is_held = kvp_held_tickets_release(held_tickets, view->held, kvp_conn_hello(link->conn)->incarnation, tickets);
-    kvp_held_tickets_give_back(link->conn, tickets, &call->scratch->out);
-    is_held &= !kvp_conn_is_broken(link->conn);
-    kvp_session_rele(call->pool->session, link);
-    return is_held;
 }
 
 /* Everything that was read from the view was read before the word is looked at again. */
@@ -277,7 +250,8 @@ kvpool_view_release(kvpool_t *pool, kvpool_view_t *view)
     if (view == NULL || view->handle == NULL) return kvp_call_end(&call, KVP_INVALID);
     v = view->handle;
     err = judge(v);
-    if (!end_hold(&call, v)) err = KVP_STALE;
+    /* Without a hold nobody knows whether the object still is what the key names. */
+    if (!kvp_call_release(&call, v->held)) err = KVP_STALE;
     pthread_mutex_lock(&pool->lock);
     kvp_list_del(&v->in_pool);
     pthread_mutex_unlock(&pool->lock);

@@ -121,7 +121,7 @@ known_lease_ns(const kvp_known_t *known)
     return atomic_load_explicit(&locs_of(known)->lease_ns, memory_order_relaxed);
 }
 
-static const kvp_known_ops_t known_ops = {
+static const kvp_known_t known_calls = {
     .find = known_find,
     .has = known_has,
     .keep = known_keep,
@@ -140,7 +140,7 @@ kvp_locations_create(uint32_t entries, kvp_locations_t **locs_out)
 
     if (locs == NULL) return KVP_NOMEM;
     memset(locs, 0, sizeof *locs);
-    locs->known.ops = &known_ops;
+    locs->known = known_calls;
     pthread_mutex_init(&locs->lease_lock, NULL);
     for (uint32_t i = 0; i < SHARDS; i++) {
         pthread_mutex_init(&locs->shards[i].lock, NULL);

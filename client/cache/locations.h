@@ -6,7 +6,7 @@
 #ifndef KVP_CLIENT_CACHE_LOCATIONS_H
 #define KVP_CLIENT_CACHE_LOCATIONS_H
 
-#include "client/core/known.h"
+#include "client/core/loccache.h"
 
 typedef struct kvp_locations kvp_locations_t;
 

@@ -47,18 +47,6 @@ install(void)
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-static bool
-grow_locked(void)
-{
-    size_t cap = list_cap == 0 ? 16 : list_cap * 2;
-    kvp_drain_notice_t *more = realloc(list, cap * sizeof *more);
-
-    if (more == NULL) return false;
-    list = more;
-    list_cap = cap;
-    return true;
-}
-
 static void
 remove_locked(size_t at)
 {
@@ -69,23 +57,27 @@ remove_locked(size_t at)
 static void
 keep_in_mind(const kvp_drain_notice_t *notice)
 {
-    bool is_full, is_kept;
+    kvp_drain_notice_t *more;
+    bool is_full;
 
     pthread_once(&once, install);
     pthread_mutex_lock(&lock);
     is_full = list_n == KVP_DRAIN_NOTICES_MAX;
     if (is_full) remove_locked(0);
-    is_kept = list_n < list_cap || grow_locked();
-    if (is_kept) list[list_n++] = *notice;
+    more = kvp_grow(list, list_n, &list_cap, 16, sizeof *more);
+    if (more != NULL) {
+        list = more;
+        list[list_n++] = *notice;
+    }
     pthread_mutex_unlock(&lock);
-    if (is_full || !is_kept)
+    if (is_full || more == NULL)
         kvp_log_error("client", "%s: a node is not told that earlier writes are over before this process ends",
                       is_full ? "too many drain notices wait" : "out of memory");
 }
 
 /* The pool's oldest, which is not in the list any more. */
 static bool
-take_oldest(const uint8_t pool_id[16], kvp_drain_notice_t *debt_out)
+take_oldest(const uint8_t pool_id[16], kvp_drain_notice_t *notice_out)
 {
     bool is_found = false;
 
@@ -93,7 +85,7 @@ take_oldest(const uint8_t pool_id[16], kvp_drain_notice_t *debt_out)
     for (size_t i = 0; i < list_n && !is_found; i++) {
         is_found = memcmp(list[i].pool_id, pool_id, sizeof list[i].pool_id) == 0;
         if (!is_found) continue;
-        *debt_out = list[i];
+        *notice_out = list[i];
         remove_locked(i);
     }
     pthread_mutex_unlock(&lock);

@@ -18,6 +18,7 @@
 
 #include "client/control/drain_notices.h"
 #include "client/net/waits.h"
+#include "client/net/wake.h"
 #include "client/transport/all/registry.h"
 #include "common/forkguard.h"
 #include "common/log.h"
@@ -31,7 +32,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #define MASTERS_MAX 16u
 #define BACKOFF_FIRST_MS 20u
@@ -610,16 +610,13 @@ fail:
 void
 kvp_session_stop(kvp_session_t *s)
 {
-    uint64_t one = 1;
-
     pthread_mutex_lock(&s->lock);
     s->is_stopping = true;
     if (s->link != NULL) kvp_conn_interrupt(s->link->conn, true);
     pthread_cond_broadcast(&s->changed);
     pthread_cond_broadcast(&s->work);
     pthread_mutex_unlock(&s->lock);
-    if (s->stop_fd >= 0 && write(s->stop_fd, &one, sizeof one) < 0)
-        kvp_log_warn("client", "cannot wake threads that wait for transfers: %m");
+    if (s->stop_fd >= 0) kvp_wake(s->stop_fd);
     if (s->has_thread) pthread_join(s->thread, NULL);
     s->has_thread = false;
 }

@@ -113,12 +113,12 @@ kvp_getop_on_known(kvp_getop_t *op, const kvp_op_session_t *session)
     if (session == NULL || session->known == NULL) return;
     enter_session(op, session);
     known = session->known;
-    op->known_seq = known->ops->seq(known);
+    op->known_seq = known->seq(known);
     for (uint32_t i = 0; i < op->n; i++) {
         kvp_getop_item_t *it = &op->items[i];
         kvp_place_t *place = &op->places[i];
 
-        if (it->phase != PHASE_ASK || !known->ops->find(known, it->digest, place)) continue;
+        if (it->phase != PHASE_ASK || !known->find(known, it->digest, place)) continue;
         it->len = place->len;
         it->version = place->version;
         it->sum = place->sum;
@@ -135,7 +135,7 @@ was_told_lately(const kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t boot
 {
     const kvp_known_t *known = op->session.known;
 
-    return boot_ns < it->told_ns + known->ops->lease_ns(known) || !KVP_RULE(SUM_ALONE_LEASE);
+    return boot_ns < it->told_ns + known->lease_ns(known) || !KVP_RULE(SUM_ALONE_LEASE);
 }
 
 static bool
@@ -144,8 +144,8 @@ is_still_known(const kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t boot_
     const kvp_known_t *known = op->session.known;
 
     if (!KVP_RULE(LEASE_LOOK_AGAIN)) return true;
-    if (boot_ns >= known->ops->until(known)) return false;
-    return known->ops->seq(known) == op->known_seq || known->ops->has(known, it->digest, it->version);
+    if (boot_ns >= known->until(known)) return false;
+    return known->seq(known) == op->known_seq || known->has(known, it->digest, it->version);
 }
 
 static void
@@ -157,7 +157,7 @@ keep_place(kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t revoke_seq)
 
     if (place.nloc > KVP_PLACE_LOCS) place.nloc = KVP_PLACE_LOCS;
     memcpy(place.locs, it->locs, place.nloc * sizeof place.locs[0]);
-    op->kept_n += known->ops->keep(known, it->digest, &place, revoke_seq);
+    op->kept_n += known->keep(known, it->digest, &place, revoke_seq);
 }
 
 /* ---- the question */
@@ -411,7 +411,7 @@ take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, kvp
             return;
         }
         if (mv->has_desc && mv->is_sum_path && has_small_sum(it))
-            known->ops->seen(known, it->digest, it->version, op->session.boot_ns);
+            known->seen(known, it->digest, it->version, op->session.boot_ns);
         op->known_n++;
         finish(op, it, KVP_OK);
         return;
@@ -420,7 +420,7 @@ take_known_move(kvp_getop_t *op, kvp_getop_item_t *it, const kvp_move_t *mv, kvp
         read_another(op, it);
         return;
     }
-    if (err != KVP_OK) known->ops->forget(known, it->digest, it->version);
+    if (err != KVP_OK) known->forget(known, it->digest, it->version);
     op->known_lost_n++;
     it->phase = PHASE_ASK;
 }

@@ -6,7 +6,7 @@
 #ifndef KVP_CLIENT_CORE_GETOP_H
 #define KVP_CLIENT_CORE_GETOP_H
 
-#include "client/core/known.h"
+#include "client/core/loccache.h"
 
 /* kvp_rank_fn says how near a segment is: less is nearer. */
 typedef uint32_t (*kvp_rank_fn)(void *arg, uint32_t segment_id);

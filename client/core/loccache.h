@@ -87,4 +87,19 @@ void kvp_loclease_end(kvp_loclease_t *lease);
 /* kvp_loclease_until returns the time at which known locations may no longer be used; 0 = they may not. */
 uint64_t kvp_loclease_until(const kvp_loclease_t *lease);
 
+/* Known locations as a batch of gets sees them: client/cache/locations.c for many threads, a lone loccache in the simulator. Any
+ * thread may call what any thread may call there. Comes first in what implements it. */
+struct kvp_known {
+    /* As the functions above with these names. */
+    bool (*find)(const kvp_known_t *known, kvp_digest_t digest, kvp_place_t *place_out);
+    bool (*has)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version);
+    bool (*keep)(const kvp_known_t *known, kvp_digest_t digest, const kvp_place_t *place, uint64_t seq);
+    void (*seen)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version, uint64_t told_ns);
+    void (*forget)(const kvp_known_t *known, kvp_digest_t digest, uint64_t version_max);
+    /* until: when the lease ends, 0 = it does not hold. seq: the last revocation that was applied throughout. */
+    uint64_t (*until)(const kvp_known_t *known);
+    uint64_t (*seq)(const kvp_known_t *known);
+    uint64_t (*lease_ns)(const kvp_known_t *known); /* how long the master lets a lease last that is not renewed */
+};
+
 #endif

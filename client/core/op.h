@@ -26,7 +26,7 @@ typedef struct {
     uint64_t until_ns;
 } kvp_step_t;
 
-typedef struct kvp_known kvp_known_t; /* core/known.h */
+typedef struct kvp_known kvp_known_t; /* core/loccache.h */
 
 /* What a session with the master fixes. Attempts, tickets and segment ids mean nothing outside of it. */
 typedef struct {

@@ -460,7 +460,7 @@ commit(kvp_putop_t *op, kvp_putop_item_t *it)
     const kvp_known_t *known = op->session.known;
 
     /* Who puts reads its own value from now on, also where an older one was evicted and lies there still. */
-    if (known != NULL) known->ops->forget(known, it->digest, UINT64_MAX);
+    if (known != NULL) known->forget(known, it->digest, UINT64_MAX);
     finish(op, it, KVP_OK);
 }
 

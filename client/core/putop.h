@@ -7,7 +7,7 @@
 #ifndef KVP_CLIENT_CORE_PUTOP_H
 #define KVP_CLIENT_CORE_PUTOP_H
 
-#include "client/core/known.h"
+#include "client/core/loccache.h"
 
 /* kvp_attempts_fn reserves n attempt numbers that this process never used, none of them 0, and returns the first. */
 typedef uint64_t (*kvp_attempts_fn)(void *arg, uint32_t n);

@@ -7,7 +7,6 @@
 #include "proto/kvpool.pb-c.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define SETS_FIRST 16u
 #define RETRY_NS 100000000ull /* where the master does not say when, or did not answer */

@@ -15,4 +15,9 @@
 void kvp_bounced_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves,
                      uint32_t n);
 
+/* kvp_device_run is kvp_bounced_run for moves whose memory is of any kind. Where it reports a READ as OK the device sees what
+ * was brought. Also: NOT_REGISTERED where memory that an adapter was told of is there no more. */
+void kvp_device_run(const kvp_transfer_t *transfer, kvp_bounces_t *bounces, kvp_regs_t *regs, kvp_move_t *moves,
+                    uint32_t n);
+
 #endif

@@ -8,7 +8,7 @@
  */
 #include "client/memory/attach.h"
 
-#include "client/memory/connect.h"
+#include "client/memory/routes.h"
 #include "client/transport/shm/mapping.h"
 #include "client/transport/shm/table.h"
 #include "client/net/waits.h"

@@ -16,7 +16,6 @@
 #include "common/parse.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -408,12 +407,6 @@ kvp_path_keep(kvp_peers_t *p, const kvp_path_t *path)
     path->peer->refs++;
     pthread_mutex_unlock(&p->lock);
     return path->peer;
-}
-
-void
-kvp_peer_unkeep(kvp_peers_t *p, kvp_peer_t *peer)
-{
-    kvp_peers_rele(p, peer);
 }
 
 uint32_t

@@ -73,9 +73,9 @@ uint32_t kvp_peers_rank(kvp_peers_t *peers, uint32_t segment_id);
  * while, and those out of reach. Returns how many. */
 uint32_t kvp_peers_avoid(kvp_peers_t *peers, uint32_t ids[KVP_AVOID_MAX]);
 
-/* kvp_path_keep holds the node's memory as it is mapped, beyond the path; kvp_peer_unkeep ends that. */
+/* kvp_path_keep holds the node's memory as it is mapped, beyond the path; kvp_peers_rele ends that. */
 kvp_peer_t *kvp_path_keep(kvp_peers_t *peers, const kvp_path_t *path);
-void kvp_peer_unkeep(kvp_peers_t *peers, kvp_peer_t *peer);
+void kvp_peers_rele(kvp_peers_t *peers, kvp_peer_t *peer);
 
 /* kvp_path_fail gives the node up for a while: its attachment is dropped once nobody uses it, and the next take that
  * is made soon gives NODE_LOST at once. kvp_path_ok ends that for good: something was moved. */

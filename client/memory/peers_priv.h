@@ -5,6 +5,7 @@
 #define KVP_CLIENT_MEMORY_PEERS_PRIV_H
 
 #include "client/memory/attach.h"
+#include "client/memory/peers.h"
 #include "client/memory/routes.h"
 
 #define KVP_AVOID_NS (1 * KVP_NS_PER_S) /* a silent node is the last choice for so long */
@@ -57,8 +58,7 @@ void kvp_routes_reset(kvp_slot_t *slot);
 bool kvp_routes_fail_over(kvp_peers_t *p, kvp_peer_t *peer, kvp_err_t err);
 bool kvp_routes_try(kvp_peers_t *p);
 
-/* peers.c. rele gives back a hold of an attachment. need_tp: the instance of one of our transports, made when first needed. */
-void kvp_peers_rele(kvp_peers_t *p, kvp_peer_t *peer);
+/* peers.c. need_tp: the instance of one of our transports, made when first needed. */
 kvp_err_t kvp_peers_need_tp(kvp_peers_t *p, size_t transport, kvp_tp_t **tp_out) KVP_MUST_USE;
 
 #endif

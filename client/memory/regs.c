@@ -98,17 +98,13 @@ static kvp_err_t
 insert(kvp_regs_t *regs, kvp_reg_t *reg)
 {
     size_t at = upper_bound(regs, reg->start);
+    kvp_reg_t **sorted;
 
     if (at > 0 && regs->sorted[at - 1]->end > reg->start) return KVP_INVALID;
     if (at < regs->n && regs->sorted[at]->start < reg->end) return KVP_INVALID;
-    if (regs->n == regs->cap) {
-        size_t cap = regs->cap == 0 ? 16 : regs->cap * 2;
-        kvp_reg_t **sorted = realloc(regs->sorted, cap * sizeof *sorted);
-
-        if (sorted == NULL) return KVP_NOMEM;
-        regs->sorted = sorted;
-        regs->cap = cap;
-    }
+    sorted = kvp_grow(regs->sorted, regs->n, &regs->cap, 16, sizeof *sorted);
+    if (sorted == NULL) return KVP_NOMEM;
+    regs->sorted = sorted;
     memmove(regs->sorted + at + 1, regs->sorted + at, (regs->n - at) * sizeof *regs->sorted);
     regs->sorted[at] = reg;
     regs->n++;
@@ -228,6 +224,29 @@ kvp_regs_rele(kvp_regs_t *regs, kvp_reg_t *reg)
     reg->users--;
     pthread_cond_broadcast(&regs->idle);
     pthread_mutex_unlock(&regs->idle_lock);
+}
+
+kvp_err_t
+kvp_regs_keep(kvp_regs_t *regs, kvp_regs_held_t *held, kvp_reg_t *reg)
+{
+    kvp_reg_t **more = kvp_grow(held->regs, held->n, &held->cap, 16, sizeof *more);
+
+    if (more == NULL) {
+        kvp_regs_rele(regs, reg);
+        return KVP_NOMEM;
+    }
+    held->regs = more;
+    held->regs[held->n++] = reg;
+    return KVP_OK;
+}
+
+void
+kvp_regs_rele_all(kvp_regs_t *regs, kvp_regs_held_t *held)
+{
+    for (size_t i = 0; i < held->n; i++)
+        kvp_regs_rele(regs, held->regs[i]);
+    free(held->regs);
+    *held = (kvp_regs_held_t){0};
 }
 
 const kvp_devmem_t *

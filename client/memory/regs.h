@@ -46,6 +46,17 @@ kvp_reg_t *kvp_regs_hold(kvp_regs_cursor_t *cursor, const void *addr, size_t len
 void kvp_regs_end(kvp_regs_t *regs);
 void kvp_regs_rele(kvp_regs_t *regs, kvp_reg_t *reg);
 
+/* What a call holds until its end. The zero value is nothing. keep notes a hold, and gives it back where there is no memory for
+ * that: NOMEM. rele_all gives all back, and leaves the zero value. */
+typedef struct {
+    kvp_reg_t **regs;
+    size_t n;
+    size_t cap;
+} kvp_regs_held_t;
+
+kvp_err_t kvp_regs_keep(kvp_regs_t *regs, kvp_regs_held_t *held, kvp_reg_t *reg) KVP_MUST_USE;
+void kvp_regs_rele_all(kvp_regs_t *regs, kvp_regs_held_t *held);
+
 /* kvp_reg_mem returns what a range that is held is made of; borrowed. kvp_regs_find_mem the same by address, of a range that
  * the caller holds; NULL where the memory is the host's or not registered. kvp_regs_have_devices: a guess, without a lock. */
 const kvp_devmem_t *kvp_reg_mem(const kvp_reg_t *reg);

@@ -5,6 +5,32 @@
 
 #include "client/net/waits.h"
 
+void
+kvp_connect_done(void *arg, kvp_err_t err)
+{
+    kvp_connect_t *c = arg;
+
+    c->is_over = true;
+    c->err = err;
+}
+
+kvp_err_t
+kvp_connect_await(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
+{
+    const kvp_transport_ops_t *ops = ep->tp->ops;
+
+    while (!c->is_over) {
+        struct pollfd p;
+
+        if (ops->ep_poll(ep) > 0 || c->is_over) continue;
+        if (kvp_now_ns() >= deadline_ns) return KVP_EAGAIN;
+        if (kvp_is_given_up(is_given_up)) return KVP_CLOSED;
+        p = (struct pollfd){.fd = ops->ep_event_fd(ep), .events = ops->ep_arm(ep)};
+        kvp_poll_slice(&p, deadline_ns);
+    }
+    return c->err;
+}
+
 #define OUT_FIRST_NS (1 * KVP_NS_PER_S)
 #define OUT_DOUBLINGS 6u
 #define LASTING_NS (60 * KVP_NS_PER_S) /* a route that worked for so long begins anew */
@@ -33,21 +59,12 @@ kvp_route_reset(kvp_route_t *route, uint64_t now_ns)
     route->reset_ns = now_ns;
 }
 
-static void
-on_connected(void *arg, kvp_err_t err)
-{
-    kvp_trial_t *trial = arg;
-
-    trial->is_over = true;
-    trial->err = err;
-}
-
 kvp_err_t
 kvp_trial_begin(kvp_trial_t *trial, kvp_tp_t *tp, const kvp_addr_t *to)
 {
-    trial->is_over = false;
+    trial->connect.is_over = false;
     trial->end_ns = kvp_now_ns() + TRIAL_NS;
-    return kvp_ep_create(tp, to, on_connected, trial, &trial->ep);
+    return kvp_ep_create(tp, to, kvp_connect_done, &trial->connect, &trial->ep);
 }
 
 kvp_err_t
@@ -57,12 +74,12 @@ kvp_trial_drive(kvp_trial_t *trial)
     struct pollfd p;
 
     (void)ops->ep_poll(trial->ep);
-    if (!trial->is_over && kvp_now_ns() < trial->end_ns) {
+    if (!trial->connect.is_over && kvp_now_ns() < trial->end_ns) {
         p = (struct pollfd){.fd = ops->ep_event_fd(trial->ep), .events = ops->ep_arm(trial->ep)};
         kvp_poll_until(&p, 1, kvp_now_ns() + TRIAL_TURN_NS);
         (void)ops->ep_poll(trial->ep);
     }
-    if (trial->is_over) return trial->err;
+    if (trial->connect.is_over) return trial->connect.err;
     return kvp_now_ns() < trial->end_ns ? KVP_EAGAIN : KVP_UNREACHABLE;
 }
 

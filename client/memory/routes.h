@@ -8,6 +8,8 @@
 
 #include "client/transport/transport.h"
 
+#include <stdatomic.h>
+
 /* All zero is a route that is taken. */
 typedef struct {
     uint32_t fails; /* in a row */
@@ -33,13 +35,23 @@ kvp_route_is_due(const kvp_route_t *route, uint64_t now_ns)
 bool kvp_route_fail(kvp_route_t *route, uint64_t now_ns, uint64_t random);
 void kvp_route_reset(kvp_route_t *route, uint64_t now_ns);
 
+typedef struct {
+    bool is_over;
+    kvp_err_t err; /* once it is: the outcome */
+} kvp_connect_t;
+
+/* kvp_connect_done is for kvp_ep_create, with a kvp_connect_t. await gives the outcome, CLOSED once it is given up, or EAGAIN where
+ * there is none by deadline_ns. The endpoint stays the caller's. */
+void kvp_connect_done(void *arg, kvp_err_t err);
+kvp_err_t kvp_connect_await(kvp_ep_t *ep, const kvp_connect_t *c, const _Atomic bool *is_given_up, uint64_t deadline_ns)
+    KVP_MUST_USE;
+
 /* A connection that is made to see whether a route works. One thread. */
 typedef struct {
     kvp_ep_t *ep; /* NULL = none is under way */
     uint32_t segment_id;
     size_t transport; /* index in the handle's list */
-    bool is_over;
-    kvp_err_t err;
+    kvp_connect_t connect;
     uint64_t end_ns;
 } kvp_trial_t;
 

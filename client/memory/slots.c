@@ -51,16 +51,10 @@ kvp_slot_t *
 kvp_slot_make(kvp_peers_t *p, uint32_t segment_id, size_t from)
 {
     size_t at = lower_bound(p, segment_id, from);
-    kvp_slot_t *slot;
+    kvp_slot_t *slot, **slots = kvp_grow(p->slots, p->slots_n, &p->slots_cap, 16, sizeof *slots);
 
-    if (p->slots_n == p->slots_cap) {
-        size_t cap = p->slots_cap == 0 ? 16 : p->slots_cap * 2;
-        kvp_slot_t **slots = realloc(p->slots, cap * sizeof *slots);
-
-        if (slots == NULL) return NULL;
-        p->slots = slots;
-        p->slots_cap = cap;
-    }
+    if (slots == NULL) return NULL;
+    p->slots = slots;
     slot = calloc(1, sizeof *slot);
     if (slot == NULL) return NULL;
     slot->segment_id = segment_id;

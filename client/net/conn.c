@@ -13,6 +13,7 @@
 #include "client/net/conn.h"
 
 #include "client/net/waits.h"
+#include "client/net/wake.h"
 #include "common/forkguard.h"
 #include "common/list.h"
 #include "common/log.h"
@@ -191,15 +192,6 @@ kvp_conn_was_ended(const kvp_conn_t *conn)
 }
 
 /* ---- sending */
-static void
-kick_leader(kvp_conn_t *conn)
-{
-    uint64_t one = 1;
-
-    /* It can only fail when the counter is full, and then the leader is awake anyway. */
-    if (write(conn->kick, &one, sizeof one) < 0) return;
-}
-
 /* flush_out sends what is queued. OK also when some is left: then has_out is set, and the leader goes on. */
 static kvp_err_t
 flush_out(kvp_conn_t *conn)
@@ -227,7 +219,7 @@ send_frames(kvp_conn_t *conn, const void *frames, size_t len)
     out->err = KVP_OK; /* nothing was appended then: the frames before it are whole */
     if (err == KVP_OK) err = flush_out(conn);
     pthread_mutex_unlock(&conn->out_lock);
-    if (conn->has_out) kick_leader(conn);
+    if (conn->has_out) kvp_wake(conn->kick);
     return err;
 }
 
@@ -267,7 +259,7 @@ kvp_conn_interrupt(kvp_conn_t *conn, bool is_on)
     kvp_list_foreach (pos, &conn->waiters)
         pthread_cond_signal(&kvp_list_entry(pos, call_t, link)->wake);
     pthread_mutex_unlock(&conn->lock);
-    kick_leader(conn);
+    kvp_wake(conn->kick);
 }
 
 /* ---- receiving */

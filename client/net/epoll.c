@@ -2,6 +2,7 @@
  */
 #include "client/net/epoll.h"
 
+#include "client/net/wake.h"
 #include "common/forkguard.h"
 
 #include <errno.h>
@@ -83,8 +84,5 @@ kvp_epoll_next(kvp_epoll_t *e, uint32_t *events_out)
 void
 kvp_epoll_wake(const kvp_epoll_t *e)
 {
-    uint64_t one = 1;
-
-    /* Fails only with the counter full, and then it is readable anyway. */
-    if (write(e->wake_fd, &one, sizeof one) < 0) return;
+    kvp_wake(e->wake_fd);
 }

@@ -22,13 +22,11 @@
 #define NOT_FOUND_NS (1 * KVP_NS_PER_S)
 
 typedef struct {
-    struct sockaddr_storage addr; /* of port 0 */
-    socklen_t len;
-} addr_t;
-
-typedef struct {
     size_t n; /* 0 = there is no such name */
-    addr_t at[ADDRS_MAX];
+    struct {
+        struct sockaddr_storage addr; /* of port 0 */
+        socklen_t len;
+    } at[ADDRS_MAX];
 } addrs_t;
 
 typedef struct {
@@ -61,12 +59,9 @@ ask_system(const char *host, int flags, addrs_t *addrs)
     addrs->n = 0;
     if (getaddrinfo(host, NULL, &hints, &list) != 0) return;
     for (const struct addrinfo *ai = list; ai != NULL && addrs->n < ADDRS_MAX; ai = ai->ai_next) {
-        addr_t *at = &addrs->at[addrs->n];
-
-        if (ai->ai_addrlen > sizeof at->addr) continue;
-        memcpy(&at->addr, ai->ai_addr, ai->ai_addrlen);
-        at->len = ai->ai_addrlen;
-        addrs->n++;
+        if (ai->ai_addrlen > sizeof addrs->at[0].addr) continue;
+        memcpy(&addrs->at[addrs->n].addr, ai->ai_addr, ai->ai_addrlen);
+        addrs->at[addrs->n++].len = ai->ai_addrlen;
     }
     freeaddrinfo(list);
 }
@@ -196,12 +191,12 @@ kvp_names_destroy(kvp_names_t *names)
 }
 
 static void
-set_port(addr_t *at, uint16_t port)
+set_port(struct sockaddr_storage *addr, uint16_t port)
 {
-    if (at->addr.ss_family == AF_INET)
-        ((struct sockaddr_in *)&at->addr)->sin_port = htons(port);
-    else if (at->addr.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)&at->addr)->sin6_port = htons(port);
+    if (addr->ss_family == AF_INET)
+        ((struct sockaddr_in *)addr)->sin_port = htons(port);
+    else if (addr->ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)addr)->sin6_port = htons(port);
 }
 
 kvp_err_t
@@ -220,7 +215,7 @@ kvp_names_connect(kvp_names_t *names, const char *host, uint16_t port, uint64_t 
     for (size_t i = 0; i < addrs.n; i++) {
         uint64_t now = kvp_now_ns(), left_ns = deadline_ns > now ? deadline_ns - now : 0;
 
-        set_port(&addrs.at[i], port);
+        set_port(&addrs.at[i].addr, port);
         err = kvp_framed_connect_addr(c, (const struct sockaddr *)&addrs.at[i].addr, addrs.at[i].len,
                                       now + left_ns / (addrs.n - i));
         if (err != KVP_UNREACHABLE && err != KVP_DEADLINE && err != KVP_SYS) return err;

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define TEND_NS KVP_NS_PER_S /* from one look at the process's devices to the next, at most */
 

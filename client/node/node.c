@@ -9,13 +9,10 @@
 #include "client/net/waits.h"
 #include "client/transport/all/registry.h"
 #include "client/transport/rdma/verbs/select.h"
-#include "common/forkguard.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define ATTACHMENTS_DEFAULT 4096u

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The node's inside, shared by node.c (lifecycle) and the control thread's files: loop.c (the loop, memory and its
- * reset), serve.c (listeners, connections), attach.c (what clients ask), proc.c (processes behind them),
+ * reset), serve.c (listeners, connections), attach.c (what clients ask, and the processes behind them),
  * link.c (the master), report.c (what it asks about the memory).
  */
 #ifndef KVP_CLIENT_NODE_PRIV_H
@@ -9,7 +9,7 @@
 #include "client/net/epoll.h"
 #include "client/node/node.h"
 #include "client/node/dial.h"
-#include "client/node/memory/populate.h"
+#include "client/node/memory/segment.h"
 #include "client/node/memory/tps.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -184,7 +184,7 @@ void kvp_node_serve_close_att(kvp_node_t *node, kvp_node_att_t *att);
 void kvp_node_serve_tick(kvp_node_t *node, uint64_t now_ns);
 uint64_t kvp_node_serve_due(const kvp_node_t *node);
 
-/* proc.c: a process that attached over a Unix socket, held by its pidfd. */
+/* attach.c: a process that attached over a Unix socket, held by its pidfd. */
 typedef struct {
     kvp_node_ev_t ev; /* the pidfd */
     kvp_node_proc_t core;
@@ -193,11 +193,6 @@ typedef struct {
     int pid;
 } kvp_node_process_t;
 
-/* kvp_node_proc_check says whether pidfd is one of the process at the other end of the Unix socket, and that process's
- * id: INVALID, SYS. */
-kvp_err_t kvp_node_proc_check(int socket_fd, int pidfd, int *pid_out) KVP_MUST_USE;
-/* kvp_node_proc_get finds the process or enters it; takes pidfd in every case. NOMEM, SYS. */
-kvp_err_t kvp_node_proc_get(kvp_node_t *node, int pid, int pidfd, kvp_node_process_t **proc_out) KVP_MUST_USE;
 /* kvp_node_proc_drop forgets a process of which the core remembers nothing. */
 void kvp_node_proc_drop(kvp_node_t *node, kvp_node_process_t *proc);
 

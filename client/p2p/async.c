@@ -36,7 +36,7 @@ typedef struct {
     kvp_err_t result;
     int kind;
     uint64_t deadline_ns;
-    kvp_p2p_held_t held; /* from the beginning: memory may be freed once it is unregistered */
+    kvp_regs_held_t held; /* from the beginning: memory may be freed once it is unregistered */
     size_t n;
     kvpool_p2p_op_t ops[];
 } job_t;
@@ -117,7 +117,7 @@ rank(kvp_p2p_async_t *async, peer_t *peer)
 static void
 job_free(kvp_p2p_async_t *async, job_t *job)
 {
-    kvp_p2p_ranges_rele_all(&async->p2p->ranges, &job->held);
+    kvp_regs_rele_all(&async->p2p->ranges.regs, &job->held);
     free(job);
 }
 
@@ -188,7 +188,7 @@ worker_main(void *arg)
         }
         pthread_mutex_unlock(&async->lock);
         job->result = kvp_p2p_run(async->p2p, &job->peer->where, job->kind, job->ops, job->n, job->deadline_ns);
-        kvp_p2p_ranges_rele_all(&async->p2p->ranges, &job->held);
+        kvp_regs_rele_all(&async->p2p->ranges.regs, &job->held);
         kvp_p2p_count(async->p2p, job->result);
         pthread_mutex_lock(&async->lock);
         job->peer->running_n--;

@@ -129,12 +129,12 @@ static kvp_err_t
 hold_and_run(kvpool_p2p_t *p2p, const kvp_hostport_t *peer, int kind, const kvpool_p2p_op_t *ops, size_t n,
              uint64_t deadline_ns)
 {
-    kvp_p2p_held_t held = {0};
+    kvp_regs_held_t held = {0};
     kvp_err_t err = kvp_p2p_ranges_hold_local(&p2p->ranges, ops, n, &held);
 
     if (err != KVP_OK) return err;
     err = kvp_p2p_run(p2p, peer, kind, ops, n, deadline_ns);
-    kvp_p2p_ranges_rele_all(&p2p->ranges, &held);
+    kvp_regs_rele_all(&p2p->ranges.regs, &held);
     return err;
 }
 
@@ -206,25 +206,20 @@ kvpool_p2p_first_range(kvpool_p2p_t *p2p, const char *peer, uint32_t deadline_ms
     return kvp_p2p_leave(p2p, err);
 }
 
-typedef struct {
-    const char *name;
-    const char *message;
-} note_t;
-
 static kvp_err_t
 ask_notify(kvp_p2p_lane_t *lane, void *arg, uint64_t deadline_ns)
 {
-    const note_t *note = arg;
+    const char *const *note = arg; /* its name, and its message */
     const void *records = NULL;
 
-    kvp_peer_note_encode(&lane->io.out, kvp_p2p_lane_id(lane), note->name, note->message);
+    kvp_peer_note_encode(&lane->io.out, kvp_p2p_lane_id(lane), note[0], note[1]);
     return kvp_p2p_lane_ask(lane, KVP_OP_PEER_NOTIFY, 0, 0, deadline_ns, &records);
 }
 
 int
 kvpool_p2p_notify(kvpool_p2p_t *p2p, const char *peer, const char *name, const char *message, uint32_t deadline_ms)
 {
-    note_t note = {name, message};
+    const char *note[2] = {name, message};
     kvp_err_t err = kvp_p2p_enter(p2p);
 
     if (err != KVP_OK) return err;
@@ -232,7 +227,7 @@ kvpool_p2p_notify(kvpool_p2p_t *p2p, const char *peer, const char *name, const c
         strlen(message) > KVP_PEER_NOTIFY_MAX)
         err = KVP_INVALID;
     else
-        err = ask_peer(p2p, peer, deadline_ms, ask_notify, &note);
+        err = ask_peer(p2p, peer, deadline_ms, ask_notify, note);
     return kvp_p2p_leave(p2p, err);
 }
 

@@ -8,7 +8,6 @@
 #include "client/p2p/ask/move.h"
 #include "client/p2p/rdma.h"
 #include "client/p2p/serve/serve.h"
-#include "client/p2p/ask/bounced.h"
 #include "common/forkguard.h"
 
 typedef struct kvp_p2p_async kvp_p2p_async_t;

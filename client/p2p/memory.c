@@ -12,7 +12,7 @@ add(kvpool_p2p_t *p2p, kvp_p2p_own_t *own, void *addr, size_t len, uint64_t *tok
 {
     uint64_t token = kvp_random_u64();
     bool is_told = kvp_p2p_owns_publish(&p2p->owns, own, len, token);
-    kvp_err_t err = kvp_p2p_ranges_add(&p2p->ranges, addr, len, token);
+    kvp_err_t err = kvp_p2p_ranges_add(&p2p->ranges, addr, len, token, false);
 
     if (err == KVP_OK && token_out != NULL) *token_out = token;
     if (err != KVP_OK && is_told) kvp_p2p_owns_hide(&p2p->owns, own);

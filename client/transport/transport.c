@@ -33,7 +33,7 @@ default_serve(kvp_tp_t *tp, uint32_t lane, int timeout_ms)
 }
 
 static void
-default_wake(kvp_tp_t *tp)
+default_wake_or_tend(kvp_tp_t *tp)
 {
     (void)tp;
 }
@@ -129,12 +129,6 @@ default_ep_is_broken(const kvp_ep_t *ep)
     return false;
 }
 
-static void
-default_tend(kvp_tp_t *tp)
-{
-    (void)tp;
-}
-
 void
 kvp_transport_fill(kvp_transport_ops_t *ops)
 {
@@ -142,7 +136,7 @@ kvp_transport_fill(kvp_transport_ops_t *ops)
     if (ops->listen == NULL) ops->listen = default_listen;
     if (ops->adopt == NULL) ops->adopt = default_adopt;
     if (ops->serve == NULL) ops->serve = default_serve;
-    if (ops->wake == NULL) ops->wake = default_wake;
+    if (ops->wake == NULL) ops->wake = default_wake_or_tend;
     if (ops->peer_fence == NULL) ops->peer_fence = default_peer_fence;
     if (ops->quiesce == NULL) ops->quiesce = default_quiesce;
     if (ops->peer_cut == NULL) ops->peer_cut = default_of_peer;
@@ -157,7 +151,7 @@ kvp_transport_fill(kvp_transport_ops_t *ops)
     if (ops->ep_arm == NULL) ops->ep_arm = default_ep_arm;
     if (ops->ep_is_broken == NULL) ops->ep_is_broken = default_ep_is_broken;
     if (ops->ep_is_stale == NULL) ops->ep_is_stale = default_ep_is_broken;
-    if (ops->tend == NULL) ops->tend = default_tend;
+    if (ops->tend == NULL) ops->tend = default_wake_or_tend;
     if (ops->init == NULL || ops->fini == NULL || ops->mr_reg == NULL || ops->mr_dereg == NULL ||
         ops->rseg_open == NULL || ops->rseg_close == NULL || ops->ep_connect == NULL || ops->ep_close == NULL ||
         ops->submit == NULL)

@@ -3,7 +3,7 @@
  * without a device (fake_cuda.h), where a processor that touches such memory dies of it.
  */
 #include "client/kvpool_p2p.h"
-#include "client/p2p/serve/bounce.h"
+#include "client/p2p/serve/conn.h"
 #include "common/log.h"
 #include "common/mutate.h"
 #include "tests/device/fake_cuda.h"

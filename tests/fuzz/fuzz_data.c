@@ -5,7 +5,7 @@
  */
 #include "client/transport/exports.h"
 #include "client/transport/tcp/wire.h"
-#include "client/transport/words.h"
+#include "client/transport/local.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -249,7 +249,7 @@ session_of(const sim_t *s, const link_t *link)
         .digest_seed = DIGEST_SEED,
         .term = link->term,
         .tenant = client_tenant(s, link->client->index),
-        .known = s->plan->locations > 0 ? &link->known.ops : NULL,
+        .known = s->plan->locations > 0 ? &link->known.calls : NULL,
         .boot_ns = s->now + link->client->party.ahead_ns,
     };
 }

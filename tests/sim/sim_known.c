@@ -4,7 +4,7 @@
 static known_locs_t *
 locs_of(const kvp_known_t *known)
 {
-    return kvp_container_of(known, known_locs_t, ops);
+    return kvp_container_of(known, known_locs_t, calls);
 }
 
 static bool
@@ -55,7 +55,7 @@ lease_ns(const kvp_known_t *known)
     return locs_of(known)->lease.lease_ns;
 }
 
-static const kvp_known_ops_t known_ops = {
+static const kvp_known_t known_calls = {
     .find = find,
     .has = has,
     .keep = keep,
@@ -69,7 +69,7 @@ static const kvp_known_ops_t known_ops = {
 void
 known_init(sim_t *s, known_locs_t *locs, const party_t *who)
 {
-    *locs = (known_locs_t){.ops = {&known_ops}, .sim = s, .who = who};
+    *locs = (known_locs_t){.calls = known_calls, .sim = s, .who = who};
     kvp_loccache_init(&locs->cache, s->plan->locations);
 }
 

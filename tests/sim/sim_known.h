@@ -4,11 +4,11 @@
 #ifndef KVP_TESTS_SIM_KNOWN_H
 #define KVP_TESTS_SIM_KNOWN_H
 
-#include "client/core/known.h"
+#include "client/core/loccache.h"
 #include "tests/sim/sim.h"
 
 typedef struct {
-    kvp_known_t ops; /* first */
+    kvp_known_t calls; /* first */
     sim_t *sim;
     const party_t *who; /* whose clock the lease counts by */
     kvp_loccache_t cache;

@@ -9,10 +9,8 @@
 #include "tests/transport/mem.h"
 
 #include "client/transport/exports.h"
-#include "client/transport/fenced.h"
 #include "client/transport/inside.h"
 #include "client/transport/local.h"
-#include "client/transport/words.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

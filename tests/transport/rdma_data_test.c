@@ -20,8 +20,6 @@
 #define BIG_BYTES (160 * MIB) /* registered in the background */
 #define TURNS_MAX 10000000u
 
-static const kvp_rdma_own_t model_own = {.verbs = &kvp_verbs_model};
-
 static model_nic_conf_t nic_conf;
 
 /* The linker puts it in the place of kvp_now_ns: where a test wants it, each look at the clock finds it so much later. */
@@ -42,7 +40,7 @@ setup(void **state)
 {
     assert_int_equal(model_nic_reset(7, &nic_conf), 0);
     suite_host = "10.99.1.1";
-    suite_own = &model_own;
+    suite_own = &kvp_verbs_model;
     suite_lends = false;
     *state = (void *)(uintptr_t) "rdma";
     return bench_setup(state);
@@ -576,7 +574,7 @@ static void
 test_memory_above_what_a_device_takes_is_refused(void **state)
 {
     const model_nic_conf_t conf = {.devs_n = 2, .max_reg_bytes = 8192};
-    const kvp_tp_conf_t tp_conf = {.own = &model_own};
+    const kvp_tp_conf_t tp_conf = {.own = &kvp_verbs_model};
     kvp_mem_t mem = {.addr = aligned_alloc(4096, 12288), .len = 8192, .fd = -1};
     kvp_tp_t *tp;
     kvp_mr_t *mr;

@@ -22,8 +22,6 @@
 #define BYTES ((size_t)1 << 16)
 #define DEVS 2u
 
-static const kvp_rdma_own_t model_own = {.verbs = &kvp_verbs_model};
-
 static kvp_tp_t *server;
 static kvp_mr_t *mr;
 static uint8_t *mem;
@@ -92,7 +90,7 @@ await_regs(uint32_t n)
 static void
 begin(uint32_t at, void (*fn)(void))
 {
-    kvp_tp_conf_t conf = {.pool_id = "pool of the test", .own = &model_own};
+    kvp_tp_conf_t conf = {.pool_id = "pool of the test", .own = &kvp_verbs_model};
 
     alarm(60); /* a test that waits for what does not come ends */
     meanwhile.seen = 0;
@@ -320,7 +318,7 @@ test_keys_outlive_a_cut_while_they_are_made(void **state)
 static void
 test_keys_that_cannot_be_made_leave_nothing(void **state)
 {
-    kvp_tp_conf_t conf = {.pool_id = "pool of the test", .own = &model_own};
+    kvp_tp_conf_t conf = {.pool_id = "pool of the test", .own = &kvp_verbs_model};
 
     (void)state;
     assert_int_equal(model_nic_reset(1, &(model_nic_conf_t){.devs_n = DEVS, .memlock_bytes = BYTES}), 0);

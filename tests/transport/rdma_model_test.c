@@ -10,8 +10,6 @@
 
 #define SEEDS 6u
 
-static const kvp_rdma_own_t model_own = {.verbs = &kvp_verbs_model};
-
 int
 main(void)
 {
@@ -19,7 +17,7 @@ main(void)
 
     suite_host = "10.99.1.1";
     suite_extent_bytes = 16 << 10;
-    suite_own = &model_own;
+    suite_own = &kvp_verbs_model;
     suite_stall = model_nic_pause;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         model_nic_conf_t conf = {.devs_n = 1 + (uint32_t)(seed % 3)};

@@ -27,8 +27,6 @@
 #define CLIENT 2u /* its incarnation */
 #define POOL "pool of the test" /* 16 bytes */
 
-static const kvp_rdma_own_t model_own = {.verbs = &kvp_verbs_model};
-
 /* An instance that serves its memory and reads that of another one. */
 typedef struct {
     kvp_tp_t *tp;
@@ -47,7 +45,7 @@ typedef struct {
 static void
 serve(end_t *e, uint64_t incarnation, uint16_t port, uint8_t fill)
 {
-    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = POOL, .own = &model_own};
+    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = POOL, .own = &kvp_verbs_model};
 
     assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &e->tp), KVP_OK);
     assert_int_equal(e->tp->ops->listen(e->tp, &(kvp_addr_t){.host = "10.99.1.1", .port = port}, &e->at), KVP_OK);
@@ -270,7 +268,7 @@ test_doorbell_and_completion_for_each_rail_of_a_batch(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 20; seed++) {
         connect_rails(&client, &server, seed);
-        assert_int_equal(client.tp->ops->lend(&model_own, client.local, BYTES, NULL, &loan), KVP_OK);
+        assert_int_equal(client.tp->ops->lend(&kvp_verbs_model, client.local, BYTES, NULL, &loan), KVP_OK);
         for (kvp_xfer_kind_t kind = KVP_XFER_READ; kind <= KVP_XFER_WRITE; kind++) {
             bool is_write = kind == KVP_XFER_WRITE;
 
@@ -676,7 +674,7 @@ test_device_comes_back_without_our_memory(void **state)
         kvp_loan_t *loan;
 
         connect_both(&client, &server, seed);
-        assert_int_equal(client.tp->ops->lend(&model_own, client.local, WIDE, NULL, &loan), KVP_OK);
+        assert_int_equal(client.tp->ops->lend(&kvp_verbs_model, client.local, WIDE, NULL, &loan), KVP_OK);
         read_as(&client, &server, WIDE, KVP_XFER_LENT, KVP_OK);
         assert_int_equal(client.ep->costs.copied_bytes, 0);
         model_nic_remove(dev, seed % 2 == 0);

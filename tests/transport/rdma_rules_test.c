@@ -31,8 +31,6 @@
 #define GENERATION 7u
 #define PATIENCE_NS (3 * KVP_NS_PER_S)
 
-static const kvp_rdma_own_t model_own = {.verbs = &kvp_verbs_model};
-
 kvp_rule_t kvp_rule_off;
 
 /* Clocks of the transport stand this far ahead: what it waits for before it tries again need not be waited for here. */
@@ -73,7 +71,7 @@ below(rig_t *r, uint64_t n)
 static kvp_tp_t *
 make_tp(uint64_t incarnation)
 {
-    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = "pool of the test", .own = &model_own};
+    kvp_tp_conf_t conf = {.incarnation = incarnation, .pool_id = "pool of the test", .own = &kvp_verbs_model};
     kvp_tp_t *tp;
 
     assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &tp), KVP_OK);
@@ -128,7 +126,7 @@ rig_open(rig_t *r, uint64_t seed, const model_nic_conf_t *conf)
     r->bytes = DATA_BYTES;
     r->iov_local = (kvp_iov_t){r->local, DATA_BYTES};
     if (seed / 2 % 2 == 1)
-        assert_int_equal(r->client->ops->lend(&model_own, r->local, sizeof r->local, NULL, &r->loan), KVP_OK);
+        assert_int_equal(r->client->ops->lend(&kvp_verbs_model, r->local, sizeof r->local, NULL, &r->loan), KVP_OK);
     r->iov_line = (kvp_iov_t){r->line, sizeof r->line};
 }
 

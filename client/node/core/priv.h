@@ -120,21 +120,17 @@ struct kvp_node_core {
     kvp_node_core_stats_t stats;
 };
 
-/* node.c. kvp_node_live_min_raise: all below are refused. */
+/* node.c. kvp_node_live_min_raise: all below are refused. kvp_node_old_writers_gone: nobody of an older term can store any
+ * more. kvp_node_kill stores DEAD in a word whatever it says, but for a generation that is newer than the one given: false
+ * then. */
 void kvp_node_live_min_raise(kvp_node_core_t *core, uint64_t live_min);
-
-/* term.c. kvp_node_term_rose revokes what older terms granted. kvp_node_old_writers_gone: nobody of an older term can
- * store any more. kvp_node_kill stores DEAD in a word whatever it says, but for a generation that is newer than the one
- * given: false then. */
-void kvp_node_term_rose(kvp_node_core_t *core, uint32_t old_term);
 void kvp_node_old_writers_gone(kvp_node_core_t *core);
 bool kvp_node_kill(const kvp_node_core_t *core, uint32_t chunk, uint32_t slot, uint64_t generation);
 uint32_t kvp_node_slots_of(const kvp_node_core_t *core, uint32_t chunk);
 
-/* node/report.c, tombstones.c. kvp_node_tombs_page appends up to max tombstones from *at on and returns how many. */
+/* extents.c: the report of what is here, and tombstones. */
 void kvp_node_report_end(kvp_node_core_t *core);
 void kvp_node_report_fini(kvp_node_core_t *core);
-uint32_t kvp_node_tombs_page(const kvp_node_core_t *core, uint32_t *at, kvp_buf_t *tail, uint32_t max);
 void kvp_node_tombs_fini(kvp_node_core_t *core);
 
 /* writers.c. kvp_node_owners_are_old: what they were granted is void. */

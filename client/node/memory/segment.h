@@ -7,6 +7,9 @@
 #include "client/node/core/node.h"
 #include "client/transport/transport.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #define KVP_NODE_TPS_MAX 4u
 #define KVP_NODE_CHUNK_MIN (64u << 10)
 #define KVP_NODE_CHUNK_DEFAULT (256u << 20)
@@ -52,5 +55,26 @@ void kvp_node_mem_set_term(kvp_node_mem_t *mem, uint32_t term);
 
 /* kvp_node_mem_words reaches descriptors; its argument is a kvp_node_mem_t ** of the control thread. */
 extern const kvp_node_words_ops_t kvp_node_mem_words;
+
+typedef struct {
+    pthread_t thread;
+    bool has_thread;
+    bool is_lazy; /* nothing is populated ahead */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_stopping; /* guarded by lock */
+    kvp_node_mem_t *mem; /* guarded by lock; borrowed */
+    kvp_list_t old; /* guarded by lock; owned */
+    _Atomic uint64_t populated_bytes; /* of mem */
+} kvp_node_populate_t;
+
+/* kvp_node_populate_start makes the thread: SYS. kvp_node_populate_stop ends it within a step or two and destroys what was
+ * handed to it; legal on a zeroed value. */
+kvp_err_t kvp_node_populate_start(kvp_node_populate_t *p, bool is_lazy) KVP_MUST_USE;
+void kvp_node_populate_stop(kvp_node_populate_t *p);
+
+/* kvp_node_populate_begin lends mem until kvp_node_populate_end, which takes it: the thread destroys it. Neither waits. */
+void kvp_node_populate_begin(kvp_node_populate_t *p, kvp_node_mem_t *mem);
+void kvp_node_populate_end(kvp_node_populate_t *p);
 
 #endif

@@ -6,7 +6,7 @@
  * - The peer's bounce buffer goes back when all is done and nothing is under way. After an error something may be: then the lane is closed, and
  *   the peer takes the bounce buffer out of reach before another gets it.
  */
-#include "client/p2p/ask/bounced.h"
+#include "client/p2p/ask/move.h"
 
 #include "client/p2p/ask/path.h"
 #include "client/net/waits.h"

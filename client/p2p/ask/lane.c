@@ -110,18 +110,14 @@ add_seen(kvp_p2p_lane_t *lane, const kvp_peer_range_t *range)
 {
     kvp_p2p_seen_t seen = {.base = range->base, .len = range->len, .token = range->token};
     kvp_token_t key = {.len = (uint8_t)range->key_len, .fd = -1};
+    kvp_p2p_seen_t *grown;
     kvp_err_t err;
 
     memcpy(key.bytes, range->key, range->key_len);
     drop_overlapping(lane, range->base, range->len);
-    if (lane->seen_n == lane->seen_cap) {
-        size_t cap = lane->seen_cap == 0 ? 16 : lane->seen_cap * 2;
-        kvp_p2p_seen_t *grown = realloc(lane->seen, cap * sizeof *grown);
-
-        if (grown == NULL) return KVP_NOMEM;
-        lane->seen = grown;
-        lane->seen_cap = cap;
-    }
+    grown = kvp_grow(lane->seen, lane->seen_n, &lane->seen_cap, 16, sizeof *grown);
+    if (grown == NULL) return KVP_NOMEM;
+    lane->seen = grown;
     if (range->key_len == 0) {
         lane->has_devices = true;
     } else {

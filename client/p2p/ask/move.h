@@ -26,4 +26,9 @@ kvp_err_t kvp_p2p_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *op
 kvp_err_t kvp_p2p_ask_moves(kvp_p2p_lane_t *lane, const kvp_peer_moves_t *moves, uint64_t deadline_ns,
                             const kvp_peer_moved_t **moved_out) KVP_MUST_USE;
 
+/* kvp_p2p_bounced_move is kvp_p2p_move for any memory; local memory of devices is registered, and held. Also SYS: a device does not copy.
+ * lane->has_bounce afterwards: the lane is to be closed. */
+kvp_err_t kvp_p2p_bounced_move(kvp_p2p_lane_t *lane, int kind, const kvpool_p2p_op_t *ops, size_t n,
+                               uint64_t deadline_ns, kvp_p2p_moved_t *moved_out) KVP_MUST_USE;
+
 #endif

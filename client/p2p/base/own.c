@@ -8,7 +8,6 @@
 #include "client/p2p/base/own.h"
 
 #include "client/transport/shm/mapping.h"
-#include "client/transport/shm/memfile.h"
 #include "common/log.h"
 
 #include <errno.h>

@@ -11,8 +11,6 @@
 #include "common/clock.h"
 #include "common/thread.h"
 
-#include <string.h>
-
 #define SLICE_BYTES (256u << 10) /* large against a system call, small against what all threads have to do at the end */
 #define SLICE_PIECES 128u
 
@@ -95,7 +93,7 @@ copy_slice(kvp_p2p_ranges_t *ranges, const kvp_cma_proc_t *proc, slice_t *slice)
     for (uint32_t i = 0; i < slice->n; i++) {
         const kvp_peer_at_t *at = &slice->at[i];
         bool is_new = false;
-        kvp_reg_t *reg = ranges != NULL ? kvp_p2p_ranges_hold_next(ranges, &cursor, at, &is_new) : NULL;
+        kvp_reg_t *reg = ranges != NULL ? kvp_p2p_ranges_hold_next(ranges, &cursor, at, false, &is_new) : NULL;
 
         if (ranges != NULL && reg == NULL) {
             slice->err[i] = KVP_NOT_REGISTERED;

@@ -81,16 +81,11 @@ find(const kvp_p2p_ranges_t *ranges, uint64_t addr, uint64_t len, uint64_t token
 static kvp_err_t
 insert(kvp_p2p_ranges_t *ranges, const kvp_p2p_range_t *range)
 {
+    kvp_p2p_range_t *sorted = kvp_grow(ranges->sorted, ranges->n, &ranges->cap, 16, sizeof *sorted);
     size_t at;
 
-    if (ranges->n == ranges->cap) {
-        size_t cap = ranges->cap == 0 ? 16 : ranges->cap * 2;
-        kvp_p2p_range_t *sorted = realloc(ranges->sorted, cap * sizeof *sorted);
-
-        if (sorted == NULL) return KVP_NOMEM;
-        ranges->sorted = sorted;
-        ranges->cap = cap;
-    }
+    if (sorted == NULL) return KVP_NOMEM;
+    ranges->sorted = sorted;
     at = upper_bound(ranges, (uintptr_t)range->base);
     memmove(ranges->sorted + at + 1, ranges->sorted + at, (ranges->n - at) * sizeof *ranges->sorted);
     ranges->sorted[at] = *range;
@@ -126,8 +121,8 @@ export_range(const kvp_p2p_ranges_t *ranges, const kvp_mem_t *mem, kvp_p2p_range
     return ranges->needs_rdma ? err : KVP_OK;
 }
 
-static kvp_err_t
-add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token, bool is_bounce)
+kvp_err_t
+kvp_p2p_ranges_add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token, bool is_bounce)
 {
     kvp_p2p_range_t range = {.base = addr, .len = len, .token = token, .is_bounce = is_bounce};
     kvp_mem_t mem = {.addr = addr, .len = len, .fd = -1};
@@ -151,18 +146,6 @@ add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token, bool is_bo
     unexport(&range);
     kvp_ignore(kvp_regs_del(&ranges->regs, addr), "it was added a moment ago");
     return err;
-}
-
-kvp_err_t
-kvp_p2p_ranges_add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token)
-{
-    return add(ranges, addr, len, token, false);
-}
-
-kvp_err_t
-kvp_p2p_ranges_add_bounce(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token)
-{
-    return add(ranges, addr, len, token, true);
 }
 
 kvp_err_t
@@ -284,10 +267,9 @@ kvp_p2p_ranges_end(kvp_p2p_ranges_t *ranges)
     pthread_mutex_unlock(&ranges->lock);
 }
 
-/* Caller is between begin and end. */
-static kvp_reg_t *
-hold_kind(const kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvp_peer_at_t *at, bool is_device,
-          bool *is_new_out)
+kvp_reg_t *
+kvp_p2p_ranges_hold_next(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvp_peer_at_t *at, bool is_device,
+                         bool *is_new_out)
 {
     const kvp_p2p_range_t *range = find(ranges, at->addr, at->len, at->token);
 
@@ -297,34 +279,16 @@ hold_kind(const kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvp_p
 }
 
 kvp_reg_t *
-kvp_p2p_ranges_hold_next(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvp_peer_at_t *at, bool *is_new_out)
-{
-    return hold_kind(ranges, cursor, at, false, is_new_out);
-}
-
-static kvp_reg_t *
-hold_one(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at, bool is_device)
+kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at, bool is_device)
 {
     kvp_regs_cursor_t cursor;
     kvp_reg_t *reg;
     bool is_new;
 
     kvp_p2p_ranges_begin(ranges, &cursor);
-    reg = hold_kind(ranges, &cursor, at, is_device, &is_new);
+    reg = kvp_p2p_ranges_hold_next(ranges, &cursor, at, is_device, &is_new);
     kvp_p2p_ranges_end(ranges);
     return reg;
-}
-
-kvp_reg_t *
-kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at)
-{
-    return hold_one(ranges, at, false);
-}
-
-kvp_reg_t *
-kvp_p2p_ranges_hold_device(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at)
-{
-    return hold_one(ranges, at, true);
 }
 
 void
@@ -374,25 +338,10 @@ kvp_p2p_ranges_have_device(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops,
     return KVP_OK;
 }
 
-static kvp_err_t
-note_held(kvp_p2p_held_t *held, kvp_reg_t *reg)
-{
-    if (held->n == held->cap) {
-        size_t cap = held->cap == 0 ? 8 : held->cap * 2;
-        kvp_reg_t **regs = realloc(held->regs, cap * sizeof *regs);
-
-        if (regs == NULL) return KVP_NOMEM;
-        held->regs = regs;
-        held->cap = cap;
-    }
-    held->regs[held->n++] = reg;
-    return KVP_OK;
-}
-
 /* Each range that the piece touches, whole or in part. What begins in one ends in it, or in those that follow it without a gap: a length
  * that is too large would be over what lies behind. is_within: whether it begins in one. Caller holds the lock. */
 static kvp_err_t
-hold_piece(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvpool_p2p_op_t *op, kvp_p2p_held_t *held,
+hold_piece(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvpool_p2p_op_t *op, kvp_regs_held_t *held,
            bool *is_within_out)
 {
     uintptr_t start = (uintptr_t)op->local, end = start + op->len;
@@ -413,17 +362,15 @@ hold_piece(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvpool_p2p
         covered = (uintptr_t)range->base + range->len;
         reg = kvp_regs_hold(cursor, range->base, 1, &is_new);
         if (reg == NULL || !is_new) continue;
-        if (note_held(held, reg) == KVP_OK) continue;
-        kvp_regs_rele(&ranges->regs, reg);
-        return KVP_NOMEM;
+        if (kvp_regs_keep(&ranges->regs, held, reg) != KVP_OK) return KVP_NOMEM;
     }
     return is_within && covered < end ? KVP_NOT_REGISTERED : KVP_OK;
 }
 
 kvp_err_t
-kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, size_t n, kvp_p2p_held_t *held_out)
+kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, size_t n, kvp_regs_held_t *held_out)
 {
-    kvp_p2p_held_t held = {0};
+    kvp_regs_held_t held = {0};
     kvp_regs_cursor_t cursor;
     kvp_err_t err = KVP_OK;
     size_t strange = n; /* the first that is not registered */
@@ -440,19 +387,10 @@ kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, 
     for (size_t i = strange; i < n && err == KVP_OK; i++)
         if (ops[i].len > 0 && !kvp_is_mapped(ops[i].local, ops[i].len)) err = KVP_INVALID;
     if (err != KVP_OK)
-        kvp_p2p_ranges_rele_all(ranges, &held);
+        kvp_regs_rele_all(&ranges->regs, &held);
     else
         *held_out = held;
     return err;
-}
-
-void
-kvp_p2p_ranges_rele_all(kvp_p2p_ranges_t *ranges, kvp_p2p_held_t *held)
-{
-    for (size_t i = 0; i < held->n; i++)
-        kvp_regs_rele(&ranges->regs, held->regs[i]);
-    free(held->regs);
-    *held = (kvp_p2p_held_t){0};
 }
 
 void

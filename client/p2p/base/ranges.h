@@ -33,23 +33,15 @@ typedef struct {
     size_t cap;
 } kvp_p2p_ranges_t;
 
-/* Ranges that a transfer of this endpoint's own uses. The zero value is none. */
-typedef struct {
-    kvp_reg_t **regs;
-    size_t n;
-    size_t cap;
-} kvp_p2p_held_t;
-
 /* rdma may be NULL. needs_rdma: where it does not take a range, add fails; else that range is reached without it. */
 void kvp_p2p_ranges_init(kvp_p2p_ranges_t *ranges, kvp_tp_t *tp, kvp_tp_t *rdma, bool needs_rdma);
 void kvp_p2p_ranges_fini(kvp_p2p_ranges_t *ranges); /* nobody uses a range any more */
 
 /* kvp_p2p_ranges_add registers under a token that the caller has drawn, never 0: INVALID (empty, wrapping, overlapping, not mapped, of
- * several devices), NOMEM, and what keeps memory that has to be reached by rdma from that. */
-kvp_err_t kvp_p2p_ranges_add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token) KVP_MUST_USE;
-
-/* kvp_p2p_ranges_add_bounce does so with memory that is no application's: nobody is told it for the first range. */
-kvp_err_t kvp_p2p_ranges_add_bounce(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token) KVP_MUST_USE;
+ * several devices), NOMEM, and what keeps memory that has to be reached by rdma from that. is_bounce: the memory is no
+ * application's, and nobody is told it for the first range. */
+kvp_err_t kvp_p2p_ranges_add(kvp_p2p_ranges_t *ranges, void *addr, size_t len, uint64_t token, bool is_bounce)
+    KVP_MUST_USE;
 
 /* kvp_p2p_ranges_del takes the start of a range: NOT_REGISTERED otherwise. From its begin on no peer begins anything with
  * it, and when it returns nothing of this process, and no adapter, touches it for a peer any more. */
@@ -67,24 +59,22 @@ kvp_err_t kvp_p2p_ranges_find(kvp_p2p_ranges_t *ranges, const kvp_peer_find_t *f
 bool kvp_p2p_ranges_device(kvp_p2p_ranges_t *ranges, kvp_devmem_t *mem_out);
 
 /* kvp_p2p_ranges_hold keeps a range from being unregistered until rele, for a moment's work. NULL: not all of it is in one range of
- * that token, or that is a device's; of hold_device: or it is not. */
-kvp_reg_t *kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at);
-kvp_reg_t *kvp_p2p_ranges_hold_device(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at);
+ * that token and kind: a device's, or the host's. */
+kvp_reg_t *kvp_p2p_ranges_hold(kvp_p2p_ranges_t *ranges, const kvp_peer_at_t *at, bool is_device);
 void kvp_p2p_ranges_rele(kvp_p2p_ranges_t *ranges, kvp_reg_t *reg);
 
 /* The same for many: begin, then hold_next for each, then end, with nothing that waits in between. What hold_next gave is released
  * once for each time that is_new_out was set. */
 void kvp_p2p_ranges_begin(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor);
 kvp_reg_t *kvp_p2p_ranges_hold_next(kvp_p2p_ranges_t *ranges, kvp_regs_cursor_t *cursor, const kvp_peer_at_t *at,
-                                    bool *is_new_out);
+                                    bool is_device, bool *is_new_out);
 void kvp_p2p_ranges_end(kvp_p2p_ranges_t *ranges);
 
-/* kvp_p2p_ranges_hold_local keeps whatever is registered of the local memory of ops from being unregistered until rele_all: each range
+/* kvp_p2p_ranges_hold_local keeps whatever is registered of the local memory of ops from being unregistered until kvp_regs_rele_all: each range
  * that a piece touches, of which there may be none or many. NOMEM, NOT_REGISTERED (memory of a device that is not, all of it; a piece
- * that begins in a range and ends in memory that is not registered), INVALID (there is no memory). rele_all empties held. */
+ * that begins in a range and ends in memory that is not registered), INVALID (there is no memory). */
 kvp_err_t kvp_p2p_ranges_hold_local(kvp_p2p_ranges_t *ranges, const kvpool_p2p_op_t *ops, size_t n,
-                                    kvp_p2p_held_t *held_out) KVP_MUST_USE;
-void kvp_p2p_ranges_rele_all(kvp_p2p_ranges_t *ranges, kvp_p2p_held_t *held);
+                                    kvp_regs_held_t *held_out) KVP_MUST_USE;
 
 /* kvp_p2p_ranges_have_device tells whether some local memory of ops is a device's: also of a range that is being unregistered, and was held
  * before. NOT_REGISTERED: some is, and was never registered, or is not any more. */

@@ -6,7 +6,7 @@
  * - What fails costs its rail, or the endpoint (rails.c). Queue pairs are destroyed before any transfer is told so, or
  *   posted again: from then on nothing of them touches local memory. What was written may still land at the peer's.
  */
-#include "client/transport/rdma/post.h"
+#include "client/transport/rdma/ep.h"
 
 #include "client/transport/inside.h"
 #include "client/transport/rdma/rails.h"
@@ -15,7 +15,6 @@
 #include "common/mutate.h"
 
 #include <poll.h>
-#include <string.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 

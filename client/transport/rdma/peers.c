@@ -12,7 +12,6 @@
 #include "common/detach.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* A piece of memory that one incarnation may write to. */
 typedef struct {

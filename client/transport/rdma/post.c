@@ -4,7 +4,7 @@
  *   goes in the work request. A device's is refused where not all of it is registered: nothing here may touch it.
  * - What is written as it lies is summed after the doorbell has rung, while it is under way.
  */
-#include "client/transport/rdma/post.h"
+#include "client/transport/rdma/ep.h"
 
 #include "client/transport/rdma/rails.h"
 #include "common/clock.h"

@@ -9,6 +9,7 @@
  */
 #include "client/transport/rdma/peers.h"
 
+#include "client/net/wake.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mutate.h"
@@ -348,10 +349,9 @@ kvp_rdma_serve(kvp_tp_t *base, uint32_t lane, int timeout_ms)
 void
 kvp_rdma_wake(kvp_tp_t *base)
 {
-    uint64_t one = 1;
     int fd = kvp_rdma_tp_of(base)->serving.wake_fd;
 
-    if (fd >= 0 && write(fd, &one, sizeof one) != sizeof one) kvp_log_error("rdma", "lanes cannot be woken: %m");
+    if (fd >= 0) kvp_wake(fd);
 }
 
 void

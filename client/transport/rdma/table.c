@@ -83,9 +83,9 @@ open_devs(kvp_rdma_tp_t *tp, const kvp_tp_conf_t *conf)
 }
 
 static const kvp_verbs_ops_t *
-verbs_of(const kvp_rdma_own_t *own)
+verbs_of(const void *own)
 {
-    return own != NULL && own->verbs != NULL ? own->verbs : &kvp_verbs_ibv;
+    return own != NULL ? own : &kvp_verbs_ibv;
 }
 
 static kvp_err_t

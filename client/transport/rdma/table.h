@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table of the rdma transport, with slots that may be empty (kvp_transport_find gives the filled one), and the options that
- * it takes beside those of all transports.
+ * The table of the rdma transport, with slots that may be empty (kvp_transport_find gives the filled one), and what it
+ * takes as own (kvp_tp_conf_t, lend): a kvp_verbs_ops_t; NULL = this machine's.
  */
 #ifndef KVP_CLIENT_TRANSPORT_RDMA_TABLE_H
 #define KVP_CLIENT_TRANSPORT_RDMA_TABLE_H
@@ -11,10 +11,5 @@
 #ifdef KVP_HAVE_RDMA
 extern const kvp_transport_ops_t kvp_rdma_ops;
 #endif
-
-/* What kvp_tp_conf_t.own and the own of lend point to. */
-typedef struct {
-    const kvp_verbs_ops_t *verbs; /* NULL = this machine's */
-} kvp_rdma_own_t;
 
 #endif

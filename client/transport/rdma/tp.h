@@ -4,13 +4,80 @@
 #ifndef KVP_CLIENT_TRANSPORT_RDMA_TP_H
 #define KVP_CLIENT_TRANSPORT_RDMA_TP_H
 
-#include "client/transport/fenced.h"
+#include "client/transport/exports.h"
 #include "client/transport/rdma/mrcache.h"
-#include "client/transport/rdma/address_cache.h"
-#include "client/transport/rdma/paths.h"
 #include "client/transport/rdma/wire.h"
+#include "common/base.h"
 
 #include <pthread.h>
+#include <sys/socket.h>
+
+#define KVP_RDMA_PATHS 256u /* beyond, the one that was tried first is forgotten: its failures with it */
+
+/* A rail's path; the caller fills in the ends and leaves the rest to the table. */
+typedef struct {
+    uint32_t ours; /* number of our device: one port, with one GID */
+    struct sockaddr_storage
+        theirs; /* the address of the peer's: a GID of one port; at which TCP port is all the same */
+    uint32_t slot; /* where it was found last */
+} kvp_rdma_path_t;
+
+typedef struct {
+    uint32_t fails; /* in a row */
+    uint64_t retry_ns; /* not to be connected before */
+} kvp_rdma_fails_t;
+
+typedef struct {
+    struct sockaddr_storage theirs; /* port 0; family 0 = none */
+    uint32_t ours;
+    uint64_t failed_ns; /* when it last did; 0 = never */
+    kvp_rdma_fails_t fails;
+} kvp_rdma_path_entry_t;
+
+typedef struct {
+    pthread_mutex_t lock; /* guards the rest */
+    kvp_rdma_path_entry_t entries[KVP_RDMA_PATHS];
+    uint32_t next;
+} kvp_rdma_paths_t;
+
+void kvp_rdma_paths_init(kvp_rdma_paths_t *paths);
+void kvp_rdma_paths_fini(kvp_rdma_paths_t *paths);
+
+/* kvp_rdma_paths_look gives the failures of a path; none where it was never tried. kvp_rdma_paths_reset forgets them, once a
+ * connection has carried enough. kvp_rdma_paths_failed: a connection that was begun at since_ns is over, or never stood; it
+ * returns the failures after that. The path is not to be tried for a moment then, and for twice as long with each failure in a
+ * row, up to some seconds; dice (any number) spreads those who lost theirs together. Connections that stood together when a path
+ * failed count as one failure. */
+kvp_rdma_fails_t kvp_rdma_paths_look(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path);
+void kvp_rdma_paths_reset(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path);
+kvp_rdma_fails_t kvp_rdma_paths_failed(kvp_rdma_paths_t *paths, kvp_rdma_path_t *path, uint64_t since_ns,
+                                       uint64_t now_ns, uint64_t dice);
+
+#define KVP_RDMA_CACHED_PEERS 64u /* beyond, the one that was written first is forgotten */
+
+typedef struct {
+    struct sockaddr_storage known; /* family 0 = none */
+    struct sockaddr_storage others[KVP_RDMA_RAILS_MAX];
+    uint32_t others_n;
+    uint32_t turn; /* 0 = at the known address, else at that of the others, from 1 */
+} kvp_rdma_cached_peer_t;
+
+typedef struct {
+    pthread_mutex_t lock; /* guards the rest */
+    kvp_rdma_cached_peer_t peers[KVP_RDMA_CACHED_PEERS];
+    uint32_t next;
+} kvp_rdma_address_cache_t;
+
+void kvp_rdma_address_cache_init(kvp_rdma_address_cache_t *addresses);
+void kvp_rdma_address_cache_fini(kvp_rdma_address_cache_t *addresses);
+
+/* kvp_rdma_address_cache_look gives the address to try for a peer that is known by another one, or that one. note takes in what a
+ * consent told. failed: there was no answer where look had led; the next look leads elsewhere. */
+struct sockaddr_storage kvp_rdma_address_cache_look(kvp_rdma_address_cache_t *addresses,
+                                                    const struct sockaddr_storage *known);
+void kvp_rdma_address_cache_note(kvp_rdma_address_cache_t *addresses, const struct sockaddr_storage *known,
+                                 const kvp_rdma_answer_t *answer);
+void kvp_rdma_address_cache_failed(kvp_rdma_address_cache_t *addresses, const struct sockaddr_storage *known);
 
 #define KVP_RDMA_PEER_BUCKETS 256u
 

@@ -5,6 +5,7 @@
 #define KVP_CLIENT_TRANSPORT_SHM_MAPPING_H
 
 #include "common/base.h"
+#include "client/transport/transport.h"
 
 #define KVP_HUGE_BYTES (2u << 20) /* of a page that one entry of the middle level maps, where pages are of 4 KiB */
 
@@ -20,5 +21,13 @@ bool kvp_make_huge(void *addr, size_t len, bool *is_hopeless_out);
 /* kvp_touch_ahead maps len bytes of such a mapping, making what is not there, before somebody stores to them (is_for_writing) or
  * loads. addr is the beginning of a page. False: see errno; less is mapped, and the first touch does the rest. */
 bool kvp_touch_ahead(void *addr, size_t len, bool is_for_writing);
+
+/* kvp_memfile_make makes a file of len bytes, zero, sealed, mapped at a multiple of a huge page where it has one, and not inherited by
+ * forked children; name is for /proc. False: see errno; the caller drops it all the same. */
+bool kvp_memfile_make(const char *name, uint64_t len, kvp_mem_t *mem_out) KVP_MUST_USE;
+
+/* kvp_memfile_drop gives the pages back also where others map the file: what they store from then on is seen by nobody. Legal
+ * on the empty value, {.fd = -1}, and leaves that. */
+void kvp_memfile_drop(kvp_mem_t *mem);
 
 #endif

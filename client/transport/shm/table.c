@@ -15,7 +15,6 @@
 #include "client/transport/inside.h"
 #include "client/transport/local.h"
 #include "client/transport/shm/mapping.h"
-#include "client/transport/words.h"
 #include "common/forkguard.h"
 #include "common/log.h"
 

@@ -2,7 +2,7 @@
  * What of an answer was sent and what comes next: bookkeeping over the work of a connection (conn.h), no system call.
  * Runs in the lane's thread, under the lane's lock.
  */
-#include "client/transport/tcp/answer.h"
+#include "client/transport/tcp/conn.h"
 
 /* Of a READ that went well, in the answer. */
 static uint64_t

@@ -4,7 +4,6 @@
  */
 #include "client/transport/tcp/conn.h"
 
-#include "client/transport/tcp/answer.h"
 #include "client/transport/tcp/sock.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"

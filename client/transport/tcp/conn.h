@@ -14,12 +14,13 @@
 
 #include "client/net/epoll.h"
 #include "client/transport/exports.h"
-#include "client/transport/fenced.h"
 #include "client/transport/tcp/wire.h"
-#include "client/transport/words.h"
+#include "client/transport/local.h"
 #include "common/hash.h"
 #include "common/list.h"
 #include "common/log.h"
+
+#include <sys/uio.h>
 
 #define KVP_TCP_HELLO_MAX 256u
 #define KVP_TCP_RX_BYTES (32u << 10)
@@ -139,5 +140,25 @@ void kvp_tcp_work_free(kvp_tcp_work_t *work);
 
 /* kvp_tcp_conn_uses tells whether it holds an address in mr's memory. */
 bool kvp_tcp_conn_uses(const kvp_tcp_conn_t *conn, const kvp_mr_t *mr);
+
+#define KVP_TCP_CALL_BYTES (1u << 20) /* of one system call into or out of exported memory */
+#define KVP_TCP_SEND_IOVS 128u
+
+typedef struct {
+    struct iovec iov[KVP_TCP_SEND_IOVS];
+    size_t n;
+    size_t bytes;
+} kvp_tcp_gather_t;
+
+/* kvp_tcp_answer_begin makes the head, once every operation of the request was decoded. */
+void kvp_tcp_answer_begin(kvp_tcp_conn_t *conn);
+
+/* kvp_tcp_answer_gather collects what may be sent next, at most KVP_TCP_CALL_BYTES; kvp_tcp_answer_took says how much of
+ * that was sent. */
+void kvp_tcp_answer_gather(kvp_tcp_conn_t *conn, kvp_tcp_gather_t *g);
+void kvp_tcp_answer_took(kvp_tcp_conn_t *conn, size_t n);
+
+/* kvp_tcp_answer_is_over says whether all of it was sent. */
+bool kvp_tcp_answer_is_over(const kvp_tcp_conn_t *conn);
 
 #endif

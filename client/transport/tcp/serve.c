@@ -16,7 +16,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MAX_CONNS_DEFAULT 4096u
 #define REFUSE_SLACK 64u /* connections over the maximum that are told BUSY; beyond, they are just closed */

@@ -5,7 +5,7 @@
 #ifndef KVP_TEST_LONE_KNOWN_H
 #define KVP_TEST_LONE_KNOWN_H
 
-#include "client/core/known.h"
+#include "client/core/loccache.h"
 
 typedef struct {
     kvp_known_t known;
@@ -70,7 +70,7 @@ lone_lease_ns(const kvp_known_t *known)
 static inline void
 lone_init(lone_known_t *lone, uint32_t cap)
 {
-    static const kvp_known_ops_t ops = {
+    static const kvp_known_t calls = {
         .find = lone_find,
         .has = lone_has,
         .keep = lone_keep,
@@ -81,7 +81,7 @@ lone_init(lone_known_t *lone, uint32_t cap)
         .lease_ns = lone_lease_ns,
     };
 
-    *lone = (lone_known_t){.known = {&ops}};
+    *lone = (lone_known_t){.known = calls};
     kvp_loccache_init(&lone->cache, cap);
 }
 

@@ -39,7 +39,7 @@ get_lease(kvp_session_t *session)
 
     assert_int_equal(kvp_session_hold(session, kvp_now_ns() + LONG_NS, &link), KVP_OK);
     known = kvp_locations_known(link->locs);
-    assert_true(known->ops->keep(known, (kvp_digest_t){1, 2}, &place, 0));
+    assert_true(known->keep(known, (kvp_digest_t){1, 2}, &place, 0));
     while ((leased = kvp_session_hold_known(session)) == NULL)
         sched_yield();
     assert_ptr_equal(leased, link);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The populating thread: all of the memory, at nobody's cost but the time that it takes.
  */
-#include "client/node/memory/populate.h"
+#include "client/node/memory/segment.h"
 
 #include "common/clock.h"
 

@@ -65,7 +65,7 @@ set_up(void **state)
     for (size_t i = 0; i < BYTES; i++)
         r->from[i] = (uint8_t)(i * 131 >> 7 ^ i);
     r->token = kvp_random_u64();
-    assert_int_equal(kvp_p2p_ranges_add(&r->ranges, r->to, BYTES, r->token), KVP_OK);
+    assert_int_equal(kvp_p2p_ranges_add(&r->ranges, r->to, BYTES, r->token, false), KVP_OK);
     *state = r;
     return 0;
 }
@@ -249,7 +249,7 @@ test_into_memory_of_the_owner(void **state)
         memset(r->to, 0, BYTES);
         if (is_dropped) assert_true(is_zero(r->to, BYTES));
     }
-    assert_int_equal(kvp_p2p_ranges_add(&r->ranges, r->to, BYTES, r->token), KVP_OK);
+    assert_int_equal(kvp_p2p_ranges_add(&r->ranges, r->to, BYTES, r->token, false), KVP_OK);
 }
 
 static void
@@ -305,7 +305,7 @@ test_unregistered_meanwhile(void **state)
             if (r->moved[i].err == KVP_NOT_REGISTERED) has_failed = true;
             assert_true(r->moved[i].err == KVP_OK || r->moved[i].err == KVP_NOT_REGISTERED);
         }
-        assert_int_equal(kvp_p2p_ranges_add(&r->ranges, r->to, BYTES, r->token), KVP_OK);
+        assert_int_equal(kvp_p2p_ranges_add(&r->ranges, r->to, BYTES, r->token, false), KVP_OK);
     }
     assert_true(has_failed);
 }

@@ -3,7 +3,7 @@
  * may take long, what fails, and who looks.
  */
 #include "client/transport/all/registry.h"
-#include "client/transport/rdma/verbs/disconnect.h"
+#include "client/transport/rdma/verbs/ibv.h"
 #include "client/transport/transport.h"
 
 #include "common/clock.h"

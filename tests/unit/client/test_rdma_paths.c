@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A path is a pair of ports: what it is like outlives connections, and is no other pair's.
  */
-#include "client/transport/rdma/paths.h"
+#include "client/transport/rdma/tp.h"
 
 #include "client/transport/rdma/verbs/dev.h"
 #include "common/clock.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The address of a port among those that it has, on an adapter that is made of a table and a tree like sysfs.
  */
-#include "client/transport/rdma/verbs/port.h"
+#include "client/transport/rdma/verbs/ibv.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

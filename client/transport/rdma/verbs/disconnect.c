@@ -7,7 +7,7 @@
  * - So such an id is put aside on a channel of its own, without its queue pair, and ended when somebody has to do with
  *   connections and the port is active. Those of a process that exits are the kernel's to end.
  */
-#include "client/transport/rdma/verbs/disconnect.h"
+#include "client/transport/rdma/verbs/ibv.h"
 
 #include "common/detach.h"
 #include "common/list.h"

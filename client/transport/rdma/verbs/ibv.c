@@ -7,7 +7,6 @@
  */
 #include "client/transport/rdma/verbs/ibv.h"
 
-#include "client/transport/rdma/verbs/disconnect.h"
 #include "client/transport/rdma/verbs/rank.h"
 #include "common/forkguard.h"
 #include "common/log.h"

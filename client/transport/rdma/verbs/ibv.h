@@ -8,6 +8,7 @@
 #include "client/transport/rdma/verbs/dev.h"
 #include "client/transport/rdma/verbs/libs.h"
 #include "common/list.h"
+#include "client/transport/rdma/verbs/select.h"
 
 typedef struct {
     kvp_rdma_dev_t base;
@@ -54,5 +55,23 @@ bool kvp_ibv_regs_make(kvp_ibv_dev_t *dev);
 bool kvp_ibv_are_wished(void);
 /* kvp_ibv_err translates errno. */
 kvp_err_t kvp_ibv_err(void);
+
+/* kvp_rdma_port_info fills in what is known of an active port, at its best address or that of one GID. False where it is
+ * not active or has no address by which a peer could reach it: why, and what helps, is put in words. */
+bool kvp_rdma_port_info(const kvp_rdma_libs_t *libs, struct ibv_context *ctx, uint8_t port, int gid_index,
+                        kvp_rdma_info_t *info_out, char *why, size_t cap);
+
+/* kvp_rdma_port_is_up says whether anything that an id on that device sends can arrive, and so whether its connection is made
+ * or ended now: the port is active, and its network interface up; or its device was removed, so that it sends nothing. */
+bool kvp_rdma_port_is_up(const kvp_rdma_libs_t *libs, const struct rdma_cm_id *id, const kvp_rdma_info_t *dev);
+
+/* kvp_rdma_is_present says whether a device that is open is still among those of the machine. */
+bool kvp_rdma_is_present(const struct ibv_context *ctx);
+
+/* kvp_rdma_disconnect_later takes an id without a queue pair off its channel, to be ended by a later call of left_end; false: it
+ * could not be taken. left_end has a thread of its own end those that may be left now. */
+bool kvp_rdma_disconnect_later(const kvp_rdma_libs_t *libs, struct rdma_cm_id *id, const kvp_rdma_info_t *dev)
+    KVP_MUST_USE;
+void kvp_rdma_left_end(const kvp_rdma_libs_t *libs);
 
 #endif

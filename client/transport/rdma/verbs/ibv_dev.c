@@ -12,8 +12,6 @@
  */
 #include "client/transport/rdma/verbs/ibv.h"
 
-#include "client/transport/rdma/verbs/disconnect.h"
-#include "client/transport/rdma/verbs/port.h"
 #include "common/clock.h"
 #include "common/detach.h"
 #include "common/log.h"

@@ -9,7 +9,6 @@
  */
 #include "client/transport/rdma/verbs/ibv.h"
 
-#include "client/transport/rdma/verbs/disconnect.h"
 #include "common/log.h"
 
 #include <errno.h>

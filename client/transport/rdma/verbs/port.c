@@ -3,18 +3,16 @@
  * Ethernet (RoCE v2) an address is in the GID; an InfiniBand port has it from the network interface that stands for it,
  * which has the port's adapter as its device.
  */
-#include "client/transport/rdma/verbs/port.h"
+#include "client/transport/rdma/verbs/ibv.h"
 
 #include "client/transport/rdma/verbs/rank.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define GIDS_MAX 256
 #define SOFT_ROCE_VENDOR 0xffffffu
