@@ -21,7 +21,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define GENERATED_REQUESTS 2000u
 #define REQUESTS_MAX (16u << 20)
 #define NODE_BYTES_MIN (64u << 10)
 #define NODE_BYTES_STEP 4096u
@@ -31,13 +30,11 @@
 
 typedef struct {
     const char *trace;
-    const char *emit;
     const char *node_listen;
     uint64_t block_bytes;
     double capacity;
     uint64_t nodes;
     uint64_t limit; /* 0 = the whole trace */
-    uint64_t seed;
     uint64_t clients;
     bool is_policy_check;
 } conf_t;
@@ -63,27 +60,13 @@ static int
 load_workload(replay_t *r)
 {
     char why[KVP_TRACE_WHY_MAX];
-    kvp_err_t err;
-    if (r->conf.trace != NULL) {
-        err = kvp_trace_load(r->conf.trace, r->conf.limit > 0 ? r->conf.limit : REQUESTS_MAX, &r->workload, why);
-        if (err != KVP_OK) return kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "%s: %s", r->conf.trace, why);
-    } else {
-        const size_t n = r->conf.limit > 0 ? r->conf.limit : GENERATED_REQUESTS;
-        err = kvp_workload_generate(&r->workload, r->conf.seed, n);
-        if (err != KVP_OK) return kvp_cli_fail(r->verb, "generating the workload", err);
-    }
+    if (r->conf.trace == NULL) return kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "a trace is missing: --trace FILE");
+    kvp_err_t err = kvp_trace_load(r->conf.trace, r->conf.limit > 0 ? r->conf.limit : REQUESTS_MAX, &r->workload, why);
+    if (err != KVP_OK) return kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "%s: %s", r->conf.trace, why);
     err = kvp_workload_distinct(&r->workload, &r->distinct);
     if (err != KVP_OK) return kvp_cli_fail(r->verb, "counting blocks", err);
     if (r->distinct == 0) return kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "the workload has no blocks");
     return KVP_EXIT_DONE;
-}
-
-static int
-emit_workload(const replay_t *r)
-{
-    char why[KVP_TRACE_WHY_MAX];
-    if (kvp_trace_save(r->conf.emit, &r->workload, why) == KVP_OK) return KVP_EXIT_DONE;
-    return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "%s: %s", r->conf.emit, why);
 }
 
 /* ---- the pool ---- */
@@ -229,10 +212,8 @@ ratio(double a, double b)
 static void
 report_workload(const replay_t *r, kvp_report_t *to)
 {
-    char seed[48];
-    snprintf(seed, sizeof(seed), "generated, seed %llu", (unsigned long long)r->conf.seed);
     kvp_report_section(to, "workload");
-    kvp_report_text(to, "workload", "requests from", r->conf.trace != NULL ? r->conf.trace : seed);
+    kvp_report_text(to, "workload", "requests from", r->conf.trace);
     kvp_report_count(to, "requests", "requests", r->result.requests);
     kvp_report_count(to, "blocks", "blocks", r->result.blocks);
     kvp_report_count(to, "distinct_blocks", "distinct blocks", r->distinct);
@@ -341,10 +322,9 @@ static int
 parse(replay_t *r, int argc, char **argv)
 {
     conf_t *c = &r->conf;
-    *c = (conf_t){.block_bytes = 65536, .capacity = 0.1, .nodes = 2, .seed = 1, .clients = 1};
+    *c = (conf_t){.block_bytes = 65536, .capacity = 0.1, .nodes = 2, .clients = 1};
     const kvp_cli_opt_t opts[] = {
-        {"trace", KVP_CLI_TEXT, &c->trace, "FILE", "JSON lines; without it a multi-turn chat workload is generated", 0,
-         0},
+        {"trace", KVP_CLI_TEXT, &c->trace, "FILE", "what is played, as JSON lines", 0, 0},
         {"block-bytes", KVP_CLI_BYTES, &c->block_bytes, "SIZE", "of one 512-token block (default 64KiB)", 1,
          BLOCK_BYTES_MAX},
         {"capacity", KVP_CLI_SHARE, &c->capacity, "SHARE",
@@ -353,13 +333,10 @@ parse(replay_t *r, int argc, char **argv)
          0, 0},
         {"nodes", KVP_CLI_U64, &c->nodes, "N", "of the started pool (default 2)", 1, KVP_PROCS_NODES_MAX},
         KVP_CLI_NODE_LISTEN(&c->node_listen),
-        {"limit", KVP_CLI_U64, &c->limit, "N", "first requests only; generated: so many (default 2000)", 1,
-         REQUESTS_MAX},
-        {"seed", KVP_CLI_U64, &c->seed, "N", "of the generated workload (default 1)", 0, 0},
+        {"limit", KVP_CLI_U64, &c->limit, "N", "first requests only", 1, REQUESTS_MAX},
         {"clients", KVP_CLI_U64, &c->clients, "N", "threads, each with a handle (default 1: the trace's order)", 1,
          KVP_REPLAY_CLIENTS_MAX},
         {"policy-check", KVP_CLI_FLAG, &c->is_policy_check, NULL, "fail below 0.997 of simulated LRU's hits", 0, 0},
-        {"emit", KVP_CLI_TEXT, &c->emit, "FILE", "write the workload there and stop", 0, 0},
     };
     int first;
     int code = kvp_cli_parse(r->verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &r->common, &first);
@@ -395,7 +372,7 @@ kvp_cli_replay(const kvp_cli_verb_t *verb, int argc, char **argv)
     r->verb = verb;
     int code = parse(r, argc, argv);
     if (code == KVP_EXIT_GO_ON) code = load_workload(r);
-    if (code == KVP_EXIT_DONE && r->workload.requests_n > 0) code = r->conf.emit != NULL ? emit_workload(r) : replay(r);
+    if (code == KVP_EXIT_DONE && r->workload.requests_n > 0) code = replay(r);
     kvp_workload_fini(&r->workload);
     free(r);
     return code;
