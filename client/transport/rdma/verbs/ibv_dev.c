@@ -15,8 +15,8 @@
 #include "client/transport/rdma/verbs/disconnect.h"
 #include "client/transport/rdma/verbs/port.h"
 #include "common/clock.h"
-#include "common/detach.h"
 #include "common/log.h"
+#include "common/thread.h"
 
 #include <poll.h>
 #include <pthread.h>
