@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Mount, Unmount, Segments: nodes offer memory, and clients hear of it.
  */
-#include "master/core/request/mount.h"
+#include "master/core/request/request.h"
 
 #include "common/buf.h"
 #include "common/list.h"
