@@ -10,7 +10,6 @@
 #include "client/cli/base/procs.h"
 #include "client/cli/replay/play.h"
 #include "client/cli/base/report.h"
-#include "client/cli/base/stop.h"
 #include "client/cli/replay/trace.h"
 
 #include "common/clock.h"
@@ -175,14 +174,7 @@ run(replay_t *r)
         .is_tty = isatty(STDERR_FILENO) == 1,
         .stop_fd = r->stop_fd,
     };
-    const kvpool_conf_t pool = {
-        .struct_size = sizeof(pool),
-        .master = r->common.master,
-        .host_id = r->common.host_id,
-        .transports = r->common.transports,
-        .deadline_ms = (uint32_t)(r->common.deadline_ns / KVP_NS_PER_MS),
-        .tenant = (uint32_t)r->common.tenant,
-    };
+    const kvpool_conf_t pool = kvp_cli_conf(&r->common);
     const kvp_replay_conf_t conf = {
         .workload = &r->workload,
         .pool = &pool,
@@ -308,11 +300,7 @@ report(const replay_t *r)
     report_hits(r, to);
     report_speed(r, to);
     report_faults(r, to);
-    if (r->common.is_json)
-        kvp_report_json(to, stdout);
-    else
-        kvp_report_table(to, stdout);
-    kvp_report_destroy(to);
+    kvp_report_print(to, r->common.is_json);
     return kvp_cli_flush(r->verb, judge(r));
 }
 
@@ -339,9 +327,7 @@ parse(replay_t *r, int argc, char **argv)
         {"policy-check", KVP_CLI_FLAG, &c->is_policy_check, NULL, "fail below 0.997 of simulated LRU's hits", 0, 0},
     };
     int first;
-    int code = kvp_cli_parse(r->verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &r->common, &first);
-    if (code == KVP_EXIT_GO_ON && first < argc) code = kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "takes no operand");
-    return code;
+    return kvp_cli_parse(r->verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &r->common, &first);
 }
 
 static int
