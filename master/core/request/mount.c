@@ -10,7 +10,7 @@
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
-#include "master/core/evict/retry.h"
+#include "master/core/evict/eviction.h"
 #include "master/core/log/interim.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/recovery/rebuild.h"
