@@ -20,7 +20,6 @@
 
 #define READY_NS (30 * KVP_NS_PER_S)
 #define STOP_MS 10000
-#define KILL_MS 5000
 #define READY_LINE_MAX 1024u
 #define ARGS_MAX 32u
 #define CHUNK_BYTES (256ull << 20)
