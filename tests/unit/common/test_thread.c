@@ -3,7 +3,6 @@
  */
 #include "common/thread.h"
 
-
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
