@@ -13,15 +13,12 @@ Exit code: 0 nothing short, 1 something short or failed, 2 usage.
 """
 import argparse
 import contextlib
-import csv
 import json
 import os
 import pathlib
 import queue
 import shutil
 import signal
-import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,7 +29,7 @@ sys.dont_write_bytecode = True
 import compare_replay  # noqa: E402
 import svg  # noqa: E402
 from compare_worker import BLOCKS, LAYER_BYTES, LAYERS, SHAPES, WRITES  # noqa: E402
-from measure import ROOT, Daemon, Failed, Limits, Machine, Skip, clean_env, medians, paired, replace_block, say  # noqa: E402
+from measure import ROOT, Daemon, Failed, Limits, Machine, Skip, clean_env, medians, paired, say, write_readme, write_rows  # noqa: E402
 
 WORKER = pathlib.Path(__file__).with_name("compare_worker.py")
 SEGMENT = 512 << 20
@@ -317,16 +314,11 @@ class Comparison:
 
     def save(self, machine):
         path = machine.path("-compare")
-        with path.open("w", newline="") as f:
-            writer = csv.DictWriter(f, FIELDS)
-            writer.writeheader()
-            writer.writerows(dict(row, date=f"{machine.now:%Y-%m-%d %H:%M} UTC", machine=machine.text) for row in self.rows)
+        write_rows(path, FIELDS, machine.sign(self.rows))
         results = [row for row in self.rows if row["kind"] == "result" and row["value"]]
         path.with_suffix(".svg").write_text(svg.bars("The Python wheel against its peers, of what is asked (longer is better)", [
             (row["line"], goodness(row), f"{row['value']:.3g}, asked {row['bound']:g}") for row in results if row["bound"]]))
-        readme = ROOT / "bench" / "README.md"
-        readme.write_text(replace_block(readme.read_text(), "bench/compare.py", self.text(machine, path, results)))
-        say(f"saved {path.relative_to(ROOT)}, its chart, and bench/README.md")
+        write_readme("bench/compare.py", self.text(machine, path, results))
 
     def text(self, machine, path, results):
         out = [f"`bench/compare.py` runs the wheel and its peers through the same Python calls, in turns. {machine.text};",

@@ -9,8 +9,7 @@ end of a block.
 The reference is the wheel mooncake-transfer-engine-non-cuda, in a virtual environment named by KVPOOL_REFERENCE_VENV, or
 importable by this interpreter:
     python3 -m venv VENV && VENV/bin/pip install mooncake-transfer-engine-non-cuda numpy    (needs libibverbs1)
-Its master is started with its own metadata server, on free loopback ports; this is the same by hand:
-    VENV/bin/mooncake_master --rpc_port=50051 --enable_http_metadata_server=true --http_metadata_server_port=8081
+Its side is the kinds `holder` and `replay` of compare_worker.py.
 """
 import argparse
 import contextlib
@@ -24,100 +23,14 @@ import sys
 import tempfile
 import time
 
+sys.dont_write_bytecode = True
+from compare_worker import read_trace  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+WORKER = ROOT / "bench" / "compare_worker.py"
 MIB = 1 << 20
 READY_S = 60
 STOP_S = 20
-
-
-# ---- the reference's side: runs in its own interpreter
-
-
-def ref_store(args, segment_bytes, buffer_bytes):
-    from mooncake.store import MooncakeDistributedStore
-    store = MooncakeDistributedStore()
-    rc = store.setup("127.0.0.1", args.metadata, segment_bytes, buffer_bytes, "tcp", "", args.master)
-    if rc != 0:
-        sys.exit(f"setup of the reference's store failed: {rc}")
-    return store
-
-
-def ref_holder(args):
-    """Owns the memory of the pool until standard input ends."""
-    store = ref_store(args, args.segment_bytes, 16 * MIB)
-    print("ready", flush=True)
-    sys.stdin.read()
-    store.close()
-
-
-class RefReplay:
-    """The reference's client. A block carries its id in its first and last eight bytes."""
-
-    def __init__(self, args, requests):
-        import numpy
-        self.store = ref_store(args, 0, 256 * MIB)
-        self.block = args.block_bytes
-        longest = max(len(ids) for ids in requests)
-        self.memory = numpy.zeros(longest * self.block, dtype=numpy.uint8)
-        self.words = self.memory.view(numpy.uint64)
-        self.store.register_buffer(self.memory.ctypes.data, self.memory.nbytes)
-        self.counts = dict(blocks=0, hits=0, get_failed_after_lookup=0, puts_refused=0, wrong_blocks=0)
-
-    def places(self, n):
-        return [self.memory.ctypes.data + i * self.block for i in range(n)], [self.block] * n
-
-    def ends(self, i):
-        first = i * self.block // 8
-        return first, first + self.block // 8 - 1
-
-    def load(self, keys, ids):
-        for i, result in enumerate(self.store.batch_get_into(keys, *self.places(len(keys)))):
-            first, last = self.ends(i)
-            if result != self.block:
-                self.counts["get_failed_after_lookup"] += 1
-            elif self.words[first] != ids[i] or self.words[last] != ids[i]:
-                self.counts["wrong_blocks"] += 1
-            else:
-                self.counts["hits"] += 1
-
-    def save(self, keys, ids):
-        for i, block_id in enumerate(ids):
-            for end in self.ends(i):
-                self.words[end] = block_id
-        results = self.store.batch_put_from(keys, *self.places(len(keys)))
-        self.counts["puts_refused"] += sum(1 for result in results if result != 0)
-
-    def request(self, ids):
-        keys = [f"deepseek-ai/DeepSeek-V3.1@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@{i:064x}" for i in ids]
-        present = self.store.batch_is_exist(keys)
-        prefix = next((i for i, found in enumerate(present) if found != 1), len(keys))
-        self.counts["blocks"] += len(keys)
-        if prefix > 0:
-            self.load(keys[:prefix], ids[:prefix])
-        if prefix < len(keys):
-            self.save(keys[prefix:], ids[prefix:])
-
-
-def ref_replay(args):
-    requests = read_trace(args.trace, args.limit)
-    replay = RefReplay(args, requests)
-    begun = time.perf_counter()
-    for ids in requests:
-        replay.request(ids)
-    elapsed = time.perf_counter() - begun
-    counts = replay.counts
-    print("result " + json.dumps(dict(counts, elapsed_s=round(elapsed, 3), blocks_per_s=round(counts["blocks"] / elapsed),
-                                      hit_ratio=round(counts["hits"] / counts["blocks"], 4))), flush=True)
-    replay.store.close()
-
-
-# ---- this side
-
-
-def read_trace(path, limit=0):
-    with open(path) as f:
-        requests = [json.loads(line)["hash_ids"] for line in f if line.strip()]
-    return requests[:limit] if limit else requests
 
 
 def reference_python():
@@ -174,21 +87,17 @@ def await_port(port, proc):
 
 def run_reference(python, trace, block_bytes, blocks, limit=0):
     """One replay through the reference in a fresh pool of that many blocks (its segment is rounded up to 1 MiB)."""
-    rpc, metadata, metrics = free_ports(3)
-    segment = (blocks * block_bytes + MIB - 1) // MIB * MIB
-    common = [python, __file__, "--trace", str(trace), "--block-bytes", str(block_bytes), "--limit", str(limit),
-              "--master", f"127.0.0.1:{rpc}", "--metadata", f"http://127.0.0.1:{metadata}/metadata"]
-    master = [str(pathlib.Path(python).parent / "mooncake_master"), f"--rpc_port={rpc}", f"--metrics_port={metrics}",
-              "--enable_http_metadata_server=true", "--http_metadata_server_host=127.0.0.1",
-              f"--http_metadata_server_port={metadata}"]
+    rpc, metrics = free_ports(2)
+    told = {"master": f"127.0.0.1:{rpc}", "segment": (blocks * block_bytes + MIB - 1) // MIB * MIB, "trace": str(trace),
+            "block_bytes": block_bytes, "limit": limit}
+    master = [str(pathlib.Path(python).parent / "mooncake_master"), f"--rpc_port={rpc}", f"--metrics_port={metrics}"]
     with tempfile.TemporaryFile("w+") as log, child(master, log, stdout=log) as m:
         await_port(rpc, m)
-        await_port(metadata, m)
-        with child(common + ["--role", "holder", "--segment-bytes", str(segment)], log, stdin=subprocess.PIPE,
-                   stdout=subprocess.PIPE, text=True) as holder:
+        with child([python, WORKER, "holder", json.dumps(told)], log, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                   text=True) as holder:
             if not any(line.startswith("ready") for line in iter(holder.stdout.readline, "")):
                 raise RuntimeError(f"the reference's holder did not come up: {tail(log)}")
-            done = subprocess.run(common + ["--role", "replay"], stdout=subprocess.PIPE, stderr=log, text=True)
+            done = subprocess.run([python, WORKER, "replay", json.dumps(told)], stdout=subprocess.PIPE, stderr=log, text=True)
         for line in done.stdout.splitlines():
             if line.startswith("result "):
                 return json.loads(line[len("result "):])
@@ -235,13 +144,7 @@ def main():
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("--limit", type=int, default=0, help="first requests only")
     p.add_argument("--kvpool", default=str(ROOT / "build" / "client" / "kvpool"))
-    for hidden, kind in (("role", str), ("master", str), ("metadata", str), ("segment-bytes", int)):
-        p.add_argument(f"--{hidden}", type=kind, help=argparse.SUPPRESS)
     args = p.parse_args()
-    if args.role == "holder":
-        return ref_holder(args)
-    if args.role == "replay":
-        return ref_replay(args)
     python, why = reference_python()
     if python is None:
         print(f"skipped: {why}")

@@ -3,7 +3,7 @@
 ready; then a line in is JSON [operation, seconds], a line out the figure of that round: objects, keys or calls a second. Ends with
 its input.
 
-Kinds: holder (owns memory), store (mooncake.store), target and engine (mooncake.engine), redis, nixl_target and nixl.
+Kinds: holder (owns memory), store and replay (mooncake.store), target and engine (mooncake.engine), redis, nixl_target and nixl.
 """
 import base64
 import ctypes
@@ -138,6 +138,73 @@ def store(told):
     opened.store.close()
 
 
+def read_trace(path, limit=0):
+    with open(path) as f:
+        requests = [json.loads(line)["hash_ids"] for line in f if line.strip()]
+    return requests[:limit] if limit else requests
+
+
+class Replay:
+    """Plays a trace as `kvpool replay` does. A block carries its id in its first and last eight bytes."""
+
+    def __init__(self, told, requests):
+        import numpy
+        self.store = open_store(told, 0, 256 * MIB)
+        self.block = told["block_bytes"]
+        longest = max(len(ids) for ids in requests)
+        self.memory = numpy.zeros(longest * self.block, dtype=numpy.uint8)
+        self.words = self.memory.view(numpy.uint64)
+        self.store.register_buffer(self.memory.ctypes.data, self.memory.nbytes)
+        self.counts = dict(blocks=0, hits=0, get_failed_after_lookup=0, puts_refused=0, wrong_blocks=0)
+
+    def places(self, n):
+        return [self.memory.ctypes.data + i * self.block for i in range(n)], [self.block] * n
+
+    def ends(self, i):
+        first = i * self.block // 8
+        return first, first + self.block // 8 - 1
+
+    def load(self, keys, ids):
+        for i, result in enumerate(self.store.batch_get_into(keys, *self.places(len(keys)))):
+            first, last = self.ends(i)
+            if result != self.block:
+                self.counts["get_failed_after_lookup"] += 1
+            elif self.words[first] != ids[i] or self.words[last] != ids[i]:
+                self.counts["wrong_blocks"] += 1
+            else:
+                self.counts["hits"] += 1
+
+    def save(self, keys, ids):
+        for i, block_id in enumerate(ids):
+            for end in self.ends(i):
+                self.words[end] = block_id
+        results = self.store.batch_put_from(keys, *self.places(len(keys)))
+        self.counts["puts_refused"] += sum(1 for result in results if result != 0)
+
+    def request(self, ids):
+        keys = [f"deepseek-ai/DeepSeek-V3.1@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@{i:064x}" for i in ids]
+        present = self.store.batch_is_exist(keys)
+        prefix = next((i for i, found in enumerate(present) if found != 1), len(keys))
+        self.counts["blocks"] += len(keys)
+        if prefix > 0:
+            self.load(keys[:prefix], ids[:prefix])
+        if prefix < len(keys):
+            self.save(keys[prefix:], ids[prefix:])
+
+
+def replay(told):
+    requests = read_trace(told["trace"], told["limit"])
+    played = Replay(told, requests)
+    begun = time.perf_counter()
+    for ids in requests:
+        played.request(ids)
+    elapsed = time.perf_counter() - begun
+    counts = played.counts
+    print("result " + json.dumps(dict(counts, elapsed_s=round(elapsed, 3), blocks_per_s=round(counts["blocks"] / elapsed),
+                                      hit_ratio=round(counts["hits"] / counts["blocks"], 4))), flush=True)
+    played.store.close()
+
+
 # ---- mooncake.engine
 
 
@@ -225,4 +292,4 @@ def nixl(told):
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (holder, store, target, engine, redis, nixl_target, nixl)}[sys.argv[1]](json.loads(sys.argv[2]))
+    {f.__name__: f for f in (holder, store, replay, target, engine, redis, nixl_target, nixl)}[sys.argv[1]](json.loads(sys.argv[2]))

@@ -2,6 +2,7 @@
 """How figures are taken: limits of the machine, a bench that makes a round when asked, paired turns, daemons whose process
 ids are known, and what the master says of itself."""
 import contextlib
+import csv
 import datetime
 import json
 import os
@@ -54,6 +55,20 @@ def replace_block(text, writer, lines):
     return text[:start] + "\n" + "\n".join(lines) + "\n" + text[text.index(end, start):]
 
 
+def write_readme(writer, lines):
+    path = ROOT / "bench" / "README.md"
+    path.write_text(replace_block(path.read_text(), writer, lines))
+
+
+def write_rows(path, fields, rows):
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as f:
+        writer = csv.DictWriter(f, fields)
+        writer.writeheader()
+        writer.writerows(rows)
+    say(f"saved {path.relative_to(ROOT)}")
+
+
 class Machine:
     def __init__(self):
         cpu = "unknown CPU"
@@ -64,6 +79,10 @@ class Machine:
                     f"load {os.getloadavg()[0]:.1f} at the start"
         self.host = platform.node() or "host"
         self.now = datetime.datetime.now(datetime.timezone.utc)
+
+    def sign(self, rows):
+        """The rows of a CSV, each with when and where it was measured."""
+        return [dict(row, date=f"{self.now:%Y-%m-%d %H:%M} UTC", machine=self.text) for row in rows]
 
     def path(self, suffix=""):
         return ROOT / "bench" / "results" / f"{self.now:%Y-%m-%d}-{self.host}{suffix}.csv"

@@ -53,11 +53,10 @@ kvp_max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* kvp_err_name returns the stable name ("NOT_FOUND"), kvp_err_text one sentence, kvp_err_dropin the drop-in's code.
- * All accept any number; an unknown one gives "UNKNOWN". Static storage. */
+/* kvp_err_name returns the stable name ("NOT_FOUND"), kvp_err_text one sentence.
+ * Both accept any number; an unknown one gives "UNKNOWN". Static storage. */
 const char *kvp_err_name(kvp_err_t err);
 const char *kvp_err_text(kvp_err_t err);
-int kvp_err_dropin(kvp_err_t err);
 
 /* kvp_panic reports a bug of our own and aborts. Never for peer input, disk or memory. */
 void kvp_panic(const char *fmt, ...) KVP_PRINTF(1, 2) __attribute__((noreturn));

@@ -10,17 +10,16 @@
 
 typedef struct {
     kvp_err_t err;
-    int dropin;
     const char *name;
     const char *text;
 } err_row_t;
 
 static const err_row_t rows[] = {
-#define KVP_ERR_ROW(num, name, dropin, text) {num, dropin, #name, text},
+#define KVP_ERR_ROW(num, name, dropin, text) {num, #name, text},
     KVPOOL_ERR_MAP(KVP_ERR_ROW)
 #undef KVP_ERR_ROW
 };
-static const err_row_t unknown_row = {0, -1, "UNKNOWN", "unknown error"};
+static const err_row_t unknown_row = {0, "UNKNOWN", "unknown error"};
 
 static const err_row_t *
 row_of(kvp_err_t err)
@@ -41,12 +40,6 @@ const char *
 kvp_err_text(kvp_err_t err)
 {
     return row_of(err)->text;
-}
-
-int
-kvp_err_dropin(kvp_err_t err)
-{
-    return row_of(err)->dropin;
 }
 
 void

@@ -26,18 +26,6 @@ static _Thread_local struct {
     size_t cap;
 } diverted;
 
-kvp_err_t
-kvp_log_parse_level(const char *text, kvp_log_level_t *level_out)
-{
-    for (size_t i = 0; i < KVP_ARRAY_LEN(level_names); i++) {
-        if (strcmp(text, level_names[i]) == 0) {
-            *level_out = (kvp_log_level_t)i;
-            return KVP_OK;
-        }
-    }
-    return KVP_INVALID;
-}
-
 void
 kvp_log_set_level(kvp_log_level_t level)
 {

@@ -14,8 +14,6 @@ typedef enum {
     KVP_LOG_DEBUG = 3,
 } kvp_log_level_t;
 
-/* kvp_log_parse_level reads "error", "warn", "info" or "debug"; INVALID otherwise. */
-kvp_err_t kvp_log_parse_level(const char *text, kvp_log_level_t *level_out) KVP_MUST_USE;
 void kvp_log_set_level(kvp_log_level_t level);
 bool kvp_log_is_on(kvp_log_level_t level);
 

@@ -3,6 +3,7 @@
 
 #include "common/log.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -19,6 +20,19 @@ kvp_thread_create(pthread_t *thread_out, const pthread_attr_t *attr, void *(*fn)
     rc = pthread_create(thread_out, attr, fn, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return rc;
+}
+
+bool
+kvp_detach(void *(*fn)(void *), void *arg)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    errno = kvp_thread_create(&thread, &attr, fn, arg);
+    pthread_attr_destroy(&attr);
+    return errno == 0;
 }
 
 kvp_err_t

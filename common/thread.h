@@ -15,6 +15,9 @@ kvp_err_t kvp_thread_start(pthread_t *thread_out, const char *name, void *(*fn)(
 /* kvp_thread_create is pthread_create, its result included, with every signal blocked in the new thread. Logs nothing. */
 int kvp_thread_create(pthread_t *thread_out, const pthread_attr_t *attr, void *(*fn)(void *), void *arg) KVP_MUST_USE;
 
+/* kvp_detach starts a thread that nobody waits for by its number: it says itself when it is done. False, with errno: there is none. */
+bool kvp_detach(void *(*fn)(void *), void *arg) KVP_MUST_USE;
+
 /* kvp_usable_cpus returns how many processors the calling thread may run on; 1 where that is not to be learnt. */
 uint32_t kvp_usable_cpus(void);
 

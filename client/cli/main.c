@@ -20,7 +20,7 @@ static const kvp_cli_verb_t verbs[] = {
     {"stat", "", "how the pool is: nodes, memory, objects, hits, and what is wrong", kvp_cli_stat},
     {"doctor", "", "what is wrong with this machine or the pool, and what helps", kvp_cli_doctor},
     {"bench", "", "throughput and latency of one operation", kvp_cli_bench},
-    {"replay", "", "replay a trace, or a generated workload, with every byte verified", kvp_cli_replay},
+    {"replay", "", "replay a trace, with every byte verified", kvp_cli_replay},
 };
 
 static void

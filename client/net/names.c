@@ -8,8 +8,8 @@
 #include "client/net/names.h"
 
 #include "client/net/waits.h"
-#include "common/detach.h"
 #include "common/parse.h"
+#include "common/thread.h"
 
 #include <netdb.h>
 #include <stdlib.h>

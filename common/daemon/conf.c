@@ -577,14 +577,6 @@ kvp_conf_parse(kvp_conf_t *conf, int argc, char **argv, void *settings)
     return KVP_CONF_RUN;
 }
 
-bool
-kvp_conf_is_set(const kvp_conf_t *conf, const char *name)
-{
-    size_t i = opt_find(conf->spec, name, strlen(name));
-    if (i == SIZE_MAX) kvp_panic("no option %s", name);
-    return conf->sources != NULL && conf->sources[i] > SOURCE_DEFAULT;
-}
-
 static const char *
 metavar_of(const kvp_opt_t *opt)
 {

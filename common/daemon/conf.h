@@ -83,9 +83,6 @@ int kvp_conf_parse(kvp_conf_t *conf, int argc, char **argv, void *settings) KVP_
 kvp_err_t kvp_conf_parse_text(kvp_conf_t *conf, const char *text, size_t len, const char *origin, void *settings)
     KVP_MUST_USE;
 
-/* kvp_conf_is_set says whether an option (by its exact name) was given anywhere, rather than left at its default. */
-bool kvp_conf_is_set(const kvp_conf_t *conf, const char *name);
-
 /* kvp_conf_help writes --help; kvp_conf_print a config file with every option, its help and its default. */
 void kvp_conf_help(const kvp_conf_spec_t *spec, FILE *to);
 void kvp_conf_print(const kvp_conf_spec_t *spec, FILE *to);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registry: families (a name, its type and help) with their series. Both are only ever added, which is why a counter
+ * The registry: families (a name, its type and help) with their series. Both are only ever added, which is why a histogram
  * needs no lock to be added to and no owner to be counted.
  */
 #include "common/daemon/metrics.h"
@@ -32,14 +32,10 @@ typedef struct {
 typedef struct {
     kvp_list_t link;
     char *labels; /* owned; "" = none */
-    kvp_gauge_fn fn; /* NULL: the value is in the union */
+    kvp_gauge_fn fn; /* NULL: a histogram */
     void *fn_arg;
     double scale;
-    union {
-        kvp_counter_t counter;
-        kvp_gauge_t gauge;
-        kvp_histogram_t histogram;
-    };
+    kvp_histogram_t histogram;
 } series_t;
 
 struct kvp_metrics {
@@ -132,26 +128,16 @@ append_double(kvp_buf_t *to, double value)
 }
 
 static void
-append_escaped(kvp_buf_t *to, const char *text, bool is_label)
+append_escaped(kvp_buf_t *to, const char *text)
 {
     for (; *text != '\0'; text++) {
         if (*text == '\n') {
             append_text(to, "\\n");
         } else {
-            if (*text == '\\' || (is_label && *text == '"')) kvp_buf_append(to, "\\", 1);
+            if (*text == '\\') kvp_buf_append(to, "\\", 1);
             kvp_buf_append(to, text, 1);
         }
     }
-}
-
-void
-kvp_metrics_label(kvp_buf_t *labels, const char *name, const char *value)
-{
-    if (labels->len > 0) append_text(labels, ",");
-    append_text(labels, name);
-    append_text(labels, "=\"");
-    append_escaped(labels, value, true);
-    append_text(labels, "\"");
 }
 
 kvp_metrics_t *
@@ -247,7 +233,7 @@ add_locked(kvp_metrics_t *metrics, const char *name, metric_type_t type, const c
     return KVP_OK;
 }
 
-/* add makes a series from a template (its union all zero, but for a histogram's bounds) and files it. */
+/* add makes a series from a template and files it. */
 static kvp_err_t
 add(kvp_metrics_t *metrics, const char *name, metric_type_t type, const char *labels, const char *help,
     const series_t *like, series_t **series_out)
@@ -269,26 +255,6 @@ add(kvp_metrics_t *metrics, const char *name, metric_type_t type, const char *la
     return KVP_OK;
 fail:
     series_destroy(series);
-    return err;
-}
-
-kvp_err_t
-kvp_metrics_counter(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
-                    kvp_counter_t **counter_out)
-{
-    series_t *series;
-    kvp_err_t err = add(metrics, name, TYPE_COUNTER, labels, help, &(series_t){0}, &series);
-    if (err == KVP_OK) *counter_out = &series->counter;
-    return err;
-}
-
-kvp_err_t
-kvp_metrics_gauge(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
-                  kvp_gauge_t **gauge_out)
-{
-    series_t *series;
-    kvp_err_t err = add(metrics, name, TYPE_GAUGE, labels, help, &(series_t){0}, &series);
-    if (err == KVP_OK) *gauge_out = &series->gauge;
     return err;
 }
 
@@ -386,16 +352,8 @@ render_series(kvp_buf_t *text, const family_t *family, series_t *series)
         return;
     }
     begin_sample(text, family, "", series->labels);
-    if (series->fn != NULL) {
-        append_double(text, series->fn(series->fn_arg));
-        append_text(text, "\n");
-    } else if (family->type == TYPE_COUNTER) {
-        uint64_t value = atomic_load_explicit(&series->counter.value, memory_order_relaxed);
-        append_fmt(text, "%llu\n", (unsigned long long)value);
-    } else {
-        int64_t value = atomic_load_explicit(&series->gauge.value, memory_order_relaxed);
-        append_fmt(text, "%lld\n", (long long)value);
-    }
+    append_double(text, series->fn(series->fn_arg));
+    append_text(text, "\n");
 }
 
 void
@@ -407,7 +365,7 @@ kvp_metrics_render(kvp_metrics_t *metrics, kvp_buf_t *text)
         append_text(text, "# HELP ");
         append_text(text, family->name);
         append_text(text, " ");
-        append_escaped(text, family->help, false);
+        append_escaped(text, family->help);
         append_text(text, "\n# TYPE ");
         append_text(text, family->name);
         append_fmt(text, " %s\n", type_names[family->type]);

@@ -15,14 +15,6 @@
 typedef struct kvp_metrics kvp_metrics_t;
 
 typedef struct {
-    _Atomic uint64_t value;
-} kvp_counter_t;
-
-typedef struct {
-    _Atomic int64_t value;
-} kvp_gauge_t;
-
-typedef struct {
     size_t bound_count;
     const uint64_t *bounds; /* ascending, inclusive upper bounds */
     _Atomic uint64_t sum;
@@ -31,24 +23,6 @@ typedef struct {
 
 /* Read when the metrics are rendered, on the thread that renders. */
 typedef double (*kvp_gauge_fn)(void *arg);
-
-static inline void
-kvp_counter_add(kvp_counter_t *counter, uint64_t n)
-{
-    atomic_fetch_add_explicit(&counter->value, n, memory_order_relaxed);
-}
-
-static inline void
-kvp_gauge_set(kvp_gauge_t *gauge, int64_t value)
-{
-    atomic_store_explicit(&gauge->value, value, memory_order_relaxed);
-}
-
-static inline void
-kvp_gauge_add(kvp_gauge_t *gauge, int64_t delta)
-{
-    atomic_fetch_add_explicit(&gauge->value, delta, memory_order_relaxed);
-}
 
 void kvp_histogram_add(kvp_histogram_t *histogram, uint64_t value);
 
@@ -59,12 +33,7 @@ void kvp_metrics_destroy(kvp_metrics_t *metrics);
 /* Registering. name is a Prometheus name (a counter's ends in _total), labels a fixed text such as `op="get",tier="ssd"`
  * or NULL, help one line that every series of a name shares. All are copied. What comes out lives as long as the registry.
  * INVALID for a name or labels that the format does not allow, or a name registered with another type or help;
- * ALREADY for the same name and labels; LIMIT; NOMEM. */
-kvp_err_t kvp_metrics_counter(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
-                              kvp_counter_t **counter_out) KVP_MUST_USE;
-kvp_err_t kvp_metrics_gauge(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
-                            kvp_gauge_t **gauge_out) KVP_MUST_USE;
-/* The _fn kinds render what fn(arg) returns: for numbers that somebody counts already. */
+ * ALREADY for the same name and labels; LIMIT; NOMEM. The _fn kinds render what fn(arg) returns. */
 kvp_err_t kvp_metrics_gauge_fn(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
                                kvp_gauge_fn fn, void *arg) KVP_MUST_USE;
 kvp_err_t kvp_metrics_counter_fn(kvp_metrics_t *metrics, const char *name, const char *labels, const char *help,
@@ -78,10 +47,6 @@ kvp_err_t kvp_metrics_histogram(kvp_metrics_t *metrics, const char *name, const 
 /* 10 us to 10 s, in nanoseconds. */
 #define KVP_METRIC_LATENCY_BOUNDS 19u
 extern const uint64_t kvp_metric_latency_bounds[KVP_METRIC_LATENCY_BOUNDS];
-
-/* kvp_metrics_label appends `name="value"` to labels, with the value escaped and a comma before it if need be, for values
- * that come from outside (a tenant's name). The buffer's error is sticky. */
-void kvp_metrics_label(kvp_buf_t *labels, const char *name, const char *value);
 
 /* kvp_metrics_render appends the text of all metrics; a family's series stand together, in order of registration. */
 void kvp_metrics_render(kvp_metrics_t *metrics, kvp_buf_t *text);

@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 """Memory that is given out: BufferHandle of what was read, and BufferPool, which keeps registered memory to be used again."""
+from __future__ import annotations
+
 import collections
 import mmap
 import queue
 import threading
 import time
+from typing import TYPE_CHECKING, Any, Optional
 
 from kvpool import _kvpool
+
+if TYPE_CHECKING:
+    from .store import MooncakeDistributedStore
 
 _PAGE = mmap.PAGESIZE
 
@@ -14,10 +21,10 @@ _PAGE = mmap.PAGESIZE
 class BufferHandle(_kvpool.Span):
     """The bytes of an object, in memory of their own: len(), the buffer protocol, ptr and size."""
 
-    def ptr(self):
+    def ptr(self) -> int:
         return self.address()
 
-    def size(self):
+    def size(self) -> int:
         return len(self)
 
 
@@ -41,33 +48,33 @@ class _Loan:
 class BufferLease:
     """A block of a BufferPool, until release() or the end of `with`. ptr, size in bytes, buffer (a memoryview)."""
 
-    def __init__(self, pool, block, size):
+    def __init__(self, pool: BufferPool, block: Any, size: int) -> None:
         self._loan = _Loan(pool, block)
         self._view = BufferLeaseView(block.start, size, self._loan)
         self.size = size
 
     @property
-    def ptr(self):
+    def ptr(self) -> int:
         if self._loan is None:
             raise RuntimeError("buffer lease is closed")
         return self._loan.block.start
 
     @property
-    def buffer(self):
+    def buffer(self) -> memoryview:
         if self._loan is None:
             raise BufferError("buffer lease is closed")
         return memoryview(self._view)
 
-    def release(self):
+    def release(self) -> None:
         """Gives it back. Again does nothing. RuntimeError while somebody has a buffer of it."""
         if not self._view.end():
             raise RuntimeError("cannot release buffer while exported views exist")
         self._loan = None
 
-    def __enter__(self):
+    def __enter__(self) -> BufferLease:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         self.release()
 
 
@@ -119,8 +126,10 @@ class BufferPool:
     prewarm_size, prewarm_count: as prewarm(). Any thread. What goes wrong is a RuntimeError.
     """
 
-    def __init__(self, store, max_bytes=0, min_size_class=65536, max_size_class=None, alignment=8 << 20, block_on_exhaustion=True,
-                 default_timeout=None, max_regions=None, prewarm_size=None, prewarm_count=0):
+    def __init__(self, store: MooncakeDistributedStore, max_bytes: int = 0, min_size_class: int = 65536,
+                 max_size_class: Optional[int] = None, alignment: int = 8 << 20, block_on_exhaustion: bool = True,
+                 default_timeout: Optional[float] = None, max_regions: Optional[int] = None, prewarm_size: Optional[int] = None,
+                 prewarm_count: int = 0) -> None:
         raw = getattr(store, "_raw", None)
         if raw is None:
             raise RuntimeError("MooncakeDistributedStore is not initialized")
@@ -146,7 +155,7 @@ class BufferPool:
         if prewarm_size is not None and prewarm_count:
             self.prewarm(prewarm_size, prewarm_count)
 
-    def acquire(self, size, block=None, timeout=None):
+    def acquire(self, size: int, block: Optional[bool] = None, timeout: Optional[float] = None) -> BufferLease:
         """A BufferLease of size bytes. block: wait, for timeout seconds at most, until there is room; else RuntimeError at once."""
         waits = self._defaults[0] if block is None else block
         timeout = self._defaults[1] if timeout is None else _seconds(timeout)
@@ -159,7 +168,7 @@ class BufferPool:
 
     buffer = acquire
 
-    def prewarm(self, size, count):
+    def prewarm(self, size: int, count: int) -> None:
         """Makes blocks for count leases of size bytes, as many as there is room for."""
         if count < 0:
             raise ValueError("count is not below 0")
@@ -171,7 +180,7 @@ class BufferPool:
             while sum(len(r.idle) for r in self._regions if r.block_bytes == unit) < count and self._add_region(unit):
                 pass
 
-    def close(self):
+    def close(self) -> None:
         """Unregisters and frees all of it. RuntimeError while there are leases. Again does nothing."""
         with self._lock:
             self._take_back()

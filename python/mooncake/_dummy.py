@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 """A store that names a process of this host, and not the master: SGLang's standalone storage beside a mooncake_client. Of a pool each
 process is a client itself, so the name only leads to the master. Bytes go between this process and the nodes, by shared memory where
 they are of this host."""
+from __future__ import annotations
+
 import ipaddress
 import logging
 import operator
@@ -83,7 +86,7 @@ def master_of(address):
 class Dummy:
     """A part of MooncakeDistributedStore."""
 
-    def setup_dummy(self, mem_pool_size, local_buffer_size, server_address):
+    def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int:
         """Joins the pool of the mooncake_client, or kvpool-node, at server_address ("HOST:PORT"), and gives it no memory. Its master is
         read from its command line, where that can be seen, else from $KVPOOL_MASTER or $MOONCAKE_MASTER. mem_pool_size: bytes that
         alloc_from_mem_pool() has. 0; -1 where nobody is reached there, or no master is known; else a code, as setup()."""
@@ -98,7 +101,7 @@ class Dummy:
             self._mem_pool = MemPool(self._raw, mem_pool_size)
         return err
 
-    def alloc_from_mem_pool(self, size):
+    def alloc_from_mem_pool(self, size: int) -> int:
         """The address of size bytes of registered memory, until close(); 0 where there is none, as without setup_dummy()."""
         size, pool = operator.index(size), self._mem_pool
         return pool.alloc(size) if pool is not None else 0

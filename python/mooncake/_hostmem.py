@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 """Memory of the host for programs that leave its making to the store, and the NUMA node that they run on."""
+from __future__ import annotations
+
 import mmap
 import operator
 import os
@@ -27,7 +30,7 @@ class MooncakeHostMemAllocator:
     _maps: "dict[int, Map]" = {}  # by start, of all allocators. Guarded by _lock
     _lock = threading.Lock()
 
-    def alloc(self, size):
+    def alloc(self, size: int) -> int:
         """The address of size bytes, of pages of their own. RuntimeError where there is none."""
         size = operator.index(size)
         try:
@@ -38,7 +41,7 @@ class MooncakeHostMemAllocator:
             self._maps[made.start] = made
         return made.start
 
-    def free(self, address):
+    def free(self, address: int) -> int:
         """Gives memory back, which is registered nowhere any more. 0; -1 where alloc() did not give that address."""
         with self._lock:
             made = self._maps.pop(operator.index(address), None)
@@ -79,7 +82,7 @@ class MemPool:
         return True
 
 
-def bind_to_numa_node(node):
+def bind_to_numa_node(node: int) -> None:
     """Keeps this thread on the processors of a NUMA node. Nothing happens where there is no such node, or none of them is allowed."""
     try:
         with open(f"/sys/devices/system/node/node{operator.index(node)}/cpulist", encoding="ascii") as file:

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 """Tensors that ranks of a model share: each puts its own, and one reads its own, the whole, or the part of another division.
 
 Where they lie, as the reference has it: KEY_tp_R of tensor parallelism alone, else KEY and, in the order of AXES, __dp_RofN,
 __tp_RofN_sdD, __ep_RofN_eidE, __pp_RofN_sidS; what a writer's partition is, KEY__writer_RofN_sdD. How a tensor is divided stands in
 KEY__parallelism_manifest and KEY__writer_manifest (_tensor_format.py)."""
+from __future__ import annotations
+
 from collections import namedtuple
+from typing import Any, List, Optional, Sequence
 
 from kvpool import _kvpool
+from kvpool._typing import Key
 
 from . import _staging, _tensor_format
 from ._arguments import are_alike, groups_of, list_of
 from ._buffers import BufferHandle
 from ._telling import shown_key, shown_why
 from ._tensors import is_tensor, serialize, tensor_or_none, torch
-from ._types import ReadTarget
+from ._types import ReadTarget, ReplicateConfig, TensorParallelism
 
+_Parallelisms = Optional[Sequence[Optional[TensorParallelism]]]
+_Targets = Optional[Sequence[Optional[ReadTarget]]]
 AXES = ("dp", "tp", "ep", "pp")  # data, tensor, expert and pipeline parallelism, by their numbers in a header
 _RANKS_MAX = 4096
 _INVALID = -600
@@ -95,29 +102,41 @@ class Parallel:
     puts 0 or a code, -600 for what cannot be."""
 
     # ---- puts
-    def put_tensor_with_parallelism(self, key, tensor, parallelism=None, config=None, writer_partition=None):
+    def put_tensor_with_parallelism(self, key: Key, tensor: Any, parallelism: Optional[TensorParallelism] = None,
+                                    config: Optional[ReplicateConfig] = None, writer_partition: Any = None) -> int:
         return self._put_parallel([key], [tensor], [parallelism], config, [writer_partition], 0)[0]
 
-    def batch_put_tensor_with_parallelism(self, keys, tensors_list, parallelisms=None, config=None, writer_partitions=None):
+    def batch_put_tensor_with_parallelism(self, keys: Sequence[Key], tensors_list: Sequence[Any], parallelisms: _Parallelisms = None,
+                                          config: Optional[ReplicateConfig] = None,
+                                          writer_partitions: Optional[Sequence[Any]] = None) -> List[int]:
         return self._put_parallel(keys, tensors_list, parallelisms, config, writer_partitions, 0)
 
-    def upsert_tensor_with_parallelism(self, key, tensor, parallelism=None, config=None, writer_partition=None):
+    def upsert_tensor_with_parallelism(self, key: Key, tensor: Any, parallelism: Optional[TensorParallelism] = None,
+                                       config: Optional[ReplicateConfig] = None, writer_partition: Any = None) -> int:
         return self._put_parallel([key], [tensor], [parallelism], config, [writer_partition], _kvpool.UPSERT)[0]
 
-    def batch_upsert_tensor_with_parallelism(self, keys, tensors_list, parallelisms=None, config=None, writer_partitions=None):
+    def batch_upsert_tensor_with_parallelism(self, keys: Sequence[Key], tensors_list: Sequence[Any], parallelisms: _Parallelisms = None,
+                                             config: Optional[ReplicateConfig] = None,
+                                             writer_partitions: Optional[Sequence[Any]] = None) -> List[int]:
         return self._put_parallel(keys, tensors_list, parallelisms, config, writer_partitions, _kvpool.UPSERT)
 
-    def put_tensor_with_parallelism_from(self, key, buffer_ptr, size, parallelism=None, config=None, writer_partition=None):
+    def put_tensor_with_parallelism_from(self, key: Key, buffer_ptr: int, size: int, parallelism: Optional[TensorParallelism] = None,
+                                         config: Optional[ReplicateConfig] = None, writer_partition: Any = None) -> int:
         """Of a whole tensor in registered memory, the parts of all ranks of tensor parallelism; or a writer's one."""
         return self.batch_put_tensor_with_parallelism_from([key], [buffer_ptr], [size], [parallelism], config, [writer_partition])[0]
 
-    def batch_put_tensor_with_parallelism_from(self, keys, buffer_ptrs, sizes, parallelisms=None, config=None, writer_partitions=None):
+    def batch_put_tensor_with_parallelism_from(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int],
+                                               parallelisms: _Parallelisms = None, config: Optional[ReplicateConfig] = None,
+                                               writer_partitions: Optional[Sequence[Any]] = None) -> List[int]:
         return self._put_parallel_from(keys, buffer_ptrs, sizes, parallelisms, config, writer_partitions, 0)
 
-    def upsert_tensor_with_parallelism_from(self, key, buffer_ptr, size, parallelism=None, config=None, writer_partition=None):
+    def upsert_tensor_with_parallelism_from(self, key: Key, buffer_ptr: int, size: int, parallelism: Optional[TensorParallelism] = None,
+                                            config: Optional[ReplicateConfig] = None, writer_partition: Any = None) -> int:
         return self.batch_upsert_tensor_with_parallelism_from([key], [buffer_ptr], [size], [parallelism], config, [writer_partition])[0]
 
-    def batch_upsert_tensor_with_parallelism_from(self, keys, buffer_ptrs, sizes, parallelisms=None, config=None, writer_partitions=None):
+    def batch_upsert_tensor_with_parallelism_from(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int],
+                                                  parallelisms: _Parallelisms = None, config: Optional[ReplicateConfig] = None,
+                                                  writer_partitions: Optional[Sequence[Any]] = None) -> List[int]:
         return self._put_parallel_from(keys, buffer_ptrs, sizes, parallelisms, config, writer_partitions, _kvpool.UPSERT)
 
     def _put_parallel_from(self, keys, ptrs, sizes, parallelisms, config, writers, flags):
@@ -185,7 +204,7 @@ class Parallel:
         return places, manifest, whole
 
     # ---- gets
-    def get_tensor_with_parallelism(self, key, target=None):
+    def get_tensor_with_parallelism(self, key: Key, target: Optional[ReadTarget] = None) -> Any:
         """What a ReadTarget asks for: "as_stored" what one rank has put; "full" the whole; "shard" a rank's part, also of another division
         than that which was put. None where something of it is missing."""
         if target is None:
@@ -196,21 +215,22 @@ class Parallel:
             self._teller.error("get_tensor_with_parallelism", "%s: %s", shown_key(key), shown_why(e))
             return None
 
-    def batch_get_tensor_with_parallelism(self, keys, targets=None):
+    def batch_get_tensor_with_parallelism(self, keys: Sequence[Key], targets: _Targets = None) -> List[Any]:
         if targets is None:
             return self.batch_get_tensor(keys)
         if not isinstance(targets, (list, tuple)) or not are_alike(keys, targets):
             return [None] * len(list_of(keys))
         return [self.get_tensor_with_parallelism(key, target) for key, target in zip(keys, targets)]
 
-    def get_tensor_with_parallelism_into(self, key, buffer_ptr, size, target=None):
+    def get_tensor_with_parallelism_into(self, key: Key, buffer_ptr: int, size: int, target: Optional[ReadTarget] = None) -> Any:
         """The same as a tensor over the caller's registered memory, a header before it; None also where it does not fit."""
         if target is None:
             return self.get_tensor_into(key, buffer_ptr, size)
         found = self.get_tensor_with_parallelism(key, target)
         return self._lay(found, buffer_ptr, size) if found is not None else None
 
-    def batch_get_tensor_with_parallelism_into(self, keys, buffer_ptrs, sizes, targets=None):
+    def batch_get_tensor_with_parallelism_into(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int],
+                                               targets: _Targets = None) -> List[Any]:
         if targets is None:
             return self.batch_get_tensor_into(keys, buffer_ptrs, sizes)
         if not isinstance(targets, (list, tuple)) or not are_alike(keys, buffer_ptrs, sizes, targets):

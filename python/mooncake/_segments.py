@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 """Where copies of objects lie, and memory that a process gives to the pool beside what setup() gave."""
+from __future__ import annotations
+
 import json
 import time
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from kvpool import _kvpool
+from kvpool._typing import Key
 
 from ._arguments import list_of, put_terms
 from ._telling import shown_key
-from ._types import ReplicaDescriptor
+from ._types import QueryTaskResponse, ReplicaDescriptor, ReplicateConfig
 
+_Task = Tuple[Tuple[int, int], int]
 _INTERNAL = -1
 _INVALID = -600
 _NOT_SUPPORTED = -1012
@@ -23,17 +29,17 @@ class Segments:
     """A part of MooncakeDistributedStore."""
 
     # ---- copies
-    def get_replica_desc(self, key):
+    def get_replica_desc(self, key: Key) -> List[ReplicaDescriptor]:
         """A ReplicaDescriptor for each copy; [] where there is none."""
         return self.batch_get_replica_desc([key]).get(key, [])
 
-    def batch_get_replica_desc(self, keys):
+    def batch_get_replica_desc(self, keys: Sequence[Key]) -> Dict[Key, List[ReplicaDescriptor]]:
         """key -> list of ReplicaDescriptor, of those that are there."""
         found = self._places(keys)
         nodes = self._nodes() if found else {}
         return {k: [ReplicaDescriptor(size, nodes.get(s, "")) for s in segments] for k, (size, segments) in found.items()}
 
-    def batch_replica_clear(self, keys, segment_name=""):
+    def batch_replica_clear(self, keys: Sequence[Key], segment_name: str = "") -> List[Key]:
         """Removes what nobody holds, and with a segment's "host:port" only what lies there alone: a pool keeps all copies of an object
         or none. The keys that went."""
         found = self._places(keys)
@@ -44,15 +50,15 @@ class Segments:
             return []
         return [key for key, code in zip(found, self._raw.batch_remove(list(found), 0, _kvpool.HEED_PROBES)) if code == 0]
 
-    def create_copy_task(self, key, targets):
+    def create_copy_task(self, key: Key, targets: Sequence[str]) -> _Task:
         """((0, 0), code): -1012 where all arguments are sound, for a pool makes copies when an object is put (replica_num), and none later."""
         return self._refuse_task("create_copy_task", key, targets, [])
 
-    def create_move_task(self, key, source, target):
+    def create_move_task(self, key: Key, source: str, target: str) -> _Task:
         """((0, 0), code), as create_copy_task: an object stays where it was put."""
         return self._refuse_task("create_move_task", key, [target], [source])
 
-    def query_task(self, task_id):
+    def query_task(self, task_id: Tuple[int, int]) -> Tuple[Optional[QueryTaskResponse], int]:
         """(None, -1400): there are no tasks."""
         if not isinstance(task_id, tuple) or len(task_id) != 2:
             raise TypeError("a task's id is a pair of ints")
@@ -110,7 +116,7 @@ class Segments:
         return wanted[0]["segment_id"] if wanted else 0
 
     # ---- memory
-    def allocate_and_mount_segment(self, size, protocol="tcp", location=""):
+    def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> Dict[str, Any]:
         """Gives so many bytes more to the pool, as a node of their own. {"ret": 0 or code, "segment_ids": [its "host:port"],
         "allocated_size": bytes}."""
         if not isinstance(size, int):
@@ -130,20 +136,20 @@ class Segments:
             return {"ret": _INTERNAL, "segment_ids": [], "allocated_size": 0}
         return {"ret": 0, "segment_ids": [name], "allocated_size": size}
 
-    def mount_segment(self, path, size, offset=0, protocol="tcp", location=""):
+    def mount_segment(self, path: str, size: int, offset: int = 0, protocol: str = "tcp", location: str = "") -> Dict[str, Any]:
         """{"ret": -1012, ...}: a node's memory is its own and no file. See allocate_and_mount_segment."""
         self._teller.error("mount_segment", "mount_segment(%s): a node's memory is no file; use allocate_and_mount_segment()", shown_key(path))
         return {"ret": _NOT_SUPPORTED, "segment_ids": []}
 
-    def unmount_segment(self, segment_ids, grace_period_seconds=0):
+    def unmount_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
         """Takes back what allocate_and_mount_segment gave, at once: what lay there alone is gone. 0, or -1 for an id that is
         none, and of a store that was not set up."""
         return self._leave_segments(segment_ids)
 
-    def unmount_and_free_segment(self, segment_ids, grace_period_seconds=0):
+    def unmount_and_free_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
         return self._leave_segments(segment_ids)
 
-    def unmount_local_disk_segment(self, grace_period_seconds=0):
+    def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:
         """0: this process has no disk in the pool."""
         return 0
 
@@ -157,7 +163,7 @@ class Segments:
                 result = _INTERNAL
         return result
 
-    def get_offload_rpc_read_count(self):
+    def get_offload_rpc_read_count(self) -> int:
         """0: what lies on a disk is read by its node."""
         return 0
 

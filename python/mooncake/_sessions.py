@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 """Ranges of objects: in one call, and in sessions of many calls, as layers come and go one after the other.
 
 A pool moves whole objects. So a get session reads its objects at its start and keeps them until its end, and a put session gathers
 its objects and puts them at its end; both in memory of this process, at most 1 GiB, or setup()'s local_buffer_size where that is more
 (-200 beyond). Ranges lie in registered memory, of the host or a device. What was never written of an object is zeros.
 """
+from __future__ import annotations
+
 import operator
+from typing import List, Optional, Sequence
+
+from kvpool._typing import Key
 
 from . import _staging
 from ._arguments import are_alike, is_key, list_of
+from ._types import ReplicateConfig
 
+_Ints = Sequence[Sequence[int]]
+_Ranges = Sequence[_Ints]
 _INVALID = -600
 _NOT_FOUND = -704
 _EXISTS = -705
@@ -19,7 +28,8 @@ class Ranges:
     """A part of MooncakeDistributedStore."""
 
     # ---- in one call
-    def get_into_ranges(self, buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes):
+    def get_into_ranges(self, buffer_ptrs: Sequence[int], all_keys: Sequence[Sequence[Key]], all_dst_offsets: _Ranges,
+                        all_src_offsets: _Ranges, all_sizes: _Ranges) -> List[List[List[int]]]:
         """Of buffer b and its key k, range r: all_sizes[b][k][r] bytes from all_src_offsets in the object to all_dst_offsets in the
         buffer. The bytes or a code of each range, in lists as these."""
         if not len(buffer_ptrs) == len(all_keys) == len(all_dst_offsets) == len(all_src_offsets) == len(all_sizes):
@@ -50,7 +60,7 @@ class Ranges:
             results[b][k] = result
 
     # ---- get sessions
-    def batch_get_session_start(self, keys):
+    def batch_get_session_start(self, keys: Sequence[Key]) -> List[int]:
         """Reads the objects of keys. 0 or a code for each. A key that has a session gets its object anew."""
         if self._raw is None or len(list_of(keys)) == 0:
             return [_INVALID] * len(keys)
@@ -60,11 +70,12 @@ class Ranges:
         self._gets.update({key: place for key, place in found.items() if type(place) is tuple})
         return [place if type(place) is int else 0 for place in (found[key] for key in keys)]
 
-    def batch_get_into_multi_buffer_ranges(self, keys, all_buffer_ptrs, all_sizes, all_src_offsets):
+    def batch_get_into_multi_buffer_ranges(self, keys: Sequence[Key], all_buffer_ptrs: _Ints, all_sizes: _Ints,
+                                           all_src_offsets: _Ints) -> List[int]:
         """From offsets in the object to addresses, of keys that have a session. The bytes or a code for each key."""
         return self._copy_session(self._gets, keys, all_buffer_ptrs, all_sizes, all_src_offsets, False)
 
-    def batch_get_session_end(self, keys):
+    def batch_get_session_end(self, keys: Sequence[Key]) -> int:
         """Ends the sessions of keys. 0, also for those that have none."""
         if self._raw is None:
             return _INVALID
@@ -73,7 +84,7 @@ class Ranges:
         return 0
 
     # ---- put sessions
-    def batch_put_session_start(self, keys, sizes, config=None):
+    def batch_put_session_start(self, keys: Sequence[Key], sizes: Sequence[int], config: Optional[ReplicateConfig] = None) -> List[int]:
         """Begins objects of so many bytes. 0 or a code for each: -705 for a key that is there. Nobody else sees them before the end."""
         sizes = [operator.index(size) for size in sizes]
         if any(size < 0 for size in sizes):
@@ -108,12 +119,13 @@ class Ranges:
             if self._puts.setdefault(keys[i], entry) is not entry:  # another thread was faster
                 results[i] = _INVALID
 
-    def batch_put_from_multi_buffer_ranges(self, keys, all_buffer_ptrs, all_sizes, all_dst_offsets):
+    def batch_put_from_multi_buffer_ranges(self, keys: Sequence[Key], all_buffer_ptrs: _Ints, all_sizes: _Ints,
+                                           all_dst_offsets: _Ints) -> List[int]:
         """From addresses to offsets in the object, of keys that have a session: the memory may change when it returns. The bytes or a
         code for each key."""
         return self._copy_session(self._puts, keys, all_buffer_ptrs, all_sizes, all_dst_offsets, True)
 
-    def batch_put_session_end(self, keys):
+    def batch_put_session_end(self, keys: Sequence[Key]) -> List[int]:
         """Puts the objects. 0 or a code for each; the session is over in either case."""
         if self._raw is None:
             return [_INVALID] * len(keys)
@@ -131,7 +143,7 @@ class Ranges:
                 results[i] = result
         return results
 
-    def batch_put_session_revoke(self, keys):
+    def batch_put_session_revoke(self, keys: Sequence[Key]) -> List[int]:
         """Ends sessions without a put. 0, or -600 where there is none."""
         return [0 if self._puts.pop(key, None) is not None else _INVALID for key in list_of(keys)]
 

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 """Tensors of torch, as objects with a header (_tensor_format.py). A shard of rank r of KEY is the object KEY_tp_r. torch is imported by the
 first call that has a tensor to make. Addresses are of registered memory of the host."""
+from __future__ import annotations
+
 import importlib
 import sys
+from typing import Any, List, Optional, Sequence, Tuple
 
 from kvpool import _kvpool
+from kvpool._typing import Key
 
 from . import _staging, _tensor_format
 from ._arguments import are_alike, groups_of, list_of
 from ._buffers import BufferHandle
 from ._telling import shown_key, shown_why
+from ._types import ReplicateConfig
 
 _INVALID = -600
 _NOT_FOUND = -704
@@ -23,7 +29,7 @@ def is_tensor(value):
     return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))  # whoever has one has imported it
 
 
-def serialize(tensor):
+def serialize(tensor: Any) -> Tuple[bytes, int, int, Any]:
     """(header, address, bytes, what holds the memory): of the host, contiguous, so perhaps a copy. TypeError for what no header tells of."""
     if not is_tensor(tensor):
         raise TypeError(f"a tensor of torch is wanted, not {type(tensor).__name__}")
@@ -41,7 +47,7 @@ def serialize(tensor):
     return _tensor_format.pack(dtype, list(owner.shape), size), address, size, owner
 
 
-def deserialize(memory):
+def deserialize(memory: Any) -> Any:
     """The tensor in an object's bytes, which it is made over and keeps; ValueError."""
     view = memoryview(memory).cast("B")
     form = _tensor_format.unpack(view[:_tensor_format.SIZE], view.nbytes)
@@ -68,34 +74,35 @@ class Tensors:
     """A part of MooncakeDistributedStore. Gets give a tensor or None; puts 0 or a code, -600 for what is no tensor."""
 
     # ---- whole tensors
-    def put_tensor(self, key, tensor):
+    def put_tensor(self, key: Key, tensor: Any) -> int:
         return self._put_tensors([key], [tensor], 0, None)[0]
 
-    def upsert_tensor(self, key, tensor):
+    def upsert_tensor(self, key: Key, tensor: Any) -> int:
         return self._put_tensors([key], [tensor], _kvpool.UPSERT, None)[0]
 
-    def pub_tensor(self, key, tensor, config=None):
+    def pub_tensor(self, key: Key, tensor: Any, config: Optional[ReplicateConfig] = None) -> int:
         return self._put_tensors([key], [tensor], 0, config)[0]
 
-    def upsert_pub_tensor(self, key, tensor, config=None):
+    def upsert_pub_tensor(self, key: Key, tensor: Any, config: Optional[ReplicateConfig] = None) -> int:
         return self._put_tensors([key], [tensor], _kvpool.UPSERT, config)[0]
 
-    def batch_put_tensor(self, keys, tensors_list):
+    def batch_put_tensor(self, keys: Sequence[Key], tensors_list: Sequence[Any]) -> List[int]:
         return self._put_tensors(keys, tensors_list, 0, None)
 
-    def batch_upsert_tensor(self, keys, tensors_list):
+    def batch_upsert_tensor(self, keys: Sequence[Key], tensors_list: Sequence[Any]) -> List[int]:
         return self._put_tensors(keys, tensors_list, _kvpool.UPSERT, None)
 
-    def batch_pub_tensor(self, keys, tensors_list, config=None):
+    def batch_pub_tensor(self, keys: Sequence[Key], tensors_list: Sequence[Any], config: Optional[ReplicateConfig] = None) -> List[int]:
         return self._put_tensors(keys, tensors_list, 0, config)
 
-    def batch_upsert_pub_tensor(self, keys, tensors_list, config=None):
+    def batch_upsert_pub_tensor(self, keys: Sequence[Key], tensors_list: Sequence[Any],
+                                config: Optional[ReplicateConfig] = None) -> List[int]:
         return self._put_tensors(keys, tensors_list, _kvpool.UPSERT, config)
 
-    def get_tensor(self, key):
+    def get_tensor(self, key: Key) -> Any:
         return tensor_or_none(self.get_buffer(key))
 
-    def batch_get_tensor(self, keys):
+    def batch_get_tensor(self, keys: Sequence[Key]) -> List[Any]:
         """Tensors of one call share memory: it is freed when none of them is left."""
         return [tensor_or_none(memory) for memory in self.batch_get_buffer(keys)]
 
@@ -121,26 +128,29 @@ class Tensors:
         return [self._put_tensor(key, tensor, terms[0], group) for key, tensor, group in zip(keys, tensors, groups)]
 
     # ---- shards: a put makes those of all ranks, whatever tp_rank is
-    def put_tensor_with_tp(self, key, tensor, tp_rank=0, tp_size=1, split_dim=0):
+    def put_tensor_with_tp(self, key: Key, tensor: Any, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> int:
         return self.batch_pub_tensor_with_tp([key], [tensor], None, tp_rank, tp_size, split_dim)[0]
 
-    def pub_tensor_with_tp(self, key, tensor, config=None, tp_rank=0, tp_size=1, split_dim=0):
+    def pub_tensor_with_tp(self, key: Key, tensor: Any, config: Optional[ReplicateConfig] = None, tp_rank: int = 0, tp_size: int = 1,
+                           split_dim: int = 0) -> int:
         return self.batch_pub_tensor_with_tp([key], [tensor], config, tp_rank, tp_size, split_dim)[0]
 
-    def batch_put_tensor_with_tp(self, base_keys, tensors_list, tp_rank=0, tp_size=1, split_dim=0):
+    def batch_put_tensor_with_tp(self, base_keys: Sequence[Key], tensors_list: Sequence[Any], tp_rank: int = 0, tp_size: int = 1,
+                                 split_dim: int = 0) -> List[int]:
         return self.batch_pub_tensor_with_tp(base_keys, tensors_list, None, tp_rank, tp_size, split_dim)
 
-    def batch_pub_tensor_with_tp(self, base_keys, tensors_list, config=None, tp_rank=0, tp_size=1, split_dim=0):
+    def batch_pub_tensor_with_tp(self, base_keys: Sequence[Key], tensors_list: Sequence[Any], config: Optional[ReplicateConfig] = None,
+                                 tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> List[int]:
         terms = self._put_terms(config, len(list_of(base_keys)))
         if terms is None or not are_alike(base_keys, tensors_list):
             return [_INVALID] * len(base_keys)
         return [self._put_shards(key, tensor, tp_size, split_dim, terms[0], group)
                 for key, tensor, group in zip(base_keys, tensors_list, groups_of(terms, len(base_keys)))]
 
-    def get_tensor_with_tp(self, key, tp_rank=0, tp_size=1, split_dim=0):
+    def get_tensor_with_tp(self, key: Key, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> Any:
         return self.get_tensor(_shard_key(key, tp_rank, tp_size))
 
-    def batch_get_tensor_with_tp(self, base_keys, tp_rank=0, tp_size=1):
+    def batch_get_tensor_with_tp(self, base_keys: Sequence[Key], tp_rank: int = 0, tp_size: int = 1) -> List[Any]:
         return self.batch_get_tensor([_shard_key(key, tp_rank, tp_size) for key in list_of(base_keys)])
 
     def _put_shards(self, key, tensor, ranks, dimension, options, group=None):
@@ -159,39 +169,41 @@ class Tensors:
         return code
 
     # ---- in registered memory: the header, and the bytes behind it
-    def get_tensor_into(self, key, buffer_ptr, size):
+    def get_tensor_into(self, key: Key, buffer_ptr: int, size: int) -> Any:
         """A tensor over the caller's memory, which has to outlive it; None also where it does not fit."""
         return self.batch_get_tensor_into([key], [buffer_ptr], [size])[0]
 
-    def batch_get_tensor_into(self, keys, buffer_ptrs, sizes):
+    def batch_get_tensor_into(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[Any]:
         if not are_alike(keys, buffer_ptrs, sizes):
             return [_INVALID] * len(keys)
         got = self.batch_get_into(keys, buffer_ptrs, sizes)
         return [tensor_or_none(BufferHandle(ptr, n, None)) if n > 0 else None for ptr, n in zip(buffer_ptrs, got)]
 
-    def get_tensor_with_tp_into(self, key, buffer_ptr, size, tp_rank=0, tp_size=1, split_dim=0):
+    def get_tensor_with_tp_into(self, key: Key, buffer_ptr: int, size: int, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> Any:
         return self.get_tensor_into(_shard_key(key, tp_rank, tp_size), buffer_ptr, size)
 
-    def batch_get_tensor_with_tp_into(self, base_keys, buffer_ptrs, sizes, tp_rank=0, tp_size=1):
+    def batch_get_tensor_with_tp_into(self, base_keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int], tp_rank: int = 0,
+                                      tp_size: int = 1) -> List[Any]:
         return self.batch_get_tensor_into([_shard_key(key, tp_rank, tp_size) for key in base_keys], buffer_ptrs, sizes)
 
-    def put_tensor_from(self, key, buffer_ptr, size):
+    def put_tensor_from(self, key: Key, buffer_ptr: int, size: int) -> int:
         return self._put_tensors_from([key], [buffer_ptr], [size], 0)[0]
 
-    def upsert_tensor_from(self, key, buffer_ptr, size):
+    def upsert_tensor_from(self, key: Key, buffer_ptr: int, size: int) -> int:
         return self._put_tensors_from([key], [buffer_ptr], [size], _kvpool.UPSERT)[0]
 
-    def batch_put_tensor_from(self, keys, buffer_ptrs, sizes):
+    def batch_put_tensor_from(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[int]:
         return self._put_tensors_from(keys, buffer_ptrs, sizes, 0)
 
-    def batch_upsert_tensor_from(self, keys, buffer_ptrs, sizes):
+    def batch_upsert_tensor_from(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[int]:
         return self._put_tensors_from(keys, buffer_ptrs, sizes, _kvpool.UPSERT)
 
-    def put_tensor_with_tp_from(self, key, buffer_ptr, size, tp_rank=0, tp_size=1, split_dim=0):
+    def put_tensor_with_tp_from(self, key: Key, buffer_ptr: int, size: int, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> int:
         """Splits a whole tensor into the shards of all ranks."""
         return self.batch_put_tensor_with_tp_from([key], [buffer_ptr], [size], tp_rank, tp_size, split_dim)[0]
 
-    def batch_put_tensor_with_tp_from(self, base_keys, buffer_ptrs, sizes, tp_rank=0, tp_size=1, split_dim=0):
+    def batch_put_tensor_with_tp_from(self, base_keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int], tp_rank: int = 0,
+                                      tp_size: int = 1, split_dim: int = 0) -> List[int]:
         if not are_alike(base_keys, buffer_ptrs, sizes):
             return [_INVALID] * len(base_keys)
         if tp_size <= 1:
@@ -221,7 +233,7 @@ class Tensors:
         return BufferHandle(slab.at[0], size, slab) if n == size else None
 
     # ---- elsewhere
-    def get_tensor_into_cuda(self, key, tensor):
+    def get_tensor_into_cuda(self, key: Key, tensor: Any) -> int:
         """Copies the payload into a tensor on a GPU of as many bytes. How many these are, or a code."""
         if not (is_tensor(tensor) and tensor.is_cuda and tensor.is_contiguous()):
             return _INVALID
@@ -234,12 +246,12 @@ class Tensors:
         tensor.copy_(found.reshape(tensor.shape))
         return size
 
-    def batch_get_tensor_into_cuda(self, keys, tensors_list):
+    def batch_get_tensor_into_cuda(self, keys: Sequence[Key], tensors_list: Sequence[Any]) -> List[int]:
         if not are_alike(keys, tensors_list):
             return [_INVALID] * len(keys)
         return [self.get_tensor_into_cuda(key, tensor) for key, tensor in zip(keys, tensors_list)]
 
-    def save_tensor_to_safetensor(self, key, file_name=None):
+    def save_tensor_to_safetensor(self, key: Key, file_name: Optional[str] = None) -> int:
         """Writes a tensor to a file, by default one that is named as its key, which decides where: 0 or a code."""
         tensor = self.get_tensor(key)
         if tensor is None:
@@ -251,7 +263,7 @@ class Tensors:
             return _INVALID
         return 0
 
-    def load_tensor_from_safetensor(self, key=None, file_name=None):
+    def load_tensor_from_safetensor(self, key: Optional[Key] = None, file_name: Optional[str] = None) -> Any:
         """Reads the tensor of that name, or the first, from a file and puts it under key, by default the file's name. The tensor or None."""
         if file_name is None:
             raise TypeError("file_name is wanted")

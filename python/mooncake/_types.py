@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 """What calls of mooncake.store take and give besides numbers and lists."""
+from __future__ import annotations
+
 import enum
+from typing import List, Optional, Tuple
 
 
 class ObjectDataType(enum.IntEnum):
@@ -48,13 +52,13 @@ class QueryTaskResponse:
 
     __slots__ = ("id", "type", "status", "created_at_ms_epoch", "last_updated_at_ms_epoch", "assigned_client", "message")
 
-    def __init__(self):
-        self.id = (0, 0)
+    def __init__(self) -> None:
+        self.id: Tuple[int, int] = (0, 0)
         self.type = TaskType.REPLICA_COPY
         self.status = TaskStatus.PENDING
         self.created_at_ms_epoch = 0
         self.last_updated_at_ms_epoch = 0
-        self.assigned_client = (0, 0)
+        self.assigned_client: Tuple[int, int] = (0, 0)
         self.message = ""
 
 
@@ -63,12 +67,12 @@ class Descriptor:
 
     __slots__ = ("size", "buffer_address", "transport_endpoint")
 
-    def __init__(self, size=0, endpoint=""):
+    def __init__(self, size: int = 0, endpoint: str = "") -> None:
         self.size = size
         self.buffer_address = 0
         self.transport_endpoint = endpoint
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<Descriptor size={self.size} buffer_address={self.buffer_address} transport_endpoint={self.transport_endpoint}>"
 
 
@@ -76,12 +80,14 @@ class DiskDescriptor:
     """Of a copy in a file. Nothing of a pool is told of by these: what a node has on its disk is its own business."""
 
     __slots__ = ("file_path", "object_size")
+    file_path: str
+    object_size: int
 
 
 class MemoryDescriptor:
     __slots__ = ("buffer_descriptor",)
 
-    def __init__(self, descriptor):
+    def __init__(self, descriptor: Descriptor) -> None:
         self.buffer_descriptor = descriptor
 
 
@@ -90,23 +96,23 @@ class ReplicaDescriptor:
 
     __slots__ = ("status", "_memory")
 
-    def __init__(self, size, endpoint):
+    def __init__(self, size: int, endpoint: str) -> None:
         self.status = ReplicaStatus.COMPLETE
         self._memory = MemoryDescriptor(Descriptor(size, endpoint))
 
-    def is_memory_replica(self):
+    def is_memory_replica(self) -> bool:
         return True
 
-    def is_disk_replica(self):
+    def is_disk_replica(self) -> bool:
         return False
 
-    def is_local_disk_replica(self):
+    def is_local_disk_replica(self) -> bool:
         return False
 
-    def get_memory_descriptor(self):
+    def get_memory_descriptor(self) -> MemoryDescriptor:
         return self._memory
 
-    def get_disk_descriptor(self):
+    def get_disk_descriptor(self) -> Descriptor:
         raise RuntimeError("it is in memory")
 
 
@@ -125,21 +131,21 @@ class ReplicateConfig:
                  "preferred_segments", "preferred_segment", "preferred_nof_segments", "prefer_alloc_in_same_node", "data_type",
                  "group_ids")
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.replica_num = 1
         self.nof_replica_num = 0
         self.dfs_replica_num = 0
         self.soft_pin_action = SoftPinAction.PRESERVE
-        self.soft_pin_ttl_ms = None
+        self.soft_pin_ttl_ms: Optional[int] = None
         self.with_hard_pin = False
-        self.preferred_segments = []
+        self.preferred_segments: List[str] = []
         self.preferred_segment = ""
-        self.preferred_nof_segments = []
+        self.preferred_nof_segments: List[str] = []
         self.prefer_alloc_in_same_node = False
         self.data_type = ObjectDataType.UNKNOWN
-        self.group_ids = None
+        self.group_ids: Optional[List[str]] = None
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: object) -> None:
         kinds = _KINDS.get(name)
         if kinds is not None and not isinstance(value, kinds):
             raise TypeError(f"{name} is {' or '.join(kind.__name__ for kind in kinds)}, not {type(value).__name__}")
@@ -149,7 +155,7 @@ class ReplicateConfig:
             value = list(value)
         super().__setattr__(name, value)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "ReplicateConfig(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__) + ")"
 
 
@@ -163,7 +169,7 @@ class _Checked:
     __slots__ = ()
     _kinds = {}
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: object) -> None:
         kinds = self._kinds.get(name, ())
         if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
             raise TypeError(f"{name} is no {type(value).__name__}")
@@ -176,9 +182,11 @@ class ParallelAxis(_Checked):
     __slots__ = ("kind", "rank", "size", "split_dim", "expert_id", "stage_id")
     _kinds = {"kind": (str,), "rank": (int,), "size": (int,), **dict.fromkeys(("split_dim", "expert_id", "stage_id"), (int, type(None)))}
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.kind, self.rank, self.size = "", 0, 1
-        self.split_dim = self.expert_id = self.stage_id = None
+        self.split_dim: Optional[int] = None
+        self.expert_id: Optional[int] = None
+        self.stage_id: Optional[int] = None
 
 
 class TensorParallelism(_Checked):
@@ -187,10 +195,10 @@ class TensorParallelism(_Checked):
     __slots__ = ("axes",)
     _kinds = {"axes": (list, tuple)}
 
-    def __init__(self):
-        self.axes = []
+    def __init__(self) -> None:
+        self.axes: List[ParallelAxis] = []
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: object) -> None:
         if name == "axes" and not all(isinstance(axis, ParallelAxis) for axis in value):
             raise TypeError("axes is a list of ParallelAxis")
         super().__setattr__(name, value)
@@ -202,10 +210,11 @@ class ReadTarget(_Checked):
     __slots__ = ("mode", "parallelism")
     _kinds = {"mode": (str,), "parallelism": (TensorParallelism, type(None))}
 
-    def __init__(self):
-        self.mode, self.parallelism = "as_stored", None
+    def __init__(self) -> None:
+        self.mode = "as_stored"
+        self.parallelism: Optional[TensorParallelism] = None
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: object) -> None:
         if name == "mode" and isinstance(value, str) and value not in ("as_stored", "full", "shard"):
             raise RuntimeError("Unsupported ReadTarget mode")
         super().__setattr__(name, value)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 """mooncake.engine over a kvpool's endpoints: transfers between the memory of processes, with the reference's names and codes.
 
 Numbers are 0 (or a port, an address, an id) where all is well, and what is not of the type is a TypeError; initialize and transfers give -1 for whatever went wrong, and the
@@ -20,12 +21,14 @@ that it is told, whosesoever they are; where there is no memory the call is -1. 
 has to end in what is registered there without a gap: -1 otherwise, and nothing moves. (The reference writes over what lies behind.)
 get_engine() is what this module stands on, not the reference's class; get_engine_ptr() the address of a kvpool_p2p_t.
 """
+from __future__ import annotations
+
 import logging
 import operator
 import os
 import weakref
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from kvpool import _kvpool
 
@@ -58,6 +61,7 @@ class TransferOpcode(IntEnum):
     Write = 1
 
 
+_TransferOpcode = TransferOpcode  # which TransferEngine has by the same name
 Read, Write = TransferOpcode.Read, TransferOpcode.Write
 
 
@@ -86,9 +90,9 @@ def _deadline_ms(lengths=()):
 class TransferEngine:
     """One endpoint. Threads may call it as they like; no call holds the interpreter's lock while it waits."""
 
-    TransferOpcode = TransferOpcode
+    TransferOpcode = _TransferOpcode
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._raw = _kvpool.Peer()
         self._teller = Teller(log)
         self._is_open = False
@@ -96,13 +100,13 @@ class TransferEngine:
         self._targets = {}  # id: name of the peer, of what is under way and goes by names
         self._farewell = None
 
-    def __del__(self):
+    def __del__(self) -> None:
         if self._farewell is not None:
             self._farewell()
         self._raw.close()
 
     # ---- life
-    def initialize(self, local_hostname, metadata_server, protocol, device_name):
+    def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str) -> int:
         """Listens at local_hostname, "HOST" or "HOST:PORT" (else a port that is free: get_rpc_port), and says so to the metadata
         server, where one is named. 0 or -1."""
         for word in (local_hostname, metadata_server, protocol):
@@ -155,37 +159,37 @@ class TransferEngine:
         self._is_open = True
         return 0
 
-    def initialize_ext(self, local_hostname, metadata_server, protocol, device_name, metadata_type):
+    def initialize_ext(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, metadata_type: str) -> int:
         """metadata_server may leave out its scheme: that is metadata_type then."""
         if metadata_server != "P2PHANDSHAKE" and "://" not in metadata_server:
             metadata_server = f"{metadata_type}://{metadata_server}"
         return self.initialize(local_hostname, metadata_server, protocol, device_name)
 
-    def get_rpc_port(self):
+    def get_rpc_port(self) -> int:
         return self._raw.port()
 
-    def get_engine(self):
+    def get_engine(self) -> Optional[InnerTransferEngine]:
         """What other modules of this package take an engine as; None until it is initialized."""
         return self._raw if self._is_open else None
 
-    def get_engine_ptr(self):
+    def get_engine_ptr(self) -> int:
         """The address of its kvpool_p2p_t, for code in C, as long as this object lives; 0 until it is initialized."""
         return self._raw.pointer()
 
-    def get_local_topology(self, device_name=None):
+    def get_local_topology(self, device_name: Optional[str] = None) -> str:
         """JSON: no adapters are used."""
         return "{}"
 
     # ---- memory
-    def register_memory(self, buffer_addr, capacity, location="*"):
+    def register_memory(self, buffer_addr: int, capacity: int, location: str = "*") -> int:
         if not self._is_open or buffer_addr == 0 or capacity == 0:
             return _FAILED
         return self._memory_code(self._raw.register(buffer_addr, capacity)[0])
 
-    def unregister_memory(self, buffer_addr):
+    def unregister_memory(self, buffer_addr: int) -> int:
         return self._memory_code(self._raw.unregister(buffer_addr)) if self._is_open else _FAILED
 
-    def batch_register_memory(self, buffer_addresses, capacities, location="*"):
+    def batch_register_memory(self, buffer_addresses: Sequence[int], capacities: Sequence[int], location: str = "*") -> int:
         """All of them or none, also where an address or a length is none (TypeError, OverflowError)."""
         if len(buffer_addresses) != len(capacities):
             return _FAILED
@@ -202,12 +206,12 @@ class TransferEngine:
                 for addr in done:
                     self.unregister_memory(addr)
 
-    def batch_unregister_memory(self, buffer_addresses):
+    def batch_unregister_memory(self, buffer_addresses: Sequence[int]) -> int:
         """All that are registered; the first code that is not 0. TypeError, and all stay, where one is no address."""
         codes = [self.unregister_memory(addr) for addr in [operator.index(addr) for addr in buffer_addresses]]
         return next((code for code in codes if code != 0), 0)
 
-    def allocate_managed_buffer(self, length):
+    def allocate_managed_buffer(self, length: int) -> int:
         """The address of new memory, zero and registered; 0 where there is none. Peers of this host map it, and it is gone with the engine."""
         if not self._is_open or length <= 0:
             return 0
@@ -216,10 +220,10 @@ class TransferEngine:
         except OverflowError:
             return 0
 
-    def free_managed_buffer(self, buffer_addr, length):
+    def free_managed_buffer(self, buffer_addr: int, length: int) -> int:
         return 0 if self._is_open and self._raw.dealloc(buffer_addr) == 0 else _FAILED
 
-    def write_bytes_to_buffer(self, dest_address, src_ptr, length):
+    def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes, length: int) -> int:
         """The first length bytes of src_ptr (str, or what has the buffer protocol) to an address of this process. -1 where it has fewer,
         or there is no memory to be written (then some of it may be)."""
         dest_address, length = operator.index(dest_address), operator.index(length)
@@ -227,45 +231,54 @@ class TransferEngine:
             return _FAILED
         return 0 if _kvpool.write_bytes(dest_address, src_ptr, length, True) else _FAILED
 
-    def read_bytes_from_buffer(self, source_address, length):
+    def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:
         """b"" also where there is no memory, or not as much."""
         source_address, length = operator.index(source_address), operator.index(length)
         return _kvpool.read_bytes(source_address, length, True) or b"" if source_address > 0 and length >= 0 else b""
 
     # ---- transfers
-    def transfer_sync_write(self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""):
+    def transfer_sync_write(self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int,
+                            transport_hint: str = "") -> int:
         return self._sync(target_hostname, TransferOpcode.Write, [buffer], [peer_buffer_address], [length])
 
-    def transfer_sync_read(self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""):
+    def transfer_sync_read(self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = "") -> int:
         return self._sync(target_hostname, TransferOpcode.Read, [buffer], [peer_buffer_address], [length])
 
-    def transfer_sync(self, target_hostname, buffer, peer_buffer_address, length, opcode, notify=None, transport_hint=""):
+    def transfer_sync(self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, opcode: _TransferOpcode,
+                      notify: Optional[TransferNotify] = None, transport_hint: str = "") -> int:
         return self._sync(target_hostname, opcode, [buffer], [peer_buffer_address], [length], notify)
 
-    def batch_transfer_sync_write(self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""):
+    def batch_transfer_sync_write(self, target_hostname: str, buffers: Sequence[int], peer_buffer_addresses: Sequence[int],
+                                  lengths: Sequence[int], transport_hint: str = "") -> int:
         return self._sync(target_hostname, TransferOpcode.Write, buffers, peer_buffer_addresses, lengths)
 
-    def batch_transfer_sync_read(self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""):
+    def batch_transfer_sync_read(self, target_hostname: str, buffers: Sequence[int], peer_buffer_addresses: Sequence[int],
+                                 lengths: Sequence[int], transport_hint: str = "") -> int:
         return self._sync(target_hostname, TransferOpcode.Read, buffers, peer_buffer_addresses, lengths)
 
-    def batch_transfer_sync(self, target_hostname, buffers, peer_buffer_addresses, lengths, opcode, notify=None,
-                            transport_hint=""):
+    def batch_transfer_sync(self, target_hostname: str, buffers: Sequence[int], peer_buffer_addresses: Sequence[int],
+                            lengths: Sequence[int], opcode: _TransferOpcode, notify: Optional[TransferNotify] = None,
+                            transport_hint: str = "") -> int:
         return self._sync(target_hostname, opcode, buffers, peer_buffer_addresses, lengths, notify)
 
-    def batch_transfer_async_write(self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""):
+    def batch_transfer_async_write(self, target_hostname: str, buffers: Sequence[int], peer_buffer_addresses: Sequence[int],
+                                   lengths: Sequence[int], transport_hint: str = "") -> int:
         return self._submit(target_hostname, TransferOpcode.Write, buffers, peer_buffer_addresses, lengths)
 
-    def batch_transfer_async_read(self, target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint=""):
+    def batch_transfer_async_read(self, target_hostname: str, buffers: Sequence[int], peer_buffer_addresses: Sequence[int],
+                                  lengths: Sequence[int], transport_hint: str = "") -> int:
         return self._submit(target_hostname, TransferOpcode.Read, buffers, peer_buffer_addresses, lengths)
 
-    def batch_transfer_async(self, target_hostname, buffers, peer_buffer_addresses, lengths, opcode, transport_hint=""):
+    def batch_transfer_async(self, target_hostname: str, buffers: Sequence[int], peer_buffer_addresses: Sequence[int],
+                             lengths: Sequence[int], opcode: _TransferOpcode, transport_hint: str = "") -> int:
         return self._submit(target_hostname, opcode, buffers, peer_buffer_addresses, lengths)
 
-    def transfer_submit_write(self, target_hostname, buffer, peer_buffer_address, length, transport_hint=""):
+    def transfer_submit_write(self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int,
+                              transport_hint: str = "") -> int:
         """An id for transfer_check_status; -1 where nothing was begun."""
         return self.batch_transfer_async_write(target_hostname, [buffer], [peer_buffer_address], [length]) or _FAILED
 
-    def transfer_check_status(self, batch_id):
+    def transfer_check_status(self, batch_id: int) -> int:
         """1 done, 0 under way, -1 failed, -2 late. What is over is told once."""
         if not self._is_open or batch_id <= 0:
             return _FAILED
@@ -277,19 +290,21 @@ class TransferEngine:
         return 1 if err == 0 and result == 0 else _FAILED
 
     # On a CUDA stream: transfers are in no stream's order, so all that they do is say so.
-    def transfer_write_on_cuda(self, target_hostname, buffer, peer_buffer_address, length, stream_ptr=0):
+    def transfer_write_on_cuda(self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, stream_ptr: int = 0) -> int:
         return self._no_streams()
 
-    def transfer_read_on_cuda(self, target_hostname, buffer, peer_buffer_address, length, stream_ptr=0):
+    def transfer_read_on_cuda(self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, stream_ptr: int = 0) -> int:
         return self._no_streams()
 
-    def batch_transfer_write_on_cuda(self, target_hostname, buffers, peer_buffer_addresses, lengths, stream_ptr=0):
+    def batch_transfer_write_on_cuda(self, target_hostname: str, buffers: Sequence[int], peer_buffer_addresses: Sequence[int],
+                                     lengths: Sequence[int], stream_ptr: int = 0) -> int:
         return self._no_streams()
 
-    def batch_transfer_read_on_cuda(self, target_hostname, buffers, peer_buffer_addresses, lengths, stream_ptr=0):
+    def batch_transfer_read_on_cuda(self, target_hostname: str, buffers: Sequence[int], peer_buffer_addresses: Sequence[int],
+                                    lengths: Sequence[int], stream_ptr: int = 0) -> int:
         return self._no_streams()
 
-    def get_batch_transfer_status(self, batch_ids):
+    def get_batch_transfer_status(self, batch_ids: Sequence[int]) -> int:
         """Waits for all of them: 0, or -1 where one failed."""
         if not self._is_open:
             return _FAILED
@@ -303,21 +318,21 @@ class TransferEngine:
         return code
 
     # ---- peers
-    def get_first_buffer_address(self, segment_name):
+    def get_first_buffer_address(self, segment_name: str) -> int:
         """The lowest address that the peer has registered; 0 where there is none."""
         return self._first_range(segment_name)[1] if self._is_open else 0
 
-    def send_probe(self, peer_server_name):
+    def send_probe(self, peer_server_name: str) -> int:
         """0 where the peer answers."""
         if not self._is_open:
             return _FAILED
         return 0 if self._first_range(peer_server_name)[0] in (0, _NUMBER["NOT_REGISTERED"]) else _FAILED
 
-    def warmup_efa_segment(self, segment_name):
+    def warmup_efa_segment(self, segment_name: str) -> int:
         """0: without that adapter there is nothing to be made ready, as in the reference."""
         return 0
 
-    def get_notifies(self):
+    def get_notifies(self) -> List[TransferNotify]:
         """The messages that came since the last call."""
         notes = []
         while self._is_open:
@@ -327,7 +342,7 @@ class TransferEngine:
             notes.append(TransferNotify(*note))
         return notes
 
-    def get_stat(self):
+    def get_stat(self) -> Dict[str, int]:
         """What this engine's transfers came to, in transfers and bytes by path. (Not in the reference.)"""
         return self._raw.stat() if self._is_open else {}
 

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 """mooncake.store over a kvpool: the names, signatures and return codes that connectors call.
 
 Numbers are 0 or more where all is well, else a code: -200 no space, -600 invalid (not set up, closed, memory that is not
 registered, a buffer that is too small), -704 not there, -705 there already (sessions), -706 held, -900 not reached in time,
 -1012 what a pool cannot do (the log says why). Bytes are b"" for what is not there. Arguments of a wrong type are a TypeError.
 """
+from __future__ import annotations
+
 import logging
 import os
 import threading
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from kvpool import _kvpool
+from kvpool._typing import Key, Memory
 
 from . import _pieces, _setup, _staging, _tensor_format
 from ._arguments import are_alike, are_buffers, are_some, groups_of, is_key, list_of, put_terms
@@ -29,12 +34,16 @@ RegisteredBufferPool, RegisteredBufferLease, RegisteredBufferLeaseView = BufferP
 __all__ = ["BufferHandle", "BufferLease", "BufferLeaseView", "BufferPool", "Descriptor", "DiskDescriptor", "MemoryDescriptor",
            "MooncakeDistributedStore", "MooncakeHostMemAllocator", "ObjectDataType", "ParallelAxis", "QueryTaskResponse", "ReadTarget",
            "RegisteredBufferLease", "RegisteredBufferLeaseView", "RegisteredBufferPool", "ReplicaDescriptor", "ReplicaStatus",
-           "ReplicateConfig", "SoftPinAction", "TaskStatus", "TaskType", "TensorParallelism", "bind_to_numa_node"]
+           "ReplicateConfig", "SoftPinAction", "TaskStatus", "TaskType", "TensorParallelism", "bind_to_numa_node",
+           "UNKNOWN", "KVCACHE", "TENSOR", "WEIGHT", "SAMPLE", "ACTIVATION", "GRADIENT", "OPTIMIZER_STATE", "METADATA", "GENERAL",
+           "UNDEFINED", "INITIALIZED", "PROCESSING", "COMPLETE", "REMOVED", "FAILED", "REPLICA_COPY", "REPLICA_MOVE", "PENDING",
+           "SUCCESS"]
 
 # The members of these are names of the reference's module, too: FAILED and PROCESSING are the last one's.
-for _kind in (ObjectDataType, ReplicaStatus, TaskType, TaskStatus):
-    globals().update(_kind.__members__)
-    __all__ += [name for name in _kind.__members__ if name not in __all__]
+UNKNOWN, KVCACHE, TENSOR, WEIGHT, SAMPLE, ACTIVATION, GRADIENT, OPTIMIZER_STATE, METADATA, GENERAL = ObjectDataType
+UNDEFINED, INITIALIZED, _, COMPLETE, REMOVED, _ = ReplicaStatus
+REPLICA_COPY, REPLICA_MOVE = TaskType
+PENDING, PROCESSING, FAILED, SUCCESS = TaskStatus
 
 log = logging.getLogger("mooncake.store")
 
@@ -48,7 +57,7 @@ _STAGED_LEAST = 1 << 30
 class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
     """A client of a pool, and with setup(global_segment_size > 0) a node of it, whose work never waits for the interpreter."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._raw = None
         self._hostname = ""
         self._local_buffer = 0
@@ -64,9 +73,11 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         self._known_nodes = 0.0, []  # until when, and what was told of them
 
     # ---- life
-    def setup(self, local_hostname, metadata_server=None, global_segment_size=None, local_buffer_size=None, protocol=None,
-              rdma_devices=None, master_server_addr=None, engine=None, enable_ssd_offload=False, ssd_offload_path="",
-              tenant_id="default", enable_client_http_server=False, client_http_port=9300):
+    def setup(self, local_hostname: Union[str, Dict[str, Any]], metadata_server: Optional[str] = None,
+              global_segment_size: Union[int, str, None] = None, local_buffer_size: Union[int, str, None] = None,
+              protocol: Optional[str] = None, rdma_devices: Optional[str] = None, master_server_addr: Optional[str] = None,
+              engine: Any = None, enable_ssd_offload: bool = False, ssd_offload_path: str = "", tenant_id: str = "default",
+              enable_client_http_server: bool = False, client_http_port: int = 9300) -> int:
         """Joins the pool of master_server_addr. One dict with the same names will do as well.
 
         A pool needs no metadata_server. Of an engine it is only known that it listens at local_hostname's port, so that a node takes
@@ -144,12 +155,12 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         log.error("setup: %s", detail or f"code {err}")
         return None, "", err
 
-    def init_all(self, protocol, device_name, mount_segment_size):
+    def init_all(self, protocol: str, device_name: str, mount_segment_size: int) -> int:
         """setup() at 127.0.0.1, with the master of $MOONCAKE_MASTER or 127.0.0.1:50051."""
         master = os.environ.get("MOONCAKE_MASTER", "127.0.0.1:50051")
         return self.setup("127.0.0.1", "P2PHANDSHAKE", mount_segment_size, 0, protocol, device_name, master)
 
-    def close(self):
+    def close(self) -> int:
         """Ends the session, and the embedded node with what it held; a setup() that is under way comes to nothing, and is not
         waited for. 0, also when it was ended before. Another setup() may follow."""
         with self._lock:
@@ -163,10 +174,10 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         del memory  # of sessions and the pool
         return 0
 
-    def get_hostname(self):
+    def get_hostname(self) -> str:
         return self._hostname
 
-    def health_check(self):
+    def health_check(self) -> int:
         """0: well; 1: not set up, or closed; 2: the master is not reached."""
         if self._raw is None:
             return 1
@@ -174,31 +185,31 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         return 0 if found >= 0 else 2 if found == _UNREACHABLE else 1
 
     # ---- memory
-    def register_buffer(self, buffer_ptr, size):
+    def register_buffer(self, buffer_ptr: int, size: int) -> int:
         return self._raw.register(buffer_ptr, size) if self._raw is not None else _INVALID
 
-    def unregister_buffer(self, buffer_ptr):
+    def unregister_buffer(self, buffer_ptr: int) -> int:
         return self._raw.unregister(buffer_ptr) if self._raw is not None else _INVALID
 
     # ---- bytes by copy
-    def put(self, key, value, config=None):
+    def put(self, key: Key, value: Memory, config: Optional[ReplicateConfig] = None) -> int:
         return self._put_value(key, value, 0, config)
 
-    def upsert(self, key, value, config=None):
+    def upsert(self, key: Key, value: Memory, config: Optional[ReplicateConfig] = None) -> int:
         return self._put_value(key, value, _kvpool.UPSERT, config)
 
-    def put_parts(self, key, *parts, config=None):
+    def put_parts(self, key: Key, *parts: Memory, config: Optional[ReplicateConfig] = None) -> int:
         """The parts, which have the buffer protocol, as one object. 0 also where they are empty: then nothing is put."""
         return self._put_parts(key, parts, 0, config)
 
-    def upsert_parts(self, key, *parts, config=None):
+    def upsert_parts(self, key: Key, *parts: Memory, config: Optional[ReplicateConfig] = None) -> int:
         return self._put_parts(key, parts, _kvpool.UPSERT, config)
 
-    def put_batch(self, keys, values, config=None):
+    def put_batch(self, keys: Sequence[Key], values: Sequence[Memory], config: Optional[ReplicateConfig] = None) -> int:
         """0, or the first code; the others are put all the same. None is put where one is empty or no memory."""
         return self._put_values(keys, values, 0, config)
 
-    def upsert_batch(self, keys, values, config=None):
+    def upsert_batch(self, keys: Sequence[Key], values: Sequence[Memory], config: Optional[ReplicateConfig] = None) -> int:
         return self._put_values(keys, values, _kvpool.UPSERT, config)
 
     def _put_value(self, key, value, flags, config):
@@ -221,14 +232,14 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
                    for key, value, group in zip(keys, values, groups_of(terms, len(keys)))]
         return next((r for r in results if r != 0), 0)
 
-    def get(self, key):
+    def get(self, key: Key) -> bytes:
         """The bytes, or b"" where there are none, whatever the reason."""
         if self._raw is None:
             return b""
         value = self._raw.get(key, 0, 0)
         return value if type(value) is bytes else b""
 
-    def get_batch(self, keys):
+    def get_batch(self, keys: Sequence[Key]) -> List[bytes]:
         if self._raw is None or len(list_of(keys)) == 0:
             return [b""] * len(keys)
         found = {}
@@ -236,12 +247,12 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
             found.update((key, _kvpool.read_bytes(*place[:2]) if type(place) is tuple else b"") for key, place in window.items())
         return [found[key] for key in keys]
 
-    def get_buffer(self, key):
+    def get_buffer(self, key: Key) -> Optional[BufferHandle]:
         """A BufferHandle, or None."""
         value = self.get(key)
         return BufferHandle(_kvpool.memory_of(value, False)[0], len(value), value) if value else None
 
-    def batch_get_buffer(self, keys):
+    def batch_get_buffer(self, keys: Sequence[Key]) -> List[Optional[BufferHandle]]:
         """A BufferHandle or None for each. What was read in one batch is freed together."""
         if self._raw is None or len(list_of(keys)) == 0:
             return [None] * len(keys)
@@ -251,14 +262,15 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         return [BufferHandle(*found[key]) if type(found[key]) is tuple else None for key in keys]
 
     # ---- registered memory
-    def put_from(self, key, buffer_ptr, size, config=None):
+    def put_from(self, key: Key, buffer_ptr: int, size: int, config: Optional[ReplicateConfig] = None) -> int:
         """0 also where size is 0: then nothing is put. A batch refuses that."""
         return 0 if self._is_nothing(key, size, config) else self.batch_put_from([key], [buffer_ptr], [size], config)[0]
 
-    def upsert_from(self, key, buffer_ptr, size, config=None):
+    def upsert_from(self, key: Key, buffer_ptr: int, size: int, config: Optional[ReplicateConfig] = None) -> int:
         return 0 if self._is_nothing(key, size, config) else self.batch_upsert_from([key], [buffer_ptr], [size], config)[0]
 
-    def put_from_with_metadata(self, key, buffer_ptr, metadata_buffer_ptr, size, metadata_size, config=None):
+    def put_from_with_metadata(self, key: Key, buffer_ptr: int, metadata_buffer_ptr: int, size: int, metadata_size: int,
+                               config: Optional[ReplicateConfig] = None) -> int:
         """The metadata lies before the data, in one object."""
         if self._is_nothing(key, size, config) and self._is_nothing(key, metadata_size, config):
             return 0
@@ -272,13 +284,16 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         is_key(key)
         return True
 
-    def batch_put_from(self, keys, buffer_ptrs, sizes, config=None):
+    def batch_put_from(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int],
+                       config: Optional[ReplicateConfig] = None) -> List[int]:
         return self._put_memory(keys, buffer_ptrs, sizes, 0, config)
 
-    def batch_upsert_from(self, keys, buffer_ptrs, sizes, config=None):
+    def batch_upsert_from(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int],
+                          config: Optional[ReplicateConfig] = None) -> List[int]:
         return self._put_memory(keys, buffer_ptrs, sizes, _kvpool.UPSERT, config)
 
-    def batch_put_from_multi_buffers(self, keys, all_buffer_ptrs, all_sizes, config=None):
+    def batch_put_from_multi_buffers(self, keys: Sequence[Key], all_buffer_ptrs: Sequence[Sequence[int]],
+                                     all_sizes: Sequence[Sequence[int]], config: Optional[ReplicateConfig] = None) -> List[int]:
         return self._put_memory(keys, all_buffer_ptrs, all_sizes, 0, config)
 
     def _put_memory(self, keys, ptrs, sizes, flags, config):
@@ -288,44 +303,45 @@ class MooncakeDistributedStore(Dummy, Parallel, Ranges, Segments, Tensors):
         options, groups = terms
         return _pieces.put(self._raw, self._staged, keys, ptrs, sizes, options, groups)
 
-    def get_into(self, key, buffer_ptr, size):
+    def get_into(self, key: Key, buffer_ptr: int, size: int) -> int:
         return self.batch_get_into([key], [buffer_ptr], [size])[0]
 
-    def batch_get_into(self, keys, buffer_ptrs, sizes):
+    def batch_get_into(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[int]:
         if self._raw is None or not are_buffers(keys, buffer_ptrs, sizes):
             return [_INVALID] * len(keys)
         return _pieces.get(self._raw, self._staged, keys, buffer_ptrs, sizes)
 
-    def batch_get_into_multi_buffers(self, keys, all_buffer_ptrs, all_sizes, prefer_alloc_in_same_node=False):
+    def batch_get_into_multi_buffers(self, keys: Sequence[Key], all_buffer_ptrs: Sequence[Sequence[int]],
+                                     all_sizes: Sequence[Sequence[int]], prefer_alloc_in_same_node: bool = False) -> List[int]:
         return self.batch_get_into(keys, all_buffer_ptrs, all_sizes)
 
     # ---- what is there
-    def is_exist(self, key):
+    def is_exist(self, key: Key) -> int:
         """1, 0, or a code. What is there is kept for a while."""
         return self._raw.exists(key, 0) if self._raw is not None else _INVALID
 
-    def batch_is_exist(self, keys):
+    def batch_is_exist(self, keys: Sequence[Key]) -> List[int]:
         return self._raw.batch_is_exist(keys, 0, 0) if self._raw is not None else [_INVALID] * len(keys)
 
-    def get_size(self, key):
+    def get_size(self, key: Key) -> int:
         return self._raw.size(key, 0) if self._raw is not None else _INVALID
 
     # ---- removal
-    def remove(self, key, force=False):
+    def remove(self, key: Key, force: bool = False) -> int:
         return self._raw.remove(key, 0, _remove_flags(force)) if self._raw is not None else _INVALID
 
-    def batch_remove(self, keys, force=False):
+    def batch_remove(self, keys: Sequence[Key], force: bool = False) -> List[int]:
         if self._raw is None:
             return [_INVALID] * len(list_of(keys))
         return self._raw.batch_remove(list_of(keys), 0, _remove_flags(force))
 
-    def remove_by_regex(self, regex_pattern, force=False):
+    def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
         """How many went, or a code."""
         if not isinstance(regex_pattern, str):
             raise TypeError(f"a pattern is a str, not {type(regex_pattern).__name__}")
         return self._remove_many(regex_pattern, force)
 
-    def remove_all(self, force=False):
+    def remove_all(self, force: bool = False) -> int:
         return self._remove_many(None, force)
 
     def _remove_many(self, pattern, force):
@@ -344,5 +360,5 @@ _serialize_tensor = serialize
 _deserialize_tensor = deserialize
 
 
-def _tensor_metadata_size():
+def _tensor_metadata_size() -> int:
     return _tensor_format.SIZE

@@ -450,6 +450,14 @@ def scaled():
     return lambda n: max(1, n // share)
 
 
+def chat_trace(bench, requests):
+    """The path of a generated trace."""
+    path = os.path.join(bench.home, "chat.jsonl")
+    with open(path, "wb") as to:
+        subprocess.run([ROOT / "deploy" / "chat_trace", "1", str(requests)], check=True, stdout=to)
+    return path
+
+
 @pytest.fixture
 def trace_file():
     """The published conversation trace, where it is; it is not part of the repository."""

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import PROGRAMS, SLOW, run_program, wait_until
+from conftest import PROGRAMS, SLOW, chat_trace, run_program, wait_until
 
 
 def test_upsert_replaces(pool):
@@ -124,15 +124,16 @@ def test_rdma_that_is_named_and_not_there_is_an_error(bench, args):
 @pytest.mark.skipif(os.path.isdir("/sys/class/infiniband"), reason="this machine has RDMA devices; the guest's test covers them")
 def test_replay_over_a_pool_of_its_own_takes_options_as_others_do(bench):
     """Fails if what cannot be used is told with another exit code than by other verbs, or after the replay began."""
-    r = bench.run("kvpool", "replay", "--limit", "10", "--block-bytes", "4KiB", "--transports", "rdma")
+    r = bench.run("kvpool", "replay", "--trace", chat_trace(bench, 10), "--block-bytes", "4KiB", "--transports", "rdma")
     assert r.rc == 2 and "transports: rdma cannot be used here" in r.err and not r.out, r
 
 
-@pytest.mark.parametrize("verb", [["up", "--nodes", "1"], ["bench", "--op", "exists", "--keys", "64"], ["replay", "--limit", "10"]])
+@pytest.mark.parametrize("verb", [["up", "--nodes", "1"], ["bench", "--op", "exists", "--keys", "64"], ["replay", "--trace"]])
 @pytest.mark.parametrize("address", ["", "127.0.0.1:7000", "no such host", "n" * 300])
 def test_node_listen_takes_addresses(bench, verb, address):
     """Fails if what is no address is taken, or a port that all nodes would have to share."""
-    r = bench.run("kvpool", *verb, "--node-listen", address)
+    trace = [chat_trace(bench, 10)] if verb[-1] == "--trace" else []
+    r = bench.run("kvpool", *verb, *trace, "--node-listen", address)
     assert r.rc == 2 and f'--node-listen does not take "{address}"' in r.err and not r.out, r
 
 
@@ -315,7 +316,7 @@ def test_stat_says_what_is_wrong(pool):
 def test_interrupted_replay_stops_its_pool_in_order(bench, sig):
     """Fails if a replay that is interrupted does not end soon, or leaves complaints of its children, or children."""
     errors = open(os.path.join(bench.home, "err"), "w+b")
-    p = bench.popen("kvpool", "replay", "--limit", "200000", "--block-bytes", "4KiB", stderr=errors, stdout=errors)
+    p = bench.popen("kvpool", "replay", "--trace", chat_trace(bench, 60000), "--block-bytes", "4KiB", stderr=errors, stdout=errors)
 
     def said():
         errors.seek(0)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, chat_trace
 
 PAGE = "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "operations").glob("*.md")))
 
@@ -127,7 +127,7 @@ def test_bench(pool, op, only):
 @pytest.mark.pool(nodes=1, memory="64MiB")
 def test_replay(pool):
     """Fails if a key of the figures is not listed, or a listed one is not there."""
-    got = pool.kvpool("replay", "--limit", "10", "--block-bytes", "4096", "--json")
+    got = pool.kvpool("replay", "--trace", chat_trace(pool.bench, 10), "--block-bytes", "4096", "--json")
     assert got.rc == 0, got
     told = listed("replay") - {"first_get_error", "first_put_error"}
     assert set(got.json) == told, set(got.json) ^ told

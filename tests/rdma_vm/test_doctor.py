@@ -135,9 +135,11 @@ def test_pool_of_its_own_is_at_a_device_where_rdma_is_named(vm):
     assert r.rc == 0, r.text
     round_ = json.loads(r.out.splitlines()[-1])
     assert round_["transports"] == "rdma" and round_["work_requests"] > 0 and round_["errors"] == 0, round_
+    r = vm.run(["sh", "-c", f"{guest.ROOT}/deploy/chat_trace 1 10 > /tmp/chat.jsonl"], timeout=60)
+    assert r.rc == 0, r.text
     for env in ({}, {"KVPOOL_TRANSPORTS": "rdma"}):
-        r = vm.run([BIN["kvpool"], "replay", *([] if env else ["--transports", "rdma"]), "--limit", "10", "--block-bytes", "4KiB", "--json"],
-                   env=env, timeout=120)
+        r = vm.run([BIN["kvpool"], "replay", *([] if env else ["--transports", "rdma"]), "--trace", "/tmp/chat.jsonl", "--block-bytes", "4KiB",
+                    "--json"], env=env, timeout=120)
         assert r.rc == 0 and json.loads(r.out)["transports"] == "rdma 100 %", r.text
     r = vm.run(["timeout", "-s", "INT", "8", BIN["kvpool"], "up", "--transports", "rdma,tcp", "--memory", "16MiB", "--json", "--listen",
                 "127.0.0.1:0"], timeout=60)

@@ -10,6 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define DETAIL_MAX 512u
 
@@ -109,6 +112,29 @@ kvp_cli_open(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_
     if (detail[0] != '\0') fprintf(stderr, "kvpool %s: %s\n", verb->name, detail);
     int code = kvp_cli_fail(verb, at, err);
     return is_away ? KVP_EXIT_UNREACHABLE : code;
+}
+
+int
+kvp_cli_apart(const kvp_cli_verb_t *verb, void (*fn)(const void *arg, void *answer), const void *arg, void *answer,
+              size_t size)
+{
+    void *shared = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int status = 0;
+    if (shared == MAP_FAILED) kvp_cli_no_memory();
+    memcpy(shared, answer, size);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        fn(arg, shared);
+        fflush(stderr);
+        _exit(0);
+    }
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    memcpy(answer, shared, size);
+    munmap(shared, size);
+    if (pid < 0) return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "fork: %s", strerror(errno));
+    if (status == 0) return KVP_EXIT_DONE;
+    return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "the process that looked at devices ended by itself");
 }
 
 void

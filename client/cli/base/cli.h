@@ -71,6 +71,11 @@ int kvp_cli_complain(const kvp_cli_verb_t *verb, int code, const char *fmt, ...)
  * or KVP_EXIT_REFUSED after a complaint. */
 int kvp_cli_flush(const kvp_cli_verb_t *verb, int code);
 
+/* kvp_cli_apart has a child call fn(arg, answer), on a copy of the answer's size bytes, and takes them back: for what this
+ * process, which has workers to fork, may not open itself. Not DONE: it has said why. */
+int kvp_cli_apart(const kvp_cli_verb_t *verb, void (*fn)(const void *arg, void *answer), const void *arg, void *answer,
+                  size_t size);
+
 /* kvp_cli_alloc is calloc, kvp_cli_realloc realloc of n members, that end the program with a message instead of NULL.
  * kvp_cli_quote writes text with control characters and backslashes escaped, cut to fit cap, and returns dst. */
 void *kvp_cli_alloc(size_t n, size_t size);

@@ -6,51 +6,27 @@
 #include "client/cli/base/json_out.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define LOOPBACK "127.0.0.1"
 #define HOST_JSON_BYTES (64u << 10)
 #define ADDRESS_MAX 64u
 
-/* The address of the first device, empty where there is none. */
+/* The address of the first device; it stays empty where there is none. */
 static void
-look_for_device(char address[ADDRESS_MAX])
+look_for_device(const void *none, void *address)
 {
+    (void)none;
     char *text = kvp_cli_alloc(HOST_JSON_BYTES, 1);
     struct json_object *host = NULL, *ports, *first;
     size_t len;
-    address[0] = '\0';
     if (kvpool_host(text, HOST_JSON_BYTES, &len) == KVPOOL_OK) host = json_tokener_parse(text);
     free(text);
     if (json_object_object_get_ex(host, "rdma_ports", &ports) && json_object_array_length(ports) > 0 &&
         json_object_object_get_ex(json_object_array_get_idx(ports, 0), "address", &first))
         snprintf(address, ADDRESS_MAX, "%s", json_object_get_string(first));
     json_object_put(host);
-}
-
-static int
-look_apart(const kvp_cli_verb_t *verb, char address[ADDRESS_MAX])
-{
-    int ends[2], status;
-    if (pipe(ends) != 0) return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "pipe: %s", strerror(errno));
-    const pid_t pid = fork();
-    if (pid == 0) {
-        look_for_device(address);
-        _exit(write(ends[1], address, ADDRESS_MAX) == (ssize_t)ADDRESS_MAX ? 0 : 1);
-    }
-    close(ends[1]);
-    const ssize_t n = pid < 0 ? 0 : read(ends[0], address, ADDRESS_MAX);
-    close(ends[0]);
-    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        continue;
-    if (pid < 0) return kvp_cli_complain(verb, KVP_EXIT_REFUSED, "fork: %s", strerror(errno));
-    if (n == (ssize_t)ADDRESS_MAX) return KVP_EXIT_DONE;
-    return kvp_cli_complain(verb, KVP_EXIT_REFUSED,
-                            "the process that looked for RDMA devices did not say what it found");
 }
 
 static bool
@@ -74,7 +50,9 @@ kvp_cli_node_listen(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, 
 {
     char device[ADDRESS_MAX] = "";
     kvp_hostport_t at = {.port = 0}, again;
-    const int code = asked == NULL && names_rdma(common) ? look_apart(verb, device) : KVP_EXIT_DONE;
+    const int code = asked == NULL && names_rdma(common)
+                         ? kvp_cli_apart(verb, look_for_device, NULL, device, sizeof(device))
+                         : KVP_EXIT_DONE;
     if (code != KVP_EXIT_DONE) return code;
     if (asked == NULL) asked = device[0] != '\0' ? device : LOOPBACK;
     const int n = snprintf(at.host, sizeof(at.host), "%s", asked);

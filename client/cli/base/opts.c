@@ -178,5 +178,7 @@ kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts
         return kvp_cli_flush(verb, KVP_EXIT_DONE);
     }
     *first_out = optind;
-    return check_common(verb, common);
+    const int code = check_common(verb, common);
+    if (code != KVP_EXIT_GO_ON || *verb->operands != '\0' || optind == argc) return code;
+    return kvp_cli_complain(verb, KVP_EXIT_USAGE, "takes no operand");
 }

@@ -27,7 +27,8 @@ typedef struct {
 } kvp_cli_opt_t;
 
 /* kvp_cli_parse reads argv by the verb's table and the common one. KVP_EXIT_GO_ON leaves the operands in
- * argv[*first_out..argc); otherwise the exit code: after --help, or after a line that says what is wrong. */
+ * argv[*first_out..argc); otherwise the exit code: after --help, or after a line that says what is wrong, such as an
+ * operand of a verb that takes none. */
 int kvp_cli_parse(const kvp_cli_verb_t *verb, const kvp_cli_opt_t *opts, size_t opts_n, int argc, char **argv,
                   kvp_cli_common_t *common, int *first_out);
 

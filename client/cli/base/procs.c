@@ -13,13 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define READY_NS (30 * KVP_NS_PER_S)
 #define STOP_MS 10000
-#define KILL_MS 5000
 #define READY_LINE_MAX 1024u
 #define ARGS_MAX 32u
 #define CHUNK_BYTES (256ull << 20)
@@ -332,4 +332,36 @@ kvp_local_dead(const kvp_local_t *local)
     for (uint32_t i = 0; i < local->nodes_n; i++)
         if (kvp_proc_is_dead(&local->nodes[i])) return &local->nodes[i];
     return kvp_proc_is_dead(&local->master) ? &local->master : NULL;
+}
+
+/* ---- the signals that stop the tool ---- */
+
+static void
+stop_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGHUP);
+}
+
+int
+kvp_stop_catch(void)
+{
+    sigset_t set;
+    stop_signals(&set);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0) return -1;
+    return signalfd(-1, &set, SFD_CLOEXEC);
+}
+
+bool
+kvp_stop_has_come(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    struct signalfd_siginfo taken;
+    sigset_t set;
+    if (poll(&p, 1, 0) <= 0 || read(fd, &taken, sizeof(taken)) < 0) return false;
+    stop_signals(&set);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+    return true;
 }

@@ -63,4 +63,12 @@ int kvp_local_stop(kvp_local_t *local);
 /* kvp_local_dead returns a child that has ended by itself, or NULL. */
 const kvp_proc_t *kvp_local_dead(const kvp_local_t *local);
 
+/* The signals that stop a verb with children are taken as something to read, so that the children can be stopped in order
+ * first. kvp_stop_catch blocks SIGINT, SIGTERM and SIGHUP in this thread and those that it starts, and returns a descriptor that
+ * is readable once one has come; -1 with errno. Children have an empty mask again. */
+int kvp_stop_catch(void);
+
+/* kvp_stop_has_come says, without waiting, whether one has come. From then on another one kills as usual. */
+bool kvp_stop_has_come(int fd);
+
 #endif

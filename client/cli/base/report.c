@@ -4,8 +4,7 @@
 #include "client/cli/base/report.h"
 
 #include "client/cli/base/cli.h"
-
-#include <json-c/json.h>
+#include "client/cli/base/json_out.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,14 +31,6 @@ kvp_report_create(void)
     report->json = json_object_new_object();
     if (report->json == NULL) kvp_cli_no_memory();
     return report;
-}
-
-void
-kvp_report_destroy(kvp_report_t *report)
-{
-    if (report == NULL) return;
-    json_object_put(report->json);
-    free(report);
 }
 
 static char *
@@ -121,8 +112,8 @@ kvp_report_latency(kvp_report_t *report, const char *name, const kvp_hist_t *his
              parts[1].us, parts[2].us, parts[3].us, parts[4].us);
 }
 
-void
-kvp_report_table(const kvp_report_t *report, FILE *to)
+static void
+print_table(const kvp_report_t *report)
 {
     size_t width = 0;
     for (size_t i = 0; i < report->n; i++)
@@ -130,17 +121,21 @@ kvp_report_table(const kvp_report_t *report, FILE *to)
     for (size_t i = 0; i < report->n; i++) {
         const row_t *r = &report->rows[i];
         if (r->is_section)
-            fprintf(to, "%s%s\n", i > 0 ? "\n" : "", r->label);
+            printf("%s%s\n", i > 0 ? "\n" : "", r->label);
         else
-            fprintf(to, "  %-*s  %s\n", (int)width, r->label, r->value);
+            printf("  %-*s  %s\n", (int)width, r->label, r->value);
     }
 }
 
 void
-kvp_report_json(const kvp_report_t *report, FILE *to)
+kvp_report_print(kvp_report_t *taken, bool is_json)
 {
-    fprintf(to, "%s\n",
-            json_object_to_json_string_ext(report->json, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+    if (!is_json) print_table(taken);
+    if (is_json)
+        kvp_json_line(taken->json, stdout);
+    else
+        json_object_put(taken->json);
+    free(taken);
 }
 
 const char *

@@ -14,7 +14,6 @@ typedef struct kvp_report kvp_report_t;
 /* kvp_report_create never returns NULL: it ends the program when there is no memory. Keys and labels are borrowed and
  * must outlive the report; a NULL label leaves the figure out of the table. */
 kvp_report_t *kvp_report_create(void);
-void kvp_report_destroy(kvp_report_t *report);
 
 void kvp_report_section(kvp_report_t *report, const char *title); /* the table's only */
 void kvp_report_count(kvp_report_t *report, const char *key, const char *label, uint64_t value);
@@ -25,8 +24,8 @@ void kvp_report_text(kvp_report_t *report, const char *key, const char *label, c
  * and so on. */
 void kvp_report_latency(kvp_report_t *report, const char *name, const kvp_hist_t *hist);
 
-void kvp_report_table(const kvp_report_t *report, FILE *to);
-void kvp_report_json(const kvp_report_t *report, FILE *to); /* one line */
+/* kvp_report_print writes it to standard output, as a table or as one line of JSON, and frees it. */
+void kvp_report_print(kvp_report_t *taken, bool is_json);
 
 /* kvp_format_bytes writes "64 KiB" or "1.50 GiB" and returns dst. */
 #define KVP_BYTES_TEXT_MAX 32

@@ -15,12 +15,8 @@
 #include "common/clock.h"
 #include "common/slab.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define SET_BYTES (512ull << 20) /* more than any cache holds */
 #define VALUE_BYTES (2ull << 20)
@@ -142,9 +138,7 @@ parse(bench_t *b, int argc, char **argv)
         KVP_CLI_NODE_LISTEN(&b->node_listen),
     };
     int first;
-    int code = kvp_cli_parse(b->verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &b->common, &first);
-    if (code == KVP_EXIT_GO_ON && first < argc) code = kvp_cli_complain(b->verb, KVP_EXIT_USAGE, "takes no operand");
-    return code;
+    return kvp_cli_parse(b->verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &b->common, &first);
 }
 
 /* ---- figures ---- */
@@ -218,16 +212,14 @@ report_round(const bench_t *b, kvp_report_t *to, const kvp_bench_round_t *r, uin
 static void
 say_round(const bench_t *b, uint64_t number, const kvp_bench_round_t *r, uint64_t fill_ns)
 {
-    kvp_report_t *to = kvp_report_create();
-    report_work(b, to, number);
-    report_round(b, to, r, fill_ns);
-    if (b->common.is_json)
-        kvp_report_json(to, stdout);
-    else if (b->rounds == 1)
-        kvp_report_table(to, stdout);
-    else
+    if (b->common.is_json || b->rounds == 1) {
+        kvp_report_t *to = kvp_report_create();
+        report_work(b, to, number);
+        report_round(b, to, r, fill_ns);
+        kvp_report_print(to, b->common.is_json);
+    } else {
         say_line(b, number, r);
-    kvp_report_destroy(to);
+    }
     fflush(stdout);
 }
 
@@ -274,8 +266,10 @@ note_ways(look_t *look, struct json_object *stat)
 }
 
 static void
-look(const bench_t *b, look_t *to)
+look(const void *arg, void *answer)
 {
+    const bench_t *b = arg;
+    look_t *to = answer;
     kvpool_t *pool = NULL;
     struct json_object *stat;
     to->code = kvp_cli_open(b->verb, &b->common, &pool);
@@ -291,29 +285,6 @@ look(const bench_t *b, look_t *to)
     json_object_put(stat);
 }
 
-/* look_apart looks from a process of its own: the workers are forked from this one, and RDMA devices that it had opened
- * would be of no use to them. */
-static int
-look_apart(const bench_t *b, look_t *look_out)
-{
-    look_t *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    int status = 0;
-    if (shared == MAP_FAILED) kvp_cli_no_memory();
-    shared->code = KVP_EXIT_REFUSED;
-    const pid_t pid = fork();
-    if (pid == 0) {
-        look(b, shared);
-        fflush(stderr);
-        _exit(0);
-    }
-    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        continue;
-    *look_out = *shared;
-    munmap(shared, sizeof(*shared));
-    if (pid < 0) return kvp_cli_complain(b->verb, KVP_EXIT_REFUSED, "fork: %s", strerror(errno));
-    return look_out->code;
-}
-
 /* look_at_pool refuses a set that the pool cannot hold: what was put first would be gone before it is asked for. Puts that
  * are to evict need no room, and a pool of our own is as large as it has to be. */
 static int
@@ -321,9 +292,11 @@ look_at_pool(bench_t *b, bool is_own)
 {
     const uint64_t needs = kvp_bench_set_bytes(&b->conf);
     char set[KVP_BYTES_TEXT_MAX], size[KVP_BYTES_TEXT_MAX];
-    look_t found;
-    const int code = look_apart(b, &found);
-    if (code != KVP_EXIT_DONE) return code;
+    look_t found = {.code = KVP_EXIT_REFUSED};
+    /* By a process of its own: the workers are forked from this one, and RDMA devices that it had opened would be of no use
+     * to them. */
+    const int code = kvp_cli_apart(b->verb, look, b, &found, sizeof(found));
+    if (code != KVP_EXIT_DONE || found.code != KVP_EXIT_DONE) return code != KVP_EXIT_DONE ? code : found.code;
     memcpy(b->ways, found.ways, sizeof(b->ways));
     if (is_own || b->conf.does_evict || needs <= found.size_bytes) return KVP_EXIT_DONE;
     return kvp_cli_complain(b->verb, KVP_EXIT_REFUSED,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Orders and answers are fixed structs on a socket pair a child: parent and child are the same program. A child whose
- * socket ends leaves; the parent takes one that does not answer for failed.
+ * Orders are a leg's time in ns, or PREPARE, and answers fixed structs, on a socket pair a child: parent and child are the
+ * same program. A child whose socket ends leaves; the parent takes one that does not answer for failed.
  */
 #include "client/cli/bench/workers.h"
 
@@ -16,14 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define PREPARE 0u /* an order; any other one is how long a leg may take, in ns */
 #define REMOVE_DEADLINE_MS 600000u /* it goes over every key of the pool */
-
-typedef enum { PREPARE, RUN } order_kind_t;
-
-typedef struct {
-    order_kind_t kind;
-    uint64_t budget_ns;
-} order_t;
 
 typedef struct {
     int code; /* exit code */
@@ -73,9 +67,9 @@ receive_all(int fd, void *data, size_t len)
 /* ---- a child ---- */
 
 static int
-obey(kvp_bench_t *bench, const kvp_bench_workers_t *g, const order_t *order, answer_t *answer)
+obey(kvp_bench_t *bench, const kvp_bench_workers_t *g, uint64_t order, answer_t *answer)
 {
-    int err = order->kind == PREPARE ? kvp_bench_prepare(bench) : kvp_bench_leg(bench, order->budget_ns, &answer->leg);
+    int err = order == PREPARE ? kvp_bench_prepare(bench) : kvp_bench_leg(bench, order, &answer->leg);
     return err == KVPOOL_OK ? KVP_EXIT_DONE : kvp_cli_fail(g->verb, g->conf->op->name, err);
 }
 
@@ -84,11 +78,11 @@ child_main(kvp_bench_workers_t *g, uint32_t number, int fd)
 {
     kvp_bench_t *bench = NULL;
     answer_t *answer = &g->answer;
-    order_t order;
+    uint64_t order;
     answer->code = kvp_bench_open(g->verb, g->conf, g->common, number, &bench, &answer->fill_ns);
     while (send_all(fd, answer, sizeof(*answer)) && answer->code == KVP_EXIT_DONE &&
            receive_all(fd, &order, sizeof(order)))
-        answer->code = obey(bench, g, &order, answer);
+        answer->code = obey(bench, g, order, answer);
     kvp_bench_close(bench);
     return 0;
 }
@@ -126,7 +120,7 @@ take_answer(kvp_bench_workers_t *g, const member_t *m)
 
 /* order_all waits for every answer, also after a failure: who has been given an order is not left in the middle of it. */
 static int
-order_all(kvp_bench_workers_t *g, order_t order, kvp_bench_leg_t *leg)
+order_all(kvp_bench_workers_t *g, uint64_t order, kvp_bench_leg_t *leg)
 {
     int code = KVP_EXIT_DONE;
     for (uint32_t i = 0; i < g->conf->processes; i++)
@@ -169,8 +163,8 @@ run_leg(kvp_bench_workers_t *g, uint64_t budget_ns, kvp_bench_leg_t *leg)
 {
     kvp_bench_leg_init(leg);
     leg->begun_ns = UINT64_MAX;
-    int code = order_all(g, (order_t){.kind = PREPARE}, NULL);
-    if (code == KVP_EXIT_DONE) code = order_all(g, (order_t){.kind = RUN, .budget_ns = budget_ns}, leg);
+    int code = order_all(g, PREPARE, NULL);
+    if (code == KVP_EXIT_DONE) code = order_all(g, budget_ns, leg);
     if (code == KVP_EXIT_DONE && makes_room(g)) code = remove_run(g);
     return code;
 }

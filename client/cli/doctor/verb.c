@@ -315,7 +315,6 @@ kvp_cli_doctor(const kvp_cli_verb_t *verb, int argc, char **argv)
     int first;
     int code = kvp_cli_parse(verb, NULL, 0, argc, argv, &common, &first);
 
-    if (code == KVP_EXIT_GO_ON && first < argc) code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "takes no operand");
     if (code != KVP_EXIT_GO_ON) return code;
     doctor_t *d = kvp_cli_alloc(1, sizeof(*d));
     kvp_doctor_look_here("", &d->facts);

@@ -186,11 +186,21 @@ play(client_t *c, const kvp_request_t *request)
 
 /* ---- a client ---- */
 
+/* longest_of returns the blocks of the longest request. */
+static size_t
+longest_of(const kvp_workload_t *workload)
+{
+    size_t longest = 0;
+    for (size_t i = 0; i < workload->requests_n; i++)
+        longest = kvp_max_u64(longest, workload->requests[i].ids_n);
+    return longest;
+}
+
 static int
 client_open(client_t *c)
 {
     const kvp_replay_conf_t *conf = c->run->conf;
-    const size_t longest = kvp_max_u64(kvp_workload_longest(conf->workload), 1);
+    const size_t longest = kvp_max_u64(longest_of(conf->workload), 1);
     c->stride = kvp_align_up(conf->block_bytes, 64);
     c->batch_n = kvp_max_u64(1, kvp_min_u64(longest, BATCH_BYTES / c->stride));
     c->memory_bytes = c->batch_n * c->stride;

@@ -7,7 +7,7 @@
 #define KVP_CLIENT_CLI_REPLAY_PLAY_H
 
 #include "client/cli/base/json_out.h"
-#include "client/cli/replay/workload.h"
+#include "client/cli/replay/trace.h"
 #include "client/kvpool.h"
 
 #include "common/hist.h"

@@ -8,7 +8,6 @@
 #include <json-c/json.h>
 
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +93,40 @@ ids_of(const reader_t *r, struct json_object *request, size_t *n_out)
     return KVP_OK;
 }
 
+/* grow makes room for n more members of size bytes; *array and *cap change only on success. */
+static kvp_err_t
+grow(void **array, size_t *cap, size_t used, size_t n, size_t size)
+{
+    if (used + n <= *cap) return KVP_OK;
+    size_t want = kvp_max_u64(used + n, *cap * 2);
+    void *grown = reallocarray(*array, want, size);
+    if (grown == NULL) return KVP_NOMEM;
+    *array = grown;
+    *cap = want;
+    return KVP_OK;
+}
+
+/* add_request appends a request with ids_n ids, copied. LIMIT, NOMEM: the workload stays as it was then. */
+static kvp_err_t
+add_request(kvp_workload_t *workload, const kvp_request_t *request, const uint64_t *ids)
+{
+    const size_t n = request->ids_n;
+    if (n > KVP_REQUEST_BLOCKS_MAX || workload->ids_n + n > KVP_WORKLOAD_IDS_MAX) return KVP_LIMIT;
+    void *requests = workload->requests, *chain = workload->ids;
+    kvp_err_t err = grow(&requests, &workload->requests_cap, workload->requests_n, 1, sizeof(kvp_request_t));
+    workload->requests = requests;
+    if (err == KVP_OK) err = grow(&chain, &workload->ids_cap, workload->ids_n, n, sizeof(uint64_t));
+    workload->ids = chain;
+    if (err != KVP_OK) return err;
+
+    kvp_request_t *to = &workload->requests[workload->requests_n++];
+    *to = *request;
+    to->ids_at = workload->ids_n;
+    if (n > 0) memcpy(workload->ids + workload->ids_n, ids, n * sizeof(*ids));
+    workload->ids_n += n;
+    return KVP_OK;
+}
+
 static kvp_err_t
 take(const reader_t *r, struct json_object *object, kvp_workload_t *workload)
 {
@@ -106,7 +139,7 @@ take(const reader_t *r, struct json_object *object, kvp_workload_t *workload)
         return reject(r, "output_length is missing or no number");
     kvp_err_t err = ids_of(r, object, &request.ids_n);
     if (err != KVP_OK) return err;
-    err = kvp_workload_add(workload, &request, r->ids);
+    err = add_request(workload, &request, r->ids);
     if (err != KVP_OK) kvp_ignore(reject(r, "more blocks than a trace may have, or out of memory"), "text only");
     return err;
 }
@@ -167,24 +200,35 @@ out:
     return err;
 }
 
-kvp_err_t
-kvp_trace_save(const char *path, const kvp_workload_t *workload, char why[KVP_TRACE_WHY_MAX])
+/* ---- what was read ---- */
+
+void
+kvp_workload_fini(kvp_workload_t *workload)
 {
-    FILE *to = fopen(path, "we");
-    bool is_good = to != NULL;
-    for (size_t i = 0; is_good && i < workload->requests_n; i++) {
-        const kvp_request_t *request = &workload->requests[i];
-        fprintf(to,
-                "{\"timestamp\": %" PRIu64 ", \"input_length\": %" PRIu64 ", \"output_length\": %" PRIu64
-                ", \"hash_ids\": [",
-                request->timestamp_ms, request->input_tokens, request->output_tokens);
-        for (size_t b = 0; b < request->ids_n; b++)
-            fprintf(to, "%s%" PRIu64, b > 0 ? ", " : "", workload->ids[request->ids_at + b]);
-        fputs("]}\n", to);
-        is_good = !ferror(to);
-    }
-    if (to != NULL && fclose(to) != 0) is_good = false;
-    if (is_good) return KVP_OK;
-    snprintf(why, KVP_TRACE_WHY_MAX, "%s", strerror(errno));
-    return KVP_SYS;
+    free(workload->requests);
+    free(workload->ids);
+    memset(workload, 0, sizeof(*workload));
+}
+
+static int
+by_value(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+kvp_err_t
+kvp_workload_distinct(const kvp_workload_t *workload, size_t *distinct_out)
+{
+    const size_t n = workload->ids_n;
+    size_t distinct = 0;
+    uint64_t *sorted = malloc((n > 0 ? n : 1) * sizeof(*sorted));
+    if (sorted == NULL) return KVP_NOMEM;
+    if (n > 0) memcpy(sorted, workload->ids, n * sizeof(*sorted));
+    qsort(sorted, n, sizeof(*sorted), by_value);
+    for (size_t i = 0; i < n; i++)
+        distinct += i == 0 || sorted[i] != sorted[i - 1];
+    free(sorted);
+    *distinct_out = distinct;
+    return KVP_OK;
 }

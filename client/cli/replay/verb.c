@@ -10,7 +10,6 @@
 #include "client/cli/base/procs.h"
 #include "client/cli/replay/play.h"
 #include "client/cli/base/report.h"
-#include "client/cli/base/stop.h"
 #include "client/cli/replay/trace.h"
 
 #include "common/clock.h"
@@ -21,7 +20,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define GENERATED_REQUESTS 2000u
 #define REQUESTS_MAX (16u << 20)
 #define NODE_BYTES_MIN (64u << 10)
 #define NODE_BYTES_STEP 4096u
@@ -30,22 +28,16 @@
 #define BAR_WIDTH 30
 
 typedef struct {
+    const kvp_cli_verb_t *verb;
+    kvp_cli_common_t common;
     const char *trace;
-    const char *emit;
     const char *node_listen;
     uint64_t block_bytes;
     double capacity;
     uint64_t nodes;
     uint64_t limit; /* 0 = the whole trace */
-    uint64_t seed;
     uint64_t clients;
     bool is_policy_check;
-} conf_t;
-
-typedef struct {
-    const kvp_cli_verb_t *verb;
-    conf_t conf;
-    kvp_cli_common_t common;
     kvp_workload_t workload;
     size_t distinct;
     int stop_fd; /* readable when the run is to end */
@@ -54,6 +46,8 @@ typedef struct {
     uint64_t size_bytes; /* of the pool */
     uint64_t capacity_blocks;
     uint64_t lru_hits;
+    size_t tenths; /* of the run that were said so far */
+    bool is_tty;
     kvp_replay_result_t result;
 } replay_t;
 
@@ -63,27 +57,13 @@ static int
 load_workload(replay_t *r)
 {
     char why[KVP_TRACE_WHY_MAX];
-    kvp_err_t err;
-    if (r->conf.trace != NULL) {
-        err = kvp_trace_load(r->conf.trace, r->conf.limit > 0 ? r->conf.limit : REQUESTS_MAX, &r->workload, why);
-        if (err != KVP_OK) return kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "%s: %s", r->conf.trace, why);
-    } else {
-        const size_t n = r->conf.limit > 0 ? r->conf.limit : GENERATED_REQUESTS;
-        err = kvp_workload_generate(&r->workload, r->conf.seed, n);
-        if (err != KVP_OK) return kvp_cli_fail(r->verb, "generating the workload", err);
-    }
+    if (r->trace == NULL) return kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "a trace is missing: --trace FILE");
+    kvp_err_t err = kvp_trace_load(r->trace, r->limit > 0 ? r->limit : REQUESTS_MAX, &r->workload, why);
+    if (err != KVP_OK) return kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "%s: %s", r->trace, why);
     err = kvp_workload_distinct(&r->workload, &r->distinct);
     if (err != KVP_OK) return kvp_cli_fail(r->verb, "counting blocks", err);
     if (r->distinct == 0) return kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "the workload has no blocks");
     return KVP_EXIT_DONE;
-}
-
-static int
-emit_workload(const replay_t *r)
-{
-    char why[KVP_TRACE_WHY_MAX];
-    if (kvp_trace_save(r->conf.emit, &r->workload, why) == KVP_OK) return KVP_EXIT_DONE;
-    return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "%s: %s", r->conf.emit, why);
 }
 
 /* ---- the pool ---- */
@@ -103,12 +83,12 @@ try_open(const replay_t *r)
 static int
 start_pool(replay_t *r)
 {
-    const uint64_t extent = kvp_slab_extent_bytes(r->conf.block_bytes);
-    const uint64_t blocks = kvp_max_u64(1, (uint64_t)((double)r->distinct * r->conf.capacity));
+    const uint64_t extent = kvp_slab_extent_bytes(r->block_bytes);
+    const uint64_t blocks = kvp_max_u64(1, (uint64_t)((double)r->distinct * r->capacity));
     char listen[KVP_HOSTPORT_TEXT_MAX];
     kvp_local_conf_t conf = {
-        .listen = "127.0.0.1:0", .nodes = (uint32_t)kvp_min_u64(r->conf.nodes, blocks), .node_listen = listen};
-    const int code = kvp_cli_node_listen(r->verb, &r->common, r->conf.node_listen, listen);
+        .listen = "127.0.0.1:0", .nodes = (uint32_t)kvp_min_u64(r->nodes, blocks), .node_listen = listen};
+    const int code = kvp_cli_node_listen(r->verb, &r->common, r->node_listen, listen);
     if (code != KVP_EXIT_DONE) return code;
     for (uint32_t i = 0; i < conf.nodes; i++) {
         const uint64_t share = blocks / conf.nodes + (i < blocks % conf.nodes);
@@ -136,7 +116,7 @@ measure_pool(replay_t *r)
     if (err != KVPOOL_OK) return kvp_cli_fail(r->verb, "stat", err);
     r->size_bytes = kvp_json_find_u64(stat, "size_bytes");
     json_object_put(stat);
-    r->capacity_blocks = r->size_bytes / kvp_slab_extent_bytes(r->conf.block_bytes);
+    r->capacity_blocks = r->size_bytes / kvp_slab_extent_bytes(r->block_bytes);
     if (r->capacity_blocks > 0) return KVP_EXIT_DONE;
     return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "the pool has no memory for a block");
 }
@@ -159,60 +139,43 @@ simulate_lru(replay_t *r)
     return KVP_EXIT_DONE;
 }
 
-typedef struct {
-    size_t total;
-    size_t tenths; /* said so far */
-    bool is_tty;
-    int stop_fd;
-} progress_t;
-
 static bool
 show_progress(void *arg, size_t done)
 {
-    progress_t *p = arg;
-    const size_t tenths = done * 10 / p->total;
-    if (p->is_tty) {
-        const int filled = (int)(done * BAR_WIDTH / p->total);
+    replay_t *r = arg;
+    const size_t total = r->workload.requests_n;
+    const size_t tenths = done * 10 / total;
+    if (r->is_tty) {
+        const int filled = (int)(done * BAR_WIDTH / total);
         fprintf(stderr, "\r[%.*s%.*s] %3zu %%  %zu of %zu requests%s", filled, "##############################",
-                BAR_WIDTH - filled, "..............................", done * 100 / p->total, done, p->total,
-                done == p->total ? "\n" : "");
+                BAR_WIDTH - filled, "..............................", done * 100 / total, done, total,
+                done == total ? "\n" : "");
         fflush(stderr);
-    } else if (tenths > p->tenths) {
-        fprintf(stderr, "%zu %%: %zu of %zu requests\n", tenths * 10, done, p->total);
+    } else if (tenths > r->tenths) {
+        fprintf(stderr, "%zu %%: %zu of %zu requests\n", tenths * 10, done, total);
     }
-    p->tenths = tenths;
-    return !kvp_stop_has_come(p->stop_fd);
+    r->tenths = tenths;
+    return !kvp_stop_has_come(r->stop_fd);
 }
 
 static int
 run(replay_t *r)
 {
-    progress_t progress = {
-        .total = r->workload.requests_n,
-        .is_tty = isatty(STDERR_FILENO) == 1,
-        .stop_fd = r->stop_fd,
-    };
-    const kvpool_conf_t pool = {
-        .struct_size = sizeof(pool),
-        .master = r->common.master,
-        .host_id = r->common.host_id,
-        .transports = r->common.transports,
-        .deadline_ms = (uint32_t)(r->common.deadline_ns / KVP_NS_PER_MS),
-        .tenant = (uint32_t)r->common.tenant,
-    };
+    const kvpool_conf_t pool = kvp_cli_conf(&r->common);
     const kvp_replay_conf_t conf = {
         .workload = &r->workload,
         .pool = &pool,
-        .block_bytes = r->conf.block_bytes,
+        .block_bytes = r->block_bytes,
         /* In a pool that goes on living, what an earlier run left must not be taken for this one's hits. */
         .salt = r->local.nodes_n > 0 ? 0 : kvp_random_u64(),
-        .clients = (uint32_t)r->conf.clients,
+        .clients = (uint32_t)r->clients,
         .progress = show_progress,
-        .arg = &progress,
+        .arg = r,
     };
+    r->is_tty = isatty(STDERR_FILENO) == 1;
     int err = kvp_replay_run(&conf, &r->result);
     if (err == KVPOOL_OK) return KVP_EXIT_DONE;
-    if (progress.is_tty) fputc('\n', stderr);
+    if (r->is_tty) fputc('\n', stderr);
     char what[64];
     snprintf(what, sizeof(what), "stopped at request %llu", (unsigned long long)r->result.requests);
     return kvp_cli_fail(r->verb, what, err);
@@ -229,14 +192,12 @@ ratio(double a, double b)
 static void
 report_workload(const replay_t *r, kvp_report_t *to)
 {
-    char seed[48];
-    snprintf(seed, sizeof(seed), "generated, seed %llu", (unsigned long long)r->conf.seed);
     kvp_report_section(to, "workload");
-    kvp_report_text(to, "workload", "requests from", r->conf.trace != NULL ? r->conf.trace : seed);
+    kvp_report_text(to, "workload", "requests from", r->trace);
     kvp_report_count(to, "requests", "requests", r->result.requests);
     kvp_report_count(to, "blocks", "blocks", r->result.blocks);
     kvp_report_count(to, "distinct_blocks", "distinct blocks", r->distinct);
-    kvp_report_bytes(to, "block_bytes", "block", r->conf.block_bytes);
+    kvp_report_bytes(to, "block_bytes", "block", r->block_bytes);
     kvp_report_bytes(to, "pool_size_bytes", "pool", r->size_bytes);
     kvp_report_count(to, "capacity_blocks", "pool in blocks", r->capacity_blocks);
 }
@@ -315,7 +276,7 @@ judge(const replay_t *r)
 {
     const kvp_replay_result_t *s = &r->result;
     if (s->wrong_bytes + s->gets_failed + s->puts_refused + s->puts_failed > 0) return KVP_EXIT_REFUSED;
-    if (!r->conf.is_policy_check || (double)s->hits >= LRU_SHARE_MIN * (double)r->lru_hits) return KVP_EXIT_DONE;
+    if (!r->is_policy_check || (double)s->hits >= LRU_SHARE_MIN * (double)r->lru_hits) return KVP_EXIT_DONE;
     return kvp_cli_complain(r->verb, KVP_EXIT_REFUSED, "fewer than %.3f of simulated LRU's hits", LRU_SHARE_MIN);
 }
 
@@ -327,11 +288,7 @@ report(const replay_t *r)
     report_hits(r, to);
     report_speed(r, to);
     report_faults(r, to);
-    if (r->common.is_json)
-        kvp_report_json(to, stdout);
-    else
-        kvp_report_table(to, stdout);
-    kvp_report_destroy(to);
+    kvp_report_print(to, r->common.is_json);
     return kvp_cli_flush(r->verb, judge(r));
 }
 
@@ -340,31 +297,23 @@ report(const replay_t *r)
 static int
 parse(replay_t *r, int argc, char **argv)
 {
-    conf_t *c = &r->conf;
-    *c = (conf_t){.block_bytes = 65536, .capacity = 0.1, .nodes = 2, .seed = 1, .clients = 1};
     const kvp_cli_opt_t opts[] = {
-        {"trace", KVP_CLI_TEXT, &c->trace, "FILE", "JSON lines; without it a multi-turn chat workload is generated", 0,
-         0},
-        {"block-bytes", KVP_CLI_BYTES, &c->block_bytes, "SIZE", "of one 512-token block (default 64KiB)", 1,
+        {"trace", KVP_CLI_TEXT, &r->trace, "FILE", "what is played, as JSON lines", 0, 0},
+        {"block-bytes", KVP_CLI_BYTES, &r->block_bytes, "SIZE", "of one 512-token block (default 64KiB)", 1,
          BLOCK_BYTES_MAX},
-        {"capacity", KVP_CLI_SHARE, &c->capacity, "SHARE",
+        {"capacity", KVP_CLI_SHARE, &r->capacity, "SHARE",
          "of the distinct blocks that the started pool holds "
          "(default 0.1)",
          0, 0},
-        {"nodes", KVP_CLI_U64, &c->nodes, "N", "of the started pool (default 2)", 1, KVP_PROCS_NODES_MAX},
-        KVP_CLI_NODE_LISTEN(&c->node_listen),
-        {"limit", KVP_CLI_U64, &c->limit, "N", "first requests only; generated: so many (default 2000)", 1,
-         REQUESTS_MAX},
-        {"seed", KVP_CLI_U64, &c->seed, "N", "of the generated workload (default 1)", 0, 0},
-        {"clients", KVP_CLI_U64, &c->clients, "N", "threads, each with a handle (default 1: the trace's order)", 1,
+        {"nodes", KVP_CLI_U64, &r->nodes, "N", "of the started pool (default 2)", 1, KVP_PROCS_NODES_MAX},
+        KVP_CLI_NODE_LISTEN(&r->node_listen),
+        {"limit", KVP_CLI_U64, &r->limit, "N", "first requests only", 1, REQUESTS_MAX},
+        {"clients", KVP_CLI_U64, &r->clients, "N", "threads, each with a handle (default 1: the trace's order)", 1,
          KVP_REPLAY_CLIENTS_MAX},
-        {"policy-check", KVP_CLI_FLAG, &c->is_policy_check, NULL, "fail below 0.997 of simulated LRU's hits", 0, 0},
-        {"emit", KVP_CLI_TEXT, &c->emit, "FILE", "write the workload there and stop", 0, 0},
+        {"policy-check", KVP_CLI_FLAG, &r->is_policy_check, NULL, "fail below 0.997 of simulated LRU's hits", 0, 0},
     };
     int first;
-    int code = kvp_cli_parse(r->verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &r->common, &first);
-    if (code == KVP_EXIT_GO_ON && first < argc) code = kvp_cli_complain(r->verb, KVP_EXIT_USAGE, "takes no operand");
-    return code;
+    return kvp_cli_parse(r->verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &r->common, &first);
 }
 
 static int
@@ -392,10 +341,10 @@ int
 kvp_cli_replay(const kvp_cli_verb_t *verb, int argc, char **argv)
 {
     replay_t *r = kvp_cli_alloc(1, sizeof(*r));
-    r->verb = verb;
+    *r = (replay_t){.verb = verb, .block_bytes = 65536, .capacity = 0.1, .nodes = 2, .clients = 1};
     int code = parse(r, argc, argv);
     if (code == KVP_EXIT_GO_ON) code = load_workload(r);
-    if (code == KVP_EXIT_DONE && r->workload.requests_n > 0) code = r->conf.emit != NULL ? emit_workload(r) : replay(r);
+    if (code == KVP_EXIT_DONE && r->workload.requests_n > 0) code = replay(r);
     kvp_workload_fini(&r->workload);
     free(r);
     return code;

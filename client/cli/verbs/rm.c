@@ -48,11 +48,7 @@ rm_many(const kvp_cli_verb_t *verb, const kvp_cli_common_t *common, kvpool_t *po
     kvp_report_t *report = kvp_report_create();
     kvp_report_count(report, "removed", "removed", removed);
     kvp_report_count(report, "held", "held, and so kept", held);
-    if (common->is_json)
-        kvp_report_json(report, stdout);
-    else
-        kvp_report_table(report, stdout);
-    kvp_report_destroy(report);
+    kvp_report_print(report, common->is_json);
     return kvp_cli_flush(verb, held > 0 ? KVP_EXIT_REFUSED : KVP_EXIT_DONE);
 }
 
@@ -101,7 +97,6 @@ kvp_cli_bump(const kvp_cli_verb_t *verb, int argc, char **argv)
     uint32_t epoch = 0;
     int first;
     int code = kvp_cli_parse(verb, NULL, 0, argc, argv, &common, &first);
-    if (code == KVP_EXIT_GO_ON && first < argc) code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "takes no operand");
     if (code != KVP_EXIT_GO_ON) return code;
     code = kvp_cli_open(verb, &common, &pool);
     if (code != KVP_EXIT_DONE) return code;
@@ -112,10 +107,6 @@ kvp_cli_bump(const kvp_cli_verb_t *verb, int argc, char **argv)
     kvp_report_t *report = kvp_report_create();
     kvp_report_count(report, "tenant", "tenant", common.tenant);
     kvp_report_count(report, "epoch", "epoch", epoch);
-    if (common.is_json)
-        kvp_report_json(report, stdout);
-    else
-        kvp_report_table(report, stdout);
-    kvp_report_destroy(report);
+    kvp_report_print(report, common.is_json);
     return kvp_cli_flush(verb, KVP_EXIT_DONE);
 }

@@ -8,7 +8,6 @@
 #include "client/cli/base/node_addr.h"
 #include "client/cli/base/procs.h"
 #include "client/cli/base/report.h"
-#include "client/cli/base/stop.h"
 
 #include "common/clock.h"
 
@@ -85,7 +84,6 @@ kvp_cli_up(const kvp_cli_verb_t *verb, int argc, char **argv)
     kvp_hostport_t at;
     int first;
     int code = kvp_cli_parse(verb, opts, KVP_ARRAY_LEN(opts), argc, argv, &common, &first);
-    if (code == KVP_EXIT_GO_ON && first < argc) code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "takes no operand");
     if (code == KVP_EXIT_GO_ON && kvp_parse_hostport(conf.listen, &at) != KVP_OK)
         code = kvp_cli_complain(verb, KVP_EXIT_USAGE, "\"%s\" is not HOST:PORT", conf.listen);
     if (code != KVP_EXIT_GO_ON) return code;

@@ -12,9 +12,9 @@
 
 #include "client/transport/rdma/verbs/select.h"
 
-#include "common/detach.h"
 #include "common/list.h"
 #include "common/log.h"
+#include "common/thread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

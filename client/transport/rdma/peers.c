@@ -9,7 +9,7 @@
  */
 #include "client/transport/rdma/peers.h"
 
-#include "common/detach.h"
+#include "common/thread.h"
 
 #include <stdlib.h>
 

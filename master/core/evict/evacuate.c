@@ -18,7 +18,6 @@
 #include "master/core/catalog/tenant.h"
 #include "master/core/evict/eviction.h"
 #include "master/core/evict/rebalance.h"
-#include "master/core/evict/units.h"
 #include "master/core/evict/window.h"
 #include "master/core/put/queue.h"
 #include "master/core/space/place.h"

@@ -29,4 +29,17 @@ typedef struct kvp_evict {
     kvp_list_t evacuations; /* keys whose window is large */
 } kvp_evict_t;
 
+/* units.c: an object, and with it its group. */
+void kvp_evict_one(kvp_evict_t *ev, uint32_t oid); /* and no other member of its group */
+void kvp_evict_unit(kvp_evict_t *ev, uint32_t oid); /* and with it all of its group */
+void kvp_groups_tick(kvp_evict_t *ev); /* owners that are gone, and members of groups that are doomed */
+
+/* reserve.c: what is freed before it is needed. */
+void kvp_evict_reserve(kvp_evict_t *ev);
+
+/* retry.c: puts that wait are tried again. kvp_evict_leave_segment gives up the windows in it, as far as the step reaches;
+ * false while there are more. */
+void kvp_evict_retry_waiting(kvp_evict_t *ev);
+bool kvp_evict_leave_segment(kvp_evict_t *ev, kvp_segment_t *g);
+
 #endif

@@ -21,7 +21,6 @@
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
 #include "master/core/evict/eviction.h"
-#include "master/core/evict/units.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/probe.h"

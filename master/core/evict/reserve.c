@@ -2,15 +2,13 @@
  * The eviction reserve: a little is kept free before it is needed, so that most puts in a full pool need not wait for a node. It is
  * small, since what is evicted too early are hits.
  */
-#include "master/core/evict/reserve.h"
+#include "master/core/evict/eviction.h"
 
 #include "common/list.h"
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/evict/eviction.h"
 #include "master/core/evict/rebalance.h"
-#include "master/core/evict/units.h"
 #include "master/core/evict/window.h"
 #include "master/core/protect/candidates.h"
 

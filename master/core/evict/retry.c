@@ -2,7 +2,7 @@
  * Puts that wait are tried again when something may fit that did not: in the order of arrival each is given a place, or a
  * window for which others are evicted.
  */
-#include "master/core/evict/retry.h"
+#include "master/core/evict/eviction.h"
 
 #include "common/list.h"
 #include "common/segfmt.h"
@@ -10,7 +10,6 @@
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/evict/eviction.h"
 #include "master/core/evict/rebalance.h"
 #include "master/core/evict/window.h"
 #include "master/core/put/queue.h"

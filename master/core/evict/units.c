@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What is evicted: an object, and with it its group, whose members are dropped a slice at a time.
  */
-#include "master/core/evict/units.h"
+#include "master/core/evict/eviction.h"
 
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
-#include "master/core/evict/eviction.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
 #include "master/core/space/drop.h"

@@ -26,7 +26,6 @@
 #include "master/core/evict/evacuate.h"
 #include "master/core/evict/eviction.h"
 #include "master/core/evict/rebalance.h"
-#include "master/core/evict/units.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/group.h"
 #include "master/core/protect/probe.h"

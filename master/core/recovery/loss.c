@@ -14,7 +14,7 @@
 #include "master/core/catalog/index.h"
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/evict/retry.h"
+#include "master/core/evict/eviction.h"
 #include "master/core/log/interim.h"
 #include "master/core/protect/candidates.h"
 #include "master/core/protect/lease.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Hello and heartbeats: who a peer is, and that it lives.
  */
-#include "master/core/request/hello.h"
+#include "master/core/request/request.h"
 
 #include "common/buf.h"
 #include "common/hash.h"

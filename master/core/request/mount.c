@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Mount, Unmount, Segments: nodes offer memory, and clients hear of it.
  */
-#include "master/core/request/mount.h"
+#include "master/core/request/request.h"
 
 #include "common/buf.h"
 #include "common/list.h"
@@ -10,7 +10,7 @@
 #include "master/core/base/ctx.h"
 #include "master/core/catalog/chunk.h"
 #include "master/core/catalog/index.h"
-#include "master/core/evict/retry.h"
+#include "master/core/evict/eviction.h"
 #include "master/core/log/interim.h"
 #include "master/core/recovery/loss.h"
 #include "master/core/recovery/rebuild.h"

@@ -3,7 +3,7 @@
  * come between begin and commit; if the writer goes, its keys are free at once and its extents are retired with it as
  * owner, so the node proves that it cannot store any more.
  */
-#include "master/core/request/put.h"
+#include "master/core/request/request.h"
 
 #include "common/hash.h"
 #include "common/list.h"

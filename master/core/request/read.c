@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Everything that only looks: get, exists, lookup, release, list, status.
  */
-#include "master/core/request/read.h"
+#include "master/core/request/request.h"
 
 #include "common/buf.h"
 #include "common/hash.h"

@@ -20,7 +20,6 @@
 #include "master/core/protect/group.h"
 #include "master/core/protect/lease.h"
 #include "master/core/protect/probe.h"
-#include "master/core/session/identity.h"
 #include "master/core/session/session.h"
 #include "master/core/session/takeover.h"
 #include "master/core/space/drop.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What nodes say of extents on their way out: answers to Retire, and Freed.
  */
-#include "master/core/request/retired.h"
+#include "master/core/request/request.h"
 
 #include "common/mutate.h"
 #include "master/core/base/ptab.h"

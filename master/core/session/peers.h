@@ -21,7 +21,7 @@ typedef struct kvp_peers {
     kvp_buf_t unwanted; /* answers to one-way questions go here */
     uint64_t incarnation_seq, request_seq;
 
-    /* identity.c */
+    /* which pool this is: kvp_pool_granted */
     bool is_named; /* the pool is what conf says: a master before, a node or a grant has made that a fact */
     bool is_ident_news; /* the term or the name changed, and the shell was not told yet */
 

@@ -19,7 +19,7 @@
 #include "master/core/catalog/replica.h"
 #include "master/core/catalog/staged.h"
 #include "master/core/catalog/tenant.h"
-#include "master/core/session/identity.h"
+#include "master/core/session/session.h"
 #include "master/core/space/claim.h"
 #include "master/core/space/retire.h"
 #include "master/core/space/segment.h"

@@ -32,17 +32,12 @@ test_numbers_are_unique_and_negative(void **state)
 }
 
 static void
-test_names_texts_and_dropin_codes(void **state)
+test_names_and_texts(void **state)
 {
     (void)state;
     assert_string_equal(kvp_err_name(KVP_OK), "OK");
     assert_string_equal(kvp_err_name(KVP_NOT_FOUND), "NOT_FOUND");
     assert_string_equal(kvp_err_text(KVP_NOT_FOUND), "no such object");
-    assert_int_equal(kvp_err_dropin(KVP_NO_SPACE), -200);
-    assert_int_equal(kvp_err_dropin(KVP_RETRY_AFTER), -200);
-    assert_int_equal(kvp_err_dropin(KVP_NOT_FOUND), -704);
-    assert_int_equal(kvp_err_dropin(KVP_HELD), -706);
-    assert_int_equal(kvp_err_dropin(KVP_INVALID), -600);
     assert_int_equal(KVPOOL_HELD, KVP_HELD);
 }
 
@@ -53,7 +48,6 @@ test_unknown_numbers_are_named_so(void **state)
     assert_string_equal(kvp_err_name(-12345), "UNKNOWN");
     assert_string_equal(kvp_err_name(1), "UNKNOWN");
     assert_non_null(kvp_err_text(1));
-    assert_int_equal(kvp_err_dropin(1), -1);
 }
 
 static void
@@ -84,7 +78,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers_are_unique_and_negative),
-        cmocka_unit_test(test_names_texts_and_dropin_codes),
+        cmocka_unit_test(test_names_and_texts),
         cmocka_unit_test(test_unknown_numbers_are_named_so),
         cmocka_unit_test(test_panic_writes_its_line_and_aborts),
     };

@@ -92,17 +92,6 @@ test_level_holds_back_and_lets_through(void **state)
 }
 
 static void
-test_parse_level_knows_four_names(void **state)
-{
-    (void)state;
-    kvp_log_level_t level = KVP_LOG_ERROR;
-    assert_int_equal(kvp_log_parse_level("debug", &level), KVP_OK);
-    assert_int_equal(level, KVP_LOG_DEBUG);
-    assert_int_equal(kvp_log_parse_level("DEBUG", &level), KVP_INVALID);
-    assert_int_equal(kvp_log_parse_level("", &level), KVP_INVALID);
-}
-
-static void
 test_long_line_is_cut(void **state)
 {
     (void)state;
@@ -216,7 +205,6 @@ main(void)
         cmocka_unit_test_setup_teardown(test_line_has_time_level_room_and_text, setup, teardown),
         cmocka_unit_test_setup_teardown(test_divert_keeps_the_last_sentence_of_this_thread, setup, teardown),
         cmocka_unit_test_setup_teardown(test_level_holds_back_and_lets_through, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_parse_level_knows_four_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_line_is_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(test_control_characters_are_replaced, setup, teardown),
         cmocka_unit_test_setup_teardown(test_errno_is_shown_and_kept, setup, teardown),

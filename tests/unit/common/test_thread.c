@@ -3,8 +3,6 @@
  */
 #include "common/thread.h"
 
-#include "common/detach.h"
-
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>

@@ -9,8 +9,8 @@
  */
 #include "client/transport/rdma/verbs/ibv.h"
 
-#include "common/detach.h"
 #include "common/list.h"
+#include "common/thread.h"
 
 #include <net/if.h>
 #include <pthread.h>

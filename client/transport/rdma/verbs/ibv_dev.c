@@ -13,8 +13,8 @@
 #include "client/transport/rdma/verbs/ibv.h"
 
 #include "common/clock.h"
-#include "common/detach.h"
 #include "common/log.h"
+#include "common/thread.h"
 
 #include <poll.h>
 #include <pthread.h>
