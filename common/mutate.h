@@ -22,19 +22,19 @@
     X(READ_STATE, "a reader accepts SEALED only")                                                                      \
     X(READ_GENERATION, "and only with the generation told")                                                            \
     X(READ_HASH2, "and only with the second hash of its key")                                                          \
-    X(READ_SUM, "bytes whose sum differs are not accepted")                                                            \
-    X(READ_BY_SUM, "where no descriptor was read the sum has to be that of the object")                                \
-    X(SUM_ALONE_LEASE, "of a known place that is enough for the time of a lease after it was told")                    \
+    X(READ_CHECKSUM, "bytes whose sum differs are not accepted")                                                       \
+    X(READ_BY_CHECKSUM, "where no descriptor was read the sum has to be that of the object")                           \
+    X(CHECKSUM_LEASE, "of a known place that is enough for the time of a lease after it was told")                     \
     X(AFTER_PRIOR, "the descriptor is read after the payload")                                                         \
     X(PUBLISH_ORDER, "what was stored is visible before SEALED")                                                       \
     X(COMMIT_AFTER_SEAL, "commit comes after SEALED")                                                                  \
     X(KEY_COMPARE, "a put compares the whole key")                                                                     \
     X(TENANT_COMPARE, "and the tenant")                                                                                \
     X(FRESH_GENERATION, "a generation is never used twice")                                                            \
-    X(HOLD_AGAINST_EVICTION, "what a ticket protects is not evicted")                                                  \
-    X(HOLD_AGAINST_REMOVAL, "remove without force leaves what a ticket protects")                                      \
-    X(PRESENT, "a new term honours tickets that sessions present again")                                               \
-    X(PRESENT_GRACE, "and keeps for a while what they may come for")                                                   \
+    X(TICKET_AGAINST_EVICTION, "what a ticket protects is not evicted")                                                \
+    X(TICKET_AGAINST_REMOVAL, "remove without force leaves what a ticket protects")                                    \
+    X(TICKET_RESTORE, "a new term honours tickets that sessions present again")                                        \
+    X(TICKET_RESTORE_GRACE, "and keeps for a while what they may come for")                                            \
     X(SPACE_COMES, "no put is refused for good while space is on its way")                                             \
     X(RESERVATION_BOUND, "reservations take a bounded share of the pool, by all and by each")                          \
     X(RESET_OF_STRANGE_MEMORY, "memory that others may write is not taken as it is")                                   \
@@ -42,7 +42,7 @@
     X(TERM_CHECK, "no node obeys an older term, and no master goes on that hears of a newer one")                      \
     X(REVOKE_ON_REMOVAL, "a removal revokes known locations")                                                          \
     X(REVOKE_ON_UPSERT, "so does a newer version")                                                                     \
-    X(REVOKE_UNDEAD, "so does a put, or a removal, of what was evicted and is not dead yet")                           \
+    X(REVOKE_NOT_DEAD_YET, "so does a put, or a removal, of what was evicted and is not dead yet")                     \
     X(REVOKE_EVICTED, "who waits revokes what was evicted as well: a sum alone may vouch for it")                      \
     X(REVOKE_OF_LOST, "so does the loss of a node")                                                                    \
     X(WAIT_FOR_LEASES, "a removal that waits does so for every lease")                                                 \
@@ -53,9 +53,9 @@
     X(GAP_WRITERS, "space between reported extents waits for the proof about all older writers")                       \
     X(NEWEST_WINS, "of what nodes report the newest version is served")                                                \
     X(TOMBSTONE, "what was removed meanwhile is not served when a node reports it")                                    \
-    X(KEPT_IN_MIND, "what is promised to be gone, and is not dead, is known to somebody but the master")               \
+    X(REMOVAL_OUTLIVES_MASTER, "what is promised to be gone, and is not dead, is known to somebody but the master")    \
     X(OLD_SLOTS_WAIT, "slots that an old writer may have in hand are granted to nobody until it is proved unable")     \
-    X(HELD_IS_TOLD, "and so is what goes while nodes may still report older versions of it")                           \
+    X(REMOVAL_OUTLIVES_REPORTS, "and so is what goes while nodes may still report older versions of it")               \
     X(REPORT_AGAIN, "a report that was cut begins anew")                                                               \
     X(WITHHOLD_UNTIL_DURABLE, "what is promised is durable")                                                           \
     X(JOURNAL_KNOWS, "what the journal does not know is not adopted")                                                  \
@@ -71,26 +71,26 @@
     X(LATE_SWEEP, "also where a writer of an older term begins only now")                                              \
     X(FENCED_ATTACH, "a client that was fenced is let in no more")                                                     \
     X(ALREADY_IS_COMMITTED, "a put is told ALREADY only of what is committed")                                         \
-    X(COPIES_APART, "copies lie on different hosts")                                                                   \
+    X(REPLICAS_APART, "copies lie on different hosts")                                                                 \
     X(BUMP_HIDES, "what was put before a bump is not found after it")                                                  \
     X(BUMP_UNDER_WAY, "nor is what was being put")                                                                     \
     X(BUMP_REVOKES, "a bump revokes all known locations")                                                              \
     X(RESERVATION_SHARE, "each client's a smaller one")                                                                \
     X(PROBE_AGAINST_REMOVAL, "a removal that heeds probes leaves what a live one names")                               \
     X(PROBE_YIELDS, "what was only probed goes where nothing else can")                                                \
-    X(YOUNG_PROBES, "what was not probed for long is a quarter of the pool at most")                                   \
+    X(RECENT_PROBES, "what was not probed for long is a quarter of the pool at most")                                  \
     X(PROBE_SHARE, "and all that is probed three quarters")                                                            \
     X(RESERVATION_TIME, "a reservation ends with its time")                                                            \
     X(SILENT_WRITER, "the key of a writer that is silent is given to who asks for it")                                 \
     X(UNFINISHED_BYTES, "what a client has unfinished is bounded")                                                     \
-    X(OWED_SOON, "a removal is answered in time, and what a node does not obey is owed")                               \
+    X(REMOVAL_ANSWERED, "a removal is answered in time, even while a node is silent")                                  \
     X(AGAIN_WAITS, "a commit that is repeated is answered after the first answer")                                     \
     X(HARD_PIN, "what is pinned hard is not evicted")                                                                  \
     X(PIN_BUDGET, "soft pins have a budget")                                                                           \
     X(GROUP_HIDDEN, "a group with a size is invisible until it is whole")                                              \
     X(GROUP_AS_ONE, "a group is evicted as one")                                                                       \
-    X(GROUP_OF_NOBODY, "an incomplete group goes with the last who was putting it")                                    \
-    X(GROUP_HELD, "a ticket on one member keeps its group")                                                            \
+    X(GROUP_WITHOUT_OWNER, "an incomplete group goes with the last who was putting it")                                \
+    X(GROUP_TICKET, "a ticket on one member keeps its group")                                                          \
     X(GROUP_SEEN, "a group is found when all its members are there")                                                   \
     X(GROUP_OF_EPOCH, "what was put before a bump is no part of a group put after it")                                 \
     X(LOOKUP_IS_NO_USE, "a look-up alone is no use of what it finds")

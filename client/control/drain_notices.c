@@ -85,7 +85,7 @@ keep_in_mind(const kvp_drain_notice_t *notice)
 
 /* The pool's oldest, which is not in the list any more. */
 static bool
-take_oldest(const uint8_t pool_id[16], kvp_drain_notice_t *debt_out)
+take_oldest(const uint8_t pool_id[16], kvp_drain_notice_t *notice_out)
 {
     bool is_found = false;
 
@@ -93,7 +93,7 @@ take_oldest(const uint8_t pool_id[16], kvp_drain_notice_t *debt_out)
     for (size_t i = 0; i < list_n && !is_found; i++) {
         is_found = memcmp(list[i].pool_id, pool_id, sizeof list[i].pool_id) == 0;
         if (!is_found) continue;
-        *debt_out = list[i];
+        *notice_out = list[i];
         remove_locked(i);
     }
     pthread_mutex_unlock(&lock);

@@ -420,13 +420,13 @@ make_full(plan_t *plan)
         make_abandoned(plan, &rng);
 }
 
-/* ---- heirs */
+/* ---- master_handover */
 /* The next master is there before long, while clients stop, or their threads have no processor. */
 static void
-make_heirs(plan_t *plan)
+make_master_handover(plan_t *plan)
 {
     static const uint8_t kinds[] = {CHOICE_STOP_CLIENT, CHOICE_STOP_CLIENT, CHOICE_KILL_CLIENT, CHOICE_CUT_CONN};
-    rng_t rng = rng_fork(plan->seed, 1, PROFILE_HEIRS);
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_MASTER_HANDOVER);
     uint32_t calls = (uint32_t)rng_between(&rng, 20, 60);
     uint64_t at_ns = rng_log(&rng, MS, 500 * MS);
 
@@ -473,13 +473,14 @@ make_uses(plan_t *plan)
     plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 30 * MS));
 }
 
-/* ---- late */
+/* ---- delayed_messages */
 /* One master after the other, and each is there before writers under the one before have begun, in memory of which much was
  * never used. */
 static void
-make_late(plan_t *plan)
+make_delayed_messages(plan_t *plan)
 {
-    rng_t rng = rng_fork(plan->seed, 1, PROFILE_LATE), cut = rng_fork(plan->seed, 2, PROFILE_LATE);
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_DELAYED_MESSAGES),
+          cut = rng_fork(plan->seed, 2, PROFILE_DELAYED_MESSAGES);
     bool cuts = rng_chance(&cut, 300); /* reports */
     uint32_t calls = (uint32_t)rng_between(&rng, 20, 60);
     uint64_t at_ns = rng_log(&rng, MS, 100 * MS);
@@ -538,47 +539,29 @@ choose_sums(plan_t *plan)
     if (plan->digest_bits == 128 && plan->sums_per_mille == 0) plan->sums_per_mille = 300;
 }
 
+static const struct {
+    const char *name;
+    void (*make)(plan_t *plan);
+} profiles[PROFILE_KINDS] = {
+    [PROFILE_MIXED] = {"mixed", make_mixed},
+    [PROFILE_CUT] = {"cut", make_cut},
+    [PROFILE_JOURNAL] = {"journal", make_journal},
+    [PROFILE_GROUPS] = {"groups", make_groups},
+    [PROFILE_TERMS] = {"terms", make_terms},
+    [PROFILE_FULL] = {"full", make_full},
+    [PROFILE_MASTER_HANDOVER] = {"master_handover", make_master_handover},
+    [PROFILE_USES] = {"uses", make_uses},
+    [PROFILE_DELAYED_MESSAGES] = {"delayed_messages", make_delayed_messages},
+    [PROFILE_SUMS] = {"sums", make_sums},
+    [PROFILE_PARTITION] = {"partition", plan_make_partition},
+    [PROFILE_SLOTS] = {"slots", plan_make_slots},
+};
+
 void
 plan_make(plan_t *plan, profile_t profile, uint64_t seed)
 {
     *plan = (plan_t){.seed = seed, .profile = profile, .node_grace_ns = 5 * SEC};
-    switch (profile) {
-    case PROFILE_CUT:
-        make_cut(plan);
-        break;
-    case PROFILE_JOURNAL:
-        make_journal(plan);
-        break;
-    case PROFILE_GROUPS:
-        make_groups(plan);
-        break;
-    case PROFILE_TERMS:
-        make_terms(plan);
-        break;
-    case PROFILE_FULL:
-        make_full(plan);
-        break;
-    case PROFILE_HEIRS:
-        make_heirs(plan);
-        break;
-    case PROFILE_USES:
-        make_uses(plan);
-        break;
-    case PROFILE_LATE:
-        make_late(plan);
-        break;
-    case PROFILE_SUMS:
-        make_sums(plan);
-        break;
-    case PROFILE_AWAY:
-        plan_make_away(plan);
-        break;
-    case PROFILE_SLOTS:
-        plan_make_slots(plan);
-        break;
-    default:
-        make_mixed(plan);
-    }
+    profiles[profile].make(plan);
     choose_sums(plan);
 }
 
@@ -601,20 +584,17 @@ choice_name(choice_kind_t kind)
     return kind < CHOICE_KINDS ? names[kind] : "?";
 }
 
-static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut",  "journal", "groups", "terms", "full",
-                                                    "heirs", "uses", "late",    "sums",   "away",  "slots"};
-
 const char *
 profile_name(profile_t profile)
 {
-    return profiles[profile];
+    return profiles[profile].name;
 }
 
 bool
 profile_find(const char *name, profile_t *profile_out)
 {
     for (uint32_t i = 0; i < PROFILE_KINDS; i++)
-        if (strcmp(profiles[i], name) == 0) {
+        if (strcmp(profiles[i].name, name) == 0) {
             *profile_out = (profile_t)i;
             return true;
         }

@@ -5,7 +5,7 @@
  */
 #include "tests/sim/sim_plan_priv.h"
 
-/* ---- away: one thread of each client only reads, so that none of it waits for the master all the time.
+/* ---- partition: one thread of each client only reads, so that none of it waits for the master all the time.
  *
  * A host is cut off, with the clients and the node on it. Its own clients read on for the grace, by shared memory, what is
  * removed meanwhile, and who waits for their leases has to wait for theirs as well (LEASE_OF_THE_LOST). Those of the third
@@ -27,7 +27,7 @@ make_cut_off(plan_t *plan, rng_t *rng)
 
 /* A node stops, and those who read its memory do not. In a full pool some of what it has is evicted before it is known to
  * be late, and no DEAD comes; then it is put again elsewhere, or removed: the node is not lost all the while, and an
- * eviction revokes nothing (REVOKE_UNDEAD). */
+ * eviction revokes nothing (REVOKE_NOT_DEAD_YET). */
 static void
 make_silent(plan_t *plan, rng_t *rng)
 {
@@ -43,9 +43,9 @@ make_silent(plan_t *plan, rng_t *rng)
 }
 
 void
-plan_make_away(plan_t *plan)
+plan_make_partition(plan_t *plan)
 {
-    rng_t rng = rng_fork(plan->seed, 1, PROFILE_AWAY);
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_PARTITION);
     uint32_t calls = (uint32_t)rng_between(&rng, 80, 160);
 
     plan->nodes = (uint32_t)rng_between(&rng, 2, 3);
