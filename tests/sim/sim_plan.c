@@ -227,11 +227,8 @@ make_cut(plan_t *plan)
     plan->nodes = (uint32_t)rng_between(&rng, 2, 3);
     plan->clients = 3; /* one on each host */
     plan->threads = THREADS_MAX;
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_log(&rng, kind == CUT_NODE_LOST ? 8 : 2, kind == CUT_NODE_LOST ? 32 : 5);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 256, 2048);
-    plan->digest_bits = 128;
     plan->replicas_max = rng_chance(&rng, 200) ? 2 : 1;
     plan->locations = 32;
     plan->is_leasing = true;
@@ -273,7 +270,6 @@ make_journal(plan_t *plan)
     plan->late_per_mille = 2;
     plan->replicas_max = rng_chance(&rng, 300) ? 2 : 1;
     plan->locations = rng_chance(&rng, 300) ? 0 : 16;
-    plan->off_cpu_per_mille = 5;
     plan->node_grace_ns = rng_chance(&rng, 300) ? rng_log(&rng, 20 * MS, SEC) : 5 * SEC;
     plan->has_journal = true;
     plan->disk_lost_per_mille = rng_chance(&rng, 150) ? 500 : 0;
@@ -301,17 +297,12 @@ make_groups(plan_t *plan)
     uint32_t calls = (uint32_t)rng_log(&rng, 8, 60);
 
     make_parties(plan, &rng);
-    plan->tenants = 1;
     plan->group_keys = (uint32_t)rng_between(&rng, 2, 4);
     plan->keys = plan->group_keys * (uint32_t)rng_between(&rng, 2, 8);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 1024, 12288);
     plan->has_one_len = rng_chance(&rng, 500);
-    plan->digest_bits = 128;
     plan->late_per_mille = 2;
-    plan->replicas_max = 1;
     plan->locations = rng_chance(&rng, 500) ? 0 : 16;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_chance(&rng, 300) ? 30 * MS : 2 * MS);
     add_group_faults(plan, &rng);
@@ -341,15 +332,11 @@ make_terms(plan_t *plan)
     uint32_t calls = (uint32_t)rng_between(&rng, 10, 60);
 
     make_parties(plan, &rng);
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_log(&rng, 2, 16);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
-    plan->digest_bits = 128;
     plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
     plan->replicas_max = rng_chance(&rng, 300) ? 2 : 1;
     plan->locations = rng_chance(&rng, 300) ? 0 : 16;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, 2 * MS, 60 * MS));
     add_successions(plan, &rng);
@@ -365,7 +352,6 @@ make_probed(plan_t *plan, rng_t *rng)
     plan->nodes = (uint32_t)rng_between(rng, 1, 2);
     plan->probes_per_mille = (uint32_t)rng_between(rng, 300, 800);
     plan->late_per_mille = 2;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, rng, calls, rng_log(rng, MS, 100 * MS));
 }
@@ -406,13 +392,9 @@ make_full(plan_t *plan)
     rng_t rng = rng_fork(plan->seed, 1, PROFILE_FULL);
 
     make_parties(plan, &rng);
-    plan->tenants = 1;
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 4096, 24576);
     plan->has_one_len = rng_chance(&rng, 500);
     plan->keys = (uint32_t)rng_between(&rng, 4, 24);
-    plan->digest_bits = 128;
-    plan->replicas_max = 1;
     plan->locations = rng_chance(&rng, 500) ? 0 : 16;
     if (rng_chance(&rng, 500))
         make_probed(plan, &rng);
@@ -431,11 +413,8 @@ make_master_handover(plan_t *plan)
     uint64_t at_ns = rng_log(&rng, MS, 500 * MS);
 
     make_parties(plan, &rng);
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_log(&rng, 4, 32);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
-    plan->digest_bits = 128;
     plan->late_per_mille = (uint32_t)rng_between(&rng, 2, 300);
     plan->replicas_max = rng_chance(&rng, 200) ? 2 : 1;
     plan->locations = rng_chance(&rng, 500) ? 0 : 16;
@@ -461,14 +440,9 @@ make_uses(plan_t *plan)
 
     make_parties(plan, &rng);
     plan->nodes = 1;
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_between(&rng, 40, 100);
-    plan->chunk_n = 1;
     plan->len_max = (128u << 10) / plan->keys;
     plan->has_one_len = true;
-    plan->digest_bits = 128;
-    plan->replicas_max = 1;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 30 * MS));
 }
@@ -488,13 +462,9 @@ make_delayed_messages(plan_t *plan)
     plan->nodes = (uint32_t)rng_between(&rng, 2, 3);
     plan->clients = 4;
     plan->threads = THREADS_MAX;
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_between(&rng, 16, 96);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_between(&rng, 64, 384);
-    plan->digest_bits = 128;
     plan->late_per_mille = (uint32_t)rng_between(&rng, 100, 500);
-    plan->replicas_max = 1;
     plan->off_cpu_per_mille = (uint32_t)rng_between(&rng, 20, 300);
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
@@ -517,17 +487,12 @@ make_sums(plan_t *plan)
     plan->nodes = 1;
     plan->clients = 3;
     plan->threads = THREADS_MAX;
-    plan->tenants = 1;
     plan->group_keys = 4;
     plan->keys = plan->group_keys * (uint32_t)rng_between(&rng, 6, 10);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_between(&rng, 8192, 16384); /* most are much shorter */
-    plan->digest_bits = 128;
-    plan->replicas_max = 1;
     plan->locations = 32;
     plan->is_leasing = true;
     plan->sums_per_mille = 1000;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, 10 * MS, 60 * MS));
 }
@@ -560,7 +525,14 @@ static const struct {
 void
 plan_make(plan_t *plan, profile_t profile, uint64_t seed)
 {
-    *plan = (plan_t){.seed = seed, .profile = profile, .node_grace_ns = 5 * SEC};
+    *plan = (plan_t){.seed = seed,
+                     .profile = profile,
+                     .tenants = 1,
+                     .chunk_n = 1,
+                     .digest_bits = 128,
+                     .replicas_max = 1,
+                     .off_cpu_per_mille = 5,
+                     .node_grace_ns = 5 * SEC};
     profiles[profile].make(plan);
     choose_sums(plan);
 }

@@ -51,13 +51,8 @@ plan_make_partition(plan_t *plan)
     plan->nodes = (uint32_t)rng_between(&rng, 2, 3);
     plan->clients = 3; /* one on each host */
     plan->threads = THREADS_MAX;
-    plan->tenants = 1;
-    plan->chunk_n = 1;
-    plan->digest_bits = 128;
-    plan->replicas_max = 1;
     plan->locations = 32;
     plan->is_leasing = true;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, MS);
     for (uint32_t i = 0; i < plan->choices_n; i++) /* nobody is done before the faults */
@@ -81,14 +76,9 @@ plan_make_slots(plan_t *plan)
     plan->nodes = (uint32_t)rng_between(&rng, 1, 2);
     plan->clients = 4;
     plan->threads = THREADS_MAX;
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_between(&rng, 8, 32);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 4096, 16384);
-    plan->digest_bits = 128;
     plan->late_per_mille = 2;
-    plan->replicas_max = 1;
-    plan->off_cpu_per_mille = 5;
     plan->sleeps_per_mille = (uint32_t)rng_between(&rng, 100, 500);
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 30 * MS));
