@@ -460,7 +460,9 @@ test_adopting_what_another_allocator_divided(void **state)
         shuffle(slots, n, &seed);
         for (uint32_t i = 0; i < n / 2; i++)
             kvp_slab_free(old, slots[i]);
-        for (uint32_t s = kvp_slab_first(old); s != KVP_SLAB_NONE; s = kvp_slab_next(old, s)) {
+        for (uint32_t s = kvp_slab_first(old), prev = KVP_SLAB_NONE; s != KVP_SLAB_NONE; s = kvp_slab_next(old, s)) {
+            assert_int_equal(kvp_slab_prev(old, s), prev);
+            prev = s;
             if (!kvp_slab_is_allocated(old, s)) continue;
             uint64_t offset = kvp_slab_offset(old, s), len = kvp_slab_len(old, s);
             uint32_t slot;
