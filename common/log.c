@@ -63,26 +63,26 @@ replace_control(char *text, size_t len)
 
 /* The wall clock is for the reader of the log only; nothing decides by it. */
 static size_t
-format_prefix(char *line, size_t size, kvp_log_level_t level, const char *room)
+format_prefix(char *line, size_t size, kvp_log_level_t level, const char *component)
 {
     struct timespec ts;
     struct tm tm;
     clock_gettime(CLOCK_REALTIME, &ts);
     gmtime_r(&ts.tv_sec, &tm);
     size_t n = strftime(line, size, "%Y-%m-%dT%H:%M:%S", &tm);
-    int more = snprintf(line + n, size - n, ".%03ldZ %-5s %s: ", ts.tv_nsec / 1000000, level_names[level], room);
+    int more = snprintf(line + n, size - n, ".%03ldZ %-5s %s: ", ts.tv_nsec / 1000000, level_names[level], component);
     return more > 0 ? n + kvp_min_u64((uint64_t)more, size - n - 1) : n;
 }
 
 void
-kvp_log_write(kvp_log_level_t level, const char *room, const char *fmt, ...)
+kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...)
 {
     if (!kvp_log_is_on(level)) return;
     int saved_errno = errno;
 
     char line[LINE_MAX_BYTES]; /* the last byte is the newline's, or the terminator's for a sink */
     bool is_diverted = diverted.text != NULL && level <= KVP_LOG_WARN;
-    size_t len = is_diverted ? 0 : format_prefix(line, sizeof(line), level, room);
+    size_t len = is_diverted ? 0 : format_prefix(line, sizeof(line), level, component);
     va_list ap;
     va_start(ap, fmt);
     errno = saved_errno; /* for %m */

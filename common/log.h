@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Log lines to standard error: time, level, room, sentence, key value tail. One write(2) a line, so lines of several
+ * Log lines to standard error: time, level, component, sentence, key value tail. One write(2) a line, so lines of several
  * threads do not mix. The sink and the level are the only globals of the tree. Any thread may log.
  */
 #ifndef KVP_COMMON_LOG_H
@@ -26,16 +26,16 @@ void kvp_log_set_sink(kvp_log_sink_fn fn, void *arg);
  * cut to cap bytes with the terminator. text NULL ends that. For calls that tell their caller what is wrong. */
 void kvp_log_divert(char *text, size_t cap);
 
-/* kvp_log_write formats and writes one line of at most 1 KiB (longer ones are cut). room is a static string such as
+/* kvp_log_write formats and writes one line of at most 1 KiB (longer ones are cut). component is a static string such as
  * "master". Control characters in the result are replaced, since parts of it may come from a peer. Saves errno. */
-void kvp_log_write(kvp_log_level_t level, const char *room, const char *fmt, ...) KVP_PRINTF(3, 4);
+void kvp_log_write(kvp_log_level_t level, const char *component, const char *fmt, ...) KVP_PRINTF(3, 4);
 
-#define kvp_log_error(room, ...) kvp_log_write(KVP_LOG_ERROR, room, __VA_ARGS__)
-#define kvp_log_warn(room, ...) kvp_log_write(KVP_LOG_WARN, room, __VA_ARGS__)
-#define kvp_log_info(room, ...) kvp_log_write(KVP_LOG_INFO, room, __VA_ARGS__)
-#define kvp_log_debug(room, ...)                                                                                       \
+#define kvp_log_error(component, ...) kvp_log_write(KVP_LOG_ERROR, component, __VA_ARGS__)
+#define kvp_log_warn(component, ...) kvp_log_write(KVP_LOG_WARN, component, __VA_ARGS__)
+#define kvp_log_info(component, ...) kvp_log_write(KVP_LOG_INFO, component, __VA_ARGS__)
+#define kvp_log_debug(component, ...)                                                                                  \
     do {                                                                                                               \
-        if (kvp_log_is_on(KVP_LOG_DEBUG)) kvp_log_write(KVP_LOG_DEBUG, room, __VA_ARGS__);                             \
+        if (kvp_log_is_on(KVP_LOG_DEBUG)) kvp_log_write(KVP_LOG_DEBUG, component, __VA_ARGS__);                        \
     } while (0)
 
 /* A rate limiter for lines that a peer can cause: at most burst lines, then one each interval_ms; thread-safe, zero

@@ -10,90 +10,91 @@
 /* X(name, what the rule says) */
 #define KVP_RULES(X)                                                                                                   \
     X(RETIRE_BEFORE_REUSE, "an extent is retired before it is granted again")                                          \
-    X(FREE_BEFORE_REUSE, "dead is not free: reuse waits for the node's second word")                                   \
+    X(FREE_BEFORE_REUSE, "a dead extent is reused only after the node reported it free")                               \
     X(RETIRE_DEAD, "a retired extent becomes unreadable before the answer")                                            \
-    X(QUARANTINE, "free waits for the proof about the writer")                                                         \
+    X(QUARANTINE, "an extent is not free before its writer is proved unable to store")                                 \
     X(OWNER_OF_ABORTED, "an attempt that is not drained is retired with its owner")                                    \
-    X(DRAINED_WORD, "the word of being drained comes after the last store")                                            \
+    X(DRAINED_WORD, "a drain notice is sent after the last store")                                                     \
     X(PROOF_OF_DEATH, "a proof that the writer is dead ends its quarantine")                                           \
-    X(QUIESCE, "free waits for a round of all lanes")                                                                  \
+    X(QUIESCE, "an extent is not free before every lane has gone round once")                                          \
     X(WORD_RULE, "a writer's word changes only over an older generation")                                              \
     X(GUARD, "payload lands only while the word is the writer's")                                                      \
     X(READ_STATE, "a reader accepts SEALED only")                                                                      \
-    X(READ_GENERATION, "and only with the generation told")                                                            \
-    X(READ_HASH2, "and only with the second hash of its key")                                                          \
-    X(READ_SUM, "bytes whose sum differs are not accepted")                                                            \
-    X(READ_BY_SUM, "where no descriptor was read the sum has to be that of the object")                                \
-    X(SUM_ALONE_LEASE, "of a known place that is enough for the time of a lease after it was told")                    \
+    X(READ_GENERATION, "a reader accepts only the generation that the master named")                                   \
+    X(READ_HASH2, "a reader accepts only the second hash of its key")                                                  \
+    X(READ_CHECKSUM, "a reader accepts no bytes with another checksum")                                                \
+    X(READ_BY_CHECKSUM, "a read without a descriptor compares the object's checksum")                                  \
+    X(CHECKSUM_LEASE, "a read of a known location by checksum alone ends with its lease")                              \
     X(AFTER_PRIOR, "the descriptor is read after the payload")                                                         \
-    X(PUBLISH_ORDER, "what was stored is visible before SEALED")                                                       \
+    X(PUBLISH_ORDER, "payload is visible before SEALED")                                                               \
     X(COMMIT_AFTER_SEAL, "commit comes after SEALED")                                                                  \
     X(KEY_COMPARE, "a put compares the whole key")                                                                     \
-    X(TENANT_COMPARE, "and the tenant")                                                                                \
+    X(TENANT_COMPARE, "a put compares the tenant")                                                                     \
     X(FRESH_GENERATION, "a generation is never used twice")                                                            \
-    X(HOLD_AGAINST_EVICTION, "what a ticket protects is not evicted")                                                  \
-    X(HOLD_AGAINST_REMOVAL, "remove without force leaves what a ticket protects")                                      \
-    X(PRESENT, "a new term honours tickets that sessions present again")                                               \
-    X(PRESENT_GRACE, "and keeps for a while what they may come for")                                                   \
-    X(SPACE_COMES, "no put is refused for good while space is on its way")                                             \
-    X(RESERVATION_BOUND, "reservations take a bounded share of the pool, by all and by each")                          \
-    X(RESET_OF_STRANGE_MEMORY, "memory that others may write is not taken as it is")                                   \
-    X(FRESH_ONCE, "memory is fresh until it was offered")                                                              \
+    X(TICKET_AGAINST_EVICTION, "an eviction spares what a ticket protects")                                            \
+    X(TICKET_AGAINST_REMOVAL, "a removal without force spares what a ticket protects")                                 \
+    X(TICKET_RESTORE, "a new term honours tickets that sessions present again")                                        \
+    X(TICKET_RESTORE_GRACE, "a new term keeps for a while what sessions may present tickets for")                      \
+    X(SPACE_COMES, "no put is refused for good while space is being freed")                                            \
+    X(RESERVATION_BOUND, "all reservations together take a bounded share of the pool")                                 \
+    X(RESET_OF_STRANGE_MEMORY, "a node resets memory that others may have written")                                    \
+    X(FRESH_ONCE, "memory counts as fresh until a node offers it")                                                     \
     X(TERM_CHECK, "no node obeys an older term, and no master goes on that hears of a newer one")                      \
     X(REVOKE_ON_REMOVAL, "a removal revokes known locations")                                                          \
-    X(REVOKE_ON_UPSERT, "so does a newer version")                                                                     \
-    X(REVOKE_UNDEAD, "so does a put, or a removal, of what was evicted and is not dead yet")                           \
-    X(REVOKE_EVICTED, "who waits revokes what was evicted as well: a sum alone may vouch for it")                      \
-    X(REVOKE_OF_LOST, "so does the loss of a node")                                                                    \
+    X(REVOKE_ON_UPSERT, "a newer version revokes known locations")                                                     \
+    X(REVOKE_NOT_DEAD_YET, "a put or removal revokes locations of evicted extents that are not dead yet")              \
+    X(REVOKE_EVICTED, "a removal that waits revokes locations of evicted extents too")                                 \
+    X(REVOKE_OF_LOST, "the loss of a node revokes known locations")                                                    \
     X(WAIT_FOR_LEASES, "a removal that waits does so for every lease")                                                 \
     X(LEASE_OF_THE_LOST, "a client cut off keeps its location lease for the grace")                                    \
     X(OLD_TERM_LEASES, "a new term waits for the leases of the one before")                                            \
-    X(LEASE_LOOK_AGAIN, "the lease is looked at again after the last load")                                            \
-    X(REVOKED_SEQUENCE, "an answer older than a revocation is not kept")                                               \
+    X(LEASE_LOOK_AGAIN, "a reader checks the lease again after the last load")                                         \
+    X(REVOKED_SEQUENCE, "a client does not cache an answer older than a revocation")                                   \
     X(GAP_WRITERS, "space between reported extents waits for the proof about all older writers")                       \
-    X(NEWEST_WINS, "of what nodes report the newest version is served")                                                \
-    X(TOMBSTONE, "what was removed meanwhile is not served when a node reports it")                                    \
-    X(KEPT_IN_MIND, "what is promised to be gone, and is not dead, is known to somebody but the master")               \
+    X(NEWEST_WINS, "of the versions that nodes report, the newest is served")                                          \
+    X(TOMBSTONE, "a removed object is not served when a node reports it")                                              \
+    X(REMOVAL_OUTLIVES_MASTER,                                                                                         \
+      "a removal that was answered, of an extent not dead, is known to a node or the journal")                         \
     X(OLD_SLOTS_WAIT, "slots that an old writer may have in hand are granted to nobody until it is proved unable")     \
-    X(HELD_IS_TOLD, "and so is what goes while nodes may still report older versions of it")                           \
+    X(REMOVAL_OUTLIVES_REPORTS, "so is a removal while nodes may still report older versions")                         \
     X(REPORT_AGAIN, "a report that was cut begins anew")                                                               \
-    X(WITHHOLD_UNTIL_DURABLE, "what is promised is durable")                                                           \
-    X(JOURNAL_KNOWS, "what the journal does not know is not adopted")                                                  \
-    X(WRITE_OFF, "what some node has brought is not written off")                                                      \
-    X(SUPERSEDED_STAYS, "what an upsert replaces stays until the new version is durable")                              \
-    X(SNAPSHOT_WHOLE, "a snapshot says all that is there")                                                             \
-    X(SNAPSHOT_REPORTED, "and is not begun before all nodes have reported")                                            \
-    X(SNAPSHOT_DURABLE, "what is before a snapshot is forgotten when that is durable")                                 \
+    X(WITHHOLD_UNTIL_DURABLE, "an answer waits until its change is durable")                                           \
+    X(JOURNAL_KNOWS, "an object that the journal does not know is not adopted")                                        \
+    X(WRITE_OFF, "an object that some node has reported is not written off")                                           \
+    X(SUPERSEDED_STAYS, "a replaced version stays until the new version is durable")                                   \
+    X(SNAPSHOT_WHOLE, "a snapshot lists all objects")                                                                  \
+    X(SNAPSHOT_REPORTED, "a snapshot begins only when all nodes have reported")                                        \
+    X(SNAPSHOT_DURABLE, "older records are dropped only when the snapshot is durable")                                 \
     X(DEADLINE_DRAIN, "after a call nothing touches its buffers")                                                      \
     X(RETIRE_GENERATION, "an order to retire does not touch a newer extent")                                           \
-    X(RETIRE_AGAIN, "what a node was not heard to obey it is ordered again when it is back")                           \
-    X(TERM_SWEEP, "a new term revokes what older ones had granted")                                                    \
-    X(LATE_SWEEP, "also where a writer of an older term begins only now")                                              \
-    X(FENCED_ATTACH, "a client that was fenced is let in no more")                                                     \
-    X(ALREADY_IS_COMMITTED, "a put is told ALREADY only of what is committed")                                         \
-    X(COPIES_APART, "copies lie on different hosts")                                                                   \
-    X(BUMP_HIDES, "what was put before a bump is not found after it")                                                  \
-    X(BUMP_UNDER_WAY, "nor is what was being put")                                                                     \
+    X(RETIRE_AGAIN, "a node that comes back is ordered again to retire what it had not answered")                      \
+    X(TERM_SWEEP, "a new term revokes grants of older terms")                                                          \
+    X(LATE_SWEEP, "it does so too for a writer of an older term that begins only now")                                 \
+    X(FENCED_ATTACH, "a fenced client cannot attach again")                                                            \
+    X(ALREADY_IS_COMMITTED, "a put is answered ALREADY only for a committed object")                                   \
+    X(REPLICAS_APART, "replicas lie on different hosts")                                                               \
+    X(BUMP_HIDES, "an object put before a bump is not found after it")                                                 \
+    X(BUMP_UNDER_WAY, "a put under way during a bump is not found after it")                                           \
     X(BUMP_REVOKES, "a bump revokes all known locations")                                                              \
-    X(RESERVATION_SHARE, "each client's a smaller one")                                                                \
-    X(PROBE_AGAINST_REMOVAL, "a removal that heeds probes leaves what a live one names")                               \
-    X(PROBE_YIELDS, "what was only probed goes where nothing else can")                                                \
-    X(YOUNG_PROBES, "what was not probed for long is a quarter of the pool at most")                                   \
-    X(PROBE_SHARE, "and all that is probed three quarters")                                                            \
+    X(RESERVATION_SHARE, "the reservations of one client take a smaller share")                                        \
+    X(PROBE_AGAINST_REMOVAL, "a removal that heeds probes spares what a live probe names")                             \
+    X(PROBE_YIELDS, "probed objects are evicted where nothing else can be")                                            \
+    X(RECENT_PROBES, "objects probed for a short time only take a quarter of the pool at most")                        \
+    X(PROBE_SHARE, "all probed objects take three quarters of the pool at most")                                       \
     X(RESERVATION_TIME, "a reservation ends with its time")                                                            \
-    X(SILENT_WRITER, "the key of a writer that is silent is given to who asks for it")                                 \
-    X(UNFINISHED_BYTES, "what a client has unfinished is bounded")                                                     \
-    X(OWED_SOON, "a removal is answered in time, and what a node does not obey is owed")                               \
-    X(AGAIN_WAITS, "a commit that is repeated is answered after the first answer")                                     \
-    X(HARD_PIN, "what is pinned hard is not evicted")                                                                  \
+    X(SILENT_WRITER, "the key of a silent writer is given to another client that asks for it")                         \
+    X(UNFINISHED_BYTES, "the unfinished bytes of a client are bounded")                                                \
+    X(REMOVAL_ANSWERED, "a removal is answered in time, even while a node is silent")                                  \
+    X(AGAIN_WAITS, "a repeated commit is answered after the first one")                                                \
+    X(HARD_PIN, "a hard-pinned object is not evicted")                                                                 \
     X(PIN_BUDGET, "soft pins have a budget")                                                                           \
     X(GROUP_HIDDEN, "a group with a size is invisible until it is whole")                                              \
     X(GROUP_AS_ONE, "a group is evicted as one")                                                                       \
-    X(GROUP_OF_NOBODY, "an incomplete group goes with the last who was putting it")                                    \
-    X(GROUP_HELD, "a ticket on one member keeps its group")                                                            \
+    X(GROUP_WITHOUT_OWNER, "an incomplete group is removed with its last owner")                                       \
+    X(GROUP_TICKET, "a ticket on one member keeps its group")                                                          \
     X(GROUP_SEEN, "a group is found when all its members are there")                                                   \
-    X(GROUP_OF_EPOCH, "what was put before a bump is no part of a group put after it")                                 \
-    X(LOOKUP_IS_NO_USE, "a look-up alone is no use of what it finds")
+    X(GROUP_OF_EPOCH, "an object put before a bump joins no group put after it")                                       \
+    X(LOOKUP_IS_NO_USE, "a look-up alone does not count as a use")
 
 /* Rules of rdma, which the model NIC holds against the transport itself. */
 #define KVP_RDMA_RULES(X)                                                                                              \

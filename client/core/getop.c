@@ -135,7 +135,7 @@ was_told_lately(const kvp_getop_t *op, const kvp_getop_item_t *it, uint64_t boot
 {
     const kvp_known_t *known = op->session.known;
 
-    return boot_ns < it->told_ns + known->lease_ns(known) || !KVP_RULE(SUM_ALONE_LEASE);
+    return boot_ns < it->told_ns + known->lease_ns(known) || !KVP_RULE(CHECKSUM_LEASE);
 }
 
 static bool
@@ -340,7 +340,7 @@ fill_moves(kvp_getop_t *op)
 static kvp_err_t
 judge_by_sum(const kvp_getop_item_t *it, const kvp_move_t *mv)
 {
-    return (mv->has_sum && mv->sum == it->sum) || !KVP_RULE(READ_BY_SUM) ? KVP_OK : KVP_STALE;
+    return (mv->has_sum && mv->sum == it->sum) || !KVP_RULE(READ_BY_CHECKSUM) ? KVP_OK : KVP_STALE;
 }
 
 static kvp_err_t
@@ -356,7 +356,8 @@ judge_by_desc(const kvp_getop_item_t *it, const kvp_move_t *mv)
     };
     kvp_err_t err = kvp_desc_accept(&mv->desc, &expect);
 
-    if (err == KVP_OK && mv->has_sum && it->sum != 0 && mv->sum != it->sum && KVP_RULE(READ_SUM)) err = KVP_CORRUPT;
+    if (err == KVP_OK && mv->has_sum && it->sum != 0 && mv->sum != it->sum && KVP_RULE(READ_CHECKSUM))
+        err = KVP_CORRUPT;
     return err;
 }
 

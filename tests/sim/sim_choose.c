@@ -51,8 +51,8 @@ choose_kind(const sim_t *s, thread_t *t)
         return dice < 100 ? CALL_LOOKUP : dice < 150 ? CALL_EXISTS : CALL_BUMP;
     if (s->plan->profile == PROFILE_CUT) return dice < 150 ? CALL_PUT : dice < 880 ? CALL_GET : CALL_REMOVE;
     if (s->plan->profile == PROFILE_SUMS) return dice < 300 ? CALL_PUT : dice < 950 ? CALL_GET : CALL_REMOVE;
-    if (s->plan->profile == PROFILE_AWAY && t->number > 0) return CALL_GET;
-    if (s->plan->profile == PROFILE_AWAY) return dice < 600 ? CALL_PUT : dice < 900 ? CALL_GET : CALL_REMOVE;
+    if (s->plan->profile == PROFILE_PARTITION && t->number > 0) return CALL_GET;
+    if (s->plan->profile == PROFILE_PARTITION) return dice < 600 ? CALL_PUT : dice < 900 ? CALL_GET : CALL_REMOVE;
     if (s->plan->profile == PROFILE_SLOTS) return dice < 650 ? CALL_PUT : dice < 700 ? CALL_GET : CALL_REMOVE;
     if (s->plan->profile == PROFILE_USES) return dice < 450 ? CALL_PUT : dice < 700 ? CALL_GET : CALL_LOOKUP;
     if (s->plan->is_leasing) return dice < 200 ? CALL_PUT : dice < 850 ? CALL_GET : CALL_REMOVE;
@@ -109,6 +109,6 @@ call_choose(sim_t *s, thread_t *t, const choice_t *choice)
     t->of_groups = false;
     if (s->plan->profile == PROFILE_USES) t->is_upsert = false; /* what is retired was evicted */
     if (s->plan->profile == PROFILE_CUT) be_of_the_cut(s, t);
-    if (s->plan->profile == PROFILE_AWAY) be_away(s, t);
+    if (s->plan->profile == PROFILE_PARTITION) be_away(s, t);
     if (s->plan->group_keys > 0) choose_group(s, t);
 }

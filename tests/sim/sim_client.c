@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A client process: its session with the master (hello, heartbeats, loss, back-off), what an ended incarnation owes to
- * nodes, and its own life and death.
+ * A client process: its session with the master (hello, heartbeats, loss, back-off), the drain notices of
+ * ended incarnations, and its own life and death.
  */
 #include "tests/sim/sim_client.h"
 
@@ -84,18 +84,18 @@ link_release(sim_t *s, link_t *link, const kvp_buf_t *tickets)
 
 /* ---- the end of an incarnation */
 static void
-note_debts(sim_t *s, link_t *link)
+note_drain_notices(sim_t *s, link_t *link)
 {
     client_t *c = link->client;
 
     for (path_t *p = link->paths; p != NULL; p = p->next) {
-        debt_t *d;
+        drain_notice_t *d;
 
-        if (!p->is_owing) continue;
+        if (!p->must_drain) continue;
         d = sim_alloc(s, sizeof *d);
-        *d = (debt_t){.node = p->node, .incarnation = link->incarnation, .next = c->debts};
+        *d = (drain_notice_t){.node = p->node, .incarnation = link->incarnation, .next = c->drain_notices};
         memcpy(d->uuid, p->uuid, sizeof d->uuid);
-        c->debts = d;
+        c->drain_notices = d;
     }
 }
 
@@ -104,7 +104,7 @@ void
 link_rele(sim_t *s, link_t *link)
 {
     if (--link->refs > 0) return;
-    note_debts(s, link);
+    note_drain_notices(s, link);
     paths_close(s, link);
 }
 
@@ -158,23 +158,23 @@ link_break(sim_t *s, link_t *link, bool was_ended)
     }
     for (uint32_t i = 0; i < s->plan->threads; i++)
         thread_on_lost(s, &c->threads[i], link);
-    if (!KVP_RULE(DRAINED_WORD)) note_debts(s, link);
+    if (!KVP_RULE(DRAINED_WORD)) note_drain_notices(s, link);
     linger(s, link, was_ended);
 }
 
 /* ---- heartbeats */
 static void
-pay_debts(sim_t *s, client_t *c)
+send_drain_notices(sim_t *s, client_t *c)
 {
-    for (debt_t **at = &c->debts; *at != NULL;) {
-        debt_t *d = *at;
+    for (drain_notice_t **at = &c->drain_notices; *at != NULL;) {
+        drain_notice_t *d = *at;
         mem_t *mem = node_mem(s, d->node);
 
         if (mem == NULL || memcmp(mem->uuid, d->uuid, sizeof d->uuid) != 0) {
             *at = d->next; /* that memory is gone */
             continue;
         }
-        path_pay(s, c, d);
+        path_send_drained(s, c, d);
         at = &d->next;
     }
 }
@@ -215,7 +215,7 @@ on_beat(sim_t *s, void *arg, uint64_t number)
     link->asked_ns = s->now + who->ahead_ns;
     say(s, link, KVP_OP_HEARTBEAT, 0, &msg.base, NULL, 0);
     link->beat_request = link->request;
-    pay_debts(s, link->client);
+    send_drain_notices(s, link->client);
     sim_at(s, who, s->now + link->ttl_ns, on_beat_late, link, link->beat_request);
 }
 
@@ -509,7 +509,7 @@ client_kill(sim_t *s, uint32_t index, uint64_t down_ns)
     node_process_died(s, index, life, proof_ns);
     c->link = NULL;
     c->lingering = NULL;
-    c->debts = NULL;
+    c->drain_notices = NULL;
     c->attempts = 0;
     c->page.n = 0;
     kvp_tickets_fini(&c->held);
@@ -549,8 +549,8 @@ client_leave(sim_t *s, uint32_t index)
         return;
     }
     if (c->link != NULL && c->link->is_up) {
-        note_debts(s, c->link);
-        pay_debts(s, c);
+        note_drain_notices(s, c->link);
+        send_drain_notices(s, c);
         say(s, c->link, KVP_OP_BYE, 0, NULL, NULL, 0);
     }
     sim_at(s, &c->party, s->now + LEAVE_NS, on_left, c, 0);

@@ -34,7 +34,7 @@ typedef struct path {
     by_t by;
     path_state_t state;
     write_state_t write;
-    bool is_owing; /* memory was opened for writing, or may have been: the node waits for a word about it */
+    bool must_drain; /* memory was opened for writing, or may have been: the node waits for a word about it */
     conn_t *conn;
     uint8_t uuid[16];
     uint64_t try_at_ns; /* not before: the breaker */
@@ -137,12 +137,12 @@ struct thread {
     uint64_t held; /* a look-up, or what is viewed, to be given back; 0 = nothing */
 };
 
-typedef struct debt {
+typedef struct drain_notice {
     uint32_t node;
     uint8_t uuid[16];
     uint64_t incarnation;
-    struct debt *next;
-} debt_t;
+    struct drain_notice *next;
+} drain_notice_t;
 
 struct client {
     party_t party;
@@ -156,7 +156,7 @@ struct client {
     uint64_t backoff_ns;
     kvp_tickets_t held; /* what its threads hold, over all sessions */
     kvp_tickets_page_t page; /* of it, that is presented at the moment */
-    debt_t *debts;
+    drain_notice_t *drain_notices;
     bool is_tcp_only;
     bool trusts_sums; /* its reads by TCP can do without descriptors, as those by rdma */
     bool is_proving;
@@ -204,7 +204,7 @@ void paths_run(sim_t *s, thread_t *t, kvp_move_t *moves, uint32_t n);
 /* paths_avoid names segments whose nodes are left alone, once for each thread that failed there; returns how many. */
 uint32_t paths_avoid(const link_t *link, uint32_t ids[KVP_AVOID_MAX]);
 void paths_close(sim_t *s, link_t *link);
-void path_pay(sim_t *s, client_t *c, debt_t *debt);
+void path_send_drained(sim_t *s, client_t *c, drain_notice_t *notice);
 void paths_die(sim_t *s, thread_t *t, uint64_t proof_ns); /* stores that were on their way still land until then */
 void late_flush(sim_t *s, thread_t *t); /* every store before this is visible */
 

@@ -96,8 +96,8 @@ static uint64_t
 down_time(const sim_t *s, uint64_t ns)
 {
     switch (s->plan->profile) {
-    case PROFILE_HEIRS:
-    case PROFILE_LATE:
+    case PROFILE_MASTER_HANDOVER:
+    case PROFILE_DELAYED_MESSAGES:
     case PROFILE_SLOTS:
         return ns % (20 * MS);
     case PROFILE_CUT:
@@ -111,7 +111,7 @@ down_time(const sim_t *s, uint64_t ns)
 static uint64_t
 fault_length(const sim_t *s, rng_t *rng)
 {
-    if (s->plan->profile == PROFILE_AWAY) return rng_between(rng, LOCATION_LEASE_NS, 3 * SEC);
+    if (s->plan->profile == PROFILE_PARTITION) return rng_between(rng, LOCATION_LEASE_NS, 3 * SEC);
     return s->plan->is_leasing ? rng_log(rng, 20 * MS, 4 * SEC) : rng_log(rng, 100 * US, 8 * SEC);
 }
 

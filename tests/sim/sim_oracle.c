@@ -47,7 +47,7 @@ oracle_put_begins(sim_t *s, uint32_t key, uint64_t len)
 
 /* A later master than the one that answered may have been told of it already, by a node that had not heard that it is gone. */
 static bool
-is_told_to_an_heir(const put_t *put, const ended_t *call)
+is_told_to_later_master(const put_t *put, const ended_t *call)
 {
     return put->told_term > call->term && put->proof_term < put->told_term;
 }
@@ -61,7 +61,7 @@ older_are_gone(sim_t *s, uint32_t key, const ended_t *call, const char *rule)
         if (p->acked_ns > call->begun_ns) continue;
         if (p->gone_ns == UINT64_MAX && !p->is_excused) p->rule = rule;
         p->gone_term = (uint32_t)kvp_max_u64(p->gone_term, call->term);
-        if (is_told_to_an_heir(p, call)) {
+        if (is_told_to_later_master(p, call)) {
             p->is_excused = true;
             continue;
         }

@@ -163,7 +163,7 @@ path_pump(sim_t *s, path_t *p)
     }
     if (p->waiting == NULL || p->write != WRITE_CLOSED) return;
     p->write = WRITE_ASKED;
-    p->is_owing = true;
+    p->must_drain = true;
     path_say(s, p, &open);
     sim_at(s, &p->link->client->party, s->now + ATTACH_NS, on_open_late, p, p->conn->id);
 }
@@ -194,7 +194,7 @@ static void
 take_drained(sim_t *s, path_t *p, uint64_t incarnation)
 {
     (void)s;
-    for (debt_t **at = &p->link->client->debts; *at != NULL; at = &(*at)->next)
+    for (drain_notice_t **at = &p->link->client->drain_notices; *at != NULL; at = &(*at)->next)
         if ((*at)->node == p->node && (*at)->incarnation == incarnation) {
             *at = (*at)->next;
             return;
@@ -595,12 +595,12 @@ paths_run(sim_t *s, thread_t *t, kvp_move_t *moves, uint32_t n)
         xfer_begin(s, &t->xfers[i]);
 }
 
-/* ---- debts */
+/* ---- drain notices */
 void
-path_pay(sim_t *s, client_t *c, debt_t *debt)
+path_send_drained(sim_t *s, client_t *c, drain_notice_t *notice)
 {
-    say_t say = {.kind = SAY_DRAINED, .incarnation = debt->incarnation};
-    mem_t *mem = node_mem(s, debt->node);
+    say_t say = {.kind = SAY_DRAINED, .incarnation = notice->incarnation};
+    mem_t *mem = node_mem(s, notice->node);
     path_t *p = path_of(s, c->link, mem, 0);
 
     /* An answer that does not come ends the attachment here as well. */

@@ -227,11 +227,8 @@ make_cut(plan_t *plan)
     plan->nodes = (uint32_t)rng_between(&rng, 2, 3);
     plan->clients = 3; /* one on each host */
     plan->threads = THREADS_MAX;
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_log(&rng, kind == CUT_NODE_LOST ? 8 : 2, kind == CUT_NODE_LOST ? 32 : 5);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 256, 2048);
-    plan->digest_bits = 128;
     plan->replicas_max = rng_chance(&rng, 200) ? 2 : 1;
     plan->locations = 32;
     plan->is_leasing = true;
@@ -273,7 +270,6 @@ make_journal(plan_t *plan)
     plan->late_per_mille = 2;
     plan->replicas_max = rng_chance(&rng, 300) ? 2 : 1;
     plan->locations = rng_chance(&rng, 300) ? 0 : 16;
-    plan->off_cpu_per_mille = 5;
     plan->node_grace_ns = rng_chance(&rng, 300) ? rng_log(&rng, 20 * MS, SEC) : 5 * SEC;
     plan->has_journal = true;
     plan->disk_lost_per_mille = rng_chance(&rng, 150) ? 500 : 0;
@@ -301,17 +297,12 @@ make_groups(plan_t *plan)
     uint32_t calls = (uint32_t)rng_log(&rng, 8, 60);
 
     make_parties(plan, &rng);
-    plan->tenants = 1;
     plan->group_keys = (uint32_t)rng_between(&rng, 2, 4);
     plan->keys = plan->group_keys * (uint32_t)rng_between(&rng, 2, 8);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 1024, 12288);
     plan->has_one_len = rng_chance(&rng, 500);
-    plan->digest_bits = 128;
     plan->late_per_mille = 2;
-    plan->replicas_max = 1;
     plan->locations = rng_chance(&rng, 500) ? 0 : 16;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_chance(&rng, 300) ? 30 * MS : 2 * MS);
     add_group_faults(plan, &rng);
@@ -341,15 +332,11 @@ make_terms(plan_t *plan)
     uint32_t calls = (uint32_t)rng_between(&rng, 10, 60);
 
     make_parties(plan, &rng);
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_log(&rng, 2, 16);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
-    plan->digest_bits = 128;
     plan->late_per_mille = rng_chance(&rng, 300) ? 50 : 2;
     plan->replicas_max = rng_chance(&rng, 300) ? 2 : 1;
     plan->locations = rng_chance(&rng, 300) ? 0 : 16;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, 2 * MS, 60 * MS));
     add_successions(plan, &rng);
@@ -365,7 +352,6 @@ make_probed(plan_t *plan, rng_t *rng)
     plan->nodes = (uint32_t)rng_between(rng, 1, 2);
     plan->probes_per_mille = (uint32_t)rng_between(rng, 300, 800);
     plan->late_per_mille = 2;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, rng, calls, rng_log(rng, MS, 100 * MS));
 }
@@ -406,13 +392,9 @@ make_full(plan_t *plan)
     rng_t rng = rng_fork(plan->seed, 1, PROFILE_FULL);
 
     make_parties(plan, &rng);
-    plan->tenants = 1;
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 4096, 24576);
     plan->has_one_len = rng_chance(&rng, 500);
     plan->keys = (uint32_t)rng_between(&rng, 4, 24);
-    plan->digest_bits = 128;
-    plan->replicas_max = 1;
     plan->locations = rng_chance(&rng, 500) ? 0 : 16;
     if (rng_chance(&rng, 500))
         make_probed(plan, &rng);
@@ -420,22 +402,19 @@ make_full(plan_t *plan)
         make_abandoned(plan, &rng);
 }
 
-/* ---- heirs */
+/* ---- master_handover */
 /* The next master is there before long, while clients stop, or their threads have no processor. */
 static void
-make_heirs(plan_t *plan)
+make_master_handover(plan_t *plan)
 {
     static const uint8_t kinds[] = {CHOICE_STOP_CLIENT, CHOICE_STOP_CLIENT, CHOICE_KILL_CLIENT, CHOICE_CUT_CONN};
-    rng_t rng = rng_fork(plan->seed, 1, PROFILE_HEIRS);
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_MASTER_HANDOVER);
     uint32_t calls = (uint32_t)rng_between(&rng, 20, 60);
     uint64_t at_ns = rng_log(&rng, MS, 500 * MS);
 
     make_parties(plan, &rng);
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_log(&rng, 4, 32);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 256, 16384);
-    plan->digest_bits = 128;
     plan->late_per_mille = (uint32_t)rng_between(&rng, 2, 300);
     plan->replicas_max = rng_chance(&rng, 200) ? 2 : 1;
     plan->locations = rng_chance(&rng, 500) ? 0 : 16;
@@ -461,25 +440,21 @@ make_uses(plan_t *plan)
 
     make_parties(plan, &rng);
     plan->nodes = 1;
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_between(&rng, 40, 100);
-    plan->chunk_n = 1;
     plan->len_max = (128u << 10) / plan->keys;
     plan->has_one_len = true;
-    plan->digest_bits = 128;
-    plan->replicas_max = 1;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 30 * MS));
 }
 
-/* ---- late */
+/* ---- delayed_messages */
 /* One master after the other, and each is there before writers under the one before have begun, in memory of which much was
  * never used. */
 static void
-make_late(plan_t *plan)
+make_delayed_messages(plan_t *plan)
 {
-    rng_t rng = rng_fork(plan->seed, 1, PROFILE_LATE), cut = rng_fork(plan->seed, 2, PROFILE_LATE);
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_DELAYED_MESSAGES),
+          cut = rng_fork(plan->seed, 2, PROFILE_DELAYED_MESSAGES);
     bool cuts = rng_chance(&cut, 300); /* reports */
     uint32_t calls = (uint32_t)rng_between(&rng, 20, 60);
     uint64_t at_ns = rng_log(&rng, MS, 100 * MS);
@@ -487,13 +462,9 @@ make_late(plan_t *plan)
     plan->nodes = (uint32_t)rng_between(&rng, 2, 3);
     plan->clients = 4;
     plan->threads = THREADS_MAX;
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_between(&rng, 16, 96);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_between(&rng, 64, 384);
-    plan->digest_bits = 128;
     plan->late_per_mille = (uint32_t)rng_between(&rng, 100, 500);
-    plan->replicas_max = 1;
     plan->off_cpu_per_mille = (uint32_t)rng_between(&rng, 20, 300);
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 60 * MS));
@@ -516,17 +487,12 @@ make_sums(plan_t *plan)
     plan->nodes = 1;
     plan->clients = 3;
     plan->threads = THREADS_MAX;
-    plan->tenants = 1;
     plan->group_keys = 4;
     plan->keys = plan->group_keys * (uint32_t)rng_between(&rng, 6, 10);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_between(&rng, 8192, 16384); /* most are much shorter */
-    plan->digest_bits = 128;
-    plan->replicas_max = 1;
     plan->locations = 32;
     plan->is_leasing = true;
     plan->sums_per_mille = 1000;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, 10 * MS, 60 * MS));
 }
@@ -538,47 +504,36 @@ choose_sums(plan_t *plan)
     if (plan->digest_bits == 128 && plan->sums_per_mille == 0) plan->sums_per_mille = 300;
 }
 
+static const struct {
+    const char *name;
+    void (*make)(plan_t *plan);
+} profiles[PROFILE_KINDS] = {
+    [PROFILE_MIXED] = {"mixed", make_mixed},
+    [PROFILE_CUT] = {"cut", make_cut},
+    [PROFILE_JOURNAL] = {"journal", make_journal},
+    [PROFILE_GROUPS] = {"groups", make_groups},
+    [PROFILE_TERMS] = {"terms", make_terms},
+    [PROFILE_FULL] = {"full", make_full},
+    [PROFILE_MASTER_HANDOVER] = {"master_handover", make_master_handover},
+    [PROFILE_USES] = {"uses", make_uses},
+    [PROFILE_DELAYED_MESSAGES] = {"delayed_messages", make_delayed_messages},
+    [PROFILE_SUMS] = {"sums", make_sums},
+    [PROFILE_PARTITION] = {"partition", plan_make_partition},
+    [PROFILE_SLOTS] = {"slots", plan_make_slots},
+};
+
 void
 plan_make(plan_t *plan, profile_t profile, uint64_t seed)
 {
-    *plan = (plan_t){.seed = seed, .profile = profile, .node_grace_ns = 5 * SEC};
-    switch (profile) {
-    case PROFILE_CUT:
-        make_cut(plan);
-        break;
-    case PROFILE_JOURNAL:
-        make_journal(plan);
-        break;
-    case PROFILE_GROUPS:
-        make_groups(plan);
-        break;
-    case PROFILE_TERMS:
-        make_terms(plan);
-        break;
-    case PROFILE_FULL:
-        make_full(plan);
-        break;
-    case PROFILE_HEIRS:
-        make_heirs(plan);
-        break;
-    case PROFILE_USES:
-        make_uses(plan);
-        break;
-    case PROFILE_LATE:
-        make_late(plan);
-        break;
-    case PROFILE_SUMS:
-        make_sums(plan);
-        break;
-    case PROFILE_AWAY:
-        plan_make_away(plan);
-        break;
-    case PROFILE_SLOTS:
-        plan_make_slots(plan);
-        break;
-    default:
-        make_mixed(plan);
-    }
+    *plan = (plan_t){.seed = seed,
+                     .profile = profile,
+                     .tenants = 1,
+                     .chunk_n = 1,
+                     .digest_bits = 128,
+                     .replicas_max = 1,
+                     .off_cpu_per_mille = 5,
+                     .node_grace_ns = 5 * SEC};
+    profiles[profile].make(plan);
     choose_sums(plan);
 }
 
@@ -601,20 +556,17 @@ choice_name(choice_kind_t kind)
     return kind < CHOICE_KINDS ? names[kind] : "?";
 }
 
-static const char *const profiles[PROFILE_KINDS] = {"mixed", "cut",  "journal", "groups", "terms", "full",
-                                                    "heirs", "uses", "late",    "sums",   "away",  "slots"};
-
 const char *
 profile_name(profile_t profile)
 {
-    return profiles[profile];
+    return profiles[profile].name;
 }
 
 bool
 profile_find(const char *name, profile_t *profile_out)
 {
     for (uint32_t i = 0; i < PROFILE_KINDS; i++)
-        if (strcmp(profiles[i], name) == 0) {
+        if (strcmp(profiles[i].name, name) == 0) {
             *profile_out = (profile_t)i;
             return true;
         }

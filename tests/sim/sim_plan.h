@@ -48,11 +48,11 @@ typedef enum {
     PROFILE_GROUPS, /* objects that appear and are evicted together, in a pool that is too small for all of them */
     PROFILE_TERMS, /* the next master begins while the old one lives, and some are with the one, some with the other */
     PROFILE_FULL, /* a pool full of what is probed, or left unfinished by clients that stop and die, with nodes that break off */
-    PROFILE_HEIRS, /* the next master comes soon, while writers of the one before are in the midst of a put, and go on */
+    PROFILE_MASTER_HANDOVER, /* the next master comes soon, while writers of the one before are in the midst of a put, and go on */
     PROFILE_USES, /* a full pool in which nothing fails and all is of one length: what goes is what nobody uses */
-    PROFILE_LATE, /* what is said arrives late, at writers who begin when their master is no more */
+    PROFILE_DELAYED_MESSAGES, /* what is said arrives late, at writers who begin when their master is no more */
     PROFILE_SUMS, /* what clients know is evicted, a group at a time, and put again; and they read by sums alone */
-    PROFILE_AWAY, /* some only read, and go on where they, or the nodes that they read from, are away from the master */
+    PROFILE_PARTITION, /* some only read, and go on where they, or the nodes that they read from, are away from the master */
     PROFILE_SLOTS, /* the next master comes while writers sleep between a look at the word and the descriptor's store */
     PROFILE_KINDS,
 } profile_t;

@@ -15,7 +15,7 @@ void plan_make_room(plan_t *plan, uint32_t calls);
 choice_t *plan_add(plan_t *plan, choice_kind_t kind, uint64_t at_ns);
 void plan_add_calls(plan_t *plan, rng_t *rng, uint32_t each, uint64_t pause_max);
 
-void plan_make_away(plan_t *plan);
+void plan_make_partition(plan_t *plan);
 void plan_make_slots(plan_t *plan);
 
 #endif

@@ -77,7 +77,7 @@ promise_commit_heard(sim_t *s, const grant_t *grant)
 
         if (!grant_is_served_for_ever(k->grant) || k->grant->version >= grant->version) continue;
         if (k->grant->tenant != grant->tenant) continue;
-        k->grant->heir = grant->version;
+        k->grant->replacement = grant->version;
         r = sim_alloc(s, sizeof *r);
         *r = (replaced_t){k->grant, s->oracle->replaced};
         s->oracle->replaced = r;
@@ -87,7 +87,7 @@ promise_commit_heard(sim_t *s, const grant_t *grant)
 void
 promise_retired(sim_t *s, const grant_t *grant)
 {
-    if (grant->heir == 0 || disk_has_said(s, grant->digest, grant->heir)) return;
+    if (grant->replacement == 0 || disk_has_said(s, grant->digest, grant->replacement)) return;
     sim_fail(s, "I3", "slot %u generation %lx is retired, and the journal may forget the version that replaces it",
              grant->slot, (unsigned long)grant->generation);
 }
@@ -96,6 +96,6 @@ void
 promise_step_ends(sim_t *s)
 {
     for (const replaced_t *r = s->oracle->replaced; r != NULL; r = r->next)
-        r->grant->heir = 0;
+        r->grant->replacement = 0;
     s->oracle->replaced = NULL;
 }

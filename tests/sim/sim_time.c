@@ -9,7 +9,7 @@
 
 #include "proto/kvpool.pb-c.h"
 
-#define OWED_NS (100 * MS) /* KVP_DEFERRED_MS, and the ticks of a master that has much to do */
+#define DEFERRED_NS (100 * MS) /* KVP_DEFERRED_MS, and the ticks of a master that has much to do */
 #define HEARD_NS SEC /* by then a node that goes on has heard what it was told after that */
 #define SILENT_NS (1300 * MS) /* KVP_WRITER_SILENT_MS, and a tick */
 
@@ -38,10 +38,10 @@ may_wait(const ask_t *ask)
     return may;
 }
 
-/* Some node that hears the master spoke after it was told what is owed: it has answered that as well. Where none did, nobody
- * keeps in mind what the answer would promise. */
+/* Whether some node that hears the master spoke after it was told of the removal: it has answered that as well. Where none
+ * did, only the master knows what the answer would promise. */
 static bool
-is_kept_in_mind(sim_t *s, const ask_t *ask)
+is_known_to_node(sim_t *s, const ask_t *ask)
 {
     uint32_t there = master_party(s)->host;
 
@@ -58,8 +58,8 @@ is_kept_in_mind(sim_t *s, const ask_t *ask)
 void
 time_said(sim_t *s, const ask_t *ask)
 {
-    if (!has_run(s) || s->plan->has_journal || may_wait(ask) || s->now - ask->heard_ns <= OWED_NS) return;
-    if (!is_kept_in_mind(s, ask)) return;
+    if (!has_run(s) || s->plan->has_journal || may_wait(ask) || s->now - ask->heard_ns <= DEFERRED_NS) return;
+    if (!is_known_to_node(s, ask)) return;
     sim_fail(s, "LIVENESS", "the answer to %s took %.3f us", ask->op == KVP_OP_REMOVE ? "a removal" : "a commit",
              (double)(s->now - ask->heard_ns) / 1e3);
 }

@@ -53,13 +53,20 @@ hold_end(sim_t *s, hold_t *h)
     uses_hold_ended(s, h);
 }
 
+#define ANY_TICKET UINT64_MAX
+
+/* Ends those of the connection with that ticket; without a connection, those whose time is over. */
 static void
-hold_release(sim_t *s, conn_t *conn, uint64_t ticket)
+end_holds(sim_t *s, const conn_t *conn, uint64_t ticket)
 {
+    uint64_t now = master_now(s);
+
     for (hold_t **at = &s->oracle->holds; *at != NULL;) {
         hold_t *h = *at;
+        bool is_over =
+            conn == NULL ? h->until_ns <= now : h->conn == conn->id && (ticket == ANY_TICKET || h->ticket == ticket);
 
-        if (h->conn == conn->id && h->ticket == ticket) {
+        if (is_over) {
             hold_end(s, h);
             *at = h->next;
         } else {
@@ -88,18 +95,7 @@ forget_asks(oracle_t *o, uint64_t conn)
 void
 expire_holds(sim_t *s)
 {
-    uint64_t now = master_now(s);
-
-    for (hold_t **at = &s->oracle->holds; *at != NULL;) {
-        hold_t *h = *at;
-
-        if (h->until_ns <= now) {
-            hold_end(s, h);
-            *at = h->next;
-        } else {
-            at = &h->next;
-        }
-    }
+    end_holds(s, NULL, ANY_TICKET);
 }
 
 void
@@ -112,16 +108,7 @@ oracle_conn_over(sim_t *s, conn_t *conn)
             mem->away_ns = master_now(s);
             s->oracle->kept_last[mem->node] = NULL;
         }
-    for (hold_t **at = &s->oracle->holds; *at != NULL;) {
-        hold_t *h = *at;
-
-        if (h->conn == conn->id) {
-            hold_end(s, h);
-            *at = h->next;
-        } else {
-            at = &h->next;
-        }
-    }
+    end_holds(s, conn, ANY_TICKET);
 }
 
 /* ---- hearing */
@@ -132,7 +119,7 @@ hears_release(sim_t *s, conn_t *conn, const kvp_frame_t *f)
         uint64_t ticket;
 
         memcpy(&ticket, f->tail + i, 8);
-        hold_release(s, conn, ticket);
+        end_holds(s, conn, ticket);
     }
 }
 

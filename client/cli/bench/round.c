@@ -225,7 +225,7 @@ verify_get(worker_t *w)
     }
 }
 
-/* verify_put reads the last batch of this leg again; what it was put from is spoiled and then restored. */
+/* verify_put reads the last batch of this leg again; its source is overwritten before and restored after. */
 static int
 verify_put(worker_t *w)
 {

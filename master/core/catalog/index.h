@@ -73,7 +73,7 @@ typedef struct {
     uint64_t generation; /* of the extent, where that is not the version; 0 = it is */
     kvp_place_t *more; /* owned: the copies but the first */
     uint32_t more_n;
-    uint32_t replacement; /* the DRAFT that is to replace it; KVP_OID_NONE = none */
+    uint32_t replacement; /* the staged version that is to replace it; KVP_OID_NONE = none */
     struct kvp_member *member; /* of a group: group.c; NULL = of none */
 } kvp_objext_t;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attempts' records, and staged versions: an attempt has a record of the object that it will be, which is in the index
- * (WRITING), or, when it is to replace one that is committed, outside of it (DRAFT): readers go on finding the old one. If
+ * (WRITING), or, when it is to replace one that is committed, outside of it (staged): readers go on finding the old one. If
  * that goes before, the staged version takes its place as an ordinary put.
  */
 #include "master/core/catalog/staged.h"

@@ -89,7 +89,7 @@ is_usable(kvp_evict_t *ev, const kvp_chunk_t *c, uint32_t slot, const wanted_t *
     o = kvp_obj(ev->cat->index, kvp_slab_owner(c->slab, slot));
     if (kvp_group_is_doomed(ev->cat, o) && o->state == KVP_OBJ_COMMITTED) return true; /* it goes in any case */
     unit = kvp_victim_unit(ev->cat, kvp_slab_owner(c->slab, slot));
-    if (!kvp_victim_may_go(ev->prot, unit) && (KVP_RULE(HOLD_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED))
+    if (!kvp_victim_may_go(ev->prot, unit) && (KVP_RULE(TICKET_AGAINST_EVICTION) || o->state != KVP_OBJ_COMMITTED))
         return false;
     kind = kind_of(ev, unit);
     if (KVP_RULE(PROBE_YIELDS) || kind != KVP_TAKES_PROBED) ev->met |= 1u << kind;

@@ -236,7 +236,7 @@ kvp_journal_is_behind(const kvp_interim_t *log)
 bool
 kvp_journal_remembers(const kvp_interim_t *log)
 {
-    return log->journal.is_relied_on || !KVP_RULE(KEPT_IN_MIND);
+    return log->journal.is_relied_on || !KVP_RULE(REMOVAL_OUTLIVES_MASTER);
 }
 
 bool

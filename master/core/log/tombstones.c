@@ -154,7 +154,7 @@ kvp_tombs_remind(kvp_interim_t *log, kvp_segment_t *g, kvp_session_t *node, kvp_
     kvp_master_t *m = log->core;
     uint32_t n = (uint32_t)(tombs->len / sizeof(kvp_wire_tomb_t));
 
-    if (n > 0 && KVP_RULE(HELD_IS_TOLD)) tell(m, node, g->id, (const kvp_wire_tomb_t *)tombs->data, n);
+    if (n > 0 && KVP_RULE(REMOVAL_OUTLIVES_REPORTS)) tell(m, node, g->id, (const kvp_wire_tomb_t *)tombs->data, n);
     kvp_buf_reset(tombs);
 }
 
@@ -307,7 +307,7 @@ hold_against(kvp_master_t *m, kvp_digest_t digest, uint64_t version, kvp_deferre
     }
     (void)raise_to(&m->log.removed, digest, version, GUESSES_MAX);
     if (is_new) ++*insert(&m->log.tomb_refs, digest, TOMBS_MAX);
-    if (!KVP_RULE(HELD_IS_TOLD)) return;
+    if (!KVP_RULE(REMOVAL_OUTLIVES_REPORTS)) return;
     promise(m, w);
     queue(m, digest, version_in(&m->log.tombs, digest));
 }

@@ -64,7 +64,7 @@ is_kept(const kvp_protect_t *prot, const kvp_obj_t *o)
     const kvp_member_t *mb = kvp_group_member(prot->cat, o);
 
     if (mb == NULL) return o->tickets > 0;
-    return mb->group->reserved_n > 0 || (mb->group->held_n > 0 && KVP_RULE(GROUP_HELD));
+    return mb->group->reserved_n > 0 || (mb->group->held_n > 0 && KVP_RULE(GROUP_TICKET));
 }
 
 bool

@@ -273,7 +273,7 @@ kvp_deferred_revoked(kvp_protect_t *prot, kvp_deferred_t *w)
 static void
 answer_soon(kvp_protect_t *prot, kvp_deferred_t *w)
 {
-    if (w->ask.opcode == KVP_OP_BUMP || !w->is_dead_awaited || !KVP_RULE(OWED_SOON)) return;
+    if (w->ask.opcode == KVP_OP_BUMP || !w->is_dead_awaited || !KVP_RULE(REMOVAL_ANSWERED)) return;
     kvp_heap_add(&prot->deferred, &w->due,
                  kvp_max_u64(prot->ctx->now_ns + KVP_MS(KVP_DEFERRED_MS), prot->peers->old_leases_end_ns));
 }

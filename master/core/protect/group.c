@@ -158,7 +158,7 @@ settle(kvp_protect_t *prot, kvp_group_t *g)
         free(g->taken);
         free(g);
     } else if (!g->is_doomed && g->size > 0 && !g->is_whole && g->owned_n == 0 && g->committed_n > 0) {
-        if (KVP_RULE(GROUP_OF_NOBODY)) doom(prot, g, false);
+        if (KVP_RULE(GROUP_WITHOUT_OWNER)) doom(prot, g, false);
     }
 }
 

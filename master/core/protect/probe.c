@@ -189,7 +189,7 @@ kvp_probe_protects(const kvp_protect_t *prot, uint32_t unit)
     bytes = kvp_victim_bytes(prot, unit);
     if (is_over_bound(prot, bytes) && oldest_since(p) >= since)
         return false; /* none of those that are parked gives way to it */
-    if (age >= YOUNG || !KVP_RULE(YOUNG_PROBES)) return true;
+    if (age >= YOUNG || !KVP_RULE(RECENT_PROBES)) return true;
     return kvp_probe_recent_bytes(prot) + bytes <= prot->ctx->st.size_bytes / YOUNG_SHARE;
 }
 

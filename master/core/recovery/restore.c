@@ -125,7 +125,7 @@ take(kvp_master_t *m, kvp_session_t *s, const kvp_wire_present_t *like, const fo
 {
     uint64_t ttl_ns = kvp_min_u64(KVP_MS(like->ttl_ms), m->ctx.conf.lease_ns);
 
-    if (!KVP_RULE(PRESENT)) return 1;
+    if (!KVP_RULE(TICKET_RESTORE)) return 1;
     if (like->kind == KVP_PRESENT_GROUP) return kvp_ticket_take_groups(&m->prot, s, found->groups, n, ttl_ns);
     return kvp_ticket_take(&m->prot, s, like->kind == KVP_PRESENT_HOLD ? KVP_TICKET_HOLD : KVP_TICKET_RESERVE,
                            found->oids, n, ttl_ns);

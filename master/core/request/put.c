@@ -342,7 +342,7 @@ commit_one(kvp_master_t *m, kvp_session_t *s, const kvp_wire_commit_t *commit, r
     pin = a->pin;
     /* An eviction revokes nothing, for readers find DEAD: but they do not where the node has not obeyed yet, nor those, for
      * the time of a lease, who do not look. */
-    if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_not_dead && KVP_RULE(REVOKE_UNDEAD)))
+    if ((may_be_known && KVP_RULE(REVOKE_ON_UPSERT)) || (is_not_dead && KVP_RULE(REVOKE_NOT_DEAD_YET)))
         (void)kvp_revoke(a->tenant, a->digest);
     if (is_not_dead)
         kvp_tombs_evicted(&m->log, a->digest, kvp_obj_version(kvp_obj(m->cat.index, oid)) - 1, reply->deferred);

@@ -80,7 +80,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
     const kvp_obj_t *unit = kvp_obj(m->cat.index, kvp_victim_unit(&m->cat, oid));
     bool is_held = o->tickets > 0 || kvp_group_is_reserved(&m->cat, o);
 
-    if (!mode->is_forced && is_held && KVP_RULE(HOLD_AGAINST_REMOVAL)) return KVP_HELD;
+    if (!mode->is_forced && is_held && KVP_RULE(TICKET_AGAINST_REMOVAL)) return KVP_HELD;
     if (!mode->is_forced && kvp_takeover_may_ticket_name(&m->peers, o)) return KVP_RETRY_AFTER;
     if (!mode->is_forced && mode->heeds_probes && kvp_probe_is_live(&m->prot, unit) && KVP_RULE(PROBE_AGAINST_REMOVAL))
         return KVP_HELD;
@@ -98,7 +98,7 @@ remove_one(kvp_master_t *m, kvp_tenant_t *t, uint32_t oid, kvp_digest_t digest, 
 static void
 revoke_absent(const kvp_master_t *m, kvp_tenant_t *t, kvp_digest_t digest, bool waits)
 {
-    bool is_not_dead = kvp_retire_is_readable(&m->space, digest.hi) && KVP_RULE(REVOKE_UNDEAD);
+    bool is_not_dead = kvp_retire_is_readable(&m->space, digest.hi) && KVP_RULE(REVOKE_NOT_DEAD_YET);
 
     if (is_not_dead || (waits && KVP_RULE(REVOKE_EVICTED))) (void)kvp_revoke(t, digest);
 }

@@ -33,7 +33,7 @@ kvp_takeover_reported(kvp_peers_t *peers)
 bool
 kvp_takeover_may_tickets_come(const kvp_peers_t *peers)
 {
-    return peers->ctx->now_ns < peers->presents_due_ns && KVP_RULE(PRESENT_GRACE);
+    return peers->ctx->now_ns < peers->presents_due_ns && KVP_RULE(TICKET_RESTORE_GRACE);
 }
 
 bool

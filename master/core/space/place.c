@@ -353,7 +353,7 @@ kvp_place_may_lie(const kvp_space_t *sp, const kvp_attempt_t *a, const kvp_wish_
 
     if (wish->only != 0 && wish->only != g->id) return false;
     if (wish->only == 0 && is_avoided(sp, wish, g)) return false;
-    if (a->copies == 1 || !KVP_RULE(COPIES_APART)) return true;
+    if (a->copies == 1 || !KVP_RULE(REPLICAS_APART)) return true;
     n = kvp_obj_places(sp->cat, kvp_obj(sp->cat->index, a->oid), places);
     for (uint32_t i = 0; i < n; i++)
         if (((const kvp_chunk_t *)kvp_ptab_get(&sp->cat->chunks, places[i].chunk))->segment->host == g->host)

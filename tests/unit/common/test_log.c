@@ -65,7 +65,7 @@ test_divert_keeps_the_last_sentence_of_this_thread(void **state)
 }
 
 static void
-test_line_has_time_level_room_and_text(void **state)
+test_line_has_time_level_component_and_text(void **state)
 {
     (void)state;
     kvp_log_warn("master", "segment lost node=%s", "n1");
@@ -202,7 +202,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_line_has_time_level_room_and_text, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_line_has_time_level_component_and_text, setup, teardown),
         cmocka_unit_test_setup_teardown(test_divert_keeps_the_last_sentence_of_this_thread, setup, teardown),
         cmocka_unit_test_setup_teardown(test_level_holds_back_and_lets_through, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_line_is_cut, setup, teardown),

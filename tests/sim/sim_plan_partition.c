@@ -5,7 +5,7 @@
  */
 #include "tests/sim/sim_plan_priv.h"
 
-/* ---- away: one thread of each client only reads, so that none of it waits for the master all the time.
+/* ---- partition: one thread of each client only reads, so that none of it waits for the master all the time.
  *
  * A host is cut off, with the clients and the node on it. Its own clients read on for the grace, by shared memory, what is
  * removed meanwhile, and who waits for their leases has to wait for theirs as well (LEASE_OF_THE_LOST). Those of the third
@@ -27,7 +27,7 @@ make_cut_off(plan_t *plan, rng_t *rng)
 
 /* A node stops, and those who read its memory do not. In a full pool some of what it has is evicted before it is known to
  * be late, and no DEAD comes; then it is put again elsewhere, or removed: the node is not lost all the while, and an
- * eviction revokes nothing (REVOKE_UNDEAD). */
+ * eviction revokes nothing (REVOKE_NOT_DEAD_YET). */
 static void
 make_silent(plan_t *plan, rng_t *rng)
 {
@@ -43,21 +43,16 @@ make_silent(plan_t *plan, rng_t *rng)
 }
 
 void
-plan_make_away(plan_t *plan)
+plan_make_partition(plan_t *plan)
 {
-    rng_t rng = rng_fork(plan->seed, 1, PROFILE_AWAY);
+    rng_t rng = rng_fork(plan->seed, 1, PROFILE_PARTITION);
     uint32_t calls = (uint32_t)rng_between(&rng, 80, 160);
 
     plan->nodes = (uint32_t)rng_between(&rng, 2, 3);
     plan->clients = 3; /* one on each host */
     plan->threads = THREADS_MAX;
-    plan->tenants = 1;
-    plan->chunk_n = 1;
-    plan->digest_bits = 128;
-    plan->replicas_max = 1;
     plan->locations = 32;
     plan->is_leasing = true;
-    plan->off_cpu_per_mille = 5;
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, MS);
     for (uint32_t i = 0; i < plan->choices_n; i++) /* nobody is done before the faults */
@@ -81,14 +76,9 @@ plan_make_slots(plan_t *plan)
     plan->nodes = (uint32_t)rng_between(&rng, 1, 2);
     plan->clients = 4;
     plan->threads = THREADS_MAX;
-    plan->tenants = 1;
     plan->keys = (uint32_t)rng_between(&rng, 8, 32);
-    plan->chunk_n = 1;
     plan->len_max = (uint32_t)rng_log(&rng, 4096, 16384);
-    plan->digest_bits = 128;
     plan->late_per_mille = 2;
-    plan->replicas_max = 1;
-    plan->off_cpu_per_mille = 5;
     plan->sleeps_per_mille = (uint32_t)rng_between(&rng, 100, 500);
     plan_make_room(plan, calls);
     plan_add_calls(plan, &rng, calls, rng_log(&rng, MS, 30 * MS));
