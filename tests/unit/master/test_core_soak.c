@@ -4,7 +4,7 @@
  * holds grants and places against each other; the model here holds what is found, held and removed against what the master
  * was asked. KVPOOL_TEST_TIER (quick, normal, long) says how many seeds, KVPOOL_SOAK_SEED names one.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/slab.h"
 

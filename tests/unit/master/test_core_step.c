@@ -2,7 +2,7 @@
  * No step is long, whatever leaves, dies or is removed: how many records the master touches for one input is bounded,
  * however many there are. Records are counted, not time.
  */
-#include "tests/unit/master/core_report.h"
+#include "tests/world/report.h"
 
 #include <stdio.h>
 

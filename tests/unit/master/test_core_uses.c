@@ -3,7 +3,7 @@
  * what was reserved when its turn came goes as soon as it is not. All objects have one length, so that eviction follows
  * the order of uses exactly.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/mutate.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/unit/master/core_report.h"
+#include "tests/world/report.h"
 
 #include "common/slab.h"
 

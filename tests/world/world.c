@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/slab.h"
-#include "tests/unit/master/core_report.h"
+#include "tests/world/report.h"
 #include "tests/world/check/core_check.h"
 
 #include <stdio.h>

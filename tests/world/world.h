@@ -191,7 +191,7 @@ mem_t *mem_make(world_t *w, const char *name, uint64_t size, uint64_t chunk);
 void mem_remake(world_t *w, mem_t *mem); /* new memory under the same name */
 peer_t *node_open(world_t *w, mem_t *mem); /* connects, says hello and mounts, which must work */
 peer_t *node_open_on(world_t *w, mem_t *mem, const char *host);
-/* node_mount also reports where it is asked to (core_report.h). node_ask_mount does not, and returns the answer without what
+/* node_mount also reports where it is asked to (report.h). node_ask_mount does not, and returns the answer without what
  * it points to. */
 kvp_err_t node_mount(peer_t *n, bool *is_reset_out);
 Kvp__Pb__MountReply node_ask_mount(peer_t *n);
