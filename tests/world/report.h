@@ -2,8 +2,8 @@
  * What a node of the test's world does for a master that does not know its memory: terms, and the report. Its memory is
  * as clients left it with write_object.
  */
-#ifndef KVP_TESTS_CORE_REPORT_H
-#define KVP_TESTS_CORE_REPORT_H
+#ifndef KVP_TESTS_WORLD_REPORT_H
+#define KVP_TESTS_WORLD_REPORT_H
 
 #include "tests/world/world.h"
 

@@ -4,8 +4,8 @@
  * master says is held against it: a place that it grants must be nobody's, a place that it shows a reader must be
  * readable, a generation must be new, an answer must have been asked for. What breaks a rule fails the test.
  */
-#ifndef KVP_TESTS_CORE_WORLD_H
-#define KVP_TESTS_CORE_WORLD_H
+#ifndef KVP_TESTS_WORLD_WORLD_H
+#define KVP_TESTS_WORLD_WORLD_H
 
 #include "common/digestmap.h"
 #include "common/list.h"
