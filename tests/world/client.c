@@ -188,7 +188,7 @@ write_place(world_t *w, const kvp_wire_loc_t *loc)
     uint64_t *word;
 
     if (mem == NULL) return KVP_NODE_LOST;
-    word = &mem->chunks[loc->chunk].words[loc->slot];
+    word = &mem_chunk(mem, loc->chunk)->words[loc->slot];
     if (!kvp_word_may_become(*word, writing)) return KVP_STALE;
     *word = writing;
     *word = kvp_word_make(loc->generation, KVP_DESC_SEALED);
@@ -211,7 +211,7 @@ write_object_as(peer_t *c, const kvp_wire_loc_t *loc, const kvp_wire_obj_t *obj,
     chunk_t *k;
 
     if (err != KVP_OK) return err;
-    k = &mem->chunks[loc->chunk];
+    k = mem_chunk(mem, loc->chunk);
     if (k->descs == NULL) {
         k->descs = calloc(k->geo.slots_max, sizeof *k->descs);
         k->keys = calloc(k->geo.slots_max, sizeof *k->keys);

@@ -14,8 +14,7 @@ saw_grant(world_t *w, const kvp_wire_loc_t *loc, uint64_t len)
     chunk_t *c;
 
     if (mem == NULL) return; /* dropped since */
-    assert_true(loc->chunk < mem->chunk_n);
-    c = &mem->chunks[loc->chunk];
+    c = mem_chunk(mem, loc->chunk);
     assert_true(loc->slot < c->geo.slots_max);
     assert_true(loc->offset % kvp_slab_align_bytes(len) == 0);
     assert_true(loc->offset + len <= c->bytes);
@@ -33,15 +32,23 @@ static void
 saw_place(world_t *w, const kvp_wire_loc_t *loc)
 {
     mem_t *mem = mem_find(w, loc->segment_id);
+    const chunk_t *c;
 
+    if (mem == NULL && w->has_wild) return;
     assert_non_null(mem);
-    assert_int_equal(mem->chunks[loc->chunk].granted[loc->slot], loc->generation);
-    if (mem->chunks[loc->chunk].retired[loc->slot] >= loc->generation)
-        fail_msg("a reader is sent to slot %u, which is retired", loc->slot);
+    c = mem_chunk(mem, loc->chunk);
+    assert_int_equal(c->granted[loc->slot], loc->generation);
+    if (c->retired[loc->slot] >= loc->generation) fail_msg("a reader is sent to slot %u, which is retired", loc->slot);
 }
 
 static void
-saw_places(world_t *w, const kvp_frame_t *f)
+got_ticket(peer_t *p, uint64_t ticket)
+{
+    if (ticket != 0) p->tickets[p->tickets_n++ % KVP_ARRAY_LEN(p->tickets)] = ticket;
+}
+
+static void
+saw_places(world_t *w, peer_t *p, const kvp_frame_t *f)
 {
     const kvp_wire_obj_t *objs;
     const kvp_wire_loc_t *locs;
@@ -65,6 +72,7 @@ saw_places(world_t *w, const kvp_frame_t *f)
         }
     }
     assert_ptr_equal(locs, (const kvp_wire_loc_t *)(objs + head->n) + head->nloc);
+    got_ticket(p, head->ticket);
     kvp_pb_free(&pb, head);
 }
 
@@ -92,11 +100,11 @@ saw_retire(world_t *w, const kvp_frame_t *f)
 
     slots = retire_read(f, &pb, &head);
     mem = mem_find(w, head->segment_id);
-    assert_non_null(mem);
-    for (uint32_t i = 0; i < head->n; i++) {
-        chunk_t *c = &mem->chunks[slots[i].chunk];
+    assert_true(mem != NULL || w->has_wild);
+    for (uint32_t i = 0; mem != NULL && i < head->n; i++) {
+        chunk_t *c = mem_chunk(mem, slots[i].chunk);
 
-        assert_true(slots[i].chunk < mem->chunk_n && slots[i].slot < c->geo.slots_max);
+        assert_true(slots[i].slot < c->geo.slots_max);
         assert_true(slots[i].generation >= c->granted[slots[i].slot]);
         c->retired[slots[i].slot] = slots[i].generation;
         if (w->on_retire != NULL) w->on_retire(w->hook_arg, mem, &slots[i]);
@@ -118,14 +126,72 @@ saw_mount(mem_t *mem, const kvp_frame_t *f)
 }
 
 static void
-saw(world_t *w, const peer_t *p, const kvp_frame_t *f)
+saw_hello(peer_t *p, const kvp_frame_t *f)
 {
-    bool is_reply = (f->hdr.flags & KVP_FRAME_REPLY) != 0;
+    Kvp__Pb__HelloReply *head;
+    kvp_pb_t pb;
 
-    if (is_reply && f->hdr.opcode == KVP_OP_MOUNT && p != NULL && p->mem != NULL) saw_mount(p->mem, f);
+    head = kvp_pb_unpack(&pb, &kvp__pb__hello_reply__descriptor, f);
+    assert_non_null(head);
+    if (head->err == KVP_OK) p->incarnation = head->incarnation;
+    kvp_pb_free(&pb, head);
+}
 
-    if (is_reply && (f->hdr.opcode == KVP_OP_PUT_BEGIN || f->hdr.opcode == KVP_OP_GET)) saw_places(w, f);
-    if (!is_reply && f->hdr.opcode == KVP_OP_RETIRE) saw_retire(w, f);
+static void
+saw_lookup(peer_t *p, const kvp_frame_t *f)
+{
+    Kvp__Pb__LookupReply *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__lookup_reply__descriptor, f);
+    assert_non_null(head);
+    assert_true(head->granted <= head->found);
+    assert_true(head->err != KVP_OK || f->tail_len == head->n);
+    got_ticket(p, head->ticket);
+    kvp_pb_free(&pb, head);
+}
+
+static void
+saw_presented(peer_t *p, const kvp_frame_t *f)
+{
+    const kvp_wire_presented_t *answers = (const kvp_wire_presented_t *)f->tail;
+    Kvp__Pb__PresentReply *head;
+    kvp_pb_t pb;
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__present_reply__descriptor, f);
+    assert_non_null(head);
+    assert_true(head->err != KVP_OK || f->tail_len == head->n * sizeof *answers);
+    for (uint32_t i = 0; head->err == KVP_OK && i < head->n; i++) {
+        assert_true((answers[i].err == KVP_OK) == (answers[i].ticket != 0));
+        got_ticket(p, answers[i].ticket);
+    }
+    kvp_pb_free(&pb, head);
+}
+
+static void
+saw_answer(world_t *w, peer_t *p, const kvp_frame_t *f)
+{
+    switch (f->hdr.opcode) {
+    case KVP_OP_HELLO:
+        saw_hello(p, f);
+        break;
+    case KVP_OP_MOUNT:
+        if (p->mem != NULL && !p->is_wild) saw_mount(p->mem, f);
+        break;
+    case KVP_OP_PUT_BEGIN:
+    case KVP_OP_GET:
+        saw_places(w, p, f);
+        break;
+    case KVP_OP_LOOKUP:
+        saw_lookup(p, f);
+        break;
+    case KVP_OP_PRESENT:
+        saw_presented(p, f);
+        break;
+    default:
+        break;
+    }
+    if (w->on_answer != NULL) w->on_answer(w->hook_arg, p, f);
 }
 
 /* ---- packets */
@@ -223,6 +289,8 @@ void
 peer_send_raw(peer_t *p, const kvp_frame_t *frame)
 {
     if (p->conn == 0) return;
+    if ((frame->hdr.flags & (KVP_FRAME_ONEWAY | KVP_FRAME_REPLY)) == 0)
+        ask_add(p, frame->hdr.request_id, frame->hdr.opcode);
     kvp_master_on_frame(p->world->m, p->conn, frame, p->world->now);
     input_done(p->world);
     world_pump(p->world);
@@ -234,7 +302,7 @@ peer_reply(peer_t *p, uint64_t id)
     kvp_list_foreach (pos, &p->replies) {
         reply_t *r = kvp_list_entry(pos, reply_t, link);
 
-        if (r->frame.hdr.request_id != id) continue;
+        if (r->frame.hdr.request_id != id || (r->frame.hdr.flags & KVP_FRAME_REPLY) == 0) continue;
         kvp_list_del(&r->link);
         return r;
     }
@@ -288,12 +356,11 @@ take_bytes(world_t *w, peer_t *p, const kvp_buf_t *bytes)
         assert_true(used > 0); /* whole frames only */
         k = packet_make(bytes->data + at, used);
         assert_int_equal(kvp_frame_parse(k->bytes, used, &f, &used), KVP_OK);
-        saw(w, p, &f);
-        if (w->on_answer != NULL && p != NULL && (f.hdr.flags & KVP_FRAME_REPLY) != 0) w->on_answer(w->hook_arg, p, &f);
-        if (p != NULL)
-            packet_queue(p, &p->from_master, k);
-        else
-            free(k);
+        if ((f.hdr.flags & KVP_FRAME_REPLY) != 0)
+            saw_answer(w, p, &f);
+        else if (f.hdr.opcode == KVP_OP_RETIRE && !p->is_wild)
+            saw_retire(w, &f);
+        packet_queue(p, &p->from_master, k);
         at += used;
     }
 }
@@ -341,6 +408,21 @@ beat_answered(peer_t *p, const kvp_frame_t *f)
 }
 
 static void
+deliver_order(peer_t *p, const kvp_frame_t *f)
+{
+    if (p->is_wild) return;
+    assert_int_equal(p->role, KVP_ROLE_NODE);
+    if (f->hdr.opcode == KVP_OP_RETIRE)
+        node_retire(p, f);
+    else if (f->hdr.opcode == KVP_OP_FENCE)
+        node_fence(p, f);
+    else if (f->hdr.opcode == KVP_OP_TOMBS)
+        node_tombs(p, f);
+    else
+        fail_msg("the master asks %u", f->hdr.opcode);
+}
+
+static void
 deliver_one(peer_t *p, packet_t *k)
 {
     kvp_frame_t f;
@@ -348,20 +430,12 @@ deliver_one(peer_t *p, packet_t *k)
     reply_t *r;
 
     assert_int_equal(kvp_frame_parse(k->bytes, k->len, &f, &used), KVP_OK);
-    if ((f.hdr.flags & KVP_FRAME_REPLY) == 0) {
-        assert_int_equal(p->role, KVP_ROLE_NODE);
-        if (f.hdr.opcode == KVP_OP_RETIRE)
-            node_retire(p, &f);
-        else if (f.hdr.opcode == KVP_OP_FENCE)
-            node_fence(p, &f);
-        else if (f.hdr.opcode == KVP_OP_TOMBS)
-            node_tombs(p, &f);
-        else
-            fail_msg("the master asks %u", f.hdr.opcode);
+    if ((f.hdr.flags & KVP_FRAME_REPLY) == 0 && (f.hdr.opcode != KVP_OP_RETIRE || p->policy != NODE_TOLD)) {
+        deliver_order(p, &f);
         free(k);
         return;
     }
-    if (p->conn != 0) ask_answered(p, &f.hdr);
+    if (p->conn != 0 && (f.hdr.flags & KVP_FRAME_REPLY) != 0) ask_answered(p, &f.hdr);
     if (f.hdr.opcode == KVP_OP_HEARTBEAT) {
         beat_answered(p, &f);
         free(k);

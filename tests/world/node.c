@@ -25,16 +25,32 @@ chunk_fini(chunk_t *c)
 }
 
 static void
-chunk_init(chunk_t *c, uint64_t bytes)
+chunk_make(chunk_t *c)
 {
-    kvp_chunk_geo(bytes, &c->geo);
-    c->bytes = bytes;
     c->words = calloc(c->geo.slots_max, 8);
     c->granted = calloc(c->geo.slots_max, 8);
     c->retired = calloc(c->geo.slots_max, 8);
     c->offset = calloc(c->geo.slots_max, 8);
     c->len = calloc(c->geo.slots_max, 8);
-    c->taken = calloc(bytes / KVP_SLAB_UNIT, 1);
+    c->taken = calloc(c->bytes / KVP_SLAB_UNIT, 1);
+    c->is_made = true;
+}
+
+chunk_t *
+mem_chunk(const mem_t *mem, uint32_t i)
+{
+    chunk_t *c = &mem->chunks[i];
+
+    assert_true(i < mem->chunk_n);
+    if (!c->is_made) chunk_make(c);
+    return c;
+}
+
+static void
+chunk_size(chunk_t *c, uint64_t bytes)
+{
+    kvp_chunk_geo(bytes, &c->geo);
+    c->bytes = bytes;
 }
 
 void
@@ -61,7 +77,7 @@ mem_remake(world_t *w, mem_t *mem)
     mem->chunk_n = (uint32_t)((mem->size_bytes - 1) / mem->chunk_bytes + 1);
     mem->chunks = calloc(mem->chunk_n, sizeof *mem->chunks);
     for (uint32_t i = 0; i < mem->chunk_n; i++)
-        chunk_init(&mem->chunks[i], kvp_min_u64(mem->chunk_bytes, mem->size_bytes - i * mem->chunk_bytes));
+        chunk_size(&mem->chunks[i], kvp_min_u64(mem->chunk_bytes, mem->size_bytes - i * mem->chunk_bytes));
 }
 
 mem_t *
@@ -83,7 +99,7 @@ mem_find(world_t *w, uint32_t segment_id)
     kvp_list_foreach (pos, &w->mems) {
         mem_t *mem = kvp_list_entry(pos, mem_t, link);
 
-        if (mem->segment_id == segment_id) return mem;
+        if (mem->segment_id == segment_id) return mem->is_wild ? NULL : mem;
     }
     return NULL;
 }
@@ -97,15 +113,20 @@ mem_mark(chunk_t *c, uint32_t slot, bool is_taken)
     }
 }
 
+void
+slot_is_free(chunk_t *c, uint32_t slot)
+{
+    if (c->len[slot] != 0) mem_mark(c, slot, false);
+    c->len[slot] = 0;
+}
+
 /* The node says that nothing touches the extent any more. */
 static void
 mem_freed(mem_t *mem, const kvp_wire_slot_t *slot)
 {
-    chunk_t *c = &mem->chunks[slot->chunk];
+    chunk_t *c = mem == NULL ? NULL : mem_chunk(mem, slot->chunk);
 
-    if (c->granted[slot->slot] != slot->generation || c->len[slot->slot] == 0) return;
-    mem_mark(c, slot->slot, false);
-    c->len[slot->slot] = 0;
+    if (c != NULL && c->granted[slot->slot] == slot->generation) slot_is_free(c, slot->slot);
 }
 
 /* ---- orders */
@@ -130,7 +151,7 @@ node_keep(peer_t *n, uint32_t segment_id, const kvp_wire_slot_t *slot)
 
     r->slot = *slot;
     r->segment_id = segment_id;
-    r->free_at_ns = n->policy == NODE_DEAD_ONLY ? UINT64_MAX : n->world->now + n->free_ns;
+    r->free_at_ns = n->policy == NODE_DEAD_ONLY || n->policy == NODE_TOLD ? UINT64_MAX : n->world->now + n->free_ns;
     kvp_list_add_tail(&n->retiring, &r->link);
 }
 
@@ -152,7 +173,7 @@ node_drop_kept(peer_t *n, const kvp_wire_slot_t *slot)
 static uint8_t
 node_retire_one(peer_t *n, uint32_t segment_id, const kvp_wire_slot_t *slot)
 {
-    uint64_t *word = &n->mem->chunks[slot->chunk].words[slot->slot];
+    uint64_t *word = &mem_chunk(n->mem, slot->chunk)->words[slot->slot];
 
     if (n->policy == NODE_STOPPED) return 0;
     if (kvp_word_generation(*word) > slot->generation) return KVP_RETIRE_DEAD | KVP_RETIRE_FREE;
@@ -212,7 +233,7 @@ node_tombs(peer_t *n, const kvp_frame_t *f)
     const kvp_wire_tomb_t *tombs = (const kvp_wire_tomb_t *)f->tail;
 
     if (n->policy == NODE_STOPPED) return;
-    for (uint32_t i = 0; i < f->tail_len / sizeof *tombs; i++) {
+    for (uint32_t i = 0; n->mem != NULL && i < f->tail_len / sizeof *tombs; i++) {
         if (tombs[i].version == 0) {
             (void)kvp_digestmap_del(&n->mem->tombs, tombs[i].digest);
             continue;
@@ -222,23 +243,50 @@ node_tombs(peer_t *n, const kvp_frame_t *f)
     answer_back(n, f, KVP_OK, NULL, 0);
 }
 
-/* Says that one extent is free; its entry goes. */
-static void
-node_free_one(peer_t *n, retiring_t *r)
+void
+node_is_free(peer_t *n, uint32_t segment_id, const kvp_wire_slot_t *slots, uint32_t count)
 {
     Kvp__Pb__Freed head = KVP__PB__FREED__INIT;
     kvp_buf_t buf;
     size_t at;
 
-    head.n = 1;
-    head.segment_id = r->segment_id;
-    if (n->mem->segment_id == r->segment_id) mem_freed(n->mem, &r->slot);
+    head.n = count;
+    head.segment_id = segment_id;
+    for (uint32_t i = 0; i < count; i++)
+        mem_freed(mem_find(n->world, segment_id), &slots[i]);
     kvp_buf_init(&buf, 0);
     kvp_pb_frame_begin(&buf, KVP_OP_FREED, KVP_FRAME_ONEWAY, 0, &head.base, &at);
-    kvp_buf_append(&buf, &r->slot, sizeof r->slot);
+    kvp_buf_append(&buf, slots, count * sizeof *slots);
     kvp_frame_end(&buf, at);
     packet_queue(n, &n->to_master, packet_make(buf.data, buf.len));
     kvp_buf_fini(&buf);
+}
+
+void
+node_answer(peer_t *n, reply_t *order, const uint8_t *flags)
+{
+    const kvp_wire_slot_t *slots;
+    Kvp__Pb__Retire *head;
+    kvp_pb_t pb;
+
+    slots = retire_read(&order->frame, &pb, &head);
+    for (uint32_t i = 0; i < head->n; i++) {
+        if ((flags[i] & KVP_RETIRE_FREE) != 0)
+            mem_freed(mem_find(n->world, head->segment_id), &slots[i]);
+        else if (flags[i] == KVP_RETIRE_DEAD)
+            node_keep(n, head->segment_id, &slots[i]);
+    }
+    answer_back(n, &order->frame, KVP_OK, flags, head->n);
+    kvp_pb_free(&pb, head);
+    reply_free(order);
+    world_pump(n->world);
+}
+
+/* Says that one extent is free; its entry goes. */
+static void
+node_free_one(peer_t *n, retiring_t *r)
+{
+    node_is_free(n, r->segment_id, &r->slot, 1);
     kvp_list_del(&r->link);
     free(r);
 }
@@ -289,15 +337,11 @@ world_prove(world_t *w, uint64_t incarnation)
 }
 
 /* ---- mounting */
-Kvp__Pb__MountReply
-node_ask_mount(peer_t *n)
+uint64_t
+node_mount_begin(peer_t *n)
 {
     Kvp__Pb__Mount msg = KVP__PB__MOUNT__INIT;
     mem_t *mem = n->mem;
-    Kvp__Pb__MountReply *head, got;
-    uint64_t id, delay_ns = n->delay_ns;
-    kvp_pb_t pb;
-    reply_t *r;
 
     msg.name = mem->name;
     msg.uuid = (ProtobufCBinaryData){sizeof mem->uuid, mem->uuid};
@@ -310,9 +354,20 @@ node_ask_mount(peer_t *n)
     msg.is_fresh = mem->is_fresh;
     msg.term = mem->term;
     msg.mounted_term = mem->mounted_term;
+    return peer_send(n, KVP_OP_MOUNT, 0, &msg.base, NULL, 0);
+}
+
+Kvp__Pb__MountReply
+node_ask_mount(peer_t *n)
+{
+    mem_t *mem = n->mem;
+    Kvp__Pb__MountReply *head, got;
+    uint64_t delay_ns = n->delay_ns;
+    kvp_pb_t pb;
+    reply_t *r;
+
     n->delay_ns = 0;
-    id = peer_send(n, KVP_OP_MOUNT, 0, &msg.base, NULL, 0);
-    r = peer_wait(n, id, SEC); /* what was sent before it may take its time */
+    r = peer_wait(n, node_mount_begin(n), SEC); /* what was sent before it may take its time */
     n->delay_ns = delay_ns;
     assert_non_null(r);
     head = kvp_pb_unpack(&pb, &kvp__pb__mount_reply__descriptor, &r->frame);

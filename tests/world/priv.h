@@ -22,7 +22,9 @@ bool deliver_from_master(peer_t *p);
 
 /* ---- node.c */
 void mem_empty(mem_t *mem);
-mem_t *mem_find(world_t *w, uint32_t segment_id);
+mem_t *mem_find(world_t *w, uint32_t segment_id); /* NULL also where it is wild */
+chunk_t *mem_chunk(const mem_t *mem, uint32_t i);
+void slot_is_free(chunk_t *c, uint32_t slot); /* nobody writes there any more */
 void mem_mark(chunk_t *c, uint32_t slot, bool is_taken);
 void node_retire(peer_t *n, const kvp_frame_t *f);
 void node_fence(peer_t *n, const kvp_frame_t *f);

@@ -128,22 +128,29 @@ write_journal(world_t *w)
 }
 
 static bool
-make_durable(world_t *w)
+make_durable(world_t *w, uint64_t part)
 {
-    uint64_t end = w->journal_from + w->journal.len;
+    uint64_t more = (w->journal_from + w->journal.len - w->durable) * part / 255;
 
-    if (w->durable == end) return false;
-    w->durable = end;
-    kvp_master_on_durable(w->m, end, w->now);
+    if (more == 0) return false;
+    w->durable += more;
+    kvp_master_on_durable(w->m, w->durable, w->now);
     return true;
+}
+
+void
+world_sync_part(world_t *w, uint64_t part)
+{
+    if (!w->conf.has_journal) return;
+    write_journal(w);
+    if (make_durable(w, part)) input_done(w);
+    world_pump(w);
 }
 
 void
 world_sync(world_t *w)
 {
-    write_journal(w);
-    if (make_durable(w)) input_done(w);
-    world_pump(w);
+    world_sync_part(w, 255);
 }
 
 bool
@@ -154,16 +161,17 @@ collect(world_t *w)
     uint64_t conn;
 
     if (w->conf.has_journal) write_journal(w);
-    if (w->conf.has_journal && !w->is_disk_stuck) has_moved = make_durable(w);
+    if (w->conf.has_journal && !w->is_disk_stuck) has_moved = make_durable(w, 255);
     kvp_buf_init(&bytes, 0);
     while (kvp_master_take_output(w->m, &conn, &bytes, &is_last)) {
         peer_t *p = find_peer(w, conn);
 
         assert_int_equal(bytes.err, KVP_OK);
+        assert_non_null(p); /* not for one that is closed */
         take_bytes(w, p, &bytes);
         kvp_buf_reset(&bytes);
         has_moved = true;
-        if (!is_last || p == NULL) continue;
+        if (!is_last) continue;
         p->was_closed = true;
         end_connection(p);
     }
@@ -194,6 +202,13 @@ tick(world_t *w)
 {
     kvp_master_on_tick(w->m, w->now);
     input_done(w);
+}
+
+void
+world_tick(world_t *w)
+{
+    tick(w);
+    world_pump(w);
 }
 
 void
@@ -363,7 +378,7 @@ expect_nothing_left(const world_t *w)
 void
 world_close(world_t *w)
 {
-    w->is_idle_off = false;
+    w->is_idle_off = w->is_disk_stuck = false;
     while (!kvp_list_is_empty(&w->peers))
         peer_forget(kvp_list_first(&w->peers, peer_t, link));
     world_advance(w, w->conf.node_grace_ns + SEC);
@@ -424,15 +439,10 @@ peer_forget(peer_t *p)
     world_pump(w);
 }
 
-kvp_err_t
-peer_hello(peer_t *p, uint32_t role, const char *name, const char *host)
+uint64_t
+peer_hello_begin(peer_t *p, uint32_t role, const char *name, const char *host)
 {
     Kvp__Pb__Hello hello = KVP__PB__HELLO__INIT;
-    Kvp__Pb__HelloReply *head;
-    uint64_t id, delay_ns = p->delay_ns;
-    kvp_pb_t pb;
-    reply_t *r;
-    kvp_err_t err;
 
     hello.version = KVP_PROTO_VERSION;
     hello.version_min = KVP_PROTO_VERSION_MIN;
@@ -441,15 +451,25 @@ peer_hello(peer_t *p, uint32_t role, const char *name, const char *host)
     hello.host_id = (char *)host;
     hello.tenant = p->tenant;
     p->role = role;
+    return peer_send(p, KVP_OP_HELLO, 0, &hello.base, NULL, 0);
+}
+
+kvp_err_t
+peer_hello(peer_t *p, uint32_t role, const char *name, const char *host)
+{
+    Kvp__Pb__HelloReply *head;
+    uint64_t delay_ns = p->delay_ns;
+    kvp_pb_t pb;
+    reply_t *r;
+    kvp_err_t err;
+
     p->delay_ns = 0;
-    id = peer_send(p, KVP_OP_HELLO, 0, &hello.base, NULL, 0);
+    r = peer_reply(p, peer_hello_begin(p, role, name, host));
     p->delay_ns = delay_ns;
-    r = peer_reply(p, id);
     assert_non_null(r);
     head = kvp_pb_unpack(&pb, &kvp__pb__hello_reply__descriptor, &r->frame);
     assert_non_null(head);
     err = head->err;
-    p->incarnation = head->incarnation;
     if (err == KVP_OK) assert_int_equal(head->digest_seed, p->world->conf.digest_seed);
     kvp_pb_free(&pb, head);
     reply_free(r);
