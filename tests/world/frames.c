@@ -291,6 +291,7 @@ peer_send_raw(peer_t *p, const kvp_frame_t *frame)
     if (p->conn == 0) return;
     if ((frame->hdr.flags & (KVP_FRAME_ONEWAY | KVP_FRAME_REPLY)) == 0)
         ask_add(p, frame->hdr.request_id, frame->hdr.opcode);
+    input_begins(p->world);
     kvp_master_on_frame(p->world->m, p->conn, frame, p->world->now);
     input_done(p->world);
     world_pump(p->world);
@@ -376,6 +377,7 @@ deliver_to_master(peer_t *p)
         size_t used;
 
         assert_int_equal(kvp_frame_parse(k->bytes, k->len, &f, &used), KVP_OK);
+        input_begins(p->world);
         kvp_master_on_frame(p->world->m, p->conn, &f, p->world->now);
         free(k);
         input_done(p->world);

@@ -6,7 +6,8 @@
 
 #include "tests/world/world.h"
 
-/* ---- world.c: to be called after each input of the core, and to take what it has to say. */
+/* ---- world.c: to be called before and after each input of the core, and to take what it has to say. */
+void input_begins(world_t *w);
 void input_done(world_t *w);
 bool collect(world_t *w);
 

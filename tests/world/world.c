@@ -47,10 +47,18 @@ world_stats(const world_t *w)
 }
 
 void
+input_begins(world_t *w)
+{
+    if (w->on_input != NULL) w->on_input(w->hook_arg, false);
+}
+
+void
 input_done(world_t *w)
 {
-    uint64_t work = world_stats(w).work;
+    uint64_t work;
 
+    if (w->on_input != NULL) w->on_input(w->hook_arg, true);
+    work = world_stats(w).work;
     w->inputs++;
     w->work_most = kvp_max_u64(w->work_most, work - w->work);
     w->work = work;
@@ -85,6 +93,7 @@ end_connection(peer_t *p)
     p->asks_n = 0;
     queue_drop(&p->to_master);
     retiring_drop(p);
+    input_begins(p->world);
     kvp_master_on_close(p->world->m, conn, p->world->now);
     input_done(p->world);
 }
@@ -200,6 +209,7 @@ move(world_t *w)
 static void
 tick(world_t *w)
 {
+    input_begins(w);
     kvp_master_on_tick(w->m, w->now);
     input_done(w);
 }
@@ -410,6 +420,7 @@ peer_open(world_t *w)
     kvp_list_init(&p->replies);
     kvp_list_init(&p->retiring);
     kvp_list_add_tail(&w->peers, &p->link);
+    input_begins(w);
     kvp_master_on_connect(w->m, p->conn, w->now);
     input_done(w);
     world_pump(w);

@@ -151,6 +151,8 @@ struct world {
     /* Called for every extent that a Retire names, and for every answer to a client, when the master says it. */
     void (*on_retire)(void *arg, mem_t *mem, const kvp_wire_slot_t *slot);
     void (*on_answer)(void *arg, peer_t *p, const kvp_frame_t *frame);
+    /* Called before every input of the core and after it. */
+    void (*on_input)(void *arg, bool is_over);
     void *hook_arg;
 };
 
