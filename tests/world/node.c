@@ -32,7 +32,7 @@ chunk_make(chunk_t *c)
     c->retired = calloc(c->geo.slots_max, 8);
     c->offset = calloc(c->geo.slots_max, 8);
     c->len = calloc(c->geo.slots_max, 8);
-    c->taken = calloc(c->bytes / KVP_SLAB_UNIT, 1);
+    c->taken = calloc(c->bytes / KVP_SLAB_UNIT / 64 + 1, 8);
     c->is_made = true;
 }
 
@@ -104,12 +104,22 @@ mem_find(world_t *w, uint32_t segment_id)
     return NULL;
 }
 
+static void
+mem_mark_word(chunk_t *c, uint64_t word, uint64_t mask, bool is_taken)
+{
+    if ((c->taken[word] & mask) != (is_taken ? 0 : mask))
+        fail_msg("bytes at unit %lu have two writers", (unsigned long)(word * 64));
+    c->taken[word] ^= mask;
+}
+
 void
 mem_mark(chunk_t *c, uint32_t slot, bool is_taken)
 {
-    for (uint64_t u = c->offset[slot] / KVP_SLAB_UNIT; u < (c->offset[slot] + c->len[slot]) / KVP_SLAB_UNIT; u++) {
-        if (c->taken[u] == is_taken) fail_msg("bytes at unit %lu of slot %u have two writers", (unsigned long)u, slot);
-        c->taken[u] = is_taken;
+    uint64_t u = c->offset[slot] / KVP_SLAB_UNIT, end = (c->offset[slot] + c->len[slot]) / KVP_SLAB_UNIT;
+
+    for (uint64_t n; u < end; u += n) {
+        n = kvp_min_u64(end - u, 64 - u % 64);
+        mem_mark_word(c, u / 64, (n == 64 ? UINT64_MAX : (1ull << n) - 1) << u % 64, is_taken);
     }
 }
 

@@ -37,7 +37,7 @@ typedef struct {
     uint64_t *retired; /* the newest that a Retire has named, one a slot */
     uint64_t *offset; /* of that grant */
     uint64_t *len; /* of that grant, extent bytes; 0 = nobody may write there any more */
-    uint8_t *taken; /* one a unit of 64 bytes: somebody may write there */
+    uint64_t *taken; /* a bit a unit of 64 bytes: somebody may write there */
     kvp_desc_t *descs; /* one a slot: what write_object left there; NULL before the first */
     char **keys;
     kvp_chunk_geo_t geo;
