@@ -346,7 +346,7 @@ answer_order(peer_t *node, input_t *in)
 
         if ((r->frame.hdr.flags & KVP_FRAME_REPLY) == 0 && n < ORDERS_MAX) orders[n++] = r;
     }
-    if (n == 0) return;
+    if (n == 0 || node->conn == 0) return; /* who is lost answers nothing */
     order = orders[take(in, 1) % n];
     for (uint32_t i = 0; i < order->frame.tail_len / sizeof(kvp_wire_slot_t); i++)
         flags[i] = (uint8_t)take(in, 1) & (KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
