@@ -4,6 +4,7 @@
  */
 #include "client/core/getop.h"
 #include "client/core/putop.h"
+#include "tests/fuzz/fuzz_check.h"
 #include "tests/unit/client/lone_known.h"
 
 #include <stdlib.h>
@@ -22,12 +23,6 @@ typedef struct {
     size_t size;
     uint64_t now_ns;
 } input_t;
-
-static void
-check(bool is_true)
-{
-    if (!is_true) abort();
-}
 
 static uint8_t
 take(input_t *in)

@@ -3,6 +3,7 @@
  * were taken must hold what their table promises.
  */
 #include "common/daemon/conf.h"
+#include "tests/fuzz/fuzz_check.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -32,12 +33,6 @@ static const kvp_opt_t opts[] = {
     {.name = "ssd", .type = KVP_OPT_STRINGS, .offset = offsetof(settings_t, ssd), .help = ""},
 };
 static const kvp_conf_spec_t spec = {.program = "fuzz", .summary = "", .opts = opts, .opt_count = KVP_ARRAY_LEN(opts)};
-
-static void
-check(bool is_true)
-{
-    if (!is_true) abort();
-}
 
 static void
 check_settings(const settings_t *got)

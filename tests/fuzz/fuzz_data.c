@@ -6,6 +6,7 @@
 #include "client/transport/exports.h"
 #include "client/transport/tcp/wire.h"
 #include "client/transport/local.h"
+#include "tests/fuzz/fuzz_check.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -21,12 +22,6 @@ typedef struct {
     uint64_t keys[3];
     uint64_t trace; /* a sum over all that was decoded and done */
 } world_t;
-
-static void
-require(bool is_so)
-{
-    if (!is_so) abort();
-}
 
 static uint64_t
 key_of(const world_t *w, uint64_t key)
@@ -89,12 +84,12 @@ run(world_t *w, const uint8_t *data, size_t size, size_t piece)
             err = kvp_data_dec_next(&dec, &at, &left, &ev);
             if (err != KVP_OK) break;
             if (ev == KVP_DATA_EV_OP) {
-                require(promised == 0 && ++ops <= dec.req.n_ops);
-                require(dec.is_read == (dec.op.kind == KVP_DATA_READ));
+                check(promised == 0 && ++ops <= dec.req.n_ops);
+                check(dec.is_read == (dec.op.kind == KVP_DATA_READ));
                 land = do_op(w, &dec.op);
                 promised = dec.op.kind == KVP_DATA_WRITE ? dec.op.len : 0;
             } else if (ev == KVP_DATA_EV_BODY) {
-                require(dec.body_len > 0 && dec.body_len <= promised);
+                check(dec.body_len > 0 && dec.body_len <= promised);
                 for (size_t i = 0; i < dec.body_len; i++)
                     note(w, dec.body[i]);
                 if (land != NULL) {
@@ -103,11 +98,11 @@ run(world_t *w, const uint8_t *data, size_t size, size_t piece)
                 }
                 promised -= dec.body_len;
             } else if (ev == KVP_DATA_EV_END) {
-                require(promised == 0 && ops == dec.req.n_ops);
+                check(promised == 0 && ops == dec.req.n_ops);
                 note(w, dec.req.seq);
                 ops = 0;
             }
-            require(kvp_data_dec_body_left(&dec) == promised);
+            check(kvp_data_dec_body_left(&dec) == promised);
         }
     }
     note(w, (uint32_t)err);
@@ -124,8 +119,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (kvp_exports_add(&w.exports, &w.mr, KVP_ACCESS_READ, &w.keys[1]) != KVP_OK) abort();
     if (kvp_exports_add(&w.exports, &w.mr, KVP_ACCESS_WRITE, &w.keys[2]) != KVP_OK) abort();
     trace = run(&w, data, size, size);
-    require(run(&w, data, size, 1) == trace);
-    require(run(&w, data, size, 37) == trace);
+    check(run(&w, data, size, 1) == trace);
+    check(run(&w, data, size, 37) == trace);
     kvp_exports_fini(&w.exports);
     free(w.mr.addr);
 
@@ -133,7 +128,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size >= kvp_data_rep_head_bytes(2)) {
         kvp_data_rep_t rep;
         memcpy(&rep, data, sizeof rep);
-        if (kvp_data_rep_check(data, rep.seq, 2, 100) == KVP_OK) require(rep.bytes == 8 + 100 && rep.n_ops == 2);
+        if (kvp_data_rep_check(data, rep.seq, 2, 100) == KVP_OK) check(rep.bytes == 8 + 100 && rep.n_ops == 2);
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A main for fuzz targets that are not linked with libFuzzer: runs the files given, and those in the directories given,
  * through the target: each whole, then cut short at up to 64 places, since lengths that promise more than there is are
- * what parsers get wrong. Every input lies in memory of exactly its size, so that AddressSanitizer sees one byte too far.
+ * what parsers get wrong, then as many times with some bytes changed, the same in every run. Every input lies in memory of exactly its size, so that AddressSanitizer sees one byte too far.
  */
 #include <dirent.h>
 #include <stdint.h>
@@ -12,6 +12,7 @@
 
 #define INPUT_MAX (1u << 20)
 #define CUTS_MAX 64u
+#define CHANGED 64u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv) __attribute__((weak));
@@ -26,6 +27,24 @@ run_one(const uint8_t *data, size_t size)
     if (size > 0) memcpy(exact, data, size);
     (void)LLVMFuzzerTestOneInput(exact, size);
     free(exact);
+}
+
+static void
+run_changed(uint8_t *data, size_t size)
+{
+    static uint64_t seed = 1;
+    uint8_t *copy = malloc(size);
+
+    if (copy == NULL) abort();
+    for (unsigned i = 0; i < CHANGED; i++) {
+        memcpy(copy, data, size);
+        for (unsigned n = 0; n <= i % 8; n++) {
+            seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+            copy[(seed >> 33) % size] = (uint8_t)(seed >> 25);
+        }
+        run_one(copy, size);
+    }
+    free(copy);
 }
 
 static int
@@ -46,6 +65,7 @@ run_file(const char *path)
         run_one(data, size);
         for (size_t cut = 0; cut < size; cut += step)
             run_one(data, cut);
+        if (size > 0) run_changed(data, size);
         inputs++;
     }
     free(data);

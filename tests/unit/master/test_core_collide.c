@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Two keys with one digest, which no test will find by search: here a linker leads the question for the digest astray.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #define LEN (8 * KIB)
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Objects with several copies, and new versions of objects.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/slab.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A full pool: who is evicted, and that no put is refused while something may be.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/slab.h"
 

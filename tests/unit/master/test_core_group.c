@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Groups: nothing of them is seen before all is there, and they go as one.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/slab.h"
 

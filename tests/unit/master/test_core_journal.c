@@ -4,7 +4,7 @@
  */
 #include "master/core/state.h"
 
-#include "tests/unit/master/core_report.h"
+#include "tests/world/report.h"
 
 #include <stdio.h>
 

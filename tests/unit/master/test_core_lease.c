@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Location leases: who gets one, what revokes locations, and whom a removal with `wait` waits for.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include <stdio.h>
 

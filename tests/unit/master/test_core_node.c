@@ -2,7 +2,7 @@
  * Nodes that go, come back, come back empty, or say that they go: what is served meanwhile, what is told to them again,
  * and what is left of a segment in the end.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/slab.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pins: what is pinned softly goes last, and not beyond its budget, what is pinned hard not at all.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/slab.h"
 

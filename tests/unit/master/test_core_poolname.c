@@ -2,7 +2,7 @@
  * A master that finds nothing of the masters before it, and the nodes that remember: whose name the pool gets, and when it is
  * too late for another one.
  */
-#include "tests/unit/master/core_report.h"
+#include "tests/world/report.h"
 
 #define SMALL (8 * KIB)
 

@@ -2,7 +2,7 @@
  * What clients held in a session that was lost, and present again in the next: what of it is honoured, and what a master
  * that took over keeps until they have come.
  */
-#include "tests/unit/master/core_report.h"
+#include "tests/world/report.h"
 
 #include <stdio.h>
 

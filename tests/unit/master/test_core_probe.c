@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Probes: what EXISTS protects, how long, and that it never makes a put fail; reads that only USED tells of.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
  * Puts through the master's core: what each key is answered, attempts and their ends, and what becomes of the space when
  * a writer goes.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/slab.h"
 

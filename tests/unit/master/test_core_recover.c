@@ -2,7 +2,7 @@
  * A master that knows nothing learns from nodes what they hold: what it believes, what it does not, and what was removed
  * meanwhile.
  */
-#include "tests/unit/master/core_report.h"
+#include "tests/world/report.h"
 
 #include <stdio.h>
 

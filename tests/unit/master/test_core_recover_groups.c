@@ -2,7 +2,7 @@
  * A master that knows nothing learns from nodes which objects belong together, and what is pinned: groups are seen whole
  * or not at all, and go as one; what nobody can complete any more is dropped; pins protect, and count.
  */
-#include "tests/unit/master/core_report.h"
+#include "tests/world/report.h"
 
 #include <stdio.h>
 

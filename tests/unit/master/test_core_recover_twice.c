@@ -2,7 +2,7 @@
  * Masters that die one after the other, while a node is away all the time: what was removed or put anew under one of them
  * outlives it, though no extent of it was known there.
  */
-#include "tests/unit/master/core_report.h"
+#include "tests/world/report.h"
 
 #define LEN (8 * KIB)
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Removing by key, by pattern and all: when it is answered, what is left, and that no pattern stops the others.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/clock.h"
 

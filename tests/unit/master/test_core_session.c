@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Connections and sessions of the master's core: greeting, silence, who may ask what, and frames that break the rules.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include <stdio.h>
 

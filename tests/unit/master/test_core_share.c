@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Space between tenants: the pool's hits are nearly those of one list over everything, and chunks do not go back and forth.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include <stdio.h>
 

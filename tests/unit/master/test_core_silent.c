@@ -2,7 +2,7 @@
  * Keys of writers that are silent: who else asks for them gets them, and what the silent one may still store to is
  * nobody's until that is over.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #define SILENT (1250 * MS)
 #define LEN 4096u

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tenants: what they see of one another, and the bump that makes everything of one be gone at once.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Holds and reservations: what they protect, how long, and how much one may have.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/slab.h"
 

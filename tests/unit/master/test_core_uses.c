@@ -3,7 +3,7 @@
  * what was reserved when its turn came goes as soon as it is not. All objects have one length, so that eviction follows
  * the order of uses exactly.
  */
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 #include "common/mutate.h"
 
@@ -365,6 +365,40 @@ test_reserved_that_was_probed_goes_when_both_are_over(void **state)
     world_close(w);
 }
 
+/* A window of thousands of neighbours, of which one in the middle is held before its turn comes. */
+static void
+test_held_in_a_window_lasts(void **state)
+{
+    enum { N = 16000 };
+    uint64_t ticket;
+    peer_t *n, *c;
+    world_t *w = world_open(&(kvp_master_conf_t){0});
+    put_t one = {.key = "large", .len = 7 * MIB / 2};
+    places_t places;
+    uint64_t id;
+
+    (void)state;
+    w->check_every = 0;
+    n = node_open(w, mem_make(w, "n1", 4 * MIB, 4 * MIB));
+    n->delay_ns = MS;
+    c = client_open(w);
+    put_fast(c, "key", 6, N);
+    w->is_idle_off = true;
+    id = put_begin(c, &one, 1, 5000);
+    while (world_stats(w).evict_window == 0)
+        kvp_master_on_tick(w->m, w->now);
+    assert_int_equal(get(c, "key015000", &ticket, NULL), KVP_OK); /* its turn has not come */
+    w->is_idle_off = false;
+    world_advance(w, 500 * MS);
+    assert_true(exists(c, "key015000"));
+    assert_true(peer_is_asking(c, id));
+    release(c, ticket);
+    places_read(peer_wait(c, id, SEC), &places);
+    assert_int_equal(places.objs[0].err, KVP_OK);
+    places_free(&places);
+    world_close(w);
+}
+
 /* ---- groups and tenants */
 static void
 put_group(peer_t *c, const char *name, uint32_t members)
@@ -521,6 +555,7 @@ main(void)
         cmocka_unit_test(test_reserved_and_set_aside_then_read),
         cmocka_unit_test(test_reserved_are_met_once),
         cmocka_unit_test(test_reserved_that_was_probed_goes_when_both_are_over),
+        cmocka_unit_test(test_held_in_a_window_lasts),
         cmocka_unit_test(test_group_that_is_only_looked_up_goes_in_its_turn),
         cmocka_unit_test(test_group_is_used_once_by_lookup_and_read),
         cmocka_unit_test(test_group_is_used_where_the_next_was_put),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/unit/master/core_report.h"
+#include "tests/world/report.h"
 
-#include "common/slab.h"
+#include "tests/world/priv.h"
 
 #define PAGE 7u
 
@@ -12,9 +12,7 @@ revoke_slot(chunk_t *c, uint32_t slot, uint32_t term)
 
     if (kvp_word_generation(c->words[slot]) >= generation || kvp_word_state(c->words[slot]) == KVP_DESC_SEALED) return;
     c->words[slot] = kvp_word_make(generation, KVP_DESC_DEAD);
-    for (uint64_t u = 0; u < c->len[slot] / KVP_SLAB_UNIT; u++)
-        c->taken[c->offset[slot] / KVP_SLAB_UNIT + u] = false;
-    c->len[slot] = 0;
+    slot_is_free(c, slot);
 }
 
 void
@@ -23,7 +21,7 @@ mem_see_term(mem_t *mem, uint32_t term)
     if (term <= mem->term) return;
     mem->term = term;
     for (uint32_t i = 0; mem->mounted_term != 0 && i < mem->chunk_n; i++)
-        for (uint32_t slot = 0; slot < mem->chunks[i].geo.slots_max; slot++)
+        for (uint32_t slot = 0; mem->chunks[i].is_made && slot < mem->chunks[i].geo.slots_max; slot++)
             revoke_slot(&mem->chunks[i], slot, term);
 }
 
@@ -104,14 +102,12 @@ report_send(peer_t *n, const extent_t *extents, uint32_t count, bool has_tombs, 
 static void
 refuse(mem_t *mem, const extent_t *e)
 {
-    chunk_t *c = &mem->chunks[e->rec.chunk];
+    chunk_t *c = mem_chunk(mem, e->rec.chunk);
     uint32_t slot = e->rec.slot;
 
     if (slot >= c->geo.slots_max) return; /* a test made it up */
     c->words[slot] = kvp_word_make(kvp_word_generation(e->rec.word), KVP_DESC_DEAD);
-    for (uint64_t u = 0; u < c->len[slot] / KVP_SLAB_UNIT; u++)
-        c->taken[c->offset[slot] / KVP_SLAB_UNIT + u] = false;
-    c->len[slot] = 0;
+    slot_is_free(c, slot);
 }
 
 bool

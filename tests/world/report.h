@@ -2,10 +2,10 @@
  * What a node of the test's world does for a master that does not know its memory: terms, and the report. Its memory is
  * as clients left it with write_object.
  */
-#ifndef KVP_TESTS_CORE_REPORT_H
-#define KVP_TESTS_CORE_REPORT_H
+#ifndef KVP_TESTS_WORLD_REPORT_H
+#define KVP_TESTS_WORLD_REPORT_H
 
-#include "tests/unit/master/core_world.h"
+#include "tests/world/world.h"
 
 /* mem_see_term: what older terms granted and is not SEALED is DEAD from now on, where it is a higher one. */
 void mem_see_term(mem_t *mem, uint32_t term);

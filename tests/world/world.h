@@ -4,8 +4,8 @@
  * master says is held against it: a place that it grants must be nobody's, a place that it shows a reader must be
  * readable, a generation must be new, an answer must have been asked for. What breaks a rule fails the test.
  */
-#ifndef KVP_TESTS_CORE_WORLD_H
-#define KVP_TESTS_CORE_WORLD_H
+#ifndef KVP_TESTS_WORLD_WORLD_H
+#define KVP_TESTS_WORLD_WORLD_H
 
 #include "common/digestmap.h"
 #include "common/list.h"
@@ -37,11 +37,12 @@ typedef struct {
     uint64_t *retired; /* the newest that a Retire has named, one a slot */
     uint64_t *offset; /* of that grant */
     uint64_t *len; /* of that grant, extent bytes; 0 = nobody may write there any more */
-    uint8_t *taken; /* one a unit of 64 bytes: somebody may write there */
+    uint64_t *taken; /* a bit a unit of 64 bytes: somebody may write there */
     kvp_desc_t *descs; /* one a slot: what write_object left there; NULL before the first */
     char **keys;
     kvp_chunk_geo_t geo;
     uint64_t bytes;
+    bool is_made; /* the arrays are there, since somebody came here */
 } chunk_t;
 
 typedef struct {
@@ -54,6 +55,7 @@ typedef struct {
     chunk_t *chunks;
     kvp_digestmap_t tombs; /* that it was told, and not that they are paid */
     bool is_fresh;
+    bool is_wild; /* its node says what it likes: grants and places are not held against it */
 } mem_t;
 
 /* ---- peers */
@@ -82,6 +84,7 @@ typedef enum {
     NODE_DEAD_ONLY, /* not before node_free_all */
     NODE_MUTE, /* orders to retire are not answered */
     NODE_STOPPED, /* nor any other, and none is obeyed */
+    NODE_TOLD, /* orders to retire are kept until node_answer, and extents that are dead until node_is_free */
 } node_policy_t;
 
 typedef struct {
@@ -108,9 +111,12 @@ struct peer {
     uint64_t applied_seq;
     uint32_t lease_ms, grace_ms, revoked_n; /* of the last answer, as the rest */
     bool has_dropped_all;
+    bool is_wild; /* what it says is not modelled, nor what it is told */
+    uint64_t tickets[16]; /* that it was given, the oldest overwritten */
+    uint32_t tickets_n;
     kvp_digest_t *revoked;
     kvp_list_t to_master, from_master; /* packets, in order */
-    kvp_list_t replies;
+    kvp_list_t replies; /* and the orders that NODE_TOLD has not answered */
     ask_t *asks; /* not answered */
     uint32_t asks_n, asks_cap;
 
@@ -137,6 +143,7 @@ struct world {
     kvp_buf_t journal;
     uint64_t journal_from, durable;
     bool is_disk_stuck; /* nothing becomes durable before world_sync */
+    bool has_wild; /* some segments may be unknown here */
     bool is_idle_off; /* work is not done between inputs, only by ticks that are due */
     uint64_t inputs;
     uint64_t work,
@@ -144,6 +151,8 @@ struct world {
     /* Called for every extent that a Retire names, and for every answer to a client, when the master says it. */
     void (*on_retire)(void *arg, mem_t *mem, const kvp_wire_slot_t *slot);
     void (*on_answer)(void *arg, peer_t *p, const kvp_frame_t *frame);
+    /* Called before every input of the core and after it. */
+    void (*on_input)(void *arg, bool is_over);
     void *hook_arg;
 };
 
@@ -162,12 +171,14 @@ void world_close(world_t *w);
 void world_pump(world_t *w);
 void world_advance(world_t *w, uint64_t ns);
 void world_jump(world_t *w, uint64_t ns);
+void world_tick(world_t *w); /* one tick, though none may be due */
 /* world_restart: the master dies, with it all connections, and another one of the next term begins, which has of
  * the journal what was durable. Peers are forgotten, and to be opened anew. */
 void world_restart(world_t *w);
 void world_restart_as_new(world_t *w); /* it finds nothing, and is called what conf says */
 void world_forget_peers(world_t *w);
 void world_sync(world_t *w); /* all of the journal is durable */
+void world_sync_part(world_t *w, uint64_t part); /* of what was written, so many of 255 parts */
 void world_check(world_t *w);
 kvp_master_stats_t world_stats(const world_t *w);
 /* world_prove tells every node that nothing of that client can land any more. */
@@ -185,17 +196,23 @@ void reply_free(reply_t *r);
 void peer_lose(peer_t *p);
 void peer_forget(peer_t *p); /* and frees it */
 kvp_err_t peer_hello(peer_t *p, uint32_t role, const char *name, const char *host);
+uint64_t peer_hello_begin(peer_t *p, uint32_t role, const char *name, const char *host);
 
 /* ---- nodes */
 mem_t *mem_make(world_t *w, const char *name, uint64_t size, uint64_t chunk);
 void mem_remake(world_t *w, mem_t *mem); /* new memory under the same name */
 peer_t *node_open(world_t *w, mem_t *mem); /* connects, says hello and mounts, which must work */
 peer_t *node_open_on(world_t *w, mem_t *mem, const char *host);
-/* node_mount also reports where it is asked to (core_report.h). node_ask_mount does not, and returns the answer without what
+/* node_mount also reports where it is asked to (report.h). node_ask_mount does not, and returns the answer without what
  * it points to. */
 kvp_err_t node_mount(peer_t *n, bool *is_reset_out);
 Kvp__Pb__MountReply node_ask_mount(peer_t *n);
+uint64_t node_mount_begin(peer_t *n);
 void node_free_all(peer_t *n); /* NODE_DEAD_ONLY: all that may be free is */
+/* NODE_TOLD: node_answer says to an order, which it frees, what each of its extents is (KVP_RETIRE_*); node_is_free says that
+ * of extents which were said to be dead. */
+void node_answer(peer_t *n, reply_t *order, const uint8_t *flags);
+void node_is_free(peer_t *n, uint32_t segment_id, const kvp_wire_slot_t *slots, uint32_t count);
 
 /* ---- clients */
 typedef struct {
