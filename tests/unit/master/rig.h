@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What most tests of the core begin with: a world with nodes and clients. rig_test names a test and what it begins with; the
+ * What most tests of the core begin with: a world with nodes and clients. rig_test and rig_test_on name a test and what it begins with; the
  * world is opened before the test and closed after it, with all that world_close expects. Keys are "key/" and a number.
  */
 #ifndef KVP_TESTS_MASTER_RIG_H
@@ -31,6 +31,8 @@ void rig_restart(rig_t *g); /* another master, which no node has told anything; 
 void rig_restart_told(rig_t *g); /* another one, which all nodes have told what they have */
 
 #define rig_test(test, conf) cmocka_unit_test_prestate_setup_teardown(test, rig_open, rig_close, (void *)&(conf))
+#define rig_test_on(test, ...)                                                                                         \
+    cmocka_unit_test_prestate_setup_teardown(test, rig_open, rig_close, (&(rig_conf_t){__VA_ARGS__}))
 
 /* Keys [from, to), of len bytes each. */
 void fill(peer_t *c, uint32_t from, uint32_t to, uint64_t len);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Two keys with one digest, which no test will find by search: here a linker leads the question for the digest astray.
  */
-#include "tests/world/world.h"
+#include "tests/unit/master/rig.h"
 
 #define LEN (8 * KIB)
 
@@ -29,17 +29,12 @@ put_whole(peer_t *c, const char *key)
 static void
 test_put_when_another_key_has_its_digest(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c;
+    rig_t *g = *state;
 
-    (void)state;
-    (void)node_open(w, mem_make(w, "a", MIB, MIB));
-    c = client_open(w);
-    assert_int_equal(put_whole(c, "same/old"), KVP_OK);
-    assert_int_equal(put_whole(c, "same/new"), KVP_COLLISION);
-    assert_int_equal(put_whole(c, "same/old"), KVP_ALREADY);
-    assert_int_equal(put_whole(c, "other"), KVP_OK);
-    world_close(w);
+    assert_int_equal(put_whole(g->c, "same/old"), KVP_OK);
+    assert_int_equal(put_whole(g->c, "same/new"), KVP_COLLISION);
+    assert_int_equal(put_whole(g->c, "same/old"), KVP_ALREADY);
+    assert_int_equal(put_whole(g->c, "other"), KVP_OK);
 }
 
 /* A pool of two nodes: b has same/old, and a has same/new, which was put when b was away. Of both only what came later
@@ -150,7 +145,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_when_another_key_has_its_digest),
+        rig_test_on(test_put_when_another_key_has_its_digest, .size = MIB),
         cmocka_unit_test(test_report_when_the_newer_key_comes_last),
         cmocka_unit_test(test_report_when_the_newer_key_comes_first),
         cmocka_unit_test(test_report_when_the_older_key_is_being_upserted),

@@ -441,50 +441,40 @@ test_put_when_a_batch_is_larger_than_the_pool(void **state)
 static void
 test_put_when_the_only_window_is_far_away(void **state)
 {
+    rig_t *g = *state;
     enum { N = 4096 };
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 16 * MIB, 16 * MIB));
     uint64_t *tickets = calloc(N, sizeof *tickets);
 
-    (void)state;
-    (void)n;
-    w->check_every = 0;
-    c = client_open(w);
+    g->w->check_every = 0;
     for (uint32_t i = 0; i < N; i++) {
-        fill(c, i, i + 1, 4 * KIB);
-        if (i % 2 == 0) hold(c, i, i + 1, tickets);
+        fill(g->c, i, i + 1, 4 * KIB);
+        if (i % 2 == 0) hold(g->c, i, i + 1, tickets);
     }
     for (uint32_t i = 3000; i < 3032; i += 2)
-        release(c, tickets[i]);
-    assert_int_equal(put(c, "large", 128 * KIB), KVP_OK); /* more than is kept free ahead */
-    assert_false(exists(c, "key/3002"));
-    assert_false(exists(c, "key/3029"));
-    assert_int_equal(world_stats(w).evict_foreground, 32);
-    assert_int_equal(world_stats(w).evict_window, 31);
-    assert_true(exists(c, "key/2001"));
-    world_check(w);
+        release(g->c, tickets[i]);
+    assert_int_equal(put(g->c, "large", 128 * KIB), KVP_OK); /* more than is kept free ahead */
+    assert_false(exists(g->c, "key/3002"));
+    assert_false(exists(g->c, "key/3029"));
+    assert_int_equal(world_stats(g->w).evict_foreground, 32);
+    assert_int_equal(world_stats(g->w).evict_window, 31);
+    assert_true(exists(g->c, "key/2001"));
+    world_check(g->w);
     free(tickets);
-    world_close(w);
 }
 
 static void
 test_put_of_a_whole_chunk_when_thousands_lie_in_it(void **state)
 {
+    rig_t *g = *state;
     enum { N = 12000 };
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 4 * MIB, 4 * MIB));
 
-    (void)state;
-    (void)n;
-    w->check_every = 0;
-    c = client_open(w);
-    fill(c, 0, N, 64);
-    assert_int_equal(put(c, "whole", 4 * MIB), KVP_OK);
-    assert_int_equal(world_stats(w).objects, 1);
-    fill(c, 0, 1, 64); /* which costs the large one */
-    assert_int_equal(world_stats(w).objects, 1);
-    world_check(w);
-    world_close(w);
+    g->w->check_every = 0;
+    fill(g->c, 0, N, 64);
+    assert_int_equal(put(g->c, "whole", 4 * MIB), KVP_OK);
+    assert_int_equal(world_stats(g->w).objects, 1);
+    fill(g->c, 0, 1, 64); /* which costs the large one */
+    assert_int_equal(world_stats(g->w).objects, 1);
+    world_check(g->w);
 }
 
 /* Descriptors run out before bytes do where objects are tiny. */
@@ -504,53 +494,44 @@ test_put_when_slots_are_used_up(void **state)
 static void
 test_put_when_the_oldest_are_on_a_lost_node(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 8 * MIB, 8 * MIB));
+    rig_t *g = *state;
 
-    (void)state;
-    w->check_every = 7;
-    c = client_open(w);
-    fill(c, 0, 2000, 4 * KIB);
-    node_open(w, mem_make(w, "n2", MIB, MIB));
-    fill(c, 2000, 2256, 4 * KIB);
-    peer_forget(n);
-    fill(c, 3000, 3600, 4 * KIB);
-    assert_int_equal(world_stats(w).put_retry_after, 0);
-    assert_true(exists(c, "key/3599"));
-    world_close(w);
+    g->w->check_every = 7;
+    fill(g->c, 0, 2000, 4 * KIB);
+    node_open(g->w, mem_make(g->w, "n2", MIB, MIB));
+    fill(g->c, 2000, 2256, 4 * KIB);
+    peer_forget(g->na);
+    fill(g->c, 3000, 3600, 4 * KIB);
+    assert_int_equal(world_stats(g->w).put_retry_after, 0);
+    assert_true(exists(g->c, "key/3599"));
 }
 
 /* A node that is stopped costs those who wait for it a moment, and nobody else anything. */
 static void
 test_puts_when_one_node_does_not_answer(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *mem = mem_make(w, "n1", MIB, MIB);
-    peer_t *c, *n = node_open(w, mem);
+    rig_t *g = *state;
     uint64_t began;
     uint32_t there = 0;
 
-    (void)state;
-    w->check_every = 7;
-    node_open(w, mem_make(w, "n2", MIB, MIB));
-    c = client_open(w);
-    fill(c, 0, 512, 4 * KIB);
-    n->policy = NODE_MUTE;
-    began = w->now;
-    fill(c, 1000, 3000, 4 * KIB);
-    assert_true(w->now - began < 500 * MS);
-    assert_true(world_stats(w).passed_over > 0);
+    g->w->check_every = 7;
+    node_open(g->w, mem_make(g->w, "n2", MIB, MIB));
+    fill(g->c, 0, 512, 4 * KIB);
+    g->na->policy = NODE_MUTE;
+    began = g->w->now;
+    fill(g->c, 1000, 3000, 4 * KIB);
+    assert_true(g->w->now - began < 500 * MS);
+    assert_true(world_stats(g->w).passed_over > 0);
     for (uint32_t i = 0; i < 512; i++) /* its blocks are the oldest, and of no use to anybody who needs space */
-        there += exists(c, key_name("key/", i));
+        there += exists(g->c, key_name("key/", i));
     assert_in_range(there, 200, 255);
 
-    peer_forget(n);
-    n = node_open(w, mem);
-    fill(c, 3000, 3512, 4 * KIB);
+    peer_forget(g->na);
+    g->na = node_open(g->w, g->a);
+    fill(g->c, 3000, 3512, 4 * KIB);
     for (uint32_t i = 0; i < 512; i++) /* and the first to go when it answers again */
-        assert_false(exists(c, key_name("key/", i)));
-    world_check(w);
-    world_close(w);
+        assert_false(exists(g->c, key_name("key/", i)));
+    world_check(g->w);
 }
 
 /* With nobody else to turn to, a node that does not answer is used as far as it goes. */
@@ -637,20 +618,15 @@ test_placement_when_one_node_is_emptier(void **state)
 static void
 test_placement_when_the_tightest_hole_is_in_a_later_chunk(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 128 * KIB, 64 * KIB));
+    rig_t *g = *state;
 
-    (void)state;
-    (void)n;
-    c = client_open(w);
-    fill(c, 0, 32, 4 * KIB);
-    assert_int_equal(remove_key(c, "key/2", false), KVP_OK);
-    assert_int_equal(remove_key(c, "key/3", false), KVP_OK);
-    assert_int_equal(remove_key(c, "key/20", false), KVP_OK);
-    assert_int_equal(put(c, "one", 4 * KIB), KVP_OK);
-    assert_int_equal(put(c, "two", 8 * KIB), KVP_OK);
-    assert_int_equal(world_stats(w).evictions, 0);
-    world_close(w);
+    fill(g->c, 0, 32, 4 * KIB);
+    assert_int_equal(remove_key(g->c, "key/2", false), KVP_OK);
+    assert_int_equal(remove_key(g->c, "key/3", false), KVP_OK);
+    assert_int_equal(remove_key(g->c, "key/20", false), KVP_OK);
+    assert_int_equal(put(g->c, "one", 4 * KIB), KVP_OK);
+    assert_int_equal(put(g->c, "two", 8 * KIB), KVP_OK);
+    assert_int_equal(world_stats(g->w).evictions, 0);
 }
 
 int
@@ -666,16 +642,16 @@ main(void)
         rig_test(test_put_when_free_space_is_promised, sixteen),
         rig_test(test_put_when_free_space_beside_a_window_is_enough, sixteen),
         rig_test(test_put_when_a_batch_is_larger_than_the_pool, sixteen),
-        cmocka_unit_test(test_put_when_the_only_window_is_far_away),
-        cmocka_unit_test(test_put_of_a_whole_chunk_when_thousands_lie_in_it),
+        rig_test_on(test_put_when_the_only_window_is_far_away, .size = 16 * MIB),
+        rig_test_on(test_put_of_a_whole_chunk_when_thousands_lie_in_it, .size = 4 * MIB),
         rig_test(test_put_when_slots_are_used_up, sixteen),
-        cmocka_unit_test(test_put_when_the_oldest_are_on_a_lost_node),
-        cmocka_unit_test(test_puts_when_one_node_does_not_answer),
+        rig_test_on(test_put_when_the_oldest_are_on_a_lost_node, .size = 8 * MIB),
+        rig_test_on(test_puts_when_one_node_does_not_answer, .size = MIB),
         rig_test(test_put_when_the_only_node_does_not_answer, sixteen),
         rig_test(test_put_when_who_waits_dies, sixteen),
         rig_test(test_put_when_all_is_quarantined, sixteen),
         cmocka_unit_test(test_placement_when_one_node_is_emptier),
-        cmocka_unit_test(test_placement_when_the_tightest_hole_is_in_a_later_chunk),
+        rig_test_on(test_placement_when_the_tightest_hole_is_in_a_later_chunk, .size = 128 * KIB, .chunk = 64 * KIB),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

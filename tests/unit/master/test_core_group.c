@@ -116,21 +116,15 @@ test_members_when_the_group_has_no_size(void **state)
 static void
 test_group_when_it_is_another_tenants(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *a, *b;
+    rig_t *g = *state;
     put_t one = {.key = "key", .len = LEN};
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", MIB, 256 * KIB));
-    a = client_open_of(w, 1);
-    b = client_open_of(w, 2);
     one.group = (kvp_wire_group_t){{1, 2}, 2, 0}; /* the same bytes */
-    assert_int_equal(put_like(a, &one, &head), KVP_OK);
+    assert_int_equal(put_like(g->c, &one, &head), KVP_OK);
     one.group.members = 1;
-    assert_int_equal(put_like(b, &one, &head), KVP_OK);
-    assert_int_equal(world_stats(w).groups, 2);
-    world_close(w);
+    assert_int_equal(put_like(g->d, &one, &head), KVP_OK);
+    assert_int_equal(world_stats(g->w).groups, 2);
 }
 
 static void
@@ -155,22 +149,17 @@ test_put_when_the_group_does_not_fit(void **state)
 static void
 test_put_when_a_group_without_a_size_is_full(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
+    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
-    peer_t *c;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", 4 * MIB, 4 * MIB));
-    c = client_open(w);
-    w->check_every = 1000;
+    g->w->check_every = 1000;
     for (uint32_t i = 0; i <= KVP_GROUP_MEMBERS_MAX; i++) {
-        put_t one = {.key = key_name("k", i), .len = 64, .group = group_of(c, "g", 0, 0)};
+        put_t one = {.key = key_name("k", i), .len = 64, .group = group_of(g->c, "g", 0, 0)};
 
-        assert_int_equal(put_like(c, &one, &head), i < KVP_GROUP_MEMBERS_MAX ? KVP_OK : KVP_LIMIT);
+        assert_int_equal(put_like(g->c, &one, &head), i < KVP_GROUP_MEMBERS_MAX ? KVP_OK : KVP_LIMIT);
     }
-    assert_int_equal(remove_key(c, "k7", false), KVP_OK);
-    assert_int_equal(put_in(c, "more", "g", (how_t){0}), KVP_OK);
-    world_close(w);
+    assert_int_equal(remove_key(g->c, "k7", false), KVP_OK);
+    assert_int_equal(put_in(g->c, "more", "g", (how_t){0}), KVP_OK);
 }
 
 static void
@@ -628,27 +617,22 @@ test_reservation_of_a_group_has_bounds_and_an_end(void **state)
 static void
 test_client_when_it_has_too_many_hidden_members(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
+    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
-    peer_t *c;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", 32 * MIB, 32 * MIB));
-    c = client_open(w);
-    w->check_every = 50000;
+    g->w->check_every = 50000;
     for (uint32_t i = 0; i <= 65536; i++) {
         char key[16], group[16];
         put_t one = {.key = key, .len = 64};
 
         snprintf(key, sizeof key, "k%u", i);
         snprintf(group, sizeof group, "g%u", i);
-        one.group = group_of(c, group, 2, 0);
-        assert_int_equal(put_like(c, &one, &head), i < 65536 ? KVP_OK : KVP_LIMIT);
+        one.group = group_of(g->c, group, 2, 0);
+        assert_int_equal(put_like(g->c, &one, &head), i < 65536 ? KVP_OK : KVP_LIMIT);
     }
-    peer_forget(c);
-    world_advance(w, 2 * SEC);
-    assert_int_equal(world_stats(w).groups, 0);
-    world_close(w);
+    peer_forget(g->c);
+    world_advance(g->w, 2 * SEC);
+    assert_int_equal(world_stats(g->w).groups, 0);
 }
 
 int
@@ -657,9 +641,9 @@ main(void)
     const struct CMUnitTest tests[] = {
         rig_test(test_members_when_some_are_missing, pool),
         rig_test(test_members_when_the_group_has_no_size, pool),
-        cmocka_unit_test(test_group_when_it_is_another_tenants),
+        rig_test_on(test_group_when_it_is_another_tenants, .is_one_tenant_each = true, .size = MIB, .chunk = 256 * KIB),
         rig_test(test_put_when_the_group_does_not_fit, pool),
-        cmocka_unit_test(test_put_when_a_group_without_a_size_is_full),
+        rig_test_on(test_put_when_a_group_without_a_size_is_full, .size = 4 * MIB),
         rig_test(test_put_when_the_key_is_hidden, pool),
         rig_test(test_group_when_its_owner_dies, pool),
         rig_test(test_group_when_the_last_of_its_owners_dies, pool),
@@ -683,7 +667,7 @@ main(void)
         rig_test(test_group_when_the_namespace_is_bumped, pool),
         rig_test(test_lookup_of_groups_reserves_them, large_pool),
         rig_test(test_reservation_of_a_group_has_bounds_and_an_end, large_pool),
-        cmocka_unit_test(test_client_when_it_has_too_many_hidden_members),
+        rig_test_on(test_client_when_it_has_too_many_hidden_members, .size = 32 * MIB),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

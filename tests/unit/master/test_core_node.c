@@ -409,80 +409,67 @@ test_purge_goes_in_slices(void **state)
 static void
 test_put_when_the_node_dies_under_its_window(void **state)
 {
+    rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *mem = mem_make(w, "n1", 64 * KIB, 64 * KIB);
-    peer_t *c, *n = node_open(w, mem), *n2;
+    peer_t *n2;
     uint64_t id;
 
-    (void)state;
-    c = client_open(w);
-    n->policy = NODE_DEAD_ONLY;
-    fill(c, 0, 8, 8 * KIB);
-    id = put_begin(c, &one, 1, 10000);
-    assert_true(peer_is_asking(c, id));
-    n2 = node_open(w, mem_make(w, "n2", 64 * KIB, 64 * KIB));
-    world_advance(w, 50 * MS);
-    peer_forget(n);
-    granted(c, id, KVP_OK); /* elsewhere */
+    g->na->policy = NODE_DEAD_ONLY;
+    fill(g->c, 0, 8, 8 * KIB);
+    id = put_begin(g->c, &one, 1, 10000);
+    assert_true(peer_is_asking(g->c, id));
+    n2 = node_open(g->w, mem_make(g->w, "n2", 64 * KIB, 64 * KIB));
+    world_advance(g->w, 50 * MS);
+    peer_forget(g->na);
+    granted(g->c, id, KVP_OK); /* elsewhere */
     assert_int_equal(n2->retires_n, 0);
-    world_close(w);
 }
 
 static void
 test_put_when_the_only_node_dies_under_its_window(void **state)
 {
+    rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *mem = mem_make(w, "n1", 64 * KIB, 64 * KIB);
-    peer_t *c, *n = node_open(w, mem);
     uint64_t id;
 
-    (void)state;
-    c = client_open(w);
-    n->policy = NODE_DEAD_ONLY;
-    fill(c, 0, 8, 8 * KIB);
-    id = put_begin(c, &one, 1, 10000);
-    peer_forget(n);
-    world_advance(w, SEC);
-    assert_true(peer_is_asking(c, id));
-    n = node_open(w, mem); /* says free when it is asked again */
-    granted(c, id, KVP_OK);
-    world_close(w);
+    g->na->policy = NODE_DEAD_ONLY;
+    fill(g->c, 0, 8, 8 * KIB);
+    id = put_begin(g->c, &one, 1, 10000);
+    peer_forget(g->na);
+    world_advance(g->w, SEC);
+    assert_true(peer_is_asking(g->c, id));
+    g->na = node_open(g->w, g->a); /* says free when it is asked again */
+    granted(g->c, id, KVP_OK);
 }
 
 /* Granted, but the message waits for its other key when the memory goes: the writer is not sent there. */
 static void
 test_put_when_a_grant_is_lost_before_its_answer(void **state)
 {
+    rig_t *g = *state;
     put_t puts[2] = {{.key = "a", .len = 64 * KIB}, {.key = "b", .len = 64 * KIB}};
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
-    peer_t *n2 = node_open(w, mem_make(w, "n2", 64 * KIB, 64 * KIB)), *full, *empty;
+    peer_t *n2 = node_open(g->w, mem_make(g->w, "n2", 64 * KIB, 64 * KIB)), *full, *empty;
     kvp_wire_loc_t loc;
     places_t places;
     uint64_t id;
 
-    (void)state;
-    c = client_open(w);
-    assert_int_equal(put(c, "old", 64 * KIB), KVP_OK);
-    assert_int_equal(get(c, "old", NULL, &loc), KVP_OK);
-    full = loc.segment_id == n->mem->segment_id ? n : n2;
-    empty = full == n ? n2 : n;
+    assert_int_equal(put(g->c, "old", 64 * KIB), KVP_OK);
+    assert_int_equal(get(g->c, "old", NULL, &loc), KVP_OK);
+    full = loc.segment_id == g->na->mem->segment_id ? g->na : n2;
+    empty = full == g->na ? n2 : g->na;
     full->policy = NODE_DEAD_ONLY;
-    id = put_begin(c, puts, 2, 10000); /* one place at once, one when "old" is free */
-    assert_true(peer_is_asking(c, id));
+    id = put_begin(g->c, puts, 2, 10000); /* one place at once, one when "old" is free */
+    assert_true(peer_is_asking(g->c, id));
     peer_forget(empty);
-    world_advance(w, 6 * SEC);
-    assert_int_equal(world_stats(w).attempts, 1); /* the placed one went with its segment */
+    world_advance(g->w, 6 * SEC);
+    assert_int_equal(world_stats(g->w).attempts, 1); /* the placed one went with its segment */
     node_free_all(full);
-    places_read(peer_reply(c, id), &places);
+    places_read(peer_reply(g->c, id), &places);
     assert_int_equal(places.objs[0].err, KVP_RETRY_AFTER);
     assert_int_equal(places.objs[1].err, KVP_OK);
     assert_int_equal(places.nloc, 1);
     assert_int_equal(places.locs[0].segment_id, full->mem->segment_id);
     places_free(&places);
-    world_close(w);
 }
 
 /* ---- unmounting */
@@ -583,30 +570,26 @@ test_unmount_when_the_memory_is_made_anew_meanwhile(void **state)
 static void
 test_put_when_its_segment_is_unmounted(void **state)
 {
+    rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *mem = mem_make(w, "n1", 64 * KIB, 64 * KIB);
-    peer_t *c, *n = node_open(w, mem), *n2;
+    peer_t *n2;
     kvp_wire_loc_t old;
     uint64_t id, ticket;
     places_t places;
 
-    (void)state;
-    c = client_open(w);
-    n->policy = NODE_DEAD_ONLY;
-    fill(c, 0, 8, 8 * KIB);
-    assert_int_equal(get(c, "key/7", &ticket, &old), KVP_OK);
-    id = put_begin(c, &one, 1, 10000); /* waits for key/0's extent */
-    assert_true(peer_is_asking(c, id));
-    (void)unmount(n, mem->segment_id, 10000);
-    node_free_all(n); /* now it would be free, but the segment goes */
-    assert_true(peer_is_asking(c, id));
-    n2 = node_open(w, mem_make(w, "n2", 64 * KIB, 64 * KIB));
-    places_read(peer_reply(c, id), &places);
+    g->na->policy = NODE_DEAD_ONLY;
+    fill(g->c, 0, 8, 8 * KIB);
+    assert_int_equal(get(g->c, "key/7", &ticket, &old), KVP_OK);
+    id = put_begin(g->c, &one, 1, 10000); /* waits for key/0's extent */
+    assert_true(peer_is_asking(g->c, id));
+    (void)unmount(g->na, g->a->segment_id, 10000);
+    node_free_all(g->na); /* now it would be free, but the segment goes */
+    assert_true(peer_is_asking(g->c, id));
+    n2 = node_open(g->w, mem_make(g->w, "n2", 64 * KIB, 64 * KIB));
+    places_read(peer_reply(g->c, id), &places);
     assert_int_equal(places.objs[0].err, KVP_OK);
     assert_int_equal(places.locs[0].segment_id, n2->mem->segment_id);
     places_free(&places);
-    world_close(w);
 }
 
 /* ---- telling clients */
@@ -713,15 +696,15 @@ main(void)
         rig_test(test_grace_when_over, plain),
         rig_test(test_grace_when_the_master_stalled, plain),
         cmocka_unit_test(test_purge_goes_in_slices),
-        cmocka_unit_test(test_put_when_the_node_dies_under_its_window),
-        cmocka_unit_test(test_put_when_the_only_node_dies_under_its_window),
-        cmocka_unit_test(test_put_when_a_grant_is_lost_before_its_answer),
+        rig_test_on(test_put_when_the_node_dies_under_its_window, .size = 64 * KIB),
+        rig_test_on(test_put_when_the_only_node_dies_under_its_window, .size = 64 * KIB),
+        rig_test_on(test_put_when_a_grant_is_lost_before_its_answer, .size = 64 * KIB),
         rig_test(test_unmount_when_nothing_is_held, plain),
         rig_test(test_unmount_waits_for_holds, plain),
         rig_test(test_unmount_waits_no_longer_than_asked, plain),
         rig_test(test_commit_when_the_segment_is_being_purged, plain),
         rig_test(test_unmount_when_the_memory_is_made_anew_meanwhile, plain),
-        cmocka_unit_test(test_put_when_its_segment_is_unmounted),
+        rig_test_on(test_put_when_its_segment_is_unmounted, .size = 64 * KIB),
         cmocka_unit_test(test_segments_in_pages),
         rig_test(test_freed_when_it_is_wrong, plain),
     };

@@ -211,26 +211,20 @@ tell_tenant(peer_t *c, uint64_t *soft_out, uint64_t *hard_out)
 static void
 test_pin_counts_to_its_tenant(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *a, *b;
+    rig_t *g = *state;
     uint64_t soft, hard;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", 64 * LEN, 16 * LEN));
-    a = client_open_of(w, 1);
-    b = client_open_of(w, 2);
-    put_many(a, "a", 3, KVP_PIN_SOFT);
-    put_many(b, "b", 2, KVP_PIN_HARD);
-    tell_tenant(a, &soft, &hard);
+    put_many(g->c, "a", 3, KVP_PIN_SOFT);
+    put_many(g->d, "b", 2, KVP_PIN_HARD);
+    tell_tenant(g->c, &soft, &hard);
     assert_int_equal(soft, 3 * LEN);
     assert_int_equal(hard, 0);
-    tell_tenant(b, &soft, &hard);
+    tell_tenant(g->d, &soft, &hard);
     assert_int_equal(soft, 0);
     assert_int_equal(hard, 2 * LEN);
-    assert_int_equal(remove_key(b, "b1", false), KVP_OK);
-    tell_tenant(b, &soft, &hard);
+    assert_int_equal(remove_key(g->d, "b1", false), KVP_OK);
+    tell_tenant(g->d, &soft, &hard);
     assert_int_equal(hard, LEN);
-    world_close(w);
 }
 
 static void
@@ -257,26 +251,22 @@ test_pin_counts_all_copies(void **state)
 static void
 test_soft_when_a_node_is_away_for_a_moment(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){.node_grace_ns = 5 * SEC});
+    rig_t *g = *state;
     mem_t *mem;
-    peer_t *n2, *c;
+    peer_t *n2;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", 32 * LEN, 32 * LEN));
-    mem = mem_make(w, "n2", 32 * LEN, 32 * LEN);
-    n2 = node_open(w, mem);
-    c = client_open(w);
-    put_many(c, "soft", 16, KVP_PIN_SOFT);
+    mem = mem_make(g->w, "n2", 32 * LEN, 32 * LEN);
+    n2 = node_open(g->w, mem);
+    put_many(g->c, "soft", 16, KVP_PIN_SOFT);
     peer_forget(n2);
-    world_advance(w, SEC);
-    assert_int_equal(world_stats(w).pins_lost, 0);
-    n2 = node_open(w, mem);
-    assert_int_equal(count_of(c, "soft", 0, 16), 16);
-    mem_remake(w, mem); /* gone for good: so is half of the budget */
+    world_advance(g->w, SEC);
+    assert_int_equal(world_stats(g->w).pins_lost, 0);
+    n2 = node_open(g->w, mem);
+    assert_int_equal(count_of(g->c, "soft", 0, 16), 16);
+    mem_remake(g->w, mem); /* gone for good: so is half of the budget */
     peer_forget(n2);
-    world_advance(w, 7 * SEC);
-    assert_true(world_stats(w).soft_pinned_bytes <= 8 * LEN);
-    world_close(w);
+    world_advance(g->w, 7 * SEC);
+    assert_true(world_stats(g->w).soft_pinned_bytes <= 8 * LEN);
 }
 
 int
@@ -291,9 +281,9 @@ main(void)
         rig_test(test_hard_when_the_pool_is_full_of_it, pool),
         cmocka_unit_test(test_refusal_when_an_upsert_of_the_same_message_makes_room),
         rig_test(test_pin_when_the_object_is_upserted, pool),
-        cmocka_unit_test(test_pin_counts_to_its_tenant),
+        rig_test_on(test_pin_counts_to_its_tenant, .is_one_tenant_each = true, .size = 64 * LEN, .chunk = 16 * LEN),
         cmocka_unit_test(test_pin_counts_all_copies),
-        cmocka_unit_test(test_soft_when_a_node_is_away_for_a_moment),
+        rig_test_on(test_soft_when_a_node_is_away_for_a_moment, .conf.node_grace_ns = 5 * SEC, .size = 32 * LEN),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -285,37 +285,31 @@ long_key(char *key, uint32_t i)
 static void
 test_put_when_long_keys_are_used_up(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
+    rig_t *g = *state;
     kvp_chunk_geo_t geo;
     uint32_t room;
     char key[1001];
 
-    (void)state;
-    (void)n;
-    c = client_open(w);
     kvp_chunk_geo(64 * KIB, &geo);
     room = (uint32_t)(geo.long_keys_bytes / 1024);
-    assert_int_equal(put(c, "old and short", 64), KVP_OK);
+    assert_int_equal(put(g->c, "old and short", 64), KVP_OK);
     for (uint32_t i = 0; i < room + 20; i++) {
         long_key(key, i);
-        assert_int_equal(put(c, key, 64), KVP_OK);
+        assert_int_equal(put(g->c, key, 64), KVP_OK);
         if (i < 20) continue;
         long_key(key, i - 20);
-        assert_true(exists(c, key) == (i - 20 >= i + 1 - kvp_min_u64(i + 1, room)));
+        assert_true(exists(g->c, key) == (i - 20 >= i + 1 - kvp_min_u64(i + 1, room)));
     }
-    assert_true(exists(c, "old and short"));
-    assert_int_equal(world_stats(w).evictions, 20);
-    assert_int_equal(put(c, "short", 64), KVP_OK);
-    assert_int_equal(world_stats(w).evictions, 20);
-    world_close(w);
+    assert_true(exists(g->c, "old and short"));
+    assert_int_equal(world_stats(g->w).evictions, 20);
+    assert_int_equal(put(g->c, "short", 64), KVP_OK);
+    assert_int_equal(world_stats(g->w).evictions, 20);
 }
 
 static void
 test_put_when_long_keys_are_used_up_by_held_objects(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
+    rig_t *g = *state;
     uint64_t *tickets, id;
     kvp_chunk_geo_t geo;
     uint32_t room;
@@ -323,29 +317,25 @@ test_put_when_long_keys_are_used_up_by_held_objects(void **state)
     put_t one = {.key = key, .len = 64};
     places_t places;
 
-    (void)state;
-    (void)n;
-    c = client_open(w);
     kvp_chunk_geo(64 * KIB, &geo);
     room = (uint32_t)(geo.long_keys_bytes / 1024);
     tickets = calloc(room, sizeof *tickets);
     for (uint32_t i = 0; i < room; i++) {
         long_key(key, i);
-        assert_int_equal(put(c, key, 64), KVP_OK);
-        assert_int_equal(get(c, key, &tickets[i], NULL), KVP_OK);
+        assert_int_equal(put(g->c, key, 64), KVP_OK);
+        assert_int_equal(get(g->c, key, &tickets[i], NULL), KVP_OK);
     }
     long_key(key, room);
-    assert_int_equal(put_wait(c, key, 64, 50), KVP_RETRY_AFTER);
-    id = put_begin(c, &one, 1, 1000);
-    world_advance(w, 50 * MS);
-    assert_true(peer_is_asking(c, id));
-    assert_int_equal(put(c, "short", 64), KVP_OK); /* goes past it */
-    release(c, tickets[3]);
-    places_read(peer_wait(c, id, 100 * MS), &places);
+    assert_int_equal(put_wait(g->c, key, 64, 50), KVP_RETRY_AFTER);
+    id = put_begin(g->c, &one, 1, 1000);
+    world_advance(g->w, 50 * MS);
+    assert_true(peer_is_asking(g->c, id));
+    assert_int_equal(put(g->c, "short", 64), KVP_OK); /* goes past it */
+    release(g->c, tickets[3]);
+    places_read(peer_wait(g->c, id, 100 * MS), &places);
     assert_int_equal(places.objs[0].err, KVP_OK);
     places_free(&places);
     free(tickets);
-    world_close(w);
 }
 
 /* ---- attempts that end otherwise */
@@ -641,42 +631,33 @@ test_put_when_one_client_has_too_many_attempts(void **state)
 static void
 test_put_when_quarantine_reaches_the_limit(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 8ull << 30, 1ull << 30));
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt;
     char key[16];
 
-    (void)state;
-    n->needs_proof = true;
-    c = client_open(w);
+    g->na->needs_proof = true;
     for (int i = 0; i < 4; i++) {
         snprintf(key, sizeof key, "key%d", i);
-        assert_int_equal(put_place(c, key, 1ull << 30, &attempt, &loc), KVP_OK);
-        assert_int_equal(abort_put(c, attempt, false), KVP_OK);
+        assert_int_equal(put_place(g->c, key, 1ull << 30, &attempt, &loc), KVP_OK);
+        assert_int_equal(abort_put(g->c, attempt, false), KVP_OK);
     }
-    assert_int_equal(put(c, "more", 1), KVP_LIMIT);
-    world_prove(w, c->incarnation);
-    assert_int_equal(put(c, "more", 1), KVP_OK);
-    world_close(w);
+    assert_int_equal(put(g->c, "more", 1), KVP_LIMIT);
+    world_prove(g->w, g->c->incarnation);
+    assert_int_equal(put(g->c, "more", 1), KVP_OK);
 }
 
 /* What is not built is refused whole, and not done by half. */
 static void
 test_put_when_its_pin_is_unknown(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
+    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     put_t one = {.key = "key", .len = 100};
-    peer_t *c;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", 1 * MIB, 1 * MIB));
-    c = client_open(w);
     head.pin = KVP_PIN_HARD + 1;
-    assert_int_equal(plain_result(peer_wait(c, put_begin_with(c, &one, 1, &head), SEC)), KVP_INVALID);
-    assert_int_equal(world_stats(w).attempts, 0);
-    world_close(w);
+    assert_int_equal(plain_result(peer_wait(g->c, put_begin_with(g->c, &one, 1, &head), SEC)), KVP_INVALID);
+    assert_int_equal(world_stats(g->w).attempts, 0);
 }
 
 int
@@ -692,8 +673,8 @@ main(void)
         cmocka_unit_test(test_put_when_no_segment_is_mounted),
         cmocka_unit_test(test_put_when_the_nodes_of_the_master_before_are_not_back),
         rig_test(test_put_of_the_longest_key, plain),
-        cmocka_unit_test(test_put_when_long_keys_are_used_up),
-        cmocka_unit_test(test_put_when_long_keys_are_used_up_by_held_objects),
+        rig_test_on(test_put_when_long_keys_are_used_up, .size = 64 * KIB),
+        rig_test_on(test_put_when_long_keys_are_used_up_by_held_objects, .size = 64 * KIB),
         rig_test(test_abort_when_drained, plain),
         rig_test(test_abort_when_not_drained, plain),
         rig_test(test_abort_when_one_way_is_not_answered, plain),
@@ -706,8 +687,8 @@ main(void)
         rig_test(test_bye_with_attempts, plain),
         rig_test(test_fence_when_the_node_was_away, plain),
         cmocka_unit_test(test_put_when_one_client_has_too_many_attempts),
-        cmocka_unit_test(test_put_when_quarantine_reaches_the_limit),
-        cmocka_unit_test(test_put_when_its_pin_is_unknown),
+        rig_test_on(test_put_when_quarantine_reaches_the_limit, .size = 8ull << 30, .chunk = 1ull << 30),
+        rig_test_on(test_put_when_its_pin_is_unknown, .size = 1 * MIB),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,71 +71,56 @@ node_greet(world_t *w, mem_t *mem, Kvp__Pb__MountReply *reply_out)
 static void
 test_restart_when_nodes_report_all(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", 2 * MIB, MIB), *b = mem_make(w, "b", 2 * MIB, MIB);
+    rig_t *g = *state;
     uint64_t version, long_version, again;
     uint32_t copies;
     char key[64], long_key[KVP_KEY_CELL_BYTES + 40];
-    peer_t *c;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
-    c = client_open(w);
     memset(long_key, 'l', sizeof long_key);
     long_key[sizeof long_key - 1] = '\0';
     for (uint32_t i = 0; i < 40; i++)
-        assert_int_equal(put_one(c, key_name("key/", i)), KVP_OK);
-    assert_int_equal(put_object(c, "two", 100 * KIB, 2, false, &version), KVP_OK);
-    assert_int_equal(put_object(c, long_key, SMALL, 1, false, &long_version), KVP_OK);
-    world_restart(w);
-    c = client_open(w);
-    assert_int_equal(found(c, "key/0", NULL), 0);
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
+        assert_int_equal(put_one(g->c, key_name("key/", i)), KVP_OK);
+    assert_int_equal(put_object(g->c, "two", 100 * KIB, 2, false, &version), KVP_OK);
+    assert_int_equal(put_object(g->c, long_key, SMALL, 1, false, &long_version), KVP_OK);
+    rig_restart(g);
+    assert_int_equal(found(g->c, "key/0", NULL), 0);
+    (void)node_open_on(g->w, g->a, "a");
+    (void)node_open_on(g->w, g->b, "b");
     for (uint32_t i = 0; i < 40; i++) {
         snprintf(key, sizeof key, "key/%u", i);
-        assert_true(found(c, key, NULL) > 0);
-        assert_int_equal(put_one(c, key), KVP_ALREADY);
+        assert_true(found(g->c, key, NULL) > 0);
+        assert_int_equal(put_one(g->c, key), KVP_ALREADY);
     }
-    assert_int_equal(found(c, "two", &copies), version);
+    assert_int_equal(found(g->c, "two", &copies), version);
     assert_int_equal(copies, 2);
-    assert_int_equal(found(c, long_key, NULL), long_version);
-    assert_int_equal(world_stats(w).adopted, 42);
-    assert_int_equal(world_stats(w).used_bytes, 41 * SMALL + 2 * 100 * KIB);
-    assert_int_equal(put_object(c, "new", SMALL, 2, false, &again), KVP_OK);
+    assert_int_equal(found(g->c, long_key, NULL), long_version);
+    assert_int_equal(world_stats(g->w).adopted, 42);
+    assert_int_equal(world_stats(g->w).used_bytes, 41 * SMALL + 2 * 100 * KIB);
+    assert_int_equal(put_object(g->c, "new", SMALL, 2, false, &again), KVP_OK);
     assert_true(again > version);
-    assert_int_equal(put_object(c, "two", SMALL, 1, true, &again), KVP_OK);
-    assert_int_equal(found(c, "two", NULL), again);
+    assert_int_equal(put_object(g->c, "two", SMALL, 1, true, &again), KVP_OK);
+    assert_int_equal(found(g->c, "two", NULL), again);
     long_key[0] = 'm';
-    assert_int_equal(put_one(c, long_key), KVP_OK);
-    world_close(w);
+    assert_int_equal(put_one(g->c, long_key), KVP_OK);
 }
 
 /* The older of two versions is told first, and removed before the newer one is told. */
 static void
 test_removal_before_a_newer_version_is_told(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    rig_t *g = *state;
     uint64_t older, newer;
-    peer_t *c, *n;
 
-    (void)state;
-    n = node_open_on(w, a, "a");
-    c = client_open(w);
-    assert_int_equal(put_object(c, "key", SMALL, 1, false, &older), KVP_OK);
-    peer_forget(n);
-    (void)node_open_on(w, b, "b");
-    assert_int_equal(put_object(c, "key", SMALL, 1, false, &newer), KVP_OK);
-    world_restart(w);
-    c = client_open(w);
-    (void)node_open_on(w, a, "a");
-    assert_int_equal(found(c, "key", NULL), older);
-    assert_int_equal(remove_key(c, "key", true), KVP_OK);
-    (void)node_open_on(w, b, "b");
-    assert_int_equal(found(c, "key", NULL), 0);
-    world_close(w);
+    assert_int_equal(put_object(g->c, "key", SMALL, 1, false, &older), KVP_OK);
+    peer_forget(g->na);
+    (void)node_open_on(g->w, g->b, "b");
+    assert_int_equal(put_object(g->c, "key", SMALL, 1, false, &newer), KVP_OK);
+    rig_restart(g);
+    (void)node_open_on(g->w, g->a, "a");
+    assert_int_equal(found(g->c, "key", NULL), older);
+    assert_int_equal(remove_key(g->c, "key", true), KVP_OK);
+    (void)node_open_on(g->w, g->b, "b");
+    assert_int_equal(found(g->c, "key", NULL), 0);
 }
 
 static void
@@ -867,9 +852,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_restart_when_nodes_report_all),
+        rig_test_on(test_restart_when_nodes_report_all, .mems = 2, .size = 2 * MIB, .chunk = MIB),
         rig_test(test_report_whose_last_page_tells_something, one_node),
-        cmocka_unit_test(test_removal_before_a_newer_version_is_told),
+        rig_test_on(test_removal_before_a_newer_version_is_told, .mems = 2, .nodes = 1, .size = MIB),
         rig_test(test_nothing_is_served_before_the_last_page, one_node),
         rig_test(test_report_when_it_is_cut, quick_second_away),
         rig_test(test_report_whose_last_page_is_lost, one_node),

@@ -342,21 +342,16 @@ test_memory_of_many_keys(void **state)
 static void
 test_remove_many_when_its_client_dies(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c;
+    rig_t *g = *state;
 
-    (void)state;
-    (void)node_open(w, mem_make(w, "n1", MIB, MIB));
-    c = client_open(w);
-    assert_int_equal(put(c, "key", 100), KVP_OK);
-    w->is_idle_off = true;
-    (void)remove_many(c, "", false);
-    peer_lose(c);
-    world_pump(w);
-    w->is_idle_off = false;
-    c = client_open(w);
-    assert_true(exists(c, "key"));
-    world_close(w);
+    assert_int_equal(put(g->c, "key", 100), KVP_OK);
+    g->w->is_idle_off = true;
+    (void)remove_many(g->c, "", false);
+    peer_lose(g->c);
+    world_pump(g->w);
+    g->w->is_idle_off = false;
+    g->c = client_open(g->w);
+    assert_true(exists(g->c, "key"));
 }
 
 int
@@ -376,7 +371,7 @@ main(void)
         rig_test(test_remove_many_when_the_pattern_is_catastrophic, large),
         rig_test(test_remove_many_when_too_many_walk, large),
         rig_test(test_remove_many_ends_while_others_put, large),
-        cmocka_unit_test(test_remove_many_when_its_client_dies),
+        rig_test_on(test_remove_many_when_its_client_dies, .size = MIB),
         rig_test(test_memory_of_many_keys, large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
