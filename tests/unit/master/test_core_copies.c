@@ -381,22 +381,6 @@ test_upsert_when_the_old_version_goes_first(void **state)
     assert_memory_equal(&other, &loc, sizeof loc);
 }
 
-static void
-test_upsert_when_its_writer_dies(void **state)
-{
-    rig_t *g = *state;
-    kvp_wire_loc_t loc;
-    uint64_t attempt;
-    peer_t *d = client_open(g->w);
-
-    assert_int_equal(put(g->c, "key", 100), KVP_OK);
-    assert_int_equal(upsert_place(d, "key", 100, &attempt, &loc), KVP_OK);
-    peer_forget(d);
-    assert_true(exists(g->c, "key"));
-    assert_int_equal(upsert_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
-    assert_int_equal(commit(g->c, attempt, 1), KVP_OK);
-}
-
 /* With everything else held, the new version takes the old one's space, held as well; then the key is gone until it is
  * committed. */
 static void
@@ -497,7 +481,6 @@ main(void)
         rig_test(test_repeated_commit_is_not_answered_before_the_first, sixteen),
         rig_test(test_session_ends_behind_a_repeated_commit, sixteen),
         rig_test(test_upsert_when_the_old_version_goes_first, sixteen),
-        rig_test(test_upsert_when_its_writer_dies, sixteen),
         rig_test(test_upsert_when_only_the_old_version_makes_room, sixteen),
         rig_test(test_upsert_when_a_put_waits_before_it, sixteen),
         cmocka_unit_test(test_commit_after_a_bump_is_no_word_about_other_copies),

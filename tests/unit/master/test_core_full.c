@@ -462,21 +462,6 @@ test_put_when_the_only_window_is_far_away(void **state)
     free(tickets);
 }
 
-static void
-test_put_of_a_whole_chunk_when_thousands_lie_in_it(void **state)
-{
-    rig_t *g = *state;
-    enum { N = 12000 };
-
-    g->w->check_every = 0;
-    fill(g->c, 0, N, 64);
-    assert_int_equal(put(g->c, "whole", 4 * MIB), KVP_OK);
-    assert_int_equal(world_stats(g->w).objects, 1);
-    fill(g->c, 0, 1, 64); /* which costs the large one */
-    assert_int_equal(world_stats(g->w).objects, 1);
-    world_check(g->w);
-}
-
 /* Descriptors run out before bytes do where objects are tiny. */
 static void
 test_put_when_slots_are_used_up(void **state)
@@ -643,7 +628,6 @@ main(void)
         rig_test(test_put_when_free_space_beside_a_window_is_enough, sixteen),
         rig_test(test_put_when_a_batch_is_larger_than_the_pool, sixteen),
         rig_test_on(test_put_when_the_only_window_is_far_away, .size = 16 * MIB),
-        rig_test_on(test_put_of_a_whole_chunk_when_thousands_lie_in_it, .size = 4 * MIB),
         rig_test(test_put_when_slots_are_used_up, sixteen),
         rig_test_on(test_put_when_the_oldest_are_on_a_lost_node, .size = 8 * MIB),
         rig_test_on(test_puts_when_one_node_does_not_answer, .size = MIB),

@@ -286,19 +286,6 @@ test_remove_waits_for_the_lease_of_one_that_is_silent(void **state)
     answered_after(g, id, LEASE);
 }
 
-/* It may believe that the master is dead, and then its lease lasts for the grace. */
-static void
-test_remove_waits_for_the_grace_of_one_that_is_cut_off(void **state)
-{
-    rig_t *g = *state;
-    uint64_t id;
-
-    fill(g->c, 0, 1, 64);
-    peer_forget(reader_open(g->w));
-    id = remove_wait(g->c, "key/0");
-    answered_after(g, id, GRACE);
-}
-
 static void
 test_remove_waits_not_for_one_that_said_bye(void **state)
 {
@@ -439,7 +426,6 @@ main(void)
         rig_test(test_remove_waits_until_every_reader_has_heard, plain),
         rig_test(test_wait_is_also_for_leases_on_what_was_evicted, plain),
         rig_test(test_remove_waits_for_the_lease_of_one_that_is_silent, plain),
-        rig_test(test_remove_waits_for_the_grace_of_one_that_is_cut_off, plain),
         rig_test(test_remove_waits_not_for_one_that_said_bye, plain),
         rig_test(test_remove_waits_not_for_a_cut_off_one_that_has_heard, plain),
         rig_test(test_remove_waits_for_many_that_are_cut_off, plain),

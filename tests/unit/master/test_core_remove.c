@@ -155,37 +155,6 @@ test_remove_many_by_pattern(void **state)
 }
 
 static void
-test_remove_many_goes_in_slices(void **state)
-{
-    rig_t *g = *state;
-    enum { N = 20000 };
-    uint64_t id, removed, held, left = N;
-    uint32_t ticks = 0;
-
-    g->w->check_every = 0;
-    put_fast(g->c, "key", 1, N);
-    g->w->is_idle_off = true;
-    id = remove_many(g->c, "", false);
-    assert_int_equal(world_stats(g->w).objects, N);
-    while (kvp_master_has_work(g->w->m)) {
-        uint64_t now;
-
-        kvp_master_on_tick(g->w->m, g->w->now);
-        now = world_stats(g->w).objects;
-        assert_true(left - now <= 512);
-        left = now;
-        ticks++;
-        world_pump(g->w);
-        if (ticks == 5) assert_int_equal(put(g->c, "new", 64), KVP_OK); /* others are served between two slices */
-    }
-    assert_true(ticks >= N / 512);
-    g->w->is_idle_off = false;
-    assert_int_equal(remove_many_result(peer_wait(g->c, id, SEC), &removed, &held), KVP_OK);
-    assert_true(removed >= N && removed <= N + 1);
-    world_check(g->w);
-}
-
-static void
 test_remove_many_waits_for_dead(void **state)
 {
     rig_t *g = *state;
@@ -365,7 +334,6 @@ main(void)
         rig_test(test_remove_when_one_way, large),
         rig_test(test_remove_when_the_asker_dies, large),
         rig_test(test_remove_many_by_pattern, large),
-        rig_test(test_remove_many_goes_in_slices, large),
         rig_test(test_remove_many_waits_for_dead, large),
         rig_test(test_remove_many_when_the_pattern_is_bad, large),
         rig_test(test_remove_many_when_the_pattern_is_catastrophic, large),

@@ -190,12 +190,8 @@ test_upsert_when_the_one_before_is_silent(void **state)
     (void)state;
     assert_int_equal(put(s.other, "other", LEN), KVP_OK);
     head.is_upsert = true;
-    places_read(peer_reply(s.writer, put_begin_with(s.writer, &one, 1, &head)), &places);
-    assert_int_equal(places.objs[0].err, KVP_OK);
-    places_free(&places);
-    places_read(peer_reply(s.other, put_begin_with(s.other, &one, 1, &head)), &places);
-    assert_int_equal(places.objs[0].err, KVP_IN_PROGRESS);
-    places_free(&places);
+    assert_int_equal(attempt_begin(s.writer, &one, &head, NULL, NULL), KVP_OK);
+    assert_int_equal(attempt_begin(s.other, &one, &head, NULL, NULL), KVP_IN_PROGRESS);
     world_advance(s.w, SILENT);
     assert_true(exists(s.other, "other"));
     places_read(peer_reply(s.other, put_begin_with(s.other, &one, 1, &head)), &places);

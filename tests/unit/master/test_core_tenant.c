@@ -221,34 +221,6 @@ test_hello_when_there_are_too_many_tenants(void **state)
 }
 
 /* ---- room */
-/* One has filled the pool: the other takes a whole chunk of it, and goes on in that. */
-static void
-test_put_when_another_tenant_has_all_chunks(void **state)
-{
-    rig_t *g = *state;
-    Kvp__Pb__TenantInfo info;
-    uint64_t ticket[3];
-
-    fill(g->c, 0, 60, 64 * KIB); /* four chunks of sixteen */
-    tenant_info(g->c, &info);
-    assert_int_equal(info.chunks, 4);
-    for (uint32_t i = 0; i < 3; i++) /* one chunk is left in which nothing is held */
-        assert_int_equal(get(g->c, key_name("key/", 16 * i + 1), &ticket[i], NULL), KVP_OK);
-    assert_int_equal(put_wait(g->d, "mine", 64 * KIB, 2000), KVP_OK);
-    tenant_info(g->d, &info);
-    assert_int_equal(info.chunks, 1);
-    tenant_info(g->c, &info);
-    assert_int_equal(info.chunks, 3);
-    for (uint32_t i = 0; i < 3; i++) {
-        assert_true(exists(g->c, key_name("key/", 16 * i + 1)));
-        release(g->c, ticket[i]);
-    }
-    for (uint32_t i = 0; i < 15; i++) /* from now on it has room of its own */
-        assert_int_equal(put_wait(g->d, key_name("mine/", i), 64 * KIB, 2000), KVP_OK);
-    tenant_info(g->c, &info);
-    assert_int_equal(info.chunks, 3);
-}
-
 static void
 test_put_when_another_tenant_holds_something_in_all_chunks(void **state)
 {
@@ -415,7 +387,6 @@ main(void)
         rig_test(test_tenants_wait_for_room_of_their_own, tenants),
         rig_test(test_tenants_have_leases_of_their_own, tenants),
         cmocka_unit_test(test_hello_when_there_are_too_many_tenants),
-        rig_test(test_put_when_another_tenant_has_all_chunks, tenants),
         rig_test(test_put_when_another_tenant_holds_something_in_all_chunks, tenants),
         rig_test(test_bump_makes_everything_be_gone, tenants),
         rig_test(test_refused_commit_waits_for_dead, tenants),

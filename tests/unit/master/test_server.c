@@ -288,26 +288,6 @@ test_pipelined_frames_of_any_length_are_answered_in_order(void **state)
 }
 
 static void
-test_frame_may_come_byte_by_byte(void **state)
-{
-    fixture_t *fix = *state;
-    kvp_buf_t out = {0};
-
-    int fd = dial(fix);
-    append_hello(&out, 1, 1, 1);
-    append_exists(&out, 2, 4);
-    for (size_t i = 0; i < out.len; i++) {
-        uint64_t before = stats(fix)->received_bytes;
-        send_bytes(fd, out.data + i, 1);
-        wait_for(fix, fix->stats.received_bytes == before + 1);
-    }
-    expect_answer(fd, KVP_OP_HELLO, 1);
-    expect_answer(fd, KVP_OP_EXISTS, 2);
-    kvp_buf_fini(&out);
-    close(fd);
-}
-
-static void
 test_largest_batch_passes(void **state)
 {
     fixture_t *fix = *state;
@@ -556,7 +536,6 @@ main(void)
         server_test(test_tcp_and_unix_speak_the_same, .max_conns = 0),
         cmocka_unit_test(test_unix_socket_goes_with_the_server),
         server_test(test_pipelined_frames_of_any_length_are_answered_in_order, .max_conns = 0),
-        server_test(test_frame_may_come_byte_by_byte, .max_conns = 0),
         server_test(test_largest_batch_passes, .max_conns = 0),
         server_test(test_lost_framing_closes, .max_conns = 0),
         server_test(test_silent_and_half_said_connections_are_closed, .hello_ms = 100, .partial_ms = 100),
