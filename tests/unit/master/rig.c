@@ -103,3 +103,54 @@ granted(peer_t *c, uint64_t id, kvp_err_t err)
     assert_int_equal(places.objs[0].err, err);
     places_free(&places);
 }
+
+kvp_err_t
+put_told(peer_t *c, const char *key, uint64_t len)
+{
+    Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
+
+    head.wait_ms = 5000;
+    return put_like(c, &(put_t){.key = key, .len = len}, &head);
+}
+
+uint64_t
+bump_begun(peer_t *c, uint32_t wait_ms)
+{
+    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
+
+    head.wait_ms = wait_ms;
+    return peer_send(c, KVP_OP_BUMP, 0, &head.base, NULL, 0);
+}
+
+uint32_t
+listed(peer_t *c)
+{
+    Kvp__Pb__List head = KVP__PB__LIST__INIT;
+    Kvp__Pb__ListReply *reply;
+    kvp_pb_t pb;
+    reply_t *r = peer_reply(c, peer_send(c, KVP_OP_LIST, 0, &head.base, NULL, 0));
+    uint32_t n;
+
+    reply = kvp_pb_unpack(&pb, &kvp__pb__list_reply__descriptor, &r->frame);
+    assert_non_null(reply);
+    assert_int_equal(reply->cursor, 0);
+    n = reply->n;
+    kvp_pb_free(&pb, reply);
+    reply_free(r);
+    return n;
+}
+
+void
+tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out)
+{
+    Kvp__Pb__StatusReply *head;
+    kvp_pb_t pb;
+    reply_t *r = peer_reply(c, peer_send(c, KVP_OP_STATUS, 0, NULL, NULL, 0));
+
+    head = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, &r->frame);
+    assert_non_null(head);
+    assert_int_equal(head->n_tenants, 1);
+    *out = *head->tenants[0];
+    kvp_pb_free(&pb, head);
+    reply_free(r);
+}

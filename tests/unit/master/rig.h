@@ -47,4 +47,10 @@ kvp_err_t attempt_begin(peer_t *c, put_t *what, const Kvp__Pb__PutBegin *like, k
 /* granted expects that the put of one key is answered by now, with this. */
 void granted(peer_t *c, uint64_t id, kvp_err_t err);
 
+/* put_told puts one key with all that a node reports of it. */
+kvp_err_t put_told(peer_t *c, const char *key, uint64_t len);
+uint64_t bump_begun(peer_t *c, uint32_t wait_ms); /* the request */
+uint32_t listed(peer_t *c); /* how many keys LIST tells, which must be one page of them */
+void tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out); /* of its tenant; it points to nothing */
+
 #endif

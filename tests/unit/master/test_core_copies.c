@@ -282,7 +282,7 @@ test_upsert(void **state)
     assert_int_equal(get(g->c, "key", NULL, &found), KVP_OK);
 }
 
-/* The old version is dead when the new one is acknowledged, or its death is owed; a hold on it does not matter. */
+/* The old version is dead when the new one is acknowledged, or nodes have its tombstone; a hold on it does not matter. */
 static void
 test_upsert_answers_when_the_old_version_is_dead(void **state)
 {
@@ -332,7 +332,7 @@ test_repeated_commit_is_not_answered_before_the_first(void **state)
     world_advance(g->w, 40 * MS);
     for (uint32_t i = 0; i < 3; i++)
         assert_true(peer_is_asking(g->c, ids[i]));
-    assert_int_equal(plain_result(peer_wait(g->c, ids[0], 30 * MS)), KVP_OK); /* the rest is owed */
+    assert_int_equal(plain_result(peer_wait(g->c, ids[0], 30 * MS)), KVP_OK); /* nodes have the tombstone */
     for (uint32_t i = 1; i < 3; i++)
         assert_int_equal(plain_result(peer_reply(g->c, ids[i])), KVP_OK);
     assert_int_equal(put(g->c, "other", 100), KVP_OK); /* what another one waits for is no concern of it */
@@ -374,7 +374,7 @@ test_upsert_when_the_old_version_goes_first(void **state)
     assert_int_equal(upsert_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
     assert_int_equal(remove_key(g->c, "key", false), KVP_OK);
     assert_false(exists(g->c, "key"));
-    assert_int_equal(put(g->c, "key", 100), KVP_IN_PROGRESS); /* the draft is the key's put now */
+    assert_int_equal(put(g->c, "key", 100), KVP_IN_PROGRESS); /* the staged version is the key's put now */
     assert_int_equal(get(g->c, "key", NULL, &other), KVP_NOT_FOUND);
     assert_int_equal(commit(g->c, attempt, 1), KVP_OK);
     assert_int_equal(get(g->c, "key", NULL, &other), KVP_OK);
@@ -443,7 +443,6 @@ static void
 test_commit_after_a_bump_is_no_word_about_other_copies(void **state)
 {
     trio_t t = trio_open(MIB);
-    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
     kvp_wire_loc_t locs[COPIES_MAX];
     uint32_t retired[2] = {0};
     uint64_t part, whole;
@@ -451,7 +450,7 @@ test_commit_after_a_bump_is_no_word_about_other_copies(void **state)
     (void)state;
     assert_int_equal(begin(t.c, "part", 5000, 2, false, &part, locs), 2);
     assert_int_equal(begin(t.c, "whole", 5000, 2, false, &whole, locs), 2);
-    reply_free(peer_reply(t.c, peer_send(t.c, KVP_OP_BUMP, 0, &head.base, NULL, 0)));
+    reply_free(peer_reply(t.c, bump_begun(t.c, 0)));
     t.w->on_retire = count_owned;
     t.w->hook_arg = retired;
     assert_int_equal(commit_copies(t.c, whole, 1, 3), KVP_ABORTED);

@@ -47,22 +47,6 @@ put_plain(peer_t *c, const char *prefix, uint32_t n)
         assert_int_equal(put_in(c, key_name(prefix, i), NULL, (how_t){0}), KVP_OK);
 }
 
-static uint32_t
-listed(peer_t *c)
-{
-    Kvp__Pb__List head = KVP__PB__LIST__INIT;
-    Kvp__Pb__ListReply *told;
-    reply_t *r = peer_reply(c, peer_send(c, KVP_OP_LIST, 0, &head.base, NULL, 0));
-    kvp_pb_t pb;
-    uint32_t n;
-
-    told = kvp_pb_unpack(&pb, &kvp__pb__list_reply__descriptor, &r->frame);
-    n = told->n;
-    kvp_pb_free(&pb, told);
-    reply_free(r);
-    return n;
-}
-
 static bool
 is_group_found(peer_t *c, const char *group)
 {
@@ -543,12 +527,11 @@ static void
 test_group_when_the_namespace_is_bumped(void **state)
 {
     rig_t *g = *state;
-    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
 
     put_members(g->c, "g", 2, 0, 2);
     put_members(g->c, "half", 3, 0, 1);
     g->w->is_idle_off = true;
-    reply_free(peer_wait(g->c, peer_send(g->c, KVP_OP_BUMP, 0, &head.base, NULL, 0), SEC));
+    reply_free(peer_wait(g->c, bump_begun(g->c, 0), SEC));
     assert_false(is_group_found(g->c, "g"));
     put_members(g->c, "g", 2, 0, 1);
     assert_int_equal(count_of(g->c, "g", 0, 2), 0); /* what was put before does not make it whole */

@@ -80,14 +80,6 @@ begin_again(peer_t *c, const char *key)
     return err == KVP_OK ? abort_put(c, one.attempt, true) : err;
 }
 
-static uint64_t
-bump_begun(peer_t *c)
-{
-    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
-
-    return peer_send(c, KVP_OP_BUMP, 0, &head.base, NULL, 0);
-}
-
 /* ---- what waits for the disk */
 static void
 test_promises_wait_for_the_disk(void **state)
@@ -112,7 +104,7 @@ test_promises_wait_for_the_disk(void **state)
     world_sync(g->w);
     assert_int_equal(result(peer_reply(g->c, id)), KVP_OK);
 
-    id = bump_begun(g->c);
+    id = bump_begun(g->c, 0);
     world_advance(g->w, 500 * MS);
     assert_true(peer_is_asking(g->c, id));
     world_sync(g->w);
@@ -203,7 +195,7 @@ test_disk_that_never_answers(void **state)
     }
     assert_int_equal(begin_again(g->c, "new"), KVP_RETRY_AFTER);
     assert_int_equal(plain_result(peer_reply(g->c, remove_begun(g->c, "0", false))), KVP_RETRY_AFTER);
-    assert_int_equal(plain_result(peer_reply(g->c, bump_begun(g->c))), KVP_RETRY_AFTER);
+    assert_int_equal(plain_result(peer_reply(g->c, bump_begun(g->c, 0))), KVP_RETRY_AFTER);
     assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_REMOVE_MANY, 0, &many.base, NULL, 0))),
                      KVP_RETRY_AFTER);
     assert_true(exists(g->c, "0"));
@@ -265,7 +257,7 @@ test_removal_under_anothers_digest(void **state)
     (void)state;
     (void)node_open(w, a);
     (void)put_key(client_open(w), "mine", false);
-    world_restart(w); /* the ledger is there while other nodes may report */
+    world_restart(w); /* what the journal told is kept while other nodes may report */
     (void)node_open(w, a);
     c = client_open(w);
     other = client_open_of(w, 1);
@@ -523,7 +515,7 @@ some_step(world_t *w, peer_t *c)
 
     switch (world_below(w, 50)) {
     case 0:
-        assert_int_equal(plain_result(peer_wait(c, bump_begun(c), SEC)), KVP_OK);
+        assert_int_equal(plain_result(peer_wait(c, bump_begun(c, 0), SEC)), KVP_OK);
         break;
     case 1:
     case 2:

@@ -383,18 +383,14 @@ static void
 test_remove_in_a_new_term_waits_for_dead_or_the_grace(void **state)
 {
     rig_t *g = *state;
-    Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
-    kvp_digest_t digest = digest_of(g->w, "key/1");
     uint64_t id;
 
     fill(g->c, 0, 3, 64);
     assert_int_equal(remove_key(g->c, "key/0", false), KVP_OK); /* dead at once */
     g->na->policy = NODE_MUTE;
-    head.n = 1;
-    id = peer_send(g->c, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest);
+    id = remove_begun(g->c, "key/1", false);
     answered_after(g, id, GRACE);
-    digest = digest_of(g->w, "key/2"); /* from now on what is not dead in time is owed */
-    id = peer_send(g->c, KVP_OP_REMOVE, 0, &head.base, &digest, sizeof digest);
+    id = remove_begun(g->c, "key/2", false); /* from now on what is not dead in time gets a tombstone */
     world_advance(g->w, 100 * MS);
     answered(g->c, id);
 }

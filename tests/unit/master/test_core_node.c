@@ -208,7 +208,7 @@ test_put_when_the_old_copy_is_on_a_lost_node(void **state)
 }
 
 /* Orders that were not answered, and extents that were answered dead but not free, are asked about again: a node forgets
- * what it owed to an earlier connection. */
+ * what it has not done for an earlier connection. */
 static void
 test_retires_are_repeated_when_the_node_is_back(void **state)
 {
@@ -221,7 +221,7 @@ test_retires_are_repeated_when_the_node_is_back(void **state)
     assert_int_equal(g->na->retires_n, 10);
     g->na->policy = NODE_MUTE;
     for (uint32_t i = 10; i < 20; i++)
-        assert_int_equal(remove_key(g->c, key_name("key/", i), false), KVP_OK); /* owed after 50 ms */
+        assert_int_equal(remove_key(g->c, key_name("key/", i), false), KVP_OK); /* answered after 50 ms */
     assert_int_equal(world_stats(g->w).retiring_bytes, 20 * 8 * KIB);
     peer_forget(g->na);
     for (uint32_t i = 20; i < 30; i++)

@@ -193,38 +193,22 @@ test_pin_when_the_object_is_upserted(void **state)
 }
 
 static void
-tell_tenant(peer_t *c, uint64_t *soft_out, uint64_t *hard_out)
-{
-    Kvp__Pb__Status head = KVP__PB__STATUS__INIT;
-    Kvp__Pb__StatusReply *told;
-    kvp_pb_t pb;
-    reply_t *r = peer_reply(c, peer_send(c, KVP_OP_STATUS, 0, &head.base, NULL, 0));
-
-    told = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, &r->frame);
-    assert_int_equal(told->n_tenants, 1);
-    *soft_out = told->tenants[0]->soft_pinned_bytes;
-    *hard_out = told->tenants[0]->hard_pinned_bytes;
-    kvp_pb_free(&pb, told);
-    reply_free(r);
-}
-
-static void
 test_pin_counts_to_its_tenant(void **state)
 {
     rig_t *g = *state;
-    uint64_t soft, hard;
+    Kvp__Pb__TenantInfo info;
 
     put_many(g->c, "a", 3, KVP_PIN_SOFT);
     put_many(g->d, "b", 2, KVP_PIN_HARD);
-    tell_tenant(g->c, &soft, &hard);
-    assert_int_equal(soft, 3 * LEN);
-    assert_int_equal(hard, 0);
-    tell_tenant(g->d, &soft, &hard);
-    assert_int_equal(soft, 0);
-    assert_int_equal(hard, 2 * LEN);
+    tenant_info(g->c, &info);
+    assert_int_equal(info.soft_pinned_bytes, 3 * LEN);
+    assert_int_equal(info.hard_pinned_bytes, 0);
+    tenant_info(g->d, &info);
+    assert_int_equal(info.soft_pinned_bytes, 0);
+    assert_int_equal(info.hard_pinned_bytes, 2 * LEN);
     assert_int_equal(remove_key(g->d, "b1", false), KVP_OK);
-    tell_tenant(g->d, &soft, &hard);
-    assert_int_equal(hard, LEN);
+    tenant_info(g->d, &info);
+    assert_int_equal(info.hard_pinned_bytes, LEN);
 }
 
 static void

@@ -24,16 +24,6 @@ name_of(const world_t *w)
     return name;
 }
 
-/* A put that leaves all that a report needs. */
-static kvp_err_t
-put_whole(peer_t *c, const char *key)
-{
-    const put_t what = {.key = key, .len = SMALL};
-    const Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
-
-    return put_like(c, &what, &like);
-}
-
 /* Another master begins, of which nothing was kept. */
 static void
 lose_disk(world_t *w)
@@ -109,7 +99,7 @@ test_pool_outlives_its_masters_disk(void **state)
     peer_t *n;
 
     for (uint32_t i = 0; i < 20; i++)
-        assert_int_equal(put_whole(g->c, key_name("key", i)), KVP_OK);
+        assert_int_equal(put_told(g->c, key_name("key", i), SMALL), KVP_OK);
     known.term = g->w->conf.term;
     lose_disk(g->w);
     g->c = client_open(g->w);
@@ -129,7 +119,7 @@ test_pool_outlives_its_masters_disk(void **state)
     g->c = client_open(g->w);
     (void)node_open(g->w, g->a);
     for (uint32_t i = 0; i < 20; i++)
-        assert_int_equal(put_whole(g->c, key_name("key", i)), KVP_ALREADY);
+        assert_int_equal(put_told(g->c, key_name("key", i), SMALL), KVP_ALREADY);
     assert_int_equal(world_stats(g->w).adopted, 20);
     known = known_as(elsewhere, 1, 90);
     assert_not_heard(g->w, KVP_ROLE_NODE, &known); /* it has its name */
@@ -143,10 +133,10 @@ test_a_grant_makes_the_name_a_fact(void **state)
     kvp_master_ident_t now;
 
     assert_false(kvp_master_take_ident(g->w->m, &now));
-    assert_int_equal(put_whole(g->c, "one"), KVP_OK);
+    assert_int_equal(put_told(g->c, "one", SMALL), KVP_OK);
     assert_true(kvp_master_take_ident(g->w->m, &now));
     assert_true(is_called(g->w, g->w->conf.pool_id));
-    assert_int_equal(put_whole(g->c, "two"), KVP_OK);
+    assert_int_equal(put_told(g->c, "two", SMALL), KVP_OK);
     assert_false(kvp_master_take_ident(g->w->m, &now));
     assert_not_heard(g->w, KVP_ROLE_NODE, &known);
 }

@@ -16,10 +16,9 @@ static kvp_err_t
 put_sealed(peer_t *c, const char *key, uint32_t wait_ms)
 {
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
-    put_t one = {.key = key, .len = SMALL};
 
     like.wait_ms = wait_ms;
-    return put_like(c, &one, &like);
+    return put_like(c, &(put_t){.key = key, .len = SMALL}, &like);
 }
 
 static void

@@ -55,7 +55,7 @@ test_remove_is_answered_when_dead(void **state)
     assert_int_equal(g->na->retires_n, 1);
 }
 
-/* A node that does not answer: the rest is owed to it, and done when it is back. */
+/* A node that does not answer: it is asked again when it is back. */
 static void
 test_remove_is_answered_after_50_ms_where_a_node_is_mute(void **state)
 {
@@ -301,7 +301,7 @@ test_memory_of_many_keys(void **state)
     assert_true(full - before > N * (32 + 56 + 20)); /* all of it is counted */
     world_check(g->w);
     assert_int_equal(remove_many_result(peer_wait(g->c, remove_many(g->c, "", true), SEC), NULL, NULL), KVP_OK);
-    world_advance(g->w, 6 * SEC); /* tables of what was owed are kept for 5 s */
+    world_advance(g->w, 6 * SEC); /* tables of tombstones are kept for 5 s */
     after = world_stats(g->w).memory_bytes;
     /* A block of each kind is kept. */
     assert_true(after < before + 768 * KIB);

@@ -8,30 +8,6 @@
 
 static const rig_conf_t tenants = {.size = 4 * MIB, .chunk = MIB, .is_one_tenant_each = true};
 
-static void
-tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out)
-{
-    Kvp__Pb__StatusReply *head;
-    kvp_pb_t pb;
-    reply_t *r = peer_reply(c, peer_send(c, KVP_OP_STATUS, 0, NULL, NULL, 0));
-
-    head = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, &r->frame);
-    assert_non_null(head);
-    assert_int_equal(head->n_tenants, 1);
-    *out = *head->tenants[0];
-    kvp_pb_free(&pb, head);
-    reply_free(r);
-}
-
-static uint64_t
-bump(peer_t *c, uint32_t wait_ms)
-{
-    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
-
-    head.wait_ms = wait_ms;
-    return peer_send(c, KVP_OP_BUMP, 0, &head.base, NULL, 0);
-}
-
 static kvp_err_t
 bump_result(reply_t *r, uint32_t *epoch_out)
 {
@@ -49,24 +25,6 @@ bump_result(reply_t *r, uint32_t *epoch_out)
     return err;
 }
 
-static uint32_t
-list_n(peer_t *c)
-{
-    Kvp__Pb__List head = KVP__PB__LIST__INIT;
-    Kvp__Pb__ListReply *reply;
-    kvp_pb_t pb;
-    reply_t *r = peer_reply(c, peer_send(c, KVP_OP_LIST, 0, &head.base, NULL, 0));
-    uint32_t n;
-
-    reply = kvp_pb_unpack(&pb, &kvp__pb__list_reply__descriptor, &r->frame);
-    assert_non_null(reply);
-    assert_int_equal(reply->cursor, 0);
-    n = reply->n;
-    kvp_pb_free(&pb, reply);
-    reply_free(r);
-    return n;
-}
-
 /* ---- apart */
 static void
 test_tenants_have_keys_of_their_own(void **state)
@@ -77,12 +35,12 @@ test_tenants_have_keys_of_their_own(void **state)
     fill(g->c, 0, 10, 100);
     assert_false(exists(g->d, "key/0"));
     fill(g->d, 0, 3, 200); /* the same keys, and no ALREADY */
-    assert_int_equal(list_n(g->c), 10);
-    assert_int_equal(list_n(g->d), 3);
+    assert_int_equal(listed(g->c), 10);
+    assert_int_equal(listed(g->d), 3);
     assert_int_equal(remove_many_result(peer_wait(g->d, remove_many(g->d, "", false), SEC), &removed, &held), KVP_OK);
     assert_int_equal(removed, 3);
-    assert_int_equal(list_n(g->c), 10);
-    assert_int_equal(list_n(g->d), 0);
+    assert_int_equal(listed(g->c), 10);
+    assert_int_equal(listed(g->d), 0);
     assert_true(exists(g->c, "key/0"));
 }
 
@@ -255,16 +213,16 @@ test_bump_makes_everything_be_gone(void **state)
     fill(g->d, 0, 10, 100);
     assert_int_equal(get(g->c, "key/7", &ticket, NULL), KVP_OK); /* a hold does not keep it */
     g->w->is_idle_off = true; /* before the sweep has gone anywhere */
-    assert_int_equal(bump_result(peer_reply(g->c, bump(g->c, 0)), &epoch), KVP_OK);
+    assert_int_equal(bump_result(peer_reply(g->c, bump_begun(g->c, 0)), &epoch), KVP_OK);
     assert_int_equal(epoch, 1);
     assert_false(exists(g->c, "key/1"));
     assert_int_equal(get(g->c, "key/1", NULL, NULL), KVP_NOT_FOUND);
     assert_int_equal(lookup(g->c, &key, 1, false, 0, &reply, NULL), 0);
     assert_int_equal(remove_key(g->c, "key/1", true), KVP_NOT_FOUND);
-    assert_int_equal(list_n(g->c), 0);
+    assert_int_equal(listed(g->c), 0);
     assert_int_equal(put(g->c, "key/1", 100), KVP_OK); /* and no ALREADY */
     assert_true(exists(g->c, "key/1"));
-    assert_int_equal(list_n(g->d), 10);
+    assert_int_equal(listed(g->d), 10);
     g->w->is_idle_off = false;
     world_advance(g->w, 100 * MS);
     assert_true(exists(g->c, "key/1")); /* the sweep leaves what is new */
@@ -277,7 +235,7 @@ test_bump_makes_everything_be_gone(void **state)
 }
 
 /* What was computed before the bump is of the old epoch, whenever it is committed and wherever it waits. */
-/* A later master would adopt what is sealed: its writer is not told that it was refused before it is dead, or owed. */
+/* A later master would adopt what is sealed: its writer is not told that it was refused before it is dead, or nodes have its tombstone. */
 static void
 test_refused_commit_waits_for_dead(void **state)
 {
@@ -290,7 +248,7 @@ test_refused_commit_waits_for_dead(void **state)
     reply_t *r;
 
     assert_int_equal(put_place(g->c, "key", 100, &rec.attempt, &loc), KVP_OK);
-    assert_int_equal(bump_result(peer_reply(g->c, bump(g->c, 0)), &epoch), KVP_OK);
+    assert_int_equal(bump_result(peer_reply(g->c, bump_begun(g->c, 0)), &epoch), KVP_OK);
     assert_int_equal(write_place(g->w, &loc), KVP_OK);
     g->na->policy = NODE_MUTE;
     head.n = 1;
@@ -298,7 +256,7 @@ test_refused_commit_waits_for_dead(void **state)
     assert_true(peer_is_asking(g->c, id));
     world_advance(g->w, 40 * MS);
     assert_true(peer_is_asking(g->c, id));
-    r = peer_wait(g->c, id, 100 * MS); /* owed now */
+    r = peer_wait(g->c, id, 100 * MS); /* nodes have its tombstone now */
     assert_non_null(r);
     assert_int_equal(*(const int32_t *)r->frame.tail, KVP_ABORTED);
     reply_free(r);
@@ -315,7 +273,7 @@ test_bump_tells_the_epoch_to_writers(void **state)
     reply_t *r;
 
     for (uint32_t i = 1; i <= 2; i++) {
-        assert_int_equal(bump_result(peer_reply(g->c, bump(g->c, 0)), &epoch), KVP_OK);
+        assert_int_equal(bump_result(peer_reply(g->c, bump_begun(g->c, 0)), &epoch), KVP_OK);
         assert_int_equal(epoch, i);
     }
     r = peer_reply(g->c, put_begin(g->c, &one, 1, 0));
@@ -336,7 +294,7 @@ test_bump_waits_for_leases(void **state)
     r->wants_lease = true;
     peer_beat(r);
     fill(g->c, 0, 3, 100);
-    id = bump(g->c, 0);
+    id = bump_begun(g->c, 0);
     assert_false(exists(g->c, "key/0"));
     assert_true(peer_is_asking(g->c, id));
     peer_beat(r);
@@ -345,7 +303,7 @@ test_bump_waits_for_leases(void **state)
     peer_beat(r);
     assert_int_equal(bump_result(peer_reply(g->c, id), &epoch), KVP_OK);
     r->is_silent = true; /* its lease still has some time */
-    id = bump(g->c, 300);
+    id = bump_begun(g->c, 300);
     world_advance(g->w, 280 * MS);
     assert_true(peer_is_asking(g->c, id));
     world_advance(g->w, 40 * MS);
@@ -364,11 +322,11 @@ test_bump_again_before_the_sweep_is_over(void **state)
     g->w->check_every = 100;
     fill(g->c, 0, 2000, 100);
     g->w->is_idle_off = true;
-    assert_int_equal(bump_result(peer_reply(g->c, bump(g->c, 0)), &epoch), KVP_OK);
+    assert_int_equal(bump_result(peer_reply(g->c, bump_begun(g->c, 0)), &epoch), KVP_OK);
     kvp_master_on_tick(g->w->m, g->w->now);
     assert_true(kvp_master_has_work(g->w->m));
     fill(g->c, 0, 100, 100);
-    assert_int_equal(bump_result(peer_reply(g->c, bump(g->c, 0)), &epoch), KVP_OK);
+    assert_int_equal(bump_result(peer_reply(g->c, bump_begun(g->c, 0)), &epoch), KVP_OK);
     g->w->is_idle_off = false;
     world_advance(g->w, SEC);
     tenant_info(g->c, &info);
