@@ -196,6 +196,21 @@ test_put_when_a_copy_is_lost_before_the_commit(void **state)
     world_close(t.w);
 }
 
+/* Every host is full: each copy evicts on its own, and an object goes with all its copies. */
+static void
+test_copies_when_the_pool_is_full(void **state)
+{
+    trio_t t = trio_open(64 * KIB);
+
+    (void)state;
+    for (uint32_t i = 0; i < 200; i++)
+        put_copies(&t, key_name("key/", i), 4 * KIB, 1 + i % 3);
+    assert_true(world_stats(t.w).evictions > 150);
+    assert_true(exists(t.c, "key/199"));
+    assert_int_equal(world_stats(t.w).put_retry_after, 0);
+    world_close(t.w);
+}
+
 /* What another has begun will be room before long, however many copies wait for it. */
 static void
 test_copies_wait_for_what_is_being_written(void **state)
@@ -473,6 +488,7 @@ main(void)
         cmocka_unit_test(test_get_tells_the_own_host_first),
         cmocka_unit_test(test_copies_when_nodes_are_lost_for_good),
         cmocka_unit_test(test_put_when_a_copy_is_lost_before_the_commit),
+        cmocka_unit_test(test_copies_when_the_pool_is_full),
         cmocka_unit_test(test_copies_wait_for_what_is_being_written),
         cmocka_unit_test(test_copies_when_one_host_is_held),
         rig_test(test_upsert, sixteen),

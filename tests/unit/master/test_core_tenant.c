@@ -198,6 +198,49 @@ test_put_when_another_tenant_holds_something_in_all_chunks(void **state)
     assert_int_equal(put_wait(g->d, "mine", 64 * KIB, 300), KVP_OK);
 }
 
+/* Three of them in a pool of eight chunks, whose nodes take their time: whoever puts gets room, from its own or from
+ * another, and what is held stays. */
+static void
+test_puts_of_tenants_at_random(void **state)
+{
+    enum { TENANTS = 3, STEPS = 3000 };
+    world_t *w = world_open(&(kvp_master_conf_t){.seed = 7});
+    peer_t *n = node_open(w, mem_make(w, "n1", 2 * MIB, 256 * KIB)), *clients[TENANTS];
+    uint64_t tickets[TENANTS] = {0};
+    uint32_t held[TENANTS] = {0}, refused = 0;
+
+    (void)state;
+    w->check_every = 7;
+    n->policy = NODE_FREE_LATER;
+    n->free_ns = 3 * MS;
+    for (uint32_t t = 0; t < TENANTS; t++)
+        clients[t] = client_open_of(w, t + 1);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        /* One after the other has its time, so that chunks change hands. */
+        uint32_t t = world_below(w, 4) == 0 ? (uint32_t)world_below(w, TENANTS) : i / 200 % TENANTS;
+        uint64_t len = world_below(w, 8) == 0 ? 200 * KIB : 64 + world_below(w, world_below(w, 2) == 0 ? 400 : 20000);
+        kvp_err_t err;
+
+        err = put_wait(clients[t], key_name("key/", i), len, 3000);
+        assert_true(err == KVP_OK || err == KVP_RETRY_AFTER);
+        refused += err != KVP_OK;
+        if (tickets[t] != 0) {
+            assert_true(exists(clients[t], key_name("key/", held[t])));
+        } else if (err == KVP_OK) {
+            held[t] = i;
+            assert_int_equal(get(clients[t], key_name("key/", i), &tickets[t], NULL), KVP_OK);
+        }
+        if (tickets[t] != 0 && world_below(w, 5) == 0) {
+            release(clients[t], tickets[t]);
+            tickets[t] = 0;
+        }
+    }
+    assert_int_equal(world_stats(w).put_no_space, 0);
+    assert_true(refused < STEPS / 100);
+    assert_true(world_stats(w).evict_window > STEPS / 10);
+    world_close(w);
+}
+
 /* ---- bump */
 static void
 test_bump_makes_everything_be_gone(void **state)
@@ -346,6 +389,7 @@ main(void)
         rig_test(test_tenants_have_leases_of_their_own, tenants),
         cmocka_unit_test(test_hello_when_there_are_too_many_tenants),
         rig_test(test_put_when_another_tenant_holds_something_in_all_chunks, tenants),
+        cmocka_unit_test(test_puts_of_tenants_at_random),
         rig_test(test_bump_makes_everything_be_gone, tenants),
         rig_test(test_refused_commit_waits_for_dead, tenants),
         rig_test(test_bump_tells_the_epoch_to_writers, tenants),
