@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Two keys with one digest, which no test will find by search: here a linker leads the question for the digest astray.
  */
-#include "tests/world/world.h"
+#include "tests/unit/master/rig.h"
 
 #define LEN (8 * KIB)
 
@@ -18,28 +18,15 @@ __wrap_kvp_key_digest(uint64_t seed, uint32_t tenant, const void *key, size_t le
     return __real_kvp_key_digest(seed, is_everybodys ? 0 : tenant, key, len > 4 ? 4 : len);
 }
 
-static kvp_err_t
-put_whole(peer_t *c, const char *key)
-{
-    Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
-
-    return put_like(c, &(put_t){.key = key, .len = LEN}, &head);
-}
-
 static void
 test_put_when_another_key_has_its_digest(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c;
+    rig_t *g = *state;
 
-    (void)state;
-    (void)node_open(w, mem_make(w, "a", MIB, MIB));
-    c = client_open(w);
-    assert_int_equal(put_whole(c, "same/old"), KVP_OK);
-    assert_int_equal(put_whole(c, "same/new"), KVP_COLLISION);
-    assert_int_equal(put_whole(c, "same/old"), KVP_ALREADY);
-    assert_int_equal(put_whole(c, "other"), KVP_OK);
-    world_close(w);
+    assert_int_equal(put_told(g->c, "same/old", LEN), KVP_OK);
+    assert_int_equal(put_told(g->c, "same/new", LEN), KVP_COLLISION);
+    assert_int_equal(put_told(g->c, "same/old", LEN), KVP_ALREADY);
+    assert_int_equal(put_told(g->c, "other", LEN), KVP_OK);
 }
 
 /* A pool of two nodes: b has same/old, and a has same/new, which was put when b was away. Of both only what came later
@@ -54,11 +41,11 @@ torn_world(mem_t **a_out, mem_t **b_out, peer_t **c_out)
     *b_out = mem_make(w, "b", MIB, MIB);
     (void)node_open_on(w, *b_out, "b");
     c = client_open(w);
-    assert_int_equal(put_whole(c, "same/old"), KVP_OK);
+    assert_int_equal(put_told(c, "same/old", LEN), KVP_OK);
     world_restart(w);
     (void)node_open_on(w, *a_out, "a");
     c = client_open(w);
-    assert_int_equal(put_whole(c, "same/new"), KVP_OK);
+    assert_int_equal(put_told(c, "same/new", LEN), KVP_OK);
     world_restart(w);
     *c_out = client_open(w);
     return w;
@@ -73,9 +60,9 @@ test_report_when_the_newer_key_comes_last(void **state)
 
     (void)state;
     (void)node_open_on(w, b, "b");
-    assert_int_equal(put_whole(c, "same/old"), KVP_ALREADY);
+    assert_int_equal(put_told(c, "same/old", LEN), KVP_ALREADY);
     (void)node_open_on(w, a, "a");
-    assert_int_equal(put_whole(c, "same/new"), KVP_ALREADY);
+    assert_int_equal(put_told(c, "same/new", LEN), KVP_ALREADY);
     assert_int_equal(world_stats(w).objects, 1);
     world_close(w);
 }
@@ -90,7 +77,7 @@ test_report_when_the_newer_key_comes_first(void **state)
     (void)state;
     (void)node_open_on(w, a, "a");
     (void)node_open_on(w, b, "b");
-    assert_int_equal(put_whole(c, "same/new"), KVP_ALREADY);
+    assert_int_equal(put_told(c, "same/new", LEN), KVP_ALREADY);
     assert_int_equal(world_stats(w).objects, 1);
     world_close(w);
 }
@@ -113,7 +100,7 @@ test_report_when_the_older_key_is_being_upserted(void **state)
     assert_int_equal(p.objs[0].err, KVP_OK);
     (void)node_open_on(w, a, "a");
     assert_int_equal(commit(c, one.attempt, LEN * 3), KVP_ABORTED);
-    assert_int_equal(put_whole(c, "same/new"), KVP_ALREADY);
+    assert_int_equal(put_told(c, "same/new", LEN), KVP_ALREADY);
     places_free(&p);
     world_close(w);
 }
@@ -129,17 +116,17 @@ test_removal_under_the_digest_of_another_tenants_object_outlives_the_master(void
 
     (void)state;
     (void)node_open_on(w, b, "b");
-    assert_int_equal(put_whole(client_open(w), "both/key"), KVP_OK);
+    assert_int_equal(put_told(client_open(w), "both/key", LEN), KVP_OK);
     world_restart(w);
     (void)node_open_on(w, a, "a");
-    assert_int_equal(put_whole(client_open_of(w, 2), "both/key"), KVP_OK);
+    assert_int_equal(put_told(client_open_of(w, 2), "both/key", LEN), KVP_OK);
     assert_int_equal(remove_key(client_open(w), "both/key", true), KVP_NOT_FOUND);
     assert_int_equal(a->tombs.n, 1); /* kept in mind before it was answered */
     world_restart(w);
     (void)node_open_on(w, a, "a");
     (void)node_open_on(w, b, "b");
     c = client_open_of(w, 2);
-    assert_int_equal(put_whole(c, "both/key"), KVP_ALREADY);
+    assert_int_equal(put_told(c, "both/key", LEN), KVP_ALREADY);
     assert_int_equal(remove_key(c, "both/key", true), KVP_OK);
     assert_int_equal(found(client_open(w), "both/key", NULL), 0);
     assert_int_equal(world_stats(w).objects, 0);
@@ -150,7 +137,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_when_another_key_has_its_digest),
+        rig_test_on(test_put_when_another_key_has_its_digest, .size = MIB),
         cmocka_unit_test(test_report_when_the_newer_key_comes_last),
         cmocka_unit_test(test_report_when_the_newer_key_comes_first),
         cmocka_unit_test(test_report_when_the_older_key_is_being_upserted),

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Objects with several copies, and new versions of objects.
  */
-#include "tests/world/world.h"
+#include "tests/unit/master/rig.h"
 
 #include "common/slab.h"
 
-#include <stdio.h>
-
 #define COPIES_MAX 4u
+
+static const rig_conf_t sixteen = {.size = 64 * KIB};
 
 /* ---- several copies */
 typedef struct {
@@ -201,13 +201,10 @@ static void
 test_copies_when_the_pool_is_full(void **state)
 {
     trio_t t = trio_open(64 * KIB);
-    char key[16];
 
     (void)state;
-    for (uint32_t i = 0; i < 200; i++) {
-        snprintf(key, sizeof key, "key/%u", i);
-        put_copies(&t, key, 4 * KIB, 1 + i % 3);
-    }
+    for (uint32_t i = 0; i < 200; i++)
+        put_copies(&t, key_name("key/", i), 4 * KIB, 1 + i % 3);
     assert_true(world_stats(t.w).evictions > 150);
     assert_true(exists(t.c, "key/199"));
     assert_int_equal(world_stats(t.w).put_retry_after, 0);
@@ -273,174 +270,130 @@ upsert_place(peer_t *c, const char *key, uint64_t len, uint64_t *attempt_out, kv
     return KVP_OK;
 }
 
-static world_t *
-small_world(peer_t **node_out, peer_t **client_out)
-{
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-
-    *node_out = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
-    *client_out = client_open(w);
-    return w;
-}
-
 static void
 test_upsert(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t old, new, found;
     uint64_t attempt, other;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
-    assert_int_equal(upsert_place(c, "key", 100, &attempt, &old), KVP_OK); /* of an absent key it is a put */
-    assert_int_equal(write_place(w, &old), KVP_OK);
-    assert_int_equal(commit(c, attempt, 1), KVP_OK);
-    assert_int_equal(upsert_place(c, "key", 200, &attempt, &new), KVP_OK);
+    assert_int_equal(upsert_place(g->c, "key", 100, &attempt, &old), KVP_OK); /* of an absent key it is a put */
+    assert_int_equal(write_place(g->w, &old), KVP_OK);
+    assert_int_equal(commit(g->c, attempt, 1), KVP_OK);
+    assert_int_equal(upsert_place(g->c, "key", 200, &attempt, &new), KVP_OK);
     assert_true(new.generation > old.generation);
-    assert_int_equal(get(c, "key", NULL, &found), KVP_OK);
+    assert_int_equal(get(g->c, "key", NULL, &found), KVP_OK);
     assert_memory_equal(&found, &old, sizeof old);
-    assert_int_equal(upsert_place(c, "key", 200, &other, &found), KVP_IN_PROGRESS);
-    assert_int_equal(put(c, "key", 200), KVP_ALREADY);
-    assert_int_equal(write_place(w, &new), KVP_OK);
-    assert_int_equal(commit(c, attempt, 2), KVP_OK);
-    assert_int_equal(get(c, "key", NULL, &found), KVP_OK);
+    assert_int_equal(upsert_place(g->c, "key", 200, &other, &found), KVP_IN_PROGRESS);
+    assert_int_equal(put(g->c, "key", 200), KVP_ALREADY);
+    assert_int_equal(write_place(g->w, &new), KVP_OK);
+    assert_int_equal(commit(g->c, attempt, 2), KVP_OK);
+    assert_int_equal(get(g->c, "key", NULL, &found), KVP_OK);
     assert_memory_equal(&found, &new, sizeof new);
-    assert_int_equal(world_stats(w).objects, 1);
-    assert_int_equal(world_stats(w).used_bytes, kvp_slab_extent_bytes(200));
-    assert_int_equal(upsert_place(c, "key", 300, &attempt, &new), KVP_OK);
-    assert_int_equal(abort_put(c, attempt, true), KVP_OK);
-    assert_int_equal(get(c, "key", NULL, &found), KVP_OK);
-    world_close(w);
+    assert_int_equal(world_stats(g->w).objects, 1);
+    assert_int_equal(world_stats(g->w).used_bytes, kvp_slab_extent_bytes(200));
+    assert_int_equal(upsert_place(g->c, "key", 300, &attempt, &new), KVP_OK);
+    assert_int_equal(abort_put(g->c, attempt, true), KVP_OK);
+    assert_int_equal(get(g->c, "key", NULL, &found), KVP_OK);
 }
 
-/* The old version is dead when the new one is acknowledged, or its death is owed; a hold on it does not matter. */
+/* The old version is dead when the new one is acknowledged, or nodes have its tombstone; a hold on it does not matter. */
 static void
 test_upsert_answers_when_the_old_version_is_dead(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__PutCommit head = KVP__PB__PUT_COMMIT__INIT;
     kvp_wire_commit_t rec = {.sum = 1, .replicas = 1};
     kvp_wire_loc_t old, new;
     uint64_t ticket, id;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
-    assert_int_equal(put(c, "key", 100), KVP_OK);
-    assert_int_equal(get(c, "key", &ticket, &old), KVP_OK);
-    assert_int_equal(upsert_place(c, "key", 100, &rec.attempt, &new), KVP_OK);
-    n->delay_ns = 5 * MS;
+    assert_int_equal(put(g->c, "key", 100), KVP_OK);
+    assert_int_equal(get(g->c, "key", &ticket, &old), KVP_OK);
+    assert_int_equal(upsert_place(g->c, "key", 100, &rec.attempt, &new), KVP_OK);
+    g->na->delay_ns = 5 * MS;
     head.n = 1;
-    id = peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
-    assert_true(peer_is_asking(c, id));
-    assert_int_equal(plain_result(peer_wait(c, id, 20 * MS)), KVP_OK);
-    assert_int_equal(kvp_word_state(n->mem->chunks[0].words[old.slot]), KVP_DESC_DEAD);
-    release(c, ticket);
+    id = peer_send(g->c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
+    assert_true(peer_is_asking(g->c, id));
+    assert_int_equal(plain_result(peer_wait(g->c, id, 20 * MS)), KVP_OK);
+    assert_int_equal(kvp_word_state(g->na->mem->chunks[0].words[old.slot]), KVP_DESC_DEAD);
+    release(g->c, ticket);
 
-    assert_int_equal(upsert_place(c, "key", 100, &rec.attempt, &new), KVP_OK);
-    n->policy = NODE_MUTE;
-    id = peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
-    world_advance(w, 40 * MS);
-    assert_true(peer_is_asking(c, id));
-    assert_int_equal(plain_result(peer_wait(c, id, 30 * MS)), KVP_OK);
-    world_close(w);
+    assert_int_equal(upsert_place(g->c, "key", 100, &rec.attempt, &new), KVP_OK);
+    g->na->policy = NODE_MUTE;
+    id = peer_send(g->c, KVP_OP_PUT_COMMIT, 0, &head.base, &rec, sizeof rec);
+    world_advance(g->w, 40 * MS);
+    assert_true(peer_is_asking(g->c, id));
+    assert_int_equal(plain_result(peer_wait(g->c, id, 30 * MS)), KVP_OK);
 }
 
 /* A client that hears nothing asks again. What it hears then is the same promise. */
 static void
 test_repeated_commit_is_not_answered_before_the_first(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__PutCommit commits = KVP__PB__PUT_COMMIT__INIT;
     Kvp__Pb__PutAbort aborts = KVP__PB__PUT_ABORT__INIT;
     kvp_wire_commit_t rec = {.sum = 1, .replicas = 1}, other = rec;
     uint64_t ids[3];
     kvp_wire_loc_t new;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
-    assert_int_equal(put(c, "key", 100), KVP_OK);
-    assert_int_equal(upsert_place(c, "key", 100, &rec.attempt, &new), KVP_OK);
-    n->policy = NODE_MUTE;
+    assert_int_equal(put(g->c, "key", 100), KVP_OK);
+    assert_int_equal(upsert_place(g->c, "key", 100, &rec.attempt, &new), KVP_OK);
+    g->na->policy = NODE_MUTE;
     commits.n = aborts.n = 1;
-    ids[0] = peer_send(c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
-    ids[1] = peer_send(c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
-    ids[2] = peer_send(c, KVP_OP_PUT_ABORT, 0, &aborts.base, &rec.attempt, sizeof rec.attempt);
-    world_advance(w, 40 * MS);
+    ids[0] = peer_send(g->c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
+    ids[1] = peer_send(g->c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
+    ids[2] = peer_send(g->c, KVP_OP_PUT_ABORT, 0, &aborts.base, &rec.attempt, sizeof rec.attempt);
+    world_advance(g->w, 40 * MS);
     for (uint32_t i = 0; i < 3; i++)
-        assert_true(peer_is_asking(c, ids[i]));
-    assert_int_equal(plain_result(peer_wait(c, ids[0], 30 * MS)), KVP_OK); /* the rest is owed */
+        assert_true(peer_is_asking(g->c, ids[i]));
+    assert_int_equal(plain_result(peer_wait(g->c, ids[0], 30 * MS)), KVP_OK); /* nodes have the tombstone */
     for (uint32_t i = 1; i < 3; i++)
-        assert_int_equal(plain_result(peer_reply(c, ids[i])), KVP_OK);
-    assert_int_equal(put(c, "other", 100), KVP_OK); /* what another one waits for is no concern of it */
-    assert_int_equal(upsert_place(c, "other", 100, &other.attempt, &new), KVP_OK);
-    (void)peer_send(c, KVP_OP_PUT_COMMIT, 0, &commits.base, &other, sizeof other);
-    ids[0] = peer_send(c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
-    assert_int_equal(plain_result(peer_reply(c, ids[0])), KVP_OK);
-    world_close(w);
+        assert_int_equal(plain_result(peer_reply(g->c, ids[i])), KVP_OK);
+    assert_int_equal(put(g->c, "other", 100), KVP_OK); /* what another one waits for is no concern of it */
+    assert_int_equal(upsert_place(g->c, "other", 100, &other.attempt, &new), KVP_OK);
+    (void)peer_send(g->c, KVP_OP_PUT_COMMIT, 0, &commits.base, &other, sizeof other);
+    ids[0] = peer_send(g->c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
+    assert_int_equal(plain_result(peer_reply(g->c, ids[0])), KVP_OK);
 }
 
 /* Also where the session ends with all of them waiting. */
 static void
 test_session_ends_behind_a_repeated_commit(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__PutCommit commits = KVP__PB__PUT_COMMIT__INIT;
     kvp_wire_commit_t rec = {.sum = 1, .replicas = 1};
     kvp_wire_loc_t new;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
-    assert_int_equal(put(c, "key", 100), KVP_OK);
-    assert_int_equal(upsert_place(c, "key", 100, &rec.attempt, &new), KVP_OK);
-    n->policy = NODE_MUTE;
+    assert_int_equal(put(g->c, "key", 100), KVP_OK);
+    assert_int_equal(upsert_place(g->c, "key", 100, &rec.attempt, &new), KVP_OK);
+    g->na->policy = NODE_MUTE;
     commits.n = 1;
     for (uint32_t i = 0; i < 4; i++)
-        (void)peer_send(c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
-    peer_lose(c);
-    world_advance(w, SEC);
-    c = client_open(w);
-    assert_true(exists(c, "key"));
-    world_close(w);
+        (void)peer_send(g->c, KVP_OP_PUT_COMMIT, 0, &commits.base, &rec, sizeof rec);
+    peer_lose(g->c);
+    world_advance(g->w, SEC);
+    g->c = client_open(g->w);
+    assert_true(exists(g->c, "key"));
 }
 
 static void
 test_upsert_when_the_old_version_goes_first(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc, other;
     uint64_t attempt;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
-    assert_int_equal(put(c, "key", 100), KVP_OK);
-    assert_int_equal(upsert_place(c, "key", 100, &attempt, &loc), KVP_OK);
-    assert_int_equal(remove_key(c, "key", false), KVP_OK);
-    assert_false(exists(c, "key"));
-    assert_int_equal(put(c, "key", 100), KVP_IN_PROGRESS); /* the draft is the key's put now */
-    assert_int_equal(get(c, "key", NULL, &other), KVP_NOT_FOUND);
-    assert_int_equal(commit(c, attempt, 1), KVP_OK);
-    assert_int_equal(get(c, "key", NULL, &other), KVP_OK);
+    assert_int_equal(put(g->c, "key", 100), KVP_OK);
+    assert_int_equal(upsert_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(remove_key(g->c, "key", false), KVP_OK);
+    assert_false(exists(g->c, "key"));
+    assert_int_equal(put(g->c, "key", 100), KVP_IN_PROGRESS); /* the staged version is the key's put now */
+    assert_int_equal(get(g->c, "key", NULL, &other), KVP_NOT_FOUND);
+    assert_int_equal(commit(g->c, attempt, 1), KVP_OK);
+    assert_int_equal(get(g->c, "key", NULL, &other), KVP_OK);
     assert_memory_equal(&other, &loc, sizeof loc);
-    world_close(w);
-}
-
-static void
-test_upsert_when_its_writer_dies(void **state)
-{
-    kvp_wire_loc_t loc;
-    uint64_t attempt;
-    peer_t *n, *c, *d;
-    world_t *w = small_world(&n, &c);
-
-    (void)state;
-    d = client_open(w);
-    assert_int_equal(put(c, "key", 100), KVP_OK);
-    assert_int_equal(upsert_place(d, "key", 100, &attempt, &loc), KVP_OK);
-    peer_forget(d);
-    assert_true(exists(c, "key"));
-    assert_int_equal(upsert_place(c, "key", 100, &attempt, &loc), KVP_OK);
-    assert_int_equal(commit(c, attempt, 1), KVP_OK);
-    world_close(w);
 }
 
 /* With everything else held, the new version takes the old one's space, held as well; then the key is gone until it is
@@ -448,53 +401,47 @@ test_upsert_when_its_writer_dies(void **state)
 static void
 test_upsert_when_only_the_old_version_makes_room(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc, found;
     uint64_t attempt, ticket;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
     char key[16];
 
-    (void)state;
     for (uint32_t i = 0; i < 16; i++) {
         snprintf(key, sizeof key, "key/%u", i);
-        assert_int_equal(put(c, key, 4 * KIB), KVP_OK);
-        assert_int_equal(get(c, key, &ticket, NULL), KVP_OK);
+        assert_int_equal(put(g->c, key, 4 * KIB), KVP_OK);
+        assert_int_equal(get(g->c, key, &ticket, NULL), KVP_OK);
     }
-    assert_int_equal(upsert_place(c, "key/7", 4 * KIB, &attempt, &loc), KVP_OK);
-    assert_false(exists(c, "key/7"));
-    assert_int_equal(world_stats(w).evictions, 1);
-    assert_int_equal(commit(c, attempt, 1), KVP_OK);
-    assert_int_equal(get(c, "key/7", NULL, &found), KVP_OK);
+    assert_int_equal(upsert_place(g->c, "key/7", 4 * KIB, &attempt, &loc), KVP_OK);
+    assert_false(exists(g->c, "key/7"));
+    assert_int_equal(world_stats(g->w).evictions, 1);
+    assert_int_equal(commit(g->c, attempt, 1), KVP_OK);
+    assert_int_equal(get(g->c, "key/7", NULL, &found), KVP_OK);
     assert_memory_equal(&found, &loc, sizeof loc);
-    assert_true(exists(c, "key/6"));
+    assert_true(exists(g->c, "key/6"));
 
-    assert_int_equal(upsert_place(c, "key/12", 8 * KIB, &attempt, &loc), KVP_RETRY_AFTER); /* that is not enough */
-    world_close(w);
+    assert_int_equal(upsert_place(g->c, "key/12", 8 * KIB, &attempt, &loc), KVP_RETRY_AFTER); /* that is not enough */
 }
 
 /* A put that finds no room does not stop an upsert behind it, which has its old version's. */
 static void
 test_upsert_when_a_put_waits_before_it(void **state)
 {
+    rig_t *g = *state;
     put_t one = {.key = "new", .len = 4 * KIB};
     uint64_t attempt, ticket, id;
     kvp_wire_loc_t loc;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
     char key[16];
 
-    (void)state;
     for (uint32_t i = 0; i < 16; i++) {
         snprintf(key, sizeof key, "key/%u", i);
-        assert_int_equal(put(c, key, 4 * KIB), KVP_OK);
-        assert_int_equal(get(c, key, &ticket, NULL), KVP_OK);
+        assert_int_equal(put(g->c, key, 4 * KIB), KVP_OK);
+        assert_int_equal(get(g->c, key, &ticket, NULL), KVP_OK);
     }
-    id = put_begin(c, &one, 1, 10000);
-    assert_int_equal(upsert_place(c, "key/7", 4 * KIB, &attempt, &loc), KVP_OK);
-    assert_true(peer_is_asking(c, id));
-    assert_int_equal(commit(c, attempt, 1), KVP_OK);
-    assert_false(peer_is_asking(c, id)); /* nobody holds the new version */
-    world_close(w);
+    id = put_begin(g->c, &one, 1, 10000);
+    assert_int_equal(upsert_place(g->c, "key/7", 4 * KIB, &attempt, &loc), KVP_OK);
+    assert_true(peer_is_asking(g->c, id));
+    assert_int_equal(commit(g->c, attempt, 1), KVP_OK);
+    assert_false(peer_is_asking(g->c, id)); /* nobody holds the new version */
 }
 
 static void
@@ -511,7 +458,6 @@ static void
 test_commit_after_a_bump_is_no_word_about_other_copies(void **state)
 {
     trio_t t = trio_open(MIB);
-    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
     kvp_wire_loc_t locs[COPIES_MAX];
     uint32_t retired[2] = {0};
     uint64_t part, whole;
@@ -519,7 +465,7 @@ test_commit_after_a_bump_is_no_word_about_other_copies(void **state)
     (void)state;
     assert_int_equal(begin(t.c, "part", 5000, 2, false, &part, locs), 2);
     assert_int_equal(begin(t.c, "whole", 5000, 2, false, &whole, locs), 2);
-    reply_free(peer_reply(t.c, peer_send(t.c, KVP_OP_BUMP, 0, &head.base, NULL, 0)));
+    reply_free(peer_reply(t.c, bump_begun(t.c, 0)));
     t.w->on_retire = count_owned;
     t.w->hook_arg = retired;
     assert_int_equal(commit_copies(t.c, whole, 1, 3), KVP_ABORTED);
@@ -545,14 +491,13 @@ main(void)
         cmocka_unit_test(test_copies_when_the_pool_is_full),
         cmocka_unit_test(test_copies_wait_for_what_is_being_written),
         cmocka_unit_test(test_copies_when_one_host_is_held),
-        cmocka_unit_test(test_upsert),
-        cmocka_unit_test(test_upsert_answers_when_the_old_version_is_dead),
-        cmocka_unit_test(test_repeated_commit_is_not_answered_before_the_first),
-        cmocka_unit_test(test_session_ends_behind_a_repeated_commit),
-        cmocka_unit_test(test_upsert_when_the_old_version_goes_first),
-        cmocka_unit_test(test_upsert_when_its_writer_dies),
-        cmocka_unit_test(test_upsert_when_only_the_old_version_makes_room),
-        cmocka_unit_test(test_upsert_when_a_put_waits_before_it),
+        rig_test(test_upsert, sixteen),
+        rig_test(test_upsert_answers_when_the_old_version_is_dead, sixteen),
+        rig_test(test_repeated_commit_is_not_answered_before_the_first, sixteen),
+        rig_test(test_session_ends_behind_a_repeated_commit, sixteen),
+        rig_test(test_upsert_when_the_old_version_goes_first, sixteen),
+        rig_test(test_upsert_when_only_the_old_version_makes_room, sixteen),
+        rig_test(test_upsert_when_a_put_waits_before_it, sixteen),
         cmocka_unit_test(test_commit_after_a_bump_is_no_word_about_other_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

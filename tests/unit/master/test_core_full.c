@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A full pool: who is evicted, and that no put is refused while something may be.
  */
-#include "tests/world/world.h"
+#include "tests/unit/master/rig.h"
 
 #include "common/slab.h"
 
-#include <stdio.h>
-
 #define KEY_LEN 24
 
-static void
-name(char *key, uint32_t i)
-{
-    snprintf(key, KEY_LEN, "key/%u", i);
-}
+/* 16 blocks of 4 KiB; nothing is kept free ahead in a pool so small. */
+static const rig_conf_t sixteen = {.size = 64 * KIB};
 
 /* ---- exactly the least recently used. The model is a list of keys by last use, and which key lies where. */
 #define LRU_KEYS 2000u
@@ -57,7 +52,7 @@ lru_put(world_t *w, peer_t *c, lru_t *l, uint32_t i)
     uint64_t attempt;
     char key[KEY_LEN];
 
-    name(key, i);
+    snprintf(key, KEY_LEN, "key/%u", i);
     assert_int_equal(put_place(c, key, 8 * KIB, &attempt, &loc), KVP_OK);
     assert_int_equal(write_place(w, &loc), KVP_OK);
     assert_int_equal(commit(c, attempt, 1), KVP_OK);
@@ -86,7 +81,7 @@ run_lru(node_policy_t policy, uint64_t free_ns)
         for (uint32_t k = 0; k < world_below(w, 3); k++) {
             uint32_t other = i - (uint32_t)world_below(w, kvp_min_u64(i + 1, 140));
 
-            name(key, other);
+            snprintf(key, KEY_LEN, "key/%u", other);
             if (get(c, key, &ticket, NULL) != KVP_OK) {
                 assert_int_equal(l->last_use[other], 0);
                 continue;
@@ -103,20 +98,6 @@ run_lru(node_policy_t policy, uint64_t free_ns)
     w->on_retire = NULL;
     free(l);
     world_close(w);
-}
-
-static void
-test_victims_when_blocks_are_uniform(void **state)
-{
-    (void)state;
-    run_lru(NODE_FREE_NOW, 0);
-}
-
-static void
-test_victims_when_free_comes_late(void **state)
-{
-    (void)state;
-    run_lru(NODE_FREE_LATER, 20 * MS);
 }
 
 /* ---- streams: clients that put without end, each one message at a time */
@@ -147,7 +128,7 @@ static void
 stream_begin(world_t *w, stream_t *s)
 {
     for (uint32_t i = 0; i < s->n; i++) {
-        name(s->keys[i], s->next);
+        snprintf(s->keys[i], KEY_LEN, "key/%u", s->next);
         s->next += s->stride;
         s->puts[i] = (put_t){.key = s->keys[i], .len = stream_len(w, s)};
     }
@@ -243,167 +224,79 @@ run_flood(const flood_t *f)
 }
 
 static void
-test_puts_when_many_batches_meet(void **state)
+test_victims_are_the_least_recently_used(void **state)
 {
     (void)state;
-    run_flood(&(flood_t){.size = 8 * MIB,
-                         .chunk = 4 * MIB,
-                         .min_len = 8 * KIB,
-                         .max_len = 8 * KIB,
-                         .streams = 8,
-                         .batch = 32,
-                         .puts = 20000});
+    run_lru(NODE_FREE_NOW, 0);
+    run_lru(NODE_FREE_LATER, 20 * MS);
 }
 
 static void
-test_puts_when_many_batches_meet_and_answers_are_late(void **state)
+test_writers_without_end_are_never_refused(void **state)
 {
-    (void)state;
-    run_flood(&(flood_t){.size = 8 * MIB,
-                         .chunk = MIB,
-                         .min_len = 8 * KIB,
-                         .max_len = 8 * KIB,
-                         .streams = 8,
-                         .batch = 32,
-                         .puts = 10000,
-                         .delay_ns = 2 * MS,
-                         .free_ns = 5 * MS});
-}
+    static const flood_t floods[] = {
+        /* size, chunk, min_len, max_len, delay_ns, free_ns, streams, batch, puts */
+        {8 * MIB, 4 * MIB, 8 * KIB, 8 * KIB, 0, 0, 8, 32, 20000},
+        {8 * MIB, MIB, 8 * KIB, 8 * KIB, 2 * MS, 5 * MS, 8, 32, 10000},
+        {64 * MIB, 64 * MIB, 4 * KIB, 4 * MIB, 0, 0, 1, 1, 4000},
+        {64 * MIB, 4 * MIB, 4 * KIB, 4 * MIB, 0, 0, 2, 1, 3000},
+        {64 * MIB, 32 * MIB, 4 * KIB, 2 * MIB, MS, 3 * MS, 4, 4, 3000},
+    };
 
-static void
-test_puts_of_mixed_sizes(void **state)
-{
     (void)state;
-    run_flood(&(flood_t){.size = 64 * MIB,
-                         .chunk = 64 * MIB,
-                         .min_len = 4 * KIB,
-                         .max_len = 4 * MIB,
-                         .streams = 1,
-                         .batch = 1,
-                         .puts = 4000});
-}
-
-static void
-test_puts_of_mixed_sizes_when_chunks_are_small(void **state)
-{
-    (void)state;
-    run_flood(&(flood_t){.size = 64 * MIB,
-                         .chunk = 4 * MIB,
-                         .min_len = 4 * KIB,
-                         .max_len = 4 * MIB,
-                         .streams = 2,
-                         .batch = 1,
-                         .puts = 3000});
-}
-
-static void
-test_puts_of_mixed_sizes_when_answers_are_late(void **state)
-{
-    (void)state;
-    run_flood(&(flood_t){.size = 64 * MIB,
-                         .chunk = 32 * MIB,
-                         .min_len = 4 * KIB,
-                         .max_len = 2 * MIB,
-                         .streams = 4,
-                         .batch = 4,
-                         .puts = 3000,
-                         .delay_ns = MS,
-                         .free_ns = 3 * MS});
+    for (uint32_t i = 0; i < KVP_ARRAY_LEN(floods); i++)
+        run_flood(&floods[i]);
 }
 
 /* ---- by hand */
 static void
-fill(peer_t *c, uint32_t from, uint32_t to, uint64_t len)
-{
-    char key[KEY_LEN];
-
-    for (uint32_t i = from; i < to; i++) {
-        name(key, i);
-        assert_int_equal(put(c, key, len), KVP_OK);
-    }
-}
-
-static void
-hold(peer_t *c, uint32_t from, uint32_t to, uint64_t *tickets)
-{
-    char key[KEY_LEN];
-
-    for (uint32_t i = from; i < to; i++) {
-        name(key, i);
-        assert_int_equal(get(c, key, &tickets[i], NULL), KVP_OK);
-    }
-}
-
-/* A pool of 64 KiB in which 16 blocks of 4 KiB lie; nothing is kept free ahead in one so small. */
-static world_t *
-sixteen(peer_t **n_out, peer_t **c_out)
-{
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-
-    *n_out = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
-    *c_out = client_open(w);
-    return w;
-}
-
-static void
 test_put_when_everything_is_held(void **state)
 {
+    rig_t *g = *state;
     uint64_t tickets[16], id, began;
     put_t one = {.key = "new", .len = 4 * KIB};
-    peer_t *n, *c;
-    world_t *w = sixteen(&n, &c);
     places_t places;
 
-    (void)state;
     for (uint32_t i = 0; i < 16; i++) { /* held as they come, so that none is evicted ahead */
-        fill(c, i, i + 1, 4 * KIB);
-        hold(c, i, i + 1, tickets);
+        fill(g->c, i, i + 1, 4 * KIB);
+        hold(g->c, i, i + 1, tickets);
     }
-    began = w->now;
-    id = put_begin(c, &one, 1, 300);
-    assert_false(kvp_master_has_work(w->m)); /* nobody searches on while nothing changes */
-    places_read(peer_wait(c, id, SEC), &places);
+    began = g->w->now;
+    id = put_begin(g->c, &one, 1, 300);
+    assert_false(kvp_master_has_work(g->w->m)); /* nobody searches on while nothing changes */
+    places_read(peer_wait(g->c, id, SEC), &places);
     assert_int_equal(places.objs[0].err, KVP_RETRY_AFTER);
     assert_true(places.retry_ms > 0);
-    assert_true(w->now - began >= 300 * MS && w->now - began < 350 * MS);
+    assert_true(g->w->now - began >= 300 * MS && g->w->now - began < 350 * MS);
     places_free(&places);
-    assert_int_equal(world_stats(w).evictions, 0);
+    assert_int_equal(world_stats(g->w).evictions, 0);
 
-    id = put_begin(c, &one, 1, 10000);
-    world_advance(w, 500 * MS);
-    assert_true(peer_is_asking(c, id));
-    assert_int_equal(world_stats(w).pending_puts, 1);
-    release(c, tickets[5]);
-    places_read(peer_reply(c, id), &places);
-    assert_int_equal(places.objs[0].err, KVP_OK);
-    places_free(&places);
-    assert_false(exists(c, "key/5"));
-    assert_true(exists(c, "key/4"));
-    world_close(w);
+    id = put_begin(g->c, &one, 1, 10000);
+    world_advance(g->w, 500 * MS);
+    assert_true(peer_is_asking(g->c, id));
+    assert_int_equal(world_stats(g->w).pending_puts, 1);
+    release(g->c, tickets[5]);
+    granted(g->c, id, KVP_OK);
+    assert_false(exists(g->c, "key/5"));
+    assert_true(exists(g->c, "key/4"));
 }
 
 static void
 test_put_when_the_holder_dies(void **state)
 {
+    rig_t *g = *state;
     uint64_t tickets[16], id;
     put_t one = {.key = "new", .len = 4 * KIB};
-    peer_t *n, *c, *d;
-    world_t *w = sixteen(&n, &c);
-    places_t places;
+    peer_t *d = client_open(g->w);
 
-    (void)state;
-    d = client_open(w);
     for (uint32_t i = 0; i < 16; i++) {
-        fill(c, i, i + 1, 4 * KIB);
+        fill(g->c, i, i + 1, 4 * KIB);
         hold(d, i, i + 1, tickets);
     }
-    id = put_begin(c, &one, 1, 10000);
-    assert_true(peer_is_asking(c, id));
+    id = put_begin(g->c, &one, 1, 10000);
+    assert_true(peer_is_asking(g->c, id));
     peer_forget(d);
-    places_read(peer_reply(c, id), &places);
-    assert_int_equal(places.objs[0].err, KVP_OK);
-    places_free(&places);
-    world_close(w);
+    granted(g->c, id, KVP_OK);
 }
 
 /* The two oldest are what the policy gives for it, and are not neighbours. Beside the oldest both are young; so the window
@@ -411,144 +304,123 @@ test_put_when_the_holder_dies(void **state)
 static void
 test_put_when_a_window_of_two_is_cheapest(void **state)
 {
+    rig_t *g = *state;
     const uint32_t order[] = {5, 9, 10, 13, 0, 2, 1, 3, 7, 11, 12, 14, 15, 4, 6, 8};
-    peer_t *n, *c;
-    world_t *w = sixteen(&n, &c);
     uint64_t ticket;
-    char key[KEY_LEN];
 
-    (void)state;
-    fill(c, 0, 16, 4 * KIB); /* one behind the other */
+    fill(g->c, 0, 16, 4 * KIB); /* one behind the other */
     for (uint32_t i = 0; i < 16; i++) {
-        name(key, order[i]);
-        assert_int_equal(get(c, key, &ticket, NULL), KVP_OK);
-        release(c, ticket);
+        assert_int_equal(get(g->c, key_name("key/", order[i]), &ticket, NULL), KVP_OK);
+        release(g->c, ticket);
     }
-    assert_int_equal(put(c, "large", 8 * KIB), KVP_OK);
-    assert_int_equal(world_stats(w).evictions, 3);
-    assert_int_equal(world_stats(w).evict_window, 1);
-    assert_false(exists(c, "key/9"));
-    assert_false(exists(c, "key/10"));
-    assert_false(exists(c, "key/5"));
-    assert_int_equal(put(c, "small", 4 * KIB), KVP_OK);
-    assert_int_equal(world_stats(w).evictions, 3);
-    world_close(w);
+    assert_int_equal(put(g->c, "large", 8 * KIB), KVP_OK);
+    assert_int_equal(world_stats(g->w).evictions, 3);
+    assert_int_equal(world_stats(g->w).evict_window, 1);
+    assert_false(exists(g->c, "key/9"));
+    assert_false(exists(g->c, "key/10"));
+    assert_false(exists(g->c, "key/5"));
+    assert_int_equal(put(g->c, "small", 4 * KIB), KVP_OK);
+    assert_int_equal(world_stats(g->w).evictions, 3);
 }
 
 /* A large put for which no window can be found does not stop the small ones behind it, and has its turn when it can. */
 static void
 test_put_when_a_larger_one_waits(void **state)
 {
+    rig_t *g = *state;
     uint64_t tickets[16], id;
     put_t large = {.key = "large", .len = 8 * KIB};
-    peer_t *n, *c;
-    world_t *w = sixteen(&n, &c);
-    places_t places;
 
-    (void)state;
     for (uint32_t i = 0; i < 16; i++) {
-        fill(c, i, i + 1, 4 * KIB);
-        if (i % 2 == 0) hold(c, i, i + 1, tickets);
+        fill(g->c, i, i + 1, 4 * KIB);
+        if (i % 2 == 0) hold(g->c, i, i + 1, tickets);
     }
-    id = put_begin(c, &large, 1, 10000);
-    assert_true(peer_is_asking(c, id));
-    assert_int_equal(put(c, "small", 4 * KIB), KVP_OK);
-    assert_true(peer_is_asking(c, id));
-    assert_true(exists(c, "key/3")); /* key/1 went for the small one */
-    release(c, tickets[4]);
-    places_read(peer_reply(c, id), &places);
-    assert_int_equal(places.objs[0].err, KVP_OK);
-    places_free(&places);
-    assert_false(exists(c, "key/3") && exists(c, "key/5"));
-    world_close(w);
+    id = put_begin(g->c, &large, 1, 10000);
+    assert_true(peer_is_asking(g->c, id));
+    assert_int_equal(put(g->c, "small", 4 * KIB), KVP_OK);
+    assert_true(peer_is_asking(g->c, id));
+    assert_true(exists(g->c, "key/3")); /* key/1 went for the small one */
+    release(g->c, tickets[4]);
+    granted(g->c, id, KVP_OK);
+    assert_false(exists(g->c, "key/3") && exists(g->c, "key/5"));
 }
 
 /* Free space inside a window is nobody else's, but the rest of the chunk's is. */
 static void
 test_put_when_free_space_is_promised(void **state)
 {
+    rig_t *g = *state;
     uint64_t tickets[16], id, small_id;
     put_t large = {.key = "large", .len = 8 * KIB}, small = {.key = "small", .len = 4 * KIB};
-    peer_t *n, *c;
-    world_t *w = sixteen(&n, &c);
     places_t places;
 
-    (void)state;
     for (uint32_t i = 0; i < 16; i++) {
-        fill(c, i, i + 1, 4 * KIB);
-        if (i != 7) hold(c, i, i + 1, tickets);
+        fill(g->c, i, i + 1, 4 * KIB);
+        if (i != 7) hold(g->c, i, i + 1, tickets);
     }
-    release(c, tickets[6]);
-    assert_int_equal(remove_key(c, "key/7", true), KVP_OK); /* free at once */
-    n->policy = NODE_DEAD_ONLY;
-    id = put_begin(c, &large, 1, 10000); /* takes key/6 and the hole behind it */
-    small_id = put_begin(c, &small, 1, 10000);
-    world_advance(w, 100 * MS);
-    assert_false(exists(c, "key/6"));
-    assert_true(peer_is_asking(c, id));
-    assert_true(peer_is_asking(c, small_id));
-    node_free_all(n);
-    places_read(peer_reply(c, id), &places);
+    release(g->c, tickets[6]);
+    assert_int_equal(remove_key(g->c, "key/7", true), KVP_OK); /* free at once */
+    g->na->policy = NODE_DEAD_ONLY;
+    id = put_begin(g->c, &large, 1, 10000); /* takes key/6 and the hole behind it */
+    small_id = put_begin(g->c, &small, 1, 10000);
+    world_advance(g->w, 100 * MS);
+    assert_false(exists(g->c, "key/6"));
+    assert_true(peer_is_asking(g->c, id));
+    assert_true(peer_is_asking(g->c, small_id));
+    node_free_all(g->na);
+    places_read(peer_reply(g->c, id), &places);
     assert_int_equal(places.objs[0].err, KVP_OK);
     assert_int_equal(places.locs[0].offset, 6 * 4 * KIB);
     places_free(&places);
-    assert_true(peer_is_asking(c, small_id));
-    assert_int_equal(remove_key(c, "key/0", true), KVP_OK); /* dead, not free yet */
-    assert_true(peer_is_asking(c, small_id));
-    node_free_all(n);
-    places_read(peer_reply(c, small_id), &places);
-    assert_int_equal(places.objs[0].err, KVP_OK);
-    places_free(&places);
-    world_close(w);
+    assert_true(peer_is_asking(g->c, small_id));
+    assert_int_equal(remove_key(g->c, "key/0", true), KVP_OK); /* dead, not free yet */
+    assert_true(peer_is_asking(g->c, small_id));
+    node_free_all(g->na);
+    granted(g->c, small_id, KVP_OK);
 }
 
 static void
 test_put_when_free_space_beside_a_window_is_enough(void **state)
 {
+    rig_t *g = *state;
     uint64_t tickets[16], id;
     put_t large = {.key = "large", .len = 8 * KIB};
-    peer_t *n, *c;
-    world_t *w = sixteen(&n, &c);
 
-    (void)state;
     for (uint32_t i = 0; i < 16; i++) {
-        fill(c, i, i + 1, 4 * KIB);
-        if (i != 7) hold(c, i, i + 1, tickets);
+        fill(g->c, i, i + 1, 4 * KIB);
+        if (i != 7) hold(g->c, i, i + 1, tickets);
     }
-    release(c, tickets[6]);
-    assert_int_equal(remove_key(c, "key/7", true), KVP_OK);
-    assert_int_equal(remove_key(c, "key/12", true), KVP_OK);
-    n->policy = NODE_DEAD_ONLY;
-    id = put_begin(c, &large, 1, 10000);
-    assert_int_equal(put(c, "small", 4 * KIB), KVP_OK); /* in the place of key/12, at once: it evicts nothing */
-    assert_int_equal(world_stats(w).evictions, 1);
-    assert_true(peer_is_asking(c, id));
-    world_close(w);
+    release(g->c, tickets[6]);
+    assert_int_equal(remove_key(g->c, "key/7", true), KVP_OK);
+    assert_int_equal(remove_key(g->c, "key/12", true), KVP_OK);
+    g->na->policy = NODE_DEAD_ONLY;
+    id = put_begin(g->c, &large, 1, 10000);
+    assert_int_equal(put(g->c, "small", 4 * KIB), KVP_OK); /* in the place of key/12, at once: it evicts nothing */
+    assert_int_equal(world_stats(g->w).evictions, 1);
+    assert_true(peer_is_asking(g->c, id));
 }
 
 /* More than the pool can hold, in one message: what there is comes at once, since the rest can only come of it. */
 static void
 test_put_when_a_batch_is_larger_than_the_pool(void **state)
 {
+    rig_t *g = *state;
     put_t puts[20];
     char keys[20][KEY_LEN];
-    peer_t *n, *c, *d;
-    world_t *w = sixteen(&n, &c);
-    uint32_t granted = 0, later = 0;
+    peer_t *d = client_open(g->w);
+    uint32_t given = 0, later = 0;
     places_t places;
 
-    (void)state;
-    d = client_open(w);
     for (uint32_t i = 0; i < 20; i++) {
-        name(keys[i], i);
+        snprintf(keys[i], KEY_LEN, "key/%u", i);
         puts[i] = (put_t){.key = keys[i], .len = 4 * KIB};
     }
-    places_read(peer_reply(c, put_begin(c, puts, 20, 10000)), &places);
+    places_read(peer_reply(g->c, put_begin(g->c, puts, 20, 10000)), &places);
     for (uint32_t i = 0; i < 20; i++) {
-        granted += places.objs[i].err == KVP_OK;
+        given += places.objs[i].err == KVP_OK;
         later += places.objs[i].err == KVP_RETRY_AFTER;
     }
-    assert_int_equal(granted, 16);
+    assert_int_equal(given, 16);
     assert_int_equal(later, 4);
     assert_int_equal(places.retry_ms, 1); /* as soon as what it got is committed */
     places_free(&places);
@@ -559,202 +431,146 @@ test_put_when_a_batch_is_larger_than_the_pool(void **state)
         uint64_t id = put_begin(d, &one, 1, 10000);
 
         assert_true(peer_is_asking(d, id));
-        assert_int_equal(commit(c, puts[3].attempt, 0), KVP_OK);
-        places_read(peer_reply(d, id), &places);
-        assert_int_equal(places.objs[0].err, KVP_OK);
-        places_free(&places);
+        assert_int_equal(commit(g->c, puts[3].attempt, 0), KVP_OK);
+        granted(d, id, KVP_OK);
     }
-    assert_false(exists(c, "key/3"));
-    world_close(w);
+    assert_false(exists(g->c, "key/3"));
 }
 
 /* The oldest lie alone among held ones; the only neighbours that can go are among the youngest of many. */
 static void
 test_put_when_the_only_window_is_far_away(void **state)
 {
+    rig_t *g = *state;
     enum { N = 4096 };
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 16 * MIB, 16 * MIB));
     uint64_t *tickets = calloc(N, sizeof *tickets);
 
-    (void)state;
-    (void)n;
-    w->check_every = 0;
-    c = client_open(w);
+    g->w->check_every = 0;
     for (uint32_t i = 0; i < N; i++) {
-        fill(c, i, i + 1, 4 * KIB);
-        if (i % 2 == 0) hold(c, i, i + 1, tickets);
+        fill(g->c, i, i + 1, 4 * KIB);
+        if (i % 2 == 0) hold(g->c, i, i + 1, tickets);
     }
     for (uint32_t i = 3000; i < 3032; i += 2)
-        release(c, tickets[i]);
-    assert_int_equal(put(c, "large", 128 * KIB), KVP_OK); /* more than is kept free ahead */
-    assert_false(exists(c, "key/3002"));
-    assert_false(exists(c, "key/3029"));
-    assert_int_equal(world_stats(w).evict_foreground, 32);
-    assert_int_equal(world_stats(w).evict_window, 31);
-    assert_true(exists(c, "key/2001"));
-    world_check(w);
+        release(g->c, tickets[i]);
+    assert_int_equal(put(g->c, "large", 128 * KIB), KVP_OK); /* more than is kept free ahead */
+    assert_false(exists(g->c, "key/3002"));
+    assert_false(exists(g->c, "key/3029"));
+    assert_int_equal(world_stats(g->w).evict_foreground, 32);
+    assert_int_equal(world_stats(g->w).evict_window, 31);
+    assert_true(exists(g->c, "key/2001"));
+    world_check(g->w);
     free(tickets);
-    world_close(w);
-}
-
-static void
-test_put_of_a_whole_chunk_when_thousands_lie_in_it(void **state)
-{
-    enum { N = 12000 };
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 4 * MIB, 4 * MIB));
-
-    (void)state;
-    (void)n;
-    w->check_every = 0;
-    c = client_open(w);
-    fill(c, 0, N, 64);
-    assert_int_equal(put(c, "whole", 4 * MIB), KVP_OK);
-    assert_int_equal(world_stats(w).objects, 1);
-    fill(c, 0, 1, 64); /* which costs the large one */
-    assert_int_equal(world_stats(w).objects, 1);
-    world_check(w);
-    world_close(w);
 }
 
 /* Descriptors run out before bytes do where objects are tiny. */
 static void
 test_put_when_slots_are_used_up(void **state)
 {
-    peer_t *n, *c;
-    world_t *w = sixteen(&n, &c); /* 256 slots */
+    rig_t *g = *state;
 
-    (void)state;
-    fill(c, 0, 400, 64);
-    assert_true(world_stats(w).objects >= 250);
+    fill(g->c, 0, 400, 64);
+    assert_true(world_stats(g->w).objects >= 250);
     for (uint32_t i = 400; i < 600; i++)
-        fill(c, i, i + 1, i % 3 == 0 ? 256 : i % 3 == 1 ? 128 : 64);
-    assert_int_equal(world_stats(w).put_retry_after, 0);
-    world_close(w);
+        fill(g->c, i, i + 1, i % 3 == 0 ? 256 : i % 3 == 1 ? 128 : 64);
+    assert_int_equal(world_stats(g->w).put_retry_after, 0);
 }
 
 /* Blocks of an absent node are the oldest: they neither make room nor stop anybody. */
 static void
 test_put_when_the_oldest_are_on_a_lost_node(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 8 * MIB, 8 * MIB));
+    rig_t *g = *state;
 
-    (void)state;
-    w->check_every = 7;
-    c = client_open(w);
-    fill(c, 0, 2000, 4 * KIB);
-    node_open(w, mem_make(w, "n2", MIB, MIB));
-    fill(c, 2000, 2256, 4 * KIB);
-    peer_forget(n);
-    fill(c, 3000, 3600, 4 * KIB);
-    assert_int_equal(world_stats(w).put_retry_after, 0);
-    assert_true(exists(c, "key/3599"));
-    world_close(w);
+    g->w->check_every = 7;
+    fill(g->c, 0, 2000, 4 * KIB);
+    node_open(g->w, mem_make(g->w, "n2", MIB, MIB));
+    fill(g->c, 2000, 2256, 4 * KIB);
+    peer_forget(g->na);
+    fill(g->c, 3000, 3600, 4 * KIB);
+    assert_int_equal(world_stats(g->w).put_retry_after, 0);
+    assert_true(exists(g->c, "key/3599"));
 }
 
 /* A node that is stopped costs those who wait for it a moment, and nobody else anything. */
 static void
 test_puts_when_one_node_does_not_answer(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *mem = mem_make(w, "n1", MIB, MIB);
-    peer_t *c, *n = node_open(w, mem);
+    rig_t *g = *state;
     uint64_t began;
     uint32_t there = 0;
-    char key[KEY_LEN];
 
-    (void)state;
-    w->check_every = 7;
-    node_open(w, mem_make(w, "n2", MIB, MIB));
-    c = client_open(w);
-    fill(c, 0, 512, 4 * KIB);
-    n->policy = NODE_MUTE;
-    began = w->now;
-    fill(c, 1000, 3000, 4 * KIB);
-    assert_true(w->now - began < 500 * MS);
-    assert_true(world_stats(w).passed_over > 0);
-    for (uint32_t i = 0; i < 512; i++) { /* its blocks are the oldest, and of no use to anybody who needs space */
-        name(key, i);
-        there += exists(c, key);
-    }
+    g->w->check_every = 7;
+    node_open(g->w, mem_make(g->w, "n2", MIB, MIB));
+    fill(g->c, 0, 512, 4 * KIB);
+    g->na->policy = NODE_MUTE;
+    began = g->w->now;
+    fill(g->c, 1000, 3000, 4 * KIB);
+    assert_true(g->w->now - began < 500 * MS);
+    assert_true(world_stats(g->w).passed_over > 0);
+    for (uint32_t i = 0; i < 512; i++) /* its blocks are the oldest, and of no use to anybody who needs space */
+        there += exists(g->c, key_name("key/", i));
     assert_in_range(there, 200, 255);
 
-    peer_forget(n);
-    n = node_open(w, mem);
-    fill(c, 3000, 3512, 4 * KIB);
-    for (uint32_t i = 0; i < 512; i++) { /* and the first to go when it answers again */
-        name(key, i);
-        assert_false(exists(c, key));
-    }
-    world_check(w);
-    world_close(w);
+    peer_forget(g->na);
+    g->na = node_open(g->w, g->a);
+    fill(g->c, 3000, 3512, 4 * KIB);
+    for (uint32_t i = 0; i < 512; i++) /* and the first to go when it answers again */
+        assert_false(exists(g->c, key_name("key/", i)));
+    world_check(g->w);
 }
 
 /* With nobody else to turn to, a node that does not answer is used as far as it goes. */
 static void
 test_put_when_the_only_node_does_not_answer(void **state)
 {
-    peer_t *n, *c;
-    world_t *w = sixteen(&n, &c);
+    rig_t *g = *state;
 
-    (void)state;
-    fill(c, 0, 8, 4 * KIB);
-    n->policy = NODE_MUTE;
-    assert_int_equal(remove_key(c, "key/0", false), KVP_OK);
-    world_advance(w, SEC);
-    assert_int_equal(put(c, "new", 4 * KIB), KVP_OK);
-    world_close(w);
+    fill(g->c, 0, 8, 4 * KIB);
+    g->na->policy = NODE_MUTE;
+    assert_int_equal(remove_key(g->c, "key/0", false), KVP_OK);
+    world_advance(g->w, SEC);
+    assert_int_equal(put(g->c, "new", 4 * KIB), KVP_OK);
 }
 
 /* A client that dies while it waits leaves nothing behind, and what it had claimed serves others. */
 static void
 test_put_when_who_waits_dies(void **state)
 {
+    rig_t *g = *state;
     put_t one = {.key = "new", .len = 4 * KIB};
-    peer_t *n, *c, *d;
-    world_t *w = sixteen(&n, &c);
+    peer_t *d = client_open(g->w);
     uint64_t id;
 
-    (void)state;
-    d = client_open(w);
-    n->policy = NODE_DEAD_ONLY;
-    fill(c, 0, 16, 4 * KIB);
+    g->na->policy = NODE_DEAD_ONLY;
+    fill(g->c, 0, 16, 4 * KIB);
     id = put_begin(d, &one, 1, 10000);
     assert_true(peer_is_asking(d, id));
     peer_forget(d);
-    assert_int_equal(world_stats(w).pending_puts, 0);
-    assert_int_equal(world_stats(w).attempts, 0);
-    assert_int_equal(world_stats(w).quarantine_bytes, 0); /* it never had a place to write to */
-    node_free_all(n);
-    assert_int_equal(put(c, "new", 4 * KIB), KVP_OK);
-    world_close(w);
+    assert_int_equal(world_stats(g->w).pending_puts, 0);
+    assert_int_equal(world_stats(g->w).attempts, 0);
+    assert_int_equal(world_stats(g->w).quarantine_bytes, 0); /* it never had a place to write to */
+    node_free_all(g->na);
+    assert_int_equal(put(g->c, "new", 4 * KIB), KVP_OK);
 }
 
 /* Quarantined space is not evicted into, and not waited for. */
 static void
 test_put_when_all_is_quarantined(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, dead;
-    peer_t *n, *c, *d;
-    world_t *w = sixteen(&n, &c);
-    char key[KEY_LEN];
+    peer_t *d;
 
-    (void)state;
-    n->needs_proof = true;
-    d = client_open(w);
-    for (uint32_t i = 0; i < 16; i++) {
-        name(key, i);
-        assert_int_equal(put_place(d, key, 4 * KIB, &attempt, &loc), KVP_OK);
-    }
+    g->na->needs_proof = true;
+    d = client_open(g->w);
+    for (uint32_t i = 0; i < 16; i++)
+        assert_int_equal(put_place(d, key_name("key/", i), 4 * KIB, &attempt, &loc), KVP_OK);
     dead = d->incarnation;
     peer_forget(d);
-    assert_int_equal(put_wait(c, "new", 4 * KIB, 200), KVP_RETRY_AFTER);
-    world_prove(w, dead);
-    assert_int_equal(put_wait(c, "new", 4 * KIB, 200), KVP_OK);
-    world_close(w);
+    assert_int_equal(put_wait(g->c, "new", 4 * KIB, 200), KVP_RETRY_AFTER);
+    world_prove(g->w, dead);
+    assert_int_equal(put_wait(g->c, "new", 4 * KIB, 200), KVP_OK);
 }
 
 static void
@@ -764,7 +580,6 @@ test_placement_when_one_node_is_emptier(void **state)
     mem_t *big = mem_make(w, "big", 64 * MIB, 8 * MIB), *small = mem_make(w, "small", 16 * MIB, 8 * MIB);
     uint32_t in_big = 0, n = 4000;
     peer_t *c;
-    char key[KEY_LEN];
 
     (void)state;
     w->check_every = 0;
@@ -775,8 +590,7 @@ test_placement_when_one_node_is_emptier(void **state)
         kvp_wire_loc_t loc;
         uint64_t attempt;
 
-        name(key, i);
-        assert_int_equal(put_place(c, key, 8 * KIB, &attempt, &loc), KVP_OK);
+        assert_int_equal(put_place(c, key_name("key/", i), 8 * KIB, &attempt, &loc), KVP_OK);
         assert_int_equal(commit(c, attempt, 0), KVP_OK);
         in_big += loc.segment_id == big->segment_id;
     }
@@ -789,50 +603,39 @@ test_placement_when_one_node_is_emptier(void **state)
 static void
 test_placement_when_the_tightest_hole_is_in_a_later_chunk(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 128 * KIB, 64 * KIB));
+    rig_t *g = *state;
 
-    (void)state;
-    (void)n;
-    c = client_open(w);
-    fill(c, 0, 32, 4 * KIB);
-    assert_int_equal(remove_key(c, "key/2", false), KVP_OK);
-    assert_int_equal(remove_key(c, "key/3", false), KVP_OK);
-    assert_int_equal(remove_key(c, "key/20", false), KVP_OK);
-    assert_int_equal(put(c, "one", 4 * KIB), KVP_OK);
-    assert_int_equal(put(c, "two", 8 * KIB), KVP_OK);
-    assert_int_equal(world_stats(w).evictions, 0);
-    world_close(w);
+    fill(g->c, 0, 32, 4 * KIB);
+    assert_int_equal(remove_key(g->c, "key/2", false), KVP_OK);
+    assert_int_equal(remove_key(g->c, "key/3", false), KVP_OK);
+    assert_int_equal(remove_key(g->c, "key/20", false), KVP_OK);
+    assert_int_equal(put(g->c, "one", 4 * KIB), KVP_OK);
+    assert_int_equal(put(g->c, "two", 8 * KIB), KVP_OK);
+    assert_int_equal(world_stats(g->w).evictions, 0);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_victims_when_blocks_are_uniform),
-        cmocka_unit_test(test_victims_when_free_comes_late),
-        cmocka_unit_test(test_puts_when_many_batches_meet),
-        cmocka_unit_test(test_puts_when_many_batches_meet_and_answers_are_late),
-        cmocka_unit_test(test_puts_of_mixed_sizes),
-        cmocka_unit_test(test_puts_of_mixed_sizes_when_chunks_are_small),
-        cmocka_unit_test(test_puts_of_mixed_sizes_when_answers_are_late),
-        cmocka_unit_test(test_put_when_everything_is_held),
-        cmocka_unit_test(test_put_when_the_holder_dies),
-        cmocka_unit_test(test_put_when_a_window_of_two_is_cheapest),
-        cmocka_unit_test(test_put_when_a_larger_one_waits),
-        cmocka_unit_test(test_put_when_free_space_is_promised),
-        cmocka_unit_test(test_put_when_free_space_beside_a_window_is_enough),
-        cmocka_unit_test(test_put_when_a_batch_is_larger_than_the_pool),
-        cmocka_unit_test(test_put_when_the_only_window_is_far_away),
-        cmocka_unit_test(test_put_of_a_whole_chunk_when_thousands_lie_in_it),
-        cmocka_unit_test(test_put_when_slots_are_used_up),
-        cmocka_unit_test(test_put_when_the_oldest_are_on_a_lost_node),
-        cmocka_unit_test(test_puts_when_one_node_does_not_answer),
-        cmocka_unit_test(test_put_when_the_only_node_does_not_answer),
-        cmocka_unit_test(test_put_when_who_waits_dies),
-        cmocka_unit_test(test_put_when_all_is_quarantined),
+        cmocka_unit_test(test_victims_are_the_least_recently_used),
+        cmocka_unit_test(test_writers_without_end_are_never_refused),
+        rig_test(test_put_when_everything_is_held, sixteen),
+        rig_test(test_put_when_the_holder_dies, sixteen),
+        rig_test(test_put_when_a_window_of_two_is_cheapest, sixteen),
+        rig_test(test_put_when_a_larger_one_waits, sixteen),
+        rig_test(test_put_when_free_space_is_promised, sixteen),
+        rig_test(test_put_when_free_space_beside_a_window_is_enough, sixteen),
+        rig_test(test_put_when_a_batch_is_larger_than_the_pool, sixteen),
+        rig_test_on(test_put_when_the_only_window_is_far_away, .size = 16 * MIB),
+        rig_test(test_put_when_slots_are_used_up, sixteen),
+        rig_test_on(test_put_when_the_oldest_are_on_a_lost_node, .size = 8 * MIB),
+        rig_test_on(test_puts_when_one_node_does_not_answer, .size = MIB),
+        rig_test(test_put_when_the_only_node_does_not_answer, sixteen),
+        rig_test(test_put_when_who_waits_dies, sixteen),
+        rig_test(test_put_when_all_is_quarantined, sixteen),
         cmocka_unit_test(test_placement_when_one_node_is_emptier),
-        cmocka_unit_test(test_placement_when_the_tightest_hole_is_in_a_later_chunk),
+        rig_test_on(test_placement_when_the_tightest_hole_is_in_a_later_chunk, .size = 128 * KIB, .chunk = 64 * KIB),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Groups: nothing of them is seen before all is there, and they go as one.
  */
-#include "tests/world/world.h"
+#include "tests/unit/master/rig.h"
 
 #include "common/slab.h"
 
-#include <stdio.h>
-
 #define LEN (4 * KIB)
 
-static world_t *
-pool_open(uint32_t objects, peer_t **c_out)
-{
-    world_t *w = world_open(&(kvp_master_conf_t){.lease_ns = 2 * SEC});
-
-    node_open(w, mem_make(w, "n1", objects * LEN, objects * LEN));
-    *c_out = client_open(w);
-    return w;
-}
+static const rig_conf_t small_pool = {.conf.lease_ns = 2 * SEC, .size = 16 * LEN};
+static const rig_conf_t pool = {.conf.lease_ns = 2 * SEC, .size = 64 * LEN};
+static const rig_conf_t large_pool = {.conf.lease_ns = 2 * SEC, .size = 128 * LEN};
+static const rig_conf_t huge_pool = {.conf.lease_ns = 2 * SEC, .size = 2100 * LEN};
 
 typedef struct {
     uint32_t members, member;
@@ -54,32 +47,6 @@ put_plain(peer_t *c, const char *prefix, uint32_t n)
         assert_int_equal(put_in(c, key_name(prefix, i), NULL, (how_t){0}), KVP_OK);
 }
 
-static uint32_t
-seen(peer_t *c, const char *group, uint32_t from, uint32_t to)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = from; i < to; i++)
-        n += exists(c, key_name(group, i));
-    return n;
-}
-
-static uint32_t
-listed(peer_t *c)
-{
-    Kvp__Pb__List head = KVP__PB__LIST__INIT;
-    Kvp__Pb__ListReply *told;
-    reply_t *r = peer_reply(c, peer_send(c, KVP_OP_LIST, 0, &head.base, NULL, 0));
-    kvp_pb_t pb;
-    uint32_t n;
-
-    told = kvp_pb_unpack(&pb, &kvp__pb__list_reply__descriptor, &r->frame);
-    n = told->n;
-    kvp_pb_free(&pb, told);
-    reply_free(r);
-    return n;
-}
-
 static bool
 is_group_found(peer_t *c, const char *group)
 {
@@ -95,226 +62,186 @@ is_group_found(peer_t *c, const char *group)
 static void
 test_members_when_some_are_missing(void **state)
 {
-    peer_t *c, *other;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
+    peer_t *other = client_open(g->w);
     const char *keys[] = {"g0", "g1", "g2"};
     Kvp__Pb__LookupReply told;
     kvp_wire_loc_t loc;
     uint64_t ticket;
 
-    (void)state;
-    other = client_open(w);
-    put_members(c, "g", 3, 0, 2);
+    put_members(g->c, "g", 3, 0, 2);
     for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(get(i == 0 ? c : other, "g0", &ticket, &loc), KVP_NOT_FOUND);
-        assert_false(exists(i == 0 ? c : other, "g0"));
+        assert_int_equal(get(i == 0 ? g->c : other, "g0", &ticket, &loc), KVP_NOT_FOUND);
+        assert_false(exists(i == 0 ? g->c : other, "g0"));
     }
-    (void)lookup(c, keys, 3, false, 0, &told, NULL);
+    (void)lookup(g->c, keys, 3, false, 0, &told, NULL);
     assert_int_equal(told.found, 0);
-    assert_int_equal(listed(c), 0);
-    assert_false(is_group_found(c, "g"));
-    put_members(c, "g", 3, 2, 3);
-    assert_int_equal(seen(other, "g", 0, 3), 3);
-    release(c, lookup(c, keys, 3, true, 0, &told, NULL));
+    assert_int_equal(listed(g->c), 0);
+    assert_false(is_group_found(g->c, "g"));
+    put_members(g->c, "g", 3, 2, 3);
+    assert_int_equal(count_of(other, "g", 0, 3), 3);
+    release(g->c, lookup(g->c, keys, 3, true, 0, &told, NULL));
     assert_int_equal(told.found, 3);
     assert_int_equal(listed(other), 3);
     assert_true(is_group_found(other, "g"));
-    world_close(w);
 }
 
 static void
 test_members_when_the_group_has_no_size(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
 
-    (void)state;
-    assert_false(is_group_found(c, "g"));
-    put_members(c, "g", 0, 0, 2);
-    assert_int_equal(seen(c, "g", 0, 2), 2);
-    assert_true(is_group_found(c, "g"));
-    world_close(w);
+    assert_false(is_group_found(g->c, "g"));
+    put_members(g->c, "g", 0, 0, 2);
+    assert_int_equal(count_of(g->c, "g", 0, 2), 2);
+    assert_true(is_group_found(g->c, "g"));
 }
 
 static void
 test_group_when_it_is_another_tenants(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *a, *b;
+    rig_t *g = *state;
     put_t one = {.key = "key", .len = LEN};
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", MIB, 256 * KIB));
-    a = client_open_of(w, 1);
-    b = client_open_of(w, 2);
     one.group = (kvp_wire_group_t){{1, 2}, 2, 0}; /* the same bytes */
-    assert_int_equal(put_like(a, &one, &head), KVP_OK);
+    assert_int_equal(put_like(g->c, &one, &head), KVP_OK);
     one.group.members = 1;
-    assert_int_equal(put_like(b, &one, &head), KVP_OK);
-    assert_int_equal(world_stats(w).groups, 2);
-    world_close(w);
+    assert_int_equal(put_like(g->d, &one, &head), KVP_OK);
+    assert_int_equal(world_stats(g->w).groups, 2);
 }
 
 static void
 test_put_when_the_group_does_not_fit(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     put_t one = {.key = "x", .len = LEN, .group = {.members = 2}};
 
-    (void)state;
-    put_members(c, "g", 3, 0, 1);
-    assert_int_equal(put_in(c, "x", "g", (how_t){.members = 4, .member = 1}), KVP_INVALID);
-    assert_int_equal(put_in(c, "x", "g", (how_t){.members = 0}), KVP_INVALID);
-    assert_int_equal(put_in(c, "x", "g", (how_t){.members = 3, .member = 3}), KVP_INVALID);
-    assert_int_equal(put_in(c, "x", "g", (how_t){.members = 3, .member = 0}), KVP_INVALID); /* g0's */
-    assert_int_equal(put_in(c, "x", "h", (how_t){.members = 0, .member = 1}), KVP_INVALID);
-    assert_int_equal(put_in(c, "x", "h", (how_t){.members = KVP_GROUP_MEMBERS_MAX + 1}), KVP_INVALID);
-    assert_int_equal(put_like(c, &one, &head), KVP_INVALID); /* a size, and no group */
-    assert_int_equal(world_stats(w).groups, 1);
-    assert_int_equal(put_in(c, "x", "g", (how_t){.members = 3, .member = 1}), KVP_OK);
-    world_close(w);
+    put_members(g->c, "g", 3, 0, 1);
+    assert_int_equal(put_in(g->c, "x", "g", (how_t){.members = 4, .member = 1}), KVP_INVALID);
+    assert_int_equal(put_in(g->c, "x", "g", (how_t){.members = 0}), KVP_INVALID);
+    assert_int_equal(put_in(g->c, "x", "g", (how_t){.members = 3, .member = 3}), KVP_INVALID);
+    assert_int_equal(put_in(g->c, "x", "g", (how_t){.members = 3, .member = 0}), KVP_INVALID); /* g0's */
+    assert_int_equal(put_in(g->c, "x", "h", (how_t){.members = 0, .member = 1}), KVP_INVALID);
+    assert_int_equal(put_in(g->c, "x", "h", (how_t){.members = KVP_GROUP_MEMBERS_MAX + 1}), KVP_INVALID);
+    assert_int_equal(put_like(g->c, &one, &head), KVP_INVALID); /* a size, and no group */
+    assert_int_equal(world_stats(g->w).groups, 1);
+    assert_int_equal(put_in(g->c, "x", "g", (how_t){.members = 3, .member = 1}), KVP_OK);
 }
 
 static void
 test_put_when_a_group_without_a_size_is_full(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
+    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
-    peer_t *c;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", 4 * MIB, 4 * MIB));
-    c = client_open(w);
-    w->check_every = 1000;
+    g->w->check_every = 1000;
     for (uint32_t i = 0; i <= KVP_GROUP_MEMBERS_MAX; i++) {
-        put_t one = {.key = key_name("k", i), .len = 64, .group = group_of(c, "g", 0, 0)};
+        put_t one = {.key = key_name("k", i), .len = 64, .group = group_of(g->c, "g", 0, 0)};
 
-        assert_int_equal(put_like(c, &one, &head), i < KVP_GROUP_MEMBERS_MAX ? KVP_OK : KVP_LIMIT);
+        assert_int_equal(put_like(g->c, &one, &head), i < KVP_GROUP_MEMBERS_MAX ? KVP_OK : KVP_LIMIT);
     }
-    assert_int_equal(remove_key(c, "k7", false), KVP_OK);
-    assert_int_equal(put_in(c, "more", "g", (how_t){0}), KVP_OK);
-    world_close(w);
+    assert_int_equal(remove_key(g->c, "k7", false), KVP_OK);
+    assert_int_equal(put_in(g->c, "more", "g", (how_t){0}), KVP_OK);
 }
 
 static void
 test_put_when_the_key_is_hidden(void **state)
 {
-    peer_t *c, *other;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
+    peer_t *other = client_open(g->w);
 
-    (void)state;
-    other = client_open(w);
-    put_members(c, "g", 2, 0, 1);
-    assert_int_equal(put_in(c, "g0", "g", (how_t){.members = 2, .member = 0}), KVP_ALREADY);
+    put_members(g->c, "g", 2, 0, 1);
+    assert_int_equal(put_in(g->c, "g0", "g", (how_t){.members = 2, .member = 0}), KVP_ALREADY);
     assert_int_equal(put_in(other, "g0", "g", (how_t){.members = 2, .member = 0}), KVP_IN_PROGRESS);
     assert_int_equal(put_in(other, "g0", NULL, (how_t){.is_upsert = true}), KVP_IN_PROGRESS);
     put_members(other, "g", 2, 1, 2); /* together they make it whole */
-    assert_int_equal(seen(c, "g", 0, 2), 2);
+    assert_int_equal(count_of(g->c, "g", 0, 2), 2);
     assert_int_equal(put_in(other, "g0", "g", (how_t){.members = 2, .member = 0}), KVP_ALREADY);
-    world_close(w);
 }
 
 /* ---- owners */
 static void
 test_group_when_its_owner_dies(void **state)
 {
-    peer_t *c, *other;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
+    peer_t *other = client_open(g->w);
 
-    (void)state;
-    other = client_open(w);
-    put_members(c, "g", 8, 0, 7);
-    assert_int_equal(world_stats(w).used_bytes, 7 * LEN);
-    w->is_idle_off = true; /* its turn does not come */
-    peer_forget(c);
+    put_members(g->c, "g", 8, 0, 7);
+    assert_int_equal(world_stats(g->w).used_bytes, 7 * LEN);
+    g->w->is_idle_off = true; /* its turn does not come */
+    peer_forget(g->c);
     assert_int_equal(put_in(other, "g3", NULL, (how_t){0}), KVP_OK);
-    w->is_idle_off = false;
-    world_advance(w, 100 * MS);
-    assert_int_equal(world_stats(w).used_bytes, LEN);
-    assert_int_equal(world_stats(w).groups, 0);
+    g->w->is_idle_off = false;
+    world_advance(g->w, 100 * MS);
+    assert_int_equal(world_stats(g->w).used_bytes, LEN);
+    assert_int_equal(world_stats(g->w).groups, 0);
     assert_true(exists(other, "g3"));
-    world_close(w);
 }
 
 static void
 test_group_when_the_last_of_its_owners_dies(void **state)
 {
-    peer_t *a, *b, *c;
-    world_t *w = pool_open(64, &a);
+    rig_t *g = *state;
+    peer_t *b, *c;
 
-    (void)state;
-    b = client_open(w);
-    c = client_open(w);
-    put_members(a, "g", 3, 0, 1);
+    b = client_open(g->w);
+    c = client_open(g->w);
+    put_members(g->c, "g", 3, 0, 1);
     put_members(b, "g", 3, 1, 2);
-    peer_forget(a);
-    world_advance(w, 100 * MS);
-    assert_int_equal(world_stats(w).used_bytes, 2 * LEN);
+    peer_forget(g->c);
+    world_advance(g->w, 100 * MS);
+    assert_int_equal(world_stats(g->w).used_bytes, 2 * LEN);
     assert_int_equal(put_in(c, "g0", "g", (how_t){.members = 3, .member = 0}), KVP_IN_PROGRESS);
     peer_forget(b);
-    world_advance(w, 100 * MS);
-    assert_int_equal(world_stats(w).used_bytes, 0);
+    world_advance(g->w, 100 * MS);
+    assert_int_equal(world_stats(g->w).used_bytes, 0);
     put_members(c, "g", 3, 0, 3);
-    assert_int_equal(seen(c, "g", 0, 3), 3);
-    world_close(w);
+    assert_int_equal(count_of(c, "g", 0, 3), 3);
 }
 
 static void
 test_group_when_its_owner_gives_up_the_last_attempt(void **state)
 {
-    peer_t *a, *b;
-    world_t *w = pool_open(64, &a);
+    rig_t *g = *state;
+    peer_t *b = client_open(g->w);
     put_t one = {.key = "g1", .len = LEN};
-    places_t places;
 
-    (void)state;
-    b = client_open(w);
-    put_members(a, "g", 2, 0, 1);
+    put_members(g->c, "g", 2, 0, 1);
     one.group = group_of(b, "g", 2, 1);
-    places_read(peer_reply(b, put_begin(b, &one, 1, 0)), &places);
-    assert_int_equal(places.objs[0].err, KVP_OK);
-    places_free(&places);
-    peer_forget(a);
-    world_advance(w, 100 * MS);
-    assert_int_equal(world_stats(w).objects, 1);
+    granted(b, put_begin(b, &one, 1, 0), KVP_OK);
+    peer_forget(g->c);
+    world_advance(g->w, 100 * MS);
+    assert_int_equal(world_stats(g->w).objects, 1);
     assert_int_equal(abort_put(b, one.attempt, true), KVP_OK);
-    world_advance(w, 100 * MS);
-    assert_int_equal(world_stats(w).used_bytes, 0);
-    world_close(w);
+    world_advance(g->w, 100 * MS);
+    assert_int_equal(world_stats(g->w).used_bytes, 0);
 }
 
 static void
 test_group_when_it_is_whole_outlives_its_owners(void **state)
 {
-    peer_t *a, *b;
-    world_t *w = pool_open(64, &a);
+    rig_t *g = *state;
+    peer_t *b = client_open(g->w);
 
-    (void)state;
-    b = client_open(w);
-    put_members(a, "g", 3, 0, 3);
-    peer_forget(a);
-    world_advance(w, SEC);
-    assert_int_equal(seen(b, "g", 0, 3), 3);
-    world_close(w);
+    put_members(g->c, "g", 3, 0, 3);
+    peer_forget(g->c);
+    world_advance(g->w, SEC);
+    assert_int_equal(count_of(b, "g", 0, 3), 3);
 }
 
 static void
 test_put_when_the_owner_of_the_hidden_key_is_silent(void **state)
 {
-    peer_t *a, *b;
-    world_t *w = pool_open(64, &a);
+    rig_t *g = *state;
+    peer_t *b = client_open(g->w);
 
-    (void)state;
-    b = client_open(w);
-    put_members(a, "g", 2, 0, 1);
-    a->is_silent = true;
-    world_advance(w, 1500 * MS);
+    put_members(g->c, "g", 2, 0, 1);
+    g->c->is_silent = true;
+    world_advance(g->w, 1500 * MS);
     assert_int_equal(put_in(b, "g0", NULL, (how_t){0}), KVP_OK);
     assert_true(exists(b, "g0"));
-    world_close(w);
 }
 
 /* ---- going */
@@ -326,200 +253,182 @@ press(peer_t *c, const char *group, uint32_t members, uint32_t puts)
         uint32_t n;
 
         assert_int_equal(put_in(c, key_name("press", i), NULL, (how_t){0}), KVP_OK);
-        n = seen(c, group, 0, members);
+        n = count_of(c, group, 0, members);
         assert_true(n == 0 || n == members);
     }
 }
 
 static void
+eviction_takes_all(rig_t *g, uint32_t members)
+{
+    put_members(g->c, "g", members, 0, 20);
+    press(g->c, "g", 20, 60);
+    assert_int_equal(count_of(g->c, "g", 0, 20), 0);
+    assert_int_equal(world_stats(g->w).group_evictions, 1);
+    assert_int_equal(world_stats(g->w).groups, 0);
+    assert_int_equal(world_stats(g->w).evictions, 20);
+    assert_false(is_group_found(g->c, "g"));
+}
+
+static void
 test_eviction_takes_all_of_it(void **state)
 {
-    for (uint32_t members = 0; members <= 20; members += 20) {
-        peer_t *c;
-        world_t *w = pool_open(64, &c);
+    eviction_takes_all(*state, 20);
+}
 
-        (void)state;
-        put_members(c, "g", members, 0, 20);
-        press(c, "g", 20, 60);
-        assert_int_equal(seen(c, "g", 0, 20), 0);
-        assert_int_equal(world_stats(w).group_evictions, 1);
-        assert_int_equal(world_stats(w).groups, 0);
-        assert_int_equal(world_stats(w).evictions, 20);
-        assert_false(is_group_found(c, "g"));
-        world_close(w);
-    }
+static void
+test_eviction_takes_all_of_one_without_a_size(void **state)
+{
+    eviction_takes_all(*state, 0);
 }
 
 static void
 test_eviction_of_a_large_group_comes_in_slices(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(2100, &c);
+    rig_t *g = *state;
 
-    (void)state;
-    w->check_every = 100;
-    put_members(c, "g", 2000, 0, 2000);
-    put_plain(c, "plain", 100);
-    w->is_idle_off = true;
-    assert_int_equal(put_in(c, "one more", NULL, (how_t){0}), KVP_OK);
-    assert_int_equal(seen(c, "g", 0, 2000), 0);
-    assert_true(world_stats(w).objects > 1000);
-    assert_int_equal(put_in(c, "g7", NULL, (how_t){0}), KVP_OK); /* though the old one is still to be dropped */
-    w->is_idle_off = false;
-    world_advance(w, 100 * MS);
-    assert_int_equal(world_stats(w).objects, 102);
-    assert_int_equal(world_stats(w).used_bytes, 102 * LEN);
-    world_close(w);
+    g->w->check_every = 100;
+    put_members(g->c, "g", 2000, 0, 2000);
+    put_plain(g->c, "plain", 100);
+    g->w->is_idle_off = true;
+    assert_int_equal(put_in(g->c, "one more", NULL, (how_t){0}), KVP_OK);
+    assert_int_equal(count_of(g->c, "g", 0, 2000), 0);
+    assert_true(world_stats(g->w).objects > 1000);
+    assert_int_equal(put_in(g->c, "g7", NULL, (how_t){0}), KVP_OK); /* though the old one is still to be dropped */
+    g->w->is_idle_off = false;
+    world_advance(g->w, 100 * MS);
+    assert_int_equal(world_stats(g->w).objects, 102);
+    assert_int_equal(world_stats(g->w).used_bytes, 102 * LEN);
 }
 
 static void
 test_use_of_one_member_is_a_use_of_all(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t ticket;
 
-    (void)state;
-    put_members(c, "g", 8, 0, 8);
-    put_plain(c, "plain", 50);
-    assert_int_equal(get(c, "g5", &ticket, &loc), KVP_OK);
-    release(c, ticket);
-    put_plain(c, "more", 40);
-    assert_int_equal(seen(c, "g", 0, 8), 8);
-    assert_true(seen(c, "plain", 0, 50) < 20);
-    world_close(w);
+    put_members(g->c, "g", 8, 0, 8);
+    put_plain(g->c, "plain", 50);
+    assert_int_equal(get(g->c, "g5", &ticket, &loc), KVP_OK);
+    release(g->c, ticket);
+    put_plain(g->c, "more", 40);
+    assert_int_equal(count_of(g->c, "g", 0, 8), 8);
+    assert_true(count_of(g->c, "plain", 0, 50) < 20);
 }
 
 static void
 test_eviction_when_a_member_is_kept(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t ticket;
 
-    (void)state;
-    put_members(c, "held", 4, 0, 4);
-    put_members(c, "pinned", 4, 0, 3);
-    assert_int_equal(put_in(c, "pinned3", "pinned", (how_t){.members = 4, .member = 3, .pin = KVP_PIN_HARD}), KVP_OK);
-    put_members(c, "soft", 4, 0, 3);
-    assert_int_equal(put_in(c, "soft3", "soft", (how_t){.members = 4, .member = 3, .pin = KVP_PIN_SOFT}), KVP_OK);
-    assert_int_equal(get(c, "held2", &ticket, &loc), KVP_OK);
-    put_plain(c, "plain", 200);
-    assert_int_equal(seen(c, "held", 0, 4), 4);
-    assert_int_equal(seen(c, "pinned", 0, 4), 4);
-    assert_int_equal(seen(c, "soft", 0, 4), 4);
-    release(c, ticket);
-    put_plain(c, "more", 200);
-    assert_int_equal(seen(c, "held", 0, 4), 0);
-    assert_int_equal(remove_key(c, "pinned3", false), KVP_OK);
-    put_plain(c, "again", 200);
-    assert_int_equal(seen(c, "pinned", 0, 4), 0);
-    assert_int_equal(seen(c, "soft", 0, 4), 4);
-    world_close(w);
+    put_members(g->c, "held", 4, 0, 4);
+    put_members(g->c, "pinned", 4, 0, 3);
+    assert_int_equal(put_in(g->c, "pinned3", "pinned", (how_t){.members = 4, .member = 3, .pin = KVP_PIN_HARD}),
+                     KVP_OK);
+    put_members(g->c, "soft", 4, 0, 3);
+    assert_int_equal(put_in(g->c, "soft3", "soft", (how_t){.members = 4, .member = 3, .pin = KVP_PIN_SOFT}), KVP_OK);
+    assert_int_equal(get(g->c, "held2", &ticket, &loc), KVP_OK);
+    put_plain(g->c, "plain", 200);
+    assert_int_equal(count_of(g->c, "held", 0, 4), 4);
+    assert_int_equal(count_of(g->c, "pinned", 0, 4), 4);
+    assert_int_equal(count_of(g->c, "soft", 0, 4), 4);
+    release(g->c, ticket);
+    put_plain(g->c, "more", 200);
+    assert_int_equal(count_of(g->c, "held", 0, 4), 0);
+    assert_int_equal(remove_key(g->c, "pinned3", false), KVP_OK);
+    put_plain(g->c, "again", 200);
+    assert_int_equal(count_of(g->c, "pinned", 0, 4), 0);
+    assert_int_equal(count_of(g->c, "soft", 0, 4), 4);
 }
 
 static void
 test_probe_of_one_member_protects_all(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
 
-    (void)state;
-    put_members(c, "g", 8, 0, 8);
-    put_plain(c, "plain", 50);
-    assert_true(probe(c, "g6"));
-    world_advance(w, 300 * MS);
-    put_plain(c, "more", 200); /* it is the oldest many times over */
-    assert_int_equal(seen(c, "g", 0, 8), 8);
-    world_advance(w, 3 * SEC);
-    put_plain(c, "again", 200);
-    assert_int_equal(seen(c, "g", 0, 8), 0);
-    world_close(w);
+    put_members(g->c, "g", 8, 0, 8);
+    put_plain(g->c, "plain", 50);
+    assert_true(probe(g->c, "g6"));
+    world_advance(g->w, 300 * MS);
+    put_plain(g->c, "more", 200); /* it is the oldest many times over */
+    assert_int_equal(count_of(g->c, "g", 0, 8), 8);
+    world_advance(g->w, 3 * SEC);
+    put_plain(g->c, "again", 200);
+    assert_int_equal(count_of(g->c, "g", 0, 8), 0);
 }
 
 static void
 test_soft_pins_when_a_group_loses_them(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
 
-    (void)state;
     for (uint32_t i = 0; i < 12; i++)
-        assert_int_equal(put_in(c, key_name("g", i), "g", (how_t){.members = 12, .member = i, .pin = KVP_PIN_SOFT}),
+        assert_int_equal(put_in(g->c, key_name("g", i), "g", (how_t){.members = 12, .member = i, .pin = KVP_PIN_SOFT}),
                          KVP_OK);
     for (uint32_t i = 0; i < 12; i++)
-        assert_int_equal(put_in(c, key_name("h", i), "h", (how_t){.members = 12, .member = i, .pin = KVP_PIN_SOFT}),
+        assert_int_equal(put_in(g->c, key_name("h", i), "h", (how_t){.members = 12, .member = i, .pin = KVP_PIN_SOFT}),
                          KVP_OK);
-    assert_int_equal(world_stats(w).pins_lost, 12);
-    assert_int_equal(world_stats(w).soft_pinned_bytes, 12 * LEN);
-    put_plain(c, "plain", 200);
-    assert_int_equal(seen(c, "g", 0, 12), 0);
-    assert_int_equal(seen(c, "h", 0, 12), 12);
-    world_close(w);
+    assert_int_equal(world_stats(g->w).pins_lost, 12);
+    assert_int_equal(world_stats(g->w).soft_pinned_bytes, 12 * LEN);
+    put_plain(g->c, "plain", 200);
+    assert_int_equal(count_of(g->c, "g", 0, 12), 0);
+    assert_int_equal(count_of(g->c, "h", 0, 12), 12);
 }
 
 static void
 test_incomplete_group_when_it_is_evicted(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
     put_t one = {.key = "g3", .len = LEN};
     places_t places;
 
-    (void)state;
-    put_members(c, "g", 4, 0, 3);
-    one.group = group_of(c, "g", 4, 3);
-    places_read(peer_reply(c, put_begin(c, &one, 1, 0)), &places);
-    assert_int_equal(write_place(w, places.locs), KVP_OK);
+    put_members(g->c, "g", 4, 0, 3);
+    one.group = group_of(g->c, "g", 4, 3);
+    places_read(peer_reply(g->c, put_begin(g->c, &one, 1, 0)), &places);
+    assert_int_equal(write_place(g->w, places.locs), KVP_OK);
     places_free(&places);
-    put_plain(c, "plain", 100); /* what nobody sees protects nothing */
-    assert_int_equal(world_stats(w).group_evictions, 1);
-    assert_int_equal(commit(c, one.attempt, 1), KVP_OK);
-    assert_false(exists(c, "g3"));
-    put_members(c, "g", 4, 0, 3);
-    assert_int_equal(seen(c, "g", 0, 4), 4);
-    world_close(w);
+    put_plain(g->c, "plain", 100); /* what nobody sees protects nothing */
+    assert_int_equal(world_stats(g->w).group_evictions, 1);
+    assert_int_equal(commit(g->c, one.attempt, 1), KVP_OK);
+    assert_false(exists(g->c, "g3"));
+    put_members(g->c, "g", 4, 0, 3);
+    assert_int_equal(count_of(g->c, "g", 0, 4), 4);
 }
 
 static void
 test_removal_when_the_group_is_whole(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
 
-    (void)state;
-    put_members(c, "g", 3, 0, 3);
-    assert_int_equal(remove_key(c, "g0", false), KVP_OK);
-    assert_int_equal(seen(c, "g", 0, 3), 2);
-    assert_false(is_group_found(c, "g"));
-    assert_int_equal(put_in(c, "other", "g", (how_t){.members = 3, .member = 0}),
+    put_members(g->c, "g", 3, 0, 3);
+    assert_int_equal(remove_key(g->c, "g0", false), KVP_OK);
+    assert_int_equal(count_of(g->c, "g", 0, 3), 2);
+    assert_false(is_group_found(g->c, "g"));
+    assert_int_equal(put_in(g->c, "other", "g", (how_t){.members = 3, .member = 0}),
                      KVP_OK); /* the place is free for any key */
-    assert_true(exists(c, "other"));
-    assert_true(is_group_found(c, "g"));
-    assert_int_equal(remove_key(c, "g1", false), KVP_OK);
-    assert_int_equal(remove_key(c, "g2", false), KVP_OK);
-    assert_int_equal(remove_key(c, "other", false), KVP_OK);
-    put_members(c, "g", 3, 0, 2); /* nothing was left of it: it begins anew */
-    assert_int_equal(seen(c, "g", 0, 2), 0);
-    world_close(w);
+    assert_true(exists(g->c, "other"));
+    assert_true(is_group_found(g->c, "g"));
+    assert_int_equal(remove_key(g->c, "g1", false), KVP_OK);
+    assert_int_equal(remove_key(g->c, "g2", false), KVP_OK);
+    assert_int_equal(remove_key(g->c, "other", false), KVP_OK);
+    put_members(g->c, "g", 3, 0, 2); /* nothing was left of it: it begins anew */
+    assert_int_equal(count_of(g->c, "g", 0, 2), 0);
 }
 
 static void
 test_removal_reaches_hidden_members(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
 
-    (void)state;
-    put_members(c, "g", 3, 0, 2);
-    assert_int_equal(remove_key(c, "g0", false), KVP_OK);
-    put_members(c, "g", 3, 2, 3);
-    assert_int_equal(seen(c, "g", 0, 3), 0);
-    put_members(c, "g", 3, 0, 1);
-    assert_int_equal(seen(c, "g", 0, 3), 3);
-    world_close(w);
+    put_members(g->c, "g", 3, 0, 2);
+    assert_int_equal(remove_key(g->c, "g0", false), KVP_OK);
+    put_members(g->c, "g", 3, 2, 3);
+    assert_int_equal(count_of(g->c, "g", 0, 3), 0);
+    put_members(g->c, "g", 3, 0, 1);
+    assert_int_equal(count_of(g->c, "g", 0, 3), 3);
 }
 
 static void
@@ -546,9 +455,9 @@ test_members_when_their_node_is_lost(void **state)
     assert_false(is_group_found(c, "g")); /* already, for no read would find all of it */
     assert_true(is_group_found(c, "twice"));
     world_advance(w, 3 * SEC);
-    left = seen(c, "g", 0, 30);
+    left = count_of(c, "g", 0, 30);
     assert_true(left > 0 && left < 30);
-    assert_int_equal(seen(c, "twice", 0, 10), 10);
+    assert_int_equal(count_of(c, "twice", 0, 10), 10);
     world_close(w);
 }
 
@@ -556,212 +465,189 @@ test_members_when_their_node_is_lost(void **state)
 static void
 test_upsert_of_a_member(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
 
-    (void)state;
-    put_members(c, "g", 2, 0, 2);
-    assert_int_equal(put_in(c, "g0", "g", (how_t){.members = 2, .member = 0, .is_upsert = true}), KVP_OK);
-    assert_true(is_group_found(c, "g"));
-    assert_int_equal(put_in(c, "g0", "g", (how_t){.members = 2, .member = 1, .is_upsert = true}),
+    put_members(g->c, "g", 2, 0, 2);
+    assert_int_equal(put_in(g->c, "g0", "g", (how_t){.members = 2, .member = 0, .is_upsert = true}), KVP_OK);
+    assert_true(is_group_found(g->c, "g"));
+    assert_int_equal(put_in(g->c, "g0", "g", (how_t){.members = 2, .member = 1, .is_upsert = true}),
                      KVP_INVALID); /* g1's */
-    assert_int_equal(remove_key(c, "g1", false), KVP_OK);
-    assert_int_equal(put_in(c, "g0", "g", (how_t){.members = 2, .member = 0, .is_upsert = true}), KVP_OK);
-    assert_true(exists(c, "g0")); /* the only one, and never hidden again */
-    assert_int_equal(put_in(c, "g0", NULL, (how_t){.is_upsert = true}), KVP_OK); /* which takes it out */
-    assert_true(exists(c, "g0"));
-    assert_int_equal(world_stats(w).groups, 0);
-    assert_int_equal(put_in(c, "g0", "h", (how_t){.members = 2, .member = 0, .is_upsert = true}),
+    assert_int_equal(remove_key(g->c, "g1", false), KVP_OK);
+    assert_int_equal(put_in(g->c, "g0", "g", (how_t){.members = 2, .member = 0, .is_upsert = true}), KVP_OK);
+    assert_true(exists(g->c, "g0")); /* the only one, and never hidden again */
+    assert_int_equal(put_in(g->c, "g0", NULL, (how_t){.is_upsert = true}), KVP_OK); /* which takes it out */
+    assert_true(exists(g->c, "g0"));
+    assert_int_equal(world_stats(g->w).groups, 0);
+    assert_int_equal(put_in(g->c, "g0", "h", (how_t){.members = 2, .member = 0, .is_upsert = true}),
                      KVP_OK); /* and into another */
-    assert_false(exists(c, "g0"));
-    put_members(c, "h", 2, 1, 2);
-    assert_true(exists(c, "g0"));
-    world_close(w);
+    assert_false(exists(g->c, "g0"));
+    put_members(g->c, "h", 2, 1, 2);
+    assert_true(exists(g->c, "g0"));
 }
 
 static void
 test_upsert_when_its_group_is_evicted_meanwhile(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
     put_t one = {.key = "g0", .len = LEN};
     places_t places;
 
-    (void)state;
-    put_members(c, "g", 2, 0, 2);
+    put_members(g->c, "g", 2, 0, 2);
     head.is_upsert = true;
-    one.group = group_of(c, "g", 2, 0);
-    places_read(peer_reply(c, put_begin_with(c, &one, 1, &head)), &places);
-    assert_int_equal(write_place(w, places.locs), KVP_OK);
+    one.group = group_of(g->c, "g", 2, 0);
+    places_read(peer_reply(g->c, put_begin_with(g->c, &one, 1, &head)), &places);
+    assert_int_equal(write_place(g->w, places.locs), KVP_OK);
     places_free(&places);
-    put_plain(c, "plain", 100);
-    assert_int_equal(world_stats(w).group_evictions, 1);
-    assert_int_equal(commit(c, one.attempt, 1), KVP_OK);
-    assert_false(exists(c, "g0")); /* it is the first member of a new group */
-    put_members(c, "g", 2, 1, 2);
-    assert_int_equal(seen(c, "g", 0, 2), 2);
-    world_close(w);
+    put_plain(g->c, "plain", 100);
+    assert_int_equal(world_stats(g->w).group_evictions, 1);
+    assert_int_equal(commit(g->c, one.attempt, 1), KVP_OK);
+    assert_false(exists(g->c, "g0")); /* it is the first member of a new group */
+    put_members(g->c, "g", 2, 1, 2);
+    assert_int_equal(count_of(g->c, "g", 0, 2), 2);
 }
 
 static void
 test_upsert_when_only_the_old_version_makes_room(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(16, &c);
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t ticket;
 
-    (void)state;
-    put_members(c, "g", 16, 0, 16);
-    assert_int_equal(get(c, "g0", &ticket, &loc), KVP_OK); /* so that its group cannot go */
-    assert_int_equal(put_in(c, "g5", "g", (how_t){.members = 16, .member = 5, .is_upsert = true}), KVP_OK);
-    assert_int_equal(seen(c, "g", 0, 16), 16);
-    assert_true(is_group_found(c, "g"));
-    release(c, ticket);
-    world_close(w);
+    put_members(g->c, "g", 16, 0, 16);
+    assert_int_equal(get(g->c, "g0", &ticket, &loc), KVP_OK); /* so that its group cannot go */
+    assert_int_equal(put_in(g->c, "g5", "g", (how_t){.members = 16, .member = 5, .is_upsert = true}), KVP_OK);
+    assert_int_equal(count_of(g->c, "g", 0, 16), 16);
+    assert_true(is_group_found(g->c, "g"));
+    release(g->c, ticket);
 }
 
 /* ---- bumps, look-ups */
 static void
 test_group_when_the_namespace_is_bumped(void **state)
 {
-    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
-    peer_t *c;
-    world_t *w = pool_open(64, &c);
+    rig_t *g = *state;
 
-    (void)state;
-    put_members(c, "g", 2, 0, 2);
-    put_members(c, "half", 3, 0, 1);
-    w->is_idle_off = true;
-    reply_free(peer_wait(c, peer_send(c, KVP_OP_BUMP, 0, &head.base, NULL, 0), SEC));
-    assert_false(is_group_found(c, "g"));
-    put_members(c, "g", 2, 0, 1);
-    assert_int_equal(seen(c, "g", 0, 2), 0); /* what was put before does not make it whole */
-    put_members(c, "half", 3, 0, 1);
-    w->is_idle_off = false;
-    world_advance(w, 100 * MS);
-    put_members(c, "g", 2, 1, 2);
-    assert_int_equal(seen(c, "g", 0, 2), 2);
-    assert_int_equal(world_stats(w).objects, 3);
-    world_close(w);
+    put_members(g->c, "g", 2, 0, 2);
+    put_members(g->c, "half", 3, 0, 1);
+    g->w->is_idle_off = true;
+    reply_free(peer_wait(g->c, bump_begun(g->c, 0), SEC));
+    assert_false(is_group_found(g->c, "g"));
+    put_members(g->c, "g", 2, 0, 1);
+    assert_int_equal(count_of(g->c, "g", 0, 2), 0); /* what was put before does not make it whole */
+    put_members(g->c, "half", 3, 0, 1);
+    g->w->is_idle_off = false;
+    world_advance(g->w, 100 * MS);
+    put_members(g->c, "g", 2, 1, 2);
+    assert_int_equal(count_of(g->c, "g", 0, 2), 2);
+    assert_int_equal(world_stats(g->w).objects, 3);
 }
 
 static void
 test_lookup_of_groups_reserves_them(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(128, &c);
+    rig_t *g = *state;
     const char *names[] = {"a", "b", "c", "d"};
     Kvp__Pb__LookupReply told;
     uint64_t ticket;
     uint8_t found[4];
 
-    (void)state;
-    put_members(c, "a", 3, 0, 3);
-    put_members(c, "b", 3, 0, 3);
-    put_members(c, "c", 3, 0, 2);
-    put_members(c, "d", 3, 0, 3);
-    release(c, lookup_groups(c, names, 4, false, 0, &told, found));
+    put_members(g->c, "a", 3, 0, 3);
+    put_members(g->c, "b", 3, 0, 3);
+    put_members(g->c, "c", 3, 0, 2);
+    put_members(g->c, "d", 3, 0, 3);
+    release(g->c, lookup_groups(g->c, names, 4, false, 0, &told, found));
     assert_int_equal(told.found, 3);
     assert_memory_equal(found, "\1\1\0\1", 4);
-    ticket = lookup_groups(c, names, 4, true, 1000, &told, NULL);
+    ticket = lookup_groups(g->c, names, 4, true, 1000, &told, NULL);
     assert_int_equal(told.found, 2);
     assert_int_equal(told.granted, 2);
-    assert_int_equal(world_stats(w).reserved_bytes, 6 * LEN);
-    assert_int_equal(remove_key(c, "a2", false), KVP_HELD);
-    put_plain(c, "plain", 300);
-    assert_int_equal(seen(c, "a", 0, 3) + seen(c, "b", 0, 3), 6);
-    assert_int_equal(seen(c, "d", 0, 3), 0);
-    release(c, ticket);
-    put_plain(c, "more", 300);
-    assert_int_equal(seen(c, "a", 0, 3) + seen(c, "b", 0, 3), 0);
-    world_close(w);
+    assert_int_equal(world_stats(g->w).reserved_bytes, 6 * LEN);
+    assert_int_equal(remove_key(g->c, "a2", false), KVP_HELD);
+    put_plain(g->c, "plain", 300);
+    assert_int_equal(count_of(g->c, "a", 0, 3) + count_of(g->c, "b", 0, 3), 6);
+    assert_int_equal(count_of(g->c, "d", 0, 3), 0);
+    release(g->c, ticket);
+    put_plain(g->c, "more", 300);
+    assert_int_equal(count_of(g->c, "a", 0, 3) + count_of(g->c, "b", 0, 3), 0);
 }
 
 static void
 test_reservation_of_a_group_has_bounds_and_an_end(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(128, &c);
+    rig_t *g = *state;
     const char *names[] = {"a", "b", "c"};
     Kvp__Pb__LookupReply told;
 
-    (void)state;
-    put_members(c, "a", 3, 0, 3);
-    put_members(c, "b", 3, 0, 3);
-    put_members(c, "c", 3, 0, 3);
-    (void)lookup_groups(c, names, 3, true, 500, &told, NULL);
+    put_members(g->c, "a", 3, 0, 3);
+    put_members(g->c, "b", 3, 0, 3);
+    put_members(g->c, "c", 3, 0, 3);
+    (void)lookup_groups(g->c, names, 3, true, 500, &told, NULL);
     assert_int_equal(told.found, 3);
     assert_int_equal(told.granted, 2); /* a twentieth of the pool is 6 objects */
-    assert_int_equal(remove_key(c, "a0", true), KVP_OK); /* by force */
-    assert_int_equal(remove_key(c, "a1", true), KVP_OK);
-    assert_int_equal(remove_key(c, "a2", true), KVP_OK);
-    world_advance(w, SEC);
-    assert_int_equal(world_stats(w).reserved_bytes, 0);
-    assert_int_equal(world_stats(w).groups, 2);
-    assert_int_equal(remove_key(c, "b0", false), KVP_OK);
-    world_close(w);
+    assert_int_equal(remove_key(g->c, "a0", true), KVP_OK); /* by force */
+    assert_int_equal(remove_key(g->c, "a1", true), KVP_OK);
+    assert_int_equal(remove_key(g->c, "a2", true), KVP_OK);
+    world_advance(g->w, SEC);
+    assert_int_equal(world_stats(g->w).reserved_bytes, 0);
+    assert_int_equal(world_stats(g->w).groups, 2);
+    assert_int_equal(remove_key(g->c, "b0", false), KVP_OK);
 }
 
 static void
 test_client_when_it_has_too_many_hidden_members(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
+    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
-    peer_t *c;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", 32 * MIB, 32 * MIB));
-    c = client_open(w);
-    w->check_every = 50000;
+    g->w->check_every = 50000;
     for (uint32_t i = 0; i <= 65536; i++) {
         char key[16], group[16];
         put_t one = {.key = key, .len = 64};
 
         snprintf(key, sizeof key, "k%u", i);
         snprintf(group, sizeof group, "g%u", i);
-        one.group = group_of(c, group, 2, 0);
-        assert_int_equal(put_like(c, &one, &head), i < 65536 ? KVP_OK : KVP_LIMIT);
+        one.group = group_of(g->c, group, 2, 0);
+        assert_int_equal(put_like(g->c, &one, &head), i < 65536 ? KVP_OK : KVP_LIMIT);
     }
-    peer_forget(c);
-    world_advance(w, 2 * SEC);
-    assert_int_equal(world_stats(w).groups, 0);
-    world_close(w);
+    peer_forget(g->c);
+    world_advance(g->w, 2 * SEC);
+    assert_int_equal(world_stats(g->w).groups, 0);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_members_when_some_are_missing),
-        cmocka_unit_test(test_members_when_the_group_has_no_size),
-        cmocka_unit_test(test_group_when_it_is_another_tenants),
-        cmocka_unit_test(test_put_when_the_group_does_not_fit),
-        cmocka_unit_test(test_put_when_a_group_without_a_size_is_full),
-        cmocka_unit_test(test_put_when_the_key_is_hidden),
-        cmocka_unit_test(test_group_when_its_owner_dies),
-        cmocka_unit_test(test_group_when_the_last_of_its_owners_dies),
-        cmocka_unit_test(test_group_when_its_owner_gives_up_the_last_attempt),
-        cmocka_unit_test(test_group_when_it_is_whole_outlives_its_owners),
-        cmocka_unit_test(test_put_when_the_owner_of_the_hidden_key_is_silent),
-        cmocka_unit_test(test_eviction_takes_all_of_it),
-        cmocka_unit_test(test_eviction_of_a_large_group_comes_in_slices),
-        cmocka_unit_test(test_use_of_one_member_is_a_use_of_all),
-        cmocka_unit_test(test_eviction_when_a_member_is_kept),
-        cmocka_unit_test(test_probe_of_one_member_protects_all),
-        cmocka_unit_test(test_soft_pins_when_a_group_loses_them),
-        cmocka_unit_test(test_incomplete_group_when_it_is_evicted),
-        cmocka_unit_test(test_removal_when_the_group_is_whole),
-        cmocka_unit_test(test_removal_reaches_hidden_members),
+        rig_test(test_members_when_some_are_missing, pool),
+        rig_test(test_members_when_the_group_has_no_size, pool),
+        rig_test_on(test_group_when_it_is_another_tenants, .is_one_tenant_each = true, .size = MIB, .chunk = 256 * KIB),
+        rig_test(test_put_when_the_group_does_not_fit, pool),
+        rig_test_on(test_put_when_a_group_without_a_size_is_full, .size = 4 * MIB),
+        rig_test(test_put_when_the_key_is_hidden, pool),
+        rig_test(test_group_when_its_owner_dies, pool),
+        rig_test(test_group_when_the_last_of_its_owners_dies, pool),
+        rig_test(test_group_when_its_owner_gives_up_the_last_attempt, pool),
+        rig_test(test_group_when_it_is_whole_outlives_its_owners, pool),
+        rig_test(test_put_when_the_owner_of_the_hidden_key_is_silent, pool),
+        rig_test(test_eviction_takes_all_of_it, pool),
+        rig_test(test_eviction_takes_all_of_one_without_a_size, pool),
+        rig_test(test_eviction_of_a_large_group_comes_in_slices, huge_pool),
+        rig_test(test_use_of_one_member_is_a_use_of_all, pool),
+        rig_test(test_eviction_when_a_member_is_kept, pool),
+        rig_test(test_probe_of_one_member_protects_all, pool),
+        rig_test(test_soft_pins_when_a_group_loses_them, pool),
+        rig_test(test_incomplete_group_when_it_is_evicted, pool),
+        rig_test(test_removal_when_the_group_is_whole, pool),
+        rig_test(test_removal_reaches_hidden_members, pool),
         cmocka_unit_test(test_members_when_their_node_is_lost),
-        cmocka_unit_test(test_upsert_of_a_member),
-        cmocka_unit_test(test_upsert_when_its_group_is_evicted_meanwhile),
-        cmocka_unit_test(test_upsert_when_only_the_old_version_makes_room),
-        cmocka_unit_test(test_group_when_the_namespace_is_bumped),
-        cmocka_unit_test(test_lookup_of_groups_reserves_them),
-        cmocka_unit_test(test_reservation_of_a_group_has_bounds_and_an_end),
-        cmocka_unit_test(test_client_when_it_has_too_many_hidden_members),
+        rig_test(test_upsert_of_a_member, pool),
+        rig_test(test_upsert_when_its_group_is_evicted_meanwhile, pool),
+        rig_test(test_upsert_when_only_the_old_version_makes_room, small_pool),
+        rig_test(test_group_when_the_namespace_is_bumped, pool),
+        rig_test(test_lookup_of_groups_reserves_them, large_pool),
+        rig_test(test_reservation_of_a_group_has_bounds_and_an_end, large_pool),
+        rig_test_on(test_client_when_it_has_too_many_hidden_members, .size = 32 * MIB),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,9 +4,8 @@
  */
 #include "master/core/state.h"
 
+#include "tests/unit/master/rig.h"
 #include "tests/world/report.h"
-
-#include <stdio.h>
 
 #define SMALL (8 * KIB)
 #define GRACE (5 * SEC) /* of nodes */
@@ -81,76 +80,58 @@ begin_again(peer_t *c, const char *key)
     return err == KVP_OK ? abort_put(c, one.attempt, true) : err;
 }
 
-static uint64_t
-bump_begun(peer_t *c)
-{
-    Kvp__Pb__Bump head = KVP__PB__BUMP__INIT;
-
-    return peer_send(c, KVP_OP_BUMP, 0, &head.base, NULL, 0);
-}
-
 /* ---- what waits for the disk */
 static void
 test_promises_wait_for_the_disk(void **state)
 {
-    world_t *w = world_open(&with_journal);
+    rig_t *g = *state;
     uint64_t attempt, version, id;
-    peer_t *c;
 
-    (void)state;
-    (void)node_open(w, mem_make(w, "a", MIB, MIB));
-    c = client_open(w);
-    w->is_disk_stuck = true;
-    id = commit_begun(c, "key", false, &attempt, &version);
-    world_advance(w, 500 * MS);
-    assert_true(peer_is_asking(c, id));
-    assert_int_equal(found(c, "key", NULL), version); /* readers need no promise */
-    assert_int_equal(begin_again(c, "key"), KVP_RETRY_AFTER);
-    world_sync(w);
-    assert_int_equal(result(peer_reply(c, id)), KVP_OK);
-    assert_int_equal(begin_again(c, "key"), KVP_ALREADY);
+    g->w->is_disk_stuck = true;
+    id = commit_begun(g->c, "key", false, &attempt, &version);
+    world_advance(g->w, 500 * MS);
+    assert_true(peer_is_asking(g->c, id));
+    assert_int_equal(found(g->c, "key", NULL), version); /* readers need no promise */
+    assert_int_equal(begin_again(g->c, "key"), KVP_RETRY_AFTER);
+    world_sync(g->w);
+    assert_int_equal(result(peer_reply(g->c, id)), KVP_OK);
+    assert_int_equal(begin_again(g->c, "key"), KVP_ALREADY);
 
-    id = remove_begun(c, "key", false);
-    world_advance(w, 500 * MS);
-    assert_true(peer_is_asking(c, id));
-    assert_int_equal(found(c, "key", NULL), 0);
-    world_sync(w);
-    assert_int_equal(result(peer_reply(c, id)), KVP_OK);
+    id = remove_begun(g->c, "key", false);
+    world_advance(g->w, 500 * MS);
+    assert_true(peer_is_asking(g->c, id));
+    assert_int_equal(found(g->c, "key", NULL), 0);
+    world_sync(g->w);
+    assert_int_equal(result(peer_reply(g->c, id)), KVP_OK);
 
-    id = bump_begun(c);
-    world_advance(w, 500 * MS);
-    assert_true(peer_is_asking(c, id));
-    world_sync(w);
-    assert_int_equal(plain_result(peer_reply(c, id)), KVP_OK);
-    world_close(w);
+    id = bump_begun(g->c, 0);
+    world_advance(g->w, 500 * MS);
+    assert_true(peer_is_asking(g->c, id));
+    world_sync(g->w);
+    assert_int_equal(plain_result(peer_reply(g->c, id)), KVP_OK);
 }
 
 /* An attempt that is given up, or committed once more, may turn out to be committed: that is a promise as well. */
 static void
 test_repeated_questions_wait_too(void **state)
 {
-    world_t *w = world_open(&with_journal);
+    rig_t *g = *state;
     Kvp__Pb__PutCommit again = KVP__PB__PUT_COMMIT__INIT;
     Kvp__Pb__PutAbort give_up = KVP__PB__PUT_ABORT__INIT;
     kvp_wire_commit_t rec = {.replicas = 1};
     uint64_t version, first, second, third;
-    peer_t *c;
 
-    (void)state;
-    (void)node_open(w, mem_make(w, "a", MIB, MIB));
-    c = client_open(w);
-    w->is_disk_stuck = true;
-    first = commit_begun(c, "key", false, &rec.attempt, &version);
+    g->w->is_disk_stuck = true;
+    first = commit_begun(g->c, "key", false, &rec.attempt, &version);
     again.n = give_up.n = 1;
-    second = peer_send(c, KVP_OP_PUT_COMMIT, 0, &again.base, &rec, sizeof rec);
-    third = peer_send(c, KVP_OP_PUT_ABORT, 0, &give_up.base, &rec.attempt, sizeof rec.attempt);
-    world_advance(w, 200 * MS);
-    assert_true(peer_is_asking(c, first) && peer_is_asking(c, second) && peer_is_asking(c, third));
-    world_sync(w);
-    assert_int_equal(result(peer_reply(c, first)), KVP_OK);
-    assert_int_equal(result(peer_reply(c, second)), KVP_OK);
-    assert_int_equal(result(peer_reply(c, third)), KVP_ALREADY);
-    world_close(w);
+    second = peer_send(g->c, KVP_OP_PUT_COMMIT, 0, &again.base, &rec, sizeof rec);
+    third = peer_send(g->c, KVP_OP_PUT_ABORT, 0, &give_up.base, &rec.attempt, sizeof rec.attempt);
+    world_advance(g->w, 200 * MS);
+    assert_true(peer_is_asking(g->c, first) && peer_is_asking(g->c, second) && peer_is_asking(g->c, third));
+    world_sync(g->w);
+    assert_int_equal(result(peer_reply(g->c, first)), KVP_OK);
+    assert_int_equal(result(peer_reply(g->c, second)), KVP_OK);
+    assert_int_equal(result(peer_reply(g->c, third)), KVP_ALREADY);
 }
 
 /* Nobody hears of a term before it is durable: a master that forgot it would begin it anew. */
@@ -187,16 +168,12 @@ test_nothing_is_said_before_the_term_is_durable(void **state)
 static void
 test_disk_that_never_answers(void **state)
 {
-    world_t *w = world_open(&with_journal);
+    rig_t *g = *state;
     Kvp__Pb__RemoveMany many = KVP__PB__REMOVE_MANY__INIT;
     uint32_t per_message = 500, n;
-    peer_t *c;
 
-    (void)state;
-    w->check_every = 0;
-    (void)node_open(w, mem_make(w, "a", 64 * MIB, 64 * MIB));
-    c = client_open(w);
-    w->is_disk_stuck = true;
+    g->w->check_every = 0;
+    g->w->is_disk_stuck = true;
     for (n = 0; n < KVP_JOURNAL_BEHIND_MAX / sizeof(kvp_jrec_key_t) + 1; n += per_message) {
         put_t puts[500];
         kvp_wire_commit_t recs[500];
@@ -208,25 +185,24 @@ test_disk_that_never_answers(void **state)
             snprintf(keys[i], sizeof keys[i], "%u", n + i);
             puts[i] = (put_t){.key = keys[i], .len = 64};
         }
-        places_read(peer_wait(c, put_begin(c, puts, per_message, 50), 200 * MS), &p);
+        places_read(peer_wait(g->c, put_begin(g->c, puts, per_message, 50), 200 * MS), &p);
         assert_int_equal(p.nloc, per_message);
         places_free(&p);
         for (uint32_t i = 0; i < per_message; i++)
             recs[i] = (kvp_wire_commit_t){.attempt = puts[i].attempt, .replicas = 1};
         head.n = per_message;
-        (void)peer_send(c, KVP_OP_PUT_COMMIT, 0, &head.base, recs, sizeof recs);
+        (void)peer_send(g->c, KVP_OP_PUT_COMMIT, 0, &head.base, recs, sizeof recs);
     }
-    assert_int_equal(begin_again(c, "new"), KVP_RETRY_AFTER);
-    assert_int_equal(plain_result(peer_reply(c, remove_begun(c, "0", false))), KVP_RETRY_AFTER);
-    assert_int_equal(plain_result(peer_reply(c, bump_begun(c))), KVP_RETRY_AFTER);
-    assert_int_equal(plain_result(peer_reply(c, peer_send(c, KVP_OP_REMOVE_MANY, 0, &many.base, NULL, 0))),
+    assert_int_equal(begin_again(g->c, "new"), KVP_RETRY_AFTER);
+    assert_int_equal(plain_result(peer_reply(g->c, remove_begun(g->c, "0", false))), KVP_RETRY_AFTER);
+    assert_int_equal(plain_result(peer_reply(g->c, bump_begun(g->c, 0))), KVP_RETRY_AFTER);
+    assert_int_equal(plain_result(peer_reply(g->c, peer_send(g->c, KVP_OP_REMOVE_MANY, 0, &many.base, NULL, 0))),
                      KVP_RETRY_AFTER);
-    assert_true(exists(c, "0"));
-    w->is_disk_stuck = false;
-    world_sync(w);
-    assert_int_equal(begin_again(c, "new"), KVP_OK);
-    assert_int_equal(remove_key(c, "0", false), KVP_OK);
-    world_close(w);
+    assert_true(exists(g->c, "0"));
+    g->w->is_disk_stuck = false;
+    world_sync(g->w);
+    assert_int_equal(begin_again(g->c, "new"), KVP_OK);
+    assert_int_equal(remove_key(g->c, "0", false), KVP_OK);
 }
 
 /* ---- what a master after decides */
@@ -281,7 +257,7 @@ test_removal_under_anothers_digest(void **state)
     (void)state;
     (void)node_open(w, a);
     (void)put_key(client_open(w), "mine", false);
-    world_restart(w); /* the ledger is there while other nodes may report */
+    world_restart(w); /* what the journal told is kept while other nodes may report */
     (void)node_open(w, a);
     c = client_open(w);
     other = client_open_of(w, 1);
@@ -298,35 +274,29 @@ test_removal_under_anothers_digest(void **state)
 static void
 test_upsert_that_was_not_durable(void **state)
 {
-    world_t *w = world_open(&with_journal);
-    mem_t *a = mem_make(w, "a", MIB, MIB);
+    rig_t *g = *state;
     uint64_t attempt, old, new, second;
-    peer_t *c;
 
-    (void)state;
-    (void)node_open(w, a);
-    c = client_open(w);
-    old = put_key(c, "key", false);
-    w->is_disk_stuck = true;
-    (void)commit_begun(c, "key", true, &attempt, &new);
-    (void)commit_begun(c, "other", false, &attempt, &second);
-    world_advance(w, SEC);
-    assert_int_equal(found(c, "key", NULL), new);
-    world_restart(w);
-    w->is_disk_stuck = false;
-    (void)node_open(w, a);
-    c = client_open(w);
-    assert_int_equal(found(c, "key", NULL), old);
-    assert_int_equal(found(c, "other", NULL), 0);
-    world_advance(w, SEC);
-    assert_int_equal(world_stats(w).objects, 1);
+    old = put_key(g->c, "key", false);
+    g->w->is_disk_stuck = true;
+    (void)commit_begun(g->c, "key", true, &attempt, &new);
+    (void)commit_begun(g->c, "other", false, &attempt, &second);
+    world_advance(g->w, SEC);
+    assert_int_equal(found(g->c, "key", NULL), new);
+    world_restart(g->w);
+    g->w->is_disk_stuck = false;
+    (void)node_open(g->w, g->a);
+    g->c = client_open(g->w);
+    assert_int_equal(found(g->c, "key", NULL), old);
+    assert_int_equal(found(g->c, "other", NULL), 0);
+    world_advance(g->w, SEC);
+    assert_int_equal(world_stats(g->w).objects, 1);
 
-    new = put_key(c, "key", true);
-    world_restart(w);
-    (void)node_open(w, a);
-    c = client_open(w);
-    assert_int_equal(found(c, "key", NULL), new);
-    world_close(w);
+    new = put_key(g->c, "key", true);
+    world_restart(g->w);
+    (void)node_open(g->w, g->a);
+    g->c = client_open(g->w);
+    assert_int_equal(found(g->c, "key", NULL), new);
 }
 
 /* Nor are nodes told that what it replaces is gone, where one that has a copy of it is away. */
@@ -372,76 +342,64 @@ test_tombstones_of_what_is_not_durable(void **state)
 static void
 test_nodes_that_come_too_late(void **state)
 {
-    world_t *w = world_open(&with_journal);
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    rig_t *g = *state;
     uint64_t on_b = 0;
     char key[16];
-    peer_t *c;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
-    c = client_open(w);
     for (uint32_t i = 0; i < 16; i++)
-        (void)put_key(c, key_name("k", i), false);
-    world_restart(w);
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    assert_int_equal(result(peer_wait(c, remove_begun(c, "k0", false), 200 * MS)),
-                     found(c, "k0", NULL) > 0 ? KVP_OK : KVP_NOT_FOUND);
-    world_advance(w, GRACE + SEC);
+        (void)put_key(g->c, key_name("k", i), false);
+    world_restart(g->w);
+    (void)node_open_on(g->w, g->a, "a");
+    g->c = client_open(g->w);
+    assert_int_equal(result(peer_wait(g->c, remove_begun(g->c, "k0", false), 200 * MS)),
+                     found(g->c, "k0", NULL) > 0 ? KVP_OK : KVP_NOT_FOUND);
+    world_advance(g->w, GRACE + SEC);
     for (uint32_t i = 1; i < 16; i++) {
         snprintf(key, sizeof key, "k%u", i);
-        on_b += found(c, key, NULL) == 0;
+        on_b += found(g->c, key, NULL) == 0;
     }
     assert_true(on_b > 0 && on_b < 15);
-    world_restart(w);
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
-    c = client_open(w);
+    world_restart(g->w);
+    (void)node_open_on(g->w, g->a, "a");
+    (void)node_open_on(g->w, g->b, "b");
+    g->c = client_open(g->w);
     for (uint32_t i = 1; i < 16; i++) {
         snprintf(key, sizeof key, "k%u", i);
-        on_b -= found(c, key, NULL) == 0;
+        on_b -= found(g->c, key, NULL) == 0;
     }
     assert_int_equal(on_b, 0);
-    assert_int_equal(found(c, "k0", NULL), 0);
-    world_close(w);
+    assert_int_equal(found(g->c, "k0", NULL), 0);
 }
 
 /* Without it nodes are believed, and when all have reported it is whole again. */
 static void
 test_journal_that_is_lost(void **state)
 {
-    world_t *w = world_open(&with_journal);
-    mem_t *a = mem_make(w, "a", MIB, MIB);
+    rig_t *g = *state;
     uint64_t version, end;
     kvp_master_t *m;
-    peer_t *c, *n;
+    peer_t *n;
 
-    (void)state;
-    (void)node_open(w, a);
-    c = client_open(w);
-    version = put_key(c, "key", false);
-    (void)put_key(c, "gone", false);
-    w->durable = 0;
-    world_restart(w);
-    n = node_open(w, a);
-    c = client_open(w);
-    assert_int_equal(found(c, "key", NULL), version);
-    world_advance(w, GRACE + SEC);
+    version = put_key(g->c, "key", false);
+    (void)put_key(g->c, "gone", false);
+    g->w->durable = 0;
+    world_restart(g->w);
+    n = node_open(g->w, g->a);
+    g->c = client_open(g->w);
+    assert_int_equal(found(g->c, "key", NULL), version);
+    world_advance(g->w, GRACE + SEC);
     peer_forget(n);
-    assert_int_equal(result(peer_wait(c, remove_begun(c, "gone", false), 200 * MS)), KVP_OK);
-    assert_int_equal(kvp_master_create(&w->conf, w->now, &m), KVP_OK);
-    assert_int_equal(kvp_master_restore(m, w->journal.data, w->journal.len), KVP_OK);
+    assert_int_equal(result(peer_wait(g->c, remove_begun(g->c, "gone", false), 200 * MS)), KVP_OK);
+    assert_int_equal(kvp_master_create(&g->w->conf, g->w->now, &m), KVP_OK);
+    assert_int_equal(kvp_master_restore(m, g->w->journal.data, g->w->journal.len), KVP_OK);
     assert_int_equal(kvp_master_open_journal(m, &end), KVP_OK);
-    assert_true(m->log.journal.is_judge && m->ctx.term > w->conf.term); /* as it named a term that is in use */
+    assert_true(m->log.journal.is_judge && m->ctx.term > g->w->conf.term); /* as it named a term that is in use */
     kvp_master_destroy(m);
-    world_restart(w);
-    (void)node_open(w, a);
-    c = client_open(w);
-    assert_int_equal(found(c, "key", NULL), version);
-    assert_int_equal(found(c, "gone", NULL), 0);
-    world_close(w);
+    world_restart(g->w);
+    (void)node_open(g->w, g->a);
+    g->c = client_open(g->w);
+    assert_int_equal(found(g->c, "key", NULL), version);
+    assert_int_equal(found(g->c, "gone", NULL), 0);
 }
 
 #define MANY (2 * KVP_SLICE) /* more than one step says */
@@ -450,39 +408,33 @@ test_journal_that_is_lost(void **state)
 static void
 test_snapshot_while_things_change(void **state)
 {
-    world_t *w = world_open(&with_journal);
-    mem_t *a = mem_make(w, "a", 24 * MIB, 8 * MIB);
+    rig_t *g = *state;
     static uint64_t version[MANY];
     uint64_t from;
-    peer_t *c;
 
-    (void)state;
-    w->check_every = 1000;
-    (void)node_open(w, a);
-    c = client_open(w);
+    g->w->check_every = 1000;
     for (uint32_t i = 0; i < MANY; i++)
-        version[i] = put_key(c, key_name("k", i), false);
-    w->is_idle_off = true;
-    assert_true(kvp_master_snapshot(w->m));
-    assert_false(kvp_master_snapshot(w->m)); /* one is under way */
-    version[3] = put_key(c, "k3", true);
-    assert_int_equal(result(peer_wait(c, remove_begun(c, "k4", false), 200 * MS)), KVP_OK);
+        version[i] = put_key(g->c, key_name("k", i), false);
+    g->w->is_idle_off = true;
+    assert_true(kvp_master_snapshot(g->w->m));
+    assert_false(kvp_master_snapshot(g->w->m)); /* one is under way */
+    version[3] = put_key(g->c, "k3", true);
+    assert_int_equal(result(peer_wait(g->c, remove_begun(g->c, "k4", false), 200 * MS)), KVP_OK);
     version[4] = 0;
-    w->is_idle_off = false;
-    world_advance(w, SEC);
-    assert_int_equal(result(peer_wait(c, remove_begun(c, "k5", false), 200 * MS)), KVP_OK);
+    g->w->is_idle_off = false;
+    world_advance(g->w, SEC);
+    assert_int_equal(result(peer_wait(g->c, remove_begun(g->c, "k5", false), 200 * MS)), KVP_OK);
     version[5] = 0;
-    assert_true(kvp_master_take_snapshot(w->m, &from));
-    assert_false(kvp_master_take_snapshot(w->m, &from));
+    assert_true(kvp_master_take_snapshot(g->w->m, &from));
+    assert_false(kvp_master_take_snapshot(g->w->m, &from));
     assert_true(from > MANY * sizeof(kvp_jrec_key_t));
-    kvp_buf_consume(&w->journal, from - w->journal_from);
-    w->journal_from = from;
-    world_restart(w);
-    (void)node_open(w, a);
-    c = client_open(w);
+    kvp_buf_consume(&g->w->journal, from - g->w->journal_from);
+    g->w->journal_from = from;
+    world_restart(g->w);
+    (void)node_open(g->w, g->a);
+    g->c = client_open(g->w);
     for (uint32_t i = 0; i < MANY; i++)
-        assert_int_equal(found(c, key_name("k", i), NULL), version[i]);
-    world_close(w);
+        assert_int_equal(found(g->c, key_name("k", i), NULL), version[i]);
 }
 
 /* ---- wherever it is cut */
@@ -563,7 +515,7 @@ some_step(world_t *w, peer_t *c)
 
     switch (world_below(w, 50)) {
     case 0:
-        assert_int_equal(plain_result(peer_wait(c, bump_begun(c), SEC)), KVP_OK);
+        assert_int_equal(plain_result(peer_wait(c, bump_begun(c, 0), SEC)), KVP_OK);
         break;
     case 1:
     case 2:
@@ -610,24 +562,19 @@ test_cut_anywhere(void **state)
 static void
 test_flipped_bits(void **state)
 {
-    world_t *w = world_open(&with_journal);
+    rig_t *g = *state;
     uint64_t end;
-    peer_t *c;
 
-    (void)state;
-    (void)node_open(w, mem_make(w, "a", MIB, MIB));
-    c = client_open(w);
     for (uint32_t i = 0; i < 20; i++)
-        (void)put_key(c, key_name("k", i), false);
-    for (size_t at = 0; at < w->journal.len; at++) {
-        uint8_t flip = (uint8_t)(1u << world_below(w, 8));
+        (void)put_key(g->c, key_name("k", i), false);
+    for (size_t at = 0; at < g->w->journal.len; at++) {
+        uint8_t flip = (uint8_t)(1u << world_below(g->w, 8));
 
-        w->journal.data[at] ^= flip;
-        kvp_master_destroy(core_of(w, w->journal.data, w->journal.len, &end));
+        g->w->journal.data[at] ^= flip;
+        kvp_master_destroy(core_of(g->w, g->w->journal.data, g->w->journal.len, &end));
         assert_true(end <= at);
-        w->journal.data[at] ^= flip;
+        g->w->journal.data[at] ^= flip;
     }
-    world_close(w);
 }
 
 /* What is left of old bytes behind a place where a journal was cut and written on is not its continuation. */
@@ -688,19 +635,19 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_promises_wait_for_the_disk),
-        cmocka_unit_test(test_repeated_questions_wait_too),
+        rig_test_on(test_promises_wait_for_the_disk, .conf = with_journal, .size = MIB),
+        rig_test_on(test_repeated_questions_wait_too, .conf = with_journal, .size = MIB),
         cmocka_unit_test(test_nothing_is_said_before_the_term_is_durable),
-        cmocka_unit_test(test_disk_that_never_answers),
+        rig_test_on(test_disk_that_never_answers, .conf = with_journal, .size = 64 * MIB),
         cmocka_unit_test(test_no_removed_key_comes_back),
         cmocka_unit_test(test_removal_under_anothers_digest),
-        cmocka_unit_test(test_upsert_that_was_not_durable),
+        rig_test_on(test_upsert_that_was_not_durable, .conf = with_journal, .size = MIB),
         cmocka_unit_test(test_tombstones_of_what_is_not_durable),
-        cmocka_unit_test(test_nodes_that_come_too_late),
-        cmocka_unit_test(test_journal_that_is_lost),
-        cmocka_unit_test(test_snapshot_while_things_change),
+        rig_test_on(test_nodes_that_come_too_late, .conf = with_journal, .mems = 2, .size = MIB),
+        rig_test_on(test_journal_that_is_lost, .conf = with_journal, .size = MIB),
+        rig_test_on(test_snapshot_while_things_change, .conf = with_journal, .size = 24 * MIB, .chunk = 8 * MIB),
         cmocka_unit_test(test_cut_anywhere),
-        cmocka_unit_test(test_flipped_bits),
+        rig_test_on(test_flipped_bits, .conf = with_journal, .size = MIB),
         cmocka_unit_test(test_old_bytes_behind_a_cut),
         cmocka_unit_test(test_journal_of_somebody_else),
     };

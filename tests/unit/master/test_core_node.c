@@ -2,48 +2,11 @@
  * Nodes that go, come back, come back empty, or say that they go: what is served meanwhile, what is told to them again,
  * and what is left of a segment in the end.
  */
-#include "tests/world/world.h"
+#include "tests/unit/master/rig.h"
 
 #include "common/slab.h"
 
-#include <stdio.h>
-
-#define KEY_LEN 24
-
-static void
-fill(peer_t *c, uint32_t from, uint32_t to, uint64_t len)
-{
-    char key[KEY_LEN];
-
-    for (uint32_t i = from; i < to; i++) {
-        snprintf(key, sizeof key, "key/%u", i);
-        assert_int_equal(put(c, key, len), KVP_OK);
-    }
-}
-
-static uint32_t
-count(peer_t *c, uint32_t from, uint32_t to)
-{
-    uint32_t n = 0;
-    char key[KEY_LEN];
-
-    for (uint32_t i = from; i < to; i++) {
-        snprintf(key, sizeof key, "key/%u", i);
-        n += exists(c, key);
-    }
-    return n;
-}
-
-static world_t *
-small_world(mem_t **mem_out, peer_t **node_out, peer_t **client_out)
-{
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-
-    *mem_out = mem_make(w, "n1", 4 * MIB, MIB);
-    *node_out = node_open(w, *mem_out);
-    *client_out = client_open(w);
-    return w;
-}
+static const rig_conf_t plain = {.size = 4 * MIB, .chunk = MIB};
 
 static uint64_t
 unmount(peer_t *n, uint32_t segment_id, uint32_t wait_ms)
@@ -59,38 +22,30 @@ unmount(peer_t *n, uint32_t segment_id, uint32_t wait_ms)
 static void
 test_mount_when_fields_are_out_of_range(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c, *d;
-    world_t *w = small_world(&mem, &n, &c);
-    mem_t like = *mem;
+    rig_t *g = *state;
+    peer_t *d = peer_open(g->w);
+    mem_t like = *g->a;
+    static const struct {
+        const char *name;
+        uint64_t chunk, size;
+    } cases[] = {
+        {"n2", 32 * KIB, 4 * MIB}, {"n2", (64ull << 30) + 4096, 4 * MIB},
+        {"n2", MIB + 1, 4 * MIB},  {"n2", 64 * KIB, 65537 * 64 * KIB},
+        {"n2", 64 * KIB, 0},       {"n2", 64 * KIB, UINT64_MAX & ~4095ull},
+        {"n2", 64 * KIB, MIB + 1}, {"", 64 * KIB, MIB},
+    };
 
-    (void)state;
-    d = peer_open(w);
     assert_int_equal(peer_hello(d, KVP_ROLE_NODE, "n2", "host"), KVP_OK);
     d->mem = &like;
-    snprintf(like.name, sizeof like.name, "n2");
     like.is_fresh = true;
-    like.chunk_bytes = 32 * KIB;
-    assert_int_equal(node_mount(d, NULL), KVP_INVALID);
-    like.chunk_bytes = (64ull << 30) + 4096;
-    assert_int_equal(node_mount(d, NULL), KVP_INVALID);
-    like.chunk_bytes = MIB + 1;
-    assert_int_equal(node_mount(d, NULL), KVP_INVALID);
-    like.chunk_bytes = 64 * KIB;
-    like.size_bytes = 65537 * 64 * KIB;
-    assert_int_equal(node_mount(d, NULL), KVP_INVALID);
-    like.size_bytes = 0;
-    assert_int_equal(node_mount(d, NULL), KVP_INVALID);
-    like.size_bytes = UINT64_MAX & ~4095ull;
-    assert_int_equal(node_mount(d, NULL), KVP_INVALID);
-    like.size_bytes = MIB + 1;
-    assert_int_equal(node_mount(d, NULL), KVP_INVALID);
-    like.size_bytes = MIB;
-    like.name[0] = '\0';
-    assert_int_equal(node_mount(d, NULL), KVP_INVALID);
-    assert_int_equal(world_stats(w).segments, 1);
+    for (uint32_t i = 0; i < KVP_ARRAY_LEN(cases); i++) {
+        snprintf(like.name, sizeof like.name, "%s", cases[i].name);
+        like.chunk_bytes = cases[i].chunk;
+        like.size_bytes = cases[i].size;
+        assert_int_equal(node_mount(d, NULL), KVP_INVALID);
+    }
+    assert_int_equal(world_stats(g->w).segments, 1);
     d->mem = NULL;
-    world_close(w);
 }
 
 /* The most chunks that a segment may have: nothing is made for one before something lies in it. */
@@ -144,20 +99,16 @@ test_mount_when_a_node_has_too_many_segments(void **state)
 static void
 test_mount_when_the_name_is_taken(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c, *d;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
+    peer_t *d = peer_open(g->w);
 
-    (void)state;
-    d = peer_open(w);
     assert_int_equal(peer_hello(d, KVP_ROLE_NODE, "n1", "host"), KVP_OK);
-    d->mem = mem;
+    d->mem = g->a;
     assert_int_equal(node_mount(d, NULL), KVP_SEGMENT_EXISTS);
-    assert_int_equal(node_mount(n, NULL), KVP_OK); /* by its own node it may be repeated */
-    assert_int_equal(world_stats(w).segments, 1);
-    peer_forget(n);
+    assert_int_equal(node_mount(g->na, NULL), KVP_OK); /* by its own node it may be repeated */
+    assert_int_equal(world_stats(g->w).segments, 1);
+    peer_forget(g->na);
     assert_int_equal(node_mount(d, NULL), KVP_OK);
-    world_close(w);
 }
 
 static void
@@ -188,553 +139,414 @@ test_mount_when_the_memory_is_not_known(void **state)
 static void
 test_mount_when_it_comes_back_empty(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
-    uint32_t old_id = mem->segment_id;
+    rig_t *g = *state;
+    uint32_t old_id = g->a->segment_id;
     kvp_wire_loc_t loc;
     uint64_t attempt;
 
-    (void)state;
-    fill(c, 0, 100, 8 * KIB);
-    assert_int_equal(put_place(c, "writing", 100, &attempt, &loc), KVP_OK);
-    peer_forget(n);
-    mem_remake(w, mem);
-    n = node_open(w, mem);
-    assert_int_not_equal(mem->segment_id, old_id);
-    assert_int_equal(count(c, 0, 100), 0);
-    assert_int_equal(get(c, "key/1", NULL, NULL), KVP_NOT_FOUND);
-    assert_int_equal(commit(c, attempt, 0), KVP_ABORTED);
-    assert_int_equal(world_stats(w).segments, 1);
-    assert_int_equal(world_stats(w).used_bytes, 0);
-    assert_int_equal(world_stats(w).purged, 100);
-    fill(c, 0, 100, 8 * KIB);
-    assert_int_equal(count(c, 0, 100), 100);
-    world_close(w);
+    fill(g->c, 0, 100, 8 * KIB);
+    assert_int_equal(put_place(g->c, "writing", 100, &attempt, &loc), KVP_OK);
+    peer_forget(g->na);
+    mem_remake(g->w, g->a);
+    g->na = node_open(g->w, g->a);
+    assert_int_not_equal(g->a->segment_id, old_id);
+    assert_int_equal(count(g->c, 0, 100), 0);
+    assert_int_equal(get(g->c, "key/1", NULL, NULL), KVP_NOT_FOUND);
+    assert_int_equal(commit(g->c, attempt, 0), KVP_ABORTED);
+    assert_int_equal(world_stats(g->w).segments, 1);
+    assert_int_equal(world_stats(g->w).used_bytes, 0);
+    assert_int_equal(world_stats(g->w).purged, 100);
+    fill(g->c, 0, 100, 8 * KIB);
+    assert_int_equal(count(g->c, 0, 100), 100);
 }
 
 /* ---- a lost node */
 static void
 test_node_when_lost_and_back(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, ticket;
 
-    (void)state;
-    fill(c, 0, 100, 8 * KIB);
-    assert_int_equal(get(c, "key/1", &ticket, NULL), KVP_OK);
-    assert_int_equal(put_place(c, "writing", 100, &attempt, &loc), KVP_OK);
-    assert_int_equal(write_place(w, &loc), KVP_OK);
-    peer_forget(n);
-    assert_int_equal(count(c, 0, 100), 0); /* not served */
-    assert_int_equal(get(c, "key/1", NULL, NULL), KVP_NODE_LOST);
-    assert_int_equal(world_stats(w).segments, 0);
-    assert_int_equal(world_stats(w).size_bytes, 0);
-    assert_int_equal(world_stats(w).used_bytes, 0);
-    assert_int_equal(put(c, "new", 100), KVP_RETRY_AFTER);
-    assert_int_equal(commit(c, attempt, 0), KVP_OK); /* all its bytes were there before the node went */
-    world_advance(w, 4 * SEC);
-    n = node_open(w, mem);
-    assert_int_equal(count(c, 0, 100), 100);
-    assert_true(exists(c, "writing"));
-    assert_int_equal(world_stats(w).used_bytes, 100 * 8 * KIB + 128);
-    release(c, ticket);
-    assert_int_equal(put(c, "new", 100), KVP_OK);
-    world_close(w);
+    fill(g->c, 0, 100, 8 * KIB);
+    assert_int_equal(get(g->c, "key/1", &ticket, NULL), KVP_OK);
+    assert_int_equal(put_place(g->c, "writing", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(write_place(g->w, &loc), KVP_OK);
+    peer_forget(g->na);
+    assert_int_equal(count(g->c, 0, 100), 0); /* not served */
+    assert_int_equal(get(g->c, "key/1", NULL, NULL), KVP_NODE_LOST);
+    assert_int_equal(world_stats(g->w).segments, 0);
+    assert_int_equal(world_stats(g->w).size_bytes, 0);
+    assert_int_equal(world_stats(g->w).used_bytes, 0);
+    assert_int_equal(put(g->c, "new", 100), KVP_RETRY_AFTER);
+    assert_int_equal(commit(g->c, attempt, 0), KVP_OK); /* all its bytes were there before the node went */
+    world_advance(g->w, 4 * SEC);
+    g->na = node_open(g->w, g->a);
+    assert_int_equal(count(g->c, 0, 100), 100);
+    assert_true(exists(g->c, "writing"));
+    assert_int_equal(world_stats(g->w).used_bytes, 100 * 8 * KIB + 128);
+    release(g->c, ticket);
+    assert_int_equal(put(g->c, "new", 100), KVP_OK);
 }
 
 static void
 test_put_when_the_old_copy_is_on_a_lost_node(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c, *n2;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
+    peer_t *n2;
 
-    (void)state;
-    fill(c, 0, 1, 100);
-    peer_forget(n);
-    n2 = node_open(w, mem_make(w, "n2", MIB, MIB));
-    assert_int_equal(put(c, "key/0", 200), KVP_OK);
-    assert_true(exists(c, "key/0"));
-    n = node_open(w, mem);
-    assert_int_equal(n->retires_n, 1); /* the old copy does not come back */
-    assert_true(exists(c, "key/0"));
-    assert_int_equal(world_stats(w).objects, 1);
+    fill(g->c, 0, 1, 100);
+    peer_forget(g->na);
+    n2 = node_open(g->w, mem_make(g->w, "n2", MIB, MIB));
+    assert_int_equal(put(g->c, "key/0", 200), KVP_OK);
+    assert_true(exists(g->c, "key/0"));
+    g->na = node_open(g->w, g->a);
+    assert_int_equal(g->na->retires_n, 1); /* the old copy does not come back */
+    assert_true(exists(g->c, "key/0"));
+    assert_int_equal(world_stats(g->w).objects, 1);
     assert_int_equal(n2->retires_n, 0);
-    world_close(w);
 }
 
 /* Orders that were not answered, and extents that were answered dead but not free, are asked about again: a node forgets
- * what it owed to an earlier connection. */
+ * what it has not done for an earlier connection. */
 static void
 test_retires_are_repeated_when_the_node_is_back(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
 
-    (void)state;
-    fill(c, 0, 30, 8 * KIB);
-    n->policy = NODE_DEAD_ONLY;
-    for (uint32_t i = 0; i < 10; i++) {
-        char key[KEY_LEN];
-
-        snprintf(key, sizeof key, "key/%u", i);
-        assert_int_equal(remove_key(c, key, false), KVP_OK);
-    }
-    assert_int_equal(n->retires_n, 10);
-    n->policy = NODE_MUTE;
-    for (uint32_t i = 10; i < 20; i++) {
-        char key[KEY_LEN];
-
-        snprintf(key, sizeof key, "key/%u", i);
-        assert_int_equal(remove_key(c, key, false), KVP_OK); /* owed after 50 ms */
-    }
-    assert_int_equal(world_stats(w).retiring_bytes, 20 * 8 * KIB);
-    peer_forget(n);
-    for (uint32_t i = 20; i < 30; i++) {
-        char key[KEY_LEN];
-
-        snprintf(key, sizeof key, "key/%u", i);
-        (void)remove_begun(c, key, false);
-    }
-    n = node_open(w, mem);
-    assert_int_equal(n->retires_n, 30);
-    assert_int_equal(world_stats(w).retiring_bytes, 0);
-    assert_int_equal(world_stats(w).used_bytes, 0);
-    world_close(w);
+    fill(g->c, 0, 30, 8 * KIB);
+    g->na->policy = NODE_DEAD_ONLY;
+    for (uint32_t i = 0; i < 10; i++)
+        assert_int_equal(remove_key(g->c, key_name("key/", i), false), KVP_OK);
+    assert_int_equal(g->na->retires_n, 10);
+    g->na->policy = NODE_MUTE;
+    for (uint32_t i = 10; i < 20; i++)
+        assert_int_equal(remove_key(g->c, key_name("key/", i), false), KVP_OK); /* answered after 50 ms */
+    assert_int_equal(world_stats(g->w).retiring_bytes, 20 * 8 * KIB);
+    peer_forget(g->na);
+    for (uint32_t i = 20; i < 30; i++)
+        (void)remove_begun(g->c, key_name("key/", i), false);
+    g->na = node_open(g->w, g->a);
+    assert_int_equal(g->na->retires_n, 30);
+    assert_int_equal(world_stats(g->w).retiring_bytes, 0);
+    assert_int_equal(world_stats(g->w).used_bytes, 0);
 }
 
 /* What waits for a node that does not answer stays here: its queue does not grow. */
 static void
 test_retires_when_the_node_does_not_answer(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
     uint32_t sent;
 
-    (void)state;
-    w->check_every = 0;
-    fill(c, 0, 2000, KIB);
-    n->policy = NODE_MUTE;
+    g->w->check_every = 0;
+    fill(g->c, 0, 2000, KIB);
+    g->na->policy = NODE_MUTE;
     for (uint32_t i = 0; i < 2000; i++) {
         Kvp__Pb__Remove head = KVP__PB__REMOVE__INIT;
         kvp_digest_t digest;
-        char key[KEY_LEN];
 
-        snprintf(key, sizeof key, "key/%u", i);
-        digest = digest_of(w, key);
+        digest = digest_of(g->w, key_name("key/", i));
         head.n = 1;
-        (void)peer_send(c, KVP_OP_REMOVE, KVP_FRAME_ONEWAY, &head.base, &digest, sizeof digest);
+        (void)peer_send(g->c, KVP_OP_REMOVE, KVP_FRAME_ONEWAY, &head.base, &digest, sizeof digest);
     }
-    sent = n->retires_n;
+    sent = g->na->retires_n;
     assert_true(sent <= 8 * 4096 && sent < 2000);
-    world_check(w);
-    peer_forget(n);
-    n = node_open(w, mem);
-    assert_int_equal(n->retires_n, 2000);
-    assert_int_equal(world_stats(w).used_bytes, 0);
-    world_close(w);
+    world_check(g->w);
+    peer_forget(g->na);
+    g->na = node_open(g->w, g->a);
+    assert_int_equal(g->na->retires_n, 2000);
+    assert_int_equal(world_stats(g->w).used_bytes, 0);
 }
 
 /* An answer that comes for an order of the segment before says nothing about the extents that have their numbers now. */
 static void
 test_retire_answer_when_the_record_is_another(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__Reply head = KVP__PB__REPLY__INIT;
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
     uint8_t flags[10];
     kvp_buf_t buf;
     kvp_frame_t f;
     size_t at, used;
 
-    (void)state;
-    fill(c, 0, 10, 8 * KIB);
-    n->policy = NODE_MUTE;
-    for (uint32_t i = 0; i < 10; i++) {
-        char key[KEY_LEN];
-
-        snprintf(key, sizeof key, "key/%u", i);
-        assert_int_equal(remove_key(c, key, false), KVP_OK);
-    }
-    mem_remake(w, mem); /* on the same connection */
-    assert_int_equal(node_mount(n, NULL), KVP_OK);
-    world_advance(w, 100 * MS); /* the old segment is purged, its records are gone */
-    fill(c, 10, 20, 8 * KIB);
-    for (uint32_t i = 10; i < 20; i++) {
-        char key[KEY_LEN];
-
-        snprintf(key, sizeof key, "key/%u", i);
-        assert_int_equal(remove_key(c, key, false), KVP_OK);
-    }
-    assert_int_equal(world_stats(w).retiring_bytes, 10 * 8 * KIB);
+    fill(g->c, 0, 10, 8 * KIB);
+    g->na->policy = NODE_MUTE;
+    for (uint32_t i = 0; i < 10; i++)
+        assert_int_equal(remove_key(g->c, key_name("key/", i), false), KVP_OK);
+    mem_remake(g->w, g->a); /* on the same connection */
+    assert_int_equal(node_mount(g->na, NULL), KVP_OK);
+    world_advance(g->w, 100 * MS); /* the old segment is purged, its records are gone */
+    fill(g->c, 10, 20, 8 * KIB);
+    for (uint32_t i = 10; i < 20; i++)
+        assert_int_equal(remove_key(g->c, key_name("key/", i), false), KVP_OK);
+    assert_int_equal(world_stats(g->w).retiring_bytes, 10 * 8 * KIB);
     /* Late answers to the orders of the old segment, whose ids were the first that this master used. */
     memset(flags, KVP_RETIRE_DEAD | KVP_RETIRE_FREE, sizeof flags);
-    for (uint64_t id = 1; id <= 8 && n->conn != 0; id++) {
+    for (uint64_t id = 1; id <= 8 && g->na->conn != 0; id++) {
         kvp_buf_init(&buf, 0);
         kvp_pb_frame_begin(&buf, KVP_OP_RETIRE, KVP_FRAME_REPLY, id, &head.base, &at);
         kvp_buf_append(&buf, flags, 1);
         kvp_frame_end(&buf, at);
         assert_int_equal(kvp_frame_parse(buf.data, buf.len, &f, &used), KVP_OK);
-        peer_send_raw(n, &f);
+        peer_send_raw(g->na, &f);
         kvp_buf_fini(&buf);
     }
-    if (n->conn != 0) assert_int_equal(world_stats(w).retiring_bytes, 10 * 8 * KIB);
-    world_close(w);
+    if (g->na->conn != 0) assert_int_equal(world_stats(g->w).retiring_bytes, 10 * 8 * KIB);
 }
 
 static void
 test_retire_answer_when_it_says_nothing(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__Reply head = KVP__PB__REPLY__INIT;
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
     uint8_t flags = 0;
 
-    (void)state;
-    fill(c, 0, 1, 8 * KIB);
-    n->policy = NODE_MUTE;
-    assert_int_equal(remove_key(c, "key/0", false), KVP_OK);
+    fill(g->c, 0, 1, 8 * KIB);
+    g->na->policy = NODE_MUTE;
+    assert_int_equal(remove_key(g->c, "key/0", false), KVP_OK);
     /* Fence at the mount was 1, the Retire is 2. */
-    n->request_seq = 1;
-    (void)peer_send(n, KVP_OP_RETIRE, KVP_FRAME_REPLY, &head.base, &flags, 1);
-    assert_true(n->was_closed); /* and asked again when it is back */
-    n = node_open(w, mem);
-    assert_int_equal(world_stats(w).used_bytes, 0);
-    world_close(w);
+    g->na->request_seq = 1;
+    (void)peer_send(g->na, KVP_OP_RETIRE, KVP_FRAME_REPLY, &head.base, &flags, 1);
+    assert_true(g->na->was_closed); /* and asked again when it is back */
+    g->na = node_open(g->w, g->a);
+    assert_int_equal(world_stats(g->w).used_bytes, 0);
 }
 
 static void
 test_grace_when_over(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, ticket;
     bool is_reset;
 
-    (void)state;
-    fill(c, 0, 100, 8 * KIB);
-    assert_int_equal(get(c, "key/1", &ticket, NULL), KVP_OK);
-    assert_int_equal(put_place(c, "writing", 100, &attempt, &loc), KVP_OK);
-    peer_forget(n);
-    world_advance(w, 4900 * MS);
-    assert_int_equal(get(c, "key/1", NULL, NULL), KVP_NODE_LOST);
-    world_advance(w, 200 * MS);
-    assert_int_equal(get(c, "key/1", NULL, NULL), KVP_NOT_FOUND);
-    assert_int_equal(world_stats(w).objects, 0);
-    assert_int_equal(world_stats(w).attempts, 0);
-    assert_int_equal(world_stats(w).purged, 100);
-    assert_int_equal(commit(c, attempt, 0), KVP_ABORTED);
-    assert_int_equal(world_stats(w).held_bytes, 8 * KIB); /* the ticket is still the reader's */
-    release(c, ticket);
-    assert_int_equal(world_stats(w).held_bytes, 0);
+    fill(g->c, 0, 100, 8 * KIB);
+    assert_int_equal(get(g->c, "key/1", &ticket, NULL), KVP_OK);
+    assert_int_equal(put_place(g->c, "writing", 100, &attempt, &loc), KVP_OK);
+    peer_forget(g->na);
+    world_advance(g->w, 4900 * MS);
+    assert_int_equal(get(g->c, "key/1", NULL, NULL), KVP_NODE_LOST);
+    world_advance(g->w, 200 * MS);
+    assert_int_equal(get(g->c, "key/1", NULL, NULL), KVP_NOT_FOUND);
+    assert_int_equal(world_stats(g->w).objects, 0);
+    assert_int_equal(world_stats(g->w).attempts, 0);
+    assert_int_equal(world_stats(g->w).purged, 100);
+    assert_int_equal(commit(g->c, attempt, 0), KVP_ABORTED);
+    assert_int_equal(world_stats(g->w).held_bytes, 8 * KIB); /* the ticket is still the reader's */
+    release(g->c, ticket);
+    assert_int_equal(world_stats(g->w).held_bytes, 0);
     /* Back too late: its memory is nobody's now. */
-    n = peer_open(w);
-    n->mem = mem;
-    assert_int_equal(peer_hello(n, KVP_ROLE_NODE, "n1", "host"), KVP_OK);
-    assert_int_equal(node_mount(n, &is_reset), KVP_OK);
+    g->na = peer_open(g->w);
+    g->na->mem = g->a;
+    assert_int_equal(peer_hello(g->na, KVP_ROLE_NODE, "n1", "host"), KVP_OK);
+    assert_int_equal(node_mount(g->na, &is_reset), KVP_OK);
     assert_true(is_reset);
-    world_close(w);
 }
 
 /* Time in which the master itself stood still is no absence of a node's. */
 static void
 test_grace_when_the_master_stalled(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
 
-    (void)state;
-    fill(c, 0, 10, 8 * KIB);
-    peer_forget(n);
-    world_advance(w, SEC);
-    world_jump(w, 60 * SEC);
-    world_advance(w, SEC);
-    n = node_open(w, mem);
-    assert_int_equal(count(c, 0, 10), 10);
-    peer_forget(n);
-    world_advance(w, 5 * SEC + 20 * MS);
-    assert_int_equal(world_stats(w).objects, 0);
-    world_close(w);
-}
-
-static void
-test_purge_goes_in_slices(void **state)
-{
-    enum { N = 5000 };
-    mem_t *mem, *other;
-    peer_t *n, *c, *n2;
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    uint64_t left;
-    uint32_t ticks = 0;
-
-    (void)state;
-    w->check_every = 0;
-    mem = mem_make(w, "n1", 4 * MIB, MIB);
-    other = mem_make(w, "n2", 4 * MIB, MIB);
-    n = node_open(w, mem);
-    n2 = node_open(w, other);
-    c = client_open(w);
-    fill(c, 0, N, KIB);
-    peer_forget(n);
-    peer_forget(n2);
-    w->is_idle_off = true;
-    left = world_stats(w).objects;
-    world_advance(w, 5 * SEC - 200 * MS);
-    assert_int_equal(world_stats(w).objects, left);
-    world_jump(w, 200 * MS);
-    while (world_stats(w).objects > 0) {
-        uint64_t now;
-
-        kvp_master_on_tick(w->m, w->now);
-        now = world_stats(w).objects;
-        assert_true(left - now <= 512); /* of both together */
-        world_check(w);
-        left = now;
-        assert_true(++ticks < 100);
-    }
-    assert_true(ticks >= N / 512);
-    world_close(w);
+    fill(g->c, 0, 10, 8 * KIB);
+    peer_forget(g->na);
+    world_advance(g->w, SEC);
+    world_jump(g->w, 60 * SEC);
+    world_advance(g->w, SEC);
+    g->na = node_open(g->w, g->a);
+    assert_int_equal(count(g->c, 0, 10), 10);
+    peer_forget(g->na);
+    world_advance(g->w, 5 * SEC + 20 * MS);
+    assert_int_equal(world_stats(g->w).objects, 0);
 }
 
 /* Two copies of the world: one node dies while a put waits for its extents. */
 static void
 test_put_when_the_node_dies_under_its_window(void **state)
 {
+    rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *mem = mem_make(w, "n1", 64 * KIB, 64 * KIB);
-    peer_t *c, *n = node_open(w, mem), *n2;
-    places_t places;
+    peer_t *n2;
     uint64_t id;
 
-    (void)state;
-    c = client_open(w);
-    n->policy = NODE_DEAD_ONLY;
-    fill(c, 0, 8, 8 * KIB);
-    id = put_begin(c, &one, 1, 10000);
-    assert_true(peer_is_asking(c, id));
-    n2 = node_open(w, mem_make(w, "n2", 64 * KIB, 64 * KIB));
-    world_advance(w, 50 * MS);
-    peer_forget(n);
-    places_read(peer_reply(c, id), &places); /* elsewhere */
-    assert_int_equal(places.objs[0].err, KVP_OK);
-    places_free(&places);
+    g->na->policy = NODE_DEAD_ONLY;
+    fill(g->c, 0, 8, 8 * KIB);
+    id = put_begin(g->c, &one, 1, 10000);
+    assert_true(peer_is_asking(g->c, id));
+    n2 = node_open(g->w, mem_make(g->w, "n2", 64 * KIB, 64 * KIB));
+    world_advance(g->w, 50 * MS);
+    peer_forget(g->na);
+    granted(g->c, id, KVP_OK); /* elsewhere */
     assert_int_equal(n2->retires_n, 0);
-    world_close(w);
 }
 
 static void
 test_put_when_the_only_node_dies_under_its_window(void **state)
 {
+    rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *mem = mem_make(w, "n1", 64 * KIB, 64 * KIB);
-    peer_t *c, *n = node_open(w, mem);
-    places_t places;
     uint64_t id;
 
-    (void)state;
-    c = client_open(w);
-    n->policy = NODE_DEAD_ONLY;
-    fill(c, 0, 8, 8 * KIB);
-    id = put_begin(c, &one, 1, 10000);
-    peer_forget(n);
-    world_advance(w, SEC);
-    assert_true(peer_is_asking(c, id));
-    n = node_open(w, mem); /* says free when it is asked again */
-    places_read(peer_reply(c, id), &places);
-    assert_int_equal(places.objs[0].err, KVP_OK);
-    places_free(&places);
-    world_close(w);
+    g->na->policy = NODE_DEAD_ONLY;
+    fill(g->c, 0, 8, 8 * KIB);
+    id = put_begin(g->c, &one, 1, 10000);
+    peer_forget(g->na);
+    world_advance(g->w, SEC);
+    assert_true(peer_is_asking(g->c, id));
+    g->na = node_open(g->w, g->a); /* says free when it is asked again */
+    granted(g->c, id, KVP_OK);
 }
 
 /* Granted, but the message waits for its other key when the memory goes: the writer is not sent there. */
 static void
 test_put_when_a_grant_is_lost_before_its_answer(void **state)
 {
+    rig_t *g = *state;
     put_t puts[2] = {{.key = "a", .len = 64 * KIB}, {.key = "b", .len = 64 * KIB}};
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
-    peer_t *n2 = node_open(w, mem_make(w, "n2", 64 * KIB, 64 * KIB)), *full, *empty;
+    peer_t *n2 = node_open(g->w, mem_make(g->w, "n2", 64 * KIB, 64 * KIB)), *full, *empty;
     kvp_wire_loc_t loc;
     places_t places;
     uint64_t id;
 
-    (void)state;
-    c = client_open(w);
-    assert_int_equal(put(c, "old", 64 * KIB), KVP_OK);
-    assert_int_equal(get(c, "old", NULL, &loc), KVP_OK);
-    full = loc.segment_id == n->mem->segment_id ? n : n2;
-    empty = full == n ? n2 : n;
+    assert_int_equal(put(g->c, "old", 64 * KIB), KVP_OK);
+    assert_int_equal(get(g->c, "old", NULL, &loc), KVP_OK);
+    full = loc.segment_id == g->na->mem->segment_id ? g->na : n2;
+    empty = full == g->na ? n2 : g->na;
     full->policy = NODE_DEAD_ONLY;
-    id = put_begin(c, puts, 2, 10000); /* one place at once, one when "old" is free */
-    assert_true(peer_is_asking(c, id));
+    id = put_begin(g->c, puts, 2, 10000); /* one place at once, one when "old" is free */
+    assert_true(peer_is_asking(g->c, id));
     peer_forget(empty);
-    world_advance(w, 6 * SEC);
-    assert_int_equal(world_stats(w).attempts, 1); /* the placed one went with its segment */
+    world_advance(g->w, 6 * SEC);
+    assert_int_equal(world_stats(g->w).attempts, 1); /* the placed one went with its segment */
     node_free_all(full);
-    places_read(peer_reply(c, id), &places);
+    places_read(peer_reply(g->c, id), &places);
     assert_int_equal(places.objs[0].err, KVP_RETRY_AFTER);
     assert_int_equal(places.objs[1].err, KVP_OK);
     assert_int_equal(places.nloc, 1);
     assert_int_equal(places.locs[0].segment_id, full->mem->segment_id);
     places_free(&places);
-    world_close(w);
 }
 
 /* ---- unmounting */
 static void
 test_unmount_when_nothing_is_held(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
     uint64_t id;
 
-    (void)state;
-    fill(c, 0, 50, 8 * KIB);
-    id = unmount(n, mem->segment_id, 10000);
-    world_advance(w, 110 * MS);
-    assert_int_equal(plain_result(peer_reply(n, id)), KVP_OK);
-    assert_int_equal(count(c, 0, 50), 0);
-    assert_int_equal(world_stats(w).segments, 0);
-    assert_int_equal(world_stats(w).objects, 0);
-    id = unmount(n, mem->segment_id, 0);
-    assert_int_equal(plain_result(peer_reply(n, id)), KVP_NO_SEGMENT);
-    world_close(w);
+    fill(g->c, 0, 50, 8 * KIB);
+    id = unmount(g->na, g->a->segment_id, 10000);
+    world_advance(g->w, 110 * MS);
+    assert_int_equal(plain_result(peer_reply(g->na, id)), KVP_OK);
+    assert_int_equal(count(g->c, 0, 50), 0);
+    assert_int_equal(world_stats(g->w).segments, 0);
+    assert_int_equal(world_stats(g->w).objects, 0);
+    id = unmount(g->na, g->a->segment_id, 0);
+    assert_int_equal(plain_result(peer_reply(g->na, id)), KVP_NO_SEGMENT);
 }
 
 static void
 test_unmount_waits_for_holds(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
     uint64_t id, again, ticket;
 
-    (void)state;
-    fill(c, 0, 2, 8 * KIB);
-    assert_int_equal(get(c, "key/0", &ticket, NULL), KVP_OK);
-    id = unmount(n, mem->segment_id, 10000);
-    world_advance(w, SEC);
-    assert_true(peer_is_asking(n, id));
-    assert_true(exists(c, "key/1")); /* still served */
-    assert_int_equal(put(c, "new", 100), KVP_NO_SPACE); /* takes no puts */
-    again = unmount(n, mem->segment_id, 0);
-    assert_int_equal(plain_result(peer_reply(n, again)), KVP_IN_PROGRESS);
-    release(c, ticket);
-    world_advance(w, 110 * MS);
-    assert_int_equal(plain_result(peer_reply(n, id)), KVP_OK);
-    world_close(w);
+    fill(g->c, 0, 2, 8 * KIB);
+    assert_int_equal(get(g->c, "key/0", &ticket, NULL), KVP_OK);
+    id = unmount(g->na, g->a->segment_id, 10000);
+    world_advance(g->w, SEC);
+    assert_true(peer_is_asking(g->na, id));
+    assert_true(exists(g->c, "key/1")); /* still served */
+    assert_int_equal(put(g->c, "new", 100), KVP_NO_SPACE); /* takes no puts */
+    again = unmount(g->na, g->a->segment_id, 0);
+    assert_int_equal(plain_result(peer_reply(g->na, again)), KVP_IN_PROGRESS);
+    release(g->c, ticket);
+    world_advance(g->w, 110 * MS);
+    assert_int_equal(plain_result(peer_reply(g->na, id)), KVP_OK);
 }
 
 static void
 test_unmount_waits_no_longer_than_asked(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t id, ticket, attempt;
 
-    (void)state;
-    fill(c, 0, 2, 8 * KIB);
-    assert_int_equal(get(c, "key/0", &ticket, NULL), KVP_OK);
-    assert_int_equal(put_place(c, "writing", 100, &attempt, &loc), KVP_OK);
-    id = unmount(n, mem->segment_id, 300);
-    world_advance(w, 280 * MS);
-    assert_true(peer_is_asking(n, id));
-    world_advance(w, 40 * MS);
-    assert_int_equal(plain_result(peer_reply(n, id)), KVP_OK);
-    assert_int_equal(commit(c, attempt, 0), KVP_ABORTED);
-    release(c, ticket);
-    world_close(w);
+    fill(g->c, 0, 2, 8 * KIB);
+    assert_int_equal(get(g->c, "key/0", &ticket, NULL), KVP_OK);
+    assert_int_equal(put_place(g->c, "writing", 100, &attempt, &loc), KVP_OK);
+    id = unmount(g->na, g->a->segment_id, 300);
+    world_advance(g->w, 280 * MS);
+    assert_true(peer_is_asking(g->na, id));
+    world_advance(g->w, 40 * MS);
+    assert_int_equal(plain_result(peer_reply(g->na, id)), KVP_OK);
+    assert_int_equal(commit(g->c, attempt, 0), KVP_ABORTED);
+    release(g->c, ticket);
 }
 
 /* A commit that comes after the segment was given up and before its turn in the purge is no commit. */
 static void
 test_commit_when_the_segment_is_being_purged(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt;
 
-    (void)state;
-    fill(c, 0, 2000, KIB);
-    assert_int_equal(put_place(c, "writing", 900 * KIB, &attempt, &loc), KVP_OK);
-    w->is_idle_off = true;
-    mem_remake(w, mem);
-    assert_int_equal(node_mount(n, NULL), KVP_OK); /* drops the old one */
-    assert_true(kvp_master_has_work(w->m));
-    assert_int_equal(commit(c, attempt, 0), KVP_ABORTED);
-    assert_int_equal(put(c, "writing", 100), KVP_OK); /* the key is free */
-    while (kvp_master_has_work(w->m)) {
-        kvp_master_on_tick(w->m, w->now);
-        world_check(w);
+    fill(g->c, 0, 2000, KIB);
+    assert_int_equal(put_place(g->c, "writing", 900 * KIB, &attempt, &loc), KVP_OK);
+    g->w->is_idle_off = true;
+    mem_remake(g->w, g->a);
+    assert_int_equal(node_mount(g->na, NULL), KVP_OK); /* drops the old one */
+    assert_true(kvp_master_has_work(g->w->m));
+    assert_int_equal(commit(g->c, attempt, 0), KVP_ABORTED);
+    assert_int_equal(put(g->c, "writing", 100), KVP_OK); /* the key is free */
+    while (kvp_master_has_work(g->w->m)) {
+        kvp_master_on_tick(g->w->m, g->w->now);
+        world_check(g->w);
     }
-    assert_int_equal(world_stats(w).objects, 1);
-    world_close(w);
+    assert_int_equal(world_stats(g->w).objects, 1);
 }
 
 static void
 test_unmount_when_the_memory_is_made_anew_meanwhile(void **state)
 {
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
+    rig_t *g = *state;
     uint64_t id, ticket;
 
-    (void)state;
-    fill(c, 0, 1, KIB);
-    assert_int_equal(get(c, "key/0", &ticket, NULL), KVP_OK);
-    id = unmount(n, mem->segment_id, 10000);
-    mem_remake(w, mem);
-    assert_int_equal(node_mount(n, NULL), KVP_OK);
-    assert_int_equal(plain_result(peer_reply(n, id)), KVP_OK); /* that segment is no more: so it is unmounted */
-    release(c, ticket);
-    world_close(w);
+    fill(g->c, 0, 1, KIB);
+    assert_int_equal(get(g->c, "key/0", &ticket, NULL), KVP_OK);
+    id = unmount(g->na, g->a->segment_id, 10000);
+    mem_remake(g->w, g->a);
+    assert_int_equal(node_mount(g->na, NULL), KVP_OK);
+    assert_int_equal(plain_result(peer_reply(g->na, id)), KVP_OK); /* that segment is no more: so it is unmounted */
+    release(g->c, ticket);
 }
 
 static void
 test_put_when_its_segment_is_unmounted(void **state)
 {
+    rig_t *g = *state;
     put_t one = {.key = "new", .len = 8 * KIB};
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *mem = mem_make(w, "n1", 64 * KIB, 64 * KIB);
-    peer_t *c, *n = node_open(w, mem), *n2;
+    peer_t *n2;
     kvp_wire_loc_t old;
     uint64_t id, ticket;
     places_t places;
 
-    (void)state;
-    c = client_open(w);
-    n->policy = NODE_DEAD_ONLY;
-    fill(c, 0, 8, 8 * KIB);
-    assert_int_equal(get(c, "key/7", &ticket, &old), KVP_OK);
-    id = put_begin(c, &one, 1, 10000); /* waits for key/0's extent */
-    assert_true(peer_is_asking(c, id));
-    (void)unmount(n, mem->segment_id, 10000);
-    node_free_all(n); /* now it would be free, but the segment goes */
-    assert_true(peer_is_asking(c, id));
-    n2 = node_open(w, mem_make(w, "n2", 64 * KIB, 64 * KIB));
-    places_read(peer_reply(c, id), &places);
+    g->na->policy = NODE_DEAD_ONLY;
+    fill(g->c, 0, 8, 8 * KIB);
+    assert_int_equal(get(g->c, "key/7", &ticket, &old), KVP_OK);
+    id = put_begin(g->c, &one, 1, 10000); /* waits for key/0's extent */
+    assert_true(peer_is_asking(g->c, id));
+    (void)unmount(g->na, g->a->segment_id, 10000);
+    node_free_all(g->na); /* now it would be free, but the segment goes */
+    assert_true(peer_is_asking(g->c, id));
+    n2 = node_open(g->w, mem_make(g->w, "n2", 64 * KIB, 64 * KIB));
+    places_read(peer_reply(g->c, id), &places);
     assert_int_equal(places.objs[0].err, KVP_OK);
     assert_int_equal(places.locs[0].segment_id, n2->mem->segment_id);
     places_free(&places);
-    world_close(w);
 }
 
 /* ---- telling clients */
@@ -798,64 +610,59 @@ test_segments_in_pages(void **state)
 static void
 test_freed_when_it_is_wrong(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__Freed head = KVP__PB__FREED__INIT;
-    mem_t *mem;
-    peer_t *n, *c;
-    world_t *w = small_world(&mem, &n, &c);
     kvp_wire_slot_t slots[5];
     kvp_wire_loc_t loc;
 
-    (void)state;
-    fill(c, 0, 2, 8 * KIB);
-    assert_int_equal(get(c, "key/0", NULL, &loc), KVP_OK);
-    n->policy = NODE_DEAD_ONLY;
-    assert_int_equal(remove_key(c, "key/1", false), KVP_OK);
+    fill(g->c, 0, 2, 8 * KIB);
+    assert_int_equal(get(g->c, "key/0", NULL, &loc), KVP_OK);
+    g->na->policy = NODE_DEAD_ONLY;
+    assert_int_equal(remove_key(g->c, "key/1", false), KVP_OK);
     slots[0] = (kvp_wire_slot_t){loc.chunk, loc.slot, loc.generation, 0}; /* lives */
     slots[1] = (kvp_wire_slot_t){UINT32_MAX, 0, 1, 0};
     slots[2] = (kvp_wire_slot_t){0, UINT32_MAX, 1, 0};
     slots[3] = (kvp_wire_slot_t){loc.chunk, loc.slot + 1, loc.generation + 7, 0};
     slots[4] = (kvp_wire_slot_t){3, 0, 1, 0}; /* a chunk in which nothing ever was */
     head.n = 5;
-    head.segment_id = mem->segment_id;
-    (void)peer_send(n, KVP_OP_FREED, KVP_FRAME_ONEWAY, &head.base, slots, sizeof slots);
+    head.segment_id = g->a->segment_id;
+    (void)peer_send(g->na, KVP_OP_FREED, KVP_FRAME_ONEWAY, &head.base, slots, sizeof slots);
     head.segment_id = 99;
-    (void)peer_send(n, KVP_OP_FREED, KVP_FRAME_ONEWAY, &head.base, slots, sizeof slots);
-    assert_true(n->conn != 0);
-    assert_true(exists(c, "key/0"));
-    assert_int_equal(world_stats(w).used_bytes, 16 * KIB);
-    world_close(w);
+    (void)peer_send(g->na, KVP_OP_FREED, KVP_FRAME_ONEWAY, &head.base, slots, sizeof slots);
+    assert_true(g->na->conn != 0);
+    assert_true(exists(g->c, "key/0"));
+    assert_int_equal(world_stats(g->w).used_bytes, 16 * KIB);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mount_when_fields_are_out_of_range),
+        rig_test(test_mount_when_fields_are_out_of_range, plain),
         cmocka_unit_test(test_mount_of_many_chunks),
         cmocka_unit_test(test_mount_when_a_node_has_too_many_segments),
-        cmocka_unit_test(test_mount_when_the_name_is_taken),
+        rig_test(test_mount_when_the_name_is_taken, plain),
         cmocka_unit_test(test_mount_when_the_memory_is_not_known),
-        cmocka_unit_test(test_mount_when_it_comes_back_empty),
-        cmocka_unit_test(test_node_when_lost_and_back),
-        cmocka_unit_test(test_put_when_the_old_copy_is_on_a_lost_node),
-        cmocka_unit_test(test_retires_are_repeated_when_the_node_is_back),
-        cmocka_unit_test(test_retires_when_the_node_does_not_answer),
-        cmocka_unit_test(test_retire_answer_when_the_record_is_another),
-        cmocka_unit_test(test_retire_answer_when_it_says_nothing),
-        cmocka_unit_test(test_grace_when_over),
-        cmocka_unit_test(test_grace_when_the_master_stalled),
-        cmocka_unit_test(test_purge_goes_in_slices),
-        cmocka_unit_test(test_put_when_the_node_dies_under_its_window),
-        cmocka_unit_test(test_put_when_the_only_node_dies_under_its_window),
-        cmocka_unit_test(test_put_when_a_grant_is_lost_before_its_answer),
-        cmocka_unit_test(test_unmount_when_nothing_is_held),
-        cmocka_unit_test(test_unmount_waits_for_holds),
-        cmocka_unit_test(test_unmount_waits_no_longer_than_asked),
-        cmocka_unit_test(test_commit_when_the_segment_is_being_purged),
-        cmocka_unit_test(test_unmount_when_the_memory_is_made_anew_meanwhile),
-        cmocka_unit_test(test_put_when_its_segment_is_unmounted),
+        rig_test(test_mount_when_it_comes_back_empty, plain),
+        rig_test(test_node_when_lost_and_back, plain),
+        rig_test(test_put_when_the_old_copy_is_on_a_lost_node, plain),
+        rig_test(test_retires_are_repeated_when_the_node_is_back, plain),
+        rig_test(test_retires_when_the_node_does_not_answer, plain),
+        rig_test(test_retire_answer_when_the_record_is_another, plain),
+        rig_test(test_retire_answer_when_it_says_nothing, plain),
+        rig_test(test_grace_when_over, plain),
+        rig_test(test_grace_when_the_master_stalled, plain),
+        rig_test_on(test_put_when_the_node_dies_under_its_window, .size = 64 * KIB),
+        rig_test_on(test_put_when_the_only_node_dies_under_its_window, .size = 64 * KIB),
+        rig_test_on(test_put_when_a_grant_is_lost_before_its_answer, .size = 64 * KIB),
+        rig_test(test_unmount_when_nothing_is_held, plain),
+        rig_test(test_unmount_waits_for_holds, plain),
+        rig_test(test_unmount_waits_no_longer_than_asked, plain),
+        rig_test(test_commit_when_the_segment_is_being_purged, plain),
+        rig_test(test_unmount_when_the_memory_is_made_anew_meanwhile, plain),
+        rig_test_on(test_put_when_its_segment_is_unmounted, .size = 64 * KIB),
         cmocka_unit_test(test_segments_in_pages),
-        cmocka_unit_test(test_freed_when_it_is_wrong),
+        rig_test(test_freed_when_it_is_wrong, plain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,24 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pins: what is pinned softly goes last, and not beyond its budget, what is pinned hard not at all.
  */
-#include "tests/world/world.h"
+#include "tests/unit/master/rig.h"
 
 #include "common/slab.h"
 
-#include <stdio.h>
-
 #define LEN (16 * KIB)
 
-/* A pool of 64 objects. */
-static world_t *
-pool_open(peer_t **c_out)
-{
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-
-    node_open(w, mem_make(w, "n1", 64 * LEN, 64 * LEN));
-    *c_out = client_open(w);
-    return w;
-}
+static const rig_conf_t pool = {.size = 64 * LEN};
 
 static kvp_err_t
 put_pinned(peer_t *c, const char *key, kvp_pin_t pin)
@@ -37,119 +26,79 @@ put_many(peer_t *c, const char *prefix, uint32_t n, kvp_pin_t pin)
         assert_int_equal(put_pinned(c, key_name(prefix, i), pin), KVP_OK);
 }
 
-static uint32_t
-count(peer_t *c, const char *prefix, uint32_t from, uint32_t to)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = from; i < to; i++)
-        n += exists(c, key_name(prefix, i));
-    return n;
-}
-
-static void
-test_soft_when_within_the_budget(void **state)
-{
-    peer_t *c;
-    world_t *w = pool_open(&c);
-
-    (void)state;
-    put_many(c, "soft", 16, KVP_PIN_SOFT);
-    put_many(c, "plain", 200, KVP_PIN_NONE);
-    assert_int_equal(count(c, "soft", 0, 16), 16);
-    assert_int_equal(world_stats(w).soft_pinned_bytes, 16 * LEN);
-    assert_int_equal(world_stats(w).pins_lost, 0);
-    world_close(w);
-}
-
 static void
 test_soft_when_over_the_budget(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(&c);
+    rig_t *g = *state;
 
-    (void)state;
-    put_many(c, "soft", 40, KVP_PIN_SOFT);
-    assert_int_equal(world_stats(w).pins_lost, 24);
-    assert_int_equal(world_stats(w).soft_pinned_bytes, 16 * LEN);
-    assert_int_equal(count(c, "soft", 0, 40), 40); /* ordinary objects, that is all */
-    put_many(c, "plain", 200, KVP_PIN_NONE);
-    assert_int_equal(count(c, "soft", 0, 24), 0);
-    assert_int_equal(count(c, "soft", 24, 40), 16);
-    world_close(w);
+    put_many(g->c, "soft", 40, KVP_PIN_SOFT);
+    assert_int_equal(world_stats(g->w).pins_lost, 24);
+    assert_int_equal(world_stats(g->w).soft_pinned_bytes, 16 * LEN);
+    assert_int_equal(count_of(g->c, "soft", 0, 40), 40); /* ordinary objects, that is all */
+    put_many(g->c, "plain", 200, KVP_PIN_NONE);
+    assert_int_equal(count_of(g->c, "soft", 0, 24), 0);
+    assert_int_equal(count_of(g->c, "soft", 24, 40), 16);
 }
 
 static void
 test_soft_when_it_lost_the_pin_counts_as_used(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(&c);
+    rig_t *g = *state;
 
-    (void)state;
-    put_many(c, "plain", 40, KVP_PIN_NONE);
-    put_many(c, "soft", 17, KVP_PIN_SOFT);
-    assert_int_equal(world_stats(w).pins_lost, 1);
-    put_many(c, "more", 40, KVP_PIN_NONE);
-    assert_int_equal(count(c, "plain", 0, 40), 7);
-    assert_int_equal(count(c, "soft", 0, 17), 17);
-    world_close(w);
+    put_many(g->c, "plain", 40, KVP_PIN_NONE);
+    put_many(g->c, "soft", 17, KVP_PIN_SOFT);
+    assert_int_equal(world_stats(g->w).pins_lost, 1);
+    put_many(g->c, "more", 40, KVP_PIN_NONE);
+    assert_int_equal(count_of(g->c, "plain", 0, 40), 7);
+    assert_int_equal(count_of(g->c, "soft", 0, 17), 17);
 }
 
 static void
 test_soft_when_nothing_else_can_go(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(&c);
+    rig_t *g = *state;
 
-    (void)state;
-    put_many(c, "hard", 48, KVP_PIN_HARD);
-    put_many(c, "soft", 16, KVP_PIN_SOFT);
-    assert_int_equal(count(c, "soft", 0, 16), 16);
-    assert_int_equal(put_pinned(c, "a", KVP_PIN_NONE), KVP_OK);
-    assert_int_equal(put_pinned(c, "b", KVP_PIN_NONE), KVP_OK); /* in the place of a */
-    assert_false(exists(c, "a"));
-    assert_false(exists(c, "soft0"));
-    assert_int_equal(count(c, "soft", 1, 16), 15);
-    assert_int_equal(count(c, "hard", 0, 48), 48);
-    world_close(w);
+    put_many(g->c, "hard", 48, KVP_PIN_HARD);
+    put_many(g->c, "soft", 16, KVP_PIN_SOFT);
+    assert_int_equal(count_of(g->c, "soft", 0, 16), 16);
+    assert_int_equal(put_pinned(g->c, "a", KVP_PIN_NONE), KVP_OK);
+    assert_int_equal(put_pinned(g->c, "b", KVP_PIN_NONE), KVP_OK); /* in the place of a */
+    assert_false(exists(g->c, "a"));
+    assert_false(exists(g->c, "soft0"));
+    assert_int_equal(count_of(g->c, "soft", 1, 16), 15);
+    assert_int_equal(count_of(g->c, "hard", 0, 48), 48);
 }
 
 static void
 test_soft_when_there_are_probed_objects(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(&c);
+    rig_t *g = *state;
 
-    (void)state;
-    put_many(c, "soft", 16, KVP_PIN_SOFT);
-    put_many(c, "plain", 48, KVP_PIN_NONE);
+    put_many(g->c, "soft", 16, KVP_PIN_SOFT);
+    put_many(g->c, "plain", 48, KVP_PIN_NONE);
     for (uint32_t i = 0; i < 48; i++)
-        assert_true(probe(c, key_name("plain", i)));
-    world_advance(w, SEC); /* old enough to protect all of it */
-    put_many(c, "new", 4, KVP_PIN_NONE);
-    assert_int_equal(count(c, "soft", 0, 16), 16);
-    world_close(w);
+        assert_true(probe(g->c, key_name("plain", i)));
+    world_advance(g->w, SEC); /* old enough to protect all of it */
+    put_many(g->c, "new", 4, KVP_PIN_NONE);
+    assert_int_equal(count_of(g->c, "soft", 0, 16), 16);
 }
 
 static void
 test_soft_when_it_was_held(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(&c);
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t ticket;
 
-    (void)state;
-    put_many(c, "soft", 16, KVP_PIN_SOFT);
-    assert_int_equal(get(c, "soft0", &ticket, &loc), KVP_OK);
-    put_many(c, "more", 16, KVP_PIN_SOFT); /* it alone is not on the list of those that lose theirs */
-    assert_int_equal(world_stats(w).soft_pinned_bytes, 16 * LEN);
-    release(c, ticket);
-    put_many(c, "plain", 200, KVP_PIN_NONE);
-    assert_true(exists(c, "soft0"));
-    assert_int_equal(count(c, "soft", 1, 16), 0);
-    assert_int_equal(count(c, "more", 1, 16), 15);
-    world_close(w);
+    put_many(g->c, "soft", 16, KVP_PIN_SOFT);
+    assert_int_equal(get(g->c, "soft0", &ticket, &loc), KVP_OK);
+    put_many(g->c, "more", 16, KVP_PIN_SOFT); /* it alone is not on the list of those that lose theirs */
+    assert_int_equal(world_stats(g->w).soft_pinned_bytes, 16 * LEN);
+    release(g->c, ticket);
+    put_many(g->c, "plain", 200, KVP_PIN_NONE);
+    assert_true(exists(g->c, "soft0"));
+    assert_int_equal(count_of(g->c, "soft", 1, 16), 0);
+    assert_int_equal(count_of(g->c, "more", 1, 16), 15);
 }
 
 static kvp_err_t
@@ -175,24 +124,21 @@ refused_put(peer_t *c, const char *key, char *detail, size_t len)
 static void
 test_hard_when_the_pool_is_full_of_it(void **state)
 {
-    peer_t *c;
-    world_t *w = pool_open(&c);
+    rig_t *g = *state;
     char detail[200], pinned[32];
     kvp_wire_loc_t loc;
     uint64_t ticket;
 
-    (void)state;
-    put_many(c, "hard", 64, KVP_PIN_HARD);
-    assert_int_equal(refused_put(c, "one more", detail, sizeof detail), KVP_NO_SPACE); /* and at once */
+    put_many(g->c, "hard", 64, KVP_PIN_HARD);
+    assert_int_equal(refused_put(g->c, "one more", detail, sizeof detail), KVP_NO_SPACE); /* and at once */
     snprintf(pinned, sizeof pinned, "%u of these pinned hard", (unsigned)(64 * LEN));
     assert_non_null(strstr(detail, pinned));
-    assert_int_equal(get(c, "hard3", &ticket, &loc), KVP_OK);
-    release(c, ticket); /* which makes no victim of it */
-    assert_int_equal(refused_put(c, "one more", detail, sizeof detail), KVP_NO_SPACE);
-    assert_int_equal(remove_key(c, "hard7", false), KVP_OK);
-    assert_int_equal(put_pinned(c, "one more", KVP_PIN_NONE), KVP_OK);
-    assert_int_equal(count(c, "hard", 0, 64), 63);
-    world_close(w);
+    assert_int_equal(get(g->c, "hard3", &ticket, &loc), KVP_OK);
+    release(g->c, ticket); /* which makes no victim of it */
+    assert_int_equal(refused_put(g->c, "one more", detail, sizeof detail), KVP_NO_SPACE);
+    assert_int_equal(remove_key(g->c, "hard7", false), KVP_OK);
+    assert_int_equal(put_pinned(g->c, "one more", KVP_PIN_NONE), KVP_OK);
+    assert_int_equal(count_of(g->c, "hard", 0, 64), 63);
 }
 
 /* The first key finds nothing that may go. The second is answered later, and takes one of the two places of what it
@@ -228,66 +174,41 @@ test_refusal_when_an_upsert_of_the_same_message_makes_room(void **state)
 static void
 test_pin_when_the_object_is_upserted(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
-    peer_t *c;
-    world_t *w = pool_open(&c);
 
-    (void)state;
     head.is_upsert = true;
-    put_many(c, "hard", 2, KVP_PIN_HARD);
-    assert_int_equal(put_pinned(c, "hard0", KVP_PIN_NONE), KVP_ALREADY); /* and stays what it is */
-    assert_int_equal(world_stats(w).hard_pinned_bytes, 2 * LEN);
-    assert_int_equal(put_like(c, &(put_t){.key = "hard0", .len = LEN}, &head), KVP_OK);
-    assert_int_equal(world_stats(w).hard_pinned_bytes, LEN);
+    put_many(g->c, "hard", 2, KVP_PIN_HARD);
+    assert_int_equal(put_pinned(g->c, "hard0", KVP_PIN_NONE), KVP_ALREADY); /* and stays what it is */
+    assert_int_equal(world_stats(g->w).hard_pinned_bytes, 2 * LEN);
+    assert_int_equal(put_like(g->c, &(put_t){.key = "hard0", .len = LEN}, &head), KVP_OK);
+    assert_int_equal(world_stats(g->w).hard_pinned_bytes, LEN);
     head.pin = KVP_PIN_SOFT;
-    assert_int_equal(put_like(c, &(put_t){.key = "hard1", .len = LEN}, &head), KVP_OK);
-    assert_int_equal(world_stats(w).hard_pinned_bytes, 0);
-    assert_int_equal(world_stats(w).soft_pinned_bytes, LEN);
-    put_many(c, "plain", 200, KVP_PIN_NONE);
-    assert_false(exists(c, "hard0"));
-    assert_true(exists(c, "hard1"));
-    world_close(w);
-}
-
-static void
-tell_tenant(peer_t *c, uint64_t *soft_out, uint64_t *hard_out)
-{
-    Kvp__Pb__Status head = KVP__PB__STATUS__INIT;
-    Kvp__Pb__StatusReply *told;
-    kvp_pb_t pb;
-    reply_t *r = peer_reply(c, peer_send(c, KVP_OP_STATUS, 0, &head.base, NULL, 0));
-
-    told = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, &r->frame);
-    assert_int_equal(told->n_tenants, 1);
-    *soft_out = told->tenants[0]->soft_pinned_bytes;
-    *hard_out = told->tenants[0]->hard_pinned_bytes;
-    kvp_pb_free(&pb, told);
-    reply_free(r);
+    assert_int_equal(put_like(g->c, &(put_t){.key = "hard1", .len = LEN}, &head), KVP_OK);
+    assert_int_equal(world_stats(g->w).hard_pinned_bytes, 0);
+    assert_int_equal(world_stats(g->w).soft_pinned_bytes, LEN);
+    put_many(g->c, "plain", 200, KVP_PIN_NONE);
+    assert_false(exists(g->c, "hard0"));
+    assert_true(exists(g->c, "hard1"));
 }
 
 static void
 test_pin_counts_to_its_tenant(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *a, *b;
-    uint64_t soft, hard;
+    rig_t *g = *state;
+    Kvp__Pb__TenantInfo info;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", 64 * LEN, 16 * LEN));
-    a = client_open_of(w, 1);
-    b = client_open_of(w, 2);
-    put_many(a, "a", 3, KVP_PIN_SOFT);
-    put_many(b, "b", 2, KVP_PIN_HARD);
-    tell_tenant(a, &soft, &hard);
-    assert_int_equal(soft, 3 * LEN);
-    assert_int_equal(hard, 0);
-    tell_tenant(b, &soft, &hard);
-    assert_int_equal(soft, 0);
-    assert_int_equal(hard, 2 * LEN);
-    assert_int_equal(remove_key(b, "b1", false), KVP_OK);
-    tell_tenant(b, &soft, &hard);
-    assert_int_equal(hard, LEN);
-    world_close(w);
+    put_many(g->c, "a", 3, KVP_PIN_SOFT);
+    put_many(g->d, "b", 2, KVP_PIN_HARD);
+    tenant_info(g->c, &info);
+    assert_int_equal(info.soft_pinned_bytes, 3 * LEN);
+    assert_int_equal(info.hard_pinned_bytes, 0);
+    tenant_info(g->d, &info);
+    assert_int_equal(info.soft_pinned_bytes, 0);
+    assert_int_equal(info.hard_pinned_bytes, 2 * LEN);
+    assert_int_equal(remove_key(g->d, "b1", false), KVP_OK);
+    tenant_info(g->d, &info);
+    assert_int_equal(info.hard_pinned_bytes, LEN);
 }
 
 static void
@@ -314,44 +235,39 @@ test_pin_counts_all_copies(void **state)
 static void
 test_soft_when_a_node_is_away_for_a_moment(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){.node_grace_ns = 5 * SEC});
+    rig_t *g = *state;
     mem_t *mem;
-    peer_t *n2, *c;
+    peer_t *n2;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", 32 * LEN, 32 * LEN));
-    mem = mem_make(w, "n2", 32 * LEN, 32 * LEN);
-    n2 = node_open(w, mem);
-    c = client_open(w);
-    put_many(c, "soft", 16, KVP_PIN_SOFT);
+    mem = mem_make(g->w, "n2", 32 * LEN, 32 * LEN);
+    n2 = node_open(g->w, mem);
+    put_many(g->c, "soft", 16, KVP_PIN_SOFT);
     peer_forget(n2);
-    world_advance(w, SEC);
-    assert_int_equal(world_stats(w).pins_lost, 0);
-    n2 = node_open(w, mem);
-    assert_int_equal(count(c, "soft", 0, 16), 16);
-    mem_remake(w, mem); /* gone for good: so is half of the budget */
+    world_advance(g->w, SEC);
+    assert_int_equal(world_stats(g->w).pins_lost, 0);
+    n2 = node_open(g->w, mem);
+    assert_int_equal(count_of(g->c, "soft", 0, 16), 16);
+    mem_remake(g->w, mem); /* gone for good: so is half of the budget */
     peer_forget(n2);
-    world_advance(w, 7 * SEC);
-    assert_true(world_stats(w).soft_pinned_bytes <= 8 * LEN);
-    world_close(w);
+    world_advance(g->w, 7 * SEC);
+    assert_true(world_stats(g->w).soft_pinned_bytes <= 8 * LEN);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_soft_when_within_the_budget),
-        cmocka_unit_test(test_soft_when_over_the_budget),
-        cmocka_unit_test(test_soft_when_it_lost_the_pin_counts_as_used),
-        cmocka_unit_test(test_soft_when_nothing_else_can_go),
-        cmocka_unit_test(test_soft_when_there_are_probed_objects),
-        cmocka_unit_test(test_soft_when_it_was_held),
-        cmocka_unit_test(test_hard_when_the_pool_is_full_of_it),
+        rig_test(test_soft_when_over_the_budget, pool),
+        rig_test(test_soft_when_it_lost_the_pin_counts_as_used, pool),
+        rig_test(test_soft_when_nothing_else_can_go, pool),
+        rig_test(test_soft_when_there_are_probed_objects, pool),
+        rig_test(test_soft_when_it_was_held, pool),
+        rig_test(test_hard_when_the_pool_is_full_of_it, pool),
         cmocka_unit_test(test_refusal_when_an_upsert_of_the_same_message_makes_room),
-        cmocka_unit_test(test_pin_when_the_object_is_upserted),
-        cmocka_unit_test(test_pin_counts_to_its_tenant),
+        rig_test(test_pin_when_the_object_is_upserted, pool),
+        rig_test_on(test_pin_counts_to_its_tenant, .is_one_tenant_each = true, .size = 64 * LEN, .chunk = 16 * LEN),
         cmocka_unit_test(test_pin_counts_all_copies),
-        cmocka_unit_test(test_soft_when_a_node_is_away_for_a_moment),
+        rig_test_on(test_soft_when_a_node_is_away_for_a_moment, .conf.node_grace_ns = 5 * SEC, .size = 32 * LEN),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

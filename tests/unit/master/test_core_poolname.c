@@ -2,6 +2,7 @@
  * A master that finds nothing of the masters before it, and the nodes that remember: whose name the pool gets, and when it is
  * too late for another one.
  */
+#include "tests/unit/master/rig.h"
 #include "tests/world/report.h"
 
 #define SMALL (8 * KIB)
@@ -21,16 +22,6 @@ name_of(const world_t *w)
 
     memcpy(name.pool_id, w->conf.pool_id, sizeof name.pool_id);
     return name;
-}
-
-/* A put that leaves all that a report needs. */
-static kvp_err_t
-put_whole(peer_t *c, const char *key)
-{
-    const put_t what = {.key = key, .len = SMALL};
-    const Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
-
-    return put_like(c, &what, &like);
 }
 
 /* Another master begins, of which nothing was kept. */
@@ -101,64 +92,53 @@ assert_not_heard(world_t *w, uint32_t role, const Kvp__Pb__KnownPool *known)
 static void
 test_pool_outlives_its_masters_disk(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", 2 * MIB, MIB);
-    const name_t name = name_of(w);
+    rig_t *g = *state;
+    const name_t name = name_of(g->w);
     Kvp__Pb__KnownPool known = known_as(name.pool_id, name.digest_seed, 0);
     kvp_master_ident_t now;
-    peer_t *c, *n;
+    peer_t *n;
 
-    (void)state;
-    (void)node_open(w, a);
-    c = client_open(w);
     for (uint32_t i = 0; i < 20; i++)
-        assert_int_equal(put_whole(c, key_name("key", i)), KVP_OK);
-    known.term = w->conf.term;
-    lose_disk(w);
-    c = client_open(w);
-    assert_false(kvp_master_take_ident(w->m, &now));
-    n = peer_open(w);
+        assert_int_equal(put_told(g->c, key_name("key", i), SMALL), KVP_OK);
+    known.term = g->w->conf.term;
+    lose_disk(g->w);
+    g->c = client_open(g->w);
+    assert_false(kvp_master_take_ident(g->w->m, &now));
+    n = peer_open(g->w);
     assert_null(say_known(n, KVP_ROLE_NODE, &known));
-    assert_true(n->was_closed && c->was_closed);
-    assert_true(kvp_master_take_ident(w->m, &now));
+    assert_true(n->was_closed && g->c->was_closed);
+    assert_true(kvp_master_take_ident(g->w->m, &now));
     assert_memory_equal(now.pool_id, name.pool_id, sizeof now.pool_id);
     assert_int_equal(now.digest_seed, name.digest_seed);
     assert_int_equal(now.term, known.term + 1);
-    assert_false(kvp_master_take_ident(w->m, &now));
+    assert_false(kvp_master_take_ident(g->w->m, &now));
 
-    w->conf.digest_seed = now.digest_seed;
-    w->conf.term = now.term;
-    world_forget_peers(w);
-    c = client_open(w);
-    (void)node_open(w, a);
+    g->w->conf.digest_seed = now.digest_seed;
+    g->w->conf.term = now.term;
+    world_forget_peers(g->w);
+    g->c = client_open(g->w);
+    (void)node_open(g->w, g->a);
     for (uint32_t i = 0; i < 20; i++)
-        assert_int_equal(put_whole(c, key_name("key", i)), KVP_ALREADY);
-    assert_int_equal(world_stats(w).adopted, 20);
+        assert_int_equal(put_told(g->c, key_name("key", i), SMALL), KVP_ALREADY);
+    assert_int_equal(world_stats(g->w).adopted, 20);
     known = known_as(elsewhere, 1, 90);
-    assert_not_heard(w, KVP_ROLE_NODE, &known); /* it has its name */
-    world_close(w);
+    assert_not_heard(g->w, KVP_ROLE_NODE, &known); /* it has its name */
 }
 
 static void
 test_a_grant_makes_the_name_a_fact(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB);
+    rig_t *g = *state;
     Kvp__Pb__KnownPool known = known_as(elsewhere, 1, 90);
     kvp_master_ident_t now;
-    peer_t *c;
 
-    (void)state;
-    (void)node_open(w, a);
-    c = client_open(w);
-    assert_false(kvp_master_take_ident(w->m, &now));
-    assert_int_equal(put_whole(c, "one"), KVP_OK);
-    assert_true(kvp_master_take_ident(w->m, &now));
-    assert_true(is_called(w, w->conf.pool_id));
-    assert_int_equal(put_whole(c, "two"), KVP_OK);
-    assert_false(kvp_master_take_ident(w->m, &now));
-    assert_not_heard(w, KVP_ROLE_NODE, &known);
-    world_close(w);
+    assert_false(kvp_master_take_ident(g->w->m, &now));
+    assert_int_equal(put_told(g->c, "one", SMALL), KVP_OK);
+    assert_true(kvp_master_take_ident(g->w->m, &now));
+    assert_true(is_called(g->w, g->w->conf.pool_id));
+    assert_int_equal(put_told(g->c, "two", SMALL), KVP_OK);
+    assert_false(kvp_master_take_ident(g->w->m, &now));
+    assert_not_heard(g->w, KVP_ROLE_NODE, &known);
 }
 
 static void
@@ -186,8 +166,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pool_outlives_its_masters_disk),
-        cmocka_unit_test(test_a_grant_makes_the_name_a_fact),
+        rig_test_on(test_pool_outlives_its_masters_disk, .size = 2 * MIB, .chunk = MIB),
+        rig_test_on(test_a_grant_makes_the_name_a_fact, .size = MIB),
         cmocka_unit_test(test_who_does_not_name_a_pool),
     };
 

@@ -2,27 +2,27 @@
  * What clients held in a session that was lost, and present again in the next: what of it is honoured, and what a master
  * that took over keeps until they have come.
  */
-#include "tests/world/report.h"
-
-#include <stdio.h>
+#include "tests/unit/master/rig.h"
 
 #define SMALL (8 * KIB)
 #define BLOCKS (MIB / SMALL)
 #define LEASE (5 * SEC)
+
+/* Each test fills it with "old/" blocks. */
+static const rig_conf_t full_of_old = {.conf = {.lease_ns = LEASE, .location_grace_ns = MS}, .size = MIB};
 
 /* ---- doing */
 static kvp_err_t
 put_sealed(peer_t *c, const char *key, uint32_t wait_ms)
 {
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
-    put_t one = {.key = key, .len = SMALL};
 
     like.wait_ms = wait_ms;
-    return put_like(c, &one, &like);
+    return put_like(c, &(put_t){.key = key, .len = SMALL}, &like);
 }
 
 static void
-fill(peer_t *c, const char *prefix, uint32_t n)
+fill_sealed(peer_t *c, const char *prefix, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(put_sealed(c, key_name(prefix, i), 1000), KVP_OK);
@@ -35,7 +35,7 @@ reservation(const world_t *w, const char *key, uint32_t ttl_ms)
 }
 
 static kvp_wire_present_t
-hold(const world_t *w, const char *key, uint64_t version)
+view_hold(const world_t *w, const char *key, uint64_t version)
 {
     return (kvp_wire_present_t){.digest = digest_of(w, key), .version = version, .kind = KVP_PRESENT_HOLD};
 }
@@ -77,49 +77,24 @@ present_one(peer_t *c, kvp_wire_present_t rec, uint64_t *ticket_out)
     return answer.err;
 }
 
-/* A pool of one megabyte that is full of "old/" blocks, and whose master was followed by another one. */
-static world_t *
-succeeded(mem_t **mem_out, peer_t **c_out)
-{
-    world_t *w = world_open(&(kvp_master_conf_t){.lease_ns = LEASE, .location_grace_ns = MS});
-
-    *mem_out = mem_make(w, "n1", MIB, MIB);
-    (void)node_open(w, *mem_out);
-    *c_out = client_open(w);
-    fill(*c_out, "old/", BLOCKS);
-    return w;
-}
-
-static void
-succeed(world_t *w, mem_t *mem, peer_t **c_out)
-{
-    world_restart(w);
-    *c_out = client_open(w);
-    (void)node_open(w, mem);
-}
-
 /* ---- a new term */
 static void
 test_reservation_when_the_master_is_new(void **state)
 {
-    world_t *w;
-    mem_t *mem;
-    peer_t *c;
+    rig_t *g = *state;
 
-    (void)state;
-    w = succeeded(&mem, &c);
-    succeed(w, mem, &c);
-    assert_int_equal(present_one(c, reservation(w, "old/5", 4000), NULL), KVP_OK);
-    assert_int_equal(world_stats(w).reserved_bytes, SMALL);
-    assert_int_equal(world_stats(w).presented, 1);
-    assert_int_equal(remove_key(c, "old/5", false), KVP_HELD);
-    world_advance(w, 2100 * MS);
-    fill(c, "new/", 2 * BLOCKS);
-    assert_true(exists(c, "old/5"));
-    assert_false(exists(c, "old/6"));
-    world_advance(w, 2 * SEC); /* its time goes on where it was */
-    assert_int_equal(world_stats(w).reserved_bytes, 0);
-    world_close(w);
+    fill_sealed(g->c, "old/", BLOCKS);
+    rig_restart_told(g);
+    assert_int_equal(present_one(g->c, reservation(g->w, "old/5", 4000), NULL), KVP_OK);
+    assert_int_equal(world_stats(g->w).reserved_bytes, SMALL);
+    assert_int_equal(world_stats(g->w).presented, 1);
+    assert_int_equal(remove_key(g->c, "old/5", false), KVP_HELD);
+    world_advance(g->w, 2100 * MS);
+    fill_sealed(g->c, "new/", 2 * BLOCKS);
+    assert_true(exists(g->c, "old/5"));
+    assert_false(exists(g->c, "old/6"));
+    world_advance(g->w, 2 * SEC); /* its time goes on where it was */
+    assert_int_equal(world_stats(g->w).reserved_bytes, 0);
 }
 
 /* For a while nothing older is taken away, since somebody may come for it; new objects may be removed, and put where there
@@ -127,122 +102,102 @@ test_reservation_when_the_master_is_new(void **state)
 static void
 test_nothing_is_taken_before_sessions_are_back(void **state)
 {
-    world_t *w;
-    mem_t *mem;
-    peer_t *c;
+    rig_t *g = *state;
 
-    (void)state;
-    w = succeeded(&mem, &c);
-    assert_int_equal(remove_key(c, "old/0", true), KVP_OK);
-    succeed(w, mem, &c);
-    assert_int_equal(remove_key(c, "old/1", false), KVP_RETRY_AFTER);
-    world_advance(w, 500 * MS);
-    assert_int_equal(put_sealed(c, "new", 100), KVP_OK); /* where old/0 was */
-    assert_int_equal(remove_key(c, "new", false), KVP_OK);
-    assert_int_equal(put_sealed(c, "new", 100), KVP_OK);
-    assert_int_equal(put_sealed(c, "late", 500), KVP_RETRY_AFTER);
-    assert_int_equal(world_stats(w).evictions, 0);
-    assert_int_equal(put_sealed(c, "late", 1500), KVP_OK); /* it waits that long */
-    assert_int_equal(remove_key(c, "old/100", false), KVP_OK);
-    world_close(w);
+    fill_sealed(g->c, "old/", BLOCKS);
+    assert_int_equal(remove_key(g->c, "old/0", true), KVP_OK);
+    rig_restart_told(g);
+    assert_int_equal(remove_key(g->c, "old/1", false), KVP_RETRY_AFTER);
+    world_advance(g->w, 500 * MS);
+    assert_int_equal(put_sealed(g->c, "new", 100), KVP_OK); /* where old/0 was */
+    assert_int_equal(remove_key(g->c, "new", false), KVP_OK);
+    assert_int_equal(put_sealed(g->c, "new", 100), KVP_OK);
+    assert_int_equal(put_sealed(g->c, "late", 500), KVP_RETRY_AFTER);
+    assert_int_equal(world_stats(g->w).evictions, 0);
+    assert_int_equal(put_sealed(g->c, "late", 1500), KVP_OK); /* it waits that long */
+    assert_int_equal(remove_key(g->c, "old/100", false), KVP_OK);
 }
 
 /* What no node has brought yet is asked for again; and when it is brought late there is time to do so. */
 static void
 test_presented_before_its_node_reports(void **state)
 {
-    world_t *w;
-    mem_t *mem;
-    peer_t *c;
+    rig_t *g = *state;
 
-    (void)state;
-    w = succeeded(&mem, &c);
-    world_restart(w);
-    c = client_open(w);
-    assert_int_equal(present_one(c, reservation(w, "old/5", 4900), NULL), KVP_RETRY_AFTER);
-    world_advance(w, 3 * SEC);
-    (void)node_open(w, mem);
-    assert_int_equal(remove_key(c, "old/5", false), KVP_RETRY_AFTER);
-    assert_int_equal(present_one(c, reservation(w, "old/5", 1900), NULL), KVP_OK);
-    world_advance(w, 600 * MS);
-    fill(c, "new/", 2 * BLOCKS);
-    assert_true(exists(c, "old/5"));
-    world_close(w);
+    fill_sealed(g->c, "old/", BLOCKS);
+    rig_restart(g);
+    assert_int_equal(present_one(g->c, reservation(g->w, "old/5", 4900), NULL), KVP_RETRY_AFTER);
+    world_advance(g->w, 3 * SEC);
+    (void)node_open(g->w, g->a);
+    assert_int_equal(remove_key(g->c, "old/5", false), KVP_RETRY_AFTER);
+    assert_int_equal(present_one(g->c, reservation(g->w, "old/5", 1900), NULL), KVP_OK);
+    world_advance(g->w, 600 * MS);
+    fill_sealed(g->c, "new/", 2 * BLOCKS);
+    assert_true(exists(g->c, "old/5"));
 }
 
 static void
 test_gone_is_not_waited_for(void **state)
 {
-    world_t *w;
-    mem_t *mem;
-    peer_t *c;
+    rig_t *g = *state;
     uint64_t version;
 
-    (void)state;
-    w = succeeded(&mem, &c);
-    version = found(c, "old/7", NULL);
-    succeed(w, mem, &c);
-    assert_int_equal(present_one(c, reservation(w, "never", 1000), NULL),
+    fill_sealed(g->c, "old/", BLOCKS);
+    version = found(g->c, "old/7", NULL);
+    rig_restart_told(g);
+    assert_int_equal(present_one(g->c, reservation(g->w, "never", 1000), NULL),
                      KVP_RETRY_AFTER); /* another node may have it */
-    assert_int_equal(remove_key(c, "old/7", true), KVP_OK);
-    assert_int_equal(present_one(c, hold(w, "old/7", version), NULL), KVP_NOT_FOUND);
-    world_advance(w, 31 * SEC); /* now no node is expected any more */
-    assert_int_equal(present_one(c, reservation(w, "never", 1000), NULL), KVP_NOT_FOUND);
-    assert_int_equal(present_one(c, reservation(w, "old/7", 1000), NULL), KVP_NOT_FOUND);
-    world_close(w);
+    assert_int_equal(remove_key(g->c, "old/7", true), KVP_OK);
+    assert_int_equal(present_one(g->c, view_hold(g->w, "old/7", version), NULL), KVP_NOT_FOUND);
+    world_advance(g->w, 31 * SEC); /* now no node is expected any more */
+    assert_int_equal(present_one(g->c, reservation(g->w, "never", 1000), NULL), KVP_NOT_FOUND);
+    assert_int_equal(present_one(g->c, reservation(g->w, "old/7", 1000), NULL), KVP_NOT_FOUND);
 }
 
 /* ---- views */
 static void
 test_view_is_of_one_version(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
     put_t one = {.key = "old/9", .len = SMALL};
     uint64_t version, newer, ticket;
-    world_t *w;
-    mem_t *mem;
-    peer_t *c;
 
-    (void)state;
-    w = succeeded(&mem, &c);
-    version = found(c, "old/9", NULL);
-    succeed(w, mem, &c);
-    assert_int_equal(present_one(c, hold(w, "old/9", version), &ticket), KVP_OK);
-    assert_int_equal(world_stats(w).held_bytes, SMALL);
-    assert_int_equal(remove_key(c, "old/9", false), KVP_HELD);
-    release(c, ticket);
-    assert_int_equal(world_stats(w).held_bytes, 0);
+    fill_sealed(g->c, "old/", BLOCKS);
+    version = found(g->c, "old/9", NULL);
+    rig_restart_told(g);
+    assert_int_equal(present_one(g->c, view_hold(g->w, "old/9", version), &ticket), KVP_OK);
+    assert_int_equal(world_stats(g->w).held_bytes, SMALL);
+    assert_int_equal(remove_key(g->c, "old/9", false), KVP_HELD);
+    release(g->c, ticket);
+    assert_int_equal(world_stats(g->w).held_bytes, 0);
     like.is_upsert = true;
     like.wait_ms = 3000;
-    assert_int_equal(put_like(c, &one, &like), KVP_OK);
-    newer = found(c, "old/9", NULL);
+    assert_int_equal(put_like(g->c, &one, &like), KVP_OK);
+    newer = found(g->c, "old/9", NULL);
     assert_true(newer > version);
-    assert_int_equal(present_one(c, hold(w, "old/9", version), NULL), KVP_NOT_FOUND);
-    assert_int_equal(present_one(c, hold(w, "old/9", newer), NULL), KVP_OK);
-    assert_int_equal(present_one(c, reservation(w, "old/9", 1000), NULL), KVP_OK);
-    world_close(w);
+    assert_int_equal(present_one(g->c, view_hold(g->w, "old/9", version), NULL), KVP_NOT_FOUND);
+    assert_int_equal(present_one(g->c, view_hold(g->w, "old/9", newer), NULL), KVP_OK);
+    assert_int_equal(present_one(g->c, reservation(g->w, "old/9", 1000), NULL), KVP_OK);
 }
 
 /* ---- bounds */
 static void
 test_sets_and_bounds(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_present_t recs[12];
     kvp_wire_presented_t answers[12];
-    world_t *w;
-    mem_t *mem;
-    peer_t *c;
 
-    (void)state;
-    w = succeeded(&mem, &c);
-    peer_lose(c); /* within one term nothing else is to come, and what is beyond the bounds is lost */
-    c = client_open(w);
+    fill_sealed(g->c, "old/", BLOCKS);
+    peer_lose(g->c); /* within one term nothing else is to come, and what is beyond the bounds is lost */
+    g->c = client_open(g->w);
     for (uint32_t i = 0; i < 12; i++) {
-        recs[i] = reservation(w, key_name("old/", i), 3000);
+        recs[i] = reservation(g->w, key_name("old/", i), 3000);
         recs[i].set = i / 3;
     }
-    recs[4].digest = digest_of(w, "never");
-    assert_int_equal(present(c, recs, 12, answers), 0);
+    recs[4].digest = digest_of(g->w, "never");
+    assert_int_equal(present(g->c, recs, 12, answers), 0);
     for (uint32_t i = 0, granted = 0; i < 12; i++) {
         kvp_err_t want = i == 4 ? KVP_NOT_FOUND : ++granted <= MIB / 20 / SMALL ? KVP_OK : KVP_LIMIT;
 
@@ -253,31 +208,26 @@ test_sets_and_bounds(void **state)
     }
     assert_int_equal(answers[3].ticket, answers[5].ticket);
     assert_int_not_equal(answers[0].ticket, answers[3].ticket);
-    release(c, answers[0].ticket);
-    assert_int_equal(world_stats(w).reserved_bytes, (MIB / 20 / SMALL - 3) * SMALL);
-    world_close(w);
+    release(g->c, answers[0].ticket);
+    assert_int_equal(world_stats(g->w).reserved_bytes, (MIB / 20 / SMALL - 3) * SMALL);
 }
 
 static void
 test_records_that_mean_nothing(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_present_t rec;
-    world_t *w;
-    mem_t *mem;
-    peer_t *c;
 
-    (void)state;
-    w = succeeded(&mem, &c);
-    assert_int_equal(present_one(c, reservation(w, "old/0", 0), NULL), KVP_NOT_FOUND);
-    rec = reservation(w, "old/0", 1000);
+    fill_sealed(g->c, "old/", BLOCKS);
+    assert_int_equal(present_one(g->c, reservation(g->w, "old/0", 0), NULL), KVP_NOT_FOUND);
+    rec = reservation(g->w, "old/0", 1000);
     rec.kind = KVP_PRESENT_GROUP + 1;
-    assert_int_equal(present_one(c, rec, NULL), KVP_INVALID);
+    assert_int_equal(present_one(g->c, rec, NULL), KVP_INVALID);
     rec.kind = 0;
-    assert_int_equal(present_one(c, rec, NULL), KVP_INVALID);
+    assert_int_equal(present_one(g->c, rec, NULL), KVP_INVALID);
     rec.kind = KVP_PRESENT_GROUP;
-    assert_int_equal(present_one(c, rec, NULL), KVP_NOT_FOUND);
-    assert_int_equal(world_stats(w).reserved_bytes + world_stats(w).held_bytes, 0);
-    world_close(w);
+    assert_int_equal(present_one(g->c, rec, NULL), KVP_NOT_FOUND);
+    assert_int_equal(world_stats(g->w).reserved_bytes + world_stats(g->w).held_bytes, 0);
 }
 
 /* A group's reservation is as long in coming as the group. */
@@ -314,32 +264,28 @@ test_group_is_reserved_when_it_is_whole(void **state)
 static void
 test_present_of_nothing_closes(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__Present head = KVP__PB__PRESENT__INIT;
-    world_t *w;
-    mem_t *mem;
-    peer_t *c;
 
-    (void)state;
-    w = succeeded(&mem, &c);
-    (void)peer_send(c, KVP_OP_PRESENT, 0, &head.base, NULL, 0);
-    world_pump(w);
-    assert_true(c->was_closed);
-    world_close(w);
+    fill_sealed(g->c, "old/", BLOCKS);
+    (void)peer_send(g->c, KVP_OP_PRESENT, 0, &head.base, NULL, 0);
+    world_pump(g->w);
+    assert_true(g->c->was_closed);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reservation_when_the_master_is_new),
-        cmocka_unit_test(test_nothing_is_taken_before_sessions_are_back),
-        cmocka_unit_test(test_presented_before_its_node_reports),
-        cmocka_unit_test(test_gone_is_not_waited_for),
-        cmocka_unit_test(test_view_is_of_one_version),
-        cmocka_unit_test(test_sets_and_bounds),
-        cmocka_unit_test(test_records_that_mean_nothing),
+        rig_test(test_reservation_when_the_master_is_new, full_of_old),
+        rig_test(test_nothing_is_taken_before_sessions_are_back, full_of_old),
+        rig_test(test_presented_before_its_node_reports, full_of_old),
+        rig_test(test_gone_is_not_waited_for, full_of_old),
+        rig_test(test_view_is_of_one_version, full_of_old),
+        rig_test(test_sets_and_bounds, full_of_old),
+        rig_test(test_records_that_mean_nothing, full_of_old),
         cmocka_unit_test(test_group_is_reserved_when_it_is_whole),
-        cmocka_unit_test(test_present_of_nothing_closes),
+        rig_test(test_present_of_nothing_closes, full_of_old),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

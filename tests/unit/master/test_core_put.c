@@ -2,21 +2,11 @@
  * Puts through the master's core: what each key is answered, attempts and their ends, and what becomes of the space when
  * a writer goes.
  */
-#include "tests/world/world.h"
+#include "tests/unit/master/rig.h"
 
 #include "common/slab.h"
 
-#include <stdio.h>
-
-static world_t *
-small_world(peer_t **node_out, peer_t **client_out)
-{
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-
-    *node_out = node_open(w, mem_make(w, "n1", 4 * MIB, MIB));
-    *client_out = client_open(w);
-    return w;
-}
+static const rig_conf_t plain = {.size = 4 * MIB, .chunk = MIB};
 
 /* One put record as it goes out, so that tests can break it. */
 static kvp_err_t
@@ -50,29 +40,27 @@ record(const peer_t *c, const char *key, uint64_t len, uint64_t attempt)
 static void
 test_round_trip(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__StatusReply *status;
     kvp_wire_loc_t placed, found;
     uint64_t attempt, ticket;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
     kvp_pb_t pb;
     reply_t *r;
 
-    (void)state;
-    assert_int_equal(put_place(c, "key", 5000, &attempt, &placed), KVP_OK);
-    assert_false(exists(c, "key")); /* nobody sees what is not committed */
-    assert_int_equal(get(c, "key", NULL, NULL), KVP_NOT_FOUND);
-    assert_int_equal(world_stats(w).attempts, 1);
-    assert_int_equal(write_place(w, &placed), KVP_OK);
-    assert_int_equal(commit(c, attempt, 42), KVP_OK);
-    assert_true(exists(c, "key"));
-    assert_int_equal(get(c, "key", &ticket, &found), KVP_OK);
+    assert_int_equal(put_place(g->c, "key", 5000, &attempt, &placed), KVP_OK);
+    assert_false(exists(g->c, "key")); /* nobody sees what is not committed */
+    assert_int_equal(get(g->c, "key", NULL, NULL), KVP_NOT_FOUND);
+    assert_int_equal(world_stats(g->w).attempts, 1);
+    assert_int_equal(write_place(g->w, &placed), KVP_OK);
+    assert_int_equal(commit(g->c, attempt, 42), KVP_OK);
+    assert_true(exists(g->c, "key"));
+    assert_int_equal(get(g->c, "key", &ticket, &found), KVP_OK);
     assert_memory_equal(&placed, &found, sizeof placed);
-    assert_int_equal(world_stats(w).held_bytes, kvp_slab_extent_bytes(5000));
-    release(c, ticket);
-    assert_int_equal(world_stats(w).held_bytes, 0);
+    assert_int_equal(world_stats(g->w).held_bytes, kvp_slab_extent_bytes(5000));
+    release(g->c, ticket);
+    assert_int_equal(world_stats(g->w).held_bytes, 0);
 
-    r = peer_reply(c, peer_send(c, KVP_OP_STATUS, 0, NULL, NULL, 0));
+    r = peer_reply(g->c, peer_send(g->c, KVP_OP_STATUS, 0, NULL, NULL, 0));
     status = kvp_pb_unpack(&pb, &kvp__pb__status_reply__descriptor, &r->frame);
     assert_non_null(status);
     assert_int_equal(status->objects, 1);
@@ -83,29 +71,26 @@ test_round_trip(void **state)
     assert_int_equal(status->used_bytes, kvp_slab_extent_bytes(5000));
     kvp_pb_free(&pb, status);
     reply_free(r);
-    world_close(w);
 }
 
 static void
 test_list_in_pages(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__List head = KVP__PB__LIST__INIT;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
     uint32_t seen = 0, pages = 0;
     bool is_seen[200] = {0};
     char key[32];
 
-    (void)state;
-    w->check_every = 0;
+    g->w->check_every = 0;
     for (int i = 0; i < 200; i++) {
         snprintf(key, sizeof key, "%s/%d", i % 2 == 0 ? "even" : "odd", i);
-        assert_int_equal(put(c, key, 100), KVP_OK);
+        assert_int_equal(put(g->c, key, 100), KVP_OK);
     }
     head.limit = 7;
     head.prefix = (ProtobufCBinaryData){5, (uint8_t *)"even/"};
     do {
-        reply_t *r = peer_reply(c, peer_send(c, KVP_OP_LIST, 0, &head.base, NULL, 0));
+        reply_t *r = peer_reply(g->c, peer_send(g->c, KVP_OP_LIST, 0, &head.base, NULL, 0));
         const kvp_wire_entry_t *entries;
         Kvp__Pb__ListReply *reply;
         const char *keys;
@@ -131,114 +116,101 @@ test_list_in_pages(void **state)
     } while (head.cursor != 0);
     assert_int_equal(seen, 100);
     assert_true(pages >= 100 / 7);
-    world_close(w);
 }
 
 static void
 test_put_when_present_or_under_way(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, other;
-    peer_t *n, *c, *d;
-    world_t *w = small_world(&n, &c);
+    peer_t *d = client_open(g->w);
 
-    (void)state;
-    d = client_open(w);
-    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
-    assert_int_equal(put_place(c, "key", 100, &other, &loc), KVP_IN_PROGRESS);
+    assert_int_equal(put_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(put_place(g->c, "key", 100, &other, &loc), KVP_IN_PROGRESS);
     assert_int_equal(put_place(d, "key", 100, &other, &loc), KVP_IN_PROGRESS);
     assert_int_equal(commit(d, attempt, 0), KVP_ABORTED); /* another's attempt is none of ours */
-    assert_int_equal(commit(c, attempt, 0), KVP_OK);
+    assert_int_equal(commit(g->c, attempt, 0), KVP_OK);
     assert_int_equal(put_place(d, "key", 200, &other, &loc), KVP_ALREADY);
-    assert_true(exists(c, "key"));
-    assert_int_equal(world_stats(w).put_already, 1);
-    assert_int_equal(world_stats(w).put_in_progress, 2);
-    world_close(w);
+    assert_true(exists(g->c, "key"));
+    assert_int_equal(world_stats(g->w).put_already, 1);
+    assert_int_equal(world_stats(g->w).put_in_progress, 2);
 }
 
 static void
 test_end_when_repeated(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_put_t rec;
     kvp_wire_loc_t loc;
     uint64_t attempt, aborted;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
-    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
-    assert_int_equal(commit(c, attempt, 0), KVP_OK);
-    assert_int_equal(commit(c, attempt, 0), KVP_OK);
-    assert_int_equal(abort_put(c, attempt, true), KVP_ALREADY);
-    assert_true(exists(c, "key"));
-    assert_int_equal(world_stats(w).commits, 1);
+    assert_int_equal(put_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(commit(g->c, attempt, 0), KVP_OK);
+    assert_int_equal(commit(g->c, attempt, 0), KVP_OK);
+    assert_int_equal(abort_put(g->c, attempt, true), KVP_ALREADY);
+    assert_true(exists(g->c, "key"));
+    assert_int_equal(world_stats(g->w).commits, 1);
 
-    assert_int_equal(put_place(c, "other", 100, &aborted, &loc), KVP_OK);
-    assert_int_equal(abort_put(c, aborted, true), KVP_OK);
-    assert_int_equal(abort_put(c, aborted, true), KVP_OK);
-    assert_int_equal(commit(c, aborted, 0), KVP_ABORTED);
-    assert_false(exists(c, "other"));
-    rec = record(c, "other", 100, aborted);
-    assert_int_equal(put_record(c, &rec, "other", 5), KVP_INVALID); /* an attempt is made once */
-    assert_int_equal(commit(c, 12345, 0), KVP_ABORTED);
-    assert_int_equal(abort_put(c, 12345, true), KVP_ABORTED);
-    world_close(w);
+    assert_int_equal(put_place(g->c, "other", 100, &aborted, &loc), KVP_OK);
+    assert_int_equal(abort_put(g->c, aborted, true), KVP_OK);
+    assert_int_equal(abort_put(g->c, aborted, true), KVP_OK);
+    assert_int_equal(commit(g->c, aborted, 0), KVP_ABORTED);
+    assert_false(exists(g->c, "other"));
+    rec = record(g->c, "other", 100, aborted);
+    assert_int_equal(put_record(g->c, &rec, "other", 5), KVP_INVALID); /* an attempt is made once */
+    assert_int_equal(commit(g->c, 12345, 0), KVP_ABORTED);
+    assert_int_equal(abort_put(g->c, 12345, true), KVP_ABORTED);
 }
 
 static void
 test_put_when_the_same_key_comes_twice_in_a_message(void **state)
 {
+    rig_t *g = *state;
     put_t puts[2] = {{.key = "key", .len = 100}, {.key = "key", .len = 100}};
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
     places_t places;
 
-    (void)state;
-    places_read(peer_reply(c, put_begin(c, puts, 2, 0)), &places);
+    places_read(peer_reply(g->c, put_begin(g->c, puts, 2, 0)), &places);
     assert_int_equal(places.objs[0].err, KVP_OK);
     assert_int_equal(places.objs[1].err, KVP_IN_PROGRESS);
     assert_int_equal(places.nloc, 1);
     places_free(&places);
-    world_close(w);
 }
 
 static void
 test_put_when_the_record_is_wrong(void **state)
 {
+    rig_t *g = *state;
     char key[1100];
     kvp_wire_put_t rec;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
     memset(key, 'k', sizeof key);
-    rec = record(c, "key", 10, 1);
+    rec = record(g->c, "key", 10, 1);
     rec.digest.hi++;
-    assert_int_equal(put_record(c, &rec, "key", 3), KVP_INVALID);
-    rec = record(c, "key", 10, 1);
+    assert_int_equal(put_record(g->c, &rec, "key", 3), KVP_INVALID);
+    rec = record(g->c, "key", 10, 1);
     rec.key_len = 0;
-    assert_int_equal(put_record(c, &rec, "key", 3), KVP_BAD_KEY);
+    assert_int_equal(put_record(g->c, &rec, "key", 3), KVP_BAD_KEY);
     rec.key_len = 1025;
-    assert_int_equal(put_record(c, &rec, key, sizeof key), KVP_BAD_KEY);
-    rec = record(c, "key", 10, 1);
+    assert_int_equal(put_record(g->c, &rec, key, sizeof key), KVP_BAD_KEY);
+    rec = record(g->c, "key", 10, 1);
     rec.key_at = 1; /* reaches beyond the frame */
-    assert_int_equal(put_record(c, &rec, "key", 3), KVP_INVALID);
+    assert_int_equal(put_record(g->c, &rec, "key", 3), KVP_INVALID);
     rec.key_at = UINT32_MAX;
-    assert_int_equal(put_record(c, &rec, "key", 3), KVP_INVALID);
-    rec = record(c, "key", 0, 1);
-    assert_int_equal(put_record(c, &rec, "key", 3), KVP_INVALID);
-    rec = record(c, "key", 10, 0);
-    assert_int_equal(put_record(c, &rec, "key", 3), KVP_INVALID);
-    rec = record(c, "key", MIB + 1, 1);
-    assert_int_equal(put_record(c, &rec, "key", 3), KVP_TOO_LARGE);
-    rec = record(c, "key", UINT64_MAX, 1);
-    assert_int_equal(put_record(c, &rec, "key", 3), KVP_TOO_LARGE);
-    rec = record(c, "key", MIB, 1); /* a whole chunk is not too large */
-    assert_int_equal(put_record(c, &rec, "key", 3), KVP_OK);
-    rec = record(c, "yek", 10, 1); /* an attempt's number that is in use */
-    assert_int_equal(put_record(c, &rec, "yek", 3), KVP_INVALID);
-    assert_int_equal(world_stats(w).attempts, 1);
-    world_close(w);
+    assert_int_equal(put_record(g->c, &rec, "key", 3), KVP_INVALID);
+    rec = record(g->c, "key", 0, 1);
+    assert_int_equal(put_record(g->c, &rec, "key", 3), KVP_INVALID);
+    rec = record(g->c, "key", 10, 0);
+    assert_int_equal(put_record(g->c, &rec, "key", 3), KVP_INVALID);
+    rec = record(g->c, "key", MIB + 1, 1);
+    assert_int_equal(put_record(g->c, &rec, "key", 3), KVP_TOO_LARGE);
+    rec = record(g->c, "key", UINT64_MAX, 1);
+    assert_int_equal(put_record(g->c, &rec, "key", 3), KVP_TOO_LARGE);
+    rec = record(g->c, "key", MIB, 1); /* a whole chunk is not too large */
+    assert_int_equal(put_record(g->c, &rec, "key", 3), KVP_OK);
+    rec = record(g->c, "yek", 10, 1); /* an attempt's number that is in use */
+    assert_int_equal(put_record(g->c, &rec, "yek", 3), KVP_INVALID);
+    assert_int_equal(world_stats(g->w).attempts, 1);
 }
 
 static void
@@ -274,20 +246,18 @@ test_put_when_the_nodes_of_the_master_before_are_not_back(void **state)
 static void
 test_put_of_the_longest_key(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     kvp_chunk_geo_t geo;
     char key[1025];
     put_t one = {.key = key, .len = 100};
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
     places_t places;
 
-    (void)state;
     kvp_chunk_geo(MIB, &geo);
     memset(key, 'x', sizeof key);
     for (uint32_t len = 127; len <= 1024; len += len < 130 ? 1 : 447) {
         one.key_len = len;
-        places_read(peer_reply(c, put_begin(c, &one, 1, 0)), &places);
+        places_read(peer_reply(g->c, put_begin(g->c, &one, 1, 0)), &places);
         assert_int_equal(places.objs[0].err, KVP_OK);
         loc = places.locs[0];
         /* Up to 128 bytes it lies in the slot's cell, above in the area behind the cells. */
@@ -296,11 +266,10 @@ test_put_of_the_longest_key(void **state)
         else
             assert_true((uint64_t)loc.key_off * 64 >= geo.long_keys_off);
         assert_true((uint64_t)loc.key_off * 64 + len <= geo.meta_bytes);
-        assert_int_equal(commit(c, one.attempt, 0), KVP_OK);
+        assert_int_equal(commit(g->c, one.attempt, 0), KVP_OK);
         places_free(&places);
         key[0]++; /* another key */
     }
-    world_close(w);
 }
 
 static void
@@ -316,37 +285,31 @@ long_key(char *key, uint32_t i)
 static void
 test_put_when_long_keys_are_used_up(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
+    rig_t *g = *state;
     kvp_chunk_geo_t geo;
     uint32_t room;
     char key[1001];
 
-    (void)state;
-    (void)n;
-    c = client_open(w);
     kvp_chunk_geo(64 * KIB, &geo);
     room = (uint32_t)(geo.long_keys_bytes / 1024);
-    assert_int_equal(put(c, "old and short", 64), KVP_OK);
+    assert_int_equal(put(g->c, "old and short", 64), KVP_OK);
     for (uint32_t i = 0; i < room + 20; i++) {
         long_key(key, i);
-        assert_int_equal(put(c, key, 64), KVP_OK);
+        assert_int_equal(put(g->c, key, 64), KVP_OK);
         if (i < 20) continue;
         long_key(key, i - 20);
-        assert_true(exists(c, key) == (i - 20 >= i + 1 - kvp_min_u64(i + 1, room)));
+        assert_true(exists(g->c, key) == (i - 20 >= i + 1 - kvp_min_u64(i + 1, room)));
     }
-    assert_true(exists(c, "old and short"));
-    assert_int_equal(world_stats(w).evictions, 20);
-    assert_int_equal(put(c, "short", 64), KVP_OK);
-    assert_int_equal(world_stats(w).evictions, 20);
-    world_close(w);
+    assert_true(exists(g->c, "old and short"));
+    assert_int_equal(world_stats(g->w).evictions, 20);
+    assert_int_equal(put(g->c, "short", 64), KVP_OK);
+    assert_int_equal(world_stats(g->w).evictions, 20);
 }
 
 static void
 test_put_when_long_keys_are_used_up_by_held_objects(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 64 * KIB, 64 * KIB));
+    rig_t *g = *state;
     uint64_t *tickets, id;
     kvp_chunk_geo_t geo;
     uint32_t room;
@@ -354,179 +317,152 @@ test_put_when_long_keys_are_used_up_by_held_objects(void **state)
     put_t one = {.key = key, .len = 64};
     places_t places;
 
-    (void)state;
-    (void)n;
-    c = client_open(w);
     kvp_chunk_geo(64 * KIB, &geo);
     room = (uint32_t)(geo.long_keys_bytes / 1024);
     tickets = calloc(room, sizeof *tickets);
     for (uint32_t i = 0; i < room; i++) {
         long_key(key, i);
-        assert_int_equal(put(c, key, 64), KVP_OK);
-        assert_int_equal(get(c, key, &tickets[i], NULL), KVP_OK);
+        assert_int_equal(put(g->c, key, 64), KVP_OK);
+        assert_int_equal(get(g->c, key, &tickets[i], NULL), KVP_OK);
     }
     long_key(key, room);
-    assert_int_equal(put_wait(c, key, 64, 50), KVP_RETRY_AFTER);
-    id = put_begin(c, &one, 1, 1000);
-    world_advance(w, 50 * MS);
-    assert_true(peer_is_asking(c, id));
-    assert_int_equal(put(c, "short", 64), KVP_OK); /* goes past it */
-    release(c, tickets[3]);
-    places_read(peer_wait(c, id, 100 * MS), &places);
+    assert_int_equal(put_wait(g->c, key, 64, 50), KVP_RETRY_AFTER);
+    id = put_begin(g->c, &one, 1, 1000);
+    world_advance(g->w, 50 * MS);
+    assert_true(peer_is_asking(g->c, id));
+    assert_int_equal(put(g->c, "short", 64), KVP_OK); /* goes past it */
+    release(g->c, tickets[3]);
+    places_read(peer_wait(g->c, id, 100 * MS), &places);
     assert_int_equal(places.objs[0].err, KVP_OK);
     places_free(&places);
     free(tickets);
-    world_close(w);
 }
 
 /* ---- attempts that end otherwise */
 static void
 test_abort_when_drained(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
-    n->needs_proof = true;
-    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
-    assert_int_equal(abort_put(c, attempt, true), KVP_OK);
-    assert_int_equal(world_stats(w).attempts, 0);
-    assert_int_equal(world_stats(w).used_bytes, 0); /* free at once: nobody can still store there */
-    assert_int_equal(put(c, "key", 100), KVP_OK);
-    assert_int_equal(write_place(w, &loc), KVP_STALE); /* and a late store of the old one is lost */
-    world_close(w);
+    g->na->needs_proof = true;
+    assert_int_equal(put_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(abort_put(g->c, attempt, true), KVP_OK);
+    assert_int_equal(world_stats(g->w).attempts, 0);
+    assert_int_equal(world_stats(g->w).used_bytes, 0); /* free at once: nobody can still store there */
+    assert_int_equal(put(g->c, "key", 100), KVP_OK);
+    assert_int_equal(write_place(g->w, &loc), KVP_STALE); /* and a late store of the old one is lost */
 }
 
 static void
 test_abort_when_not_drained(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
-    n->needs_proof = true;
-    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
-    assert_int_equal(abort_put(c, attempt, false), KVP_OK);
-    assert_int_equal(world_stats(w).quarantine_bytes, kvp_slab_extent_bytes(100));
-    assert_int_equal(put(c, "key", 100), KVP_OK); /* the key is free at once */
-    world_advance(w, 60 * SEC); /* no timer ends a quarantine */
-    assert_int_equal(world_stats(w).quarantine_bytes, kvp_slab_extent_bytes(100));
-    world_prove(w, c->incarnation);
-    assert_int_equal(world_stats(w).quarantine_bytes, 0);
-    world_close(w);
+    g->na->needs_proof = true;
+    assert_int_equal(put_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(abort_put(g->c, attempt, false), KVP_OK);
+    assert_int_equal(world_stats(g->w).quarantine_bytes, kvp_slab_extent_bytes(100));
+    assert_int_equal(put(g->c, "key", 100), KVP_OK); /* the key is free at once */
+    world_advance(g->w, 60 * SEC); /* no timer ends a quarantine */
+    assert_int_equal(world_stats(g->w).quarantine_bytes, kvp_slab_extent_bytes(100));
+    world_prove(g->w, g->c->incarnation);
+    assert_int_equal(world_stats(g->w).quarantine_bytes, 0);
 }
 
 static void
 test_abort_when_one_way_is_not_answered(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__PutAbort head = KVP__PB__PUT_ABORT__INIT;
     kvp_wire_loc_t loc;
     uint64_t attempt, id;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
-    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
+    assert_int_equal(put_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
     head.n = 1;
     head.is_drained = true;
-    id = peer_send(c, KVP_OP_PUT_ABORT, KVP_FRAME_ONEWAY, &head.base, &attempt, sizeof attempt);
-    assert_null(peer_reply(c, id)); /* the world fails on an answer that was not asked for */
-    assert_int_equal(world_stats(w).attempts, 0);
-    world_close(w);
+    id = peer_send(g->c, KVP_OP_PUT_ABORT, KVP_FRAME_ONEWAY, &head.base, &attempt, sizeof attempt);
+    assert_null(peer_reply(g->c, id)); /* the world fails on an answer that was not asked for */
+    assert_int_equal(world_stats(g->w).attempts, 0);
 }
 
 /* A put whose caller gives up before the master has answered: the attempt must not stay open behind the answer. */
 static void
 test_abort_when_the_begin_is_not_answered(void **state)
 {
+    rig_t *g = *state;
     put_t puts[2] = {{.key = "a", .len = MIB}, {.key = "b", .len = MIB}};
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
-    places_t places;
     uint64_t id, tickets[3];
     char key[16];
 
-    (void)state;
     for (int i = 0; i < 3; i++) { /* of four chunks one is left, and nothing can be evicted */
         snprintf(key, sizeof key, "held%d", i);
-        assert_int_equal(put(c, key, MIB), KVP_OK);
-        assert_int_equal(get(c, key, &tickets[i], NULL), KVP_OK);
+        assert_int_equal(put(g->c, key, MIB), KVP_OK);
+        assert_int_equal(get(g->c, key, &tickets[i], NULL), KVP_OK);
     }
-    places_read(peer_reply(c, put_begin(c, &puts[1], 1, 10000)), &places); /* takes the last chunk */
-    assert_int_equal(places.objs[0].err, KVP_OK);
-    places_free(&places);
-    id = put_begin(c, &puts[0], 1, 10000);
-    assert_true(peer_is_asking(c, id));
-    assert_int_equal(commit(c, puts[0].attempt, 0), KVP_INVALID);
-    assert_int_equal(abort_put(c, puts[0].attempt, true), KVP_OK);
-    places_read(peer_reply(c, id), &places);
-    assert_int_equal(places.objs[0].err, KVP_ABORTED);
-    places_free(&places);
-    assert_int_equal(world_stats(w).attempts, 1);
-    assert_int_equal(world_stats(w).pending_puts, 0);
-    world_close(w);
+    granted(g->c, put_begin(g->c, &puts[1], 1, 10000), KVP_OK); /* takes the last chunk */
+    id = put_begin(g->c, &puts[0], 1, 10000);
+    assert_true(peer_is_asking(g->c, id));
+    assert_int_equal(commit(g->c, puts[0].attempt, 0), KVP_INVALID);
+    assert_int_equal(abort_put(g->c, puts[0].attempt, true), KVP_OK);
+    granted(g->c, id, KVP_ABORTED);
+    assert_int_equal(world_stats(g->w).attempts, 1);
+    assert_int_equal(world_stats(g->w).pending_puts, 0);
 }
 
 /* ---- writers that die */
 static void
 test_client_when_it_dies_with_attempts(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc[3];
     uint64_t attempt, dead, live_min;
-    peer_t *n, *c, *d;
-    world_t *w = small_world(&n, &c);
+    peer_t *d = client_open(g->w);
     char key[16];
 
-    (void)state;
-    d = client_open(w);
-    n->needs_proof = true;
-    assert_int_equal(put(c, "committed", 100), KVP_OK);
+    g->na->needs_proof = true;
+    assert_int_equal(put(g->c, "committed", 100), KVP_OK);
     for (int i = 0; i < 3; i++) {
         snprintf(key, sizeof key, "key%d", i);
-        assert_int_equal(put_place(c, key, 1000, &attempt, &loc[i]), KVP_OK);
+        assert_int_equal(put_place(g->c, key, 1000, &attempt, &loc[i]), KVP_OK);
     }
-    dead = c->incarnation;
+    dead = g->c->incarnation;
     live_min = d->incarnation;
-    peer_forget(c);
-    assert_int_equal(world_stats(w).attempts, 0);
-    assert_int_equal(world_stats(w).quarantine_bytes, 3 * kvp_slab_extent_bytes(1000));
-    assert_int_equal(n->last_fence.incarnation, dead);
-    assert_int_equal(n->last_fence.live_min, live_min); /* a node's session does not hold it back */
+    peer_forget(g->c);
+    assert_int_equal(world_stats(g->w).attempts, 0);
+    assert_int_equal(world_stats(g->w).quarantine_bytes, 3 * kvp_slab_extent_bytes(1000));
+    assert_int_equal(g->na->last_fence.incarnation, dead);
+    assert_int_equal(g->na->last_fence.live_min, live_min); /* a node's session does not hold it back */
     assert_true(exists(d, "committed"));
     for (int i = 0; i < 3; i++) {
         snprintf(key, sizeof key, "key%d", i);
         assert_int_equal(put(d, key, 1000), KVP_OK); /* the keys are free at once; the world checks for overlap */
-        assert_int_equal(write_place(w, &loc[i]), KVP_STALE);
+        assert_int_equal(write_place(g->w, &loc[i]), KVP_STALE);
     }
-    world_advance(w, 30 * SEC);
-    assert_int_equal(world_stats(w).quarantine_bytes, 3 * kvp_slab_extent_bytes(1000));
-    assert_int_equal(world_stats(w).objects, 4);
-    world_prove(w, dead);
-    assert_int_equal(world_stats(w).quarantine_bytes, 0);
-    world_close(w);
+    world_advance(g->w, 30 * SEC);
+    assert_int_equal(world_stats(g->w).quarantine_bytes, 3 * kvp_slab_extent_bytes(1000));
+    assert_int_equal(world_stats(g->w).objects, 4);
+    world_prove(g->w, dead);
+    assert_int_equal(world_stats(g->w).quarantine_bytes, 0);
 }
 
 static void
 test_client_when_the_last_one_dies(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, dead;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
-    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
-    dead = c->incarnation;
-    peer_forget(c);
-    assert_int_equal(n->last_fence.incarnation, dead);
-    assert_true(n->last_fence.live_min > dead);
-    c = client_open(w);
-    assert_true(c->incarnation >= n->last_fence.live_min); /* who comes later is not fenced by it */
-    world_close(w);
+    assert_int_equal(put_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
+    dead = g->c->incarnation;
+    peer_forget(g->c);
+    assert_int_equal(g->na->last_fence.incarnation, dead);
+    assert_true(g->na->last_fence.live_min > dead);
+    g->c = client_open(g->w);
+    assert_true(g->c->incarnation >= g->na->last_fence.live_min); /* who comes later is not fenced by it */
 }
 
 /* What it had is retired where it lay. Only the fence keeps it from connecting again, and by RDMA no word in memory guards
@@ -534,78 +470,67 @@ test_client_when_the_last_one_dies(void **state)
 static void
 test_client_when_it_dies_with_attempts_is_fenced_everywhere(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, dead;
-    peer_t *n, *c, *other, *d;
-    world_t *w = small_world(&n, &c);
+    peer_t *other, *d;
 
-    (void)state;
-    other = node_open(w, mem_make(w, "n2", 4 * MIB, MIB));
-    d = client_open(w); /* c is older, and lives: d is fenced by name */
+    other = node_open(g->w, mem_make(g->w, "n2", 4 * MIB, MIB));
+    d = client_open(g->w); /* c is older, and lives: d is fenced by name */
     assert_int_equal(put_place(d, "key", 100, &attempt, &loc), KVP_OK);
     dead = d->incarnation;
     peer_forget(d);
-    assert_int_equal(n->last_fence.incarnation, dead);
+    assert_int_equal(g->na->last_fence.incarnation, dead);
     assert_int_equal(other->last_fence.incarnation, dead);
-    assert_true(n->last_fence.live_min <= c->incarnation);
-    assert_int_equal(world_stats(w).fences, 1);
-    world_close(w);
+    assert_true(g->na->last_fence.live_min <= g->c->incarnation);
+    assert_int_equal(world_stats(g->w).fences, 1);
 }
 
 static void
 test_client_when_it_dies_without_attempts_is_not_fenced(void **state)
 {
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
-    uint32_t before = n->fences_n;
+    rig_t *g = *state;
+    uint32_t before = g->na->fences_n;
 
-    (void)state;
-    assert_int_equal(put(c, "key", 100), KVP_OK);
-    peer_forget(c);
-    assert_int_equal(n->fences_n, before);
-    assert_int_equal(world_stats(w).fences, 0);
-    world_close(w);
+    assert_int_equal(put(g->c, "key", 100), KVP_OK);
+    peer_forget(g->c);
+    assert_int_equal(g->na->fences_n, before);
+    assert_int_equal(world_stats(g->w).fences, 0);
 }
 
 static void
 test_bye_with_attempts(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, id;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
 
-    (void)state;
-    n->needs_proof = true;
-    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
-    id = peer_send(c, KVP_OP_BYE, 0, NULL, NULL, 0);
-    assert_int_equal(plain_result(peer_reply(c, id)), KVP_OK);
-    assert_true(c->was_closed);
-    assert_int_equal(world_stats(w).attempts, 0);
-    assert_int_equal(world_stats(w).used_bytes, 0); /* its word that nothing is under way */
-    assert_int_equal(world_stats(w).fences, 0);
-    world_close(w);
+    g->na->needs_proof = true;
+    assert_int_equal(put_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
+    id = peer_send(g->c, KVP_OP_BYE, 0, NULL, NULL, 0);
+    assert_int_equal(plain_result(peer_reply(g->c, id)), KVP_OK);
+    assert_true(g->c->was_closed);
+    assert_int_equal(world_stats(g->w).attempts, 0);
+    assert_int_equal(world_stats(g->w).used_bytes, 0); /* its word that nothing is under way */
+    assert_int_equal(world_stats(g->w).fences, 0);
 }
 
 /* The node was away while a client died: it is told who is alive when it is back. */
 static void
 test_fence_when_the_node_was_away(void **state)
 {
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt, dead;
-    peer_t *n, *c;
-    world_t *w = small_world(&n, &c);
-    mem_t *mem = n->mem;
+    mem_t *mem = g->na->mem;
 
-    (void)state;
-    assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
-    dead = c->incarnation;
-    peer_forget(n);
-    peer_forget(c);
-    n = node_open(w, mem);
-    assert_true(n->last_fence.live_min > dead);
-    assert_int_equal(n->retires_n, 1);
-    world_close(w);
+    assert_int_equal(put_place(g->c, "key", 100, &attempt, &loc), KVP_OK);
+    dead = g->c->incarnation;
+    peer_forget(g->na);
+    peer_forget(g->c);
+    g->na = node_open(g->w, mem);
+    assert_true(g->na->last_fence.live_min > dead);
+    assert_int_equal(g->na->retires_n, 1);
 }
 
 /* A client with thousands of attempts dies: they are aborted in slices, and a key that somebody wants at once. */
@@ -703,73 +628,64 @@ test_put_when_one_client_has_too_many_attempts(void **state)
 static void
 test_put_when_quarantine_reaches_the_limit(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    peer_t *c, *n = node_open(w, mem_make(w, "n1", 8ull << 30, 1ull << 30));
+    rig_t *g = *state;
     kvp_wire_loc_t loc;
     uint64_t attempt;
     char key[16];
 
-    (void)state;
-    n->needs_proof = true;
-    c = client_open(w);
+    g->na->needs_proof = true;
     for (int i = 0; i < 4; i++) {
         snprintf(key, sizeof key, "key%d", i);
-        assert_int_equal(put_place(c, key, 1ull << 30, &attempt, &loc), KVP_OK);
-        assert_int_equal(abort_put(c, attempt, false), KVP_OK);
+        assert_int_equal(put_place(g->c, key, 1ull << 30, &attempt, &loc), KVP_OK);
+        assert_int_equal(abort_put(g->c, attempt, false), KVP_OK);
     }
-    assert_int_equal(put(c, "more", 1), KVP_LIMIT);
-    world_prove(w, c->incarnation);
-    assert_int_equal(put(c, "more", 1), KVP_OK);
-    world_close(w);
+    assert_int_equal(put(g->c, "more", 1), KVP_LIMIT);
+    world_prove(g->w, g->c->incarnation);
+    assert_int_equal(put(g->c, "more", 1), KVP_OK);
 }
 
 /* What is not built is refused whole, and not done by half. */
 static void
 test_put_when_its_pin_is_unknown(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
+    rig_t *g = *state;
     Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
     put_t one = {.key = "key", .len = 100};
-    peer_t *c;
 
-    (void)state;
-    node_open(w, mem_make(w, "n1", 1 * MIB, 1 * MIB));
-    c = client_open(w);
     head.pin = KVP_PIN_HARD + 1;
-    assert_int_equal(plain_result(peer_wait(c, put_begin_with(c, &one, 1, &head), SEC)), KVP_INVALID);
-    assert_int_equal(world_stats(w).attempts, 0);
-    world_close(w);
+    assert_int_equal(plain_result(peer_wait(g->c, put_begin_with(g->c, &one, 1, &head), SEC)), KVP_INVALID);
+    assert_int_equal(world_stats(g->w).attempts, 0);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_list_in_pages),
-        cmocka_unit_test(test_put_when_present_or_under_way),
-        cmocka_unit_test(test_end_when_repeated),
-        cmocka_unit_test(test_put_when_the_same_key_comes_twice_in_a_message),
-        cmocka_unit_test(test_put_when_the_record_is_wrong),
+        rig_test(test_round_trip, plain),
+        rig_test(test_list_in_pages, plain),
+        rig_test(test_put_when_present_or_under_way, plain),
+        rig_test(test_end_when_repeated, plain),
+        rig_test(test_put_when_the_same_key_comes_twice_in_a_message, plain),
+        rig_test(test_put_when_the_record_is_wrong, plain),
         cmocka_unit_test(test_put_when_no_segment_is_mounted),
         cmocka_unit_test(test_put_when_the_nodes_of_the_master_before_are_not_back),
-        cmocka_unit_test(test_put_of_the_longest_key),
-        cmocka_unit_test(test_put_when_long_keys_are_used_up),
-        cmocka_unit_test(test_put_when_long_keys_are_used_up_by_held_objects),
-        cmocka_unit_test(test_abort_when_drained),
-        cmocka_unit_test(test_abort_when_not_drained),
-        cmocka_unit_test(test_abort_when_one_way_is_not_answered),
-        cmocka_unit_test(test_abort_when_the_begin_is_not_answered),
-        cmocka_unit_test(test_client_when_it_dies_with_attempts),
+        rig_test(test_put_of_the_longest_key, plain),
+        rig_test_on(test_put_when_long_keys_are_used_up, .size = 64 * KIB),
+        rig_test_on(test_put_when_long_keys_are_used_up_by_held_objects, .size = 64 * KIB),
+        rig_test(test_abort_when_drained, plain),
+        rig_test(test_abort_when_not_drained, plain),
+        rig_test(test_abort_when_one_way_is_not_answered, plain),
+        rig_test(test_abort_when_the_begin_is_not_answered, plain),
+        rig_test(test_client_when_it_dies_with_attempts, plain),
         cmocka_unit_test(test_client_when_it_dies_with_thousands_of_attempts),
-        cmocka_unit_test(test_client_when_the_last_one_dies),
-        cmocka_unit_test(test_client_when_it_dies_with_attempts_is_fenced_everywhere),
-        cmocka_unit_test(test_client_when_it_dies_without_attempts_is_not_fenced),
-        cmocka_unit_test(test_bye_with_attempts),
-        cmocka_unit_test(test_fence_when_the_node_was_away),
+        rig_test(test_client_when_the_last_one_dies, plain),
+        rig_test(test_client_when_it_dies_with_attempts_is_fenced_everywhere, plain),
+        rig_test(test_client_when_it_dies_without_attempts_is_not_fenced, plain),
+        rig_test(test_bye_with_attempts, plain),
+        rig_test(test_fence_when_the_node_was_away, plain),
         cmocka_unit_test(test_put_when_one_client_has_too_many_attempts),
-        cmocka_unit_test(test_put_when_quarantine_reaches_the_limit),
-        cmocka_unit_test(test_put_when_its_pin_is_unknown),
+        rig_test_on(test_put_when_quarantine_reaches_the_limit, .size = 8ull << 30, .chunk = 1ull << 30),
+        rig_test_on(test_put_when_its_pin_is_unknown, .size = 1 * MIB),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,11 +2,17 @@
  * A master that knows nothing learns from nodes what they hold: what it believes, what it does not, and what was removed
  * meanwhile.
  */
+#include "tests/unit/master/rig.h"
 #include "tests/world/report.h"
 
-#include <stdio.h>
-
 #define SMALL (8 * KIB)
+
+static const rig_conf_t one_node = {.size = MIB};
+static const rig_conf_t two_nodes = {.size = MIB, .mems = 2};
+static const rig_conf_t second_away = {.size = MIB, .mems = 2, .nodes = 1};
+static const rig_conf_t quick_second_away = {
+    .conf = {.location_lease_ns = MS, .location_grace_ns = MS}, .size = MIB, .mems = 2, .nodes = 1};
+static const rig_conf_t patient_two = {.conf.node_grace_ns = 60 * SEC, .size = MIB, .mems = 2};
 
 /* ---- doing */
 typedef enum { COMMIT, ABORT, LEAVE } end_t;
@@ -65,203 +71,163 @@ node_greet(world_t *w, mem_t *mem, Kvp__Pb__MountReply *reply_out)
 static void
 test_restart_when_nodes_report_all(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", 2 * MIB, MIB), *b = mem_make(w, "b", 2 * MIB, MIB);
+    rig_t *g = *state;
     uint64_t version, long_version, again;
     uint32_t copies;
     char key[64], long_key[KVP_KEY_CELL_BYTES + 40];
-    peer_t *c;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
-    c = client_open(w);
     memset(long_key, 'l', sizeof long_key);
     long_key[sizeof long_key - 1] = '\0';
+    for (uint32_t i = 0; i < 40; i++)
+        assert_int_equal(put_one(g->c, key_name("key/", i)), KVP_OK);
+    assert_int_equal(put_object(g->c, "two", 100 * KIB, 2, false, &version), KVP_OK);
+    assert_int_equal(put_object(g->c, long_key, SMALL, 1, false, &long_version), KVP_OK);
+    rig_restart(g);
+    assert_int_equal(found(g->c, "key/0", NULL), 0);
+    (void)node_open_on(g->w, g->a, "a");
+    (void)node_open_on(g->w, g->b, "b");
     for (uint32_t i = 0; i < 40; i++) {
         snprintf(key, sizeof key, "key/%u", i);
-        assert_int_equal(put_one(c, key), KVP_OK);
+        assert_true(found(g->c, key, NULL) > 0);
+        assert_int_equal(put_one(g->c, key), KVP_ALREADY);
     }
-    assert_int_equal(put_object(c, "two", 100 * KIB, 2, false, &version), KVP_OK);
-    assert_int_equal(put_object(c, long_key, SMALL, 1, false, &long_version), KVP_OK);
-    world_restart(w);
-    c = client_open(w);
-    assert_int_equal(found(c, "key/0", NULL), 0);
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
-    for (uint32_t i = 0; i < 40; i++) {
-        snprintf(key, sizeof key, "key/%u", i);
-        assert_true(found(c, key, NULL) > 0);
-        assert_int_equal(put_one(c, key), KVP_ALREADY);
-    }
-    assert_int_equal(found(c, "two", &copies), version);
+    assert_int_equal(found(g->c, "two", &copies), version);
     assert_int_equal(copies, 2);
-    assert_int_equal(found(c, long_key, NULL), long_version);
-    assert_int_equal(world_stats(w).adopted, 42);
-    assert_int_equal(world_stats(w).used_bytes, 41 * SMALL + 2 * 100 * KIB);
-    assert_int_equal(put_object(c, "new", SMALL, 2, false, &again), KVP_OK);
+    assert_int_equal(found(g->c, long_key, NULL), long_version);
+    assert_int_equal(world_stats(g->w).adopted, 42);
+    assert_int_equal(world_stats(g->w).used_bytes, 41 * SMALL + 2 * 100 * KIB);
+    assert_int_equal(put_object(g->c, "new", SMALL, 2, false, &again), KVP_OK);
     assert_true(again > version);
-    assert_int_equal(put_object(c, "two", SMALL, 1, true, &again), KVP_OK);
-    assert_int_equal(found(c, "two", NULL), again);
+    assert_int_equal(put_object(g->c, "two", SMALL, 1, true, &again), KVP_OK);
+    assert_int_equal(found(g->c, "two", NULL), again);
     long_key[0] = 'm';
-    assert_int_equal(put_one(c, long_key), KVP_OK);
-    world_close(w);
+    assert_int_equal(put_one(g->c, long_key), KVP_OK);
 }
 
 /* The older of two versions is told first, and removed before the newer one is told. */
 static void
 test_removal_before_a_newer_version_is_told(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    rig_t *g = *state;
     uint64_t older, newer;
-    peer_t *c, *n;
 
-    (void)state;
-    n = node_open_on(w, a, "a");
-    c = client_open(w);
-    assert_int_equal(put_object(c, "key", SMALL, 1, false, &older), KVP_OK);
-    peer_forget(n);
-    (void)node_open_on(w, b, "b");
-    assert_int_equal(put_object(c, "key", SMALL, 1, false, &newer), KVP_OK);
-    world_restart(w);
-    c = client_open(w);
-    (void)node_open_on(w, a, "a");
-    assert_int_equal(found(c, "key", NULL), older);
-    assert_int_equal(remove_key(c, "key", true), KVP_OK);
-    (void)node_open_on(w, b, "b");
-    assert_int_equal(found(c, "key", NULL), 0);
-    world_close(w);
+    assert_int_equal(put_object(g->c, "key", SMALL, 1, false, &older), KVP_OK);
+    peer_forget(g->na);
+    (void)node_open_on(g->w, g->b, "b");
+    assert_int_equal(put_object(g->c, "key", SMALL, 1, false, &newer), KVP_OK);
+    rig_restart(g);
+    (void)node_open_on(g->w, g->a, "a");
+    assert_int_equal(found(g->c, "key", NULL), older);
+    assert_int_equal(remove_key(g->c, "key", true), KVP_OK);
+    (void)node_open_on(g->w, g->b, "b");
+    assert_int_equal(found(g->c, "key", NULL), 0);
 }
 
 static void
 test_nothing_is_served_before_the_last_page(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB);
+    rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
     extent_t *all;
     uint32_t n;
-    peer_t *c, *node;
+    peer_t *node;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    assert_int_equal(put_one(c, "one"), KVP_OK);
-    assert_int_equal(put_one(c, "two"), KVP_OK);
-    world_restart(w);
-    c = client_open(w);
-    node = node_greet(w, a, &mounted);
+    assert_int_equal(put_one(g->c, "one"), KVP_OK);
+    assert_int_equal(put_one(g->c, "two"), KVP_OK);
+    rig_restart(g);
+    node = node_greet(g->w, g->a, &mounted);
     assert_int_equal(mounted.report, 2);
-    all = mem_sealed(a, &n);
+    all = mem_sealed(g->a, &n);
     assert_int_equal(n, 2);
     assert_true(report_take(node, report_send(node, all, 1, true, false), all, 1));
-    assert_int_equal(found(c, "one", NULL) + found(c, "two", NULL), 0);
-    assert_int_equal(put_one(c, all[0].key), KVP_RETRY_AFTER); /* it will be there in a moment */
-    assert_int_equal(put_one(c, "other"), KVP_RETRY_AFTER);
+    assert_int_equal(found(g->c, "one", NULL) + found(g->c, "two", NULL), 0);
+    assert_int_equal(put_one(g->c, all[0].key), KVP_RETRY_AFTER); /* it will be there in a moment */
+    assert_int_equal(put_one(g->c, "other"), KVP_RETRY_AFTER);
     assert_true(report_take(node, report_send(node, all + 1, 1, false, false), all + 1, 1));
-    assert_int_equal(found(c, "one", NULL) + found(c, "two", NULL), 0);
+    assert_int_equal(found(g->c, "one", NULL) + found(g->c, "two", NULL), 0);
     assert_true(report_end(node, false));
-    assert_true(found(c, "one", NULL) > 0 && found(c, "two", NULL) > 0);
-    assert_int_equal(put_one(c, "other"), KVP_OK);
+    assert_true(found(g->c, "one", NULL) > 0 && found(g->c, "two", NULL) > 0);
+    assert_int_equal(put_one(g->c, "other"), KVP_OK);
     free(all);
-    world_close(w);
 }
 
 /* A node that is lost half-way begins anew. */
 static void
 test_report_when_it_is_cut(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){.location_lease_ns = MS, .location_grace_ns = MS});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
     extent_t *all;
     char key[32];
     uint32_t n;
-    peer_t *c, *node;
+    peer_t *node;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
     for (uint32_t i = 0; i < 20; i++) {
         snprintf(key, sizeof key, "%u", i);
-        assert_int_equal(put_one(c, key), KVP_OK);
+        assert_int_equal(put_one(g->c, key), KVP_OK);
     }
-    world_restart(w);
-    c = client_open(w);
-    (void)node_open_on(w, b, "b"); /* that keeps removals in mind */
-    node = node_greet(w, a, &mounted);
-    all = mem_sealed(a, &n);
+    rig_restart(g);
+    (void)node_open_on(g->w, g->b, "b"); /* that keeps removals in mind */
+    node = node_greet(g->w, g->a, &mounted);
+    all = mem_sealed(g->a, &n);
     assert_true(report_take(node, report_send(node, all, 10, true, false), all, 10));
-    assert_int_equal(remove_key(c, all[3].key, true), KVP_OK); /* known, though it is not served */
-    assert_int_equal(remove_key(c, all[13].key, true), KVP_NOT_FOUND); /* not known yet */
+    assert_int_equal(remove_key(g->c, all[3].key, true), KVP_OK); /* known, though it is not served */
+    assert_int_equal(remove_key(g->c, all[13].key, true), KVP_NOT_FOUND); /* not known yet */
     peer_forget(node);
-    node = node_greet(w, a, &mounted);
+    node = node_greet(g->w, g->a, &mounted);
     assert_true(report_take(node, report_send(node, all, 10, true, false), all, 10));
     assert_int_equal(mounted.report, 2);
     assert_true(report_take(node, report_send(node, all + 10, 10, false, false), all + 10, 10));
     assert_true(report_end(node, false));
     for (uint32_t i = 0; i < 20; i++)
-        assert_true((found(c, all[i].key, NULL) == 0) == (i == 3 || i == 13));
+        assert_true((found(g->c, all[i].key, NULL) == 0) == (i == 3 || i == 13));
     free(all);
-    world_close(w);
 }
 
 /* Its answer may be lost, and the node would serve on, SEALED, what the master takes for space. */
 static void
 test_report_whose_last_page_tells_something(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB);
+    rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
     extent_t *all;
     uint32_t n;
-    peer_t *c, *node;
+    peer_t *node;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    assert_int_equal(put_one(c, "one"), KVP_OK);
-    world_restart(w);
-    node = node_greet(w, a, &mounted);
-    all = mem_sealed(a, &n);
+    assert_int_equal(put_one(g->c, "one"), KVP_OK);
+    world_restart(g->w);
+    node = node_greet(g->w, g->a, &mounted);
+    all = mem_sealed(g->a, &n);
     assert_false(report_take(node, report_send(node, all, 1, true, true), all, 1));
-    assert_int_equal(world_stats(w).adopted, 0);
+    assert_int_equal(world_stats(g->w).adopted, 0);
     free(all);
-    world_close(w);
 }
 
 /* The node does not know whether its last page came, and says that places may have been granted since. */
 static void
 test_report_whose_last_page_is_lost(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB);
+    rig_t *g = *state;
     Kvp__Pb__MountReply mounted;
     extent_t *all;
     uint32_t n;
-    peer_t *c, *node;
+    peer_t *node;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    assert_int_equal(put_one(c, "one"), KVP_OK);
-    world_restart(w);
-    c = client_open(w);
+    assert_int_equal(put_one(g->c, "one"), KVP_OK);
+    rig_restart(g);
     for (uint32_t again = 0; again < 3; again++) {
-        node = node_greet(w, a, &mounted);
+        node = node_greet(g->w, g->a, &mounted);
         assert_false(mounted.is_reset);
         assert_int_equal(mounted.report, 2);
-        all = mem_sealed(a, &n);
+        all = mem_sealed(g->a, &n);
         assert_int_equal(n, 1);
         assert_true(report_take(node, report_send(node, all, 1, true, false), all, 1));
         free(all);
-        a->mounted_term = a->term; /* the last page goes, and does not arrive */
+        g->a->mounted_term = g->a->term; /* the last page goes, and does not arrive */
         peer_forget(node);
     }
-    (void)node_open_on(w, a, "a");
-    assert_true(found(c, "one", NULL) > 0);
-    world_close(w);
+    (void)node_open_on(g->w, g->a, "a");
+    assert_true(found(g->c, "one", NULL) > 0);
 }
 
 /* Where it did arrive, places may be out: given up, and so unknown, the memory is made anew. */
@@ -290,66 +256,43 @@ test_report_that_was_cut_once_and_ended_later(void **state)
 }
 
 /* ---- what was removed meanwhile */
+/* The node of b is gone; or it is there, as far as the master knows, and does nothing: then what was removed is answered after a
+ * while, and by then the other node knows of it. */
 static void
-test_removal_that_is_owed_outlives_the_master(void **state)
+removal_outlives_the_master(rig_t *g, bool is_gone)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
-    uint64_t version, newer;
-    peer_t *c, *nb;
+    uint64_t gone, stays, newer;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    nb = node_open_on(w, b, "b");
-    c = client_open(w);
-    assert_int_equal(put_object(c, "gone", SMALL, 2, false, &version), KVP_OK);
-    assert_int_equal(put_object(c, "newer", SMALL, 2, false, &version), KVP_OK);
-    assert_int_equal(put_object(c, "stays", SMALL, 2, false, &version), KVP_OK);
-    peer_forget(nb);
-    assert_int_equal(remove_key(c, "gone", true), KVP_OK);
-    assert_int_equal(put_object(c, "newer", SMALL, 1, true, &newer), KVP_OK);
-    assert_int_equal(a->tombs.n, 2);
-    world_restart(w);
-    c = client_open(w);
-    (void)node_open_on(w, a, "a");
-    assert_int_equal(found(c, "newer", NULL), newer);
-    (void)node_open_on(w, b, "b");
-    assert_int_equal(found(c, "gone", NULL), 0);
-    assert_int_equal(found(c, "newer", NULL), newer);
-    assert_int_equal(found(c, "stays", NULL), version);
-    assert_int_equal(b->tombs.n, 2); /* that one keeps them as well now */
-    world_close(w);
+    assert_int_equal(put_object(g->c, "gone", SMALL, 2, false, &gone), KVP_OK);
+    assert_int_equal(put_object(g->c, "newer", SMALL, 2, false, &newer), KVP_OK);
+    assert_int_equal(put_object(g->c, "stays", SMALL, 2, false, &stays), KVP_OK);
+    if (is_gone)
+        peer_forget(g->nb);
+    else
+        g->nb->policy = NODE_STOPPED;
+    assert_int_equal(remove_key(g->c, "gone", true), KVP_OK);
+    assert_int_equal(put_object(g->c, "newer", SMALL, 1, true, &newer), KVP_OK);
+    assert_int_equal(g->a->tombs.n, 2);
+    rig_restart(g);
+    (void)node_open_on(g->w, g->a, "a");
+    if (is_gone) assert_int_equal(found(g->c, "newer", NULL), newer); /* it may lie on the late one */
+    (void)node_open_on(g->w, g->b, "b");
+    assert_int_equal(found(g->c, "gone", NULL), 0);
+    assert_int_equal(found(g->c, "newer", NULL), newer);
+    assert_int_equal(found(g->c, "stays", NULL), stays);
+    if (is_gone) assert_int_equal(g->b->tombs.n, 2); /* that one keeps them as well now */
 }
 
-/* The node is there, as far as the master knows, and does nothing: the removal is answered after a while, and by then another
- * one knows of it. */
 static void
-test_removal_that_a_late_node_owes_outlives_the_master(void **state)
+test_removal_on_a_lost_node_outlives_the_master(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
-    uint64_t gone, stays, newer;
-    peer_t *c, *nb;
+    removal_outlives_the_master(*state, true);
+}
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    nb = node_open_on(w, b, "b");
-    c = client_open(w);
-    assert_int_equal(put_object(c, "gone", SMALL, 2, false, &gone), KVP_OK);
-    assert_int_equal(put_object(c, "newer", SMALL, 2, false, &newer), KVP_OK);
-    assert_int_equal(put_object(c, "stays", SMALL, 2, false, &stays), KVP_OK);
-    nb->policy = NODE_STOPPED;
-    assert_int_equal(remove_key(c, "gone", true), KVP_OK);
-    assert_int_equal(put_object(c, "newer", SMALL, 1, true, &newer), KVP_OK);
-    assert_int_equal(a->tombs.n, 2);
-    world_restart(w);
-    c = client_open(w);
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
-    assert_int_equal(found(c, "gone", NULL), 0);
-    assert_int_equal(found(c, "newer", NULL), newer);
-    assert_int_equal(found(c, "stays", NULL), stays);
-    world_close(w);
+static void
+test_removal_on_a_late_node_outlives_the_master(void **state)
+{
+    removal_outlives_the_master(*state, false);
 }
 
 /* Where nobody says that he keeps it in mind, it is not answered before it is done. */
@@ -421,86 +364,61 @@ test_evicted_version_that_is_not_dead_outlives_the_master(void **state)
 static void
 test_tombstones_go_when_the_extent_is_dead(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    rig_t *g = *state;
     uint64_t version;
-    peer_t *c, *nb;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    nb = node_open_on(w, b, "b");
-    c = client_open(w);
-    assert_int_equal(put_object(c, "back", SMALL, 2, false, &version), KVP_OK);
-    assert_int_equal(put_object(c, "lost", SMALL, 2, false, &version), KVP_OK);
-    peer_forget(nb);
-    assert_int_equal(remove_key(c, "back", true), KVP_OK);
-    assert_int_equal(a->tombs.n, 1);
-    nb = node_open_on(w, b, "b");
-    assert_int_equal(a->tombs.n, 0);
-    peer_forget(nb);
-    assert_int_equal(remove_key(c, "lost", true), KVP_OK);
-    assert_int_equal(a->tombs.n, 1);
-    world_advance(w, w->conf.node_grace_ns + SEC); /* its node is given up */
-    assert_int_equal(a->tombs.n, 0);
-    world_close(w);
+    assert_int_equal(put_object(g->c, "back", SMALL, 2, false, &version), KVP_OK);
+    assert_int_equal(put_object(g->c, "lost", SMALL, 2, false, &version), KVP_OK);
+    peer_forget(g->nb);
+    assert_int_equal(remove_key(g->c, "back", true), KVP_OK);
+    assert_int_equal(g->a->tombs.n, 1);
+    g->nb = node_open_on(g->w, g->b, "b");
+    assert_int_equal(g->a->tombs.n, 0);
+    peer_forget(g->nb);
+    assert_int_equal(remove_key(g->c, "lost", true), KVP_OK);
+    assert_int_equal(g->a->tombs.n, 1);
+    world_advance(g->w, g->w->conf.node_grace_ns + SEC); /* its node is given up */
+    assert_int_equal(g->a->tombs.n, 0);
 }
 
-/* Their maps are as long as they can get; a master that owes nothing keeps none. */
+/* Their maps are as long as they can get; a master without tombstones keeps none. */
 static void
 test_memory_of_tombstones_is_given_back(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){.node_grace_ns = 60 * SEC});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    rig_t *g = *state;
     uint64_t version, before;
-    peer_t *c, *nb;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    nb = node_open_on(w, b, "b");
-    c = client_open(w);
-    before = world_stats(w).memory_bytes;
-    assert_int_equal(put_object(c, "key", SMALL, 2, false, &version), KVP_OK);
-    peer_forget(nb);
-    assert_int_equal(remove_key(c, "key", true), KVP_OK);
-    world_advance(w, 6 * SEC);
-    assert_int_equal(a->tombs.n, 1);
-    assert_true(world_stats(w).memory_bytes > before + 8 * MIB);
-    nb = node_open_on(w, b, "b");
-    assert_int_equal(a->tombs.n, 0);
-    world_advance(w, 4 * SEC);
-    assert_true(world_stats(w).memory_bytes > before + 8 * MIB); /* more may be removed soon */
-    world_advance(w, 2 * SEC);
-    assert_true(world_stats(w).memory_bytes < before + MIB);
-    peer_forget(nb);
-    assert_int_equal(remove_key(c, "key", true), KVP_NOT_FOUND);
-    assert_int_equal(put_object(c, "key", SMALL, 1, false, &version), KVP_OK);
-    world_close(w);
+    before = world_stats(g->w).memory_bytes;
+    assert_int_equal(put_object(g->c, "key", SMALL, 2, false, &version), KVP_OK);
+    peer_forget(g->nb);
+    assert_int_equal(remove_key(g->c, "key", true), KVP_OK);
+    world_advance(g->w, 6 * SEC);
+    assert_int_equal(g->a->tombs.n, 1);
+    assert_true(world_stats(g->w).memory_bytes > before + 8 * MIB);
+    g->nb = node_open_on(g->w, g->b, "b");
+    assert_int_equal(g->a->tombs.n, 0);
+    world_advance(g->w, 4 * SEC);
+    assert_true(world_stats(g->w).memory_bytes > before + 8 * MIB); /* more may be removed soon */
+    world_advance(g->w, 2 * SEC);
+    assert_true(world_stats(g->w).memory_bytes < before + MIB);
+    peer_forget(g->nb);
+    assert_int_equal(remove_key(g->c, "key", true), KVP_NOT_FOUND);
+    assert_int_equal(put_object(g->c, "key", SMALL, 1, false, &version), KVP_OK);
 }
 
 static void
 test_bump_outlives_the_master(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
-    Kvp__Pb__Bump bump = KVP__PB__BUMP__INIT;
+    rig_t *g = *state;
     uint64_t version;
-    peer_t *c, *nb;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    nb = node_open_on(w, b, "b");
-    c = client_open(w);
-    assert_int_equal(put_object(c, "old", SMALL, 2, false, &version), KVP_OK);
-    peer_forget(nb);
-    reply_free(peer_wait(c, peer_send(c, KVP_OP_BUMP, 0, &bump.base, NULL, 0), SEC));
-    assert_int_equal(put_object(c, "new", SMALL, 1, false, &version), KVP_OK);
-    world_restart(w);
-    c = client_open(w);
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
-    assert_int_equal(found(c, "old", NULL), 0);
-    assert_int_equal(found(c, "new", NULL), version);
-    world_close(w);
+    assert_int_equal(put_object(g->c, "old", SMALL, 2, false, &version), KVP_OK);
+    peer_forget(g->nb);
+    reply_free(peer_wait(g->c, bump_begun(g->c, 0), SEC));
+    assert_int_equal(put_object(g->c, "new", SMALL, 1, false, &version), KVP_OK);
+    rig_restart_told(g);
+    assert_int_equal(found(g->c, "old", NULL), 0);
+    assert_int_equal(found(g->c, "new", NULL), version);
 }
 
 static void
@@ -521,45 +439,119 @@ test_remove_many_while_nodes_report(void **state)
 static void
 test_put_when_its_key_turns_out_to_be_there(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    rig_t *g = *state;
     Kvp__Pb__PutBegin like = KVP__PB__PUT_BEGIN__INIT;
     put_t plain = {.key = "plain", .len = SMALL}, upsert = {.key = "upsert", .len = SMALL};
     uint64_t was_plain, was_upsert;
-    peer_t *c, *nb;
     places_t p, u;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    assert_int_equal(put_object(c, "plain", SMALL, 1, false, &was_plain), KVP_OK);
-    assert_int_equal(put_object(c, "upsert", SMALL, 1, false, &was_upsert), KVP_OK);
-    nb = node_open_on(w, b, "b");
-    (void)nb;
-    world_restart(w);
-    (void)node_open_on(w, b, "b");
-    c = client_open(w);
-    places_read(peer_wait(c, put_begin(c, &plain, 1, 50), SEC), &p);
+    assert_int_equal(put_object(g->c, "plain", SMALL, 1, false, &was_plain), KVP_OK);
+    assert_int_equal(put_object(g->c, "upsert", SMALL, 1, false, &was_upsert), KVP_OK);
+    g->nb = node_open_on(g->w, g->b, "b");
+    world_restart(g->w);
+    (void)node_open_on(g->w, g->b, "b");
+    g->c = client_open(g->w);
+    places_read(peer_wait(g->c, put_begin(g->c, &plain, 1, 50), SEC), &p);
     like.is_upsert = true;
-    places_read(peer_wait(c, put_begin_with(c, &upsert, 1, &like), SEC), &u);
+    places_read(peer_wait(g->c, put_begin_with(g->c, &upsert, 1, &like), SEC), &u);
     assert_int_equal(p.objs[0].err + u.objs[0].err, KVP_OK);
-    (void)node_open_on(w, a, "a");
-    assert_int_equal(found(c, "plain", NULL), was_plain);
-    assert_int_equal(commit(c, plain.attempt, 1), KVP_ABORTED);
-    assert_int_equal(found(c, "upsert", NULL), was_upsert);
-    assert_int_equal(write_object(c, &u.locs[0], &u.objs[0], "upsert"), KVP_OK);
-    assert_int_equal(commit(c, upsert.attempt, SMALL * 3), KVP_OK);
-    assert_int_equal(found(c, "upsert", NULL), u.objs[0].version);
+    (void)node_open_on(g->w, g->a, "a");
+    assert_int_equal(found(g->c, "plain", NULL), was_plain);
+    assert_int_equal(commit(g->c, plain.attempt, 1), KVP_ABORTED);
+    assert_int_equal(found(g->c, "upsert", NULL), was_upsert);
+    assert_int_equal(write_object(g->c, &u.locs[0], &u.objs[0], "upsert"), KVP_OK);
+    assert_int_equal(commit(g->c, upsert.attempt, SMALL * 3), KVP_OK);
+    assert_int_equal(found(g->c, "upsert", NULL), u.objs[0].version);
     places_free(&p);
     places_free(&u);
-    world_close(w);
 }
 
 /* ---- what is not believed */
-/* Two extents, of which the caller spoils the second; the verdicts on both, and whether the report was ended for it. */
+typedef enum {
+    BAD_NOTHING,
+    BAD_CHUNK,
+    BAD_SUM,
+    BAD_STATE,
+    BAD_DIGEST,
+    BAD_HASH2,
+    BAD_TERM,
+    BAD_VERSION,
+    BAD_OFFSET,
+    BAD_END,
+    BAD_SLOT,
+    BAD_SLOT_RANGE,
+    BAD_KEY_PLACE,
+    BAD_TWICE,
+    BAD_TENANT, /* a chunk is of one tenant */
+    BAD_COUNT
+} bad_t;
+
+/* Makes the second of two records bad. */
 static void
-spoiled(void (*how)(extent_t *), bool is_page_bad, uint32_t adopted)
+make_bad(extent_t *all, bad_t what)
 {
+    kvp_wire_extent_t *rec = &all[1].rec;
+    kvp_desc_t *desc = &all[1].desc;
+
+    switch (what) {
+    case BAD_CHUNK:
+        rec->chunk = 1;
+        break;
+    case BAD_STATE:
+        rec->word = kvp_word_make(kvp_word_generation(rec->word), KVP_DESC_WRITING);
+        break;
+    case BAD_DIGEST:
+        desc->digest.lo++;
+        break;
+    case BAD_HASH2:
+        desc->key_hash2++;
+        break;
+    case BAD_TERM:
+        rec->word = kvp_word_make(kvp_gen_make(4, 1), KVP_DESC_SEALED);
+        break;
+    case BAD_VERSION:
+        desc->version = kvp_word_generation(rec->word) + 1;
+        break;
+    case BAD_OFFSET:
+        desc->offset = all[0].desc.offset + 64;
+        break;
+    case BAD_END:
+        desc->offset = MIB - 64;
+        break;
+    case BAD_SLOT:
+        rec->slot = all[0].rec.slot;
+        break;
+    case BAD_SLOT_RANGE:
+        rec->slot = UINT32_MAX;
+        break;
+    case BAD_KEY_PLACE:
+        desc->key_off = all[0].desc.key_off;
+        break;
+    case BAD_TWICE:
+        desc->digest = all[0].desc.digest;
+        desc->key_hash2 = all[0].desc.key_hash2;
+        desc->version = all[0].desc.version;
+        desc->key_len = all[0].desc.key_len;
+        strcpy(all[1].key, all[0].key);
+        break;
+    case BAD_TENANT:
+        desc->tenant = 7;
+        desc->digest = kvp_key_digest(77, 7, all[1].key, desc->key_len);
+        desc->key_hash2 = kvp_key_hash2(77, 7, all[1].key, desc->key_len);
+        break;
+    default:
+        break;
+    }
+    desc->word = rec->word;
+    kvp_desc_seal(desc);
+    if (what == BAD_SUM) desc->check++;
+}
+
+/* Two records, of which the second is bad: it is not adopted; a page that names no chunk of the memory ends the report. */
+static void
+bad_report(bad_t what)
+{
+    bool is_page_bad = what == BAD_CHUNK;
     world_t *w = world_open(&(kvp_master_conf_t){0});
     mem_t *a = mem_make(w, "a", MIB, MIB);
     Kvp__Pb__MountReply mounted;
@@ -574,10 +566,10 @@ spoiled(void (*how)(extent_t *), bool is_page_bad, uint32_t adopted)
     world_restart(w);
     node = node_greet(w, a, &mounted);
     all = mem_sealed(a, &n);
-    how(all);
+    make_bad(all, what);
     assert_int_equal(report_take(node, report_send(node, all, 2, true, false), all, 2), !is_page_bad);
     if (!is_page_bad) assert_true(report_end(node, false));
-    assert_int_equal(world_stats(w).adopted, adopted);
+    assert_int_equal(world_stats(w).adopted, what == BAD_NOTHING ? 2 : 1);
     if (is_page_bad) {
         a->mounted_term = 3;
         peer_forget(node);
@@ -589,137 +581,11 @@ spoiled(void (*how)(extent_t *), bool is_page_bad, uint32_t adopted)
 }
 
 static void
-seal(extent_t *e)
-{
-    e->desc.word = e->rec.word;
-    kvp_desc_seal(&e->desc);
-}
-
-static void
-spoil_nothing(extent_t *all)
-{
-    (void)all;
-}
-
-static void
-spoil_chunk(extent_t *all)
-{
-    all[1].rec.chunk = 1;
-}
-
-static void
-spoil_sum(extent_t *all)
-{
-    all[1].desc.check++;
-}
-
-static void
-spoil_state(extent_t *all)
-{
-    all[1].rec.word = kvp_word_make(kvp_word_generation(all[1].rec.word), KVP_DESC_WRITING);
-    seal(&all[1]);
-}
-
-static void
-spoil_digest(extent_t *all)
-{
-    all[1].desc.digest.lo++;
-    seal(&all[1]);
-}
-
-static void
-spoil_hash2(extent_t *all)
-{
-    all[1].desc.key_hash2++;
-    seal(&all[1]);
-}
-
-static void
-spoil_term(extent_t *all)
-{
-    all[1].rec.word = kvp_word_make(kvp_gen_make(4, 1), KVP_DESC_SEALED);
-    seal(&all[1]);
-}
-
-static void
-spoil_version(extent_t *all)
-{
-    all[1].desc.version = kvp_word_generation(all[1].rec.word) + 1;
-    seal(&all[1]);
-}
-
-static void
-spoil_offset(extent_t *all)
-{
-    all[1].desc.offset = all[0].desc.offset + 64;
-    seal(&all[1]);
-}
-
-static void
-spoil_end(extent_t *all)
-{
-    all[1].desc.offset = MIB - 64;
-    seal(&all[1]);
-}
-
-static void
-spoil_slot(extent_t *all)
-{
-    all[1].rec.slot = all[0].rec.slot;
-}
-
-static void
-spoil_slot_range(extent_t *all)
-{
-    all[1].rec.slot = UINT32_MAX;
-}
-
-static void
-spoil_key_place(extent_t *all)
-{
-    all[1].desc.key_off = all[0].desc.key_off;
-    seal(&all[1]);
-}
-
-static void
-spoil_twice(extent_t *all)
-{
-    all[1].desc.digest = all[0].desc.digest;
-    all[1].desc.key_hash2 = all[0].desc.key_hash2;
-    all[1].desc.version = all[0].desc.version;
-    all[1].desc.key_len = all[0].desc.key_len;
-    strcpy(all[1].key, all[0].key);
-    seal(&all[1]);
-}
-
-static void
-spoil_tenant(extent_t *all)
-{
-    all[1].desc.tenant = 7;
-    all[1].desc.digest = kvp_key_digest(77, 7, all[1].key, all[1].desc.key_len);
-    all[1].desc.key_hash2 = kvp_key_hash2(77, 7, all[1].key, all[1].desc.key_len);
-    seal(&all[1]);
-}
-
-static void
 test_report_of_what_is_not_so(void **state)
 {
     (void)state;
-    spoiled(spoil_nothing, false, 2);
-    spoiled(spoil_chunk, true, 1);
-    spoiled(spoil_sum, false, 1);
-    spoiled(spoil_state, false, 1);
-    spoiled(spoil_digest, false, 1);
-    spoiled(spoil_hash2, false, 1);
-    spoiled(spoil_term, false, 1);
-    spoiled(spoil_version, false, 1);
-    spoiled(spoil_offset, false, 1);
-    spoiled(spoil_end, false, 1);
-    spoiled(spoil_slot, false, 1);
-    spoiled(spoil_slot_range, false, 1);
-    spoiled(spoil_key_place, false, 1);
-    spoiled(spoil_twice, false, 1);
-    spoiled(spoil_tenant, false, 1); /* a chunk is of one tenant */
+    for (bad_t what = BAD_NOTHING; what < BAD_COUNT; what++)
+        bad_report(what);
 }
 
 /* Memory that grants of this term may be out for, or of a time that is over. */
@@ -985,22 +851,22 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_restart_when_nodes_report_all),
-        cmocka_unit_test(test_report_whose_last_page_tells_something),
-        cmocka_unit_test(test_removal_before_a_newer_version_is_told),
-        cmocka_unit_test(test_nothing_is_served_before_the_last_page),
-        cmocka_unit_test(test_report_when_it_is_cut),
-        cmocka_unit_test(test_report_whose_last_page_is_lost),
+        rig_test_on(test_restart_when_nodes_report_all, .mems = 2, .size = 2 * MIB, .chunk = MIB),
+        rig_test(test_report_whose_last_page_tells_something, one_node),
+        rig_test_on(test_removal_before_a_newer_version_is_told, .mems = 2, .nodes = 1, .size = MIB),
+        rig_test(test_nothing_is_served_before_the_last_page, one_node),
+        rig_test(test_report_when_it_is_cut, quick_second_away),
+        rig_test(test_report_whose_last_page_is_lost, one_node),
         cmocka_unit_test(test_report_that_was_cut_once_and_ended_later),
-        cmocka_unit_test(test_removal_that_is_owed_outlives_the_master),
-        cmocka_unit_test(test_removal_that_a_late_node_owes_outlives_the_master),
+        rig_test(test_removal_on_a_lost_node_outlives_the_master, two_nodes),
+        rig_test(test_removal_on_a_late_node_outlives_the_master, two_nodes),
         cmocka_unit_test(test_removal_waits_where_nobody_keeps_it_in_mind),
         cmocka_unit_test(test_evicted_version_that_is_not_dead_outlives_the_master),
-        cmocka_unit_test(test_tombstones_go_when_the_extent_is_dead),
-        cmocka_unit_test(test_memory_of_tombstones_is_given_back),
-        cmocka_unit_test(test_bump_outlives_the_master),
+        rig_test(test_tombstones_go_when_the_extent_is_dead, two_nodes),
+        rig_test(test_memory_of_tombstones_is_given_back, patient_two),
+        rig_test(test_bump_outlives_the_master, two_nodes),
         cmocka_unit_test(test_remove_many_while_nodes_report),
-        cmocka_unit_test(test_put_when_its_key_turns_out_to_be_there),
+        rig_test(test_put_when_its_key_turns_out_to_be_there, second_away),
         cmocka_unit_test(test_report_of_what_is_not_so),
         cmocka_unit_test(test_mount_when_it_may_not_report),
         cmocka_unit_test(test_mount_when_the_node_obeys_a_higher_term),

@@ -2,11 +2,14 @@
  * A master that knows nothing learns from nodes which objects belong together, and what is pinned: groups are seen whole
  * or not at all, and go as one; what nobody can complete any more is dropped; pins protect, and count.
  */
+#include "tests/unit/master/rig.h"
 #include "tests/world/report.h"
 
-#include <stdio.h>
-
 #define LEN (4 * KIB)
+
+static const rig_conf_t one_node = {.size = MIB};
+static const rig_conf_t two_nodes = {.size = MIB, .mems = 2};
+static const rig_conf_t second_away = {.size = MIB, .mems = 2, .nodes = 1};
 
 /* ---- doing */
 static kvp_err_t
@@ -30,16 +33,6 @@ put_members(peer_t *c, const char *name, uint32_t size, uint32_t from, uint32_t 
 {
     for (uint32_t i = from; i < to; i++)
         assert_int_equal(put_member(c, name, size, i), KVP_OK);
-}
-
-static uint32_t
-seen(peer_t *c, const char *name, uint32_t n)
-{
-    uint32_t found = 0;
-
-    for (uint32_t i = 0; i < n; i++)
-        found += exists(c, key_name(name, i));
-    return found;
 }
 
 static void
@@ -67,34 +60,26 @@ open_with_three_of_four(void)
 static void
 test_group_when_all_of_it_is_reported(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
-    peer_t *c;
+    rig_t *g = *state;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
-    c = client_open(w);
-    put_members(c, "g", 32, 0, 32); /* on both */
-    world_restart(w);
-    c = client_open(w);
-    (void)node_open_on(w, a, "a");
-    assert_in_range(world_stats(w).adopted, 1, 31);
-    assert_int_equal(seen(c, "g", 32), 0);
-    assert_int_equal(put_member(c, "g", 32, 32), KVP_INVALID); /* no such number */
-    (void)node_open_on(w, b, "b");
-    assert_int_equal(seen(c, "g", 32), 32);
-    assert_int_equal(put_member(c, "g", 32, 3), KVP_ALREADY);
-    assert_int_equal(put_member(c, "g", 31, 0), KVP_ALREADY);
-    assert_int_equal(put_pinned(c, "other", group_of(c, "g", 31, 0), KVP_PIN_NONE), KVP_INVALID);
-    assert_int_equal(put_pinned(c, "other", group_of(c, "g", 32, 0), KVP_PIN_NONE), KVP_INVALID);
-    world_advance(w, w->conf.node_grace_ns + SEC);
-    assert_int_equal(seen(c, "g", 32), 32);
-    put_plain(c, "fill", 2 * MIB / LEN - 32);
-    put_plain(c, "more", 1);
-    assert_int_equal(seen(c, "g", 32), 0); /* it was used first, and goes as one */
-    assert_int_equal(world_stats(w).group_evictions, 1);
-    world_close(w);
+    put_members(g->c, "g", 32, 0, 32); /* on both */
+    rig_restart(g);
+    (void)node_open_on(g->w, g->a, "a");
+    assert_in_range(world_stats(g->w).adopted, 1, 31);
+    assert_int_equal(count_of(g->c, "g", 0, 32), 0);
+    assert_int_equal(put_member(g->c, "g", 32, 32), KVP_INVALID); /* no such number */
+    (void)node_open_on(g->w, g->b, "b");
+    assert_int_equal(count_of(g->c, "g", 0, 32), 32);
+    assert_int_equal(put_member(g->c, "g", 32, 3), KVP_ALREADY);
+    assert_int_equal(put_member(g->c, "g", 31, 0), KVP_ALREADY);
+    assert_int_equal(put_pinned(g->c, "other", group_of(g->c, "g", 31, 0), KVP_PIN_NONE), KVP_INVALID);
+    assert_int_equal(put_pinned(g->c, "other", group_of(g->c, "g", 32, 0), KVP_PIN_NONE), KVP_INVALID);
+    world_advance(g->w, g->w->conf.node_grace_ns + SEC);
+    assert_int_equal(count_of(g->c, "g", 0, 32), 32);
+    put_plain(g->c, "fill", 2 * MIB / LEN - 32);
+    put_plain(g->c, "more", 1);
+    assert_int_equal(count_of(g->c, "g", 0, 32), 0); /* it was used first, and goes as one */
+    assert_int_equal(world_stats(g->w).group_evictions, 1);
 }
 
 static void
@@ -106,42 +91,37 @@ test_group_when_nobody_goes_on_with_it(void **state)
     (void)state;
     assert_int_equal(world_stats(w).adopted, 3);
     world_advance(w, w->conf.node_grace_ns - SEC);
-    assert_int_equal(seen(c, "g", 4), 0);
+    assert_int_equal(count_of(c, "g", 0, 4), 0);
     assert_int_equal(world_stats(w).used_bytes, 3 * LEN);
     world_advance(w, 2 * SEC);
     assert_int_equal(world_stats(w).used_bytes, 0);
     assert_int_equal(world_stats(w).groups, 0);
     put_members(c, "g", 4, 0, 4);
-    assert_int_equal(seen(c, "g", 4), 4);
+    assert_int_equal(count_of(c, "g", 0, 4), 4);
     world_close(w);
 }
 
 static void
 test_group_when_a_client_goes_on_with_it(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB);
-    peer_t *c, *other;
+    rig_t *g = *state;
+    peer_t *other;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    put_members(c, "g", 4, 0, 3);
-    put_members(c, "h", 4, 0, 3);
-    world_restart(w);
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    other = client_open(w);
-    put_members(c, "g", 4, 3, 4);
-    assert_int_equal(seen(other, "g", 4), 4);
-    assert_int_equal(put_member(c, "h", 4, 1), KVP_ALREADY); /* it is its owner from now on */
+    put_members(g->c, "g", 4, 0, 3);
+    put_members(g->c, "h", 4, 0, 3);
+    world_restart(g->w);
+    (void)node_open_on(g->w, g->a, "a");
+    g->c = client_open(g->w);
+    other = client_open(g->w);
+    put_members(g->c, "g", 4, 3, 4);
+    assert_int_equal(count_of(other, "g", 0, 4), 4);
+    assert_int_equal(put_member(g->c, "h", 4, 1), KVP_ALREADY); /* it is its owner from now on */
     assert_int_equal(put_member(other, "h", 4, 1), KVP_IN_PROGRESS);
-    world_advance(w, w->conf.node_grace_ns + SEC);
-    assert_int_equal(seen(other, "g", 4), 4);
-    assert_int_equal(put_member(c, "h", 4, 1), KVP_ALREADY);
-    assert_int_equal(put_member(c, "h", 4, 3), KVP_OK);
-    assert_int_equal(seen(other, "h", 4), 4);
-    world_close(w);
+    world_advance(g->w, g->w->conf.node_grace_ns + SEC);
+    assert_int_equal(count_of(other, "g", 0, 4), 4);
+    assert_int_equal(put_member(g->c, "h", 4, 1), KVP_ALREADY);
+    assert_int_equal(put_member(g->c, "h", 4, 3), KVP_OK);
+    assert_int_equal(count_of(other, "h", 0, 4), 4);
 }
 
 static void
@@ -166,154 +146,121 @@ test_group_when_its_second_owner_goes(void **state)
 static void
 test_group_when_a_member_is_lost_with_its_node(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
-    peer_t *c, *na;
+    rig_t *g = *state;
 
-    (void)state;
-    na = node_open_on(w, a, "a");
-    c = client_open(w);
-    put_members(c, "g", 4, 0, 3);
-    put_plain(c, "plain", 1);
-    peer_forget(na);
-    (void)node_open_on(w, b, "b");
-    put_members(c, "g", 4, 3, 4);
-    world_restart(w);
-    c = client_open(w);
-    (void)node_open_on(w, a, "a");
-    mem_remake(w, b);
-    (void)node_open_on(w, b, "b");
-    assert_int_equal(seen(c, "g", 4), 0);
-    assert_int_equal(world_stats(w).used_bytes, 4 * LEN);
-    world_advance(w, w->conf.node_grace_ns + SEC);
-    assert_int_equal(world_stats(w).groups, 0);
-    assert_int_equal(world_stats(w).used_bytes, LEN);
-    assert_int_equal(seen(c, "plain", 1), 1);
-    world_close(w);
+    put_members(g->c, "g", 4, 0, 3);
+    put_plain(g->c, "plain", 1);
+    peer_forget(g->na);
+    (void)node_open_on(g->w, g->b, "b");
+    put_members(g->c, "g", 4, 3, 4);
+    rig_restart(g);
+    (void)node_open_on(g->w, g->a, "a");
+    mem_remake(g->w, g->b);
+    (void)node_open_on(g->w, g->b, "b");
+    assert_int_equal(count_of(g->c, "g", 0, 4), 0);
+    assert_int_equal(world_stats(g->w).used_bytes, 4 * LEN);
+    world_advance(g->w, g->w->conf.node_grace_ns + SEC);
+    assert_int_equal(world_stats(g->w).groups, 0);
+    assert_int_equal(world_stats(g->w).used_bytes, LEN);
+    assert_int_equal(count_of(g->c, "plain", 0, 1), 1);
 }
 
 static void
 test_copies_of_members_are_found_one_after_the_other(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    rig_t *g = *state;
     Kvp__Pb__PutBegin two = KVP__PB__PUT_BEGIN__INIT;
-    peer_t *c;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
-    c = client_open(w);
     two.replicas = 2;
     two.pin = KVP_PIN_HARD;
     for (uint32_t i = 0; i < 3; i++) {
-        put_t member = {.key = key_name("g", i), .len = LEN, .group = group_of(c, "g", 3, i)};
+        put_t member = {.key = key_name("g", i), .len = LEN, .group = group_of(g->c, "g", 3, i)};
 
-        assert_int_equal(put_like(c, &member, &two), KVP_OK);
+        assert_int_equal(put_like(g->c, &member, &two), KVP_OK);
     }
-    world_restart(w);
-    (void)node_open_on(w, b, "b");
-    c = client_open(w);
-    assert_int_equal(seen(c, "g", 3), 3);
-    assert_int_equal(world_stats(w).hard_pinned_bytes, 3 * LEN);
-    (void)node_open_on(w, a, "a");
-    assert_int_equal(world_stats(w).hard_pinned_bytes, 6 * LEN);
-    assert_int_equal(world_stats(w).objects, 3);
-    mem_remake(w, b);
-    peer_forget(kvp_list_first(&w->peers, peer_t, link)); /* the node of b, whose memory is gone */
-    (void)node_open_on(w, b, "b");
-    assert_int_equal(seen(c, "g", 3), 3);
-    assert_int_equal(world_stats(w).hard_pinned_bytes, 3 * LEN);
-    world_close(w);
+    world_restart(g->w);
+    (void)node_open_on(g->w, g->b, "b");
+    g->c = client_open(g->w);
+    assert_int_equal(count_of(g->c, "g", 0, 3), 3);
+    assert_int_equal(world_stats(g->w).hard_pinned_bytes, 3 * LEN);
+    (void)node_open_on(g->w, g->a, "a");
+    assert_int_equal(world_stats(g->w).hard_pinned_bytes, 6 * LEN);
+    assert_int_equal(world_stats(g->w).objects, 3);
+    mem_remake(g->w, g->b);
+    peer_forget(kvp_list_first(&g->w->peers, peer_t, link)); /* the node of b, whose memory is gone */
+    (void)node_open_on(g->w, g->b, "b");
+    assert_int_equal(count_of(g->c, "g", 0, 3), 3);
+    assert_int_equal(world_stats(g->w).hard_pinned_bytes, 3 * LEN);
 }
 
 /* ---- units of eviction */
 static void
 test_group_without_a_size_goes_as_one_again(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB);
+    rig_t *g = *state;
     uint32_t objects = MIB / LEN, n = 0;
-    peer_t *c;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    put_members(c, "g", 0, 0, 8);
-    world_restart(w);
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    assert_int_equal(seen(c, "g", 8), 8);
-    world_advance(w, w->conf.node_grace_ns + SEC); /* it needs nobody */
-    while (seen(c, "g", 8) == 8 && n < 2 * objects)
-        put_plain(c, key_name("fill", n++), 1);
-    assert_int_equal(seen(c, "g", 8), 0);
-    world_close(w);
+    put_members(g->c, "g", 0, 0, 8);
+    world_restart(g->w);
+    (void)node_open_on(g->w, g->a, "a");
+    g->c = client_open(g->w);
+    assert_int_equal(count_of(g->c, "g", 0, 8), 8);
+    world_advance(g->w, g->w->conf.node_grace_ns + SEC); /* it needs nobody */
+    while (count_of(g->c, "g", 0, 8) == 8 && n < 2 * objects)
+        put_plain(g->c, key_name("fill", n++), 1);
+    assert_int_equal(count_of(g->c, "g", 0, 8), 0);
 }
 
 /* ---- pins */
 static void
 test_pins_when_nodes_report(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB);
-    peer_t *c;
+    rig_t *g = *state;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    assert_int_equal(put_pinned(c, "hard", (kvp_wire_group_t){0}, KVP_PIN_HARD), KVP_OK);
-    assert_int_equal(put_pinned(c, "soft", (kvp_wire_group_t){0}, KVP_PIN_SOFT), KVP_OK);
-    assert_int_equal(put_pinned(c, "member0", group_of(c, "g", 2, 0), KVP_PIN_HARD), KVP_OK);
-    assert_int_equal(put_pinned(c, "member1", group_of(c, "g", 2, 1), KVP_PIN_SOFT), KVP_OK);
-    put_plain(c, "fill", 4);
-    world_restart(w);
-    (void)node_open_on(w, a, "a");
-    c = client_open(w);
-    assert_int_equal(world_stats(w).hard_pinned_bytes, 2 * LEN);
-    assert_int_equal(world_stats(w).soft_pinned_bytes, 2 * LEN);
-    world_advance(w, 2100 * MS); /* until then nothing is evicted */
-    put_plain(c, "press", 2 * MIB / LEN);
-    assert_true(exists(c, "hard") && exists(c, "soft") && exists(c, "member0") && exists(c, "member1"));
-    assert_int_equal(seen(c, "fill", 4), 0);
+    assert_int_equal(put_pinned(g->c, "hard", (kvp_wire_group_t){0}, KVP_PIN_HARD), KVP_OK);
+    assert_int_equal(put_pinned(g->c, "soft", (kvp_wire_group_t){0}, KVP_PIN_SOFT), KVP_OK);
+    assert_int_equal(put_pinned(g->c, "member0", group_of(g->c, "g", 2, 0), KVP_PIN_HARD), KVP_OK);
+    assert_int_equal(put_pinned(g->c, "member1", group_of(g->c, "g", 2, 1), KVP_PIN_SOFT), KVP_OK);
+    put_plain(g->c, "fill", 4);
+    world_restart(g->w);
+    (void)node_open_on(g->w, g->a, "a");
+    g->c = client_open(g->w);
+    assert_int_equal(world_stats(g->w).hard_pinned_bytes, 2 * LEN);
+    assert_int_equal(world_stats(g->w).soft_pinned_bytes, 2 * LEN);
+    world_advance(g->w, 2100 * MS); /* until then nothing is evicted */
+    put_plain(g->c, "press", 2 * MIB / LEN);
+    assert_true(exists(g->c, "hard") && exists(g->c, "soft") && exists(g->c, "member0") && exists(g->c, "member1"));
+    assert_int_equal(count_of(g->c, "fill", 0, 4), 0);
     for (uint32_t i = 0; i < MIB / LEN - 4; i++)
-        assert_int_equal(put_pinned(c, key_name("full", i), (kvp_wire_group_t){0}, KVP_PIN_HARD), KVP_OK);
-    assert_true(exists(c, "soft"));
-    assert_int_equal(put_pinned(c, "last", (kvp_wire_group_t){0}, KVP_PIN_HARD), KVP_OK);
-    assert_false(exists(c, "soft"));
-    assert_true(exists(c, "member1")); /* a hard pin in its group keeps it */
-    assert_int_equal(put_pinned(c, "none", (kvp_wire_group_t){0}, KVP_PIN_HARD), KVP_NO_SPACE);
-    world_close(w);
+        assert_int_equal(put_pinned(g->c, key_name("full", i), (kvp_wire_group_t){0}, KVP_PIN_HARD), KVP_OK);
+    assert_true(exists(g->c, "soft"));
+    assert_int_equal(put_pinned(g->c, "last", (kvp_wire_group_t){0}, KVP_PIN_HARD), KVP_OK);
+    assert_false(exists(g->c, "soft"));
+    assert_true(exists(g->c, "member1")); /* a hard pin in its group keeps it */
+    assert_int_equal(put_pinned(g->c, "none", (kvp_wire_group_t){0}, KVP_PIN_HARD), KVP_NO_SPACE);
 }
 
 /* While nodes may come the size of the pool is not known, nor so the budget. */
 static void
 test_soft_pins_when_half_of_the_pool_is_there(void **state)
 {
-    world_t *w = world_open(&(kvp_master_conf_t){0});
-    mem_t *a = mem_make(w, "a", MIB, MIB), *b = mem_make(w, "b", MIB, MIB);
+    rig_t *g = *state;
     uint32_t budget = MIB / 2 / LEN;
-    peer_t *c;
 
-    (void)state;
-    (void)node_open_on(w, a, "a");
-    (void)node_open_on(w, b, "b");
-    c = client_open(w);
     for (uint32_t i = 0; i < budget; i++)
-        assert_int_equal(put_pinned(c, key_name("s", i), (kvp_wire_group_t){0}, KVP_PIN_SOFT), KVP_OK);
-    world_restart(w);
-    (void)node_open_on(w, a, "a");
-    world_advance(w, SEC);
-    (void)node_open_on(w, b, "b");
-    world_advance(w, SEC);
-    assert_int_equal(world_stats(w).soft_pinned_bytes, budget * LEN);
-    world_advance(w, w->conf.node_grace_ns);
-    assert_int_equal(world_stats(w).pins_lost, 0);
-    c = client_open(w);
-    assert_int_equal(put_pinned(c, "over", (kvp_wire_group_t){0}, KVP_PIN_SOFT), KVP_OK);
-    world_advance(w, SEC);
-    assert_int_equal(world_stats(w).pins_lost, 1);
-    world_close(w);
+        assert_int_equal(put_pinned(g->c, key_name("s", i), (kvp_wire_group_t){0}, KVP_PIN_SOFT), KVP_OK);
+    world_restart(g->w);
+    (void)node_open_on(g->w, g->a, "a");
+    world_advance(g->w, SEC);
+    (void)node_open_on(g->w, g->b, "b");
+    world_advance(g->w, SEC);
+    assert_int_equal(world_stats(g->w).soft_pinned_bytes, budget * LEN);
+    world_advance(g->w, g->w->conf.node_grace_ns);
+    assert_int_equal(world_stats(g->w).pins_lost, 0);
+    g->c = client_open(g->w);
+    assert_int_equal(put_pinned(g->c, "over", (kvp_wire_group_t){0}, KVP_PIN_SOFT), KVP_OK);
+    world_advance(g->w, SEC);
+    assert_int_equal(world_stats(g->w).pins_lost, 1);
 }
 
 /* ---- descriptors are clients' work */
@@ -738,15 +685,15 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_group_when_all_of_it_is_reported),
+        rig_test(test_group_when_all_of_it_is_reported, two_nodes),
         cmocka_unit_test(test_group_when_nobody_goes_on_with_it),
-        cmocka_unit_test(test_group_when_a_client_goes_on_with_it),
+        rig_test(test_group_when_a_client_goes_on_with_it, one_node),
         cmocka_unit_test(test_group_when_its_second_owner_goes),
-        cmocka_unit_test(test_group_when_a_member_is_lost_with_its_node),
-        cmocka_unit_test(test_copies_of_members_are_found_one_after_the_other),
-        cmocka_unit_test(test_group_without_a_size_goes_as_one_again),
-        cmocka_unit_test(test_pins_when_nodes_report),
-        cmocka_unit_test(test_soft_pins_when_half_of_the_pool_is_there),
+        rig_test(test_group_when_a_member_is_lost_with_its_node, second_away),
+        rig_test(test_copies_of_members_are_found_one_after_the_other, two_nodes),
+        rig_test(test_group_without_a_size_goes_as_one_again, one_node),
+        rig_test(test_pins_when_nodes_report, one_node),
+        rig_test(test_soft_pins_when_half_of_the_pool_is_there, two_nodes),
         cmocka_unit_test(test_report_of_groups_that_do_not_fit),
         cmocka_unit_test(test_any_history_of_groups_and_deaths),
     };

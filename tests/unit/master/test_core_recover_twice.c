@@ -2,6 +2,7 @@
  * Masters that die one after the other, while a node is away all the time: what was removed or put anew under one of them
  * outlives it, though no extent of it was known there.
  */
+#include "tests/unit/master/rig.h"
 #include "tests/world/report.h"
 
 #define LEN (8 * KIB)
@@ -14,16 +15,6 @@ typedef struct {
     uint64_t old; /* its version */
 } pool_t;
 
-/* With its descriptor, which a report tells. */
-static kvp_err_t
-put_told(peer_t *c, const char *key)
-{
-    Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
-
-    head.wait_ms = 5000;
-    return put_like(c, &(put_t){.key = key, .len = LEN}, &head);
-}
-
 static void
 open_pool(pool_t *p, uint64_t bytes_of_b)
 {
@@ -32,7 +23,7 @@ open_pool(pool_t *p, uint64_t bytes_of_b)
     p->b = mem_make(p->w, "b", bytes_of_b, bytes_of_b);
     (void)node_open_on(p->w, p->a, "a");
     p->c = client_open(p->w);
-    assert_int_equal(put_told(p->c, "key"), KVP_OK);
+    assert_int_equal(put_told(p->c, "key", LEN), KVP_OK);
     p->old = found(p->c, "key", NULL);
     (void)node_open_on(p->w, p->b, "b");
 }
@@ -98,7 +89,7 @@ test_older_version_is_back_until_the_newer_is_reported(void **state)
     open_pool(&p, MIB);
     next_master(&p);
     (void)node_open_on(p.w, p.b, "b");
-    assert_int_equal(put_told(p.c, "key"), KVP_OK);
+    assert_int_equal(put_told(p.c, "key", LEN), KVP_OK);
     newer = found(p.c, "key", NULL);
     next_master(&p);
     (void)node_open_on(p.w, p.a, "a");
@@ -118,10 +109,10 @@ test_eviction_of_the_newer_version_outlives_the_master(void **state)
     open_pool(&p, 64 * KIB);
     next_master(&p);
     (void)node_open_on(p.w, p.b, "b");
-    assert_int_equal(put_told(p.c, "key"), KVP_OK);
+    assert_int_equal(put_told(p.c, "key", LEN), KVP_OK);
     for (uint32_t i = 0; exists(p.c, "key"); i++) {
         assert_true(i < 16);
-        assert_int_equal(put_told(p.c, key_name("other", i)), KVP_OK);
+        assert_int_equal(put_told(p.c, key_name("other", i), LEN), KVP_OK);
     }
     expect_gone_at_the_next(&p);
 }
@@ -197,7 +188,7 @@ test_slots_in_the_hands_of_old_writers_wait(void **state)
     (void)state;
     (void)node_open_on(w, mem, "host");
     c = client_open(w);
-    assert_int_equal(put_told(c, "sealed"), KVP_OK);
+    assert_int_equal(put_told(c, "sealed", LEN), KVP_OK);
     assert_int_equal(get(c, "sealed", &ticket, &of_sealed), KVP_OK);
     assert_int_equal(put_place(c, "old", LEN / 2, &attempt, &of_old), KVP_OK);
 

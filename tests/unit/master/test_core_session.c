@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Connections and sessions of the master's core: greeting, silence, who may ask what, and frames that break the rules.
  */
-#include "tests/world/world.h"
+#include "tests/unit/master/rig.h"
 
-#include <stdio.h>
-
-static world_t *
-plain_world(void)
-{
-    return world_open(&(kvp_master_conf_t){.session_ttl_ns = 10 * SEC});
-}
+static const rig_conf_t nobody = {.conf.session_ttl_ns = 10 * SEC, .has_no_client = true};
 
 static kvp_err_t
 hello_versions(peer_t *p, uint32_t version, uint32_t version_min)
@@ -26,83 +20,75 @@ hello_versions(peer_t *p, uint32_t version, uint32_t version_min)
 static void
 test_hello_when_versions_do_not_meet(void **state)
 {
-    world_t *w = plain_world();
-    peer_t *p = peer_open(w);
+    rig_t *g = *state;
+    peer_t *p = peer_open(g->w);
 
-    (void)state;
     assert_int_equal(hello_versions(p, 0, 0), KVP_VERSION);
     assert_true(p->was_closed);
-    p = peer_open(w);
+    p = peer_open(g->w);
     assert_int_equal(hello_versions(p, KVP_PROTO_VERSION + 2, KVP_PROTO_VERSION + 1), KVP_VERSION);
     assert_true(p->was_closed);
-    p = peer_open(w);
+    p = peer_open(g->w);
     assert_int_equal(hello_versions(p, KVP_PROTO_VERSION + 5, KVP_PROTO_VERSION_MIN), KVP_OK);
     assert_false(p->was_closed);
     assert_int_equal(hello_versions(p, KVP_PROTO_VERSION, KVP_PROTO_VERSION), KVP_NOTSUP); /* a second one */
     assert_false(p->was_closed);
-    world_close(w);
 }
 
 static void
 test_hello_when_fields_are_wrong(void **state)
 {
-    world_t *w = plain_world();
+    rig_t *g = *state;
     char text[200];
     peer_t *p;
 
-    (void)state;
     memset(text, 'x', sizeof text);
     text[129] = '\0';
-    p = peer_open(w);
+    p = peer_open(g->w);
     assert_int_equal(peer_hello(p, KVP_ROLE_CLIENT, text, "h"), KVP_INVALID);
     assert_true(p->was_closed);
-    p = peer_open(w);
+    p = peer_open(g->w);
     assert_int_equal(peer_hello(p, KVP_ROLE_CLIENT, "n", text), KVP_INVALID);
-    p = peer_open(w);
+    p = peer_open(g->w);
     assert_int_equal(peer_hello(p, KVP_ROLE_NODE, "", "h"), KVP_INVALID);
-    p = peer_open(w);
+    p = peer_open(g->w);
     assert_int_equal(peer_hello(p, 7, "n", "h"), KVP_INVALID);
-    p = peer_open(w);
+    p = peer_open(g->w);
     assert_int_equal(peer_hello(p, KVP_ROLE_CLIENT, "", ""), KVP_OK);
-    world_close(w);
 }
 
 static void
 test_hello_when_it_is_another_pool(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__Hello hello = KVP__PB__HELLO__INIT;
     uint8_t pool_id[16] = {1};
-    world_t *w = plain_world();
-    peer_t *p = peer_open(w);
+    peer_t *p = peer_open(g->w);
 
-    (void)state;
     hello.version = hello.version_min = KVP_PROTO_VERSION;
     hello.role = KVP_ROLE_CLIENT;
     hello.pool_id = (ProtobufCBinaryData){sizeof pool_id, pool_id};
     assert_int_equal(plain_result(peer_reply(p, peer_send(p, KVP_OP_HELLO, 0, &hello.base, NULL, 0))), KVP_INVALID);
     assert_true(p->was_closed);
-    p = peer_open(w);
-    hello.pool_id.data = w->conf.pool_id;
+    p = peer_open(g->w);
+    hello.pool_id.data = g->w->conf.pool_id;
     assert_int_equal(plain_result(peer_reply(p, peer_send(p, KVP_OP_HELLO, 0, &hello.base, NULL, 0))), KVP_OK);
-    world_close(w);
 }
 
 static void
 test_incarnations_are_new_and_rise(void **state)
 {
-    world_t *w = plain_world();
+    rig_t *g = *state;
     uint64_t last = 0;
 
-    (void)state;
     for (int i = 0; i < 50; i++) {
-        peer_t *c = client_open(w);
+        peer_t *c = client_open(g->w);
 
         assert_true(c->incarnation > last);
         last = c->incarnation;
         if (i % 3 == 0) peer_forget(c);
     }
-    assert_int_equal(last >> 40, w->conf.term);
-    world_close(w);
+    assert_int_equal(last >> 40, g->w->conf.term);
 }
 
 static void
@@ -125,88 +111,80 @@ test_connect_when_there_are_too_many(void **state)
 static void
 test_session_when_silent(void **state)
 {
-    world_t *w = plain_world();
-    peer_t *c, *d, *n = node_open(w, mem_make(w, "n1", MIB, MIB));
+    rig_t *g = *state;
+    peer_t *c, *d, *n = node_open(g->w, mem_make(g->w, "n1", MIB, MIB));
     kvp_wire_loc_t loc;
     uint64_t attempt;
 
-    (void)state;
-    c = client_open(w);
-    d = client_open(w);
+    c = client_open(g->w);
+    d = client_open(g->w);
     assert_int_equal(put_place(c, "key", 100, &attempt, &loc), KVP_OK);
     c->is_silent = true;
-    world_advance(w, 9900 * MS);
+    world_advance(g->w, 9900 * MS);
     assert_false(c->was_closed);
-    world_advance(w, 200 * MS);
+    world_advance(g->w, 200 * MS);
     assert_true(c->was_closed);
     assert_false(d->was_closed); /* it sends heartbeats */
-    assert_int_equal(world_stats(w).sessions_expired, 1);
-    assert_int_equal(world_stats(w).attempts, 0);
+    assert_int_equal(world_stats(g->w).sessions_expired, 1);
+    assert_int_equal(world_stats(g->w).attempts, 0);
     assert_int_equal(n->last_fence.incarnation, c->incarnation);
     assert_int_equal(put(d, "key", 100), KVP_OK);
-    world_close(w);
 }
 
 static void
 test_session_when_any_frame_is_a_sign_of_life(void **state)
 {
-    world_t *w = plain_world();
-    peer_t *c = client_open(w);
+    rig_t *g = *state;
+    peer_t *c = client_open(g->w);
 
-    (void)state;
     c->is_silent = true;
     for (int i = 0; i < 20; i++) {
-        world_advance(w, 6 * SEC);
+        world_advance(g->w, 6 * SEC);
         (void)exists(c, "key");
     }
     assert_false(c->was_closed);
-    world_close(w);
 }
 
 static void
 test_session_when_the_master_stalled(void **state)
 {
-    world_t *w = plain_world();
-    peer_t *c = client_open(w), *n = node_open(w, mem_make(w, "n1", MIB, MIB));
+    rig_t *g = *state;
+    peer_t *c = client_open(g->w), *n = node_open(g->w, mem_make(g->w, "n1", MIB, MIB));
 
-    (void)state;
     assert_int_equal(put(c, "key", 100), KVP_OK);
     c->is_silent = n->is_silent = true;
-    world_advance(w, 4 * SEC);
+    world_advance(g->w, 4 * SEC);
     for (int i = 0; i < 3; i++) {
-        world_jump(w, 30 * SEC); /* a stopped master expires nobody */
-        kvp_master_on_tick(w->m, w->now);
-        world_pump(w);
+        world_jump(g->w, 30 * SEC); /* a stopped master expires nobody */
+        kvp_master_on_tick(g->w->m, g->w->now);
+        world_pump(g->w);
         assert_false(c->was_closed);
         assert_false(n->was_closed);
     }
-    world_advance(w, 5900 * MS);
+    world_advance(g->w, 5900 * MS);
     assert_false(c->was_closed);
-    world_advance(w, 200 * MS); /* but ten seconds of its own running do */
+    world_advance(g->w, 200 * MS); /* but ten seconds of its own running do */
     assert_true(c->was_closed);
     assert_true(n->was_closed);
-    world_close(w);
 }
 
 static void
 test_session_when_a_stranger_says_nothing(void **state)
 {
-    world_t *w = plain_world();
-    peer_t *p = peer_open(w);
+    rig_t *g = *state;
+    peer_t *p = peer_open(g->w);
 
-    (void)state;
-    world_advance(w, 10 * SEC + 50 * MS);
+    world_advance(g->w, 10 * SEC + 50 * MS);
     assert_true(p->was_closed);
-    world_close(w);
 }
 
 static void
 test_heartbeat_of_another_incarnation(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__Heartbeat head = KVP__PB__HEARTBEAT__INIT;
     Kvp__Pb__HeartbeatReply *reply;
-    world_t *w = plain_world();
-    peer_t *c = client_open(w);
+    peer_t *c = client_open(g->w);
     kvp_buf_t out;
     kvp_frame_t f;
     kvp_pb_t pb;
@@ -214,22 +192,20 @@ test_heartbeat_of_another_incarnation(void **state)
     size_t at, used;
     bool is_last;
 
-    (void)state;
     head.incarnation = c->incarnation + 1;
     kvp_buf_init(&out, 0);
     kvp_pb_frame_begin(&out, KVP_OP_HEARTBEAT, 0, 9, &head.base, &at);
     kvp_frame_end(&out, at);
     assert_int_equal(kvp_frame_parse(out.data, out.len, &f, &used), KVP_OK);
-    kvp_master_on_frame(w->m, c->conn, &f, w->now);
+    kvp_master_on_frame(g->w->m, c->conn, &f, g->w->now);
     kvp_buf_reset(&out);
-    assert_true(kvp_master_take_output(w->m, &conn, &out, &is_last));
+    assert_true(kvp_master_take_output(g->w->m, &conn, &out, &is_last));
     assert_int_equal(kvp_frame_parse(out.data, out.len, &f, &used), KVP_OK);
     reply = kvp_pb_unpack(&pb, &kvp__pb__heartbeat_reply__descriptor, &f);
     assert_int_equal(reply->err, KVP_FENCED);
-    assert_int_equal(reply->term, w->conf.term);
+    assert_int_equal(reply->term, g->w->conf.term);
     kvp_pb_free(&pb, reply);
     kvp_buf_fini(&out);
-    world_close(w);
 }
 
 /* ---- who may ask what */
@@ -242,32 +218,29 @@ static const uint8_t node_ops[] = {KVP_OP_MOUNT, KVP_OP_UNMOUNT, KVP_OP_FREED};
 static void
 test_frames_before_hello(void **state)
 {
-    world_t *w = plain_world();
+    rig_t *g = *state;
 
-    (void)state;
     for (uint32_t op = 0; op < 256; op++) {
-        peer_t *p = peer_open(w);
+        peer_t *p = peer_open(g->w);
 
         if (op == KVP_OP_HELLO) continue;
         (void)peer_send(p, (uint8_t)op, op % 2 == 0 ? KVP_FRAME_ONEWAY : 0, NULL, NULL, 0);
         assert_true(p->was_closed);
         peer_forget(p);
-        p = peer_open(w);
+        p = peer_open(g->w);
         (void)peer_send(p, (uint8_t)op, KVP_FRAME_REPLY, NULL, NULL, 0);
         assert_true(p->was_closed);
         peer_forget(p);
     }
-    assert_int_equal(world_stats(w).protocol_errors, 255 * 2);
-    world_close(w);
+    assert_int_equal(world_stats(g->w).protocol_errors, 255 * 2);
 }
 
 static void
 test_operations_of_the_other_role(void **state)
 {
-    world_t *w = plain_world();
-    peer_t *c = client_open(w), *n = node_open(w, mem_make(w, "n1", MIB, MIB));
+    rig_t *g = *state;
+    peer_t *c = client_open(g->w), *n = node_open(g->w, mem_make(g->w, "n1", MIB, MIB));
 
-    (void)state;
     for (size_t i = 0; i < sizeof client_ops; i++)
         assert_int_equal(plain_result(peer_reply(n, peer_send(n, client_ops[i], 0, NULL, NULL, 0))), KVP_NOTSUP);
     for (size_t i = 0; i < sizeof node_ops; i++)
@@ -281,7 +254,6 @@ test_operations_of_the_other_role(void **state)
     assert_true(c->was_closed);
     (void)peer_send(n, KVP_OP_RETIRE, KVP_FRAME_REPLY, NULL, NULL, 0); /* to no order */
     assert_true(n->was_closed);
-    world_close(w);
 }
 
 /* ---- frames that break the rules */
@@ -308,7 +280,7 @@ expect_closed(world_t *w, bad_t *bad)
 static void
 each_op(void (*one)(world_t *w, uint8_t op, bool is_node))
 {
-    world_t *w = plain_world();
+    world_t *w = world_open(&nobody.conf);
     peer_t *c = client_open(w);
 
     (void)node_open(w, mem_make(w, "n1", MIB, MIB));
@@ -360,130 +332,71 @@ expect_count_refused(world_t *w, uint8_t op, uint32_t n, size_t tail_len)
 static void
 test_malformed_counts(void **state)
 {
+    rig_t *g = *state;
     const uint8_t counted[] = {KVP_OP_PUT_BEGIN, KVP_OP_PUT_COMMIT, KVP_OP_PUT_ABORT, KVP_OP_GET,  KVP_OP_EXISTS,
                                KVP_OP_LOOKUP,    KVP_OP_RELEASE,    KVP_OP_REMOVE,    KVP_OP_FREED};
     const uint8_t at_least_one[] = {KVP_OP_PUT_BEGIN, KVP_OP_GET, KVP_OP_EXISTS, KVP_OP_LOOKUP, KVP_OP_REMOVE};
-    world_t *w = plain_world();
 
-    (void)state;
     for (size_t i = 0; i < sizeof counted; i++) {
-        expect_count_refused(w, counted[i], 1, 0);
-        expect_count_refused(w, counted[i], 1, 7);
-        expect_count_refused(w, counted[i], 30, 192);
-        expect_count_refused(w, counted[i], KVP_BATCH_MAX + 1, 192);
-        expect_count_refused(w, counted[i], UINT32_MAX, 192);
+        expect_count_refused(g->w, counted[i], 1, 0);
+        expect_count_refused(g->w, counted[i], 1, 7);
+        expect_count_refused(g->w, counted[i], 30, 192);
+        expect_count_refused(g->w, counted[i], KVP_BATCH_MAX + 1, 192);
+        expect_count_refused(g->w, counted[i], UINT32_MAX, 192);
     }
     for (size_t i = 0; i < sizeof at_least_one; i++)
-        expect_count_refused(w, at_least_one[i], 0, 192);
-    world_close(w);
+        expect_count_refused(g->w, at_least_one[i], 0, 192);
 }
 
 static void
 test_list_when_the_prefix_is_too_long(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__List head = KVP__PB__LIST__INIT;
     uint8_t prefix[1025] = {0};
-    world_t *w = plain_world();
-    peer_t *c = client_open(w);
+    peer_t *c = client_open(g->w);
 
-    (void)state;
     head.prefix = (ProtobufCBinaryData){sizeof prefix, prefix};
     (void)peer_send(c, KVP_OP_LIST, 0, &head.base, NULL, 0);
     assert_true(c->was_closed);
-    world_close(w);
 }
 
 static void
 test_list_when_the_cursor_is_wild(void **state)
 {
+    rig_t *g = *state;
     Kvp__Pb__List head = KVP__PB__LIST__INIT;
-    world_t *w = plain_world();
-    peer_t *c = client_open(w);
+    peer_t *c = client_open(g->w);
     const uint64_t cursors[] = {1, 4096, UINT32_MAX, 1ull << 32, UINT64_MAX};
 
-    (void)state;
-    (void)node_open(w, mem_make(w, "n1", MIB, MIB));
+    (void)node_open(g->w, mem_make(g->w, "n1", MIB, MIB));
     assert_int_equal(put(c, "key", 100), KVP_OK);
     for (size_t i = 0; i < KVP_ARRAY_LEN(cursors); i++) {
         head.cursor = cursors[i];
         assert_int_equal(plain_result(peer_reply(c, peer_send(c, KVP_OP_LIST, 0, &head.base, NULL, 0))), KVP_OK);
     }
-    world_close(w);
-}
-
-/* A good frame of each kind with bytes changed at random, from a peer that may ask it. Nothing may break; the world
- * checks the core after each. */
-static void
-mutate(world_t *w, uint8_t *bytes, size_t len)
-{
-    for (uint64_t k = world_below(w, 4); k > 0; k--)
-        bytes[world_below(w, len)] = (uint8_t)world_random(w);
-}
-
-static void
-test_frames_with_random_bytes(void **state)
-{
-    world_t *w = world_open(&(kvp_master_conf_t){.seed = 4711});
-    peer_t *c = client_open(w), *bad = NULL;
-    mem_t *mem = mem_make(w, "n1", MIB, MIB);
-    uint32_t closed = 0;
-
-    (void)state;
-    (void)node_open(w, mem);
-    assert_int_equal(put(c, "key", 100), KVP_OK);
-    w->check_every = 50;
-    for (uint32_t i = 0; i < 20000; i++) {
-        bool is_node = i % 5 == 0;
-        uint8_t op =
-            is_node ? node_ops[world_below(w, sizeof node_ops)] : client_ops[world_below(w, sizeof client_ops)];
-        Kvp__Pb__PutBegin head = KVP__PB__PUT_BEGIN__INIT;
-        _Alignas(16) uint8_t bytes[256] = {0};
-        kvp_frame_t f = {.head = bytes, .tail = bytes + 64};
-
-        if (bad == NULL || bad->conn == 0) {
-            if (bad != NULL) peer_forget(bad);
-            bad = peer_open(w);
-            assert_int_equal(peer_hello(bad, is_node ? KVP_ROLE_NODE : KVP_ROLE_CLIENT, "bad", "host"), KVP_OK);
-            closed++;
-        }
-        head.n = (uint32_t)world_below(w, 4);
-        head.wait_ms = (uint32_t)world_below(w, 50);
-        f.hdr.opcode = op;
-        f.hdr.flags = KVP_FRAME_ONEWAY; /* answers would be to no question of the world's */
-        f.hdr.head_len = (uint16_t)protobuf_c_message_pack(&head.base, bytes);
-        f.tail_len = world_below(w, 192);
-        for (size_t k = 0; k < f.tail_len; k++)
-            bytes[64 + k] = (uint8_t)(world_below(w, 3) == 0 ? world_random(w) : 0);
-        mutate(w, bytes, 64);
-        peer_send_raw(bad, &f);
-        if (i % 16 == 0) world_advance(w, 10 * MS);
-    }
-    assert_true(closed > 100);
-    assert_true(exists(c, "key") || world_stats(w).removes > 0);
-    world_close(w);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hello_when_versions_do_not_meet),
-        cmocka_unit_test(test_hello_when_fields_are_wrong),
-        cmocka_unit_test(test_hello_when_it_is_another_pool),
-        cmocka_unit_test(test_incarnations_are_new_and_rise),
+        rig_test(test_hello_when_versions_do_not_meet, nobody),
+        rig_test(test_hello_when_fields_are_wrong, nobody),
+        rig_test(test_hello_when_it_is_another_pool, nobody),
+        rig_test(test_incarnations_are_new_and_rise, nobody),
         cmocka_unit_test(test_connect_when_there_are_too_many),
-        cmocka_unit_test(test_session_when_silent),
-        cmocka_unit_test(test_session_when_any_frame_is_a_sign_of_life),
-        cmocka_unit_test(test_session_when_the_master_stalled),
-        cmocka_unit_test(test_session_when_a_stranger_says_nothing),
-        cmocka_unit_test(test_heartbeat_of_another_incarnation),
-        cmocka_unit_test(test_frames_before_hello),
-        cmocka_unit_test(test_operations_of_the_other_role),
+        rig_test(test_session_when_silent, nobody),
+        rig_test(test_session_when_any_frame_is_a_sign_of_life, nobody),
+        rig_test(test_session_when_the_master_stalled, nobody),
+        rig_test(test_session_when_a_stranger_says_nothing, nobody),
+        rig_test(test_heartbeat_of_another_incarnation, nobody),
+        rig_test(test_frames_before_hello, nobody),
+        rig_test(test_operations_of_the_other_role, nobody),
         cmocka_unit_test(test_malformed_heads),
-        cmocka_unit_test(test_malformed_counts),
-        cmocka_unit_test(test_list_when_the_prefix_is_too_long),
-        cmocka_unit_test(test_list_when_the_cursor_is_wild),
-        cmocka_unit_test(test_frames_with_random_bytes),
+        rig_test(test_malformed_counts, nobody),
+        rig_test(test_list_when_the_prefix_is_too_long, nobody),
+        rig_test(test_list_when_the_cursor_is_wild, nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
  * Keys of writers that are silent: who else asks for them gets them, and what the silent one may still store to is
  * nobody's until that is over.
  */
-#include "tests/world/world.h"
+#include "tests/unit/master/rig.h"
 
 #define SILENT (1250 * MS)
 #define LEN 4096u
@@ -163,7 +163,6 @@ test_put_begin_when_the_silent_writer_waits_for_space(void **state)
     silent_t s = silent_open(MIB);
     put_t big = {.key = "big", .len = MIB - 2 * LEN};
     uint64_t ticket, id;
-    places_t places;
 
     (void)state;
     assert_int_equal(put(s.other, "held", MIB / 2), KVP_OK);
@@ -172,9 +171,7 @@ test_put_begin_when_the_silent_writer_waits_for_space(void **state)
     world_advance(s.w, SILENT);
     assert_true(peer_is_asking(s.writer, id));
     assert_int_equal(put(s.other, "big", LEN), KVP_OK);
-    places_read(peer_reply(s.writer, id), &places);
-    assert_int_equal(places.objs[0].err, KVP_ABORTED);
-    places_free(&places);
+    granted(s.writer, id, KVP_ABORTED);
     assert_int_equal(world_stats(s.w).quarantine_bytes, 0);
     assert_int_equal(world_stats(s.w).pending_puts, 0);
     release(s.other, ticket);
@@ -193,12 +190,8 @@ test_upsert_when_the_one_before_is_silent(void **state)
     (void)state;
     assert_int_equal(put(s.other, "other", LEN), KVP_OK);
     head.is_upsert = true;
-    places_read(peer_reply(s.writer, put_begin_with(s.writer, &one, 1, &head)), &places);
-    assert_int_equal(places.objs[0].err, KVP_OK);
-    places_free(&places);
-    places_read(peer_reply(s.other, put_begin_with(s.other, &one, 1, &head)), &places);
-    assert_int_equal(places.objs[0].err, KVP_IN_PROGRESS);
-    places_free(&places);
+    assert_int_equal(attempt_begin(s.writer, &one, &head, NULL, NULL), KVP_OK);
+    assert_int_equal(attempt_begin(s.other, &one, &head, NULL, NULL), KVP_IN_PROGRESS);
     world_advance(s.w, SILENT);
     assert_true(exists(s.other, "other"));
     places_read(peer_reply(s.other, put_begin_with(s.other, &one, 1, &head)), &places);

@@ -212,16 +212,37 @@ dial_and_greet(fixture_t *fix)
 }
 
 /* ---- tests */
+static int
+setup(void **state)
+{
+    const kvp_server_conf_t *conf = *state;
+    fixture_t *fix = calloc(1, sizeof(*fix));
+
+    fixture_start(fix, conf, NULL);
+    *state = fix;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    fixture_finish(*state);
+    free(*state);
+    return 0;
+}
+
+/* server_test names a test and what its server is told. */
+#define server_test(test, ...)                                                                                         \
+    cmocka_unit_test_prestate_setup_teardown(test, setup, teardown, (&(kvp_server_conf_t){__VA_ARGS__}))
+
 static void
 test_tcp_and_unix_speak_the_same(void **state)
 {
-    fixture_t fix;
+    fixture_t *fix = *state;
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){0}, NULL);
     for (int i = 0; i < 2; i++) {
         kvp_buf_t out = {0};
-        int fd = i == 0 ? dial(&fix) : dial_unix(&fix);
+        int fd = i == 0 ? dial(fix) : dial_unix(fix);
         append_hello(&out, 1, 1, 1);
         append_exists(&out, 2, 3);
         send_all(fd, &out);
@@ -229,9 +250,8 @@ test_tcp_and_unix_speak_the_same(void **state)
         expect_answer(fd, KVP_OP_EXISTS, 2);
         close(fd);
     }
-    wait_for(&fix, fix.stats.connections == 0);
-    assert_int_equal(fix.stats.accepted, 2);
-    fixture_finish(&fix);
+    wait_for(fix, fix->stats.connections == 0);
+    assert_int_equal(fix->stats.accepted, 2);
 }
 
 static void
@@ -251,12 +271,10 @@ test_unix_socket_goes_with_the_server(void **state)
 static void
 test_pipelined_frames_of_any_length_are_answered_in_order(void **state)
 {
-    fixture_t fix;
+    fixture_t *fix = *state;
     kvp_buf_t out = {0};
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){0}, NULL);
-    int fd = dial_and_greet(&fix);
+    int fd = dial_and_greet(fix);
     for (uint64_t id = 2; id < 1000; id += 2) {
         append_put(&out, id);
         append_exists(&out, id + 1, (uint32_t)(id % 5 + 1));
@@ -267,104 +285,69 @@ test_pipelined_frames_of_any_length_are_answered_in_order(void **state)
         expect_answer(fd, KVP_OP_EXISTS, id + 1);
     }
     close(fd);
-    fixture_finish(&fix);
-}
-
-static void
-test_frame_may_come_byte_by_byte(void **state)
-{
-    fixture_t fix;
-    kvp_buf_t out = {0};
-
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){0}, NULL);
-    int fd = dial(&fix);
-    append_hello(&out, 1, 1, 1);
-    append_exists(&out, 2, 4);
-    for (size_t i = 0; i < out.len; i++) {
-        uint64_t before = stats(&fix)->received_bytes;
-        send_bytes(fd, out.data + i, 1);
-        wait_for(&fix, fix.stats.received_bytes == before + 1);
-    }
-    expect_answer(fd, KVP_OP_HELLO, 1);
-    expect_answer(fd, KVP_OP_EXISTS, 2);
-    kvp_buf_fini(&out);
-    close(fd);
-    fixture_finish(&fix);
 }
 
 static void
 test_largest_batch_passes(void **state)
 {
-    fixture_t fix;
+    fixture_t *fix = *state;
     kvp_buf_t out = {0};
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){0}, NULL);
-    int fd = dial_and_greet(&fix);
+    int fd = dial_and_greet(fix);
     append_exists(&out, 2, KVP_BATCH_MAX);
     append_exists(&out, 3, KVP_BATCH_MAX);
     send_all(fd, &out);
     expect_answer(fd, KVP_OP_EXISTS, 2);
     expect_answer(fd, KVP_OP_EXISTS, 3);
     close(fd);
-    fixture_finish(&fix);
 }
 
 static void
 test_lost_framing_closes(void **state)
 {
-    fixture_t fix;
+    fixture_t *fix = *state;
     uint8_t junk[64];
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){0}, NULL);
     memset(junk, 0xff, sizeof(junk));
-    int fd = dial_and_greet(&fix);
+    int fd = dial_and_greet(fix);
     send_bytes(fd, junk, sizeof(junk));
     expect_end(fd);
-    wait_for(&fix, fix.stats.connections == 0);
-    assert_int_equal(fix.stats.framing_errors, 1);
-    fixture_finish(&fix);
+    wait_for(fix, fix->stats.connections == 0);
+    assert_int_equal(fix->stats.framing_errors, 1);
 }
 
 static void
 test_silent_and_half_said_connections_are_closed(void **state)
 {
-    fixture_t fix;
+    fixture_t *fix = *state;
     kvp_buf_t out = {0};
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){.hello_ms = 100, .partial_ms = 100}, NULL);
-    int silent = dial(&fix);
-    int half_hello = dial(&fix);
-    int half_frame = dial_and_greet(&fix);
-    int fine = dial_and_greet(&fix);
+    int silent = dial(fix);
+    int half_hello = dial(fix);
+    int half_frame = dial_and_greet(fix);
+    int fine = dial_and_greet(fix);
     append_exists(&out, 2, 4);
     send_bytes(half_hello, out.data, 10);
     send_bytes(half_frame, out.data, out.len - 1);
     expect_end(silent);
     expect_end(half_hello);
     expect_end(half_frame);
-    wait_for(&fix, fix.stats.timeouts == 3);
+    wait_for(fix, fix->stats.timeouts == 3);
     send_all(fine, &out);
     expect_answer(fine, KVP_OP_EXISTS, 2);
     close(fine);
-    fixture_finish(&fix);
 }
 
 /* The refusal and its reason arrive although more of the peer's frames are unread when the connection is closed. */
 static void
 test_refused_peer_is_told_why(void **state)
 {
-    fixture_t fix;
+    fixture_t *fix = *state;
     kvp_buf_t out = {0};
     kvp_frame_t frame;
     kvp_pb_t pb;
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){0}, NULL);
-    int fd = dial(&fix);
+    int fd = dial(fix);
     append_hello(&out, 1, KVP_PROTO_VERSION + 1, KVP_PROTO_VERSION + 2);
     for (uint64_t id = 2; id < 50; id++)
         append_exists(&out, id, 100);
@@ -376,8 +359,7 @@ test_refused_peer_is_told_why(void **state)
     assert_true(strlen(reply->detail) > 0);
     kvp_pb_free(&pb, reply);
     expect_end(fd);
-    wait_for(&fix, fix.stats.connections == 0);
-    fixture_finish(&fix);
+    wait_for(fix, fix->stats.connections == 0);
 }
 
 typedef struct {
@@ -396,46 +378,41 @@ send_in_background(void *arg)
 static void
 test_peer_that_does_not_read_is_not_read(void **state)
 {
+    fixture_t *fix = *state;
     enum { ASKED = 40000 };
-    fixture_t fix;
     kvp_buf_t out = {0};
     pthread_t thread;
     size_t at;
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){0}, NULL);
-    int fd = dial_and_greet(&fix);
+    int fd = dial_and_greet(fix);
     for (uint64_t id = 0; id < ASKED; id++) {
         kvp_pb_frame_begin(&out, KVP_OP_STATUS, 0, id, NULL, &at);
         kvp_frame_end(&out, at);
     }
     sender_t sender = {fd, &out};
     assert_int_equal(pthread_create(&thread, NULL, send_in_background, &sender), 0);
-    wait_for(&fix, fix.stats.read_pauses > 0);
+    wait_for(fix, fix->stats.read_pauses > 0);
     /* Everything asked is answered once the peer reads, and others were served meanwhile. */
-    int other = dial_and_greet(&fix);
+    int other = dial_and_greet(fix);
     for (uint64_t id = 0; id < ASKED; id++)
         expect_answer(fd, KVP_OP_STATUS, id);
     pthread_join(thread, NULL);
-    assert_int_equal(stats(&fix)->overflows, 0);
+    assert_int_equal(stats(fix)->overflows, 0);
     kvp_buf_fini(&out);
     close(other);
     close(fd);
-    fixture_finish(&fix);
 }
 
 /* The connection ends while most of what it was answered waits for the socket. */
 static void
 test_last_answers_arrive_before_the_end(void **state)
 {
+    fixture_t *fix = *state;
     enum { ASKED = 600 };
-    fixture_t fix;
     kvp_buf_t out = {0};
     size_t at;
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){.linger_ms = WAIT_MS}, NULL);
-    int fd = dial_unix(&fix);
+    int fd = dial_unix(fix);
     append_hello(&out, 1, 1, 1);
     for (uint64_t id = 2; id < ASKED; id++) {
         kvp_pb_frame_begin(&out, KVP_OP_STATUS, 0, id, NULL, &at);
@@ -445,100 +422,87 @@ test_last_answers_arrive_before_the_end(void **state)
     kvp_frame_end(&out, at);
     size_t len = out.len;
     send_all(fd, &out);
-    wait_for(&fix, fix.stats.received_bytes == len);
-    assert_int_equal(fix.stats.read_pauses, 0);
+    wait_for(fix, fix->stats.received_bytes == len);
+    assert_int_equal(fix->stats.read_pauses, 0);
     expect_answer(fd, KVP_OP_HELLO, 1);
     for (uint64_t id = 2; id < ASKED; id++)
         expect_answer(fd, KVP_OP_STATUS, id);
     expect_answer(fd, KVP_OP_BYE, ASKED);
     expect_end(fd);
-    wait_for(&fix, fix.stats.connections == 0);
-    fixture_finish(&fix);
+    wait_for(fix, fix->stats.connections == 0);
 }
 
 static void
 test_output_over_its_bound_closes(void **state)
 {
-    fixture_t fix;
+    fixture_t *fix = *state;
     kvp_buf_t out = {0};
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){.output_max = 4096}, NULL);
-    int fd = dial_and_greet(&fix);
+    int fd = dial_and_greet(fix);
     append_exists(&out, 2, KVP_BATCH_MAX);
     send_all(fd, &out);
     expect_end(fd);
-    wait_for(&fix, fix.stats.connections == 0);
-    assert_int_equal(fix.stats.overflows, 1);
-    fixture_finish(&fix);
+    wait_for(fix, fix->stats.connections == 0);
+    assert_int_equal(fix->stats.overflows, 1);
 }
 
 static void
 test_connections_over_the_maximum_are_refused(void **state)
 {
-    fixture_t fix;
+    fixture_t *fix = *state;
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){.max_conns = 2}, NULL);
-    int a = dial_and_greet(&fix);
-    int b = dial_and_greet(&fix);
-    int c = dial(&fix);
+    int a = dial_and_greet(fix);
+    int b = dial_and_greet(fix);
+    int c = dial(fix);
     expect_end(c);
     close(a);
-    wait_for(&fix, fix.stats.connections == 1);
-    assert_int_equal(fix.stats.refused, 1);
-    a = dial_and_greet(&fix);
+    wait_for(fix, fix->stats.connections == 1);
+    assert_int_equal(fix->stats.refused, 1);
+    a = dial_and_greet(fix);
     close(a);
     close(b);
-    fixture_finish(&fix);
 }
 
 static void
 test_accepting_goes_on_after_descriptors_ran_out(void **state)
 {
-    fixture_t fix;
+    fixture_t *fix = *state;
     struct rlimit was, none;
     kvp_buf_t out = {0};
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){0}, NULL);
     int fd = tcp_socket();
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
     none = was;
     none.rlim_cur = 3;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-    connect_tcp(&fix, fd);
-    wait_for(&fix, fix.stats.accept_pauses >= 2);
-    assert_int_equal(fix.stats.accepted, 0);
+    connect_tcp(fix, fd);
+    wait_for(fix, fix->stats.accept_pauses >= 2);
+    assert_int_equal(fix->stats.accepted, 0);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
     append_hello(&out, 1, 1, 1);
     send_all(fd, &out);
     expect_answer(fd, KVP_OP_HELLO, 1);
     close(fd);
-    fixture_finish(&fix);
 }
 
 static void
 test_stop_delivers_what_was_answered(void **state)
 {
+    fixture_t *fix = *state;
     enum { ASKED = 200 };
-    fixture_t fix;
     kvp_buf_t out = {0};
 
-    (void)state;
-    fixture_start(&fix, &(kvp_server_conf_t){.linger_ms = 5000}, NULL);
-    int fd = dial_and_greet(&fix);
+    int fd = dial_and_greet(fix);
     for (uint64_t id = 0; id < ASKED; id++)
         append_exists(&out, id, 64);
-    uint64_t before = stats(&fix)->received_bytes;
+    uint64_t before = stats(fix)->received_bytes;
     size_t len = out.len;
     send_all(fd, &out);
-    wait_for(&fix, fix.stats.received_bytes == before + len);
-    assert_int_equal(kvp_loop_call(&fix.loop, fixture_stop, &fix, WAIT_MS), KVP_OK);
+    wait_for(fix, fix->stats.received_bytes == before + len);
+    assert_int_equal(kvp_loop_call(&fix->loop, fixture_stop, fix, WAIT_MS), KVP_OK);
     for (uint64_t id = 0; id < ASKED; id++)
         expect_answer(fd, KVP_OP_EXISTS, id);
     expect_end(fd);
-    fixture_finish(&fix);
 }
 
 static void
@@ -569,20 +533,19 @@ main(void)
 {
     char dir[64];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tcp_and_unix_speak_the_same),
+        server_test(test_tcp_and_unix_speak_the_same, .max_conns = 0),
         cmocka_unit_test(test_unix_socket_goes_with_the_server),
-        cmocka_unit_test(test_pipelined_frames_of_any_length_are_answered_in_order),
-        cmocka_unit_test(test_frame_may_come_byte_by_byte),
-        cmocka_unit_test(test_largest_batch_passes),
-        cmocka_unit_test(test_lost_framing_closes),
-        cmocka_unit_test(test_silent_and_half_said_connections_are_closed),
-        cmocka_unit_test(test_refused_peer_is_told_why),
-        cmocka_unit_test(test_peer_that_does_not_read_is_not_read),
-        cmocka_unit_test(test_last_answers_arrive_before_the_end),
-        cmocka_unit_test(test_output_over_its_bound_closes),
-        cmocka_unit_test(test_connections_over_the_maximum_are_refused),
-        cmocka_unit_test(test_accepting_goes_on_after_descriptors_ran_out),
-        cmocka_unit_test(test_stop_delivers_what_was_answered),
+        server_test(test_pipelined_frames_of_any_length_are_answered_in_order, .max_conns = 0),
+        server_test(test_largest_batch_passes, .max_conns = 0),
+        server_test(test_lost_framing_closes, .max_conns = 0),
+        server_test(test_silent_and_half_said_connections_are_closed, .hello_ms = 100, .partial_ms = 100),
+        server_test(test_refused_peer_is_told_why, .max_conns = 0),
+        server_test(test_peer_that_does_not_read_is_not_read, .max_conns = 0),
+        server_test(test_last_answers_arrive_before_the_end, .linger_ms = WAIT_MS),
+        server_test(test_output_over_its_bound_closes, .output_max = 4096),
+        server_test(test_connections_over_the_maximum_are_refused, .max_conns = 2),
+        server_test(test_accepting_goes_on_after_descriptors_ran_out, .max_conns = 0),
+        server_test(test_stop_delivers_what_was_answered, .linger_ms = 5000),
         cmocka_unit_test(test_stop_does_not_wait_for_a_peer_that_stays),
     };
 

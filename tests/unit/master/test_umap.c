@@ -25,24 +25,6 @@ test_get_when_empty(void **state)
     kvp_umap_fini(&map);
 }
 
-static void
-test_set_when_present_replaces(void **state)
-{
-    kvp_umap_t map = {0};
-    uint32_t val;
-
-    (void)state;
-    kvp_umap_set(&map, 7, 1);
-    kvp_umap_set(&map, 7, 2);
-    assert_int_equal(map.n, 1);
-    assert_true(kvp_umap_get(&map, 7, &val));
-    assert_int_equal(val, 2);
-    assert_true(kvp_umap_del(&map, 7));
-    assert_false(kvp_umap_get(&map, 7, &val));
-    assert_int_equal(map.n, 0);
-    kvp_umap_fini(&map);
-}
-
 /* Keys that are alike (small, shifted, negated), added and deleted at random: after every step the map and the array
  * agree on the key, and in the end on all. */
 static void
@@ -126,7 +108,6 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_get_when_empty),
-        cmocka_unit_test(test_set_when_present_replaces),
         cmocka_unit_test(test_random_against_an_array),
         cmocka_unit_test(test_many_keys_touch_few_new_pages),
     };

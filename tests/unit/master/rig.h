@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What most tests of the core begin with: a world with nodes and clients. rig_test and rig_test_on name a test and what it begins with; the
+ * world is opened before the test and closed after it, with all that world_close expects. Keys are "key/" and a number.
+ */
+#ifndef KVP_TESTS_MASTER_RIG_H
+#define KVP_TESTS_MASTER_RIG_H
+
+#include "tests/world/world.h"
+
+#include <stdio.h>
+
+typedef struct {
+    kvp_master_conf_t conf;
+    uint64_t size, chunk; /* of the memory of a; of b: size_b, or the same. chunk: 0 = size; size: 0 = there is none */
+    uint64_t size_b;
+    uint32_t mems, nodes; /* memories that are made, and of how many a node is there; 0 = one, and all of them */
+    bool is_one_tenant_each; /* c is of tenant 1, d of tenant 2 */
+    bool has_no_client, has_two; /* neither c nor d is there; or both are */
+} rig_conf_t;
+
+typedef struct {
+    world_t *w;
+    mem_t *a, *b; /* "a" and "b", each on the host of its name */
+    peer_t *na, *nb; /* their nodes */
+    peer_t *c, *d; /* clients */
+} rig_t;
+
+int rig_open(void **state);
+int rig_close(void **state);
+void rig_restart(rig_t *g); /* another master, which no node has told anything; c is open, d, na and nb are not */
+void rig_restart_told(rig_t *g); /* another one, which all nodes have told what they have */
+
+#define rig_test(test, conf) cmocka_unit_test_prestate_setup_teardown(test, rig_open, rig_close, (void *)&(conf))
+#define rig_test_on(test, ...)                                                                                         \
+    cmocka_unit_test_prestate_setup_teardown(test, rig_open, rig_close, (&(rig_conf_t){__VA_ARGS__}))
+
+/* Keys [from, to), of len bytes each. */
+void fill(peer_t *c, uint32_t from, uint32_t to, uint64_t len);
+uint32_t count(peer_t *c, uint32_t from, uint32_t to);
+void hold(peer_t *c, uint32_t from, uint32_t to, uint64_t *tickets); /* tickets[i] is of key i */
+uint32_t count_of(peer_t *c, const char *prefix, uint32_t from, uint32_t to);
+
+/* attempt_begin begins the put of one key: the error that it is answered with. locs_out, which may be NULL, has room for all
+ * copies; n_out, which may be NULL, is how many. */
+kvp_err_t attempt_begin(peer_t *c, put_t *what, const Kvp__Pb__PutBegin *like, kvp_wire_loc_t *locs_out,
+                        uint32_t *n_out);
+/* granted expects that the put of one key is answered by now, with this. */
+void granted(peer_t *c, uint64_t id, kvp_err_t err);
+
+/* put_told puts one key with all that a node reports of it. */
+kvp_err_t put_told(peer_t *c, const char *key, uint64_t len);
+uint64_t bump_begun(peer_t *c, uint32_t wait_ms); /* the request */
+uint32_t listed(peer_t *c); /* how many keys LIST tells, which must be one page of them */
+void tenant_info(peer_t *c, Kvp__Pb__TenantInfo *out); /* of its tenant; it points to nothing */
+
+#endif
