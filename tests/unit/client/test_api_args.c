@@ -1,69 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the C API says to arguments that cannot be right, to closed handles and in forked children.
  */
-#include "client/kvpool.h"
+#include "tests/unit/client/fakehandle.h"
 
-#include "tests/unit/client/fakemaster.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-typedef struct {
-    fake_master_t master;
-    char at[64];
-    kvpool_t *pool;
-} fixture_t;
-
-static kvpool_conf_t
-conf_of(const fixture_t *f)
-{
-    return (kvpool_conf_t){.struct_size = sizeof(kvpool_conf_t), .master = f->at, .deadline_ms = 5000};
-}
-
-static int
-setup(void **state)
-{
-    fixture_t *f = calloc(1, sizeof *f);
-    kvpool_conf_t conf;
-
-    assert_non_null(f);
-    fake_master_start(&f->master);
-    snprintf(f->at, sizeof f->at, "127.0.0.1:%u", f->master.port);
-    conf = conf_of(f);
-    assert_int_equal(kvpool_open(&conf, &f->pool), KVPOOL_OK);
-    *state = f;
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    fixture_t *f = *state;
-
-    kvpool_free(f->pool);
-    fake_master_end(&f->master);
-    free(f);
-    return 0;
-}
-
 static void
 test_open_refuses_bad_configurations(void **state)
 {
-    const fixture_t *f = *state;
-    kvpool_t *pool = (kvpool_t *)1;
+    kvpool_t *other = (kvpool_t *)1;
     char long_name[200];
 
+    (void)state;
     memset(long_name, 'x', sizeof long_name - 1);
     long_name[sizeof long_name - 1] = '\0';
     for (int what = 0; what < 8; what++) {
-        kvpool_conf_t conf = conf_of(f);
+        kvpool_conf_t conf = conf_of(5000);
         int want = KVPOOL_INVALID;
         char detail[160] = "as before";
 
@@ -96,8 +52,8 @@ test_open_refuses_bad_configurations(void **state)
             conf.host_id = long_name;
             break;
         }
-        assert_int_equal(kvpool_open(&conf, &pool), want);
-        assert_ptr_equal(pool, (kvpool_t *)1);
+        assert_int_equal(kvpool_open(&conf, &other), want);
+        assert_ptr_equal(other, (kvpool_t *)1);
         if (what < 2) /* whose size is not known has no place for it */
             assert_string_equal(detail, "as before");
         else
@@ -109,29 +65,29 @@ test_open_refuses_bad_configurations(void **state)
 static void
 test_open_without_master_is_unreachable(void **state)
 {
-    const fixture_t *f = *state;
-    kvpool_conf_t conf = conf_of(f);
-    kvpool_t *pool;
+    kvpool_conf_t conf = conf_of(5000);
+    kvpool_t *other;
 
+    (void)state;
     char detail[160] = "";
 
     conf.master = "127.0.0.1:1";
     conf.deadline_ms = 100;
     conf.detail = detail;
     conf.detail_cap = sizeof detail;
-    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_UNREACHABLE);
+    assert_int_equal(kvpool_open(&conf, &other), KVPOOL_UNREACHABLE);
     assert_non_null(strstr(detail, "127.0.0.1:1"));
 }
 
 static void
 test_open_of_other_version_is_refused_at_once(void **state)
 {
-    fixture_t *f = *state;
-    kvpool_conf_t conf = conf_of(f);
-    kvpool_t *pool;
+    kvpool_conf_t conf = conf_of(5000);
+    kvpool_t *other;
 
-    f->master.hello_err = KVPOOL_VERSION;
-    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_VERSION);
+    (void)state;
+    master.hello_err = KVPOOL_VERSION;
+    assert_int_equal(kvpool_open(&conf, &other), KVPOOL_VERSION);
 }
 
 static void
@@ -158,7 +114,6 @@ test_null_handle_is_invalid(void **state)
 static void
 test_bad_keys(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     static char key[KVPOOL_KEY_MAX + 1];
     char buf[8];
     size_t len;
@@ -168,6 +123,7 @@ test_bad_keys(void **state)
         size_t len;
     } bad[] = {{NULL, 3}, {"k", 0}, {key, sizeof key}};
 
+    (void)state;
     for (size_t i = 0; i < 3; i++) {
         kvpool_key_t one = {bad[i].data, bad[i].len};
         kvpool_lookup_t lookup;
@@ -190,13 +146,13 @@ test_bad_keys(void **state)
 static void
 test_bad_values_and_outputs(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     kvpool_key_t key = {"k", 1};
     uint64_t cursor = 0;
     char buf[8];
     size_t len;
     int yes;
 
+    (void)state;
     assert_int_equal(kvpool_put(pool, "k", 1, "v", 0, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_put(pool, "k", 1, NULL, 1, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_get(pool, "k", 1, NULL, 8, &len, NULL), KVPOOL_INVALID);
@@ -219,10 +175,10 @@ test_bad_values_and_outputs(void **state)
 static void
 test_bad_options(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     kvpool_opts_t opts = {.struct_size = sizeof opts - 1};
     int yes;
 
+    (void)state;
     assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_INVALID);
     opts = (kvpool_opts_t){.struct_size = sizeof opts, .flags = 1u << 31};
     assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_INVALID);
@@ -240,13 +196,13 @@ test_bad_options(void **state)
 static void
 test_detail_is_the_masters_or_empty(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     char detail[8] = "old";
     kvpool_opts_t opts = {
         .struct_size = offsetof(kvpool_opts_t, detail), .detail = detail, .detail_cap = sizeof detail};
     uint64_t removed;
     int yes;
 
+    (void)state;
     /* A caller that was built before there was one. */
     assert_int_equal(kvpool_remove_all(pool, &opts, &removed, NULL), KVPOOL_NOTSUP);
     assert_string_equal(detail, "old");
@@ -262,7 +218,6 @@ test_detail_is_the_masters_or_empty(void **state)
 static void
 test_batches_check_item_by_item(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     static char memory[4096], elsewhere[16];
     kvpool_iov_t good = {memory, 16}, empty = {memory, 0}, null = {NULL, 16}, outside = {elsewhere, 16};
     kvpool_iov_t over_the_end = {memory + 4090, 16};
@@ -277,6 +232,7 @@ test_batches_check_item_by_item(void **state)
                                KVPOOL_INVALID, KVPOOL_NOT_REGISTERED, KVPOOL_NOT_REGISTERED, KVPOOL_INVALID};
     int results[8];
 
+    (void)state;
     for (size_t i = 0; i < 1025; i++)
         many[i] = good;
     assert_int_equal(kvpool_register(pool, memory, sizeof memory), KVPOOL_OK);
@@ -296,11 +252,11 @@ test_batches_check_item_by_item(void **state)
 static void
 test_copies_check_piece_by_piece(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     static uint8_t from[200], to[200], elsewhere[16];
     kvpool_copy_t pieces[200];
     int results[200];
 
+    (void)state;
     for (size_t i = 0; i < 200; i++) {
         from[i] = (uint8_t)(i + 1);
         pieces[i] = (kvpool_copy_t){to + 199 - i, from + i, 1};
@@ -335,22 +291,22 @@ test_copies_check_piece_by_piece(void **state)
 static void
 test_closed_handle_says_so(void **state)
 {
-    fixture_t *f = *state;
     kvpool_lookup_t lookup = {.ticket = 1};
     char buf[8];
     size_t len;
     int yes;
 
-    assert_int_equal(kvpool_close(f->pool), KVPOOL_OK);
-    assert_int_equal(f->master.byes, 1);
-    assert_int_equal(kvpool_close(f->pool), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_exists(f->pool, "k", 1, &yes, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_put(f->pool, "k", 1, "v", 1, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_get(f->pool, "k", 1, buf, sizeof buf, &len, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_batch_put(f->pool, NULL, 0, NULL, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_stat(f->pool, buf, sizeof buf, &len, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_register(f->pool, buf, sizeof buf), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_lookup_release(f->pool, &lookup), KVPOOL_CLOSED);
+    (void)state;
+    assert_int_equal(kvpool_close(pool), KVPOOL_OK);
+    assert_int_equal(master.byes, 1);
+    assert_int_equal(kvpool_close(pool), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, NULL), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_put(pool, "k", 1, "v", 1, NULL), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_get(pool, "k", 1, buf, sizeof buf, &len, NULL), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_batch_put(pool, NULL, 0, NULL, NULL), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_stat(pool, buf, sizeof buf, &len, NULL), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_register(pool, buf, sizeof buf), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_lookup_release(pool, &lookup), KVPOOL_CLOSED);
 }
 
 /* Whether fd is open in this process. */
@@ -363,25 +319,24 @@ is_open(int fd)
 static void
 test_forked_child_cannot_use_the_handle(void **state)
 {
-    fixture_t *f = *state;
     int before = dup(0), yes, status = -1;
     pid_t child;
 
+    (void)state;
     /* Descriptors that the handle made lie above this one. */
-    assert_int_equal(kvpool_exists(f->pool, "k", 1, &yes, NULL), KVPOOL_OK);
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, NULL), KVPOOL_OK);
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        bool is_right = kvpool_exists(f->pool, "k", 1, &yes, NULL) == KVPOOL_FORKED &&
-                        kvpool_close(f->pool) == KVPOOL_FORKED &&
-                        kvpool_register(f->pool, &yes, sizeof yes) == KVPOOL_FORKED;
+        bool is_right = kvpool_exists(pool, "k", 1, &yes, NULL) == KVPOOL_FORKED &&
+                        kvpool_close(pool) == KVPOOL_FORKED && kvpool_register(pool, &yes, sizeof yes) == KVPOOL_FORKED;
 
-        kvpool_free(f->pool);
+        kvpool_free(pool);
         _exit(is_right ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    assert_int_equal(kvpool_exists(f->pool, "k", 1, &yes, NULL), KVPOOL_OK);
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, NULL), KVPOOL_OK);
     assert_true(is_open(before));
     close(before);
 }
@@ -390,11 +345,11 @@ test_forked_child_cannot_use_the_handle(void **state)
 static void
 test_forked_child_keeps_no_descriptor(void **state)
 {
-    fixture_t *f = *state;
     int go[2], count[2];
     char n = 0, still = 0;
     pid_t child;
 
+    (void)state;
     assert_int_equal(pipe(go), 0);
     for (int fd = 3; fd < 256; fd++)
         n = (char)(n + is_open(fd));
@@ -414,7 +369,7 @@ test_forked_child_keeps_no_descriptor(void **state)
     assert_int_equal(write(go[1], "", 1), 1);
     assert_int_equal(waitpid(child, NULL, 0), child);
     close(go[0]), close(go[1]), close(count[0]), close(count[1]);
-    assert_int_equal(kvpool_close(f->pool), KVPOOL_OK);
+    assert_int_equal(kvpool_close(pool), KVPOOL_OK);
 }
 
 static void
@@ -430,22 +385,21 @@ test_texts(void **state)
 int
 main(void)
 {
-#define WITH_POOL(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        WITH_POOL(test_open_refuses_bad_configurations),
-        WITH_POOL(test_open_without_master_is_unreachable),
-        WITH_POOL(test_open_of_other_version_is_refused_at_once),
-        WITH_POOL(test_null_handle_is_invalid),
-        WITH_POOL(test_bad_keys),
-        WITH_POOL(test_bad_values_and_outputs),
-        WITH_POOL(test_bad_options),
-        WITH_POOL(test_detail_is_the_masters_or_empty),
-        WITH_POOL(test_batches_check_item_by_item),
-        WITH_POOL(test_copies_check_piece_by_piece),
-        WITH_POOL(test_closed_handle_says_so),
-        WITH_POOL(test_forked_child_cannot_use_the_handle),
-        WITH_POOL(test_forked_child_keeps_no_descriptor),
-        WITH_POOL(test_texts),
+        TEST(test_open_refuses_bad_configurations),
+        TEST(test_open_without_master_is_unreachable),
+        TEST(test_open_of_other_version_is_refused_at_once),
+        TEST(test_null_handle_is_invalid),
+        TEST(test_bad_keys),
+        TEST(test_bad_values_and_outputs),
+        TEST(test_bad_options),
+        TEST(test_detail_is_the_masters_or_empty),
+        TEST(test_batches_check_item_by_item),
+        TEST(test_copies_check_piece_by_piece),
+        TEST(test_closed_handle_says_so),
+        TEST(test_forked_child_cannot_use_the_handle),
+        TEST(test_forked_child_keeps_no_descriptor),
+        TEST(test_texts),
     };
     return cmocka_run_group_tests_name("api_args", tests, NULL, NULL);
 }
