@@ -35,7 +35,6 @@ end_master(void)
 static inline int
 teardown(void **state)
 {
-    (void)state;
     kvpool_free(pool);
     pool = NULL;
     end_master();
@@ -58,7 +57,6 @@ setup_for(uint32_t deadline_ms)
 static inline int
 setup(void **state)
 {
-    (void)state;
     setup_for(20000);
     return 0;
 }

@@ -55,7 +55,6 @@ fake_pool_close_session(void)
 static inline int
 fake_pool_end(void **state)
 {
-    (void)state;
     if (!pool.is_running) return 0;
     kvp_peers_destroy(pool.peers);
     kvp_conn_destroy(pool.conn);

@@ -30,7 +30,6 @@ static fixture_t f; /* of the test at hand */
 static inline int
 teardown(void **state)
 {
-    (void)state;
     kvp_locations_destroy(f.locs);
     kvp_buf_fini(&f.out);
     answer_fini(&f.answer);

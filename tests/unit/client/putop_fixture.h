@@ -38,7 +38,6 @@ take_attempts(void *arg, uint32_t n)
 static inline int
 teardown(void **state)
 {
-    (void)state;
     kvp_buf_fini(&f.out);
     answer_fini(&f.answer);
     return 0;

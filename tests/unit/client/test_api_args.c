@@ -15,7 +15,6 @@ test_open_refuses_bad_configurations(void **state)
     kvpool_t *other = (kvpool_t *)1;
     char long_name[200];
 
-    (void)state;
     memset(long_name, 'x', sizeof long_name - 1);
     long_name[sizeof long_name - 1] = '\0';
     for (int what = 0; what < 8; what++) {
@@ -68,7 +67,6 @@ test_open_without_master_is_unreachable(void **state)
     kvpool_conf_t conf = conf_of(5000);
     kvpool_t *other;
 
-    (void)state;
     char detail[160] = "";
 
     conf.master = "127.0.0.1:1";
@@ -85,7 +83,6 @@ test_open_of_other_version_is_refused_at_once(void **state)
     kvpool_conf_t conf = conf_of(5000);
     kvpool_t *other;
 
-    (void)state;
     master.hello_err = KVPOOL_VERSION;
     assert_int_equal(kvpool_open(&conf, &other), KVPOOL_VERSION);
 }
@@ -98,7 +95,6 @@ test_null_handle_is_invalid(void **state)
     size_t len;
     int yes;
 
-    (void)state;
     assert_int_equal(kvpool_close(NULL), KVPOOL_INVALID);
     kvpool_free(NULL);
     assert_int_equal(kvpool_register(NULL, &yes, sizeof yes), KVPOOL_INVALID);
@@ -123,7 +119,6 @@ test_bad_keys(void **state)
         size_t len;
     } bad[] = {{NULL, 3}, {"k", 0}, {key, sizeof key}};
 
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         kvpool_key_t one = {bad[i].data, bad[i].len};
         kvpool_lookup_t lookup;
@@ -152,7 +147,6 @@ test_bad_values_and_outputs(void **state)
     size_t len;
     int yes;
 
-    (void)state;
     assert_int_equal(kvpool_put(pool, "k", 1, "v", 0, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_put(pool, "k", 1, NULL, 1, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_get(pool, "k", 1, NULL, 8, &len, NULL), KVPOOL_INVALID);
@@ -178,7 +172,6 @@ test_bad_options(void **state)
     kvpool_opts_t opts = {.struct_size = sizeof opts - 1};
     int yes;
 
-    (void)state;
     assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_INVALID);
     opts = (kvpool_opts_t){.struct_size = sizeof opts, .flags = 1u << 31};
     assert_int_equal(kvpool_exists(pool, "k", 1, &yes, &opts), KVPOOL_INVALID);
@@ -202,7 +195,6 @@ test_detail_is_the_masters_or_empty(void **state)
     uint64_t removed;
     int yes;
 
-    (void)state;
     /* A caller that was built before there was one. */
     assert_int_equal(kvpool_remove_all(pool, &opts, &removed, NULL), KVPOOL_NOTSUP);
     assert_string_equal(detail, "old");
@@ -232,7 +224,6 @@ test_batches_check_item_by_item(void **state)
                                KVPOOL_INVALID, KVPOOL_NOT_REGISTERED, KVPOOL_NOT_REGISTERED, KVPOOL_INVALID};
     int results[8];
 
-    (void)state;
     for (size_t i = 0; i < 1025; i++)
         many[i] = good;
     assert_int_equal(kvpool_register(pool, memory, sizeof memory), KVPOOL_OK);
@@ -256,7 +247,6 @@ test_copies_check_piece_by_piece(void **state)
     kvpool_copy_t pieces[200];
     int results[200];
 
-    (void)state;
     for (size_t i = 0; i < 200; i++) {
         from[i] = (uint8_t)(i + 1);
         pieces[i] = (kvpool_copy_t){to + 199 - i, from + i, 1};
@@ -296,7 +286,6 @@ test_closed_handle_says_so(void **state)
     size_t len;
     int yes;
 
-    (void)state;
     assert_int_equal(kvpool_close(pool), KVPOOL_OK);
     assert_int_equal(master.byes, 1);
     assert_int_equal(kvpool_close(pool), KVPOOL_CLOSED);
@@ -322,7 +311,6 @@ test_forked_child_cannot_use_the_handle(void **state)
     int before = dup(0), yes, status = -1;
     pid_t child;
 
-    (void)state;
     /* Descriptors that the handle made lie above this one. */
     assert_int_equal(kvpool_exists(pool, "k", 1, &yes, NULL), KVPOOL_OK);
     child = fork();
@@ -349,7 +337,6 @@ test_forked_child_keeps_no_descriptor(void **state)
     char n = 0, still = 0;
     pid_t child;
 
-    (void)state;
     assert_int_equal(pipe(go), 0);
     for (int fd = 3; fd < 256; fd++)
         n = (char)(n + is_open(fd));
@@ -375,7 +362,6 @@ test_forked_child_keeps_no_descriptor(void **state)
 static void
 test_texts(void **state)
 {
-    (void)state;
     assert_string_equal(kvpool_errname(KVPOOL_NOT_FOUND), "NOT_FOUND");
     assert_string_equal(kvpool_strerror(KVPOOL_OK), "ok");
     assert_non_null(kvpool_strerror(12345));

@@ -70,7 +70,6 @@ test_an_object_larger_than_a_window_is_filled_whole_and_summed(void **state)
 {
     kvp_move_t mv = move_of(KVP_MOVE_FILL, VALUE);
 
-    (void)state;
     bounce(&mv);
     assert_int_equal(mv.err, KVP_OK);
     assert_true(mv.is_drained);
@@ -89,7 +88,6 @@ test_an_object_larger_than_a_window_is_read_whole_and_summed(void **state)
 {
     kvp_move_t mv = move_of(KVP_MOVE_READ, VALUE);
 
-    (void)state;
     for (size_t i = 0; i < VALUE; i++)
         value[i] = (uint8_t)~value[i];
     memcpy(pool.node.payload + mv.loc.offset, value, VALUE);
@@ -115,7 +113,6 @@ test_a_batch_of_device_and_host_memory(void **state)
     kvp_transfer_t transfer = transfer_of(spans);
     kvp_desc_t desc;
 
-    (void)state;
     moves[1].item = 1;
     moves[1].len = moves[1].desc.len = 1000;
     moves[1].loc.offset = 0;
@@ -138,7 +135,6 @@ test_a_lost_extent_ends_it(void **state)
 {
     kvp_move_t mv = move_of(KVP_MOVE_FILL, VALUE);
 
-    (void)state;
     *word_of(SLOT) = kvp_word_make(kvp_gen_make(1, 1000), KVP_DESC_WRITING);
     memset(pool.node.payload, 0, FAKE_NODE_BYTES);
     bounce(&mv);
@@ -154,7 +150,6 @@ test_pinning_that_fails_is_an_error_and_takes_no_bounce_buffer(void **state)
 {
     kvp_move_t mv = move_of(KVP_MOVE_FILL, 1000);
 
-    (void)state;
     fake_cuda_knobs.host_alloc = 2;
     for (unsigned i = 0; i < 2 * KVP_BOUNCES_MAX; i++) {
         bounce(&mv);
@@ -171,7 +166,6 @@ test_who_finds_no_bounce_buffer_by_the_deadline_is_told_so(void **state)
 {
     kvp_move_t mv = move_of(KVP_MOVE_FILL, 1000);
 
-    (void)state;
     bounces.made = KVP_BOUNCES_MAX; /* as if others had them all */
     deadline_ns = kvp_now_ns() + 20 * KVP_NS_PER_MS;
     bounce(&mv);
@@ -184,7 +178,6 @@ test_who_finds_no_bounce_buffer_by_the_deadline_is_told_so(void **state)
 static void
 test_bounce_buffers_are_used_again(void **state)
 {
-    (void)state;
     for (unsigned i = 0; i < 3; i++) {
         kvp_move_t mv = move_of(KVP_MOVE_FILL, VALUE);
 

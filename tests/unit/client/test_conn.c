@@ -30,7 +30,6 @@ setup(void **state)
     kvp_hello_ask_t ask = {.name = "a test", .host_id = "a host", .pidfd = -1};
     char detail[160];
 
-    (void)state;
     fake_master_start(&master);
     at.port = master.port;
     assert_int_equal(kvp_conn_open(NULL, &at, &ask, kvp_now_ns() + LONG_NS, detail, sizeof detail, &conn), KVP_OK);
@@ -40,7 +39,6 @@ setup(void **state)
 static int
 teardown(void **state)
 {
-    (void)state;
     kvp_conn_destroy(conn);
     fake_master_end(&master);
     return 0;
@@ -67,7 +65,6 @@ test_what_is_sent_arrives(void **state)
 {
     kvp_buf_t frame = make_release(8);
 
-    (void)state;
     for (int i = 0; i < 3; i++)
         kvp_conn_send(conn, &frame);
     while (master.releases < 3)
@@ -83,7 +80,6 @@ test_a_message_that_cannot_be_queued_ends_the_connection(void **state)
     kvp_buf_t frame = make_release(KVP_FRAME_MAX - 64);
     int n = 0;
 
-    (void)state;
     master.is_deaf = true;
     while (!kvp_conn_is_broken(conn) && n < 32) {
         kvp_conn_send(conn, &frame);
@@ -98,7 +94,6 @@ test_a_message_without_memory_ends_the_connection(void **state)
 {
     kvp_buf_t frame;
 
-    (void)state;
     kvp_buf_init(&frame, 0);
     frame.err = KVP_NOMEM; /* as the one who wrote it leaves it */
     kvp_conn_send(conn, &frame);

@@ -16,7 +16,6 @@
 static int
 setup(void **state)
 {
-    (void)state;
     fake_pool_start(NULL);
     fake_pool_session(NULL, 0);
     return 0;
@@ -86,7 +85,6 @@ test_a_view_does_not_keep_nodes_waiting(void **state)
     kvp_link_t *writer, *view;
     uint64_t incarnation;
 
-    (void)state;
     view = fake_pool_hold();
     kvp_session_rest(view);
     writer = hold_to_store();
@@ -110,7 +108,6 @@ test_a_handle_without_a_master_tells_its_nodes(void **state)
 {
     kvp_link_t *link;
 
-    (void)state;
     link = hold_to_store();
     lose_master(link);
     kvp_session_rele(pool.session, link);
@@ -127,7 +124,6 @@ test_a_drain_notice_outlives_its_handle(void **state)
     int status;
     pid_t child;
 
-    (void)state;
     link = hold_to_store();
     incarnation = incarnation_of(link);
     lose_master(link);
@@ -176,7 +172,6 @@ test_heartbeats_go_on_while_a_node_does_not_hear(void **state)
     uint64_t silence_ns = UINT64_MAX;
     kvp_link_t *links[LINKS];
 
-    (void)state;
     for (int tries = 0; tries < 3 && silence_ns >= 500 * KVP_NS_PER_MS; tries++) {
         for (int i = 0; i < LINKS; i++) {
             links[i] = hold_to_store();

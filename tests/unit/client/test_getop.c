@@ -8,7 +8,6 @@
 static void
 test_get_reads_what_is_there(void **state)
 {
-    (void)state;
     ask(3);
     answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
     answer_obj(&f.answer, KVP_NOT_FOUND, 0, 0, 0, 0);
@@ -31,7 +30,6 @@ test_get_reads_what_is_there(void **state)
 static void
 test_get_of_nothing(void **state)
 {
-    (void)state;
     setup(0);
     expect_step(KVP_STEP_DONE);
 }
@@ -39,7 +37,6 @@ test_get_of_nothing(void **state)
 static void
 test_get_into_small_buffer_tells_length(void **state)
 {
-    (void)state;
     ask(1);
     reply_found(1, 4097, 0, 5);
     expect_step(KVP_STEP_DONE);
@@ -50,7 +47,6 @@ test_get_into_small_buffer_tells_length(void **state)
 static void
 test_get_goes_to_next_replica(void **state)
 {
-    (void)state;
     to_first_move(2, 0);
     f.moves[0].err = KVP_NODE_LOST;
     moved();
@@ -64,7 +60,6 @@ test_get_goes_to_next_replica(void **state)
 static void
 test_get_reads_first_what_has_copies_to_spare(void **state)
 {
-    (void)state;
     ask(3);
     answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
     answer_obj(&f.answer, KVP_OK, 3, 100, 0, 5);
@@ -89,7 +84,6 @@ test_get_reads_first_what_has_copies_to_spare(void **state)
 static void
 test_get_asks_once_more_after_stale(void **state)
 {
-    (void)state;
     for (int is_found = 0; is_found <= 1; is_found++) {
         to_first_move(1, 0);
         f.moves[0].desc.word = kvp_word_make(6, KVP_DESC_SEALED);
@@ -123,7 +117,6 @@ test_get_rejects_other_descriptors(void **state)
         {offsetof(kvp_desc_t, key_hash2), 1},
     };
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(flips); i++) {
         to_first_move(1, 0);
         *(uint64_t *)((char *)&f.moves[0].desc + flips[i].at) ^= flips[i].bits;
@@ -152,7 +145,6 @@ test_get_compares_sum_where_there_is_one(void **state)
         bool is_computed, is_good;
     } cases[] = {{9, 9, true, true}, {9, 8, true, false}, {9, 8, false, true}, {0, 8, true, true}};
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++) {
         to_first_move(1, cases[i].told);
         f.moves[0].has_sum = cases[i].is_computed;
@@ -176,7 +168,6 @@ test_get_without_a_descriptor_needs_the_sum(void **state)
                  {8, true, true, KVP_STALE},
                  {9, false, true, KVP_STALE}};
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++) {
         bool is_good = cases[i].err == KVP_OK;
 
@@ -207,7 +198,6 @@ test_get_without_a_descriptor_needs_the_sum(void **state)
 static void
 test_get_skips_the_descriptor_of_small_objects_with_a_sum(void **state)
 {
-    (void)state;
     setup(3);
     for (uint32_t i = 0; i < 3; i++)
         f.items[i].cap = UINT64_MAX;
@@ -225,7 +215,6 @@ test_get_skips_the_descriptor_of_small_objects_with_a_sum(void **state)
 static void
 test_get_wants_sums_only_where_told(void **state)
 {
-    (void)state;
     setup(2);
     f.op.wants_sums = true;
     give_session(1);
@@ -246,7 +235,6 @@ test_get_goes_on_after_what_only_one_copy_has(void **state)
 {
     static const kvp_err_t faults[] = {KVP_NOTSUP, KVP_PROTO, KVP_COLLISION};
 
-    (void)state;
     for (size_t i = 0; i < 2 * KVP_ARRAY_LEN(faults); i++) {
         kvp_err_t fault = faults[i / 2];
         bool is_second_whole = i % 2 == 0;
@@ -273,7 +261,6 @@ test_get_final_errors_end_the_item(void **state)
 {
     static const kvp_err_t finals[] = {KVP_DEADLINE, KVP_CLOSED, KVP_NOMEM};
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(finals); i++) {
         to_first_move(2, 0);
         f.moves[0].err = finals[i];
@@ -285,7 +272,6 @@ test_get_final_errors_end_the_item(void **state)
 static void
 test_get_starts_again_in_next_session(void **state)
 {
-    (void)state;
     ask(2);
     kvp_getop_on_call_failed(&f.op, KVP_DISCONNECTED);
     give_session(2); /* with another seed: other digests */
@@ -300,7 +286,6 @@ test_get_starts_again_in_next_session(void **state)
 static void
 test_get_refused_as_fenced_starts_again(void **state)
 {
-    (void)state;
     ask(1);
     f.answer.err = KVP_FENCED;
     assert_int_equal(kvp_getop_on_reply(&f.op, answer_places(&f.answer)), KVP_FENCED);
@@ -312,7 +297,6 @@ test_get_refused_as_fenced_starts_again(void **state)
 static void
 test_get_ends_at_deadline(void **state)
 {
-    (void)state;
     to_first_move(1, 0);
     f.moves[0].err = KVP_NODE_LOST; /* would be asked again */
     moved();
@@ -324,7 +308,6 @@ test_get_ends_at_deadline(void **state)
 static void
 test_get_with_few_moves_takes_turns(void **state)
 {
-    (void)state;
     setup(3);
     f.op.moves_cap = 2;
     give_session(1);
@@ -343,7 +326,6 @@ test_get_with_few_moves_takes_turns(void **state)
 static void
 test_get_refuses_answers_that_do_not_fit(void **state)
 {
-    (void)state;
     for (int what = 0; what < 5; what++) {
         ask(2);
         answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
@@ -375,7 +357,6 @@ test_get_refuses_answers_that_do_not_fit(void **state)
 static void
 test_get_survives_mutated_answers(void **state)
 {
-    (void)state;
     srandom(3);
     for (int round = 0; round < 5000; round++) {
         kvp_step_t step;

@@ -111,7 +111,6 @@ expect_voided(uint64_t revoke_seq)
 static void
 test_get_from_known_locations_sends_nothing(void **state)
 {
-    (void)state;
     setup_known(2);
     learn(0, 1);
     learn(1, 1);
@@ -129,7 +128,6 @@ test_get_asks_for_what_is_not_known(void **state)
 {
     static const uint32_t second = 1;
 
-    (void)state;
     setup_known(2);
     learn(0, 1);
     look();
@@ -148,7 +146,6 @@ test_get_asks_for_what_is_not_known(void **state)
 static void
 test_get_without_a_lease_asks(void **state)
 {
-    (void)state;
     setup_known(1);
     learn(0, 1);
     expect_step(KVP_STEP_KNOWN);
@@ -160,7 +157,6 @@ test_get_without_a_lease_asks(void **state)
 static void
 test_lease_that_ends_while_reading_voids_the_read(void **state)
 {
-    (void)state;
     to_known_move(1);
     f.now += LEASE_MS * MS;
     expect_voided(0);
@@ -169,7 +165,6 @@ test_lease_that_ends_while_reading_voids_the_read(void **state)
 static void
 test_lease_that_lasts_one_moment_longer_will_do(void **state)
 {
-    (void)state;
     to_known_move(1);
     expect_known(f.now + LEASE_MS * MS - 1);
 }
@@ -180,7 +175,6 @@ test_revocation_while_reading_voids_the_read(void **state)
 {
     kvp_digest_t digest;
 
-    (void)state;
     to_known_move(1);
     digest = digest_of(0);
     hear(1, &digest);
@@ -190,7 +184,6 @@ test_revocation_while_reading_voids_the_read(void **state)
 static void
 test_revocation_of_others_does_not(void **state)
 {
-    (void)state;
     to_known_move(1);
     hear(1, NULL);
     expect_known(f.now);
@@ -199,7 +192,6 @@ test_revocation_of_others_does_not(void **state)
 static void
 test_miss_at_a_known_location_forgets_it_and_asks(void **state)
 {
-    (void)state;
     to_known_move(1);
     f.moves[0].desc.word = kvp_word_make(5, KVP_DESC_DEAD);
     moved();
@@ -212,7 +204,6 @@ test_miss_at_a_known_location_forgets_it_and_asks(void **state)
 static void
 test_known_replica_is_fallen_back_on(void **state)
 {
-    (void)state;
     to_known_move(2);
     assert_int_equal(f.moves[0].loc.segment_id, 1);
     f.moves[0].err = KVP_NODE_LOST;
@@ -225,7 +216,6 @@ test_known_replica_is_fallen_back_on(void **state)
 static void
 test_answers_are_kept_as_the_master_says(void **state)
 {
-    (void)state;
     setup_known(1);
     hear(5, NULL);
     look();
@@ -269,7 +259,6 @@ setup_with_sum(void)
 static void
 test_sum_alone_vouches_for_the_time_of_a_lease(void **state)
 {
-    (void)state;
     setup_with_sum();
     get_where_known();
     assert_true(f.moves[0].may_skip_desc);
@@ -287,7 +276,6 @@ test_sum_alone_vouches_for_the_time_of_a_lease(void **state)
 static void
 test_sum_alone_that_came_too_late_is_read_again_with_its_descriptor(void **state)
 {
-    (void)state;
     setup_with_sum();
     get_where_known();
     f.now += LEASE_MS * MS;
@@ -303,7 +291,6 @@ test_sum_alone_that_came_too_late_is_read_again_with_its_descriptor(void **state
 static void
 test_sum_alone_that_came_after_the_lease_voids_the_read(void **state)
 {
-    (void)state;
     setup_with_sum();
     get_where_known();
     f.now += LEASE_MS * MS;
@@ -314,7 +301,6 @@ test_sum_alone_that_came_after_the_lease_voids_the_read(void **state)
 static void
 test_descriptor_lets_the_sum_alone_vouch_again(void **state)
 {
-    (void)state;
     setup_with_sum();
     f.now += LEASE_MS * MS;
     hear(0, NULL);
@@ -329,7 +315,6 @@ test_descriptor_lets_the_sum_alone_vouch_again(void **state)
 static void
 test_wrong_sum_at_a_known_location_forgets_it_and_asks(void **state)
 {
-    (void)state;
     setup_with_sum();
     get_where_known();
     f.moves[0].sum++;
@@ -349,7 +334,6 @@ higher_is_nearer(void *arg, uint32_t segment_id)
 static void
 test_the_nearest_replica_comes_first(void **state)
 {
-    (void)state;
     setup(1);
     f.op.rank = higher_is_nearer;
     give_session(1);

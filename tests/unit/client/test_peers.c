@@ -30,7 +30,6 @@ setup_limited(const char *host_id, uint32_t max_idle_eps)
 static int
 setup(void **state)
 {
-    (void)state;
     setup_limited(FAKE_MASTER_HOST, 0);
     return 0;
 }
@@ -40,7 +39,6 @@ test_a_node_is_attached_once(void **state)
 {
     kvp_path_t first, second;
 
-    (void)state;
     assert_int_equal(take(0, &first), KVP_EAGAIN); /* it would have to wait */
     first = take_ok();
     assert_int_equal(take(0, &second), KVP_OK);
@@ -57,7 +55,6 @@ test_a_chunk_is_opened_once_for_each_access(void **state)
     kvp_chunk_mem_t mem;
     kvp_path_t path = take_ok();
 
-    (void)state;
     for (int i = 0; i < 3; i++)
         assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
     assert_int_equal(pool.node.opens, 1);
@@ -78,7 +75,6 @@ test_a_hurried_caller_leaves_the_answer_to_the_next(void **state)
 {
     kvp_path_t path = take_ok(), again;
 
-    (void)state;
     pool.node.is_mute = true;
     for (int i = 0; i < 3; i++)
         assert_int_equal(open_chunk(&path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
@@ -97,7 +93,6 @@ test_what_was_left_may_have_been_another_access(void **state)
 {
     kvp_path_t path = take_ok();
 
-    (void)state;
     pool.node.is_mute = true;
     assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, HURRY_NS), KVP_DEADLINE);
     pool.node.is_mute = false;
@@ -116,7 +111,6 @@ test_a_node_that_never_answers_is_given_up(void **state)
     kvp_path_t path = take_ok(), again;
     kvp_err_t err;
 
-    (void)state;
     pool.node.is_mute = true;
     do
         err = open_chunk(&path, KVP_ACCESS_READ, HURRY_NS);
@@ -157,7 +151,6 @@ test_who_has_time_has_patience(void **state)
     pthread_t thread;
     patient_t p = {.path = &path};
 
-    (void)state;
     assert_int_equal(kvp_ctl_patience(5, 5 + 12 * KVP_NS_PER_S), 3 * KVP_NS_PER_S);
     assert_int_equal(kvp_ctl_patience(5, 5 + 600 * KVP_NS_PER_S), KVP_CTL_MOST_NS);
     assert_int_equal(kvp_ctl_patience(5, 5 + 2 * KVP_NS_PER_S), KVP_CTL_LEAST_NS);
@@ -187,7 +180,6 @@ test_hurried_callers_add_up(void **state)
     kvp_path_t path;
     kvp_err_t err;
 
-    (void)state;
     pool.node.is_mute = true;
     while ((err = take(HURRY_NS, &path)) == KVP_DEADLINE)
         assert_true(kvp_now_ns() - began_ns < LONG_NS);
@@ -202,7 +194,6 @@ test_silence_adds_up_over_calls(void **state)
     uint64_t at_ns = kvp_now_ns(), step_ns = 300 * KVP_NS_PER_MS;
     kvp_path_t path = take_ok(), again;
 
-    (void)state;
     assert_int_equal(kvp_peers_rank(pool.peers, FAKE_MASTER_SEGMENT), 0);
     for (int i = 0; i < 3; i++, at_ns += step_ns)
         for (int thread = 0; thread < 5; thread++)
@@ -239,7 +230,6 @@ test_a_node_that_moved_something_is_trusted_again(void **state)
     uint64_t again_ns = UINT64_MAX;
     kvp_path_t path = take_ok();
 
-    (void)state;
     assert_true(left_alone_ns(&path) >= 50 * KVP_NS_PER_MS);
     assert_true(left_alone_ns(&path) >= 100 * KVP_NS_PER_MS);
     assert_true(left_alone_ns(&path) >= 200 * KVP_NS_PER_MS);
@@ -257,7 +247,6 @@ test_a_refusal_drops_the_attachment(void **state)
 {
     kvp_path_t path = take_ok(), again;
 
-    (void)state;
     pool.node.open_err = KVP_NO_SEGMENT;
     assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_NODE_LOST);
     assert_int_equal(take(LONG_NS, &again), KVP_NODE_LOST);
@@ -270,7 +259,6 @@ test_a_segment_that_is_not_there_is_a_lost_node(void **state)
 {
     kvp_path_t path;
 
-    (void)state;
     pool.master.segment = NULL;
     assert_int_equal(take(LONG_NS, &path), KVP_NODE_LOST);
     assert_int_equal(pool.node.hellos, 0);
@@ -291,7 +279,6 @@ test_shared_memory_of_another_host_is_out_of_reach(void **state)
 {
     kvp_path_t path;
 
-    (void)state;
     setup_limited("not that host", 0);
     assert_int_equal(take(LONG_NS, &path), KVP_NOTSUP);
     assert_int_equal(take(0, &path), KVP_NOTSUP); /* and is known to be */
@@ -307,7 +294,6 @@ test_a_node_in_trouble_is_avoided(void **state)
     bool was_avoided = false;
     kvp_path_t path;
 
-    (void)state;
     assert_false(is_avoided());
     path = take_ok();
     assert_false(is_avoided());
@@ -333,7 +319,6 @@ test_a_node_that_hangs_up_is_noticed(void **state)
 {
     kvp_path_t path = take_ok();
 
-    (void)state;
     rele(&path);
     (void)kvp_peers_tend(pool.peers);
     assert_int_equal(pool.counters.peer_failures, 0);
@@ -362,7 +347,6 @@ test_a_reader_sends_no_drain_notice_and_a_writer_one(void **state)
     kvp_path_t path = take_ok();
     size_t n;
 
-    (void)state;
     assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
     assert_int_equal(notices_n(), 0);
     for (int i = 0; i < 2; i++)
@@ -385,7 +369,6 @@ test_who_only_asked_to_write_sends_one_as_well(void **state)
     kvp_path_t path = take_ok();
     size_t n;
 
-    (void)state;
     pool.node.is_mute = true;
     assert_int_equal(open_chunk(&path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
     assert_int_equal(kvp_peers_drain_notices(pool.peers, &notices, &n), KVP_OK);
@@ -410,7 +393,6 @@ test_endpoints_are_waited_for(void **state)
     kvp_path_t paths[KVP_SYNC_EPS], none;
     taker_t late;
 
-    (void)state;
     for (size_t i = 0; i < KVP_SYNC_EPS; i++)
         assert_int_equal(take(LONG_NS, &paths[i]), KVP_OK);
     assert_int_equal(take(0, &none), KVP_EAGAIN);
@@ -433,7 +415,6 @@ test_idle_endpoints_beyond_the_limit_are_closed(void **state)
     kvp_peer_t *peer;
     kvp_ep_t *last;
 
-    (void)state;
     setup_limited(FAKE_MASTER_HOST, 2);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(take(LONG_NS, &paths[i]), KVP_OK);
@@ -461,7 +442,6 @@ test_who_waits_for_an_endpoint_of_a_lost_node_is_told(void **state)
     kvp_path_t paths[KVP_SYNC_EPS];
     taker_t late;
 
-    (void)state;
     for (size_t i = 0; i < KVP_SYNC_EPS; i++)
         assert_int_equal(take(LONG_NS, &paths[i]), KVP_OK);
     start_taker(&late);
@@ -556,7 +536,6 @@ test_a_child_closes_no_descriptor_that_was_reused(void **state)
     far_t far;
     int fd;
 
-    (void)state;
     setup_far(&far);
     assert_int_equal(kvp_peer_take_ep(far.peer, in(LONG_NS), &ep), KVP_OK);
     fd = ep->tp->ops->ep_event_fd(ep);

@@ -10,7 +10,6 @@ test_put_goes_through_its_phases(void **state)
 {
     static const int32_t results[] = {KVP_OK, KVP_ALREADY, KVP_OK};
 
-    (void)state;
     ask(3);
     reply_granted(3, 1);
     expect_moves(KVP_MOVE_FILL, 3);
@@ -26,7 +25,6 @@ test_put_seals_with_a_whole_descriptor(void **state)
 {
     kvp_desc_t want;
 
-    (void)state;
     to_fill(1);
     moved();
     expect_moves(KVP_MOVE_SEAL, 1);
@@ -54,7 +52,6 @@ test_put_seals_with_a_whole_descriptor(void **state)
 static void
 test_put_of_what_is_small_takes_one_move(void **state)
 {
-    (void)state;
     setup(3);
     f.items[0].is_host = f.items[1].is_host = true;
     give_session(1);
@@ -81,7 +78,6 @@ test_put_of_what_is_small_takes_one_move(void **state)
 static void
 test_put_by_one_move_that_failed_begins_anew(void **state)
 {
-    (void)state;
     setup(1);
     f.items[0].is_host = true;
     give_session(1);
@@ -109,7 +105,6 @@ find_committed(void)
 static void
 test_put_of_committed_key_is_ok(void **state)
 {
-    (void)state;
     setup(1);
     give_session(1);
     find_committed();
@@ -127,7 +122,6 @@ refuse_for_another(void)
 static void
 test_put_joins_another_writer(void **state)
 {
-    (void)state;
     for (uint32_t is_committed = 0; is_committed <= 1; is_committed++) {
         setup(1);
         give_session(1);
@@ -144,7 +138,6 @@ test_put_joins_another_writer(void **state)
 static void
 test_put_joins_by_when_it_asked(void **state)
 {
-    (void)state;
     setup(1);
     give_session(1);
     refuse_for_another();
@@ -164,7 +157,6 @@ test_put_does_not_join_for_ever(void **state)
     uint32_t asked = 1;
     kvp_step_t step;
 
-    (void)state;
     ask(2);
     answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
     reply_refused(KVP_IN_PROGRESS);
@@ -196,7 +188,6 @@ test_put_comes_back_after_retry_after(void **state)
 {
     uint64_t attempt;
 
-    (void)state;
     ask(1);
     attempt = f.asked[0];
     answer_obj(&f.answer, KVP_RETRY_AFTER, 0, 0, 0, 0);
@@ -211,7 +202,6 @@ test_put_comes_back_after_retry_after(void **state)
 static void
 test_put_keeps_reason_at_deadline(void **state)
 {
-    (void)state;
     ask(1);
     answer_obj(&f.answer, KVP_RETRY_AFTER, 0, 0, 0, 0);
     f.answer.retry_ms = 1000000;
@@ -225,7 +215,6 @@ test_put_keeps_reason_at_deadline(void **state)
 static void
 test_put_asks_again_where_own_objects_took_the_space(void **state)
 {
-    (void)state;
     ask(2);
     answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
     reply_refused(KVP_NO_SPACE);
@@ -243,7 +232,6 @@ test_put_begins_anew_when_its_place_is_lost(void **state)
 {
     static const kvp_err_t lost[] = {KVP_STALE, KVP_NODE_LOST};
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(lost); i++) {
         to_fill(1);
         f.moves[0].err = lost[i];
@@ -259,7 +247,6 @@ test_put_gives_up_after_some_lost_places(void **state)
 {
     int rounds = 0;
 
-    (void)state;
     to_fill(1);
     for (;; rounds++) {
         kvp_step_t step;
@@ -285,7 +272,6 @@ test_put_tells_which_attempts_are_drained(void **state)
 {
     uint64_t drained[2], undrained[1];
 
-    (void)state;
     ask(3);
     reply_granted(3, 1);
     expect_moves(KVP_MOVE_FILL, 3);
@@ -304,7 +290,6 @@ test_put_tells_which_attempts_are_drained(void **state)
 static void
 test_put_aborts_what_was_not_answered(void **state)
 {
-    (void)state;
     ask(2);
     kvp_putop_on_call_failed(&f.op, KVP_DEADLINE);
     expect_abort(f.asked, 2, true);
@@ -319,7 +304,6 @@ test_put_aborts_what_was_not_answered(void **state)
 static void
 test_put_that_cannot_be_asked_aborts_nothing(void **state)
 {
-    (void)state;
     setup(2);
     f.out.limit = 64; /* not even a record of its PUT_BEGIN */
     give_session(1);
@@ -329,7 +313,6 @@ test_put_that_cannot_be_asked_aborts_nothing(void **state)
 static void
 test_put_stops_at_deadline_between_phases(void **state)
 {
-    (void)state;
     to_fill(1);
     moved();
     f.now = f.op.deadline_ns;
@@ -343,7 +326,6 @@ test_put_starts_again_in_next_session(void **state)
 {
     uint64_t attempt;
 
-    (void)state;
     to_commit();
     attempt = f.asked[0];
     kvp_putop_on_call_failed(&f.op, KVP_DISCONNECTED);
@@ -360,7 +342,6 @@ test_put_waits_for_its_own_lost_attempt(void **state)
 {
     uint64_t begun_ns;
 
-    (void)state;
     to_commit();
     kvp_putop_on_call_failed(&f.op, KVP_DISCONNECTED);
     give_session(2);
@@ -375,7 +356,6 @@ test_put_waits_for_its_own_lost_attempt(void **state)
 static void
 test_put_without_session_in_time(void **state)
 {
-    (void)state;
     setup(2);
     expect_step(KVP_STEP_SESSION);
     kvp_putop_fail(&f.op, KVP_UNREACHABLE);
@@ -385,7 +365,6 @@ test_put_without_session_in_time(void **state)
 static void
 test_put_with_few_moves_takes_turns(void **state)
 {
-    (void)state;
     setup(3);
     f.op.moves_cap = 2;
     give_session(1);
@@ -404,7 +383,6 @@ test_put_with_few_moves_takes_turns(void **state)
 static void
 test_put_aborted_commit_begins_anew(void **state)
 {
-    (void)state;
     to_commit();
     reply_committed(KVP_ABORTED);
     expect_abort(f.asked, 1, true);
@@ -417,7 +395,6 @@ test_put_refuses_answers_that_do_not_fit(void **state)
 {
     static const int32_t two[] = {KVP_OK, KVP_OK};
 
-    (void)state;
     ask(1);
     answer_obj(&f.answer, KVP_OK, 3, 0, 0, GEN);
     f.answer.nloc = 2;
@@ -470,7 +447,6 @@ random_step(kvp_step_t step)
 static void
 test_put_reads_no_answer_beyond_its_items(void **state)
 {
-    (void)state;
     ask(1);
     answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
     answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
@@ -485,7 +461,6 @@ test_put_reads_no_answer_beyond_its_items(void **state)
 static void
 test_put_always_ends(void **state)
 {
-    (void)state;
     srandom(5);
     for (int round = 0; round < 5000; round++) {
         kvp_step_t step;

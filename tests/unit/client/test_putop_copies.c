@@ -17,7 +17,6 @@ committed_copies(void)
 static void
 test_put_commits_all_replicas_together(void **state)
 {
-    (void)state;
     to_fill(2);
     assert_int_equal(f.moves[1].loc.segment_id, 2);
     moved();
@@ -29,7 +28,6 @@ test_put_commits_all_replicas_together(void **state)
 static void
 test_put_of_copies_takes_two_moves(void **state)
 {
-    (void)state;
     setup(1);
     f.items[0].is_host = true;
     give_session(1);
@@ -43,7 +41,6 @@ test_put_of_copies_takes_two_moves(void **state)
 static void
 test_put_leaves_out_a_replica_that_failed(void **state)
 {
-    (void)state;
     to_fill(3);
     f.moves[0].err = KVP_NODE_LOST;
     moved();
@@ -68,7 +65,6 @@ test_put_is_begun_again_where_a_way_is_younger(void **state)
 {
     uint64_t began_ns;
 
-    (void)state;
     to_fill(2);
     for (uint32_t again = 0; again < 4; again++) {
         f.moves[1].err = KVP_EAGAIN;
@@ -92,7 +88,6 @@ test_put_is_begun_again_where_a_way_is_younger(void **state)
 static void
 test_put_leaves_out_the_last_replica_when_moves_are_few(void **state)
 {
-    (void)state;
     to_fill(2);
     f.moves[1].err = KVP_NODE_LOST;
     moved();
@@ -104,7 +99,6 @@ test_put_leaves_out_the_last_replica_when_moves_are_few(void **state)
 static void
 test_put_refuses_replicas_that_differ(void **state)
 {
-    (void)state;
     to_fill(2);
     f.moves[1].sum++; /* the caller wrote into the buffer meanwhile */
     moved();
@@ -116,7 +110,6 @@ test_put_refuses_replicas_that_differ(void **state)
 static void
 test_put_takes_the_sum_of_the_replica_that_has_one(void **state)
 {
-    (void)state;
     for (uint32_t without = 0; without < 2; without++) {
         to_fill(2);
         f.moves[without].has_sum = false;
@@ -138,7 +131,6 @@ test_put_says_what_is_asked_for(void **state)
     kvp_frame_t frame;
     kvp_pb_t pb;
 
-    (void)state;
     setup(2);
     f.op.replicas = 3;
     f.op.pin = KVP_PIN_SOFT;
@@ -183,7 +175,6 @@ test_put_names_what_cannot_be_reached(void **state)
     uint32_t calls = 0;
     kvp_pb_t pb;
 
-    (void)state;
     setup(1);
     f.op.avoid = avoid_two;
     f.op.avoid_arg = &calls;
@@ -211,7 +202,6 @@ test_put_names_what_cannot_be_reached(void **state)
 static void
 test_put_says_where_copies_are_written(void **state)
 {
-    (void)state;
     to_fill(1);
     assert_false(f.op.has_copies);
     to_fill(2);
@@ -231,7 +221,6 @@ test_upsert_forgets_the_known_location(void **state)
     const kvp_known_t *known;
     kvp_digest_t digest;
 
-    (void)state;
     assert_int_equal(kvp_locations_create(1024, &locs), KVP_OK);
     known = kvp_locations_known(locs);
     setup(1);
@@ -256,7 +245,6 @@ test_upsert_forgets_the_known_location(void **state)
 static void
 test_upsert_is_never_already_there(void **state)
 {
-    (void)state;
     setup(1);
     f.op.is_upsert = true;
     give_session(1);

@@ -92,7 +92,6 @@ setup_by(size_t transports_n)
 static int
 setup(void **state)
 {
-    (void)state;
     setup_by(2);
     return 0;
 }
@@ -120,7 +119,6 @@ way_told(void)
 static void
 test_a_way_that_is_refused_is_left_within_the_call(void **state)
 {
-    (void)state;
     assert_string_equal(way_told(), "rdma");
     outcome = KVP_UNREACHABLE;
     assert_int_equal(way_taken(), SHM);
@@ -138,7 +136,6 @@ test_whatever_keeps_it_from_connecting_counts(void **state)
 {
     static const kvp_err_t errs[] = {KVP_NOMEM, KVP_BUSY, KVP_PROTO, KVP_LIMIT, KVP_SYS};
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(errs); i++) {
         setup_by(2);
         outcome = errs[i];
@@ -153,7 +150,6 @@ test_a_way_that_answers_nothing_is_left_in_time(void **state)
     uint64_t began_ns = kvp_now_ns();
     kvp_path_t path;
 
-    (void)state;
     outcome = KVP_EAGAIN;
     assert_int_equal(take(4 * KVP_NS_PER_S, &path), KVP_OK);
     assert_int_equal(path.transport, SHM);
@@ -169,7 +165,6 @@ test_hurried_callers_add_up(void **state)
     kvp_path_t path;
     kvp_err_t err;
 
-    (void)state;
     outcome = KVP_EAGAIN;
     while ((err = take(HURRY_NS, &path)) == KVP_DEADLINE)
         assert_true(kvp_now_ns() - began_ns < LONG_NS);
@@ -185,7 +180,6 @@ test_memory_that_is_not_opened_is_asked_for_by_the_next(void **state)
     kvp_chunk_mem_t mem;
     kvp_path_t path = take_ok();
 
-    (void)state;
     pool.node.open_err = KVP_LIMIT;
     assert_int_equal(kvp_path_chunk(pool.peers, &path, 0, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_STALE);
     rele(&path);
@@ -204,7 +198,6 @@ test_what_the_node_lacks_is_no_ways_fault(void **state)
     kvp_chunk_mem_t mem;
     kvp_path_t path = take_ok();
 
-    (void)state;
     pool.node.open_err = KVP_NO_SEGMENT;
     assert_int_equal(kvp_path_chunk(pool.peers, &path, 0, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_NODE_LOST);
     rele(&path);
@@ -214,7 +207,6 @@ test_what_the_node_lacks_is_no_ways_fault(void **state)
 static void
 test_a_transport_that_cannot_be_used_here_is_left(void **state)
 {
-    (void)state;
     init_outcome = KVP_NOTSUP;
     assert_int_equal(way_taken(), SHM);
     assert_int_equal(pool.counters.bypasses, 1);
@@ -227,7 +219,6 @@ test_a_way_on_which_nothing_moves_is_left(void **state)
 {
     kvp_path_t path;
 
-    (void)state;
     for (int i = 0; i < 2; i++) {
         assert_int_equal(take_again(&path), KVP_OK);
         assert_int_equal(path.transport, RDMA);
@@ -246,7 +237,6 @@ test_who_named_one_transport_gets_that_or_an_error(void **state)
 {
     kvp_path_t path;
 
-    (void)state;
     setup_by(1);
     outcome = KVP_UNREACHABLE;
     assert_int_equal(take(LONG_NS, &path), KVP_NODE_LOST);
@@ -265,7 +255,6 @@ test_a_node_that_is_gone_blames_no_way(void **state)
 {
     kvp_path_t path;
 
-    (void)state;
     outcome = KVP_UNREACHABLE;
     hello_refuser = &pool.node;
     assert_int_equal(take(LONG_NS, &path), KVP_NODE_LOST);
@@ -283,7 +272,6 @@ test_who_waits_goes_the_other_way(void **state)
     kvp_path_t paths[KVP_SYNC_EPS], path;
     taker_t takers[3];
 
-    (void)state;
     for (size_t i = 0; i < KVP_SYNC_EPS; i++)
         assert_int_equal(take(LONG_NS, &paths[i]), KVP_OK);
     for (size_t i = 0; i < KVP_ARRAY_LEN(takers); i++)
@@ -311,7 +299,6 @@ test_a_way_is_left_for_longer_each_time(void **state)
     kvp_route_t way = {.fails = 0};
     uint64_t now = LONG_NS;
 
-    (void)state;
     assert_false(kvp_route_is_out(&way, now));
     assert_false(kvp_route_is_due(&way, now));
     for (uint64_t i = 0, s = 1; i < 9; i++, s = s < 64 ? 2 * s : s) {
@@ -350,7 +337,6 @@ test_a_way_is_tried_in_the_background_before_it_is_taken(void **state)
     uint64_t left_ns;
     kvp_path_t held;
 
-    (void)state;
     outcome = KVP_UNREACHABLE;
     held = take_ok();
     left_ns = kvp_now_ns();
@@ -373,7 +359,6 @@ test_a_trial_ends_with_the_peers(void **state)
 {
     uint64_t until_ns = in(LONG_NS);
 
-    (void)state;
     outcome = KVP_UNREACHABLE;
     assert_int_equal(way_taken(), SHM);
     outcome = KVP_EAGAIN;

@@ -64,7 +64,6 @@ test_answers_go_to_who_asked(void **state)
     asker_t askers[THREADS];
     pthread_t threads[THREADS];
 
-    (void)state;
     start_askers(askers, threads, 500);
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
@@ -81,7 +80,6 @@ test_large_batches_are_split(void **state)
     int *results = calloc(KEYS, sizeof *results);
     char(*texts)[16] = calloc(KEYS, 16);
 
-    (void)state;
     assert_true(keys != NULL && results != NULL && texts != NULL);
     for (int i = 0; i < KEYS; i++)
         keys[i] = (kvpool_key_t){texts[i], (size_t)snprintf(texts[i], 16, "%d", i)};
@@ -131,7 +129,6 @@ test_many_removals_are_few_questions(void **state)
     enum { KEYS = 1000, BAD = 600 };
     int results[KEYS];
 
-    (void)state;
     remove_numbers(results, KEYS, BAD);
     assert_int_equal(master.removes, 2); /* of 512 keys at most */
     check_removed(results, KEYS, BAD);
@@ -148,7 +145,6 @@ test_removals_that_are_refused_first(void **state)
     const int refusals[] = {KVPOOL_HELD, KVPOOL_RETRY_AFTER};
     int results[KEYS];
 
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         master.removes = 0;
         master.remove_err = refusals[i];
@@ -172,12 +168,11 @@ test_removals_meet_one_deadline(void **state)
     int results[KEYS];
     uint64_t begun;
 
-    (void)state;
     setup_for(300);
     master.is_mute = true;
     begun = kvp_now_ns();
     remove_numbers(results, KEYS, KEYS);
-    assert_true(kvp_now_ns() - begun < 3000 * KVP_NS_PER_MS);
+    assert_in_range(kvp_now_ns() - begun, 300 * KVP_NS_PER_MS, 3000 * KVP_NS_PER_MS);
     for (size_t i = 0; i < KEYS; i++)
         assert_int_equal(results[i], KVPOOL_DEADLINE);
 }
@@ -185,7 +180,6 @@ test_removals_meet_one_deadline(void **state)
 static void
 test_late_answers_are_dropped(void **state)
 {
-    (void)state;
     master.delay_ms = 60;
     assert_int_equal(ask(10), KVPOOL_DEADLINE);
     assert_int_equal(ask(10), KVPOOL_DEADLINE);
@@ -201,7 +195,6 @@ test_late_holds_are_given_back(void **state)
     kvpool_opts_t opts = {.struct_size = sizeof opts, .deadline_ms = 10};
     size_t len;
 
-    (void)state;
     master.delay_ms = 60;
     assert_int_equal(kvpool_get(pool, "k", 1, &len, sizeof len, &len, &opts), KVPOOL_DEADLINE);
     while (master.releases < 1) /* the next heartbeat finds it */
@@ -213,21 +206,8 @@ test_late_holds_are_given_back(void **state)
 }
 
 static void
-test_deadline_is_kept(void **state)
-{
-    uint64_t began;
-
-    (void)state;
-    master.is_mute = true;
-    began = kvp_now_ns();
-    assert_int_equal(ask(50), KVPOOL_DEADLINE);
-    assert_in_range(kvp_now_ns() - began, 50 * KVP_NS_PER_MS, 1000 * KVP_NS_PER_MS);
-}
-
-static void
 test_cut_connection_is_made_anew(void **state)
 {
-    (void)state;
     for (uint64_t i = 1; i <= 5; i++) {
         master.is_cutting = true;
         while (master.is_cutting)
@@ -242,7 +222,6 @@ test_cut_connection_is_made_anew(void **state)
 static void
 test_a_master_that_drops_everybody_is_not_hammered(void **state)
 {
-    (void)state;
     master.is_dropping = true;
     assert_int_not_equal(ask(500), KVPOOL_OK);
     assert_in_range(master.hellos, 2, 12); /* after 20, 40, 80 ... ms on average */
@@ -253,7 +232,6 @@ test_a_master_that_drops_everybody_is_not_hammered(void **state)
 static void
 test_fenced_session_is_made_anew(void **state)
 {
-    (void)state;
     master.is_fencing = true;
     while (master.hellos < 2)
         sched_yield();
@@ -265,7 +243,6 @@ test_fenced_session_is_made_anew(void **state)
 static void
 test_silent_master_is_left(void **state)
 {
-    (void)state;
     master.ttl_ms = 200;
     master.is_cutting = true; /* so that a session has the shorter life */
     while (master.hellos < 2)
@@ -284,7 +261,6 @@ test_close_ends_calls_under_way(void **state)
     pthread_t threads[THREADS];
     uint64_t began;
 
-    (void)state;
     start_askers(askers, threads, 1 << 30);
     while (master.exists < 100)
         sched_yield();
@@ -305,7 +281,6 @@ test_close_ends_reconnecting(void **state)
     asker_t asker;
     pthread_t thread;
 
-    (void)state;
     end_master();
     asker = (asker_t){.rounds = 1 << 30};
     assert_int_equal(pthread_create(&thread, NULL, ask_often, &asker), 0);
@@ -316,21 +291,11 @@ test_close_ends_reconnecting(void **state)
 }
 
 static void
-test_heartbeats_go_on(void **state)
-{
-    (void)state;
-    while (master.heartbeats < 5)
-        sched_yield();
-    assert_int_equal(master.hellos, 1);
-}
-
-static void
 test_release_is_sent_and_not_waited_for(void **state)
 {
     kvpool_key_t key = {"k", 1};
     kvpool_lookup_t lookup;
 
-    (void)state;
     assert_int_equal(kvpool_lookup(pool, &key, 1, 0, NULL, NULL, &lookup), KVPOOL_OK);
     assert_int_equal(kvpool_lookup_release(pool, &lookup), KVPOOL_OK);
     assert_int_equal(ask(5000), KVPOOL_OK);
@@ -349,7 +314,6 @@ test_reservation_is_presented_in_the_next_session(void **state)
     kvpool_key_t key = {"k", 1};
     kvpool_lookup_t lookup;
 
-    (void)state;
     assert_int_equal(kvpool_lookup(pool, &key, 1, 0, NULL, NULL, &lookup), KVPOOL_OK);
     master.present_err = KVP_RETRY_AFTER;
     master.is_cutting = true;
@@ -386,7 +350,6 @@ test_heartbeats_come_often_while_a_put_is_under_way(void **state)
     pthread_t putter;
     uint64_t heartbeats, began;
 
-    (void)state;
     master.heartbeat_ms = 1000;
     master.ttl_ms = 10000;
     master.is_cutting = true; /* so that a session is told so */
@@ -412,14 +375,12 @@ main(void)
         TEST(test_removals_meet_one_deadline),
         TEST(test_late_answers_are_dropped),
         TEST(test_late_holds_are_given_back),
-        TEST(test_deadline_is_kept),
         TEST(test_cut_connection_is_made_anew),
         TEST(test_a_master_that_drops_everybody_is_not_hammered),
         TEST(test_fenced_session_is_made_anew),
         TEST(test_silent_master_is_left),
         TEST(test_close_ends_calls_under_way),
         TEST(test_close_ends_reconnecting),
-        TEST(test_heartbeats_go_on),
         TEST(test_heartbeats_come_often_while_a_put_is_under_way),
         TEST(test_release_is_sent_and_not_waited_for),
         TEST(test_reservation_is_presented_in_the_next_session),

@@ -30,7 +30,6 @@ static fixture_t f; /* of the test at hand */
 static int
 teardown(void **state)
 {
-    (void)state;
     kvp_tickets_fini(&f.held);
     kvp_buf_fini(&f.tickets);
     return 0;
@@ -39,7 +38,6 @@ teardown(void **state)
 static int
 setup(void **state)
 {
-    (void)state;
     memset(&f, 0, sizeof f);
     kvp_buf_init(&f.tickets, 0);
     f.now_ns = 1000 * MS;
@@ -117,7 +115,6 @@ test_nothing_is_presented_in_its_own_session(void **state)
 {
     uint64_t id, ticket;
 
-    (void)state;
     assert_false(next(FIRST));
     assert_true(f.due_ns == UINT64_MAX);
     id = add(KVP_PRESENT_RESERVE, FIRST, 5, 3, 1000);
@@ -135,7 +132,6 @@ test_records_of_the_next_session(void **state)
 {
     uint64_t reserved, viewed, ticket;
 
-    (void)state;
     reserved = add(KVP_PRESENT_RESERVE, FIRST, 5, 2, 1000);
     viewed = add(KVP_PRESENT_HOLD, FIRST, 6, 1, 0);
     f.now_ns += 400 * MS;
@@ -165,7 +161,6 @@ test_answers_of_each_kind(void **state)
     const kvp_err_t errs[] = {KVP_OK, KVP_RETRY_AFTER, KVP_NOT_FOUND, KVP_LIMIT};
     uint64_t id, ticket;
 
-    (void)state;
     id = add(KVP_PRESENT_RESERVE, FIRST, 5, 4, 10000);
     assert_true(next(SECOND));
     assert_int_equal(answer(77, 0, errs, 30), KVP_OK);
@@ -187,7 +182,6 @@ test_time_that_is_over(void **state)
 {
     uint64_t id, ticket;
 
-    (void)state;
     id = add(KVP_PRESENT_RESERVE, FIRST, 5, 1, 100);
     (void)add(KVP_PRESENT_HOLD, FIRST, 6, 1, 0);
     f.now_ns += 100 * MS;
@@ -208,7 +202,6 @@ test_released_while_it_is_presented(void **state)
 {
     uint64_t id, ticket;
 
-    (void)state;
     id = add(KVP_PRESENT_RESERVE, FIRST, 5, 2, 1000);
     assert_true(next(SECOND));
     assert_false(kvp_tickets_release(&f.held, id, SECOND, &f.tickets));
@@ -224,7 +217,6 @@ test_released_while_it_is_presented(void **state)
 static void
 test_added_late(void **state)
 {
-    (void)state;
     assert_false(next(SECOND));
     (void)add(KVP_PRESENT_RESERVE, FIRST, 5, 1, 1000);
     assert_true(next(SECOND));
@@ -244,7 +236,6 @@ test_pages(void **state)
 {
     uint32_t sets = 700, seen = 0, pages = 0;
 
-    (void)state;
     for (uint32_t i = 1; i <= sets; i++)
         assert_true(add(KVP_PRESENT_RESERVE, FIRST, i, i % 3 + 1, 1000) != 0);
     (void)add(KVP_PRESENT_RESERVE, FIRST, sets + 1, 2 * KVP_PLACES_MAX, 1000);
@@ -262,7 +253,6 @@ test_pages(void **state)
 static void
 test_what_has_run_out_makes_room(void **state)
 {
-    (void)state;
     for (uint32_t i = 1; i <= 3 * KVP_TICKETS_SETS_MAX; i++, f.now_ns += MS)
         assert_true(add(KVP_PRESENT_RESERVE, FIRST, i, 1, 100) != 0);
     assert_true(f.held.cap <= 512);
@@ -273,7 +263,6 @@ test_too_many(void **state)
 {
     uint64_t id = 0;
 
-    (void)state;
     for (uint32_t i = 1; i <= KVP_TICKETS_SETS_MAX; i++)
         assert_true((id = add(KVP_PRESENT_HOLD, FIRST, i, 1, 0)) != 0);
     assert_true(add(KVP_PRESENT_HOLD, FIRST, 1, 1, 0) == 0);
@@ -298,7 +287,6 @@ test_answers_that_make_no_sense(void **state)
     const kvp_wire_presented_t without = {.err = KVP_OK}, with = {.err = KVP_NOT_FOUND, .ticket = 1},
                                good = {.err = KVP_OK, .ticket = 1};
 
-    (void)state;
     (void)add(KVP_PRESENT_HOLD, FIRST, 5, 1, 0);
     assert_true(next(SECOND));
     assert_int_equal(answer_with(KVP_OK, 1, &without, 1), KVP_PROTO);

@@ -24,7 +24,6 @@ test_fill_seal_read(void **state)
     kvp_iov_t iov = {value, VALUE};
     kvp_desc_t desc;
 
-    (void)state;
     mv = move_at(KVP_MOVE_FILL, 3);
     assert_int_equal(run_one(&iov, 1, &mv), KVP_OK);
     assert_true(mv.has_sum && mv.is_drained);
@@ -59,7 +58,6 @@ test_put_fills_and_seals_in_one_go(void **state)
     kvp_iov_t iov[3] = {{value, 100}, {value + 100, 0}, {value + 100, VALUE}};
     kvp_desc_t desc, want;
 
-    (void)state;
     for (int how = 0; how < 4; how++) {
         bool is_scattered = how % 2 != 0;
 
@@ -93,7 +91,6 @@ test_puts_of_many_windows(void **state)
     kvp_span_t spans[MOVES];
     kvp_move_t moves[MOVES];
 
-    (void)state;
     ops.caps &= ~KVP_TP_SYNC;
     setup_over(&ops);
     for (uint32_t i = 0; i < MOVES; i++) {
@@ -120,7 +117,6 @@ test_a_read_takes_a_sum_where_it_is_wanted(void **state)
     kvp_move_t mv;
     kvp_iov_t iov = {back, VALUE};
 
-    (void)state;
     fill_and_seal(1);
     mv = move_at(KVP_MOVE_READ, 1);
     mv.wants_sum = true;
@@ -137,7 +133,6 @@ test_a_read_skips_the_descriptor_where_the_sum_is_enough(void **state)
     kvp_move_t mv;
     kvp_iov_t iov = {back, VALUE};
 
-    (void)state;
     for (int may = 0; may < 4; may++) {
         bool skips = may == 3;
 
@@ -165,7 +160,6 @@ test_memory_may_be_scattered_and_longer(void **state)
     kvp_move_t mv;
     kvp_iov_t iov[4] = {{back + 5000, 10}, {back, 4990}, {back + 5010, 5090}, {back + 4990, 10}};
 
-    (void)state;
     fill_and_seal(2);
     memset(back, 0xAA, sizeof back);
     mv = move_at(KVP_MOVE_READ, 2);
@@ -187,7 +181,6 @@ test_a_write_that_comes_too_late_is_refused(void **state)
     kvp_iov_t iov = {value, VALUE};
     kvp_move_t mv;
 
-    (void)state;
     *word_of(4) = later;
     mv = move_at(KVP_MOVE_FILL, 4);
     assert_int_equal(run_one(&iov, 1, &mv), KVP_STALE);
@@ -210,7 +203,6 @@ test_a_place_that_is_not_there_is_the_masters_fault(void **state)
     kvp_iov_t iov = {back, VALUE};
     kvp_move_t mv;
 
-    (void)state;
     mv = move_at(KVP_MOVE_READ, 1);
     mv.loc.offset = FAKE_NODE_BYTES - VALUE + 1;
     assert_int_equal(run_one(&iov, 1, &mv), KVP_PROTO);
@@ -234,7 +226,6 @@ test_after_the_deadline_nothing_is_moved(void **state)
     kvp_iov_t iov = {back, VALUE};
     kvp_move_t mv;
 
-    (void)state;
     fill_and_seal(1);
     deadline_ns = kvp_now_ns();
     mv = move_at(KVP_MOVE_READ, 1);
@@ -261,7 +252,6 @@ test_memory_that_one_transport_cannot_use_is_reached_by_the_next(void **state)
     kvp_span_t spans[3];
     kvp_move_t moves[3];
 
-    (void)state;
     rdma.name = "rdma";
     rdma.caps |= KVP_TP_OWN_PORT;
     rdma.rseg_open = refuse_token;
@@ -292,7 +282,6 @@ test_lost_nodes_hold_up_nobody(void **state)
     kvp_move_t moves[MOVES];
     uint8_t first[MOVES] = {0};
 
-    (void)state;
     fill_and_seal(1);
     for (uint32_t i = 0; i < MOVES; i++) {
         moves[i] = move_at(KVP_MOVE_READ, 1);
@@ -319,7 +308,6 @@ test_a_short_deadline_does_not_cost_the_node(void **state)
     kvp_path_t path;
     kvp_move_t mv;
 
-    (void)state;
     assert_int_equal(kvp_peers_take(pool.link->peers, FAKE_MASTER_SEGMENT, 0, deadline_ns, &path), KVP_OK);
     kvp_path_rele(pool.link->peers, &path, false);
     pool.node.is_mute = true;
@@ -342,7 +330,6 @@ test_a_silent_node_costs_a_share_of_the_time(void **state)
     kvp_path_t path;
     kvp_move_t mv;
 
-    (void)state;
     for (int how = 0; how < 4; how++) {
         bool is_put = how / 2 != 0;
 

@@ -51,7 +51,6 @@ test_what_is_not_served_yet_is_waited_for(void **state)
 {
     pthread_t thread;
 
-    (void)state;
     setup_late(1, KVP_EAGAIN);
     assert_int_equal(pthread_create(&thread, NULL, serve_it_soon, NULL), 0);
     assert_int_equal(fill(1), KVP_OK);
@@ -68,7 +67,6 @@ test_patience_with_a_late_node_ends(void **state)
 {
     uint64_t began_ns, now_ns;
 
-    (void)state;
     setup_late(1, KVP_EAGAIN);
     began_ns = kvp_now_ns();
     deadline_ns = began_ns + 4 * KVP_CTL_LEAST_NS;
@@ -88,7 +86,6 @@ test_patience_with_a_late_node_ends(void **state)
 static void
 test_a_short_call_waits_no_longer_than_it_may(void **state)
 {
-    (void)state;
     setup_late(1, KVP_EAGAIN);
     deadline_ns = kvp_now_ns() + 50 * KVP_NS_PER_MS;
     assert_int_equal(fill(1), KVP_DEADLINE);
@@ -99,7 +96,6 @@ test_a_short_call_waits_no_longer_than_it_may(void **state)
 static void
 test_the_next_transport_is_taken_meanwhile(void **state)
 {
-    (void)state;
     for (int how = 0; how < 2; how++) {
         setup_late(2, how == 0 ? KVP_EAGAIN : KVP_NOTSUP);
         assert_int_equal(fill(1), KVP_OK);
@@ -125,7 +121,6 @@ test_what_cannot_be_served_is_an_error_without_another_way(void **state)
 {
     uint64_t began_ns = kvp_now_ns();
 
-    (void)state;
     setup_late(1, KVP_NOTSUP);
     assert_int_equal(fill(1), KVP_NOTSUP);
     assert_int_equal(fill(1), KVP_NOTSUP);
@@ -143,7 +138,6 @@ test_the_rest_does_not_wait(void **state)
     kvp_span_t spans[3] = {{.iov = &iov, .iov_n = 1}, {.iov = &from, .iov_n = 1}, {.iov = &from, .iov_n = 1}};
     kvp_move_t moves[3];
 
-    (void)state;
     setup_late(1, KVP_OK);
     pool.node.payload[65536] = 0x77;
     moves[0] = move_at(KVP_MOVE_READ_PART, 1);

@@ -17,7 +17,6 @@
 static void
 test_equal_seeds_give_equal_requests(void **state)
 {
-    (void)state;
     kvp_workload_t a = {0}, b = {0}, c = {0};
     assert_int_equal(kvp_workload_generate(&a, 7, REQUESTS), KVP_OK);
     assert_int_equal(kvp_workload_generate(&b, 7, REQUESTS), KVP_OK);
@@ -38,7 +37,6 @@ test_equal_seeds_give_equal_requests(void **state)
 static void
 test_requests_are_well_formed(void **state)
 {
-    (void)state;
     kvp_workload_t w = {0};
     assert_int_equal(kvp_workload_generate(&w, 1, REQUESTS), KVP_OK);
     size_t at = 0;
@@ -59,7 +57,6 @@ test_requests_are_well_formed(void **state)
 static void
 test_an_id_has_one_predecessor(void **state)
 {
-    (void)state;
     kvp_workload_t w = {0};
     assert_int_equal(kvp_workload_generate(&w, 3, REQUESTS), KVP_OK);
     uint64_t *before = calloc(w.ids_n + 256, sizeof(*before)); /* 0 = not seen yet, else predecessor + 2 */
@@ -80,7 +77,6 @@ test_an_id_has_one_predecessor(void **state)
 static void
 test_conversations_are_worth_caching(void **state)
 {
-    (void)state;
     kvp_workload_t w = {0};
     kvp_lru_sim_t *sim = NULL;
     size_t distinct = 0, hits = 0;
@@ -98,7 +94,6 @@ test_conversations_are_worth_caching(void **state)
 static void
 test_add_keeps_what_was_there(void **state)
 {
-    (void)state;
     kvp_workload_t w = {0};
     size_t distinct = 0;
     const uint64_t first[] = {5, 6}, second[] = {5, 9, 9};
@@ -121,7 +116,6 @@ test_add_keeps_what_was_there(void **state)
 static void
 test_pattern_finds_every_wrong_byte(void **state)
 {
-    (void)state;
     static const size_t sizes[] = {1, 7, 8, 63, 64, 65, 200, 4096, 4099};
     uint8_t block[4099 + 1];
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
@@ -150,7 +144,6 @@ test_pattern_finds_every_wrong_byte(void **state)
 static void
 test_pattern_depends_on_the_place(void **state)
 {
-    (void)state;
     uint8_t block[8192];
     kvp_pattern_fill(block, sizeof(block), 0, 42);
     assert_true(kvp_pattern_wrong(block + 64, 4096, 0, 42) > 4000);

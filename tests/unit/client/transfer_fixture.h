@@ -69,7 +69,6 @@ setup_over(const kvp_transport_ops_t *ops)
 static inline int
 setup(void **state)
 {
-    (void)state;
     setup_over(kvp_transport_find("shm"));
     return 0;
 }
