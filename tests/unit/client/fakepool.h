@@ -6,6 +6,7 @@
 #define KVP_TEST_FAKEPOOL_H
 
 #include "client/control/session.h"
+#include "client/memory/attach.h"
 #include "client/transport/all/registry.h"
 
 #include "tests/unit/client/fakemaster.h"
@@ -135,6 +136,14 @@ take_ok(void)
 
     assert_int_equal(take(LONG_NS, &path), KVP_OK);
     return path;
+}
+
+/* As many as there may be. */
+static inline void
+take_all(kvp_path_t paths[KVP_SYNC_EPS])
+{
+    for (size_t i = 0; i < KVP_SYNC_EPS; i++)
+        paths[i] = take_ok();
 }
 
 /* Tries until the node is not left alone any more. */

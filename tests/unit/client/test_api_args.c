@@ -14,46 +14,28 @@ test_open_refuses_bad_configurations(void **state)
 {
     kvpool_t *other = (kvpool_t *)1;
     char long_name[200];
+    enum { SIZE = sizeof(kvpool_conf_t) };
+    kvpool_conf_t bad[] = {
+        {.struct_size = 0, .master = master_at},
+        {.struct_size = SIZE + 8, .master = master_at},
+        {.struct_size = SIZE, .master = "nonsense"},
+        {.struct_size = SIZE, .master = "127.0.0.1:1,,"},
+        {.struct_size = SIZE, .master = master_at, .transports = "shm,carrier-pigeon"},
+        {.struct_size = SIZE, .master = master_at, .verify = KVPOOL_VERIFY_ADAPTERS + 1},
+        {.struct_size = SIZE, .master = master_at, .name = long_name},
+        {.struct_size = SIZE, .master = master_at, .host_id = long_name},
+    };
 
     memset(long_name, 'x', sizeof long_name - 1);
     long_name[sizeof long_name - 1] = '\0';
-    for (int what = 0; what < 8; what++) {
-        kvpool_conf_t conf = conf_of(5000);
-        int want = KVPOOL_INVALID;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
         char detail[160] = "as before";
 
-        conf.detail = detail;
-        conf.detail_cap = sizeof detail;
-
-        switch (what) {
-        case 0:
-            conf.struct_size = 0;
-            break;
-        case 1:
-            conf.struct_size = sizeof conf + 8;
-            break;
-        case 2:
-            conf.master = "nonsense";
-            break;
-        case 3:
-            conf.master = "127.0.0.1:1,,";
-            break;
-        case 4:
-            conf.transports = "shm,carrier-pigeon";
-            break;
-        case 5:
-            conf.verify = KVPOOL_VERIFY_ADAPTERS + 1;
-            break;
-        case 6:
-            conf.name = long_name;
-            break;
-        default:
-            conf.host_id = long_name;
-            break;
-        }
-        assert_int_equal(kvpool_open(&conf, &other), want);
+        bad[i].detail = detail;
+        bad[i].detail_cap = sizeof detail;
+        assert_int_equal(kvpool_open(&bad[i], &other), KVPOOL_INVALID);
         assert_ptr_equal(other, (kvpool_t *)1);
-        if (what < 2) /* whose size is not known has no place for it */
+        if (bad[i].struct_size != SIZE) /* whose size is not known has no place for it */
             assert_string_equal(detail, "as before");
         else
             assert_true(strlen(detail) > 10 && strcmp(detail, "as before") != 0);
@@ -87,24 +69,42 @@ test_open_of_other_version_is_refused_at_once(void **state)
     assert_int_equal(kvpool_open(&conf, &other), KVPOOL_VERSION);
 }
 
+/* Every call on a handle that cannot be used says the same. */
+static bool
+do_all_say(kvpool_t *handle, int want)
+{
+    kvpool_lookup_t lookup = {.ticket = 1};
+    kvpool_key_t key = {"k", 1};
+    char buf[8];
+    size_t len;
+    int yes;
+    const int said[] = {
+        kvpool_close(handle),
+        kvpool_register(handle, buf, sizeof buf),
+        kvpool_unregister(handle, buf),
+        kvpool_put(handle, "k", 1, "v", 1, NULL),
+        kvpool_get(handle, "k", 1, buf, sizeof buf, &len, NULL),
+        kvpool_exists(handle, "k", 1, &yes, NULL),
+        kvpool_batch_is_exist(handle, &key, 1, NULL, &yes),
+        kvpool_batch_remove(handle, &key, 1, NULL, &yes),
+        kvpool_batch_put(handle, NULL, 0, NULL, NULL),
+        kvpool_stat(handle, buf, sizeof buf, &len, NULL),
+        kvpool_lookup_release(handle, &lookup),
+    };
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(said); i++)
+        if (said[i] != want) {
+            print_error("call %zu: %s\n", i, kvpool_errname(said[i]));
+            return false;
+        }
+    return true;
+}
+
 static void
 test_null_handle_is_invalid(void **state)
 {
-    kvpool_lookup_t lookup = {0};
-    kvpool_key_t key = {"k", 1};
-    size_t len;
-    int yes;
-
-    assert_int_equal(kvpool_close(NULL), KVPOOL_INVALID);
     kvpool_free(NULL);
-    assert_int_equal(kvpool_register(NULL, &yes, sizeof yes), KVPOOL_INVALID);
-    assert_int_equal(kvpool_unregister(NULL, &yes), KVPOOL_INVALID);
-    assert_int_equal(kvpool_put(NULL, "k", 1, "v", 1, NULL), KVPOOL_INVALID);
-    assert_int_equal(kvpool_get(NULL, "k", 1, &yes, sizeof yes, &len, NULL), KVPOOL_INVALID);
-    assert_int_equal(kvpool_exists(NULL, "k", 1, &yes, NULL), KVPOOL_INVALID);
-    assert_int_equal(kvpool_batch_is_exist(NULL, &key, 1, NULL, &yes), KVPOOL_INVALID);
-    assert_int_equal(kvpool_batch_remove(NULL, &key, 1, NULL, &yes), KVPOOL_INVALID);
-    assert_int_equal(kvpool_lookup_release(NULL, &lookup), KVPOOL_INVALID);
+    assert_true(do_all_say(NULL, KVPOOL_INVALID));
 }
 
 static void
@@ -281,21 +281,9 @@ test_copies_check_piece_by_piece(void **state)
 static void
 test_closed_handle_says_so(void **state)
 {
-    kvpool_lookup_t lookup = {.ticket = 1};
-    char buf[8];
-    size_t len;
-    int yes;
-
     assert_int_equal(kvpool_close(pool), KVPOOL_OK);
     assert_int_equal(master.byes, 1);
-    assert_int_equal(kvpool_close(pool), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_put(pool, "k", 1, "v", 1, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_get(pool, "k", 1, buf, sizeof buf, &len, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_batch_put(pool, NULL, 0, NULL, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_stat(pool, buf, sizeof buf, &len, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_register(pool, buf, sizeof buf), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_lookup_release(pool, &lookup), KVPOOL_CLOSED);
+    assert_true(do_all_say(pool, KVPOOL_CLOSED));
 }
 
 /* Whether fd is open in this process. */
@@ -316,8 +304,7 @@ test_forked_child_cannot_use_the_handle(void **state)
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        bool is_right = kvpool_exists(pool, "k", 1, &yes, NULL) == KVPOOL_FORKED &&
-                        kvpool_close(pool) == KVPOOL_FORKED && kvpool_register(pool, &yes, sizeof yes) == KVPOOL_FORKED;
+        bool is_right = do_all_say(pool, KVPOOL_FORKED);
 
         kvpool_free(pool);
         _exit(is_right ? 0 : 1);

@@ -80,7 +80,7 @@ test_a_message_that_cannot_be_queued_ends_the_connection(void **state)
     kvp_buf_t frame = make_release(KVP_FRAME_MAX - 64);
     int n = 0;
 
-    master.is_deaf = true;
+    master.server.is_deaf = true;
     while (!kvp_conn_is_broken(conn) && n < 32) {
         kvp_conn_send(conn, &frame);
         n++;

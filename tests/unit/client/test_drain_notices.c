@@ -47,7 +47,7 @@ lose_session(void)
 {
     uint64_t hellos = pool.master.hellos;
 
-    pool.master.is_cutting = true;
+    pool.master.server.is_cutting = true;
     while (pool.master.hellos == hellos)
         sched_yield();
     kvp_session_rele(pool.session, fake_pool_hold());
@@ -58,7 +58,7 @@ static void
 lose_master(const kvp_link_t *link)
 {
     pool.master.is_mute = true;
-    pool.master.is_cutting = true;
+    pool.master.server.is_cutting = true;
     while (!kvp_conn_is_broken(link->conn))
         sched_yield();
 }
@@ -127,8 +127,8 @@ test_a_drain_notice_outlives_its_handle(void **state)
     link = hold_to_store();
     incarnation = incarnation_of(link);
     lose_master(link);
-    pool.node.is_cutting = true; /* as a node does that was told of the end of the session */
-    while (pool.node.is_cutting)
+    pool.node.server.is_cutting = true; /* as a node does that was told of the end of the session */
+    while (pool.node.server.is_cutting)
         sched_yield();
     kvp_session_rele(pool.session, link);
     fake_pool_close_session();
@@ -177,11 +177,11 @@ test_heartbeats_go_on_while_a_node_does_not_hear(void **state)
             links[i] = hold_to_store();
             lose_session();
         }
-        pool.node.is_mute = true;
+        pool.node.server.is_deaf = true;
         for (int i = 0; i < LINKS; i++)
             kvp_session_rele(pool.session, links[i]);
         silence_ns = longest_silence_ns();
-        pool.node.is_mute = false;
+        pool.node.server.is_deaf = false;
         while (pool.node.drained < LINKS || waiting_notices() > 0)
             sched_yield();
     }

@@ -75,12 +75,12 @@ test_a_hurried_caller_leaves_the_answer_to_the_next(void **state)
 {
     kvp_path_t path = take_ok(), again;
 
-    pool.node.is_mute = true;
+    pool.node.server.is_deaf = true;
     for (int i = 0; i < 3; i++)
         assert_int_equal(open_chunk(&path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
     assert_int_equal(pool.counters.peer_failures, 0);
     assert_int_equal(take(0, &again), KVP_OK); /* the attachment is there as before */
-    pool.node.is_mute = false;
+    pool.node.server.is_deaf = false;
     assert_int_equal(open_chunk(&again, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
     assert_int_equal(pool.node.opens, 1);
     assert_int_equal(pool.node.hellos, 1);
@@ -93,9 +93,9 @@ test_what_was_left_may_have_been_another_access(void **state)
 {
     kvp_path_t path = take_ok();
 
-    pool.node.is_mute = true;
+    pool.node.server.is_deaf = true;
     assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, HURRY_NS), KVP_DEADLINE);
-    pool.node.is_mute = false;
+    pool.node.server.is_deaf = false;
     assert_int_equal(open_chunk(&path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
     assert_int_equal(pool.node.opens, 2);
     assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
@@ -111,7 +111,7 @@ test_a_node_that_never_answers_is_given_up(void **state)
     kvp_path_t path = take_ok(), again;
     kvp_err_t err;
 
-    pool.node.is_mute = true;
+    pool.node.server.is_deaf = true;
     do
         err = open_chunk(&path, KVP_ACCESS_READ, HURRY_NS);
     while (err == KVP_DEADLINE);
@@ -119,7 +119,7 @@ test_a_node_that_never_answers_is_given_up(void **state)
     assert_true(kvp_now_ns() - began_ns >= KVP_CTL_LEAST_NS);
     assert_int_equal(pool.counters.peer_failures, 1);
     assert_int_equal(take(LONG_NS, &again), KVP_NODE_LOST); /* at once, and not after LONG_NS */
-    pool.node.is_mute = false;
+    pool.node.server.is_deaf = false;
     assert_int_equal(take_again(&again), KVP_OK);
     assert_int_equal(open_chunk(&again, KVP_ACCESS_READ, LONG_NS), KVP_OK);
     rele(&path);
@@ -157,7 +157,7 @@ test_who_has_time_has_patience(void **state)
     assert_int_equal(kvp_ctl_patience(5, 5), KVP_CTL_LEAST_NS);
     assert_int_equal(kvp_ctl_patience(5, 0), KVP_CTL_LEAST_NS);
     path = take_ok();
-    pool.node.is_mute = true;
+    pool.node.server.is_deaf = true;
     assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, HURRY_NS), KVP_DEADLINE);
     assert_int_equal(pthread_create(&thread, NULL, be_patient, &p), 0);
     while (!p.is_asking)
@@ -165,7 +165,7 @@ test_who_has_time_has_patience(void **state)
     until_ns = in(KVP_CTL_LEAST_NS + 50 * KVP_NS_PER_MS);
     while (kvp_now_ns() < until_ns)
         usleep(1000);
-    pool.node.is_mute = false;
+    pool.node.server.is_deaf = false;
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(p.err, KVP_OK);
     assert_int_equal(pool.counters.peer_failures, 0);
@@ -180,7 +180,7 @@ test_hurried_callers_add_up(void **state)
     kvp_path_t path;
     kvp_err_t err;
 
-    pool.node.is_mute = true;
+    pool.node.server.is_deaf = true;
     while ((err = take(HURRY_NS, &path)) == KVP_DEADLINE)
         assert_true(kvp_now_ns() - began_ns < LONG_NS);
     assert_int_equal(err, KVP_NODE_LOST);
@@ -322,7 +322,7 @@ test_a_node_that_hangs_up_is_noticed(void **state)
     rele(&path);
     (void)kvp_peers_tend(pool.peers);
     assert_int_equal(pool.counters.peer_failures, 0);
-    pool.node.is_cutting = true;
+    pool.node.server.is_cutting = true;
     while (pool.counters.peer_failures == 0)
         (void)kvp_peers_tend(pool.peers);
     assert_int_equal(take(0, &path), KVP_NODE_LOST);
@@ -369,13 +369,13 @@ test_who_only_asked_to_write_sends_one_as_well(void **state)
     kvp_path_t path = take_ok();
     size_t n;
 
-    pool.node.is_mute = true;
+    pool.node.server.is_deaf = true;
     assert_int_equal(open_chunk(&path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
     assert_int_equal(kvp_peers_drain_notices(pool.peers, &notices, &n), KVP_OK);
     assert_int_equal(n, 1);
     /* To send it, the answer that is still due is waited for. */
     assert_int_equal(kvp_peers_send_drained(pool.peers, &notices[0], in(HURRY_NS)), KVP_DEADLINE);
-    pool.node.is_mute = false;
+    pool.node.server.is_deaf = false;
     assert_int_equal(kvp_peers_send_drained(pool.peers, &notices[0], in(LONG_NS)), KVP_OK);
     assert_int_equal(pool.node.opens, 1);
     assert_int_equal(pool.node.drained, 1);
@@ -393,8 +393,7 @@ test_endpoints_are_waited_for(void **state)
     kvp_path_t paths[KVP_SYNC_EPS], none;
     taker_t late;
 
-    for (size_t i = 0; i < KVP_SYNC_EPS; i++)
-        assert_int_equal(take(LONG_NS, &paths[i]), KVP_OK);
+    take_all(paths);
     assert_int_equal(take(0, &none), KVP_EAGAIN);
     assert_int_equal(take(HURRY_NS, &none), KVP_DEADLINE);
     start_taker(&late);
@@ -442,8 +441,7 @@ test_who_waits_for_an_endpoint_of_a_lost_node_is_told(void **state)
     kvp_path_t paths[KVP_SYNC_EPS];
     taker_t late;
 
-    for (size_t i = 0; i < KVP_SYNC_EPS; i++)
-        assert_int_equal(take(LONG_NS, &paths[i]), KVP_OK);
+    take_all(paths);
     start_taker(&late);
     kvp_path_fail(pool.peers, &paths[0], "the test says so");
     pthread_join(late.thread, NULL);

@@ -209,8 +209,8 @@ static void
 test_cut_connection_is_made_anew(void **state)
 {
     for (uint64_t i = 1; i <= 5; i++) {
-        master.is_cutting = true;
-        while (master.is_cutting)
+        master.server.is_cutting = true;
+        while (master.server.is_cutting)
             sched_yield();
         assert_int_equal(ask(5000), KVPOOL_OK);
         assert_true(master.hellos > i);
@@ -244,7 +244,7 @@ static void
 test_silent_master_is_left(void **state)
 {
     master.ttl_ms = 200;
-    master.is_cutting = true; /* so that a session has the shorter life */
+    master.server.is_cutting = true; /* so that a session has the shorter life */
     while (master.hellos < 2)
         assert_int_equal(ask(5000), KVPOOL_OK);
     master.is_mute = true;
@@ -316,7 +316,7 @@ test_reservation_is_presented_in_the_next_session(void **state)
 
     assert_int_equal(kvpool_lookup(pool, &key, 1, 0, NULL, NULL, &lookup), KVPOOL_OK);
     master.present_err = KVP_RETRY_AFTER;
-    master.is_cutting = true;
+    master.server.is_cutting = true;
     while (master.presents < 3)
         sched_yield();
     master.present_err = KVP_OK;
@@ -352,7 +352,7 @@ test_heartbeats_come_often_while_a_put_is_under_way(void **state)
 
     master.heartbeat_ms = 1000;
     master.ttl_ms = 10000;
-    master.is_cutting = true; /* so that a session is told so */
+    master.server.is_cutting = true; /* so that a session is told so */
     while (master.hellos < 2)
         assert_int_equal(ask(5000), KVPOOL_OK);
     assert_int_equal(pthread_create(&putter, NULL, put_in_vain, NULL), 0);

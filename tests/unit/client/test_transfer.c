@@ -111,21 +111,7 @@ test_puts_of_many_windows(void **state)
     }
 }
 
-static void
-test_a_read_takes_a_sum_where_it_is_wanted(void **state)
-{
-    kvp_move_t mv;
-    kvp_iov_t iov = {back, VALUE};
-
-    fill_and_seal(1);
-    mv = move_at(KVP_MOVE_READ, 1);
-    mv.wants_sum = true;
-    assert_int_equal(run_one(&iov, 1, &mv), KVP_OK);
-    assert_true(mv.has_sum);
-    assert_true(mv.sum == kvp_sum(value, VALUE));
-}
-
-/* A transport that says so spares the descriptor, and takes the sum in its place. */
+/* A transport that says so spares the descriptor, and takes the sum in its place. A sum is taken as well where it is wanted. */
 static void
 test_a_read_skips_the_descriptor_where_the_sum_is_enough(void **state)
 {
@@ -133,21 +119,22 @@ test_a_read_skips_the_descriptor_where_the_sum_is_enough(void **state)
     kvp_move_t mv;
     kvp_iov_t iov = {back, VALUE};
 
-    for (int may = 0; may < 4; may++) {
-        bool skips = may == 3;
+    for (int may = 0; may < 5; may++) {
+        bool skips = may == 3, has_sum = may >= 3;
 
         if (may >= 2) ops.caps |= KVP_TP_SUM_ALONE;
         setup_over(&ops);
         fill_and_seal(1);
         mv = move_at(KVP_MOVE_READ, 1);
         mv.may_skip_desc = may % 2 != 0;
+        mv.wants_sum = may == 4;
         memset(&mv.desc, 0, sizeof mv.desc);
         assert_int_equal(run_one(&iov, 1, &mv), KVP_OK);
         assert_memory_equal(back, value, VALUE);
         assert_int_equal(mv.has_desc, !skips);
         assert_int_equal(mv.desc.word != 0, !skips);
-        assert_int_equal(mv.has_sum, skips);
-        assert_true(!skips || mv.sum == kvp_sum(value, VALUE));
+        assert_int_equal(mv.has_sum, has_sum);
+        assert_true(!has_sum || mv.sum == kvp_sum(value, VALUE));
         assert_int_equal(mv.is_sum_path, may >= 2);
         assert_int_equal(pool.counters.paths[0].reads, 1);
     }
@@ -310,12 +297,12 @@ test_a_short_deadline_does_not_cost_the_node(void **state)
 
     assert_int_equal(kvp_peers_take(pool.link->peers, FAKE_MASTER_SEGMENT, 0, deadline_ns, &path), KVP_OK);
     kvp_path_rele(pool.link->peers, &path, false);
-    pool.node.is_mute = true;
+    pool.node.server.is_deaf = true;
     deadline_ns = kvp_now_ns() + 10 * KVP_NS_PER_MS;
     mv = move_at(KVP_MOVE_FILL, 1);
     assert_int_equal(run_one(&iov, 1, &mv), KVP_DEADLINE);
     assert_true(mv.is_drained);
-    pool.node.is_mute = false;
+    pool.node.server.is_deaf = false;
     deadline_ns = kvp_now_ns() + LONG_NS;
     mv = move_at(KVP_MOVE_FILL, 1);
     assert_int_equal(run_one(&iov, 1, &mv), KVP_OK);
@@ -338,7 +325,7 @@ test_a_silent_node_costs_a_share_of_the_time(void **state)
             assert_int_equal(kvp_peers_take(pool.link->peers, FAKE_MASTER_SEGMENT, 0, deadline_ns, &path), KVP_OK);
             kvp_path_rele(pool.link->peers, &path, false);
         }
-        pool.node.is_mute = true;
+        pool.node.server.is_deaf = true;
         others = !is_put;
         has_copies = is_put;
         deadline_ns = kvp_now_ns() + 900 * KVP_NS_PER_MS;
@@ -356,7 +343,6 @@ main(void)
         TEST(test_fill_seal_read),
         TEST(test_put_fills_and_seals_in_one_go),
         TEST(test_puts_of_many_windows),
-        TEST(test_a_read_takes_a_sum_where_it_is_wanted),
         TEST(test_a_read_skips_the_descriptor_where_the_sum_is_enough),
         TEST(test_memory_may_be_scattered_and_longer),
         TEST(test_a_write_that_comes_too_late_is_refused),
