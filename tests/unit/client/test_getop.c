@@ -3,8 +3,6 @@
  */
 #include "tests/unit/client/getop_fixture.h"
 
-#include <stdlib.h>
-
 static void
 test_get_reads_what_is_there(void **state)
 {
@@ -341,40 +339,6 @@ test_get_refuses_answers_that_do_not_fit(void **state)
     }
 }
 
-/* Whatever bytes a master sends, the machine ends and every item has a result. */
-static void
-test_get_survives_mutated_answers(void **state)
-{
-    srandom(3);
-    for (int round = 0; round < 5000; round++) {
-        kvp_step_t step;
-
-        setup(3);
-        for (int steps = 0; (step = kvp_getop_next(&f.op, f.now)).kind != KVP_STEP_DONE; steps++) {
-            assert_true(steps < 100);
-            f.now += 50 * MS;
-            if (step.kind == KVP_STEP_SESSION) {
-                f.session = test_session(1);
-                kvp_getop_on_session(&f.op, &f.session);
-            } else if (step.kind == KVP_STEP_CALL) {
-                answer_begin(&f.answer);
-                for (uint64_t i = 0; i < 3; i++)
-                    answer_obj(&f.answer, KVP_OK, 1, 100, 0, i);
-                answer_places(&f.answer);
-                for (long i = random() % 4; i > 0; i--)
-                    f.answer.bytes.data[16 + (size_t)random() % (f.answer.bytes.len - 16)] ^= (uint8_t)random();
-                (void)!kvp_getop_on_reply(&f.op, &f.answer.frame);
-            } else if (step.kind == KVP_STEP_MOVE) {
-                for (uint32_t i = 0; i < f.op.moves_n; i++) {
-                    seal_line(&f.moves[i]);
-                    if (random() % 2 == 0) f.moves[i].err = KVP_STALE;
-                }
-                moved();
-            }
-        }
-    }
-}
-
 int
 main(void)
 {
@@ -397,7 +361,6 @@ main(void)
         cmocka_unit_test(test_get_ends_at_deadline),
         cmocka_unit_test(test_get_with_few_moves_takes_turns),
         cmocka_unit_test(test_get_refuses_answers_that_do_not_fit),
-        cmocka_unit_test(test_get_survives_mutated_answers),
     };
     return cmocka_run_group_tests_name("getop", tests, NULL, teardown);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Known locations: against a cache that is too simple to be wrong, and against a master whose answers and revocations
- * overtake one another at random.
+ * Known locations: rule by rule, and against a cache that is too simple to be wrong.
  */
 #include "client/core/loccache.h"
 
@@ -196,101 +195,6 @@ test_random_against_a_naive_cache(void **state)
     kvp_loccache_fini(&m.cache);
 }
 
-/* ---- against a master that removes, with answers that arrive late and in any order */
-#define FLIGHT 8u
-#define LOG 4096u
-
-typedef struct {
-    uint32_t key;
-    uint64_t version; /* 0 = this slot is free */
-    uint64_t seq;
-} answer_t;
-
-typedef struct {
-    kvp_loccache_t cache;
-    uint64_t now[KEYS]; /* versions that the master has, 0 = none */
-    uint64_t removed[KEYS]; /* the last version that went */
-    uint64_t removed_seq[KEYS]; /* with which revocation */
-    uint32_t log[LOG]; /* keys by revocation number - 1 */
-    uint64_t seq; /* the last revocation */
-    uint64_t last_version;
-    answer_t flight[FLIGHT];
-    uint64_t random;
-    uint32_t kept, refused;
-} world_t;
-
-/* What a heartbeat's answer does, in the order that client/cache/locations.c keeps. */
-static void
-apply_revocations(world_t *w, uint64_t up_to)
-{
-    uint64_t from = w->cache.seq;
-
-    kvp_loccache_advance(&w->cache, up_to);
-    for (uint64_t seq = from; seq < up_to; seq++)
-        kvp_loccache_forget(&w->cache, digest_of(w->log[seq]), UINT64_MAX);
-}
-
-static void
-deliver(world_t *w, answer_t *a)
-{
-    if (a->version == 0) return;
-    if (keep(&w->cache, a->key, a->version, a->seq))
-        w->kept++;
-    else
-        w->refused++;
-    a->version = 0;
-}
-
-static void
-world_step(world_t *w)
-{
-    uint32_t key = next_random(&w->random) % KEYS;
-    answer_t *a = &w->flight[next_random(&w->random) % FLIGHT];
-
-    switch (next_random(&w->random) % 8) {
-    case 0:
-        if (w->now[key] == 0 || w->seq == LOG) break;
-        w->log[w->seq++] = key;
-        w->removed[key] = w->now[key];
-        w->removed_seq[key] = w->seq;
-        w->now[key] = 0;
-        break;
-    case 1:
-        if (w->now[key] == 0) w->now[key] = ++w->last_version;
-        break;
-    case 2:
-        apply_revocations(w, w->cache.seq + next_random(&w->random) % (w->seq - w->cache.seq + 1));
-        break;
-    case 3:
-    case 4:
-        deliver(w, a);
-        break;
-    default:
-        if (a->version == 0) *a = (answer_t){key, w->now[key], w->seq};
-        break;
-    }
-}
-
-static void
-test_random_revocations_leave_nothing_behind(void **state)
-{
-    world_t *w = calloc(1, sizeof *w);
-
-    assert_non_null(w);
-    w->random = 7;
-    kvp_loccache_init(&w->cache, KEYS / 2);
-    for (int i = 0; i < 100000; i++) {
-        world_step(w);
-        for (uint32_t key = 0; key < KEYS; key++)
-            if (w->removed[key] != 0 && w->removed_seq[key] <= w->cache.seq)
-                assert_false(kvp_loccache_has(&w->cache, digest_of(key), w->removed[key]));
-    }
-    assert_int_equal(w->seq, LOG);
-    assert_true(w->kept > 1000 && w->refused > 100);
-    kvp_loccache_fini(&w->cache);
-    free(w);
-}
-
 /* ---- the lease */
 static void
 test_lease_counts_from_the_question(void **state)
@@ -350,7 +254,6 @@ main(void)
         cmocka_unit_test(test_hot_entries_outlive_a_stream),
         cmocka_unit_test(test_reads_to_tell_are_bounded),
         cmocka_unit_test(test_random_against_a_naive_cache),
-        cmocka_unit_test(test_random_revocations_leave_nothing_behind),
         cmocka_unit_test(test_lease_counts_from_the_question),
         cmocka_unit_test(test_lease_lasts_for_the_grace_without_a_master),
         cmocka_unit_test(test_no_grace_without_a_lease),

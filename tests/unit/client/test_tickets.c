@@ -99,44 +99,48 @@ answer(uint64_t ticket, kvp_err_t all, const kvp_err_t *errs, uint32_t retry_ms)
     return hear(&head, records, f.page.n);
 }
 
-/* The tickets that are to be released; they are forgotten. */
-static uint32_t
-released(uint64_t *first_out)
+/* So many records are presented in that session. */
+static void
+expect_page(uint64_t incarnation, uint32_t n)
 {
-    uint32_t n = (uint32_t)(f.tickets.len / sizeof(uint64_t));
+    assert_true(next(incarnation));
+    assert_int_equal(f.page.n, n);
+}
 
-    if (n > 0) memcpy(first_out, f.tickets.data, sizeof *first_out);
+/* So many tickets are to be released, and that one first. They are forgotten. */
+static void
+expect_released(size_t n, uint64_t first)
+{
+    assert_int_equal(f.tickets.len, n * sizeof first);
+    if (n > 0) assert_memory_equal(f.tickets.data, &first, sizeof first);
     kvp_buf_reset(&f.tickets);
-    return n;
 }
 
 static void
 test_nothing_is_presented_in_its_own_session(void **state)
 {
-    uint64_t id, ticket;
+    uint64_t id;
 
     assert_false(next(FIRST));
     assert_true(f.due_ns == UINT64_MAX);
     id = add(KVP_PRESENT_RESERVE, FIRST, 5, 3, 1000);
     assert_false(next(FIRST));
     assert_true(kvp_tickets_release(&f.held, id, FIRST, &f.tickets));
-    assert_int_equal(released(&ticket), 1);
-    assert_int_equal(ticket, 5);
+    expect_released(1, 5);
     assert_false(kvp_tickets_release(&f.held, id, FIRST, &f.tickets));
     assert_false(kvp_tickets_release(&f.held, 0, FIRST, &f.tickets));
-    assert_int_equal(released(&ticket), 0);
+    expect_released(0, 0);
 }
 
 static void
 test_records_of_the_next_session(void **state)
 {
-    uint64_t reserved, viewed, ticket;
+    uint64_t reserved, viewed;
 
     reserved = add(KVP_PRESENT_RESERVE, FIRST, 5, 2, 1000);
     viewed = add(KVP_PRESENT_HOLD, FIRST, 6, 1, 0);
     f.now_ns += 400 * MS;
-    assert_true(next(SECOND));
-    assert_int_equal(f.page.n, 3);
+    expect_page(SECOND, 3);
     assert_int_equal(f.page.recs[0].ttl_ms, 600);
     assert_int_equal(f.page.recs[0].version, 0);
     assert_int_equal(f.page.recs[0].set, f.page.recs[1].set);
@@ -148,10 +152,9 @@ test_records_of_the_next_session(void **state)
     assert_false(next(SECOND));
     assert_true(f.due_ns == UINT64_MAX);
     assert_true(kvp_tickets_release(&f.held, viewed, SECOND, &f.tickets));
-    assert_int_equal(released(&ticket), 1);
-    assert_int_equal(ticket, 77);
+    expect_released(1, 77);
     assert_false(kvp_tickets_release(&f.held, reserved, FIRST, &f.tickets)); /* that session is over */
-    assert_int_equal(released(&ticket), 0);
+    expect_released(0, 0);
 }
 
 /* What is gone is dropped, what may come is asked for when the master says, the rest stays. */
@@ -159,7 +162,7 @@ static void
 test_answers_of_each_kind(void **state)
 {
     const kvp_err_t errs[] = {KVP_OK, KVP_RETRY_AFTER, KVP_NOT_FOUND, KVP_LIMIT};
-    uint64_t id, ticket;
+    uint64_t id;
 
     id = add(KVP_PRESENT_RESERVE, FIRST, 5, 4, 10000);
     assert_true(next(SECOND));
@@ -167,30 +170,27 @@ test_answers_of_each_kind(void **state)
     assert_false(next(SECOND));
     assert_int_equal(f.due_ns, f.now_ns + 30 * MS);
     f.now_ns += 30 * MS;
-    assert_true(next(SECOND));
-    assert_int_equal(f.page.n, 1);
+    expect_page(SECOND, 1);
     assert_int_equal(f.page.recs[0].digest.hi, 1);
     assert_int_equal(answer(78, KVP_OK, NULL, 0), KVP_OK);
     assert_false(next(SECOND));
     assert_false(kvp_tickets_release(&f.held, id, SECOND, &f.tickets)); /* not all of it was */
-    assert_int_equal(released(&ticket), 2);
-    assert_int_equal(ticket, 77);
+    expect_released(2, 77);
 }
 
 static void
 test_time_that_is_over(void **state)
 {
-    uint64_t id, ticket;
+    uint64_t id;
 
     id = add(KVP_PRESENT_RESERVE, FIRST, 5, 1, 100);
     (void)add(KVP_PRESENT_HOLD, FIRST, 6, 1, 0);
     f.now_ns += 100 * MS;
-    assert_true(next(SECOND));
-    assert_int_equal(f.page.n, 1); /* a view has no end */
+    expect_page(SECOND, 1); /* a view has no end */
     assert_int_equal(f.page.recs[0].kind, KVP_PRESENT_HOLD);
     kvp_tickets_on_call_failed(&f.held, &f.page, f.now_ns);
     assert_false(kvp_tickets_release(&f.held, id, SECOND, &f.tickets));
-    assert_int_equal(released(&ticket), 0);
+    expect_released(0, 0);
     assert_false(next(SECOND));
     f.now_ns = f.due_ns;
     assert_true(next(SECOND)); /* again, since nobody answered */
@@ -200,16 +200,15 @@ test_time_that_is_over(void **state)
 static void
 test_released_while_it_is_presented(void **state)
 {
-    uint64_t id, ticket;
+    uint64_t id;
 
     id = add(KVP_PRESENT_RESERVE, FIRST, 5, 2, 1000);
     assert_true(next(SECOND));
     assert_false(kvp_tickets_release(&f.held, id, SECOND, &f.tickets));
-    assert_int_equal(released(&ticket), 0);
+    expect_released(0, 0);
     assert_false(kvp_tickets_release(&f.held, id, SECOND, &f.tickets));
     assert_int_equal(answer(77, KVP_OK, NULL, 0), KVP_OK);
-    assert_true(released(&ticket) > 0); /* what nobody wants any more is given back */
-    assert_int_equal(ticket, 77);
+    expect_released(2, 77); /* what nobody wants any more is given back */
     assert_false(next(SECOND));
 }
 
@@ -219,14 +218,12 @@ test_added_late(void **state)
 {
     assert_false(next(SECOND));
     (void)add(KVP_PRESENT_RESERVE, FIRST, 5, 1, 1000);
-    assert_true(next(SECOND));
-    assert_int_equal(f.page.n, 1);
+    expect_page(SECOND, 1);
     assert_int_equal(answer(77, KVP_OK, NULL, 0), KVP_OK);
     assert_false(next(SECOND));
     (void)add(KVP_PRESENT_RESERVE, SECOND + 1, 6, 1, 1000); /* and in one that is not known here yet */
     assert_false(next(SECOND));
-    assert_true(next(SECOND + 1));
-    assert_int_equal(f.page.n, 1);
+    expect_page(SECOND + 1, 1);
     assert_int_equal(f.page.recs[0].digest.lo, 5);
     kvp_tickets_on_call_failed(&f.held, &f.page, f.now_ns);
 }
