@@ -2,10 +2,10 @@
  * A hostile master against the client's batch machines: the input is the frames that it answers with, and what becomes
  * of the transfers between them. Whatever comes, the machine ends, within a bound of steps, with a result for each item.
  */
+#include "client/cache/locations.h"
 #include "client/core/getop.h"
 #include "client/core/putop.h"
 #include "tests/fuzz/fuzz_check.h"
-#include "tests/unit/client/lone_known.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -104,7 +104,7 @@ move(input_t *in, kvp_move_t *moves, uint32_t n)
 #define KNOWN_kvp_putop check(!"a put looks for no known locations")
 
 static void
-run_get(input_t *in, lone_known_t *lone)
+run_get(input_t *in, const kvp_known_t *known)
 {
     kvp_op_session_t session = plain_session;
     kvp_place_t places[ITEMS];
@@ -124,7 +124,7 @@ run_get(input_t *in, lone_known_t *lone)
                       .places = places};
     uint8_t *last = NULL;
 
-    session.known = &lone->known;
+    session.known = known;
     kvp_getop_begin(&op);
     RUN(op, kvp_getop, kvp_getop_on_reply(&op, &frame))
     for (uint32_t i = 0; i < ITEMS; i++)
@@ -175,17 +175,17 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     input_t in = {.data = data, .size = size, .now_ns = 1000 * MS};
+    kvp_locations_news_t news = {.asked_ns = in.now_ns, .lease_ms = 500, .grace_ms = 500};
+    kvp_locations_t *locs;
 
-    lone_known_t lone;
-
-    lone_init(&lone, ITEMS - 1);
-    kvp_loclease_renew(&lone.lease, in.now_ns, 500, 500);
+    check(kvp_locations_create(64, &locs) == KVP_OK);
+    kvp_locations_apply(locs, &news);
     if ((take(&in) & 1) != 0) {
-        run_get(&in, &lone); /* the second one goes where the first one was told to */
-        run_get(&in, &lone);
+        run_get(&in, kvp_locations_known(locs)); /* the second one goes where the first one was told to */
+        run_get(&in, kvp_locations_known(locs));
     } else {
         run_put(&in);
     }
-    kvp_loccache_fini(&lone.cache);
+    kvp_locations_destroy(locs);
     return 0;
 }

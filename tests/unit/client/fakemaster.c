@@ -1,31 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The master of tests: one thread, one poll loop.
+ * What the master of tests answers.
  */
 #include "tests/unit/client/fakemaster.h"
 
-#include "common/clock.h"
 #include "proto/pb.h"
 #include "proto/wire.h"
 
 #include "proto/kvpool.pb-c.h"
 
 #include <arpa/inet.h>
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
+/* Before an answer, as long as the test says. */
 static void
-answer(kvp_framed_t *c, const kvp_frame_t *f, const void *msg, const void *tail, size_t tail_len)
+delay(const fake_master_t *m)
 {
-    size_t at;
+    struct timespec back_off = {.tv_nsec = m->delay_ms * 1000000L};
 
-    kvp_pb_frame_begin(&c->out, f->hdr.opcode, KVP_FRAME_REPLY, f->hdr.request_id, msg, &at);
-    kvp_buf_append(&c->out, tail, tail_len);
-    kvp_frame_end(&c->out, at);
+    if (m->delay_ms > 0) nanosleep(&back_off, NULL);
 }
 
 static void
@@ -50,7 +46,7 @@ on_hello(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     msg.host_id = (char *)"another host";
     msg.heartbeat_ms = m->heartbeat_ms;
     msg.session_ttl_ms = m->ttl_ms;
-    answer(c, f, &msg.base, NULL, 0);
+    fake_server_answer(c, f, &msg.base, NULL, 0);
 }
 
 static void
@@ -62,7 +58,7 @@ on_heartbeat(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     msg.err = m->is_fencing ? KVP_FENCED : KVP_OK;
     msg.term = 1;
     msg.lease_ms = m->lease_ms;
-    answer(c, f, &msg.base, NULL, 0);
+    fake_server_answer(c, f, &msg.base, NULL, 0);
 }
 
 static void
@@ -72,15 +68,14 @@ on_exists(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     const kvp_digest_t *digests = (const kvp_digest_t *)f->tail;
     uint32_t n = (uint32_t)(f->tail_len / sizeof *digests);
     uint8_t *found = calloc(n + 1, 1);
-    struct timespec nap = {.tv_nsec = m->delay_ms * 1000000L};
 
     if (found == NULL) abort();
-    if (m->delay_ms > 0) nanosleep(&nap, NULL);
+    delay(m);
     for (uint32_t i = 0; i < n; i++)
         found[i] = digests[i].lo & 1;
     msg.n = n;
     m->exists++;
-    answer(c, f, &msg.base, found, n);
+    fake_server_answer(c, f, &msg.base, found, n);
     free(found);
 }
 
@@ -99,7 +94,7 @@ on_remove(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     }
     msg.n = n;
     m->removes++;
-    answer(c, f, &msg.base, errs, n * sizeof *errs);
+    fake_server_answer(c, f, &msg.base, errs, n * sizeof *errs);
     free(errs);
 }
 
@@ -109,12 +104,11 @@ on_get(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
 {
     Kvp__Pb__Places msg = KVP__PB__PLACES__INIT;
     kvp_wire_obj_t obj = {.err = KVP_NOT_FOUND};
-    struct timespec nap = {.tv_nsec = m->delay_ms * 1000000L};
 
-    if (m->delay_ms > 0) nanosleep(&nap, NULL);
+    delay(m);
     msg.n = 1;
     msg.ticket = ++m->gets;
-    answer(c, f, &msg.base, &obj, sizeof obj);
+    fake_server_answer(c, f, &msg.base, &obj, sizeof obj);
 }
 
 /* All is found, and reserved under a ticket. */
@@ -130,7 +124,7 @@ on_lookup(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
     msg.n = msg.found = msg.granted = (uint32_t)n;
     msg.ticket = ++m->lookups;
     msg.ttl_ms = 10000;
-    answer(c, f, &msg.base, found, n);
+    fake_server_answer(c, f, &msg.base, found, n);
     free(found);
 }
 
@@ -148,7 +142,7 @@ on_present(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
         answers[i].err = err;
         if (err == KVP_OK) answers[i].ticket = 1000;
     }
-    answer(c, f, &msg.base, answers, msg.n * sizeof answers[0]);
+    fake_server_answer(c, f, &msg.base, answers, msg.n * sizeof answers[0]);
     m->presents++;
     m->honoured += err == KVP_OK;
 }
@@ -182,108 +176,64 @@ on_segments(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
         msg.n_segments = 1;
     }
     kvp_pb_free(&pb, ask);
-    answer(c, f, &msg.base, NULL, 0);
+    fake_server_answer(c, f, &msg.base, NULL, 0);
 }
 
 static void
-on_frame(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+on_bye(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
 {
     Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
+
+    m->byes++;
+    if ((f->hdr.flags & KVP_FRAME_ONEWAY) == 0) fake_server_answer(c, f, &msg.base, NULL, 0);
+}
+
+static void
+on_release(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
+{
     uint64_t ticket;
 
-    if (m->is_mute) return;
-    switch (f->hdr.opcode) {
-    case KVP_OP_HELLO:
-        on_hello(m, c, f);
-        return;
-    case KVP_OP_HEARTBEAT:
-        on_heartbeat(m, c, f);
-        return;
-    case KVP_OP_EXISTS:
-        on_exists(m, c, f);
-        return;
-    case KVP_OP_REMOVE:
-        on_remove(m, c, f);
-        return;
-    case KVP_OP_GET:
-        on_get(m, c, f);
-        return;
-    case KVP_OP_LOOKUP:
-        on_lookup(m, c, f);
-        return;
-    case KVP_OP_PRESENT:
-        on_present(m, c, f);
-        return;
-    case KVP_OP_SEGMENTS:
-        on_segments(m, c, f);
-        return;
-    case KVP_OP_PUT_BEGIN: /* it makes no room */
-        return;
-    case KVP_OP_BYE:
-        m->byes++;
-        break;
-    case KVP_OP_RELEASE:
-        memcpy(&ticket, f->tail, sizeof ticket);
-        m->last_released = ticket;
-        m->releases++;
-        break;
-    default:
-        msg.err = KVP_NOTSUP;
-        msg.detail = (char *)"this one does not know how";
-        break;
-    }
-    if ((f->hdr.flags & KVP_FRAME_ONEWAY) == 0) answer(c, f, &msg.base, NULL, 0);
+    (void)c;
+    memcpy(&ticket, f->tail, sizeof ticket);
+    m->last_released = ticket;
+    m->releases++;
 }
 
+/* It makes no room. */
 static void
-serve(fake_master_t *m, kvp_framed_t *c)
+on_put_begin(fake_master_t *m, kvp_framed_t *c, const kvp_frame_t *f)
 {
-    kvp_err_t err = kvp_framed_recv(c);
-    kvp_frame_t frame;
-    bool has = true;
-
-    while (err == KVP_OK && has) {
-        err = kvp_framed_next(c, &frame, &has);
-        if (err == KVP_OK && has && m->is_dropping && frame.hdr.opcode != KVP_OP_HELLO) err = KVP_DISCONNECTED;
-        if (err == KVP_OK && has) on_frame(m, c, &frame);
-    }
-    if (err == KVP_OK) err = kvp_framed_flush(c);
-    if (err != KVP_OK && err != KVP_EAGAIN) kvp_framed_fini(c);
+    (void)m, (void)c, (void)f;
 }
 
-static void
-accept_one(fake_master_t *m)
+static kvp_err_t
+on_frame(void *arg, kvp_framed_t *c, const kvp_frame_t *f)
 {
-    int fd = accept(m->listener, NULL, NULL);
-
-    for (int i = 0; i < FAKE_CONNS && fd >= 0; i++) {
-        if (m->conns[i].fd >= 0) continue;
-        if (kvp_framed_adopt(&m->conns[i], fd, false) != KVP_OK) abort();
-        return;
-    }
-    if (fd >= 0) close(fd);
-}
-
-static void *
-run(void *arg)
-{
+    static void (*const handlers[256])(fake_master_t * m, kvp_framed_t * c, const kvp_frame_t *f) = {
+        [KVP_OP_HELLO] = on_hello,
+        [KVP_OP_HEARTBEAT] = on_heartbeat,
+        [KVP_OP_EXISTS] = on_exists,
+        [KVP_OP_REMOVE] = on_remove,
+        [KVP_OP_GET] = on_get,
+        [KVP_OP_LOOKUP] = on_lookup,
+        [KVP_OP_PRESENT] = on_present,
+        [KVP_OP_SEGMENTS] = on_segments,
+        [KVP_OP_PUT_BEGIN] = on_put_begin,
+        [KVP_OP_RELEASE] = on_release,
+        [KVP_OP_BYE] = on_bye,
+    };
+    Kvp__Pb__Reply msg = KVP__PB__REPLY__INIT;
     fake_master_t *m = arg;
 
-    while (!m->is_ending) {
-        struct pollfd p[FAKE_CONNS + 1] = {{.fd = m->listener, .events = POLLIN}};
-        bool is_cutting = m->is_cutting; /* once a round: a cut that is asked for within one is the next one's */
-
-        for (int i = 0; i < FAKE_CONNS; i++) {
-            if (is_cutting) kvp_framed_fini(&m->conns[i]);
-            p[i + 1] = (struct pollfd){.fd = m->conns[i].fd, .events = POLLIN};
-        }
-        if (is_cutting) m->is_cutting = false;
-        poll(p, m->is_deaf ? 0 : FAKE_CONNS + 1, 5);
-        for (int i = 0; i < FAKE_CONNS; i++)
-            if (p[i + 1].revents != 0) serve(m, &m->conns[i]);
-        if (p[0].revents != 0) accept_one(m);
-    }
-    return NULL;
+    if (m->is_dropping && f->hdr.opcode != KVP_OP_HELLO) return KVP_DISCONNECTED;
+    msg.err = KVP_NOTSUP;
+    msg.detail = (char *)"this one does not know how";
+    if (m->is_mute) return KVP_OK;
+    if (handlers[f->hdr.opcode] != NULL)
+        handlers[f->hdr.opcode](m, c, f);
+    else if ((f->hdr.flags & KVP_FRAME_ONEWAY) == 0)
+        fake_server_answer(c, f, &msg.base, NULL, 0);
+    return KVP_OK;
 }
 
 void
@@ -291,26 +241,22 @@ fake_master_start(fake_master_t *m)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t len = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     memset(m, 0, sizeof *m);
     m->heartbeat_ms = 20;
     m->ttl_ms = 400;
-    for (int i = 0; i < FAKE_CONNS; i++)
-        kvp_framed_init(&m->conns[i]);
-    m->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (m->listener < 0 || bind(m->listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(m->listener, 64) != 0 ||
-        getsockname(m->listener, (struct sockaddr *)&at, &len) != 0)
+    m->server.on_frame = on_frame;
+    m->server.arg = m;
+    if (listener < 0 || bind(listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(listener, 64) != 0 ||
+        getsockname(listener, (struct sockaddr *)&at, &len) != 0)
         abort();
     m->port = ntohs(at.sin_port);
-    if (pthread_create(&m->thread, NULL, run, m) != 0) abort();
+    fake_server_start(&m->server, listener);
 }
 
 void
 fake_master_end(fake_master_t *m)
 {
-    m->is_ending = true;
-    pthread_join(m->thread, NULL);
-    for (int i = 0; i < FAKE_CONNS; i++)
-        kvp_framed_fini(&m->conns[i]);
-    close(m->listener);
+    fake_server_end(&m->server);
 }

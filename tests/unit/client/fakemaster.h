@@ -5,11 +5,8 @@
 #ifndef KVP_TEST_FAKEMASTER_H
 #define KVP_TEST_FAKEMASTER_H
 
-#include "client/net/framed.h"
+#include "tests/unit/client/fakeserver.h"
 
-#include <pthread.h>
-
-#define FAKE_CONNS 16
 #define FAKE_MASTER_HOST "this host" /* of its segment */
 #define FAKE_MASTER_SEGMENT 7u
 
@@ -23,17 +20,12 @@ typedef struct {
 
 typedef struct {
     uint16_t port;
-    int listener;
-    pthread_t thread;
-    kvp_framed_t conns[FAKE_CONNS];
+    fake_server_t server;
 
     /* Set by the test at any time. */
-    _Atomic bool is_ending;
     _Atomic bool is_mute; /* takes questions and does not answer them */
-    _Atomic bool is_deaf; /* leaves questions unread */
     _Atomic bool is_fencing; /* heartbeats are answered FENCED */
     _Atomic bool is_dropping; /* ends every connection at the first question behind Hello */
-    _Atomic bool is_cutting; /* closes all connections once, and clears this */
     _Atomic int hello_err;
     _Atomic int remove_err; /* of every key of the next REMOVE, which clears it */
     _Atomic int present_err; /* that every record of a PRESENT is answered; a ticket 1000 with OK */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node of tests: one thread, one poll loop.
+ * What the node of tests answers.
  */
 #include "tests/unit/client/fakenode.h"
 
@@ -10,7 +10,6 @@
 #include "proto/kvpool.pb-c.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,16 +17,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-static size_t
-answer(kvp_framed_t *c, const kvp_frame_t *f, const void *msg)
-{
-    size_t at;
-
-    kvp_pb_frame_begin(&c->out, f->hdr.opcode, KVP_FRAME_REPLY, f->hdr.request_id, msg, &at);
-    kvp_frame_end(&c->out, at);
-    return at;
-}
 
 static void
 on_hello(fake_node_t *n, kvp_framed_t *c, const kvp_frame_t *f)
@@ -41,7 +30,7 @@ on_hello(fake_node_t *n, kvp_framed_t *c, const kvp_frame_t *f)
     msg.detail = (char *)(n->hello_err == 0 ? "" : "the test says so");
     msg.version = KVP_PROTO_VERSION;
     msg.host_id = (char *)"";
-    answer(c, f, &msg.base);
+    fake_server_answer(c, f, &msg.base, NULL, 0);
 }
 
 /* Readers get the same descriptors as writers: what a reader may not do is tested on the real node. */
@@ -64,7 +53,7 @@ on_open(fake_node_t *n, kvp_framed_t *c, const kvp_frame_t *f)
     msg.detail = (char *)"";
     msg.payload_bytes = FAKE_NODE_BYTES;
     msg.meta_bytes = n->geo.meta_bytes;
-    at = answer(c, f, &msg.base);
+    at = fake_server_answer(c, f, &msg.base, NULL, 0);
     if (msg.err == KVP_OK && kvp_framed_out_fds(c, at, fds, 2) != KVP_OK) abort();
 }
 
@@ -80,64 +69,16 @@ on_drained(fake_node_t *n, kvp_framed_t *c, const kvp_frame_t *f)
     n->last_drained = drained->incarnation;
     n->drained++;
     kvp_pb_free(&pb, drained);
-    answer(c, f, &msg.base);
+    fake_server_answer(c, f, &msg.base, NULL, 0);
 }
 
-static void
-on_frame(fake_node_t *n, kvp_framed_t *c, const kvp_frame_t *f)
+static kvp_err_t
+on_frame(void *arg, kvp_framed_t *c, const kvp_frame_t *f)
 {
-    if (f->hdr.opcode == KVP_OP_HELLO) on_hello(n, c, f);
-    if (f->hdr.opcode == KVP_OP_OPEN_CHUNK) on_open(n, c, f);
-    if (f->hdr.opcode == KVP_OP_DRAINED) on_drained(n, c, f);
-}
-
-static void
-serve(fake_node_t *n, kvp_framed_t *c)
-{
-    kvp_err_t err = kvp_framed_recv(c);
-    kvp_frame_t frame;
-    bool has = true;
-
-    while (err == KVP_OK && has) {
-        err = kvp_framed_next(c, &frame, &has);
-        if (err == KVP_OK && has) on_frame(n, c, &frame);
-    }
-    if (err == KVP_OK) err = kvp_framed_flush(c);
-    if (err != KVP_OK && err != KVP_EAGAIN) kvp_framed_fini(c);
-}
-
-static void
-accept_one(fake_node_t *n)
-{
-    int fd = accept(n->listener, NULL, NULL);
-
-    for (int i = 0; i < FAKE_NODE_CONNS && fd >= 0; i++) {
-        if (n->conns[i].fd >= 0) continue;
-        if (kvp_framed_adopt(&n->conns[i], fd, true) != KVP_OK) abort();
-        return;
-    }
-    if (fd >= 0) close(fd);
-}
-
-static void *
-run(void *arg)
-{
-    fake_node_t *n = arg;
-
-    while (!n->is_ending) {
-        struct pollfd p[FAKE_NODE_CONNS + 1] = {{.fd = n->listener, .events = POLLIN}};
-
-        for (int i = 0; i < FAKE_NODE_CONNS; i++) {
-            if (n->is_cutting) kvp_framed_fini(&n->conns[i]);
-            p[i + 1] = (struct pollfd){.fd = n->conns[i].fd, .events = POLLIN};
-        }
-        n->is_cutting = false;
-        poll(p, n->is_mute ? 0 : FAKE_NODE_CONNS + 1, 2);
-        for (int i = 0; i < FAKE_NODE_CONNS; i++)
-            if (p[i + 1].revents != 0 && !n->is_mute) serve(n, &n->conns[i]);
-        if (p[0].revents != 0) accept_one(n);
-    }
-    return NULL;
+    if (f->hdr.opcode == KVP_OP_HELLO) on_hello(arg, c, f);
+    if (f->hdr.opcode == KVP_OP_OPEN_CHUNK) on_open(arg, c, f);
+    if (f->hdr.opcode == KVP_OP_DRAINED) on_drained(arg, c, f);
+    return KVP_OK;
 }
 
 static int
@@ -155,21 +96,23 @@ make_memory(uint64_t len, uint8_t **at_out)
     return fd;
 }
 
-static void
+static int
 listen_at(fake_node_t *n)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int listener;
     size_t len;
 
     len = (size_t)snprintf(n->path, sizeof n->path, "@kvpool-fake-node-%d-%016llx", (int)getpid(),
                            (unsigned long long)kvp_random_u64());
     memcpy(at.sun_path, n->path, len);
     at.sun_path[0] = '\0';
-    n->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (n->listener < 0 ||
-        bind(n->listener, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) != 0 ||
-        listen(n->listener, 16) != 0)
+    listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0 ||
+        bind(listener, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) != 0 ||
+        listen(listener, 16) != 0)
         abort();
+    return listener;
 }
 
 void
@@ -180,22 +123,18 @@ fake_node_start(fake_node_t *n)
     kvp_chunk_geo(FAKE_NODE_BYTES, &n->geo);
     n->payload_fd = make_memory(FAKE_NODE_BYTES, &n->payload);
     n->meta_fd = make_memory(n->geo.meta_bytes, &n->meta);
-    for (int i = 0; i < FAKE_NODE_CONNS; i++)
-        kvp_framed_init(&n->conns[i]);
-    listen_at(n);
-    if (pthread_create(&n->thread, NULL, run, n) != 0) abort();
+    n->server.on_frame = on_frame;
+    n->server.arg = n;
+    n->server.is_unix = true;
+    fake_server_start(&n->server, listen_at(n));
 }
 
 void
 fake_node_end(fake_node_t *n)
 {
-    n->is_ending = true;
-    pthread_join(n->thread, NULL);
-    for (int i = 0; i < FAKE_NODE_CONNS; i++)
-        kvp_framed_fini(&n->conns[i]);
+    fake_server_end(&n->server);
     munmap(n->payload, FAKE_NODE_BYTES);
     munmap(n->meta, n->geo.meta_bytes);
     close(n->payload_fd);
     close(n->meta_fd);
-    close(n->listener);
 }

@@ -5,28 +5,21 @@
 #ifndef KVP_TEST_FAKENODE_H
 #define KVP_TEST_FAKENODE_H
 
-#include "client/net/framed.h"
+#include "tests/unit/client/fakeserver.h"
+
 #include "common/segfmt.h"
 
-#include <pthread.h>
-
-#define FAKE_NODE_CONNS 8
 #define FAKE_NODE_BYTES (8u << 20)
 
 typedef struct {
     char path[64]; /* of its socket, in the abstract name space */
     uint8_t uuid[16];
-    int listener;
-    pthread_t thread;
-    kvp_framed_t conns[FAKE_NODE_CONNS];
+    fake_server_t server;
     kvp_chunk_geo_t geo;
     int payload_fd, meta_fd;
     uint8_t *payload, *meta; /* the node's mappings */
 
     /* Set by the test at any time. */
-    _Atomic bool is_ending;
-    _Atomic bool is_mute; /* leaves questions unread */
-    _Atomic bool is_cutting; /* closes all connections once, and clears this */
     _Atomic int hello_err, open_err;
     const char *_Atomic open_err_by; /* the one transport that open_err is for; NULL = all */
 

@@ -1,104 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the C API says to arguments that cannot be right, to closed handles and in forked children.
  */
-#include "client/kvpool.h"
+#include "tests/unit/client/fakehandle.h"
 
-#include "tests/unit/client/fakemaster.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-typedef struct {
-    fake_master_t master;
-    char at[64];
-    kvpool_t *pool;
-} fixture_t;
-
-static kvpool_conf_t
-conf_of(const fixture_t *f)
-{
-    return (kvpool_conf_t){.struct_size = sizeof(kvpool_conf_t), .master = f->at, .deadline_ms = 5000};
-}
-
-static int
-setup(void **state)
-{
-    fixture_t *f = calloc(1, sizeof *f);
-    kvpool_conf_t conf;
-
-    assert_non_null(f);
-    fake_master_start(&f->master);
-    snprintf(f->at, sizeof f->at, "127.0.0.1:%u", f->master.port);
-    conf = conf_of(f);
-    assert_int_equal(kvpool_open(&conf, &f->pool), KVPOOL_OK);
-    *state = f;
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    fixture_t *f = *state;
-
-    kvpool_free(f->pool);
-    fake_master_end(&f->master);
-    free(f);
-    return 0;
-}
-
 static void
 test_open_refuses_bad_configurations(void **state)
 {
-    const fixture_t *f = *state;
-    kvpool_t *pool = (kvpool_t *)1;
+    kvpool_t *other = (kvpool_t *)1;
     char long_name[200];
+    enum { SIZE = sizeof(kvpool_conf_t) };
+    kvpool_conf_t bad[] = {
+        {.struct_size = 0, .master = master_at},
+        {.struct_size = SIZE + 8, .master = master_at},
+        {.struct_size = SIZE, .master = "nonsense"},
+        {.struct_size = SIZE, .master = "127.0.0.1:1,,"},
+        {.struct_size = SIZE, .master = master_at, .transports = "shm,carrier-pigeon"},
+        {.struct_size = SIZE, .master = master_at, .verify = KVPOOL_VERIFY_ADAPTERS + 1},
+        {.struct_size = SIZE, .master = master_at, .name = long_name},
+        {.struct_size = SIZE, .master = master_at, .host_id = long_name},
+    };
 
     memset(long_name, 'x', sizeof long_name - 1);
     long_name[sizeof long_name - 1] = '\0';
-    for (int what = 0; what < 8; what++) {
-        kvpool_conf_t conf = conf_of(f);
-        int want = KVPOOL_INVALID;
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++) {
         char detail[160] = "as before";
 
-        conf.detail = detail;
-        conf.detail_cap = sizeof detail;
-
-        switch (what) {
-        case 0:
-            conf.struct_size = 0;
-            break;
-        case 1:
-            conf.struct_size = sizeof conf + 8;
-            break;
-        case 2:
-            conf.master = "nonsense";
-            break;
-        case 3:
-            conf.master = "127.0.0.1:1,,";
-            break;
-        case 4:
-            conf.transports = "shm,carrier-pigeon";
-            break;
-        case 5:
-            conf.verify = KVPOOL_VERIFY_ADAPTERS + 1;
-            break;
-        case 6:
-            conf.name = long_name;
-            break;
-        default:
-            conf.host_id = long_name;
-            break;
-        }
-        assert_int_equal(kvpool_open(&conf, &pool), want);
-        assert_ptr_equal(pool, (kvpool_t *)1);
-        if (what < 2) /* whose size is not known has no place for it */
+        bad[i].detail = detail;
+        bad[i].detail_cap = sizeof detail;
+        assert_int_equal(kvpool_open(&bad[i], &other), KVPOOL_INVALID);
+        assert_ptr_equal(other, (kvpool_t *)1);
+        if (bad[i].struct_size != SIZE) /* whose size is not known has no place for it */
             assert_string_equal(detail, "as before");
         else
             assert_true(strlen(detail) > 10 && strcmp(detail, "as before") != 0);
@@ -109,9 +46,8 @@ test_open_refuses_bad_configurations(void **state)
 static void
 test_open_without_master_is_unreachable(void **state)
 {
-    const fixture_t *f = *state;
-    kvpool_conf_t conf = conf_of(f);
-    kvpool_t *pool;
+    kvpool_conf_t conf = conf_of(5000);
+    kvpool_t *other;
 
     char detail[160] = "";
 
@@ -119,46 +55,61 @@ test_open_without_master_is_unreachable(void **state)
     conf.deadline_ms = 100;
     conf.detail = detail;
     conf.detail_cap = sizeof detail;
-    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_UNREACHABLE);
+    assert_int_equal(kvpool_open(&conf, &other), KVPOOL_UNREACHABLE);
     assert_non_null(strstr(detail, "127.0.0.1:1"));
 }
 
 static void
 test_open_of_other_version_is_refused_at_once(void **state)
 {
-    fixture_t *f = *state;
-    kvpool_conf_t conf = conf_of(f);
-    kvpool_t *pool;
+    kvpool_conf_t conf = conf_of(5000);
+    kvpool_t *other;
 
-    f->master.hello_err = KVPOOL_VERSION;
-    assert_int_equal(kvpool_open(&conf, &pool), KVPOOL_VERSION);
+    master.hello_err = KVPOOL_VERSION;
+    assert_int_equal(kvpool_open(&conf, &other), KVPOOL_VERSION);
+}
+
+/* Every call on a handle that cannot be used says the same. */
+static bool
+do_all_say(kvpool_t *handle, int want)
+{
+    kvpool_lookup_t lookup = {.ticket = 1};
+    kvpool_key_t key = {"k", 1};
+    char buf[8];
+    size_t len;
+    int yes;
+    const int said[] = {
+        kvpool_close(handle),
+        kvpool_register(handle, buf, sizeof buf),
+        kvpool_unregister(handle, buf),
+        kvpool_put(handle, "k", 1, "v", 1, NULL),
+        kvpool_get(handle, "k", 1, buf, sizeof buf, &len, NULL),
+        kvpool_exists(handle, "k", 1, &yes, NULL),
+        kvpool_batch_is_exist(handle, &key, 1, NULL, &yes),
+        kvpool_batch_remove(handle, &key, 1, NULL, &yes),
+        kvpool_batch_put(handle, NULL, 0, NULL, NULL),
+        kvpool_stat(handle, buf, sizeof buf, &len, NULL),
+        kvpool_lookup_release(handle, &lookup),
+    };
+
+    for (size_t i = 0; i < KVP_ARRAY_LEN(said); i++)
+        if (said[i] != want) {
+            print_error("call %zu: %s\n", i, kvpool_errname(said[i]));
+            return false;
+        }
+    return true;
 }
 
 static void
 test_null_handle_is_invalid(void **state)
 {
-    kvpool_lookup_t lookup = {0};
-    kvpool_key_t key = {"k", 1};
-    size_t len;
-    int yes;
-
-    (void)state;
-    assert_int_equal(kvpool_close(NULL), KVPOOL_INVALID);
     kvpool_free(NULL);
-    assert_int_equal(kvpool_register(NULL, &yes, sizeof yes), KVPOOL_INVALID);
-    assert_int_equal(kvpool_unregister(NULL, &yes), KVPOOL_INVALID);
-    assert_int_equal(kvpool_put(NULL, "k", 1, "v", 1, NULL), KVPOOL_INVALID);
-    assert_int_equal(kvpool_get(NULL, "k", 1, &yes, sizeof yes, &len, NULL), KVPOOL_INVALID);
-    assert_int_equal(kvpool_exists(NULL, "k", 1, &yes, NULL), KVPOOL_INVALID);
-    assert_int_equal(kvpool_batch_is_exist(NULL, &key, 1, NULL, &yes), KVPOOL_INVALID);
-    assert_int_equal(kvpool_batch_remove(NULL, &key, 1, NULL, &yes), KVPOOL_INVALID);
-    assert_int_equal(kvpool_lookup_release(NULL, &lookup), KVPOOL_INVALID);
+    assert_true(do_all_say(NULL, KVPOOL_INVALID));
 }
 
 static void
 test_bad_keys(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     static char key[KVPOOL_KEY_MAX + 1];
     char buf[8];
     size_t len;
@@ -190,7 +141,6 @@ test_bad_keys(void **state)
 static void
 test_bad_values_and_outputs(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     kvpool_key_t key = {"k", 1};
     uint64_t cursor = 0;
     char buf[8];
@@ -219,7 +169,6 @@ test_bad_values_and_outputs(void **state)
 static void
 test_bad_options(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     kvpool_opts_t opts = {.struct_size = sizeof opts - 1};
     int yes;
 
@@ -240,7 +189,6 @@ test_bad_options(void **state)
 static void
 test_detail_is_the_masters_or_empty(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     char detail[8] = "old";
     kvpool_opts_t opts = {
         .struct_size = offsetof(kvpool_opts_t, detail), .detail = detail, .detail_cap = sizeof detail};
@@ -262,7 +210,6 @@ test_detail_is_the_masters_or_empty(void **state)
 static void
 test_batches_check_item_by_item(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     static char memory[4096], elsewhere[16];
     kvpool_iov_t good = {memory, 16}, empty = {memory, 0}, null = {NULL, 16}, outside = {elsewhere, 16};
     kvpool_iov_t over_the_end = {memory + 4090, 16};
@@ -296,7 +243,6 @@ test_batches_check_item_by_item(void **state)
 static void
 test_copies_check_piece_by_piece(void **state)
 {
-    kvpool_t *pool = ((fixture_t *)*state)->pool;
     static uint8_t from[200], to[200], elsewhere[16];
     kvpool_copy_t pieces[200];
     int results[200];
@@ -335,22 +281,9 @@ test_copies_check_piece_by_piece(void **state)
 static void
 test_closed_handle_says_so(void **state)
 {
-    fixture_t *f = *state;
-    kvpool_lookup_t lookup = {.ticket = 1};
-    char buf[8];
-    size_t len;
-    int yes;
-
-    assert_int_equal(kvpool_close(f->pool), KVPOOL_OK);
-    assert_int_equal(f->master.byes, 1);
-    assert_int_equal(kvpool_close(f->pool), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_exists(f->pool, "k", 1, &yes, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_put(f->pool, "k", 1, "v", 1, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_get(f->pool, "k", 1, buf, sizeof buf, &len, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_batch_put(f->pool, NULL, 0, NULL, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_stat(f->pool, buf, sizeof buf, &len, NULL), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_register(f->pool, buf, sizeof buf), KVPOOL_CLOSED);
-    assert_int_equal(kvpool_lookup_release(f->pool, &lookup), KVPOOL_CLOSED);
+    assert_int_equal(kvpool_close(pool), KVPOOL_OK);
+    assert_int_equal(master.byes, 1);
+    assert_true(do_all_say(pool, KVPOOL_CLOSED));
 }
 
 /* Whether fd is open in this process. */
@@ -363,25 +296,22 @@ is_open(int fd)
 static void
 test_forked_child_cannot_use_the_handle(void **state)
 {
-    fixture_t *f = *state;
     int before = dup(0), yes, status = -1;
     pid_t child;
 
     /* Descriptors that the handle made lie above this one. */
-    assert_int_equal(kvpool_exists(f->pool, "k", 1, &yes, NULL), KVPOOL_OK);
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, NULL), KVPOOL_OK);
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        bool is_right = kvpool_exists(f->pool, "k", 1, &yes, NULL) == KVPOOL_FORKED &&
-                        kvpool_close(f->pool) == KVPOOL_FORKED &&
-                        kvpool_register(f->pool, &yes, sizeof yes) == KVPOOL_FORKED;
+        bool is_right = do_all_say(pool, KVPOOL_FORKED);
 
-        kvpool_free(f->pool);
+        kvpool_free(pool);
         _exit(is_right ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    assert_int_equal(kvpool_exists(f->pool, "k", 1, &yes, NULL), KVPOOL_OK);
+    assert_int_equal(kvpool_exists(pool, "k", 1, &yes, NULL), KVPOOL_OK);
     assert_true(is_open(before));
     close(before);
 }
@@ -390,7 +320,6 @@ test_forked_child_cannot_use_the_handle(void **state)
 static void
 test_forked_child_keeps_no_descriptor(void **state)
 {
-    fixture_t *f = *state;
     int go[2], count[2];
     char n = 0, still = 0;
     pid_t child;
@@ -414,13 +343,12 @@ test_forked_child_keeps_no_descriptor(void **state)
     assert_int_equal(write(go[1], "", 1), 1);
     assert_int_equal(waitpid(child, NULL, 0), child);
     close(go[0]), close(go[1]), close(count[0]), close(count[1]);
-    assert_int_equal(kvpool_close(f->pool), KVPOOL_OK);
+    assert_int_equal(kvpool_close(pool), KVPOOL_OK);
 }
 
 static void
 test_texts(void **state)
 {
-    (void)state;
     assert_string_equal(kvpool_errname(KVPOOL_NOT_FOUND), "NOT_FOUND");
     assert_string_equal(kvpool_strerror(KVPOOL_OK), "ok");
     assert_non_null(kvpool_strerror(12345));
@@ -430,22 +358,21 @@ test_texts(void **state)
 int
 main(void)
 {
-#define WITH_POOL(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        WITH_POOL(test_open_refuses_bad_configurations),
-        WITH_POOL(test_open_without_master_is_unreachable),
-        WITH_POOL(test_open_of_other_version_is_refused_at_once),
-        WITH_POOL(test_null_handle_is_invalid),
-        WITH_POOL(test_bad_keys),
-        WITH_POOL(test_bad_values_and_outputs),
-        WITH_POOL(test_bad_options),
-        WITH_POOL(test_detail_is_the_masters_or_empty),
-        WITH_POOL(test_batches_check_item_by_item),
-        WITH_POOL(test_copies_check_piece_by_piece),
-        WITH_POOL(test_closed_handle_says_so),
-        WITH_POOL(test_forked_child_cannot_use_the_handle),
-        WITH_POOL(test_forked_child_keeps_no_descriptor),
-        WITH_POOL(test_texts),
+        TEST(test_open_refuses_bad_configurations),
+        TEST(test_open_without_master_is_unreachable),
+        TEST(test_open_of_other_version_is_refused_at_once),
+        TEST(test_null_handle_is_invalid),
+        TEST(test_bad_keys),
+        TEST(test_bad_values_and_outputs),
+        TEST(test_bad_options),
+        TEST(test_detail_is_the_masters_or_empty),
+        TEST(test_batches_check_item_by_item),
+        TEST(test_copies_check_piece_by_piece),
+        TEST(test_closed_handle_says_so),
+        TEST(test_forked_child_cannot_use_the_handle),
+        TEST(test_forked_child_keeps_no_descriptor),
+        TEST(test_texts),
     };
     return cmocka_run_group_tests_name("api_args", tests, NULL, NULL);
 }

@@ -23,7 +23,6 @@ compare(const void *a, const void *b)
 static void
 test_a_key_is_shaped_like_a_poolkey(void **state)
 {
-    (void)state;
     char key[KEY_ROOM], run[KVP_BENCH_RUN_TEXT];
     memset(key, '#', sizeof(key));
     kvp_bench_key_write(key, LEN, 0xfeed, 13);
@@ -38,7 +37,6 @@ test_a_key_is_shaped_like_a_poolkey(void **state)
 static void
 test_the_shortest_and_the_longest_key_are_filled(void **state)
 {
-    (void)state;
     static const size_t lens[] = {KVP_BENCH_KEY_MIN, KEY_ROOM - 1};
     char key[KEY_ROOM];
     for (size_t i = 0; i < 2; i++) {
@@ -52,7 +50,6 @@ test_the_shortest_and_the_longest_key_are_filled(void **state)
 static void
 test_no_two_numbers_or_runs_share_a_key(void **state)
 {
-    (void)state;
     char(*keys)[LEN] = calloc(2 * N, LEN);
     assert_non_null(keys);
     for (size_t i = 0; i < N; i++) {
@@ -68,7 +65,6 @@ test_no_two_numbers_or_runs_share_a_key(void **state)
 static void
 test_the_share_of_absent_keys_is_kept(void **state)
 {
-    (void)state;
     size_t absent = 0;
     for (uint64_t i = 0; i < N; i++) {
         assert_false(kvp_bench_is_absent(i, 0));
@@ -81,7 +77,6 @@ test_the_share_of_absent_keys_is_kept(void **state)
 static void
 test_a_shuffle_is_a_permutation_without_runs(void **state)
 {
-    (void)state;
     uint32_t *order = calloc(N, sizeof(*order));
     uint8_t *seen = calloc(N, 1);
     size_t neighbours = 0;

@@ -12,7 +12,6 @@
 static void
 test_a_closed_loop_is_due_at_once(void **state)
 {
-    (void)state;
     kvp_bench_pace_t pace;
     kvp_bench_pace_init(&pace, 0, 3, 4);
     assert_int_equal(kvp_bench_pace_next(&pace, 0), 0);
@@ -23,7 +22,6 @@ test_a_closed_loop_is_due_at_once(void **state)
 static void
 test_a_stall_does_not_move_the_calls_behind_it(void **state)
 {
-    (void)state;
     kvp_bench_pace_t pace;
     kvp_bench_pace_init(&pace, 1000, 0, 1);
     assert_int_equal(kvp_bench_pace_next(&pace, 0), 0);
@@ -34,7 +32,6 @@ test_a_stall_does_not_move_the_calls_behind_it(void **state)
 static void
 test_pacers_take_turns_at_the_whole_rate(void **state)
 {
-    (void)state;
     enum { ALL = 3 };
     kvp_bench_pace_t pace[ALL];
     for (uint32_t i = 0; i < ALL; i++)
@@ -47,7 +44,6 @@ test_pacers_take_turns_at_the_whole_rate(void **state)
 static void
 test_legs_in_a_row_keep_the_rate(void **state)
 {
-    (void)state;
     enum { ALL = 3, LEG = 4 };
     uint64_t begun = 0, calls = 0, last = 0;
     while (begun < 1000000000) {
@@ -68,7 +64,6 @@ test_legs_in_a_row_keep_the_rate(void **state)
 static void
 test_due_times_do_not_drift(void **state)
 {
-    (void)state;
     kvp_bench_pace_t pace;
     uint64_t due = 0;
     kvp_bench_pace_init(&pace, 3, 0, 1); /* an interval that no whole number of nanoseconds is */

@@ -22,7 +22,6 @@ test_close_of_what_is_idle_waits_for_nobody(void **state)
 {
     kvp_calls_t calls;
 
-    (void)state;
     kvp_calls_init(&calls);
     assert_int_equal(kvp_calls_enter(&calls), KVP_OK);
     kvp_calls_leave(&calls);
@@ -59,7 +58,6 @@ test_close_waits_for_the_last_call(void **state)
     pthread_t thread;
     uint64_t until_ns;
 
-    (void)state;
     kvp_calls_init(&e.calls);
     assert_int_equal(kvp_calls_enter(&e.calls), KVP_OK);
     assert_int_equal(kvp_calls_enter(&e.calls), KVP_OK);
@@ -101,7 +99,6 @@ test_no_call_outlives_close(void **state)
 {
     pthread_t threads[CALLERS];
 
-    (void)state;
     for (int round = 0; round < 50; round++) {
         shared_t s = {.is_over = false};
 
@@ -134,7 +131,6 @@ test_what_is_refused_is_said_once(void **state)
 {
     char detail[16] = "";
 
-    (void)state;
     kvp_log_set_sink(keep_line, NULL);
     assert_int_equal(kvp_refuse(detail, sizeof detail, KVP_INVALID, "listen", "is far too long"), KVP_INVALID);
     assert_string_equal(detail, "listen: is far ");

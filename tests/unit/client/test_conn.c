@@ -19,29 +19,29 @@
 
 #define LONG_NS (20 * KVP_NS_PER_S)
 
-typedef struct {
-    fake_master_t master;
-    kvp_conn_t *conn;
-} fixture_t;
+/* Of the test at hand. */
+static fake_master_t master;
+static kvp_conn_t *conn;
 
-static void
-setup(fixture_t *f)
+static int
+setup(void **state)
 {
     kvp_hostport_t at = {.host = "127.0.0.1"};
     kvp_hello_ask_t ask = {.name = "a test", .host_id = "a host", .pidfd = -1};
     char detail[160];
 
-    memset(f, 0, sizeof *f);
-    fake_master_start(&f->master);
-    at.port = f->master.port;
-    assert_int_equal(kvp_conn_open(NULL, &at, &ask, kvp_now_ns() + LONG_NS, detail, sizeof detail, &f->conn), KVP_OK);
+    fake_master_start(&master);
+    at.port = master.port;
+    assert_int_equal(kvp_conn_open(NULL, &at, &ask, kvp_now_ns() + LONG_NS, detail, sizeof detail, &conn), KVP_OK);
+    return 0;
 }
 
-static void
-teardown(fixture_t *f)
+static int
+teardown(void **state)
 {
-    kvp_conn_destroy(f->conn);
-    fake_master_end(&f->master);
+    kvp_conn_destroy(conn);
+    fake_master_end(&master);
+    return 0;
 }
 
 /* A one-way message of that many bytes behind its head; owned by the caller. */
@@ -64,17 +64,13 @@ static void
 test_what_is_sent_arrives(void **state)
 {
     kvp_buf_t frame = make_release(8);
-    fixture_t f;
 
-    (void)state;
-    setup(&f);
     for (int i = 0; i < 3; i++)
-        kvp_conn_send(f.conn, &frame);
-    while (f.master.releases < 3)
+        kvp_conn_send(conn, &frame);
+    while (master.releases < 3)
         sched_yield();
-    assert_false(kvp_conn_is_broken(f.conn));
+    assert_false(kvp_conn_is_broken(conn));
     kvp_buf_fini(&frame);
-    teardown(&f);
 }
 
 /* The master would keep what the message gives up for as long as it believes in the session. */
@@ -83,43 +79,36 @@ test_a_message_that_cannot_be_queued_ends_the_connection(void **state)
 {
     kvp_buf_t frame = make_release(KVP_FRAME_MAX - 64);
     int n = 0;
-    fixture_t f;
 
-    (void)state;
-    setup(&f);
-    f.master.is_deaf = true;
-    while (!kvp_conn_is_broken(f.conn) && n < 32) {
-        kvp_conn_send(f.conn, &frame);
+    master.server.is_deaf = true;
+    while (!kvp_conn_is_broken(conn) && n < 32) {
+        kvp_conn_send(conn, &frame);
         n++;
     }
     assert_in_range(n, 4, 31); /* a while it is queued; then there is an end to it */
     kvp_buf_fini(&frame);
-    teardown(&f);
 }
 
 static void
 test_a_message_without_memory_ends_the_connection(void **state)
 {
     kvp_buf_t frame;
-    fixture_t f;
 
-    (void)state;
-    setup(&f);
     kvp_buf_init(&frame, 0);
     frame.err = KVP_NOMEM; /* as the one who wrote it leaves it */
-    kvp_conn_send(f.conn, &frame);
-    assert_true(kvp_conn_is_broken(f.conn));
+    kvp_conn_send(conn, &frame);
+    assert_true(kvp_conn_is_broken(conn));
     kvp_buf_fini(&frame);
-    teardown(&f);
 }
 
 int
 main(void)
 {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_sent_arrives),
-        cmocka_unit_test(test_a_message_that_cannot_be_queued_ends_the_connection),
-        cmocka_unit_test(test_a_message_without_memory_ends_the_connection),
+        TEST(test_what_is_sent_arrives),
+        TEST(test_a_message_that_cannot_be_queued_ends_the_connection),
+        TEST(test_a_message_without_memory_ends_the_connection),
     };
 
     return cmocka_run_group_tests_name("conn", tests, NULL, NULL);

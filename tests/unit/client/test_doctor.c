@@ -25,7 +25,6 @@ all_is_well(void **state)
 {
     static const char *const names[] = {"shm", "rdma", "tcp"};
 
-    (void)state;
     memset(&facts, 0, sizeof facts);
     memset(nodes, 0, sizeof nodes);
     facts.memlock_bytes = KVP_DOCTOR_NO_LIMIT;
@@ -86,7 +85,6 @@ assert_finding(kvp_doctor_severity_t severity, const char *code, const char *say
 static void
 test_nothing_is_found_where_all_is_well(void **state)
 {
-    (void)state;
     assert_int_equal(kvp_doctor_judge(&facts, findings, KVP_ARRAY_LEN(findings)), 0);
 }
 
@@ -118,7 +116,6 @@ test_ports(void **state)
 static void
 test_port_down_is_an_error_where_none_is_up(void **state)
 {
-    (void)state;
     facts.ports_n = 1;
     strcpy(facts.ports[0].state, "DOWN");
     facts.ports[0].is_used = false;
@@ -128,7 +125,6 @@ test_port_down_is_an_error_where_none_is_up(void **state)
 static void
 test_mtu(void **state)
 {
-    (void)state;
     facts.ports[0].mtu_bytes = facts.ports[1].mtu_bytes = 1024;
     facts.ports_n = 1;
     assert_finding(KVP_DOCTOR_INFO, "small_mtu", "packets of 1024 bytes", "ip link set eth0 mtu 4200");
@@ -164,7 +160,6 @@ test_limits(void **state)
 static void
 test_machine_without_rdma(void **state)
 {
-    (void)state;
     facts.ports_n = 0;
     facts.transports[RDMA].is_usable = false;
     strcpy(facts.transports[RDMA].why, "rdma cannot be used here: there is no RDMA device");
@@ -186,7 +181,6 @@ test_machine_without_rdma(void **state)
 static void
 test_what_was_asked_for_does_not_work(void **state)
 {
-    (void)state;
     facts.transports[RDMA].is_usable = false;
     facts.transports[RDMA].is_named = true;
     strcpy(facts.transports[RDMA].why, "rdma cannot be used here: there is no RDMA device mlx5_9");
@@ -198,7 +192,6 @@ test_what_was_asked_for_does_not_work(void **state)
 static void
 test_adapter_that_cannot_be_used(void **state)
 {
-    (void)state;
     facts.transports[RDMA].is_usable = false;
     strcpy(facts.transports[RDMA].why, "librdmacm.so.1 is not installed");
     strcpy(nodes[1].offers, "tcp");
@@ -283,7 +276,6 @@ test_probes(void **state)
 static void
 test_findings_are_bounded(void **state)
 {
-    (void)state;
     facts.memlock_bytes = 0;
     facts.open_files = 0;
     findings[1].code = "untouched";
@@ -309,7 +301,6 @@ drop_tree(void **state)
 {
     char command[64];
 
-    (void)state;
     snprintf(command, sizeof command, "rm -r %s", root);
     return system(command);
 }
@@ -321,7 +312,6 @@ test_machine_is_read_from_sys(void **state)
 {
     const kvp_doctor_port_t *port = &facts.ports[0];
 
-    (void)state;
     memset(&facts, 0, sizeof facts);
     assert_non_null(mkdtemp(root));
     put_file(PORT "state", "4: ACTIVE");
@@ -366,7 +356,6 @@ test_machine_is_read_from_sys(void **state)
 static void
 test_machine_without_any_of_it(void **state)
 {
-    (void)state;
     memset(&facts, 0, sizeof facts);
     kvp_doctor_look_here("/nonexistent", &facts);
     assert_int_equal(facts.ports_n, 0);

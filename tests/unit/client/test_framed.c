@@ -297,7 +297,6 @@ test_connect_tcp(void **state)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), got;
     kvp_framed_t c;
 
-    (void)state;
     kvp_framed_init(&c);
     assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
@@ -323,7 +322,6 @@ test_connect_unix(void **state)
     kvp_err_t err = KVP_OK;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), n;
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(c); i++)
         kvp_framed_init(&c[i]);
     snprintf(path, sizeof path, "@kvpool-test-%d-%llx", (int)getpid(), (unsigned long long)kvp_random_u64());

@@ -5,253 +5,230 @@
 
 #define LEASE_MS 500u
 
-/* One item of a client that keeps locations, in a session with a lease from now on. */
+/* The master gives the lease anew, and says what was revoked. */
 static void
-setup_known(fixture_t *f, uint32_t n)
+hear(uint64_t seq, const kvp_digest_t *revoked)
 {
-    setup(f, n);
-    lone_init(&f->lone, 16);
-    kvp_loclease_renew(&f->lone.lease, f->now, LEASE_MS, LEASE_MS);
-    f->session = test_session(1);
-    f->session.known = &f->lone.known;
-    f->op.places = f->places;
-    kvp_getop_begin(&f->op);
+    kvp_locations_news_t news = {
+        .asked_ns = f.now, .lease_ms = LEASE_MS, .grace_ms = LEASE_MS, .seq = seq, .revoked = revoked};
+
+    news.revoked_n = revoked != NULL;
+    kvp_locations_apply(f.locs, &news);
 }
 
+/* n items of a client that keeps locations, in a session with a lease from now on. */
 static void
-teardown_known(fixture_t *f)
+setup_known(uint32_t n)
 {
-    kvp_loccache_fini(&f->lone.cache);
-    teardown(f);
+    setup(n);
+    assert_int_equal(kvp_locations_create(1024, &f.locs), KVP_OK);
+    hear(0, NULL);
+    f.session = test_session(1);
+    f.session.known = kvp_locations_known(f.locs);
+    f.op.places = f.places;
+    kvp_getop_begin(&f.op);
 }
 
 static kvp_digest_t
-digest_of(const fixture_t *f, uint32_t item)
+digest_of(uint32_t item)
 {
-    return kvp_op_digest(&f->session, keys[item], strlen(keys[item]));
+    return kvp_op_digest(&f.session, keys[item], strlen(keys[item]));
+}
+
+static bool
+is_known(void)
+{
+    return f.session.known->ops->has(f.session.known, digest_of(0), 7);
 }
 
 static void
-learn(fixture_t *f, uint32_t item, uint32_t nloc)
+keep(uint32_t item, kvp_place_t place)
 {
-    kvp_place_t place = {.version = 7, .len = 100, .nloc = nloc};
-
-    for (uint32_t i = 0; i < nloc; i++)
+    place.version = 7;
+    place.len = 100;
+    for (uint32_t i = 0; i < place.nloc; i++)
         place.locs[i] = (kvp_wire_loc_t){.segment_id = i + 1, .chunk = 2, .slot = 3, .generation = 5, .offset = 4096};
-    assert_true(kvp_loccache_keep(&f->lone.cache, digest_of(f, item), &place, 0));
+    assert_true(f.session.known->ops->keep(f.session.known, digest_of(item), &place, 0));
 }
 
 static void
-look(fixture_t *f)
+learn(uint32_t item, uint32_t nloc)
 {
-    expect_step(f, KVP_STEP_KNOWN);
-    kvp_getop_on_known(&f->op, &f->session);
+    keep(item, (kvp_place_t){.nloc = nloc});
+}
+
+static void
+look(void)
+{
+    expect_step(KVP_STEP_KNOWN);
+    kvp_getop_on_known(&f.op, &f.session);
+}
+
+/* One item, read where it is known to be. */
+static void
+to_known_move(uint32_t nloc)
+{
+    setup_known(1);
+    learn(0, nloc);
+    look();
+    expect_moves(1);
+}
+
+/* What was known is good, as seen then. */
+static void
+expect_known(uint64_t at_ns)
+{
+    kvp_getop_on_moved(&f.op, at_ns);
+    expect_done(KVP_OK);
+    assert_int_equal(f.op.known_n, 1);
 }
 
 /* The item at hand is asked for at the master, found there and read. */
 static void
-expect_through_master(fixture_t *f, bool is_leased, uint64_t revoke_seq)
+expect_through_master(bool is_leased, uint64_t revoke_seq)
 {
-    expect_step(f, KVP_STEP_SESSION);
-    kvp_getop_on_session(&f->op, &f->session);
-    expect_get_all(f);
-    answer_obj(&f->answer, KVP_OK, 1, 100, 0, 5);
-    f->answer.is_leased = is_leased;
-    f->answer.revoke_seq = revoke_seq;
-    reply(f);
-    expect_moves(f, 1);
-    kvp_getop_on_moved(&f->op, f->now);
-    expect_step(f, KVP_STEP_DONE);
-    assert_int_equal(f->items[0].err, KVP_OK);
+    expect_step(KVP_STEP_SESSION);
+    kvp_getop_on_session(&f.op, &f.session);
+    expect_get_all();
+    answer_obj(&f.answer, KVP_OK, 1, 100, 0, 5);
+    f.answer.is_leased = is_leased;
+    f.answer.revoke_seq = revoke_seq;
+    reply();
+    expect_moves(1);
+    moved();
+    expect_done(KVP_OK);
+}
+
+/* What was read is nothing: the master is asked. */
+static void
+expect_voided(uint64_t revoke_seq)
+{
+    moved();
+    assert_int_equal(f.op.known_n, 0);
+    expect_through_master(false, revoke_seq);
 }
 
 static void
 test_get_from_known_locations_sends_nothing(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 2);
-    learn(&f, 0, 1);
-    learn(&f, 1, 1);
-    look(&f);
-    expect_moves(&f, 2);
-    kvp_getop_on_moved(&f.op, f.now);
-    expect_step(&f, KVP_STEP_DONE);
+    setup_known(2);
+    learn(0, 1);
+    learn(1, 1);
+    look();
+    expect_moves(2);
+    moved();
+    expect_step(KVP_STEP_DONE);
     assert_int_equal(f.items[0].err, KVP_OK);
     assert_int_equal(f.items[0].len, 100);
     assert_int_equal(f.op.known_n, 2);
-    teardown_known(&f);
 }
 
 static void
 test_get_asks_for_what_is_not_known(void **state)
 {
     static const uint32_t second = 1;
-    fixture_t f;
 
-    (void)state;
-    setup_known(&f, 2);
-    learn(&f, 0, 1);
-    look(&f);
-    expect_moves(&f, 1);
-    kvp_getop_on_moved(&f.op, f.now);
-    expect_step(&f, KVP_STEP_SESSION);
+    setup_known(2);
+    learn(0, 1);
+    look();
+    expect_moves(1);
+    moved();
+    expect_step(KVP_STEP_SESSION);
     kvp_getop_on_session(&f.op, &f.session);
-    expect_get(&f, &second, 1);
+    expect_get(&second, 1);
     answer_obj(&f.answer, KVP_NOT_FOUND, 0, 0, 0, 0);
-    reply(&f);
-    expect_step(&f, KVP_STEP_DONE);
+    reply();
+    expect_step(KVP_STEP_DONE);
     assert_int_equal(f.items[0].err, KVP_OK);
     assert_int_equal(f.items[1].err, KVP_NOT_FOUND);
-    teardown_known(&f);
 }
 
 static void
 test_get_without_a_lease_asks(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    learn(&f, 0, 1);
-    expect_step(&f, KVP_STEP_KNOWN);
+    setup_known(1);
+    learn(0, 1);
+    expect_step(KVP_STEP_KNOWN);
     kvp_getop_on_known(&f.op, NULL);
-    expect_through_master(&f, false, 0);
-    teardown_known(&f);
+    expect_through_master(false, 0);
 }
 
 /* The lease is looked at again after the last load. */
 static void
 test_lease_that_ends_while_reading_voids_the_read(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    learn(&f, 0, 1);
-    look(&f);
-    expect_moves(&f, 1);
+    to_known_move(1);
     f.now += LEASE_MS * MS;
-    kvp_getop_on_moved(&f.op, f.now);
-    assert_int_equal(f.op.known_n, 0);
-    expect_through_master(&f, false, 0);
-    teardown_known(&f);
+    expect_voided(0);
 }
 
 static void
 test_lease_that_lasts_one_moment_longer_will_do(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    learn(&f, 0, 1);
-    look(&f);
-    expect_moves(&f, 1);
-    kvp_getop_on_moved(&f.op, f.now + LEASE_MS * MS - 1);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_OK);
-    teardown_known(&f);
+    to_known_move(1);
+    expect_known(f.now + LEASE_MS * MS - 1);
 }
 
 /* Whoever removed it was told that we know, and the lease was renewed by the same answer. */
 static void
 test_revocation_while_reading_voids_the_read(void **state)
 {
-    fixture_t f;
+    kvp_digest_t digest;
 
-    (void)state;
-    setup_known(&f, 1);
-    learn(&f, 0, 1);
-    look(&f);
-    expect_moves(&f, 1);
-    kvp_loccache_advance(&f.lone.cache, 1);
-    kvp_loccache_forget(&f.lone.cache, digest_of(&f, 0), UINT64_MAX);
-    kvp_getop_on_moved(&f.op, f.now);
-    assert_int_equal(f.op.known_n, 0);
-    expect_through_master(&f, false, 1);
-    teardown_known(&f);
+    to_known_move(1);
+    digest = digest_of(0);
+    hear(1, &digest);
+    expect_voided(1);
 }
 
 static void
 test_revocation_of_others_does_not(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    learn(&f, 0, 1);
-    look(&f);
-    expect_moves(&f, 1);
-    kvp_loccache_advance(&f.lone.cache, 1);
-    kvp_getop_on_moved(&f.op, f.now);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.op.known_n, 1);
-    teardown_known(&f);
+    to_known_move(1);
+    hear(1, NULL);
+    expect_known(f.now);
 }
 
 static void
 test_miss_at_a_known_location_forgets_it_and_asks(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    learn(&f, 0, 1);
-    look(&f);
-    expect_moves(&f, 1);
+    to_known_move(1);
     f.moves[0].desc.word = kvp_word_make(5, KVP_DESC_DEAD);
-    kvp_getop_on_moved(&f.op, f.now);
-    assert_false(kvp_loccache_has(&f.lone.cache, digest_of(&f, 0), 7));
+    moved();
+    assert_false(is_known());
     assert_int_equal(f.op.known_lost_n, 1);
-    expect_through_master(&f, true, 0);
-    assert_true(kvp_loccache_has(&f.lone.cache, digest_of(&f, 0), 7));
-    teardown_known(&f);
+    expect_through_master(true, 0);
+    assert_true(is_known());
 }
 
 static void
 test_known_replica_is_fallen_back_on(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    learn(&f, 0, 2);
-    look(&f);
-    expect_moves(&f, 1);
+    to_known_move(2);
     assert_int_equal(f.moves[0].loc.segment_id, 1);
     f.moves[0].err = KVP_NODE_LOST;
-    kvp_getop_on_moved(&f.op, f.now);
-    expect_moves(&f, 1);
+    moved();
+    expect_moves(1);
     assert_int_equal(f.moves[0].loc.segment_id, 2);
-    kvp_getop_on_moved(&f.op, f.now);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_OK);
-    assert_int_equal(f.op.known_n, 1);
-    teardown_known(&f);
+    expect_known(f.now);
 }
 
 static void
 test_answers_are_kept_as_the_master_says(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    kvp_loccache_advance(&f.lone.cache, 5);
-    look(&f);
-    expect_through_master(&f, true, 4); /* from before a revocation that we know of: used once */
-    assert_false(kvp_loccache_has(&f.lone.cache, digest_of(&f, 0), 7));
+    setup_known(1);
+    hear(5, NULL);
+    look();
+    expect_through_master(true, 4); /* from before a revocation that we know of: used once */
+    assert_false(is_known());
     kvp_getop_begin(&f.op);
-    look(&f);
-    expect_through_master(&f, false, 5);
-    assert_false(kvp_loccache_has(&f.lone.cache, digest_of(&f, 0), 7));
+    look();
+    expect_through_master(false, 5);
+    assert_false(is_known());
     kvp_getop_begin(&f.op);
-    look(&f);
-    expect_through_master(&f, true, 5);
-    assert_true(kvp_loccache_has(&f.lone.cache, digest_of(&f, 0), 7));
-    teardown_known(&f);
+    look();
+    expect_through_master(true, 5);
+    assert_true(is_known());
 }
 
 /* ---- where a sum alone may vouch */
@@ -259,130 +236,92 @@ test_answers_are_kept_as_the_master_says(void **state)
 
 /* A get of the item that finds it where it is known to be, from now on; a path that can do without descriptors. */
 static void
-get_where_known(fixture_t *f)
+get_where_known(void)
 {
-    kvp_getop_begin(&f->op);
-    f->session.boot_ns = f->now;
-    look(f);
-    expect_moves(f, 1);
-    f->moves[0].is_sum_path = true;
-    f->moves[0].has_desc = !f->moves[0].may_skip_desc;
-    f->moves[0].has_sum = f->moves[0].may_skip_desc;
-    f->moves[0].sum = SUM;
+    kvp_getop_begin(&f.op);
+    f.session.boot_ns = f.now;
+    look();
+    expect_moves(1);
+    f.moves[0].is_sum_path = true;
+    f.moves[0].has_desc = !f.moves[0].may_skip_desc;
+    f.moves[0].has_sum = f.moves[0].may_skip_desc;
+    f.moves[0].sum = SUM;
 }
 
-/* It was told of just now, and the lease lasts. */
+/* A client that was told of it just now, and the lease lasts. */
 static void
-learn_with_sum(fixture_t *f)
+setup_with_sum(void)
 {
-    kvp_place_t place = {.version = 7, .len = 100, .sum = SUM, .told_ns = f->now, .nloc = 1};
-
-    place.locs[0] = (kvp_wire_loc_t){.segment_id = 1, .chunk = 2, .slot = 3, .generation = 5, .offset = 4096};
-    assert_true(kvp_loccache_keep(&f->lone.cache, digest_of(f, 0), &place, 0));
-}
-
-static void
-expect_known(fixture_t *f, uint64_t at_ns)
-{
-    kvp_getop_on_moved(&f->op, at_ns);
-    expect_step(f, KVP_STEP_DONE);
-    assert_int_equal(f->items[0].err, KVP_OK);
-    assert_int_equal(f->op.known_n, 1);
+    setup_known(1);
+    keep(0, (kvp_place_t){.sum = SUM, .told_ns = f.now, .nloc = 1});
 }
 
 static void
 test_sum_alone_vouches_for_the_time_of_a_lease(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    learn_with_sum(&f);
-    get_where_known(&f);
+    setup_with_sum();
+    get_where_known();
     assert_true(f.moves[0].may_skip_desc);
-    expect_known(&f, f.now);
+    expect_known(f.now);
     f.now += LEASE_MS * MS - 1;
-    get_where_known(&f);
+    get_where_known();
     assert_true(f.moves[0].may_skip_desc);
-    kvp_loclease_renew(&f.lone.lease, f.now, LEASE_MS, LEASE_MS);
+    hear(0, NULL);
     f.now++;
-    get_where_known(&f);
+    get_where_known();
     assert_false(f.moves[0].may_skip_desc);
-    teardown_known(&f);
 }
 
 /* The location lease lasts; what was told is too long ago once the bytes are there. No master is needed for that. */
 static void
 test_sum_alone_that_came_too_late_is_read_again_with_its_descriptor(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    learn_with_sum(&f);
-    get_where_known(&f);
+    setup_with_sum();
+    get_where_known();
     f.now += LEASE_MS * MS;
-    kvp_loclease_renew(&f.lone.lease, f.now, LEASE_MS, LEASE_MS);
-    kvp_getop_on_moved(&f.op, f.now);
+    hear(0, NULL);
+    moved();
     assert_int_equal(f.op.known_n, 0);
-    expect_moves(&f, 1);
+    expect_moves(1);
     assert_false(f.moves[0].may_skip_desc);
-    expect_known(&f, f.now + LEASE_MS * MS - 1);
-    teardown_known(&f);
+    expect_known(f.now + LEASE_MS * MS - 1);
 }
 
 /* With the location lease over as well the bytes are nothing. */
 static void
 test_sum_alone_that_came_after_the_lease_voids_the_read(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    learn_with_sum(&f);
-    get_where_known(&f);
+    setup_with_sum();
+    get_where_known();
     f.now += LEASE_MS * MS;
-    kvp_getop_on_moved(&f.op, f.now);
-    assert_int_equal(f.op.known_n, 0);
-    expect_through_master(&f, false, 0);
-    teardown_known(&f);
+    expect_voided(0);
 }
 
 /* A descriptor that says SEALED is as good as the master's word. */
 static void
 test_descriptor_lets_the_sum_alone_vouch_again(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    learn_with_sum(&f);
+    setup_with_sum();
     f.now += LEASE_MS * MS;
-    kvp_loclease_renew(&f.lone.lease, f.now, LEASE_MS, LEASE_MS);
-    get_where_known(&f);
+    hear(0, NULL);
+    get_where_known();
     assert_true(f.moves[0].has_desc);
-    expect_known(&f, f.now + 1);
-    get_where_known(&f);
+    expect_known(f.now + 1);
+    get_where_known();
     assert_true(f.moves[0].may_skip_desc);
-    expect_known(&f, f.now + LEASE_MS * MS - 1);
-    teardown_known(&f);
+    expect_known(f.now + LEASE_MS * MS - 1);
 }
 
 static void
 test_wrong_sum_at_a_known_location_forgets_it_and_asks(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_known(&f, 1);
-    learn_with_sum(&f);
-    get_where_known(&f);
+    setup_with_sum();
+    get_where_known();
     f.moves[0].sum++;
-    kvp_getop_on_moved(&f.op, f.now);
-    assert_false(kvp_loccache_has(&f.lone.cache, digest_of(&f, 0), 7));
+    moved();
+    assert_false(is_known());
     assert_int_equal(f.op.stale_n, 1);
-    expect_through_master(&f, true, 0);
-    teardown_known(&f);
+    expect_through_master(true, 0);
 }
 
 static uint32_t
@@ -395,24 +334,18 @@ higher_is_nearer(void *arg, uint32_t segment_id)
 static void
 test_the_nearest_replica_comes_first(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 1);
+    setup(1);
     f.op.rank = higher_is_nearer;
-    give_session(&f, 1);
-    expect_get_all(&f);
-    answer_obj(&f.answer, KVP_OK, KVP_REPLICAS_MAX, 100, 0, 5);
-    reply(&f);
+    give_session(1);
+    expect_get_all();
+    reply_found(KVP_REPLICAS_MAX, 100, 0, 5);
     for (uint32_t want = KVP_REPLICAS_MAX; want >= 1; want--) {
-        expect_moves(&f, 1);
+        expect_moves(1);
         assert_int_equal(f.moves[0].loc.segment_id, want);
         if (want > 1) f.moves[0].err = KVP_NODE_LOST;
-        kvp_getop_on_moved(&f.op, f.now);
+        moved();
     }
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_OK);
-    teardown(&f);
+    expect_done(KVP_OK);
 }
 
 int
@@ -437,5 +370,5 @@ main(void)
         cmocka_unit_test(test_the_nearest_replica_comes_first),
     };
 
-    return cmocka_run_group_tests_name("getop_known", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("getop_known", tests, NULL, teardown);
 }

@@ -56,7 +56,6 @@ test_lease_does_not_outlast_a_suspend(void **state)
     kvp_session_t *session;
     char at[32];
 
-    (void)state;
     fake_master_start(&master);
     master.lease_ms = LEASE_MS;
     snprintf(at, sizeof at, "127.0.0.1:%u", master.port);

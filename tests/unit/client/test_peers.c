@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The nodes as a client sees them: attaching once, opening chunks, hurried callers, the breaker, what is owed to a node.
+ * The nodes as a client sees them: attaching once, opening chunks, hurried callers, the breaker, drain notices.
  */
 #include "client/memory/peers.h"
 
@@ -17,139 +17,90 @@
 
 #define HURRY_NS (10 * KVP_NS_PER_MS)
 
-typedef struct {
-    fake_pool_t pool;
-    kvp_conn_t *conn;
-    kvp_peers_t *peers;
-} fixture_t;
-
 static void
-setup_limited(fixture_t *f, const char *host_id, uint32_t max_idle_eps)
+setup_limited(const char *host_id, uint32_t max_idle_eps)
 {
     kvp_peers_conf_t conf = {.transports_n = 1, .max_idle_eps = max_idle_eps};
 
-    memset(f, 0, sizeof *f);
-    fake_pool_start(&f->pool, NULL);
+    fake_pool_start(NULL);
     conf.transports[0] = kvp_transport_find("shm");
-    fake_pool_peers(&f->pool, host_id, conf, &f->conn, &f->peers);
+    fake_pool_peers(host_id, conf);
 }
 
-static void
-setup(fixture_t *f, const char *host_id)
+static int
+setup(void **state)
 {
-    setup_limited(f, host_id, 0);
-}
-
-static void
-teardown(fixture_t *f)
-{
-    kvp_peers_destroy(f->peers);
-    kvp_conn_destroy(f->conn);
-    fake_pool_end(&f->pool);
-}
-
-static kvp_err_t
-take(fixture_t *f, uint64_t deadline_ns, kvp_path_t *path)
-{
-    return kvp_peers_take(f->peers, FAKE_MASTER_SEGMENT, 0, deadline_ns, path);
-}
-
-static kvp_err_t
-open_chunk(fixture_t *f, const kvp_path_t *path, kvp_access_t access, uint64_t within_ns)
-{
-    kvp_chunk_mem_t mem = {.payload = NULL};
-    kvp_err_t err = kvp_path_chunk(f->peers, path, 0, access, in(within_ns), &mem);
-
-    assert_true(err != KVP_OK || (mem.payload != NULL && mem.meta != NULL));
-    return err;
+    setup_limited(FAKE_MASTER_HOST, 0);
+    return 0;
 }
 
 static void
 test_a_node_is_attached_once(void **state)
 {
     kvp_path_t first, second;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, 0, &first), KVP_EAGAIN); /* it would have to wait */
-    assert_int_equal(take(&f, in(LONG_NS), &first), KVP_OK);
-    assert_int_equal(take(&f, 0, &second), KVP_OK);
+    assert_int_equal(take(0, &first), KVP_EAGAIN); /* it would have to wait */
+    first = take_ok();
+    assert_int_equal(take(0, &second), KVP_OK);
     assert_ptr_not_equal(first.ep, second.ep);
-    kvp_path_rele(f.peers, &first, false);
-    kvp_path_rele(f.peers, &second, false);
-    assert_int_equal(f.pool.node.hellos, 1);
-    assert_int_equal(f.pool.counters.attaches, 1);
-    teardown(&f);
+    rele(&first);
+    rele(&second);
+    assert_int_equal(pool.node.hellos, 1);
+    assert_int_equal(pool.counters.attaches, 1);
 }
 
 static void
 test_a_chunk_is_opened_once_for_each_access(void **state)
 {
     kvp_chunk_mem_t mem;
-    kvp_path_t path;
-    fixture_t f;
+    kvp_path_t path = take_ok();
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
-    assert_int_equal(f.pool.node.opens, 1);
+        assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    assert_int_equal(pool.node.opens, 1);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
-    assert_int_equal(f.pool.node.opens, 2);
-    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
-    assert_int_equal(f.pool.node.opens, 2);
+        assert_int_equal(open_chunk(&path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
+    assert_int_equal(pool.node.opens, 2);
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    assert_int_equal(pool.node.opens, 2);
     /* A chunk that the segment does not have is the master's mistake, and says nothing about the node. */
-    assert_int_equal(kvp_path_chunk(f.peers, &path, 1, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_PROTO);
-    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
+    assert_int_equal(kvp_path_chunk(pool.peers, &path, 1, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_PROTO);
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    rele(&path);
 }
 
 /* A deadline that ends while a chunk is being opened costs nothing but that call. */
 static void
 test_a_hurried_caller_leaves_the_answer_to_the_next(void **state)
 {
-    kvp_path_t path, again;
-    fixture_t f;
+    kvp_path_t path = take_ok(), again;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.pool.node.is_mute = true;
+    pool.node.server.is_deaf = true;
     for (int i = 0; i < 3; i++)
-        assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
-    assert_int_equal(f.pool.counters.peer_failures, 0);
-    assert_int_equal(take(&f, 0, &again), KVP_OK); /* the attachment is there as before */
-    f.pool.node.is_mute = false;
-    assert_int_equal(open_chunk(&f, &again, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
-    assert_int_equal(f.pool.node.opens, 1);
-    assert_int_equal(f.pool.node.hellos, 1);
-    kvp_path_rele(f.peers, &path, false);
-    kvp_path_rele(f.peers, &again, false);
-    teardown(&f);
+        assert_int_equal(open_chunk(&path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
+    assert_int_equal(pool.counters.peer_failures, 0);
+    assert_int_equal(take(0, &again), KVP_OK); /* the attachment is there as before */
+    pool.node.server.is_deaf = false;
+    assert_int_equal(open_chunk(&again, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
+    assert_int_equal(pool.node.opens, 1);
+    assert_int_equal(pool.node.hellos, 1);
+    rele(&path);
+    rele(&again);
 }
 
 static void
 test_what_was_left_may_have_been_another_access(void **state)
 {
-    kvp_path_t path;
-    fixture_t f;
+    kvp_path_t path = take_ok();
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.pool.node.is_mute = true;
-    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, HURRY_NS), KVP_DEADLINE);
-    f.pool.node.is_mute = false;
-    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
-    assert_int_equal(f.pool.node.opens, 2);
-    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
-    assert_int_equal(f.pool.node.opens, 2);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
+    pool.node.server.is_deaf = true;
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, HURRY_NS), KVP_DEADLINE);
+    pool.node.server.is_deaf = false;
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
+    assert_int_equal(pool.node.opens, 2);
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    assert_int_equal(pool.node.opens, 2);
+    rele(&path);
 }
 
 /* Deadlines long and short: what counts is how long the question has been asked. */
@@ -157,33 +108,25 @@ static void
 test_a_node_that_never_answers_is_given_up(void **state)
 {
     uint64_t began_ns = kvp_now_ns();
-    kvp_path_t path, again;
+    kvp_path_t path = take_ok(), again;
     kvp_err_t err;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.pool.node.is_mute = true;
+    pool.node.server.is_deaf = true;
     do
-        err = open_chunk(&f, &path, KVP_ACCESS_READ, HURRY_NS);
+        err = open_chunk(&path, KVP_ACCESS_READ, HURRY_NS);
     while (err == KVP_DEADLINE);
     assert_int_equal(err, KVP_NODE_LOST);
     assert_true(kvp_now_ns() - began_ns >= KVP_CTL_LEAST_NS);
-    assert_int_equal(f.pool.counters.peer_failures, 1);
-    assert_int_equal(take(&f, in(LONG_NS), &again), KVP_NODE_LOST); /* at once, and not after LONG_NS */
-    f.pool.node.is_mute = false;
-    while ((err = take(&f, in(LONG_NS), &again)) == KVP_NODE_LOST)
-        continue;
-    assert_int_equal(err, KVP_OK);
-    assert_int_equal(open_chunk(&f, &again, KVP_ACCESS_READ, LONG_NS), KVP_OK);
-    kvp_path_rele(f.peers, &path, false);
-    kvp_path_rele(f.peers, &again, false);
-    teardown(&f);
+    assert_int_equal(pool.counters.peer_failures, 1);
+    assert_int_equal(take(LONG_NS, &again), KVP_NODE_LOST); /* at once, and not after LONG_NS */
+    pool.node.server.is_deaf = false;
+    assert_int_equal(take_again(&again), KVP_OK);
+    assert_int_equal(open_chunk(&again, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    rele(&path);
+    rele(&again);
 }
 
 typedef struct {
-    fixture_t *f;
     const kvp_path_t *path;
     _Atomic bool is_asking;
     kvp_err_t err;
@@ -195,7 +138,7 @@ be_patient(void *arg)
     patient_t *p = arg;
 
     p->is_asking = true;
-    p->err = open_chunk(p->f, p->path, KVP_ACCESS_READ, LONG_NS);
+    p->err = open_chunk(p->path, KVP_ACCESS_READ, LONG_NS);
     return NULL;
 }
 
@@ -206,31 +149,27 @@ test_who_has_time_has_patience(void **state)
     kvp_path_t path;
     uint64_t until_ns;
     pthread_t thread;
-    fixture_t f;
-    patient_t p = {.f = &f, .path = &path};
+    patient_t p = {.path = &path};
 
-    (void)state;
     assert_int_equal(kvp_ctl_patience(5, 5 + 12 * KVP_NS_PER_S), 3 * KVP_NS_PER_S);
     assert_int_equal(kvp_ctl_patience(5, 5 + 600 * KVP_NS_PER_S), KVP_CTL_MOST_NS);
     assert_int_equal(kvp_ctl_patience(5, 5 + 2 * KVP_NS_PER_S), KVP_CTL_LEAST_NS);
     assert_int_equal(kvp_ctl_patience(5, 5), KVP_CTL_LEAST_NS);
     assert_int_equal(kvp_ctl_patience(5, 0), KVP_CTL_LEAST_NS);
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.pool.node.is_mute = true;
-    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, HURRY_NS), KVP_DEADLINE);
+    path = take_ok();
+    pool.node.server.is_deaf = true;
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, HURRY_NS), KVP_DEADLINE);
     assert_int_equal(pthread_create(&thread, NULL, be_patient, &p), 0);
     while (!p.is_asking)
         sched_yield();
     until_ns = in(KVP_CTL_LEAST_NS + 50 * KVP_NS_PER_MS);
     while (kvp_now_ns() < until_ns)
         usleep(1000);
-    f.pool.node.is_mute = false;
+    pool.node.server.is_deaf = false;
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(p.err, KVP_OK);
-    assert_int_equal(f.pool.counters.peer_failures, 0);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
+    assert_int_equal(pool.counters.peer_failures, 0);
+    rele(&path);
 }
 
 /* Each of these callers is in too great a hurry to judge the node; all of them together are not. */
@@ -240,16 +179,12 @@ test_hurried_callers_add_up(void **state)
     uint64_t began_ns = kvp_now_ns();
     kvp_path_t path;
     kvp_err_t err;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    f.pool.node.is_mute = true;
-    while ((err = take(&f, in(HURRY_NS), &path)) == KVP_DEADLINE)
+    pool.node.server.is_deaf = true;
+    while ((err = take(HURRY_NS, &path)) == KVP_DEADLINE)
         assert_true(kvp_now_ns() - began_ns < LONG_NS);
     assert_int_equal(err, KVP_NODE_LOST);
     assert_true(kvp_now_ns() - began_ns >= KVP_CTL_LEAST_NS);
-    teardown(&f);
 }
 
 /* A second without a byte makes a lost node, over several calls; threads that wait together count once. */
@@ -257,42 +192,34 @@ static void
 test_silence_adds_up_over_calls(void **state)
 {
     uint64_t at_ns = kvp_now_ns(), step_ns = 300 * KVP_NS_PER_MS;
-    kvp_path_t path, again;
-    fixture_t f;
+    kvp_path_t path = take_ok(), again;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    assert_int_equal(kvp_peers_rank(f.peers, FAKE_MASTER_SEGMENT), 0);
+    assert_int_equal(kvp_peers_rank(pool.peers, FAKE_MASTER_SEGMENT), 0);
     for (int i = 0; i < 3; i++, at_ns += step_ns)
         for (int thread = 0; thread < 5; thread++)
-            kvp_path_silent(f.peers, &path, at_ns, at_ns + step_ns);
-    assert_int_equal(kvp_peers_rank(f.peers, FAKE_MASTER_SEGMENT), 3);
-    kvp_path_ok(f.peers, &path);
-    assert_int_equal(kvp_peers_rank(f.peers, FAKE_MASTER_SEGMENT), 0);
+            kvp_path_silent(pool.peers, &path, at_ns, at_ns + step_ns);
+    assert_int_equal(kvp_peers_rank(pool.peers, FAKE_MASTER_SEGMENT), 3);
+    kvp_path_ok(pool.peers, &path);
+    assert_int_equal(kvp_peers_rank(pool.peers, FAKE_MASTER_SEGMENT), 0);
     for (int i = 0; i < 4; i++, at_ns += step_ns) {
-        assert_int_equal(take(&f, 0, &again), KVP_OK);
-        kvp_path_rele(f.peers, &again, false);
-        kvp_path_silent(f.peers, &path, at_ns, at_ns + step_ns);
+        assert_int_equal(take(0, &again), KVP_OK);
+        rele(&again);
+        kvp_path_silent(pool.peers, &path, at_ns, at_ns + step_ns);
     }
-    assert_int_equal(take(&f, in(LONG_NS), &again), KVP_NODE_LOST);
-    assert_int_equal(f.pool.counters.peer_failures, 1);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
+    assert_int_equal(take(LONG_NS, &again), KVP_NODE_LOST);
+    assert_int_equal(pool.counters.peer_failures, 1);
+    rele(&path);
 }
 
 /* How long take gives NODE_LOST after a failure; it is attached again then. */
 static uint64_t
-left_alone_ns(fixture_t *f, kvp_path_t *path)
+left_alone_ns(kvp_path_t *path)
 {
     uint64_t began_ns = kvp_now_ns();
-    kvp_err_t err;
 
-    kvp_path_fail(f->peers, path, "the test says so");
-    kvp_path_rele(f->peers, path, false);
-    while ((err = take(f, in(LONG_NS), path)) == KVP_NODE_LOST)
-        continue;
-    assert_int_equal(err, KVP_OK);
+    kvp_path_fail(pool.peers, path, "the test says so");
+    rele(path);
+    assert_int_equal(take_again(path), KVP_OK);
     return kvp_now_ns() - began_ns;
 }
 
@@ -301,79 +228,64 @@ static void
 test_a_node_that_moved_something_is_trusted_again(void **state)
 {
     uint64_t again_ns = UINT64_MAX;
-    kvp_path_t path;
-    fixture_t f;
+    kvp_path_t path = take_ok();
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    assert_true(left_alone_ns(&f, &path) >= 50 * KVP_NS_PER_MS);
-    assert_true(left_alone_ns(&f, &path) >= 100 * KVP_NS_PER_MS);
-    assert_true(left_alone_ns(&f, &path) >= 200 * KVP_NS_PER_MS);
-    /* 50 to 75 ms, on a machine that is at rest; 400 and more were it not forgiven. */
+    assert_true(left_alone_ns(&path) >= 50 * KVP_NS_PER_MS);
+    assert_true(left_alone_ns(&path) >= 100 * KVP_NS_PER_MS);
+    assert_true(left_alone_ns(&path) >= 200 * KVP_NS_PER_MS);
+    /* 50 to 75 ms, on a machine that is at rest; 400 and more were its failures not reset. */
     for (int tries = 0; tries < 5 && again_ns >= 400 * KVP_NS_PER_MS; tries++) {
-        kvp_path_ok(f.peers, &path);
-        again_ns = left_alone_ns(&f, &path);
+        kvp_path_ok(pool.peers, &path);
+        again_ns = left_alone_ns(&path);
     }
     assert_true(again_ns < 400 * KVP_NS_PER_MS);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
+    rele(&path);
 }
 
 static void
 test_a_refusal_drops_the_attachment(void **state)
 {
-    kvp_path_t path, again;
-    fixture_t f;
+    kvp_path_t path = take_ok(), again;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.pool.node.open_err = KVP_NO_SEGMENT;
-    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_NODE_LOST);
-    assert_int_equal(take(&f, in(LONG_NS), &again), KVP_NODE_LOST);
-    assert_int_equal(f.pool.counters.peer_failures, 1);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
+    pool.node.open_err = KVP_NO_SEGMENT;
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_NODE_LOST);
+    assert_int_equal(take(LONG_NS, &again), KVP_NODE_LOST);
+    assert_int_equal(pool.counters.peer_failures, 1);
+    rele(&path);
 }
 
 static void
 test_a_segment_that_is_not_there_is_a_lost_node(void **state)
 {
     kvp_path_t path;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    f.pool.master.segment = NULL;
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_NODE_LOST);
-    assert_int_equal(f.pool.node.hellos, 0);
-    assert_int_equal(kvp_peers_take(f.peers, 1234, 0, 0, &path), KVP_EAGAIN);
-    teardown(&f);
+    pool.master.segment = NULL;
+    assert_int_equal(take(LONG_NS, &path), KVP_NODE_LOST);
+    assert_int_equal(pool.node.hellos, 0);
+    assert_int_equal(kvp_peers_take(pool.peers, 1234, 0, 0, &path), KVP_EAGAIN);
+}
+
+static bool
+is_avoided(void)
+{
+    uint32_t ids[KVP_AVOID_MAX], n = kvp_peers_avoid(pool.peers, ids);
+
+    assert_true(n == 0 || (n == 1 && ids[0] == FAKE_MASTER_SEGMENT));
+    return n == 1;
 }
 
 static void
 test_shared_memory_of_another_host_is_out_of_reach(void **state)
 {
     kvp_path_t path;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, "not that host");
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_NOTSUP);
-    assert_int_equal(take(&f, 0, &path), KVP_NOTSUP); /* and is known to be */
-    assert_string_equal(kvp_peers_transport(f.peers, FAKE_MASTER_SEGMENT, FAKE_MASTER_HOST, "shm"), "none");
-    assert_int_equal(f.pool.node.hellos, 0);
-    teardown(&f);
-}
-
-static bool
-is_avoided(fixture_t *f)
-{
-    uint32_t ids[KVP_AVOID_MAX], n = kvp_peers_avoid(f->peers, ids);
-
-    assert_true(n == 0 || (n == 1 && ids[0] == FAKE_MASTER_SEGMENT));
-    return n == 1;
+    setup_limited("not that host", 0);
+    assert_int_equal(take(LONG_NS, &path), KVP_NOTSUP);
+    assert_int_equal(take(0, &path), KVP_NOTSUP); /* and is known to be */
+    assert_true(is_avoided());
+    assert_int_equal(kvp_peers_rank(pool.peers, FAKE_MASTER_SEGMENT), 3);
+    assert_string_equal(kvp_peers_transport(pool.peers, FAKE_MASTER_SEGMENT, FAKE_MASTER_HOST, "shm"), "none");
+    assert_int_equal(pool.node.hellos, 0);
 }
 
 /* What the master is asked to spare: a node that is left alone, or silent; and it is tried again when its time has come. */
@@ -382,165 +294,117 @@ test_a_node_in_trouble_is_avoided(void **state)
 {
     bool was_avoided = false;
     kvp_path_t path;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_false(is_avoided(&f));
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    assert_false(is_avoided(&f));
-    kvp_path_silent(f.peers, &path, kvp_now_ns() - KVP_NS_PER_MS, kvp_now_ns());
-    assert_true(is_avoided(&f));
-    kvp_path_ok(f.peers, &path);
-    assert_false(is_avoided(&f));
+    assert_false(is_avoided());
+    path = take_ok();
+    assert_false(is_avoided());
+    kvp_path_silent(pool.peers, &path, kvp_now_ns() - KVP_NS_PER_MS, kvp_now_ns());
+    assert_true(is_avoided());
+    kvp_path_ok(pool.peers, &path);
+    assert_false(is_avoided());
     /* 50 ms at first, and doubled with each failure: a busy machine may sleep over the first ones. */
     for (int tries = 0; tries < 6 && !was_avoided; tries++) {
-        kvp_path_fail(f.peers, &path, "the test says so");
-        kvp_path_rele(f.peers, &path, false);
-        was_avoided = is_avoided(&f);
-        while (is_avoided(&f))
+        kvp_path_fail(pool.peers, &path, "the test says so");
+        rele(&path);
+        was_avoided = is_avoided();
+        while (is_avoided())
             continue;
-        assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
+        path = take_ok();
     }
     assert_true(was_avoided);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
-
-    setup(&f, "not that host");
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_NOTSUP);
-    assert_true(is_avoided(&f));
-    teardown(&f);
+    rele(&path);
 }
 
 static void
 test_a_node_that_hangs_up_is_noticed(void **state)
 {
-    kvp_path_t path;
-    fixture_t f;
+    kvp_path_t path = take_ok();
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    kvp_path_rele(f.peers, &path, false);
-    (void)kvp_peers_tend(f.peers);
-    assert_int_equal(f.pool.counters.peer_failures, 0);
-    f.pool.node.is_cutting = true;
-    while (f.pool.counters.peer_failures == 0)
-        (void)kvp_peers_tend(f.peers);
-    assert_int_equal(take(&f, 0, &path), KVP_NODE_LOST);
-    teardown(&f);
+    rele(&path);
+    (void)kvp_peers_tend(pool.peers);
+    assert_int_equal(pool.counters.peer_failures, 0);
+    pool.node.server.is_cutting = true;
+    while (pool.counters.peer_failures == 0)
+        (void)kvp_peers_tend(pool.peers);
+    assert_int_equal(take(0, &path), KVP_NODE_LOST);
 }
 
-/* ---- what is owed */
+/* ---- drain notices */
 static size_t
-notices_n(fixture_t *f)
+notices_n(void)
 {
     kvp_drain_notice_t *notices;
     size_t n;
 
-    assert_int_equal(kvp_peers_drain_notices(f->peers, &notices, &n), KVP_OK);
+    assert_int_equal(kvp_peers_drain_notices(pool.peers, &notices, &n), KVP_OK);
     free(notices);
     return n;
 }
 
 static void
-test_a_reader_owes_nothing_and_a_writer_once(void **state)
+test_a_reader_sends_no_drain_notice_and_a_writer_one(void **state)
 {
     kvp_drain_notice_t *notices;
-    kvp_path_t path;
-    fixture_t f;
+    kvp_path_t path = take_ok();
     size_t n;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
-    assert_int_equal(notices_n(&f), 0);
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    assert_int_equal(notices_n(), 0);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
-    assert_int_equal(kvp_peers_drain_notices(f.peers, &notices, &n), KVP_OK);
+        assert_int_equal(open_chunk(&path, KVP_ACCESS_WRITE, LONG_NS), KVP_OK);
+    assert_int_equal(kvp_peers_drain_notices(pool.peers, &notices, &n), KVP_OK);
     assert_int_equal(n, 1);
-    assert_int_equal(notices[0].incarnation, kvp_conn_hello(f.conn)->incarnation);
-    kvp_path_rele(f.peers, &path, false);
-    assert_int_equal(kvp_peers_send_drained(f.peers, &notices[0], in(LONG_NS)), KVP_OK);
-    assert_int_equal(f.pool.node.drained, 1);
-    assert_int_equal(f.pool.node.last_drained, notices[0].incarnation);
+    assert_int_equal(notices[0].incarnation, kvp_conn_hello(pool.conn)->incarnation);
+    rele(&path);
+    assert_int_equal(kvp_peers_send_drained(pool.peers, &notices[0], in(LONG_NS)), KVP_OK);
+    assert_int_equal(pool.node.drained, 1);
+    assert_int_equal(pool.node.last_drained, notices[0].incarnation);
     free(notices);
-    teardown(&f);
 }
 
 /* The node may have opened its memory for us although we do not know it. */
 static void
-test_who_only_asked_to_write_owes_as_well(void **state)
+test_who_only_asked_to_write_sends_one_as_well(void **state)
 {
     kvp_drain_notice_t *notices;
-    kvp_path_t path;
-    fixture_t f;
+    kvp_path_t path = take_ok();
     size_t n;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    assert_int_equal(take(&f, in(LONG_NS), &path), KVP_OK);
-    f.pool.node.is_mute = true;
-    assert_int_equal(open_chunk(&f, &path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
-    assert_int_equal(kvp_peers_drain_notices(f.peers, &notices, &n), KVP_OK);
+    pool.node.server.is_deaf = true;
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_WRITE, HURRY_NS), KVP_DEADLINE);
+    assert_int_equal(kvp_peers_drain_notices(pool.peers, &notices, &n), KVP_OK);
     assert_int_equal(n, 1);
-    /* To pay it, the answer that is still due is waited for. */
-    assert_int_equal(kvp_peers_send_drained(f.peers, &notices[0], in(HURRY_NS)), KVP_DEADLINE);
-    f.pool.node.is_mute = false;
-    assert_int_equal(kvp_peers_send_drained(f.peers, &notices[0], in(LONG_NS)), KVP_OK);
-    assert_int_equal(f.pool.node.opens, 1);
-    assert_int_equal(f.pool.node.drained, 1);
-    /* Memory that is gone is owed nothing. */
+    /* To send it, the answer that is still due is waited for. */
+    assert_int_equal(kvp_peers_send_drained(pool.peers, &notices[0], in(HURRY_NS)), KVP_DEADLINE);
+    pool.node.server.is_deaf = false;
+    assert_int_equal(kvp_peers_send_drained(pool.peers, &notices[0], in(LONG_NS)), KVP_OK);
+    assert_int_equal(pool.node.opens, 1);
+    assert_int_equal(pool.node.drained, 1);
+    /* There is none for memory that is gone. */
     memset(notices[0].uuid, 0xEE, sizeof notices[0].uuid);
-    assert_int_equal(kvp_peers_send_drained(f.peers, &notices[0], in(LONG_NS)), KVP_NO_SEGMENT);
+    assert_int_equal(kvp_peers_send_drained(pool.peers, &notices[0], in(LONG_NS)), KVP_NO_SEGMENT);
     free(notices);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
+    rele(&path);
 }
 
 /* ---- endpoints */
-typedef struct {
-    fixture_t *f;
-    kvp_path_t path;
-    kvp_err_t err;
-    _Atomic bool is_over;
-} taker_t;
-
-static void *
-take_late(void *arg)
-{
-    taker_t *t = arg;
-
-    t->err = take(t->f, in(LONG_NS), &t->path);
-    t->is_over = true;
-    return NULL;
-}
-
 static void
 test_endpoints_are_waited_for(void **state)
 {
     kvp_path_t paths[KVP_SYNC_EPS], none;
-    pthread_t thread;
     taker_t late;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    for (size_t i = 0; i < KVP_SYNC_EPS; i++)
-        assert_int_equal(take(&f, in(LONG_NS), &paths[i]), KVP_OK);
-    assert_int_equal(take(&f, 0, &none), KVP_EAGAIN);
-    assert_int_equal(take(&f, in(HURRY_NS), &none), KVP_DEADLINE);
-    late = (taker_t){.f = &f};
-    assert_int_equal(pthread_create(&thread, NULL, take_late, &late), 0);
+    take_all(paths);
+    assert_int_equal(take(0, &none), KVP_EAGAIN);
+    assert_int_equal(take(HURRY_NS, &none), KVP_DEADLINE);
+    start_taker(&late);
     assert_false(late.is_over);
-    kvp_path_rele(f.peers, &paths[0], true); /* closed: its place is free, too */
-    pthread_join(thread, NULL);
+    kvp_path_rele(pool.peers, &paths[0], true); /* closed: its place is free, too */
+    pthread_join(late.thread, NULL);
     assert_int_equal(late.err, KVP_OK);
-    kvp_path_rele(f.peers, &late.path, false);
+    rele(&late.path);
     for (size_t i = 1; i < KVP_SYNC_EPS; i++)
-        kvp_path_rele(f.peers, &paths[i], false);
-    teardown(&f);
+        rele(&paths[i]);
 }
 
 /* Only what is idle and was not used between two looks goes, one at a time, and no more than is too much. */
@@ -550,51 +414,41 @@ test_idle_endpoints_beyond_the_limit_are_closed(void **state)
     kvp_path_t paths[3], used;
     kvp_peer_t *peer;
     kvp_ep_t *last;
-    fixture_t f;
 
-    (void)state;
-    setup_limited(&f, FAKE_MASTER_HOST, 2);
+    setup_limited(FAKE_MASTER_HOST, 2);
     for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(take(&f, in(LONG_NS), &paths[i]), KVP_OK);
+        assert_int_equal(take(LONG_NS, &paths[i]), KVP_OK);
     peer = paths[0].peer;
     last = paths[2].ep;
     for (uint32_t i = 0; i < 3; i++)
-        kvp_path_rele(f.peers, &paths[i], false);
-    kvp_peers_tend(f.peers); /* the first look: all were used before it */
+        rele(&paths[i]);
+    kvp_peers_tend(pool.peers); /* the first look: all were used before it */
     assert_int_equal(peer->idle_n, 3);
-    assert_int_equal(take(&f, 0, &used), KVP_OK);
+    assert_int_equal(take(0, &used), KVP_OK);
     assert_ptr_equal(used.ep, last);
-    kvp_path_rele(f.peers, &used, false);
-    kvp_peers_tend(f.peers);
+    rele(&used);
+    kvp_peers_tend(pool.peers);
     assert_int_equal(peer->idle_n, 2);
     assert_int_equal(peer->eps_n, 2);
     assert_ptr_equal(peer->idle[1], last);
     for (uint32_t i = 0; i < 3; i++)
-        kvp_peers_tend(f.peers);
+        kvp_peers_tend(pool.peers);
     assert_int_equal(peer->idle_n, 2);
-    teardown(&f);
 }
 
 static void
 test_who_waits_for_an_endpoint_of_a_lost_node_is_told(void **state)
 {
     kvp_path_t paths[KVP_SYNC_EPS];
-    pthread_t thread;
     taker_t late;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, FAKE_MASTER_HOST);
-    for (size_t i = 0; i < KVP_SYNC_EPS; i++)
-        assert_int_equal(take(&f, in(LONG_NS), &paths[i]), KVP_OK);
-    late = (taker_t){.f = &f};
-    assert_int_equal(pthread_create(&thread, NULL, take_late, &late), 0);
-    kvp_path_fail(f.peers, &paths[0], "the test says so");
-    pthread_join(thread, NULL);
+    take_all(paths);
+    start_taker(&late);
+    kvp_path_fail(pool.peers, &paths[0], "the test says so");
+    pthread_join(late.thread, NULL);
     assert_int_equal(late.err, KVP_NODE_LOST);
     for (size_t i = 0; i < KVP_SYNC_EPS; i++)
-        kvp_path_rele(f.peers, &paths[i], false);
-    teardown(&f);
+        rele(&paths[i]);
 }
 
 /* ---- data connections */
@@ -681,7 +535,6 @@ test_a_child_closes_no_descriptor_that_was_reused(void **state)
     far_t far;
     int fd;
 
-    (void)state;
     setup_far(&far);
     assert_int_equal(kvp_peer_take_ep(far.peer, in(LONG_NS), &ep), KVP_OK);
     fd = ep->tp->ops->ep_event_fd(ep);
@@ -700,27 +553,28 @@ test_a_child_closes_no_descriptor_that_was_reused(void **state)
 int
 main(void)
 {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fake_pool_end)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_node_is_attached_once),
-        cmocka_unit_test(test_a_chunk_is_opened_once_for_each_access),
-        cmocka_unit_test(test_a_hurried_caller_leaves_the_answer_to_the_next),
-        cmocka_unit_test(test_what_was_left_may_have_been_another_access),
-        cmocka_unit_test(test_a_node_that_never_answers_is_given_up),
-        cmocka_unit_test(test_who_has_time_has_patience),
-        cmocka_unit_test(test_hurried_callers_add_up),
-        cmocka_unit_test(test_silence_adds_up_over_calls),
-        cmocka_unit_test(test_a_node_that_moved_something_is_trusted_again),
-        cmocka_unit_test(test_a_refusal_drops_the_attachment),
-        cmocka_unit_test(test_a_segment_that_is_not_there_is_a_lost_node),
-        cmocka_unit_test(test_shared_memory_of_another_host_is_out_of_reach),
-        cmocka_unit_test(test_a_node_in_trouble_is_avoided),
-        cmocka_unit_test(test_a_node_that_hangs_up_is_noticed),
-        cmocka_unit_test(test_a_reader_owes_nothing_and_a_writer_once),
-        cmocka_unit_test(test_who_only_asked_to_write_owes_as_well),
-        cmocka_unit_test(test_endpoints_are_waited_for),
-        cmocka_unit_test(test_idle_endpoints_beyond_the_limit_are_closed),
-        cmocka_unit_test(test_who_waits_for_an_endpoint_of_a_lost_node_is_told),
-        cmocka_unit_test(test_a_child_closes_no_descriptor_that_was_reused),
+        TEST(test_a_node_is_attached_once),
+        TEST(test_a_chunk_is_opened_once_for_each_access),
+        TEST(test_a_hurried_caller_leaves_the_answer_to_the_next),
+        TEST(test_what_was_left_may_have_been_another_access),
+        TEST(test_a_node_that_never_answers_is_given_up),
+        TEST(test_who_has_time_has_patience),
+        TEST(test_hurried_callers_add_up),
+        TEST(test_silence_adds_up_over_calls),
+        TEST(test_a_node_that_moved_something_is_trusted_again),
+        TEST(test_a_refusal_drops_the_attachment),
+        TEST(test_a_segment_that_is_not_there_is_a_lost_node),
+        TEST(test_shared_memory_of_another_host_is_out_of_reach),
+        TEST(test_a_node_in_trouble_is_avoided),
+        TEST(test_a_node_that_hangs_up_is_noticed),
+        TEST(test_a_reader_sends_no_drain_notice_and_a_writer_one),
+        TEST(test_who_only_asked_to_write_sends_one_as_well),
+        TEST(test_endpoints_are_waited_for),
+        TEST(test_idle_endpoints_beyond_the_limit_are_closed),
+        TEST(test_who_waits_for_an_endpoint_of_a_lost_node_is_told),
+        TEST(test_a_child_closes_no_descriptor_that_was_reused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,45 +3,29 @@
  */
 #include "tests/unit/client/putop_fixture.h"
 
-#include <stdlib.h>
-
 static void
 test_put_goes_through_its_phases(void **state)
 {
-    static const uint32_t all[] = {0, 1, 2};
     static const int32_t results[] = {KVP_OK, KVP_ALREADY, KVP_OK};
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 3);
-    give_session(&f, 1);
-    expect_begin(&f, 0, 3);
-    for (int i = 0; i < 3; i++)
-        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
-    reply_places(&f);
-    expect_moves(&f, KVP_MOVE_FILL, 3);
+    ask(3);
+    reply_granted(3, 1);
+    expect_moves(KVP_MOVE_FILL, 3);
     assert_int_equal(f.moves[2].len, 102);
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 3);
-    moved(&f);
-    expect_commit(&f, all, 3);
-    reply_commit(&f, results, 3);
-    expect_step(&f, KVP_STEP_DONE);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(f.items[i].err, KVP_OK);
-    teardown(&f);
+    moved();
+    seal_and_commit(3, 3);
+    reply_commit(results, 3);
+    expect_done(KVP_OK);
 }
 
 static void
 test_put_seals_with_a_whole_descriptor(void **state)
 {
     kvp_desc_t want;
-    fixture_t f;
 
-    (void)state;
-    to_fill(&f, 1);
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 1);
+    to_fill(1);
+    moved();
+    expect_moves(KVP_MOVE_SEAL, 1);
     want = (kvp_desc_t){
         .word = kvp_word_make(GEN, KVP_DESC_SEALED),
         .version = 7,
@@ -60,26 +44,19 @@ test_put_seals_with_a_whole_descriptor(void **state)
     assert_memory_equal(&f.moves[0].desc, &want, sizeof want);
     assert_int_equal(f.moves[0].key_len, 1);
     assert_memory_equal(f.moves[0].key, "a", 1);
-    teardown(&f);
 }
 
 /* What is small is filled and sealed by one move; what is large, or a device's, takes two. */
 static void
 test_put_of_what_is_small_takes_one_move(void **state)
 {
-    static const uint32_t all[] = {0, 1, 2};
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 3);
+    setup(3);
     f.items[0].is_host = f.items[1].is_host = true;
-    give_session(&f, 1);
-    expect_begin(&f, 0, 3);
+    give_session(1);
+    expect_begin(0, 3);
     f.items[1].len = KVP_PUT_AT_ONCE_MAX + 1;
-    for (int i = 0; i < 3; i++)
-        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
-    reply_places(&f);
-    expect_step(&f, KVP_STEP_MOVE);
+    reply_granted(3, 1);
+    expect_step(KVP_STEP_MOVE);
     assert_int_equal(f.op.moves_n, 3);
     assert_int_equal(f.moves[0].kind, KVP_MOVE_PUT);
     assert_int_equal(f.moves[1].kind, KVP_MOVE_FILL);
@@ -92,85 +69,66 @@ test_put_of_what_is_small_takes_one_move(void **state)
         f.moves[i].is_drained = f.moves[i].has_sum = true;
         f.moves[i].sum = 1000 + i;
     }
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 2);
-    moved(&f);
-    expect_commit(&f, all, 3);
-    teardown(&f);
+    moved();
+    seal_and_commit(2, 3);
 }
 
 static void
 test_put_by_one_move_that_failed_begins_anew(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 1);
+    setup(1);
     f.items[0].is_host = true;
-    give_session(&f, 1);
-    expect_begin(&f, 0, 1);
-    answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
-    reply_places(&f);
-    expect_moves(&f, KVP_MOVE_PUT, 1);
+    give_session(1);
+    expect_begin(0, 1);
+    reply_granted(1, 1);
+    expect_moves(KVP_MOVE_PUT, 1);
     f.moves[0].err = KVP_STALE;
     f.moves[0].is_drained = false;
-    moved(&f);
-    expect_abort(&f, f.asked, 1, false);
+    moved();
+    expect_abort(f.asked, 1, false);
     f.items[0].is_host = false;
-    f.now = expect_step(&f, KVP_STEP_SLEEP).until_ns;
-    finish_well(&f);
-    teardown(&f);
+    f.now = expect_step(KVP_STEP_SLEEP).until_ns;
+    finish_well();
 }
 
 /* Of one item the key is committed: that is as good as put. */
 static void
-find_committed(fixture_t *f)
+find_committed(void)
 {
-    expect_begin(f, 0, 1);
-    answer_obj(&f->answer, KVP_ALREADY, 0, 0, 0, 0);
-    reply_places(f);
-    expect_step(f, KVP_STEP_DONE);
-    assert_int_equal(f->items[0].err, KVP_OK);
+    expect_begin(0, 1);
+    reply_refused(KVP_ALREADY);
+    expect_done(KVP_OK);
 }
 
 static void
 test_put_of_committed_key_is_ok(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 1);
-    give_session(&f, 1);
-    find_committed(&f);
-    teardown(&f);
+    setup(1);
+    give_session(1);
+    find_committed();
 }
 
 /* The master says of one item, asked last, that another live writer has it; the machine is to wait. */
 static void
-refuse_for_another(fixture_t *f)
+refuse_for_another(void)
 {
-    expect_begin(f, 0, 1);
-    answer_obj(&f->answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
-    reply_places(f);
-    f->now = expect_step(f, KVP_STEP_SLEEP).until_ns;
+    expect_begin(0, 1);
+    reply_refused(KVP_IN_PROGRESS);
+    f.now = expect_step(KVP_STEP_SLEEP).until_ns;
 }
 
 static void
 test_put_joins_another_writer(void **state)
 {
-    fixture_t f;
-
-    (void)state;
     for (uint32_t is_committed = 0; is_committed <= 1; is_committed++) {
-        setup(&f, 1);
-        give_session(&f, 1);
+        setup(1);
+        give_session(1);
         for (uint32_t i = 0; i < 5; i++)
-            refuse_for_another(&f);
+            refuse_for_another();
         if (is_committed)
-            find_committed(&f);
+            find_committed();
         else
-            finish_well(&f); /* the other one is gone: this one puts it */
-        teardown(&f);
+            finish_well(); /* the other one is gone: this one puts it */
     }
 }
 
@@ -178,51 +136,35 @@ test_put_joins_another_writer(void **state)
 static void
 test_put_joins_by_when_it_asked(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 1);
-    give_session(&f, 1);
-    refuse_for_another(&f);
-    expect_begin(&f, 0, 1);
+    setup(1);
+    give_session(1);
+    refuse_for_another();
+    expect_begin(0, 1);
     answer_obj(&f.answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
     f.now += 300 * MS;
-    reply_places(&f);
-    f.now = expect_step(&f, KVP_STEP_SLEEP).until_ns;
-    finish_well(&f);
-    teardown(&f);
+    reply_places();
+    f.now = expect_step(KVP_STEP_SLEEP).until_ns;
+    finish_well();
 }
 
 /* What has its place is committed before anything is waited for; the wait is bounded, and so is how often is asked. */
 static void
 test_put_does_not_join_for_ever(void **state)
 {
-    static const uint32_t first = 0;
-    static const int32_t ok = KVP_OK;
     uint64_t begun_ns;
     uint32_t asked = 1;
     kvp_step_t step;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 2);
-    give_session(&f, 1);
-    expect_begin(&f, 0, 2);
+    ask(2);
     answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
-    answer_obj(&f.answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
-    reply_places(&f);
+    reply_refused(KVP_IN_PROGRESS);
     begun_ns = f.now;
-    expect_moves(&f, KVP_MOVE_FILL, 1);
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 1);
-    moved(&f);
-    expect_commit(&f, &first, 1);
-    assert_int_equal(kvp_putop_on_reply(&f.op, answer_reply(&f.answer, KVP_OK, &ok, 1), f.now), KVP_OK);
+    fill_and_commit(1);
+    reply_committed(KVP_OK);
     for (step = kvp_putop_next(&f.op, f.now); step.kind == KVP_STEP_SLEEP; step = kvp_putop_next(&f.op, f.now)) {
         f.now = step.until_ns;
-        expect_begin(&f, 1, 1);
-        answer_obj(&f.answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
-        reply_places(&f);
+        expect_begin(1, 1);
+        reply_refused(KVP_IN_PROGRESS);
         asked++;
     }
     assert_int_equal(step.kind, KVP_STEP_DONE);
@@ -232,83 +174,55 @@ test_put_does_not_join_for_ever(void **state)
     assert_in_range(asked, 10, 30);
 
     kvp_putop_begin(&f.op); /* the next batch of the call waits for nobody */
-    give_session(&f, 1);
-    expect_begin(&f, 0, 2);
+    give_session(1);
+    expect_begin(0, 2);
     answer_obj(&f.answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
-    answer_obj(&f.answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
-    reply_places(&f);
-    expect_step(&f, KVP_STEP_DONE);
-    teardown(&f);
+    reply_refused(KVP_IN_PROGRESS);
+    expect_step(KVP_STEP_DONE);
 }
 
 static void
 test_put_comes_back_after_retry_after(void **state)
 {
-    fixture_t f;
     uint64_t attempt;
 
-    (void)state;
-    setup(&f, 1);
-    give_session(&f, 1);
-    expect_begin(&f, 0, 1);
+    ask(1);
     attempt = f.asked[0];
     answer_obj(&f.answer, KVP_RETRY_AFTER, 0, 0, 0, 0);
     f.answer.retry_ms = 30;
-    reply_places(&f);
-    assert_int_equal(expect_step(&f, KVP_STEP_SLEEP).until_ns, f.now + 30 * MS);
+    reply_places();
+    assert_int_equal(expect_step(KVP_STEP_SLEEP).until_ns, f.now + 30 * MS);
     f.now += 30 * MS;
-    finish_well(&f);
+    finish_well();
     assert_true(f.asked[0] != attempt);
-    teardown(&f);
 }
 
 static void
 test_put_keeps_reason_at_deadline(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 1);
-    give_session(&f, 1);
-    expect_begin(&f, 0, 1);
+    ask(1);
     answer_obj(&f.answer, KVP_RETRY_AFTER, 0, 0, 0, 0);
     f.answer.retry_ms = 1000000;
-    reply_places(&f);
-    assert_true(expect_step(&f, KVP_STEP_SLEEP).until_ns <= f.now + 1000 * MS);
+    reply_places();
+    assert_true(expect_step(KVP_STEP_SLEEP).until_ns <= f.now + 1000 * MS);
     f.now = f.op.deadline_ns;
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_RETRY_AFTER);
-    teardown(&f);
+    expect_done(KVP_RETRY_AFTER);
 }
 
 /* What our own uncommitted objects take cannot be evicted; once they are committed it can. */
 static void
 test_put_asks_again_where_own_objects_took_the_space(void **state)
 {
-    static const uint32_t first = 0;
-    static const int32_t ok = KVP_OK;
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 2);
-    give_session(&f, 1);
-    expect_begin(&f, 0, 2);
+    ask(2);
     answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
-    answer_obj(&f.answer, KVP_NO_SPACE, 0, 0, 0, 0);
-    reply_places(&f);
-    expect_moves(&f, KVP_MOVE_FILL, 1);
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 1);
-    moved(&f);
-    expect_commit(&f, &first, 1);
-    reply_commit(&f, &ok, 1);
-    expect_begin(&f, 1, 1);
-    answer_obj(&f.answer, KVP_NO_SPACE, 0, 0, 0, 0);
-    reply_places(&f);
-    expect_step(&f, KVP_STEP_DONE);
+    reply_refused(KVP_NO_SPACE);
+    fill_and_commit(1);
+    reply_committed(KVP_OK);
+    expect_begin(1, 1);
+    reply_refused(KVP_NO_SPACE);
+    expect_step(KVP_STEP_DONE);
     assert_int_equal(f.items[0].err, KVP_OK);
     assert_int_equal(f.items[1].err, KVP_NO_SPACE);
-    teardown(&f);
 }
 
 static void
@@ -316,46 +230,38 @@ test_put_begins_anew_when_its_place_is_lost(void **state)
 {
     static const kvp_err_t lost[] = {KVP_STALE, KVP_NODE_LOST};
 
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(lost); i++) {
-        fixture_t f;
-
-        to_fill(&f, 1);
+        to_fill(1);
         f.moves[0].err = lost[i];
-        moved(&f);
-        expect_abort(&f, f.asked, 1, true);
-        f.now = expect_step(&f, KVP_STEP_SLEEP).until_ns;
-        finish_well(&f);
-        teardown(&f);
+        moved();
+        expect_abort(f.asked, 1, true);
+        f.now = expect_step(KVP_STEP_SLEEP).until_ns;
+        finish_well();
     }
 }
 
 static void
 test_put_gives_up_after_some_lost_places(void **state)
 {
-    fixture_t f;
     int rounds = 0;
 
-    (void)state;
-    to_fill(&f, 1);
+    to_fill(1);
     for (;; rounds++) {
         kvp_step_t step;
 
         f.moves[0].err = KVP_STALE;
-        moved(&f);
-        expect_abort(&f, f.asked, 1, true);
+        moved();
+        expect_abort(f.asked, 1, true);
         step = kvp_putop_next(&f.op, f.now);
         if (step.kind == KVP_STEP_DONE) break;
         assert_int_equal(step.kind, KVP_STEP_SLEEP);
         f.now = step.until_ns;
-        expect_begin(&f, 0, 1);
-        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
-        reply_places(&f);
-        expect_moves(&f, KVP_MOVE_FILL, 1);
+        expect_begin(0, 1);
+        reply_granted(1, 1);
+        expect_moves(KVP_MOVE_FILL, 1);
     }
     assert_int_equal(rounds, 4);
     assert_int_equal(f.items[0].err, KVP_ABORTED);
-    teardown(&f);
 }
 
 /* The writer's word is given attempt by attempt: one message for those that are drained, one for the others. */
@@ -363,103 +269,69 @@ static void
 test_put_tells_which_attempts_are_drained(void **state)
 {
     uint64_t drained[2], undrained[1];
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 3);
-    give_session(&f, 1);
-    expect_begin(&f, 0, 3);
-    for (int i = 0; i < 3; i++)
-        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
-    reply_places(&f);
-    expect_moves(&f, KVP_MOVE_FILL, 3);
+    ask(3);
+    reply_granted(3, 1);
+    expect_moves(KVP_MOVE_FILL, 3);
     for (int i = 0; i < 3; i++)
         f.moves[i].err = KVP_DEADLINE;
     f.moves[1].is_drained = false;
-    moved(&f);
+    moved();
     drained[0] = f.asked[0];
     drained[1] = f.asked[2];
     undrained[0] = f.asked[1];
-    expect_abort(&f, drained, 2, true);
-    expect_abort(&f, undrained, 1, false);
-    expect_step(&f, KVP_STEP_DONE);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(f.items[i].err, KVP_DEADLINE);
-    teardown(&f);
+    expect_abort(drained, 2, true);
+    expect_abort(undrained, 1, false);
+    expect_done(KVP_DEADLINE);
 }
 
 static void
 test_put_aborts_what_was_not_answered(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 2);
-    give_session(&f, 1);
-    expect_begin(&f, 0, 2);
+    ask(2);
     kvp_putop_on_call_failed(&f.op, KVP_DEADLINE);
-    expect_abort(&f, f.asked, 2, true);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[1].err, KVP_DEADLINE);
-    teardown(&f);
+    expect_abort(f.asked, 2, true);
+    expect_done(KVP_DEADLINE);
 
-    to_commit(&f);
+    to_commit();
     kvp_putop_on_call_failed(&f.op, KVP_CLOSED);
-    expect_abort(&f, f.asked, 1, true);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_CLOSED);
-    teardown(&f);
+    expect_abort(f.asked, 1, true);
+    expect_done(KVP_CLOSED);
 }
 
 static void
 test_put_that_cannot_be_asked_aborts_nothing(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 2);
+    setup(2);
     f.out.limit = 64; /* not even a record of its PUT_BEGIN */
-    give_session(&f, 1);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_LIMIT);
-    assert_int_equal(f.items[1].err, KVP_LIMIT);
-    teardown(&f);
+    give_session(1);
+    expect_done(KVP_LIMIT);
 }
 
 static void
 test_put_stops_at_deadline_between_phases(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    to_fill(&f, 1);
-    moved(&f);
+    to_fill(1);
+    moved();
     f.now = f.op.deadline_ns;
-    expect_abort(&f, f.asked, 1, true);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_DEADLINE);
-    teardown(&f);
+    expect_abort(f.asked, 1, true);
+    expect_done(KVP_DEADLINE);
 }
 
 /* Whether the commit arrived is not known: the key is put anew, and ALREADY says that it did. */
 static void
 test_put_starts_again_in_next_session(void **state)
 {
-    fixture_t f;
     uint64_t attempt;
 
-    (void)state;
-    to_commit(&f);
+    to_commit();
     attempt = f.asked[0];
     kvp_putop_on_call_failed(&f.op, KVP_DISCONNECTED);
-    give_session(&f, 2);
-    expect_begin(&f, 0, 1);
+    give_session(2);
+    expect_begin(0, 1);
     assert_true(f.asked[0] != attempt);
-    answer_obj(&f.answer, KVP_ALREADY, 0, 0, 0, 0);
-    reply_places(&f);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_OK);
-    teardown(&f);
+    reply_refused(KVP_ALREADY);
+    expect_done(KVP_OK);
 }
 
 /* The attempt of the lost session may still be there for a moment: that is not another writer's. */
@@ -467,177 +339,88 @@ static void
 test_put_waits_for_its_own_lost_attempt(void **state)
 {
     uint64_t begun_ns;
-    fixture_t f;
 
-    (void)state;
-    to_commit(&f);
+    to_commit();
     kvp_putop_on_call_failed(&f.op, KVP_DISCONNECTED);
-    give_session(&f, 2);
-    expect_begin(&f, 0, 1);
-    answer_obj(&f.answer, KVP_IN_PROGRESS, 0, 0, 0, 0);
-    reply_places(&f);
+    give_session(2);
+    expect_begin(0, 1);
+    reply_refused(KVP_IN_PROGRESS);
     begun_ns = f.now;
-    for (f.now = expect_step(&f, KVP_STEP_SLEEP).until_ns; f.now < begun_ns + 400 * MS;)
-        refuse_for_another(&f);
-    finish_well(&f);
-    teardown(&f);
+    for (f.now = expect_step(KVP_STEP_SLEEP).until_ns; f.now < begun_ns + 400 * MS;)
+        refuse_for_another();
+    finish_well();
 }
 
 static void
 test_put_without_session_in_time(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 2);
-    expect_step(&f, KVP_STEP_SESSION);
+    setup(2);
+    expect_step(KVP_STEP_SESSION);
     kvp_putop_fail(&f.op, KVP_UNREACHABLE);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_UNREACHABLE);
-    teardown(&f);
+    expect_done(KVP_UNREACHABLE);
 }
 
 static void
 test_put_with_few_moves_takes_turns(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 3);
+    setup(3);
     f.op.moves_cap = 2;
-    give_session(&f, 1);
-    expect_begin(&f, 0, 3);
-    for (int i = 0; i < 3; i++)
-        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
-    reply_places(&f);
-    expect_moves(&f, KVP_MOVE_FILL, 2);
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_FILL, 1);
+    give_session(1);
+    expect_begin(0, 3);
+    reply_granted(3, 1);
+    expect_moves(KVP_MOVE_FILL, 2);
+    moved();
+    expect_moves(KVP_MOVE_FILL, 1);
     assert_int_equal(f.moves[0].item, 2);
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 2);
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 1);
-    teardown(&f);
+    moved();
+    expect_moves(KVP_MOVE_SEAL, 2);
+    moved();
+    expect_moves(KVP_MOVE_SEAL, 1);
 }
 
 static void
 test_put_aborted_commit_begins_anew(void **state)
 {
-    static const int32_t aborted = KVP_ABORTED;
-    fixture_t f;
-
-    (void)state;
-    to_commit(&f);
-    reply_commit(&f, &aborted, 1);
-    expect_abort(&f, f.asked, 1, true);
-    f.now = expect_step(&f, KVP_STEP_SLEEP).until_ns;
-    finish_well(&f);
-    teardown(&f);
+    to_commit();
+    reply_committed(KVP_ABORTED);
+    expect_abort(f.asked, 1, true);
+    f.now = expect_step(KVP_STEP_SLEEP).until_ns;
+    finish_well();
 }
 
 static void
 test_put_refuses_answers_that_do_not_fit(void **state)
 {
     static const int32_t two[] = {KVP_OK, KVP_OK};
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 1);
-    give_session(&f, 1);
-    expect_begin(&f, 0, 1);
+    ask(1);
     answer_obj(&f.answer, KVP_OK, 3, 0, 0, GEN);
     f.answer.nloc = 2;
     assert_int_equal(kvp_putop_on_reply(&f.op, answer_places(&f.answer), f.now), KVP_PROTO);
-    expect_abort(&f, f.asked, 1, true);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_PROTO);
-    teardown(&f);
+    expect_abort(f.asked, 1, true);
+    expect_done(KVP_PROTO);
 
-    to_commit(&f);
+    ask(1);
+    reply_granted(1, 0); /* but nowhere */
+    expect_abort(f.asked, 1, true);
+    expect_done(KVP_PROTO);
+
+    to_commit();
     assert_int_equal(kvp_putop_on_reply(&f.op, answer_reply(&f.answer, KVP_OK, two, 2), f.now), KVP_PROTO);
-    teardown(&f);
-}
-
-/* What one random step of master and node does. */
-static void
-random_step(fixture_t *f, kvp_step_t step)
-{
-    static const kvp_err_t errs[] = {KVP_OK,       KVP_OK,          KVP_OK,        KVP_ALREADY,
-                                     KVP_NO_SPACE, KVP_RETRY_AFTER, KVP_NODE_LOST, KVP_IN_PROGRESS};
-    kvp_frame_t frame;
-    size_t used;
-
-    if (step.kind == KVP_STEP_SESSION) {
-        f->session = test_session((uint64_t)random());
-        kvp_putop_on_session(&f->op, &f->session);
-    } else if (step.kind == KVP_STEP_CALL) {
-        assert_int_equal(kvp_frame_parse(f->out.data, f->out.len, &frame, &used), KVP_OK);
-        answer_begin(&f->answer);
-        for (uint32_t i = 0; i < f->op.asked_n; i++) {
-            kvp_err_t err = errs[(size_t)random() % KVP_ARRAY_LEN(errs)];
-            answer_obj(&f->answer, err, err == KVP_OK ? 1 : 0, 0, 0, GEN);
-        }
-        f->answer.retry_ms = (uint32_t)random() % 200;
-        answer_places(&f->answer);
-        if (random() % 8 == 0) f->answer.bytes.data[16 + (size_t)random() % 40] ^= (uint8_t)random();
-        if (random() % 8 == 0)
-            kvp_putop_on_call_failed(&f->op, random() % 2 == 0 ? KVP_DISCONNECTED : KVP_DEADLINE);
-        else
-            (void)!kvp_putop_on_reply(&f->op, &f->answer.frame, f->now);
-    } else if (step.kind == KVP_STEP_MOVE) {
-        for (uint32_t i = 0; i < f->op.moves_n; i++) {
-            f->moves[i].err = random() % 4 == 0 ? (random() % 2 == 0 ? KVP_STALE : KVP_EAGAIN) : KVP_OK;
-            f->moves[i].is_drained = random() % 2 == 0;
-        }
-        kvp_putop_on_moved(&f->op, f->now);
-    } else if (step.kind == KVP_STEP_SLEEP) {
-        f->now = step.until_ns;
-    }
 }
 
 /* The walk over an answer ends with the batch, whatever the two counts say. */
 static void
 test_put_reads_no_answer_beyond_its_items(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 1);
-    give_session(&f, 1);
-    expect_begin(&f, 0, 1);
+    ask(1);
     answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
     answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
     f.op.asked_n = 2;
-    reply_places(&f);
-    expect_moves(&f, KVP_MOVE_FILL, 1);
+    reply_places();
+    expect_moves(KVP_MOVE_FILL, 1);
     for (uint32_t i = 1; i < ITEMS; i++)
         assert_null(f.items[i].locs);
-    teardown(&f);
-}
-
-/* Whatever happens, the machine ends and every item has a result. */
-static void
-test_put_always_ends(void **state)
-{
-    (void)state;
-    srandom(5);
-    for (int round = 0; round < 5000; round++) {
-        fixture_t f;
-        kvp_step_t step;
-
-        setup(&f, 3);
-        for (uint32_t i = 0; i < 3; i++)
-            f.items[i].is_host = random() % 2 == 0;
-        for (int steps = 0; (step = kvp_putop_next(&f.op, f.now)).kind != KVP_STEP_DONE; steps++) {
-            assert_true(steps < 2000);
-            f.now += (uint64_t)(random() % 20) * MS;
-            random_step(&f, step);
-        }
-        for (uint32_t i = 0; i < 3; i++)
-            assert_true(f.items[i].err <= 0);
-        teardown(&f);
-    }
 }
 
 int
@@ -668,7 +451,6 @@ main(void)
         cmocka_unit_test(test_put_aborted_commit_begins_anew),
         cmocka_unit_test(test_put_refuses_answers_that_do_not_fit),
         cmocka_unit_test(test_put_reads_no_answer_beyond_its_items),
-        cmocka_unit_test(test_put_always_ends),
     };
-    return cmocka_run_group_tests_name("putop", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("putop", tests, NULL, teardown);
 }

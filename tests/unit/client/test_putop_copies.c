@@ -1,79 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The put machine where more is asked for than a copy of what is new: replicas, groups, pins, upserts.
  */
+#include "client/cache/locations.h"
 #include "tests/unit/client/putop_fixture.h"
 
 /* The copies that the commit at hand calls whole. */
 static uint32_t
-committed_copies(const fixture_t *f)
+committed_copies(void)
 {
     kvp_frame_t frame;
 
-    parse_out(&f->out, KVP_OP_PUT_COMMIT, &frame);
+    parse_out(&f.out, KVP_OP_PUT_COMMIT, &frame);
     return ((const kvp_wire_commit_t *)frame.tail)->replicas;
 }
 
 static void
 test_put_commits_all_replicas_together(void **state)
 {
-    static const uint32_t first = 0;
-    fixture_t f;
-
-    (void)state;
-    to_fill(&f, 2);
+    to_fill(2);
     assert_int_equal(f.moves[1].loc.segment_id, 2);
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 2);
-    moved(&f);
-    expect_commit(&f, &first, 1);
-    assert_int_equal(committed_copies(&f), 3);
-    teardown(&f);
+    moved();
+    seal_and_commit(2, 1);
+    assert_int_equal(committed_copies(), 3);
 }
 
 /* Copies are sealed when they are known to be alike, however small they are. */
 static void
 test_put_of_copies_takes_two_moves(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 1);
+    setup(1);
     f.items[0].is_host = true;
-    give_session(&f, 1);
-    expect_begin(&f, 0, 1);
-    answer_obj(&f.answer, KVP_OK, 2, 0, 0, GEN);
-    reply_places(&f);
-    expect_moves(&f, KVP_MOVE_FILL, 2);
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 2);
-    teardown(&f);
+    give_session(1);
+    expect_begin(0, 1);
+    reply_granted(1, 2);
+    expect_moves(KVP_MOVE_FILL, 2);
+    moved();
+    expect_moves(KVP_MOVE_SEAL, 2);
 }
 
 static void
 test_put_leaves_out_a_replica_that_failed(void **state)
 {
-    static const uint32_t first = 0;
-    fixture_t f;
-
-    (void)state;
-    to_fill(&f, 3);
+    to_fill(3);
     f.moves[0].err = KVP_NODE_LOST;
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 2);
+    moved();
+    expect_moves(KVP_MOVE_SEAL, 2);
     assert_int_equal(f.moves[0].loc.segment_id, 2);
     f.moves[0].err = KVP_NODE_LOST;
-    moved(&f);
-    expect_commit(&f, &first, 1);
-    assert_int_equal(committed_copies(&f), 4);
-    teardown(&f);
+    moved();
+    expect_commit(1);
+    assert_int_equal(committed_copies(), 4);
 
-    to_fill(&f, 2); /* of the last one everything depends on it */
+    to_fill(2); /* of the last one everything depends on it */
     f.moves[0].err = f.moves[1].err = KVP_DEADLINE;
-    moved(&f);
-    expect_abort(&f, f.asked, 1, true);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_DEADLINE);
-    teardown(&f);
+    moved();
+    expect_abort(f.asked, 1, true);
+    expect_done(KVP_DEADLINE);
 }
 
 /* By a grant that is older than the way to a node nothing is written there: the attempt is begun again at once, with all
@@ -81,88 +63,63 @@ test_put_leaves_out_a_replica_that_failed(void **state)
 static void
 test_put_is_begun_again_where_a_way_is_younger(void **state)
 {
-    static const uint32_t first = 0;
     uint64_t began_ns;
-    fixture_t f;
 
-    (void)state;
-    to_fill(&f, 2);
+    to_fill(2);
     for (uint32_t again = 0; again < 4; again++) {
         f.moves[1].err = KVP_EAGAIN;
-        moved(&f);
-        expect_abort(&f, f.asked, 1, true);
+        moved();
+        expect_abort(f.asked, 1, true);
         began_ns = f.now += 7;
-        expect_begin(&f, 0, 1);
+        expect_begin(0, 1);
         f.now += 5;
-        answer_obj(&f.answer, KVP_OK, 2, 0, 0, GEN);
-        reply_places(&f);
-        expect_moves(&f, KVP_MOVE_FILL, 2);
+        reply_granted(1, 2);
+        expect_moves(KVP_MOVE_FILL, 2);
         assert_int_equal(f.moves[0].granted_ns, began_ns);
         assert_int_equal(f.moves[1].granted_ns, began_ns);
     }
     f.moves[1].err = KVP_EAGAIN;
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 1);
-    moved(&f);
-    expect_commit(&f, &first, 1);
-    assert_int_equal(committed_copies(&f), 1);
-    teardown(&f);
+    moved();
+    seal_and_commit(1, 1);
+    assert_int_equal(committed_copies(), 1);
 }
 
 /* The copies of one object are sealed in two steps, and nothing is left to do in the second. */
 static void
 test_put_leaves_out_the_last_replica_when_moves_are_few(void **state)
 {
-    static const uint32_t first = 0;
-    fixture_t f;
-
-    (void)state;
-    to_fill(&f, 2);
+    to_fill(2);
     f.moves[1].err = KVP_NODE_LOST;
-    moved(&f);
+    moved();
     f.op.moves_cap = 1;
-    expect_moves(&f, KVP_MOVE_SEAL, 1);
-    moved(&f);
-    expect_commit(&f, &first, 1);
-    assert_int_equal(committed_copies(&f), 1);
-    teardown(&f);
+    seal_and_commit(1, 1);
+    assert_int_equal(committed_copies(), 1);
 }
 
 static void
 test_put_refuses_replicas_that_differ(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    to_fill(&f, 2);
+    to_fill(2);
     f.moves[1].sum++; /* the caller wrote into the buffer meanwhile */
-    moved(&f);
-    expect_abort(&f, f.asked, 1, true);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_CORRUPT);
-    teardown(&f);
+    moved();
+    expect_abort(f.asked, 1, true);
+    expect_done(KVP_CORRUPT);
 }
 
 /* Bytes that one copy got from an adapter alone have the sum that another copy's way took. */
 static void
 test_put_takes_the_sum_of_the_replica_that_has_one(void **state)
 {
-    static const uint32_t first = 0;
-
-    (void)state;
     for (uint32_t without = 0; without < 2; without++) {
-        fixture_t f;
-
-        to_fill(&f, 2);
+        to_fill(2);
         f.moves[without].has_sum = false;
         f.moves[without].sum = 0;
-        moved(&f);
-        expect_moves(&f, KVP_MOVE_SEAL, 2);
+        moved();
+        expect_moves(KVP_MOVE_SEAL, 2);
         assert_int_equal(f.moves[0].desc.sum, 1000);
         assert_int_equal(f.moves[1].desc.sum, 1000);
-        moved(&f);
-        expect_commit(&f, &first, 1);
-        teardown(&f);
+        moved();
+        expect_commit(1);
     }
 }
 
@@ -173,10 +130,8 @@ test_put_says_what_is_asked_for(void **state)
     const kvp_wire_group_t *groups;
     kvp_frame_t frame;
     kvp_pb_t pb;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 2);
+    setup(2);
     f.op.replicas = 3;
     f.op.pin = KVP_PIN_SOFT;
     f.op.is_upsert = true;
@@ -184,8 +139,8 @@ test_put_says_what_is_asked_for(void **state)
     f.items[1].group_len = 1;
     f.items[1].group_members = 4;
     f.items[1].group_member = 2;
-    give_session(&f, 1);
-    expect_step(&f, KVP_STEP_CALL);
+    give_session(1);
+    expect_step(KVP_STEP_CALL);
     parse_out(&f.out, KVP_OP_PUT_BEGIN, &frame);
     head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, &frame);
     assert_non_null(head);
@@ -199,7 +154,6 @@ test_put_says_what_is_asked_for(void **state)
     assert_int_equal(groups[1].members, 4);
     assert_int_equal(groups[1].member, 2);
     assert_memory_equal(groups + 2, keys[0], strlen(keys[0]));
-    teardown(&f);
 }
 
 static uint32_t
@@ -220,15 +174,13 @@ test_put_names_what_cannot_be_reached(void **state)
     kvp_frame_t frame;
     uint32_t calls = 0;
     kvp_pb_t pb;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 1);
+    setup(1);
     f.op.avoid = avoid_two;
     f.op.avoid_arg = &calls;
-    give_session(&f, 1);
+    give_session(1);
     for (uint32_t turn = 0; turn < 2; turn++) {
-        expect_begin(&f, 0, 1);
+        expect_begin(0, 1);
         parse_out(&f.out, KVP_OP_PUT_BEGIN, &frame);
         head = kvp_pb_unpack(&pb, &kvp__pb__put_begin__descriptor, &frame);
         assert_non_null(head);
@@ -236,90 +188,69 @@ test_put_names_what_cannot_be_reached(void **state)
         assert_int_equal(head->avoid[0], 7);
         assert_int_equal(head->avoid[1], 8 + turn);
         kvp_pb_free(&pb, head);
-        answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
-        reply_places(&f);
-        expect_moves(&f, KVP_MOVE_FILL, 1);
+        reply_granted(1, 1);
+        expect_moves(KVP_MOVE_FILL, 1);
         f.moves[0].err = turn == 0 ? KVP_NODE_LOST : KVP_NOTSUP; /* either way it may go well elsewhere */
-        moved(&f);
-        expect_abort(&f, f.asked, 1, true);
-        f.now = expect_step(&f, KVP_STEP_SLEEP).until_ns;
+        moved();
+        expect_abort(f.asked, 1, true);
+        f.now = expect_step(KVP_STEP_SLEEP).until_ns;
     }
-    finish_well(&f);
-    teardown(&f);
+    finish_well();
 }
 
 /* Whether a silent node may be left: only where another copy is written that is enough. */
 static void
 test_put_says_where_copies_are_written(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    to_fill(&f, 1);
+    to_fill(1);
     assert_false(f.op.has_copies);
-    teardown(&f);
-    to_fill(&f, 2);
+    to_fill(2);
     assert_true(f.op.has_copies);
     f.moves[0].err = KVP_NODE_LOST;
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 1);
+    moved();
+    expect_moves(KVP_MOVE_SEAL, 1);
     assert_false(f.op.has_copies);
-    teardown(&f);
 }
 
 /* The old value's place may not be read from any more by who replaced it. */
 static void
 test_upsert_forgets_the_known_location(void **state)
 {
-    static const int32_t ok = KVP_OK;
-    static const uint32_t first = 0;
     kvp_place_t place = {.version = 7, .len = 100, .nloc = 1};
-    lone_known_t lone;
+    kvp_locations_t *locs;
+    const kvp_known_t *known;
     kvp_digest_t digest;
-    fixture_t f;
 
-    (void)state;
-    lone_init(&lone, 4);
-    setup(&f, 1);
+    assert_int_equal(kvp_locations_create(1024, &locs), KVP_OK);
+    known = kvp_locations_known(locs);
+    setup(1);
     f.op.is_upsert = true;
-    expect_step(&f, KVP_STEP_SESSION);
+    expect_step(KVP_STEP_SESSION);
     f.session = test_session(1);
-    f.session.known = &lone.known;
+    f.session.known = known;
     kvp_putop_on_session(&f.op, &f.session);
     digest = kvp_op_digest(&f.session, keys[0], strlen(keys[0]));
-    assert_true(kvp_loccache_keep(&lone.cache, digest, &place, 0));
-    expect_begin(&f, 0, 1);
-    answer_obj(&f.answer, KVP_OK, 1, 0, 0, GEN);
-    reply_places(&f);
-    expect_moves(&f, KVP_MOVE_FILL, 1);
-    moved(&f);
-    expect_moves(&f, KVP_MOVE_SEAL, 1);
-    moved(&f);
-    expect_commit(&f, &first, 1);
-    assert_true(kvp_loccache_has(&lone.cache, digest, 7));
-    reply_commit(&f, &ok, 1);
-    assert_false(kvp_loccache_has(&lone.cache, digest, 7));
-    expect_step(&f, KVP_STEP_DONE);
-    kvp_loccache_fini(&lone.cache);
-    teardown(&f);
+    assert_true(known->ops->keep(known, digest, &place, 0));
+    expect_begin(0, 1);
+    reply_granted(1, 1);
+    fill_and_commit(1);
+    assert_true(known->ops->has(known, digest, 7));
+    reply_committed(KVP_OK);
+    assert_false(known->ops->has(known, digest, 7));
+    expect_done(KVP_OK);
+    kvp_locations_destroy(locs);
 }
 
 /* A master from before upserts leaves the old value there, which must not pass for success. */
 static void
 test_upsert_is_never_already_there(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 1);
+    setup(1);
     f.op.is_upsert = true;
-    give_session(&f, 1);
-    expect_begin(&f, 0, 1);
-    answer_obj(&f.answer, KVP_ALREADY, 0, 0, 0, 0);
-    reply_places(&f);
-    expect_step(&f, KVP_STEP_DONE);
-    assert_int_equal(f.items[0].err, KVP_NOTSUP);
-    teardown(&f);
+    give_session(1);
+    expect_begin(0, 1);
+    reply_refused(KVP_ALREADY);
+    expect_done(KVP_NOTSUP);
 }
 
 int
@@ -340,5 +271,5 @@ main(void)
         cmocka_unit_test(test_upsert_is_never_already_there),
     };
 
-    return cmocka_run_group_tests_name("putop_copies", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("putop_copies", tests, NULL, teardown);
 }

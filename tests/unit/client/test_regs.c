@@ -39,7 +39,6 @@ test_add_refuses_bad_and_overlapping_ranges(void **state)
 {
     kvp_regs_t regs;
 
-    (void)state;
     kvp_regs_init(&regs, NULL, 0);
     assert_int_equal(kvp_regs_add(&regs, NULL, 10, NULL), KVP_INVALID);
     assert_int_equal(kvp_regs_add(&regs, AT(1000), 0, NULL), KVP_INVALID);
@@ -59,7 +58,6 @@ test_hold_wants_one_whole_range(void **state)
 {
     kvp_regs_t regs;
 
-    (void)state;
     kvp_regs_init(&regs, NULL, 0);
     assert_false(is_inside(&regs, AT(1000), 1));
     assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, NULL), KVP_OK);
@@ -82,7 +80,6 @@ test_cursor_holds_a_range_once_in_a_row(void **state)
     kvp_reg_t *reg;
     bool is_new;
 
-    (void)state;
     kvp_regs_init(&regs, NULL, 0);
     assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, NULL), KVP_OK);
     kvp_regs_begin(&regs, &cursor);
@@ -104,7 +101,6 @@ test_del_takes_starts_only(void **state)
 {
     kvp_regs_t regs;
 
-    (void)state;
     kvp_regs_init(&regs, NULL, 0);
     assert_int_equal(kvp_regs_del(&regs, AT(1000)), KVP_NOT_REGISTERED);
     for (uintptr_t i = 1; i <= 100; i++)
@@ -142,7 +138,6 @@ test_del_waits_for_users(void **state)
     kvp_reg_t *one, *two;
     pthread_t thread;
 
-    (void)state;
     kvp_regs_init(&regs, NULL, 0);
     assert_int_equal(kvp_regs_add(&regs, AT(1000), 100, &device), KVP_OK);
     one = hold(&regs, AT(1000), 1);
@@ -193,7 +188,6 @@ test_many_threads_register_and_use(void **state)
     kvp_regs_t regs;
     pthread_t threads[THREADS];
 
-    (void)state;
     kvp_regs_init(&regs, NULL, 0);
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, use_and_move, &regs), 0);

@@ -18,12 +18,7 @@
 #define RDMA 0u /* in the order of the fixture's transports */
 #define SHM 1u
 
-typedef struct {
-    fake_pool_t pool;
-    kvp_conn_t *conn;
-    kvp_peers_t *peers;
-    _Atomic uint32_t lines_n; /* at info, that name the way */
-} fixture_t;
+static _Atomic uint32_t lines_n; /* at info, that name the way */
 
 /* What becomes of connections by "rdma": OK, an error, or EAGAIN: nothing is ever heard. */
 static _Atomic int outcome;
@@ -74,96 +69,70 @@ moody(void)
 static void
 count_line(void *arg, kvp_log_level_t level, const char *line)
 {
-    fixture_t *f = arg;
-
-    if (level == KVP_LOG_INFO && strstr(line, "is not reached by rdma") != NULL) f->lines_n++;
+    (void)arg;
+    if (level == KVP_LOG_INFO && strstr(line, "is not reached by rdma") != NULL) lines_n++;
 }
 
 static void
-setup(fixture_t *f, size_t transports_n)
+setup_by(size_t transports_n)
 {
     kvp_peers_conf_t conf = {.transports_n = transports_n};
 
-    memset(f, 0, sizeof *f);
     outcome = init_outcome = KVP_OK;
-    connects_n = 0;
+    connects_n = lines_n = 0;
     hello_refuser = NULL;
-    fake_pool_start(&f->pool, "shm,rdma");
+    fake_pool_start("shm,rdma");
     conf.transports[RDMA] = moody();
     conf.transports[SHM] = kvp_transport_find("shm");
     kvp_log_set_level(KVP_LOG_INFO);
-    kvp_log_set_sink(count_line, f);
-    fake_pool_peers(&f->pool, FAKE_MASTER_HOST, conf, &f->conn, &f->peers);
+    kvp_log_set_sink(count_line, NULL);
+    fake_pool_peers(FAKE_MASTER_HOST, conf);
 }
 
-static void
-teardown(fixture_t *f)
+static int
+setup(void **state)
 {
-    kvp_peers_destroy(f->peers);
-    kvp_conn_destroy(f->conn);
-    fake_pool_end(&f->pool);
-    kvp_log_set_sink(NULL, NULL);
-}
-
-static kvp_err_t
-take(fixture_t *f, uint64_t within_ns, kvp_path_t *path)
-{
-    return kvp_peers_take(f->peers, FAKE_MASTER_SEGMENT, 0, in(within_ns), path);
+    setup_by(2);
+    return 0;
 }
 
 /* Takes a path, tells which transport it is of, and gives it back. */
 static size_t
-way_taken(fixture_t *f)
+way_taken(void)
 {
     kvp_path_t path;
     size_t transport;
 
-    assert_int_equal(take(f, LONG_NS, &path), KVP_OK);
+    path = take_ok();
     transport = path.transport;
-    kvp_path_rele(f->peers, &path, false);
+    rele(&path);
     return transport;
 }
 
 static const char *
-way_told(fixture_t *f)
+way_told(void)
 {
-    return kvp_peers_transport(f->peers, FAKE_MASTER_SEGMENT, FAKE_MASTER_HOST, "shm,rdma");
+    return kvp_peers_transport(pool.peers, FAKE_MASTER_SEGMENT, FAKE_MASTER_HOST, "shm,rdma");
 }
 
 /* ---- when a way is left */
+/* Nobody there, memory that may not be locked, too many connections: whatever it is, another transport would not have it. */
 static void
 test_a_way_that_is_refused_is_left_within_the_call(void **state)
 {
-    fixture_t f;
+    static const kvp_err_t errs[] = {KVP_UNREACHABLE, KVP_NOMEM, KVP_BUSY, KVP_PROTO, KVP_LIMIT, KVP_SYS};
 
-    (void)state;
-    setup(&f, 2);
-    assert_string_equal(way_told(&f), "rdma");
-    outcome = KVP_UNREACHABLE;
-    assert_int_equal(way_taken(&f), SHM);
-    assert_int_equal(way_taken(&f), SHM); /* which asks nobody again */
-    assert_int_equal(connects_n, 1);
-    assert_int_equal(f.pool.counters.bypasses, 1);
-    assert_int_equal(f.pool.counters.peer_failures, 0);
-    assert_int_equal(f.lines_n, 1);
-    assert_string_equal(way_told(&f), "shm");
-    teardown(&f);
-}
-
-/* Memory that may not be locked, too many connections: whatever it is, another transport would not have it. */
-static void
-test_whatever_keeps_it_from_connecting_counts(void **state)
-{
-    static const kvp_err_t errs[] = {KVP_NOMEM, KVP_BUSY, KVP_PROTO, KVP_LIMIT, KVP_SYS};
-    fixture_t f;
-
-    (void)state;
     for (size_t i = 0; i < KVP_ARRAY_LEN(errs); i++) {
-        setup(&f, 2);
+        setup_by(2);
+        assert_string_equal(way_told(), "rdma");
         outcome = errs[i];
-        assert_int_equal(way_taken(&f), SHM);
-        assert_int_equal(f.pool.counters.bypasses, 1);
-        teardown(&f);
+        assert_int_equal(way_taken(), SHM);
+        assert_int_equal(way_taken(), SHM); /* which asks nobody again */
+        assert_int_equal(connects_n, 1);
+        assert_int_equal(pool.counters.bypasses, 1);
+        assert_int_equal(pool.counters.peer_failures, 0);
+        assert_int_equal(lines_n, 1);
+        assert_string_equal(way_told(), "shm");
     }
 }
 
@@ -172,16 +141,12 @@ test_a_way_that_answers_nothing_is_left_in_time(void **state)
 {
     uint64_t began_ns = kvp_now_ns();
     kvp_path_t path;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 2);
     outcome = KVP_EAGAIN;
-    assert_int_equal(take(&f, 4 * KVP_NS_PER_S, &path), KVP_OK);
+    assert_int_equal(take(4 * KVP_NS_PER_S, &path), KVP_OK);
     assert_int_equal(path.transport, SHM);
     assert_true(kvp_now_ns() - began_ns >= KVP_CTL_LEAST_NS);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
+    rele(&path);
 }
 
 /* None of these callers waits for long enough to blame anybody; all of them together do. */
@@ -191,72 +156,51 @@ test_hurried_callers_add_up(void **state)
     uint64_t began_ns = kvp_now_ns();
     kvp_path_t path;
     kvp_err_t err;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 2);
     outcome = KVP_EAGAIN;
-    while ((err = take(&f, HURRY_NS, &path)) == KVP_DEADLINE)
+    while ((err = take(HURRY_NS, &path)) == KVP_DEADLINE)
         assert_true(kvp_now_ns() - began_ns < LONG_NS);
     assert_int_equal(err, KVP_OK);
     assert_int_equal(path.transport, SHM);
-    assert_int_equal(f.pool.counters.peer_failures, 0);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
+    assert_int_equal(pool.counters.peer_failures, 0);
+    rele(&path);
 }
 
 static void
 test_memory_that_is_not_opened_is_asked_for_by_the_next(void **state)
 {
-    kvp_chunk_mem_t mem;
-    kvp_path_t path;
-    fixture_t f;
+    kvp_path_t path = take_ok();
 
-    (void)state;
-    setup(&f, 2);
-    assert_int_equal(take(&f, LONG_NS, &path), KVP_OK);
-    f.pool.node.open_err = KVP_LIMIT;
-    assert_int_equal(kvp_path_chunk(f.peers, &path, 0, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_STALE);
-    kvp_path_rele(f.peers, &path, false);
-    assert_int_equal(f.pool.counters.bypasses, 1);
-    f.pool.node.open_err = KVP_OK;
-    assert_int_equal(take(&f, LONG_NS, &path), KVP_OK);
+    pool.node.open_err = KVP_LIMIT;
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_STALE);
+    rele(&path);
+    assert_int_equal(pool.counters.bypasses, 1);
+    pool.node.open_err = KVP_OK;
+    path = take_ok();
     assert_int_equal(path.transport, SHM);
-    assert_int_equal(kvp_path_chunk(f.peers, &path, 0, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_OK);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_OK);
+    rele(&path);
 }
 
 /* A segment that is gone is so by every transport. */
 static void
 test_what_the_node_lacks_is_no_ways_fault(void **state)
 {
-    kvp_chunk_mem_t mem;
-    kvp_path_t path;
-    fixture_t f;
+    kvp_path_t path = take_ok();
 
-    (void)state;
-    setup(&f, 2);
-    assert_int_equal(take(&f, LONG_NS, &path), KVP_OK);
-    f.pool.node.open_err = KVP_NO_SEGMENT;
-    assert_int_equal(kvp_path_chunk(f.peers, &path, 0, KVP_ACCESS_READ, in(LONG_NS), &mem), KVP_NODE_LOST);
-    kvp_path_rele(f.peers, &path, false);
-    assert_int_equal(f.pool.counters.bypasses, 0);
-    teardown(&f);
+    pool.node.open_err = KVP_NO_SEGMENT;
+    assert_int_equal(open_chunk(&path, KVP_ACCESS_READ, LONG_NS), KVP_NODE_LOST);
+    rele(&path);
+    assert_int_equal(pool.counters.bypasses, 0);
 }
 
 static void
 test_a_transport_that_cannot_be_used_here_is_left(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 2);
     init_outcome = KVP_NOTSUP;
-    assert_int_equal(way_taken(&f), SHM);
-    assert_int_equal(f.pool.counters.bypasses, 1);
-    assert_int_equal(f.lines_n, 1);
-    teardown(&f);
+    assert_int_equal(way_taken(), SHM);
+    assert_int_equal(pool.counters.bypasses, 1);
+    assert_int_equal(lines_n, 1);
 }
 
 /* A connection that stands and carries nothing, twice in a row. */
@@ -264,44 +208,34 @@ static void
 test_a_way_on_which_nothing_moves_is_left(void **state)
 {
     kvp_path_t path;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 2);
     for (int i = 0; i < 2; i++) {
-        while (take(&f, LONG_NS, &path) == KVP_NODE_LOST)
-            continue;
+        assert_int_equal(take_again(&path), KVP_OK);
         assert_int_equal(path.transport, RDMA);
-        kvp_path_fail(f.peers, &path, "the test says so");
-        kvp_path_rele(f.peers, &path, false);
+        kvp_path_fail(pool.peers, &path, "the test says so");
+        rele(&path);
     }
-    while (take(&f, LONG_NS, &path) == KVP_NODE_LOST)
-        continue;
+    assert_int_equal(take_again(&path), KVP_OK);
     assert_int_equal(path.transport, SHM);
-    kvp_path_rele(f.peers, &path, false);
-    assert_int_equal(f.pool.counters.peer_failures, 2);
-    assert_int_equal(f.pool.counters.bypasses, 1);
-    teardown(&f);
+    rele(&path);
+    assert_int_equal(pool.counters.peer_failures, 2);
+    assert_int_equal(pool.counters.bypasses, 1);
 }
 
 static void
 test_who_named_one_transport_gets_that_or_an_error(void **state)
 {
     kvp_path_t path;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 1);
+    setup_by(1);
     outcome = KVP_UNREACHABLE;
-    assert_int_equal(take(&f, LONG_NS, &path), KVP_NODE_LOST);
+    assert_int_equal(take(LONG_NS, &path), KVP_NODE_LOST);
     outcome = KVP_NOMEM;
-    while (take(&f, LONG_NS, &path) == KVP_NODE_LOST)
-        continue;
-    assert_int_equal(take(&f, LONG_NS, &path), KVP_NOMEM);
-    assert_int_equal(f.pool.counters.bypasses, 0);
+    assert_int_equal(take_again(&path), KVP_NOMEM);
+    assert_int_equal(take(LONG_NS, &path), KVP_NOMEM);
+    assert_int_equal(pool.counters.bypasses, 0);
     outcome = KVP_OK;
-    assert_int_equal(way_taken(&f), RDMA);
-    teardown(&f);
+    assert_int_equal(way_taken(), RDMA);
 }
 
 /* Where the next transport leads nowhere either, it is the node that is lost, and the first one is tried first when it is
@@ -310,35 +244,15 @@ static void
 test_a_node_that_is_gone_blames_no_way(void **state)
 {
     kvp_path_t path;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 2);
     outcome = KVP_UNREACHABLE;
-    hello_refuser = &f.pool.node;
-    assert_int_equal(take(&f, LONG_NS, &path), KVP_NODE_LOST);
+    hello_refuser = &pool.node;
+    assert_int_equal(take(LONG_NS, &path), KVP_NODE_LOST);
     hello_refuser = NULL;
-    outcome = f.pool.node.hello_err = KVP_OK;
-    while (take(&f, LONG_NS, &path) == KVP_NODE_LOST)
-        continue;
+    outcome = pool.node.hello_err = KVP_OK;
+    assert_int_equal(take_again(&path), KVP_OK);
     assert_int_equal(path.transport, RDMA);
-    kvp_path_rele(f.peers, &path, false);
-    teardown(&f);
-}
-
-typedef struct {
-    fixture_t *f;
-    kvp_path_t path;
-    kvp_err_t err;
-} taker_t;
-
-static void *
-take_late(void *arg)
-{
-    taker_t *t = arg;
-
-    t->err = take(t->f, LONG_NS, &t->path);
-    return NULL;
+    rele(&path);
 }
 
 /* Who waits for an endpoint of the way that is left gets one of the other. */
@@ -346,33 +260,25 @@ static void
 test_who_waits_goes_the_other_way(void **state)
 {
     kvp_path_t paths[KVP_SYNC_EPS], path;
-    pthread_t threads[3];
     taker_t takers[3];
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 2);
-    for (size_t i = 0; i < KVP_SYNC_EPS; i++)
-        assert_int_equal(take(&f, LONG_NS, &paths[i]), KVP_OK);
-    for (size_t i = 0; i < KVP_ARRAY_LEN(threads); i++) {
-        takers[i] = (taker_t){.f = &f};
-        assert_int_equal(pthread_create(&threads[i], NULL, take_late, &takers[i]), 0);
-    }
+    take_all(paths);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(takers); i++)
+        start_taker(&takers[i]);
     outcome = KVP_UNREACHABLE;
-    kvp_path_rele(f.peers, &paths[0], true);
-    for (size_t i = 0; i < KVP_ARRAY_LEN(threads); i++) {
-        pthread_join(threads[i], NULL);
+    kvp_path_rele(pool.peers, &paths[0], true);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(takers); i++) {
+        pthread_join(takers[i].thread, NULL);
         assert_int_equal(takers[i].err, KVP_OK);
         assert_int_equal(takers[i].path.transport, SHM);
-        kvp_path_rele(f.peers, &takers[i].path, false);
+        rele(&takers[i].path);
     }
-    assert_int_equal(f.pool.counters.bypasses, 1);
-    assert_int_equal(take(&f, LONG_NS, &path), KVP_OK);
+    assert_int_equal(pool.counters.bypasses, 1);
+    path = take_ok();
     assert_int_equal(path.transport, SHM);
-    kvp_path_rele(f.peers, &path, false);
+    rele(&path);
     for (size_t i = 1; i < KVP_SYNC_EPS; i++) /* those who were at it go on */
-        kvp_path_rele(f.peers, &paths[i], false);
-    teardown(&f);
+        rele(&paths[i]);
 }
 
 /* ---- when it is taken again */
@@ -382,7 +288,6 @@ test_a_way_is_left_for_longer_each_time(void **state)
     kvp_route_t way = {.fails = 0};
     uint64_t now = LONG_NS;
 
-    (void)state;
     assert_false(kvp_route_is_out(&way, now));
     assert_false(kvp_route_is_due(&way, now));
     for (uint64_t i = 0, s = 1; i < 9; i++, s = s < 64 ? 2 * s : s) {
@@ -405,13 +310,13 @@ test_a_way_is_left_for_longer_each_time(void **state)
 
 /* Tends as the background thread does, until so many connections were tried. */
 static void
-tend_until_tried(fixture_t *f, uint32_t n)
+tend_until_tried(uint32_t n)
 {
     uint64_t until_ns = in(LONG_NS);
 
-    while (connects_n < n || kvp_peers_tend(f->peers)) {
+    while (connects_n < n || kvp_peers_tend(pool.peers)) {
         assert_true(kvp_now_ns() < until_ns);
-        if (!kvp_peers_tend(f->peers)) usleep(1000);
+        if (!kvp_peers_tend(pool.peers)) usleep(1000);
     }
 }
 
@@ -420,25 +325,21 @@ test_a_way_is_tried_in_the_background_before_it_is_taken(void **state)
 {
     uint64_t left_ns;
     kvp_path_t held;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 2);
     outcome = KVP_UNREACHABLE;
-    assert_int_equal(take(&f, LONG_NS, &held), KVP_OK);
+    held = take_ok();
     left_ns = kvp_now_ns();
-    tend_until_tried(&f, 2);
+    tend_until_tried(2);
     assert_true(kvp_now_ns() - left_ns >= 900 * KVP_NS_PER_MS);
-    assert_int_equal(way_taken(&f), SHM); /* that trial failed, and cost nobody anything */
+    assert_int_equal(way_taken(), SHM); /* that trial failed, and cost nobody anything */
     assert_int_equal(connects_n, 2);
     outcome = KVP_OK;
-    tend_until_tried(&f, 3);
-    assert_int_equal(way_taken(&f), RDMA);
-    assert_int_equal(f.lines_n, 1);
-    assert_int_equal(f.pool.counters.bypasses, 1);
-    assert_int_equal(f.pool.counters.peer_failures, 0);
-    kvp_path_rele(f.peers, &held, false); /* who was at it finishes */
-    teardown(&f);
+    tend_until_tried(3);
+    assert_int_equal(way_taken(), RDMA);
+    assert_int_equal(lines_n, 1);
+    assert_int_equal(pool.counters.bypasses, 1);
+    assert_int_equal(pool.counters.peer_failures, 0);
+    rele(&held); /* who was at it finishes */
 }
 
 /* A trial of which nothing is heard is closed with the peers. */
@@ -446,39 +347,42 @@ static void
 test_a_trial_ends_with_the_peers(void **state)
 {
     uint64_t until_ns = in(LONG_NS);
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 2);
     outcome = KVP_UNREACHABLE;
-    assert_int_equal(way_taken(&f), SHM);
+    assert_int_equal(way_taken(), SHM);
     outcome = KVP_EAGAIN;
-    while (!kvp_peers_tend(f.peers)) {
+    while (!kvp_peers_tend(pool.peers)) {
         assert_true(kvp_now_ns() < until_ns);
         usleep(1000);
     }
     assert_int_equal(connects_n, 2);
-    teardown(&f);
+}
+
+static int
+teardown(void **state)
+{
+    kvp_log_set_sink(NULL, NULL);
+    return fake_pool_end(state);
 }
 
 int
 main(void)
 {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_way_that_is_refused_is_left_within_the_call),
-        cmocka_unit_test(test_whatever_keeps_it_from_connecting_counts),
-        cmocka_unit_test(test_a_way_that_answers_nothing_is_left_in_time),
-        cmocka_unit_test(test_hurried_callers_add_up),
-        cmocka_unit_test(test_memory_that_is_not_opened_is_asked_for_by_the_next),
-        cmocka_unit_test(test_what_the_node_lacks_is_no_ways_fault),
-        cmocka_unit_test(test_a_transport_that_cannot_be_used_here_is_left),
-        cmocka_unit_test(test_a_way_on_which_nothing_moves_is_left),
-        cmocka_unit_test(test_who_named_one_transport_gets_that_or_an_error),
-        cmocka_unit_test(test_a_node_that_is_gone_blames_no_way),
-        cmocka_unit_test(test_who_waits_goes_the_other_way),
-        cmocka_unit_test(test_a_way_is_left_for_longer_each_time),
-        cmocka_unit_test(test_a_way_is_tried_in_the_background_before_it_is_taken),
-        cmocka_unit_test(test_a_trial_ends_with_the_peers),
+        TEST(test_a_way_that_is_refused_is_left_within_the_call),
+        TEST(test_a_way_that_answers_nothing_is_left_in_time),
+        TEST(test_hurried_callers_add_up),
+        TEST(test_memory_that_is_not_opened_is_asked_for_by_the_next),
+        TEST(test_what_the_node_lacks_is_no_ways_fault),
+        TEST(test_a_transport_that_cannot_be_used_here_is_left),
+        TEST(test_a_way_on_which_nothing_moves_is_left),
+        TEST(test_who_named_one_transport_gets_that_or_an_error),
+        TEST(test_a_node_that_is_gone_blames_no_way),
+        TEST(test_who_waits_goes_the_other_way),
+        TEST(test_a_way_is_left_for_longer_each_time),
+        TEST(test_a_way_is_tried_in_the_background_before_it_is_taken),
+        TEST(test_a_trial_ends_with_the_peers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,7 +15,6 @@ test_alloc_gives_apart_and_aligned_memory(void **state)
     kvp_scratch_t *s;
     uint8_t *parts[200];
 
-    (void)state;
     kvp_scratch_pool_init(&pool);
     s = kvp_scratch_take(&pool);
     assert_non_null(s);
@@ -41,7 +40,6 @@ test_alloc_refuses_what_overflows(void **state)
     kvp_scratch_pool_t pool;
     kvp_scratch_t *s;
 
-    (void)state;
     kvp_scratch_pool_init(&pool);
     s = kvp_scratch_take(&pool);
     assert_null(kvp_scratch_alloc(s, SIZE_MAX / 4, 8));
@@ -57,7 +55,6 @@ test_take_prefers_the_warmest(void **state)
     kvp_scratch_pool_t pool;
     kvp_scratch_t *one, *two;
 
-    (void)state;
     kvp_scratch_pool_init(&pool);
     one = kvp_scratch_take(&pool);
     two = kvp_scratch_take(&pool);
@@ -77,7 +74,6 @@ test_huge_leftovers_are_not_kept(void **state)
     kvp_scratch_pool_t pool;
     kvp_scratch_t *s;
 
-    (void)state;
     kvp_scratch_pool_init(&pool);
     s = kvp_scratch_take(&pool);
     assert_non_null(kvp_buf_reserve(&s->in, 64u << 20));

@@ -1,57 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The session with a master: pipelining over threads, deadlines, late answers, reconnecting, and closing under load.
  */
-#include "client/kvpool.h"
-
 #include "common/clock.h"
-#include "tests/unit/client/fakemaster.h"
+#include "tests/unit/client/fakehandle.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define THREADS 6
 
-typedef struct {
-    fake_master_t master;
-    char at[64];
-    kvpool_t *pool;
-} fixture_t;
-
-static void
-setup(fixture_t *f, uint32_t deadline_ms)
-{
-    kvpool_conf_t conf = {.struct_size = sizeof conf, .master = f->at, .deadline_ms = deadline_ms};
-
-    fake_master_start(&f->master);
-    snprintf(f->at, sizeof f->at, "127.0.0.1:%u", f->master.port);
-    assert_int_equal(kvpool_open(&conf, &f->pool), KVPOOL_OK);
-}
-
-static void
-teardown(fixture_t *f)
-{
-    kvpool_free(f->pool);
-    fake_master_end(&f->master);
-}
-
 static int
-ask(const fixture_t *f, uint32_t deadline_ms)
+ask(uint32_t deadline_ms)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts, .deadline_ms = deadline_ms};
     int yes;
 
-    return kvpool_exists(f->pool, "k", 1, &yes, &opts);
+    return kvpool_exists(pool, "k", 1, &yes, &opts);
 }
 
 /* Each thread asks for its own keys and compares with what a lone question says. */
 typedef struct {
-    fixture_t *f;
     int id;
     int rounds;
     int last_err;
@@ -70,9 +40,9 @@ ask_often(void *arg)
         for (int k = 0; k < 3; k++)
             keys[k] =
                 (kvpool_key_t){text[k], (size_t)snprintf(text[k], sizeof text[k], "key %d of %d for %d", k, i, a->id)};
-        a->last_err = kvpool_batch_is_exist(a->f->pool, keys, 3, NULL, many);
+        a->last_err = kvpool_batch_is_exist(pool, keys, 3, NULL, many);
         if (a->last_err == KVPOOL_OK && many[0] < 0) a->last_err = many[0];
-        if (a->last_err == KVPOOL_OK) a->last_err = kvpool_exists(a->f->pool, keys[2].data, keys[2].len, &one, NULL);
+        if (a->last_err == KVPOOL_OK) a->last_err = kvpool_exists(pool, keys[2].data, keys[2].len, &one, NULL);
         if (a->last_err != KVPOOL_OK) return NULL;
         assert_int_equal(one, many[2]);
     }
@@ -80,10 +50,10 @@ ask_often(void *arg)
 }
 
 static void
-start_askers(fixture_t *f, asker_t *askers, pthread_t *threads, int rounds)
+start_askers(asker_t *askers, pthread_t *threads, int rounds)
 {
     for (int i = 0; i < THREADS; i++) {
-        askers[i] = (asker_t){.f = f, .id = i, .rounds = rounds};
+        askers[i] = (asker_t){.id = i, .rounds = rounds};
         assert_int_equal(pthread_create(&threads[i], NULL, ask_often, &askers[i]), 0);
     }
 }
@@ -91,49 +61,41 @@ start_askers(fixture_t *f, asker_t *askers, pthread_t *threads, int rounds)
 static void
 test_answers_go_to_who_asked(void **state)
 {
-    fixture_t f;
     asker_t askers[THREADS];
     pthread_t threads[THREADS];
 
-    (void)state;
-    setup(&f, 20000);
-    start_askers(&f, askers, threads, 500);
+    start_askers(askers, threads, 500);
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
         assert_int_equal(askers[i].last_err, KVPOOL_OK);
     }
-    assert_int_equal(f.master.exists, THREADS * 500 * 2);
-    teardown(&f);
+    assert_int_equal(master.exists, THREADS * 500 * 2);
 }
 
 static void
 test_large_batches_are_split(void **state)
 {
     enum { KEYS = 40000 };
-    fixture_t f;
     kvpool_key_t *keys = calloc(KEYS, sizeof *keys);
     int *results = calloc(KEYS, sizeof *results);
     char(*texts)[16] = calloc(KEYS, 16);
 
-    (void)state;
     assert_true(keys != NULL && results != NULL && texts != NULL);
-    setup(&f, 20000);
     for (int i = 0; i < KEYS; i++)
         keys[i] = (kvpool_key_t){texts[i], (size_t)snprintf(texts[i], 16, "%d", i)};
-    assert_int_equal(kvpool_batch_is_exist(f.pool, keys, KEYS, NULL, results), KVPOOL_OK);
-    assert_int_equal(f.master.exists, (KEYS + KVPOOL_BATCH_MAX - 1) / KVPOOL_BATCH_MAX);
+    assert_int_equal(kvpool_batch_is_exist(pool, keys, KEYS, NULL, results), KVPOOL_OK);
+    assert_int_equal(master.exists, (KEYS + KVPOOL_BATCH_MAX - 1) / KVPOOL_BATCH_MAX);
     for (int i = 0; i < KEYS; i += 997) {
         int one;
-        assert_int_equal(kvpool_exists(f.pool, keys[i].data, keys[i].len, &one, NULL), KVPOOL_OK);
+        assert_int_equal(kvpool_exists(pool, keys[i].data, keys[i].len, &one, NULL), KVPOOL_OK);
         assert_int_equal(one, results[i]);
     }
-    teardown(&f);
     free(keys), free(results), free(texts);
 }
 
 /* Asks to remove the keys "0" to n - 1, of which `bad` is none. */
 static void
-remove_numbers(const fixture_t *f, int *results, size_t n, size_t bad)
+remove_numbers(int *results, size_t n, size_t bad)
 {
     kvpool_key_t *keys = calloc(n, sizeof *keys);
     char(*texts)[16] = calloc(n, 16);
@@ -141,13 +103,13 @@ remove_numbers(const fixture_t *f, int *results, size_t n, size_t bad)
     assert_true(keys != NULL && texts != NULL);
     for (size_t i = 0; i < n; i++)
         keys[i] = (kvpool_key_t){texts[i], i == bad ? 0 : (size_t)snprintf(texts[i], 16, "%zu", i)};
-    assert_int_equal(kvpool_batch_remove(f->pool, keys, n, NULL, results), KVPOOL_OK);
+    assert_int_equal(kvpool_batch_remove(pool, keys, n, NULL, results), KVPOOL_OK);
     free(keys), free(texts);
 }
 
 /* What one removal of each says, which is what the batch has to say. */
 static void
-check_removed(const fixture_t *f, const int *results, size_t n, size_t bad)
+check_removed(const int *results, size_t n, size_t bad)
 {
     size_t removed = 0;
     char text[16];
@@ -155,7 +117,7 @@ check_removed(const fixture_t *f, const int *results, size_t n, size_t bad)
     for (size_t i = 0; i < n; i++) {
         size_t len = (size_t)snprintf(text, sizeof text, "%zu", i);
 
-        assert_int_equal(results[i], i == bad ? KVPOOL_BAD_KEY : kvpool_remove(f->pool, text, len, NULL));
+        assert_int_equal(results[i], i == bad ? KVPOOL_BAD_KEY : kvpool_remove(pool, text, len, NULL));
         removed += results[i] == KVPOOL_OK;
     }
     assert_true(removed > 0 && removed < n - 1);
@@ -166,17 +128,13 @@ test_many_removals_are_few_questions(void **state)
 {
     enum { KEYS = 1000, BAD = 600 };
     int results[KEYS];
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 20000);
-    remove_numbers(&f, results, KEYS, BAD);
-    assert_int_equal(f.master.removes, 2); /* of 512 keys at most */
-    check_removed(&f, results, KEYS, BAD);
-    f.master.removes = 0;
-    assert_int_equal(kvpool_batch_remove(f.pool, NULL, 0, NULL, NULL), KVPOOL_OK);
-    assert_int_equal(f.master.removes, 0);
-    teardown(&f);
+    remove_numbers(results, KEYS, BAD);
+    assert_int_equal(master.removes, 2); /* of 512 keys at most */
+    check_removed(results, KEYS, BAD);
+    master.removes = 0;
+    assert_int_equal(kvpool_batch_remove(pool, NULL, 0, NULL, NULL), KVPOOL_OK);
+    assert_int_equal(master.removes, 0);
 }
 
 /* What is held is asked about twice, what is not possible at this moment until it is; and of nothing more often. */
@@ -186,24 +144,20 @@ test_removals_that_are_refused_first(void **state)
     enum { KEYS = 100 };
     const int refusals[] = {KVPOOL_HELD, KVPOOL_RETRY_AFTER};
     int results[KEYS];
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 20000);
     for (size_t i = 0; i < 2; i++) {
-        f.master.removes = 0;
-        f.master.remove_err = refusals[i];
-        remove_numbers(&f, results, KEYS, KEYS);
-        assert_int_equal(f.master.removes, 2);
-        check_removed(&f, results, KEYS, KEYS);
+        master.removes = 0;
+        master.remove_err = refusals[i];
+        remove_numbers(results, KEYS, KEYS);
+        assert_int_equal(master.removes, 2);
+        check_removed(results, KEYS, KEYS);
     }
-    f.master.removes = 0;
-    f.master.remove_err = KVPOOL_INTERNAL;
-    remove_numbers(&f, results, KEYS, KEYS);
-    assert_int_equal(f.master.removes, 1);
+    master.removes = 0;
+    master.remove_err = KVPOOL_INTERNAL;
+    remove_numbers(results, KEYS, KEYS);
+    assert_int_equal(master.removes, 1);
     for (size_t i = 0; i < KEYS; i++)
         assert_int_equal(results[i], KVPOOL_INTERNAL);
-    teardown(&f);
 }
 
 /* A master that answers nothing: each key has the error when the deadline is over, not a deadline of its own. */
@@ -213,33 +167,25 @@ test_removals_meet_one_deadline(void **state)
     enum { KEYS = 1000 };
     int results[KEYS];
     uint64_t begun;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 300);
-    f.master.is_mute = true;
+    setup_for(300);
+    master.is_mute = true;
     begun = kvp_now_ns();
-    remove_numbers(&f, results, KEYS, KEYS);
-    assert_true(kvp_now_ns() - begun < 3000 * KVP_NS_PER_MS);
+    remove_numbers(results, KEYS, KEYS);
+    assert_in_range(kvp_now_ns() - begun, 300 * KVP_NS_PER_MS, 3000 * KVP_NS_PER_MS);
     for (size_t i = 0; i < KEYS; i++)
         assert_int_equal(results[i], KVPOOL_DEADLINE);
-    teardown(&f);
 }
 
 static void
 test_late_answers_are_dropped(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 5000);
-    f.master.delay_ms = 60;
-    assert_int_equal(ask(&f, 10), KVPOOL_DEADLINE);
-    assert_int_equal(ask(&f, 10), KVPOOL_DEADLINE);
-    f.master.delay_ms = 0;
-    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-    assert_int_equal(f.master.hellos, 1);
-    teardown(&f);
+    master.delay_ms = 60;
+    assert_int_equal(ask(10), KVPOOL_DEADLINE);
+    assert_int_equal(ask(10), KVPOOL_DEADLINE);
+    master.delay_ms = 0;
+    assert_int_equal(ask(5000), KVPOOL_OK);
+    assert_int_equal(master.hellos, 1);
 }
 
 /* A hold whose get did not wait for it would last as long as the session. */
@@ -247,161 +193,101 @@ static void
 test_late_holds_are_given_back(void **state)
 {
     kvpool_opts_t opts = {.struct_size = sizeof opts, .deadline_ms = 10};
-    fixture_t f;
     size_t len;
 
-    (void)state;
-    setup(&f, 5000);
-    f.master.delay_ms = 60;
-    assert_int_equal(kvpool_get(f.pool, "k", 1, &len, sizeof len, &len, &opts), KVPOOL_DEADLINE);
-    while (f.master.releases < 1) /* the next heartbeat finds it */
+    master.delay_ms = 60;
+    assert_int_equal(kvpool_get(pool, "k", 1, &len, sizeof len, &len, &opts), KVPOOL_DEADLINE);
+    while (master.releases < 1) /* the next heartbeat finds it */
         sched_yield();
-    f.master.delay_ms = 0;
-    assert_int_equal(kvpool_get(f.pool, "k", 1, &len, sizeof len, &len, NULL), KVPOOL_NOT_FOUND);
-    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-    assert_int_equal(f.master.releases, 2);
-    teardown(&f);
-}
-
-static void
-test_deadline_is_kept(void **state)
-{
-    fixture_t f;
-    uint64_t began;
-
-    (void)state;
-    setup(&f, 5000);
-    f.master.is_mute = true;
-    began = kvp_now_ns();
-    assert_int_equal(ask(&f, 50), KVPOOL_DEADLINE);
-    assert_in_range(kvp_now_ns() - began, 50 * KVP_NS_PER_MS, 1000 * KVP_NS_PER_MS);
-    teardown(&f);
+    master.delay_ms = 0;
+    assert_int_equal(kvpool_get(pool, "k", 1, &len, sizeof len, &len, NULL), KVPOOL_NOT_FOUND);
+    assert_int_equal(ask(5000), KVPOOL_OK);
+    assert_int_equal(master.releases, 2);
 }
 
 static void
 test_cut_connection_is_made_anew(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 5000);
     for (uint64_t i = 1; i <= 5; i++) {
-        f.master.is_cutting = true;
-        while (f.master.is_cutting)
+        master.server.is_cutting = true;
+        while (master.server.is_cutting)
             sched_yield();
-        assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-        assert_true(f.master.hellos > i);
-        assert_true(f.master.last_before > 0); /* it tells which session it had before */
+        assert_int_equal(ask(5000), KVPOOL_OK);
+        assert_true(master.hellos > i);
+        assert_true(master.last_before > 0); /* it tells which session it had before */
     }
-    teardown(&f);
 }
 
 /* Each try is a connection and a Hello, for which others of the master wait. */
 static void
 test_a_master_that_drops_everybody_is_not_hammered(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 5000);
-    f.master.is_dropping = true;
-    assert_int_not_equal(ask(&f, 500), KVPOOL_OK);
-    assert_in_range(f.master.hellos, 2, 12); /* after 20, 40, 80 ... ms on average */
-    f.master.is_dropping = false;
-    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-    teardown(&f);
+    master.is_dropping = true;
+    assert_int_not_equal(ask(500), KVPOOL_OK);
+    assert_in_range(master.hellos, 2, 12); /* after 20, 40, 80 ... ms on average */
+    master.is_dropping = false;
+    assert_int_equal(ask(5000), KVPOOL_OK);
 }
 
 static void
 test_fenced_session_is_made_anew(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 5000);
-    f.master.is_fencing = true;
-    while (f.master.hellos < 2)
+    master.is_fencing = true;
+    while (master.hellos < 2)
         sched_yield();
-    f.master.is_fencing = false;
-    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-    teardown(&f);
+    master.is_fencing = false;
+    assert_int_equal(ask(5000), KVPOOL_OK);
 }
 
 /* A master that takes everything and answers nothing is found out by its heartbeat. */
 static void
 test_silent_master_is_left(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 10000);
-    f.master.ttl_ms = 200;
-    f.master.is_cutting = true; /* so that a session has the shorter life */
-    while (f.master.hellos < 2)
-        assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-    f.master.is_mute = true;
-    while (ask(&f, 400) != KVPOOL_UNREACHABLE) /* at first DEADLINE: the session is still believed in */
+    master.ttl_ms = 200;
+    master.server.is_cutting = true; /* so that a session has the shorter life */
+    while (master.hellos < 2)
+        assert_int_equal(ask(5000), KVPOOL_OK);
+    master.is_mute = true;
+    while (ask(400) != KVPOOL_UNREACHABLE) /* at first DEADLINE: the session is still believed in */
         sched_yield();
-    f.master.is_mute = false;
-    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-    teardown(&f);
+    master.is_mute = false;
+    assert_int_equal(ask(5000), KVPOOL_OK);
 }
 
 static void
 test_close_ends_calls_under_way(void **state)
 {
-    fixture_t f;
     asker_t askers[THREADS];
     pthread_t threads[THREADS];
     uint64_t began;
 
-    (void)state;
-    setup(&f, 60000);
-    start_askers(&f, askers, threads, 1 << 30);
-    while (f.master.exists < 100)
+    start_askers(askers, threads, 1 << 30);
+    while (master.exists < 100)
         sched_yield();
-    f.master.is_mute = true; /* now they all wait */
+    master.is_mute = true; /* now they all wait */
     began = kvp_now_ns();
-    assert_int_equal(kvpool_close(f.pool), KVPOOL_OK);
+    assert_int_equal(kvpool_close(pool), KVPOOL_OK);
     assert_in_range(kvp_now_ns() - began, 0, 5000 * KVP_NS_PER_MS);
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
         assert_int_equal(askers[i].last_err, KVPOOL_CLOSED);
     }
-    f.master.is_mute = false;
-    teardown(&f);
+    master.is_mute = false;
 }
 
 static void
 test_close_ends_reconnecting(void **state)
 {
-    fixture_t f;
     asker_t asker;
     pthread_t thread;
 
-    (void)state;
-    setup(&f, 60000);
-    fake_master_end(&f.master);
-    asker = (asker_t){.f = &f, .rounds = 1 << 30};
+    end_master();
+    asker = (asker_t){.rounds = 1 << 30};
     assert_int_equal(pthread_create(&thread, NULL, ask_often, &asker), 0);
-    assert_int_equal(ask(&f, 100), KVPOOL_UNREACHABLE);
-    assert_int_equal(kvpool_close(f.pool), KVPOOL_OK);
+    assert_int_equal(ask(100), KVPOOL_UNREACHABLE);
+    assert_int_equal(kvpool_close(pool), KVPOOL_OK);
     pthread_join(thread, NULL);
     assert_int_equal(asker.last_err, KVPOOL_CLOSED);
-    kvpool_free(f.pool);
-}
-
-static void
-test_heartbeats_go_on(void **state)
-{
-    fixture_t f;
-
-    (void)state;
-    setup(&f, 5000);
-    while (f.master.heartbeats < 5)
-        sched_yield();
-    assert_int_equal(f.master.hellos, 1);
-    teardown(&f);
 }
 
 static void
@@ -409,20 +295,16 @@ test_release_is_sent_and_not_waited_for(void **state)
 {
     kvpool_key_t key = {"k", 1};
     kvpool_lookup_t lookup;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 5000);
-    assert_int_equal(kvpool_lookup(f.pool, &key, 1, 0, NULL, NULL, &lookup), KVPOOL_OK);
-    assert_int_equal(kvpool_lookup_release(f.pool, &lookup), KVPOOL_OK);
-    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-    assert_int_equal(f.master.releases, 1);
-    assert_int_equal(kvpool_lookup_release(f.pool, &lookup), KVPOOL_OK); /* it is over already */
+    assert_int_equal(kvpool_lookup(pool, &key, 1, 0, NULL, NULL, &lookup), KVPOOL_OK);
+    assert_int_equal(kvpool_lookup_release(pool, &lookup), KVPOOL_OK);
+    assert_int_equal(ask(5000), KVPOOL_OK);
+    assert_int_equal(master.releases, 1);
+    assert_int_equal(kvpool_lookup_release(pool, &lookup), KVPOOL_OK); /* it is over already */
     lookup.ticket = 0;
-    assert_int_equal(kvpool_lookup_release(f.pool, &lookup), KVPOOL_OK);
-    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-    assert_int_equal(f.master.releases, 1);
-    teardown(&f);
+    assert_int_equal(kvpool_lookup_release(pool, &lookup), KVPOOL_OK);
+    assert_int_equal(ask(5000), KVPOOL_OK);
+    assert_int_equal(master.releases, 1);
 }
 
 /* Asked for again as long as the master says so; and what is given back later is the ticket of the new session. */
@@ -431,37 +313,33 @@ test_reservation_is_presented_in_the_next_session(void **state)
 {
     kvpool_key_t key = {"k", 1};
     kvpool_lookup_t lookup;
-    fixture_t f;
 
-    (void)state;
-    setup(&f, 5000);
-    assert_int_equal(kvpool_lookup(f.pool, &key, 1, 0, NULL, NULL, &lookup), KVPOOL_OK);
-    f.master.present_err = KVP_RETRY_AFTER;
-    f.master.is_cutting = true;
-    while (f.master.presents < 3)
+    assert_int_equal(kvpool_lookup(pool, &key, 1, 0, NULL, NULL, &lookup), KVPOOL_OK);
+    master.present_err = KVP_RETRY_AFTER;
+    master.server.is_cutting = true;
+    while (master.presents < 3)
         sched_yield();
-    f.master.present_err = KVP_OK;
-    while (f.master.honoured == 0)
+    master.present_err = KVP_OK;
+    while (master.honoured == 0)
         sched_yield();
-    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-    assert_int_equal(f.master.hellos, 2);
-    assert_int_equal(kvpool_lookup_release(f.pool, &lookup), KVPOOL_OK);
-    while (f.master.releases == 0) /* by who presented, if the answer to that was not read yet */
+    assert_int_equal(ask(5000), KVPOOL_OK);
+    assert_int_equal(master.hellos, 2);
+    assert_int_equal(kvpool_lookup_release(pool, &lookup), KVPOOL_OK);
+    while (master.releases == 0) /* by who presented, if the answer to that was not read yet */
         sched_yield();
-    assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-    assert_int_equal(f.master.releases, 1);
-    assert_int_equal(f.master.last_released, 1000);
-    teardown(&f);
+    assert_int_equal(ask(5000), KVPOOL_OK);
+    assert_int_equal(master.releases, 1);
+    assert_int_equal(master.last_released, 1000);
 }
 
 static void *
 put_in_vain(void *arg)
 {
-    const fixture_t *f = arg;
     kvpool_opts_t opts = {.struct_size = sizeof opts, .deadline_ms = 5000};
 
+    (void)arg;
     /* The master does not answer it. */
-    assert_int_equal(kvpool_put(f->pool, "k", 1, "v", 1, &opts), KVPOOL_DEADLINE);
+    assert_int_equal(kvpool_put(pool, "k", 1, "v", 1, &opts), KVPOOL_DEADLINE);
     return NULL;
 }
 
@@ -469,49 +347,43 @@ put_in_vain(void *arg)
 static void
 test_heartbeats_come_often_while_a_put_is_under_way(void **state)
 {
-    fixture_t f;
     pthread_t putter;
     uint64_t heartbeats, began;
 
-    (void)state;
-    setup(&f, 5000);
-    f.master.heartbeat_ms = 1000;
-    f.master.ttl_ms = 10000;
-    f.master.is_cutting = true; /* so that a session is told so */
-    while (f.master.hellos < 2)
-        assert_int_equal(ask(&f, 5000), KVPOOL_OK);
-    assert_int_equal(pthread_create(&putter, NULL, put_in_vain, &f), 0);
-    heartbeats = f.master.heartbeats;
+    master.heartbeat_ms = 1000;
+    master.ttl_ms = 10000;
+    master.server.is_cutting = true; /* so that a session is told so */
+    while (master.hellos < 2)
+        assert_int_equal(ask(5000), KVPOOL_OK);
+    assert_int_equal(pthread_create(&putter, NULL, put_in_vain, NULL), 0);
+    heartbeats = master.heartbeats;
     began = kvp_now_ns();
-    while (f.master.heartbeats < heartbeats + 4)
+    while (master.heartbeats < heartbeats + 4)
         sched_yield();
     assert_in_range(kvp_now_ns() - began, 0, 2500 * KVP_NS_PER_MS);
     pthread_join(putter, NULL);
-    teardown(&f);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers_go_to_who_asked),
-        cmocka_unit_test(test_large_batches_are_split),
-        cmocka_unit_test(test_many_removals_are_few_questions),
-        cmocka_unit_test(test_removals_that_are_refused_first),
-        cmocka_unit_test(test_removals_meet_one_deadline),
-        cmocka_unit_test(test_late_answers_are_dropped),
-        cmocka_unit_test(test_late_holds_are_given_back),
-        cmocka_unit_test(test_deadline_is_kept),
-        cmocka_unit_test(test_cut_connection_is_made_anew),
-        cmocka_unit_test(test_a_master_that_drops_everybody_is_not_hammered),
-        cmocka_unit_test(test_fenced_session_is_made_anew),
-        cmocka_unit_test(test_silent_master_is_left),
-        cmocka_unit_test(test_close_ends_calls_under_way),
-        cmocka_unit_test(test_close_ends_reconnecting),
-        cmocka_unit_test(test_heartbeats_go_on),
-        cmocka_unit_test(test_heartbeats_come_often_while_a_put_is_under_way),
-        cmocka_unit_test(test_release_is_sent_and_not_waited_for),
-        cmocka_unit_test(test_reservation_is_presented_in_the_next_session),
+        TEST(test_answers_go_to_who_asked),
+        TEST(test_large_batches_are_split),
+        TEST(test_many_removals_are_few_questions),
+        TEST(test_removals_that_are_refused_first),
+        TEST(test_removals_meet_one_deadline),
+        TEST(test_late_answers_are_dropped),
+        TEST(test_late_holds_are_given_back),
+        TEST(test_cut_connection_is_made_anew),
+        TEST(test_a_master_that_drops_everybody_is_not_hammered),
+        TEST(test_fenced_session_is_made_anew),
+        TEST(test_silent_master_is_left),
+        TEST(test_close_ends_calls_under_way),
+        TEST(test_close_ends_reconnecting),
+        TEST(test_heartbeats_come_often_while_a_put_is_under_way),
+        TEST(test_release_is_sent_and_not_waited_for),
+        TEST(test_reservation_is_presented_in_the_next_session),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }

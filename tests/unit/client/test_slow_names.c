@@ -197,7 +197,6 @@ test_an_endpoint_that_closes_does_not_wait_for_a_name(void **state)
     uint64_t began_ns;
     pthread_t thread;
 
-    (void)state;
     assert_int_equal(kvpool_p2p_open(NULL, &w.p2p), KVPOOL_OK);
     assert_int_equal(pthread_create(&thread, NULL, transfer_main, &w), 0);
     while (asked == 0)

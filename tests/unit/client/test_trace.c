@@ -41,7 +41,6 @@ load(const char *text, size_t limit, kvp_workload_t *w, char why[KVP_TRACE_WHY_M
 static void
 test_fields_are_read(void **state)
 {
-    (void)state;
     kvp_workload_t w = {0};
     char why[KVP_TRACE_WHY_MAX];
     size_t distinct = 1;
@@ -64,7 +63,6 @@ test_fields_are_read(void **state)
 static void
 test_limit_stops_before_the_rest(void **state)
 {
-    (void)state;
     kvp_workload_t w = {0};
     char why[KVP_TRACE_WHY_MAX];
     assert_int_equal(load(GOOD "\n" GOOD "\nnonsense\n", 2, &w, why), KVP_OK);
@@ -75,7 +73,6 @@ test_limit_stops_before_the_rest(void **state)
 static void
 test_bad_lines_are_named(void **state)
 {
-    (void)state;
     static const struct {
         const char *line;
         const char *says;
@@ -109,7 +106,6 @@ test_bad_lines_are_named(void **state)
 static void
 test_giants_are_refused(void **state)
 {
-    (void)state;
     kvp_workload_t w = {0};
     char why[KVP_TRACE_WHY_MAX];
     const size_t cap = KVP_TRACE_LINE_MAX + 64;
@@ -136,7 +132,6 @@ test_giants_are_refused(void **state)
 static void
 test_absent_file(void **state)
 {
-    (void)state;
     kvp_workload_t w = {0};
     char why[KVP_TRACE_WHY_MAX];
     assert_int_equal(kvp_trace_load("/nonexistent/trace", 100, &w, why), KVP_SYS);
@@ -147,7 +142,6 @@ test_absent_file(void **state)
 static void
 test_published_trace(void **state)
 {
-    (void)state;
     static const struct {
         double share, ratio;
     } published[] = {{0.02, 0.079}, {0.05, 0.195}, {0.1, 0.278}, {0.2, 0.345}, {0.4, 0.360}};

@@ -15,35 +15,34 @@ static kvp_transport_ops_t late_ops;
 
 /* routes: 1 = by that transport alone, 2 = or by shared memory. */
 static void
-setup_late(fixture_t *f, size_t routes, kvp_err_t err)
+setup_late(size_t routes, kvp_err_t err)
 {
     const kvp_transport_ops_t *ops[2] = {&late_ops, kvp_transport_find("shm")};
 
     late_ops = *ops[1];
     late_ops.name = LATE;
-    setup_by(f, ops, routes);
-    f->pool.node.open_err_by = LATE;
-    f->pool.node.open_err = err;
+    setup_by(ops, routes);
+    pool.node.open_err_by = LATE;
+    pool.node.open_err = err;
 }
 
 static kvp_err_t
-fill(fixture_t *f, uint32_t slot)
+fill(uint32_t slot)
 {
-    kvp_iov_t iov = {f->value, VALUE};
-    kvp_move_t mv = move_at(f, KVP_MOVE_FILL, slot);
+    kvp_iov_t iov = {value, VALUE};
+    kvp_move_t mv = move_at(KVP_MOVE_FILL, slot);
 
-    return run_one(f, &iov, 1, &mv);
+    return run_one(&iov, 1, &mv);
 }
 
 /* The node serves it once it has said a few times that it does not. */
 static void *
 serve_it_soon(void *arg)
 {
-    fixture_t *f = arg;
-
-    while (f->pool.node.refused_opens < KEEPS_SAYING)
+    (void)arg;
+    while (pool.node.refused_opens < KEEPS_SAYING)
         usleep(100);
-    f->pool.node.open_err = KVP_OK;
+    pool.node.open_err = KVP_OK;
     return NULL;
 }
 
@@ -51,18 +50,15 @@ static void
 test_what_is_not_served_yet_is_waited_for(void **state)
 {
     pthread_t thread;
-    fixture_t f;
 
-    (void)state;
-    setup_late(&f, 1, KVP_EAGAIN);
-    assert_int_equal(pthread_create(&thread, NULL, serve_it_soon, &f), 0);
-    assert_int_equal(fill(&f, 1), KVP_OK);
+    setup_late(1, KVP_EAGAIN);
+    assert_int_equal(pthread_create(&thread, NULL, serve_it_soon, NULL), 0);
+    assert_int_equal(fill(1), KVP_OK);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_memory_equal(f.pool.node.payload + 65536, f.value, VALUE);
-    assert_true(f.pool.node.refused_opens >= KEEPS_SAYING);
-    assert_int_equal(f.pool.node.hellos, 1);
-    assert_int_equal(f.pool.counters.peer_failures, 0);
-    teardown(&f);
+    assert_memory_equal(pool.node.payload + 65536, value, VALUE);
+    assert_true(pool.node.refused_opens >= KEEPS_SAYING);
+    assert_int_equal(pool.node.hellos, 1);
+    assert_int_equal(pool.counters.peer_failures, 0);
 }
 
 /* A quarter of the time, as with a node that does not answer; then others are tried first, and it is none that failed. */
@@ -70,63 +66,52 @@ static void
 test_patience_with_a_late_node_ends(void **state)
 {
     uint64_t began_ns, now_ns;
-    fixture_t f;
 
-    (void)state;
-    setup_late(&f, 1, KVP_EAGAIN);
+    setup_late(1, KVP_EAGAIN);
     began_ns = kvp_now_ns();
-    f.deadline_ns = began_ns + 4 * KVP_CTL_LEAST_NS;
-    assert_int_equal(fill(&f, 1), KVP_NODE_LOST);
+    deadline_ns = began_ns + 4 * KVP_CTL_LEAST_NS;
+    assert_int_equal(fill(1), KVP_NODE_LOST);
     now_ns = kvp_now_ns();
-    assert_true(now_ns >= began_ns + KVP_CTL_LEAST_NS && now_ns < f.deadline_ns);
-    assert_true(f.pool.node.refused_opens < 100); /* it is asked now and then, not all the time */
-    assert_int_equal(kvp_peers_rank(f.link->peers, FAKE_MASTER_SEGMENT), 3);
-    assert_int_equal(f.pool.counters.peer_failures, 0);
-    f.pool.node.open_err = KVP_OK;
-    f.deadline_ns = now_ns + LONG_NS;
-    assert_int_equal(fill(&f, 1), KVP_OK); /* at once: it was not given up */
-    assert_int_equal(f.pool.node.hellos, 1);
-    teardown(&f);
+    assert_true(now_ns >= began_ns + KVP_CTL_LEAST_NS && now_ns < deadline_ns);
+    assert_true(pool.node.refused_opens < 100); /* it is asked now and then, not all the time */
+    assert_int_equal(kvp_peers_rank(pool.link->peers, FAKE_MASTER_SEGMENT), 3);
+    assert_int_equal(pool.counters.peer_failures, 0);
+    pool.node.open_err = KVP_OK;
+    deadline_ns = now_ns + LONG_NS;
+    assert_int_equal(fill(1), KVP_OK); /* at once: it was not given up */
+    assert_int_equal(pool.node.hellos, 1);
 }
 
 /* A call that is shorter than that has its own deadline. */
 static void
 test_a_short_call_waits_no_longer_than_it_may(void **state)
 {
-    fixture_t f;
-
-    (void)state;
-    setup_late(&f, 1, KVP_EAGAIN);
-    f.deadline_ns = kvp_now_ns() + 50 * KVP_NS_PER_MS;
-    assert_int_equal(fill(&f, 1), KVP_DEADLINE);
-    assert_true(kvp_now_ns() >= f.deadline_ns);
-    assert_int_equal(f.pool.counters.peer_failures, 0);
-    teardown(&f);
+    setup_late(1, KVP_EAGAIN);
+    deadline_ns = kvp_now_ns() + 50 * KVP_NS_PER_MS;
+    assert_int_equal(fill(1), KVP_DEADLINE);
+    assert_true(kvp_now_ns() >= deadline_ns);
+    assert_int_equal(pool.counters.peer_failures, 0);
 }
 
 static void
 test_the_next_transport_is_taken_meanwhile(void **state)
 {
-    fixture_t f;
-
-    (void)state;
     for (int how = 0; how < 2; how++) {
-        setup_late(&f, 2, how == 0 ? KVP_EAGAIN : KVP_NOTSUP);
-        assert_int_equal(fill(&f, 1), KVP_OK);
-        assert_memory_equal(f.pool.node.payload + 65536, f.value, VALUE);
-        assert_int_equal(f.pool.counters.paths[0].writes, 0);
-        assert_int_equal(f.pool.counters.paths[1].writes, 1);
-        assert_int_equal(f.pool.node.refused_opens, 1);
-        f.pool.node.open_err = KVP_OK;
-        assert_int_equal(fill(&f, 2), KVP_OK);
+        setup_late(2, how == 0 ? KVP_EAGAIN : KVP_NOTSUP);
+        assert_int_equal(fill(1), KVP_OK);
+        assert_memory_equal(pool.node.payload + 65536, value, VALUE);
+        assert_int_equal(pool.counters.paths[0].writes, 0);
+        assert_int_equal(pool.counters.paths[1].writes, 1);
+        assert_int_equal(pool.node.refused_opens, 1);
+        pool.node.open_err = KVP_OK;
+        assert_int_equal(fill(2), KVP_OK);
         /* By the first one again, over the attachment that is there; what it cannot serve is not asked for with each call. */
-        assert_int_equal(f.pool.counters.paths[0].writes, how == 0);
-        assert_int_equal(f.pool.counters.paths[1].writes, how == 0 ? 1 : 2);
-        assert_int_equal(f.pool.node.refused_opens, 1);
-        assert_int_equal(f.pool.node.hellos, 2);
-        assert_int_equal(f.pool.counters.peer_failures, 0);
-        assert_int_equal(kvp_peers_rank(f.link->peers, FAKE_MASTER_SEGMENT), 0);
-        teardown(&f);
+        assert_int_equal(pool.counters.paths[0].writes, how == 0);
+        assert_int_equal(pool.counters.paths[1].writes, how == 0 ? 1 : 2);
+        assert_int_equal(pool.node.refused_opens, 1);
+        assert_int_equal(pool.node.hellos, 2);
+        assert_int_equal(pool.counters.peer_failures, 0);
+        assert_int_equal(kvp_peers_rank(pool.link->peers, FAKE_MASTER_SEGMENT), 0);
     }
 }
 
@@ -135,70 +120,64 @@ static void
 test_what_cannot_be_served_is_an_error_without_another_way(void **state)
 {
     uint64_t began_ns = kvp_now_ns();
-    fixture_t f;
 
-    (void)state;
-    setup_late(&f, 1, KVP_NOTSUP);
-    assert_int_equal(fill(&f, 1), KVP_NOTSUP);
-    assert_int_equal(fill(&f, 1), KVP_NOTSUP);
+    setup_late(1, KVP_NOTSUP);
+    assert_int_equal(fill(1), KVP_NOTSUP);
+    assert_int_equal(fill(1), KVP_NOTSUP);
     assert_true(kvp_now_ns() - began_ns < KVP_CTL_LEAST_NS);
-    assert_int_equal(f.pool.node.refused_opens, 1);
-    assert_int_equal(f.pool.counters.peer_failures, 0);
-    teardown(&f);
+    assert_int_equal(pool.node.refused_opens, 1);
+    assert_int_equal(pool.counters.peer_failures, 0);
 }
 
 /* What is served goes at once, and what is to come behind a late move to the same memory stays behind it. */
 static void
 test_the_rest_does_not_wait(void **state)
 {
-    fixture_t f;
-    kvp_iov_t iov = {f.back, VALUE};
-    kvp_iov_t from = {f.value, VALUE};
+    kvp_iov_t iov = {back, VALUE};
+    kvp_iov_t from = {value, VALUE};
     kvp_span_t spans[3] = {{.iov = &iov, .iov_n = 1}, {.iov = &from, .iov_n = 1}, {.iov = &from, .iov_n = 1}};
     kvp_move_t moves[3];
 
-    (void)state;
-    setup_late(&f, 1, KVP_OK);
-    f.pool.node.payload[65536] = 0x77;
-    moves[0] = move_at(&f, KVP_MOVE_READ_PART, 1);
-    assert_int_equal(run_one(&f, &iov, 1, &moves[0]), KVP_OK); /* from now on it is open, for reading */
-    f.back[0] = 0;
-    f.pool.node.open_err = KVP_EAGAIN;
-    f.deadline_ns = kvp_now_ns() + 100 * KVP_NS_PER_MS;
-    moves[0] = move_at(&f, KVP_MOVE_READ_PART, 1);
-    moves[1] = move_at(&f, KVP_MOVE_FILL, 2);
-    moves[2] = move_at(&f, KVP_MOVE_FILL_MORE, 2);
+    setup_late(1, KVP_OK);
+    pool.node.payload[65536] = 0x77;
+    moves[0] = move_at(KVP_MOVE_READ_PART, 1);
+    assert_int_equal(run_one(&iov, 1, &moves[0]), KVP_OK); /* from now on it is open, for reading */
+    back[0] = 0;
+    pool.node.open_err = KVP_EAGAIN;
+    deadline_ns = kvp_now_ns() + 100 * KVP_NS_PER_MS;
+    moves[0] = move_at(KVP_MOVE_READ_PART, 1);
+    moves[1] = move_at(KVP_MOVE_FILL, 2);
+    moves[2] = move_at(KVP_MOVE_FILL_MORE, 2);
     for (uint32_t i = 0; i < 3; i++)
         moves[i].item = i;
-    run(&f, spans, moves, 3);
+    run(spans, moves, 3);
     assert_int_equal(moves[0].err, KVP_OK);
-    assert_int_equal(f.back[0], 0x77);
+    assert_int_equal(back[0], 0x77);
     assert_int_equal(moves[1].err, KVP_DEADLINE);
     assert_int_equal(moves[2].err, KVP_DEADLINE);
     assert_true(moves[1].is_drained && moves[2].is_drained);
-    teardown(&f);
 
-    setup_late(&f, 2, KVP_EAGAIN);
-    moves[1] = move_at(&f, KVP_MOVE_FILL, 2);
-    moves[2] = move_at(&f, KVP_MOVE_FILL_MORE, 2);
+    setup_late(2, KVP_EAGAIN);
+    moves[1] = move_at(KVP_MOVE_FILL, 2);
+    moves[2] = move_at(KVP_MOVE_FILL_MORE, 2);
     moves[1].item = moves[2].item = 1;
-    run(&f, spans, moves + 1, 2);
+    run(spans, moves + 1, 2);
     assert_int_equal(moves[1].err, KVP_OK);
     assert_int_equal(moves[2].err, KVP_OK);
-    assert_int_equal(f.pool.node.refused_opens, 1); /* one question is enough */
-    teardown(&f);
+    assert_int_equal(pool.node.refused_opens, 1); /* one question is enough */
 }
 
 int
 main(void)
 {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_not_served_yet_is_waited_for),
-        cmocka_unit_test(test_patience_with_a_late_node_ends),
-        cmocka_unit_test(test_a_short_call_waits_no_longer_than_it_may),
-        cmocka_unit_test(test_the_next_transport_is_taken_meanwhile),
-        cmocka_unit_test(test_what_cannot_be_served_is_an_error_without_another_way),
-        cmocka_unit_test(test_the_rest_does_not_wait),
+        TEST(test_what_is_not_served_yet_is_waited_for),
+        TEST(test_patience_with_a_late_node_ends),
+        TEST(test_a_short_call_waits_no_longer_than_it_may),
+        TEST(test_the_next_transport_is_taken_meanwhile),
+        TEST(test_what_cannot_be_served_is_an_error_without_another_way),
+        TEST(test_the_rest_does_not_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

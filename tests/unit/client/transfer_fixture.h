@@ -11,87 +11,99 @@
 
 #include <stdatomic.h>
 
+#ifndef VALUE
 #define VALUE 10000u
+#endif
 #define KEY "a key"
 
-typedef struct {
-    fake_pool_t pool;
-    kvp_session_t *session;
-    kvp_link_t *link;
-    kvp_scratch_pool_t scratches;
-    kvp_scratch_t *scratch;
-    uint64_t deadline_ns;
-    uint32_t others;
-    bool has_copies;
-    char offered[64]; /* names of the transports */
-    uint8_t value[VALUE], back[VALUE + 100];
-} fixture_t;
+/* Of the test at hand, beside its pool. */
+static kvp_scratch_pool_t scratches;
+static kvp_scratch_t *scratch;
+static uint64_t deadline_ns;
+static uint32_t others;
+static bool has_copies;
+static char offered[64]; /* names of the transports */
+static uint8_t value[VALUE], back[VALUE + 100];
 
-static inline void
-setup_by(fixture_t *f, const kvp_transport_ops_t *const *ops, size_t n)
+static inline int
+teardown(void **state)
 {
-    memset(f, 0, sizeof *f);
+    if (!pool.is_running) return 0;
+    kvp_scratch_rele(&scratches, scratch);
+    kvp_scratch_pool_fini(&scratches);
+    return fake_pool_end(state);
+}
+
+/* In the place of what there is: a session by copies of these transports, the best first. */
+static inline void
+setup_by(const kvp_transport_ops_t *const *ops, size_t n)
+{
+    static kvp_transport_ops_t copies[2];
+    const kvp_transport_ops_t *const used[2] = {&copies[0], &copies[1]};
+
+    (void)teardown(NULL);
+    for (size_t i = 0; i < n; i++)
+        copies[i] = *ops[i];
     for (size_t i = 0, at = 0; i < n; i++)
-        at += (size_t)snprintf(f->offered + at, sizeof f->offered - at, "%s%s", i == 0 ? "" : ",", ops[i]->name);
-    fake_pool_start(&f->pool, f->offered);
-    kvp_scratch_pool_init(&f->scratches);
-    f->scratch = kvp_scratch_take(&f->scratches);
-    assert_non_null(f->scratch);
-    f->deadline_ns = in(LONG_NS);
-    f->session = fake_pool_session(&f->pool, ops, n);
-    assert_int_equal(kvp_session_hold(f->session, f->deadline_ns, &f->link), KVP_OK);
+        at += (size_t)snprintf(offered + at, sizeof offered - at, "%s%s", i == 0 ? "" : ",", ops[i]->name);
+    fake_pool_start(offered);
+    kvp_scratch_pool_init(&scratches);
+    scratch = kvp_scratch_take(&scratches);
+    assert_non_null(scratch);
+    deadline_ns = in(LONG_NS);
+    others = 0;
+    has_copies = false;
+    fake_pool_session(used, n);
+    pool.link = fake_pool_hold();
     for (size_t i = 0; i < VALUE; i++)
-        f->value[i] = (uint8_t)(i * 7 + i / 251);
+        value[i] = (uint8_t)(i * 7 + i / 251);
+    memset(back, 0, sizeof back);
 }
 
 static inline void
-setup_over(fixture_t *f, const kvp_transport_ops_t *ops)
+setup_over(const kvp_transport_ops_t *ops)
 {
-    setup_by(f, &ops, 1);
+    setup_by(&ops, 1);
 }
 
-static inline void
-setup(fixture_t *f)
+static inline int
+setup(void **state)
 {
-    setup_over(f, kvp_transport_find("shm"));
+    setup_over(kvp_transport_find("shm"));
+    return 0;
 }
 
-static inline void
-teardown(fixture_t *f)
+static inline kvp_transfer_t
+transfer_of(const kvp_span_t *spans)
 {
-    kvp_session_rele(f->session, f->link);
-    kvp_session_stop(f->session);
-    kvp_session_destroy(f->session);
-    kvp_scratch_rele(&f->scratches, f->scratch);
-    kvp_scratch_pool_fini(&f->scratches);
-    fake_pool_end(&f->pool);
-}
-
-static inline void
-run(fixture_t *f, const kvp_span_t *spans, kvp_move_t *moves, uint32_t n)
-{
-    kvp_transfer_t transfer = {
-        .session = f->session,
-        .peers = f->link->peers,
-        .scratch = f->scratch,
+    return (kvp_transfer_t){
+        .session = pool.session,
+        .peers = pool.link->peers,
+        .scratch = scratch,
         .spans = spans,
-        .deadline_ns = f->deadline_ns,
-        .others = f->others,
-        .has_copies = f->has_copies,
+        .deadline_ns = deadline_ns,
+        .others = others,
+        .has_copies = has_copies,
     };
+}
+
+static inline void
+run(const kvp_span_t *spans, kvp_move_t *moves, uint32_t n)
+{
+    kvp_transfer_t transfer = transfer_of(spans);
 
     kvp_transfer_run(&transfer, moves, n);
-    kvp_scratch_reset(f->scratch);
+    kvp_scratch_reset(scratch);
 }
 
 static inline kvp_move_t
-move_at(const fixture_t *f, kvp_move_kind_t kind, uint32_t slot)
+move_at(kvp_move_kind_t kind, uint32_t slot)
 {
     kvp_move_t mv = {.kind = kind, .len = VALUE, .key = KEY, .key_len = sizeof KEY};
 
     mv.loc.segment_id = FAKE_MASTER_SEGMENT;
     mv.loc.slot = slot;
-    mv.loc.key_off = kvp_key_cell_units(&f->pool.node.geo, slot);
+    mv.loc.key_off = kvp_key_cell_units(&pool.node.geo, slot);
     mv.loc.generation = kvp_gen_make(1, 100 + slot);
     mv.loc.offset = 65536ull * slot;
     mv.desc = (kvp_desc_t){.word = kvp_word_make(mv.loc.generation, KVP_DESC_SEALED), .len = VALUE, .sum = 99};
@@ -99,17 +111,17 @@ move_at(const fixture_t *f, kvp_move_kind_t kind, uint32_t slot)
 }
 
 static inline uint64_t *
-word_of(fixture_t *f, uint32_t slot)
+word_of(uint32_t slot)
 {
-    return (uint64_t *)(f->pool.node.meta + kvp_desc_off(slot));
+    return (uint64_t *)(pool.node.meta + kvp_desc_off(slot));
 }
 
 static inline kvp_err_t
-run_one(fixture_t *f, kvp_iov_t *iov, uint32_t iov_n, kvp_move_t *mv)
+run_one(kvp_iov_t *iov, uint32_t iov_n, kvp_move_t *mv)
 {
     kvp_span_t span = {.iov = iov, .iov_n = iov_n};
 
-    run(f, &span, mv, 1);
+    run(&span, mv, 1);
     return mv->err;
 }
 
