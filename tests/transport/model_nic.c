@@ -225,7 +225,7 @@ reg_set_keys(nic_dev_t *dev, nic_reg_t *reg)
 static void
 reg_come_back(nic_dev_t *dev, nic_reg_t *reg)
 {
-    if (reg->access == KVP_RDMA_LOCAL && reg->addr == model_nic.spoiled) reg->base.is_lost = true;
+    if (reg->access == KVP_RDMA_LOCAL && reg->addr == model_nic.refused_addr) reg->base.is_lost = true;
     if (reg->base.is_lost)
         reg->base.lkey = reg->base.rkey = 0;
     else
@@ -577,10 +577,10 @@ model_nic_return(uint32_t dev)
 }
 
 void
-model_nic_spoil(const void *addr)
+model_nic_refuse_memory(const void *addr)
 {
     nic_enter();
-    model_nic.spoiled = addr;
+    model_nic.refused_addr = addr;
     nic_exit();
 }
 
