@@ -66,11 +66,16 @@ bool bench_run(kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n);
 void bench_sleep(kvp_ep_t *ep, int timeout_ms);
 /* bench_wait polls until *count reaches n. */
 bool bench_wait(kvp_ep_t *ep, const _Atomic size_t *count, size_t n);
+/* bench_xfer: one of all that lies in the list. */
+kvp_xfer_t bench_xfer(kvp_xfer_kind_t kind, uint32_t flags, kvp_rseg_t *rseg, uint64_t roffset, const kvp_iov_t *iov,
+                      uint32_t iov_n);
 /* One transfer of contiguous memory. */
 kvp_err_t bench_move(kvp_ep_t *ep, kvp_xfer_kind_t kind, uint32_t flags, kvp_rseg_t *rseg, uint64_t roffset, void *addr,
                      size_t len, uint64_t *sum_out);
 kvp_err_t bench_publish(kvp_ep_t *ep, kvp_rseg_t *rseg, uint64_t roffset, uint64_t word);
 
+/* Memory for a test, all 0, which it frees. */
+void *bench_new(size_t bytes);
 void bench_fill(void *at, size_t len, uint64_t seed);
 bool bench_holds(const void *at, size_t len, uint64_t seed);
 
