@@ -154,6 +154,16 @@ test_known_batch_takes_one_doorbell_and_one_completion(void **state)
     free(g.local);
 }
 
+/* Since then one doorbell, one completion, so many work requests, and no copy. */
+static void
+want_costs(const bench_t *b, const kvp_ep_costs_t *before, uint64_t requests)
+{
+    assert_int_equal(b->ep->costs.doorbells - before->doorbells, 1);
+    assert_int_equal(b->ep->costs.completions - before->completions, 1);
+    assert_int_equal(b->ep->costs.requests - before->requests, requests);
+    assert_int_equal(b->ep->costs.copied_bytes - before->copied_bytes, 0);
+}
+
 /* Small objects that their sums vouch for: one work request an object. */
 static void
 test_small_batch_takes_one_request_an_object(void **state)
@@ -176,10 +186,7 @@ test_small_batch_takes_one_request_an_object(void **state)
     for (size_t i = 0; i < N; i++)
         assert_true(x[i].sum == kvp_sum(b->mem + BENCH_DATA + i * BYTES, BYTES));
     assert_memory_equal(local, b->mem + BENCH_DATA, N * BYTES);
-    assert_int_equal(b->ep->costs.requests - before.requests, N);
-    assert_int_equal(b->ep->costs.doorbells - before.doorbells, 1);
-    assert_int_equal(b->ep->costs.completions - before.completions, 1);
-    assert_int_equal(b->ep->costs.copied_bytes - before.copied_bytes, 0);
+    want_costs(b, &before, N);
     kvp_mrcache_unlend(loan);
     free(local);
 }
@@ -204,9 +211,7 @@ test_batch_that_wrote_ends_in_one_push(void **state)
     assert_memory_equal(b->mem + BENCH_DATA, local, 4 * MIB);
     for (size_t i = 0; i < 4; i++)
         assert_true(x[i].sum == kvp_sum(local + i * MIB, MIB));
-    assert_int_equal(b->ep->costs.doorbells - before.doorbells, 1);
-    assert_int_equal(b->ep->costs.completions - before.completions, 1);
-    assert_int_equal(b->ep->costs.requests - before.requests, 5);
+    want_costs(b, &before, 5);
     kvp_mrcache_unlend(loan);
     free(local);
 }
@@ -265,10 +270,7 @@ test_small_puts_take_one_doorbell_and_one_completion(void **state)
         memcpy(&word, b->mem + i * 128, sizeof word);
         assert_true(word == kvp_word_make(i + 1, KVP_DESC_SEALED));
     }
-    assert_int_equal(b->ep->costs.doorbells - before.doorbells, 1);
-    assert_int_equal(b->ep->costs.completions - before.completions, 1);
-    assert_int_equal(b->ep->costs.requests - before.requests, KINDS * N + 2); /* a push before SEALED, and one behind */
-    assert_int_equal(b->ep->costs.copied_bytes - before.copied_bytes, 0);
+    want_costs(b, &before, KINDS * N + 2); /* a push before SEALED, and one behind */
     kvp_mrcache_unlend(loan);
     free(local);
 }

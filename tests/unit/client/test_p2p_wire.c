@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an endpoint does with peers that do not keep to the protocol: at its port, and where it asks. PROTOCOL "Peers".
+ * What an endpoint does at its port with peers that do not keep to the protocol (PROTOCOL "Peers"). Where it asks one: test_p2p_files.c.
  */
 #include "client/net/hello.h"
 #include "client/kvpool_p2p.h"
@@ -7,7 +7,6 @@
 #include "common/clock.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
-#include "tests/unit/client/loopback.h"
 #include "tests/unit/client/p2pend.h"
 
 #include <setjmp.h>
@@ -15,10 +14,7 @@
 #include <cmocka.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -439,98 +435,6 @@ test_too_many_connections_are_told_busy(void **state)
     expect_served(end);
 }
 
-/* ---- an endpoint that asks a liar */
-typedef enum { LIE_SILENCE, LIE_JUNK, LIE_REFUSES, LIE_RANGE, LIE_KEY, LIE_MANY } lie_t;
-
-typedef struct {
-    lie_t lie;
-    int fd;
-    char at[32];
-    pthread_t thread;
-} liar_t;
-
-static bool
-answer_hello(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
-{
-    kvp_peer_hello_reply_t reply = {.version = 1, .incarnation = 9, .transport = "tcp"};
-
-    if (liar->lie == LIE_JUNK) kvp_buf_append(&c->out, "\xff\xff\xff\xff junk junk junk junk", 25);
-    if (liar->lie == LIE_REFUSES) reply.err = KVP_VERSION;
-    if (liar->lie != LIE_SILENCE && liar->lie != LIE_JUNK)
-        kvp_peer_hello_reply_encode(&c->out, frame->hdr.request_id, &reply);
-    return kvp_framed_flush(c) == KVP_OK;
-}
-
-static void
-answer_find(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
-{
-    kvp_peer_range_t ranges[2] = {0};
-    kvp_peer_find_t find;
-
-    assert_int_equal(kvp_peer_find_decode(frame, &find), KVP_OK);
-    ranges[0] = (kvp_peer_range_t){.base = find.at->addr, .len = find.at->len, .token = 1, .key_len = 8};
-    if (liar->lie == LIE_RANGE) ranges[0].base += 1;
-    if (liar->lie == LIE_KEY) ranges[0].key_len = 65;
-    kvp_peer_reply_encode(&c->out, KVP_OP_PEER_FIND, frame->hdr.request_id, KVP_OK, "", ranges,
-                          liar->lie == LIE_MANY ? 2 : 1, sizeof ranges[0]);
-    kvp_ignore(kvp_framed_flush(c), "the asker closes when it has seen enough");
-}
-
-/* One connection, until the asker closes it. */
-static void *
-liar_main(void *arg)
-{
-    const liar_t *liar = arg;
-    kvp_framed_t c;
-    kvp_frame_t frame;
-    bool has = false;
-
-    kvp_framed_init(&c);
-    assert_int_equal(kvp_framed_adopt(&c, accept(liar->fd, NULL, NULL), false), KVP_OK);
-    for (;;) {
-        struct pollfd p = {.fd = c.fd, .events = POLLIN};
-        kvp_err_t err;
-
-        assert_int_equal(poll(&p, 1, 20000), 1);
-        err = kvp_framed_recv(&c);
-        if (err != KVP_OK && err != KVP_EAGAIN) break;
-        while (kvp_framed_next(&c, &frame, &has) == KVP_OK && has) {
-            if (frame.hdr.opcode == KVP_OP_PEER_HELLO)
-                (void)answer_hello(liar, &c, &frame);
-            else
-                answer_find(liar, &c, &frame);
-        }
-    }
-    kvp_framed_fini(&c);
-    return NULL;
-}
-
-static void
-ask_liar(const end_t *end, lie_t lie, int want)
-{
-    liar_t liar = {.lie = lie};
-    kvpool_p2p_op_t op = {.local = end->mem, .remote = 1 << 20, .len = 4096};
-    uint64_t began_ns = kvp_now_ns();
-
-    liar.fd = listen_local(liar.at);
-    assert_int_equal(pthread_create(&liar.thread, NULL, liar_main, &liar), 0);
-    assert_int_equal(kvpool_p2p_transfer(end->p2p, liar.at, KVPOOL_P2P_READ, &op, 1, 500), want);
-    assert_true(kvp_now_ns() - began_ns < 10 * KVP_NS_PER_S);
-    pthread_join(liar.thread, NULL);
-    close(liar.fd);
-}
-
-static void
-test_lies_are_seen_through(void **state)
-{
-    ask_liar(*state, LIE_SILENCE, KVPOOL_DEADLINE);
-    ask_liar(*state, LIE_JUNK, KVPOOL_PROTO);
-    ask_liar(*state, LIE_REFUSES, KVPOOL_VERSION);
-    ask_liar(*state, LIE_RANGE, KVPOOL_PROTO);
-    ask_liar(*state, LIE_KEY, KVPOOL_PROTO);
-    ask_liar(*state, LIE_MANY, KVPOOL_PROTO);
-}
-
 int
 main(void)
 {
@@ -544,7 +448,6 @@ main(void)
         cmocka_unit_test_setup_teardown(test_cut_names_connections, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_requests_are_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_too_many_connections_are_told_busy, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lies_are_seen_through, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
