@@ -507,28 +507,39 @@ tally_done(kvp_xfer_t *x)
     t->by_status[-x->status]++;
 }
 
-/* n transfers that share one iov; *list_out points to each. */
-static kvp_xfer_t *
-make_many(const bench_t *b, size_t n, kvp_xfer_kind_t kind, const kvp_iov_t *iov, tally_t *tally,
-          kvp_xfer_t ***list_out)
-{
-    kvp_xfer_t *xs = bench_new(n * sizeof *xs);
-    kvp_xfer_t **list = calloc(n, sizeof *list);
+/* Transfers that share one piece of local memory, and what became of them. */
+typedef struct {
+    uint8_t *local;
+    kvp_iov_t iov;
+    tally_t tally;
+    kvp_xfer_t *xs, **list; /* list points to each */
+} many_t;
 
-    assert_non_null(list);
+static many_t *
+many_new(const bench_t *b, size_t n, kvp_xfer_kind_t kind, size_t len)
+{
+    many_t *m = bench_new(sizeof *m);
+
+    m->local = bench_new(len);
+    m->iov = (kvp_iov_t){.addr = m->local, .len = len};
+    m->xs = bench_new(n * sizeof *m->xs);
+    m->list = bench_new(n * sizeof(kvp_xfer_t *));
     for (size_t i = 0; i < n; i++) {
-        xs[i] = (kvp_xfer_t){.kind = kind,
-                             .rseg = b->wr,
-                             .roffset = BENCH_DATA,
-                             .iov = iov,
-                             .iov_n = 1,
-                             .len = iov->len,
-                             .done = tally_done,
-                             .arg = tally};
-        list[i] = &xs[i];
+        m->xs[i] = bench_xfer(kind, 0, b->wr, BENCH_DATA, &m->iov, 1);
+        m->xs[i].done = tally_done;
+        m->xs[i].arg = &m->tally;
+        m->list[i] = &m->xs[i];
     }
-    *list_out = list;
-    return xs;
+    return m;
+}
+
+static void
+many_free(many_t *m)
+{
+    free(m->local);
+    free(m->xs);
+    free(m->list);
+    free(m);
 }
 
 static void
@@ -536,29 +547,24 @@ test_back_pressure_leaves_the_rest_to_the_caller(void **state)
 {
     bench_t *b = *state;
     enum { N = 20000 };
-    uint8_t local[256];
-    kvp_iov_t iov = {.addr = local, .len = sizeof local};
-    tally_t tally = {0};
-    kvp_xfer_t **list;
-    kvp_xfer_t *xs = make_many(b, N, KVP_XFER_READ, &iov, &tally, &list);
+    many_t *m = many_new(b, N, KVP_XFER_READ, 256);
     uint64_t until_ns = kvp_now_ns() + BENCH_WAIT_NS;
     size_t at = 0;
 
-    assert_int_equal(b->ops->submit(b->ep, list, N, &at), KVP_OK);
+    assert_int_equal(b->ops->submit(b->ep, m->list, N, &at), KVP_OK);
     if ((b->ops->caps & KVP_TP_SYNC) == 0) assert_true(at > 0 && at < N);
-    assert_true(tally.fired <= at);
-    while (tally.fired < N && kvp_now_ns() < until_ns) {
+    assert_true(m->tally.fired <= at);
+    while (m->tally.fired < N && kvp_now_ns() < until_ns) {
         size_t took = 0;
 
-        if (at < N) assert_int_equal(b->ops->submit(b->ep, list + at, N - at, &took), KVP_OK);
+        if (at < N) assert_int_equal(b->ops->submit(b->ep, m->list + at, N - at, &took), KVP_OK);
         at += took;
         if (b->ops->ep_poll(b->ep) == 0 && took == 0) bench_sleep(b->ep, 100);
     }
-    assert_int_equal(tally.fired, N);
-    assert_int_equal(tally.twice, 0);
-    assert_int_equal(tally.by_status[0], N);
-    free(xs);
-    free(list);
+    assert_int_equal(m->tally.fired, N);
+    assert_int_equal(m->tally.twice, 0);
+    assert_int_equal(m->tally.by_status[0], N);
+    many_free(m);
 }
 
 static void
@@ -570,27 +576,23 @@ test_close_under_load_completes_each_once(void **state)
 
     for (int round = 0; round < 8; round++) {
         kvp_xfer_kind_t kind = round % 2 == 0 ? KVP_XFER_READ : KVP_XFER_WRITE;
-        uint8_t *local = bench_new(n);
-        kvp_iov_t iov = {.addr = local, .len = n};
-        tally_t tally = {0};
-        kvp_xfer_t **list;
-        kvp_xfer_t *xs = make_many(b, N, kind, &iov, &tally, &list);
+        many_t *m = many_new(b, N, kind, n);
         kvp_ep_t *ep;
         size_t took;
         /* What the round before has sent may still land: each round has its own place. */
         for (size_t i = 0; i < N; i++)
-            xs[i].roffset += (size_t)round * n;
+            m->xs[i].roffset += (size_t)round * n;
         assert_int_equal(bench_connect(b->client, &b->addr, &ep), KVP_OK);
-        assert_int_equal(b->ops->submit(ep, list, N, &took), KVP_OK);
+        assert_int_equal(b->ops->submit(ep, m->list, N, &took), KVP_OK);
         for (int i = 0; i < round; i++)
             b->ops->ep_poll(ep);
         kvp_ep_destroy(ep);
-        free(local); /* nothing touches it any more: the sanitizer watches */
-        assert_int_equal(tally.fired, took);
-        assert_int_equal(tally.twice, 0);
-        assert_int_equal(tally.by_status[0] + tally.by_status[-KVP_CANCELLED], took);
-        free(xs);
-        free(list);
+        free(m->local); /* nothing touches it any more: the sanitizer watches */
+        m->local = NULL;
+        assert_int_equal(m->tally.fired, took);
+        assert_int_equal(m->tally.twice, 0);
+        assert_int_equal(m->tally.by_status[0] + m->tally.by_status[-KVP_CANCELLED], took);
+        many_free(m);
     }
 }
 
@@ -613,20 +615,16 @@ test_deadline_ends_a_transfer_or_a_drain(void **state)
 {
     bench_t *b = *state;
     size_t n = 4 << 20;
-    uint8_t *local = bench_new(n);
-    kvp_iov_t iov = {.addr = local, .len = n};
-    tally_t tally = {0};
-    kvp_xfer_t **list;
-    kvp_xfer_t *xs = make_many(b, 3, KVP_XFER_READ, &iov, &tally, &list);
+    many_t *m = many_new(b, 3, KVP_XFER_READ, n);
     kvp_ep_t *ep;
     size_t took;
 
     assert_int_equal(bench_connect(b->client, &b->addr, &ep), KVP_OK);
     if ((b->ops->caps & KVP_TP_SYNC) != 0) {
         for (size_t i = 0; i < 3; i++)
-            xs[i].deadline_ns = kvp_now_ns() - 1;
-        assert_int_equal(b->ops->submit(ep, list, 3, &took), KVP_OK);
-        assert_int_equal(tally.by_status[-KVP_DEADLINE], 3);
+            m->xs[i].deadline_ns = kvp_now_ns() - 1;
+        assert_int_equal(b->ops->submit(ep, m->list, 3, &took), KVP_OK);
+        assert_int_equal(m->tally.by_status[-KVP_DEADLINE], 3);
         assert_int_equal(b->ops->drain(ep, 0), KVP_OK);
         kvp_ep_destroy(ep);
     } else {
@@ -634,24 +632,22 @@ test_deadline_ends_a_transfer_or_a_drain(void **state)
 
         bench_lanes_stop(b); /* a peer that does not answer, or is slower than that where its adapter does */
         if (suite_stall != NULL) suite_stall(true);
-        assert_int_equal(b->ops->submit(ep, list, 3, &took), KVP_OK);
+        assert_int_equal(b->ops->submit(ep, m->list, 3, &took), KVP_OK);
         assert_int_equal(b->ops->drain(ep, deadline_ns), KVP_DEADLINE);
         assert_true(kvp_now_ns() >= deadline_ns);
         assert_true(kvp_now_ns() < deadline_ns + BENCH_WAIT_NS);
         kvp_ep_destroy(ep);
-        assert_int_equal(tally.by_status[-KVP_CANCELLED], 3);
+        assert_int_equal(m->tally.by_status[-KVP_CANCELLED], 3);
         if (suite_stall != NULL) suite_stall(false);
         bench_lanes_start(b);
-        tally = (tally_t){0};
+        m->tally = (tally_t){0};
         for (size_t i = 0; i < 3; i++)
-            xs[i].link = (kvp_list_t){0};
-        assert_int_equal(b->ops->submit(b->ep, list, 3, &took), KVP_OK);
+            m->xs[i].link = (kvp_list_t){0};
+        assert_int_equal(b->ops->submit(b->ep, m->list, 3, &took), KVP_OK);
         assert_int_equal(b->ops->drain(b->ep, kvp_now_ns() + BENCH_WAIT_NS), KVP_OK);
-        assert_int_equal(tally.by_status[0], 3);
+        assert_int_equal(m->tally.by_status[0], 3);
     }
-    free(local);
-    free(xs);
-    free(list);
+    many_free(m);
 }
 
 /* Fences */
@@ -684,27 +680,21 @@ test_quiesce_fires_idle_and_under_load(void **state)
     bench_t *b = *state;
     enum { N = 40 };
     size_t n = 1 << 20;
-    uint8_t *local = bench_new(n);
-    kvp_iov_t iov = {.addr = local, .len = n};
-    tally_t tally = {0};
-    kvp_xfer_t **list;
-    kvp_xfer_t *xs = make_many(b, N, KVP_XFER_READ, &iov, &tally, &list);
+    many_t *m = many_new(b, N, KVP_XFER_READ, n);
     _Atomic size_t quiet = 0;
     size_t took;
 
     b->ops->quiesce(b->server, on_quiesce, &quiet);
     assert_true(server_waits(&quiet, 1));
-    assert_int_equal(b->ops->submit(b->ep, list, N, &took), KVP_OK);
+    assert_int_equal(b->ops->submit(b->ep, m->list, N, &took), KVP_OK);
     for (size_t i = 0; i < 10; i++) {
         b->ops->quiesce(b->server, on_quiesce, &quiet);
         b->ops->ep_poll(b->ep);
     }
     assert_int_equal(b->ops->drain(b->ep, kvp_now_ns() + BENCH_WAIT_NS), KVP_OK);
     assert_true(server_waits(&quiet, 11));
-    assert_int_equal(tally.by_status[0], took);
-    free(local);
-    free(xs);
-    free(list);
+    assert_int_equal(m->tally.by_status[0], took);
+    many_free(m);
 }
 
 /* A peer that stops reading in the middle of an object holds quiesce for a second, then loses its connection. */
@@ -713,17 +703,13 @@ test_quiesce_cuts_a_stuck_send(void **state)
 {
     bench_t *b = *state;
     size_t n = 19 << 20;
-    uint8_t *local = bench_new(n);
-    kvp_iov_t iov = {.addr = local, .len = n};
-    tally_t tally = {0};
-    kvp_xfer_t **list;
-    kvp_xfer_t *xs = make_many(b, 4, KVP_XFER_READ, &iov, &tally, &list);
+    many_t *m = many_new(b, 4, KVP_XFER_READ, n);
     _Atomic size_t quiet = 0;
     uint64_t began_ns;
     size_t took;
 
     if (b->has_lanes && b->has_guards) {
-        assert_int_equal(b->ops->submit(b->ep, list, 4, &took), KVP_OK);
+        assert_int_equal(b->ops->submit(b->ep, m->list, 4, &took), KVP_OK);
         /* The first bytes are here, so the send has begun; the rest does not fit the sockets. */
         struct pollfd pfd = {.fd = b->ops->ep_event_fd(b->ep), .events = POLLIN};
 
@@ -733,13 +719,11 @@ test_quiesce_cuts_a_stuck_send(void **state)
         assert_true(server_waits(&quiet, 1));
         assert_true(kvp_now_ns() - began_ns < BENCH_WAIT_NS);
         assert_int_equal(b->ops->drain(b->ep, kvp_now_ns() + BENCH_WAIT_NS), KVP_OK);
-        assert_int_equal(tally.fired, 4);
-        assert_true(tally.by_status[-KVP_DISCONNECTED] > 0);
+        assert_int_equal(m->tally.fired, 4);
+        assert_true(m->tally.by_status[-KVP_DISCONNECTED] > 0);
         assert_true(b->ops->ep_is_broken(b->ep));
     }
-    free(local);
-    free(xs);
-    free(list);
+    many_free(m);
 }
 
 static void
@@ -748,11 +732,7 @@ test_fenced_client_lands_nothing_more(void **state)
     bench_t *b = *state;
     enum { N = 400 };
     size_t n = 64 << 10;
-    uint8_t *local = bench_new(n);
-    kvp_iov_t iov = {.addr = local, .len = n};
-    tally_t tally = {0};
-    kvp_xfer_t **list;
-    kvp_xfer_t *xs = make_many(b, N, KVP_XFER_WRITE, &iov, &tally, &list);
+    many_t *m = many_new(b, N, KVP_XFER_WRITE, n);
     _Atomic uint64_t fenced = 0;
     kvp_tp_t *other;
     kvp_ep_t *ep;
@@ -764,27 +744,27 @@ test_fenced_client_lands_nothing_more(void **state)
         goto out;
     }
     other = bench_client(b, BENCH_CLIENT + 1);
-    memset(local, 1, n);
-    assert_int_equal(b->ops->submit(b->ep, list, N / 2, &took), KVP_OK);
+    memset(m->local, 1, n);
+    assert_int_equal(b->ops->submit(b->ep, m->list, N / 2, &took), KVP_OK);
     b->ops->peer_fence(b->server, BENCH_CLIENT, 0, on_fence, &fenced);
     while (atomic_load(&fenced) != BENCH_CLIENT)
         sched_yield();
 
     /* From here the memory is the owner's. */
     memset(b->mem + BENCH_DATA, 2, n);
-    if (b->ops->submit(b->ep, list + N / 2, N / 2, &took) == KVP_OK)
+    if (b->ops->submit(b->ep, m->list + N / 2, N / 2, &took) == KVP_OK)
         assert_int_equal(b->ops->drain(b->ep, kvp_now_ns() + BENCH_WAIT_NS), KVP_OK);
     assert_true(b->ops->ep_is_broken(b->ep));
-    assert_true(b->ops->submit(b->ep, list, 1, &took) != KVP_OK);
+    assert_true(b->ops->submit(b->ep, m->list, 1, &took) != KVP_OK);
     assert_int_equal(took, 0);
-    assert_int_equal(tally.twice, 0);
+    assert_int_equal(m->tally.twice, 0);
     assert_int_equal(bench_connect(b->client, &b->addr, &ep), KVP_FENCED);
     for (size_t i = 0; i < n; i++)
         assert_int_equal(b->mem[BENCH_DATA + i], 2);
 
     /* Others are not touched, until live_min passes them. */
     assert_int_equal(bench_connect(other, &b->addr, &ep), KVP_OK);
-    assert_int_equal(bench_move(ep, KVP_XFER_READ, 0, b->rd, BENCH_DATA, local, n, NULL), KVP_OK);
+    assert_int_equal(bench_move(ep, KVP_XFER_READ, 0, b->rd, BENCH_DATA, m->local, n, NULL), KVP_OK);
     b->ops->peer_fence(b->server, BENCH_CLIENT + 5, BENCH_CLIENT + 3, on_fence, &fenced);
     while (atomic_load(&fenced) != BENCH_CLIENT + 5)
         sched_yield();
@@ -796,9 +776,7 @@ test_fenced_client_lands_nothing_more(void **state)
     kvp_ep_destroy(ep);
     kvp_tp_destroy(other);
 out:
-    free(local);
-    free(xs);
-    free(list);
+    many_free(m);
 }
 
 /* Threads and processes */

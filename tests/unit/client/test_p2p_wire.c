@@ -63,15 +63,22 @@ static const kvp_peer_hello_t good_hello = {
     .version = KVP_PROTO_VERSION, .version_min = KVP_PROTO_VERSION_MIN, .incarnation = 7, .host_id = "elsewhere"};
 
 static void
+say_hello(kvp_framed_t *c, const kvp_peer_hello_t *hello, kvp_peer_hello_reply_t *reply_out)
+{
+    kvp_frame_t frame;
+
+    kvp_peer_hello_encode(&c->out, 1, hello);
+    assert_int_equal(kvp_exchange(c, 1, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_hello_reply_decode(&frame, reply_out), KVP_OK);
+}
+
+static void
 enter(const end_t *end, kvp_framed_t *c)
 {
     kvp_peer_hello_reply_t reply;
-    kvp_frame_t frame;
 
     knock(end, c);
-    kvp_peer_hello_encode(&c->out, 1, &good_hello);
-    assert_int_equal(kvp_exchange(c, 1, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    say_hello(c, &good_hello, &reply);
     assert_int_equal(reply.err, KVP_OK);
     assert_string_equal(reply.transport, "tcp");
     assert_string_equal(reply.unix_path, "");
@@ -157,6 +164,18 @@ test_nonsense_is_closed(void **state)
     expect_served(end);
 }
 
+static void
+ask_moves(kvp_framed_t *c, uint64_t id, const kvp_peer_moves_t *moves, kvp_peer_moved_t *moved_out)
+{
+    const void *records;
+    kvp_frame_t frame;
+
+    kvp_peer_moves_encode(&c->out, id, moves);
+    assert_int_equal(kvp_exchange(c, id, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_MOVE, moves->n, sizeof *moved_out, &records), KVP_OK);
+    memcpy(moved_out, records, moves->n * sizeof *moved_out);
+}
+
 /* Of many pieces that go with one call each has its own outcome. */
 static void
 some_pieces_fail(kvp_framed_t *c, const end_t *near)
@@ -165,9 +184,7 @@ some_pieces_fail(kvp_framed_t *c, const end_t *near)
     uint8_t *from = malloc(N * EACH);
     kvp_peer_piece_t pieces[N];
     kvp_peer_moves_t moves = {.kind = KVP_PEER_PULL, .pieces = pieces, .n = N, .deadline_ns = UINT64_MAX};
-    const kvp_peer_moved_t *moved;
-    const void *records;
-    kvp_frame_t frame;
+    kvp_peer_moved_t moved[N];
 
     assert_non_null(from);
     memset(from, 'f', N * EACH);
@@ -179,10 +196,7 @@ some_pieces_fail(kvp_framed_t *c, const end_t *near)
                                        .from = (uintptr_t)from + i * EACH};
     pieces[UNREADABLE].from = pieces[LAST].from = 4096;
     pieces[UNREGISTERED].token ^= 1;
-    kvp_peer_moves_encode(&c->out, 3, &moves);
-    assert_int_equal(kvp_exchange(c, 3, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_MOVE, N, sizeof *moved, &records), KVP_OK);
-    moved = records;
+    ask_moves(c, 3, &moves, moved);
     for (size_t i = 0; i < N; i++) {
         bool is_read = i != UNREADABLE && i != UNREGISTERED && i != LAST;
 
@@ -227,9 +241,7 @@ test_nobody_is_a_process_by_saying_so(void **state)
     hello.proc = (kvp_peer_proc_t){.is_told = true, .nonce_at = (uintptr_t)known};
     memcpy(hello.proc.nonce, known, sizeof known);
     knock(&near, &c);
-    kvp_peer_hello_encode(&c.out, 1, &hello);
-    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    say_hello(&c, &hello, &reply);
     assert_false(reply.can_pull);
     assert_false(reply.proc.is_told);
     piece.token = near.token;
@@ -242,9 +254,7 @@ test_nobody_is_a_process_by_saying_so(void **state)
     /* The same at the Unix socket: there the kernel says who it is, and it may. */
     kvp_framed_init(&c);
     assert_int_equal(kvp_framed_connect_unix(&c, reply.unix_path, soon()), KVP_OK);
-    kvp_peer_hello_encode(&c.out, 1, &hello);
-    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    say_hello(&c, &hello, &reply);
     assert_true(reply.can_pull);
     kvp_peer_moves_encode(&c.out, 2, &moves);
     assert_int_equal(kvp_exchange(&c, 2, soon(), &frame), KVP_OK);
@@ -266,14 +276,11 @@ test_hello_of_another_version_is_refused(void **state)
 {
     kvp_peer_hello_t hello = good_hello;
     kvp_peer_hello_reply_t reply;
-    kvp_frame_t frame;
     kvp_framed_t c;
 
     hello.version = hello.version_min = KVP_PROTO_VERSION + 1;
     knock(*state, &c);
-    kvp_peer_hello_encode(&c.out, 1, &hello);
-    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    say_hello(&c, &hello, &reply);
     assert_int_equal(reply.err, KVP_VERSION);
     assert_true(reply.detail[0] != '\0');
     kvp_peer_hello_encode(&c.out, 2, &good_hello);
@@ -332,20 +339,14 @@ test_sums_and_checks_are_of_what_is_registered(void **state)
     assert_int_equal(kvp_peer_range_check(&range, &at), KVP_OK);
     pieces[0] = (kvp_peer_piece_t){.token = range.token, .addr = at.addr + 11, .len = 5000};
     pieces[1] = (kvp_peer_piece_t){.token = range.token, .addr = at.addr + 1, .len = BYTES};
-    kvp_peer_moves_encode(&c.out, 3, &moves);
-    assert_int_equal(kvp_exchange(&c, 3, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_MOVE, 2, sizeof moved[0], &records), KVP_OK);
-    memcpy(moved, records, sizeof moved);
+    ask_moves(&c, 3, &moves, moved);
     assert_int_equal(moved[0].err, KVP_OK);
     assert_true(moved[0].sum == kvp_sum(end->mem + 11, 5000));
     assert_int_equal(moved[1].err, KVP_NOT_REGISTERED);
     moves.kind = KVP_PEER_CHECK;
     pieces[0].token ^= 1;
     pieces[1].len--;
-    kvp_peer_moves_encode(&c.out, 4, &moves);
-    assert_int_equal(kvp_exchange(&c, 4, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_MOVE, 2, sizeof moved[0], &records), KVP_OK);
-    memcpy(moved, records, sizeof moved);
+    ask_moves(&c, 4, &moves, moved);
     assert_int_equal(moved[0].err, KVP_NOT_REGISTERED);
     assert_int_equal(moved[1].err, KVP_OK);
     kvp_framed_fini(&c);
@@ -404,7 +405,6 @@ test_too_many_connections_are_told_busy(void **state)
     struct rlimit files;
     kvp_framed_t *conns = calloc(MAX, sizeof *conns);
     kvp_peer_hello_reply_t reply;
-    kvp_frame_t frame;
     kvp_framed_t c;
     uint64_t addr;
     size_t len;
@@ -420,9 +420,7 @@ test_too_many_connections_are_told_busy(void **state)
     for (size_t i = 0; i < MAX; i++)
         enter(end, &conns[i]);
     knock(end, &c);
-    kvp_peer_hello_encode(&c.out, 1, &good_hello);
-    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    say_hello(&c, &good_hello, &reply);
     assert_int_equal(reply.err, KVP_BUSY);
     assert_true(reply.detail[0] != '\0');
     kvp_framed_fini(&c);
