@@ -85,7 +85,6 @@ extern const char *suite_host;
 extern size_t suite_extent_bytes;
 extern void (*suite_stall)(bool is_stalled); /* makes a peer that needs no lanes silent; NULL = there is no such */
 extern const void *suite_own; /* kvp_tp_conf_t.own */
-extern const kvp_transport_ops_t *suite_ops; /* the transport; NULL = the built-in one of that name */
 extern bool suite_lends; /* bench_run lends local memory to the transport as long as it runs */
 
 /* suite_run runs the suite for the transport of that name; returns the number of failed tests. */

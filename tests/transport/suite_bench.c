@@ -21,7 +21,6 @@ const char *suite_host = "127.0.0.1";
 size_t suite_extent_bytes = 1 << 20;
 void (*suite_stall)(bool is_stalled);
 const void *suite_own;
-const kvp_transport_ops_t *suite_ops;
 bool suite_lends;
 
 void *
@@ -178,7 +177,7 @@ bench_setup(void **state)
     kvp_addr_t at = {0};
 
     assert_non_null(b);
-    b->ops = suite_ops != NULL ? suite_ops : kvp_transport_find(name);
+    b->ops = kvp_transport_find(name);
     assert_non_null(b->ops);
     b->has_lanes = (b->ops->caps & KVP_TP_SYNC) == 0;
     b->has_guards = (b->ops->caps & KVP_TP_GUARDS) != 0;

@@ -1048,12 +1048,12 @@ kvp_err_t __real_kvp_transports_parse(const char *text, const kvp_transport_ops_
 kvp_err_t __wrap_kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
                                       char *why, size_t why_cap);
 
-/* Of "shm,mem", which the test names, the second one takes long. */
+/* Of "shm,slow", which the test names, the second one takes long. */
 kvp_err_t
 __wrap_kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why,
                             size_t why_cap)
 {
-    if (strcmp(text, "shm,mem") != 0) return __real_kvp_transports_parse(text, list, cap, n_out, why, why_cap);
+    if (strcmp(text, "shm,slow") != 0) return __real_kvp_transports_parse(text, list, cap, n_out, why, why_cap);
     list[0] = kvp_transport_find("shm");
     list[1] = slow_reg_reset();
     *n_out = 2;
@@ -1100,8 +1100,8 @@ test_registration_that_takes_long_delays_nothing_else(void **state)
     assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
     slow_reg_await(2); /* behind the check, the first chunk: it does not pass */
     master_hear(&f->master, 3);
-    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "mem", &chunk), KVP_EAGAIN);
-    assert_int_equal(client_open(&c, f->master.uuid, 2, KVP_ACCESS_WRITE, "mem", &chunk), KVP_EAGAIN);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "slow", &chunk), KVP_EAGAIN);
+    assert_int_equal(client_open(&c, f->master.uuid, 2, KVP_ACCESS_WRITE, "slow", &chunk), KVP_EAGAIN);
     assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
     chunk_close(&chunk);
     slow_reg_open();
@@ -1109,7 +1109,7 @@ test_registration_that_takes_long_delays_nothing_else(void **state)
     for (uint32_t i = 0; i < 3; i++) {
         kvp_err_t err;
 
-        while ((err = client_open(&c, f->master.uuid, i, KVP_ACCESS_WRITE, "mem", &chunk)) == KVP_EAGAIN)
+        while ((err = client_open(&c, f->master.uuid, i, KVP_ACCESS_WRITE, "slow", &chunk)) == KVP_EAGAIN)
             usleep(100);
         assert_int_equal(err, KVP_OK);
     }
@@ -1131,17 +1131,17 @@ test_keys_of_a_writer_delay_nothing_else(void **state)
     slow_reg_shut();
     assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
     assert_int_equal(client_attach_here(&other, f, 61), KVP_OK);
-    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "mem", &chunk), KVP_EAGAIN);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "slow", &chunk), KVP_EAGAIN);
     slow_reg_await(begun + 1);
     master_hear(&f->master, 3);
-    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "mem", &chunk), KVP_EAGAIN);
-    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "mem", &chunk), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "slow", &chunk), KVP_EAGAIN);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "slow", &chunk), KVP_OK);
     assert_int_equal(client_open(&other, f->master.uuid, 1, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
     chunk_close(&chunk);
     master_fence(&f->master, 60); /* it is obeyed while they are made */
     slow_reg_open();
     for (kvp_err_t err = KVP_EAGAIN; err != KVP_OK;) {
-        err = client_open(&other, f->master.uuid, 0, KVP_ACCESS_WRITE, "mem", &chunk);
+        err = client_open(&other, f->master.uuid, 0, KVP_ACCESS_WRITE, "slow", &chunk);
         assert_true(err == KVP_OK || err == KVP_EAGAIN);
     }
     kvp_framed_fini(&c.conn);
@@ -1161,8 +1161,8 @@ test_a_chunk_that_cannot_be_registered_is_refused(void **state)
     slow_reg_open();
     await_registered(f, MEMORY - CHUNK, CHUNK);
     assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
-    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "mem", &chunk), KVP_NOTSUP);
-    assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_READ, "mem", &chunk), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "slow", &chunk), KVP_NOTSUP);
+    assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_READ, "slow", &chunk), KVP_OK);
     assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
     chunk_close(&chunk);
     kvp_framed_fini(&c.conn);
@@ -1185,7 +1185,7 @@ test_slow_answers_leave_time_for_heartbeats(void **state)
     assert_int_equal(slow_reg_exports(EACH_MS), 0);
     ask.uuid = (ProtobufCBinaryData){16, f->master.uuid};
     ask.role = KVP_ACCESS_WRITE;
-    ask.transport = (char *)"mem";
+    ask.transport = (char *)"slow";
     for (uint32_t i = 0; i < ASKS; i++) {
         kvp_pb_frame_begin(&c.conn.out, KVP_OP_OPEN_CHUNK, 0, 1000 + i, &ask, &at);
         kvp_frame_end(&c.conn.out, at);
@@ -1205,7 +1205,7 @@ test_slow_answers_leave_time_for_heartbeats(void **state)
 static int
 setup_slow(void **state)
 {
-    *state = begin("shm,mem");
+    *state = begin("shm,slow");
     slow_reg_let(1); /* the check */
     return mount_first(*state);
 }
