@@ -22,6 +22,8 @@
 #include "client/transport/rdma/verbs/dev.h"
 
 #define MODEL_NIC_DEVS_MAX 4u
+#define MODEL_NIC_WR_MAX 512u
+#define MODEL_NIC_INLINE_MAX 256u
 
 extern const kvp_verbs_ops_t kvp_verbs_model;
 
@@ -29,10 +31,7 @@ extern const kvp_verbs_ops_t kvp_verbs_model;
  * 127.0.0.1, where daemons listen. */
 typedef struct {
     uint32_t devs_n; /* [1] */
-    uint32_t max_wr; /* [512] */
-    uint32_t max_sge; /* [16] */
     uint32_t max_reads; /* [16] */
-    uint32_t inline_max; /* [256] */
     uint64_t max_msg_bytes; /* [1 GiB] */
     uint64_t max_reg_bytes; /* [1 TiB] */
     uint64_t memlock_bytes; /* [no bound] of all registrations of a device together */
@@ -56,8 +55,6 @@ typedef struct {
 typedef struct {
     uint64_t posts; /* doorbells */
     uint64_t requests;
-    uint64_t reads;
-    uint64_t writes;
     uint64_t inlines;
     uint64_t fenced;
     uint64_t signaled; /* requests that asked for a completion */

@@ -347,9 +347,9 @@ qp_make_locked(nic_id_t *id, const kvp_rdma_caps_t *caps)
 {
     if (id->has_qp || (id->state != ID_RESOLVED && id->state != ID_REQUESTED)) return KVP_INVALID;
     id->caps = (kvp_rdma_caps_t){
-        .sends = (uint32_t)kvp_min_u64(caps->sends, model_nic.conf.max_wr),
-        .sge = (uint32_t)kvp_min_u64(caps->sge, model_nic.conf.max_sge),
-        .inline_bytes = (uint32_t)kvp_min_u64(caps->inline_bytes, model_nic.conf.inline_max),
+        .sends = (uint32_t)kvp_min_u64(caps->sends, MODEL_NIC_WR_MAX),
+        .sge = (uint32_t)kvp_min_u64(caps->sge, KVP_RDMA_SGE_MAX),
+        .inline_bytes = (uint32_t)kvp_min_u64(caps->inline_bytes, MODEL_NIC_INLINE_MAX),
     };
     if (id->caps.sends > 0) {
         id->cq = calloc(id->caps.sends, sizeof *id->cq);
