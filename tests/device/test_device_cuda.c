@@ -18,20 +18,25 @@
 
 static const kvp_device_ops_t *ops = &kvp_device_cuda;
 
+static uint8_t *device; /* BYTES of it, of each test */
+
 static int
 setup(void **state)
 {
     (void)state;
     fake_cuda_reset();
-    return 0;
+    device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN);
+    return device != NULL ? 0 : -1;
 }
 
 static int
 teardown(void **state)
 {
-    fake_cuda_left_t left = fake_cuda_left();
+    fake_cuda_left_t left;
 
     (void)state;
+    fake_cuda_free(device);
+    left = fake_cuda_left();
     fake_cuda_set_current(NULL);
     return left.allocations == 0 && left.streams == 0 && left.pinned_bytes == 0 ? 0 : -1;
 }
@@ -49,7 +54,7 @@ look(const void *addr, size_t len)
 static void
 test_look_tells_kinds_apart(void **state)
 {
-    void *device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN), *managed = fake_cuda_alloc(BYTES, FAKE_CUDA_MANAGED);
+    void *managed = fake_cuda_alloc(BYTES, FAKE_CUDA_MANAGED);
     char host[10];
     kvp_devmem_t mem;
 
@@ -69,47 +74,40 @@ test_look_tells_kinds_apart(void **state)
     assert_true(mem.has_peer);
     assert_int_equal(mem.flush, KVP_DEVICE_FLUSH_CALL);
     assert_int_equal(fake_cuda_counts().sync_memops, 1);
-    fake_cuda_free(device);
     fake_cuda_free(managed);
 }
 
 static void
 test_look_refuses_a_range_that_leaves_its_memory(void **state)
 {
-    uint8_t *device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN);
     kvp_devmem_t mem;
 
     (void)state;
     assert_int_equal(ops->look(device, BYTES + 1, &mem), KVP_INVALID);
     assert_int_equal(ops->look(device + BYTES - 1, 2, &mem), KVP_INVALID);
     assert_int_equal(ops->look(device + BYTES - 1, 1, &mem), KVP_OK);
-    fake_cuda_free(device);
 }
 
 static void
 test_look_finds_host_memory_where_cuda_is_not_initialized(void **state)
 {
-    void *device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN);
-
     (void)state;
     fake_cuda_knobs.not_initialized = 3;
     assert_int_equal(look(device, BYTES).kind, KVP_MEM_HOST);
-    fake_cuda_free(device);
 }
 
 /* Memory of no context is used in the device's primary one, which is kept once. */
 static void
 test_pool_memory_gets_the_primary_context(void **state)
 {
-    void *plain = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN), *pool = fake_cuda_alloc(BYTES, FAKE_CUDA_POOL);
+    void *pool = fake_cuda_alloc(BYTES, FAKE_CUDA_POOL);
     kvp_devmem_t mem = look(pool, BYTES);
 
     (void)state;
     assert_non_null(mem.context);
-    assert_ptr_not_equal(mem.context, look(plain, BYTES).context);
+    assert_ptr_not_equal(mem.context, look(device, BYTES).context);
     assert_ptr_equal(look(pool, BYTES).context, mem.context);
     assert_int_equal(fake_cuda_counts().retains, 1);
-    fake_cuda_free(plain);
     fake_cuda_free(pool);
 }
 
@@ -117,7 +115,6 @@ test_pool_memory_gets_the_primary_context(void **state)
 static void
 test_flush_is_chosen_by_what_the_device_says(void **state)
 {
-    void *device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN);
     kvp_devmem_t mem;
 
     (void)state;
@@ -132,13 +129,11 @@ test_flush_is_chosen_by_what_the_device_says(void **state)
     mem = look(device, BYTES);
     assert_int_equal(mem.flush, KVP_DEVICE_FLUSH_IMPOSSIBLE);
     assert_int_equal(ops->flush(&mem), KVP_NOTSUP);
-    fake_cuda_free(device);
 }
 
 static void
 test_what_an_adapter_writes_is_seen_after_a_flush(void **state)
 {
-    void *device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN);
     kvp_devmem_t mem = look(device, BYTES);
     char got[4] = {0};
 
@@ -153,14 +148,12 @@ test_what_an_adapter_writes_is_seen_after_a_flush(void **state)
 
     fake_cuda_knobs.flush = 999;
     assert_int_equal(ops->flush(&mem), KVP_SYS);
-    fake_cuda_free(device);
 }
 
 /* ---- dma-buf */
 static void
 test_export_gives_whole_pages(void **state)
 {
-    uint8_t *device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN);
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     kvp_devmem_t mem = look(device, BYTES);
     kvp_dmabuf_t buf;
@@ -176,13 +169,11 @@ test_export_gives_whole_pages(void **state)
     assert_string_equal(mapped + 100, "xyz");
     munmap(mapped, buf.len);
     close(buf.fd);
-    fake_cuda_free(device);
 }
 
 static void
 test_export_is_refused_where_it_cannot_be(void **state)
 {
-    void *device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN);
     kvp_devmem_t mem = look(device, BYTES);
     kvp_dmabuf_t buf;
 
@@ -195,14 +186,12 @@ test_export_is_refused_where_it_cannot_be(void **state)
     assert_false(mem.has_dmabuf);
     assert_int_equal(ops->export_dmabuf(&mem, device, BYTES, &buf), KVP_NOTSUP);
     assert_int_equal(fake_cuda_counts().exports, 0);
-    fake_cuda_free(device);
 }
 
 /* ---- copies */
 static void
 test_copies_go_both_ways_and_are_over_after_wait(void **state)
 {
-    uint8_t *device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN);
     kvp_devmem_t mem = look(device, BYTES);
     kvp_device_queue_t *queue;
     void *pinned;
@@ -224,13 +213,11 @@ test_copies_go_both_ways_and_are_over_after_wait(void **state)
     assert_string_equal(pinned, "world");
     ops->queue_close(queue);
     ops->pinned_free(&mem, pinned);
-    fake_cuda_free(device);
 }
 
 static void
 test_failures_of_the_driver_are_errors(void **state)
 {
-    uint8_t *device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN);
     kvp_devmem_t mem = look(device, BYTES), lost = mem;
     kvp_device_queue_t *queue;
     char bytes[8];
@@ -251,14 +238,13 @@ test_failures_of_the_driver_are_errors(void **state)
     lost.context = &gone; /* no context of the driver's */
     assert_int_equal(ops->queue_open(&lost, &queue), KVP_SYS);
     assert_int_equal(ops->flush(&lost), KVP_SYS);
-    fake_cuda_free(device);
 }
 
 /* ---- the caller's context */
 static void
 test_the_callers_context_stays_current(void **state)
 {
-    uint8_t *device = fake_cuda_alloc(BYTES, FAKE_CUDA_PLAIN), *pool = fake_cuda_alloc(BYTES, FAKE_CUDA_POOL);
+    uint8_t *pool = fake_cuda_alloc(BYTES, FAKE_CUDA_POOL);
     kvp_devmem_t mem = look(device, BYTES), other = look(pool, BYTES);
     kvp_device_queue_t *queue;
     kvp_dmabuf_t buf;
@@ -279,7 +265,6 @@ test_the_callers_context_stays_current(void **state)
     fake_cuda_knobs.flush = 999;
     assert_int_equal(ops->flush(&mem), KVP_SYS);
     assert_ptr_equal(fake_cuda_current(), other.context);
-    fake_cuda_free(device);
     fake_cuda_free(pool);
 }
 

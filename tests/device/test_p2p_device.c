@@ -60,6 +60,20 @@ close_both(end_t *end)
     fake_cuda_free(end->device);
 }
 
+static void
+open_pair(end_t *a, end_t *b, const char *transports)
+{
+    open_both(a, transports);
+    open_both(b, transports);
+}
+
+static void
+close_pair(end_t *a, end_t *b)
+{
+    close_both(a);
+    close_both(b);
+}
+
 /* ---- bytes */
 static void
 store(uint8_t *at, bool is_device, size_t len, uint32_t seed)
@@ -123,36 +137,22 @@ every_move_by(const char *transports)
     static const size_t lens[] = {1, 4097, (2u << 20) + 5, BYTES - 64};
     end_t a, b;
 
-    open_both(&a, transports);
-    open_both(&b, transports);
+    open_pair(&a, &b, transports);
     for (size_t i = 0; i < 4 * sizeof lens / sizeof lens[0]; i++) {
         bool is_here = (i & 1) != 0, is_there = (i & 2) != 0;
 
         check_move(&a, &b, KVPOOL_P2P_WRITE, is_here, is_there, lens[i / 4]);
         check_move(&a, &b, KVPOOL_P2P_READ, is_here, is_there, lens[i / 4]);
     }
-    close_both(&a);
-    close_both(&b);
+    close_pair(&a, &b);
 }
 
 static void
-test_within_the_host(void **state)
+test_every_move(void **state)
 {
     (void)state;
     every_move_by("cma");
-}
-
-static void
-test_by_tcp(void **state)
-{
-    (void)state;
     every_move_by("tcp");
-}
-
-static void
-test_by_rdma(void **state)
-{
-    (void)state;
     every_move_by("rdma");
 }
 
@@ -167,8 +167,7 @@ test_many_pieces(void **state)
 
     (void)state;
     assert_non_null(ops);
-    open_both(&a, "cma");
-    open_both(&b, "cma");
+    open_pair(&a, &b, "cma");
     for (int i = 0; i < 2; i++) {
         store(i != 0 ? a.device : a.mem, i != 0, BYTES, (uint32_t)i + 1);
         want[i] = load(i != 0 ? a.device : a.mem, i != 0, BYTES);
@@ -186,8 +185,7 @@ test_many_pieces(void **state)
         free(want[i]);
         free(got[i]);
     }
-    close_both(&a);
-    close_both(&b);
+    close_pair(&a, &b);
     free(ops);
 }
 
@@ -199,8 +197,7 @@ test_what_is_not_registered(void **state)
     end_t a, b;
 
     (void)state;
-    open_both(&a, "cma");
-    open_both(&b, "cma");
+    open_pair(&a, &b, "cma");
     check_move(&a, &b, KVPOOL_P2P_WRITE, true, true, 5000);
     assert_int_equal(move_there(&a, &b, KVPOOL_P2P_WRITE, a.mem, b.device + BYTES - 10, 11), KVPOOL_NOT_REGISTERED);
     assert_int_equal(move_there(&a, &b, KVPOOL_P2P_WRITE, a.device + BYTES - 10, b.mem, 11), KVPOOL_NOT_REGISTERED);
@@ -213,13 +210,12 @@ test_what_is_not_registered(void **state)
     assert_int_equal(kvpool_p2p_first_range(a.p2p, b.at, 0, &first, &len), KVPOOL_NOT_REGISTERED);
     assert_int_equal(kvpool_p2p_register(b.p2p, b.device, BYTES, NULL), KVPOOL_OK);
     check_move(&a, &b, KVPOOL_P2P_READ, true, true, 5000);
-    close_both(&a);
-    close_both(&b);
+    close_pair(&a, &b);
 }
 
 /* Nothing beyond a bounce buffer is copied to or from, whatever a peer asks for. */
 static void
-test_what_lies_in_a_stage(void **state)
+test_what_lies_in_a_bounce_buffer(void **state)
 {
     kvp_peer_piece_t pieces[] = {{.token = 1, .addr = 1, .len = 1},
                                  {.token = 1, .addr = 1, .len = KVP_BOUNCE_PART_BYTES}};
@@ -244,8 +240,7 @@ test_copies_that_fail(void **state)
     end_t a, b;
 
     (void)state;
-    open_both(&a, "cma");
-    open_both(&b, "cma");
+    open_pair(&a, &b, "cma");
     for (int i = 0; i < 2; i++) {
         fake_cuda_knobs.memcpy_async = i == 0 ? 719 : 0;
         fake_cuda_knobs.synchronize = i == 1 ? 719 : 0;
@@ -261,8 +256,7 @@ test_copies_that_fail(void **state)
     assert_int_not_equal(move_there(&a, &b, KVPOOL_P2P_WRITE, a.device, b.mem, 5000), KVPOOL_OK);
     fake_cuda_knobs.host_alloc = 0;
     check_move(&a, &b, KVPOOL_P2P_WRITE, true, true, 5000);
-    close_both(&a);
-    close_both(&b);
+    close_pair(&a, &b);
 }
 
 /* Unregistering waits for what was submitted, which goes as it would have; from then on the memory is nobody's to move. */
@@ -277,8 +271,7 @@ test_unregister_behind_submits(void **state)
         uint64_t ids[N];
         end_t a, b;
 
-        open_both(&a, ways[w]);
-        open_both(&b, ways[w]);
+        open_pair(&a, &b, ways[w]);
         for (size_t i = 0; i < N; i++) {
             kvpool_p2p_op_t op = {.local = a.device + i * LEN, .remote = (uintptr_t)b.mem + i * LEN, .len = LEN};
 
@@ -292,8 +285,7 @@ test_unregister_behind_submits(void **state)
             assert_int_equal(result, KVPOOL_OK);
         }
         assert_int_equal(move_there(&a, &b, KVPOOL_P2P_WRITE, a.device, b.mem, LEN), KVPOOL_NOT_REGISTERED);
-        close_both(&a);
-        close_both(&b);
+        close_pair(&a, &b);
     }
 }
 
@@ -334,28 +326,24 @@ test_many_threads(void **state)
     end_t a, b;
 
     (void)state;
-    open_both(&a, "cma");
-    open_both(&b, "cma");
+    open_pair(&a, &b, "cma");
     for (size_t i = 0; i < THREADS; i++) {
         writers[i] = (writer_t){i % 2 != 0 ? &a : &b, i % 2 != 0 ? &b : &a, i * 500000};
         assert_int_equal(pthread_create(&threads[i], NULL, write_often, &writers[i]), 0);
     }
     for (size_t i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    close_both(&a);
-    close_both(&b);
+    close_pair(&a, &b);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_within_the_host, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_by_tcp, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_by_rdma, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_every_move, setup, teardown),
         cmocka_unit_test_setup_teardown(test_many_pieces, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_registered, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_lies_in_a_stage, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_lies_in_a_bounce_buffer, setup, teardown),
         cmocka_unit_test_setup_teardown(test_copies_that_fail, setup, teardown),
         cmocka_unit_test_setup_teardown(test_unregister_behind_submits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_many_threads, setup, teardown),

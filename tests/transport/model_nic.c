@@ -132,8 +132,8 @@ dev_init(nic_dev_t *dev, uint32_t i)
     dev->base.info.numa_node = -1;
     dev->base.info.mtu_bytes = 4096;
     dev->base.info.is_soft = conf->is_soft;
-    dev->base.info.max_sge = conf->max_sge;
-    dev->base.info.max_wr = conf->max_wr;
+    dev->base.info.max_sge = KVP_RDMA_SGE_MAX;
+    dev->base.info.max_wr = MODEL_NIC_WR_MAX;
     dev->base.info.max_reads = conf->max_reads;
     dev->base.info.max_reg_bytes = conf->max_reg_bytes;
     dev->base.info.max_msg_bytes = conf->max_msg_bytes;
@@ -149,10 +149,7 @@ conf_fill(const model_nic_conf_t *conf)
     if (conf != NULL) *c = *conf;
     if (c->devs_n == 0) c->devs_n = 1;
     if (c->devs_n > MODEL_NIC_DEVS_MAX) kvp_panic("model nic: too many devices");
-    if (c->max_wr == 0) c->max_wr = 512;
-    if (c->max_sge == 0) c->max_sge = KVP_RDMA_SGE_MAX;
     if (c->max_reads == 0) c->max_reads = 16;
-    if (c->inline_max == 0) c->inline_max = 256;
     if (c->max_msg_bytes == 0) c->max_msg_bytes = 1ull << 30;
     if (c->max_reg_bytes == 0) c->max_reg_bytes = 1ull << 40;
     if (c->memlock_bytes == 0) c->memlock_bytes = UINT64_MAX;
@@ -225,7 +222,7 @@ reg_set_keys(nic_dev_t *dev, nic_reg_t *reg)
 static void
 reg_come_back(nic_dev_t *dev, nic_reg_t *reg)
 {
-    if (reg->access == KVP_RDMA_LOCAL && reg->addr == model_nic.spoiled) reg->base.is_lost = true;
+    if (reg->access == KVP_RDMA_LOCAL && reg->addr == model_nic.refused_addr) reg->base.is_lost = true;
     if (reg->base.is_lost)
         reg->base.lkey = reg->base.rkey = 0;
     else
@@ -376,8 +373,6 @@ count_wr(const kvp_rdma_wr_t *wr)
     model_nic_counts_t *c = &model_nic.counts;
 
     c->requests++;
-    if ((wr->flags & KVP_RDMA_WR_READ) != 0) c->reads++;
-    if ((wr->flags & KVP_RDMA_WR_READ) == 0) c->writes++;
     if ((wr->flags & KVP_RDMA_WR_INLINE) != 0) c->inlines++;
     if ((wr->flags & KVP_RDMA_WR_FENCE) != 0) c->fenced++;
     if ((wr->flags & KVP_RDMA_WR_SIGNALED) != 0) c->signaled++;
@@ -577,10 +572,10 @@ model_nic_return(uint32_t dev)
 }
 
 void
-model_nic_spoil(const void *addr)
+model_nic_refuse_memory(const void *addr)
 {
     nic_enter();
-    model_nic.spoiled = addr;
+    model_nic.refused_addr = addr;
     nic_exit();
 }
 

@@ -22,6 +22,8 @@
 #include "client/transport/rdma/verbs/dev.h"
 
 #define MODEL_NIC_DEVS_MAX 4u
+#define MODEL_NIC_WR_MAX 512u
+#define MODEL_NIC_INLINE_MAX 256u
 
 extern const kvp_verbs_ops_t kvp_verbs_model;
 
@@ -29,16 +31,11 @@ extern const kvp_verbs_ops_t kvp_verbs_model;
  * 127.0.0.1, where daemons listen. */
 typedef struct {
     uint32_t devs_n; /* [1] */
-    uint32_t max_wr; /* [512] */
-    uint32_t max_sge; /* [16] */
     uint32_t max_reads; /* [16] */
-    uint32_t inline_max; /* [256] */
     uint64_t max_msg_bytes; /* [1 GiB] */
     uint64_t max_reg_bytes; /* [1 TiB] */
     uint64_t memlock_bytes; /* [no bound] of all registrations of a device together */
     uint32_t retry_steps; /* [32] tries on a path that is down, or of a peer that is gone, until NO_ANSWER */
-    uint32_t
-        unreachable_per_mille; /* connects and asks that fail by chance; the listener may see the ask all the same */
     uint32_t forgets_per_mille; /* READs that end well by chance, and bring nothing: what soft RoCE does */
     bool is_soft; /* the devices say that they are no adapters */
     bool is_relaxed; /* WRITEs of one queue pair land in any order */
@@ -58,8 +55,6 @@ typedef struct {
 typedef struct {
     uint64_t posts; /* doorbells */
     uint64_t requests;
-    uint64_t reads;
-    uint64_t writes;
     uint64_t inlines;
     uint64_t fenced;
     uint64_t signaled; /* requests that asked for a completion */
@@ -91,8 +86,8 @@ size_t model_nic_regs(void); /* of all devices */
 void model_nic_return(uint32_t dev);
 /* model_nic_refuse_post: the next post takes nothing, and fails. */
 void model_nic_refuse_post(void);
-/* model_nic_spoil: memory of ours that begins there is taken by no device that comes back. */
-void model_nic_spoil(const void *addr);
+/* model_nic_refuse_memory: memory of ours that begins there is taken by no device that comes back. */
+void model_nic_refuse_memory(const void *addr);
 /* model_nic_kill: the process with that channel dies. Its ids do nothing more and are still the caller's to close; peers
  * learn of it (GONE) unless the machine died with it (is_silent). */
 void model_nic_kill(kvp_rdma_cm_t *cm, bool is_silent);

@@ -15,7 +15,7 @@
 /* Events */
 
 static nic_event_t *
-pend(nic_id_t *id, kvp_rdma_event_kind_t kind, const void *data, size_t len)
+queue_event(nic_id_t *id, kvp_rdma_event_kind_t kind, const void *data, size_t len)
 {
     nic_cm_t *cm = nic_cm_of(id->base.cm);
     nic_event_t *e = calloc(1, sizeof *e);
@@ -104,12 +104,12 @@ static void
 tell_gone(nic_id_t *peer, bool is_silent)
 {
     if (peer->state == ID_ASKED && !peer->has_consent) {
-        pend(peer, is_silent ? KVP_RDMA_UNREACHABLE : KVP_RDMA_REFUSED, NULL, 0);
+        queue_event(peer, is_silent ? KVP_RDMA_UNREACHABLE : KVP_RDMA_REFUSED, NULL, 0);
     } else if (peer->state == ID_ACCEPTED && !peer->has_consent) {
-        pend(peer, is_silent || nic_coin() ? KVP_RDMA_UNREACHABLE : KVP_RDMA_GONE, NULL, 0);
+        queue_event(peer, is_silent || nic_coin() ? KVP_RDMA_UNREACHABLE : KVP_RDMA_GONE, NULL, 0);
     } else if (peer->has_consent && !is_silent) {
-        pend(peer, KVP_RDMA_GONE, NULL, 0);
-        if (nic_below(8) == 0) pend(peer, KVP_RDMA_GONE, NULL, 0);
+        queue_event(peer, KVP_RDMA_GONE, NULL, 0);
+        if (nic_below(8) == 0) queue_event(peer, KVP_RDMA_GONE, NULL, 0);
     }
 }
 
@@ -151,7 +151,7 @@ nic_id_dev_removed(nic_id_t *id, bool is_told)
     }
     nic_id_leave(id, nic_coin());
     id->state = ID_DEAD;
-    if (is_told) pend(id, KVP_RDMA_GONE, NULL, 0);
+    if (is_told) queue_event(id, KVP_RDMA_GONE, NULL, 0);
 }
 
 void
@@ -217,7 +217,7 @@ on_taken(nic_id_t *id, kvp_rdma_event_kind_t kind)
 {
     switch (kind) {
     case KVP_RDMA_ON_ITS_WAY:
-        pend(id, KVP_RDMA_RESOLVED, NULL, 0);
+        queue_event(id, KVP_RDMA_RESOLVED, NULL, 0);
         break;
     case KVP_RDMA_RESOLVED:
         id->state = ID_RESOLVED;
@@ -229,7 +229,7 @@ on_taken(nic_id_t *id, kvp_rdma_event_kind_t kind)
     case KVP_RDMA_ESTABLISHED:
         if (id->state == ID_ASKED && id->peer != NULL) {
             id->peer->has_consent = true;
-            pend(id->peer, KVP_RDMA_ESTABLISHED, NULL, 0);
+            queue_event(id->peer, KVP_RDMA_ESTABLISHED, NULL, 0);
         }
         id->state = ID_CONNECTED;
         break;
@@ -317,12 +317,6 @@ nic_listen(kvp_rdma_cm_t *cm, const struct sockaddr_storage *at, kvp_rdma_id_t *
     return err;
 }
 
-static bool
-is_unlucky(void)
-{
-    return nic_below(1000) < model_nic.conf.unreachable_per_mille;
-}
-
 kvp_err_t
 nic_connect(kvp_rdma_cm_t *cm, const struct sockaddr_storage *to, const struct sockaddr_storage *from,
             kvp_rdma_id_t **id_out)
@@ -336,8 +330,12 @@ nic_connect(kvp_rdma_cm_t *cm, const struct sockaddr_storage *to, const struct s
         id->to = dev_by_addr(to);
         id->dev = from == NULL ? id->to : dev_by_addr(from);
         id->port = ntohs(((const struct sockaddr_in *)to)->sin_port);
-        has_way = id->to != NULL && !model_nic.is_down[id->dev->index][id->to->index] && !is_unlucky();
-        pend(id, !has_way ? KVP_RDMA_UNREACHABLE : nic_coin() ? KVP_RDMA_ON_ITS_WAY : KVP_RDMA_RESOLVED, NULL, 0);
+        has_way = id->to != NULL && !model_nic.is_down[id->dev->index][id->to->index];
+        queue_event(id,
+                    !has_way     ? KVP_RDMA_UNREACHABLE
+                    : nic_coin() ? KVP_RDMA_ON_ITS_WAY
+                                 : KVP_RDMA_RESOLVED,
+                    NULL, 0);
         *id_out = &id->base;
     }
     nic_exit();
@@ -349,9 +347,9 @@ qp_make_locked(nic_id_t *id, const kvp_rdma_caps_t *caps)
 {
     if (id->has_qp || (id->state != ID_RESOLVED && id->state != ID_REQUESTED)) return KVP_INVALID;
     id->caps = (kvp_rdma_caps_t){
-        .sends = (uint32_t)kvp_min_u64(caps->sends, model_nic.conf.max_wr),
-        .sge = (uint32_t)kvp_min_u64(caps->sge, model_nic.conf.max_sge),
-        .inline_bytes = (uint32_t)kvp_min_u64(caps->inline_bytes, model_nic.conf.inline_max),
+        .sends = (uint32_t)kvp_min_u64(caps->sends, MODEL_NIC_WR_MAX),
+        .sge = (uint32_t)kvp_min_u64(caps->sge, KVP_RDMA_SGE_MAX),
+        .inline_bytes = (uint32_t)kvp_min_u64(caps->inline_bytes, MODEL_NIC_INLINE_MAX),
     };
     if (id->caps.sends > 0) {
         id->cq = calloc(id->caps.sends, sizeof *id->cq);
@@ -376,19 +374,17 @@ nic_qp_make(kvp_rdma_id_t *id, const kvp_rdma_caps_t *caps)
     return err;
 }
 
-/* The listener may learn of an ask whose asker never hears more of it. */
 static void
 ask_locked(nic_id_t *id, const void *data, size_t len)
 {
     bool is_down = model_nic.is_down[id->dev->index][id->to->index] || id->to->state != DEV_HERE;
-    bool is_lost = is_unlucky();
     nic_id_t *listener = is_down ? NULL : listener_at(id->to, id->port);
     nic_id_t *other;
 
     id->state = ID_ASKED;
-    if (is_down || is_lost) pend(id, KVP_RDMA_UNREACHABLE, NULL, 0);
+    if (is_down) queue_event(id, KVP_RDMA_UNREACHABLE, NULL, 0);
     if (listener == NULL) {
-        if (!is_down && !is_lost) pend(id, KVP_RDMA_REFUSED, NULL, 0);
+        if (!is_down) queue_event(id, KVP_RDMA_REFUSED, NULL, 0);
         return;
     }
     other = id_new(nic_cm_of(listener->base.cm), ID_REQUESTED);
@@ -396,11 +392,9 @@ ask_locked(nic_id_t *id, const void *data, size_t len)
     other->dev = id->to;
     other->base.dev = &id->to->base;
     other->to = id->dev;
-    if (!is_lost) {
-        other->peer = id;
-        id->peer = other;
-    }
-    pend(other, KVP_RDMA_REQUEST, data, len);
+    other->peer = id;
+    id->peer = other;
+    queue_event(other, KVP_RDMA_REQUEST, data, len);
 }
 
 kvp_err_t
@@ -424,7 +418,7 @@ accept_locked(nic_id_t *id, const void *data, size_t len)
         return;
     }
     id->peer->has_consent = true;
-    pend(id->peer, KVP_RDMA_ESTABLISHED, data, len);
+    queue_event(id->peer, KVP_RDMA_ESTABLISHED, data, len);
 }
 
 kvp_err_t
@@ -444,7 +438,7 @@ refuse_locked(nic_id_t *id, const void *data, size_t len)
 {
     id->state = ID_OVER;
     if (id->peer == NULL) return;
-    pend(id->peer, KVP_RDMA_REFUSED, data, len);
+    queue_event(id->peer, KVP_RDMA_REFUSED, data, len);
     id->peer->peer = NULL;
     id->peer = NULL;
 }

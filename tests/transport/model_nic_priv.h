@@ -132,7 +132,7 @@ typedef struct {
     nic_dev_t devs[MODEL_NIC_DEVS_MAX];
     uint32_t opens;
     uint32_t regs_n;
-    const void *spoiled; /* see model_nic_spoil */
+    const void *refused_addr; /* see model_nic_refuse_memory */
     bool refuses_post; /* see model_nic_refuse_post */
     uint16_t next_port;
     kvp_list_t cms;

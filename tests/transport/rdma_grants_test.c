@@ -88,21 +88,26 @@ await_regs(uint32_t n)
 }
 
 static void
-begin(uint32_t at, void (*fn)(void))
+begin_on(const model_nic_conf_t *nic)
 {
     kvp_tp_conf_t conf = {.pool_id = "pool of the test", .own = &kvp_verbs_model};
 
-    alarm(60); /* a test that waits for what does not come ends */
-    meanwhile.seen = 0;
-    meanwhile.at = at;
-    meanwhile.fn = fn;
-    assert_int_equal(model_nic_reset(1, &(model_nic_conf_t){.devs_n = DEVS, .on_reg = on_reg, .on_dereg = on_dereg}),
-                     0);
+    alarm(100); /* a test that waits for what does not come ends */
+    assert_int_equal(model_nic_reset(1, nic), 0);
     assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &server), KVP_OK);
     mem = aligned_alloc(4096, BYTES);
     assert_non_null(mem);
     assert_int_equal(kvp_mr_create(server, &(kvp_mem_t){.addr = mem, .len = BYTES, .fd = -1}, &mr), KVP_OK);
     assert_int_equal(model_nic_regs(), DEVS);
+}
+
+static void
+begin(uint32_t at, void (*fn)(void))
+{
+    meanwhile.seen = 0;
+    meanwhile.at = at;
+    meanwhile.fn = fn;
+    begin_on(&(model_nic_conf_t){.devs_n = DEVS, .on_reg = on_reg, .on_dereg = on_dereg});
 }
 
 static void
@@ -318,14 +323,8 @@ test_keys_outlive_a_cut_while_they_are_made(void **state)
 static void
 test_keys_that_cannot_be_made_leave_nothing(void **state)
 {
-    kvp_tp_conf_t conf = {.pool_id = "pool of the test", .own = &kvp_verbs_model};
-
     (void)state;
-    assert_int_equal(model_nic_reset(1, &(model_nic_conf_t){.devs_n = DEVS, .memlock_bytes = BYTES}), 0);
-    assert_int_equal(kvp_tp_create(kvp_transport_find("rdma"), &conf, &server), KVP_OK);
-    mem = aligned_alloc(4096, BYTES);
-    assert_non_null(mem);
-    assert_int_equal(kvp_mr_create(server, &(kvp_mem_t){.addr = mem, .len = BYTES, .fd = -1}, &mr), KVP_OK);
+    begin_on(&(model_nic_conf_t){.devs_n = DEVS, .memlock_bytes = BYTES});
     assert_int_equal(grant(WRITER), KVP_NOMEM);
     assert_int_equal(export(WRITER), KVP_EAGAIN);
     assert_int_equal(model_nic_regs(), DEVS);

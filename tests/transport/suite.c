@@ -36,9 +36,8 @@ test_roundtrip_of_all_sizes(void **state)
     bench_t *b = *state;
     static const size_t sizes[] = {1,    7,     8,     63,    64,     127,           128,     129,     1000,
                                    4096, 16383, 65536, 65537, 262144, (1 << 20) - 1, 1 << 20, 3000001, 8 << 20};
-    uint8_t *local = malloc(8 << 20);
+    uint8_t *local = bench_new(8 << 20);
 
-    assert_non_null(local);
     for (size_t i = 0; i < KVP_ARRAY_LEN(sizes); i++) {
         size_t n = sizes[i];
         uint64_t sum_out = 0;
@@ -64,9 +63,8 @@ test_unaligned_moves_keep_to_their_bytes(void **state)
 {
     bench_t *b = *state;
     size_t n = 300001;
-    uint8_t *local = malloc(n + 128);
+    uint8_t *local = bench_new(n + 128);
 
-    assert_non_null(local);
     for (size_t shift = 1; shift < 64; shift += 9) {
         uint8_t *at = b->mem + BENCH_DATA + 64;
 
@@ -118,13 +116,7 @@ test_scatter_list_of_61_uneven_pieces(void **state)
         room += iov[i].len + 3;
         len += iov[i].len;
     }
-    x = (kvp_xfer_t){.kind = KVP_XFER_WRITE,
-                     .flags = KVP_XFER_SUM,
-                     .rseg = b->wr,
-                     .roffset = BENCH_DATA + 5,
-                     .iov = iov,
-                     .iov_n = 61,
-                     .len = len};
+    x = bench_xfer(KVP_XFER_WRITE, KVP_XFER_SUM, b->wr, BENCH_DATA + 5, iov, 61);
     assert_true(bench_run(b->ep, &x, 1));
     assert_int_equal(x.status, KVP_OK);
     assert_true(bench_holds(b->mem + BENCH_DATA + 5, len, 61));
@@ -151,23 +143,14 @@ test_batch_of_a_thousand(void **state)
 {
     bench_t *b = *state;
     enum { N = 1000, EACH = 4096 };
-    kvp_xfer_t *xs = calloc(N, sizeof *xs);
-    kvp_iov_t *iov = calloc(N, sizeof *iov);
-    uint8_t *local = malloc(N * EACH);
+    kvp_xfer_t *xs = bench_new(N * sizeof *xs);
+    kvp_iov_t *iov = bench_new(N * sizeof *iov);
+    uint8_t *local = bench_new(N * EACH);
 
-    assert_non_null(xs);
-    assert_non_null(iov);
-    assert_non_null(local);
     bench_fill(local, N * EACH, 4);
     for (size_t i = 0; i < N; i++) {
         iov[i] = (kvp_iov_t){.addr = local + i * EACH, .len = EACH};
-        xs[i] = (kvp_xfer_t){.kind = KVP_XFER_WRITE,
-                             .flags = KVP_XFER_SUM,
-                             .rseg = b->wr,
-                             .roffset = BENCH_DATA + i * EACH,
-                             .iov = &iov[i],
-                             .iov_n = 1,
-                             .len = EACH};
+        xs[i] = bench_xfer(KVP_XFER_WRITE, KVP_XFER_SUM, b->wr, BENCH_DATA + i * EACH, &iov[i], 1);
     }
     assert_true(bench_run(b->ep, xs, N));
     assert_true(bench_holds(b->mem + BENCH_DATA, N * EACH, 4));
@@ -195,24 +178,18 @@ test_both_directions_at_once(void **state)
     bench_t *b = *state;
     enum { N = 64, EACH = 1 << 20 };
     kvp_xfer_t xs[N] = {0};
-    uint8_t *out = malloc(EACH);
-    uint8_t *in = malloc(EACH);
+    uint8_t *out = bench_new(EACH);
+    uint8_t *in = bench_new(EACH);
     kvp_iov_t iov_out = {.addr = out, .len = EACH};
     kvp_iov_t iov_in = {.addr = in, .len = EACH};
 
-    assert_non_null(out);
-    assert_non_null(in);
     bench_fill(out, EACH, 8);
     bench_fill(b->mem + BENCH_DATA, EACH, 9);
     for (size_t i = 0; i < N; i++) {
         bool is_read = i % 2 == 0;
-        xs[i] = (kvp_xfer_t){.kind = is_read ? KVP_XFER_READ : KVP_XFER_WRITE,
-                             .flags = KVP_XFER_SUM,
-                             .rseg = is_read ? b->rd : b->wr,
-                             .roffset = BENCH_DATA + (is_read ? 0 : (i % 16) * EACH),
-                             .iov = is_read ? &iov_in : &iov_out,
-                             .iov_n = 1,
-                             .len = EACH};
+
+        xs[i] = bench_xfer(is_read ? KVP_XFER_READ : KVP_XFER_WRITE, KVP_XFER_SUM, is_read ? b->rd : b->wr,
+                           BENCH_DATA + (is_read ? 0 : (i % 16) * EACH), is_read ? &iov_in : &iov_out, 1);
         if (!is_read) xs[i].roffset += EACH;
     }
     assert_true(bench_run(b->ep, xs, N));
@@ -232,20 +209,12 @@ test_write_after_read_forwards_its_bytes(void **state)
 {
     bench_t *b = *state;
     enum { EACH = 3 << 20 };
-    uint8_t *local = calloc(1, EACH);
+    uint8_t *local = bench_new(EACH);
     kvp_iov_t iov = {.addr = local, .len = EACH};
     kvp_xfer_t xs[2] = {
-        {.kind = KVP_XFER_READ, .rseg = b->rd, .roffset = BENCH_DATA, .iov = &iov, .iov_n = 1, .len = EACH},
-        {.kind = KVP_XFER_WRITE,
-         .flags = KVP_XFER_AFTER_PRIOR,
-         .rseg = b->wr,
-         .roffset = BENCH_DATA + EACH,
-         .iov = &iov,
-         .iov_n = 1,
-         .len = EACH},
+        bench_xfer(KVP_XFER_READ, 0, b->rd, BENCH_DATA, &iov, 1),
+        bench_xfer(KVP_XFER_WRITE, KVP_XFER_AFTER_PRIOR, b->wr, BENCH_DATA + EACH, &iov, 1),
     };
-
-    assert_non_null(local);
     bench_fill(b->mem + BENCH_DATA, EACH, 77);
     memset(b->mem + BENCH_DATA + EACH, 0, EACH);
     assert_true(bench_run(b->ep, xs, 2));
@@ -292,11 +261,10 @@ test_guarded_write_lands_only_under_its_guard(void **state)
     size_t n = 3 << 20;
     uint64_t guard_at = 4096;
     uint64_t writing = kvp_word_make(kvp_gen_make(2, 5), KVP_DESC_WRITING);
-    uint8_t *local = malloc(n);
+    uint8_t *local = bench_new(n);
     kvp_iov_t iov[2] = {{.addr = local, .len = 100}, {.addr = local, .len = n}};
     kvp_xfer_t xs[2];
 
-    assert_non_null(local);
     for (size_t i = 0; i < 2; i++)
         xs[i] = (kvp_xfer_t){.kind = KVP_XFER_WRITE,
                              .flags = KVP_XFER_GUARDED,
@@ -368,26 +336,19 @@ test_descriptor_vouches_for_the_payload_before_it(void **state)
 {
     bench_t *b = *state;
     reuse_t reuse = {.bench = b, .n = suite_extent_bytes};
-    uint8_t *local = malloc(reuse.n);
+    uint8_t *local = bench_new(reuse.n);
     kvp_desc_t line = {0};
     kvp_iov_t payload = {.addr = local, .len = reuse.n};
     kvp_iov_t desc = {.addr = &line, .len = KVP_DESC_LINE_BYTES};
     kvp_xfer_t xs[2] = {
-        {.kind = KVP_XFER_READ, .rseg = b->rd, .roffset = BENCH_DATA, .iov = &payload, .iov_n = 1, .len = reuse.n},
-        {.kind = KVP_XFER_READ,
-         .flags = KVP_XFER_AFTER_PRIOR,
-         .rseg = b->rd,
-         .roffset = 4096,
-         .iov = &desc,
-         .iov_n = 1,
-         .len = KVP_DESC_LINE_BYTES},
+        bench_xfer(KVP_XFER_READ, 0, b->rd, BENCH_DATA, &payload, 1),
+        bench_xfer(KVP_XFER_READ, KVP_XFER_AFTER_PRIOR, b->rd, 4096, &desc, 1),
     };
     uint64_t until_ns = kvp_now_ns() + BENCH_WAIT_NS;
     size_t accepted = 0;
     size_t wrong = 0;
     pthread_t thread;
 
-    assert_non_null(local);
     if (IS_TSAN) {
         print_message("passed over: payload is read while it is written, by design\n");
         free(local);
@@ -447,8 +408,7 @@ test_ill_formed_transfers_are_refused(void **state)
                              .iov_n = cases[i].iov_n,
                              .len = cases[i].len};
     /* A good one among them is not touched by it. */
-    xs[KVP_ARRAY_LEN(cases)] = (kvp_xfer_t){
-        .kind = KVP_XFER_READ, .rseg = b->rd, .roffset = BENCH_BYTES - 32, .iov = iov, .iov_n = 1, .len = 32};
+    xs[KVP_ARRAY_LEN(cases)] = bench_xfer(KVP_XFER_READ, 0, b->rd, BENCH_BYTES - 32, iov, 1);
     bench_fill(b->mem + BENCH_BYTES - 32, 32, 3);
     assert_true(bench_run(b->ep, xs, KVP_ARRAY_LEN(xs)));
     for (size_t i = 0; i < KVP_ARRAY_LEN(cases); i++)
@@ -503,12 +463,11 @@ test_deregistered_memory_is_no_segment(void **state)
     bench_t *b = *state;
     uint8_t local[100] = {0};
     size_t n = 65536;
-    uint8_t *mem = malloc(n);
+    uint8_t *mem = bench_new(n);
     kvp_token_t token;
     kvp_rseg_t *rseg;
     kvp_mr_t *mr;
 
-    assert_non_null(mem);
     if (b->has_keys) {
         assert_int_equal(kvp_mr_create(b->server, &(kvp_mem_t){.addr = mem, .len = n, .fd = -1}, &mr), KVP_OK);
         assert_int_equal(b->ops->mr_grant(mr, BENCH_CLIENT), KVP_OK);
@@ -548,29 +507,39 @@ tally_done(kvp_xfer_t *x)
     t->by_status[-x->status]++;
 }
 
-/* n transfers that share one iov; *list_out points to each. */
-static kvp_xfer_t *
-make_many(const bench_t *b, size_t n, kvp_xfer_kind_t kind, const kvp_iov_t *iov, tally_t *tally,
-          kvp_xfer_t ***list_out)
-{
-    kvp_xfer_t *xs = calloc(n, sizeof *xs);
-    kvp_xfer_t **list = calloc(n, sizeof *list);
+/* Transfers that share one piece of local memory, and what became of them. */
+typedef struct {
+    uint8_t *local;
+    kvp_iov_t iov;
+    tally_t tally;
+    kvp_xfer_t *xs, **list; /* list points to each */
+} many_t;
 
-    assert_non_null(xs);
-    assert_non_null(list);
+static many_t *
+many_new(const bench_t *b, size_t n, kvp_xfer_kind_t kind, size_t len)
+{
+    many_t *m = bench_new(sizeof *m);
+
+    m->local = bench_new(len);
+    m->iov = (kvp_iov_t){.addr = m->local, .len = len};
+    m->xs = bench_new(n * sizeof *m->xs);
+    m->list = bench_new(n * sizeof(kvp_xfer_t *));
     for (size_t i = 0; i < n; i++) {
-        xs[i] = (kvp_xfer_t){.kind = kind,
-                             .rseg = b->wr,
-                             .roffset = BENCH_DATA,
-                             .iov = iov,
-                             .iov_n = 1,
-                             .len = iov->len,
-                             .done = tally_done,
-                             .arg = tally};
-        list[i] = &xs[i];
+        m->xs[i] = bench_xfer(kind, 0, b->wr, BENCH_DATA, &m->iov, 1);
+        m->xs[i].done = tally_done;
+        m->xs[i].arg = &m->tally;
+        m->list[i] = &m->xs[i];
     }
-    *list_out = list;
-    return xs;
+    return m;
+}
+
+static void
+many_free(many_t *m)
+{
+    free(m->local);
+    free(m->xs);
+    free(m->list);
+    free(m);
 }
 
 static void
@@ -578,28 +547,24 @@ test_back_pressure_leaves_the_rest_to_the_caller(void **state)
 {
     bench_t *b = *state;
     enum { N = 20000 };
-    uint8_t local[256];
-    kvp_iov_t iov = {.addr = local, .len = sizeof local};
-    tally_t tally = {0};
-    kvp_xfer_t **list;
-    kvp_xfer_t *xs = make_many(b, N, KVP_XFER_READ, &iov, &tally, &list);
+    many_t *m = many_new(b, N, KVP_XFER_READ, 256);
     uint64_t until_ns = kvp_now_ns() + BENCH_WAIT_NS;
     size_t at = 0;
 
-    assert_int_equal(b->ops->submit(b->ep, list, N, &at), KVP_OK);
+    assert_int_equal(b->ops->submit(b->ep, m->list, N, &at), KVP_OK);
     if ((b->ops->caps & KVP_TP_SYNC) == 0) assert_true(at > 0 && at < N);
-    assert_true(tally.fired <= at);
-    while (tally.fired < N && kvp_now_ns() < until_ns) {
+    assert_true(m->tally.fired <= at);
+    while (m->tally.fired < N && kvp_now_ns() < until_ns) {
         size_t took = 0;
-        if (at < N) assert_int_equal(b->ops->submit(b->ep, list + at, N - at, &took), KVP_OK);
+
+        if (at < N) assert_int_equal(b->ops->submit(b->ep, m->list + at, N - at, &took), KVP_OK);
         at += took;
         if (b->ops->ep_poll(b->ep) == 0 && took == 0) bench_sleep(b->ep, 100);
     }
-    assert_int_equal(tally.fired, N);
-    assert_int_equal(tally.twice, 0);
-    assert_int_equal(tally.by_status[0], N);
-    free(xs);
-    free(list);
+    assert_int_equal(m->tally.fired, N);
+    assert_int_equal(m->tally.twice, 0);
+    assert_int_equal(m->tally.by_status[0], N);
+    many_free(m);
 }
 
 static void
@@ -611,29 +576,23 @@ test_close_under_load_completes_each_once(void **state)
 
     for (int round = 0; round < 8; round++) {
         kvp_xfer_kind_t kind = round % 2 == 0 ? KVP_XFER_READ : KVP_XFER_WRITE;
-        uint8_t *local = malloc(n);
-        kvp_iov_t iov = {.addr = local, .len = n};
-        tally_t tally = {0};
-        kvp_xfer_t **list;
-        kvp_xfer_t *xs = make_many(b, N, kind, &iov, &tally, &list);
+        many_t *m = many_new(b, N, kind, n);
         kvp_ep_t *ep;
         size_t took;
-
-        assert_non_null(local);
         /* What the round before has sent may still land: each round has its own place. */
         for (size_t i = 0; i < N; i++)
-            xs[i].roffset += (size_t)round * n;
+            m->xs[i].roffset += (size_t)round * n;
         assert_int_equal(bench_connect(b->client, &b->addr, &ep), KVP_OK);
-        assert_int_equal(b->ops->submit(ep, list, N, &took), KVP_OK);
+        assert_int_equal(b->ops->submit(ep, m->list, N, &took), KVP_OK);
         for (int i = 0; i < round; i++)
             b->ops->ep_poll(ep);
         kvp_ep_destroy(ep);
-        free(local); /* nothing touches it any more: the sanitizer watches */
-        assert_int_equal(tally.fired, took);
-        assert_int_equal(tally.twice, 0);
-        assert_int_equal(tally.by_status[0] + tally.by_status[-KVP_CANCELLED], took);
-        free(xs);
-        free(list);
+        free(m->local); /* nothing touches it any more: the sanitizer watches */
+        m->local = NULL;
+        assert_int_equal(m->tally.fired, took);
+        assert_int_equal(m->tally.twice, 0);
+        assert_int_equal(m->tally.by_status[0] + m->tally.by_status[-KVP_CANCELLED], took);
+        many_free(m);
     }
 }
 
@@ -656,21 +615,16 @@ test_deadline_ends_a_transfer_or_a_drain(void **state)
 {
     bench_t *b = *state;
     size_t n = 4 << 20;
-    uint8_t *local = calloc(1, n);
-    kvp_iov_t iov = {.addr = local, .len = n};
-    tally_t tally = {0};
-    kvp_xfer_t **list;
-    kvp_xfer_t *xs = make_many(b, 3, KVP_XFER_READ, &iov, &tally, &list);
+    many_t *m = many_new(b, 3, KVP_XFER_READ, n);
     kvp_ep_t *ep;
     size_t took;
 
-    assert_non_null(local);
     assert_int_equal(bench_connect(b->client, &b->addr, &ep), KVP_OK);
     if ((b->ops->caps & KVP_TP_SYNC) != 0) {
         for (size_t i = 0; i < 3; i++)
-            xs[i].deadline_ns = kvp_now_ns() - 1;
-        assert_int_equal(b->ops->submit(ep, list, 3, &took), KVP_OK);
-        assert_int_equal(tally.by_status[-KVP_DEADLINE], 3);
+            m->xs[i].deadline_ns = kvp_now_ns() - 1;
+        assert_int_equal(b->ops->submit(ep, m->list, 3, &took), KVP_OK);
+        assert_int_equal(m->tally.by_status[-KVP_DEADLINE], 3);
         assert_int_equal(b->ops->drain(ep, 0), KVP_OK);
         kvp_ep_destroy(ep);
     } else {
@@ -678,24 +632,22 @@ test_deadline_ends_a_transfer_or_a_drain(void **state)
 
         bench_lanes_stop(b); /* a peer that does not answer, or is slower than that where its adapter does */
         if (suite_stall != NULL) suite_stall(true);
-        assert_int_equal(b->ops->submit(ep, list, 3, &took), KVP_OK);
+        assert_int_equal(b->ops->submit(ep, m->list, 3, &took), KVP_OK);
         assert_int_equal(b->ops->drain(ep, deadline_ns), KVP_DEADLINE);
         assert_true(kvp_now_ns() >= deadline_ns);
-        assert_true(kvp_now_ns() < deadline_ns + KVP_NS_PER_S);
+        assert_true(kvp_now_ns() < deadline_ns + BENCH_WAIT_NS);
         kvp_ep_destroy(ep);
-        assert_int_equal(tally.by_status[-KVP_CANCELLED], 3);
+        assert_int_equal(m->tally.by_status[-KVP_CANCELLED], 3);
         if (suite_stall != NULL) suite_stall(false);
         bench_lanes_start(b);
-        tally = (tally_t){0};
+        m->tally = (tally_t){0};
         for (size_t i = 0; i < 3; i++)
-            xs[i].link = (kvp_list_t){0};
-        assert_int_equal(b->ops->submit(b->ep, list, 3, &took), KVP_OK);
+            m->xs[i].link = (kvp_list_t){0};
+        assert_int_equal(b->ops->submit(b->ep, m->list, 3, &took), KVP_OK);
         assert_int_equal(b->ops->drain(b->ep, kvp_now_ns() + BENCH_WAIT_NS), KVP_OK);
-        assert_int_equal(tally.by_status[0], 3);
+        assert_int_equal(m->tally.by_status[0], 3);
     }
-    free(local);
-    free(xs);
-    free(list);
+    many_free(m);
 }
 
 /* Fences */
@@ -728,28 +680,21 @@ test_quiesce_fires_idle_and_under_load(void **state)
     bench_t *b = *state;
     enum { N = 40 };
     size_t n = 1 << 20;
-    uint8_t *local = malloc(n);
-    kvp_iov_t iov = {.addr = local, .len = n};
-    tally_t tally = {0};
-    kvp_xfer_t **list;
-    kvp_xfer_t *xs = make_many(b, N, KVP_XFER_READ, &iov, &tally, &list);
+    many_t *m = many_new(b, N, KVP_XFER_READ, n);
     _Atomic size_t quiet = 0;
     size_t took;
 
-    assert_non_null(local);
     b->ops->quiesce(b->server, on_quiesce, &quiet);
     assert_true(server_waits(&quiet, 1));
-    assert_int_equal(b->ops->submit(b->ep, list, N, &took), KVP_OK);
+    assert_int_equal(b->ops->submit(b->ep, m->list, N, &took), KVP_OK);
     for (size_t i = 0; i < 10; i++) {
         b->ops->quiesce(b->server, on_quiesce, &quiet);
         b->ops->ep_poll(b->ep);
     }
     assert_int_equal(b->ops->drain(b->ep, kvp_now_ns() + BENCH_WAIT_NS), KVP_OK);
     assert_true(server_waits(&quiet, 11));
-    assert_int_equal(tally.by_status[0], took);
-    free(local);
-    free(xs);
-    free(list);
+    assert_int_equal(m->tally.by_status[0], took);
+    many_free(m);
 }
 
 /* A peer that stops reading in the middle of an object holds quiesce for a second, then loses its connection. */
@@ -758,33 +703,27 @@ test_quiesce_cuts_a_stuck_send(void **state)
 {
     bench_t *b = *state;
     size_t n = 19 << 20;
-    uint8_t *local = malloc(n);
-    kvp_iov_t iov = {.addr = local, .len = n};
-    tally_t tally = {0};
-    kvp_xfer_t **list;
-    kvp_xfer_t *xs = make_many(b, 4, KVP_XFER_READ, &iov, &tally, &list);
+    many_t *m = many_new(b, 4, KVP_XFER_READ, n);
     _Atomic size_t quiet = 0;
     uint64_t began_ns;
     size_t took;
 
-    assert_non_null(local);
     if (b->has_lanes && b->has_guards) {
-        assert_int_equal(b->ops->submit(b->ep, list, 4, &took), KVP_OK);
+        assert_int_equal(b->ops->submit(b->ep, m->list, 4, &took), KVP_OK);
         /* The first bytes are here, so the send has begun; the rest does not fit the sockets. */
         struct pollfd pfd = {.fd = b->ops->ep_event_fd(b->ep), .events = POLLIN};
-        assert_int_equal(poll(&pfd, 1, 5000), 1);
+
+        assert_int_equal(poll(&pfd, 1, 20000), 1);
         began_ns = kvp_now_ns();
         b->ops->quiesce(b->server, on_quiesce, &quiet);
         assert_true(server_waits(&quiet, 1));
-        assert_true(kvp_now_ns() - began_ns < 3 * KVP_NS_PER_S);
+        assert_true(kvp_now_ns() - began_ns < BENCH_WAIT_NS);
         assert_int_equal(b->ops->drain(b->ep, kvp_now_ns() + BENCH_WAIT_NS), KVP_OK);
-        assert_int_equal(tally.fired, 4);
-        assert_true(tally.by_status[-KVP_DISCONNECTED] > 0);
+        assert_int_equal(m->tally.fired, 4);
+        assert_true(m->tally.by_status[-KVP_DISCONNECTED] > 0);
         assert_true(b->ops->ep_is_broken(b->ep));
     }
-    free(local);
-    free(xs);
-    free(list);
+    many_free(m);
 }
 
 static void
@@ -793,44 +732,39 @@ test_fenced_client_lands_nothing_more(void **state)
     bench_t *b = *state;
     enum { N = 400 };
     size_t n = 64 << 10;
-    uint8_t *local = malloc(n);
-    kvp_iov_t iov = {.addr = local, .len = n};
-    tally_t tally = {0};
-    kvp_xfer_t **list;
-    kvp_xfer_t *xs = make_many(b, N, KVP_XFER_WRITE, &iov, &tally, &list);
+    many_t *m = many_new(b, N, KVP_XFER_WRITE, n);
     _Atomic uint64_t fenced = 0;
     kvp_tp_t *other;
     kvp_ep_t *ep;
     size_t took;
 
-    assert_non_null(local);
     if (!b->has_keys) {
         b->ops->peer_fence(b->server, BENCH_CLIENT, 0, on_fence, &fenced);
         assert_true(atomic_load(&fenced) == 0); /* shared memory: only the process's death proves it */
         goto out;
     }
     other = bench_client(b, BENCH_CLIENT + 1);
-    memset(local, 1, n);
-    assert_int_equal(b->ops->submit(b->ep, list, N / 2, &took), KVP_OK);
+    memset(m->local, 1, n);
+    assert_int_equal(b->ops->submit(b->ep, m->list, N / 2, &took), KVP_OK);
     b->ops->peer_fence(b->server, BENCH_CLIENT, 0, on_fence, &fenced);
     while (atomic_load(&fenced) != BENCH_CLIENT)
         sched_yield();
 
     /* From here the memory is the owner's. */
     memset(b->mem + BENCH_DATA, 2, n);
-    if (b->ops->submit(b->ep, list + N / 2, N / 2, &took) == KVP_OK)
+    if (b->ops->submit(b->ep, m->list + N / 2, N / 2, &took) == KVP_OK)
         assert_int_equal(b->ops->drain(b->ep, kvp_now_ns() + BENCH_WAIT_NS), KVP_OK);
     assert_true(b->ops->ep_is_broken(b->ep));
-    assert_true(b->ops->submit(b->ep, list, 1, &took) != KVP_OK);
+    assert_true(b->ops->submit(b->ep, m->list, 1, &took) != KVP_OK);
     assert_int_equal(took, 0);
-    assert_int_equal(tally.twice, 0);
+    assert_int_equal(m->tally.twice, 0);
     assert_int_equal(bench_connect(b->client, &b->addr, &ep), KVP_FENCED);
     for (size_t i = 0; i < n; i++)
         assert_int_equal(b->mem[BENCH_DATA + i], 2);
 
     /* Others are not touched, until live_min passes them. */
     assert_int_equal(bench_connect(other, &b->addr, &ep), KVP_OK);
-    assert_int_equal(bench_move(ep, KVP_XFER_READ, 0, b->rd, BENCH_DATA, local, n, NULL), KVP_OK);
+    assert_int_equal(bench_move(ep, KVP_XFER_READ, 0, b->rd, BENCH_DATA, m->local, n, NULL), KVP_OK);
     b->ops->peer_fence(b->server, BENCH_CLIENT + 5, BENCH_CLIENT + 3, on_fence, &fenced);
     while (atomic_load(&fenced) != BENCH_CLIENT + 5)
         sched_yield();
@@ -842,9 +776,7 @@ test_fenced_client_lands_nothing_more(void **state)
     kvp_ep_destroy(ep);
     kvp_tp_destroy(other);
 out:
-    free(local);
-    free(xs);
-    free(list);
+    many_free(m);
 }
 
 /* Threads and processes */
@@ -916,6 +848,7 @@ test_child_of_a_fork_disturbs_nothing(void **state)
     if (child == 0) {
         /* Holds what was inherited until the parent has finished with it. */
         char c;
+
         close(gate[1]);
         _exit(read(gate[0], &c, 1) == 0 ? 0 : 1);
     }

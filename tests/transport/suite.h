@@ -66,11 +66,16 @@ bool bench_run(kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n);
 void bench_sleep(kvp_ep_t *ep, int timeout_ms);
 /* bench_wait polls until *count reaches n. */
 bool bench_wait(kvp_ep_t *ep, const _Atomic size_t *count, size_t n);
+/* bench_xfer: one of all that lies in the list. */
+kvp_xfer_t bench_xfer(kvp_xfer_kind_t kind, uint32_t flags, kvp_rseg_t *rseg, uint64_t roffset, const kvp_iov_t *iov,
+                      uint32_t iov_n);
 /* One transfer of contiguous memory. */
 kvp_err_t bench_move(kvp_ep_t *ep, kvp_xfer_kind_t kind, uint32_t flags, kvp_rseg_t *rseg, uint64_t roffset, void *addr,
                      size_t len, uint64_t *sum_out);
 kvp_err_t bench_publish(kvp_ep_t *ep, kvp_rseg_t *rseg, uint64_t roffset, uint64_t word);
 
+/* Memory for a test, all 0, which it frees. */
+void *bench_new(size_t bytes);
 void bench_fill(void *at, size_t len, uint64_t seed);
 bool bench_holds(const void *at, size_t len, uint64_t seed);
 
@@ -80,7 +85,6 @@ extern const char *suite_host;
 extern size_t suite_extent_bytes;
 extern void (*suite_stall)(bool is_stalled); /* makes a peer that needs no lanes silent; NULL = there is no such */
 extern const void *suite_own; /* kvp_tp_conf_t.own */
-extern const kvp_transport_ops_t *suite_ops; /* the transport; NULL = the built-in one of that name */
 extern bool suite_lends; /* bench_run lends local memory to the transport as long as it runs */
 
 /* suite_run runs the suite for the transport of that name; returns the number of failed tests. */

@@ -21,8 +21,16 @@ const char *suite_host = "127.0.0.1";
 size_t suite_extent_bytes = 1 << 20;
 void (*suite_stall)(bool is_stalled);
 const void *suite_own;
-const kvp_transport_ops_t *suite_ops;
 bool suite_lends;
+
+void *
+bench_new(size_t bytes)
+{
+    void *mem = calloc(1, bytes);
+
+    assert_non_null(mem);
+    return mem;
+}
 
 void
 bench_fill(void *at, size_t len, uint64_t seed)
@@ -169,7 +177,7 @@ bench_setup(void **state)
     kvp_addr_t at = {0};
 
     assert_non_null(b);
-    b->ops = suite_ops != NULL ? suite_ops : kvp_transport_find(name);
+    b->ops = kvp_transport_find(name);
     assert_non_null(b->ops);
     b->has_lanes = (b->ops->caps & KVP_TP_SYNC) == 0;
     b->has_guards = (b->ops->caps & KVP_TP_GUARDS) != 0;
@@ -281,13 +289,23 @@ bench_run(kvp_ep_t *ep, kvp_xfer_t *xfers, size_t n)
     return is_done;
 }
 
+kvp_xfer_t
+bench_xfer(kvp_xfer_kind_t kind, uint32_t flags, kvp_rseg_t *rseg, uint64_t roffset, const kvp_iov_t *iov,
+           uint32_t iov_n)
+{
+    kvp_xfer_t x = {.kind = kind, .flags = flags, .rseg = rseg, .roffset = roffset, .iov = iov, .iov_n = iov_n};
+
+    for (uint32_t i = 0; i < iov_n; i++)
+        x.len += iov[i].len;
+    return x;
+}
+
 kvp_err_t
 bench_move(kvp_ep_t *ep, kvp_xfer_kind_t kind, uint32_t flags, kvp_rseg_t *rseg, uint64_t roffset, void *addr,
            size_t len, uint64_t *sum_out)
 {
     kvp_iov_t iov = {.addr = addr, .len = len};
-    kvp_xfer_t x = {
-        .kind = kind, .flags = flags, .rseg = rseg, .roffset = roffset, .iov = &iov, .iov_n = 1, .len = len};
+    kvp_xfer_t x = bench_xfer(kind, flags, rseg, roffset, &iov, 1);
 
     if (sum_out != NULL) x.flags |= KVP_XFER_SUM;
     if (!bench_run(ep, &x, 1)) return KVP_INTERNAL;

@@ -72,6 +72,21 @@ close_end(end_t *end)
     free(end->mem);
 }
 
+/* Two that are alike. */
+static inline void
+open_ends(end_t *a, end_t *b, size_t len, const char *transports)
+{
+    open_end_of(a, len, transports, 0, 0);
+    open_end_of(b, len, transports, 0, 0);
+}
+
+static inline void
+close_ends(end_t *a, end_t *b)
+{
+    close_end(a);
+    close_end(b);
+}
+
 static inline kvpool_p2p_stat_t
 stat_of(const end_t *end)
 {
@@ -110,6 +125,12 @@ move(const end_t *from, const end_t *to, int kind, size_t here, size_t there, si
     return move_piece(from, to->at, kind, from->mem + here, (uintptr_t)to->mem + there, len);
 }
 
+static inline void
+pause_briefly(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+}
+
 /* Until another thread has counted so many more. */
 static inline void
 wait_for(_Atomic uint32_t *n, uint32_t more)
@@ -118,10 +139,8 @@ wait_for(_Atomic uint32_t *n, uint32_t more)
     uint32_t want = atomic_load(n) + more;
 
     while (atomic_load(n) < want) {
-        struct timespec nap = {.tv_nsec = 200000};
-
         assert_true(kvp_now_ns() < late_ns);
-        nanosleep(&nap, NULL);
+        pause_briefly();
     }
 }
 

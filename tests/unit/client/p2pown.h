@@ -26,6 +26,20 @@ open_own(end_t *end)
     end->mem = alloc(end);
 }
 
+static inline void
+open_owns(end_t *a, end_t *b)
+{
+    open_own(a);
+    open_own(b);
+}
+
+static inline void
+free_owns(end_t *a, end_t *b)
+{
+    kvpool_p2p_free(a->p2p);
+    kvpool_p2p_free(b->p2p);
+}
+
 static inline uint64_t
 mapped_bytes(const end_t *end)
 {

@@ -2,7 +2,7 @@
  * The gate.
  */
 #include "tests/unit/client/slowreg.h"
-#include "tests/transport/mem.h"
+#include "client/transport/all/registry.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -133,7 +133,8 @@ slow_reg_reset(void)
     gate.permits = gate.begun_n = gate.fails_n = gate.granted_n = 0;
     gate.exports_n = gate.export_ms = 0;
     pthread_mutex_unlock(&gate.lock);
-    ops = *mem_transport();
+    ops = *kvp_transport_find("tcp");
+    ops.name = "slow";
     quick_reg = ops.mr_reg;
     ops.mr_reg = slow_reg;
     ops.mr_grant = slow_grant;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The transport "mem" with registrations, and keys of writers, that take as long as the test wants: each waits at a gate, is noted,
+ * The transport "tcp", here "slow", with registrations, and keys of writers, that take as long as the test wants: each waits at a gate, is noted,
  * and fails where the test says so. There is one gate, for one test at a time.
  */
 #ifndef KVP_TEST_SLOWREG_H

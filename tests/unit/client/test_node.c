@@ -138,7 +138,7 @@ master_expect(master_t *m, uint8_t opcode, kvp_frame_t *f)
     assert_int_equal(f->hdr.opcode, opcode);
 }
 
-/* master_greet accepts a connection and answers its Hello. */
+/* master_greet ends the connection that there is, accepts the next one and answers its Hello. */
 static void
 master_greet(master_t *m, uint32_t term, kvp_err_t err)
 {
@@ -147,8 +147,8 @@ master_greet(master_t *m, uint32_t term, kvp_err_t err)
     kvp_frame_t f;
     kvp_pb_t pb;
 
-    wait_readable(m->listen_fd);
     kvp_framed_fini(&m->conn);
+    wait_readable(m->listen_fd);
     assert_int_equal(kvp_framed_adopt(&m->conn, accept(m->listen_fd, NULL, NULL), false), KVP_OK);
     master_expect(m, KVP_OP_HELLO, &f);
     hello = kvp_pb_unpack(&pb, &kvp__pb__hello__descriptor, &f);
@@ -274,23 +274,44 @@ conf_for(const master_t *m)
                              .chunk_bytes = CHUNK};
 }
 
-static int
-setup(void **state)
+static fixture_t *
+begin(const char *transports)
 {
     static fixture_t f;
     kvp_node_conf_t conf;
 
     memset(&f, 0, sizeof f);
     master_listen(&f.master);
+    f.master.transports = transports;
     conf = conf_for(&f.master);
+    conf.transports = transports;
     assert_int_equal(kvp_node_open(&conf, &f.node), KVP_OK);
-    master_greet(&f.master, TERM, KVP_OK);
-    master_answer_mount(&f.master, master_expect_mount(&f.master), KVP_OK, false);
-    assert_true(f.master.is_fresh);
-    assert_int_equal(kvp_node_wait(f.node, by()), KVP_OK);
-    kvp_node_info(f.node, &f.info);
-    *state = &f;
+    return &f;
+}
+
+static int
+mount_first(fixture_t *f)
+{
+    master_greet(&f->master, TERM, KVP_OK);
+    master_answer_mount(&f->master, master_expect_mount(&f->master), KVP_OK, false);
+    assert_true(f->master.is_fresh);
+    assert_int_equal(kvp_node_wait(f->node, by()), KVP_OK);
+    kvp_node_info(f->node, &f->info);
     return 0;
+}
+
+static int
+setup_unmounted(void **state)
+{
+    *state = begin(NULL);
+    return 0;
+}
+
+static int
+setup(void **state)
+{
+    *state = begin(NULL);
+    return mount_first(*state);
 }
 
 static int
@@ -324,6 +345,20 @@ pidfd_of(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
+/* expect_closed waits until the node has closed the connection, and ends it here. */
+static void
+expect_closed(client_t *c)
+{
+    kvp_err_t err = KVP_OK;
+
+    while (err == KVP_OK || err == KVP_EAGAIN) {
+        wait_readable(c->conn.fd);
+        err = kvp_framed_recv(&c->conn);
+    }
+    assert_int_equal(err, KVP_DISCONNECTED);
+    kvp_framed_fini(&c->conn);
+}
+
 static kvp_err_t
 client_attach(client_t *c, const kvp_node_info_t *info, const uint8_t *pool_id, uint64_t incarnation, int pidfd)
 {
@@ -331,6 +366,7 @@ client_attach(client_t *c, const kvp_node_info_t *info, const uint8_t *pool_id, 
         .name = "test", .host_id = "this host", .incarnation = incarnation, .pool_id = pool_id, .pidfd = pidfd};
     kvp_hello_reply_t reply;
     kvp_hostport_t at;
+    kvp_err_t err;
 
     c->next_id = 100;
     kvp_framed_init(&c->conn);
@@ -340,7 +376,9 @@ client_attach(client_t *c, const kvp_node_info_t *info, const uint8_t *pool_id, 
         if (kvp_parse_hostport(info->addr, &at) != KVP_OK) return KVP_UNREACHABLE;
         if (kvp_names_connect(NULL, at.host, at.port, by(), &c->conn) != KVP_OK) return KVP_UNREACHABLE;
     }
-    return kvp_hello(&c->conn, &ask, by(), &reply);
+    err = kvp_hello(&c->conn, &ask, by(), &reply);
+    if (err != KVP_OK) expect_closed(c);
+    return err;
 }
 
 /* client_attach_here attaches this process over the Unix socket. */
@@ -411,17 +449,13 @@ client_drained(client_t *c, uint64_t incarnation)
     return err;
 }
 
-/* expect_closed waits until the node has closed the connection. */
-static void
-expect_closed(client_t *c)
+static void *
+map_meta(const chunk_t *chunk, int prot)
 {
-    kvp_err_t err = KVP_OK;
+    void *meta = mmap(NULL, chunk->meta_bytes, prot, MAP_SHARED, chunk->fds[1], 0);
 
-    while (err == KVP_OK || err == KVP_EAGAIN) {
-        wait_readable(c->conn.fd);
-        err = kvp_framed_recv(&c->conn);
-    }
-    assert_int_equal(err, KVP_DISCONNECTED);
+    assert_ptr_not_equal(meta, MAP_FAILED);
+    return meta;
 }
 
 static uint64_t
@@ -448,8 +482,7 @@ test_chunks_are_sealed_and_readers_get_no_write(void **state)
         assert_int_equal(chunk.fds_n, 2);
         assert_int_equal(chunk.payload_bytes, bytes[i]);
         assert_ptr_equal(mmap(NULL, chunk.meta_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fds[1], 0), MAP_FAILED);
-        meta = mmap(NULL, chunk.meta_bytes, PROT_READ, MAP_SHARED, chunk.fds[1], 0);
-        assert_ptr_not_equal(meta, MAP_FAILED);
+        meta = map_meta(&chunk, PROT_READ);
         assert_int_equal(kvp_sb_verify(meta, chunk.meta_bytes, &sb), KVP_OK);
         assert_int_equal(sb.chunk, i);
         assert_int_equal(sb.term, TERM);
@@ -486,8 +519,7 @@ test_retire_is_seen_by_readers_when_it_is_answered(void **state)
 
     assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
     assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_READ, "shm", &chunk), KVP_OK);
-    meta = mmap(NULL, chunk.meta_bytes, PROT_READ, MAP_SHARED, chunk.fds[1], 0);
-    assert_ptr_not_equal(meta, MAP_FAILED);
+    meta = map_meta(&chunk, PROT_READ);
     for (uint32_t round = 1; round <= 3; round++) {
         for (uint32_t i = 0; i < 64; i++)
             slots[i] = (kvp_wire_slot_t){.chunk = 1, .slot = i, .generation = kvp_gen_make(TERM, round)};
@@ -517,12 +549,8 @@ test_fence_ends_attachments_and_refuses_more(void **state)
     master_fence(&f->master, 50);
     expect_closed(&local);
     expect_closed(&remote);
-    kvp_framed_fini(&local.conn);
-    kvp_framed_fini(&remote.conn);
     assert_int_equal(client_attach_here(&local, f, 50), KVP_FENCED);
-    kvp_framed_fini(&local.conn);
     assert_int_equal(client_attach(&remote, &f->info, f->master.pool_id, 50, -1), KVP_FENCED);
-    kvp_framed_fini(&remote.conn);
     assert_int_equal(client_drained(&other, 50), KVP_OK);
     kvp_framed_fini(&other.conn);
 }
@@ -624,9 +652,7 @@ test_pidfd_must_be_of_the_peer(void **state)
     close(said_fd);
     fds[0] = pidfd_of(pid);
     assert_int_equal(client_attach(&c, &f->info, f->master.pool_id, 61, fds[0]), KVP_INVALID);
-    kvp_framed_fini(&c.conn);
     assert_int_equal(client_attach(&c, &f->info, f->master.pool_id, 61, f->master.listen_fd), KVP_INVALID);
-    kvp_framed_fini(&c.conn);
     close(fds[0]);
     assert_int_equal(kill(pid, SIGKILL), 0);
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -640,10 +666,7 @@ test_hello_is_checked(void **state)
     client_t c;
 
     assert_int_equal(client_attach(&c, &f->info, other_pool, 60, -1), KVP_INVALID);
-    expect_closed(&c);
-    kvp_framed_fini(&c.conn);
     assert_int_equal(client_attach(&c, &f->info, f->master.pool_id, 0, -1), KVP_INVALID);
-    kvp_framed_fini(&c.conn);
 }
 
 static void
@@ -688,26 +711,21 @@ test_strangers_are_closed_and_nothing_else_happens(void **state)
         (void)kvp_framed_flush(&c.conn);
         shutdown(c.conn.fd, SHUT_WR);
         expect_closed(&c);
-        kvp_framed_fini(&c.conn);
     }
     /* Not Hello first; an answer to nothing; a second Hello; a version of tomorrow. */
     connect_raw(&c, f, true);
     send_frame(&c, KVP_OP_OPEN_CHUNK, 0, NULL);
     expect_closed(&c);
-    kvp_framed_fini(&c.conn);
     connect_raw(&c, f, false);
     send_frame(&c, KVP_OP_HELLO, KVP_FRAME_REPLY, NULL);
     expect_closed(&c);
-    kvp_framed_fini(&c.conn);
     assert_int_equal(client_attach_here(&c, f, 51), KVP_OK);
     send_frame(&c, KVP_OP_HELLO, 0, NULL);
     expect_closed(&c);
-    kvp_framed_fini(&c.conn);
     connect_raw(&c, f, false);
     hello.version = hello.version_min = KVP_PROTO_VERSION + 1;
     send_frame(&c, KVP_OP_HELLO, 0, &hello);
     expect_closed(&c);
-    kvp_framed_fini(&c.conn);
 
     kvp_node_info(f->node, &info);
     assert_true(info.protocol_errors > 3);
@@ -740,7 +758,6 @@ test_data_connection_goes_to_the_transport(void **state)
     kvp_pb_free(&pb, reply);
     master_fence(&f->master, 50);
     expect_closed(&c);
-    kvp_framed_fini(&c.conn);
 }
 
 /* ---- the master goes and comes */
@@ -753,7 +770,6 @@ test_segment_is_resumed_by_the_same_master(void **state)
 
     memcpy(uuid, f->master.uuid, sizeof uuid);
     assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
-    kvp_framed_fini(&f->master.conn);
     master_greet(&f->master, TERM, KVP_OK);
     master_answer_mount(&f->master, master_expect_mount(&f->master), KVP_OK, false);
     assert_memory_equal(f->master.uuid, uuid, sizeof uuid);
@@ -768,7 +784,6 @@ test_older_master_is_not_obeyed(void **state)
     fixture_t *f = *state;
     kvp_frame_t frame;
 
-    kvp_framed_fini(&f->master.conn);
     master_greet(&f->master, TERM - 1, KVP_OK);
     master_answer_mount_in(&f->master, master_expect_mount(&f->master), TERM - 1, REPORT_NOTHING);
     assert_int_equal(f->master.told_term, TERM); /* so that it can take a higher one */
@@ -848,11 +863,9 @@ test_new_master_is_told_what_is_in_the_memory(void **state)
 
     assert_int_equal(client_attach_here(&c, f, 50), KVP_OK);
     assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
-    meta = mmap(NULL, chunk.meta_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fds[1], 0);
-    assert_ptr_not_equal(meta, MAP_FAILED);
+    meta = map_meta(&chunk, PROT_READ | PROT_WRITE);
     store_by_hand(meta, &desc);
 
-    kvp_framed_fini(&f->master.conn);
     master_greet(&f->master, TERM + 1, KVP_OK);
     id = master_expect_mount(&f->master);
     assert_int_equal(f->master.mounted_term, TERM);
@@ -865,7 +878,6 @@ test_new_master_is_told_what_is_in_the_memory(void **state)
     master_answer_mount_in(&f->master, id, TERM + 1, REPORT_WHOLE);
     expect_report_of(&f->master, &desc, true);
     /* The link breaks and the next master wants to know as well; it does not want what it hears. */
-    kvp_framed_fini(&f->master.conn);
     master_greet(&f->master, TERM + 2, KVP_OK);
     master_answer_mount_in(&f->master, master_expect_mount(&f->master), TERM + 2, REPORT_WHOLE);
     expect_report_of(&f->master, &desc, false);
@@ -875,7 +887,6 @@ test_new_master_is_told_what_is_in_the_memory(void **state)
     while (word != kvp_word_make(kvp_word_generation(desc.word), KVP_DESC_DEAD));
     munmap(meta, chunk.meta_bytes);
     chunk_close(&chunk);
-    kvp_framed_fini(&c.conn);
 }
 
 static void
@@ -896,7 +907,6 @@ test_reset_makes_new_memory_and_empties_the_old(void **state)
     assert_ptr_not_equal(payload, MAP_FAILED);
     payload[0] = 1;
 
-    kvp_framed_fini(&f->master.conn);
     master_greet(&f->master, TERM, KVP_OK);
     id = master_expect_mount(&f->master);
     assert_memory_equal(f->master.uuid, uuid, sizeof uuid);
@@ -907,7 +917,6 @@ test_reset_makes_new_memory_and_empties_the_old(void **state)
     master_answer_mount(&f->master, id, KVP_OK, false);
 
     expect_closed(&c);
-    kvp_framed_fini(&c.conn);
     do
         assert_int_equal(fstat(chunk.fds[0], &st), 0);
     while (st.st_blocks > 0);
@@ -920,21 +929,6 @@ test_reset_makes_new_memory_and_empties_the_old(void **state)
     assert_int_equal(client_open(&c, uuid, 0, KVP_ACCESS_READ, "shm", &chunk), KVP_NO_SEGMENT);
     assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "shm", &chunk), KVP_OK);
     chunk_close(&chunk);
-    kvp_framed_fini(&c.conn);
-}
-
-static void
-test_fences_outlive_a_reset(void **state)
-{
-    fixture_t *f = *state;
-    client_t c;
-
-    master_fence(&f->master, 50);
-    kvp_framed_fini(&f->master.conn);
-    master_greet(&f->master, TERM, KVP_OK);
-    master_answer_mount(&f->master, master_expect_mount(&f->master), KVP_OK, true);
-    master_answer_mount(&f->master, master_expect_mount(&f->master), KVP_OK, false);
-    assert_int_equal(client_attach_here(&c, f, 50), KVP_FENCED);
     kvp_framed_fini(&c.conn);
 }
 
@@ -992,7 +986,7 @@ static void
 test_start_says_why_it_failed(void **state)
 {
     kvp_node_t *node = NULL;
-    kvp_node_conf_t conf, bad;
+    kvp_node_conf_t conf, bad[5];
     pthread_t thread;
     master_t m;
 
@@ -1005,67 +999,45 @@ test_start_says_why_it_failed(void **state)
     master_close(&m);
     assert_int_equal(kvp_node_start(&conf, kvp_now_ns() + KVP_NS_PER_S, &node), KVP_UNREACHABLE);
 
-    bad = conf;
-    bad.memory_bytes = 4096;
-    assert_int_equal(kvp_node_start(&bad, by(), &node), KVP_INVALID);
-    bad = conf;
-    bad.masters = "";
-    assert_int_equal(kvp_node_start(&bad, by(), &node), KVP_INVALID);
-    bad = conf;
-    bad.transports = "shm,pigeon";
-    assert_int_equal(kvp_node_start(&bad, by(), &node), KVP_INVALID);
-    bad = conf;
-    bad.listen = "192.0.2.1:1"; /* not an address of this host */
-    assert_int_equal(kvp_node_start(&bad, by(), &node), KVP_SYS);
-    bad = conf;
-    bad.name = "";
-    assert_int_equal(kvp_node_start(&bad, by(), &node), KVP_INVALID);
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++)
+        bad[i] = conf;
+    bad[0].memory_bytes = 4096;
+    bad[1].masters = "";
+    bad[2].transports = "shm,pigeon";
+    bad[3].name = "";
+    bad[4].listen = "192.0.2.1:1"; /* not an address of this host */
+    for (size_t i = 0; i < KVP_ARRAY_LEN(bad); i++)
+        assert_int_equal(kvp_node_start(&bad[i], by(), &node), i == 4 ? KVP_SYS : KVP_INVALID);
     assert_null(node);
 }
 
 static void
 test_name_that_is_taken_is_asked_for_again(void **state)
 {
-    kvp_node_conf_t conf;
-    kvp_node_t *node;
-    master_t m;
+    fixture_t *f = *state;
+    master_t *m = &f->master;
 
-    (void)state;
-    master_listen(&m);
-    conf = conf_for(&m);
-    assert_int_equal(kvp_node_open(&conf, &node), KVP_OK);
-    master_greet(&m, TERM, KVP_OK);
-    master_answer_mount(&m, master_expect_mount(&m), KVP_SEGMENT_EXISTS, false);
-    master_greet(&m, TERM, KVP_OK);
-    assert_int_equal(kvp_node_wait(node, 0), KVP_SEGMENT_EXISTS);
-    master_answer_mount(&m, master_expect_mount(&m), KVP_OK, false);
-    assert_true(m.is_fresh);
-    assert_int_equal(kvp_node_wait(node, by()), KVP_OK);
-    master_close(&m);
-    kvp_node_stop(node, 0);
+    master_greet(m, TERM, KVP_OK);
+    master_answer_mount(m, master_expect_mount(m), KVP_SEGMENT_EXISTS, false);
+    master_greet(m, TERM, KVP_OK);
+    assert_int_equal(kvp_node_wait(f->node, 0), KVP_SEGMENT_EXISTS);
+    master_answer_mount(m, master_expect_mount(m), KVP_OK, false);
+    assert_true(m->is_fresh);
+    assert_int_equal(kvp_node_wait(f->node, by()), KVP_OK);
 }
 
 /* The master may have granted places in it before the connection ended. */
 static void
 test_memory_is_not_fresh_when_a_mount_was_not_answered(void **state)
 {
-    kvp_node_conf_t conf;
-    kvp_node_t *node;
-    master_t m;
+    master_t *m = &((fixture_t *)*state)->master;
 
-    (void)state;
-    master_listen(&m);
-    conf = conf_for(&m);
-    assert_int_equal(kvp_node_open(&conf, &node), KVP_OK);
-    master_greet(&m, TERM, KVP_OK);
-    (void)master_expect_mount(&m);
-    assert_true(m.is_fresh);
-    kvp_framed_fini(&m.conn);
-    master_greet(&m, TERM, KVP_OK);
-    master_answer_mount(&m, master_expect_mount(&m), KVP_OK, false);
-    assert_false(m.is_fresh);
-    master_close(&m);
-    kvp_node_stop(node, 0);
+    master_greet(m, TERM, KVP_OK);
+    (void)master_expect_mount(m);
+    assert_true(m->is_fresh);
+    master_greet(m, TERM, KVP_OK);
+    master_answer_mount(m, master_expect_mount(m), KVP_OK, false);
+    assert_false(m->is_fresh);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -1076,12 +1048,12 @@ kvp_err_t __real_kvp_transports_parse(const char *text, const kvp_transport_ops_
 kvp_err_t __wrap_kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out,
                                       char *why, size_t why_cap);
 
-/* Of "shm,mem", which the test names, the second one takes long. */
+/* Of "shm,slow", which the test names, the second one takes long. */
 kvp_err_t
 __wrap_kvp_transports_parse(const char *text, const kvp_transport_ops_t **list, size_t cap, size_t *n_out, char *why,
                             size_t why_cap)
 {
-    if (strcmp(text, "shm,mem") != 0) return __real_kvp_transports_parse(text, list, cap, n_out, why, why_cap);
+    if (strcmp(text, "shm,slow") != 0) return __real_kvp_transports_parse(text, list, cap, n_out, why, why_cap);
     list[0] = kvp_transport_find("shm");
     list[1] = slow_reg_reset();
     *n_out = 2;
@@ -1128,8 +1100,8 @@ test_registration_that_takes_long_delays_nothing_else(void **state)
     assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
     slow_reg_await(2); /* behind the check, the first chunk: it does not pass */
     master_hear(&f->master, 3);
-    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "mem", &chunk), KVP_EAGAIN);
-    assert_int_equal(client_open(&c, f->master.uuid, 2, KVP_ACCESS_WRITE, "mem", &chunk), KVP_EAGAIN);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "slow", &chunk), KVP_EAGAIN);
+    assert_int_equal(client_open(&c, f->master.uuid, 2, KVP_ACCESS_WRITE, "slow", &chunk), KVP_EAGAIN);
     assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
     chunk_close(&chunk);
     slow_reg_open();
@@ -1137,7 +1109,7 @@ test_registration_that_takes_long_delays_nothing_else(void **state)
     for (uint32_t i = 0; i < 3; i++) {
         kvp_err_t err;
 
-        while ((err = client_open(&c, f->master.uuid, i, KVP_ACCESS_WRITE, "mem", &chunk)) == KVP_EAGAIN)
+        while ((err = client_open(&c, f->master.uuid, i, KVP_ACCESS_WRITE, "slow", &chunk)) == KVP_EAGAIN)
             usleep(100);
         assert_int_equal(err, KVP_OK);
     }
@@ -1159,17 +1131,17 @@ test_keys_of_a_writer_delay_nothing_else(void **state)
     slow_reg_shut();
     assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
     assert_int_equal(client_attach_here(&other, f, 61), KVP_OK);
-    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "mem", &chunk), KVP_EAGAIN);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "slow", &chunk), KVP_EAGAIN);
     slow_reg_await(begun + 1);
     master_hear(&f->master, 3);
-    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "mem", &chunk), KVP_EAGAIN);
-    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "mem", &chunk), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "slow", &chunk), KVP_EAGAIN);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "slow", &chunk), KVP_OK);
     assert_int_equal(client_open(&other, f->master.uuid, 1, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
     chunk_close(&chunk);
     master_fence(&f->master, 60); /* it is obeyed while they are made */
     slow_reg_open();
     for (kvp_err_t err = KVP_EAGAIN; err != KVP_OK;) {
-        err = client_open(&other, f->master.uuid, 0, KVP_ACCESS_WRITE, "mem", &chunk);
+        err = client_open(&other, f->master.uuid, 0, KVP_ACCESS_WRITE, "slow", &chunk);
         assert_true(err == KVP_OK || err == KVP_EAGAIN);
     }
     kvp_framed_fini(&c.conn);
@@ -1189,8 +1161,8 @@ test_a_chunk_that_cannot_be_registered_is_refused(void **state)
     slow_reg_open();
     await_registered(f, MEMORY - CHUNK, CHUNK);
     assert_int_equal(client_attach_here(&c, f, 60), KVP_OK);
-    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "mem", &chunk), KVP_NOTSUP);
-    assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_READ, "mem", &chunk), KVP_OK);
+    assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_READ, "slow", &chunk), KVP_NOTSUP);
+    assert_int_equal(client_open(&c, f->master.uuid, 1, KVP_ACCESS_READ, "slow", &chunk), KVP_OK);
     assert_int_equal(client_open(&c, f->master.uuid, 0, KVP_ACCESS_WRITE, "shm", &chunk), KVP_OK);
     chunk_close(&chunk);
     kvp_framed_fini(&c.conn);
@@ -1213,7 +1185,7 @@ test_slow_answers_leave_time_for_heartbeats(void **state)
     assert_int_equal(slow_reg_exports(EACH_MS), 0);
     ask.uuid = (ProtobufCBinaryData){16, f->master.uuid};
     ask.role = KVP_ACCESS_WRITE;
-    ask.transport = (char *)"mem";
+    ask.transport = (char *)"slow";
     for (uint32_t i = 0; i < ASKS; i++) {
         kvp_pb_frame_begin(&c.conn.out, KVP_OP_OPEN_CHUNK, 0, 1000 + i, &ask, &at);
         kvp_frame_end(&c.conn.out, at);
@@ -1233,22 +1205,9 @@ test_slow_answers_leave_time_for_heartbeats(void **state)
 static int
 setup_slow(void **state)
 {
-    static fixture_t f;
-    kvp_node_conf_t conf;
-
-    memset(&f, 0, sizeof f);
-    master_listen(&f.master);
-    f.master.transports = "shm,mem";
-    conf = conf_for(&f.master);
-    conf.transports = "shm,mem";
-    assert_int_equal(kvp_node_open(&conf, &f.node), KVP_OK);
+    *state = begin("shm,slow");
     slow_reg_let(1); /* the check */
-    master_greet(&f.master, TERM, KVP_OK);
-    master_answer_mount(&f.master, master_expect_mount(&f.master), KVP_OK, false);
-    assert_int_equal(kvp_node_wait(f.node, by()), KVP_OK);
-    kvp_node_info(f.node, &f.info);
-    *state = &f;
-    return 0;
+    return mount_first(*state);
 }
 
 static int
@@ -1275,7 +1234,6 @@ main(void)
         TEST(test_older_master_is_not_obeyed),
         TEST(test_new_master_is_told_what_is_in_the_memory),
         TEST(test_reset_makes_new_memory_and_empties_the_old),
-        TEST(test_fences_outlive_a_reset),
         TEST(test_another_pool_is_another_beginning),
         TEST(test_stop_unmounts_first),
         cmocka_unit_test_setup_teardown(test_registration_that_takes_long_delays_nothing_else, setup_slow,
@@ -1284,8 +1242,9 @@ main(void)
         cmocka_unit_test_setup_teardown(test_keys_of_a_writer_delay_nothing_else, setup_slow, teardown_slow),
         cmocka_unit_test_setup_teardown(test_slow_answers_leave_time_for_heartbeats, setup_slow, teardown_slow),
         cmocka_unit_test(test_start_says_why_it_failed),
-        cmocka_unit_test(test_name_that_is_taken_is_asked_for_again),
-        cmocka_unit_test(test_memory_is_not_fresh_when_a_mount_was_not_answered),
+        cmocka_unit_test_setup_teardown(test_name_that_is_taken_is_asked_for_again, setup_unmounted, teardown),
+        cmocka_unit_test_setup_teardown(test_memory_is_not_fresh_when_a_mount_was_not_answered, setup_unmounted,
+                                        teardown),
     };
 
     kvp_log_set_level(KVP_LOG_ERROR);

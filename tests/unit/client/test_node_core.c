@@ -127,6 +127,21 @@ retire_one(fixture_t *f, kvp_wire_slot_t slot)
     return flags;
 }
 
+/* begin_retire does so up to the answer, and returns the quiesce that is under way then. */
+static uint64_t
+begin_retire(fixture_t *f, kvp_wire_slot_t slot)
+{
+    uint64_t round, writer;
+    uint8_t flags;
+
+    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
+    (void)take_cuts(f, &writer);
+    assert_true(kvp_node_core_take_quiesce(f->core, &round));
+    kvp_node_core_retire_answer(f->core, &flags, 1);
+    assert_int_equal(flags, KVP_RETIRE_DEAD);
+    return round;
+}
+
 static uint32_t
 freed(fixture_t *f)
 {
@@ -225,17 +240,11 @@ test_extent_is_free_only_after_a_quiesce_that_began_later(void **state)
     fixture_t *f = *state;
     kvp_wire_slot_t a = slot_of(0, 0, GEN(1), 0), b = slot_of(0, 1, GEN(2), 0), out;
     uint64_t first, second;
-    uint8_t flags;
 
-    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &a, 1), KVP_OK);
-    assert_true(kvp_node_core_take_quiesce(f->core, &first));
-    kvp_node_core_retire_answer(f->core, &flags, 1);
-    assert_int_equal(flags, KVP_RETIRE_DEAD);
+    first = begin_retire(f, a);
 
     /* b is stored while the first round is under way: that one says nothing about b. */
-    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &b, 1), KVP_OK);
-    assert_true(kvp_node_core_take_quiesce(f->core, &second));
-    kvp_node_core_retire_answer(f->core, &flags, 1);
+    second = begin_retire(f, b);
     kvp_node_core_quiesced(f->core, first);
     assert_int_equal(kvp_node_core_take_freed(f->core, &out, 1), 1);
     assert_int_equal(out.slot, a.slot);
@@ -244,25 +253,6 @@ test_extent_is_free_only_after_a_quiesce_that_began_later(void **state)
     assert_int_equal(kvp_node_core_take_freed(f->core, &out, 1), 1);
     assert_memory_equal(&out, &b, sizeof b);
     assert_false(kvp_node_core_take_quiesce(f->core, &first));
-}
-
-static void
-test_later_round_vouches_for_earlier_extents(void **state)
-{
-    fixture_t *f = *state;
-    uint64_t rounds[2];
-    uint8_t flags;
-
-    for (uint32_t i = 0; i < 2; i++) {
-        kvp_wire_slot_t slot = slot_of(0, i, GEN(i + 1), 0);
-        assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
-        assert_true(kvp_node_core_take_quiesce(f->core, &rounds[i]));
-        kvp_node_core_retire_answer(f->core, &flags, 1);
-    }
-    kvp_node_core_quiesced(f->core, rounds[1]);
-    assert_int_equal(freed(f), 2);
-    kvp_node_core_quiesced(f->core, rounds[0]);
-    assert_int_equal(freed(f), 0);
 }
 
 static void
@@ -374,27 +364,6 @@ test_quarantine_lasts_until_the_process_is_dead(void **state)
 }
 
 static void
-test_death_before_the_quiesce_ends_frees_after_it(void **state)
-{
-    fixture_t *f = *state;
-    kvp_wire_slot_t slot = slot_of(0, 0, GEN(1), 60);
-    uint64_t round, writer;
-    uint8_t flags;
-    writer_t w;
-
-    attach_writer(f, &w, 60);
-    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
-    assert_int_equal(take_cuts(f, &writer), 1);
-    assert_true(kvp_node_core_take_quiesce(f->core, &round));
-    kvp_node_core_retire_answer(f->core, &flags, 1);
-    kvp_node_core_process_dead(f->core, &w.proc);
-    assert_int_equal(freed(f), 0);
-    kvp_node_core_quiesced(f->core, round);
-    assert_int_equal(freed(f), 1);
-    kvp_node_core_detach(f->core, &w.att);
-}
-
-static void
 test_dead_process_cannot_become_a_writer(void **state)
 {
     fixture_t *f = *state;
@@ -484,23 +453,6 @@ test_last_attachment_of_an_incarnation_is_told(void **state)
 }
 
 static void
-test_two_processes_of_one_incarnation_must_both_be_proved(void **state)
-{
-    fixture_t *f = *state;
-    writer_t a, b;
-
-    attach_writer(f, &a, 60);
-    attach_writer(f, &b, 60);
-    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
-    kvp_node_core_process_dead(f->core, &a.proc);
-    assert_int_equal(freed(f), 0);
-    kvp_node_core_process_dead(f->core, &b.proc);
-    assert_int_equal(freed(f), 1);
-    kvp_node_core_detach(f->core, &a.att);
-    kvp_node_core_detach(f->core, &b.att);
-}
-
-static void
 test_incarnations_that_a_process_leaves_are_bounded(void **state)
 {
     fixture_t *f = *state;
@@ -528,16 +480,13 @@ test_extent_asked_again_without_its_owner_is_freed(void **state)
 {
     fixture_t *f = *state;
     kvp_wire_slot_t slot = slot_of(0, 1, GEN(1), 60);
-    uint64_t round, writer;
+    uint64_t round;
     uint8_t flags;
     writer_t w;
 
     attach_writer(f, &w, 60);
     assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
-    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
-    (void)take_cuts(f, &writer);
-    assert_true(kvp_node_core_take_quiesce(f->core, &round));
-    kvp_node_core_retire_answer(f->core, &flags, 1);
+    round = begin_retire(f, slot);
     slot.owner = 0;
     assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
     kvp_node_core_retire_answer(f->core, &flags, 1);
@@ -556,40 +505,6 @@ test_extent_asked_again_without_its_owner_is_freed(void **state)
 }
 
 /* ---- the master's connection */
-static void
-test_extent_asked_again_after_reconnect_is_freed_once(void **state)
-{
-    fixture_t *f = *state;
-    writer_t w;
-
-    attach_writer(f, &w, 60);
-    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
-    kvp_node_core_link_lost(f->core);
-    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, NULL, 0), KVP_NO_SEGMENT);
-    kvp_node_core_set_id(f->core, SEGMENT);
-    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
-    assert_int_equal(stats(f).quarantined, 1);
-    kvp_node_core_process_dead(f->core, &w.proc);
-    /* Asked for once more before it was told: the answer says it, and nothing else does. */
-    assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD | KVP_RETIRE_FREE);
-    assert_int_equal(freed(f), 0);
-    kvp_node_core_detach(f->core, &w.att);
-}
-
-static void
-test_extent_named_twice_in_one_retire(void **state)
-{
-    fixture_t *f = *state;
-    kvp_wire_slot_t slots[] = {slot_of(0, 0, GEN(1), 0), slot_of(0, 0, GEN(1), 0)};
-    uint64_t round;
-    uint8_t flags[2];
-
-    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, slots, 2), KVP_OK);
-    assert_true(kvp_node_core_take_quiesce(f->core, &round));
-    kvp_node_core_retire_answer(f->core, flags, 2);
-    kvp_node_core_quiesced(f->core, round);
-    assert_int_equal(freed(f), 2);
-}
 
 static void
 test_many_extents_on_their_way(void **state)
@@ -724,14 +639,11 @@ test_dropped_memory_ends_quarantine_and_attachments(void **state)
     fixture_t *f = *state;
     writer_t w;
     uint64_t round;
-    uint8_t flags;
     kvp_wire_slot_t slot = slot_of(0, 5, GEN(1), 0);
 
     attach_writer(f, &w, 60);
     assert_int_equal(retire_one(f, slot_of(0, 0, GEN(1), 60)), KVP_RETIRE_DEAD);
-    assert_int_equal(kvp_node_core_retire(f->core, TERM, SEGMENT, &slot, 1), KVP_OK);
-    assert_true(kvp_node_core_take_quiesce(f->core, &round));
-    kvp_node_core_retire_answer(f->core, &flags, 1);
+    round = begin_retire(f, slot);
 
     kvp_node_core_drop_segment(f->core);
     assert_ptr_equal(kvp_node_core_take_close(f->core), &w.att);
@@ -1154,7 +1066,7 @@ test_random_histories_keep_the_rules(void **state)
         collect(&m);
     }
     settle(&m);
-    /* Nothing is owed once everybody is gone. */
+    /* Nothing is left once everybody is gone. */
     for (uint32_t i = 0; i < SLOTS; i++)
         assert_int_equal(m.extents[i].generation, 0);
     for (uint32_t p = 0; p < PROCS; p++)
@@ -1176,22 +1088,17 @@ main(void)
         TEST(test_retire_wins_over_a_racing_seal),
         TEST(test_retire_out_of_range_does_nothing),
         TEST(test_extent_is_free_only_after_a_quiesce_that_began_later),
-        TEST(test_later_round_vouches_for_earlier_extents),
         TEST(test_rounds_are_bounded_and_go_on_when_one_ends),
         TEST(test_retire_cuts_writers_before_the_quiesce),
         TEST(test_cuts_go_with_the_memory),
         TEST(test_owner_without_shared_memory_needs_no_proof),
         TEST(test_quarantine_lasts_until_the_process_is_dead),
-        TEST(test_death_before_the_quiesce_ends_frees_after_it),
         TEST(test_dead_process_cannot_become_a_writer),
         TEST(test_drained_is_believed_of_the_same_process_only),
         TEST(test_drained_ends_the_attachments_of_that_incarnation),
         TEST(test_last_attachment_of_an_incarnation_is_told),
-        TEST(test_two_processes_of_one_incarnation_must_both_be_proved),
         TEST(test_incarnations_that_a_process_leaves_are_bounded),
         TEST(test_extent_asked_again_without_its_owner_is_freed),
-        TEST(test_extent_asked_again_after_reconnect_is_freed_once),
-        TEST(test_extent_named_twice_in_one_retire),
         TEST(test_many_extents_on_their_way),
         TEST(test_term_never_falls),
         TEST(test_fenced_and_older_clients_are_refused),

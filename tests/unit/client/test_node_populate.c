@@ -46,19 +46,13 @@ stop(bench_t *b)
 }
 
 static void
-nap(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-}
-
-static void
 await_all(bench_t *b)
 {
     uint64_t end_ns = kvp_now_ns() + 60 * KVP_NS_PER_S; /* before Linux 5.14 nothing is populated ahead */
 
     while (atomic_load(&b->populate.populated_bytes) < b->mem->conf.size_bytes) {
         assert_true(kvp_now_ns() < end_ns);
-        nap();
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     }
 }
 

@@ -27,8 +27,7 @@ roundtrip(const char *transports)
     kvpool_p2p_stat_t stat;
 
     assert_non_null(want);
-    open_end(&a, transports, 0, 0);
-    open_end(&b, transports, 0, 0);
+    open_ends(&a, &b, END_BYTES, transports);
     fill(a.mem, END_BYTES, 1);
     memcpy(want, a.mem, END_BYTES);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, END_BYTES), KVPOOL_OK);
@@ -47,22 +46,15 @@ roundtrip(const char *transports)
     assert_int_equal(stat.connects, 1);
     assert_int_equal(strcmp(transports, "tcp") == 0 ? stat.tcp_bytes : stat.cma_bytes, 2 * END_BYTES - 5 + 4099);
     assert_int_equal(strcmp(transports, "tcp") == 0 ? stat.cma_bytes : stat.tcp_bytes, 0);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
     free(want);
 }
 
 static void
-test_roundtrip_by_cma(void **state)
+test_roundtrip(void **state)
 {
     (void)state;
     roundtrip("cma");
-}
-
-static void
-test_roundtrip_by_tcp(void **state)
-{
-    (void)state;
     roundtrip("tcp");
 }
 
@@ -75,8 +67,7 @@ batch(const char *transports)
     end_t a, b;
 
     assert_non_null(ops);
-    open_end(&a, transports, 0, 0);
-    open_end(&b, transports, 0, 0);
+    open_ends(&a, &b, END_BYTES, transports);
     fill(a.mem, END_BYTES, 3);
     for (size_t i = 0; i < N; i++) {
         size_t to = (i * 7) % N;
@@ -95,8 +86,7 @@ batch(const char *transports)
     assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_READ, ops, N, 0), KVPOOL_OK);
     for (size_t i = 0; i < N; i++)
         if (i % 50 != 0) assert_memory_equal(b.mem + (i * 7) % N * PIECE, a.mem + i * PIECE, PIECE);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
     free(ops);
 }
 
@@ -117,8 +107,7 @@ refusals(const char *transports)
     kvpool_p2p_op_t ops[2] = {0};
 
     assert_non_null(loose);
-    open_end(&a, transports, 0, 0);
-    open_end(&b, transports, 0, 0);
+    open_ends(&a, &b, END_BYTES, transports);
     fill(a.mem, END_BYTES, 4);
     for (int kind = KVPOOL_P2P_READ; kind <= KVPOOL_P2P_WRITE; kind++) {
         assert_int_equal(move(&a, &b, kind, 0, 1, END_BYTES), KVPOOL_NOT_REGISTERED);
@@ -135,8 +124,7 @@ refusals(const char *transports)
     expect_all(loose, 4096, 0);
     expect_all(b.mem, END_BYTES, 0);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, END_BYTES), KVPOOL_OK);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
     free(loose);
 }
 
@@ -229,8 +217,7 @@ test_tokens_may_be_demanded(void **state)
     assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_NOT_REGISTERED);
     op.token = b.token;
     assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_OK);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 /* ---- peers that come and go */
@@ -240,8 +227,7 @@ restart(const char *transports)
     end_t a, b;
     uint16_t port;
 
-    open_end(&a, transports, 0, 0);
-    open_end(&b, transports, 0, 0);
+    open_ends(&a, &b, END_BYTES, transports);
     port = kvpool_p2p_port(b.p2p);
     fill(a.mem, END_BYTES, 5);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 4096), KVPOOL_OK);
@@ -255,8 +241,7 @@ restart(const char *transports)
     open_end(&b, transports, 0, port);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 100, 0, 4096), KVPOOL_OK);
     assert_memory_equal(b.mem, a.mem + 100, 4096);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 static void
@@ -301,8 +286,7 @@ unregister_under_load(const char *transports)
     load_t load = {.from = &a, .to = &b};
     pthread_t threads[2];
 
-    open_end(&a, transports, 0, 0);
-    open_end(&b, transports, 0, 0);
+    open_ends(&a, &b, END_BYTES, transports);
     memset(a.mem, 0x5a, END_BYTES);
     for (size_t i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, load_main, &load), 0);
@@ -318,8 +302,7 @@ unregister_under_load(const char *transports)
     for (size_t i = 0; i < 2; i++)
         pthread_join(threads[i], NULL);
     assert_int_equal(load.other_n, 0);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 static void
@@ -413,8 +396,7 @@ test_submit_and_poll(void **state)
     int result = 1;
 
     (void)state;
-    open_end(&a, NULL, 0, 0);
-    open_end(&b, NULL, 0, 0);
+    open_ends(&a, &b, END_BYTES, NULL);
     fill(a.mem, END_BYTES, 6);
     for (size_t i = 0; i < 8; i++) {
         op = (kvpool_p2p_op_t){.local = a.mem + i * 1000, .remote = (uintptr_t)b.mem + i * 1000, .len = 1000};
@@ -440,8 +422,7 @@ test_submit_and_poll(void **state)
     assert_int_equal(kvpool_p2p_transfer(a.p2p, "nowhere", KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_INVALID);
     assert_int_equal(stat_of(&a).failed, 3);
     assert_int_equal(stat_of(&a).transfers, 8);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 static void
@@ -453,8 +434,7 @@ test_first_range_and_notes(void **state)
     end_t a, b;
 
     (void)state;
-    open_end(&a, NULL, 0, 0);
-    open_end(&b, NULL, 0, 0);
+    open_ends(&a, &b, END_BYTES, NULL);
     assert_int_equal(kvpool_p2p_first_range(a.p2p, b.at, 0, &addr, &len), KVPOOL_OK);
     assert_true(addr == (uintptr_t)b.mem && len == END_BYTES);
     assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
@@ -478,8 +458,7 @@ test_first_range_and_notes(void **state)
     assert_int_equal(kvpool_p2p_notify(a.p2p, b.at, "n", "m", 0), KVPOOL_LIMIT);
     assert_int_equal(stat_of(&a).connects, 1);
     free(long_name);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 typedef struct {
@@ -503,21 +482,18 @@ test_a_forked_child_is_told(void **state)
     end_t a, b;
 
     (void)state;
-    open_end(&a, NULL, 0, 0);
-    open_end(&b, NULL, 0, 0);
+    open_ends(&a, &b, END_BYTES, NULL);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 64), KVPOOL_OK);
     expect_in_child(use_in_child, &(pair_t){&a, &b});
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 64), KVPOOL_OK);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_roundtrip_by_cma),
-        cmocka_unit_test(test_roundtrip_by_tcp),
+        cmocka_unit_test(test_roundtrip),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_out_of_range_is_refused),
         cmocka_unit_test(test_arguments),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A peer that hands over in place of its memory's file what would harm who maps it: an endpoint that asks it gives an error, and neither dies
- * nor keeps a descriptor. PROTOCOL "Peers", PEER_MAP.
+ * Peers that lie to an endpoint that asks them: in Hello, about a range, or by what they hand over in place of their memory's file. It
+ * gives an error, and neither dies nor keeps a descriptor. PROTOCOL "Peers", PEER_MAP.
  */
 #include "client/net/framed.h"
 #include "client/kvpool_p2p.h"
@@ -50,6 +50,12 @@ typedef enum {
     LIE_EARLY_FDS,
     LIE_NO_TOKEN,
     LIE_ONE_TOKEN_FOR_TWO,
+    LIE_SILENCE, /* to Hello, as the next two */
+    LIE_JUNK,
+    LIE_REFUSES,
+    LIE_RANGE, /* to the question for a range */
+    LIE_KEY,
+    LIE_MANY,
 } lie_t;
 
 static const uint8_t nonce[KVP_PEER_NONCE_BYTES] = "read it yourself";
@@ -116,27 +122,49 @@ answer_map(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
 static uint32_t finds_n; /* of the liar's thread */
 
 static void
-answer(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
+answer_hello(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
 {
-    static const kvp_peer_range_t other = {.base = LONG_BASE, .len = LONG_BYTES, .token = TOKEN, .key_len = 8};
-    kvp_peer_range_t range = {.base = BASE, .len = BYTES, .token = TOKEN, .key_len = 8};
     kvp_peer_hello_reply_t reply = {.version = 1, .incarnation = 9, .transport = "tcp"};
 
+    if (c->is_unix) {
+        reply.can_pull = true;
+        reply.proc = (kvp_peer_proc_t){.is_told = true, .nonce_at = (uintptr_t)nonce};
+        memcpy(reply.proc.nonce, nonce, sizeof nonce);
+    } else {
+        snprintf(reply.unix_path, sizeof reply.unix_path, "%s", liar->unix_path);
+    }
+    if (liar->lie == LIE_REFUSES) reply.err = KVP_VERSION;
+    if (liar->lie == LIE_JUNK)
+        kvp_buf_append(&c->out, "\xff\xff\xff\xff junk junk junk junk", 25);
+    else if (liar->lie != LIE_SILENCE)
+        kvp_peer_hello_reply_encode(&c->out, frame->hdr.request_id, &reply);
+}
+
+static void
+answer_find(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
+{
+    kvp_peer_range_t ranges[2] = {{.base = BASE, .len = BYTES, .token = TOKEN, .key_len = 8}};
+
+    if (liar->lie == LIE_ONE_TOKEN_FOR_TWO && finds_n++ > 0) {
+        ranges[0].base = LONG_BASE;
+        ranges[0].len = LONG_BYTES;
+    }
+    if (liar->lie == LIE_RANGE) ranges[0].base = BASE + 101; /* behind what was asked for */
+    if (liar->lie == LIE_KEY) ranges[0].key_len = 65;
+    if (liar->lie == LIE_EARLY_FDS) assert_int_equal(kvp_framed_out_fds(c, c->out.len, liar->fds, 2), KVP_OK);
+    kvp_peer_reply_encode(&c->out, KVP_OP_PEER_FIND, frame->hdr.request_id, KVP_OK, "", ranges,
+                          liar->lie == LIE_MANY ? 2 : 1, sizeof ranges[0]);
+}
+
+static void
+answer(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
+{
     switch (frame->hdr.opcode) {
     case KVP_OP_PEER_HELLO:
-        if (c->is_unix) {
-            reply.can_pull = true;
-            reply.proc = (kvp_peer_proc_t){.is_told = true, .nonce_at = (uintptr_t)nonce};
-            memcpy(reply.proc.nonce, nonce, sizeof nonce);
-        } else {
-            snprintf(reply.unix_path, sizeof reply.unix_path, "%s", liar->unix_path);
-        }
-        kvp_peer_hello_reply_encode(&c->out, frame->hdr.request_id, &reply);
+        answer_hello(liar, c, frame);
         break;
     case KVP_OP_PEER_FIND:
-        if (liar->lie == LIE_ONE_TOKEN_FOR_TWO && finds_n++ > 0) range = other;
-        if (liar->lie == LIE_EARLY_FDS) assert_int_equal(kvp_framed_out_fds(c, c->out.len, liar->fds, 2), KVP_OK);
-        kvp_peer_reply_encode(&c->out, KVP_OP_PEER_FIND, frame->hdr.request_id, KVP_OK, "", &range, 1, sizeof range);
+        answer_find(liar, c, frame);
         break;
     case KVP_OP_PEER_MAP:
         answer_map(liar, c, frame);
@@ -243,11 +271,11 @@ ask_liar(lie_t lie, int want)
     assert_int_equal(kvpool_p2p_register(p2p, mem, BYTES, NULL), KVPOOL_OK);
     assert_int_equal(pthread_create(&liar.thread, NULL, liar_main, &liar), 0);
     op.local = mem;
-    err = kvpool_p2p_transfer(p2p, liar.at, KVPOOL_P2P_WRITE, &op, 1, 5000);
+    err = kvpool_p2p_transfer(p2p, liar.at, KVPOOL_P2P_WRITE, &op, 1, want == KVPOOL_DEADLINE ? 500 : 60000);
     if (lie == LIE_ONE_TOKEN_FOR_TWO) {
         assert_int_equal(err, KVPOOL_OK);
         op.remote = LONG_BASE + LONG_BYTES - op.len;
-        err = kvpool_p2p_transfer(p2p, liar.at, KVPOOL_P2P_WRITE, &op, 1, 5000);
+        err = kvpool_p2p_transfer(p2p, liar.at, KVPOOL_P2P_WRITE, &op, 1, 60000);
     }
     if (err != want) fail_msg("lie %d: %s", lie, kvpool_errname(err));
     kvpool_p2p_free(p2p);
@@ -287,6 +315,17 @@ test_a_cell_without_the_token_is_no_registration(void **state)
     ask_liar(LIE_NO_TOKEN, KVPOOL_NOT_REGISTERED);
 }
 
+static void
+test_lies_before_there_is_a_file_are_seen_through(void **state)
+{
+    (void)state;
+    ask_liar(LIE_SILENCE, KVPOOL_DEADLINE);
+    ask_liar(LIE_JUNK, KVPOOL_PROTO);
+    ask_liar(LIE_REFUSES, KVPOOL_VERSION);
+    for (lie_t lie = LIE_RANGE; lie <= LIE_MANY; lie++)
+        ask_liar(lie, KVPOOL_PROTO);
+}
+
 /* What was mapped for the one is not where the other one's bytes go. */
 static void
 test_one_token_for_two_ranges(void **state)
@@ -301,6 +340,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_liar_is_believed_where_it_does_not_lie),
         cmocka_unit_test(test_what_could_harm_is_refused),
+        cmocka_unit_test(test_lies_before_there_is_a_file_are_seen_through),
         cmocka_unit_test(test_one_token_for_two_ranges),
         cmocka_unit_test(test_a_cell_without_the_token_is_no_registration),
     };

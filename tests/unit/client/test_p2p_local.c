@@ -69,21 +69,14 @@ ends_of_local_memory(const char *transports)
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 3 * PART), KVPOOL_OK);
     assert_int_equal(kvpool_p2p_unregister(a.p2p, a.mem + PART), KVPOOL_OK);
     assert_int_equal(move(&a, &b, KVPOOL_P2P_WRITE, 0, 0, 3 * PART), KVPOOL_NOT_REGISTERED);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 static void
-test_what_begins_in_a_range_ends_there_by_cma(void **state)
+test_what_begins_in_a_range_ends_there(void **state)
 {
     (void)state;
     ends_of_local_memory("cma,tcp");
-}
-
-static void
-test_what_begins_in_a_range_ends_there_by_tcp(void **state)
-{
-    (void)state;
     ends_of_local_memory("tcp");
 }
 
@@ -112,66 +105,18 @@ test_memory_that_is_not_there(void **state)
             assert_int_equal(submitted(&a, b.at, kind, hole + PART, there, 1), KVPOOL_INVALID);
             assert_int_equal(move_piece(&a, b.at, kind, hole, there, PART), KVPOOL_OK);
         }
-        close_end(&a);
-        close_end(&b);
+        close_ends(&a, &b);
     }
     munmap(hole, PART);
     munmap(hole + 2 * PART, 2 * PART);
-}
-
-typedef struct {
-    end_t *end;
-    int err;
-} unregister_t;
-
-static void *
-unregister_second(void *arg)
-{
-    unregister_t *u = arg;
-
-    u->err = kvpool_p2p_unregister(u->end->p2p, u->end->mem + PART);
-    return NULL;
-}
-
-/* It was registered when it was submitted, and is held since: unregister waits for it, and does not make it fail. */
-static void
-test_what_is_queued_has_its_ranges(void **state)
-{
-    uint64_t ids[4];
-    unregister_t u;
-    pthread_t thread;
-    char peer[32];
-    int result, fd;
-    end_t a;
-
-    (void)state;
-    open_local(&a, NULL);
-    fd = listen_local(peer); /* who does not answer */
-    for (size_t i = 0; i < 4; i++) { /* of which two are begun at a time */
-        kvpool_p2p_op_t op = {.local = a.mem, .remote = 4096, .len = 2 * PART};
-
-        assert_int_equal(kvpool_p2p_submit(a.p2p, peer, KVPOOL_P2P_WRITE, &op, 1, 1000, &ids[i]), KVPOOL_OK);
-    }
-    u = (unregister_t){.end = &a};
-    assert_int_equal(pthread_create(&thread, NULL, unregister_second, &u), 0);
-    for (size_t i = 0; i < 4; i++) {
-        assert_int_equal(kvpool_p2p_poll(a.p2p, ids[i], 10000, &result), KVPOOL_OK);
-        assert_int_equal(result, KVPOOL_DEADLINE);
-    }
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(u.err, KVPOOL_OK);
-    close(fd);
-    close_end(&a);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_begins_in_a_range_ends_there_by_cma),
-        cmocka_unit_test(test_what_begins_in_a_range_ends_there_by_tcp),
+        cmocka_unit_test(test_what_begins_in_a_range_ends_there),
         cmocka_unit_test(test_memory_that_is_not_there),
-        cmocka_unit_test(test_what_is_queued_has_its_ranges),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,8 +46,7 @@ test_bytes_arrive_by_one_copy(void **state)
 
     (void)state;
     assert_non_null(want);
-    open_own(&a);
-    open_own(&b);
+    open_owns(&a, &b);
     expect_all(b.mem, BYTES, 0);
     fill(a.mem, BYTES, 1);
     memcpy(want, a.mem, BYTES);
@@ -69,8 +68,7 @@ test_bytes_arrive_by_one_copy(void **state)
     assert_int_equal(kvpool_p2p_dealloc(b.p2p, b.mem), KVPOOL_NOT_REGISTERED);
     assert_int_equal(kvpool_p2p_alloc(b.p2p, 0, (void **)&b.mem, NULL), KVPOOL_INVALID);
     assert_int_equal(kvpool_p2p_alloc(b.p2p, (size_t)1 << 60, (void **)&b.mem, NULL), KVPOOL_NOMEM);
-    kvpool_p2p_free(a.p2p);
-    kvpool_p2p_free(b.p2p);
+    free_owns(&a, &b);
     assert_int_equal(maps_n(), 0);
     free(want);
 }
@@ -89,8 +87,7 @@ test_mixed_lists(void **state)
     assert_non_null(ops);
     assert_non_null(mine);
     assert_non_null(theirs);
-    open_own(&a);
-    open_own(&b);
+    open_owns(&a, &b);
     assert_int_equal(kvpool_p2p_register(b.p2p, theirs, N * EACH, NULL), KVPOOL_OK);
     fill(a.mem, BYTES, 3);
     fill(mine, N * EACH, 4);
@@ -109,8 +106,7 @@ test_mixed_lists(void **state)
     ops[N / 2] = (kvpool_p2p_op_t){.local = (void *)4096, .remote = (uintptr_t)b.mem, .len = EACH};
     assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, ops, N, 0), KVPOOL_INVALID);
     assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_READ, ops, N, 0), KVPOOL_INVALID);
-    kvpool_p2p_free(a.p2p);
-    kvpool_p2p_free(b.p2p);
+    free_owns(&a, &b);
     free(ops);
     free(mine);
     free(theirs);
@@ -210,8 +206,7 @@ test_unregister_under_load(void **state)
     assert_int_equal(atomic_load(counter.word), counter.n);
     memcpy((void *)counter.word, a.mem + ((uint8_t *)counter.word - b.mem), 4);
     assert_memory_equal(a.mem, b.mem, BYTES);
-    kvpool_p2p_free(a.p2p);
-    kvpool_p2p_free(b.p2p);
+    free_owns(&a, &b);
 }
 
 static void
@@ -220,8 +215,7 @@ test_what_no_peer_has_seen_stays_shared(void **state)
     end_t a, b;
 
     (void)state;
-    open_own(&a);
-    open_own(&b);
+    open_owns(&a, &b);
     assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
     assert_int_equal(write_all(&a, &b), KVPOOL_NOT_REGISTERED);
     assert_int_equal(kvpool_p2p_register(b.p2p, b.mem, BYTES, NULL), KVPOOL_OK);
@@ -232,8 +226,7 @@ test_what_no_peer_has_seen_stays_shared(void **state)
     assert_int_equal(kvpool_p2p_register(b.p2p, b.mem + 100, 5000, NULL), KVPOOL_OK);
     assert_int_equal(move_piece(&a, b.at, KVPOOL_P2P_WRITE, a.mem, (uintptr_t)b.mem + 100, 5000), KVPOOL_OK);
     assert_int_equal(mapped_bytes(&a), BYTES);
-    kvpool_p2p_free(a.p2p);
-    kvpool_p2p_free(b.p2p);
+    free_owns(&a, &b);
 }
 
 static void
@@ -244,8 +237,7 @@ test_dealloc_under_load(void **state)
     pthread_t thread;
 
     (void)state;
-    open_own(&a);
-    open_own(&b);
+    open_owns(&a, &b);
     for (int round = 0; round < 10; round++) {
         uint8_t *other;
 
@@ -261,8 +253,7 @@ test_dealloc_under_load(void **state)
         assert_int_equal(kvpool_p2p_dealloc(b.p2p, other), KVPOOL_OK);
         b.mem = alloc(&b);
     }
-    kvpool_p2p_free(a.p2p);
-    kvpool_p2p_free(b.p2p);
+    free_owns(&a, &b);
 }
 
 /* ---- other processes */
@@ -355,10 +346,8 @@ test_a_killed_owner_is_noticed(void **state)
     finish(&other);
     late_ns = kvp_now_ns() + SOON_NS;
     while (maps_n() > 1) {
-        struct timespec nap = {.tv_nsec = 1000000};
-
         assert_true(kvp_now_ns() < late_ns);
-        nanosleep(&nap, NULL);
+        pause_briefly();
     }
     kvpool_p2p_free(a.p2p);
 }
@@ -453,7 +442,7 @@ static void
 killed_while_stopped(bool is_mapped)
 {
     other_t other = start(long_owner);
-    struct timespec nap = {.tv_nsec = 100000000};
+    struct timespec some = {.tv_nsec = 100000000};
     long_move_t *m = calloc(1, sizeof *m);
     long_place_t place;
     pthread_t thread;
@@ -473,7 +462,7 @@ killed_while_stopped(bool is_mapped)
     assert_int_equal(mapped_bytes(&a), is_mapped ? 4096 : 0);
     stop(&other);
     assert_int_equal(pthread_create(&thread, NULL, long_main, m), 0);
-    nanosleep(&nap, NULL);
+    nanosleep(&some, NULL);
     finish(&other);
     pthread_join(thread, NULL);
     /* Not DEADLINE; one that is about to end may still be connected to. */
@@ -536,7 +525,7 @@ stopped_writer(bool is_freed)
 
     for (int round = 0; round < ROUNDS; round++) {
         other_t other = start(writer);
-        struct timespec nap = {.tv_nsec = 300000 * (round + 1)};
+        struct timespec some = {.tv_nsec = 300000 * (round + 1)};
         place_t place = {.at = ""};
         uint64_t began_ns;
         end_t b;
@@ -548,7 +537,7 @@ stopped_writer(bool is_freed)
         assert_int_equal(write(other.to, &place, sizeof place), sizeof place);
         for (int i = 0; i < 3; i++)
             assert_int_equal(outcome_of(&other), KVPOOL_OK);
-        nanosleep(&nap, NULL);
+        nanosleep(&some, NULL);
         stop(&other);
         began_ns = kvp_now_ns();
         if (is_freed) {
@@ -573,16 +562,10 @@ stopped_writer(bool is_freed)
 }
 
 static void
-test_a_writer_stopped_under_unregister(void **state)
+test_a_writer_stopped_under_unregister_or_dealloc(void **state)
 {
     (void)state;
     stopped_writer(false);
-}
-
-static void
-test_a_writer_stopped_under_dealloc(void **state)
-{
-    (void)state;
     stopped_writer(true);
 }
 
@@ -599,8 +582,7 @@ main(void)
         cmocka_unit_test(test_a_killed_owner_is_noticed),
         cmocka_unit_test(test_an_owner_killed_while_stopped_ends_transfers),
         cmocka_unit_test(test_without_descriptors),
-        cmocka_unit_test(test_a_writer_stopped_under_unregister),
-        cmocka_unit_test(test_a_writer_stopped_under_dealloc),
+        cmocka_unit_test(test_a_writer_stopped_under_unregister_or_dealloc),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

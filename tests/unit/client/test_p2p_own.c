@@ -58,8 +58,7 @@ test_no_peer_finds_what_it_cannot_map_yet(void **state)
     end_t a, b;
 
     (void)state;
-    open_own(&a);
-    open_own(&b);
+    open_owns(&a, &b);
     assert_int_equal(kvpool_p2p_unregister(b.p2p, b.mem), KVPOOL_OK);
     asking.n = 0;
     asking.from = &a;
@@ -73,8 +72,7 @@ test_no_peer_finds_what_it_cannot_map_yet(void **state)
     assert_int_equal(kvpool_p2p_register(b.p2p, b.mem, BYTES, NULL), KVPOOL_INVALID);
     assert_int_equal(write_all(&a, &b), KVPOOL_OK);
     assert_int_equal(mapped_bytes(&a), 2 * BYTES);
-    kvpool_p2p_free(a.p2p);
-    kvpool_p2p_free(b.p2p);
+    free_owns(&a, &b);
 }
 
 /* ---- taking back */
@@ -127,8 +125,7 @@ test_other_memory_is_not_waited_for(void **state)
     end_t a, b;
 
     (void)state;
-    open_own(&a);
-    open_own(&b);
+    open_owns(&a, &b);
     for (int round = 0; round < ROUNDS && !was_faster; round++) {
         uint64_t late_ns = kvp_now_ns() + SOON_NS;
         taking_t t = {.end = &b, .err = 1};
@@ -149,8 +146,7 @@ test_other_memory_is_not_waited_for(void **state)
         assert_int_equal(kvpool_p2p_register(b.p2p, b.mem, BYTES, NULL), KVPOOL_OK);
     }
     assert_true(was_faster);
-    kvpool_p2p_free(a.p2p);
-    kvpool_p2p_free(b.p2p);
+    free_owns(&a, &b);
 }
 
 /* Two endpoints of this process, one of which has mapped the other's memory and filled it. */
@@ -338,8 +334,7 @@ test_a_forked_child_has_neither_memory_nor_words(void **state)
     /* What the endpoint's thread sent a moment ago it may not have closed yet: forkguard.h. */
     while (in_child(count_in_child, NULL) != 0)
         assert_true(kvp_now_ns() < late_ns);
-    kvpool_p2p_free(a.p2p);
-    kvpool_p2p_free(b.p2p);
+    free_owns(&a, &b);
     assert_int_equal(memory_fds_n(), before);
 }
 

@@ -30,14 +30,6 @@
 #define SENT (sizeof(kvp_data_req_t) + sizeof(kvp_data_op_t) + BYTES) /* by tcp, of one write of BYTES */
 #define SOON_NS (30 * KVP_NS_PER_S)
 
-static void
-nap(void)
-{
-    struct timespec t = {.tv_nsec = 1000000};
-
-    nanosleep(&t, NULL);
-}
-
 static int
 write_all(const end_t *from, const char *at, const end_t *to, int with, uint32_t deadline_ms)
 {
@@ -45,13 +37,6 @@ write_all(const end_t *from, const char *at, const end_t *to, int with, uint32_t
 
     memset(from->mem, with, BYTES);
     return kvpool_p2p_transfer(from->p2p, at, KVPOOL_P2P_WRITE, &op, 1, deadline_ms);
-}
-
-static void
-assert_all(const end_t *end, int want)
-{
-    for (size_t i = 0; i < BYTES; i++)
-        if (end->mem[i] != want) fail_msg("byte %zu is %c, not %c", i, end->mem[i], want);
 }
 
 /* ---- late bytes */
@@ -63,7 +48,7 @@ wait_kept(const slow_proxy_t *proxy)
 
     while (proxy->kept_bytes < SENT) {
         assert_true(kvp_now_ns() < until_ns);
-        nap();
+        pause_briefly();
     }
 }
 
@@ -76,7 +61,7 @@ let_land(slow_proxy_t *proxy, const end_t *to, int late)
     proxy->must_release = true;
     while (proxy->ended_n < proxy->held_n && *(volatile uint8_t *)&to->mem[BYTES - 1] != late) {
         assert_true(kvp_now_ns() < until_ns);
-        nap();
+        pause_briefly();
     }
 }
 
@@ -87,26 +72,24 @@ test_what_was_given_up_lands_no_more(void **state)
     end_t a, b;
 
     (void)state;
-    open_end_of(&a, BYTES, "tcp", 0, 0);
-    open_end_of(&b, BYTES, "tcp", 0, 0);
+    open_ends(&a, &b, BYTES, "tcp");
     slow_proxy_start(&proxy, kvpool_p2p_port(b.p2p));
     assert_int_equal(write_all(&a, proxy.at, &b, 'z', 0), KVPOOL_OK);
     proxy.must_hold = true;
     assert_int_equal(write_all(&a, proxy.at, &b, 'a', 300), KVPOOL_DEADLINE);
     wait_kept(&proxy);
-    assert_all(&b, 'z');
+    expect_all(b.mem, BYTES, 'z');
     proxy.must_hold = false;
     assert_int_equal(write_all(&a, proxy.at, &b, 'b', 0), KVPOOL_OK);
-    assert_all(&b, 'b');
+    expect_all(b.mem, BYTES, 'b');
     let_land(&proxy, &b, 'a');
-    assert_all(&b, 'b');
+    expect_all(b.mem, BYTES, 'b');
     /* And the next is none the worse for it. */
     assert_int_equal(write_all(&a, proxy.at, &b, 'c', 0), KVPOOL_OK);
-    assert_all(&b, 'c');
+    expect_all(b.mem, BYTES, 'c');
     assert_int_equal(proxy.held_n, 1);
     slow_proxy_stop(&proxy);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 /* The same where the connection is lost, and the call itself takes another. */
@@ -117,20 +100,18 @@ test_what_was_lost_on_its_way_lands_no_more(void **state)
     end_t a, b;
 
     (void)state;
-    open_end_of(&a, BYTES, "tcp", 0, 0);
-    open_end_of(&b, BYTES, "tcp", 0, 0);
+    open_ends(&a, &b, BYTES, "tcp");
     slow_proxy_start(&proxy, kvpool_p2p_port(b.p2p));
     proxy.drop_at = SENT;
     proxy.must_hold = true;
     assert_int_equal(write_all(&a, proxy.at, &b, 'a', 0), KVPOOL_OK);
     assert_true(proxy.kept_bytes == SENT);
-    assert_all(&b, 'a');
+    expect_all(b.mem, BYTES, 'a');
     memset(b.mem, 'o', BYTES); /* the owner's, now that it has taken what came */
     let_land(&proxy, &b, 'a');
-    assert_all(&b, 'o');
+    expect_all(b.mem, BYTES, 'o');
     slow_proxy_stop(&proxy);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 /* ---- peers that do not answer */
@@ -145,8 +126,7 @@ test_silent_peers_hold_up_no_other(void **state)
     end_t a, b;
 
     (void)state;
-    open_end_of(&a, BYTES, "tcp", 0, 0);
-    open_end_of(&b, BYTES, "tcp", 0, 0);
+    open_ends(&a, &b, BYTES, "tcp");
     op = (kvpool_p2p_op_t){.local = a.mem, .remote = (uintptr_t)b.mem, .len = BYTES};
     for (size_t i = 0; i < PEERS; i++) {
         fds[i] = listen_local(peers[i]);
@@ -166,8 +146,7 @@ test_silent_peers_hold_up_no_other(void **state)
     assert_true(kvp_now_ns() - began_ns < SOON_NS);
     for (size_t i = 0; i < PEERS; i++)
         close(fds[i]);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
 }
 
 /* ---- pieces over two ranges */
@@ -209,25 +188,21 @@ static void
 test_a_remote_piece_over_two_ranges_is_refused(void **state)
 {
     uint8_t *mem = calloc(1, 2 * BYTES);
-    kvpool_p2p_op_t op;
+    uint64_t last = (uintptr_t)mem + BYTES - 1; /* byte of the first range */
     end_t a, b;
 
     (void)state;
     assert_non_null(mem);
-    open_end_of(&a, BYTES, "tcp", 0, 0);
-    open_end_of(&b, BYTES, "tcp", 0, 0);
+    open_ends(&a, &b, BYTES, "tcp");
     memset(a.mem, 'a', BYTES);
     for (size_t k = 0; k < 2; k++)
         assert_int_equal(kvpool_p2p_register(b.p2p, mem + k * BYTES, BYTES, NULL), KVPOOL_OK);
-    op = (kvpool_p2p_op_t){.local = a.mem, .remote = (uintptr_t)mem + BYTES - 1, .len = 2};
-    assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_NOT_REGISTERED);
-    assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_READ, &op, 1, 0), KVPOOL_NOT_REGISTERED);
+    assert_int_equal(move_piece(&a, b.at, KVPOOL_P2P_WRITE, a.mem, last, 2), KVPOOL_NOT_REGISTERED);
+    assert_int_equal(move_piece(&a, b.at, KVPOOL_P2P_READ, a.mem, last, 2), KVPOOL_NOT_REGISTERED);
     assert_true(mem[BYTES - 1] == 0 && mem[BYTES] == 0);
-    op.len = 1;
-    assert_int_equal(kvpool_p2p_transfer(a.p2p, b.at, KVPOOL_P2P_WRITE, &op, 1, 0), KVPOOL_OK);
+    assert_int_equal(move_piece(&a, b.at, KVPOOL_P2P_WRITE, a.mem, last, 1), KVPOOL_OK);
     assert_true(mem[BYTES - 1] == 'a' && mem[BYTES] == 0);
-    close_end(&a);
-    close_end(&b);
+    close_ends(&a, &b);
     free(mem);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an endpoint does with peers that do not keep to the protocol: at its port, and where it asks. PROTOCOL "Peers".
+ * What an endpoint does at its port with peers that do not keep to the protocol (PROTOCOL "Peers"). Where it asks one: test_p2p_files.c.
  */
 #include "client/net/hello.h"
 #include "client/kvpool_p2p.h"
@@ -7,7 +7,6 @@
 #include "common/clock.h"
 #include "proto/kvpool.pb-c.h"
 #include "proto/pb.h"
-#include "tests/unit/client/loopback.h"
 #include "tests/unit/client/p2pend.h"
 
 #include <setjmp.h>
@@ -15,10 +14,7 @@
 #include <cmocka.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -67,15 +63,22 @@ static const kvp_peer_hello_t good_hello = {
     .version = KVP_PROTO_VERSION, .version_min = KVP_PROTO_VERSION_MIN, .incarnation = 7, .host_id = "elsewhere"};
 
 static void
+say_hello(kvp_framed_t *c, const kvp_peer_hello_t *hello, kvp_peer_hello_reply_t *reply_out)
+{
+    kvp_frame_t frame;
+
+    kvp_peer_hello_encode(&c->out, 1, hello);
+    assert_int_equal(kvp_exchange(c, 1, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_hello_reply_decode(&frame, reply_out), KVP_OK);
+}
+
+static void
 enter(const end_t *end, kvp_framed_t *c)
 {
     kvp_peer_hello_reply_t reply;
-    kvp_frame_t frame;
 
     knock(end, c);
-    kvp_peer_hello_encode(&c->out, 1, &good_hello);
-    assert_int_equal(kvp_exchange(c, 1, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    say_hello(c, &good_hello, &reply);
     assert_int_equal(reply.err, KVP_OK);
     assert_string_equal(reply.transport, "tcp");
     assert_string_equal(reply.unix_path, "");
@@ -161,6 +164,18 @@ test_nonsense_is_closed(void **state)
     expect_served(end);
 }
 
+static void
+ask_moves(kvp_framed_t *c, uint64_t id, const kvp_peer_moves_t *moves, kvp_peer_moved_t *moved_out)
+{
+    const void *records;
+    kvp_frame_t frame;
+
+    kvp_peer_moves_encode(&c->out, id, moves);
+    assert_int_equal(kvp_exchange(c, id, soon(), &frame), KVP_OK);
+    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_MOVE, moves->n, sizeof *moved_out, &records), KVP_OK);
+    memcpy(moved_out, records, moves->n * sizeof *moved_out);
+}
+
 /* Of many pieces that go with one call each has its own outcome. */
 static void
 some_pieces_fail(kvp_framed_t *c, const end_t *near)
@@ -169,9 +184,7 @@ some_pieces_fail(kvp_framed_t *c, const end_t *near)
     uint8_t *from = malloc(N * EACH);
     kvp_peer_piece_t pieces[N];
     kvp_peer_moves_t moves = {.kind = KVP_PEER_PULL, .pieces = pieces, .n = N, .deadline_ns = UINT64_MAX};
-    const kvp_peer_moved_t *moved;
-    const void *records;
-    kvp_frame_t frame;
+    kvp_peer_moved_t moved[N];
 
     assert_non_null(from);
     memset(from, 'f', N * EACH);
@@ -183,10 +196,7 @@ some_pieces_fail(kvp_framed_t *c, const end_t *near)
                                        .from = (uintptr_t)from + i * EACH};
     pieces[UNREADABLE].from = pieces[LAST].from = 4096;
     pieces[UNREGISTERED].token ^= 1;
-    kvp_peer_moves_encode(&c->out, 3, &moves);
-    assert_int_equal(kvp_exchange(c, 3, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_MOVE, N, sizeof *moved, &records), KVP_OK);
-    moved = records;
+    ask_moves(c, 3, &moves, moved);
     for (size_t i = 0; i < N; i++) {
         bool is_read = i != UNREADABLE && i != UNREGISTERED && i != LAST;
 
@@ -231,9 +241,7 @@ test_nobody_is_a_process_by_saying_so(void **state)
     hello.proc = (kvp_peer_proc_t){.is_told = true, .nonce_at = (uintptr_t)known};
     memcpy(hello.proc.nonce, known, sizeof known);
     knock(&near, &c);
-    kvp_peer_hello_encode(&c.out, 1, &hello);
-    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    say_hello(&c, &hello, &reply);
     assert_false(reply.can_pull);
     assert_false(reply.proc.is_told);
     piece.token = near.token;
@@ -246,9 +254,7 @@ test_nobody_is_a_process_by_saying_so(void **state)
     /* The same at the Unix socket: there the kernel says who it is, and it may. */
     kvp_framed_init(&c);
     assert_int_equal(kvp_framed_connect_unix(&c, reply.unix_path, soon()), KVP_OK);
-    kvp_peer_hello_encode(&c.out, 1, &hello);
-    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    say_hello(&c, &hello, &reply);
     assert_true(reply.can_pull);
     kvp_peer_moves_encode(&c.out, 2, &moves);
     assert_int_equal(kvp_exchange(&c, 2, soon(), &frame), KVP_OK);
@@ -270,14 +276,11 @@ test_hello_of_another_version_is_refused(void **state)
 {
     kvp_peer_hello_t hello = good_hello;
     kvp_peer_hello_reply_t reply;
-    kvp_frame_t frame;
     kvp_framed_t c;
 
     hello.version = hello.version_min = KVP_PROTO_VERSION + 1;
     knock(*state, &c);
-    kvp_peer_hello_encode(&c.out, 1, &hello);
-    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    say_hello(&c, &hello, &reply);
     assert_int_equal(reply.err, KVP_VERSION);
     assert_true(reply.detail[0] != '\0');
     kvp_peer_hello_encode(&c.out, 2, &good_hello);
@@ -336,20 +339,14 @@ test_sums_and_checks_are_of_what_is_registered(void **state)
     assert_int_equal(kvp_peer_range_check(&range, &at), KVP_OK);
     pieces[0] = (kvp_peer_piece_t){.token = range.token, .addr = at.addr + 11, .len = 5000};
     pieces[1] = (kvp_peer_piece_t){.token = range.token, .addr = at.addr + 1, .len = BYTES};
-    kvp_peer_moves_encode(&c.out, 3, &moves);
-    assert_int_equal(kvp_exchange(&c, 3, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_MOVE, 2, sizeof moved[0], &records), KVP_OK);
-    memcpy(moved, records, sizeof moved);
+    ask_moves(&c, 3, &moves, moved);
     assert_int_equal(moved[0].err, KVP_OK);
     assert_true(moved[0].sum == kvp_sum(end->mem + 11, 5000));
     assert_int_equal(moved[1].err, KVP_NOT_REGISTERED);
     moves.kind = KVP_PEER_CHECK;
     pieces[0].token ^= 1;
     pieces[1].len--;
-    kvp_peer_moves_encode(&c.out, 4, &moves);
-    assert_int_equal(kvp_exchange(&c, 4, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_reply_decode(&frame, KVP_OP_PEER_MOVE, 2, sizeof moved[0], &records), KVP_OK);
-    memcpy(moved, records, sizeof moved);
+    ask_moves(&c, 4, &moves, moved);
     assert_int_equal(moved[0].err, KVP_NOT_REGISTERED);
     assert_int_equal(moved[1].err, KVP_OK);
     kvp_framed_fini(&c);
@@ -408,7 +405,6 @@ test_too_many_connections_are_told_busy(void **state)
     struct rlimit files;
     kvp_framed_t *conns = calloc(MAX, sizeof *conns);
     kvp_peer_hello_reply_t reply;
-    kvp_frame_t frame;
     kvp_framed_t c;
     uint64_t addr;
     size_t len;
@@ -424,9 +420,7 @@ test_too_many_connections_are_told_busy(void **state)
     for (size_t i = 0; i < MAX; i++)
         enter(end, &conns[i]);
     knock(end, &c);
-    kvp_peer_hello_encode(&c.out, 1, &good_hello);
-    assert_int_equal(kvp_exchange(&c, 1, soon(), &frame), KVP_OK);
-    assert_int_equal(kvp_peer_hello_reply_decode(&frame, &reply), KVP_OK);
+    say_hello(&c, &good_hello, &reply);
     assert_int_equal(reply.err, KVP_BUSY);
     assert_true(reply.detail[0] != '\0');
     kvp_framed_fini(&c);
@@ -437,98 +431,6 @@ test_too_many_connections_are_told_busy(void **state)
     while (kvpool_p2p_first_range(end->p2p, end->at, 0, &addr, &len) == KVPOOL_BUSY)
         sched_yield(); /* until it has seen them go */
     expect_served(end);
-}
-
-/* ---- an endpoint that asks a liar */
-typedef enum { LIE_SILENCE, LIE_JUNK, LIE_REFUSES, LIE_RANGE, LIE_KEY, LIE_MANY } lie_t;
-
-typedef struct {
-    lie_t lie;
-    int fd;
-    char at[32];
-    pthread_t thread;
-} liar_t;
-
-static bool
-answer_hello(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
-{
-    kvp_peer_hello_reply_t reply = {.version = 1, .incarnation = 9, .transport = "tcp"};
-
-    if (liar->lie == LIE_JUNK) kvp_buf_append(&c->out, "\xff\xff\xff\xff junk junk junk junk", 25);
-    if (liar->lie == LIE_REFUSES) reply.err = KVP_VERSION;
-    if (liar->lie != LIE_SILENCE && liar->lie != LIE_JUNK)
-        kvp_peer_hello_reply_encode(&c->out, frame->hdr.request_id, &reply);
-    return kvp_framed_flush(c) == KVP_OK;
-}
-
-static void
-answer_find(const liar_t *liar, kvp_framed_t *c, const kvp_frame_t *frame)
-{
-    kvp_peer_range_t ranges[2] = {0};
-    kvp_peer_find_t find;
-
-    assert_int_equal(kvp_peer_find_decode(frame, &find), KVP_OK);
-    ranges[0] = (kvp_peer_range_t){.base = find.at->addr, .len = find.at->len, .token = 1, .key_len = 8};
-    if (liar->lie == LIE_RANGE) ranges[0].base += 1;
-    if (liar->lie == LIE_KEY) ranges[0].key_len = 65;
-    kvp_peer_reply_encode(&c->out, KVP_OP_PEER_FIND, frame->hdr.request_id, KVP_OK, "", ranges,
-                          liar->lie == LIE_MANY ? 2 : 1, sizeof ranges[0]);
-    kvp_ignore(kvp_framed_flush(c), "the asker closes when it has seen enough");
-}
-
-/* One connection, until the asker closes it. */
-static void *
-liar_main(void *arg)
-{
-    const liar_t *liar = arg;
-    kvp_framed_t c;
-    kvp_frame_t frame;
-    bool has = false;
-
-    kvp_framed_init(&c);
-    assert_int_equal(kvp_framed_adopt(&c, accept(liar->fd, NULL, NULL), false), KVP_OK);
-    for (;;) {
-        struct pollfd p = {.fd = c.fd, .events = POLLIN};
-        kvp_err_t err;
-
-        assert_int_equal(poll(&p, 1, 20000), 1);
-        err = kvp_framed_recv(&c);
-        if (err != KVP_OK && err != KVP_EAGAIN) break;
-        while (kvp_framed_next(&c, &frame, &has) == KVP_OK && has) {
-            if (frame.hdr.opcode == KVP_OP_PEER_HELLO)
-                (void)answer_hello(liar, &c, &frame);
-            else
-                answer_find(liar, &c, &frame);
-        }
-    }
-    kvp_framed_fini(&c);
-    return NULL;
-}
-
-static void
-ask_liar(const end_t *end, lie_t lie, int want)
-{
-    liar_t liar = {.lie = lie};
-    kvpool_p2p_op_t op = {.local = end->mem, .remote = 1 << 20, .len = 4096};
-    uint64_t began_ns = kvp_now_ns();
-
-    liar.fd = listen_local(liar.at);
-    assert_int_equal(pthread_create(&liar.thread, NULL, liar_main, &liar), 0);
-    assert_int_equal(kvpool_p2p_transfer(end->p2p, liar.at, KVPOOL_P2P_READ, &op, 1, 500), want);
-    assert_true(kvp_now_ns() - began_ns < 10 * KVP_NS_PER_S);
-    pthread_join(liar.thread, NULL);
-    close(liar.fd);
-}
-
-static void
-test_lies_are_seen_through(void **state)
-{
-    ask_liar(*state, LIE_SILENCE, KVPOOL_DEADLINE);
-    ask_liar(*state, LIE_JUNK, KVPOOL_PROTO);
-    ask_liar(*state, LIE_REFUSES, KVPOOL_VERSION);
-    ask_liar(*state, LIE_RANGE, KVPOOL_PROTO);
-    ask_liar(*state, LIE_KEY, KVPOOL_PROTO);
-    ask_liar(*state, LIE_MANY, KVPOOL_PROTO);
 }
 
 int
@@ -544,7 +446,6 @@ main(void)
         cmocka_unit_test_setup_teardown(test_cut_names_connections, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_requests_are_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_too_many_connections_are_told_busy, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lies_are_seen_through, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

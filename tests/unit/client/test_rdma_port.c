@@ -143,16 +143,6 @@ test_address_is_of_roce_v2(void **state)
     assert_string_equal(address(), "fd00::1");
 }
 
-static void
-test_port_when_it_is_down_or_has_no_address(void **state)
-{
-    (void)state;
-    assert_string_equal(address(), "");
-    set_gid(0, "::ffff:10.1.2.3", "RoCE v2");
-    port_attr.state = IBV_PORT_DOWN;
-    assert_string_equal(address(), "");
-}
-
 /* Each says which port, and what helps. */
 static void
 test_port_that_is_not_used_says_why(void **state)
@@ -210,7 +200,6 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_address_is_ipv4_before_ipv6_before_link_local, clear),
         cmocka_unit_test_setup(test_address_is_of_roce_v2, clear),
-        cmocka_unit_test_setup(test_port_when_it_is_down_or_has_no_address, clear),
         cmocka_unit_test_setup(test_port_that_is_not_used_says_why, clear),
         cmocka_unit_test_setup(test_gid_that_is_asked_for_is_taken_or_refused, clear),
         cmocka_unit_test_setup(test_limits_are_the_devices, clear),
