@@ -259,6 +259,43 @@ test_a_transport_that_cannot_be_used_here_is_left(void **state)
     teardown(&f);
 }
 
+/* The call that it ended under reads by the other way at once: it does not wait until the node may be tried again. */
+static void
+test_a_way_whose_connection_ends_is_left_within_the_call(void **state)
+{
+    kvp_path_t path;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 2);
+    assert_int_equal(take(&f, LONG_NS, &path), KVP_OK);
+    assert_int_equal(path.transport, RDMA);
+    kvp_path_ended(f.peers, &path);
+    kvp_path_ended(f.peers, &path); /* as another thread finds */
+    kvp_path_rele(f.peers, &path, false);
+    assert_int_equal(way_taken(&f), SHM);
+    assert_int_equal(f.pool.counters.peer_failures, 0);
+    assert_int_equal(f.pool.counters.bypasses, 1);
+    teardown(&f);
+}
+
+static void
+test_a_connection_that_ends_where_no_other_leads_is_the_nodes_end(void **state)
+{
+    kvp_path_t path;
+    fixture_t f;
+
+    (void)state;
+    setup(&f, 1);
+    assert_int_equal(take(&f, LONG_NS, &path), KVP_OK);
+    kvp_path_ended(f.peers, &path);
+    kvp_path_rele(f.peers, &path, false);
+    assert_int_equal(take(&f, LONG_NS, &path), KVP_NODE_LOST);
+    assert_int_equal(f.pool.counters.peer_failures, 1);
+    assert_int_equal(f.pool.counters.bypasses, 0);
+    teardown(&f);
+}
+
 /* A connection that stands and carries nothing, twice in a row. */
 static void
 test_a_way_on_which_nothing_moves_is_left(void **state)
@@ -472,6 +509,8 @@ main(void)
         cmocka_unit_test(test_memory_that_is_not_opened_is_asked_for_by_the_next),
         cmocka_unit_test(test_what_the_node_lacks_is_no_ways_fault),
         cmocka_unit_test(test_a_transport_that_cannot_be_used_here_is_left),
+        cmocka_unit_test(test_a_way_whose_connection_ends_is_left_within_the_call),
+        cmocka_unit_test(test_a_connection_that_ends_where_no_other_leads_is_the_nodes_end),
         cmocka_unit_test(test_a_way_on_which_nothing_moves_is_left),
         cmocka_unit_test(test_who_named_one_transport_gets_that_or_an_error),
         cmocka_unit_test(test_a_node_that_is_gone_blames_no_way),
