@@ -26,13 +26,6 @@ from stores import MIB, make
 FOLDER = os.path.dirname(sys.executable)
 
 
-@pytest.fixture
-def store(pool):
-    handle = make(pool.addr)
-    yield handle
-    assert handle.close() == 0
-
-
 def test_before_setup_and_after_close(pool):
     handle = MooncakeDistributedStore()
     for state in ("new", "closed"):
