@@ -462,7 +462,11 @@ judge_node(const run_t *r, const lane_t *lane, uint64_t now_ns)
 
     if (has_status(lane, KVP_NOT_REGISTERED)) return; /* the fault is here */
     if (lane->ops->ep_is_stale(lane->path.ep)) return; /* nobody's: it is attached anew once the path is given back */
-    if (has_status(lane, KVP_DISCONNECTED) || has_status(lane, KVP_NO_SEGMENT) ||
+    if (has_status(lane, KVP_DISCONNECTED)) {
+        kvp_path_ended(m->peers, &lane->path);
+        return;
+    }
+    if (has_status(lane, KVP_NO_SEGMENT) ||
         (lane->is_cut && !lane->is_silent && now_ns < m->deadline_ns && !is_stopping)) {
         kvp_path_fail(m->peers, &lane->path, "its data connection ended");
         return;

@@ -453,6 +453,13 @@ kvp_path_fail(kvp_peers_t *p, const kvp_path_t *path, const char *why)
 }
 
 void
+kvp_path_ended(kvp_peers_t *p, const kvp_path_t *path)
+{
+    if (!kvp_peer_has_hung_up(path->peer) && kvp_routes_fail_over(p, path->peer, KVP_DISCONNECTED)) return;
+    kvp_path_fail(p, path, "its data connection ended");
+}
+
+void
 kvp_path_silent(kvp_peers_t *p, const kvp_path_t *path, uint64_t since_ns, uint64_t now_ns)
 {
     if (note_silence(p, path->peer, since_ns, now_ns)) kvp_path_fail(p, path, "nothing moves there");

@@ -80,6 +80,9 @@ void kvp_peers_rele(kvp_peers_t *peers, kvp_peer_t *peer);
 /* kvp_path_fail gives the node up for a while: its attachment is dropped once nobody uses it, and the next take that
  * is made soon gives NODE_LOST at once. kvp_path_ok ends that for good: something was moved. */
 void kvp_path_fail(kvp_peers_t *peers, const kvp_path_t *path, const char *why);
+/* kvp_path_ended notes that its data connection ended. Where the node's control connection stands and another transport leads
+ * there, the next take gets a path by that one at once; else as kvp_path_fail. */
+void kvp_path_ended(kvp_peers_t *peers, const kvp_path_t *path);
 /* kvp_path_silent notes that nothing moved on the path in that time. For a moment the node ranks last; it is given up
  * once that makes a second, over all calls and threads since something was moved. */
 void kvp_path_silent(kvp_peers_t *peers, const kvp_path_t *path, uint64_t since_ns, uint64_t now_ns);

@@ -444,6 +444,15 @@ def make_pool(bench):
 
 
 @pytest.fixture
+def store(pool):
+    """A mooncake.store of the pool; for test_python_*.py."""
+    from stores import make  # in an interpreter that has the wheel
+    handle = make(pool.addr)
+    yield handle
+    assert handle.close() == 0
+
+
+@pytest.fixture
 def scaled():
     """scaled(n) is the tier's share of the full count n: all of it in the long tier, a tenth, or a hundredth."""
     share = {"quick": 100, "normal": 10, "long": 1}[TIER] * (2 if SAN else 1)

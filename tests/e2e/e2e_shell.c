@@ -541,44 +541,27 @@ do_bremove(void)
     batch_fini(&b);
 }
 
+/* lookup PREFIX FROM N [ttl=MS], or prefix with the same words */
 static void
-answer_lookup(int err, uint64_t begun)
+do_lookup(void)
 {
+    const uint32_t ttl_ms = (uint32_t)e2e_named_number("ttl", 0);
+    kvpool_opts_t o = call_opts();
+    uint64_t begun = e2e_runnable_ns();
+    batch_t b;
+    int err;
+
+    batch_init(&b, e2e_word(1), e2e_number(2), e2e_number(3), 0);
+    if (strcmp(e2e_word(0), "prefix") == 0)
+        err = kvpool_longest_prefix(pool, b.keys, b.n, ttl_ms, &o, &lookup);
+    else
+        err = kvpool_lookup(pool, b.keys, b.n, ttl_ms, &o, NULL, &lookup);
     begin(err, begun);
     add("found", lookup.found);
     add("granted", lookup.granted);
     add("ticket", lookup.ticket);
     add("ttl_ms", lookup.ttl_ms);
     end();
-}
-
-/* lookup PREFIX FROM N [ttl=MS] */
-static void
-do_lookup(void)
-{
-    kvpool_opts_t o = call_opts();
-    uint64_t begun = e2e_runnable_ns();
-    batch_t b;
-    int err;
-
-    batch_init(&b, e2e_word(1), e2e_number(2), e2e_number(3), 0);
-    err = kvpool_lookup(pool, b.keys, b.n, (uint32_t)e2e_named_number("ttl", 0), &o, NULL, &lookup);
-    answer_lookup(err, begun);
-    batch_fini(&b);
-}
-
-/* prefix PREFIX FROM N [ttl=MS] */
-static void
-do_prefix(void)
-{
-    kvpool_opts_t o = call_opts();
-    uint64_t begun = e2e_runnable_ns();
-    batch_t b;
-    int err;
-
-    batch_init(&b, e2e_word(1), e2e_number(2), e2e_number(3), 0);
-    err = kvpool_longest_prefix(pool, b.keys, b.n, (uint32_t)e2e_named_number("ttl", 0), &o, &lookup);
-    answer_lookup(err, begun);
     batch_fini(&b);
 }
 
@@ -652,7 +635,7 @@ static const e2e_command_t commands[] = {
     {"open", do_open},       {"close", do_close},   {"free", do_free},           {"put", do_put},
     {"get", do_get},         {"size", do_size},     {"untouched", do_untouched}, {"exists", do_exists},
     {"remove", do_remove},   {"bput", do_bput},     {"bget", do_bget},           {"bexist", do_bexist},
-    {"lookup", do_lookup},   {"prefix", do_prefix}, {"release", do_release},     {"regex", do_remove_many},
+    {"lookup", do_lookup},   {"prefix", do_lookup}, {"release", do_release},     {"regex", do_remove_many},
     {"all", do_remove_many}, {"list", do_list},     {"stat", do_stat},           {"view", do_view},
     {"look", do_look},       {"unview", do_unview}, {"bump", do_bump},           {"bremove", do_bremove},
 };

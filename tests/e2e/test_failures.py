@@ -15,7 +15,6 @@ from conftest import SLOW, TIER, wait_until
 MIB = 1 << 20
 PRESSURE_S = 60 if TIER == "long" else 5
 POISON_S = 2.0
-PROBED_S = {"quick": 2, "normal": 5, "long": 60}[TIER]
 
 paths = pytest.mark.parametrize("path", sorted(PATHS))
 
@@ -152,33 +151,6 @@ def test_many_silent_nodes_do_not_add_up(pool):
         assert "OK" not in got["results"], got
         late_ms.append(got["ms"] - 200 * SLOW)
     assert min(late_ms) < 20 * SLOW, late_ms
-
-
-@pytest.mark.pool(nodes=1, memory="32MiB")
-@pytest.mark.limit(60 + PROBED_S)
-def test_probing_in_a_loop_refuses_nobody(pool):
-    """Fails if, with everything in a full pool asked for all the time by processes that do nothing else, a put is refused,
-    or waits for longer than its deadline; or if what was asked for had not been there, which would show nothing.
-    """
-    board = Board(pool.bench, 1)
-    common = dict(min_bytes=MIB, max_bytes=MIB, window=31, **board.options)
-    # At this pace objects live for half a second: probes younger than 0.2 s protect a quarter of the pool and no more.
-    putter = Load(pool.bench, pool.addr, "put", putters=1, batch=1, pause_ms=20, deadline_ms=5000 * SLOW, **common).ready()
-    wait_until(lambda: board.begun(0) >= 40, 20, "the pool to be full")
-    probers = [Load(pool.bench, pool.addr, f"probe{i}", probers=1, batch=256, **common).ready() for i in range(2)]
-    time.sleep(1)
-    before, begun, enough = figures(pool.master), board.begun(0), 10 * PROBED_S // SLOW
-    putter.mark()
-    work(PROBED_S, lambda: board.begun(0) - begun > enough)
-    now, got = figures(pool.master), putter.stop()
-    for prober in probers:
-        seen = prober.stop()
-        assert set(seen["results"]) == {"OK"}, seen
-    found = now["exists"] - now["exists_misses"] - (before["exists"] - before["exists_misses"])
-    assert found > 1000 * PROBED_S, "nothing was asked for"
-    assert set(got["results"]) == {"OK"} and got["late"] == 0, got
-    assert board.begun(0) - begun > enough, "few puts"
-    assert now["put_no_space"] == 0 and now["put_retry_after"] == 0, now
 
 
 @pytest.mark.pool(nodes=1, memory="32MiB")

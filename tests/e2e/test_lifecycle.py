@@ -9,10 +9,9 @@ import time
 import pytest
 
 from clients import E2E, PATHS, Board, Load, Shell, Talker, figures, settled, slow, work
-from conftest import RDMA, SAN, SLOW, TIER, wait_until
+from conftest import RDMA, SLOW, TIER, wait_until
 
 MIB = 1 << 20
-CROWD_S = 30 if TIER == "long" else 4
 
 paths = pytest.mark.parametrize("path", sorted(PATHS))
 
@@ -215,37 +214,6 @@ def test_fork(pool):
 
 
 @slow
-@pytest.mark.pool(nodes=2, memory="32MiB")
-def test_master_restarts(pool):
-    """Fails if, after the master was killed and started again at the same port, clients and nodes do not find it by
-    themselves within 10 s, if an old key is missed (--data-dir none: the nodes know which pool they are), if puts and gets
-    do not work then, or if a call in between outlives its deadline. A known location may be read on meanwhile.
-    """
-    clients = [Shell(pool.bench, pool.addr, path, deadline=1000, **PATHS[path]) for path in PATHS]
-    for client in clients:
-        assert client("bput old/ 0 20 100000")["results"] == {"OK": 20}
-        assert client("bget old/ 0 20 100000")["results"] == {"OK": 20}
-    listen = pool.master.listen
-    pool.master.kill9()
-    for client in clients:
-        got = client("get old/1 100000")
-        assert got["err"] in ("OK", "UNREACHABLE", "DISCONNECTED", "DEADLINE"), got
-        assert got["err"] != "OK" or got["intact"], "a known location may be read on for the grace"
-        got = client("get other 100000")
-        assert got["err"] in ("UNREACHABLE", "DISCONNECTED", "DEADLINE") and got["ms"] < 2000 * SLOW, got
-    pool.master = pool.bench.master(listen=listen, name="master2")
-    wait_until(lambda: figures(pool.master)["segments"] == 2, 10, "the nodes to come back")
-    for client in clients:
-        wait_until(lambda: client("put first 100000")["err"] == "OK", 5, f"{client.name} to come back")
-        got = client("bget old/ 0 20 100000")
-        assert got["results"] == {"OK": 20} and got["wrong"] == 0, got
-        assert client("bput new/ 0 100 300000")["results"] == {"OK": 100}
-        got = client("bget new/ 0 100 300000")
-        assert set(got["results"]) <= {"OK", "NOT_FOUND"} and got["wrong"] == 0 and got["results"]["OK"] > 50, got
-    assert figures(pool.master)["size_bytes"] == 64 * MIB
-
-
-@slow
 def test_identity_is_written_once_there_is_room(bench, make_pool, tmp_path):
     """Fails if a master that could not write its identity, as with a full disk, does not do so once it can."""
     ident, blocker = tmp_path / "data/ident", tmp_path / "data/ident.new"
@@ -263,7 +231,7 @@ def test_identity_is_written_once_there_is_room(bench, make_pool, tmp_path):
 @pytest.mark.limit(90)
 def test_master_restarts_under_load(pool):
     """Fails if one wrong byte is read while the master goes and comes back under load: its memory of what lies where is
-    gone, that of the nodes is not. Also if the load does not go on by itself.
+    gone, that of the nodes is not. Also if the load does not go on by itself, or a call outlives its deadline by a second.
     """
     board = Board(pool.bench, 2)
     common = dict(batch=4, min_bytes=4096, max_bytes=256 << 10, deadline_ms=1000, window=200, **board.options)
@@ -279,58 +247,13 @@ def test_master_restarts_under_load(pool):
         pool.master = pool.bench.master(listen=listen, name=f"master{turn + 2}")
         wait_until(lambda: figures(pool.master)["commits"] > 50, 15, "puts at the new master")
     for load in loads:
-        load.mark()
+        got = load.mark()
+        assert got["max_ms"] < 2000 * SLOW, f"a call of 1 s took {got['max_ms']} ms"
     work(1, *(lambda load=load: load.done() > 0 for load in loads))
     for load in loads:
         got = load.stop()
         assert got["wrong"] == 0, got["first_wrong"]
         assert set(got["results"]) <= {"OK", "NOT_FOUND", "STALE"} and got["results"].get("OK"), got["results"]
-
-
-# ---- many at once
-
-# Queue pairs of soft RoCE fall silent now and then (tests/rdma_vm/README.md): who waits for one is told that its node is lost.
-FINE = {"OK", "NOT_FOUND", "STALE"} | ({"NODE_LOST"} if RDMA else set())
-
-
-@slow
-@pytest.mark.pool(nodes=2, memory="32MiB")
-@pytest.mark.limit(CROWD_S + 60)
-def test_many_threads_on_one_handle(pool):
-    """Fails if 16 threads on one handle that put, get, replace and check read a wrong byte or get an error that is
-    none.
-    """
-    load = Load(pool.bench, pool.addr, putters=4, getters=6, churners=2, checkers=4, streams=4, keys=64, batch=8,
-                min_bytes=1024, max_bytes=128 << 10, window=200).ready()
-    enough = 500 * CROWD_S // (8 if SAN else 1)
-    work(CROWD_S, lambda: load.done() > enough)
-    got = load.stop()
-    assert got["wrong"] == 0, got["first_wrong"]
-    assert set(got["results"]) <= FINE, got["results"]
-    assert got["results"]["OK"] > enough, got["results"]
-
-
-@slow
-@pytest.mark.pool(nodes=2, memory="32MiB")
-@pytest.mark.limit(CROWD_S + 60)
-def test_many_processes(pool):
-    """Fails if one of eight processes, on two paths, reads a wrong byte, gets an error that is none, or does nothing.
-    """
-    board = Board(pool.bench, 8)
-    common = dict(putters=1, getters=2, batch=8, min_bytes=1024, max_bytes=128 << 10, window=100, **board.options)
-    paths_of = ["shm" if i % 2 else "tcp" for i in range(8)]
-    loads = [Load(pool.bench, pool.addr, f"load{i}", stream_base=i, seed=i, **common, **PATHS[paths_of[i]])
-             for i in range(8)]
-    for load in loads:
-        load.ready()
-    enough = 20 * CROWD_S // (8 if SAN else 1)
-    work(CROWD_S, *(lambda load=load: load.done() > enough for load in loads))
-    for load in loads:
-        got = load.stop()
-        assert got["wrong"] == 0, got["first_wrong"]
-        assert set(got["results"]) <= FINE, got["results"]
-        assert got["results"].get("OK", 0) > enough, got["results"]
-    settled(pool.master, "all of it to be cleaned up")
 
 
 # ---- deadlines

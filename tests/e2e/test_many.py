@@ -105,24 +105,6 @@ def test_remove_all(pool, filled):
 
 
 @pytest.mark.pool(nodes=1, memory="64MiB")
-def test_remove_of_one_that_is_held(pool):
-    """Fails if a remove without force takes an object from under a reservation, or is refused after that ended."""
-    client = Shell(pool.bench, pool.addr)
-    holder = Shell(pool.bench, pool.addr, "holder")
-    assert client("put k0 1000")["err"] == "OK"
-    assert holder("lookup k 0 1 ttl=10000")["granted"] == 1
-    assert client("remove k0")["err"] == "HELD"
-    assert client("get k0 1000")["intact"]
-    assert holder("release")["err"] == "OK"
-    wait_until(lambda: client("remove k0")["err"] == "OK", 5, "the remove after the release")
-    assert client("get k0 1000")["err"] == "NOT_FOUND"
-    assert client("put k0 1000 version=2")["err"] == "OK"
-    assert holder("lookup k 0 1 ttl=10000")["granted"] == 1
-    assert client("remove k0 force=1")["err"] == "OK"
-    assert holder("get k0 1000")["err"] == "NOT_FOUND"
-
-
-@pytest.mark.pool(nodes=1, memory="64MiB")
 def test_remove_of_many_keys(pool, filled):
     """Fails if a batch takes other keys than it names, or what is held without force; if one key's refusal is another's; or if
     what went is found again.

@@ -17,13 +17,6 @@ from stores import MIB, Memory, make
 KIB = 1 << 10
 
 
-@pytest.fixture
-def store(pool):
-    handle = make(pool.addr)
-    yield handle
-    assert handle.close() == 0
-
-
 def pool_of(store, size=MIB, **kw):
     return BufferPool(store, max_bytes=size, alignment=64 * KIB, **kw)
 

@@ -7,7 +7,7 @@ import pytest
 
 from mooncake import _tensor_format
 from mooncake.store import MooncakeDistributedStore, ParallelAxis, ReadTarget, TensorParallelism
-from stores import MIB, Memory, make
+from stores import MIB, Memory
 from test_python_replicate import config
 from test_python_tensors import HAS_TORCH, is_same, needs_torch
 
@@ -42,13 +42,6 @@ def target(mode, parallelism=None):
     made = ReadTarget()
     made.mode, made.parallelism = mode, parallelism
     return made
-
-
-@pytest.fixture
-def store(pool):
-    handle = make(pool.addr)
-    yield handle
-    assert handle.close() == 0
 
 
 def test_manifests():

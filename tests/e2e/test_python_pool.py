@@ -349,46 +349,6 @@ def test_closed(pool):
 
 
 @pytest.mark.pool(nodes=1)
-def test_close_under_calls(pool):
-    handle = kvpool.Pool(pool.addr)
-    handle.put("k", b"x" * 4096)
-    ends = []
-
-    def read():
-        try:
-            while True:
-                assert handle.get("k") == b"x" * 4096
-        except kvpool.ClosedError:
-            ends.append("closed")
-
-    threads = [threading.Thread(target=read) for _ in range(8)]
-    for t in threads:
-        t.start()
-    time.sleep(0.2)
-    handle.close()
-    for t in threads:
-        t.join(10)
-    assert ends == ["closed"] * 8
-
-
-@pytest.mark.pool(nodes=1)
-def test_a_child_of_fork_is_told(pool):
-    handle = kvpool.Pool(pool.addr)
-    handle.put("k", b"x")
-    child = os.fork()
-    if child == 0:
-        try:
-            handle.get("k")
-        except kvpool.ClosedError as e:
-            with kvpool.Pool(pool.addr) as own:
-                os._exit(0 if e.name == "FORKED" and own.get("k") == b"x" else 1)
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert handle.get("k") == b"x"
-    handle.close()
-
-
-@pytest.mark.pool(nodes=1)
 def test_other_threads_run_meanwhile(pool):
     """A call that waits holds nobody up: the node is stopped, so a get takes its whole deadline."""
     pool.put("k", b"x")

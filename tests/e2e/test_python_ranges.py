@@ -14,13 +14,6 @@ pytestmark = pytest.mark.pool(nodes=1, memory="256MiB")
 
 
 @pytest.fixture
-def store(pool):
-    handle = make(pool.addr)
-    yield handle
-    assert handle.close() == 0
-
-
-@pytest.fixture
 def target(store):
     return Memory(store, MIB)
 

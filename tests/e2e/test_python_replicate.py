@@ -11,13 +11,6 @@ from stores import Memory, make
 SIZE = 256 << 10
 
 
-@pytest.fixture
-def store(pool):
-    handle = make(pool.addr)
-    yield handle
-    assert handle.close() == 0
-
-
 def config(**fields):
     made = ReplicateConfig()
     for name, value in fields.items():

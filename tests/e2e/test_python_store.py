@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 
@@ -25,13 +24,6 @@ from mooncake.store import BufferHandle, MooncakeDistributedStore, ObjectDataTyp
 from stores import MIB, make
 
 FOLDER = os.path.dirname(sys.executable)
-
-
-@pytest.fixture
-def store(pool):
-    handle = make(pool.addr)
-    yield handle
-    assert handle.close() == 0
 
 
 def test_before_setup_and_after_close(pool):
@@ -470,33 +462,6 @@ def test_names():
     assert int(ObjectDataType.GENERAL) == 9 and SoftPinAction.ENABLE.value == 1 and "replica_num=1" in repr(config)
     with pytest.raises(AttributeError):
         config.no_such = 1
-
-
-@pytest.mark.pool(nodes=1, memory="128MiB")
-def test_many_threads_on_one_client(store, scaled):
-    """Each writes, reads and verifies its own blocks, and reads those of others."""
-    rounds, wrong = scaled(2000), []
-
-    def work(t):
-        rng = np.random.default_rng(t)
-        mine = np.zeros((2, 8192), np.uint8)
-        assert store.register_buffer(mine.ctypes.data, mine.nbytes) == 0
-        src, dst = mine[0].ctypes.data, mine[1].ctypes.data
-        for i in range(rounds):
-            mine[0] = rng.integers(0, 256, 8192, np.uint8)
-            key = f"t{t}/{i % 50}"
-            results = store.batch_upsert_from([key], [src], [8192]), store.batch_get_into([key], [dst], [8192])
-            if results != ([0], [8192]) or not (mine[0] == mine[1]).all():
-                wrong.append((key, results))
-            store.batch_is_exist([f"t{(t + 1) % 16}/{k}" for k in range(50)])
-        assert store.unregister_buffer(src) == 0
-
-    threads = [threading.Thread(target=work, args=(t,)) for t in range(16)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(50)
-    assert not any(t.is_alive() for t in threads) and wrong == []
 
 
 # ---- the programs under the reference's flags

@@ -45,13 +45,6 @@ def test_headers_that_lie(at, word):
     assert _tensor_format.unpack(head[:303], 400) is None
 
 
-@pytest.fixture
-def store(pool):
-    handle = make(pool.addr)
-    yield handle
-    assert handle.close() == 0
-
-
 def is_same(a, b):
     return a is not None and a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 

@@ -79,12 +79,13 @@ def test_who_named_rdma_gets_rdma_or_an_error(cut):
 
 
 def test_way_that_is_back_is_taken_again(pool):
-    """Fails if a process stays with tcp, or calls fail while the way is tried; those that were under way when it was lost may."""
+    """Fails if a process stays with tcp, or a call fails: also one that is under way when the way is lost, or lost again, ends by
+    tcp. Soft RoCE may lose a connection that stands, so the way may be left and taken again more than once."""
     r = pool.run(["sh", "-c", ROUNDS], timeout=180)
     rounds = [json.loads(line) for line in r.out.splitlines()]
     assert len(rounds) >= 4, r
-    assert rounds[0]["work_requests"] > 0 and rounds[0]["errors"] == 0, rounds[0]
+    assert rounds[0]["work_requests"] > 0, rounds[0]
     assert "work_requests" not in rounds[2] and rounds[2]["calls"] > 0, rounds[2]
     assert rounds[-1]["work_requests"] > 0, rounds[-1]
-    assert all(n["errors"] == 0 for n in rounds[2:]) and all(n["wrong_bytes"] == 0 for n in rounds), rounds
-    assert r.err.count(SAID) == 1 and r.err.count("can be reached by rdma again") == 1, r.err
+    assert all(n["errors"] == n["wrong_bytes"] == 0 for n in rounds), r
+    assert r.err.count(SAID) == 1 and "can be reached by rdma again" in r.err, r.err

@@ -203,6 +203,35 @@ test_a_transport_that_cannot_be_used_here_is_left(void **state)
     assert_int_equal(lines_n, 1);
 }
 
+/* The call that it ended under reads by the other way at once: it does not wait until the node may be tried again. */
+static void
+test_a_way_whose_connection_ends_is_left_within_the_call(void **state)
+{
+    kvp_path_t path = take_ok();
+
+    assert_int_equal(path.transport, RDMA);
+    kvp_path_ended(pool.peers, &path);
+    kvp_path_ended(pool.peers, &path); /* as another thread finds */
+    rele(&path);
+    assert_int_equal(way_taken(), SHM);
+    assert_int_equal(pool.counters.peer_failures, 0);
+    assert_int_equal(pool.counters.bypasses, 1);
+}
+
+static void
+test_a_connection_that_ends_where_no_other_leads_is_the_nodes_end(void **state)
+{
+    kvp_path_t path;
+
+    setup_by(1);
+    path = take_ok();
+    kvp_path_ended(pool.peers, &path);
+    rele(&path);
+    assert_int_equal(take(LONG_NS, &path), KVP_NODE_LOST);
+    assert_int_equal(pool.counters.peer_failures, 1);
+    assert_int_equal(pool.counters.bypasses, 0);
+}
+
 /* A connection that stands and carries nothing, twice in a row. */
 static void
 test_a_way_on_which_nothing_moves_is_left(void **state)
@@ -376,6 +405,8 @@ main(void)
         TEST(test_memory_that_is_not_opened_is_asked_for_by_the_next),
         TEST(test_what_the_node_lacks_is_no_ways_fault),
         TEST(test_a_transport_that_cannot_be_used_here_is_left),
+        TEST(test_a_way_whose_connection_ends_is_left_within_the_call),
+        TEST(test_a_connection_that_ends_where_no_other_leads_is_the_nodes_end),
         TEST(test_a_way_on_which_nothing_moves_is_left),
         TEST(test_who_named_one_transport_gets_that_or_an_error),
         TEST(test_a_node_that_is_gone_blames_no_way),
