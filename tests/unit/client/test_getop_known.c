@@ -38,7 +38,7 @@ digest_of(uint32_t item)
 static bool
 is_known(void)
 {
-    return f.session.known->ops->has(f.session.known, digest_of(0), 7);
+    return f.session.known->has(f.session.known, digest_of(0), 7);
 }
 
 static void
@@ -48,7 +48,7 @@ keep(uint32_t item, kvp_place_t place)
     place.len = 100;
     for (uint32_t i = 0; i < place.nloc; i++)
         place.locs[i] = (kvp_wire_loc_t){.segment_id = i + 1, .chunk = 2, .slot = 3, .generation = 5, .offset = 4096};
-    assert_true(f.session.known->ops->keep(f.session.known, digest_of(item), &place, 0));
+    assert_true(f.session.known->keep(f.session.known, digest_of(item), &place, 0));
 }
 
 static void

@@ -75,16 +75,16 @@ read_often(void *arg)
         const uint64_t floor = w->floors[key];
         kvp_place_t place;
 
-        if (known->ops->find(known, digest_of(key), &place)) {
+        if (known->find(known, digest_of(key), &place)) {
             w->finds++;
             if (!is_whole(&place) || place.version < floor) w->wrong++;
-            (void)known->ops->has(known, digest_of(key), place.version);
+            (void)known->has(known, digest_of(key), place.version);
         } else {
             /* The answer to a GET: what it knows of revocations, and then what is there. */
             const uint64_t seq = w->seq;
 
             place = place_of(w->versions[key]);
-            (void)known->ops->keep(known, digest_of(key), &place, seq);
+            (void)known->keep(known, digest_of(key), &place, seq);
         }
         if (next_random(&rng) % 64 == 0) kvp_locations_forget(w->locs, digest_of(key));
     }

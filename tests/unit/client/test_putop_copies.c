@@ -230,13 +230,13 @@ test_upsert_forgets_the_known_location(void **state)
     f.session.known = known;
     kvp_putop_on_session(&f.op, &f.session);
     digest = kvp_op_digest(&f.session, keys[0], strlen(keys[0]));
-    assert_true(known->ops->keep(known, digest, &place, 0));
+    assert_true(known->keep(known, digest, &place, 0));
     expect_begin(0, 1);
     reply_granted(1, 1);
     fill_and_commit(1);
-    assert_true(known->ops->has(known, digest, 7));
+    assert_true(known->has(known, digest, 7));
     reply_committed(KVP_OK);
-    assert_false(known->ops->has(known, digest, 7));
+    assert_false(known->has(known, digest, 7));
     expect_done(KVP_OK);
     kvp_locations_destroy(locs);
 }
