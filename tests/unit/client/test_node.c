@@ -933,6 +933,19 @@ test_reset_makes_new_memory_and_empties_the_old(void **state)
 }
 
 static void
+test_fences_outlive_a_reset(void **state)
+{
+    fixture_t *f = *state;
+    client_t c;
+
+    master_fence(&f->master, 50);
+    master_greet(&f->master, TERM, KVP_OK);
+    master_answer_mount(&f->master, master_expect_mount(&f->master), KVP_OK, true);
+    master_answer_mount(&f->master, master_expect_mount(&f->master), KVP_OK, false);
+    assert_int_equal(client_attach_here(&c, f, 50), KVP_FENCED);
+}
+
+static void
 test_another_pool_is_another_beginning(void **state)
 {
     fixture_t *f = *state;
@@ -1234,6 +1247,7 @@ main(void)
         TEST(test_older_master_is_not_obeyed),
         TEST(test_new_master_is_told_what_is_in_the_memory),
         TEST(test_reset_makes_new_memory_and_empties_the_old),
+        TEST(test_fences_outlive_a_reset),
         TEST(test_another_pool_is_another_beginning),
         TEST(test_stop_unmounts_first),
         cmocka_unit_test_setup_teardown(test_registration_that_takes_long_delays_nothing_else, setup_slow,
