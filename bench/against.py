@@ -48,9 +48,19 @@ class Against:
         self.builds, self.turns, self.rows, self.worse = (new, old), turns, [], 0
 
     def pairs(self, line):
+        """Half of the turns with the new build's pool opened first, half with the old one's: two copies of one build differed by
+        8 % where one was always the first, since the pools' memory is not the same."""
+        turns = line.turns or self.turns
+        new, old = self.builds
+        return self.opened(line, new, old, turns - turns // 2) + [
+            (of_new, of_old) for of_old, of_new in self.opened(line, old, new, turns // 2)]
+
+    @staticmethod
+    def opened(line, first, second, turns):
+        if turns == 0:
+            return []
         with contextlib.ExitStack() as stack:
-            samplers = [stack.enter_context(line.sampler(build)) for build in self.builds]
-            return paired(*samplers, line.turns or self.turns)
+            return paired(*[stack.enter_context(line.sampler(build)) for build in (first, second)], turns)
 
     def measure(self, line):
         for attempt in (1, 2):
