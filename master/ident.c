@@ -208,7 +208,8 @@ kvp_ident_open(const char *dir, kvp_ident_t *ident_out)
     } else if (lock_dir(default_dir(buf, sizeof(buf)), KVP_LOG_WARN, &ident) == KVP_OK) {
         err = take_term(&ident);
     } else {
-        kvp_log_warn("master", "nothing is kept: after a restart the pool is known only if a node tells it; see --data-dir");
+        kvp_log_warn("master",
+                     "nothing is kept: after a restart the pool is known only if a node tells it; see --data-dir");
         keep_nothing(&ident);
     }
     if (err != KVP_OK) {
