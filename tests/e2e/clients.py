@@ -19,7 +19,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, RDMA, SANITIZER_RE, SLOW, TIER, _die_with_parent, proc_state, wait_until
+from conftest import BUILD, RDMA, SANITIZER_RE, SLOW, TIER, _die_with_parent, close_pipes, proc_state, wait_until
 
 E2E = BUILD / "tests" / "e2e"
 
@@ -54,11 +54,13 @@ class Talker:
         self.argv = [str(a) for a in argv]
         self.is_killed = False
         self.err_path = pathlib.Path(bench.home) / f"{name}-{len(bench.daemons)}.err"
-        self.proc = subprocess.Popen(
-            self.argv, env=bench.env(), cwd=bench.home, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.err_path.open("w"), preexec_fn=_die_with_parent, text=True, bufsize=1)
+        with self.err_path.open("w") as err:
+            self.proc = subprocess.Popen(
+                self.argv, env=bench.env(), cwd=bench.home, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=err, preexec_fn=_die_with_parent, text=True, bufsize=1)
         self._lines = queue.Queue()
-        threading.Thread(target=self._drain, daemon=True).start()
+        self._reader = threading.Thread(target=self._drain, daemon=True)
+        self._reader.start()
         bench.daemons.append(self)
 
     def _drain(self):
@@ -130,6 +132,8 @@ class Talker:
             except subprocess.TimeoutExpired:
                 self.kill9()
                 found.append(f"{self.name} did not end when its input did: {self.log()[-2000:]}")
+        self._reader.join(5)
+        close_pipes(self.proc)
         report = SANITIZER_RE.search(self.log())
         if report:
             found.append(f"{self.name}: {report.group(0).strip()}")

@@ -118,10 +118,11 @@ class Daemon:
             t.start()
 
     def _drain(self, pipe, lines):
-        for line in pipe:
-            with self._cond:
-                lines.append(line.rstrip("\n"))
-                self._cond.notify_all()
+        with pipe:
+            for line in pipe:
+                with self._cond:
+                    lines.append(line.rstrip("\n"))
+                    self._cond.notify_all()
         with self._cond:
             lines.append(None)  # end of file
             self._cond.notify_all()
@@ -218,6 +219,14 @@ class Daemon:
                 return r.status, r.read().decode()
         except urllib.error.HTTPError as e:
             return e.code, e.read().decode()
+
+
+def close_pipes(proc):
+    """Closes what a process that is over was spoken to by: a test's processes are remembered to the end of the run."""
+    for pipe in (proc.stdin, proc.stdout, proc.stderr):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 def proc_state(pid):
@@ -335,6 +344,7 @@ class _Loose:
         if self.proc.poll() is None:
             self.proc.kill()
             self.proc.wait()
+        close_pipes(self.proc)
         return []
 
     def log(self):
