@@ -5,10 +5,11 @@
 #include "tests/transport/suite.h"
 
 #include "tests/transport/model_nic.h"
+#include "tests/transport/sanitizer.h"
 
 #include <stdio.h>
 
-#define SEEDS 6u
+#define SEEDS (IS_TSAN ? 3u : 6u) /* of one, two and three rails each */
 
 int
 main(void)
