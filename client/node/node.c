@@ -82,20 +82,21 @@ check_limits(const kvp_node_t *node)
         files = kvp_limit_files();
     }
     if (maps.max < maps.has + takes + SPARE) {
-        kvp_log_error("node",
-                      "%llu chunks take %llu mappings, the rest of the process %llu, and vm.max_map_count is %llu: sysctl "
-                      "-w vm.max_map_count=%llu, or longer chunks (--chunk-bytes)",
-                      (unsigned long long)chunks, (unsigned long long)takes, (unsigned long long)(maps.has + SPARE),
-                      (unsigned long long)maps.max, (unsigned long long)(2 * (maps.has + takes + SPARE)));
+        kvp_log_error(
+            "node",
+            "%llu chunks take %llu mappings, the rest of the process %llu, and vm.max_map_count is %llu: sysctl "
+            "-w vm.max_map_count=%llu, or longer chunks (--chunk-bytes)",
+            (unsigned long long)chunks, (unsigned long long)takes, (unsigned long long)(maps.has + SPARE),
+            (unsigned long long)maps.max, (unsigned long long)(2 * (maps.has + takes + SPARE)));
         return KVP_SYS;
     }
     if (files.max >= files.has + takes + FILES_CLIENTS) return KVP_OK;
-    kvp_log_write(files.max < files.has + takes + SPARE ? KVP_LOG_ERROR : KVP_LOG_WARN, "node",
-                  "%llu chunks take %llu descriptors, the rest of the process and 512 clients %llu, and it may have %llu: "
-                  "ulimit -Hn %llu (LimitNOFILE of the service), or longer chunks (--chunk-bytes)",
-                  (unsigned long long)chunks, (unsigned long long)takes,
-                  (unsigned long long)(files.has + FILES_CLIENTS), (unsigned long long)files.max,
-                  (unsigned long long)(files.has + takes + FILES_CLIENTS));
+    kvp_log_write(
+        files.max < files.has + takes + SPARE ? KVP_LOG_ERROR : KVP_LOG_WARN, "node",
+        "%llu chunks take %llu descriptors, the rest of the process and 512 clients %llu, and it may have %llu: "
+        "ulimit -Hn %llu (LimitNOFILE of the service), or longer chunks (--chunk-bytes)",
+        (unsigned long long)chunks, (unsigned long long)takes, (unsigned long long)(files.has + FILES_CLIENTS),
+        (unsigned long long)files.max, (unsigned long long)(files.has + takes + FILES_CLIENTS));
     return files.max < files.has + takes + SPARE ? KVP_SYS : KVP_OK;
 }
 

@@ -187,4 +187,3 @@ kvp_daemon_ready_line(const char *listen, const char *unix_path, const char *htt
     }
     return KVP_OK;
 }
-

@@ -277,6 +277,7 @@ static kvp_err_t
 start_node(kvp_local_t *local, const kvp_local_conf_t *conf, uint32_t i)
 {
     char name[32], memory[32], chunk[32];
+    const uint64_t chunk_bytes = conf->extent_bytes > 0 ? chunk_bytes_for(conf->extent_bytes) : conf->chunk_bytes;
     snprintf(name, sizeof(name), "node%u", i + 1);
     snprintf(memory, sizeof(memory), "%llu", (unsigned long long)conf->memory_bytes[i]);
     const char *argv[ARGS_MAX] = {
@@ -295,8 +296,8 @@ start_node(kvp_local_t *local, const kvp_local_conf_t *conf, uint32_t i)
     size_t n = 0;
     while (argv[n] != NULL || n == 0)
         n++;
-    if (conf->extent_bytes > 0) {
-        snprintf(chunk, sizeof(chunk), "%llu", (unsigned long long)chunk_bytes_for(conf->extent_bytes));
+    if (chunk_bytes > 0) {
+        snprintf(chunk, sizeof(chunk), "%llu", (unsigned long long)chunk_bytes);
         argv[n++] = "--chunk-bytes";
         argv[n++] = chunk;
     }

@@ -355,7 +355,8 @@ judge_chunks(judge_t *j)
         maps += 2 * KVP_CHUNK_FILES * chunks;
         if (files <= j->f->open_files_max) continue;
         fix(say(add(j, KVP_DOCTOR_WARNING, "node_files"), "",
-                "node %s takes %llu open files for its %llu chunks and %u clients; a process of this user may have %llu",
+                "node %s takes %llu open files for its %llu chunks and %u clients; a process of this user may have "
+                "%llu",
                 node->name, (unsigned long long)files, (unsigned long long)chunks, FILES_FEW / 2,
                 (unsigned long long)j->f->open_files_max),
             "ulimit -Hn %llu; LimitNOFILE=%llu in the service's unit; or a longer --chunk-bytes",

@@ -25,7 +25,8 @@ static const kvp_opt_t opts[] = {
      .offset = offsetof(kvp_node_opts_t, chunk_bytes),
      .min = 64u << 10,
      .max = 64ull << 30,
-     .help = "Memory is cut into chunks of this size; no object is larger than one. Default: a sixteenth, from 16MiB to 256MiB; "
+     .help = "Memory is cut into chunks of this size; no object is larger than one. Default: a sixteenth, from 16MiB "
+             "to 256MiB; "
              "more where that would be over 1024 chunks."},
     {.name = "listen",
      .type = KVP_OPT_STRING,

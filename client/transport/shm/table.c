@@ -119,8 +119,8 @@ shm_mr_export(const kvp_mr_t *base, kvp_access_t access, uint64_t incarnation, k
 
     (void)incarnation;
     snprintf(path, sizeof path, "/proc/self/fd/%d", mr->fd);
-    *token_out = (kvp_token_t){
-        .fd = access == KVP_ACCESS_WRITE ? fcntl(mr->fd, F_DUPFD_CLOEXEC, 3) : open(path, O_RDONLY | O_CLOEXEC)};
+    *token_out = (kvp_token_t){.fd = access == KVP_ACCESS_WRITE ? fcntl(mr->fd, F_DUPFD_CLOEXEC, 3)
+                                                                : open(path, O_RDONLY | O_CLOEXEC)};
     return token_out->fd >= 0 ? KVP_OK : KVP_SYS;
 }
 

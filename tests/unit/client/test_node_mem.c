@@ -121,9 +121,9 @@ chunks_grow_with_the_memory(void **state)
     static const struct {
         uint64_t size, chunk;
     } cases[] = {
-        {64 << 10, 16 * MIB},     {128 * MIB, 16 * MIB},  {256 * MIB, 16 * MIB}, {511 * MIB, 16 * MIB},
-        {512 * MIB, 32 * MIB},    {4 * GIB - 1, 128 * MIB}, {4 * GIB, 256 * MIB},  {256 * GIB, 256 * MIB},
-        {256 * GIB + 1, 512 * MIB}, {2048 * GIB, 2 * GIB},  {UINT64_MAX, 64 * GIB},
+        {64 << 10, 16 * MIB},       {128 * MIB, 16 * MIB},    {256 * MIB, 16 * MIB},  {511 * MIB, 16 * MIB},
+        {512 * MIB, 32 * MIB},      {4 * GIB - 1, 128 * MIB}, {4 * GIB, 256 * MIB},   {256 * GIB, 256 * MIB},
+        {256 * GIB + 1, 512 * MIB}, {2048 * GIB, 2 * GIB},    {UINT64_MAX, 64 * GIB},
     };
 
     (void)state;
