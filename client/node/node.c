@@ -20,7 +20,7 @@
 #define CPUS_A_LANE 8
 #define SIZE_UNIT 4096u
 #define WHY_MAX 512u
-#define FILES_CLIENTS 1024u /* descriptors of 512 clients of this host: a connection and a pidfd each */
+#define FILES_CLIENTS 512u /* descriptors of 256 clients of this host: a connection and a pidfd each */
 #define SPARE 64u /* descriptors, or mappings, of threads and listeners that are yet to come */
 
 static kvp_err_t
@@ -93,7 +93,7 @@ check_limits(const kvp_node_t *node)
     if (files.max >= files.has + takes + FILES_CLIENTS) return KVP_OK;
     kvp_log_write(
         files.max < files.has + takes + SPARE ? KVP_LOG_ERROR : KVP_LOG_WARN, "node",
-        "%llu chunks take %llu descriptors, the rest of the process and 512 clients %llu, and it may have %llu: "
+        "%llu chunks take %llu descriptors, the rest of the process and 256 clients %llu, and it may have %llu: "
         "ulimit -Hn %llu (LimitNOFILE of the service), or longer chunks (--chunk-bytes)",
         (unsigned long long)chunks, (unsigned long long)takes, (unsigned long long)(files.has + FILES_CLIENTS),
         (unsigned long long)files.max, (unsigned long long)(files.has + takes + FILES_CLIENTS));

@@ -15,6 +15,7 @@
 #define MEMLOCK_LOW (64ull << 20) /* less is too little even for a client's own buffers */
 #define FILES_LOW 256u
 #define FILES_FEW 1024u
+#define CLIENTS_FILES 512u /* of a node, for 256 clients */
 #define ETHERNET_MTU_FULL 4200u /* of the interface, for 4096 bytes and the headers of RoCE */
 #define MTU_FULL 4096u
 
@@ -351,13 +352,13 @@ judge_chunks(judge_t *j)
 
         if (!node->is_here || node->chunk_bytes == 0) continue;
         chunks = (node->size_bytes + node->chunk_bytes - 1) / node->chunk_bytes;
-        files = chunks * KVP_CHUNK_FILES + FILES_FEW;
+        files = chunks * KVP_CHUNK_FILES + CLIENTS_FILES;
         maps += 2 * KVP_CHUNK_FILES * chunks;
         if (files <= j->f->open_files_max) continue;
         fix(say(add(j, KVP_DOCTOR_WARNING, "node_files"), "",
                 "node %s takes %llu open files for its %llu chunks and %u clients; a process of this user may have "
                 "%llu",
-                node->name, (unsigned long long)files, (unsigned long long)chunks, FILES_FEW / 2,
+                node->name, (unsigned long long)files, (unsigned long long)chunks, CLIENTS_FILES / 2,
                 (unsigned long long)j->f->open_files_max),
             "ulimit -Hn %llu; LimitNOFILE=%llu in the service's unit; or a longer --chunk-bytes",
             (unsigned long long)files, (unsigned long long)files);
