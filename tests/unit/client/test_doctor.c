@@ -149,8 +149,7 @@ test_limits(void **state)
     assert_finding(KVP_DOCTOR_ERROR, "mappings", "in 64 pieces, and vm.max_map_count is 63", "vm.max_map_count=128");
     facts.mappings_max = 64;
     facts.open_files_max = 543;
-    assert_finding(KVP_DOCTOR_WARNING, "node_files", "node-0 takes 544 open files for its 16 chunks",
-                   "ulimit -Hn 544");
+    assert_finding(KVP_DOCTOR_WARNING, "node_files", "node-0 takes 544 open files for its 16 chunks", "ulimit -Hn 544");
     nodes[0].is_here = false;
     nodes[0].probes[SHM].was_made = false;
     assert_int_equal(kvp_doctor_judge(&facts, findings, KVP_ARRAY_LEN(findings)), 0);
